@@ -35,22 +35,36 @@ SYSTEM_TESTS := $(addprefix ./e2e/,chaos recovery workspaces deploys relay secur
 OTHER_TESTS = $(filter-out ./e2e/...,$(PACKAGES)) ./e2e/history/... ./e2e/subscribers/...
 # go test prints a line for each package when it ends. Each step of a test has its own deadline; TIMEOUT ends a package that hangs.
 TIMEOUT ?= 30m
-GO_TEST = go test -race -vet=off -timeout $(TIMEOUT)
+# The linter vets. Vetting here would type-check all dependencies once more beside the build.
+UNVETTED = go test -vet=off -timeout $(TIMEOUT)
+# Packages wait a lot, so more of them run at once than there are processors.
+GO_TEST = $(UNVETTED) -race -p $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+
+# The data of tests' databases and streams is in memory where 4 GB are free; they take up to 0.5 GB per package. Creating the files of a
+# database on a disk costs more of the processor than all that PostgreSQL does. What go compiles stays on the disk.
+MEMORY := $(shell findmnt -nbo AVAIL,OPTIONS /dev/shm 2>/dev/null | tail -n 1 | awk '$$1 >= 4e9 && $$2 !~ /noexec/ {print "/dev/shm"}')
+ifneq ($(MEMORY),)
+test test-short chaos: export GOTMPDIR := $(or $(GOTMPDIR),$(TMPDIR),/tmp)
+test test-short chaos: export TMPDIR := $(MEMORY)
+endif
 
 .PHONY: test
 test: kubelab ## Run every test: unit, integration and end to end, against real parts, with the race detector
-	@# The linter vets. Vetting here would type-check all dependencies once more beside the build with the race detector.
+	@# End-to-end tests build these programs. Compiled before, they are only linked there, and no test waits for minutes.
+	@go list -export $(PROGRAMS) >/dev/null
 	$(GO_TEST) $(SYSTEM_TESTS) $(OTHER_TESTS)
 	@# These read files of other modules, which the test cache does not notice.
 	$(GO_TEST) -count=1 ./e2e/architecture ./e2e/deployment
-	@for m in $(ALONE); do echo "go test ./$$m/..."; (cd $$m && GOWORK=off go test -count=1 -timeout $(TIMEOUT) ./...); done
+	@for m in $(ALONE); do echo "go test ./$$m/..."; (cd $$m && GOWORK=off $(UNVETTED) -count=1 -parallel 6 ./...); done
 
-# Packages whose tests start a control plane, or build programs in other languages.
-LONG_TESTS = $(addprefix lockstep.internal/,e2e/subscribers $(shell grep -rl --include='*_test.go' 'lab\.Start\b' services libs tools | xargs -n1 dirname | sort -u))
+# Packages whose tests start a control plane or PostgreSQL, measure, or build programs in other languages.
+LONG_TESTS = $(addprefix lockstep.internal/,e2e/subscribers tools/bench \
+  $(shell grep -rlE --include='*_test.go' '\blab\.Start\b|\blabtest\.Main\b|/testkit/pg(test)?"' services libs tools | xargs -n1 dirname | sort -u))
 
 .PHONY: test-short
-test-short: ## Run the tests that need no Kubernetes: for editing
-	$(GO_TEST) -short $(filter-out $(LONG_TESTS),$(shell go list $(OTHER_TESTS)))
+test-short: ## Run the tests that need neither Kubernetes nor PostgreSQL: for editing
+	@# With the flags of `make test`, so that what passed there and has not changed is not run again.
+	$(GO_TEST) $(filter-out $(LONG_TESTS),$(shell go list $(OTHER_TESTS)))
 	$(GO_TEST) -count=1 ./e2e/architecture
 
 .PHONY: chaos
@@ -124,7 +138,7 @@ bench: ## Run every benchmark beside its baseline and print a table
 	@$(BIN)/bench run --table | tee $(BIN)/bench.txt
 
 .PHONY: bench-gate
-bench-gate: ## Run the short benchmarks and fail when a ratio is beyond its margin
+bench-gate: ## Run the short benchmarks, at most three minutes, and fail when a ratio is beyond its margin
 	@mkdir -p $(BIN) && go build -o $(BIN)/bench ./tools/bench
 	@$(BIN)/bench run --short --table
 

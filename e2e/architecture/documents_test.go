@@ -19,7 +19,7 @@ var (
 	link = regexp.MustCompile(`\]\(([^)#\s]+)[^)]*\)`)
 )
 
-func TestLinksInDocumentsLeadToFiles(t *testing.T) {
+func TestLinksOfDocumentsAreValid(t *testing.T) {
 	t.Parallel()
 	root, err := architecture.Root()
 	require.NoError(t, err)

@@ -6,107 +6,102 @@ import (
 	"strings"
 )
 
-// Place is a part of the tree that the rules name. A folder belongs to the longest place above it.
-type Place string
+// Layer is a folder that an import rule names. A folder belongs to the longest layer that contains it.
+type Layer string
 
-// The places. Each folder of services/ is a place of its own.
+// The layers. Each folder of services/ is a layer of its own.
 const (
-	Libs     Place = "libs"
-	Wire     Place = "schemas/gen"
-	Services Place = "services/"
-	Testkit  Place = "tools/testkit"
-	Kubelab  Place = "tools/kubelab"
-	Generate Place = "tools/generate"
-	Tools    Place = "tools"
-	Outside  Place = "deploy/subscribers"
-	E2E      Place = "e2e"
+	Libs     Layer = "libs"
+	Wire     Layer = "schemas/gen"
+	Services Layer = "services/"
+	Testkit  Layer = "tools/testkit"
+	Kubelab  Layer = "tools/kubelab"
+	Generate Layer = "tools/generate"
+	Tools    Layer = "tools"
+	Outside  Layer = "deploy/subscribers"
+	E2E      Layer = "e2e"
 )
 
-// Rule lists what a place may import besides itself. The place "services/" stands for all services.
+// Rule lists what a layer may import besides itself. The layer "services/" stands for all services.
 type Rule struct {
-	Imports     []Place
-	TestImports []Place // only its tests
+	Imports     []Layer
+	TestImports []Layer // only its tests
 }
 
 // Allowed is the architecture. Services meet in events, schemas and libs only. Tools and e2e
 // combine them.
-func Allowed() map[Place]Rule {
-	return map[Place]Rule{
+func Allowed() map[Layer]Rule {
+	return map[Layer]Rule{
 		Wire:     {},
-		Libs:     {Imports: []Place{Wire}, TestImports: []Place{Testkit}},
-		Services: {Imports: []Place{Libs, Wire}, TestImports: []Place{Testkit}},
+		Libs:     {Imports: []Layer{Wire}, TestImports: []Layer{Testkit}},
+		Services: {Imports: []Layer{Libs, Wire}, TestImports: []Layer{Testkit}},
 		// Any test may use it: it imports nothing of the tree.
 		Testkit: {},
 		// It replaces hundreds of modules, which must not reach others.
 		Kubelab:  {},
-		Generate: {Imports: []Place{Libs, Wire}},
+		Generate: {Imports: []Layer{Libs, Wire}},
 		// Example programs: they know Lockstep by its events only.
 		Outside: {},
-		Tools:   {Imports: []Place{Services, Libs, Wire, Testkit}},
-		E2E:     {Imports: []Place{Services, Libs, Wire, Testkit, Tools}},
+		Tools:   {Imports: []Layer{Services, Libs, Wire, Testkit}},
+		E2E:     {Imports: []Layer{Services, Libs, Wire, Testkit, Tools}},
 	}
 }
 
-// PlaceOf returns the place of an import path, and false if it has none.
-func PlaceOf(importPath string) (Place, bool) {
+// LayerOf returns the layer of an import path, and false if it has none.
+func LayerOf(importPath string) (Layer, bool) {
 	dir := strings.TrimPrefix(importPath, Prefix)
 	if rest, isService := strings.CutPrefix(dir, string(Services)); isService {
 		name, _, _ := strings.Cut(rest, "/")
-		return Services + Place(name), name != ""
+		return Services + Layer(name), name != ""
 	}
-	found, ok := Place(""), false
-	for place := range Allowed() {
-		if within(dir, string(place)) && len(place) > len(found) {
-			found, ok = place, true
+	found, ok := Layer(""), false
+	for layer := range Allowed() {
+		if within(dir, string(layer)) && len(layer) > len(found) {
+			found, ok = layer, true
 		}
 	}
 	return found, ok
 }
 
-func within(dir, place string) bool { return dir == place || strings.HasPrefix(dir, place+"/") }
+func within(dir, layer string) bool { return dir == layer || strings.HasPrefix(dir, layer+"/") }
 
-// kind returns the place that stands for it in [Allowed].
-func kind(place Place) Place {
-	if strings.HasPrefix(string(place), string(Services)) {
+// kind returns the layer that stands for it in [Allowed].
+func kind(layer Layer) Layer {
+	if strings.HasPrefix(string(layer), string(Services)) {
 		return Services
 	}
-	return place
+	return layer
 }
 
 // Imports returns the imports that break [Allowed].
 func Imports(packages []Package) []string {
 	var faults []string
 	for _, p := range packages {
-		place, known := PlaceOf(p.Path)
+		layer, known := LayerOf(p.Path)
 		if !known {
-			faults = append(
-				faults,
-				p.Path+" is in no place that the architecture knows: give its folder one in e2e/architecture",
-			)
+			faults = append(faults,
+				p.Path+" is not covered by an import rule: add its folder to Allowed in e2e/architecture")
 			continue
 		}
-		rule := Allowed()[kind(place)]
-		faults = append(faults, forbidden(p.Path, "", place, p.Imports, rule.Imports)...)
-		faults = append(
-			faults,
-			forbidden(p.Path, "a test of ", place, p.TestImports, append(slices.Clone(rule.Imports), rule.TestImports...))...)
+		rule := Allowed()[kind(layer)]
+		faults = append(faults, forbidden(p.Path, "", layer, p.Imports, rule.Imports)...)
+		faults = append(faults,
+			forbidden(p.Path, "a test of ", layer, p.TestImports, append(slices.Clone(rule.Imports), rule.TestImports...))...)
 	}
 	return faults
 }
 
-func forbidden(importer, who string, from Place, imports []string, allowed []Place) []string {
+func forbidden(importer, who string, from Layer, imports []string, allowed []Layer) []string {
 	var faults []string
 	for _, imported := range imports {
 		if !strings.HasPrefix(imported, Prefix) {
 			continue
 		}
-		to, known := PlaceOf(imported)
+		to, known := LayerOf(imported)
 		switch {
 		case !known:
-			faults = append(
-				faults,
-				fmt.Sprintf("%s%s imports %s, which is in no place that the architecture knows", who, importer, imported),
-			)
+			faults = append(faults,
+				fmt.Sprintf("%s%s imports %s, which is not covered by an import rule", who, importer, imported))
 		case to != from && !slices.Contains(allowed, kind(to)):
 			faults = append(faults, fmt.Sprintf("%s%s imports %s: %s may not use %s", who, importer, imported, from, to))
 		}

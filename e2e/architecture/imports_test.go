@@ -8,7 +8,7 @@ import (
 	"lockstep.internal/e2e/architecture"
 )
 
-func TestTheTreeKeepsItsArchitecture(t *testing.T) {
+func TestImportsFollowTheRules(t *testing.T) {
 	t.Parallel()
 	_, tree := read(t)
 	// A tree without packages would have no faults either.
@@ -31,7 +31,7 @@ func importsOf(tree architecture.Tree, pkg string) []string {
 	return nil
 }
 
-func TestImportsThatAreNotAllowedAreFound(t *testing.T) {
+func TestForbiddenImportsAreFound(t *testing.T) {
 	t.Parallel()
 	const own = architecture.Prefix
 	for _, c := range []struct {
@@ -102,9 +102,9 @@ func TestImportsThatAreNotAllowedAreFound(t *testing.T) {
 		{name: "the generator imports a service", importer: "tools/generate", imported: "services/state", wrong: true},
 		{name: "e2e imports a service", importer: "e2e", imported: "services/state", test: true},
 		{name: "e2e imports tools", importer: "e2e", imported: "tools/stack", test: true},
-		{name: "a folder without a place", importer: "shared/things", imported: "libs/event", wrong: true},
-		{name: "a folder whose name begins like a place's", importer: "libsandmore", imported: "libs/event", wrong: true},
-		{name: "an import of a folder without a place", importer: "libs/event", imported: "shared/things", wrong: true},
+		{name: "a folder without a layer", importer: "shared/things", imported: "libs/event", wrong: true},
+		{name: "a folder whose name begins like a layer's", importer: "libsandmore", imported: "libs/event", wrong: true},
+		{name: "an import of a folder without a layer", importer: "libs/event", imported: "shared/things", wrong: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

@@ -8,14 +8,14 @@ import (
 	"strings"
 )
 
-// apart are the modules with dependencies of their own: programs that run beside Lockstep. They
-// stay out of go.work.
-func apart() []string {
+// standalone returns the modules with separate dependencies: programs that run beside Lockstep.
+// They are not in go.work.
+func standalone() []string {
 	return []string{"tools/kubelab", "tools/generate/pinned", "tools/lint", "tools/natscli"}
 }
 
-// outside are the modules that stay out of go.work.
-func outside() []string { return append(apart(), "tools/generate") }
+// outside returns the modules that are not in go.work.
+func outside() []string { return append(standalone(), "tools/generate") }
 
 // Modules returns the faults of the go.mod files.
 func Modules(tree Tree) []string {
@@ -47,12 +47,10 @@ func identity(tree Tree, m Module) []string {
 	if m.Go != tree.Go {
 		faults = append(faults, fmt.Sprintf("%s/go.mod: go %s, but go.work has %s", m.Dir, m.Go, tree.Go))
 	}
-	used, apart := slices.Contains(tree.Used, m.Dir), slices.Contains(outside(), m.Dir)
-	if used == apart {
-		faults = append(
-			faults,
-			fmt.Sprintf("%s is to be either in go.work or among the modules outside of it in e2e/architecture", m.Dir),
-		)
+	isUsed, isOutside := slices.Contains(tree.Used, m.Dir), slices.Contains(outside(), m.Dir)
+	if isUsed == isOutside {
+		faults = append(faults,
+			fmt.Sprintf("%s must be either in go.work or in outside() of e2e/architecture", m.Dir))
 	}
 	return faults
 }
@@ -72,20 +70,16 @@ func replacements(byPath map[string]Module, m Module) []string {
 		case !isOwn:
 			faults = append(faults, fmt.Sprintf("%s/go.mod replaces %s: only modules of this tree may be", m.Dir, r.Path))
 		case r.NewVersion != "" || path.Join(m.Dir, r.NewPath) != own.Dir:
-			faults = append(
-				faults,
-				fmt.Sprintf("%s/go.mod replaces %s by %s instead of its folder %s", m.Dir, r.Path, r.NewPath, own.Dir),
-			)
+			faults = append(faults,
+				fmt.Sprintf("%s/go.mod replaces %s by %s instead of its folder %s", m.Dir, r.Path, r.NewPath, own.Dir))
 		case !reachable[r.Path]:
 			faults = append(faults, fmt.Sprintf("%s/go.mod replaces %s, which it does not need", m.Dir, r.Path))
 		}
 	}
 	for _, r := range m.Requires {
 		if _, isOwn := byPath[r.Path]; isOwn && !replaced[r.Path] {
-			faults = append(
-				faults,
-				fmt.Sprintf("%s/go.mod needs a replace of %s by its folder, else it does not build with GOWORK=off", m.Dir, r.Path),
-			)
+			faults = append(faults,
+				fmt.Sprintf("%s/go.mod needs a replace of %s by its folder, else it does not build with GOWORK=off", m.Dir, r.Path))
 		}
 	}
 	return faults
@@ -135,10 +129,8 @@ func requirements(tree Tree, byPath map[string]Module, m Module) []string {
 	var faults []string
 	for _, r := range m.Requires {
 		if _, isOwn := byPath[r.Path]; isOwn && !used[r.Path] {
-			faults = append(
-				faults,
-				fmt.Sprintf("%s/go.mod requires %s, which nothing in it uses: run go mod tidy", m.Dir, r.Path),
-			)
+			faults = append(faults,
+				fmt.Sprintf("%s/go.mod requires %s, which nothing in it uses: run go mod tidy", m.Dir, r.Path))
 		}
 	}
 	return faults
@@ -159,7 +151,7 @@ func moduleOf(byPath map[string]Module, pkg string) string {
 func versions(modules []Module) []string {
 	direct := map[string]map[string][]string{} // dependency → version → modules
 	for _, m := range modules {
-		if slices.Contains(apart(), m.Dir) {
+		if slices.Contains(standalone(), m.Dir) {
 			continue
 		}
 		for _, r := range m.Requires {

@@ -9,7 +9,7 @@ import (
 	"lockstep.internal/e2e/architecture"
 )
 
-func TestModulesOfTheTreeBuildAlone(t *testing.T) {
+func TestModulesBuildAlone(t *testing.T) {
 	t.Parallel()
 	_, tree := read(t)
 	require.Greater(t, len(tree.Modules), 8)
@@ -66,7 +66,7 @@ func sound() architecture.Tree {
 	}
 }
 
-func TestFaultsOfModulesAreFound(t *testing.T) {
+func TestInvalidModulesAreFound(t *testing.T) {
 	t.Parallel()
 	require.Empty(t, architecture.Modules(sound()))
 	const own = architecture.Prefix
@@ -77,7 +77,7 @@ func TestFaultsOfModulesAreFound(t *testing.T) {
 		want string
 	}{
 		{
-			"a module speaks another Go", func(tree *architecture.Tree) { tree.Modules[state].Go = "1.25.0" },
+			"a module has another Go version", func(tree *architecture.Tree) { tree.Modules[state].Go = "1.25.0" },
 			"services/state/go.mod: go 1.25.0, but go.work has 1.26.0",
 		},
 		{
@@ -87,11 +87,11 @@ func TestFaultsOfModulesAreFound(t *testing.T) {
 		},
 		{
 			"a module is not in the workspace", func(tree *architecture.Tree) { tree.Used = tree.Used[1:] },
-			"libs is to be either in go.work",
+			"libs must be either in go.work",
 		},
 		{
 			"kubelab is in the workspace", func(tree *architecture.Tree) { tree.Used = append(tree.Used, "tools/kubelab") },
-			"tools/kubelab is to be either in go.work",
+			"tools/kubelab must be either in go.work",
 		},
 		{
 			"the workspace uses what is not there", func(tree *architecture.Tree) {

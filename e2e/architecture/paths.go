@@ -18,10 +18,8 @@ func Paths(file string, content []byte) []string {
 	var faults []string
 	for number, line := range strings.Split(string(content), "\n") {
 		if found := outsidePaths.FindString(line); found != "" {
-			faults = append(
-				faults,
-				fmt.Sprintf("%s:%d names a folder outside of the tree: %q", file, number+1, strings.TrimSpace(found)),
-			)
+			faults = append(faults,
+				fmt.Sprintf("%s:%d names a folder outside of the tree: %q", file, number+1, strings.TrimSpace(found)))
 		}
 	}
 	return faults

@@ -9,7 +9,7 @@ import (
 	"lockstep.internal/e2e/architecture"
 )
 
-func TestNoFileNamesAFolderOutsideOfTheTree(t *testing.T) {
+func TestNoFileNamesPathOutsideRepository(t *testing.T) {
 	t.Parallel()
 	root, err := architecture.Root()
 	require.NoError(t, err)
@@ -25,7 +25,7 @@ func TestNoFileNamesAFolderOutsideOfTheTree(t *testing.T) {
 	}
 }
 
-func TestFoldersOutsideOfTheTreeAreFound(t *testing.T) {
+func TestPathsOutsideRepositoryAreFound(t *testing.T) {
 	t.Parallel()
 	// Put together here, so that this file is not found itself.
 	for _, line := range []string{

@@ -155,10 +155,8 @@ func readModule(root, file string) (Module, error) {
 	}
 	module := Module{Dir: path.Dir(file), Path: mod.Module.Path, Go: mod.Go, Requires: mod.Require}
 	for _, r := range mod.Replace {
-		module.Replaces = append(
-			module.Replaces,
-			Replacement{Path: r.Old.Path, NewPath: r.New.Path, NewVersion: r.New.Version},
-		)
+		module.Replaces = append(module.Replaces,
+			Replacement{Path: r.Old.Path, NewPath: r.New.Path, NewVersion: r.New.Version})
 	}
 	return module, nil
 }
@@ -191,12 +189,8 @@ func (t *Tree) readPackages(root string, files []string) error {
 		if strings.HasSuffix(file, "_test.go") {
 			into = byPath[pkg].test
 		}
-		parsed, err := parser.ParseFile(
-			token.NewFileSet(),
-			filepath.Join(root, filepath.FromSlash(file)),
-			nil,
-			parser.ImportsOnly,
-		)
+		parsed, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, filepath.FromSlash(file)), nil,
+			parser.ImportsOnly)
 		if err != nil {
 			return fmt.Errorf("read the imports of %s: %w", file, err)
 		}

@@ -36,10 +36,7 @@ func runDependencyFaults(t *testing.T, seed uint64) {
 		}
 		return nil
 	}
-	requireCorrectUnderFaults(
-		s,
-		seed,
-		changesPerUser,
-		[]disruption{restartNATS, restartNATS, restartDatabase, restartDatabase, crashDatabase, crashDatabase, restartAll},
-	)
+	requireCorrectUnderFaults(s, seed, changesPerUser, []disruption{
+		restartNATS, restartNATS, restartDatabase, restartDatabase, crashDatabase, crashDatabase, restartAll,
+	})
 }

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"connectrpc.com/connect"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
@@ -88,18 +87,15 @@ func requireCorrectUnderFaults(s *fixture.System, seed uint64, changesPerUser in
 	t.Logf("%d changes, %d attempts without an answer", len(calls), lost)
 	s.RequireConverged()
 	fixture.RequireConsistentHistory(s)
-	published, log := fixture.HistoryRecords(
-		s.Records(topology.FamilyWorkspace),
-	), fixture.HistoryRecords(
-		s.Records(topology.FamilyDesiredLog),
-	)
+	published := fixture.HistoryRecords(s.Records(topology.FamilyWorkspace))
+	log := fixture.HistoryRecords(s.Records(topology.FamilyDesiredLog))
 	require.Empty(t, history.Calls(calls, published))
 	require.Empty(t, history.Desired(published, log))
 	s.RequireApplied(log)
 	require.Empty(t, history.Kept(seen()))
 }
 
-// inject causes one fault after another, each when its moment has come and the one before is over.
+// inject causes the faults one after another, each at its scheduled change.
 func inject(ctx context.Context, rng *rand.Rand, faults []disruption, sched *schedule) error {
 	for _, disrupt := range faults {
 		if due, err := sched.awaitFault(ctx); err != nil || !due {
@@ -123,26 +119,11 @@ func inject(ctx context.Context, rng *rand.Rand, faults []disruption, sched *sch
 func newUser(s *fixture.System, name string, seed uint64, stream int) *user {
 	t := s.T
 	t.Helper()
-	made, err := s.API.Directory.CreateUser(t.Context(), connect.NewRequest(&statev1.CreateUserRequest{Username: name}))
-	require.NoError(t, err)
-	id := made.Msg.GetUser().GetId()
-	_, err = s.API.Directory.PutMembership(
-		t.Context(),
-		connect.NewRequest(&statev1.PutMembershipRequest{Membership: &statev1.Membership{
-			UserId: id, Scope: statev1.ScopeKind_SCOPE_KIND_PROJECT, ScopeId: s.ProjectID, Role: statev1.Role_ROLE_DEVELOPER,
-		}}),
-	)
-	require.NoError(t, err)
-	token, err := s.API.Tokens.CreateToken(
-		t.Context(),
-		connect.NewRequest(&statev1.CreateTokenRequest{Name: "test", UserId: id}),
-	)
-	require.NoError(t, err)
-	s.Secrets.Add(token.Msg.GetValue())
+	token := s.NewUser(name, s.ProjectID, statev1.Role_ROLE_DEVELOPER).Token
 	transport := &http.Transport{}
 	t.Cleanup(transport.CloseIdleConnections)
 	return &user{
-		s: s, name: name, api: client.New(&http.Client{Transport: transport}, s.APIURL(), token.Msg.GetValue()),
+		s: s, name: name, api: client.New(&http.Client{Transport: transport}, s.APIURL(), token),
 		rng: rand.New(rand.NewPCG(seed, uint64(stream))), limit: workspacesPerUser,
 	}
 }

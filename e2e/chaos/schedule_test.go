@@ -11,8 +11,8 @@ type schedule struct {
 	lead int // of the users, in changes
 
 	mu       sync.Mutex
-	changes  int   // made so far
-	faultsAt []int // what is to come: after how many changes each
+	changes  int   // so far
+	faultsAt []int // numbers of changes after which the remaining faults are due
 	updated  chan struct{}
 }
 

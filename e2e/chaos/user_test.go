@@ -41,7 +41,7 @@ type user struct {
 	limit  int // of workspaces
 	own    []*ownedWorkspace
 	calls  []history.Call
-	events int // to make values that never come again
+	events int // counter for unique values
 }
 
 // ownedWorkspace is a workspace as its user remembers it.
@@ -54,7 +54,7 @@ type ownedWorkspace struct {
 	port     int32  // of web
 	secret   string // value of the secret variable TOKEN
 	broken   bool   // its pod was made to crash
-	restarts bool   // a restart was asked for and may be under way
+	restarts bool   // a restart was requested and may be in progress
 }
 
 func (w *ownedWorkspace) terminated() bool {
@@ -64,7 +64,7 @@ func (w *ownedWorkspace) terminated() bool {
 // run makes a number of changes, each when the schedule allows it, and leaves no pod broken.
 func (u *user) run(ctx context.Context, changes int, sched *schedule) error {
 	left := changes
-	defer func() { sched.changed(left) }() // of one that fails too: nobody waits for it
+	defer func() { sched.changed(left) }() // also after an error, so that the faults do not wait
 	for ; left > 0; left-- {
 		if err := sched.awaitTurn(ctx); err != nil {
 			return fmt.Errorf("%s: %w", u.name, err)
@@ -131,11 +131,7 @@ func (u *user) change(ctx context.Context) error {
 func (u *user) create(ctx context.Context) error {
 	u.events++
 	w := &ownedWorkspace{
-		name: fmt.Sprintf(
-			"%s-%d",
-			u.name,
-			len(u.own),
-		),
+		name:    fmt.Sprintf("%s-%d", u.name, len(u.own)),
 		desired: statev1.DesiredState_DESIRED_STATE_RUNNING,
 		image:   fixture.GoodImage,
 		number:  fmt.Sprint(u.events),
@@ -166,10 +162,8 @@ func (u *user) create(ctx context.Context) error {
 	}
 	w.id, w.namespace = made.GetId(), made.GetNamespace()
 	u.own = append(u.own, w)
-	u.calls = append(
-		u.calls,
-		history.Call{Workspace: w.id, What: "create", Revision: int(made.GetDesiredRevision()), Lost: lost, Sure: true},
-	)
+	u.calls = append(u.calls,
+		history.Call{Workspace: w.id, What: "create", Revision: int(made.GetDesiredRevision()), Lost: lost, Sure: true})
 	return nil
 }
 
@@ -189,50 +183,29 @@ func (u *user) updateImage(ctx context.Context, w *ownedWorkspace) error {
 func (u *user) updateNumber(ctx context.Context, w *ownedWorkspace) error {
 	u.events++
 	number := fmt.Sprint(u.events)
-	return u.update(
-		ctx,
-		w,
-		true,
-		&statev1.WorkspaceOverrides{Env: map[string]string{"NUMBER": number}},
-		func() { w.number = number },
-	)
+	return u.update(ctx, w, true, &statev1.WorkspaceOverrides{Env: map[string]string{"NUMBER": number}},
+		func() { w.number = number })
 }
 
 func (u *user) updatePort(ctx context.Context, w *ownedWorkspace) error {
 	u.events++
 	port := int32(8080 + u.events)
-	return u.update(
-		ctx,
-		w,
-		true,
-		&statev1.WorkspaceOverrides{Ports: []*statev1.Port{{Name: "web", Number: port}}},
-		func() { w.port = port },
-	)
+	return u.update(ctx, w, true, &statev1.WorkspaceOverrides{Ports: []*statev1.Port{{Name: "web", Number: port}}},
+		func() { w.port = port })
 }
 
 func (u *user) updateSecret(ctx context.Context, w *ownedWorkspace) error {
 	secret := u.s.Secrets.New()
-	return u.update(
-		ctx,
-		w,
-		true,
-		&statev1.WorkspaceOverrides{SecretEnv: map[string]string{"TOKEN": secret}},
-		func() { w.secret = secret },
-	)
+	return u.update(ctx, w, true, &statev1.WorkspaceOverrides{SecretEnv: map[string]string{"TOKEN": secret}},
+		func() { w.secret = secret })
 }
 
 func (u *user) update(
-	ctx context.Context,
-	w *ownedWorkspace,
-	sure bool,
-	overrides *statev1.WorkspaceOverrides,
-	accepted func(),
+	ctx context.Context, w *ownedWorkspace, sure bool, overrides *statev1.WorkspaceOverrides, accepted func(),
 ) error {
 	answer, lost, err := retry(ctx, func(ctx context.Context) (*statev1.Workspace, error) {
-		response, err := u.api.Workspaces.UpdateWorkspace(
-			ctx,
-			connect.NewRequest(&statev1.UpdateWorkspaceRequest{Workspace: w.reference(), Overrides: overrides}),
-		)
+		response, err := u.api.Workspaces.UpdateWorkspace(ctx,
+			connect.NewRequest(&statev1.UpdateWorkspaceRequest{Workspace: w.reference(), Overrides: overrides}))
 		if err != nil {
 			return nil, err
 		}
@@ -245,10 +218,8 @@ func (u *user) update(
 func (u *user) desire(state statev1.DesiredState) func(ctx context.Context, w *ownedWorkspace) error {
 	return func(ctx context.Context, w *ownedWorkspace) error {
 		answer, lost, err := retry(ctx, func(ctx context.Context) (*statev1.Workspace, error) {
-			response, err := u.api.Workspaces.SetDesiredState(
-				ctx,
-				connect.NewRequest(&statev1.SetDesiredStateRequest{Workspace: w.reference(), DesiredState: state}),
-			)
+			response, err := u.api.Workspaces.SetDesiredState(ctx,
+				connect.NewRequest(&statev1.SetDesiredStateRequest{Workspace: w.reference(), DesiredState: state}))
 			if err != nil {
 				return nil, err
 			}
@@ -269,11 +240,7 @@ func (u *user) desire(state statev1.DesiredState) func(ctx context.Context, w *o
 
 // recordCall records the outcome of a call. Only a terminated workspace may refuse changes.
 func (u *user) recordCall(
-	w *ownedWorkspace,
-	call history.Call,
-	answer *statev1.Workspace,
-	err error,
-	accepted func(),
+	w *ownedWorkspace, call history.Call, answer *statev1.Workspace, err error, accepted func(),
 ) error {
 	call.Workspace = w.id
 	switch {
@@ -291,14 +258,13 @@ func (u *user) recordCall(
 
 // retry repeats a call until it is answered and counts the attempts without an answer.
 func retry(
-	ctx context.Context,
-	ask func(ctx context.Context) (*statev1.Workspace, error),
+	ctx context.Context, call func(ctx context.Context) (*statev1.Workspace, error),
 ) (*statev1.Workspace, int, error) {
 	ctx, cancel := context.WithTimeout(ctx, fixture.Timeout)
 	defer cancel()
 	lost := 0
 	answer, err := backoff.Retry(ctx, func() (*statev1.Workspace, error) {
-		answer, err := ask(ctx)
+		answer, err := call(ctx)
 		if err == nil {
 			return answer, nil
 		}
@@ -376,14 +342,8 @@ func (u *user) annotate(ctx context.Context, w *ownedWorkspace, value any) error
 		if value != nil && (pod.DeletionTimestamp != nil || pod.Status.Phase != corev1.PodRunning) {
 			continue
 		}
-		if _, err := pods.Patch(
-			ctx,
-			pod.Name,
-			types.MergePatchType,
-			patch,
-			metav1.PatchOptions{},
-		); err != nil &&
-			!apierrors.IsNotFound(err) {
+		_, err := pods.Patch(ctx, pod.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
 			return fmt.Errorf("patch pod %s of %s: %w", pod.Name, w.name, err)
 		}
 	}
@@ -408,7 +368,7 @@ func (u *user) requireSettled(ctx context.Context) error {
 }
 
 // errNotAsDesired reports that a workspace is not as its user desires.
-var errNotAsDesired = errors.New("is not what its user asked for")
+var errNotAsDesired = errors.New("is not what its user requested")
 
 // check compares the cluster with the user's last settings.
 func (u *user) check(ctx context.Context, w *ownedWorkspace) error {
@@ -434,14 +394,8 @@ func (u *user) check(ctx context.Context, w *ownedWorkspace) error {
 		return fmt.Errorf("workspace %s: %w", w.name, err)
 	}
 	if service.Spec.Ports[0].Port != w.port || string(secret.Data["TOKEN"]) != w.secret {
-		return fmt.Errorf(
-			"workspace %s %w: port %d, token %s, not %+v",
-			w.name,
-			errNotAsDesired,
-			service.Spec.Ports[0].Port,
-			secret.Data["TOKEN"],
-			w,
-		)
+		return fmt.Errorf("workspace %s %w: port %d, token %s, not %+v", w.name, errNotAsDesired, service.Spec.Ports[0].Port,
+			secret.Data["TOKEN"], w)
 	}
 	return nil
 }

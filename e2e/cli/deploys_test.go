@@ -53,25 +53,15 @@ func TestDeploysCommands(t *testing.T) {
 	sinks := filepath.Join(dir, "sinks.yaml")
 	secret := filepath.Join(dir, "secret")
 	require.NoError(t, os.WriteFile(secret, []byte("whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=\n"), 0o600))
-	require.NoError(
-		t,
-		os.WriteFile(
-			sinks,
-			[]byte(
-				"hook:\n  type: webhook\n  backfill: true\n  network: {allow_private: true}\n"+
-					"  webhook: {url: '"+hook.URL+"', secret_file: "+secret+"}\n",
-			),
-			0o600,
-		),
-	)
-	s := fixture.StartWith(
-		t,
-		stack.Options{Workloads: watcher.Workloads{Enabled: true}, Configure: func(service string, config any) {
-			if service == stack.Deploys {
-				config.(*deploys.Config).SinksFile = sinks
-			}
-		}},
-	)
+	content := "hook:\n  type: webhook\n  backfill: true\n  network: {allow_private: true}\n" +
+		"  webhook: {url: '" + hook.URL + "', secret_file: " + secret + "}\n"
+	require.NoError(t, os.WriteFile(sinks, []byte(content), 0o600))
+	configure := func(service string, config any) {
+		if service == stack.Deploys {
+			config.(*deploys.Config).SinksFile = sinks
+		}
+	}
+	s := fixture.StartWith(t, stack.Options{Workloads: watcher.Workloads{Enabled: true}, Configure: configure})
 	cli := s.CLI()
 	watch := cli.Start("deploys", "watch")
 	w := s.NewDeployment("commanded", 2)
@@ -101,48 +91,30 @@ func TestDeploysCommands(t *testing.T) {
 func commandsShowRollouts(s *fixture.System, cli fixture.CLI) {
 	t := s.T
 	require.Regexp(t, `commanded/deployment/web +2 +updated +completed`, cli.OK("deploys", "list", "-n", "commanded"))
-	list := fixture.ParseOutput(
-		t,
-		cli.OK("deploys", "list", "commanded/web", "-o", "yaml"),
-		&deploysv1.ListRolloutsResponse{},
-	).GetRollouts()
+	list := fixture.ParseOutput(t, cli.OK("deploys", "list", "commanded/web", "-o", "yaml"),
+		&deploysv1.ListRolloutsResponse{}).GetRollouts()
 	require.Len(t, list, 2)
-	shown := fixture.ParseOutput(
-		t,
-		cli.OK("deploys", "get", list[1].GetId(), "-o", "json"),
-		&deploysv1.GetRolloutResponse{},
-	)
+	shown := fixture.ParseOutput(t, cli.OK("deploys", "get", list[1].GetId(), "-o", "json"),
+		&deploysv1.GetRolloutResponse{})
 	require.EqualValues(t, 1, shown.GetRollout().GetRevision())
 	require.Equal(t, "started", shown.GetFacts()[0].GetFact())
 	require.Contains(t, cli.OK("deploys", "get", "commanded/web", "--revision", "1"), list[1].GetId())
 	require.Regexp(t, `commanded/deployment/web +2 `, cli.OK("deploys", "stats", "--since", "1h"))
-	require.Contains(
-		t,
-		cli.Fails(5, "deploys", "get", "commanded/none"),
-		"a rollout of deployment commanded/none does not exist",
-	)
+	require.Contains(t, cli.Fails(5, "deploys", "get", "commanded/none"),
+		"a rollout of deployment commanded/none does not exist")
 	require.Contains(t, cli.Fails(5, "deploys", "get", "commanded/web", "--revision", "9"), "does not exist")
 	require.Contains(t, cli.Fails(2, "deploys", "stats", "--since", "1h", "--until", "2h"), "must be before")
 }
 
 func commandsKeepSinks(s *fixture.System, cli fixture.CLI, hook *receiver) {
 	t := s.T
-	facts := fixture.ParseOutput(
-		t,
-		cli.OK("deploys", "get", "commanded/web", "-o", "json"),
-		&deploysv1.GetRolloutResponse{},
-	).GetFacts()
+	facts := fixture.ParseOutput(t, cli.OK("deploys", "get", "commanded/web", "-o", "json"),
+		&deploysv1.GetRolloutResponse{}).GetFacts()
 	first := facts[0].GetId()
 	sent := func(times int) {
 		t.Helper()
-		require.Eventually(
-			t,
-			func() bool { return hook.times(first) == times },
-			fixture.Timeout,
-			fixture.PollInterval,
-			"%d times",
-			times,
-		)
+		require.Eventually(t, func() bool { return hook.times(first) == times }, fixture.Timeout, fixture.PollInterval,
+			"%d times", times)
 	}
 	sent(1)
 	require.Regexp(t, `(?m)^hook +webhook +\d+ +0 `, cli.OK("deploys", "sinks"))
@@ -150,7 +122,7 @@ func commandsKeepSinks(s *fixture.System, cli fixture.CLI, hook *receiver) {
 	sent(2)
 	cli.OK("deploys", "backfill", "hook")
 	sent(3)
-	require.Contains(t, cli.Fails(5, "deploys", "resend", "hook", "none"), `there is no fact "none"`)
+	require.Contains(t, cli.Fails(5, "deploys", "resend", "hook", "none"), `fact "none" does not exist`)
 	require.Contains(t, cli.Fails(5, "deploys", "resend", "none", first), "none")
 	require.Contains(t, cli.Fails(5, "deploys", "backfill", "none"), "none")
 	require.Contains(t, cli.OK("deploys", "sinks", "--manual"), "webhook.secret_file")
@@ -159,22 +131,9 @@ func commandsKeepSinks(s *fixture.System, cli fixture.CLI, hook *receiver) {
 func commandsMakeSubscribers(s *fixture.System, cli fixture.CLI) {
 	t := s.T
 	file := filepath.Join(t.TempDir(), "ci.json")
-	made := fixture.ParseOutput(
-		t,
-		cli.OK(
-			"subscriber",
-			"create",
-			"ci",
-			"--credentials",
-			file,
-			"--filter",
-			"deploy.*.commanded.>",
-			"--from-beginning",
-			"-o",
-			"json",
-		),
-		&statev1.Subscriber{},
-	)
+	out := cli.OK("subscriber", "create", "ci", "--credentials", file, "--filter", "deploy.*.commanded.>",
+		"--from-beginning", "-o", "json")
+	made := fixture.ParseOutput(t, out, &statev1.Subscriber{})
 	require.Equal(t, topology.SubscriberConsumer("ci"), made.GetConsumer())
 	info, err := os.Stat(file)
 	require.NoError(t, err)
@@ -192,11 +151,8 @@ func commandsMakeSubscribers(s *fixture.System, cli fixture.CLI) {
 	require.Contains(t, cli.Fails(6, "subscriber", "create", "other", "--credentials", file), "already exists")
 	require.Contains(t, cli.Fails(6, "subscriber", "create", "ci", "--credentials", file+".2"), "ci")
 	require.NoFileExists(t, file+".2")
-	require.Contains(
-		t,
-		cli.Fails(2, "subscriber", "create", "wide", "--credentials", file+".3", "--filter", "observed.>"),
-		"filter",
-	)
+	require.Contains(t, cli.Fails(2, "subscriber", "create", "wide", "--credentials", file+".3", "--filter", "observed.>"),
+		"filter")
 	require.Contains(t, cli.Fails(2, "subscriber", "create", "No Name", "--credentials", file+".4"), "name")
 	require.Regexp(t, `(?m)^ci .* revoked$`, cli.OK("subscriber", "revoke", "ci"))
 	require.Contains(t, cli.Fails(5, "subscriber", "revoke", "ci"), "does not exist: see `lockstep subscriber list`")

@@ -59,11 +59,8 @@ func TestWorkspacesCommands(t *testing.T) {
 		require.Contains(t, seen, words)
 	}
 	listedEvents := fixture.EventIDs(
-		fixture.ParseOutput(
-			t,
-			cli.OK("ws", "events", "by-command", "-o", "json"),
-			&statev1.ListWorkspaceEventsResponse{},
-		).GetEvents(),
+		fixture.ParseOutput(t, cli.OK("ws", "events", "by-command", "-o", "json"),
+			&statev1.ListWorkspaceEventsResponse{}).GetEvents(),
 	)
 	require.Equal(t, listedEvents, w.EventIDs()[:len(listedEvents)])
 	cli.OK("ws", "delete", "by-command")
@@ -84,11 +81,8 @@ func commandLineRegistersAgents(s *fixture.System, cli fixture.CLI) {
 	t := s.T
 	project := strconv.FormatInt(s.NewProject("by-command"), 10)
 	file := filepath.Join(t.TempDir(), "agent.json")
-	agent := fixture.ParseOutput(
-		t,
-		cli.OK("agent", "register", "elsewhere", "--project", project, "--credentials", file, "-o", "json"),
-		&statev1.Agent{},
-	)
+	agent := fixture.ParseOutput(t,
+		cli.OK("agent", "register", "elsewhere", "--project", project, "--credentials", file, "-o", "json"), &statev1.Agent{})
 	credentials, err := natsauth.ReadAgentCredentials(file)
 	require.NoError(t, err)
 	s.Secrets.Add(credentials.Token)
@@ -98,11 +92,8 @@ func commandLineRegistersAgents(s *fixture.System, cli fixture.CLI) {
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
 	require.Regexp(t, `(?m)^`+strconv.FormatInt(agent.GetId(), 10)+` +elsewhere .* active$`, cli.OK("agent", "list"))
-	listed := fixture.ParseOutput(
-		t,
-		cli.OK("agent", "list", "-o", "yaml", "--project", project),
-		&statev1.ListAgentsResponse{},
-	)
+	listed := fixture.ParseOutput(t, cli.OK("agent", "list", "-o", "yaml", "--project", project),
+		&statev1.ListAgentsResponse{})
 	require.Len(t, listed.GetAgents(), 1)
 	cli.Fails(6, "agent", "register", "another", "--project", project, "--credentials", file)
 	cli.OK("agent", "revoke", strconv.FormatInt(agent.GetId(), 10))
@@ -157,20 +148,17 @@ func TestWorkspacesCommandErrors(t *testing.T) {
 	require.Contains(t, cli.Fails(2, create("Not-A-Name")...), "a-z, 0-9")
 	require.Contains(t, cli.Fails(2, "replay", "nonsense.>"), "workspace.>")
 	require.Contains(t, fixture.NewCLI(t).Fails(2, "ws", "list"), "no server is configured")
-	require.Contains(
-		t,
-		fixture.NewCLI(t).Fails(3, "ws", "list", "--server", s.APIURL()),
-		"no personal access token is configured",
-	)
+	require.Contains(t, fixture.NewCLI(t).Fails(3, "ws", "list", "--server", s.APIURL()),
+		"no personal access token is configured")
 	cli.With("LOCKSTEP_TOKEN="+"nonsense").Fails(3, "ws", "list")
 	require.Contains(t, cli.Fails(5, "ws", "get", "nobody-has-this"), "nobody-has-this")
 	require.Contains(t, cli.Fails(13, "ws", "list", "--server", "http://127.0.0.1:1"), "127.0.0.1:1")
 
 	w := s.Create("taken", fixture.GoodImage)
 	require.Contains(t, cli.Fails(6, create("taken")...), "taken")
-	reader := s.CreateReader()
-	require.Contains(t, cli.With("LOCKSTEP_TOKEN="+reader).OK("ws", "get", "taken"), "taken")
-	cli.With("LOCKSTEP_TOKEN="+reader).Fails(4, "ws", "stop", "taken")
+	reader := cli.With("LOCKSTEP_TOKEN=" + s.NewUser("reader", s.ProjectID, statev1.Role_ROLE_READER).Token)
+	require.Contains(t, reader.OK("ws", "get", "taken"), "taken")
+	reader.Fails(4, "ws", "stop", "taken")
 	cli.OK("ws", "delete", "taken")
 	require.Contains(t, cli.Fails(9, "ws", "start", w.ID), "permanent")
 }

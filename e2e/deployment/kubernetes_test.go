@@ -20,7 +20,7 @@ import (
 // agents are the programs that run in a cluster, by manifest file.
 var agents = map[string][]string{"agent.yaml": {"watcher", "dispatcher"}, "relay-agent.yaml": {"relay-agent"}}
 
-func TestAnAgentRunsInAClusterWithAsLittleAsItCan(t *testing.T) {
+func TestAgentHasLeastPrivileges(t *testing.T) {
 	t.Parallel()
 	for file, programs := range agents {
 		requireAgents(t, "deploy/kubernetes/"+file, programs)
@@ -52,10 +52,8 @@ func requireAgents(t *testing.T, file string, programs []string) {
 		require.Equal(t, account.Name, pod.ServiceAccountName)
 		require.Equal(t, account.Namespace, d.Namespace)
 		environment := requirePod(t, name, pod)
-		require.True(
-			t,
-			strings.HasPrefix(environment["LOCKSTEP_CREDENTIALS_FILE"], pod.Containers[0].VolumeMounts[0].MountPath+"/"),
-		)
+		require.True(t,
+			strings.HasPrefix(environment["LOCKSTEP_CREDENTIALS_FILE"], pod.Containers[0].VolumeMounts[0].MountPath+"/"))
 	}
 }
 
@@ -96,11 +94,8 @@ func serviceAccount(t *testing.T, file string) corev1.ServiceAccount {
 			account = decode[corev1.ServiceAccount](t, raw)
 		case "ClusterRoleBinding":
 			b := decode[rbacv1.ClusterRoleBinding](t, raw)
-			require.Equal(
-				t,
-				[]rbacv1.Subject{{Kind: "ServiceAccount", Name: account.Name, Namespace: account.Namespace}},
-				b.Subjects,
-			)
+			require.Equal(t, []rbacv1.Subject{{Kind: "ServiceAccount", Name: account.Name, Namespace: account.Namespace}},
+				b.Subjects)
 			bound++
 		}
 	}

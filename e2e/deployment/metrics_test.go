@@ -16,7 +16,7 @@ import (
 	"lockstep.internal/e2e/architecture"
 )
 
-func TestEveryServiceHasADashboardAndIsScraped(t *testing.T) {
+func TestEveryServiceHasDashboardAndIsScraped(t *testing.T) {
 	t.Parallel()
 	type scraping struct {
 		Configs []struct {
@@ -132,12 +132,8 @@ func sourceLiterals(t *testing.T, root string) []map[string]bool {
 		if !ours || !strings.HasSuffix(file, ".go") || strings.HasSuffix(file, "_test.go") {
 			continue
 		}
-		parsed, err := parser.ParseFile(
-			token.NewFileSet(),
-			filepath.Join(root, filepath.FromSlash(file)),
-			nil,
-			parser.SkipObjectResolution,
-		)
+		parsed, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, filepath.FromSlash(file)), nil,
+			parser.SkipObjectResolution)
 		require.NoError(t, err)
 		literals := map[string]bool{}
 		ast.Inspect(parsed, func(node ast.Node) bool {

@@ -50,7 +50,7 @@ func readRelayManifests(t *testing.T) relayManifests {
 	return found
 }
 
-func TestRelaysRunInAClusterWithAsLittleAsTheyCan(t *testing.T) {
+func TestRelaysHaveLeastPrivileges(t *testing.T) {
 	t.Parallel()
 	found := readRelayManifests(t)
 	spec := found.replicas.Spec
@@ -67,13 +67,8 @@ func TestRelaysRunInAClusterWithAsLittleAsTheyCan(t *testing.T) {
 	for _, file := range []string{"LOCKSTEP_NATS_NKEY_SEED_FILE", "LOCKSTEP_INTERNAL_SECRET_FILE"} {
 		require.True(t, strings.HasPrefix(environment[file], pod.Containers[0].VolumeMounts[0].MountPath+"/"), file)
 	}
-	require.True(
-		t,
-		strings.HasPrefix(
-			environment["LOCKSTEP_INTERNAL_URL"],
-			"wss://$(POD_NAME)."+spec.ServiceName+"."+found.replicas.Namespace+".svc:",
-		),
-	)
+	host := "wss://$(POD_NAME)." + spec.ServiceName + "." + found.replicas.Namespace + ".svc:"
+	require.True(t, strings.HasPrefix(environment["LOCKSTEP_INTERNAL_URL"], host))
 
 	ports := map[string]int32{}
 	for _, p := range pod.Containers[0].Ports {
@@ -95,13 +90,11 @@ func TestRelaysRunInAClusterWithAsLittleAsTheyCan(t *testing.T) {
 	require.Equal(t, spec.ServiceName, internal.Name)
 	require.Equal(t, corev1.ClusterIPNone, internal.Spec.ClusterIP)
 	require.True(t, internal.Spec.PublishNotReadyAddresses, "one that is drained is still found")
-	require.True(
-		t,
-		strings.HasSuffix(environment["LOCKSTEP_INTERNAL_URL"], ":"+strconv.Itoa(int(internal.Spec.Ports[0].Port))),
-	)
+	require.True(t,
+		strings.HasSuffix(environment["LOCKSTEP_INTERNAL_URL"], ":"+strconv.Itoa(int(internal.Spec.Ports[0].Port))))
 }
 
-func TestOnlyRelaysReachRelaysWhereTheyTalkToEachOther(t *testing.T) {
+func TestOnlyRelaysReachInternalListener(t *testing.T) {
 	t.Parallel()
 	found := readRelayManifests(t)
 	open := map[string]bool{}
@@ -120,17 +113,14 @@ func TestOnlyRelaysReachRelaysWhereTheyTalkToEachOther(t *testing.T) {
 	require.Equal(t, map[string]bool{"external": true, "agents": true, "ops": true}, open)
 }
 
-func TestTheRelayAgentIsInComposeAndIsScraped(t *testing.T) {
+func TestRelayAgentIsInComposeAndScraped(t *testing.T) {
 	t.Parallel()
 	compose := document[composeFile](t, "docker-compose.yml")
 	agent := compose.Services["relay-agent"]
 	require.Equal(t, "lockstep/relay-agent:${LOCKSTEP_VERSION:-latest}", agent.Image)
 	requireSettings(t, "relay-agent", agent.Environment)
-	require.Contains(
-		t,
-		string(content(t, "deploy/prometheus.yaml")),
-		`"relay-agent`+agent.Environment["LOCKSTEP_OPS_LISTEN"]+`"`,
-	)
+	require.Contains(t, string(content(t, "deploy/prometheus.yaml")),
+		`"relay-agent`+agent.Environment["LOCKSTEP_OPS_LISTEN"]+`"`)
 	for _, other := range []string{"relay-agent", "cli", "watcher", "dispatcher"} {
 		for _, volume := range compose.Services[other].Volumes {
 			require.False(t, strings.HasPrefix(volume, "relay-keys:"), "%s has the secret of relays", other)
@@ -138,7 +128,7 @@ func TestTheRelayAgentIsInComposeAndIsScraped(t *testing.T) {
 	}
 }
 
-func TestTheExampleOfCallersIsOne(t *testing.T) {
+func TestExampleOfCallersIsValid(t *testing.T) {
 	t.Parallel()
 	root, err := architecture.Root()
 	require.NoError(t, err)

@@ -50,7 +50,7 @@ func newAPIServerProxy(t testing.TB, kubeconfig string) *apiServerProxy {
 		watched:    map[string]bool{},
 		kubeconfig: filepath.Join(t.TempDir(), "kubeconfig"),
 		handler: &httputil.ReverseProxy{
-			Transport: transport, FlushInterval: -1, ErrorLog: log.New(t.Output(), "front door: ", 0),
+			Transport: transport, FlushInterval: -1, ErrorLog: log.New(t.Output(), "API server proxy: ", 0),
 			Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(server) },
 		},
 	}
@@ -60,7 +60,7 @@ func newAPIServerProxy(t testing.TB, kubeconfig string) *apiServerProxy {
 		d.cancelWatches()
 		listening.Close()
 	})
-	const name = "front-door"
+	const name = "proxy"
 	require.NoError(t, clientcmd.WriteToFile(clientcmdapi.Config{
 		Clusters:       map[string]*clientcmdapi.Cluster{name: {Server: listening.URL}},
 		AuthInfos:      map[string]*clientcmdapi.AuthInfo{name: {}},
@@ -72,8 +72,8 @@ func newAPIServerProxy(t testing.TB, kubeconfig string) *apiServerProxy {
 
 // ServeHTTP implements [http.Handler].
 func (d *apiServerProxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	asked := r.URL.Query()
-	watching, _ := strconv.ParseBool(asked.Get("watch"))
+	query := r.URL.Query()
+	watching, _ := strconv.ParseBool(query.Get("watch"))
 	if r.Method == http.MethodGet && strings.HasPrefix(r.URL.Path, "/apis/apps/v1/") {
 		ctx, cancel := context.WithCancel(r.Context())
 		defer cancel()
@@ -86,9 +86,9 @@ func (d *apiServerProxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		case <-r.Context().Done():
 			return
 		}
-		what := r.URL.Path + "?" + asked.Get("labelSelector")
+		what := r.URL.Path + "?" + query.Get("labelSelector")
 		d.mu.Lock()
-		old := watching && asked.Get("sendInitialEvents") == "" && d.expired[what]
+		old := watching && query.Get("sendInitialEvents") == "" && d.expired[what]
 		if watching {
 			d.cancels = append(d.cancels, cancel)
 			d.watched[what] = true
@@ -116,7 +116,7 @@ func (d *apiServerProxy) refuse(w http.ResponseWriter, code int, reason metav1.S
 		Code:   int32(code),
 	})
 	if err != nil {
-		d.t.Errorf("refuse a visitor: %v", err)
+		d.t.Errorf("write the response: %v", err)
 	}
 	w.Header().Set("Content-Type", runtime.ContentTypeJSON)
 	w.WriteHeader(code)

@@ -17,18 +17,15 @@ import (
 func newStatefulSet(s *fixture.System, namespace string, strategy appsv1.StatefulSetUpdateStrategy) *fixture.Workload {
 	s.T.Helper()
 	w := s.NewWorkload(namespace, "statefulset")
-	_, err := s.Kube.AppsV1().StatefulSets(namespace).Create(
-		s.T.Context(),
-		&appsv1.StatefulSet{ObjectMeta: fixture.WorkloadMeta(), Spec: appsv1.StatefulSetSpec{
-			Replicas: new(
-				int32(3),
-			),
+	_, err := s.Kube.AppsV1().StatefulSets(namespace).Create(s.T.Context(), &appsv1.StatefulSet{
+		ObjectMeta: fixture.WorkloadMeta(),
+		Spec: appsv1.StatefulSetSpec{
+			Replicas:       new(int32(3)),
 			Selector:       fixture.WorkloadSelector(),
 			Template:       fixture.WorkloadPods(),
 			UpdateStrategy: strategy,
-		}},
-		metav1.CreateOptions{},
-	)
+		},
+	}, metav1.CreateOptions{})
 	require.NoError(s.T, err)
 	w.RequireFacts("started 1", "completed 1")
 	return w
@@ -36,11 +33,8 @@ func newStatefulSet(s *fixture.System, namespace string, strategy appsv1.Statefu
 
 func TestKindsStatefulSetPartitions(t *testing.T) {
 	s := shared.Parallel(t)
-	w := newStatefulSet(
-		s,
-		"partitions",
-		appsv1.StatefulSetUpdateStrategy{Type: appsv1.RollingUpdateStatefulSetStrategyType},
-	)
+	w := newStatefulSet(s, "partitions",
+		appsv1.StatefulSetUpdateStrategy{Type: appsv1.RollingUpdateStatefulSetStrategyType})
 	w.Patch(`{"spec":{"updateStrategy":{"rollingUpdate":{"partition":2}}}}`)
 	w.SetImage(fixture.SecondImage)
 	facts := []string{"started 1", "completed 1", "started 2", "partition_reached 2 at 2"}
@@ -70,13 +64,10 @@ func TestKindsStatefulSetOnDelete(t *testing.T) {
 func newDaemonSet(s *fixture.System, namespace string) *fixture.Workload {
 	s.T.Helper()
 	w := s.NewWorkload(namespace, "daemonset")
-	_, err := s.Kube.AppsV1().DaemonSets(namespace).Create(
-		s.T.Context(),
-		&appsv1.DaemonSet{ObjectMeta: fixture.WorkloadMeta(), Spec: appsv1.DaemonSetSpec{
-			Selector: fixture.WorkloadSelector(), Template: fixture.WorkloadPods(),
-		}},
-		metav1.CreateOptions{},
-	)
+	_, err := s.Kube.AppsV1().DaemonSets(namespace).Create(s.T.Context(), &appsv1.DaemonSet{
+		ObjectMeta: fixture.WorkloadMeta(),
+		Spec:       appsv1.DaemonSetSpec{Selector: fixture.WorkloadSelector(), Template: fixture.WorkloadPods()},
+	}, metav1.CreateOptions{})
 	require.NoError(s.T, err)
 	w.RequireFacts("started 1", "completed 1")
 	return w
@@ -152,13 +143,11 @@ func TestKindsAddedNodeIsNoRollout(t *testing.T) {
 func addNode(w *fixture.Workload, i int) {
 	w.T.Helper()
 	name := fmt.Sprintf("%s-%d", w.Namespace, i)
-	_, err := w.Kube.CoreV1().Nodes().Create(
-		w.T.Context(),
-		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
-			corev1.LabelHostname: name, "pool": w.Namespace, "kubelab.lockstep.dev/kubelet": "running",
-		}}},
-		metav1.CreateOptions{},
-	)
+	labels := map[string]string{
+		corev1.LabelHostname: name, "pool": w.Namespace, "kubelab.lockstep.dev/kubelet": "running",
+	}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}
+	_, err := w.Kube.CoreV1().Nodes().Create(w.T.Context(), node, metav1.CreateOptions{})
 	require.NoError(w.T, err)
 }
 

@@ -17,21 +17,19 @@ import (
 // expired, list anew.
 func TestRelists(t *testing.T) {
 	t.Parallel()
-	var door *apiServerProxy
-	s := fixture.StartWith(
-		t,
-		stack.Options{Workloads: watcher.Workloads{Enabled: true}, Configure: func(service string, config any) {
-			if service == stack.Watcher {
-				cfg := config.(*watcher.Config)
-				if door == nil {
-					door = newAPIServerProxy(t, cfg.Kubernetes.Kubeconfig)
-				}
-				cfg.Kubernetes.Kubeconfig = door.kubeconfig
+	var proxy *apiServerProxy
+	configure := func(service string, config any) {
+		if service == stack.Watcher {
+			cfg := config.(*watcher.Config)
+			if proxy == nil {
+				proxy = newAPIServerProxy(t, cfg.Kubernetes.Kubeconfig)
 			}
-		}},
-	)
+			cfg.Kubernetes.Kubeconfig = proxy.kubeconfig
+		}
+	}
+	s := fixture.StartWith(t, stack.Options{Workloads: watcher.Workloads{Enabled: true}, Configure: configure})
 	of := func(test func(*fixture.System, *apiServerProxy)) func(*fixture.System) {
-		return func(s *fixture.System) { test(s, door) }
+		return func(s *fixture.System) { test(s, proxy) }
 	}
 	s.Sequence(
 		fixture.Case{Name: "a resumed watch loses nothing", Test: of(resumedWatchLosesNothing)},
@@ -52,34 +50,26 @@ func awaitComplete(w *fixture.Workload, revision string) {
 	})
 }
 
-func resumedWatchLosesNothing(s *fixture.System, door *apiServerProxy) {
+func resumedWatchLosesNothing(s *fixture.System, proxy *apiServerProxy) {
 	w := s.NewDeployment("watch-goes-on", 2)
-	door.block()
+	proxy.block()
 	w.SetImage(fixture.SecondImage)
 	awaitComplete(w, "2")
 	w.SetImage(fixture.ThirdImage)
 	awaitComplete(w, "3")
-	door.unblock()
+	proxy.unblock()
 	w.RequireFacts("started 1", "completed 1", "started 2", "completed 2", "started 3", "completed 3")
 }
 
-func restartedWatchPublishesNothing(s *fixture.System, door *apiServerProxy) {
-	idle, flying, other := s.NewDeployment(
-		"relisted-idle",
-		1,
-	), s.NewDeployment(
-		"relisted-in-flight",
-		1,
-	), s.NewDeployment(
-		"relisted-other",
-		1,
-	)
+func restartedWatchPublishesNothing(s *fixture.System, proxy *apiServerProxy) {
+	idle, flying := s.NewDeployment("relisted-idle", 1), s.NewDeployment("relisted-in-flight", 1)
+	other := s.NewDeployment("relisted-other", 1)
 	flying.SetImage(fixture.NeverReadyImage)
 	facts := []string{"started 1", "completed 1", "started 2"}
 	flying.RequireFacts(facts...)
 	for range 2 {
-		door.block()
-		door.unblockExpired()
+		proxy.block()
+		proxy.unblockExpired()
 	}
 	other.SetImage(fixture.SecondImage)
 	other.RequireFacts("started 1", "completed 1", "started 2", "completed 2") // the watch works again
@@ -89,23 +79,15 @@ func restartedWatchPublishesNothing(s *fixture.System, door *apiServerProxy) {
 	flying.RequireFacts(append(facts, "superseded 2", "started 3", "completed 3")...)
 }
 
-func missedRolloutsAreReportedAsGap(s *fixture.System, door *apiServerProxy) {
-	flying, gone, made := s.NewDeployment(
-		"missed-in-flight",
-		2,
-	), s.NewDeployment(
-		"missed-deletion",
-		2,
-	), s.NewWorkload(
-		"missed-creation",
-		"deployment",
-	)
+func missedRolloutsAreReportedAsGap(s *fixture.System, proxy *apiServerProxy) {
+	flying, gone := s.NewDeployment("missed-in-flight", 2), s.NewDeployment("missed-deletion", 2)
+	made := s.NewWorkload("missed-creation", "deployment")
 	facts := []string{"started 1", "completed 1", "started 2"}
 	for _, w := range []*fixture.Workload{flying, gone} {
 		w.SetImage(fixture.NeverReadyImage)
 		w.RequireFacts(facts...)
 	}
-	door.block()
+	proxy.block()
 	for _, w := range []*fixture.Workload{flying, gone} {
 		w.SetImage(fixture.SecondImage)
 		awaitComplete(w, "3")
@@ -121,7 +103,7 @@ func missedRolloutsAreReportedAsGap(s *fixture.System, door *apiServerProxy) {
 	awaitComplete(made, "1")
 	made.SetImage(fixture.SecondImage)
 	awaitComplete(made, "2")
-	door.unblockExpired()
+	proxy.unblockExpired()
 	flying.RequireFacts(append(facts, "gap [2 3]", "unknown 2", "started 3", "unknown 3", "started 4", "completed 4")...)
 	gone.RequireFacts(append(facts, "gap [2]", "unknown 2", "removed")...)
 	made.RequireFacts("gap [1]", "started 1", "unknown 1", "started 2", "completed 2")

@@ -73,13 +73,9 @@ func createAutoscaler(w *fixture.Workload, least, most int32) {
 // setAutoscalerBounds changes the autoscaler's bounds.
 func setAutoscalerBounds(w *fixture.Workload, least, most int32) {
 	w.T.Helper()
+	patch := fmt.Appendf(nil, `{"spec":{"minReplicas":%d,"maxReplicas":%d}}`, least, most)
 	_, err := w.Kube.AutoscalingV2().HorizontalPodAutoscalers(w.Namespace).Patch(
-		w.T.Context(),
-		fixture.WorkloadName,
-		types.MergePatchType,
-		fmt.Appendf(nil, `{"spec":{"minReplicas":%d,"maxReplicas":%d}}`, least, most),
-		metav1.PatchOptions{},
-	)
+		w.T.Context(), fixture.WorkloadName, types.MergePatchType, patch, metav1.PatchOptions{})
 	require.NoError(w.T, err)
 }
 

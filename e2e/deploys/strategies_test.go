@@ -25,12 +25,8 @@ func TestStrategiesLastEventIsNewPod(t *testing.T) {
 	s := shared.Parallel(t)
 	// A pod is available one second after it is ready, so that the API server reports the state in
 	// between.
-	w := s.NewDeployment(
-		"new-pod-last",
-		3,
-		rolling(intstr.FromInt32(0), intstr.FromInt32(1)),
-		func(spec *appsv1.DeploymentSpec) { spec.MinReadySeconds = 1 },
-	)
+	w := s.NewDeployment("new-pod-last", 3, rolling(intstr.FromInt32(0), intstr.FromInt32(1)),
+		func(spec *appsv1.DeploymentSpec) { spec.MinReadySeconds = 1 })
 	w.SetImage(fixture.SecondImage)
 	w.RequireFacts("started 1", "completed 1", "started 2", "completed 2")
 	last := statusBeforeComplete(w, "2")
@@ -72,12 +68,8 @@ func TestStrategiesAllPodsAtOnce(t *testing.T) {
 
 func TestStrategiesInParts(t *testing.T) {
 	s := shared.Parallel(t)
-	w := s.NewDeployment(
-		"in-parts",
-		8,
-		rolling(intstr.FromString("25%"), intstr.FromString("50%")),
-		func(spec *appsv1.DeploymentSpec) { spec.MinReadySeconds = 1 },
-	)
+	w := s.NewDeployment("in-parts", 8, rolling(intstr.FromString("25%"), intstr.FromString("50%")),
+		func(spec *appsv1.DeploymentSpec) { spec.MinReadySeconds = 1 })
 	w.SetImage(fixture.SecondImage)
 	w.RequireFacts("started 1", "completed 1", "started 2", "completed 2")
 	fewest := int32(8)
@@ -97,11 +89,8 @@ const (
 
 func TestStrategiesRecreate(t *testing.T) {
 	s := shared.Parallel(t)
-	w := s.NewDeployment(
-		"recreates",
-		2,
-		func(spec *appsv1.DeploymentSpec) { spec.Strategy.Type = appsv1.RecreateDeploymentStrategyType },
-	)
+	w := s.NewDeployment("recreates", 2,
+		func(spec *appsv1.DeploymentSpec) { spec.Strategy.Type = appsv1.RecreateDeploymentStrategyType })
 	w.SetImage(slowTerminationImage)
 	facts := []string{"started 1", "completed 1", "started 2", "completed 2"}
 	w.RequireFacts(facts...)
@@ -113,12 +102,8 @@ func TestStrategiesRecreate(t *testing.T) {
 	for _, f := range w.Facts() {
 		if f.Fact == events.FactStarted && f.Rollout.Revision == 3 {
 			// Both times have a resolution of one second.
-			require.GreaterOrEqual(
-				s.T,
-				made.Sub(f.OccurredAt),
-				slowTermination-time.Second,
-				"it starts with the edit, not when the old pods are gone",
-			)
+			require.GreaterOrEqual(s.T, made.Sub(f.OccurredAt), slowTermination-time.Second,
+				"it starts with the edit, not when the old pods are gone")
 			return
 		}
 	}
@@ -128,11 +113,8 @@ func TestStrategiesRecreate(t *testing.T) {
 // and that draining has its own duration.
 func TestStrategiesDrainAfterComplete(t *testing.T) {
 	s := shared.Parallel(t)
-	w := s.NewDeployment(
-		"drains",
-		2,
-		func(spec *appsv1.DeploymentSpec) { spec.Template.Spec.Containers[0].Image = slowTerminationImage },
-	)
+	w := s.NewDeployment("drains", 2,
+		func(spec *appsv1.DeploymentSpec) { spec.Template.Spec.Containers[0].Image = slowTerminationImage })
 	w.SetImage(fixture.SecondImage)
 	w.RequireFacts("started 1", "completed 1", "started 2", "completed 2")
 	var completed, drained events.DeployFact

@@ -17,52 +17,54 @@ func TestCalls(t *testing.T) {
 	)
 	made := history.Call{Workspace: id, What: "create", Revision: 1, Sure: true}
 	stop := history.Call{Workspace: id, What: "stop", Revision: 2, Sure: true}
-	stoppedOnce := func(b *book) { b.created().desires(2, running, stopped, user) }
-	restartedOnce := func(b *book) { b.created().desires(2, running, restart, user).desires(3, restart, running, system) }
-	restartedTwice := func(b *book) {
+	stoppedOnce := func(b *builder) { b.created().desires(2, running, stopped, user) }
+	restartedOnce := func(b *builder) {
+		b.created().desires(2, running, restart, user).desires(3, restart, running, system)
+	}
+	restartedTwice := func(b *builder) {
 		restartedOnce(b)
 		b.desires(4, running, restart, user).desires(5, restart, running, system)
 	}
 	for _, c := range []struct {
 		name      string
-		published func(b *book)
+		published func(b *builder)
 		calls     []history.Call
 		found     string
 	}{
 		{"sound", stoppedOnce, []history.Call{made, stop}, ""},
-		{"answered before the system went on", restartedOnce, []history.Call{made, {
+		{"response before a change of the system", restartedOnce, []history.Call{made, {
 			Workspace: id, Revision: 2, Sure: true,
 			Repeats: true,
 		}}, ""},
-		{"what was wanted already changes nothing", stoppedOnce, []history.Call{made, stop, {
+		{"a repeated desired state changes nothing", stoppedOnce, []history.Call{made, stop, {
 			Workspace: id, What: "stop",
 			Revision: 2,
 		}}, ""},
 		{"refused", stoppedOnce, []history.Call{made, stop, {Workspace: id, What: "update", Refused: true, Sure: true}}, ""},
-		{"answered twice, done once", restartedOnce, []history.Call{made, {
+		{"two responses, one change", restartedOnce, []history.Call{made, {
 			Workspace: id, Revision: 3, Sure: true,
 			Repeats: true, Lost: 1,
 		}}, ""},
-		{"answered twice, done twice", restartedTwice, []history.Call{made, {
+		{"two responses, two changes", restartedTwice, []history.Call{made, {
 			Workspace: id, Revision: 5, Sure: true,
 			Repeats: true, Lost: 1,
 		}}, ""},
-		{"done twice for one answer", restartedTwice, []history.Call{made, {
+		{"one response, two changes", restartedTwice, []history.Call{made, {
 			Workspace: id, What: "restart", Revision: 5,
 			Sure: true, Repeats: true,
 		}}, "users changed it 2 times, not 1 to 1"},
 		{
-			"accepted and lost", func(b *book) { b.created().desires(2, running, running, system) },
+			"accepted and lost", func(b *builder) { b.created().desires(2, running, running, system) },
 			[]history.Call{made, stop},
 			"users changed it 0 times, not 1 to 1",
 		},
 		{
-			"done twice although it repeats nothing", func(b *book) { stoppedOnce(b); b.desires(3, stopped, stopped, user) },
+			"done twice although it repeats nothing", func(b *builder) { stoppedOnce(b); b.desires(3, stopped, stopped, user) },
 			[]history.Call{made, {Workspace: id, What: "update", Revision: 3, Sure: true, Lost: 3}},
 			"users changed it 2 times, not 1 to 1",
 		},
 		{
-			"never published", func(b *book) { b.created() },
+			"never published", func(b *builder) { b.created() },
 			[]history.Call{made, {Workspace: id, What: "stop", Revision: 2}},
 			"answered with revision 2, which is not published",
 		},
@@ -71,7 +73,7 @@ func TestCalls(t *testing.T) {
 			[]history.Call{made, {Workspace: id, Refused: true}},
 			"by a user without a call",
 		},
-		{"asked by nobody", func(b *book) { b.created() }, nil, "by a user without a call"},
+		{"without a request", func(b *builder) { b.created() }, nil, "by a user without a call"},
 		{
 			"answers go back", stoppedOnce,
 			[]history.Call{made, stop, {Workspace: id, What: "stop", Revision: 1}},
@@ -80,7 +82,7 @@ func TestCalls(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			b := &book{t: t}
+			b := &builder{t: t}
 			c.published(b)
 			requireOne(t, c.found, history.Calls(c.calls, b.all))
 		})
@@ -112,15 +114,15 @@ func TestConverged(t *testing.T) {
 		{"not in DESIRED", func([]history.Row, *history.Cluster) {}, 0, "is not in DESIRED"},
 		{
 			"not applied", func(rows []history.Row, _ *history.Cluster) { rows[0].Applied = 1 }, 2,
-			"wants revision 2 and has 1",
+			"applied revision is 1, want 2",
 		},
 		{
 			"not restarted", func(rows []history.Row, _ *history.Cluster) { rows[0].DesiredState = "restart_requested" }, 2,
-			"is still wanted restart_requested",
+			"desired state restart_requested is not settled",
 		},
 		{
 			"not terminated", func(rows []history.Row, _ *history.Cluster) { rows[1].Actual = "terminating" }, 2,
-			"shall be terminated and is terminating",
+			"actual state is terminating, want terminated",
 		},
 		{
 			"another revision", func(_ []history.Row, there *history.Cluster) { there.Deployments[0].Revision = 1 }, 2,
@@ -131,7 +133,7 @@ func TestConverged(t *testing.T) {
 			"runs and should not", func(rows []history.Row, _ *history.Cluster) { rows[0].DesiredState = "stopped" }, 2,
 			"Replicas:1",
 		},
-		{"no Deployment", func(_ []history.Row, there *history.Cluster) { there.Deployments = nil }, 2, "and is []"},
+		{"no Deployment", func(_ []history.Row, there *history.Cluster) { there.Deployments = nil }, 2, "Deployment is []"},
 		{"a stray Deployment", func(_ []history.Row, there *history.Cluster) {
 			there.Deployments = append(there.Deployments, history.Deployment{Namespace: "ws-6-g", Name: "g", Workspace: other})
 		}, 2, "Deployment ws-6-g/g belongs to no existing workspace"},
@@ -160,7 +162,7 @@ func TestConverged(t *testing.T) {
 				Inventories: map[string]string{"workspace-w": id},
 			}
 			c.spoil(rows, &there)
-			b := &book{t: t}
+			b := &builder{t: t}
 			if c.sent > 0 {
 				b.desired(c.sent, 1)
 			}
@@ -175,9 +177,10 @@ func TestMirrored(t *testing.T) {
 	older := pod
 	older.Version = "6"
 	requireOne(t, "", history.Mirrored([]history.Object{pod}, []history.Object{pod}))
-	requireOne(t, "is in the cluster and not known", history.Mirrored(nil, []history.Object{pod}))
-	requireOne(t, "is known and not in the cluster", history.Mirrored([]history.Object{pod}, nil))
-	requireOne(t, "and known as", history.Mirrored([]history.Object{older}, []history.Object{pod}))
+	requireOne(t, "is in the cluster and not in the database", history.Mirrored(nil, []history.Object{pod}))
+	requireOne(t, "is in the database and not in the cluster", history.Mirrored([]history.Object{pod}, nil))
+	requireOne(t, "Version:7} in the cluster and {Kind:pod Namespace:n Name:p UID:u Version:6} in the database",
+		history.Mirrored([]history.Object{older}, []history.Object{pod}))
 }
 
 func TestKept(t *testing.T) {
@@ -186,5 +189,5 @@ func TestKept(t *testing.T) {
 	another := volume
 	another.UID = "x"
 	requireOne(t, "", history.Kept([]history.Volume{volume, volume}))
-	requireOne(t, "was made again: x after u", history.Kept([]history.Volume{volume, another}))
+	requireOne(t, "was created again: x after u", history.Kept([]history.Volume{volume, another}))
 }

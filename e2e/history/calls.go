@@ -20,7 +20,7 @@ type Call struct {
 }
 
 // Calls checks that each accepted change is published exactly once and that no other change is.
-// Calls of one workspace are in the order of their answers, and nobody else changes it. Changes by
+// Calls of one workspace are in the order of their responses, and no other user changes it. Changes by
 // the system are ignored.
 func Calls(calls []Call, published []Record) Findings {
 	var f Findings
@@ -49,12 +49,8 @@ func Calls(calls []Call, published []Record) Findings {
 				call.What, call.Workspace, call.Revision, before, changes, least, most)
 		}
 		if !reached {
-			f.addf(
-				"%s of workspace %s is answered with revision %d, which is not published",
-				call.What,
-				call.Workspace,
-				call.Revision,
-			)
+			f.addf("%s of workspace %s is answered with revision %d, which is not published", call.What, call.Workspace,
+				call.Revision)
 		}
 	}
 	for id, of := range all {

@@ -33,12 +33,12 @@ type Cluster struct {
 // Converged checks that desired, sent and actual state are equal: every row is settled, DESIRED
 // holds its revision, and the cluster has its Deployment with that revision, replicas and image. A
 // terminated workspace has no objects, and the cluster has no other objects.
-func Converged(rows []Row, desired []Record, there Cluster) Findings {
+func Converged(rows []Row, desired []Record, cluster Cluster) Findings {
 	var f Findings
 	sent := map[string]events.DesiredWorkspace{}
 	each(&f, desired, events.TypeDesiredWorkspace, func(_ Record, e events.DesiredWorkspace) { sent[e.WorkspaceID] = e })
 	deployments := map[string][]Deployment{}
-	for _, d := range there.Deployments {
+	for _, d := range cluster.Deployments {
 		deployments[d.Workspace] = append(deployments[d.Workspace], d)
 	}
 	living := map[string]bool{}
@@ -49,18 +49,18 @@ func Converged(rows []Row, desired []Record, there Cluster) Findings {
 			f.addf("workspace %s is not in DESIRED", row.Name)
 		}
 		if row.Applied != row.Desired {
-			f.addf("workspace %s wants revision %d and has %d", row.Name, row.Desired, row.Applied)
+			f.addf("workspace %s: applied revision is %d, want %d", row.Name, row.Applied, row.Desired)
 		}
 		switch {
 		case row.DesiredState == string(events.DesiredStateTerminated) && row.Actual == string(events.ActualStateTerminated):
 		case row.DesiredState == string(events.DesiredStateTerminated):
-			f.addf("workspace %s shall be terminated and is %s", row.Name, row.Actual)
+			f.addf("workspace %s: actual state is %s, want terminated", row.Name, row.Actual)
 		default:
 			living[row.ID] = true
 			row.compare(&f, deployments[row.ID])
 		}
 	}
-	there.strays(&f, living)
+	cluster.strays(&f, living)
 	return f
 }
 
@@ -69,7 +69,7 @@ func (row Row) compare(f *Findings, found []Deployment) {
 	replicas := map[string]int{string(events.DesiredStateRunning): 1, string(events.DesiredStateStopped): 0}
 	want, settled := replicas[row.DesiredState]
 	if !settled {
-		f.addf("workspace %s is still wanted %s", row.Name, row.DesiredState)
+		f.addf("workspace %s: desired state %s is not settled", row.Name, row.DesiredState)
 		return
 	}
 	wanted := Deployment{
@@ -81,7 +81,7 @@ func (row Row) compare(f *Findings, found []Deployment) {
 		Image:     row.Image,
 	}
 	if len(found) != 1 || found[0] != wanted {
-		f.addf("workspace %s shall be %+v and is %+v", row.Name, wanted, found)
+		f.addf("workspace %s: Deployment is %+v, want %+v", row.Name, found, wanted)
 	}
 }
 
@@ -108,24 +108,24 @@ func (c Cluster) strays(f *Findings, living map[string]bool) {
 type Object struct{ Kind, Namespace, Name, UID, Version string }
 
 // Mirrored checks that the objects in the database are those in the cluster.
-func Mirrored(stored, there []Object) Findings {
+func Mirrored(stored, actual []Object) Findings {
 	var f Findings
 	type name struct{ kind, namespace, name string }
 	known := map[name]Object{}
 	for _, o := range stored {
 		known[name{o.Kind, o.Namespace, o.Name}] = o
 	}
-	for _, o := range there {
+	for _, o := range actual {
 		key := name{o.Kind, o.Namespace, o.Name}
 		if was, found := known[key]; !found {
-			f.addf("%s %s/%s is in the cluster and not known", o.Kind, o.Namespace, o.Name)
+			f.addf("%s %s/%s is in the cluster and not in the database", o.Kind, o.Namespace, o.Name)
 		} else if was != o {
-			f.addf("%s %s/%s is %+v in the cluster and known as %+v", o.Kind, o.Namespace, o.Name, o, was)
+			f.addf("%s %s/%s is %+v in the cluster and %+v in the database", o.Kind, o.Namespace, o.Name, o, was)
 		}
 		delete(known, key)
 	}
 	for _, o := range known {
-		f.addf("%s %s/%s is known and not in the cluster", o.Kind, o.Namespace, o.Name)
+		f.addf("%s %s/%s is in the database and not in the cluster", o.Kind, o.Namespace, o.Name)
 	}
 	return f
 }
@@ -133,7 +133,7 @@ func Mirrored(stored, there []Object) Findings {
 // Volume is a claim that the cluster had at some time.
 type Volume struct{ Namespace, Name, UID, Workspace string }
 
-// Kept checks that no workspace got a second volume in place of its first.
+// Kept checks that the volume of no workspace was replaced.
 func Kept(seen []Volume) Findings {
 	var f Findings
 	first := map[string]Volume{}
@@ -142,7 +142,8 @@ func Kept(seen []Volume) Findings {
 		if !found {
 			first[v.Workspace] = v
 		} else if was != v {
-			f.addf("volume %s/%s of workspace %s was made again: %s after %s", v.Namespace, v.Name, v.Workspace, v.UID, was.UID)
+			f.addf("volume %s/%s of workspace %s was created again: %s after %s",
+				v.Namespace, v.Name, v.Workspace, v.UID, was.UID)
 		}
 	}
 	return f

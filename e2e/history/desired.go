@@ -13,13 +13,8 @@ func Desired(published, log []Record) Findings {
 	last := map[string]int{}
 	each(&f, log, events.TypeDesiredWorkspace, func(r Record, e events.DesiredWorkspace) {
 		if e.DesiredRevision <= last[e.WorkspaceID] {
-			f.addf(
-				"sequence %d: revision %d of workspace %s is sent after %d",
-				r.Sequence,
-				e.DesiredRevision,
-				e.Name,
-				last[e.WorkspaceID],
-			)
+			f.addf("sequence %d: revision %d of workspace %s is sent after %d", r.Sequence, e.DesiredRevision, e.Name,
+				last[e.WorkspaceID])
 		}
 		last[e.WorkspaceID] = e.DesiredRevision
 		if sent[e.WorkspaceID] == nil {
@@ -62,33 +57,20 @@ func Applied(log, applied []Record) Findings {
 	for _, kind := range []string{events.TypeApplied, events.TypeTerminated} {
 		each(&f, applied, kind, func(r Record, e result) {
 			if !desired[e.WorkspaceID][e.DesiredRevision] {
-				f.addf(
-					"sequence %d: revision %d of workspace %s is applied and was never desired",
-					r.Sequence,
-					e.DesiredRevision,
-					e.WorkspaceID,
-				)
+				f.addf("sequence %d: revision %d of workspace %s is applied and was never desired", r.Sequence, e.DesiredRevision,
+					e.WorkspaceID)
 			}
 			if e.DesiredRevision < highest[e.WorkspaceID] {
-				f.addf(
-					"sequence %d: revision %d of workspace %s is applied after %d",
-					r.Sequence,
-					e.DesiredRevision,
-					e.WorkspaceID,
-					highest[e.WorkspaceID],
-				)
+				f.addf("sequence %d: revision %d of workspace %s is applied after %d", r.Sequence, e.DesiredRevision, e.WorkspaceID,
+					highest[e.WorkspaceID])
 			}
 			highest[e.WorkspaceID] = max(highest[e.WorkspaceID], e.DesiredRevision)
 		})
 	}
 	for id, last := range newest {
 		if highest[id] != last.DesiredRevision {
-			f.addf(
-				"revision %d of workspace %s was not applied; the last that was is %d",
-				last.DesiredRevision,
-				last.Name,
-				highest[id],
-			)
+			f.addf("revision %d of workspace %s was not applied; the last that was is %d", last.DesiredRevision, last.Name,
+				highest[id])
 		}
 	}
 	return f

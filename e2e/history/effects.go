@@ -19,7 +19,7 @@ func Effects(log, observed []Record) Findings {
 		}
 	})
 	uids, published := map[string]string{}, map[string]bool{}
-	each(&f, observed, events.TypeObservedDeployment, func(r Record, e events.ObservedDeployment) {
+	each(&f, observed, events.TypeObservedWorkload, func(r Record, e events.ObservedWorkload) {
 		id := e.Object.WorkspaceID
 		if id == "" {
 			return
@@ -33,13 +33,8 @@ func Effects(log, observed []Record) Findings {
 		}
 		if e.Generation > changes[id] && !published[id] {
 			published[id] = true
-			f.addf(
-				"sequence %d: the Deployment of workspace %s has generation %d after %d manifests",
-				r.Sequence,
-				id,
-				e.Generation,
-				changes[id],
-			)
+			f.addf("sequence %d: the Deployment of workspace %s has generation %d after %d manifests", r.Sequence, id,
+				e.Generation, changes[id])
 		}
 	})
 	return f

@@ -49,7 +49,7 @@ func (c *eventCheck) check(r Record) error {
 	subject := c.subjects[e.Type()]
 	if subject == nil {
 		known, _ := events.Lookup(e.Type())
-		subject = subjectPattern(c.cell, known.Subject, c.stream.Family)
+		subject = subjectPattern(c.cell, known.Subjects, c.stream.Family)
 		c.subjects[e.Type()] = subject
 	}
 	if !subject.MatchString(r.Subject) {
@@ -60,7 +60,7 @@ func (c *eventCheck) check(r Record) error {
 		return err
 	}
 	if writer != e.Source() {
-		return fmt.Errorf("is written by %s, and %s's to write", e.Source(), writer)
+		return fmt.Errorf("was written by %s, but only %s may write it", e.Source(), writer)
 	}
 	key := e.Source() + " " + e.ID()
 	if c.stream.Name == topology.StreamWorkspaces && c.ids[key] {
@@ -79,23 +79,23 @@ func (c *eventCheck) check(r Record) error {
 		return nil
 	}
 	if last := c.last[data.WorkspaceID]; data.DesiredRevision < last {
-		return fmt.Errorf(
-			"the desired revision of workspace %s goes down from %d to %d",
-			data.WorkspaceID,
-			last,
-			data.DesiredRevision,
-		)
+		return fmt.Errorf("the desired revision of workspace %s goes down from %d to %d", data.WorkspaceID, last,
+			data.DesiredRevision)
 	}
 	c.last[data.WorkspaceID] = data.DesiredRevision
 	return nil
 }
 
-// subjectPattern returns the pattern of a type's subject, with any token for its parameters.
-func subjectPattern(cell topology.Cell, subject, family string) *regexp.Regexp {
-	// The log of desired states is a copy with another name.
-	_, rest, _ := strings.Cut(subject, ".")
-	pattern := regexp.QuoteMeta(cell.Prefix(family) + "." + rest)
-	return regexp.MustCompile("^" + regexp.MustCompile(`\\\{[a-z]+\\\}`).ReplaceAllString(pattern, `[^.]+`) + "$")
+// subjectPattern returns the pattern of a type's subjects, with any token for their parameters.
+func subjectPattern(cell topology.Cell, subjects []string, family string) *regexp.Regexp {
+	patterns := make([]string, 0, len(subjects))
+	for _, subject := range subjects {
+		// The log of desired states is a copy with another name.
+		_, rest, _ := strings.Cut(subject, ".")
+		pattern := regexp.QuoteMeta(cell.Prefix(family) + "." + rest)
+		patterns = append(patterns, regexp.MustCompile(`\\\{[a-z]+\\\}`).ReplaceAllString(pattern, `[^.]+`))
+	}
+	return regexp.MustCompile("^(?:" + strings.Join(patterns, "|") + ")$")
 }
 
 // writerOf returns who may write on a subject: the agent on its own subjects, relays on those about

@@ -11,11 +11,11 @@ import (
 )
 
 // Facts checks the public history of rollouts: each message has the fact of its subject, the facts
-// of a workload have consecutive numbers, and each rollout starts once and ends at most once, after
+// of a workload have consecutive sequences, and each rollout starts once and ends at most once, after
 // its start.
 func Facts(cell topology.Cell, records []Record) Findings {
 	var f Findings
-	c := factCheck{cell: cell, numbers: map[string]int{}, rollouts: map[string]*rolloutFacts{}}
+	c := factCheck{cell: cell, sequences: map[string]int{}, rollouts: map[string]*rolloutFacts{}}
 	for _, r := range records {
 		if err := c.check(r); err != nil {
 			f.addf("%s, sequence %d, %s: %v", topology.StreamDeploys, r.Sequence, r.Subject, err)
@@ -25,9 +25,9 @@ func Facts(cell topology.Cell, records []Record) Findings {
 }
 
 type factCheck struct {
-	cell     topology.Cell
-	numbers  map[string]int // last sequence by workload
-	rollouts map[string]*rolloutFacts
+	cell      topology.Cell
+	sequences map[string]int // last sequence by workload
+	rollouts  map[string]*rolloutFacts
 }
 
 type rolloutFacts struct {
@@ -42,13 +42,13 @@ func (c *factCheck) check(r Record) error {
 	}
 	w := fact.Workload
 	if want := c.cell.Deploy(w.ClusterUID, w.Namespace, w.Kind, w.Name, string(fact.Fact)); r.Subject != want {
-		return fmt.Errorf("is published of %s", want)
+		return fmt.Errorf("fact belongs to subject %s", want)
 	}
 	key := c.cell.DeployAll(w.ClusterUID, w.Namespace, w.Kind, w.Name)
-	if fact.Sequence != c.numbers[key]+1 {
-		return fmt.Errorf("is number %d and follows number %d", fact.Sequence, c.numbers[key])
+	if fact.Sequence != c.sequences[key]+1 {
+		return fmt.Errorf("has sequence %d after %d", fact.Sequence, c.sequences[key])
 	}
-	c.numbers[key] = fact.Sequence
+	c.sequences[key] = fact.Sequence
 	if fact.Rollout == nil {
 		return nil
 	}

@@ -15,11 +15,7 @@ import (
 
 // fact is one of the rollout of a revision; change makes it another.
 func fact(
-	t *testing.T,
-	number int,
-	name events.Fact,
-	revision string,
-	change ...func(*events.DeployFact),
+	t *testing.T, number int, name events.Fact, revision string, change ...func(*events.DeployFact),
 ) history.Record {
 	t.Helper()
 	at := time.Date(2026, 3, 2, 10, 0, number, 0, time.UTC)
@@ -52,13 +48,13 @@ func TestFacts(t *testing.T) {
 		"no event": {[]history.Record{{Subject: started.Subject}}, "is no event"},
 		"another subject": {
 			[]history.Record{{Subject: completed.Subject, Header: started.Header, Data: started.Data}},
-			"is published of",
+			"fact belongs to subject",
 		},
 		"one is missing": {
 			[]history.Record{started, fact(t, 3, events.FactCompleted, "1")},
-			"is number 3 and follows number 1",
+			"has sequence 3 after 1",
 		},
-		"published twice": {[]history.Record{started, started}, "is number 1 and follows number 1"},
+		"published twice": {[]history.Record{started, started}, "has sequence 1 after 1"},
 		"starts twice":    {[]history.Record{started, fact(t, 2, events.FactStarted, "1")}, "starts twice"},
 		"ends twice": {
 			[]history.Record{started, completed, fact(t, 3, events.FactSuperseded, "1")},

@@ -20,14 +20,14 @@ const (
 	other = "0197f0c0-0000-7000-8000-000000000002"
 )
 
-// book collects records as a stream would.
-type book struct {
+// builder builds the records of a stream.
+type builder struct {
 	t   *testing.T
 	all []history.Record
 }
 
 // add puts an event at the end.
-func (b *book) add(subject, source, kind string, data any) *book {
+func (b *builder) add(subject, source, kind string, data any) *builder {
 	b.t.Helper()
 	e, err := event.New(
 		event.Attributes{Type: kind, Source: source, Subject: id, ID: strconv.Itoa(len(b.all) + 1), Time: time.UnixMilli(1)},
@@ -36,19 +36,17 @@ func (b *book) add(subject, source, kind string, data any) *book {
 	require.NoError(b.t, err)
 	message, err := event.Encode(e, subject)
 	require.NoError(b.t, err)
-	b.all = append(
-		b.all,
-		history.Record{Subject: subject, Sequence: uint64(len(b.all) + 1), Header: message.Header, Data: message.Data},
-	)
+	b.all = append(b.all,
+		history.Record{Subject: subject, Sequence: uint64(len(b.all) + 1), Header: message.Header, Data: message.Data})
 	return b
 }
 
-func (b *book) published(kind, name string, data any) *book {
+func (b *builder) published(kind, name string, data any) *builder {
 	b.t.Helper()
 	return b.add(cell.Workspace(1, id, name), event.ServiceSource(string(cell), "state"), kind, data)
 }
 
-func (b *book) created() *book {
+func (b *builder) created() *builder {
 	b.t.Helper()
 	return b.published(events.TypeWorkspaceCreated, "created", events.WorkspaceCreated{
 		WorkspaceID: id, Name: "w", ProjectID: 1, AgentID: int(agent), UserID: 2, Template: "default",
@@ -56,7 +54,7 @@ func (b *book) created() *book {
 	})
 }
 
-func (b *book) desires(revision int, from, to events.DesiredState, cause events.DesiredStateCause) *book {
+func (b *builder) desires(revision int, from, to events.DesiredState, cause events.DesiredStateCause) *builder {
 	b.t.Helper()
 	return b.published(events.TypeWorkspaceDesiredStateChanged, "desired_state_changed",
 		events.WorkspaceDesiredStateChanged{
@@ -71,8 +69,8 @@ func (b *book) desires(revision int, from, to events.DesiredState, cause events.
 		})
 }
 
-// became has no reason, which is no matter but for who is in trouble.
-func (b *book) became(from, to events.ActualState, unexpected bool) *book {
+// became adds a state change without a reason. Only failed states need one.
+func (b *builder) became(from, to events.ActualState, unexpected bool) *builder {
 	b.t.Helper()
 	return b.published(events.TypeWorkspaceStateChanged, "state_changed", events.WorkspaceStateChanged{
 		WorkspaceID:  id,
@@ -86,64 +84,46 @@ func (b *book) became(from, to events.ActualState, unexpected bool) *book {
 	})
 }
 
-func (b *book) desired(revision, replicas int) *book {
+func (b *builder) desired(revision, replicas int) *builder {
 	b.t.Helper()
-	return b.add(
-		cell.Desired(agent, id),
-		event.ServiceSource(string(cell), "state"),
-		events.TypeDesiredWorkspace,
-		events.DesiredWorkspace{
-			WorkspaceID: id, Name: "w", Namespace: "ws-6-w", DesiredRevision: revision, Target: events.DesiredTargetRunning,
-			Manifests: []map[string]any{{"kind": "Deployment", "spec": map[string]any{"replicas": replicas}}},
-		},
-	)
+	source := event.ServiceSource(string(cell), "state")
+	return b.add(cell.Desired(agent, id), source, events.TypeDesiredWorkspace, events.DesiredWorkspace{
+		WorkspaceID: id, Name: "w", Namespace: "ws-6-w", DesiredRevision: revision, Target: events.DesiredTargetRunning,
+		Manifests: []map[string]any{{"kind": "Deployment", "spec": map[string]any{"replicas": replicas}}},
+	})
 }
 
-func (b *book) applied(revision int) *book {
+func (b *builder) applied(revision int) *builder {
 	b.t.Helper()
-	return b.add(
-		cell.Applied(agent, id),
-		event.AgentSource(string(cell), agent, "dispatcher"),
-		events.TypeApplied,
-		events.Applied{
-			WorkspaceID: id, DesiredRevision: revision, ObservedAt: time.UnixMilli(1).UTC(), Objects: []events.ObjectReference{},
-		},
-	)
+	source := event.AgentSource(string(cell), agent, "dispatcher")
+	return b.add(cell.Applied(agent, id), source, events.TypeApplied, events.Applied{
+		WorkspaceID: id, DesiredRevision: revision, ObservedAt: time.UnixMilli(1).UTC(), Objects: []events.ObjectReference{},
+	})
 }
 
-func (b *book) observed(uid string, generation int) *book {
+func (b *builder) observed(uid string, generation int) *builder {
 	b.t.Helper()
-	return b.deployment(
-		events.ObservedDeployment{Generation: generation, Object: events.ObjectMeta{WorkspaceID: id, UID: uid}},
-	)
+	return b.deployment(generation, events.ObjectMeta{WorkspaceID: id, UID: uid})
 }
 
 // gone is a Deployment that is being deleted.
-func (b *book) gone(uid string, generation int) {
+func (b *builder) gone(uid string, generation int) {
 	b.t.Helper()
 	at := time.UnixMilli(1).UTC()
-	b.deployment(
-		events.ObservedDeployment{
-			Generation: generation,
-			Object:     events.ObjectMeta{WorkspaceID: id, UID: uid, DeletedAt: &at},
-		},
-	)
+	b.deployment(generation, events.ObjectMeta{WorkspaceID: id, UID: uid, DeletedAt: &at})
 }
 
-func (b *book) deployment(observed events.ObservedDeployment) *book {
+func (b *builder) deployment(generation int, object events.ObjectMeta) *builder {
 	b.t.Helper()
-	return b.add(
-		cell.Prefix(topology.FamilyObserved)+".6.deployment.ws-6-w.w",
-		event.AgentSource(string(cell), agent, "watcher"),
-		events.TypeObservedDeployment,
-		observed,
-	)
+	subject, source := cell.Observed(agent, "deployment", "ws-6-w", "w"), event.AgentSource(string(cell), agent, "watcher")
+	return b.add(subject, source, events.TypeObservedWorkload,
+		events.ObservedWorkload{Kind: events.WorkloadKindDeployment, Generation: generation, Object: object})
 }
 
-// faulty is a history in which something is wrong, and words of what is found.
+// faulty is a history with a fault, and words of the expected finding.
 type faulty struct {
 	name  string
-	write func(b *book)
+	write func(b *builder)
 	found string // empty: nothing
 }
 
@@ -153,7 +133,7 @@ func requireFound(t *testing.T, cases []faulty, check func(all []history.Record)
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			b := &book{t: t}
+			b := &builder{t: t}
 			c.write(b)
 			requireOne(t, c.found, check(b.all))
 		})

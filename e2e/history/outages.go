@@ -8,7 +8,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 )
 
-// Outage is a period in which nobody watched the cluster.
+// Outage is a period in which no watcher was the leader.
 type Outage struct{ From, Until time.Time }
 
 func (o Outage) covers(t time.Time) bool { return !t.Before(o.From) && !t.After(o.Until) }

@@ -35,7 +35,7 @@ func TestOutages(t *testing.T) {
 			[]history.ObjectVersion{lease("a", 1), lease("", 2), lease("a", 3)},
 			[]history.Outage{{From: at(1), Until: at(3)}},
 		},
-		"nobody yet": {[]history.ObjectVersion{lease("a", 1), lease("", 2)}, nil},
+		"no leader yet": {[]history.ObjectVersion{lease("a", 1), lease("", 2)}, nil},
 		"renewed late, and not": {
 			[]history.ObjectVersion{lease("a", 1), lease("a", 2), lease("a", 5), lease("a", 6)},
 			[]history.Outage{{From: at(2), Until: at(5)}},

@@ -7,35 +7,35 @@ import (
 	"lockstep.internal/schemas/gen/events"
 )
 
-// TrueRollout is a rollout that happened in the cluster.
-type TrueRollout struct {
-	ID       string
-	Revision int
-	Began    time.Time
-	// Born is the creation time of the object with the revision. It is zero if an object was reused
+// ExpectedRollout is a rollout in the cluster, derived from the versions of objects.
+type ExpectedRollout struct {
+	ID        string
+	Revision  int
+	StartedAt time.Time
+	// CreatedAt is the creation time of the object with the revision. It is zero if an object was reused
 	// or none is needed.
-	Born time.Time
-	// Done reports that the workload was complete at this revision.
-	Done bool
-	// Ends are the completion times that the controller reported.
-	Ends []time.Time
+	CreatedAt time.Time
+	// Completed reports whether the workload was complete at this revision.
+	Completed bool
+	// CompletedAt holds the completion times that the controller reported.
+	CompletedAt []time.Time
 }
 
-// TrueWorkload is a workload from its creation to its deletion.
-type TrueWorkload struct {
+// ExpectedWorkload is a workload from its creation to its deletion.
+type ExpectedWorkload struct {
 	UID, Name string
-	Rollouts  []TrueRollout // in order
+	Rollouts  []ExpectedRollout // in order
 	Created   time.Time
-	Deleted   time.Time // zero where it is there
-	// Written holds the times at which its template was changed, to the second.
-	Written []time.Time
+	Deleted   time.Time // zero if it still exists
+	// TemplateChangedAt holds the times of changes of its template, to the second.
+	TemplateChangedAt []time.Time
 }
 
 // Rollouts compares published rollouts with those of the cluster. Each has one start and then one
-// end, the right one, before the next starts. None is invented. A rollout may be missing, or its
-// end unknown, only if a gap that touches an outage names its revision. A rollout that began and
+// end, the right one, before the next starts. There are no others. A rollout may be missing, or its
+// end unknown, only if a gap that overlaps an outage names its revision. A rollout that started and
 // ended within one outage is ignored. Start and end times are those of the cluster.
-func Rollouts(records []Record, truth []TrueWorkload, outages []Outage) Findings {
+func Rollouts(records []Record, expected []ExpectedWorkload, outages []Outage) Findings {
 	c := rolloutCheck{outages: outages, published: map[string][]events.DeployFact{}, gaps: map[string][]events.Gap{}}
 	for _, r := range records {
 		fact, err := factOf(r)
@@ -43,13 +43,13 @@ func Rollouts(records []Record, truth []TrueWorkload, outages []Outage) Findings
 			c.f.addf("sequence %d, %s: %v", r.Sequence, r.Subject, err)
 			continue
 		}
-		c.take(fact)
+		c.record(fact)
 	}
-	for _, w := range truth {
+	for _, w := range expected {
 		c.workload(w)
 	}
 	for _, id := range c.order {
-		c.f.addf("rollout %s is invented", id)
+		c.f.addf("rollout %s did not happen", id)
 	}
 	return c.f
 }
@@ -57,14 +57,14 @@ func Rollouts(records []Record, truth []TrueWorkload, outages []Outage) Findings
 type rolloutCheck struct {
 	f         Findings
 	outages   []Outage
-	order     []string // ids that were published and not yet found to be true
+	order     []string // published ids that no expected rollout has matched
 	published map[string][]events.DeployFact
 	gaps      map[string][]events.Gap // by UID of the workload
 	number    int
 }
 
-// take records a fact. Its sequence here is its position among all facts.
-func (c *rolloutCheck) take(fact events.DeployFact) {
+// record records a fact. Its sequence here is its position among all facts.
+func (c *rolloutCheck) record(fact events.DeployFact) {
 	c.number++
 	if fact.Gap != nil {
 		c.gaps[fact.Workload.UID] = append(c.gaps[fact.Workload.UID], *fact.Gap)
@@ -80,7 +80,7 @@ func (c *rolloutCheck) take(fact events.DeployFact) {
 	c.published[id] = append(c.published[id], fact)
 }
 
-func (c *rolloutCheck) workload(w TrueWorkload) {
+func (c *rolloutCheck) workload(w ExpectedWorkload) {
 	last := 0
 	for i, r := range w.Rollouts {
 		facts := c.published[r.ID]
@@ -96,7 +96,7 @@ func (c *rolloutCheck) workload(w TrueWorkload) {
 			continue
 		}
 		if facts[0].Sequence < last {
-			c.f.addf("%s: rollout %s starts before the one before it has ended", w.Name, r.ID)
+			c.f.addf("%s: rollout %s starts before the previous one has ended", w.Name, r.ID)
 		}
 		last = facts[len(facts)-1].Sequence
 		for _, fact := range facts {
@@ -111,78 +111,60 @@ func (c *rolloutCheck) workload(w TrueWorkload) {
 }
 
 // time checks the reported times of a rollout.
-func (c *rolloutCheck) time(w TrueWorkload, r TrueRollout, started, fact events.DeployFact) {
-	var right []time.Time
+func (c *rolloutCheck) time(w ExpectedWorkload, r ExpectedRollout, started, fact events.DeployFact) {
+	var want []time.Time
 	switch {
-	case fact.Provenance != events.ProvenanceObserved: // what was left may be younger
-		right = []time.Time{fact.OccurredAt}
+	case fact.Provenance != events.ProvenanceObserved: // the remaining objects may be newer
+		want = []time.Time{fact.OccurredAt}
 	case fact.Fact == events.FactStarted && fact.TimeSource == events.TimeSourceCreationTimestamp:
-		right = []time.Time{r.Born}
+		want = []time.Time{r.CreatedAt}
 	case fact.Fact == events.FactStarted && fact.TimeSource == events.TimeSourceManagedFields:
-		right = w.Written
+		want = w.TemplateChangedAt
 	case fact.Fact == events.FactCompleted && fact.TimeSource == events.TimeSourceCondition:
-		right = r.Ends
-	default: // of what only the watcher saw the cluster has no time
-		right = []time.Time{fact.OccurredAt}
+		want = r.CompletedAt
+	default: // the cluster has no timestamp for this fact
+		want = []time.Time{fact.OccurredAt}
 	}
-	if !slices.ContainsFunc(right, fact.OccurredAt.Equal) {
-		c.f.addf(
-			"%s: rollout %s is published to be %s at %s by its %s, which is one of %s",
-			w.Name,
-			r.ID,
-			fact.Fact,
-			fact.OccurredAt,
-			fact.TimeSource,
-			right,
-		)
+	if !slices.ContainsFunc(want, fact.OccurredAt.Equal) {
+		c.f.addf("%s: rollout %s: %s at %s (%s), want one of %s", w.Name, r.ID, fact.Fact,
+			fact.OccurredAt, fact.TimeSource, want)
 	}
 	if fact.Fact != events.FactCompleted {
 		return
 	}
 	occurred := fact.OccurredAt.Sub(started.OccurredAt).Milliseconds()
 	observed := fact.ObservedAt.Sub(started.ObservedAt).Milliseconds()
-	if took := fact.DurationMs; took == nil || int64(*took) != max(0, occurred) && int64(*took) != max(0, observed) {
-		c.f.addf(
-			"%s: rollout %s took %d ms by the cluster's time and %d ms as it was seen, which is not what is published",
-			w.Name,
-			r.ID,
-			occurred,
-			observed,
-		)
+	got := fact.DurationMs
+	if got == nil || int64(*got) != max(0, occurred) && int64(*got) != max(0, observed) {
+		c.f.addf("%s: rollout %s: published duration differs from %d ms (cluster) and %d ms (observed)",
+			w.Name, r.ID, occurred, observed)
 	}
 }
 
 // end checks the reported end of a rollout.
-func (c *rolloutCheck) end(w TrueWorkload, r TrueRollout, end events.Fact, newest bool) {
-	right := false
+func (c *rolloutCheck) end(w ExpectedWorkload, r ExpectedRollout, end events.Fact, newest bool) {
+	allowed := false
 	switch end {
 	case events.FactUnknown:
-		right = c.named(w.UID, r.Revision)
+		allowed = c.named(w.UID, r.Revision)
 	case events.FactCompleted:
-		right = r.Done
+		allowed = r.Completed
 	case events.FactSuperseded:
-		right = !r.Done && !newest
+		allowed = !r.Completed && !newest
 	case events.FactCancelled:
-		right = !r.Done && (!newest || !w.Deleted.IsZero())
+		allowed = !r.Completed && (!newest || !w.Deleted.IsZero())
 	default:
 	}
-	if !right {
-		c.f.addf(
-			"%s: rollout %s is published to be %s: done %t, newest %t, deleted %t",
-			w.Name,
-			r.ID,
-			end,
-			r.Done,
-			newest,
-			!w.Deleted.IsZero(),
-		)
+	if !allowed {
+		c.f.addf("%s: rollout %s: unexpected end %s (completed %t, newest %t, deleted %t)", w.Name, r.ID, end,
+			r.Completed, newest, !w.Deleted.IsZero())
 	}
 }
 
 // inOutage reports whether an outage explains a missing rollout.
-func (c *rolloutCheck) inOutage(w TrueWorkload, r TrueRollout) bool {
+func (c *rolloutCheck) inOutage(w ExpectedWorkload, r ExpectedRollout) bool {
 	return c.named(w.UID, r.Revision) || !w.Deleted.IsZero() && slices.ContainsFunc(c.outages, func(o Outage) bool {
-		return o.covers(r.Began) && o.covers(w.Deleted)
+		return o.covers(r.StartedAt) && o.covers(w.Deleted)
 	})
 }
 

@@ -54,20 +54,23 @@ func (w *workspace) desire(f *Findings, r Record, e events.WorkspaceDesiredState
 		f.addf("sequence %d: workspace %s goes from revision %d to %d", r.Sequence, e.Name, w.revision, e.DesiredRevision)
 	}
 	if e.From != w.desired {
-		f.addf("sequence %d: workspace %s is no longer wanted %s, but was wanted %s", r.Sequence, e.Name, e.From, w.desired)
+		f.addf("sequence %d: workspace %s: event has previous desired state %s, want %s",
+			r.Sequence, e.Name, e.From, w.desired)
 	}
 	w.revision, w.desired = e.DesiredRevision, e.To
 }
 
 func (w *workspace) become(f *Findings, r Record, e events.WorkspaceStateChanged) {
 	if e.From != w.actual {
-		f.addf("sequence %d: workspace %s is no longer %s, but was %s", r.Sequence, e.Name, e.From, w.actual)
+		f.addf("sequence %d: workspace %s: event has previous actual state %s, want %s",
+			r.Sequence, e.Name, e.From, w.actual)
 	}
 	if e.Unexpected {
-		f.addf("sequence %d: no path leads workspace %s from %s to %s", r.Sequence, e.Name, e.From, e.To)
+		f.addf("sequence %d: workspace %s: transition from %s to %s is not allowed",
+			r.Sequence, e.Name, e.From, e.To)
 	}
 	if (e.To == events.ActualStateFailed || e.To == events.ActualStateError) && (e.Reason == "" || e.Message == "") {
-		f.addf("sequence %d: workspace %s is %s and does not know why", r.Sequence, e.Name, e.To)
+		f.addf("sequence %d: workspace %s is %s without a reason", r.Sequence, e.Name, e.To)
 	}
 	w.actual = e.To
 }
@@ -75,7 +78,7 @@ func (w *workspace) become(f *Findings, r Record, e events.WorkspaceStateChanged
 // desiredChange is one desired revision of a workspace.
 type desiredChange struct {
 	revision int
-	user     bool // a user asked for it
+	user     bool // a user requested it
 	what     string
 }
 
@@ -88,10 +91,8 @@ func desiredChanges(f *Findings, published []Record) map[string][]desiredChange 
 	})
 	each(f, published, events.TypeWorkspaceDesiredStateChanged, func(_ Record, e events.WorkspaceDesiredStateChanged) {
 		user := e.Cause != nil && *e.Cause == events.DesiredStateCauseUser
-		all[e.WorkspaceID] = append(
-			all[e.WorkspaceID],
-			desiredChange{revision: e.DesiredRevision, user: user, what: string(e.From) + " to " + string(e.To)},
-		)
+		all[e.WorkspaceID] = append(all[e.WorkspaceID],
+			desiredChange{revision: e.DesiredRevision, user: user, what: string(e.From) + " to " + string(e.To)})
 	})
 	for _, of := range all {
 		slices.SortStableFunc(of, func(a, b desiredChange) int { return cmp.Compare(a.revision, b.revision) })

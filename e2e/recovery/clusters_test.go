@@ -30,16 +30,16 @@ func TestClusters(t *testing.T) {
 		return fixture.Case{Name: name, Test: func(s *fixture.System) { test(r.in(s.T)) }}
 	}
 	s.Sequence(
-		about("an unreachable cluster delays nobody", unreachableClusterDelaysNobody),
+		about("an unreachable cluster delays no other", unreachableClusterDelaysNoOther),
 		about("a recreated cluster is repopulated", recreatedClusterIsRepopulated),
 		about("a restored cluster converges", restoredClusterConverges(now)),
 		fixture.Case{Name: "the history is consistent", Test: fixture.RequireConsistentHistory},
 	)
 }
 
-// unreachableClusterDelaysNobody creates work for both clusters while one is unreachable. The
+// unreachableClusterDelaysNoOther creates work for both clusters while one is unreachable. The
 // other's work completes.
-func unreachableClusterDelaysNobody(r *secondCluster) {
+func unreachableClusterDelaysNoOther(r *secondCluster) {
 	t := r.T
 	there, here := r.CreateRunning("there"), r.primary.CreateRunning("here")
 	epoch := r.epoch()
@@ -161,7 +161,8 @@ func (r *secondCluster) awaitTerminatedAgain(w *fixture.Workspace) {
 		_, err := r.Kube.CoreV1().Namespaces().Get(ctx, w.Namespace, metav1.GetOptions{})
 		return apierrors.IsNotFound(err)
 	}
-	fixture.AwaitCluster(r.T, "what has ended is gone again, or an orphan", func(ctx context.Context) (bool, error) {
+	const want = "terminated workspaces are deleted or reported as orphans"
+	fixture.AwaitCluster(r.T, want, func(ctx context.Context) (bool, error) {
 		listed, err := r.API.Workspaces.ListOrphans(ctx, connect.NewRequest(&statev1.ListOrphansRequest{AgentId: r.AgentID}))
 		if err != nil || len(listed.Msg.GetOrphans()) == 0 {
 			return gone(ctx), err

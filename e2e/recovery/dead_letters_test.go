@@ -105,21 +105,21 @@ func TestDeadLetters(t *testing.T) {
 	observedTick, unknown := stack.Cell.ObservedTick(s.AgentID), uuid.NewString()
 
 	// Each event becomes a dead letter with its reason.
-	type lie struct {
+	type invalidEvent struct {
 		subject, reason string
-		say             func(subject string)
+		publish         func(subject string)
 	}
-	lies := []lie{
+	invalidEvents := []invalidEvent{
 		{observedTick, "event: ", func(subject string) {
 			_, err := bad.js.Publish(t.Context(), subject, []byte("nonsense"))
 			require.NoError(t, err)
 		}},
 		{
 			observedTick,
-			"only " + watcher + " writes on",
+			"expected " + watcher,
 			func(subject string) { bad.publish(subject, dispatcher, events.TypeObservedTick, tick) },
 		},
-		{observedTick, "only " + watcher + " writes on", func(subject string) {
+		{observedTick, "expected " + watcher, func(subject string) {
 			bad.publish(subject, event.AgentSource(string(stack.Cell), second.GetId(), "watcher"), events.TypeObservedTick, tick)
 		}},
 		{
@@ -129,7 +129,7 @@ func TestDeadLetters(t *testing.T) {
 		},
 		{
 			observedTick,
-			"is not known to this version",
+			"unknown to this version",
 			func(subject string) { bad.publish(subject, watcher, "dev.lockstep.observed.dream.v1", tick) },
 		},
 		{observedTick, "data: ", func(subject string) {
@@ -141,16 +141,19 @@ func TestDeadLetters(t *testing.T) {
 			func(subject string) { bad.publish(subject, watcher, events.TypeObservedTick, tick) },
 		},
 		{stack.Cell.Observed(s.AgentID, "deployment", "elsewhere", "d"), "does not belong on subject", func(subject string) {
-			bad.publish(subject, watcher, events.TypeObservedDeployment, events.ObservedDeployment{Object: events.ObjectMeta{
-				ClusterUID:      "c",
-				Namespace:       "here",
-				Name:            "d",
-				UID:             "u",
-				ResourceVersion: "1",
-				Verb:            events.VerbUpserted,
-				UpdateType:      events.UpdateTypePartial,
-				ObservedAt:      time.Now().UTC(),
-			}})
+			bad.publish(subject, watcher, events.TypeObservedWorkload, events.ObservedWorkload{
+				Object: events.ObjectMeta{
+					ClusterUID:      "c",
+					Namespace:       "here",
+					Name:            "d",
+					UID:             "u",
+					ResourceVersion: "1",
+					Verb:            events.VerbUpserted,
+					UpdateType:      events.UpdateTypePartial,
+					ObservedAt:      time.Now().UTC(),
+				},
+				Kind: events.WorkloadKindDeployment,
+			})
 		}},
 		{
 			stack.Cell.Applied(s.AgentID, theirs.ID),
@@ -176,8 +179,8 @@ func TestDeadLetters(t *testing.T) {
 			)
 		}},
 	}
-	for _, lie := range lies {
-		lie.say(lie.subject)
+	for _, e := range invalidEvents {
+		e.publish(e.subject)
 	}
 	_, err = bad.js.Publish(t.Context(), observedTick, make([]byte, topology.MaxMessageSize+1))
 	require.Error(t, err, "a larger message is refused")
@@ -188,21 +191,21 @@ func TestDeadLetters(t *testing.T) {
 	healthy.Start()
 	healthy.AwaitRunning()
 
-	letters := awaitDeadLetters(cli, len(lies))
-	for _, lie := range lies {
+	letters := awaitDeadLetters(cli, len(invalidEvents))
+	for _, e := range invalidEvents {
 		found := false
 		for i, l := range letters {
-			if found = l.Subject == lie.subject && strings.Contains(l.Reason, lie.reason); found {
+			if found = l.Subject == e.subject && strings.Contains(l.Reason, e.reason); found {
 				letters = append(letters[:i:i], letters[i+1:]...)
 				require.Equal(t, "state", l.Service)
 				break
 			}
 		}
-		require.True(t, found, "nothing from %s is dead because it %q; left are %+v", lie.subject, lie.reason, letters)
+		require.True(t, found, "no dead letter of %s with reason %q; got %+v", e.subject, e.reason, letters)
 	}
 	require.Len(t, cli.DeadLetters("applied."+strconv.FormatInt(s.AgentID, 10)+".*"), 3)
 	require.Contains(t, cli.OK("dead", "list"), "workspace "+theirs.ID+" belongs to agent ")
-	require.EqualValues(t, 0, theirs.Get().GetAppliedRevision(), "and nothing came of it")
+	require.EqualValues(t, 0, theirs.Get().GetAppliedRevision(), "the event has no effect")
 
 	requireRetries(s, cli, second.GetId())
 

@@ -17,24 +17,24 @@ import (
 )
 
 // natsProxy forwards between a NATS client and its server. Armed, it holds the client's messages
-// from a chosen one on, until it is released. The server's messages always pass.
+// from a chosen one on, until it is released. The server's messages are always forwarded.
 type natsProxy struct {
 	to       string
 	listener net.Listener
 	running  sync.WaitGroup
 
-	mu    sync.Mutex
-	open  map[net.Conn]bool
-	stops func(message []byte) action
-	held  chan struct{} // closed when it stops
-	pass  chan struct{} // closed when it is opened
+	mu       sync.Mutex
+	open     map[net.Conn]bool
+	hold     func(message []byte) proxyAction
+	held     chan struct{} // closed when a message is held
+	released chan struct{} // closed by release
 }
 
-// action is what the proxy does at a message.
-type action int
+// proxyAction is what the proxy does with a message.
+type proxyAction int
 
 const (
-	forward action = iota
+	forward proxyAction = iota
 	holdBefore
 	holdAfter
 )
@@ -47,7 +47,7 @@ func newNATSProxy(t testing.TB, server string) *natsProxy {
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	g := &natsProxy{to: to.Host, listener: listener, open: map[net.Conn]bool{}}
-	g.arm(func([]byte) action { return forward })
+	g.arm(func([]byte) proxyAction { return forward })
 	g.running.Go(g.accept)
 	t.Cleanup(func() {
 		_ = listener.Close()
@@ -62,8 +62,7 @@ func newNATSProxy(t testing.TB, server string) *natsProxy {
 	return g
 }
 
-// credentialsThrough writes credentials that lead an agent through the proxy and returns their
-// path.
+// credentialsThrough writes credentials with the address of the proxy and returns their path.
 func (g *natsProxy) credentialsThrough(t testing.TB, credentialsFile string) string {
 	t.Helper()
 	credentials, err := natsauth.ReadAgentCredentials(credentialsFile)
@@ -74,12 +73,12 @@ func (g *natsProxy) credentialsThrough(t testing.TB, credentialsFile string) str
 	return file
 }
 
-// arm holds the client's messages at the first one for which decide returns a hold. The returned channel
-// is closed then.
-func (g *natsProxy) arm(stops func(message []byte) action) <-chan struct{} {
+// arm holds the client's messages from the first one for which hold returns holdBefore or holdAfter.
+// The returned channel is closed then.
+func (g *natsProxy) arm(hold func(message []byte) proxyAction) <-chan struct{} {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.stops, g.held, g.pass = stops, make(chan struct{}), make(chan struct{})
+	g.hold, g.held, g.released = hold, make(chan struct{}), make(chan struct{})
 	return g.held
 }
 
@@ -87,11 +86,11 @@ func (g *natsProxy) arm(stops func(message []byte) action) <-chan struct{} {
 func (g *natsProxy) release() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.stops = func([]byte) action { return forward }
+	g.hold = func([]byte) proxyAction { return forward }
 	select {
-	case <-g.pass:
+	case <-g.released:
 	default:
-		close(g.pass)
+		close(g.released)
 	}
 }
 
@@ -111,7 +110,7 @@ func (g *natsProxy) accept() {
 		g.mu.Unlock()
 		g.running.Go(func() { copyAndClose(client, server) })
 		g.running.Go(func() {
-			g.logf(server, client)
+			g.forwardMessages(server, client)
 			_, _ = client.Close(), server.Close()
 		})
 	}
@@ -122,8 +121,8 @@ func copyAndClose(to, from net.Conn) {
 	_, _ = to.Close(), from.Close()
 }
 
-// logf forwards the client's messages one by one.
-func (g *natsProxy) logf(server io.Writer, client io.Reader) {
+// forwardMessages forwards messages of the client one by one, and holds them as armed.
+func (g *natsProxy) forwardMessages(server io.Writer, client io.Reader) {
 	reader := bufio.NewReader(client)
 	for {
 		message, err := readMessage(reader)
@@ -131,21 +130,21 @@ func (g *natsProxy) logf(server io.Writer, client io.Reader) {
 			return
 		}
 		g.mu.Lock()
-		where, held, pass := g.stops(message), g.held, g.pass
-		if where != forward {
-			g.stops = func([]byte) action { return forward }
+		action, held, released := g.hold(message), g.held, g.released
+		if action != forward {
+			g.hold = func([]byte) proxyAction { return forward }
 		}
 		g.mu.Unlock()
-		if where == holdBefore {
+		if action == holdBefore {
 			close(held)
-			<-pass
+			<-released
 		}
 		if _, err := server.Write(message); err != nil {
 			return
 		}
-		if where == holdAfter {
+		if action == holdAfter {
 			close(held)
-			<-pass
+			<-released
 		}
 	}
 }

@@ -23,7 +23,7 @@ func withoutServices(s *fixture.System, services []string, do func()) {
 	for _, name := range services {
 		require.NoError(s.T, s.StopService(name))
 	}
-	defer func() { // whatever came of it: others need them
+	defer func() { // even if do fails: later subtests need the services
 		for _, name := range services {
 			require.NoError(s.T, s.StartService(s.T.Context(), name))
 		}

@@ -20,35 +20,35 @@ import (
 // cluster.
 func TestResyncs(t *testing.T) {
 	t.Parallel()
-	var between *natsProxy
+	var proxy *natsProxy
 	var credentials string
 	s := fixture.Start(t, func(_ string, config any) {
 		cfg, is := config.(*watcher.Config)
 		if !is {
 			return
 		}
-		if between == nil {
-			between = newNATSProxy(t, natsAddress(t, cfg.CredentialsFile))
-			credentials = between.credentialsThrough(t, cfg.CredentialsFile)
+		if proxy == nil {
+			proxy = newNATSProxy(t, natsAddress(t, cfg.CredentialsFile))
+			credentials = proxy.credentialsThrough(t, cfg.CredentialsFile)
 		}
 		cfg.CredentialsFile = credentials
 		cfg.Publish.AckTimeout = fixture.Timeout
 	})
 	for _, at := range []struct {
-		name  string
-		stops func(message []byte) action
+		name string
+		hold func(message []byte) proxyAction
 	}{
 		{"before-its-begin", publishes(events.TypeObservedResyncBegun, holdBefore)},
 		{"after-its-begin", publishes(events.TypeObservedResyncBegun, holdAfter)},
 		{"before-its-end", publishes(events.TypeObservedResyncEnded, holdBefore)},
 	} {
-		t.Run(at.name, func(t *testing.T) { changesDuringResyncAreKept(s.In(t), between, at.name, at.stops) })
+		t.Run(at.name, func(t *testing.T) { changesDuringResyncAreKept(s.In(t), proxy, at.name, at.hold) })
 	}
 	fixture.RequireConsistentHistory(s)
 }
 
-func publishes(kind string, where action) func(message []byte) action {
-	return func(message []byte) action {
+func publishes(kind string, where proxyAction) func(message []byte) proxyAction {
+	return func(message []byte) proxyAction {
 		if bytes.HasPrefix(message, []byte("HPUB ")) && bytes.Contains(message, []byte(kind+"\r\n")) {
 			return where
 		}
@@ -56,7 +56,9 @@ func publishes(kind string, where action) func(message []byte) action {
 	}
 }
 
-func changesDuringResyncAreKept(s *fixture.System, between *natsProxy, name string, stops func(message []byte) action) {
+func changesDuringResyncAreKept(
+	s *fixture.System, proxy *natsProxy, name string, hold func(message []byte) proxyAction,
+) {
 	t := s.T
 	stopped, leaving, broken := s.CreateRunning(
 		"stops-"+name,
@@ -66,7 +68,7 @@ func changesDuringResyncAreKept(s *fixture.System, between *natsProxy, name stri
 		"breaks-"+name,
 	)
 	require.NoError(t, s.StopService(s.WatcherName()))
-	held := between.arm(stops)
+	held := proxy.arm(hold)
 	started := make(chan error, 1)
 	ctx, cancel := context.WithTimeout(t.Context(), fixture.Timeout)
 	defer cancel()
@@ -87,7 +89,7 @@ func changesDuringResyncAreKept(s *fixture.System, between *natsProxy, name stri
 	broken.BreakPod("crash-loop")
 	leaving.Terminate()
 	leaving.AwaitTerminated()
-	between.release()
+	proxy.release()
 	require.NoError(t, <-started)
 
 	created.AwaitRunning()

@@ -32,10 +32,10 @@ func TestFaults(t *testing.T) {
 	t.Parallel()
 	f := &relayFaults{target: newCountingTarget(t)}
 	for range 2 {
-		f.links = append(f.links, newLinkProxy(t))
+		f.proxies = append(f.proxies, newRelayProxy(t))
 	}
 	var mu sync.Mutex
-	begun := 0
+	started := 0
 	f.System = fixture.StartWith(
 		t,
 		stack.Options{Programs: fixture.BuildServices(t), Relays: 2, RelayAgents: 2, Configure: func(_ string, config any) {
@@ -45,23 +45,24 @@ func TestFaults(t *testing.T) {
 			case *agent.Config:
 				cfg.Targets.AllowedAddresses = append(cfg.Targets.AllowedAddresses, "127.0.0.1:*")
 				cfg.Relay.RetryMin, cfg.Relay.RetryMax = 50*time.Millisecond, time.Second
-				if len(cfg.Relay.URLs) > 1 && !f.both {
+				if len(cfg.Relay.URLs) > 1 && !f.dialAllRelays {
 					cfg.Relay.URLs = cfg.Relay.URLs[:1]
 				}
 			case *relay.Config:
 				cfg.External.AgentTimeout = fixture.Timeout
-				if begun < len(f.links) { // the first start of each; one that starts again is not parted
-					cfg.Internal.URL = "wss://" + f.links[begun].addr
-					begun++
+				// Only the first start of each relay: a restarted relay is not partitioned.
+				if started < len(f.proxies) {
+					cfg.Internal.URL = "wss://" + f.proxies[started].addr
+					started++
 				}
 			}
 		}},
 	)
-	for i, g := range f.links {
-		g.leadTo(f.Address(stack.RelayOf(i+1), stack.ListenerInternal))
+	for i, p := range f.proxies {
+		p.setTarget(f.Address(stack.RelayOf(i+1), stack.ListenerInternal))
 	}
 	mu.Lock()
-	f.both = true // who comes from now on
+	f.dialAllRelays = true
 	mu.Unlock()
 	f.caller(t)
 	f.CLI().OK("agent", "configure", "local", "--relay-target", "shop="+f.target.addr)
@@ -75,16 +76,17 @@ func TestFaults(t *testing.T) {
 type relayFaults struct {
 	*fixture.System
 
-	target *countingTarget
-	links  []*linkProxy
-	both   bool
+	target  *countingTarget
+	proxies []*relayProxy
+	// dialAllRelays applies to agents that start from now on.
+	dialAllRelays bool
 
 	client *http.Client
 	api    *client.API
 	token  string
 }
 
-// caller is a developer who calls through the relays.
+// caller creates a developer who sends requests through the relays.
 func (f *relayFaults) caller(t testing.TB) {
 	t.Helper()
 	_, cli := member(f.System, "faults-developer", f.ProjectID, statev1.Role_ROLE_DEVELOPER)
@@ -103,29 +105,25 @@ func (f *relayFaults) caller(t testing.TB) {
 	require.NoError(t, err)
 	trusted := x509.NewCertPool()
 	require.True(t, trusted.AppendCertsFromPEM(pem))
-	calling := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: trusted, MinVersion: tls.VersionTLS12}}
-	t.Cleanup(calling.CloseIdleConnections)
-	f.client = &http.Client{Transport: calling}
+	relayTransport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: trusted, MinVersion: tls.VersionTLS12}}
+	t.Cleanup(relayTransport.CloseIdleConnections)
+	f.client = &http.Client{Transport: relayTransport}
 }
 
 // renew gets a new access token: one is valid for minutes, which is too short on a busy machine.
 func (f *relayFaults) renew() {
 	f.T.Helper()
-	made, err := f.api.AccessToken(f.T.Context(), client.RelayAudience)
+	token, err := f.api.AccessToken(f.T.Context(), client.RelayAudience)
 	require.NoError(f.T, err)
-	f.token = made.Value
+	f.token = token.Value
 	f.Secrets.Add(f.token)
 }
 
-// ask posts to the target through relay n. The answer is the path; without a good answer it is an
-// error.
-func (f *relayFaults) ask(ctx context.Context, n int, method, path string) error {
-	request, err := http.NewRequestWithContext(
-		ctx,
-		method,
-		fmt.Sprintf("%s/agents/%d/http/shop%s", f.RelayURLOf(stack.RelayOf(n)), f.AgentID, path),
-		http.NoBody,
-	)
+// request posts to the target through relay n. It requires a response with status 200 and the path as
+// its body.
+func (f *relayFaults) request(ctx context.Context, n int, method, path string) error {
+	request, err := http.NewRequestWithContext(ctx, method,
+		fmt.Sprintf("%s/agents/%d/http/shop%s", f.RelayURLOf(stack.RelayOf(n)), f.AgentID, path), http.NoBody)
 	if err != nil {
 		return err
 	}
@@ -143,62 +141,59 @@ func (f *relayFaults) ask(ctx context.Context, n int, method, path string) error
 		return fmt.Errorf("%d: %s", response.StatusCode, body)
 	}
 	if string(body) != path {
-		return &wrongAnswerError{path, string(body)}
+		return &wrongResponseError{path, string(body)}
 	}
 	return nil
 }
 
-// wrongAnswerError is an answer that must never occur.
-type wrongAnswerError struct{ asked, got string }
+// wrongResponseError is a response that must never occur.
+type wrongResponseError struct{ want, got string }
 
-func (e *wrongAnswerError) Error() string { return fmt.Sprintf("asked for %s, got %s", e.asked, e.got) }
+func (e *wrongResponseError) Error() string { return fmt.Sprintf("want %s, got %s", e.want, e.got) }
 
-// eventually asks each relay until it answers.
+// eventually sends a request to each relay until it responds.
 func (f *relayFaults) eventually(path string) {
 	f.T.Helper()
 	f.renew()
 	for n := 1; n <= 2; n++ {
-		require.Eventually(
-			f.T,
-			func() bool { return f.ask(f.T.Context(), n, http.MethodGet, fmt.Sprintf("%s/%d", path, n)) == nil },
-			fixture.Timeout,
-			100*time.Millisecond,
-		)
+		require.Eventually(f.T, func() bool {
+			return f.request(f.T.Context(), n, http.MethodGet, fmt.Sprintf("%s/%d", path, n)) == nil
+		}, fixture.Timeout, 100*time.Millisecond)
 	}
 }
 
-func (f *relayFaults) asking(n int, path string) <-chan error {
-	answered := make(chan error, 1)
-	go func() { answered <- f.ask(f.T.Context(), n, http.MethodGet, path) }()
-	return answered
+func (f *relayFaults) requestAsync(n int, path string) <-chan error {
+	done := make(chan error, 1)
+	go func() { done <- f.request(f.T.Context(), n, http.MethodGet, path) }()
+	return done
 }
 
-// awaitPending waits until a relay reports a request that has no answer yet.
-func (f *relayFaults) awaitPending(answered <-chan error) {
+// awaitPending waits until a relay reports a request without a response.
+func (f *relayFaults) awaitPending(done <-chan error) {
 	f.T.Helper()
 	for i := range 20 {
-		require.NoError(f.T, f.ask(f.T.Context(), 1, http.MethodGet, fmt.Sprintf("/meanwhile/%d", i)))
+		require.NoError(f.T, f.request(f.T.Context(), 1, http.MethodGet, fmt.Sprintf("/meanwhile/%d", i)))
 	}
-	require.Empty(f.T, answered)
+	require.Empty(f.T, done)
 }
 
 // partitionedRelays connects both replicas to the first relay, which the second relay cannot reach.
 func (f *relayFaults) partitionedRelays() {
 	t := f.T
 	f.renew()
-	f.links[0].shut()
-	waiting := f.asking(2, "/until/whole")
+	f.proxies[0].close()
+	waiting := f.requestAsync(2, "/until/whole")
 	f.awaitPending(waiting)
-	f.links[0].leadTo(f.Address(stack.Relay, stack.ListenerInternal))
+	f.proxies[0].setTarget(f.Address(stack.Relay, stack.ListenerInternal))
 	require.NoError(t, <-waiting)
 
-	f.links[0].shut()
-	waiting = f.asking(2, "/until/an/agent")
+	f.proxies[0].close()
+	waiting = f.requestAsync(2, "/until/an/agent")
 	f.awaitPending(waiting)
-	_, err := f.AddReplica(t.Context(), stack.RelayAgentOf(f.Agents()[0].Name)) // with both
+	_, err := f.AddReplica(t.Context(), stack.RelayAgentOf(f.Agents()[0].Name)) // connects to both relays
 	require.NoError(t, err)
 	require.NoError(t, <-waiting)
-	f.links[0].leadTo(f.Address(stack.Relay, stack.ListenerInternal))
+	f.proxies[0].setTarget(f.Address(stack.Relay, stack.ListenerInternal))
 }
 
 // stoppedNATS checks that connected agents stay reachable through either relay.
@@ -208,12 +203,12 @@ func (f *relayFaults) stoppedNATS() {
 	f.NATS().Down()
 	for i := range 50 {
 		for n := 1; n <= 2; n++ {
-			require.NoError(t, f.ask(t.Context(), n, http.MethodPost, fmt.Sprintf("/without/nats/%d/%d", n, i)))
+			require.NoError(t, f.request(t.Context(), n, http.MethodPost, fmt.Sprintf("/without/nats/%d/%d", n, i)))
 		}
 	}
 	require.NoError(t, f.NATS().Restart())
 	f.eventually("/with/nats")
-	fixture.AwaitCluster(t, "all that passed is in the audit", func(context.Context) (bool, error) {
+	fixture.AwaitCluster(t, "every successful request has an audit record", func(context.Context) (bool, error) {
 		seen := map[string]int{}
 		for _, r := range requests(f.System, f.AgentID) {
 			if r.Phase == events.RequestPhaseEnded {
@@ -232,32 +227,33 @@ func (f *relayFaults) stoppedNATS() {
 	})
 }
 
-// killedRelay checks that callers who retry are answered by the other relay, and that nothing is
-// done twice.
+// killedRelay checks that callers who retry get responses from the other relay, and that each
+// request takes effect once.
 func (f *relayFaults) killedRelay() {
 	t := f.T
-	const callers, answersEach = 8, 150
+	const callers, requestsEach = 8, 150
 	f.renew()
 	half, killed := make(chan struct{}, callers), make(chan struct{})
 	group, ctx := errgroup.WithContext(t.Context())
 	for c := range callers {
 		group.Go(func() error {
-			for i := range answersEach {
-				if i == answersEach/3 {
+			for i := range requestsEach {
+				if i == requestsEach/3 {
 					half <- struct{}{}
 				}
-				if i == 2*answersEach/3 {
+				if i == 2*requestsEach/3 {
 					select {
 					case <-killed:
 					case <-ctx.Done():
 					}
 				}
 				for attempt := 0; ; attempt++ {
-					err := f.ask(ctx, 1+(c+attempt)%2, http.MethodPost, fmt.Sprintf("/order/%d/%d/%d", c, i, attempt))
+					err := f.request(ctx, 1+(c+attempt)%2, http.MethodPost, fmt.Sprintf("/order/%d/%d/%d", c, i, attempt))
 					if err == nil {
 						break
 					}
-					if _, wrong := err.(*wrongAnswerError); wrong || ctx.Err() != nil { //nolint:errorlint // it is returned as it is
+					//nolint:errorlint // request returns it unwrapped
+					if _, wrong := err.(*wrongResponseError); wrong || ctx.Err() != nil {
 						return err
 					}
 				}
@@ -271,11 +267,11 @@ func (f *relayFaults) killedRelay() {
 	require.NoError(t, f.Kill(stack.Relay))
 	close(killed)
 	require.NoError(t, group.Wait())
-	require.Empty(t, f.target.twice(), "nothing is done twice that was asked once")
+	require.Empty(t, f.target.duplicates(), "each request takes effect once")
 	require.NoError(t, f.StartService(t.Context(), stack.Relay))
 	f.eventually("/again")
 	lost := map[string]int{}
-	fixture.AwaitCluster(t, "who was connected to it is lost", func(context.Context) (bool, error) {
+	fixture.AwaitCluster(t, "its connections are reported lost", func(context.Context) (bool, error) {
 		clear(lost)
 		for _, d := range ofAgent[events.AgentDisconnected](f.System, f.AgentID, events.TypeAgentDisconnected) {
 			lost[d.ConnectionID]++
@@ -287,7 +283,7 @@ func (f *relayFaults) killedRelay() {
 	}
 }
 
-// countingTarget answers with the path and counts requests.
+// countingTarget responds with the path and counts requests.
 type countingTarget struct {
 	addr string
 
@@ -300,7 +296,7 @@ func newCountingTarget(t testing.TB) *countingTarget {
 	c := &countingTarget{seen: map[string]int{}}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c.mu.Lock()
-		if r.Method == http.MethodPost { // what only reads may be asked for again
+		if r.Method == http.MethodPost { // read requests may be repeated
 			c.seen[r.URL.Path]++
 		}
 		c.mu.Unlock()
@@ -311,7 +307,7 @@ func newCountingTarget(t testing.TB) *countingTarget {
 	return c
 }
 
-func (c *countingTarget) twice() []string {
+func (c *countingTarget) duplicates() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var found []string
@@ -323,8 +319,8 @@ func (c *countingTarget) twice() []string {
 	return found
 }
 
-// linkProxy forwards to a listener until it is shut.
-type linkProxy struct {
+// relayProxy forwards connections to a listener until it is closed.
+type relayProxy struct {
 	addr string
 
 	mu    sync.Mutex
@@ -332,34 +328,34 @@ type linkProxy struct {
 	conns map[net.Conn]struct{}
 }
 
-func newLinkProxy(t testing.TB) *linkProxy {
+func newRelayProxy(t testing.TB) *relayProxy {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	g := &linkProxy{addr: listener.Addr().String(), conns: map[net.Conn]struct{}{}}
-	var passing sync.WaitGroup
-	passing.Go(func() {
+	p := &relayProxy{addr: listener.Addr().String(), conns: map[net.Conn]struct{}{}}
+	var forwarding sync.WaitGroup
+	forwarding.Go(func() {
 		for {
 			conn, err := listener.Accept()
 			if err != nil {
 				return
 			}
-			passing.Go(func() { g.pass(conn) })
+			forwarding.Go(func() { p.forward(conn) })
 		}
 	})
 	t.Cleanup(func() {
 		_ = listener.Close()
-		g.shut()
-		passing.Wait()
+		p.close()
+		forwarding.Wait()
 	})
-	return g
+	return p
 }
 
-func (g *linkProxy) pass(near net.Conn) {
+func (p *relayProxy) forward(near net.Conn) {
 	defer near.Close()
-	g.mu.Lock()
-	to := g.to
-	g.mu.Unlock()
+	p.mu.Lock()
+	to := p.to
+	p.mu.Unlock()
 	if to == "" {
 		return
 	}
@@ -368,10 +364,10 @@ func (g *linkProxy) pass(near net.Conn) {
 		return
 	}
 	defer far.Close()
-	g.mu.Lock()
-	open := g.to == to
-	g.conns[near], g.conns[far] = struct{}{}, struct{}{}
-	g.mu.Unlock()
+	p.mu.Lock()
+	open := p.to == to
+	p.conns[near], p.conns[far] = struct{}{}, struct{}{}
+	p.mu.Unlock()
 	if open {
 		var other sync.WaitGroup
 		other.Go(func() {
@@ -382,24 +378,24 @@ func (g *linkProxy) pass(near net.Conn) {
 		_ = near.Close()
 		other.Wait()
 	}
-	g.mu.Lock()
-	delete(g.conns, near)
-	delete(g.conns, far)
-	g.mu.Unlock()
+	p.mu.Lock()
+	delete(p.conns, near)
+	delete(p.conns, far)
+	p.mu.Unlock()
 }
 
-func (g *linkProxy) leadTo(addr string) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.to = addr
+func (p *relayProxy) setTarget(addr string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.to = addr
 }
 
-// shut closes all connections and refuses new ones.
-func (g *linkProxy) shut() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.to = ""
-	for conn := range g.conns {
+// close closes all connections and refuses new ones.
+func (p *relayProxy) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.to = ""
+	for conn := range p.conns {
 		_ = conn.Close()
 	}
 }

@@ -52,7 +52,7 @@ func TestKubectl(t *testing.T) {
 	ctx := t.Context()
 	_, cli := member(s, "kubectl-developer", s.ProjectID, statev1.Role_ROLE_DEVELOPER)
 	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: "played", Namespace: "default"},
+		ObjectMeta: metav1.ObjectMeta{Name: "echo", Namespace: "default"},
 		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "nginx:1"}}},
 	}
 	_, err := s.Kube.CoreV1().Pods("default").Create(ctx, pod, metav1.CreateOptions{})
@@ -72,21 +72,21 @@ func TestKubectl(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			k := newKubectl(cli.In(t), "local", webSockets)
-			require.Contains(t, k.output("get", "pods"), "played")
+			require.Contains(t, k.output("get", "pods"), "echo")
 			watching := k.start("get", "pods", "--watch", "--output-watch-events")
-			watching.AwaitLine("ADDED", "played")
-			logs := k.start("logs", "--follow", "played")
-			logs.AwaitLine("kubelab plays container c of pod default/played")
+			watching.AwaitLine("ADDED", "echo")
+			logs := k.start("logs", "--follow", "echo")
+			logs.AwaitLine("simulated container c of pod default/echo")
 			logs.AwaitLine("line 2")
 
-			answered := kubectl{k.WithInput(string(much))}.output("exec", "-i", "played", "--", "cat")
+			answered := kubectl{k.WithInput(string(much))}.output("exec", "-i", "echo", "--", "cat")
 			require.True(t, bytes.Equal(append([]byte("cat\n"), much...), []byte(answered)), "%d bytes came back", len(answered))
-			code, _, _ := k.Run("kubectl", "exec", "played", "--", "exit", "3")
+			code, _, _ := k.Run("kubectl", "exec", "echo", "--", "exit", "3")
 			require.Equal(t, 3, code)
-			require.Equal(t, "hello\n", kubectl{k.WithInput("hello\n")}.output("attach", "-i", "played"))
+			require.Equal(t, "hello\n", kubectl{k.WithInput("hello\n")}.output("attach", "-i", "echo"))
 
 			_, rest, found := strings.Cut(
-				k.start("port-forward", "--address=127.0.0.1", "played", ":80").AwaitLine("Forwarding from"),
+				k.start("port-forward", "--address=127.0.0.1", "echo", ":80").AwaitLine("Forwarding from"),
 				"Forwarding from ",
 			)
 			require.True(t, found)

@@ -14,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"connectrpc.com/connect"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -34,25 +33,10 @@ import (
 // the user is a stranger.
 func member(s *fixture.System, name string, project int64, role statev1.Role) (int64, fixture.CLI) {
 	s.T.Helper()
-	ctx := s.T.Context()
-	user, err := s.API.Directory.CreateUser(ctx, connect.NewRequest(&statev1.CreateUserRequest{Username: name}))
-	require.NoError(s.T, err)
-	id := user.Msg.GetUser().GetId()
-	if role != statev1.Role_ROLE_UNSPECIFIED {
-		_, err = s.API.Directory.PutMembership(
-			ctx,
-			connect.NewRequest(&statev1.PutMembershipRequest{Membership: &statev1.Membership{
-				UserId: id, Scope: statev1.ScopeKind_SCOPE_KIND_PROJECT, ScopeId: project, Role: role,
-			}}),
-		)
-		require.NoError(s.T, err)
-	}
-	token, err := s.API.Tokens.CreateToken(ctx, connect.NewRequest(&statev1.CreateTokenRequest{Name: name, UserId: id}))
-	require.NoError(s.T, err)
-	s.Secrets.Add(token.Msg.GetValue())
+	user := s.NewUser(name, project, role)
 	file := filepath.Join(s.T.TempDir(), "token")
-	require.NoError(s.T, os.WriteFile(file, []byte(token.Msg.GetValue()), 0o600))
-	return id, s.CLI().With("LOCKSTEP_TOKEN_FILE=" + file)
+	require.NoError(s.T, os.WriteFile(file, []byte(user.Token), 0o600))
+	return user.ID, s.CLI().With("LOCKSTEP_TOKEN_FILE=" + file)
 }
 
 // throughRelay returns a Kubernetes client with the kubeconfig that the CLI writes.
@@ -80,10 +64,8 @@ func TestRelayClientGo(t *testing.T) {
 		_, err := developer.CoreV1().Pods("default").List(ctx, metav1.ListOptions{})
 		return err == nil, nil
 	})
-	watching, err := reader.CoreV1().ConfigMaps("default").Watch(
-		ctx,
-		metav1.ListOptions{FieldSelector: "metadata.name=through-relay"},
-	)
+	watching, err := reader.CoreV1().ConfigMaps("default").Watch(ctx,
+		metav1.ListOptions{FieldSelector: "metadata.name=through-relay"})
 	require.NoError(t, err)
 	made := &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Name: "through-relay"},
@@ -104,12 +86,9 @@ func TestRelayClientGo(t *testing.T) {
 	require.True(t, apierrors.IsForbidden(err), "the cluster refuses: %v", err)
 	require.ErrorContains(t, err, `User "lockstep:user:`+strconv.FormatInt(readerID, 10)+`"`)
 
-	// A stranger with somebody's kubeconfig does not learn that the agent exists.
-	require.Contains(
-		t,
-		strangerCLI.Fails(5, "kube-config", "local", "--file", filepath.Join(t.TempDir(), "none")),
-		"does not exist",
-	)
+	// A user without a role does not learn from another user's kubeconfig that the agent exists.
+	require.Contains(t, strangerCLI.Fails(5, "kube-config", "local", "--file", filepath.Join(t.TempDir(), "none")),
+		"does not exist")
 	lent := filepath.Join(t.TempDir(), "lent")
 	developerCLI.OK("kube-config", "local", "--file", lent)
 	raw, err := os.ReadFile(lent)
@@ -129,11 +108,8 @@ func TestRelayClientGo(t *testing.T) {
 	})
 	require.Contains(t, readerCLI.OK("relay", "list"), s.Address(stack.Relay, stack.ListenerInternal))
 
-	fixture.AwaitCluster(
-		t,
-		"both are reported",
-		func(context.Context) (bool, error) { return len(connected(s, s.AgentID)) >= 2, nil },
-	)
+	fixture.AwaitCluster(t, "both are reported",
+		func(context.Context) (bool, error) { return len(connected(s, s.AgentID)) >= 2, nil })
 	user := func(id int64) events.RequestCaller {
 		return events.RequestCaller{Kind: events.CallerKindUser, UserID: int(id)}
 	}
@@ -148,7 +124,7 @@ func TestRelayClientGo(t *testing.T) {
 		return r.Verb == "create" && r.Caller == user(readerID)
 	})
 	require.Equal(t, http.StatusForbidden, refused.Status)
-	require.Empty(t, refused.ConnectionID, "it went nowhere")
+	require.Empty(t, refused.ConnectionID, "it was not forwarded")
 	begun := awaitRequest(s, s.AgentID, "watch that has begun", func(r events.AgentRequest) bool {
 		return r.Verb == "watch" && r.Phase == events.RequestPhaseBegun && r.Caller == user(readerID)
 	})
@@ -212,12 +188,12 @@ func TestRelayForwardsBytes(t *testing.T) {
 	s.CLI().OK("agent", "configure", "bytes", "--relay-target", "sink="+digestServer(t))
 
 	want := sha256.Sum256([]byte("few words"))
-	require.Eventually(t, func() bool { // the agent hears of its target
+	require.Eventually(t, func() bool { // the agent has received its configuration
 		code, out, _ := cli.WithInput("few words").Run("relay", "forward", "bytes", "sink", "--stdio")
 		return code == 0 && out == string(want[:])
 	}, fixture.Timeout, time.Second)
 	require.Contains(t, cli.Fails(4, "relay", "forward", "bytes", "other", "--stdio"), `has no target "other"`)
-	require.Eventually(t, func() bool { // and the relay of the reader
+	require.Eventually(t, func() bool { // the relay learns of new users
 		code, _, stderr := readerCLI.Run("relay", "forward", "bytes", "sink", "--stdio")
 		return code == 4 && strings.Contains(stderr, "needs the role developer")
 	}, fixture.Timeout, time.Second)
@@ -262,7 +238,7 @@ func TestRelayRequestWaitsForAgent(t *testing.T) {
 	for _, name := range []string{stack.RelayAgentOf("late"), stack.RelayAgentOf("late") + "#2"} {
 		require.NoError(t, s.StopService(name))
 	}
-	fixture.AwaitCluster(t, "nobody is connected", func(context.Context) (bool, error) {
+	fixture.AwaitCluster(t, "no agent is connected", func(context.Context) (bool, error) {
 		return strings.Count(cli.OK("relay", "agents", "late"), "\n") == 0, nil
 	})
 	answered := make(chan error, 1)
@@ -273,12 +249,8 @@ func TestRelayRequestWaitsForAgent(t *testing.T) {
 		}
 		answered <- err
 	}()
-	awaitRequest(
-		s,
-		late.ID,
-		"a watch that has begun",
-		func(r events.AgentRequest) bool { return r.Verb == "watch" && r.Phase == events.RequestPhaseBegun },
-	)
+	awaitRequest(s, late.ID, "a watch that has begun",
+		func(r events.AgentRequest) bool { return r.Verb == "watch" && r.Phase == events.RequestPhaseBegun })
 	require.Empty(t, answered, "it waits")
 	require.NoError(t, s.StartService(t.Context(), stack.RelayAgentOf("late")))
 	require.NoError(t, <-answered)
@@ -288,7 +260,7 @@ func TestRelayRequestWaitsForAgent(t *testing.T) {
 	}
 }
 
-func TestRelayCutsRevokedAgent(t *testing.T) {
+func TestRelayDisconnectsRevokedAgent(t *testing.T) {
 	s := shared.Parallel(t)
 
 	project := s.NewProject("revoked")
@@ -299,15 +271,13 @@ func TestRelayCutsRevokedAgent(t *testing.T) {
 	var watching watch.Interface
 	fixture.AwaitCluster(t, "the reader may watch", func(ctx context.Context) (bool, error) {
 		var err error
-		watching, err = client.CoreV1().Pods("default").Watch(
-			t.Context(),
-			metav1.ListOptions{FieldSelector: "metadata.name=none"},
-		)
+		watching, err = client.CoreV1().Pods("default").Watch(t.Context(),
+			metav1.ListOptions{FieldSelector: "metadata.name=none"})
 		return err == nil, nil
 	})
 	defer watching.Stop()
 	s.CLI().OK("agent", "revoke", "revoked")
-	for open := true; open; { // until it is cut
+	for open := true; open; { // until it is closed
 		_, open = <-watching.ResultChan()
 	}
 	for _, id := range connected(s, revoked.ID) {
@@ -316,7 +286,7 @@ func TestRelayCutsRevokedAgent(t *testing.T) {
 	_, err = client.CoreV1().Pods("default").List(t.Context(), metav1.ListOptions{})
 	var refusal apierrors.APIStatus
 	require.ErrorAs(t, err, &refusal)
-	require.EqualValues(t, http.StatusConflict, refusal.Status().Code, "it does not wait for one that will not come")
+	require.EqualValues(t, http.StatusConflict, refusal.Status().Code, "a request to a revoked agent fails at once")
 	require.Empty(t, cli.OK("relay", "agents", strconv.FormatInt(revoked.ID, 10)))
 }
 

@@ -21,25 +21,25 @@ import (
 // failingSize is how many workspaces the cluster refuses.
 const failingSize = 1000
 
-// TestBackoffDelaysNobody lets the cluster refuse a thousand workspaces repeatedly. Healthy ones
-// start and stop meanwhile.
+// TestBackoffDelaysNobody makes the cluster reject a thousand workspaces repeatedly. Healthy ones
+// start meanwhile.
 func TestBackoffDelaysNobody(t *testing.T) {
 	s := shared.Exclusive(t)
 	refuseNamespaces(s, fmt.Sprintf("ws-%d-failing-", s.AgentID))
 	begun := time.Now()
 	failing := newWorkspaceGroup(s, "failing", failingSize, s.AgentID)
-	t.Logf("%d workspaces asked for in %s", len(failing), time.Since(begun).Round(time.Millisecond))
+	t.Logf("%d workspaces requested in %s", len(failing), time.Since(begun).Round(time.Millisecond))
 	failing.await("Error", func(now *statev1.Workspace) bool {
 		return now.GetActualState() == statev1.ActualState_ACTUAL_STATE_ERROR && now.GetReason() == "AdmissionRefused" &&
-			strings.Contains(now.GetMessage(), "no room for the failing")
+			strings.Contains(now.GetMessage(), "the policy rejects this namespace")
 	})
-	t.Logf("all were refused once %s after the first was asked for", time.Since(begun).Round(time.Millisecond))
+	t.Logf("each was rejected at least once %s after the first request", time.Since(begun).Round(time.Millisecond))
 
 	for i := range 3 {
-		asked := time.Now()
+		requested := time.Now()
 		healthy := newWorkspaceGroup(s, "healthy-"+strconv.Itoa(i), 1, s.AgentID)[0]
 		healthy.AwaitRunning()
-		running := time.Since(asked)
+		running := time.Since(requested)
 		seen, turn := healthy.BackoffTurn()
 		between := 0
 		for _, attempts := range s.Failures(s.AgentID) {
@@ -49,14 +49,14 @@ func TestBackoffDelaysNobody(t *testing.T) {
 				}
 			}
 		}
-		t.Logf("a healthy workspace was Running after %s; it waited %s for its turn, in which %d attempts at others ended",
+		t.Logf("a healthy workspace was Running after %s; it was queued for %s, during which %d other attempts ended",
 			running.Round(time.Millisecond), turn.Sub(seen), between)
-		require.Less(t, between, failingSize/4, "it does not wait for the others' next attempts")
+		require.Less(t, between, failingSize/4, "it is not queued behind all retries")
 	}
 	require.Eventually(t, func() bool {
 		consumer, err := s.JS.Consumer(t.Context(), topology.StreamDesired, topology.DispatcherConsumer(s.AgentID))
 		return err == nil && consumer.CachedInfo().NumAckPending == 0 && consumer.CachedInfo().NumPending == 0
-	}, fixture.Timeout, fixture.PollInterval, "what is tried again occupies no place in the consumer")
+	}, fixture.Timeout, fixture.PollInterval, "retries are not pending in the consumer")
 
 	attempts := 0
 	failures := s.Failures(s.AgentID)
@@ -87,33 +87,26 @@ func refuseNamespaces(s *fixture.System, prefix string) {
 			},
 			Validations: []admissionv1.Validation{
 				{
-					Expression: "!object.metadata.name.startsWith(" + strconv.Quote(
-						prefix,
-					) + ")",
-					Message: "there is no room for the failing",
+					Expression: "!object.metadata.name.startsWith(" + strconv.Quote(prefix) + ")",
+					Message:    "the policy rejects this namespace",
 				},
 			},
 		},
 	}, metav1.CreateOptions{})
 	require.NoError(t, err)
-	_, err = admission.ValidatingAdmissionPolicyBindings().Create(
-		t.Context(),
-		&admissionv1.ValidatingAdmissionPolicyBinding{
-			ObjectMeta: name,
-			Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{
-				PolicyName:        name.Name,
-				ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny},
-			},
+	binding := &admissionv1.ValidatingAdmissionPolicyBinding{
+		ObjectMeta: name,
+		Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{
+			PolicyName:        name.Name,
+			ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny},
 		},
-		metav1.CreateOptions{},
-	)
+	}
+	_, err = admission.ValidatingAdmissionPolicyBindings().Create(t.Context(), binding, metav1.CreateOptions{})
 	require.NoError(t, err)
 	fixture.AwaitCluster(t, "the policy is in force", func(ctx context.Context) (bool, error) {
-		_, err := s.Kube.CoreV1().Namespaces().Create(
-			ctx,
-			&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: prefix + "probe"}},
-			metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}},
-		)
-		return err != nil && strings.Contains(err.Error(), "no room"), nil
+		probe := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: prefix + "probe"}}
+		dryRun := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}
+		_, err := s.Kube.CoreV1().Namespaces().Create(ctx, probe, dryRun)
+		return err != nil && strings.Contains(err.Error(), "the policy rejects"), nil
 	})
 }

@@ -26,16 +26,16 @@ func TestConvergence(t *testing.T) {
 	}
 	begun := time.Now()
 	all := newWorkspaceGroup(s, "group", groupSize, agents...)
-	t.Logf("%d workspaces asked for in %s", len(all), time.Since(begun).Round(time.Millisecond))
+	t.Logf("%d workspaces requested in %s", len(all), time.Since(begun).Round(time.Millisecond))
 	all.await("Running", fixture.Settled(statev1.ActualState_ACTUAL_STATE_RUNNING))
-	t.Logf("Running %s after the first was asked for", time.Since(begun).Round(time.Millisecond))
+	t.Logf("Running %s after the first request", time.Since(begun).Round(time.Millisecond))
 
 	stopped, restarted, ended := all[:groupSize/3], all[groupSize/3:2*groupSize/3], all[2*groupSize/3:]
 	begun = time.Now()
 	ended.setDesired(t, statev1.DesiredState_DESIRED_STATE_TERMINATED)
 	restarted.setDesired(t, statev1.DesiredState_DESIRED_STATE_RESTART_REQUESTED)
 	stopped.setDesired(t, statev1.DesiredState_DESIRED_STATE_STOPPED)
-	t.Logf("changes asked for in %s", time.Since(begun).Round(time.Millisecond))
+	t.Logf("changes requested in %s", time.Since(begun).Round(time.Millisecond))
 	stopped.await("Stopped", fixture.Settled(statev1.ActualState_ACTUAL_STATE_STOPPED))
 	t.Logf("Stopped after %s", time.Since(begun).Round(time.Millisecond))
 	restarted.await("Running again", func(now *statev1.Workspace) bool {
@@ -46,19 +46,15 @@ func TestConvergence(t *testing.T) {
 	ended.await("Terminated", fixture.Settled(statev1.ActualState_ACTUAL_STATE_TERMINATED))
 	t.Logf("Terminated after %s", time.Since(begun).Round(time.Millisecond))
 
-	deployments, err := s.Kube.AppsV1().Deployments("").List(
-		t.Context(),
-		metav1.ListOptions{LabelSelector: fixture.LabelWorkspace},
-	)
+	deployments, err := s.Kube.AppsV1().Deployments("").List(t.Context(),
+		metav1.ListOptions{LabelSelector: fixture.LabelWorkspace})
 	require.NoError(t, err)
 	present := map[string]int32{}
 	for _, d := range deployments.Items {
 		present[d.Labels[fixture.LabelWorkspace]] = d.Status.Replicas
 	}
-	namespaces, err := s.Kube.CoreV1().Namespaces().List(
-		t.Context(),
-		metav1.ListOptions{LabelSelector: fixture.LabelWorkspace},
-	)
+	namespaces, err := s.Kube.CoreV1().Namespaces().List(t.Context(),
+		metav1.ListOptions{LabelSelector: fixture.LabelWorkspace})
 	require.NoError(t, err)
 	require.Len(t, namespaces.Items, len(present))
 	for _, w := range stopped {

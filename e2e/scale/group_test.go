@@ -50,24 +50,24 @@ func newWorkspaceGroup(s *fixture.System, name string, size int, agents ...int64
 			Name: w.Name, ProjectId: w.ProjectID, AgentId: w.AgentID, IdempotencyKey: w.Name,
 			Overrides: &statev1.WorkspaceOverrides{Image: fixture.GoodImage, Cpu: "10m", Memory: "16Mi", VolumeSize: "1Gi"},
 		}
-		var twin errgroup.Group
-		made := make([]*statev1.Workspace, 2)
-		for i := range made {
-			twin.Go(func() error {
+		var duplicates errgroup.Group
+		created := make([]*statev1.Workspace, 2)
+		for i := range created {
+			duplicates.Go(func() error {
 				response, err := s.API.Workspaces.CreateWorkspace(ctx, connect.NewRequest(request))
 				if err == nil {
-					made[i] = response.Msg.GetWorkspace()
+					created[i] = response.Msg.GetWorkspace()
 				}
 				return err
 			})
 		}
-		if err := twin.Wait(); err != nil {
+		if err := duplicates.Wait(); err != nil {
 			return err
 		}
-		if made[0].GetId() != made[1].GetId() {
-			return fmt.Errorf("workspace %s was made twice", w.Name)
+		if created[0].GetId() != created[1].GetId() {
+			return fmt.Errorf("workspace %s was created twice", w.Name)
 		}
-		w.ID, w.Namespace = made[0].GetId(), made[0].GetNamespace()
+		w.ID, w.Namespace = created[0].GetId(), created[0].GetNamespace()
 		return nil
 	})
 	return c
@@ -76,10 +76,8 @@ func newWorkspaceGroup(s *fixture.System, name string, size int, agents ...int64
 func (c workspaceGroup) setDesired(t testing.TB, state statev1.DesiredState) {
 	t.Helper()
 	c.each(t, func(ctx context.Context, _ int, w *fixture.Workspace) error {
-		_, err := w.System.API.Workspaces.SetDesiredState(
-			ctx,
-			connect.NewRequest(&statev1.SetDesiredStateRequest{Workspace: w.Reference(), DesiredState: state}),
-		)
+		_, err := w.System.API.Workspaces.SetDesiredState(ctx,
+			connect.NewRequest(&statev1.SetDesiredStateRequest{Workspace: w.Reference(), DesiredState: state}))
 		return err
 	})
 }
@@ -114,12 +112,7 @@ func (c workspaceGroup) await(wanted string, is func(*statev1.Workspace) bool) {
 		}
 	}
 	for _, last := range missing {
-		require.FailNow(
-			t,
-			fmt.Sprintf("%d of %d workspaces did not become %s", len(missing), len(c), wanted),
-			"%v\none was last seen as: %v",
-			stream.Err(),
-			last,
-		)
+		require.FailNow(t, fmt.Sprintf("%d of %d workspaces did not become %s", len(missing), len(c), wanted),
+			"%v\none was last seen as: %v", stream.Err(), last)
 	}
 }

@@ -23,10 +23,7 @@ import (
 func connectAgent(c natsauth.AgentCredentials, options ...nats.Option) (*nats.Conn, error) {
 	user := strconv.FormatInt(c.AgentID, 10)
 	base := []nats.Option{
-		nats.UserInfo(
-			user,
-			c.Token,
-		),
+		nats.UserInfo(user, c.Token),
 		nats.CustomInboxPrefix(natsauth.InboxPrefix(user)),
 		nats.NoReconnect(),
 		nats.Timeout(fixture.Timeout),
@@ -34,7 +31,7 @@ func connectAgent(c natsauth.AgentCredentials, options ...nats.Option) (*nats.Co
 	return nats.Connect(c.ServerURLs[0], append(base, options...)...)
 }
 
-// attacker is an agent with real credentials that tries to do harm.
+// attacker is an agent with real credentials that tries to reach data of others.
 type attacker struct {
 	t    testing.TB
 	s    *fixture.System
@@ -43,10 +40,10 @@ type attacker struct {
 	// own are its credentials; workspace is the id of a workspace of its own.
 	own       natsauth.AgentCredentials
 	workspace string
-	// complaints receives the errors that the server sends to its connection.
-	complaints chan error
-	// traceSubject is where a message trace was to go: the server may name it in a complaint
-	// instead of the subject.
+	// violations receives the errors that the server sends to its connection.
+	violations chan error
+	// traceSubject is the subject of a message trace: a permission violation may name it instead of the
+	// message's subject.
 	traceSubject string
 	// stolen receives answers that the attacker must not get.
 	stolen *nats.Subscription
@@ -55,17 +52,15 @@ type attacker struct {
 // newAttacker connects an attacker.
 func newAttacker(s *fixture.System, own natsauth.AgentCredentials, workspace string) *attacker {
 	s.T.Helper()
-	i := &attacker{t: s.T, s: s, own: own, workspace: workspace, complaints: make(chan error, 100)}
+	i := &attacker{t: s.T, s: s, own: own, workspace: workspace, violations: make(chan error, 100)}
 	var err error
-	i.conn, err = connectAgent(
-		own,
-		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { i.complaints <- err }),
-	)
+	i.conn, err = connectAgent(own,
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { i.violations <- err }))
 	require.NoError(s.T, err)
 	s.T.Cleanup(i.conn.Close)
 	i.js, err = jetstream.New(i.conn)
 	require.NoError(s.T, err)
-	i.stolen, err = i.conn.SubscribeSync(i.inbox("loot.>"))
+	i.stolen, err = i.conn.SubscribeSync(i.inbox("stolen.>"))
 	require.NoError(s.T, err)
 	return i
 }
@@ -82,22 +77,22 @@ func (i *attacker) in(t testing.TB) *attacker {
 	return &here
 }
 
-// awaitComplaint waits for the server's next complaint.
-func (i *attacker) awaitComplaint(about string) {
+// awaitViolation waits for the next permission violation and checks what it is about.
+func (i *attacker) awaitViolation(about string) {
 	i.t.Helper()
 	select {
-	case complaint := <-i.complaints:
-		require.ErrorIs(i.t, complaint, nats.ErrPermissionViolation, about)
-		if !i.isTraceSubject(complaint) {
-			require.ErrorContains(i.t, complaint, about)
+	case violation := <-i.violations:
+		require.ErrorIs(i.t, violation, nats.ErrPermissionViolation, about)
+		if !i.isTraceSubject(violation) {
+			require.ErrorContains(i.t, violation, about)
 		}
 	case <-time.After(fixture.Timeout):
-		require.FailNow(i.t, "the server does not complain", about)
+		require.FailNow(i.t, "the server reports no permission violation", about)
 	}
 }
 
-func (i *attacker) isTraceSubject(complaint error) bool {
-	return i.traceSubject != "" && strings.Contains(complaint.Error(), strconv.Quote(i.traceSubject))
+func (i *attacker) isTraceSubject(violation error) bool {
+	return i.traceSubject != "" && strings.Contains(violation.Error(), strconv.Quote(i.traceSubject))
 }
 
 func (i *attacker) flush() {
@@ -105,13 +100,13 @@ func (i *attacker) flush() {
 	require.NoError(i.t, i.conn.FlushTimeout(fixture.Timeout))
 }
 
-// publishDenied publishes a message that the server must refuse with a complaint.
+// publishDenied publishes a message that the server must refuse with a permission violation.
 func (i *attacker) publishDenied(subject string, data []byte, header nats.Header) {
 	i.t.Helper()
-	msg := &nats.Msg{Subject: subject, Reply: i.inbox("loot." + strconv.Itoa(len(subject))), Header: header, Data: data}
+	msg := &nats.Msg{Subject: subject, Reply: i.inbox("stolen." + strconv.Itoa(len(subject))), Header: header, Data: data}
 	require.NoError(i.t, i.conn.PublishMsg(msg), subject)
 	i.flush()
-	i.awaitComplaint(fmt.Sprintf("%q", subject))
+	i.awaitViolation(fmt.Sprintf("%q", subject))
 }
 
 // publish publishes a message on a subject of the attacker's own, which the server accepts.
@@ -126,12 +121,12 @@ func (i *attacker) subscribeDenied(subject, queue string) {
 	subscription, err := i.conn.QueueSubscribeSync(subject, queue)
 	require.NoError(i.t, err)
 	i.flush()
-	i.awaitComplaint(subject)
+	i.awaitViolation(subject)
 	require.NoError(i.t, subscription.Unsubscribe())
 }
 
-// awaitSettled returns when everything published before has taken effect: on each path an honest
-// exchange follows it.
+// awaitSettled returns when everything published before has taken effect: it sends a permitted request on each
+// path and waits for the reply.
 func (i *attacker) awaitSettled() {
 	i.t.Helper()
 	ctx := i.t.Context()
@@ -139,7 +134,7 @@ func (i *attacker) awaitSettled() {
 	require.NoError(i.t, err)
 	_, err = i.js.Publish(ctx, stack.Cell.Applied(i.own.AgentID, i.workspace), []byte("honest"))
 	require.NoError(i.t, err)
-	i.ask(stack.Cell.Secret(i.own.AgentID, i.workspace), []byte("{}"))
+	i.request(stack.Cell.Secret(i.own.AgentID, i.workspace), []byte("{}"))
 	for _, consumer := range topology.AgentConsumers(stack.Cell, i.own.AgentID) {
 		_, err := i.js.Consumer(ctx, consumer.Stream, consumer.Config.Durable)
 		require.NoError(i.t, err)
@@ -147,8 +142,8 @@ func (i *attacker) awaitSettled() {
 	i.flush()
 }
 
-// ask repeats a request until it is answered: a caller with too many requests gets no answer.
-func (i *attacker) ask(subject string, data []byte) *nats.Msg {
+// request repeats a request until it is answered: a caller with too many requests gets no answer.
+func (i *attacker) request(subject string, data []byte) *nats.Msg {
 	i.t.Helper()
 	answer, err := backoff.Retry(
 		i.t.Context(),
@@ -174,16 +169,16 @@ func (i *attacker) requireNothingReceived() {
 		require.NoError(i.t, err)
 		require.FailNow(i.t, "the attacker has got an answer", "%s: %v %s", msg.Subject, msg.Header, msg.Data)
 	}
-	for len(i.complaints) > 0 {
-		if complaint := <-i.complaints; !i.isTraceSubject(complaint) {
-			require.NoError(i.t, complaint, "an unexpected complaint")
+	for len(i.violations) > 0 {
+		if violation := <-i.violations; !i.isTraceSubject(violation) {
+			require.NoError(i.t, violation, "an unexpected permission violation")
 		}
 	}
 	require.True(i.t, i.conn.IsConnected())
 }
 
-// recorder records what arrives in somebody's inboxes. The owner's name is known to everyone, the
-// rest of a real inbox to nobody.
+// recorder records what arrives in inboxes. An attacker knows the prefix of an inbox, which has its owner's name,
+// but not the random rest.
 type recorder struct {
 	mu       sync.Mutex
 	received []string

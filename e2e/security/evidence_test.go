@@ -68,15 +68,13 @@ func (s *isolationScenario) evidence() map[string]any {
 	}
 	require.NoError(s.T, streams.Err())
 	for _, w := range s.workspaces {
-		shown, err := s.API.Workspaces.GetWorkspace(
-			s.T.Context(),
-			connect.NewRequest(&statev1.GetWorkspaceRequest{Workspace: w.Reference()}),
-		)
+		request := &statev1.GetWorkspaceRequest{Workspace: w.Reference()}
+		shown, err := s.API.Workspaces.GetWorkspace(s.T.Context(), connect.NewRequest(request))
 		require.NoError(s.T, err)
 		found["workspace "+w.Name] = protojson.Format(shown.Msg.GetWorkspace())
 	}
-	for name, ear := range s.recorders {
-		found["received at "+name] = ear.all()
+	for name, recorder := range s.recorders {
+		found["received at "+name] = recorder.all()
 	}
 	return found
 }
@@ -113,27 +111,16 @@ func (s *isolationScenario) ofStream(found map[string]any, info *jetstream.Strea
 			found[name+" "+consumer.Name] = []any{consumer.Config, consumer.Created}
 		case strconv.FormatInt(s.bystander, 10):
 			found[name+" "+consumer.Name] = []any{
-				consumer.Config,
-				consumer.Created,
-				consumer.Delivered.Stream,
-				consumer.AckFloor.Stream,
-				consumer.Paused,
+				consumer.Config, consumer.Created, consumer.Delivered.Stream, consumer.AckFloor.Stream, consumer.Paused,
 			}
 		default:
 			if consumer.Config.Durable == "" && !strings.Contains(consumer.Name, attackName) {
-				continue // the state service's own, which moves on
+				continue // a consumer of the state service, which advances
 			}
 			found[name+" "+consumer.Name] = []any{
-				consumer.Config,
-				consumer.Created,
-				consumer.Delivered.Consumer,
-				consumer.Delivered.Stream,
-				consumer.AckFloor.Stream,
-				consumer.Paused,
-				consumer.NumAckPending,
-				consumer.NumRedelivered,
-				consumer.NumPending,
-				consumer.NumWaiting,
+				consumer.Config, consumer.Created, consumer.Delivered.Consumer, consumer.Delivered.Stream,
+				consumer.AckFloor.Stream, consumer.Paused, consumer.NumAckPending, consumer.NumRedelivered,
+				consumer.NumPending, consumer.NumWaiting,
 			}
 		}
 	}

@@ -18,8 +18,7 @@ import (
 	"lockstep.internal/tools/stack"
 )
 
-// TestForgeryRejected lets an agent of another project, with real credentials, report on somebody
-// else's cluster.
+// TestForgeryRejected lets an agent with real credentials report on a cluster of another project.
 func TestForgeryRejected(t *testing.T) {
 	t.Parallel()
 	s := fixture.StartWith(t, stack.Options{Workloads: watcher.Workloads{Enabled: true}})
@@ -45,7 +44,7 @@ func TestForgeryRejected(t *testing.T) {
 	// Every forged report becomes a dead letter with a reason. No fact is published, and the
 	// owner's reports still count.
 	dead := stack.Cell.Prefix(topology.FamilyDead) + ".deploys.observed." + strconv.FormatInt(own.AgentID, 10) + "."
-	lies := func() (found []fixture.Record) {
+	forged := func() (found []fixture.Record) {
 		for _, r := range s.Records(topology.FamilyDead) {
 			if strings.HasPrefix(r.Subject, dead) {
 				found = append(found, r)
@@ -53,13 +52,10 @@ func TestForgeryRejected(t *testing.T) {
 		}
 		return found
 	}
-	require.Eventually(t, func() bool { return len(lies()) >= count }, fixture.Timeout, fixture.PollInterval)
-	for _, lie := range lies() {
-		require.Contains(
-			t,
-			lie.Header.Get("Lockstep-Dead-Reason"),
-			fmt.Sprintf("whose agent reported it first; agent %d belongs to project", own.AgentID),
-		)
+	require.Eventually(t, func() bool { return len(forged()) >= count }, fixture.Timeout, fixture.PollInterval)
+	for _, letter := range forged() {
+		reason := fmt.Sprintf("whose agent reported it first; agent %d belongs to project", own.AgentID)
+		require.Contains(t, letter.Header.Get("Lockstep-Dead-Reason"), reason)
 	}
 	after := s.Records(topology.FamilyDeploy)
 	require.Len(t, after, len(before))
@@ -68,8 +64,8 @@ func TestForgeryRejected(t *testing.T) {
 	}
 	victim.SetImage(fixture.ThirdImage)
 	victim.RequireFacts(append(facts, "started 3", "completed 3")...)
-	require.Len(t, lies(), count)
-	require.Empty(t, i.complaints, "the server took all of it: the subjects were the forger's own")
+	require.Len(t, forged(), count)
+	require.Empty(t, i.violations, "the server accepts it: the subjects are the forger's own")
 	awaitDrained(s, "forged", 3)
 	moveCluster(s, project, own.AgentID)
 }
@@ -97,12 +93,10 @@ func moveCluster(s *fixture.System, to, agent int64) {
 	require.Regexp(t, fmt.Sprintf(`%s +%d .* user \d+ `, clusterUID(s), to), cli.OK("deploys", "clusters"))
 	late := &fixture.Workload{System: s, Namespace: "forged", Kind: "deployment"}
 	late.SetImage(fixture.SecondImage)
+	reason := fmt.Sprintf("to which an administrator assigned it; agent %d belongs to project %d", s.AgentID, s.ProjectID)
 	require.Eventually(t, func() bool {
 		return slices.ContainsFunc(cli.DeadLetters("--service", "deploys"), func(l fixture.DeadLetter) bool {
-			return strings.Contains(
-				l.Reason,
-				fmt.Sprintf("to which an administrator assigned it; agent %d belongs to project %d", s.AgentID, s.ProjectID),
-			)
+			return strings.Contains(l.Reason, reason)
 		})
 	}, fixture.Timeout, fixture.PollInterval)
 	require.Len(t, s.Records(topology.FamilyDeploy), count, "without a running rollout nothing is published")
@@ -130,7 +124,7 @@ func (i *attacker) forgeFacts(victim string) int {
 				}
 			}
 			header.Set("ce-source", strings.Replace(r.Header.Get("ce-source"), "/"+victim+"/", "/"+own+"/", 1))
-			header.Set("ce-id", fmt.Sprintf("lie-%d-%d", r.Sequence, n))
+			header.Set("ce-id", fmt.Sprintf("forged-%d-%d", r.Sequence, n))
 			i.publish(&nats.Msg{Subject: prefix + own + "." + rest, Header: header, Data: data})
 			count++
 		}

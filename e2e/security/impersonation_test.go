@@ -27,10 +27,8 @@ func (s *isolationScenario) revokedAgent() natsauth.AgentCredentials {
 	conn, err := connectAgent(credentials)
 	require.NoError(s.T, err, "it could connect")
 	conn.Close()
-	_, err = s.API.Agents.RevokeAgent(
-		s.T.Context(),
-		connect.NewRequest(&statev1.RevokeAgentRequest{Id: credentials.AgentID}),
-	)
+	_, err = s.API.Agents.RevokeAgent(s.T.Context(),
+		connect.NewRequest(&statev1.RevokeAgentRequest{Id: credentials.AgentID}))
 	require.NoError(s.T, err)
 	awaitOutboxEmpty(s.System)
 	return credentials

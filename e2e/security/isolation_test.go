@@ -34,20 +34,18 @@ import (
 // TestIsolation lets an agent with real credentials try everything that could reach another agent.
 func TestIsolation(t *testing.T) {
 	t.Parallel()
-	s := fixture.StartWith(
-		t,
-		stack.Options{Workloads: watcher.Workloads{Enabled: true}, Configure: func(service string, config any) {
-			// The victim's agent is in the bystander's cluster and does not report its workloads.
-			if cfg, is := config.(*watcher.Config); is && service == stack.Watcher &&
-				filepath.Base(cfg.CredentialsFile) == victimName+".json" {
-				cfg.Workloads.Enabled = false
-			}
-		}},
-	)
+	configure := func(service string, config any) {
+		// The victim's agent is in the bystander's cluster and does not report its workloads.
+		if cfg, is := config.(*watcher.Config); is && service == stack.Watcher &&
+			filepath.Base(cfg.CredentialsFile) == victimName+".json" {
+			cfg.Workloads.Enabled = false
+		}
+	}
+	s := fixture.StartWith(t, stack.Options{Workloads: watcher.Workloads{Enabled: true}, Configure: configure})
 	ours := s.NewDeployment("isolated", 2)
 	ours.SetImage(fixture.SecondImage)
 	ours.RequireFacts("started 1", "completed 1", "started 2", "completed 2")
-	sc := scene(s)
+	sc := newScenario(s)
 	s.Sequence(
 		fixture.Case{Name: "rollouts are visible to their project only", Test: func(s *fixture.System) {
 			here := *ours
@@ -60,7 +58,7 @@ func TestIsolation(t *testing.T) {
 			Test: func(s *fixture.System) { attackerChangesAndReceivesNothing(sc.in(s.T)) },
 		},
 		fixture.Case{
-			Name: "a flooding agent starves nobody",
+			Name: "a flooding agent starves no other",
 			Test: func(s *fixture.System) { floodingAgentStarvesNobody(sc.in(s.T)) },
 		},
 		fixture.Case{
@@ -95,8 +93,8 @@ func awaitDrained(s *fixture.System, namespace string, rollouts int) {
 	}, fixture.Timeout, fixture.PollInterval)
 }
 
-// scene prepares a working bystander, a victim with data in each of its streams, and an attacker.
-func scene(s *fixture.System) *isolationScenario {
+// newScenario prepares a working bystander, a victim with data in each of its streams, and an attacker.
+func newScenario(s *fixture.System) *isolationScenario {
 	t := s.T
 	t.Helper()
 	sc := &isolationScenario{System: s, bystander: s.AgentID, recorders: map[string]*recorder{}}
@@ -124,14 +122,12 @@ func scene(s *fixture.System) *isolationScenario {
 		},
 	})
 	theirs.AwaitRunning()
-	sc.own = s.CreateWith(
-		&statev1.CreateWorkspaceRequest{
-			Name:      "intruders",
-			ProjectId: sc.project,
-			AgentId:   sc.attacker.AgentID,
-			Overrides: &statev1.WorkspaceOverrides{Image: fixture.GoodImage},
-		},
-	)
+	sc.own = s.CreateWith(&statev1.CreateWorkspaceRequest{
+		Name:      "intruders",
+		ProjectId: sc.project,
+		AgentId:   sc.attacker.AgentID,
+		Overrides: &statev1.WorkspaceOverrides{Image: fixture.GoodImage},
+	})
 	sc.workspaces = []*fixture.Workspace{theirs, s.CreateRunning("bystanders")}
 	require.NoError(t, s.StopService(stack.WatcherOf(victim.Name)))
 	require.NoError(t, s.StopService(stack.DispatcherOf(victim.Name)))
@@ -151,14 +147,8 @@ func (s *isolationScenario) leaveUnacknowledged() {
 	conn, err := connectAgent(s.victim)
 	require.NoError(t, err)
 	defer conn.Close()
-	consumer, err := natstest.Open(
-		t,
-		conn,
-	).Consumer(
-		t.Context(),
-		topology.StreamDesired,
-		topology.DispatcherConsumer(s.victim.AgentID),
-	)
+	durable := topology.DispatcherConsumer(s.victim.AgentID)
+	consumer, err := natstest.Open(t, conn).Consumer(t.Context(), topology.StreamDesired, durable)
 	require.NoError(t, err)
 	batch, err := consumer.Fetch(1, jetstream.FetchMaxWait(fixture.Timeout))
 	require.NoError(t, err)
@@ -182,7 +172,7 @@ func awaitOutboxEmpty(s *fixture.System) {
 // awaitQuiet waits until the pull requests of the victim's stopped services have expired.
 func (s *isolationScenario) awaitQuiet() {
 	s.T.Helper()
-	fixture.AwaitCluster(s.T, "requests of the victim's services run out", func(ctx context.Context) (bool, error) {
+	fixture.AwaitCluster(s.T, "pull requests of the victim's services expire", func(ctx context.Context) (bool, error) {
 		for _, made := range topology.AgentConsumers(stack.Cell, s.victim.AgentID) {
 			consumer, err := s.JS.Consumer(ctx, made.Stream, made.Config.Durable)
 			if err != nil || consumer.CachedInfo().NumWaiting > 0 {
@@ -193,42 +183,35 @@ func (s *isolationScenario) awaitQuiet() {
 	})
 }
 
-// listen records what arrives in inboxes that an attacker could guess if their names were not
-// random.
+// listen records what arrives in inboxes whose names an attacker could guess.
 func (s *isolationScenario) listen() {
 	s.T.Helper()
 	victim, err := connectAgent(s.victim)
 	require.NoError(s.T, err)
 	s.T.Cleanup(victim.Close)
-	s.recorders["the victim's inboxes"] = record(
-		s.T,
-		victim,
-		natsauth.InboxPrefix(strconv.FormatInt(s.victim.AgentID, 10))+".>",
-	)
+	inboxes := natsauth.InboxPrefix(strconv.FormatInt(s.victim.AgentID, 10)) + ".>"
+	s.recorders["the victim's inboxes"] = record(s.T, victim, inboxes)
 	for _, name := range []string{
 		natsauth.PrincipalState, natsauth.PrincipalDeploys, natsauth.PrincipalRelay, natsauth.PrincipalOperator,
 		natsauth.PrincipalCallout, natsauth.PrincipalSystem,
 	} {
-		s.recorders["inboxes of "+name] = record(
-			s.T,
-			principal(s.System, name),
-			natsauth.InboxPrefix(name)+"."+guessedInbox+".>",
-		)
+		guessed := natsauth.InboxPrefix(name) + "." + guessedInbox + ".>"
+		s.recorders["inboxes of "+name] = record(s.T, principal(s.System, name), guessed)
 	}
 }
 
 func attackerChangesAndReceivesNothing(s *isolationScenario) {
 	i := newAttacker(s.System, s.attacker, s.own.ID)
-	// Do what the attacker may do once before, so that its traces do not count as changes.
+	// The first permitted requests create subjects. They do not count as changes.
 	i.awaitSettled()
 	before := s.evidence()
 	require.Greater(s.T, len(before), 30)
-	attempts := s.attempts()
-	require.Greater(s.T, len(attempts), 80)
-	for _, attempt := range attempts {
-		s.Run(attempt.name, func(t *testing.T) {
+	attacks := s.attacks()
+	require.Greater(s.T, len(attacks), 80)
+	for _, attack := range attacks {
+		s.Run(attack.name, func(t *testing.T) {
 			here := i.in(t)
-			attempt.do(here)
+			attack.do(here)
 			here.awaitSettled()
 			here.requireNothingReceived()
 			require.Equal(t, before, s.in(t).evidence())
@@ -242,15 +225,15 @@ func attackerChangesAndReceivesNothing(s *isolationScenario) {
 	require.NotEqual(s.T, before, s.evidence())
 }
 
-// asksForSecretsOf requests, on the attacker's own subject, the secrets of others' workspaces by
+// requestSecretsOf requests, on the attacker's own subject, the secrets of others' workspaces by
 // their real names and digests.
-func (i *attacker) asksForSecretsOf(workspaces []*fixture.Workspace, victim int64) {
+func (i *attacker) requestSecretsOf(workspaces []*fixture.Workspace, victim int64) {
 	i.t.Helper()
 	for _, w := range workspaces {
 		for _, digest := range append(digests(i.s, w), "", "x") {
 			body, err := json.Marshal(map[string]string{"name": w.Name + "-env", "digest": digest})
 			require.NoError(i.t, err)
-			answer := i.ask(stack.Cell.Secret(i.own.AgentID, w.ID), body)
+			answer := i.request(stack.Cell.Secret(i.own.AgentID, w.ID), body)
 			var reply map[string]json.RawMessage
 			require.NoError(i.t, json.Unmarshal(answer.Data, &reply))
 			require.Contains(i.t, string(reply["error"]), "not_found", "%s", answer.Data)
@@ -260,29 +243,25 @@ func (i *attacker) asksForSecretsOf(workspaces []*fixture.Workspace, victim int6
 	}
 }
 
-// floodingAgentStarvesNobody requests once as the victim while the attacker requests without
-// waiting.
+// floodingAgentStarvesNobody sends one request of the victim behind many requests of the attacker.
 func floodingAgentStarvesNobody(s *isolationScenario) {
 	i := newAttacker(s.System, s.attacker, s.own.ID)
 	victim, err := connectAgent(s.victim)
 	require.NoError(s.T, err)
 	defer victim.Close()
-	body, err := json.Marshal(
-		map[string]string{"name": s.workspaces[0].Name + "-env", "digest": digests(s.System, s.workspaces[0])[0]},
-	)
+	digest := digests(s.System, s.workspaces[0])[0]
+	body, err := json.Marshal(map[string]string{"name": s.workspaces[0].Name + "-env", "digest": digest})
 	require.NoError(s.T, err)
 	for range 5000 {
-		i.publish(
-			&nats.Msg{
-				Subject: stack.Cell.Secret(i.own.AgentID, i.workspace),
-				Reply:   i.inbox("answers"),
-				Data:    []byte(`{"name":"x","digest":"y"}`),
-			},
-		)
+		i.publish(&nats.Msg{
+			Subject: stack.Cell.Secret(i.own.AgentID, i.workspace),
+			Reply:   i.inbox("answers"),
+			Data:    []byte(`{"name":"x","digest":"y"}`),
+		})
 	}
 	i.flush()
 	answer, err := victim.Request(stack.Cell.Secret(s.victim.AgentID, s.workspaces[0].ID), body, fixture.Timeout)
-	require.NoError(s.T, err, "asked once")
+	require.NoError(s.T, err, "the first request is answered")
 	require.NotContains(s.T, string(answer.Data), "error")
 	i.awaitSettled()
 	i.requireNothingReceived()
@@ -331,7 +310,7 @@ func (i *attacker) publishFalseFacts(s *isolationScenario) {
 					}
 				}
 				header.Set("ce-source", source)
-				header.Set("ce-id", fmt.Sprintf("lie-%d", count))
+				header.Set("ce-id", fmt.Sprintf("forged-%d", count))
 				i.publish(&nats.Msg{Subject: prefix + own + "." + rest, Header: header, Data: r.Data})
 				count++
 			}
@@ -339,7 +318,7 @@ func (i *attacker) publishFalseFacts(s *isolationScenario) {
 	}
 	require.Greater(i.t, count, 10)
 	// State has read everything when the messages after it are dead letters.
-	last := fmt.Sprintf("last-lie-%d", time.Now().UnixNano())
+	last := fmt.Sprintf("last-forged-%d", time.Now().UnixNano())
 	for _, subject := range []string{
 		stack.Cell.Observed(i.own.AgentID, last, "a", "b"), stack.Cell.Applied(i.own.AgentID, last),
 	} {
@@ -387,33 +366,33 @@ func credentialsOfOthersAreRefused(s *isolationScenario) {
 	require.NoError(s.T, err)
 	before := s.evidence()
 	for name, option := range map[string]nats.Option{
-		"no credentials":                      func(*nats.Options) error { return nil },
-		"one's own token as another":          nats.UserInfo(victim, s.attacker.Token),
-		"one's own token as state":            nats.UserInfo(natsauth.PrincipalState, s.attacker.Token),
-		"one's own token as nobody":           nats.UserInfo("", s.attacker.Token),
-		"one's own token alone":               nats.Token(s.attacker.Token),
-		"one's own id without a token":        nats.UserInfo(own, ""),
-		"another's id without a token":        nats.UserInfo(victim, ""),
-		"another's id with its hash's name":   nats.UserInfo(victim, "lsa_"+victim),
-		"two ids in one":                      nats.UserInfo(own+" "+victim, s.attacker.Token),
-		"another's id and a space":            nats.UserInfo(victim+" ", s.attacker.Token),
-		"a token that is revoked":             nats.UserInfo(strconv.FormatInt(revoked.AgentID, 10), revoked.Token),
-		"a token that is revoked, as oneself": nats.UserInfo(own, revoked.Token),
-		"a person's token":                    nats.UserInfo(own, personalToken(s.System)),
+		"no credentials":                    func(*nats.Options) error { return nil },
+		"own token as another agent":        nats.UserInfo(victim, s.attacker.Token),
+		"own token as state":                nats.UserInfo(natsauth.PrincipalState, s.attacker.Token),
+		"own token with an empty user":      nats.UserInfo("", s.attacker.Token),
+		"own token without a user":          nats.Token(s.attacker.Token),
+		"own id without a token":            nats.UserInfo(own, ""),
+		"another's id without a token":      nats.UserInfo(victim, ""),
+		"another's id with its hash's name": nats.UserInfo(victim, "lsa_"+victim),
+		"two ids in one":                    nats.UserInfo(own+" "+victim, s.attacker.Token),
+		"another's id and a space":          nats.UserInfo(victim+" ", s.attacker.Token),
+		"a revoked token":                   nats.UserInfo(strconv.FormatInt(revoked.AgentID, 10), revoked.Token),
+		"a revoked token with the own id":   nats.UserInfo(own, revoked.Token),
+		"a person's token":                  nats.UserInfo(own, personalToken(s.System)),
 		"an operator's public key": nats.Nkey(public, func([]byte) ([]byte, error) {
 			return []byte("signature"), nil
 		}),
-		"an operator's public key, signed by me": nats.Nkey(public, mine.Sign),
+		"an operator's public key with a signature of another key": nats.Nkey(public, mine.Sign),
 		"an operator's public key and a token": func(o *nats.Options) error {
 			o.User, o.Password = own, s.attacker.Token
 			return nats.Nkey(public, mine.Sign)(o)
 		},
-		"a key of one's own": nats.Nkey(publicOf(s.T, mine), mine.Sign),
-		"a user one has signed": nats.UserJWT(func() (string, error) {
+		"an own key": nats.Nkey(publicOf(s.T, mine), mine.Sign),
+		"a user JWT of an own issuer": nats.UserJWT(func() (string, error) {
 			return forgedUser(s.T, issuer, mine), nil
 		}, mine.Sign),
-		"a user nobody signed":    nats.UserJWT(func() (string, error) { return "a.b.c", nil }, mine.Sign),
-		"a user name of a server": nats.UserInfo("$SYS", s.attacker.Token),
+		"a malformed user JWT":      nats.UserJWT(func() (string, error) { return "a.b.c", nil }, mine.Sign),
+		"the user name of a system": nats.UserInfo("$SYS", s.attacker.Token),
 	} {
 		conn, err := nats.Connect(s.NATS().ClientURL(), option, nats.NoReconnect(), nats.Timeout(fixture.Timeout))
 		if err == nil {
@@ -432,10 +411,7 @@ func (s *isolationScenario) sendServerCommands() {
 	at, err := url.Parse(s.NATS().ClientURL())
 	require.NoError(t, err)
 	hello, err := json.Marshal(map[string]any{
-		"user": strconv.FormatInt(
-			s.attacker.AgentID,
-			10,
-		),
+		"user":     strconv.FormatInt(s.attacker.AgentID, 10),
 		"pass":     s.attacker.Token,
 		"verbose":  false,
 		"headers":  true,

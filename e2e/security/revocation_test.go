@@ -45,19 +45,16 @@ func TestRevocationDisconnects(t *testing.T) {
 	var closed sync.WaitGroup
 	for _, name := range spellingsOfID(leaver.AgentID) {
 		closed.Add(1)
-		conn, err := connectAgent(
-			leaver,
-			nats.UserInfo(name, leaver.Token),
-			nats.ClosedHandler(func(*nats.Conn) { closed.Done() }),
-		)
+		conn, err := connectAgent(leaver, nats.UserInfo(name, leaver.Token),
+			nats.ClosedHandler(func(*nats.Conn) { closed.Done() }))
 		require.NoError(t, err)
 		t.Cleanup(conn.Close)
 	}
 	var revoked atomic.Pointer[time.Time]
 	var admitted atomic.Int64
-	var coming sync.WaitGroup
+	var connecting sync.WaitGroup
 	for i := range parallelConnects {
-		coming.Go(func() {
+		connecting.Go(func() {
 			name := spellingsOfID(leaver.AgentID)[i%len(spellingsOfID(leaver.AgentID))]
 			for ctx.Err() == nil {
 				began := time.Now()
@@ -67,27 +64,22 @@ func TestRevocationDisconnects(t *testing.T) {
 				}
 				if at := revoked.Load(); at != nil && began.After(at.Add(disconnectLimit)) {
 					if err == nil {
-						t.Errorf("let in %s after the revocation", began.Sub(*at))
+						t.Errorf("accepted a connection %s after the revocation", began.Sub(*at))
 					}
 					return
 				}
 			}
 		})
 	}
-	require.Eventually(
-		t,
-		func() bool { return admitted.Load() > 3*parallelConnects },
-		fixture.Timeout,
-		fixture.PollInterval,
-		"agents come and go",
-	)
+	require.Eventually(t, func() bool { return admitted.Load() > 3*parallelConnects }, fixture.Timeout,
+		fixture.PollInterval, "agents connect and disconnect")
 
 	_, err = s.API.Agents.RevokeAgent(ctx, connect.NewRequest(&statev1.RevokeAgentRequest{Id: leaver.AgentID}))
 	require.NoError(t, err)
 	at := time.Now()
 	revoked.Store(&at)
 	closed.Wait()
-	coming.Wait()
+	connecting.Wait()
 	require.NoError(t, ctx.Err(), "a connection is not refused")
 
 	stream, err := s.JS.Stream(ctx, topology.StreamObserved)
@@ -95,7 +87,7 @@ func TestRevocationDisconnects(t *testing.T) {
 	last, err := stream.GetLastMsgForSubject(ctx, stack.Cell.ObservedTick(leaver.AgentID))
 	require.NoError(t, err)
 	late := last.Time.Sub(at)
-	t.Logf("the last that was taken came %s after the revocation", late)
+	t.Logf("the last accepted message arrived %s after the revocation", late)
 	require.Less(t, late, disconnectLimit)
 	require.Zero(t, connectionsOf(s, leaver.AgentID))
 }

@@ -21,19 +21,16 @@ func readSubscriber(t testing.TB, raw []byte) natsauth.SubscriberCredentials {
 	return c
 }
 
-// connectSubscriber connects as a user of a subscriber. It returns the server's complaints.
+// connectSubscriber connects as a user of a subscriber. The channel receives permission violations.
 func connectSubscriber(t testing.TB, c natsauth.SubscriberCredentials, user string) (*nats.Conn, chan error) {
 	t.Helper()
-	complaints := make(chan error, 100)
+	violations := make(chan error, 100)
 	options := []nats.Option{
-		nats.UserInfo(
-			user,
-			c.Password,
-		),
+		nats.UserInfo(user, c.Password),
 		nats.CustomInboxPrefix(c.InboxPrefix),
 		nats.NoReconnect(),
 		nats.Timeout(fixture.Timeout),
-		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { complaints <- err }),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { violations <- err }),
 	}
 	if c.CA != "" {
 		options = append(options, nats.RootCAs(c.CA))
@@ -41,17 +38,17 @@ func connectSubscriber(t testing.TB, c natsauth.SubscriberCredentials, user stri
 	conn, err := nats.Connect(c.URL, options...)
 	require.NoError(t, err)
 	t.Cleanup(conn.Close)
-	return conn, complaints
+	return conn, violations
 }
 
-// requireDenied waits for the server's complaint about the last operation.
-func requireDenied(t testing.TB, conn *nats.Conn, complaints chan error, what string) {
+// requireDenied waits for the permission violation of the last operation.
+func requireDenied(t testing.TB, conn *nats.Conn, violations chan error, what string) {
 	t.Helper()
 	require.NoError(t, conn.FlushTimeout(fixture.Timeout))
 	select {
-	case err := <-complaints:
+	case err := <-violations:
 		require.ErrorIs(t, err, nats.ErrPermissionViolation, what)
 	case <-time.After(fixture.Timeout):
-		require.FailNow(t, "the server lets it", what)
+		require.FailNow(t, "the server allows it", what)
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"connectrpc.com/connect"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
@@ -17,7 +16,7 @@ import (
 	"lockstep.internal/libs/topology"
 	deploysv1 "lockstep.internal/schemas/gen/lockstep/deploys/v1"
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
-	"lockstep.internal/tools/detection/played"
+	"lockstep.internal/tools/detection/watchertest"
 	"lockstep.internal/tools/stack"
 	"lockstep.internal/tools/testkit/natstest"
 )
@@ -43,12 +42,12 @@ type tenant struct {
 func rolloutsAreVisibleToOwnProjectOnly(s *isolationScenario, ours *fixture.Workload) {
 	t := s.T
 	i := newAttacker(s.System, s.attacker, s.own.ID)
-	w := &played.Watcher{
+	w := &watchertest.Watcher{
 		Cell:    stack.Cell,
 		Agent:   s.attacker.AgentID,
 		Cluster: otherCluster,
 		Now:     time.Now().Add(-time.Hour).UTC().Truncate(time.Second),
-		Say:     func(m *nats.Msg) error { i.publish(m); return nil },
+		Publish: func(m *nats.Msg) error { i.publish(m); return nil },
 	}
 	theirs := w.Deployment("theirs", nil)
 	for _, step := range []func() error{
@@ -67,7 +66,7 @@ func rolloutsAreVisibleToOwnProjectOnly(s *isolationScenario, ours *fixture.Work
 		roll:     func() { ours.SetImage(fixture.ThirdImage) },
 	}
 	there := &tenant{
-		workload: played.Namespace + "/deployment/theirs",
+		workload: watchertest.Namespace + "/deployment/theirs",
 		cluster:  otherCluster,
 		revision: "r3",
 		cli:      s.commandsOf("there", s.project),
@@ -100,27 +99,13 @@ func rolloutsAreVisibleToOwnProjectOnly(s *isolationScenario, ours *fixture.Work
 		}
 	}
 	s.subscribersReceiveOwnFacts(tenants)
-	require.Empty(t, i.complaints)
+	require.Empty(t, i.violations)
 }
 
 // commandsOf returns the CLI of a user who may read one project only.
 func (s *isolationScenario) commandsOf(name string, project int64) fixture.CLI {
 	s.T.Helper()
-	ctx := s.T.Context()
-	user, err := s.API.Directory.CreateUser(ctx, connect.NewRequest(&statev1.CreateUserRequest{Username: name}))
-	require.NoError(s.T, err)
-	id := user.Msg.GetUser().GetId()
-	_, err = s.API.Directory.PutMembership(
-		ctx,
-		connect.NewRequest(&statev1.PutMembershipRequest{Membership: &statev1.Membership{
-			UserId: id, Scope: statev1.ScopeKind_SCOPE_KIND_PROJECT, ScopeId: project, Role: statev1.Role_ROLE_READER,
-		}}),
-	)
-	require.NoError(s.T, err)
-	token, err := s.API.Tokens.CreateToken(ctx, connect.NewRequest(&statev1.CreateTokenRequest{Name: name, UserId: id}))
-	require.NoError(s.T, err)
-	s.Secrets.Add(token.Msg.GetValue())
-	return s.CLI().With("LOCKSTEP_TOKEN=" + token.Msg.GetValue())
+	return s.CLI().With("LOCKSTEP_TOKEN=" + s.NewUser(name, project, statev1.Role_ROLE_READER).Token)
 }
 
 func clusterUID(s *fixture.System) string {
@@ -140,7 +125,7 @@ func awaitFact(s *fixture.System, cluster, revision string) {
 	s.T.Helper()
 	require.Eventually(s.T, func() bool {
 		return slices.ContainsFunc(s.Records(topology.FamilyDeploy), func(r fixture.Record) bool {
-			return r.Subject == stack.Cell.Deploy(cluster, played.Namespace, "deployment", "theirs", "completed") &&
+			return r.Subject == stack.Cell.Deploy(cluster, watchertest.Namespace, "deployment", "theirs", "completed") &&
 				strings.Contains(string(r.Data), `"revision":`+revision)
 		})
 	}, fixture.Timeout, fixture.PollInterval)
@@ -157,7 +142,7 @@ func (own *tenant) requireSeesOnlyOwn(other *tenant) {
 		return code == 0 && strings.Contains(out, own.workload)
 	}, fixture.Timeout, fixture.PollInterval)
 	namespace, name := strings.Split(other.workload, "/")[0], strings.Split(other.workload, "/")[2]
-	for _, asked := range [][]string{
+	for _, query := range [][]string{
 		{"list", "--limit", "0"},
 		{"list", other.workload},
 		{"list", "--cluster", other.cluster},
@@ -169,24 +154,21 @@ func (own *tenant) requireSeesOnlyOwn(other *tenant) {
 		{"stats", "--since", "24h", "-n", namespace},
 	} {
 		for _, format := range []string{"table", "json"} {
-			out := own.cli.OK(append([]string{"deploys", "-o", format}, asked...)...)
-			require.NotContains(t, out, other.workload, asked)
-			require.NotContains(t, out, `"cluster_uid": "`+other.cluster, asked)
+			out := own.cli.OK(append([]string{"deploys", "-o", format}, query...)...)
+			require.NotContains(t, out, other.workload, query)
+			require.NotContains(t, out, `"cluster_uid": "`+other.cluster, query)
 		}
 	}
 	require.Contains(t, own.cli.OK("deploys", "stats", "--since", "24h"), own.workload)
-	found := fixture.ParseOutput(
-		t,
-		own.cli.OK("deploys", "list", own.workload, "-o", "json"),
-		&deploysv1.ListRolloutsResponse{},
-	).GetRollouts()
+	list := own.cli.OK("deploys", "list", own.workload, "-o", "json")
+	found := fixture.ParseOutput(t, list, &deploysv1.ListRolloutsResponse{}).GetRollouts()
 	require.NotEmpty(t, found)
 	own.rollout = found[0].GetId()
 	require.Contains(t, own.cli.OK("deploys", "get", own.rollout), own.workload)
 	for _, thing := range []string{other.workload, other.rollout} {
 		if thing != "" {
 			require.Contains(t, own.cli.Fails(5, "deploys", "get", thing), "does not exist")
-			require.Contains(t, other.cli.OK("deploys", "get", thing), other.workload, "which it does")
+			require.Contains(t, other.cli.OK("deploys", "get", thing), other.workload, "the rollout exists")
 		}
 	}
 	for _, command := range [][]string{
@@ -195,7 +177,8 @@ func (own *tenant) requireSeesOnlyOwn(other *tenant) {
 		{"clusters", "release", other.cluster, "--yes"},
 		{"sinks"},
 	} {
-		require.Contains(t, own.cli.Fails(4, append([]string{"deploys"}, command...)...), "is no administrator of this cell")
+		refusal := own.cli.Fails(4, append([]string{"deploys"}, command...)...)
+		require.Contains(t, refusal, "is not an administrator of this cell")
 	}
 }
 
@@ -221,16 +204,8 @@ func (s *isolationScenario) subscribersReceiveOwnFacts(tenants []*tenant) {
 	for n, own := range tenants {
 		name := []string{"tool-here", "tool-there"}[n]
 		file := filepath.Join(t.TempDir(), name+".json")
-		cli.OK(
-			"subscriber",
-			"create",
-			name,
-			"--filter",
-			"deploy."+own.cluster+".>",
-			"--from-beginning",
-			"--credentials",
-			file,
-		)
+		filter := "deploy." + own.cluster + ".>"
+		cli.OK("subscriber", "create", name, "--filter", filter, "--from-beginning", "--credentials", file)
 		raw, err := os.ReadFile(file)
 		require.NoError(t, err)
 		credentials[n] = readSubscriber(t, raw)
@@ -239,7 +214,7 @@ func (s *isolationScenario) subscribersReceiveOwnFacts(tenants []*tenant) {
 	for n, own := range tenants {
 		mine, theirs := credentials[n], credentials[1-n]
 		prefix := stack.Cell.Prefix(topology.FamilyDeploy) + "." + own.cluster + "."
-		reader, complaints := connectSubscriber(t, mine, mine.User)
+		reader, violations := connectSubscriber(t, mine, mine.User)
 		consumer, err := natstest.Open(t, reader).Consumer(t.Context(), mine.Stream, mine.Consumer)
 		require.NoError(t, err)
 		want := 0
@@ -257,7 +232,7 @@ func (s *isolationScenario) subscribersReceiveOwnFacts(tenants []*tenant) {
 		}
 		info, err := consumer.Info(t.Context())
 		require.NoError(t, err)
-		require.Zero(t, info.NumPending, "there is no more for it")
+		require.Zero(t, info.NumPending, "it has received all facts")
 		for _, subject := range []string{
 			"$JS.API.CONSUMER.MSG.NEXT." + theirs.Stream + "." + theirs.Consumer,
 			"$JS.API.CONSUMER.INFO." + theirs.Stream + "." + theirs.Consumer,
@@ -265,23 +240,23 @@ func (s *isolationScenario) subscribersReceiveOwnFacts(tenants []*tenant) {
 			"$JS.API.CONSUMER.CREATE." + theirs.Stream,
 		} {
 			require.NoError(t, reader.PublishRequest(subject, mine.InboxPrefix+".x", []byte("{}")))
-			requireDenied(t, reader, complaints, subject)
+			requireDenied(t, reader, violations, subject)
 		}
 		_, err = reader.SubscribeSync(theirs.Filter)
 		require.NoError(t, err)
-		requireDenied(t, reader, complaints, theirs.Filter)
+		requireDenied(t, reader, violations, theirs.Filter)
 
-		listener, complaints := connectSubscriber(t, mine, mine.Listener)
+		listener, violations := connectSubscriber(t, mine, mine.Listener)
 		for _, subject := range []string{
 			theirs.Filter, stack.Cell.All(topology.FamilyDeploy), stack.Cell.All(topology.FamilyObserved), ">",
 		} {
 			_, err = listener.SubscribeSync(subject)
 			require.NoError(t, err)
-			requireDenied(t, listener, complaints, subject)
+			requireDenied(t, listener, violations, subject)
 		}
 		_, err = listener.SubscribeSync(mine.Filter)
 		require.NoError(t, err)
 		require.NoError(t, listener.FlushTimeout(fixture.Timeout))
-		require.Empty(t, complaints, "its own subjects are allowed")
+		require.Empty(t, violations, "its own subjects are allowed")
 	}
 }

@@ -24,19 +24,19 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const (
-	cell     = topology.Cell("local")
-	patience = 3 * time.Minute
+	cell    = topology.Cell("local")
+	timeout = 3 * time.Minute
 )
 
-// bundle is a cell's NATS, who lets subscribers in, and who publishes facts.
-type bundle struct {
+// subscriberFixture has a NATS server, authenticates subscribers and publishes facts.
+type subscriberFixture struct {
 	server *natsd.Server
 	js     jetstream.JetStream
 	tokens map[string]string
 }
 
 // Authenticate accepts subscribers by name and token.
-func (b *bundle) Authenticate(_ context.Context, c natsauth.Credentials) (natsauth.Principal, error) {
+func (b *subscriberFixture) Authenticate(_ context.Context, c natsauth.Credentials) (natsauth.Principal, error) {
 	name, listens := natsauth.ParseSubscriberUser(c.User)
 	if token, known := b.tokens[name]; !known || token != c.Password || listens {
 		return natsauth.Principal{}, natsauth.ErrRefused
@@ -44,12 +44,12 @@ func (b *bundle) Authenticate(_ context.Context, c natsauth.Credentials) (natsau
 	return natsauth.Principal{Kind: natsauth.KindSubscriber, Name: name}, nil
 }
 
-func setup(t *testing.T, names ...string) *bundle {
+func setup(t *testing.T, names ...string) *subscriberFixture {
 	t.Helper()
 	dir := t.TempDir()
 	report, err := natsauth.Init(dir, natsauth.Options{Cell: cell})
 	require.NoError(t, err)
-	b := &bundle{
+	b := &subscriberFixture{
 		server: natstest.Start(t, natsd.Options{ConfigFile: report.ConfigFile, StoreDir: filepath.Join(dir, "store")}),
 		tokens: map[string]string{},
 	}
@@ -64,11 +64,8 @@ func setup(t *testing.T, names ...string) *bundle {
 		b.tokens[name] = natsauth.NewToken(natsauth.TokenSubscriber)
 		require.NoError(
 			t,
-			topology.EnsureSubscriber(
-				t.Context(),
-				state,
-				topology.Subscriber{Name: name, Filter: cell.All(topology.FamilyDeploy)},
-			),
+			topology.EnsureSubscriber(t.Context(), state,
+				topology.Subscriber{Name: name, Filter: cell.All(topology.FamilyDeploy)}),
 		)
 	}
 	b.js = natstest.Open(t, as(natsauth.PrincipalOperator))
@@ -77,7 +74,7 @@ func setup(t *testing.T, names ...string) *bundle {
 }
 
 // admit accepts subscribers until the test ends.
-func (b *bundle) admit(t *testing.T, dir string, conn *nats.Conn) {
+func (b *subscriberFixture) admit(t *testing.T, dir string, conn *nats.Conn) {
 	t.Helper()
 	keys, err := natsauth.LoadCalloutKeys(dir)
 	require.NoError(t, err)
@@ -90,7 +87,7 @@ func (b *bundle) admit(t *testing.T, dir string, conn *nats.Conn) {
 }
 
 // credentials writes a subscriber's credentials to a file.
-func (b *bundle) credentials(t *testing.T, name string) string {
+func (b *subscriberFixture) credentials(t *testing.T, name string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name+".json")
 	require.NoError(t, natsauth.WriteSubscriberCredentials(path, natsauth.SubscriberCredentials{
@@ -108,7 +105,7 @@ func (b *bundle) credentials(t *testing.T, name string) string {
 }
 
 // publish publishes facts as the service deploys does: CDEvents with Lockstep's data in customData.
-func (b *bundle) publish(t *testing.T, from, to int) {
+func (b *subscriberFixture) publish(t *testing.T, from, to int) {
 	t.Helper()
 	for n := from; n <= to; n++ {
 		at, took := time.Date(2026, 3, 2, 10, 40, n, 0, time.UTC), 1000*n
@@ -127,9 +124,7 @@ func (b *bundle) publish(t *testing.T, from, to int) {
 			},
 			"customDataContentType": "application/json",
 			"customData": events.DeployFact{
-				Fact: events.Fact(
-					name,
-				),
+				Fact:       events.Fact(name),
 				Sequence:   n,
 				OccurredAt: at,
 				ObservedAt: at,
@@ -145,12 +140,12 @@ func (b *bundle) publish(t *testing.T, from, to int) {
 		require.Eventually(t, func() bool {
 			_, err := b.js.PublishMsg(t.Context(), m, jetstream.WithMsgID(name))
 			return err == nil
-		}, patience, 10*time.Millisecond)
+		}, timeout, 10*time.Millisecond)
 	}
 }
 
 // waiting returns how many facts a subscriber has not acknowledged.
-func (b *bundle) waiting(t *testing.T, name string) int {
+func (b *subscriberFixture) waiting(t *testing.T, name string) int {
 	t.Helper()
 	c, err := b.js.Consumer(t.Context(), topology.StreamDeploys, topology.SubscriberConsumer(name))
 	require.NoError(t, err)

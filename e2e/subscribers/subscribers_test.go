@@ -23,14 +23,14 @@ type program struct {
 	env  []string
 }
 
-func TestASubscriberInGo(t *testing.T) {
+func TestGoSubscriber(t *testing.T) {
 	t.Parallel()
 	built := filepath.Join(t.TempDir(), "subscriber")
 	build(t, filepath.Join(root(t), "deploy", "subscribers", "go"), "go", "build", "-o", built, ".")
 	follow(t, "in-go", program{args: []string{built}})
 }
 
-func TestASubscriberInTypeScript(t *testing.T) {
+func TestTypeScriptSubscriber(t *testing.T) {
 	t.Parallel()
 	for _, tool := range []string{"node", "npm"} {
 		_, err := exec.LookPath(tool)
@@ -44,43 +44,22 @@ func TestASubscriberInTypeScript(t *testing.T) {
 		require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, file)), 0o700))
 		require.NoError(t, os.WriteFile(filepath.Join(dir, file), content, 0o600))
 	}
-	build(
-		t,
-		dir,
-		"npm",
-		"ci",
-		"--prefer-offline",
-		"--ignore-scripts",
-		"--no-audit",
-		"--no-fund",
-		"--fetch-retries=3",
-		"--fetch-timeout=60000",
-	)
+	build(t, dir, "npm", "ci", "--prefer-offline", "--ignore-scripts", "--no-audit", "--no-fund", "--fetch-retries=3",
+		"--fetch-timeout=60000")
 	build(t, dir, "npm", "run", "build")
 	follow(t, "in-typescript", program{args: []string{"node", filepath.Join(dir, "dist", "subscriber.js")}})
 }
 
-func TestASubscriberInAShell(t *testing.T) {
+func TestShellSubscriber(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	build(
-		t,
-		filepath.Join(root(t), "tools", "natscli"),
-		"go",
-		"build",
-		"-o",
-		filepath.Join(dir, "nats"),
-		"github.com/nats-io/natscli/nats",
-	)
+	build(t, filepath.Join(root(t), "tools", "natscli"), "go", "build", "-o", filepath.Join(dir, "nats"),
+		"github.com/nats-io/natscli/nats")
 	script := filepath.Join(root(t), "deploy", "subscribers", "cli", "subscriber.sh")
-	follow(
-		t,
-		"in-a-shell",
-		program{
-			args: []string{script},
-			env:  []string{"PATH=" + dir + ":" + os.Getenv("PATH"), "XDG_CONFIG_HOME=" + dir, "HOME=" + dir},
-		},
-	)
+	follow(t, "in-a-shell", program{
+		args: []string{script},
+		env:  []string{"PATH=" + dir + ":" + os.Getenv("PATH"), "XDG_CONFIG_HOME=" + dir, "HOME=" + dir},
+	})
 }
 
 func root(t *testing.T) string {
@@ -95,23 +74,12 @@ func root(t *testing.T) string {
 func build(t *testing.T, dir, name string, args ...string) {
 	t.Helper()
 	command := exec.CommandContext(t.Context(), name, args...)
-	command.Dir, command.Env = dir, append(
-		os.Environ(),
-		"GOWORK=off",
-		"GOTOOLCHAIN=local",
-		"npm_config_update_notifier=false",
-	)
+	command.Dir, command.Env = dir, append(os.Environ(), "GOWORK=off", "GOTOOLCHAIN=local",
+		"npm_config_update_notifier=false")
 	began := time.Now()
 	out, err := command.CombinedOutput()
-	require.NoError(
-		t,
-		err,
-		"%s %s: %s\n\nWhat is not cached comes from %s, which has to be reachable from here.",
-		name,
-		strings.Join(args, " "),
-		out,
-		origin(t, dir, name),
-	)
+	require.NoError(t, err, "%s %s: %s\n\nWhat is not cached comes from %s, which has to be reachable from here.", name,
+		strings.Join(args, " "), out, origin(t, dir, name))
 	t.Logf("%s %s took %s", name, strings.Join(args, " "), time.Since(began).Round(time.Millisecond))
 }
 
@@ -144,20 +112,15 @@ func follow(t *testing.T, name string, p program) {
 			case line := <-lines:
 				require.Contains(t, line, fmt.Sprintf("progressed-%d", n))
 				require.Contains(t, line, "checkout")
-			case <-time.After(patience):
+			case <-time.After(timeout):
 				require.Fail(t, "a fact does not arrive", "%d, %d wait", n, b.waiting(t, name))
 			}
 		}
 	}
 	settled := func() {
 		t.Helper()
-		require.Eventually(
-			t,
-			func() bool { return b.waiting(t, name) == 0 },
-			patience,
-			20*time.Millisecond,
-			"what is read is not acknowledged",
-		)
+		require.Eventually(t, func() bool { return b.waiting(t, name) == 0 }, timeout, 20*time.Millisecond,
+			"what is read is not acknowledged")
 	}
 	lines, stop := p.start(t, credentials)
 	read(1, 3, lines)
@@ -182,7 +145,7 @@ func follow(t *testing.T, name string, p program) {
 					delete(missing, fact)
 				}
 			}
-		case <-time.After(patience):
+		case <-time.After(timeout):
 			require.Fail(t, "a fact is missed", "%v", missing)
 		}
 	}
@@ -200,7 +163,7 @@ func (p program) start(t *testing.T, credentials string) (<-chan string, func())
 	command.Stderr = t.Output()
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	command.Cancel = func() error { return syscall.Kill(-command.Process.Pid, syscall.SIGTERM) }
-	command.WaitDelay = patience
+	command.WaitDelay = timeout
 	out, err := command.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, command.Start())
@@ -219,7 +182,7 @@ func (p program) start(t *testing.T, credentials string) (<-chan string, func())
 		stopped = true
 		cancel()
 		<-done
-		_ = command.Wait() // how it ends does not matter to who sent it away
+		_ = command.Wait() // ignore its exit status
 	}
 	t.Cleanup(stop)
 	return lines, stop

@@ -57,10 +57,8 @@ func TestAgentsShareCluster(t *testing.T) {
 	// While its watcher is stopped, no change is observed.
 	require.NoError(t, s.StopService(stack.WatcherOf(second.Name)))
 	require.NoError(t, s.StartService(t.Context(), stack.DispatcherOf(second.Name)))
-	applied := theirs.Await(
-		"applied",
-		func(now *statev1.Workspace) bool { return now.GetAppliedRevision() == stopping.GetDesiredRevision() },
-	)
+	applied := theirs.Await("applied",
+		func(now *statev1.Workspace) bool { return now.GetAppliedRevision() == stopping.GetDesiredRevision() })
 	require.Equal(t, statev1.ActualState_ACTUAL_STATE_RUNNING, applied.GetActualState())
 	require.NoError(t, s.StartService(t.Context(), stack.WatcherOf(second.Name)))
 	theirs.AwaitStopped()
@@ -71,12 +69,8 @@ func TestAgentsShareCluster(t *testing.T) {
 		}
 		_, objects := w.Inventory()
 		require.NotEmpty(t, objects)
-		elsewhere, err := s.Kube.CoreV1().ConfigMaps(
-			fixture.AgentNamespace(mine.AgentID+theirs.AgentID-w.AgentID),
-		).List(
-			t.Context(),
-			metav1.ListOptions{},
-		)
+		namespace := fixture.AgentNamespace(mine.AgentID + theirs.AgentID - w.AgentID)
+		elsewhere, err := s.Kube.CoreV1().ConfigMaps(namespace).List(t.Context(), metav1.ListOptions{})
 		require.NoError(t, err)
 		for _, held := range elsewhere.Items {
 			require.NotContains(t, held.Name, w.ID)
@@ -105,14 +99,8 @@ func requireOwnNamespaces(s *fixture.System, agents ...int64) {
 			}
 			require.NoError(s.T, json.Unmarshal(r.Data, &about))
 			if about.Object.Namespace != "" {
-				require.True(
-					s.T,
-					strings.HasPrefix(about.Object.Namespace, own),
-					"agent %d reports %s/%s",
-					agent,
-					about.Object.Namespace,
-					about.Object.Name,
-				)
+				require.True(s.T, strings.HasPrefix(about.Object.Namespace, own), "agent %d reports %s/%s", agent,
+					about.Object.Namespace, about.Object.Name)
 				seen++
 			}
 		}
@@ -142,8 +130,8 @@ func requireOnlyOf(t testing.TB, w *fixture.Workspace, all []fixture.Record) {
 		if parsed.Family == topology.FamilyObserved {
 			e, err := event.Decode(r.Header, r.Data)
 			require.NoError(t, err)
-			if e.Type() == events.TypeObservedDeployment {
-				require.Equal(t, w.Namespace, fixture.Decode[events.ObservedDeployment](t, e).Object.Namespace)
+			if e.Type() == events.TypeObservedWorkload {
+				require.Equal(t, w.Namespace, fixture.Decode[events.ObservedWorkload](t, e).Object.Namespace)
 			}
 		}
 	}

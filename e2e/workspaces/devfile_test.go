@@ -55,8 +55,7 @@ func TestDevfileCreatesWorkspace(t *testing.T) {
 	raw, err := os.ReadFile(example)
 	require.NoError(t, err)
 	out = cli.WithInput(string(raw)).OK(
-		append(
-			[]string{"ws", "create", "another-frontend", "--devfile", "-", "--env", "NODE_ENV=test", "--command", "serve"},
+		append([]string{"ws", "create", "another-frontend", "--devfile", "-", "--env", "NODE_ENV=test", "--command", "serve"},
 			place...)...)
 	another := s.WorkspaceOf(fixture.ParseOutput(t, out, &statev1.CreateWorkspaceResponse{}).GetWorkspace())
 	another.AwaitRunning()
@@ -67,27 +66,18 @@ func TestDevfileCreatesWorkspace(t *testing.T) {
 	require.Equal(t, "5858", variablesOf(container)["DEBUG_PORT"])
 
 	const invalid, taken = 2, 6
-	require.Contains(
-		t,
-		cli.Fails(taken, append([]string{"ws", "create", "--devfile", example}, place...)...),
-		"shop-frontend",
-	)
+	require.Contains(t, cli.Fails(taken, append([]string{"ws", "create", "--devfile", example}, place...)...),
+		"shop-frontend")
 	refused := cli.WithInput(strings.Replace(string(raw), "commands:", "projects: [{name: shop}]\ncommands:", 1))
-	require.Contains(
-		t,
-		refused.Fails(invalid, append([]string{"ws", "create", "--devfile", "-"}, place...)...),
-		"projects: are not cloned",
-	)
+	require.Contains(t, refused.Fails(invalid, append([]string{"ws", "create", "--devfile", "-"}, place...)...),
+		"projects: are not cloned")
 	require.Contains(
 		t,
 		cli.Fails(invalid, append([]string{"ws", "create", "--devfile", example, "--template", "default"}, place...)...),
 		"give a template or a devfile, not both",
 	)
-	require.Contains(
-		t,
-		cli.Fails(invalid, append([]string{"ws", "create", "--devfile", "no-such-file"}, place...)...),
-		"no-such-file",
-	)
+	require.Contains(t, cli.Fails(invalid, append([]string{"ws", "create", "--devfile", "no-such-file"}, place...)...),
+		"no-such-file")
 
 	another.Terminate()
 	another.AwaitTerminated()

@@ -18,23 +18,16 @@ import (
 // editDeployment patches the workspace's Deployment with another field manager.
 func editDeployment(w *fixture.Workspace, patch string, subresources ...string) {
 	w.T.Helper()
-	_, err := w.System.Kube.AppsV1().Deployments(w.Namespace).Patch(
-		w.T.Context(),
-		w.Name,
-		types.StrategicMergePatchType,
-		[]byte(patch),
-		metav1.PatchOptions{FieldManager: "somebody"},
-		subresources...)
+	_, err := w.System.Kube.AppsV1().Deployments(w.Namespace).Patch(w.T.Context(), w.Name, types.StrategicMergePatchType,
+		[]byte(patch), metav1.PatchOptions{FieldManager: "somebody"}, subresources...)
 	require.NoError(w.T, err)
 }
 
 // driftEvents returns the workspace's drift events, oldest first.
 func driftEvents(w *fixture.Workspace) []events.WorkspaceDrifted {
 	w.T.Helper()
-	response, err := w.System.API.Workspaces.ListWorkspaceEvents(
-		w.T.Context(),
-		connect.NewRequest(&statev1.ListWorkspaceEventsRequest{Workspace: w.Reference(), PageSize: 1000}),
-	)
+	response, err := w.System.API.Workspaces.ListWorkspaceEvents(w.T.Context(),
+		connect.NewRequest(&statev1.ListWorkspaceEventsRequest{Workspace: w.Reference(), PageSize: 1000}))
 	require.NoError(w.T, err)
 	var found []events.WorkspaceDrifted
 	for _, e := range response.Msg.GetEvents() {
@@ -50,11 +43,11 @@ func driftEvents(w *fixture.Workspace) []events.WorkspaceDrifted {
 	return found
 }
 
-// awaitReapplied waits until the workspace is Running with a revision above the given one.
-func awaitReapplied(w *fixture.Workspace, than int64) *statev1.Workspace {
+// awaitReapplied waits until the workspace is Running with a desired revision above the given one.
+func awaitReapplied(w *fixture.Workspace, revision int64) *statev1.Workspace {
 	w.T.Helper()
 	return w.Await("applied again", func(now *statev1.Workspace) bool {
-		return fixture.Settled(statev1.ActualState_ACTUAL_STATE_RUNNING)(now) && now.GetDesiredRevision() > than
+		return fixture.Settled(statev1.ActualState_ACTUAL_STATE_RUNNING)(now) && now.GetDesiredRevision() > revision
 	})
 }
 
@@ -116,31 +109,16 @@ func TestDriftResyncRepairsOtherObjects(t *testing.T) {
 	ctx, before := t.Context(), w.Get()
 	pod := w.PodUID()
 	require.NoError(t, s.Kube.NetworkingV1().NetworkPolicies(w.Namespace).Delete(ctx, w.Name, metav1.DeleteOptions{}))
-	_, err := s.Kube.CoreV1().Services(w.Namespace).Patch(
-		ctx,
-		w.Name,
-		types.MergePatchType,
-		[]byte(`{"spec":{"selector":{"app":"theirs"}}}`),
-		metav1.PatchOptions{},
-	)
+	_, err := s.Kube.CoreV1().Services(w.Namespace).Patch(ctx, w.Name, types.MergePatchType,
+		[]byte(`{"spec":{"selector":{"app":"theirs"}}}`), metav1.PatchOptions{})
 	require.NoError(t, err)
-	_, err = s.Kube.CoreV1().Secrets(w.Namespace).Patch(
-		ctx,
-		w.Name+"-env",
-		types.MergePatchType,
-		[]byte(`{"stringData":{"TOKEN":"theirs"}}`),
-		metav1.PatchOptions{},
-	)
+	_, err = s.Kube.CoreV1().Secrets(w.Namespace).Patch(ctx, w.Name+"-env", types.MergePatchType,
+		[]byte(`{"stringData":{"TOKEN":"theirs"}}`), metav1.PatchOptions{})
 	require.NoError(t, err)
 
 	s.Resync()
-	require.Eventually(
-		t,
-		func() bool { return len(driftEvents(w)) == 3 },
-		fixture.Timeout,
-		fixture.PollInterval,
-		"the repairs are reported",
-	)
+	require.Eventually(t, func() bool { return len(driftEvents(w)) == 3 }, fixture.Timeout, fixture.PollInterval,
+		"the repairs are reported")
 	kinds := map[string]bool{}
 	for _, drift := range driftEvents(w) {
 		kinds[drift.Object.Kind] = true

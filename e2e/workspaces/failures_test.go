@@ -24,15 +24,8 @@ func TestFailuresMissingImage(t *testing.T) {
 	failed := w.AwaitFailed("ErrImagePull")
 	require.Equal(t, "image "+fixture.MissingImage+" cannot be pulled: not found", failed.GetMessage())
 	repairImage(w)
-	fixture.RequirePath(
-		t,
-		w.Events().Until(events.ActualStateRunning).States,
-		events.ActualStateCreationRequested,
-		events.ActualStateStarting,
-		events.ActualStateFailed,
-		events.ActualStateStarting,
-		events.ActualStateRunning,
-	)
+	fixture.RequirePath(t, w.Events().Until(events.ActualStateRunning).States, events.ActualStateCreationRequested,
+		events.ActualStateStarting, events.ActualStateFailed, events.ActualStateStarting, events.ActualStateRunning)
 }
 
 func TestFailuresCrashingImage(t *testing.T) {
@@ -40,7 +33,7 @@ func TestFailuresCrashingImage(t *testing.T) {
 
 	w := s.Create("crashing-image", fixture.CrashingImage)
 	failed := w.AwaitFailed("CrashLoopBackOff")
-	require.Equal(t, "container workspace keeps ending: its command failed with exit code 1", failed.GetMessage())
+	require.Equal(t, "container workspace keeps exiting: its command failed with exit code 1", failed.GetMessage())
 	repairImage(w)
 }
 
@@ -107,11 +100,8 @@ func TestFailuresLeaveOtherWorkspacesAlone(t *testing.T) {
 	taken := blocked.AwaitError("Conflict")
 	require.Contains(t, taken.GetMessage(), blocked.Namespace)
 	refused := limited.AwaitError("QuotaExceeded")
-	require.Contains(
-		t,
-		refused.GetMessage(),
-		"the quota no-services leaves no room for Service "+limited.Namespace+"/"+limited.Name,
-	)
+	require.Contains(t, refused.GetMessage(),
+		"the quota no-services is exceeded by Service "+limited.Namespace+"/"+limited.Name)
 
 	after := healthy.Get()
 	require.Equal(t, before.GetDesiredRevision(), after.GetDesiredRevision())
@@ -183,17 +173,14 @@ func TestFailuresRefusedApplyBacksOff(t *testing.T) {
 		lift := forbidServices(w)
 		w.Update(&statev1.WorkspaceOverrides{Ports: []*statev1.Port{{Name: "web", Number: number}}})
 		refused := w.AwaitError("QuotaExceeded")
-		require.Contains(t, refused.GetMessage(), "the quota no-services leaves no room for Service "+w.Namespace+"/"+w.Name)
+		require.Contains(t, refused.GetMessage(), "the quota no-services is exceeded by Service "+w.Namespace+"/"+w.Name)
 		failures := w.AwaitAttempt(4, refused.GetDesiredRevision())
 		fixture.RequireBackOff(t, failures) // which begins anew, since the one before succeeded in the end
 		for _, failed := range failures {
 			require.Equal(t, "QuotaExceeded", failed.Reason)
 			require.Equal(t, refused.GetMessage(), failed.Message)
-			require.Equal(
-				t,
-				&events.ObjectReference{ApiVersion: "v1", Kind: "Service", Namespace: w.Namespace, Name: w.Name},
-				failed.Object,
-			)
+			require.Equal(t, &events.ObjectReference{ApiVersion: "v1", Kind: "Service", Namespace: w.Namespace, Name: w.Name},
+				failed.Object)
 		}
 		lift()
 		fixed := w.AwaitRunning()
@@ -201,12 +188,8 @@ func TestFailuresRefusedApplyBacksOff(t *testing.T) {
 		require.Empty(t, fixed.GetReason())
 		require.Empty(t, fixed.GetMessage())
 		reader.Until(events.ActualStateError)
-		require.NotContains(
-			t,
-			reader.Until(events.ActualStateRunning).States[1:],
-			events.ActualStateError,
-			"a retry is no event",
-		)
+		require.NotContains(t, reader.Until(events.ActualStateRunning).States[1:], events.ActualStateError,
+			"a retry is no event")
 		// An existing Service needs no quota: delete it for the next round.
 		require.NoError(t, s.Kube.CoreV1().Services(w.Namespace).Delete(t.Context(), w.Name, metav1.DeleteOptions{}))
 	}

@@ -29,13 +29,8 @@ func TestLifecycleCreateReachesRunning(t *testing.T) {
 	require.Empty(t, running.GetReason())
 
 	seen := w.Events().Until(events.ActualStateRunning)
-	fixture.RequirePath(
-		t,
-		seen.States,
-		events.ActualStateCreationRequested,
-		events.ActualStateStarting,
-		events.ActualStateRunning,
-	)
+	fixture.RequirePath(t, seen.States, events.ActualStateCreationRequested, events.ActualStateStarting,
+		events.ActualStateRunning)
 	require.Empty(t, seen.DesiredChanges)
 	require.Equal(t, seen.IDs, w.EventIDs(), "the API lists what the stream holds")
 
@@ -111,20 +106,10 @@ func TestLifecycleRestartStopsAndStarts(t *testing.T) {
 	require.Equal(t, asked.GetDesiredRevision()+1, done.GetDesiredRevision())
 
 	first, second := reader.Until(events.ActualStateStopped), reader.Until(events.ActualStateRunning)
-	fixture.RequirePath(
-		t,
-		append([]events.ActualState{events.ActualStateRunning}, first.States...),
-		events.ActualStateRunning,
-		events.ActualStateStopping,
-		events.ActualStateStopped,
-	)
-	fixture.RequirePath(
-		t,
-		append([]events.ActualState{events.ActualStateStopped}, second.States...),
-		events.ActualStateStopped,
-		events.ActualStateStarting,
-		events.ActualStateRunning,
-	)
+	fixture.RequirePath(t, append([]events.ActualState{events.ActualStateRunning}, first.States...),
+		events.ActualStateRunning, events.ActualStateStopping, events.ActualStateStopped)
+	fixture.RequirePath(t, append([]events.ActualState{events.ActualStateStopped}, second.States...),
+		events.ActualStateStopped, events.ActualStateStarting, events.ActualStateRunning)
 	changes := slices.Concat(first.DesiredChanges, second.DesiredChanges)
 	require.Len(t, changes, 2)
 	require.Equal(t, events.DesiredStateRestartRequested, changes[0].To)
@@ -172,12 +157,8 @@ func TestLifecycleTerminateIsFinal(t *testing.T) {
 		_, err := s.Kube.CoreV1().PersistentVolumes().Get(ctx, volume, metav1.GetOptions{})
 		return apierrors.IsNotFound(err), nil
 	})
-	require.Equal(
-		t,
-		statev1.DesiredState_DESIRED_STATE_TERMINATED,
-		w.Terminate().GetDesiredState(),
-		"a repeated request is no change",
-	)
+	require.Equal(t, statev1.DesiredState_DESIRED_STATE_TERMINATED, w.Terminate().GetDesiredState(),
+		"a repeated request is no change")
 
 	again := s.CreateRunning("terminated")
 	require.NotEqual(t, w.ID, again.ID)

@@ -36,24 +36,16 @@ func leaveOrphan(s *fixture.System, pattern *fixture.Workspace, name string) *fi
 	meta := func(name string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{Namespace: w.Namespace, Name: name, Labels: w.Labels()}
 	}
-	_, err := s.Kube.CoreV1().Namespaces().Create(
-		ctx,
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.Namespace, Labels: w.Labels()}},
-		metav1.CreateOptions{},
-	)
+	_, err := s.Kube.CoreV1().Namespaces().Create(ctx,
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.Namespace, Labels: w.Labels()}}, metav1.CreateOptions{})
 	require.NoError(t, err)
-	_, err = s.Kube.CoreV1().ServiceAccounts(w.Namespace).Create(
-		ctx,
-		&corev1.ServiceAccount{ObjectMeta: meta(name)},
-		metav1.CreateOptions{},
-	)
+	_, err = s.Kube.CoreV1().ServiceAccounts(w.Namespace).Create(ctx, &corev1.ServiceAccount{ObjectMeta: meta(name)},
+		metav1.CreateOptions{})
 	require.NoError(t, err)
 	claim := pattern.Claim()
 	_, err = s.Kube.CoreV1().PersistentVolumeClaims(w.Namespace).Create(ctx, &corev1.PersistentVolumeClaim{
-		ObjectMeta: meta(
-			name + "-data",
-		),
-		Spec: corev1.PersistentVolumeClaimSpec{AccessModes: claim.Spec.AccessModes, Resources: claim.Spec.Resources},
+		ObjectMeta: meta(name + "-data"),
+		Spec:       corev1.PersistentVolumeClaimSpec{AccessModes: claim.Spec.AccessModes, Resources: claim.Spec.Resources},
 	}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	d := &appsv1.Deployment{ObjectMeta: meta(name), Spec: *pattern.Deployment().Spec.DeepCopy()}
@@ -87,14 +79,8 @@ func orphanEvents(w *fixture.Workspace, event string) int {
 
 func awaitOrphanEvents(w *fixture.Workspace, event string) {
 	w.T.Helper()
-	require.Eventually(
-		w.T,
-		func() bool { return orphanEvents(w, event) > 0 },
-		fixture.Timeout,
-		fixture.PollInterval,
-		"the orphan is reported as %s",
-		event,
-	)
+	require.Eventually(w.T, func() bool { return orphanEvents(w, event) > 0 }, fixture.Timeout, fixture.PollInterval,
+		"the orphan is reported as %s", event)
 }
 
 // orphan returns the orphan as the API lists it, or nil.
@@ -130,11 +116,8 @@ func TestOrphansAdopted(t *testing.T) {
 	left := w.Deployment()
 	require.Equal(t, before.UID, left.UID)
 	require.Equal(t, before.Generation, left.Generation)
-	require.Equal(
-		t,
-		before.Annotations[fixture.DesiredRevisionAnnotation],
-		left.Annotations[fixture.DesiredRevisionAnnotation],
-	)
+	require.Equal(t, before.Annotations[fixture.DesiredRevisionAnnotation],
+		left.Annotations[fixture.DesiredRevisionAnnotation])
 	for _, entry := range left.ManagedFields {
 		require.NotEqual(t, "lockstep", entry.Manager, "it is not touched")
 	}
@@ -143,11 +126,8 @@ func TestOrphansAdopted(t *testing.T) {
 	require.Equal(t, fixture.GoodImage, shown.GetImage())
 
 	cli := s.CLI()
-	made := fixture.ParseOutput(
-		t,
-		cli.OK("ws", "adopt", orphanReference(w), "-o", "json"),
-		&statev1.AdoptOrphanResponse{},
-	).GetWorkspace()
+	made := fixture.ParseOutput(t, cli.OK("ws", "adopt", orphanReference(w), "-o", "json"),
+		&statev1.AdoptOrphanResponse{}).GetWorkspace()
 	require.Equal(t, w.ID, made.GetId())
 	w.ProjectID = made.GetProjectId()
 	running := w.AwaitRunning()

@@ -20,10 +20,8 @@ import (
 // configureAgent changes an agent's configuration and returns the result.
 func configureAgent(s *fixture.System, agent int64, change *statev1.AgentConfiguration) *statev1.AgentConfiguration {
 	s.T.Helper()
-	response, err := s.API.Agents.ConfigureAgent(
-		s.T.Context(),
-		connect.NewRequest(&statev1.ConfigureAgentRequest{Id: agent, Configuration: change}),
-	)
+	response, err := s.API.Agents.ConfigureAgent(s.T.Context(),
+		connect.NewRequest(&statev1.ConfigureAgentRequest{Id: agent, Configuration: change}))
 	require.NoError(s.T, err)
 	return response.Msg.GetAgent().GetConfiguration()
 }
@@ -66,11 +64,8 @@ func TestPoliciesQuotas(t *testing.T) {
 			fixture.ParseOutput(t, cli.OK(create(name)...), &statev1.CreateWorkspaceResponse{}).GetWorkspace(),
 		)
 	}
-	require.Regexp(
-		t,
-		`(?m)^max workspaces per user +1$`,
-		cli.OK("agent", "configure", "quota", "--max-workspaces-per-user", "1"),
-	)
+	require.Regexp(t, `(?m)^max workspaces per user +1$`,
+		cli.OK("agent", "configure", "quota", "--max-workspaces-per-user", "1"))
 	first := made("within-quota")
 	refused := cli.Fails(10, create("beyond-quota")...)
 	require.Contains(
@@ -84,20 +79,9 @@ func TestPoliciesQuotas(t *testing.T) {
 	// The request to terminate frees the quota, not the end of the termination.
 	first.Terminate()
 	second := made("freed-quota")
-	cli.OK(
-		"agent",
-		"configure",
-		strconv.FormatInt(agent.ID, 10),
-		"--max-workspaces-per-user",
-		"-1",
-		"--max-workspaces",
-		"1",
-	)
-	require.Contains(
-		t,
-		cli.Fails(10, create("beyond-quota")...),
-		`agent "quota" has 1 workspace, the limit is 1`,
-	)
+	cli.OK("agent", "configure", strconv.FormatInt(agent.ID, 10), "--max-workspaces-per-user", "-1", "--max-workspaces",
+		"1")
+	require.Contains(t, cli.Fails(10, create("beyond-quota")...), `agent "quota" has 1 workspace, the limit is 1`)
 	second.AwaitRunning()
 	first.AwaitTerminated()
 	second.Terminate()
@@ -137,20 +121,14 @@ func TestPoliciesExpiry(t *testing.T) {
 	require.Equal(t, events.DesiredStateCauseStopAfterRunning, *stop.Cause)
 	require.Equal(t, events.DesiredStateStopped, stop.To)
 	require.Zero(t, stop.UserID, "no user requested it")
-	require.Equal(
-		t,
-		"workspace ages is stopped: it ran for 1s, the limit of its agent; start it to continue",
-		stop.Message,
-	)
+	require.Equal(t, "workspace ages is stopped: it ran for 1s, the limit of its agent; start it to continue",
+		stop.Message)
 	order := func(part string) int {
 		return slices.IndexFunc(ended.IDs, func(id string) bool { return strings.Contains(id, part) })
 	}
 	require.Less(t, order("/expiry/"), order("/desired/"), "the warning comes before the end: %v", ended.IDs)
-	require.False(
-		t,
-		w.Get().GetDesiredStateChangedAt().AsTime().Before(warning.ExpiresAt),
-		"it ends at the announced time, not before",
-	)
+	require.False(t, w.Get().GetDesiredStateChangedAt().AsTime().Before(warning.ExpiresAt),
+		"it ends at the announced time, not before")
 	for _, words := range []string{
 		"workspace.expiry_warning", "policy=stop_after_running", "cause=stop_after_running", "start it to continue",
 	} {
@@ -202,7 +180,7 @@ func TestPoliciesAgentConfiguration(t *testing.T) {
 	awaitResync(s, agent.ID, events.ResyncCauseConfigChanged)
 	w.AwaitFailed("Unschedulable")
 	cli.OK("agent", "configure", "configured", "--unschedulable-patience", "0")
-	w.Await("Starting: patience has no end now", func(now *statev1.Workspace) bool {
+	w.Await("Starting: the timeout is disabled", func(now *statev1.Workspace) bool {
 		return now.GetActualState() == statev1.ActualState_ACTUAL_STATE_STARTING
 	})
 
@@ -212,56 +190,30 @@ func TestPoliciesAgentConfiguration(t *testing.T) {
 	require.Equal(t, "complete", resync.GetOutcome())
 	require.NotZero(t, resync.GetCount())
 	before := resync.GetNonce()
-	nonce := fixture.ParseOutput(
-		t,
-		cli.OK("agent", "resync", strconv.FormatInt(agent.ID, 10), "-o", "json"),
-		&statev1.RequestResyncResponse{},
-	).GetNonce()
+	nonce := fixture.ParseOutput(t, cli.OK("agent", "resync", strconv.FormatInt(agent.ID, 10), "-o", "json"),
+		&statev1.RequestResyncResponse{}).GetNonce()
 	require.NotEqual(t, before, nonce)
 	require.Eventually(t, func() bool {
 		last := lastResync(s, agent.ID)
 		return last.GetNonce() == nonce && last.GetOutcome() == "complete"
-	}, fixture.Timeout, fixture.PollInterval, "the answer names its question")
+	}, fixture.Timeout, fixture.PollInterval, "the resync has the nonce of the request")
 
-	revision := configureAgent(
-		s,
-		agent.ID,
-		&statev1.AgentConfiguration{FullResyncInterval: durationpb.New(time.Second)},
-	).GetRevision()
+	revision := configureAgent(s, agent.ID,
+		&statev1.AgentConfiguration{FullResyncInterval: durationpb.New(time.Second)}).GetRevision()
 	awaitResync(s, agent.ID, events.ResyncCauseInterval)
 	same := configureAgent(s, agent.ID, &statev1.AgentConfiguration{FullResyncInterval: durationpb.New(time.Second)})
 	require.Equal(t, revision, same.GetRevision(), "an equal configuration is no change")
 	cli.OK("agent", "configure", "configured", "--full-resync-interval", "1h")
 	repairImage(w)
-	shown = cli.OK(
-		"agent",
-		"configure",
-		"configured",
-		"--relay-target",
-		"shop=shop.apps.svc:80",
-		"--relay-target",
-		"db=db.apps.svc:5432",
-	)
+	shown = cli.OK("agent", "configure", "configured", "--relay-target", "shop=shop.apps.svc:80", "--relay-target",
+		"db=db.apps.svc:5432")
 	require.Regexp(t, `(?m)^relay targets +db=db.apps.svc:5432, shop=shop.apps.svc:80$`, shown)
-	require.Contains(
-		t,
-		cli.Fails(2, "agent", "configure", "configured", "--relay-target", "kubernetes=a:1"),
-		"relay_targets.kubernetes: is reserved for the agent's Kubernetes API",
-	)
+	require.Contains(t, cli.Fails(2, "agent", "configure", "configured", "--relay-target", "kubernetes=a:1"),
+		"relay_targets.kubernetes: is reserved for the agent's Kubernetes API")
 	require.Regexp(t, `(?m)^relay targets +none$`, cli.OK("agent", "configure", "configured", "--no-relay-targets"))
 	require.Contains(t, cli.Fails(2, "agent", "configure", "configured"), "no setting is given")
-	wrong := cli.Fails(
-		2,
-		"agent",
-		"configure",
-		"configured",
-		"--max-age",
-		"1ms",
-		"--max-workspaces",
-		"-2",
-		"--full-resync-interval",
-		"0",
-	)
+	wrong := cli.Fails(2, "agent", "configure", "configured", "--max-age", "1ms", "--max-workspaces", "-2",
+		"--full-resync-interval", "0")
 	for _, field := range []string{"max_age", "max_workspaces", "full_resync_interval"} {
 		require.Contains(t, wrong, field)
 	}

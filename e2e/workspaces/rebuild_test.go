@@ -60,11 +60,8 @@ func TestRebuild(t *testing.T) {
 	t.Cleanup(func() { _ = conn.Close(t.Context()) })
 	_, err = conn.Exec(t.Context(), `set search_path = state`)
 	require.NoError(t, err)
-	_, err = conn.Exec(
-		t.Context(),
-		`update workspaces set actual_state = 'failed', reason = 'Spoilt' where id = $1`,
-		stopped.ID,
-	)
+	_, err = conn.Exec(t.Context(), `update workspaces set actual_state = 'failed', reason = 'Spoilt' where id = $1`,
+		stopped.ID)
 	require.NoError(t, err)
 	_, err = conn.Exec(t.Context(), `delete from observed_objects where kind = 'pod'`)
 	require.NoError(t, err)
@@ -75,7 +72,7 @@ func TestRebuild(t *testing.T) {
 		t,
 		findsDifferences(cli, "rebuild", "--check"),
 		`workspaces `+stopped.ID+`: actual_state is "failed", `+
-			`by the streams "stopped"; reason is "Spoilt", by the streams ""`,
+			`the streams give "stopped"; reason is "Spoilt", the streams give ""`,
 	)
 	require.Equal(t, "Spoilt", stopped.Get().GetReason(), "nothing is changed by a check")
 
@@ -103,11 +100,9 @@ func TestRebuild(t *testing.T) {
 	blocked.Terminate()
 	blocked.AwaitTerminated()
 	requireIdentical(cli)
-	require.Contains(
-		t,
-		cli.With("LOCKSTEP_TOKEN="+s.CreateReader()).Fails(4, "rebuild", "--check"),
-		"is not an administrator of this cell",
-	)
+	reader := s.NewUser("reader", s.ProjectID, statev1.Role_ROLE_READER)
+	require.Contains(t, cli.With("LOCKSTEP_TOKEN="+reader.Token).Fails(4, "rebuild", "--check"),
+		"is not an administrator of this cell")
 }
 
 // findsDifferences runs a command that exits with code 8 and returns its output.

@@ -34,11 +34,8 @@ func TestSecretsHiddenInErrors(t *testing.T) {
 	require.Empty(t, s.Secrets.FindIn([]byte(failed.GetMessage())))
 	require.NoError(
 		t,
-		s.Kube.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().Delete(
-			t.Context(),
-			quoting,
-			metav1.DeleteOptions{},
-		),
+		s.Kube.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().Delete(t.Context(), quoting,
+			metav1.DeleteOptions{}),
 	)
 	w.AwaitRunning()
 	require.Equal(t, []string{value}, w.SecretValues("-env"))
@@ -66,11 +63,8 @@ const quoting = "quotes-secrets"
 func quoteSecrets(s *fixture.System) {
 	t := s.T
 	t.Helper()
-	_, err := s.Kube.CoreV1().Namespaces().Create(
-		t.Context(),
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "quoting"}},
-		metav1.CreateOptions{},
-	)
+	_, err := s.Kube.CoreV1().Namespaces().Create(t.Context(),
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "quoting"}}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	_, err = s.Kube.AdmissionregistrationV1().ValidatingAdmissionPolicies().Create(
 		t.Context(),

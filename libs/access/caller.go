@@ -25,13 +25,13 @@ func WithCaller(ctx context.Context, c Caller) context.Context {
 // Roles answers the questions of role checks. [directory.Directory] implements it.
 type Roles interface {
 	AgentRole(userID, agentID int64) directory.Role
-	Agents(userID int64, least directory.Role) []int64
+	Agents(userID int64, minimum directory.Role) []int64
 }
 
-// RequireAgentRole returns nil when the caller has at least this role in the agent's project.
-// Without read access it returns not_found, else permission_denied. thing names the object in the
-// error, such as "rollout x".
-func RequireAgentRole(ctx context.Context, roles Roles, agentID int64, least directory.Role, thing string) error {
+// RequireAgentRole returns nil when the caller has at minimum this role in the agent's project.
+// Without read access it returns not_found, else permission_denied. resource names the object in the error, such as
+// "rollout x".
+func RequireAgentRole(ctx context.Context, roles Roles, agentID int64, minimum directory.Role, resource string) error {
 	c, known := CallerFrom(ctx)
 	if c.Admin {
 		return nil
@@ -41,21 +41,21 @@ func RequireAgentRole(ctx context.Context, roles Roles, agentID int64, least dir
 		role = roles.AgentRole(c.UserID, agentID)
 	}
 	switch {
-	case directory.Includes(role, least):
+	case directory.Includes(role, minimum):
 		return nil
 	case !directory.Includes(role, directory.RoleReader):
-		return fault.New(errcode.NotFound, "%s does not exist", thing)
+		return fault.New(errcode.NotFound, "%s does not exist", resource)
 	default:
 		return fault.New(
 			errcode.PermissionDenied, "user %d may not do this: %s needs the role %s in the project of agent %d, not %s",
-			c.UserID, thing, least, agentID, role,
+			c.UserID, resource, minimum, agentID, role,
 		)
 	}
 }
 
-// AgentsWithRole returns the agents in whose projects the caller has at least this role. all means
+// AgentsWithRole returns the agents in whose projects the caller has at minimum this role. all means
 // every agent; agents is then nil.
-func AgentsWithRole(ctx context.Context, roles Roles, least directory.Role) (agents []int64, all bool) {
+func AgentsWithRole(ctx context.Context, roles Roles, minimum directory.Role) (agents []int64, all bool) {
 	c, known := CallerFrom(ctx)
 	switch {
 	case !known:
@@ -63,7 +63,7 @@ func AgentsWithRole(ctx context.Context, roles Roles, least directory.Role) (age
 	case c.Admin:
 		return nil, true
 	default:
-		return roles.Agents(c.UserID, least), false
+		return roles.Agents(c.UserID, minimum), false
 	}
 }
 
@@ -74,7 +74,7 @@ func RequireAdministrator(ctx context.Context) error {
 	case !known:
 		return fault.New(errcode.Unauthenticated, "the request has no authenticated caller")
 	case !c.Admin:
-		return fault.New(errcode.PermissionDenied, "user %s is no administrator of this cell", fmt.Sprint(c.UserID))
+		return fault.New(errcode.PermissionDenied, "user %s is not an administrator of this cell", fmt.Sprint(c.UserID))
 	default:
 		return nil
 	}

@@ -37,8 +37,8 @@ func (i interceptor) WrapStreamingHandler(next connect.StreamingHandlerFunc) con
 		ctx, release := i.bounded(WithCaller(ctx, caller), caller)
 		defer release()
 		err = next(ctx, conn)
-		// Why the stream was cut says more than what its handler made of that.
-		if cut, ok := context.Cause(ctx).(*fault.Error); ok { //nolint:errorlint // a cause of ours is given as it is
+		// The cause of the cancellation is more precise than the handler's error.
+		if cut, ok := context.Cause(ctx).(*fault.Error); ok { //nolint:errorlint // the cause is never wrapped
 			return cut
 		}
 		return err
@@ -50,12 +50,12 @@ func (i interceptor) WrapStreamingClient(next connect.StreamingClientFunc) conne
 	return next
 }
 
-// Handler is the same for plain HTTP: the fault becomes the answer.
-func (v *Verifier) Handler(refuse func(http.ResponseWriter, *http.Request, error), next http.Handler) http.Handler {
+// Handler is the Interceptor for plain HTTP. reject writes the error response.
+func (v *Verifier) Handler(reject func(http.ResponseWriter, *http.Request, error), next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		caller, err := v.authenticate(r.Header)
 		if err != nil {
-			refuse(w, r, err)
+			reject(w, r, err)
 			return
 		}
 		ctx, release := v.bounded(WithCaller(r.Context(), caller), caller)
@@ -73,7 +73,7 @@ func (v *Verifier) authenticate(header http.Header) (Caller, error) {
 	if !found || !strings.EqualFold(scheme, "bearer") {
 		return Caller{}, fault.New(
 			errcode.Unauthenticated,
-			"no access token was sent: get one at the service state, and send the header Authorization: Bearer <token>",
+			"no access token was sent: request one from the state service, and send the header Authorization: Bearer <token>",
 		)
 	}
 	return v.Verify(token)
@@ -92,7 +92,7 @@ func (v *Verifier) bounded(ctx context.Context, caller Caller) (context.Context,
 			changed := v.cfg.Directory.Changed()
 			now, err := v.caller(caller.UserID, caller.Admin)
 			if err == nil && now.Admin != caller.Admin {
-				err = fault.New(errcode.Unavailable, "user %d is no administrator any more: call again", caller.UserID)
+				err = fault.New(errcode.Unavailable, "user %d is no longer an administrator: reconnect", caller.UserID)
 			}
 			if err != nil {
 				cancel(err)
@@ -101,7 +101,8 @@ func (v *Verifier) bounded(ctx context.Context, caller Caller) (context.Context,
 			select {
 			case <-changed:
 			case <-limit.C:
-				cancel(fault.New(errcode.Unavailable, "the stream is as old as one may be, %s: call again", v.cfg.StreamLifetime))
+				cancel(fault.New(errcode.Unavailable, "the stream reached its maximum lifetime of %s: reconnect",
+					v.cfg.StreamLifetime))
 				return
 			case <-ctx.Done():
 				return

@@ -19,8 +19,7 @@ import (
 	"lockstep.internal/schemas/gen/errcode"
 )
 
-// serve starts a service of three methods: who calls, a stream that says so and lasts, and the same
-// over plain HTTP.
+// serve starts a service that returns the caller: a unary method, a stream and plain HTTP.
 func serve(t *testing.T, b *fixture) *httptest.Server {
 	t.Helper()
 	options := connect.WithInterceptors(fault.NewInterceptor(slog.New(slog.DiscardHandler)), b.verifier.Interceptor())
@@ -98,8 +97,14 @@ func TestInterceptorAuthenticatesByToken(t *testing.T) {
 		"nothing":        {nil, errcode.Unauthenticated, http.StatusUnauthorized},
 		"another scheme": {[]string{"Basic " + b.sign(t)}, errcode.Unauthenticated, http.StatusUnauthorized},
 		"no token":       {[]string{"Bearer"}, errcode.Unauthenticated, http.StatusUnauthorized},
-		"two tokens":     {[]string{"Bearer " + b.sign(t), "Bearer " + b.sign(t)}, errcode.Unauthenticated, http.StatusUnauthorized},
-		"blocked":        {[]string{"Bearer " + b.sign(t, func(g *access.Grant) { g.UserID = 7 })}, errcode.PermissionDenied, http.StatusForbidden},
+		"two tokens": {
+			[]string{"Bearer " + b.sign(t), "Bearer " + b.sign(t)}, errcode.Unauthenticated, http.StatusUnauthorized,
+		},
+		"blocked": {
+			[]string{"Bearer " + b.sign(t, func(g *access.Grant) { g.UserID = 7 })},
+			errcode.PermissionDenied,
+			http.StatusForbidden,
+		},
 	} {
 		_, err := unary.CallUnary(t.Context(), request(c.authorization...))
 		require.Equal(t, c.code, fault.CodeOf(err), name)
@@ -129,12 +134,14 @@ func plain(t *testing.T, server *httptest.Server, authorization ...string) int {
 func TestStreamEndsWhenTheCallerLosesAccess(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		change func(*book)
+		change func(*fakeDirectory)
 		code   fault.Code
 	}{
-		"blocked":                   {func(b *book) { b.users[6] = directory.User{ID: 6, Admin: true, Blocked: true} }, errcode.PermissionDenied},
-		"deleted":                   {func(b *book) { delete(b.users, 6) }, errcode.Unauthenticated},
-		"no administrator any more": {func(b *book) { b.users[6] = directory.User{ID: 6} }, errcode.Unavailable},
+		"blocked": {
+			func(b *fakeDirectory) { b.users[6] = directory.User{ID: 6, Admin: true, Blocked: true} }, errcode.PermissionDenied,
+		},
+		"deleted":                   {func(b *fakeDirectory) { delete(b.users, 6) }, errcode.Unauthenticated},
+		"no administrator any more": {func(b *fakeDirectory) { b.users[6] = directory.User{ID: 6} }, errcode.Unavailable},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -150,7 +157,7 @@ func TestStreamEndsWhenTheCallerLosesAccess(t *testing.T) {
 
 func watch(t *testing.T, b *fixture, server *httptest.Server) *connect.ServerStreamForClient[wrapperspb.Int64Value] {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	t.Cleanup(cancel)
 	client := connect.NewClient[emptypb.Empty, wrapperspb.Int64Value](server.Client(), server.URL+"/x/watch",
 		connect.WithInterceptors(fault.NewInterceptor(slog.New(slog.DiscardHandler))))
@@ -166,11 +173,12 @@ func watch(t *testing.T, b *fixture, server *httptest.Server) *connect.ServerStr
 
 func TestStreamEndsAfterItsLifetime(t *testing.T) {
 	t.Parallel()
-	b := newFixture(t, func(c *access.Config) { c.StreamLifetime = 3 * time.Second }) // in which a busy machine begins one
+	// The lifetime is long enough to open a stream on a slow machine.
+	b := newFixture(t, func(c *access.Config) { c.StreamLifetime = 3 * time.Second })
 	answers := watch(t, b, serve(t, b))
 	require.False(t, answers.Receive())
 	require.Equal(t, errcode.Unavailable, fault.CodeOf(answers.Err()))
-	require.ErrorContains(t, answers.Err(), "call again")
+	require.ErrorContains(t, answers.Err(), "reconnect")
 }
 
 // roles are of user 5: reader of agent 1, owner of agent 2.

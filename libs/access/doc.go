@@ -11,9 +11,9 @@
 // outlive its token. It ends when the user is blocked or deleted, and after an hour, with the code
 // unavailable, so that the client reconnects with a new token.
 //
-// Errors are faults: unauthenticated for a missing, malformed, forged, expired or foreign token;
-// permission_denied for a blocked user; unavailable before the directory is ready. They never quote
-// the token.
+// Errors are faults: unauthenticated for a missing, malformed, forged or expired token, or one for another service
+// or cell; permission_denied for a blocked user; unavailable before the directory is ready. They never quote the
+// token.
 //
 // No secret is compared: a signature is verified with a public key, found by its public id.
 package access

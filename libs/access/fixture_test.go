@@ -17,11 +17,11 @@ import (
 const (
 	cell     = topology.Cell("local")
 	audience = "deploys"
-	patience = time.Minute
+	timeout  = time.Minute
 )
 
-// book is a directory that a test writes.
-type book struct {
+// fakeDirectory is a directory that a test writes.
+type fakeDirectory struct {
 	mu      sync.Mutex
 	ready   bool
 	users   map[int64]directory.User
@@ -29,33 +29,33 @@ type book struct {
 	changed chan struct{}
 }
 
-func (b *book) Ready() bool {
+func (b *fakeDirectory) Ready() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.ready
 }
 
-func (b *book) Changed() <-chan struct{} {
+func (b *fakeDirectory) Changed() <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.changed
 }
 
-func (b *book) User(id int64) (directory.User, bool) {
+func (b *fakeDirectory) User(id int64) (directory.User, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	u, known := b.users[id]
 	return u, known
 }
 
-func (b *book) Key(id string) (directory.Key, bool) {
+func (b *fakeDirectory) Key(id string) (directory.Key, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	k, known := b.keys[id]
 	return k, known
 }
 
-func (b *book) write(change func()) {
+func (b *fakeDirectory) write(change func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	change()
@@ -63,10 +63,10 @@ func (b *book) write(change func()) {
 	b.changed = make(chan struct{})
 }
 
-// fixture is a verifier at a time that stands still, and who signs for it.
+// fixture is a verifier with a fixed clock and a signing key.
 type fixture struct {
 	now      time.Time
-	book     *book
+	book     *fakeDirectory
 	private  ed25519.PrivateKey
 	verifier *access.Verifier
 }
@@ -76,7 +76,7 @@ func newFixture(t testing.TB, adjust ...func(*access.Config)) *fixture {
 	public, private, err := ed25519.GenerateKey(rand.Reader)
 	require.NoError(t, err)
 	b := &fixture{now: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC), private: private}
-	b.book = &book{
+	b.book = &fakeDirectory{
 		ready:   true,
 		changed: make(chan struct{}),
 		users:   map[int64]directory.User{5: {ID: 5}, 6: {ID: 6, Admin: true}, 7: {ID: 7, Blocked: true}},
@@ -93,7 +93,7 @@ func newFixture(t testing.TB, adjust ...func(*access.Config)) *fixture {
 	return b
 }
 
-// grant is what state makes for user 5 at this moment.
+// grant returns a valid grant for user 5.
 func (b *fixture) grant() access.Grant {
 	return access.Grant{
 		Issuer: access.Issuer(cell), Audience: []string{audience}, UserID: 5, IssuedAt: b.now,

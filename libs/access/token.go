@@ -28,15 +28,15 @@ type Grant struct {
 	Issuer string
 	// Audience are the services that may accept it.
 	Audience []string
-	// UserID is whose it is.
+	// UserID is the owner of the token.
 	UserID int64
-	// Admin says that the user was an administrator of the cell when it was made.
+	// Admin reports whether the user was an administrator of the cell at IssuedAt.
 	Admin bool
-	// IssuedAt and ExpiresAt bound its life; in whole seconds on the wire.
+	// IssuedAt and ExpiresAt bound the validity; encoded in whole seconds.
 	IssuedAt, ExpiresAt time.Time
 }
 
-// claims are a grant on the wire.
+// claims is the JWT encoding of a Grant.
 type claims struct {
 	jwt.RegisteredClaims
 

@@ -18,12 +18,12 @@ import (
 const (
 	defaultSkew = 30 * time.Second
 	maxSkew     = time.Minute
-	// maxToken is far more than a token of state has, in bytes.
-	maxToken             = 8 << 10
-	defaultStreamsLifeIn = time.Hour
+	// maxToken is the maximum size of a token in bytes.
+	maxToken              = 8 << 10
+	defaultStreamLifetime = time.Hour
 )
 
-// Directory is what a verifier asks; a [directory.Directory].
+// Directory is the part of [directory.Directory] that a Verifier uses.
 type Directory interface {
 	Ready() bool
 	Changed() <-chan struct{}
@@ -39,23 +39,20 @@ type Config struct {
 	Cell topology.Cell
 	// Audience is the name of this service, such as deploys. Required.
 	Audience string
-	// Skew is how far the clocks of state and of this service may be apart. Defaults to 30 s; at
-	// most a minute.
+	// Skew is the tolerated clock difference to the state service. Defaults to 30 s; at most a minute.
 	Skew time.Duration
-	// StreamLifetime is how long a stream may live that was begun with one token. Defaults to an
-	// hour.
+	// StreamLifetime is the maximum lifetime of a stream. Defaults to an hour.
 	StreamLifetime time.Duration
 	// Now defaults to time.Now.
 	Now func() time.Time
 }
 
-// Caller is who calls.
+// Caller is the authenticated user of a request.
 type Caller struct {
 	UserID int64
 	// Admin may do everything in the cell.
 	Admin bool
-	// ExpiresAt is when the token ends by which the caller was let in, by the clock of who signed
-	// it: the verifier may accept it for a little longer. Zero where there was no token.
+	// ExpiresAt is the token's expiry by the issuer's clock. Skew is not included. Zero without a token.
 	ExpiresAt time.Time
 }
 
@@ -85,15 +82,13 @@ func NewVerifier(cfg Config) (*Verifier, error) {
 		cfg.Skew = defaultSkew
 	}
 	if cfg.StreamLifetime == 0 {
-		cfg.StreamLifetime = defaultStreamsLifeIn
+		cfg.StreamLifetime = defaultStreamLifetime
 	}
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
 	return &Verifier{cfg: cfg, parser: jwt.NewParser(
-		jwt.WithValidMethods(
-			[]string{jwt.SigningMethodEdDSA.Alg()},
-		),
+		jwt.WithValidMethods([]string{jwt.SigningMethodEdDSA.Alg()}),
 		jwt.WithIssuer(Issuer(cfg.Cell)),
 		jwt.WithAudience(cfg.Audience),
 		jwt.WithExpirationRequired(),
@@ -104,15 +99,15 @@ func NewVerifier(cfg Config) (*Verifier, error) {
 	)}, nil
 }
 
-// Verify returns who the token is of. Its errors are faults.
+// Verify returns the token's owner. Errors are faults.
 func (v *Verifier) Verify(token string) (Caller, error) {
 	if !v.cfg.Directory.Ready() {
-		return Caller{}, fault.New(errcode.Unavailable, "this service has not read the directory of users yet: try again")
+		return Caller{}, fault.New(errcode.Unavailable, "the user directory is not loaded yet: try again")
 	}
-	if strings.HasPrefix(token, personal) {
+	if strings.HasPrefix(token, personalPrefix) {
 		return Caller{}, fault.New(
 			errcode.Unauthenticated,
-			"this is a personal access token: exchange it at the service state for an access token, and send that",
+			"this is a personalPrefix access token: exchange it for an access token at the state service",
 		)
 	}
 	if len(token) > maxToken {
@@ -133,7 +128,7 @@ func (v *Verifier) Verify(token string) (Caller, error) {
 	}
 	id, err := strconv.ParseInt(claimed.Subject, 10, 64)
 	if err != nil || id <= 0 {
-		return Caller{}, fault.New(errcode.Unauthenticated, "the access token names no user")
+		return Caller{}, fault.New(errcode.Unauthenticated, "the access token has no valid subject")
 	}
 	caller, err := v.caller(id, claimed.Admin)
 	if err != nil {
@@ -143,16 +138,16 @@ func (v *Verifier) Verify(token string) (Caller, error) {
 	return caller, nil
 }
 
-// personal begins personal access tokens.
-const personal = "lsp_"
+// personalPrefix is the prefix of personalPrefix access tokens.
+const personalPrefix = "lsp_"
 
 var (
-	errWrongType  = errors.New("it is no access token")
-	errUnknownKey = errors.New("its key is not known here: it is no token of this cell, or void, or too new")
+	errWrongType  = errors.New("it is not an access token")
+	errUnknownKey = errors.New("unknown signing key: " +
+		"the token is of another cell, expired, or newer than this service's directory")
 )
 
-// key finds the key that the token names. A token cannot choose how it is verified: the algorithm
-// is the parser's, and the key is of that algorithm.
+// key returns the key that the token names. The token does not select the algorithm; the parser's configuration does.
 func (v *Verifier) key(t *jwt.Token) (directory.Key, error) {
 	if kind, _ := t.Header["typ"].(string); !strings.EqualFold(kind, mediaType) {
 		return directory.Key{}, errWrongType
@@ -165,15 +160,15 @@ func (v *Verifier) key(t *jwt.Token) (directory.Key, error) {
 	return key, nil
 }
 
-// withinKey checks that the token lived when its key did: one that was stolen after its time signs
-// nothing that counts.
+// withinKey checks that the token's validity is within the key's. A key that leaks after its end is useless.
 func (v *Verifier) withinKey(claimed claims, key directory.Key) error {
 	if claimed.IssuedAt == nil || claimed.IssuedAt.Before(key.NotBefore.Add(-v.cfg.Skew)) ||
 		claimed.ExpiresAt.After(key.NotAfter.Add(v.cfg.Skew)) {
-		return fault.New(errcode.Unauthenticated, "the access token is not of the time of its key: get a new one")
+		return fault.New(errcode.Unauthenticated,
+			"the access token's validity is outside of its key's validity: get a new one")
 	}
 	if claimed.ExpiresAt.Sub(claimed.IssuedAt.Time) > TokenLifetime+v.cfg.Skew {
-		return fault.New(errcode.Unauthenticated, "the access token lives for longer than %s: get a new one", TokenLifetime)
+		return fault.New(errcode.Unauthenticated, "the access token's lifetime exceeds %s: get a new one", TokenLifetime)
 	}
 	return nil
 }
@@ -184,7 +179,7 @@ func (v *Verifier) caller(id int64, admin bool) (Caller, error) {
 	switch {
 	case !known:
 		return Caller{}, fault.New(
-			errcode.Unauthenticated, "user %d of the access token does not exist, or is too new to be known here", id,
+			errcode.Unauthenticated, "user %d of the access token does not exist, or was created just now: try again", id,
 		)
 	case user.Blocked:
 		return Caller{}, fault.New(errcode.PermissionDenied, "user %d is blocked: ask an administrator", id)
@@ -193,7 +188,7 @@ func (v *Verifier) caller(id int64, admin bool) (Caller, error) {
 	}
 }
 
-// explain says what is wrong with a token. The library's texts quote parts of it.
+// explain maps an error of the parser to a fault without the library's text, which may contain the token.
 func (v *Verifier) explain(err error) error {
 	for _, reason := range []struct {
 		err  error
@@ -202,12 +197,12 @@ func (v *Verifier) explain(err error) error {
 		{errWrongType, errWrongType.Error()},
 		{errUnknownKey, errUnknownKey.Error()},
 		{jwt.ErrTokenMalformed, "it is malformed"},
-		{jwt.ErrTokenExpired, "it is over: get a new one"},
-		{jwt.ErrTokenUsedBeforeIssued, "it is from the future: are the clocks right?"},
+		{jwt.ErrTokenExpired, "it has expired: get a new one"},
+		{jwt.ErrTokenUsedBeforeIssued, "its issue time is in the future: check the clocks"},
 		{jwt.ErrTokenNotValidYet, "it is not valid yet"},
 		{jwt.ErrTokenInvalidAudience, "it is not for the service " + v.cfg.Audience},
-		{jwt.ErrTokenInvalidIssuer, "it is not by " + Issuer(v.cfg.Cell)},
-		{jwt.ErrTokenRequiredClaimMissing, "it lacks a claim"},
+		{jwt.ErrTokenInvalidIssuer, "its issuer is not " + Issuer(v.cfg.Cell)},
+		{jwt.ErrTokenRequiredClaimMissing, "a required claim is missing"},
 		{jwt.ErrTokenSignatureInvalid, "its signature is wrong"},
 	} {
 		if errors.Is(err, reason.err) {

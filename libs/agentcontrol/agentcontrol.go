@@ -1,5 +1,5 @@
-// Package agentcontrol reads the control channel of an agent: its configuration and its resync
-// requests.
+// Package agentcontrol reads the control channel of an agent: its configuration, its resync
+// requests, and how far its observations are stored.
 //
 // Each run reads the channel from the start, so a new leader receives the current configuration. A
 // message is acknowledged after it has taken effect; until then it is kept from redelivery. A
@@ -40,7 +40,7 @@ type Handler interface {
 	Resync(ctx context.Context, request events.ResyncRequested) <-chan struct{}
 }
 
-// Reader reads the control channel. All fields but SkipResyncsBefore are required.
+// Reader reads the control channel. All fields but SkipResyncsBefore and Read are required.
 type Reader struct {
 	// Conn is the agent's connection.
 	Conn *nats.Conn
@@ -50,6 +50,8 @@ type Reader struct {
 	// SkipResyncsBefore makes the reader skip resync requests stored before this local time. Zero
 	// skips none.
 	SkipResyncsBefore time.Time
+	// Read receives how far the state service has stored OBSERVED, as a stream sequence. It must not block. Optional.
+	Read func(sequence uint64)
 
 	once     sync.Once
 	caughtUp chan struct{}
@@ -124,7 +126,7 @@ func (r *Reader) handle(
 	if ctx.Err() != nil {
 		return // the next leader reads it
 	}
-	effect, err := dispatch(ctx, handler, message, skipBefore)
+	effect, err := r.dispatch(ctx, handler, message, skipBefore)
 	if err != nil {
 		r.Logger.ErrorContext(ctx, "dropped an invalid control message",
 			slog.String(logkey.Subject, message.Subject()), logkey.Error(err))
@@ -139,7 +141,7 @@ func (r *Reader) handle(
 	}
 }
 
-func dispatch(
+func (r *Reader) dispatch(
 	ctx context.Context, handler Handler, message jetstream.Msg, skipBefore time.Time,
 ) (effect <-chan struct{}, err error) {
 	metadata, err := message.Metadata()
@@ -156,7 +158,7 @@ func dispatch(
 		if err != nil {
 			return nil, fmt.Errorf("event %s: %w", e.ID(), err)
 		}
-		return handler.Configure(ctx, cfg), nil
+		return handler.Configure(ctx, *cfg), nil
 	case events.TypeResyncRequested:
 		request, err := events.Decode[events.ResyncRequested](e.Data())
 		if err != nil {
@@ -165,7 +167,16 @@ func dispatch(
 		if metadata.Timestamp.Before(skipBefore) {
 			return nil, nil //nolint:nilnil // nothing to wait for
 		}
-		return handler.Resync(ctx, request), nil
+		return handler.Resync(ctx, *request), nil
+	case events.TypeObservationsRead:
+		read, err := events.Decode[events.ObservationsRead](e.Data())
+		if err != nil {
+			return nil, fmt.Errorf("event %s: %w", e.ID(), err)
+		}
+		if r.Read != nil {
+			r.Read(uint64(read.Sequence))
+		}
+		return nil, nil //nolint:nilnil // nothing to wait for
 	default:
 		return nil, nil //nolint:nilnil // an event type of a newer control plane
 	}
@@ -181,7 +192,7 @@ func (r *Reader) acknowledge(ctx context.Context, message jetstream.Msg, effect 
 			effect = nil
 		case <-ticker.C:
 			if err := message.InProgress(); err != nil {
-				r.Logger.DebugContext(ctx, "control message not kept from redelivery", logkey.Error(err))
+				r.Logger.DebugContext(ctx, "acknowledgement deadline of a control message not extended", logkey.Error(err))
 			}
 		case <-ctx.Done():
 			return // the next leader reads it

@@ -22,7 +22,7 @@ import (
 const (
 	cellName = topology.Cell("local")
 	agent    = int64(7)
-	patience = time.Minute
+	timeout  = time.Minute
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -42,7 +42,7 @@ func receive[T any](t *testing.T, from <-chan T) T {
 	select {
 	case v := <-from:
 		return v
-	case <-time.After(patience):
+	case <-time.After(timeout):
 		require.Fail(t, "nothing was received")
 		panic("unreachable")
 	}
@@ -90,7 +90,13 @@ func run(t *testing.T, server *natsd.Server, to agentcontrol.Handler) (*agentcon
 
 func publish(t *testing.T, js jetstream.JetStream, subject, kind string, data any) {
 	t.Helper()
-	e, err := event.New(event.Attributes{Type: kind, Source: event.ServiceSource("local", "state"), Subject: "7", ID: "1", Time: time.Now()}, data)
+	e, err := event.New(event.Attributes{
+		Type:    kind,
+		Source:  event.ServiceSource("local", "state"),
+		Subject: "7",
+		ID:      "1",
+		Time:    time.Now(),
+	}, data)
 	require.NoError(t, err)
 	msg, err := event.Encode(e, subject)
 	require.NoError(t, err)
@@ -100,12 +106,18 @@ func publish(t *testing.T, js jetstream.JetStream, subject, kind string, data an
 
 func configure(t *testing.T, js jetstream.JetStream, revision int) {
 	t.Helper()
-	publish(t, js, cellName.ControlConfig(agent), events.TypeAgentConfig, events.AgentConfig{ConfigRevision: revision, FullResyncIntervalMs: 1000})
+	publish(t, js, cellName.ControlConfig(agent), events.TypeAgentConfig, events.AgentConfig{
+		ConfigRevision:       revision,
+		FullResyncIntervalMs: 1000,
+	})
 }
 
 func request(t *testing.T, js jetstream.JetStream, nonce string) {
 	t.Helper()
-	publish(t, js, cellName.ControlResync(agent), events.TypeResyncRequested, events.ResyncRequested{Nonce: nonce, Cause: events.ResyncRequestCauseOperator})
+	publish(t, js, cellName.ControlResync(agent), events.TypeResyncRequested, events.ResyncRequested{
+		Nonce: nonce,
+		Cause: events.ResyncRequestCauseOperator,
+	})
 }
 
 func unacknowledged(t *testing.T, js jetstream.JetStream) int {
@@ -124,7 +136,7 @@ func TestEachReaderReceivesTheLastMessages(t *testing.T) {
 	control, stop := run(t, server, first)
 	require.Equal(t, 2, receive(t, first.configs))
 	receive(t, control.CaughtUp())
-	require.Eventually(t, func() bool { return unacknowledged(t, js) == 0 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return unacknowledged(t, js) == 0 }, timeout, time.Millisecond)
 	stop()
 	require.Empty(t, first.configs)
 
@@ -136,7 +148,7 @@ func TestEachReaderReceivesTheLastMessages(t *testing.T) {
 	require.Equal(t, 3, receive(t, second.configs))
 }
 
-func TestMessageIsAcknowledgedOnceItTookEffect(t *testing.T) {
+func TestMessageIsAcknowledgedAfterItsEffect(t *testing.T) {
 	t.Parallel()
 	server, js := newStreams(t)
 	first := newHandler()
@@ -146,7 +158,7 @@ func TestMessageIsAcknowledgedOnceItTookEffect(t *testing.T) {
 	require.Equal(t, "n", receive(t, first.nonces))
 	configure(t, js, 1)
 	require.Equal(t, 1, receive(t, first.configs), "a waiting message blocks no other")
-	require.Eventually(t, func() bool { return unacknowledged(t, js) == 1 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return unacknowledged(t, js) == 1 }, timeout, time.Millisecond)
 	stop()
 	require.Equal(t, 1, unacknowledged(t, js))
 
@@ -154,7 +166,7 @@ func TestMessageIsAcknowledgedOnceItTookEffect(t *testing.T) {
 	run(t, server, second)
 	require.Equal(t, "n", receive(t, second.nonces), "the previous reader ended before the effect")
 	close(second.effect)
-	require.Eventually(t, func() bool { return unacknowledged(t, js) == 0 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return unacknowledged(t, js) == 0 }, timeout, time.Millisecond)
 }
 
 func TestInvalidMessageIsDropped(t *testing.T) {
@@ -172,11 +184,30 @@ func TestInvalidMessageIsDropped(t *testing.T) {
 		},
 	} {
 		bad()
-		require.Eventually(t, func() bool { return unacknowledged(t, js) == 0 }, patience, time.Millisecond)
+		require.Eventually(t, func() bool { return unacknowledged(t, js) == 0 }, timeout, time.Millisecond)
 	}
 	configure(t, js, 4)
 	require.Equal(t, 4, receive(t, to.configs))
 	require.Empty(t, to.nonces)
+}
+
+func TestReportOfWhatIsStoredIsReceived(t *testing.T) {
+	t.Parallel()
+	server, js := newStreams(t)
+	logger := slog.New(slog.DiscardHandler)
+	control := agentcontrol.NewReader(natstest.Connect(t, server), topology.WatcherConsumer(agent), logger)
+	sequences := make(chan uint64, 10)
+	control.Read = func(sequence uint64) { sequences <- sequence }
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		assert.NoError(t, control.Run(ctx, newHandler()))
+	}()
+	defer func() { cancel(); <-done }()
+	publish(t, js, cellName.ControlRead(agent), events.TypeObservationsRead, events.ObservationsRead{Sequence: 42})
+	require.EqualValues(t, 42, receive(t, sequences))
+	require.Eventually(t, func() bool { return unacknowledged(t, js) == 0 }, timeout, time.Millisecond)
 }
 
 func TestReaderWaitsForTheConsumer(t *testing.T) {

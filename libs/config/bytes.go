@@ -65,7 +65,7 @@ func (b Bytes) String() string {
 	return strconv.FormatInt(int64(b), 10)
 }
 
-// MarshalText is String.
+// MarshalText implements [encoding.TextMarshaler].
 func (b Bytes) MarshalText() ([]byte, error) { return []byte(b.String()), nil }
 
 // UnmarshalText is ParseBytes.

@@ -10,6 +10,6 @@
 //	}
 //
 // The YAML library decodes values of all three layers, so a field can have every type that it decodes
-// from a scalar, []string, map[string]string, or a struct of such fields. [Load] reports every fault at
+// from a scalar, []string, map[string]string, or a struct of such fields. [Load] reports every problem at
 // once. It rejects unknown keys and flags, and warns of unknown variables. Secrets are never printed.
 package config

@@ -19,13 +19,13 @@ import (
 const maxFile = 1 << 20
 
 // set decodes a YAML node into the field. A layer replaces the value of the layer below.
-func (f *Field) set(node *yaml.Node, origin string) Faults {
+func (f *Field) set(node *yaml.Node, origin string) Problems {
 	f.origin = origin
 	if node.Kind == yaml.AliasNode {
 		node = node.Alias
 	}
 	if node.ShortTag() == "!!null" {
-		return Faults{f.fault("has no value; leave the key out to keep the default")}
+		return Problems{f.problem("has no value; leave the key out to keep the default")}
 	}
 	if b, err := strconv.ParseBool(strings.ToLower(node.Value)); err == nil && f.Type == "bool" { // 1, t and TRUE, too
 		f.value.SetBool(b)
@@ -38,13 +38,13 @@ func (f *Field) set(node *yaml.Node, origin string) Faults {
 		return nil
 	}
 	if _, isMismatch := errors.AsType[*yaml.TypeError](err); !isMismatch {
-		return Faults{f.fault(err.Error())} // of the type's own UnmarshalText
+		return Problems{f.problem(err.Error())} // of the type's own UnmarshalText
 	}
 	given := ""
 	if node.Kind == yaml.ScalarNode {
 		given = strconv.Quote(node.Value) + " "
 	}
-	return Faults{f.fault(given + "is not " + f.syntax())}
+	return Problems{f.problem(given + "is not " + f.syntax())}
 }
 
 func (f *Field) syntax() string {
@@ -68,14 +68,14 @@ func (f *Field) syntax() string {
 
 // setText sets the field to a value of the environment or of a flag, where a list is a,b and a map
 // k=v,k=v. It drops empty entries and the space around entries.
-func (f *Field) setText(text, origin string) Faults {
+func (f *Field) setText(text, origin string) Problems {
 	if f.Type != "list" && f.Type != "map" {
 		if f.Type != "string" {
 			text = strings.TrimSpace(text)
 		}
 		node := &yaml.Node{Kind: yaml.ScalarNode, Value: text}
 		if f.Type != "int" && f.Type != "number" && f.Type != "bool" {
-			node.Tag = "!!str" // so that ~ is no null
+			node.Tag = "!!str" // so that ~ is not null
 		}
 		return f.set(node, origin)
 	}
@@ -91,7 +91,7 @@ func (f *Field) setText(text, origin string) Faults {
 			node.Content = append(node.Content, scalar(strings.TrimSpace(entry)))
 		case !isPair || strings.TrimSpace(key) == "":
 			f.origin = origin
-			return Faults{f.fault(fmt.Sprintf("%q is not key=value", entry))}
+			return Problems{f.problem(fmt.Sprintf("%q is not key=value", entry))}
 		default:
 			node.Content = append(node.Content, scalar(strings.TrimSpace(key)), scalar(strings.TrimSpace(value)))
 		}
@@ -103,16 +103,16 @@ func scalar(text string) *yaml.Node {
 	return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: text}
 }
 
-// ApplyFile applies the YAML document in raw. The name stands for it in faults. With a prefix it
-// reads only the part of the document below the prefix. The error is Faults: unknown and repeated
+// ApplyFile applies the YAML document in raw. name identifies the document in errors. With a prefix it
+// reads only the part of the document below the prefix. The error is Problems: unknown and repeated
 // keys, and values that cannot be decoded.
 func (b *Binding) ApplyFile(name string, raw []byte) error {
 	return b.applyFile(name, raw).err()
 }
 
-func (b *Binding) applyFile(name string, raw []byte) Faults {
+func (b *Binding) applyFile(name string, raw []byte) Problems {
 	if len(raw) > maxFile {
-		return Faults{{Message: name + " is larger than 1 MiB"}}
+		return Problems{{Message: name + " is larger than 1 MiB"}}
 	}
 	decoder := yaml.NewDecoder(bytes.NewReader(raw))
 	var document yaml.Node
@@ -121,15 +121,15 @@ func (b *Binding) applyFile(name string, raw []byte) Faults {
 		return nil
 	}
 	if err != nil {
-		return Faults{{Message: fmt.Sprintf("%s is not YAML: %s", name, strings.TrimPrefix(err.Error(), "yaml: "))}}
+		return Problems{{Message: fmt.Sprintf("%s is not YAML: %s", name, strings.TrimPrefix(err.Error(), "yaml: "))}}
 	}
 	if err := decoder.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
-		return Faults{{Message: name + " has more than one document"}}
+		return Problems{{Message: name + " has more than one document"}}
 	}
 	return b.applyMapping(filepath.Base(name), document.Content[0], "")
 }
 
-func (b *Binding) applyMapping(file string, node *yaml.Node, prefix string) Faults {
+func (b *Binding) applyMapping(file string, node *yaml.Node, prefix string) Problems {
 	at := func(n *yaml.Node) string { return fmt.Sprintf("%s:%d", file, n.Line) }
 	origin := at(node)
 	if node.Kind == yaml.AliasNode {
@@ -139,9 +139,9 @@ func (b *Binding) applyMapping(file string, node *yaml.Node, prefix string) Faul
 		return nil
 	}
 	if node.Kind != yaml.MappingNode {
-		return Faults{{Key: prefix, Origin: origin, Message: "must be a group of keys with values"}}
+		return Problems{{Key: prefix, Origin: origin, Message: "must be a group of keys with values"}}
 	}
-	var faults Faults
+	var problems Problems
 	lines := map[string]int{}
 	for i := 0; i+1 < len(node.Content); i += 2 {
 		keyNode, value := node.Content[i], node.Content[i+1]
@@ -151,17 +151,17 @@ func (b *Binding) applyMapping(file string, node *yaml.Node, prefix string) Faul
 		switch field := b.byKey[key]; {
 		case repeated:
 			message := fmt.Sprintf("the key is already in line %d", line)
-			faults = append(faults, Fault{Key: key, Origin: at(keyNode), Message: message})
+			problems = append(problems, Problem{Key: key, Origin: at(keyNode), Message: message})
 		case field != nil:
-			faults = append(faults, field.set(value, at(value))...)
+			problems = append(problems, field.set(value, at(value))...)
 		case b.isGroup(key):
-			faults = append(faults, b.applyMapping(file, value, key)...)
+			problems = append(problems, b.applyMapping(file, value, key)...)
 		case b.prefix == "" || key == b.prefix || strings.HasPrefix(key, b.prefix+"."):
 			message := "unknown key " + key + didYouMean(b.suggestKey(key))
-			faults = append(faults, Fault{Origin: at(keyNode), Message: message})
+			problems = append(problems, Problem{Origin: at(keyNode), Message: message})
 		}
 	}
-	return faults
+	return problems
 }
 
 // isGroup reports whether there are settings below key.
@@ -181,7 +181,7 @@ var kubernetesVariable = regexp.MustCompile(
 
 // applyEnviron applies NAME=value pairs. An empty variable counts as unset. It warns of variables that
 // are probably meant for a setting of this struct, but are none: services share an environment.
-func (b *Binding) applyEnviron(environ []string) (warnings []string, faults Faults) {
+func (b *Binding) applyEnviron(environ []string) (warnings []string, problems Problems) {
 	byEnv := make(map[string]*Field, len(b.fields))
 	names := make([]string, 0, len(b.fields))
 	for _, f := range b.fields {
@@ -193,7 +193,7 @@ func (b *Binding) applyEnviron(environ []string) (warnings []string, faults Faul
 		switch field := byEnv[name]; {
 		case !strings.HasPrefix(name, envPrefix) || value == "":
 		case field != nil:
-			faults = append(faults, field.setText(value, name)...)
+			problems = append(problems, field.setText(value, name)...)
 		case name != envPrefix+"CONFIG" && !kubernetesVariable.MatchString(name):
 			suggestion := nearest(name, names)
 			if suggestion != "" || b.inGroup(name) {
@@ -201,7 +201,7 @@ func (b *Binding) applyEnviron(environ []string) (warnings []string, faults Faul
 			}
 		}
 	}
-	return warnings, faults
+	return warnings, problems
 }
 
 // inGroup reports whether a variable begins like those of a group of settings.
@@ -216,7 +216,7 @@ func (b *Binding) inGroup(variable string) bool {
 }
 
 // flagValue keeps the values of a flag until the layers below are applied, so that Load reports the
-// faults of all layers together.
+// problems of all layers together.
 type flagValue struct{ field *Field }
 
 func (v flagValue) String() string { return v.field.Default }
@@ -241,8 +241,8 @@ func (f *Field) pflag() *pflag.Flag {
 	return flag
 }
 
-func (b *Binding) applyFlags() Faults {
-	var faults Faults
+func (b *Binding) applyFlags() Problems {
+	var problems Problems
 	for _, f := range b.fields {
 		if len(f.given) == 0 {
 			continue
@@ -251,7 +251,7 @@ func (b *Binding) applyFlags() Faults {
 		if f.Type == "list" || f.Type == "map" {
 			text = strings.Join(f.given, ",")
 		}
-		faults = append(faults, f.setText(text, "--"+f.Flag)...)
+		problems = append(problems, f.setText(text, "--"+f.Flag)...)
 	}
-	return faults
+	return problems
 }

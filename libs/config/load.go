@@ -33,13 +33,13 @@ type Input struct {
 	Stdout  io.Writer // for the output of --help, --version and --print-config
 }
 
-// ErrAnswered is returned by Load after --help, --version or --print-config: the program must exit with
+// ErrPrinted is returned by Load after --help, --version or --print-config: the program must exit with
 // status 0.
-var ErrAnswered = errors.New("config: printed the answer")
+var ErrPrinted = errors.New("config: printed the requested output")
 
 // Load fills the struct that cfg points to from the file named by --config or LOCKSTEP_CONFIG, from the
 // environment and from the flags. It returns warnings for the operator, a sentence each. The error is
-// Faults with every fault; cfg is not usable then.
+// [Problems], with all of them; cfg is not usable then.
 func Load(cfg any, program Program, input Input) ([]string, error) {
 	b, err := Bind(cfg, "")
 	if err != nil {
@@ -47,13 +47,13 @@ func Load(cfg any, program Program, input Input) ([]string, error) {
 	}
 	flags, _ := b.flagSets(program)
 	if err := parseFlags(flags, input.Args); err != nil {
-		return nil, Faults{{Message: err.Error()}}
+		return nil, Problems{{Message: err.Error()}}
 	}
 	switch {
 	case isSet(flags, "help"):
-		return nil, answer(input.Stdout, b.Manual(program))
+		return nil, printAndStop(input.Stdout, b.Manual(program))
 	case isSet(flags, "version"):
-		return nil, answer(input.Stdout, program.Name+" "+program.Version+"\n")
+		return nil, printAndStop(input.Stdout, program.Name+" "+program.Version+"\n")
 	}
 	path, err := flags.GetString("config")
 	if err != nil {
@@ -64,15 +64,15 @@ func Load(cfg any, program Program, input Input) ([]string, error) {
 			path = value
 		}
 	}
-	var faults Faults
+	var problems Problems
 	if path != "" {
-		faults = b.readFile(path)
+		problems = b.readFile(path)
 	}
-	warnings, environFaults := b.applyEnviron(input.Environ)
-	faults = append(faults, environFaults...)
-	faults = append(faults, b.applyFlags()...)
-	if faults = b.validate(faults); len(faults) > 0 {
-		return warnings, faults
+	warnings, environProblems := b.applyEnviron(input.Environ)
+	problems = append(problems, environProblems...)
+	problems = append(problems, b.applyFlags()...)
+	if problems = b.validate(problems); len(problems) > 0 {
+		return warnings, problems
 	}
 	if !isSet(flags, "print-config") {
 		return warnings, nil
@@ -81,7 +81,7 @@ func Load(cfg any, program Program, input Input) ([]string, error) {
 	if err != nil {
 		return warnings, err
 	}
-	return warnings, answer(input.Stdout, text)
+	return warnings, printAndStop(input.Stdout, text)
 }
 
 // flagSets returns all flags, and those that every program has.
@@ -124,22 +124,22 @@ func parseFlags(flags *pflag.FlagSet, args []string) error {
 	return err //nolint:wrapcheck // names the flag
 }
 
-func answer(stdout io.Writer, text string) error {
+func printAndStop(stdout io.Writer, text string) error {
 	if _, err := io.WriteString(stdout, text); err != nil {
 		return fmt.Errorf("print: %w", err)
 	}
-	return ErrAnswered
+	return ErrPrinted
 }
 
-func (b *Binding) readFile(path string) Faults {
+func (b *Binding) readFile(path string) Problems {
 	file, err := os.Open(path)
 	if err != nil {
-		return Faults{{Message: "cannot read the configuration file: " + err.Error()}}
+		return Problems{{Message: "cannot read the configuration file: " + err.Error()}}
 	}
 	defer file.Close() //nolint:errcheck // only read
 	raw, err := io.ReadAll(io.LimitReader(file, maxFile+1))
 	if err != nil {
-		return Faults{{Message: "cannot read the configuration file: " + err.Error()}}
+		return Problems{{Message: "cannot read the configuration file: " + err.Error()}}
 	}
 	return b.applyFile(path, raw)
 }

@@ -164,12 +164,7 @@ func TestFlagsOverrideEnvironmentOverridesFileOverridesDefaults(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "flag", cfg.Name)
 	require.Equal(t, "text", cfg.Format, "an empty variable counts as unset")
-	require.Equal(
-		t,
-		[]string{"one", "two", "three"},
-		cfg.List,
-		"a layer replaces the layer below; a repeated flag adds",
-	)
+	require.Equal(t, []string{"one", "two", "three"}, cfg.List, "a layer replaces the layer below; a repeated flag adds")
 	require.Equal(t, map[string]string{"env": "x"}, cfg.Map)
 	require.Equal(t, 64*config.KiB, cfg.Size)
 }
@@ -191,18 +186,14 @@ net: ~
 telemetry: {a: b}
 `)
 	cfg := defaults()
-	_, _, err := load(
-		&cfg,
-		[]string{"--config", file, "--yes=perhaps", "--format=xml", "--map=a"},
-		[]string{
-			"LOCKSTEP_TIMEOUT=10",
-			"LOCKSTEP_COUNT=-1",
-			"LOCKSTEP_RATIO=x",
-			"LOCKSTEP_SERVER_TOKEN_FILE=/does/not/exist",
-		},
-	)
-	var faults config.Faults
-	require.ErrorAs(t, err, &faults)
+	_, _, err := load(&cfg, []string{"--config", file, "--yes=perhaps", "--format=xml", "--map=a"}, []string{
+		"LOCKSTEP_TIMEOUT=10",
+		"LOCKSTEP_COUNT=-1",
+		"LOCKSTEP_RATIO=x",
+		"LOCKSTEP_SERVER_TOKEN_FILE=/does/not/exist",
+	})
+	var problems config.Problems
+	require.ErrorAs(t, err, &problems)
 	require.Equal(t, errcode.InvalidArgument, fault.CodeOf(err))
 	for _, want := range []string{
 		`unknown key naem; did you mean name? [config.yaml:2]`,
@@ -221,12 +212,13 @@ telemetry: {a: b}
 		`yes (LOCKSTEP_YES, --yes): "perhaps" is not true or false [--yes]`,
 		`map (LOCKSTEP_MAP, --map): "a" is not key=value [--map]`,
 		`format (LOCKSTEP_FORMAT, --format): "xml" is not one of json, text [--format]`,
-		`server.token_file (LOCKSTEP_SERVER_TOKEN_FILE, --server-token-file): cannot read the secret: open /does/not/exist: no such file or directory [LOCKSTEP_SERVER_TOKEN_FILE]`,
+		`server.token_file (LOCKSTEP_SERVER_TOKEN_FILE, --server-token-file): cannot read the secret: ` +
+			`open /does/not/exist: no such file or directory [LOCKSTEP_SERVER_TOKEN_FILE]`,
 		`server.url (LOCKSTEP_SERVER_URL, --server-url): is empty [config.yaml:4]`,
 	} {
 		require.Contains(t, err.Error(), "\n  "+want)
 	}
-	require.Len(t, faults, 18, err.Error())
+	require.Len(t, problems, 18, err.Error())
 }
 
 func TestFileFaults(t *testing.T) {
@@ -300,7 +292,7 @@ func TestManualNamesEverySetting(t *testing.T) {
 	t.Parallel()
 	cfg := defaults()
 	stdout, _, err := load(&cfg, []string{"--help", "--name=x"}, nil)
-	require.ErrorIs(t, err, config.ErrAnswered)
+	require.ErrorIs(t, err, config.ErrPrinted)
 	binding, err := config.Bind(&cfg, "")
 	require.NoError(t, err)
 	oneLine := strings.Join(strings.Fields(stdout), " ")
@@ -310,7 +302,8 @@ func TestManualNamesEverySetting(t *testing.T) {
 	}
 	for _, want := range []string{
 		"program v3 It does things. Usage:", " server: the server --server-url url address of the server [",
-		" server.tls: encryption --server-tls-on use TLS [", `a format (json, text) [LOCKSTEP_FORMAT, format] (default "json")`,
+		" server.tls: encryption --server-tls-on use TLS [",
+		`a format (json, text) [LOCKSTEP_FORMAT, format] (default "json")`,
 		"timeout of a request [LOCKSTEP_TIMEOUT, timeout] (default 1m30s)", "(default nats://ada:xxxxx@a:4222)",
 		"--server-token-file file file with the token [", "(default a)", "(default k=v)",
 	} {
@@ -322,7 +315,7 @@ func TestManualNamesEverySetting(t *testing.T) {
 	}
 
 	stdout, _, err = load(&cfg, []string{"--version"}, nil)
-	require.ErrorIs(t, err, config.ErrAnswered)
+	require.ErrorIs(t, err, config.ErrPrinted)
 	require.Equal(t, "program v3\n", stdout)
 }
 
@@ -333,7 +326,7 @@ func TestPrintedConfigLoadsTheSameValues(t *testing.T) {
 	cfg.Server.URL = "nats://a:4222"
 	stdout, _, err := load(&cfg, []string{"--print-config", "--list=x,y", "--yes"},
 		[]string{"LOCKSTEP_SERVER_TOKEN_FILE=" + token, "LOCKSTEP_NAME=3"})
-	require.ErrorIs(t, err, config.ErrAnswered)
+	require.ErrorIs(t, err, config.ErrPrinted)
 	require.Contains(t, stdout, "# from --list\n")
 	require.Contains(t, stdout, "# from LOCKSTEP_SERVER_TOKEN_FILE\n")
 	again := everything{}
@@ -343,7 +336,7 @@ func TestPrintedConfigLoadsTheSameValues(t *testing.T) {
 
 	cfg = defaults()
 	stdout, _, err = load(&cfg, []string{"--print-config"}, nil)
-	require.ErrorIs(t, err, config.ErrAnswered)
+	require.ErrorIs(t, err, config.ErrPrinted)
 	require.NotContains(t, stdout, "sesame")
 }
 
@@ -352,10 +345,7 @@ func TestPrefixPutsAllKeysBelowAKey(t *testing.T) {
 	cfg := defaults()
 	binding, err := config.Bind(&cfg, "state")
 	require.NoError(t, err)
-	require.NoError(
-		t,
-		binding.ApplyFile("up.yaml", []byte("watcher: {a: b}\nstate: {server: {url: file}, name: file}\n")),
-	)
+	require.NoError(t, binding.ApplyFile("up.yaml", []byte("watcher: {a: b}\nstate: {server: {url: file}, name: file}\n")))
 	require.NoError(t, binding.Validate())
 	require.Equal(t, "file", cfg.Name)
 	require.EqualValues(t, "file", cfg.Server.URL)

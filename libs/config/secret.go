@@ -16,7 +16,7 @@ const hidden = "(hidden)"
 const maxSecret = 1 << 20
 
 // Secret is a secret in a file. The configuration holds the path; its key ends in _file. A Secret never
-// prints its value: not as a string, in JSON, in slog or in faults. The zero value is not set.
+// prints its value: not as a string, in JSON, in slog or in problems. The zero value is not set.
 type Secret struct {
 	path  string
 	value *string // behind a pointer, so that printing an enclosing struct shows an address

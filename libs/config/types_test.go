@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"lockstep.internal/libs/config"
+	"lockstep.internal/libs/logkey"
 )
 
 func TestParseBytes(t *testing.T) {
@@ -27,14 +28,25 @@ func TestParseBytes(t *testing.T) {
 		require.NoError(t, err, text)
 		require.Equal(t, want, got, text)
 	}
-	for _, text := range []string{"", "KiB", "-1", "+1", "1.5GiB", "1e3", "1 K iB", "1KiBs", "9223372036854775808", "8388608TiB", "1_000", "٣"} {
+	for _, text := range []string{
+		"", "KiB", "-1", "+1", "1.5GiB", "1e3", "1 K iB", "1KiBs", "9223372036854775808", "8388608TiB", "1_000", "٣",
+	} {
 		_, err := config.ParseBytes(text)
 		require.Error(t, err, text)
 	}
 	blanks, err := config.ParseBytes(" 1 MiB ")
 	require.NoError(t, err)
 	require.Equal(t, config.MiB, blanks)
-	for size, want := range map[config.Bytes]string{0: "0", 1: "1", 1023: "1023", 1024: "1KiB", 1 << 20: "1MiB", 1025: "1025", 3 << 40: "3TiB", 1e6: "1000000"} {
+	for size, want := range map[config.Bytes]string{
+		0:       "0",
+		1:       "1",
+		1023:    "1023",
+		1024:    "1KiB",
+		1 << 20: "1MiB",
+		1025:    "1025",
+		3 << 40: "3TiB",
+		1e6:     "1000000",
+	} {
 		require.Equal(t, want, size.String())
 	}
 }
@@ -63,9 +75,8 @@ func FuzzLayers(f *testing.F) {
 	f.Add("? [a]\n: b\n", "LOCKSTEP_TIMEOUT", "1h", "---")
 	f.Add("net: 1\nmap: {~: ~}", "LOCKSTEP_NET", "::/0", "--=")
 	f.Fuzz(func(t *testing.T, file, name, value, arg string) {
-		if strings.HasPrefix(name, "LOCKSTEP_CONFIG") || strings.HasPrefix(arg, "--config") || strings.Contains(name, "FILE") ||
-			strings.Contains(arg, "file") ||
-			strings.Contains(file, "file") {
+		if strings.HasPrefix(name, "LOCKSTEP_CONFIG") || strings.HasPrefix(arg, "--config") ||
+			strings.Contains(name, "FILE") || strings.Contains(arg, "file") || strings.Contains(file, "file") {
 			return // these read files of this machine
 		}
 		cfg := defaults()
@@ -91,7 +102,11 @@ func TestSecret(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, want, value, "each Read reads the file")
 	}
-	for text, want := range map[string]string{"": "is empty", "\n": "is empty", strings.Repeat("x", 1<<20+1): "larger than 1 MiB"} {
+	for text, want := range map[string]string{
+		"":                           "is empty",
+		"\n":                         "is empty",
+		strings.Repeat("x", 1<<20+1): "larger than 1 MiB",
+	} {
 		write(text)
 		_, err := secret.Read()
 		require.ErrorContains(t, err, want)
@@ -122,20 +137,11 @@ func TestSecretsDoNotPrint(t *testing.T) {
 	require.NoError(t, err)
 	var log bytes.Buffer
 	for _, handler := range []slog.Handler{slog.NewJSONHandler(&log, nil), slog.NewTextHandler(&log, nil)} {
-		slog.New(handler).Info("x", "secret", secret, "url", h.URL, "holder", h, "pointer", &h)
+		for _, value := range []any{secret, h.URL, h, &h} {
+			slog.New(handler).Info("x", slog.Any(logkey.Key, value))
+		}
 	}
-	printed := string(
-		raw,
-	) + log.String() + fmt.Sprintf(
-		"%v %+v %#v %s %q %v %+v",
-		h,
-		h,
-		h,
-		secret,
-		secret,
-		&h,
-		[]any{h},
-	)
+	printed := string(raw) + log.String() + fmt.Sprintf("%v %+v %#v %s %q %v %+v", h, h, h, secret, secret, &h, []any{h})
 	require.NotContains(t, printed, "sesame")
 }
 

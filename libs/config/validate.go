@@ -10,16 +10,16 @@ import (
 	"lockstep.internal/schemas/gen/errcode"
 )
 
-// Fault is one error in the configuration.
-type Fault struct {
-	Key     string // path in the file; "" when the fault concerns no setting
+// Problem is one error in the configuration.
+type Problem struct {
+	Key     string // path in the file; "" when the problem concerns no setting
 	Env     string // environment variable of the key
 	Flag    string // flag of the key, without dashes
 	Origin  string // source of the value: "default", config.yaml:3, LOCKSTEP_NATS_URL, --nats-url
 	Message string
 }
 
-func (f Fault) String() string {
+func (f Problem) String() string {
 	text := f.Message
 	switch {
 	case f.Env != "":
@@ -33,29 +33,29 @@ func (f Fault) String() string {
 	return text
 }
 
-func (f *Field) fault(message string) Fault {
-	return Fault{Key: f.Key, Env: f.Env, Flag: f.Flag, Origin: f.origin, Message: message}
+func (f *Field) problem(message string) Problem {
+	return Problem{Key: f.Key, Env: f.Env, Flag: f.Flag, Origin: f.origin, Message: message}
 }
 
-// Faults is every error in the configuration.
-type Faults []Fault //nolint:errname // a list
+// Problems is every error in the configuration.
+type Problems []Problem //nolint:errname // a list
 
-func (f Faults) Error() string {
-	count := "1 fault"
+func (f Problems) Error() string {
+	count := "1 problem"
 	if len(f) != 1 {
-		count = fmt.Sprintf("%d faults", len(f))
+		count = fmt.Sprintf("%d problems", len(f))
 	}
 	lines := []string{"the configuration has " + count + ":"}
-	for _, fault := range f {
-		lines = append(lines, "  "+fault.String())
+	for _, problem := range f {
+		lines = append(lines, "  "+problem.String())
 	}
 	return strings.Join(lines, "\n")
 }
 
 // Fault returns an invalid_argument error with the text of Error.
-func (f Faults) Fault() *fault.Error { return fault.New(errcode.InvalidArgument, "%s", f.Error()) }
+func (f Problems) Fault() *fault.Error { return fault.New(errcode.InvalidArgument, "%s", f.Error()) }
 
-func (f Faults) err() error {
+func (f Problems) err() error {
 	if len(f) == 0 {
 		return nil
 	}
@@ -63,7 +63,7 @@ func (f Faults) err() error {
 }
 
 // Validator is a struct or the type of a field that checks its values. Validate returns every
-// fault; use Invalid to name the setting.
+// problem; use Invalid to name the setting.
 type Validator interface {
 	Validate() []error
 }
@@ -77,26 +77,26 @@ func (i *invalid) Error() string {
 	return i.key + ": " + i.message
 }
 
-// Invalid returns a fault of a setting. The key is relative to the struct of the Validate method:
+// Invalid returns a problem of a setting. The key is relative to the struct of the Validate method:
 // "url", "tls.cert_file". The message names what to write instead.
 func Invalid(key, format string, args ...any) error {
 	return &invalid{key: key, message: fmt.Sprintf(format, args...)}
 }
 
 // Validate calls the Validate methods of the struct, its parts and its fields, and checks the tags
-// `oneof`. The error is Faults. Load calls it.
+// `oneof`. The error is Problems. Load calls it.
 func (b *Binding) Validate() error { return b.validate(nil).err() }
 
-// validate adds to known faults. A setting with a known fault gets no second one.
-func (b *Binding) validate(faults Faults) Faults {
+// validate adds to known problems. A setting with a known problem gets no second one.
+func (b *Binding) validate(problems Problems) Problems {
 	known := map[string]bool{"": false}
-	for _, f := range faults {
+	for _, f := range problems {
 		known[f.Key] = f.Key != ""
 	}
 	report := func(prefix string, err error) {
 		// The Validate method of an inline struct is promoted and runs twice.
-		if f := b.faultOf(prefix, err); !known[f.Key] && !slices.Contains(faults, f) {
-			faults = append(faults, f)
+		if f := b.problemOf(prefix, err); !known[f.Key] && !slices.Contains(problems, f) {
+			problems = append(problems, f)
 		}
 	}
 	for _, f := range b.fields {
@@ -114,7 +114,7 @@ func (b *Binding) validate(faults Faults) Faults {
 			report(s.key, err)
 		}
 	}
-	return faults
+	return problems
 }
 
 func validate(value any) []error {
@@ -125,13 +125,13 @@ func validate(value any) []error {
 	return slices.DeleteFunc(validator.Validate(), func(err error) bool { return err == nil })
 }
 
-func (b *Binding) faultOf(prefix string, err error) Fault {
+func (b *Binding) problemOf(prefix string, err error) Problem {
 	key, message := prefix, err.Error()
 	if i, ok := errors.AsType[*invalid](err); ok {
 		key, message = join(prefix, i.key), i.message
 	}
 	if f, ok := b.byKey[key]; ok {
-		return f.fault(message)
+		return f.problem(message)
 	}
-	return Fault{Key: key, Message: message}
+	return Problem{Key: key, Message: message}
 }

@@ -35,7 +35,7 @@ func createRows(b *testing.B, db *fixture) {
 	require.NoError(b, err)
 }
 
-// BenchmarkRawUpsert is what PostgreSQL takes without a stream: the measure for BenchmarkIngest.
+// BenchmarkRawUpsert measures upserts without a stream. It is the baseline for BenchmarkIngest.
 func BenchmarkRawUpsert(b *testing.B) {
 	db := newFixture(b)
 	createRows(b, db)
@@ -56,7 +56,7 @@ func BenchmarkRawUpsert(b *testing.B) {
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "rows/s")
 }
 
-// BenchmarkIngest takes a stream into the same table.
+// BenchmarkIngest consumes a stream into the same table.
 func BenchmarkIngest(b *testing.B) {
 	db := newFixture(b)
 	createRows(b, db)

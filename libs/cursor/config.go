@@ -16,9 +16,9 @@ import (
 	"lockstep.internal/libs/topology"
 )
 
-// Restart describes why a stream is read from its start.
+// Restart describes why the consumer reads the stream from its start.
 type Restart struct {
-	// Epoch that begins. 1 is the first reading of the stream.
+	// Epoch is the number of the new epoch. 1 is the first read of the stream.
 	Epoch int64
 	// Reason is a sentence for the log.
 	Reason string
@@ -35,7 +35,7 @@ type Config[T any] struct {
 	Subjects []string
 	// Pool of the database. Required.
 	Pool *pgxpool.Pool
-	// JetStream of a connection that reconnects for ever. Required.
+	// JetStream with a connection that reconnects forever. Required.
 	JetStream jetstream.JetStream
 	// Logger. Required.
 	Logger *slog.Logger
@@ -45,34 +45,38 @@ type Config[T any] struct {
 	// Decode sets the message's Value. It runs concurrently with the transaction of the previous
 	// batch. An error moves the message to DEAD. Required.
 	Decode func(m *Message[T]) error
-	// Handle writes the effects of the batch, in stream order, in the transaction that moves the
-	// cursor. After any error it is called again in a new transaction. A *DeadLetterError or
-	// DeadLetterErrors names messages that can never be handled. It must not keep a reference to
-	// the batch. Required.
+	// Handle writes the effects of the batch, in stream order, in the transaction that moves the cursor. After any
+	// error it is called again in a new transaction. A *DeadLetterError or DeadLetterErrors names messages that can
+	// never be handled. Handle must not keep a reference to the batch. Required.
 	Handle func(ctx context.Context, tx pgx.Tx, batch []Message[T]) error
-	// Restarted is called in the transaction that begins an epoch, the first one included. It is
-	// the place to request full resyncs. An error repeats it. Optional.
+	// Committed is called after each commit with the sequence up to which the stream is now handled, and the batch. It
+	// must not block. Optional.
+	Committed func(ctx context.Context, sequence uint64, batch []Message[T])
+	// Restarted is called in the transaction that begins an epoch, including the first. Use it to request full
+	// resyncs. If it fails, the transaction is retried. Optional.
 	Restarted func(ctx context.Context, tx pgx.Tx, r Restart) error
 	// Batch is the maximum number of messages in a transaction. Defaults to 1000.
 	Batch int
-	// BatchBytes bounds the size of a batch; a larger message is a batch of its own. Defaults to 16
-	// MiB.
+	// BatchBytes limits the size of a batch in bytes. A larger message forms its own batch. Defaults to 16 MiB.
 	BatchBytes int
 	// Linger is the time that a partial batch waits for messages that the stream already holds.
 	// Defaults to 2 ms.
 	Linger time.Duration
-	// Retry bounds the pauses after failures. Defaults to 50 ms and 5 s.
+	// Retry sets the minimum and maximum back-off. Defaults to 50 ms and 5 s.
 	Retry retry.Policy
 	// LockInterval is the time between two attempts of a waiting replica to get the lock. Defaults
 	// to 500 ms.
 	LockInterval time.Duration
-	// StaleAfter is the duration of a failure after which Check fails. Defaults to 10 s.
+	// StaleAfter is how long a failure must last before Check fails. Defaults to 10 s.
 	StaleAfter time.Duration
 	// Metrics to update. Optional.
 	Metrics *Metrics
 }
 
 func (c Config[T]) withDefaults() Config[T] {
+	if c.Committed == nil {
+		c.Committed = func(context.Context, uint64, []Message[T]) {}
+	}
 	if c.Restarted == nil {
 		c.Restarted = func(context.Context, pgx.Tx, Restart) error { return nil }
 	}
@@ -96,9 +100,9 @@ func (c Config[T]) withDefaults() Config[T] {
 }
 
 func (c Config[T]) validate() error {
-	var faults []error
+	var errs []error
 	for _, required := range []struct {
-		what    string
+		name    string
 		missing bool
 	}{
 		{"name", c.Name == ""},
@@ -112,14 +116,14 @@ func (c Config[T]) validate() error {
 		{"handler", c.Handle == nil},
 	} {
 		if required.missing {
-			faults = append(faults, errors.New("no "+required.what))
+			errs = append(errs, errors.New("no "+required.name))
 		}
 	}
 	if c.Batch < 0 || c.BatchBytes < 0 {
-		faults = append(faults, errors.New("negative batch"))
+		errs = append(errs, errors.New("negative batch"))
 	}
-	if len(faults) > 0 {
-		return fmt.Errorf("consumer %s of stream %s: %w", c.Name, c.Stream, errors.Join(faults...))
+	if len(errs) > 0 {
+		return fmt.Errorf("consumer %s of stream %s: %w", c.Name, c.Stream, errors.Join(errs...))
 	}
 	return nil
 }

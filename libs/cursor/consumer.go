@@ -48,8 +48,7 @@ func (s *failureState) clear() {
 	s.err = nil
 }
 
-// New returns a consumer that does nothing until Run. The error lists all faults of the
-// configuration.
+// New returns a consumer; Run starts it. The error lists all faults of the configuration.
 func New[T any](cfg Config[T]) (*Consumer[T], error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
@@ -60,15 +59,14 @@ func New[T any](cfg Config[T]) (*Consumer[T], error) {
 	}, nil
 }
 
-// Run reads until ctx ends, then finishes the current transaction and returns nil. While another
-// replica reads it waits. It logs and retries failures of the database, of NATS and of the handler
-// for ever.
+// Run reads until ctx ends, then finishes the current transaction and returns nil. While another replica holds
+// the lock, Run waits. It logs and retries failures of the database, of NATS and of the handler forever.
 func (c *Consumer[T]) Run(ctx context.Context) error {
 	backoff := c.cfg.Retry.Backoff()
 	for {
 		committed, err := c.readWhileLocked(ctx)
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // asked to end
+			return nil //nolint:nilerr // ctx has ended
 		}
 		if committed {
 			backoff.Reset()
@@ -76,10 +74,10 @@ func (c *Consumer[T]) Run(ctx context.Context) error {
 		c.cfg.Metrics.failures.WithLabelValues(c.cfg.Name, c.cfg.Stream).Inc()
 		c.state.set(err)
 		pause := backoff.Next()
-		c.logger().WarnContext(ctx, "consumer failed, restarting",
+		c.logger().WarnContext(ctx, "consumer failed; retrying",
 			slog.Duration(logkey.RetryIn, pause), logkey.Error(err))
 		if retry.Sleep(ctx, pause) != nil {
-			return nil //nolint:nilerr // asked to end
+			return nil //nolint:nilerr // ctx has ended
 		}
 	}
 }
@@ -113,11 +111,11 @@ func (c *Consumer[T]) Check(context.Context) error {
 	if c.state.err == nil {
 		return nil
 	}
-	lasts := time.Since(c.state.since)
-	if lasts < c.cfg.StaleAfter {
+	failingFor := time.Since(c.state.since)
+	if failingFor < c.cfg.StaleAfter {
 		return nil
 	}
 	return fmt.Errorf(
-		"consumer %s of %s has been failing for %s: %w", c.cfg.Name, c.cfg.Stream, lasts.Round(time.Second), c.state.err,
+		"consumer %s of %s has been failing for %s: %w", c.cfg.Name, c.cfg.Stream, failingFor.Round(time.Second), c.state.err,
 	)
 }

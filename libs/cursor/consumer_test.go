@@ -35,7 +35,7 @@ func TestEveryMessageIsHandledOnceInStreamOrder(t *testing.T) {
 	}))
 	b.run(b.consumer(nil)) // a second replica changes nothing
 	b.publish(480)
-	b.reaches(numbers(500))
+	b.awaitHandled(numbers(500))
 	b.cursorAt(1, 500)
 }
 
@@ -45,13 +45,13 @@ func TestConsumerThatIsBehindReadsFullBatches(t *testing.T) {
 	b.publish(250)
 	var sizes []int // of the reader alone, until it has ended
 	stop := b.run(b.consumer(func(c *cursor.Config[string]) {
-		c.Batch, c.Linger = 100, patience
+		c.Batch, c.Linger = 100, timeout
 		c.Handle = func(ctx context.Context, tx pgx.Tx, batch []cursor.Message[string]) error {
 			sizes = append(sizes, len(batch))
 			return handle(ctx, tx, batch)
 		}
 	}))
-	b.reaches(numbers(250))
+	b.awaitHandled(numbers(250))
 	stop()
 	require.Equal(t, []int{100, 100, 50}, sizes)
 }
@@ -69,8 +69,8 @@ func TestCrashAfterCommitRepeatsNothing(t *testing.T) {
 	})
 	b.publish(50)
 	b.run(c)
-	b.reaches(numbers(50))
-	require.Greater(t, crashes.Load(), int64(4), "it did crash")
+	b.awaitHandled(numbers(50))
+	require.Greater(t, crashes.Load(), int64(4), "number of simulated crashes")
 }
 
 func TestFailedBatchIsRolledBackAndRetried(t *testing.T) {
@@ -93,7 +93,7 @@ func TestFailedBatchIsRolledBackAndRetried(t *testing.T) {
 	})
 	b.publish(3)
 	b.run(c)
-	b.reaches(numbers(3))
+	b.awaitHandled(numbers(3))
 	require.NoError(t, <-reported)
 	require.ErrorContains(t, <-reported, "the handler's reason")
 	b.cursorAt(1, 3)
@@ -128,11 +128,11 @@ func TestSupersededReaderCommitsNothing(t *testing.T) {
 	b.run(b.consumer(nil))
 	b.terminateLockHolder()
 	b.publish(2)
-	b.reaches(numbers(5))
+	b.awaitHandled(numbers(5))
 	close(resume)
-	<-waits // the first reader has found out, and waits for the lock again
+	<-waits // the first reader has detected the lost lock and waits for it again
 	b.publish(2)
-	b.reaches(numbers(7))
+	b.awaitHandled(numbers(7))
 }
 
 func TestCursorMovedByAnotherReaderIsNotMovedBack(t *testing.T) {
@@ -145,12 +145,11 @@ func TestCursorMovedByAnotherReaderIsNotMovedBack(t *testing.T) {
 	var stored int64
 	require.NoError(t, b.pool.QueryRow(t.Context(), `SELECT event_id, stored_at FROM stream_cursors`).Scan(&id, &stored))
 	require.Equal(t, "id-3", id)
-	_, err := b.pool.Exec(
-		t.Context(), `UPDATE stream_cursors SET sequence = 0, epoch = epoch + 1`,
-	) // an operator asks for all again
+	// An operator resets the cursor.
+	_, err := b.pool.Exec(t.Context(), `UPDATE stream_cursors SET sequence = 0, epoch = epoch + 1`)
 	require.NoError(t, err)
 	b.publish(1)
-	b.reaches([]string{"1", "2", "3", "1", "2", "3", "4"})
+	b.awaitHandled([]string{"1", "2", "3", "1", "2", "3", "4"})
 	b.cursorAt(2, 4)
 }
 
@@ -159,10 +158,10 @@ func TestAnotherReplicaTakesOver(t *testing.T) {
 	b := newFixture(t)
 	stops := []func(){b.run(b.consumer(nil)), b.run(b.consumer(nil))}
 	b.publish(3)
-	b.reaches(numbers(3))
+	b.awaitHandled(numbers(3))
 	stops[0]()
 	b.publish(3)
-	b.reaches(numbers(6))
+	b.awaitHandled(numbers(6))
 	stops[1]()
 }
 
@@ -187,7 +186,7 @@ func TestPartitionsAreIndependent(t *testing.T) {
 		found := b.handled()
 		slices.Sort(found)
 		return slices.Equal(found, []string{"a0", "a3", "b1", "b4"})
-	}, patience, patience/1000)
+	}, timeout, timeout/1000)
 }
 
 // restarts collects the restarts of a consumer.
@@ -202,17 +201,18 @@ func restarts(into chan<- cursor.Restart) func(*cursor.Config[string]) {
 
 func TestRestoredStreamIsReadFromTheStart(t *testing.T) {
 	t.Parallel()
+	const shorter = "the stream ends at 3, before the cursor at 5"
+	const replaced = "message 5 has event id id-5 and was stored at"
 	for name, test := range map[string]struct {
-		// after the restore, while the consumer does or does not look
-		running bool
-		publish int
+		running bool // the consumer runs during the restore
+		publish int  // messages after the restore
 		reason  string
-		handled []string
+		handled []string // after 1 to 5
 	}{
-		"shorter, at once":                  {running: true, reason: "the stream ends at 3, before the cursor at 5", handled: []string{"1", "2", "3", "4", "5", "1", "2", "3"}},
-		"shorter, on start":                 {reason: "the stream ends at 3, before the cursor at 5", handled: []string{"1", "2", "3", "4", "5", "1", "2", "3"}},
-		"grown to the cursor, same events":  {publish: 2, reason: "message 5 is id-5 stored at", handled: []string{"1", "2", "3", "4", "5", "1", "2", "3", "4", "5"}},
-		"grown past the cursor, on restart": {publish: 3, reason: "message 5 is id-5 stored at", handled: []string{"1", "2", "3", "4", "5", "1", "2", "3", "4", "5", "6"}},
+		"shorter, at once":                  {running: true, reason: shorter, handled: numbers(3)},
+		"shorter, on start":                 {reason: shorter, handled: numbers(3)},
+		"grown to the cursor, same events":  {publish: 2, reason: replaced, handled: numbers(5)},
+		"grown past the cursor, on restart": {publish: 3, reason: replaced, handled: numbers(6)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -223,7 +223,7 @@ func TestRestoredStreamIsReadFromTheStart(t *testing.T) {
 			b.publish(3)
 			copied := b.snapshot()
 			b.publish(2)
-			b.reaches(numbers(5))
+			b.awaitHandled(numbers(5))
 			if !test.running {
 				stop()
 			}
@@ -236,7 +236,7 @@ func TestRestoredStreamIsReadFromTheStart(t *testing.T) {
 			r := <-seen
 			require.Equal(t, int64(2), r.Epoch)
 			require.Contains(t, r.Reason, test.reason)
-			b.reaches(test.handled)
+			b.awaitHandled(append(numbers(5), test.handled...))
 			require.Empty(t, seen)
 		})
 	}
@@ -259,12 +259,12 @@ func TestRecreatedStreamIsReadFromTheStart(t *testing.T) {
 	b.run(c)
 	require.Equal(t, int64(1), (<-seen).Epoch, "repeated until it succeeds, in one epoch")
 	b.publish(2)
-	b.reaches(numbers(2))
+	b.awaitHandled(numbers(2))
 	require.NoError(t, b.js.DeleteStream(t.Context(), stream)) // the connection stays
 	createStream(t, b.js, stream, "lockstep.local.fact.>")
 	require.Equal(t, int64(2), (<-seen).Epoch)
 	b.publish(1)
-	b.reaches(numbers(3))
+	b.awaitHandled(numbers(3))
 	b.cursorAt(2, 1)
 }
 
@@ -274,12 +274,12 @@ func TestReadingContinuesAfterAnOutageOfNATS(t *testing.T) {
 	c := b.consumer(nil)
 	b.run(c)
 	b.publish(3)
-	b.reaches(numbers(3))
+	b.awaitHandled(numbers(3))
 	b.server.Down()
-	require.Eventually(t, func() bool { return c.Check(t.Context()) != nil }, patience, patience/10000)
+	require.Eventually(t, func() bool { return c.Check(t.Context()) != nil }, timeout, timeout/10000)
 	b.restart()
 	b.publish(3)
-	b.reaches(numbers(6))
+	b.awaitHandled(numbers(6))
 	b.cursorAt(1, 6)
 	require.NoError(t, c.Check(t.Context()))
 }
@@ -291,7 +291,7 @@ func TestReadingContinuesAfterRestartsOfNATS(t *testing.T) {
 	b.publish(100)
 	b.restart()
 	b.publish(100)
-	b.reaches(numbers(200))
+	b.awaitHandled(numbers(200))
 	b.cursorAt(1, 200)
 }
 
@@ -310,16 +310,18 @@ func TestReadingContinuesAfterARestartOfPostgreSQL(t *testing.T) {
 	<-half
 	publisher.Go(func() error { return b.tryPublish(150) })
 	server.Kill()
-	require.Eventually(t, func() bool { return c.Check(t.Context()) != nil }, patience, patience/10000)
+	require.Eventually(t, func() bool { return c.Check(t.Context()) != nil }, timeout, timeout/10000)
 	require.NoError(t, server.Restart(t.Context()))
 	require.NoError(t, publisher.Wait())
-	b.reaches(numbers(200))
+	b.awaitHandled(numbers(200))
 }
 
 func TestNewReportsAllFaults(t *testing.T) {
 	t.Parallel()
 	_, err := cursor.New(cursor.Config[string]{Batch: -1})
-	for _, part := range []string{"name", "stream", "pool", "JetStream", "logger", "cell", "service", "decoder", "handler", "negative"} {
+	for _, part := range []string{
+		"name", "stream", "pool", "JetStream", "logger", "cell", "service", "decoder", "handler", "negative",
+	} {
 		require.ErrorContains(t, err, part)
 	}
 }

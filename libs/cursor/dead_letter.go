@@ -32,7 +32,7 @@ func (s *session[T]) deadLetter(ctx context.Context, m *Message[T], reason error
 	if err != nil {
 		return fmt.Errorf("publish message %d to DEAD: %w", m.Sequence, err)
 	}
-	s.count.dead.Inc()
+	s.count.deadLetters.Inc()
 	s.cfg.Logger.WarnContext(ctx, "published message to DEAD", slog.String(logkey.Consumer, s.cfg.Name),
 		slog.String(logkey.Stream, s.cfg.Stream), slog.String(logkey.Subject, m.Subject),
 		slog.Uint64(logkey.Sequence, m.Sequence), slog.String(logkey.Reason, reason.Error()))

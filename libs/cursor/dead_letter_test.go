@@ -20,12 +20,12 @@ import (
 
 const deadSubject = "lockstep.local.dead.test.fact.x"
 
-func (b *fixture) dead(sequence uint64) *jetstream.RawStreamMsg {
-	b.t.Helper()
-	dead, err := b.js.Stream(b.t.Context(), "DEAD")
-	require.NoError(b.t, err)
-	m, err := dead.GetMsg(b.t.Context(), sequence)
-	require.NoError(b.t, err)
+func (f *fixture) dead(sequence uint64) *jetstream.RawStreamMsg {
+	f.t.Helper()
+	dead, err := f.js.Stream(f.t.Context(), "DEAD")
+	require.NoError(f.t, err)
+	m, err := dead.GetMsg(f.t.Context(), sequence)
+	require.NoError(f.t, err)
 	return m
 }
 
@@ -36,24 +36,24 @@ func refuseBad(m *cursor.Message[string]) error {
 	return decode(m)
 }
 
-func TestMalformedMessageIsOnDeadBeforeTheCursorPassesIt(t *testing.T) {
+func TestMalformedMessageIsDeadLetteredBeforeTheCursorMoves(t *testing.T) {
 	t.Parallel()
 	b := newFixture(t)
 	c := b.consumer(func(c *cursor.Config[string]) { c.Decode = refuseBad })
 	b.run(c)
 	b.publish(1)
-	b.reaches(numbers(1))
+	b.awaitHandled(numbers(1))
 	b.publishText("bad")
 	b.publish(1)
-	require.Eventually(t, func() bool { // there is no DEAD yet: nothing passes
+	require.Eventually(t, func() bool { // stream DEAD does not exist yet, so the cursor does not move
 		err := c.Check(t.Context())
 		return err != nil && strings.Contains(err.Error(), "publish message 2 to DEAD")
-	}, patience, patience/10000)
+	}, timeout, timeout/10000)
 	epoch, sequence := b.cursor()
 	require.Equal(t, [2]int64{1, 1}, [2]int64{epoch, sequence})
 
 	createStream(t, b.js, "DEAD", "lockstep.local.dead.>")
-	b.reaches(numbers(2))
+	b.awaitHandled(numbers(2))
 	b.cursorAt(1, 3)
 	m := b.dead(1)
 	require.Equal(t, deadSubject, m.Subject)
@@ -76,7 +76,7 @@ func TestCrashAfterDeadLetterPublishesItOnce(t *testing.T) {
 	b.run(b.consumer(func(c *cursor.Config[string]) {
 		c.Decode = refuseBad
 		c.Handle = func(ctx context.Context, tx pgx.Tx, batch []cursor.Message[string]) error {
-			if refusals--; refusals >= 0 { // the session dies after the burial, before the commit
+			if refusals--; refusals >= 0 { // the session fails after the dead letter was published, before the commit
 				if _, err := tx.Exec(ctx, `SELECT pg_terminate_backend(pg_backend_pid())`); err != nil {
 					return err
 				}
@@ -84,7 +84,7 @@ func TestCrashAfterDeadLetterPublishesItOnce(t *testing.T) {
 			return handle(ctx, tx, batch)
 		}
 	}))
-	b.reaches(numbers(1))
+	b.awaitHandled(numbers(1))
 	require.Negative(t, refusals)
 	dead, err := b.js.Stream(t.Context(), "DEAD")
 	require.NoError(t, err)
@@ -123,7 +123,7 @@ func TestDeadLetterErrorMovesOneMessageToDeadAndHandlesTheOthers(t *testing.T) {
 			return nil
 		}
 	}))
-	b.reaches([]string{"1", "2", "5", "6", "7", "8", "9"})
+	b.awaitHandled([]string{"1", "2", "5", "6", "7", "8", "9"})
 	b.cursorAt(1, 10)
 	for i, text := range []string{"3", "4", "10"} {
 		m := b.dead(uint64(i + 1))
@@ -145,7 +145,7 @@ func TestDeadLetterErrorOutsideTheBatchIsRetried(t *testing.T) {
 			return handle(ctx, tx, batch)
 		}
 	}))
-	b.reaches(numbers(1))
+	b.awaitHandled(numbers(1))
 }
 
 func TestTooLargeDeadLetterOmitsTheData(t *testing.T) {
@@ -166,5 +166,5 @@ func TestTooLargeDeadLetterOmitsTheData(t *testing.T) {
 	m := b.dead(1)
 	require.Empty(t, m.Data)
 	require.Equal(t, fmt.Sprint(len(data)), m.Header.Get(deadletter.OmittedHeader))
-	require.Equal(t, "model/FACTS/1/1", m.Header.Get("Nats-Msg-Id"), "the original's own would suppress others")
+	require.Equal(t, "model/FACTS/1/1", m.Header.Get("Nats-Msg-Id"), "the original message id is not copied")
 }

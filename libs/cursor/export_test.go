@@ -2,12 +2,11 @@ package cursor
 
 import "time"
 
-// OnCommitted is called between a commit and whatever follows it; an error ends the session there,
-// as a crash does.
+// OnCommitted sets a function that is called after each commit. An error from it simulates a crash.
 func (c *Consumer[T]) OnCommitted(f func() error) { c.hooks.committed = f }
 
-// OnWaiting is called before the consumer asks for the lock.
+// OnWaiting sets a function that is called before the consumer waits for the lock.
 func (c *Consumer[T]) OnWaiting(f func()) { c.hooks.waiting = f }
 
-// ImpatientAfter is how long a replay waits for a message before it asks whether any is left.
-func (c *Consumer[T]) ImpatientAfter(d time.Duration) { c.hooks.idle = d }
+// SetIdleTimeout sets how long a replay waits for a message before it checks for the end of the stream.
+func (c *Consumer[T]) SetIdleTimeout(d time.Duration) { c.hooks.idle = d }

@@ -25,16 +25,16 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// patience bounds what depends on another process on a busy machine.
-const patience = time.Minute
+// timeout limits operations of other processes on a busy machine.
+const timeout = time.Minute
 
 const (
 	stream  = "FACTS"
 	subject = "lockstep.local.fact.x"
 )
 
-// fixture is one read model: the table handled has a row for each call of the handler with a
-// message, in the order of the calls.
+// fixture is a consumer with a test table. Table handled has one row for each handled message, in the order of
+// the calls.
 type fixture struct {
 	t      *testing.T
 	url    string
@@ -97,13 +97,13 @@ func handle(ctx context.Context, tx pgx.Tx, batch []cursor.Message[string]) erro
 	return err
 }
 
-func (b *fixture) config(tb testing.TB) cursor.Config[string] {
+func (f *fixture) config(tb testing.TB) cursor.Config[string] {
 	tb.Helper()
 	return cursor.Config[string]{
 		Name:         "model",
 		Stream:       stream,
-		Pool:         b.pool,
-		JetStream:    natstest.JetStream(tb, b.server),
+		Pool:         f.pool,
+		JetStream:    natstest.JetStream(tb, f.server),
 		Logger:       slog.New(slog.DiscardHandler),
 		Cell:         "local",
 		Service:      "test",
@@ -116,83 +116,83 @@ func (b *fixture) config(tb testing.TB) cursor.Config[string] {
 }
 
 // consumer makes a consumer with a NATS connection of its own, as each replica has.
-func (b *fixture) consumer(change func(*cursor.Config[string])) *cursor.Consumer[string] {
-	b.t.Helper()
-	cfg := b.config(b.t)
+func (f *fixture) consumer(change func(*cursor.Config[string])) *cursor.Consumer[string] {
+	f.t.Helper()
+	cfg := f.config(f.t)
 	if change != nil {
 		change(&cfg)
 	}
 	c, err := cursor.New(cfg)
-	require.NoError(b.t, err)
+	require.NoError(f.t, err)
 	return c
 }
 
 // run runs the consumer until the returned function is called or the test ends.
-func (b *fixture) run(c *cursor.Consumer[string]) func() {
-	b.t.Helper()
+func (f *fixture) run(c *cursor.Consumer[string]) func() {
+	f.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- c.Run(ctx) }()
 	stop := sync.OnceFunc(func() {
 		cancel()
-		require.NoError(b.t, <-ended)
+		require.NoError(f.t, <-ended)
 	})
-	b.t.Cleanup(stop)
+	f.t.Cleanup(stop)
 	return stop
 }
 
 // publish publishes the next n numbers.
-func (b *fixture) publish(n int) {
-	b.t.Helper()
-	require.NoError(b.t, b.tryPublish(n))
+func (f *fixture) publish(n int) {
+	f.t.Helper()
+	require.NoError(f.t, f.tryPublish(n))
 }
 
-func (b *fixture) tryPublish(n int) error {
+func (f *fixture) tryPublish(n int) error {
 	for range n {
-		b.next++
-		if err := b.tryPublishText(strconv.Itoa(b.next)); err != nil {
+		f.next++
+		if err := f.tryPublishText(strconv.Itoa(f.next)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (b *fixture) publishText(text string) {
-	b.t.Helper()
-	require.NoError(b.t, b.tryPublishText(text))
+func (f *fixture) publishText(text string) {
+	f.t.Helper()
+	require.NoError(f.t, f.tryPublishText(text))
 }
 
-func (b *fixture) tryPublishText(text string) error {
-	_, err := b.js.PublishMsg(
-		b.t.Context(), &nats.Msg{Subject: subject, Data: []byte(text), Header: nats.Header{"ce-id": {"id-" + text}}},
+func (f *fixture) tryPublishText(text string) error {
+	_, err := f.js.PublishMsg(
+		f.t.Context(), &nats.Msg{Subject: subject, Data: []byte(text), Header: nats.Header{"ce-id": {"id-" + text}}},
 	)
 	return err
 }
 
-// restart takes NATS down and back.
-func (b *fixture) restart() {
-	b.t.Helper()
-	require.NoError(b.t, b.server.Restart())
-	natstest.Reconnected(b.t, b.js.Conn())
+// restart restarts NATS.
+func (f *fixture) restart() {
+	f.t.Helper()
+	require.NoError(f.t, f.server.Restart())
+	natstest.Reconnected(f.t, f.js.Conn())
 }
 
-// snapshot copies the stream store, to be put back by restore.
-func (b *fixture) snapshot() string {
-	b.t.Helper()
-	copied := filepath.Join(b.t.TempDir(), "copy")
-	require.NoError(b.t, b.server.Snapshot(copied))
-	natstest.Reconnected(b.t, b.js.Conn())
+// snapshot copies the stream store. restore restores it.
+func (f *fixture) snapshot() string {
+	f.t.Helper()
+	copied := filepath.Join(f.t.TempDir(), "copy")
+	require.NoError(f.t, f.server.Snapshot(copied))
+	natstest.Reconnected(f.t, f.js.Conn())
 	return copied
 }
 
-func (b *fixture) restore(copied string) {
-	b.t.Helper()
-	require.NoError(b.t, b.server.Restore(copied))
-	natstest.Reconnected(b.t, b.js.Conn())
+func (f *fixture) restore(copied string) {
+	f.t.Helper()
+	require.NoError(f.t, f.server.Restore(copied))
+	natstest.Reconnected(f.t, f.js.Conn())
 }
 
-func (b *fixture) handled() []string {
-	rows, err := b.pool.Query(context.Background(), `SELECT value FROM handled ORDER BY position`)
+func (f *fixture) handled() []string {
+	rows, err := f.pool.Query(context.Background(), `SELECT value FROM handled ORDER BY position`)
 	if err != nil {
 		return nil
 	}
@@ -203,25 +203,25 @@ func (b *fixture) handled() []string {
 	return values
 }
 
-// reaches waits until exactly this was handled.
-func (b *fixture) reaches(want []string) {
-	b.t.Helper()
-	require.Eventually(b.t, func() bool { return len(b.handled()) >= len(want) }, patience, 5*time.Millisecond)
-	require.Equal(b.t, want, b.handled())
+// awaitHandled waits until exactly these messages were handled.
+func (f *fixture) awaitHandled(want []string) {
+	f.t.Helper()
+	require.Eventually(f.t, func() bool { return len(f.handled()) >= len(want) }, timeout, 5*time.Millisecond)
+	require.Equal(f.t, want, f.handled())
 }
 
 // cursorAt waits until the cursor has reached the sequence.
-func (b *fixture) cursorAt(epoch, sequence int64) {
-	b.t.Helper()
-	require.Eventually(b.t, func() bool {
-		e, s := b.cursor()
+func (f *fixture) cursorAt(epoch, sequence int64) {
+	f.t.Helper()
+	require.Eventually(f.t, func() bool {
+		e, s := f.cursor()
 		return e == epoch && s == sequence
-	}, patience, 5*time.Millisecond)
+	}, timeout, 5*time.Millisecond)
 }
 
-func (b *fixture) cursor() (int64, int64) {
+func (f *fixture) cursor() (int64, int64) {
 	var epoch, sequence int64
-	err := b.pool.QueryRow(
+	err := f.pool.QueryRow(
 		context.Background(), `SELECT epoch, sequence FROM stream_cursors WHERE consumer = 'model'`,
 	).Scan(&epoch, &sequence)
 	if err != nil {
@@ -230,7 +230,7 @@ func (b *fixture) cursor() (int64, int64) {
 	return epoch, sequence
 }
 
-// numbers are those up to n.
+// numbers returns "1" to "n".
 func numbers(n int) []string {
 	texts := make([]string, 0, n)
 	for i := 1; i <= n; i++ {
@@ -239,14 +239,15 @@ func numbers(n int) []string {
 	return texts
 }
 
-// terminateLockHolder ends the reader's session in the database, as a vanished machine does; the
-// reader is not told.
-func (b *fixture) terminateLockHolder() {
-	b.t.Helper()
+// terminateLockHolder terminates the reader's database session. As after a machine failure, the reader gets no
+// notification.
+func (f *fixture) terminateLockHolder() {
+	f.t.Helper()
 	var ended bool
-	err := b.pool.QueryRow(b.t.Context(), `
+	err := f.pool.QueryRow(f.t.Context(), `
 		SELECT pg_terminate_backend(pid) FROM pg_locks
-		WHERE locktype = 'advisory' AND granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`).Scan(&ended)
-	require.NoError(b.t, err)
-	require.True(b.t, ended)
+		WHERE locktype = 'advisory' AND granted
+			AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`).Scan(&ended)
+	require.NoError(f.t, err)
+	require.True(f.t, ended)
 }

@@ -45,7 +45,7 @@ func (e DeadLetterErrors) Error() string {
 	if len(e) == 1 {
 		return e[0].Error()
 	}
-	return fmt.Sprintf("%d messages cannot be handled, the first of them: %v", len(e), e[0])
+	return fmt.Sprintf("%d messages cannot be handled; first: %v", len(e), e[0])
 }
 
 // Unwrap returns each error.
@@ -59,21 +59,21 @@ func (e DeadLetterErrors) Unwrap() []error {
 
 // deadLetters returns the distinct messages of the batch that err reports.
 func deadLetters[T any](err error, b *batch[T]) []*DeadLetterError {
-	reported, several := errors.AsType[DeadLetterErrors](err)
-	if one, is := errors.AsType[*DeadLetterError](err); !several && is {
-		reported = DeadLetterErrors{one}
+	list, isList := errors.AsType[DeadLetterErrors](err)
+	if one, isOne := errors.AsType[*DeadLetterError](err); !isList && isOne {
+		list = DeadLetterErrors{one}
 	}
-	seen := make(map[uint64]bool, len(reported))
-	return slices.DeleteFunc(slices.Clone(reported), func(e *DeadLetterError) bool {
+	seen := make(map[uint64]bool, len(list))
+	return slices.DeleteFunc(slices.Clone(list), func(e *DeadLetterError) bool {
 		duplicate := seen[e.Sequence]
 		seen[e.Sequence] = true
 		return duplicate || !b.has(e.Sequence)
 	})
 }
 
-// Latest keeps one message per key, in stream order: the newest one by newer(a, b), which reports
-// whether a is newer than b, or the last one of the stream when newer is nil. Use it when a
-// statement may name each row only once.
+// Latest returns the newest message of each key, in stream order. newer(a, b) reports whether a is newer than b.
+// If newer is nil, the last message of the stream is the newest. Use it when a statement may name each row only
+// once.
 func Latest[T any, K comparable](
 	batch []Message[T], key func(*Message[T]) K, newer func(a, b *Message[T]) bool,
 ) []Message[T] {

@@ -8,19 +8,21 @@ import (
 
 // Metrics are the metrics of all consumers of a process, with the labels consumer and stream.
 type Metrics struct {
-	handled  *prometheus.CounterVec
-	dead     *prometheus.CounterVec
-	failures *prometheus.CounterVec
-	restarts *prometheus.CounterVec
-	lag      *prometheus.GaugeVec
-	active   *prometheus.GaugeVec
-	seconds  *prometheus.HistogramVec
+	handled     *prometheus.CounterVec
+	deadLetters *prometheus.CounterVec
+	failures    *prometheus.CounterVec
+	restarts    *prometheus.CounterVec
+	lag         *prometheus.GaugeVec
+	active      *prometheus.GaugeVec
+	seconds     *prometheus.HistogramVec
 }
 
 // NewMetrics creates and registers the metrics.
 func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 	m := newMetrics()
-	for _, c := range []prometheus.Collector{m.handled, m.dead, m.failures, m.restarts, m.lag, m.active, m.seconds} {
+	for _, c := range []prometheus.Collector{
+		m.handled, m.deadLetters, m.failures, m.restarts, m.lag, m.active, m.seconds,
+	} {
 		if err := registerer.Register(c); err != nil {
 			return nil, fmt.Errorf("register the cursor's metrics: %w", err)
 		}
@@ -42,12 +44,12 @@ func newMetrics() *Metrics {
 		}, labels)
 	}
 	return &Metrics{
-		handled:  counter("handled_total", "Messages committed together with the cursor."),
-		dead:     counter("dead_total", "Messages published to DEAD."),
-		failures: counter("failures_total", "Retried failures of the handler, the database, NATS, or publishing to DEAD."),
-		restarts: counter("restarts_total", "Epochs begun, each with a reading from the start of the stream."),
-		lag:      gauge("lag", "Messages after the last handled one, at the time that one was read."),
-		active:   gauge("active", "1 in the replica that holds the reader lock, else 0."),
+		handled:     counter("handled_total", "Messages committed together with the cursor."),
+		deadLetters: counter("dead_total", "Messages published to DEAD."),
+		failures:    counter("failures_total", "Retried failures of the handler, the database, NATS, or publishing to DEAD."),
+		restarts:    counter("restarts_total", "How often the stream was read from its start."),
+		lag:         gauge("lag", "Unread messages in the stream when the last handled message was received."),
+		active:      gauge("active", "1 in the replica that holds the reader lock, else 0."),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: namespace, Subsystem: subsystem, Name: "transaction_seconds", Help: "Duration of a batch's transaction.",
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10},

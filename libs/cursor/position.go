@@ -28,16 +28,16 @@ func Migrations() (postgres.Migrations, error) {
 // errSuperseded reports that another reader has moved the cursor.
 var errSuperseded = errors.New("another reader has moved the cursor")
 
-// mark identifies a message across restorations of its stream. A restored stream may hold the same
-// event at the same sequence again, but not stored at the same nanosecond.
+// mark identifies a stored message, also after its stream was restored. A restored stream can contain the same
+// event at the same sequence, but with another storage time.
 type mark struct {
 	sequence uint64
 	id       string
 	stored   int64
 }
 
-// position is a row of stream_cursors. Epoch 0 means that the consumer has never read the stream.
-type position struct {
+// cursorRow is a row of stream_cursors. Epoch 0 means that the consumer has never read the stream.
+type cursorRow struct {
 	epoch   int64
 	last    mark
 	created int64
@@ -46,25 +46,24 @@ type position struct {
 // cursorKey names a row of stream_cursors.
 type cursorKey struct{ consumer, stream string }
 
-func (k cursorKey) load(ctx context.Context, conn *pgx.Conn) (position, error) {
+func (k cursorKey) load(ctx context.Context, conn *pgx.Conn) (cursorRow, error) {
 	_, err := conn.Exec(ctx, `INSERT INTO stream_cursors (consumer, stream) VALUES ($1, $2) ON CONFLICT DO NOTHING`,
 		k.consumer, k.stream)
 	if err != nil {
-		return position{}, fmt.Errorf("create the cursor: %w", err)
+		return cursorRow{}, fmt.Errorf("create the cursor: %w", err)
 	}
-	var p position
+	var p cursorRow
 	err = conn.QueryRow(ctx, `
 		SELECT epoch, sequence, event_id, stored_at, stream_created FROM stream_cursors WHERE consumer = $1 AND stream = $2`,
 		k.consumer, k.stream).Scan(&p.epoch, &p.last.sequence, &p.last.id, &p.last.stored, &p.created)
 	if err != nil {
-		return position{}, fmt.Errorf("read the cursor: %w", err)
+		return cursorRow{}, fmt.Errorf("read the cursor: %w", err)
 	}
 	return p, nil
 }
 
-// move moves the cursor within the transaction. It returns errSuperseded when the cursor is not at
-// from.
-func (k cursorKey) move(ctx context.Context, tx pgx.Tx, from, to position) error {
+// move updates the cursor within the transaction. It returns errSuperseded when the cursor is not at from.
+func (k cursorKey) move(ctx context.Context, tx pgx.Tx, from, to cursorRow) error {
 	tag, err := tx.Exec(ctx, `
 		UPDATE stream_cursors
 		SET epoch = $5, sequence = $6, event_id = $7, stored_at = $8, stream_created = $9, updated_at = now()
@@ -82,14 +81,14 @@ func (k cursorKey) move(ctx context.Context, tx pgx.Tx, from, to position) error
 
 // Position is the progress of a consumer.
 type Position struct {
-	// Epoch is the number of restarts from the start of the stream, 0 when it was never read.
+	// Epoch counts how often the stream was read from its start. 0 means never.
 	Epoch int64
 	// Sequence of the last committed message.
 	Sequence uint64
 }
 
-// LockPosition returns the consumer's position and blocks every replica from moving it until the
-// transaction ends. A caller that locks several consumers does so in the order of their names.
+// LockPosition returns the consumer's position and blocks every replica from moving it until the transaction
+// ends. Lock several consumers in the order of their names.
 func (c *Consumer[T]) LockPosition(ctx context.Context, tx pgx.Tx) (Position, error) {
 	return c.cfg.key().position(ctx, tx, " FOR UPDATE")
 }
@@ -116,9 +115,8 @@ type streamState struct {
 	atCursor     *mark // the message at the cursor's sequence, nil when the stream no longer holds it
 }
 
-// restartReason returns why the stream is not the one that the cursor was in, empty when no
-// difference is visible.
-func restartReason(p position, s streamState) string {
+// restartReason returns why the stream must be read from its start, or "" if the cursor is still valid.
+func restartReason(p cursorRow, s streamState) string {
 	timestamp := func(nanoseconds int64) string { return time.Unix(0, nanoseconds).UTC().Format(time.RFC3339Nano) }
 	switch {
 	case p.epoch == 0:
@@ -128,8 +126,8 @@ func restartReason(p position, s streamState) string {
 	case s.lastSequence < p.last.sequence:
 		return fmt.Sprintf("the stream ends at %d, before the cursor at %d", s.lastSequence, p.last.sequence)
 	case s.atCursor != nil && (s.atCursor.id != p.last.id || s.atCursor.stored != p.last.stored):
-		return fmt.Sprintf("message %d is %s stored at %s, the cursor was at %s stored at %s", p.last.sequence,
-			s.atCursor.id, timestamp(s.atCursor.stored), p.last.id, timestamp(p.last.stored))
+		return fmt.Sprintf("message %d has event id %s and was stored at %s; the cursor expects %s, stored at %s",
+			p.last.sequence, s.atCursor.id, timestamp(s.atCursor.stored), p.last.id, timestamp(p.last.stored))
 	case s.atCursor == nil && s.created != p.created:
 		return fmt.Sprintf("message %d is gone and the stream was created at %s, not %s",
 			p.last.sequence, timestamp(s.created), timestamp(p.created))

@@ -27,7 +27,7 @@ type batch[T any] struct {
 	messages  []Message[T]
 	malformed []malformed[T]
 	last      Message[T] // malformed or not; Sequence 0 while the batch is empty
-	lag       uint64     // messages after the last one
+	lag       uint64     // messages in the stream after the last one
 	bytes     int
 	latest    time.Time // arrival of the last message
 }
@@ -43,12 +43,12 @@ func (b *batch[T]) size() int { return len(b.messages) + len(b.malformed) }
 // reader receives and decodes messages while transactions run. The messages that arrive during one
 // transaction are the batch of the next.
 type reader[T any] struct {
-	cfg      Config[T]
-	consumer jetstream.Consumer
-	numbered uint64 // consumer sequence of the last message
-	out      chan<- *batch[T]
-	// idle is called after idleAfter without a message. Its error ends the reading.
-	idle      func(ctx context.Context) error
+	cfg                  Config[T]
+	consumer             jetstream.Consumer
+	lastConsumerSequence uint64
+	out                  chan<- *batch[T]
+	// onIdle is called after idleAfter without a message. If it returns an error, run ends.
+	onIdle    func(ctx context.Context) error
 	idleAfter time.Duration
 }
 
@@ -71,7 +71,7 @@ func openReader[T any](
 		return nil, fmt.Errorf("create a consumer from sequence %d: %w", after+1, err)
 	}
 	noIdle := func(context.Context) error { return nil }
-	return &reader[T]{cfg: cfg, consumer: consumer, out: out, idle: noIdle, idleAfter: idleWait}, nil
+	return &reader[T]{cfg: cfg, consumer: consumer, out: out, onIdle: noIdle, idleAfter: idleWait}, nil
 }
 
 // run reads until ctx ends or something fails.
@@ -89,8 +89,8 @@ func (r *reader[T]) run(ctx context.Context) error {
 	return group.Wait() //nolint:wrapcheck // both wrap
 }
 
-// requestContext has a deadline for the server but does not end at it: the client would drop
-// messages that the server sent at the last moment.
+// requestContext has a deadline for the server but does not end at it. Otherwise the client would drop messages
+// that the server sent just before the deadline.
 type requestContext struct {
 	context.Context //nolint:containedctx // it is a context
 
@@ -102,13 +102,13 @@ func (c requestContext) Deadline() (time.Time, bool) { return c.deadline, true }
 
 // request sends one pull request and forwards its messages until it is complete or has expired.
 //
-// The reader sends one request after the other instead of using the client's Consume, which drops
-// messages when the receiver stops and the server has sent more than requested.
+// The reader sends one request after the other and does not use the client's Consume. Consume drops buffered
+// messages when the receiver stops.
 func (r *reader[T]) request(ctx context.Context, received chan<- jetstream.Msg) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	// A message may be larger than a batch; it is then a batch of its own.
-	answer, err := r.consumer.Fetch(r.cfg.Batch,
+	fetched, err := r.consumer.Fetch(r.cfg.Batch,
 		jetstream.FetchContext(requestContext{ctx, time.Now().Add(requestTimeout)}),
 		jetstream.FetchMaxBytes(max(r.cfg.BatchBytes, 2*topology.MaxMessageSize)))
 	if err != nil {
@@ -116,14 +116,14 @@ func (r *reader[T]) request(ctx context.Context, received chan<- jetstream.Msg) 
 	}
 	defer func() {
 		cancel()
-		for range answer.Messages() {
+		for range fetched.Messages() {
 		}
 	}()
 	for {
 		select {
-		case m, more := <-answer.Messages():
+		case m, more := <-fetched.Messages():
 			if !more {
-				if err := answer.Error(); err != nil {
+				if err := fetched.Error(); err != nil {
 					return fmt.Errorf("receive messages: %w", err)
 				}
 				return nil
@@ -174,11 +174,11 @@ func (r *reader[T]) collectBatches(ctx context.Context, received <-chan jetstrea
 			}
 			overflow = nil
 			timer.Reset(r.cfg.Linger)
-		case <-timer.C: // the batch is ready now, or there is none
+		case <-timer.C: // Linger has passed, or the reader is idle
 			if b.size() > 0 {
 				continue
 			}
-			if err := r.idle(ctx); err != nil {
+			if err := r.onIdle(ctx); err != nil {
 				return err
 			}
 			timer.Reset(r.idleAfter)
@@ -188,23 +188,23 @@ func (r *reader[T]) collectBatches(ctx context.Context, received <-chan jetstrea
 	}
 }
 
-// isReady reports whether a partial batch need not wait for more messages.
+// isReady reports whether the batch can be sent now.
 func (r *reader[T]) isReady(b *batch[T]) bool {
 	return b.size() > 0 && (b.lag == 0 || time.Since(b.latest) >= r.cfg.Linger)
 }
 
 // errGap reports messages lost between the server and the reader.
-var errGap = errors.New("the consumer's numbering has a gap")
+var errGap = errors.New("gap in the consumer sequence")
 
 func (r *reader[T]) add(b *batch[T], received jetstream.Msg) error {
 	meta, err := received.Metadata()
 	if err != nil {
 		return fmt.Errorf("read a message's metadata: %w", err)
 	}
-	if meta.Sequence.Consumer != r.numbered+1 {
-		return fmt.Errorf("%w: %d follows %d", errGap, meta.Sequence.Consumer, r.numbered)
+	if meta.Sequence.Consumer != r.lastConsumerSequence+1 {
+		return fmt.Errorf("%w: %d follows %d", errGap, meta.Sequence.Consumer, r.lastConsumerSequence)
 	}
-	r.numbered = meta.Sequence.Consumer
+	r.lastConsumerSequence = meta.Sequence.Consumer
 	m := Message[T]{
 		Subject: received.Subject(), Header: received.Headers(), Data: received.Data(),
 		Sequence: meta.Sequence.Stream, Stored: meta.Timestamp,

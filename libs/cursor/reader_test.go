@@ -11,14 +11,14 @@ import (
 	"lockstep.internal/libs/cursor"
 )
 
-// Requests that are open when the consumer is to end are given up: nothing of them is left once Run
-// has returned. It runs alone, since it looks at the whole process.
+// Open pull requests are canceled when Run ends. The test is not parallel, because it counts goroutines of the
+// process.
 func TestNoRequestIsLeftWhenTheConsumerEnds(t *testing.T) { //nolint:paralleltest // see there
 	for name, published := range map[string]int{"while it waits for the first message": 0, "while it waits for more": 1} {
 		t.Run(name, func(t *testing.T) { //nolint:paralleltest // see there
 			b := newFixture(t)
 			b.publish(published)
-			stop := b.run(b.consumer(func(c *cursor.Config[string]) { c.Batch, c.Linger = 10, patience }))
+			stop := b.run(b.consumer(func(c *cursor.Config[string]) { c.Batch, c.Linger = 10, timeout }))
 			stream, err := b.js.Stream(t.Context(), stream)
 			require.NoError(t, err)
 			require.Eventually(t, func() bool {
@@ -28,12 +28,12 @@ func TestNoRequestIsLeftWhenTheConsumerEnds(t *testing.T) { //nolint:paralleltes
 					}
 				}
 				return false
-			}, patience, time.Millisecond)
-			require.Positive(t, requests(t), "the test sees what it looks for")
+			}, timeout, time.Millisecond)
+			require.Positive(t, requests(t), "an open pull request")
 			stop()
 			require.Eventually(
-				t, func() bool { return requests(t) == 0 }, patience/6, time.Millisecond,
-				"long before the time of the request is over",
+				t, func() bool { return requests(t) == 0 }, timeout/6, time.Millisecond,
+				"before the pull request times out",
 			)
 		})
 	}

@@ -36,17 +36,15 @@ type ReplayResult struct {
 // ErrStreamTooShort reports that a stream ends before the range to replay.
 var ErrStreamTooShort = errors.New("the stream ends before the range to replay: it was restored from an older copy")
 
-// Replay reads a range of the stream again through the consumer's Decode and Handle, in stream
-// order, to rebuild a read model elsewhere. Each batch is a transaction begun on db: a connection,
-// or a transaction for savepoints.
+// Replay reads a range of the stream again through the consumer's Decode and Handle, in stream order, to rebuild
+// a read model elsewhere. Each batch is one transaction on db. db is a connection, or a transaction that is used
+// with savepoints.
 //
-// Replay neither reads nor moves the cursor, and publishes nothing. It skips and counts malformed
-// messages and those that Handle reports by DeadLetterError. It calls progress with the last
-// sequence of each committed batch.
+// Replay does not use the cursor and publishes nothing. It skips and counts malformed messages and those that
+// Handle reports by DeadLetterError. It calls progress with the last sequence of each committed batch.
 //
-// It uses the memory of three batches. While NATS is down it waits, then continues. It returns any
-// other failure of the database or the handler; the batches up to ReplayResult.Last are then
-// committed.
+// It holds at most three batches in memory. While NATS is down it waits, then continues. It returns any other
+// failure of the database or the handler; the batches up to ReplayResult.Last are then committed.
 func (c *Consumer[T]) Replay(
 	ctx context.Context, db postgres.Beginner, sequences SequenceRange, progress func(sequence uint64),
 ) (ReplayResult, error) {
@@ -57,7 +55,7 @@ func (c *Consumer[T]) Replay(
 	outage := c.cfg.Retry.Backoff()
 	for {
 		before := r.result.Last
-		err := r.follow(ctx)
+		err := r.readRange(ctx)
 		var serverErr serverError
 		switch {
 		case err == nil:
@@ -71,7 +69,7 @@ func (c *Consumer[T]) Replay(
 			outage.Reset()
 		}
 		pause := outage.Next()
-		c.logger().WarnContext(ctx, "replay waits for NATS", slog.Uint64(logkey.Sequence, r.result.Last),
+		c.logger().WarnContext(ctx, "replay failed; waiting for NATS", slog.Uint64(logkey.Sequence, r.result.Last),
 			slog.Duration(logkey.RetryIn, pause), logkey.Error(err))
 		if err := sleepUntilConnected(ctx, c.cfg.JetStream.Conn(), pause); err != nil {
 			return r.result, fmt.Errorf("replay stream %s: %w", c.cfg.Stream, err)
@@ -89,11 +87,11 @@ type replay[T any] struct {
 	result    ReplayResult
 }
 
-// errEnded ends the reading after the last message of the range.
-var errEnded = errors.New("end of the replayed range")
+// errRangeDone reports that the last message of the range was read.
+var errRangeDone = errors.New("end of the replayed range")
 
-// follow reads until the end of the range or a failure.
-func (r *replay[T]) follow(ctx context.Context) error {
+// readRange reads until the end of the range or a failure.
+func (r *replay[T]) readRange(ctx context.Context) error {
 	status := r.cfg.JetStream.Conn().StatusChanged()
 	defer r.cfg.JetStream.Conn().RemoveStatusListener(status)
 	stream, err := openStream(ctx, r.cfg.JetStream, r.cfg.Stream)
@@ -120,12 +118,12 @@ func (r *replay[T]) follow(ctx context.Context) error {
 				}
 			}
 			if last {
-				return errEnded
+				return errRangeDone
 			}
 		}
 		return nil
 	})
-	if err := group.Wait(); !errors.Is(err, errEnded) {
+	if err := group.Wait(); !errors.Is(err, errRangeDone) {
 		return err //nolint:wrapcheck // both wrap
 	}
 	return nil
@@ -139,23 +137,23 @@ func (r *replay[T]) read(
 	ctx, release := untilStatusChange(ctx, status)
 	defer release()
 	if r.result.Last >= r.sequences.To {
-		return errEnded
+		return errRangeDone
 	}
 	reader, err := openReader(ctx, r.cfg, stream, r.result.Last, batches)
 	if err != nil {
 		return serverError{err}
 	}
 	if reader.consumer.CachedInfo().NumPending == 0 {
-		return errEnded
+		return errRangeDone
 	}
 	// The pending messages may have expired.
-	reader.idle, reader.idleAfter = func(ctx context.Context) error {
+	reader.onIdle, reader.idleAfter = func(ctx context.Context) error {
 		info, err := reader.consumer.Info(ctx)
 		switch {
 		case err != nil:
 			return fmt.Errorf("read the number of pending messages: %w", err)
 		case info.NumPending == 0:
-			return errEnded
+			return errRangeDone
 		default:
 			return nil
 		}

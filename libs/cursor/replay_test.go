@@ -17,40 +17,40 @@ import (
 	"lockstep.internal/tools/testkit/natstest"
 )
 
-func (b *fixture) replay(
+func (f *fixture) replay(
 	c *cursor.Consumer[string], stretch cursor.SequenceRange, progress func(uint64),
 ) cursor.ReplayResult {
-	b.t.Helper()
-	done, err := c.Replay(b.t.Context(), b.pool, stretch, progress)
-	require.NoError(b.t, err)
+	f.t.Helper()
+	done, err := c.Replay(f.t.Context(), f.pool, stretch, progress)
+	require.NoError(f.t, err)
 	done.FirstStored = time.Time{}
 	return done
 }
 
-func nothing(uint64) {}
+func noProgress(uint64) {}
 
 func TestReplayHandlesARangeAndMovesNoCursor(t *testing.T) {
 	t.Parallel()
 	b := newFixture(t)
 	b.publish(20)
 	c := b.consumer(func(c *cursor.Config[string]) { c.Batch = 7 })
-	var told []uint64
+	var progress []uint64
 	require.Equal(
 		t, cursor.ReplayResult{First: 1, Last: 13, Handled: 13},
-		b.replay(c, cursor.SequenceRange{From: 1, To: 13}, func(sequence uint64) { told = append(told, sequence) }),
+		b.replay(c, cursor.SequenceRange{From: 1, To: 13}, func(sequence uint64) { progress = append(progress, sequence) }),
 	)
 	require.Equal(t, numbers(13), b.handled())
-	require.True(t, slices.IsSorted(told))
-	require.Equal(t, uint64(13), told[len(told)-1])
-	require.GreaterOrEqual(t, len(told), 2, "batch by batch")
+	require.True(t, slices.IsSorted(progress))
+	require.Equal(t, uint64(13), progress[len(progress)-1])
+	require.GreaterOrEqual(t, len(progress), 2, "progress of each batch")
 	require.Equal(
 		t, cursor.ReplayResult{First: 14, Last: 20, Handled: 7},
-		b.replay(c, cursor.SequenceRange{From: 14, To: 20}, nothing),
+		b.replay(c, cursor.SequenceRange{From: 14, To: 20}, noProgress),
 	)
 	require.Equal(t, numbers(20), b.handled())
 	require.Equal(
-		t, cursor.ReplayResult{Last: 20}, b.replay(c, cursor.SequenceRange{From: 21, To: 20}, nothing),
-		"nothing is a stretch too",
+		t, cursor.ReplayResult{Last: 20}, b.replay(c, cursor.SequenceRange{From: 21, To: 20}, noProgress),
+		"an empty range is valid",
 	)
 	epoch, _ := b.cursor()
 	require.Equal(t, int64(-1), epoch, "there is no cursor")
@@ -59,7 +59,7 @@ func TestReplayHandlesARangeAndMovesNoCursor(t *testing.T) {
 	require.LessOrEqual(t, stream.CachedInfo().State.Consumers, 3)
 }
 
-func TestReplaySkipsUnusableMessagesAndPublishesNothing(t *testing.T) {
+func TestReplaySkipsRejectedMessagesAndPublishesNothing(t *testing.T) {
 	t.Parallel()
 	b := newFixture(t)
 	createStream(t, b.js, "DEAD", "lockstep.local.dead.>")
@@ -83,7 +83,7 @@ func TestReplaySkipsUnusableMessagesAndPublishesNothing(t *testing.T) {
 	})
 	require.Equal(
 		t, cursor.ReplayResult{First: 1, Last: 10, Handled: 6, Skipped: 4},
-		b.replay(c, cursor.SequenceRange{To: 10}, nothing),
+		b.replay(c, cursor.SequenceRange{To: 10}, noProgress),
 	)
 	require.Equal(t, []string{"1", "2", "4", "5", "6", "7"}, b.handled())
 	dead, err := b.js.Stream(t.Context(), "DEAD")
@@ -102,7 +102,7 @@ func TestReplayOfAStreamWithDeletedMessages(t *testing.T) {
 		require.NoError(t, stream.DeleteMsg(t.Context(), sequence))
 	}
 	c := b.consumer(nil)
-	done, err := c.Replay(t.Context(), b.pool, cursor.SequenceRange{To: 20}, nothing)
+	done, err := c.Replay(t.Context(), b.pool, cursor.SequenceRange{To: 20}, noProgress)
 	require.NoError(t, err)
 	first, err := stream.GetMsg(t.Context(), 6)
 	require.NoError(t, err)
@@ -111,7 +111,8 @@ func TestReplayOfAStreamWithDeletedMessages(t *testing.T) {
 	require.Equal(t, []string{"6", "7", "8", "11", "12", "13", "14", "15", "16", "17"}, b.handled())
 
 	require.NoError(t, stream.Purge(t.Context()))
-	require.Equal(t, cursor.ReplayResult{}, b.replay(c, cursor.SequenceRange{To: 20}, nothing), "everything has expired")
+	result := b.replay(c, cursor.SequenceRange{To: 20}, noProgress)
+	require.Equal(t, cursor.ReplayResult{}, result, "everything has expired")
 }
 
 func TestReplayContinuesAfterAnOutageOfNATS(t *testing.T) {
@@ -135,7 +136,7 @@ func TestReplayFailsWhenTheStreamWasRestoredOrTheHandlerFails(t *testing.T) {
 	t.Parallel()
 	b := newFixture(t)
 	b.publish(5)
-	_, err := b.consumer(nil).Replay(t.Context(), b.pool, cursor.SequenceRange{To: 6}, nothing)
+	_, err := b.consumer(nil).Replay(t.Context(), b.pool, cursor.SequenceRange{To: 6}, noProgress)
 	require.ErrorContains(t, err, "it ends at 5, before 6")
 
 	failing := b.consumer(func(c *cursor.Config[string]) {
@@ -150,7 +151,7 @@ func TestReplayFailsWhenTheStreamWasRestoredOrTheHandlerFails(t *testing.T) {
 			return nil
 		}
 	})
-	done, err := failing.Replay(t.Context(), b.pool, cursor.SequenceRange{To: 5}, nothing)
+	done, err := failing.Replay(t.Context(), b.pool, cursor.SequenceRange{To: 5}, noProgress)
 	require.ErrorContains(t, err, "handle messages up to 5: the handler's reason")
 	require.Equal(t, uint64(4), done.Last)
 	require.Equal(t, numbers(4), b.handled())
@@ -181,12 +182,12 @@ func TestReplayIntoATransactionIsInvisibleUntilItsCommit(t *testing.T) {
 	})
 	tx, err := b.pool.Begin(t.Context())
 	require.NoError(t, err)
-	done, err := failing.Replay(t.Context(), tx, cursor.SequenceRange{To: 9}, nothing)
+	done, err := failing.Replay(t.Context(), tx, cursor.SequenceRange{To: 9}, noProgress)
 	require.NoError(t, err)
 	require.Equal(t, uint64(1), done.Skipped)
 	require.Empty(t, b.handled())
 	require.NoError(t, tx.Commit(t.Context()))
-	require.Equal(t, slices.Delete(numbers(9), 5, 6), b.handled(), "what a savepoint had is gone with it")
+	require.Equal(t, slices.Delete(numbers(9), 5, 6), b.handled(), "changes of a rolled back savepoint are gone")
 }
 
 func TestLockPositionStopsTheConsumer(t *testing.T) {
@@ -207,7 +208,7 @@ func TestLockPositionStopsTheConsumer(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, cursor.Position{Epoch: 1, Sequence: 3}, at)
 	b.publish(2)
-	// The reader waits for the row: the server says so.
+	// pg_stat_activity shows that the reader waits for the row lock.
 	require.Eventually(t, func() bool {
 		var waiting int
 		err := b.pool.QueryRow(
@@ -217,7 +218,7 @@ func TestLockPositionStopsTheConsumer(t *testing.T) {
 			&waiting,
 		)
 		return err == nil && waiting == 1
-	}, patience, 5*time.Millisecond)
+	}, timeout, 5*time.Millisecond)
 	at, err = c.Position(t.Context(), tx)
 	require.NoError(t, err)
 	require.Equal(t, uint64(3), at.Sequence)
@@ -227,7 +228,7 @@ func TestLockPositionStopsTheConsumer(t *testing.T) {
 	require.Equal(t, numbers(5), b.handled())
 }
 
-// What a stream loses by age while it is replayed was pending, and never comes.
+// Pending messages expire during the replay and are never delivered.
 func TestReplayEndsWhenPendingMessagesExpire(t *testing.T) {
 	t.Parallel()
 	b := newFixture(t)
@@ -248,8 +249,8 @@ func TestReplayEndsWhenPendingMessagesExpire(t *testing.T) {
 			return nil
 		}
 	})
-	c.ImpatientAfter(50 * time.Millisecond)
-	done := b.replay(c, cursor.SequenceRange{To: 40}, nothing)
+	c.SetIdleTimeout(50 * time.Millisecond)
+	done := b.replay(c, cursor.SequenceRange{To: 40}, noProgress)
 	require.Less(t, done.Last, uint64(40))
 	require.Equal(t, numbers(int(done.Last)), b.handled())
 }

@@ -18,11 +18,11 @@ import (
 	"lockstep.internal/libs/retry"
 )
 
-// drainTimeout bounds the current transaction after Run was asked to end.
+// drainTimeout limits the current transaction after ctx is done.
 const drainTimeout = 5 * time.Second
 
-// session reads while this replica holds the lock. Transactions run in one goroutine on the
-// connection that holds the lock; a second goroutine reads ahead.
+// session reads while this replica holds the lock. Transactions run in one goroutine on the connection that holds
+// the lock. A second goroutine prefetches messages.
 type session[T any] struct {
 	cfg    Config[T]
 	hooks  hooks
@@ -30,30 +30,30 @@ type session[T any] struct {
 	conn   *pgx.Conn
 	logger *slog.Logger
 
-	committed bool
-	position  position
-	outage    *retry.Backoff
-	count     counters
+	committed     bool
+	position      cursorRow
+	serverBackoff *retry.Backoff
+	count         counters
 }
 
 // counters are the metrics of this consumer.
 type counters struct {
-	handled, dead, failures, restarts prometheus.Counter
-	lag                               prometheus.Gauge
-	seconds                           prometheus.Observer
+	handled, deadLetters, failures, restarts prometheus.Counter
+	lag                                      prometheus.Gauge
+	seconds                                  prometheus.Observer
 }
 
 func newSession[T any](c *Consumer[T], conn *pgx.Conn) *session[T] {
 	m, name, stream := c.cfg.Metrics, c.cfg.Name, c.cfg.Stream
 	return &session[T]{
-		cfg: c.cfg, hooks: c.hooks, state: &c.state, conn: conn, logger: c.logger(), outage: c.cfg.Retry.Backoff(),
+		cfg: c.cfg, hooks: c.hooks, state: &c.state, conn: conn, logger: c.logger(), serverBackoff: c.cfg.Retry.Backoff(),
 		count: counters{
-			handled:  m.handled.WithLabelValues(name, stream),
-			dead:     m.dead.WithLabelValues(name, stream),
-			failures: m.failures.WithLabelValues(name, stream),
-			restarts: m.restarts.WithLabelValues(name, stream),
-			lag:      m.lag.WithLabelValues(name, stream),
-			seconds:  m.seconds.WithLabelValues(name, stream),
+			handled:     m.handled.WithLabelValues(name, stream),
+			deadLetters: m.deadLetters.WithLabelValues(name, stream),
+			failures:    m.failures.WithLabelValues(name, stream),
+			restarts:    m.restarts.WithLabelValues(name, stream),
+			lag:         m.lag.WithLabelValues(name, stream),
+			seconds:     m.seconds.WithLabelValues(name, stream),
 		},
 	}
 }
@@ -69,23 +69,23 @@ func (s *session[T]) run(ctx context.Context) error {
 		return err
 	}
 	for {
-		err := s.follow(ctx)
-		var outage serverError
-		if ctx.Err() != nil || !errors.As(err, &outage) {
+		err := s.readUntilFailure(ctx)
+		var failure serverError
+		if ctx.Err() != nil || !errors.As(err, &failure) {
 			return err
 		}
-		if err := s.waitForServer(ctx, outage); err != nil {
+		if err := s.waitForServer(ctx, failure); err != nil {
 			return err
 		}
 	}
 }
 
-// follow reads the stream from the cursor until something fails or the connection changes. The
+// readUntilFailure reads the stream from the cursor until something fails or the connection changes. The
 // stream is checked after every reconnect, because a restored server disconnects its clients.
-func (s *session[T]) follow(ctx context.Context) error {
+func (s *session[T]) readUntilFailure(ctx context.Context) error {
 	status := s.cfg.JetStream.Conn().StatusChanged()
 	defer s.cfg.JetStream.Conn().RemoveStatusListener(status)
-	stream, err := s.check(ctx)
+	stream, err := s.checkStream(ctx)
 	if err != nil {
 		return err
 	}
@@ -148,15 +148,16 @@ func (s *session[T]) handleBatch(ctx context.Context, b *batch[T]) error {
 	backoff := s.cfg.Retry.Backoff()
 	for {
 		err := s.commit(ctx, b, to)
-		dead := deadLetters(err, b)
+		deadLetters := deadLetters(err, b)
 		switch {
 		case err == nil:
 			s.recordCommit(b, to)
+			s.cfg.Committed(ctx, to.last.sequence, b.messages)
 			return s.hooks.committed()
 		case ctx.Err() != nil, errors.Is(err, errSuperseded), s.conn.IsClosed():
 			return err
-		case len(dead) > 0:
-			for _, d := range dead {
+		case len(deadLetters) > 0:
+			for _, d := range deadLetters {
 				if err := s.deadLetter(ctx, b.remove(d.Sequence), d.Err); err != nil {
 					return err
 				}
@@ -171,10 +172,10 @@ func (s *session[T]) handleBatch(ctx context.Context, b *batch[T]) error {
 	}
 }
 
-func (s *session[T]) recordCommit(b *batch[T], to position) {
+func (s *session[T]) recordCommit(b *batch[T], to cursorRow) {
 	s.position = to
 	s.committed = true
-	s.outage.Reset()
+	s.serverBackoff.Reset()
 	s.state.clear()
 	s.count.handled.Add(float64(len(b.messages)))
 	s.count.lag.Set(float64(b.lag))
@@ -182,7 +183,7 @@ func (s *session[T]) recordCommit(b *batch[T], to position) {
 
 // commit moves the cursor and handles the batch. The cursor moves first, so a superseded reader
 // does nothing else.
-func (s *session[T]) commit(ctx context.Context, b *batch[T], to position) error {
+func (s *session[T]) commit(ctx context.Context, b *batch[T], to cursorRow) error {
 	ctx, cancel := withDrainTimeout(ctx)
 	defer cancel()
 	start := time.Now()
@@ -204,12 +205,12 @@ func (s *session[T]) commit(ctx context.Context, b *batch[T], to position) error
 // withDrainTimeout returns a context that ends drainTimeout after ctx, so that a transaction can
 // finish.
 func withDrainTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
-	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	drainCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
-		_ = retry.Sleep(longer, drainTimeout)
+		_ = retry.Sleep(drainCtx, drainTimeout)
 		cancel()
 	})
-	return longer, func() {
+	return drainCtx, func() {
 		stop()
 		cancel()
 	}
@@ -243,12 +244,12 @@ func (s *session[T]) recordFailure(ctx context.Context, err error, pause time.Du
 
 // waitForServer pauses after a failure of NATS. The pause ends when the connection is restored.
 func (s *session[T]) waitForServer(ctx context.Context, cause error) error {
-	pause := s.outage.Next()
+	pause := s.serverBackoff.Next()
 	s.recordFailure(ctx, cause, pause)
 	if err := sleepUntilConnected(ctx, s.cfg.JetStream.Conn(), pause); err != nil {
 		return err
 	}
-	// Another replica holds the lock if the database has ended this session meanwhile.
+	// Check the database session. If it was terminated, another replica may hold the lock.
 	if err := s.conn.Ping(ctx); err != nil {
 		return fmt.Errorf("check the lock: %w", err)
 	}

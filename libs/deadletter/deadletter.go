@@ -14,7 +14,7 @@ import (
 
 // Headers of a dead letter, in addition to those of the original.
 const (
-	ReasonHeader   = "Lockstep-Dead-Reason"   // a sentence
+	ReasonHeader   = "Lockstep-Dead-Reason"   // error text, at most 1024 bytes
 	ConsumerHeader = "Lockstep-Dead-Consumer" // name of the consumer
 	SubjectHeader  = "Lockstep-Dead-Subject"  // subject of the original
 	StreamHeader   = "Lockstep-Dead-Stream"   // stream of the original
@@ -24,11 +24,11 @@ const (
 
 const (
 	maxReason = 1024
-	// idAllowance is room for the message id that the publisher adds.
+	// idAllowance reserves bytes for the Nats-Msg-Id header.
 	idAllowance = 512
 )
 
-// Origin says where a message came from and who could not handle it.
+// Origin identifies the message and the consumer that rejected it.
 type Origin struct {
 	Service, Consumer string
 	Stream, Subject   string
@@ -59,8 +59,7 @@ func New(cell topology.Cell, origin Origin, header nats.Header, data []byte, rea
 	return letter
 }
 
-// HeaderText replaces characters that a header cannot carry by spaces and cuts the text at 1024
-// bytes.
+// HeaderText replaces control characters with spaces and truncates the text to 1024 bytes.
 func HeaderText(text string) string {
 	text = strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f || r == utf8.RuneError {

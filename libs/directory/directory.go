@@ -37,16 +37,16 @@ const (
 // ErrInvalidConfig is wrapped by errors about a configuration that cannot work.
 var ErrInvalidConfig = errors.New("invalid directory configuration")
 
-// Directory is the copy. It is safe for concurrent use. Before it is ready, it knows nobody.
+// Directory is the copy. It is safe for concurrent use. It is empty before it is ready.
 type Directory struct {
 	cfg Config
 
 	mu      sync.RWMutex
-	known   *knowledge
+	known   *entries
 	changed chan struct{} // closed with the next change
 	ready   bool
-	trouble error     // why the stream is not being read; nil while it is
-	since   time.Time // of the trouble
+	readErr error     // the error that stops the reading, or nil
+	since   time.Time // the time of readErr
 }
 
 // New returns an empty copy. [Directory.Run] fills it.
@@ -68,7 +68,7 @@ func New(cfg Config) (*Directory, error) {
 	if cfg.StaleAfter == 0 {
 		cfg.StaleAfter = defaultStaleAfter
 	}
-	return &Directory{cfg: cfg, known: newKnowledge(), changed: make(chan struct{}), since: time.Now()}, nil
+	return &Directory{cfg: cfg, known: newEntries(), changed: make(chan struct{}), since: time.Now()}, nil
 }
 
 // Ready reports whether the copy has read the stream to its end once.
@@ -78,12 +78,12 @@ func (d *Directory) Ready() bool {
 	return d.ready
 }
 
-// Following reports whether the copy is ready and up to date as far as it knows. What it does not
-// know then does not exist, or was created just now.
-func (d *Directory) Following() bool {
+// UpToDate reports whether the copy is ready and reads the stream without errors. Then a missing entry does not
+// exist or was created just now.
+func (d *Directory) UpToDate() bool {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	return d.ready && d.trouble == nil
+	return d.ready && d.readErr == nil
 }
 
 // Changed returns a channel that is closed by the next change. Get it before the query whose result
@@ -127,7 +127,7 @@ func (d *Directory) Key(id string) (Key, bool) {
 }
 
 // Role returns the user's highest role in the scope, direct or inherited from its group or
-// organization. Administrators have no role by that: see [Directory.User].
+// organization. Administrators need no role: see [Directory.User].
 func (d *Directory) Role(userID int64, scope Scope) Role {
 	d.mu.RLock()
 	defer d.mu.RUnlock()

@@ -21,10 +21,10 @@ import (
 	"lockstep.internal/tools/testkit/natstest"
 )
 
-const patience = time.Minute
+const timeout = time.Minute
 
-// bundle is a server with a stream, who writes to it, and a copy.
-type bundle struct {
+// fixture is a server with a stream, a writer and a directory copy.
+type fixture struct {
 	t        *testing.T
 	server   *natsd.Server
 	conn     *nats.Conn
@@ -34,124 +34,124 @@ type bundle struct {
 	ready    chan struct{}
 }
 
-func setup(t *testing.T) *bundle {
+func setup(t *testing.T) *fixture {
 	t.Helper()
-	b := &bundle{t: t, server: natstest.Server(t), ready: make(chan struct{})}
+	b := &fixture{t: t, server: natstest.Server(t), ready: make(chan struct{})}
 	b.conn = natstest.Connect(t, b.server)
 	b.js = natstest.Open(t, b.conn)
 	return b
 }
 
-func (b *bundle) makeStream() {
-	b.t.Helper()
-	require.NoError(b.t, topology.Ensure(natstest.Context(b.t), b.js, cell, topology.Options{StorageBytes: 100 << 20}))
+func (f *fixture) makeStream() {
+	f.t.Helper()
+	require.NoError(f.t, topology.Ensure(natstest.Context(f.t), f.js, cell, topology.Options{StorageBytes: 100 << 20}))
 }
 
 // follow runs a copy with a connection of its own until the test ends.
-func (b *bundle) follow() {
-	b.t.Helper()
-	b.followWith(natstest.Connect(b.t, b.server))
+func (f *fixture) follow() {
+	f.t.Helper()
+	f.followWith(natstest.Connect(f.t, f.server))
 }
 
-func (b *bundle) followWith(conn *nats.Conn) {
-	b.t.Helper()
+func (f *fixture) followWith(conn *nats.Conn) {
+	f.t.Helper()
 	var err error
-	b.copy, err = directory.New(directory.Config{
+	f.copy, err = directory.New(directory.Config{
 		Conn:   conn,
 		Cell:   cell,
-		Logger: slog.New(slog.NewTextHandler(b.t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Logger: slog.New(slog.NewTextHandler(f.t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
 		Probe:  20 * time.Millisecond,
 	})
-	require.NoError(b.t, err)
+	require.NoError(f.t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- b.copy.Run(ctx, func() { close(b.ready) }) }()
-	b.t.Cleanup(func() {
+	go func() { ended <- f.copy.Run(ctx, func() { close(f.ready) }) }()
+	f.t.Cleanup(func() {
 		cancel()
-		require.NoError(b.t, <-ended)
+		require.NoError(f.t, <-ended)
 	})
 }
 
-func (b *bundle) awaitReady() {
-	b.t.Helper()
+func (f *fixture) awaitReady() {
+	f.t.Helper()
 	select {
-	case <-b.ready:
-	case <-time.After(patience):
-		require.Fail(b.t, "the copy does not become ready", "%v", b.copy.Check(b.t.Context()))
+	case <-f.ready:
+	case <-time.After(timeout):
+		require.Fail(f.t, "the copy does not become ready", "%v", f.copy.Check(f.t.Context()))
 	}
 }
 
-// tell publishes entries with growing revisions.
-func (b *bundle) tell(entries ...entry) {
-	b.t.Helper()
+// publish publishes entries with increasing revisions.
+func (f *fixture) publish(entries ...entry) {
+	f.t.Helper()
 	for _, e := range entries {
-		b.revision++
-		b.tellAs(b.revision, e)
+		f.revision++
+		f.publishRevision(f.revision, e)
 	}
 }
 
-func (b *bundle) tellAs(revision int64, e entry) {
-	b.t.Helper()
-	m := &nats.Msg{Subject: e.subject(), Data: e.payload(b.t), Header: nats.Header{
+func (f *fixture) publishRevision(revision int64, e entry) {
+	f.t.Helper()
+	m := &nats.Msg{Subject: e.subject(), Data: e.payload(f.t), Header: nats.Header{
 		topology.RevisionHeader: {
 			strconv.FormatInt(revision, 10),
 		},
 		"ce-id": {e.subject() + "/" + strconv.FormatInt(revision, 10)},
 	}}
-	_, err := b.js.PublishMsg(b.t.Context(), m)
-	require.NoError(b.t, err)
+	_, err := f.js.PublishMsg(f.t.Context(), m)
+	require.NoError(f.t, err)
 }
 
 // until waits for a change after which it holds.
-func (b *bundle) until(holds func() bool, why string) {
-	b.t.Helper()
-	deadline := time.After(patience)
+func (f *fixture) until(holds func() bool, why string) {
+	f.t.Helper()
+	deadline := time.After(timeout)
 	for {
-		changed := b.copy.Changed()
+		changed := f.copy.Changed()
 		if holds() {
 			return
 		}
 		select {
 		case <-changed:
 		case <-deadline:
-			require.Fail(b.t, why)
+			require.Fail(f.t, why)
 		}
 	}
 }
 
-func (b *bundle) role() directory.Role { return b.copy.AgentRole(10, 7) }
+func (f *fixture) role() directory.Role { return f.copy.AgentRole(10, 7) }
 
 func TestDirectoryIsReadyWhenCaughtUpAndFollowsChanges(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	b.makeStream()
-	b.tell(append(tree(), member(10, directory.Group, 2, "reader"))...)
+	f := setup(t)
+	f.makeStream()
+	f.publish(append(tree(), member(10, directory.Group, 2, "reader"))...)
 	for i := range 500 {
-		b.tell(user(1000+i, events.UserStateActive))
+		f.publish(user(1000+i, events.UserStateActive))
 	}
-	b.follow()
-	b.awaitReady()
-	require.NoError(t, b.copy.Check(t.Context()))
-	require.True(t, b.copy.Ready())
-	require.Equal(t, directory.RoleReader, b.role())
-	_, known := b.copy.User(1499)
-	require.True(t, known, "ready means whole")
-	require.Equal(t, []int64{7}, b.copy.Agents(10, directory.RoleReader))
-	require.Empty(t, b.copy.Agents(10, directory.RoleDeveloper))
+	f.follow()
+	f.awaitReady()
+	require.NoError(t, f.copy.Check(t.Context()))
+	require.True(t, f.copy.Ready())
+	require.Equal(t, directory.RoleReader, f.role())
+	_, known := f.copy.User(1499)
+	require.True(t, known, "ready means completely loaded")
+	require.Equal(t, []int64{7}, f.copy.Agents(10, directory.RoleReader))
+	require.Empty(t, f.copy.Agents(10, directory.RoleDeveloper))
 
-	b.tell(member(10, directory.Project, 4, "maintainer"))
-	b.until(func() bool { return b.role() == directory.RoleMaintainer }, "a new role does not arrive")
-	b.tell(user(10, events.UserStateBlocked))
-	b.until(func() bool { return b.role() == directory.RoleNone }, "a blocked user keeps the role")
-	agent, known := b.copy.Agent(7)
+	f.publish(member(10, directory.Project, 4, "maintainer"))
+	f.until(func() bool { return f.role() == directory.RoleMaintainer }, "a new role does not arrive")
+	f.publish(user(10, events.UserStateBlocked))
+	f.until(func() bool { return f.role() == directory.RoleNone }, "a blocked user keeps the role")
+	agent, known := f.copy.Agent(7)
 	require.True(t, known)
-	require.True(t, b.copy.Project(4))
-	require.False(t, b.copy.Project(7))
+	require.True(t, f.copy.Project(4))
+	require.False(t, f.copy.Project(7))
 	require.False(t, agent.Revoked)
-	b.tell(entry{"agent", "7", events.DirectoryAgent{AgentID: 7, ProjectID: 4, Revoked: true}})
-	b.until(func() bool { agent, _ := b.copy.Agent(7); return agent.Revoked }, "a revocation does not arrive")
+	f.publish(entry{"agent", "7", events.DirectoryAgent{AgentID: 7, ProjectID: 4, Revoked: true}})
+	f.until(func() bool { agent, _ := f.copy.Agent(7); return agent.Revoked }, "a revocation does not arrive")
 	made := time.Now().UTC().Truncate(time.Second)
-	b.tell(entry{
+	f.publish(entry{
 		"key",
 		"k1",
 		events.DirectoryKey{
@@ -159,8 +159,8 @@ func TestDirectoryIsReadyWhenCaughtUpAndFollowsChanges(t *testing.T) {
 			NotBefore: made, NotAfter: made.Add(time.Hour),
 		},
 	})
-	b.until(func() bool { _, known := b.copy.Key("k1"); return known }, "a key does not arrive")
-	key, _ := b.copy.Key("k1")
+	f.until(func() bool { _, known := f.copy.Key("k1"); return known }, "a key does not arrive")
+	key, _ := f.copy.Key("k1")
 	require.Equal(t, made, key.NotBefore)
 	require.Len(t, key.Public, 32)
 }
@@ -182,14 +182,14 @@ func TestDirectoryWaitsForStreamAndServer(t *testing.T) {
 	require.Eventually(t, func() bool {
 		err := b.copy.Check(context.Background())
 		return err != nil &&
-			err.Error() == "the directory is not read yet: stream DIRECTORY is not there: the service state makes it"
-	}, patience, 5*time.Millisecond)
+			err.Error() == "the directory is not loaded yet: stream DIRECTORY does not exist: the state service creates it"
+	}, timeout, 5*time.Millisecond)
 	require.False(t, b.copy.Ready())
 	b.server.Down()
 	require.NoError(t, b.server.Restart())
 	natstest.Reconnected(t, b.conn)
 	b.makeStream()
-	b.tell(append(tree(), member(10, directory.Group, 2, "reader"))...)
+	b.publish(append(tree(), member(10, directory.Group, 2, "reader"))...)
 	b.until(func() bool { return b.role() == directory.RoleReader }, "the copy does not find its stream")
 	b.awaitReady()
 }
@@ -198,7 +198,7 @@ func TestDirectoryContinuesAfterRestartsOfNATS(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.makeStream()
-	b.tell(append(tree(), member(10, directory.Group, 2, "reader"))...)
+	b.publish(append(tree(), member(10, directory.Group, 2, "reader"))...)
 	b.follow()
 	b.awaitReady()
 	for i, role := range []directory.Role{"developer", "maintainer", "owner"} {
@@ -207,7 +207,7 @@ func TestDirectoryContinuesAfterRestartsOfNATS(t *testing.T) {
 		require.NoError(t, b.copy.Check(t.Context()), "a short outage is no reason not to be ready")
 		require.NoError(t, b.server.Restart())
 		natstest.Reconnected(t, b.conn)
-		b.tell(member(10, directory.Group, 2, role))
+		b.publish(member(10, directory.Group, 2, role))
 		b.until(func() bool { return b.role() == role }, "what is told after a restart does not arrive: "+strconv.Itoa(i))
 	}
 }
@@ -216,13 +216,13 @@ func TestRestoredStreamRemovesNothing(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.makeStream()
-	b.tell(append(tree(), member(10, directory.Group, 2, "owner"))...)
+	b.publish(append(tree(), member(10, directory.Group, 2, "owner"))...)
 	copied := filepath.Join(t.TempDir(), "copy")
 	require.NoError(t, b.server.Snapshot(copied))
 	natstest.Reconnected(t, b.conn)
 	b.follow()
 	b.awaitReady()
-	b.tell(user(10, events.UserStateBlocked), user(11, events.UserStateActive), user(12, events.UserStateActive))
+	b.publish(user(10, events.UserStateBlocked), user(11, events.UserStateActive), user(12, events.UserStateActive))
 	b.until(
 		func() bool { _, known := b.copy.User(12); return known && b.role() == directory.RoleNone },
 		"the change does not arrive",
@@ -230,33 +230,32 @@ func TestRestoredStreamRemovesNothing(t *testing.T) {
 
 	require.NoError(t, b.server.Restore(copied))
 	natstest.Reconnected(t, b.conn)
-	// The restored stream calls the user active, and ends before what was read. The next message
-	// has a sequence that was another's.
-	b.tell(user(13, events.UserStateActive))
-	b.until(func() bool { _, known := b.copy.User(13); return known }, "what is told after a restoration does not arrive")
-	require.Equal(t, directory.RoleNone, b.role(), "an older copy of the stream lets a blocked user in again")
+	// The restored stream has the old user state and a lower last sequence. The next message reuses a sequence.
+	b.publish(user(13, events.UserStateActive))
+	b.until(func() bool { _, known := b.copy.User(13); return known }, "messages after a restore are not received")
+	require.Equal(t, directory.RoleNone, b.role(), "a restored stream unblocks a user")
 	_, known := b.copy.User(11)
 	require.True(t, known)
-	b.tell(user(10, events.UserStateActive))
-	b.until(func() bool { return b.role() == directory.RoleOwner }, "what is told again does not count")
+	b.publish(user(10, events.UserStateActive))
+	b.until(func() bool { return b.role() == directory.RoleOwner }, "republished entries are ignored")
 }
 
 func TestRecreatedStreamReplacesEverything(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.makeStream()
-	b.tell(append(tree(), member(10, directory.Group, 2, "owner"), user(11, events.UserStateActive))...)
+	b.publish(append(tree(), member(10, directory.Group, 2, "owner"), user(11, events.UserStateActive))...)
 	b.follow()
 	b.awaitReady()
 	require.NoError(t, b.js.DeleteStream(t.Context(), topology.StreamDirectory))
 	b.makeStream()
-	// Another installation counts from the start.
+	// Another installation starts with revision 1.
 	b.revision = 0
-	b.tell(append(tree(), member(10, directory.Group, 2, "reader"))...)
+	b.publish(append(tree(), member(10, directory.Group, 2, "reader"))...)
 	b.until(func() bool {
 		_, known := b.copy.User(11)
 		return !known && b.role() == directory.RoleReader
-	}, "the copy keeps what the stream before told")
+	}, "the copy keeps entries of the old stream")
 	require.True(t, b.copy.Ready())
 }
 
@@ -279,10 +278,10 @@ func TestDirectoryReaderSubjectsSuffice(t *testing.T) {
 		require.NoError(t, err)
 		return natstest.Connect(t, server, seed, nats.CustomInboxPrefix(natsauth.InboxPrefix(name)))
 	}
-	b := &bundle{t: t, server: server, ready: make(chan struct{})}
+	b := &fixture{t: t, server: server, ready: make(chan struct{})}
 	b.js = natstest.Open(t, as(natsauth.PrincipalState))
 	b.makeStream()
-	b.tell(append(tree(), member(10, directory.Group, 2, "reader"))...)
+	b.publish(append(tree(), member(10, directory.Group, 2, "reader"))...)
 	denied := make(chan error, 100)
 	conn := as("billing")
 	conn.SetErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { denied <- err })
@@ -291,7 +290,7 @@ func TestDirectoryReaderSubjectsSuffice(t *testing.T) {
 	for _, role := range []directory.Role{"developer", "owner"} {
 		require.NoError(t, server.Restart())
 		natstest.Reconnected(t, b.js.Conn())
-		b.tell(member(10, directory.Group, 2, role))
+		b.publish(member(10, directory.Group, 2, role))
 		b.until(func() bool { return b.role() == role }, "the copy does not follow")
 	}
 	for len(denied) > 0 {

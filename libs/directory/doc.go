@@ -2,16 +2,15 @@
 // agents, and the keys that sign access tokens. With it a service authorizes requests without
 // calling another one, also while state is down.
 //
-// The copy is ready once it has read the stream to its end, and stays ready. While NATS is down it
-// answers with what it knows. Changes arrive within milliseconds otherwise; [Directory.Changed]
-// reports them.
+// The copy is ready once it has read the stream to its end, and stays ready. While NATS is down it returns the last
+// known data. Otherwise changes arrive within milliseconds; [Directory.Changed] reports them.
 //
-// The copy never goes back: each message carries a revision that grows on its subject, and the
-// higher revision wins in any order. So a stream that was restored from an older copy removes
-// nothing. A recreated stream replaces the copy once it has been read to its end.
+// Older data never replaces newer data: each message has a revision that increases per subject, and the higher
+// revision wins in any order. So a stream that was restored from an older copy removes nothing. A recreated stream
+// replaces the copy once it has been read to its end.
 //
-// The reader starts from the beginning of the stream after every reconnect, and when a check of the
-// stream, every [Config.Probe], finds another one. The stream is small: one message per entry.
+// The reader starts from the beginning of the stream after every reconnect, and when the check every [Config.Probe]
+// finds a different stream. The stream is small: one message per entry.
 //
 // Unknown and deleted users, scopes and agents have no rights, and neither have blocked users.
 package directory

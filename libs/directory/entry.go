@@ -7,7 +7,7 @@ import (
 	"lockstep.internal/libs/natsauth"
 )
 
-// User as the directory knows it. It has no name there.
+// User is a user entry. Entries contain no names.
 type User struct {
 	ID      int64
 	Admin   bool
@@ -19,12 +19,11 @@ type Agent struct {
 	ID        int64
 	ProjectID int64
 	Revoked   bool
-	// TokenHash is of the token that it authenticates with; zero when it is not known, which is the
-	// hash of none.
+	// TokenHash is the hash of the agent's token; zero if unknown. No token has the zero hash.
 	TokenHash natsauth.TokenHash
 }
 
-// Key is one that access tokens are signed with.
+// Key is a public key that verifies access tokens.
 type Key struct {
 	ID     string
 	Public ed25519.PublicKey
@@ -32,8 +31,8 @@ type Key struct {
 	NotBefore, NotAfter time.Time
 }
 
-// group is where a group is: Parent is 0 directly below the organization.
+// group is the position of a group: parent is 0 directly below the organization.
 type group struct{ parent, organization int64 }
 
-// project is where a project is.
+// project is the group of a project.
 type project struct{ group int64 }

@@ -6,15 +6,15 @@ import (
 	"lockstep.internal/libs/topology"
 )
 
-// Fold is what is known after these messages, and the error of each that is malformed.
-type Fold struct{ known *knowledge }
+// Fold exposes entries to tests.
+type Fold struct{ known *entries }
 
 // NewFold knows nothing.
-func NewFold() *Fold { return &Fold{known: newKnowledge()} }
+func NewFold() *Fold { return &Fold{known: newEntries()} }
 
-// Take learns what a message says.
+// Take applies a message.
 func (f *Fold) Take(cell topology.Cell, subject string, revision int64, data []byte) (bool, error) {
-	return f.known.take(cell, subject, revision, data)
+	return f.known.apply(cell, subject, revision, data)
 }
 
 // Role of the user.

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"lockstep.internal/libs/logkey"
 	"lockstep.internal/libs/retry"
 	"lockstep.internal/libs/service"
 	"lockstep.internal/libs/topology"
@@ -20,14 +21,14 @@ import (
 const (
 	retryMin = 50 * time.Millisecond
 	retryMax = 5 * time.Second
-	// requestTimeout bounds each question to the server.
+	// requestTimeout bounds each request to the server.
 	requestTimeout = 5 * time.Second
-	// heartbeat is how soon a reader notices that nothing can come any more.
+	// heartbeat is the pull heartbeat: the time in which a broken reader is detected.
 	heartbeat = 5 * time.Second
 )
 
 var (
-	errOther        = errors.New("the stream is not the one that was read: it was restored or made anew")
+	errOther        = errors.New("the stream was restored or recreated")
 	errDisconnected = errors.New("NATS is not connected")
 )
 
@@ -40,24 +41,24 @@ func (d *Directory) Part() service.Part {
 }
 
 // Run keeps the copy until ctx is done, and calls ready once it has caught up for the first time.
-// It waits for a server or a stream that is away.
+// It waits for an unavailable server or a missing stream.
 func (d *Directory) Run(ctx context.Context, ready func()) error {
 	js, err := jetstream.New(d.cfg.Conn)
 	if err != nil {
 		return fmt.Errorf("directory: %w", err)
 	}
-	f := &follower{Directory: d, js: js, ready: ready}
+	f := &reader{Directory: d, js: js, ready: ready}
 	pause := retry.Policy{Min: retryMin, Max: retryMax}.Backoff()
 	for ctx.Err() == nil {
 		caughtUp, reason := f.follow(ctx)
 		if ctx.Err() != nil {
 			break
 		}
-		d.disturbed(ctx, reason)
+		d.setReadError(ctx, reason)
 		if caughtUp {
 			pause.Reset()
 		}
-		_ = pause.Wait(ctx) // it fails with the context only
+		_ = pause.Wait(ctx) // it returns an error only when ctx ends
 	}
 	return nil //nolint:nilerr // it was asked to end
 }
@@ -68,31 +69,31 @@ func (d *Directory) Check(context.Context) error {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	switch {
-	case !d.ready && d.trouble != nil:
-		return fmt.Errorf("the directory is not read yet: %w", d.trouble)
+	case !d.ready && d.readErr != nil:
+		return fmt.Errorf("the directory is not loaded yet: %w", d.readErr)
 	case !d.ready:
 		return errors.New("the directory is not read yet")
-	case d.trouble != nil && time.Since(d.since) > d.cfg.StaleAfter:
+	case d.readErr != nil && time.Since(d.since) > d.cfg.StaleAfter:
 		return service.Degraded(
-			fmt.Errorf("the directory is as of %s ago: %w", time.Since(d.since).Round(time.Second), d.trouble),
+			fmt.Errorf("the directory has not been updated for %s: %w", time.Since(d.since).Round(time.Second), d.readErr),
 		)
 	default:
 		return nil
 	}
 }
 
-func (d *Directory) disturbed(ctx context.Context, err error) {
+func (d *Directory) setReadError(ctx context.Context, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.trouble == nil {
+	if d.readErr == nil {
 		d.since = time.Now()
 	}
-	d.trouble = err
-	d.cfg.Logger.DebugContext(ctx, "the directory is read again", slog.Any("reason", err))
+	d.readErr = err
+	d.cfg.Logger.DebugContext(ctx, "directory reader failed, restarting", slog.Any(logkey.Reason, err))
 }
 
-// follower is one run of the copy.
-type follower struct {
+// reader is one call of Run.
+type reader struct {
 	*Directory
 
 	js      jetstream.JetStream
@@ -100,20 +101,19 @@ type follower struct {
 	created time.Time // of the stream that the knowledge is of
 }
 
-// mark is a message that was read, to be recognized.
-type mark struct {
+// messageID identifies the last read message, to detect a replaced stream.
+type messageID struct {
 	sequence uint64
 	id       string
 }
 
-func markOf(header nats.Header, sequence uint64) mark {
-	return mark{sequence: sequence, id: header.Get("ce-id")}
+func messageIDOf(header nats.Header, sequence uint64) messageID {
+	return messageID{sequence: sequence, id: header.Get("ce-id")}
 }
 
-// follow reads the stream from its start until something changes or fails, and says whether it
-// caught up.
-func (f *follower) follow(ctx context.Context) (bool, error) {
-	// Asked for first: what happens to the connection from here on ends this reading.
+// follow reads the stream until it fails or the connection changes. It reports whether it caught up.
+func (f *reader) follow(ctx context.Context) (bool, error) {
+	// Subscribe first, so that no status change is missed.
 	status := f.cfg.Conn.StatusChanged()
 	defer f.cfg.Conn.RemoveStatusListener(status)
 	if !f.cfg.Conn.IsConnected() { // a request would only time out
@@ -123,22 +123,22 @@ func (f *follower) follow(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	// A stream made anew is read beside what is known, and takes its place when it is whole.
+	// A recreated stream is read into a new copy, which replaces the old one when it is complete.
 	info := stream.CachedInfo()
 	target := f.known
 	if !info.Created.Equal(f.created) && !f.created.IsZero() {
-		target = newKnowledge()
+		target = newEntries()
 	}
-	reading := &reading{follower: f, stream: stream, target: target, created: info.Created}
+	reading := &reading{reader: f, stream: stream, target: target, created: info.Created}
 	return reading.run(ctx, status)
 }
 
-func (f *follower) open(ctx context.Context) (jetstream.Stream, error) {
+func (f *reader) open(ctx context.Context) (jetstream.Stream, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	stream, err := f.js.Stream(ctx, topology.StreamDirectory)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return nil, fmt.Errorf("stream %s is not there: the service state makes it", topology.StreamDirectory)
+		return nil, fmt.Errorf("stream %s does not exist: the state service creates it", topology.StreamDirectory)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open stream %s: %w", topology.StreamDirectory, err)
@@ -146,18 +146,18 @@ func (f *follower) open(ctx context.Context) (jetstream.Stream, error) {
 	return stream, nil
 }
 
-// reading is one pass over the stream and what follows on it.
+// reading is one read of the stream from its start, and of the live messages after it.
 type reading struct {
-	*follower
+	*reader
 
 	stream   jetstream.Stream
-	target   *knowledge
+	target   *entries
 	created  time.Time
-	last     mark
+	last     messageID
 	caughtUp bool
 }
 
-// run reads until the connection changes, the stream turns out to be another one, or reading fails.
+// run reads until the connection changes, the stream was replaced, or reading fails.
 func (r *reading) run(ctx context.Context, status <-chan nats.Status) (bool, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -172,10 +172,10 @@ func (r *reading) run(ctx context.Context, status <-chan nats.Status) (bool, err
 		return false, fmt.Errorf("read stream %s: %w", topology.StreamDirectory, err)
 	}
 	received := make(chan jetstream.Msg)
-	var beside sync.WaitGroup
-	beside.Go(func() { cancel(pass(ctx, messages, received)) })
-	// A question that is under way when the connection breaks has no answer.
-	beside.Go(func() {
+	var background sync.WaitGroup
+	background.Go(func() { cancel(forward(ctx, messages, received)) })
+	// A request in flight gets no response after a disconnect.
+	background.Go(func() {
 		select {
 		case now := <-status:
 			cancel(fmt.Errorf("the connection is %s", now))
@@ -185,12 +185,12 @@ func (r *reading) run(ctx context.Context, status <-chan nats.Status) (bool, err
 	err = r.read(ctx, consumer.CachedInfo().NumPending, received)
 	messages.Stop()
 	cancel(err)
-	beside.Wait()
+	background.Wait()
 	return r.caughtUp, err
 }
 
-// pass hands messages on until there are no more to come.
-func pass(ctx context.Context, from jetstream.MessagesContext, to chan<- jetstream.Msg) error {
+// forward sends received messages to the channel until the reader ends.
+func forward(ctx context.Context, from jetstream.MessagesContext, to chan<- jetstream.Msg) error {
 	for {
 		m, err := from.Next(jetstream.NextContext(ctx))
 		if err != nil {
@@ -199,21 +199,21 @@ func pass(ctx context.Context, from jetstream.MessagesContext, to chan<- jetstre
 		select {
 		case to <- m:
 		case <-ctx.Done():
-			return context.Cause(ctx) //nolint:wrapcheck // says what ended the reading
+			return context.Cause(ctx) //nolint:wrapcheck // the cause that ended the reading
 		}
 	}
 }
 
 func (r *reading) read(ctx context.Context, pending uint64, received <-chan jetstream.Msg) error {
 	if pending == 0 {
-		r.whole()
+		r.setCaughtUp()
 	}
 	probe := time.NewTicker(r.cfg.Probe)
 	defer probe.Stop()
 	for {
 		select {
 		case m := <-received:
-			if err := r.take(ctx, m); err != nil {
+			if err := r.apply(ctx, m); err != nil {
 				return err
 			}
 		case <-probe.C:
@@ -226,55 +226,55 @@ func (r *reading) read(ctx context.Context, pending uint64, received <-chan jets
 	}
 }
 
-func (r *reading) take(ctx context.Context, m jetstream.Msg) error {
+func (r *reading) apply(ctx context.Context, m jetstream.Msg) error {
 	meta, err := m.Metadata()
 	if err != nil {
 		return fmt.Errorf("read stream %s: %w", topology.StreamDirectory, err)
 	}
 	revision, err := strconv.ParseInt(m.Headers().Get(topology.RevisionHeader), 10, 64)
 	if err != nil {
-		revision = unnumbered
+		revision = noRevision
 	}
 	r.mu.Lock()
-	news, err := r.target.take(r.cfg.Cell, m.Subject(), revision, m.Data())
-	if news && r.target == r.known {
-		r.announce()
+	changed, err := r.target.apply(r.cfg.Cell, m.Subject(), revision, m.Data())
+	if changed && r.target == r.known {
+		r.notifyChanged()
 	}
 	r.mu.Unlock()
 	switch {
 	case errors.Is(err, errUnknownKind):
 		r.cfg.Logger.DebugContext(
-			ctx, "the directory has what this version does not know", slog.String("subject", m.Subject()),
+			ctx, "ignored a directory entry of an unknown kind", slog.String(logkey.Subject, m.Subject()),
 		)
 	case err != nil:
-		r.cfg.Logger.ErrorContext(ctx, "an entry of the directory is malformed and not counted", slog.Any("error", err))
+		r.cfg.Logger.ErrorContext(ctx, "dropped a malformed directory entry", logkey.Error(err))
 	}
-	r.last = markOf(m.Headers(), meta.Sequence.Stream)
+	r.last = messageIDOf(m.Headers(), meta.Sequence.Stream)
 	if meta.NumPending == 0 {
-		r.whole()
+		r.setCaughtUp()
 	}
 	return nil
 }
 
-// announce tells those who wait for a change. The lock must be held.
-func (d *Directory) announce() {
+// notifyChanged wakes the waiters of Changed. The lock must be held.
+func (d *Directory) notifyChanged() {
 	close(d.changed)
 	d.changed = make(chan struct{})
 }
 
-// whole is called at the end of the stream, perhaps again and again.
-func (r *reading) whole() {
+// setCaughtUp is called at the end of the stream; later calls do nothing.
+func (r *reading) setCaughtUp() {
 	if r.caughtUp {
 		return
 	}
 	r.caughtUp = true
-	r.follower.created = r.created
+	r.reader.created = r.created
 	r.mu.Lock()
 	first := !r.Directory.ready
-	r.Directory.ready, r.trouble = true, nil
+	r.Directory.ready, r.readErr = true, nil
 	if r.known != r.target {
 		r.known = r.target
-		r.announce()
+		r.notifyChanged()
 	}
 	r.mu.Unlock()
 	if first {
@@ -282,13 +282,13 @@ func (r *reading) whole() {
 	}
 }
 
-// probe looks whether the stream still has what was read of it.
+// probe checks that the stream still contains the last read message.
 func (r *reading) probe(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	info, err := r.stream.Info(ctx)
 	if err != nil {
-		return fmt.Errorf("look at stream %s: %w", topology.StreamDirectory, err)
+		return fmt.Errorf("read the state of stream %s: %w", topology.StreamDirectory, err)
 	}
 	if !info.Created.Equal(r.created) || info.State.LastSeq < r.last.sequence {
 		return errOther
@@ -298,11 +298,11 @@ func (r *reading) probe(ctx context.Context) error {
 	}
 	m, err := r.stream.GetMsg(ctx, r.last.sequence)
 	switch {
-	case errors.Is(err, jetstream.ErrMsgNotFound): // a later one of its subject has taken its place
+	case errors.Is(err, jetstream.ErrMsgNotFound): // replaced by a newer message of its subject
 		return nil
 	case err != nil:
 		return fmt.Errorf("look at stream %s: %w", topology.StreamDirectory, err)
-	case markOf(m.Header, m.Sequence) != r.last:
+	case messageIDOf(m.Header, m.Sequence) != r.last:
 		return errOther
 	default:
 		return nil

@@ -6,7 +6,7 @@ import (
 	"lockstep.internal/schemas/gen/events"
 )
 
-// Role in an organization, a group or a project. Each may do what those before it may.
+// Role in an organization, a group or a project. Each role includes the permissions of the previous roles.
 type Role = events.MembershipRole
 
 // Roles. RoleNone may do nothing.

@@ -21,8 +21,8 @@ const (
 	TraceParent = "traceparent"
 )
 
-// Encode gives the event as a message in binary mode. A traceparent extension is also set as the
-// header of that name.
+// Encode returns the event as a message in binary mode. A traceparent extension is also set as the header of that
+// name.
 func Encode(e Event, subject string) (*nats.Msg, error) {
 	if err := e.Validate(); err != nil {
 		return nil, fmt.Errorf("encode event %s: %w", e.ID(), err)
@@ -95,20 +95,20 @@ func Decode(header nats.Header, data []byte) (Event, error) {
 	}
 	if version != cloudevents.CloudEventsVersionV1 {
 		return Event{}, fmt.Errorf(
-			"header ce-specversion: %q, must be %q: the message is no CloudEvent", version, cloudevents.CloudEventsVersionV1,
+			"header ce-specversion: %q, must be %q: the message is not a CloudEvent", version, cloudevents.CloudEventsVersionV1,
 		)
+	}
+	if faults := ctx.Validate(); faults != nil {
+		return Event{}, fmt.Errorf("event %s: %w", ctx.ID, faults)
 	}
 	e := Event{Context: ctx}
 	if len(data) > 0 {
 		e.DataEncoded = data
 	}
-	if err := e.Validate(); err != nil {
-		return Event{}, fmt.Errorf("event %s: %w", e.ID(), err)
-	}
 	return e, nil
 }
 
-// isStructured tells a media type application/cloudevents, with any suffix and parameters, in any
+// isStructured reports whether a media type is application/cloudevents, with any suffix and parameters, in any
 // case.
 func isStructured(contentType string) bool {
 	return len(contentType) >= len(structuredType) && strings.EqualFold(contentType[:len(structuredType)], structuredType)
@@ -123,23 +123,23 @@ func setAttribute(ctx *cloudevents.EventContextV1, name, value string) error {
 	case "source":
 		ref, err := url.Parse(value)
 		if err != nil {
-			return fmt.Errorf("%q is no URI reference", value)
+			return fmt.Errorf("%q is not a URI reference", value)
 		}
 		ctx.Source = types.URIRef{URL: *ref}
 	case "subject":
-		ctx.Subject = &value
+		ctx.Subject = new(value)
 	case "datacontenttype":
-		ctx.DataContentType = &value
+		ctx.DataContentType = new(value)
 	case "dataschema":
 		uri, err := url.Parse(value)
 		if err != nil {
-			return fmt.Errorf("%q is no URI", value)
+			return fmt.Errorf("%q is not a URI", value)
 		}
 		ctx.DataSchema = &types.URI{URL: *uri}
 	case "time":
 		t, err := time.Parse(time.RFC3339Nano, value)
 		if err != nil {
-			return fmt.Errorf("%q is no RFC 3339 time", value)
+			return fmt.Errorf("%q is not an RFC 3339 time", value)
 		}
 		ctx.Time = &types.Timestamp{Time: t}
 	default:

@@ -58,9 +58,9 @@ func TestDecodeRejectsInvalidMessages(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		header nats.Header
-		says   string
+		want   string
 	}{
-		"no CloudEvent":     {nats.Header{}, "no CloudEvent"},
+		"no CloudEvent":     {nats.Header{}, "not a CloudEvent"},
 		"missing id":        {nats.Header{"ce-specversion": {"1.0"}, "ce-type": {"t"}, "ce-source": {"/s"}}, "id"},
 		"two ids":           {nats.Header{"ce-specversion": {"1.0"}, "ce-id": {"1", "2"}}, "2 values"},
 		"overlong escape":   {nats.Header{"ce-specversion": {"1.0"}, "ce-id": {"%C0%A0"}}, "invalid UTF-8"},
@@ -73,7 +73,7 @@ func TestDecodeRejectsInvalidMessages(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			_, err := event.Decode(tc.header, nil)
-			require.ErrorContains(t, err, tc.says)
+			require.ErrorContains(t, err, tc.want)
 		})
 	}
 }

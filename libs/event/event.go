@@ -30,7 +30,7 @@ type Attributes struct {
 	Source string
 	// Subject is what the event is about, such as a workspace's id.
 	Subject string
-	// ID is the same whenever the same fact is told.
+	// ID is deterministic: an event that is published again has the same ID.
 	ID string
 	// Time when it occurred.
 	Time time.Time
@@ -39,8 +39,8 @@ type Attributes struct {
 // New makes an event of one of Lockstep's own types. The data is marshalled to JSON; a
 // json.RawMessage is taken as it is. The error names what is missing or malformed.
 func New(a Attributes, data any) (Event, error) {
-	payload, written := data.(json.RawMessage)
-	if !written {
+	payload, isRaw := data.(json.RawMessage)
+	if !isRaw {
 		var err error
 		if payload, err = json.Marshal(data); err != nil {
 			return Event{}, fmt.Errorf("event %s: marshal data: %w", a.Type, err)

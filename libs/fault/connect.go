@@ -14,8 +14,8 @@ import (
 	"lockstep.internal/schemas/gen/errcode"
 )
 
-// Domain is the domain of the google.rpc.ErrorInfo in which a fault travels on Connect and gRPC.
-// Its reason is the code in upper case, as that message wants it, and its metadata are the details.
+// Domain is the domain of the google.rpc.ErrorInfo of faults on Connect and gRPC. Its reason is the code in upper
+// case, as that message requires, and its metadata are the details.
 const Domain = "lockstep.dev"
 
 // NewInterceptor returns the interceptor that maps errors on both sides of Connect: on a handler to
@@ -57,7 +57,7 @@ func (i *interceptor) sent(ctx context.Context, err error) error {
 	return ToConnect(Public(ctx, i.logger, err))
 }
 
-// clientConn maps what the server says. io.EOF is the protocol's end of stream and stays as it is.
+// clientConn converts errors of a stream to faults, except io.EOF, which is the protocol's end of stream.
 type clientConn struct{ connect.StreamingClientConn }
 
 func (c clientConn) Send(message any) error { return received(c.StreamingClientConn.Send(message)) }
@@ -74,7 +74,7 @@ func received(err error) error {
 	return From(err)
 }
 
-// ToConnect returns the Connect error for e as it is: call it on what Public returned. Nil for nil.
+// ToConnect converts e to a Connect error. Call [Public] first. It returns nil for nil.
 func ToConnect(e *Error) *connect.Error {
 	if e == nil {
 		return nil
@@ -85,15 +85,15 @@ func ToConnect(e *Error) *connect.Error {
 		Domain:   Domain,
 		Metadata: e.Details,
 	})
-	// A detail fails to marshal only for text that is not UTF-8; the code and message still say it.
+	// A detail fails to marshal only for text that is not UTF-8; the code and message remain.
 	if err == nil {
 		rpc.AddDetail(detail)
 	}
 	return rpc
 }
 
-// fromConnect trusts the text of an error that came over the wire: its server meant it for us. A
-// local one of code internal or unknown may carry anything.
+// fromConnect keeps the message of a received error. It hides the message of local errors of code internal or
+// unknown.
 func fromConnect(rpc *connect.Error) *Error {
 	for _, detail := range rpc.Details() {
 		message, err := detail.Value()
@@ -112,7 +112,7 @@ func fromConnect(rpc *connect.Error) *Error {
 	switch {
 	case connect.IsWireError(rpc):
 		return Wrap(rpc, code, "%s", rpc.Message())
-	case brokeOff(rpc):
+	case isConnectionLost(rpc):
 		return Wrap(
 			rpc, errcode.Unavailable,
 			"the connection broke off before the answer was complete; the call may have taken effect",
@@ -124,11 +124,11 @@ func fromConnect(rpc *connect.Error) *Error {
 	}
 }
 
-// brokeOff is that the other side went away in the middle, which Connect takes for a breach of its
-// protocol or, when the connection is reset, for a call that was canceled.
-func brokeOff(err error) bool {
+// isConnectionLost reports whether the peer closed the connection during a call. Connect reports that as a protocol
+// error or, when the connection is reset, as a canceled call.
+func isConnectionLost(err error) bool {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-		return false // we went
+		return false // the local side canceled
 	}
 	return errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }

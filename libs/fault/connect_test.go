@@ -113,7 +113,7 @@ func TestClientReceivesTheFaultOfTheServer(t *testing.T) {
 				require.Equal(t, errcode.WorkspaceTerminated, got.Code)
 				require.Equal(t, made.Message, got.Message)
 				require.Equal(t, made.Details, got.Details)
-				require.Equal(t, connect.CodeFailedPrecondition, connect.CodeOf(err), "the Connect error is still to be found")
+				require.Equal(t, connect.CodeFailedPrecondition, connect.CodeOf(err), "errors.As still finds the Connect error")
 			}
 			for _, ask := range []string{"fault", "unknown"} {
 				_, err := client(server, "/u", options...).CallUnary(t.Context(), connect.NewRequest(&message{Value: ask}))
@@ -121,10 +121,7 @@ func TestClientReceivesTheFaultOfTheServer(t *testing.T) {
 				stream, err := client(
 					server,
 					"/s",
-					options...).CallServerStream(
-					t.Context(),
-					connect.NewRequest(&message{Value: ask}),
-				)
+					options...).CallServerStream(t.Context(), connect.NewRequest(&message{Value: ask}))
 				require.NoError(t, err)
 				require.True(t, stream.Receive())
 				require.False(t, stream.Receive())

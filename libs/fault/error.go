@@ -7,15 +7,16 @@ import (
 	"maps"
 	"slices"
 
+	"lockstep.internal/libs/logkey"
 	"lockstep.internal/schemas/gen/errcode"
 )
 
 // Code names one kind of error; the registry is package errcode.
 type Code = errcode.Code
 
-// Error is an error meant to be shown to a caller. It is immutable once made and safe for
-// concurrent use. Message says what happened to which thing and what to do; Details are for
-// programs, a few short entries with snake_case keys. Neither may hold secrets.
+// Error is an error for callers. It is immutable and safe for concurrent use. Message names the resource, the
+// problem and the remedy. Details are for programs, a few short entries with snake_case keys. Neither may hold
+// secrets.
 type Error struct {
 	Code    Code
 	Message string
@@ -23,8 +24,8 @@ type Error struct {
 	cause   error
 }
 
-// Faulter is implemented by error types that know what they are to a caller. From asks the
-// outermost one in a chain that holds no *Error.
+// Faulter is implemented by errors that convert themselves to an Error. If the chain contains no *Error, From calls
+// the outermost Faulter.
 type Faulter interface {
 	error
 	Fault() *Error
@@ -51,7 +52,7 @@ func (e *Error) With(key, value string) *Error {
 	return &c
 }
 
-// Error is for logs and terminals of operators: it includes the cause. Callers are shown Message.
+// Error is for logs and terminals of operators: it includes the cause. API callers see only Message.
 func (e *Error) Error() string {
 	if e == nil {
 		return "no fault"
@@ -72,17 +73,17 @@ func (e *Error) Unwrap() error {
 
 // LogValue groups code, message, details and cause.
 func (e *Error) LogValue() slog.Value {
-	attrs := []slog.Attr{slog.String("code", string(e.Code)), slog.String("message", e.Message)}
+	attrs := []slog.Attr{slog.String(logkey.Code, string(e.Code)), slog.String(logkey.Message, e.Message)}
 	for _, key := range slices.Sorted(maps.Keys(e.Details)) {
-		attrs = append(attrs, slog.String(key, e.Details[key]))
+		attrs = append(attrs, slog.String(key, e.Details[key])) //nolint:sloglint // keys of the caller
 	}
 	if e.cause != nil {
-		attrs = append(attrs, slog.String("cause", e.cause.Error()))
+		attrs = append(attrs, slog.String(logkey.Cause, e.cause.Error()))
 	}
 	return slog.GroupValue(attrs...)
 }
 
-// CodeOf returns what err is to a caller; the empty code when err is nil.
+// CodeOf returns the code of From(err), or "" for nil.
 func CodeOf(err error) Code {
 	if err == nil {
 		return ""

@@ -14,10 +14,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"lockstep.internal/libs/fault"
+	"lockstep.internal/libs/logkey"
 	"lockstep.internal/schemas/gen/errcode"
 )
 
-// domainError is an error type of a service that knows what it is to a caller.
+// domainError implements Faulter.
 type domainError struct{ fault *fault.Error }
 
 func (domainError) Error() string         { return "domain: internals" }
@@ -34,22 +35,38 @@ func TestFrom(t *testing.T) {
 		message string
 		exit    int
 	}{
-		"nil":               {nil, "", "", 0},
-		"fault":             {notFound, errcode.NotFound, "workspace 7 is not there", 5},
-		"wrapped":           {fmt.Errorf("get: %w", notFound), errcode.NotFound, "workspace 7 is not there", 5},
-		"joined":            {errors.Join(boom, notFound), errcode.NotFound, "workspace 7 is not there", 5},
-		"outermost wins":    {fault.Wrap(notFound, errcode.Conflict, "changed"), errcode.Conflict, "changed", 7},
-		"faulter":           {fmt.Errorf("do: %w", domainError{notFound}), errcode.NotFound, "workspace 7 is not there", 5},
-		"faulter without":   {domainError{}, errcode.Internal, "something broke inside the service", 1},
-		"nil fault":         {fmt.Errorf("x: %w", none), errcode.Internal, "something broke inside the service", 1},
-		"canceled":          {fmt.Errorf("x: %w", context.Canceled), errcode.Canceled, "the call was canceled", 130},
-		"deadline":          {fmt.Errorf("x: %w", context.DeadlineExceeded), errcode.DeadlineExceeded, "the call did not finish in the time it was given", 14},
-		"fault beats ctx":   {fault.Wrap(context.Canceled, errcode.Unavailable, "stopping"), errcode.Unavailable, "stopping", 13},
-		"body limit":        {fmt.Errorf("decode: %w", &http.MaxBytesError{Limit: 9}), errcode.PayloadTooLarge, "the request body is larger than 9 bytes", 12},
-		"local Connect":     {connect.NewError(connect.CodeInternal, boom), errcode.Internal, "something broke inside the service", 1},
-		"Connect validates": {connect.NewError(connect.CodeInvalidArgument, errors.New("bad page")), errcode.InvalidArgument, "bad page", 2},
-		"unknown":           {boom, errcode.Internal, "something broke inside the service", 1},
-		"unregistered":      {fault.New("from_the_future", "x"), "from_the_future", "x", 1},
+		"nil":             {nil, "", "", 0},
+		"fault":           {notFound, errcode.NotFound, "workspace 7 is not there", 5},
+		"wrapped":         {fmt.Errorf("get: %w", notFound), errcode.NotFound, "workspace 7 is not there", 5},
+		"joined":          {errors.Join(boom, notFound), errcode.NotFound, "workspace 7 is not there", 5},
+		"outermost wins":  {fault.Wrap(notFound, errcode.Conflict, "changed"), errcode.Conflict, "changed", 7},
+		"faulter":         {fmt.Errorf("do: %w", domainError{notFound}), errcode.NotFound, "workspace 7 is not there", 5},
+		"faulter without": {domainError{}, errcode.Internal, "internal error", 1},
+		"nil fault":       {fmt.Errorf("x: %w", none), errcode.Internal, "internal error", 1},
+		"canceled":        {fmt.Errorf("x: %w", context.Canceled), errcode.Canceled, "the call was canceled", 130},
+		"deadline": {
+			fmt.Errorf("x: %w", context.DeadlineExceeded),
+			errcode.DeadlineExceeded,
+			"the deadline of the call was exceeded",
+			14,
+		},
+		"fault beats ctx": {
+			fault.Wrap(context.Canceled, errcode.Unavailable, "stopping"), errcode.Unavailable, "stopping", 13,
+		},
+		"body limit": {
+			fmt.Errorf("decode: %w", &http.MaxBytesError{Limit: 9}),
+			errcode.PayloadTooLarge,
+			"the request body is larger than 9 bytes",
+			12,
+		},
+		"local Connect": {
+			connect.NewError(connect.CodeInternal, boom), errcode.Internal, "internal error", 1,
+		},
+		"Connect validates": {
+			connect.NewError(connect.CodeInvalidArgument, errors.New("bad page")), errcode.InvalidArgument, "bad page", 2,
+		},
+		"unknown":      {boom, errcode.Internal, "internal error", 1},
+		"unregistered": {fault.New("from_the_future", "x"), "from_the_future", "x", 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -68,20 +85,20 @@ func TestFrom(t *testing.T) {
 func TestCauseIsNotPublic(t *testing.T) {
 	t.Parallel()
 	boom := errors.New("sesame")
-	e := fault.Wrap(boom, errcode.Unavailable, "the database is away").With("retry", "later")
+	e := fault.Wrap(boom, errcode.Unavailable, "the database is unavailable").With("retry", "later")
 	require.ErrorIs(t, e, boom)
-	require.Equal(t, "unavailable: the database is away: sesame", e.Error(), "the log gets everything")
+	require.Equal(t, "unavailable: the database is unavailable: sesame", e.Error(), "the log gets everything")
 	raw, err := json.Marshal(e)
 	require.NoError(t, err)
-	require.JSONEq(t, `{"code":"unavailable","message":"the database is away","details":{"retry":"later"}}`, string(raw))
+	require.JSONEq(t, `{"code":"unavailable","message":"the database is unavailable","details":{"retry":"later"}}`, string(raw))
 	rpc := fault.ToConnect(fault.Public(t.Context(), slog.New(slog.DiscardHandler), e))
 	require.NotContains(t, rpc.Error(), "sesame")
 
 	var log bytes.Buffer
-	slog.New(slog.NewJSONHandler(&log, nil)).Info("x", slog.Any("error", e))
+	slog.New(slog.NewJSONHandler(&log, nil)).Info("x", logkey.Error(e))
 	require.Contains(
 		t, log.String(),
-		`"error":{"code":"unavailable","message":"the database is away","retry":"later","cause":"sesame"}`,
+		`"error":{"code":"unavailable","message":"the database is unavailable","retry":"later","cause":"sesame"}`,
 	)
 }
 

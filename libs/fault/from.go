@@ -10,17 +10,18 @@ import (
 	"connectrpc.com/connect"
 	"github.com/google/uuid"
 
+	"lockstep.internal/libs/logkey"
 	"lockstep.internal/schemas/gen/errcode"
 )
 
-// DetailReference is the detail that ties an `internal` fault to the log entry of its cause.
+// DetailReference is the key of the detail that identifies the log entry with the cause of an `internal` fault.
 const DetailReference = "reference"
 
-const internalMessage = "something broke inside the service"
+const internalMessage = "internal error"
 
-// From returns what err is to a caller: the outermost *Error in its chain, else what a Faulter, a
-// Connect, context or body-limit error says, else `internal` with err as the cause and none of its
-// text. Nil for nil.
+// From converts err to an Error: the outermost *Error in the chain, else the result of a Faulter, else the fault of
+// a Connect, context or body-limit error, else `internal` with err as the cause and none of its text. It returns
+// nil for nil.
 func From(err error) *Error {
 	if err == nil {
 		return nil
@@ -43,14 +44,14 @@ func From(err error) *Error {
 	case errors.Is(err, context.Canceled):
 		return Wrap(err, errcode.Canceled, "the call was canceled")
 	case errors.Is(err, context.DeadlineExceeded):
-		return Wrap(err, errcode.DeadlineExceeded, "the call did not finish in the time it was given")
+		return Wrap(err, errcode.DeadlineExceeded, "the deadline of the call was exceeded")
 	default:
 		return Wrap(err, errcode.Internal, internalMessage)
 	}
 }
 
-// Public returns what may leave the process for err, nil for nil. An `internal` fault that has no
-// reference yet is given one and logged with it, whole; all text is valid UTF-8 afterwards.
+// Public returns the Error to send to the caller, nil for nil. It logs an internal error completely, with a new
+// reference unless it has one. All text is valid UTF-8 afterwards.
 func Public(ctx context.Context, logger *slog.Logger, err error) *Error {
 	if err == nil {
 		return nil
@@ -70,7 +71,7 @@ func Public(ctx context.Context, logger *slog.Logger, err error) *Error {
 		return public
 	}
 	reference := uuid.NewString()
-	logger.ErrorContext(ctx, "internal fault", slog.String(DetailReference, reference), slog.String("error", err.Error()))
-	public.Message += "; the operator finds it in the log by the reference " + reference
+	logger.ErrorContext(ctx, "internal fault", slog.String(DetailReference, reference), logkey.Error(err))
+	public.Message += ": search the log for the reference " + reference
 	return public.With(DetailReference, reference)
 }

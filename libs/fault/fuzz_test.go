@@ -14,10 +14,9 @@ import (
 	"lockstep.internal/schemas/gen/errcode"
 )
 
-// FuzzRoundTrip holds that whatever a service says, its caller reads the same on HTTP and on
-// Connect.
+// FuzzRoundTrip checks that a fault is unchanged over HTTP and Connect.
 func FuzzRoundTrip(f *testing.F) {
-	f.Add(uint8(3), "workspace %s is away", "workspace", "ä\x00")
+	f.Add(uint8(3), "workspace %s is unavailable", "workspace", "ä\x00")
 	f.Add(uint8(0), "\xff\xfe", "\xff", "\xff")
 	f.Add(uint8(8), "", "", "")
 	codes := errcode.All()

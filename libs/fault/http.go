@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 
+	"lockstep.internal/libs/logkey"
 	"lockstep.internal/schemas/gen/errcode"
 )
 
@@ -24,7 +25,7 @@ func (e *Error) MarshalJSON() ([]byte, error) {
 	return json.Marshal(body{e.Code, e.Message, e.Details}) //nolint:wrapcheck // strings cannot fail
 }
 
-// Handler serves HTTP with a function that may fail; its error becomes the answer (see WriteHTTP).
+// Handler serves HTTP with a function that may fail. It writes the function's error with [WriteHTTP].
 // The function must not have written anything when it fails.
 func Handler(logger *slog.Logger, serve func(http.ResponseWriter, *http.Request) error) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -40,7 +41,7 @@ func WriteHTTP(w http.ResponseWriter, r *http.Request, logger *slog.Logger, err 
 	e := Public(r.Context(), logger, err)
 	raw, marshalErr := json.Marshal(e)
 	if marshalErr != nil {
-		logger.ErrorContext(r.Context(), "cannot encode a fault", slog.String("error", marshalErr.Error()))
+		logger.ErrorContext(r.Context(), "fault not encoded", logkey.Error(marshalErr))
 	}
 	header := w.Header()
 	header.Set("Content-Type", "application/json")
@@ -51,16 +52,15 @@ func WriteHTTP(w http.ResponseWriter, r *http.Request, logger *slog.Logger, err 
 	header.Del("ETag")
 	w.WriteHeader(lookup(e.Code).HTTP)
 	if _, writeErr := w.Write(append(raw, '\n')); writeErr != nil {
-		logger.DebugContext(r.Context(), "the caller left before it read the fault", slog.String("error", writeErr.Error()))
+		logger.DebugContext(r.Context(), "response not written: the client disconnected", logkey.Error(writeErr))
 	}
 }
 
-// HTTPStatus is the status of an answer with this code.
+// HTTPStatus returns the HTTP status of a code.
 func HTTPStatus(code Code) int { return lookup(code).HTTP }
 
-// FromHTTP returns the fault that an answer carries, nil below status 400. An answer that is not
-// ours (a proxy's page) becomes the nearest code by its status, and says only that status. It reads
-// the body and leaves closing it to the caller.
+// FromHTTP returns the fault in a response, or nil below status 400. For other responses, such as a proxy's page,
+// it maps the status to a code. It reads the body and does not close it.
 func FromHTTP(response *http.Response) error {
 	if response.StatusCode < http.StatusBadRequest {
 		return nil

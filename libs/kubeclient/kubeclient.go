@@ -9,6 +9,8 @@ import (
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"lockstep.internal/libs/logkey"
 )
 
 // Load reads a context of a kubeconfig file, the current one when contextName is empty. Without a
@@ -38,6 +40,6 @@ type warningLogger struct{ logger *slog.Logger }
 func (w warningLogger) HandleWarningHeaderWithContext(ctx context.Context, _ int, _, text string) {
 	if text != "" {
 		w.logger.DebugContext(ctx, "API server sent a warning",
-			slog.String("warning", strings.ToValidUTF8(text, "\uFFFD")))
+			slog.String(logkey.Warning, strings.ToValidUTF8(text, "\uFFFD")))
 	}
 }

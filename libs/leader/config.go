@@ -22,18 +22,18 @@ func DefaultConfig() Config {
 
 // Validate checks that a leader stops before another replica takes over.
 func (c Config) Validate() []error {
-	var faults []error
+	var errs []error
 	if c.RetryPeriod <= 0 {
-		faults = append(faults, config.Invalid("retry_period", "%s is not a positive duration", c.RetryPeriod))
+		errs = append(errs, config.Invalid("retry_period", "%s is not a positive duration", c.RetryPeriod))
 	}
 	// client-go adds a jitter of up to 1.2 times the period.
 	if c.RenewDeadline.Seconds() <= leaderelection.JitterFactor*c.RetryPeriod.Seconds() {
-		faults = append(faults, config.Invalid("renew_deadline", "%s must be more than %.1f times retry_period (%s)",
+		errs = append(errs, config.Invalid("renew_deadline", "%s must be more than %.1f times retry_period (%s)",
 			c.RenewDeadline, leaderelection.JitterFactor, c.RetryPeriod))
 	}
 	if c.Duration <= c.RenewDeadline || c.Duration < time.Second {
-		faults = append(faults, config.Invalid("duration", "%s must be more than renew_deadline (%s) and at least 1s",
+		errs = append(errs, config.Invalid("duration", "%s must be more than renew_deadline (%s) and at least 1s",
 			c.Duration, c.RenewDeadline))
 	}
-	return faults
+	return errs
 }

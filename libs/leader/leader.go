@@ -1,8 +1,8 @@
 // Package leader elects one leader among the replicas of a program by a Kubernetes Lease.
 //
 // At most one replica leads at a time, as long as the clocks of the machines run at the same speed.
-// A leader that cannot renew the Lease loses its contexts before another replica can acquire it. A
-// leader that stops releases the Lease after its work has returned, so another replica takes over
+// If a leader cannot renew the Lease, its contexts are canceled before another replica can acquire it.
+// A leader that stops releases the Lease after its work has returned, so another replica takes over
 // at once.
 //
 // While the API server is down nobody is elected, and [Elector.Err] reports the reason after
@@ -68,7 +68,7 @@ func New(options Options) *Elector {
 	}}
 }
 
-// Lead is the work of a leader. It starts to stop when ctx ends, and must not do anything more when
+// Lead is the work of a leader. It must begin to drain when ctx ends, and must stop all work when
 // drain ends. Both end when the Lease is lost. tookOver reports whether another replica has held
 // the Lease before.
 type Lead func(ctx, drain context.Context, tookOver bool) error
@@ -169,7 +169,7 @@ func (e *Elector) Err() error {
 	return nil
 }
 
-// electorLog lowers information of client-go to debug, and drops what it logs about being stopped.
+// electorLog logs the info messages of client-go at level debug, and drops its messages after the stop.
 type electorLog struct {
 	slog.Handler
 

@@ -33,7 +33,7 @@ func TestAgentPublishesItsOwnFacts(t *testing.T) {
 	message, err := stored.GetLastMsgForSubject(testContext(t), "lockstep.local.observed.17.resync")
 	require.NoError(t, err)
 	require.Equal(t, "one", message.Header.Get("ce-id"))
-	require.Empty(t, message.Header.Get("Nats-Request-Info"), "who published is nobody's business in the stream")
+	require.Empty(t, message.Header.Get("Nats-Request-Info"), "the server must not add the client's identity")
 	require.Empty(t, agent.complaints)
 }
 
@@ -63,7 +63,7 @@ func TestAgentConsumesItsOwnStreams(t *testing.T) {
 		require.NoError(t, err)
 
 		for range count {
-			// A double ack waits for the server to say that it has it.
+			// DoubleAck waits until the server has confirmed the acknowledgement.
 			require.NoError(t, receive(t, received).DoubleAck(ctx))
 		}
 
@@ -97,7 +97,7 @@ func TestAgentResetsItsOwnConsumer(t *testing.T) {
 		consumer, err := js.Consumer(ctx, "DESIRED", "dispatcher-17")
 		require.NoError(t, err)
 
-		message, err := consumer.Next(jetstream.FetchMaxWait(patience))
+		message, err := consumer.Next(jetstream.FetchMaxWait(timeout))
 		require.NoError(t, err)
 		require.Equal(t, "again", string(message.Data()))
 		require.NoError(t, message.DoubleAck(ctx))

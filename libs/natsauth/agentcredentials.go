@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nkeys"
 
+	"lockstep.internal/libs/logkey"
 	"lockstep.internal/libs/topology"
 )
 
@@ -23,8 +24,8 @@ const maxCredentialsBytes = 256 << 10
 // ErrInvalidCredentials is wrapped by errors about agent credentials that cannot be used.
 var ErrInvalidCredentials = errors.New("invalid agent credentials")
 
-// AgentCredentials are all that an agent needs to find and enter its cell, in one file. Encoded as
-// JSON they contain their secrets, since that is the file; printed and logged they do not.
+// AgentCredentials is the content of an agent's credentials file: addresses, identity and keys. Its JSON contains
+// the secrets. String and LogValue hide them.
 type AgentCredentials struct {
 	// ServerURLs are one or more nats:// or tls:// URLs without user and password.
 	ServerURLs []string      `json:"server_urls"`
@@ -34,19 +35,18 @@ type AgentCredentials struct {
 	Token string `json:"token"`
 	// CurveSeed is the X25519 nkey seed ("SX…") that secrets for this agent are sealed to.
 	CurveSeed string `json:"curve_seed"`
-	// SealerKey is the public X25519 nkey ("X…") of who seals them; opening checks that it was
-	// them.
+	// SealerKey is the public X25519 nkey ("X…") of the sealer. Open verifies it.
 	SealerKey string `json:"sealer_key"`
-	// CA is PEM that vouches for the servers. Empty means the machine's own roots.
+	// CA is the PEM of the servers' CA. Defaults to the system's roots.
 	CA string `json:"ca,omitempty"`
 }
 
-// Validate returns all faults at once.
+// Validate returns all errors at once.
 func (c AgentCredentials) Validate() error {
-	var faults []error
+	var errs []error
 
 	fault := func(format string, args ...any) {
-		faults = append(faults, fmt.Errorf("%w: "+format, append([]any{ErrInvalidCredentials}, args...)...))
+		errs = append(errs, fmt.Errorf("%w: "+format, append([]any{ErrInvalidCredentials}, args...)...))
 	}
 
 	if len(c.ServerURLs) == 0 {
@@ -57,9 +57,9 @@ func (c AgentCredentials) Validate() error {
 		u, err := url.Parse(raw)
 		switch {
 		case err != nil:
-			fault("server_urls: one is no URL")
+			fault("server_urls: contains an invalid URL")
 		case u.User != nil:
-			fault("server_urls: a URL to %s has a user; the token goes into its own field", u.Host)
+			fault("server_urls: the URL of %s contains a user; put the token into the field token", u.Host)
 		case (u.Scheme != "nats" && u.Scheme != "tls") || u.Hostname() == "":
 			fault("server_urls: %q is not nats://host:port or tls://host:port", raw)
 		}
@@ -78,18 +78,18 @@ func (c AgentCredentials) Validate() error {
 	}
 
 	if err := checkCurveSeed(c.CurveSeed); err != nil {
-		fault("curve_seed is no X25519 nkey seed")
+		fault("curve_seed is not an X25519 nkey seed")
 	}
 
 	if !nkeys.IsValidPublicCurveKey(c.SealerKey) {
-		fault("sealer_key is no public X25519 nkey")
+		fault("sealer_key is not a public X25519 nkey")
 	}
 
 	if c.CA != "" && !x509.NewCertPool().AppendCertsFromPEM([]byte(c.CA)) {
 		fault("ca holds no PEM certificate")
 	}
 
-	return errors.Join(faults...)
+	return errors.Join(errs...)
 }
 
 func checkCurveSeed(seed string) error {
@@ -103,10 +103,9 @@ func checkCurveSeed(seed string) error {
 	return nil
 }
 
-// ConnectOptions are what an agent must connect with: its identity, its inbox, its CA, and to try
-// for ever, for a refusal may be an outage of who admits, and every connection is ended within the
-// hour to be admitted anew. Add an error handler: a publish that is not permitted is otherwise only
-// a time-out.
+// ConnectOptions returns the NATS options of an agent: user, inbox prefix, CA, unlimited reconnects. It also
+// retries after a refusal, because the auth callout may be down, and connections expire within the hour. Add an
+// error handler: without it a denied publish is only a timeout.
 func (c AgentCredentials) ConnectOptions() ([]nats.Option, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -130,12 +129,12 @@ func (c AgentCredentials) ConnectOptions() ([]nats.Option, error) {
 	return options, nil
 }
 
-// LogValue shows whose credentials they are.
+// LogValue returns the identity without secrets.
 func (c AgentCredentials) LogValue() slog.Value {
 	return slog.GroupValue(
-		slog.Any("server_urls", c.ServerURLs),
-		slog.String("cell", string(c.Cell)),
-		slog.Int64("agent_id", c.AgentID),
+		slog.Any(logkey.ServerURLs, c.ServerURLs),
+		slog.String(logkey.Cell, string(c.Cell)),
+		slog.Int64(logkey.AgentID, c.AgentID),
 	)
 }
 
@@ -145,8 +144,7 @@ func (c AgentCredentials) String() string { return c.LogValue().String() }
 // GoString keeps %#v from printing secrets.
 func (c AgentCredentials) GoString() string { return c.String() }
 
-// WriteAgentCredentials writes the file whole or not at all, readable by its owner only. It
-// replaces what is there.
+// WriteAgentCredentials writes the file atomically with mode 0600. It replaces an existing file.
 func WriteAgentCredentials(path string, c AgentCredentials) error {
 	if err := c.Validate(); err != nil {
 		return err
@@ -170,8 +168,7 @@ func WriteAgentCredentials(path string, c AgentCredentials) error {
 	return nil
 }
 
-// ReadAgentCredentials reads and validates the file. Fields it does not know are left for newer
-// agents.
+// ReadAgentCredentials reads and validates the file. It ignores unknown fields.
 func ReadAgentCredentials(path string) (AgentCredentials, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -201,7 +198,7 @@ func ReadAgentCredentials(path string) (AgentCredentials, error) {
 func ParseAgentCredentials(content []byte) (AgentCredentials, error) {
 	var c AgentCredentials
 	if err := json.Unmarshal(content, &c); err != nil {
-		return AgentCredentials{}, fmt.Errorf("%w: no JSON: %w", ErrInvalidCredentials, err)
+		return AgentCredentials{}, fmt.Errorf("%w: not JSON: %w", ErrInvalidCredentials, err)
 	}
 
 	if err := c.Validate(); err != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nkeys"
 	"github.com/stretchr/testify/require"
 
+	"lockstep.internal/libs/logkey"
 	"lockstep.internal/libs/natsauth"
 )
 
@@ -56,17 +57,17 @@ func TestAgentCredentialsFaults(t *testing.T) {
 	t.Parallel()
 
 	for name, spoil := range map[string]func(*natsauth.AgentCredentials){
-		"server_urls is empty":  func(c *natsauth.AgentCredentials) { c.ServerURLs = nil },
-		"has a user":            func(c *natsauth.AgentCredentials) { c.ServerURLs = []string{"nats://u:p@host:1"} },
-		"is not nats://":        func(c *natsauth.AgentCredentials) { c.ServerURLs = []string{"http://host"} },
-		"one is no URL":         func(c *natsauth.AgentCredentials) { c.ServerURLs = []string{"nats://%zz"} },
-		"cell":                  func(c *natsauth.AgentCredentials) { c.Cell = "a.b" },
-		"agent_id":              func(c *natsauth.AgentCredentials) { c.AgentID = 0 },
-		"token":                 func(c *natsauth.AgentCredentials) { c.Token = "lsa_x" },
-		"curve_seed":            func(c *natsauth.AgentCredentials) { c.CurveSeed = c.SealerKey },
-		"sealer_key":            func(c *natsauth.AgentCredentials) { c.SealerKey = c.CurveSeed },
-		"ca holds no PEM":       func(c *natsauth.AgentCredentials) { c.CA = "x" },
-		"agent_id -1 is not ab": func(c *natsauth.AgentCredentials) { c.AgentID = -1 },
+		"server_urls is empty":    func(c *natsauth.AgentCredentials) { c.ServerURLs = nil },
+		"contains a user":         func(c *natsauth.AgentCredentials) { c.ServerURLs = []string{"nats://u:p@host:1"} },
+		"is not nats://":          func(c *natsauth.AgentCredentials) { c.ServerURLs = []string{"http://host"} },
+		"contains an invalid URL": func(c *natsauth.AgentCredentials) { c.ServerURLs = []string{"nats://%zz"} },
+		"cell":                    func(c *natsauth.AgentCredentials) { c.Cell = "a.b" },
+		"agent_id":                func(c *natsauth.AgentCredentials) { c.AgentID = 0 },
+		"token":                   func(c *natsauth.AgentCredentials) { c.Token = "lsa_x" },
+		"curve_seed":              func(c *natsauth.AgentCredentials) { c.CurveSeed = c.SealerKey },
+		"sealer_key":              func(c *natsauth.AgentCredentials) { c.SealerKey = c.CurveSeed },
+		"ca holds no PEM":         func(c *natsauth.AgentCredentials) { c.CA = "x" },
+		"agent_id -1 is not ab":   func(c *natsauth.AgentCredentials) { c.AgentID = -1 },
 	} {
 		c := someCredentials(t)
 		seed := c.CurveSeed
@@ -97,7 +98,9 @@ func TestSecretsAreNotPrinted(t *testing.T) {
 	var out bytes.Buffer
 
 	logger := slog.New(slog.NewJSONHandler(&out, nil))
-	logger.Info("values", "agent", agent, "presented", presented, "group", []any{presented})
+	for _, value := range []any{agent, presented, []any{presented}} {
+		logger.Info("value", slog.Any(logkey.Client, value))
+	}
 	fmt.Fprintf(&out, "%v %+v %#v %s", agent, agent, agent, agent)
 	fmt.Fprintf(&out, "%v %+v %#v %s", presented, presented, presented, presented)
 	require.Contains(t, out.String(), "17")

@@ -6,23 +6,24 @@ import (
 	"log/slog"
 
 	"github.com/nats-io/jwt/v2"
+
+	"lockstep.internal/libs/logkey"
 )
 
-// Authenticator decides who a connecting client is. Implementations are called concurrently, must
-// honor the context (the server gives up on it) and must compare secrets in constant time, or by
-// looking up their hash.
+// Authenticator identifies a connecting client. Implementations are called concurrently. They must honor the
+// context (the server stops waiting when it ends) and must compare secrets in constant time, or look up their hash.
 type Authenticator interface {
-	// Authenticate returns the principal behind the credentials. An error that wraps [ErrRefused]
-	// says that they are wrong or revoked; any other that they could not be checked now. The client
-	// is turned away in both cases and learns nothing of the reason; the log tells them apart.
+	// Authenticate returns the principal behind the credentials. An error that wraps [ErrRefused] means that they are
+	// wrong or revoked. Other errors mean that they could not be checked. The client is rejected in both cases without
+	// a reason. The log contains the reason.
 	Authenticate(ctx context.Context, credentials Credentials) (Principal, error)
 }
 
 // ErrRefused is wrapped by an [Authenticator] that knows the credentials to be wrong or revoked.
 var ErrRefused = errors.New("credentials refused")
 
-// Credentials are what a client presented. They are taken from the wire: everything in them may be
-// a lie, except Host and the certificates in TLS.VerifiedChains. They never print their secrets.
+// Credentials contains what a client sent. All fields are untrusted, except Host and TLS.VerifiedChains.
+// Credentials never print their secrets.
 type Credentials struct {
 	// User and Password are what agents send: their id and their token.
 	User     string
@@ -37,7 +38,7 @@ type Credentials struct {
 	Host string
 	// ConnectionType is "STANDARD", "WEBSOCKET" or "MQTT".
 	ConnectionType string
-	// Server is the name of the server that asks.
+	// Server is the name of the NATS server that sent the request.
 	Server string
 	// TLS is nil on a connection without TLS.
 	TLS *TLSState
@@ -50,18 +51,18 @@ type TLSState struct {
 	// VerifiedChains are chains that the server checked against its CA, the client's own
 	// certificate first.
 	VerifiedChains [][]string
-	// Certificates are what the client sent, unchecked; only where there are no verified chains.
+	// Certificates are unverified client certificates. Set only without VerifiedChains.
 	Certificates []string
 }
 
-// LogValue shows who claims to come from where, without secrets.
+// LogValue returns user, host and client name, without secrets.
 func (c Credentials) LogValue() slog.Value {
 	return slog.GroupValue(
-		slog.String("user", c.User),
-		slog.String("host", c.Host),
-		slog.String("client_name", c.ClientName),
-		slog.String("server", c.Server),
-		slog.Bool("tls", c.TLS != nil),
+		slog.String(logkey.User, c.User),
+		slog.String(logkey.Host, c.Host),
+		slog.String(logkey.ClientName, c.ClientName),
+		slog.String(logkey.Server, c.Server),
+		slog.Bool(logkey.TLS, c.TLS != nil),
 	)
 }
 

@@ -19,29 +19,28 @@ const (
 	maxSecretBytes   = 8 << 10
 	maxIdentityBytes = 256
 
-	// jitterDivisor: this fraction of a lifetime is left to chance, so that agents that came at
-	// once, after an outage say, do not all come back at once an hour later.
+	// jitterDivisor: up to this fraction of a lifetime is random, so that agents that connected at the same time, such
+	// as after an outage, do not all reconnect at the same time.
 	jitterDivisor = 4
 
-	// publicRefusal is all that the server is told; it logs it and tells the client less. Why is in
-	// the responder's log.
+	// publicRefusal is the only reason in the response. The responder logs the real reason.
 	publicRefusal = "credentials refused"
 )
 
-// calloutRequest is what matters of a server's question.
+// calloutRequest contains the used fields of an authorization request.
 type calloutRequest struct {
-	// userKey is a one-time name that the server gives to the client; the answer must repeat it.
+	// userKey is the temporary user nkey of the client; the response must contain it.
 	userKey string
-	// serverID and serverKey say to whom the answer goes.
+	// serverID and serverKey identify the server that receives the response.
 	serverID  string
 	serverKey string
 
 	credentials Credentials
 }
 
-// openRequest decrypts and checks a question. Only encrypted ones are taken: then the sender is a
-// server that was configured with our exchange key, and tokens never travel readable inside the
-// AUTH account.
+// openRequest decrypts and validates an authorization request. It rejects unencrypted requests: an encrypted one
+// comes from a server that was configured with the exchange key, and its tokens are not readable in the AUTH
+// account.
 func openRequest(exchange nkeys.KeyPair, message *nats.Msg) (calloutRequest, error) {
 	if len(message.Data) > maxRequestBytes {
 		return calloutRequest{}, fmt.Errorf("request of %d bytes is over the limit of %d", len(message.Data), maxRequestBytes)
@@ -50,7 +49,7 @@ func openRequest(exchange nkeys.KeyPair, message *nats.Msg) (calloutRequest, err
 	serverKey := message.Header.Get(serverKeyHeader)
 	if !nkeys.IsValidPublicCurveKey(serverKey) {
 		return calloutRequest{}, errors.New(
-			"request is not encrypted; does the server's configuration name the exchange key?",
+			"request is not encrypted: set authorization.auth_callout.xkey in the server's configuration",
 		)
 	}
 
@@ -75,7 +74,7 @@ func openRequest(exchange nkeys.KeyPair, message *nats.Msg) (calloutRequest, err
 	case claims.Server.ID != claims.Issuer:
 		return calloutRequest{}, fmt.Errorf("request of server %s is signed by %s", claims.Server.ID, claims.Issuer)
 	case claims.Server.XKey != serverKey:
-		return calloutRequest{}, errors.New("request names another server key than it is encrypted with")
+		return calloutRequest{}, errors.New("the server key in the request differs from the key that encrypted it")
 	}
 
 	return calloutRequest{
@@ -86,7 +85,7 @@ func openRequest(exchange nkeys.KeyPair, message *nats.Msg) (calloutRequest, err
 	}, nil
 }
 
-// checkSizes keeps an authenticator from hashing, comparing or logging what no honest client sends.
+// checkSizes rejects oversized credentials before they are hashed, compared or logged.
 func checkSizes(c Credentials) error {
 	for name, field := range map[string]string{"user": c.User, "client name": c.ClientName} {
 		if len(field) > maxIdentityBytes {
@@ -103,7 +102,7 @@ func checkSizes(c Credentials) error {
 	return nil
 }
 
-// userToken signs the user that the client becomes.
+// userToken returns the signed user JWT for the client.
 func (r *Responder) userToken(userKey string, principal Principal, now time.Time) (string, error) {
 	lifetime := r.Lifetime
 	if lifetime == 0 {
@@ -130,9 +129,8 @@ func (r *Responder) userToken(userKey string, principal Principal, now time.Time
 	return token, nil
 }
 
-// expiry is between three quarters of the lifetime and the whole from now, and no later than the
-// principal itself. The share is what chance says, from 0 up to 1. The wire knows whole seconds
-// only: the lifetime is rounded up, the principal's own end down.
+// expiry returns a time between 75 % and 100 % of the lifetime from now, at most principal.NotAfter. share is a
+// random number from 0 up to 1. JWT times are whole seconds: the lifetime is rounded up, NotAfter down.
 func expiry(principal Principal, now time.Time, lifetime time.Duration, share float64) (time.Time, error) {
 	jitter := time.Duration(share * float64(lifetime/jitterDivisor))
 	expires := now.Add(lifetime - jitter + time.Second - 1).Truncate(time.Second)
@@ -142,7 +140,7 @@ func expiry(principal Principal, now time.Time, lifetime time.Duration, share fl
 	}
 
 	if !expires.After(now) {
-		return time.Time{}, fmt.Errorf("%w: they are over", ErrRefused)
+		return time.Time{}, fmt.Errorf("%w: the credentials have expired", ErrRefused)
 	}
 
 	return expires, nil

@@ -102,7 +102,7 @@ func TestRepeatedRefusalsAreLimited(t *testing.T) {
 	}
 
 	require.Less(t, c.directory.timesAsked(), tries)
-	// Other agents from the same address are none the worse.
+	// Other agents of the same host are not limited.
 	c.agent(t, agentTwo)
 }
 
@@ -122,15 +122,15 @@ func TestResponderRestart(t *testing.T) {
 	one := c.agent(t, agentOne)
 	stop()
 
-	// Who is in stays in.
+	// Connected clients stay connected.
 	_, err = one.jetStream(t).Publish(testContext(t), "lockstep.local.observed.17.resync", nil)
 	require.NoError(t, err)
 
-	// Who comes now waits, and comes in when there is a responder again.
+	// A new client waits until a responder runs.
 	connected, refused := make(chan struct{}, 1), make(chan struct{}, 100)
 	two, err := nats.Connect(c.server.ClientURL(), nats.UserInfo("18", "token-two"),
 		nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort(),
-		nats.ReconnectWait(20*time.Millisecond), nats.ReconnectJitter(0, 0), nats.Timeout(patience),
+		nats.ReconnectWait(20*time.Millisecond), nats.ReconnectJitter(0, 0), nats.Timeout(timeout),
 		nats.ReconnectErrHandler(func(*nats.Conn, error) { refused <- struct{}{} }),
 		nats.ConnectHandler(func(*nats.Conn) { connected <- struct{}{} }))
 	require.NoError(t, err)
@@ -160,7 +160,7 @@ func TestRespondersShareRequests(t *testing.T) {
 	}
 }
 
-// TestExpiryLosesNothing lets users live for a second while an agent publishes and consumes.
+// TestExpiryLosesNothing sets a lifetime of one second while an agent publishes and consumes.
 func TestExpiryLosesNothing(t *testing.T) {
 	t.Parallel()
 
@@ -169,8 +169,7 @@ func TestExpiryLosesNothing(t *testing.T) {
 	agent := c.agent(t, agentOne, nats.ReconnectHandler(func(*nats.Conn) { reconnected <- struct{}{} }))
 	js := agent.jetStream(t)
 
-	// What is under way when the connection ends comes again after the acknowledgement time; here
-	// that is short.
+	// Messages in flight when the connection ends are redelivered after AckWait, which is short here.
 	short := topology.AgentConsumers(cellName, agentOne)[0].Config
 	short.AckWait = time.Second
 	_, err := c.js.UpdateConsumer(testContext(t), "DESIRED", short)
@@ -210,7 +209,7 @@ func TestExpiryLosesNothing(t *testing.T) {
 			_, err = js.Publish(ctx, "lockstep.local.observed.17.resync", nil)
 
 			return err == nil
-		}, patience, time.Millisecond)
+		}, timeout, time.Millisecond)
 	}
 
 	in.stop()
@@ -219,7 +218,7 @@ func TestExpiryLosesNothing(t *testing.T) {
 	require.NoError(t, err)
 	require.GreaterOrEqual(t, stream.CachedInfo().State.Msgs, uint64(sent))
 	require.Eventually(
-		t, func() bool { return consumerPending(t, c, "DESIRED", "dispatcher-17") == 0 }, patience, 10*time.Millisecond,
+		t, func() bool { return consumerPending(t, c, "DESIRED", "dispatcher-17") == 0 }, timeout, 10*time.Millisecond,
 	)
 
 	for {

@@ -21,8 +21,7 @@ const clusterSize = 3
 func startCluster(t *testing.T, streams bool) (string, []*server.Server) {
 	t.Helper()
 
-	// Every server must be told of one beforehand, itself included, to know that it is in a
-	// cluster.
+	// Each server needs at least one route, even to itself, to run in cluster mode.
 	first, err := port.Hold()
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, first.Release()) })
@@ -45,7 +44,7 @@ func startCluster(t *testing.T, streams bool) (string, []*server.Server) {
 	}
 
 	for _, s := range servers {
-		require.True(t, s.ReadyForConnections(patience))
+		require.True(t, s.ReadyForConnections(timeout))
 	}
 
 	require.Eventually(t, func() bool {
@@ -60,7 +59,7 @@ func startCluster(t *testing.T, streams bool) (string, []*server.Server) {
 		}
 
 		return led
-	}, patience, 10*time.Millisecond)
+	}, timeout, 10*time.Millisecond)
 
 	return dir, servers
 }
@@ -84,8 +83,7 @@ func TestAccountBoundaryInACluster(t *testing.T) {
 	)
 	require.NoError(t, topology.EnsureAgent(testContext(t), c.js, cellName, agentOne))
 
-	// A message that requests from before a reconnect swallow comes again after the acknowledgement
-	// time.
+	// Messages that are lost to old pull requests are redelivered after AckWait.
 	short := topology.AgentConsumers(cellName, agentOne)[0].Config
 	short.AckWait = time.Second
 

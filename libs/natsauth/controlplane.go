@@ -12,21 +12,19 @@ import (
 const (
 	// PrincipalState is the state service: it owns the streams and writes desired state.
 	PrincipalState = "state"
-	// PrincipalDeploys is the deploys service: it reads what watchers see and writes the facts
-	// about deploys.
+	// PrincipalDeploys is the deploys service: it reads observations and writes facts about rollouts.
 	PrincipalDeploys = "deploys"
-	// PrincipalRelay is the relay: it holds connections of agents, says which, and who asked what
-	// of them.
+	// PrincipalRelay is the relay: it publishes connections of agents and audit records.
 	PrincipalRelay = "relay"
 	// PrincipalOperator is a person with the command line: tail, replay, dead letters.
 	PrincipalOperator = "operator"
 	// PrincipalCallout answers authorization requests.
 	PrincipalCallout = "callout"
-	// PrincipalSystem lists and kicks connections.
+	// PrincipalSystem lists and closes connections.
 	PrincipalSystem = "sys"
 )
 
-// StaticPrincipal is a control-plane user whose public nkey stands in the server's configuration.
+// StaticPrincipal is a control-plane user whose public nkey is in the server's configuration.
 type StaticPrincipal struct {
 	// Name is one to 63 of a-z, 0-9 and '-'. It names the key file and the inbox.
 	Name string
@@ -40,7 +38,7 @@ type StaticPrincipal struct {
 // responseExpiry is how long a service may take to answer a request.
 const responseExpiry = time.Minute
 
-// StaticPrincipals lists the static principals of a cell with the least that each needs.
+// StaticPrincipals lists the static principals of a cell with minimal permissions.
 func StaticPrincipals(cell topology.Cell) []StaticPrincipal {
 	return []StaticPrincipal{
 		{PrincipalState, AccountControl, statePermissions(cell)},
@@ -52,9 +50,8 @@ func StaticPrincipals(cell topology.Cell) []StaticPrincipal {
 	}
 }
 
-// statePermissions: everything about streams and consumers except destroying history. Purging is
-// left where the state service is the only writer and a message is the current truth of something
-// that can cease to be.
+// statePermissions: manages streams and consumers but cannot delete history. It may purge the streams that hold
+// current state and have no other writer.
 func statePermissions(cell topology.Cell) jwt.Permissions {
 	return jwt.Permissions{
 		Pub: jwt.Permission{
@@ -92,10 +89,9 @@ func statePermissions(cell topology.Cell) jwt.Permissions {
 	}
 }
 
-// deploysPermissions: reads OBSERVED and DIRECTORY, writes facts and has consumers of its own on
-// what it writes. It can neither make, change nor empty a stream, nor write what agents or the
-// state service write: on OBSERVED it says what is decided about whole clusters, below no agent's
-// subject.
+// deploysPermissions: reads OBSERVED and DIRECTORY, writes facts, and has its own consumers on what it writes. It
+// can neither create, change nor purge a stream, nor publish what agents or the state service publish. On OBSERVED
+// it may write only the subjects of clusters.
 func deploysPermissions(cell topology.Cell) jwt.Permissions {
 	allow := jwt.StringList{
 		cell.All(topology.FamilyDeploy),
@@ -104,7 +100,9 @@ func deploysPermissions(cell topology.Cell) jwt.Permissions {
 		cell.Prefix(topology.FamilyDead) + "." + PrincipalDeploys + ".>",
 		"$JS.API.INFO",
 	}
-	for _, stream := range []string{topology.StreamObserved, topology.StreamDeploys, topology.StreamSinks, topology.StreamDirectory} {
+	for _, stream := range []string{
+		topology.StreamObserved, topology.StreamDeploys, topology.StreamSinks, topology.StreamDirectory,
+	} {
 		allow = append(
 			allow,
 			"$JS.API.STREAM.INFO."+stream,
@@ -126,8 +124,7 @@ func deploysPermissions(cell topology.Cell) jwt.Permissions {
 	}
 }
 
-// operatorPermissions: reads every stream, republishes dead letters to where they came from, and
-// drops them.
+// operatorPermissions: reads every stream, republishes and deletes dead letters.
 func operatorPermissions(cell topology.Cell) jwt.Permissions {
 	return jwt.Permissions{
 		Pub: jwt.Permission{
@@ -158,15 +155,13 @@ func operatorPermissions(cell topology.Cell) jwt.Permissions {
 	}
 }
 
-// relayPermissions: reads DIRECTORY and CONTROL, writes about agents what only it knows, and has
-// entries in the bucket of relays, where a key is removed by a message that says so. It can neither
-// make, change nor empty a stream.
+// relayPermissions: reads DIRECTORY and CONTROL, writes events about agent connections, and writes the bucket of
+// relays, where a message deletes a key. It can neither create, change nor purge a stream.
 func relayPermissions(cell topology.Cell) jwt.Permissions {
 	allow := jwt.StringList{
 		cell.All(topology.FamilyAgent),
 		"$KV." + topology.BucketRelays + ".>",
-		// Consumers of a bucket are pushed to: the server asks whether they keep up, and waits for
-		// an answer.
+		// Push consumers of a bucket use flow control: the client must respond.
 		"$JS.FC." + topology.StreamRelays + ".>",
 	}
 	allow = append(allow, DirectoryReaderSubjects()...)
@@ -182,8 +177,8 @@ func relayPermissions(cell topology.Cell) jwt.Permissions {
 // keep its copy of the directory, for its permissions.
 func DirectoryReaderSubjects() jwt.StringList { return readStream(topology.StreamDirectory) }
 
-// readStream are the subjects that a control-plane service publishes to in order to read a stream
-// with consumers that last no longer than itself.
+// readStream returns the subjects that a control-plane service publishes to in order to read a stream with
+// ephemeral consumers.
 func readStream(stream string) jwt.StringList {
 	return jwt.StringList{
 		"$JS.API.STREAM.INFO." + stream,

@@ -17,8 +17,8 @@ const (
 
 	// connectionPage is the number of connections of one user that a server lists at once.
 	connectionPage = 1024
-	// firstPause is the pause before the second round; later pauses double. So a connection that was
-	// admitted by mistake is closed after about the time that its admission took.
+	// firstPause is the pause before the second round; later pauses double. So a connection that was authorized
+	// before the revocation is closed after at most twice the time that it took to connect.
 	firstPause = 50 * time.Millisecond
 	// roundTimeout bounds one round. A server that does not answer in time is an error.
 	roundTimeout = 2 * time.Second
@@ -29,17 +29,17 @@ const (
 type Disconnector struct {
 	// Conn is connected as [PrincipalSystem]. Required.
 	Conn *nats.Conn
-	// AdmissionTimeout is the time in which an admission from before the refusal becomes a connection; see
+	// ConnectTimeout bounds how long a client that was authorized before the revocation may take to connect; see
 	// Disconnect. Defaults to 6 s, a second more than a server waits for a responder.
-	AdmissionTimeout time.Duration
+	ConnectTimeout time.Duration
 }
 
 // ErrIncompleteDisconnect reports that a server did not answer. The connections there may live until
-// their admission ends. Retry the call.
+// their user JWTs expire. Retry the call.
 var ErrIncompleteDisconnect = errors.New("not all servers answered")
 
 // Disconnect closes the principal's connections now, within a second, and repeatedly until
-// AdmissionTimeout, so that it also closes connections that were being admitted meanwhile. It returns the
+// ConnectTimeout, so that it also closes connections that were being authorized meanwhile. It returns the
 // number of closed connections after the last round; use [Disconnector.DisconnectOnce] where the caller
 // cannot wait. It returns at once when the first round fails, else the error of the last round.
 func (d *Disconnector) Disconnect(ctx context.Context, principal Principal) (int, error) {
@@ -47,13 +47,13 @@ func (d *Disconnector) Disconnect(ctx context.Context, principal Principal) (int
 	if err != nil {
 		return closed, err
 	}
-	left := d.AdmissionTimeout
+	left := d.ConnectTimeout
 	if left == 0 {
 		left = authTimeout + time.Second
 	}
 
 	for pause := firstPause; left > 0; pause *= 2 {
-		// What would be left over is shorter than the pause before it.
+		// The last pause takes the rest.
 		if left < pause+pause/2 {
 			pause = left
 		}
@@ -66,7 +66,7 @@ func (d *Disconnector) Disconnect(ctx context.Context, principal Principal) (int
 		case <-ctx.Done():
 			timer.Stop()
 
-			return closed, fmt.Errorf("wait for running admissions: %w", context.Cause(ctx))
+			return closed, fmt.Errorf("wait for running authorizations: %w", context.Cause(ctx))
 		}
 
 		var more int
@@ -135,8 +135,8 @@ type serverError struct {
 	Description string `json:"description"`
 }
 
-// connections asks all servers and waits until as many have answered as one of them says there are.
-// There are more where a server has told of a whole page.
+// connections requests the connections of the principal from all servers and waits for each response. more is true
+// if a server returned a full page.
 func (d *Disconnector) connections(
 	ctx context.Context, principal Principal,
 ) (found []connection, more bool, err error) {
@@ -193,7 +193,7 @@ func (d *Disconnector) connections(
 	return found, more, nil
 }
 
-// activeServers asks any server how many there are in the cluster, itself included.
+// activeServers returns the number of servers in the cluster.
 func (d *Disconnector) activeServers(ctx context.Context) (int, error) {
 	message, err := d.Conn.RequestWithContext(ctx, pingStatsSubject, nil)
 	if err != nil {

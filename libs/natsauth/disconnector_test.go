@@ -25,7 +25,7 @@ func TestRevocationDisconnects(t *testing.T) {
 	t.Parallel()
 
 	c := startCell(t)
-	kicker := &natsauth.Disconnector{Conn: c.static(t, natsauth.PrincipalSystem), AdmissionTimeout: time.Nanosecond}
+	disconnector := &natsauth.Disconnector{Conn: c.static(t, natsauth.PrincipalSystem), ConnectTimeout: time.Nanosecond}
 	option, gone := watchDisconnects()
 	watcher := c.agent(t, agentOne, option)
 	dispatcher := c.agent(t, agentOne, option)
@@ -33,61 +33,61 @@ func TestRevocationDisconnects(t *testing.T) {
 
 	c.directory.revoke(agentOne)
 
-	kicked, err := kicker.Disconnect(testContext(t), principalOne())
+	kicked, err := disconnector.Disconnect(testContext(t), principalOne())
 	require.NoError(t, err)
 	require.Equal(t, 2, kicked)
 	receive(t, gone)
 	receive(t, gone)
 
-	// They try to come back and are refused.
+	// They reconnect and are rejected.
 	require.ErrorIs(t, receive(t, watcher.complaints), nats.ErrAuthorization)
 	require.ErrorIs(t, receive(t, dispatcher.complaints), nats.ErrAuthorization)
 	require.False(t, watcher.IsConnected())
 	require.False(t, dispatcher.IsConnected())
 
-	// Nobody else has noticed, and there is nobody left to kick.
+	// Other clients stay connected, and no connection of the principal is left.
 	_, err = other.jetStream(t).Publish(testContext(t), "lockstep.local.observed.18.resync", nil)
 	require.NoError(t, err)
 	require.Zero(t, other.Reconnects)
 
-	kicked, err = kicker.DisconnectOnce(testContext(t), principalOne())
+	kicked, err = disconnector.DisconnectOnce(testContext(t), principalOne())
 	require.NoError(t, err)
 	require.Zero(t, kicked)
 }
 
-// TestDisconnectCatchesConcurrentAdmissions: the authenticator says yes just before the revocation,
-// its answer arrives after the first sweep.
-func TestDisconnectCatchesConcurrentAdmissions(t *testing.T) {
+// TestDisconnectCatchesConcurrentAuthorizations: the authenticator accepts a client just before the revocation, and its
+// answer arrives after the first round.
+func TestDisconnectCatchesConcurrentAuthorizations(t *testing.T) {
 	t.Parallel()
 
 	slow := &slowDirectory{directory: newDirectory(), entered: make(chan struct{}), leave: make(chan struct{})}
 	c := startCell(t, func(r *natsauth.Responder) { r.Authenticator = slow })
-	kicker := &natsauth.Disconnector{
-		Conn: c.static(t, natsauth.PrincipalSystem), AdmissionTimeout: 5 * time.Second,
-	} // which is as long as a busy machine may take to admit it
+	disconnector := &natsauth.Disconnector{
+		Conn: c.static(t, natsauth.PrincipalSystem), ConnectTimeout: 5 * time.Second,
+	} // which is as long as a busy machine may take to authorize it
 	option, gone := watchDisconnects()
-	admitted := make(chan *nats.Conn, 1)
+	connected := make(chan *nats.Conn, 1)
 
 	go func() {
 		conn, err := nats.Connect(
-			c.server.ClientURL(), nats.UserInfo("17", "token-one"), nats.Timeout(patience), nats.NoReconnect(), option,
+			c.server.ClientURL(), nats.UserInfo("17", "token-one"), nats.Timeout(timeout), nats.NoReconnect(), option,
 		)
 		if err != nil {
 			t.Error(err)
 		}
-		admitted <- conn
+		connected <- conn
 	}()
 
 	receive(t, slow.entered)
 
-	kicked, err := kicker.DisconnectOnce(testContext(t), principalOne())
+	kicked, err := disconnector.DisconnectOnce(testContext(t), principalOne())
 	require.NoError(t, err)
 	require.Zero(t, kicked, "it is not there yet")
 
 	result := make(chan int, 1)
 
 	go func() {
-		kicked, err := kicker.Disconnect(context.Background(), principalOne())
+		kicked, err := disconnector.Disconnect(context.Background(), principalOne())
 		if err != nil {
 			t.Error(err)
 		}
@@ -95,7 +95,7 @@ func TestDisconnectCatchesConcurrentAdmissions(t *testing.T) {
 	}()
 
 	close(slow.leave)
-	t.Cleanup(receive(t, admitted).Close)
+	t.Cleanup(receive(t, connected).Close)
 	require.Equal(t, 1, receive(t, result))
 	receive(t, gone)
 }
@@ -129,8 +129,8 @@ func TestDisconnectOnEveryServerOfACluster(t *testing.T) {
 
 	c.directory.revoke(agentOne)
 
-	kicker := &natsauth.Disconnector{Conn: c.static(t, natsauth.PrincipalSystem), AdmissionTimeout: time.Nanosecond}
-	kicked, err := kicker.Disconnect(testContext(t), principalOne())
+	disconnector := &natsauth.Disconnector{Conn: c.static(t, natsauth.PrincipalSystem), ConnectTimeout: time.Nanosecond}
+	kicked, err := disconnector.Disconnect(testContext(t), principalOne())
 	require.NoError(t, err)
 	require.Equal(t, clusterSize, kicked)
 
@@ -144,17 +144,17 @@ func TestDisconnectFaults(t *testing.T) {
 
 	c := startCell(t)
 	conn := c.static(t, natsauth.PrincipalSystem)
-	kicker := &natsauth.Disconnector{Conn: conn}
+	disconnector := &natsauth.Disconnector{Conn: conn}
 
-	_, err := kicker.DisconnectOnce(testContext(t), natsauth.Principal{})
+	_, err := disconnector.DisconnectOnce(testContext(t), natsauth.Principal{})
 	require.ErrorIs(t, err, natsauth.ErrInvalidPrincipal)
 
 	ended, cancel := context.WithCancel(testContext(t))
 	cancel()
-	_, err = kicker.Disconnect(ended, principalOne())
+	_, err = disconnector.Disconnect(ended, principalOne())
 	require.ErrorIs(t, err, context.Canceled)
 
 	conn.Close()
-	_, err = kicker.Disconnect(testContext(t), principalOne())
+	_, err = disconnector.Disconnect(testContext(t), principalOne())
 	require.ErrorIs(t, err, nats.ErrConnectionClosed)
 }

@@ -12,10 +12,10 @@
 // accounts are separate because the server sends the response of a request to any subject that the
 // requester names, so also to the subjects of listeners.
 //
-// The [Responder] admits agents and readers: the server asks it at every connect, and it asks an
-// [Authenticator]. An admission ends within the hour, and clients reconnect. [Disconnector] ends it at
-// once. While no responder runs, connected clients stay connected. The issuer key can create users of any
-// account but the system's.
+// The [Responder] authorizes agents and readers: the server asks it at every connect, and it asks an
+// [Authenticator]. A user JWT expires within one hour, and clients reconnect. [Disconnector] closes the
+// connections at once. While no responder runs, connected clients stay connected. The issuer key can
+// create users of any account but the system's.
 //
 // The account boundary has consequences for agents:
 //   - They read through [PullReader], because pull requests do not survive a reconnect.

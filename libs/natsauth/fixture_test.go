@@ -21,7 +21,7 @@ import (
 
 const (
 	cellName = topology.Cell("local")
-	patience = 2 * time.Minute
+	timeout  = 2 * time.Minute
 	agentOne = int64(17)
 	agentTwo = int64(18)
 )
@@ -119,7 +119,7 @@ func startServer(t *testing.T, dir string) *server.Server {
 	t.Helper()
 
 	s := launchServer(t, dir, func(*server.Options) {})
-	require.True(t, s.ReadyForConnections(patience))
+	require.True(t, s.ReadyForConnections(timeout))
 
 	return s
 }
@@ -231,7 +231,7 @@ func (c *cell) startResponderWith(t *testing.T, connect []nats.Option, options .
 	case err := <-ended:
 		require.NoError(t, err)
 		require.Fail(t, "responder ended at once")
-	case <-time.After(patience):
+	case <-time.After(timeout):
 		require.Fail(t, "responder did not start")
 	}
 
@@ -299,13 +299,13 @@ func dialAgent(t *testing.T, url string, id int64, options ...nats.Option) *clie
 		nats.CustomInboxPrefix(natsauth.InboxPrefix(user)),
 		nats.ReconnectWait(20 * time.Millisecond), nats.ReconnectJitter(0, 0), nats.MaxReconnects(-1),
 		nats.IgnoreAuthErrorAbort(),
-		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { a.complain(err) }),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { a.recordError(err) }),
 	}, options...)...)
 
 	return a
 }
 
-func (a *client) complain(err error) {
+func (a *client) recordError(err error) {
 	select {
 	case a.complaints <- err:
 	default:
@@ -324,7 +324,7 @@ func (a *client) jetStream(t *testing.T) jetstream.JetStream {
 func testContext(t *testing.T) context.Context {
 	t.Helper()
 
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	t.Cleanup(cancel)
 
 	return ctx
@@ -336,10 +336,10 @@ func receive[T any](t *testing.T, from <-chan T) T {
 	select {
 	case value := <-from:
 		return value
-	case <-time.After(patience):
-		require.Fail(t, "nothing came", "within %s", patience)
+	case <-time.After(timeout):
+		require.Fail(t, "timed out waiting for a value", "within %s", timeout)
 		panic("unreachable")
 	}
 }
 
-var errBroken = errors.New("database is away")
+var errBroken = errors.New("database is unavailable")

@@ -22,29 +22,28 @@ type Change string
 const (
 	// Created means that the file was not there before.
 	Created Change = "created"
-	// Kept means that the file was right already.
+	// Kept means that the file already had this content.
 	Kept Change = "kept"
-	// Updated means that the file was there with other content. Only the configuration is ever
-	// updated.
+	// Updated means that the file had other content. Only the configuration is updated, never a key.
 	Updated Change = "updated"
 )
 
-// File is one line of a [Report].
+// File is the result for one file.
 type File struct {
 	// Path begins with the folder given to [Init].
 	Path   string
 	Change Change
 }
 
-// Report says what [Init] did.
+// Report is the result of [Init].
 type Report struct {
-	// ConfigFile is what nats-server -c takes.
+	// ConfigFile is the path for nats-server -c.
 	ConfigFile string
 	// Files are the configuration and all keys in a fixed order.
 	Files []File
 }
 
-// Changed says whether anything is other than before; a server that runs must then be reloaded.
+// Changed reports whether a file changed. Then a running server must be reloaded.
 func (r Report) Changed() bool {
 	for _, f := range r.Files {
 		if f.Change != Kept {
@@ -60,11 +59,10 @@ func ConfigFile(dir string) string {
 	return filepath.Join(dir, configName)
 }
 
-// Init writes the server's configuration and every key that is missing into the folder, creating it
-// if need be. It may be run again at any time, also twice at once: keys are never replaced, the
-// configuration always shows the options last given. The configuration holds public keys only and
-// no path of the folder, so it may be mounted anywhere. Errors wrap [ErrInvalidOptions] or
-// [ErrUnusableKey] where those are the reason; nothing is then written over.
+// Init writes the server's configuration and every missing key into the folder, which it creates if necessary. It
+// is idempotent and safe to run concurrently: keys are never replaced, and the configuration has the options of the
+// last run. The configuration contains public keys only and no path of the folder, so it may be mounted anywhere.
+// Errors wrap [ErrInvalidOptions] or [ErrUnusableKey] if those are the reason. No file is overwritten in that case.
 func Init(dir string, options Options) (Report, error) {
 	options = options.withDefaults()
 	if err := options.validate(); err != nil {

@@ -128,7 +128,7 @@ func TestConfigContainsNoSecretAndNoOwnPath(t *testing.T) {
 		}
 	}
 
-	// Moved elsewhere it is as good.
+	// The folder can be moved.
 	moved := filepath.Join(t.TempDir(), "elsewhere.conf")
 	require.NoError(t, os.WriteFile(moved, []byte(config), 0o600))
 	options, err := server.ProcessConfigFile(moved)
@@ -157,7 +157,7 @@ func TestConcurrentInitAgreesOnKeys(t *testing.T) {
 
 	report, err := natsauth.Init(dir, natsauth.Options{})
 	require.NoError(t, err)
-	require.False(t, report.Changed(), "what the last of them wrote is made of the keys that are there")
+	require.False(t, report.Changed(), "the configuration contains the keys on disk")
 }
 
 func TestInitRejectsUnusableKeys(t *testing.T) {
@@ -214,7 +214,7 @@ func TestInitRejectsInvalidOptions(t *testing.T) {
 		"line break":                   {TLS: &natsauth.TLS{CertFile: "c\n", KeyFile: "k"}},
 		"cluster without a name":       {Cluster: &natsauth.Cluster{ListenPort: 1}},
 		"cluster listen port":          {Cluster: &natsauth.Cluster{Name: "c"}},
-		"is there twice":               {Principals: []natsauth.StaticPrincipal{{Name: natsauth.PrincipalState}}},
+		"is listed twice":              {Principals: []natsauth.StaticPrincipal{{Name: natsauth.PrincipalState}}},
 		"not a DNS label":              {Principals: []natsauth.StaticPrincipal{{Name: "../x"}}},
 		"allow everything":             {Principals: []natsauth.StaticPrincipal{open}},
 		"come from the directory only": {Principals: []natsauth.StaticPrincipal{agents}},

@@ -21,8 +21,7 @@ const (
 	keyDirMode  fs.FileMode = 0o700
 )
 
-// ErrUnusableKey is wrapped by errors about key files that are there but do not hold what they
-// should.
+// ErrUnusableKey is wrapped by errors about key files that exist but have invalid content.
 var ErrUnusableKey = errors.New("unusable key file")
 
 // SeedFile is the path of the nkey seed of the static principal with this name, below the folder
@@ -31,8 +30,8 @@ func SeedFile(dir, principal string) string {
 	return filepath.Join(dir, keyDir, principal+keySuffix)
 }
 
-// CalloutKeys are what a responder signs and decrypts with. Whoever has the issuer key can make a
-// user of any account except the system's: guard it like the database.
+// CalloutKeys are the keys with which a responder signs and decrypts. The holder of the issuer key can create users
+// of every account except the system's: protect it like the database.
 type CalloutKeys struct {
 	// Issuer signs users and answers. It is an account nkey.
 	Issuer nkeys.KeyPair
@@ -96,7 +95,7 @@ func fromSeed(seed []byte, kind nkeys.PrefixByte) (nkeys.KeyPair, error) {
 	return nkeys.FromSeed(seed) //nolint:wrapcheck // wrapped by the caller
 }
 
-// ensureKey creates the key file unless it is there, and returns its public key either way.
+// ensureKey creates the key file if it does not exist, and returns its public key.
 func ensureKey(path string, kind nkeys.PrefixByte) (string, Change, error) {
 	change := Kept
 
@@ -133,8 +132,7 @@ func ensureKey(path string, kind nkeys.PrefixByte) (string, Change, error) {
 	return public, change, nil
 }
 
-// createKey links a complete file into place: a link, other than a rename, never replaces what is
-// there, so that of two runs at once one wins and the other keeps the winner's key.
+// createKey uses a hard link, which fails if the file exists. So concurrent runs keep the first key.
 func createKey(path string, kind nkeys.PrefixByte) (Change, error) {
 	pair, err := nkeys.CreatePair(kind)
 	if kind == nkeys.PrefixByteCurve {

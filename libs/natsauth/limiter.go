@@ -11,10 +11,9 @@ const (
 	limiterSources = 16 << 10
 )
 
-// limiter spares the authenticator (and the database behind it) from clients that fail again and
-// again. It counts refusals per user and host, so that a stranger who tries an agent's name from
-// elsewhere does not lock it out. Tokens are too long to guess: the limiter protects capacity, not
-// secrets.
+// limiter limits clients that fail repeatedly, to protect the authenticator and the database behind it. It counts
+// refusals per user and host, so an attacker on another host cannot lock out an agent. Tokens are too long to
+// guess: the limiter protects capacity, not secrets.
 type limiter struct {
 	now func() time.Time
 
@@ -32,31 +31,30 @@ func newLimiter(now func() time.Time) *limiter {
 	return &limiter{now: now, refused: make(map[source]int)}
 }
 
-// allowed says whether the source may try again in this window.
+// allowed reports whether the source may try again in this window.
 func (l *limiter) allowed(s source) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
-	l.turn()
+	l.rotate()
 
 	return l.refused[s] < limiterRefused
 }
 
-// fail counts a refusal. Past limiterSources in one window, further sources go uncounted to bound
-// the memory.
+// fail counts a refusal. It counts at most limiterSources sources per window, to bound the memory.
 func (l *limiter) fail(s source) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
-	l.turn()
+	l.rotate()
 
 	if _, known := l.refused[s]; known || len(l.refused) < limiterSources {
 		l.refused[s]++
 	}
 }
 
-// turn opens a new window when the old one is over. The lock must be held.
-func (l *limiter) turn() {
+// rotate starts a new window when the old one has ended. The lock must be held.
+func (l *limiter) rotate() {
 	if now := l.now(); !now.Before(l.until) {
 		l.until = now.Add(limiterWindow)
 		clear(l.refused)

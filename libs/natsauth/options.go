@@ -26,12 +26,11 @@ const (
 type Options struct {
 	// Cell is the cell's name, a DNS label. Defaults to "local".
 	Cell topology.Cell
-	// ServerName must be unique in a cluster. Defaults to a name that the server makes up at each
-	// start.
+	// ServerName must be unique in a cluster. Defaults to a random name per start.
 	ServerName string
 	// ListenHost is the address to listen on. Defaults to 127.0.0.1.
 	ListenHost string
-	// ListenPort is the port for clients; -1 takes a free one. Defaults to 4222.
+	// ListenPort is the port for clients; -1 uses a free one. Defaults to 4222.
 	ListenPort int
 	// MonitorPort serves the server's own health and metrics on ListenHost; -1 takes a free one.
 	// Defaults to none.
@@ -39,28 +38,25 @@ type Options struct {
 	// StoreDir holds the streams. A relative one is relative to the server's working directory, not
 	// to the configuration: this is how nats-server reads it. Defaults to "jetstream".
 	StoreDir string
-	// SyncInterval is how often streams are flushed to the disk, and so how much acknowledged
-	// writing a power failure may lose where there is one replica. Defaults to 10 s; see
-	// [SyncAlways].
+	// SyncInterval is the interval at which streams are flushed to the disk. With one replica, a power failure loses
+	// the acknowledged messages of this time. Defaults to 10 s; see [SyncAlways].
 	SyncInterval time.Duration
-	// TLS turns on TLS for clients. Without it tokens travel readable: leave it out on a loopback
-	// address only.
+	// TLS turns on TLS for clients. Without it tokens are sent in clear text: omit it on a loopback address only.
 	TLS *TLS
 	// Cluster joins several servers. Defaults to one server alone.
 	Cluster *Cluster
-	// Principals are static users beyond those of [StaticPrincipals]; a name that both have is an
-	// error.
+	// Principals are static users in addition to [StaticPrincipals]. Duplicate names are an error.
 	Principals []StaticPrincipal
 }
 
-// TLS names PEM files as the server sees them; relative ones are relative to its working directory.
+// TLS contains paths of PEM files on the server; relative paths start at its working directory.
 type TLS struct {
 	// CertFile and KeyFile are required.
 	CertFile string
 	KeyFile  string
 	// CAFile verifies the certificates of clients; needed with VerifyClients.
 	CAFile string
-	// VerifyClients refuses clients without a certificate that CAFile vouches for.
+	// VerifyClients rejects clients without a certificate signed by CAFile.
 	VerifyClients bool
 }
 
@@ -69,8 +65,7 @@ type TLS struct {
 type Cluster struct {
 	// Name must be the same on all servers.
 	Name string
-	// ListenHost and ListenPort are where other servers connect. Host defaults to 127.0.0.1, -1
-	// takes a free port.
+	// ListenHost and ListenPort are the address for routes. Host defaults to 127.0.0.1; port -1 uses a free one.
 	ListenHost string
 	ListenPort int
 	// Routes are the URLs of the other servers, such as "nats://nats-1:6222"; more are found
@@ -119,10 +114,10 @@ func (o Options) principals() []StaticPrincipal {
 }
 
 func (o Options) validate() error {
-	var faults []error
+	var errs []error
 
 	fault := func(format string, args ...any) {
-		faults = append(faults, fmt.Errorf("%w: "+format, append([]any{ErrInvalidOptions}, args...)...))
+		errs = append(errs, fmt.Errorf("%w: "+format, append([]any{ErrInvalidOptions}, args...)...))
 	}
 
 	if err := topology.ValidateCell(string(o.Cell)); err != nil {
@@ -139,7 +134,7 @@ func (o Options) validate() error {
 		fault("sync interval %s is negative", o.SyncInterval)
 	}
 
-	faults = append(faults, o.TLS.validate("tls"))
+	errs = append(errs, o.TLS.validate("tls"))
 
 	if c := o.Cluster; c != nil {
 		if c.Name == "" {
@@ -150,22 +145,22 @@ func (o Options) validate() error {
 			fault("cluster listen port %d is not a port", c.ListenPort)
 		}
 
-		faults = append(faults, c.TLS.validate("cluster tls"))
+		errs = append(errs, c.TLS.validate("cluster tls"))
 	}
 
 	seen := make(map[string]bool)
 
 	for _, p := range o.principals() {
 		if seen[p.Name] {
-			fault("static principal %q is there twice", p.Name)
+			fault("static principal %q is listed twice", p.Name)
 		}
 
 		seen[p.Name] = true
 
-		faults = append(faults, p.validate())
+		errs = append(errs, p.validate())
 	}
 
-	return errors.Join(faults...)
+	return errors.Join(errs...)
 }
 
 func (p StaticPrincipal) validate() error {

@@ -13,34 +13,31 @@ import (
 	"lockstep.internal/libs/topology"
 )
 
-// Kind says what an authenticated client is; it decides account and permissions.
+// Kind is the kind of a client. It determines account and permissions.
 type Kind int
 
 const (
 	// KindAgent is a watcher, dispatcher or relay agent in somebody's cluster.
 	KindAgent Kind = iota + 1
-	// KindSubscriber is a reader outside the control plane with a consumer of its own on DEPLOYS.
+	// KindSubscriber is an external reader with its own consumer on DEPLOYS.
 	KindSubscriber
-	// KindListener is the same reader while it listens to deploy facts as they are stored. It is
-	// apart, since it must not be able to make a request: the answer to one goes wherever its
-	// sender says, so also to the subjects that others listen to.
+	// KindListener is the live subscription of an external reader. It is a separate kind because it may not send
+	// requests: the sender could direct a response to the subjects of other listeners.
 	KindListener
 )
 
-// listenerSuffix tells, in the name of a user, the listener from the subscriber.
+// listenerSuffix is the suffix of a listener's user name.
 const listenerSuffix = ".live"
 
 // ListenerUser is the name under which a subscriber connects to listen.
 func ListenerUser(subscriber string) string { return subscriber + listenerSuffix }
 
-// ParseSubscriberUser is the subscriber who connects under the name, and whether it does so to
-// listen.
+// ParseSubscriberUser returns the subscriber's name, and whether the user is its listener.
 func ParseSubscriberUser(user string) (subscriber string, listens bool) {
 	return strings.CutSuffix(user, listenerSuffix)
 }
 
-// Principal is who a client turned out to be. The authenticator makes it, the responder turns it
-// into a user.
+// Principal is an authenticated client. The authenticator returns it, and the responder creates a user for it.
 type Principal struct {
 	// Kind is required.
 	Kind Kind
@@ -49,11 +46,10 @@ type Principal struct {
 	// Name is the subscriber's name: one to 63 of a-z, 0-9 and '-'; for KindSubscriber and
 	// KindListener.
 	Name string
-	// Filter is the subjects that a listener may hear, as [topology.Cell.DeployFilter] returns it;
-	// for KindListener only.
+	// Filter contains the subjects that a listener may subscribe to, as [topology.Cell.DeployFilter] returns it; for
+	// KindListener only.
 	Filter string
-	// NotAfter ends the connection no later than this, for credentials that expire themselves.
-	// Zero: no such end.
+	// NotAfter is the latest end of the connection, for credentials that expire. Zero: no limit.
 	NotAfter time.Time
 }
 
@@ -62,7 +58,7 @@ var ErrInvalidPrincipal = errors.New("invalid principal")
 
 var namePattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
-// Validate says what is wrong with the principal, if anything.
+// Validate returns an error if the principal is invalid.
 func (p Principal) Validate() error {
 	switch p.Kind {
 	case KindAgent:
@@ -80,7 +76,7 @@ func (p Principal) Validate() error {
 	return nil
 }
 
-// Account is where the principal's connections live.
+// Account returns the principal's NATS account.
 func (p Principal) Account() Account {
 	switch p.Kind {
 	case KindAgent:
@@ -88,7 +84,7 @@ func (p Principal) Account() Account {
 	case KindSubscriber:
 		return AccountSubscribers
 	default:
-		return AccountListeners // where nobody can do anything but listen
+		return AccountListeners // the account with the fewest permissions
 	}
 }
 
@@ -105,9 +101,8 @@ func (p Principal) User() string {
 	}
 }
 
-// Permissions computes what the principal may publish and subscribe to in its cell. It is pure.
-// Whatever it does not know may do nothing at all: an empty list would mean "everything" to the
-// server.
+// Permissions computes what the principal may publish and subscribe to in its cell. It is pure. Unknown kinds get
+// no permissions: they are denied explicitly, because the server takes an empty list as "allow everything".
 func Permissions(cell topology.Cell, p Principal) jwt.Permissions {
 	if p.Validate() != nil || topology.ValidateCell(string(cell)) != nil {
 		return denyAll()
@@ -115,9 +110,9 @@ func Permissions(cell topology.Cell, p Principal) jwt.Permissions {
 
 	switch p.Kind {
 	case KindAgent:
-		return reaching(agentReach(cell, p.AgentID), p)
+		return servicePermissions(agentServices(cell, p.AgentID), p)
 	case KindSubscriber:
-		return reaching(subscriberReach(topology.SubscriberConsumer(p.Name)), p)
+		return servicePermissions(subscriberServices(topology.SubscriberConsumer(p.Name)), p)
 	case KindListener:
 		filter, err := cell.DeployFilter(p.Filter)
 		if err != nil || filter != p.Filter {
@@ -130,11 +125,11 @@ func Permissions(cell topology.Cell, p Principal) jwt.Permissions {
 	}
 }
 
-// reaching may publish to these services and hear their answers.
-func reaching(reach []service, p Principal) jwt.Permissions {
-	publish := make(jwt.StringList, 0, len(reach))
+// servicePermissions allows publishing to the services and subscribing to the own inbox.
+func servicePermissions(services []exportedService, p Principal) jwt.Permissions {
+	publish := make(jwt.StringList, 0, len(services))
 
-	for _, s := range reach {
+	for _, s := range services {
 		publish = append(publish, s.subject)
 	}
 

@@ -67,22 +67,40 @@ func TestPermissions(t *testing.T) {
 				Sub: jwt.Permission{Allow: jwt.StringList{"lockstep.local.deploy.*.shop.>"}},
 			},
 		},
-		"listener without filter":         {"local", natsauth.Principal{Kind: natsauth.KindListener, Name: "reader"}, nothing},
-		"listener to everything":          {"local", natsauth.Principal{Kind: natsauth.KindListener, Name: "reader", Filter: ">"}, nothing},
-		"listener to another family":      {"local", natsauth.Principal{Kind: natsauth.KindListener, Name: "reader", Filter: "lockstep.local.desired.>"}, nothing},
-		"listener to another cell":        {"local", natsauth.Principal{Kind: natsauth.KindListener, Name: "reader", Filter: "lockstep.other.deploy.>"}, nothing},
-		"listener to what is not whole":   {"local", natsauth.Principal{Kind: natsauth.KindListener, Name: "reader", Filter: "deploy.>"}, nothing},
-		"listener and a queue":            {"local", natsauth.Principal{Kind: natsauth.KindListener, Name: "reader", Filter: "lockstep.local.deploy.> q"}, nothing},
-		"subscriber without name":         {"local", natsauth.Principal{Kind: natsauth.KindSubscriber}, nothing},
-		"subscriber with a strange name":  {"local", natsauth.Principal{Kind: natsauth.KindSubscriber, Name: "*"}, nothing},
-		"subscriber with a listener name": {"local", natsauth.Principal{Kind: natsauth.KindSubscriber, Name: "reader.live"}, nothing},
-		"nobody":                          {"local", natsauth.Principal{}, nothing},
-		"unknown kind":                    {"local", natsauth.Principal{Kind: 99, AgentID: 7}, nothing},
-		"agent without id":                {"local", natsauth.Principal{Kind: natsauth.KindAgent}, nothing},
-		"negative agent":                  {"local", natsauth.Principal{Kind: natsauth.KindAgent, AgentID: -7}, nothing},
-		"no cell":                         {"", natsauth.Principal{Kind: natsauth.KindAgent, AgentID: 7}, nothing},
-		"wildcard cell":                   {"*", natsauth.Principal{Kind: natsauth.KindAgent, AgentID: 7}, nothing},
-		"two tokens":                      {"a.b", natsauth.Principal{Kind: natsauth.KindAgent, AgentID: 7}, nothing},
+		"listener without filter": {
+			"local", natsauth.Principal{Kind: natsauth.KindListener, Name: "reader"}, nothing,
+		},
+		"listener to everything": {
+			"local", natsauth.Principal{Kind: natsauth.KindListener, Name: "reader", Filter: ">"}, nothing,
+		},
+		"listener to another family": {
+			"local",
+			natsauth.Principal{Kind: natsauth.KindListener, Name: "reader", Filter: "lockstep.local.desired.>"},
+			nothing,
+		},
+		"listener to another cell": {
+			"local", natsauth.Principal{Kind: natsauth.KindListener, Name: "reader", Filter: "lockstep.other.deploy.>"}, nothing,
+		},
+		"subscription to an incomplete subject": {
+			"local", natsauth.Principal{Kind: natsauth.KindListener, Name: "reader", Filter: "deploy.>"}, nothing,
+		},
+		"listener and a queue": {
+			"local",
+			natsauth.Principal{Kind: natsauth.KindListener, Name: "reader", Filter: "lockstep.local.deploy.> q"},
+			nothing,
+		},
+		"subscriber without name":        {"local", natsauth.Principal{Kind: natsauth.KindSubscriber}, nothing},
+		"subscriber with a strange name": {"local", natsauth.Principal{Kind: natsauth.KindSubscriber, Name: "*"}, nothing},
+		"subscriber with a listener name": {
+			"local", natsauth.Principal{Kind: natsauth.KindSubscriber, Name: "reader.live"}, nothing,
+		},
+		"nobody":           {"local", natsauth.Principal{}, nothing},
+		"unknown kind":     {"local", natsauth.Principal{Kind: 99, AgentID: 7}, nothing},
+		"agent without id": {"local", natsauth.Principal{Kind: natsauth.KindAgent}, nothing},
+		"negative agent":   {"local", natsauth.Principal{Kind: natsauth.KindAgent, AgentID: -7}, nothing},
+		"no cell":          {"", natsauth.Principal{Kind: natsauth.KindAgent, AgentID: 7}, nothing},
+		"wildcard cell":    {"*", natsauth.Principal{Kind: natsauth.KindAgent, AgentID: 7}, nothing},
+		"two tokens":       {"a.b", natsauth.Principal{Kind: natsauth.KindAgent, AgentID: 7}, nothing},
 	} {
 		require.Equal(t, row.want, natsauth.Permissions(row.cell, row.principal), name)
 	}

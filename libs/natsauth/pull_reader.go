@@ -140,7 +140,7 @@ func (r *PullReader) request(ctx context.Context, consumer jetstream.Consumer) e
 		if !strings.HasPrefix(message.Reply(), r.ackPrefix()) {
 			r.Logger.WarnContext(ctx, "pull reader dropped a message of another consumer",
 				slog.String(logkey.Consumer, r.Consumer), slog.String(logkey.Subject, message.Subject()),
-				slog.String("reply", message.Reply()))
+				slog.String(logkey.Reply, message.Reply()))
 			continue
 		}
 		r.Handle(message)

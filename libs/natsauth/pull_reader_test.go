@@ -17,7 +17,7 @@ import (
 	"lockstep.internal/libs/topology"
 )
 
-// signals is a log that tells when something is said.
+// signals is a log writer that sends each line to the channel.
 type signals chan string
 
 func (s signals) Write(line []byte) (int, error) {
@@ -64,9 +64,9 @@ func startPullReader(t *testing.T, conn *nats.Conn, stream, consumer string, exp
 	return in
 }
 
-// TestPullReaderContinuesAfterReconnect has requests that outlive the test: if those from before a
-// reconnect went on swallowing messages, each message would be late. One or two may be, until the
-// server has noticed that the old connection is dead.
+// TestPullReaderContinuesAfterReconnect uses requests that outlive the test. If old requests received messages
+// after a reconnect, each message would be late. One or two may be, until the server has noticed that the old
+// connection is dead.
 func TestPullReaderContinuesAfterReconnect(t *testing.T) {
 	t.Parallel()
 
@@ -171,9 +171,8 @@ func TestPullReaderFaults(t *testing.T) {
 	require.ErrorIs(t, part.Run(testContext(t)), nats.ErrConnectionClosed)
 }
 
-// TestEmptyMessageEndsAResponse records why nothing without payload and headers may be put on what
-// agents consume: the server takes it for the end of the answer to the pull request. If this fails,
-// the server has become better.
+// TestEmptyMessageEndsAResponse documents that the server takes a message without payload and headers as the end of
+// a pull response, so agents must not receive such messages. If the test fails, the server has been fixed.
 func TestEmptyMessageEndsAResponse(t *testing.T) {
 	t.Parallel()
 
@@ -197,8 +196,8 @@ func TestEmptyMessageEndsAResponse(t *testing.T) {
 	require.Equal(t, 2, arrived)
 }
 
-// TestPullReaderDropsMessagesOfOtherConsumers gives the other agent what it could never guess: the
-// inbox of a request.
+// TestPullReaderDropsMessagesOfOtherConsumers lets another agent publish to the inbox of a request, which it could
+// not guess.
 func TestPullReaderDropsMessagesOfOtherConsumers(t *testing.T) {
 	t.Parallel()
 
@@ -244,7 +243,7 @@ func leakedInbox(t *testing.T, c *cell, user string) string {
 		}
 
 		return found != ""
-	}, patience, time.Millisecond)
+	}, timeout, time.Millisecond)
 
 	return found
 }

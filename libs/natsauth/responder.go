@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"golang.org/x/sync/semaphore"
 
+	"lockstep.internal/libs/logkey"
 	"lockstep.internal/libs/topology"
 )
 
@@ -25,9 +26,8 @@ const (
 	flushTimeout      = 5 * time.Second
 )
 
-// Responder answers the server's question whether a client may come in and as what. Any number may
-// run: they share one queue, so each request goes to one. While none runs, those who are connected
-// stay, others wait and try again.
+// Responder answers authorization requests of the NATS auth callout. Any number of replicas may run: they share one
+// queue, so each request goes to one. Without a responder, connected clients stay connected and new clients retry.
 type Responder struct {
 	// Conn is connected as [PrincipalCallout]. The responder does not close it. Required.
 	Conn *nats.Conn
@@ -37,17 +37,15 @@ type Responder struct {
 	Cell topology.Cell
 	// Authenticator knows the credentials. Required.
 	Authenticator Authenticator
-	// Logger is told of refusals and failures. Required.
+	// Logger receives refusals and failures. Required.
 	Logger *slog.Logger
-	// Lifetime is how long a connection may live before the client has to authenticate again, which
-	// clients do by themselves. The last quarter of it is left to chance. Defaults to one hour; at
-	// least one second, in seconds.
+	// Lifetime is the maximum lifetime of a connection. The client then reconnects by itself. Up to a quarter is
+	// subtracted at random. Defaults to one hour; at least one second, in seconds.
 	Lifetime time.Duration
-	// Concurrent bounds how many requests are worked on at once; others wait until the server gives
-	// up on them. Defaults to 32.
+	// Concurrent bounds the concurrent requests. Other requests wait until the server's timeout. Defaults to 32.
 	Concurrent int
 
-	// started is made once by whoever asks first, Run or a caller of Started.
+	// started is created by the first call of Run or Started.
 	startedOnce sync.Once
 	started     chan struct{}
 }
@@ -56,7 +54,7 @@ type Responder struct {
 // with.
 var ErrInvalidResponder = errors.New("invalid responder")
 
-// Started is closed when the server knows of the responder: from then on clients can come in.
+// Started returns a channel that is closed when the responder is subscribed: from then on clients can connect.
 func (r *Responder) Started() <-chan struct{} {
 	return r.startedChannel()
 }
@@ -88,7 +86,7 @@ func (r *Responder) validate() error {
 	}
 }
 
-// Run answers until the context ends, then finishes what it has taken. It may be called once.
+// Run answers requests until ctx ends, then finishes the running ones. It may be called once.
 func (r *Responder) Run(ctx context.Context) error {
 	if err := r.validate(); err != nil {
 		return err
@@ -114,13 +112,13 @@ func (r *Responder) Run(ctx context.Context) error {
 		slots:     semaphore.NewWeighted(concurrent),
 	}
 
-	err = work.take(ctx, subscription)
+	err = work.receive(ctx, subscription)
 
 	if drainErr := subscription.Drain(); drainErr == nil {
 		drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
 		defer cancel()
 
-		_ = work.take(drain, subscription)
+		_ = work.receive(drain, subscription)
 	}
 
 	work.running.Wait()
@@ -132,8 +130,7 @@ func (r *Responder) Run(ctx context.Context) error {
 	return fmt.Errorf("take authorization request: %w", err)
 }
 
-// awaitSubscribed returns when the server has confirmed what was sent so far, however long it is
-// away.
+// awaitSubscribed waits until the server has confirmed the subscription, also through outages.
 func (r *Responder) awaitSubscribed(ctx context.Context) error {
 	for ctx.Err() == nil {
 		flush, cancel := context.WithTimeout(ctx, flushTimeout)
@@ -163,9 +160,8 @@ type calloutWork struct {
 	running   sync.WaitGroup
 }
 
-// take hands requests to workers until the context or the subscription ends; it always returns an
-// error.
-func (w *calloutWork) take(ctx context.Context, subscription *nats.Subscription) error {
+// receive starts a worker per request until ctx or the subscription ends. It always returns an error.
+func (w *calloutWork) receive(ctx context.Context, subscription *nats.Subscription) error {
 	for {
 		request, err := subscription.NextMsgWithContext(ctx)
 		if errors.Is(err, nats.ErrSlowConsumer) {
@@ -198,8 +194,8 @@ func (w *calloutWork) answer(ctx context.Context, message *nats.Msg) {
 
 	request, err := openRequest(r.Keys.Exchange, message)
 	if err != nil {
-		// Not a server's question: nobody is owed an answer.
-		r.Logger.WarnContext(ctx, "authorization request is unusable", slog.Any("error", err))
+		// The request is not from a server: send no response.
+		r.Logger.WarnContext(ctx, "dropped an invalid authorization request", logkey.Error(err))
 
 		return
 	}
@@ -213,25 +209,25 @@ func (w *calloutWork) answer(ctx context.Context, message *nats.Msg) {
 
 	switch {
 	case err == nil:
-		r.Logger.DebugContext(ctx, "client admitted",
-			slog.Any("client", request.credentials), slog.String("user", principal.User()))
+		r.Logger.DebugContext(ctx, "client authorized",
+			slog.Any(logkey.Client, request.credentials), slog.String(logkey.User, principal.User()))
 	case errors.Is(err, ErrRefused):
 		r.Logger.WarnContext(ctx, "client refused",
-			slog.Any("client", request.credentials), slog.Any("error", err))
+			slog.Any(logkey.Client, request.credentials), logkey.Error(err))
 	default:
-		r.Logger.ErrorContext(ctx, "client turned away because its credentials could not be checked",
-			slog.Any("client", request.credentials), slog.Any("error", err))
+		r.Logger.ErrorContext(ctx, "rejected a client: its credentials could not be checked",
+			slog.Any(logkey.Client, request.credentials), logkey.Error(err))
 	}
 
 	answer, err := sealAnswer(r.Keys, request, user)
 	if err != nil {
-		r.Logger.ErrorContext(ctx, "authorization answer could not be made", slog.Any("error", err))
+		r.Logger.ErrorContext(ctx, "authorization response not created", logkey.Error(err))
 
 		return
 	}
 
 	if err := message.Respond(answer); err != nil {
-		r.Logger.ErrorContext(ctx, "authorization answer could not be sent", slog.Any("error", err))
+		r.Logger.ErrorContext(ctx, "authorization answer could not be sent", logkey.Error(err))
 	}
 }
 

@@ -26,20 +26,18 @@ func (c *cell) reader(t *testing.T, user string, options ...nats.Option) *client
 	a.Conn = dial(t, c.server.ClientURL(), append([]nats.Option{
 		nats.UserInfo(user, name+"-token"),
 		nats.CustomInboxPrefix(natsauth.InboxPrefix(name)),
-		nats.ReconnectWait(
-			20 * time.Millisecond,
-		),
+		nats.ReconnectWait(20 * time.Millisecond),
 		nats.ReconnectJitter(0, 0),
 		nats.MaxReconnects(-1),
 		nats.IgnoreAuthErrorAbort(),
-		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { a.complain(err) }),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { a.recordError(err) }),
 	}, options...)...)
 
 	return a
 }
 
-// tell stores a fact.
-func (c *cell) tell(t *testing.T, namespace, fact string) {
+// publishFact publishes a fact.
+func (c *cell) publishFact(t *testing.T, namespace, fact string) {
 	t.Helper()
 
 	_, err := c.js.Publish(
@@ -49,7 +47,7 @@ func (c *cell) tell(t *testing.T, namespace, fact string) {
 	require.NoError(t, err)
 }
 
-// deploys lets the state principal of the tests publish facts, which the service deploys does.
+// startDeploys starts a cell in which the state principal may publish facts, as the service deploys does.
 func startDeploys(t *testing.T) *cell {
 	t.Helper()
 
@@ -70,8 +68,8 @@ func TestSubscriberReadsMissedMessages(t *testing.T) {
 	ctx := testContext(t)
 
 	for i := range 20 {
-		c.tell(t, "shop", fmt.Sprintf("progressed-%d", i))
-		c.tell(t, "other", fmt.Sprintf("progressed-%d", i))
+		c.publishFact(t, "shop", fmt.Sprintf("progressed-%d", i))
+		c.publishFact(t, "other", fmt.Sprintf("progressed-%d", i))
 	}
 
 	for life := range 4 {
@@ -81,7 +79,7 @@ func TestSubscriberReadsMissedMessages(t *testing.T) {
 		require.NoError(t, err)
 
 		for i := range 5 {
-			message, err := consumer.Next(jetstream.FetchMaxWait(patience))
+			message, err := consumer.Next(jetstream.FetchMaxWait(timeout))
 			require.NoError(t, err)
 			require.Equal(
 				t, fmt.Sprintf("lockstep.local.deploy.c1.shop.deployment.web.progressed-%d", life*5+i), message.Subject(),
@@ -109,7 +107,7 @@ func TestSubscriberReadsLiveMessages(t *testing.T) {
 	require.NoError(t, err)
 
 	for i := range 3 {
-		c.tell(t, "shop", fmt.Sprint(i))
+		c.publishFact(t, "shop", fmt.Sprint(i))
 		message := receive(t, received)
 		require.Equal(t, fmt.Sprintf("shop/%d", i), string(message.Data()))
 		require.NoError(t, message.DoubleAck(testContext(t)))
@@ -125,41 +123,42 @@ func TestListenerReceivesStoredMessagesOfItsFilter(t *testing.T) {
 
 	c := startDeploys(t)
 	all, shop := c.reader(t, "reader.live"), c.reader(t, "shop.live")
-	heard := func(from *client, subject string) *nats.Subscription {
+	subscribe := func(from *client, subject string) *nats.Subscription {
 		s, err := from.SubscribeSync(subject)
 		require.NoError(t, err)
 		require.NoError(t, from.FlushWithContext(testContext(t)))
 
 		return s
 	}
-	everything, narrower, shops := heard(all, "lockstep.local.deploy.>"), heard(
-		all, "lockstep.local.deploy.*.*.*.*.completed",
-	), heard(shop, "lockstep.local.deploy.*.shop.>")
+	everything := subscribe(all, "lockstep.local.deploy.>")
+	narrower := subscribe(all, "lockstep.local.deploy.*.*.*.*.completed")
+	shops := subscribe(shop, "lockstep.local.deploy.*.shop.>")
 
-	c.tell(t, "other", "started")
-	c.tell(t, "shop", "started")
-	// What the stream refuses, or has already, nobody hears.
+	c.publishFact(t, "other", "started")
+	c.publishFact(t, "shop", "started")
+	// Rejected and duplicate messages are not delivered.
 	_, err := c.js.Publish(
 		testContext(t), "lockstep.local.deploy.c1.shop.deployment.web.twice", nil,
 		jetstream.WithExpectLastSequencePerSubject(99),
 	)
 	require.Error(t, err)
-	c.tell(t, "shop", "started")
-	c.tell(t, "shop", "completed")
+	c.publishFact(t, "shop", "started")
+	c.publishFact(t, "shop", "completed")
 
 	for subscription, facts := range map[*nats.Subscription][]string{
-		everything: {"other/started", "shop/started", "shop/completed"}, narrower: {"shop/completed"}, shops: {"shop/started", "shop/completed"},
+		everything: {"other/started", "shop/started", "shop/completed"},
+		narrower:   {"shop/completed"},
+		shops:      {"shop/started", "shop/completed"},
 	} {
 		for _, fact := range facts {
-			message, err := subscription.NextMsg(patience)
+			message, err := subscription.NextMsg(timeout)
 			require.NoError(t, err)
 			require.Equal(t, fact, string(message.Data))
 			namespace, name, _ := strings.Cut(fact, "/")
 			require.Equal(t, "lockstep.local.deploy.c1."+namespace+".deployment.web."+name, message.Subject)
-			require.NotEmpty(
-				t, message.Header.Get("Nats-Sequence"), "where it is on the stream, for who wants to know what it has missed",
-			)
-			require.Empty(t, message.Reply, "nobody is to answer")
+			require.NotEmpty(t, message.Header.Get("Nats-Sequence"),
+				"the stream sequence, so that the listener can detect missed messages")
+			require.Empty(t, message.Reply, "no reply subject")
 		}
 
 		n, _, err := subscription.Pending()
@@ -167,7 +166,9 @@ func TestListenerReceivesStoredMessagesOfItsFilter(t *testing.T) {
 		require.Zero(t, n)
 	}
 
-	for _, subject := range []string{"lockstep.local.deploy.>", "lockstep.local.deploy.*.other.>", "lockstep.local.deploy.*.*.>"} {
+	for _, subject := range []string{
+		"lockstep.local.deploy.>", "lockstep.local.deploy.*.other.>", "lockstep.local.deploy.*.*.>",
+	} {
 		_, err := shop.SubscribeSync(subject)
 		require.NoError(t, err)
 		require.NoError(t, shop.FlushWithContext(testContext(t)))
@@ -188,13 +189,15 @@ func readerMay(subject string) bool {
 	}
 }
 
-// outside is what somebody outside may try, each once.
-func outside() []string {
+// attackSubjects returns each subject that an external user may try.
+func attackSubjects() []string {
 	subjects := append(factSubjects("18"), serverSubjects()...)
 	subjects = append(subjects, wildcardSubjects()...)
 	subjects = append(subjects, apiSubjects("subscriber-shop")...)
 
-	for _, consumer := range []string{"subscriber-reader", "subscriber-", "subscriber-reader.live", "reader", "dispatcher-18"} {
+	for _, consumer := range []string{
+		"subscriber-reader", "subscriber-", "subscriber-reader.live", "reader", "dispatcher-18",
+	} {
 		for _, subject := range apiSubjects(consumer) {
 			if strings.Contains(subject, topology.StreamDeploys) || strings.Contains(subject, topology.StreamDesired) {
 				subjects = append(subjects, subject)
@@ -213,9 +216,9 @@ func outside() []string {
 	return slices.Compact(subjects)
 }
 
-// refuse tries each of these and has the server complain of each. They go out many at a time, since
-// each answer takes a while on a busy machine.
-func (a *client) refuse(t *testing.T, subjects []string, try func(subject string)) {
+// requireDenied checks that the server denies every subject. It sends many at a time, because each answer takes a
+// while on a slow machine.
+func (a *client) requireDenied(t *testing.T, subjects []string, try func(subject string)) {
 	t.Helper()
 
 	for tried := range slices.Chunk(subjects, 100) {
@@ -258,15 +261,18 @@ func TestReadersMayPublishNothingElse(t *testing.T) {
 	t.Parallel()
 
 	c := startDeploys(t)
-	c.tell(t, "shop", "started")
+	c.publishFact(t, "shop", "started")
 
 	before := c.untouched(t)
 
-	for user, may := range map[string]func(string) bool{"reader": readerMay, "reader.live": func(string) bool { return false }} {
+	for user, may := range map[string]func(string) bool{
+		"reader":      readerMay,
+		"reader.live": func(string) bool { return false },
+	} {
 		reader := c.reader(t, user)
-		forbidden := slices.DeleteFunc(outside(), may)
+		forbidden := slices.DeleteFunc(attackSubjects(), may)
 		require.Greater(t, len(forbidden), 500)
-		reader.refuse(t, forbidden, func(subject string) {
+		reader.requireDenied(t, forbidden, func(subject string) {
 			require.NoError(t, reader.PublishRequest(subject, "_INBOX_reader.answer", []byte("{}")))
 		})
 		require.Equal(t, before, c.untouched(t))
@@ -280,13 +286,13 @@ func TestReadersMaySubscribeToNothingElse(t *testing.T) {
 	c := startDeploys(t)
 
 	for user, own := range map[string]string{"reader": "_INBOX_reader.", "reader.live": "lockstep.local.deploy."} {
-		forbidden := slices.DeleteFunc(outside(), func(subject string) bool { return strings.HasPrefix(subject, own) })
+		forbidden := slices.DeleteFunc(attackSubjects(), func(subject string) bool { return strings.HasPrefix(subject, own) })
 
 		for _, queue := range []string{"", "q"} {
 			// A connection for each, since one may not have many subscriptions.
 			for few := range slices.Chunk(forbidden, 50) {
 				reader := c.reader(t, user)
-				reader.refuse(t, few, func(subject string) {
+				reader.requireDenied(t, few, func(subject string) {
 					_, err := reader.QueueSubscribeSync(subject, queue)
 					require.NoError(t, err)
 				})
@@ -296,22 +302,26 @@ func TestReadersMaySubscribeToNothingElse(t *testing.T) {
 	}
 }
 
-// TestReaderCannotRedirectResponses asks for its own facts with replies that it may not publish to:
-// on the subjects of facts, of streams and on others' inboxes.
+// TestReaderCannotRedirectResponses sends requests with a reply subject that the reader may not publish to:
+// subjects of facts, of streams, and inboxes of others.
 func TestReaderCannotRedirectResponses(t *testing.T) {
 	t.Parallel()
 
 	c := startDeploys(t)
 
 	for i := range 50 {
-		c.tell(t, "shop", fmt.Sprint(i))
+		c.publishFact(t, "shop", fmt.Sprint(i))
 	}
 
 	listener, other, agent := c.reader(t, "shop.live"), c.reader(t, "shop"), c.agent(t, agentOne)
 
 	var ears []*nats.Subscription
 
-	for from, subject := range map[*client]string{listener: "lockstep.local.deploy.*.shop.>", other: "_INBOX_shop.>", agent: "_INBOX_17.>"} {
+	for from, subject := range map[*client]string{
+		listener: "lockstep.local.deploy.*.shop.>",
+		other:    "_INBOX_shop.>",
+		agent:    "_INBOX_17.>",
+	} {
 		s, err := from.SubscribeSync(subject)
 		require.NoError(t, err)
 		require.NoError(t, from.FlushWithContext(testContext(t)))
@@ -341,7 +351,8 @@ func TestReaderCannotRedirectResponses(t *testing.T) {
 	}
 
 	for _, carrier := range []string{
-		"$JS.API.CONSUMER.MSG.NEXT.DEPLOYS.subscriber-reader", "$JS.API.CONSUMER.INFO.DEPLOYS.subscriber-reader", "$JS.ACK.DEPLOYS.subscriber-reader.1.1.1.1.0",
+		"$JS.API.CONSUMER.MSG.NEXT.DEPLOYS.subscriber-reader", "$JS.API.CONSUMER.INFO.DEPLOYS.subscriber-reader",
+		"$JS.ACK.DEPLOYS.subscriber-reader.1.1.1.1.0",
 	} {
 		body := []byte("")
 		if strings.Contains(carrier, "MSG.NEXT") {
@@ -357,7 +368,7 @@ func TestReaderCannotRedirectResponses(t *testing.T) {
 		}
 
 		require.NoError(t, reader.FlushWithContext(testContext(t)))
-		// An honest exchange: what was asked before it has been answered.
+		// A valid request. All earlier requests are answered before it.
 		_, err = consumer.Info(testContext(t))
 		require.NoError(t, err)
 	}
@@ -367,17 +378,17 @@ func TestReaderCannotRedirectResponses(t *testing.T) {
 	for _, s := range ears {
 		n, _, err := s.Pending()
 		require.NoError(t, err)
-		require.Zero(t, n, "%s hears what a reader made up", s.Subject)
+		require.Zero(t, n, "%s receives a message of a reader", s.Subject)
 	}
-	// They do hear what is true.
-	c.tell(t, "shop", "true")
+	// Listeners still receive real facts.
+	c.publishFact(t, "shop", "true")
 
 	for _, s := range ears {
 		if !strings.Contains(s.Subject, "deploy") {
 			continue
 		}
 
-		message, err := s.NextMsg(patience)
+		message, err := s.NextMsg(timeout)
 		require.NoError(t, err)
 		require.Equal(t, "shop/true", string(message.Data))
 	}
@@ -412,7 +423,9 @@ func TestRevokedReaderIsDisconnectedWithinASecond(t *testing.T) {
 	t.Parallel()
 
 	c := startDeploys(t)
-	kicker := &natsauth.Disconnector{Conn: c.static(t, natsauth.PrincipalSystem), AdmissionTimeout: 100 * time.Millisecond}
+	disconnector := &natsauth.Disconnector{
+		Conn: c.static(t, natsauth.PrincipalSystem), ConnectTimeout: 100 * time.Millisecond,
+	}
 	cut := make(chan string, 10)
 
 	for _, user := range []string{"reader", "reader.live"} {
@@ -427,15 +440,16 @@ func TestRevokedReaderIsDisconnectedWithinASecond(t *testing.T) {
 	began := time.Now()
 
 	for _, principal := range []natsauth.Principal{
-		{Kind: natsauth.KindSubscriber, Name: "reader"}, {Kind: natsauth.KindListener, Name: "reader", Filter: "lockstep.local.deploy.>"},
+		{Kind: natsauth.KindSubscriber, Name: "reader"},
+		{Kind: natsauth.KindListener, Name: "reader", Filter: "lockstep.local.deploy.>"},
 	} {
-		kicked, err := kicker.DisconnectOnce(context.Background(), principal)
+		kicked, err := disconnector.DisconnectOnce(context.Background(), principal)
 		require.NoError(t, err)
 		require.Equal(t, 1, kicked)
 	}
 
 	require.ElementsMatch(t, []string{"reader", "reader.live"}, []string{receive(t, cut), receive(t, cut)})
-	require.Less(t, time.Since(began), patience/4, "generous, for a machine that has much else to do")
+	require.Less(t, time.Since(began), timeout/4, "a large margin for a busy machine")
 	require.True(t, stays.IsConnected())
 	require.True(t, stay.IsConnected())
 }

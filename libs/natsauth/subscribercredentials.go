@@ -8,35 +8,36 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"lockstep.internal/libs/logkey"
 )
 
-// SubscriberCredentials are all that an outside tool needs to read deploy facts, in one file. The
-// file is also a context of the `nats` command line: its fields have the names that they have
-// there, and it leaves alone those it does not know. Encoded as JSON they contain the token;
-// printed and logged they do not.
+// SubscriberCredentials is the content of a subscriber's credentials file. The file is also a context of the `nats`
+// CLI: its fields have the names of the CLI, which ignores unknown fields. Its JSON contains the token. String and
+// LogValue hide it.
 type SubscriberCredentials struct {
 	Description string `json:"description"`
-	// URL is one or more nats:// or tls:// URLs with commas between.
+	// URL is one or more nats:// or tls:// URLs, separated by commas.
 	URL string `json:"url"`
-	// User reads the consumer; Listener, with the same password, hears facts as they are stored.
+	// User reads the consumer. Listener, with the same password, receives facts when they are stored.
 	User     string `json:"user"`
 	Password string `json:"password"`
 	Listener string `json:"listener"`
-	// InboxPrefix begins the only inboxes that the user may have.
+	// InboxPrefix is the required prefix of the user's inboxes.
 	InboxPrefix string `json:"inbox_prefix"`
 	// Stream and Consumer are what it reads.
 	Stream   string `json:"stream"`
 	Consumer string `json:"consumer"`
-	// Filter is the subjects that it may hear.
+	// Filter is the subject filter of the events that it may read.
 	Filter string `json:"filter"`
-	// CA is the path of a PEM file that vouches for the servers. Empty means the machine's own
-	// roots.
+	// CA is the path of a PEM file with the CA of the servers. Empty means the machine's own roots.
 	CA string `json:"ca"`
 }
 
 // LogValue shows whose credentials they are.
 func (c SubscriberCredentials) LogValue() slog.Value {
-	return slog.GroupValue(slog.String("url", c.URL), slog.String("user", c.User), slog.String("filter", c.Filter))
+	return slog.GroupValue(slog.String(logkey.URL, c.URL), slog.String(logkey.User, c.User),
+		slog.String(logkey.Filter, c.Filter))
 }
 
 // String is [SubscriberCredentials.LogValue] as text.
@@ -48,9 +49,8 @@ func (c SubscriberCredentials) GoString() string { return c.String() }
 // ErrInvalidSubscriberCredentials is wrapped by errors about credentials that cannot be used.
 var ErrInvalidSubscriberCredentials = errors.New("invalid subscriber credentials")
 
-// WriteSubscriberCredentials writes the file whole or not at all, readable by its owner only, and
-// beside it, ending with .ca.pem, the PEM that vouches for the servers where there is any. It
-// replaces what is there.
+// WriteSubscriberCredentials writes the file atomically with mode 0600, and the servers' CA, if given, to a file
+// beside it with the suffix .ca.pem. It replaces existing files.
 func WriteSubscriberCredentials(path string, c SubscriberCredentials, ca string) error {
 	if c.URL == "" || c.User == "" || c.Password == "" || c.Consumer == "" {
 		return fmt.Errorf("%w: url, user, password and consumer are required", ErrInvalidSubscriberCredentials)

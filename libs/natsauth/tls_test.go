@@ -22,8 +22,8 @@ import (
 	"lockstep.internal/libs/natsauth"
 )
 
-// writeCertificate makes a certificate for 127.0.0.1 that vouches for itself; it returns the files
-// of certificate and key, and the certificate.
+// writeCertificate makes a self-signed certificate for 127.0.0.1. It returns the files of certificate and key, and the
+// certificate.
 func writeCertificate(t *testing.T, dir string) (string, string, string) {
 	t.Helper()
 
@@ -35,12 +35,10 @@ func writeCertificate(t *testing.T, dir string) (string, string, string) {
 		Subject:               pkix.Name{CommonName: "nats"},
 		IsCA:                  true,
 		BasicConstraintsValid: true,
-		NotBefore: time.Now().Add(
-			-time.Hour,
-		),
-		NotAfter:    time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		KeyUsage:    x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		NotBefore:             time.Now().Add(-time.Hour),
+		NotAfter:              time.Now().Add(time.Hour),
+		IPAddresses:           []net.IP{net.IPv4(127, 0, 0, 1)},
+		KeyUsage:              x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
 	}
 	certificate, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	require.NoError(t, err)
@@ -55,21 +53,20 @@ func writeCertificate(t *testing.T, dir string) (string, string, string) {
 	return certFile, keyFile, string(certPEM)
 }
 
-// spy tells what it was shown.
-type spy struct {
+// recordingAuthenticator records the credentials.
+type recordingAuthenticator struct {
 	natsauth.Authenticator
 
 	seen chan<- natsauth.Credentials
 }
 
-func (s spy) Authenticate(ctx context.Context, c natsauth.Credentials) (natsauth.Principal, error) {
+func (s recordingAuthenticator) Authenticate(ctx context.Context, c natsauth.Credentials) (natsauth.Principal, error) {
 	s.seen <- c
 
 	return s.Authenticator.Authenticate(ctx, c)
 }
 
-// TestCredentialsFileConnects is the way of a new agent: a file, and with nothing else a
-// connection, over TLS.
+// TestCredentialsFileConnects connects a new agent over TLS with only the credentials file.
 func TestCredentialsFileConnects(t *testing.T) {
 	t.Parallel()
 
@@ -87,7 +84,7 @@ func TestCredentialsFileConnects(t *testing.T) {
 	seen := make(chan natsauth.Credentials, 10)
 
 	c.startResponderWith(t, []nats.Option{nats.RootCAs(certFile)}, func(r *natsauth.Responder) {
-		r.Authenticator = spy{c.directory, seen}
+		r.Authenticator = recordingAuthenticator{c.directory, seen}
 	})
 
 	path := filepath.Join(t.TempDir(), "agent.json")
@@ -111,11 +108,11 @@ func TestCredentialsFileConnects(t *testing.T) {
 	require.Equal(t, "127.0.0.1", presented.Host)
 	require.NotNil(t, presented.TLS)
 
-	// Its inbox is its own, so it hears answers.
+	// It receives replies on its own inbox.
 	_, err = conn.RequestWithContext(testContext(t), "lockstep.local.secret.17.w", nil)
 	require.ErrorIs(t, err, nats.ErrNoResponders)
 
-	// Without the CA nobody is trusted.
+	// Without the CA the connection fails.
 	read.CA = ""
 	options, err = read.ConnectOptions()
 	require.NoError(t, err)

@@ -11,8 +11,7 @@ import (
 	"strings"
 )
 
-// TokenKind is what a token is for. It is the token's prefix, by which people and secret scanners
-// recognize it.
+// TokenKind is the kind of a token and its prefix. People and secret scanners recognise the prefix.
 type TokenKind string
 
 const (
@@ -33,14 +32,14 @@ const (
 // base32.
 const TokenPattern = `\bls[aps]_[a-z2-7]{58}\b`
 
-// ErrMalformedToken is wrapped by [HashToken] for what cannot be a token of the kind asked for.
+// ErrMalformedToken is wrapped by [HashToken] for text that is not a token of the given kind.
 var ErrMalformedToken = errors.New("malformed token")
 
-// NewToken makes a token of 256 random bits and a checksum, which tells a mistyped or cut one, and
-// a scanner's find, from a real one without asking anybody. Show it once and store its hash.
+// NewToken returns a token of 256 random bits and a checksum. The checksum detects mistyped tokens, and false
+// positives of scanners, offline. Show the token once and store its hash.
 func NewToken(kind TokenKind) string {
 	raw := make([]byte, tokenRandom, tokenRandom+tokenChecksum)
-	rand.Read(raw) // It never fails: the program ends instead.
+	rand.Read(raw) // Read never returns an error.
 
 	return string(kind) + "_" + tokenEncoding().EncodeToString(appendChecksum(kind, raw))
 }
@@ -48,10 +47,9 @@ func NewToken(kind TokenKind) string {
 // TokenHash is what is stored of a token.
 type TokenHash [sha256.Size]byte
 
-// HashToken checks the token's form and returns its hash to store or to look up. The hash is plain
-// SHA-256: 256 random bits cannot be guessed however fast the hash is, so salting and stretching
-// would protect nothing, and a hash that is the same each time can be found through an index,
-// without comparing secrets in time that depends on them.
+// HashToken checks the token's form and returns its hash to store or to look up. The hash is plain SHA-256. Salting
+// and stretching are not needed, because 256 random bits cannot be guessed. An equal hash is found through an
+// index, without comparing secrets in time that depends on them.
 func HashToken(kind TokenKind, token string) (TokenHash, error) {
 	encoded, found := strings.CutPrefix(token, string(kind)+"_")
 	if !found || len(encoded) != tokenEncoding().EncodedLen(tokenRandom+tokenChecksum) {
@@ -60,14 +58,14 @@ func HashToken(kind TokenKind, token string) (TokenHash, error) {
 
 	raw, err := tokenEncoding().DecodeString(encoded)
 	if err != nil || len(raw) != tokenRandom+tokenChecksum {
-		return TokenHash{}, fmt.Errorf("%w: not in its alphabet", ErrMalformedToken)
+		return TokenHash{}, fmt.Errorf("%w: contains invalid characters", ErrMalformedToken)
 	}
 
 	// Encoding again catches spare bits in the last character, so that every token has one
 	// spelling.
 	whole := appendChecksum(kind, raw[:tokenRandom:tokenRandom])
 	if tokenEncoding().EncodeToString(whole) != encoded {
-		return TokenHash{}, fmt.Errorf("%w: checksum does not match; was it copied whole?", ErrMalformedToken)
+		return TokenHash{}, fmt.Errorf("%w: wrong checksum: check that the token was copied completely", ErrMalformedToken)
 	}
 
 	return sha256.Sum256([]byte(token)), nil

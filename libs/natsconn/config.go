@@ -12,27 +12,26 @@ import (
 
 // Config is the part `nats` of every service's configuration.
 type Config struct {
-	URL             config.URL    `yaml:"url" help:"where NATS is: nats://host:4222, tls://host:4222 or ws://host:80, several with commas between"`
-	NKeySeedFile    config.Secret `yaml:"nkey_seed_file" help:"file with the nkey seed that proves who we are"`
+	URL             config.URL    `yaml:"url" help:"NATS servers, comma-separated: nats://host:4222, tls://host:4222 or ws://host:80"`
+	NKeySeedFile    config.Secret `yaml:"nkey_seed_file" help:"file with the nkey seed for authentication"`
 	User            string        `yaml:"user" help:"user name, together with password_file"`
 	PasswordFile    config.Secret `yaml:"password_file" help:"file with the password of user"`
 	TokenFile       config.Secret `yaml:"token_file" help:"file with an authentication token"`
 	CredentialsFile string        `yaml:"credentials_file" help:"NATS credentials file with a user JWT and its seed"`
-	TLS             TLS           `yaml:"tls" help:"NATS over TLS; used when the URL or the server asks for it"`
-	InboxPrefix     string        `yaml:"inbox_prefix" help:"subject prefix of replies, where permissions allow only one's own"`
-	ConnectTimeout  time.Duration `yaml:"connect_timeout" help:"how long one attempt to connect may take"`
+	TLS             TLS           `yaml:"tls" help:"NATS over TLS; used when the URL or the server requires it"`
+	InboxPrefix     string        `yaml:"inbox_prefix" help:"subject prefix of replies, if permissions allow only one"`
+	ConnectTimeout  time.Duration `yaml:"connect_timeout" help:"timeout of one connection attempt"`
 
 	// Name of the connection, shown by the server; the service sets it.
 	Name string `yaml:"-"`
 }
 
-// TLS says whom to trust and with what certificate to appear. The files are read at each
-// connection.
+// TLS configures the trusted CAs and the client certificate. The files are read at each connection.
 type TLS struct {
-	CAFile         string `yaml:"ca_file" help:"PEM file with the authorities to trust; empty = those of the system"`
-	CertFile       string `yaml:"cert_file" help:"PEM file with our certificate"`
-	KeyFile        string `yaml:"key_file" help:"PEM file with the private key of our certificate"`
-	HandshakeFirst bool   `yaml:"handshake_first" help:"begin with TLS before the server says anything; the server must be set up for it"`
+	CAFile         string `yaml:"ca_file" help:"PEM file with trusted CA certificates; empty = those of the system"`
+	CertFile       string `yaml:"cert_file" help:"PEM file with the client certificate"`
+	KeyFile        string `yaml:"key_file" help:"PEM file with the private key of the client certificate"`
+	HandshakeFirst bool   `yaml:"handshake_first" help:"start the TLS handshake before the server's INFO message; the server needs handshake_first"`
 }
 
 // DefaultConfig connects to the local server without credentials.
@@ -50,11 +49,14 @@ func (c Config) Validate() []error {
 		}
 	}
 	if (c.User == "") != !c.PasswordFile.IsSet() {
-		errs = append(errs, config.Invalid("user", "user and password_file come together"))
+		errs = append(errs, config.Invalid("user", "set user and password_file together"))
 	}
 	var given []string
 	for key, set := range map[string]bool{
-		"user": c.User != "", "nkey_seed_file": c.NKeySeedFile.IsSet(), "token_file": c.TokenFile.IsSet(), "credentials_file": c.CredentialsFile != "",
+		"user":             c.User != "",
+		"nkey_seed_file":   c.NKeySeedFile.IsSet(),
+		"token_file":       c.TokenFile.IsSet(),
+		"credentials_file": c.CredentialsFile != "",
 	} {
 		if set {
 			given = append(given, key)
@@ -64,7 +66,7 @@ func (c Config) Validate() []error {
 		errs = append(
 			errs,
 			config.Invalid(
-				"", "more than one kind of credentials: keep one of user, nkey_seed_file, token_file, credentials_file",
+				"", "more than one kind of credentials: set only one of user, nkey_seed_file, token_file, credentials_file",
 			),
 		)
 	}
@@ -86,7 +88,7 @@ func (c Config) Validate() []error {
 func (t TLS) Validate() []error {
 	var errs []error
 	if (t.CertFile == "") != (t.KeyFile == "") {
-		errs = append(errs, config.Invalid("", "cert_file and key_file come together"))
+		errs = append(errs, config.Invalid("", "set cert_file and key_file together"))
 	}
 	if t.CAFile != "" {
 		if _, err := certpool.Load(t.CAFile); err != nil {

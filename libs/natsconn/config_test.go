@@ -19,7 +19,7 @@ func TestValidate(t *testing.T) {
 	authority := testcert.New(t)
 	for name, tc := range map[string]struct {
 		change func(*natsconn.Config)
-		want   string // part of the only fault; none = valid
+		want   string // part of the only error; empty = valid
 	}{
 		"default": {func(*natsconn.Config) {}, ""},
 		"several": {func(c *natsconn.Config) { c.URL = "nats://a:4222, tls://b,c:4222,wss://d" }, ""},
@@ -27,20 +27,26 @@ func TestValidate(t *testing.T) {
 		"TLS": {func(c *natsconn.Config) {
 			c.TLS = natsconn.TLS{CAFile: authority.CAFile, CertFile: file, KeyFile: file}
 		}, ""},
-		"inbox":           {func(c *natsconn.Config) { c.InboxPrefix = "_INBOX_42.x" }, ""},
-		"empty URL":       {func(c *natsconn.Config) { c.URL = "" }, "nats.url"},
-		"scheme":          {func(c *natsconn.Config) { c.URL = "http://user:sesame@a" }, "nats.url"},
-		"user alone":      {func(c *natsconn.Config) { c.User = "ada" }, "come together"},
-		"password alone":  {func(c *natsconn.Config) { c.PasswordFile = config.SecretFile(file) }, "come together"},
-		"two credentials": {func(c *natsconn.Config) { c.TokenFile, c.CredentialsFile = config.SecretFile(file), file }, "more than one kind"},
-		"no credentials":  {func(c *natsconn.Config) { c.CredentialsFile = "/does/not/exist" }, "nats.credentials_file"},
-		"no token":        {func(c *natsconn.Config) { c.TokenFile = config.SecretFile("/does/not/exist") }, "nats.token_file"},
-		"cert alone":      {func(c *natsconn.Config) { c.TLS.CertFile = file }, "nats.tls: cert_file and key_file come together"},
-		"no CA":           {func(c *natsconn.Config) { c.TLS.CAFile = "/does/not/exist" }, "nats.tls.ca_file"},
-		"no authority":    {func(c *natsconn.Config) { c.TLS.CAFile = file }, "contains no certificate"},
-		"inbox wildcard":  {func(c *natsconn.Config) { c.InboxPrefix = "_INBOX.*" }, "nats.inbox_prefix"},
-		"inbox dot":       {func(c *natsconn.Config) { c.InboxPrefix = "_INBOX." }, "nats.inbox_prefix"},
-		"time-out":        {func(c *natsconn.Config) { c.ConnectTimeout = 0 }, "nats.connect_timeout"},
+		"inbox":          {func(c *natsconn.Config) { c.InboxPrefix = "_INBOX_42.x" }, ""},
+		"empty URL":      {func(c *natsconn.Config) { c.URL = "" }, "nats.url"},
+		"scheme":         {func(c *natsconn.Config) { c.URL = "http://user:sesame@a" }, "nats.url"},
+		"user alone":     {func(c *natsconn.Config) { c.User = "ada" }, "together"},
+		"password alone": {func(c *natsconn.Config) { c.PasswordFile = config.SecretFile(file) }, "together"},
+		"two credentials": {
+			func(c *natsconn.Config) { c.TokenFile, c.CredentialsFile = config.SecretFile(file), file }, "more than one kind",
+		},
+		"no credentials": {func(c *natsconn.Config) { c.CredentialsFile = "/does/not/exist" }, "nats.credentials_file"},
+		"no token": {
+			func(c *natsconn.Config) { c.TokenFile = config.SecretFile("/does/not/exist") }, "nats.token_file",
+		},
+		"cert alone": {
+			func(c *natsconn.Config) { c.TLS.CertFile = file }, "nats.tls: set cert_file and key_file together",
+		},
+		"no CA":          {func(c *natsconn.Config) { c.TLS.CAFile = "/does/not/exist" }, "nats.tls.ca_file"},
+		"no authority":   {func(c *natsconn.Config) { c.TLS.CAFile = file }, "contains no certificate"},
+		"inbox wildcard": {func(c *natsconn.Config) { c.InboxPrefix = "_INBOX.*" }, "nats.inbox_prefix"},
+		"inbox dot":      {func(c *natsconn.Config) { c.InboxPrefix = "_INBOX." }, "nats.inbox_prefix"},
+		"time-out":       {func(c *natsconn.Config) { c.ConnectTimeout = 0 }, "nats.connect_timeout"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -53,10 +59,10 @@ func TestValidate(t *testing.T) {
 				require.NoError(t, err)
 				return
 			}
-			var faults config.Faults
-			require.ErrorAs(t, err, &faults)
-			require.Len(t, faults, 1)
-			require.Contains(t, faults[0].String(), tc.want)
+			var problems config.Problems
+			require.ErrorAs(t, err, &problems)
+			require.Len(t, problems, 1)
+			require.Contains(t, problems[0].String(), tc.want)
 			require.NotContains(t, err.Error(), "sesame")
 		})
 	}

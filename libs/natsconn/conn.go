@@ -11,11 +11,11 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"lockstep.internal/libs/logkey"
 	"lockstep.internal/libs/service"
 )
 
-// Conn is a connection that comes back for ever. It is a *nats.Conn with health; end it with
-// Shutdown.
+// Conn is a *nats.Conn that reconnects for ever, with health checks and metrics. Close it with Shutdown.
 type Conn struct {
 	*nats.Conn
 
@@ -24,17 +24,17 @@ type Conn struct {
 	closed     chan struct{} // closed when the connection is closed for good
 
 	mu      sync.Mutex
-	lastErr error     // why the last attempt failed; nil while connected
+	lastErr error     // error of the last attempt; nil while connected
 	since   time.Time // of the outage
-	slow    uint64    // times that a subscription was found slow
+	slow    uint64    // number of slow consumer errors
 	ending  bool      // Shutdown was called
 }
 
-// Connect starts to connect and returns without waiting for success, at the latest after one
-// attempt at each server. An error means that the configuration cannot work, or that ctx ended.
-// More options may be given for tests; they cannot replace the handlers.
+// Connect starts to connect and returns after at most one attempt at each server. It does not wait for success. An
+// error means that the configuration cannot work, or that ctx ended. More options may be given for tests; they
+// cannot replace the handlers.
 func Connect(ctx context.Context, cfg Config, logger *slog.Logger, more ...nats.Option) (*Conn, error) {
-	logger = logger.With(slog.String("nats", cfg.URL.String()))
+	logger = logger.With(slog.String(logkey.NATS, cfg.URL.String()))
 	options, err := cfg.options(logger)
 	if err != nil {
 		return nil, fmt.Errorf("connect to NATS: %w", err)
@@ -61,35 +61,36 @@ func Connect(ctx context.Context, cfg Config, logger *slog.Logger, more ...nats.
 		return nil, fmt.Errorf("connect to NATS: %w", context.Cause(ctx))
 	}
 	if c.IsConnected() {
-		logger.InfoContext(ctx, "connected to NATS", slog.String("server", c.ConnectedUrlRedacted()))
+		logger.InfoContext(ctx, "connected to NATS", slog.String(logkey.Server, c.ConnectedUrlRedacted()))
 	} else {
-		logger.WarnContext(ctx, "NATS cannot be reached, trying on", slog.String("error", errorText(c.reason())))
+		logger.WarnContext(ctx, "not connected to NATS, retrying",
+			slog.String(logkey.ErrorKey, errorText(c.disconnectReason())))
 	}
 	return c, nil
 }
 
 func (c *Conn) handlers() []nats.Option {
 	return []nats.Option{
-		nats.ConnectHandler(func(nc *nats.Conn) { c.back(nc, "connected to NATS") }),
-		nats.ReconnectHandler(func(nc *nats.Conn) { c.back(nc, "connected to NATS again") }),
+		nats.ConnectHandler(func(nc *nats.Conn) { c.onConnected(nc, "connected to NATS") }),
+		nats.ReconnectHandler(func(nc *nats.Conn) { c.onConnected(nc, "connected to NATS again") }),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { c.lost(err) }),
 		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) {
 			c.mu.Lock()
 			c.lastErr = err
 			c.mu.Unlock()
-			c.logger.Debug("NATS cannot be reached", slog.String("error", errorText(err)))
+			c.logger.Debug("NATS cannot be reached", slog.String(logkey.ErrorKey, errorText(err)))
 		}),
 		nats.ClosedHandler(func(*nats.Conn) { close(c.closed) }),
-		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) { c.trouble(sub, err) }),
+		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) { c.onAsyncError(sub, err) }),
 		nats.LameDuckModeHandler(func(*nats.Conn) { c.logger.Info("the NATS server is about to shut down") }),
 	}
 }
 
-func (c *Conn) back(nc *nats.Conn, message string) {
+func (c *Conn) onConnected(nc *nats.Conn, message string) {
 	c.mu.Lock()
 	c.lastErr = nil
 	c.mu.Unlock()
-	c.logger.Info(message, slog.String("server", nc.ConnectedUrlRedacted()))
+	c.logger.Info(message, slog.String(logkey.Server, nc.ConnectedUrlRedacted()))
 }
 
 func (c *Conn) lost(err error) {
@@ -98,15 +99,15 @@ func (c *Conn) lost(err error) {
 	ending := c.ending
 	c.mu.Unlock()
 	if !ending {
-		c.logger.Warn("the connection to NATS is lost, trying to get it back", slog.String("error", errorText(err)))
+		c.logger.Warn("disconnected from NATS, reconnecting", slog.String(logkey.ErrorKey, errorText(err)))
 	}
 }
 
-// trouble takes errors that belong to no call.
-func (c *Conn) trouble(sub *nats.Subscription, err error) {
-	attrs := []any{slog.String("error", err.Error())}
+// onAsyncError handles errors that belong to no call.
+func (c *Conn) onAsyncError(sub *nats.Subscription, err error) {
+	attrs := []any{logkey.Error(err)}
 	if sub != nil {
-		attrs = append(attrs, slog.String("subject", sub.Subject))
+		attrs = append(attrs, slog.String(logkey.Subject, sub.Subject))
 	}
 	switch {
 	case errors.Is(err, nats.ErrPermissionViolation):
@@ -116,7 +117,7 @@ func (c *Conn) trouble(sub *nats.Subscription, err error) {
 		c.mu.Lock()
 		c.slow++
 		c.mu.Unlock()
-		c.logger.Warn("messages are dropped: the subscription is slower than its subject", attrs...)
+		c.logger.Warn("dropped messages: the consumer is slow", attrs...)
 	case errors.Is(err, nats.ErrAuthorization),
 		errors.Is(err, nats.ErrAuthExpired),
 		errors.Is(err, nats.ErrAuthRevoked),
@@ -124,31 +125,31 @@ func (c *Conn) trouble(sub *nats.Subscription, err error) {
 		c.mu.Lock()
 		c.lastErr = err
 		c.mu.Unlock()
-		c.logger.Error("NATS refuses our credentials, trying on", attrs...)
+		c.logger.Error("NATS rejected the credentials, retrying", attrs...)
 	default:
 		c.logger.Warn("NATS reported an error", attrs...)
 	}
 }
 
-// reason is why there is no connection.
-func (c *Conn) reason() error {
+// disconnectReason returns the last connection error.
+func (c *Conn) disconnectReason() error {
 	if err := c.LastError(); err != nil {
-		return err //nolint:wrapcheck // callers say what it is about
+		return err //nolint:wrapcheck // callers add context
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.lastErr
 }
 
-// Check asks the server for an answer and says why there is none. Denied permissions of the last
-// minutes are returned as service.Degraded: the connection works, what it is used for does not.
+// Check sends a ping and returns an error without a response. Permission violations of the last minutes are
+// returned as service.Degraded: the connection works, its use does not.
 func (c *Conn) Check(ctx context.Context) error {
 	if !c.IsConnected() {
 		c.mu.Lock()
 		since := c.since
 		c.mu.Unlock()
 		return fmt.Errorf(
-			"not connected to NATS for %s, trying on: %s", time.Since(since).Round(time.Second), errorText(c.reason()),
+			"not connected to NATS for %s, retrying: %s", time.Since(since).Round(time.Second), errorText(c.disconnectReason()),
 		)
 	}
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
@@ -175,7 +176,7 @@ func (c *Conn) Shutdown(ctx context.Context) error {
 	c.ending = true
 	c.mu.Unlock()
 	if err := c.Drain(); err != nil {
-		c.Close() // there is nothing to drain without a connection
+		c.Close() // not connected: nothing to drain
 	}
 	select {
 	case <-c.closed:
@@ -187,8 +188,8 @@ func (c *Conn) Shutdown(ctx context.Context) error {
 	}
 }
 
-// Part is the connection as a part of a service, named nats: ready while Check agrees, shut down
-// after the parts that use it. A connection that is closed for good ends the service.
+// Part is the connection as a part of a service, named nats. It is ready while Check succeeds, and shut down after
+// the parts that use it. A connection that is closed for good ends the service.
 func (c *Conn) Part() service.Part {
 	return service.Part{
 		Name: "nats",
@@ -198,7 +199,7 @@ func (c *Conn) Part() service.Part {
 			case <-ctx.Done():
 				return c.Shutdown(self.DrainContext())
 			case <-c.closed:
-				return service.Permanent(fmt.Errorf("the connection to NATS is closed: %s", errorText(c.reason())))
+				return service.Permanent(fmt.Errorf("the connection to NATS is closed: %s", errorText(c.disconnectReason())))
 			}
 		},
 		Check: c.Check,

@@ -26,7 +26,7 @@ import (
 	"lockstep.internal/tools/testkit/port"
 )
 
-const patience = time.Minute
+const timeout = time.Minute
 
 func silent() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
@@ -47,7 +47,7 @@ func configFor(url string) natsconn.Config {
 
 func healthy(t *testing.T, conn *natsconn.Conn) {
 	t.Helper()
-	require.Eventually(t, func() bool { return conn.Check(t.Context()) == nil }, patience, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return conn.Check(t.Context()) == nil }, timeout, 5*time.Millisecond)
 }
 
 // startWith starts a server with this configuration.
@@ -58,7 +58,7 @@ func startWith(t *testing.T, format string, args ...any) *natsd.Server {
 	return natstest.Start(t, natsd.Options{ConfigFile: file})
 }
 
-// freePort is one that nobody but the test listens on.
+// freePort returns a port on which only the test listens.
 func freePort(t *testing.T) int {
 	t.Helper()
 	held, err := port.Hold()
@@ -108,21 +108,21 @@ func TestConnectionSurvivesARestart(t *testing.T) {
 	require.Equal(t, "s.before", <-messages)
 
 	server.Down()
-	require.Eventually(t, func() bool { return conn.Check(t.Context()) != nil }, patience, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return conn.Check(t.Context()) != nil }, timeout, 5*time.Millisecond)
 	require.ErrorIs(t, conn.Publish("s.lost", nil), nats.ErrReconnectBufExceeded)
 	require.NoError(t, server.Restart())
 	healthy(t, conn)
 
 	require.Eventually(
-		t, func() bool { _, err = js.Publish(t.Context(), "s.after", nil); return err == nil }, patience,
+		t, func() bool { _, err = js.Publish(t.Context(), "s.after", nil); return err == nil }, timeout,
 		5*time.Millisecond,
 	)
-	require.Equal(t, "s.after", <-messages, "what failed was never sent, and the consumer goes on")
+	require.Equal(t, "s.after", <-messages, "the failed publish was not sent later, and the subscription continues")
 	require.NoError(t, testutil.CollectAndCompare(conn.Collector(), strings.NewReader(`
-# HELP lockstep_nats_connected Whether there is a connection to NATS.
+# HELP lockstep_nats_connected 1 while connected to NATS, else 0.
 # TYPE lockstep_nats_connected gauge
 lockstep_nats_connected 1
-# HELP lockstep_nats_reconnects_total How often the connection came back.
+# HELP lockstep_nats_reconnects_total Reconnects to NATS.
 # TYPE lockstep_nats_reconnects_total counter
 lockstep_nats_reconnects_total 1
 `), "lockstep_nats_connected", "lockstep_nats_reconnects_total"))
@@ -155,12 +155,12 @@ func TestWrongCredentialsAreReportedAndReadAgain(t *testing.T) {
 			// would give up by itself.
 			for range 4 {
 				reconnects := conn.Stats().Reconnects
-				require.Eventually(t, func() bool { return conn.Stats().Reconnects > reconnects }, patience, time.Millisecond)
+				require.Eventually(t, func() bool { return conn.Stats().Reconnects > reconnects }, timeout, time.Millisecond)
 			}
 			require.Eventually(t, func() bool {
 				err := conn.Check(t.Context())
 				return err != nil && strings.Contains(err.Error(), "Authorization Violation")
-			}, patience, time.Millisecond)
+			}, timeout, time.Millisecond)
 			require.NoError(t, os.WriteFile(file, []byte(tc.right+"\n"), 0o600))
 			healthy(t, conn)
 		})
@@ -177,7 +177,7 @@ func TestWrongCredentialsAreReportedAndReadAgain(t *testing.T) {
 		require.Eventually(t, func() bool {
 			err := connect(t, cfg).Check(t.Context())
 			return err != nil && strings.Contains(err.Error(), "Authorization Violation")
-		}, patience, time.Millisecond)
+		}, timeout, time.Millisecond)
 	})
 }
 
@@ -212,7 +212,7 @@ func TestRevokedCredentialsAreReportedAndRetried(t *testing.T) {
 	require.Eventually(t, func() bool {
 		err := conn.Check(t.Context())
 		return err != nil && strings.Contains(err.Error(), "Authorization Violation")
-	}, patience, time.Millisecond)
+	}, timeout, time.Millisecond)
 	write("first")
 	require.NoError(t, server.Restart())
 	healthy(t, conn)
@@ -235,13 +235,13 @@ func TestDeniedPermissionsAreReported(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "yes", string(answer.Data))
 
-	require.NoError(t, conn.Publish("forbidden.one", nil), "the caller is told nothing")
+	require.NoError(t, conn.Publish("forbidden.one", nil), "the caller gets no error")
 	require.NoError(t, conn.Publish("forbidden.one", nil))
 	sub, err := conn.SubscribeSync("forbidden.two")
 	require.NoError(t, err)
-	_, err = sub.NextMsg(patience)
+	_, err = sub.NextMsg(timeout)
 	require.ErrorIs(t, err, nats.ErrPermissionViolation)
-	require.Eventually(t, func() bool { return len(conn.Violations()) == 2 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return len(conn.Violations()) == 2 }, timeout, time.Millisecond)
 	byOperation := map[string]natsconn.Violation{}
 	for _, v := range conn.Violations() {
 		byOperation[v.Operation] = v
@@ -255,7 +255,7 @@ func TestDeniedPermissionsAreReported(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
 	require.NoError(t, registry.Register(conn.Collector()))
 	require.NoError(t, testutil.GatherAndCompare(registry, strings.NewReader(`
-# HELP lockstep_nats_permission_violations_total What NATS did not permit.
+# HELP lockstep_nats_permission_violations_total Permission violations reported by NATS, by operation.
 # TYPE lockstep_nats_permission_violations_total counter
 lockstep_nats_permission_violations_total{operation=""} 0
 lockstep_nats_permission_violations_total{operation="publish"} 2
@@ -279,12 +279,12 @@ func TestShutdownHandlesReceivedMessages(t *testing.T) {
 	<-entered
 	ended := make(chan error, 1)
 	go func() { ended <- conn.Shutdown(context.Background()) }()
-	require.Eventually(t, conn.IsDraining, patience, time.Millisecond)
+	require.Eventually(t, conn.IsDraining, timeout, time.Millisecond)
 	close(release)
 	<-handled
 	require.NoError(t, <-ended)
 	require.True(t, conn.IsClosed())
-	require.NoError(t, conn.Shutdown(t.Context()), "twice is once")
+	require.NoError(t, conn.Shutdown(t.Context()), "a second call has no effect")
 }
 
 func TestShutdownEndsWithItsContext(t *testing.T) {
@@ -320,7 +320,12 @@ func TestPartReportsAnOutageAndEndsWithTheService(t *testing.T) {
 	ops.OnListen = func(map[string]string) { close(listening) }
 	ops.OnReady = func(map[string]string) { close(ready) }
 	go func() {
-		ended <- service.Run(ctx, service.Options{Name: "test", Config: ops, Logger: silent(), Metrics: prometheus.NewRegistry()}, conn.Part())
+		ended <- service.Run(ctx, service.Options{
+			Name:    "test",
+			Config:  ops,
+			Logger:  silent(),
+			Metrics: prometheus.NewRegistry(),
+		}, conn.Part())
 	}()
 	<-listening
 	select {

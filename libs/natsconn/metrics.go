@@ -9,12 +9,12 @@ func (c *Conn) Collector() prometheus.Collector {
 	}
 	return &collector{
 		conn:       c,
-		connected:  desc("connected", "Whether there is a connection to NATS."),
-		reconnects: desc("reconnects_total", "How often the connection came back."),
+		connected:  desc("connected", "1 while connected to NATS, else 0."),
+		reconnects: desc("reconnects_total", "Reconnects to NATS."),
 		messages:   desc("messages_total", "Messages received (in) and sent (out).", "direction"),
 		bytes:      desc("bytes_total", "Bytes of messages received (in) and sent (out).", "direction"),
-		denied:     desc("permission_violations_total", "What NATS did not permit.", "operation"),
-		slow:       desc("slow_consumer_total", "How often a subscription fell behind and lost messages."),
+		denied:     desc("permission_violations_total", "Permission violations reported by NATS, by operation.", "operation"),
+		slow:       desc("slow_consumer_total", "Slow consumer errors; each one lost messages."),
 	}
 }
 

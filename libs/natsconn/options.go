@@ -10,12 +10,13 @@ import (
 	"github.com/nats-io/nkeys"
 
 	"lockstep.internal/libs/config"
+	"lockstep.internal/libs/logkey"
 )
 
 const (
 	minDelay = 100 * time.Millisecond
 	maxDelay = 5 * time.Second
-	// A peer that is gone without a word is noticed after about pingInterval × (maxPings + 1).
+	// A vanished peer is detected after about pingInterval × (maxPings + 1).
 	pingInterval = 15 * time.Second
 	maxPings     = 2
 )
@@ -53,12 +54,12 @@ func (c Config) options(logger *slog.Logger) ([]nats.Option, error) {
 	return append(options, credentials...), nil
 }
 
-// credentials reads the secrets anew at each connection.
+// credentials returns options that read the secret files at every connection.
 func (c Config) credentials(logger *slog.Logger) ([]nats.Option, error) {
 	read := func(key string, secret config.Secret) string {
 		value, err := secret.Read()
 		if err != nil {
-			logger.Error("cannot read the NATS credentials", slog.String("key", key), slog.String("error", err.Error()))
+			logger.Error("NATS credentials not read", slog.String(logkey.Key, key), logkey.Error(err))
 		}
 		return value
 	}
@@ -106,12 +107,12 @@ func keyPair(seed config.Secret) (nkeys.KeyPair, error) {
 	return pair, nil
 }
 
-// reconnectDelay doubles with each round through the servers, less up to half of it, so that a
-// thousand clients do not come back at once.
+// reconnectDelay doubles with each round through the servers. Jitter of up to half keeps clients from reconnecting
+// at the same time.
 func reconnectDelay(rounds int) time.Duration {
 	delay := maxDelay
 	if rounds < 7 {
 		delay = min(minDelay<<max(rounds-1, 0), maxDelay)
 	}
-	return delay - rand.N(delay/2) //nolint:gosec // jitter is no secret
+	return delay - rand.N(delay/2) //nolint:gosec // jitter is not a secret
 }

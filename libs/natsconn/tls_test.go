@@ -29,5 +29,5 @@ func TestTLSWithAPrivateCA(t *testing.T) {
 	require.Eventually(t, func() bool {
 		err := stranger.Check(t.Context())
 		return err != nil && strings.Contains(err.Error(), "certificate")
-	}, patience, 1e6, "a server that we do not trust is said to be so")
+	}, timeout, 1e6, "the error names the untrusted certificate")
 }

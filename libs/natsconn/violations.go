@@ -11,15 +11,15 @@ import (
 )
 
 const (
-	// violationMemory is how long PermissionDenied speaks of a violation.
-	violationMemory = 5 * time.Minute
-	// maxViolations bounds what is kept; the oldest goes first.
+	// violationTTL is the time for which PermissionDenied reports a violation.
+	violationTTL = 5 * time.Minute
+	// maxViolations bounds the stored violations; the oldest is removed first.
 	maxViolations = 64
 )
 
-// Violation is something that NATS did not permit.
+// Violation is a permission violation.
 type Violation struct {
-	Operation string // publish or subscription; empty when the server's text is not understood
+	Operation string // publish or subscription; empty if the server's message has an unknown format
 	Subject   string
 	Count     uint64
 	Last      time.Time
@@ -74,14 +74,13 @@ func (v *violations) totals() map[string]uint64 {
 	return maps.Clone(v.total)
 }
 
-// Violations returns what NATS did not permit since the connection was made, the latest first; at
-// most 64 subjects are kept.
+// Violations returns the permission violations since Connect, the latest first; at most 64 subjects.
 func (c *Conn) Violations() []Violation { return c.violations.list() }
 
-// PermissionDenied names the latest violation of the last five minutes; nil when there is none.
+// PermissionDenied returns the latest violation of the last five minutes as an error, or nil.
 func (c *Conn) PermissionDenied() error {
 	list := c.violations.list()
-	if len(list) == 0 || time.Since(list[0].Last) > violationMemory {
+	if len(list) == 0 || time.Since(list[0].Last) > violationTTL {
 		return nil
 	}
 	latest := list[0]

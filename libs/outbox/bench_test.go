@@ -12,8 +12,7 @@ import (
 	"lockstep.internal/libs/postgres"
 )
 
-// BenchmarkPublish empties an outbox whose rows are spread over subjects: one, some, or as many as
-// there are rows.
+// BenchmarkPublish publishes an outbox whose rows have one subject, some subjects, or one subject per row.
 func BenchmarkPublish(b *testing.B) {
 	for _, subjects := range []int{1, 100, 1_000_000} {
 		b.Run(fmt.Sprintf("subjects=%d", subjects), func(b *testing.B) {

@@ -34,10 +34,9 @@ type Config struct {
 	// Logger. Required.
 	Logger *slog.Logger
 
-	// Restored is called when a stream or the database was restored from an older copy. It inserts
-	// the current state again: the stream may lack messages, or hold messages that the database no
-	// longer knows. It runs in the transaction that records the restoration; an error rolls back
-	// and the call is repeated. Defaults to logging only.
+	// Restored is called when a stream or the database was restored from an older copy. It inserts the current state
+	// again, because stream and database may differ. It runs in the transaction that records the restoration; an
+	// error rolls back and the call is repeated. Defaults to logging only.
 	Restored func(ctx context.Context, tx pgx.Tx, r Restoration) error
 
 	// Batch is the maximum number of rows read at once. Defaults to 1000.
@@ -46,9 +45,9 @@ type Config struct {
 	BatchBytes int64
 	// Interval is the maximum delay of a message after a lost notification. Defaults to 1 s.
 	Interval time.Duration
-	// AckTimeout is the time that JetStream has for an acknowledgement. Defaults to 5 s.
+	// AckTimeout is how long to wait for an acknowledgement of JetStream. Defaults to 5 s.
 	AckTimeout time.Duration
-	// Retry bounds the pauses after failures. Defaults to 50 ms and 5 s.
+	// Retry sets the minimum and maximum back-off. Defaults to 50 ms and 5 s.
 	Retry retry.Policy
 	// LockInterval is the time between two attempts of a waiting replica to get the lock.
 	// Defaults to 500 ms.
@@ -86,21 +85,21 @@ func (c Config) withDefaults() Config {
 }
 
 func (c Config) validate() error {
-	var faults []error
+	var errs []error
 	if c.Pool == nil {
-		faults = append(faults, errors.New("no database pool"))
+		errs = append(errs, errors.New("no database pool"))
 	}
 	if c.Conn == nil {
-		faults = append(faults, errors.New("no NATS connection"))
+		errs = append(errs, errors.New("no NATS connection"))
 	}
 	if c.Logger == nil {
-		faults = append(faults, errors.New("no logger"))
+		errs = append(errs, errors.New("no logger"))
 	}
 	if c.Batch < 0 || c.BatchBytes < 0 {
-		faults = append(faults, errors.New("negative batch"))
+		errs = append(errs, errors.New("negative batch"))
 	}
-	if len(faults) > 0 {
-		return fmt.Errorf("outbox publisher: %w", errors.Join(faults...))
+	if len(errs) > 0 {
+		return fmt.Errorf("outbox publisher: %w", errors.Join(errs...))
 	}
 	return nil
 }

@@ -15,16 +15,15 @@ import (
 	"lockstep.internal/libs/postgres"
 )
 
-// insert has a message of its own published.
-func (b *fixture) insert(m *nats.Msg) {
-	b.t.Helper()
+// insert adds a message to the outbox.
+func (f *fixture) insert(m *nats.Msg) {
+	f.t.Helper()
 	require.NoError(
-		b.t, postgres.InTx(b.t.Context(), b.pool, func(tx pgx.Tx) error { return outbox.Insert(b.t.Context(), tx, m) }),
+		f.t, postgres.InTx(f.t.Context(), f.pool, func(tx pgx.Tx) error { return outbox.Insert(f.t.Context(), tx, m) }),
 	)
 }
 
-// TestSubjectWithAnExpiredLastMessageIsPublishedTo has messages go away by themselves: the sequence
-// that a publisher remembers, or finds, is no longer the subject's.
+// The last message of the subject expires, so the publisher's last known sequence is wrong.
 func TestSubjectWithAnExpiredLastMessageIsPublishedTo(t *testing.T) {
 	t.Parallel()
 	b := newFixture(t)
@@ -45,23 +44,23 @@ func TestSubjectWithAnExpiredLastMessageIsPublishedTo(t *testing.T) {
 		require.Eventually(t, func() bool {
 			_, err := s.GetLastMsgForSubject(context.Background(), "fact.a")
 			return errors.Is(err, jetstream.ErrMsgNotFound)
-		}, patience, 50*time.Millisecond)
+		}, timeout, 50*time.Millisecond)
 	}
 	stop := b.run(b.publisher(nil))
 	b.insert(message("a", 1))
 	b.insert(fading("2"))
-	b.published()
+	b.awaitEmpty()
 	gone()
 	b.insert(fading("3"))
-	b.published() // by one that remembers another end
+	b.awaitEmpty() // by a publisher with an outdated last sequence
 	gone()
 	stop()
 	b.run(b.publisher(nil))
 	b.insert(message("a", 4))
-	b.published() // by one that remembers nothing
+	b.awaitEmpty() // by a publisher without a last sequence
 	last, err := s.GetLastMsgForSubject(t.Context(), "fact.a")
 	require.NoError(t, err)
 	require.Equal(t, "4", string(last.Data))
 	b.insert(message("a", 5))
-	b.published()
+	b.awaitEmpty()
 }

@@ -14,5 +14,5 @@ func (p *Publisher) OnAcknowledged(f func() error) { p.hooks.acknowledged = f }
 // OnWaiting is called when nothing is left to publish.
 func (p *Publisher) OnWaiting(f func()) { p.hooks.waiting = f }
 
-// ValidateSubject says what is wrong with a subject.
+// ValidateSubject returns why a subject is invalid.
 func ValidateSubject(subject string) error { return validateSubject(subject) }

@@ -25,13 +25,12 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// patience bounds what depends on another process on a busy machine.
-const patience = time.Minute
+// timeout limits operations of other processes on a busy machine.
+const timeout = time.Minute
 
 const stream = "FACTS"
 
-// fixture is one service's database and NATS, with a table of entities that count their own
-// changes.
+// fixture is a database and a NATS server. Table entities counts the changes of each entity.
 type fixture struct {
 	t      testing.TB
 	url    string
@@ -57,37 +56,37 @@ func newFixtureOn(tb testing.TB, url string) *fixture {
 	return b
 }
 
-func (b *fixture) migrate() {
-	b.t.Helper()
+func (f *fixture) migrate() {
+	f.t.Helper()
 	migrations, err := outbox.Migrations()
-	require.NoError(b.t, err)
-	require.NoError(b.t, postgres.Migrate(b.t.Context(), b.pool, slog.New(slog.DiscardHandler), migrations))
-	_, err = b.pool.Exec(b.t.Context(), `CREATE TABLE entities (name text PRIMARY KEY, changes int NOT NULL)`)
-	require.NoError(b.t, err)
+	require.NoError(f.t, err)
+	require.NoError(f.t, postgres.Migrate(f.t.Context(), f.pool, slog.New(slog.DiscardHandler), migrations))
+	_, err = f.pool.Exec(f.t.Context(), `CREATE TABLE entities (name text PRIMARY KEY, changes int NOT NULL)`)
+	require.NoError(f.t, err)
 }
 
-func (b *fixture) createStream() {
-	b.t.Helper()
-	_, err := b.js.CreateStream(
-		b.t.Context(), jetstream.StreamConfig{Name: stream, Subjects: []string{"fact.>"}, AllowDirect: true},
+func (f *fixture) createStream() {
+	f.t.Helper()
+	_, err := f.js.CreateStream(
+		f.t.Context(), jetstream.StreamConfig{Name: stream, Subjects: []string{"fact.>"}, AllowDirect: true},
 	)
-	require.NoError(b.t, err)
+	require.NoError(f.t, err)
 }
 
-func (b *fixture) connect(url string) *pgxpool.Pool {
-	b.t.Helper()
-	pool, err := postgres.Connect(b.t.Context(), postgres.Config{URL: url}, slog.New(slog.DiscardHandler))
-	require.NoError(b.t, err)
-	b.t.Cleanup(pool.Close)
+func (f *fixture) connect(url string) *pgxpool.Pool {
+	f.t.Helper()
+	pool, err := postgres.Connect(f.t.Context(), postgres.Config{URL: url}, slog.New(slog.DiscardHandler))
+	require.NoError(f.t, err)
+	f.t.Cleanup(pool.Close)
 	return pool
 }
 
 // publisher makes a publisher with a NATS connection of its own, as each replica has.
-func (b *fixture) publisher(change func(*outbox.Config)) *outbox.Publisher {
-	b.t.Helper()
+func (f *fixture) publisher(change func(*outbox.Config)) *outbox.Publisher {
+	f.t.Helper()
 	cfg := outbox.Config{
-		Pool:         b.pool,
-		Conn:         natstest.Connect(b.t, b.server, b.options...),
+		Pool:         f.pool,
+		Conn:         natstest.Connect(f.t, f.server, f.options...),
 		Logger:       slog.New(slog.DiscardHandler),
 		Interval:     100 * time.Millisecond,
 		LockInterval: time.Millisecond,
@@ -97,21 +96,21 @@ func (b *fixture) publisher(change func(*outbox.Config)) *outbox.Publisher {
 		change(&cfg)
 	}
 	p, err := outbox.New(cfg)
-	require.NoError(b.t, err)
+	require.NoError(f.t, err)
 	return p
 }
 
 // run runs the publisher until the returned function is called or the test ends.
-func (b *fixture) run(p *outbox.Publisher) func() {
-	b.t.Helper()
+func (f *fixture) run(p *outbox.Publisher) func() {
+	f.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- p.Run(ctx) }()
 	stop := sync.OnceFunc(func() {
 		cancel()
-		require.NoError(b.t, <-ended)
+		require.NoError(f.t, <-ended)
 	})
-	b.t.Cleanup(stop)
+	f.t.Cleanup(stop)
 	return stop
 }
 
@@ -120,7 +119,7 @@ func message(name string, change int) *nats.Msg {
 }
 
 // change changes an entity once, as services do: lock the row, insert the message, commit.
-func (b *fixture) change(ctx context.Context, pool *pgxpool.Pool, name string) error {
+func (f *fixture) change(ctx context.Context, pool *pgxpool.Pool, name string) error {
 	return postgres.InTx(ctx, pool, func(tx pgx.Tx) error { return changeIn(ctx, tx, name) })
 }
 
@@ -136,62 +135,63 @@ func changeIn(ctx context.Context, tx pgx.Tx, name string) error {
 func changed(ctx context.Context, tx pgx.Tx, name string) (int, error) {
 	var change int
 	err := tx.QueryRow(ctx, `
-		INSERT INTO entities VALUES ($1, 1) ON CONFLICT (name) DO UPDATE SET changes = entities.changes + 1 RETURNING changes`, name).Scan(&change)
+		INSERT INTO entities VALUES ($1, 1) ON CONFLICT (name) DO UPDATE SET changes = entities.changes + 1
+		RETURNING changes`, name).Scan(&change)
 	return change, err
 }
 
-func (b *fixture) changes(name string, times int) {
-	b.t.Helper()
+func (f *fixture) changes(name string, times int) {
+	f.t.Helper()
 	for range times {
-		require.NoError(b.t, b.change(b.t.Context(), b.pool, name))
+		require.NoError(f.t, f.change(f.t.Context(), f.pool, name))
 	}
 }
 
-// published waits until the outbox is empty.
-func (b *fixture) published() {
-	b.t.Helper()
-	require.Eventually(b.t, func() bool { return b.waiting() == 0 }, patience, 5*time.Millisecond)
+// awaitEmpty waits until the outbox is empty.
+func (f *fixture) awaitEmpty() {
+	f.t.Helper()
+	require.Eventually(f.t, func() bool { return f.waiting() == 0 }, timeout, 5*time.Millisecond)
 }
 
-func (b *fixture) waiting() int {
+func (f *fixture) waiting() int {
 	var n int
-	if err := b.pool.QueryRow(b.t.Context(), `SELECT count(*) FROM outbox`).Scan(&n); err != nil {
+	if err := f.pool.QueryRow(f.t.Context(), `SELECT count(*) FROM outbox`).Scan(&n); err != nil {
 		return -1
 	}
 	return n
 }
 
 // onStream returns what each entity's subject holds, in the stream's order.
-func (b *fixture) onStream() map[string][]string {
-	b.t.Helper()
-	facts, err := b.js.Stream(b.t.Context(), stream)
-	require.NoError(b.t, err)
+func (f *fixture) onStream() map[string][]string {
+	f.t.Helper()
+	facts, err := f.js.Stream(f.t.Context(), stream)
+	require.NoError(f.t, err)
 	found := make(map[string][]string)
 	for sequence := uint64(1); sequence <= facts.CachedInfo().State.LastSeq; sequence++ {
-		m, err := facts.GetMsg(b.t.Context(), sequence)
-		require.NoError(b.t, err)
+		m, err := facts.GetMsg(f.t.Context(), sequence)
+		require.NoError(f.t, err)
 		found[m.Subject] = append(found[m.Subject], string(m.Data))
 	}
 	return found
 }
 
-// holds waits until the stream holds this.
-func (b *fixture) holds(want map[string][]string) {
-	b.t.Helper()
+// awaitStream waits until the stream contains exactly these messages.
+func (f *fixture) awaitStream(want map[string][]string) {
+	f.t.Helper()
 	require.EventuallyWithT(
-		b.t, func(c *assert.CollectT) { assert.Equal(c, want, b.onStream()) }, patience, 5*time.Millisecond,
+		f.t, func(c *assert.CollectT) { assert.Equal(c, want, f.onStream()) }, timeout, 5*time.Millisecond,
 	)
 }
 
 // restart takes NATS down and back.
-func (b *fixture) restart() {
-	b.t.Helper()
-	require.NoError(b.t, b.server.Restart())
-	natstest.Reconnected(b.t, b.js.Conn())
+func (f *fixture) restart() {
+	f.t.Helper()
+	require.NoError(f.t, f.server.Restart())
+	natstest.Reconnected(f.t, f.js.Conn())
 }
 
-// upTo is what a subject holds after n changes: each once, in order.
-func upTo(n int) []string {
+// changesUpTo returns "1" to "n".
+func changesUpTo(n int) []string {
 	texts := make([]string, n)
 	for i := range texts {
 		texts[i] = strconv.Itoa(i + 1)
@@ -199,14 +199,15 @@ func upTo(n int) []string {
 	return texts
 }
 
-// terminate ends a publisher's session in the database, as a vanished machine does; the publisher
-// is not told.
-func (b *fixture) terminateLockHolder() {
-	b.t.Helper()
+// terminateLockHolder terminates the publisher's database session. As after a machine failure, the publisher gets
+// no notification.
+func (f *fixture) terminateLockHolder() {
+	f.t.Helper()
 	var ended bool
-	err := b.pool.QueryRow(b.t.Context(), `
+	err := f.pool.QueryRow(f.t.Context(), `
 		SELECT pg_terminate_backend(pid) FROM pg_locks
-		WHERE locktype = 'advisory' AND granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`).Scan(&ended)
-	require.NoError(b.t, err)
-	require.True(b.t, ended)
+		WHERE locktype = 'advisory' AND granted
+			AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`).Scan(&ended)
+	require.NoError(f.t, err)
+	require.True(f.t, ended)
 }

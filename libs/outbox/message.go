@@ -43,16 +43,14 @@ func Migrations() (postgres.Migrations, error) {
 	return postgres.Migrations{Name: "outbox", FS: dir}, nil
 }
 
-// Insert adds messages to the outbox within the transaction. They are published in this order after
-// the commit.
+// Insert adds messages to the outbox within the transaction. They are published in this order after the commit.
 //
-// Every writer to a subject must first take the same lock, such as the row of the entity, and hold
-// it until the commit. Only then is the order of commits the order of these calls. A message that
-// needs JetStream's de-duplication carries its own Nats-Msg-Id. An unpublishable message gives
-// ErrInvalidMessage.
+// Every writer to a subject must first take the same lock, such as the row of the entity, and hold it until the
+// commit. Only then are the messages published in commit order. Set Nats-Msg-Id if a message needs the
+// de-duplication of JetStream. An invalid message returns ErrInvalidMessage.
 func Insert(ctx context.Context, tx pgx.Tx, messages ...*nats.Msg) error {
 	var batch pgx.Batch
-	if err := Queue(&batch, messages...); err != nil || batch.Len() == 0 {
+	if err := QueueInsert(&batch, messages...); err != nil || batch.Len() == 0 {
 		return err
 	}
 	if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
@@ -61,9 +59,9 @@ func Insert(ctx context.Context, tx pgx.Tx, messages ...*nats.Msg) error {
 	return nil
 }
 
-// Queue adds the statements of [Insert] to a batch. The caller sends the batch in the transaction,
+// QueueInsert adds the statements of [Insert] to a batch. The caller sends the batch in the transaction,
 // which saves a round trip when the transaction writes other rows too.
-func Queue(batch *pgx.Batch, messages ...*nats.Msg) error {
+func QueueInsert(batch *pgx.Batch, messages ...*nats.Msg) error {
 	if len(messages) == 0 {
 		return nil
 	}

@@ -37,7 +37,7 @@ func TestMessageArrivesUnchanged(t *testing.T) {
 		postgres.InTx(t.Context(), b.pool, func(tx pgx.Tx) error { return outbox.Insert(t.Context(), tx, messages...) }),
 	)
 	b.run(b.publisher(nil))
-	b.published()
+	b.awaitEmpty()
 	facts, err := b.js.Stream(t.Context(), stream)
 	require.NoError(t, err)
 	empty, err := facts.GetMsg(t.Context(), 1)
@@ -64,7 +64,7 @@ func TestRepeatedMessageIDIsPublishedOnce(t *testing.T) {
 		return outbox.Insert(t.Context(), tx, messages...)
 	}))
 	b.run(b.publisher(nil))
-	b.published()
+	b.awaitEmpty()
 	require.Equal(t, []string{"one", "two", "three"}, b.onStream()["fact.x"])
 }
 
@@ -110,7 +110,10 @@ func TestSubjectWithoutAcknowledgementDelaysNoOther(t *testing.T) {
 	config := filepath.Join(t.TempDir(), "nats-server.conf")
 	require.NoError(t, os.WriteFile(config, []byte(`
 authorization {
-  users: [{user: test, password: test}, {user: publisher, password: test, permissions: {publish: {deny: "fact.denied"}}}]
+  users: [
+    {user: test, password: test}
+    {user: publisher, password: test, permissions: {publish: {deny: "fact.denied"}}}
+  ]
 }`), 0o600))
 	b := &fixture{t: t, url: pgtest.Database(t), server: natstest.Start(t, natsd.Options{ConfigFile: config})}
 	b.pool = b.connect(b.url)
@@ -124,8 +127,8 @@ authorization {
 		c.AckTimeout = time.Hour
 	}))
 	b.changes("x", 5)
-	b.holds(map[string][]string{"fact.x": upTo(5)})
-	require.Eventually(t, func() bool { return b.waiting() == 2 }, patience, time.Millisecond)
+	b.awaitStream(map[string][]string{"fact.x": changesUpTo(5)})
+	require.Eventually(t, func() bool { return b.waiting() == 2 }, timeout, time.Millisecond)
 }
 
 func TestNewReportsAllFaults(t *testing.T) {
@@ -146,7 +149,7 @@ func TestMetrics(t *testing.T) {
 	require.Error(t, err, "registered twice")
 	b.run(b.publisher(func(c *outbox.Config) { c.Metrics = metrics }))
 	b.changes("x", 3)
-	b.published()
+	b.awaitEmpty()
 	value := func(name string) float64 {
 		families, err := registry.Gather()
 		require.NoError(t, err)
@@ -159,7 +162,7 @@ func TestMetrics(t *testing.T) {
 		require.Fail(t, "no metric "+name)
 		return 0
 	}
-	require.Eventually(t, func() bool { return value("lockstep_outbox_published_total") == 3 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return value("lockstep_outbox_published_total") == 3 }, timeout, time.Millisecond)
 	require.InDelta(t, 1, value("lockstep_outbox_active"), 0)
-	require.Eventually(t, func() bool { return value("lockstep_outbox_waiting") == 0 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return value("lockstep_outbox_waiting") == 0 }, timeout, time.Millisecond)
 }

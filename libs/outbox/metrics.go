@@ -42,10 +42,10 @@ func newMetrics() *Metrics {
 	}
 	return &Metrics{
 		published: counter("published_total", "Messages acknowledged by JetStream and removed from the outbox."),
-		conflicts: counter("conflicts_total", "Publishes refused because of another last sequence on the subject."),
+		conflicts: counter("conflicts_total", "Publishes rejected with wrong last sequence."),
 		failures:  counter("failures_total", "Failed publishes; each is retried."),
 		restored:  counter("restored_total", "Restorations of a stream or the database from an older copy."),
-		waiting:   gauge("waiting", "Messages in the outbox at the last read of the active publisher, at most one batch."),
+		waiting:   gauge("waiting", "Unpublished messages at the last read of the active publisher, at most one batch."),
 		oldest:    gauge("oldest_seconds", "Age of the oldest message at the last read of the active publisher."),
 		active:    gauge("active", "1 in the replica that holds the publisher lock, else 0."),
 	}

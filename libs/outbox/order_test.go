@@ -38,13 +38,13 @@ func TestOrderOnASubjectIsTheOrderOfCommits(t *testing.T) {
 		}
 	}
 	require.NoError(t, writers.Wait())
-	b.published()
+	b.awaitEmpty()
 	for entity := range entities {
-		require.Equal(t, upTo(writersPerEntity*changes), b.onStream()["fact."+strconv.Itoa(entity)])
+		require.Equal(t, changesUpTo(writersPerEntity*changes), b.onStream()["fact."+strconv.Itoa(entity)])
 	}
 }
 
-func TestSupersededPublisherRepeatsNothing(t *testing.T) {
+func TestSupersededPublisherDoesNotRepublish(t *testing.T) {
 	t.Parallel()
 	b := newFixture(t)
 	paused, resume := make(chan struct{}), make(chan struct{})
@@ -67,15 +67,15 @@ func TestSupersededPublisherRepeatsNothing(t *testing.T) {
 	})
 	stopFirst := b.run(first)
 	b.changes("x", 1)
-	b.published()
+	b.awaitEmpty()
 	b.changes("x", 1)
-	<-paused // holds change 2, and knows the subject's last sequence
+	<-paused // the publisher has read change 2 and knows the subject's last sequence
 
 	b.terminateLockHolder()
 	b.changes("x", 3)
 	stopSecond := b.run(b.publisher(nil))
-	b.published()
-	require.Equal(t, upTo(5), b.onStream()["fact.x"])
+	b.awaitEmpty()
+	require.Equal(t, changesUpTo(5), b.onStream()["fact.x"])
 	stopSecond()
 
 	for len(firstWaits) > 0 {
@@ -84,9 +84,9 @@ func TestSupersededPublisherRepeatsNothing(t *testing.T) {
 	close(resume) // sends change 2, again and too late
 	b.changes("x", 1)
 	<-firstWaits
-	b.published()
+	b.awaitEmpty()
 	stopFirst()
-	require.Equal(t, upTo(6), b.onStream()["fact.x"], "change 2 did not come again after 5")
+	require.Equal(t, changesUpTo(6), b.onStream()["fact.x"], "change 2 did not come again after 5")
 }
 
 func TestCrashBetweenAcknowledgementAndRemovalRepeatsNothing(t *testing.T) {
@@ -103,9 +103,9 @@ func TestCrashBetweenAcknowledgementAndRemovalRepeatsNothing(t *testing.T) {
 	b.changes("x", 5)
 	b.changes("y", 2)
 	b.run(p)
-	b.published()
+	b.awaitEmpty()
 	require.Negative(t, crashes, "it did crash")
-	require.Equal(t, map[string][]string{"fact.x": upTo(5), "fact.y": upTo(2)}, b.onStream())
+	require.Equal(t, map[string][]string{"fact.x": changesUpTo(5), "fact.y": changesUpTo(2)}, b.onStream())
 }
 
 func TestCrashedPublisherIsReplacedWithoutLossOrRepetition(t *testing.T) {
@@ -113,7 +113,7 @@ func TestCrashedPublisherIsReplacedWithoutLossOrRepetition(t *testing.T) {
 	b := newFixture(t)
 	first := b.publisher(nil)
 	crash, crashed := make(chan struct{}), make(chan struct{})
-	first.OnAcknowledged(func() error { // never comes back: dead between acknowledgement and removal
+	first.OnAcknowledged(func() error { // simulates a crash between acknowledgement and removal
 		close(crashed)
 		<-crash
 		return errors.New("crashed")
@@ -123,9 +123,9 @@ func TestCrashedPublisherIsReplacedWithoutLossOrRepetition(t *testing.T) {
 	<-crashed
 	b.run(b.publisher(nil))
 	b.changes("x", 2)
-	b.terminateLockHolder() // the database notices the death
-	b.published()
-	require.Equal(t, upTo(5), b.onStream()["fact.x"])
+	b.terminateLockHolder() // the database detects the lost connection
+	b.awaitEmpty()
+	require.Equal(t, changesUpTo(5), b.onStream()["fact.x"])
 	close(crash)
 	stopFirst()
 }
@@ -133,8 +133,7 @@ func TestCrashedPublisherIsReplacedWithoutLossOrRepetition(t *testing.T) {
 func TestOpenTransactionDelaysNothing(t *testing.T) {
 	t.Parallel()
 	b := newFixture(t)
-	// One with a transaction id of its own in another database of the same server, and one in this
-	// database that has inserted already.
+	// Two open transactions: one in another database of the same server, one in this database after an insert.
 	elsewhere, err := pgx.Connect(t.Context(), pgtest.Database(t))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, elsewhere.Close(context.Background())) })
@@ -146,14 +145,14 @@ func TestOpenTransactionDelaysNothing(t *testing.T) {
 
 	b.run(b.publisher(nil))
 	b.changes("x", 3)
-	b.published()
-	require.Equal(t, map[string][]string{"fact.x": upTo(3)}, b.onStream())
+	b.awaitEmpty()
+	require.Equal(t, map[string][]string{"fact.x": changesUpTo(3)}, b.onStream())
 
 	require.NoError(t, open.Commit(t.Context()))
-	b.published()
+	b.awaitEmpty()
 	require.Equal(
-		t, map[string][]string{"fact.x": upTo(3), "fact.slow": upTo(1)}, b.onStream(),
-		"a row that shows up behind others is not passed over",
+		t, map[string][]string{"fact.x": changesUpTo(3), "fact.slow": changesUpTo(1)}, b.onStream(),
+		"a row that commits later with a lower id is published",
 	)
 }
 
@@ -172,21 +171,21 @@ func TestFailingSubjectDelaysNoOther(t *testing.T) {
 	}))
 	b.run(b.publisher(func(c *outbox.Config) { c.Batch = 4 }))
 	b.changes("x", 3)
-	require.Eventually(t, func() bool { return len(b.onStream()["fact.x"]) == 3 }, patience, 5*time.Millisecond)
-	require.Eventually(t, func() bool { return b.waiting() == 20 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return len(b.onStream()["fact.x"]) == 3 }, timeout, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return b.waiting() == 20 }, timeout, time.Millisecond)
 
 	_, err := b.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "LATE", Subjects: []string{"nowhere.>"}})
 	require.NoError(t, err)
-	b.published()
+	b.awaitEmpty()
 }
 
-func TestMessageOfAnotherWriterIsNotMistaken(t *testing.T) {
+func TestMessageOfAnotherWriterIsNotTreatedAsPublished(t *testing.T) {
 	t.Parallel()
 	b := newFixture(t)
 	_, err := b.js.PublishMsg(t.Context(), message("x", 0))
 	require.NoError(t, err)
 	b.run(b.publisher(nil))
 	b.changes("x", 2)
-	b.published()
+	b.awaitEmpty()
 	require.Equal(t, []string{"0", "1", "2"}, b.onStream()["fact.x"])
 }

@@ -25,18 +25,18 @@ func TestPublishingContinuesAfterAnOutageOfNATS(t *testing.T) {
 	p := b.publisher(func(c *outbox.Config) { c.StaleAfter = time.Nanosecond })
 	b.run(p)
 	b.changes("x", 2)
-	b.published()
+	b.awaitEmpty()
 	require.NoError(t, p.Check(t.Context()))
 	b.server.Down()
 	b.changes("x", 3)
-	says := regexp.MustCompile(`^outbox: 3 messages wait, the oldest for [0-9ms]+; NATS is not connected$`)
+	message := regexp.MustCompile(`^outbox: 3 unpublished messages, the oldest for [0-9ms]+; NATS is not connected$`)
 	require.Eventually(t, func() bool {
 		err := p.Check(t.Context())
-		return err != nil && says.MatchString(err.Error())
-	}, patience, time.Millisecond)
+		return err != nil && message.MatchString(err.Error())
+	}, timeout, time.Millisecond)
 	b.restart()
-	b.published()
-	require.Equal(t, upTo(5), b.onStream()["fact.x"])
+	b.awaitEmpty()
+	require.Equal(t, changesUpTo(5), b.onStream()["fact.x"])
 }
 
 func TestPublishingContinuesAfterRestartsOfNATS(t *testing.T) {
@@ -60,8 +60,8 @@ func TestPublishingContinuesAfterRestartsOfNATS(t *testing.T) {
 	<-half
 	b.restart()
 	require.NoError(t, writer.Wait())
-	b.published()
-	require.Equal(t, upTo(changes), b.onStream()["fact.x"])
+	b.awaitEmpty()
+	require.Equal(t, changesUpTo(changes), b.onStream()["fact.x"])
 }
 
 func TestPublishingContinuesAfterARestartOfPostgreSQL(t *testing.T) {
@@ -71,14 +71,14 @@ func TestPublishingContinuesAfterARestartOfPostgreSQL(t *testing.T) {
 	p := b.publisher(nil)
 	b.run(p)
 	b.changes("x", 3)
-	b.published()
+	b.awaitEmpty()
 	server.Kill()
 	require.ErrorContains(t, p.Check(t.Context()), "read the outbox")
 	require.NoError(t, server.Restart(t.Context()))
-	require.Eventually(t, func() bool { return b.pool.Ping(t.Context()) == nil }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return b.pool.Ping(t.Context()) == nil }, timeout, time.Millisecond)
 	b.changes("x", 3)
-	b.published()
-	require.Equal(t, upTo(6), b.onStream()["fact.x"])
+	b.awaitEmpty()
+	require.Equal(t, changesUpTo(6), b.onStream()["fact.x"])
 }
 
 func TestAnotherReplicaTakesOver(t *testing.T) {
@@ -86,18 +86,18 @@ func TestAnotherReplicaTakesOver(t *testing.T) {
 	b := newFixture(t)
 	stops := []func(){b.run(b.publisher(nil)), b.run(b.publisher(nil))}
 	b.changes("x", 3)
-	b.published()
+	b.awaitEmpty()
 	stops[0]()
 	b.changes("x", 3)
-	b.published()
-	require.Equal(t, upTo(6), b.onStream()["fact.x"])
+	b.awaitEmpty()
+	require.Equal(t, changesUpTo(6), b.onStream()["fact.x"])
 	stops[1]()
 	b.changes("x", 1)
-	require.Equal(t, 1, b.waiting(), "nobody is left")
+	require.Equal(t, 1, b.waiting(), "no publisher is running")
 }
 
 // republish inserts the present state of every entity again.
-func (b *fixture) republish(ctx context.Context, tx pgx.Tx) error {
+func (f *fixture) republish(ctx context.Context, tx pgx.Tx) error {
 	rows, err := tx.Query(ctx, `SELECT name, changes FROM entities ORDER BY name FOR UPDATE`)
 	if err != nil {
 		return err
@@ -136,29 +136,32 @@ func TestRestoredStreamReceivesTheCurrentState(t *testing.T) {
 		}
 	}))
 	b.changes("x", 2)
-	b.published()
+	b.awaitEmpty()
 	copied := filepath.Join(t.TempDir(), "copy")
 	require.NoError(t, b.server.Snapshot(copied))
 	natstest.Reconnected(t, b.js.Conn())
 	b.changes("x", 3)
 	b.changes("y", 1)
-	b.published()
-	require.Equal(t, map[string][]string{"fact.x": upTo(5), "fact.y": upTo(1)}, b.onStream())
+	b.awaitEmpty()
+	require.Equal(t, map[string][]string{"fact.x": changesUpTo(5), "fact.y": changesUpTo(1)}, b.onStream())
 
-	require.NoError(t, b.server.Restore(copied)) // nobody writes: the reconnect tells
+	// Without a write, the reconnect detects the restoration.
+	require.NoError(t, b.server.Restore(copied))
 	natstest.Reconnected(t, b.js.Conn())
 	require.Equal(t, stream, (<-found).Stream)
-	b.holds(map[string][]string{"fact.x": {"1", "2", "5"}, "fact.y": {"1"}}) // 3 and 4 are lost, the truth is not
+	// Messages 3 and 4 are lost, the current state is published.
+	b.awaitStream(map[string][]string{"fact.x": {"1", "2", "5"}, "fact.y": {"1"}})
 	b.changes("x", 1)
-	b.published()
+	b.awaitEmpty()
 	require.Equal(t, []string{"1", "2", "5", "6"}, b.onStream()["fact.x"])
 
-	require.NoError(t, b.js.DeleteStream(t.Context(), stream)) // the connection stays: the first acknowledgement tells
+	// Without a reconnect, the first acknowledgement detects the recreated stream.
+	require.NoError(t, b.js.DeleteStream(t.Context(), stream))
 	b.createStream()
 	b.changes("y", 1)
 	require.Equal(t, stream, (<-found).Stream)
-	b.holds(map[string][]string{"fact.x": {"6"}, "fact.y": {"2", "2"}})
-	require.Empty(t, found, "noticed once each")
+	b.awaitStream(map[string][]string{"fact.x": {"6"}, "fact.y": {"2", "2"}})
+	require.Empty(t, found, "each restoration is detected once")
 }
 
 func TestRestoredDatabasePublishesAboveTheStreams(t *testing.T) {
@@ -169,7 +172,7 @@ func TestRestoredDatabasePublishesAboveTheStreams(t *testing.T) {
 			b := newFixture(t)
 			stop := b.run(b.publisher(nil))
 			b.changes("x", 3)
-			b.published()
+			b.awaitEmpty()
 			stop()
 			if pending {
 				b.changes("x", 1)
@@ -177,7 +180,7 @@ func TestRestoredDatabasePublishesAboveTheStreams(t *testing.T) {
 			restored := b.copyDatabase()
 			stop = b.run(b.publisher(nil))
 			b.changes("x", 5)
-			b.published()
+			b.awaitEmpty()
 			stop()
 			want := b.onStream()["fact.x"]
 
@@ -190,8 +193,8 @@ func TestRestoredDatabasePublishesAboveTheStreams(t *testing.T) {
 				}
 			}))
 			require.Empty(t, (<-found).Stream)
-			b.changes("x", 2) // the database counts from its own past
-			b.published()
+			b.changes("x", 2) // the restored database continues with old ids
+			b.awaitEmpty()
 			if pending {
 				want = append(want, "4")
 				want = append(want, "5", "6")
@@ -204,27 +207,27 @@ func TestRestoredDatabasePublishesAboveTheStreams(t *testing.T) {
 	}
 }
 
-// copyDatabase copies the bundle's database, as a backup does, and returns the copy's connection
-// string. The pool is opened anew.
-func (b *fixture) copyDatabase() string {
-	b.t.Helper()
-	name := b.pool.Config().ConnConfig.Database
-	b.pool.Close()
-	copied := pgtest.Database(b.t)
+// copyDatabase copies the fixture's database, as a backup does, and returns the copy's connection string. The
+// pool is opened again.
+func (f *fixture) copyDatabase() string {
+	f.t.Helper()
+	name := f.pool.Config().ConnConfig.Database
+	f.pool.Close()
+	copied := pgtest.Database(f.t)
 	parsed, err := url.Parse(copied)
-	require.NoError(b.t, err)
+	require.NoError(f.t, err)
 	target := parsed.Path[1:]
 	parsed.Path = "/postgres"
-	admin, err := pgx.Connect(b.t.Context(), parsed.String())
-	require.NoError(b.t, err)
-	_, err = admin.Exec(b.t.Context(), `DROP DATABASE `+target+` WITH (FORCE)`)
-	require.NoError(b.t, err)
-	require.Eventually(b.t, func() bool { // sessions that were closed take a moment to go
-		_, err = admin.Exec(b.t.Context(), `CREATE DATABASE `+target+` TEMPLATE `+name)
+	admin, err := pgx.Connect(f.t.Context(), parsed.String())
+	require.NoError(f.t, err)
+	_, err = admin.Exec(f.t.Context(), `DROP DATABASE `+target+` WITH (FORCE)`)
+	require.NoError(f.t, err)
+	require.Eventually(f.t, func() bool { // wait until PostgreSQL has closed the sessions
+		_, err = admin.Exec(f.t.Context(), `CREATE DATABASE `+target+` TEMPLATE `+name)
 		return err == nil
-	}, patience, 10*time.Millisecond)
-	require.NoError(b.t, admin.Close(context.Background()))
-	b.pool = b.connect(b.url)
+	}, timeout, 10*time.Millisecond)
+	require.NoError(f.t, admin.Close(context.Background()))
+	f.pool = f.connect(f.url)
 	return copied
 }
 
@@ -235,7 +238,10 @@ func TestRowsArePublishedByNotificationAndByInterval(t *testing.T) {
 		insert   string
 	}{
 		"notified": {interval: time.Hour},
-		"timer":    {interval: time.Millisecond, insert: `INSERT INTO outbox (subject, header, data) VALUES ('fact.x', '{}', '1')`},
+		"timer": {
+			interval: time.Millisecond,
+			insert:   `INSERT INTO outbox (subject, header, data) VALUES ('fact.x', '{}', '1')`,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -256,8 +262,8 @@ func TestRowsArePublishedByNotificationAndByInterval(t *testing.T) {
 				_, err := b.pool.Exec(t.Context(), test.insert)
 				require.NoError(t, err)
 			}
-			b.published()
-			require.Equal(t, upTo(1), b.onStream()["fact.x"])
+			b.awaitEmpty()
+			require.Equal(t, changesUpTo(1), b.onStream()["fact.x"])
 		})
 	}
 }
@@ -281,8 +287,8 @@ func TestRunEndsCleanlyDuringABatch(t *testing.T) {
 		t, 50-b.waiting(), onStream-1, "what was acknowledged is removed; at most the one in flight is not",
 	)
 	b.run(b.publisher(nil))
-	b.published()
-	require.Equal(t, upTo(50), b.onStream()["fact.x"])
+	b.awaitEmpty()
+	require.Equal(t, changesUpTo(50), b.onStream()["fact.x"])
 }
 
 func TestRolledBackMessageIsNotPublished(t *testing.T) {
@@ -295,6 +301,6 @@ func TestRolledBackMessageIsNotPublished(t *testing.T) {
 		return refusal
 	}), refusal)
 	b.changes("x", 1)
-	b.published()
-	require.Equal(t, upTo(1), b.onStream()["fact.x"])
+	b.awaitEmpty()
+	require.Equal(t, changesUpTo(1), b.onStream()["fact.x"])
 }

@@ -9,10 +9,12 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"lockstep.internal/libs/logkey"
 	"lockstep.internal/libs/retry"
 )
 
-// Publisher moves messages from the outbox to JetStream. It is safe for concurrent use.
+// Publisher publishes the messages of the outbox to JetStream and deletes them after the acknowledgement. It is
+// safe for concurrent use.
 type Publisher struct {
 	cfg   Config
 	hooks hooks
@@ -47,7 +49,7 @@ func New(cfg Config) (*Publisher, error) {
 func (p *Publisher) Run(ctx context.Context) error {
 	js, err := jetstream.New(p.cfg.Conn,
 		jetstream.WithPublishAsyncTimeout(p.cfg.AckTimeout),
-		jetstream.WithPublishAsyncMaxPending(4*p.cfg.Batch+maxBlocked),
+		jetstream.WithPublishAsyncMaxPending(4*p.cfg.Batch+maxFailing),
 		jetstream.WithDefaultTimeout(p.cfg.AckTimeout))
 	if err != nil {
 		return fmt.Errorf("open JetStream: %w", err)
@@ -65,7 +67,7 @@ func (p *Publisher) Run(ctx context.Context) error {
 		p.cfg.Metrics.failures.Inc()
 		pause := backoff.Next()
 		p.cfg.Logger.WarnContext(ctx, "outbox publisher failed, retrying",
-			slog.Any("error", err), slog.Duration("retry_in", pause))
+			logkey.Error(err), slog.Duration(logkey.RetryIn, pause))
 		if retry.Sleep(ctx, pause) != nil {
 			return nil
 		}
@@ -89,12 +91,12 @@ func (p *Publisher) publishWhileLocked(ctx context.Context, js jetstream.JetStre
 
 // Check is a health check. It fails when the oldest message is older than StaleAfter.
 func (p *Publisher) Check(ctx context.Context) error {
-	const countTo = 10_000
+	const maxCount = 10_000
 	var waiting int
 	var seconds float64
 	err := p.cfg.Pool.QueryRow(ctx, `
 		SELECT count(*), coalesce(extract(epoch FROM clock_timestamp() - min(created_at)), 0)::float8
-		FROM (SELECT created_at FROM outbox ORDER BY id LIMIT $1) AS oldest`, countTo).Scan(&waiting, &seconds)
+		FROM (SELECT created_at FROM outbox ORDER BY id LIMIT $1) AS oldest`, maxCount).Scan(&waiting, &seconds)
 	if err != nil {
 		return fmt.Errorf("read the outbox: %w", err)
 	}
@@ -103,12 +105,13 @@ func (p *Publisher) Check(ctx context.Context) error {
 		return nil
 	}
 	more := ""
-	if waiting == countTo {
+	if waiting == maxCount {
 		more = " or more"
 	}
 	reason := "NATS is connected"
 	if !p.cfg.Conn.IsConnected() {
 		reason = "NATS is not connected"
 	}
-	return fmt.Errorf("outbox: %d%s messages wait, the oldest for %s; %s", waiting, more, age.Round(time.Second), reason)
+	return fmt.Errorf("outbox: %d%s unpublished messages, the oldest for %s; %s",
+		waiting, more, age.Round(time.Second), reason)
 }

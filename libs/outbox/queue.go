@@ -25,16 +25,15 @@ const columns = `id, subject, header, data, created_at`
 // queue reads and writes the outbox's tables through the connection that holds the lock.
 type queue struct{ conn *pgx.Conn }
 
-// read returns the oldest rows outside the excluded subjects, up to limit rows and to a number of
-// bytes.
-func (q queue) read(ctx context.Context, excluded []string, limit int, bytes int64) ([]row, error) {
+// read returns the oldest rows whose subject is not excluded: at most limit rows, with about maxBytes bytes in all.
+func (q queue) read(ctx context.Context, excluded []string, limit int, maxBytes int64) ([]row, error) {
 	return q.collect(ctx, `SELECT `+columns+` FROM outbox WHERE subject <> ALL ($2) ORDER BY id LIMIT $3`,
-		bytes, excluded, limit)
+		maxBytes, excluded, limit)
 }
 
-// readRows returns those of the rows that still exist, up to a number of bytes.
-func (q queue) readRows(ctx context.Context, ids []int64, bytes int64) ([]row, error) {
-	return q.collect(ctx, `SELECT `+columns+` FROM outbox WHERE id = ANY ($2)`, bytes, ids)
+// readRows returns the rows with these ids that still exist, with about maxBytes bytes in all.
+func (q queue) readRows(ctx context.Context, ids []int64, maxBytes int64) ([]row, error) {
+	return q.collect(ctx, `SELECT `+columns+` FROM outbox WHERE id = ANY ($2)`, maxBytes, ids)
 }
 
 func (q queue) collect(ctx context.Context, selection string, args ...any) ([]row, error) {
@@ -49,12 +48,12 @@ func (q queue) collect(ctx context.Context, selection string, args ...any) ([]ro
 	if err != nil {
 		return nil, fmt.Errorf("read the outbox: %w", err)
 	}
-	waiting, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (row, error) {
-		var w row
+	waiting, err := pgx.CollectRows(rows, func(collected pgx.CollectableRow) (row, error) {
+		var r row
 		var seconds float64
-		err := r.Scan(&w.id, &w.subject, &w.header, &w.data, &seconds)
-		w.age = time.Duration(seconds * float64(time.Second))
-		return w, err //nolint:wrapcheck // wrapped below
+		err := collected.Scan(&r.id, &r.subject, &r.header, &r.data, &seconds)
+		r.age = time.Duration(seconds * float64(time.Second))
+		return r, err //nolint:wrapcheck // wrapped below
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read the outbox: %w", err)
@@ -62,9 +61,9 @@ func (q queue) collect(ctx context.Context, selection string, args ...any) ([]ro
 	return waiting, nil
 }
 
-// remove deletes published rows and stores the last sequence of their streams, in one transaction
-// and one round trip. It does not wait for the disk: rows that return after a crash of the database
-// are recognized as published.
+// remove deletes published rows and stores the last sequence of their streams, in one transaction and one round
+// trip. It commits asynchronously. After a crash of the database rows can reappear; they are recognized as
+// published.
 func (q queue) remove(ctx context.Context, ids []int64, acknowledged map[string]uint64) error {
 	streams, sequences := make([]string, 0, len(acknowledged)), make([]int64, 0, len(acknowledged))
 	for stream, sequence := range acknowledged {
@@ -127,13 +126,12 @@ func (q queue) streamRestored(
 	})
 }
 
-// databaseRestored raises the ids of waiting and future rows above a revision that a stream already
-// has, and calls restored, in one transaction. The waiting rows are the current state, so they must
-// follow what the streams hold.
+// databaseRestored moves the ids of waiting and future rows above a revision that a stream already contains, and
+// calls restored, in one transaction. The waiting rows are the current state, so they must follow what the
+// streams hold.
 func (q queue) databaseRestored(ctx context.Context, above int64, restored func(tx pgx.Tx) error) error {
 	return postgres.InTx(ctx, q.conn, func(tx pgx.Tx) error {
-		// Waits for transactions that have inserted rows, and keeps new ones out until the ids are
-		// raised.
+		// The lock waits for transactions that have inserted rows, and blocks new ones until the ids are raised.
 		if _, err := tx.Exec(ctx, `LOCK TABLE outbox IN SHARE ROW EXCLUSIVE MODE`); err != nil {
 			return fmt.Errorf("lock the outbox: %w", err)
 		}

@@ -24,7 +24,7 @@ func (s *session) checkStreams(ctx context.Context) error {
 	for _, name := range slices.Sorted(maps.Keys(s.streams)) {
 		stream, err := s.js.Stream(ctx, name)
 		if errors.Is(err, jetstream.ErrStreamNotFound) {
-			continue // the first acknowledgement of a recreated stream shows the restoration
+			continue // detected later: the first acknowledgement of the recreated stream has a low sequence
 		}
 		if err != nil {
 			return s.serverError(ctx, "open stream "+name, err)
@@ -44,9 +44,8 @@ func (s *session) checkStreams(ctx context.Context) error {
 	return nil
 }
 
-// checkAhead reads the last message of a stream that is ahead of the database. Usually the previous
-// publisher crashed before it stored the acknowledgement. A revision that was never assigned shows
-// a restored database.
+// checkAhead reads the last message of a stream that is ahead of the database. Usually the previous publisher
+// crashed before it stored the acknowledgement. A revision that was never assigned proves a restored database.
 func (s *session) checkAhead(ctx context.Context, stream jetstream.Stream, sequence uint64) error {
 	last, err := stream.GetMsg(ctx, sequence)
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
@@ -90,7 +89,7 @@ func (s *session) streamRestoredAt(ctx context.Context, name string, last uint64
 		return err
 	}
 	s.streams[name] = last
-	s.forget(ctx, r)
+	s.resetAfterRestoration(ctx, r)
 	return nil
 }
 
@@ -98,21 +97,20 @@ func (s *session) databaseRestored(ctx context.Context, revision int64) error {
 	r := Restoration{Reason: fmt.Sprintf(
 		"a stream has revision %d, which this database never assigned: the database was restored from an older copy",
 		revision)}
-	// The last message of one stream need not be the highest of all: a batch is published in
-	// several rounds.
+	// Another stream can have a higher revision, because a batch is published in several rounds.
 	above := revision + 10*int64(s.cfg.Batch)
 	restored := func(tx pgx.Tx) error { return s.cfg.Restored(ctx, tx, r) }
 	if err := s.queue.databaseRestored(ctx, above, restored); err != nil {
 		return err
 	}
-	s.forget(ctx, r)
+	s.resetAfterRestoration(ctx, r)
 	return nil
 }
 
-// forget drops what the session knew before a restoration, and logs the restoration.
-func (s *session) forget(ctx context.Context, r Restoration) {
-	clear(s.remembered)
-	clear(s.blocked)
+// resetAfterRestoration drops what the session knew before a restoration, and logs the restoration.
+func (s *session) resetAfterRestoration(ctx context.Context, r Restoration) {
+	clear(s.lastKnown)
+	clear(s.failing)
 	s.cfg.Metrics.restored.Inc()
 	s.cfg.Logger.WarnContext(ctx, "outbox publisher detected a restoration", slog.String(logkey.Reason, r.Reason))
 }

@@ -12,11 +12,11 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// slowAfter is the time that a round waits for its acknowledgements.
-const slowAfter = 100 * time.Millisecond
+// roundTimeout is how long a round waits for acknowledgements.
+const roundTimeout = 100 * time.Millisecond
 
 // maxConflicts is the number of consecutive wrong-last-sequence refusals after which a subject is
-// blocked.
+// failing.
 const maxConflicts = 5
 
 // outageError marks a failure of the server or the connection, not of one subject.
@@ -50,15 +50,14 @@ type position struct {
 type sent struct {
 	row    row
 	future jetstream.PubAckFuture
-	// floor holds the last sequence of each stream before the row was sent. The row's own sequence
-	// is higher unless the stream was restored.
-	floor map[string]uint64
+	// before holds the last sequence of each stream before the row was sent. If the acknowledged sequence is not
+	// higher, the stream was restored.
+	before map[string]uint64
 }
 
-// publish sends rows in rounds. The first round sends the first row of every subject, the second
-// round the second row after all acknowledgements of the first, and so on. So a subject has at most
-// one message in flight, and no message follows a failed one. A subject with a slow acknowledgement
-// leaves the rounds; collect handles it later.
+// publish sends rows in rounds. Each round sends one row per subject and waits for all acknowledgements. So a
+// subject has at most one message in flight, and no message follows a failed one. A subject with a slow
+// acknowledgement is removed from the rounds; collect handles it later.
 func (s *session) publish(ctx context.Context, rows []row, result *outcome) {
 	waiting := groupBySubject(rows)
 	conflicts := make(map[string]int)
@@ -82,7 +81,7 @@ func (s *session) publish(ctx context.Context, rows []row, result *outcome) {
 				next = append(next, group)
 			case errors.Is(err, errSlow):
 			default:
-				s.failed(ctx, group[0], err, result)
+				s.handleFailure(ctx, group[0], err, result)
 			}
 		}
 		waiting = next
@@ -106,24 +105,24 @@ func groupBySubject(rows []row) [][]row {
 }
 
 var (
-	// errConflict reports a refused publish after which the session has read the subject's last
+	// errConflict reports a rejected publish (wrong last sequence). The session has then read the subject's last
 	// message.
-	errConflict = errors.New("wrong last sequence, several times in a row: does another program write to this subject?")
+	errConflict = errors.New("wrong last sequence several times: another program may write to this subject")
 	// errSlow reports a missing acknowledgement.
 	errSlow = errors.New("no acknowledgement yet")
 )
 
 // publishRound sends the first row of each group and returns an error per group.
 func (s *session) publishRound(ctx context.Context, waiting [][]row, result *outcome) []error {
-	floor := maps.Clone(s.streams)
+	before := maps.Clone(s.streams)
 	round := make([]sent, len(waiting))
 	outcomes := make([]error, len(waiting))
 	for i, group := range waiting {
 		s.hooks.publish(ctx, group[0])
-		round[i] = sent{row: group[0], floor: floor}
+		round[i] = sent{row: group[0], before: before}
 		round[i].future, outcomes[i] = s.js.PublishMsgAsync(s.message(group[0]))
 	}
-	timeout := time.NewTimer(slowAfter)
+	timeout := time.NewTimer(roundTimeout)
 	defer timeout.Stop()
 	expired := false
 	for i, p := range round {
@@ -144,10 +143,10 @@ func (s *session) publishRound(ctx context.Context, waiting [][]row, result *out
 		}
 		if ack == nil && err == nil {
 			if ack, err = poll(p.future); errors.Is(err, errSlow) {
-				s.pending[p.row.subject] = p
+				s.slow[p.row.subject] = p
 			}
 		}
-		outcomes[i] = s.answered(ctx, p, ack, err, result)
+		outcomes[i] = s.recordAck(ctx, p, ack, err, result)
 	}
 	return outcomes
 }
@@ -163,22 +162,22 @@ func poll(future jetstream.PubAckFuture) (*jetstream.PubAck, error) {
 	}
 }
 
-// collect handles slow acknowledgements that have arrived.
-func (s *session) collect(ctx context.Context, result *outcome) {
-	for subject, p := range s.pending {
+// handleSlowAcks handles slow acknowledgements that have arrived.
+func (s *session) handleSlowAcks(ctx context.Context, result *outcome) {
+	for subject, p := range s.slow {
 		ack, err := poll(p.future)
 		if errors.Is(err, errSlow) {
 			continue
 		}
-		delete(s.pending, subject)
-		if err = s.answered(ctx, p, ack, err, result); err != nil && !errors.Is(err, errConflict) {
-			s.failed(ctx, p.row, err, result)
+		delete(s.slow, subject)
+		if err = s.recordAck(ctx, p, ack, err, result); err != nil && !errors.Is(err, errConflict) {
+			s.handleFailure(ctx, p.row, err, result)
 		}
 	}
 }
 
-// answered records the server's answer to one publish.
-func (s *session) answered(ctx context.Context, p sent, ack *jetstream.PubAck, err error, result *outcome) error {
+// recordAck records the server's answer to one publish.
+func (s *session) recordAck(ctx context.Context, p sent, ack *jetstream.PubAck, err error, result *outcome) error {
 	if isConflict(err) {
 		s.cfg.Metrics.conflicts.Inc()
 		if err := s.readLast(ctx, p.row, result); err != nil {
@@ -189,14 +188,14 @@ func (s *session) answered(ctx context.Context, p sent, ack *jetstream.PubAck, e
 	if err != nil {
 		return err
 	}
-	delete(s.blocked, p.row.subject)
+	delete(s.failing, p.row.subject)
 	result.done = append(result.done, p.row.id)
 	if ack.Duplicate { // the sequence is that of the first message; later ones are unknown
-		delete(s.remembered, p.row.subject)
+		delete(s.lastKnown, p.row.subject)
 		return nil
 	}
 	s.remember(p.row.subject, position{sequence: ack.Sequence, revision: p.row.id})
-	if ack.Sequence <= p.floor[ack.Stream] {
+	if ack.Sequence <= p.before[ack.Stream] {
 		result.restored = ack.Stream
 	}
 	s.streams[ack.Stream] = max(s.streams[ack.Stream], ack.Sequence)
@@ -204,14 +203,14 @@ func (s *session) answered(ctx context.Context, p sent, ack *jetstream.PubAck, e
 	return nil
 }
 
-// skipPublished removes rows at or below their subject's last revision. They were published before:
-// by this publisher, by a crashed predecessor, or by the successor of a paused one.
+// skipPublished removes rows at or below their subject's last revision. They were already published: by this
+// publisher, or by another one before or after a takeover.
 func (s *session) skipPublished(waiting [][]row, result *outcome) [][]row {
 	remaining := waiting[:0]
 	for _, group := range waiting {
-		for len(group) > 0 && group[0].id <= s.remembered[group[0].subject].revision {
+		for len(group) > 0 && group[0].id <= s.lastKnown[group[0].subject].revision {
 			result.done = append(result.done, group[0].id)
-			delete(s.blocked, group[0].subject)
+			delete(s.failing, group[0].subject)
 			group = group[1:]
 		}
 		if len(group) > 0 {
@@ -221,13 +220,13 @@ func (s *session) skipPublished(waiting [][]row, result *outcome) [][]row {
 	return remaining
 }
 
-// message returns the row as a message that JetStream accepts only after the remembered last
-// sequence. The session assumes that an unknown subject is empty; a refusal corrects it.
+// message builds the NATS message. JetStream accepts it only after the last known sequence of the subject. The
+// session assumes that an unknown subject is empty; a rejection corrects it.
 func (s *session) message(r row) *nats.Msg {
 	header := make(nats.Header, len(r.header)+2)
 	maps.Copy(header, r.header)
 	header[RevisionHeader] = []string{strconv.FormatInt(r.id, 10)}
-	sequence := s.remembered[r.subject].sequence
+	sequence := s.lastKnown[r.subject].sequence
 	header[jetstream.ExpectedLastSubjSeqHeader] = []string{strconv.FormatUint(sequence, 10)}
 	return &nats.Msg{Subject: r.subject, Header: header, Data: r.data}
 }
@@ -243,7 +242,7 @@ func isConflict(err error) bool {
 func (s *session) readLast(ctx context.Context, r row, result *outcome) error {
 	last, err := s.lastMessage(ctx, r.subject)
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
-		delete(s.remembered, r.subject)
+		delete(s.lastKnown, r.subject)
 		return nil
 	}
 	if err != nil {
@@ -256,7 +255,7 @@ func (s *session) readLast(ctx context.Context, r row, result *outcome) error {
 			return err
 		}
 		if revision > highest {
-			// The row cannot be compared with revisions that this database has not assigned yet.
+			// The stream has a revision that this database never assigned.
 			result.restoredRevision = max(result.restoredRevision, revision)
 			return errors.New("the stream is ahead of the database: the database was restored from an older copy")
 		}
@@ -290,15 +289,15 @@ func revisionOf(header nats.Header) int64 {
 	return revision
 }
 
-// failed handles a failed publish: it blocks the subject, or reports an outage when the server is
+// handleFailure handles a failed publish: it delays the subject, or reports an outage when the server is
 // the cause.
-func (s *session) failed(ctx context.Context, r row, err error, result *outcome) {
+func (s *session) handleFailure(ctx context.Context, r row, err error, result *outcome) {
 	switch {
 	case ctx.Err() != nil: // Run ends; the row stays in the outbox
-	case !s.cfg.Conn.IsConnected(), len(s.blocked) >= maxBlocked:
-		clear(s.blocked)
+	case !s.cfg.Conn.IsConnected(), len(s.failing) >= maxFailing:
+		clear(s.failing)
 		result.outage = outageError{err}
 	default:
-		s.block(ctx, r, err)
+		s.backOff(ctx, r, err)
 	}
 }

@@ -17,11 +17,10 @@ import (
 )
 
 const (
-	// maxRemembered bounds the memory of last sequences. A forgotten one costs one refused publish.
-	maxRemembered = 100_000
-	// maxBlocked is the number of failing subjects from which on the failure counts as one of the
-	// server.
-	maxBlocked = 1000
+	// maxCachedSubjects limits the cache of last sequences. A cache miss costs one rejected publish.
+	maxCachedSubjects = 100_000
+	// maxFailing is the number of failing subjects above which NATS itself is treated as failing.
+	maxFailing = 1000
 	// collectInterval is the time between two checks for slow acknowledgements while the session is
 	// idle.
 	collectInterval = 10 * time.Millisecond
@@ -40,16 +39,16 @@ type session struct {
 	queue queue
 
 	published  bool
-	remembered map[string]position // subject → its last message, as far as known
-	streams    map[string]uint64   // stream → the highest sequence it has acknowledged
-	blocked    map[string]*blocked // subjects that failed
-	pending    map[string]sent     // subjects with a slow acknowledgement
-	reconnects uint64              // of the connection, at the last check of the streams
+	lastKnown  map[string]position        // subject → its last message, as far as known
+	streams    map[string]uint64          // stream → the highest sequence it has acknowledged
+	failing    map[string]*failingSubject // subject → its failed row
+	slow       map[string]sent            // subjects with a slow acknowledgement
+	reconnects uint64                     // of the connection, at the last check of the streams
 	outage     *retry.Backoff
 }
 
-// blocked is a subject whose first row failed. It is skipped until the pause is over.
-type blocked struct {
+// failingSubject is a subject with a failed row. It is skipped until the back-off ends.
+type failingSubject struct {
 	row     int64
 	until   time.Time
 	backoff *retry.Backoff
@@ -58,7 +57,7 @@ type blocked struct {
 func newSession(p *Publisher, js jetstream.JetStream, held *postgres.HeldLock) *session {
 	return &session{
 		cfg: p.cfg, hooks: p.hooks, js: js, held: held, queue: queue{conn: held.Conn()},
-		remembered: make(map[string]position), blocked: make(map[string]*blocked), pending: make(map[string]sent),
+		lastKnown: make(map[string]position), failing: make(map[string]*failingSubject), slow: make(map[string]sent),
 		outage: p.cfg.Retry.Backoff(),
 	}
 }
@@ -105,7 +104,7 @@ func (s *session) run(ctx context.Context) error {
 
 // waitForRows waits for new rows, or until a retry or a slow acknowledgement is due.
 func (s *session) waitForRows(ctx context.Context) error {
-	if err := s.held.WaitForNotification(ctx, s.untilNext()); err != nil {
+	if err := s.held.WaitForNotification(ctx, s.waitTimeout()); err != nil {
 		return fmt.Errorf("wait for messages: %w", err)
 	}
 	return nil
@@ -127,7 +126,7 @@ func (s *session) publishBatch(ctx context.Context) (bool, error) {
 // number of rows that are on their streams.
 func (s *session) publishRows(ctx context.Context, rows []row) (int, error) {
 	result := outcome{acknowledged: make(map[string]uint64)}
-	s.collect(ctx, &result)
+	s.handleSlowAcks(ctx, &result)
 	s.publish(ctx, rows, &result)
 	if err := s.removePublished(ctx, result); err != nil {
 		return 0, err
@@ -148,18 +147,17 @@ func (s *session) publishRows(ctx context.Context, rows []row) (int, error) {
 	return len(result.done), ctx.Err()
 }
 
-// readRows reads the rows to publish now. Failing subjects are retried with the row that failed,
-// separately from the others, so they never fill the batch. full reports whether more rows may
-// wait.
+// readRows reads the rows to publish now. The failed rows of failing subjects are read separately, so they never
+// fill the batch. full reports whether more rows may wait.
 func (s *session) readRows(ctx context.Context) (rows []row, full bool, err error) {
-	excluded := make([]string, 0, len(s.blocked)+len(s.pending)) // never nil: NULL would exclude all
-	for subject := range s.blocked {
+	excluded := make([]string, 0, len(s.failing)+len(s.slow)) // not nil: with NULL the query would return no rows
+	for subject := range s.failing {
 		excluded = append(excluded, subject)
 	}
-	for subject := range s.pending {
+	for subject := range s.slow {
 		excluded = append(excluded, subject)
 	}
-	if slow := len(s.pending) - s.retrying(); slow < s.cfg.Batch {
+	if slow := len(s.slow) - s.retrying(); slow < s.cfg.Batch {
 		if rows, err = s.queue.read(ctx, excluded, s.cfg.Batch, s.cfg.BatchBytes); err != nil {
 			return nil, false, err
 		}
@@ -180,8 +178,8 @@ func (s *session) readRetries(ctx context.Context) ([]row, error) {
 	due := make(map[string]int64)
 	now := time.Now()
 	limit := s.cfg.Batch - s.retrying()
-	for subject, b := range s.blocked {
-		if !s.isPending(subject) && !now.Before(b.until) && len(due) < limit {
+	for subject, b := range s.failing {
+		if !s.isSlow(subject) && !now.Before(b.until) && len(due) < limit {
 			due[subject] = b.row
 		}
 	}
@@ -197,22 +195,23 @@ func (s *session) readRetries(ctx context.Context) ([]row, error) {
 			delete(due, r.subject)
 		}
 		for subject := range due {
-			delete(s.blocked, subject)
+			delete(s.failing, subject)
 		}
 	}
 	return rows, nil
 }
 
-func (s *session) isPending(subject string) bool {
-	_, pending := s.pending[subject]
-	return pending
+// isSlow reports whether the subject's last acknowledgement is missing.
+func (s *session) isSlow(subject string) bool {
+	_, slow := s.slow[subject]
+	return slow
 }
 
 // retrying counts the failing subjects with a message in flight.
 func (s *session) retrying() int {
 	n := 0
-	for subject := range s.pending {
-		if _, failing := s.blocked[subject]; failing {
+	for subject := range s.slow {
+		if _, failing := s.failing[subject]; failing {
 			n++
 		}
 	}
@@ -239,34 +238,34 @@ func (s *session) removePublished(ctx context.Context, result outcome) error {
 }
 
 func (s *session) remember(subject string, last position) {
-	if len(s.remembered) >= maxRemembered {
-		clear(s.remembered)
+	if len(s.lastKnown) >= maxCachedSubjects {
+		clear(s.lastKnown)
 	}
-	s.remembered[subject] = last
+	s.lastKnown[subject] = last
 }
 
-// block skips the row's subject for a while.
-func (s *session) block(ctx context.Context, r row, err error) {
-	b := s.blocked[r.subject]
+// backOff skips the row's subject for a while.
+func (s *session) backOff(ctx context.Context, r row, err error) {
+	b := s.failing[r.subject]
 	if b == nil {
-		b = &blocked{backoff: s.cfg.Retry.Backoff()}
-		s.blocked[r.subject] = b
+		b = &failingSubject{backoff: s.cfg.Retry.Backoff()}
+		s.failing[r.subject] = b
 	}
 	pause := b.backoff.Next()
 	b.row, b.until = r.id, time.Now().Add(pause)
 	s.cfg.Metrics.failures.Inc()
-	s.cfg.Logger.WarnContext(ctx, "outbox message not published, retrying",
+	s.cfg.Logger.WarnContext(ctx, "publishing an outbox message failed; retrying",
 		slog.String(logkey.Subject, r.subject), slog.Duration(logkey.RetryIn, pause), logkey.Error(err))
 }
 
-// untilNext is the maximum time to wait for a notification.
-func (s *session) untilNext() time.Duration {
+// waitTimeout returns the maximum time to wait for a notification.
+func (s *session) waitTimeout() time.Duration {
 	next := s.cfg.Interval
-	if len(s.pending) > 0 {
+	if len(s.slow) > 0 {
 		next = min(next, collectInterval)
 	}
-	for subject, b := range s.blocked {
-		if !s.isPending(subject) {
+	for subject, b := range s.failing {
+		if !s.isSlow(subject) {
 			next = min(next, max(time.Until(b.until), collectInterval))
 		}
 	}
@@ -277,7 +276,7 @@ func (s *session) untilNext() time.Duration {
 func (s *session) waitForServer(ctx context.Context, cause error) error {
 	pause := s.outage.Next()
 	s.cfg.Metrics.failures.Inc()
-	s.cfg.Logger.WarnContext(ctx, "outbox publisher waits for NATS",
+	s.cfg.Logger.WarnContext(ctx, "outbox publisher failed; waiting for NATS",
 		slog.Duration(logkey.RetryIn, pause), logkey.Error(cause))
 	connected := s.cfg.Conn.StatusChanged(nats.CONNECTED)
 	defer s.cfg.Conn.RemoveStatusListener(connected)

@@ -7,8 +7,8 @@
 //     reports the reason.
 //   - Replicas that start at the same time run each migration once. A program that is older than
 //     the schema keeps working, because migrations only add what a running version needs.
-//   - One live session at a time holds a [Lock]. The lock passes on when its holder or the holder's
-//     machine dies.
+//   - One live session at a time holds a [Lock]. If the holder or its machine dies, another
+//     session acquires the lock.
 //   - A [Subscription] misses no change. After a lost connection it reports that every row may have
 //     changed.
 //

@@ -118,7 +118,7 @@ func (s Migrations) run(ctx context.Context, conn *pgx.Conn, logger *slog.Logger
 	}
 	if known := int32(len(migrator.Migrations)); version > known {
 		logger.InfoContext(ctx, "database schema is newer than this program", slog.String(logkey.Name, s.Name),
-			slog.Int(logkey.Version, int(version)), slog.Int("known_version", int(known)))
+			slog.Int(logkey.Version, int(version)), slog.Int(logkey.KnownVersion, int(known)))
 		return nil
 	}
 	if err := migrator.Migrate(ctx); err != nil {

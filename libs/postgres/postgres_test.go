@@ -103,7 +103,7 @@ func TestConnectEndsWithTheContext(t *testing.T) {
 	}()
 	_, err := postgres.Connect(ctx, postgres.Config{URL: "postgres://127.0.0.1:1/none?sslmode=disable"}, slog.New(signal))
 	require.ErrorIs(t, err, enough)
-	require.ErrorContains(t, err, "connect", "the last answer is told")
+	require.ErrorContains(t, err, "connect", "the error contains the last failure")
 }
 
 func TestConnectFailsAtOnceForPermanentErrors(t *testing.T) {
@@ -187,7 +187,7 @@ func TestLockHasOneHolderAndPassesOnWhenTheHolderDies(t *testing.T) {
 	require.NoError(t, postgres.InTx(t.Context(), first.Conn(), func(pgx.Tx) error { return nil }))
 
 	other, err := postgres.Lock{Name: "another"}.Acquire(t.Context(), pool)
-	require.NoError(t, err, "names do not share")
+	require.NoError(t, err, "locks with other names are independent")
 	require.NoError(t, other.Release(t.Context()))
 
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
@@ -202,7 +202,7 @@ func TestLockHasOneHolderAndPassesOnWhenTheHolderDies(t *testing.T) {
 		taken <- held
 		return err
 	})
-	// The holder's session dies on the server, as when its machine vanishes: it is not told.
+	// The holder's session dies on the server, as when its machine fails: the holder gets no notification.
 	var ended bool
 	require.NoError(
 		t, pool.QueryRow(t.Context(), "SELECT pg_terminate_backend($1)", first.Conn().PgConn().PID()).Scan(&ended),

@@ -37,8 +37,8 @@ func IsUnavailable(err error) bool {
 	return false
 }
 
-// isTemporary is IsUnavailable for errors of connecting and pinging: each that the server did not
-// send counts.
+// isTemporary reports whether a connect or ping may succeed later. An error is permanent only if the server returned it
+// with a permanent code.
 func isTemporary(err error) bool {
 	var refusal *pgconn.PgError
 	return !errors.As(err, &refusal) || isTemporaryCode(refusal.Code)

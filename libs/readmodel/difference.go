@@ -49,7 +49,7 @@ func (t *ShadowTables) compare(
 	if table.UserRows {
 		names["join"], names["missing"] = "join", ""
 	}
-	names["order"] = each(table.Key, ", ", func(c string) string { return "coalesce(l." + c + ", s." + c + ")" })
+	names["order"] = joinEach(table.Key, ", ", func(c string) string { return "coalesce(l." + c + ", s." + c + ")" })
 	from := Render(`from {real} l {join} {shadow} s on {same} where {missing}{distinct}`, names)
 	if err := tx.QueryRow(ctx, `select count(*) `+from).Scan(
 		&out.Different,
@@ -75,17 +75,17 @@ func (t Table) difference(live, rebuilt map[string]any) string {
 	if live == nil {
 		named = rebuilt
 	}
-	what := t.Name + " " + each(t.Key, "/", func(c string) string { return strings.Trim(shown(named[c]), `"`) })
+	what := t.Name + " " + joinEach(t.Key, "/", func(c string) string { return strings.Trim(shown(named[c]), `"`) })
 	switch {
 	case live == nil:
 		return what + ": is missing"
 	case rebuilt == nil:
-		return what + ": is there, but not by the streams"
+		return what + ": is stored, but not in the streams"
 	}
 	var parts []string
 	for _, column := range t.Derived {
 		if !reflect.DeepEqual(live[column], rebuilt[column]) {
-			parts = append(parts, fmt.Sprintf("%s is %s, by the streams %s",
+			parts = append(parts, fmt.Sprintf("%s is %s, the streams give %s",
 				column, shown(live[column]), shown(rebuilt[column])))
 		}
 	}

@@ -15,19 +15,19 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// setup has two tables: what people want beside what was heard of it, and what was heard alone.
+// setup creates two tables: one with user columns and derived columns, one with derived rows only.
 func setup(t *testing.T) (*pgx.Conn, *readmodel.ShadowTables) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), pgtest.Database(t))
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
 	exec(t, conn,
-		`create table wishes (id int primary key, wanted text not null, heard text not null default '')`,
+		`create table workspaces (id int primary key, desired text not null, actual text not null default '')`,
 		`create table facts (a int, b int, text text not null, told int not null default 0, primary key (a, b))`,
-		`insert into wishes values (1, 'tea', 'poured'), (2, 'milk', '')`,
+		`insert into workspaces values (1, 'tea', 'starting'), (2, 'milk', '')`,
 		`insert into facts values (1, 1, 'same', 7), (1, 2, 'real', 7), (2, 1, 'too much', 7)`)
 	tables, err := readmodel.NewShadowTables(t.Context(), conn, []readmodel.Table{
-		{Name: "wishes", Key: []string{"id"}, Derived: []string{"heard"}, UserRows: true},
+		{Name: "workspaces", Key: []string{"id"}, Derived: []string{"actual"}, UserRows: true},
 		{Name: "facts", Key: []string{"a", "b"}, Excluded: []string{"told"}},
 	}, "fillfactor = 60")
 	require.NoError(t, err)
@@ -46,13 +46,13 @@ func exec(t *testing.T, db executor, statements ...string) {
 	}
 }
 
-// rebuilt is what the streams say: the code that fills the tables knows nothing of shadows.
+// rebuilt fills the shadow tables with the code for the live tables.
 func rebuilt(t *testing.T, tables *readmodel.ShadowTables) {
 	t.Helper()
 	tx, err := tables.Begin(t.Context())
 	require.NoError(t, err)
 	exec(t, tx,
-		`insert into wishes values (1, 'tea', 'drunk'), (9, 'unmade', 'heard')`,
+		`insert into workspaces values (1, 'tea', 'running'), (9, 'unknown', 'actual')`,
 		`insert into facts values (1, 1, 'same'), (1, 2, 'should'), (3, 1, 'missing')`)
 	require.NoError(t, tx.Commit(t.Context()))
 	require.NoError(t, tables.Vacuum(t.Context()))
@@ -66,13 +66,13 @@ func TestLiveTablesAreComparedAndReplaced(t *testing.T) {
 		compared, differences, err := tables.Compare(t.Context(), tx, 3)
 		require.NoError(t, err)
 		require.Equal(
-			t, []readmodel.TableComparison{{Name: "wishes", Rows: 2, Different: 1}, {Name: "facts", Rows: 3, Different: 3}},
+			t, []readmodel.TableComparison{{Name: "workspaces", Rows: 2, Different: 1}, {Name: "facts", Rows: 3, Different: 3}},
 			compared,
 		)
 		require.Equal(t, []string{
-			`wishes 1: heard is "poured", by the streams "drunk"`,
-			`facts 1/2: text is "real", by the streams "should"`,
-			`facts 2/1: is there, but not by the streams`,
+			`workspaces 1: actual is "starting", the streams give "running"`,
+			`facts 1/2: text is "real", the streams give "should"`,
+			`facts 2/1: is stored, but not in the streams`,
 		}, differences, "no more than asked for")
 		return tables.Replace(t.Context(), tx)
 	}))
@@ -84,8 +84,8 @@ func TestLiveTablesAreComparedAndReplaced(t *testing.T) {
 		return out
 	}
 	require.Equal(
-		t, []string{"1 tea drunk", "2 milk "},
-		read(`select concat_ws(' ', id, wanted, heard) from `+tables.LiveName("wishes")+` order by id`),
+		t, []string{"1 tea running", "2 milk "},
+		read(`select concat_ws(' ', id, desired, actual) from `+tables.LiveName("workspaces")+` order by id`),
 		"rows are people's",
 	)
 	require.Equal(

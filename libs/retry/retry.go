@@ -1,4 +1,4 @@
-// Package retry repeats what failed, with exponential back-off and jitter. It is the only retry
+// Package retry retries failed operations with exponential back-off and jitter. It is the only retry
 // policy in Lockstep.
 //
 // The first pause of a series is about [Policy.Min]. Each further pause is about twice the one
@@ -62,8 +62,8 @@ func (b *Backoff) Reset() { b.policy.Reset() }
 func (b *Backoff) Wait(ctx context.Context) error { return Sleep(ctx, b.Next()) }
 
 // Do calls attempt until it returns nil, a [Permanent] error, or ctx ends. Before each pause it
-// calls failed, which may be nil. It returns the last error of attempt; a Permanent error is
-// returned without its mark.
+// calls failed, which may be nil. No pause follows an attempt that fails after ctx has ended. Do
+// returns the last error of attempt; a Permanent error is returned without its mark.
 func (p Policy) Do(ctx context.Context, attempt func() error, failed func(err error, pause time.Duration)) error {
 	for b := p.Backoff(); ; {
 		err := attempt()
@@ -72,6 +72,9 @@ func (p Policy) Do(ctx context.Context, attempt func() error, failed func(err er
 		}
 		if permanent, ok := errors.AsType[*permanentError](err); ok {
 			return permanent.error
+		}
+		if ctx.Err() != nil {
+			return errors.Join(err, context.Cause(ctx))
 		}
 		pause := b.Next()
 		if failed != nil {
@@ -83,7 +86,7 @@ func (p Policy) Do(ctx context.Context, attempt func() error, failed func(err er
 	}
 }
 
-// Permanent marks an error that a retry cannot mend.
+// Permanent marks an error that a retry cannot fix.
 func Permanent(err error) error { return &permanentError{err} }
 
 // IsPermanent reports whether err carries the mark of [Permanent].

@@ -64,10 +64,27 @@ func TestDoEndsWithAPermanentErrorAndWithTheContext(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
+func TestFailureAfterTheContextEndedIsNotReportedAsRetried(t *testing.T) {
+	t.Parallel()
+	broken := errors.New("broken")
+	ctx, cancel := context.WithCancel(t.Context())
+	err := retry.Policy{Min: 1, Max: 1}.Do(ctx, func() error {
+		cancel()
+		return broken
+	}, func(error, time.Duration) { t.Error("failed was called without a pause to follow") })
+	require.ErrorIs(t, err, broken)
+	require.ErrorIs(t, err, context.Canceled)
+}
+
 func TestDelayDoublesWithEachFailureUpToMax(t *testing.T) {
 	t.Parallel()
 	policy := retry.Policy{Min: time.Second, Max: 5 * time.Second}
-	for failures, longest := range map[int]time.Duration{1: time.Second, 2: 2 * time.Second, 3: 4 * time.Second, 100: 5 * time.Second} {
+	for failures, longest := range map[int]time.Duration{
+		1:   time.Second,
+		2:   2 * time.Second,
+		3:   4 * time.Second,
+		100: 5 * time.Second,
+	} {
 		delay := policy.Delay(failures)
 		require.LessOrEqual(t, delay, longest)
 		require.GreaterOrEqual(t, delay, longest/2)

@@ -8,11 +8,9 @@ import (
 )
 
 var (
-	// ErrInvalidKey is wrapped by errors about keys of another kind or form. They never quote the
-	// key.
+	// ErrInvalidKey is wrapped by errors about malformed keys. They never quote the key.
 	ErrInvalidKey = errors.New("invalid X25519 nkey")
-	// ErrNotOpened is wrapped when a box was changed, is for somebody else or is not from the
-	// sender expected.
+	// ErrNotOpened is wrapped if the box was modified, or has another recipient or sender.
 	ErrNotOpened = errors.New("sealed box cannot be opened")
 )
 
@@ -36,7 +34,7 @@ func GenerateKey() (Key, error) {
 func ParseKey(seed string) (Key, error) {
 	pair, err := nkeys.FromCurveSeed([]byte(seed))
 	if err != nil {
-		return Key{}, fmt.Errorf("%w: no seed of the form SX…", ErrInvalidKey)
+		return Key{}, fmt.Errorf("%w: not a seed of the form SX…", ErrInvalidKey)
 	}
 
 	return newKey(pair)
@@ -51,13 +49,13 @@ func newKey(pair nkeys.KeyPair) (Key, error) {
 	return Key{pair: pair, public: public}, nil
 }
 
-// Public is the key to hand out: recipients are named by it, senders are checked against it.
+// Public returns the public key. It names recipients and verifies senders.
 func (k Key) Public() string { return k.public }
 
 // Seed is the private key in the form that [ParseKey] reads.
 func (k Key) Seed() (Value, error) {
 	if k.pair == nil {
-		return Value{}, fmt.Errorf("%w: it is empty", ErrInvalidKey)
+		return Value{}, fmt.Errorf("%w: the key is empty", ErrInvalidKey)
 	}
 
 	seed, err := k.pair.Seed()
@@ -74,8 +72,8 @@ func (k Key) String() string { return k.public }
 // GoString keeps %#v from printing the private key.
 func (k Key) GoString() string { return k.public }
 
-// Seal encrypts the plaintext so that only the recipient can open it and knows that the sender
-// sealed it. Two seals of the same differ. A box is 44 bytes longer than the plaintext.
+// Seal encrypts the plaintext so that only the recipient can open it and knows that the sender sealed it. Sealing
+// the same plaintext twice gives different boxes. A box is 44 bytes longer than the plaintext.
 func Seal(plaintext []byte, recipientPublic string, sender Key) ([]byte, error) {
 	if err := checkParties(recipientPublic, sender); err != nil {
 		return nil, fmt.Errorf("seal: %w", err)
@@ -109,7 +107,7 @@ func checkParties(public string, own Key) error {
 	}
 
 	if !nkeys.IsValidPublicCurveKey(public) {
-		return fmt.Errorf("%w: the other side's is no public key of the form X…", ErrInvalidKey)
+		return fmt.Errorf("%w: the public key is not of the form X…", ErrInvalidKey)
 	}
 
 	return nil

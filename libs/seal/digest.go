@@ -9,15 +9,13 @@ import (
 	"fmt"
 )
 
-// digestDomain keeps a digest from meaning anything where the same key were used for something
-// else.
+// digestDomain is the domain separation prefix of the HMAC input.
 const digestDomain = "lockstep.dev/seal/values/v1\x00"
 
 // ErrInvalidDigestKey is wrapped by errors about digest keys that are not 32 bytes in hexadecimal.
 var ErrInvalidDigestKey = errors.New("invalid digest key")
 
-// DigestKey makes digests. Whoever has it can try guesses against a digest; it stays with who makes
-// them.
+// DigestKey is the HMAC key of digests. Keep it secret: its holder can brute-force short values.
 type DigestKey struct {
 	secret Value
 }
@@ -45,9 +43,8 @@ func ParseDigestKey(text string) (DigestKey, error) {
 // Encode is the key as text to be stored.
 func (k DigestKey) Encode() Value { return NewValue(hex.EncodeToString([]byte(k.secret.text))) }
 
-// Digest is 64 characters of hexadecimal that are the same exactly when key and values are the
-// same: HMAC-SHA256 over the values in one canonical form. It panics with an empty key, which would
-// be no secret.
+// Digest returns the HMAC-SHA256 of the values' canonical encoding, as 64 hexadecimal characters. It panics if the
+// key is empty, which would not be a secret.
 func Digest(key DigestKey, values Values) string {
 	if key.secret.text == "" {
 		panic("seal: digest with an empty key")

@@ -4,8 +4,8 @@ import (
 	"lockstep.internal/schemas/gen/errcode"
 )
 
-// Request is what a dispatcher asks on `lockstep.<cell>.secret.<agent>.<workspace>`, as JSON: for
-// the values of the Secret that its desired event names with this digest.
+// Request is the JSON body of a dispatcher's request on `lockstep.<cell>.secret.<agent>.<workspace>`: for the
+// values of the Secret that its desired event references with this digest.
 type Request struct {
 	// Name of the Secret.
 	Name string `json:"name"`
@@ -13,20 +13,20 @@ type Request struct {
 	Digest string `json:"digest"`
 }
 
-// Reply answers a [Request], as JSON: with a box, or with an error. The box is what [Values.Seal]
-// makes of all values, named as in the Secret, with the label [Request.Label], for the agent's key;
-// so a box cannot be passed off as another workspace's, or an older one as a newer.
+// Reply is the JSON reply to a [Request]: a box or an error. The box contains all values of the Secret by key. It is
+// sealed with [Values.Seal] for the agent's key, with the label [Request.Label]. The label binds the box to a
+// workspace and a digest.
 type Reply struct {
 	Box   []byte      `json:"box,omitempty"`
 	Error *ReplyError `json:"error,omitempty"`
 }
 
-// ReplyError says why there are no values.
+// ReplyError is the error of a rejected request.
 type ReplyError struct {
 	Code errcode.Code `json:"code"`
 	// Message is a sentence for the user.
 	Message string `json:"message"`
 }
 
-// Label is what the answer's box is tied to.
+// Label returns the label of the reply's box.
 func (r Request) Label(workspace string) string { return "secret/" + workspace + "/" + r.Digest }

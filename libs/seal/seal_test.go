@@ -12,6 +12,7 @@ import (
 	"go.uber.org/goleak"
 	"go.yaml.in/yaml/v3"
 
+	"lockstep.internal/libs/logkey"
 	"lockstep.internal/libs/seal"
 )
 
@@ -125,7 +126,9 @@ func TestValuesAreBoundToTheirLabel(t *testing.T) {
 	_, err = seal.OpenValues(box, "w/1", state.Public(), state)
 	require.ErrorIs(t, err, seal.ErrNotOpened)
 
-	for _, foreign := range []string{"", "hunter2", "\x00\x00\x00\x00\x00\x00\x00\x03w/1x", "\xff\xff\xff\xff\xff\xff\xff\xff"} {
+	for _, foreign := range []string{
+		"", "hunter2", "\x00\x00\x00\x00\x00\x00\x00\x03w/1x", "\xff\xff\xff\xff\xff\xff\xff\xff",
+	} {
 		box, err := seal.Seal([]byte(foreign), agent.Public(), state)
 		require.NoError(t, err)
 		_, err = seal.OpenValues(box, "w/1", state.Public(), agent)
@@ -155,7 +158,7 @@ func TestDigest(t *testing.T) {
 		digest := seal.Digest(k, values)
 		require.Len(t, digest, 64)
 		require.Equal(t, digest, seal.Digest(k, values))
-		require.NotEqual(t, digest, seal.Digest(seal.GenerateDigestKey(), values), "without the key nothing can be tried")
+		require.NotEqual(t, digest, seal.Digest(seal.GenerateDigestKey(), values), "another key gives another digest")
 		require.NotContains(t, seen, digest, "values %d", i)
 		seen[digest] = i
 	}
@@ -210,8 +213,12 @@ func TestValuesAreNotPrinted(t *testing.T) {
 		fmt.Fprintf(&out, verb, holder)
 	}
 
-	for _, logger := range []*slog.Logger{slog.New(slog.NewJSONHandler(&out, nil)), slog.New(slog.NewTextHandler(&out, nil))} {
-		logger.Info("x", "v", v, "p", &v, "values", values, "holder", holder)
+	for _, logger := range []*slog.Logger{
+		slog.New(slog.NewJSONHandler(&out, nil)), slog.New(slog.NewTextHandler(&out, nil)),
+	} {
+		for _, value := range []any{v, &v, values, holder} {
+			logger.Info("x", slog.Any(logkey.Key, value))
+		}
 	}
 
 	for _, encode := range []func(any) ([]byte, error){json.Marshal, yaml.Marshal} {

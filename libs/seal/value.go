@@ -13,10 +13,10 @@ type Value struct {
 	text string
 }
 
-// NewValue hides the text.
+// NewValue returns a Value that holds the text.
 func NewValue(text string) Value { return Value{text} }
 
-// Reveal is the text itself: for the place that uses it, never for one that shows it.
+// Reveal returns the text. Never log or print it.
 func (v Value) Reveal() string { return v.text }
 
 // String hides the value.
@@ -33,11 +33,11 @@ func (v Value) Format(state fmt.State, _ rune) {
 // LogValue hides the value from slog.
 func (v Value) LogValue() slog.Value { return slog.StringValue(placeholder) }
 
-// MarshalJSON hides the value. There is no UnmarshalJSON: what was encoded is lost, on purpose.
+// MarshalJSON hides the value. There is no UnmarshalJSON: the encoding is not reversible on purpose.
 func (v Value) MarshalJSON() ([]byte, error) { return []byte(`"` + placeholder + `"`), nil }
 
 // MarshalText hides the value from encoders of text, YAML and XML.
 func (v Value) MarshalText() ([]byte, error) { return []byte(placeholder), nil }
 
-// Values are the named secrets of one thing. A nil and an empty one are the same.
+// Values maps names to secret values. Nil equals empty.
 type Values map[string]Value

@@ -8,9 +8,8 @@ import (
 	"slices"
 )
 
-// ErrWrongLabel is returned when a box was opened but was sealed for another place; see
-// [Values.Seal].
-var ErrWrongLabel = errors.New("sealed values belong elsewhere")
+// ErrWrongLabel means that the box was sealed with another label; see [Values.Seal].
+var ErrWrongLabel = errors.New("sealed values have another label")
 
 // Seal seals the values together with a label that says what they belong to, such as workspace and
 // revision.
@@ -34,7 +33,7 @@ func OpenValues(box []byte, label, senderPublic string, recipient Key) (Values, 
 
 	sealedFor, rest, ok := cutString(plaintext)
 	if !ok {
-		return nil, fmt.Errorf("%w: it holds no values", ErrNotOpened)
+		return nil, fmt.Errorf("%w: the content is not an encoding of values", ErrNotOpened)
 	}
 
 	if sealedFor != label {
@@ -49,8 +48,8 @@ func OpenValues(box []byte, label, senderPublic string, recipient Key) (Values, 
 	return values, nil
 }
 
-// appendValues writes the one encoding of values: names in byte order, each name and value with its
-// length before it, so that no two different maps give the same bytes.
+// appendValues appends the canonical encoding of values: names in byte order, each name and value with its length
+// before it, so that no two different maps give the same bytes.
 func appendValues(to []byte, values Values) []byte {
 	for _, name := range slices.Sorted(maps.Keys(values)) {
 		to = appendString(to, name)
@@ -60,7 +59,7 @@ func appendValues(to []byte, values Values) []byte {
 	return to
 }
 
-// parseValues undoes appendValues; it refuses every other encoding.
+// parseValues decodes the canonical encoding and rejects others.
 func parseValues(from []byte) (Values, bool) {
 	values := make(Values)
 	before, first := "", true

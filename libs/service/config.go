@@ -20,7 +20,7 @@ type Config struct {
 	OnReady func(addrs map[string]string) `yaml:"-"`
 }
 
-// DefaultConfig listens for operators on the given address and drains for 25 s.
+// DefaultConfig returns a configuration with the ops listener on the address and a drain timeout of 25 s.
 func DefaultConfig(opsListen string) Config {
 	ops := DefaultListener(opsListen)
 	ops.MaxBody = 64 * config.KiB
@@ -71,7 +71,10 @@ func (l Listener) Validate() []error {
 	if _, _, err := net.SplitHostPort(l.Listen); err != nil {
 		errs = append(errs, config.Invalid("listen", "%q is not host:port, such as 127.0.0.1:8080 or :8080", l.Listen))
 	}
-	for key, timeout := range map[string]time.Duration{"read_header_timeout": l.ReadHeaderTimeout, "idle_timeout": l.IdleTimeout} {
+	for key, timeout := range map[string]time.Duration{
+		"read_header_timeout": l.ReadHeaderTimeout,
+		"idle_timeout":        l.IdleTimeout,
+	} {
 		if timeout <= 0 {
 			errs = append(errs, config.Invalid(key, "%s is not a positive duration", timeout))
 		}
@@ -91,7 +94,7 @@ func (t TLS) Enabled() bool { return t.CertFile != "" || t.KeyFile != "" }
 // Validate checks that both certificate and key are set and readable.
 func (t TLS) Validate() []error {
 	if (t.CertFile == "") != (t.KeyFile == "") {
-		return []error{config.Invalid("", "cert_file and key_file come together")}
+		return []error{config.Invalid("", "set cert_file and key_file together")}
 	}
 	if t.ClientCAFile != "" && !t.Enabled() {
 		return []error{config.Invalid("client_ca_file", "has no effect without cert_file and key_file")}

@@ -76,9 +76,9 @@ func (s *status) text() string {
 
 // health keeps the status of all parts, logs changes and sets the metric.
 type health struct {
-	logger *slog.Logger
-	ready  *prometheus.GaugeVec
-	done   func() // called once, when all parts are ready for the first time
+	logger       *slog.Logger
+	ready        *prometheus.GaugeVec
+	onFirstReady func() // called once, when all parts are ready for the first time
 
 	mu       sync.Mutex
 	names    []string
@@ -89,7 +89,7 @@ type health struct {
 
 func newHealth(logger *slog.Logger, metrics prometheus.Registerer, parts []Part, done func()) (*health, error) {
 	h := &health{
-		logger: logger, done: done, parts: make(map[string]*status, len(parts)),
+		logger: logger, onFirstReady: done, parts: make(map[string]*status, len(parts)),
 		ready: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "lockstep_part_ready", Help: "Whether a part of the service is ready.",
 		}, []string{"part"}),
@@ -139,7 +139,7 @@ func (h *health) change(name string, apply func(*status)) {
 	first := h.evaluate(s)
 	h.mu.Unlock()
 	if first {
-		h.done()
+		h.onFirstReady()
 	}
 }
 

@@ -72,7 +72,7 @@ func TestListenerServesTLSAndReloadsItsCertificate(t *testing.T) {
 	}
 	require.Equal(t, "first", name())
 
-	// Half of a rotation: the pair does not match, the old one stays in use.
+	// During a rotation certificate and key do not match: the old pair stays in use.
 	key, err := os.ReadFile(cfg.TLS.KeyFile)
 	require.NoError(t, err)
 	authority.Issue(t, folder, "second")
@@ -209,10 +209,21 @@ func TestValidateConfig(t *testing.T) {
 		"TLS": {func(c *service.Config) {
 			c.Ops.TLS = service.TLS{CertFile: certFile, KeyFile: keyFile, ClientCAFile: authority.CAFile}
 		}, nil},
-		"many":     {func(c *service.Config) { *c = service.Config{} }, []string{"drain_timeout", "ops.listen", "ops.read_header_timeout", "ops.idle_timeout", "ops.max_header", "ops.max_concurrent_streams"}},
-		"half":     {func(c *service.Config) { c.Ops.TLS.CertFile = certFile }, []string{"ops.tls: cert_file and key_file come together"}},
-		"mismatch": {func(c *service.Config) { c.Ops.TLS = service.TLS{CertFile: otherCert, KeyFile: keyFile} }, []string{"ops.tls: cannot load the certificate"}},
-		"CA alone": {func(c *service.Config) { c.Ops.TLS.ClientCAFile = authority.CAFile }, []string{"ops.tls.client_ca_file (LOCKSTEP_OPS_TLS_CLIENT_CA_FILE"}},
+		"many": {func(c *service.Config) {
+			*c = service.Config{}
+		}, []string{
+			"drain_timeout", "ops.listen", "ops.read_header_timeout", "ops.idle_timeout", "ops.max_header",
+			"ops.max_concurrent_streams",
+		}},
+		"half": {
+			func(c *service.Config) { c.Ops.TLS.CertFile = certFile }, []string{"ops.tls: set cert_file and key_file together"},
+		},
+		"mismatch": {func(c *service.Config) {
+			c.Ops.TLS = service.TLS{CertFile: otherCert, KeyFile: keyFile}
+		}, []string{"ops.tls: cannot load the certificate"}},
+		"CA alone": {func(c *service.Config) {
+			c.Ops.TLS.ClientCAFile = authority.CAFile
+		}, []string{"ops.tls.client_ca_file (LOCKSTEP_OPS_TLS_CLIENT_CA_FILE"}},
 		"no CA": {func(c *service.Config) {
 			c.Ops.TLS = service.TLS{CertFile: certFile, KeyFile: keyFile, ClientCAFile: "/no"}
 		}, []string{"client_ca_file: read CA certificates"}},
@@ -231,9 +242,9 @@ func TestValidateConfig(t *testing.T) {
 				require.NoError(t, err)
 				return
 			}
-			var faults config.Faults
-			require.ErrorAs(t, err, &faults)
-			require.Len(t, faults, len(tc.want), err.Error())
+			var problems config.Problems
+			require.ErrorAs(t, err, &problems)
+			require.Len(t, problems, len(tc.want), err.Error())
 			for _, want := range tc.want {
 				require.Contains(t, err.Error(), want)
 			}

@@ -11,13 +11,14 @@ import (
 	"slices"
 	"syscall"
 
-	_ "golang.org/x/crypto/x509roots/fallback" // certificate authorities where the system has none, as in an image made from scratch
+	// CA certificates for images without any, such as those made from scratch.
+	_ "golang.org/x/crypto/x509roots/fallback"
 
 	"lockstep.internal/libs/config"
 	"lockstep.internal/libs/fault"
 )
 
-// Main is the whole of a cmd/x. It loads the configuration from file, environment and flags,
+// Main runs a program. It loads the configuration from file, environment and flags,
 // answers --help and similar flags, runs main, and exits with the status of its error. SIGTERM or
 // SIGINT cancels the context of main; a second signal ends the process at once.
 //
@@ -40,10 +41,9 @@ type Process struct {
 	Exit    func(status int) // ends the process at once, on the second signal
 }
 
-// Execute is Main for a process that is given, and returns the exit status: 0 for success and for a
-// answered question, 2 for an invalid configuration, else the status of package fault.
-// --check-ready asks the instance that runs with the same configuration whether it is ready: 0 when
-// it is, 1 when not.
+// Execute is Main with an explicit process. It returns the exit status: 0 for success and for printed output, 2 for
+// an invalid configuration, else the status of package fault. --check-ready asks the instance that runs with the
+// same configuration whether it is ready: 0 if so, 1 if not.
 func Execute[C any](process Process, program config.Program, defaults C, main func(context.Context, C) error) int {
 	if program.Version == "" {
 		program.Version = Version()
@@ -52,7 +52,8 @@ func Execute[C any](process Process, program config.Program, defaults C, main fu
 	program.Switches = append(slices.Clone(program.Switches), config.Switch{
 		Flag: "check-ready",
 		On:   &checkReady,
-		Help: "check whether the instance with the same configuration on this machine is ready, and exit with status 0 if so; for health checks of containers",
+		Help: "check whether the instance with the same configuration on this machine is ready, " +
+			"and exit with status 0 if so; for health checks of containers",
 	})
 	warnings, err := config.Load(
 		&cfg, program, config.Input{Args: process.Args, Environ: process.Environ, Stdout: process.Stdout},
@@ -66,7 +67,7 @@ func Execute[C any](process Process, program config.Program, defaults C, main fu
 	for _, warning := range warnings {
 		report("warning: %s", warning)
 	}
-	if errors.Is(err, config.ErrAnswered) {
+	if errors.Is(err, config.ErrPrinted) {
 		return 0
 	}
 	if err != nil {
@@ -81,7 +82,7 @@ func Execute[C any](process Process, program config.Program, defaults C, main fu
 	defer cancel(nil)
 	done := make(chan struct{})
 	defer close(done)
-	go forward(process, cancel, done)
+	go handleSignals(process, cancel, done)
 	if err := main(ctx, cfg); err != nil && (ctx.Err() == nil || !errors.Is(err, context.Canceled)) {
 		report("%v", err)
 		return fault.ExitCode(err)
@@ -89,8 +90,8 @@ func Execute[C any](process Process, program config.Program, defaults C, main fu
 	return 0
 }
 
-// forward turns the first signal into a cancellation and the second into the end.
-func forward(process Process, cancel context.CancelCauseFunc, done <-chan struct{}) {
+// handleSignals cancels the context at the first signal and exits at the second.
+func handleSignals(process Process, cancel context.CancelCauseFunc, done <-chan struct{}) {
 	select {
 	case s := <-process.Signals:
 		cancel(fmt.Errorf("signal: %s", s)) //nolint:err113 // a cause for the log
@@ -111,7 +112,7 @@ func forward(process Process, cancel context.CancelCauseFunc, done <-chan struct
 // version is set when a release is linked (-X lockstep.internal/libs/service.version=v1.2.3).
 var version string //nolint:gochecknoglobals // only the linker writes it
 
-// Version is that of the running program: as linked in, else as the Go tool recorded it.
+// Version returns the version set by the linker, or else the module version from the build info.
 func Version() string {
 	if version != "" {
 		return version

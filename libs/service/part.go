@@ -26,9 +26,9 @@ type Part struct {
 	// the part stays ready. An error makes the part not ready and restarts it after 0.1 s to 30 s;
 	// a [Permanent] error ends the service.
 	Run func(ctx context.Context, part *Handle) error
-	// Check returns why the part is not ready, nil when it is. It is called about once a second and
-	// must return when ctx ends. A part with Run and Check is ready when both say so. A [Degraded]
-	// error is shown and leaves the part ready.
+	// Check returns nil if the part is ready, and the reason otherwise. It is called about once a second and must
+	// return when ctx ends. A part with Run and Check is ready when Run has called Ready and Check returns nil. A
+	// [Degraded] error is shown and leaves the part ready.
 	Check func(ctx context.Context) error
 }
 
@@ -63,7 +63,7 @@ func (h *Handle) DrainContext() context.Context { return h.drain }
 // Listener returns the listener that Listen opened, nil without Listen.
 func (h *Handle) Listener() net.Listener { return h.listener }
 
-// Permanent marks an error that a restart cannot mend: the service ends with it.
+// Permanent marks an error that a restart cannot fix: the service ends with it.
 func Permanent(err error) error { return retry.Permanent(err) }
 
 // Degraded marks an error of Check that is shown but leaves the part ready.

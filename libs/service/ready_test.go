@@ -52,7 +52,7 @@ func TestCheckReadyAsksTheRunningInstance(t *testing.T) {
 
 	close(open)
 	<-p.ready
-	// An address that means all of the machine's is asked on the one that is always there.
+	// A wildcard address is checked on the loopback address.
 	for _, address := range []string{p.addrs["ops"], ":" + port, "0.0.0.0:" + port, "localhost:" + port} {
 		status, stdout, stderr = checkReady(t, "--ops-listen="+address)
 		require.Equal(t, 0, status, stderr)

@@ -9,9 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// An image from scratch has no certificate authorities: without the ones that are linked in, no TLS
-// connection of a service to a public name would be trusted. The system's are read once in a
-// process, so a child of its own looks at them.
+// Images built from scratch have no CA certificates, so they are linked into the binary. A process reads the
+// system's once, so the test starts a child process.
 func TestLinkedRootCertificatesAreUsed(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("SSL_CERT_FILE") == os.DevNull {

@@ -31,9 +31,8 @@ const (
 	opsName = "ops"
 )
 
-// ReadyMessage is the message of the log entry when all parts are ready for the first time, with
-// the attribute "addresses". It tells a program that started the service what [Config.OnReady]
-// tells one that contains it.
+// ReadyMessage is the message of the log entry when all parts are ready for the first time, with the attribute
+// "addresses". Parent processes can wait for it; callers in the same process use [Config.OnReady].
 const ReadyMessage = "the service is ready"
 
 // Options of Run. All fields are required.
@@ -173,7 +172,7 @@ func (r *run) close() {
 }
 
 func (r *run) onReady() {
-	r.logger.Info(ReadyMessage, slog.Any("addresses", r.addrs))
+	r.logger.Info(ReadyMessage, slog.Any(logkey.Addresses, r.addrs))
 	if r.options.Config.OnReady != nil {
 		r.options.Config.OnReady(maps.Clone(r.addrs))
 	}
@@ -186,7 +185,7 @@ func (r *run) run(ctx context.Context) error {
 	defer watchers.Wait()
 	defer stopChecks()
 
-	r.logger.InfoContext(ctx, "listening", slog.Any("addresses", r.addrs))
+	r.logger.InfoContext(ctx, "listening", slog.Any(logkey.Addresses, r.addrs))
 	go r.supervise(r.ops)
 	if r.options.Config.OnListen != nil {
 		r.options.Config.OnListen(maps.Clone(r.addrs))
@@ -210,7 +209,7 @@ func (r *run) run(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		r.logger.InfoContext(ctx, "draining", slog.String(logkey.Reason, context.Cause(ctx).Error()),
-			slog.Duration("timeout", r.options.Config.DrainTimeout))
+			slog.Duration(logkey.Timeout, r.options.Config.DrainTimeout))
 	case failure = <-r.failed:
 		r.logger.ErrorContext(ctx, "stopping after a permanent error", logkey.Error(failure))
 	}

@@ -21,7 +21,7 @@ import (
 	"lockstep.internal/schemas/gen/errcode"
 )
 
-const patience = time.Minute
+const timeout = time.Minute
 
 // process is a service that runs.
 type process struct {
@@ -35,7 +35,7 @@ type process struct {
 	client  *http.Client
 }
 
-// start runs the parts; the process has been ended when the test is.
+// start runs the parts; the process ends with the test.
 func start(t *testing.T, change func(*service.Config), parts ...service.Part) *process {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -66,17 +66,17 @@ func start(t *testing.T, change func(*service.Config), parts ...service.Part) *p
 	return p
 }
 
-// says waits until /readyz holds the text.
-func (p *process) says(want string) {
+// waitForReport waits until /readyz contains the text.
+func (p *process) waitForReport(want string) {
 	p.t.Helper()
 	require.Eventually(p.t, func() bool {
 		_, body := get(p.t, p.client, "http://"+p.addrs["ops"]+"/readyz", "")
 		return strings.Contains(body, want)
-	}, patience, time.Millisecond, want)
+	}, timeout, time.Millisecond, want)
 }
 
-// until is a part that is ready, and records its end.
-func until(name string, ended *record, uses ...string) service.Part {
+// recordingPart is ready at once and records when it stops.
+func recordingPart(name string, ended *record, uses ...string) service.Part {
 	part := service.Func(name, func(ctx context.Context) error {
 		<-ctx.Done()
 		ended.add(name)
@@ -104,26 +104,30 @@ func TestFailedPartReportsTheReasonAndRestarts(t *testing.T) {
 		select {
 		case <-heal:
 		default:
-			return errors.New("the database is away")
+			return errors.New("the database is unavailable")
 		}
 		part.Ready()
 		<-ctx.Done()
 		return ctx.Err()
-	}}, service.Part{Name: "late", StartAfter: []string{"flaky"}, Run: func(ctx context.Context, part *service.Handle) error {
-		part.Ready()
-		<-ctx.Done()
-		return nil
-	}})
-	p.says("not ready\n")
-	p.says("[no] flaky: the database is away")
-	p.says("[no] late: waits for flaky")
+	}}, service.Part{
+		Name:       "late",
+		StartAfter: []string{"flaky"},
+		Run: func(ctx context.Context, part *service.Handle) error {
+			part.Ready()
+			<-ctx.Done()
+			return nil
+		},
+	})
+	p.waitForReport("not ready\n")
+	p.waitForReport("[no] flaky: the database is unavailable")
+	p.waitForReport("[no] late: waits for flaky")
 	require.Eventually(
-		t, func() bool { return count(t, p.metrics, "lockstep_part_restarts_total", "flaky") >= 2 }, patience,
+		t, func() bool { return count(t, p.metrics, "lockstep_part_restarts_total", "flaky") >= 2 }, timeout,
 		time.Millisecond,
 	)
 	close(heal)
 	<-p.ready
-	p.says("[ok] late")
+	p.waitForReport("[ok] late")
 	p.cancel()
 	require.NoError(t, <-p.ended)
 	require.NotContains(t, p.log.String(), "ended with an error")
@@ -149,7 +153,7 @@ func TestPermanentErrorEndsTheService(t *testing.T) {
 	p := start(
 		t,
 		nil,
-		until("other", ended),
+		recordingPart("other", ended),
 		service.Part{Name: "broken", StartAfter: []string{"other"}, Run: func(context.Context, *service.Handle) error {
 			return fmt.Errorf(
 				"migrate: %w",
@@ -190,8 +194,9 @@ func TestPartsStopInOrder(t *testing.T) {
 	t.Parallel()
 	ended := &record{}
 	p := start(
-		t, nil, until("database", ended), until("nats", ended), until("outbox", ended, "database", "nats"),
-		until("api", ended, "outbox", "database"),
+		t, nil, recordingPart("database", ended), recordingPart("nats", ended),
+		recordingPart("outbox", ended, "database", "nats"),
+		recordingPart("api", ended, "outbox", "database"),
 	)
 	<-p.ready
 	p.cancel()
@@ -204,7 +209,7 @@ func TestDrainTimeoutNamesTheParts(t *testing.T) {
 	t.Parallel()
 	ended := &record{}
 	cut := make(chan struct{})
-	p := start(t, func(cfg *service.Config) { cfg.DrainTimeout = 20 * time.Millisecond }, until("quick", ended),
+	p := start(t, func(cfg *service.Config) { cfg.DrainTimeout = 20 * time.Millisecond }, recordingPart("quick", ended),
 		service.Part{Name: "slow", StopBefore: []string{"quick"}, Run: func(ctx context.Context, part *service.Handle) error {
 			part.Ready()
 			<-ctx.Done()
@@ -217,7 +222,7 @@ func TestDrainTimeoutNamesTheParts(t *testing.T) {
 	err := <-p.ended
 	<-cut
 	require.Equal(t, errcode.DeadlineExceeded, fault.CodeOf(err))
-	require.ErrorContains(t, err, "not drained within 20ms: quick, slow", "quick was kept for slow")
+	require.ErrorContains(t, err, "not drained within 20ms: quick, slow", "quick waits for slow, which uses it")
 }
 
 func TestChecksSetReadiness(t *testing.T) {
@@ -229,14 +234,14 @@ func TestChecksSetReadiness(t *testing.T) {
 		t, nil,
 		service.Part{Name: "postgres", Check: func(context.Context) error { mu.Lock(); defer mu.Unlock(); return reply }},
 	)
-	p.says("[no] postgres: no route to host")
+	p.waitForReport("[no] postgres: no route to host")
 	set(service.Degraded(errors.New("slow")))
 	<-p.ready
-	p.says("ready\n[!!] postgres: slow")
+	p.waitForReport("ready\n[!!] postgres: slow")
 	set(nil)
-	p.says("[ok] postgres (since")
+	p.waitForReport("[ok] postgres (since")
 	set(errors.New("gone"))
-	p.says("[no] postgres: gone")
+	p.waitForReport("[no] postgres: gone")
 	require.NoError(t, testutil.GatherAndCompare(p.metrics, strings.NewReader(`
 # HELP lockstep_part_ready Whether a part of the service is ready.
 # TYPE lockstep_part_ready gauge
@@ -249,7 +254,7 @@ func TestServiceWithoutPartsIsReady(t *testing.T) {
 	t.Parallel()
 	p := start(t, nil)
 	<-p.ready
-	p.says("ready\n")
+	p.waitForReport("ready\n")
 	code, body := get(t, p.client, "http://"+p.addrs["ops"]+"/", "")
 	require.Equal(t, 200, code)
 	require.Contains(t, body, "/metrics")

@@ -97,7 +97,7 @@ func TestServiceIsConfiguredServesAndDrains(t *testing.T) {
 	go func() {
 		status <- service.Execute(service.Process{
 			Args: []string{"--config", file}, Environ: []string{"LOCKSTEP_DRAIN_TIMEOUT=1m"},
-			Stdout: io.Discard, Stderr: log, Signals: signals, Exit: func(int) { t.Error("left at once") },
+			Stdout: io.Discard, Stderr: log, Signals: signals, Exit: func(int) { t.Error("exited at the first signal") },
 		}, config.Program{Name: "lockstep-greeter"}, defaults, greeterMain(log, entered, release))
 	}()
 	addrs := <-ready
@@ -117,13 +117,13 @@ func TestServiceIsConfiguredServesAndDrains(t *testing.T) {
 	require.Contains(t, body, "[ok] worker")
 	_, body = get(t, client, "http://"+addrs["ops"]+"/metrics", "")
 	for _, metric := range []string{
-		`lockstep_build_info{go_version=`, `lockstep_part_ready{part="api"} 1`, `lockstep_http_request_duration_seconds_count{code="404",listener="api",method="get"} 1`, "go_goroutines",
+		`lockstep_build_info{go_version=`, `lockstep_part_ready{part="api"} 1`,
+		`lockstep_http_request_duration_seconds_count{code="404",listener="api",method="get"} 1`, "go_goroutines",
 	} {
 		require.Contains(t, body, metric)
 	}
 
-	// A request is in hand when the signal comes: it is served to its end, and the ops listener
-	// says in the meantime that no more are welcome.
+	// A request in flight at the signal completes. Meanwhile the ops listener reports that the service is not ready.
 	answered := make(chan string, 1)
 	slow, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+addrs["api"]+"/greet/slow", http.NoBody)
 	require.NoError(t, err)
@@ -143,7 +143,7 @@ func TestServiceIsConfiguredServesAndDrains(t *testing.T) {
 		code, body := get(t, client, "http://"+addrs["ops"]+"/readyz", "application/json")
 		var report service.Report
 		return code == 503 && json.Unmarshal([]byte(body), &report) == nil && report.Draining
-	}, patience, time.Millisecond)
+	}, timeout, time.Millisecond)
 	close(release)
 	require.Equal(t, "good day slow", <-answered)
 	require.Equal(t, 0, <-status)
@@ -164,13 +164,26 @@ func TestExecuteStatus(t *testing.T) {
 		stdout string
 		stderr []string
 	}{
-		"success":          {nil, boom(nil), 0, "", nil},
-		"fault":            {nil, boom(fmt.Errorf("open: %w", fault.New(errcode.Unavailable, "gone"))), 13, "", []string{"greeter: open: unavailable: gone"}},
-		"unknown error":    {nil, boom(errors.New("boom")), 1, "", []string{"greeter: boom"}},
-		"version":          {[]string{"--version"}, nil, 0, "greeter v7\n", nil},
-		"help":             {[]string{"--help"}, nil, 0, "--api-tls-cert-file", nil},
-		"two config fault": {[]string{"--greeting=", "--drain-timeout=x"}, nil, 2, "", []string{"greeting (LOCKSTEP_GREETING, --greeting): is empty", `drain_timeout (LOCKSTEP_DRAIN_TIMEOUT, --drain-timeout): "x" is not a duration`}},
-		"unknown flag":     {[]string{"--greting=x"}, nil, 2, "", []string{"did you mean --greeting?"}},
+		"success": {nil, boom(nil), 0, "", nil},
+		"fault": {
+			nil,
+			boom(fmt.Errorf("open: %w", fault.New(errcode.Unavailable, "gone"))),
+			13,
+			"",
+			[]string{"greeter: open: unavailable: gone"},
+		},
+		"unknown error": {nil, boom(errors.New("boom")), 1, "", []string{"greeter: boom"}},
+		"version":       {[]string{"--version"}, nil, 0, "greeter v7\n", nil},
+		"help":          {[]string{"--help"}, nil, 0, "--api-tls-cert-file", nil},
+		"two config fault": {
+			[]string{"--greeting=", "--drain-timeout=x"},
+			nil, 2, "",
+			[]string{
+				"greeting (LOCKSTEP_GREETING, --greeting): is empty",
+				`drain_timeout (LOCKSTEP_DRAIN_TIMEOUT, --drain-timeout): "x" is not a duration`,
+			},
+		},
+		"unknown flag": {[]string{"--greting=x"}, nil, 2, "", []string{"did you mean --greeting?"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -191,7 +204,12 @@ func TestSecondSignalExitsAtOnce(t *testing.T) {
 	signals, exits, release := make(chan os.Signal, 2), make(chan int, 1), make(chan struct{})
 	done := make(chan int, 1)
 	go func() {
-		done <- service.Execute(service.Process{Stdout: io.Discard, Stderr: io.Discard, Signals: signals, Exit: func(status int) { exits <- status }},
+		done <- service.Execute(service.Process{
+			Stdout:  io.Discard,
+			Stderr:  io.Discard,
+			Signals: signals,
+			Exit:    func(status int) { exits <- status },
+		},
 			config.Program{Name: "greeter"}, greeterDefaults(), func(ctx context.Context, _ greeterConfig) error {
 				<-ctx.Done()
 				<-release // hangs in its drain

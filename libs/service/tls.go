@@ -9,10 +9,11 @@ import (
 	"time"
 
 	"lockstep.internal/libs/certpool"
+	"lockstep.internal/libs/logkey"
 )
 
-// config reads the files once, to fail early, and then again whenever they change. A nil logger is
-// for a mere check.
+// config reads the files once, to fail early, and then again whenever they change. The logger may be nil when only
+// validating.
 func (t TLS) config(logger *slog.Logger) (*tls.Config, error) {
 	reloader := &certificate{files: t, logger: logger}
 	if err := reloader.load(); err != nil {
@@ -30,8 +31,8 @@ func (t TLS) config(logger *slog.Logger) (*tls.Config, error) {
 	return cfg, nil
 }
 
-// certificate is a key pair that is read again when a file's time changes, so that rotation needs
-// no restart. A pair that cannot be read (half written) leaves the old one in use.
+// certificate is a key pair that is read again when a file's modification time changes, so that rotation needs no
+// restart. If loading fails, the old pair stays in use.
 type certificate struct {
 	files  TLS
 	logger *slog.Logger
@@ -46,7 +47,7 @@ func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	defer c.mu.Unlock()
 	if changed, err := c.stat(); err == nil && changed != c.changed {
 		if err := c.read(); err != nil {
-			c.logger.Error("the new certificate is refused, the old one stays in use", slog.String("error", err.Error()))
+			c.logger.Error("certificate not reloaded, the old one stays in use", logkey.Error(err))
 		}
 	}
 	return c.pair, nil

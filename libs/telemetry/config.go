@@ -9,11 +9,11 @@ import (
 
 // Config is the part `telemetry` of every service's configuration.
 type Config struct {
-	LogLevel     string  `yaml:"log_level" oneof:"debug|info|warn|error" help:"the least severe entries that are logged"`
+	LogLevel     string  `yaml:"log_level" oneof:"debug|info|warn|error" help:"minimum level of logged entries"`
 	LogFormat    string  `yaml:"log_format" oneof:"json|text" help:"how log entries are written to standard error"`
 	OTLPEndpoint string  `yaml:"otlp_endpoint" help:"collector that receives traces, such as http://collector:4317; https for TLS; empty = OTEL_EXPORTER_OTLP_ENDPOINT, and without that no traces"`
 	OTLPProtocol string  `yaml:"otlp_protocol" oneof:"grpc|http/protobuf" help:"protocol of the collector; empty = OTEL_EXPORTER_OTLP_PROTOCOL, else grpc"`
-	SampleRatio  float64 `yaml:"sample_ratio" help:"share of the traces begun here that are exported, from 0 to 1; a trace begun elsewhere goes by its sampled flag"`
+	SampleRatio  float64 `yaml:"sample_ratio" help:"share of the traces started here that are exported, from 0 to 1; traces started elsewhere keep their sampled flag"`
 
 	// Out receives the log. Defaults to standard error.
 	Out io.Writer `yaml:"-"`

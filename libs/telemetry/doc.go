@@ -3,9 +3,9 @@
 // one process.
 //
 // Traces are exported only with telemetry.otlp_endpoint, OTEL_EXPORTER_OTLP_ENDPOINT or
-// OTEL_EXPORTER_OTLP_TRACES_ENDPOINT. Without one, spans still have ids, so the log entries of a
-// request can be found. A collector that is down costs spans, never the service: export errors are
-// logged at most once a minute, and the queue is bounded.
+// OTEL_EXPORTER_OTLP_TRACES_ENDPOINT. Without one, spans still have ids, so the log entries of a request can be
+// found. If the collector is down, spans are dropped and the service is not affected: export errors are logged at
+// most once a minute, and the queue is bounded.
 //
 // The trace travels in NATS headers as W3C traceparent and tracestate (Inject, Extract).
 package telemetry

@@ -6,6 +6,8 @@ import (
 	"log/slog"
 
 	"go.opentelemetry.io/otel/trace"
+
+	"lockstep.internal/libs/logkey"
 )
 
 // NewLogger writes entries to out, as JSON or as text, each with the trace_id and span_id of its
@@ -16,7 +18,7 @@ func NewLogger(cfg Config, service string, out io.Writer) *slog.Logger {
 	if cfg.LogFormat == "text" {
 		handler = slog.NewTextHandler(out, options)
 	}
-	return slog.New(&traceHandler{handler: handler}).With(slog.String("service", service))
+	return slog.New(&traceHandler{handler: handler}).With(slog.String(logkey.Service, service))
 }
 
 func level(name string) slog.Level {
@@ -32,8 +34,8 @@ func level(name string) slog.Level {
 	}
 }
 
-// traceHandler adds the ids at the top level of an entry, whatever group the logger is in: it keeps
-// the steps taken after the first group and repeats them behind the ids.
+// traceHandler adds the trace ids at the top level of an entry. It records the WithGroup and WithAttrs calls after
+// the first group and applies them after the ids.
 type traceHandler struct {
 	handler slog.Handler                      // with everything up to the first group
 	grouped []func(slog.Handler) slog.Handler // from the first group on
@@ -47,8 +49,8 @@ func (h *traceHandler) Handle(ctx context.Context, record slog.Record) error {
 	handler := h.handler
 	if span := trace.SpanContextFromContext(ctx); span.IsValid() {
 		handler = handler.WithAttrs([]slog.Attr{
-			slog.String("trace_id", span.TraceID().String()),
-			slog.String("span_id", span.SpanID().String()),
+			slog.String(logkey.TraceID, span.TraceID().String()),
+			slog.String(logkey.SpanID, span.SpanID().String()),
 		})
 	}
 	for _, step := range h.grouped {

@@ -8,8 +8,8 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 )
 
-// newPropagator carries W3C trace context and no baggage: what callers put into baggage would reach
-// every stream.
+// newPropagator carries W3C trace context and no baggage, because the baggage of callers would be stored in every
+// stream.
 func newPropagator() propagation.TextMapPropagator { return propagation.TraceContext{} }
 
 // Inject writes the trace of ctx into the headers of a message, as traceparent and tracestate. It

@@ -21,18 +21,18 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Options say whose telemetry it is. All fields but Service are optional.
+// Options identify the service. All fields but Service are optional.
 type Options struct {
 	Service string // name of the service: state
 	Version string
 	Out     io.Writer                // receives the log; defaults to the configuration's
 	Getenv  func(name string) string // reads the standard OTEL_ variables; defaults to os.Getenv
-	// Exporter receives the spans instead of what the configuration says, for tests.
+	// Exporter replaces the configured exporter, for tests.
 	Exporter sdktrace.SpanExporter
 }
 
-// Telemetry is what a service hands to its parts. The fields are never nil and safe for concurrent
-// use.
+// Telemetry contains the logger, the tracer and the metrics registry of a service. The fields are never nil and
+// safe for concurrent use.
 type Telemetry struct {
 	Logger     *slog.Logger
 	Traces     trace.TracerProvider
@@ -43,8 +43,8 @@ type Telemetry struct {
 	provider *sdktrace.TracerProvider
 }
 
-// Open makes the telemetry of one service. It reaches for nothing: an error is a mistake in the
-// configuration. Close it to have the last spans sent.
+// Open creates the telemetry of one service. It does not connect, and fails only for an invalid configuration. Call
+// Close to flush the last spans.
 func Open(ctx context.Context, cfg Config, options Options) (*Telemetry, error) {
 	if options.Out == nil {
 		options.Out = cfg.Out
@@ -74,8 +74,8 @@ func Open(ctx context.Context, cfg Config, options Options) (*Telemetry, error) 
 	}, nil
 }
 
-// Close sends the spans that wait, until ctx ends. It is for the end of Main, with a context that
-// outlives the service's own.
+// Close flushes queued spans until ctx ends. It is for the end of Main, with a context that outlives the service's
+// own.
 func (t *Telemetry) Close(ctx context.Context) error {
 	if err := t.provider.Shutdown(ctx); err != nil {
 		return fmt.Errorf("close telemetry: %w", err)
@@ -105,8 +105,8 @@ func (t *Telemetry) Transport(base http.RoundTripper) http.RoundTripper {
 		otelhttp.WithPropagators(t.Propagator))
 }
 
-// Connect traces calls, on handlers and clients. Handlers take over the caller's trace, so serve
-// them only to callers that are trusted to name one.
+// Connect traces calls, on handlers and clients. Handlers continue the caller's trace: use it only for trusted
+// callers.
 func (t *Telemetry) Connect() (connect.Interceptor, error) {
 	interceptor, err := otelconnect.NewInterceptor(
 		otelconnect.WithTracerProvider(t.Traces),
@@ -124,7 +124,7 @@ func newRegistry(options Options) (*prometheus.Registry, error) {
 	registry := prometheus.NewPedanticRegistry()
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "lockstep_build_info",
-		Help: "Always 1; the labels say what runs.",
+		Help: "Always 1; the labels contain the version.",
 		ConstLabels: prometheus.Labels{
 			"service": options.Service, "version": options.Version, "go_version": runtime.Version(),
 		},

@@ -57,6 +57,13 @@ func lines(t *testing.T, log []byte) []map[string]any {
 	return all
 }
 
+// Keys of log entries.
+const (
+	keyA = "a"
+	keyB = "b"
+	keyC = "c"
+)
+
 func TestLogEntriesCarryTheTrace(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
@@ -64,15 +71,8 @@ func TestLogEntriesCarryTheTrace(t *testing.T) {
 	ctx, span := tel.Tracer.Start(t.Context(), "work")
 	defer span.End()
 	tel.Logger.InfoContext(t.Context(), "without")
-	tel.Logger.With(
-		slog.Int("a", 1),
-	).WithGroup(
-		"g",
-	).With(
-		slog.Int("b", 2),
-	).WithGroup(
-		"",
-	).InfoContext(ctx, "with", slog.Int("c", 3))
+	group := tel.Logger.With(slog.Int(keyA, 1)).WithGroup("g").With(slog.Int(keyB, 2))
+	group.WithGroup("").InfoContext(ctx, "with", slog.Int(keyC, 3))
 	tel.Logger.DebugContext(ctx, "too detailed")
 
 	entries := lines(t, log.Bytes())
@@ -90,8 +90,8 @@ func TestLogEntriesCarryTheTrace(t *testing.T) {
 func TestLoggersOfOneGroupDoNotMix(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
-	group := telemetry.NewLogger(telemetry.DefaultConfig(), "state", &log).WithGroup("g").With(slog.Int("a", 1))
-	one, two := group.With(slog.Int("b", 1)), group.With(slog.Int("b", 2))
+	group := telemetry.NewLogger(telemetry.DefaultConfig(), "state", &log).WithGroup("g").With(slog.Int(keyA, 1))
+	one, two := group.With(slog.Int(keyB, 1)), group.With(slog.Int(keyB, 2))
 	one.Info("")
 	two.Info("")
 	entries := lines(t, log.Bytes())
@@ -130,7 +130,10 @@ func TestTraceCrossesNATSHeaders(t *testing.T) {
 	require.Equal(t, received, oteltrace.SpanContextFromContext(telemetry.Extract(t.Context(), canonical)))
 
 	for name, broken := range map[string]nats.Header{
-		"none": nil, "empty": {"traceparent": {}}, "malformed": {"traceparent": {"00-xyz-1-1"}}, "zero": {"traceparent": {"00-00000000000000000000000000000000-0000000000000000-01"}},
+		"none":      nil,
+		"empty":     {"traceparent": {}},
+		"malformed": {"traceparent": {"00-xyz-1-1"}},
+		"zero":      {"traceparent": {"00-00000000000000000000000000000000-0000000000000000-01"}},
 	} {
 		require.False(t, oteltrace.SpanContextFromContext(telemetry.Extract(t.Context(), broken)).IsValid(), name)
 	}
@@ -250,7 +253,7 @@ func TestFailingCollectorLosesSpansOnly(t *testing.T) {
 	_, span := tel.Tracer.Start(t.Context(), "work")
 	span.End()
 	require.NoError(t, tel.Close(t.Context()))
-	require.Contains(t, log.String(), "the collector does not take our spans")
+	require.Contains(t, log.String(), "trace export failed, spans dropped")
 	require.Contains(t, log.String(), `"lost":1`)
 }
 
@@ -331,7 +334,7 @@ func TestOneTraceFromCallerToHandler(t *testing.T) {
 	require.Equal(t, 1, names["GET /plain/{id}"], names)
 }
 
-// keep survives the shutdown that empties the exporter.
+// keep ignores Shutdown, which would reset the exporter.
 type keep struct{ *tracetest.InMemoryExporter }
 
 func (keep) Shutdown(context.Context) error { return nil }

@@ -12,6 +12,8 @@ import (
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+
+	"lockstep.internal/libs/logkey"
 )
 
 func newProvider(
@@ -24,7 +26,7 @@ func newProvider(
 			attribute.String("service.version", options.Version)),
 		resource.WithTelemetrySDK(), resource.WithHost(), resource.WithFromEnv())
 	if err != nil {
-		return nil, fmt.Errorf("describe the service to the collector: %w", err)
+		return nil, fmt.Errorf("create the trace resource: %w", err)
 	}
 	providerOptions := []sdktrace.TracerProviderOption{
 		sdktrace.WithResource(described),
@@ -81,8 +83,8 @@ func newExporter(ctx context.Context, cfg Config, options Options) (sdktrace.Spa
 	}
 }
 
-// quietExporter keeps export errors from the SDK's global error handler: it logs them, at most one
-// a minute, and swallows them.
+// quietExporter keeps export errors from the SDK's global error handler. It logs them, at most one a minute, and
+// returns nil.
 type quietExporter struct {
 	sdktrace.SpanExporter
 
@@ -103,7 +105,7 @@ func (e *quietExporter) ExportSpans(ctx context.Context, spans []sdktrace.ReadOn
 	e.lost += len(spans)
 	if time.Since(e.logged) >= time.Minute {
 		e.logger.WarnContext(
-			ctx, "the collector does not take our spans", slog.Int("lost", e.lost), slog.String("error", err.Error()),
+			ctx, "trace export failed, spans dropped", slog.Int(logkey.Lost, e.lost), logkey.Error(err),
 		)
 		e.logged, e.lost = time.Now(), 0
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// AgentConsumer is a durable pull consumer made for an agent in advance, since agents may not make
-// any.
+// AgentConsumer is a durable pull consumer that the state service creates for an agent, because agents may not
+// create consumers.
 type AgentConsumer struct {
 	Stream string
 	Config jetstream.ConsumerConfig
@@ -32,8 +32,7 @@ func AgentConsumers(cell Cell, agent int64) []AgentConsumer {
 			FilterSubject: filter,
 			DeliverPolicy: jetstream.DeliverAllPolicy,
 			AckPolicy:     jetstream.AckExplicitPolicy,
-			// Agents acknowledge when they have taken a message, so this is how late one comes that
-			// a broken connection lost.
+			// Agents acknowledge on receipt, so AckWait is only the redelivery delay after a broken connection.
 			AckWait:       10 * time.Second,
 			MaxAckPending: 1000,
 			Replicas:      1,
@@ -46,7 +45,7 @@ func AgentConsumers(cell Cell, agent int64) []AgentConsumer {
 	}
 }
 
-// EnsureAgent makes an agent's consumers where they are missing. It changes none that is there.
+// EnsureAgent creates or updates an agent's consumers.
 func EnsureAgent(ctx context.Context, js jetstream.JetStream, cell Cell, agent int64) error {
 	for _, c := range AgentConsumers(cell, agent) {
 		if _, err := js.CreateOrUpdateConsumer(ctx, c.Stream, c.Config); err != nil {

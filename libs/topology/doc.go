@@ -4,10 +4,10 @@
 // tokens are ids or names; [Escape] escapes names, so that a name cannot add a token, a wildcard or
 // a control character.
 //
-// [Streams] declares each stream completely: subjects, retention, sizes. [Ensure] creates and
-// updates them on a server. Every declaration carries [Version] in its metadata, and only a higher
-// version changes a stream, so an old replica cannot revert a newer one. Streams are never deleted.
-// A version that reduces a stream's share drops its oldest messages.
+// [Streams] declares each stream completely: subjects, retention, sizes. [Ensure] creates and updates them on a
+// server. Every declaration carries [Version] in its metadata, and only a higher version changes a stream, so an
+// old replica cannot revert a newer one. Streams are never deleted. Reducing a stream's share drops its oldest
+// messages.
 //
-// Retention is by limits everywhere: a work queue would delete what a replay needs.
+// Retention is by limits everywhere: work-queue retention would delete messages that a replay needs.
 package topology

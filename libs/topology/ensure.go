@@ -9,9 +9,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Ensure creates the streams, and the bucket, that are missing and updates those of a lower
-// [Version]. It may run at any number of replicas at once. The error names the stream; a server
-// that is away is the caller's to wait for.
+// Ensure creates the streams, and the bucket, that are missing and updates those of a lower [Version]. Replicas may
+// call it concurrently. The error names the stream. The caller retries if the server is unavailable.
 func Ensure(ctx context.Context, js jetstream.JetStream, cell Cell, opts Options) error {
 	if err := ValidateCell(string(cell)); err != nil {
 		return err

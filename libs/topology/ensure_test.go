@@ -19,14 +19,13 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const (
-	cell     = topology.Cell("local")
-	patience = time.Minute
+	cell    = topology.Cell("local")
+	timeout = time.Minute
 )
 
 func options() topology.Options { return topology.Options{StorageBytes: 100 << 20} }
 
-// TestStreamsOfAnEarlierVersionAreUpdated begins with what version 1 made: streams whose messages
-// stay for ever.
+// TestStreamsOfAnEarlierVersionAreUpdated starts with streams of version 1, without retention limits.
 func TestStreamsOfAnEarlierVersionAreUpdated(t *testing.T) {
 	t.Parallel()
 	js := natstest.JetStream(t, natstest.Server(t))
@@ -58,7 +57,7 @@ func TestStreamsOfAnEarlierVersionAreUpdated(t *testing.T) {
 		s, err := js.Stream(ctx, stream.Name)
 		require.NoError(t, err)
 		require.Equal(t, strconv.Itoa(topology.Version), s.CachedInfo().Config.Metadata["lockstep.dev/topology"], stream.Name)
-		require.Equal(t, stream.Fading, s.CachedInfo().Config.AllowMsgTTL, stream.Name)
+		require.Equal(t, stream.AllowTTL, s.CachedInfo().Config.AllowMsgTTL, stream.Name)
 	}
 	_, err = js.Publish(ctx, cell.Desired(7, "over"), []byte("running"))
 	require.NoError(t, err)
@@ -69,14 +68,14 @@ func TestStreamsOfAnEarlierVersionAreUpdated(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, err := desired.GetLastMsgForSubject(context.Background(), cell.Desired(7, "over"))
 		return errors.Is(err, jetstream.ErrMsgNotFound)
-	}, patience, 50*time.Millisecond, "nothing of it comes back")
+	}, timeout, 50*time.Millisecond, "the expired message is not republished")
 	_, err = desired.GetLastMsgForSubject(ctx, cell.Desired(7, "kept"))
 	require.NoError(t, err)
 
-	// The history is kept by who writes, and by nobody else.
+	// Only the writer stores the history.
 	log, err := js.Stream(ctx, topology.StreamDesiredLog)
 	require.NoError(t, err)
-	require.Equal(t, uint64(1), log.CachedInfo().State.Msgs, "what was said before")
+	require.Equal(t, uint64(1), log.CachedInfo().State.Msgs, "only the earlier message")
 }
 
 func TestEnsureRelaysCreatesTheBucket(t *testing.T) {
@@ -87,8 +86,7 @@ func TestEnsureRelaysCreatesTheBucket(t *testing.T) {
 		require.NoError(t, topology.Ensure(natstest.Context(t), js, cell, options()))
 		kv, err := js.KeyValue(t.Context(), topology.BucketRelays)
 		require.NoError(t, err)
-		// It is all that a relay asks of a bucket: what it says expires, what is removed leaves
-		// nothing behind.
+		// The bucket supports what relays need: entries that expire, and delete markers.
 		watcher, err := kv.WatchAll(t.Context())
 		require.NoError(t, err)
 		_, err = js.Publish(t.Context(), "$KV.RELAYS.relay.a", nil, jetstream.WithMsgTTL(time.Second))
@@ -103,9 +101,9 @@ func TestEnsureRelaysCreatesTheBucket(t *testing.T) {
 			default:
 				return false
 			}
-		}, patience, time.Millisecond, "it is told that a lease has expired")
+		}, timeout, time.Millisecond, "the watcher receives the expiry of a lease")
 		require.NoError(t, watcher.Stop())
-		require.NoError(t, topology.EnsureRelays(natstest.Context(t), js, options()), "what is there stays")
+		require.NoError(t, topology.EnsureRelays(natstest.Context(t), js, options()), "existing entries are kept")
 		require.NoError(t, js.DeleteKeyValue(t.Context(), topology.BucketRelays))
 	}
 }

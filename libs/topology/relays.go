@@ -9,26 +9,25 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// BucketRelays is the key-value bucket in which relays tell each other what they hold, and
-// StreamRelays the stream that it is. It is in the memory of the servers: what is in it is said
-// again whenever it is made anew.
+// BucketRelays is the key-value bucket in which relays publish their tunnels, and StreamRelays is its stream. It is
+// in memory: relays write their entries again after it is recreated.
 //
-// Whoever may make or change a stream may have it copy every other stream, and write below every
-// subject. Relays talk to strangers and may not: the state service makes it.
+// A user who may create or change streams can read and write everything, through sources and republishing. Relays
+// face untrusted clients, so the state service creates the bucket.
 const (
 	BucketRelays = "RELAYS"
 	StreamRelays = "KV_" + BucketRelays
 )
 
 const (
-	// relaysMarker is how long the bucket tells of a key that has expired.
-	relaysMarker = 15 * time.Second
+	// relaysMarkerTTL is the lifetime of delete markers.
+	relaysMarkerTTL = 15 * time.Second
 	// relaysEntry is the largest entry in bytes, headers included.
 	relaysEntry = 8 << 10
 )
 
-// EnsureRelays makes [BucketRelays] where it is missing, or of a lower [Version]. A server that was
-// started again has lost it.
+// EnsureRelays creates [BucketRelays] if it is missing, and updates it if it has a lower [Version]. A restarted
+// server has lost it.
 func EnsureRelays(ctx context.Context, js jetstream.JetStream, opts Options) error {
 	err := ensure(ctx, js, jetstream.StreamConfig{
 		Name:                   StreamRelays,
@@ -47,7 +46,7 @@ func EnsureRelays(ctx context.Context, js jetstream.JetStream, opts Options) err
 		AllowRollup:            true,
 		DenyDelete:             true,
 		AllowMsgTTL:            true,
-		SubjectDeleteMarkerTTL: relaysMarker,
+		SubjectDeleteMarkerTTL: relaysMarkerTTL,
 		Metadata:               map[string]string{versionKey: strconv.Itoa(Version)},
 	})
 	if err != nil {

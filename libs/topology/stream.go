@@ -9,7 +9,7 @@ import (
 
 // Version of the declarations below. Raise it with every change of [Streams]; [Ensure] applies only
 // a higher one.
-const Version = 5
+const Version = 6
 
 // MaxMessageSize is the largest message of any stream, headers included, in bytes (1 MiB).
 const MaxMessageSize = 1 << 20
@@ -36,15 +36,15 @@ const (
 	maxConsumers = 100_000
 )
 
-// Stream is the whole declaration of one stream.
+// Stream declares one stream.
 type Stream struct {
 	Name        string
 	Description string
-	// Family whose subjects it captures, all of them.
+	// Family of subjects. The stream captures all of them.
 	Family string
 	// Writer is the service that publishes to it.
 	Writer string
-	// MaxAge of a message; 0 keeps it for ever.
+	// MaxAge of a message; 0 means no limit.
 	MaxAge time.Duration
 	// Share of the cell's storage that the stream may fill, in percent; the server reserves it. All
 	// shares together are 100. At the limit the oldest messages go first, except where DiscardNew
@@ -52,26 +52,21 @@ type Stream struct {
 	Share int
 	// LastPerSubject keeps only the last message of each subject.
 	LastPerSubject bool
-	// DiscardNew refuses new messages at its share instead of dropping old ones: for streams that
-	// are a truth, not a history.
+	// DiscardNew rejects new messages at the limit instead of dropping old ones: for streams that hold current state.
 	DiscardNew bool
-	// Sealed against deletion and purge for ever: a public record.
-	Record bool
+	// DenyDelete denies deletion and purge, for public history.
+	DenyDelete bool
 	// Duplicates is the window in which a repeated Nats-Msg-Id is dropped. Streams that agents
 	// write get the shortest: they carry no message ids.
 	Duplicates time.Duration
-	// Fading lets a message name how long it stays (header Nats-TTL): what is over goes away by
-	// itself.
-	Fading bool
-	// Echo is the family on which the server says each message again once it is stored, to whoever
-	// listens at that moment: what the stream has refused is not heard there. With the message goes
-	// its place on the stream (Nats-Sequence, Nats-Last-Sequence of its subject). No stream
-	// captures it.
-	Echo string
-	// CopyOf is the family whose messages are copied here by their writer, but those that say
-	// nothing new. The server's own copying would not do: it leaves the sequence that the original
-	// expected in the copy, which then is refused as soon as the two streams have counted
-	// differently.
+	// AllowTTL allows a message to set its lifetime in the header Nats-TTL.
+	AllowTTL bool
+	// Republish is the subject family to which the server republishes stored messages, for live subscriptions. A
+	// republished message carries its sequences in headers (Nats-Sequence, Nats-Last-Sequence of its subject). No
+	// stream captures it.
+	Republish string
+	// CopyOf is a family whose messages the writer also publishes here. A republished, unchanged message is not copied.
+	// A mirror or source does not work: it keeps the Nats-Expected-* headers, which then fail.
 	CopyOf string
 }
 
@@ -85,7 +80,7 @@ func Streams() []Stream {
 			MaxAge:      30 * day,
 			Share:       36,
 			Duplicates:  time.Second,
-			Description: "What watchers see in their clusters: the raw facts that read models are rebuilt from.",
+			Description: "Observations of watchers; read models are rebuilt from them.",
 		},
 		{
 			Name:           StreamDesired,
@@ -95,8 +90,9 @@ func Streams() []Stream {
 			LastPerSubject: true,
 			DiscardNew:     true,
 			Duplicates:     2 * time.Minute,
-			Fading:         true,
-			Description:    "What each workspace shall be, one message per workspace: the whole truth for a starting dispatcher. What is gone for good leaves it.",
+			AllowTTL:       true,
+			Description: "Desired state, one message per workspace. " +
+				"A starting dispatcher reads all; messages of terminated workspaces expire.",
 		},
 		{
 			Name:        StreamDesiredLog,
@@ -106,7 +102,7 @@ func Streams() []Stream {
 			Share:       10,
 			Duplicates:  time.Second,
 			CopyOf:      FamilyDesired,
-			Description: "History of DESIRED, for people: DESIRED is the truth.",
+			Description: "History of DESIRED, for debugging only.",
 		},
 		{
 			Name:        StreamApplied,
@@ -115,7 +111,7 @@ func Streams() []Stream {
 			MaxAge:      30 * day,
 			Share:       8,
 			Duplicates:  time.Second,
-			Description: "What became of each desired revision.",
+			Description: "Results of applying desired revisions.",
 		},
 		{
 			Name:           StreamControl,
@@ -125,7 +121,7 @@ func Streams() []Stream {
 			LastPerSubject: true,
 			DiscardNew:     true,
 			Duplicates:     2 * time.Minute,
-			Description:    "What agents are told: their configuration, and requests for full resyncs.",
+			Description:    "Configuration of agents, and requests for full resyncs.",
 		},
 		{
 			Name:        StreamWorkspaces,
@@ -133,7 +129,7 @@ func Streams() []Stream {
 			Writer:      "state",
 			MaxAge:      400 * day,
 			Share:       10,
-			Record:      true,
+			DenyDelete:  true,
 			Duplicates:  2 * time.Minute,
 			Description: "The public history of workspaces.",
 		},
@@ -143,18 +139,18 @@ func Streams() []Stream {
 			Writer:      "deploys",
 			MaxAge:      400 * day,
 			Share:       9,
-			Record:      true,
+			DenyDelete:  true,
 			Duplicates:  2 * time.Minute,
-			Echo:        FamilyDeployLive,
-			Description: "The public history of rollouts: when each began, how it ended, once.",
+			Republish:   FamilyDeployLive,
+			Description: "Public history of rollouts: when each started and how it ended, exactly once.",
 		},
 		{
 			Name: StreamSinks, Family: FamilySink, Writer: "deploys", MaxAge: 30 * day, Share: 1, Duplicates: time.Second,
-			Description: "Facts about deploys that one sink shall deliver again, because somebody asked for it.",
+			Description: "Facts about rollouts that an operator requested to redeliver to one sink.",
 		},
 		{
 			Name: StreamAgents, Family: FamilyAgent, Writer: "relay", MaxAge: 90 * day, Share: 4, Duplicates: 2 * time.Minute,
-			Description: "Which replicas of which agents were connected to a relay, and who asked what of them through it.",
+			Description: "Agent connections, and audit records of relayed requests.",
 		},
 		{
 			Name:           StreamDirectory,
@@ -164,7 +160,8 @@ func Streams() []Stream {
 			LastPerSubject: true,
 			DiscardNew:     true,
 			Duplicates:     2 * time.Minute,
-			Description:    "Organizations, groups, projects, users, memberships and agents: the last word on each, which every other service keeps a copy of.",
+			Description: "Organizations, groups, projects, users, memberships, agents and keys: the latest entry of each. " +
+				"Every service keeps a copy.",
 		},
 		{
 			Name:        StreamDead,
@@ -216,16 +213,16 @@ func (s Stream) Config(cell Cell, opts Options) jetstream.StreamConfig {
 		MaxMsgsPerSubject: -1,
 		Duplicates:        s.Duplicates,
 		AllowDirect:       true,
-		AllowMsgTTL:       s.Fading,
-		DenyDelete:        s.Record,
-		DenyPurge:         s.Record,
+		AllowMsgTTL:       s.AllowTTL,
+		DenyDelete:        s.DenyDelete,
+		DenyPurge:         s.DenyDelete,
 		Metadata:          map[string]string{versionKey: strconv.Itoa(Version)},
 	}
 	if s.LastPerSubject {
 		cfg.MaxMsgsPerSubject = 1
 	}
-	if s.Echo != "" {
-		cfg.RePublish = &jetstream.RePublish{Source: cell.All(s.Family), Destination: cell.All(s.Echo)}
+	if s.Republish != "" {
+		cfg.RePublish = &jetstream.RePublish{Source: cell.All(s.Family), Destination: cell.All(s.Republish)}
 	}
 	if s.DiscardNew {
 		cfg.Discard = jetstream.DiscardNew

@@ -10,9 +10,8 @@ import (
 // Root is the first token of every subject.
 const Root = "lockstep"
 
-// RevisionHeader is the header of what a service tells of things it owns: a decimal number that
-// grows with each message of a subject, whatever becomes of the stream or of the service's
-// database.
+// RevisionHeader is the header with a message's revision: a decimal number that increases per subject, even after a
+// restore of the stream or of the service's database.
 const RevisionHeader = "Lockstep-Revision"
 
 // Families of subjects: the token after the cell.
@@ -32,19 +31,18 @@ const (
 	FamilySecret     = "secret"
 )
 
-// TokenWorkload follows the agent in the subjects of workloads whose rollouts are followed: other
-// than those of workspaces, so that nobody need read both.
+// TokenWorkload follows the agent id in the subjects of tracked workloads, so that consumers can tell them from the
+// objects of workspaces.
 const TokenWorkload = "workload"
 
-// TokenCluster stands where other subjects of observations have their agent, in those of what is
-// decided about a whole cluster: no agent can write there.
+// TokenCluster replaces the agent id in the subjects of events about whole clusters. No agent may publish there.
 const TokenCluster = "cluster"
 
 // Cell builds the subjects of one cell: one NATS system and one PostgreSQL. It is a DNS label, see
 // [ValidateCell].
 type Cell string
 
-// ValidateCell says what is wrong with a cell's name, or nil.
+// ValidateCell returns an error if the cell name is not a DNS label.
 func ValidateCell(name string) error {
 	if name == "" || len(name) > 63 || name[0] == '-' || name[len(name)-1] == '-' {
 		return fmt.Errorf("cell %q: must be a DNS label of 1 to 63 characters", name)
@@ -63,31 +61,26 @@ func (c Cell) Prefix(family string) string { return Root + "." + string(c) + "."
 // All matches every subject of a family.
 func (c Cell) All(family string) string { return c.Prefix(family) + ".>" }
 
-// Observed is the subject of observations of one object. Pods and ReplicaSets travel under their
-// owner's subject. A cluster-scoped object has namespace "".
+// Observed is the subject of observations of one object. Pods and ReplicaSets use their owner's subject. A
+// cluster-scoped object has namespace "".
 func (c Cell) Observed(agent int64, kind, namespace, name string) string {
 	return c.agent(FamilyObserved, agent) + "." + Escape(kind) + "." + namespaceToken(namespace) + "." + Escape(name)
 }
 
-// ObservedWorkload is the subject of observations of one workload whose rollouts are followed, and
-// of what keeps its revisions.
+// ObservedWorkload is the subject of observations of one tracked workload and of its ReplicaSets or
+// ControllerRevisions.
 func (c Cell) ObservedWorkload(agent int64, kind, namespace, name string) string {
-	return c.agent(FamilyObserved, agent) + "." + TokenWorkload + "." + Escape(
-		kind,
-	) + "." + namespaceToken(
-		namespace,
-	) + "." + Escape(
-		name,
-	)
+	workload := Escape(kind) + "." + namespaceToken(namespace) + "." + Escape(name)
+	return c.agent(FamilyObserved, agent) + "." + TokenWorkload + "." + workload
 }
 
-// ObservedResync is the subject of an agent's resync begins and ends.
+// ObservedResync is the subject of an agent's resync_begun and resync_ended events.
 func (c Cell) ObservedResync(agent int64) string { return c.agent(FamilyObserved, agent) + ".resync" }
 
 // ObservedTick is the subject of an agent's ticks.
 func (c Cell) ObservedTick(agent int64) string { return c.agent(FamilyObserved, agent) + ".tick" }
 
-// ObservedRejected is the subject of what an agent could not observe.
+// ObservedRejected is the subject of objects that a watcher could not report.
 func (c Cell) ObservedRejected(agent int64) string {
 	return c.agent(FamilyObserved, agent) + ".rejected"
 }
@@ -98,26 +91,26 @@ func (c Cell) ObservedClusterReleased(cluster string) string {
 	return c.Prefix(FamilyObserved) + "." + TokenCluster + "." + Escape(cluster) + ".released"
 }
 
-// ObservedClusters matches everything that is decided about whole clusters.
+// ObservedClusters matches all events about whole clusters.
 func (c Cell) ObservedClusters() string { return c.Prefix(FamilyObserved) + "." + TokenCluster + ".>" }
 
 // ObservedAgent matches everything one agent observes.
 func (c Cell) ObservedAgent(agent int64) string { return c.agent(FamilyObserved, agent) + ".>" }
 
-// Desired is the subject of one workspace's desired truth.
+// Desired is the subject of one workspace's desired state.
 func (c Cell) Desired(agent int64, workspace string) string {
 	return c.agent(FamilyDesired, agent) + "." + Escape(workspace)
 }
 
-// DesiredLog is the subject of the history of one workspace's desired truth.
+// DesiredLog is the subject of the history of one workspace's desired state.
 func (c Cell) DesiredLog(agent int64, workspace string) string {
 	return c.agent(FamilyDesiredLog, agent) + "." + Escape(workspace)
 }
 
-// DesiredAgent matches the desired truth of every workspace of one agent.
+// DesiredAgent matches the desired state of every workspace of one agent.
 func (c Cell) DesiredAgent(agent int64) string { return c.agent(FamilyDesired, agent) + ".*" }
 
-// Applied is the subject of what became of one workspace's desired revisions.
+// Applied is the subject of one workspace's apply results.
 func (c Cell) Applied(agent int64, workspace string) string {
 	return c.agent(FamilyApplied, agent) + "." + Escape(workspace)
 }
@@ -128,13 +121,19 @@ func (c Cell) AppliedAgent(agent int64) string { return c.agent(FamilyApplied, a
 // ControlConfig is the subject of an agent's configuration.
 func (c Cell) ControlConfig(agent int64) string { return c.agent(FamilyControl, agent) + ".config" }
 
-// ControlResync is the subject on which an agent is asked for a full resync.
+// ControlResync is the subject of resync requests to an agent.
 func (c Cell) ControlResync(agent int64) string { return c.agent(FamilyControl, agent) + ".resync" }
 
-// ControlAgent matches everything said to one agent.
+// ControlRead is the subject on which the state service reports to an agent how far it has stored OBSERVED.
+func (c Cell) ControlRead(agent int64) string { return c.agent(FamilyControl, agent) + ".read" }
+
+// HeaderReportRead is the NATS header of an observation that asks for a report on [Cell.ControlRead]. Its value is 1.
+const HeaderReportRead = "Lockstep-Report-Read"
+
+// ControlAgent matches all control messages of one agent.
 func (c Cell) ControlAgent(agent int64) string { return c.agent(FamilyControl, agent) + ".*" }
 
-// Secret is the request subject for the sealed secret values of one workspace. It is no stream's.
+// Secret is the request subject for the sealed secret values of one workspace. No stream stores it.
 func (c Cell) Secret(agent int64, workspace string) string {
 	return c.agent(FamilySecret, agent) + "." + Escape(workspace)
 }
@@ -159,38 +158,28 @@ func (c Cell) DeployAll(cluster, namespace, kind, name string) string {
 	return c.deploy(cluster, namespace, kind, name) + ".*"
 }
 
-// Sink is where a fact about a deploy is put that one sink shall deliver again: the subject of the
-// fact below sink.<name>.
+// Sink is the subject of a redelivery request: sink.<name> followed by the fact's subject.
 func (c Cell) Sink(name, subject string) string {
 	return c.Prefix(FamilySink) + "." + Escape(name) + "." + strings.TrimPrefix(subject, Root+"."+string(c)+".")
 }
 
-// SinkAll matches all that one sink shall deliver again.
+// SinkAll matches all redelivery requests of one sink.
 func (c Cell) SinkAll(name string) string { return c.Prefix(FamilySink) + "." + Escape(name) + ".>" }
 
 func (c Cell) deploy(cluster, namespace, kind, name string) string {
-	return c.Prefix(
-		FamilyDeploy,
-	) + "." + Escape(
-		cluster,
-	) + "." + namespaceToken(
-		namespace,
-	) + "." + Escape(
-		kind,
-	) + "." + Escape(
-		name,
-	)
+	workload := Escape(kind) + "." + Escape(name)
+	return c.Prefix(FamilyDeploy) + "." + Escape(cluster) + "." + namespaceToken(namespace) + "." + workload
 }
 
-// AgentConnected is the subject of what says that a replica of an agent has connected to a relay.
+// AgentConnected is the subject of connected events of an agent.
 func (c Cell) AgentConnected(agent int64) string { return c.agent(FamilyAgent, agent) + ".connected" }
 
-// AgentDisconnected is the subject of what says that it is connected no more.
+// AgentDisconnected is the subject of disconnected events of an agent.
 func (c Cell) AgentDisconnected(agent int64) string {
 	return c.agent(FamilyAgent, agent) + ".disconnected"
 }
 
-// AgentRequests is the subject of who asked what of an agent through relays.
+// AgentRequests is the subject of audit records of an agent.
 func (c Cell) AgentRequests(agent int64) string { return c.agent(FamilyAgent, agent) + ".requests" }
 
 // ControlConfigs matches the configuration of every agent.
@@ -201,8 +190,7 @@ func (c Cell) Directory(kind, id string) string {
 	return c.Prefix(FamilyDirectory) + "." + Escape(kind) + "." + Escape(id)
 }
 
-// Dead is where a service puts a message that it cannot process: the original subject below
-// dead.<service>.
+// Dead is the subject of a dead letter: dead.<service> followed by the original subject.
 func (c Cell) Dead(service, subject string) string {
 	return c.Prefix(FamilyDead) + "." + Escape(service) + "." + strings.TrimPrefix(subject, Root+"."+string(c)+".")
 }
@@ -218,14 +206,14 @@ func namespaceToken(namespace string) string {
 	return Escape(namespace)
 }
 
-// Subject is a subject taken apart. Tokens are unescaped and follow the family.
+// Subject is a parsed subject. Tokens are unescaped and follow the family.
 type Subject struct {
 	Cell   Cell
 	Family string
 	Tokens []string
 }
 
-// Parse takes a subject apart. It refuses what no [Cell] could have built, wildcards included.
+// Parse parses a subject. It rejects subjects that [Cell] cannot build, including wildcards.
 func Parse(subject string) (Subject, error) {
 	parts := strings.Split(subject, ".")
 	if len(parts) < 4 || parts[0] != Root {
@@ -245,14 +233,13 @@ func Parse(subject string) (Subject, error) {
 	return Subject{Cell: Cell(parts[1]), Family: parts[2], Tokens: tokens}, nil
 }
 
-// Agent is the agent whose subject it is: the first key token of observed, desired, applied,
-// control, secret and agent subjects. This token, and nothing a message says, is an agent's
-// identity, since the server lets each agent publish below its own only.
+// Agent returns the agent id: the first key token of observed, desired, applied, control, secret and agent
+// subjects. Only this token identifies the agent, because the server allows each agent only its own subjects.
 func (s Subject) Agent() (int64, error) {
 	switch s.Family {
 	case FamilyObserved, FamilyDesired, FamilyDesiredLog, FamilyApplied, FamilyControl, FamilySecret, FamilyAgent:
 	default:
-		return 0, fmt.Errorf("family %q: its subjects belong to no agent", s.Family)
+		return 0, fmt.Errorf("subjects of family %q have no agent", s.Family)
 	}
 	id, err := strconv.ParseInt(s.Tokens[0], 10, 64)
 	if err != nil || id <= 0 || strconv.FormatInt(id, 10) != s.Tokens[0] {
@@ -263,9 +250,9 @@ func (s Subject) Agent() (int64, error) {
 
 const upperHex = "0123456789ABCDEF"
 
-// Escape makes any string one subject token: dots, wildcards, percent signs, spaces, control
-// characters and bytes that are no valid UTF-8 become %XX. Ordinary Kubernetes names without dots
-// are unchanged. An empty string becomes "%".
+// Escape encodes a string as one subject token: dots, wildcards, percent signs, spaces, control characters and
+// bytes that are not valid UTF-8 become %XX. Ordinary Kubernetes names without dots are unchanged. An empty string
+// becomes "%".
 func Escape(token string) string {
 	if token == "" {
 		return "%"
@@ -296,8 +283,7 @@ func Escape(token string) string {
 
 func special(c byte) bool { return c == '.' || c == '*' || c == '>' || c == '%' }
 
-// Unescape undoes [Escape]. It refuses what Escape cannot have made, so that every string has one
-// spelling.
+// Unescape decodes a token. It rejects non-canonical encodings.
 func Unescape(token string) (string, error) {
 	if token == "%" {
 		return "", nil
@@ -319,7 +305,7 @@ func Unescape(token string) (string, error) {
 		i += 2
 	}
 	if Escape(b.String()) != token {
-		return "", fmt.Errorf("token %q: is not in its one escaped form", token)
+		return "", fmt.Errorf("token %q: not in canonical escaped form", token)
 	}
 	return b.String(), nil
 }

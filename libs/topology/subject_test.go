@@ -13,18 +13,22 @@ func TestSubjects(t *testing.T) {
 	t.Parallel()
 	cell := topology.Cell("eu-1")
 	for want, got := range map[string]string{
-		"lockstep.eu-1.observed.7.deployment.ws-7-a.a":             cell.Observed(7, "deployment", "ws-7-a", "a"),
-		"lockstep.eu-1.observed.7.namespace._.ws%2Ea":              cell.Observed(7, "namespace", "", "ws.a"),
-		"lockstep.eu-1.observed.7.resync":                          cell.ObservedResync(7),
-		"lockstep.eu-1.observed.cluster.a%2Eb.released":            cell.ObservedClusterReleased("a.b"),
-		"lockstep.eu-1.desired.7.w":                                cell.Desired(7, "w"),
-		"lockstep.eu-1.agent.7.connected":                          cell.AgentConnected(7),
-		"lockstep.eu-1.agent.7.disconnected":                       cell.AgentDisconnected(7),
-		"lockstep.eu-1.agent.7.requests":                           cell.AgentRequests(7),
-		"lockstep.eu-1.control.*.config":                           cell.ControlConfigs(),
-		"lockstep.eu-1.workspace.3.w.state_changed":                cell.Workspace(3, "w", "state_changed"),
-		"lockstep.eu-1.dead.state.observed.7.deployment.ws-7-a.a":  cell.Dead("state", "lockstep.eu-1.observed.7.deployment.ws-7-a.a"),
-		"lockstep.eu-1.directory.membership.project:3%2E1 escaped": strings.ReplaceAll(cell.Directory("membership", "project:3.1 escaped"), "%20", " "),
+		"lockstep.eu-1.observed.7.deployment.ws-7-a.a":  cell.Observed(7, "deployment", "ws-7-a", "a"),
+		"lockstep.eu-1.observed.7.namespace._.ws%2Ea":   cell.Observed(7, "namespace", "", "ws.a"),
+		"lockstep.eu-1.observed.7.resync":               cell.ObservedResync(7),
+		"lockstep.eu-1.observed.cluster.a%2Eb.released": cell.ObservedClusterReleased("a.b"),
+		"lockstep.eu-1.desired.7.w":                     cell.Desired(7, "w"),
+		"lockstep.eu-1.agent.7.connected":               cell.AgentConnected(7),
+		"lockstep.eu-1.agent.7.disconnected":            cell.AgentDisconnected(7),
+		"lockstep.eu-1.agent.7.requests":                cell.AgentRequests(7),
+		"lockstep.eu-1.control.*.config":                cell.ControlConfigs(),
+		"lockstep.eu-1.workspace.3.w.state_changed":     cell.Workspace(3, "w", "state_changed"),
+		"lockstep.eu-1.dead.state.observed.7.deployment.ws-7-a.a": cell.Dead(
+			"state", "lockstep.eu-1.observed.7.deployment.ws-7-a.a",
+		),
+		"lockstep.eu-1.directory.membership.project:3%2E1 escaped": strings.ReplaceAll(
+			cell.Directory("membership", "project:3.1 escaped"), "%20", " ",
+		),
 	} {
 		require.Equal(t, want, got)
 	}
@@ -45,7 +49,11 @@ func TestParseInvertsTheBuilders(t *testing.T) {
 
 func TestParseRejectsInvalidSubjects(t *testing.T) {
 	t.Parallel()
-	for _, subject := range []string{"", "lockstep", "lockstep.local.observed", "other.local.observed.7", "lockstep.Local.observed.7", "lockstep.local.observed.*", "lockstep.local.observed.>", "lockstep.local.observed.%2", "lockstep.local.observed.%41", "lockstep.local.observed..x"} {
+	for _, subject := range []string{
+		"", "lockstep", "lockstep.local.observed", "other.local.observed.7",
+		"lockstep.Local.observed.7", "lockstep.local.observed.*", "lockstep.local.observed.>", "lockstep.local.observed.%2",
+		"lockstep.local.observed.%41", "lockstep.local.observed..x",
+	} {
 		_, err := topology.Parse(subject)
 		require.Error(t, err, subject)
 	}

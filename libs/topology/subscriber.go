@@ -10,14 +10,14 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Subscriber is a reader of DEPLOYS outside of Lockstep, with a durable pull consumer of its own
-// that is made for it in advance, since it may not make any.
+// Subscriber is an external reader of DEPLOYS with its own durable pull consumer, which is created for it because
+// it may not create consumers.
 type Subscriber struct {
 	// Name is a DNS label.
 	Name string
 	// Filter is the subjects that it gets, as [Cell.DeployFilter] returns it.
 	Filter string
-	// Since leaves out what was stored before. Zero: everything the stream has.
+	// Since is the start time. Zero means all stored messages.
 	Since time.Time
 }
 
@@ -26,8 +26,7 @@ const (
 	// fact.
 	deployTokens = 5
 	maxFilter    = 512
-	// subscriberAckWait is how late a fact comes again that a subscriber has taken and not
-	// acknowledged.
+	// subscriberAckWait is the redelivery delay of an unacknowledged fact.
 	subscriberAckWait = 30 * time.Second
 	subscriberPrefix  = "subscriber-"
 )
@@ -35,9 +34,8 @@ const (
 // SubscriberConsumer is the name of a subscriber's consumer on DEPLOYS.
 func SubscriberConsumer(name string) string { return subscriberPrefix + name }
 
-// Consumer is the configuration of the subscriber's consumer. It is the same whenever it is made,
-// so that a consumer that was lost begins where the first began: what it has acknowledged may come
-// again, and nothing is missing.
+// Consumer returns the configuration of the subscriber's consumer. It is the same every time, so a recreated
+// consumer starts at the same position: facts may be redelivered, but none is missing.
 func (s Subscriber) Consumer() jetstream.ConsumerConfig {
 	cfg := jetstream.ConsumerConfig{
 		Durable:       SubscriberConsumer(s.Name),
@@ -54,7 +52,7 @@ func (s Subscriber) Consumer() jetstream.ConsumerConfig {
 	return cfg
 }
 
-// EnsureSubscriber makes the subscriber's consumer where it is missing.
+// EnsureSubscriber creates or updates the subscriber's consumer.
 func EnsureSubscriber(ctx context.Context, js jetstream.JetStream, s Subscriber) error {
 	if _, err := js.CreateOrUpdateConsumer(ctx, StreamDeploys, s.Consumer()); err != nil {
 		return fmt.Errorf("consumer %s on stream %s: %w", SubscriberConsumer(s.Name), StreamDeploys, err)
@@ -62,7 +60,7 @@ func EnsureSubscriber(ctx context.Context, js jetstream.JetStream, s Subscriber)
 	return nil
 }
 
-// RemoveSubscriber removes the consumer of a subscriber; one that is not there is no error.
+// RemoveSubscriber removes the consumer of a subscriber. A missing consumer is not an error.
 func RemoveSubscriber(ctx context.Context, js jetstream.JetStream, name string) error {
 	err := js.DeleteConsumer(ctx, StreamDeploys, SubscriberConsumer(name))
 	if err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound) {
@@ -71,15 +69,13 @@ func RemoveSubscriber(ctx context.Context, js jetstream.JetStream, name string) 
 	return nil
 }
 
-// SubscriberOf is the name of the subscriber whose consumer on DEPLOYS is called so, and false
-// where it is nobody's.
+// SubscriberOf returns the subscriber's name from the name of a consumer on DEPLOYS, and false for other consumers.
 func SubscriberOf(consumer string) (string, bool) {
 	return strings.CutPrefix(consumer, subscriberPrefix)
 }
 
-// DeployFilter reads which facts somebody wants: subjects of facts with or without lockstep.<cell>
-// in front, with wildcards; empty for all. It returns the whole subject, and an error that says
-// what is wrong with one that is no filter, or could match no fact.
+// DeployFilter parses a subject filter for facts, with or without the prefix lockstep.<cell>, with wildcards; empty
+// means all. It returns the whole subject, and an error if the filter is invalid or could match no fact.
 func (c Cell) DeployFilter(filter string) (string, error) {
 	if filter == "" {
 		return c.All(FamilyDeploy), nil
@@ -106,7 +102,8 @@ func (c Cell) DeployFilter(filter string) (string, error) {
 	}
 	if open := tokens[len(tokens)-1] == ">"; len(tokens) > deployTokens || !open && len(tokens) < deployTokens {
 		return "", fmt.Errorf(
-			"filter %q: matches no fact: give deploy.<cluster>.<namespace>.<kind>.<name>.<fact>, with * for any one of these and > for the rest",
+			"filter %q: matches no fact: give deploy.<cluster>.<namespace>.<kind>.<name>.<fact>, "+
+				"with * for any one of these and > for the rest",
 			filter,
 		)
 	}

@@ -32,8 +32,10 @@ func TestDeployFilters(t *testing.T) {
 		require.Equal(t, want, again)
 	}
 	for _, filter := range []string{
-		">", "*", "*.>", "deploy", "deploy.", "deploy.*", "deploy.*.*.*.*", "deploy.*.*.*.*.*.*", "deploy.*.*.*.*.*.>", "deploy.>.x", "deploy..*.*.*.*", "deploy.* .*.*.*.*",
-		"deploy.a*.*.*.*.*", "deploy.>x", "deploy.%2.*.*.*.*", "deploy.*.*.*.*.\n", "lockstep.other.deploy.>", "lockstep.local.desired.>", "lockstep.*.deploy.>", "lockstep.>", "desired.>",
+		">", "*", "*.>", "deploy", "deploy.", "deploy.*", "deploy.*.*.*.*", "deploy.*.*.*.*.*.*", "deploy.*.*.*.*.*.>",
+		"deploy.>.x", "deploy..*.*.*.*", "deploy.* .*.*.*.*",
+		"deploy.a*.*.*.*.*", "deploy.>x", "deploy.%2.*.*.*.*", "deploy.*.*.*.*.\n", "lockstep.other.deploy.>",
+		"lockstep.local.desired.>", "lockstep.*.deploy.>", "lockstep.>", "desired.>",
 		"deploy_live.>", "deployx.>", "lockstep.local.deploy_live.>", "$JS.>", "deploy." + strings.Repeat("a", 600) + ".>",
 	} {
 		_, err := cell.DeployFilter(filter)
@@ -53,14 +55,14 @@ func FuzzDeployFilter(f *testing.F) {
 	})
 }
 
-func TestStoredMessagesAreHeardOnce(t *testing.T) {
+func TestStoredMessagesAreRepublishedOnce(t *testing.T) {
 	t.Parallel()
 	js := natstest.JetStream(t, natstest.Server(t))
 	require.NoError(t, topology.Ensure(natstest.Context(t), js, cell, options()))
 	live, err := js.Conn().SubscribeSync(cell.All(topology.FamilyDeployLive))
 	require.NoError(t, err)
 	subject := cell.Deploy("c1", "shop", "deployment", "web", "started")
-	for range 3 { // as a detector that repeats itself, and one beside it
+	for range 3 { // as two detectors that publish the same fact repeatedly
 		_, _ = js.Publish(
 			t.Context(), subject, []byte("x"),
 			jetstream.WithExpectLastSequenceForSubject(0, cell.DeployAll("c1", "shop", "deployment", "web")),
@@ -68,12 +70,12 @@ func TestStoredMessagesAreHeardOnce(t *testing.T) {
 	}
 	_, err = js.Publish(t.Context(), cell.Deploy("c1", "shop", "deployment", "web", "completed"), nil)
 	require.NoError(t, err)
-	first, err := live.NextMsg(patience)
+	first, err := live.NextMsg(timeout)
 	require.NoError(t, err)
 	require.Equal(t, "lockstep.local.deploy_live.c1.shop.deployment.web.started", first.Subject)
 	require.Equal(t, subject, first.Header.Get("Nats-Subject"))
 	require.Equal(t, "1", first.Header.Get("Nats-Sequence"))
-	second, err := live.NextMsg(patience)
+	second, err := live.NextMsg(timeout)
 	require.NoError(t, err)
 	require.Equal(t, "lockstep.local.deploy_live.c1.shop.deployment.web.completed", second.Subject)
 }

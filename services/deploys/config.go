@@ -15,13 +15,13 @@ type Config struct {
 	service.Config `yaml:",inline"`
 
 	Telemetry    telemetry.Config   `yaml:"telemetry"`
-	API          service.Listener   `yaml:"api" help:"the API for people: Connect, gRPC and JSON over HTTP"`
+	API          service.Listener   `yaml:"api" help:"the user API: Connect, gRPC and JSON over HTTP"`
 	Cell         CellConfig         `yaml:"cell"`
 	Database     DatabaseConfig     `yaml:"database"`
 	NATS         natsconn.Config    `yaml:"nats"`
 	Ingest       IngestConfig       `yaml:"ingest"`
 	Environments EnvironmentsConfig `yaml:"environments"`
-	SinksFile    string             `yaml:"sinks_file" help:"YAML file with the sinks; empty for the history only"`
+	SinksFile    string             `yaml:"sinks_file" help:"YAML file with the sinks; empty for none"`
 }
 
 // CellConfig names the cell.
@@ -33,7 +33,7 @@ type CellConfig struct {
 type DatabaseConfig struct {
 	URL     config.URL    `yaml:"url" help:"PostgreSQL connection string; or set url_file"`
 	URLFile config.Secret `yaml:"url_file" help:"file with the connection string, if it contains a password"`
-	// MaxConnections of the process.
+	// MaxConnections to PostgreSQL per process.
 	MaxConnections int `yaml:"max_connections" help:"connections; 0 = 10, or pool_max_conns of the connection string"`
 }
 
@@ -61,7 +61,7 @@ func DefaultConfig() Config {
 	}
 }
 
-// Validate returns all faults that the embedded configurations do not check.
+// Validate returns all errors of the configuration. The embedded configurations validate themselves.
 func (c Config) Validate() []error {
 	var errs []error
 	if err := topology.ValidateCell(c.Cell.Name); err != nil {

@@ -15,6 +15,7 @@ import (
 	"lockstep.internal/libs/config"
 	"lockstep.internal/libs/cursor"
 	"lockstep.internal/libs/directory"
+	"lockstep.internal/libs/logkey"
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/natsconn"
 	libpostgres "lockstep.internal/libs/postgres"
@@ -50,13 +51,13 @@ func Main(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return fmt.Errorf("deploys: %w", err)
 	}
-	defer tel.Close(context.WithoutCancel(ctx)) //nolint:errcheck // losing the last spans is no failure
+	defer tel.Close(context.WithoutCancel(ctx)) //nolint:errcheck // only the last spans are lost
 	p, err := assemble(ctx, cfg, tel)
 	if err != nil {
 		return fmt.Errorf("deploys: %w", err)
 	}
 	defer p.pool.Close()
-	defer p.outlets.Close()
+	defer p.catalog.Close()
 	return service.Run(ctx,
 		service.Options{Name: serviceName, Config: cfg.Config, Logger: tel.Logger, Metrics: tel.Metrics}, p.parts()...)
 }
@@ -77,8 +78,8 @@ type process struct {
 	reconcile  chan struct{}
 	reconciler *nats.Reconciler
 	sinks      *sink.Set
-	// outlets deliver for the sinks.
-	outlets *catalog.Sinks
+	// catalog holds the configured sinks.
+	catalog *catalog.Sinks
 	api     service.Part
 }
 
@@ -132,8 +133,8 @@ func (p *process) connect(ctx context.Context) error {
 
 func (p *process) openDirectory(context.Context) error {
 	var err error
-	if p.directory,
-		err = directory.New(directory.Config{Conn: p.conn.Conn, Cell: p.cell, Logger: p.tel.Logger}); err != nil {
+	p.directory, err = directory.New(directory.Config{Conn: p.conn.Conn, Cell: p.cell, Logger: p.tel.Logger})
+	if err != nil {
 		return fmt.Errorf("directory: %w", err)
 	}
 	return nil
@@ -174,11 +175,11 @@ func (p *process) openSinks(context.Context) error {
 			return fmt.Errorf("sinks_file: %w", err)
 		}
 	}
-	if p.outlets, err = catalog.Build(configs); err != nil {
+	if p.catalog, err = catalog.Build(configs); err != nil {
 		return fmt.Errorf("sinks_file: %w", err)
 	}
 	p.sinks, err = sink.New(sink.Config{
-		Cell: p.cell, Pool: p.pool, JetStream: p.js, Logger: p.tel.Logger, Metrics: metrics, Entries: p.outlets.Entries,
+		Cell: p.cell, Pool: p.pool, JetStream: p.js, Logger: p.tel.Logger, Metrics: metrics, Entries: p.catalog.Entries,
 	})
 	if err != nil {
 		return fmt.Errorf("sinks: %w", err)
@@ -226,13 +227,13 @@ func (o observations) Position(ctx context.Context) (at cursor.Position, err err
 func (p *process) rebuild(
 	ctx context.Context, check bool, progress func(sequence, last uint64) error,
 ) (api.Rebuilt, error) {
-	began := time.Now()
+	start := time.Now()
 	out, err := (&rebuild.Rebuild{Reader: p.reader, Progress: progress}).Run(ctx, check)
 	if err != nil {
 		return api.Rebuilt{}, fmt.Errorf("deploys: %w", err)
 	}
-	p.tel.Logger.InfoContext(ctx, "rebuilt the tables", slog.Bool("check", check),
-		slog.Any("differences", out.Differences), slog.Duration("duration", time.Since(began)))
+	p.tel.Logger.InfoContext(ctx, "rebuilt the tables", slog.Bool(logkey.Check, check),
+		slog.Any(logkey.Differences, out.Differences), slog.Duration(logkey.Duration, time.Since(start)))
 	if out.Replaced {
 		select {
 		case p.reconcile <- struct{}{}:
@@ -278,7 +279,7 @@ func (p *process) findStreams(ctx context.Context, _ *service.Handle) error {
 		topology.StreamObserved, topology.StreamDeploys, topology.StreamSinks, topology.StreamDirectory,
 	} {
 		if _, err := p.js.Stream(ctx, name); err != nil {
-			return fmt.Errorf("stream %s, which the service state creates: %w", name, err)
+			return fmt.Errorf("open stream %s, which the service state creates: %w", name, err)
 		}
 	}
 	return nil

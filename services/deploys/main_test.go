@@ -40,10 +40,11 @@ const (
 )
 
 func TestMain(m *testing.M) {
-	pgtest.Main(m, goleak.IgnoreTopFunction("net/http.(*persistConn).writeLoop"), goleak.IgnoreTopFunction("internal/poll.runtime_pollWait"))
+	pgtest.Main(m, goleak.IgnoreTopFunction("net/http.(*persistConn).writeLoop"),
+		goleak.IgnoreTopFunction("internal/poll.runtime_pollWait"))
 }
 
-// fixture is a running service with its own NATS, with the permissions of production, and its own database.
+// fixture is a running service with its own database and its own NATS server, which has the permissions of production.
 type fixture struct {
 	t       *testing.T
 	keys    string
@@ -97,7 +98,7 @@ func (b *fixture) start() {
 	case b.addrs = <-ready:
 	case err := <-ended:
 		ended <- err
-		require.FailNow(b.t, "the service has ended", "%v", err)
+		require.FailNow(b.t, "the service ended", "%v", err)
 	case <-time.After(2 * soon):
 		require.FailNow(b.t, "the service is not ready")
 	}
@@ -115,9 +116,15 @@ func (b *fixture) directory() {
 		data any
 	}{
 		"key/k": {events.TypeDirectoryKey, events.DirectoryKey{
-			KeyID: "k", Algorithm: events.KeyAlgorithmEdDSA, PublicKey: base64.RawURLEncoding.EncodeToString(public), NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour),
+			KeyID:     "k",
+			Algorithm: events.KeyAlgorithmEdDSA,
+			PublicKey: base64.RawURLEncoding.EncodeToString(public),
+			NotBefore: now.Add(-time.Hour),
+			NotAfter:  now.Add(time.Hour),
 		}},
-		"user/5":         {events.TypeDirectoryUser, events.DirectoryUser{UserID: 5, Admin: true, State: events.UserStateActive}},
+		"user/5": {
+			events.TypeDirectoryUser, events.DirectoryUser{UserID: 5, Admin: true, State: events.UserStateActive},
+		},
 		"user/6":         {events.TypeDirectoryUser, events.DirectoryUser{UserID: 6, State: events.UserStateActive}},
 		"user/8":         {events.TypeDirectoryUser, events.DirectoryUser{UserID: 8, State: events.UserStateActive}},
 		"organization/1": {events.TypeDirectoryOrganization, events.DirectoryOrganization{OrganizationID: 1}},
@@ -140,7 +147,13 @@ func (b *fixture) directory() {
 func (b *fixture) publish(js jetstream.JetStream, subject, kind, source string, data any) {
 	b.t.Helper()
 	b.events++
-	e, err := event.New(event.Attributes{Type: kind, Source: source, Subject: "s", ID: fmt.Sprint(b.events), Time: time.Now()}, data)
+	e, err := event.New(event.Attributes{
+		Type:    kind,
+		Source:  source,
+		Subject: "s",
+		ID:      fmt.Sprint(b.events),
+		Time:    time.Now(),
+	}, data)
 	require.NoError(b.t, err)
 	msg, err := event.Encode(e, subject)
 	require.NoError(b.t, err)
@@ -152,22 +165,49 @@ func (b *fixture) publish(js jetstream.JetStream, subject, kind, source string, 
 func (b *fixture) observe(generation, version, updated int) {
 	b.t.Helper()
 	at := time.Now().UTC()
-	b.publish(b.watcher, cell.ObservedWorkload(7, "daemonset", "kube", "log"), events.TypeObservedWorkload, event.AgentSource(string(cell), 7, "watcher"), events.ObservedWorkload{
-		Object: events.ObjectMeta{
-			ClusterUID: "cluster", Namespace: "kube", Name: "log", UID: "u", ResourceVersion: fmt.Sprint(version), Verb: events.VerbUpserted, UpdateType: events.UpdateTypePartial,
-			ObservedAt: at, CreatedAt: &at, FirstSeen: version == 1,
-		},
-		Kind: events.WorkloadKindDaemonset, Generation: generation, ObservedGeneration: generation, TemplateGeneration: generation, SpecReplicas: new(3), HasStatus: true,
-		Strategy: "RollingUpdate", Replicas: 3, UpdatedReplicas: updated, ReadyReplicas: updated, AvailableReplicas: updated, UnavailableReplicas: 3 - updated,
-		Template: &events.PodTemplate{Digest: fmt.Sprint("d", generation), Images: []events.TemplateImage{{Container: "c", Image: fmt.Sprint("i:", generation)}}},
-	})
+	b.publish(b.watcher, cell.ObservedWorkload(7, "daemonset", "kube", "log"), events.TypeObservedWorkload,
+		event.AgentSource(string(cell), 7, "watcher"), events.ObservedWorkload{
+			Object: events.ObjectMeta{
+				ClusterUID:      "cluster",
+				Namespace:       "kube",
+				Name:            "log",
+				UID:             "u",
+				ResourceVersion: fmt.Sprint(version),
+				Verb:            events.VerbUpserted,
+				UpdateType:      events.UpdateTypePartial,
+				ObservedAt:      at, CreatedAt: &at, FirstSeen: version == 1,
+			},
+			Kind:                events.WorkloadKindDaemonset,
+			Generation:          generation,
+			ObservedGeneration:  generation,
+			TemplateGeneration:  generation,
+			SpecReplicas:        new(3),
+			HasStatus:           true,
+			Strategy:            "RollingUpdate",
+			Replicas:            3,
+			UpdatedReplicas:     updated,
+			ReadyReplicas:       updated,
+			AvailableReplicas:   updated,
+			UnavailableReplicas: 3 - updated,
+			Template: &events.PodTemplate{
+				Digest: fmt.Sprint("d", generation),
+				Images: []events.TemplateImage{{Container: "c", Image: fmt.Sprint("i:", generation)}},
+			},
+		})
 }
 
-func (b *fixture) client(user int64, admin bool) (deploysv1connect.RolloutServiceClient, deploysv1connect.OperationServiceClient) {
+func (b *fixture) client(
+	user int64, admin bool,
+) (deploysv1connect.RolloutServiceClient, deploysv1connect.OperationServiceClient) {
 	b.t.Helper()
 	now := time.Now()
 	token, err := access.Sign(b.private, "k", access.Grant{
-		Issuer: access.Issuer(cell), Audience: []string{"deploys"}, UserID: user, Admin: admin, IssuedAt: now, ExpiresAt: now.Add(access.TokenLifetime),
+		Issuer:    access.Issuer(cell),
+		Audience:  []string{"deploys"},
+		UserID:    user,
+		Admin:     admin,
+		IssuedAt:  now,
+		ExpiresAt: now.Add(access.TokenLifetime),
 	})
 	require.NoError(b.t, err)
 	transport := &http.Transport{}
@@ -175,7 +215,8 @@ func (b *fixture) client(user int64, admin bool) (deploysv1connect.RolloutServic
 	bearer := &http.Client{Transport: authorized{transport, token}}
 	options := connect.WithInterceptors(fault.NewInterceptor(nil))
 	url := "http://" + b.addrs["api"]
-	return deploysv1connect.NewRolloutServiceClient(bearer, url, options), deploysv1connect.NewOperationServiceClient(bearer, url, options)
+	return deploysv1connect.NewRolloutServiceClient(bearer, url, options),
+		deploysv1connect.NewOperationServiceClient(bearer, url, options)
 }
 
 type authorized struct {
@@ -196,19 +237,19 @@ func TestRolloutFromObservationToAPI(t *testing.T) {
 	reader, operations := b.client(6, false)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*soon)
 	defer cancel()
-	watching, err := reader.WatchRollouts(ctx, connect.NewRequest(&deploysv1.WatchRolloutsRequest{}))
+	watch, err := reader.WatchRollouts(ctx, connect.NewRequest(&deploysv1.WatchRolloutsRequest{}))
 	require.NoError(t, err)
-	defer watching.Close()
+	defer watch.Close()
 	b.observe(1, 1, 3)
 	b.observe(2, 2, 1)
-	require.True(t, watching.Receive(), "%v", watching.Err())
-	running := watching.Msg().GetRollout()
+	require.True(t, watch.Receive(), "%v", watch.Err())
+	running := watch.Msg().GetRollout()
 	require.Equal(t, deploysv1.RolloutState_ROLLOUT_STATE_RUNNING, running.GetState())
 	require.Equal(t, "i:2", running.GetImages()[0].GetImage())
 	b.observe(2, 3, 3)
 	for running.GetState() == deploysv1.RolloutState_ROLLOUT_STATE_RUNNING {
-		require.True(t, watching.Receive(), "%v", watching.Err())
-		running = watching.Msg().GetRollout()
+		require.True(t, watch.Receive(), "%v", watch.Err())
+		running = watch.Msg().GetRollout()
 	}
 	require.Equal(t, deploysv1.RolloutState_ROLLOUT_STATE_COMPLETED, running.GetState())
 	got, err := reader.GetRollout(t.Context(), connect.NewRequest(&deploysv1.GetRolloutRequest{
@@ -249,17 +290,24 @@ func TestRolloutFromObservationToAPI(t *testing.T) {
 	require.Empty(t, outcome.GetDifferences())
 }
 
-func TestServiceMayPublishFactsOnly(t *testing.T) {
+func TestServiceMayPublishOnlyFacts(t *testing.T) {
 	t.Parallel()
 	keys := t.TempDir()
 	report, err := natsauth.Init(keys, natsauth.Options{})
 	require.NoError(t, err)
-	b := &fixture{t: t, keys: keys, server: natstest.Start(t, natsd.Options{ConfigFile: report.ConfigFile, StoreDir: filepath.Join(keys, "store")})}
-	require.NoError(t, topology.Ensure(natstest.Context(t), b.as(natsauth.PrincipalState), cell, topology.Options{StorageBytes: 1 << 30}))
+	b := &fixture{
+		t:      t,
+		keys:   keys,
+		server: natstest.Start(t, natsd.Options{ConfigFile: report.ConfigFile, StoreDir: filepath.Join(keys, "store")}),
+	}
+	require.NoError(t, topology.Ensure(natstest.Context(t), b.as(natsauth.PrincipalState), cell,
+		topology.Options{StorageBytes: 1 << 30}))
 	own := b.as(natsauth.PrincipalDeploys)
 	_, err = own.Publish(t.Context(), cell.Deploy("c", "n", "deployment", "w", "started"), nil)
 	require.NoError(t, err)
-	for _, subject := range []string{cell.ObservedTick(7), cell.Directory("user", "1"), cell.Desired(7, "w"), cell.ControlResync(7)} {
+	for _, subject := range []string{
+		cell.ObservedTick(7), cell.Directory("user", "1"), cell.Desired(7, "w"), cell.ControlResync(7),
+	} {
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		_, err = own.Publish(ctx, subject, nil)
 		cancel()

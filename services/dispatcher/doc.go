@@ -1,20 +1,18 @@
 // Package dispatcher is the service that applies the desired states of an agent's workspaces in its
 // cluster and reports the results.
 //
-// It promises that the latest desired state is applied in the end, wherever the process is stopped:
-// every leader reads all desired states again, each step is repeatable ([kube]), and a lower
-// revision never replaces a higher one. The revisions of a workspace run in order, one at a time;
-// different workspaces run in parallel, and a failing one delays no other ([queue]). A failure is
-// reported with a reason and a sentence for the user ([failure]) and retried with back-off per
-// workspace. Only what the agent itself refuses ([desired]) waits for the next revision.
+// It promises that the latest desired state is applied eventually, even after a crash at any point: every leader reads
+// all desired states again, each step is repeatable ([kube]), and a lower revision never replaces a higher one. The
+// revisions of a workspace run in order, one at a time; different workspaces run in parallel, and a failing one delays
+// no other ([queue], [reconcile]). A failure is reported with a reason and a message for the user ([failure]) and
+// retried with back-off per workspace. Only a revision that the agent itself rejects ([desired]) is not retried.
 //
-// A repair applies every workspace again, after all other work: on a resync request of the control
-// plane and at the configured interval. It reverts changes of others and reports only what it
-// repaired. It reports a temporary failure only when that lasts.
+// A repair applies every workspace again, with the lowest priority ([repair]). It starts on a resync request and at the
+// configured interval. It reverts drift and reports only the repaired objects. It reports a temporary failure only
+// after several attempts.
 //
-// Results are published at least once, in order per workspace ([nats]). While NATS is down, work
-// continues and results wait. While the API server is down, everything waits. One dispatcher per
-// agent leads; a lost lease ends its work before another one starts. Agents cannot publish to DEAD,
-// so a desired state without a readable workspace and revision is logged and counted
-// (lockstep_dispatcher_dropped_total).
+// Results are published at least once, in order per workspace ([nats]). While NATS is down, work continues and
+// results wait. While the API server is down, everything waits. One dispatcher per agent leads. When it loses the
+// lease, it stops its work before another one becomes the leader. Agents cannot publish to DEAD, so a desired state
+// without a readable workspace and revision is logged and counted (lockstep_dispatcher_dropped_total).
 package dispatcher

@@ -3,10 +3,7 @@ package dispatcher_test
 import (
 	"context"
 	"encoding/json"
-	"flag"
-	"fmt"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -20,7 +17,6 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -35,59 +31,35 @@ import (
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/dispatcher"
 	"lockstep.internal/services/dispatcher/desired"
-	"lockstep.internal/tools/testkit/lab"
+	"lockstep.internal/tools/testkit/labtest"
 	"lockstep.internal/tools/testkit/natsd"
 	"lockstep.internal/tools/testkit/natstest"
 )
 
 const (
-	cell     = topology.Cell("local")
-	patience = 2 * time.Minute
-	tick     = 20 * time.Millisecond
+	cell    = topology.Cell("local")
+	timeout = 2 * time.Minute
+	tick    = 20 * time.Millisecond
 )
 
-// The lab is shared by all tests; each has an agent of its own.
-var (
-	kubeconfig string
-	admin      *rest.Config
-	agents     atomic.Int64
-)
+// agents counts the agents of the tests: each test has its own in the shared cluster.
+var agents atomic.Int64
 
-func TestMain(m *testing.M) { os.Exit(run(m)) }
-
-func run(m *testing.M) int {
-	// The tests wait for the cluster most of the time, so more of them than there are processors
-	// run at once.
-	if err := flag.Set("test.parallel", "12"); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Minute)
-	defer cancel()
-	l, err := lab.Start(ctx, lab.Options{Name: "dispatcher", Progress: os.Stderr})
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	kubeconfig = l.Kubeconfig()
-	status := 1
-	if admin, err = clientcmd.BuildConfigFromFlags("", kubeconfig); err == nil {
-		admin.QPS = -1
-		status = m.Run()
-	}
-	if err := l.Stop(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		status = 1
-	}
-	if err := goleak.Find(); err != nil && status == 0 {
-		fmt.Fprintln(os.Stderr, err)
-		status = 1
-	}
-	return status
+func TestMain(m *testing.M) {
+	labtest.Parallel(12)
+	labtest.Main(m)
 }
 
-// fixture is a control fixture for one agent: NATS with its accounts, and who answers for the state
-// service.
+// admin returns the configuration of an administrator of the shared cluster.
+func admin(t *testing.T) *rest.Config {
+	t.Helper()
+	config, err := clientcmd.BuildConfigFromFlags("", labtest.Kubeconfig(t))
+	require.NoError(t, err)
+	config.QPS = -1
+	return config
+}
+
+// fixture is NATS with its accounts and a fake state service, for one agent.
 type fixture struct {
 	t       *testing.T
 	agent   int64
@@ -122,21 +94,21 @@ func newFixture(t *testing.T) *fixture {
 	p.js = natstest.Open(t, p.state)
 	require.NoError(t, topology.Ensure(p.context(), p.js, cell, topology.Options{StorageBytes: 200 << 20}))
 	require.NoError(t, topology.EnsureAgent(p.context(), p.js, cell, p.agent))
-	p.kube, err = kubernetes.NewForConfig(admin)
+	p.kube, err = kubernetes.NewForConfig(admin(t))
 	require.NoError(t, err)
 	p.credentials(token)
 	p.answerSecrets()
-	p.follow()
+	p.collectResults()
 	return p
 }
 
 func (p *fixture) context() context.Context {
-	ctx, cancel := context.WithTimeout(p.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(p.t.Context(), timeout)
 	p.t.Cleanup(cancel)
 	return ctx
 }
 
-// Authenticate lets the one agent in.
+// authenticator accepts the agent's token.
 type authenticator struct {
 	agent int64
 	token string
@@ -231,8 +203,8 @@ func (p *fixture) secret(digest, value string) {
 	p.values[digest] = value
 }
 
-// follow hands on what the agent tells.
-func (p *fixture) follow() {
+// collectResults sends the agent's results to the channel.
+func (p *fixture) collectResults() {
 	consumer, err := p.js.OrderedConsumer(
 		p.context(), topology.StreamApplied,
 		jetstream.OrderedConsumerConfig{FilterSubjects: []string{cell.AppliedAgent(p.agent)}},
@@ -258,7 +230,7 @@ func (p *fixture) follow() {
 	})
 }
 
-// next is the next result, which must be of this kind.
+// next returns the next result, which must be of this kind.
 func next[T any](p *fixture, kind string) T {
 	p.t.Helper()
 	var data T
@@ -267,13 +239,13 @@ func next[T any](p *fixture, kind string) T {
 		p.t.Logf("%s %s", e.ID(), e.Data())
 		require.Equal(p.t, "dev.lockstep.applied."+kind+".v1", e.Type(), "%s", e.Data())
 		require.NoError(p.t, json.Unmarshal(e.Data(), &data))
-	case <-time.After(patience):
+	case <-time.After(timeout):
 		require.Fail(p.t, "no result", "waited for %s", kind)
 	}
 	return data
 }
 
-// until skips results until one of this kind comes.
+// until returns the next result of this kind. It skips others.
 func until[T any](p *fixture, kind string) T {
 	p.t.Helper()
 	for {
@@ -285,13 +257,13 @@ func until[T any](p *fixture, kind string) T {
 				require.NoError(p.t, json.Unmarshal(e.Data(), &data))
 				return data
 			}
-		case <-time.After(patience):
+		case <-time.After(timeout):
 			require.Fail(p.t, "no result", "waited for %s", kind)
 		}
 	}
 }
 
-// workspace is one as the state service desires it.
+// workspace returns a desired workspace as the state service publishes it.
 func (p *fixture) workspace() events.DesiredWorkspace {
 	id := uuid.NewString()
 	return events.DesiredWorkspace{
@@ -314,7 +286,7 @@ func (p *fixture) configMap(w events.DesiredWorkspace, name, value string) map[s
 	}
 }
 
-// deployment is one without pods.
+// deployment returns a Deployment with zero replicas.
 func (p *fixture) deployment(w events.DesiredWorkspace) map[string]any {
 	match := map[string]any{"app": "w"}
 	manifest := p.configMap(w, "w", "")
@@ -330,16 +302,13 @@ func (p *fixture) deployment(w events.DesiredWorkspace) map[string]any {
 	return manifest
 }
 
-// control tells the agent something.
+// control publishes a control event.
 func (p *fixture) control(subject, kind string, data any) {
 	p.t.Helper()
-	e, err := event.New(
-		event.Attributes{
-			Type: kind, Source: event.ServiceSource("local", "state"), Subject: "agent", ID: uuid.NewString(),
-			Time: time.Now(),
-		},
-		data,
-	)
+	e, err := event.New(event.Attributes{
+		Type: kind, Source: event.ServiceSource("local", "state"), Subject: "agent", ID: uuid.NewString(),
+		Time: time.Now(),
+	}, data)
 	require.NoError(p.t, err)
 	message, err := event.Encode(e, subject)
 	require.NoError(p.t, err)
@@ -347,7 +316,7 @@ func (p *fixture) control(subject, kind string, data any) {
 	require.NoError(p.t, err)
 }
 
-// desire publishes it.
+// desire publishes the desired state.
 func (p *fixture) desire(w events.DesiredWorkspace, extensions ...string) {
 	p.t.Helper()
 	e, err := event.New(event.Attributes{
@@ -364,12 +333,11 @@ func (p *fixture) desire(w events.DesiredWorkspace, extensions ...string) {
 	require.NoError(p.t, err)
 }
 
-// config is quick to retry. Who ends gives the Lease back, and a busy machine must take it from
-// nobody.
+// config retries fast. Its lease is long, so that a slow machine does not lose it.
 func (p *fixture) config() dispatcher.Config {
 	cfg := dispatcher.DefaultConfig()
 	cfg.Ops.Listen = "127.0.0.1:0"
-	cfg.CredentialsFile, cfg.Kubeconfig = p.file, kubeconfig
+	cfg.CredentialsFile, cfg.Kubeconfig = p.file, labtest.Kubeconfig(p.t)
 	cfg.RetryMin, cfg.RetryMax = 10*time.Millisecond, 200*time.Millisecond
 	cfg.Lease = leader.Config{
 		Duration: 30 * time.Second, RenewDeadline: 20 * time.Second, RetryPeriod: 100 * time.Millisecond,
@@ -378,8 +346,7 @@ func (p *fixture) config() dispatcher.Config {
 	return cfg
 }
 
-// start runs a dispatcher until the function is called, which waits for its end. It returns the
-// addresses it listens on.
+// start starts a dispatcher. It returns the addresses on which it listens, and the function that stops it.
 func (p *fixture) start(cfg dispatcher.Config) (map[string]string, func()) {
 	p.t.Helper()
 	ready := make(chan map[string]string, 1)
@@ -401,13 +368,13 @@ func (p *fixture) start(cfg dispatcher.Config) (map[string]string, func()) {
 	case err := <-ended:
 		ended <- err
 		require.NoError(p.t, err, "the dispatcher ended at once")
-	case <-time.After(patience):
+	case <-time.After(timeout):
 		require.Fail(p.t, "the dispatcher is not ready")
 	}
 	return addrs, stop
 }
 
-// value is that of the ConfigMap files.
+// value returns the value of the ConfigMap "files".
 func (p *fixture) value(w events.DesiredWorkspace) string {
 	object, err := p.kube.CoreV1().ConfigMaps(w.Namespace).Get(p.context(), "files", metav1.GetOptions{})
 	require.NoError(p.t, err)

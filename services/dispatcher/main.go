@@ -17,17 +17,24 @@ import (
 	"lockstep.internal/libs/logkey"
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/natsconn"
+	"lockstep.internal/libs/retry"
 	"lockstep.internal/libs/seal"
 	"lockstep.internal/libs/service"
 	"lockstep.internal/libs/telemetry"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/services/dispatcher/desired"
 	"lockstep.internal/services/dispatcher/kube"
+	"lockstep.internal/services/dispatcher/metrics"
 	"lockstep.internal/services/dispatcher/nats"
+	"lockstep.internal/services/dispatcher/session"
 )
 
-// secretTimeout bounds one request for a Secret.
-const secretTimeout = 5 * time.Second
+const (
+	// secretTimeout is the timeout of one request for a Secret.
+	secretTimeout = 5 * time.Second
+	// flushTimeout is the maximum time to export the last spans.
+	flushTimeout = 5 * time.Second
+)
 
 // dispatcher is one process: the leader or a standby.
 type dispatcher struct {
@@ -37,7 +44,7 @@ type dispatcher struct {
 	policy    desired.Policy
 	logger    *slog.Logger
 	telemetry *telemetry.Telemetry
-	metrics   *metrics
+	metrics   *metrics.Metrics
 	conn      *natsconn.Conn
 	js        jetstream.JetStream
 	client    *kube.Client
@@ -45,7 +52,8 @@ type dispatcher struct {
 	elector   *leader.Elector
 
 	mu      sync.Mutex
-	readErr error // why desired states are not read
+	session *session.Session // nil in a standby
+	readErr error            // the error that stops the reading of desired states, or nil
 }
 
 // Main runs the dispatcher until ctx ends, then drains. It returns an error for an invalid
@@ -65,7 +73,7 @@ func Main(ctx context.Context, cfg Config) (err error) {
 		return err
 	}
 	defer d.client.Close()
-	defer d.conn.Close() // the part drains it; this is for a service that fails before it runs its parts
+	defer d.conn.Close() // for errors before service.Run; after that conn.Part drains it
 	return service.Run(
 		ctx, service.Options{Name: "dispatcher", Config: cfg.Config, Logger: d.logger, Metrics: tel.Metrics},
 		d.conn.Part(), service.Part{Name: "cluster", Check: d.client.Check},
@@ -90,7 +98,7 @@ func newDispatcher(ctx context.Context, cfg Config, tel *telemetry.Telemetry) (*
 		return nil, err
 	}
 	logger := tel.Logger.With(slog.Int64(logkey.AgentID, credentials.AgentID))
-	m, err := newMetrics(tel.Metrics)
+	m, err := metrics.New(tel.Metrics)
 	if err != nil {
 		return nil, err
 	}
@@ -136,7 +144,7 @@ func newDispatcher(ctx context.Context, cfg Config, tel *telemetry.Telemetry) (*
 	}, nil
 }
 
-// validate checks the configuration of programs that do not load it from a file.
+// validate checks a configuration that was created in code and not by config.Load.
 func validate(cfg Config) error {
 	binding, err := config.Bind(&cfg, "")
 	if err != nil {
@@ -153,11 +161,28 @@ func (d *dispatcher) run(ctx context.Context, part *service.Handle) error {
 	part.Ready() // a standby is ready
 	return d.elector.Run(ctx, part.DrainContext(), func(ctx, drain context.Context, _ bool) error {
 		d.logger.InfoContext(ctx, "started leading")
-		session := d.newLeaderSession()
-		d.metrics.setLeading(session)
-		defer d.metrics.setLeading(nil)
-		return session.run(ctx, drain)
+		s := d.newSession()
+		d.setSession(s)
+		defer d.setSession(nil)
+		d.metrics.SetLeader(s)
+		defer d.metrics.SetLeader(nil)
+		return s.Run(ctx, drain)
 	})
+}
+
+func (d *dispatcher) newSession() *session.Session {
+	return session.New(session.Config{
+		Cell: d.cell, Policy: d.policy, Conn: d.conn, JetStream: d.js, Client: d.client, Secrets: d.secrets,
+		Workers: d.cfg.Workers, ApplyTimeout: d.cfg.ApplyTimeout,
+		Retry:        retry.Policy{Min: d.cfg.RetryMin, Max: d.cfg.RetryMax},
+		SetReadError: d.setReadError, Logger: d.logger, Tracer: d.telemetry.Tracer, Metrics: d.metrics,
+	})
+}
+
+func (d *dispatcher) setSession(s *session.Session) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.session = s
 }
 
 func (d *dispatcher) setReadError(err error) {
@@ -166,26 +191,25 @@ func (d *dispatcher) setReadError(err error) {
 	d.readErr = err
 }
 
-// maxWaiting is the number of unacknowledged results from which on the service is degraded.
+// maxWaiting is the number of results without an acknowledgement above which the service is degraded.
 const maxWaiting = 100
 
 // check reports why desired states are not applied. A standby is ready, and shown as degraded.
 func (d *dispatcher) check(context.Context) error {
 	d.mu.Lock()
-	readErr := d.readErr
+	leading, readErr := d.session, d.readErr
 	d.mu.Unlock()
-	current := d.metrics.current.Load()
 	switch {
-	case current == nil && d.elector.Err() != nil:
+	case leading == nil && d.elector.Err() != nil:
 		return d.elector.Err()
-	case current == nil && d.elector.Holder() == "":
+	case leading == nil && d.elector.Holder() == "":
 		return service.Degraded(errors.New("waiting for the lease"))
-	case current == nil:
+	case leading == nil:
 		return service.Degraded(fmt.Errorf("standby: %s holds the lease", d.elector.Holder()))
 	case readErr != nil:
 		return readErr
-	case current.publisher.Waiting() > maxWaiting:
-		return service.Degraded(fmt.Errorf("%d results are not published yet", current.publisher.Waiting()))
+	case leading.WaitingResults() > maxWaiting:
+		return service.Degraded(fmt.Errorf("%d results are not published yet", leading.WaitingResults()))
 	default:
 		return nil
 	}

@@ -51,10 +51,10 @@ func TestWorkspaceLifecycle(t *testing.T) {
 	terminated := until[events.Terminated](p, "terminated")
 	require.Equal(t, 3, terminated.DesiredRevision)
 	_, err = p.kube.CoreV1().Namespaces().Get(ctx, w.Namespace, metav1.GetOptions{})
-	require.True(t, apierrors.IsNotFound(err), "really gone when it is told")
+	require.True(t, apierrors.IsNotFound(err), "the namespace is deleted before the terminated event is published")
 }
 
-func TestRefusalIsReportedOnceAndEndsWithTheNextRevision(t *testing.T) {
+func TestRejectionIsReportedOnceUntilNextRevision(t *testing.T) {
 	t.Parallel()
 	p := newFixture(t)
 	p.start(p.config())
@@ -113,7 +113,7 @@ func TestNewLeaderReadsEverythingAgain(t *testing.T) {
 	require.Equal(t, map[string]bool{w.WorkspaceID: true, other.WorkspaceID: true}, seen)
 	require.Equal(t, "1", p.value(w))
 
-	// One that stands by takes over.
+	// A standby takes over.
 	p.start(p.config())
 	stop()
 	for range 2 {
@@ -132,11 +132,11 @@ func TestResultsWaitForNATS(t *testing.T) {
 	next[events.ApplyFailed](p, "apply_failed")
 
 	p.server.Down()
-	require.Eventually(t, func() bool { return status(t, addrs["ops"]) == http.StatusServiceUnavailable }, patience, tick)
+	require.Eventually(t, func() bool { return status(t, addrs["ops"]) == http.StatusServiceUnavailable }, timeout, tick)
 	p.secret("later", "v")
 	require.NoError(t, p.server.Restart())
 	until[events.Applied](p, "applied")
-	require.Eventually(t, func() bool { return status(t, addrs["ops"]) == http.StatusOK }, patience, tick)
+	require.Eventually(t, func() bool { return status(t, addrs["ops"]) == http.StatusOK }, timeout, tick)
 }
 
 func status(t *testing.T, addr string) int {
@@ -212,9 +212,9 @@ func TestResyncRequestStartsARepair(t *testing.T) {
 		}
 		return ""
 	}
-	require.Equal(t, "0", repairs(), "what was asked before everything was applied is answered by that")
+	require.Equal(t, "0", repairs(), "a resync request from before the session starts no repair")
 
-	// A message that nobody understands is in nobody's way.
+	// An invalid message does not block others.
 	p.control(cell.ControlResync(p.agent), events.TypeResyncRequested, map[string]any{"nonce": 1})
 	changed := all[2]
 	edited, err := p.kube.CoreV1().ConfigMaps(changed.Namespace).Get(p.context(), "files", metav1.GetOptions{})
@@ -235,7 +235,7 @@ func TestResyncRequestStartsARepair(t *testing.T) {
 	require.Equal(t, "mine", p.value(changed))
 	require.Equal(t, "1", repairs())
 
-	// The interval is followed live; nobody else is told of.
+	// A changed interval takes effect at once; only the changed workspace is reported.
 	require.NoError(t, p.kube.CoreV1().ConfigMaps(all[4].Namespace).Delete(p.context(), "files", metav1.DeleteOptions{}))
 	p.control(
 		cell.ControlConfig(p.agent), events.TypeAgentConfig,
@@ -246,13 +246,16 @@ func TestResyncRequestStartsARepair(t *testing.T) {
 	require.Equal(t, "mine", p.value(all[4]))
 }
 
-func TestRefusedRevisionDoesNotBlockALowerOne(t *testing.T) {
+func TestRejectedRevisionDoesNotBlockLowerOne(t *testing.T) {
 	t.Parallel()
 	p := newFixture(t)
 	p.start(p.config())
 	w := p.workspace()
 	good := []map[string]any{p.configMap(w, "files", "1")}
-	for _, bad := range [][]map[string]any{{{"no": "metadata"}}, {{"apiVersion": "v1", "kind": "Pod", "metadata": map[string]any{"name": "p", "namespace": w.Namespace}}}} {
+	for _, bad := range [][]map[string]any{
+		{{"no": "metadata"}},
+		{{"apiVersion": "v1", "kind": "Pod", "metadata": map[string]any{"name": "p", "namespace": w.Namespace}}},
+	} {
 		w.DesiredRevision, w.Manifests = 1<<50, bad
 		p.desire(w)
 		require.Equal(t, 1<<50, next[events.ApplyFailed](p, "apply_failed").DesiredRevision)
@@ -279,7 +282,7 @@ func TestOnlyAllowedKindsAreApplied(t *testing.T) {
 		"Deployment "+w.Namespace+"/w: this agent is configured to apply only objects of the kinds Namespace, ConfigMap",
 	)
 	_, err := p.kube.CoreV1().Namespaces().Get(p.context(), w.Namespace, metav1.GetOptions{})
-	require.True(t, apierrors.IsNotFound(err), "nothing of it is touched")
+	require.True(t, apierrors.IsNotFound(err), "none of its objects is applied")
 
 	w.DesiredRevision, w.Manifests = 2, w.Manifests[:1]
 	p.desire(w)
@@ -287,10 +290,10 @@ func TestOnlyAllowedKindsAreApplied(t *testing.T) {
 	w.DesiredRevision, w.Manifests = 3, []map[string]any{p.configMap(w, "files", "2"), p.deployment(w)}
 	p.desire(w)
 	next[events.ApplyFailed](p, "apply_failed")
-	require.Equal(t, "1", p.value(w), "nothing of it is touched")
+	require.Equal(t, "1", p.value(w), "none of its objects is applied")
 }
 
-func TestSupersededRevisionReportsTheClustersRevision(t *testing.T) {
+func TestSupersededRevisionReportsRevisionOfCluster(t *testing.T) {
 	t.Parallel()
 	p := newFixture(t)
 	_, stop := p.start(p.config())

@@ -23,7 +23,7 @@ func TestInvalidDesiredStateIsReported(t *testing.T) {
 	require.Equal(t, 1, failed.DesiredRevision)
 	require.Zero(t, failed.RetryAfterMs)
 
-	// This one names no revision to complain about. It is in nobody's way.
+	// Without a revision the message is dropped and does not block others.
 	_, err := p.js.Publish(p.context(), cell.Desired(p.agent, "garbage"), []byte("no event"))
 	require.NoError(t, err)
 	w.DesiredRevision, w.Manifests = 2, []map[string]any{p.configMap(w, "files", "1")}
@@ -31,12 +31,13 @@ func TestInvalidDesiredStateIsReported(t *testing.T) {
 	require.Equal(t, 2, next[events.Applied](p, "applied").DesiredRevision)
 	var metrics string
 	for _, line := range []string{
-		"\nlockstep_dispatcher_dropped_total 1\n", "\nlockstep_dispatcher_failed_total{reason=\"Malformed\"} 1\n", "\nlockstep_dispatcher_applied_total 1\n", "\nlockstep_dispatcher_leading 1\n",
+		"\nlockstep_dispatcher_dropped_total 1\n", "\nlockstep_dispatcher_failed_total{reason=\"Malformed\"} 1\n",
+		"\nlockstep_dispatcher_applied_total 1\n", "\nlockstep_dispatcher_leading 1\n",
 	} {
-		require.Eventually(t, func() bool { // what is told is counted a moment later
+		require.Eventually(t, func() bool { // the metric is updated after the event is published
 			metrics = get(t, "http://"+addrs["ops"]+"/metrics")
 			return strings.Contains(metrics, line)
-		}, patience, tick, line)
+		}, timeout, tick, line)
 	}
 	require.NotContains(t, strings.ToLower(metrics), w.WorkspaceID, "no label grows with the number of workspaces")
 }

@@ -22,11 +22,12 @@ import (
 
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/dispatcher"
+	"lockstep.internal/tools/testkit/labtest"
 )
 
-// install makes the objects of deploy/rbac/dispatcher.yaml for an agent, after each was looked at,
-// and returns the account's name.
-func (p *fixture) install(look func(object any)) string {
+// install creates the objects of deploy/rbac/dispatcher.yaml for an agent, after calling edit on each, and returns
+// the name of the service account.
+func (p *fixture) install(edit func(object any)) string {
 	p.t.Helper()
 	text, err := os.ReadFile("../../deploy/rbac/dispatcher.yaml")
 	require.NoError(p.t, err)
@@ -35,7 +36,7 @@ func (p *fixture) install(look func(object any)) string {
 	for document := range strings.SplitSeq(strings.ReplaceAll(string(text), "agent-1", id), "\n---\n") {
 		object, _, err := scheme.Codecs.UniversalDeserializer().Decode([]byte(document), nil, nil)
 		require.NoError(p.t, err)
-		look(object)
+		edit(object)
 		switch o := object.(type) {
 		case *corev1.Namespace:
 			_, err = p.kube.CoreV1().Namespaces().Create(ctx, o, options)
@@ -68,10 +69,10 @@ func accountGroups() []string {
 	return []string{"system:serviceaccounts", "system:authenticated"}
 }
 
-// confined is the configuration of a dispatcher that has only the account's rights.
-func (p *fixture) confined(account string) dispatcher.Config {
+// restrictedConfig is the configuration of a dispatcher with only the permissions of the service account.
+func (p *fixture) restrictedConfig(account string) dispatcher.Config {
 	p.t.Helper()
-	raw, err := clientcmd.LoadFromFile(kubeconfig)
+	raw, err := clientcmd.LoadFromFile(labtest.Kubeconfig(p.t))
 	require.NoError(p.t, err)
 	for _, user := range raw.AuthInfos {
 		user.Impersonate, user.ImpersonateGroups = account, accountGroups()
@@ -82,8 +83,7 @@ func (p *fixture) confined(account string) dispatcher.Config {
 	return cfg
 }
 
-// TestFewerKindsNeedFewerPermissions takes the rights to all kinds that are not allowed out of the
-// manifest.
+// TestFewerKindsNeedFewerPermissions removes the permissions for all kinds that are not allowed from the manifest.
 func TestFewerKindsNeedFewerPermissions(t *testing.T) {
 	t.Parallel()
 	p := newFixture(t)
@@ -103,7 +103,7 @@ func TestFewerKindsNeedFewerPermissions(t *testing.T) {
 			o.RoleRef.Name = few
 		}
 	})
-	cfg := p.confined(account)
+	cfg := p.restrictedConfig(account)
 	cfg.AllowedKinds = []string{"Namespace", "ConfigMap"}
 	p.start(cfg)
 	w := p.workspace()
@@ -120,7 +120,7 @@ func TestFewerKindsNeedFewerPermissions(t *testing.T) {
 	refused.Manifests = []map[string]any{p.deployment(refused)}
 	p.desire(refused)
 	require.Equal(t, "NotAllowed", next[events.ApplyFailed](p, "apply_failed").Reason)
-	// Of an orphan, only what is allowed is looked at.
+	// Only allowed kinds of an orphan are read.
 	w.DesiredRevision, w.Target = 2, events.DesiredTargetTerminated
 	w.Manifests = []map[string]any{p.deployment(w), p.configMap(w, "files", "1")}
 	p.desire(w)
@@ -132,21 +132,17 @@ func TestPermissionsOfTheManifestSuffice(t *testing.T) {
 	p := newFixture(t)
 	account := p.install(func(any) {})
 
-	// The policy confines what the account may write.
-	confined := rest.CopyConfig(admin)
-	confined.Impersonate = rest.ImpersonationConfig{UserName: account, Groups: accountGroups()}
-	client, err := kubernetes.NewForConfig(confined)
+	// The policy restricts the namespaces to which the account may write.
+	restricted := admin(t)
+	restricted.Impersonate = rest.ImpersonationConfig{UserName: account, Groups: accountGroups()}
+	client, err := kubernetes.NewForConfig(restricted)
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
-		_, err := client.CoreV1().ConfigMaps("default").Create(
-			p.context(),
-			&corev1.ConfigMap{
-				ObjectMeta: metav1.ObjectMeta{GenerateName: "x-"},
-			},
-			metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}},
-		)
+		_, err := client.CoreV1().ConfigMaps("default").Create(p.context(), &corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{GenerateName: "x-"},
+		}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		return apierrors.IsInvalid(err) || apierrors.IsForbidden(err)
-	}, patience, tick, "the policy takes effect a moment after it was made")
+	}, timeout, tick, "the policy takes effect shortly after its creation")
 	foreign := "other-" + strconv.FormatInt(p.agent, 10)
 	_, err = p.kube.CoreV1().Namespaces().Create(
 		p.context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: foreign}}, metav1.CreateOptions{},
@@ -161,7 +157,7 @@ func TestPermissionsOfTheManifestSuffice(t *testing.T) {
 	_, err = client.CoreV1().Pods("default").List(p.context(), metav1.ListOptions{})
 	require.True(t, apierrors.IsForbidden(err))
 
-	p.start(p.confined(account))
+	p.start(p.restrictedConfig(account))
 
 	w := p.workspace()
 	namespaced := func(apiVersion, kind, name string, more map[string]any) map[string]any {
@@ -197,7 +193,7 @@ func TestPermissionsOfTheManifestSuffice(t *testing.T) {
 	p.secret("d1", "v")
 	p.desire(w)
 	require.Len(t, next[events.Applied](p, "applied").Objects, 9)
-	// Repairs take no other rights.
+	// Repairs need no other permissions.
 	require.NoError(t, p.kube.NetworkingV1().NetworkPolicies(w.Namespace).Delete(p.context(), "w", metav1.DeleteOptions{}))
 	require.NoError(t, p.kube.CoreV1().Secrets(w.Namespace).Delete(p.context(), "variables", metav1.DeleteOptions{}))
 	p.control(

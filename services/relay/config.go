@@ -40,7 +40,7 @@ type AgentsConfig struct {
 	service.Listener `yaml:",inline"`
 
 	MaxConnections         int `yaml:"max_connections" help:"maximum connections of all agents"`
-	MaxConnectionsPerAgent int `yaml:"max_connections_per_agent" help:"maximum connections of one agent, so that none uses up the maximum of all"`
+	MaxConnectionsPerAgent int `yaml:"max_connections_per_agent" help:"maximum connections of one agent; keeps one agent from using all of max_connections"`
 }
 
 // ExternalConfig is the listener for callers.
@@ -67,7 +67,7 @@ type InternalConfig struct {
 	CAFile          string        `yaml:"ca_file" help:"PEM file with the CAs of other relays' certificates; empty = the system's"`
 }
 
-// RegistryConfig of the registry of relays.
+// RegistryConfig configures the registry of relays.
 type RegistryConfig struct {
 	Lease time.Duration `yaml:"lease" help:"how long a relay counts as alive after its last refresh; whole seconds"`
 }
@@ -81,7 +81,9 @@ type TunnelConfig struct {
 }
 
 func (c TunnelConfig) tunnel() tunnel.Config {
-	return tunnel.Config{Window: int(c.Window), MaxStreams: c.MaxStreams, PingInterval: c.PingInterval, WriteTimeout: c.WriteTimeout}
+	return tunnel.Config{
+		Window: int(c.Window), MaxStreams: c.MaxStreams, PingInterval: c.PingInterval, WriteTimeout: c.WriteTimeout,
+	}
 }
 
 // DefaultConfig is for one machine. Secrets are required.
@@ -98,74 +100,84 @@ func DefaultConfig() Config {
 		NATS:      natsconn.DefaultConfig(),
 		Agents:    AgentsConfig{Listener: listener("127.0.0.1:8090"), MaxConnections: 20_000, MaxConnectionsPerAgent: 1_000},
 		External: ExternalConfig{
-			Listener: listener("127.0.0.1:8086"), Issuer: "lockstep", Audience: serviceName, AgentTimeout: connections.DefaultAgentTimeout, MaxRequests: 20_000, MaxRequestsPerCaller: 2_000,
+			Listener: listener("127.0.0.1:8086"), Issuer: "lockstep", Audience: serviceName,
+			AgentTimeout: connections.DefaultAgentTimeout, MaxRequests: 20_000, MaxRequestsPerCaller: 2_000,
 		},
 		Internal: InternalConfig{Listener: listener("127.0.0.1:8087")},
 		Registry: RegistryConfig{Lease: nats.DefaultLease},
-		Tunnel:   TunnelConfig{Window: 512 * config.KiB, MaxStreams: 10_000, PingInterval: 20 * time.Second, WriteTimeout: 30 * time.Second},
+		Tunnel: TunnelConfig{
+			Window: 512 * config.KiB, MaxStreams: 10_000, PingInterval: 20 * time.Second, WriteTimeout: 30 * time.Second,
+		},
 	}
 }
 
-// Validate checks what the embedded configurations do not.
+// Validate checks all fields except those of embedded configurations, which have their own Validate.
 func (c Config) Validate() []error {
 	var errs []error
-	fault := func(wrong bool, key, format string, args ...any) {
+	invalidIf := func(wrong bool, key, format string, args ...any) {
 		if wrong {
 			errs = append(errs, config.Invalid(key, format, args...))
 		}
 	}
 	if err := topology.ValidateCell(c.Cell.Name); err != nil {
-		fault(true, "cell.name", "%v", err)
+		invalidIf(true, "cell.name", "%v", err)
 	}
-	fault(c.Agents.MaxConnections < 1, "agents.max_connections", "%d is less than 1", c.Agents.MaxConnections)
-	fault(c.Agents.MaxConnectionsPerAgent < 1, "agents.max_connections_per_agent", "%d is less than 1", c.Agents.MaxConnectionsPerAgent)
-	fault(c.External.AgentTimeout <= 0, "external.agent_timeout", "%s is not positive", c.External.AgentTimeout)
-	fault(c.External.MaxRequests < 1, "external.max_requests", "%d is less than 1", c.External.MaxRequests)
-	fault(c.External.MaxRequestsPerCaller < 1, "external.max_requests_per_caller", "%d is less than 1", c.External.MaxRequestsPerCaller)
-	fault(c.External.OtherSecretFile.IsSet() && !c.External.SecretFile.IsSet(), "external.other_secret_file", "has no effect without external.secret_file")
-	fault(!c.Internal.SecretFile.IsSet(), "internal.secret_file", "is required: create one with: openssl rand -base64 48")
+	atLeastOne := func(key string, value int) { invalidIf(value < 1, key, "%d is less than 1", value) }
+	atLeastOne("agents.max_connections", c.Agents.MaxConnections)
+	atLeastOne("agents.max_connections_per_agent", c.Agents.MaxConnectionsPerAgent)
+	invalidIf(c.External.AgentTimeout <= 0, "external.agent_timeout", "%s is not positive", c.External.AgentTimeout)
+	atLeastOne("external.max_requests", c.External.MaxRequests)
+	atLeastOne("external.max_requests_per_caller", c.External.MaxRequestsPerCaller)
+	invalidIf(c.External.OtherSecretFile.IsSet() && !c.External.SecretFile.IsSet(),
+		"external.other_secret_file", "has no effect without external.secret_file")
+	invalidIf(!c.Internal.SecretFile.IsSet(),
+		"internal.secret_file", "is required: create one with: openssl rand -base64 48")
 	if c.Internal.URL != "" {
 		u, err := url.Parse(c.Internal.URL)
-		fault(err != nil || u.Host == "" || u.Scheme != "ws" && u.Scheme != "wss", "internal.url", "%q is not such as wss://10.0.0.7:8087", c.Internal.URL)
+		invalidIf(err != nil || u.Host == "" || u.Scheme != "ws" && u.Scheme != "wss",
+			"internal.url", "%q: not a ws:// or wss:// URL, for example wss://10.0.0.7:8087", c.Internal.URL)
 	}
-	fault(c.Registry.Lease < 3*time.Second || c.Registry.Lease%time.Second != 0, "registry.lease", "%s is not whole seconds, at least 3", c.Registry.Lease)
-	fault(c.Tunnel.Window < 64*config.KiB || c.Tunnel.Window > 64*config.MiB, "tunnel.window", "%s is not from 64KiB to 64MiB", c.Tunnel.Window)
-	fault(c.Tunnel.MaxStreams < 1, "tunnel.max_streams", "%d is less than 1", c.Tunnel.MaxStreams)
-	fault(c.Tunnel.PingInterval <= 0, "tunnel.ping_interval", "%s is not positive", c.Tunnel.PingInterval)
-	fault(c.Tunnel.WriteTimeout <= 0, "tunnel.write_timeout", "%s is not positive", c.Tunnel.WriteTimeout)
+	invalidIf(c.Registry.Lease < 3*time.Second || c.Registry.Lease%time.Second != 0,
+		"registry.lease", "%s: must be whole seconds, at least 3s", c.Registry.Lease)
+	invalidIf(c.Tunnel.Window < 64*config.KiB || c.Tunnel.Window > 64*config.MiB,
+		"tunnel.window", "%s: must be between 64KiB and 64MiB", c.Tunnel.Window)
+	atLeastOne("tunnel.max_streams", c.Tunnel.MaxStreams)
+	invalidIf(c.Tunnel.PingInterval <= 0, "tunnel.ping_interval", "%s is not positive", c.Tunnel.PingInterval)
+	invalidIf(c.Tunnel.WriteTimeout <= 0, "tunnel.write_timeout", "%s is not positive", c.Tunnel.WriteTimeout)
 	if _, err := c.internalTokens(); c.Internal.SecretFile.IsSet() && err != nil {
-		fault(true, "internal.secret_file", "%v", err)
+		invalidIf(true, "internal.secret_file", "%v", err)
 	}
-	if _, err := c.services(); err != nil {
-		fault(true, "external.secret_file", "%v", err)
+	if _, err := c.serviceVerifier(); err != nil {
+		invalidIf(true, "external.secret_file", "%v", err)
 	}
 	if _, err := c.rules(); err != nil {
-		fault(true, "external.callers_file", "%v", err)
+		invalidIf(true, "external.callers_file", "%v", err)
 	}
 	return errs
 }
 
-// internalAudience is issuer and audience of tokens between relays, and internalLifetime is their lifetime.
+// internalAudience is the issuer and the audience of tokens between relays.
 const (
 	internalAudience = "lockstep-relay"
 	internalLifetime = 5 * time.Second
 )
 
 func (c Config) internalTokens() (auth.Config, error) {
-	found, err := secrets(c.Internal.SecretFile, c.Internal.OtherSecretFile)
-	return auth.Config{Issuer: internalAudience, Audience: internalAudience, Secrets: found, Lifetime: internalLifetime}, err
+	keys, err := secrets(c.Internal.SecretFile, c.Internal.OtherSecretFile)
+	cfg := auth.Config{Issuer: internalAudience, Audience: internalAudience, Secrets: keys, Lifetime: internalLifetime}
+	return cfg, err
 }
 
-// services verifies the tokens of services; nil without a secret.
-func (c Config) services() (*auth.Verifier, error) {
+// serviceVerifier verifies the tokens of services; nil without a secret.
+func (c Config) serviceVerifier() (*auth.Verifier, error) {
 	if !c.External.SecretFile.IsSet() {
 		return nil, nil //nolint:nilnil // nil means none
 	}
-	found, err := secrets(c.External.SecretFile, c.External.OtherSecretFile)
+	keys, err := secrets(c.External.SecretFile, c.External.OtherSecretFile)
 	if err != nil {
 		return nil, err
 	}
-	return auth.NewVerifier(auth.Config{Issuer: c.External.Issuer, Audience: c.External.Audience, Secrets: found})
+	return auth.NewVerifier(auth.Config{Issuer: c.External.Issuer, Audience: c.External.Audience, Secrets: keys})
 }
 
 func (c Config) rules() ([]policy.Rule, error) {

@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -22,6 +21,7 @@ import (
 	"lockstep.internal/libs/certpool"
 	"lockstep.internal/libs/config"
 	"lockstep.internal/libs/directory"
+	"lockstep.internal/libs/logkey"
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/natsconn"
 	"lockstep.internal/libs/service"
@@ -44,14 +44,16 @@ import (
 func Program() config.Program {
 	return config.Program{
 		Name: serviceName,
-		About: "Carries requests to agents behind firewalls, which dial it: to the Kubernetes API of their clusters, and to " +
-			"HTTP and TCP targets. Any relay reaches any agent, whichever relay the agent is connected to.",
+		About: "Forwards requests to agents, which run behind firewalls and dial the relay. Targets are the Kubernetes API " +
+			"of an agent's cluster, and HTTP and TCP addresses. Any relay reaches any agent, whichever relay the agent is " +
+			"connected to.",
 	}
 }
 
 const serviceName = "relay"
 
-// gcPercent applies unless GOGC is set. Little memory is in use and much is garbage, so collect less often.
+// gcPercent applies unless GOGC is set. The live heap is small, so a higher percentage costs little memory and
+// saves CPU.
 const gcPercent = 400
 
 // Main runs the service until ctx is done.
@@ -145,7 +147,7 @@ func (p *process) connectNATS(ctx context.Context) error {
 	p.audit = audit.NewLog(audit.Config{Publish: p.events.Publish, Logger: p.tel.Logger})
 	p.store = nats.NewRegistryStore(nats.RegistryConfig{
 		JetStream: p.js, Self: p.self, Registry: p.registry, Lease: p.cfg.Registry.Lease, Events: p.events,
-		Removed: func(c registry.Connection) { p.transport.Release(c.ID) }, Logger: p.tel.Logger,
+		OnRemoved: func(c registry.Connection) { p.transport.Release(c.ID) }, Logger: p.tel.Logger,
 	})
 	return nil
 }
@@ -163,12 +165,12 @@ func (p *process) openPeers(context.Context) error {
 	if err != nil {
 		return fmt.Errorf("internal.secret_file: %w", err)
 	}
-	secure, err := p.cfg.Internal.clientTLS()
+	tlsConfig, err := p.cfg.Internal.clientTLS()
 	if err != nil {
 		return err
 	}
 	p.peers = peer.NewPool(peer.Config{
-		Dialer: tunnel.Dialer{TLS: secure, NoProxy: true}, Tunnel: p.cfg.Tunnel.tunnel(),
+		Dialer: tunnel.Dialer{TLS: tlsConfig, NoProxy: true}, Tunnel: p.cfg.Tunnel.tunnel(),
 		Token: func() (string, error) { return signer.Sign(p.self.ID) },
 	})
 	p.connections = connections.NewPool(connections.Config{
@@ -183,16 +185,16 @@ func (p *process) openPeers(context.Context) error {
 
 // clientTLS is the TLS configuration to dial other relays with.
 func (c InternalConfig) clientTLS() (*tls.Config, error) {
-	secure := &tls.Config{MinVersion: tls.VersionTLS12}
+	tlsConfig := &tls.Config{MinVersion: tls.VersionTLS12}
 	if c.CAFile != "" {
-		authorities, err := certpool.Load(c.CAFile)
+		pool, err := certpool.Load(c.CAFile)
 		if err != nil {
 			return nil, fmt.Errorf("internal.ca_file: %w", err)
 		}
-		secure.RootCAs = authorities
+		tlsConfig.RootCAs = pool
 	}
 	if c.TLS.Enabled() {
-		secure.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		tlsConfig.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 			pair, err := tls.LoadX509KeyPair(c.TLS.CertFile, c.TLS.KeyFile)
 			if err != nil {
 				return nil, fmt.Errorf("internal.tls: %w", err)
@@ -200,7 +202,7 @@ func (c InternalConfig) clientTLS() (*tls.Config, error) {
 			return &pair, nil
 		}
 	}
-	return secure, nil
+	return tlsConfig, nil
 }
 
 func (p *process) openExternal(context.Context) error {
@@ -208,7 +210,7 @@ func (p *process) openExternal(context.Context) error {
 	if err != nil {
 		return fmt.Errorf("external: %w", err)
 	}
-	services, err := p.cfg.services()
+	services, err := p.cfg.serviceVerifier()
 	if err != nil {
 		return fmt.Errorf("external.secret_file: %w", err)
 	}
@@ -260,7 +262,7 @@ func (p *process) registerMetrics(context.Context) error {
 		value                 func() int
 	}{
 		{"lockstep_relay_connections", "Connections of agents to this relay.", "", p.listener.Connections},
-		{"lockstep_relay_known_connections", "Connections of agents to all relays in the registry.", "", p.registry.Connections},
+		{"lockstep_relay_known_connections", "Agent connections in the registry, of all relays.", "", p.registry.Connections},
 		{"lockstep_relay_requests", "Requests to agents in flight.", "", p.forward.Requests},
 		{"lockstep_relay_unpublished_records", "Audit records that are not published yet.", "", p.audit.Unpublished},
 		{streams, streamsHelp, "to_agent", func() int { opened, _ := p.agentSessions.Streams(); return opened }},
@@ -280,7 +282,7 @@ func (p *process) registerMetrics(context.Context) error {
 }
 
 const streamsHelp = "Open streams, also idle ones: to agents of this relay, to other relays, and from other relays. " +
-	"A stream from another relay has a second one, to an agent."
+	"Each stream from another relay is also counted as a stream to an agent."
 
 // parts of the service, and their order.
 func (p *process) parts() []service.Part {
@@ -328,7 +330,7 @@ func (p *process) onListen(next func(map[string]string)) func(map[string]string)
 		if p.cfg.Internal.URL == "" {
 			url, err := internalURL(addresses["internal"], p.cfg.Internal.TLS.Enabled())
 			if err != nil {
-				p.tel.Logger.Error("other relays cannot reach this one", slog.Any("error", err))
+				p.tel.Logger.Error("internal.url is not set and cannot be derived from the listen address", logkey.Error(err))
 			}
 			p.store.SetURL(url)
 		}
@@ -338,12 +340,12 @@ func (p *process) onListen(next func(map[string]string)) func(map[string]string)
 	}
 }
 
-// drainTunnels waits for the drain. Then it retires this relay from the registry, drains all sessions and waits for
+// drainTunnels waits for the drain. Then it unregisters this relay, drains all sessions and waits for
 // their end. It returns after all disconnections are queued, and so before the parts that publish them stop.
 func (p *process) drainTunnels(ctx context.Context, self *service.Handle) error {
 	self.Ready()
 	<-ctx.Done()
-	err := p.store.Retire(self.DrainContext())
+	err := p.store.Unregister(self.DrainContext())
 	var draining sync.WaitGroup
 	for _, sessions := range []*tunnel.SessionGroup{&p.agentSessions, &p.relaySessions} {
 		draining.Go(func() { sessions.Drain(self.DrainContext()) })
@@ -351,12 +353,13 @@ func (p *process) drainTunnels(ctx context.Context, self *service.Handle) error 
 	draining.Wait()
 	p.listener.Drain(self.DrainContext())
 	if err != nil {
-		return fmt.Errorf("retire from the registry: %w", err)
+		return fmt.Errorf("unregister from the registry: %w", err)
 	}
 	return nil
 }
 
-// drainRequests waits for the drain, and then for the requests in flight. The server does not wait for upgraded ones.
+// drainRequests waits for the drain, and then for the requests in flight. http.Server.Shutdown does not wait
+// for hijacked connections.
 func (p *process) drainRequests(ctx context.Context, self *service.Handle) error {
 	self.Ready()
 	<-ctx.Done()
@@ -374,7 +377,7 @@ func (a agents) Agent(id int64) (agentlistener.Credential, bool) {
 	return credential, known
 }
 
-// releaser closes idle streams of connections that are gone.
+// releaser closes idle streams of closed connections.
 type releaser struct{ *forward.Transport }
 
 // Connected does nothing.
@@ -385,9 +388,10 @@ func (r releaser) Disconnected(c registry.Connection, _ time.Time, _ events.Disc
 	r.Release(c.ID)
 }
 
-var errNoAddress = errors.New("internal.url is required: the address of the internal listener is not one to reach this relay at")
+var errNoAddress = errors.New("internal.url is required: the listen address is unspecified (such as 0.0.0.0), " +
+	"so other relays cannot dial it")
 
-// internalURL is where other relays reach a relay that listens at address.
+// internalURL returns the URL at which other relays dial a relay that listens at address.
 func internalURL(address string, secure bool) (string, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {

@@ -20,8 +20,8 @@ import (
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
 )
 
-// follow keeps a copy of the directory as another service does, until the test ends.
-func (b *bundle) follow(t *testing.T) *directory.Directory {
+// readDirectory reads the directory, as another service does, until the test ends.
+func (b *fixture) readDirectory(t *testing.T) *directory.Directory {
 	t.Helper()
 	option, err := nats.NkeyOptionFromSeed(natsauth.SeedFile(b.keys, natsauth.PrincipalOperator))
 	require.NoError(t, err)
@@ -58,7 +58,7 @@ func until(t *testing.T, d *directory.Directory, holds func() bool) {
 		select {
 		case <-changed:
 		case <-deadline:
-			require.Fail(t, "the directory does not say so")
+			require.Fail(t, "the condition is not met in the directory")
 		}
 	}
 }
@@ -81,13 +81,13 @@ func (a as) exchange(t *testing.T, audience ...string) string {
 
 func TestPersonalAccessTokenIsExchangedForAnAccessToken(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	stop := b.start(t)
 	admin := b.as(t, b.admin)
 	project, agent := admin.project()
 	anna, annas := admin.user(b, "anna")
 	eve, _ := admin.user(b, "eve")
-	d := b.follow(t)
+	d := b.readDirectory(t)
 	v := verifier(t, d)
 
 	token := admin.exchange(t, "deploys", "relay")
@@ -123,7 +123,7 @@ func TestPersonalAccessTokenIsExchangedForAnAccessToken(t *testing.T) {
 		refused(t, errcode.InvalidArgument, admin.tokens.ExchangeToken, &statev1.ExchangeTokenRequest{Audience: audience})
 	}
 
-	// The keys stay when the service starts again, and the token of before is still good.
+	// The keys survive a restart, so the earlier token stays valid.
 	stop()
 	b.start(t)
 	_, err = v.Verify(token)
@@ -136,7 +136,7 @@ func TestPersonalAccessTokenIsExchangedForAnAccessToken(t *testing.T) {
 
 func TestAccessTokenExpiresWithItsPersonalAccessToken(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	b.start(t)
 	ends := time.Now().Add(2 * time.Minute)
 	made := call(
@@ -161,12 +161,12 @@ func TestAccessTokenExpiresWithItsPersonalAccessToken(t *testing.T) {
 
 func TestReplicasShareSealedSigningKeys(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	b.start(t)
 	first := b.as(t, b.admin).exchange(t, "deploys")
 	b.start(t) // another replica
 	second := b.as(t, b.admin).exchange(t, "deploys")
-	d := b.follow(t)
+	d := b.readDirectory(t)
 	v := verifier(t, d)
 	for _, token := range []string{first, second} {
 		until(t, d, func() bool { _, err := v.Verify(token); return err == nil })
@@ -187,13 +187,14 @@ func TestReplicasShareSealedSigningKeys(t *testing.T) {
 	// A key that is a day old has a successor, and both are valid.
 	_, err = conn.Exec(
 		t.Context(),
-		`update state.token_signing_keys set made_at = made_at - interval '25 hours', not_after = not_after - interval '25 hours'`,
+		`update state.token_signing_keys
+			set made_at = made_at - interval '25 hours', not_after = not_after - interval '25 hours'`,
 	)
 	require.NoError(t, err)
 	b.start(t)
 	require.NoError(t, conn.QueryRow(t.Context(), `select count(*) from state.token_signing_keys`).Scan(&keys))
 	require.Equal(t, 2, keys)
-	// One that is over goes, and everybody hears of that.
+	// An expired key is deleted, and the deletion is published.
 	_, err = conn.Exec(t.Context(), `update state.token_signing_keys set not_after = now() where id = $1`, id)
 	require.NoError(t, err)
 	b.start(t)
@@ -205,7 +206,7 @@ func TestReplicasShareSealedSigningKeys(t *testing.T) {
 	require.Eventually(t, func() bool { return !b.holdsKey(t, subject) }, time.Minute, 10*time.Millisecond)
 }
 
-func (b *bundle) holdsKey(t *testing.T, subject string) bool {
+func (b *fixture) holdsKey(t *testing.T, subject string) bool {
 	t.Helper()
 	last := b.last(t, topology.StreamDirectory, subject)
 	return last != "" && !strings.Contains(last, `"deleted":true`)

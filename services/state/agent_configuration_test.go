@@ -18,7 +18,7 @@ import (
 
 func TestOperatorsConfigureAgents(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	b.start(t)
 	admin := b.as(t, b.admin)
 	project, registered := admin.project()
@@ -49,7 +49,7 @@ func TestOperatorsConfigureAgents(t *testing.T) {
 		func() bool { return b.holds(t, topology.StreamControl, control) },
 		time.Minute,
 		10*time.Millisecond,
-		"it is told at once",
+		"it is published at once",
 	)
 
 	configure := func(c *statev1.AgentConfiguration) *statev1.ConfigureAgentRequest {
@@ -74,14 +74,18 @@ func TestOperatorsConfigureAgents(t *testing.T) {
 		),
 	)
 	require.True(t, fault.Is(err, errcode.InvalidArgument))
-	require.Len(t, fault.From(err).Details, 2, "all of it is told: %v", err)
+	require.Len(t, fault.From(err).Details, 2, "all faults are reported: %v", err)
 	targets := &statev1.RelayTargets{
 		Targets: []*statev1.RelayTarget{
 			{Name: "db", Address: "db.apps.svc:5432"},
 			{Name: "shop", Address: "shop.apps.svc:80"},
 		},
 	}
-	for i, c := range []struct{ given, want *statev1.RelayTargets }{{targets, targets}, {nil, targets}, {&statev1.RelayTargets{}, &statev1.RelayTargets{}}} {
+	for i, c := range []struct{ given, want *statev1.RelayTargets }{
+		{targets, targets},
+		{nil, targets},
+		{&statev1.RelayTargets{}, &statev1.RelayTargets{}},
+	} {
 		got := call(
 			t,
 			admin.agents.ConfigureAgent,
@@ -129,7 +133,7 @@ func TestOperatorsConfigureAgents(t *testing.T) {
 	refused(t, errcode.PermissionDenied, adas.agents.ConfigureAgent, configure(change))
 	refused(t, errcode.PermissionDenied, adas.agents.RequestResync, resync)
 
-	// The quota and the policy hold for her workspaces.
+	// The quota and the policy apply to her workspaces.
 	made := call(
 		t,
 		adas.workspaces.CreateWorkspace,
@@ -152,7 +156,7 @@ func TestOperatorsConfigureAgents(t *testing.T) {
 		adas.workspaces.CreateWorkspace,
 		&statev1.CreateWorkspaceRequest{Name: "first", IdempotencyKey: "k"},
 	).GetWorkspace()
-	require.Equal(t, made.GetId(), again.GetId(), "what was created before is no second one")
+	require.Equal(t, made.GetId(), again.GetId(), "a repeated request returns the first workspace")
 	stopped := call(
 		t,
 		adas.workspaces.SetDesiredState,

@@ -7,8 +7,8 @@ import (
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/schemas/gen/errcode"
+	"lockstep.internal/services/state/admin"
 	"lockstep.internal/services/state/directory"
-	"lockstep.internal/services/state/postgres"
 	"lockstep.internal/services/state/workspace"
 )
 
@@ -19,7 +19,7 @@ const (
 
 // bootstrap creates what a new cell needs: its id range, the default template and the first administrator. It
 // keeps what exists.
-func bootstrap(ctx context.Context, cfg Config, store *postgres.Directory) error {
+func bootstrap(ctx context.Context, cfg Config, store *admin.Directory) error {
 	if err := store.ReserveIDs(ctx, cfg.Cell.Number); err != nil {
 		return fmt.Errorf("reserve ids: %w", err)
 	}
@@ -38,11 +38,11 @@ func bootstrap(ctx context.Context, cfg Config, store *postgres.Directory) error
 	if err != nil {
 		return fmt.Errorf("the administrator's token: %w", err)
 	}
-	return admin(ctx, store, hash[:])
+	return createAdmin(ctx, store, hash[:])
 }
 
-// admin creates the user admin with the token if they are missing. A revoked token stays revoked.
-func admin(ctx context.Context, store *postgres.Directory, hash []byte) error {
+// createAdmin creates the user admin with the token if they are missing. A revoked token stays revoked.
+func createAdmin(ctx context.Context, store *admin.Directory, hash []byte) error {
 	user, err := store.UserByName(ctx, adminUser)
 	if fault.Is(err, errcode.NotFound) {
 		user, err = store.CreateUser(ctx, adminUser, true)

@@ -33,14 +33,14 @@ type CellConfig struct {
 
 // DatabaseConfig locates PostgreSQL.
 type DatabaseConfig struct {
-	URL            config.URL    `yaml:"url" help:"PostgreSQL connection string; or give url_file"`
+	URL            config.URL    `yaml:"url" help:"PostgreSQL connection string; set this or url_file"`
 	URLFile        config.Secret `yaml:"url_file" help:"file with the connection string; use it if the string has a password"`
 	MaxConnections int           `yaml:"max_connections" help:"connections of this process; 0 = 10, or pool_max_conns of the connection string"`
 }
 
 // AgentsConfig configures the connections of agents.
 type AgentsConfig struct {
-	KeysDir string   `yaml:"keys_dir" help:"folder written by lockstep nats init, with the keys that authenticate and disconnect agents"`
+	KeysDir string   `yaml:"keys_dir" help:"directory written by lockstep nats init, with the NATS keys of the auth callout and the system account"`
 	URLs    []string `yaml:"urls" help:"NATS addresses for agents; empty = nats.url"`
 	CAFile  string   `yaml:"ca_file" help:"PEM file with the CAs of NATS for agents; empty = system CAs"`
 }
@@ -70,7 +70,7 @@ type BootstrapConfig struct {
 
 const maxCellNumber = 1<<13 - 1
 
-// DefaultConfig is for one machine. Database and keys have no defaults.
+// DefaultConfig returns the defaults for a single machine. Database and keys have none.
 func DefaultConfig() Config {
 	return Config{
 		Config:    service.DefaultConfig("127.0.0.1:8081"),
@@ -86,7 +86,7 @@ func DefaultConfig() Config {
 	}
 }
 
-// Validate checks the fields that their types do not.
+// Validate checks what the types of the fields do not check.
 func (c Config) Validate() []error {
 	var errs []error
 	if err := topology.ValidateCell(c.Cell.Name); err != nil {
@@ -99,7 +99,8 @@ func (c Config) Validate() []error {
 		errs = append(errs, config.Invalid("database.url", "give either database.url or database.url_file"))
 	}
 	if c.Agents.KeysDir == "" {
-		errs = append(errs, config.Invalid("agents.keys_dir", "is missing: run lockstep nats init and give its folder"))
+		errs = append(errs,
+			config.Invalid("agents.keys_dir", "is missing: run lockstep nats init and set the directory that it writes"))
 	}
 	if c.Streams.Replicas != 1 && c.Streams.Replicas != 3 && c.Streams.Replicas != 5 {
 		errs = append(errs, config.Invalid("streams.replicas", "%d is not 1, 3 or 5", c.Streams.Replicas))

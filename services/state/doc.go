@@ -2,10 +2,12 @@
 // and workspaces. It serves the API, decides desired against actual state, and publishes every change.
 //
 // Pure packages decide: workspace, orphan, agent, directory, actualstate (state from observations), ingest
-// (batches of reports), render (manifests), publish (messages), devfile, authz. Adapters connect: api,
-// postgres, nats, vault, signing. Package rebuild derives the read model again. [Main] wires them.
+// (batches of reports), secret (which values are sealed for which agent), render (manifests), publish (messages),
+// devfile, authz. Adapters connect: api, postgres, nats, vault, signing. Package admin changes the directory and
+// publishes the changes. Package rebuild recomputes the read model from the streams, and package republish publishes
+// everything again after a restore. [Main] creates and connects the packages.
 //
-// An answered request is stored, and its events follow. A report takes effect once, in stream order, also
-// after crashes. Two replicas may run. Without NATS the API works and events wait in the outbox; without
-// PostgreSQL nothing is accepted. The service waits for both and reports them in /readyz.
+// A successful response means that the change is stored; its events are published afterwards. Each report is applied
+// once, in stream order, also after crashes. Two replicas may run. Without NATS the API works and events wait in the
+// outbox; without PostgreSQL nothing is accepted. The service waits for both and reports them in /readyz.
 package state

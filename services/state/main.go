@@ -13,6 +13,7 @@ import (
 	"lockstep.internal/libs/certpool"
 	"lockstep.internal/libs/config"
 	"lockstep.internal/libs/cursor"
+	"lockstep.internal/libs/logkey"
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/natsconn"
 	"lockstep.internal/libs/outbox"
@@ -20,13 +21,15 @@ import (
 	"lockstep.internal/libs/service"
 	"lockstep.internal/libs/telemetry"
 	"lockstep.internal/libs/topology"
-	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/services/state/admin"
 	"lockstep.internal/services/state/api"
 	"lockstep.internal/services/state/ingest"
 	"lockstep.internal/services/state/nats"
 	"lockstep.internal/services/state/postgres"
 	"lockstep.internal/services/state/publish"
 	"lockstep.internal/services/state/rebuild"
+	"lockstep.internal/services/state/republish"
+	"lockstep.internal/services/state/secret"
 	"lockstep.internal/services/state/signing"
 	"lockstep.internal/services/state/vault"
 )
@@ -36,7 +39,7 @@ func Program() config.Program {
 	return config.Program{
 		Name: "state",
 		About: "Serves the API, stores organizations, projects, users, agents and workspaces in PostgreSQL, " +
-			"reads the reports of clusters from NATS, decides, and publishes every change.",
+			"reads the reports of clusters from NATS, computes states, and publishes every change.",
 	}
 }
 
@@ -48,7 +51,7 @@ func Main(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return fmt.Errorf("state: %w", err)
 	}
-	defer tel.Close(context.WithoutCancel(ctx)) //nolint:errcheck // the last spans are no reason to fail
+	defer tel.Close(context.WithoutCancel(ctx)) //nolint:errcheck // a failure to send the last spans is ignored
 	p, err := assemble(ctx, cfg, tel)
 	if err != nil {
 		return fmt.Errorf("state: %w", err)
@@ -65,9 +68,10 @@ type process struct {
 	cfg             Config
 	tel             *telemetry.Telemetry
 	pool            *pgxpool.Pool
-	directory       *postgres.Directory
+	directory       *admin.Directory
+	encoder         publish.Encoder
 	workspaces      *postgres.Workspaces
-	observations    *postgres.Observations
+	ingestStores    *postgres.IngestStores
 	secrets         *postgres.Secrets
 	changes         *postgres.Changes
 	keyring         *signing.Keyring
@@ -80,14 +84,16 @@ type process struct {
 	subscribers     *nats.Subscribers
 	background      *background
 	api             service.Part
-	readers         *nats.Readers
+	consumers       *nats.Consumers
 	ingest          []service.Part
 	secretResponder *nats.SecretResponder
 }
 
 func assemble(ctx context.Context, cfg Config, tel *telemetry.Telemetry) (*process, error) {
 	p := &process{cfg: cfg, tel: tel, background: newBackground()}
-	for _, step := range []func(context.Context) error{p.openDatabase, p.connect, p.openStreams, p.openIngest, p.openCallout, p.openAPI} {
+	for _, step := range []func(context.Context) error{
+		p.openDatabase, p.connect, p.openStreams, p.openIngest, p.openCallout, p.openAPI,
+	} {
 		if err := step(ctx); err != nil {
 			return nil, err
 		}
@@ -127,16 +133,19 @@ func (p *process) openDatabase(context.Context) error {
 		return fmt.Errorf("open the database: %w", err)
 	}
 	cell := p.cell()
-	encoder := publish.Encoder{Cell: cell}
-	p.directory = &postgres.Directory{DB: p.pool, Encoder: encoder, Now: time.Now}
-	p.workspaces = &postgres.Workspaces{Encoder: encoder}
-	p.observations = &postgres.Observations{Encoder: encoder, Workspaces: p.workspaces}
+	p.encoder = publish.Encoder{Cell: cell}
+	p.directory = &admin.Directory{
+		Directory: &postgres.Directory{DB: p.pool, Now: time.Now},
+		Encoder:   p.encoder,
+	}
+	p.workspaces = &postgres.Workspaces{}
+	p.ingestStores = &postgres.IngestStores{Workspaces: p.workspaces}
 	p.secrets = &postgres.Secrets{Vault: v}
 	p.changes = postgres.NewChanges(p.pool)
 	p.keyring = &signing.Keyring{
-		Store: &postgres.SigningKeys{
+		Store: &admin.SigningKeys{
 			Directory: p.directory,
-			Vault:     v,
+			Keys:      &postgres.SigningKeys{Vault: v, Logger: p.tel.Logger},
 			Logger:    p.tel.Logger,
 		},
 		Cell:   cell,
@@ -157,7 +166,11 @@ func (p *process) connect(ctx context.Context) error {
 		to        **natsconn.Conn
 		principal string
 		cfg       natsconn.Config
-	}{{&p.conn, natsauth.PrincipalState, own}, {&p.callout, natsauth.PrincipalCallout, p.cfg.NATS}, {&p.system, natsauth.PrincipalSystem, p.cfg.NATS}} {
+	}{
+		{&p.conn, natsauth.PrincipalState, own},
+		{&p.callout, natsauth.PrincipalCallout, p.cfg.NATS},
+		{&p.system, natsauth.PrincipalSystem, p.cfg.NATS},
+	} {
 		if c.to != &p.conn {
 			c.cfg.NKeySeedFile = config.SecretFile(natsauth.SeedFile(p.cfg.Agents.KeysDir, c.principal))
 		}
@@ -188,26 +201,15 @@ func (p *process) openStreams(context.Context) error {
 	return nil
 }
 
-// republish publishes the directory and all desired states again, and requests full resyncs: a stream or the
-// database was restored from an older backup.
+// republish publishes everything again: a stream or the database was restored from an older backup.
 func (p *process) republish(ctx context.Context, tx pgx.Tx, r outbox.Restoration) error {
 	p.tel.Logger.WarnContext(ctx, "publishing everything again after a restore",
-		slog.String("stream", r.Stream), slog.String("reason", r.Reason))
-	// Lock in the usual order: agents before workspaces.
-	if r.Stream == "" {
-		if err := p.directory.RaiseConfigurations(ctx, tx); err != nil {
-			return fmt.Errorf("publish the configurations again: %w", err)
-		}
+		slog.String(logkey.Stream, r.Stream), slog.String(logkey.Reason, r.Reason))
+	all := republish.Republisher{
+		Directory: p.directory, Workspaces: p.workspaces, IngestStores: p.ingestStores, Ingest: p.consumers.Ingest,
 	}
-	if err := p.observations.In(tx).
-		RequestAllResyncs(ctx, events.ResyncRequestCauseRestoredStream, time.Now()); err != nil {
-		return fmt.Errorf("request full resyncs: %w", err)
-	}
-	if err := p.directory.RepublishAll(ctx, tx); err != nil {
-		return fmt.Errorf("publish the directory again: %w", err)
-	}
-	if err := p.workspaces.RepublishAll(ctx, tx); err != nil {
-		return fmt.Errorf("publish the workspaces again: %w", err)
+	if err := all.All(ctx, tx, r); err != nil {
+		return fmt.Errorf("restore: %w", err)
 	}
 	// The backup lacks the consumers of newer agents.
 	p.agents.RequestEnsure()
@@ -227,11 +229,11 @@ func (p *process) openIngest(context.Context) error {
 	if err != nil {
 		return fmt.Errorf("ingest: %w", err)
 	}
-	p.readers = &nats.Readers{
-		Pool: p.pool, JetStream: js, Cell: p.cell(), Logger: p.tel.Logger, Observations: p.observations, Cursors: cursors,
-		Ingest: &ingest.Ingest{Logger: p.tel.Logger, Metrics: metrics},
+	p.consumers = &nats.Consumers{
+		Pool: p.pool, JetStream: js, Cell: p.cell(), Logger: p.tel.Logger, IngestStores: p.ingestStores, Cursors: cursors,
+		Ingest: &ingest.Ingest{Logger: p.tel.Logger, Encoder: p.encoder, Metrics: metrics},
 	}
-	p.ingest, err = p.readers.Parts()
+	p.ingest, err = p.consumers.Parts()
 	if err != nil {
 		return fmt.Errorf("ingest: %w", err)
 	}
@@ -244,14 +246,15 @@ func (p *process) rebuild(
 	check bool,
 	progress func(rebuild.Progress) error,
 ) (rebuild.Outcome, error) {
-	r := rebuild.Rebuild{Readers: p.readers, OnProgress: progress}
+	r := rebuild.Rebuild{Consumers: p.consumers, OnProgress: progress}
 	began := time.Now()
 	out, err := r.Run(ctx, check)
 	if err != nil {
 		return out, fmt.Errorf("state: %w", err)
 	}
-	p.tel.Logger.InfoContext(ctx, "rebuilt the read model", slog.Bool("check", check), slog.Bool("replaced", out.Replaced),
-		slog.Any("differences", out.Differences), slog.Duration("duration", time.Since(began)))
+	p.tel.Logger.InfoContext(ctx, "rebuilt the read model",
+		slog.Bool(logkey.Check, check), slog.Bool(logkey.Replaced, out.Replaced),
+		slog.Any(logkey.Differences, out.Differences), slog.Duration(logkey.Duration, time.Since(began)))
 	return out, nil
 }
 
@@ -272,24 +275,24 @@ func (p *process) openCallout(context.Context) error {
 		Streams:      js,
 		Disconnector: disconnector,
 		Logger:       p.tel.Logger,
-		Background:   p.background.run,
+		Background:   p.background.enqueue,
 	}
 	p.agents = &nats.Agents{
-		Streams: js, Disconnector: disconnector, Cell: cell, Logger: p.tel.Logger, Background: p.background.run,
-		EnsureAgain: make(chan struct{}, 1),
+		Streams: js, Disconnector: disconnector, Cell: cell, Logger: p.tel.Logger, Background: p.background.enqueue,
+		EnsureRequests: make(chan struct{}, 1),
 	}
 	p.responder = &natsauth.Responder{
 		Conn: p.callout.Conn, Keys: keys, Cell: cell, Logger: p.tel.Logger,
-		Authenticator: &nats.Authenticator{Directory: p.directory},
+		Authenticator: &nats.Authenticator{Directory: p.directory.Directory},
 	}
 	p.secretResponder = &nats.SecretResponder{
-		Conn:       p.conn.Conn,
-		Cell:       cell,
-		Pool:       p.pool,
-		Directory:  p.directory,
-		Workspaces: p.workspaces,
-		Secrets:    p.secrets,
-		Logger:     p.tel.Logger,
+		Conn: p.conn.Conn, Cell: cell, Logger: p.tel.Logger,
+		Sealer: &secret.Sealer{
+			Key: p.secrets.Vault.Key(),
+			Store: &postgres.SecretStore{
+				Pool: p.pool, Directory: p.directory.Directory, Workspaces: p.workspaces, Secrets: p.secrets,
+			},
+		},
 	}
 	return nil
 }
@@ -308,9 +311,11 @@ func (p *process) openAPI(context.Context) error {
 		return err
 	}
 	handler := api.NewHandler(api.Dependencies{
-		Pool: p.pool, Directory: p.directory, Workspaces: p.workspaces, Observations: p.observations, Secrets: p.secrets,
-		Changes: p.changes, Streams: js, Agents: p.agents, Subscribers: p.subscribers, Endpoint: endpoint, Rebuild: p.rebuild,
-		Issuer: p.keyring, Cell: p.cell(), Logger: p.tel.Logger, Now: time.Now, Interceptors: []connect.Interceptor{tracing},
+		Pool: p.pool, Directory: p.directory, Workspaces: p.workspaces, IngestStores: p.ingestStores, Secrets: p.secrets,
+		Encoder: p.encoder, Ingest: p.consumers.Ingest, Changes: p.changes, Streams: js, Agents: p.agents,
+		Subscribers: p.subscribers, Endpoint: endpoint, NamespacePrefix: p.cfg.Workspace.NamespacePrefix,
+		Rebuild: p.rebuild, Issuer: p.keyring, Cell: p.cell(), Logger: p.tel.Logger, Now: time.Now,
+		Interceptors: []connect.Interceptor{tracing},
 	})
 	p.api = service.HTTPServer(
 		"api",

@@ -13,7 +13,7 @@ import (
 )
 
 // exec runs a statement in the service's database.
-func (b *bundle) exec(t *testing.T, sql string, args ...any) {
+func (b *fixture) exec(t *testing.T, sql string, args ...any) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), b.cfg.Database.URL.Reveal())
 	require.NoError(t, err)
@@ -25,7 +25,7 @@ func (b *bundle) exec(t *testing.T, sql string, args ...any) {
 }
 
 // orphan stores one as the ingest of observations does, and a pod that shows its image where there is one.
-func (b *bundle) orphan(t *testing.T, agentID int64, namespace, name, label, image string) *statev1.OrphanReference {
+func (b *fixture) orphan(t *testing.T, agentID int64, namespace, name, label, image string) *statev1.OrphanReference {
 	t.Helper()
 	b.exec(
 		t,
@@ -39,7 +39,8 @@ func (b *bundle) orphan(t *testing.T, agentID int64, namespace, name, label, ima
 	put := func(kind, name, data string) {
 		b.exec(
 			t,
-			`insert into observed_objects (agent_id, kind, namespace, name, uid, cluster_uid, epoch, resource_version, deleted, data)
+			`insert into observed_objects (agent_id, kind, namespace, name, uid, cluster_uid, epoch, resource_version, deleted,
+				data)
 			values ($1, $2, $3, $4, 'u', 'c', 1, 1, false, $5)`,
 			agentID,
 			kind,
@@ -54,7 +55,8 @@ func (b *bundle) orphan(t *testing.T, agentID int64, namespace, name, label, ima
 			"pod",
 			name+"-x",
 			fmt.Sprintf(
-				`{"deployment": %q, "containers": [{"name": "setup", "init": true, "image": "other"}, {"name": "workspace", "image": %q}]}`,
+				`{"deployment": %q, "containers": [{"name": "setup", "init": true, "image": "other"}, {"name": "workspace",
+					"image": %q}]}`,
 				name,
 				image,
 			),
@@ -65,7 +67,7 @@ func (b *bundle) orphan(t *testing.T, agentID int64, namespace, name, label, ima
 
 func TestOrphansNeedTheRoleToManageTheAgent(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	b.start(t)
 	admin := b.as(t, b.admin)
 	project, registered := admin.project()
@@ -142,7 +144,7 @@ func TestOrphansNeedTheRoleToManageTheAgent(t *testing.T) {
 
 func TestOrphanDeletionUsesARevisionAboveTheTerminatedWorkspace(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	b.start(t)
 	admin := b.as(t, b.admin)
 	_, registered := admin.project()
@@ -168,12 +170,12 @@ func TestOrphanDeletionUsesARevisionAboveTheTerminatedWorkspace(t *testing.T) {
 		conn.QueryRow(t.Context(), `select desired_revision from state.orphans where workspace = $1`, w.GetId()).
 			Scan(&revision),
 	)
-	require.EqualValues(t, 10, revision, "the dispatcher takes none that is not above what it had of the workspace")
+	require.EqualValues(t, 10, revision, "the dispatcher drops revisions that are not above the last applied one")
 }
 
 func TestRefusedAdoptionExplainsWhy(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	b.start(t)
 	admin := b.as(t, b.admin)
 	project, registered := admin.project()
@@ -187,13 +189,19 @@ func TestRefusedAdoptionExplainsWhy(t *testing.T) {
 		namespace, name, label, image string
 		code                          errcode.Code
 	}{
-		"a label that is no id":     {"ws-9-a", "a", "some.body", "ide:1", errcode.FailedPrecondition},
-		"another spelling of an id": {"ws-9-b", "b", "0198C0DE-0000-7000-8000-000000000000", "ide:1", errcode.FailedPrecondition},
-		"a workspace's id":          {"ws-9-c", "c", taken.GetId(), "ide:1", errcode.FailedPrecondition},
-		"a namespace elsewhere":     {"kube-system", "d", uuid.NewString(), "ide:1", errcode.FailedPrecondition},
-		"no image":                  {"ws-9-e", "e", uuid.NewString(), "", errcode.InvalidArgument},
-		"a name that is none":       {"ws-9-f", "f.g", uuid.NewString(), "ide:1", errcode.InvalidArgument},
-		"a name that is taken":      {"ws-9-taken", "taken", uuid.NewString(), "ide:1", errcode.AlreadyExists},
+		"a label that is not a UUID": {"ws-9-a", "a", "some.body", "ide:1", errcode.FailedPrecondition},
+		"another spelling of an id": {
+			"ws-9-b",
+			"b",
+			"0198C0DE-0000-7000-8000-000000000000",
+			"ide:1",
+			errcode.FailedPrecondition,
+		},
+		"a workspace's id":      {"ws-9-c", "c", taken.GetId(), "ide:1", errcode.FailedPrecondition},
+		"a namespace elsewhere": {"kube-system", "d", uuid.NewString(), "ide:1", errcode.FailedPrecondition},
+		"no image":              {"ws-9-e", "e", uuid.NewString(), "", errcode.InvalidArgument},
+		"an invalid name":       {"ws-9-f", "f.g", uuid.NewString(), "ide:1", errcode.InvalidArgument},
+		"a name that is taken":  {"ws-9-taken", "taken", uuid.NewString(), "ide:1", errcode.AlreadyExists},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ref := b.orphan(t, agent, test.namespace, test.name, test.label, test.image)

@@ -16,7 +16,7 @@ import (
 
 func TestCallWithoutDatabaseIsUnavailable(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	database := pgtest.Server(t)
 	b.cfg.Database.URL = config.URL(database.URL())
 	b.start(t)

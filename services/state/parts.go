@@ -25,7 +25,7 @@ func (p *process) parts() []service.Part {
 		named("nats-callout", p.callout.Part()),
 		named("nats-system", p.system.Part()),
 		{Name: "database", Run: p.migrate, Check: libpostgres.Check(p.pool)},
-		{Name: "streams", StartAfter: []string{"nats"}, Run: p.keepStreams},
+		{Name: "streams", StartAfter: []string{"nats"}, Run: p.ensureStreams},
 		{Name: "bootstrap", StartAfter: []string{"database"}, Run: func(ctx context.Context, _ *service.Handle) error {
 			if err := bootstrap(ctx, p.cfg, p.directory); err != nil {
 				return err
@@ -50,12 +50,12 @@ func (p *process) parts() []service.Part {
 			},
 		},
 		{Name: "background", StopBefore: []string{"nats-system"}, Run: ready(p.background.wait)},
-		p.openedAPI(),
+		p.apiPart(),
 	}, p.ingest...)
 }
 
-// openedAPI starts the API when the tables and the signing keys exist.
-func (p *process) openedAPI() service.Part {
+// apiPart returns the API as a part that starts when the tables and the signing keys exist.
+func (p *process) apiPart() service.Part {
 	api := p.api
 	api.StartAfter = []string{"bootstrap", "changes", "keys"}
 	return api
@@ -80,8 +80,9 @@ func (p *process) migrate(ctx context.Context, _ *service.Handle) error {
 	return nil
 }
 
-// keepStreams creates the streams, and after every reconnect the buckets that NATS keeps in memory for relays.
-func (p *process) keepStreams(ctx context.Context, self *service.Handle) error {
+// ensureStreams creates the streams. After every reconnect it creates the relays' buckets again, which NATS keeps in
+// memory.
+func (p *process) ensureStreams(ctx context.Context, self *service.Handle) error {
 	connected := p.conn.StatusChanged(natsgo.CONNECTED)
 	defer p.conn.RemoveStatusListener(connected)
 	options := topology.Options{Replicas: p.cfg.Streams.Replicas, StorageBytes: int64(p.cfg.Streams.Storage)}
@@ -104,8 +105,8 @@ func (p *process) keepStreams(ctx context.Context, self *service.Handle) error {
 	}
 }
 
-// ensureConsumers creates missing consumers of agents and subscribers: at the start, and on request. A restored
-// NATS lacks some, and one that was away at a registration.
+// ensureConsumers creates missing consumers of agents and subscribers, at the start and on request. Some are missing
+// after a restore of NATS, or if NATS was down during a registration.
 func (p *process) ensureConsumers(ctx context.Context, self *service.Handle) error {
 	for {
 		if err := errors.Join(p.ensureAgents(ctx), p.ensureSubscribers(ctx)); err != nil {
@@ -113,7 +114,7 @@ func (p *process) ensureConsumers(ctx context.Context, self *service.Handle) err
 		}
 		self.Ready()
 		select {
-		case <-p.agents.EnsureAgain:
+		case <-p.agents.EnsureRequests:
 		case <-ctx.Done():
 			return nil
 		}
@@ -180,8 +181,8 @@ func newBackground() *background {
 	return &background{work: make(chan func(context.Context), backgroundQueue)}
 }
 
-// run starts the work. It drops work if the queue is full or the service stops: background work is optional.
-func (b *background) run(work func(ctx context.Context)) {
+// enqueue queues optional work. It drops the work if the queue is full.
+func (b *background) enqueue(work func(ctx context.Context)) {
 	select {
 	case b.work <- work:
 	default:

@@ -21,14 +21,14 @@ import (
 	"lockstep.internal/tools/testkit/natstest"
 )
 
-// holds says whether a stream has a message on a subject, as an operator sees it.
-func (b *bundle) holds(t *testing.T, stream, subject string) bool {
+// holds reports whether a stream has a message on a subject.
+func (b *fixture) holds(t *testing.T, stream, subject string) bool {
 	t.Helper()
 	return b.last(t, stream, subject) != ""
 }
 
 // last is the last message on a subject; empty when there is none.
-func (b *bundle) last(t *testing.T, stream, subject string) string {
+func (b *fixture) last(t *testing.T, stream, subject string) string {
 	t.Helper()
 	option, err := nats.NkeyOptionFromSeed(natsauth.SeedFile(b.keys, natsauth.PrincipalOperator))
 	require.NoError(t, err)
@@ -52,7 +52,7 @@ func (b *bundle) last(t *testing.T, stream, subject string) string {
 
 func TestRestoredNATSGetsEverythingPublishedAgain(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	stop := b.start(t)
 	admin := b.as(t, b.admin)
 	project, agent := admin.project()
@@ -85,8 +85,8 @@ func TestRestoredNATSGetsEverythingPublishedAgain(t *testing.T) {
 	require.Eventually(t, configured, time.Minute, 10*time.Millisecond)
 	stop()
 	require.NoError(t, b.nats.Restore(copied))
-	require.False(t, wanted(second)(), "the copy does not know the second workspace")
-	require.False(t, configured(), "nor what the agent is configured with")
+	require.False(t, wanted(second)(), "the backup does not contain the second workspace")
+	require.False(t, configured(), "nor the agent's configuration")
 
 	b.start(t)
 	require.Eventually(t, wanted(second), time.Minute, 10*time.Millisecond)
@@ -97,11 +97,11 @@ func TestRestoredNATSGetsEverythingPublishedAgain(t *testing.T) {
 
 func TestUpgradedServicePublishesTokenHashes(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	stop := b.start(t)
 	_, agent := b.as(t, b.admin).project()
 	id := agent.GetAgent().GetId()
-	told := func(token string) func() bool {
+	published := func(token string) func() bool {
 		hash, err := natsauth.HashToken(natsauth.TokenAgent, token)
 		require.NoError(t, err)
 		return func() bool {
@@ -109,9 +109,9 @@ func TestUpgradedServicePublishesTokenHashes(t *testing.T) {
 			return strings.Contains(entry, `"token_hash":"`+hex.EncodeToString(hash[:])+`"`)
 		}
 	}
-	require.Eventually(t, told(agent.GetToken()), time.Minute, 10*time.Millisecond)
+	require.Eventually(t, published(agent.GetToken()), time.Minute, 10*time.Millisecond)
 	stop()
-	// Registered by an earlier version, which told nobody the hash.
+	// An earlier version registered the agent and did not publish the hash.
 	token := natsauth.NewToken(natsauth.TokenAgent)
 	hash, err := natsauth.HashToken(natsauth.TokenAgent, token)
 	require.NoError(t, err)
@@ -120,13 +120,13 @@ func TestUpgradedServicePublishesTokenHashes(t *testing.T) {
 	defer conn.Close(context.WithoutCancel(t.Context()))
 	_, err = conn.Exec(t.Context(), `update state.agents set token_hash = $2, entry_form = 0 where id = $1`, id, hash[:])
 	require.NoError(t, err)
-	require.False(t, told(token)())
+	require.False(t, published(token)())
 	b.start(t)
-	require.Eventually(t, told(token), time.Minute, 10*time.Millisecond)
+	require.Eventually(t, published(token), time.Minute, 10*time.Millisecond)
 }
 
-// consumes says whether an agent's dispatcher has the consumer that it reads with.
-func (b *bundle) consumes(t *testing.T, agent int64) bool {
+// hasConsumer reports whether the consumer of an agent's dispatcher exists.
+func (b *fixture) hasConsumer(t *testing.T, agent int64) bool {
 	t.Helper()
 	option, err := nats.NkeyOptionFromSeed(natsauth.SeedFile(b.keys, natsauth.PrincipalOperator))
 	require.NoError(t, err)
@@ -148,13 +148,13 @@ func (b *bundle) consumes(t *testing.T, agent int64) bool {
 
 func TestAgentMissingInRestoredNATSConnectsAgain(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	b.start(t)
 	copied := filepath.Join(t.TempDir(), "copy")
 	require.NoError(t, b.nats.Snapshot(copied))
 	_, agent := b.as(t, b.admin).project()
 	id := agent.GetAgent().GetId()
-	consumes := func() bool { return b.consumes(t, id) }
+	consumes := func() bool { return b.hasConsumer(t, id) }
 	require.Eventually(
 		t,
 		consumes,
@@ -162,7 +162,7 @@ func TestAgentMissingInRestoredNATSConnectsAgain(t *testing.T) {
 		10*time.Millisecond,
 		"NATS may have been away when the agent was registered",
 	)
-	// Only what has been acknowledged can be missed.
+	// A restore can only lose acknowledged messages.
 	directory := topology.Cell("local").Directory("agent", strconv.FormatInt(id, 10))
 	require.Eventually(
 		t,
@@ -174,10 +174,10 @@ func TestAgentMissingInRestoredNATSConnectsAgain(t *testing.T) {
 	require.Eventually(t, consumes, time.Minute, 10*time.Millisecond)
 }
 
-// Relays may not make what they keep in the memory of NATS.
+// Relays are not allowed to create the buckets that NATS keeps in memory.
 func TestBucketsOfRelaysReturnAfterARestartOfNATS(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	b.start(t)
 	option, err := nats.NkeyOptionFromSeed(natsauth.SeedFile(b.keys, natsauth.PrincipalRelay))
 	require.NoError(t, err)
@@ -197,10 +197,11 @@ func TestBucketsOfRelaysReturnAfterARestartOfNATS(t *testing.T) {
 
 func TestAgentRegisteredWithoutNATSConnectsLater(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	b.start(t)
 	b.nats.Down()
 	_, agent := b.as(t, b.admin).project()
 	require.NoError(t, b.nats.Restart())
-	require.Eventually(t, func() bool { return b.consumes(t, agent.GetAgent().GetId()) }, time.Minute, 10*time.Millisecond)
+	exists := func() bool { return b.hasConsumer(t, agent.GetAgent().GetId()) }
+	require.Eventually(t, exists, time.Minute, 10*time.Millisecond)
 }

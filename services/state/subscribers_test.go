@@ -21,10 +21,10 @@ import (
 	"lockstep.internal/tools/testkit/natstest"
 )
 
-const patience = time.Minute
+const timeout = time.Minute
 
-// deploys publishes facts, as the service deploys does.
-func (b *bundle) deploys(t *testing.T) func(namespace, fact string) {
+// deploys returns a function that publishes facts as the deploys service does.
+func (b *fixture) deploys(t *testing.T) func(namespace, fact string) {
 	t.Helper()
 	option, err := nats.NkeyOptionFromSeed(natsauth.SeedFile(b.keys, natsauth.PrincipalOperator))
 	require.NoError(t, err)
@@ -48,7 +48,7 @@ func (b *bundle) deploys(t *testing.T) func(namespace, fact string) {
 				[]byte(fact),
 			)
 			return err == nil
-		}, patience, 10*time.Millisecond)
+		}, timeout, 10*time.Millisecond)
 	}
 }
 
@@ -84,8 +84,8 @@ func read(t *testing.T, conn *nats.Conn, s *statev1.Subscriber) string {
 	require.Eventually(t, func() bool {
 		consumer, err = js.Consumer(t.Context(), s.GetStream(), s.GetConsumer())
 		return err == nil
-	}, patience, 10*time.Millisecond)
-	m, err := consumer.Next(jetstream.FetchMaxWait(patience))
+	}, timeout, 10*time.Millisecond)
+	m, err := consumer.Next(jetstream.FetchMaxWait(timeout))
 	require.NoError(t, err)
 	require.NoError(t, m.DoubleAck(t.Context()))
 	return string(m.Data())
@@ -93,16 +93,22 @@ func read(t *testing.T, conn *nats.Conn, s *statev1.Subscriber) string {
 
 func TestSubscriberReadsEventsUntilRevoked(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	b.start(t)
 	admin := b.as(t, b.admin)
 	_, adas := admin.user(b, "ada")
-	tell := b.deploys(t)
-	tell("shop", "before")
+	publish := b.deploys(t)
+	publish("shop", "before")
 
 	refused(t, errcode.PermissionDenied, adas.subscribers.CreateSubscriber, &statev1.CreateSubscriberRequest{Name: "ci"})
 	refused(t, errcode.PermissionDenied, adas.subscribers.ListSubscribers, &statev1.ListSubscribersRequest{})
-	for _, bad := range []*statev1.CreateSubscriberRequest{{}, {Name: "No Name"}, {Name: "ci.live"}, {Name: "ci", Filter: "desired.>"}, {Name: "ci", Filter: "deploy.x"}} {
+	for _, bad := range []*statev1.CreateSubscriberRequest{
+		{},
+		{Name: "No Name"},
+		{Name: "ci.live"},
+		{Name: "ci", Filter: "desired.>"},
+		{Name: "ci", Filter: "deploy.x"},
+	} {
 		refused(t, errcode.InvalidArgument, admin.subscribers.CreateSubscriber, bad)
 	}
 	ci := call(
@@ -132,12 +138,12 @@ func TestSubscriberReadsEventsUntilRevoked(t *testing.T) {
 	live, err := listener.SubscribeSync(ci.GetSubscriber().GetFilter())
 	require.NoError(t, err)
 	require.NoError(t, listener.Flush())
-	tell("other", "first")
-	tell("shop", "second")
-	heard, err := live.NextMsg(patience)
+	publish("other", "first")
+	publish("shop", "second")
+	received, err := live.NextMsg(timeout)
 	require.NoError(t, err)
-	require.Equal(t, "second", string(heard.Data))
-	require.Equal(t, "second", read(t, reader, ci.GetSubscriber()), "neither what was before, nor another namespace's")
+	require.Equal(t, "second", string(received.Data))
+	require.Equal(t, "second", read(t, reader, ci.GetSubscriber()), "neither earlier facts nor those of another namespace")
 	everything, err := dial(t, all, all.GetUser())
 	require.NoError(t, err)
 	require.Equal(t, "before", read(t, everything, all.GetSubscriber()))
@@ -162,7 +168,7 @@ func TestSubscriberReadsEventsUntilRevoked(t *testing.T) {
 	for range 2 {
 		select {
 		case <-cut:
-		case <-time.After(patience):
+		case <-time.After(timeout):
 			require.Fail(t, "a revoked subscriber is still connected")
 		}
 	}
@@ -171,14 +177,14 @@ func TestSubscriberReadsEventsUntilRevoked(t *testing.T) {
 		_, err := dial(t, ci, user)
 		require.ErrorIs(t, err, nats.ErrAuthorization)
 	}
-	require.False(t, b.subscribes(t, "ci"))
+	require.False(t, b.hasSubscription(t, "ci"))
 	require.True(t, everything.IsConnected())
-	// Its name is free, and the new one is another: it begins where it was made, and its predecessor's revocation is over.
+	// The name can be used again. The new subscriber reads from its creation, and the revocation does not affect it.
 	again := call(t, admin.subscribers.CreateSubscriber, &statev1.CreateSubscriberRequest{Name: "ci"})
 	call(t, admin.subscribers.RevokeSubscriber, &statev1.RevokeSubscriberRequest{Id: ci.GetSubscriber().GetId()})
-	require.True(t, b.subscribes(t, "ci"))
-	tell("other", "third")
-	// The first one's connections are looked for a few seconds longer, and the name is the same.
+	require.True(t, b.hasSubscription(t, "ci"))
+	publish("other", "third")
+	// For a few seconds, connections with the name of the revoked subscriber are closed.
 	require.Eventually(t, func() bool {
 		conn, err := dial(t, again, again.GetUser())
 		if err != nil {
@@ -195,11 +201,11 @@ func TestSubscriberReadsEventsUntilRevoked(t *testing.T) {
 		}
 		m, err := consumer.Next(jetstream.FetchMaxWait(time.Second))
 		return err == nil && string(m.Data()) == "third"
-	}, patience, 10*time.Millisecond)
+	}, timeout, 10*time.Millisecond)
 }
 
-// subscribes says whether a subscriber has its place on the stream.
-func (b *bundle) subscribes(t *testing.T, name string) bool {
+// hasSubscription reports whether the subscriber's consumer exists.
+func (b *fixture) hasSubscription(t *testing.T, name string) bool {
 	t.Helper()
 	option, err := nats.NkeyOptionFromSeed(natsauth.SeedFile(b.keys, natsauth.PrincipalOperator))
 	require.NoError(t, err)
@@ -218,16 +224,16 @@ func (b *bundle) subscribes(t *testing.T, name string) bool {
 
 func TestSubscribersSurviveARestoreOfNATS(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	b.start(t)
 	admin := b.as(t, b.admin)
-	tell := b.deploys(t)
+	publish := b.deploys(t)
 	gone := call(t, admin.subscribers.CreateSubscriber, &statev1.CreateSubscriberRequest{Name: "gone"})
-	require.Eventually(t, func() bool { return b.subscribes(t, "gone") }, patience, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return b.hasSubscription(t, "gone") }, timeout, 10*time.Millisecond)
 	copied := filepath.Join(t.TempDir(), "copy")
 	require.NoError(t, b.nats.Snapshot(copied))
 	made := call(t, admin.subscribers.CreateSubscriber, &statev1.CreateSubscriberRequest{Name: "made"})
-	// The copy took NATS away for a moment: who revokes is told to try again where connections could not be cut.
+	// NATS was down during the snapshot. A revocation that cannot close connections fails and is repeated.
 	require.Eventually(t, func() bool {
 		_, err := admin.subscribers.RevokeSubscriber(
 			t.Context(),
@@ -235,14 +241,14 @@ func TestSubscribersSurviveARestoreOfNATS(t *testing.T) {
 		)
 		require.True(t, err == nil || fault.CodeOf(err) == errcode.Unavailable, "%v", err)
 		return err == nil
-	}, patience, 10*time.Millisecond)
+	}, timeout, 10*time.Millisecond)
 	require.Eventually(
 		t,
-		func() bool { return b.subscribes(t, "made") && !b.subscribes(t, "gone") },
-		patience,
+		func() bool { return b.hasSubscription(t, "made") && !b.hasSubscription(t, "gone") },
+		timeout,
 		10*time.Millisecond,
 	)
-	// Something that is acknowledged, and lost: without it nobody could know of the restoration.
+	// The restore must lose an acknowledged message: otherwise the outbox cannot detect it.
 	user := call(t, admin.directory.CreateUser, &statev1.CreateUserRequest{Username: "ada"}).GetUser()
 	require.Eventually(t, func() bool {
 		return b.holds(
@@ -250,16 +256,16 @@ func TestSubscribersSurviveARestoreOfNATS(t *testing.T) {
 			topology.StreamDirectory,
 			topology.Cell("local").Directory("user", strconv.FormatInt(user.GetId(), 10)),
 		)
-	}, patience, 10*time.Millisecond)
+	}, timeout, 10*time.Millisecond)
 
 	require.NoError(t, b.nats.Restore(copied))
 	require.Eventually(
 		t,
-		func() bool { return b.subscribes(t, "made") && !b.subscribes(t, "gone") },
-		patience,
+		func() bool { return b.hasSubscription(t, "made") && !b.hasSubscription(t, "gone") },
+		timeout,
 		10*time.Millisecond,
 	)
-	tell("shop", "after")
+	publish("shop", "after")
 	conn, err := dial(t, made, made.GetUser())
 	require.NoError(t, err)
 	require.Equal(t, "after", read(t, conn, made.GetSubscriber()))
@@ -267,11 +273,11 @@ func TestSubscribersSurviveARestoreOfNATS(t *testing.T) {
 
 func TestSubscriberCreatedWithoutNATSConnectsLater(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	b.start(t)
 	b.nats.Down()
 	made := call(t, b.as(t, b.admin).subscribers.CreateSubscriber, &statev1.CreateSubscriberRequest{Name: "ci"})
 	require.NotEmpty(t, made.GetToken())
 	require.NoError(t, b.nats.Restart())
-	require.Eventually(t, func() bool { return b.subscribes(t, "ci") }, patience, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return b.hasSubscription(t, "ci") }, timeout, 10*time.Millisecond)
 }

@@ -23,14 +23,14 @@ type Config struct {
 
 	Telemetry telemetry.Config `yaml:"telemetry" help:"log and traces"`
 	// CredentialsFile names the cell, the agent and the NATS servers.
-	CredentialsFile string        `yaml:"credentials_file" help:"the agent's credentials, as written when the agent was registered"`
+	CredentialsFile string        `yaml:"credentials_file" help:"the agent's credentials, written at its registration"`
 	Kubernetes      kube.Config   `yaml:"kubernetes" help:"the cluster to watch"`
 	Lease           leader.Config `yaml:"lease" help:"leader election between the watchers of an agent"`
 	Publish         Publish       `yaml:"publish" help:"how events are published"`
-	// Workloads are reported besides workspaces.
+	// Workloads are tracked besides workspaces.
 	Workloads Workloads `yaml:"workloads" help:"Deployments, StatefulSets and DaemonSets to report for deploy events"`
 	// FullResyncInterval applies until the watcher receives the agent's configuration.
-	FullResyncInterval time.Duration `yaml:"full_resync_interval" help:"time between full resyncs until the control plane configures another"`
+	FullResyncInterval time.Duration `yaml:"full_resync_interval" help:"time between full resyncs until the agent's configuration arrives"`
 	TickInterval       time.Duration `yaml:"tick_interval" help:"time between tick events"`
 
 	// Clock of observations, ticks and intervals. Defaults to the real one.
@@ -41,19 +41,19 @@ type Config struct {
 
 // Publish configures the publisher.
 type Publish struct {
-	Window        int           `yaml:"window" help:"maximum of messages in flight"`
-	AckTimeout    time.Duration `yaml:"ack_timeout" help:"time after which a message without an acknowledgement is published again"`
+	Window        int           `yaml:"window" help:"maximum number of messages in flight"`
+	AckTimeout    time.Duration `yaml:"ack_timeout" help:"time after which an unacknowledged message is published again"`
 	MaxBacklogAge time.Duration `yaml:"max_backlog_age" help:"time an event may wait before the watcher is not ready"`
 	MaxMessage    config.Bytes  `yaml:"max_message" help:"largest event; a larger one is reported as rejected"`
 }
 
-// Workloads selects the workloads to report. Objects of workspaces are never among them.
+// Workloads selects the workloads to track. Objects of workspaces are never among them.
 type Workloads struct {
 	Enabled    bool     `yaml:"enabled" help:"report workloads; needs the permissions in deploy/rbac/workloads"`
 	Namespaces []string `yaml:"namespaces" help:"namespaces to read; empty = all"`
 	Selector   string   `yaml:"selector" help:"label selector of the workloads, such as team=shop,tier!=test; empty = all"`
 	// Annotations besides those of Lockstep and of the Deployment controller.
-	Annotations []string `yaml:"annotations" help:"prefixes of the annotations to report, besides lockstep.dev/ and deployment.kubernetes.io/"`
+	Annotations []string `yaml:"annotations" help:"prefixes of further annotations to report"`
 }
 
 // DefaultConfig returns the defaults. CredentialsFile has none.
@@ -81,10 +81,8 @@ const minMessage = 4 * config.KiB
 func (c Config) Validate() []error {
 	var errs []error
 	if c.CredentialsFile == "" {
-		errs = append(
-			errs,
-			config.Invalid("credentials_file", "is missing: register the agent and pass the file that the registration writes"),
-		)
+		errs = append(errs,
+			config.Invalid("credentials_file", "is missing: register the agent and pass the file that the registration writes"))
 	} else if _, err := natsauth.ReadAgentCredentials(c.CredentialsFile); err != nil {
 		errs = append(errs, config.Invalid("credentials_file", "%v", err))
 	}
@@ -111,13 +109,8 @@ func (p Publish) Validate() []error {
 	if p.MaxMessage < minMessage || p.MaxMessage > topology.MaxMessageSize {
 		errs = append(
 			errs,
-			config.Invalid(
-				"max_message",
-				"%s is not between %s and %s",
-				p.MaxMessage,
-				minMessage,
-				config.Bytes(topology.MaxMessageSize),
-			),
+			config.Invalid("max_message", "%s is not between %s and %s", p.MaxMessage, minMessage,
+				config.Bytes(topology.MaxMessageSize)),
 		)
 	}
 	return errs

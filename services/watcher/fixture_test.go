@@ -26,7 +26,10 @@ import (
 	"lockstep.internal/tools/testkit/natstest"
 )
 
-const cellName = topology.Cell("local")
+const (
+	cellName = topology.Cell("local")
+	timeout  = 60 * time.Second // of a wait for a condition
+)
 
 // lastAgent gives concurrent tests agents of their own, and so labels and namespaces, on the shared
 // cluster.
@@ -40,10 +43,10 @@ type fixture struct {
 	credentials string // file
 }
 
-// admit authenticates every agent by its user name.
-type admit struct{}
+// acceptAll accepts every user that is an agent id.
+type acceptAll struct{}
 
-func (admit) Authenticate(_ context.Context, c natsauth.Credentials) (natsauth.Principal, error) {
+func (acceptAll) Authenticate(_ context.Context, c natsauth.Credentials) (natsauth.Principal, error) {
 	id, err := strconv.ParseInt(c.User, 10, 64)
 	if err != nil {
 		return natsauth.Principal{}, natsauth.ErrRefused
@@ -64,14 +67,10 @@ func newFixture(t *testing.T) *fixture {
 	keys, err := natsauth.LoadCalloutKeys(dir)
 	require.NoError(t, err)
 	responder := &natsauth.Responder{
-		Conn: f.static(
-			t,
-			dir,
-			natsauth.PrincipalCallout,
-		),
+		Conn:          f.static(t, dir, natsauth.PrincipalCallout),
 		Keys:          keys,
 		Cell:          cellName,
-		Authenticator: admit{},
+		Authenticator: acceptAll{},
 		Logger:        slog.New(slog.DiscardHandler),
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -178,13 +177,14 @@ type recorded struct {
 	Replica *int              `json:"spec_replicas"`
 	Revised int               `json:"revision"`
 
-	ResyncID     string               `json:"resync_id"`
-	Cause        events.ResyncCause   `json:"cause"`
-	Nonce        string               `json:"nonce"`
-	Count        int                  `json:"count"`
-	ListVersions []events.ListVersion `json:"list_versions"`
-	ClusterUID   string               `json:"cluster_uid"`
-	ObservedAt   time.Time            `json:"observed_at"`
+	ResyncID      string               `json:"resync_id"`
+	Cause         events.ResyncCause   `json:"cause"`
+	Nonce         string               `json:"nonce"`
+	Count         int                  `json:"count"`
+	ListVersions  []events.ListVersion `json:"list_versions"`
+	KnownVersions []events.ListVersion `json:"known_versions"`
+	ClusterUID    string               `json:"cluster_uid"`
+	ObservedAt    time.Time            `json:"observed_at"`
 
 	Scope       string              `json:"scope"`
 	Selection   string              `json:"selection"`
@@ -218,7 +218,7 @@ func (p *recorder) until(t *testing.T, what string, match func(recorded) bool) [
 	for {
 		msg, err := p.messages.Next(jetstream.NextContext(ctx))
 		if err != nil && ctx.Err() == nil {
-			continue // the ordered consumer begins anew by itself
+			continue // the ordered consumer reconnects
 		}
 		require.NoError(t, err, "waiting for %s; read meanwhile: %+v", what, read)
 		e, err := event.Decode(msg.Headers(), msg.Data())

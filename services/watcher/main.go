@@ -16,6 +16,7 @@ import (
 	"lockstep.internal/libs/config"
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/libs/leader"
+	"lockstep.internal/libs/logkey"
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/natsconn"
 	"lockstep.internal/libs/service"
@@ -36,8 +37,7 @@ const (
 	leaseName = "watcher"
 )
 
-// GCPercent is the garbage collector's target of the process: most of its memory are the objects that it
-// holds, which change slowly.
+// GCPercent is the GOGC of the process. It is low because most memory is held by objects that rarely change.
 const GCPercent = 40
 
 // Program describes the command line.
@@ -45,8 +45,9 @@ func Program() config.Program {
 	return config.Program{
 		Name: "lockstep-watcher",
 		About: "Watches the objects of one agent in a Kubernetes cluster and reports them as events: every change at once, " +
-			"and all objects on start, at an interval and on request. It needs the agent's credentials file and a ServiceAccount or kubeconfig with the " +
-			"permissions in deploy/rbac/watcher.yaml. Several replicas may run; one of them reports.",
+			"and all objects on start, at an interval and on request. It needs the agent's credentials file and a " +
+			"ServiceAccount or kubeconfig with the permissions in deploy/rbac/watcher.yaml. Several replicas may run; " +
+			"one of them reports.",
 	}
 }
 
@@ -59,11 +60,8 @@ func Main(ctx context.Context, cfg Config) (err error) {
 	if err != nil {
 		return fault.Wrap(err, errcode.InvalidArgument, "invalid agent credentials")
 	}
-	tel, err := telemetry.Open(
-		ctx,
-		cfg.Telemetry,
-		telemetry.Options{Service: component, Version: service.Version(), Out: cfg.Log},
-	)
+	tel, err := telemetry.Open(ctx, cfg.Telemetry,
+		telemetry.Options{Service: component, Version: service.Version(), Out: cfg.Log})
 	if err != nil {
 		return fmt.Errorf("watcher: %w", err)
 	}
@@ -135,7 +133,7 @@ func newWatcher(
 	w := &watcher{
 		cfg: cfg, conn: conn, tel: tel,
 		reporter: report.Reporter{Cell: credentials.Cell, Agent: credentials.AgentID},
-		logger:   tel.Logger.With(slog.Int64("agent_id", credentials.AgentID)),
+		logger:   tel.Logger.With(slog.Int64(logkey.AgentID, credentials.AgentID)),
 	}
 	var err error
 	if w.cluster, err = kube.NewClient(cfg.Kubernetes, Program().Name+"/"+service.Version(), w.logger); err != nil {
@@ -199,12 +197,12 @@ func (w *watcher) elect(ctx context.Context, handle *service.Handle) error {
 }
 
 // lead runs sessions, one after the other, until ctx is done.
-func (w *watcher) lead(ctx, finish context.Context, cause events.ResyncCause) {
-	w.logger.InfoContext(ctx, "became the leader", slog.String("cause", string(cause)))
+func (w *watcher) lead(ctx, drain context.Context, cause events.ResyncCause) {
+	w.logger.InfoContext(ctx, "became the leader", slog.String(logkey.Cause, string(cause)))
 	defer w.fault.Store(nil)
 	for n := 1; ctx.Err() == nil; n++ {
 		started := time.Now()
-		err := w.runSession(ctx, finish, cause)
+		err := w.runSession(ctx, drain, cause)
 		if ctx.Err() != nil {
 			break
 		}
@@ -216,12 +214,8 @@ func (w *watcher) lead(ctx, finish context.Context, cause events.ResyncCause) {
 		}
 		delay := session.Backoff(n)
 		w.fault.Store(&err)
-		w.logger.WarnContext(
-			ctx,
-			"the session failed; starting another",
-			slog.String("error", err.Error()),
-			slog.Duration("delay", delay),
-		)
+		w.logger.WarnContext(ctx, "the session failed; starting another",
+			logkey.Error(err), slog.Duration(logkey.RetryIn, delay))
 		select {
 		case <-time.After(delay):
 		case <-ctx.Done():
@@ -230,7 +224,7 @@ func (w *watcher) lead(ctx, finish context.Context, cause events.ResyncCause) {
 	w.logger.InfoContext(ctx, "stopped leading")
 }
 
-func (w *watcher) runSession(ctx, finish context.Context, cause events.ResyncCause) error {
+func (w *watcher) runSession(ctx, drain context.Context, cause events.ResyncCause) error {
 	uid, err := w.cluster.ClusterUID(ctx)
 	if err != nil {
 		return fmt.Errorf("identify the cluster: %w", err)
@@ -242,7 +236,7 @@ func (w *watcher) runSession(ctx, finish context.Context, cause events.ResyncCau
 		Cluster: w.cluster, Publisher: w.publisher, Control: control, Reporter: reporter, Workloads: w.workloads,
 		Cause: cause, Interval: w.cfg.FullResyncInterval, TickInterval: w.cfg.TickInterval,
 		Window: w.cfg.Publish.Window, MaxMessage: int(w.cfg.Publish.MaxMessage),
-		Clock: w.cfg.Clock, Logger: w.logger, Tracer: w.tel.Tracer, Metrics: w.metrics, Drain: finish,
+		Clock: w.cfg.Clock, Logger: w.logger, Tracer: w.tel.Tracer, Metrics: w.metrics, Drain: drain,
 	})
 	w.metrics.SessionStarted()
 	w.fault.Store(nil)

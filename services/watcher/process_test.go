@@ -15,6 +15,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
@@ -22,9 +23,10 @@ import (
 	"lockstep.internal/libs/service"
 	"lockstep.internal/services/watcher"
 	"lockstep.internal/services/watcher/object"
+	"lockstep.internal/tools/testkit/labtest"
 )
 
-// process is a watcher in this process.
+// process is a watcher that runs inside the test process.
 type process struct {
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -34,7 +36,7 @@ type process struct {
 
 func (f *fixture) config(t *testing.T) watcher.Config {
 	t.Helper()
-	return f.configWith(kubeconfig(t))
+	return f.configWith(labtest.Kubeconfig(t))
 }
 
 func (f *fixture) configWith(kubeconfig string) watcher.Config {
@@ -42,13 +44,15 @@ func (f *fixture) configWith(kubeconfig string) watcher.Config {
 	cfg.CredentialsFile = f.credentials
 	cfg.Kubernetes.Kubeconfig = kubeconfig
 	cfg.Ops.Listen = "127.0.0.1:0"
-	// Who ends gives the Lease back, and a busy machine must take it from nobody.
-	cfg.Lease = leader.Config{Duration: 30 * time.Second, RenewDeadline: 20 * time.Second, RetryPeriod: 200 * time.Millisecond}
+	// Long enough that no watcher loses the Lease on a busy machine. One that stops releases it.
+	cfg.Lease = leader.Config{
+		Duration: 30 * time.Second, RenewDeadline: 20 * time.Second, RetryPeriod: 200 * time.Millisecond,
+	}
 	cfg.Telemetry.LogFormat = "text"
 	return cfg
 }
 
-// start starts a watcher and returns when it listens.
+// start starts a watcher and returns when its HTTP server listens.
 func start(t *testing.T, cfg watcher.Config) *process {
 	t.Helper()
 	cfg.Log = t.Output()
@@ -77,7 +81,7 @@ func (p *process) stop(t *testing.T) {
 	require.NoError(t, p.err)
 }
 
-// ready asks /readyz.
+// ready returns the report of /readyz.
 func (p *process) ready(t *testing.T) service.Report {
 	t.Helper()
 	var report service.Report
@@ -104,7 +108,8 @@ func (p *process) get(t *testing.T, path string) []byte {
 	return body
 }
 
-// awaitReason waits until a part gives this reason, or none, for its state.
+// awaitReason waits until the readiness of a part is ready and its reason contains the text. An empty text means no
+// reason.
 func (p *process) awaitReason(t *testing.T, part string, ready bool, reason string) {
 	t.Helper()
 	last := ""
@@ -112,7 +117,8 @@ func (p *process) awaitReason(t *testing.T, part string, ready bool, reason stri
 		for _, check := range p.ready(t).Checks {
 			if check.Name == part {
 				last = fmt.Sprintf("%v %s", check.Ready, check.Reason)
-				return check.Ready == ready && (reason == "" && check.Reason == "" || reason != "" && contains(check.Reason, reason))
+				expected := contains(check.Reason, reason) && (reason == "") == (check.Reason == "")
+				return check.Ready == ready && expected
 			}
 		}
 		return false
@@ -125,7 +131,7 @@ func (l lazy) String() string { return l() }
 
 func kubernetesClient(t *testing.T) kubernetes.Interface {
 	t.Helper()
-	cfg, err := clientcmd.BuildConfigFromFlags("", kubeconfig(t))
+	cfg, err := clientcmd.BuildConfigFromFlags("", labtest.Kubeconfig(t))
 	require.NoError(t, err)
 	cfg.QPS, cfg.Burst = 200, 400
 	client, err := kubernetes.NewForConfig(cfg)
@@ -133,7 +139,7 @@ func kubernetesClient(t *testing.T) kubernetes.Interface {
 	return client
 }
 
-// workspace is a namespace of the agent in the cluster, to make Deployments in.
+// workspace is a namespace of the agent in the cluster.
 type workspace struct {
 	client    kubernetes.Interface
 	agent     int64
@@ -143,18 +149,23 @@ type workspace struct {
 func (f *fixture) workspace(t *testing.T) *workspace {
 	t.Helper()
 	w := &workspace{client: kubernetesClient(t), agent: f.agent, namespace: fmt.Sprintf("ws-%d-test", f.agent)}
-	_, err := w.client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}}, metav1.CreateOptions{})
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}}
+	_, err := w.client.CoreV1().Namespaces().Create(t.Context(), namespace, metav1.CreateOptions{})
 	require.NoError(t, err)
 	return w
 }
 
 func (w *workspace) labels(name string) map[string]string {
 	return map[string]string{
-		object.LabelAgent: strconv.FormatInt(w.agent, 10), object.LabelWorkspace: "id-of-" + name, object.LabelWorkspaceName: name,
+		object.LabelAgent:         strconv.FormatInt(w.agent, 10),
+		object.LabelWorkspace:     "id-of-" + name,
+		object.LabelWorkspaceName: name,
 	}
 }
 
-func (w *workspace) create(t *testing.T, name string, replicas int32, adjust ...func(*appsv1.Deployment)) *appsv1.Deployment {
+func (w *workspace) create(
+	t *testing.T, name string, replicas int32, adjust ...func(*appsv1.Deployment),
+) *appsv1.Deployment {
 	t.Helper()
 	labels := w.labels(name)
 	d := &appsv1.Deployment{
@@ -176,20 +187,23 @@ func (w *workspace) create(t *testing.T, name string, replicas int32, adjust ...
 	return created
 }
 
-// annotate changes a Deployment in a way that only its own version shows, and returns it.
-func (w *workspace) annotate(t *testing.T, name, value string) *appsv1.Deployment {
+// annotate sets an annotation of a Deployment. Kubernetes changes nothing else.
+func (w *workspace) annotate(t *testing.T, name, value string) {
 	t.Helper()
-	patch := fmt.Sprintf(`{"metadata":{"annotations":{"lockstep.dev/note":%q}}}`, value)
-	d, err := w.client.AppsV1().Deployments(w.namespace).Patch(t.Context(), name, "application/merge-patch+json", []byte(patch), metav1.PatchOptions{})
-	require.NoError(t, err)
-	return d
+	w.patch(t, name, fmt.Sprintf(`{"metadata":{"annotations":{"lockstep.dev/note":%q}}}`, value))
 }
 
 func (w *workspace) scale(t *testing.T, name string, replicas int) {
 	t.Helper()
-	patch := fmt.Sprintf(`{"spec":{"replicas":%d}}`, replicas)
-	_, err := w.client.AppsV1().Deployments(w.namespace).Patch(t.Context(), name, "application/merge-patch+json", []byte(patch), metav1.PatchOptions{})
+	w.patch(t, name, fmt.Sprintf(`{"spec":{"replicas":%d}}`, replicas))
+}
+
+func (w *workspace) patch(t *testing.T, name, patch string) *appsv1.Deployment {
+	t.Helper()
+	deployments := w.client.AppsV1().Deployments(w.namespace)
+	d, err := deployments.Patch(t.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 	require.NoError(t, err)
+	return d
 }
 
 // settled waits until the controllers have nothing left to do for a Deployment, and returns its version.
@@ -213,5 +227,6 @@ func (w *workspace) settled(t *testing.T, name string) string {
 func (w *workspace) remove(t *testing.T, name string) {
 	t.Helper()
 	background := metav1.DeletePropagationBackground
-	require.NoError(t, w.client.AppsV1().Deployments(w.namespace).Delete(t.Context(), name, metav1.DeleteOptions{PropagationPolicy: &background}))
+	options := metav1.DeleteOptions{PropagationPolicy: &background}
+	require.NoError(t, w.client.AppsV1().Deployments(w.namespace).Delete(t.Context(), name, options))
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// proxy passes connections on while it is whole; cut, it breaks those it has and refuses new ones.
+// proxy forwards TCP connections. After cut it closes them and refuses new ones until restore.
 type proxy struct {
 	to       string
 	listener net.Listener
@@ -90,7 +90,7 @@ func (p *proxy) cut() {
 	clear(p.open)
 }
 
-func (p *proxy) mend() {
+func (p *proxy) restore() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.down = false

@@ -20,6 +20,7 @@ import (
 
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/watcher"
+	"lockstep.internal/tools/testkit/labtest"
 )
 
 func TestManifestGrantsTheNeededPermissions(t *testing.T) {
@@ -57,7 +58,7 @@ func TestManifestGrantsTheNeededPermissions(t *testing.T) {
 func TestWorkloadsManifestGrantsTheNeededPermissions(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	w, s := f.workspace(t), f.shop(t, "")
+	w, s := f.workspace(t), f.workloadNamespace(t, "")
 	own := strings.NewReplacer("lockstep-agent-1", watcher.Namespace(f.agent), "agent-1", fmt.Sprintf("agent-%d", f.agent))
 	permit := func(name string) {
 		manifest, err := os.ReadFile(filepath.Join("..", "..", "deploy", "rbac", name))
@@ -66,18 +67,16 @@ func TestWorkloadsManifestGrantsTheNeededPermissions(t *testing.T) {
 		apply(t, w.client, own.Replace(string(manifest)))
 	}
 	permit("watcher.yaml")
-	cfg := f.following(t, "")
+	cfg := f.trackingConfig(t, "")
 	cfg.Kubernetes.Kubeconfig = asServiceAccount(t, w.client, watcher.Namespace(f.agent), "lockstep-watcher")
 	p := start(t, cfg)
 	recorder := f.record(t)
 	recorder.resyncedOf(t, "")
 	p.awaitReason(t, "leader", false, "statefulsets")
 	w.create(t, "ide", 0)
-	recorder.until(
-		t,
-		"the workspace, which is reported all the same",
-		func(h recorded) bool { return h.Object.Name == "ide" },
-	)
+	recorder.until(t, "the workspace", func(h recorded) bool {
+		return h.Object.Name == "ide"
+	})
 
 	permit(filepath.Join("workloads", "watcher.yaml"))
 	recorder.resyncedOf(t, workloads)
@@ -129,7 +128,7 @@ func asServiceAccount(t *testing.T, client kubernetes.Interface, namespace, name
 		metav1.CreateOptions{},
 	)
 	require.NoError(t, err)
-	cfg, err := clientcmd.LoadFromFile(kubeconfig(t))
+	cfg, err := clientcmd.LoadFromFile(labtest.Kubeconfig(t))
 	require.NoError(t, err)
 	for user := range cfg.AuthInfos {
 		cfg.AuthInfos[user] = &clientcmdapi.AuthInfo{Token: token.Status.Token}

@@ -1,6 +1,7 @@
 package watcher_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -17,29 +18,35 @@ func typed(d *appsv1.Deployment) *appsv1.Deployment {
 	return d
 }
 
-// played starts a watcher on a played API server, whose cluster may do what a real one cannot.
-func (f *fixture) played(t *testing.T, server *kubetest.Server) *process {
+// startOn starts a watcher that uses the fake API server.
+func (f *fixture) startOn(t *testing.T, server *kubetest.Server) {
 	t.Helper()
-	return start(t, f.configWith(server.Kubeconfig(t)))
+	start(t, f.configWith(server.Kubeconfig(t)))
+}
+
+// awaitWatch waits until the watcher watches a resource: the server sends changes to present watches only.
+func awaitWatch(t *testing.T, server *kubetest.Server, resource string) {
+	t.Helper()
+	require.Eventually(t, func() bool { return server.Watching(resource) == 1 }, timeout, time.Millisecond)
 }
 
 func TestRestoredClusterIsReportedInItsLowerVersions(t *testing.T) {
 	t.Parallel()
 	for name, restore := range map[string]func(*testing.T, *fixture, *kubetest.Server){
-		"noticed by the watch": func(_ *testing.T, _ *fixture, server *kubetest.Server) { server.Expire(1 << 30) },
-		"noticed by a listing": func(t *testing.T, f *fixture, _ *kubetest.Server) {
+		"detected by the watch": func(_ *testing.T, _ *fixture, server *kubetest.Server) { server.Expire(1 << 30) },
+		"detected by a list": func(t *testing.T, f *fixture, _ *kubetest.Server) {
 			t.Helper()
 			f.request(t, "n")
 		},
-		// An API server takes a watch from a version that it has not reached, and is silent.
-		"noticed by the lease": func(_ *testing.T, _ *fixture, server *kubetest.Server) { server.Rewind(0) },
+		// The API server accepts a watch from a future version and sends nothing.
+		"detected by the lease": func(_ *testing.T, _ *fixture, server *kubetest.Server) { server.Rewind(0) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t)
 			server := kubetest.Start(t)
 			server.Set(kubetest.Deployments, 100, typed(deployment("old", "1", 90)), typed(deployment("young", "2", 95)))
-			f.played(t, server)
+			f.startOn(t, server)
 			recorder := f.record(t)
 			begin, members := recorder.resynced(t)
 			require.Equal(t, "cluster", begin.ClusterUID)
@@ -52,9 +59,9 @@ func TestRestoredClusterIsReportedInItsLowerVersions(t *testing.T) {
 				begin, members = recorder.resynced(t)
 			}
 			require.Len(t, members, 1)
-			require.Equal(t, "40", members[0].Object.ResourceVersion, "what is known of the other history counts for nothing")
+			require.Equal(t, "40", members[0].Object.ResourceVersion, "versions from before the restore are ignored")
 			require.True(t, members[0].Object.FirstSeen)
-			if name == "noticed by a listing" {
+			if name == "detected by a list" {
 				require.Equal(t, "n", begin.Nonce, "the request is still to be answered")
 			}
 		})
@@ -66,7 +73,7 @@ func TestMissedDeletionIsReportedAtOnce(t *testing.T) {
 	f := newFixture(t)
 	server := kubetest.Start(t)
 	server.Set(kubetest.Deployments, 100, typed(deployment("gone", "1", 90)), typed(deployment("kept", "2", 95)))
-	f.played(t, server)
+	f.startOn(t, server)
 	recorder := f.record(t)
 	recorder.resynced(t)
 	server.Set(kubetest.Deployments, 200, typed(deployment("kept", "2", 95)))
@@ -74,48 +81,41 @@ func TestMissedDeletionIsReportedAtOnce(t *testing.T) {
 	read := recorder.until(t, "the deletion", func(h recorded) bool { return h.Object.Verb == events.VerbDeleted })
 	require.Equal(t, "gone", last(read).Object.Name)
 	require.Equal(t, "90", last(read).Object.ResourceVersion)
-	require.Empty(t, of(read, events.TypeObservedDeployment, "kept"), "it did not change")
+	require.Empty(t, of(read, events.TypeObservedWorkload, "kept"), "it did not change")
 }
 
-// A workspace that is created, and one that is deleted, while a full resync has read its versions
-// and waits for NATS.
-func TestChangesDuringAResyncArePublishedAfterItsBegin(t *testing.T) {
+// Workspaces are created, changed and deleted while a full resync is listed. The reader learns it at once, and once
+// more after the begin event, which may start another epoch.
+func TestChangesDuringAResyncArePublishedAtOnce(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	server := kubetest.Start(t)
 	server.Set(kubetest.Deployments, 100, typed(deployment("gone", "1", 90)), typed(deployment("kept", "2", 95)))
-	p := f.played(t, server)
+	f.startOn(t, server)
 	recorder := f.record(t)
 	recorder.resynced(t)
 
-	hold := server.Hold(kubetest.Pods) // the last kind that is listed
+	hold := server.Hold(kubetest.Pods)
 	f.request(t, "n")
 	receive(t, hold.Reached)
+	awaitWatch(t, server, kubetest.Deployments)
 	server.Send(kubetest.Deployments, "ADDED", typed(deployment("new", "3", 101)))
 	server.Send(kubetest.Deployments, "DELETED", typed(deployment("gone", "1", 102)))
 	server.Send(kubetest.Deployments, "MODIFIED", typed(deployment("kept", "2", 103)))
-	require.Eventually(
-		t,
-		func() bool { return contains(p.metrics(t), "\nlockstep_watcher_backlog 3\n") },
-		timeout,
-		time.Millisecond,
-	)
+	seen := recorder.objects(t, 3)
+	for name, version := range map[string]string{"new": "101", "gone": "102", "kept": "103"} {
+		require.Equal(t, version, seen[name].Object.ResourceVersion, "published before the list ends")
+		require.Empty(t, seen[name].Object.ResyncID)
+	}
 	hold.Release()
 
 	before := recorder.until(t, "the begin", begun)
-	for _, h := range before[:len(before)-1] {
-		require.Empty(t, h.Object.UID, "nothing above the listed versions is published before the begin")
-	}
 	id := last(before).ResyncID
 	require.Equal(t, "n", last(before).Nonce)
 	require.Equal(t, 2, last(before).Count)
-	seen := map[string]recorded{}
-	recorder.until(t, "the three objects", func(h recorded) bool {
-		if h.Object.UID != "" {
-			seen[h.Object.Name] = h
-		}
-		return len(seen) == 3
-	})
+	require.Contains(t, last(before).KnownVersions, events.ListVersion{Kind: "deployment", ResourceVersion: "103"},
+		"the highest published version")
+	seen = recorder.objects(t, 3)
 	require.Equal(t, id, seen["kept"].Object.ResyncID)
 	require.Equal(t, "103", seen["kept"].Object.ResourceVersion)
 	require.Equal(t, id, seen["gone"].Object.ResyncID)
@@ -124,13 +124,26 @@ func TestChangesDuringAResyncArePublishedAfterItsBegin(t *testing.T) {
 	require.Empty(t, seen["new"].Object.ResyncID)
 }
 
+// objects reads until it has seen n objects, and returns the last event of each.
+func (r *recorder) objects(t *testing.T, n int) map[string]recorded {
+	t.Helper()
+	seen := map[string]recorded{}
+	r.until(t, fmt.Sprintf("%d objects", n), func(h recorded) bool {
+		if h.Object.UID != "" {
+			seen[h.Object.Name] = h
+		}
+		return len(seen) == n
+	})
+	return seen
+}
+
 func receive[T any](t *testing.T, from <-chan T) T {
 	t.Helper()
 	select {
 	case v := <-from:
 		return v
 	case <-time.After(timeout):
-		require.Fail(t, "nothing came")
+		require.Fail(t, "timed out waiting for a value")
 		panic("unreachable")
 	}
 }

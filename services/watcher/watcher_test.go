@@ -19,6 +19,7 @@ import (
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/watcher"
 	"lockstep.internal/services/watcher/kube"
+	"lockstep.internal/tools/testkit/labtest"
 )
 
 func contains(text, part string) bool { return strings.Contains(text, part) }
@@ -39,7 +40,7 @@ func of(read []recorded, kind, name string) []recorded {
 	return found
 }
 
-// resynced reads one whole resync and returns its begin and its members.
+// resynced reads one whole resync and returns its begin event and its members.
 func (p *recorder) resynced(t *testing.T) (recorded, []recorded) {
 	t.Helper()
 	begin := last(p.until(t, "a resync's begin", begun))
@@ -70,19 +71,15 @@ func TestChangesArePublishedInOrder(t *testing.T) {
 	require.Len(t, begin.ListVersions, 3)
 
 	w.create(t, "ide", 1)
-	running := recorder.until(
-		t,
-		"a running pod",
-		func(h recorded) bool { return h.Type == events.TypeObservedPod && h.Phase == "Running" },
-	)
+	running := recorder.until(t, "a running pod", func(h recorded) bool {
+		return h.Type == events.TypeObservedPod && h.Phase == "Running"
+	})
 	w.scale(t, "ide", 0)
-	stopped := recorder.until(
-		t,
-		"the pod's end",
-		func(h recorded) bool { return h.Type == events.TypeObservedPod && h.Object.Verb == events.VerbDeleted },
-	)
+	stopped := recorder.until(t, "the pod's end", func(h recorded) bool {
+		return h.Type == events.TypeObservedPod && h.Object.Verb == events.VerbDeleted
+	})
 	w.remove(t, "ide")
-	missing := map[string]bool{events.TypeObservedDeployment: true, events.TypeObservedReplicaSet: true}
+	missing := map[string]bool{events.TypeObservedWorkload: true, events.TypeObservedWorkloadRevision: true}
 	removed := recorder.until(t, "the end of Deployment and ReplicaSet", func(h recorded) bool {
 		if h.Object.Verb == events.VerbDeleted {
 			delete(missing, h.Type)
@@ -100,7 +97,7 @@ func TestChangesArePublishedInOrder(t *testing.T) {
 		}
 		require.Equal(t, cellName.Observed(f.agent, "deployment", w.namespace, "ide"), h.Subject, "%s", h.Type)
 		require.Equal(t, "id-of-ide", h.Object.WorkspaceID)
-		require.False(t, h.Object.FirstSeen, "it was seen coming to be")
+		require.False(t, h.Object.FirstSeen, "its creation was observed")
 		require.Equal(t, events.UpdateTypePartial, h.Object.UpdateType)
 		require.Equal(t, begin.ClusterUID, h.Object.ClusterUID)
 		require.False(t, gone[h.Object.UID], "%s is published after its deletion", h.Object.Name)
@@ -111,16 +108,19 @@ func TestChangesArePublishedInOrder(t *testing.T) {
 		kinds[h.Type] = true
 	}
 	require.Len(t, kinds, 3)
-	first := of(read, events.TypeObservedDeployment, "ide")[0]
+	first := of(read, events.TypeObservedWorkload, "ide")[0]
 	require.Equal(t, 1, *first.Replica)
-	require.True(
-		t,
-		strings.HasPrefix(
-			first.ID,
-			begin.ClusterUID+"/deployment/"+first.Object.UID+"/upserted/"+first.Object.ResourceVersion+"/",
-		),
-		first.ID,
-	)
+	require.Equal(t, "deployment", first.Kind)
+	require.Nil(t, first.Template, "state does not read the template")
+	for _, h := range read {
+		if h.Type == events.TypeObservedWorkloadRevision {
+			require.Equal(t, "replicaset", h.Kind)
+			require.Equal(t, "ide", h.Workload)
+			require.Equal(t, first.Object.UID, h.WorkloadUID)
+		}
+	}
+	id := begin.ClusterUID + "/deployment/" + first.Object.UID + "/upserted/" + first.Object.ResourceVersion + "/"
+	require.True(t, strings.HasPrefix(first.ID, id), first.ID)
 }
 
 func TestLatestVersionsArePublishedAfterAnOutageOfNATS(t *testing.T) {
@@ -134,7 +134,7 @@ func TestLatestVersionsArePublishedAfterAnOutageOfNATS(t *testing.T) {
 	p := start(t, cfg)
 	recorder := f.record(t)
 	_, members := recorder.resynced(t)
-	require.Len(t, of(members, events.TypeObservedDeployment, "kept"), 1)
+	require.Len(t, of(members, events.TypeObservedWorkload, "kept"), 1)
 
 	f.server.Down()
 	p.awaitReason(t, "nats", false, "not connected")
@@ -149,7 +149,7 @@ func TestLatestVersionsArePublishedAfterAnOutageOfNATS(t *testing.T) {
 	missing := map[string]bool{"kept": true, "gone": true, "new": true}
 	read := recorder.until(t, "what happened while NATS was down", func(h recorded) bool {
 		switch {
-		case h.Type != events.TypeObservedDeployment:
+		case h.Type != events.TypeObservedWorkload:
 		case h.Object.Name == "kept" && h.Object.Annotations["lockstep.dev/note"] == "4",
 			h.Object.Name == "gone" && h.Object.Verb == events.VerbDeleted,
 			h.Object.Name == "new":
@@ -160,7 +160,7 @@ func TestLatestVersionsArePublishedAfterAnOutageOfNATS(t *testing.T) {
 	for _, h := range read {
 		require.False(t, begun(h), "an outage needs no resync")
 	}
-	notes := of(read, events.TypeObservedDeployment, "kept")
+	notes := of(read, events.TypeObservedWorkload, "kept")
 	require.Less(t, len(notes), 5, "not every version in between")
 	p.awaitReason(t, "backlog", true, "")
 	p.awaitReason(t, "nats", true, "")
@@ -174,11 +174,11 @@ func TestAcknowledgedVersionIsNotPublishedAgain(t *testing.T) {
 	recorder := f.record(t)
 	recorder.resynced(t)
 	w.create(t, "quiet", 0)
-	// What is in flight when the server stops may be sent twice: let the controllers have their
-	// last word, and its receipt come, first.
+	// A version in flight when the server stops may be sent twice. So wait until the controllers are
+	// done and everything is acknowledged.
 	final := w.settled(t, "quiet")
-	first := recorder.until(t, "the last version by the controller", func(h recorded) bool {
-		return h.Type == events.TypeObservedDeployment && h.Object.ResourceVersion == final
+	first := recorder.until(t, "the last version", func(h recorded) bool {
+		return h.Type == events.TypeObservedWorkload && h.Object.ResourceVersion == final
 	})
 	require.Eventually(
 		t,
@@ -219,25 +219,19 @@ func TestRestartPublishesEverything(t *testing.T) {
 	w.create(t, "new", 0)
 	start(t, f.config(t))
 	begin, members := recorder.resynced(t)
-	require.Equal(t, events.ResyncCauseStart, begin.Cause, "the Lease was given back")
+	require.Equal(t, events.ResyncCauseStart, begin.Cause, "the Lease was released")
 	require.Len(t, members, begin.Count)
-	require.Len(t, of(members, events.TypeObservedDeployment, "kept"), 1)
-	require.Len(t, of(members, events.TypeObservedDeployment, "new"), 1)
-	require.Empty(t, of(members, events.TypeObservedDeployment, "gone"))
+	require.Len(t, of(members, events.TypeObservedWorkload, "kept"), 1)
+	require.Len(t, of(members, events.TypeObservedWorkload, "new"), 1)
+	require.Empty(t, of(members, events.TypeObservedWorkload, "gone"))
 	for _, m := range members {
 		require.Equal(t, events.VerbUpserted, m.Object.Verb)
 		require.True(t, strings.HasSuffix(m.ID, "/"+begin.ResyncID), m.ID)
-		require.LessOrEqual(
-			t,
-			atoi(t, of(members, events.TypeObservedDeployment, "kept")[0].Object.ResourceVersion),
-			atoi(t, begin.ListVersions[0].ResourceVersion),
-		)
+		require.LessOrEqual(t, atoi(t, of(members, events.TypeObservedWorkload, "kept")[0].Object.ResourceVersion),
+			atoi(t, begin.ListVersions[0].ResourceVersion))
 	}
-	require.True(
-		t,
-		of(members, events.TypeObservedDeployment, "kept")[0].Object.FirstSeen,
-		"this process had not seen it before",
-	)
+	require.True(t, of(members, events.TypeObservedWorkload, "kept")[0].Object.FirstSeen,
+		"this process had not seen it before")
 }
 
 func TestStandbyTakesOver(t *testing.T) {
@@ -258,11 +252,9 @@ func TestStandbyTakesOver(t *testing.T) {
 	require.Equal(t, events.ResyncCauseLeaderElected, begin.Cause)
 	second.awaitReason(t, "leader", true, "")
 	w.annotate(t, "ide", "changed")
-	recorder.until(
-		t,
-		"the second one's report",
-		func(h recorded) bool { return h.Object.Annotations["lockstep.dev/note"] == "changed" },
-	)
+	recorder.until(t, "the second one's report", func(h recorded) bool {
+		return h.Object.Annotations["lockstep.dev/note"] == "changed"
+	})
 }
 
 func TestRequestedResyncHasTheNonce(t *testing.T) {
@@ -280,7 +272,7 @@ func TestRequestedResyncHasTheNonce(t *testing.T) {
 	require.False(t, members[0].Object.FirstSeen)
 	f.awaitAcknowledged(t)
 
-	// Asked while nobody listens: the next one to start answers with its first resync.
+	// A request while no watcher runs is answered by the first resync of the next one.
 	p.stop(t)
 	f.request(t, "second")
 	f.configure(t, 1, time.Hour)
@@ -331,12 +323,8 @@ func TestIntervalAndConfigurationCauseResyncs(t *testing.T) {
 	f.awaitAcknowledged(t)
 	clock.Step(10 * time.Minute)
 	begin, _ = recorder.resynced(t)
-	require.Equal(
-		t,
-		events.ResyncCauseInterval,
-		begin.Cause,
-		"a lower revision changes nothing, and the interval is the configured one",
-	)
+	require.Equal(t, events.ResyncCauseInterval, begin.Cause,
+		"a lower revision changes nothing, and the interval is the configured one")
 }
 
 func TestTooLargeObjectIsReportedAsRejected(t *testing.T) {
@@ -352,41 +340,40 @@ func TestTooLargeObjectIsReportedAsRejected(t *testing.T) {
 	start(t, cfg)
 	recorder := f.record(t)
 	begin, members := recorder.resynced(t)
-	require.Len(t, members, begin.Count, "it counts: it is there")
+	require.Len(t, members, begin.Count, "a rejected object is a member")
 	rejected := of(members, events.TypeObservedRejected, "fat")
 	require.Len(t, rejected, 1)
 	require.Equal(t, cellName.ObservedRejected(f.agent), rejected[0].Subject)
 	require.Equal(t, "too_large", rejected[0].Reason)
 	require.Equal(t, "deployment", rejected[0].Kind)
 	require.Equal(t, "id-of-fat", rejected[0].Object.WorkspaceID)
-	require.Empty(t, of(members, events.TypeObservedDeployment, "fat"))
-	require.Len(t, of(members, events.TypeObservedDeployment, "slim"), 1)
+	require.Empty(t, of(members, events.TypeObservedWorkload, "fat"))
+	require.Len(t, of(members, events.TypeObservedWorkload, "slim"), 1)
 
 	w.annotate(t, "fat", "not any more")
 	recorder.until(t, "the one that fits again", func(h recorded) bool {
-		return h.Type == events.TypeObservedDeployment && h.Object.Annotations["lockstep.dev/note"] == "not any more"
+		return h.Type == events.TypeObservedWorkload && h.Object.Annotations["lockstep.dev/note"] == "not any more"
 	})
 }
 
 func TestWatcherRetriesWhileKubernetesIsUnavailable(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	whole, err := os.ReadFile(kubeconfig(t))
+	whole, err := os.ReadFile(labtest.Kubeconfig(t))
 	require.NoError(t, err)
 	proxy := newProxy(t, serverOf(t, string(whole)))
 	path := filepath.Join(t.TempDir(), "kubeconfig")
-	require.NoError(
-		t,
-		os.WriteFile(path, []byte(strings.ReplaceAll(string(whole), serverOf(t, string(whole)), proxy.address())), 0o600),
-	)
+	proxied := strings.ReplaceAll(string(whole), serverOf(t, string(whole)), proxy.address())
+	require.NoError(t, os.WriteFile(path, []byte(proxied), 0o600))
 
 	proxy.cut()
 	cfg := f.config(t)
 	cfg.Kubernetes.Kubeconfig = path
-	cfg.Lease.Duration, cfg.Lease.RenewDeadline = 3*time.Second, 2*time.Second // it is to be lost
+	// Short, because the test waits for the loss of the Lease.
+	cfg.Lease.Duration, cfg.Lease.RenewDeadline = 3*time.Second, 2*time.Second
 	p := start(t, cfg)
 	p.awaitReason(t, "leader", false, "lockstep-agent-")
-	proxy.mend()
+	proxy.restore()
 	recorder := f.record(t)
 	recorder.resynced(t)
 	p.awaitReason(t, "leader", true, "")
@@ -399,11 +386,11 @@ func TestWatcherRetriesWhileKubernetesIsUnavailable(t *testing.T) {
 	p.awaitReason(t, "leader", true, "standby")
 	w.remove(t, "before")
 	w.create(t, "after", 0)
-	proxy.mend()
+	proxy.restore()
 	begin, members := recorder.resynced(t)
 	require.Equal(t, events.ResyncCauseLeaderElected, begin.Cause, "the Lease was lost")
-	require.Empty(t, of(members, events.TypeObservedDeployment, "before"))
-	require.Len(t, of(members, events.TypeObservedDeployment, "after"), 1)
+	require.Empty(t, of(members, events.TypeObservedWorkload, "before"))
+	require.Len(t, of(members, events.TypeObservedWorkload, "after"), 1)
 	p.awaitReason(t, "kubernetes", true, "")
 }
 
@@ -427,11 +414,8 @@ func TestConfigReturnsAllErrors(t *testing.T) {
 	require.Empty(t, kube.DefaultConfig().Validate())
 	require.Len(t, kube.Config{Context: "c"}.Validate(), 3)
 	require.Empty(t, cfg.Workloads.Validate())
-	require.Len(
-		t,
-		watcher.Workloads{Selector: "a=b=c", Namespaces: []string{"ok", "Not OK"}, Annotations: []string{""}}.Validate(),
-		3,
-	)
+	workloads := watcher.Workloads{Selector: "a=b=c", Namespaces: []string{"ok", "Not OK"}, Annotations: []string{""}}
+	require.Len(t, workloads.Validate(), 3)
 }
 
 func serverOf(t *testing.T, kubeconfig string) string {

@@ -8,6 +8,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
 	"lockstep.internal/schemas/gen/events"
@@ -18,30 +19,27 @@ import (
 	"lockstep.internal/services/watcher/report"
 )
 
-// shop is a namespace of workloads that are nobody's workspace.
-type shop struct {
+// workloadNamespace is a namespace of workloads that belong to no workspace.
+type workloadNamespace struct {
 	client    kubernetes.Interface
 	namespace string
 }
 
-func (f *fixture) shop(t *testing.T, suffix string) *shop {
+func (f *fixture) workloadNamespace(t *testing.T, suffix string) *workloadNamespace {
 	t.Helper()
-	s := &shop{client: kubernetesClient(t), namespace: fmt.Sprintf("shop-%d%s", f.agent, suffix)}
-	_, err := s.client.CoreV1().Namespaces().Create(
-		t.Context(),
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.namespace}},
-		metav1.CreateOptions{},
-	)
+	s := &workloadNamespace{client: kubernetesClient(t), namespace: fmt.Sprintf("shop-%d%s", f.agent, suffix)}
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.namespace}}
+	_, err := s.client.CoreV1().Namespaces().Create(t.Context(), namespace, metav1.CreateOptions{})
 	require.NoError(t, err)
 	return s
 }
 
-// following is a configuration of a watcher that follows workloads in the namespaces of shops.
-func (f *fixture) following(t *testing.T, selector string, shops ...*shop) watcher.Config {
+// trackingConfig is a configuration of a watcher that tracks workloads in the namespaces.
+func (f *fixture) trackingConfig(t *testing.T, selector string, namespaces ...*workloadNamespace) watcher.Config {
 	t.Helper()
 	cfg := f.config(t)
 	cfg.Workloads.Enabled, cfg.Workloads.Selector = true, selector
-	for _, s := range shops {
+	for _, s := range namespaces {
 		cfg.Workloads.Namespaces = append(cfg.Workloads.Namespaces, s.namespace)
 	}
 	return cfg
@@ -55,7 +53,7 @@ func podsOf(name string) (*metav1.LabelSelector, corev1.PodTemplateSpec) {
 	}
 }
 
-func (s *shop) meta(name string, labels map[string]string) metav1.ObjectMeta {
+func (s *workloadNamespace) meta(name string, labels map[string]string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
 		Name:   name,
 		Labels: labels,
@@ -67,39 +65,30 @@ func (s *shop) meta(name string, labels map[string]string) metav1.ObjectMeta {
 	}
 }
 
-func (s *shop) deployment(t *testing.T, name string, replicas int32, labels map[string]string) {
+func (s *workloadNamespace) deployment(t *testing.T, name string, replicas int32, labels map[string]string) {
 	t.Helper()
 	selector, template := podsOf(name)
 	_, err := s.client.AppsV1().Deployments(s.namespace).Create(t.Context(), &appsv1.Deployment{
-		ObjectMeta: s.meta(
-			name,
-			labels,
-		),
-		Spec: appsv1.DeploymentSpec{Replicas: &replicas, Selector: selector, Template: template},
+		ObjectMeta: s.meta(name, labels),
+		Spec:       appsv1.DeploymentSpec{Replicas: &replicas, Selector: selector, Template: template},
 	}, metav1.CreateOptions{FieldManager: "tester"})
 	require.NoError(t, err)
 }
 
-func (s *shop) patch(t *testing.T, name, patch string) {
+func (s *workloadNamespace) patch(t *testing.T, name, patch string) {
 	t.Helper()
-	_, err := s.client.AppsV1().Deployments(
-		s.namespace,
-	).Patch(
-		t.Context(),
-		name,
-		"application/merge-patch+json",
-		[]byte(patch),
-		metav1.PatchOptions{FieldManager: "patcher"},
-	)
+	options := metav1.PatchOptions{FieldManager: "patcher"}
+	deployments := s.client.AppsV1().Deployments(s.namespace)
+	_, err := deployments.Patch(t.Context(), name, types.MergePatchType, []byte(patch), options)
 	require.NoError(t, err)
 }
 
-func (s *shop) note(t *testing.T, name, note string) {
+func (s *workloadNamespace) note(t *testing.T, name, note string) {
 	t.Helper()
 	s.patch(t, name, fmt.Sprintf(`{"metadata":{"annotations":{"lockstep.dev/note":%q}}}`, note))
 }
 
-// resyncedOf reads one whole full resync of a scope and returns its begin and its members.
+// resyncedOf reads one whole full resync of a scope and returns its begin event and its members.
 func (p *recorder) resyncedOf(t *testing.T, scope string) (recorded, []recorded) {
 	t.Helper()
 	begin := last(
@@ -123,8 +112,8 @@ const workloads = report.ScopeWorkloads
 func TestWorkloadsOfAllKindsAreReported(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	s := f.shop(t, "")
-	start(t, f.following(t, "", s))
+	s := f.workloadNamespace(t, "")
+	start(t, f.trackingConfig(t, "", s))
 	recorder := f.record(t)
 	begin, _ := recorder.resyncedOf(t, workloads)
 	require.Equal(t, events.ResyncCauseStart, begin.Cause)
@@ -138,11 +127,8 @@ func TestWorkloadsOfAllKindsAreReported(t *testing.T) {
 	s.deployment(t, "workspace", 0, map[string]string{object.LabelAgent: "1"})
 	selector, template := podsOf("db")
 	_, err = s.client.AppsV1().StatefulSets(s.namespace).Create(t.Context(), &appsv1.StatefulSet{
-		ObjectMeta: s.meta(
-			"db",
-			nil,
-		),
-		Spec: appsv1.StatefulSetSpec{Selector: selector, Template: template, ServiceName: "db"},
+		ObjectMeta: s.meta("db", nil),
+		Spec:       appsv1.StatefulSetSpec{Selector: selector, Template: template, ServiceName: "db"},
 	}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	selector, template = podsOf("log")
@@ -173,11 +159,8 @@ func TestWorkloadsOfAllKindsAreReported(t *testing.T) {
 		switch h.Type {
 		case events.TypeObservedWorkload:
 			require.Equal(t, cellName.ObservedWorkload(f.agent, h.Kind, s.namespace, h.Object.Name), h.Subject)
-			require.Equal(
-				t,
-				map[string]string{"lockstep.dev/commit": "abc", "app.kubernetes.io/part-of": "shop"},
-				withoutRevision(h.Object.Annotations),
-			)
+			require.Equal(t, map[string]string{"lockstep.dev/commit": "abc", "app.kubernetes.io/part-of": "shop"},
+				withoutRevision(h.Object.Annotations))
 			require.Equal(t, "registry.example/"+h.Object.Name+":1", h.Template.Images[0].Image)
 			require.NotNil(t, h.Template.ChangedAt)
 			require.NotEmpty(t, h.Template.ChangedBy)
@@ -224,11 +207,9 @@ func TestWorkloadsOfAllKindsAreReported(t *testing.T) {
 
 	require.NoError(t, s.client.AppsV1().Deployments(s.namespace).Delete(t.Context(), "web", metav1.DeleteOptions{}))
 	deleted := last(
-		recorder.until(
-			t,
-			"the deletion",
-			func(h recorded) bool { return h.Kind == "deployment" && h.Object.Verb == events.VerbDeleted },
-		),
+		recorder.until(t, "the deletion", func(h recorded) bool {
+			return h.Kind == "deployment" && h.Object.Verb == events.VerbDeleted
+		}),
 	)
 	require.Equal(t, "web", deleted.Object.Name)
 	require.False(t, deleted.Unselected)
@@ -242,12 +223,12 @@ func withoutRevision(annotations map[string]string) map[string]string {
 func TestSelectionChangesAreReported(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	one, two, other := f.shop(t, "-one"), f.shop(t, "-two"), f.shop(t, "-other")
-	for _, s := range []*shop{one, two, other} {
+	one, two, other := f.workloadNamespace(t, "-one"), f.workloadNamespace(t, "-two"), f.workloadNamespace(t, "-other")
+	for _, s := range []*workloadNamespace{one, two, other} {
 		s.deployment(t, "in", 0, map[string]string{"team": "shop"})
 		s.deployment(t, "out", 0, map[string]string{"team": "pay"})
 	}
-	p := start(t, f.following(t, "team=shop", one, two))
+	p := start(t, f.trackingConfig(t, "team=shop", one, two))
 	recorder := f.record(t)
 	begin, members := recorder.resyncedOf(t, workloads)
 	found := map[string]bool{}
@@ -261,14 +242,13 @@ func TestSelectionChangesAreReported(t *testing.T) {
 	require.Equal(t, map[string]bool{one.namespace: true, two.namespace: true}, found)
 
 	one.patch(t, "in", `{"metadata":{"labels":{"team":null}}}`)
-	left := last(
-		recorder.until(t, "that it has left", func(h recorded) bool { return h.Object.Verb == events.VerbDeleted }),
-	)
+	deleted := func(h recorded) bool { return h.Object.Verb == events.VerbDeleted }
+	left := last(recorder.until(t, "the unselected workload", deleted))
 	require.Equal(t, "in", left.Object.Name)
 	require.True(t, left.Unselected)
 	two.patch(t, "out", `{"metadata":{"labels":{"team":"shop"}}}`)
 	missing := map[string]bool{events.TypeObservedWorkload: true, events.TypeObservedWorkloadRevision: true}
-	read := recorder.until(t, "that it has entered, and its ReplicaSet", func(h recorded) bool {
+	read := recorder.until(t, "the newly selected workload and its ReplicaSet", func(h recorded) bool {
 		if h.Object.Namespace == two.namespace {
 			require.True(t, h.Object.FirstSeen, "%+v", h)
 			delete(missing, h.Type)
@@ -280,7 +260,7 @@ func TestSelectionChangesAreReported(t *testing.T) {
 	}
 	p.stop(t)
 
-	start(t, f.following(t, "", two))
+	start(t, f.trackingConfig(t, "", two))
 	again, members := recorder.resyncedOf(t, workloads)
 	require.NotEqual(t, begin.Selection, again.Selection)
 	require.Len(t, of(members, events.TypeObservedWorkload, "out"), 1)
@@ -292,8 +272,8 @@ func TestSelectionChangesAreReported(t *testing.T) {
 func TestNoVersionOfAWorkloadIsLostInAnOutageOfNATS(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	s := f.shop(t, "")
-	p := start(t, f.following(t, "", s))
+	s := f.workloadNamespace(t, "")
+	p := start(t, f.trackingConfig(t, "", s))
 	recorder := f.record(t)
 	recorder.resyncedOf(t, workloads)
 	f.server.Down()
@@ -321,10 +301,10 @@ func TestNoVersionOfAWorkloadIsLostInAnOutageOfNATS(t *testing.T) {
 func TestBothScopesAnswerARequest(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	w, s := f.workspace(t), f.shop(t, "")
+	w, s := f.workspace(t), f.workloadNamespace(t, "")
 	w.create(t, "ide", 0)
 	s.deployment(t, "web", 0, nil)
-	start(t, f.following(t, "", s))
+	start(t, f.trackingConfig(t, "", s))
 	recorder := f.record(t)
 	f.configure(t, 1, 3600e9)
 	f.request(t, "n")
@@ -345,11 +325,11 @@ func TestBothScopesAnswerARequest(t *testing.T) {
 		case h.Object.ResyncID == "":
 		case h.Object.Namespace == w.namespace:
 			require.NotEqual(t, answered[workloads].ResyncID, h.Object.ResyncID)
-			require.NotContains(t, h.Type, "workload")
+			require.NotContains(t, h.Subject, ".workload.")
 		default:
 			require.Equal(t, s.namespace, h.Object.Namespace)
 			require.NotEqual(t, answered[""].ResyncID, h.Object.ResyncID)
-			require.Contains(t, h.Type, "workload")
+			require.Contains(t, h.Subject, ".workload.")
 		}
 	}
 	require.Len(t, answered[""].ListVersions, 3)
@@ -380,7 +360,7 @@ func TestRestoredClusterIsReportedInBothScopes(t *testing.T) {
 	})
 }
 
-// The lists of a full resync are ahead of the watch, which reports the earlier versions then.
+// A full resync lists newer versions than the watch has reported. It waits for the watch.
 func TestResyncWaitsForEarlierVersions(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -396,13 +376,12 @@ func TestResyncWaitsForEarlierVersions(t *testing.T) {
 	f.request(t, "n")
 	receive(t, hold.Reached)
 	hold.Release()
+	awaitWatch(t, server, kubetest.StatefulSets)
 	server.Send(kubetest.StatefulSets, "MODIFIED", statefulSet("db", 105))
 	server.Send(kubetest.StatefulSets, "MODIFIED", statefulSet("db", 110))
-	read := recorder.until(
-		t,
-		"the member",
-		func(h recorded) bool { return h.Object.ResourceVersion == "110" && h.Object.ResyncID != "" },
-	)
+	read := recorder.until(t, "the member", func(h recorded) bool {
+		return h.Object.ResourceVersion == "110" && h.Object.ResyncID != ""
+	})
 	begins, versions := false, []string{}
 	for _, h := range of(read, events.TypeObservedWorkload, "db") {
 		versions = append(versions, h.Object.ResourceVersion)

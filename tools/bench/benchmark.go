@@ -8,19 +8,27 @@ import (
 	"time"
 )
 
-// A short run measures each comparison for this long, with this share of the messages or workspaces.
+// A short run measures each comparison for this long, with this share of the messages or workspaces, and ends with an
+// error after the limit.
 const (
 	shortFor   = 2 * time.Second
 	shortScale = 0.2
+	shortLimit = 3 * time.Minute
 )
 
 // Benchmark measures figures together.
 type Benchmark struct {
 	// Name is the first part of the names of its figures in figures.md.
 	Name string
-	// Run measures the figures that size wants, and possibly others. It cleans up when ctx is done,
-	// too.
-	Run func(ctx context.Context, size Size) (Measured, error)
+	// measure adds the figures that size wants to measured, and possibly others.
+	measure func(ctx context.Context, f *fixture, size Size, measured Measured)
+}
+
+// Run measures on a fixture, and cleans up when ctx is done, too.
+func (b Benchmark) Run(ctx context.Context, size Size) (Measured, error) {
+	measured := Measured{}
+	err := onFixture(ctx, size.Profile, func(f *fixture) { b.measure(ctx, f, size, measured) })
+	return measured, err
 }
 
 // Size is how much is measured.
@@ -31,8 +39,6 @@ type Size struct {
 	Scale float64
 	// Long measures the figures that take more than a minute, too.
 	Long bool
-	// Short checks the ratios against their margins.
-	Short bool
 	// Profile is a file for the CPU profile, and the beginning of those of the children; "" for none.
 	Profile string
 	// Figures are the wanted ones without the name of the benchmark; nil for all.
@@ -69,22 +75,30 @@ func beside(value, baseline float64) Measurement {
 // benchmarks returns all of them in the order in which they run.
 func benchmarks() []Benchmark {
 	return []Benchmark{
-		{"ingest", onFixture(ingest)},
-		{"dispatch", onFixture(dispatch)},
-		{"resync", resyncFigures},
-		{"watch", watchFigures},
-		{"outbox", onFixture(outboxRows)},
-		{"deploys", onFixture(deployFacts)},
-		{"replay", onFixture(replayEvents)},
-		{"relay", relayFigures(1)},
-		{"relay2", relayFigures(2)},
+		{"ingest", ingest},
+		{"dispatch", dispatch},
+		{"resync", resync},
+		{"watch", watchHeap},
+		{"outbox", outboxRows},
+		{"deploys", deployFacts},
+		{"replay", replayEvents},
+		{"relay", relayRoutes},
 	}
 }
 
-// selection is a benchmark to run, and the figures of it to print; nil is all.
+// selection is a benchmark to run, and the rows of the figures to print.
 type selection struct {
 	benchmark Benchmark
-	figures   []string
+	specs     []spec
+}
+
+// figures returns the names of the figures without the name of the benchmark.
+func (s selection) figures() []string {
+	var names []string
+	for _, spec := range s.specs {
+		names = append(names, strings.TrimPrefix(spec.name, s.benchmark.Name+"."))
+	}
+	return names
 }
 
 // choose finds benchmarks and figures by their names, in the order of all. The name resync.peak_mb
@@ -94,7 +108,7 @@ func choose(all []Benchmark, names []string, short bool) ([]selection, error) {
 	var out []selection
 	found := map[string]bool{}
 	for _, b := range all {
-		var figures []string
+		var specs []spec
 		for _, spec := range specsOf(b.Name) {
 			wanted := len(names) == 0
 			for _, name := range names {
@@ -103,11 +117,11 @@ func choose(all []Benchmark, names []string, short bool) ([]selection, error) {
 				}
 			}
 			if wanted && (!short || spec.margin > 0) {
-				figures = append(figures, strings.TrimPrefix(spec.name, b.Name+"."))
+				specs = append(specs, spec)
 			}
 		}
-		if len(figures) > 0 {
-			out = append(out, selection{b, figures})
+		if len(specs) > 0 {
+			out = append(out, selection{b, specs})
 		}
 	}
 	for _, name := range names {

@@ -9,7 +9,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"strings"
@@ -25,9 +24,9 @@ import (
 	"lockstep.internal/services/watcher"
 )
 
-// A child is a process of its own, so that its memory can be measured: this program, started again
-// under the name of a service. It reads questions from standard input and answers on standard
-// output. It exits at the end of its input, so it never outlives its parent.
+// A child is a process of its own, so that its memory can be measured: this program, started again under the name of a
+// service. It answers each line of its standard input with its memory, on standard output. It exits at the end of its
+// input, so it never outlives its parent.
 
 // childVariable has the kind of the child, profileVariable a file for its CPU profile.
 const (
@@ -37,46 +36,39 @@ const (
 
 // Kinds of children.
 const (
-	childState    = "state"
-	childWatcher  = "watcher"
-	childDeploys  = "deploys"
-	childInformer = "informer" // the baseline of the watcher
-	childCluster  = "cluster"  // an API server
-
-	childTarget    = "target"     // of requests through relays
-	childRelay     = "relay"      // Lockstep's
+	childState     = "state"
+	childWatcher   = "watcher"
+	childDeploys   = "deploys"
+	childInformer  = "informer" // the baseline of the watcher
+	childCluster   = "cluster"  // an API server
+	childRelay     = "relay"
 	childAgent     = "agent"      // of a relay
-	childFleet     = "fleet"      // many agents
+	childTarget    = "target"     // of requests through relays
 	childPeerRelay = "peer-relay" // of remotedialer
 	childPeerAgent = "peer-agent"
-	childPeerFleet = "peer-fleet"
 	childCopies    = "copies" // copies bytes: the physical limit
 )
 
 // peerPrefix begins the kinds that run other projects' code. Its data races do not fail a run.
 const peerPrefix = "peer-"
 
-// Questions to a child.
-const (
-	askHeap = "heap" // bytes after a garbage collection
-	askHeld = "held" // the same and the stacks of goroutines
-	askPeak = "peak" // peak resident memory, in bytes
-)
-
-// reply is a message of a child: its addresses when it is ready, or the answer to a question.
+// reply is a message of a child: its addresses when it is ready, or its memory in bytes.
 type reply struct {
 	Ready map[string]string `json:"ready,omitempty"`
-	Bytes uint64            `json:"bytes,omitempty"`
-	// Began and Ended are the times of a request to a fleet.
-	Began time.Time `json:"began,omitzero"`
-	Ended time.Time `json:"ended,omitzero"`
-	Error string    `json:"error,omitempty"`
+	// Heap is the heap after a garbage collection.
+	Heap uint64 `json:"heap,omitempty"`
+	// Peak is the peak of the resident memory of the process.
+	Peak  uint64 `json:"peak,omitempty"`
+	Error string `json:"error,omitempty"`
 }
+
+// readyFunc reports that a child is ready at these addresses.
+type readyFunc func(addresses map[string]string)
 
 // runAsChild runs this process as a child and exits. It returns false when the process is no child.
 func runAsChild() bool {
-	name := os.Getenv(childVariable)
-	if name == "" {
+	kind := os.Getenv(childVariable)
+	if kind == "" {
 		return false
 	}
 	var mu sync.Mutex
@@ -88,17 +80,20 @@ func runAsChild() bool {
 		}
 	}
 	signals := make(chan os.Signal, 1)
-	agents := newFleetOfAgents()
-	go answer(os.Stdin, send, agents.answer, func() { signals <- syscall.SIGTERM })
-	ready := func(addrs map[string]string) {
-		if addrs == nil {
-			addrs = map[string]string{"": ""}
+	go func() {
+		defer func() { signals <- syscall.SIGTERM }()
+		for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+			send(memory())
 		}
-		send(reply{Ready: addrs})
-	}
+	}()
 	status := 0
 	if err := profiled(os.Getenv(profileVariable), func() error {
-		status = serve(name, agents, signals, ready)
+		status = runChild(kind, signals, func(addresses map[string]string) {
+			if addresses == nil {
+				addresses = map[string]string{"": ""}
+			}
+			send(reply{Ready: addresses})
+		})
 		return nil
 	}); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -107,12 +102,25 @@ func runAsChild() bool {
 	return true
 }
 
-// serve runs a child and returns its exit status.
-func serve(name string, agents *fleetOfAgents, signals <-chan os.Signal, ready func(addrs map[string]string)) int {
+// memory returns the memory of this process.
+func memory() reply {
+	peak, err := peakMemory()
+	if err != nil {
+		return reply{Error: err.Error()}
+	}
+	runtime.GC()
+	debug.FreeOSMemory() // the second collection frees objects with finalizers
+	var stats runtime.MemStats
+	runtime.ReadMemStats(&stats)
+	return reply{Heap: stats.HeapAlloc, Peak: peak}
+}
+
+// runChild runs a child and returns its exit status.
+func runChild(kind string, signals chan os.Signal, ready readyFunc) int {
 	process := service.Process{
 		Args: os.Args[1:], Environ: os.Environ(), Stdout: os.Stderr, Stderr: os.Stderr, Signals: signals, Exit: os.Exit,
 	}
-	switch name {
+	switch kind {
 	case childState:
 		defaults := state.DefaultConfig()
 		defaults.OnReady = ready
@@ -135,111 +143,77 @@ func serve(name string, agents *fleetOfAgents, signals <-chan os.Signal, ready f
 		defaults.OnReady = ready
 		return service.Execute(process, agent.Program(), defaults, agent.Main)
 	}
-	if err := serveOther(name, os.Args[1], agents, signals, ready); err != nil {
+	ctx, stop := context.WithCancel(context.Background())
+	go func() {
+		<-signals
+		stop()
+	}()
+	if err := runStandIn(ctx, kind, []byte(os.Args[1]), ready); err != nil && ctx.Err() == nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	return 0
 }
 
-// serveOther runs a child that is no service. Its argument is its configuration.
-func serveOther(
-	name, argument string, agents *fleetOfAgents, signals <-chan os.Signal, ready func(addrs map[string]string),
-) error {
-	switch name {
+// runStandIn runs a child that is no service until ctx is done. The argument is its configuration.
+func runStandIn(ctx context.Context, kind string, argument []byte, ready readyFunc) error {
+	switch kind {
 	case childInformer:
-		return watchBare(argument, signals, func() { ready(nil) })
+		return configured(ctx, argument, ready, runInformers)
 	case childCluster:
-		return configured(argument, signals, ready, serveCluster)
+		return configured(ctx, argument, ready, runCluster)
 	case childTarget:
-		return configured(argument, signals, ready, serveTarget)
+		return configured(ctx, argument, ready, runTarget)
 	case childCopies:
-		return configured(argument, signals, ready, serveCopies)
+		return configured(ctx, argument, ready, runCopies)
 	case childPeerRelay:
-		return configured(argument, signals, ready, servePeerRelay)
+		return configured(ctx, argument, ready, runPeerRelay)
 	case childPeerAgent:
-		return configured(argument, signals, ready, servePeerAgent)
-	case childFleet, childPeerFleet:
-		return configured(argument, signals, ready, agents.serve)
+		return configured(ctx, argument, ready, runPeerAgent)
 	}
-	return fmt.Errorf("unknown child %q", name)
+	return fmt.Errorf("unknown child %q", kind)
 }
 
-// configured runs a child with its argument parsed from JSON.
 func configured[T any](
-	argument string, signals <-chan os.Signal, ready func(map[string]string),
-	serve func(T, <-chan os.Signal, func(map[string]string)) error,
+	ctx context.Context, argument []byte, ready readyFunc, run func(context.Context, T, readyFunc) error,
 ) error {
 	var cfg T
-	if err := json.Unmarshal([]byte(argument), &cfg); err != nil {
+	if err := json.Unmarshal(argument, &cfg); err != nil {
 		return fmt.Errorf("read the argument: %w", err)
 	}
-	return serve(cfg, signals, ready)
-}
-
-// answer answers questions until the end of the input.
-func answer(in io.Reader, send func(reply), others func(question string) reply, end func()) {
-	defer end()
-	questions := bufio.NewScanner(in)
-	for questions.Scan() {
-		switch questions.Text() {
-		case askHeap, askHeld:
-			// The second collection frees objects with finalizers.
-			runtime.GC()
-			debug.FreeOSMemory()
-			var memory runtime.MemStats
-			runtime.ReadMemStats(&memory)
-			held := memory.HeapAlloc
-			if questions.Text() == askHeld {
-				held += memory.StackInuse
-			}
-			send(reply{Bytes: held})
-		case askPeak:
-			peak, err := peakMemory()
-			r := reply{Bytes: peak}
-			if err != nil {
-				r.Error = err.Error()
-			}
-			send(r)
-		default:
-			go func(question string) { send(others(question)) }(questions.Text()) // it may take long
-		}
-	}
+	return run(ctx, cfg, ready)
 }
 
 // child is a started process.
 type child struct {
-	name    string
-	cmd     *exec.Cmd
-	stdin   io.WriteCloser
-	replies chan reply
-	ended   chan struct{}
-	err     error // of its exit; read after ended
-	log     string
-	addrs   map[string]string
-	once    sync.Once
+	name      string
+	cmd       *exec.Cmd
+	stdin     io.WriteCloser
+	replies   chan reply
+	ended     chan struct{}
+	err       error // of its exit; read after ended
+	log       string
+	addresses map[string]string
+	once      sync.Once
 }
 
 // childTimeout is the longest time until a child exits.
 const childTimeout = 30 * time.Second
 
-// start starts a child and returns when it is ready. It stops with the fixture at the latest. The
-// part of the name after a dot distinguishes children of one kind.
-func (f *fixture) start(ctx context.Context, dir, name string, args ...string) (*child, error) {
-	program, err := os.Executable()
-	if err != nil {
-		return nil, fmt.Errorf("find this program: %w", err)
-	}
+// startConfigured starts a child with a configuration as its argument.
+func (f *fixture) startConfigured(ctx context.Context, kind string, cfg any) *child {
+	return f.start(ctx, kind, string(must(json.Marshal(cfg))))
+}
+
+// start starts a child and returns when it is ready. It stops with the fixture at the latest.
+func (f *fixture) start(ctx context.Context, kind string, args ...string) *child {
+	f.children++
+	name := fmt.Sprintf("%s.%d", kind, f.children)
 	c := &child{
-		name: name, replies: make(chan reply), ended: make(chan struct{}), log: filepath.Join(dir, name+".log"),
-		cmd: exec.Command(program, args...), //nolint:gosec,noctx // this program; it exits at the end of its input
+		name: name, replies: make(chan reply), ended: make(chan struct{}), log: f.file(name + ".log"),
+		//nolint:gosec,noctx // this program; it exits at the end of its input
+		cmd: exec.Command(must(os.Executable()), args...),
 	}
-	log, err := os.OpenFile(c.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("open the log of the %s: %w", name, err)
-	}
-	defer log.Close() //nolint:errcheck // the child has its own
-	kind, _, _ := strings.Cut(name, ".")
 	c.cmd.Env = append(os.Environ(), childVariable+"="+kind)
 	if strings.HasPrefix(kind, peerPrefix) {
 		c.cmd.Env = append(c.cmd.Env, "GORACE=exitcode=0")
@@ -247,24 +221,18 @@ func (f *fixture) start(ctx context.Context, dir, name string, args ...string) (
 	if f.profile != "" {
 		c.cmd.Env = append(c.cmd.Env, profileVariable+"="+f.profile+"."+name)
 	}
+	log := must(os.OpenFile(c.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600))
+	defer log.Close() //nolint:errcheck // the child has its own
 	c.cmd.Stderr = log
 	// Ctrl-C at the terminal signals this process only, which stops the child.
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	stdout, err := c.cmd.StdoutPipe()
-	if err == nil {
-		c.stdin, err = c.cmd.StdinPipe()
-	}
-	if err == nil {
-		err = c.cmd.Start()
-	}
-	if err != nil {
-		return nil, fmt.Errorf("start the %s: %w", name, err)
-	}
+	stdout := must(c.cmd.StdoutPipe())
+	c.stdin = must(c.cmd.StdinPipe())
+	check(c.cmd.Start())
 	go c.listen(stdout)
 	f.onClose(func(context.Context) error { return c.stop() })
-	r, err := c.receive(ctx)
-	c.addrs = r.Ready
-	return c, err
+	c.addresses = c.receive(ctx).Ready
+	return c
 }
 
 func (c *child) listen(from io.Reader) {
@@ -280,31 +248,24 @@ func (c *child) listen(from io.Reader) {
 	c.err = c.cmd.Wait()
 }
 
-func (c *child) receive(ctx context.Context) (reply, error) {
+func (c *child) receive(ctx context.Context) reply {
 	select {
 	case r := <-c.replies:
 		if r.Error != "" {
-			return r, fmt.Errorf("%s: %s", c.name, r.Error)
+			check(fmt.Errorf("%s: %s", c.name, r.Error))
 		}
-		return r, nil
+		return r
 	case <-c.ended:
-		return reply{}, errors.Join(fmt.Errorf("%s exited; the end of its log:\n%s", c.name, c.tail()), c.err)
+		check(errors.Join(fmt.Errorf("%s exited; the end of its log:\n%s", c.name, c.tail()), c.err))
 	case <-ctx.Done():
-		return reply{}, fmt.Errorf("%s: %w", c.name, context.Cause(ctx))
+		check(fmt.Errorf("%s: %w", c.name, context.Cause(ctx)))
 	}
+	return reply{}
 }
 
-// ask sends a question that is answered with a number of bytes.
-func (c *child) ask(ctx context.Context, question string) (float64, error) {
-	r, err := c.question(ctx, question)
-	return float64(r.Bytes), err
-}
-
-// question sends a question and waits for the reply.
-func (c *child) question(ctx context.Context, question string) (reply, error) {
-	if _, err := io.WriteString(c.stdin, question+"\n"); err != nil {
-		return reply{}, fmt.Errorf("%s: ask for its %s: %w", c.name, question, err)
-	}
+// memory returns the memory of the child.
+func (c *child) memory(ctx context.Context) reply {
+	must(io.WriteString(c.stdin, "memory\n"))
 	return c.receive(ctx)
 }
 

@@ -10,8 +10,7 @@ import (
 
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/events"
-	"lockstep.internal/tools/detection/played"
-	"lockstep.internal/tools/testkit/natsd"
+	"lockstep.internal/tools/detection/watchertest"
 )
 
 func deployFacts(ctx context.Context, f *fixture, size Size, measured Measured) {
@@ -32,14 +31,14 @@ const publishTimeout = time.Minute
 // recording publishes observations of Deployments to OBSERVED, like a watcher.
 type recording struct {
 	js          jetstream.JetStream
-	watcher     *played.Watcher
-	deployments []*played.Deployment
+	watcher     *watchertest.Watcher
+	deployments []*watchertest.Deployment
 	rollouts    int
 }
 
 func newRecording(js jetstream.JetStream, deployments int) *recording {
 	start := time.Date(2026, 3, 4, 5, 6, 0, 0, time.UTC)
-	r := &recording{js: js, watcher: &played.Watcher{Cell: benchCell, Now: start, Say: func(m *nats.Msg) error {
+	r := &recording{js: js, watcher: &watchertest.Watcher{Cell: benchCell, Now: start, Publish: func(m *nats.Msg) error {
 		_, err := js.PublishMsgAsync(m, jetstream.WithStallWait(publishTimeout))
 		return err //nolint:wrapcheck // shown as it is
 	}}}
@@ -53,7 +52,7 @@ func newRecording(js jetstream.JetStream, deployments int) *recording {
 // rollout, which cause four facts. It returns the last sequence.
 func (r *recording) publish(ctx context.Context, rollouts int) uint64 {
 	check(r.watcher.List("r1", r.deployments...))
-	each := func(step func(*played.Deployment) error) {
+	each := func(step func(*watchertest.Deployment) error) {
 		for _, d := range r.deployments {
 			check(step(d))
 		}
@@ -61,11 +60,11 @@ func (r *recording) publish(ctx context.Context, rollouts int) uint64 {
 	for range rollouts {
 		r.rollouts++
 		tag := fmt.Sprintf("2026.%d", r.rollouts)
-		each(func(d *played.Deployment) error { return d.Roll(tag) })
-		each((*played.Deployment).Step)
-		each((*played.Deployment).Finish)
+		each(func(d *watchertest.Deployment) error { return d.Roll(tag) })
+		each((*watchertest.Deployment).Step)
+		each((*watchertest.Deployment).Finish)
 	}
-	check(published(ctx, r.js))
+	published(ctx, r.js)
 	return lastSequence(ctx, r.js, topology.StreamObserved)
 }
 
@@ -78,31 +77,28 @@ const (
 func measureDeploysHeap(ctx context.Context, f *fixture, size Size, measured Measured) {
 	n := size.of(heapWorkloads)
 	var stored float64
-	heap := must(heapOf(n, func(n int) (heap float64, err error) {
-		own := &fixture{profile: f.profile}
-		defer own.close(ctx, &err)
-		defer recoverFailure(&err)
-		heap, stored = deploysHeap(ctx, own, n)
-		return heap, nil
-	}))
+	heap := heapPerItem(ctx, f, n, func(f *fixture, n int) *child {
+		database := f.postgres(ctx)
+		_, js, url := f.jetStream(ctx)
+		publishAgent(ctx, js, events.DirectoryAgent{AgentID: watchertest.AgentID, ProjectID: benchProject})
+		service := f.start(ctx, childDeploys, "--cell-name="+string(benchCell),
+			"--database-url="+database, "--nats-url="+url, "--api-listen="+loopback, "--ops-listen="+loopback)
+		pool := f.pool(ctx, database, childDeploys)
+		cursor := watchCursor(ctx, f, pool)
+		cursor.reached(ctx, newRecording(js, n).publish(ctx, heapRollouts))
+		check(pool.QueryRow(ctx, `select coalesce(avg(octet_length(state)), 0) from workloads`).Scan(&stored))
+		return service
+	})
 	m := beside(heap, stored/1024)
 	m.Note = fmt.Sprintf("%d workloads after %d rollouts each", n, heapRollouts)
 	measured["kb_per_workload"] = m
 }
 
-// deploysHeap returns the heap of a service that knows n workloads, and the stored bytes per workload.
-func deploysHeap(ctx context.Context, f *fixture, n int) (heap, stored float64) {
-	database := must(f.postgres(ctx)).URL()
-	url := must(f.natsServer(natsd.Options{})).ClientURL()
-	js := must(f.streams(ctx, must(f.connect(url))))
-	check(enterAgent(ctx, js, events.DirectoryAgent{AgentID: played.AgentID, ProjectID: benchProject}))
-	service := must(f.start(ctx, must(f.folder()), childDeploys, "--cell-name="+string(benchCell),
-		"--database-url="+database, "--nats-url="+url, "--api-listen=127.0.0.1:0", "--ops-listen=127.0.0.1:0"))
-	pool := must(f.pool(ctx, database, childDeploys))
-	cursor := watchCursor(ctx, f, pool)
-	must(cursor.reached(ctx, newRecording(js, n).publish(ctx, heapRollouts)))
-	heap = must(service.ask(ctx, askHeap))
-	check(pool.QueryRow(ctx, `select coalesce(avg(octet_length(state)), 0) from workloads`).Scan(&stored))
-	check(service.stop())
-	return heap, stored
+// heapPerItem returns the kilobytes of heap per item of a child that start starts with n items, and without any.
+func heapPerItem(ctx context.Context, f *fixture, n int, start func(f *fixture, n int) *child) float64 {
+	heap := map[int]float64{}
+	for _, items := range []int{0, n} {
+		check(onFixture(ctx, f.profile, func(f *fixture) { heap[items] = float64(start(f, items).memory(ctx).Heap) }))
+	}
+	return max(heap[n]-heap[0], 0) / float64(n) / 1024
 }

@@ -51,15 +51,16 @@ type bareFact struct {
 // commit. The baseline consumes the same observations and publishes the same facts as safely, but
 // detects and stores nothing.
 func measureFacts(ctx context.Context, f *fixture, size Size, measured Measured) {
-	b := &factsFixture{database: must(f.postgres(ctx)).URL()}
+	b := &factsFixture{database: f.postgres(ctx)}
 	_, b.js, _ = f.jetStream(ctx)
 	b.observations = newRecording(b.js, size.of(factsWorkloads)).publish(ctx, factsRollouts)
-	must(b.detect(ctx))
+	b.detect(ctx)
 	b.readFacts(ctx)
 	m := takeTurns(ctx, size.For,
-		func(int) float64 { return must(b.detect(ctx)) },
+		func(int) float64 { return b.detect(ctx) },
 		func(int) float64 { return b.bare(ctx) })
-	m.Note = fmt.Sprintf("%d facts of %d observations of %d workloads", len(b.facts), b.observations, size.of(factsWorkloads))
+	m.Note = fmt.Sprintf("%d facts of %d observations of %d workloads",
+		len(b.facts), b.observations, size.of(factsWorkloads))
 	measured["facts_per_s"] = m
 }
 
@@ -78,20 +79,20 @@ func (b *factsFixture) emptyStream(ctx context.Context, name, subjects string) {
 	}
 }
 
-// detect runs the reader of the service with an empty database and an empty stream.
-func (b *factsFixture) detect(ctx context.Context) (rate float64, err error) {
-	f := &fixture{}
-	defer f.close(ctx, &err)
-	defer recoverFailure(&err)
+// detect runs the reader of the service with an empty database and an empty stream, and returns facts per second.
+func (b *factsFixture) detect(ctx context.Context) (rate float64) {
 	b.emptyStream(ctx, topology.StreamDeploys, benchCell.All(topology.FamilyDeploy))
 	b.round++
-	pool := must(f.pool(ctx, b.database, fmt.Sprintf("deploys%d", b.round), must(deploysstore.Migrations())...))
-	consumer := must(newDeploysIngest(pool, b.js).Consumer())
-	cursor := watchCursor(ctx, f, pool)
-	began := time.Now()
-	f.background(ctx, consumer.Run)
-	ended := must(cursor.reached(ctx, b.observations))
-	return float64(lastSequence(ctx, b.js, topology.StreamDeploys)) / ended.Sub(began).Seconds(), nil
+	check(onFixture(ctx, "", func(f *fixture) {
+		pool := f.pool(ctx, b.database, fmt.Sprintf("deploys%d", b.round), must(deploysstore.Migrations())...)
+		consumer := must(newDeploysIngest(pool, b.js).Consumer())
+		cursor := watchCursor(ctx, f, pool)
+		began := time.Now()
+		f.background(ctx, consumer.Run)
+		ended := cursor.reached(ctx, b.observations)
+		rate = float64(lastSequence(ctx, b.js, topology.StreamDeploys)) / ended.Sub(began).Seconds()
+	}))
+	return rate
 }
 
 // newDeploysIngest returns the reader of the service with its default settings.
@@ -110,7 +111,7 @@ func (everyAgent) Agent(id int64) (directory.Agent, bool) {
 	return directory.Agent{ID: id, ProjectID: benchProject}, true
 }
 func (everyAgent) Changed() <-chan struct{} { return nil }
-func (everyAgent) Following() bool          { return true }
+func (everyAgent) UpToDate() bool           { return true }
 
 // readFacts keeps the published facts.
 func (b *factsFixture) readFacts(ctx context.Context) {
@@ -189,7 +190,7 @@ func (b *factsFixture) publish(ctx context.Context, facts []bareFact, last map[s
 	}
 	for ; len(sent) > 0; sent = sent[1:] {
 		workload := sent[0].workload
-		last[workload] = must(acknowledged(ctx, sent[0].ack)).Sequence
+		last[workload] = acknowledged(ctx, sent[0].ack)
 		if len(queues[workload]) > 0 {
 			send(workload)
 		}

@@ -32,12 +32,12 @@ import (
 
 const (
 	notifyDeployments = 12
-	// notifyLanes roll out at the same time: a rollout takes a quarter of a second, most of it the
-	// cluster's.
+	// notifyLanes is the number of concurrent rollouts: a rollout takes a quarter of a second, mostly
+	// in the cluster.
 	notifyLanes = 3
 	// notifyPause is the time between two changes.
 	notifyPause = 100 * time.Millisecond
-	// notifyRollouts is the least number of rollouts for a 99th percentile.
+	// notifyRollouts is the minimum number of rollouts for a 99th percentile.
 	notifyRollouts     = 400
 	notifyNamespace    = "default"
 	notifyTimeout      = time.Minute
@@ -109,8 +109,8 @@ func measureNotify(ctx context.Context, f *fixture, size Size, measured Measured
 	check(lanes.Wait())
 	measured["notify_p50_ms"] = beside(median(l.subscriber), median(l.informer))
 	p99 := beside(percentile(l.subscriber, 99), percentile(l.informer, 99))
-	p99.Note = fmt.Sprintf("%d rollouts; after the informer: start p50 %.1f p99 %.1f ms, end p50 %.1f p99 %.1f ms", l.count(),
-		median(l.startDelay), percentile(l.startDelay, 99), median(l.endDelay), percentile(l.endDelay, 99))
+	p99.Note = fmt.Sprintf("%d rollouts; after the informer: start p50 %.1f p99 %.1f ms, end p50 %.1f p99 %.1f ms",
+		l.count(), median(l.startDelay), percentile(l.startDelay, 99), median(l.endDelay), percentile(l.endDelay, 99))
 	measured["notify_p99_ms"] = p99
 }
 
@@ -143,7 +143,7 @@ func (n *notifyFixture) rollOut(ctx context.Context, name string, revision int, 
 
 func newNotifyFixture(ctx context.Context, f *fixture) *notifyFixture {
 	system := must(stack.Start(ctx, stack.Options{
-		DatabaseURL: must(f.postgres(ctx)).URL(), Workloads: watcher.Workloads{Enabled: true},
+		DatabaseURL: f.postgres(ctx), Workloads: watcher.Workloads{Enabled: true},
 	}))
 	f.onClose(func(context.Context) error { return system.Stop() })
 	cfg := must(clientcmd.BuildConfigFromFlags("", system.Kubeconfig()))
@@ -164,8 +164,8 @@ func newNotifyFixture(ctx context.Context, f *fixture) *notifyFixture {
 func (n *notifyFixture) subscribe(ctx context.Context, f *fixture, system *stack.Stack) {
 	request := connect.NewRequest(&statev1.CreateSubscriberRequest{Name: "bench"})
 	s := must(must(system.Client()).Subscribers.CreateSubscriber(ctx, request)).Msg
-	conn := must(f.connect(s.GetNatsUrls()[0],
-		nats.UserInfo(s.GetListener(), s.GetToken()), nats.CustomInboxPrefix(s.GetInboxPrefix())))
+	conn := f.connect(s.GetNatsUrls()[0],
+		nats.UserInfo(s.GetListener(), s.GetToken()), nats.CustomInboxPrefix(s.GetInboxPrefix()))
 	must(conn.Subscribe(stack.Cell.All(topology.FamilyDeploy), func(m *nats.Msg) {
 		at := time.Now()
 		var e struct {

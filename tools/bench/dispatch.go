@@ -43,8 +43,8 @@ type latencyFixture struct {
 // measureLatency measures from a request to the state service to the first request of the
 // dispatcher to the API server, beside commits of one row in the same database.
 func measureLatency(ctx context.Context, f *fixture, size Size, measured Measured) {
-	database := must(f.postgres(ctx)).URL()
-	pool := must(f.pool(ctx, database, "public"))
+	database := f.postgres(ctx)
+	pool := f.pool(ctx, database, "public")
 	must(pool.Exec(ctx, `create table bench as select ''::text as value`))
 	l := newLatencyFixture(ctx, f, database)
 	paced := func(times *[]float64, fn func() time.Duration) func(int) float64 {
@@ -75,12 +75,12 @@ func newLatencyFixture(ctx context.Context, f *fixture, database string) *latenc
 		server.Close()
 		return nil
 	})
-	kubeconfig := filepath.Join(must(f.folder()), "kubeconfig")
+	kubeconfig := f.file("kubeconfig")
 	check(server.WriteKubeconfig(kubeconfig))
 	l := &latencyFixture{cluster: newAcceptingCluster(server)}
 	system := must(stack.Start(ctx, stack.Options{Kubeconfig: kubeconfig, DatabaseURL: database}))
 	f.onClose(func(context.Context) error { return system.Stop() })
-	token := must(readLine(filepath.Join(system.Dir(), "keys", "admin.token")))
+	token := readLine(filepath.Join(system.Dir(), "keys", "admin.token"))
 	l.api = client.New(f.httpClient(), system.APIURL(), token)
 	project := must(l.api.Projects(ctx))[0].GetId()
 	for i := range dispatchWorkspaces {

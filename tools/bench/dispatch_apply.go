@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"path/filepath"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -15,6 +14,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"lockstep.internal/libs/event"
+	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/dispatcher"
@@ -57,7 +57,6 @@ func measureApplied(ctx context.Context, f *fixture, size Size, measured Measure
 }
 
 func newApplyFixture(ctx context.Context, f *fixture) *applyFixture {
-	dir := must(f.folder())
 	cluster := must(lab.Start(ctx, lab.Options{Name: "bench"}))
 	f.onClose(func(context.Context) error { return cluster.Stop() })
 	rest := must(clientcmd.BuildConfigFromFlags("", cluster.Kubeconfig()))
@@ -66,10 +65,10 @@ func newApplyFixture(ctx context.Context, f *fixture) *applyFixture {
 	check(topology.EnsureAgent(ctx, js, benchCell, benchAgent))
 
 	cfg := dispatcher.DefaultConfig()
-	cfg.CredentialsFile, cfg.Kubeconfig = filepath.Join(dir, "agent.json"), cluster.Kubeconfig()
+	cfg.CredentialsFile = f.credentials(benchAgent, natsauth.NewToken(natsauth.TokenAgent), url)
+	cfg.Kubeconfig = cluster.Kubeconfig()
 	cfg.Ops.Listen = "127.0.0.1:0"
 	cfg.Telemetry.LogLevel = "error"
-	check(writeCredentials(cfg.CredentialsFile, benchAgent, url))
 	a := &applyFixture{js: js, client: must(metadata.NewForConfig(rest)), workers: cfg.Workers}
 	a.results = must(js.CreateConsumer(ctx, topology.StreamApplied, jetstream.ConsumerConfig{
 		AckPolicy: jetstream.AckNonePolicy, InactiveThreshold: time.Hour,

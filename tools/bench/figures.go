@@ -49,20 +49,6 @@ func specsOf(benchmark string) []spec {
 // moreIsBetter reports whether the figure is a rate.
 func (s spec) moreIsBetter() bool { return strings.HasSuffix(s.unit, "/s") }
 
-// beyond describes a ratio that is worse than the observed one by more than the margin, "" otherwise.
-func (s spec) beyond(ratio *float64) string {
-	if s.margin == 0 || ratio == nil {
-		return ""
-	}
-	if least := s.observed / s.margin; s.moreIsBetter() && *ratio < least {
-		return fmt.Sprintf("%s: ratio %g is below %.2g (observed %g, margin %g)", s.name, *ratio, least, s.observed, s.margin)
-	}
-	if most := s.observed * s.margin; !s.moreIsBetter() && *ratio > most {
-		return fmt.Sprintf("%s: ratio %g is above %.2g (observed %g, margin %g)", s.name, *ratio, most, s.observed, s.margin)
-	}
-	return ""
-}
-
 // meets reports whether the aim holds, such as "ratio >= 0.5", "value < 25", "excess <= 10" or
 // "copies >= 0.7": the excess is value - baseline, and a peer's name is value / the peer's value.
 // It is nil without an aim, and without the value that the aim is about.
@@ -105,8 +91,8 @@ type Figure struct {
 	Note  string             `json:"note,omitempty"`
 }
 
-// figuresOf returns the wanted figures in the order of the table, and those beyond their margins.
-func figuresOf(benchmark string, measured Measured, size Size) (figures []Figure, beyond []string, err error) {
+// figuresOf returns the wanted figures in the order of the table.
+func figuresOf(benchmark string, measured Measured, size Size) (figures []Figure, err error) {
 	left := maps.Clone(measured)
 	for _, s := range specsOf(benchmark) {
 		name := strings.TrimPrefix(s.name, benchmark+".")
@@ -121,7 +107,7 @@ func figuresOf(benchmark string, measured Measured, size Size) (figures []Figure
 			f.Baseline, f.Ratio = &baseline, &ratio
 		}
 		if f.Met, err = s.meets(f.Value, f.Baseline, m.Peers); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		if len(m.Peers) > 0 {
 			f.Peers = map[string]float64{}
@@ -129,15 +115,12 @@ func figuresOf(benchmark string, measured Measured, size Size) (figures []Figure
 				f.Peers[peer] = rounded(value)
 			}
 		}
-		if b := s.beyond(f.Ratio); b != "" {
-			beyond = append(beyond, b)
-		}
 		figures = append(figures, f)
 	}
 	for name := range left {
-		return nil, nil, fmt.Errorf("figures.md has no row %s.%s", benchmark, name)
+		return nil, fmt.Errorf("figures.md has no row %s.%s", benchmark, name)
 	}
-	return figures, beyond, nil
+	return figures, nil
 }
 
 // rounded rounds to four significant digits.

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,7 +18,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"lockstep.internal/libs/event"
+	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/postgres"
+	"lockstep.internal/libs/seal"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/events"
 	store "lockstep.internal/services/state/postgres"
@@ -25,26 +28,22 @@ import (
 	"lockstep.internal/tools/testkit/pg"
 )
 
-// fixture starts what a benchmark needs. close stops it in reverse order.
+const (
+	benchCell  = topology.Cell("bench")
+	benchAgent = int64(7)
+	// benchProject is the project of the agents.
+	benchProject = 4
+	// loopback is a free port of this machine.
+	loopback = "127.0.0.1:0"
+)
+
+// fixture starts what a benchmark needs. close stops it in reverse order. Its methods end the benchmark with check.
 type fixture struct {
 	// profile is the beginning of the files for the CPU profiles of children; "" for none.
-	profile string
-	closing []func(ctx context.Context) error
-}
-
-// measureFunc adds figures to measured.
-type measureFunc func(ctx context.Context, f *fixture, size Size, measured Measured)
-
-// onFixture adapts a function that measures on a fixture. A failed check or must ends it with the
-// error.
-func onFixture(measure measureFunc) func(context.Context, Size) (Measured, error) {
-	return func(ctx context.Context, size Size) (measured Measured, err error) {
-		f, measured := &fixture{profile: size.Profile}, Measured{}
-		defer f.close(ctx, &err)
-		defer recoverFailure(&err)
-		measure(ctx, f, size, measured)
-		return measured, nil
-	}
+	profile  string
+	folder   string
+	children int
+	closing  []func(ctx context.Context) error
 }
 
 // failure is the panic of check.
@@ -73,6 +72,15 @@ func recoverFailure(err *error) {
 	}
 }
 
+// onFixture runs fn on a fixture and closes it. A failed check ends fn with the error.
+func onFixture(ctx context.Context, profile string, fn func(f *fixture)) (err error) {
+	f := &fixture{profile: profile}
+	defer f.close(ctx, &err)
+	defer recoverFailure(&err)
+	fn(f)
+	return nil
+}
+
 // onClose adds a function that close calls before those that were added earlier.
 func (f *fixture) onClose(fn func(ctx context.Context) error) { f.closing = append(f.closing, fn) }
 
@@ -84,113 +92,90 @@ func (f *fixture) close(ctx context.Context, err *error) {
 	}
 }
 
-// background runs a function until the fixture is closed.
-func (f *fixture) background(ctx context.Context, run func(ctx context.Context) error) {
+// background runs a function until the fixture is closed, or the returned function is called.
+func (f *fixture) background(ctx context.Context, run func(ctx context.Context) error) (stop func() error) {
 	ctx, cancel := context.WithCancel(ctx)
-	ended := make(chan error, 1)
-	go func() { ended <- run(ctx) }()
-	f.onClose(func(context.Context) error {
+	ended := make(chan struct{})
+	var err error
+	go func() {
+		defer close(ended)
+		err = run(ctx)
+	}()
+	stop = func() error {
 		cancel()
-		return <-ended
-	})
+		<-ended
+		return err
+	}
+	f.onClose(func(context.Context) error { return stop() })
+	return stop
 }
 
-// folder makes a temporary folder.
-func (f *fixture) folder() (string, error) {
-	dir, err := os.MkdirTemp("", "lockstep-bench-")
-	if err != nil {
-		return "", fmt.Errorf("make a folder: %w", err)
+// file returns the path of a file in the temporary folder of the fixture.
+func (f *fixture) file(name string) string {
+	if f.folder == "" {
+		f.folder = must(os.MkdirTemp("", "lockstep-bench-"))
+		f.onClose(func(context.Context) error { return os.RemoveAll(f.folder) })
 	}
-	f.onClose(func(context.Context) error { return os.RemoveAll(dir) })
-	return dir, nil
+	return filepath.Join(f.folder, name)
 }
 
-// postgres starts a server with durable commits.
-func (f *fixture) postgres(ctx context.Context) (*pg.Server, error) {
-	server, err := pg.Start(ctx, pg.Options{Settings: map[string]string{"fsync": "on", "full_page_writes": "on"}})
-	if err != nil {
-		return nil, fmt.Errorf("start PostgreSQL: %w", err)
-	}
+// postgres starts a server with durable commits and returns its URL.
+func (f *fixture) postgres(ctx context.Context) string {
+	server := must(pg.Start(ctx, pg.Options{Settings: map[string]string{"fsync": "on", "full_page_writes": "on"}}))
 	f.onClose(server.Stop)
-	return server, nil
+	return server.URL()
 }
 
-// natsServer starts a server without accounts.
-func (f *fixture) natsServer(options natsd.Options) (*natsd.Server, error) {
-	server, err := natsd.Start(options)
-	if err != nil {
-		return nil, fmt.Errorf("start NATS: %w", err)
-	}
+func (f *fixture) nats(options natsd.Options) *natsd.Server {
+	server := must(natsd.Start(options))
 	f.onClose(func(context.Context) error { return server.Stop() })
-	return server, nil
+	return server
 }
 
-func (f *fixture) connect(url string, options ...nats.Option) (*nats.Conn, error) {
-	conn, err := nats.Connect(url, options...)
-	if err != nil {
-		return nil, fmt.Errorf("connect to NATS: %w", err)
-	}
+func (f *fixture) connect(url string, options ...nats.Option) *nats.Conn {
+	conn := must(nats.Connect(url, options...))
 	f.onClose(func(context.Context) error {
 		conn.Close()
 		return nil
 	})
-	return conn, nil
+	return conn
 }
 
-// streams makes the streams of the cell.
-func (f *fixture) streams(ctx context.Context, conn *nats.Conn) (jetstream.JetStream, error) {
-	js, err := jetstream.New(conn, jetstream.WithPublishAsyncMaxPending(1000))
-	if err != nil {
-		return nil, fmt.Errorf("open JetStream: %w", err)
-	}
-	if err := topology.Ensure(ctx, js, benchCell, topology.Options{StorageBytes: 1 << 30}); err != nil {
-		return nil, fmt.Errorf("make the streams: %w", err)
-	}
-	return js, nil
-}
-
-// jetStream starts NATS with the streams of the cell. It returns the URL, too.
+// jetStream starts NATS without accounts and with the streams of the cell. It returns the URL, too.
 func (f *fixture) jetStream(ctx context.Context) (*nats.Conn, jetstream.JetStream, string) {
-	url := must(f.natsServer(natsd.Options{})).ClientURL()
-	conn := must(f.connect(url))
-	return conn, must(f.streams(ctx, conn)), url
+	url := f.nats(natsd.Options{}).ClientURL()
+	conn := f.connect(url)
+	js := must(jetstream.New(conn, jetstream.WithPublishAsyncMaxPending(1000)))
+	check(topology.Ensure(ctx, js, benchCell, topology.Options{StorageBytes: 1 << 30}))
+	return conn, js, url
 }
 
 // pool opens a schema of the server and applies the migrations.
-func (f *fixture) pool(
-	ctx context.Context, url, schema string, migrations ...postgres.Migrations,
-) (*pgxpool.Pool, error) {
-	pool, err := postgres.Open(postgres.Config{URL: url, Schema: schema})
-	if err != nil {
-		return nil, fmt.Errorf("open the database: %w", err)
-	}
+func (f *fixture) pool(ctx context.Context, url, schema string, migrations ...postgres.Migrations) *pgxpool.Pool {
+	pool := must(postgres.Open(postgres.Config{URL: url, Schema: schema}))
 	f.onClose(func(context.Context) error {
 		pool.Close()
 		return nil
 	})
-	if len(migrations) == 0 {
-		return pool, nil
+	if len(migrations) > 0 {
+		check(postgres.Migrate(ctx, pool, quiet(), migrations...))
 	}
-	if err := postgres.Migrate(ctx, pool, quiet(), migrations...); err != nil {
-		return nil, fmt.Errorf("make the tables: %w", err)
-	}
-	return pool, nil
+	return pool
 }
 
 // stateTables opens a schema with the tables of the state service and one organization, group, project,
 // user and agent.
 func (f *fixture) stateTables(ctx context.Context, url, schema string) *pgxpool.Pool {
-	pool := must(f.pool(ctx, url, schema, must(store.Migrations())...))
+	pool := f.pool(ctx, url, schema, must(store.Migrations())...)
 	for _, sql := range []string{
 		`insert into organizations (id, name) values (1, 'o')`,
 		`insert into groups (id, organization_id, name) values (2, 1, 'g')`,
 		`insert into projects (id, organization_id, group_id, name) values (4, 1, 2, 'p')`,
 		`insert into users (id, username) values (9, 'u')`,
+		`insert into agents (id, project_id, name, token_hash, curve_public_key) values (7, 4, 'a', 'a', 'X')`,
 	} {
 		must(pool.Exec(ctx, sql))
 	}
-	must(pool.Exec(ctx, `
-		insert into agents (id, project_id, name, token_hash, curve_public_key) values ($1, 4, 'a', 'a', 'X')`, benchAgent))
 	return pool
 }
 
@@ -204,27 +189,51 @@ func (f *fixture) httpClient() *http.Client {
 	return &http.Client{Transport: transport}
 }
 
-// benchProject is the project of the agents.
-const benchProject = 4
+// credentials writes the credentials of an agent for a server without accounts and returns the file.
+func (f *fixture) credentials(agent int64, token, url string) string {
+	key := must(seal.GenerateKey())
+	file := f.file("agent.json")
+	check(natsauth.WriteAgentCredentials(file, natsauth.AgentCredentials{
+		ServerURLs: []string{url}, Cell: benchCell, AgentID: agent, Token: token,
+		CurveSeed: must(key.Seed()).Reveal(), SealerKey: key.Public(),
+	}))
+	return file
+}
 
-// enterAgent publishes an agent to the directory, as the state service does.
-func enterAgent(ctx context.Context, js jetstream.JetStream, a events.DirectoryAgent) error {
-	subject := "agent/" + strconv.Itoa(a.AgentID)
-	e, err := event.New(event.Attributes{
-		Type: events.TypeDirectoryAgent, Source: event.ServiceSource(string(benchCell), "state"),
-		Subject: subject, ID: subject, Time: time.Now(),
-	}, a)
-	if err != nil {
-		return fmt.Errorf("publish agent %d: %w", a.AgentID, err)
+// publishAgent publishes an agent to the directory, as the state service does.
+func publishAgent(ctx context.Context, js jetstream.JetStream, a events.DirectoryAgent) {
+	id := strconv.Itoa(a.AgentID)
+	publishEvent(ctx, js, benchCell.Directory("agent", id), events.TypeDirectoryAgent, "agent/"+id, a)
+}
+
+// publishEvent publishes an event of the state service.
+func publishEvent(ctx context.Context, js jetstream.JetStream, subject, eventType, id string, data any) {
+	e := must(event.New(event.Attributes{
+		Type: eventType, Source: event.ServiceSource(string(benchCell), "state"), Subject: id, ID: id, Time: time.Now(),
+	}, data))
+	must(js.PublishMsg(ctx, must(event.Encode(e, subject))))
+}
+
+// published waits until all asynchronous publishes are acknowledged.
+func published(ctx context.Context, js jetstream.JetStream) {
+	select {
+	case <-js.PublishAsyncComplete():
+	case <-ctx.Done():
+		check(fmt.Errorf("publish: %w", context.Cause(ctx)))
 	}
-	m, err := event.Encode(e, benchCell.Directory("agent", strconv.Itoa(a.AgentID)))
-	if err != nil {
-		return fmt.Errorf("publish agent %d: %w", a.AgentID, err)
+}
+
+// acknowledged waits for the acknowledgement of a publish and returns the sequence of the message.
+func acknowledged(ctx context.Context, future jetstream.PubAckFuture) uint64 {
+	select {
+	case ack := <-future.Ok():
+		return ack.Sequence
+	case err := <-future.Err():
+		check(fmt.Errorf("publish: %w", err))
+	case <-ctx.Done():
+		check(fmt.Errorf("publish: %w", context.Cause(ctx)))
 	}
-	if _, err := js.PublishMsg(ctx, m); err != nil {
-		return fmt.Errorf("publish agent %d: %w", a.AgentID, err)
-	}
-	return nil
+	return 0
 }
 
 // lastSequence returns the last sequence of a stream.
@@ -235,10 +244,4 @@ func lastSequence(ctx context.Context, js jetstream.JetStream, name string) uint
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
 // readLine reads a file of one line.
-func readLine(path string) (string, error) {
-	raw, err := os.ReadFile(path)
-	if err != nil {
-		return "", fmt.Errorf("read %s: %w", path, err)
-	}
-	return strings.TrimSpace(string(raw)), nil
-}
+func readLine(path string) string { return strings.TrimSpace(string(must(os.ReadFile(path)))) }

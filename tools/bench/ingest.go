@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -29,10 +28,12 @@ const (
 
 // ingestFixture has the stream OBSERVED and two sets of tables.
 type ingestFixture struct {
+	*fixture
+
 	js         jetstream.JetStream
 	pool       *pgxpool.Pool
 	bare       *bareUpsert
-	cursor     *cursorWatch
+	cursor     *commits
 	workspaces []workspace.Workspace
 	version    int
 	sequence   uint64 // of the last message
@@ -40,20 +41,20 @@ type ingestFixture struct {
 
 // ingest measures the state service's consumer of OBSERVED beside bare upserts of the same rows.
 func ingest(ctx context.Context, f *fixture, size Size, measured Measured) {
-	database := must(f.postgres(ctx)).URL()
+	database := f.postgres(ctx)
 	_, js, _ := f.jetStream(ctx)
-	i := &ingestFixture{js: js, pool: f.stateTables(ctx, database, "ours")}
+	i := &ingestFixture{fixture: f, js: js, pool: f.stateTables(ctx, database, "ours")}
 	i.bare = newBareUpsert(ctx, f.stateTables(ctx, database, "bare"))
 	i.cursor = watchCursor(ctx, f, i.pool)
 	i.createWorkspaces(ctx, size.of(ingestWorkspaces))
 
-	unowned, owned := must(newFleet(benchAgent, "o")), must(newFleet(benchAgent, "w"))
+	unowned, owned := newObjects(benchAgent, "o"), newObjects(benchAgent, "w")
 	unowned.anonymous, owned.workspaces = true, i.workspaces
-	objects := size.of(ingestObjects)
+	n := size.of(ingestObjects)
 	if size.wants("rows_per_s") {
 		// A round has half of the objects of the round before.
 		measured["rows_per_s"] = i.compare(ctx, size, func(round int) []observation {
-			return i.observations(unowned, round*objects/2, objects, true)
+			return i.observations(unowned, round*n/2, n, true)
 		})
 	}
 	if size.wants("workspace_rows_per_s") {
@@ -67,33 +68,32 @@ func ingest(ctx context.Context, f *fixture, size Size, measured Measured) {
 }
 
 func (i *ingestFixture) createWorkspaces(ctx context.Context, n int) {
-	workspaces := &store.Workspaces{Encoder: publish.Encoder{Cell: benchCell}}
+	workspaces := &store.Workspaces{}
 	check(postgres.InTx(ctx, i.pool, func(tx pgx.Tx) error {
 		for k := range n {
-			w, created, err := workspace.New(workspace.Creation{
+			w, _, err := workspace.New(workspace.Creation{
 				Name: fmt.Sprintf("w%06d", k), ProjectID: 4, AgentID: benchAgent, UserID: 9, Template: "default",
 				Spec: workspace.Spec{Image: "registry.example.com/ide:9"}, Now: time.Now(),
 			})
 			if err != nil {
 				return err
 			}
-			if err := workspaces.Insert(ctx, tx, w, created); err != nil {
+			if err := workspaces.Insert(ctx, tx, w); err != nil {
 				return err
 			}
 			i.workspaces = append(i.workspaces, w)
 		}
-		_, err := tx.Exec(ctx, `truncate outbox`)
-		return err //nolint:wrapcheck // shown as it is
+		return nil
 	}))
 }
 
 // observations returns new versions of the three objects of n workspaces from the first on.
-func (i *ingestFixture) observations(f *fleet, first, n int, ready bool) []observation {
+func (i *ingestFixture) observations(o *objects, first, n int, ready bool) []observation {
 	var out []observation
 	for k := first; k < first+n; k++ {
 		for _, kind := range object.WorkspaceKinds() {
 			i.version++
-			out = append(out, must(f.observe(kind, f.object(kind, k, i.version, ready), time.Now())))
+			out = append(out, o.observe(kind, k, i.version, ready))
 		}
 	}
 	return out
@@ -130,46 +130,29 @@ func (i *ingestFixture) ingest(ctx context.Context, observed []observation) floa
 		futures = append(futures, must(i.js.PublishMsgAsync(o.message)))
 	}
 	for _, future := range futures {
-		i.sequence = max(i.sequence, must(acknowledged(ctx, future)).Sequence)
+		i.sequence = max(i.sequence, acknowledged(ctx, future))
 	}
 	began := time.Now()
 	stop := i.consume(ctx)
-	at, err := i.cursor.reached(ctx, i.sequence)
-	check(errors.Join(err, stop()))
+	at := i.cursor.reached(ctx, i.sequence)
+	check(stop())
 	return float64(len(observed)) / at.Sub(began).Seconds()
-}
-
-func acknowledged(ctx context.Context, future jetstream.PubAckFuture) (*jetstream.PubAck, error) {
-	select {
-	case ack := <-future.Ok():
-		return ack, nil
-	case err := <-future.Err():
-		return nil, fmt.Errorf("publish: %w", err)
-	case <-ctx.Done():
-		return nil, fmt.Errorf("publish: %w", context.Cause(ctx))
-	}
 }
 
 // consume runs the consumer of the state service until it is stopped.
 func (i *ingestFixture) consume(ctx context.Context) (stop func() error) {
-	encoder := publish.Encoder{Cell: benchCell}
-	observed := must((&statenats.Readers{
-		Pool: i.pool, JetStream: i.js, Cell: benchCell, Logger: quiet(), Ingest: &stateingest.Ingest{Logger: quiet()},
-		Observations: &store.Observations{Encoder: encoder, Workspaces: &store.Workspaces{Encoder: encoder}},
+	encoder, workspaces := publish.Encoder{Cell: benchCell}, &store.Workspaces{}
+	observed := must((&statenats.Consumers{
+		Pool: i.pool, JetStream: i.js, Cell: benchCell, Logger: quiet(),
+		Ingest:       &stateingest.Ingest{Logger: quiet(), Encoder: encoder},
+		IngestStores: &store.IngestStores{Workspaces: workspaces},
 	}).Observed())
-	ctx, cancel := context.WithCancel(ctx)
-	ended := make(chan error, 1)
-	go func() { ended <- observed.Run(ctx) }()
-	return func() error {
-		cancel()
-		return <-ended
-	}
+	return i.background(ctx, observed.Run)
 }
 
 // measureCommits publishes at a steady rate and measures the time from publish to commit.
-func (i *ingestFixture) measureCommits(ctx context.Context, f *fleet, size Size, measured Measured) {
-	stop := i.consume(ctx)
-	defer func() { check(stop()) }()
+func (i *ingestFixture) measureCommits(ctx context.Context, o *objects, size Size, measured Measured) {
+	i.consume(ctx)
 	kinds := object.WorkspaceKinds()
 	var ours, bare []float64
 	next := 0
@@ -179,8 +162,7 @@ func (i *ingestFixture) measureCommits(ctx context.Context, f *fleet, size Size,
 			for range size.of(steadyRate) {
 				kind, workspace := kinds[next%len(kinds)], next/len(kinds)%len(i.workspaces)
 				i.version, next = i.version+1, next+1
-				o := must(f.observe(kind, f.object(kind, workspace, i.version, round%2 == 0), time.Now()))
-				observed = append(observed, o)
+				observed = append(observed, o.observe(kind, workspace, i.version, round%2 == 0))
 			}
 			ours = append(ours, i.commitTimes(ctx, observed)...)
 			return 0
@@ -214,8 +196,8 @@ func (i *ingestFixture) commitTimes(ctx context.Context, observed []observation)
 	}
 	var times []float64
 	for k, future := range futures {
-		i.sequence = max(i.sequence, must(acknowledged(ctx, future)).Sequence)
-		times = append(times, milliseconds(must(i.cursor.reached(ctx, i.sequence)).Sub(published[k])))
+		i.sequence = max(i.sequence, acknowledged(ctx, future))
+		times = append(times, milliseconds(i.cursor.reached(ctx, i.sequence).Sub(published[k])))
 	}
 	return times
 }

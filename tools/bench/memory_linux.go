@@ -1,27 +1,22 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"os"
-	"strconv"
-	"strings"
 )
 
-// peakMemory is the most memory that this process has held, in bytes.
+// peakMemory returns the peak of the resident memory of this process in bytes. The peak that getrusage returns may be
+// that of the parent: it survives exec.
 func peakMemory() (uint64, error) {
-	const field = "VmHWM:"
 	raw, err := os.ReadFile("/proc/self/status")
 	if err != nil {
-		return 0, fmt.Errorf("look at this process: %w", err)
+		return 0, fmt.Errorf("read the peak of the memory: %w", err)
 	}
-	for line := range strings.Lines(string(raw)) {
-		if value, found := strings.CutPrefix(line, field); found {
-			kilobytes, err := strconv.ParseUint(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(value), "kB")), 10, 64)
-			if err != nil {
-				return 0, fmt.Errorf("read the peak of this process's memory: %w", err)
-			}
-			return kilobytes << 10, nil
-		}
+	var kilobytes uint64
+	_, value, _ := bytes.Cut(raw, []byte("VmHWM:"))
+	if _, err := fmt.Sscan(string(value), &kilobytes); err != nil {
+		return 0, fmt.Errorf("read the peak of the memory: %w", err)
 	}
-	return 0, fmt.Errorf("%s is not in /proc/self/status", field)
+	return kilobytes << 10, nil
 }

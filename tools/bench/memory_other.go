@@ -7,12 +7,11 @@ import (
 	"syscall"
 )
 
-// peakMemory is the most memory that this process has held, in bytes: what it says of itself where
-// there is no /proc.
+// peakMemory returns the peak of the resident memory of this process in bytes, as macOS counts it.
 func peakMemory() (uint64, error) {
 	var usage syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
-		return 0, fmt.Errorf("look at this process: %w", err)
+		return 0, fmt.Errorf("read the peak of the memory: %w", err)
 	}
 	return uint64(usage.Maxrss), nil
 }

@@ -2,237 +2,169 @@ package main
 
 import (
 	"context"
-	"fmt"
+	"slices"
 	"time"
 )
 
-// Whom relays are measured beside: another one, and what does nothing but copy.
+// Peers that relays are measured beside: another relay, and processes that only copy bytes.
 const (
 	peerName   = "remotedialer"
 	copiesName = "copies"
 )
 
-const (
-	bulkBytes   = 1 << 30
-	bulkStreams = 8
-	manyAgents  = 1000
-)
+const bulkStreams = 8
 
-// relayFigures measures the requests to the target of an agent through one relay, or through two: one gets
-// the request, the other has the agent.
-func relayFigures(hops int) func(context.Context, Size) (Measured, error) {
-	return func(ctx context.Context, size Size) (Measured, error) {
-		parts := carryParts(hops)
-		if hops == 1 {
-			parts = append(parts,
-				relayPart{measureHeld(false), []string{"kb_per_agent", "kb_per_tunnel"}},
-				relayPart{measureHeld(true), []string{"kb_per_agent_tls"}},
-				relayPart{measureReconnect, []string{"reconnect_s"}})
-		}
-		return measureParts(ctx, size, parts)
-	}
-}
-
-func httpRate(kind string, clients int) string { return fmt.Sprintf("%s_c%d_rps", kind, clients) }
-
-func httpTail(kind string, clients int) string { return fmt.Sprintf("%s_c%d_p99_ms", kind, clients) }
-
-func bulkName(down bool, streams int) string {
-	name := "bulk_up"
-	if down {
-		name = "bulk_down"
-	}
-	if streams > 1 {
-		name += fmt.Sprintf("_%d", streams)
-	}
-	return name + "_mb_s"
-}
-
-// relayPart is figures that are measured on one bed.
-type relayPart struct {
-	measure func(context.Context, Measured, Size) error
-	figures []string
-}
-
-func measureParts(ctx context.Context, size Size, parts []relayPart) (Measured, error) {
-	measured := Measured{}
+// relayRoutes measures what callers send to the target of an agent through a relay.
+func relayRoutes(ctx context.Context, f *fixture, size Size, measured Measured) {
 	size.For = size.For * 3 / 4 // there are many comparisons, and steady ones
-	for _, part := range parts {
-		if !size.wants(part.figures...) {
+	for _, part := range []struct {
+		isSecure bool
+		figures  []relayFigure
+	}{{false, plainFigures()}, {true, secureFigures()}} {
+		isWanted := func(rf relayFigure) bool { return size.wants(rf.names...) }
+		if !slices.ContainsFunc(part.figures, isWanted) {
 			continue
 		}
-		if err := part.measure(ctx, measured, size); err != nil {
-			return nil, err
-		}
-	}
-	return measured, nil
-}
-
-// carryParts are the figures of what is carried, in plaintext and over TLS.
-func carryParts(hops int) []relayPart {
-	plain, secure := append(namesOf(plainAskings()), "open_ms"), namesOf(secureAskings(hops))
-	if hops == 1 {
-		secure = append(secure, kubeFigures()...)
-	}
-	for _, streams := range []int{1, bulkStreams} {
-		secure = append(secure, bulkName(down, streams), bulkName(up, streams))
-	}
-	return []relayPart{{measurePlain(hops), plain}, {measureSecure(hops), secure}, {measureWait(hops), []string{"wait_ms"}}}
-}
-
-func measurePlain(hops int) func(context.Context, Measured, Size) error {
-	return onWays(hops, false, func(ctx context.Context, measured Measured, size Size, ways []way) error {
-		if err := measureHTTP(ctx, measured, size, plainAskings(), ways); err != nil {
-			return err
-		}
-		if !size.wants("open_ms") {
-			return nil
-		}
-		took, err := compare(ctx, size.For, ways, func(ctx context.Context, w way, _ int) ([]float64, error) {
-			value, err := w.opens(ctx, turnOf(size, len(ways)))
-			return []float64{value}, err
-		})
-		if err != nil {
-			return err
-		}
-		measured["open_ms"] = took.measurement(0)
-		return nil
-	})
-}
-
-func measureSecure(hops int) func(context.Context, Measured, Size) error {
-	return onWays(hops, true, func(ctx context.Context, measured Measured, size Size, ways []way) error {
-		if err := measureHTTP(ctx, measured, size, secureAskings(hops), ways); err != nil {
-			return err
-		}
-		if hops == 1 {
-			if err := measureKube(ctx, measured, size, ways); err != nil {
-				return err
-			}
-		}
-		for _, streams := range []int{1, bulkStreams} {
-			for _, down := range []bool{down, up} {
-				if !size.wants(bulkName(down, streams)) {
-					continue
+		check(onFixture(ctx, f.profile, func(f *fixture) {
+			r := newRelayFixture(ctx, f, part.isSecure)
+			for _, rf := range part.figures {
+				if isWanted(rf) {
+					rf.measure(ctx, r, size, measured)
 				}
-				m, err := measureBulk(ctx, size, ways, streams, down)
-				if err != nil {
-					return err
-				}
-				measured[bulkName(down, streams)] = m
+			}
+		}))
+	}
+}
+
+// relayFigure is figures that are measured together: one value of measureRoute for each name.
+type relayFigure struct {
+	names []string
+	// measureRoute measures values of a route in a turn.
+	measureRoute func(ctx context.Context, r route, turn time.Duration) []float64
+	// twoRelays compares the route through two relays with the one through one relay, instead of all routes.
+	twoRelays bool
+}
+
+func (rf relayFigure) measure(ctx context.Context, r *relayFixture, size Size, measured Measured) {
+	routes := r.routes
+	if rf.twoRelays {
+		routes = []route{r.twoRelays(ctx), r.routes[0]}
+	}
+	turn := turnOf(size, len(routes))
+	values := make([][][]float64, len(routes)) // by route and name
+	takes := make([]func(int), len(routes))
+	for i, to := range routes {
+		values[i] = make([][]float64, len(rf.names))
+		takes[i] = func(int) {
+			for k, value := range rf.measureRoute(ctx, to, turn) {
+				values[i][k] = append(values[i][k], value)
 			}
 		}
-		return nil
-	})
-}
-
-// onWays runs fn on a bed with all ways to the target.
-func onWays(hops int, secure bool, fn func(context.Context, Measured, Size, []way) error) func(context.Context, Measured, Size) error {
-	return func(ctx context.Context, measured Measured, size Size) error {
-		return onRelayBed(ctx, size, secure, func(b *relayBed) error {
-			ways, err := b.ways(ctx, hops)
-			if err != nil {
-				return err
+	}
+	rotate(ctx, size.For, takes...)
+	for k, name := range rf.names {
+		m := beside(median(values[0][k]), median(values[1][k]))
+		for i := 2; i < len(routes); i++ {
+			if m.Peers == nil {
+				m.Peers = map[string]float64{}
 			}
-			return fn(ctx, measured, size, ways)
-		})
+			m.Peers[routes[i].name] = median(values[i][k])
+		}
+		measured[name] = m
 	}
 }
 
-// measureBulk moves 1 GiB a turn, or what goes in a turn's time. However many streams there are, they are beside one raw connection; what as many of those do is noted.
-func measureBulk(ctx context.Context, size Size, ways []way, streams int, down bool) (Measurement, error) {
-	const firstBytes = 4 << 20
-	ours, direct, peer, copied := ways[0], ways[1], ways[2], ways[3]
-	type run struct {
-		way
+// requests returns the rate and the 99th percentile of the latency of HTTP requests by n clients.
+func requests(n int) func(context.Context, route, time.Duration) []float64 {
+	return func(ctx context.Context, r route, turn time.Duration) []float64 {
+		rate, p99 := load(ctx, n, turn, func() caller { return r.newHTTPCaller(ctx) })
+		return []float64{rate, p99}
+	}
+}
 
-		streams int
+func requestRate(n int) func(context.Context, route, time.Duration) []float64 {
+	return func(ctx context.Context, r route, turn time.Duration) []float64 { return requests(n)(ctx, r, turn)[:1] }
+}
+
+func plainFigures() []relayFigure {
+	return []relayFigure{
+		{names: []string{"http_c1_rps"}, measureRoute: requestRate(1)},
+		{names: []string{"http_c32_rps", "http_c32_p99_ms"}, measureRoute: requests(32)},
+		{names: []string{"http_c32_two_relays_rps"}, measureRoute: requestRate(32), twoRelays: true},
+		{names: []string{"open_ms"}, measureRoute: func(ctx context.Context, r route, turn time.Duration) []float64 {
+			return []float64{r.openTime(ctx, turn)}
+		}},
 	}
-	runs := []run{{ours, streams}, {direct, 1}, {peer, streams}, {copied, streams}}
-	if streams > 1 {
-		runs = append(runs, run{direct, streams})
+}
+
+func secureFigures() []relayFigure {
+	calls := func(name string, n int, do kubeCall) relayFigure {
+		return relayFigure{names: []string{name}, measureRoute: func(
+			ctx context.Context, r route, turn time.Duration,
+		) []float64 {
+			rate, _ := load(ctx, n, turn, func() caller { return r.newKubeCaller(ctx, do) })
+			return []float64{rate}
+		}}
 	}
-	rates := make([][]float64, len(runs))
-	turn := turnOf(size, len(runs))
-	takes := make([]func(context.Context, int) error, len(runs))
-	least, most := int64(0), int64(0)
-	for i, r := range runs {
-		takes[i] = func(ctx context.Context, _ int) error {
-			first, counted := int64(size.of(firstBytes)*r.streams), int64(size.of(bulkBytes))
-			if !size.Long {
-				// A rate that is known says how much goes in a turn.
-				rate := median(rates[i])
-				if len(rates[i]) == 0 {
-					var err error
-					if rate, err = r.carries(ctx, r.streams, down, first, first*warmingPart); err != nil {
-						return err
-					}
-				}
-				counted = min(counted, max(first, int64(rate*1e6*turn.Seconds())))
-			}
-			rate, err := r.carries(ctx, r.streams, down, first, counted)
-			rates[i] = append(rates[i], rate)
-			if least = min(least, counted); least == 0 {
-				least = counted
-			}
-			most = max(most, counted)
-			return err
+	bulk := func(name string, streams int, isDown bool) relayFigure {
+		return relayFigure{names: []string{name}, measureRoute: func(
+			ctx context.Context, r route, turn time.Duration,
+		) []float64 {
+			return []float64{r.transfer(ctx, turn, streams, isDown)}
+		}}
+	}
+	return []relayFigure{
+		{names: []string{"https_c32_rps"}, measureRoute: requestRate(32)},
+		calls("kube_list_c1_rps", 1, listPods), calls("kube_list_c32_rps", 32, listPods),
+		calls("kube_get_c32_rps", 32, getPod),
+		{names: []string{"kube_watch_events_per_s"}, measureRoute: watchPods},
+		{names: []string{"kube_exec_ms"}, measureRoute: executeCommands},
+		bulk("bulk_down_mb_s", 1, true), bulk("bulk_up_mb_s", 1, false),
+		bulk("bulk_down_8_mb_s", bulkStreams, true), bulk("bulk_up_8_mb_s", bulkStreams, false),
+	}
+}
+
+// warmUpPart is the part of a turn before the window.
+const warmUpPart = 0.2
+
+// turnOf returns the duration of a turn, so that each route has at least leastTurns+1 turns.
+func turnOf(size Size, routes int) time.Duration {
+	return max(size.For/time.Duration((leastTurns+1)*routes), 25*time.Millisecond)
+}
+
+// window is the period in which events are counted.
+type window struct{ from, until time.Time }
+
+func newWindow(turn time.Duration) window {
+	from := time.Now().Add(time.Duration(float64(turn) * warmUpPart))
+	return window{from: from, until: from.Add(time.Duration(float64(turn) * (1 - warmUpPart)))}
+}
+
+// counter counts events in a window. If there were none, it counts the first one after the window.
+type counter struct {
+	window
+
+	count int
+	last  time.Time
+}
+
+// add counts n events now. It returns false when the window is over.
+func (c *counter) add(n int) bool {
+	now := time.Now()
+	if now.After(c.from) && (c.count == 0 || !now.After(c.until)) {
+		c.count, c.last = c.count+n, now
+	}
+	return c.count == 0 || now.Before(c.until)
+}
+
+// rate returns the events per second of all counters.
+func rate(counters ...*counter) float64 {
+	count, until := 0, counters[0].until
+	for _, c := range counters {
+		count += c.count
+		if c.last.After(until) {
+			until = c.last
 		}
 	}
-	if err := rotate(ctx, size.For, takes...); err != nil {
-		return Measurement{}, err
-	}
-	m := beside(median(rates[0]), median(rates[1]))
-	m.Peers = map[string]float64{peerName: median(rates[2]), copiesName: median(rates[3])}
-	m.Note = fmt.Sprintf("turns of %d to %d MiB", least>>20, most>>20)
-	if streams > 1 {
-		m.Note += fmt.Sprintf("; %d raw TLS connections: %.0f MB/s", streams, median(rates[4]))
-	}
-	return m, nil
-}
-
-// warmingPart of a turn's time goes before it.
-const warmingPart = 4
-
-// turnOf is what counts of one turn of so many, for there to be one more than the least number of them.
-func turnOf(size Size, ways int) time.Duration {
-	const atLeast = 20 * time.Millisecond
-	return max(size.For*warmingPart/(warmingPart+1)/time.Duration((leastTurns+1)*ways), atLeast)
-}
-
-// compared is medians by way and value.
-type compared [][]float64
-
-// compare measures values of each way, taking turns.
-func compare(ctx context.Context, duration time.Duration, ways []way, measure func(ctx context.Context, w way, round int) ([]float64, error)) (compared, error) {
-	values := make([][][]float64, len(ways)) // by way and round
-	takes := make([]func(context.Context, int) error, len(ways))
-	for i, w := range ways {
-		takes[i] = func(ctx context.Context, round int) error {
-			v, err := measure(ctx, w, round)
-			values[i] = append(values[i], v)
-			return err
-		}
-	}
-	if err := rotate(ctx, duration, takes...); err != nil {
-		return nil, err
-	}
-	out := make(compared, len(ways))
-	for i, rounds := range values {
-		for v := range rounds[0] {
-			var column []float64
-			for _, round := range rounds {
-				column = append(column, round[v])
-			}
-			out[i] = append(out[i], median(column))
-		}
-	}
-	return out, nil
-}
-
-// measurement of one value: ours beside the direct way, and the peers.
-func (c compared) measurement(value int) Measurement {
-	m := beside(c[0][value], c[1][value])
-	m.Peers = map[string]float64{peerName: c[2][value], copiesName: c[3][value]}
-	return m
+	return float64(count) / until.Sub(counters[0].from).Seconds()
 }

@@ -3,70 +3,64 @@ package main
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net"
-	"os"
 )
 
-// What a way of so many processes costs whatever they do: each only copies bytes from one connection to another. They dial where a relay is dialled, know no agents, and have a connection for
-// each of the client's, so they are no relay; but they say how near to the least it is.
+// A route through processes that only copy bytes from one connection to another shows what so many processes cost,
+// whatever they do. They know no agents and have a connection for each of the client's, so they are no relay.
 
-// copies is what one that copies is started with: where it copies to, and whether it speaks TLS there. Its callers speak TLS to it where there is a certificate.
-type copies struct {
+// copyConfig configures a child that copies. Its callers use TLS if there is a certificate.
+type copyConfig struct {
 	certified
 
+	// HTTP, Stream and Kube are the addresses to copy to.
 	HTTP, Stream, Kube string
-	Secure             bool
+	// IsSecure is true if HTTP and Stream use TLS; Kube always does if there is a certificate.
+	IsSecure bool
 }
 
-func serveCopies(cfg copies, signals <-chan os.Signal, ready func(map[string]string)) error {
-	var secure *tls.Config
-	if cfg.Secure {
-		var err error
-		if secure, err = cfg.client(); err != nil {
-			return err
-		}
-	}
-	addrs := map[string]string{}
-	failed := make(chan error, 3)
-	for name, to := range map[string]string{targetHTTP: cfg.HTTP, targetStream: cfg.Stream, targetKube: cfg.Kube} {
-		var protocols []string
-		secure := secure
-		if name == targetKube && cfg.CertFile != "" {
-			protocols = httpProtocols
-			var err error
-			if secure, err = cfg.client(); err != nil {
-				return err
-			}
-		}
-		l, err := cfg.listen(loopback, protocols...)
-		if err != nil {
-			return err
-		}
-		addrs[name] = l.Addr().String()
-		go func() { failed <- copyAll(l, way{name: "the next", http: to, tls: secure}) }()
-	}
-	ready(addrs)
-	select {
-	case err := <-failed:
+// copyBuffer is the size of a buffer.
+const copyBuffer = 32 << 10
+
+func runCopies(ctx context.Context, cfg copyConfig, ready readyFunc) error {
+	secure, err := cfg.client()
+	if err != nil {
 		return err
-	case <-signals:
-		return nil
 	}
+	to := route{name: "the next process"}
+	if cfg.IsSecure {
+		to.tls = secure
+	}
+	toKube := route{name: "the next process", tls: secure}
+	http, errHTTP := cfg.listen()
+	stream, errStream := cfg.listen()
+	kube, errKube := cfg.listen(httpProtocols()...)
+	if err := errors.Join(errHTTP, errStream, errKube); err != nil {
+		return err
+	}
+	copyTo := func(to route, address string) func(net.Listener) error {
+		return func(l net.Listener) error { return copyAll(ctx, l, to, address) }
+	}
+	return serveAll(ctx, map[string]server{
+		targetHTTP: {http, copyTo(to, cfg.HTTP)}, targetStream: {stream, copyTo(to, cfg.Stream)},
+		targetKube: {kube, copyTo(toKube, cfg.Kube)},
+	}, ready)
 }
 
-func copyAll(l net.Listener, to way) error {
+func copyAll(ctx context.Context, l net.Listener, to route, address string) error {
 	for {
 		from, err := l.Accept()
 		if err != nil {
 			return fmt.Errorf("accept: %w", err)
 		}
 		go func() {
-			defer from.Close() //nolint:errcheck // it is over
+			defer from.Close() //nolint:errcheck // nothing follows
 			to := to
 			if secure, is := from.(*tls.Conn); is && to.tls != nil {
-				if secure.Handshake() != nil { //nolint:noctx // it ends with the connection
+				if secure.HandshakeContext(ctx) != nil {
 					return
 				}
 				to.tls = to.tls.Clone()
@@ -74,33 +68,45 @@ func copyAll(l net.Listener, to way) error {
 					to.tls.NextProtos = []string{protocol}
 				}
 			}
-			conn, err := to.ask(context.Background())
+			conn, err := to.dial(ctx, address)
 			if err != nil {
 				return
 			}
-			defer conn.Close() //nolint:errcheck // it is over
-			ended := make(chan struct{}, 2)
-			for _, ends := range [][2]net.Conn{{from, conn}, {conn, from}} {
-				go func() {
-					// Only reads and writes: what the system can do between two of its connections in plaintext no relay can that looks at what it carries.
-					_, _ = io.CopyBuffer(struct{ io.Writer }{ends[0]}, struct{ io.Reader }{ends[1]}, make([]byte, copyBuffer)) // either end is the end
-					ended <- struct{}{}
-				}()
-			}
-			<-ended
+			defer conn.Close() //nolint:errcheck // nothing follows
+			join(from, conn)
 		}()
 	}
 }
 
-// copied is the way through as many that copy as there are relays and agents on ours.
-func (b *relayBed) copied(ctx context.Context, hops int) (way, error) {
-	next := copies{certified: b.certified, HTTP: b.target.addrs[targetHTTP], Stream: b.target.addrs[targetStream], Kube: b.target.addrs[targetKube]}
-	for range hops + 1 {
-		c, err := b.start(ctx, childCopies, next)
-		if err != nil {
-			return way{}, err
-		}
-		next.HTTP, next.Stream, next.Kube, next.Secure = c.addrs[targetHTTP], c.addrs[targetStream], c.addrs[targetKube], b.tls != nil
+// join copies in both directions until one of them ends. It only reads and writes: a relay that inspects what it
+// carries cannot use splice.
+func join(a, b net.Conn) {
+	ended := make(chan struct{}, 2)
+	for _, ends := range [][2]net.Conn{{a, b}, {b, a}} {
+		go func() {
+			to, from := struct{ io.Writer }{ends[0]}, struct{ io.Reader }{ends[1]}
+			_, _ = io.CopyBuffer(to, from, make([]byte, copyBuffer)) // an error is an end
+			ended <- struct{}{}
+		}()
 	}
-	return way{name: copiesName, http: next.HTTP, stream: next.Stream, kube: next.Kube, caFile: b.CAFile, tls: b.tls}, nil
+	<-ended
+}
+
+// copies returns the route through as many processes as Lockstep's has: a relay and an agent.
+func (r *relayFixture) copies(ctx context.Context) route {
+	addresses, isSecure := r.target.addresses, false
+	for range 2 {
+		addresses = r.startConfigured(ctx, childCopies, copyConfig{
+			certified: r.certified, HTTP: addresses[targetHTTP], Stream: addresses[targetStream], Kube: addresses[targetKube],
+			IsSecure: isSecure,
+		}).addresses
+		isSecure = r.tls != nil
+	}
+	to := route{
+		name: copiesName, http: addresses[targetHTTP], stream: addresses[targetStream], caFile: r.CAFile, tls: r.tls,
+	}
+	if r.tls != nil {
+		to.kube = addresses[targetKube]
+	}
+	return to
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -10,145 +9,121 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
-	"os"
+	"strconv"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/gorilla/websocket"
 	"github.com/rancher/remotedialer"
 	"github.com/sirupsen/logrus"
 )
 
-// What Lockstep's relay is measured beside: remotedialer, put to use as its users do: a server whose sessions are dialled through, by a reverse proxy with kept connections.
+// The peer is remotedialer as its users run it: a reverse proxy that keeps connections dials through the sessions of a
+// server.
 
-// peerRelay is what a server of remotedialer is started with.
-type peerRelay struct {
+// peerConfig configures a server, or an agent, of remotedialer.
+type peerConfig struct {
 	certified
 
-	// ID of this server among its peers, and the other one's; empty where it is alone.
-	ID, PeerID string
-	// Agents is the address to listen on for agents and peers.
-	Agents string
-	// PeerURL is where the other one listens for peers.
-	PeerURL string
-	// HTTP and Stream are addresses as the agent sees them.
+	// HTTP, Stream and Kube are the addresses of the target that the agent dials.
 	HTTP, Stream, Kube string
+	// URL of the server, for the agent.
+	URL string
 }
 
 const (
-	// peerToken is the secret between servers, and between them and agents.
 	peerToken = "remotedialer"
 	// keptConnections are more than there are clients.
 	keptConnections = 1024
-	// copyBuffer is how much the proxy reads at once.
-	copyBuffer = 32 << 10
 )
 
-// Names of a relay's addresses.
-const (
-	relayAgents   = "agents"
-	relayExternal = "external"
-	relayInternal = "internal"
-)
-
-func hushRemotedialer() {
-	logrus.SetLevel(logrus.ErrorLevel)
+// remotedialer returns the route through a server and an agent of remotedialer.
+func (r *relayFixture) remotedialer(ctx context.Context) route {
+	cfg := peerConfig{
+		certified: r.certified, HTTP: r.target.addresses[targetHTTP], Stream: r.target.addresses[targetStream],
+		Kube: r.target.addresses[targetKube],
+	}
+	relay := r.startConfigured(ctx, childPeerRelay, cfg)
+	cfg.URL = "ws://" + relay.addresses[relayAgents]
+	if r.tls != nil {
+		cfg.URL = "wss://" + relay.addresses[relayAgents]
+	}
+	r.startConfigured(ctx, childPeerAgent, cfg)
+	to := r.relays.route(relay)
+	to.name, to.token = peerName, ""
+	return to
 }
 
-func servePeerRelay(cfg peerRelay, signals <-chan os.Signal, ready func(map[string]string)) error {
-	hushRemotedialer()
-	server := remotedialer.New(func(r *http.Request) (string, bool, error) {
+func runPeerRelay(ctx context.Context, cfg peerConfig, ready readyFunc) error {
+	logrus.SetLevel(logrus.ErrorLevel)
+	sessions := remotedialer.New(func(r *http.Request) (string, bool, error) {
 		return r.Header.Get(remotedialer.ID), r.Header.Get("Authorization") == "Bearer "+peerToken, nil
 	}, remotedialer.DefaultErrorWriter)
-	server.PeerID, server.PeerToken = cfg.ID, peerToken
-	agents, err := cfg.listen(cfg.Agents)
+	proxy, err := peerProxy(cfg, sessions)
 	if err != nil {
 		return err
 	}
-	external, err := cfg.listen(loopback, httpProtocols...)
-	if err != nil {
+	agents, errAgents := cfg.listen()
+	external, errExternal := cfg.listen(httpProtocols()...)
+	if err := errors.Join(errAgents, errExternal); err != nil {
 		return err
 	}
-	if cfg.PeerID != "" {
-		server.AddPeer(cfg.PeerURL, cfg.PeerID, peerToken)
-	}
-	failed := make(chan error, 2)
-	proxy, err := peerProxy(cfg, server)
-	if err != nil {
-		return err
-	}
-	for l, handler := range map[net.Listener]http.Handler{agents: server, external: proxy} {
-		go func() { failed <- (&http.Server{Handler: handler, ReadHeaderTimeout: time.Minute}).Serve(l) }()
-	}
-	ready(map[string]string{relayAgents: agents.Addr().String(), relayExternal: external.Addr().String()})
-	select {
-	case err := <-failed:
-		return err
-	case <-signals:
-		return nil
-	}
+	return serveAll(ctx, map[string]server{
+		relayAgents: {agents, newHTTPServer(sessions)}, relayExternal: {external, newHTTPServer(proxy)},
+	}, ready)
 }
 
-// peerProxy leads callers to agents.
-func peerProxy(cfg peerRelay, server *remotedialer.Server) (http.Handler, error) {
+// peerProxy forwards callers to agents.
+func peerProxy(cfg peerConfig, sessions *remotedialer.Server) (http.Handler, error) {
 	secure, err := cfg.client()
 	if err != nil {
 		return nil, err
 	}
+	// The host of a forwarded request is the agent, so that each agent has its kept connections.
+	reverse := func(scheme, address string) http.Handler {
+		return &httputil.ReverseProxy{
+			Rewrite: func(r *httputil.ProxyRequest) {
+				r.Out.URL.Path = "/" + r.In.PathValue("path")
+				r.SetURL(&url.URL{Scheme: scheme, Host: r.In.PathValue("agent")})
+			},
+			BufferPool: &buffers{},
+			Transport: &http.Transport{
+				DialContext: func(ctx context.Context, network, agent string) (net.Conn, error) {
+					agent, _, _ = strings.Cut(agent, ":")
+					return sessions.Dialer(agent)(ctx, network, address)
+				},
+				MaxIdleConnsPerHost: keptConnections, MaxIdleConns: keptConnections, TLSClientConfig: secure,
+				DisableCompression: true,
+			},
+		}
+	}
 	mux := http.NewServeMux()
-	mux.Handle("/agents/{agent}/http/{target}/{path...}", &httputil.ReverseProxy{
-		Rewrite: func(r *httputil.ProxyRequest) {
-			r.Out.URL.Path = "/" + r.In.PathValue("path")
-			r.SetURL(&url.URL{Scheme: "http", Host: r.In.PathValue("agent")}) // so that each agent has its kept connections
-		},
-		BufferPool: &buffers{},
-		Transport: &http.Transport{DialContext: func(ctx context.Context, network, agent string) (net.Conn, error) {
-			agent, _, _ = strings.Cut(agent, ":")
-			return server.Dialer(agent)(ctx, network, cfg.HTTP)
-		}, MaxIdleConnsPerHost: keptConnections, MaxIdleConns: keptConnections},
-	})
-	mux.Handle("/agents/{agent}/kubernetes/{path...}", &httputil.ReverseProxy{
-		Rewrite: func(r *httputil.ProxyRequest) {
-			r.Out.URL.Path = "/" + r.In.PathValue("path")
-			r.SetURL(&url.URL{Scheme: "https", Host: r.In.PathValue("agent")})
-		},
-		BufferPool: &buffers{},
-		Transport: &http.Transport{DialContext: func(ctx context.Context, network, agent string) (net.Conn, error) {
-			agent, _, _ = strings.Cut(agent, ":")
-			return server.Dialer(agent)(ctx, network, cfg.Kube)
-		}, MaxIdleConnsPerHost: keptConnections, MaxIdleConns: keptConnections, TLSClientConfig: secure, DisableCompression: true},
-	})
+	mux.Handle("/agents/{agent}/http/{target}/{path...}", reverse("http", cfg.HTTP))
+	mux.Handle("/agents/{agent}/kubernetes/{path...}", reverse("https", cfg.Kube))
 	mux.HandleFunc("/agents/{agent}/tcp/{target}", func(w http.ResponseWriter, r *http.Request) {
-		to, err := server.Dialer(r.PathValue("agent"))(r.Context(), "tcp", cfg.Stream)
+		to, err := sessions.Dialer(r.PathValue("agent"))(r.Context(), "tcp", cfg.Stream)
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusBadGateway)
 			return
 		}
-		defer to.Close() //nolint:errcheck // it is over
-		from, _, err := hijacked(w)
+		defer to.Close() //nolint:errcheck // nothing follows
+		from, _, err := http.NewResponseController(w).Hijack()
 		if err != nil {
 			return
 		}
-		defer from.Close() //nolint:errcheck // it is over
-		if _, err := io.WriteString(from, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n"); err != nil {
-			return
+		defer from.Close() //nolint:errcheck // nothing follows
+		const upgraded = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n"
+		if _, err := io.WriteString(from, upgraded); err == nil {
+			join(from, to)
 		}
-		ended := make(chan struct{}, 2)
-		for _, ends := range [][2]net.Conn{{from, to}, {to, from}} {
-			go func() {
-				_, _ = io.Copy(ends[0], ends[1]) // either end is the end
-				ended <- struct{}{}
-			}()
-		}
-		<-ended
 	})
 	return mux, nil
 }
 
-// buffers of a reverse proxy, used again.
+// buffers are the reused buffers of a reverse proxy.
 type buffers struct{ sync.Pool }
 
+// Get implements [httputil.BufferPool].
 func (b *buffers) Get() []byte {
 	if kept, is := b.Pool.Get().(*[]byte); is {
 		return *kept
@@ -156,46 +131,24 @@ func (b *buffers) Get() []byte {
 	return make([]byte, copyBuffer)
 }
 
+// Put implements [httputil.BufferPool].
 func (b *buffers) Put(buffer []byte) { b.Pool.Put(&buffer) }
 
-// peerAgent is what an agent of remotedialer is started with.
-type peerAgent struct {
-	certified
-
-	URL, Agent string
-}
-
-func servePeerAgent(cfg peerAgent, signals <-chan os.Signal, ready func(map[string]string)) error {
-	hushRemotedialer()
+// runPeerAgent runs an agent of remotedialer until its connection ends.
+func runPeerAgent(ctx context.Context, cfg peerConfig, ready readyFunc) error {
+	logrus.SetLevel(logrus.ErrorLevel)
 	secure, err := cfg.client()
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	failed := make(chan error, 1)
-	go func() {
-		failed <- connectPeer(ctx, cfg.URL, cfg.Agent, secure, func() { ready(nil) })
-	}()
-	select {
-	case err := <-failed:
-		return errors.Join(errors.New("the connection has ended"), err)
-	case <-signals:
-		return nil
-	}
-}
-
-// connectPeer is one connection of an agent of remotedialer, until it ends.
-func connectPeer(ctx context.Context, url, agent string, secure *tls.Config, connected func()) error {
-	header := http.Header{"Authorization": {"Bearer " + peerToken}, remotedialer.ID: {agent}}
-	err := remotedialer.ConnectToProxy(ctx, url, header, func(string, string) bool { return true },
+	agent := strconv.FormatInt(benchAgent, 10)
+	err = remotedialer.ConnectToProxy(ctx, cfg.URL,
+		http.Header{"Authorization": {"Bearer " + peerToken}, remotedialer.ID: {agent}},
+		func(string, string) bool { return true },
 		&websocket.Dialer{TLSClientConfig: secure, HandshakeTimeout: remotedialer.HandshakeTimeOut},
 		func(context.Context, *remotedialer.Session) error {
-			connected()
+			ready(nil)
 			return nil
 		})
-	if err != nil {
-		return fmt.Errorf("connect agent %s to %s: %w", agent, url, err)
-	}
-	return nil
+	return fmt.Errorf("the connection to %s has ended: %w", cfg.URL, err)
 }

@@ -8,7 +8,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"lockstep.internal/libs/topology"
-	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/deploys/environment"
 	"lockstep.internal/tools/detection"
 	"lockstep.internal/tools/replay"
@@ -33,18 +32,12 @@ func replayEvents(ctx context.Context, f *fixture, size Size, measured Measured)
 
 func detectRollouts(ctx context.Context, js jetstream.JetStream, count uint64) float64 {
 	d := detection.New(benchCell, environment.Rules{})
-	facts, messages := 0, uint64(0)
 	began := time.Now()
-	check(d.Replay(ctx, js, benchCell, replay.Options{Subject: topology.FamilyObserved + ".>"},
-		func(_ *detection.Message, detect func() ([]events.DeployFact, error)) error {
-			found, err := detect()
-			facts += len(found)
-			messages++
-			return err
-		}))
+	opts := replay.Options{Subject: topology.FamilyObserved + ".>"}
+	replayed := must(d.Replay(ctx, js, benchCell, opts, func(r detection.Rejection) error { return r.Err }))
 	rate := perSecond(int(count), began)
-	if facts == 0 || messages != count {
-		check(fmt.Errorf("replay: %d facts of %d messages, want %d messages", facts, messages, count))
+	if len(replayed.Facts) == 0 || replayed.Messages != int(count) {
+		check(fmt.Errorf("replay: %d facts of %d messages, want %d messages", len(replayed.Facts), replayed.Messages, count))
 	}
 	return rate
 }

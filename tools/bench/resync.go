@@ -4,8 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
-	"path/filepath"
+	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -14,6 +15,7 @@ import (
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/postgres"
 	"lockstep.internal/schemas/gen/events"
+	stateingest "lockstep.internal/services/state/ingest"
 	store "lockstep.internal/services/state/postgres"
 	"lockstep.internal/services/state/publish"
 	"lockstep.internal/tools/client"
@@ -21,257 +23,220 @@ import (
 	"lockstep.internal/tools/testkit/natsd"
 )
 
-// The sizes of a resync, in workspaces.
 const (
-	resyncSmall  = 1000
-	resyncMiddle = 10_000
-	resyncLarge  = 50_000
+	// workspacePrefix begins the names of workspaces.
+	workspacePrefix = "w"
+	// resyncSmall is the number of workspaces of the smallest resync.
+	resyncSmall = 1000
+	// liveChanges is the least number of changes for a 99th percentile.
+	liveChanges = 300
+	// livePause is the time between two changes.
+	livePause = 10 * time.Millisecond
 )
 
-// resyncBed is a control plane with one agent.
-type resyncBed struct {
-	parts       *fixture
-	dir         string
+// resyncFixture is a control plane with one agent. The state service and the watcher are processes.
+type resyncFixture struct {
+	*fixture
+
 	database    *pgxpool.Pool
 	state       *child
-	fleet       *fleet
+	agent       int64
 	project     int64
 	credentials string
-	stored      int // workspaces there are
+	workspaces  int // stored ones
+	http        *http.Client
+	live        *commits
+	changed     int // number of changes
 }
 
-// resyncFigures measures full resyncs.
-func resyncFigures(ctx context.Context, size Size) (measured Measured, err error) {
-	parts := &fixture{profile: size.Profile}
-	defer parts.close(ctx, &err)
-	b, err := newResyncBed(ctx, parts)
-	if err != nil {
-		return nil, err
-	}
+// resync measures full resyncs, each with a new watcher.
+func resync(ctx context.Context, f *fixture, size Size, measured Measured) {
+	r := newResyncFixture(ctx, f)
 	sizes := []struct {
 		name  string
 		count int
-		times int
-	}{{"1k_s", resyncSmall, 1}, {"10k_s", resyncMiddle, 1}, {"50k_s", resyncLarge, 1}}
+	}{{"1k_s", resyncSmall}, {"10k_s", 10_000}, {"50k_s", 50_000}}
 	if !size.Long {
 		sizes = sizes[:2]
 	}
-	measured = Measured{}
-	var perWorkspace []float64
-	for _, s := range sizes {
+	var first float64
+	for i, s := range sizes {
 		count := size.of(s.count)
-		took, peak, err := b.measure(ctx, count, s.times)
-		if err != nil {
-			return nil, fmt.Errorf("a resync of %d workspaces: %w", count, err)
+		isLast := i == len(sizes)-1
+		seconds, peak := 0.0, 0.0
+		check(onFixture(ctx, f.profile, func(f *fixture) {
+			c := r.startCluster(ctx, f, count)
+			seconds = c.resync(ctx)
+			peak = float64(c.watcher.memory(ctx).Peak) / (1 << 20)
+			if isLast && size.wants("live_p99_ms") {
+				measured["live_p99_ms"] = c.measureLive(ctx, size.of(liveChanges))
+			}
+		}))
+		if i == 0 {
+			first = seconds / float64(count)
 		}
-		measured[s.name] = Measurement{Value: took}
-		measured["peak_mb.watcher"] = Measurement{Value: peak, Note: fmt.Sprintf("of %d workspaces", count)}
-		perWorkspace = append(perWorkspace, took*1000/float64(count))
-		growth := beside(perWorkspace[len(perWorkspace)-1], perWorkspace[0])
-		growth.Note = fmt.Sprintf("%d workspaces over %d", count, size.of(resyncSmall))
+		measured[s.name] = Measurement{Value: seconds}
+		measured["peak_mb.watcher"] = Measurement{Value: peak, Note: fmt.Sprintf("%d workspaces", count)}
+		growth := beside(seconds/float64(count)*1000, first*1000)
+		growth.Note = fmt.Sprintf("%d workspaces beside %d", count, size.of(resyncSmall))
 		measured["growth"] = growth
 	}
-	peak, err := b.state.ask(ctx, askPeak)
-	measured["peak_mb.state"] = Measurement{Value: peak / (1 << 20), Note: measured["peak_mb.watcher"].Note}
-	return measured, err
+	peak := float64(r.state.memory(ctx).Peak) / (1 << 20)
+	measured["peak_mb.state"] = Measurement{Value: peak, Note: measured["peak_mb.watcher"].Note}
 }
 
-func newResyncBed(ctx context.Context, parts *fixture) (*resyncBed, error) {
-	b := &resyncBed{parts: parts}
-	var err error
-	if b.dir, err = parts.folder(); err != nil {
-		return nil, err
-	}
-	database, err := parts.postgres(ctx)
-	if err != nil {
-		return nil, err
-	}
-	natsDir := filepath.Join(b.dir, "nats")
-	report, err := natsauth.Init(natsDir, natsauth.Options{Cell: benchCell})
-	if err != nil {
-		return nil, fmt.Errorf("configure NATS: %w", err)
-	}
-	server, err := natsd.Start(natsd.Options{ConfigFile: report.ConfigFile})
-	if err != nil {
-		return nil, fmt.Errorf("start NATS: %w", err)
-	}
-	parts.onClose(func(context.Context) error { return server.Stop() })
-	keys, _, err := stack.InitKeys(filepath.Join(b.dir, "keys"))
-	if err != nil {
-		return nil, fmt.Errorf("make the keys of the state service: %w", err)
-	}
-	b.state, err = parts.start(
-		ctx,
-		b.dir,
-		childState,
-		"--cell-name="+string(benchCell),
-		"--database-url="+database.URL(),
-		"--nats-url="+server.ClientURL(),
-		"--agents-keys-dir="+natsDir,
-		"--secrets-seal-seed-file="+keys.SealSeedFile,
-		"--secrets-digest-key-file="+keys.DigestKeyFile,
-		"--bootstrap-admin-token-file="+keys.AdminTokenFile,
-		"--api-listen=127.0.0.1:0",
-		"--ops-listen=127.0.0.1:0",
-	)
-	if err != nil {
-		return nil, err
-	}
-	if b.database, err = parts.pool(ctx, database.URL(), childState); err != nil {
-		return nil, err
-	}
-	return b, b.register(ctx, keys.AdminTokenFile)
+func newResyncFixture(ctx context.Context, f *fixture) *resyncFixture {
+	r := &resyncFixture{fixture: f, http: f.httpClient()}
+	database := f.postgres(ctx)
+	natsDir := f.file("nats")
+	server := f.nats(natsd.Options{ConfigFile: must(natsauth.Init(natsDir, natsauth.Options{Cell: benchCell})).ConfigFile})
+	keys, _, err := stack.InitKeys(f.file("keys"))
+	check(err)
+	r.state = f.start(ctx, childState,
+		"--cell-name="+string(benchCell), "--database-url="+database, "--nats-url="+server.ClientURL(),
+		"--agents-keys-dir="+natsDir, "--secrets-seal-seed-file="+keys.SealSeedFile,
+		"--secrets-digest-key-file="+keys.DigestKeyFile, "--bootstrap-admin-token-file="+keys.AdminTokenFile,
+		"--api-listen="+loopback, "--ops-listen="+loopback)
+	r.database = f.pool(ctx, database, childState)
+	r.live = watchCommits(ctx, f, r.database, "observed_objects", "resource_version",
+		fmt.Sprintf("new.resource_version > %d", listedAt))
+	api := client.New(r.http, "http://"+r.state.addresses["api"], readLine(keys.AdminTokenFile))
+	r.project = must(api.EnsureProject(ctx, "bench/bench/bench")).GetId()
+	credentials, agent, err := stack.RegisterAgent(ctx, api, r.project, "bench")
+	check(err)
+	r.agent, r.credentials = agent.GetId(), f.file("agent.json")
+	check(natsauth.WriteAgentCredentials(r.credentials, credentials))
+	return r
 }
 
-// register makes the agent whose workspaces are told of.
-func (b *resyncBed) register(ctx context.Context, tokenFile string) error {
-	token, err := readLine(tokenFile)
-	if err != nil {
-		return err
-	}
-	transport := &http.Transport{}
-	b.parts.onClose(func(context.Context) error {
-		transport.CloseIdleConnections()
-		return nil
-	})
-	api := client.New(&http.Client{Transport: transport}, "http://"+b.state.addrs["api"], token)
-	project, err := api.EnsureProject(ctx, "bench/bench/bench")
-	if err != nil {
-		return fmt.Errorf("make a project: %w", err)
-	}
-	credentials, agent, err := stack.RegisterAgent(ctx, api, project.GetId(), "bench")
-	if err != nil {
-		return fmt.Errorf("register an agent: %w", err)
-	}
-	b.credentials = filepath.Join(b.dir, "agent.json")
-	if err := natsauth.WriteAgentCredentials(b.credentials, credentials); err != nil {
-		return fmt.Errorf("write the agent's credentials: %w", err)
-	}
-	b.project = project.GetId()
-	b.fleet, err = newFleet(agent.GetId(), "w")
-	return err
+// resyncCluster is a cluster with a watcher.
+type resyncCluster struct {
+	*resyncFixture
+
+	workspaces int
+	watcher    *child
+	changes    string // URL
+	completed  int    // number of complete resyncs
 }
 
-// measure has a new watcher report n workspaces, and returns the median of some full resyncs and its peak of memory.
-func (b *resyncBed) measure(ctx context.Context, n, times int) (seconds, peak float64, err error) {
-	parts := &fixture{profile: b.parts.profile}
-	defer parts.close(ctx, &err)
-	if err := b.store(ctx, n); err != nil {
-		return 0, 0, err
-	}
-	kubeconfig, err := parts.cluster(ctx, b.dir, b.fleet, n)
-	if err != nil {
-		return 0, 0, err
-	}
-	before, err := b.complete(ctx, 0)
-	if err != nil {
-		return 0, 0, err
-	}
-	w, err := parts.start(
-		ctx,
-		b.dir,
-		childWatcher,
-		"--credentials-file="+b.credentials,
-		"--kubernetes-kubeconfig="+kubeconfig,
-		"--ops-listen=127.0.0.1:0",
-	)
-	if err != nil {
-		return 0, 0, err
-	}
-	// The first, which it begins with. It may be followed by another, because of the agent's configuration.
-	if before, err = b.complete(ctx, before+1); err != nil {
-		return 0, 0, err
-	}
-	var took []float64
-	for range times {
-		asked := time.Now()
-		if err := b.ask(ctx); err != nil {
-			return 0, 0, err
-		}
-		if before, err = b.complete(ctx, before+1); err != nil {
-			return 0, 0, err
-		}
-		took = append(took, time.Since(asked).Seconds())
-	}
-	peak, err = w.ask(ctx, askPeak)
-	if err == nil {
-		err = w.stop()
-	}
-	return median(took), peak / (1 << 20), err
+// startCluster starts a cluster with n running workspaces and a watcher, and waits for its first full resync.
+func (r *resyncFixture) startCluster(ctx context.Context, f *fixture, n int) *resyncCluster {
+	r.storeWorkspaces(ctx, n)
+	kubeconfig, server := f.cluster(ctx, clusterConfig{Agent: r.agent, Workspaces: n})
+	c := &resyncCluster{resyncFixture: r, workspaces: n, changes: server.addresses[addressChanges]}
+	c.await(ctx, 0)
+	c.watcher = f.startWatcher(ctx, r.credentials, kubeconfig)
+	// The configuration of the agent may cause another one.
+	c.await(ctx, c.completed+1)
+	return c
 }
 
-// store makes workspaces that run, up to n of them.
-func (b *resyncBed) store(ctx context.Context, n int) error {
-	var user int64
-	if err := b.database.QueryRow(ctx, `select id from users limit 1`).Scan(&user); err != nil {
-		return fmt.Errorf("find a user: %w", err)
+// resync requests a full resync and returns the seconds until it is complete.
+func (c *resyncCluster) resync(ctx context.Context) float64 {
+	began := time.Now()
+	c.request(ctx)
+	c.await(ctx, c.completed+1)
+	return time.Since(began).Seconds()
+}
+
+// storeWorkspaces stores running workspaces until there are n.
+func (r *resyncFixture) storeWorkspaces(ctx context.Context, n int) {
+	o := newObjects(r.agent, workspacePrefix)
+	var ids, names, namespaces []string
+	for i := r.workspaces; i < n; i++ {
+		ids = append(ids, o.id("workspace", i).String())
+		names, namespaces = append(names, o.name(i)), append(namespaces, o.namespace(i))
 	}
-	ids, names, namespaces := []string{}, []string{}, []string{}
-	for i := b.stored; i < n; i++ {
-		ids, names, namespaces = append(
-			ids,
-			b.fleet.id("workspace", i).String(),
-		), append(
-			names,
-			b.fleet.name(i),
-		), append(
-			namespaces,
-			b.fleet.namespace(i),
-		)
-	}
-	_, err := b.database.Exec(ctx, `
-		insert into workspaces (id, name, namespace, project_id, agent_id, user_id, template, created_at, spec, desired_state, desired_revision, desired_state_changed_at,
+	r.workspaces = max(r.workspaces, n)
+	must(r.database.Exec(ctx, `
+		insert into workspaces (id, name, namespace, project_id, agent_id, user_id, template, created_at, spec,
+			desired_state, desired_revision, desired_state_changed_at,
 			actual_state, actual_state_changed_at, applied_revision, applied_at)
-		select n.id, n.name, n.namespace, $4, $5, $6, 'default', now(), '{"image": "ide"}', 'running', 1, now(), 'running', now(), 1, now()
-		from unnest($1::uuid[], $2::text[], $3::text[]) as n (id, name, namespace)`, ids, names, namespaces, b.project, b.fleet.agent, user)
-	if err != nil {
-		return fmt.Errorf("make workspaces: %w", err)
-	}
-	b.stored = max(b.stored, n)
-	return nil
+		select n.id, n.name, n.namespace, $4, $5, (select id from users limit 1), 'default', now(), '{"image": "ide"}',
+			'running', 1, now(), 'running', now(), 1, now()
+		from unnest($1::uuid[], $2::text[], $3::text[]) as n (id, name, namespace)`,
+		ids, names, namespaces, r.project, r.agent))
 }
 
-// ask asks the watcher for a full resync, as the state service does.
-func (b *resyncBed) ask(ctx context.Context) error {
-	observations := &store.Observations{Encoder: publish.Encoder{Cell: benchCell}}
-	err := postgres.InTx(ctx, b.database, func(tx pgx.Tx) error {
-		nonces, err := observations.In(tx).RequestResyncs(ctx, []int64{b.fleet.agent}, events.ResyncRequestCauseOperator, time.Now())
+// request requests a full resync, as the state service does.
+func (c *resyncCluster) request(ctx context.Context) {
+	ingest := &stateingest.Ingest{Logger: quiet(), Encoder: publish.Encoder{Cell: benchCell}}
+	stores := &store.IngestStores{}
+	agents, cause := []int64{c.agent}, events.ResyncRequestCauseOperator
+	check(postgres.InTx(ctx, c.database, func(tx pgx.Tx) error {
+		nonces, err := ingest.RequestResyncs(ctx, stores.In(tx), agents, cause, time.Now())
 		if err == nil && len(nonces) == 0 {
 			return errors.New("the agent does not exist")
 		}
 		return err
-	})
-	if err != nil {
-		return fmt.Errorf("ask for a full resync: %w", err)
-	}
-	return nil
+	}))
 }
 
-// complete waits until at least so many full resyncs have come in whole and none is under way, and returns how many have.
-func (b *resyncBed) complete(ctx context.Context, least int) (int, error) {
+// await waits until at least so many full resyncs are complete and none is open.
+func (c *resyncCluster) await(ctx context.Context, least int) {
 	poll := time.NewTicker(5 * time.Millisecond)
 	defer poll.Stop()
-	for {
-		var whole, open int
-		err := b.database.QueryRow(
-			ctx,
-			`select count(*) filter (where outcome = 'complete'), count(*) filter (where outcome = 'open') from resyncs`,
-		).Scan(
-			&whole,
-			&open,
-		)
-		if err != nil {
-			return 0, fmt.Errorf("look at the resyncs: %w", err)
-		}
-		if whole >= least && open == 0 {
-			return whole, nil
-		}
+	for !c.isComplete(ctx, least) {
 		select {
 		case <-poll.C:
-		case <-b.state.ended:
-			return 0, fmt.Errorf("the state service ended: %w", b.state.err)
+		case <-c.state.ended:
+			check(fmt.Errorf("the state service ended: %w", c.state.err))
 		case <-ctx.Done():
-			return 0, fmt.Errorf("wait for a full resync: %w", context.Cause(ctx))
+			check(fmt.Errorf("wait for a full resync: %w", context.Cause(ctx)))
 		}
 	}
+}
+
+func (c *resyncCluster) isComplete(ctx context.Context, least int) bool {
+	var open int
+	check(c.database.QueryRow(ctx, `
+		select count(*) filter (where outcome = 'complete'), count(*) filter (where outcome = 'open') from resyncs`).
+		Scan(&c.completed, &open))
+	return c.completed >= least && open == 0
+}
+
+// measureLive measures from the change of an object in the API server to the commit of its row in PostgreSQL, which the
+// API of the state service reads: during full resyncs, beside the same without a resync.
+func (c *resyncCluster) measureLive(ctx context.Context, n int) Measurement {
+	idle := c.change(ctx, func(changes int) bool { return changes < n })
+	var during []float64
+	resyncs := 0
+	for ; len(during) < n; resyncs++ {
+		least := c.completed + 1
+		c.request(ctx)
+		during = append(during, c.change(ctx, func(int) bool { return !c.isComplete(ctx, least) })...)
+	}
+	m := beside(percentile(during, 99), percentile(idle, 99))
+	m.Note = fmt.Sprintf("%d changes during %d resyncs of %d workspaces; p50 %.1f, without a resync %.1f",
+		len(during), resyncs, c.workspaces, median(during), median(idle))
+	return m
+}
+
+// change changes a Deployment every livePause while more holds, at least once, and returns the milliseconds until the
+// commit of each change.
+func (c *resyncCluster) change(ctx context.Context, more func(changes int) bool) []float64 {
+	pace := time.NewTicker(livePause)
+	defer pace.Stop()
+	var changes []commit
+	for len(changes) == 0 || more(len(changes)) {
+		<-pace.C
+		c.changed++
+		version := listedAt + c.changed
+		url := fmt.Sprintf("%s?version=%d", c.changes, version)
+		request := must(http.NewRequestWithContext(ctx, http.MethodPost, url, nil))
+		response := must(c.http.Do(request)) //nolint:bodyclose // closed below
+		body := must(io.ReadAll(response.Body))
+		check(response.Body.Close())
+		at := must(strconv.ParseInt(string(body), 10, 64))
+		changes = append(changes, commit{number: uint64(version), at: time.Unix(0, at)})
+	}
+	times := make([]float64, len(changes))
+	for i, change := range changes {
+		// A later version of the same Deployment may replace it.
+		committed := c.live.first(ctx, func(number uint64) bool {
+			return number >= change.number && (number-change.number)%uint64(c.workspaces) == 0
+		})
+		times[i] = milliseconds(committed.Sub(change.at))
+	}
+	return times
 }

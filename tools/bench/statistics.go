@@ -25,19 +25,18 @@ func percentile(values []float64, p float64) float64 {
 // leastTurns is the least number of turns of a comparison.
 const leastTurns = 3
 
-// takeTurns measures ours and the baseline in turns, and returns the medians. ours and baseline
-// fail with check or must.
+// takeTurns measures ours and the baseline in turns, and returns the medians.
 func takeTurns(ctx context.Context, duration time.Duration, ours, baseline func(round int) float64) Measurement {
 	var our, base []float64
-	check(rotate(ctx, duration,
-		func(_ context.Context, round int) error { our = append(our, ours(round)); return nil },
-		func(_ context.Context, round int) error { base = append(base, baseline(round)); return nil }))
+	rotate(ctx, duration,
+		func(round int) { our = append(our, ours(round)) },
+		func(round int) { base = append(base, baseline(round)) })
 	return beside(median(our), median(base))
 }
 
-// rotate calls the functions in turns until the duration is over, so that all see the same machine.
-// Every other round has the reverse order, so that none always runs after the same one.
-func rotate(ctx context.Context, duration time.Duration, takes ...func(ctx context.Context, round int) error) error {
+// rotate calls the functions in turns until the duration is over, so that all see the same machine. Every other round
+// has the reverse order, so that none always runs after the same one.
+func rotate(ctx context.Context, duration time.Duration, takes ...func(round int)) {
 	began := time.Now()
 	for round := 0; round < leastTurns || time.Since(began) < duration; round++ {
 		order := slices.Clone(takes)
@@ -46,14 +45,11 @@ func rotate(ctx context.Context, duration time.Duration, takes ...func(ctx conte
 		}
 		for _, take := range order {
 			if ctx.Err() != nil {
-				return fmt.Errorf("take turns: %w", context.Cause(ctx))
+				check(fmt.Errorf("take turns: %w", context.Cause(ctx)))
 			}
-			if err := take(ctx, round); err != nil {
-				return err
-			}
+			take(round)
 		}
 	}
-	return nil
 }
 
 // milliseconds returns a duration with its fraction.

@@ -74,77 +74,89 @@ func (u *bareUpsert) putBatch(ctx context.Context, rows []row) {
 	}))
 }
 
-// cursorWatch knows the commits of the cursor of the stream OBSERVED.
-type cursorWatch struct {
-	mu      sync.Mutex
-	commits []commit
-	changed chan struct{} // closed and replaced after each commit
-	err     error
+// commits are the notifications that transactions sent with their commits.
+type commits struct {
+	mu       sync.Mutex
+	received []commit
+	changed  chan struct{} // closed and replaced after each commit
+	err      error
 }
 
 type commit struct {
-	sequence uint64
-	at       time.Time
+	number uint64
+	at     time.Time
 }
 
-// watchCursor makes the database notify of every commit that moves the cursor.
-func watchCursor(ctx context.Context, f *fixture, pool *pgxpool.Pool) *cursorWatch {
+// watchCommits makes the database notify of every commit with a row of the table that meets the condition. The number
+// is the value of the column.
+func watchCommits(ctx context.Context, f *fixture, pool *pgxpool.Pool, table, column, condition string) *commits {
 	must(pool.Exec(ctx, `
-		create function notify_cursor() returns trigger language plpgsql as
-			$$ begin perform pg_notify('bench_cursor', new.sequence::text); return null; end $$;
-		create trigger notify_cursor after update on stream_cursors
-			for each row when (new.stream = '`+topology.StreamObserved+`') execute function notify_cursor()`))
+		create function notify_bench() returns trigger language plpgsql as
+			$$ begin perform pg_notify('bench', new.`+column+`::text); return null; end $$;
+		create trigger notify_bench after update on `+table+`
+			for each row when (`+condition+`) execute function notify_bench()`))
 	conn := must(pgx.ConnectConfig(ctx, pool.Config().ConnConfig))
 	f.onClose(conn.Close)
-	must(conn.Exec(ctx, `listen bench_cursor`))
-	w := &cursorWatch{changed: make(chan struct{})}
+	must(conn.Exec(ctx, `listen bench`))
+	c := &commits{changed: make(chan struct{})}
 	f.background(ctx, func(ctx context.Context) error {
-		w.listen(ctx, conn)
+		c.listen(ctx, conn)
 		return nil
 	})
-	return w
+	return c
 }
 
-func (w *cursorWatch) listen(ctx context.Context, conn *pgx.Conn) {
+// watchCursor watches the commits of the cursor of OBSERVED.
+func watchCursor(ctx context.Context, f *fixture, pool *pgxpool.Pool) *commits {
+	return watchCommits(ctx, f, pool, "stream_cursors", "sequence", "new.stream = '"+topology.StreamObserved+"'")
+}
+
+func (c *commits) listen(ctx context.Context, conn *pgx.Conn) {
 	for {
 		notification, err := conn.WaitForNotification(ctx)
 		at := time.Now()
-		var sequence uint64
+		var number uint64
 		if err == nil {
-			sequence, err = strconv.ParseUint(notification.Payload, 10, 64)
+			number, err = strconv.ParseUint(notification.Payload, 10, 64)
 		}
-		w.mu.Lock()
-		w.err = err
-		w.commits = append(w.commits, commit{sequence: sequence, at: at})
-		close(w.changed)
-		w.changed = make(chan struct{})
-		w.mu.Unlock()
+		c.mu.Lock()
+		c.err = err
+		if err == nil {
+			c.received = append(c.received, commit{number: number, at: at})
+		}
+		close(c.changed)
+		c.changed = make(chan struct{})
+		c.mu.Unlock()
 		if err != nil {
 			return
 		}
 	}
 }
 
-// reached waits for a commit of the cursor at or after a sequence and returns its time. Sequences
-// must not decrease from call to call.
-func (w *cursorWatch) reached(ctx context.Context, sequence uint64) (time.Time, error) {
+// reached waits for a commit with this number or a higher one and returns its time.
+func (c *commits) reached(ctx context.Context, number uint64) time.Time {
+	return c.first(ctx, func(n uint64) bool { return n >= number })
+}
+
+// first waits for a commit with a matching number and returns the time of the first one.
+func (c *commits) first(ctx context.Context, matches func(number uint64) bool) time.Time {
+	next := 0
 	for {
-		w.mu.Lock()
-		for len(w.commits) > 0 && w.commits[0].sequence < sequence && w.err == nil {
-			w.commits = w.commits[1:]
-		}
-		commits, changed, err := w.commits, w.changed, w.err
-		w.mu.Unlock()
+		c.mu.Lock()
+		received, changed, err := c.received, c.changed, c.err
+		c.mu.Unlock()
 		if err != nil {
-			return time.Time{}, fmt.Errorf("listen to the cursor: %w", err)
+			check(fmt.Errorf("listen to commits: %w", err))
 		}
-		if len(commits) > 0 {
-			return commits[0].at, nil
+		for ; next < len(received); next++ {
+			if matches(received[next].number) {
+				return received[next].at
+			}
 		}
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return time.Time{}, fmt.Errorf("wait for a commit: %w", context.Cause(ctx))
+			check(fmt.Errorf("wait for a commit: %w", context.Cause(ctx)))
 		}
 	}
 }

@@ -52,27 +52,23 @@ func TestLinesAtAnyWidth(t *testing.T) {
 	for width, want := range map[int]string{
 		100: `shop/deployment/web  r7 updated  web:1.2 → 1.3                                                   12s
   [████████▓▓▓▓▓▓▓▓▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒] 2 new, 3 old, 4 available of 5
-  waits for 3 new pods to be made`,
+  waits for 3 new pods to be created`,
 		60: `shop/deployment/web  r7 updated  web:1.2 → 1.3           12s
   [█████▓▓▓▓▓▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒] 2 new, 3 old, 4 available of 5
-  waits for 3 new pods to be made`,
+  waits for 3 new pods to be created`,
 		40: `shop/deployment/web  r7 updated  we… 12s
   [█▓▒▒▒] 2 new, 3 old, 4 available of 5
-  waits for 3 new pods to be made`,
+  waits for 3 new pods to be created`,
 		20: `shop/deployment… 12s
   2 new, 3 old, 4 a…
   waits for 3 new p…`,
 	} {
-		lines := board.Lines(
-			[]*deploysv1.Rollout{web()},
-			start().Add(12*time.Second),
-			board.Page{Width: width, Height: 20},
-		)
+		lines := board.Lines([]*deploysv1.Rollout{web()}, start().Add(12*time.Second), board.Page{Width: width, Height: 20})
 		require.Equal(t, want, strings.Join(lines, "\n"), "width %d", width)
 	}
 }
 
-func TestLinesFitThePage(t *testing.T) {
+func TestLinesFitTheScreen(t *testing.T) {
 	t.Parallel()
 	hostile := web(func(r *deploysv1.Rollout) {
 		r.Stalled, r.Message = true, "no\x1b[2J progress\r\nat all 进度 "+strings.Repeat("x", 300)
@@ -134,7 +130,8 @@ func TestBars(t *testing.T) {
 		{nil, "··········"},
 	} {
 		numbers := board.Counts(tc.counts)
-		line := board.Lines([]*deploysv1.Rollout{web(func(r *deploysv1.Rollout) { r.Counts = tc.counts })}, start(), board.Page{Width: 15 + len(numbers), Height: 3})[1]
+		line := board.Lines([]*deploysv1.Rollout{web(func(r *deploysv1.Rollout) { r.Counts = tc.counts })}, start(),
+			board.Page{Width: 15 + len(numbers), Height: 3})[1]
 		require.Equal(t, "  ["+tc.want+"] "+numbers, line)
 	}
 }
@@ -147,18 +144,25 @@ func TestWaits(t *testing.T) {
 		}
 	}
 	for want, change := range map[string]func(*deploysv1.Rollout){
-		"waits for 1 pod to become available":                           counts(5, 5, 5, 4),
-		"waits for 2 old pods to go":                                    counts(5, 7, 5, 5),
-		"waits for its controller to say that it is done":               counts(5, 5, 5, 5),
-		"waits for its first pods":                                      func(r *deploysv1.Rollout) { r.Counts = nil },
-		"paused until it is resumed":                                    func(r *deploysv1.Rollout) { r.Paused = true },
-		"the cluster rejects its pods: quota exceeded":                  func(r *deploysv1.Rollout) { r.Blocked, r.Message = true, "quota\nexceeded" },
-		"no progress (3 new pods to be made): ProgressDeadlineExceeded": func(r *deploysv1.Rollout) { r.Stalled, r.Reason = true, "ProgressDeadlineExceeded" },
-		"waits for somebody to delete 3 old pods":                       func(r *deploysv1.Rollout) { r.Strategy = "OnDelete" },
+		"waits for 1 pod to become available":           counts(5, 5, 5, 4),
+		"waits for 2 old pods to be deleted":            counts(5, 7, 5, 5),
+		"waits for its controller to report completion": counts(5, 5, 5, 5),
+		"waits for its first pods":                      func(r *deploysv1.Rollout) { r.Counts = nil },
+		"paused until it is resumed":                    func(r *deploysv1.Rollout) { r.Paused = true },
+		"the cluster rejects its pods: quota exceeded": func(r *deploysv1.Rollout) {
+			r.Blocked, r.Message = true,
+				"quota\nexceeded"
+		},
+		"no progress (3 new pods to be created): ProgressDeadlineExceeded": func(r *deploysv1.Rollout) {
+			r.Stalled,
+				r.Reason = true, "ProgressDeadlineExceeded"
+		},
+		"waits for 3 old pods to be deleted by a user": func(r *deploysv1.Rollout) { r.Strategy = "OnDelete" },
 	} {
 		require.Equal(t, want, board.Waits(web(change)))
 	}
-	line := board.Lines([]*deploysv1.Rollout{web(func(r *deploysv1.Rollout) { r.Paused = true })}, start(), board.Page{Width: 80, Height: 3})[2]
+	line := board.Lines([]*deploysv1.Rollout{web(func(r *deploysv1.Rollout) { r.Paused = true })}, start(),
+		board.Page{Width: 80, Height: 3})[2]
 	require.Equal(t, "  PAUSED: paused until it is resumed", line)
 }
 
@@ -170,8 +174,14 @@ func TestImages(t *testing.T) {
 	for want, r := range map[string]*deploysv1.Rollout{
 		"web:1":            {Images: []*deploysv1.Image{image("c", "r.example:5000/a/web:1")}},
 		"web:0123456789ab": {Images: []*deploysv1.Image{image("c", "web@sha256:0123456789abcdef")}},
-		"old:1 → new:1":    {Images: []*deploysv1.Image{image("c", "new:1"), image("d", "same:1")}, PreviousImages: []*deploysv1.Image{image("c", "old:1"), image("d", "same:1")}},
-		"":                 {Images: []*deploysv1.Image{image("c", "web:1")}, PreviousImages: []*deploysv1.Image{image("c", "web:1")}},
+		"old:1 → new:1": {
+			Images:         []*deploysv1.Image{image("c", "new:1"), image("d", "same:1")},
+			PreviousImages: []*deploysv1.Image{image("c", "old:1"), image("d", "same:1")},
+		},
+		"": {
+			Images:         []*deploysv1.Image{image("c", "web:1")},
+			PreviousImages: []*deploysv1.Image{image("c", "web:1")},
+		},
 	} {
 		require.Equal(t, want, board.Images(r))
 	}
@@ -179,21 +189,14 @@ func TestImages(t *testing.T) {
 
 func TestEnded(t *testing.T) {
 	t.Parallel()
-	require.Equal(
-		t,
-		"✓ shop/deployment/web  r7 updated  completed  web:1.2 → 1.3                41s",
-		board.Ended(web(completed), board.Page{Width: 78}),
-	)
+	require.Equal(t, "✓ shop/deployment/web  r7 updated  completed  web:1.2 → 1.3                41s",
+		board.Ended(web(completed), board.Page{Width: 78}))
 	failed := web(func(r *deploysv1.Rollout) {
-		r.State, r.Message, r.EndedAt = deploysv1.RolloutState_ROLLOUT_STATE_CANCELLED, "its workload was deleted", timestamppb.New(
-			start().Add(95*time.Second),
-		)
+		r.State, r.Message, r.EndedAt = deploysv1.RolloutState_ROLLOUT_STATE_CANCELLED, "its workload was deleted",
+			timestamppb.New(start().Add(95*time.Second))
 	})
-	require.Equal(
-		t,
-		"✗ shop/deployment/web  r7 updated  cancelled  web:1.2 → 1.3  its workload was deleted 1m35s",
-		board.Ended(failed, board.Page{Width: 91}),
-	)
+	require.Equal(t, "✗ shop/deployment/web  r7 updated  cancelled  web:1.2 → 1.3  its workload was deleted 1m35s",
+		board.Ended(failed, board.Page{Width: 91}))
 }
 
 func TestChanges(t *testing.T) {
@@ -213,7 +216,10 @@ func TestChanges(t *testing.T) {
 		{web(), web(func(r *deploysv1.Rollout) { r.Counts.Updated = 3 }), []string{"3 new, 2 old, 4 available of 5"}},
 		{stalled, web(completed), []string{"completed after 41s"}},
 		{web(completed), drained, []string{"drained: the last old pod is gone"}},
-		{nil, drained, []string{"started, updated, web:1.2 → 1.3", "completed after 41s", "drained: the last old pod is gone"}},
+		{nil, drained, []string{
+			"started, updated, web:1.2 → 1.3", "completed after 41s",
+			"drained: the last old pod is gone",
+		}},
 	} {
 		require.Equal(t, tc.want, board.Changes(tc.before, tc.after))
 	}

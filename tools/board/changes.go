@@ -11,7 +11,7 @@ func Changes(before, after *deploysv1.Rollout) []string {
 	var facts []string
 	add := func(format string, args ...any) { facts = append(facts, fmt.Sprintf(format, args...)) }
 	if before == nil {
-		text := "started, " + What(after)
+		text := "started, " + Change(after)
 		if images := Images(after); images != "" {
 			text += ", " + images
 		}
@@ -20,7 +20,7 @@ func Changes(before, after *deploysv1.Rollout) []string {
 		}
 		add("%s", text)
 	}
-	toggled := func(was, is bool, on, off string) {
+	addToggle := func(was, is bool, on, off string) {
 		switch {
 		case is && !was && Running(after):
 			if why := plain(after.GetMessage()); why != "" {
@@ -31,9 +31,9 @@ func Changes(before, after *deploysv1.Rollout) []string {
 			add("%s", off)
 		}
 	}
-	toggled(before.GetPaused(), after.GetPaused(), "paused", "resumed")
-	toggled(before.GetBlocked(), after.GetBlocked(), "blocked", "no longer blocked")
-	toggled(before.GetStalled(), after.GetStalled(), "stalled", "recovered")
+	addToggle(before.GetPaused(), after.GetPaused(), "paused", "resumed")
+	addToggle(before.GetBlocked(), after.GetBlocked(), "blocked", "no longer blocked")
+	addToggle(before.GetStalled(), after.GetStalled(), "stalled", "recovered")
 	if Counts(before.GetCounts()) != Counts(after.GetCounts()) && Running(after) && after.GetCounts() != nil {
 		add("%s", Counts(after.GetCounts()))
 	}
@@ -42,9 +42,7 @@ func Changes(before, after *deploysv1.Rollout) []string {
 		if after.GetState() == deploysv1.RolloutState_ROLLOUT_STATE_COMPLETED || after.GetDuration() != nil {
 			text += " after " + span(Age(after, after.GetUpdatedAt().AsTime()))
 		}
-		if why := plain(
-			after.GetMessage(),
-		); why != "" &&
+		if why := plain(after.GetMessage()); why != "" &&
 			after.GetState() != deploysv1.RolloutState_ROLLOUT_STATE_COMPLETED {
 			text += ": " + why
 		}

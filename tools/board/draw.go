@@ -17,8 +17,7 @@ type Page struct {
 	Colour bool
 }
 
-// Of the bar: new pods that are available, new ones that are not, old ones, and those that are not
-// there.
+// Characters of the bar: new and available, new and not available, old, missing.
 const (
 	cellAvailable = '█'
 	cellComing    = '▓'
@@ -68,7 +67,7 @@ func Lines(running []*deploysv1.Rollout, now time.Time, page Page) []string {
 }
 
 func (p Page) rollout(r *deploysv1.Rollout, now time.Time) []string {
-	title := fmt.Sprintf("%s  r%d %s", Name(r), r.GetRevision(), What(r))
+	title := fmt.Sprintf("%s  r%d %s", Name(r), r.GetRevision(), Change(r))
 	if images := Images(r); images != "" {
 		title += "  " + images
 	}
@@ -77,7 +76,7 @@ func (p Page) rollout(r *deploysv1.Rollout, now time.Time) []string {
 		waits, colour = "  "+strings.ToUpper(State(r))+": "+Waits(r), colourBad
 	}
 	return []string{
-		apart(title, span(Age(r, now)), p.Width),
+		justify(title, span(Age(r, now)), p.Width),
 		p.barLine(r.GetCounts()),
 		p.paint(colour, fit(waits, p.Width)),
 	}
@@ -158,7 +157,7 @@ func Ended(r *deploysv1.Rollout, page Page) string {
 	if r.GetState() != deploysv1.RolloutState_ROLLOUT_STATE_COMPLETED {
 		mark, colour = "✗", colourBad
 	}
-	text := fmt.Sprintf("%s  r%d %s  %s", Name(r), r.GetRevision(), What(r), State(r))
+	text := fmt.Sprintf("%s  r%d %s  %s", Name(r), r.GetRevision(), Change(r), State(r))
 	if images := Images(r); images != "" {
 		text += "  " + images
 	}
@@ -168,7 +167,7 @@ func Ended(r *deploysv1.Rollout, page Page) string {
 	if page.Width < minBar {
 		return fit(mark, page.Width)
 	}
-	return page.paint(colour, mark) + " " + apart(text, span(Age(r, time.Time{})), page.Width-2)
+	return page.paint(colour, mark) + " " + justify(text, span(Age(r, time.Time{})), page.Width-2)
 }
 
 func (p Page) paint(colour, text string) string {

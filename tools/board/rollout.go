@@ -39,8 +39,8 @@ func State(r *deploysv1.Rollout) string {
 	}
 }
 
-// What returns the change: created, updated, restarted, or rolled back to a revision.
-func What(r *deploysv1.Rollout) string {
+// Change returns the change: created, updated, restarted, or rolled back to a revision.
+func Change(r *deploysv1.Rollout) string {
 	switch r.GetChange() {
 	case deploysv1.Change_CHANGE_CREATED:
 		return "created"
@@ -90,34 +90,29 @@ func pods(r *deploysv1.Rollout) string {
 	case c == nil:
 		return "its first pods"
 	case c.GetUpdated() < c.GetDesired() && r.GetStrategy() == "OnDelete" && old > 0:
-		return "somebody to delete " + plural(old, "old pod", "old pods")
+		return plural(old, "old pod", "old pods") + " to be deleted by a user"
 	case c.GetUpdated() < c.GetDesired():
-		return plural(c.GetDesired()-c.GetUpdated(), "new pod", "new pods") + " to be made"
+		return plural(c.GetDesired()-c.GetUpdated(), "new pod", "new pods") + " to be created"
 	case c.GetAvailable() < c.GetDesired():
 		return plural(c.GetDesired()-c.GetAvailable(), "pod", "pods") + " to become available"
 	case old > 0:
-		return plural(old, "old pod", "old pods") + " to go"
+		return plural(old, "old pod", "old pods") + " to be deleted"
 	default:
-		return "its controller to say that it is done"
+		return "its controller to report completion"
 	}
 }
 
-// Counts of its pods in words.
+// Counts returns the pod counts as text.
 func Counts(c *deploysv1.Counts) string {
-	text := fmt.Sprintf(
-		"%d new, %d old, %d available of %d",
-		c.GetUpdated(),
-		max(0, c.GetTotal()-c.GetUpdated()),
-		c.GetAvailable(),
-		c.GetDesired(),
-	)
+	text := fmt.Sprintf("%d new, %d old, %d available of %d", c.GetUpdated(), max(0, c.GetTotal()-c.GetUpdated()),
+		c.GetAvailable(), c.GetDesired())
 	if c.GetTerminating() > 0 {
-		text += fmt.Sprintf(", %d ending", c.GetTerminating())
+		text += fmt.Sprintf(", %d terminating", c.GetTerminating())
 	}
 	return text
 }
 
-// Images that it brings, or from which to which where one changed.
+// Images returns the images of a rollout; changed images as old → new.
 func Images(r *deploysv1.Rollout) string {
 	before := map[string]string{}
 	for _, image := range r.GetPreviousImages() {

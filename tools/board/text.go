@@ -22,7 +22,8 @@ func plain(text string) string {
 // cells returns the columns of a character. East Asian scripts take two.
 func cells(r rune) int {
 	if r >= 0x1100 &&
-		(unicode.In(r, unicode.Han, unicode.Hangul, unicode.Hiragana, unicode.Katakana) || r >= 0xff01 && r <= 0xff60 || r >= 0x1f300) {
+		(unicode.In(r, unicode.Han, unicode.Hangul, unicode.Hiragana, unicode.Katakana) ||
+			r >= 0xff01 && r <= 0xff60 || r >= 0x1f300) {
 		return 2
 	}
 	return 1
@@ -54,8 +55,8 @@ func fit(text string, width int) string {
 	return text
 }
 
-// apart puts one text at the left and one at the right end of a line.
-func apart(left, right string, width int) string {
+// justify puts one text at the left and one at the right end of a line.
+func justify(left, right string, width int) string {
 	room := width - columns(right) - 1
 	if room < columns(right) {
 		return fit(left, width)

@@ -34,8 +34,8 @@ func (f *configurationFlags) add(c *cobra.Command) {
 	f.durations, f.limits = map[string]*time.Duration{}, map[string]*int32{}
 	for _, d := range []struct{ flag, help string }{
 		{"full-resync-interval", "time between full resyncs (1h unless set)"},
-		{"unschedulable-patience", "time without a node for a pod until its workspace is failed (5m unless set)"},
-		{"stop-patience", "duration of a stop until its workspace is failed (5m unless set)"},
+		{"unschedulable-patience", "how long a pod may be unschedulable before its workspace fails (5m unless set)"},
+		{"stop-patience", "how long a stop may take before its workspace fails (5m unless set)"},
 		{"stop-after-running", "time from the start of a workspace until it is stopped"},
 		{"terminate-after-stopped", "time from the stop of a workspace until it is terminated"},
 		{"max-age", "time from the creation of a workspace until it is terminated"},
@@ -44,9 +44,9 @@ func (f *configurationFlags) add(c *cobra.Command) {
 		f.durations[d.flag] = c.Flags().Duration(d.flag, 0, d.help)
 	}
 	f.limits["max-workspaces"] = c.Flags().
-		Int32("max-workspaces", 0, "largest number of workspaces of the agent, without terminated ones")
+		Int32("max-workspaces", 0, "maximum number of workspaces of the agent, without terminated ones")
 	f.limits["max-workspaces-per-user"] = c.Flags().
-		Int32("max-workspaces-per-user", 0, "largest number of them for one user")
+		Int32("max-workspaces-per-user", 0, "maximum number of workspaces of one user")
 	c.Flags().
 		StringArrayVar(&f.targets, relayTargetFlag, nil, "target NAME=HOST:PORT in the network of the agent; "+
 			"can be repeated and replaces all targets")
@@ -68,7 +68,9 @@ func (f *configurationFlags) change(c *cobra.Command) (*statev1.AgentConfigurati
 			*to, given = durationpb.New(*f.durations[flag]), true
 		}
 	}
-	for flag, to := range map[string]**int32{"max-workspaces": &out.MaxWorkspaces, "max-workspaces-per-user": &out.MaxWorkspacesPerUser} {
+	for flag, to := range map[string]**int32{
+		"max-workspaces": &out.MaxWorkspaces, "max-workspaces-per-user": &out.MaxWorkspacesPerUser,
+	} {
 		if c.Flags().Changed(flag) {
 			*to, given = f.limits[flag], true
 		}
@@ -85,23 +87,15 @@ func (f *configurationFlags) change(c *cobra.Command) (*statev1.AgentConfigurati
 
 func (f *configurationFlags) relayTargets() (*statev1.RelayTargets, error) {
 	if f.noTargets && len(f.targets) > 0 {
-		return nil, fault.New(
-			errcode.InvalidArgument,
-			"set either --%s or --%s, not both",
-			relayTargetFlag,
-			noRelayTargetsFlag,
-		)
+		return nil, fault.New(errcode.InvalidArgument, "set either --%s or --%s, not both", relayTargetFlag,
+			noRelayTargetsFlag)
 	}
 	out := &statev1.RelayTargets{}
 	for _, target := range f.targets {
 		name, address, both := strings.Cut(target, "=")
 		if !both {
-			return nil, fault.New(
-				errcode.InvalidArgument,
-				"--%s %q must be NAME=HOST:PORT, such as shop=shop.apps.svc:80",
-				relayTargetFlag,
-				target,
-			)
+			return nil, fault.New(errcode.InvalidArgument, "--%s %q must be NAME=HOST:PORT, such as shop=shop.apps.svc:80",
+				relayTargetFlag, target)
 		}
 		out.Targets = append(out.Targets, &statev1.RelayTarget{Name: name, Address: address})
 	}
@@ -136,20 +130,15 @@ allow their addresses, too.`,
 				return err
 			}
 			if !given {
-				return fault.New(
-					errcode.InvalidArgument,
-					"no setting is given: see `%s --help`; `lockstep agent get` shows the configuration",
-					c.CommandPath(),
-				)
+				return fault.New(errcode.InvalidArgument,
+					"no setting is given: see `%s --help`; `lockstep agent get` shows the configuration", c.CommandPath())
 			}
 			id, err := agentID(c.Context(), api, args[0])
 			if err != nil {
 				return err
 			}
-			response, err := api.Agents.ConfigureAgent(
-				c.Context(),
-				connect.NewRequest(&statev1.ConfigureAgentRequest{Id: id, Configuration: change}),
-			)
+			response, err := api.Agents.ConfigureAgent(c.Context(),
+				connect.NewRequest(&statev1.ConfigureAgentRequest{Id: id, Configuration: change}))
 			if err != nil {
 				return err
 			}
@@ -176,18 +165,12 @@ func (a *app) agentResync() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			response, err := api.Agents.RequestResync(
-				c.Context(),
-				connect.NewRequest(&statev1.RequestResyncRequest{Id: id}),
-			)
+			response, err := api.Agents.RequestResync(c.Context(), connect.NewRequest(&statev1.RequestResyncRequest{Id: id}))
 			if err != nil {
 				return err
 			}
 			if !wait {
-				return a.print(
-					response.Msg,
-					table{header: []string{"NONCE"}, rows: [][]string{{response.Msg.GetNonce()}}},
-				)
+				return a.print(response.Msg, table{header: []string{"NONCE"}, rows: [][]string{{response.Msg.GetNonce()}}})
 			}
 			return a.awaitResync(c.Context(), api, id, response.Msg.GetNonce())
 		},
@@ -199,8 +182,8 @@ func (a *app) agentResync() *cobra.Command {
 // awaitResync waits for the end of a resync with the nonce, or a later one: one resync answers all
 // requests that wait for it.
 func (a *app) awaitResync(ctx context.Context, api *client.API, id int64, nonce string) error {
-	again := time.NewTicker(resyncPoll)
-	defer again.Stop()
+	ticker := time.NewTicker(resyncPoll)
+	defer ticker.Stop()
 	for {
 		response, err := api.Agents.GetAgent(ctx, connect.NewRequest(&statev1.GetAgentRequest{Id: id}))
 		if err != nil {
@@ -218,7 +201,7 @@ func (a *app) awaitResync(ctx context.Context, api *client.API, id int64, nonce 
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-again.C:
+		case <-ticker.C:
 		}
 	}
 }
@@ -254,13 +237,8 @@ func agentFields(g *statev1.Agent) table {
 	}
 	resync := "none yet"
 	if r := g.GetLastResync(); r != nil {
-		resync = fmt.Sprintf(
-			"%s, %d objects, for %s, %s ago",
-			r.GetOutcome(),
-			r.GetCount(),
-			r.GetCause(),
-			age(r.GetBegunAt()),
-		)
+		resync = fmt.Sprintf("%s, %d objects, for %s, %s ago", r.GetOutcome(), r.GetCount(), r.GetCause(),
+			age(r.GetBegunAt()))
 	}
 	return table{header: []string{"FIELD", "VALUE"}, rows: [][]string{
 		{"name", g.GetName()},
@@ -270,7 +248,7 @@ func agentFields(g *statev1.Agent) table {
 		{"cluster", g.GetClusterUid()},
 		{"last seen", age(g.GetLastSeenAt())},
 		{"last resync", resync},
-		{"full resync interval", spoken(c.GetFullResyncInterval())},
+		{"full resync interval", shortDuration(c.GetFullResyncInterval())},
 		{"unschedulable patience", orNever(c.GetUnschedulablePatience())},
 		{"stop patience", orNever(c.GetStopPatience())},
 		{"max workspaces", orUnlimited(c.GetMaxWorkspaces())},
@@ -299,14 +277,14 @@ func orNever(d *durationpb.Duration) string {
 	if d.AsDuration() == 0 {
 		return "never"
 	}
-	return spoken(d)
+	return shortDuration(d)
 }
 
-// spoken returns a duration without zero units: 8h for 8h0m0s.
-func spoken(d *durationpb.Duration) string {
+// shortDuration returns a duration without zero units: 8h for 8h0m0s.
+func shortDuration(d *durationpb.Duration) string {
 	text := d.AsDuration().String()
-	for _, nothing := range []string{"m0s", "h0m"} {
-		if strings.HasSuffix(text, nothing) {
+	for _, zero := range []string{"m0s", "h0m"} {
+		if strings.HasSuffix(text, zero) {
 			text = text[:len(text)-2]
 		}
 	}
@@ -328,7 +306,7 @@ func expiry(w *statev1.Workspace, now time.Time) string {
 	at := w.GetExpiresAt().AsTime()
 	in := "overdue"
 	if left := at.Sub(now); left > 0 {
-		in = "in " + spoken(durationpb.New(left.Round(time.Second)))
+		in = "in " + shortDuration(durationpb.New(left.Round(time.Second)))
 	}
 	what := "deleted with its volume"
 	if w.GetExpiryPolicy() == "stop_after_running" {

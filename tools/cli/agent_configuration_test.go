@@ -22,7 +22,10 @@ func TestConfigureSendsOnlyGivenSettings(t *testing.T) {
 		want *statev1.AgentConfiguration
 	}{
 		"nothing": {},
-		"zero":    {[]string{"--max-age", "0", "--max-workspaces=0"}, &statev1.AgentConfiguration{MaxAge: durationpb.New(0), MaxWorkspaces: proto.Int32(0)}},
+		"zero": {
+			[]string{"--max-age", "0", "--max-workspaces=0"},
+			&statev1.AgentConfiguration{MaxAge: durationpb.New(0), MaxWorkspaces: proto.Int32(0)},
+		},
 		"everything": {
 			[]string{
 				"--full-resync-interval", "1h", "--unschedulable-patience", "2m", "--stop-patience", "3m",
@@ -38,7 +41,10 @@ func TestConfigureSendsOnlyGivenSettings(t *testing.T) {
 				StopAfterRunning:      durationpb.New(8 * time.Hour),
 				TerminateAfterStopped: durationpb.New(720 * time.Hour),
 				MaxAge:                durationpb.New(1000 * time.Hour), ExpiryWarning: durationpb.New(15 * time.Minute),
-				RelayTargets: &statev1.RelayTargets{Targets: []*statev1.RelayTarget{{Name: "shop", Address: "shop.apps.svc:80"}, {Name: "db", Address: "[fd00::7]:5432"}}},
+				RelayTargets: &statev1.RelayTargets{Targets: []*statev1.RelayTarget{
+					{Name: "shop", Address: "shop.apps.svc:80"},
+					{Name: "db", Address: "[fd00::7]:5432"},
+				}},
 			},
 		},
 		"no targets": {[]string{"--no-relay-targets"}, &statev1.AgentConfiguration{RelayTargets: &statev1.RelayTargets{}}},
@@ -75,11 +81,8 @@ func TestInvalidRelayTargets(t *testing.T) {
 		require.ErrorContains(t, err, want)
 	}
 	require.Equal(t, "none", relayTargets(nil))
-	require.Equal(
-		t,
-		"db=db:1, shop=shop:80",
-		relayTargets([]*statev1.RelayTarget{{Name: "db", Address: "db:1"}, {Name: "shop", Address: "shop:80"}}),
-	)
+	require.Equal(t, "db=db:1, shop=shop:80",
+		relayTargets([]*statev1.RelayTarget{{Name: "db", Address: "db:1"}, {Name: "shop", Address: "shop:80"}}))
 }
 
 func TestAgentIDByName(t *testing.T) {
@@ -105,12 +108,23 @@ func TestAgentIDByName(t *testing.T) {
 	require.EqualValues(t, 12, id)
 }
 
-func TestResyncAnswersNonce(t *testing.T) {
+func TestWaitForResync(t *testing.T) {
 	t.Parallel()
-	const earlier, mine, later = "01936f5e-8f3a-7c55-9b1c-0242ac120002/deployment:9", "01936f5e-8f3b-7c55-9b1c-0242ac120002", "01936f5e-8f3c-7c55-9b1c-0242ac120002/pod:1"
+	const earlier, mine, later = "01936f5e-8f3a-7c55-9b1c-0242ac120002/deployment:9",
+		"01936f5e-8f3b-7c55-9b1c-0242ac120002", "01936f5e-8f3c-7c55-9b1c-0242ac120002/pod:1"
 	for want, resyncs := range map[bool][]*statev1.Resync{
-		true:  {{Nonce: mine, Outcome: "complete"}, {Nonce: mine, Outcome: "incomplete"}, {Nonce: later, Outcome: "complete"}},
-		false: {nil, {Outcome: "complete"}, {Nonce: earlier, Outcome: "complete"}, {Nonce: mine, Outcome: "open"}, {Nonce: later, Outcome: "open"}},
+		true: {
+			{Nonce: mine, Outcome: "complete"},
+			{Nonce: mine, Outcome: "incomplete"},
+			{Nonce: later, Outcome: "complete"},
+		},
+		false: {
+			nil,
+			{Outcome: "complete"},
+			{Nonce: earlier, Outcome: "complete"},
+			{Nonce: mine, Outcome: "open"},
+			{Nonce: later, Outcome: "open"},
+		},
 	} {
 		for _, r := range resyncs {
 			require.Equal(t, want, answers(r, mine), "%v", r)
@@ -125,21 +139,11 @@ func TestExpiry(t *testing.T) {
 		return &statev1.Workspace{ExpiresAt: timestamppb.New(now.Add(in)), ExpiryPolicy: policy}
 	}
 	require.Equal(t, "never", expiry(&statev1.Workspace{}, now))
-	require.Regexp(
-		t,
-		`^in 8h \(2026-.*\): stopped by stop_after_running$`,
-		expiry(end(8*time.Hour, "stop_after_running"), now),
-	)
-	require.Regexp(
-		t,
-		`^in 1h30m \(.*\): deleted with its volume by max_age$`,
-		expiry(end(90*time.Minute, "max_age"), now),
-	)
-	require.Regexp(
-		t,
-		`^overdue \(.*\): deleted with its volume by terminate_after_stopped$`,
-		expiry(end(-time.Second, "terminate_after_stopped"), now),
-	)
+	require.Regexp(t, `^in 8h \(2026-.*\): stopped by stop_after_running$`,
+		expiry(end(8*time.Hour, "stop_after_running"), now))
+	require.Regexp(t, `^in 1h30m \(.*\): deleted with its volume by max_age$`, expiry(end(90*time.Minute, "max_age"), now))
+	require.Regexp(t, `^overdue \(.*\): deleted with its volume by terminate_after_stopped$`,
+		expiry(end(-time.Second, "terminate_after_stopped"), now))
 	require.Equal(
 		t,
 		[]string{"never", "10m", "1m30s"},

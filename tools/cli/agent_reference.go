@@ -19,10 +19,8 @@ import (
 func listAgents(ctx context.Context, api *client.API, project int64) ([]*statev1.Agent, error) {
 	var all []*statev1.Agent
 	for token := ""; ; {
-		response, err := api.Agents.ListAgents(
-			ctx,
-			connect.NewRequest(&statev1.ListAgentsRequest{ProjectId: project, PageToken: token}),
-		)
+		response, err := api.Agents.ListAgents(ctx,
+			connect.NewRequest(&statev1.ListAgentsRequest{ProjectId: project, PageToken: token}))
 		if err != nil {
 			return nil, err
 		}
@@ -46,7 +44,7 @@ func agentID(ctx context.Context, api *client.API, nameOrID string) (int64, erro
 	return agentOf(all, nameOrID)
 }
 
-// agentOf finds the agent with a name. A revoked one counts only when no other has the name.
+// agentOf finds the agent with a name. A revoked agent is used only if no other agent has the name.
 func agentOf(all []*statev1.Agent, name string) (int64, error) {
 	var found, revoked []*statev1.Agent
 	for _, agent := range all {
@@ -71,12 +69,8 @@ func agentOf(all []*statev1.Agent, name string) (int64, error) {
 		for i, agent := range found {
 			choices[i] = fmt.Sprintf("%d (project %d)", agent.GetId(), agent.GetProjectId())
 		}
-		return 0, fault.New(
-			errcode.InvalidArgument,
-			"several agents are named %q: use an id, one of %s",
-			name,
-			strings.Join(choices, ", "),
-		)
+		return 0, fault.New(errcode.InvalidArgument, "several agents are named %q: use an id, one of %s", name,
+			strings.Join(choices, ", "))
 	}
 }
 
@@ -98,10 +92,8 @@ func (a *app) completeAgents(c *cobra.Command, args []string, _ string) ([]strin
 	names := make([]string, 0, len(all))
 	for _, agent := range all {
 		if !agent.GetRevoked() {
-			names = append(
-				names,
-				fmt.Sprintf("%s\tagent %d of project %d", agent.GetName(), agent.GetId(), agent.GetProjectId()),
-			)
+			names = append(names,
+				fmt.Sprintf("%s\tagent %d of project %d", agent.GetName(), agent.GetId(), agent.GetProjectId()))
 		}
 	}
 	return names, cobra.ShellCompDirectiveNoFileComp

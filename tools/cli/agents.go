@@ -15,16 +15,8 @@ import (
 )
 
 func (a *app) agents() *cobra.Command {
-	return group(
-		"agent",
-		"Register, configure and revoke agents of clusters",
-		a.agentRegister(),
-		a.agentList(),
-		a.agentGet(),
-		a.agentConfigure(),
-		a.agentResync(),
-		a.agentRevoke(),
-	)
+	return group("agent", "Register, configure and revoke agents of clusters",
+		a.agentRegister(), a.agentList(), a.agentGet(), a.agentConfigure(), a.agentResync(), a.agentRevoke())
 }
 
 func (a *app) agentRegister() *cobra.Command {
@@ -128,10 +120,7 @@ func (a *app) agentRevoke() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			response, err := api.Agents.RevokeAgent(
-				c.Context(),
-				connect.NewRequest(&statev1.RevokeAgentRequest{Id: id}),
-			)
+			response, err := api.Agents.RevokeAgent(c.Context(), connect.NewRequest(&statev1.RevokeAgentRequest{Id: id}))
 			if err != nil {
 				return err
 			}
@@ -148,10 +137,7 @@ func agentTable(agents ...*statev1.Agent) table {
 			state = "revoked"
 		}
 		t.rows = append(t.rows, []string{
-			strconv.FormatInt(
-				g.GetId(),
-				10,
-			),
+			strconv.FormatInt(g.GetId(), 10),
 			g.GetName(),
 			strconv.FormatInt(g.GetProjectId(), 10),
 			g.GetClusterUid(),
@@ -162,7 +148,8 @@ func agentTable(agents ...*statev1.Agent) table {
 	return t
 }
 
-func number(what, value string) (int64, error) {
+// parseID parses a positive number. The argument what names it in the error.
+func parseID(what, value string) (int64, error) {
 	n, err := strconv.ParseInt(value, 10, 64)
 	if err != nil || n <= 0 {
 		return 0, fault.New(errcode.InvalidArgument, "%s %q must be a positive number", what, value)

@@ -83,44 +83,22 @@ success, 2 for a wrong request, 3 without a valid token, 4 for a denied and 5 fo
 	flags.StringVar(&a.clientFile, "client", client.DefaultFile(), "client configuration file (LOCKSTEP_CLIENT)")
 	flags.Lookup("client").DefValue = "lockstep/client.yaml in the user's configuration folder"
 	flags.StringVar(&a.flags.Server, "server", "", "URL of the API (LOCKSTEP_SERVER)")
-	flags.StringVar(
-		&a.flags.DeploysServer,
-		"deploys-server",
-		"",
-		"URL of the API of the deploys service (LOCKSTEP_DEPLOYS_SERVER)",
-	)
+	flags.StringVar(&a.flags.DeploysServer, "deploys-server", "",
+		"URL of the API of the deploys service (LOCKSTEP_DEPLOYS_SERVER)")
 	flags.StringVar(&a.flags.RelayServer, "relay-server", "", "URL of the relay (LOCKSTEP_RELAY_SERVER)")
-	flags.StringVar(
-		&a.flags.RelayCAFile,
-		"relay-ca-file",
-		"",
-		"PEM file with the CA certificates of the relay (LOCKSTEP_RELAY_CA_FILE)",
-	)
-	flags.StringVar(
-		&a.flags.TokenFile,
-		"token-file",
-		"",
-		"file with a personal access token (LOCKSTEP_TOKEN_FILE; LOCKSTEP_TOKEN has the token itself)",
-	)
+	flags.StringVar(&a.flags.RelayCAFile, "relay-ca-file", "",
+		"PEM file with the CA certificates of the relay (LOCKSTEP_RELAY_CA_FILE)")
+	flags.StringVar(&a.flags.TokenFile, "token-file", "",
+		"file with a personal access token (LOCKSTEP_TOKEN_FILE; LOCKSTEP_TOKEN has the token itself)")
 	flags.StringVar(&a.flags.NATSURL, "nats-url", "", "URL of NATS for events, replay and dead (LOCKSTEP_NATS_URL)")
-	flags.StringVar(
-		&a.flags.NATSSeedFile,
-		"nats-seed-file",
-		"",
-		"file with the nkey seed for NATS (LOCKSTEP_NATS_SEED_FILE)",
-	)
-	flags.StringVar(
-		&a.flags.NATSCAFile,
-		"nats-ca-file",
-		"",
-		"PEM file with the CA certificates of NATS (LOCKSTEP_NATS_CA_FILE)",
-	)
+	flags.StringVar(&a.flags.NATSSeedFile, "nats-seed-file", "",
+		"file with the nkey seed for NATS (LOCKSTEP_NATS_SEED_FILE)")
+	flags.StringVar(&a.flags.NATSCAFile, "nats-ca-file", "",
+		"PEM file with the CA certificates of NATS (LOCKSTEP_NATS_CA_FILE)")
 	flags.StringVar(&a.flags.Cell, "cell", "", "name of the cell (LOCKSTEP_CELL; default local)")
 	flags.StringVarP(&a.output, "output", "o", outputTable, "output format: table, json or yaml")
-	_ = root.RegisterFlagCompletionFunc(
-		"output",
-		cobra.FixedCompletions([]string{outputTable, outputJSON, outputYAML}, cobra.ShellCompDirectiveNoFileComp),
-	)
+	_ = root.RegisterFlagCompletionFunc("output",
+		cobra.FixedCompletions([]string{outputTable, outputJSON, outputYAML}, cobra.ShellCompDirectiveNoFileComp))
 	for _, c := range []*cobra.Command{
 		a.workspaces(), a.projects(), a.agents(), a.tokens(), a.subscribers(), a.deploys(), a.kubeConfig(),
 		a.kubeCredential(), a.relayCommands(), a.events(), a.replay(), a.dead(), a.rebuild(),

@@ -20,13 +20,8 @@ import (
 func run(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
-	code = Run(
-		t.Context(),
-		append([]string{"--client", filepath.Join(t.TempDir(), "none.yaml")}, args...),
-		&out,
-		&errs,
-		"test",
-	)
+	code = Run(t.Context(), append([]string{"--client", filepath.Join(t.TempDir(), "none.yaml")}, args...), &out, &errs,
+		"test")
 	return code, out.String(), errs.String()
 }
 
@@ -100,7 +95,13 @@ func TestUsageErrorsAndExitCodes(t *testing.T) {
 
 func TestHelpAndCompletionWithoutConfiguration(t *testing.T) {
 	t.Parallel()
-	for _, args := range [][]string{{"--help"}, {"ws"}, {"ws", "create", "--help"}, {"completion", "bash"}, {"--version"}} {
+	for _, args := range [][]string{
+		{"--help"},
+		{"ws"},
+		{"ws", "create", "--help"},
+		{"completion", "bash"},
+		{"--version"},
+	} {
 		code, stdout, stderr := run(t, args...)
 		require.Zero(t, code, stderr)
 		require.NotEmpty(t, stdout)
@@ -153,7 +154,12 @@ func TestOverridesFromFlags(t *testing.T) {
 	require.Equal(t, "hunter2", m.GetSecretEnv()["TOKEN"], "a variable has no line break at its end")
 	require.Equal(t, "hunter2\n", string(m.GetSecretFiles()["key"]), "a file is kept as it is")
 	require.Equal(t, int32(8080), m.GetPorts()[0].GetNumber())
-	for _, bad := range []overrides{{env: []string{"A"}}, {env: []string{"=1"}}, {secretEnv: []string{"A=/does/not/exist"}}, {ports: []string{"http=x"}}} {
+	for _, bad := range []overrides{
+		{env: []string{"A"}},
+		{env: []string{"=1"}},
+		{secretEnv: []string{"A=/does/not/exist"}},
+		{ports: []string{"http=x"}},
+	} {
 		_, err := bad.message()
 		require.Error(t, err)
 	}
@@ -165,24 +171,27 @@ func TestReference(t *testing.T) {
 	require.Equal(t, "01936f5e-8f3a-7c55-9b1c-0242ac120002", reference("01936f5e-8f3a-7c55-9b1c-0242ac120002").GetId())
 }
 
-func TestWordsAndAges(t *testing.T) {
+func TestTextAndAges(t *testing.T) {
 	t.Parallel()
-	require.Equal(
-		t,
-		"CreationRequested",
-		words(statev1.ActualState_ACTUAL_STATE_CREATION_REQUESTED.String(), "ACTUAL_STATE_"),
-	)
+	require.Equal(t, "CreationRequested",
+		enumName(statev1.ActualState_ACTUAL_STATE_CREATION_REQUESTED.String(), "ACTUAL_STATE_"))
 	require.Equal(t, "never", age(nil))
-	for want, d := range map[string]time.Duration{"0s": -time.Second, "90s": 90 * time.Second, "5m": 5 * time.Minute, "3h": 3 * time.Hour, "4d": 100 * time.Hour} {
+	for want, d := range map[string]time.Duration{
+		"0s": -time.Second, "90s": 90 * time.Second, "5m": 5 * time.Minute,
+		"3h": 3 * time.Hour, "4d": 100 * time.Hour,
+	} {
 		require.Equal(t, want, age(timestamppb.New(time.Now().Add(-d))))
 	}
 }
 
-func TestMoment(t *testing.T) {
+func TestParseTime(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	for value, want := range map[string]time.Time{"": {}, "2h": now.Add(-2 * time.Hour), "2026-01-01T00:00:00Z": time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)} {
-		got, err := moment("--from", value, now)
+	for value, want := range map[string]time.Time{
+		"": {}, "2h": now.Add(-2 * time.Hour),
+		"2026-01-01T00:00:00Z": time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
+	} {
+		got, err := parseTime("--from", value, now)
 		require.NoError(t, err)
 		require.True(t, want.Equal(got), value)
 	}
@@ -222,11 +231,8 @@ func TestEventFilterAndSummary(t *testing.T) {
 	}
 	raw, err := event.MarshalStructured(e)
 	require.NoError(t, err)
-	require.Equal(
-		t,
-		"name=mine from=starting to=failed desired_revision=3 reason=ImagePullBackOff unexpected",
-		summary(raw),
-	)
+	require.Equal(t, "name=mine from=starting to=failed desired_revision=3 reason=ImagePullBackOff unexpected",
+		summary(raw))
 	require.Empty(t, summary([]byte("no json")))
 }
 

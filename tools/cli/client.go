@@ -31,11 +31,8 @@ func (a *app) token() (string, error) {
 		return value, nil
 	}
 	if a.client.TokenFile == "" {
-		return "", fault.New(
-			errcode.Unauthenticated,
-			"no personal access token is configured: set --token-file, LOCKSTEP_TOKEN or token_file in %s",
-			a.clientFile,
-		)
+		return "", fault.New(errcode.Unauthenticated,
+			"no personal access token is configured: set --token-file, LOCKSTEP_TOKEN or token_file in %s", a.clientFile)
 	}
 	value, err := config.SecretFile(a.client.TokenFile).Read()
 	if err != nil {

@@ -21,17 +21,11 @@ import (
 )
 
 func (a *app) dead() *cobra.Command {
-	return group(
-		"dead",
-		"List, retry and drop dead letters: messages that a service could not process",
-		a.deadList(),
-		a.deadShow(),
-		a.deadRetry(),
-		a.deadDrop(),
-	)
+	return group("dead", "List, retry and drop dead letters: messages that a service could not process",
+		a.deadList(), a.deadShow(), a.deadRetry(), a.deadDrop())
 }
 
-// queue connects to NATS and calls use with the dead letters.
+// deadLetters connects to NATS and calls use with the queue of dead letters.
 func (a *app) deadLetters(ctx context.Context, use func(dead.Queue) error) error {
 	conn, err := a.nats(ctx)
 	if err != nil {
@@ -68,8 +62,8 @@ lockstep.<cell>., such as applied.7.*. With -o json, print one message per line.
 								strconv.FormatUint(l.Sequence, 10),
 								age(timestamppb.New(l.Stored)),
 								l.Service,
-								a.below(l.Subject),
-								brief(l.Reason),
+								a.relativeSubject(l.Subject),
+								truncate(l.Reason),
 							},
 						)
 						return nil
@@ -87,8 +81,8 @@ lockstep.<cell>., such as applied.7.*. With -o json, print one message per line.
 	return c
 }
 
-// brief cuts a text for the table. Show prints all of it.
-func brief(text string) string {
+// truncate cuts a text for the table. Show prints all of it.
+func truncate(text string) string {
 	const most = 120
 	if runes := []rune(text); len(runes) > most {
 		return string(runes[:most]) + "…"
@@ -96,8 +90,8 @@ func brief(text string) string {
 	return text
 }
 
-// below returns a subject without lockstep.<cell>.
-func (a *app) below(subject string) string {
+// relativeSubject returns a subject without lockstep.<cell>.
+func (a *app) relativeSubject(subject string) string {
 	return strings.TrimPrefix(subject, topology.Root+"."+a.client.Cell+".")
 }
 
@@ -118,7 +112,7 @@ type letterJSON struct {
 	DataBase64 []byte          `json:"data_base64,omitempty"`
 }
 
-func letterOf(l dead.Letter, whole bool) letterJSON {
+func letterOf(l dead.Letter, full bool) letterJSON {
 	out := letterJSON{
 		Sequence:       l.Sequence,
 		Stored:         l.Stored.UTC(),
@@ -130,7 +124,7 @@ func letterOf(l dead.Letter, whole bool) letterJSON {
 		StreamSequence: l.StreamSequence,
 		OmittedBytes:   l.Omitted,
 	}
-	if !whole {
+	if !full {
 		return out
 	}
 	out.Header = l.Header
@@ -142,20 +136,20 @@ func letterOf(l dead.Letter, whole bool) letterJSON {
 	return out
 }
 
-// printLetter prints a letter as JSON or YAML: a list entry on one line, a whole letter with
+// printLetter prints a letter as JSON or YAML: a list entry on one line, a full letter with
 // indentation.
-func (a *app) printLetter(l dead.Letter, whole bool) error {
-	raw, err := json.Marshal(letterOf(l, whole))
+func (a *app) printLetter(l dead.Letter, full bool) error {
+	raw, err := json.Marshal(letterOf(l, full))
 	if err != nil {
 		return fmt.Errorf("print: %w", err)
 	}
 	switch {
-	case a.output == outputYAML && !whole:
+	case a.output == outputYAML && !full:
 		if err := a.write("---\n"); err != nil {
 			return err
 		}
 		return a.printJSON(raw)
-	case whole:
+	case full:
 		return a.printJSON(raw)
 	default:
 		return a.write(string(raw) + "\n")
@@ -240,11 +234,8 @@ func sequences(args []string) ([]uint64, error) {
 	for i, arg := range args {
 		n, err := strconv.ParseUint(arg, 10, 64)
 		if err != nil || n == 0 {
-			return nil, fault.New(
-				errcode.InvalidArgument,
-				"SEQUENCE %q must be a positive number from `lockstep dead list`",
-				arg,
-			)
+			return nil, fault.New(errcode.InvalidArgument, "SEQUENCE %q must be a positive number from `lockstep dead list`",
+				arg)
 		}
 		out[i] = n
 	}
@@ -282,11 +273,8 @@ data was too large to be stored.`,
 				return err
 			}
 			if err == nil && refused > 0 {
-				err = fault.New(
-					errcode.FailedPrecondition,
-					"cannot retry %d messages: see `lockstep dead show` and drop them",
-					refused,
-				)
+				err = fault.New(errcode.FailedPrecondition, "cannot retry %d messages: see `lockstep dead show` and drop them",
+					refused)
 			}
 			return err
 		},

@@ -19,18 +19,8 @@ import (
 )
 
 func (a *app) deploys() *cobra.Command {
-	c := group(
-		"deploys",
-		"Show rollouts of workloads, their sinks and their clusters",
-		a.deploysList(),
-		a.deploysGet(),
-		a.deploysWatch(),
-		a.deploysStats(),
-		a.deploysSinks(),
-		a.deploysBackfill(),
-		a.deploysResend(),
-		a.deploysClusters(),
-	)
+	c := group("deploys", "Show rollouts of workloads, their sinks and their clusters", a.deploysList(), a.deploysGet(),
+		a.deploysWatch(), a.deploysStats(), a.deploysSinks(), a.deploysBackfill(), a.deploysResend(), a.deploysClusters())
 	c.Aliases = []string{"deploy"}
 	return c
 }
@@ -40,7 +30,8 @@ func (a *app) deploysAPI() (*client.Deploys, error) {
 	if a.client.DeploysServer == "" {
 		return nil, fault.New(
 			errcode.InvalidArgument,
-			"no deploys service is configured: start one with `lockstep up`, or set --deploys-server, LOCKSTEP_DEPLOYS_SERVER or deploys_server in %s",
+			"no deploys service is configured: start one with `lockstep up`, or set --deploys-server, "+
+				"LOCKSTEP_DEPLOYS_SERVER or deploys_server in %s",
 			a.clientFile,
 		)
 	}
@@ -67,41 +58,22 @@ func (f *rolloutFilter) flags(c *cobra.Command, past bool) {
 	flags.StringVar(&f.message.Name, "name", "", "only workloads with this name")
 	flags.StringVar(&f.message.ClusterUid, "cluster", "", "only this cluster: the UID of its namespace kube-system")
 	flags.Int64Var(&f.message.AgentId, "agent", 0, "only the cluster of this agent")
-	flags.StringToStringVarP(
-		&f.message.Labels,
-		"label",
-		"l",
-		nil,
-		"only workloads with these labels, such as app=web,tier=front",
-	)
+	flags.StringToStringVarP(&f.message.Labels, "label", "l", nil,
+		"only workloads with these labels, such as app=web,tier=front")
 	flags.StringVar(&f.message.Commit, "commit", "", "only this commit")
 	flags.StringVar(&f.message.Group, "group", "", "only this environment")
-	flags.StringArrayVar(
-		&f.changes,
-		"change",
-		nil,
-		"only this change: created, updated, rolled_back or restarted; can be repeated",
-	)
-	_ = c.RegisterFlagCompletionFunc(
-		"kind",
-		cobra.FixedCompletions([]string{"deployment", "statefulset", "daemonset"}, cobra.ShellCompDirectiveNoFileComp),
-	)
+	flags.StringArrayVar(&f.changes, "change", nil,
+		"only this change: created, updated, rolled_back or restarted; can be repeated")
+	_ = c.RegisterFlagCompletionFunc("kind",
+		cobra.FixedCompletions([]string{"deployment", "statefulset", "daemonset"}, cobra.ShellCompDirectiveNoFileComp))
 	if !past {
 		return
 	}
-	flags.StringArrayVar(
-		&f.states,
-		"state",
-		nil,
-		"only this state: running, completed, superseded, cancelled or unknown; can be repeated",
-	)
+	flags.StringArrayVar(&f.states, "state", nil,
+		"only this state: running, completed, superseded, cancelled or unknown; can be repeated")
 	flags.BoolVar(&f.message.Stuck, "stuck", false, "only stalled, blocked and paused rollouts")
-	flags.StringVar(
-		&f.since,
-		"since",
-		"",
-		"only rollouts that started at or after this time, or within this duration such as 2h",
-	)
+	flags.StringVar(&f.since, "since", "",
+		"only rollouts that started at or after this time, or within this duration such as 2h")
 	flags.StringVar(&f.until, "until", "", "only rollouts that started before this time or duration ago")
 }
 
@@ -117,22 +89,16 @@ func (f *rolloutFilter) read(args []string, now time.Time) (*deploysv1.RolloutFi
 	for _, name := range f.states {
 		value, known := deploysv1.RolloutState_value["ROLLOUT_STATE_"+strings.ToUpper(name)]
 		if !known || value == 0 {
-			return nil, fault.New(
-				errcode.InvalidArgument,
-				"--state %q must be running, completed, superseded, cancelled or unknown",
-				name,
-			)
+			return nil, fault.New(errcode.InvalidArgument,
+				"--state %q must be running, completed, superseded, cancelled or unknown", name)
 		}
 		f.message.States = append(f.message.States, deploysv1.RolloutState(value))
 	}
 	for _, name := range f.changes {
 		value, known := deploysv1.Change_value["CHANGE_"+strings.ToUpper(strings.ReplaceAll(name, "-", "_"))]
 		if !known || value == 0 {
-			return nil, fault.New(
-				errcode.InvalidArgument,
-				"--change %q must be created, updated, rolled_back or restarted",
-				name,
-			)
+			return nil, fault.New(errcode.InvalidArgument, "--change %q must be created, updated, rolled_back or restarted",
+				name)
 		}
 		f.message.Changes = append(f.message.Changes, deploysv1.Change(value))
 	}
@@ -140,7 +106,7 @@ func (f *rolloutFilter) read(args []string, now time.Time) (*deploysv1.RolloutFi
 		flag, value string
 		to          **timestamppb.Timestamp
 	}{{"--since", f.since, &f.message.Since}, {"--until", f.until, &f.message.Until}} {
-		t, err := moment(at.flag, at.value, now)
+		t, err := parseTime(at.flag, at.value, now)
 		if err != nil {
 			return nil, err
 		}
@@ -158,11 +124,8 @@ func workloadOf(text string) (*deploysv1.Workload, error) {
 		parts = []string{parts[0], "deployment", parts[1]}
 	}
 	if len(parts) != 3 || parts[0] == "" || parts[1] == "" || parts[2] == "" {
-		return nil, fault.New(
-			errcode.InvalidArgument,
-			"workload %q must be NAMESPACE/KIND/NAME, such as shop/statefulset/db, or NAMESPACE/NAME of a Deployment",
-			text,
-		)
+		return nil, fault.New(errcode.InvalidArgument,
+			"workload %q must be NAMESPACE/KIND/NAME, such as shop/statefulset/db, or NAMESPACE/NAME of a Deployment", text)
 	}
 	return &deploysv1.Workload{Namespace: parts[0], Kind: strings.ToLower(parts[1]), Name: parts[2]}, nil
 }
@@ -203,10 +166,7 @@ func (a *app) deploysList() *cobra.Command {
 const maxRolloutPage = 500
 
 func listRollouts(
-	ctx context.Context,
-	api *client.Deploys,
-	filter *deploysv1.RolloutFilter,
-	limit int,
+	ctx context.Context, api *client.Deploys, filter *deploysv1.RolloutFilter, limit int,
 ) (*deploysv1.ListRolloutsResponse, error) {
 	all := &deploysv1.ListRolloutsResponse{}
 	for token := ""; ; {
@@ -214,10 +174,8 @@ func listRollouts(
 		if limit > 0 {
 			size = min(size, limit-len(all.GetRollouts()))
 		}
-		response, err := api.Rollouts.ListRollouts(
-			ctx,
-			connect.NewRequest(&deploysv1.ListRolloutsRequest{Filter: filter, PageSize: int32(size), PageToken: token}),
-		)
+		response, err := api.Rollouts.ListRollouts(ctx,
+			connect.NewRequest(&deploysv1.ListRolloutsRequest{Filter: filter, PageSize: int32(size), PageToken: token}))
 		if err != nil {
 			return nil, err
 		}
@@ -238,12 +196,10 @@ func rolloutTable(rollouts []*deploysv1.Rollout) table {
 			pods = strconv.Itoa(int(c.GetUpdated())) + "/" + strconv.Itoa(int(c.GetDesired()))
 		}
 		t.rows = append(t.rows, []string{
-			clock(
-				r.GetStartedAt(),
-			),
+			clock(r.GetStartedAt()),
 			board.Name(r),
 			strconv.FormatInt(r.GetRevision(), 10),
-			board.What(r),
+			board.Change(r),
 			board.State(r),
 			took,
 			pods,
@@ -289,26 +245,18 @@ func (a *app) deploysGet() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := a.print(
-				response.Msg,
-				rolloutFields(response.Msg.GetRollout()),
-			); err != nil ||
+			if err := a.print(response.Msg, rolloutFields(response.Msg.GetRollout())); err != nil ||
 				a.output != outputTable {
 				return err
 			}
 			if err := a.write("\n"); err != nil {
 				return err
 			}
-			if err := a.printTable(
-				factTable(response.Msg.GetFacts()),
-			); err != nil ||
+			if err := a.printTable(factTable(response.Msg.GetFacts())); err != nil ||
 				response.Msg.GetFactsOmitted() == 0 {
 				return err
 			}
-			return a.note(
-				"%d facts after the first one are not shown: see `lockstep replay`",
-				response.Msg.GetFactsOmitted(),
-			)
+			return a.note("%d facts after the first one are not shown: see `lockstep replay`", response.Msg.GetFactsOmitted())
 		},
 	}
 	c.Flags().Int64Var(&request.Revision, "revision", 0, "revision of the workload; default: the newest")
@@ -325,7 +273,7 @@ func rolloutFields(r *deploysv1.Rollout) table {
 	}
 	add("workload", board.Name(r))
 	add("id", r.GetId())
-	add("change", board.What(r))
+	add("change", board.Change(r))
 	add("state", board.State(r))
 	if board.Running(r) {
 		add("waiting", board.Waits(r))
@@ -367,10 +315,7 @@ func factTable(facts []*deploysv1.Fact) table {
 			pods = board.Counts(f.GetCounts())
 		}
 		why := strings.Join(strings.Fields(f.GetReason()+" "+f.GetMessage()), " ")
-		t.rows = append(
-			t.rows,
-			[]string{clock(f.GetOccurredAt()), clock(f.GetObservedAt()), name, pods, why, f.GetId()},
-		)
+		t.rows = append(t.rows, []string{clock(f.GetOccurredAt()), clock(f.GetObservedAt()), name, pods, why, f.GetId()})
 	}
 	return t
 }

@@ -25,10 +25,7 @@ administrators may run this.`,
 			if err != nil {
 				return err
 			}
-			response, err := api.Clusters.ListClusters(
-				c.Context(),
-				connect.NewRequest(&deploysv1.ListClustersRequest{}),
-			)
+			response, err := api.Clusters.ListClusters(c.Context(), connect.NewRequest(&deploysv1.ListClustersRequest{}))
 			if err != nil {
 				return err
 			}
@@ -81,7 +78,8 @@ reports it: stop the agent of the old project first.
 The history stays with the old project. Running rollouts end as unknown, since subscribers of the old project cannot see
 their end. The next full resync of the new project is a baseline: no deploys are published for changes before it. Only
 another release reverts this. Only administrators may run it; the user and the reason are stored.`,
-		Example: `  lockstep deploys clusters release 6f1d9c34-0b5e-4c7e-9f0a-2d1f6f4f5a10 --to 12 --reason 'moved to the platform team'`,
+		Example: "  lockstep deploys clusters release 6f1d9c34-0b5e-4c7e-9f0a-2d1f6f4f5a10 --to 12 " +
+			"--reason 'moved to the platform team'",
 		RunE: func(c *cobra.Command, args []string) error {
 			request.ClusterUid = args[0]
 			api, err := a.deploysAPI()
@@ -89,11 +87,8 @@ another release reverts this. Only administrators may run it; the user and the r
 				return err
 			}
 			if !yes {
-				if err := a.confirm(
-					c,
-					"This takes the cluster from its project and ends its running rollouts as unknown.",
-					args[0],
-				); err != nil {
+				if err := a.confirm(c, "This takes the cluster from its project and ends its running rollouts as unknown.",
+					args[0]); err != nil {
 					return err
 				}
 			}
@@ -119,16 +114,12 @@ another release reverts this. Only administrators may run it; the user and the r
 func (a *app) noteRelease(r *deploysv1.ReleaseClusterResponse, to int64) error {
 	if r.GetPending() {
 		return a.note(
-			"stored the release; it takes effect when the deploys service has read the earlier messages: see `lockstep deploys clusters`",
+			"stored the release; it takes effect when the deploys service has read the earlier messages: see `lockstep " +
+				"deploys clusters`",
 		)
 	}
-	if err := a.note(
-		"moved cluster %s from project %s to %s; rollouts that ended as unknown: %d",
-		r.GetCluster().GetClusterUid(),
-		project(r.GetFromProjectId()),
-		project(to),
-		r.GetEndedRollouts(),
-	); err != nil {
+	if err := a.note("moved cluster %s from project %s to %s; rollouts that ended as unknown: %d",
+		r.GetCluster().GetClusterUid(), project(r.GetFromProjectId()), project(to), r.GetEndedRollouts()); err != nil {
 		return err
 	}
 	return a.note(

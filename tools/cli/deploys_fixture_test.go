@@ -42,39 +42,39 @@ import (
 	store "lockstep.internal/services/deploys/postgres"
 	"lockstep.internal/services/deploys/rebuild"
 	"lockstep.internal/services/deploys/sink"
-	"lockstep.internal/tools/detection/played"
+	"lockstep.internal/tools/detection/watchertest"
 	"lockstep.internal/tools/testkit/natstest"
 	"lockstep.internal/tools/testkit/pgtest"
 )
 
 const (
-	// soon bounds what depends on other processes of a busy machine.
-	soon        = time.Minute
-	personal    = "personal"
-	accessToken = "access"
+	// processTimeout bounds waits for other processes.
+	processTimeout = time.Minute
+	personal       = "personal"
+	accessToken    = "access"
 )
 
 // deploysFixture is the reader, the store and the API of the deploys service with a database and streams.
-// Who lets callers in, where facts are carried to, and the watcher are played.
+// Authentication, sinks and the watcher are fakes.
 type deploysFixture struct {
 	t       *testing.T
 	pool    *pgxpool.Pool
 	js      jetstream.JetStream
 	api     *httptest.Server
-	watcher *played.Watcher
-	sinks   *playedSinks
+	watcher *watchertest.Watcher
+	sinks   *fakeSinks
 	flags   []string
 }
 
 func newDeploysFixture(t *testing.T) *deploysFixture {
 	t.Helper()
 	server := natstest.Server(t)
-	b := &deploysFixture{t: t, js: natstest.JetStream(t, server), sinks: &playedSinks{}}
+	b := &deploysFixture{t: t, js: natstest.JetStream(t, server), sinks: &fakeSinks{}}
 	require.NoError(t, topology.Ensure(natstest.Context(t), b.js, "local", topology.Options{StorageBytes: 1 << 30}))
-	b.watcher = &played.Watcher{
+	b.watcher = &watchertest.Watcher{
 		Cell: "local",
 		Now:  time.Now().Add(-time.Hour).UTC().Truncate(time.Second),
-		Say: func(m *natsgo.Msg) error {
+		Publish: func(m *natsgo.Msg) error {
 			_, err := b.js.PublishMsg(t.Context(), m)
 			return err
 		},
@@ -85,33 +85,36 @@ func newDeploysFixture(t *testing.T) *deploysFixture {
 		JetStream:    b.js,
 		Cell:         "local",
 		Logger:       slog.New(slog.DiscardHandler),
-		Directory:    everybody{},
+		Directory:    fakeDirectory{},
 		Environments: environment.Rules{},
 		History:      history.Rules{GroupLabel: "lockstep.dev/deploy-group"},
 	}
 	consumer, err := reader.Consumer()
 	require.NoError(t, err)
 	b.background(consumer.Run)
-	changes, listens := store.NewChanges(b.pool), make(chan struct{})
-	b.background(func(ctx context.Context) error { return changes.Run(ctx, func() { close(listens) }) })
-	<-listens
+	changes, listening := store.NewChanges(b.pool), make(chan struct{})
+	b.background(func(ctx context.Context) error { return changes.Run(ctx, func() { close(listening) }) })
+	<-listening
+	rebuildTables := func(
+		ctx context.Context, check bool, progress func(sequence, last uint64) error,
+	) (deploysapi.Rebuilt, error) {
+		out, err := (&rebuild.Rebuild{Reader: reader, Progress: progress}).Run(ctx, check)
+		return deploysapi.Rebuilt{Tables: out.Tables, Differences: out.Differences, Replaced: out.Replaced}, err
+	}
 	b.api = httptest.NewServer(deploysapi.NewHandler(deploysapi.Dependencies{
 		Pool:     b.pool,
 		Changes:  changes,
-		Access:   admission{},
+		Access:   fakeAuth{},
 		Roles:    &directory.Directory{},
 		Sinks:    b.sinks,
 		Logger:   slog.New(slog.DiscardHandler),
 		Now:      time.Now,
 		Stream:   observations{&nats.Releaser{JetStream: b.js, Cell: "local"}, b.pool, consumer},
-		Projects: projects{},
-		Rebuild: func(ctx context.Context, check bool, told func(sequence, last uint64) error) (deploysapi.Rebuilt, error) {
-			out, err := (&rebuild.Rebuild{Reader: reader, Progress: told}).Run(ctx, check)
-			return deploysapi.Rebuilt{Tables: out.Tables, Differences: out.Differences, Replaced: out.Replaced}, err
-		},
+		Projects: fakeProjects{},
+		Rebuild:  rebuildTables,
 	}))
 	mux := http.NewServeMux()
-	mux.Handle(statev1connect.NewTokenServiceHandler(tokens{}))
+	mux.Handle(statev1connect.NewTokenServiceHandler(fakeTokens{}))
 	state := httptest.NewServer(mux)
 	t.Cleanup(func() {
 		closeIdle()
@@ -122,14 +125,10 @@ func newDeploysFixture(t *testing.T) *deploysFixture {
 	token := filepath.Join(t.TempDir(), "token")
 	require.NoError(t, os.WriteFile(token, []byte(personal+"\n"), 0o600))
 	b.flags = []string{
-		"--server",
-		state.URL,
-		"--deploys-server",
-		b.api.URL,
-		"--token-file",
-		token,
-		"--nats-url",
-		server.ClientURL(),
+		"--server", state.URL,
+		"--deploys-server", b.api.URL,
+		"--token-file", token,
+		"--nats-url", server.ClientURL(),
 	}
 	return b
 }
@@ -137,11 +136,8 @@ func newDeploysFixture(t *testing.T) *deploysFixture {
 func (b *deploysFixture) openDatabase() {
 	b.t.Helper()
 	var err error
-	b.pool, err = postgres.Connect(
-		b.t.Context(),
-		postgres.Config{URL: pgtest.Database(b.t), Schema: "deploys"},
-		slog.New(slog.DiscardHandler),
-	)
+	b.pool, err = postgres.Connect(b.t.Context(), postgres.Config{URL: pgtest.Database(b.t), Schema: "deploys"},
+		slog.New(slog.DiscardHandler))
 	require.NoError(b.t, err)
 	b.t.Cleanup(b.pool.Close)
 	series, err := store.Migrations()
@@ -149,11 +145,11 @@ func (b *deploysFixture) openDatabase() {
 	require.NoError(b.t, postgres.Migrate(b.t.Context(), b.pool, slog.New(slog.DiscardHandler), series...))
 }
 
-// background runs a part until the test ends.
-func (b *deploysFixture) background(part func(context.Context) error) {
+// background runs a component until the test ends.
+func (b *deploysFixture) background(component func(context.Context) error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- part(ctx) }()
+	go func() { done <- component(ctx) }()
 	b.t.Cleanup(func() {
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {
@@ -162,8 +158,8 @@ func (b *deploysFixture) background(part func(context.Context) error) {
 	})
 }
 
-// play has the watcher say things, and waits until they are taken in.
-func (b *deploysFixture) play(steps ...func() error) {
+// publish runs the steps of the fake watcher and waits until the reader has processed the messages.
+func (b *deploysFixture) publish(steps ...func() error) {
 	b.t.Helper()
 	for _, step := range steps {
 		require.NoError(b.t, step())
@@ -174,22 +170,22 @@ func (b *deploysFixture) play(steps ...func() error) {
 		var sequence uint64
 		err := b.pool.QueryRow(b.t.Context(), `select coalesce(max(sequence), 0) from stream_cursors`).Scan(&sequence)
 		return err == nil && sequence >= stream.CachedInfo().State.LastSeq
-	}, soon, 10*time.Millisecond)
+	}, processTimeout, 10*time.Millisecond)
 }
 
-// publishInvented publishes that the rollout of the first fact has stalled, which nobody observed.
-func (b *deploysFixture) publishInvented(stream jetstream.Stream) {
+// publishForgedFact publishes a stalled fact that no observation supports.
+func (b *deploysFixture) publishForgedFact(stream jetstream.Stream) {
 	b.t.Helper()
 	first, err := stream.GetMsg(b.t.Context(), 1)
 	require.NoError(b.t, err)
-	told, err := event.Decode(first.Header, first.Data)
+	decoded, err := event.Decode(first.Header, first.Data)
 	require.NoError(b.t, err)
-	fact, err := cdevent.Read(told)
+	fact, err := cdevent.Read(decoded)
 	require.NoError(b.t, err)
 	fact.Fact, fact.Ordinal = events.FactStalled, 1
-	invented, err := cdevent.Of("local", fact)
+	forged, err := cdevent.Of("local", fact)
 	require.NoError(b.t, err)
-	msg, err := event.Encode(invented, strings.TrimSuffix(first.Subject, "started")+"stalled")
+	msg, err := event.Encode(forged, strings.TrimSuffix(first.Subject, "started")+"stalled")
 	require.NoError(b.t, err)
 	_, err = b.js.PublishMsg(b.t.Context(), msg)
 	require.NoError(b.t, err)
@@ -201,7 +197,7 @@ func (b *deploysFixture) run(args ...string) (code int, stdout, stderr string) {
 	return run(b.t, append(append([]string{}, b.flags...), args...)...)
 }
 
-// runs executes a command that succeeds.
+// runs executes a command and requires success.
 func (b *deploysFixture) runs(args ...string) (stdout, stderr string) {
 	b.t.Helper()
 	code, stdout, stderr := b.run(args...)
@@ -209,8 +205,8 @@ func (b *deploysFixture) runs(args ...string) (stdout, stderr string) {
 	return stdout, stderr
 }
 
-// begin executes a command until its stop is called, which gives its exit code.
-func (b *deploysFixture) begin(args ...string) (out *output, stop func() int) {
+// start runs a command in the background. stop interrupts it and returns the exit code.
+func (b *deploysFixture) start(args ...string) (out *output, stop func() int) {
 	b.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	out, done := &output{}, make(chan int, 1)
@@ -221,7 +217,7 @@ func (b *deploysFixture) begin(args ...string) (out *output, stop func() int) {
 	return out, stop
 }
 
-// output of a command that goes on.
+// output is the output of a running command.
 type output struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -239,17 +235,16 @@ func (o *output) String() string {
 	return o.text.String()
 }
 
-// tokens gives the access token for the personal one.
-type tokens struct {
+// fakeTokens exchanges the personal token for the access token.
+type fakeTokens struct {
 	statev1connect.UnimplementedTokenServiceHandler
 }
 
-func (tokens) ExchangeToken(
-	_ context.Context,
-	r *connect.Request[statev1.ExchangeTokenRequest],
+func (fakeTokens) ExchangeToken(
+	_ context.Context, r *connect.Request[statev1.ExchangeTokenRequest],
 ) (*connect.Response[statev1.ExchangeTokenResponse], error) {
 	if r.Header().Get("Authorization") != "Bearer "+personal {
-		return nil, connect.NewError(connect.CodeUnauthenticated, errors.New("nobody"))
+		return nil, connect.NewError(connect.CodeUnauthenticated, errors.New("not the personal token"))
 	}
 	return connect.NewResponse(
 		&statev1.ExchangeTokenResponse{
@@ -259,19 +254,19 @@ func (tokens) ExchangeToken(
 	), nil
 }
 
-// admission lets in who has the access token, as an administrator.
-type admission struct{}
+// fakeAuth accepts the access token and returns an administrator.
+type fakeAuth struct{}
 
-func (admission) enter(ctx context.Context, header http.Header) (context.Context, error) {
+func (fakeAuth) authenticate(ctx context.Context, header http.Header) (context.Context, error) {
 	if header.Get("Authorization") != "Bearer "+accessToken {
 		return nil, fault.New(errcode.Unauthenticated, "no access token")
 	}
 	return access.WithCaller(ctx, access.Caller{UserID: 1, Admin: true}), nil
 }
 
-func (a admission) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
+func (a fakeAuth) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, r connect.AnyRequest) (connect.AnyResponse, error) {
-		ctx, err := a.enter(ctx, r.Header())
+		ctx, err := a.authenticate(ctx, r.Header())
 		if err != nil {
 			return nil, err
 		}
@@ -279,13 +274,13 @@ func (a admission) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	}
 }
 
-func (admission) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
+func (fakeAuth) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
 	return next
 }
 
-func (a admission) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
+func (a fakeAuth) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
 	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
-		ctx, err := a.enter(ctx, conn.RequestHeader())
+		ctx, err := a.authenticate(ctx, conn.RequestHeader())
 		if err != nil {
 			return err
 		}
@@ -293,7 +288,7 @@ func (a admission) WrapStreamingHandler(next connect.StreamingHandlerFunc) conne
 	}
 }
 
-// observations is the stream that the reader reads.
+// observations is the stream that the reader consumes.
 type observations struct {
 	*nats.Releaser
 
@@ -309,19 +304,19 @@ func (o observations) Position(ctx context.Context) (at cursor.Position, err err
 	return at, err
 }
 
-// projects are those up to 9.
-type projects struct{}
+// fakeProjects contains the projects up to 9.
+type fakeProjects struct{}
 
-func (projects) Project(id int64) bool { return id < 10 }
+func (fakeProjects) Project(id int64) bool { return id < 10 }
 
-// everybody is a directory in which every agent is of the project of the same number.
-type everybody struct{}
+// fakeDirectory is a directory in which the project ID of an agent is its own ID.
+type fakeDirectory struct{}
 
-func (everybody) Agent(id int64) (directory.Agent, bool) {
+func (fakeDirectory) Agent(id int64) (directory.Agent, bool) {
 	return directory.Agent{ID: id, ProjectID: id}, true
 }
 
-// publishDirectory tells operators of the first agents.
+// publishDirectory publishes the first agents.
 func (b *deploysFixture) publishDirectory() {
 	b.t.Helper()
 	for id := range 3 {
@@ -340,18 +335,18 @@ func (b *deploysFixture) publishDirectory() {
 	}
 }
 
-func (everybody) Changed() <-chan struct{} { return nil }
+func (fakeDirectory) Changed() <-chan struct{} { return nil }
 
-func (everybody) Following() bool { return true }
+func (fakeDirectory) UpToDate() bool { return true }
 
-// playedSinks remember what they were asked to do.
-type playedSinks struct {
+// fakeSinks records its calls.
+type fakeSinks struct {
 	mu    sync.Mutex
-	asked []string
+	calls []string
 	last  uint64
 }
 
-func (*playedSinks) List(context.Context) ([]sink.Status, error) {
+func (*fakeSinks) List(context.Context) ([]sink.Status, error) {
 	return []sink.Status{
 		{
 			Name:           "chat",
@@ -365,20 +360,20 @@ func (*playedSinks) List(context.Context) ([]sink.Status, error) {
 	}, nil
 }
 
-func (s *playedSinks) ask(what, name string, sequence uint64) error {
+func (s *fakeSinks) record(call, name string, sequence uint64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if name != "chat" {
 		return fault.New(errcode.NotFound, "there is no sink %q", name)
 	}
-	s.asked, s.last = append(s.asked, what), sequence
+	s.calls, s.last = append(s.calls, call), sequence
 	return nil
 }
 
-func (s *playedSinks) Backfill(_ context.Context, name string, sequence uint64) error {
-	return s.ask("backfill", name, sequence)
+func (s *fakeSinks) Backfill(_ context.Context, name string, sequence uint64) error {
+	return s.record("backfill", name, sequence)
 }
 
-func (s *playedSinks) Resend(_ context.Context, name string, sequence uint64) error {
-	return s.ask("resend", name, sequence)
+func (s *fakeSinks) Resend(_ context.Context, name string, sequence uint64) error {
+	return s.record("resend", name, sequence)
 }

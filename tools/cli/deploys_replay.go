@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"connectrpc.com/connect"
 	"github.com/nats-io/nats.go/jetstream"
@@ -39,13 +38,8 @@ func replaySubject(c *cobra.Command, args []string, through string) (string, err
 	case through != "" && len(args) == 0:
 		return topology.FamilyObserved + ".>", nil
 	case through != "" && !strings.HasPrefix(args[0], topology.FamilyObserved+"."):
-		return "", fault.New(
-			errcode.InvalidArgument,
-			"--through %s reads observations: SUBJECT %q must begin with %s.",
-			through,
-			args[0],
-			topology.FamilyObserved,
-		)
+		return "", fault.New(errcode.InvalidArgument,
+			"--through %s reads observations: SUBJECT %q must begin with %s.", through, args[0], topology.FamilyObserved)
 	}
 	if err := exactly("SUBJECT")(c, args); through == "" && err != nil {
 		return "", err
@@ -70,118 +64,87 @@ func (a *app) printDetection(ctx context.Context, opts replay.Options, rules env
 	if err := a.loadClaims(ctx, d, js, cell); err != nil {
 		return err
 	}
-	var detected []events.DeployFact
-	left := skipped{refused: map[refusal]int{}}
-	partial, begun := false, false
-	// Observations before the range are read, too: they have the state at its beginning.
-	from := opts
-	opts.FromSequence, opts.FromTime = 0, time.Time{}
 	opts.Also = decisions(opts.Subject)
-	err = d.Replay(ctx, js, cell, opts, func(m *detection.Message, detect func() ([]events.DeployFact, error)) error {
-		// The stream has dropped older messages.
-		partial = partial || m.Number == 1 && m.Sequence > 1
-		if !begun && m.Sequence >= from.FromSequence && !m.Stored.Before(from.FromTime) {
-			begun = true
-			d.Begin()
+	counts := rejections{foreign: map[foreignReport]int{}}
+	replayed, err := d.Replay(ctx, js, cell, opts, func(r detection.Rejection) error {
+		if counts.add(r) {
+			return nil
 		}
-		facts, err := detect()
-		if err != nil && !left.refuses(err, begun) {
-			left.malformed++
-			return a.note("%s, sequence %d: %v", m.Subject, m.Sequence, err)
-		}
-		if begun {
-			detected = append(detected, facts...)
-		}
-		return nil
+		return a.note("%s, sequence %d: %v", r.Subject, r.Sequence, r.Err)
 	})
 	if err != nil {
 		return err
-	}
-	if !begun {
-		return a.showDetection(nil, left)
 	}
 	published, err := publishedFacts(ctx, js, cell, d)
 	if err != nil {
 		return err
 	}
-	return a.showDetection(detection.Compare(detected, published, partial), left)
+	return a.showDetection(detection.Compare(replayed.Facts, published, replayed.Partial), counts)
 }
 
-// skipped counts the messages that the service would dead-letter.
-type skipped struct {
+// rejections counts the messages that the service dead-letters.
+type rejections struct {
 	malformed int
-	refused   map[refusal]int
+	foreign   map[foreignReport]int
 }
 
-// refusal is an agent that may not report a cluster.
-type refusal struct {
+// foreignReport is an agent that may not report a cluster. An unknown agent has no cluster.
+type foreignReport struct {
 	agent, project, owner int64
 	cluster               string
 }
 
-// refuses reports whether err rejects a message, and counts it when counts is set.
-func (l *skipped) refuses(err error, counts bool) bool {
-	foreign, is := errors.AsType[*ownership.ForeignError](err)
-	stranger, unknown := errors.AsType[ingest.UnknownAgentError](err)
-	who := refusal{agent: stranger.AgentID}
-	if is {
-		who = refusal{
-			agent:   foreign.AgentID,
-			project: foreign.ProjectID,
-			owner:   foreign.Claim.ProjectID,
-			cluster: foreign.Claim.ClusterUID,
-		}
+// add counts a rejection; of the messages before the range only the malformed ones. It returns false for a malformed
+// message.
+func (c *rejections) add(r detection.Rejection) bool {
+	foreign, isForeign := errors.AsType[*ownership.ForeignError](r.Err)
+	unknown, isUnknown := errors.AsType[ingest.UnknownAgentError](r.Err)
+	report := foreignReport{agent: unknown.AgentID}
+	if isForeign {
+		claim := foreign.Claim
+		report = foreignReport{foreign.AgentID, foreign.ProjectID, claim.ProjectID, claim.ClusterUID}
 	}
-	if counts && (is || unknown) {
-		l.refused[who]++
+	switch {
+	case !isForeign && !isUnknown:
+		c.malformed++
+		return false
+	case !r.BeforeRange:
+		c.foreign[report]++
 	}
-	return is || unknown
+	return true
 }
 
-func (l *skipped) lines() []string {
-	lines := make([]string, 0, len(l.refused))
-	for who, times := range l.refused {
-		if who.cluster == "" {
-			lines = append(lines, fmt.Sprintf("agent %d is unknown: rejected %d messages", who.agent, times))
+func (c *rejections) lines() []string {
+	lines := make([]string, 0, len(c.foreign))
+	for r, count := range c.foreign {
+		if r.cluster == "" {
+			lines = append(lines, fmt.Sprintf("agent %d is unknown: rejected %d messages", r.agent, count))
 			continue
 		}
-		lines = append(
-			lines,
-			fmt.Sprintf(
-				"agent %d of project %d reported cluster %q of project %d: rejected %d messages",
-				who.agent,
-				who.project,
-				who.cluster,
-				who.owner,
-				times,
-			),
-		)
+		lines = append(lines, fmt.Sprintf("agent %d of project %d reported cluster %q of project %d: rejected %d messages",
+			r.agent, r.project, r.cluster, r.owner, count))
 	}
 	slices.Sort(lines)
 	return lines
 }
 
-// loadClaims tells the detection the projects of clusters: those of the service, or else those that
-// follow from the observations and the directory.
+// loadClaims sets the projects of clusters: those of the service, or else those that follow from the observations and
+// the directory.
 func (a *app) loadClaims(ctx context.Context, d *detection.Detector, js jetstream.JetStream, cell topology.Cell) error {
 	api, err := a.deploysAPI()
 	if err == nil {
-		var decided *connect.Response[deploysv1.ListClustersResponse]
-		if decided, err = api.Clusters.ListClusters(
-			ctx,
-			connect.NewRequest(&deploysv1.ListClustersRequest{}),
-		); err == nil {
-			d.UseDecisions(decidedClaims(decided.Msg))
+		var clusters *connect.Response[deploysv1.ListClustersResponse]
+		clusters, err = api.Clusters.ListClusters(ctx, connect.NewRequest(&deploysv1.ListClustersRequest{}))
+		if err == nil {
+			d.UseDecisions(decidedClaims(clusters.Msg))
 			return nil
 		}
 	}
 	if ctx.Err() != nil {
 		return fault.From(ctx.Err())
 	}
-	if err := a.note(
-		"cannot ask the deploys service for the projects of clusters, using the streams: %s",
-		fault.From(err).Message,
-	); err != nil {
+	const unavailable = "cannot ask the deploys service for the projects of clusters, using the streams: %s"
+	if err := a.note(unavailable, fault.From(err).Message); err != nil {
 		return err
 	}
 	projects := map[int64]int64{}
@@ -206,18 +169,15 @@ func (a *app) loadClaims(ctx context.Context, d *detection.Detector, js jetstrea
 }
 
 // decidedClaims converts the response of the service.
-func decidedClaims(
-	r *deploysv1.ListClustersResponse,
-) (restored bool, reporters []ownership.Reporter, claims []ownership.Claim) {
+func decidedClaims(r *deploysv1.ListClustersResponse) (
+	restored bool, reporters []ownership.Reporter, claims []ownership.Claim,
+) {
 	for _, reporter := range r.GetReporters() {
-		reporters = append(
-			reporters,
-			ownership.Reporter{
-				AgentID:   reporter.GetAgentId(),
-				ProjectID: reporter.GetProjectId(),
-				Since:     reporter.GetSinceSequence(),
-			},
-		)
+		reporters = append(reporters, ownership.Reporter{
+			AgentID:   reporter.GetAgentId(),
+			ProjectID: reporter.GetProjectId(),
+			Since:     reporter.GetSinceSequence(),
+		})
 	}
 	for _, c := range r.GetClusters() {
 		for _, claim := range c.GetClaims() {
@@ -246,10 +206,7 @@ func decisions(subject string) []string {
 
 // publishedFacts returns the published facts about the range.
 func publishedFacts(
-	ctx context.Context,
-	js jetstream.JetStream,
-	cell topology.Cell,
-	d *detection.Detector,
+	ctx context.Context, js jetstream.JetStream, cell topology.Cell, d *detection.Detector,
 ) ([]events.DeployFact, error) {
 	var published []events.DeployFact
 	all := replay.Options{Subject: topology.FamilyDeploy + ".>"}
@@ -270,7 +227,7 @@ func publishedFacts(
 	return published, err
 }
 
-func (a *app) showDetection(compared []detection.Compared, left skipped) error {
+func (a *app) showDetection(compared []detection.Compared, rejected rejections) error {
 	counts := map[detection.Verdict]int{}
 	for i := range compared {
 		c := &compared[i]
@@ -287,17 +244,13 @@ func (a *app) showDetection(compared []detection.Compared, left skipped) error {
 			return err
 		}
 	}
-	text := fmt.Sprintf(
-		"facts: %d the same as published, %d different, %d not published, %d published but not detected",
-		counts[detection.Same],
-		counts[detection.Changed],
-		counts[detection.Missing],
-		counts[detection.Extra],
-	)
-	if left.malformed > 0 {
-		text += fmt.Sprintf("; malformed messages: %d", left.malformed)
+	const summary = "facts: %d the same as published, %d different, %d not published, %d published but not detected"
+	text := fmt.Sprintf(summary,
+		counts[detection.Same], counts[detection.Changed], counts[detection.Missing], counts[detection.Extra])
+	if rejected.malformed > 0 {
+		text += fmt.Sprintf("; malformed messages: %d", rejected.malformed)
 	}
-	for _, line := range left.lines() {
+	for _, line := range rejected.lines() {
 		if err := a.note("%s", line); err != nil {
 			return err
 		}
@@ -306,10 +259,10 @@ func (a *app) showDetection(compared []detection.Compared, left skipped) error {
 }
 
 // detectionLine is the text output of a fact.
-func detectionLine(c *detection.Compared) string {
-	f := &c.Fact
+func detectionLine(compared *detection.Compared) string {
+	f := &compared.Fact
 	parts := []string{
-		c.Verdict.Mark(),
+		compared.Verdict.Mark(),
 		f.ObservedAt.Local().Format("2006-01-02 15:04:05.000"),
 		"",
 		f.Workload.Namespace + "/" + f.Workload.Kind + "/" + f.Workload.Name,
@@ -323,16 +276,14 @@ func detectionLine(c *detection.Compared) string {
 		parts = append(parts, "run="+f.Environment.Run)
 	}
 	if f.Counts != nil {
-		parts = append(
-			parts,
-			fmt.Sprintf("pods=%d/%d available=%d", f.Counts.Updated, f.Counts.Desired, f.Counts.Available),
-		)
+		c := f.Counts
+		parts = append(parts, fmt.Sprintf("pods=%d/%d available=%d", c.Updated, c.Desired, c.Available))
 	}
 	if f.Reason != "" {
 		parts = append(parts, "reason="+f.Reason)
 	}
-	if len(c.Fields) > 0 {
-		parts = append(parts, "differs: "+strings.Join(c.Fields, ", "))
+	if len(compared.Fields) > 0 {
+		parts = append(parts, "differs: "+strings.Join(compared.Fields, ", "))
 	}
 	return strings.Join(parts, " ")
 }

@@ -22,7 +22,8 @@ func (a *app) deploysSinks() *cobra.Command {
 		Long: `List the sinks that facts are delivered to, with their positions and errors. Only administrators may
 run this.
 
-The setting sinks_file of the deploys service names the YAML file with the sinks; deploy/examples/sinks.yaml is an example.
+The setting sinks_file of the deploys service names the YAML file with the sinks;
+deploy/examples/sinks.yaml is an example.
 --manual prints every setting of a sink.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if manual {
@@ -77,7 +78,7 @@ before are delivered again with the same idempotency key. Only administrators ma
 		Example: "  lockstep deploys backfill warehouse\n  lockstep deploys backfill warehouse --since 24h",
 		RunE: func(c *cobra.Command, args []string) error {
 			request := &deploysv1.BackfillSinkRequest{Name: args[0]}
-			from, err := moment("--since", since, time.Now())
+			from, err := parseTime("--since", since, time.Now())
 			if err != nil {
 				return err
 			}
@@ -104,7 +105,8 @@ func (a *app) deploysResend() *cobra.Command {
 		Use:   "resend SINK FACT",
 		Short: "Deliver one fact to one sink again",
 		Args:  exactly("SINK", "FACT"),
-		Long: "Deliver a fact to a sink again, whatever its filter and position. `lockstep deploys get` shows the ids of facts.\n" +
+		Long: "Deliver a fact to a sink again, whatever its filter and position. " +
+			"`lockstep deploys get` shows the ids of facts.\n" +
 			"Only administrators may run this.",
 		Example: "  lockstep deploys resend chat 8a1f0c…",
 		RunE: func(c *cobra.Command, args []string) error {

@@ -35,10 +35,8 @@ complete, or when the next rollout of its workload was a rollback.`,
 			if err != nil {
 				return err
 			}
-			response, err := api.Rollouts.GetStats(
-				c.Context(),
-				connect.NewRequest(&deploysv1.GetStatsRequest{Filter: wanted, Workloads: workloads}),
-			)
+			response, err := api.Rollouts.GetStats(c.Context(),
+				connect.NewRequest(&deploysv1.GetStatsRequest{Filter: wanted, Workloads: workloads}))
 			if err != nil {
 				return err
 			}
@@ -72,15 +70,11 @@ func statsTable(s *deploysv1.GetStatsResponse) table {
 			strconv.FormatInt(s.GetRollouts(), 10),
 			strconv.FormatInt(s.GetCompleted(), 10),
 			strconv.FormatInt(s.GetRunning(), 10),
-			took(s.GetDurationP50()),
-			took(s.GetDurationP95()),
+			formatDuration(s.GetDurationP50()),
+			formatDuration(s.GetDurationP95()),
 			strconv.FormatFloat(s.GetDeploysPerDay(), 'f', 2, 64),
-			share(
-				s.GetChangeFailureRate(),
-				s.GetFailedChanges(),
-				s.GetChanges(),
-			),
-			share(s.GetRollbackRate(), s.GetRolledBack(), s.GetRollouts()),
+			formatShare(s.GetChangeFailureRate(), s.GetFailedChanges(), s.GetChanges()),
+			formatShare(s.GetRollbackRate(), s.GetRolledBack(), s.GetRollouts()),
 		})
 	}
 	if s.GetTotal().GetRollouts() == 0 {
@@ -93,14 +87,14 @@ func statsTable(s *deploysv1.GetStatsResponse) table {
 	return t
 }
 
-func took(d *durationpb.Duration) string {
+func formatDuration(d *durationpb.Duration) string {
 	if d == nil {
 		return "-"
 	}
 	return board.Span(d.AsDuration())
 }
 
-func share(rate float64, of, all int64) string {
+func formatShare(rate float64, of, all int64) string {
 	if all == 0 {
 		return "-"
 	}

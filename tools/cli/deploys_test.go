@@ -18,13 +18,8 @@ func TestRolloutCommands(t *testing.T) {
 	t.Parallel()
 	b := newDeploysFixture(t)
 	web, db := b.watcher.Deployment("web", nil), b.watcher.Deployment("db", nil)
-	b.play(
-		func() error { return b.watcher.List("r1", web, db) },
-		func() error { return web.Roll("2") },
-		web.Step,
-		web.Finish,
-		func() error { return db.Roll("9") },
-	)
+	b.publish(func() error { return b.watcher.List("r1", web, db) }, func() error { return web.Roll("2") }, web.Step,
+		web.Finish, func() error { return db.Roll("9") })
 
 	out, _ := b.runs("deploys", "list")
 	require.Regexp(t, `shop/deployment/db +2 +updated +running .* 1/3 +db:1 → 9`, out)
@@ -47,8 +42,8 @@ func TestRolloutCommands(t *testing.T) {
 	require.Regexp(t, `started[^\n]*\n[^\n]*progressed[^\n]*\n[^\n]*completed`, out)
 	byID, _ := b.runs("deploys", "get", list.Rollouts[0].ID)
 	require.Equal(t, out, byID)
-	code, _, says := b.run("deploys", "get", "shop/none")
-	require.Equal(t, 5, code, says)
+	code, _, stderr := b.run("deploys", "get", "shop/none")
+	require.Equal(t, 5, code, stderr)
 
 	out, _ = b.runs("deploys", "stats", "--since", "24h")
 	require.Regexp(t, `all +2 +1 +1 `, out)
@@ -59,13 +54,13 @@ func TestSinkCommands(t *testing.T) {
 	t.Parallel()
 	b := newDeploysFixture(t)
 	web := b.watcher.Deployment("web", nil)
-	b.play(func() error { return b.watcher.List("r1", web) }, func() error { return web.Roll("2") })
+	b.publish(func() error { return b.watcher.List("r1", web) }, func() error { return web.Roll("2") })
 	out, _ := b.runs("deploys", "sinks")
 	require.Regexp(t, `chat +slack +7 +2 +1 +429 Too Many Requests \(for 5m\)`, out)
 	b.runs("deploys", "backfill", "chat")
-	require.Equal(t, []string{"backfill"}, b.sinks.asked)
-	code, _, says := b.run("deploys", "backfill", "none")
-	require.Equal(t, 5, code, says)
+	require.Equal(t, []string{"backfill"}, b.sinks.calls)
+	code, _, stderr := b.run("deploys", "backfill", "none")
+	require.Equal(t, 5, code, stderr)
 	out, _ = b.runs("deploys", "get", "shop/web", "-o", "json")
 	var one struct {
 		Facts []struct {
@@ -75,25 +70,25 @@ func TestSinkCommands(t *testing.T) {
 	}
 	require.NoError(t, json.Unmarshal([]byte(out), &one))
 	b.runs("deploys", "resend", "chat", one.Facts[0].ID)
-	require.Equal(t, []string{"backfill", "resend"}, b.sinks.asked)
+	require.Equal(t, []string{"backfill", "resend"}, b.sinks.calls)
 	require.Equal(t, "1", one.Facts[0].Sequence)
 	require.EqualValues(t, 1, b.sinks.last)
-	code, _, says = b.run("deploys", "resend", "chat", "none")
-	require.Equal(t, 5, code, says)
+	code, _, stderr = b.run("deploys", "resend", "chat", "none")
+	require.Equal(t, 5, code, stderr)
 }
 
 func TestRebuildDeploys(t *testing.T) {
 	t.Parallel()
 	b := newDeploysFixture(t)
 	web := b.watcher.Deployment("web", nil)
-	b.play(func() error { return b.watcher.List("r1", web) }, func() error { return web.Roll("2") }, web.Finish)
+	b.publish(func() error { return b.watcher.List("r1", web) }, func() error { return web.Roll("2") }, web.Finish)
 	_, note := b.runs("rebuild", "deploys", "--check")
 	require.Contains(t, note, "the tables match the streams")
 	_, err := b.pool.Exec(t.Context(), `update rollouts set reason = 'spoilt'`)
 	require.NoError(t, err)
-	code, out, says := b.run("rebuild", "deploys", "--check")
-	require.Equal(t, 8, code, says)
-	require.Contains(t, says, "repair them with lockstep rebuild deploys")
+	code, out, stderr := b.run("rebuild", "deploys", "--check")
+	require.Equal(t, 8, code, stderr)
+	require.Contains(t, stderr, "repair them with lockstep rebuild deploys")
 	require.Regexp(t, `rollouts +1 +1`, out)
 	_, note = b.runs("rebuild", "deploys")
 	require.Contains(t, note, "repaired 1 rows")
@@ -103,18 +98,10 @@ func TestRebuildDeploys(t *testing.T) {
 func TestReplayComparesWithPublishedFacts(t *testing.T) {
 	t.Parallel()
 	b := newDeploysFixture(t)
-	web := b.watcher.Deployment(
-		"web",
-		map[string]string{"lockstep.dev/deploy-group": "pr-1", "lockstep.dev/deploy-group-size": "1"},
-	)
-	b.play(
-		func() error { return b.watcher.List("r1", web) },
-		func() error { return web.Roll("2") },
-		web.Step,
-		func() error { return web.Roll("3") },
-		web.Finish,
-		b.watcher.Tick,
-	)
+	web := b.watcher.Deployment("web",
+		map[string]string{"lockstep.dev/deploy-group": "pr-1", "lockstep.dev/deploy-group-size": "1"})
+	b.publish(func() error { return b.watcher.List("r1", web) }, func() error { return web.Roll("2") }, web.Step,
+		func() error { return web.Roll("3") }, web.Finish, b.watcher.Tick)
 	stream, err := b.js.Stream(t.Context(), topology.StreamDeploys)
 	require.NoError(t, err)
 	out, note := b.runs("replay", "--through", "deploys")
@@ -122,11 +109,11 @@ func TestReplayComparesWithPublishedFacts(t *testing.T) {
 	require.Len(t, strings.Split(strings.TrimSpace(out), "\n"), int(stream.CachedInfo().State.LastSeq))
 	require.Regexp(t, `shop/deployment/web  completed revision=3 change=updated pods=3/3 available=3`, out)
 
-	b.publishInvented(stream)
+	b.publishForgedFact(stream)
 	out, note = b.runs("replay", "--through", "deploys")
 	require.Contains(t, note, "1 published but not detected")
 	require.Regexp(t, `(?m)^- .*  stalled revision=2`, out)
-	// A stretch from the progress of the first rollout on: what it has begun with is known.
+	// A range that starts within the first rollout: the state before it is known.
 	out, note = b.runs("replay", "--through", "deploys", "--from-seq", "7", "-o", "json")
 	require.Contains(t, note, " 0 different, 0 not published, 0 published but not detected")
 	require.NotContains(t, out, `"fact":"environment_started"`)
@@ -137,26 +124,20 @@ func TestWatchPrintsOneLinePerFact(t *testing.T) {
 	t.Parallel()
 	b := newDeploysFixture(t)
 	web := b.watcher.Deployment("web", nil)
-	b.play(func() error { return b.watcher.List("r1", web) }, func() error { return web.Roll("2") })
-	out, stop := b.begin("deploys", "watch")
-	says := func(text string) {
+	b.publish(func() error { return b.watcher.List("r1", web) }, func() error { return web.Roll("2") })
+	out, stop := b.start("deploys", "watch")
+	awaitOutput := func(text string) {
 		t.Helper()
-		require.Eventually(
-			t,
-			func() bool { return strings.Contains(out.String(), text) },
-			soon,
-			10*time.Millisecond,
-			"%s",
-			text,
-		)
+		isPrinted := func() bool { return strings.Contains(out.String(), text) }
+		require.Eventually(t, isPrinted, processTimeout, 10*time.Millisecond, "%s", text)
 	}
-	says("shop/deployment/web  r2  started, updated, web:1 → 2\n")
-	b.play(web.Step)
-	says("2 new, 1 old, 2 available of 3\n")
-	// The watch breaks off and begins again; what ended meanwhile is told, and nothing twice.
+	awaitOutput("shop/deployment/web  r2  started, updated, web:1 → 2\n")
+	b.publish(web.Step)
+	awaitOutput("2 new, 1 old, 2 available of 3\n")
+	// The watch reconnects. Rollouts that ended meanwhile are printed, each once.
 	b.api.CloseClientConnections()
-	b.play(web.Finish)
-	says("completed after 5.5s\n")
+	b.publish(web.Finish)
+	awaitOutput("completed after 5.5s\n")
 	require.Zero(t, stop())
 	for _, once := range []string{"started", "completed"} {
 		require.Equal(t, 1, strings.Count(out.String(), once), out.String())
@@ -167,9 +148,10 @@ func TestWatchAsJSON(t *testing.T) {
 	t.Parallel()
 	b := newDeploysFixture(t)
 	web := b.watcher.Deployment("web", nil)
-	b.play(func() error { return b.watcher.List("r1", web) }, func() error { return web.Roll("2") }, web.Finish)
-	out, stop := b.begin("deploys", "watch", "--ended", "5", "-o", "json")
-	require.Eventually(t, func() bool { return strings.HasSuffix(out.String(), "\n") }, soon, 10*time.Millisecond)
+	b.publish(func() error { return b.watcher.List("r1", web) }, func() error { return web.Roll("2") }, web.Finish)
+	out, stop := b.start("deploys", "watch", "--ended", "5", "-o", "json")
+	isLineComplete := func() bool { return strings.HasSuffix(out.String(), "\n") }
+	require.Eventually(t, isLineComplete, processTimeout, 10*time.Millisecond)
 	require.Zero(t, stop())
 	var message struct {
 		Rollout struct {
@@ -209,7 +191,10 @@ func TestScreenRedraws(t *testing.T) {
 
 func TestWorkloadOf(t *testing.T) {
 	t.Parallel()
-	for text, want := range map[string]string{"shop/web": "shop/deployment/web", "shop/StatefulSet/db": "shop/statefulset/db"} {
+	for text, want := range map[string]string{
+		"shop/web":            "shop/deployment/web",
+		"shop/StatefulSet/db": "shop/statefulset/db",
+	} {
 		w, err := workloadOf(text)
 		require.NoError(t, err)
 		require.Equal(t, want, w.GetNamespace()+"/"+w.GetKind()+"/"+w.GetName())

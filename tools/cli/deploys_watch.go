@@ -25,8 +25,8 @@ const (
 	redraw = 250 * time.Millisecond
 	// watchAgain is the pause before a failed watch starts again.
 	watchAgain = time.Second
-	// missed is the number of ended rollouts that a restarted watch requests.
-	missed = 500
+	// endedAfterRestart is the number of ended rollouts that a restarted watch requests.
+	endedAfterRestart = 500
 )
 
 func (a *app) deploysWatch() *cobra.Command {
@@ -60,12 +60,7 @@ above. With --plain, or without a terminal, print one line per fact; with -o jso
 				defer screen.close()
 				show = screen
 			}
-			return a.watchRollouts(
-				c.Context(),
-				api,
-				&deploysv1.WatchRolloutsRequest{Filter: wanted, Ended: ended},
-				show,
-			)
+			return a.watchRollouts(c.Context(), api, &deploysv1.WatchRolloutsRequest{Filter: wanted, Ended: ended}, show)
 		},
 	}
 	filter.flags(c, false)
@@ -86,7 +81,7 @@ func pageOf(file *os.File) board.Page {
 // rolloutView shows the messages of a watch.
 type rolloutView interface {
 	// take handles a message. before is the last one about the same rollout, nil for none.
-	take(before *deploysv1.Rollout, seen *deploysv1.WatchRolloutsResponse) error
+	take(before *deploysv1.Rollout, message *deploysv1.WatchRolloutsResponse) error
 	// draw is called at an interval with the running rollouts.
 	draw(running []*deploysv1.Rollout, now time.Time) error
 }
@@ -94,10 +89,7 @@ type rolloutView interface {
 // watchRollouts shows rollouts until ctx is done. It restarts a watch that the server ends, and
 // then shows the rollouts that ended meanwhile, too.
 func (a *app) watchRollouts(
-	ctx context.Context,
-	api *client.Deploys,
-	request *deploysv1.WatchRolloutsRequest,
-	show rolloutView,
+	ctx context.Context, api *client.Deploys, request *deploysv1.WatchRolloutsRequest, show rolloutView,
 ) error {
 	w := &rolloutWatch{show: show, began: time.Now()}
 	for first := true; ; first = false {
@@ -115,7 +107,7 @@ func (a *app) watchRollouts(
 			return nil
 		case <-time.After(watchAgain):
 		}
-		request = &deploysv1.WatchRolloutsRequest{Filter: request.GetFilter(), Ended: missed}
+		request = &deploysv1.WatchRolloutsRequest{Filter: request.GetFilter(), Ended: endedAfterRestart}
 		w.restarted = true
 	}
 }
@@ -130,8 +122,7 @@ type rolloutWatch struct {
 	show  rolloutView
 	board board.Board
 	began time.Time
-	// connected: the server has answered. restarted: the watch started again. failed: the view has
-	// failed.
+	// connected: the server has responded. restarted: the watch started again. failed: the view has failed.
 	connected, restarted bool
 	failed               error
 }
@@ -161,16 +152,16 @@ func (w *rolloutWatch) follow(ctx context.Context, api *client.Deploys, request 
 		for range messages {
 		}
 	}()
-	again := time.NewTicker(redraw)
-	defer again.Stop()
+	ticker := time.NewTicker(redraw)
+	defer ticker.Stop()
 	for {
 		select {
-		case seen, open := <-messages:
+		case message, open := <-messages:
 			if !open {
 				return <-ended
 			}
-			w.failed = w.take(seen)
-		case now := <-again.C:
+			w.failed = w.take(message)
+		case now := <-ticker.C:
 			w.failed = w.show.draw(w.board.Running(), now)
 		}
 		if w.failed != nil {
@@ -179,8 +170,8 @@ func (w *rolloutWatch) follow(ctx context.Context, api *client.Deploys, request 
 	}
 }
 
-func (w *rolloutWatch) take(seen *deploysv1.WatchRolloutsResponse) error {
-	r := seen.GetRollout()
+func (w *rolloutWatch) take(message *deploysv1.WatchRolloutsResponse) error {
+	r := message.GetRollout()
 	if w.restarted && !board.Running(r) && !w.board.Knows(r.GetId()) && r.GetStartedAt().AsTime().Before(w.began) {
 		return nil // ended before the watch
 	}
@@ -188,14 +179,14 @@ func (w *rolloutWatch) take(seen *deploysv1.WatchRolloutsResponse) error {
 	if !changed {
 		return nil
 	}
-	return w.show.take(before, seen)
+	return w.show.take(before, message)
 }
 
 // messageLines prints one message per line.
 type messageLines struct{ *app }
 
-func (m messageLines) take(_ *deploysv1.Rollout, seen *deploysv1.WatchRolloutsResponse) error {
-	raw, err := protojson.MarshalOptions{UseProtoNames: true, EmitUnpopulated: true}.Marshal(seen)
+func (m messageLines) take(_ *deploysv1.Rollout, message *deploysv1.WatchRolloutsResponse) error {
+	raw, err := protojson.MarshalOptions{UseProtoNames: true, EmitUnpopulated: true}.Marshal(message)
 	if err != nil {
 		return fmt.Errorf("print: %w", err)
 	}
@@ -207,20 +198,15 @@ func (messageLines) draw([]*deploysv1.Rollout, time.Time) error { return nil }
 // factLines prints one fact per line.
 type factLines struct{ *app }
 
-func (f *factLines) take(before *deploysv1.Rollout, seen *deploysv1.WatchRolloutsResponse) error {
-	r := seen.GetRollout()
+func (f *factLines) take(before *deploysv1.Rollout, message *deploysv1.WatchRolloutsResponse) error {
+	r := message.GetRollout()
 	at := r.GetUpdatedAt()
 	if at == nil {
 		at = r.GetStartedAt()
 	}
 	for _, fact := range board.Changes(before, r) {
-		line := fmt.Sprintf(
-			"%s  %s  r%d  %s\n",
-			at.AsTime().Local().Format("15:04:05.000"),
-			board.Name(r),
-			r.GetRevision(),
-			fact,
-		)
+		line := fmt.Sprintf("%s  %s  r%d  %s\n", at.AsTime().Local().Format("15:04:05.000"), board.Name(r), r.GetRevision(),
+			fact)
 		if err := f.write(line); err != nil {
 			return err
 		}
@@ -248,8 +234,8 @@ const (
 
 func newScreen(out io.Writer, page func() board.Page) *screen { return &screen{out: out, page: page} }
 
-func (s *screen) take(before *deploysv1.Rollout, seen *deploysv1.WatchRolloutsResponse) error {
-	if r := seen.GetRollout(); !board.Running(r) && (before == nil || board.Running(before)) {
+func (s *screen) take(before *deploysv1.Rollout, message *deploysv1.WatchRolloutsResponse) error {
+	if r := message.GetRollout(); !board.Running(r) && (before == nil || board.Running(before)) {
 		s.above = append(s.above, board.Ended(r, s.page()))
 	}
 	return nil

@@ -32,5 +32,5 @@ func TestUnreadableDevfileIsInvalidArgument(t *testing.T) {
 	endless := strings.NewReader(strings.Repeat("x", 1<<20))
 	_, err = devfile("-", endless)
 	require.True(t, fault.Is(err, errcode.PayloadTooLarge), err)
-	require.Greater(t, endless.Len(), 900<<10, "what is too long is not read to its end")
+	require.Greater(t, endless.Len(), 900<<10, "reading stops at the limit")
 }

@@ -57,13 +57,8 @@ func (a *app) nats(ctx context.Context) (*natsconn.Conn, error) {
 	if err := conn.FlushWithContext(wait); err != nil {
 		why := conn.Check(ctx)
 		disconnect(conn)
-		return nil, fault.Wrap(
-			err,
-			errcode.Unavailable,
-			"cannot reach NATS at %s: %v",
-			a.client.NATSURL,
-			errors.Join(why, err),
-		)
+		return nil, fault.Wrap(err, errcode.Unavailable, "cannot reach NATS at %s: %v", a.client.NATSURL,
+			errors.Join(why, err))
 	}
 	return conn, nil
 }
@@ -101,10 +96,7 @@ func (f *eventFilter) wants(subject string, e event.Event) bool {
 	}
 	short := shortType(e.Type())
 	for _, pattern := range f.types {
-		if ok, err := path.Match(
-			pattern,
-			short,
-		); ok && err == nil || strings.HasSuffix(short, "."+pattern) ||
+		if ok, err := path.Match(pattern, short); ok && err == nil || strings.HasSuffix(short, "."+pattern) ||
 			e.Type() == pattern {
 			return true
 		}
@@ -219,26 +211,8 @@ func summary(cloudEvent []byte) string {
 		}
 	}
 	field(object, "namespace", "name", "verb", "resource_version")
-	field(
-		e.Data,
-		"name",
-		"from",
-		"to",
-		"target",
-		"phase",
-		"spec_replicas",
-		"available_replicas",
-		"desired_state",
-		"desired_revision",
-		"cause",
-		"policy",
-		"expires_at",
-		"count",
-		"attempt",
-		"reason",
-		"message",
-		"unexpected",
-	)
+	field(e.Data, "name", "from", "to", "target", "phase", "spec_replicas", "available_replicas", "desired_state",
+		"desired_revision", "cause", "policy", "expires_at", "count", "attempt", "reason", "message", "unexpected")
 	if len(parts) == 0 {
 		return e.Subject
 	}
@@ -259,8 +233,9 @@ one structured CloudEvent in JSON per line. The replay ends at the last message 
 time is RFC 3339, or a duration before now such as 2h.
 
 With --through deploys, detect rollouts in the observations of watchers and compare the facts with the published ones:
-+ was not published, - was published but is not detected, ~ was published with other fields. The replay reads observations
-before the range, too, and asks the deploys service for the projects of clusters. It publishes and stores nothing.`,
++ was not published, - was published but is not detected, ~ was published with other fields.
+The replay reads observations before the range, too, and asks the deploys service for the projects of
+clusters. It publishes and stores nothing.`,
 		Example: `  lockstep replay 'workspace.>' --from 2h
   lockstep replay 'observed.7.>' --from-seq 100 --to-seq 200 --positions
   lockstep replay 'applied.>' --pace original
@@ -270,10 +245,10 @@ before the range, too, and asks the deploys service for the projects of clusters
 			if opts.Subject, err = replaySubject(c, args, through); err != nil {
 				return err
 			}
-			if opts.FromTime, err = moment("--from", from, time.Now()); err != nil {
+			if opts.FromTime, err = parseTime("--from", from, time.Now()); err != nil {
 				return err
 			}
-			if opts.ToTime, err = moment("--to", to, time.Now()); err != nil {
+			if opts.ToTime, err = parseTime("--to", to, time.Now()); err != nil {
 				return err
 			}
 			switch pace {
@@ -299,14 +274,10 @@ before the range, too, and asks the deploys service for the projects of clusters
 	f.StringVar(&through, "through", "", "deploys: detect rollouts and compare the facts with the published ones")
 	f.StringVar(&label, "group-label", "", "with --through: environments.label of the deploys service")
 	f.DurationVar(&settle, "settle", 0, "with --through: environments.settle of the deploys service")
-	_ = c.RegisterFlagCompletionFunc(
-		"through",
-		cobra.FixedCompletions([]string{throughDeploys}, cobra.ShellCompDirectiveNoFileComp),
-	)
-	_ = c.RegisterFlagCompletionFunc(
-		"pace",
-		cobra.FixedCompletions([]string{"full", "original"}, cobra.ShellCompDirectiveNoFileComp),
-	)
+	_ = c.RegisterFlagCompletionFunc("through",
+		cobra.FixedCompletions([]string{throughDeploys}, cobra.ShellCompDirectiveNoFileComp))
+	_ = c.RegisterFlagCompletionFunc("pace",
+		cobra.FixedCompletions([]string{"full", "original"}, cobra.ShellCompDirectiveNoFileComp))
 	return c
 }
 
@@ -343,8 +314,8 @@ func (a *app) printHistory(ctx context.Context, opts replay.Options, positions b
 	)
 }
 
-// moment parses a time, or a duration before now. An empty value is the zero time.
-func moment(flag, value string, now time.Time) (time.Time, error) {
+// parseTime parses a time, or a duration before now. An empty value is the zero time.
+func parseTime(flag, value string, now time.Time) (time.Time, error) {
 	if value == "" {
 		return time.Time{}, nil
 	}
@@ -353,12 +324,8 @@ func moment(flag, value string, now time.Time) (time.Time, error) {
 	}
 	t, err := time.Parse(time.RFC3339, value)
 	if err != nil {
-		return time.Time{}, fault.New(
-			errcode.InvalidArgument,
-			"%s %q must be a time such as 2026-01-02T15:04:05Z or a duration such as 2h",
-			flag,
-			value,
-		)
+		return time.Time{}, fault.New(errcode.InvalidArgument,
+			"%s %q must be a time such as 2026-01-02T15:04:05Z or a duration such as 2h", flag, value)
 	}
 	return t, nil
 }

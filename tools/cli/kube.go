@@ -85,15 +85,10 @@ The context has no credential: kubectl runs lockstep kube-credential with the cu
 // file.
 func (a *app) writeContext(agent int64, name, file string) (written string, err error) {
 	cluster := kubeconfig.NewCluster()
-	cluster.Server = strings.TrimSuffix(
-		a.client.RelayServer,
-		"/",
-	) + "/agents/" + strconv.FormatInt(
-		agent,
-		10,
-	) + "/kubernetes"
+	path := "/agents/" + strconv.FormatInt(agent, 10) + "/kubernetes"
+	cluster.Server = strings.TrimSuffix(a.client.RelayServer, "/") + path
 	if a.client.RelayCAFile != "" {
-		if cluster.CertificateAuthorityData, err = client.ReadAuthorities(a.client.RelayCAFile); err != nil {
+		if cluster.CertificateAuthorityData, err = client.ReadCACertificates(a.client.RelayCAFile); err != nil {
 			return "", err
 		}
 	}

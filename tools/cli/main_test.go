@@ -11,5 +11,5 @@ func TestMain(m *testing.M) {
 	pgtest.Main(m)
 }
 
-// closeIdle lets connections of the commands' client go, which it would keep for the next call.
+// closeIdle closes idle connections of http.DefaultClient.
 func closeIdle() { http.DefaultClient.CloseIdleConnections() }

@@ -44,18 +44,10 @@ key file to its service only.`,
 	f.StringVar(&opts.ListenHost, "listen-host", "127.0.0.1", "address on which the server listens")
 	f.IntVar(&opts.ListenPort, "listen-port", 4222, "port for clients")
 	f.IntVar(&opts.MonitorPort, "monitor-port", 0, "port for health and metrics of the server; 0 for none")
-	f.StringVar(
-		&opts.StoreDir,
-		"store-dir",
-		"jetstream",
-		"folder of the streams; a relative path is relative to the working directory of the server",
-	)
-	f.DurationVar(
-		&opts.SyncInterval,
-		"sync-interval",
-		10*time.Second,
-		"time of acknowledged writes that a power failure of a single server may lose",
-	)
+	f.StringVar(&opts.StoreDir, "store-dir", "jetstream",
+		"folder of the streams; a relative path is relative to the working directory of the server")
+	f.DurationVar(&opts.SyncInterval, "sync-interval", 10*time.Second,
+		"time of acknowledged writes that a power failure of a single server may lose")
 	f.StringVar(&opts.TLS.CertFile, "tls-cert-file", "", "PEM file with the certificate, as a path of the server")
 	f.StringVar(&opts.TLS.KeyFile, "tls-key-file", "", "PEM file with the key, as a path of the server")
 	return c

@@ -17,7 +17,7 @@ func (a *app) workspaceOrphans() *cobra.Command {
 	var agent int64
 	c := &cobra.Command{
 		Use:   "orphans",
-		Short: "List orphans: Deployments of workspaces that the database does not have",
+		Short: "List orphans: Deployments of unknown workspaces",
 		Args:  exactly(),
 		Long: `List Deployments with the label of an agent and of a workspace that the database does not have, for
 example after its loss. They stay unchanged until lockstep ws adopt or lockstep ws delete-orphan.`,
@@ -28,10 +28,8 @@ example after its loss. They stay unchanged until lockstep ws adopt or lockstep 
 			}
 			all := &statev1.ListOrphansResponse{}
 			for token := ""; ; {
-				response, err := api.Workspaces.ListOrphans(
-					c.Context(),
-					connect.NewRequest(&statev1.ListOrphansRequest{AgentId: agent, PageToken: token}),
-				)
+				response, err := api.Workspaces.ListOrphans(c.Context(),
+					connect.NewRequest(&statev1.ListOrphansRequest{AgentId: agent, PageToken: token}))
 				if err != nil {
 					return err
 				}
@@ -103,18 +101,12 @@ and the error if there is one.`,
 				return err
 			}
 			if !yes {
-				if err := a.confirm(
-					c,
-					"This deletes "+args[0]+" and its volume permanently.",
-					orphan.GetName(),
-				); err != nil {
+				if err := a.confirm(c, "This deletes "+args[0]+" and its volume permanently.", orphan.GetName()); err != nil {
 					return err
 				}
 			}
-			response, err := api.Workspaces.DeleteOrphan(
-				c.Context(),
-				connect.NewRequest(&statev1.DeleteOrphanRequest{Orphan: orphan}),
-			)
+			response, err := api.Workspaces.DeleteOrphan(c.Context(),
+				connect.NewRequest(&statev1.DeleteOrphanRequest{Orphan: orphan}))
 			if err != nil {
 				return err
 			}
@@ -141,13 +133,9 @@ func (a *app) confirm(c *cobra.Command, what, word string) error {
 func orphanReference(text string) (*statev1.OrphanReference, error) {
 	parts := strings.Split(text, "/")
 	if len(parts) != 3 || parts[1] == "" || parts[2] == "" {
-		return nil, fault.New(
-			errcode.InvalidArgument,
-			"%q must be AGENT/NAMESPACE/NAME from `lockstep ws orphans`",
-			text,
-		)
+		return nil, fault.New(errcode.InvalidArgument, "%q must be AGENT/NAMESPACE/NAME from `lockstep ws orphans`", text)
 	}
-	agent, err := number("AGENT", parts[0])
+	agent, err := parseID("AGENT", parts[0])
 	if err != nil {
 		return nil, err
 	}
@@ -163,10 +151,7 @@ func orphanTable(orphans ...*statev1.Orphan) table {
 		}
 		ref := o.GetReference()
 		t.rows = append(t.rows, []string{
-			strconv.FormatInt(
-				ref.GetAgentId(),
-				10,
-			) + "/" + ref.GetNamespace() + "/" + ref.GetName(),
+			strconv.FormatInt(ref.GetAgentId(), 10) + "/" + ref.GetNamespace() + "/" + ref.GetName(),
 			o.GetImage(),
 			o.GetWorkspaceId(),
 			age(o.GetSeenAt()),

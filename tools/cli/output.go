@@ -107,8 +107,8 @@ func age(t *timestamppb.Timestamp) string {
 	}
 }
 
-// words turns an enum value such as ACTUAL_STATE_CREATION_REQUESTED into CreationRequested.
-func words(value, prefix string) string {
+// enumName turns an enum value such as ACTUAL_STATE_CREATION_REQUESTED into CreationRequested.
+func enumName(value, prefix string) string {
 	var b strings.Builder
 	for part := range strings.SplitSeq(strings.TrimPrefix(value, prefix), "_") {
 		if part != "" {

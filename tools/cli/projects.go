@@ -9,12 +9,8 @@ import (
 )
 
 func (a *app) projects() *cobra.Command {
-	return group(
-		"project",
-		"Create and list projects, which have workspaces and agents",
-		a.projectCreate(),
-		a.projectList(),
-	)
+	return group("project", "Create and list projects, which have workspaces and agents",
+		a.projectCreate(), a.projectList())
 }
 
 func (a *app) projectCreate() *cobra.Command {

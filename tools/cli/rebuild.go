@@ -97,10 +97,8 @@ func (a *app) showRebuild(outcome rebuilt) error {
 	different := int64(0)
 	for _, one := range outcome.tables {
 		different += one.GetDifferent()
-		t.rows = append(
-			t.rows,
-			[]string{one.GetName(), strconv.FormatInt(one.GetRows(), 10), strconv.FormatInt(one.GetDifferent(), 10)},
-		)
+		t.rows = append(t.rows,
+			[]string{one.GetName(), strconv.FormatInt(one.GetRows(), 10), strconv.FormatInt(one.GetDifferent(), 10)})
 	}
 	if err := a.print(outcome.message, t); err != nil {
 		return err
@@ -118,12 +116,8 @@ func (a *app) showRebuild(outcome rebuilt) error {
 	case outcome.replaced:
 		return a.note("repaired %d rows", different)
 	default:
-		return fault.New(
-			errcode.FailedPrecondition,
-			"%d rows differ from the streams: repair them with %s",
-			different,
-			outcome.command,
-		)
+		return fault.New(errcode.FailedPrecondition, "%d rows differ from the streams: repair them with %s", different,
+			outcome.command)
 	}
 }
 

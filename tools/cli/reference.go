@@ -17,7 +17,8 @@ func Reference() string {
 	root.InitDefaultCompletionCmd()
 	var b strings.Builder
 	b.WriteString(
-		"# Commands\n\nGenerated from `lockstep --help` by `go test ./tools/cli -run TestCommandReference -update`. Do not edit.\n",
+		"# Commands\n\nGenerated from `lockstep --help` by `go test ./tools/cli -run TestCommandReference -update`. " +
+			"Do not edit.\n",
 	)
 	writeReference(&b, root)
 	return b.String()

@@ -25,7 +25,8 @@ func (a *app) relay() (*client.Relay, *client.API, error) {
 	if a.client.RelayServer == "" {
 		return nil, nil, fault.New(
 			errcode.InvalidArgument,
-			"no relay is configured: start one with `lockstep up`, or set --relay-server, LOCKSTEP_RELAY_SERVER or relay_server in %s",
+			"no relay is configured: start one with `lockstep up`, or set --relay-server, LOCKSTEP_RELAY_SERVER or "+
+				"relay_server in %s",
 			a.clientFile,
 		)
 	}
@@ -72,19 +73,13 @@ and relay. Requests to an agent without a connection wait for it.`,
 }
 
 func connectionsOf(
-	ctx context.Context,
-	relay *client.Relay,
-	api *client.API,
-	agent string,
+	ctx context.Context, relay *client.Relay, api *client.API, agent string,
 ) ([]*relayv1.ConnectedAgent, error) {
 	id, err := agentID(ctx, api, agent)
 	if err != nil {
 		return nil, err
 	}
-	response, err := relay.ConnectedAgentsById(
-		ctx,
-		connect.NewRequest(&relayv1.ConnectedAgentsByIdRequest{AgentId: id}),
-	)
+	response, err := relay.ConnectedAgentsById(ctx, connect.NewRequest(&relayv1.ConnectedAgentsByIdRequest{AgentId: id}))
 	if err != nil {
 		return nil, err
 	}
@@ -94,10 +89,7 @@ func connectionsOf(
 // connectionsOfProjects returns the connections of a project; 0 means all projects with agents of
 // the caller.
 func connectionsOfProjects(
-	ctx context.Context,
-	relay *client.Relay,
-	api *client.API,
-	project int64,
+	ctx context.Context, relay *client.Relay, api *client.API, project int64,
 ) ([]*relayv1.ConnectedAgent, error) {
 	projects := []int64{project}
 	if project == 0 {
@@ -114,10 +106,8 @@ func connectionsOfProjects(
 	}
 	var all []*relayv1.ConnectedAgent
 	for _, id := range projects {
-		response, err := relay.ConnectedAgentsForProject(
-			ctx,
-			connect.NewRequest(&relayv1.ConnectedAgentsForProjectRequest{ProjectId: id}),
-		)
+		response, err := relay.ConnectedAgentsForProject(ctx,
+			connect.NewRequest(&relayv1.ConnectedAgentsForProjectRequest{ProjectId: id}))
 		if err != nil {
 			return nil, err
 		}
@@ -134,10 +124,7 @@ func connectionTable(connections []*relayv1.ConnectedAgent) table {
 			pod = c.GetPodNamespace() + "/" + pod
 		}
 		t.rows = append(t.rows, []string{
-			strconv.FormatInt(
-				c.GetAgentId(),
-				10,
-			),
+			strconv.FormatInt(c.GetAgentId(), 10),
 			strconv.FormatInt(c.GetConnectionId(), 10),
 			pod,
 			c.GetVersion(),

@@ -43,29 +43,28 @@ import (
 
 const (
 	relayCell = topology.Cell("local")
-	// The agent east of project 3, its administrator, and somebody who may only look.
-	eastID, eastProject   = 7, 3
-	relayAdmin, relayEyes = 5, 6
-	// relayStranger is a user who has nothing to do with it.
-	relayStranger = 9
+	// Agent east of project 3, an administrator, a reader, and a user without a role.
+	eastID, eastProject = 7, 3
+	adminID, readerID   = 5, 6
+	outsiderID          = 9
 )
 
-// relayFixture is a real relay and a real relay agent in a system in which state and the cluster are
-// played.
+// relayFixture is a real relay and a real relay agent in a system with a fake state service and a
+// fake cluster.
 type relayFixture struct {
-	t       *testing.T
-	dir     string
-	server  *natsd.Server
-	state   jetstream.JetStream
-	private ed25519.PrivateKey
-	token   string // the agent's
-	said    int
-	keys    stack.RelayKeys
-	relay   map[string]string // its addresses
-	flags   []string
+	t         *testing.T
+	dir       string
+	server    *natsd.Server
+	state     jetstream.JetStream // connection of the state service
+	private   ed25519.PrivateKey
+	token     string // of the agent
+	published int
+	keys      stack.RelayKeys
+	relay     map[string]string // addresses of the relay
+	flags     []string
 }
 
-// newRelayFixture has the relay run. Who wants the agent to be there starts it.
+// newRelayFixture starts a relay. Call startAgent to connect the agent.
 func newRelayFixture(t *testing.T, targets ...events.RelayTarget) *relayFixture {
 	t.Helper()
 	b := &relayFixture{t: t, dir: t.TempDir(), token: natsauth.NewToken(natsauth.TokenAgent)}
@@ -74,16 +73,8 @@ func newRelayFixture(t *testing.T, targets ...events.RelayTarget) *relayFixture 
 	b.server = natstest.Start(t, natsd.Options{ConfigFile: report.ConfigFile, StoreDir: filepath.Join(b.dir, "store")})
 	key, err := natsgo.NkeyOptionFromSeed(natsauth.SeedFile(b.dir, natsauth.PrincipalState))
 	require.NoError(t, err)
-	b.state = natstest.JetStream(
-		t,
-		b.server,
-		key,
-		natsgo.CustomInboxPrefix(natsauth.InboxPrefix(natsauth.PrincipalState)),
-	)
-	require.NoError(
-		t,
-		topology.Ensure(natstest.Context(t), b.state, relayCell, topology.Options{StorageBytes: 1 << 30}),
-	)
+	b.state = natstest.JetStream(t, b.server, key, natsgo.CustomInboxPrefix(natsauth.InboxPrefix(natsauth.PrincipalState)))
+	require.NoError(t, topology.Ensure(natstest.Context(t), b.state, relayCell, topology.Options{StorageBytes: 1 << 30}))
 	b.publishDirectory()
 	b.publish(relayCell.ControlConfig(eastID), events.TypeAgentConfig, events.AgentConfig{
 		ConfigRevision: 1, FullResyncIntervalMs: 3_600_000, UnschedulablePatienceMs: 1, RelayTargets: targets,
@@ -92,32 +83,29 @@ func newRelayFixture(t *testing.T, targets ...events.RelayTarget) *relayFixture 
 	require.NoError(t, err)
 	b.startRelay()
 	mux := http.NewServeMux()
-	mux.Handle(statev1connect.NewTokenServiceHandler(&playedTokens{fixture: b}))
-	mux.Handle(statev1connect.NewAgentServiceHandler(playedAgents{}))
+	mux.Handle(statev1connect.NewTokenServiceHandler(&fakeStateTokens{fixture: b}))
+	mux.Handle(statev1connect.NewAgentServiceHandler(fakeAgents{}))
 	state := httptest.NewServer(mux)
 	t.Cleanup(func() {
 		closeIdle()
 		state.Close()
 	})
 	b.flags = []string{
-		"--server",
-		state.URL,
-		"--relay-server",
-		"https://" + b.relay["external"],
-		"--relay-ca-file",
-		b.keys.CertFile,
+		"--server", state.URL,
+		"--relay-server", "https://" + b.relay["external"],
+		"--relay-ca-file", b.keys.CertFile,
 	}
 	return b
 }
 
 func (b *relayFixture) publish(subject, kind string, data any) {
 	b.t.Helper()
-	b.said++
+	b.published++
 	e, err := event.New(event.Attributes{
 		Type:    kind,
 		Source:  event.ServiceSource(string(relayCell), "state"),
 		Subject: "s",
-		ID:      strconv.Itoa(b.said),
+		ID:      strconv.Itoa(b.published),
 		Time:    time.Now(),
 	}, data)
 	require.NoError(b.t, err)
@@ -133,50 +121,39 @@ func (b *relayFixture) publishDirectory() {
 	require.NoError(b.t, err)
 	b.private = private
 	now := time.Now().UTC()
-	tell := func(kind, id, of string, data any) { b.publish(relayCell.Directory(kind, id), of, data) }
-	tell("key", "k", events.TypeDirectoryKey, events.DirectoryKey{
+	publish := func(kind, id, eventType string, data any) {
+		b.publish(relayCell.Directory(kind, id), eventType, data)
+	}
+	publish("key", "k", events.TypeDirectoryKey, events.DirectoryKey{
 		KeyID:     "k",
 		Algorithm: events.KeyAlgorithmEdDSA,
 		PublicKey: base64.RawURLEncoding.EncodeToString(public),
 		NotBefore: now.Add(-time.Hour),
 		NotAfter:  now.Add(time.Hour),
 	})
-	tell("organization", "1", events.TypeDirectoryOrganization, events.DirectoryOrganization{OrganizationID: 1})
-	tell("group", "2", events.TypeDirectoryGroup, events.DirectoryGroup{GroupID: 2, OrganizationID: 1})
-	tell(
-		"project",
-		"3",
-		events.TypeDirectoryProject,
-		events.DirectoryProject{ProjectID: eastProject, OrganizationID: 1, GroupID: 2},
-	)
-	for _, id := range []int{relayAdmin, relayEyes, relayStranger} {
-		tell(
-			"user",
-			strconv.Itoa(id),
-			events.TypeDirectoryUser,
-			events.DirectoryUser{UserID: id, Admin: id == relayAdmin, State: events.UserStateActive},
-		)
+	publish("organization", "1", events.TypeDirectoryOrganization, events.DirectoryOrganization{OrganizationID: 1})
+	publish("group", "2", events.TypeDirectoryGroup, events.DirectoryGroup{GroupID: 2, OrganizationID: 1})
+	publish("project", "3", events.TypeDirectoryProject,
+		events.DirectoryProject{ProjectID: eastProject, OrganizationID: 1, GroupID: 2})
+	for _, id := range []int{adminID, readerID, outsiderID} {
+		publish("user", strconv.Itoa(id), events.TypeDirectoryUser,
+			events.DirectoryUser{UserID: id, Admin: id == adminID, State: events.UserStateActive})
 	}
-	tell("membership", "6-project-3", events.TypeDirectoryMembership, events.DirectoryMembership{
-		UserID:  relayEyes,
+	publish("membership", "6-project-3", events.TypeDirectoryMembership, events.DirectoryMembership{
+		UserID:  readerID,
 		Scope:   events.MembershipScopeProject,
 		ScopeID: eastProject,
 		Role:    events.MembershipRoleReader,
 	})
 	hash, err := natsauth.HashToken(natsauth.TokenAgent, b.token)
 	require.NoError(b.t, err)
-	tell(
-		"agent",
-		strconv.Itoa(eastID),
-		events.TypeDirectoryAgent,
-		events.DirectoryAgent{AgentID: eastID, ProjectID: eastProject, TokenHash: hex.EncodeToString(hash[:])},
-	)
+	publish("agent", strconv.Itoa(eastID), events.TypeDirectoryAgent,
+		events.DirectoryAgent{AgentID: eastID, ProjectID: eastProject, TokenHash: hex.EncodeToString(hash[:])})
 }
 
-// begin runs a service until the test ends, and gives its addresses when it is ready.
-func (b *relayFixture) begin(
-	name string,
-	main func(ctx context.Context, ready func(map[string]string)) error,
+// startService runs a service until the test ends. It returns its addresses when it is ready.
+func (b *relayFixture) startService(
+	name string, main func(ctx context.Context, ready func(map[string]string)) error,
 ) map[string]string {
 	b.t.Helper()
 	ready, ended := make(chan map[string]string, 1), make(chan error, 1)
@@ -192,7 +169,7 @@ func (b *relayFixture) begin(
 	case err := <-ended:
 		ended <- err
 		require.FailNow(b.t, name+" has ended", "%v", err)
-	case <-time.After(2 * soon):
+	case <-time.After(2 * processTimeout):
 		require.FailNow(b.t, name+" is not ready")
 	}
 	return nil
@@ -209,15 +186,15 @@ func (b *relayFixture) startRelay() {
 	cfg.NATS.URL = config.URL(b.server.ClientURL())
 	cfg.NATS.NKeySeedFile = config.SecretFile(natsauth.SeedFile(b.dir, natsauth.PrincipalRelay))
 	cfg.Internal.SecretFile = config.SecretFile(b.keys.SecretFile)
-	cfg.Registry.Lease = soon // a busy machine is no relay that is lost
+	cfg.Registry.Lease = processTimeout // a slow machine must not lose the lease
 	require.Empty(b.t, cfg.Validate())
-	b.relay = b.begin("relay", func(ctx context.Context, ready func(map[string]string)) error {
+	b.relay = b.startService("relay", func(ctx context.Context, ready func(map[string]string)) error {
 		cfg.OnReady = ready
 		return relay.Main(ctx, cfg)
 	})
 }
 
-// startAgent has the agent connect, and waits until the relay says so.
+// startAgent starts the agent and waits until the relay lists it.
 func (b *relayFixture) startAgent() {
 	b.t.Helper()
 	curve, err := seal.GenerateKey()
@@ -226,14 +203,12 @@ func (b *relayFixture) startAgent() {
 	require.NoError(b.t, err)
 	file := filepath.Join(b.dir, "agent.json")
 	require.NoError(b.t, natsauth.WriteAgentCredentials(file, natsauth.AgentCredentials{
-		ServerURLs: []string{
-			"nats://127.0.0.1:1",
-		},
-		Cell:      relayCell,
-		AgentID:   eastID,
-		Token:     b.token,
-		CurveSeed: seed.Reveal(),
-		SealerKey: curve.Public(),
+		ServerURLs: []string{"nats://127.0.0.1:1"},
+		Cell:       relayCell,
+		AgentID:    eastID,
+		Token:      b.token,
+		CurveSeed:  seed.Reveal(),
+		SealerKey:  curve.Public(),
 	}))
 	cfg := agent.DefaultConfig()
 	cfg.Ops.Listen, cfg.Telemetry.Out = "127.0.0.1:0", io.Discard
@@ -242,17 +217,17 @@ func (b *relayFixture) startAgent() {
 	cfg.Targets.AllowedAddresses = []string{"127.0.0.1:*"}
 	cfg.Relay.URLs = []string{"ws://" + b.relay["agents"]}
 	require.Empty(b.t, cfg.Validate())
-	b.begin("relay agent", func(ctx context.Context, ready func(map[string]string)) error {
+	b.startService("relay agent", func(ctx context.Context, ready func(map[string]string)) error {
 		cfg.OnReady = ready
 		return agent.Main(ctx, cfg)
 	})
 	require.Eventually(b.t, func() bool {
-		out, _ := b.runs(relayAdmin, "relay", "agents", "east")
+		out, _ := b.runs(adminID, "relay", "agents", "east")
 		return strings.Contains(out, "lockstep/agent-0")
-	}, soon, 10*time.Millisecond)
+	}, processTimeout, 10*time.Millisecond)
 }
 
-// cluster is one with two pods, of whose API server only this is played.
+// cluster starts a fake API server that lists two pods. It returns the path of its kubeconfig.
 func (b *relayFixture) cluster() string {
 	b.t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -268,16 +243,16 @@ func (b *relayFixture) cluster() string {
 		)
 	}))
 	b.t.Cleanup(server.Close)
-	described := kubeconfig.NewConfig()
-	described.Clusters["c"] = &kubeconfig.Cluster{Server: server.URL}
-	described.Contexts["c"] = &kubeconfig.Context{Cluster: "c"}
-	described.CurrentContext = "c"
+	cluster := kubeconfig.NewConfig()
+	cluster.Clusters["c"] = &kubeconfig.Cluster{Server: server.URL}
+	cluster.Contexts["c"] = &kubeconfig.Context{Cluster: "c"}
+	cluster.CurrentContext = "c"
 	file := filepath.Join(b.dir, "kubeconfig")
-	require.NoError(b.t, clientcmd.WriteToFile(*described, file))
+	require.NoError(b.t, clientcmd.WriteToFile(*cluster, file))
 	return file
 }
 
-// as is a user's command line.
+// as returns the command line of a user.
 func (b *relayFixture) as(user int, args ...string) []string {
 	b.t.Helper()
 	file := filepath.Join(b.dir, "token-"+strconv.Itoa(user))
@@ -285,7 +260,7 @@ func (b *relayFixture) as(user int, args ...string) []string {
 	return append(append([]string{"--token-file", file}, b.flags...), args...)
 }
 
-// runs executes a user's command, which succeeds.
+// runs executes a command of a user and requires success.
 func (b *relayFixture) runs(user int, args ...string) (stdout, stderr string) {
 	b.t.Helper()
 	code, stdout, stderr := run(b.t, b.as(user, args...)...)
@@ -293,7 +268,7 @@ func (b *relayFixture) runs(user int, args ...string) (stdout, stderr string) {
 	return stdout, stderr
 }
 
-// fails executes a user's command, which ends with the exit code.
+// fails executes a command of a user, requires the exit code, and returns its standard error.
 func (b *relayFixture) fails(want, user int, args ...string) string {
 	b.t.Helper()
 	code, stdout, stderr := run(b.t, b.as(user, args...)...)
@@ -302,30 +277,27 @@ func (b *relayFixture) fails(want, user int, args ...string) string {
 	return stderr
 }
 
-// playedTokens takes a user's id for the personal access token, and gives real access tokens.
-type playedTokens struct {
+// fakeStateTokens accepts a user id as the personal access token and issues real access tokens.
+type fakeStateTokens struct {
 	statev1connect.UnimplementedTokenServiceHandler
 
 	fixture *relayFixture
 }
 
-func (p *playedTokens) ExchangeToken(
-	_ context.Context,
-	r *connect.Request[statev1.ExchangeTokenRequest],
+func (p *fakeStateTokens) ExchangeToken(
+	_ context.Context, r *connect.Request[statev1.ExchangeTokenRequest],
 ) (*connect.Response[statev1.ExchangeTokenResponse], error) {
 	user, err := strconv.ParseInt(strings.TrimPrefix(r.Header().Get("Authorization"), "Bearer "), 10, 64)
 	if err != nil {
-		return nil, connect.NewError(connect.CodeUnauthenticated, errors.New("nobody"))
+		return nil, connect.NewError(connect.CodeUnauthenticated, errors.New("not a user id"))
 	}
 	now := time.Now()
 	expires := now.Add(access.TokenLifetime)
 	token, err := access.Sign(p.fixture.private, "k", access.Grant{
-		Issuer: access.Issuer(
-			relayCell,
-		),
+		Issuer:    access.Issuer(relayCell),
 		Audience:  r.Msg.GetAudience(),
 		UserID:    user,
-		Admin:     user == relayAdmin,
+		Admin:     user == adminID,
 		IssuedAt:  now,
 		ExpiresAt: expires,
 	})
@@ -337,23 +309,21 @@ func (p *playedTokens) ExchangeToken(
 	), nil
 }
 
-// playedAgents are the agent east, for everybody.
-type playedAgents struct {
+// fakeAgents returns the agent east to every caller.
+type fakeAgents struct {
 	statev1connect.UnimplementedAgentServiceHandler
 }
 
 func east() *statev1.Agent { return &statev1.Agent{Id: eastID, Name: "east", ProjectId: eastProject} }
 
-func (playedAgents) ListAgents(
-	context.Context,
-	*connect.Request[statev1.ListAgentsRequest],
+func (fakeAgents) ListAgents(
+	context.Context, *connect.Request[statev1.ListAgentsRequest],
 ) (*connect.Response[statev1.ListAgentsResponse], error) {
 	return connect.NewResponse(&statev1.ListAgentsResponse{Agents: []*statev1.Agent{east()}}), nil
 }
 
-func (playedAgents) GetAgent(
-	_ context.Context,
-	r *connect.Request[statev1.GetAgentRequest],
+func (fakeAgents) GetAgent(
+	_ context.Context, r *connect.Request[statev1.GetAgentRequest],
 ) (*connect.Response[statev1.GetAgentResponse], error) {
 	if r.Msg.GetId() != eastID {
 		return nil, connect.NewError(connect.CodeNotFound, errors.New("there is no such agent"))

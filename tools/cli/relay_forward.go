@@ -80,10 +80,8 @@ func (a *app) forwardStdio(ctx context.Context, relay *client.Relay, agent int64
 
 // noteUnconnected notes that an agent is not connected.
 func (a *app) noteUnconnected(ctx context.Context, relay *client.Relay, agent int64) error {
-	response, err := relay.ConnectedAgentsById(
-		ctx,
-		connect.NewRequest(&relayv1.ConnectedAgentsByIdRequest{AgentId: agent}),
-	)
+	response, err := relay.ConnectedAgentsById(ctx,
+		connect.NewRequest(&relayv1.ConnectedAgentsByIdRequest{AgentId: agent}))
 	if err != nil {
 		return err
 	}
@@ -131,11 +129,7 @@ func (a *app) forward(ctx context.Context, f *forwarder, listen string) error {
 			if err := f.forward(ctx, conn); err != nil && ctx.Err() == nil {
 				notes.Lock()
 				defer notes.Unlock()
-				_ = a.note(
-					"the connection from %s failed: %v",
-					conn.RemoteAddr(),
-					public(err),
-				) // the connection is closed, too
+				_ = a.note("the connection from %s failed: %v", conn.RemoteAddr(), public(err)) // the connection is closed, too
 			}
 		})
 	}
@@ -158,14 +152,12 @@ func (f *forwarder) forward(ctx context.Context, conn net.Conn) error {
 	defer cancel()
 	stream, err := f.relay.Open(ctx, f.agent, f.target)
 	if err != nil {
-		_ = local.SetLinger(0) // a reset instead of a regular end
+		_ = local.SetLinger(0) // close with RST, not FIN
 		return err
 	}
 	defer stream.Close() //nolint:errcheck // both directions have ended
-	defer context.AfterFunc(
-		ctx,
-		func() { _, _ = local.SetLinger(0), errors.Join(stream.Close(), local.Close()) },
-	)() // ends both
+	defer context.AfterFunc(ctx,
+		func() { _, _ = local.SetLinger(0), errors.Join(stream.Close(), local.Close()) })() // ends both
 	ended := make(chan error, 1)
 	go func() { ended <- copyHalf(stream, local) }()
 	err = copyHalf(local, stream)
@@ -188,7 +180,7 @@ func copyHalf(to, from halfCloser) error {
 		return fmt.Errorf("copy: %w", err)
 	}
 	if err := to.CloseWrite(); err != nil && !errors.Is(err, net.ErrClosed) {
-		return fmt.Errorf("close a direction: %w", err)
+		return fmt.Errorf("half-close: %w", err)
 	}
 	return nil
 }

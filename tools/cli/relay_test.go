@@ -26,29 +26,25 @@ import (
 func TestListRelaysAndConnections(t *testing.T) {
 	t.Parallel()
 	b := newRelayFixture(t)
-	_, note := b.runs(relayAdmin, "relay", "agents")
+	_, note := b.runs(adminID, "relay", "agents")
 	require.Contains(t, note, "nothing found")
 	b.startAgent()
 	for _, args := range [][]string{{"relay", "agents"}, {"relay", "agents", "7"}, {"relay", "agents", "--project", "3"}} {
-		out, _ := b.runs(relayEyes, args...)
+		out, _ := b.runs(readerID, args...)
 		require.Regexp(t, `(?m)^7 +\d+ +lockstep/agent-0 `, out)
 	}
-	_, note = b.runs(relayAdmin, "relay", "agents", "--project", "4")
+	_, note = b.runs(adminID, "relay", "agents", "--project", "4")
 	require.Contains(t, note, "nothing found")
-	require.Contains(
-		t,
-		b.fails(5, relayStranger, "relay", "agents", "east"),
-		"agent 7 does not exist",
-		"for one who is nobody there",
-	)
-	out, _ := b.runs(relayEyes, "relay", "list", "-o", "json")
+	require.Contains(t, b.fails(5, outsiderID, "relay", "agents", "east"), "agent 7 does not exist",
+		"a user without a role")
+	out, _ := b.runs(readerID, "relay", "list", "-o", "json")
 	require.Contains(t, out, `"url": "ws://`+b.relay["internal"])
-	out, _ = b.runs(relayEyes, "relay", "pods", "east")
+	out, _ = b.runs(readerID, "relay", "pods", "east")
 	require.Regexp(t, `NAMESPACE +NAME\nshop +lockstep-user-6\nshop +web-0\n`, out)
-	require.Contains(t, b.fails(5, relayStranger, "relay", "pods", "7"), "does not exist")
+	require.Contains(t, b.fails(5, outsiderID, "relay", "pods", "7"), "does not exist")
 }
 
-// counter says how much it was sent, once that has ended.
+// counter starts a target that responds with the number of received bytes.
 func counter(t *testing.T) events.RelayTarget {
 	t.Helper()
 	var config net.ListenConfig
@@ -76,47 +72,40 @@ func counter(t *testing.T) events.RelayTarget {
 
 func TestForwardConnections(t *testing.T) {
 	t.Parallel()
-	nobody := events.RelayTarget{Name: "nobody", Address: "127.0.0.1:1"}
-	b := newRelayFixture(t, counter(t), nobody)
+	unreachable := events.RelayTarget{Name: "unreachable", Address: "127.0.0.1:1"}
+	b := newRelayFixture(t, counter(t), unreachable)
 	b.startAgent()
-	require.Contains(
-		t,
-		b.fails(4, relayEyes, "relay", "forward", "east", "counter", "--stdio"),
-		"needs the role developer",
-	)
-	require.Contains(t, b.fails(13, relayAdmin, "relay", "forward", "east", "nobody", "--stdio"), "cannot be reached")
-	require.Contains(t, b.fails(4, relayAdmin, "relay", "forward", "east", "other", "--stdio"), `has no target "other"`)
-	require.Contains(t, b.fails(5, relayStranger, "relay", "forward", "east", "counter"), "does not exist")
+	require.Contains(t, b.fails(4, readerID, "relay", "forward", "east", "counter", "--stdio"),
+		"needs the role developer")
+	require.Contains(t, b.fails(13, adminID, "relay", "forward", "east", "unreachable", "--stdio"), "cannot be reached")
+	require.Contains(t, b.fails(4, adminID, "relay", "forward", "east", "other", "--stdio"), `has no target "other"`)
+	require.Contains(t, b.fails(5, outsiderID, "relay", "forward", "east", "counter"), "does not exist")
 
 	address, out, stop := b.forward("counter")
 	sent := strings.Repeat("x", 3<<20)
-	require.Equal(t, strconv.Itoa(len(sent))+" bytes", say(t, address, sent))
-	require.Equal(t, "0 bytes", say(t, address, ""))
-	held, err := net.Dial("tcp", address)
+	require.Equal(t, strconv.Itoa(len(sent))+" bytes", exchange(t, address, sent))
+	require.Equal(t, "0 bytes", exchange(t, address, ""))
+	open, err := net.Dial("tcp", address)
 	require.NoError(t, err)
-	defer held.Close()
-	_, err = io.WriteString(held, "not the end")
+	defer open.Close()
+	_, err = io.WriteString(open, "not the end")
 	require.NoError(t, err)
-	require.Zero(t, stop(), "Ctrl-C ends what is open, too: %s", out)
-	_, err = io.ReadAll(held)
-	require.Error(t, err, "which is no end of what the target said")
+	require.Zero(t, stop(), "Ctrl-C closes open connections, too: %s", out)
+	_, err = io.ReadAll(open)
+	require.Error(t, err, "the response must not look complete")
 
-	address, out, _ = b.forward("nobody")
-	if refused, err := net.Dial("tcp", address); err == nil { // else the reset was there first
+	address, out, _ = b.forward("unreachable")
+	if refused, err := net.Dial("tcp", address); err == nil { // otherwise the reset arrived first
 		defer refused.Close()
 		_, err = io.ReadAll(refused)
 		require.Error(t, err)
 	}
-	require.Eventually(
-		t,
-		func() bool { return strings.Contains(out.String(), "cannot be reached") },
-		soon,
-		10*time.Millisecond,
-	)
+	require.Eventually(t, func() bool { return strings.Contains(out.String(), "cannot be reached") }, processTimeout,
+		10*time.Millisecond)
 }
 
-// say sends something, ends it, and gives the answer.
-func say(t *testing.T, address, text string) string {
+// exchange sends text, half-closes, and returns the response.
+func exchange(t *testing.T, address, text string) string {
 	t.Helper()
 	conn, err := net.Dial("tcp", address)
 	require.NoError(t, err)
@@ -124,20 +113,19 @@ func say(t *testing.T, address, text string) string {
 	_, err = io.WriteString(conn, text)
 	require.NoError(t, err)
 	require.NoError(t, conn.(*net.TCPConn).CloseWrite())
-	answer, err := io.ReadAll(conn)
+	response, err := io.ReadAll(conn)
 	require.NoError(t, err)
-	return string(answer)
+	return string(response)
 }
 
-// forward begins to take connections, and says where.
+// forward starts lockstep relay forward and returns its address.
 func (b *relayFixture) forward(target string) (address string, out *output, stop func() int) {
 	b.t.Helper()
 	out = &output{}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan int, 1)
-	line := append(
-		[]string{"--client", filepath.Join(b.dir, "none.yaml")},
-		b.as(relayAdmin, "relay", "forward", "east", target)...)
+	line := append([]string{"--client", filepath.Join(b.dir, "none.yaml")},
+		b.as(adminID, "relay", "forward", "east", target)...)
 	go func() { done <- Run(ctx, line, out, out, "test") }()
 	ended := false
 	stop = func() int {
@@ -153,7 +141,7 @@ func (b *relayFixture) forward(target string) (address string, out *output, stop
 		var found bool
 		address, _, found = strings.Cut(out.String(), " forwards to "+target)
 		return found
-	}, soon, 10*time.Millisecond, out)
+	}, processTimeout, 10*time.Millisecond, out)
 	return address, out, stop
 }
 
@@ -161,7 +149,7 @@ func TestForwardStandardInputAndOutput(t *testing.T) {
 	t.Parallel()
 	b := newRelayFixture(t, counter(t))
 	b.startAgent()
-	relay, err := client.New(http.DefaultClient, b.flags[1], strconv.Itoa(relayAdmin)).Relay(b.flags[3], b.flags[5])
+	relay, err := client.New(http.DefaultClient, b.flags[1], strconv.Itoa(adminID)).Relay(b.flags[3], b.flags[5])
 	require.NoError(t, err)
 	t.Cleanup(relay.Close)
 	var out, errs bytes.Buffer
@@ -179,14 +167,15 @@ kind: Config
 current-context: theirs
 clusters: [{name: theirs, cluster: {server: "https://theirs.example"}}]
 users: [{name: theirs, user: {token: secret}}]
-contexts: [{name: theirs, context: {cluster: theirs, user: theirs}}, {name: lockstep-east, context: {cluster: old, user: old, namespace: shop}}]
+contexts: [{name: theirs, context: {cluster: theirs, user: theirs}},
+	{name: lockstep-east, context: {cluster: old, user: old, namespace: shop}}]
 `
 	require.NoError(t, os.WriteFile(file, []byte(theirs), 0o600))
-	_, note := b.runs(relayEyes, "kube-config", "east", "--file", file)
+	_, note := b.runs(readerID, "kube-config", "east", "--file", file)
 	require.Contains(t, note, `set the current context of `+file+` to "lockstep-east" for agent 7`)
 	written, err := clientcmd.LoadFromFile(file)
 	require.NoError(t, err)
-	require.Equal(t, "secret", written.AuthInfos["theirs"].Token, "what else is there stays")
+	require.Equal(t, "secret", written.AuthInfos["theirs"].Token, "other entries are kept")
 	require.Equal(t, "lockstep-east", written.CurrentContext)
 	require.Equal(t, "shop", written.Contexts["lockstep-east"].Namespace)
 	cluster := written.Clusters["lockstep-east"]
@@ -202,34 +191,30 @@ contexts: [{name: theirs, context: {cluster: theirs, user: theirs}}, {name: lock
 		variables[v.Name] = v.Value
 	}
 	require.Equal(t, b.flags[1], variables["LOCKSTEP_SERVER"])
-	require.Equal(
-		t,
-		filepath.Join(b.dir, "token-6"),
-		variables["LOCKSTEP_TOKEN_FILE"],
-		"where the token is, and not the token",
-	)
+	require.Equal(t, filepath.Join(b.dir, "token-6"), variables["LOCKSTEP_TOKEN_FILE"],
+		"the path of the token file, not the token")
 	raw, err := os.ReadFile(file)
 	require.NoError(t, err)
 	require.NotContains(t, string(raw), "eyJ")
-	_, _ = b.runs(relayEyes, "kube-config", "7", "--file", file, "--context", "mine")
+	_, _ = b.runs(readerID, "kube-config", "7", "--file", file, "--context", "mine")
 	again, err := clientcmd.LoadFromFile(file)
 	require.NoError(t, err)
 	require.Len(t, again.Contexts, 3)
 	require.Equal(t, "mine", again.CurrentContext)
 
-	require.Contains(t, b.fails(5, relayEyes, "kube-config", "8", "--file", file), "no such agent")
-	plain := append(b.as(relayEyes, "kube-config", "7"), "--relay-server", "http://127.0.0.1:1")
-	code, _, says := run(t, plain...)
-	require.Equal(t, 8, code, says)
-	require.Contains(t, says, "kubectl sends credentials over HTTPS only")
+	require.Contains(t, b.fails(5, readerID, "kube-config", "8", "--file", file), "no such agent")
+	plain := append(b.as(readerID, "kube-config", "7"), "--relay-server", "http://127.0.0.1:1")
+	code, _, stderr := run(t, plain...)
+	require.Equal(t, 8, code, stderr)
+	require.Contains(t, stderr, "kubectl sends credentials over HTTPS only")
 	require.NoError(t, os.WriteFile(file, []byte("{"), 0o600))
-	require.Contains(t, b.fails(2, relayEyes, "kube-config", "7", "--file", file), "read the kubectl configuration")
+	require.Contains(t, b.fails(2, readerID, "kube-config", "7", "--file", file), "read the kubectl configuration")
 }
 
 func TestKubeCredential(t *testing.T) {
 	t.Parallel()
 	b := newRelayFixture(t)
-	out, note := b.runs(relayEyes, "kube-credential")
+	out, note := b.runs(readerID, "kube-credential")
 	require.Empty(t, note)
 	var credential clientauth.ExecCredential
 	require.NoError(t, json.Unmarshal([]byte(out), &credential))
@@ -239,10 +224,9 @@ func TestKubeCredential(t *testing.T) {
 	life := time.Until(credential.Status.ExpirationTimestamp.Time)
 	require.Positive(t, life)
 	require.Less(t, life, 5*time.Minute)
-	code, _, says := run(
-		t,
-		append([]string{"--token-file", b.keys.SecretFile}, append(b.flags, "kube-credential")...)...)
-	require.Equal(t, 3, code, says)
+	line := append([]string{"--token-file", b.keys.SecretFile}, b.flags...)
+	code, _, stderr := run(t, append(line, "kube-credential")...)
+	require.Equal(t, 3, code, stderr)
 
 	require.NoError(t, checkExecInfo(""))
 	require.NoError(t, checkExecInfo(`{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential"}`))
@@ -255,21 +239,17 @@ func TestRelayInitKeepsExistingFiles(t *testing.T) {
 	dir := t.TempDir()
 	ca := filepath.Join(dir, "for-all.crt")
 	line := []string{
-		"relay",
-		"init",
-		"--dir",
-		filepath.Join(dir, "relay"),
-		"--ca-file",
-		ca,
-		"--host",
-		"relay.example,10.0.0.7",
+		"relay", "init",
+		"--dir", filepath.Join(dir, "relay"),
+		"--ca-file", ca,
+		"--host", "relay.example,10.0.0.7",
 	}
-	code, out, says := run(t, line...)
-	require.Zero(t, code, says)
+	code, out, stderr := run(t, line...)
+	require.Zero(t, code, stderr)
 	require.Equal(t, 4, strings.Count(out, "created"), out)
 	before := contents(t, dir)
-	code, out, says = run(t, line...)
-	require.Zero(t, code, says)
+	code, out, stderr = run(t, line...)
+	require.Zero(t, code, stderr)
 	require.Equal(t, 4, strings.Count(out, "kept"), out)
 	require.Equal(t, before, contents(t, dir))
 	keys, _, err := stack.InitRelay(filepath.Join(dir, "relay"))

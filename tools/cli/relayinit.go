@@ -21,19 +21,19 @@ func (a *app) relayInit() *cobra.Command {
 and relay.crt with relay.key, a self-signed certificate for systems without a CA. A second run creates missing files
 and replaces none.`,
 		RunE: func(*cobra.Command, []string) error {
-			keys, made, err := stack.InitRelay(dir, hosts...)
+			keys, created, err := stack.InitRelay(dir, hosts...)
 			if err != nil {
 				return err
 			}
 			if caFile != "" {
-				if made[caFile], err = keys.PublishCA(caFile); err != nil {
+				if created[caFile], err = keys.PublishCA(caFile); err != nil {
 					return err
 				}
 			}
 			t := table{header: []string{"FILE", "CHANGE"}}
-			for _, path := range slices.Sorted(maps.Keys(made)) {
+			for _, path := range slices.Sorted(maps.Keys(created)) {
 				change := "kept"
-				if made[path] {
+				if created[path] {
 					change = "created"
 				}
 				t.rows = append(t.rows, []string{path, change})

@@ -23,14 +23,14 @@ func (a *app) stateInit() *cobra.Command {
 admin.token, the personal access token of the user admin. A second run creates missing files and replaces none. Back
 up seal.seed: without it all secret values are lost.`,
 		RunE: func(*cobra.Command, []string) error {
-			_, made, err := stack.InitKeys(dir)
+			_, created, err := stack.InitKeys(dir)
 			if err != nil {
 				return err
 			}
 			t := table{header: []string{"FILE", "CHANGE"}}
-			for _, path := range slices.Sorted(maps.Keys(made)) {
+			for _, path := range slices.Sorted(maps.Keys(created)) {
 				change := "kept"
-				if made[path] {
+				if created[path] {
 					change = "created"
 				}
 				t.rows = append(t.rows, []string{path, change})

@@ -17,13 +17,8 @@ import (
 )
 
 func (a *app) subscribers() *cobra.Command {
-	return group(
-		"subscriber",
-		"Create, list and revoke subscribers: external tools that read deploy facts",
-		a.subscriberCreate(),
-		a.subscriberList(),
-		a.subscriberRevoke(),
-	)
+	return group("subscriber", "Create, list and revoke subscribers: external tools that read deploy facts",
+		a.subscriberCreate(), a.subscriberList(), a.subscriberRevoke())
 }
 
 func (a *app) subscriberCreate() *cobra.Command {
@@ -58,12 +53,9 @@ The file is also a context of the nats command line. deploy/subscribers has exam
 			if err != nil {
 				return err
 			}
-			made := response.Msg
-			if err := natsauth.WriteSubscriberCredentials(
-				file,
-				subscriberCredentials(made),
-				made.GetNatsCa(),
-			); err != nil {
+			created := response.Msg
+			credentials := subscriberCredentials(created)
+			if err := natsauth.WriteSubscriberCredentials(file, credentials, created.GetNatsCa()); err != nil {
 				return fault.Wrap(
 					err,
 					errcode.Internal,
@@ -76,27 +68,28 @@ The file is also a context of the nats command line. deploy/subscribers has exam
 			if err := a.note("wrote the credentials to %s", file); err != nil {
 				return err
 			}
-			return a.print(made.GetSubscriber(), subscriberTable(made.GetSubscriber()))
+			return a.print(created.GetSubscriber(), subscriberTable(created.GetSubscriber()))
 		},
 	}
 	c.Flags().StringVar(&file, "credentials", "", "credentials file to write (default NAME.json)")
 	c.Flags().
-		StringVar(&request.Filter, "filter", "", "facts to read: deploy.<cluster>.<namespace>.<kind>.<name>.<fact>, * for any word, > for the rest; default: all")
+		StringVar(&request.Filter, "filter", "", "facts to read: deploy.<cluster>.<namespace>.<kind>.<name>.<fact>, "+
+			"* for any word, > for the rest; default: all")
 	c.Flags().
 		BoolVar(&request.FromBeginning, "from-beginning", false, "start with the oldest stored fact; default: "+
 			"with the next one")
 	return c
 }
 
-func subscriberCredentials(made *statev1.CreateSubscriberResponse) natsauth.SubscriberCredentials {
-	s := made.GetSubscriber()
+func subscriberCredentials(created *statev1.CreateSubscriberResponse) natsauth.SubscriberCredentials {
+	s := created.GetSubscriber()
 	return natsauth.SubscriberCredentials{
 		Description: "Deploy facts of Lockstep, for the subscriber " + s.GetName(),
-		URL:         strings.Join(made.GetNatsUrls(), ","),
-		User:        made.GetUser(),
-		Password:    made.GetToken(),
-		Listener:    made.GetListener(),
-		InboxPrefix: made.GetInboxPrefix(),
+		URL:         strings.Join(created.GetNatsUrls(), ","),
+		User:        created.GetUser(),
+		Password:    created.GetToken(),
+		Listener:    created.GetListener(),
+		InboxPrefix: created.GetInboxPrefix(),
 		Stream:      s.GetStream(),
 		Consumer:    s.GetConsumer(),
 		Filter:      s.GetFilter(),
@@ -141,10 +134,8 @@ func (a *app) subscriberRevoke() *cobra.Command {
 				if s.GetName() != args[0] {
 					continue
 				}
-				response, err := api.Subscribers.RevokeSubscriber(
-					c.Context(),
-					connect.NewRequest(&statev1.RevokeSubscriberRequest{Id: s.GetId()}),
-				)
+				response, err := api.Subscribers.RevokeSubscriber(c.Context(),
+					connect.NewRequest(&statev1.RevokeSubscriberRequest{Id: s.GetId()}))
 				if err != nil {
 					return err
 				}
@@ -158,10 +149,8 @@ func (a *app) subscriberRevoke() *cobra.Command {
 func listSubscribers(ctx context.Context, api *client.API, all bool) ([]*statev1.Subscriber, error) {
 	var found []*statev1.Subscriber
 	for token := ""; ; {
-		response, err := api.Subscribers.ListSubscribers(
-			ctx,
-			connect.NewRequest(&statev1.ListSubscribersRequest{PageToken: token}),
-		)
+		response, err := api.Subscribers.ListSubscribers(ctx,
+			connect.NewRequest(&statev1.ListSubscribersRequest{PageToken: token}))
 		if err != nil {
 			return nil, err
 		}
@@ -186,10 +175,7 @@ func subscriberTable(subscribers ...*statev1.Subscriber) table {
 		if s.Pending != nil {
 			pending = strconv.FormatUint(s.GetPending(), 10)
 		}
-		t.rows = append(
-			t.rows,
-			[]string{s.GetName(), s.GetFilter(), s.GetConsumer(), age(s.GetCreatedAt()), pending, state},
-		)
+		t.rows = append(t.rows, []string{s.GetName(), s.GetFilter(), s.GetConsumer(), age(s.GetCreatedAt()), pending, state})
 	}
 	return t
 }

@@ -12,13 +12,8 @@ import (
 )
 
 func (a *app) tokens() *cobra.Command {
-	return group(
-		"token",
-		"Create, list and revoke personal access tokens",
-		a.tokenCreate(),
-		a.tokenList(),
-		a.tokenRevoke(),
-	)
+	return group("token", "Create, list and revoke personal access tokens",
+		a.tokenCreate(), a.tokenList(), a.tokenRevoke())
 }
 
 func (a *app) tokenCreate() *cobra.Command {
@@ -42,10 +37,8 @@ func (a *app) tokenCreate() *cobra.Command {
 			if a.output != outputTable {
 				return a.print(response.Msg, table{})
 			}
-			if err := a.note(
-				"created token %d: store it now, it is not shown again",
-				response.Msg.GetToken().GetId(),
-			); err != nil {
+			if err := a.note("created token %d: store it now, it is not shown again",
+				response.Msg.GetToken().GetId()); err != nil {
 				return err
 			}
 			return a.write(response.Msg.GetValue() + "\n")
@@ -105,14 +98,12 @@ func (a *app) tokenRevoke() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			id, err := number("ID", args[0])
+			id, err := parseID("ID", args[0])
 			if err != nil {
 				return err
 			}
-			if _, err := api.Tokens.RevokeToken(
-				c.Context(),
-				connect.NewRequest(&statev1.RevokeTokenRequest{Id: id}),
-			); err != nil {
+			if _, err := api.Tokens.RevokeToken(c.Context(),
+				connect.NewRequest(&statev1.RevokeTokenRequest{Id: id})); err != nil {
 				return err
 			}
 			return a.note("revoked token %d", id)

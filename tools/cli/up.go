@@ -42,35 +42,18 @@ afterwards. With --kubeconfig, use a real cluster instead of kubelab; no other k
 	f.StringVar(&opts.Dir, "data", "", "folder of all data; default: a temporary one")
 	f.StringVar(&opts.Kubeconfig, "kubeconfig", "", "kubeconfig of a cluster; default: kubelab")
 	f.IntVar(&opts.Nodes, "nodes", 0, "number of nodes of kubelab; default 2")
-	f.StringVar(
-		&opts.DatabaseURL,
-		"database-url",
-		"",
-		"URL of PostgreSQL; default: DATABASE_URL, or else a private server",
-	)
+	f.StringVar(&opts.DatabaseURL, "database-url", "",
+		"URL of PostgreSQL; default: DATABASE_URL, or else a private server")
 	f.StringVar(&opts.APIListen, "api-listen", "127.0.0.1:0", "address of the API; port 0 uses a free one")
-	f.StringVar(
-		&opts.DeploysListen,
-		"deploys-listen",
-		"127.0.0.1:0",
-		"address of the API of the deploys service; port 0 uses a free one",
-	)
+	f.StringVar(&opts.DeploysListen, "deploys-listen", "127.0.0.1:0",
+		"address of the API of the deploys service; port 0 uses a free one")
 	f.IntVar(&opts.Relays, "relays", 1, "number of relays")
-	f.StringVar(
-		&opts.RelayListen,
-		"relay-listen",
-		"127.0.0.1:0",
-		"address of the first relay for callers; port 0 uses a free one",
-	)
+	f.StringVar(&opts.RelayListen, "relay-listen", "127.0.0.1:0",
+		"address of the first relay for callers; port 0 uses a free one")
 	f.IntVar(&opts.NATSPort, "nats-port", 0, "port of NATS on 127.0.0.1; 0 uses a free one")
 	f.StringVar(&opts.Image, "image", "", "image of the template default")
 	f.BoolVar(&opts.Workloads.Enabled, "workloads", true, "watch the rollouts of workloads in the cluster")
-	f.StringSliceVar(
-		&opts.Workloads.Namespaces,
-		"workload-namespaces",
-		nil,
-		"namespaces of these workloads; default: all",
-	)
+	f.StringSliceVar(&opts.Workloads.Namespaces, "workload-namespaces", nil, "namespaces of these workloads; default: all")
 	f.StringVar(&opts.Workloads.Selector, "workload-selector", "", "label selector of these workloads; default: all")
 	f.BoolVar(&demo, "demo", false, "create a workspace, and show its states until it is Running")
 	return c
@@ -96,7 +79,7 @@ func (a *app) runStack(ctx context.Context, opts stack.Options, demo bool) (err 
 			return err
 		}
 	}
-	if err := a.write(next(s, demo)); err != nil {
+	if err := a.write(nextSteps(s, demo)); err != nil {
 		return err
 	}
 	return s.Failed(ctx)
@@ -113,10 +96,8 @@ func (a *app) demo(ctx context.Context, s *stack.Stack) error {
 	); err != nil {
 		return err
 	}
-	response, err := api.Workspaces.CreateWorkspace(
-		ctx,
-		connect.NewRequest(&statev1.CreateWorkspaceRequest{Name: demoWorkspace}),
-	)
+	response, err := api.Workspaces.CreateWorkspace(ctx,
+		connect.NewRequest(&statev1.CreateWorkspaceRequest{Name: demoWorkspace}))
 	if fault.Is(err, errcode.AlreadyExists) {
 		return a.note("workspace %q exists from an earlier run", demoWorkspace)
 	}
@@ -126,8 +107,8 @@ func (a *app) demo(ctx context.Context, s *stack.Stack) error {
 	return a.follow(ctx, api, response.Msg.GetWorkspace())
 }
 
-// next returns commands to try.
-func next(s *stack.Stack, demo bool) string {
+// nextSteps returns commands to try.
+func nextSteps(s *stack.Stack, demo bool) string {
 	program, err := os.Executable()
 	if err != nil {
 		program = "lockstep"

@@ -33,12 +33,7 @@ func (a *app) workspaceWatch() *cobra.Command {
 			for _, name := range args {
 				filter.Workspaces = append(filter.Workspaces, reference(name))
 			}
-			return a.watch(
-				c.Context(),
-				api,
-				filter,
-				func(*statev1.WatchWorkspacesResponse) (bool, error) { return false, nil },
-			)
+			return a.watch(c.Context(), api, filter, func(*statev1.WatchWorkspacesResponse) (bool, error) { return false, nil })
 		},
 	}
 }
@@ -49,10 +44,10 @@ func (a *app) follow(ctx context.Context, api *client.API, w *statev1.Workspace)
 		IncludeTerminated: true,
 		Workspaces:        []*statev1.WorkspaceReference{{Reference: &statev1.WorkspaceReference_Id{Id: w.GetId()}}},
 	}
-	return a.watch(ctx, api, filter, func(seen *statev1.WatchWorkspacesResponse) (bool, error) {
-		switch seen.GetWorkspace().GetActualState() {
+	return a.watch(ctx, api, filter, func(message *statev1.WatchWorkspacesResponse) (bool, error) {
+		switch message.GetWorkspace().GetActualState() {
 		case statev1.ActualState_ACTUAL_STATE_RUNNING:
-			return seen.GetWorkspace().GetDesiredState() == statev1.DesiredState_DESIRED_STATE_RUNNING, nil
+			return message.GetWorkspace().GetDesiredState() == statev1.DesiredState_DESIRED_STATE_RUNNING, nil
 		case statev1.ActualState_ACTUAL_STATE_TERMINATED:
 			return true, fault.New(errcode.FailedPrecondition, "workspace %q was terminated", w.GetName())
 		default:
@@ -68,10 +63,7 @@ func (a *app) watch(
 	filter *statev1.WorkspaceFilter,
 	enough func(*statev1.WatchWorkspacesResponse) (bool, error),
 ) error {
-	stream, err := api.Workspaces.WatchWorkspaces(
-		ctx,
-		connect.NewRequest(&statev1.WatchWorkspacesRequest{Filter: filter}),
-	)
+	stream, err := api.Workspaces.WatchWorkspaces(ctx, connect.NewRequest(&statev1.WatchWorkspacesRequest{Filter: filter}))
 	if err != nil {
 		return err
 	}
@@ -95,10 +87,10 @@ func (a *app) watch(
 }
 
 // showChange prints one line per change. As text, it skips changes that are not visible.
-func (a *app) showChange(seen *statev1.WatchWorkspacesResponse, shown map[string]string) error {
-	w := seen.GetWorkspace()
+func (a *app) showChange(message *statev1.WatchWorkspacesResponse, shown map[string]string) error {
+	w := message.GetWorkspace()
 	if a.output != outputTable {
-		raw, err := protojson.MarshalOptions{UseProtoNames: true, EmitUnpopulated: true}.Marshal(seen)
+		raw, err := protojson.MarshalOptions{UseProtoNames: true, EmitUnpopulated: true}.Marshal(message)
 		if err != nil {
 			return fmt.Errorf("print: %w", err)
 		}

@@ -25,16 +25,10 @@ func (a *app) workspaces() *cobra.Command {
 		a.workspaceGet(),
 		a.workspaceDesire("start", "Start a workspace", statev1.DesiredState_DESIRED_STATE_RUNNING),
 		a.workspaceDesire("stop", "Stop a workspace and keep its volume", statev1.DesiredState_DESIRED_STATE_STOPPED),
-		a.workspaceDesire(
-			"restart",
-			"Stop a workspace and start it again",
-			statev1.DesiredState_DESIRED_STATE_RESTART_REQUESTED,
-		),
-		a.workspaceDesire(
-			"delete",
-			"Delete a workspace and its volume permanently",
-			statev1.DesiredState_DESIRED_STATE_TERMINATED,
-		),
+		a.workspaceDesire("restart", "Stop a workspace and start it again",
+			statev1.DesiredState_DESIRED_STATE_RESTART_REQUESTED),
+		a.workspaceDesire("delete", "Delete a workspace and its volume permanently",
+			statev1.DesiredState_DESIRED_STATE_TERMINATED),
 		a.workspaceUpdate(),
 		a.workspaceWatch(),
 		a.workspaceEvents(),
@@ -59,18 +53,10 @@ func (o *overrides) flags(c *cobra.Command) {
 	f.StringVar(&o.memory, "memory", "", "memory, such as 1Gi")
 	f.StringVar(&o.volume, "volume", "", "size of the volume, such as 10Gi")
 	f.StringArrayVar(&o.env, "env", nil, "environment variable NAME=VALUE; can be repeated")
-	f.StringArrayVar(
-		&o.secretEnv,
-		"secret-env",
-		nil,
-		"secret environment variable NAME=FILE with its value in a file; can be repeated",
-	)
-	f.StringArrayVar(
-		&o.secretFiles,
-		"secret-file",
-		nil,
-		"secret file NAME=FILE below /run/secrets/workspace; can be repeated",
-	)
+	f.StringArrayVar(&o.secretEnv, "secret-env", nil,
+		"secret environment variable NAME=FILE with its value in a file; can be repeated")
+	f.StringArrayVar(&o.secretFiles, "secret-file", nil,
+		"secret file NAME=FILE below /run/secrets/workspace; can be repeated")
 	f.StringArrayVar(&o.ports, "port", nil, "port NAME=NUMBER of the workspace; can be repeated")
 	f.StringArrayVar(&o.command, "command", nil, "word of the command instead of that of the image; can be repeated")
 	f.StringArrayVar(&o.args, "arg", nil, "argument of the command; can be repeated")
@@ -184,12 +170,8 @@ func (a *app) workspaceCreate() *cobra.Command {
 	f.Int64Var(&project, "project", 0, "project of the workspace; default: the only one that you can see")
 	f.Int64Var(&agent, "agent", 0, "agent of the cluster; default: the only one of the project")
 	f.StringVar(&template, "template", "", "template of the workspace; default: default")
-	f.StringVar(
-		&file,
-		"devfile",
-		"",
-		"devfile (schema 2.2) instead of a template, - for standard input; the other flags override it",
-	)
+	f.StringVar(&file, "devfile", "",
+		"devfile (schema 2.2) instead of a template, - for standard input; the other flags override it")
 	f.StringVar(&key, "idempotency-key", "", "key that makes a repeated command return the first workspace")
 	f.BoolVar(&wait, "wait", false, "show the states until it is Running")
 	return c
@@ -211,10 +193,8 @@ func (a *app) workspaceUpdate() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			response, err := api.Workspaces.UpdateWorkspace(
-				c.Context(),
-				connect.NewRequest(&statev1.UpdateWorkspaceRequest{Workspace: reference(args[0]), Overrides: changes}),
-			)
+			response, err := api.Workspaces.UpdateWorkspace(c.Context(),
+				connect.NewRequest(&statev1.UpdateWorkspaceRequest{Workspace: reference(args[0]), Overrides: changes}))
 			if err != nil {
 				return err
 			}
@@ -236,10 +216,8 @@ func (a *app) workspaceGet() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			response, err := api.Workspaces.GetWorkspace(
-				c.Context(),
-				connect.NewRequest(&statev1.GetWorkspaceRequest{Workspace: reference(args[0])}),
-			)
+			response, err := api.Workspaces.GetWorkspace(c.Context(),
+				connect.NewRequest(&statev1.GetWorkspaceRequest{Workspace: reference(args[0])}))
 			if err != nil {
 				return err
 			}
@@ -273,10 +251,8 @@ func (a *app) workspaceList() *cobra.Command {
 			}
 			all := &statev1.ListWorkspacesResponse{}
 			for token := ""; ; {
-				response, err := api.Workspaces.ListWorkspaces(
-					c.Context(),
-					connect.NewRequest(&statev1.ListWorkspacesRequest{Filter: &filter, PageToken: token}),
-				)
+				response, err := api.Workspaces.ListWorkspaces(c.Context(),
+					connect.NewRequest(&statev1.ListWorkspacesRequest{Filter: &filter, PageToken: token}))
 				if err != nil {
 					return err
 				}
@@ -303,12 +279,8 @@ func (a *app) workspaceDesire(use, short string, desired statev1.DesiredState) *
 			if err != nil {
 				return err
 			}
-			response, err := api.Workspaces.SetDesiredState(
-				c.Context(),
-				connect.NewRequest(
-					&statev1.SetDesiredStateRequest{Workspace: reference(args[0]), DesiredState: desired},
-				),
-			)
+			response, err := api.Workspaces.SetDesiredState(c.Context(),
+				connect.NewRequest(&statev1.SetDesiredStateRequest{Workspace: reference(args[0]), DesiredState: desired}))
 			if err != nil {
 				return err
 			}
@@ -330,12 +302,8 @@ func (a *app) workspaceEvents() *cobra.Command {
 			}
 			all := &statev1.ListWorkspaceEventsResponse{}
 			for token := ""; ; {
-				response, err := api.Workspaces.ListWorkspaceEvents(
-					c.Context(),
-					connect.NewRequest(
-						&statev1.ListWorkspaceEventsRequest{Workspace: reference(args[0]), PageToken: token},
-					),
-				)
+				response, err := api.Workspaces.ListWorkspaceEvents(c.Context(),
+					connect.NewRequest(&statev1.ListWorkspaceEventsRequest{Workspace: reference(args[0]), PageToken: token}))
 				if err != nil {
 					return err
 				}
@@ -384,10 +352,12 @@ func workspaceTable(workspaces ...*statev1.Workspace) table {
 	return t
 }
 
-func actual(w *statev1.Workspace) string { return words(w.GetActualState().String(), "ACTUAL_STATE_") }
+func actual(w *statev1.Workspace) string {
+	return enumName(w.GetActualState().String(), "ACTUAL_STATE_")
+}
 
 func desired(w *statev1.Workspace) string {
-	return words(w.GetDesiredState().String(), "DESIRED_STATE_")
+	return enumName(w.GetDesiredState().String(), "DESIRED_STATE_")
 }
 
 // completeWorkspaces completes names in the shell.
@@ -401,10 +371,7 @@ func (a *app) completeWorkspaces(c *cobra.Command, args []string, _ string) ([]s
 	}
 	ctx, cancel := context.WithTimeout(c.Context(), completionTimeout)
 	defer cancel()
-	response, err := api.Workspaces.ListWorkspaces(
-		ctx,
-		connect.NewRequest(&statev1.ListWorkspacesRequest{PageSize: 500}),
-	)
+	response, err := api.Workspaces.ListWorkspaces(ctx, connect.NewRequest(&statev1.ListWorkspacesRequest{PageSize: 500}))
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}

@@ -14,144 +14,144 @@ import (
 	"lockstep.internal/schemas/gen/lockstep/state/v1/statev1connect"
 )
 
-// renewal is how much of its life an access token has left when it is exchanged anew.
-const renewal = time.Minute
+// renewBefore is how long before its expiry an access token is replaced.
+const renewBefore = time.Minute
 
-// accessTokens are those of one user, by service. They are exchanged when they are needed, and kept
-// while they are good.
+// accessTokens caches the access tokens of one user by service. A token is exchanged on first use
+// and kept until it expires.
 type accessTokens struct {
-	source statev1connect.TokenServiceClient
+	client statev1connect.TokenServiceClient
 	now    func() time.Time
 
-	mu   sync.Mutex
-	kept map[string]*keptToken
+	mu     sync.Mutex
+	tokens map[string]*cachedToken
 }
 
-// keptToken is the access token for one service. Who holds turn may change it.
-type keptToken struct {
-	turn    chan struct{} // has one element, for who may exchange
+// cachedToken is the access token for one service. Only the holder of lock may change it.
+type cachedToken struct {
+	lock    chan struct{} // locked while it holds an element; a channel, so that waiting ends with a context
 	value   string
 	expires time.Time
 }
 
-func newAccessTokens(source statev1connect.TokenServiceClient) *accessTokens {
-	return &accessTokens{source: source, now: time.Now, kept: map[string]*keptToken{}}
+func newAccessTokens(client statev1connect.TokenServiceClient) *accessTokens {
+	return &accessTokens{client: client, now: time.Now, tokens: map[string]*cachedToken{}}
 }
 
-func (a *accessTokens) of(service string) *keptToken {
+func (a *accessTokens) cached(service string) *cachedToken {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	k := a.kept[service]
-	if k == nil {
-		k = &keptToken{turn: make(chan struct{}, 1)}
-		a.kept[service] = k
+	c := a.tokens[service]
+	if c == nil {
+		c = &cachedToken{lock: make(chan struct{}, 1)}
+		a.tokens[service] = c
 	}
-	return k
+	return c
 }
 
-// token returns a token for the service, but not the one that it has refused. One call exchanges,
-// others wait for it.
+// token returns a valid token for the service, other than refused. Concurrent calls share one
+// exchange.
 func (a *accessTokens) token(ctx context.Context, service, refused string) (string, error) {
-	k := a.of(service)
+	c := a.cached(service)
 	select {
-	case k.turn <- struct{}{}:
-		defer func() { <-k.turn }()
+	case c.lock <- struct{}{}:
+		defer func() { <-c.lock }()
 	case <-ctx.Done():
 		return "", fault.From(context.Cause(ctx))
 	}
-	if k.value != "" && k.value != refused && a.now().Add(renewal).Before(k.expires) {
-		return k.value, nil
+	if c.value != "" && c.value != refused && a.now().Add(renewBefore).Before(c.expires) {
+		return c.value, nil
 	}
-	made, err := a.exchange(ctx, service)
+	token, err := a.exchange(ctx, service)
 	if err != nil {
 		return "", err
 	}
-	k.value, k.expires = made.Value, made.ExpiresAt
-	return k.value, nil
+	c.value, c.expires = token.Value, token.ExpiresAt
+	return c.value, nil
 }
 
 func (a *accessTokens) exchange(ctx context.Context, service string) (AccessToken, error) {
-	answer, err := a.source.ExchangeToken(
-		ctx, connect.NewRequest(&statev1.ExchangeTokenRequest{Audience: []string{service}}),
-	)
+	request := connect.NewRequest(&statev1.ExchangeTokenRequest{Audience: []string{service}})
+	response, err := a.client.ExchangeToken(ctx, request)
 	if err != nil {
 		return AccessToken{}, fmt.Errorf("get an access token for the service %s: %w", service, err)
 	}
-	return AccessToken{Value: answer.Msg.GetAccessToken(), ExpiresAt: answer.Msg.GetExpiresAt().AsTime()}, nil
+	return AccessToken{Value: response.Msg.GetAccessToken(), ExpiresAt: response.Msg.GetExpiresAt().AsTime()}, nil
 }
 
-// AccessToken is what a service accepts.
+// AccessToken is a short-lived token for one service.
 type AccessToken struct {
 	Value     string
 	ExpiresAt time.Time
 }
 
-// AccessToken exchanges the personal access token for one that the service accepts. Errors are
+// AccessToken exchanges the personal access token for an access token of the service. Errors are
 // faults.
 func (a *API) AccessToken(ctx context.Context, service string) (AccessToken, error) {
 	return a.access.exchange(ctx, service)
 }
 
-// For are the options of a client of another service, such as deploys: it presents access tokens of
-// the same user, which are exchanged and renewed as needed, and its errors are faults. A token that
-// the service refuses is exchanged once more before the call fails; a stream is begun with a good
-// one, and is the caller's to begin again where the service ends it with the code unavailable.
-func (a *API) For(service string) connect.ClientOption {
-	return connect.WithInterceptors(faults(), &presenter{tokens: a.access, service: service})
+// ClientOption authenticates a client of another service, such as deploys, as the same user. It
+// renews access tokens when needed, and turns errors into faults. If the service refuses the token
+// of a unary call, the call is retried once with a new token. A stream starts with a valid token.
+// If the service ends the stream with unavailable, the caller opens it again.
+func (a *API) ClientOption(service string) connect.ClientOption {
+	return connect.WithInterceptors(faults(), &tokenInterceptor{tokens: a.access, service: service})
 }
 
-type presenter struct {
+// tokenInterceptor adds an access token to each call.
+type tokenInterceptor struct {
 	tokens  *accessTokens
 	service string
 }
 
-func (p *presenter) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
+func (i *tokenInterceptor) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, request connect.AnyRequest) (connect.AnyResponse, error) {
-		token, err := p.tokens.token(ctx, p.service, "")
+		token, err := i.tokens.token(ctx, i.service, "")
 		if err != nil {
 			return nil, err
 		}
-		response, err := next(ctx, presenting(request, token))
+		response, err := next(ctx, withToken(request, token))
 		if !fault.Is(err, errcode.Unauthenticated) {
 			return response, err
 		}
-		if token, err = p.tokens.token(ctx, p.service, token); err != nil {
+		if token, err = i.tokens.token(ctx, i.service, token); err != nil {
 			return nil, err
 		}
-		return next(ctx, presenting(request, token))
+		return next(ctx, withToken(request, token))
 	}
 }
 
-func presenting(request connect.AnyRequest, token string) connect.AnyRequest {
+func withToken(request connect.AnyRequest, token string) connect.AnyRequest {
 	request.Header().Set("Authorization", "Bearer "+token)
 	return request
 }
 
-func (p *presenter) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
+func (i *tokenInterceptor) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
 	return func(ctx context.Context, spec connect.Spec) connect.StreamingClientConn {
-		token, err := p.tokens.token(ctx, p.service, "")
+		token, err := i.tokens.token(ctx, i.service, "")
 		conn := next(ctx, spec)
 		if err != nil {
-			return refusedConn{conn, err}
+			return failedConn{conn, err}
 		}
 		conn.RequestHeader().Set("Authorization", "Bearer "+token)
 		return conn
 	}
 }
 
-// WrapStreamingHandler is for servers only, which this interceptor is not.
-func (p *presenter) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
+// WrapStreamingHandler does nothing: the interceptor is for clients.
+func (i *tokenInterceptor) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
 	return next
 }
 
-// refusedConn is a stream that was not begun, since there is no token for it.
-type refusedConn struct {
+// failedConn is a stream that could not get an access token.
+type failedConn struct {
 	connect.StreamingClientConn
 
 	err error
 }
 
-func (c refusedConn) Send(any) error       { return c.err }
-func (c refusedConn) Receive(any) error    { return c.err }
-func (c refusedConn) CloseRequest() error  { return nil }
-func (c refusedConn) CloseResponse() error { return nil }
+func (c failedConn) Send(any) error       { return c.err }
+func (c failedConn) Receive(any) error    { return c.err }
+func (c failedConn) CloseRequest() error  { return nil }
+func (c failedConn) CloseResponse() error { return nil }

@@ -22,68 +22,68 @@ import (
 	"lockstep.internal/schemas/gen/lockstep/state/v1/statev1connect"
 )
 
-// exchange is a state that numbers the tokens it gives out.
-type exchange struct {
+// fakeTokenService issues numbered access tokens.
+type fakeTokenService struct {
 	statev1connect.UnimplementedTokenServiceHandler
 
 	mu      sync.Mutex
-	given   int
-	refuses bool
+	issued  int
+	revoked bool
 	now     time.Time
 }
 
-func (e *exchange) ExchangeToken(
+func (s *fakeTokenService) ExchangeToken(
 	_ context.Context, r *connect.Request[statev1.ExchangeTokenRequest],
 ) (*connect.Response[statev1.ExchangeTokenResponse], error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if r.Header().Get("Authorization") != "Bearer personal" || e.refuses {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r.Header().Get("Authorization") != "Bearer personal" || s.revoked {
 		return nil, connect.NewError(connect.CodeUnauthenticated, errors.New("the personal access token is revoked"))
 	}
-	e.given++
+	s.issued++
 	return connect.NewResponse(&statev1.ExchangeTokenResponse{
-		AccessToken: fmt.Sprintf("%s-%d", r.Msg.GetAudience()[0], e.given),
-		ExpiresAt:   timestamppb.New(e.now.Add(5 * time.Minute)),
+		AccessToken: fmt.Sprintf("%s-%d", r.Msg.GetAudience()[0], s.issued),
+		ExpiresAt:   timestamppb.New(s.now.Add(5 * time.Minute)),
 	}), nil
 }
 
-// bundle is a client of another service, which says what it was called with and accepts only what
-// it is told to.
-type bundle struct {
-	state  *exchange
+// fixture has a client of another service, which returns the token of each call and rejects chosen
+// tokens.
+type fixture struct {
+	tokens *fakeTokenService
 	api    *API
 	unary  *connect.Client[emptypb.Empty, wrapperspb.StringValue]
 	stream *connect.Client[emptypb.Empty, wrapperspb.StringValue]
 
 	mu     sync.Mutex
-	refuse map[string]bool
+	reject map[string]bool
 	calls  int
 }
 
-func setup(t *testing.T) *bundle {
+func setup(t *testing.T) *fixture {
 	t.Helper()
-	b := &bundle{state: &exchange{now: time.Now()}, refuse: map[string]bool{}}
+	f := &fixture{tokens: &fakeTokenService{now: time.Now()}, reject: map[string]bool{}}
 	mux := http.NewServeMux()
-	mux.Handle(statev1connect.NewTokenServiceHandler(b.state))
-	admit := func(h http.Header) (*wrapperspb.StringValue, error) {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		b.calls++
-		if b.refuse[h.Get("Authorization")] || b.refuse["all"] {
-			return nil, connect.NewError(connect.CodeUnauthenticated, errors.New("the access token is over"))
+	mux.Handle(statev1connect.NewTokenServiceHandler(f.tokens))
+	authenticate := func(h http.Header) (*wrapperspb.StringValue, error) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.calls++
+		if f.reject[h.Get("Authorization")] || f.reject["all"] {
+			return nil, connect.NewError(connect.CodeUnauthenticated, errors.New("the access token has expired"))
 		}
 		return wrapperspb.String(h.Get("Authorization")), nil
 	}
 	mux.Handle(
-		"/x/who",
+		"/x/unary",
 		connect.NewUnaryHandler(
-			"/x/who",
+			"/x/unary",
 			func(_ context.Context, r *connect.Request[emptypb.Empty]) (*connect.Response[wrapperspb.StringValue], error) {
-				who, err := admit(r.Header())
+				token, err := authenticate(r.Header())
 				if err != nil {
 					return nil, err
 				}
-				return connect.NewResponse(who), nil
+				return connect.NewResponse(token), nil
 			},
 		),
 	)
@@ -92,126 +92,126 @@ func setup(t *testing.T) *bundle {
 		connect.NewServerStreamHandler(
 			"/x/watch",
 			func(_ context.Context, r *connect.Request[emptypb.Empty], s *connect.ServerStream[wrapperspb.StringValue]) error {
-				who, err := admit(r.Header())
+				token, err := authenticate(r.Header())
 				if err != nil {
 					return err
 				}
-				return s.Send(who)
+				return s.Send(token)
 			},
 		),
 	)
 	server := httptest.NewServer(mux)
 	t.Cleanup(server.Close)
-	b.api = New(server.Client(), server.URL+"/", "personal")
-	b.api.access.now = func() time.Time {
-		b.state.mu.Lock()
-		defer b.state.mu.Unlock()
-		return b.state.now
+	f.api = New(server.Client(), server.URL+"/", "personal")
+	f.api.access.now = func() time.Time {
+		f.tokens.mu.Lock()
+		defer f.tokens.mu.Unlock()
+		return f.tokens.now
 	}
-	b.unary = connect.NewClient[emptypb.Empty, wrapperspb.StringValue](
-		server.Client(), server.URL+"/x/who", b.api.For("deploys"),
+	f.unary = connect.NewClient[emptypb.Empty, wrapperspb.StringValue](
+		server.Client(), server.URL+"/x/unary", f.api.ClientOption("deploys"),
 	)
-	b.stream = connect.NewClient[emptypb.Empty, wrapperspb.StringValue](
-		server.Client(), server.URL+"/x/watch", b.api.For("deploys"),
+	f.stream = connect.NewClient[emptypb.Empty, wrapperspb.StringValue](
+		server.Client(), server.URL+"/x/watch", f.api.ClientOption("deploys"),
 	)
-	return b
+	return f
 }
 
-func (b *bundle) pass(d time.Duration) {
-	b.state.mu.Lock()
-	defer b.state.mu.Unlock()
-	b.state.now = b.state.now.Add(d)
+func (f *fixture) advance(d time.Duration) {
+	f.tokens.mu.Lock()
+	defer f.tokens.mu.Unlock()
+	f.tokens.now = f.tokens.now.Add(d)
 }
 
-func (b *bundle) call(t *testing.T) (string, error) {
+func (f *fixture) call(t *testing.T) (string, error) {
 	t.Helper()
-	response, err := b.unary.CallUnary(t.Context(), connect.NewRequest(&emptypb.Empty{}))
+	response, err := f.unary.CallUnary(t.Context(), connect.NewRequest(&emptypb.Empty{}))
 	if err != nil {
 		return "", err
 	}
 	return response.Msg.GetValue(), nil
 }
 
-func (b *bundle) watch(t *testing.T) (string, error) {
+func (f *fixture) watch(t *testing.T) (string, error) {
 	t.Helper()
-	answers, err := b.stream.CallServerStream(t.Context(), connect.NewRequest(&emptypb.Empty{}))
+	stream, err := f.stream.CallServerStream(t.Context(), connect.NewRequest(&emptypb.Empty{}))
 	if err != nil {
 		return "", err
 	}
-	defer answers.Close()
-	if !answers.Receive() {
-		return "", answers.Err()
+	defer stream.Close()
+	if !stream.Receive() {
+		return "", stream.Err()
 	}
-	return answers.Msg().GetValue(), nil
+	return stream.Msg().GetValue(), nil
 }
 
-func TestAnAccessTokenIsKeptWhileItIsGood(t *testing.T) {
+func TestAccessTokenIsReusedUntilItExpires(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	for at, want := range []string{"deploys-1", "deploys-1", "deploys-2", "deploys-2", "deploys-3"} {
-		who, err := b.call(t)
+	f := setup(t)
+	for i, want := range []string{"deploys-1", "deploys-1", "deploys-2", "deploys-2", "deploys-3"} {
+		token, err := f.call(t)
 		require.NoError(t, err)
-		require.Equal(t, "Bearer "+want, who, "%d", at)
-		who, err = b.watch(t)
+		require.Equal(t, "Bearer "+want, token, "call %d", i)
+		token, err = f.watch(t)
 		require.NoError(t, err)
-		require.Equal(t, "Bearer "+want, who)
-		b.pass(2*time.Minute + time.Second) // after two of these it has less than a minute left
+		require.Equal(t, "Bearer "+want, token)
+		f.advance(2*time.Minute + time.Second) // two advances leave less than a minute
 	}
-	relay, err := b.api.access.token(t.Context(), "relay", "")
+	relay, err := f.api.access.token(t.Context(), "relay", "")
 	require.NoError(t, err)
-	require.Equal(t, "relay-4", relay, "each service has its own")
+	require.Equal(t, "relay-4", relay, "each service has its own token")
 }
 
-func TestOneOfManyCallsExchanges(t *testing.T) {
+func TestConcurrentCallsExchangeOnce(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	var calling sync.WaitGroup
-	answers := make(chan string, 20)
-	for range cap(answers) {
-		calling.Go(func() {
-			who, err := b.call(t)
+	f := setup(t)
+	var calls sync.WaitGroup
+	results := make(chan string, 20)
+	for range cap(results) {
+		calls.Go(func() {
+			token, err := f.call(t)
 			if err != nil {
-				who = err.Error()
+				token = err.Error()
 			}
-			answers <- who
+			results <- token
 		})
 	}
-	calling.Wait()
-	for range cap(answers) {
-		require.Equal(t, "Bearer deploys-1", <-answers)
+	calls.Wait()
+	for range cap(results) {
+		require.Equal(t, "Bearer deploys-1", <-results)
 	}
 }
 
-func TestATokenThatIsRefusedIsExchangedOnceMore(t *testing.T) {
+func TestRefusedTokenIsExchangedOnceMore(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	_, err := b.call(t)
+	f := setup(t)
+	_, err := f.call(t)
 	require.NoError(t, err)
-	b.refuse["Bearer deploys-1"] = true
-	who, err := b.call(t)
+	f.reject["Bearer deploys-1"] = true
+	token, err := f.call(t)
 	require.NoError(t, err)
-	require.Equal(t, "Bearer deploys-2", who)
-	b.refuse["all"], b.calls = true, 0
-	_, err = b.call(t)
+	require.Equal(t, "Bearer deploys-2", token)
+	f.reject["all"], f.calls = true, 0
+	_, err = f.call(t)
 	require.Equal(t, errcode.Unauthenticated, fault.CodeOf(err))
-	require.ErrorContains(t, err, "the access token is over")
-	require.Equal(t, 2, b.calls, "not for ever")
+	require.ErrorContains(t, err, "the access token has expired")
+	require.Equal(t, 2, f.calls, "exchanged only once")
 }
 
-func TestWithoutAPersonalAccessTokenThereIsNoOther(t *testing.T) {
+func TestMissingPersonalAccessTokenIsAnError(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	b.state.refuses = true
-	_, err := b.call(t)
+	f := setup(t)
+	f.tokens.revoked = true
+	_, err := f.call(t)
 	require.Equal(t, errcode.Unauthenticated, fault.CodeOf(err))
 	require.ErrorContains(t, err, "the personal access token is revoked")
-	_, err = b.watch(t)
+	_, err = f.watch(t)
 	require.Equal(t, errcode.Unauthenticated, fault.CodeOf(err))
 	require.ErrorContains(t, err, "the personal access token is revoked")
-	require.Zero(t, b.calls, "the service is not even asked")
+	require.Zero(t, f.calls, "the service is not called")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	b.api.access.of("deploys").turn <- struct{}{}
-	_, err = b.api.access.token(ctx, "deploys", "")
+	f.api.access.cached("deploys").lock <- struct{}{}
+	_, err = f.api.access.token(ctx, "deploys", "")
 	require.Equal(t, errcode.Canceled, fault.CodeOf(err))
 }

@@ -11,7 +11,7 @@ import (
 	"lockstep.internal/schemas/gen/lockstep/state/v1/statev1connect"
 )
 
-// API is the state service as its user sees it. Errors of calls are faults.
+// API is a client of the state service for one user. Errors of calls are faults.
 type API struct {
 	Directory   statev1connect.DirectoryServiceClient
 	Tokens      statev1connect.TokenServiceClient
@@ -24,7 +24,8 @@ type API struct {
 	access *accessTokens
 }
 
-// New makes an API client at the server's URL for the owner of a personal access token.
+// New returns a client of the state service at the URL server. It authenticates with a personal
+// access token.
 func New(http connect.HTTPClient, server, token string) *API {
 	options := connect.WithInterceptors(faults(), bearer(token))
 	url := strings.TrimSuffix(server, "/")
@@ -41,10 +42,10 @@ func New(http connect.HTTPClient, server, token string) *API {
 	}
 }
 
-// faults makes the errors of calls faults.
+// faults turns errors of calls into faults.
 func faults() connect.Interceptor { return fault.NewInterceptor(slog.New(slog.DiscardHandler)) }
 
-// bearer sends the token with every call.
+// bearer adds the token to each call.
 type bearer string
 
 func (b bearer) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
@@ -62,7 +63,7 @@ func (b bearer) WrapStreamingClient(next connect.StreamingClientFunc) connect.St
 	}
 }
 
-// WrapStreamingHandler is for servers only, which this interceptor is not.
+// WrapStreamingHandler does nothing: the interceptor is for clients.
 func (b bearer) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
 	return next
 }

@@ -1,5 +1,4 @@
-// Package client is how programs of this machine reach a Lockstep system: the client configuration,
-// and the API with a personal access token.
+// Package client reads the client configuration and calls the API with a personal access token.
 package client
 
 import (
@@ -20,13 +19,13 @@ type Config struct {
 	Server string `json:"server,omitempty"`
 	// DeploysServer is the URL of the deploys service's API.
 	DeploysServer string `json:"deploys_server,omitempty"`
-	// RelayServer is the URL of a relay's listener for callers, and RelayCAFile a PEM file with the
-	// authorities to trust there. Defaults to those of the system.
+	// RelayServer is the URL of a relay's external listener. RelayCAFile is a PEM file with the CA
+	// certificates to trust there. Defaults to those of the system.
 	RelayServer string `json:"relay_server,omitempty"`
 	RelayCAFile string `json:"relay_ca_file,omitempty"`
-	// TokenFile holds the personal access token.
+	// TokenFile is the path of the file with the personal access token.
 	TokenFile string `json:"token_file,omitempty"`
-	// NATSURL, NATSSeedFile and NATSCAFile reach the streams.
+	// NATSURL, NATSSeedFile and NATSCAFile configure the connection to NATS.
 	NATSURL      string `json:"nats_url,omitempty"`
 	NATSSeedFile string `json:"nats_seed_file,omitempty"`
 	NATSCAFile   string `json:"nats_ca_file,omitempty"`
@@ -39,8 +38,8 @@ const Variable = "LOCKSTEP_CLIENT"
 
 const fileMode = 0o600
 
-// DefaultFile is where the configuration is looked for: LOCKSTEP_CLIENT, else lockstep/client.yaml
-// in the user's configuration folder.
+// DefaultFile returns the default path of the client configuration: $LOCKSTEP_CLIENT, else
+// lockstep/client.yaml in the user's configuration folder.
 func DefaultFile() string {
 	if path := os.Getenv(Variable); path != "" {
 		return path
@@ -52,7 +51,7 @@ func DefaultFile() string {
 	return filepath.Join(dir, "lockstep", "client.yaml")
 }
 
-// Write stores the configuration for its user alone.
+// Write writes the configuration to a file that only its user can read.
 func (c Config) Write(path string) error {
 	raw, err := yaml.Marshal(c)
 	if err != nil {
@@ -67,7 +66,8 @@ func (c Config) Write(path string) error {
 	return nil
 }
 
-// Read reads the file; a missing one is an empty configuration.
+// Read reads the configuration from a file. A missing file is an empty configuration. Fault
+// invalid_argument: the file is unreadable or malformed.
 func Read(path string) (Config, error) {
 	raw, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {

@@ -8,10 +8,10 @@ import (
 	"lockstep.internal/schemas/gen/lockstep/deploys/v1/deploysv1connect"
 )
 
-// deploysAudience is what the deploys service is called in access tokens.
+// deploysAudience is the audience of access tokens for the deploys service.
 const deploysAudience = "deploys"
 
-// Deploys is the deploys service as its user sees it. Errors of calls are faults.
+// Deploys is a client of the deploys service. Errors of calls are faults.
 type Deploys struct {
 	Rollouts   deploysv1connect.RolloutServiceClient
 	Sinks      deploysv1connect.SinkServiceClient
@@ -19,9 +19,10 @@ type Deploys struct {
 	Operations deploysv1connect.OperationServiceClient
 }
 
-// Deploys makes a client of the deploys service at its URL, for the same user.
+// Deploys returns a client of the deploys service at the URL server, for the same user.
 func (a *API) Deploys(http connect.HTTPClient, server string) *Deploys {
-	options, url := a.For(deploysAudience), strings.TrimSuffix(server, "/")
+	options := a.ClientOption(deploysAudience)
+	url := strings.TrimSuffix(server, "/")
 	return &Deploys{
 		Rollouts:   deploysv1connect.NewRolloutServiceClient(http, url, options),
 		Sinks:      deploysv1connect.NewSinkServiceClient(http, url, options),

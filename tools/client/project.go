@@ -13,7 +13,7 @@ import (
 
 const pageSize = 500
 
-// Projects lists every project that the caller sees.
+// Projects lists all projects that the caller may read.
 func (a *API) Projects(ctx context.Context) ([]*statev1.Project, error) {
 	var all []*statev1.Project
 	for token := ""; ; {
@@ -30,8 +30,8 @@ func (a *API) Projects(ctx context.Context) ([]*statev1.Project, error) {
 	}
 }
 
-// EnsureProject makes the project of a path organization/group[/group…]/project, with what is
-// missing above it, and returns it; or the one that is there.
+// EnsureProject returns the project at a path organization/group[/group…]/project. It creates the
+// project, its organization and its groups if they are missing.
 func (a *API) EnsureProject(ctx context.Context, path string) (*statev1.Project, error) {
 	names := strings.Split(path, "/")
 	if len(names) < 3 {
@@ -56,13 +56,13 @@ func (a *API) EnsureProject(ctx context.Context, path string) (*statev1.Project,
 			return nil, err
 		}
 	}
-	made, err := a.Directory.CreateProject(
+	created, err := a.Directory.CreateProject(
 		ctx, connect.NewRequest(&statev1.CreateProjectRequest{GroupId: parent, Name: names[len(names)-1]}),
 	)
 	if err != nil {
 		return nil, err
 	}
-	return made.Msg.GetProject(), nil
+	return created.Msg.GetProject(), nil
 }
 
 func (a *API) ensureOrganization(ctx context.Context, name string) (int64, error) {
@@ -82,19 +82,17 @@ func (a *API) ensureOrganization(ctx context.Context, name string) (int64, error
 			break
 		}
 	}
-	made, err := a.Directory.CreateOrganization(ctx, connect.NewRequest(&statev1.CreateOrganizationRequest{Name: name}))
+	created, err := a.Directory.CreateOrganization(ctx, connect.NewRequest(&statev1.CreateOrganizationRequest{Name: name}))
 	if err != nil {
 		return 0, err
 	}
-	return made.Msg.GetOrganization().GetId(), nil
+	return created.Msg.GetOrganization().GetId(), nil
 }
 
 func (a *API) ensureGroup(ctx context.Context, organization, parent int64, name string) (int64, error) {
 	for token := ""; ; {
-		response, err := a.Directory.ListGroups(
-			ctx,
-			connect.NewRequest(&statev1.ListGroupsRequest{OrganizationId: organization, PageSize: pageSize, PageToken: token}),
-		)
+		response, err := a.Directory.ListGroups(ctx,
+			connect.NewRequest(&statev1.ListGroupsRequest{OrganizationId: organization, PageSize: pageSize, PageToken: token}))
 		if err != nil {
 			return 0, err
 		}
@@ -111,9 +109,9 @@ func (a *API) ensureGroup(ctx context.Context, organization, parent int64, name 
 	if parent != 0 {
 		request = &statev1.CreateGroupRequest{ParentGroupId: parent, Name: name}
 	}
-	made, err := a.Directory.CreateGroup(ctx, connect.NewRequest(request))
+	created, err := a.Directory.CreateGroup(ctx, connect.NewRequest(request))
 	if err != nil {
 		return 0, err
 	}
-	return made.Msg.GetGroup().GetId(), nil
+	return created.Msg.GetGroup().GetId(), nil
 }

@@ -16,16 +16,16 @@ import (
 	"lockstep.internal/schemas/gen/errcode"
 )
 
-// echoing is a relay whose only target sends back what it is sent, for those who have a token that
-// is not refused.
-func echoing(t *testing.T, refused ...string) (url string, calls *atomic.Int32) {
+// newEchoRelay starts a relay whose only target echoes. It rejects the given tokens.
+func newEchoRelay(t *testing.T, rejected ...string) (url string, calls *atomic.Int32) {
 	t.Helper()
 	calls = &atomic.Int32{}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		calls.Add(1)
-		for _, token := range refused {
+		for _, token := range rejected {
 			if r.Header.Get("Authorization") == "Bearer "+token {
-				fault.WriteHTTP(w, r, slog.New(slog.DiscardHandler), fault.New(errcode.Unauthenticated, "the access token is over"))
+				expired := fault.New(errcode.Unauthenticated, "the access token has expired")
+				fault.WriteHTTP(w, r, slog.New(slog.DiscardHandler), expired)
 				return
 			}
 		}
@@ -48,11 +48,11 @@ func echoing(t *testing.T, refused ...string) (url string, calls *atomic.Int32) 
 	return server.URL, calls
 }
 
-func TestAStreamIsOpenedWithAGoodToken(t *testing.T) {
+func TestStreamIsOpenedWithValidToken(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	url, calls := echoing(t, "relay-1")
-	relay, err := b.api.Relay(url+"/", "")
+	f := setup(t)
+	url, calls := newEchoRelay(t, "relay-1")
+	relay, err := f.api.Relay(url+"/", "")
 	require.NoError(t, err)
 	t.Cleanup(relay.Close)
 	stream, err := relay.Open(t.Context(), 7, "echo")
@@ -61,34 +61,34 @@ func TestAStreamIsOpenedWithAGoodToken(t *testing.T) {
 	_, err = io.WriteString(stream, "some words")
 	require.NoError(t, err)
 	require.NoError(t, stream.CloseWrite())
-	answer, err := io.ReadAll(stream)
+	received, err := io.ReadAll(stream)
 	require.NoError(t, err)
-	require.Equal(t, "some words", string(answer))
+	require.Equal(t, "some words", string(received))
 	require.NoError(t, stream.Close())
 
 	_, err = relay.Open(t.Context(), 7, "page")
-	require.ErrorContains(t, err, "is it a relay's address for callers")
+	require.ErrorContains(t, err, "check that the URL is a relay's external listener")
 }
 
-func TestATokenThatStaysRefusedIsAnError(t *testing.T) {
+func TestTokenRefusedTwiceIsAnError(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	url, calls := echoing(t, "relay-1", "relay-2")
-	relay, err := b.api.Relay(url, "")
+	f := setup(t)
+	url, calls := newEchoRelay(t, "relay-1", "relay-2")
+	relay, err := f.api.Relay(url, "")
 	require.NoError(t, err)
 	t.Cleanup(relay.Close)
 	_, err = relay.Open(t.Context(), 7, "echo")
 	require.Equal(t, errcode.Unauthenticated, fault.CodeOf(err))
-	require.EqualValues(t, 2, calls.Load(), "not for ever")
+	require.EqualValues(t, 2, calls.Load(), "exchanged only once")
 }
 
-func TestAuthoritiesOfRelaysMustBeSome(t *testing.T) {
+func TestInvalidRelayCAFile(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	f := setup(t)
 	file := filepath.Join(t.TempDir(), "ca.crt")
-	_, err := b.api.Relay("https://relay.example", file)
+	_, err := f.api.Relay("https://relay.example", file)
 	require.Equal(t, errcode.InvalidArgument, fault.CodeOf(err))
 	require.NoError(t, os.WriteFile(file, []byte("no certificate"), 0o600))
-	_, err = b.api.Relay("https://relay.example", file)
+	_, err = f.api.Relay("https://relay.example", file)
 	require.ErrorContains(t, err, "contains no certificate")
 }

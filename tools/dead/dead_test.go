@@ -69,7 +69,7 @@ func TestReadLetterAndOriginal(t *testing.T) {
 	require.Equal(t, &nats.Msg{Subject: subject, Header: nats.Header{"ce-id": {"id-x"}}, Data: []byte("x")}, original)
 
 	bare := dead.Read(cell, 3, time.Unix(5, 0), cell.Dead("state", subject), nil, nil)
-	require.Equal(t, subject, bare.Subject, "a letter without its headers still says where it came from")
+	require.Equal(t, subject, bare.Subject, "a letter without headers has its original subject")
 
 	for name, m := range map[string]*nats.Msg{
 		"data of 12 bytes was too large":         letter(subject, "", "Lockstep-Dead-Omitted", "12"),
@@ -103,7 +103,7 @@ func FuzzReadNeverPanics(f *testing.F) {
 	})
 }
 
-// box has six letters of two agents in turn, the third without its data.
+// newQueue returns a queue with six dead letters of two agents, alternating. The third has no data.
 func newQueue(t *testing.T) dead.Queue {
 	t.Helper()
 	js := natstest.JetStream(t, natstest.Server(t))
@@ -135,10 +135,8 @@ func applied(t *testing.T, b dead.Queue) string {
 	for sequence := uint64(1); sequence <= stream.CachedInfo().State.LastSeq; sequence++ {
 		m, err := stream.GetMsg(t.Context(), sequence)
 		require.NoError(t, err)
-		maps.DeleteFunc(
-			m.Header,
-			func(name string, _ []string) bool { return strings.HasPrefix(name, "Nats-") },
-		) // the server's own
+		maps.DeleteFunc(m.Header,
+			func(name string, _ []string) bool { return strings.HasPrefix(name, "Nats-") }) // the server's own
 		require.Equal(t, nats.Header{"ce-id": {"id-" + string(m.Data)}}, m.Header, "its own headers and no others")
 		out += string(m.Data)
 	}
@@ -167,15 +165,15 @@ func TestSelection(t *testing.T) {
 func TestRetryPublishesInOrderAndRemoves(t *testing.T) {
 	t.Parallel()
 	b := newQueue(t)
-	var told []string
+	var results []string
 	require.NoError(
 		t,
 		b.Retry(t.Context(), dead.Selection{Sequences: []uint64{6, 1}}, func(l dead.Letter, err error) error {
-			told = append(told, fmt.Sprint(l.Sequence, err))
+			results = append(results, fmt.Sprint(l.Sequence, err))
 			return nil
 		}),
 	)
-	require.Equal(t, []string{"1 <nil>", "6 <nil>"}, told)
+	require.Equal(t, []string{"1 <nil>", "6 <nil>"}, results)
 	require.Equal(t, "16", applied(t, b))
 	require.Equal(t, "2345", list(t, b, dead.Selection{}))
 
@@ -207,7 +205,7 @@ func TestDrop(t *testing.T) {
 	require.Empty(t, applied(t, b))
 }
 
-// Somebody who gave up between publishing and removing publishes twice.
+// A retry that is interrupted between publish and removal publishes the message twice.
 func TestInterruptedRetryLosesNothing(t *testing.T) {
 	t.Parallel()
 	b := newQueue(t)
@@ -225,10 +223,7 @@ func TestInterruptedRetryLosesNothing(t *testing.T) {
 	// Two at once: the other has removed it already.
 	stream, err := b.JetStream.Stream(t.Context(), topology.StreamDead)
 	require.NoError(t, err)
-	require.NoError(
-		t,
-		b.Drop(t.Context(), dead.Selection{Sequences: []uint64{4}}, func(dead.Letter) error { return nil }),
-	)
+	require.NoError(t, b.Drop(t.Context(), dead.Selection{Sequences: []uint64{4}}, func(dead.Letter) error { return nil }))
 	_, err = stream.GetMsg(t.Context(), 4)
 	require.ErrorIs(t, err, jetstream.ErrMsgNotFound)
 	removed := false

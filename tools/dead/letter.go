@@ -45,12 +45,7 @@ const deadPrefix = "Lockstep-Dead-"
 
 // Read parses a message of DEAD. Fields of missing headers are empty.
 func Read(
-	cell topology.Cell,
-	sequence uint64,
-	stored time.Time,
-	subject string,
-	header nats.Header,
-	data []byte,
+	cell topology.Cell, sequence uint64, stored time.Time, subject string, header nats.Header, data []byte,
 ) Letter {
 	l := Letter{
 		Sequence: sequence,
@@ -83,20 +78,13 @@ func Read(
 // be retried.
 func (l Letter) Original(cell topology.Cell) (*nats.Msg, error) {
 	if l.Omitted > 0 {
-		return nil, fault.New(
-			errcode.FailedPrecondition,
-			"message %d cannot be retried: its data of %d bytes was too large to be stored",
-			l.Sequence,
-			l.Omitted,
-		)
+		return nil, fault.New(errcode.FailedPrecondition,
+			"message %d cannot be retried: its data of %d bytes was too large to be stored", l.Sequence, l.Omitted)
 	}
 	parsed, err := topology.Parse(l.Subject)
 	if err != nil || parsed.Cell != cell || parsed.Family == topology.FamilyDead {
-		return nil, fault.New(
-			errcode.FailedPrecondition,
-			"message %d cannot be retried: it names no subject of this cell",
-			l.Sequence,
-		)
+		return nil, fault.New(errcode.FailedPrecondition, "message %d cannot be retried: it names no subject of this cell",
+			l.Sequence)
 	}
 	return &nats.Msg{Subject: l.Subject, Header: l.Header, Data: l.Data}, nil
 }
@@ -121,12 +109,8 @@ func (s Selection) filter() (string, error) {
 	}
 	if strings.ContainsAny(service, ". \t>") || slices.Contains(strings.Split(subject, "."), "") ||
 		strings.ContainsAny(subject, " \t") {
-		return "", fault.New(
-			errcode.InvalidArgument,
-			"subject %q and service %q are not valid: write them like applied.7.* and state",
-			subject,
-			service,
-		)
+		return "", fault.New(errcode.InvalidArgument,
+			"subject %q and service %q are not valid: write them like applied.7.* and state", subject, service)
 	}
 	return topology.FamilyDead + "." + service + "." + subject, nil
 }

@@ -11,21 +11,21 @@ import (
 	"lockstep.internal/services/deploys/rollout"
 )
 
-// Verdict says how a fact stands between what detection says and what was published.
+// Verdict is the result of the comparison of one fact.
 type Verdict string
 
 const (
-	// Same was published as it is.
+	// Same is detected and published with the same fields.
 	Same Verdict = "same"
-	// Changed was published, and said something else.
+	// Changed is detected and published with different fields.
 	Changed Verdict = "changed"
-	// Missing was not published.
+	// Missing is detected and not published.
 	Missing Verdict = "missing"
-	// Extra was published, and detection does not say it.
+	// Extra is published and not detected.
 	Extra Verdict = "extra"
 )
 
-// Mark is the verdict in one character.
+// Mark returns the verdict as one character.
 func (v Verdict) Mark() string {
 	switch v {
 	case Changed:
@@ -39,49 +39,48 @@ func (v Verdict) Mark() string {
 	return " "
 }
 
-// Compared is a fact and its verdict. Of Changed it is what detection says, with the names of the
-// fields that differ.
+// Compared is a fact and its verdict.
 type Compared struct {
-	Verdict Verdict           `json:"verdict"`
-	ID      string            `json:"id"`
-	Fact    events.DeployFact `json:"fact"`
-	Fields  []string          `json:"fields,omitempty"`
+	Verdict Verdict `json:"verdict"`
+	ID      string  `json:"id"`
+	// Fact is the detected fact; the published one for [Extra].
+	Fact events.DeployFact `json:"fact"`
+	// Fields are the names of the fields that differ.
+	Fields []string `json:"fields,omitempty"`
 }
 
-// happening is what a fact says happened, whatever its number.
-type happening struct {
-	key              rollout.Key
-	uid              string
-	fact             events.Fact
-	rollout, group   string
-	occurred, marked time.Time
+// identity identifies a fact without its number.
+type identity struct {
+	key                rollout.Key
+	uid                string
+	fact               events.Fact
+	rollout, run       string
+	occurred, observed time.Time
 }
 
-func happeningOf(f *events.DeployFact) happening {
+func identityOf(f *events.DeployFact) identity {
 	w := f.Workload
-	h := happening{
+	i := identity{
 		key: rollout.Key{ClusterUID: w.ClusterUID, Namespace: w.Namespace, Kind: w.Kind, Name: w.Name}, uid: w.UID,
-		fact: f.Fact, occurred: f.OccurredAt.UTC().Round(0), marked: f.ObservedAt.UTC().Round(0),
+		fact: f.Fact, occurred: f.OccurredAt.UTC().Round(0), observed: f.ObservedAt.UTC().Round(0),
 	}
 	if f.Rollout != nil {
-		h.rollout = f.Rollout.ID
+		i.rollout = f.Rollout.ID
 	}
 	if f.Environment != nil {
-		h.group = f.Environment.Run
+		i.run = f.Environment.Run
 	}
-	return h
+	return i
 }
 
-// Compare pairs what detection says with what was published. Facts come in the order of the two
-// together: by when they were observed, those of a workload in their own order. partial says that
-// detection began later than the stream: numbers, and ids that are made of them, are then not
-// compared.
-func Compare(said, published []events.DeployFact, partial bool) []Compared {
-	byID, byHappening := map[string]int{}, map[happening][]int{}
+// Compare pairs detected with published facts. The result is ordered by the time of the observation; the facts of a
+// workload keep their order. If the detection is partial, the numbers of facts, and ids made of them, are not compared.
+func Compare(detected, published []events.DeployFact, partial bool) []Compared {
+	byID, byIdentity := map[string]int{}, map[identity][]int{}
 	for i := range published {
 		byID[rollout.ID(published[i])] = i
-		h := happeningOf(&published[i])
-		byHappening[h] = append(byHappening[h], i)
+		key := identityOf(&published[i])
+		byIdentity[key] = append(byIdentity[key], i)
 	}
 	paired := make([]bool, len(published))
 	find := func(f *events.DeployFact, id string) (int, bool) {
@@ -89,7 +88,7 @@ func Compare(said, published []events.DeployFact, partial bool) []Compared {
 			return i, true
 		}
 		if partial {
-			for _, i := range byHappening[happeningOf(f)] {
+			for _, i := range byIdentity[identityOf(f)] {
 				if !paired[i] {
 					return i, true
 				}
@@ -97,13 +96,13 @@ func Compare(said, published []events.DeployFact, partial bool) []Compared {
 		}
 		return 0, false
 	}
-	out := make([]Compared, 0, len(said))
-	for i := range said {
-		c := Compared{Verdict: Missing, ID: rollout.ID(said[i]), Fact: said[i]}
-		if at, found := find(&said[i], c.ID); found {
+	out := make([]Compared, 0, len(detected))
+	for i := range detected {
+		c := Compared{Verdict: Missing, ID: rollout.ID(detected[i]), Fact: detected[i]}
+		if at, found := find(&detected[i], c.ID); found {
 			paired[at] = true
 			c.Verdict = Same
-			if c.Fields = differing(&said[i], &published[at], partial); len(c.Fields) > 0 {
+			if c.Fields = differences(&detected[i], &published[at], partial); len(c.Fields) > 0 {
 				c.Verdict = Changed
 			}
 		}
@@ -118,8 +117,8 @@ func Compare(said, published []events.DeployFact, partial bool) []Compared {
 	return out
 }
 
-// differing are the names of the fields of two facts that are not the same, as they are on the wire.
-func differing(a, b *events.DeployFact, partial bool) []string {
+// differences returns the JSON names of the fields that differ.
+func differences(a, b *events.DeployFact, partial bool) []string {
 	x, y := fields(a), fields(b)
 	var names []string
 	for name := range x {

@@ -11,28 +11,23 @@ import (
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/deploys/environment"
 	"lockstep.internal/tools/detection"
-	"lockstep.internal/tools/detection/played"
+	"lockstep.internal/tools/detection/watchertest"
 )
 
 const cell = topology.Cell("local")
 
-// history plays a listing, two rollouts of which the second takes the place of the first, an
-// environment, and a deletion that only a listing shows.
-func history(t testing.TB) []*nats.Msg {
+// recorded returns the messages of a full resync, of two rollouts of which the second supersedes the first, of an
+// environment, and of a second full resync, without one of the Deployments.
+func recorded(t testing.TB) []*nats.Msg {
 	t.Helper()
-	var told []*nats.Msg
-	w := &played.Watcher{
-		Cell: cell,
-		Now:  time.Date(2026, 3, 4, 5, 6, 0, 0, time.UTC),
-		Say:  func(m *nats.Msg) error { told = append(told, m); return nil },
+	var messages []*nats.Msg
+	w := &watchertest.Watcher{
+		Cell:    cell,
+		Now:     time.Date(2026, 3, 4, 5, 6, 0, 0, time.UTC),
+		Publish: func(m *nats.Msg) error { messages = append(messages, m); return nil },
 	}
-	web, gone := w.Deployment(
-		"web",
-		map[string]string{environment.AnnotationSize: "1", "lockstep.dev/deploy-group": "pr-1"},
-	), w.Deployment(
-		"gone",
-		nil,
-	)
+	group := map[string]string{environment.AnnotationSize: "1", "lockstep.dev/deploy-group": "pr-1"}
+	web, gone := w.Deployment("web", group), w.Deployment("gone", nil)
 	for _, step := range []func() error{
 		func() error { return w.List("r1", web, gone) },
 		func() error { return web.Roll("2") },
@@ -44,9 +39,10 @@ func history(t testing.TB) []*nats.Msg {
 	} {
 		require.NoError(t, step())
 	}
-	return told
+	return messages
 }
 
+// detect passes the messages to a new detector one by one.
 func detect(t testing.TB, messages []*nats.Msg) (*detection.Detector, []events.DeployFact) {
 	t.Helper()
 	d := detection.New(cell, environment.Rules{})
@@ -69,7 +65,7 @@ func names(facts []events.DeployFact) []string {
 
 func TestFactsOfRecordedMessages(t *testing.T) {
 	t.Parallel()
-	_, facts := detect(t, history(t))
+	_, facts := detect(t, recorded(t))
 	require.Equal(t, []string{
 		"web started",
 		"pr-1 environment_started",
@@ -82,23 +78,25 @@ func TestFactsOfRecordedMessages(t *testing.T) {
 		"pr-1 environment_ready",
 		"gone removed",
 	}, names(facts))
-	_, again := detect(t, history(t))
+	_, again := detect(t, recorded(t))
 	require.Equal(t, facts, again)
 }
 
 func TestIncompleteResyncRemovesNothing(t *testing.T) {
 	t.Parallel()
-	told := history(t)
-	// Without one of its members, the last listing is not whole.
-	at := len(told) - 3
-	_, facts := detect(t, append(append([]*nats.Msg{}, told[:at]...), told[at+1:]...))
+	messages := recorded(t)
+	member := len(messages) - 3 // of the last resync
+	_, facts := detect(t, append(append([]*nats.Msg{}, messages[:member]...), messages[member+1:]...))
 	require.NotContains(t, names(facts), "gone removed")
 }
 
 func TestIrrelevantMessagesAreIgnored(t *testing.T) {
 	t.Parallel()
 	d := detection.New(cell, environment.Rules{})
-	for _, subject := range []string{"lockstep.local.observed.1.deployment.ns.name", "lockstep.other.observed.1.tick", "lockstep.local.workspace.1.w.created", "x"} {
+	for _, subject := range []string{
+		"lockstep.local.observed.1.deployment.ns.name", "lockstep.other.observed.1.tick",
+		"lockstep.local.workspace.1.w.created", "x",
+	} {
 		require.False(t, d.Relevant(subject), subject)
 		facts, err := d.Take(1, subject, nil, []byte("no event"))
 		require.NoError(t, err)
@@ -110,25 +108,20 @@ func TestIrrelevantMessagesAreIgnored(t *testing.T) {
 
 func TestCompare(t *testing.T) {
 	t.Parallel()
-	_, facts := detect(t, history(t))
-	verdicts := func(said, published []events.DeployFact, partial bool) map[detection.Verdict]int {
-		out := map[detection.Verdict]int{}
-		for _, c := range detection.Compare(said, published, partial) {
-			out[c.Verdict]++
+	_, facts := detect(t, recorded(t))
+	n := len(facts)
+	type counts map[detection.Verdict]int
+	requireVerdicts := func(want counts, detected, published []events.DeployFact, partial bool) {
+		t.Helper()
+		got := counts{}
+		for _, c := range detection.Compare(detected, published, partial) {
+			got[c.Verdict]++
 		}
-		return out
+		require.Equal(t, want, got)
 	}
-	require.Equal(t, map[detection.Verdict]int{detection.Same: len(facts)}, verdicts(facts, facts, false))
-	require.Equal(
-		t,
-		map[detection.Verdict]int{detection.Same: len(facts) - 1, detection.Missing: 1},
-		verdicts(facts, facts[1:], false),
-	)
-	require.Equal(
-		t,
-		map[detection.Verdict]int{detection.Same: len(facts) - 1, detection.Extra: 1},
-		verdicts(facts[:len(facts)-1], facts, false),
-	)
+	requireVerdicts(counts{detection.Same: n}, facts, facts, false)
+	requireVerdicts(counts{detection.Same: n - 1, detection.Missing: 1}, facts, facts[1:], false)
+	requireVerdicts(counts{detection.Same: n - 1, detection.Extra: 1}, facts[:n-1], facts, false)
 
 	other := append([]events.DeployFact{}, facts...)
 	other[0].Reason = "Another"
@@ -136,23 +129,18 @@ func TestCompare(t *testing.T) {
 	require.Equal(t, detection.Changed, compared[0].Verdict)
 	require.Equal(t, []string{"reason"}, compared[0].Fields)
 
-	// Counted differently, as from a later beginning on: the last fact has its sequence in its id.
-	last := len(facts) - 1
-	counted := append([]events.DeployFact{}, facts...)
-	for i := range counted {
-		counted[i].Sequence += 10
+	// A detection that starts later numbers the facts differently; the id of the last fact contains its number.
+	renumbered := append([]events.DeployFact{}, facts...)
+	for i := range renumbered {
+		renumbered[i].Sequence += 10
 	}
-	require.Equal(t, map[detection.Verdict]int{detection.Same: len(facts)}, verdicts(facts, counted, true))
-	require.Equal(
-		t,
-		map[detection.Verdict]int{detection.Missing: 1, detection.Extra: 1},
-		verdicts(facts[last:], counted[last:], false),
-	)
+	requireVerdicts(counts{detection.Same: n}, facts, renumbered, true)
+	requireVerdicts(counts{detection.Missing: 1, detection.Extra: 1}, facts[n-1:], renumbered[n-1:], false)
 }
 
 func TestCovers(t *testing.T) {
 	t.Parallel()
-	d, facts := detect(t, history(t))
+	d, facts := detect(t, recorded(t))
 	for i := range facts {
 		require.True(t, d.Covers(&facts[i]))
 	}

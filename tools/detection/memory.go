@@ -17,8 +17,8 @@ import (
 // memoryStore implements [ingest.Store] in memory.
 type memoryStore struct {
 	batches      int64
-	workloads    map[uuid.UUID]ingest.Record[rollout.State]
-	environments map[uuid.UUID]ingest.Record[environment.State]
+	workloads    map[uuid.UUID]*ingest.Record[rollout.State]
+	environments map[uuid.UUID]*ingest.Record[environment.State]
 	reporters    map[int64]ownership.Reporter
 	claims       map[string][]ownership.Claim
 	resyncs      map[resyncKey]struct{}
@@ -33,8 +33,8 @@ type resyncKey struct {
 
 func newMemoryStore() *memoryStore {
 	return &memoryStore{
-		workloads:    map[uuid.UUID]ingest.Record[rollout.State]{},
-		environments: map[uuid.UUID]ingest.Record[environment.State]{},
+		workloads:    map[uuid.UUID]*ingest.Record[rollout.State]{},
+		environments: map[uuid.UUID]*ingest.Record[environment.State]{},
 		reporters:    map[int64]ownership.Reporter{}, claims: map[string][]ownership.Claim{},
 		resyncs: map[resyncKey]struct{}{}, members: map[int64]map[ingest.Member]struct{}{},
 	}
@@ -93,8 +93,8 @@ func (s *memoryStore) Load(_ context.Context, q ingest.Query) (ingest.Loaded, er
 }
 
 // ClusterWorkloads implements [ingest.Store].
-func (s *memoryStore) ClusterWorkloads(_ context.Context, cluster string) ([]ingest.Record[rollout.State], error) {
-	var found []ingest.Record[rollout.State]
+func (s *memoryStore) ClusterWorkloads(_ context.Context, cluster string) ([]*ingest.Record[rollout.State], error) {
+	var found []*ingest.Record[rollout.State]
 	for _, r := range s.workloads {
 		if r.State.Key.ClusterUID == cluster {
 			found = append(found, r)
@@ -128,7 +128,7 @@ func (s *memoryStore) EndResync(
 	_ context.Context, a *agents.Agent, agentIDs []int64, touched []uuid.UUID, members []ingest.Member,
 ) (ingest.ResyncResult, error) {
 	s.addMembers(members)
-	result := ingest.ResyncResult{Members: int64(len(s.members[a.ID])), Arrived: map[uuid.UUID]bool{}}
+	result := ingest.ResyncResult{Members: int64(len(s.members[a.ID])), Listed: map[uuid.UUID]bool{}}
 	arrived := map[uuid.UUID]bool{}
 	for m := range s.members[a.ID] {
 		arrived[m.WorkloadID] = true
@@ -136,7 +136,7 @@ func (s *memoryStore) EndResync(
 	delete(s.members, a.ID)
 	skip := map[uuid.UUID]bool{}
 	for _, id := range touched {
-		skip[id], result.Arrived[id] = true, arrived[id]
+		skip[id], result.Listed[id] = true, arrived[id]
 	}
 	authority := agents.Authority{ClusterUID: a.ClusterUID, AgentIDs: agentIDs}
 	for id, r := range s.workloads {
@@ -149,9 +149,7 @@ func (s *memoryStore) EndResync(
 }
 
 // KnownFacts implements [ingest.Store]. The detector publishes nothing.
-func (s *memoryStore) KnownFacts(context.Context, []string, []uuid.UUID) (
-	map[string]bool, map[uuid.UUID]int64, error,
-) {
+func (s *memoryStore) KnownFacts(context.Context, []string, []uuid.UUID) (map[string]bool, map[uuid.UUID]int64, error) {
 	return nil, nil, nil
 }
 

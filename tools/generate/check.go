@@ -32,7 +32,10 @@ func (p project) check(ctx context.Context) error {
 		return err
 	}
 	var sentences []string
-	for _, find := range []func(context.Context, catalog.Catalog) ([]string, error){p.stale, p.orphanedExamples, p.invalidEvents, p.breakingEvents, p.breakingErrors, p.protoFindings} {
+	checks := []func(context.Context, catalog.Catalog) ([]string, error){
+		p.stale, p.orphanedExamples, p.invalidEvents, p.breakingEvents, p.breakingErrors, p.protoFindings,
+	}
+	for _, find := range checks {
 		found, err := find(ctx, c)
 		if err != nil {
 			return err
@@ -70,7 +73,7 @@ func (p project) orphanedExamples(_ context.Context, c catalog.Catalog) ([]strin
 	return sentences, nil
 }
 
-// invalidEvents finds examples and golden events that the present schemas refuse.
+// invalidEvents finds examples and golden events that the current schemas refuse.
 func (p project) invalidEvents(_ context.Context, c catalog.Catalog) ([]string, error) {
 	var sentences []string
 	for _, folder := range []string{examples, goldenEvents} {

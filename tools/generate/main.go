@@ -3,7 +3,7 @@
 //
 //	generate             write the changed files
 //	generate --check     fail if a committed file is stale or a change is incompatible; write nothing
-//	generate release V   make the present schemas the baseline of later comparisons
+//	generate release V   make the current schemas the baseline of later comparisons
 //
 // It runs anywhere inside the repository.
 package main
@@ -25,7 +25,7 @@ const usage = `Writes the files that are generated from schemas.
   generate                 write the changed files
   generate --check         fail if a committed file is stale, or if a change is incompatible with schemas/released;
                            write nothing
-  generate release VERSION make the present schemas the released ones, such as v0.2.0
+  generate release VERSION make the current schemas the released ones, such as v0.2.0
 
 Flags:
 `
@@ -88,7 +88,8 @@ func findRoot() (string, error) {
 		}
 		parent := filepath.Dir(dir)
 		if parent == dir {
-			return "", errors.New("find the repository: no folder above holds a go.work: run it inside the repository or give --root")
+			return "", errors.New("find the repository: no folder above holds a go.work: " +
+				"run it inside the repository or give --root")
 		}
 		dir = parent
 	}

@@ -13,13 +13,13 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// copyOf is a repository that holds what the generator reads and writes, with the tools of this
-// one; it may be spoiled at will.
+// copyOf returns a repository with what the generator reads and writes, and with the tools of this
+// one. A test may change it.
 func copyOf(t *testing.T) string {
 	t.Helper()
 	own, err := findRoot()
 	require.NoError(t, err)
-	// Builds the tools when they are missing, so that none of the copies does.
+	// This builds missing tools, so that no copy does.
 	_, err = open(t.Context(), own, os.Stderr)
 	require.NoError(t, err)
 	root := t.TempDir()
@@ -53,11 +53,10 @@ func TestCommittedFilesPassTheCheck(t *testing.T) {
 	require.NoError(t, err)
 	out, err := generateIn(t, root)
 	require.NoError(t, err)
-	require.Empty(t, out, "there is nothing to write")
+	require.Empty(t, out, "no file changes")
 }
 
-// Every fault that the check shall find is made in a copy, and must be found and named.
-func TestCheckNamesEveryFault(t *testing.T) {
+func TestCheckReportsEveryFault(t *testing.T) {
 	t.Parallel()
 	edit := func(path, old, now string) func(*testing.T, string) {
 		return func(t *testing.T, root string) { t.Helper(); replace(t, root, path, old, now) }
@@ -71,47 +70,132 @@ func TestCheckNamesEveryFault(t *testing.T) {
 			require.NoError(t, os.WriteFile(filepath.Join(root, path), []byte("{}"), 0o600))
 		}
 	}
+	const containerName = "\"description\": \"Container name.\",\n          \"type\": "
 	for name, tc := range map[string]struct {
-		spoil func(t *testing.T, root string)
-		want  string
+		change func(t *testing.T, root string)
+		want   string
 	}{
-		"edited Go types":       {edit("schemas/gen/events/events.go", "type Verb string", "type Verb int"), "schemas/gen/events/events.go: is stale: run make generate"},
-		"edited registry":       {edit("schemas/gen/events/registry.go", "dev.lockstep.observed.tick.v1", "dev.lockstep.observed.tock.v1"), "schemas/gen/events/registry.go: is stale"},
-		"edited decoders":       {edit("schemas/gen/events/decoders.go", "r.boolean()", "true"), "schemas/gen/events/decoders.go: is stale"},
-		"edited error codes":    {edit("schemas/gen/errcode/errcode.go", `"not_found"`, `"notfound"`), "schemas/gen/errcode/errcode.go: is stale"},
-		"changed error codes":   {edit("schemas/errors.json", `"exit": 5,`, `"exit": 55,`), "schemas/gen/errcode/errcode.go: is stale"},
-		"edited API":            {edit("schemas/gen/lockstep/state/v1/token.pb.go", "package statev1", "package other"), "schemas/gen/lockstep/state/v1/token.pb.go: is stale"},
-		"missing API":           {remove("schemas/gen/lockstep/state/v1/token.pb.go"), "schemas/gen/lockstep/state/v1/token.pb.go: is missing"},
-		"left over":             {add("schemas/gen/lockstep/state/v1/old.pb.go"), "schemas/gen/lockstep/state/v1/old.pb.go: has no source any more"},
-		"edited document":       {edit("schemas/asyncapi.yaml", "Lockstep events", "Events"), "schemas/asyncapi.yaml: is stale"},
-		"changed schema":        {edit("schemas/events/observed.tick.v1.schema.json", "The time", "A time"), "schemas/gen/events/events.go: is stale"},
-		"changed example":       {edit("schemas/examples/observed.tick.v1.json", "10:40:15.002Z", "10:40:15.003Z"), "schemas/asyncapi.yaml: is stale"},
-		"example of nothing":    {add("schemas/examples/observed.tock.v1.json"), "schemas/examples/observed.tock.v1.json: has no event type: remove it"},
-		"invalid example":       {edit("schemas/examples/observed.tick.v1.json", `"observed_at"`, `"seen_at"`), "schemas/examples/observed.tick.v1.json: /data/: missing property 'observed_at'"},
-		"golden event refused":  {edit("schemas/events/observed.tick.v1.schema.json", `"minLength": 1`, `"minLength": 99`), "schemas/released/golden/v0.1.0/observed.tick.v1.json: /data/cluster_uid: minLength: got 36, want 99"},
-		"missing example":       {remove("schemas/examples/observed.tick.v1.json"), "write schemas/examples/observed.tick.v1.json"},
-		"broken rule":           {edit("schemas/events/observed.tick.v1.schema.json", "The time, UTC with milliseconds.", "The time"), "observed.tick.v1.schema.json: /properties/observed_at: the description must be a sentence that ends with a period"},
-		"broken error code":     {edit("schemas/errors.json", `"not_found", "http": 404`, `"not_found", "http": 200`), "not_found: http 200 is not an error status"},
-		"removed event":         {remove("schemas/events/observed.tick.v1.schema.json"), "observed.tick.v1: /: the type is gone: consumers of v1 would break; add observed.tick.v2 instead"},
-		"retyped field":         {edit("schemas/events/observed.pod.v1.schema.json", "\"description\": \"Container name.\",\n          \"type\": \"string\"", "\"description\": \"Container name.\",\n          \"type\": \"integer\""), "observed.pod.v1: /containers/items/name: type string became integer: consumers of v1 would break; add observed.pod.v2 instead"},
-		"shared field":          {edit("schemas/events/common.schema.json", `"pattern": "^[0-9]+$"`, `"pattern": "^[0-9]{1,9}$"`), "observed.deployment.v1: /object/resource_version: pattern ^[0-9]+$ became ^[0-9]{1,9}$"},
-		"no longer the same":    {edit("schemas/events/observed.tick.v1.schema.json", "observed.{agent}.tick", "observed.{agent}.time"), "observed.tick.v1: /: subject observed.{agent}.tick became observed.{agent}.time"},
-		"error code gone":       {edit("schemas/errors.json", `{"code": "conflict"`, `{"code": "collision"`), "conflict: the error code is gone: callers branch on it"},
-		"error code renumbered": {edit("schemas/errors.json", `"exit": 7,`, `"exit": 77,`), "conflict: exit 7 became 77: callers branch on it"},
+		"edited Go types": {
+			edit("schemas/gen/events/events.go", "type Verb string", "type Verb int"),
+			"schemas/gen/events/events.go: is stale: run make generate",
+		},
+		"edited registry": {
+			edit("schemas/gen/events/registry.go", "dev.lockstep.observed.tick.v1", "dev.lockstep.observed.tock.v1"),
+			"schemas/gen/events/registry.go: is stale",
+		},
+		"edited decoders": {
+			edit("schemas/gen/events/decoders.go", "r.boolean()", "true"),
+			"schemas/gen/events/decoders.go: is stale",
+		},
+		"edited error codes": {
+			edit("schemas/gen/errcode/errcode.go", `"not_found"`, `"notfound"`),
+			"schemas/gen/errcode/errcode.go: is stale",
+		},
+		"changed error codes": {
+			edit("schemas/errors.json", `"exit": 5,`, `"exit": 55,`),
+			"schemas/gen/errcode/errcode.go: is stale",
+		},
+		"edited API": {
+			edit("schemas/gen/lockstep/state/v1/token.pb.go", "package statev1", "package other"),
+			"schemas/gen/lockstep/state/v1/token.pb.go: is stale",
+		},
+		"missing API": {
+			remove("schemas/gen/lockstep/state/v1/token.pb.go"),
+			"schemas/gen/lockstep/state/v1/token.pb.go: is missing",
+		},
+		"left over": {
+			add("schemas/gen/lockstep/state/v1/old.pb.go"),
+			"schemas/gen/lockstep/state/v1/old.pb.go: has no source any more",
+		},
+		"edited document": {
+			edit("schemas/asyncapi.yaml", "Lockstep events", "Events"), "schemas/asyncapi.yaml: is stale",
+		},
+		"changed schema": {
+			edit("schemas/events/observed.tick.v1.schema.json", "The time", "A time"),
+			"schemas/gen/events/events.go: is stale",
+		},
+		"changed example": {
+			edit("schemas/examples/observed.tick.v1.json", "10:40:15.002Z", "10:40:15.003Z"),
+			"schemas/asyncapi.yaml: is stale",
+		},
+		"example of nothing": {
+			add("schemas/examples/observed.tock.v1.json"),
+			"schemas/examples/observed.tock.v1.json: has no event type: remove it",
+		},
+		"invalid example": {
+			edit("schemas/examples/observed.tick.v1.json", `"observed_at"`, `"seen_at"`),
+			"schemas/examples/observed.tick.v1.json: /data/: missing property 'observed_at'",
+		},
+		"golden event refused": {
+			edit("schemas/events/observed.tick.v1.schema.json", `"minLength": 1`, `"minLength": 99`),
+			"schemas/released/golden/v0.1.0/observed.tick.v1.json: /data/cluster_uid: minLength: got 36, want 99",
+		},
+		"missing example": {
+			remove("schemas/examples/observed.tick.v1.json"), "write schemas/examples/observed.tick.v1.json",
+		},
+		"broken rule": {
+			edit("schemas/events/observed.tick.v1.schema.json", "The time, UTC with milliseconds.", "The time"),
+			"observed.tick.v1.schema.json: /properties/observed_at: the description must be a sentence that ends with a period",
+		},
+		"broken error code": {
+			edit("schemas/errors.json", `"not_found", "http": 404`, `"not_found", "http": 200`),
+			"not_found: http 200 is not an error status",
+		},
+		"removed event": {
+			remove("schemas/events/observed.tick.v1.schema.json"),
+			"observed.tick.v1: /: the type is gone: consumers of v1 would break; add observed.tick.v2 instead",
+		},
+		"retyped field": {
+			edit("schemas/events/observed.pod.v1.schema.json", containerName+`"string"`, containerName+`"integer"`),
+			"observed.pod.v1: /containers/items/name: type string became integer: " +
+				"consumers of v1 would break; add observed.pod.v2 instead",
+		},
+		"shared field": {
+			edit("schemas/events/common.schema.json", `"pattern": "^[0-9]+$"`, `"pattern": "^[0-9]{1,9}$"`),
+			"observed.deployment.v1: /object/resource_version: pattern ^[0-9]+$ became ^[0-9]{1,9}$",
+		},
+		"no longer the same": {
+			edit("schemas/events/observed.tick.v1.schema.json", "observed.{agent}.tick", "observed.{agent}.time"),
+			"observed.tick.v1: /: subject observed.{agent}.tick is gone",
+		},
+		"error code gone": {
+			edit("schemas/errors.json", `{"code": "conflict"`, `{"code": "collision"`),
+			"conflict: the error code is gone: callers branch on it",
+		},
+		"error code renumbered": {
+			edit("schemas/errors.json", `"exit": 7,`, `"exit": 77,`),
+			"conflict: exit 7 became 77: callers branch on it",
+		},
 		"no baseline": {func(t *testing.T, root string) {
 			t.Helper()
 			require.NoError(t, os.RemoveAll(filepath.Join(root, "schemas/released/events")))
 		}, "schemas/released/events: is empty"},
-		"API lint":               {edit("schemas/proto/lockstep/state/v1/token.proto", "message RevokeTokenResponse {}", "message RevokeTokenResponse {}\nmessage bad_name {}"), "bad_name"},
-		"API break":              {edit("schemas/proto/lockstep/state/v1/token.proto", "string name = 3;", "bytes name = 3;"), `Field "3" with name "name" on message "Token" changed type`},
-		"API that is no proto":   {edit("schemas/proto/lockstep/state/v1/token.proto", "string name = 3;", "string name;"), "token.proto"},
-		"API renumbered field":   {edit("schemas/proto/lockstep/state/v1/token.proto", "bool revoked = 7;", "bool revoked = 8;"), `"7" with name "revoked" on message "Token" was deleted`},
-		"schema that is no JSON": {edit("schemas/events/observed.tick.v1.schema.json", "{", ""), "observed.tick.v1.schema.json: is not JSON"},
+		"API lint": {
+			edit("schemas/proto/lockstep/state/v1/token.proto",
+				"message RevokeTokenResponse {}", "message RevokeTokenResponse {}\nmessage bad_name {}"),
+			"bad_name",
+		},
+		"API break": {
+			edit("schemas/proto/lockstep/state/v1/token.proto", "string name = 3;", "bytes name = 3;"),
+			`Field "3" with name "name" on message "Token" changed type`,
+		},
+		"API that is no proto": {
+			edit("schemas/proto/lockstep/state/v1/token.proto", "string name = 3;", "string name;"),
+			"token.proto",
+		},
+		"API renumbered field": {
+			edit("schemas/proto/lockstep/state/v1/token.proto", "bool revoked = 7;", "bool revoked = 8;"),
+			`"7" with name "revoked" on message "Token" was deleted`,
+		},
+		"schema that is no JSON": {
+			edit("schemas/events/observed.tick.v1.schema.json", "{", ""),
+			"observed.tick.v1.schema.json: is not JSON",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			root := copyOf(t)
-			tc.spoil(t, root)
+			tc.change(t, root)
 			_, err := generateIn(t, root, "--check")
 			require.ErrorContains(t, err, tc.want)
 		})
@@ -141,15 +225,20 @@ func TestReleaseBecomesTheBaseline(t *testing.T) {
 	last := strings.TrimSpace(string(released))
 	const next = "v99.0.0"
 
-	// A new optional field is a change that everyone survives; once released, it may not go again.
+	// A new optional field is compatible. Once released, it cannot be removed.
 	schema := "schemas/events/observed.tick.v1.schema.json"
-	replace(t, root, schema, `"properties": {`, `"properties": { "drift_ms": {"description": "Drift.", "type": "integer"},`)
+	const drift = ` "drift_ms": {"description": "Drift.", "type": "integer"},`
+	replace(t, root, schema, `"properties": {`, `"properties": {`+drift)
 	_, err = generateIn(t, root, "release", next)
-	require.ErrorContains(t, err, "is stale", "a release of what is stale is refused")
+	require.ErrorContains(t, err, "is stale", "stale files are not released")
 	_, err = generateIn(t, root)
 	require.NoError(t, err)
 	for version, want := range map[string]string{
-		last: "must be higher than the last one, " + last, "v0.0.1": "must be higher", "99": "is written as v0.2.0", "v99.0": "is written as v0.2.0", "v99.0.0+x": "is written as",
+		last:        "must be higher than the last one, " + last,
+		"v0.0.1":    "must be higher",
+		"99":        "is written as v0.2.0",
+		"v99.0":     "is written as v0.2.0",
+		"v99.0.0+x": "is written as",
 	} {
 		_, err = generateIn(t, root, "release", version)
 		require.ErrorContains(t, err, want, version)
@@ -157,12 +246,13 @@ func TestReleaseBecomesTheBaseline(t *testing.T) {
 	out, err := generateIn(t, root, "release", next)
 	require.NoError(t, err)
 	require.Contains(t, out, "schemas/released/VERSION\n")
-	require.FileExists(t, filepath.Join(root, goldenEvents, next, "observed.tick.v1.json"))
-	require.FileExists(t, filepath.Join(root, goldenEvents, last, "observed.tick.v1.json"), "golden events are kept for ever")
+	for _, release := range []string{last, next} {
+		require.FileExists(t, filepath.Join(root, goldenEvents, release, "observed.tick.v1.json"), "all releases are kept")
+	}
 	_, err = generateIn(t, root, "--check")
 	require.NoError(t, err)
 
-	replace(t, root, schema, ` "drift_ms": {"description": "Drift.", "type": "integer"},`, "")
+	replace(t, root, schema, drift, "")
 	_, err = generateIn(t, root, "--check")
 	require.ErrorContains(t, err, "observed.tick.v1: /drift_ms: the field is gone")
 }
@@ -170,7 +260,9 @@ func TestReleaseBecomesTheBaseline(t *testing.T) {
 func TestRunRefusesUnknownCommands(t *testing.T) {
 	t.Parallel()
 	root := copyOf(t)
-	for _, args := range [][]string{{"generate"}, {"release"}, {"release", "v1.0.0", "more"}, {"--check", "release", "v9.9.9"}} {
+	for _, args := range [][]string{
+		{"generate"}, {"release"}, {"release", "v1.0.0", "more"}, {"--check", "release", "v9.9.9"},
+	} {
 		_, err := generateIn(t, root, args...)
 		require.ErrorContains(t, err, "unknown command", args)
 	}

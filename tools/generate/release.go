@@ -14,7 +14,7 @@ import (
 	"lockstep.internal/tools/generate/tree"
 )
 
-// release copies the present schemas to the released ones, and the examples to the golden events of
+// release copies the current schemas to the released ones, and the examples to the golden events of
 // the version.
 func (p project) release(ctx context.Context, version string, out io.Writer) error {
 	last, err := p.lastRelease()

@@ -17,25 +17,29 @@ import (
 func newKubectlCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "kubectl",
-		Short: "kubectl of the control plane's version; reads KUBECONFIG and all else that kubectl reads",
-		// The flags are kubectl's, --help too.
+		Short: "kubectl of the control plane's version; uses the normal kubectl configuration",
+		// kubectl parses the flags, including --help.
 		DisableFlagParsing: true,
 		Run:                func(_ *cobra.Command, args []string) { kubectl(args) },
 	}
 }
 
-// kubectl runs kubectl with args and, when it fails, ends the process as kubectl does.
+// kubectl runs kubectl with args. If it fails, it exits the process like kubectl.
 func kubectl(args []string) {
-	// kubectl deals with signals by itself where it does, and ends by them elsewhere.
+	// Restore default signal handling for kubectl.
 	signal.Reset()
 	args = append([]string{"kubectl"}, args...)
-	// Before anything is parsed: making the command already logs.
+	// First, because the construction of the command already logs.
 	_, _ = logs.GlogSetter(cmd.GetLogVerbosity(args))
 	streams := genericclioptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}
 	command := cmd.NewDefaultKubectlCommandWithArgs(cmd.KubectlOptions{
-		Arguments:   args,
-		ConfigFlags: genericclioptions.NewConfigFlags(true).WithDeprecatedPasswordFlag().WithDiscoveryBurst(300).WithDiscoveryQPS(50).WithWarningPrinter(streams),
-		IOStreams:   streams,
+		Arguments: args,
+		ConfigFlags: genericclioptions.NewConfigFlags(true).
+			WithDeprecatedPasswordFlag().
+			WithDiscoveryBurst(300).
+			WithDiscoveryQPS(50).
+			WithWarningPrinter(streams),
+		IOStreams: streams,
 	})
 	command.SetArgs(args[1:])
 	if err := cli.RunNoErrOutput(command); err != nil {

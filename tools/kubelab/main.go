@@ -23,7 +23,7 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	// When the parent dies, nobody reads the progress any more; the lab must live on to clean up.
+	// Ignore SIGPIPE: if the parent dies, kubelab must still clean up.
 	signal.Ignore(syscall.SIGPIPE)
 	// A second signal ends the process at once.
 	context.AfterFunc(ctx, stop)
@@ -36,12 +36,11 @@ func main() {
 func newCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "kubelab",
-		Short: "A real Kubernetes control plane in one process, with kubelets that are played",
+		Short: "A real Kubernetes control plane in one process, with simulated kubelets",
 		Long: `kubelab runs the real etcd, kube-apiserver, kube-controller-manager and
-kube-scheduler in one process, and plays the kubelets with kwok: pods are
+kube-scheduler in one process, and simulates the kubelets with kwok: pods are
 scheduled, started, restarted and deleted, but run nothing. It needs no
-containers and no root. A lab never touches a kubeconfig that it did not write;
-kubectl is the usual one.`,
+containers and no root. A lab never changes a kubeconfig that it did not write.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
@@ -56,7 +55,7 @@ func newUpCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "up",
 		Short: "Start a lab and keep it until SIGINT or SIGTERM",
-		Long: `Start a lab, say how to reach it, and keep it until SIGINT or SIGTERM.
+		Long: `Start a lab, print its kubeconfig, and keep it until SIGINT or SIGTERM.
 
 Progress goes to standard error. Without --data everything is temporary and
 removed at the end, the kubeconfig included. Several labs run side by side.`,
@@ -66,7 +65,7 @@ removed at the end, the kubeconfig included. Several labs run side by side.`,
 			defer cancel()
 			if exitWithParent {
 				go func() {
-					// The parent holds the other end: its death is an end of file.
+					// The parent has the other end: EOF means that it has exited.
 					_, _ = io.Copy(io.Discard, os.Stdin)
 					cancel()
 				}()
@@ -76,17 +75,19 @@ removed at the end, the kubeconfig included. Several labs run side by side.`,
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&config.Name, "name", "kubelab", "name of the cluster in the kubeconfig")
-	flags.StringVar(&config.Data, "data", "", "folder to keep the lab in (default: temporary)")
+	flags.StringVar(&config.Data, "data", "", "folder of the lab's data (default: temporary)")
 	flags.IntVar(&config.Nodes, "nodes", 2, "number of nodes")
 	flags.StringVar(&config.Kubeconfig, "kubeconfig", "", "kubeconfig to write (default: in the data folder)")
-	flags.DurationVar(&config.NodeGrace, "node-grace", 0, "how long a silent kubelet is believed to be alive (default 20s, at least 8s)")
-	flags.DurationVar(&config.StartTimeout, "start-timeout", 0, "give up when not ready by then (default 3m)")
-	flags.StringVar(&readyFile, "ready-file", "", `file that receives one line of JSON when the lab is ready ("-": standard output)`)
+	flags.DurationVar(&config.NodeGrace, "node-grace", 0,
+		"node monitor grace period (default 20s, at least 8s)")
+	flags.DurationVar(&config.StartTimeout, "start-timeout", 0, "fail if the lab is not ready within it (default 3m)")
+	flags.StringVar(&readyFile, "ready-file", "",
+		`file that receives one line of JSON when the lab is ready ("-": standard output)`)
 	flags.BoolVar(&exitWithParent, "exit-with-parent", false, "stop when standard input ends")
 	return cmd
 }
 
-// announce writes info as one line of JSON, whole or not at all.
+// announce writes info atomically as one line of JSON.
 func announce(info lab.Info, path string) error {
 	if path == "" {
 		return nil
@@ -105,18 +106,18 @@ func announce(info lab.Info, path string) error {
 	return pki.WriteFile(path, line)
 }
 
-var errNoKubeconfig = errors.New("name the lab with --kubeconfig: no other configuration is read")
+var errNoKubeconfig = errors.New("--kubeconfig is required")
 
 func newNodeCommand() *cobra.Command {
 	var kubeconfig string
 	cmd := &cobra.Command{
 		Use:   "node",
-		Short: "Lose a node and bring it back",
+		Short: "Simulate a node failure",
 	}
 	cmd.PersistentFlags().StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig of the lab (required)")
 	for use, change := range map[string]struct{ short, state string }{
-		"stop NODE":  {"Let the kubelet of a node fall silent", kubelet.StateStopped},
-		"start NODE": {"Let the kubelet of a node speak again", kubelet.StateRunning},
+		"stop NODE":  {"Stop the kubelet of a node", kubelet.StateStopped},
+		"start NODE": {"Start the kubelet of a node", kubelet.StateRunning},
 	} {
 		cmd.AddCommand(&cobra.Command{
 			Use:   use,
@@ -145,7 +146,7 @@ func newClient(kubeconfig string) (kubernetes.Interface, error) {
 	rest.SetDefaultWarningHandler(rest.NoWarnings{})
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
-		return nil, fmt.Errorf("make a client: %w", err)
+		return nil, fmt.Errorf("create a client: %w", err)
 	}
 	return client, nil
 }

@@ -126,10 +126,8 @@ func next(ctx context.Context, messages jetstream.MessagesContext) (jetstream.Ms
 
 func (o Options) consumer(cell topology.Cell) (jetstream.ConsumerConfig, error) {
 	if o.FromSequence != 0 && !o.FromTime.IsZero() {
-		return jetstream.ConsumerConfig{}, fault.New(
-			errcode.InvalidArgument,
-			"set either a first sequence or a first time, not both",
-		)
+		return jetstream.ConsumerConfig{}, fault.New(errcode.InvalidArgument,
+			"set either a first sequence or a first time, not both")
 	}
 	cfg := jetstream.ConsumerConfig{
 		FilterSubjects:    o.filters(cell),
@@ -168,12 +166,8 @@ func streamOf(subject string) (string, error) {
 		for i, s := range streams {
 			families[i] = s.Family
 		}
-		return "", fault.New(
-			errcode.InvalidArgument,
-			"subject %q must begin with one of %s, such as workspace.>",
-			subject,
-			strings.Join(families, ", "),
-		)
+		return "", fault.New(errcode.InvalidArgument, "subject %q must begin with one of %s, such as workspace.>", subject,
+			strings.Join(families, ", "))
 	}
 	return streams[i].Name, nil
 }

@@ -104,20 +104,10 @@ func TestInvalidOptions(t *testing.T) {
 	err := replay.Run(t.Context(), js, cell, replay.Options{Subject: "nothing.>"}, none)
 	require.Equal(t, errcode.InvalidArgument, fault.CodeOf(err))
 	require.ErrorContains(t, err, "observed, desired")
-	err = replay.Run(
-		t.Context(),
-		js,
-		cell,
-		replay.Options{Subject: "workspace.>", FromSequence: 1, FromTime: time.Now()},
-		none,
-	)
+	err = replay.Run(t.Context(), js, cell, replay.Options{Subject: "workspace.>", FromSequence: 1, FromTime: time.Now()},
+		none)
 	require.Equal(t, errcode.InvalidArgument, fault.CodeOf(err))
-	err = replay.Run(
-		t.Context(),
-		js,
-		cell,
-		replay.Options{Subject: "workspace.>"},
-		func(jetstream.Msg, *jetstream.MsgMetadata) error { return fmt.Errorf("enough") },
-	)
+	err = replay.Run(t.Context(), js, cell, replay.Options{Subject: "workspace.>"},
+		func(jetstream.Msg, *jetstream.MsgMetadata) error { return fmt.Errorf("enough") })
 	require.EqualError(t, err, "enough")
 }

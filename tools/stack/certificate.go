@@ -17,8 +17,7 @@ import (
 	"time"
 )
 
-// RelayKeys are the files that relays share: their secret, and a certificate that is its own
-// authority, with its key.
+// RelayKeys are the files that relays share: their secret, and a self-signed certificate, with its key.
 type RelayKeys struct {
 	SecretFile, CertFile, KeyFile string
 }
@@ -26,19 +25,18 @@ type RelayKeys struct {
 // lifetime of the certificate.
 const lifetime = 10 * 365 * 24 * time.Hour
 
-// InitRelay makes the files of relays that are missing in a folder, each readable by its owner
-// only, and never replaces one. The certificate is for localhost and the hosts given. The report
-// says of each file whether it was made now.
+// InitRelay creates missing relay files in a folder, with mode 0600. It never replaces a file. The certificate
+// is for localhost and the hosts given. The map reports which files were created.
 func InitRelay(dir string, hosts ...string) (RelayKeys, map[string]bool, error) {
 	keys := RelayKeys{
 		SecretFile: filepath.Join(dir, "relay.secret"), CertFile: filepath.Join(dir, "relay.crt"),
 		KeyFile: filepath.Join(dir, "relay.key"),
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return keys, nil, fmt.Errorf("make the folder of keys: %w", err)
+		return keys, nil, fmt.Errorf("create the folder of keys: %w", err)
 	}
 	made := map[string]bool{}
-	// The certificate is for the key that is there.
+	// The certificate uses an existing key.
 	for _, each := range []struct {
 		path     string
 		generate func() (string, error)
@@ -51,25 +49,25 @@ func InitRelay(dir string, hosts ...string) (RelayKeys, map[string]bool, error) 
 	} {
 		created, err := writeOnce(each.path, each.generate)
 		if err != nil {
-			return keys, nil, fmt.Errorf("make %s: %w", each.path, err)
+			return keys, nil, fmt.Errorf("create %s: %w", each.path, err)
 		}
 		made[each.path] = created
 	}
 	return keys, made, nil
 }
 
-// PublishCA writes the certificate, which is no secret, to a file in another folder, for those who
-// are to trust it, and says whether there was none.
+// PublishCA writes the certificate, which is no secret, to a file in another folder, for clients, and reports
+// whether it was created.
 func (k RelayKeys) PublishCA(file string) (bool, error) {
 	made, err := writeOnce(file, func() (string, error) {
 		raw, err := os.ReadFile(k.CertFile)
 		return strings.TrimSuffix(string(raw), "\n"), err
 	})
 	if err != nil {
-		return false, fmt.Errorf("make %s: %w", file, err)
+		return false, fmt.Errorf("create %s: %w", file, err)
 	}
 	if err := os.Chmod(file, 0o644); err != nil { //nolint:gosec // it is for everybody
-		return made, fmt.Errorf("make %s: %w", file, err)
+		return made, fmt.Errorf("create %s: %w", file, err)
 	}
 	return made, nil
 }
@@ -85,16 +83,16 @@ const keyBlock = "PRIVATE KEY"
 func privateKey() (string, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return "", fmt.Errorf("make a key: %w", err)
+		return "", fmt.Errorf("create a key: %w", err)
 	}
 	raw, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
-		return "", fmt.Errorf("make a key: %w", err)
+		return "", fmt.Errorf("create a key: %w", err)
 	}
 	return block(keyBlock, raw), nil
 }
 
-// block is PEM without its last line's end.
+// block encodes PEM without the trailing newline.
 func block(kind string, raw []byte) string {
 	text := pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: raw})
 	return string(text[:len(text)-1])
@@ -108,7 +106,7 @@ func certificate(keyFile string, hosts []string) (string, error) {
 	}
 	decoded, _ := pem.Decode(text)
 	if decoded == nil || decoded.Type != keyBlock {
-		return "", fmt.Errorf("%s holds no private key in PEM", keyFile)
+		return "", fmt.Errorf("%s is not a private key in PEM", keyFile)
 	}
 	parsed, err := x509.ParsePKCS8PrivateKey(decoded.Bytes)
 	if err != nil {
@@ -116,11 +114,11 @@ func certificate(keyFile string, hosts []string) (string, error) {
 	}
 	key, is := parsed.(*ecdsa.PrivateKey)
 	if !is {
-		return "", fmt.Errorf("%s holds no key for ECDSA", keyFile)
+		return "", fmt.Errorf("%s is not an ECDSA key", keyFile)
 	}
 	number, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
 	if err != nil {
-		return "", fmt.Errorf("number it: %w", err)
+		return "", fmt.Errorf("create a serial number: %w", err)
 	}
 	template := &x509.Certificate{
 		SerialNumber:          number,
@@ -141,7 +139,7 @@ func certificate(keyFile string, hosts []string) (string, error) {
 	}
 	raw, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
-		return "", fmt.Errorf("make a certificate: %w", err)
+		return "", fmt.Errorf("create a certificate: %w", err)
 	}
 	return block("CERTIFICATE", raw), nil
 }

@@ -16,7 +16,7 @@ import (
 	"lockstep.internal/tools/client"
 )
 
-// firstProject is what a stack's agent and first workspaces belong to.
+// firstProject is the project of a stack's first agent.
 const firstProject = "demo/platform/workspaces"
 
 // Client calls the API as the first administrator.
@@ -36,7 +36,7 @@ func (s *Stack) ensureProject(ctx context.Context) (int64, error) {
 	}
 	project, err := api.EnsureProject(ctx, firstProject)
 	if err != nil {
-		return 0, fmt.Errorf("make project %s: %w", firstProject, err)
+		return 0, fmt.Errorf("create project %s: %w", firstProject, err)
 	}
 	return project.GetId(), nil
 }
@@ -56,23 +56,20 @@ func (s *Stack) register(ctx context.Context, project int64, agent Agent) (natsa
 	return credentials, nil
 }
 
-// RegisterAgent makes a key for an agent, registers it, and returns its credentials, which nobody
-// else has.
+// RegisterAgent makes a key for an agent, registers it, and returns its credentials; the server does not store them.
 func RegisterAgent(
 	ctx context.Context, api *client.API, project int64, name string,
 ) (natsauth.AgentCredentials, *statev1.Agent, error) {
 	key, err := seal.GenerateKey()
 	if err != nil {
-		return natsauth.AgentCredentials{}, nil, fault.Wrap(err, errcode.Internal, "make the agent's key")
+		return natsauth.AgentCredentials{}, nil, fault.Wrap(err, errcode.Internal, "create the agent's key")
 	}
 	seed, err := key.Seed()
 	if err != nil {
-		return natsauth.AgentCredentials{}, nil, fault.Wrap(err, errcode.Internal, "make the agent's key")
+		return natsauth.AgentCredentials{}, nil, fault.Wrap(err, errcode.Internal, "create the agent's key")
 	}
-	response, err := api.Agents.RegisterAgent(
-		ctx,
-		connect.NewRequest(&statev1.RegisterAgentRequest{Name: name, ProjectId: project, CurvePublicKey: key.Public()}),
-	)
+	response, err := api.Agents.RegisterAgent(ctx,
+		connect.NewRequest(&statev1.RegisterAgentRequest{Name: name, ProjectId: project, CurvePublicKey: key.Public()}))
 	if err != nil {
 		return natsauth.AgentCredentials{}, nil, err
 	}
@@ -88,7 +85,7 @@ func RegisterAgent(
 	}, made.GetAgent(), nil
 }
 
-// writeClient lets the command line find this stack.
+// writeClient writes the client configuration file.
 func (s *Stack) writeClient() error {
 	relayCAFile := ""
 	if s.opts.Relays > 0 {

@@ -18,13 +18,13 @@ func (s *Stack) AddReplica(ctx context.Context, of string) (string, error) {
 	for n := 2; replica == nil; n++ {
 		name := replicaName(of, n)
 		if _, err := s.service(name); err != nil {
-			replica = original.again(name)
+			replica = original.newReplica(name)
 		}
 	}
 	return replica.name, s.run(ctx, replica)
 }
 
-// replicaName is the name of the nth replica of a service: the first one bears the service's.
+// replicaName is the name of the nth replica of a service: the first replica has the service's name.
 func replicaName(of string, n int) string {
 	if n == 1 {
 		return of
@@ -59,8 +59,8 @@ func (s *Stack) StartService(ctx context.Context, name string) error {
 	return found.start(ctx)
 }
 
-// Kill ends a service as a crash does (SIGKILL): it finishes, tells and gives back nothing. It is
-// [ErrInside] unless the stack has Programs, and [ErrEnded] when the service had ended by itself.
+// Kill ends a service as a crash does (SIGKILL): without any cleanup. It returns [ErrInProcess] unless
+// Options.Programs is set, and [ErrExited] if the service had exited before.
 func (s *Stack) Kill(name string) error {
 	found, err := s.service(name)
 	if err != nil {
@@ -69,8 +69,7 @@ func (s *Stack) Kill(name string) error {
 	return found.kill()
 }
 
-// Address is where a service listened when it was last ready, as host:port; empty for a listener
-// that it has not.
+// Address is where a service listened when it was last ready, as host:port; empty if it has no such listener.
 func (s *Stack) Address(name, listener string) string {
 	found, err := s.service(name)
 	if err != nil {
@@ -84,12 +83,12 @@ func (s *Stack) service(name string) (*service, error) {
 	defer s.mu.Unlock()
 	i := slices.IndexFunc(s.services, func(candidate *service) bool { return candidate.name == name })
 	if i < 0 {
-		return nil, fmt.Errorf("no service %q runs here", name)
+		return nil, fmt.Errorf("unknown service %q", name)
 	}
 	return s.services[i], nil
 }
 
-// Failed receives the first service's or part's error when one ends by itself.
+// Failed returns the error of the first service or dependency that exits by itself.
 func (s *Stack) Failed(ctx context.Context) error {
 	var labDone <-chan struct{}
 	if s.lab != nil {
@@ -100,11 +99,11 @@ func (s *Stack) Failed(ctx context.Context) error {
 	s.mu.Unlock()
 	ended := make(chan error, len(services))
 	for _, each := range services {
-		present := each.present()
+		current := each.current()
 		go func() {
 			select {
-			case <-present.ended:
-				ended <- fmt.Errorf("service %s: %w", each.name, errors.Join(ErrEnded, present.err))
+			case <-current.ended:
+				ended <- fmt.Errorf("service %s: %w", each.name, errors.Join(ErrExited, current.err))
 			case <-ctx.Done():
 			}
 		}()

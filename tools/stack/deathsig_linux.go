@@ -2,6 +2,5 @@ package stack
 
 import "syscall"
 
-// dieWithParent makes the kernel end a program when the thread that started it ends; see
-// program.begin for why that thread is kept.
+// dieWithParent sets the parent-death signal. It applies to the OS thread that started the child; see program.launch.
 func dieWithParent(attr *syscall.SysProcAttr) { attr.Pdeathsig = syscall.SIGKILL }

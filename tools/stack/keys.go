@@ -17,7 +17,7 @@ type Keys struct {
 }
 
 // InitKeys makes the keys of a state service that are missing in a folder, each readable by its
-// owner only. It never replaces one. The report says of each file whether it was made now.
+// owner only. It never replaces a file. The map reports which files were created.
 func InitKeys(dir string) (Keys, map[string]bool, error) {
 	keys := Keys{
 		SealSeedFile:   filepath.Join(dir, "seal.seed"),
@@ -25,7 +25,7 @@ func InitKeys(dir string) (Keys, map[string]bool, error) {
 		AdminTokenFile: filepath.Join(dir, "admin.token"),
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return keys, nil, fmt.Errorf("make the folder of keys: %w", err)
+		return keys, nil, fmt.Errorf("create the folder of keys: %w", err)
 	}
 	made := map[string]bool{}
 	for path, generate := range map[string]func() (string, error){
@@ -35,7 +35,7 @@ func InitKeys(dir string) (Keys, map[string]bool, error) {
 	} {
 		created, err := writeOnce(path, generate)
 		if err != nil {
-			return keys, nil, fmt.Errorf("make %s: %w", path, err)
+			return keys, nil, fmt.Errorf("create %s: %w", path, err)
 		}
 		made[path] = created
 	}
@@ -45,11 +45,11 @@ func InitKeys(dir string) (Keys, map[string]bool, error) {
 func sealSeed() (string, error) {
 	key, err := seal.GenerateKey()
 	if err != nil {
-		return "", fmt.Errorf("make a key: %w", err)
+		return "", fmt.Errorf("create a key: %w", err)
 	}
 	seed, err := key.Seed()
 	if err != nil {
-		return "", fmt.Errorf("make a key: %w", err)
+		return "", fmt.Errorf("create a key: %w", err)
 	}
 	return seed.Reveal(), nil
 }

@@ -23,28 +23,28 @@ type Options struct {
 	NATSPort int
 	// Image of the template default. Defaults to the state service's own.
 	Image string
-	// Workloads that the watchers tell of besides workspaces, and the service deploys of their
-	// rollouts. Defaults to none; who enables them and names no annotations gets the watcher's own.
+	// Workloads that the watchers report besides workspaces; they enable the deploys service. Defaults to none.
+	// Empty annotations default to those of the watcher.
 	Workloads watcher.Workloads
 	// DeploysListen is where the API of deploys listens. Defaults to a free port on 127.0.0.1.
 	DeploysListen string
-	// Relays is how many of them run. Defaults to none: then agents have no relay agent.
+	// Relays is the number of relays. Defaults to none: then agents have no relay agent.
 	Relays int
-	// RelayAgents is how many replicas each agent's relay agent has, each with a connection to
-	// every relay. Defaults to 1.
+	// RelayAgents is the number of replicas of each agent's relay agent. Each has a connection to every relay.
+	// Defaults to 1.
 	RelayAgents int
 	// RelayListen is where the first relay listens for callers. Defaults to a free port on
 	// 127.0.0.1.
 	RelayListen string
-	// Programs is a folder with the binaries state, watcher, dispatcher and, with workloads,
-	// deploys, with relays, relay and relay-agent, which then run as programs of their own, each
-	// with a configuration file, and can be killed. Defaults to none: services run in this process.
+	// Programs is a folder with the binaries state, watcher, dispatcher and, with workloads, deploys, with relays,
+	// relay and relay-agent, which then run as separate processes that can be killed. Defaults to none: services
+	// run in this process.
 	Programs string
-	// Progress receives a line for each step, for people. Defaults to nowhere.
+	// Progress receives one line per step. Defaults to io.Discard.
 	Progress io.Writer
-	// Configure may change a service's configuration before each start. It is given State, Watcher,
-	// Dispatcher, Deploys, Relay or RelayAgent, and a pointer to its Config, of which programs get
-	// what can be written into a file. It may be called from any goroutine. Optional.
+	// Configure may change a service's configuration before each start. service is one of the constants from
+	// State to RelayAgent; config is a pointer to its Config. Programs get only what can be written into a file.
+	// It may be called from any goroutine. Optional.
 	Configure func(service string, config any)
 }
 

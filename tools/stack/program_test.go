@@ -20,66 +20,64 @@ type settings struct {
 	Behaviour string `yaml:"behaviour"`
 }
 
-// shell is a program that does what the test says with the configuration file's path in $2.
+// shell is a service whose program is a shell script. $2 is the path of its configuration file.
 func shell(t *testing.T, log *bytes.Buffer, script string) *service {
 	t.Helper()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "program")
-	// Whatever another test starts meanwhile would have the file open for writing for a moment, and
-	// a program that is being written cannot be started.
+	// A process that another test starts meanwhile would inherit the open file, and a file that is open for writing
+	// cannot be executed.
 	syscall.ForkLock.RLock()
 	err := os.WriteFile(path, []byte("#!/bin/sh\n"+script+"\n"), 0o700)
 	syscall.ForkLock.RUnlock()
 	require.NoError(t, err)
 	return &service{
-		name: "tested", begin: program{path: path, dir: dir, log: log}.begin,
+		name: "tested", launch: program{path: path, dir: dir, log: log}.launch,
 		configure: func(map[string]string) configuration {
 			return configuration{settings: &settings{Config: libservice.DefaultConfig("127.0.0.1:0"), Behaviour: "good"}}
 		},
 	}
 }
 
-const saysReady = `echo '{"msg":"` + libservice.ReadyMessage + `","addresses":{"api":"127.0.0.1:7"}}' >&2; `
+const logReady = `echo '{"msg":"` + libservice.ReadyMessage + `","addresses":{"api":"127.0.0.1:7"}}' >&2; `
 
-func TestAProgramIsReadyWhenItsLogSaysSo(t *testing.T) {
+func TestProgramIsReadyAfterReadyMessage(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
-	s := shell(
-		t, &log,
-		`printf '%s' 'half a line' >&2; echo >&2; grep -q 'behaviour: good' "$2" || exit 9; `+saysReady+`exec sleep 600`,
-	)
+	s := shell(t, &log,
+		`printf '%s' 'half a line' >&2; echo >&2; grep -q 'behaviour: good' "$2" || exit 9; `+logReady+`exec sleep 600`)
 	require.NoError(t, s.start(t.Context()))
 	require.Equal(t, "127.0.0.1:7", s.addresses()["api"])
 	require.NoError(t, s.kill())
-	require.NoError(t, s.start(t.Context()), "what was killed is started again")
+	require.NoError(t, s.start(t.Context()), "a killed program can be started again")
 	require.NoError(t, s.kill())
 	require.Contains(t, log.String(), "half a line\n")
 }
 
-func TestAProgramIsStoppedInOrder(t *testing.T) {
+func TestProgramIsStoppedInOrder(t *testing.T) {
 	t.Parallel()
-	s := shell(t, new(bytes.Buffer), `trap 'exit 0' TERM; `+saysReady+`while :; do sleep 0.01; done`)
+	s := shell(t, new(bytes.Buffer), `trap 'exit 0' TERM; `+logReady+`while :; do sleep 0.01; done`)
 	require.NoError(t, s.start(t.Context()))
 	require.NoError(t, s.stop())
-	s = shell(t, new(bytes.Buffer), `trap 'exit 3' TERM; `+saysReady+`while :; do sleep 0.01; done`)
+	s = shell(t, new(bytes.Buffer), `trap 'exit 3' TERM; `+logReady+`while :; do sleep 0.01; done`)
 	require.NoError(t, s.start(t.Context()))
 	require.ErrorContains(t, s.stop(), "exit status 3")
 }
 
-func TestAProgramThatEndsByItselfIsNoticed(t *testing.T) {
+func TestExitedProgramIsDetected(t *testing.T) {
 	t.Parallel()
 	s := shell(t, new(bytes.Buffer), `exit 3`)
 	require.ErrorIs(t, s.start(t.Context()), ErrStopped)
-	s = shell(t, new(bytes.Buffer), saysReady+`exit 3`)
+	s = shell(t, new(bytes.Buffer), logReady+`exit 3`)
 	require.NoError(t, s.start(t.Context()))
-	<-s.present().ended
-	require.ErrorIs(t, s.kill(), ErrEnded)
+	<-s.current().ended
+	require.ErrorIs(t, s.kill(), ErrExited)
 }
 
-func TestAServiceWithinCannotBeKilled(t *testing.T) {
+func TestServiceInProcessCannotBeKilled(t *testing.T) {
 	t.Parallel()
 	cfg := libservice.DefaultConfig("127.0.0.1:0")
-	s := &service{name: "tested", begin: inside, configure: func(map[string]string) configuration {
+	s := &service{name: "tested", launch: inProcess, configure: func(map[string]string) configuration {
 		return configuration{common: &cfg, main: func(ctx context.Context) error {
 			cfg.OnReady(nil)
 			<-ctx.Done()
@@ -87,11 +85,11 @@ func TestAServiceWithinCannotBeKilled(t *testing.T) {
 		}}
 	}}
 	require.NoError(t, s.start(t.Context()))
-	require.ErrorIs(t, s.kill(), ErrInside)
+	require.ErrorIs(t, s.kill(), ErrInProcess)
 	require.NoError(t, s.stop())
 }
 
-func TestWhatIsWrittenForAProgramIsReadBack(t *testing.T) {
+func TestSettingsRoundTrip(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "settings.yaml")
 	written := settings{Config: libservice.DefaultConfig("127.0.0.1:0"), Behaviour: "odd: # yes"}

@@ -8,27 +8,27 @@ import (
 	"time"
 )
 
-// progress tells a person what is being started.
+// progress prints the steps of the start.
 type progress struct {
 	mu  sync.Mutex
 	out io.Writer
 }
 
-// step begins a step; what it returns ends it with a sentence.
+// step starts a step and returns a function that prints its result and duration.
 func (p *progress) step(name string) func(format string, args ...any) {
 	begun := time.Now()
 	return func(format string, args ...any) {
-		p.sayf(name, "%s (%.1fs)", fmt.Sprintf(format, args...), time.Since(begun).Seconds())
+		p.printf(name, "%s (%.1fs)", fmt.Sprintf(format, args...), time.Since(begun).Seconds())
 	}
 }
 
-func (p *progress) sayf(name, format string, args ...any) {
+func (p *progress) printf(name, format string, args ...any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	_, _ = fmt.Fprintf(p.out, "  ✓ %-12s %s\n", name, fmt.Sprintf(format, args...))
 }
 
-// indented passes on what another program says, line by line.
+// indented returns a writer that indents each line.
 func (p *progress) indented() io.Writer { return &indented{p: p} }
 
 type indented struct {
@@ -47,7 +47,7 @@ func (w *indented) Write(raw []byte) (int, error) {
 		}
 		w.rest = rest
 		if _, err := fmt.Fprintf(w.p.out, "    %s\n", line); err != nil {
-			return len(raw), fmt.Errorf("tell progress: %w", err)
+			return len(raw), fmt.Errorf("write progress: %w", err)
 		}
 	}
 }

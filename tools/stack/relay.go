@@ -37,17 +37,17 @@ func (s *Stack) RelayCAFile() string { return s.relayKeys.CertFile }
 // RelayURL is where the first relay listens for callers; empty without relays.
 func (s *Stack) RelayURL() string { return s.RelayURLOf(Relay) }
 
-// RelayURLOf is where a relay listens for callers; empty for one that there is not.
+// RelayURLOf is where a relay listens for callers; empty if there is no such relay.
 func (s *Stack) RelayURLOf(name string) string {
-	return s.listensAt("https://", name, ListenerExternal)
+	return s.listenURL("https://", name, ListenerExternal)
 }
 
-// RelayAgentsURLOf is where a relay listens for agents; empty for one that there is not.
+// RelayAgentsURLOf is where a relay listens for agents; empty if there is no such relay.
 func (s *Stack) RelayAgentsURLOf(name string) string {
-	return s.listensAt("wss://", name, ListenerAgents)
+	return s.listenURL("wss://", name, ListenerAgents)
 }
 
-func (s *Stack) listensAt(scheme, name, listener string) string {
+func (s *Stack) listenURL(scheme, name, listener string) string {
 	address := s.Address(name, listener)
 	if address == "" {
 		return ""
@@ -68,9 +68,9 @@ func (s *Stack) startRelays(ctx context.Context) error {
 			return err
 		}
 	}
-	if s.lab != nil { // a cluster that is somebody else's is left as it is
+	if s.lab != nil { // do not change a cluster that was given
 		if err := bindRoles(ctx, s.kubeconfig); err != nil {
-			return fmt.Errorf("let callers of the relay into the cluster: %w", err)
+			return fmt.Errorf("create role bindings for relay users: %w", err)
 		}
 	}
 	done("for callers on %s", s.RelayURL())
@@ -78,16 +78,20 @@ func (s *Stack) startRelays(ctx context.Context) error {
 }
 
 func (s *Stack) relay(name, listen string) *service {
-	configure := func(before map[string]string) configuration {
+	configure := func(previous map[string]string) configuration {
 		cfg := relay.DefaultConfig()
 		cfg.Ops.Listen = anyPort
 		for _, l := range []struct {
 			name, first string
 			to          *libservice.Listener
-		}{{ListenerExternal, listen, &cfg.External.Listener}, {ListenerAgents, anyPort, &cfg.Agents.Listener}, {ListenerInternal, anyPort, &cfg.Internal.Listener}} {
+		}{
+			{ListenerExternal, listen, &cfg.External.Listener},
+			{ListenerAgents, anyPort, &cfg.Agents.Listener},
+			{ListenerInternal, anyPort, &cfg.Internal.Listener},
+		} {
 			l.to.TLS.CertFile, l.to.TLS.KeyFile = s.relayKeys.CertFile, s.relayKeys.KeyFile
-			if l.to.Listen = l.first; before[l.name] != "" {
-				l.to.Listen = before[l.name]
+			if l.to.Listen = l.first; previous[l.name] != "" {
+				l.to.Listen = previous[l.name]
 			}
 		}
 		cfg.Telemetry = s.telemetry()
@@ -102,13 +106,12 @@ func (s *Stack) relay(name, listen string) *service {
 		}
 	}
 	return &service{
-		name: name, configure: configure, begin: s.begin(Relay),
-		again: func(name string) *service { return s.relay(name, anyPort) },
+		name: name, configure: configure, launch: s.launcher(Relay),
+		newReplica: func(name string) *service { return s.relay(name, anyPort) },
 	}
 }
 
-// startRelayAgents of an agent: each replica keeps a connection with every relay that there is when
-// it starts.
+// startRelayAgents of an agent: each replica connects to all relays that exist when it starts.
 func (s *Stack) startRelayAgents(ctx context.Context, agent Agent, kubeconfig string) error {
 	if s.opts.Relays == 0 {
 		return nil
@@ -139,8 +142,8 @@ func (s *Stack) relayAgent(name string, of Agent, kubeconfig string) *service {
 		}
 	}
 	return &service{
-		name: name, configure: configure, begin: s.begin(RelayAgent),
-		again: func(name string) *service { return s.relayAgent(name, of, kubeconfig) },
+		name: name, configure: configure, launch: s.launcher(RelayAgent),
+		newReplica: func(name string) *service { return s.relayAgent(name, of, kubeconfig) },
 	}
 }
 
@@ -156,8 +159,8 @@ func (s *Stack) relayAgentsURLs() []string {
 	}
 }
 
-// bindRoles lets callers of the relay do in a cluster what their role in the agent's project is
-// for: readers look, developers change.
+// bindRoles binds the groups of relay users to ClusterRoles: reader to view, developer to edit, administrator
+// to cluster-admin.
 func bindRoles(ctx context.Context, kubeconfig string) error {
 	described, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
@@ -172,10 +175,12 @@ func bindRoles(ctx context.Context, kubeconfig string) error {
 	if err != nil {
 		return fmt.Errorf("call the API server: %w", err)
 	}
-	for _, b := range []struct{ role, does string }{{"reader", "view"}, {"developer", "edit"}, {"administrator", "cluster-admin"}} {
+	for _, b := range []struct{ role, clusterRole string }{
+		{"reader", "view"}, {"developer", "edit"}, {"administrator", "cluster-admin"},
+	} {
 		binding := &rbacv1.ClusterRoleBinding{
 			ObjectMeta: metav1.ObjectMeta{Name: "lockstep-role-" + b.role},
-			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: b.does},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: b.clusterRole},
 			Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: "lockstep:role:" + b.role}},
 		}
 		if _, err := client.RbacV1().ClusterRoleBindings().Create(ctx, binding, metav1.CreateOptions{}); err != nil &&

@@ -9,20 +9,20 @@ import (
 	libservice "lockstep.internal/libs/service"
 )
 
-// service is one of the stack's services. It may be started and stopped again and again, each time
-// with its configuration made anew.
+// service is one of the stack's services. It can be started and stopped repeatedly. Its configuration is
+// created at each start.
 type service struct {
 	name string
-	// configure makes its configuration. It is given the addresses of the life before, by listener:
-	// a restarted service is found where it was.
-	configure func(before map[string]string) configuration
-	// begin begins a life.
-	begin func(name string, cfg configuration) (*life, error)
-	// again makes a replica of another name.
-	again func(name string) *service
+	// configure creates its configuration. previous has the listen addresses of the last run, so that a restarted
+	// service keeps them.
+	configure func(previous map[string]string) configuration
+	// launch starts a run of the service.
+	launch func(name string, cfg configuration) (*run, error)
+	// newReplica returns a replica with another name.
+	newReplica func(name string) *service
 
 	mu    sync.Mutex
-	life  *life // the present or last one; nil before the first
+	run   *run // the current or last one; nil before the first
 	addrs map[string]string
 }
 
@@ -35,41 +35,40 @@ type configuration struct {
 	main func(ctx context.Context) error
 }
 
-// life is what is between a start of a service and its end.
-type life struct {
+// run is one run of a service.
+type run struct {
 	ready chan map[string]string // receives the addresses that it listens on, once
-	ended chan struct{}          // closed at its end
-	err   error                  // how it ended; read after ended
-	drain func() error           // asks it to end in order
-	kill  func() error           // ends it as a crash does
+	ended chan struct{}          // closed when it has exited
+	err   error                  // of its exit; read after ended
+	drain func() error           // stops it in order
+	kill  func() error           // ends it like a crash
 }
 
 var (
-	// ErrStopped is the cause of a start that was given up since the service ended before it was
-	// ready.
-	ErrStopped = errors.New("ended before it was ready")
-	// ErrEnded is that a service was not there any more.
-	ErrEnded = errors.New("ended by itself")
-	// ErrInside refuses to kill a service that runs in this process.
-	ErrInside = errors.New("runs in this process and cannot be killed alone; give the stack a folder of programs")
+	// ErrStopped means that the service exited before it was ready.
+	ErrStopped = errors.New("exited before it was ready")
+	// ErrExited means that the service had already exited.
+	ErrExited = errors.New("exited by itself")
+	// ErrInProcess refuses to kill a service that runs in this process.
+	ErrInProcess = errors.New("runs in this process and cannot be killed: set Options.Programs")
 )
 
 // start runs the service and returns when it is ready.
 func (s *service) start(ctx context.Context) error {
-	begun, err := s.begin(s.name, s.configure(s.addresses()))
+	begun, err := s.launch(s.name, s.configure(s.addresses()))
 	if err != nil {
 		return fmt.Errorf("service %s: %w", s.name, err)
 	}
 	s.mu.Lock()
-	s.life = begun
+	s.run = begun
 	s.mu.Unlock()
 	select {
 	case addrs := <-begun.ready:
-		s.found(addrs)
+		s.setAddresses(addrs)
 	case <-begun.ended:
 		select {
-		case addrs := <-begun.ready: // it was, before it ended
-			s.found(addrs)
+		case addrs := <-begun.ready: // it was ready before it exited
+			s.setAddresses(addrs)
 		default:
 			return fmt.Errorf("service %s: %w", s.name, errors.Join(ErrStopped, begun.err))
 		}
@@ -80,44 +79,44 @@ func (s *service) start(ctx context.Context) error {
 }
 
 // stop drains the service and waits for its end.
-func (s *service) stop() error { return s.end(func(l *life) error { return l.drain() }) }
+func (s *service) stop() error { return s.stopWith(func(r *run) error { return r.drain() }) }
 
-// kill ends the service without a word. One that has ended by itself before was not killed, which
-// is an error.
+// kill sends SIGKILL. It is an error if the service had already exited.
 func (s *service) kill() error {
-	return s.end(func(l *life) error {
+	return s.stopWith(func(r *run) error {
 		select {
-		case <-l.ended:
-			return errors.Join(ErrEnded, l.err)
+		case <-r.ended:
+			return errors.Join(ErrExited, r.err)
 		default:
-			return l.kill()
+			return r.kill()
 		}
 	})
 }
 
-func (s *service) end(how func(*life) error) error {
-	present := s.present()
-	if present == nil {
+// stopWith calls stop and waits for the end of the current run.
+func (s *service) stopWith(stop func(*run) error) error {
+	current := s.current()
+	if current == nil {
 		return nil
 	}
-	if err := how(present); err != nil {
+	if err := stop(current); err != nil {
 		return fmt.Errorf("service %s: %w", s.name, err)
 	}
-	<-present.ended
-	if present.err != nil {
-		return fmt.Errorf("service %s: %w", s.name, present.err)
+	<-current.ended
+	if current.err != nil {
+		return fmt.Errorf("service %s: %w", s.name, current.err)
 	}
 	return nil
 }
 
-// present is the present or last life; nil before the first.
-func (s *service) present() *life {
+// current returns the current or last run; nil before the first.
+func (s *service) current() *run {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.life
+	return s.run
 }
 
-func (s *service) found(addrs map[string]string) {
+func (s *service) setAddresses(addrs map[string]string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.addrs = addrs
@@ -129,19 +128,19 @@ func (s *service) addresses() map[string]string {
 	return s.addrs
 }
 
-// inside runs a service in this process.
-func inside(_ string, cfg configuration) (*life, error) {
+// inProcess runs a service in this process.
+func inProcess(_ string, cfg configuration) (*run, error) {
 	ctx, cancel := context.WithCancel(context.Background())
-	l := &life{
+	r := &run{
 		ready: make(chan map[string]string, 1), ended: make(chan struct{}),
 		drain: func() error { cancel(); return nil },
-		kill:  func() error { return ErrInside },
+		kill:  func() error { return ErrInProcess },
 	}
-	cfg.common.OnReady = func(addrs map[string]string) { l.ready <- addrs }
+	cfg.common.OnReady = func(addrs map[string]string) { r.ready <- addrs }
 	go func() {
-		defer close(l.ended)
+		defer close(r.ended)
 		defer cancel()
-		l.err = cfg.main(ctx)
+		r.err = cfg.main(ctx)
 	}()
-	return l, nil
+	return r, nil
 }

@@ -22,11 +22,11 @@ const (
 	ListenerOps = "ops"
 )
 
-// anyPort is where a listener listens that nobody has to know beforehand.
+// anyPort is a loopback address with a free port.
 const anyPort = "127.0.0.1:0"
 
-// telemetry of a service: in this process it writes the log itself, a program's output is passed
-// on.
+// telemetry of a service: in this process it writes to the log; a program writes to its output, which is copied to
+// the log.
 func (s *Stack) telemetry() telemetry.Config {
 	cfg := telemetry.DefaultConfig()
 	if s.opts.Programs == "" {
@@ -35,15 +35,15 @@ func (s *Stack) telemetry() telemetry.Config {
 	return cfg
 }
 
-// begin is how services of a kind are run.
-func (s *Stack) begin(kind string) func(string, configuration) (*life, error) {
+// launcher returns the function that starts services of this kind.
+func (s *Stack) launcher(kind string) func(string, configuration) (*run, error) {
 	if s.opts.Programs == "" {
-		return inside
+		return inProcess
 	}
-	return program{path: filepath.Join(s.opts.Programs, kind), dir: s.servicesDir(), log: s.log}.begin
+	return program{path: filepath.Join(s.opts.Programs, kind), dir: s.servicesDir(), log: s.log}.launch
 }
 
-// run starts a service and remembers it.
+// run adds a service to the stack and starts it.
 func (s *Stack) run(ctx context.Context, added *service) error {
 	s.mu.Lock()
 	s.services = append(s.services, added)
@@ -62,11 +62,11 @@ func (s *Stack) startState(ctx context.Context) error {
 }
 
 func (s *Stack) state(name, listen string) *service {
-	configure := func(before map[string]string) configuration {
+	configure := func(previous map[string]string) configuration {
 		cfg := state.DefaultConfig()
 		cfg.Ops.Listen, cfg.API.Listen = anyPort, listen
-		if was := before[ListenerAPI]; was != "" {
-			cfg.API.Listen = was
+		if address := previous[ListenerAPI]; address != "" {
+			cfg.API.Listen = address
 		}
 		cfg.Telemetry = s.telemetry()
 		cfg.Cell.Name = string(Cell)
@@ -85,8 +85,8 @@ func (s *Stack) state(name, listen string) *service {
 		}
 	}
 	return &service{
-		name: name, configure: configure, begin: s.begin(State),
-		again: func(name string) *service { return s.state(name, anyPort) },
+		name: name, configure: configure, launch: s.launcher(State),
+		newReplica: func(name string) *service { return s.state(name, anyPort) },
 	}
 }
 
@@ -108,11 +108,11 @@ func (s *Stack) DeploysURL() string {
 }
 
 func (s *Stack) deploys(name, listen string) *service {
-	configure := func(before map[string]string) configuration {
+	configure := func(previous map[string]string) configuration {
 		cfg := deploys.DefaultConfig()
 		cfg.Ops.Listen, cfg.API.Listen = anyPort, listen
-		if was := before[ListenerAPI]; was != "" {
-			cfg.API.Listen = was
+		if address := previous[ListenerAPI]; address != "" {
+			cfg.API.Listen = address
 		}
 		cfg.Telemetry = s.telemetry()
 		cfg.Cell.Name = string(Cell)
@@ -125,8 +125,8 @@ func (s *Stack) deploys(name, listen string) *service {
 		}
 	}
 	return &service{
-		name: name, configure: configure, begin: s.begin(Deploys),
-		again: func(name string) *service { return s.deploys(name, anyPort) },
+		name: name, configure: configure, launch: s.launcher(Deploys),
+		newReplica: func(name string) *service { return s.deploys(name, anyPort) },
 	}
 }
 
@@ -137,14 +137,14 @@ type Agent struct {
 	CredentialsFile string
 }
 
-// WatcherOf and DispatcherOf are the names of an agent's services, for Restart.
+// WatcherOf is the name of an agent's watcher.
 func WatcherOf(agent string) string { return Watcher + "-" + agent }
 
 // DispatcherOf is the name of an agent's dispatcher.
 func DispatcherOf(agent string) string { return Dispatcher + "-" + agent }
 
-// AddAgent registers an agent in a project, or takes the one that is there, and starts its watcher
-// and dispatcher and, where there are relays, its relay agent.
+// AddAgent registers an agent, or uses its existing credentials file, and starts its watcher and dispatcher
+// and, where there are relays, its relay agent.
 func (s *Stack) AddAgent(ctx context.Context, project int64, name, kubeconfig string) (Agent, error) {
 	done := s.progress.step("agent")
 	agent := Agent{Name: name, CredentialsFile: filepath.Join(s.dir, "agents", name+".json")}
@@ -173,7 +173,7 @@ func (s *Stack) AddAgent(ctx context.Context, project int64, name, kubeconfig st
 	if s.opts.Relays > 0 {
 		programs = "watcher, dispatcher and relay agent"
 	}
-	done("%q is %d, its %s run", name, agent.ID, programs)
+	done("%q (id %d): %s are running", name, agent.ID, programs)
 	return agent, nil
 }
 
@@ -194,8 +194,8 @@ func (s *Stack) watcher(name string, agent Agent, kubeconfig string) *service {
 		}
 	}
 	return &service{
-		name: name, configure: configure, begin: s.begin(Watcher),
-		again: func(name string) *service { return s.watcher(name, agent, kubeconfig) },
+		name: name, configure: configure, launch: s.launcher(Watcher),
+		newReplica: func(name string) *service { return s.watcher(name, agent, kubeconfig) },
 	}
 }
 
@@ -212,8 +212,8 @@ func (s *Stack) dispatcher(name string, agent Agent, kubeconfig string) *service
 		}
 	}
 	return &service{
-		name: name, configure: configure, begin: s.begin(Dispatcher),
-		again: func(name string) *service { return s.dispatcher(name, agent, kubeconfig) },
+		name: name, configure: configure, launch: s.launcher(Dispatcher),
+		newReplica: func(name string) *service { return s.dispatcher(name, agent, kubeconfig) },
 	}
 }
 

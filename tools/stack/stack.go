@@ -57,8 +57,8 @@ type Stack struct {
 	agents   []Agent
 }
 
-// Start starts everything and returns when a first agent is connected and ready. What was started
-// is stopped when it fails.
+// Start starts everything and returns when a first agent is connected and ready. On error it stops everything
+// that was started.
 func Start(ctx context.Context, opts Options) (*Stack, error) {
 	opts = opts.withDefaults()
 	s := &Stack{opts: opts, dir: opts.Dir, progress: &progress{out: opts.Progress}}
@@ -76,12 +76,12 @@ func (s *Stack) start(ctx context.Context) error {
 	if err := s.openDir(); err != nil {
 		return err
 	}
-	around, aroundCtx := errgroup.WithContext(ctx)
-	around.Go(func() error { return s.startDatabase(aroundCtx) })
-	around.Go(func() error { return s.startNATS(aroundCtx) })
-	around.Go(func() error { return s.startCluster(aroundCtx) })
-	if err := around.Wait(); err != nil {
-		return err //nolint:wrapcheck // says which part
+	dependencies, startCtx := errgroup.WithContext(ctx)
+	dependencies.Go(func() error { return s.startDatabase(startCtx) })
+	dependencies.Go(func() error { return s.startNATS(startCtx) })
+	dependencies.Go(func() error { return s.startCluster(startCtx) })
+	if err := dependencies.Wait(); err != nil {
+		return err //nolint:wrapcheck // the error names the dependency
 	}
 	if err := s.startState(ctx); err != nil {
 		return err
@@ -109,18 +109,17 @@ func (s *Stack) openDir() error {
 	if s.dir == "" {
 		dir, err := os.MkdirTemp("", "lockstep-")
 		if err != nil {
-			return fmt.Errorf("make a folder: %w", err)
+			return fmt.Errorf("create a folder: %w", err)
 		}
-		// PostgreSQL runs as another user where this process is root, and has to reach its own
-		// folder in here.
+		// If this process is root, PostgreSQL runs as another user, who must be able to enter its folder in this one.
 		if err := os.Chmod(dir, 0o711); err != nil { //nolint:gosec // it lists nothing to others
-			return fmt.Errorf("make a folder: %w", err)
+			return fmt.Errorf("create a folder: %w", err)
 		}
 		s.dir, s.temporary = dir, true
 	}
 	for _, folder := range []string{s.dir, filepath.Join(s.dir, "agents"), s.servicesDir()} {
 		if err := os.MkdirAll(folder, 0o711); err != nil { //nolint:gosec // it lists nothing to others
-			return fmt.Errorf("make a folder: %w", err)
+			return fmt.Errorf("create a folder: %w", err)
 		}
 	}
 	var err error
@@ -158,10 +157,10 @@ func (s *Stack) startDatabase(ctx context.Context) error {
 	return s.writeDatabaseURL(server.URL())
 }
 
-// writeDatabaseURL keeps where the database is, with its password, for the state service.
+// writeDatabaseURL writes the database URL with the password to a file.
 func (s *Stack) writeDatabaseURL(url string) error {
 	if err := os.WriteFile(s.databaseURLFile(), []byte(url+"\n"), 0o600); err != nil {
-		return fmt.Errorf("write where the database is: %w", err)
+		return fmt.Errorf("write the database URL: %w", err)
 	}
 	return nil
 }
@@ -187,7 +186,7 @@ func (s *Stack) startNATS(context.Context) error {
 func (s *Stack) startCluster(ctx context.Context) error {
 	if s.opts.Kubeconfig != "" {
 		s.kubeconfig = s.opts.Kubeconfig
-		s.progress.sayf("Kubernetes", "the cluster of %s", s.opts.Kubeconfig)
+		s.progress.printf("Kubernetes", "the cluster of %s", s.opts.Kubeconfig)
 		return nil
 	}
 	done := s.progress.step("Kubernetes")
@@ -214,25 +213,25 @@ func (s *Stack) Stop() error {
 	for _, each := range slices.Backward(services) {
 		errs = append(errs, each.stop())
 	}
-	around := []func() error{}
+	dependencies := []func() error{}
 	if s.lab != nil {
-		around = append(around, s.lab.Stop)
+		dependencies = append(dependencies, s.lab.Stop)
 	}
 	if s.nats != nil {
-		around = append(around, s.nats.Stop)
+		dependencies = append(dependencies, s.nats.Stop)
 	}
 	if s.database != nil {
-		around = append(around, func() error {
+		dependencies = append(dependencies, func() error {
 			ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 			defer cancel()
 			return s.database.Stop(ctx)
 		})
 	}
-	results := make(chan error, len(around))
-	for _, stop := range around {
+	results := make(chan error, len(dependencies))
+	for _, stop := range dependencies {
 		go func() { results <- stop() }()
 	}
-	for range around {
+	for range dependencies {
 		errs = append(errs, <-results)
 	}
 	if s.log != nil {
@@ -281,7 +280,7 @@ func (s *Stack) natsDir() string { return filepath.Join(s.dir, "nats") }
 
 func (s *Stack) databaseURLFile() string { return filepath.Join(s.dir, "keys", "database.url") }
 
-// servicesDir holds the configuration of services that are programs of their own.
+// servicesDir holds the configuration of services that run as separate processes.
 func (s *Stack) servicesDir() string { return filepath.Join(s.dir, "services") }
 
 const tailBytes = 4 << 10

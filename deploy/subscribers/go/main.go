@@ -54,7 +54,10 @@ const (
 
 func main() {
 	if len(os.Args) != 2 {
-		fmt.Fprintln(os.Stderr, "usage: go run . CREDENTIALS\n\nCREDENTIALS is the file that `lockstep subscriber create` wrote.")
+		fmt.Fprintln(
+			os.Stderr,
+			"usage: go run . CREDENTIALS\n\nCREDENTIALS is the file that `lockstep subscriber create` wrote.",
+		)
 		os.Exit(2)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -124,7 +127,8 @@ func read(ctx context.Context, js jetstream.JetStream, c credentials) error {
 			return fmt.Errorf("acknowledge: %w", err)
 		}
 	}
-	if err := messages.Error(); err != nil && !errors.Is(err, nats.ErrTimeout) && !errors.Is(err, context.DeadlineExceeded) {
+	if err := messages.Error(); err != nil && !errors.Is(err, nats.ErrTimeout) &&
+		!errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("wait for facts: %w", err)
 	}
 	return nil
@@ -145,6 +149,15 @@ func show(message jetstream.Msg) error {
 	if f.DurationMS != nil {
 		took = fmt.Sprintf("%d ms", *f.DurationMS)
 	}
-	fmt.Printf("%d\t%s\t%s/%s/%s\t%s\t%s\n", at.Sequence.Stream, f.Fact, f.Workload.Namespace, f.Workload.Kind, f.Workload.Name, took, message.Headers().Get("ce-id"))
+	fmt.Printf(
+		"%d\t%s\t%s/%s/%s\t%s\t%s\n",
+		at.Sequence.Stream,
+		f.Fact,
+		f.Workload.Namespace,
+		f.Workload.Kind,
+		f.Workload.Name,
+		took,
+		message.Headers().Get("ce-id"),
+	)
 	return nil
 }

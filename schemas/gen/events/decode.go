@@ -17,17 +17,17 @@ type Data[T any] interface {
 // The data must be one JSON value that the schema of the event type accepts. Unknown fields are
 // ignored. An object must not contain a name twice, text must be valid UTF-8, and an integer must
 // fit 64 bits and have neither fraction nor exponent. The error names the event type and lists the
-// first ten faults, each with a JSON pointer. On an error, the value is zero. Decode is safe for
+// first ten faults, each with a JSON pointer. On an error, the value is nil. Decode is safe for
 // concurrent use, and the result does not refer to data.
-func Decode[T any, P Data[T]](data []byte) (T, error) {
-	var value, zero T
-	p := P(&value)
+func Decode[T any, P Data[T]](data []byte) (*T, error) {
+	value := new(T)
+	p := P(value)
 	r := readers.Get().(*reader) //nolint:forcetypeassert,errcheck // The pool holds nothing else.
 	defer r.release()
 	r.reset(data)
 	p.decode(r)
 	if err := r.finish(); err != nil {
-		return zero, fmt.Errorf("%s: %w", p.eventType(), err)
+		return nil, fmt.Errorf("%s: %w", p.eventType(), err)
 	}
 	return value, nil
 }
@@ -47,9 +47,10 @@ func unknownType(eventType string) error {
 	return fmt.Errorf("event type %q: not in the registry of event types", shorten(eventType))
 }
 
-func pointer[T any](value T, err error) (any, error) {
+// untyped returns a result of Decode, and an untyped nil for an error.
+func untyped[T any](value *T, err error) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &value, nil
+	return value, nil
 }

@@ -922,6 +922,23 @@ func (v *ObjectReference) decode(r *reader) {
 	r.endObject(present, "api_version", "kind", "name")
 }
 
+func (v *ObservationsRead) decode(r *reader) {
+	var present uint64
+	if !r.beginObject() {
+		return
+	}
+	for r.nextName() {
+		switch string(r.name) {
+		case "sequence":
+			present |= 1 << 0
+			v.Sequence = r.integer(integerRule{1, math.MaxInt})
+		default:
+			r.skip()
+		}
+	}
+	r.endObject(present, "sequence")
+}
+
 func (v *ObservedClusterReleased) decode(r *reader) {
 	var present uint64
 	if !r.beginObject() {
@@ -1119,6 +1136,10 @@ func (v *ObservedResyncBegun) decode(r *reader) {
 		case "resync_id":
 			present |= 1 << 5
 			v.ResyncID = r.text(textRule{minLength: 1})
+		case "known_versions":
+			v.KnownVersions = readArray(r, lengthRule{0, math.MaxInt}, func(item *ListVersion) {
+				item.decode(r)
+			})
 		case "nonce":
 			v.Nonce = r.text(textRule{})
 		case "scope":
@@ -1273,7 +1294,7 @@ func (v *ObservedWorkloadRevision) decode(r *reader) {
 			v.Workload = r.text(textRule{minLength: 1})
 		case "workload_uid":
 			present |= 1 << 4
-			v.WorkloadUID = r.text(textRule{minLength: 1})
+			v.WorkloadUID = r.text(textRule{})
 		case "revision_history":
 			v.RevisionHistory = readArray(r, lengthRule{0, math.MaxInt}, func(item *int) {
 				*item = r.integer(integerRule{0, math.MaxInt})
@@ -1943,6 +1964,8 @@ func (*Terminating) eventType() string { return TypeTerminating }
 
 func (*AgentConfig) eventType() string { return TypeAgentConfig }
 
+func (*ObservationsRead) eventType() string { return TypeObservationsRead }
+
 func (*ResyncRequested) eventType() string { return TypeResyncRequested }
 
 func (*DeployFact) eventType() string { return TypeDeployFact }
@@ -2001,75 +2024,77 @@ func (*WorkspaceStateChanged) eventType() string { return TypeWorkspaceStateChan
 func decoded(eventType string, data []byte) (any, error) {
 	switch eventType {
 	case TypeAgentConnected:
-		return pointer(Decode[AgentConnected](data))
+		return untyped(Decode[AgentConnected](data))
 	case TypeAgentDisconnected:
-		return pointer(Decode[AgentDisconnected](data))
+		return untyped(Decode[AgentDisconnected](data))
 	case TypeAgentRequests:
-		return pointer(Decode[AgentRequests](data))
+		return untyped(Decode[AgentRequests](data))
 	case TypeApplied:
-		return pointer(Decode[Applied](data))
+		return untyped(Decode[Applied](data))
 	case TypeApplyFailed:
-		return pointer(Decode[ApplyFailed](data))
+		return untyped(Decode[ApplyFailed](data))
 	case TypeTerminated:
-		return pointer(Decode[Terminated](data))
+		return untyped(Decode[Terminated](data))
 	case TypeTerminating:
-		return pointer(Decode[Terminating](data))
+		return untyped(Decode[Terminating](data))
 	case TypeAgentConfig:
-		return pointer(Decode[AgentConfig](data))
+		return untyped(Decode[AgentConfig](data))
+	case TypeObservationsRead:
+		return untyped(Decode[ObservationsRead](data))
 	case TypeResyncRequested:
-		return pointer(Decode[ResyncRequested](data))
+		return untyped(Decode[ResyncRequested](data))
 	case TypeDeployFact:
-		return pointer(Decode[DeployFact](data))
+		return untyped(Decode[DeployFact](data))
 	case TypeDesiredWorkspace:
-		return pointer(Decode[DesiredWorkspace](data))
+		return untyped(Decode[DesiredWorkspace](data))
 	case TypeDirectoryAgent:
-		return pointer(Decode[DirectoryAgent](data))
+		return untyped(Decode[DirectoryAgent](data))
 	case TypeDirectoryGroup:
-		return pointer(Decode[DirectoryGroup](data))
+		return untyped(Decode[DirectoryGroup](data))
 	case TypeDirectoryKey:
-		return pointer(Decode[DirectoryKey](data))
+		return untyped(Decode[DirectoryKey](data))
 	case TypeDirectoryMembership:
-		return pointer(Decode[DirectoryMembership](data))
+		return untyped(Decode[DirectoryMembership](data))
 	case TypeDirectoryOrganization:
-		return pointer(Decode[DirectoryOrganization](data))
+		return untyped(Decode[DirectoryOrganization](data))
 	case TypeDirectoryProject:
-		return pointer(Decode[DirectoryProject](data))
+		return untyped(Decode[DirectoryProject](data))
 	case TypeDirectoryUser:
-		return pointer(Decode[DirectoryUser](data))
+		return untyped(Decode[DirectoryUser](data))
 	case TypeObservedClusterReleased:
-		return pointer(Decode[ObservedClusterReleased](data))
+		return untyped(Decode[ObservedClusterReleased](data))
 	case TypeObservedDeployment:
-		return pointer(Decode[ObservedDeployment](data))
+		return untyped(Decode[ObservedDeployment](data))
 	case TypeObservedPod:
-		return pointer(Decode[ObservedPod](data))
+		return untyped(Decode[ObservedPod](data))
 	case TypeObservedRejected:
-		return pointer(Decode[ObservedRejected](data))
+		return untyped(Decode[ObservedRejected](data))
 	case TypeObservedReplicaSet:
-		return pointer(Decode[ObservedReplicaSet](data))
+		return untyped(Decode[ObservedReplicaSet](data))
 	case TypeObservedResyncBegun:
-		return pointer(Decode[ObservedResyncBegun](data))
+		return untyped(Decode[ObservedResyncBegun](data))
 	case TypeObservedResyncEnded:
-		return pointer(Decode[ObservedResyncEnded](data))
+		return untyped(Decode[ObservedResyncEnded](data))
 	case TypeObservedTick:
-		return pointer(Decode[ObservedTick](data))
+		return untyped(Decode[ObservedTick](data))
 	case TypeObservedWorkload:
-		return pointer(Decode[ObservedWorkload](data))
+		return untyped(Decode[ObservedWorkload](data))
 	case TypeObservedWorkloadRevision:
-		return pointer(Decode[ObservedWorkloadRevision](data))
+		return untyped(Decode[ObservedWorkloadRevision](data))
 	case TypeWorkspaceCreated:
-		return pointer(Decode[WorkspaceCreated](data))
+		return untyped(Decode[WorkspaceCreated](data))
 	case TypeWorkspaceDesiredStateChanged:
-		return pointer(Decode[WorkspaceDesiredStateChanged](data))
+		return untyped(Decode[WorkspaceDesiredStateChanged](data))
 	case TypeWorkspaceDrifted:
-		return pointer(Decode[WorkspaceDrifted](data))
+		return untyped(Decode[WorkspaceDrifted](data))
 	case TypeWorkspaceExpiryWarning:
-		return pointer(Decode[WorkspaceExpiryWarning](data))
+		return untyped(Decode[WorkspaceExpiryWarning](data))
 	case TypeWorkspaceOrphanDeleted:
-		return pointer(Decode[WorkspaceOrphanDeleted](data))
+		return untyped(Decode[WorkspaceOrphanDeleted](data))
 	case TypeWorkspaceOrphaned:
-		return pointer(Decode[WorkspaceOrphaned](data))
+		return untyped(Decode[WorkspaceOrphaned](data))
 	case TypeWorkspaceStateChanged:
-		return pointer(Decode[WorkspaceStateChanged](data))
+		return untyped(Decode[WorkspaceStateChanged](data))
 	default:
 		return nil, unknownType(eventType)
 	}

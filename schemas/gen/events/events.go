@@ -699,12 +699,12 @@ const (
 	KeyAlgorithmEdDSA KeyAlgorithm = "EdDSA"
 )
 
-// ListVersion: Version at which one kind was listed.
+// ListVersion: Version of one kind: of its list, or the highest known one.
 type ListVersion struct {
 	// Kind in lower case singular, such as deployment.
 	Kind string `json:"kind"`
 
-	// The list's resourceVersion.
+	// The resourceVersion.
 	ResourceVersion string `json:"resource_version"`
 }
 
@@ -813,6 +813,13 @@ type ObjectReference struct {
 	Namespace string `json:"namespace,omitempty"`
 }
 
+// ObservationsRead: How far the state service has stored the stream OBSERVED. It answers
+// observations that ask for it; an agent's watcher paces the members of a full resync by it.
+type ObservationsRead struct {
+	// The stream sequence of the last message that is stored.
+	Sequence int `json:"sequence"`
+}
+
 // ObservedClusterReleased: An administrator released a cluster from its project. It is the only
 // event of this stream that no agent writes. It takes effect at its position among the
 // observations, so a replay gives the same result.
@@ -840,7 +847,8 @@ type ObservedClusterReleased struct {
 	UserID int `json:"user_id,omitempty"`
 }
 
-// ObservedDeployment: An observed Deployment of a workspace. Absent counts are 0.
+// ObservedDeployment: An observed Deployment of a workspace. Absent counts are 0. Watchers of
+// version 0.1 publish it; later ones publish observed.workload.v1.
 type ObservedDeployment struct {
 	// status.availableReplicas.
 	AvailableReplicas int `json:"available_replicas,omitempty"`
@@ -927,8 +935,7 @@ type ObservedRejected struct {
 	Reason RejectedReason `json:"reason"`
 
 	// Scope of the resync. Empty means the objects of workspaces; workloads means the workloads with
-	// observed rollouts (observed.workload, observed.workload_revision). Each scope has its own full
-	// resyncs.
+	// observed rollouts (subjects observed.{agent}.workload.>). Each scope has its own full resyncs.
 	Scope Scope `json:"scope,omitempty"`
 
 	// Encoded size in bytes; 0 if unknown.
@@ -936,6 +943,7 @@ type ObservedRejected struct {
 }
 
 // ObservedReplicaSet: Metadata of an observed ReplicaSet, on the subject of its Deployment.
+// Watchers of version 0.1 publish it; later ones publish observed.workload_revision.v1.
 type ObservedReplicaSet struct {
 	// Name of the owning Deployment.
 	Deployment string `json:"deployment"`
@@ -961,6 +969,11 @@ type ObservedResyncBegun struct {
 	// Number of members that follow.
 	Count int `json:"count"`
 
+	// Highest resourceVersion of each kind that the watcher knew when the resync started; it had
+	// published none above. Higher stored versions than these and the list's show that the cluster was
+	// restored.
+	KnownVersions []ListVersion `json:"known_versions,omitempty"`
+
 	// resourceVersion of the list of each kind, read before listing. An absent object counts as
 	// deleted only if its stored version is not above it.
 	ListVersions []ListVersion `json:"list_versions"`
@@ -975,8 +988,7 @@ type ObservedResyncBegun struct {
 	ResyncID string `json:"resync_id"`
 
 	// Scope of the resync. Empty means the objects of workspaces; workloads means the workloads with
-	// observed rollouts (observed.workload, observed.workload_revision). Each scope has its own full
-	// resyncs.
+	// observed rollouts (subjects observed.{agent}.workload.>). Each scope has its own full resyncs.
 	Scope Scope `json:"scope,omitempty"`
 
 	// Digest of the watcher's settings that select workloads. After a change of it, a newly selected
@@ -999,8 +1011,7 @@ type ObservedResyncEnded struct {
 	ResyncID string `json:"resync_id"`
 
 	// Scope of the resync. Empty means the objects of workspaces; workloads means the workloads with
-	// observed rollouts (observed.workload, observed.workload_revision). Each scope has its own full
-	// resyncs.
+	// observed rollouts (subjects observed.{agent}.workload.>). Each scope has its own full resyncs.
 	Scope Scope `json:"scope,omitempty"`
 }
 
@@ -1013,9 +1024,9 @@ type ObservedTick struct {
 	ObservedAt time.Time `json:"observed_at"`
 }
 
-// ObservedWorkload: An observed Deployment, StatefulSet or DaemonSet with its rollout. Absent
-// counts are 0. Fields are named as in a Deployment; the descriptions give the names in other
-// kinds.
+// ObservedWorkload: An observed workload: a Deployment, StatefulSet or DaemonSet whose rollouts are
+// observed, or the Deployment of a workspace. Absent counts are 0. Fields are named as in a
+// Deployment; the descriptions give the names in other kinds.
 type ObservedWorkload struct {
 	// status.availableReplicas; numberAvailable of a DaemonSet.
 	AvailableReplicas int `json:"available_replicas,omitempty"`
@@ -1074,7 +1085,7 @@ type ObservedWorkload struct {
 	// Recreate or OnDelete.
 	Strategy string `json:"strategy,omitempty"`
 
-	// The pod template.
+	// The pod template. Absent for the Deployment of a workspace.
 	Template *PodTemplate `json:"template,omitempty"`
 
 	// Annotation deprecated.daemonset.template.generation of a DaemonSet.
@@ -1116,10 +1127,11 @@ type ObservedWorkloadRevision struct {
 	// controller-revision-hash of a ControllerRevision.
 	TemplateHash string `json:"template_hash,omitempty"`
 
-	// Name of the workload that controls it.
+	// Name of the workload that it belongs to.
 	Workload string `json:"workload"`
 
-	// UID of the workload that controls it.
+	// UID of the workload that controls it. Empty for a ReplicaSet of a workspace without a
+	// controller.
 	WorkloadUID string `json:"workload_uid"`
 }
 
@@ -1313,8 +1325,8 @@ type Scale struct {
 }
 
 // Scope: Scope of the resync. Empty means the objects of workspaces; workloads means the workloads
-// with observed rollouts (observed.workload, observed.workload_revision). Each scope has its own
-// full resyncs.
+// with observed rollouts (subjects observed.{agent}.workload.>). Each scope has its own full
+// resyncs.
 type Scope string
 
 // The known values of Scope.

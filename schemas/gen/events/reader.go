@@ -355,14 +355,14 @@ func (r *reader) time() time.Time {
 	if content == nil {
 		return time.Time{}
 	}
-	at, err := time.Parse(time.RFC3339, string(content))
-	if err != nil || !isStrictTime(content) {
+	var at time.Time
+	if err := at.UnmarshalText(content); err != nil || !isStrictTime(content) {
 		r.faultf("%s is not a date-time of RFC 3339", show(content))
 	}
 	return at
 }
 
-// isStrictTime reports whether a time that time.Parse accepts is a date-time of RFC 3339. Parse
+// isStrictTime reports whether a time that UnmarshalText accepts is a date-time of RFC 3339. It
 // also accepts an hour of one digit, a comma before the fraction, and an offset of 24 hours or 60
 // minutes and more.
 func isStrictTime(content []byte) bool {

@@ -33,6 +33,10 @@ const (
 	// control.{agent}.config: Configuration of one agent. Its watcher, its dispatcher and the relays
 	// apply changes at once.
 	TypeAgentConfig = "dev.lockstep.control.config.v1"
+	// TypeObservationsRead is an event with the data [ObservationsRead], on stream CONTROL at
+	// control.{agent}.read: How far the state service has stored the stream OBSERVED. It answers
+	// observations that ask for it; an agent's watcher paces the members of a full resync by it.
+	TypeObservationsRead = "dev.lockstep.control.read.v1"
 	// TypeResyncRequested is an event with the data [ResyncRequested], on stream CONTROL at
 	// control.{agent}.resync: Requests a full resync from an agent's watcher.
 	TypeResyncRequested = "dev.lockstep.control.resync.v1"
@@ -73,7 +77,7 @@ const (
 	TypeObservedClusterReleased = "dev.lockstep.observed.cluster_released.v1"
 	// TypeObservedDeployment is an event with the data [ObservedDeployment], on stream OBSERVED at
 	// observed.{agent}.{kind}.{namespace}.{name}: An observed Deployment of a workspace. Absent counts
-	// are 0.
+	// are 0. Watchers of version 0.1 publish it; later ones publish observed.workload.v1.
 	TypeObservedDeployment = "dev.lockstep.observed.deployment.v1"
 	// TypeObservedPod is an event with the data [ObservedPod], on stream OBSERVED at
 	// observed.{agent}.{kind}.{namespace}.{name}: An observed pod, on the subject of its Deployment.
@@ -84,7 +88,8 @@ const (
 	TypeObservedRejected = "dev.lockstep.observed.rejected.v1"
 	// TypeObservedReplicaSet is an event with the data [ObservedReplicaSet], on stream OBSERVED at
 	// observed.{agent}.{kind}.{namespace}.{name}: Metadata of an observed ReplicaSet, on the subject
-	// of its Deployment.
+	// of its Deployment. Watchers of version 0.1 publish it; later ones publish
+	// observed.workload_revision.v1.
 	TypeObservedReplicaSet = "dev.lockstep.observed.replicaset.v1"
 	// TypeObservedResyncBegun is an event with the data [ObservedResyncBegun], on stream OBSERVED at
 	// observed.{agent}.resync: A full resync of one agent starts. List versions were read before the
@@ -98,13 +103,15 @@ const (
 	// observations.
 	TypeObservedTick = "dev.lockstep.observed.tick.v1"
 	// TypeObservedWorkload is an event with the data [ObservedWorkload], on stream OBSERVED at
-	// observed.{agent}.workload.{kind}.{namespace}.{name}: An observed Deployment, StatefulSet or
-	// DaemonSet with its rollout. Absent counts are 0. Fields are named as in a Deployment; the
-	// descriptions give the names in other kinds.
+	// observed.{agent}.workload.{kind}.{namespace}.{name} and
+	// observed.{agent}.{kind}.{namespace}.{name}: An observed workload: a Deployment, StatefulSet or
+	// DaemonSet whose rollouts are observed, or the Deployment of a workspace. Absent counts are 0.
+	// Fields are named as in a Deployment; the descriptions give the names in other kinds.
 	TypeObservedWorkload = "dev.lockstep.observed.workload.v1"
 	// TypeObservedWorkloadRevision is an event with the data [ObservedWorkloadRevision], on stream
-	// OBSERVED at observed.{agent}.workload.{kind}.{namespace}.{name}: Metadata of an observed
-	// ReplicaSet or ControllerRevision, on the subject of its workload.
+	// OBSERVED at observed.{agent}.workload.{kind}.{namespace}.{name} and
+	// observed.{agent}.{kind}.{namespace}.{name}: Metadata of an observed ReplicaSet or
+	// ControllerRevision, on the subject of its workload.
 	TypeObservedWorkloadRevision = "dev.lockstep.observed.workload_revision.v1"
 	// TypeWorkspaceCreated is an event with the data [WorkspaceCreated], on stream WORKSPACES at
 	// workspace.{project}.{workspace}.created: A user asked for a workspace.
@@ -139,143 +146,183 @@ const (
 func Types() []Type {
 	return []Type{
 		{
-			Name: TypeAgentConnected, Title: "AgentConnected", Stream: "AGENTS", Subject: "agent.{agent}.connected",
+			Name: TypeAgentConnected, Title: "AgentConnected", Stream: "AGENTS",
+			Subjects:    []string{"agent.{agent}.connected"},
 			Description: "A replica of an agent connected to a relay. Published again, with the same connection_id and connected_at, if the connection was reported lost by mistake.",
 		},
 		{
-			Name: TypeAgentDisconnected, Title: "AgentDisconnected", Stream: "AGENTS", Subject: "agent.{agent}.disconnected",
+			Name: TypeAgentDisconnected, Title: "AgentDisconnected", Stream: "AGENTS",
+			Subjects:    []string{"agent.{agent}.disconnected"},
 			Description: "A replica of an agent disconnected from a relay. If the relay was killed, another relay publishes the event.",
 		},
 		{
-			Name: TypeAgentRequests, Title: "AgentRequests", Stream: "AGENTS", Subject: "agent.{agent}.requests",
+			Name: TypeAgentRequests, Title: "AgentRequests", Stream: "AGENTS",
+			Subjects:    []string{"agent.{agent}.requests"},
 			Description: "Audit of requests to an agent through a relay: ended requests, and the start of long-running ones. Without bodies, headers and queries.",
 		},
 		{
-			Name: TypeApplied, Title: "Applied", Stream: "APPLIED", Subject: "applied.{agent}.{workspace}",
+			Name: TypeApplied, Title: "Applied", Stream: "APPLIED",
+			Subjects:    []string{"applied.{agent}.{workspace}"},
 			Description: "A desired revision was applied completely.",
 		},
 		{
-			Name: TypeApplyFailed, Title: "ApplyFailed", Stream: "APPLIED", Subject: "applied.{agent}.{workspace}",
+			Name: TypeApplyFailed, Title: "ApplyFailed", Stream: "APPLIED",
+			Subjects:    []string{"applied.{agent}.{workspace}"},
 			Description: "An apply or a delete was refused or failed. The dispatcher retries it with back-off.",
 		},
 		{
-			Name: TypeTerminated, Title: "Terminated", Stream: "APPLIED", Subject: "applied.{agent}.{workspace}",
+			Name: TypeTerminated, Title: "Terminated", Stream: "APPLIED",
+			Subjects:    []string{"applied.{agent}.{workspace}"},
 			Description: "Every object of the workspace was deleted.",
 		},
 		{
-			Name: TypeTerminating, Title: "Terminating", Stream: "APPLIED", Subject: "applied.{agent}.{workspace}",
+			Name: TypeTerminating, Title: "Terminating", Stream: "APPLIED",
+			Subjects:    []string{"applied.{agent}.{workspace}"},
 			Description: "The deletion of a workspace's objects has started.",
 		},
 		{
-			Name: TypeAgentConfig, Title: "AgentConfig", Stream: "CONTROL", Subject: "control.{agent}.config",
+			Name: TypeAgentConfig, Title: "AgentConfig", Stream: "CONTROL",
+			Subjects:    []string{"control.{agent}.config"},
 			Description: "Configuration of one agent. Its watcher, its dispatcher and the relays apply changes at once.",
 		},
 		{
-			Name: TypeResyncRequested, Title: "ResyncRequested", Stream: "CONTROL", Subject: "control.{agent}.resync",
+			Name: TypeObservationsRead, Title: "ObservationsRead", Stream: "CONTROL",
+			Subjects:    []string{"control.{agent}.read"},
+			Description: "How far the state service has stored the stream OBSERVED. It answers observations that ask for it; an agent's watcher paces the members of a full resync by it.",
+		},
+		{
+			Name: TypeResyncRequested, Title: "ResyncRequested", Stream: "CONTROL",
+			Subjects:    []string{"control.{agent}.resync"},
 			Description: "Requests a full resync from an agent's watcher.",
 		},
 		{
-			Name: TypeDeployFact, Title: "DeployFact", Stream: "DEPLOYS", Subject: "deploy.{cluster}.{namespace}.{kind}.{name}.{fact}",
+			Name: TypeDeployFact, Title: "DeployFact", Stream: "DEPLOYS",
+			Subjects:    []string{"deploy.{cluster}.{namespace}.{kind}.{name}.{fact}"},
 			Description: "A fact about a rollout, a scaling, a workload or an environment: the customData of its CDEvent.",
 		},
 		{
-			Name: TypeDesiredWorkspace, Title: "DesiredWorkspace", Stream: "DESIRED", Subject: "desired.{agent}.{workspace}",
+			Name: TypeDesiredWorkspace, Title: "DesiredWorkspace", Stream: "DESIRED",
+			Subjects:    []string{"desired.{agent}.{workspace}"},
 			Description: "The complete desired state of one workspace. The dispatcher of its agent applies exactly this.",
 		},
 		{
-			Name: TypeDirectoryAgent, Title: "DirectoryAgent", Stream: "DIRECTORY", Subject: "directory.agent.{id}",
+			Name: TypeDirectoryAgent, Title: "DirectoryAgent", Stream: "DIRECTORY",
+			Subjects:    []string{"directory.agent.{id}"},
 			Description: "An agent: one cluster, or a part of one, that Lockstep may use.",
 		},
 		{
-			Name: TypeDirectoryGroup, Title: "DirectoryGroup", Stream: "DIRECTORY", Subject: "directory.group.{id}",
+			Name: TypeDirectoryGroup, Title: "DirectoryGroup", Stream: "DIRECTORY",
+			Subjects:    []string{"directory.group.{id}"},
 			Description: "A group of projects and groups.",
 		},
 		{
-			Name: TypeDirectoryKey, Title: "DirectoryKey", Stream: "DIRECTORY", Subject: "directory.key.{id}",
+			Name: TypeDirectoryKey, Title: "DirectoryKey", Stream: "DIRECTORY",
+			Subjects:    []string{"directory.key.{id}"},
 			Description: "Public part of a key that signs access tokens.",
 		},
 		{
-			Name: TypeDirectoryMembership, Title: "DirectoryMembership", Stream: "DIRECTORY", Subject: "directory.membership.{id}",
+			Name: TypeDirectoryMembership, Title: "DirectoryMembership", Stream: "DIRECTORY",
+			Subjects:    []string{"directory.membership.{id}"},
 			Description: "A user's role in an organization, a group or a project; inherited downward.",
 		},
 		{
-			Name: TypeDirectoryOrganization, Title: "DirectoryOrganization", Stream: "DIRECTORY", Subject: "directory.organization.{id}",
+			Name: TypeDirectoryOrganization, Title: "DirectoryOrganization", Stream: "DIRECTORY",
+			Subjects:    []string{"directory.organization.{id}"},
 			Description: "An organization.",
 		},
 		{
-			Name: TypeDirectoryProject, Title: "DirectoryProject", Stream: "DIRECTORY", Subject: "directory.project.{id}",
+			Name: TypeDirectoryProject, Title: "DirectoryProject", Stream: "DIRECTORY",
+			Subjects:    []string{"directory.project.{id}"},
 			Description: "A project.",
 		},
 		{
-			Name: TypeDirectoryUser, Title: "DirectoryUser", Stream: "DIRECTORY", Subject: "directory.user.{id}",
+			Name: TypeDirectoryUser, Title: "DirectoryUser", Stream: "DIRECTORY",
+			Subjects:    []string{"directory.user.{id}"},
 			Description: "A user. Never a name or an e-mail address.",
 		},
 		{
-			Name: TypeObservedClusterReleased, Title: "ObservedClusterReleased", Stream: "OBSERVED", Subject: "observed.cluster.{cluster}.released",
+			Name: TypeObservedClusterReleased, Title: "ObservedClusterReleased", Stream: "OBSERVED",
+			Subjects:    []string{"observed.cluster.{cluster}.released"},
 			Description: "An administrator released a cluster from its project. It is the only event of this stream that no agent writes. It takes effect at its position among the observations, so a replay gives the same result.",
 		},
 		{
-			Name: TypeObservedDeployment, Title: "ObservedDeployment", Stream: "OBSERVED", Subject: "observed.{agent}.{kind}.{namespace}.{name}",
-			Description: "An observed Deployment of a workspace. Absent counts are 0.",
+			Name: TypeObservedDeployment, Title: "ObservedDeployment", Stream: "OBSERVED",
+			Subjects:    []string{"observed.{agent}.{kind}.{namespace}.{name}"},
+			Description: "An observed Deployment of a workspace. Absent counts are 0. Watchers of version 0.1 publish it; later ones publish observed.workload.v1.",
 		},
 		{
-			Name: TypeObservedPod, Title: "ObservedPod", Stream: "OBSERVED", Subject: "observed.{agent}.{kind}.{namespace}.{name}",
+			Name: TypeObservedPod, Title: "ObservedPod", Stream: "OBSERVED",
+			Subjects:    []string{"observed.{agent}.{kind}.{namespace}.{name}"},
 			Description: "An observed pod, on the subject of its Deployment.",
 		},
 		{
-			Name: TypeObservedRejected, Title: "ObservedRejected", Stream: "OBSERVED", Subject: "observed.{agent}.rejected",
+			Name: TypeObservedRejected, Title: "ObservedRejected", Stream: "OBSERVED",
+			Subjects:    []string{"observed.{agent}.rejected"},
 			Description: "An object that could not be observed, such as one too large for a message.",
 		},
 		{
-			Name: TypeObservedReplicaSet, Title: "ObservedReplicaSet", Stream: "OBSERVED", Subject: "observed.{agent}.{kind}.{namespace}.{name}",
-			Description: "Metadata of an observed ReplicaSet, on the subject of its Deployment.",
+			Name: TypeObservedReplicaSet, Title: "ObservedReplicaSet", Stream: "OBSERVED",
+			Subjects:    []string{"observed.{agent}.{kind}.{namespace}.{name}"},
+			Description: "Metadata of an observed ReplicaSet, on the subject of its Deployment. Watchers of version 0.1 publish it; later ones publish observed.workload_revision.v1.",
 		},
 		{
-			Name: TypeObservedResyncBegun, Title: "ObservedResyncBegun", Stream: "OBSERVED", Subject: "observed.{agent}.resync",
+			Name: TypeObservedResyncBegun, Title: "ObservedResyncBegun", Stream: "OBSERVED",
+			Subjects:    []string{"observed.{agent}.resync"},
 			Description: "A full resync of one agent starts. List versions were read before the lists.",
 		},
 		{
-			Name: TypeObservedResyncEnded, Title: "ObservedResyncEnded", Stream: "OBSERVED", Subject: "observed.{agent}.resync",
+			Name: TypeObservedResyncEnded, Title: "ObservedResyncEnded", Stream: "OBSERVED",
+			Subjects:    []string{"observed.{agent}.resync"},
 			Description: "A full resync was published completely.",
 		},
 		{
-			Name: TypeObservedTick, Title: "ObservedTick", Stream: "OBSERVED", Subject: "observed.{agent}.tick",
+			Name: TypeObservedTick, Title: "ObservedTick", Stream: "OBSERVED",
+			Subjects:    []string{"observed.{agent}.tick"},
 			Description: "The watcher's time, every 15 s: the only clock for decisions about observations.",
 		},
 		{
-			Name: TypeObservedWorkload, Title: "ObservedWorkload", Stream: "OBSERVED", Subject: "observed.{agent}.workload.{kind}.{namespace}.{name}",
-			Description: "An observed Deployment, StatefulSet or DaemonSet with its rollout. Absent counts are 0. Fields are named as in a Deployment; the descriptions give the names in other kinds.",
+			Name: TypeObservedWorkload, Title: "ObservedWorkload", Stream: "OBSERVED",
+			Subjects:    []string{"observed.{agent}.workload.{kind}.{namespace}.{name}", "observed.{agent}.{kind}.{namespace}.{name}"},
+			Description: "An observed workload: a Deployment, StatefulSet or DaemonSet whose rollouts are observed, or the Deployment of a workspace. Absent counts are 0. Fields are named as in a Deployment; the descriptions give the names in other kinds.",
 		},
 		{
-			Name: TypeObservedWorkloadRevision, Title: "ObservedWorkloadRevision", Stream: "OBSERVED", Subject: "observed.{agent}.workload.{kind}.{namespace}.{name}",
+			Name: TypeObservedWorkloadRevision, Title: "ObservedWorkloadRevision", Stream: "OBSERVED",
+			Subjects:    []string{"observed.{agent}.workload.{kind}.{namespace}.{name}", "observed.{agent}.{kind}.{namespace}.{name}"},
 			Description: "Metadata of an observed ReplicaSet or ControllerRevision, on the subject of its workload.",
 		},
 		{
-			Name: TypeWorkspaceCreated, Title: "WorkspaceCreated", Stream: "WORKSPACES", Subject: "workspace.{project}.{workspace}.created",
+			Name: TypeWorkspaceCreated, Title: "WorkspaceCreated", Stream: "WORKSPACES",
+			Subjects:    []string{"workspace.{project}.{workspace}.created"},
 			Description: "A user asked for a workspace.",
 		},
 		{
-			Name: TypeWorkspaceDesiredStateChanged, Title: "WorkspaceDesiredStateChanged", Stream: "WORKSPACES", Subject: "workspace.{project}.{workspace}.desired_state_changed",
+			Name: TypeWorkspaceDesiredStateChanged, Title: "WorkspaceDesiredStateChanged", Stream: "WORKSPACES",
+			Subjects:    []string{"workspace.{project}.{workspace}.desired_state_changed"},
 			Description: "The desired state of a workspace was changed by a user or by the system.",
 		},
 		{
-			Name: TypeWorkspaceDrifted, Title: "WorkspaceDrifted", Stream: "WORKSPACES", Subject: "workspace.{project}.{workspace}.drifted",
+			Name: TypeWorkspaceDrifted, Title: "WorkspaceDrifted", Stream: "WORKSPACES",
+			Subjects:    []string{"workspace.{project}.{workspace}.drifted"},
 			Description: "Somebody else changed objects of a workspace in its cluster. The dispatcher applies them again.",
 		},
 		{
-			Name: TypeWorkspaceExpiryWarning, Title: "WorkspaceExpiryWarning", Stream: "WORKSPACES", Subject: "workspace.{project}.{workspace}.expiry_warning",
+			Name: TypeWorkspaceExpiryWarning, Title: "WorkspaceExpiryWarning", Stream: "WORKSPACES",
+			Subjects:    []string{"workspace.{project}.{workspace}.expiry_warning"},
 			Description: "A policy will soon stop or terminate a workspace.",
 		},
 		{
-			Name: TypeWorkspaceOrphanDeleted, Title: "WorkspaceOrphanDeleted", Stream: "WORKSPACES", Subject: "workspace.{project}.{workspace}.orphan_deleted",
+			Name: TypeWorkspaceOrphanDeleted, Title: "WorkspaceOrphanDeleted", Stream: "WORKSPACES",
+			Subjects:    []string{"workspace.{project}.{workspace}.orphan_deleted"},
 			Description: "The objects of an unknown workspace were deleted from their cluster at an operator's request. Project 0.",
 		},
 		{
-			Name: TypeWorkspaceOrphaned, Title: "WorkspaceOrphaned", Stream: "WORKSPACES", Subject: "workspace.{project}.{workspace}.orphaned",
+			Name: TypeWorkspaceOrphaned, Title: "WorkspaceOrphaned", Stream: "WORKSPACES",
+			Subjects:    []string{"workspace.{project}.{workspace}.orphaned"},
 			Description: "A cluster has objects of an unknown workspace. They stay until an operator decides. Project 0.",
 		},
 		{
-			Name: TypeWorkspaceStateChanged, Title: "WorkspaceStateChanged", Stream: "WORKSPACES", Subject: "workspace.{project}.{workspace}.state_changed",
+			Name: TypeWorkspaceStateChanged, Title: "WorkspaceStateChanged", Stream: "WORKSPACES",
+			Subjects:    []string{"workspace.{project}.{workspace}.state_changed"},
 			Description: "The actual state of a workspace changed.",
 		},
 	}

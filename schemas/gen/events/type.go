@@ -15,8 +15,8 @@ type Type struct {
 	Description string
 	// Stream that stores it, such as OBSERVED.
 	Stream string
-	// Subject below lockstep.<cell>., with parameters in braces: observed.{agent}.tick.
-	Subject string
+	// Subjects below lockstep.<cell>., with parameters in braces: observed.{agent}.tick. At least one.
+	Subjects []string
 }
 
 // Lookup returns the type with a name, and whether it exists.

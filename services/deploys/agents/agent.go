@@ -7,14 +7,15 @@ import (
 	"lockstep.internal/services/deploys/rollout"
 )
 
-// minListInterval is the time between two lists after which lower versions are no mere delay.
+// minListInterval is the minimum time between two lists whose versions are compared. No message is delayed longer than
+// this, so lower versions in a later list prove a restore.
 const minListInterval = time.Minute
 
 // Agent is the stored state of one agent.
 type Agent struct {
 	ID         int64
 	ClusterUID string
-	// Epoch of the cluster's resource versions. It grows when the versions start again.
+	// Epoch of the cluster's resource versions. It grows by 1 when the versions restart at a lower value.
 	Epoch int
 	// TickedAt is the agent's own clock.
 	TickedAt time.Time
@@ -23,16 +24,16 @@ type Agent struct {
 	ResyncOpen bool
 	// ResyncExpected is the number of members that the resync announced.
 	ResyncExpected int64
-	// ResyncVersions are the list versions by kind, and ResyncAt is the begin.
+	// ResyncVersions are the list versions of the resync by kind, and ResyncAt is when it began.
 	ResyncVersions map[string]string
 	ResyncAt       time.Time
-	// Selection is what the watcher follows. SelectionComplete is the selection of the newest complete full resync, nil
-	// before the first.
+	// Selection names the workloads that the watcher follows. SelectionComplete is the selection of the newest complete
+	// full resync, nil before the first.
 	Selection         string
 	SelectionComplete *string
-	// CompleteAt is the begin of the first of the consecutive complete full resyncs with that selection.
-	CompleteAt time.Time
-	// ListedVersions are versions by kind that were listed at ListedAt or before.
+	// CompleteSince is when the first of an unbroken series of complete full resyncs with this selection began.
+	CompleteSince time.Time
+	// ListedVersions are the list versions by kind of the resync that began at ListedAt.
 	ListedVersions map[string]string
 	ListedAt       time.Time
 }
@@ -48,8 +49,8 @@ func (a *Agent) IsComplete(o *observation.Observation, members int64) bool {
 	return members == a.ResyncExpected && int64(o.ResyncEnded.Count) == a.ResyncExpected
 }
 
-// Absence returns the rollout input for a workload of this kind that the full resync lacks. It returns nil if the
-// resync did not list the kind. After a change of the selection, the workload may still exist.
+// Absence returns the rollout input for a workload of this kind that the full resync did not list. It returns nil if
+// the resync did not list the kind at all. After a change of the selection, such a workload may still exist.
 func (a *Agent) Absence(kind string) *rollout.Absence {
 	listed, known := a.ResyncVersions[kind]
 	if !known {

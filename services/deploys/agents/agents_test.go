@@ -18,16 +18,21 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func start() time.Time { return time.Date(2026, 3, 4, 5, 6, 0, 0, time.UTC) }
 
-// resyncBegun is the begin of a full resync that listed every kind at one version.
+// resyncBegun returns the begin of a full resync that listed Deployments at one version.
 func resyncBegun(cluster, id, selection string, version, count int, at time.Time) *observation.Observation {
-	return &observation.Observation{AgentID: 1, ClusterUID: cluster, ObservedAt: at, ResyncBegun: &events.ObservedResyncBegun{
+	begun := &events.ObservedResyncBegun{
 		ResyncID: id, Count: count, Selection: selection,
 		ListVersions: []events.ListVersion{{Kind: rollout.Deployment, ResourceVersion: strconv.Itoa(version)}},
-	}}
+	}
+	return &observation.Observation{AgentID: 1, ClusterUID: cluster, ObservedAt: at, ResyncBegun: begun}
 }
 
 func resyncEnded(id string, count int) *observation.Observation {
-	return &observation.Observation{AgentID: 1, ClusterUID: "a", ResyncEnded: &events.ObservedResyncEnded{ResyncID: id, Count: count}}
+	return &observation.Observation{
+		AgentID:     1,
+		ClusterUID:  "a",
+		ResyncEnded: &events.ObservedResyncEnded{ResyncID: id, Count: count},
+	}
 }
 
 func workload(agent int64, cluster, resync string) *observation.Observation {
@@ -40,7 +45,7 @@ func TestAgentChangesClusterOnlyWithFullResync(t *testing.T) {
 	t.Parallel()
 	r := agents.New(nil)
 	_, inCluster := r.Sender(workload(1, "a", ""))
-	require.True(t, inCluster, "the first observation sets the cluster")
+	require.True(t, inCluster, "the first observation sets the cluster of the agent")
 	_, inCluster = r.Sender(workload(1, "b", ""))
 	require.False(t, inCluster)
 	require.Equal(t, "a", r.BeginResync(resyncBegun("b", "r1", "all", 10, 0, start())).PreviousCluster)
@@ -50,7 +55,7 @@ func TestAgentChangesClusterOnlyWithFullResync(t *testing.T) {
 	require.True(t, inCluster)
 }
 
-func TestOnlyCompleteResyncCounts(t *testing.T) {
+func TestResyncIsCompleteWithAllMembers(t *testing.T) {
 	t.Parallel()
 	r := agents.New(nil)
 	r.BeginResync(resyncBegun("a", "r1", "all", 10, 2, start()))
@@ -67,11 +72,11 @@ func TestOnlyCompleteResyncCounts(t *testing.T) {
 	_, open = r.EndResync(resyncEnded("r1", 2))
 	require.False(t, open, "a resync ends once")
 	require.False(t, a.IsMember(workload(1, "a", "r1")))
-	require.False(t, r.Input(a, start()).KnownBefore)
+	require.False(t, r.Input(a, start()).HasBaseline)
 	r.CompleteResync(a)
 	input := r.Input(a, start().Add(time.Hour))
-	require.True(t, input.KnownBefore)
-	require.Equal(t, start(), input.KnownAt)
+	require.True(t, input.HasBaseline)
+	require.Equal(t, start(), input.BaselineAt)
 }
 
 func TestWorkloadAbsentAfterSelectionChangeMayStillExist(t *testing.T) {
@@ -83,22 +88,22 @@ func TestWorkloadAbsentAfterSelectionChangeMayStillExist(t *testing.T) {
 	r.CompleteResync(a)
 	a = r.BeginResync(resyncBegun("a", "r2", "shop", 20, 0, start().Add(time.Second))).Agent
 	require.True(t, a.Absence(rollout.Deployment).Unselected)
-	require.False(t, r.Input(a, start()).KnownBefore, "a workload new to the selection is not a new workload")
+	require.False(t, r.Input(a, start()).HasBaseline, "a workload new to the selection is not a new workload")
 	r.CompleteResync(a)
 	require.False(t, a.Absence(rollout.Deployment).Unselected)
 }
 
-func TestLowerVersionsLongAfterStartNewEpoch(t *testing.T) {
+func TestLowerVersionsAfterMinListIntervalStartNewEpoch(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		version  int
 		after    time.Duration
 		restored bool
 	}{
-		"higher":           {20, time.Hour, false},
-		"lower soon after": {5, time.Second, false},
-		"lower long after": {5, time.Hour, true},
-		"equal long after": {10, time.Hour, false},
+		"higher":                     {20, time.Hour, false},
+		"lower, before the interval": {5, time.Second, false},
+		"lower, after the interval":  {5, time.Hour, true},
+		"equal, after the interval":  {10, time.Hour, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -162,9 +167,9 @@ func TestReleaseMakesNextResyncBaseline(t *testing.T) {
 	r.CompleteResync(a)
 	r.BeginResync(resyncBegun("a", "r2", "all", 10, 0, start()))
 	r.ReleaseCluster("a")
-	require.False(t, r.Input(r.Agent(1), start()).KnownBefore)
+	require.False(t, r.Input(r.Agent(1), start()).HasBaseline)
 	_, open := r.EndResync(resyncEnded("r2", 0))
-	require.False(t, open, "its first half belongs to the previous project")
+	require.False(t, open, "the previous project began the resync")
 	require.NotNil(t, r.Agent(3).SelectionComplete, "another cluster")
 	_, inCluster := r.Sender(workload(1, "a", ""))
 	require.True(t, inCluster)

@@ -5,10 +5,11 @@ import (
 	"time"
 )
 
-// staleAfter is three ticks: if its clock is so far behind, others of its cluster act for an agent.
+// staleAfter is the time of three ticks. An agent whose last tick is older is stale: other agents of its cluster act
+// for it.
 const staleAfter = 45 * time.Second
 
-// Authority names the agents for which the clock and the full resyncs of one agent count.
+// Authority lists the agents that one agent acts for. Its ticks and full resyncs also apply to their workloads.
 type Authority struct {
 	ClusterUID string
 	At         time.Time
@@ -16,7 +17,7 @@ type Authority struct {
 	AgentIDs []int64
 }
 
-// Authority returns the authority of an agent: for itself, and for the stale agents of its cluster.
+// Authority returns the agents that a may act for at a time: itself and the stale agents of its cluster.
 func (r *Registry) Authority(a *Agent, at time.Time) Authority {
 	authority := Authority{ClusterUID: a.ClusterUID, At: at, AgentIDs: []int64{a.ID}}
 	for _, other := range r.inCluster(a.ClusterUID) {
@@ -38,18 +39,18 @@ func (r *Registry) Tick(a *Agent, at time.Time) (Authority, bool) {
 	return r.Authority(a, at), true
 }
 
-// Covers reports whether the authority extends to what an agent reported in a cluster.
+// Covers reports whether the authority includes the workloads that an agent reported in a cluster.
 func (a Authority) Covers(clusterUID string, agentID int64) bool {
 	return clusterUID == a.ClusterUID && slices.Contains(a.AgentIDs, agentID)
 }
 
-// Due reports whether a tick at this time matters to a state with the given wake-up time; the zero time is never due.
+// Due reports whether the authority covers a state and its wake-up time is reached. The zero time is never due.
 func (a Authority) Due(clusterUID string, agentID int64, wakeAt time.Time) bool {
 	return !wakeAt.IsZero() && !wakeAt.After(a.At) && a.Covers(clusterUID, agentID)
 }
 
-// Reporter returns the agent to which a changed state belongs: the one that reported it last, else the sender of
-// the input that changed it.
+// Reporter returns the agent to which a changed state belongs: the agent that reported it last, or the sender of the
+// input.
 func Reporter(reported, input int64) int64 {
 	if reported != 0 {
 		return reported

@@ -44,7 +44,7 @@ func (r *Registry) Commit() {
 	clear(r.read)
 }
 
-// Agent returns an agent, a new one if it is unknown. The caller must not change it.
+// Agent returns an agent. It returns a new one if the agent is unknown. The caller must not change it.
 func (r *Registry) Agent(id int64) *Agent {
 	if a := r.changed[id]; a != nil {
 		return a
@@ -102,12 +102,12 @@ type ResyncStart struct {
 	Agent *Agent
 	// PreviousCluster is the cluster that the agent left; empty if it stays in its cluster.
 	PreviousCluster string
-	// Restored reports that the resource versions of the cluster start again: the epoch has grown.
+	// Restored reports that the cluster was restored: its resource versions restarted, and its epoch has grown.
 	Restored bool
 }
 
-// BeginResync begins a full resync. Callers filter a resync that has begun before: an old begin must not move the agent
-// to its old cluster or selection.
+// BeginResync begins a full resync. Call it once for each resync: a redelivered begin must not move the agent back to
+// its old cluster or selection.
 func (r *Registry) BeginResync(o *observation.Observation) ResyncStart {
 	a := r.edit(r.Agent(o.AgentID))
 	clear(r.epochs)
@@ -123,7 +123,7 @@ func (r *Registry) BeginResync(o *observation.Observation) ResyncStart {
 	return start
 }
 
-// EndResync ends a full resync. It returns false if o ends another resync than the open one.
+// EndResync ends the open full resync. It returns false if o does not belong to that resync.
 func (r *Registry) EndResync(o *observation.Observation) (*Agent, bool) {
 	a := r.Agent(o.AgentID)
 	if !a.ResyncOpen || a.ResyncID != o.ResyncEnded.ResyncID {
@@ -139,17 +139,17 @@ func (r *Registry) CompleteResync(a *Agent) {
 	a = r.edit(a)
 	selection := a.Selection
 	if a.SelectionComplete == nil || *a.SelectionComplete != selection {
-		a.CompleteAt = a.ResyncAt // what was created after the list is new, even if the resync took long
+		a.CompleteSince = a.ResyncAt // a workload created after the list is new
 	}
 	a.SelectionComplete = &selection
 }
 
-// ReleaseCluster prepares the agents of a cluster for another project: the next full resync is a baseline. Resource
-// versions continue.
+// ReleaseCluster prepares the agents of a cluster for another project: their next full resync is a baseline. The epoch
+// stays.
 func (r *Registry) ReleaseCluster(clusterUID string) {
 	for _, a := range r.inCluster(clusterUID) {
 		a = r.edit(a)
-		a.ResyncOpen, a.SelectionComplete, a.CompleteAt = false, nil, time.Time{}
+		a.ResyncOpen, a.SelectionComplete, a.CompleteSince = false, nil, time.Time{}
 	}
 }
 
@@ -170,7 +170,7 @@ func (r *Registry) epoch(a *Agent) int {
 func (r *Registry) Input(a *Agent, observedAt time.Time) rollout.Input {
 	input := rollout.Input{AgentID: a.ID, ObservedAt: observedAt, Epoch: r.epoch(a)}
 	if a.SelectionComplete != nil && *a.SelectionComplete == a.Selection {
-		input.KnownBefore, input.KnownAt = true, a.CompleteAt
+		input.HasBaseline, input.BaselineAt = true, a.CompleteSince
 	}
 	return input
 }

@@ -12,20 +12,21 @@ import (
 	deploysv1 "lockstep.internal/schemas/gen/lockstep/deploys/v1"
 	"lockstep.internal/services/deploys/ownership"
 	"lockstep.internal/services/deploys/postgres"
+	"lockstep.internal/services/deploys/publish"
 )
 
 func TestCallersSeeOnlyTheirProjects(t *testing.T) {
 	t.Parallel()
 	b := newFixture(t)
-	theirs, others := b.rollout(agent), b.rollout(otherAgent)
-	b.put(theirs, others)
+	readable, others := b.rollout(agent), b.rollout(otherAgent)
+	b.put(readable, others)
 	for name, c := range map[string]struct {
 		user int64
 		sees []string
 	}{
-		"an administrator":       {admin, []string{theirs.ID, others.ID}},
-		"a reader":               {reader, []string{theirs.ID}},
-		"who has a role nowhere": {stranger, nil},
+		"an administrator":      {admin, []string{readable.ID, others.ID}},
+		"a reader":              {reader, []string{readable.ID}},
+		"a user without a role": {stranger, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -33,15 +34,18 @@ func TestCallersSeeOnlyTheirProjects(t *testing.T) {
 			list, err := api.ListRollouts(t.Context(), connect.NewRequest(&deploysv1.ListRolloutsRequest{}))
 			require.NoError(t, err)
 			require.ElementsMatch(t, c.sees, ids(list.Msg.GetRollouts()))
-			// Asking for the other agent's by name or by label gives no more.
+			// No filter returns rollouts of the other agent.
 			for _, filter := range []*deploysv1.RolloutFilter{
-				{AgentId: otherAgent}, {Name: others.Name}, {Labels: others.Labels}, {ClusterUid: "cluster", Namespace: "shop", Name: others.Name},
+				{AgentId: otherAgent},
+				{Name: others.Name},
+				{Labels: others.Labels},
+				{ClusterUid: "cluster", Namespace: "shop", Name: others.Name},
 			} {
 				list, err := api.ListRollouts(t.Context(), connect.NewRequest(&deploysv1.ListRolloutsRequest{Filter: filter}))
 				require.NoError(t, err)
 				require.Equal(t, c.user == admin, len(list.Msg.GetRollouts()) == 1, "%v", filter)
 			}
-			for _, r := range []struct{ id, name string }{{theirs.ID, theirs.Name}, {others.ID, others.Name}} {
+			for _, r := range []struct{ id, name string }{{readable.ID, readable.Name}, {others.ID, others.Name}} {
 				for _, request := range []*deploysv1.GetRolloutRequest{
 					{Id: r.id}, {Workload: &deploysv1.Workload{Namespace: "shop", Kind: "deployment", Name: r.name}},
 				} {
@@ -51,9 +55,9 @@ func TestCallersSeeOnlyTheirProjects(t *testing.T) {
 						require.Equal(t, r.id, got.Msg.GetRollout().GetId())
 						continue
 					}
-					refused(t, errcode.NotFound, err)
+					requireCode(t, errcode.NotFound, err)
 					_, unknown := api.GetRollout(t.Context(), connect.NewRequest(&deploysv1.GetRolloutRequest{Id: r.id + "x"}))
-					require.Equal(t, fault.CodeOf(unknown), fault.CodeOf(err), "what may not be read does not exist")
+					require.Equal(t, fault.CodeOf(unknown), fault.CodeOf(err), "same code as for an unknown rollout")
 				}
 			}
 			stats, err := api.GetStats(t.Context(), connect.NewRequest(&deploysv1.GetStatsRequest{Filter: allTime()}))
@@ -72,21 +76,21 @@ func TestInvalidTokensAreRefused(t *testing.T) {
 		with string
 		code errcode.Code
 	}{
-		"nobody":                  {"", errcode.Unauthenticated},
-		"somebody's name":         {"Basic YTpi", errcode.Unauthenticated},
-		"no token":                {"Bearer ", errcode.Unauthenticated},
+		"no authorization":        {"", errcode.Unauthenticated},
+		"basic authentication":    {"Basic YTpi", errcode.Unauthenticated},
+		"an empty token":          {"Bearer ", errcode.Unauthenticated},
 		"a personal access token": {"Bearer lsp_x", errcode.Unauthenticated},
 		"a blocked user":          {"Bearer " + b.token(blocked), errcode.PermissionDenied},
-		"a user nobody knows":     {"Bearer " + b.token(99), errcode.Unauthenticated},
+		"an unknown user":         {"Bearer " + b.token(99), errcode.Unauthenticated},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			for call, err := range b.everything(t, b.with(c.with)) {
+			for call, err := range b.callAll(t, b.with(c.with)) {
 				require.Equal(t, c.code, fault.CodeOf(err), "%s: %v", call, err)
 			}
 		})
 	}
-	require.Empty(t, b.sinks.asked)
+	require.Empty(t, b.sinks.calls)
 }
 
 func TestOperationsRequireAnAdministrator(t *testing.T) {
@@ -94,13 +98,33 @@ func TestOperationsRequireAnAdministrator(t *testing.T) {
 	b := newFixture(t)
 	r := b.rollout(agent)
 	b.put(r)
-	b.save(postgres.Writing{Facts: []postgres.Fact{
-		{ID: "fact", Workload: uuidOf(t, r.Workload), Sequence: 1, Fact: "started", RolloutID: r.ID, OccurredAt: start(), ObservedAt: start(), Data: "{}", StreamSequence: 5},
-		{ID: "old", Workload: uuidOf(t, r.Workload), Sequence: 2, Fact: "completed", RolloutID: r.ID, OccurredAt: start(), ObservedAt: start(), Data: "{}", StreamSequence: postgres.TooOld},
+	b.save(postgres.Rows{Facts: []postgres.Fact{
+		{
+			ID:             "fact",
+			Workload:       uuidOf(t, r.Workload),
+			Sequence:       1,
+			Fact:           "started",
+			RolloutID:      r.ID,
+			OccurredAt:     start(),
+			ObservedAt:     start(),
+			Data:           "{}",
+			StreamSequence: 5,
+		},
+		{
+			ID:             "old",
+			Workload:       uuidOf(t, r.Workload),
+			Sequence:       2,
+			Fact:           "completed",
+			RolloutID:      r.ID,
+			OccurredAt:     start(),
+			ObservedAt:     start(),
+			Data:           "{}",
+			StreamSequence: publish.Dropped,
+		},
 	}})
 	b.claim(ownership.Claim{ClusterUID: "cluster", Since: 1, ProjectID: 1, AgentID: agent})
 	for _, user := range []int64{reader, stranger} {
-		for call, err := range b.everything(t, b.as(user)) {
+		for call, err := range b.callAll(t, b.as(user)) {
 			switch call {
 			case "ListSinks", "BackfillSink", "ResendFact", "Rebuild", "ListClusters", "ReleaseCluster":
 				require.Equal(t, errcode.PermissionDenied, fault.CodeOf(err), "%s: %v", call, err)
@@ -109,21 +133,20 @@ func TestOperationsRequireAnAdministrator(t *testing.T) {
 			}
 		}
 	}
-	require.Empty(t, b.sinks.asked)
-	for call, err := range b.everything(t, b.as(admin)) {
+	require.Empty(t, b.sinks.calls)
+	for call, err := range b.callAll(t, b.as(admin)) {
 		require.NoError(t, err, call)
 	}
-	require.ElementsMatch(t, []string{"backfill chat from 0", "resend 5 to chat", "rebuild"}, b.sinks.asked)
+	require.ElementsMatch(t, []string{"backfill chat from 0", "resend 5 to chat", "rebuild"}, b.sinks.calls)
 	api := b.as(admin)
 	_, err := api.ResendFact(t.Context(), connect.NewRequest(&deploysv1.ResendFactRequest{Sink: "chat", FactId: "none"}))
-	refused(t, errcode.NotFound, err)
+	requireCode(t, errcode.NotFound, err)
 	_, err = api.ResendFact(t.Context(), connect.NewRequest(&deploysv1.ResendFactRequest{Sink: "chat", FactId: "old"}))
-	refused(t, errcode.FailedPrecondition, err)
+	requireCode(t, errcode.FailedPrecondition, err)
 }
 
-// everything calls each method once, and returns what came of each. The agent's rollout is asked
-// for by its workload.
-func (b *fixture) everything(t *testing.T, api clients) map[string]error {
+// callAll calls each method once. It returns the errors by method.
+func (b *fixture) callAll(t *testing.T, api clients) map[string]error {
 	t.Helper()
 	ctx := t.Context()
 	out := map[string]error{}
@@ -131,9 +154,15 @@ func (b *fixture) everything(t *testing.T, api clients) map[string]error {
 	_, out["GetStats"] = api.GetStats(ctx, connect.NewRequest(&deploysv1.GetStatsRequest{}))
 	_, out["ListSinks"] = api.ListSinks(ctx, connect.NewRequest(&deploysv1.ListSinksRequest{}))
 	_, out["BackfillSink"] = api.BackfillSink(ctx, connect.NewRequest(&deploysv1.BackfillSinkRequest{Name: "chat"}))
-	_, out["ResendFact"] = api.ResendFact(ctx, connect.NewRequest(&deploysv1.ResendFactRequest{Sink: "chat", FactId: "fact"}))
+	_, out["ResendFact"] = api.ResendFact(ctx, connect.NewRequest(&deploysv1.ResendFactRequest{
+		Sink:   "chat",
+		FactId: "fact",
+	}))
 	_, out["ListClusters"] = api.ListClusters(ctx, connect.NewRequest(&deploysv1.ListClustersRequest{}))
-	_, out["ReleaseCluster"] = api.ReleaseCluster(ctx, connect.NewRequest(&deploysv1.ReleaseClusterRequest{ClusterUid: "cluster", ToProjectId: 2}))
+	_, out["ReleaseCluster"] = api.ReleaseCluster(ctx, connect.NewRequest(&deploysv1.ReleaseClusterRequest{
+		ClusterUid:  "cluster",
+		ToProjectId: 2,
+	}))
 	rebuilding, err := api.Rebuild(ctx, connect.NewRequest(&deploysv1.RebuildRequest{}))
 	require.NoError(t, err)
 	for rebuilding.Receive() {

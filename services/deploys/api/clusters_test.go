@@ -16,18 +16,25 @@ import (
 	store "lockstep.internal/services/deploys/postgres"
 )
 
-// claim notes whose clusters are, as the reader does.
+// claim stores claims of clusters, as the reader does.
 func (b *fixture) claim(claims ...ownership.Claim) {
 	b.t.Helper()
 	reporters := []ownership.Reporter{{AgentID: agent, ProjectID: 1, Since: 1}}
-	require.NoError(b.t, pgx.BeginFunc(b.t.Context(), b.pool, func(tx pgx.Tx) error { return (&store.Store{}).Claim(b.t.Context(), tx, reporters, claims) }))
+	require.NoError(b.t, pgx.BeginFunc(b.t.Context(), b.pool, func(tx pgx.Tx) error {
+		return (&store.Store{}).Claim(b.t.Context(), tx, reporters, claims)
+	}))
 }
 
 func TestClusterIsReleased(t *testing.T) {
 	t.Parallel()
 	b := newFixture(t)
-	b.claim(ownership.Claim{ClusterUID: "cluster", Since: 1, ProjectID: 1, AgentID: agent}, ownership.Claim{ClusterUID: "other", Since: 2, ProjectID: 3, AgentID: otherAgent})
-	b.save(store.Writing{Agents: []agents.Agent{{ID: agent, ClusterUID: "cluster"}}})
+	b.claim(ownership.Claim{
+		ClusterUID: "cluster",
+		Since:      1,
+		ProjectID:  1,
+		AgentID:    agent,
+	}, ownership.Claim{ClusterUID: "other", Since: 2, ProjectID: 3, AgentID: otherAgent})
+	b.save(store.Rows{Agents: []agents.Agent{{ID: agent, ClusterUID: "cluster"}}})
 	b.put(b.rollout(agent))
 	b.stream.set(func() { b.stream.at.Epoch, b.stream.at.Sequence = 1, 50 })
 	api := b.as(admin)
@@ -43,7 +50,11 @@ func TestClusterIsReleased(t *testing.T) {
 	require.False(t, list.Msg.GetStreamRestored())
 	require.Len(t, list.Msg.GetReporters(), 1)
 
-	released, err := api.ReleaseCluster(t.Context(), connect.NewRequest(&deploysv1.ReleaseClusterRequest{ClusterUid: "cluster", ToProjectId: 2, Reason: "it has moved"}))
+	released, err := api.ReleaseCluster(t.Context(), connect.NewRequest(&deploysv1.ReleaseClusterRequest{
+		ClusterUid:  "cluster",
+		ToProjectId: 2,
+		Reason:      "it has moved",
+	}))
 	require.NoError(t, err)
 	require.EqualValues(t, 1, released.Msg.GetFromProjectId())
 	require.False(t, released.Msg.GetPending())
@@ -51,7 +62,7 @@ func TestClusterIsReleased(t *testing.T) {
 	require.EqualValues(t, 2, c.GetProjectId())
 	require.Empty(t, c.GetAgentIds())
 	require.Len(t, c.GetClaims(), 2)
-	require.EqualValues(t, admin, c.GetClaims()[1].GetUserId(), "who did it is known")
+	require.EqualValues(t, admin, c.GetClaims()[1].GetUserId(), "the administrator is stored")
 	require.Equal(t, "it has moved", c.GetClaims()[1].GetReason())
 	require.EqualValues(t, 51, c.GetClaims()[1].GetSinceSequence())
 
@@ -64,7 +75,12 @@ func TestClusterIsReleased(t *testing.T) {
 func TestInvalidReleasesAreRefused(t *testing.T) {
 	t.Parallel()
 	b := newFixture(t)
-	b.claim(ownership.Claim{ClusterUID: "cluster", Since: 1, ProjectID: 2, AgentID: agent}, ownership.Claim{ClusterUID: "free", Since: 2, UserID: admin})
+	b.claim(ownership.Claim{
+		ClusterUID: "cluster",
+		Since:      1,
+		ProjectID:  2,
+		AgentID:    agent,
+	}, ownership.Claim{ClusterUID: "free", Since: 2, UserID: admin})
 	api := b.as(admin)
 	release := func(r *deploysv1.ReleaseClusterRequest) error {
 		_, err := api.ReleaseCluster(t.Context(), connect.NewRequest(r))
@@ -74,16 +90,28 @@ func TestInvalidReleasesAreRefused(t *testing.T) {
 		request *deploysv1.ReleaseClusterRequest
 		code    errcode.Code
 	}{
-		"cluster_uid is empty":                          {&deploysv1.ReleaseClusterRequest{}, errcode.InvalidArgument},
-		"no agent has reported cluster \"none\"":        {&deploysv1.ReleaseClusterRequest{ClusterUid: "none"}, errcode.NotFound},
-		"project 9 does not exist":                      {&deploysv1.ReleaseClusterRequest{ClusterUid: "cluster", ToProjectId: 9}, errcode.NotFound},
-		"project -1 does not exist":                     {&deploysv1.ReleaseClusterRequest{ClusterUid: "cluster", ToProjectId: -1}, errcode.NotFound},
-		"project 2 already owns cluster":                {&deploysv1.ReleaseClusterRequest{ClusterUid: "cluster", ToProjectId: 2}, errcode.FailedPrecondition},
-		"has no owner":                                  {&deploysv1.ReleaseClusterRequest{ClusterUid: "free"}, errcode.FailedPrecondition},
-		"reason has 501 bytes":                          {&deploysv1.ReleaseClusterRequest{ClusterUid: "cluster", Reason: strings.Repeat("x", 501)}, errcode.InvalidArgument},
-		"cluster_uid has 5000 bytes, the limit is 4096": {&deploysv1.ReleaseClusterRequest{ClusterUid: strings.Repeat("x", 5000)}, errcode.InvalidArgument},
+		"cluster_uid is empty": {&deploysv1.ReleaseClusterRequest{}, errcode.InvalidArgument},
+		"no agent has reported cluster \"none\"": {
+			&deploysv1.ReleaseClusterRequest{ClusterUid: "none"}, errcode.NotFound,
+		},
+		"project 9 does not exist": {
+			&deploysv1.ReleaseClusterRequest{ClusterUid: "cluster", ToProjectId: 9}, errcode.NotFound,
+		},
+		"project -1 does not exist": {
+			&deploysv1.ReleaseClusterRequest{ClusterUid: "cluster", ToProjectId: -1}, errcode.NotFound,
+		},
+		"project 2 already owns cluster": {
+			&deploysv1.ReleaseClusterRequest{ClusterUid: "cluster", ToProjectId: 2}, errcode.FailedPrecondition,
+		},
+		"has no owner": {&deploysv1.ReleaseClusterRequest{ClusterUid: "free"}, errcode.FailedPrecondition},
+		"reason has 501 bytes": {
+			&deploysv1.ReleaseClusterRequest{ClusterUid: "cluster", Reason: strings.Repeat("x", 501)}, errcode.InvalidArgument,
+		},
+		"cluster_uid has 5000 bytes, the limit is 4096": {
+			&deploysv1.ReleaseClusterRequest{ClusterUid: strings.Repeat("x", 5000)}, errcode.InvalidArgument,
+		},
 	} {
-		require.Contains(t, refused(t, c.code, release(c.request)).Message, want)
+		require.Contains(t, requireCode(t, c.code, release(c.request)).Message, want)
 	}
 	list, err := api.ListClusters(t.Context(), connect.NewRequest(&deploysv1.ListClustersRequest{}))
 	require.NoError(t, err)
@@ -93,21 +121,24 @@ func TestInvalidReleasesAreRefused(t *testing.T) {
 
 	b.stream.set(func() { b.stream.fails = errors.New("no responders") })
 	err = release(&deploysv1.ReleaseClusterRequest{ClusterUid: "cluster"})
-	require.Contains(t, refused(t, errcode.Unavailable, err).Message, "NATS did not confirm")
+	require.Contains(t, requireCode(t, errcode.Unavailable, err).Message, "NATS did not confirm")
 	b.stream.set(func() { b.stream.fails, b.stream.faster = nil, true })
 	err = release(&deploysv1.ReleaseClusterRequest{ClusterUid: "cluster"})
-	require.Contains(t, refused(t, errcode.Conflict, err).Message, "somebody else released cluster")
+	require.Contains(t, requireCode(t, errcode.Conflict, err).Message, "another administrator released cluster")
 	b.stream.set(func() { b.stream.faster = false })
 	require.NoError(t, release(&deploysv1.ReleaseClusterRequest{ClusterUid: "free", ToProjectId: 3}))
 	require.NoError(t, release(&deploysv1.ReleaseClusterRequest{ClusterUid: "cluster"}))
 }
 
-func TestReleaseIsPendingUntilTheStreamIsRead(t *testing.T) {
+func TestReleaseIsPendingUntilReaderProcessesIt(t *testing.T) {
 	t.Parallel()
 	b := newFixture(t)
 	b.claim(ownership.Claim{ClusterUID: "cluster", Since: 1, ProjectID: 1, AgentID: agent})
 	b.stream.set(func() { b.stream.held = true })
-	released, err := b.as(admin).ReleaseCluster(t.Context(), connect.NewRequest(&deploysv1.ReleaseClusterRequest{ClusterUid: "cluster", ToProjectId: 2}))
+	released, err := b.as(admin).ReleaseCluster(t.Context(), connect.NewRequest(&deploysv1.ReleaseClusterRequest{
+		ClusterUid:  "cluster",
+		ToProjectId: 2,
+	}))
 	require.NoError(t, err)
 	require.True(t, released.Msg.GetPending())
 	require.EqualValues(t, 1, released.Msg.GetCluster().GetProjectId())

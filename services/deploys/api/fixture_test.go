@@ -42,7 +42,7 @@ const (
 	soon = time.Minute
 )
 
-// Users of the tests. The reader may read agent 7. Agent 8 belongs to another project.
+// Users and agents of the tests. The reader may read agent 7. Agent 8 belongs to another project.
 const (
 	admin, reader, stranger, blocked = 1, 2, 3, 4
 	agent, otherAgent                = 7, 8
@@ -95,29 +95,29 @@ func (b *fakeDirectory) write(change func()) {
 	b.changed = make(chan struct{})
 }
 
-// sinks records its calls.
+// sinks is a fake that records its calls.
 type sinks struct {
 	mu    sync.Mutex
-	asked []string
+	calls []string
 }
 
 func (*sinks) List(context.Context) ([]sink.Status, error) {
 	return []sink.Status{{Name: "chat", Type: "slack"}}, nil
 }
 
-func (s *sinks) ask(format string, args ...any) error {
+func (s *sinks) record(format string, args ...any) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.asked = append(s.asked, fmt.Sprintf(format, args...))
+	s.calls = append(s.calls, fmt.Sprintf(format, args...))
 	return nil
 }
 
 func (s *sinks) Backfill(_ context.Context, name string, sequence uint64) error {
-	return s.ask("backfill %s from %d", name, sequence)
+	return s.record("backfill %s from %d", name, sequence)
 }
 
 func (s *sinks) Resend(_ context.Context, name string, sequence uint64) error {
-	return s.ask("resend %d to %s", sequence, name)
+	return s.record("resend %d to %s", sequence, name)
 }
 
 // fixture is the API with its database, served over HTTP.
@@ -131,8 +131,8 @@ type fixture struct {
 	private   ed25519.PrivateKey
 	url       string
 	// stop stops the server and waits for it.
-	stop func()
-	made int
+	stop     func()
+	rollouts int // number of returned rollouts
 }
 
 func newFixture(t *testing.T) *fixture {
@@ -141,11 +141,20 @@ func newFixture(t *testing.T) *fixture {
 	require.NoError(t, err)
 	now := time.Now()
 	b := &fixture{t: t, private: private, sinks: &sinks{}, directory: &fakeDirectory{
-		changed: make(chan struct{}), key: directory.Key{ID: "k", Public: public, NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour)},
-		users: map[int64]directory.User{admin: {ID: admin, Admin: true}, reader: {ID: reader}, stranger: {ID: stranger}, blocked: {ID: blocked, Blocked: true}},
+		changed: make(chan struct{}),
+		key:     directory.Key{ID: "k", Public: public, NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour)},
+		users: map[int64]directory.User{
+			admin:    {ID: admin, Admin: true},
+			reader:   {ID: reader},
+			stranger: {ID: stranger},
+			blocked:  {ID: blocked, Blocked: true},
+		},
 		reads: map[int64][]int64{reader: {agent}, blocked: {agent}},
 	}}
-	b.pool, err = postgres.Connect(t.Context(), postgres.Config{URL: pgtest.Database(t), Schema: "deploys"}, slog.New(slog.DiscardHandler))
+	b.pool, err = postgres.Connect(t.Context(), postgres.Config{
+		URL:    pgtest.Database(t),
+		Schema: "deploys",
+	}, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	t.Cleanup(b.pool.Close)
 	series, err := store.Migrations()
@@ -161,7 +170,8 @@ type projects map[int64]bool
 
 func (p projects) Project(id int64) bool { return p[id] }
 
-// fakeStream takes releases in at once, unless it is held or somebody is faster.
+// fakeStream is a stream whose reader processes releases immediately. With held, it does not process them. With faster,
+// it ignores them because another release came first.
 type fakeStream struct {
 	pool *pgxpool.Pool
 
@@ -172,7 +182,9 @@ type fakeStream struct {
 	faster bool
 }
 
-func (s *fakeStream) Release(ctx context.Context, claim ownership.Claim, to, user int64, reason string, _ time.Time) (uint64, error) {
+func (s *fakeStream) Release(
+	ctx context.Context, claim ownership.Claim, to, user int64, reason string, _ time.Time,
+) (uint64, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.fails != nil {
@@ -187,7 +199,13 @@ func (s *fakeStream) Release(ctx context.Context, claim ownership.Claim, to, use
 		return at, nil
 	}
 	return s.at.Sequence, pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-		return (&store.Store{}).Claim(ctx, tx, nil, []ownership.Claim{{ClusterUID: claim.ClusterUID, Since: s.at.Sequence, ProjectID: to, UserID: user, Reason: reason}})
+		return (&store.Store{}).Claim(ctx, tx, nil, []ownership.Claim{{
+			ClusterUID: claim.ClusterUID,
+			Since:      s.at.Sequence,
+			ProjectID:  to,
+			UserID:     user,
+			Reason:     reason,
+		}})
 	})
 }
 
@@ -210,26 +228,43 @@ func (b *fixture) serve() {
 	b.changes = store.NewChanges(b.pool)
 	changes, logger := b.changes, slog.New(slog.DiscardHandler)
 	handler := api.NewHandler(api.Dependencies{
-		Pool: b.pool, Changes: changes, Access: verifier.Interceptor(), Roles: b.directory, Sinks: b.sinks, Logger: logger, Now: time.Now,
-		Stream: b.stream, Projects: projects{2: true, 3: true},
+		Pool:    b.pool,
+		Changes: changes,
+		Access:  verifier.Interceptor(),
+		Roles:   b.directory,
+		Sinks:   b.sinks,
+		Logger:  logger,
+		Now:     time.Now,
+		Stream:  b.stream, Projects: projects{2: true, 3: true},
 		Rebuild: func(context.Context, bool, func(sequence, last uint64) error) (api.Rebuilt, error) {
-			return api.Rebuilt{}, b.sinks.ask("rebuild")
+			return api.Rebuilt{}, b.sinks.record("rebuild")
 		},
 	})
 	cfg := service.DefaultConfig("127.0.0.1:0")
 	ready := make(chan map[string]string, 1)
 	cfg.OnReady = func(addrs map[string]string) { ready <- addrs }
-	api := service.HTTPServer("api", service.DefaultListener("127.0.0.1:0"), handler, service.HTTPOptions{Logger: logger, StopBefore: []string{"changes"}})
+	api := service.HTTPServer("api", service.DefaultListener("127.0.0.1:0"), handler, service.HTTPOptions{
+		Logger:     logger,
+		StopBefore: []string{"changes"},
+	})
 	api.StartAfter = []string{"changes"}
-	listening := service.Part{Name: "changes", Run: func(ctx context.Context, self *service.Handle) error { return changes.Run(ctx, self.Ready) }}
+	listening := service.Part{
+		Name: "changes",
+		Run:  func(ctx context.Context, self *service.Handle) error { return changes.Run(ctx, self.Ready) },
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- service.Run(ctx, service.Options{Name: "api", Config: cfg, Logger: logger, Metrics: prometheus.NewRegistry()}, listening, api)
+		ended <- service.Run(ctx, service.Options{
+			Name:    "api",
+			Config:  cfg,
+			Logger:  logger,
+			Metrics: prometheus.NewRegistry(),
+		}, listening, api)
 	}()
 	b.stop = sync.OnceFunc(func() {
 		cancel()
-		require.NoError(b.t, <-ended, "it ends within its time")
+		require.NoError(b.t, <-ended, "the server does not stop")
 	})
 	b.t.Cleanup(b.stop)
 	select {
@@ -240,7 +275,7 @@ func (b *fixture) serve() {
 	}
 }
 
-// clients returns the clients of a user.
+// clients are the API clients of one user.
 type clients struct {
 	deploysv1connect.ClusterServiceClient
 	deploysv1connect.RolloutServiceClient
@@ -252,7 +287,12 @@ func (b *fixture) token(user int64) string {
 	b.t.Helper()
 	now := time.Now()
 	token, err := access.Sign(b.private, "k", access.Grant{
-		Issuer: access.Issuer(cell), Audience: []string{"deploys"}, UserID: user, Admin: user == admin, IssuedAt: now, ExpiresAt: now.Add(access.TokenLifetime),
+		Issuer:    access.Issuer(cell),
+		Audience:  []string{"deploys"},
+		UserID:    user,
+		Admin:     user == admin,
+		IssuedAt:  now,
+		ExpiresAt: now.Add(access.TokenLifetime),
 	})
 	require.NoError(b.t, err)
 	return token
@@ -271,7 +311,8 @@ func (b *fixture) with(authorization string, options ...connect.ClientOption) cl
 	options = append(options, connect.WithInterceptors(fault.NewInterceptor(nil)))
 	return clients{
 		deploysv1connect.NewClusterServiceClient(client, b.url, options...),
-		deploysv1connect.NewRolloutServiceClient(client, b.url, options...), deploysv1connect.NewSinkServiceClient(client, b.url, options...),
+		deploysv1connect.NewRolloutServiceClient(client, b.url, options...),
+		deploysv1connect.NewSinkServiceClient(client, b.url, options...),
 		deploysv1connect.NewOperationServiceClient(client, b.url, options...),
 	}
 }
@@ -295,13 +336,28 @@ func start() time.Time { return time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC) }
 
 // rollout returns a running rollout of a new workload of the agent.
 func (b *fixture) rollout(agentID int64, change ...func(*history.Rollout)) history.Rollout {
-	b.made++
-	name := fmt.Sprintf("w%d", b.made)
+	b.rollouts++
+	name := fmt.Sprintf("w%d", b.rollouts)
 	r := history.Rollout{
-		ID: "cluster/" + name + "/1/h", Workload: uuid.NewSHA1(uuid.Nil, []byte(name)).String(), ClusterUID: "cluster", AgentID: agentID, Namespace: "shop", Kind: "deployment",
-		Name: name, UID: "uid-" + name, Revision: 1, TemplateHash: "h", Change: string(events.ChangeUpdated), Strategy: "RollingUpdate", Images: []events.Image{},
-		PreviousImages: []events.Image{}, Labels: map[string]string{"app": name}, StartedAt: start(), StartedObservedAt: start(), ReplicasAtStart: 3,
-		LastSequence: 1, UpdatedAt: start(), FirstSequence: new(int64(1)), State: new(history.Running),
+		ID:                "cluster/" + name + "/1/h",
+		Workload:          uuid.NewSHA1(uuid.Nil, []byte(name)).String(),
+		ClusterUID:        "cluster",
+		AgentID:           agentID,
+		Namespace:         "shop",
+		Kind:              "deployment",
+		Name:              name,
+		UID:               "uid-" + name,
+		Revision:          1,
+		TemplateHash:      "h",
+		Change:            string(events.ChangeUpdated),
+		Strategy:          "RollingUpdate",
+		Images:            []events.Image{},
+		PreviousImages:    []events.Image{},
+		Labels:            map[string]string{"app": name},
+		StartedAt:         start(),
+		StartedObservedAt: start(),
+		ReplicasAtStart:   3,
+		LastSequence:      1, UpdatedAt: start(), FirstSequence: new(int64(1)), State: new(history.Running),
 	}
 	for _, c := range change {
 		c(&r)
@@ -309,21 +365,21 @@ func (b *fixture) rollout(agentID int64, change ...func(*history.Rollout)) histo
 	return r
 }
 
-// put stores rollouts and waits until the service has read the change.
+// put stores rollouts and waits until the listener has received the changes.
 func (b *fixture) put(rollouts ...history.Rollout) {
 	b.t.Helper()
 	subscription := b.changes.Subscribe()
 	defer subscription.Close()
-	b.save(store.Writing{Rollouts: rollouts})
+	b.save(store.Rows{Rollouts: rollouts})
 	missing := map[string]bool{}
 	for i := range rollouts {
 		missing[rollouts[i].ID] = true
 	}
-	for late := time.After(soon); len(missing) > 0; {
+	for timeout := time.After(soon); len(missing) > 0; {
 		select {
 		case <-subscription.Changed():
-		case <-late:
-			require.FailNow(b.t, "the service did not read the change")
+		case <-timeout:
+			require.FailNow(b.t, "the listener did not receive the changes")
 		}
 		ids, all := subscription.Take()
 		if all {
@@ -335,13 +391,15 @@ func (b *fixture) put(rollouts ...history.Rollout) {
 	}
 }
 
-func (b *fixture) save(w store.Writing) {
+func (b *fixture) save(rows store.Rows) {
 	b.t.Helper()
-	require.NoError(b.t, pgx.BeginFunc(b.t.Context(), b.pool, func(tx pgx.Tx) error { return (&store.Store{}).Save(b.t.Context(), tx, w) }))
+	require.NoError(b.t, pgx.BeginFunc(b.t.Context(), b.pool, func(tx pgx.Tx) error {
+		return (&store.Store{}).Save(b.t.Context(), tx, rows)
+	}))
 }
 
-// refused checks the code of an error.
-func refused(t *testing.T, code errcode.Code, err error) *fault.Error {
+// requireCode checks the code of an error and returns the error.
+func requireCode(t *testing.T, code errcode.Code, err error) *fault.Error {
 	t.Helper()
 	require.Error(t, err)
 	require.Equal(t, code, fault.CodeOf(err), "%v", err)

@@ -20,22 +20,22 @@ import (
 type Dependencies struct {
 	Pool    *pgxpool.Pool
 	Changes *postgres.Changes
-	// Access authenticates callers by their tokens. Roles decides what they may read.
+	// Access authenticates callers by their tokens. Roles returns the agents that they may read.
 	Access  connect.Interceptor
 	Roles   access.Roles
 	Sinks   Sinks
 	Rebuild Rebuild
-	// Stream releases clusters. Projects knows which projects exist.
+	// Stream releases clusters. Projects looks up projects.
 	Stream   Stream
 	Projects Projects
 	Logger   *slog.Logger
 	Now      func() time.Time
-	// Interceptors that run before all others, such as tracing.
+	// Interceptors run before all others, such as tracing.
 	Interceptors []connect.Interceptor
 }
 
-// Rebuild recomputes the read model from the stream and replaces the stored one, unless check is
-// set. It calls progress with the positions; an error of progress ends the rebuild.
+// Rebuild recreates the tables from the stream and compares them with the stored ones. Unless check is set, it replaces
+// the stored ones. It calls progress with the current and the last position; an error of progress cancels the rebuild.
 type Rebuild func(ctx context.Context, check bool, progress func(sequence, last uint64) error) (Rebuilt, error)
 
 // Rebuilt is the outcome of a rebuild.

@@ -15,36 +15,38 @@ import (
 )
 
 const (
-	// maxRequest bounds an uncompressed request, in bytes.
+	// maxRequest is the maximum size of an uncompressed request, in bytes.
 	maxRequest = 1 << 20
-	// maxText bounds every string of a request, in bytes, and maxEntries every list and map.
+	// maxText is the maximum length of a string in a request, in bytes. maxEntries is the maximum number of entries of a
+	// list or map.
 	maxText    = 4096
 	maxEntries = 100
-	// timeout bounds a unary call.
+	// timeout is the maximum duration of a unary call.
 	timeout = 30 * time.Second
-	// maxStats bounds the concurrent GetStats calls. Each may read the whole history, and the
-	// stream reader and the sinks need the database too.
+	// maxStats is the maximum number of concurrent GetStats calls. Each may read the whole history, and the reader and the
+	// sinks need the database too.
 	maxStats = 2
 )
 
-// limits refuses excessive requests and bounds the time of calls.
+// limits is an interceptor that rejects requests above the limits and sets a timeout.
 type limits struct{}
 
-// newLimits returns the interceptor for unary calls. Streaming calls call [checkMessage].
+// newLimits returns the interceptor for unary calls. Handlers of streaming calls call [checkMessage].
 func newLimits() connect.Interceptor { return limits{} }
 
 func (limits) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, request connect.AnyRequest) (connect.AnyResponse, error) {
-		if m, is := request.Any().(proto.Message); is {
+		if m, ok := request.Any().(proto.Message); ok {
 			if err := checkMessage(m.ProtoReflect(), ""); err != nil {
 				return nil, err
 			}
 		}
-		bounded, cancel := context.WithTimeout(ctx, timeout)
+		limited, cancel := context.WithTimeout(ctx, timeout)
 		defer cancel()
-		response, err := next(bounded, request)
-		if err != nil && ctx.Err() == nil && errors.Is(bounded.Err(), context.DeadlineExceeded) {
-			return nil, fault.Wrap(err, errcode.DeadlineExceeded, "the request takes longer than %s: request less", timeout)
+		response, err := next(limited, request)
+		if err != nil && ctx.Err() == nil && errors.Is(limited.Err(), context.DeadlineExceeded) {
+			return nil, fault.Wrap(err, errcode.DeadlineExceeded,
+				"the request takes longer than %s: use a narrower filter", timeout)
 		}
 		return response, err
 	}
@@ -59,36 +61,37 @@ func (limits) WrapStreamingClient(next connect.StreamingClientFunc) connect.Stre
 	return next
 }
 
-// checkMessage checks every string, list and map of a message. PostgreSQL cannot store zero bytes.
-func checkMessage(m protoreflect.Message, within string) error {
-	var wrong error
+// checkMessage checks the sizes of all strings, lists and maps of a message. It rejects zero bytes, because PostgreSQL
+// cannot store them in text.
+func checkMessage(m protoreflect.Message, prefix string) error {
+	var err error
 	m.Range(func(field protoreflect.FieldDescriptor, value protoreflect.Value) bool {
-		name := within + string(field.Name())
+		name := prefix + string(field.Name())
 		switch {
 		case field.IsMap():
-			wrong = checkMap(field, value.Map(), name)
+			err = checkMap(field, value.Map(), name)
 		case field.IsList():
-			wrong = checkList(field, value.List(), name)
+			err = checkList(field, value.List(), name)
 		default:
-			wrong = checkValue(field, value, name)
+			err = checkValue(field, value, name)
 		}
-		return wrong == nil
+		return err == nil
 	})
-	return wrong
+	return err
 }
 
 func checkMap(field protoreflect.FieldDescriptor, values protoreflect.Map, name string) error {
 	if values.Len() > maxEntries {
 		return tooMany(name, values.Len())
 	}
-	var wrong error
+	var err error
 	values.Range(func(key protoreflect.MapKey, value protoreflect.Value) bool {
-		if wrong = checkValue(field.MapKey(), key.Value(), name); wrong == nil {
-			wrong = checkValue(field.MapValue(), value, name)
+		if err = checkValue(field.MapKey(), key.Value(), name); err == nil {
+			err = checkValue(field.MapValue(), value, name)
 		}
-		return wrong == nil
+		return err == nil
 	})
-	return wrong
+	return err
 }
 
 func checkList(field protoreflect.FieldDescriptor, values protoreflect.List, name string) error {
@@ -104,7 +107,8 @@ func checkList(field protoreflect.FieldDescriptor, values protoreflect.List, nam
 }
 
 func tooMany(name string, entries int) error {
-	return fault.New(errcode.InvalidArgument, "%s has %d entries, the limit is %d", name, entries, maxEntries).With("field", name)
+	return fault.New(errcode.InvalidArgument, "%s has %d entries, the limit is %d", name, entries, maxEntries).
+		With("field", name)
 }
 
 func checkValue(field protoreflect.FieldDescriptor, value protoreflect.Value, name string) error {
@@ -112,7 +116,8 @@ func checkValue(field protoreflect.FieldDescriptor, value protoreflect.Value, na
 	case protoreflect.StringKind:
 		switch text := value.String(); {
 		case len(text) > maxText:
-			return fault.New(errcode.InvalidArgument, "%s has %d bytes, the limit is %d", name, len(text), maxText).With("field", name)
+			return fault.New(errcode.InvalidArgument, "%s has %d bytes, the limit is %d", name, len(text), maxText).
+				With("field", name)
 		case strings.ContainsRune(text, 0):
 			return fault.New(errcode.InvalidArgument, "%s has a zero byte", name).With("field", name)
 		}
@@ -122,7 +127,7 @@ func checkValue(field protoreflect.FieldDescriptor, value protoreflect.Value, na
 	return nil
 }
 
-// semaphore bounds concurrent calls.
+// semaphore limits concurrent calls.
 type semaphore chan struct{}
 
 // acquire waits for a slot and returns the function that releases it.

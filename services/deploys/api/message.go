@@ -33,7 +33,7 @@ func changeNames() map[deploysv1.Change]string {
 	}
 }
 
-// named returns the value of a name, or the unspecified one for an unknown name.
+// named returns the enum value of a name, or the unspecified value for an unknown name.
 func named[E comparable](names map[E]string, name string) E {
 	var unspecified E
 	for value, n := range names {
@@ -46,15 +46,34 @@ func named[E comparable](names map[E]string, name string) E {
 
 func rolloutMessage(r *history.Rollout) *deploysv1.Rollout {
 	out := &deploysv1.Rollout{
-		Id: r.ID, Workload: &deploysv1.Workload{ClusterUid: r.ClusterUID, Namespace: r.Namespace, Kind: r.Kind, Name: r.Name, Uid: r.UID, AgentId: r.AgentID},
-		Revision: r.Revision, TemplateHash: r.TemplateHash, Change: named(changeNames(), r.Change), OfRevision: r.OfRevision, State: named(stateNames(), value(r.State)),
-		Images: imageMessages(r.Images), PreviousImages: imageMessages(r.PreviousImages), Strategy: r.Strategy,
+		Id: r.ID,
+		Workload: &deploysv1.Workload{
+			ClusterUid: r.ClusterUID,
+			Namespace:  r.Namespace,
+			Kind:       r.Kind,
+			Name:       r.Name,
+			Uid:        r.UID,
+			AgentId:    r.AgentID,
+		},
+		Revision:     r.Revision,
+		TemplateHash: r.TemplateHash,
+		Change:       named(changeNames(), r.Change),
+		OfRevision:   r.OfRevision,
+		State:        named(stateNames(), value(r.State)),
+		Images:       imageMessages(r.Images), PreviousImages: imageMessages(r.PreviousImages), Strategy: r.Strategy,
 		StartedAt: timestamppb.New(r.StartedAt), StartedObservedAt: timestamppb.New(r.StartedObservedAt),
 		EndedAt: timestamp(r.EndedAt), EndedObservedAt: timestamp(r.EndedObservedAt), DrainedAt: timestamp(r.DrainedAt),
 		Counts: countsMessage(r.Counts), ReplicasAtStart: int32(r.ReplicasAtStart), ScaledDuring: r.ScaledDuring,
-		Stalled: value(r.Stalled), Blocked: value(r.Blocked), Paused: value(r.Paused), Reason: value(r.Reason), Message: value(r.Message),
-		SupersededBy: value(r.SupersededBy), Reconstructed: value(r.Reconstructed), Commit: r.Commit, UpdatedAt: timestamppb.New(r.UpdatedAt),
-		Labels: r.Labels, Group: r.Group,
+		Stalled:       value(r.Stalled),
+		Blocked:       value(r.Blocked),
+		Paused:        value(r.Paused),
+		Reason:        value(r.Reason),
+		Message:       value(r.Message),
+		SupersededBy:  value(r.SupersededBy),
+		Reconstructed: value(r.Reconstructed),
+		Commit:        r.Commit,
+		UpdatedAt:     timestamppb.New(r.UpdatedAt),
+		Labels:        r.Labels, Group: r.Group,
 	}
 	if r.DurationMs != nil {
 		out.Duration = durationpb.New(time.Duration(*r.DurationMs) * time.Millisecond)
@@ -75,7 +94,12 @@ func countsMessage(c *events.Counts) *deploysv1.Counts {
 		return nil
 	}
 	out := &deploysv1.Counts{
-		Desired: int32(c.Desired), Total: int32(c.Total), Updated: int32(c.Updated), Ready: int32(c.Ready), Available: int32(c.Available), Unavailable: int32(c.Unavailable),
+		Desired:     int32(c.Desired),
+		Total:       int32(c.Total),
+		Updated:     int32(c.Updated),
+		Ready:       int32(c.Ready),
+		Available:   int32(c.Available),
+		Unavailable: int32(c.Unavailable),
 	}
 	if c.Terminating != nil {
 		out.Terminating = new(int32(*c.Terminating))
@@ -84,24 +108,32 @@ func countsMessage(c *events.Counts) *deploysv1.Counts {
 }
 
 func factMessage(f *postgres.Fact) (*deploysv1.Fact, error) {
-	var whole events.DeployFact
-	if err := json.Unmarshal([]byte(f.Data), &whole); err != nil {
+	var fact events.DeployFact
+	if err := json.Unmarshal([]byte(f.Data), &fact); err != nil {
 		return nil, fmt.Errorf("read fact %s: %w", f.ID, err)
 	}
 	return &deploysv1.Fact{
-		Id: f.ID, Fact: f.Fact, Sequence: f.Sequence, Ordinal: int64(whole.Ordinal), OccurredAt: timestamppb.New(f.OccurredAt), ObservedAt: timestamppb.New(f.ObservedAt),
-		Reason: whole.Reason, Message: whole.Message, Counts: countsMessage(whole.Counts), Reconstructed: whole.Provenance == events.ProvenanceReconstructed,
+		Id:             f.ID,
+		Fact:           f.Fact,
+		Sequence:       f.Sequence,
+		Ordinal:        int64(fact.Ordinal),
+		OccurredAt:     timestamppb.New(f.OccurredAt),
+		ObservedAt:     timestamppb.New(f.ObservedAt),
+		Reason:         fact.Reason,
+		Message:        fact.Message,
+		Counts:         countsMessage(fact.Counts),
+		Reconstructed:  fact.Provenance == events.ProvenanceReconstructed,
 		StreamSequence: uint64(max(f.StreamSequence, 0)), Json: f.Data,
 	}, nil
 }
 
-// value returns *of, or the zero value for nil.
-func value[T any](of *T) T {
-	if of == nil {
+// value returns *pointer, or the zero value for nil.
+func value[T any](pointer *T) T {
+	if pointer == nil {
 		var zero T
 		return zero
 	}
-	return *of
+	return *pointer
 }
 
 func timestamp(t *time.Time) *timestamppb.Timestamp {

@@ -26,7 +26,10 @@ type operationService struct {
 	now     func() time.Time
 }
 
-func (s *operationService) Rebuild(ctx context.Context, r *connect.Request[deploysv1.RebuildRequest], stream *connect.ServerStream[deploysv1.RebuildResponse]) error {
+func (s *operationService) Rebuild(
+	ctx context.Context, r *connect.Request[deploysv1.RebuildRequest],
+	stream *connect.ServerStream[deploysv1.RebuildResponse],
+) error {
 	if err := access.RequireAdministrator(ctx); err != nil {
 		return err
 	}
@@ -61,5 +64,6 @@ func (s *operationService) Rebuild(ctx context.Context, r *connect.Request[deplo
 			Name: table.Name, Rows: table.Rows, Different: table.Different,
 		})
 	}
-	return stream.Send(&deploysv1.RebuildResponse{Message: &deploysv1.RebuildResponse_Outcome{Outcome: outcome}}) //nolint:wrapcheck // The caller disconnected.
+	response := &deploysv1.RebuildResponse{Message: &deploysv1.RebuildResponse_Outcome{Outcome: outcome}}
+	return stream.Send(response) //nolint:wrapcheck // The caller disconnected.
 }

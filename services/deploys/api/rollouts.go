@@ -22,7 +22,7 @@ import (
 const (
 	defaultPageSize = 50
 	maxPageSize     = 500
-	// maxFacts bounds the facts of one rollout in a response.
+	// maxFacts is the maximum number of facts of one rollout in a response.
 	maxFacts = 1000
 )
 
@@ -33,11 +33,11 @@ type rolloutService struct {
 	roles    access.Roles
 	changes  *postgres.Changes
 	now      func() time.Time
-	// stats bounds concurrent GetStats calls.
+	// stats limits concurrent GetStats calls.
 	stats semaphore
 }
 
-// visible returns the agents with rollouts that the caller may read; nil means all.
+// visible returns the agents whose rollouts the caller may read; nil means all.
 func (s *rolloutService) visible(ctx context.Context) []int64 {
 	agents, all := access.AgentsWithRole(ctx, s.roles, directory.RoleReader)
 	if all {
@@ -46,7 +46,9 @@ func (s *rolloutService) visible(ctx context.Context) []int64 {
 	return append([]int64{}, agents...)
 }
 
-func (s *rolloutService) ListRollouts(ctx context.Context, r *connect.Request[deploysv1.ListRolloutsRequest]) (*connect.Response[deploysv1.ListRolloutsResponse], error) {
+func (s *rolloutService) ListRollouts(
+	ctx context.Context, r *connect.Request[deploysv1.ListRolloutsRequest],
+) (*connect.Response[deploysv1.ListRolloutsResponse], error) {
 	filter, err := s.filter(ctx, r.Msg.GetFilter())
 	if err != nil {
 		return nil, err
@@ -89,15 +91,18 @@ func pageOf(size int32, token string) (postgres.RolloutPage, error) {
 	}
 	raw, err := base64.RawURLEncoding.DecodeString(token)
 	at, id, found := strings.Cut(string(raw), " ")
-	micros, wrong := strconv.ParseInt(at, 10, 64)
-	if err != nil || !found || wrong != nil || micros < 0 || micros > maxMicros || strings.ContainsRune(id, 0) {
-		return page, fault.New(errcode.InvalidArgument, "page_token: not a token returned by ListRollouts").With("field", "page_token")
+	micros, parseErr := strconv.ParseInt(at, 10, 64)
+	if err != nil || !found || parseErr != nil || micros < 0 || micros > maxMicros || strings.ContainsRune(id, 0) {
+		return page, fault.New(errcode.InvalidArgument, "page_token: not a token returned by ListRollouts").
+			With("field", "page_token")
 	}
-	page.After = &postgres.RolloutPlace{StartedAt: time.UnixMicro(micros).UTC(), ID: id}
+	page.After = &postgres.RolloutPosition{StartedAt: time.UnixMicro(micros).UTC(), ID: id}
 	return page, nil
 }
 
-func (s *rolloutService) GetRollout(ctx context.Context, r *connect.Request[deploysv1.GetRolloutRequest]) (*connect.Response[deploysv1.GetRolloutResponse], error) {
+func (s *rolloutService) GetRollout(
+	ctx context.Context, r *connect.Request[deploysv1.GetRolloutRequest],
+) (*connect.Response[deploysv1.GetRolloutResponse], error) {
 	one, err := s.find(ctx, r.Msg)
 	if err != nil {
 		return nil, err
@@ -117,27 +122,28 @@ func (s *rolloutService) GetRollout(ctx context.Context, r *connect.Request[depl
 	return connect.NewResponse(out), nil
 }
 
-// find returns the rollout that a request names.
+// find returns the rollout of a request: the one with the id, or the newest one of the workload.
 func (s *rolloutService) find(ctx context.Context, r *deploysv1.GetRolloutRequest) (*history.Rollout, error) {
-	filter, thing := postgres.RolloutFilter{Agents: s.visible(ctx)}, "rollout "+strconv.Quote(r.GetId())
+	filter, description := postgres.RolloutFilter{Agents: s.visible(ctx)}, "rollout "+strconv.Quote(r.GetId())
 	switch w := r.GetWorkload(); {
 	case r.GetId() != "":
 		filter.IDs = []string{r.GetId()}
 	case w.GetNamespace() == "" || w.GetKind() == "" || w.GetName() == "":
-		return nil, fault.New(errcode.InvalidArgument, "give the id of a rollout, or namespace, kind and name of its workload").
+		return nil, fault.New(errcode.InvalidArgument,
+			"give the id of a rollout, or namespace, kind and name of its workload").
 			With("field", "id")
 	default:
 		filter.ClusterUID, filter.AgentID = w.GetClusterUid(), w.GetAgentId()
 		filter.Namespace, filter.Kind, filter.Name = w.GetNamespace(), w.GetKind(), w.GetName()
 		filter.Revision = r.GetRevision()
-		thing = "a rollout of " + w.GetKind() + " " + w.GetNamespace() + "/" + w.GetName()
+		description = "a rollout of " + w.GetKind() + " " + w.GetNamespace() + "/" + w.GetName()
 	}
 	found, err := s.rollouts.List(ctx, filter, postgres.RolloutPage{Size: maxPageSize})
 	if err != nil {
 		return nil, err
 	}
 	if len(found) == 0 {
-		return nil, fault.New(errcode.NotFound, "%s does not exist", thing)
+		return nil, fault.New(errcode.NotFound, "%s does not exist", description)
 	}
 	for i := range found {
 		if found[i].ClusterUID != found[0].ClusterUID {
@@ -149,7 +155,7 @@ func (s *rolloutService) find(ctx context.Context, r *deploysv1.GetRolloutReques
 	return &found[0], nil
 }
 
-// filter converts a filter and restricts it to the agents that the caller may read.
+// filter converts a filter of the API. It restricts the filter to the agents that the caller may read.
 func (s *rolloutService) filter(ctx context.Context, f *deploysv1.RolloutFilter) (postgres.RolloutFilter, error) {
 	out := postgres.RolloutFilter{
 		Agents: s.visible(ctx), ClusterUID: f.GetClusterUid(), AgentID: f.GetAgentId(),
@@ -175,10 +181,13 @@ func (s *rolloutService) filter(ctx context.Context, f *deploysv1.RolloutFilter)
 			IsValid() bool
 			AsTime() time.Time
 		}
-		there bool
-		to    *time.Time
-	}{"filter.since": {f.GetSince(), f.GetSince() != nil, &out.Since}, "filter.until": {f.GetUntil(), f.GetUntil() != nil, &out.Until}} {
-		if !at.there {
+		set bool
+		to  *time.Time
+	}{
+		"filter.since": {f.GetSince(), f.GetSince() != nil, &out.Since},
+		"filter.until": {f.GetUntil(), f.GetUntil() != nil, &out.Until},
+	} {
+		if !at.set {
 			continue
 		}
 		if !at.given.IsValid() {

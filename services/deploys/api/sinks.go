@@ -30,7 +30,9 @@ type sinkService struct {
 	pool  *pgxpool.Pool
 }
 
-func (s *sinkService) ListSinks(ctx context.Context, _ *connect.Request[deploysv1.ListSinksRequest]) (*connect.Response[deploysv1.ListSinksResponse], error) {
+func (s *sinkService) ListSinks(
+	ctx context.Context, _ *connect.Request[deploysv1.ListSinksRequest],
+) (*connect.Response[deploysv1.ListSinksResponse], error) {
 	if err := access.RequireAdministrator(ctx); err != nil {
 		return nil, err
 	}
@@ -56,7 +58,9 @@ func statusMessage(s *sink.Status) *deploysv1.Sink {
 	return out
 }
 
-func (s *sinkService) BackfillSink(ctx context.Context, r *connect.Request[deploysv1.BackfillSinkRequest]) (*connect.Response[deploysv1.BackfillSinkResponse], error) {
+func (s *sinkService) BackfillSink(
+	ctx context.Context, r *connect.Request[deploysv1.BackfillSinkRequest],
+) (*connect.Response[deploysv1.BackfillSinkResponse], error) {
 	if err := access.RequireAdministrator(ctx); err != nil {
 		return nil, err
 	}
@@ -67,7 +71,7 @@ func (s *sinkService) BackfillSink(ctx context.Context, r *connect.Request[deplo
 		}
 		position, err := (&postgres.Store{}).FirstSince(ctx, s.pool, since.AsTime())
 		if postgres.Missing(err) {
-			return nil, fault.New(errcode.NotFound, "there is no fact since %s", since.AsTime())
+			return nil, fault.New(errcode.NotFound, "no fact was recorded since %s", since.AsTime())
 		}
 		if err != nil {
 			return nil, err
@@ -80,14 +84,16 @@ func (s *sinkService) BackfillSink(ctx context.Context, r *connect.Request[deplo
 	return connect.NewResponse(&deploysv1.BackfillSinkResponse{}), nil
 }
 
-func (s *sinkService) ResendFact(ctx context.Context, r *connect.Request[deploysv1.ResendFactRequest]) (*connect.Response[deploysv1.ResendFactResponse], error) {
+func (s *sinkService) ResendFact(
+	ctx context.Context, r *connect.Request[deploysv1.ResendFactRequest],
+) (*connect.Response[deploysv1.ResendFactResponse], error) {
 	if err := access.RequireAdministrator(ctx); err != nil {
 		return nil, err
 	}
 	fact, err := (&postgres.Store{}).Fact(ctx, s.pool, r.Msg.GetFactId())
 	switch {
 	case postgres.Missing(err):
-		return nil, fault.New(errcode.NotFound, "there is no fact %q", r.Msg.GetFactId())
+		return nil, fault.New(errcode.NotFound, "fact %q does not exist", r.Msg.GetFactId())
 	case err != nil:
 		return nil, err
 	case fact.StreamSequence <= 0:

@@ -23,7 +23,9 @@ const (
 	maxStatWorkloads     = 1000
 )
 
-func (s *rolloutService) GetStats(ctx context.Context, r *connect.Request[deploysv1.GetStatsRequest]) (*connect.Response[deploysv1.GetStatsResponse], error) {
+func (s *rolloutService) GetStats(
+	ctx context.Context, r *connect.Request[deploysv1.GetStatsRequest],
+) (*connect.Response[deploysv1.GetStatsResponse], error) {
 	filter, err := s.filter(ctx, r.Msg.GetFilter())
 	if err != nil {
 		return nil, err

@@ -15,7 +15,7 @@ import (
 	"lockstep.internal/services/deploys/postgres"
 )
 
-// recheckInterval is how often a watch checks the caller's access.
+// recheckInterval is the time between two checks of the agents that the caller may read.
 const recheckInterval = 15 * time.Second
 
 // watch is the state of one WatchRollouts call.
@@ -29,7 +29,10 @@ type watch struct {
 	sent map[string]int64
 }
 
-func (s *rolloutService) WatchRollouts(ctx context.Context, r *connect.Request[deploysv1.WatchRolloutsRequest], stream *connect.ServerStream[deploysv1.WatchRolloutsResponse]) error {
+func (s *rolloutService) WatchRollouts(
+	ctx context.Context, r *connect.Request[deploysv1.WatchRolloutsRequest],
+	stream *connect.ServerStream[deploysv1.WatchRolloutsResponse],
+) error {
 	if err := checkMessage(r.Msg.ProtoReflect(), ""); err != nil {
 		return err
 	}
@@ -50,8 +53,8 @@ func (s *rolloutService) WatchRollouts(ctx context.Context, r *connect.Request[d
 	if err := w.sendAll(ctx, true); err != nil {
 		return err
 	}
-	again := time.NewTicker(recheckInterval)
-	defer again.Stop()
+	recheck := time.NewTicker(recheckInterval)
+	defer recheck.Stop()
 	for {
 		var err error
 		select {
@@ -59,8 +62,8 @@ func (s *rolloutService) WatchRollouts(ctx context.Context, r *connect.Request[d
 			return fault.From(ctx.Err())
 		case <-service.Draining(ctx):
 			return fault.New(errcode.Unavailable, "the server is stopping: watch again")
-		case <-again.C:
-			// A new role makes further rollouts visible.
+		case <-recheck.C:
+			// The caller may have got a role in another project.
 			err = w.sendAll(ctx, false)
 		case <-changed.Changed():
 			if ids, all := changed.Take(); all {
@@ -75,8 +78,8 @@ func (s *rolloutService) WatchRollouts(ctx context.Context, r *connect.Request[d
 	}
 }
 
-// sendAll sends running rollouts and changed ones among the sent. The initial call also sends the
-// last ended ones.
+// sendAll sends all running rollouts, and those sent before that have changed. The initial call also sends the last
+// ended ones.
 func (w *watch) sendAll(ctx context.Context, initial bool) error {
 	filter, err := w.filter(ctx, w.request)
 	if err != nil {
@@ -84,23 +87,23 @@ func (w *watch) sendAll(ctx context.Context, initial bool) error {
 	}
 	var all []history.Rollout
 	if initial && w.ended > 0 {
-		over := filter
-		over.States = without(over.States, history.Running)
-		if all, err = w.rollouts.List(ctx, over, postgres.RolloutPage{Size: w.ended}); err != nil {
+		ended := filter
+		ended.States = without(ended.States, history.Running)
+		if all, err = w.rollouts.List(ctx, ended, postgres.RolloutPage{Size: w.ended}); err != nil {
 			return err
 		}
 	}
 	if len(filter.States) == 0 || slices.Contains(filter.States, history.Running) {
 		running := filter
 		running.States = []string{history.Running}
-		if all, err = w.every(ctx, running, all); err != nil {
+		if all, err = w.appendAll(ctx, running, all); err != nil {
 			return err
 		}
 	}
 	if known := w.known(); len(known) > 0 {
 		sent := filter
 		sent.IDs = known
-		if all, err = w.every(ctx, sent, all); err != nil {
+		if all, err = w.appendAll(ctx, sent, all); err != nil {
 			return err
 		}
 	}
@@ -114,8 +117,10 @@ func (w *watch) sendAll(ctx context.Context, initial bool) error {
 	return nil
 }
 
-// every appends all rollouts that a filter selects.
-func (w *watch) every(ctx context.Context, filter postgres.RolloutFilter, all []history.Rollout) ([]history.Rollout, error) {
+// appendAll appends all rollouts that a filter selects.
+func (w *watch) appendAll(
+	ctx context.Context, filter postgres.RolloutFilter, all []history.Rollout,
+) ([]history.Rollout, error) {
 	for page := (postgres.RolloutPage{Size: maxPageSize}); ; {
 		found, err := w.rollouts.List(ctx, filter, page)
 		if err != nil {
@@ -125,7 +130,7 @@ func (w *watch) every(ctx context.Context, filter postgres.RolloutFilter, all []
 			return all, nil
 		}
 		last := &found[len(found)-1]
-		page.After = &postgres.RolloutPlace{StartedAt: last.StartedAt, ID: last.ID}
+		page.After = &postgres.RolloutPosition{StartedAt: last.StartedAt, ID: last.ID}
 	}
 }
 
@@ -138,7 +143,7 @@ func (w *watch) known() []string {
 	return ids
 }
 
-// without returns the states except one. No states means all of them.
+// without returns the states except one. An empty list means all states.
 func without(states []string, state string) []string {
 	if len(states) == 0 {
 		for _, name := range stateNames() {
@@ -148,20 +153,20 @@ func without(states []string, state string) []string {
 	return slices.DeleteFunc(slices.Clone(states), func(s string) bool { return s == state })
 }
 
-// sendChanged sends the rollouts that the caller watches. A sent rollout that the filter no longer
-// selects is sent once more, so that the caller sees the change.
+// sendChanged sends the changed rollouts that the filter selects. It also sends a rollout that was sent before and that
+// the filter no longer selects, so that the caller receives the change.
 func (w *watch) sendChanged(ctx context.Context, ids []string) error {
 	filter, err := w.filter(ctx, w.request)
 	if err != nil {
 		return err
 	}
-	anyState := postgres.RolloutFilter{Agents: filter.Agents, IDs: w.ofSent(ids)}
+	sentBefore := postgres.RolloutFilter{Agents: filter.Agents, IDs: w.sentBefore(ids)}
 	filter.IDs = ids
-	for _, one := range []postgres.RolloutFilter{filter, anyState} {
+	for _, one := range []postgres.RolloutFilter{filter, sentBefore} {
 		if len(one.IDs) == 0 {
 			continue
 		}
-		found, err := w.every(ctx, one, nil)
+		found, err := w.appendAll(ctx, one, nil)
 		if err != nil {
 			return err
 		}
@@ -174,7 +179,8 @@ func (w *watch) sendChanged(ctx context.Context, ids []string) error {
 	return nil
 }
 
-func (w *watch) ofSent(ids []string) []string {
+// sentBefore returns the ids of rollouts that were sent before.
+func (w *watch) sentBefore(ids []string) []string {
 	return slices.DeleteFunc(slices.Clone(ids), func(id string) bool {
 		_, sent := w.sent[id]
 		return !sent
@@ -187,7 +193,7 @@ func (w *watch) sendOne(r *history.Rollout, initial bool) error {
 	}
 	w.sent[r.ID] = r.LastSequence
 	if len(w.sent) > maxSent {
-		// Forget any other rollout. At worst it is sent once more.
+		// Drop an arbitrary other rollout. At worst, it is sent once more.
 		for id := range w.sent {
 			if id != r.ID {
 				delete(w.sent, id)
@@ -198,5 +204,5 @@ func (w *watch) sendOne(r *history.Rollout, initial bool) error {
 	return w.send(&deploysv1.WatchRolloutsResponse{Rollout: rolloutMessage(r), Initial: initial})
 }
 
-// maxSent bounds the entries of watch.sent.
+// maxSent is the maximum number of entries of watch.sent.
 const maxSent = 10_000

@@ -8,9 +8,8 @@ import (
 	"lockstep.internal/schemas/gen/events"
 )
 
-// artifact returns the package URL of the fact's image: that of the changed container, else of the
-// container with the workload's name, else of the last container, because init containers come
-// first.
+// artifact returns the package URL of the fact's image. It prefers the changed container, then the container with the
+// workload's name, then the last container, because init containers come first.
 func artifact(fact events.DeployFact) string {
 	image := ""
 	if fact.Rollout != nil {
@@ -29,7 +28,7 @@ func mainImage(r events.Rollout, workload string) string {
 	}
 	var changed, named, last string
 	for _, i := range r.Images {
-		if old, had := before[i.Container]; had && old != i.Image {
+		if old, existed := before[i.Container]; existed && old != i.Image {
 			changed = i.Image
 		}
 		if i.Container == workload {
@@ -69,7 +68,7 @@ func packageURL(image string) string {
 	return purl
 }
 
-// isURI reports whether CDEvents accepts an address as a URI.
+// isURI reports whether the schemas of CDEvents accept the address as a URI.
 func isURI(address string) bool {
 	u, err := url.Parse(address)
 	return err == nil && u.Scheme != "" && u.Host != ""

@@ -18,7 +18,7 @@ const (
 	// Prefixes of standard and of custom types.
 	standard = "dev.cdevents."
 	custom   = "dev.cdeventsx.lockstep-rollout."
-	// service that writes the events.
+	// service that publishes the events.
 	service = "deploys"
 )
 
@@ -28,7 +28,7 @@ type cdEvent struct {
 	Subject subject      `json:"subject"`
 }
 
-// with returns the complete data with an encoded fact.
+// with returns the complete data of the CloudEvent, with an encoded fact as customData.
 func (c cdEvent) with(fact json.RawMessage) (json.RawMessage, error) {
 	const before, after = `,"customData":`, `,"customDataContentType":"` + event.MediaType + `"}`
 	envelope, err := json.Marshal(c)
@@ -65,23 +65,24 @@ type reference struct {
 	Source string `json:"source,omitempty"`
 }
 
-// Of encodes a fact as an event of the service deploys of a cell. Equal facts have equal bytes. An
-// incomplete fact is an error.
+// Of encodes a fact as an event of the deploys service in a cell. Equal facts have equal bytes. It returns an error for
+// an incomplete fact.
 func Of(cell string, fact events.DeployFact) (event.Event, error) {
-	written, err := json.Marshal(fact)
+	encoded, err := json.Marshal(fact)
 	if err != nil {
 		w := fact.Workload
 		return event.Event{}, fmt.Errorf("deploy fact %s of %s %s/%s: %w", fact.Fact, w.Kind, w.Namespace, w.Name, err)
 	}
-	return From(cell, fact, written)
+	return From(cell, fact, encoded)
 }
 
-// From is [Of] for a fact that is also given as JSON.
-func From(cell string, fact events.DeployFact, written json.RawMessage) (event.Event, error) {
+// From is like [Of] for a fact that is encoded as JSON already.
+func From(cell string, fact events.DeployFact, encoded json.RawMessage) (event.Event, error) {
 	w := fact.Workload
 	if fact.Fact == "" || w.ClusterUID == "" || w.Kind == "" || w.Name == "" {
-		return event.Event{}, fmt.Errorf("deploy fact %q of %s %q: name, cluster, and kind and name of the workload are required",
-			fact.Fact, w.Kind, w.Name)
+		return event.Event{},
+			fmt.Errorf("deploy fact %q of %s %q: name, cluster, and kind and name of the workload are required",
+				fact.Fact, w.Kind, w.Name)
 	}
 	source := event.ServiceSource(cell, service)
 	a := event.Attributes{
@@ -93,15 +94,14 @@ func From(cell string, fact events.DeployFact, written json.RawMessage) (event.E
 			SpecVersion: specVersion, ID: a.ID, Source: source, Type: a.Type, Timestamp: a.Time.Format(time.RFC3339Nano),
 		},
 		Subject: subject{ID: a.Subject, Source: source, Content: content(fact)},
-	}.with(written)
+	}.with(encoded)
 	if err != nil {
 		return event.Event{}, fmt.Errorf("deploy fact %s of %s %s/%s: %w", fact.Fact, w.Kind, w.Namespace, w.Name, err)
 	}
 	return event.New(a, data)
 }
 
-// Read returns the fact of an event, of this version or another. An event without a fact is an
-// error.
+// Read returns the fact of an event of this or another version. It returns an error for an event without a fact.
 func Read(e event.Event) (events.DeployFact, error) {
 	if !strings.HasPrefix(e.Type(), standard) && !strings.HasPrefix(e.Type(), custom) {
 		return events.DeployFact{}, fmt.Errorf("event %s: type %q is not a type of deploy facts", e.ID(), e.Type())

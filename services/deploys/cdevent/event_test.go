@@ -18,18 +18,31 @@ import (
 
 func facts() []events.Fact {
 	return []events.Fact{
-		events.FactStarted, events.FactProgressed, events.FactCompleted, events.FactDrained, events.FactStalled, events.FactRecovered, events.FactBlocked,
-		events.FactUnblocked, events.FactPaused, events.FactResumed, events.FactSuperseded, events.FactCancelled, events.FactRolledBack, events.FactRestarted,
-		events.FactPartitionReached, events.FactScaleStarted, events.FactScaleCompleted, events.FactRemoved, events.FactUnknown, events.FactGap,
-		events.FactEnvironmentStarted, events.FactEnvironmentReady, events.FactEnvironmentFailed, events.FactEnvironmentRemoved,
+		events.FactStarted, events.FactProgressed, events.FactCompleted, events.FactDrained, events.FactStalled,
+		events.FactRecovered, events.FactBlocked,
+		events.FactUnblocked, events.FactPaused, events.FactResumed, events.FactSuperseded, events.FactCancelled,
+		events.FactRolledBack, events.FactRestarted,
+		events.FactPartitionReached, events.FactScaleStarted, events.FactScaleCompleted, events.FactRemoved,
+		events.FactUnknown, events.FactGap,
+		events.FactEnvironmentStarted, events.FactEnvironmentReady, events.FactEnvironmentFailed,
+		events.FactEnvironmentRemoved,
 	}
 }
 
 func sample(fact events.Fact, change events.Change) events.DeployFact {
 	at := time.Date(2026, 3, 2, 10, 40, 12, 417_000_000, time.UTC)
 	f := events.DeployFact{
-		Fact: fact, Sequence: 3, Ordinal: 1, OccurredAt: at.Truncate(time.Second), ObservedAt: at, Provenance: events.ProvenanceObserved,
-		TimeSource: events.TimeSourceCondition, Reason: "R", Message: "ü ☃ \"quoted\"", Counts: &events.Counts{Desired: 2}, DurationMs: new(1200),
+		Fact:       fact,
+		Sequence:   3,
+		Ordinal:    1,
+		OccurredAt: at.Truncate(time.Second),
+		ObservedAt: at,
+		Provenance: events.ProvenanceObserved,
+		TimeSource: events.TimeSourceCondition,
+		Reason:     "R",
+		Message:    "ü ☃ \"quoted\"",
+		Counts:     &events.Counts{Desired: 2},
+		DurationMs: new(1200),
 		Workload: events.Workload{
 			ClusterUID: "6f1d9c34", AgentID: 7, Namespace: "shop", Kind: "deployment", Name: "checkout", UID: "u",
 			Labels: map[string]string{"a": "b"}, Annotations: map[string]string{"lockstep.dev/commit": "9fceb02"},
@@ -47,17 +60,17 @@ func sample(fact events.Fact, change events.Change) events.DeployFact {
 	default:
 		f.Rollout = &events.Rollout{
 			ID: "6f1d9c34/u/42/6d4c", Revision: 42, Change: change, StartedAt: &at, StartedObservedAt: &at,
-			Images: []events.Image{{Container: "init", Image: "busybox"}, {Container: "app", Image: "registry.example.com:5000/shop/checkout:v2@sha256:abc"}},
+			Images: []events.Image{
+				{Container: "init", Image: "busybox"},
+				{Container: "app", Image: "registry.example.com:5000/shop/checkout:v2@sha256:abc"},
+			},
 		}
 	}
 	return f
 }
 
-//go:fix inline
-
-// standard reads the event as users of the standard do, and validates it by the standard's schema.
-// The type that the library gives of a custom event is not the event's, so the schema is looked up
-// here.
+// standard decodes the event with the library of CDEvents and validates it with the schema of the standard. The library
+// returns a wrong type for custom events, so this function finds the schema by itself.
 func standard(t *testing.T, e event.Event) api.CDEventV04 {
 	cd, err := v05.NewFromJsonBytes(e.Data())
 	require.NoError(t, err)
@@ -76,12 +89,13 @@ func standard(t *testing.T, e event.Event) api.CDEventV04 {
 	return cd
 }
 
-// Every fact, with every change, is a CDEvent by the standard's own schemas, with our schema's data
-// in it, and comes back whole.
+// Each fact with each change is valid by the schemas of CDEvents and by our schema, and decodes without loss.
 func TestEveryFactIsACDEvent(t *testing.T) {
 	t.Parallel()
 	for _, fact := range facts() {
-		for _, change := range []events.Change{events.ChangeCreated, events.ChangeUpdated, events.ChangeRolledBack, events.ChangeRestarted} {
+		for _, change := range []events.Change{
+			events.ChangeCreated, events.ChangeUpdated, events.ChangeRolledBack, events.ChangeRestarted,
+		} {
 			t.Run(string(fact)+"/"+string(change), func(t *testing.T) {
 				t.Parallel()
 				f := sample(fact, change)
@@ -108,9 +122,9 @@ func TestEveryFactIsACDEvent(t *testing.T) {
 				require.Equal(t, f, read)
 				require.Equal(t, rollout.ID(f), e.ID())
 
-				twice, err := cdevent.Of("local", f)
+				again, err := cdevent.Of("local", f)
 				require.NoError(t, err)
-				require.Equal(t, e.Data(), twice.Data())
+				require.Equal(t, e.Data(), again.Data())
 			})
 		}
 	}
@@ -145,7 +159,8 @@ func TestArtifactIsTheDeployedImage(t *testing.T) {
 		return content.Subject.Content.ArtifactId
 	}
 	f := sample(events.FactCompleted, events.ChangeUpdated)
-	require.Equal(t, "pkg:oci/checkout@sha256%3Aabc?repository_url=registry.example.com%3A5000%2Fshop%2Fcheckout&tag=v2", artifact(f))
+	require.Equal(t, "pkg:oci/checkout@sha256%3Aabc?repository_url=registry.example.com%3A5000%2Fshop%2Fcheckout&tag=v2",
+		artifact(f))
 	f.Rollout.PreviousImages = []events.Image{{Container: "init", Image: "busybox:1"}}
 	require.Equal(t, "pkg:oci/busybox", artifact(f), "the changed container")
 	f.Rollout.PreviousImages = nil

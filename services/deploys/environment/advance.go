@@ -9,9 +9,9 @@ import (
 	"lockstep.internal/services/deploys/rollout"
 )
 
-// Advance applies one input and returns the new state and its facts, numbered by the state's
-// sequence. The workload of a fact has kind group and the name of the environment. An input without
-// a change returns the same state and serial.
+// Advance applies one input and returns the new state and the facts, numbered by the state's sequence. The workload of
+// a fact has kind group and the name of the environment. If the input changes nothing, Advance returns the same state
+// with the same serial.
 func (r Rules) Advance(s State, in Input) (State, []events.DeployFact) {
 	at := in.ObservedAt.UTC().Round(0)
 	if in.Member == nil && (s.WakeAt.IsZero() || at.Before(s.WakeAt)) {
@@ -54,7 +54,7 @@ func (p *step) update(m Member) bool {
 		p.changed()
 		if len(s.Members) == 0 {
 			s.Members = nil
-			if !m.Unselected { // An unselected workload may return unchanged.
+			if !m.Unselected { // an unselected workload may return unchanged
 				s.Run, s.Phase = "", ""
 			}
 		}
@@ -88,24 +88,23 @@ func compare(a, b rollout.Key) int {
 	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name))
 }
 
-// startRun starts a run when a member brings a new commit or, without commits, when a member of a
-// complete environment starts a rollout. before is the former state of the member, nil for a new
-// one.
+// startRun starts a run when a member has a new commit. Without commits, it starts a run when a member of a complete
+// environment starts a rollout. before is the previous state of the member, nil for a new one.
 func (p *step) startRun(m Member, before *Member) {
 	s := &p.s
-	existed := m.State == rollout.Completed && m.RolloutID == "" // before the first observation
+	isBaseline := m.State == rollout.Completed && m.RolloutID == "" // complete at the first observation
 	switch {
-	case s.Run == "" && existed, s.Phase == silent && existed && before == nil:
+	case s.Run == "" && isBaseline, s.Phase == baseline && isBaseline && before == nil:
 		if s.Run == "" || !s.hasMemberOf(s.Run) {
 			s.Run = p.runName(m)
 		}
-		s.Phase = silent
+		s.Phase = baseline
 		return
 	case m.Commit != "" && m.Commit != s.Run && p.isNewCommit(m, before):
 		s.Run = m.Commit
 	case s.Run == "":
 		s.Run = p.runName(m)
-	case m.State == rollout.Running && (s.Phase == silent || before == nil && len(s.Members) == 1):
+	case m.State == rollout.Running && (s.Phase == baseline || before == nil && len(s.Members) == 1):
 		if !s.hasCommit() {
 			s.Run = s.digest()
 		}
@@ -126,13 +125,15 @@ func (p *step) runName(m Member) string {
 	return p.s.digest()
 }
 
-// isNewCommit reports whether the member brings its commit. A new member with the old commit of
-// others does not.
+// isNewCommit reports whether the commit of the member is new to the environment. The commit of a new member is not new
+// if another member has it.
 func (p *step) isNewCommit(m Member, before *Member) bool {
 	if before != nil {
 		return m.Commit != before.Commit
 	}
-	return !slices.ContainsFunc(p.s.Members, func(o Member) bool { return o.Workload != m.Workload && o.Commit == m.Commit })
+	return !slices.ContainsFunc(p.s.Members, func(o Member) bool {
+		return o.Workload != m.Workload && o.Commit == m.Commit
+	})
 }
 
 // evaluate decides whether the run failed or is ready.
@@ -141,19 +142,19 @@ func (p *step) evaluate() {
 	s.WakeAt = time.Time{}
 	if s.Phase != started && s.Phase != failed {
 		if s.Phase == ready && !s.hasCommit() && s.all(rollout.Completed) {
-			s.Run = s.digest() // The run that it completed.
+			s.Run = s.digest() // the images of the completed run
 		}
 		return
 	}
 	if !isDigest(s.Run) && !s.hasMemberOf(s.Run) {
-		return // The workloads of the run are gone.
+		return // all workloads of the run were deleted
 	}
-	if at := s.failed(); at >= 0 {
-		ours := s.inRun(s.Members[at])
-		if s.Phase == started && (ours || p.settled()) {
+	if at := s.failedMember(); at >= 0 {
+		inRun := s.inRun(s.Members[at])
+		if s.Phase == started && (inRun || p.settled()) {
 			s.Phase = failed
 			w := s.Members[at].Workload
-			p.publish(events.FactEnvironmentFailed, "MemberFailed", w.Kind+" "+w.Name+" does not complete", !ours)
+			p.publish(events.FactEnvironmentFailed, "MemberFailed", w.Kind+" "+w.Name+" does not complete", !inRun)
 		}
 		return
 	}
@@ -171,8 +172,8 @@ func (p *step) evaluate() {
 	}
 }
 
-// settled reports whether nothing changed during the settle time. If not, it sets the time to check
-// again.
+// settled reports whether nothing changed during the settle time. Otherwise it sets WakeAt to the end of the settle
+// time.
 func (p *step) settled() bool {
 	s := &p.s
 	if !p.at.Before(s.ChangedAt.Add(p.settle)) {
@@ -201,7 +202,11 @@ func (p *step) publish(fact events.Fact, reason, message string, settled bool) {
 	f.Environment.Url = f.Workload.Annotations[AnnotationURL]
 	for _, m := range s.Members {
 		f.Environment.Members = append(f.Environment.Members, events.Member{
-			Namespace: m.Workload.Namespace, Kind: m.Workload.Kind, Name: m.Workload.Name, RolloutID: m.RolloutID, State: m.State,
+			Namespace: m.Workload.Namespace,
+			Kind:      m.Workload.Kind,
+			Name:      m.Workload.Name,
+			RolloutID: m.RolloutID,
+			State:     m.State,
 		})
 	}
 	if fact == events.FactEnvironmentReady || fact == events.FactEnvironmentFailed {
@@ -211,16 +216,16 @@ func (p *step) publish(fact events.Fact, reason, message string, settled bool) {
 	p.facts = append(p.facts, f)
 }
 
-// merged merges maps of the members. The first value of a name wins; members of the run come first.
-func (p *step) merged(of func(Member) map[string]string) map[string]string {
+// merged merges the maps of the members. The first value of a name is used. Members of the run come first.
+func (p *step) merged(values func(Member) map[string]string) map[string]string {
 	all := map[string]string{}
-	for _, ours := range []bool{true, false} {
+	for _, inRun := range []bool{true, false} {
 		for _, m := range p.s.Members {
-			if (m.Commit == p.s.Run) != ours {
+			if (m.Commit == p.s.Run) != inRun {
 				continue
 			}
-			for name, value := range of(m) {
-				if _, there := all[name]; !there {
+			for name, value := range values(m) {
+				if _, known := all[name]; !known {
 					all[name] = value
 				}
 			}

@@ -15,7 +15,7 @@ import (
 	"lockstep.internal/services/deploys/rollout"
 )
 
-// preview is an environment under test.
+// preview is the environment under test.
 type preview struct {
 	t     testing.TB
 	rules environment.Rules
@@ -27,7 +27,9 @@ type preview struct {
 
 func newPreview(t testing.TB, annotations ...string) *preview {
 	p := &preview{
-		t: t, state: environment.New(environment.Key{ClusterUID: "c", Namespace: "pr", Name: "pr-1"}), now: time.Date(2026, 3, 2, 10, 0, 0, 0, time.UTC),
+		t:     t,
+		state: environment.New(environment.Key{ClusterUID: "c", Namespace: "pr", Name: "pr-1"}),
+		now:   time.Date(2026, 3, 2, 10, 0, 0, 0, time.UTC),
 		extra: map[string]string{},
 	}
 	for _, a := range annotations {
@@ -59,8 +61,8 @@ func encode(t testing.TB, v any) string {
 	return string(raw)
 }
 
-// observe applies the state, commit and image of a workload. An empty rollout id means that it
-// existed before.
+// observe applies the state, commit and image of a workload. id is the rollout id; empty for a workload that existed
+// before the first observation.
 func (p *preview) observe(name, state, commit, image, id string) {
 	annotations := map[string]string{}
 	maps.Copy(annotations, p.extra)
@@ -68,7 +70,10 @@ func (p *preview) observe(name, state, commit, image, id string) {
 		annotations["lockstep.dev/commit"] = commit
 	}
 	m := environment.Member{
-		Workload: rollout.Key{ClusterUID: "c", Namespace: "pr", Kind: "deployment", Name: name}, State: state, Commit: commit, Images: []string{image},
+		Workload:  rollout.Key{ClusterUID: "c", Namespace: "pr", Kind: "deployment", Name: name},
+		State:     state,
+		Commit:    commit,
+		Images:    []string{image},
 		RolloutID: id, Annotations: annotations,
 	}
 	if p.extra[environment.AnnotationSize] != "" {
@@ -81,8 +86,13 @@ func (p *preview) observe(name, state, commit, image, id string) {
 	p.advance(environment.Input{Member: &m})
 }
 
-func (p *preview) gone(name string) {
-	p.advance(environment.Input{Member: &environment.Member{Workload: rollout.Key{ClusterUID: "c", Namespace: "pr", Kind: "deployment", Name: name}}})
+func (p *preview) remove(name string) {
+	p.advance(environment.Input{Member: &environment.Member{Workload: rollout.Key{
+		ClusterUID: "c",
+		Namespace:  "pr",
+		Kind:       "deployment",
+		Name:       name,
+	}}})
 }
 
 func (p *preview) unselect(name string) {
@@ -114,20 +124,21 @@ func (p *preview) published() []string {
 func TestEnvironmentFacts(t *testing.T) {
 	t.Parallel()
 	const running, completed, failed = rollout.Running, rollout.Completed, rollout.Failed
-	size := []string{environment.AnnotationSize + "=2"}
+	one, size := []string{environment.AnnotationSize + "=1"}, []string{environment.AnnotationSize + "=2"}
+	names := []string{environment.AnnotationMembers + "=api,deployment/web"}
 	for name, tc := range map[string]struct {
 		annotations []string
-		does        func(p *preview)
+		run         func(p *preview)
 		want        []string
 	}{
-		"is ready when the last of its workloads is": {size, func(p *preview) {
+		"ready when all workloads are complete": {size, func(p *preview) {
 			p.observe("api", running, "c1", "a:1", "")
 			p.observe("api", completed, "c1", "a:1", "r1")
 			p.observe("web", running, "c1", "w:1", "")
 			p.observe("web", completed, "c1", "w:1", "r2")
 			p.observe("web", completed, "c1", "w:1", "r2")
 		}, []string{"started c1", "ready c1"}},
-		"a new commit is a new run": {size, func(p *preview) {
+		"a new commit starts a run": {size, func(p *preview) {
 			p.observe("api", running, "c1", "a:1", "")
 			p.observe("web", running, "c1", "w:1", "")
 			p.observe("api", completed, "c1", "a:1", "r1")
@@ -136,7 +147,7 @@ func TestEnvironmentFacts(t *testing.T) {
 			p.observe("api", completed, "c2", "a:2", "r3")
 			p.observe("web", completed, "c2", "w:1", "r2")
 		}, []string{"started c1", "ready c1", "started c2", "ready c2"}},
-		"a commit overtaken by another is never ready": {size, func(p *preview) {
+		"a commit is not ready after a newer one started": {size, func(p *preview) {
 			p.observe("api", running, "c1", "a:1", "")
 			p.observe("web", running, "c1", "w:1", "")
 			p.observe("api", running, "c2", "a:2", "r3")
@@ -144,7 +155,7 @@ func TestEnvironmentFacts(t *testing.T) {
 			p.observe("api", completed, "c2", "a:2", "r3")
 			p.observe("web", completed, "c2", "w:2", "r4")
 		}, []string{"started c1", "started c2", "ready c2"}},
-		"a workload that does not change keeps its commit: a settle time decides": {size, func(p *preview) {
+		"ready after the settle time when a workload keeps the old commit": {size, func(p *preview) {
 			p.observe("api", completed, "c1", "a:1", "")
 			p.observe("web", completed, "c1", "w:1", "")
 			p.observe("api", running, "c2", "a:2", "r3")
@@ -153,12 +164,12 @@ func TestEnvironmentFacts(t *testing.T) {
 			require.Len(p.t, p.facts, 1)
 			p.wait(20 * time.Second)
 		}, []string{"started c2", "ready c2 settled"}},
-		"an initial state publishes nothing": {size, func(p *preview) {
+		"no facts for a complete environment at the first observation": {size, func(p *preview) {
 			p.observe("api", completed, "c1", "a:1", "")
 			p.observe("web", completed, "c1", "w:1", "")
 			p.wait(time.Hour)
 		}, []string{}},
-		"fails when a workload stalls, and may recover": {size, func(p *preview) {
+		"failed when a workload stalls, ready when it recovers": {size, func(p *preview) {
 			p.observe("api", running, "c1", "a:1", "")
 			p.observe("web", completed, "c1", "w:1", "r2")
 			p.observe("api", failed, "c1", "a:1", "r1")
@@ -166,7 +177,7 @@ func TestEnvironmentFacts(t *testing.T) {
 			p.observe("api", running, "c1", "a:1", "r1")
 			p.observe("api", completed, "c1", "a:1", "r1")
 		}, []string{"started c1", "failed c1", "ready c1"}},
-		"names its members": {[]string{environment.AnnotationMembers + "=api,deployment/web"}, func(p *preview) {
+		"ready when all named members are complete": {names, func(p *preview) {
 			p.observe("api", running, "c1", "a:1", "")
 			p.observe("api", completed, "c1", "a:1", "r1")
 			p.observe("other", completed, "c1", "o:1", "r9")
@@ -174,7 +185,7 @@ func TestEnvironmentFacts(t *testing.T) {
 			p.observe("web", running, "c1", "w:1", "")
 			p.observe("web", completed, "c1", "w:1", "r2")
 		}, []string{"started c1", "ready c1"}},
-		"says nothing of its size: settles": {nil, func(p *preview) {
+		"without a size: ready after the settle time": {nil, func(p *preview) {
 			p.observe("api", running, "c1", "a:1", "")
 			p.observe("api", completed, "c1", "a:1", "r1")
 			p.wait(10 * time.Second)
@@ -184,7 +195,7 @@ func TestEnvironmentFacts(t *testing.T) {
 			p.wait(31 * time.Second)
 			p.wait(time.Hour)
 		}, []string{"started c1", "ready c1 settled"}},
-		"without commits: each time something rolls out": {size, func(p *preview) {
+		"without commits: each rollout starts a run": {size, func(p *preview) {
 			p.observe("api", running, "", "a:1", "")
 			p.observe("web", running, "", "w:1", "")
 			p.observe("api", completed, "", "a:1", "r1")
@@ -192,18 +203,22 @@ func TestEnvironmentFacts(t *testing.T) {
 			p.observe("web", running, "", "w:2", "r3")
 			p.observe("web", completed, "", "w:2", "r3")
 		}, []string{"started", "ready", "started", "ready"}},
-		"a workload that comes late with the commit before is no return to it": {[]string{environment.AnnotationSize + "=3"}, func(p *preview) {
-			p.observe("api", running, "c1", "a:1", "")
-			p.observe("web", running, "c1", "w:1", "")
-			p.observe("api", running, "c2", "a:2", "r3")
-			p.observe("db", running, "c1", "d:1", "")
-			p.observe("web", running, "c2", "w:2", "r4")
-			p.observe("db", running, "c2", "d:2", "r5")
-			p.observe("api", completed, "c2", "a:2", "r3")
-			p.observe("db", completed, "c2", "d:2", "r5")
-			p.observe("web", completed, "c2", "w:2", "r4")
-		}, []string{"started c1", "started c2", "ready c2"}},
-		"taken back to the commit before is a run again": {size, func(p *preview) {
+		"a new workload with the previous commit starts no run": {
+			[]string{environment.AnnotationSize + "=3"},
+			func(p *preview) {
+				p.observe("api", running, "c1", "a:1", "")
+				p.observe("web", running, "c1", "w:1", "")
+				p.observe("api", running, "c2", "a:2", "r3")
+				p.observe("db", running, "c1", "d:1", "")
+				p.observe("web", running, "c2", "w:2", "r4")
+				p.observe("db", running, "c2", "d:2", "r5")
+				p.observe("api", completed, "c2", "a:2", "r3")
+				p.observe("db", completed, "c2", "d:2", "r5")
+				p.observe("web", completed, "c2", "w:2", "r4")
+			},
+			[]string{"started c1", "started c2", "ready c2"},
+		},
+		"a rollback to the previous commit starts a run": {size, func(p *preview) {
 			p.observe("api", running, "c1", "a:1", "")
 			p.observe("web", completed, "c1", "w:1", "r2")
 			p.observe("api", completed, "c1", "a:1", "r1")
@@ -211,7 +226,7 @@ func TestEnvironmentFacts(t *testing.T) {
 			p.observe("api", running, "c1", "a:1", "r4")
 			p.observe("api", completed, "c1", "a:1", "r4")
 		}, []string{"started c1", "ready c1", "started c2", "started c1", "ready c1"}},
-		"a workload that failed before its commit came is no failure of it, unless it stays": {size, func(p *preview) {
+		"a workload with another commit fails the run only after the settle time": {size, func(p *preview) {
 			p.observe("api", running, "c1", "a:1", "")
 			p.observe("web", failed, "c1", "w:1", "r2")
 			p.observe("api", running, "c2", "a:2", "r3")
@@ -223,37 +238,37 @@ func TestEnvironmentFacts(t *testing.T) {
 			p.observe("api", completed, "c3", "a:3", "r5")
 			p.wait(31 * time.Second)
 		}, []string{"started c1", "failed c1", "started c2", "ready c2", "started c3", "failed c3 settled"}},
-		"is not ready with a commit that none of its workloads has any more": {nil, func(p *preview) {
+		"not ready for a commit that no workload has": {nil, func(p *preview) {
 			p.observe("web", running, "c1", "w:1", "")
 			p.observe("web", completed, "c1", "w:1", "r1")
 			p.observe("api", running, "c2", "a:2", "")
-			p.gone("api")
+			p.remove("api")
 			p.wait(time.Hour)
 		}, []string{"started c1", "started c2"}},
-		"the workloads of the run know best how many there are": {nil, func(p *preview) {
+		"the size comes from the workloads of the run": {nil, func(p *preview) {
 			p.extra[environment.AnnotationSize] = "3"
 			p.observe("api", running, "c1", "a:1", "")
 			p.observe("db", running, "c1", "d:1", "")
 			p.observe("web", running, "c1", "w:1", "")
 			p.extra[environment.AnnotationSize] = "2"
 			p.observe("api", running, "c2", "a:2", "r2")
-			p.gone("db")
+			p.remove("db")
 			p.observe("api", completed, "c2", "a:2", "r2")
 			p.extra[environment.AnnotationSize] = "3"
 			p.observe("web", completed, "c1", "w:1", "r1")
 			p.wait(31 * time.Second)
 		}, []string{"started c1", "started c2", "ready c2 settled"}},
-		"without a commit, and complete at once": {[]string{environment.AnnotationSize + "=1"}, func(p *preview) {
+		"without a commit, complete at the first observation of its rollout": {one, func(p *preview) {
 			p.observe("api", completed, "", "a:1", "r1")
 		}, []string{"started", "ready"}},
-		"a workload without a commit among others begins no run": {size, func(p *preview) {
+		"a workload without a commit among others starts no run": {size, func(p *preview) {
 			p.observe("redis", completed, "", "r:1", "")
 			p.observe("api", running, "c1", "a:1", "")
 			p.observe("api", completed, "c1", "a:1", "r1")
 			p.observe("redis", running, "", "r:2", "r2")
 			p.observe("redis", completed, "", "r:2", "r2")
 		}, []string{"started c1", "ready c1"}},
-		"not followed for a while": {size, func(p *preview) {
+		"unselected for a while: no facts": {size, func(p *preview) {
 			p.observe("api", running, "c1", "a:1", "")
 			p.observe("web", completed, "c1", "w:1", "r2")
 			p.observe("api", completed, "c1", "a:1", "r1")
@@ -263,19 +278,19 @@ func TestEnvironmentFacts(t *testing.T) {
 			p.observe("api", completed, "c1", "a:1", "r1")
 			p.observe("api", running, "c2", "a:2", "r3")
 		}, []string{"started c1", "ready c1", "started c2"}},
-		"goes away with its last workload": {size, func(p *preview) {
+		"removed with its last workload": {size, func(p *preview) {
 			p.observe("api", running, "c1", "a:1", "")
 			p.observe("web", running, "c1", "w:1", "")
-			p.gone("api")
-			p.gone("web")
-			p.gone("web")
+			p.remove("api")
+			p.remove("web")
+			p.remove("web")
 			p.observe("web", running, "c1", "w:1", "")
 		}, []string{"started c1", "removed c1", "started c1"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p := newPreview(t, tc.annotations...)
-			tc.does(p)
+			tc.run(p)
 			require.Equal(t, tc.want, p.published())
 			ids := map[string]bool{}
 			for _, f := range p.facts {
@@ -286,7 +301,7 @@ func TestEnvironmentFacts(t *testing.T) {
 	}
 }
 
-func TestFactListsTheMembers(t *testing.T) {
+func TestFactListsMembers(t *testing.T) {
 	t.Parallel()
 	p := newPreview(t, environment.AnnotationSize+"=1", environment.AnnotationURL+"=https://pr-1.example.com")
 	p.observe("api", rollout.Running, "c1", "a:1", "")
@@ -295,10 +310,20 @@ func TestFactListsTheMembers(t *testing.T) {
 	require.Equal(t, events.FactEnvironmentReady, f.Fact)
 	require.Equal(t, events.Workload{
 		ClusterUID: "c", AgentID: 7, Namespace: "pr", Kind: "group", Name: "pr-1",
-		Annotations: map[string]string{"lockstep.dev/commit": "c1", environment.AnnotationSize: "1", environment.AnnotationURL: "https://pr-1.example.com"},
+		Annotations: map[string]string{
+			"lockstep.dev/commit":      "c1",
+			environment.AnnotationSize: "1",
+			environment.AnnotationURL:  "https://pr-1.example.com",
+		},
 	}, f.Workload)
 	require.Equal(t, "https://pr-1.example.com", f.Environment.Url)
-	require.Equal(t, []events.Member{{Namespace: "pr", Kind: "deployment", Name: "api", RolloutID: "r1", State: "completed"}}, f.Environment.Members)
+	require.Equal(t, []events.Member{{
+		Namespace: "pr",
+		Kind:      "deployment",
+		Name:      "api",
+		RolloutID: "r1",
+		State:     "completed",
+	}}, f.Environment.Members)
 	require.Equal(t, 1000, *f.DurationMs)
 }
 
@@ -308,8 +333,15 @@ func workload(annotations map[string]string, template string) *events.ObservedWo
 		Kind: events.WorkloadKindDaemonset, Generation: 1, ObservedGeneration: 1, TemplateGeneration: 1, HasStatus: true,
 		Template: &events.PodTemplate{Digest: template, Images: []events.TemplateImage{{Container: "c", Image: "a:1"}}},
 		Object: events.ObjectMeta{
-			ClusterUID: "c", Namespace: "pr", Name: "api", UID: "u", ResourceVersion: "5", Verb: events.VerbUpserted, FirstSeen: true, CreatedAt: &created,
-			ObservedAt: created, Annotations: annotations, Labels: map[string]string{"lockstep.dev/deploy-group": "pr-1"},
+			ClusterUID:      "c",
+			Namespace:       "pr",
+			Name:            "api",
+			UID:             "u",
+			ResourceVersion: "5",
+			Verb:            events.VerbUpserted,
+			FirstSeen:       true,
+			CreatedAt:       &created,
+			ObservedAt:      created, Annotations: annotations, Labels: map[string]string{"lockstep.dev/deploy-group": "pr-1"},
 		},
 	}
 }
@@ -319,7 +351,8 @@ func TestLabelGroupsWorkloads(t *testing.T) {
 	key := rollout.Key{ClusterUID: "c", Namespace: "pr", Kind: "daemonset", Name: "api"}
 	rules := environment.Rules{}
 	nothing := rollout.New(key)
-	first, _ := rollout.Advance(nothing, rollout.Input{Workload: workload(map[string]string{"lockstep.dev/commit": "c1"}, "t")})
+	first, _ := rollout.Advance(nothing,
+		rollout.Input{Workload: workload(map[string]string{"lockstep.dev/commit": "c1"}, "t")})
 	changes := rules.Changes(nothing, first)
 	require.Len(t, changes, 1)
 	require.Equal(t, environment.Key{ClusterUID: "c", Namespace: "pr", Name: "pr-1"}, changes[0].Key)
@@ -331,7 +364,7 @@ func TestLabelGroupsWorkloads(t *testing.T) {
 	moved.Object.ResourceVersion, moved.Object.FirstSeen = "6", false
 	second, _ := rollout.Advance(first, rollout.Input{Workload: moved})
 	changes = rules.Changes(first, second)
-	require.Len(t, changes, 2, "out of one group, into another")
+	require.Len(t, changes, 2, "removed from one group, added to another")
 	require.True(t, changes[0].Input.Member.Unselected)
 	require.Empty(t, changes[0].Input.Member.State)
 	require.Empty(t, changes[1].Key.Namespace)

@@ -17,7 +17,7 @@ type digest struct{ hash.Hash }
 
 func newDigest() digest { return digest{sha256.New()} }
 
-// add writes a part with its length, so different lists of parts have different digests.
+// add writes a part with its length, so that different lists of parts have different digests.
 func (d digest) add(part string) { _, _ = d.Write([]byte(strconv.Itoa(len(part)) + ":" + part)) }
 
 func (d digest) sum() string { return imagesPrefix + hex.EncodeToString(d.Sum(nil)[:8]) }

@@ -16,82 +16,91 @@ import (
 	"lockstep.internal/services/deploys/rollout"
 )
 
-const settle = 30 * time.Second
+const settleTime = 30 * time.Second
 
-// referee checks each fact against the inputs of the environment.
-type referee struct {
+// checker checks each fact against the inputs of the environment.
+type checker struct {
 	*preview
 
-	rng     *rand.Rand
-	members map[string]environment.Member
-	news    time.Time
-	run     string // the started run, empty if there is none
-	last    events.Fact
-	moved   bool // an input changed the initial state
-	emptied bool // since the last fact
-	checked int
+	rng       *rand.Rand
+	members   map[string]environment.Member
+	changedAt time.Time // of the last input that changed something
+	run       string    // the started run, empty if there is none
+	last      events.Fact
+	moved     bool // an input changed the initial state
+	emptied   bool // since the last fact
+	checked   int
 }
 
-// observe applies the state of a member. An empty state removes it.
-func (r *referee) observe(m environment.Member) {
-	known, there := r.members[m.Workload.Name]
-	again := there && encode(r.t, known) == encode(r.t, m) || !there && m.State == ""
-	if !again {
-		r.news = r.now.Add(time.Second) // as in advance
+// observe applies the state of a member. An empty state removes the member.
+func (r *checker) observe(m environment.Member) {
+	known, exists := r.members[m.Workload.Name]
+	unchanged := exists && encode(r.t, known) == encode(r.t, m) || !exists && m.State == ""
+	if !unchanged {
+		r.changedAt = r.now.Add(time.Second) // as in advance
 	}
 	before := encode(r.t, r.state)
-	last := len(r.members) == 1 && there && m.State == ""
+	last := len(r.members) == 1 && exists && m.State == ""
 	if m.State == "" {
 		delete(r.members, m.Workload.Name)
 	} else {
 		r.members[m.Workload.Name] = m
-		r.moved = r.moved || m.State != rollout.Completed || m.RolloutID != "" || there && known.Commit != m.Commit
+		r.moved = r.moved || m.State != rollout.Completed || m.RolloutID != "" || exists && known.Commit != m.Commit
 	}
 	r.emptied = r.emptied || len(r.members) == 0
 	r.advance(environment.Input{Member: &m})
-	if again {
-		require.Equal(r.t, before, encode(r.t, r.state), "an equal input changes nothing")
+	if unchanged {
+		require.Equal(r.t, before, encode(r.t, r.state), "an equal input changed the state")
 	}
-	r.judge(last && !m.Unselected)
+	r.checkFacts(last && !m.Unselected)
 }
 
-func (r *referee) tick() {
+func (r *checker) tick() {
 	r.advance(environment.Input{})
-	r.judge(false)
+	r.checkFacts(false)
 }
 
-// judge checks the new facts.
-func (r *referee) judge(deleted bool) {
-	require.True(r.t, r.moved || len(r.facts) == 0, "an initial state publishes nothing")
+// checkFacts checks the new facts. deleted reports that the last input deleted the last member.
+func (r *checker) checkFacts(deleted bool) {
+	require.True(r.t, r.moved || len(r.facts) == 0, "facts of an initial state")
 	for _, f := range r.facts[r.checked:] {
 		run := f.Environment.Run
 		switch f.Fact {
 		case events.FactEnvironmentStarted:
-			images := strings.HasPrefix(run, "images-") // which may come back
-			require.True(r.t, run != r.run || r.emptied || images && r.last != events.FactEnvironmentStarted, "%s starts twice", run)
+			images := strings.HasPrefix(run, "images-") // the same images may run again
+			require.True(r.t, run != r.run || r.emptied || images && r.last != events.FactEnvironmentStarted, "%s started twice",
+				run)
 			r.run = run
-			require.True(r.t, images || r.some(func(m environment.Member) bool { return m.Commit == run }), "nobody names %s", run)
+			require.True(r.t, images || r.anyMember(func(m environment.Member) bool {
+				return m.Commit == run
+			}), "no member has commit %s", run)
 		case events.FactEnvironmentFailed:
 			require.Equal(r.t, r.run, run)
-			require.Equal(r.t, events.FactEnvironmentStarted, r.last, "fails once, and after its start")
-			require.True(r.t, r.some(func(m environment.Member) bool {
+			require.Equal(r.t, events.FactEnvironmentStarted, r.last, "failed more than once, or before its start")
+			require.True(r.t, r.anyMember(func(m environment.Member) bool {
 				return m.State == rollout.Failed && (f.Environment.Settled || m.Commit == "" || m.Commit == run)
-			}), "none of it has failed")
-			r.unless(f)
+			}), "no member has failed")
+			r.checkSettled(f)
 		case events.FactEnvironmentReady:
 			require.Equal(r.t, r.run, run)
-			require.Contains(r.t, []events.Fact{events.FactEnvironmentStarted, events.FactEnvironmentFailed}, r.last, "is ready once, and after its start")
+			require.Contains(r.t, []events.Fact{
+				events.FactEnvironmentStarted, events.FactEnvironmentFailed,
+			}, r.last, "ready more than once, or before its start")
 			require.NotEmpty(r.t, r.members)
-			require.False(r.t, r.some(func(m environment.Member) bool { return m.State != rollout.Completed }), "not all are complete")
+			require.False(r.t, r.anyMember(func(m environment.Member) bool {
+				return m.State != rollout.Completed
+			}), "a member is not complete")
 			require.GreaterOrEqual(r.t, len(r.members), f.Environment.Expected)
-			require.False(r.t, !f.Environment.Settled && r.some(func(m environment.Member) bool { return m.Commit != "" && m.Commit != run }), "another commit is there")
-			require.False(r.t, !f.Environment.Settled && f.Environment.Expected == 0, "nobody said how many there are")
-			r.unless(f)
+			require.False(r.t, !f.Environment.Settled && r.anyMember(func(m environment.Member) bool {
+				return m.Commit != "" && m.Commit != run
+			}), "a member has another commit")
+			require.False(r.t, !f.Environment.Settled && f.Environment.Expected == 0, "the size is unknown")
+			r.checkSettled(f)
 		case events.FactEnvironmentRemoved:
-			require.True(r.t, deleted, "workloads are left")
+			require.True(r.t, deleted, "removed although it has members")
 			r.run = ""
 		default:
-			require.Fail(r.t, "another fact", f.Fact)
+			require.Fail(r.t, "unexpected fact", f.Fact)
 		}
 		if f.Fact != events.FactEnvironmentRemoved {
 			require.Len(r.t, f.Environment.Members, len(r.members))
@@ -108,14 +117,15 @@ func (r *referee) judge(deleted bool) {
 	}
 }
 
-// Without a recent change the environment is settled.
-func (r *referee) unless(f events.DeployFact) {
-	require.False(r.t, f.Environment.Settled && f.ObservedAt.Before(r.news.Add(settle)), "news at %s, settled at %s", r.news, f.ObservedAt)
+// checkSettled checks that a settled fact comes after the settle time.
+func (r *checker) checkSettled(f events.DeployFact) {
+	tooEarly := f.ObservedAt.Before(r.changedAt.Add(settleTime))
+	require.False(r.t, f.Environment.Settled && tooEarly, "changed at %s, settled at %s", r.changedAt, f.ObservedAt)
 }
 
-func (r *referee) some(is func(m environment.Member) bool) bool {
+func (r *checker) anyMember(matches func(m environment.Member) bool) bool {
 	for _, m := range r.members {
-		if is(m) {
+		if matches(m) {
 			return true
 		}
 	}
@@ -123,13 +133,16 @@ func (r *referee) some(is func(m environment.Member) bool) bool {
 }
 
 // member returns a random member with a random commit.
-func (r *referee) member(sized byte) environment.Member {
+func (r *checker) member(sized byte) environment.Member {
 	name := string(rune('a' + r.rng.IntN(4)))
 	m := environment.Member{
-		Workload: rollout.Key{ClusterUID: "c", Namespace: "pr", Kind: "deployment", Name: name}, State: []string{rollout.Running, rollout.Completed, rollout.Failed}[r.rng.IntN(3)],
-		RolloutID: []string{"", "r" + strconv.Itoa(r.rng.IntN(3))}[r.rng.IntN(2)], Reconstructed: r.rng.IntN(9) == 0, Images: []string{"i:" + strconv.Itoa(r.rng.IntN(3))},
+		Workload:      rollout.Key{ClusterUID: "c", Namespace: "pr", Kind: "deployment", Name: name},
+		State:         []string{rollout.Running, rollout.Completed, rollout.Failed}[r.rng.IntN(3)],
+		RolloutID:     []string{"", "r" + strconv.Itoa(r.rng.IntN(3))}[r.rng.IntN(2)],
+		Reconstructed: r.rng.IntN(9) == 0,
+		Images:        []string{"i:" + strconv.Itoa(r.rng.IntN(3))},
 	}
-	if known, there := r.members[name]; there && r.rng.IntN(3) > 0 { // most news are of one thing
+	if known, exists := r.members[name]; exists && r.rng.IntN(3) > 0 { // mostly, only the state of a known member changes
 		m.RolloutID, m.Images, m.Commit = known.RolloutID, known.Images, known.Commit
 	} else if r.rng.IntN(4) > 0 && sized&8 == 0 {
 		m.Commit = "c" + strconv.Itoa(r.rng.IntN(3))
@@ -147,14 +160,14 @@ func (r *referee) member(sized byte) environment.Member {
 	return m
 }
 
-// For any order of inputs, each run has one start, then at most one failure and one readiness, each
-// only if it is true. An environment at rest is ready or failed.
+// FuzzRuns applies random inputs in random order. Each run has one fact started, then at most one failed and one ready,
+// and each fact agrees with the members. An environment without further changes becomes ready.
 func FuzzRuns(f *testing.F) {
 	for seed := range uint64(32) {
 		f.Add(seed, byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, seed uint64, sized byte) {
-		r := &referee{preview: newPreview(t), rng: rand.New(rand.NewPCG(seed, 1)), members: map[string]environment.Member{}}
+		r := &checker{preview: newPreview(t), rng: rand.New(rand.NewPCG(seed, 1)), members: map[string]environment.Member{}}
 		for range 80 {
 			switch r.rng.IntN(10) {
 			case 0:
@@ -175,12 +188,12 @@ func FuzzRuns(f *testing.F) {
 			require.Equal(t, encode(t, r.state), encode(t, back))
 			r.state = back
 		}
-		r.rest()
+		r.settle()
 	})
 }
 
-// rest completes everything with one commit, and then nothing changes.
-func (r *referee) rest() {
+// settle completes all members with one commit, waits for the settle time and removes them.
+func (r *checker) settle() {
 	names := make([]string, 0, len(r.members))
 	for name := range r.members {
 		names = append(names, name)

@@ -24,7 +24,7 @@ const (
 	AnnotationURL = "lockstep.dev/url"
 )
 
-// maxName bounds the name of a group, in bytes, because it is a part of subjects. A longer name is
+// maxName is the maximum length of a group's name in bytes, because subjects contain the name. A longer name is
 // ignored.
 const maxName = 253
 
@@ -33,12 +33,12 @@ const (
 	defaultSettle = 30 * time.Second
 )
 
-// Rules are the settings of an operator.
+// Rules are the settings from the configuration.
 type Rules struct {
 	// Label, or annotation, that groups workloads. Defaults to lockstep.dev/deploy-group.
 	Label string
-	// Settle is how long a group without a size, or with several commits, must not change to be
-	// complete. Defaults to 30 s.
+	// Settle is the time without changes after which a group without a size, or with several commits, is complete.
+	// Defaults to 30 s.
 	Settle time.Duration
 }
 
@@ -98,53 +98,59 @@ type Change struct {
 	Input Input
 }
 
-// Changes returns the inputs for environments that follow from a change of a workload: none, one,
-// or two if it moved to another group.
+// Changes returns the inputs for environments that a change of a workload causes: none, one, or two if the workload
+// moved to another group.
 func (r Rules) Changes(before, after rollout.State) []Change {
 	at := after.At
-	was, old, had := r.member(before)
-	is, now, has := r.member(after)
+	oldKey, oldMember, existed := r.member(before)
+	newKey, newMember, exists := r.member(after)
+	moved := existed && exists && oldKey != newKey
 	var changes []Change
-	if had && (!has || was != is) {
-		gone := Member{Workload: old.Workload, Unselected: after.Status().Unselected || has || after.Present()}
-		changes = append(changes, Change{Key: was, Input: Input{AgentID: after.AgentID, ObservedAt: at, Member: &gone}})
+	if existed && !exists || moved {
+		removed := Member{
+			Workload: oldMember.Workload, Unselected: after.Status().Unselected || exists || after.Present(),
+		}
+		changes = append(changes,
+			Change{Key: oldKey, Input: Input{AgentID: after.AgentID, ObservedAt: at, Member: &removed}})
 	}
-	if has && (!had || was != is || !now.same(old)) {
-		changes = append(changes, Change{Key: is, Input: Input{AgentID: after.AgentID, ObservedAt: at, Member: &now}})
+	if exists && (!existed || moved || !newMember.same(oldMember)) {
+		changes = append(changes,
+			Change{Key: newKey, Input: Input{AgentID: after.AgentID, ObservedAt: at, Member: &newMember}})
 	}
 	return changes
 }
 
-// member returns the workload as a member of its environment, and false if it has none.
+// member returns the environment of a workload and the workload as its member. It returns false if the workload belongs
+// to no environment.
 func (r Rules) member(s rollout.State) (Key, Member, bool) {
-	standing := s.Status()
-	if standing.State == "" {
+	status := s.Status()
+	if status.State == "" {
 		return Key{}, Member{}, false
 	}
-	group := standing.Labels[r.label()]
+	group := status.Labels[r.label()]
 	if group == "" {
-		group = standing.Annotations[r.label()]
+		group = status.Annotations[r.label()]
 	}
 	if group == "" || len(group) > maxName {
 		return Key{}, Member{}, false
 	}
 	key := Key{ClusterUID: s.Key.ClusterUID, Namespace: s.Key.Namespace, Name: group}
-	if standing.Annotations[AnnotationScope] == "cluster" {
+	if status.Annotations[AnnotationScope] == "cluster" {
 		key.Namespace = ""
 	}
 	m := Member{
-		Workload: s.Key, State: standing.State, RolloutID: standing.RolloutID, Reconstructed: standing.Reconstructed,
-		Commit: standing.Annotations[AnnotationCommit], Labels: standing.Labels, Annotations: standing.Annotations,
+		Workload: s.Key, State: status.State, RolloutID: status.RolloutID, Reconstructed: status.Reconstructed,
+		Commit: status.Annotations[AnnotationCommit], Labels: status.Labels, Annotations: status.Annotations,
 	}
-	if size, err := strconv.Atoi(standing.Annotations[AnnotationSize]); err == nil && size > 0 {
+	if size, err := strconv.Atoi(status.Annotations[AnnotationSize]); err == nil && size > 0 {
 		m.Size = size
 	}
-	for name := range strings.SplitSeq(standing.Annotations[AnnotationMembers], ",") {
+	for name := range strings.SplitSeq(status.Annotations[AnnotationMembers], ",") {
 		if name = strings.TrimSpace(name); name != "" {
 			m.Names = append(m.Names, name)
 		}
 	}
-	for _, image := range standing.Images {
+	for _, image := range status.Images {
 		m.Images = append(m.Images, image.Image)
 	}
 	return key, m, true

@@ -9,18 +9,18 @@ import (
 
 // Phases of a run.
 const (
-	silent  = "silent" // complete at the first observation
-	started = "started"
-	ready   = "ready"
-	failed  = "failed"
+	baseline = "silent" // complete at the first observation; the stored name
+	started  = "started"
+	ready    = "ready"
+	failed   = "failed"
 )
 
-// maxMembers bounds the members of an environment.
+// maxMembers is the maximum number of members of an environment. Further workloads are ignored.
 const maxMembers = 500
 
-// State is the state of one environment. Equal states have equal JSON. Keep it when no member is
-// left: when the environment returns, its facts continue the sequence and are not duplicates, even
-// for the same commit.
+// State is the state of one environment. Equal states have equal JSON. The store keeps it when no member is left, so
+// that the facts of an environment that returns continue the sequence. The JSON names are stored in the database and
+// must not change, so some of them are older than the names of their fields.
 type State struct {
 	Key Key `json:"key"`
 	// Serial grows by 1 with each input that changed the state.
@@ -32,19 +32,19 @@ type State struct {
 	Members []Member `json:"members,omitempty"`
 	// Run is the name of the current run; empty before the first observation.
 	Run string `json:"run,omitempty"`
-	// Phase of the run: silent, started, ready or failed. A failed run may still become ready.
+	// Phase of the run: baseline, started, ready or failed. A failed run may still become ready.
 	Phase string `json:"told,omitempty"`
 	// StartedAt is the start of the run, ChangedAt the last change of a member.
 	StartedAt time.Time `json:"seen_at,omitzero"`
 	ChangedAt time.Time `json:"news_at,omitzero"`
-	// WakeAt is when the state must be recomputed by a tick.
+	// WakeAt is the time of the next timeout: a tick at this time or later changes the state. The zero time means none.
 	WakeAt time.Time `json:"wake_at,omitzero"`
 }
 
 // New returns the state of an unknown environment.
 func New(key Key) State { return State{Key: key} }
 
-// Wake returns when the state must be recomputed by a tick, or the zero time.
+// Wake returns the time of the next timeout, or the zero time.
 func (s State) Wake() time.Time { return s.WakeAt }
 
 func (s State) clone() State {
@@ -52,21 +52,21 @@ func (s State) clone() State {
 	return s
 }
 
-// sizing returns the members that give the size or the names of the group, those of the run if
-// there are any.
-func (s State) sizing() []Member {
-	sized := func(m Member) bool { return m.Size > 0 || len(m.Names) > 0 }
-	var ours, all []Member
+// sizedMembers returns the members whose annotations give the size or the names of the group. It prefers members of the
+// run.
+func (s State) sizedMembers() []Member {
+	var inRun, all []Member
 	for _, m := range s.Members {
-		if sized(m) && m.Commit == s.Run {
-			ours = append(ours, m)
+		if m.Size == 0 && len(m.Names) == 0 {
+			continue
 		}
-		if sized(m) {
-			all = append(all, m)
+		all = append(all, m)
+		if m.Commit == s.Run {
+			inRun = append(inRun, m)
 		}
 	}
-	if len(ours) > 0 {
-		return ours
+	if len(inRun) > 0 {
+		return inRun
 	}
 	return all
 }
@@ -74,7 +74,7 @@ func (s State) sizing() []Member {
 // expected returns the expected number of members, 0 if unknown.
 func (s State) expected() int {
 	size := 0
-	for _, m := range s.sizing() {
+	for _, m := range s.sizedMembers() {
 		size = max(size, m.Size, len(m.Names))
 	}
 	return size
@@ -82,7 +82,7 @@ func (s State) expected() int {
 
 // allPresent reports whether the expected number of members and all named members exist.
 func (s State) allPresent() bool {
-	for _, m := range s.sizing() {
+	for _, m := range s.sizedMembers() {
 		for _, name := range m.Names {
 			exists := slices.ContainsFunc(s.Members, func(o Member) bool {
 				return o.Workload.Name == name || o.Workload.Kind+"/"+o.Workload.Name == name
@@ -95,16 +95,16 @@ func (s State) allPresent() bool {
 	return len(s.Members) >= s.expected()
 }
 
-// all reports whether every member has a state.
+// all reports whether every member has the given state.
 func (s State) all(state string) bool {
 	return len(s.Members) > 0 && !slices.ContainsFunc(s.Members, func(m Member) bool { return m.State != state })
 }
 
-// failed returns the index of a failed member, preferably one of the run, or -1.
-func (s State) failed() int {
-	ours := slices.IndexFunc(s.Members, func(m Member) bool { return m.State == rollout.Failed && s.inRun(m) })
-	if ours >= 0 {
-		return ours
+// failedMember returns the index of a failed member, preferably one of the run, or -1.
+func (s State) failedMember() int {
+	inRun := slices.IndexFunc(s.Members, func(m Member) bool { return m.State == rollout.Failed && s.inRun(m) })
+	if inRun >= 0 {
+		return inRun
 	}
 	return slices.IndexFunc(s.Members, func(m Member) bool { return m.State == rollout.Failed })
 }
@@ -117,7 +117,7 @@ func (s State) hasCommit() bool {
 	return slices.ContainsFunc(s.Members, func(m Member) bool { return m.Commit != "" })
 }
 
-// hasMemberOf reports whether any member has a commit.
+// hasMemberOf reports whether any member has the given commit.
 func (s State) hasMemberOf(commit string) bool {
 	return slices.ContainsFunc(s.Members, func(m Member) bool { return m.Commit == commit })
 }
@@ -127,7 +127,7 @@ func (s State) sameCommit() bool {
 	return !slices.ContainsFunc(s.Members, func(m Member) bool { return !s.inRun(m) })
 }
 
-// digest returns the digest of all images, the name of a run without commits.
+// digest returns the digest of all images. It is the name of a run without commits.
 func (s State) digest() string {
 	hash := newDigest()
 	for _, m := range s.Members {

@@ -19,7 +19,7 @@ const (
 // AnnotationCommit names the commit of a workload.
 const AnnotationCommit = "lockstep.dev/commit"
 
-// Rollout is a row of the history. In a change, nil fields keep their value.
+// Rollout is a row of the history, or an update of one. In an update, nil fields keep the stored value.
 type Rollout struct {
 	ID                string            `json:"id"`
 	Workload          string            `json:"workload"`
@@ -46,21 +46,21 @@ type Rollout struct {
 	LastSequence      int64             `json:"last_sequence"`
 	UpdatedAt         time.Time         `json:"updated_at"`
 
-	FirstSequence   *int64         `json:"first_sequence,omitempty"`
-	State           *string        `json:"state,omitempty"`
-	EndedAt         *time.Time     `json:"ended_at,omitempty"`
-	EndedObservedAt *time.Time     `json:"ended_observed_at,omitempty"`
-	DrainedAt       *time.Time     `json:"drained_at,omitempty"`
-	DurationMs      *int64         `json:"duration_ms,omitempty"`
-	Counts          *events.Counts `json:"counts,omitempty"`
-	Stalled         *bool          `json:"stalled,omitempty"`
-	Blocked         *bool          `json:"blocked,omitempty"`
-	Paused          *bool          `json:"paused,omitempty"`
-	Troubled        *bool          `json:"troubled,omitempty"`
-	Reconstructed   *bool          `json:"reconstructed,omitempty"`
-	Reason          *string        `json:"reason,omitempty"`
-	Message         *string        `json:"message,omitempty"`
-	SupersededBy    *string        `json:"superseded_by,omitempty"`
+	FirstSequence       *int64         `json:"first_sequence,omitempty"`
+	State               *string        `json:"state,omitempty"`
+	EndedAt             *time.Time     `json:"ended_at,omitempty"`
+	EndedObservedAt     *time.Time     `json:"ended_observed_at,omitempty"`
+	DrainedAt           *time.Time     `json:"drained_at,omitempty"`
+	DurationMs          *int64         `json:"duration_ms,omitempty"`
+	Counts              *events.Counts `json:"counts,omitempty"`
+	Stalled             *bool          `json:"stalled,omitempty"`
+	Blocked             *bool          `json:"blocked,omitempty"`
+	Paused              *bool          `json:"paused,omitempty"`
+	WasStalledOrBlocked *bool          `json:"troubled,omitempty"`
+	Reconstructed       *bool          `json:"reconstructed,omitempty"`
+	Reason              *string        `json:"reason,omitempty"`
+	Message             *string        `json:"message,omitempty"`
+	SupersededBy        *string        `json:"superseded_by,omitempty"`
 }
 
 // Rules configure the history.
@@ -69,23 +69,22 @@ type Rules struct {
 	GroupLabel string
 }
 
-// Changes returns the changes that follow from facts: one per rollout, in the order of their first fact. workload is
-// the id of the workload of the facts.
-func (r Rules) Changes(workload string, facts []events.DeployFact) []Rollout {
+// Changes returns one change per rollout, in the order of their first facts. workload is the id of the workload of the
+// facts.
+func (rules Rules) Changes(workload string, facts []*events.DeployFact) []Rollout {
 	var out []Rollout
 	at := map[string]int{}
-	for i := range facts {
-		f := &facts[i]
+	for _, f := range facts {
 		if f.Rollout == nil {
 			continue
 		}
-		n, there := at[f.Rollout.ID]
-		if !there {
+		n, known := at[f.Rollout.ID]
+		if !known {
 			n = len(out)
 			at[f.Rollout.ID] = n
 			out = append(out, Rollout{ID: f.Rollout.ID, Workload: workload})
 		}
-		r.apply(&out[n], f)
+		rules.apply(&out[n], f)
 	}
 	return out
 }
@@ -95,19 +94,19 @@ func MarshalRows(changes []Rollout) ([]byte, error) {
 	return json.Marshal(changes) //nolint:wrapcheck // the caller wraps it
 }
 
-func (r Rules) apply(row *Rollout, f *events.DeployFact) {
-	r.describe(row, f)
+func (rules Rules) apply(row *Rollout, f *events.DeployFact) {
+	rules.describe(row, f)
 	switch f.Fact {
 	case events.FactStarted:
 		sequence := int64(f.Sequence)
 		row.FirstSequence, row.State = &sequence, new(Running)
 		row.Stalled, row.Blocked, row.Paused = new(false), new(false), new(false)
 	case events.FactStalled:
-		row.Stalled, row.Troubled = new(true), new(true)
+		row.Stalled, row.WasStalledOrBlocked = new(true), new(true)
 	case events.FactRecovered:
 		row.Stalled = new(false)
 	case events.FactBlocked:
-		row.Blocked, row.Troubled = new(true), new(true)
+		row.Blocked, row.WasStalledOrBlocked = new(true), new(true)
 	case events.FactUnblocked:
 		row.Blocked = new(false)
 	case events.FactPaused:
@@ -124,30 +123,30 @@ func (r Rules) apply(row *Rollout, f *events.DeployFact) {
 }
 
 // describe sets the columns that every fact of a rollout determines.
-func (r Rules) describe(row *Rollout, f *events.DeployFact) {
-	w, of := &f.Workload, f.Rollout
+func (rules Rules) describe(row *Rollout, f *events.DeployFact) {
+	w, r := &f.Workload, f.Rollout
 	row.ClusterUID, row.AgentID, row.Namespace, row.Kind, row.Name, row.UID = w.ClusterUID, int64(w.AgentID),
 		w.Namespace, w.Kind, w.Name, w.UID
-	row.Revision, row.TemplateHash, row.OfRevision, row.Strategy = int64(of.Revision), of.TemplateHash,
-		int64(of.OfRevision), of.Strategy
-	row.Change = string(of.Change)
-	row.Images, row.PreviousImages = nonNil(of.Images), nonNil(of.PreviousImages)
+	row.Revision, row.TemplateHash, row.OfRevision, row.Strategy = int64(r.Revision), r.TemplateHash,
+		int64(r.OfRevision), r.Strategy
+	row.Change = string(r.Change)
+	row.Images, row.PreviousImages = nonNil(r.Images), nonNil(r.PreviousImages)
 	row.Labels = w.Labels
 	if row.Labels == nil {
 		row.Labels = map[string]string{}
 	}
 	row.Commit = w.Annotations[AnnotationCommit]
-	if row.Group = w.Labels[r.GroupLabel]; row.Group == "" {
-		row.Group = w.Annotations[r.GroupLabel]
+	if row.Group = w.Labels[rules.GroupLabel]; row.Group == "" {
+		row.Group = w.Annotations[rules.GroupLabel]
 	}
 	row.StartedAt, row.StartedObservedAt = f.OccurredAt, f.ObservedAt
-	if of.StartedAt != nil {
-		row.StartedAt = *of.StartedAt
+	if r.StartedAt != nil {
+		row.StartedAt = *r.StartedAt
 	}
-	if of.StartedObservedAt != nil {
-		row.StartedObservedAt = *of.StartedObservedAt
+	if r.StartedObservedAt != nil {
+		row.StartedObservedAt = *r.StartedObservedAt
 	}
-	row.ReplicasAtStart, row.ScaledDuring = of.ReplicasAtStart, of.ScaledDuring
+	row.ReplicasAtStart, row.ScaledDuring = r.ReplicasAtStart, r.ScaledDuring
 	row.LastSequence, row.UpdatedAt = int64(f.Sequence), f.ObservedAt
 	if f.Counts != nil {
 		row.Counts = f.Counts
@@ -155,8 +154,8 @@ func (r Rules) describe(row *Rollout, f *events.DeployFact) {
 	if f.Provenance == events.ProvenanceReconstructed {
 		row.Reconstructed = new(true)
 	}
-	if of.SupersededBy != "" {
-		row.SupersededBy = new(of.SupersededBy)
+	if r.SupersededBy != "" {
+		row.SupersededBy = new(r.SupersededBy)
 	}
 }
 
@@ -168,7 +167,7 @@ func (r *Rollout) end(f *events.DeployFact) {
 	}
 }
 
-// explain keeps the last reason. progressed and drained have none.
+// explain keeps the last reason. The facts progressed and drained have none.
 func (r *Rollout) explain(f *events.DeployFact) {
 	if f.Fact == events.FactProgressed || f.Fact == events.FactDrained {
 		return

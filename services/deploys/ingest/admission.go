@@ -6,14 +6,15 @@ import (
 	"fmt"
 	"log/slog"
 
+	"lockstep.internal/libs/logkey"
 	"lockstep.internal/services/deploys/ownership"
 )
 
-// Projects returns the project of an agent. Error [UnknownAgentError]: no such agent exists. It may wait for a short
+// Projects returns the project of an agent, or [UnknownAgentError] if no such agent exists. It may wait for a short
 // time while the directory is incomplete.
 type Projects func(ctx context.Context, agentID int64) (int64, error)
 
-// UnknownAgentError reports an observation by an agent that the directory does not have.
+// UnknownAgentError reports an observation by an agent that is not in the directory.
 type UnknownAgentError struct{ AgentID int64 }
 
 // Error tells the operator what to do.
@@ -21,7 +22,7 @@ func (e UnknownAgentError) Error() string {
 	return fmt.Sprintf("agent %d: not in the directory; retry the message once the agent is registered", e.AgentID)
 }
 
-// Rejection is a message that no retry can process.
+// Rejection is a message that cannot be processed. A retry has the same result.
 type Rejection struct {
 	Sequence uint64
 	Err      error
@@ -35,12 +36,12 @@ func (e RejectedError) Error() string {
 	return fmt.Sprintf("%d messages rejected, first %d: %v", len(e), e[0].Sequence, e[0].Err)
 }
 
-// admit returns the messages that count. It drops ticks of other projects and releases without effect, and rejects all
-// other messages about clusters of other projects.
+// admit returns the messages to apply. It drops ticks by agents of other projects and releases that change nothing. It
+// rejects all other messages about clusters of other projects.
 func (b *batch) admit(ctx context.Context, messages []Message) ([]Message, error) {
 	var rejected RejectedError
 	admitted := make([]Message, 0, len(messages))
-	// clusters are those that agents join within the batch.
+	// clusters maps agents to the clusters that they join within the batch.
 	clusters := map[int64]string{}
 	for _, m := range messages {
 		o := m.Observation
@@ -51,8 +52,8 @@ func (b *batch) admit(ctx context.Context, messages []Message) ([]Message, error
 			if b.claims.Release(o, m.Sequence) {
 				admitted = append(admitted, m)
 			} else {
-				b.logger.InfoContext(ctx, "ignored the release of a cluster; its claim has changed",
-					slog.String("cluster_uid", o.ClusterUID), slog.Uint64("sequence", m.Sequence))
+				b.logger.InfoContext(ctx, "ignored the release of a cluster because its claim has changed",
+					slog.String(logkey.ClusterUID, o.ClusterUID), slog.Uint64(logkey.Sequence, m.Sequence))
 			}
 			continue
 		}

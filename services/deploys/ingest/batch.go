@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"lockstep.internal/libs/logkey"
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/deploys/agents"
 	"lockstep.internal/services/deploys/environment"
@@ -16,7 +17,7 @@ import (
 	"lockstep.internal/services/deploys/rollout"
 )
 
-// batch is a batch in progress.
+// batch is the batch that is being processed.
 type batch struct {
 	*Processor
 
@@ -24,8 +25,8 @@ type batch struct {
 	agents    *agents.Registry
 	claims    *ownership.Claims
 	workloads *records[rollout.State]
-	// groups are the environments.
-	groups *records[environment.State]
+	// environments are those that the batch needs.
+	environments *records[environment.State]
 	// steps are the inputs of environments, in order.
 	steps   []step
 	members map[Member]struct{}
@@ -33,7 +34,7 @@ type batch struct {
 	traceParent string
 }
 
-// step is an input of one environment, or a tick if change is nil.
+// step is an input of one environment, or a tick for all due environments if change is nil.
 type step struct {
 	change      *environment.Change
 	traceParent string
@@ -53,7 +54,7 @@ func (b *batch) apply(ctx context.Context, o *observation.Observation) error {
 	}
 	a, inCluster := b.agents.Sender(o)
 	if !inCluster {
-		b.metrics.Stray() // the full resync of the new cluster has begun
+		b.metrics.PreviousCluster() // the full resync of its new cluster has begun
 		return nil
 	}
 	switch {
@@ -98,12 +99,12 @@ func (b *batch) advance(w *entry[rollout.State], input rollout.Input) {
 	for i := range facts {
 		b.metrics.Fact(&facts[i])
 	}
-	for _, change := range b.environments.Changes(before, after) {
+	for _, change := range b.environmentRules.Changes(before, after) {
 		b.steps = append(b.steps, step{change: &change, traceParent: b.traceParent})
 	}
 }
 
-// tick applies the agent's clock to everything that is due.
+// tick advances the agent's clock and applies it to all workloads and environments that are due.
 func (b *batch) tick(a *agents.Agent, o *observation.Observation) {
 	authority, advanced := b.agents.Tick(a, o.ObservedAt)
 	if !advanced {
@@ -120,41 +121,42 @@ func (b *batch) tick(a *agents.Agent, o *observation.Observation) {
 	})
 }
 
-// applySteps applies the steps to environments. It runs after all messages, so that one query loads all environments.
+// applySteps applies the steps to environments. It runs after all messages are applied, so that one query loads all
+// environments.
 func (b *batch) applySteps(ctx context.Context) error {
-	if err := b.loadGroups(ctx); err != nil {
+	if err := b.loadEnvironments(ctx); err != nil {
 		return err
 	}
 	for i := range b.steps {
 		s := &b.steps[i]
 		if s.change != nil {
-			g := b.groups.touch(groupID(s.change.Key), environment.New(s.change.Key))
-			b.advanceGroup(g, s.change.Input, s.traceParent)
+			g := b.environments.touch(environmentID(s.change.Key), environment.New(s.change.Key))
+			b.advanceEnvironment(g, s.change.Input, s.traceParent)
 			continue
 		}
-		due := b.groups.match(func(g *Record[environment.State]) bool {
+		due := b.environments.match(func(g *Record[environment.State]) bool {
 			return s.authority.Due(g.State.Key.ClusterUID, g.AgentID, g.State.Wake())
 		})
 		for _, g := range due {
-			b.advanceGroup(g, s.tick, "")
+			b.advanceEnvironment(g, s.tick, "")
 		}
 	}
 	return nil
 }
 
-func groupID(key environment.Key) uuid.UUID {
+func environmentID(key environment.Key) uuid.UUID {
 	return observation.NewID(key.ClusterUID, key.Namespace, environment.Kind, key.Name)
 }
 
-func (b *batch) loadGroups(ctx context.Context) error {
+func (b *batch) loadEnvironments(ctx context.Context) error {
 	var missing []uuid.UUID
 	requested := map[uuid.UUID]bool{}
 	for i := range b.steps {
 		if b.steps[i].change == nil {
 			continue
 		}
-		id := groupID(b.steps[i].change.Key)
-		if !requested[id] && !b.groups.has(id) {
+		id := environmentID(b.steps[i].change.Key)
+		if !requested[id] && !b.environments.has(id) {
 			missing = append(missing, id)
 		}
 		requested[id] = true
@@ -163,13 +165,13 @@ func (b *batch) loadGroups(ctx context.Context) error {
 		return nil
 	}
 	loaded, err := b.store.Load(ctx, Query{EnvironmentIDs: missing})
-	b.groups.load(loaded.Environments)
+	b.environments.load(loaded.Environments)
 	return err
 }
 
-func (b *batch) advanceGroup(g *entry[environment.State], input environment.Input, traceParent string) {
+func (b *batch) advanceEnvironment(g *entry[environment.State], input environment.Input, traceParent string) {
 	before := g.State
-	after, facts := b.environments.Advance(before, input)
+	after, facts := b.environmentRules.Advance(before, input)
 	g.State = after
 	if after.Serial != before.Serial {
 		g.changed = true
@@ -181,7 +183,7 @@ func (b *batch) advanceGroup(g *entry[environment.State], input environment.Inpu
 	}
 }
 
-// release stops following everything in a cluster that goes to another project.
+// release drops the state of all workloads of a cluster that was released to another project.
 func (b *batch) release(ctx context.Context, o *observation.Observation) error {
 	b.agents.ReleaseCluster(o.ClusterUID)
 	stored, err := b.store.ClusterWorkloads(ctx, o.ClusterUID)
@@ -189,31 +191,33 @@ func (b *batch) release(ctx context.Context, o *observation.Observation) error {
 		return err
 	}
 	b.workloads.load(stored)
-	followed, ended := 0, 0
+	workloads, endedRollouts := 0, 0
 	affected := b.workloads.match(func(w *Record[rollout.State]) bool { return w.State.Key.ClusterUID == o.ClusterUID })
 	for _, w := range affected {
 		if w.State.Present() {
-			followed++
+			workloads++
 		}
 		if w.State.InFlight() {
-			ended++
+			endedRollouts++
 		}
 		b.advance(w, rollout.Input{AgentID: w.AgentID, ObservedAt: o.ObservedAt, Released: true})
 	}
 	b.metrics.Release()
 	r := o.ClusterReleased
-	b.logger.InfoContext(ctx, "released a cluster", slog.String("cluster_uid", o.ClusterUID),
-		slog.Int("project_id", r.ProjectID), slog.Int("to_project_id", r.ToProjectID), slog.Int("user_id", r.UserID),
-		slog.String("reason", r.Reason), slog.Int("workloads", followed), slog.Int("ended_rollouts", ended))
+	b.logger.InfoContext(ctx, "released a cluster", slog.String(logkey.ClusterUID, o.ClusterUID),
+		slog.Int(logkey.ProjectID, r.ProjectID), slog.Int(logkey.ToProjectID, r.ToProjectID),
+		slog.Int(logkey.UserID, r.UserID), slog.String(logkey.Reason, r.Reason),
+		slog.Int(logkey.Workloads, workloads), slog.Int(logkey.EndedRollouts, endedRollouts))
 	return nil
 }
 
-// publish publishes the facts: first those of workloads, then those of environments.
+// publish publishes the facts: first those of workloads, then those of environments. It returns the positions of older
+// facts that were republished, by fact id.
 func (b *batch) publish(ctx context.Context) (map[string]int64, error) {
 	if b.publisher == nil {
-		return nil, nil //nolint:nilnil // no fact has a position
+		return nil, nil //nolint:nilnil // without a publisher, no fact is republished
 	}
-	first, second := b.workloads.queues(), b.groups.queues()
+	first, second := b.workloads.queues(), b.environments.queues()
 	if err := b.skipKnownFacts(ctx); err != nil {
 		return nil, err
 	}
@@ -234,7 +238,7 @@ func (b *batch) publish(ctx context.Context) (map[string]int64, error) {
 			w.State.Sequence += w.queue.Shift
 		}
 	}
-	for _, g := range b.groups.order {
+	for _, g := range b.environments.order {
 		if g.queue != nil {
 			g.Position = g.queue.Position
 			g.State.Sequence += g.queue.Shift
@@ -243,8 +247,8 @@ func (b *batch) publish(ctx context.Context) (map[string]int64, error) {
 	return positions, nil
 }
 
-// skipKnownFacts finds the facts that the database has although it lacks the state of their workload: they were
-// published, maybe longer ago than the stream keeps messages.
+// skipKnownFacts skips the facts that the database has although it lacks the state of their workload. These facts were
+// published before, and the stream may no longer have them.
 func (b *batch) skipKnownFacts(ctx context.Context) error {
 	unstored := map[uuid.UUID]*publish.Queue{}
 	for _, w := range b.workloads.order {
@@ -252,7 +256,7 @@ func (b *batch) skipKnownFacts(ctx context.Context) error {
 			unstored[w.ID] = w.queue
 		}
 	}
-	for _, g := range b.groups.order {
+	for _, g := range b.environments.order {
 		if !g.Stored && g.queue != nil {
 			unstored[g.ID] = g.queue
 		}
@@ -280,7 +284,7 @@ func (b *batch) skipKnownFacts(ctx context.Context) error {
 	return nil
 }
 
-// changes returns what the batch writes.
+// changes returns all rows that the batch writes.
 func (b *batch) changes() *Changes {
 	c := &Changes{Agents: b.agents.Changed()}
 	for m := range b.members {
@@ -292,7 +296,7 @@ func (b *batch) changes() *Changes {
 			b.addFacts(c, w.ID, w.facts)
 		}
 	}
-	for _, g := range b.groups.order {
+	for _, g := range b.environments.order {
 		if g.changed {
 			c.Environments = append(c.Environments, g.Record)
 			b.addFacts(c, g.ID, g.facts)
@@ -302,25 +306,25 @@ func (b *batch) changes() *Changes {
 	return c
 }
 
-// addFacts adds the new facts of a workload, and the changes of the history that follow from them.
+// addFacts adds the new facts of a workload, and the changes of the history that they cause.
 func (b *batch) addFacts(c *Changes, id uuid.UUID, facts []*publish.Fact) {
-	var fresh []events.DeployFact
+	var added []*events.DeployFact
 	for _, f := range facts {
 		if !f.Known {
 			c.Facts = append(c.Facts, f)
-			fresh = append(fresh, f.DeployFact)
+			added = append(added, &f.DeployFact)
 		}
 	}
-	c.Rollouts = append(c.Rollouts, b.history.Changes(id.String(), fresh)...)
+	c.Rollouts = append(c.Rollouts, b.history.Changes(id.String(), added)...)
 }
 
-// commit moves the changes into the cache. If the transaction is not committed after all, the number of the next batch
-// shows it.
+// commit copies the changes into the cache. If the caller rolls the transaction back, the number of the next batch
+// reveals it.
 func (b *batch) commit() {
 	b.agents.Commit()
 	b.claims.Commit()
 	commitRecords(b.workloads, &b.cache.workloads)
-	commitRecords(b.groups, &b.cache.environments)
+	commitRecords(b.environments, &b.cache.environments)
 }
 
 func commitRecords[S any](r *records[S], cached *recordCache[S]) {

@@ -9,8 +9,9 @@ import (
 	"lockstep.internal/services/deploys/rollout"
 )
 
-// cache keeps stored state in memory: all agents, reporters and claims in use, and a limited number of records. It is
-// valid while no other process writes, which the number of the batch shows.
+// cache keeps stored state in memory: all agents, the used reporters and claims, and a limited number of records. It is
+// valid while no other process writes. Each batch increments a number in the database; a gap shows that another process
+// wrote.
 type cache struct {
 	// batch is the number of the last processed batch; 0 for an empty cache.
 	batch        int64
@@ -34,11 +35,11 @@ func (c *cache) clear() {
 	c.batch = 0
 	c.agents, c.reporters = map[int64]agents.Agent{}, map[int64]ownership.Reporter{}
 	c.claims = map[string][]ownership.Claim{}
-	c.workloads.records = map[uuid.UUID]Record[rollout.State]{}
-	c.environments.records = map[uuid.UUID]Record[environment.State]{}
+	c.workloads.records = map[uuid.UUID]*Record[rollout.State]{}
+	c.environments.records = map[uuid.UUID]*Record[environment.State]{}
 }
 
-// add takes over what was loaded, except records: they enter the cache with their next change.
+// add adds the loaded agents, reporters and claims. Records enter the cache with their next change.
 func (c *cache) add(loaded *Loaded) {
 	for _, a := range loaded.Agents {
 		c.agents[a.ID] = a
@@ -54,17 +55,20 @@ func (c *cache) add(loaded *Loaded) {
 // recordCache keeps up to limit records.
 type recordCache[S any] struct {
 	limit   int
-	records map[uuid.UUID]Record[S]
+	records map[uuid.UUID]*Record[S]
 }
 
-// put adds a record and evicts an arbitrary other one beyond the limit.
-func (c *recordCache[S]) put(r Record[S]) {
+// put adds a record. Beyond the limit it evicts another, arbitrary record.
+func (c *recordCache[S]) put(r *Record[S]) {
+	if c.limit == 0 {
+		return
+	}
 	c.records[r.ID] = r
 	if len(c.records) <= c.limit {
 		return
 	}
 	for id := range c.records {
-		if id != r.ID || c.limit == 0 {
+		if id != r.ID {
 			delete(c.records, id)
 			return
 		}

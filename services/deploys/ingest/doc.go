@@ -1,12 +1,13 @@
-// Package ingest turns observations into facts: it is what the service does with a batch of messages of OBSERVED.
+// Package ingest processes batches of observations and publishes the facts that follow from them.
 //
-// [Processor.Process] loads the state that a batch needs, admits messages by ownership, applies them in stream order,
-// publishes the facts, and saves states, facts and history in the caller's transaction.
+// [Processor.Process] loads the state that a batch of messages of OBSERVED needs. It drops or rejects messages about
+// clusters of other projects, and applies the other messages in stream order. It publishes the facts, and saves states,
+// facts and history in the caller's transaction.
 //
-// Facts are a function of the stream alone: batch sizes, crashes and replicas make no difference. Facts are published
-// before the commit; a repeated batch publishes the same facts, which package publish recognizes. Facts of
-// environments follow those of their members.
+// The facts depend only on the stream, not on batch sizes, crashes or replicas. Facts are published before the commit.
+// A repeated batch derives the same facts, and package publish skips those that the stream already has. Facts of
+// environments follow the facts of their members.
 //
-// Absence counts only after a complete full resync, as package agents decides. A rebuild and a replay run the same
-// code with another [Store] and without a [Publisher].
+// A missing workload is treated as deleted only after a complete full resync, as package agents decides. A rebuild and
+// a replay run the same code with another [Store] and without a [Publisher].
 package ingest

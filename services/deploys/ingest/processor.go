@@ -23,7 +23,7 @@ type Message struct {
 	Observation *observation.Observation
 }
 
-// Publisher publishes facts. [publish.Publisher] implements it.
+// Publisher publishes the facts of a batch. [publish.Publisher] implements it.
 type Publisher interface {
 	Publish(ctx context.Context, facts publish.Facts, queues []*publish.Queue) (map[string]int64, error)
 }
@@ -31,11 +31,11 @@ type Publisher interface {
 // Config of a [Processor]. Fields are required unless they name a default.
 type Config struct {
 	Logger *slog.Logger
-	// Projects resolves agents. Only [ownership.FirstRead] uses it.
+	// Projects returns the project of an agent. Only mode [ownership.FirstRead] uses it.
 	Projects Projects
-	// Mode relates stream positions to stored decisions. Defaults to [ownership.FirstRead].
+	// Mode states which of the stored claims applies to a message. Defaults to [ownership.FirstRead].
 	Mode ownership.Mode
-	// Publisher publishes facts. Defaults to none.
+	// Publisher publishes facts. Defaults to none: the facts are only stored.
 	Publisher    Publisher
 	Environments environment.Rules
 	History      history.Rules
@@ -47,14 +47,14 @@ type Config struct {
 
 // Processor processes batches of one stream in order. It is not safe for concurrent use.
 type Processor struct {
-	logger       *slog.Logger
-	projects     Projects
-	mode         ownership.Mode
-	publisher    Publisher
-	environments environment.Rules
-	history      history.Rules
-	metrics      *metrics.Metrics
-	cache        *cache
+	logger           *slog.Logger
+	projects         Projects
+	mode             ownership.Mode
+	publisher        Publisher
+	environmentRules environment.Rules
+	history          history.Rules
+	metrics          *metrics.Metrics
+	cache            *cache
 }
 
 // New returns a processor.
@@ -64,12 +64,13 @@ func New(cfg Config) *Processor {
 		projects = func(_ context.Context, agentID int64) (int64, error) { return 0, UnknownAgentError{agentID} }
 	}
 	return &Processor{
-		logger: cfg.Logger, projects: projects, mode: cfg.Mode, publisher: cfg.Publisher, environments: cfg.Environments,
-		history: cfg.History, metrics: cfg.Metrics, cache: newCache(cfg.CachedRecords),
+		logger: cfg.Logger, projects: projects, mode: cfg.Mode, publisher: cfg.Publisher,
+		environmentRules: cfg.Environments, history: cfg.History, metrics: cfg.Metrics, cache: newCache(cfg.CachedRecords),
 	}
 }
 
-// SetMode changes the mode between batches and drops cached claims: new ones may be stored.
+// SetMode changes the mode between batches. It drops the cached claims, because another process may have stored new
+// ones.
 func (p *Processor) SetMode(mode ownership.Mode) {
 	p.mode = mode
 	clear(p.cache.claims)
@@ -77,14 +78,15 @@ func (p *Processor) SetMode(mode ownership.Mode) {
 
 // Result of a batch.
 type Result struct {
-	// Admitted is the number of messages that counted.
-	Admitted int
+	// Admitted are the messages that were applied. The others were irrelevant or dropped.
+	Admitted []Message
 	// Facts in order: those of workloads, then those of environments.
 	Facts []*publish.Fact
 }
 
-// Process processes a batch within the transaction of the store: the caller commits it, or rolls it back after an
-// error. Error [RejectedError]: process the batch again without the rejected messages. Other errors are temporary.
+// Process processes a batch within the transaction of the store. The caller commits the transaction, or rolls it back
+// after an error. After a [RejectedError], the caller processes the batch again without the rejected messages. Other
+// errors are temporary.
 func (p *Processor) Process(ctx context.Context, store Store, messages []Message) (Result, error) {
 	b, number, err := p.begin(ctx, store, messages)
 	if err != nil {
@@ -113,11 +115,11 @@ func (p *Processor) Process(ctx context.Context, store Store, messages []Message
 	}
 	b.commit()
 	p.cache.batch = number
-	return Result{Admitted: len(admitted), Facts: changes.Facts}, nil
+	return Result{Admitted: admitted, Facts: changes.Facts}, nil
 }
 
-// begin counts the batch and loads what it needs. If another process has written since the last batch, or that batch
-// was rolled back, it drops the cache.
+// begin increments the batch number and loads the state that the batch needs. It drops the cache if another process has
+// written since the last batch, or if that batch was rolled back.
 func (p *Processor) begin(ctx context.Context, store Store, messages []Message) (*batch, int64, error) {
 	if p.cache.batch == 0 {
 		p.cache.clear()
@@ -135,16 +137,17 @@ func (p *Processor) begin(ctx context.Context, store Store, messages []Message) 
 	p.cache.add(&loaded)
 	b := &batch{
 		Processor: p, store: store, agents: agents.New(p.cache.agents),
-		claims:    ownership.NewClaims(p.mode, p.cache.reporters, p.cache.claims),
-		workloads: newRecords(p.cache.workloads.records), groups: newRecords(p.cache.environments.records),
-		members: map[Member]struct{}{},
+		claims:       ownership.NewClaims(p.mode, p.cache.reporters, p.cache.claims),
+		workloads:    newRecords(p.cache.workloads.records),
+		environments: newRecords(p.cache.environments.records),
+		members:      map[Member]struct{}{},
 	}
 	b.workloads.load(loaded.Workloads)
-	b.groups.load(loaded.Environments)
+	b.environments.load(loaded.Environments)
 	return b, number, nil
 }
 
-// query names what the messages need and the cache lacks.
+// query returns the query for the state that the messages need and the cache lacks.
 func (p *Processor) query(messages []Message) Query {
 	q := Query{Agents: p.cache.batch == 0}
 	requested := make(map[uuid.UUID]struct{}, len(messages))

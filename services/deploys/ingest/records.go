@@ -12,7 +12,7 @@ import (
 
 // entry is a record with the changes of the batch.
 type entry[S any] struct {
-	Record[S]
+	*Record[S]
 
 	facts   []*publish.Fact
 	queue   *publish.Queue
@@ -25,58 +25,60 @@ func (e *entry[S]) addFacts(facts []events.DeployFact, traceParent string) {
 	}
 }
 
-// records are the workloads, or the environments, that a batch needs.
+// records are the workloads, or the environments, that a batch needs. Entries are copies: cached and loaded records do
+// not change.
 type records[S any] struct {
-	cached  map[uuid.UUID]Record[S]
-	loaded  map[uuid.UUID]Record[S]
+	cached  map[uuid.UUID]*Record[S]
+	loaded  map[uuid.UUID]*Record[S]
 	touched map[uuid.UUID]*entry[S]
 	// order of the first touch.
 	order []*entry[S]
 }
 
-func newRecords[S any](cached map[uuid.UUID]Record[S]) *records[S] {
-	return &records[S]{cached: cached, loaded: map[uuid.UUID]Record[S]{}, touched: map[uuid.UUID]*entry[S]{}}
+func newRecords[S any](cached map[uuid.UUID]*Record[S]) *records[S] {
+	return &records[S]{cached: cached, loaded: map[uuid.UUID]*Record[S]{}, touched: map[uuid.UUID]*entry[S]{}}
 }
 
-func (r *records[S]) load(loaded []Record[S]) {
+func (r *records[S]) load(loaded []*Record[S]) {
 	for _, record := range loaded {
 		r.loaded[record.ID] = record
 	}
 }
 
-// has reports whether the record is in memory, or known not to be stored.
+// has reports whether the record is in memory.
 func (r *records[S]) has(id uuid.UUID) bool {
 	_, cached := r.cached[id]
 	_, loaded := r.loaded[id]
 	return cached || loaded
 }
 
-// touch returns the entry of a record, which begins with the given state if it is unknown.
+// touch returns the entry of a record. An unknown record gets the initial state.
 func (r *records[S]) touch(id uuid.UUID, initial S) *entry[S] {
 	if e := r.touched[id]; e != nil {
 		return e
 	}
-	e := &entry[S]{Record: Record[S]{ID: id, State: initial}}
+	record := Record[S]{ID: id, State: initial}
 	if cached, known := r.cached[id]; known {
-		e.Record = cached
+		record = *cached
 	} else if loaded, known := r.loaded[id]; known {
-		e.Record = loaded
+		record = *loaded
 	}
+	e := &entry[S]{Record: &record}
 	r.touched[id] = e
 	r.order = append(r.order, e)
 	return e
 }
 
-// match touches and returns the matching records that are touched or loaded, ordered by id.
+// match returns the entries of all matching touched or loaded records, ordered by id. It touches them.
 func (r *records[S]) match(matches func(*Record[S]) bool) []*entry[S] {
 	var found []*entry[S]
 	for _, e := range r.touched {
-		if matches(&e.Record) {
+		if matches(e.Record) {
 			found = append(found, e)
 		}
 	}
 	for id, loaded := range r.loaded {
-		if r.touched[id] == nil && matches(&loaded) {
+		if r.touched[id] == nil && matches(loaded) {
 			found = append(found, r.touch(id, loaded.State))
 		}
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"lockstep.internal/libs/logkey"
 	"lockstep.internal/services/deploys/observation"
 	"lockstep.internal/services/deploys/rollout"
 )
@@ -23,18 +24,18 @@ func (b *batch) beginResync(ctx context.Context, o *observation.Observation) err
 	}
 	start := b.agents.BeginResync(o)
 	if start.PreviousCluster != "" {
-		b.logger.WarnContext(ctx, "the agent has moved to another cluster", slog.Int64("agent_id", o.AgentID),
-			slog.String("cluster_uid", o.ClusterUID), slog.String("previous_cluster_uid", start.PreviousCluster))
+		b.logger.WarnContext(ctx, "an agent moved to another cluster", slog.Int64(logkey.AgentID, o.AgentID),
+			slog.String(logkey.ClusterUID, o.ClusterUID), slog.String(logkey.PreviousClusterUID, start.PreviousCluster))
 	}
 	if start.Restored {
-		b.logger.WarnContext(ctx, "the cluster was restored; its resource versions start again",
-			slog.Int64("agent_id", o.AgentID), slog.String("cluster_uid", o.ClusterUID),
-			slog.Int("epoch", start.Agent.Epoch))
+		b.logger.WarnContext(ctx, "a cluster was restored; its resource versions restarted",
+			slog.Int64(logkey.AgentID, o.AgentID), slog.String(logkey.ClusterUID, o.ClusterUID),
+			slog.Int(logkey.Epoch, start.Agent.Epoch))
 	}
 	return nil
 }
 
-// endResync applies the end of a full resync: workloads that a complete resync lacks are absent.
+// endResync applies the end of a full resync. Workloads that a complete resync did not list are absent.
 func (b *batch) endResync(ctx context.Context, o *observation.Observation) error {
 	a, open := b.agents.EndResync(o)
 	if !open {
@@ -48,7 +49,7 @@ func (b *batch) endResync(ctx context.Context, o *observation.Observation) error
 			delete(b.members, m)
 		}
 	}
-	// The states of touched workloads differ from the stored ones: the store skips them.
+	// The store has old states of the touched workloads, so it skips them.
 	touched := make([]uuid.UUID, 0, len(b.workloads.order))
 	for _, w := range b.workloads.order {
 		touched = append(touched, w.ID)
@@ -60,15 +61,16 @@ func (b *batch) endResync(ctx context.Context, o *observation.Observation) error
 	complete := a.IsComplete(o, stored.Members)
 	b.metrics.Resync(complete)
 	if !complete {
-		b.logger.WarnContext(ctx, "ignored absence in an incomplete full resync", slog.Int64("agent_id", a.ID),
-			slog.String("resync_id", a.ResyncID), slog.Int64("members", stored.Members),
-			slog.Int64("expected", a.ResyncExpected), slog.Int("reported", o.ResyncEnded.Count))
+		b.logger.WarnContext(ctx, "incomplete full resync; workloads that it lacks are not treated as deleted",
+			slog.Int64(logkey.AgentID, a.ID), slog.String(logkey.ResyncID, a.ResyncID),
+			slog.Int64(logkey.Members, stored.Members), slog.Int64(logkey.Expected, a.ResyncExpected),
+			slog.Int(logkey.Reported, o.ResyncEnded.Count))
 		return nil
 	}
 	var absent []*entry[rollout.State]
 	for _, w := range b.workloads.order {
 		covered := authority.Covers(w.State.Key.ClusterUID, w.AgentID)
-		if covered && w.State.Present() && !stored.Arrived[w.ID] {
+		if covered && w.State.Present() && !stored.Listed[w.ID] {
 			absent = append(absent, w)
 		}
 	}

@@ -34,16 +34,16 @@ type Member struct {
 	WorkloadID uuid.UUID
 }
 
-// Query names what a batch needs.
+// Query selects the state that a batch needs.
 type Query struct {
-	// Agents loads all agents.
+	// Agents selects all agents.
 	Agents bool
-	// WorkloadIDs and EnvironmentIDs load records by id.
+	// WorkloadIDs and EnvironmentIDs select records by id.
 	WorkloadIDs, EnvironmentIDs []uuid.UUID
-	// ReporterIDs loads reporters by agent, ClaimClusters claims by cluster.
+	// ReporterIDs selects reporters by agent, ClaimClusters claims by cluster.
 	ReporterIDs   []int64
 	ClaimClusters []string
-	// DueClusters loads records of these clusters with a wake-up time at DueAt or before.
+	// DueClusters selects records of these clusters with a wake-up time at DueAt or before.
 	DueClusters []string
 	DueAt       time.Time
 }
@@ -51,29 +51,29 @@ type Query struct {
 // Loaded is the result of a [Query].
 type Loaded struct {
 	Agents       []agents.Agent
-	Workloads    []Record[rollout.State]
-	Environments []Record[environment.State]
+	Workloads    []*Record[rollout.State]
+	Environments []*Record[environment.State]
 	Reporters    []ownership.Reporter
 	// Claims of a cluster are ordered oldest first.
 	Claims []ownership.Claim
 }
 
-// ResyncResult is what a full resync has brought when it ends.
+// ResyncResult compares the members of an ended full resync with the stored workloads.
 type ResyncResult struct {
-	// Members is their number.
+	// Members is the number of members.
 	Members int64
 	// Absent are stored workloads that are present and not among the members, except the touched ones.
-	Absent []Record[rollout.State]
-	// Arrived are the touched workloads among the members.
-	Arrived map[uuid.UUID]bool
+	Absent []*Record[rollout.State]
+	// Listed are the touched workloads among the members.
+	Listed map[uuid.UUID]bool
 }
 
-// Changes is what a batch writes. Each id occurs once.
+// Changes are the rows that a batch writes. Each id occurs once.
 type Changes struct {
 	Agents       []agents.Agent
 	Members      []Member
-	Workloads    []Record[rollout.State]
-	Environments []Record[environment.State]
+	Workloads    []*Record[rollout.State]
+	Environments []*Record[environment.State]
 	Facts        []*publish.Fact
 	Rollouts     []history.Rollout
 	Reporters    []ownership.Reporter
@@ -86,17 +86,17 @@ type Changes struct {
 type Store interface {
 	publish.Facts
 
-	// Begin counts the batch, returns its number and loads.
+	// Begin increments the batch number. It returns the number and the result of the query.
 	Begin(ctx context.Context, q Query) (int64, Loaded, error)
-	// Load loads.
+	// Load returns the result of the query.
 	Load(ctx context.Context, q Query) (Loaded, error)
 	// ClusterWorkloads returns all workloads of a cluster.
-	ClusterWorkloads(ctx context.Context, clusterUID string) ([]Record[rollout.State], error)
+	ClusterWorkloads(ctx context.Context, clusterUID string) ([]*Record[rollout.State], error)
 	// BeginResync stores the begin of a full resync and deletes the members of the agent. It returns false, without
 	// effect, for a resync that has begun before.
 	BeginResync(ctx context.Context, agentID int64, resyncID string, begunAt time.Time) (bool, error)
-	// EndResync adds members, returns the result for workloads of the given agents in a cluster, and deletes the
-	// members.
+	// EndResync adds members to the stored ones, compares all of them with the workloads of the given agents in the
+	// cluster, and deletes them.
 	EndResync(ctx context.Context, a *agents.Agent, agentIDs []int64, touched []uuid.UUID, members []Member) (
 		ResyncResult, error)
 	// KnownFacts returns which of the facts are stored, and the highest sequence number of each workload with facts.

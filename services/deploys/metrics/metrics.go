@@ -1,4 +1,4 @@
-// Package metrics has the Prometheus metrics of ingest and publish.
+// Package metrics contains the Prometheus metrics of the packages ingest and publish.
 package metrics
 
 import (
@@ -12,16 +12,16 @@ import (
 
 // Metrics counts observations and facts. Methods of a nil Metrics do nothing. They are safe for concurrent use.
 type Metrics struct {
-	facts       *prometheus.CounterVec
-	resyncs     *prometheus.CounterVec
-	strays      prometheus.Counter
-	foreign     prometheus.Counter
-	releases    prometheus.Counter
-	conflicts   prometheus.Counter
-	divergences prometheus.Counter
-	republished prometheus.Counter
-	published   prometheus.Counter
-	seconds     prometheus.Histogram
+	facts           *prometheus.CounterVec
+	resyncs         *prometheus.CounterVec
+	previousCluster prometheus.Counter
+	foreign         prometheus.Counter
+	releases        prometheus.Counter
+	conflicts       prometheus.Counter
+	divergences     prometheus.Counter
+	republished     prometheus.Counter
+	published       prometheus.Counter
+	seconds         prometheus.Histogram
 }
 
 // New returns registered metrics.
@@ -35,7 +35,7 @@ func New(registerer prometheus.Registerer) (*Metrics, error) {
 		resyncs: prometheus.NewCounterVec(opts("resyncs_total",
 			"Ended full resyncs, by outcome: complete, or incomplete if members are missing and absence is ignored."),
 			[]string{"outcome"}),
-		strays: prometheus.NewCounter(opts("strays_total",
+		previousCluster: prometheus.NewCounter(opts("strays_total",
 			"Dropped observations of clusters that their agents have left.")),
 		foreign: prometheus.NewCounter(opts("foreign_total",
 			"Messages by agents about clusters of other projects: ticks are dropped, others are dead-lettered.")),
@@ -53,7 +53,8 @@ func New(registerer prometheus.Registerer) (*Metrics, error) {
 		}),
 	}
 	for _, c := range []prometheus.Collector{
-		m.facts, m.resyncs, m.strays, m.foreign, m.releases, m.conflicts, m.divergences, m.republished, m.published, m.seconds,
+		m.facts, m.resyncs, m.previousCluster, m.foreign, m.releases, m.conflicts, m.divergences, m.republished, m.published,
+		m.seconds,
 	} {
 		if err := registerer.Register(c); err != nil {
 			return nil, fmt.Errorf("register metrics: %w", err)
@@ -81,10 +82,10 @@ func (m *Metrics) Resync(complete bool) {
 	m.resyncs.WithLabelValues(outcome).Inc()
 }
 
-// Stray counts an observation of a cluster that its agent has left.
-func (m *Metrics) Stray() {
+// PreviousCluster counts a dropped observation of a cluster that its agent has left.
+func (m *Metrics) PreviousCluster() {
 	if m != nil {
-		m.strays.Inc()
+		m.previousCluster.Inc()
 	}
 }
 
@@ -102,14 +103,14 @@ func (m *Metrics) Release() {
 	}
 }
 
-// Conflict counts a refused fact.
+// Conflict counts a fact that the stream refused.
 func (m *Metrics) Conflict() {
 	if m != nil {
 		m.conflicts.Inc()
 	}
 }
 
-// Divergence counts a workload with facts that only the stream has.
+// Divergence counts a workload of which the stream has facts that the database lacks.
 func (m *Metrics) Divergence() {
 	if m != nil {
 		m.divergences.Inc()

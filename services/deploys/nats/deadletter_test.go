@@ -14,25 +14,25 @@ import (
 	"lockstep.internal/schemas/gen/events"
 )
 
-func TestMalformedMessageIsDeadLetteredAndBlocksNobody(t *testing.T) {
+func TestMalformedMessageIsDeadLetteredAndOthersAreProcessed(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		send   func(a *agent, p *app)
 		reason string
 	}{
-		"no JSON": {
+		"invalid data": {
 			func(a *agent, p *app) { a.publish(p.subject(), events.TypeObservedWorkload, json.RawMessage(`"x"`)) },
 			"data",
 		},
-		"another's subject": {func(a *agent, p *app) {
+		"subject of another workload": {func(a *agent, p *app) {
 			a.publish(cell.ObservedWorkload(7, "deployment", "shop", "other"), events.TypeObservedWorkload, p.observation())
 		}, "not allowed on subject"},
-		"a kind that is none": {func(a *agent, p *app) {
+		"unknown kind": {func(a *agent, p *app) {
 			o := p.observation()
 			o.Kind = "cronjob"
 			a.publish(p.subject(), events.TypeObservedWorkload, o)
 		}, "must be one of daemonset, deployment, statefulset"},
-		"no version": {func(a *agent, p *app) {
+		"invalid version": {func(a *agent, p *app) {
 			o := p.observation()
 			o.Object.ResourceVersion = "x"
 			a.publish(p.subject(), events.TypeObservedWorkload, o)
@@ -42,7 +42,7 @@ func TestMalformedMessageIsDeadLetteredAndBlocksNobody(t *testing.T) {
 			o.Object.Labels = map[string]string{"a": "\x00"}
 			a.publish(p.subject(), events.TypeObservedWorkload, o)
 		}, "zero byte"},
-		"a time that the database cannot keep": {func(a *agent, p *app) {
+		"a time that PostgreSQL cannot store": {func(a *agent, p *app) {
 			o := p.observation()
 			o.Conditions[0].LastUpdateTime = new(time.Date(0, 1, 1, 0, 0, 0, 0, time.UTC))
 			a.publish(p.subject(), events.TypeObservedWorkload, o)
@@ -52,13 +52,11 @@ func TestMalformedMessageIsDeadLetteredAndBlocksNobody(t *testing.T) {
 				Object: p.meta("x", "u", "5", a.now), Kind: events.WorkloadRevisionKindControllerrevision, Workload: p.name,
 				WorkloadUID: p.uid,
 			})
-		}, "does not keep revisions"},
+		}, "is not a revision object of a"},
 		"a tick on a workload's subject": {func(a *agent, p *app) {
 			a.publish(p.subject(), events.TypeObservedTick, events.ObservedTick{ClusterUID: a.cluster, ObservedAt: a.now})
 		}, "a tick: not allowed on subject"},
-		"a type of the future": {func(a *agent,
-			p *app,
-		) {
+		"unknown event type": {func(a *agent, p *app) {
 			a.publish(p.subject(), "dev.lockstep.observed.workload.v9", p.observation())
 		}, "unknown to this version"},
 		"a begin without an id": {func(a *agent, _ *app) {
@@ -96,7 +94,7 @@ func TestObservationsOfWorkspacesAreIgnored(t *testing.T) {
 		"observed_at": a.now,
 	})
 	a.publish(cell.Observed(7, "deployment", "ws-1", "ide"), events.TypeObservedDeployment,
-		json.RawMessage(`"not even looked at"`))
+		json.RawMessage(`"not decoded"`))
 	a.tick()
 	w.process()
 	require.Empty(t, w.deadLetters())

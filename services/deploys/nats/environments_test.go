@@ -46,7 +46,7 @@ func TestRecreatedEnvironmentIsPublishedAgain(t *testing.T) {
 	for _, batch := range []int{0, 1} {
 		w := newFixture(t)
 		a := w.agent(7)
-		again := func(uid string) *app {
+		deploy := func(uid string) *app {
 			p := a.app("web")
 			p.uid, p.labels[label] = uid, "pr-5"
 			p.annotations = map[string]string{"lockstep.dev/deploy-group-size": "1", "lockstep.dev/commit": "c1"}
@@ -55,15 +55,15 @@ func TestRecreatedEnvironmentIsPublishedAgain(t *testing.T) {
 			p.finish()
 			return p
 		}
-		again("first").delete()
+		deploy("first").delete()
 		w.process(batch)
 		want := []string{"environment_started", "environment_ready", "environment_removed"}
 		require.Equal(t, want, names(w.checkOnce(), "pr-5"))
-		p := again("second")
+		p := deploy("second")
 		a.list("s", p)
 		w.process(batch)
 		want = append(want, "environment_started", "environment_ready")
-		require.Equal(t, want, names(w.checkOnce(), "pr-5"), "of the same commit")
+		require.Equal(t, want, names(w.checkOnce(), "pr-5"), "the same commit")
 		require.Empty(t, w.rebuild(true, 3).Differences)
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"lockstep.internal/schemas/gen/events"
 )
 
-// Users of one cluster can write values that exceed the message size. They are cut, and the rollout is published.
-func TestOversizedValuesAreCutAndBlockNobody(t *testing.T) {
+// Users of a cluster can write values that exceed the message size. They are truncated, and the rollout is published.
+func TestOversizedValuesAreTruncatedAndPublished(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("<", 100_000) // six bytes each in JSON
 	for name, inflate := range map[string]func(*events.ObservedWorkload){

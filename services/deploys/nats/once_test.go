@@ -12,8 +12,8 @@ import (
 	"lockstep.internal/tools/testkit/natstest"
 )
 
-// history rolls out the workloads, and completes some.
-func (a *agent) history(apps ...*app) {
+// rollOut starts a rollout of each workload and completes some of them.
+func (a *agent) rollOut(apps ...*app) {
 	a.w.t.Helper()
 	for n, p := range apps {
 		p.roll("i:2")
@@ -36,22 +36,22 @@ func (a *agent) apps(names ...string) []*app {
 	return apps
 }
 
-func TestCrashBetweenPublishAndCommitIsHarmless(t *testing.T) {
+func TestCrashBetweenPublishAndCommitPublishesOnce(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	a := w.agent(7)
 	apps := a.apps("a", "b", "c")
 	a.list("s", apps...)
-	a.history(apps...)
-	i := w.reader(2)
+	a.rollOut(apps...)
+	reader := w.reader(2)
 	var crashes atomic.Int64
-	i.Publisher = hook{Publisher: i.NewPublisher(), after: func() error {
+	reader.Publisher = hook{Publisher: reader.NewPublisher(), after: func() error {
 		if crashes.Add(1)%2 == 1 {
 			return errors.New("crash")
 		}
 		return nil
 	}}
-	stop := w.run(i)
+	stop := w.run(reader)
 	w.awaitProcessed()
 	stop()
 	require.Greater(t, crashes.Load(), int64(10))
@@ -62,7 +62,7 @@ func TestCrashBetweenPublishAndCommitIsHarmless(t *testing.T) {
 
 func TestSupersededReplicaPublishesNothingTwice(t *testing.T) {
 	t.Parallel()
-	for name, published := range map[string]bool{"before it has published": false, "after it has published": true} {
+	for name, published := range map[string]bool{"before it publishes": false, "after it published": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newFixture(t)
@@ -70,7 +70,7 @@ func TestSupersededReplicaPublishesNothingTwice(t *testing.T) {
 			apps := a.apps("a", "b", "c")
 			a.list("s", apps...)
 			w.process()
-			a.history(apps...)
+			a.rollOut(apps...)
 
 			held, release := make(chan struct{}), make(chan struct{})
 			stale := w.reader(4)
@@ -89,7 +89,8 @@ func TestSupersededReplicaPublishesNothingTwice(t *testing.T) {
 			}
 			stopStale := w.run(stale)
 			<-held
-			w.exec(`select pg_terminate_backend(pid) from pg_stat_activity where pid <> pg_backend_pid() and datname = current_database() and state like 'idle in transaction%'`)
+			w.exec(`select pg_terminate_backend(pid) from pg_stat_activity
+				where pid <> pg_backend_pid() and datname = current_database() and state like 'idle in transaction%'`)
 			stop := w.run(w.reader(0))
 			w.awaitProcessed()
 			apps[1].finish()
@@ -100,7 +101,7 @@ func TestSupersededReplicaPublishesNothingTwice(t *testing.T) {
 			apps[2].finish()
 			w.awaitProcessed()
 			stop()
-			a.history(apps...)
+			a.rollOut(apps...)
 			w.awaitProcessed() // by the stale replica, which was waiting for the lock
 			stopStale()
 			facts := w.checkOnce()
@@ -118,28 +119,28 @@ func TestFactsLostByRestoredStreamAreRepublished(t *testing.T) {
 			a := w.agent(7)
 			apps := a.apps("a", "b", "c")
 			a.list("s", apps...)
-			a.history(apps[:1]...)
+			a.rollOut(apps[:1]...)
 			w.process()
-			copied := t.TempDir()
-			require.NoError(t, w.server.Snapshot(copied))
+			snapshot := t.TempDir()
+			require.NoError(t, w.server.Snapshot(snapshot))
 			natstest.Reconnected(t, w.js.Conn())
-			a.history(apps...)
+			a.rollOut(apps...)
 			w.process()
 			before := w.checkOnce()
-			require.NoError(t, w.server.Restore(copied))
+			require.NoError(t, w.server.Restore(snapshot))
 			natstest.Reconnected(t, w.js.Conn())
 			require.Less(t, len(w.published()), len(before))
 			if reconciled {
-				again, err := w.reconciler().RepublishAll(t.Context())
+				count, err := w.reconciler().RepublishAll(t.Context())
 				require.NoError(t, err)
-				require.Positive(t, again)
+				require.Positive(t, count)
 				require.ElementsMatch(t, ids(before), ids(w.published()))
 				w.checkOnce()
-				again, err = w.reconciler().RepublishAll(t.Context())
+				count, err = w.reconciler().RepublishAll(t.Context())
 				require.NoError(t, err)
-				require.Zero(t, again)
+				require.Zero(t, count)
 			}
-			// The watcher's last messages were lost too: it resyncs.
+			// The stream also lost the watcher's last messages, so the watcher resyncs.
 			a.list("s", apps...)
 			for _, p := range apps {
 				p.roll("i:9")
@@ -153,8 +154,8 @@ func TestFactsLostByRestoredStreamAreRepublished(t *testing.T) {
 	}
 }
 
-// backUp copies the tables. restore restores them while readers run.
-func (w *fixture) backUp() (restore func()) {
+// backup copies the tables. restore writes them back while readers run.
+func (w *fixture) backup() (restore func()) {
 	w.t.Helper()
 	tables := []string{
 		"intake", "agents", "resyncs", "resync_members", "workloads", "environments", "facts", "rollouts", "stream_cursors",
@@ -166,7 +167,7 @@ func (w *fixture) backUp() (restore func()) {
 		w.t.Helper()
 		tx, err := w.pool.Begin(w.t.Context())
 		require.NoError(w.t, err)
-		// As in a real restore, open transactions fail.
+		// As in a real restore, open transactions are aborted.
 		_, err = tx.Exec(w.t.Context(), `lock table stream_cursors`)
 		require.NoError(w.t, err)
 		for _, table := range tables {
@@ -186,22 +187,22 @@ func TestRestoredDatabasePublishesNothingTwice(t *testing.T) {
 	apps := a.apps("a", "b", "c")
 	a.list("s", apps...)
 	stop := w.run(w.reader(3))
-	a.history(apps...)
+	a.rollOut(apps...)
 	w.awaitProcessed()
-	restore := w.backUp()
-	a.history(apps...)
+	restore := w.backup()
+	a.rollOut(apps...)
 	w.awaitProcessed()
 	before := w.checkOnce()
 	restore()
-	a.tick() // so that the reader notices
+	a.tick() // so that the reader processes a batch
 	w.awaitProcessed()
 	stop()
 	require.Equal(t, ids(before), ids(w.checkOnce()))
-	again := rows(t, w.pool)
+	after := rows(t, w.pool)
 	w.pool = w.database(t)
 	w.process()
-	require.Equal(t, rows(t, w.pool), again)
-	a.history(apps...)
+	require.Equal(t, rows(t, w.pool), after)
+	a.rollOut(apps...)
 	w.process()
 	require.Greater(t, len(w.checkOnce()), len(before))
 }
@@ -212,8 +213,8 @@ func TestLostDatabaseIsRecreatedAndPublishesNothingTwice(t *testing.T) {
 	a := w.agent(7)
 	apps := a.apps("a", "b", "c")
 	a.list("s", apps...)
-	a.history(apps...)
-	a.history(apps...)
+	a.rollOut(apps...)
+	a.rollOut(apps...)
 	w.process()
 	before, then := w.checkOnce(), rows(t, w.pool)
 	w.pool = w.database(t)
@@ -222,25 +223,25 @@ func TestLostDatabaseIsRecreatedAndPublishesNothingTwice(t *testing.T) {
 	require.Equal(t, then, rows(t, w.pool))
 }
 
-// OBSERVED has dropped its first messages and the database is new: facts continue the published numbers.
+// OBSERVED has dropped its first messages, and the database is new. New facts continue the published sequence numbers.
 func TestTruncatedStreamPublishesNothingTwice(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	a := w.agent(7)
 	apps := a.apps("a", "b", "c")
 	a.list("s", apps...)
-	a.history(apps...)
-	cut := w.lastSequence()
+	a.rollOut(apps...)
+	dropped := w.lastSequence()
 	a.list("s", apps...)
-	a.history(apps...)
+	a.rollOut(apps...)
 	w.process()
 	before := w.checkOnce()
 	stream, err := w.js.Stream(t.Context(), "OBSERVED")
 	require.NoError(t, err)
-	require.NoError(t, stream.Purge(t.Context(), purgeUpTo(cut)))
+	require.NoError(t, stream.Purge(t.Context(), purgeUpTo(dropped)))
 	w.pool = w.database(t)
 	w.process(3)
-	a.history(apps...)
+	a.rollOut(apps...)
 	w.process()
 	facts := w.published()
 	require.Subset(t, ids(facts), ids(before))
@@ -255,7 +256,7 @@ func TestTruncatedStreamPublishesNothingTwice(t *testing.T) {
 	}
 }
 
-// More workloads than facts in flight, and some of the facts are published already.
+// The batch has more workloads than facts may be in flight. Some of the facts are published already.
 func TestMoreWorkloadsThanFactsInFlight(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
@@ -274,12 +275,12 @@ func TestMoreWorkloadsThanFactsInFlight(t *testing.T) {
 	}
 	crashed := make(chan struct{})
 	var once sync.Once
-	i := w.reader(0)
-	i.Publisher = hook{Publisher: i.NewPublisher(), after: func() error {
+	reader := w.reader(0)
+	reader.Publisher = hook{Publisher: reader.NewPublisher(), after: func() error {
 		once.Do(func() { close(crashed) })
 		return errors.New("crash")
 	}}
-	stop := w.run(i)
+	stop := w.run(reader)
 	<-crashed
 	stop()
 	for _, p := range apps {
@@ -294,9 +295,9 @@ func TestMoreWorkloadsThanFactsInFlight(t *testing.T) {
 	for _, p := range apps {
 		require.Equal(t, []string{"started", "progressed", "completed", "drained"}, names(facts, p.name))
 	}
-	var astray int
+	var inconsistent int
 	require.NoError(t, w.pool.QueryRow(t.Context(), `
 		select count(*) from workloads w where told <> (select max(stream_sequence) from facts f where f.workload = w.id)
-			or not exists (select from rollouts r where r.workload = w.id and r.state = 'completed')`).Scan(&astray))
-	require.Zero(t, astray)
+			or not exists (select from rollouts r where r.workload = w.id and r.state = 'completed')`).Scan(&inconsistent))
+	require.Zero(t, inconsistent)
 }

@@ -11,19 +11,19 @@ import (
 	"lockstep.internal/schemas/gen/events"
 )
 
-// fakeDirectory has every agent in project 1, except the given and the unknown ones.
+// fakeDirectory has all agents. They are in project 1, except those in projects and unknown.
 type fakeDirectory struct {
-	mu        sync.Mutex
-	projects  map[int64]int64
-	unknown   map[int64]bool
-	following bool
-	changed   chan struct{}
-	lookups   map[int64]int
+	mu       sync.Mutex
+	projects map[int64]int64
+	unknown  map[int64]bool
+	upToDate bool
+	changed  chan struct{}
+	lookups  map[int64]int
 }
 
 func newFakeDirectory() *fakeDirectory {
 	return &fakeDirectory{
-		projects: map[int64]int64{}, unknown: map[int64]bool{}, following: true, changed: make(chan struct{}),
+		projects: map[int64]int64{}, unknown: map[int64]bool{}, upToDate: true, changed: make(chan struct{}),
 		lookups: map[int64]int{},
 	}
 }
@@ -36,8 +36,8 @@ func (r *fakeDirectory) Agent(id int64) (directory.Agent, bool) {
 		return directory.Agent{}, false
 	}
 	project := int64(1)
-	if of := r.projects[id]; of != 0 {
-		project = of
+	if configured := r.projects[id]; configured != 0 {
+		project = configured
 	}
 	return directory.Agent{ID: id, ProjectID: project}, true
 }
@@ -48,22 +48,22 @@ func (r *fakeDirectory) Changed() <-chan struct{} {
 	return r.changed
 }
 
-func (r *fakeDirectory) Following() bool {
+func (r *fakeDirectory) UpToDate() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.following
+	return r.upToDate
 }
 
-// change changes the directory.
-func (r *fakeDirectory) change(how func(*fakeDirectory)) {
+// update changes the directory.
+func (r *fakeDirectory) update(change func(*fakeDirectory)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	how(r)
+	change(r)
 	close(r.changed)
 	r.changed = make(chan struct{})
 }
 
-// awaitLookups waits until an agent was looked up so often.
+// awaitLookups waits until an agent was looked up at least so many times.
 func (w *fixture) awaitLookups(id int64, times int) {
 	w.t.Helper()
 	require.Eventually(w.t, func() bool {
@@ -75,7 +75,7 @@ func (w *fixture) awaitLookups(id int64, times int) {
 
 // as returns another agent in the same cluster.
 func (a *agent) as(id, project int64) *agent {
-	a.w.agents.change(func(r *fakeDirectory) { r.projects[id] = project })
+	a.w.agents.update(func(r *fakeDirectory) { r.projects[id] = project })
 	other := *a
 	other.id = id
 	return &other
@@ -90,8 +90,8 @@ func (a *agent) reject(p *app) {
 	})
 }
 
-// of returns the same Deployment as observed by another agent.
-func (p *app) of(a *agent) *app {
+// observedBy returns the same Deployment as observed by another agent.
+func (p *app) observedBy(a *agent) *app {
 	same := *p
 	same.a = a
 	return &same
@@ -99,7 +99,7 @@ func (p *app) of(a *agent) *app {
 
 func TestForeignAgentChangesNothing(t *testing.T) {
 	t.Parallel()
-	for name, lie := range map[string]func(foreign *agent, p *app){
+	for name, send := range map[string]func(foreign *agent, p *app){
 		"an observation": func(_ *agent, p *app) { p.roll("evil:1") },
 		"an end": func(_ *agent, p *app) {
 			p.a.advance(time.Second)
@@ -109,9 +109,9 @@ func TestForeignAgentChangesNothing(t *testing.T) {
 		"a revision": func(a *agent, p *app) {
 			p.sendSet(&set{uid: "rs-evil", hash: "evil", revision: 9, rv: a.next(), created: a.now})
 		},
-		"a full resync that lacks everything":   func(a *agent, _ *app) { a.list("s") },
-		"a full resync that has something else": func(a *agent, _ *app) { a.list("s", a.app("other")) },
-		"a full resync of a store that is older": func(a *agent, _ *app) {
+		"an empty full resync":                func(a *agent, _ *app) { a.list("s") },
+		"a full resync with another workload": func(a *agent, _ *app) { a.list("s", a.app("other")) },
+		"a full resync of a restored cluster": func(a *agent, _ *app) {
 			a.rv = new(1)
 			a.advance(time.Hour)
 			a.list("s")
@@ -135,14 +135,14 @@ func TestForeignAgentChangesNothing(t *testing.T) {
 			foreign.rv = new(*a.rv + 1000)
 			foreign.advance(time.Minute)
 			from := w.lastSequence()
-			lie(foreign, web.of(foreign))
-			lies := int(w.lastSequence() - from)
-			require.NotZero(t, lies)
+			send(foreign, web.observedBy(foreign))
+			sent := int(w.lastSequence() - from)
+			require.NotZero(t, sent)
 			w.process(2)
 			require.Equal(t, before, ids(w.published()))
 			require.Equal(t, then, rows(t, w.pool))
 			dead := w.deadLetters()
-			require.Len(t, dead, lies)
+			require.Len(t, dead, sent)
 			for _, reason := range dead {
 				require.Contains(t, reason,
 					`cluster "cluster-7": belongs to project 1, whose agent reported it first; agent 8 belongs to project 2`)
@@ -150,7 +150,7 @@ func TestForeignAgentChangesNothing(t *testing.T) {
 
 			// The owner continues, also in one batch with the foreign agent, and a rebuild agrees.
 			web.finish()
-			lie(foreign, web.of(foreign))
+			send(foreign, web.observedBy(foreign))
 			a.tick()
 			w.process()
 			require.Equal(t, []string{"started", "completed"}, names(w.checkOnce(), "web")[:2])
@@ -185,7 +185,7 @@ func TestForeignTickIsIgnored(t *testing.T) {
 
 func TestReporterIsStoredInAnyBatchSize(t *testing.T) {
 	t.Parallel()
-	noted := map[int][]string{}
+	reporters := map[int][]string{}
 	for _, batch := range []int{1, 0} {
 		w := newFixture(t)
 		a := w.agent(7)
@@ -193,25 +193,25 @@ func TestReporterIsStoredInAnyBatchSize(t *testing.T) {
 		a.list("s", web)
 		guest := a.as(8, 2)
 		guest.tick()
-		web.of(guest).roll("evil:1")
+		web.observedBy(guest).roll("evil:1")
 		w.process(batch)
 		require.Len(t, w.deadLetters(), 2)
-		noted[batch] = rows(t, w.pool)["reporters"]
-		require.Len(t, noted[batch], 2, "a tick counts as a report")
+		reporters[batch] = rows(t, w.pool)["reporters"]
+		require.Len(t, reporters[batch], 2, "the sender of a tick is a reporter")
 	}
-	require.Equal(t, noted[1], noted[0])
+	require.Equal(t, reporters[1], reporters[0])
 }
 
 func TestAgentsOfOneProjectShareCluster(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	a := w.agent(7)
-	colleague := a.as(9, 1)
+	second := a.as(9, 1)
 	web := a.app("web")
 	a.list("s", web)
-	colleague.list("s", web.of(colleague))
+	second.list("s", web.observedBy(second))
 	web.roll("i:2")
-	theirs := web.of(colleague)
+	theirs := web.observedBy(second)
 	theirs.send()
 	theirs.finish()
 	w.process()
@@ -227,16 +227,16 @@ func TestClaimSurvivesTruncatedStream(t *testing.T) {
 	web := a.app("web")
 	a.list("s", web)
 	w.process()
-	cut := w.lastSequence()
+	dropped := w.lastSequence()
 	foreign := a.as(8, 2)
 	foreign.app("planted").roll("evil:1")
 	w.process()
 	require.Len(t, w.deadLetters(), 2)
 	before := rows(t, w.pool)
-	// The stream has dropped the message that made the claim: the first message is now that of the foreign agent.
+	// The stream has dropped the message with the claim. Its first message is now by the foreign agent.
 	stream, err := w.js.Stream(t.Context(), "OBSERVED")
 	require.NoError(t, err)
-	require.NoError(t, stream.Purge(t.Context(), purgeUpTo(cut)))
+	require.NoError(t, stream.Purge(t.Context(), purgeUpTo(dropped)))
 	w.rebuild(false, 0)
 	require.Equal(t, before, rows(t, w.pool))
 	require.Empty(t, names(w.checkOnce(), "planted"))
@@ -245,19 +245,19 @@ func TestClaimSurvivesTruncatedStream(t *testing.T) {
 	require.Len(t, w.deadLetters(), 3)
 }
 
-func TestUnknownAgentIsWaitedFor(t *testing.T) {
+func TestReaderWaitsForUnknownAgent(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
-	w.agents.change(func(r *fakeDirectory) { r.unknown[7] = true })
+	w.agents.update(func(r *fakeDirectory) { r.unknown[7] = true })
 	a := w.agent(7)
 	web := a.app("web")
 	a.list("s", web)
 	web.roll("i:2")
-	i := w.reader(0)
-	i.DirectoryTimeout = time.Hour
-	stop := w.run(i)
+	reader := w.reader(0)
+	reader.DirectoryTimeout = time.Hour
+	stop := w.run(reader)
 	w.awaitLookups(7, 1)
-	w.agents.change(func(r *fakeDirectory) { delete(r.unknown, 7) })
+	w.agents.update(func(r *fakeDirectory) { delete(r.unknown, 7) })
 	w.awaitProcessed()
 	stop()
 	require.Empty(t, w.deadLetters())
@@ -267,21 +267,21 @@ func TestUnknownAgentIsWaitedFor(t *testing.T) {
 func TestUnknownAgentIsDeadLetteredAfterTimeout(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
-	w.agents.change(func(r *fakeDirectory) { r.unknown[8] = true })
-	a, ghost := w.agent(7), w.agent(8)
-	web, haunted := a.app("web"), ghost.app("haunted")
+	w.agents.update(func(r *fakeDirectory) { r.unknown[8] = true })
+	a, unknown := w.agent(7), w.agent(8)
+	web, late := a.app("web"), unknown.app("late")
 	a.list("s", web)
-	haunted.send()
+	late.send()
 	web.roll("i:2")
-	i := w.reader(0)
-	i.DirectoryTimeout = time.Millisecond
-	stop := w.run(i)
+	reader := w.reader(0)
+	reader.DirectoryTimeout = time.Millisecond
+	stop := w.run(reader)
 	w.awaitProcessed()
 	require.Equal(t, []string{"agent 8: not in the directory; retry the message once the agent is registered"},
 		w.deadLetters())
-	// Once the agent is known, its messages count, also in a rebuild.
-	w.agents.change(func(r *fakeDirectory) { delete(r.unknown, 8) })
-	haunted.roll("i:2")
+	// Once the agent is known, its messages are processed, also in a rebuild.
+	w.agents.update(func(r *fakeDirectory) { delete(r.unknown, 8) })
+	late.roll("i:2")
 	w.awaitProcessed()
 	stop()
 	require.Equal(t, []string{"started"}, names(w.checkOnce(), "web"))
@@ -289,20 +289,20 @@ func TestUnknownAgentIsDeadLetteredAfterTimeout(t *testing.T) {
 	require.Empty(t, w.rebuild(true, 0).Differences)
 }
 
-func TestIncompleteDirectoryRejectsNobody(t *testing.T) {
+func TestNoMessageIsRejectedWhileDirectoryIsIncomplete(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
-	w.agents.change(func(r *fakeDirectory) { r.unknown[7], r.following = true, false })
+	w.agents.update(func(r *fakeDirectory) { r.unknown[7], r.upToDate = true, false })
 	a := w.agent(7)
 	web := a.app("web")
 	a.list("s", web)
 	web.roll("i:2")
-	i := w.reader(0)
-	i.DirectoryTimeout = time.Nanosecond
-	stop := w.run(i)
+	reader := w.reader(0)
+	reader.DirectoryTimeout = time.Nanosecond
+	stop := w.run(reader)
 	w.awaitLookups(7, 3)
 	require.Empty(t, w.deadLetters())
-	w.agents.change(func(r *fakeDirectory) { delete(r.unknown, 7) })
+	w.agents.update(func(r *fakeDirectory) { delete(r.unknown, 7) })
 	w.awaitProcessed()
 	stop()
 	require.Empty(t, w.deadLetters())

@@ -9,29 +9,29 @@ import (
 	"lockstep.internal/services/deploys/ingest"
 )
 
-// Directory has the agents. [directory.Directory] implements it.
+// Directory looks up agents. [directory.Directory] implements it.
 type Directory interface {
-	// Agent returns an agent; false if there is none.
+	// Agent returns an agent, or false if it is unknown.
 	Agent(id int64) (directory.Agent, bool)
 	// Changed returns a channel that is closed with the next change.
 	Changed() <-chan struct{}
-	// Following reports whether the directory is complete.
-	Following() bool
+	// UpToDate reports whether the directory is complete.
+	UpToDate() bool
 }
 
 const (
-	// defaultDirectoryTimeout exceeds the time until the directory has a new agent.
+	// defaultDirectoryTimeout is longer than the directory needs to receive a new agent.
 	defaultDirectoryTimeout = 15 * time.Second
-	// maxWait limits how long a transaction stays open for the directory.
+	// maxWait is the maximum time that a transaction waits for the directory.
 	maxWait = time.Second
 )
 
-// agentProjects resolves agents to projects. An agent may publish before the directory has it: the batch is retried
-// until the timeout. It is not safe for concurrent use.
+// agentProjects looks up the projects of agents. An agent may publish before the directory receives it, so the batch is
+// retried until the timeout. It is not safe for concurrent use.
 type agentProjects struct {
 	directory Directory
 	timeout   time.Duration
-	// unknownSince has the agents that are waited for.
+	// unknownSince is the time of the first failed lookup of each unknown agent.
 	unknownSince map[int64]time.Time
 }
 
@@ -45,7 +45,7 @@ func (p *agentProjects) project(ctx context.Context, agentID int64) (int64, erro
 			delete(p.unknownSince, agentID)
 			return agent.ProjectID, nil
 		}
-		if !p.directory.Following() {
+		if !p.directory.UpToDate() {
 			delete(p.unknownSince, agentID)
 		} else if since, waiting := p.unknownSince[agentID]; !waiting {
 			p.unknownSince[agentID] = time.Now()

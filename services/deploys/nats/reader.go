@@ -31,30 +31,30 @@ import (
 )
 
 const (
-	// consumerName is the key of the cursor.
+	// consumerName is the name of the cursor in the database.
 	consumerName  = "workloads"
 	serviceName   = "deploys"
 	defaultCached = 50_000
-	// defaultBatch exceeds what arrives while the reader keeps up.
+	// defaultBatch is larger than the number of messages that wait while the reader keeps up.
 	defaultBatch = 4000
 	maxSpanLinks = 32
 )
 
-// Reader configures how OBSERVED is read. Fields are required unless they name a default.
+// Reader creates the consumers of OBSERVED. Fields are required unless they name a default.
 type Reader struct {
 	Pool      *pgxpool.Pool
 	JetStream jetstream.JetStream
 	Cell      topology.Cell
 	Logger    *slog.Logger
 	Directory Directory
-	// DirectoryTimeout limits how long the directory may lack an agent before its messages are dead-lettered.
+	// DirectoryTimeout is how long an agent may be missing in the directory before its messages are dead-lettered.
 	// Defaults to 15 s.
 	DirectoryTimeout time.Duration
 	Environments     environment.Rules
 	History          history.Rules
-	// Batch is the maximal number of messages per transaction. Defaults to 4,000.
+	// Batch is the maximum number of messages per transaction. Defaults to 4,000.
 	Batch int
-	// Cached is the maximal number of workloads kept in memory. Defaults to 50,000.
+	// Cached is the maximum number of workloads kept in memory. Defaults to 50,000.
 	Cached int
 	// Publisher defaults to one that publishes on DEPLOYS.
 	Publisher ingest.Publisher
@@ -73,7 +73,7 @@ func (r *Reader) NewPublisher() *publish.Publisher {
 	return &publish.Publisher{Stream: stream, Logger: r.Logger, Metrics: r.Metrics}
 }
 
-// Consumer returns a consumer that reads, decides and publishes.
+// Consumer returns the consumer of new messages. It publishes facts.
 func (r *Reader) Consumer() (*Consumer, error) {
 	publisher := r.Publisher
 	if publisher == nil {
@@ -90,15 +90,16 @@ func (r *Reader) Consumer() (*Consumer, error) {
 	}))
 }
 
-// RebuildConsumer returns a consumer that repeats stored decisions and publishes nothing, and its processor.
+// RebuildConsumer returns a consumer that reads old messages again, and its processor. It applies the stored claims and
+// publishes nothing.
 func (r *Reader) RebuildConsumer() (*Consumer, *ingest.Processor, error) {
 	processor := ingest.New(ingest.Config{
-		Logger: slog.New(slog.DiscardHandler), Mode: ownership.Reread, Environments: r.Environments, History: r.History,
+		Logger: slog.New(slog.DiscardHandler), Mode: ownership.Replay, Environments: r.Environments, History: r.History,
 		CachedRecords: r.cached(),
 	})
-	silent := *r
-	silent.Logger, silent.Tracer, silent.Cursors, silent.Metrics = slog.New(slog.DiscardHandler), nil, nil, nil
-	consumer, err := silent.consumer(&postgres.Store{Silent: true}, processor)
+	quiet := *r
+	quiet.Logger, quiet.Tracer, quiet.Cursors, quiet.Metrics = slog.New(slog.DiscardHandler), nil, nil, nil
+	consumer, err := quiet.consumer(&postgres.Store{Silent: true}, processor)
 	return consumer, processor, err
 }
 
@@ -115,7 +116,7 @@ func (r *Reader) consumer(store *postgres.Store, processor *ingest.Processor) (*
 		batch = defaultBatch
 	}
 	decoder := observation.NewDecoder(r.Cell)
-	// The whole stream without a filter: with several filters the server would search all subjects for each message.
+	// The consumer has no filter: with several filters, the server searches all subjects for each message.
 	c, err := cursor.New(cursor.Config[observation.Observation]{
 		Name: consumerName, Stream: topology.StreamObserved, Pool: r.Pool, JetStream: r.JetStream, Logger: r.Logger,
 		Cell: r.Cell, Service: serviceName, Metrics: r.Cursors, Batch: batch,
@@ -140,10 +141,10 @@ func (r *Reader) consumer(store *postgres.Store, processor *ingest.Processor) (*
 	return c, nil
 }
 
-// deadLetters turns rejections into dead letters.
+// deadLetters converts rejections to errors that dead-letter the messages.
 func deadLetters(err error) error {
-	rejected, is := errors.AsType[ingest.RejectedError](err)
-	if !is {
+	rejected, isRejected := errors.AsType[ingest.RejectedError](err)
+	if !isRejected {
 		return err
 	}
 	dead := make(cursor.DeadLetterErrors, len(rejected))
@@ -164,7 +165,7 @@ func Part(c *Consumer) service.Part {
 	}
 }
 
-// startSpan starts the span of a batch, with links to the causes of its messages.
+// startSpan starts the span of a batch, with links to the spans in which its messages were published.
 func (r *Reader) startSpan(
 	ctx context.Context, batch []cursor.Message[observation.Observation],
 ) (context.Context, trace.Span) {

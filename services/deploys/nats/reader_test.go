@@ -18,7 +18,7 @@ func TestRolloutIsPublishedOnceInOrderAndStored(t *testing.T) {
 	a.list("s", web)
 	stop := w.run(w.reader(0))
 	w.awaitProcessed()
-	require.Empty(t, w.published(), "an existing workload is a silent baseline")
+	require.Empty(t, w.published(), "an existing workload is a baseline without facts")
 	web.roll("i:2")
 	web.step()
 	web.finish()
@@ -45,7 +45,7 @@ func TestRolloutIsPublishedOnceInOrderAndStored(t *testing.T) {
 	require.Len(t, own, len(facts))
 }
 
-func TestBatchSizeMakesNoDifference(t *testing.T) {
+func TestFactsDoNotDependOnBatchSize(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	a, b := w.agent(7), w.agent(8)

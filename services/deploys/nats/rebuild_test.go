@@ -25,8 +25,8 @@ func newUsedFixture(t *testing.T) (*fixture, *agent, []*app) {
 	a := w.agent(7)
 	apps := a.apps("a", "b", "c", "d")
 	a.list("s", apps...)
-	a.history(apps...)
-	a.history(apps...)
+	a.rollOut(apps...)
+	a.rollOut(apps...)
 	apps[3].delete()
 	a.list("s", apps[:3]...)
 	w.process(7)
@@ -45,7 +45,7 @@ func TestRebuildGivesSameTablesAndPublishesNothing(t *testing.T) {
 	require.Empty(t, w.rebuild(false, 3).Differences)
 	require.Equal(t, then, rows(t, w.pool))
 	require.Equal(t, ids(before), ids(w.published()))
-	a.history(apps[:3]...)
+	a.rollOut(apps[:3]...)
 	w.process()
 	require.Greater(t, len(w.checkOnce()), len(before))
 }
@@ -55,7 +55,7 @@ func TestRebuildReportsAndRepairsCorruption(t *testing.T) {
 	w, a, apps := newUsedFixture(t)
 	before, then := w.checkOnce(), rows(t, w.pool)
 	stop := w.run(w.reader(0)) // the live reader must drop its cache
-	for _, spoil := range []struct{ statement, reason string }{
+	for _, corruption := range []struct{ statement, reason string }{
 		{`update workloads set state = replace(state, 'uid-a', 'uid-x')`, "workloads"},
 		{`delete from workloads`, "is missing"},
 		{`delete from facts where fact = 'started'`, "facts"},
@@ -64,22 +64,23 @@ func TestRebuildReportsAndRepairsCorruption(t *testing.T) {
 		{`update rollouts set state = 'cancelled', duration_ms = 1`, `state is "cancelled"`},
 		{`update agents set selection_complete = null`, "selection_complete is null"},
 		{
-			`insert into facts (id, workload, sequence, fact, occurred_at, observed_at, data) select 'made-up', workload, 99, 'started', now(), now(), '{}' from facts limit 1`,
-			"facts made-up: is there, but not by the streams",
+			`insert into facts (id, workload, sequence, fact, occurred_at, observed_at, data)
+				select 'made-up', workload, 99, 'started', now(), now(), '{}' from facts limit 1`,
+			"facts made-up: is stored, but not in the streams",
 		},
 		{`truncate workloads, facts, rollouts, agents, resyncs, resync_members, environments`, "is missing"},
 	} {
-		w.exec(spoil.statement)
+		w.exec(corruption.statement)
 		out := w.rebuild(true, 0)
-		require.Contains(t, strings.Join(out.Differences, "\n"), spoil.reason, spoil.statement)
+		require.Contains(t, strings.Join(out.Differences, "\n"), corruption.reason, corruption.statement)
 		w.rebuild(false, 0)
-		require.Equal(t, then, rows(t, w.pool), spoil.statement)
-		again, err := w.reconciler().RepublishAll(t.Context())
+		require.Equal(t, then, rows(t, w.pool), corruption.statement)
+		count, err := w.reconciler().RepublishAll(t.Context())
 		require.NoError(t, err)
-		require.Zero(t, again, "the stream lacks nothing")
+		require.Zero(t, count, "the stream has all facts")
 		require.Equal(t, ids(before), ids(w.checkOnce()))
 	}
-	a.history(apps[:3]...)
+	a.rollOut(apps[:3]...)
 	w.awaitProcessed()
 	stop()
 	require.Greater(t, len(w.checkOnce()), len(before))
@@ -89,25 +90,25 @@ func TestRebuildReportsAndRepairsCorruption(t *testing.T) {
 func TestRebuildKeepsStateOfTruncatedStream(t *testing.T) {
 	t.Parallel()
 	w, a, apps := newUsedFixture(t)
-	cut := w.lastSequence()
+	dropped := w.lastSequence()
 	a.list("s", apps[:3]...)
-	fresh := a.app("fresh")
-	fresh.sendSet(fresh.sets[0])
-	fresh.send()
-	a.list("s", append(apps[:3:3], fresh)...)
-	fresh.roll("i:2")
-	fresh.finish()
-	a.history(apps[:3]...)
+	added := a.app("added")
+	added.sendSet(added.sets[0])
+	added.send()
+	a.list("s", append(apps[:3:3], added)...)
+	added.roll("i:2")
+	added.finish()
+	a.rollOut(apps[:3]...)
 	w.process()
 	before, then := w.checkOnce(), rows(t, w.pool)
 	stream, err := w.js.Stream(t.Context(), "OBSERVED")
 	require.NoError(t, err)
-	require.NoError(t, stream.Purge(t.Context(), purgeUpTo(cut)))
+	require.NoError(t, stream.Purge(t.Context(), purgeUpTo(dropped)))
 	require.Empty(t, w.rebuild(true, 0).Differences)
 	w.rebuild(false, 0)
 	require.Equal(t, then, rows(t, w.pool))
-	w.exec(`update rollouts set state = 'cancelled' where name = 'fresh'`)
-	require.Len(t, w.rebuild(false, 0).Differences, 1, "state from complete history is compared")
+	w.exec(`update rollouts set state = 'cancelled' where name = 'added'`)
+	require.Len(t, w.rebuild(false, 0).Differences, 1, "a workload whose messages are all on the stream is compared")
 	require.Equal(t, then, rows(t, w.pool))
 	require.Equal(t, ids(before), ids(w.checkOnce()))
 }

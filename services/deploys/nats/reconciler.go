@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"lockstep.internal/libs/logkey"
 	"lockstep.internal/libs/service"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/services/deploys/metrics"
@@ -18,7 +19,7 @@ import (
 
 const reconcileInterval = time.Minute
 
-// Reconciler reconciles DEPLOYS with the stored facts at the start, after each connection and every minute. Fields are
+// Reconciler runs a [publish.Reconciler] at the start, after each connection to NATS and every minute. Fields are
 // required unless they name a default.
 type Reconciler struct {
 	Pool      *pgxpool.Pool
@@ -42,7 +43,7 @@ func (r *Reconciler) Part() service.Part {
 	}
 }
 
-// Run reconciles until ctx is done, and retries after failures.
+// Run reconciles until ctx is done. It retries after errors.
 func (r *Reconciler) Run(ctx context.Context) error {
 	connected := r.JetStream.Conn().StatusChanged(nats.CONNECTED)
 	defer r.JetStream.Conn().RemoveStatusListener(connected)
@@ -50,8 +51,8 @@ func (r *Reconciler) Run(ctx context.Context) error {
 	defer interval.Stop()
 	for {
 		if _, err := r.RepublishAll(ctx); err != nil && ctx.Err() == nil {
-			r.Logger.WarnContext(ctx, "reconcile failed; retrying", slog.String("stream", topology.StreamDeploys),
-				slog.Any("error", err))
+			r.Logger.WarnContext(ctx, "failed to reconcile the stream with the stored facts; retrying",
+				slog.String(logkey.Stream, topology.StreamDeploys), logkey.Error(err))
 		}
 		select {
 		case <-ctx.Done():

@@ -20,9 +20,9 @@ type Releaser struct {
 	Cell      topology.Cell
 }
 
-// Release publishes on OBSERVED that an administrator moves a cluster from the claim's project to another one, or to
-// none if toProjectID is 0. It returns the stream position. The release takes effect when the reader reaches it, unless
-// the claim has changed by then.
+// Release publishes the release of a cluster on OBSERVED: from the claim's project to another one, or to none if
+// toProjectID is 0. It returns the stream position. The release takes effect when the reader processes it, unless the
+// claim has changed before.
 func (r *Releaser) Release(
 	ctx context.Context, claim ownership.Claim, toProjectID, userID int64, reason string, at time.Time,
 ) (uint64, error) {
@@ -30,7 +30,7 @@ func (r *Releaser) Release(
 	e, err := event.New(event.Attributes{
 		Type: events.TypeObservedClusterReleased, Source: event.ServiceSource(string(r.Cell), serviceName),
 		Subject: claim.ClusterUID,
-		// The same id for each release of one claim: the stream keeps the first.
+		// All releases of one claim have the same id, so the stream stores only the first.
 		ID: claim.ClusterUID + "/" + strconv.FormatUint(claim.Since, 10) + "/released", Time: at,
 	}, events.ObservedClusterReleased{
 		ClusterUID: claim.ClusterUID, ProjectID: int(claim.ProjectID), Since: int(claim.Since),

@@ -15,7 +15,7 @@ import (
 	store "lockstep.internal/services/deploys/postgres"
 )
 
-// release releases the agent's cluster.
+// release releases the agent's cluster to a project.
 func (a *agent) release(to int64) uint64 {
 	a.w.t.Helper()
 	found, err := (&store.Clusters{Pool: a.w.pool}).List(a.w.t.Context(), a.cluster)
@@ -27,24 +27,24 @@ func (a *agent) release(to int64) uint64 {
 func (a *agent) releaseOf(claim ownership.Claim, to int64) uint64 {
 	a.w.t.Helper()
 	a.advance(time.Second)
-	at,
-		err := (&nats.Releaser{JetStream: a.w.js, Cell: cell}).Release(a.w.t.Context(), claim, to, 1, "it has moved", a.now)
+	at, err := (&nats.Releaser{JetStream: a.w.js, Cell: cell}).Release(a.w.t.Context(), claim, to, 1, "it has moved",
+		a.now)
 	require.NoError(a.w.t, err)
 	return at
 }
 
-// successor returns an agent of another project in the same cluster, with a new watcher.
+// successor returns an agent of another project in the same cluster, with a new watcher that observes the same apps.
 func (a *agent) successor(id, project int64, apps ...*app) (*agent, []*app) {
 	next := a.as(id, project)
 	theirs := make([]*app, len(apps))
 	for i, p := range apps {
-		theirs[i] = p.of(next)
+		theirs[i] = p.observedBy(next)
 		theirs[i].first = true
 	}
 	return next, theirs
 }
 
-// since returns the facts of a workload after the first ones.
+// since returns the facts of a workload from an index on.
 func since(facts []fact, from int, name string) []string { return names(facts[from:], name) }
 
 func TestClusterMovesToAnotherProject(t *testing.T) {
@@ -54,21 +54,21 @@ func TestClusterMovesToAnotherProject(t *testing.T) {
 			t.Parallel()
 			w := newFixture(t)
 			a := w.agent(7)
-			web, flying, preview := a.app("web"), a.app("flying"), a.app("preview")
+			web, inFlight, preview := a.app("web"), a.app("in-flight"), a.app("preview")
 			preview.annotations = map[string]string{label: "pr-1", environment.AnnotationSize: "1"}
-			a.list("s", web, flying, preview)
+			a.list("s", web, inFlight, preview)
 			web.roll("i:2")
 			web.finish()
 			preview.roll("i:2")
 			preview.finish()
-			flying.roll("i:2")
-			flying.step()
+			inFlight.roll("i:2")
+			inFlight.step()
 			w.process(batch)
-			before, ours := w.checkOnce(), rows(t, w.pool)["rollouts"]
+			before, stored := w.checkOnce(), rows(t, w.pool)["rollouts"]
 			require.Equal(t, []string{"environment_started", "environment_ready"}, names(before, "pr-1"))
 
 			// Messages of the next project are dead-lettered with the command for the administrator.
-			b, theirs := a.successor(8, 2, web, flying, preview)
+			b, theirs := a.successor(8, 2, web, inFlight, preview)
 			b.list("s", theirs...)
 			w.process(batch)
 			dead := w.deadLetters()
@@ -85,8 +85,8 @@ func TestClusterMovesToAnotherProject(t *testing.T) {
 			b.tick()
 			w.process(batch)
 			after := w.checkOnce()
-			require.Equal(t, []string{"gap", "unknown"}, since(after, len(before), "flying"))
-			require.Empty(t, since(after, len(before), "web"), "a move is not a deploy")
+			require.Equal(t, []string{"gap", "unknown"}, since(after, len(before), "in-flight"))
+			require.Empty(t, since(after, len(before), "web"), "a release is not a rollout")
 			require.Empty(t, since(after, len(before), "preview"))
 			require.Empty(t, since(after, len(before), "pr-1"))
 			ended := after[len(after)-1]
@@ -100,7 +100,7 @@ func TestClusterMovesToAnotherProject(t *testing.T) {
 			history := (&store.Rollouts{DB: w.pool})
 			all, err := history.List(t.Context(), store.RolloutFilter{}, store.RolloutPage{Size: 100})
 			require.NoError(t, err)
-			require.Len(t, all, len(ours))
+			require.Len(t, all, len(stored))
 			for _, r := range all {
 				require.EqualValues(t, 7, r.AgentID)
 				require.NotEqual(t, "running", *r.State)
@@ -111,11 +111,11 @@ func TestClusterMovesToAnotherProject(t *testing.T) {
 			theirs[0].first = false
 			theirs[0].roll("i:4")
 			theirs[0].finish()
-			for range 4 { // until the timeout for unknown revisions
+			for range 4 { // until the timeout of unknown revisions
 				b.tick()
 			}
 			w.process(batch)
-			require.Empty(t, since(w.checkOnce(), len(after), "flying"), "it has ended")
+			require.Empty(t, since(w.checkOnce(), len(after), "in-flight"), "its rollout has ended")
 			require.Equal(t, []string{"started", "completed"}, since(w.checkOnce(), len(after), "web")[:2])
 			all, err = history.List(t.Context(), store.RolloutFilter{Agents: []int64{8}}, store.RolloutPage{Size: 100})
 			require.NoError(t, err)
@@ -158,7 +158,7 @@ func TestReleasedClusterIsClaimedByNextReporter(t *testing.T) {
 	guest.tick() // claims nothing
 	b, theirs := a.successor(8, 2, web)
 	b.list("s", theirs...)
-	guest.list("s", web.of(guest))
+	guest.list("s", web.observedBy(guest))
 	w.process()
 	require.NotEmpty(t, w.deadLetters())
 	for _, reason := range w.deadLetters() {
@@ -169,13 +169,13 @@ func TestReleasedClusterIsClaimedByNextReporter(t *testing.T) {
 	// The cluster returns to an agent with complete resyncs: it starts with a baseline.
 	b.release(1)
 	a.now, a.rv = b.now, b.rv
-	made := a.app("made-meanwhile")
-	made.first = true
+	created := a.app("created-meanwhile")
+	created.first = true
 	web.first = true
-	a.list("s", web, made)
+	a.list("s", web, created)
 	a.tick()
 	w.process()
-	require.Len(t, w.checkOnce(), count, "a baseline is silent")
+	require.Len(t, w.checkOnce(), count, "a baseline has no facts")
 	require.Empty(t, w.rebuild(true, 0).Differences)
 }
 
@@ -192,7 +192,7 @@ func TestClaimIsReleasedOnce(t *testing.T) {
 	a.releaseOf(first, 2)
 	a.releaseOf(first, 3)
 	none := first
-	none.ClusterUID = "nobodys"
+	none.ClusterUID = "unclaimed"
 	a.releaseOf(none, 3)
 	w.process()
 	claims, err = (&store.Clusters{Pool: w.pool}).List(t.Context(), "")

@@ -7,11 +7,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestFullResyncIsSilent(t *testing.T) {
+func TestFullResyncPublishesNoFacts(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	a := w.agent(7)
-	apps := a.apps("idle", "flying")
+	apps := a.apps("idle", "in-flight")
 	a.list("s", apps...)
 	apps[1].roll("i:2")
 	w.process()
@@ -27,65 +27,59 @@ func TestFullResyncIsSilent(t *testing.T) {
 func TestWorkloadAbsentFromCompleteResyncIsRemoved(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		resync func(a *agent, there, gone *app)
+		resync func(a *agent, listed, absent *app)
 		facts  []string
 	}{
-		"complete": {func(a *agent, there, _ *app) { a.list("s", there) }, []string{"removed"}},
-		"a member is missing": {func(a *agent, there,
-			_ *app,
-		) {
+		"complete": {func(a *agent, listed, _ *app) { a.list("s", listed) }, []string{"removed"}},
+		"a member is missing": {func(a *agent, listed, _ *app) {
 			a.begin(3, "s")
-			there.send()
-			there.sendSet(there.sets[0])
+			listed.send()
+			listed.sendSet(listed.sets[0])
 			a.end(3)
 		}, nil},
-		"more members than announced": {func(a *agent, there,
-			_ *app,
-		) {
+		"more members than announced": {func(a *agent, listed, _ *app) {
 			a.begin(1, "s")
-			there.send()
-			there.sendSet(there.sets[0])
+			listed.send()
+			listed.sendSet(listed.sets[0])
 			a.end(1)
 		}, nil},
-		"begin and end disagree": {func(a *agent, there,
-			_ *app,
-		) {
+		"begin and end disagree": {func(a *agent, listed, _ *app) {
 			a.begin(2, "s")
-			there.send()
-			there.sendSet(there.sets[0])
+			listed.send()
+			listed.sendSet(listed.sets[0])
 			a.end(3)
 		}, nil},
-		"a member came twice": {func(a *agent, there, _ *app) {
+		"a member is listed twice": {func(a *agent, listed, _ *app) {
 			a.begin(2, "s")
-			there.send()
-			there.send()
-			there.sendSet(there.sets[0])
+			listed.send()
+			listed.send()
+			listed.sendSet(listed.sets[0])
 			a.end(2)
 		}, []string{"removed"}},
-		"another begins before its end": {func(a *agent, there, _ *app) {
+		"another resync begins before its end": {func(a *agent, listed, _ *app) {
 			a.begin(2, "s")
 			first := a.resync
-			there.send()
+			listed.send()
 			a.begin(2, "s")
 			a.resync = first
-			there.sendSet(there.sets[0])
+			listed.sendSet(listed.sets[0])
 			a.end(2)
 		}, nil},
-		"it changed after the list": {func(a *agent, there, gone *app) {
+		"the workload changed after the list": {func(a *agent, listed, absent *app) {
 			a.begin(2, "s")
-			gone.rv = a.next()
+			absent.rv = a.next()
 			resync := a.resync
 			a.resync = ""
-			gone.send()
+			absent.send()
 			a.resync = resync
-			there.send()
-			there.sendSet(there.sets[0])
+			listed.send()
+			listed.sendSet(listed.sets[0])
 			a.end(2)
 		}, nil},
-		"the selection changed": {func(a *agent, there, _ *app) { a.list("others", there) }, nil},
-		"of another cluster": {func(a *agent, there, _ *app) {
+		"the selection changed": {func(a *agent, listed, _ *app) { a.list("others", listed) }, nil},
+		"a resync of another cluster": {func(a *agent, listed, _ *app) {
 			a.cluster = "elsewhere"
-			a.list("s", there)
+			a.list("s", listed)
 		}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -93,18 +87,18 @@ func TestWorkloadAbsentFromCompleteResyncIsRemoved(t *testing.T) {
 			for _, batch := range []int{1, 0} {
 				w := newFixture(t)
 				a := w.agent(7)
-				there, gone := a.app("there"), a.app("gone")
-				a.list("s", there, gone)
+				listed, absent := a.app("listed"), a.app("absent")
+				a.list("s", listed, absent)
 				a.next()
-				c.resync(a, there, gone)
+				c.resync(a, listed, absent)
 				w.process(batch)
-				require.Equal(t, c.facts, names(w.checkOnce(), "gone"))
-				require.Empty(t, names(w.published(), "there"))
-				// A complete resync has no new facts.
+				require.Equal(t, c.facts, names(w.checkOnce(), "absent"))
+				require.Empty(t, names(w.published(), "listed"))
+				// A second complete resync causes no new facts.
 				a.cluster = "cluster-7"
-				a.list("s", there, gone)
+				a.list("s", listed, absent)
 				w.process(batch)
-				require.Empty(t, names(w.published(), "there"))
+				require.Empty(t, names(w.published(), "listed"))
 			}
 		})
 	}
@@ -132,7 +126,7 @@ func TestSecondAgentOfClusterPublishesNothingNew(t *testing.T) {
 	both(func() { web.send() })
 	w.process(2)
 	require.Equal(t, []string{"started", "completed", "drained"}, names(w.checkOnce(), "web"))
-	// The first agent becomes stale; the second acts for it.
+	// The first agent becomes stale, and the second one acts for it.
 	for range 6 {
 		b.tick()
 	}
@@ -172,22 +166,22 @@ func TestWorkloadCreatedAfterFirstListIsNew(t *testing.T) {
 		facts   []string
 	}{
 		"during the resync":          {2 * time.Second, []string{"started", "completed", "drained"}},
-		"before, and followed later": {-time.Minute, nil},
+		"before, and selected later": {-time.Minute, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newFixture(t)
 			a := w.agent(7)
-			there := a.app("there")
+			other := a.app("other")
 			a.begin(2, "s")
-			listed := a.now
+			listedAt := a.now
 			a.advance(5 * time.Second)
-			there.send()
-			there.sendSet(there.sets[0])
+			other.send()
+			other.sendSet(other.sets[0])
 			a.end(2)
 			// The watcher was down and observes it later.
 			late := a.app("late")
-			late.created, late.first = listed.Add(c.created), true
+			late.created, late.first = listedAt.Add(c.created), true
 			late.sets[0].created = late.created
 			late.send()
 			late.sendSet(late.sets[0])

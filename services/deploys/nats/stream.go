@@ -2,7 +2,6 @@ package nats
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
@@ -18,7 +17,7 @@ import (
 	"lockstep.internal/services/deploys/publish"
 )
 
-// ackTimeout limits the time until an acknowledgement.
+// ackTimeout is the maximum time until an acknowledgement.
 const ackTimeout = 10 * time.Second
 
 // Stream is the stream DEPLOYS. It implements [publish.Stream]. It is safe for concurrent use.
@@ -34,9 +33,9 @@ func (s *Stream) Publish(f *publish.Fact, expected int64) (publish.Ack, error) {
 	if !s.JetStream.Conn().IsConnected() {
 		return nil, errors.New("not connected to NATS")
 	}
-	data, err := json.Marshal(f.DeployFact)
+	data, err := f.Encode()
 	if err != nil {
-		return nil, fmt.Errorf("encode: %w", err)
+		return nil, err
 	}
 	e, err := cdevent.From(string(s.Cell), f.DeployFact, data)
 	if err != nil {
@@ -79,12 +78,12 @@ func (s *Stream) await(ctx context.Context, ack jetstream.PubAckFuture, sentAt t
 }
 
 func isConflict(err error) bool {
-	refusal, is := errors.AsType[*jetstream.APIError](err)
-	return is && (refusal.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence ||
-		refusal.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant)
+	apiError, isAPIError := errors.AsType[*jetstream.APIError](err)
+	return isAPIError && (apiError.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence ||
+		apiError.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant)
 }
 
-// subjects returns the filter of all messages about a workload.
+// subjects returns the subject filter for all messages about a workload.
 func (s *Stream) subjects(w events.Workload) string {
 	return s.Cell.DeployAll(w.ClusterUID, w.Namespace, w.Kind, w.Name)
 }
@@ -163,7 +162,7 @@ func decode(m *jetstream.RawStreamMsg, err error) (publish.Published, error) {
 	p := publish.Published{Position: int64(m.Sequence)}
 	e, err := event.Decode(m.Header, m.Data)
 	if err != nil {
-		return p, nil //nolint:nilerr // another writer's message
+		return p, nil //nolint:nilerr // a message of another writer
 	}
 	p.ID = e.ID()
 	if fact, err := cdevent.Read(e); err == nil {

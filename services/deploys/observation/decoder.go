@@ -59,8 +59,8 @@ func (d *Decoder) Relevant(subject string) bool {
 	}
 }
 
-// Decode decodes a message. It returns the zero Observation for an irrelevant message, and an error for a message that
-// no retry can fix.
+// Decode decodes a message. It returns the zero Observation for an irrelevant message. It returns an error for a
+// malformed message; a retry has the same result.
 func (d *Decoder) Decode(subject string, header nats.Header, data []byte) (Observation, error) {
 	if !d.Relevant(subject) {
 		return Observation{}, nil
@@ -82,7 +82,7 @@ func (d *Decoder) Decode(subject string, header nats.Header, data []byte) (Obser
 	if err != nil {
 		return Observation{}, err
 	}
-	if parent, is := e.Extensions()[event.TraceParent].(string); is && len(parent) <= maxKeyBytes {
+	if parent, isText := e.Extensions()[event.TraceParent].(string); isText && len(parent) <= maxKeyBytes {
 		o.TraceParent = parent
 	}
 	if o.Key.Kind != "" {
@@ -131,7 +131,7 @@ func (d *Decoder) decodeRelease(o *Observation, tokens []string, e event.Event) 
 	if err != nil {
 		return err
 	}
-	o.ClusterReleased, o.ClusterUID, o.ObservedAt = &data, data.ClusterUID, data.ReleasedAt.UTC()
+	o.ClusterReleased, o.ClusterUID, o.ObservedAt = data, data.ClusterUID, data.ReleasedAt.UTC()
 	if data.ClusterUID != tokens[1] {
 		return fmt.Errorf("release of cluster %.80q: not allowed on the subject of %.80q", data.ClusterUID, tokens[1])
 	}
@@ -142,11 +142,10 @@ func (d *Decoder) decodeRelease(o *Observation, tokens []string, e event.Event) 
 }
 
 func (o *Observation) decodeWorkload(path []string, data []byte) error {
-	decoded, err := decode[events.ObservedWorkload](data)
+	w, err := decode[events.ObservedWorkload](data)
 	if err != nil {
 		return err
 	}
-	w := &decoded
 	o.Workload = w
 	if w.Template != nil {
 		if err := checkTimes("template.changed_at", w.Template.ChangedAt); err != nil {
@@ -167,11 +166,10 @@ func (o *Observation) decodeWorkload(path []string, data []byte) error {
 }
 
 func (o *Observation) decodeRevision(path []string, data []byte) error {
-	decoded, err := decode[events.ObservedWorkloadRevision](data)
+	r, err := decode[events.ObservedWorkloadRevision](data)
 	if err != nil {
 		return err
 	}
-	r := &decoded
 	o.Revision = r
 	owner := ""
 	if len(path) > 1 {
@@ -181,7 +179,7 @@ func (o *Observation) decodeRevision(path []string, data []byte) error {
 	controllerRevision := (owner == rollout.StatefulSet || owner == rollout.DaemonSet) &&
 		r.Kind == events.WorkloadRevisionKindControllerrevision
 	if !replicaSet && !controllerRevision {
-		return fmt.Errorf("kind %.80q: does not keep revisions of a %.80s", r.Kind, owner)
+		return fmt.Errorf("kind %.80q: is not a revision object of a %.80s", r.Kind, owner)
 	}
 	return errors.Join(
 		checkKey("workload_uid", r.WorkloadUID), checkOptionalKey("template_hash", r.TemplateHash),
@@ -224,7 +222,7 @@ func (o *Observation) decodeResyncBegun(path []string, e event.Event) error {
 	if err := checkPath("the begin of a full resync", path, "resync"); err != nil || string(data.Scope) != scopeWorkloads {
 		return err
 	}
-	o.ResyncBegun, o.ClusterUID, o.ObservedAt = &data, data.ClusterUID, data.ObservedAt.UTC()
+	o.ResyncBegun, o.ClusterUID, o.ObservedAt = data, data.ClusterUID, data.ObservedAt.UTC()
 	for _, v := range data.ListVersions {
 		if err := checkVersion(fmt.Sprintf("list_versions of %.80s", v.Kind), v.ResourceVersion); err != nil {
 			return err
@@ -244,7 +242,7 @@ func (o *Observation) decodeResyncEnded(path []string, e event.Event) error {
 	if err := checkPath("the end of a full resync", path, "resync"); err != nil || string(data.Scope) != scopeWorkloads {
 		return err
 	}
-	o.ResyncEnded, o.ClusterUID, o.ObservedAt = &data, data.ClusterUID, data.ObservedAt.UTC()
+	o.ResyncEnded, o.ClusterUID, o.ObservedAt = data, data.ClusterUID, data.ObservedAt.UTC()
 	return errors.Join(checkKey("cluster_uid", data.ClusterUID), checkKey("resync_id", data.ResyncID))
 }
 
@@ -256,7 +254,7 @@ func (o *Observation) decodeRejected(path []string, e event.Event) error {
 	if err := checkPath("a rejected object", path, "rejected"); err != nil || string(data.Scope) != scopeWorkloads {
 		return err
 	}
-	o.Rejected, o.ClusterUID, o.ObservedAt = &data, data.Object.ClusterUID, data.Object.ObservedAt.UTC()
+	o.Rejected, o.ClusterUID, o.ObservedAt = data, data.Object.ClusterUID, data.Object.ObservedAt.UTC()
 	switch data.Kind {
 	case rollout.Deployment, rollout.StatefulSet, rollout.DaemonSet:
 		object := &data.Object
@@ -282,15 +280,14 @@ func checkPath(what string, path []string, want string) error {
 // zeroByte matches the JSON escape of a zero byte, but not an escaped backslash followed by "u0000".
 var zeroByte = regexp.MustCompile(`(?:^|[^\\])(?:\\\\)*\\u0000`)
 
-// decode decodes and validates data that PostgreSQL can store: its texts have no zero bytes.
-func decode[T any, P events.Data[T]](data []byte) (T, error) {
+// decode decodes and validates data. It rejects zero bytes, because PostgreSQL cannot store them in text.
+func decode[T any, P events.Data[T]](data []byte) (*T, error) {
 	if bytes.Contains(data, []byte(`\u0000`)) && zeroByte.Match(data) {
-		var zero T
-		return zero, errors.New("data: has a zero byte")
+		return nil, errors.New("data: has a zero byte")
 	}
 	value, err := events.Decode[T, P](data)
 	if err != nil {
-		return value, fmt.Errorf("data: %w", err)
+		return nil, fmt.Errorf("data: %w", err)
 	}
 	return value, nil
 }

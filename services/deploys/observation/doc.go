@@ -1,8 +1,9 @@
 // Package observation decodes messages of the stream OBSERVED: what watchers report about workloads.
 //
 // [Decoder.Decode] returns an [Observation] per message. It rejects malformed messages and messages that an agent
-// published under the subject or source of another agent. Messages about other things are irrelevant.
+// published under the subject or source of another agent. For messages of other kinds it returns the zero Observation.
 //
-// The generated decoders validate the data. This package checks names, versions, times and sizes in addition, so that
-// every accepted value fits into the database and into a fact. Package ingest decides what an observation means. Decoding is pure: equal messages give equal observations.
+// The generated decoders validate the data. This package also checks names, versions, times and sizes, so that every
+// accepted value fits into the database and into a fact. Package ingest processes the observations. Decoding is pure:
+// equal messages give equal observations.
 package observation

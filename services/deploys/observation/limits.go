@@ -12,10 +12,10 @@ import (
 	"lockstep.internal/schemas/gen/events"
 )
 
-// Cluster users choose the text in an observation. Without limits they could make facts that exceed the message size
-// of NATS. Values beyond a limit are cut in a deterministic way, and the rollout is still reported.
+// Limits of the texts in an observation. Cluster users choose these texts; without limits, a fact could exceed the
+// message size of NATS. A longer value is truncated, the same way each time, and the rollout is still reported.
 const (
-	// maxKeyBytes limits everything that becomes part of a key.
+	// maxKeyBytes limits each value that becomes part of a key.
 	maxKeyBytes = 253
 	// maxMapBytes limits the total size of labels, and of annotations.
 	maxMapBytes     = 16 << 10
@@ -24,11 +24,11 @@ const (
 	maxConditions   = 20
 	maxMessageBytes = 2 << 10
 	maxReasonBytes  = 500
-	// maxVersionDigits exceeds every real resource version.
+	// maxVersionDigits is larger than the length of any real resource version.
 	maxVersionDigits = 39
 )
 
-// limitWorkload cuts everything in w that exceeds a limit.
+// limitWorkload truncates the texts and lists in w that exceed a limit.
 func limitWorkload(w *events.ObservedWorkload) {
 	limitMap(w.Object.Labels)
 	limitMap(w.Object.Annotations)
@@ -126,7 +126,7 @@ func checkVersion(field, value string) error {
 	return nil
 }
 
-// checkTimes checks that each time that is set lies between 1970 and 9998, which PostgreSQL stores.
+// checkTimes checks that each given time lies between the years 1970 and 9998. PostgreSQL can store these times.
 func checkTimes(fields string, times ...*time.Time) error {
 	for _, t := range times {
 		if t != nil && (t.Year() < 1970 || t.Year() >= 9999) {

@@ -11,7 +11,8 @@ import (
 	"lockstep.internal/services/deploys/rollout"
 )
 
-// Observation is one message of OBSERVED. Exactly one of the pointers is set, or Tick. The zero value is irrelevant.
+// Observation is one message of OBSERVED. Either Tick is true or exactly one of the pointers is set. The zero value
+// stands for an irrelevant message.
 type Observation struct {
 	AgentID    int64
 	ClusterUID string
@@ -34,7 +35,7 @@ type Observation struct {
 	ID  uuid.UUID
 }
 
-// Relevant reports whether the observation concerns this service.
+// Relevant reports whether this service processes the observation.
 func (o *Observation) Relevant() bool { return o.ClusterUID != "" }
 
 // Object returns the metadata of the observed object; nil for other observations.

@@ -19,7 +19,7 @@ type Reporter struct {
 // Claim states which project owns a cluster.
 type Claim struct {
 	ClusterUID string
-	// Since is the stream position from which the claim holds, until that of the next claim.
+	// Since is the first stream position at which the claim applies. It applies until the next claim of the cluster.
 	Since uint64
 	// ProjectID is 0 after a release to no project.
 	ProjectID int64
@@ -32,22 +32,23 @@ type Claim struct {
 	At time.Time
 }
 
-// ByAdministrator reports whether an administrator decided, and not the report of an agent.
+// ByAdministrator reports whether an administrator made the claim. Otherwise an agent reported the cluster first.
 func (c Claim) ByAdministrator() bool { return c.AgentID == 0 }
 
-// Mode states how stream positions relate to stored decisions.
+// Mode states which of the stored claims applies to a message.
 type Mode int
 
 const (
-	// FirstRead reads new messages: the newest claim counts, and unclaimed clusters are claimed.
+	// FirstRead reads new messages: the newest claim applies, and a message about an unclaimed cluster claims it.
 	FirstRead Mode = iota
-	// Reread reads old messages: each is judged by the decision that held at its position. Nothing is claimed.
-	Reread
-	// RereadRestored rereads a stream that was restored since. Positions have changed, so the newest claim counts.
-	RereadRestored
+	// Replay reads old messages again: the claim at the stream position of each message applies. No cluster is claimed.
+	Replay
+	// ReplayRestored reads the messages of a restored stream again. Their positions have changed, so the newest claim
+	// applies. No cluster is claimed.
+	ReplayRestored
 )
 
-// Claims decides by stored claims and reporters. It is not safe for concurrent use.
+// Claims checks observations against the stored claims and reporters. It is not safe for concurrent use.
 type Claims struct {
 	mode      Mode
 	reporters map[int64]Reporter
@@ -57,8 +58,8 @@ type Claims struct {
 	newClaims    []Claim
 }
 
-// NewClaims returns Claims of the stored decisions. Claims of a cluster are ordered oldest first. It writes to the maps
-// only in [Claims.Commit].
+// NewClaims returns the Claims with these stored decisions. The claims of a cluster are ordered oldest first. Only
+// [Claims.Commit] writes to the maps.
 func NewClaims(mode Mode, reporters map[int64]Reporter, claims map[string][]Claim) *Claims {
 	return &Claims{mode: mode, reporters: reporters, claims: claims, newReporters: map[int64]Reporter{}}
 }
@@ -81,13 +82,14 @@ func (c *Claims) Commit() {
 	c.newClaims = nil
 }
 
-// Project returns the project of an agent at a stream position; false if no message of it was accepted until then.
+// Project returns the project of an agent at a stream position. It returns false if no earlier message of the agent was
+// accepted.
 func (c *Claims) Project(agentID int64, at uint64) (int64, bool) {
 	r, known := c.reporters[agentID]
 	if !known {
 		r, known = c.newReporters[agentID]
 	}
-	if !known || c.mode == Reread && at < r.Since {
+	if !known || c.mode == Replay && at < r.Since {
 		return 0, false
 	}
 	return r.ProjectID, true
@@ -98,9 +100,9 @@ func (c *Claims) AddReporter(agentID, projectID int64, at uint64) {
 	c.newReporters[agentID] = Reporter{AgentID: agentID, ProjectID: projectID, Since: at}
 }
 
-// Admit checks an observation by an agent of a project: a [*ForeignError] if another project owns the cluster. The
-// observation claims an unowned cluster, unless it is a tick. agentCluster is the cluster that the agent is in; empty
-// for an agent without observations.
+// Admit checks an observation by an agent of a project. It returns a [*ForeignError] if another project owns the
+// cluster. The observation claims an unowned cluster, unless it is a tick. agentCluster is the cluster that the agent
+// is in; it is empty for an agent without observations.
 func (c *Claims) Admit(o *observation.Observation, at uint64, projectID int64, agentCluster string) error {
 	claim, claimed := c.claimAt(o.ClusterUID, at)
 	if claimed && claim.ProjectID != 0 {
@@ -117,15 +119,15 @@ func (c *Claims) Admit(o *observation.Observation, at uint64, projectID int64, a
 	return nil
 }
 
-// Release applies the release of a cluster. It returns false if the release has no effect: it names another claim than
-// the current one, or its stream was restored.
+// Release applies the release of a cluster. It returns false if the release has no effect, because the claim changed
+// before the release arrived or because the stream was restored.
 func (c *Claims) Release(o *observation.Observation, at uint64) bool {
 	r := o.ClusterReleased
 	claim, claimed := c.claimAt(o.ClusterUID, at)
 	switch {
-	case c.mode == Reread:
+	case c.mode == Replay:
 		return claimed && claim.ByAdministrator() && claim.Since == at
-	case c.mode == RereadRestored, !claimed, claim.ProjectID != int64(r.ProjectID), claim.Since != uint64(r.Since):
+	case c.mode == ReplayRestored, !claimed, claim.ProjectID != int64(r.ProjectID), claim.Since != uint64(r.Since):
 		return false
 	}
 	c.newClaims = append(c.newClaims, Claim{
@@ -142,7 +144,7 @@ func (c *Claims) claimAt(clusterUID string, at uint64) (Claim, bool) {
 		}
 	}
 	for _, claim := range slices.Backward(c.claims[clusterUID]) {
-		if c.mode != Reread || claim.Since <= at {
+		if c.mode != Replay || claim.Since <= at {
 			return claim, true
 		}
 	}

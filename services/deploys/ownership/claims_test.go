@@ -19,7 +19,7 @@ func newClaims(mode ownership.Mode, stored ...ownership.Claim) *ownership.Claims
 	return ownership.NewClaims(mode, map[int64]ownership.Reporter{}, byCluster)
 }
 
-func made(c *ownership.Claims) []ownership.Claim {
+func addedClaims(c *ownership.Claims) []ownership.Claim {
 	_, claims := c.New()
 	return claims
 }
@@ -42,32 +42,32 @@ func TestFirstReporterClaimsCluster(t *testing.T) {
 	t.Parallel()
 	c := newClaims(ownership.FirstRead)
 	require.NoError(t, c.Admit(tick(1, "a"), 4, 10, ""), "a tick claims nothing")
-	require.Empty(t, made(c))
+	require.Empty(t, addedClaims(c))
 	require.NoError(t, c.Admit(workload(1, "a"), 5, 10, "b"), "an agent in another cluster claims nothing")
-	require.Empty(t, made(c))
+	require.Empty(t, addedClaims(c))
 	require.NoError(t, c.Admit(workload(1, "a"), 6, 10, "a"))
 	require.NoError(t, c.Admit(workload(2, "a"), 7, 10, "a"), "another agent of the project")
-	require.Equal(t, []ownership.Claim{{ClusterUID: "a", Since: 6, ProjectID: 10, AgentID: 1}}, made(c))
+	require.Equal(t, []ownership.Claim{{ClusterUID: "a", Since: 6, ProjectID: 10, AgentID: 1}}, addedClaims(c))
 	c.Commit()
-	require.Empty(t, made(c))
+	require.Empty(t, addedClaims(c))
 
 	resync := &observation.Observation{AgentID: 1, ClusterUID: "c", ResyncBegun: &events.ObservedResyncBegun{}}
 	require.NoError(t, c.Admit(resync, 10, 11, "a"), "a full resync moves its agent")
-	require.Equal(t, "c", made(c)[0].ClusterUID)
+	require.Equal(t, "c", addedClaims(c)[0].ClusterUID)
 }
 
 func TestAgentOfOtherProjectIsRejected(t *testing.T) {
 	t.Parallel()
 	c := newClaims(ownership.FirstRead, ownership.Claim{ClusterUID: "a", Since: 6, ProjectID: 10, AgentID: 1})
 	err := c.Admit(workload(3, "a"), 8, 11, "a")
-	foreign, is := errors.AsType[*ownership.ForeignError](err)
-	require.True(t, is)
+	foreign, isForeign := errors.AsType[*ownership.ForeignError](err)
+	require.True(t, isForeign)
 	require.False(t, foreign.Tick)
 	require.EqualError(t, err, `cluster "a": belongs to project 10, whose agent reported it first; `+
 		`agent 3 belongs to project 11. `+
 		`To move the cluster, an administrator runs: lockstep deploys clusters release a --to 11`)
-	foreign, is = errors.AsType[*ownership.ForeignError](c.Admit(tick(3, "a"), 9, 11, "a"))
-	require.True(t, is)
+	foreign, isForeign = errors.AsType[*ownership.ForeignError](c.Admit(tick(3, "a"), 9, 11, "a"))
+	require.True(t, isForeign)
 	require.True(t, foreign.Tick)
 }
 
@@ -88,19 +88,19 @@ func TestReleaseChangesOwnerOnce(t *testing.T) {
 	require.ErrorContains(t, err, `cluster "a": belongs to project 12, to which an administrator assigned it; `+
 		`agent 3 belongs to project 11`)
 	require.NoError(t, c.Admit(workload(4, "a"), 32, 12, "a"))
-	claims := made(c)
+	claims := addedClaims(c)
 	require.Equal(t, []ownership.Claim{{ClusterUID: "a", Since: 30, ProjectID: 12, UserID: 9, Reason: "moved"}}, claims)
 	require.True(t, claims[0].ByAdministrator())
 }
 
-func TestRereadRepeatsStoredDecisions(t *testing.T) {
+func TestReplayAppliesStoredDecisions(t *testing.T) {
 	t.Parallel()
 	stored := []ownership.Claim{
 		{ClusterUID: "a", Since: 6, ProjectID: 10, AgentID: 1},
 		{ClusterUID: "a", Since: 20},
 		{ClusterUID: "a", Since: 22, ProjectID: 11, AgentID: 3},
 	}
-	c := newClaims(ownership.Reread, stored...)
+	c := newClaims(ownership.Replay, stored...)
 	require.NoError(t, c.Admit(workload(1, "a"), 6, 10, "a"))
 	require.Error(t, c.Admit(workload(3, "a"), 19, 11, "a"))
 	require.False(t, c.Release(release("a", 10, 6, 0), 19), "had no effect at this position")
@@ -109,18 +109,18 @@ func TestRereadRepeatsStoredDecisions(t *testing.T) {
 	require.False(t, c.Release(release("a", 10, 6, 0), 22), "the stored claim is the report of an agent")
 	require.Error(t, c.Admit(workload(1, "a"), 23, 10, "a"))
 	require.NoError(t, c.Admit(workload(1, "new"), 24, 10, "new"))
-	require.Empty(t, made(c))
+	require.Empty(t, addedClaims(c))
 
-	c = newClaims(ownership.RereadRestored, stored...)
-	require.Error(t, c.Admit(workload(1, "a"), 6, 10, "a"), "positions have changed: the newest claim counts")
+	c = newClaims(ownership.ReplayRestored, stored...)
+	require.Error(t, c.Admit(workload(1, "a"), 6, 10, "a"), "positions have changed: the newest claim applies")
 	require.NoError(t, c.Admit(workload(3, "a"), 6, 11, "a"))
 	require.False(t, c.Release(release("a", 11, 22, 0), 20))
 }
 
-func TestProjectOfAgentIsKnownSinceItsFirstReport(t *testing.T) {
+func TestProjectOfAgentIsStoredAtItsFirstReport(t *testing.T) {
 	t.Parallel()
 	stored := map[int64]ownership.Reporter{1: {AgentID: 1, ProjectID: 10, Since: 5}}
-	c := ownership.NewClaims(ownership.Reread, stored, nil)
+	c := ownership.NewClaims(ownership.Replay, stored, nil)
 	_, known := c.Project(1, 4)
 	require.False(t, known, "the message was rejected")
 	project, known := c.Project(1, 5)
@@ -138,7 +138,7 @@ func TestProjectOfAgentIsKnownSinceItsFirstReport(t *testing.T) {
 	require.Equal(t, ownership.Reporter{AgentID: 2, ProjectID: 11, Since: 7}, stored[2])
 }
 
-// Agents choose the names of clusters.
+// Agents choose the names of clusters, so a name may contain shell syntax.
 func TestCommandInErrorIsSafeToCopy(t *testing.T) {
 	t.Parallel()
 	for cluster, quoted := range map[string]string{

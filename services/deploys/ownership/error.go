@@ -11,7 +11,8 @@ type ForeignError struct {
 	Claim Claim
 	// AgentID and ProjectID of the sender.
 	AgentID, ProjectID int64
-	// Tick is true for a clock tick. Agents without workloads tick too and may share the cluster: drop it silently.
+	// Tick is true for a clock tick. Agents without workloads tick too and may share the cluster, so callers drop the tick
+	// without an error.
 	Tick bool
 }
 

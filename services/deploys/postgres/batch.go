@@ -2,8 +2,6 @@ package postgres
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 	"time"
 
 	"github.com/google/uuid"
@@ -38,7 +36,7 @@ func (b *Batch) Load(ctx context.Context, q ingest.Query) (ingest.Loaded, error)
 }
 
 // ClusterWorkloads implements [ingest.Store].
-func (b *Batch) ClusterWorkloads(ctx context.Context, clusterUID string) ([]ingest.Record[rollout.State], error) {
+func (b *Batch) ClusterWorkloads(ctx context.Context, clusterUID string) ([]*ingest.Record[rollout.State], error) {
 	return clusterWorkloads(ctx, b.tx, clusterUID)
 }
 
@@ -63,13 +61,13 @@ func (b *Batch) KnownFacts(
 
 // Save implements [ingest.Store].
 func (b *Batch) Save(ctx context.Context, c *ingest.Changes) error {
-	w := Writing{
+	w := Rows{
 		Agents: c.Agents, Workloads: c.Workloads, Environments: c.Environments, Members: c.Members, Rollouts: c.Rollouts,
 	}
 	for _, f := range c.Facts {
-		data, err := json.Marshal(f.DeployFact)
+		data, err := f.Encode()
 		if err != nil {
-			return fmt.Errorf("encode fact %s: %w", f.ID(), err)
+			return err
 		}
 		row := Fact{
 			ID: f.ID(), Workload: f.WorkloadID, Sequence: int64(f.Sequence), Fact: string(f.Fact), OccurredAt: f.OccurredAt,

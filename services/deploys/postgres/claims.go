@@ -30,7 +30,7 @@ func scanClaim(row pgx.CollectableRow) (c ownership.Claim, err error) {
 	return c, err //nolint:wrapcheck // the caller wraps it
 }
 
-// Claim stores new reporters and claims. Call it in the transaction of the batch that made them.
+// Claim stores new reporters and claims. Call it in the transaction of the batch that created them.
 func (s *Store) Claim(ctx context.Context, tx pgx.Tx, reporters []ownership.Reporter, claims []ownership.Claim) error {
 	var b pgx.Batch
 	for _, r := range reporters {
@@ -47,7 +47,7 @@ func (s *Store) Claim(ctx context.Context, tx pgx.Tx, reporters []ownership.Repo
 	return nil
 }
 
-func clusterWorkloads(ctx context.Context, tx pgx.Tx, clusterUID string) ([]ingest.Record[rollout.State], error) {
+func clusterWorkloads(ctx context.Context, tx pgx.Tx, clusterUID string) ([]*ingest.Record[rollout.State], error) {
 	rows, err := tx.Query(ctx, recordColumns+`workloads where cluster_uid = $1`, clusterUID)
 	if err != nil {
 		return nil, fmt.Errorf("read the workloads of cluster %q: %w", clusterUID, err)
@@ -66,15 +66,15 @@ type Clusters struct {
 
 // Cluster is a cluster with at least one claim.
 type Cluster struct {
-	// Claims, oldest first. The last one counts.
+	// Claims, oldest first. The last one is the current one.
 	Claims []ownership.Claim
 	// Agents of the owning project that report the cluster.
 	Agents []int64
-	// Workloads is the number of followed workloads, Running the number of their rollouts in flight.
+	// Workloads is the number of present workloads, Running the number of rollouts in flight.
 	Workloads, Running int64
 }
 
-// Claim returns the claim that counts.
+// Claim returns the current claim.
 func (c *Cluster) Claim() ownership.Claim { return c.Claims[len(c.Claims)-1] }
 
 // List returns all clusters ordered by UID, or the one with the given UID.
@@ -86,8 +86,8 @@ func (s *Clusters) List(ctx context.Context, clusterUID string) ([]Cluster, erro
 		clusterUID).Query(func(rows pgx.Rows) error {
 		claims, err := pgx.CollectRows(rows, scanClaim)
 		for _, c := range claims {
-			n, there := at[c.ClusterUID]
-			if !there {
+			n, known := at[c.ClusterUID]
+			if !known {
 				n = len(all)
 				at[c.ClusterUID], all = n, append(all, Cluster{})
 			}
@@ -101,20 +101,20 @@ func (s *Clusters) List(ctx context.Context, clusterUID string) ([]Cluster, erro
 			var cluster string
 			var project, agent int64
 			_, err := pgx.ForEachRow(rows, []any{&cluster, &project, &agent}, func() error {
-				if n, there := at[cluster]; there && all[n].Claim().ProjectID == project {
+				if n, known := at[cluster]; known && all[n].Claim().ProjectID == project {
 					all[n].Agents = append(all[n].Agents, agent)
 				}
 				return nil
 			})
 			return err //nolint:wrapcheck // wrapped below
 		})
-	count := func(statement string, of func(*Cluster) *int64, arguments ...any) {
+	count := func(statement string, field func(*Cluster) *int64, arguments ...any) {
 		b.Queue(statement, append([]any{clusterUID}, arguments...)...).Query(func(rows pgx.Rows) error {
 			var cluster string
 			var counted int64
 			_, err := pgx.ForEachRow(rows, []any{&cluster, &counted}, func() error {
-				if n, there := at[cluster]; there {
-					*of(&all[n]) = counted
+				if n, known := at[cluster]; known {
+					*field(&all[n]) = counted
 				}
 				return nil
 			})
@@ -144,14 +144,14 @@ func (s *Clusters) Reporters(ctx context.Context) ([]ownership.Reporter, error) 
 	return found, nil
 }
 
-// Ended returns the number of rollouts that the release of a cluster at a time ended as unknown.
+// Ended returns the number of rollouts that ended as unknown when the cluster was released at this time.
 func (s *Clusters) Ended(ctx context.Context, clusterUID string, released time.Time) (int64, error) {
 	var ended int64
 	err := s.Pool.QueryRow(ctx,
 		`select count(*) from rollouts where cluster_uid = $1 and state = $2 and ended_observed_at = $3`, clusterUID,
 		history.Unknown, released).Scan(&ended)
 	if err != nil {
-		return 0, fmt.Errorf("count the rollouts of cluster %q that have ended: %w", clusterUID, err)
+		return 0, fmt.Errorf("count the ended rollouts of cluster %q: %w", clusterUID, err)
 	}
 	return ended, nil
 }

@@ -20,12 +20,12 @@ func TestClaimsAreLoadedOldestFirst(t *testing.T) {
 	pool, store := setup(t), &postgres.Store{}
 	first, second := ownership.Claim{ClusterUID: "c", Since: 900, ProjectID: 1, AgentID: 7},
 		ownership.Claim{ClusterUID: "c", Since: 5, ProjectID: 2, AgentID: 8}
-	in(t, pool, func(tx pgx.Tx) error {
+	inTx(t, pool, func(tx pgx.Tx) error {
 		return store.Claim(t.Context(), tx, []ownership.Reporter{{AgentID: 7, ProjectID: 1, Since: 3}},
 			[]ownership.Claim{first, {ClusterUID: "d", Since: 1, ProjectID: 1, AgentID: 7}})
 	})
-	in(t, pool, func(tx pgx.Tx) error { return store.Claim(t.Context(), tx, nil, []ownership.Claim{second}) })
-	in(t, pool, func(tx pgx.Tx) error {
+	inTx(t, pool, func(tx pgx.Tx) error { return store.Claim(t.Context(), tx, nil, []ownership.Claim{second}) })
+	inTx(t, pool, func(tx pgx.Tx) error {
 		number, loaded, err := store.NewBatch(tx).Begin(t.Context(), ingest.Query{
 			ClaimClusters: []string{"c", "none"}, ReporterIDs: []int64{7, 8},
 		})
@@ -44,15 +44,15 @@ func TestClaimsAreLoadedOldestFirst(t *testing.T) {
 func TestClustersAreListedWithAllClaims(t *testing.T) {
 	t.Parallel()
 	pool, store := setup(t), &postgres.Store{}
-	in(t, pool, func(tx pgx.Tx) error {
-		if err := store.Save(t.Context(), tx, postgres.Writing{
+	inTx(t, pool, func(tx pgx.Tx) error {
+		if err := store.Save(t.Context(), tx, postgres.Rows{
 			Agents: []agents.Agent{
 				{ID: 7, ClusterUID: "c"},
 				{ID: 8, ClusterUID: "c"},
 				{ID: 9, ClusterUID: "d"},
-				{ID: 10, ClusterUID: "nobodys"},
+				{ID: 10, ClusterUID: "unclaimed"},
 			},
-			Workloads: []ingest.Record[rollout.State]{
+			Workloads: []*ingest.Record[rollout.State]{
 				{ID: uuid.New(), AgentID: 7, State: present("c")},
 				{ID: uuid.New(), AgentID: 7, State: rollout.State{Key: rollout.Key{ClusterUID: "c"}}},
 				{ID: uuid.New(), AgentID: 9, State: present("d")},
@@ -84,7 +84,7 @@ func TestClustersAreListedWithAllClaims(t *testing.T) {
 	one, err := clusters.List(t.Context(), "d")
 	require.NoError(t, err)
 	require.Equal(t, all[1:], one)
-	none, err := clusters.List(t.Context(), "nobodys")
+	none, err := clusters.List(t.Context(), "unclaimed")
 	require.NoError(t, err)
 	require.Empty(t, none)
 	reporters, err := clusters.Reporters(t.Context())

@@ -14,13 +14,13 @@ import (
 	"lockstep.internal/services/deploys/publish"
 )
 
-// Querier reads: a pool, a connection or a transaction.
+// Querier reads from a pool, a connection or a transaction.
 type Querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// Executor reads and writes: a pool, a connection or a transaction.
+// Executor reads and writes through a pool, a connection or a transaction.
 type Executor interface {
 	Querier
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
@@ -115,16 +115,16 @@ func (s StoredFacts) PublishedUpTo(ctx context.Context, position int64) (id stri
 	return id, at, true, nil
 }
 
-// ForgetPositions implements [publish.StoredFacts].
-func (s StoredFacts) ForgetPositions(ctx context.Context, above int64) error {
+// ClearPositions implements [publish.StoredFacts].
+func (s StoredFacts) ClearPositions(ctx context.Context, above int64) error {
 	if _, err := s.DB.Exec(ctx, `update facts set stream_sequence = 0 where stream_sequence > $1`, above); err != nil {
-		return fmt.Errorf("forget positions above %d: %w", above, err)
+		return fmt.Errorf("clear positions above %d: %w", above, err)
 	}
 	return nil
 }
 
-// Unlocated implements [publish.StoredFacts].
-func (s StoredFacts) Unlocated(ctx context.Context, limit int) (map[uuid.UUID]int64, error) {
+// WithoutPosition implements [publish.StoredFacts].
+func (s StoredFacts) WithoutPosition(ctx context.Context, limit int) (map[uuid.UUID]int64, error) {
 	rows, err := s.DB.Query(ctx,
 		`select workload, min(sequence) from facts where stream_sequence = 0 group by workload limit $1`, limit)
 	if err != nil {

@@ -44,15 +44,15 @@ func setup(t *testing.T) *pgxpool.Pool {
 	return pool
 }
 
-// in runs do in a transaction.
-func in(t *testing.T, pool *pgxpool.Pool, do func(tx pgx.Tx) error) {
+// inTx runs do in a transaction.
+func inTx(t *testing.T, pool *pgxpool.Pool, do func(tx pgx.Tx) error) {
 	t.Helper()
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, do))
 }
 
-func save(t *testing.T, pool *pgxpool.Pool, w postgres.Writing) {
+func save(t *testing.T, pool *pgxpool.Pool, w postgres.Rows) {
 	t.Helper()
-	in(t, pool, func(tx pgx.Tx) error { return (&postgres.Store{}).Save(t.Context(), tx, w) })
+	inTx(t, pool, func(tx pgx.Tx) error { return (&postgres.Store{}).Save(t.Context(), tx, w) })
 }
 
 // present returns the state of a workload that exists.
@@ -70,7 +70,7 @@ func fact(id, name string, sequence int64, data string) postgres.Fact {
 	}
 }
 
-// newRollout returns the n-th rollout of a workload, completed after so many milliseconds.
+// newRollout returns the n-th rollout of a workload. It completed after ms milliseconds.
 func newRollout(name string, n int64, ms int64, change ...func(*history.Rollout)) history.Rollout {
 	r := history.Rollout{
 		ID: fmt.Sprintf("cluster/%s/%d/h", name, n), Workload: workload(name).String(), ClusterUID: "cluster", AgentID: 7,

@@ -4,8 +4,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-
-	"lockstep.internal/services/deploys/publish"
 )
 
 // Fact is a row of the table facts.
@@ -19,9 +17,6 @@ type Fact struct {
 	ObservedAt time.Time
 	// Data is the fact in JSON.
 	Data string
-	// StreamSequence is the position on the stream DEPLOYS: 0 while unknown, or [TooOld].
+	// StreamSequence is the position on the stream DEPLOYS: 0 while unknown, or [publish.Dropped].
 	StreamSequence int64
 }
-
-// TooOld is the position of a fact that the stream has dropped.
-const TooOld = publish.Dropped

@@ -36,14 +36,14 @@ type RolloutFilter struct {
 	Stuck bool
 }
 
-// RolloutPage is a page: Size rollouts after a place in the list.
+// RolloutPage selects a page of the list: Size rollouts after a position.
 type RolloutPage struct {
 	Size  int
-	After *RolloutPlace
+	After *RolloutPosition
 }
 
-// RolloutPlace is the place of a rollout in the list.
-type RolloutPlace struct {
+// RolloutPosition is the position of a rollout in the list.
+type RolloutPosition struct {
 	StartedAt time.Time
 	ID        string
 }
@@ -118,8 +118,7 @@ func (s *Rollouts) List(ctx context.Context, f RolloutFilter, page RolloutPage) 
 		c.parts = append(c.parts, fmt.Sprintf(`(r.started_at, r.id) < ($%d, $%d)`, len(c.arguments)-1, len(c.arguments)))
 	}
 	c.arguments = append(c.arguments, page.Size)
-	rows,
-		err := s.DB.Query(ctx,
+	rows, err := s.DB.Query(ctx,
 		`select row_to_json(r) from rollouts r where `+c.String()+
 			fmt.Sprintf(` order by r.started_at desc, r.id desc limit $%d`, len(c.arguments)), c.arguments...)
 	if err != nil {
@@ -139,8 +138,8 @@ func (s *Rollouts) List(ctx context.Context, f RolloutFilter, page RolloutPage) 
 	return found, nil
 }
 
-// Facts returns the facts of a rollout in order: at limit limit, the first one and the last ones, and the number of
-// omitted facts.
+// Facts returns up to limit facts of a rollout in order, and the number of omitted facts. If it omits facts, it returns
+// the first one and the last ones.
 func (s *Rollouts) Facts(ctx context.Context, r *history.Rollout, limit int) (facts []Fact, omitted int64, err error) {
 	workload, err := uuid.Parse(r.Workload)
 	if err != nil {
@@ -150,16 +149,16 @@ func (s *Rollouts) Facts(ctx context.Context, r *history.Rollout, limit int) (fa
 	if r.FirstSequence != nil {
 		first = *r.FirstSequence
 	}
-	const of = `workload = $1 and sequence between $2 and $3 and rollout_id = $4 order by sequence `
-	if facts,
-		err = (&Store{}).facts(ctx, s.DB, of+`desc limit $5`, workload, first, r.LastSequence, r.ID, limit); err != nil {
+	const ofRollout = `workload = $1 and sequence between $2 and $3 and rollout_id = $4 order by sequence `
+	facts, err = (&Store{}).facts(ctx, s.DB, ofRollout+`desc limit $5`, workload, first, r.LastSequence, r.ID, limit)
+	if err != nil {
 		return nil, 0, err
 	}
 	slices.Reverse(facts)
 	if len(facts) < limit {
 		return facts, 0, nil
 	}
-	begin, err := (&Store{}).facts(ctx, s.DB, of+`limit 1`, workload, first, r.LastSequence, r.ID)
+	oldest, err := (&Store{}).facts(ctx, s.DB, ofRollout+`limit 1`, workload, first, r.LastSequence, r.ID)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -170,8 +169,8 @@ func (s *Rollouts) Facts(ctx context.Context, r *history.Rollout, limit int) (fa
 	if err != nil {
 		return nil, 0, fmt.Errorf("count the facts of rollout %s: %w", r.ID, err)
 	}
-	if len(begin) == 1 && begin[0].ID != facts[0].ID {
-		facts[0] = begin[0]
+	if len(oldest) == 1 && oldest[0].ID != facts[0].ID {
+		facts[0] = oldest[0]
 	}
 	return facts, max(0, all-int64(len(facts))), nil
 }

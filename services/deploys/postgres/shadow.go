@@ -9,7 +9,8 @@ import (
 	"lockstep.internal/libs/readmodel"
 )
 
-// Shadow is a second, temporary set of the tables that the reader writes. It is not safe for concurrent use.
+// Shadow is a second, temporary set of the tables that the reader writes. A rebuild fills it. It is not safe for
+// concurrent use.
 type Shadow struct{ *readmodel.ShadowTables }
 
 // RebuiltTable compares a table with its shadow.
@@ -43,18 +44,19 @@ func NewShadow(ctx context.Context, conn *pgx.Conn) (*Shadow, error) {
 	return &Shadow{tables}, nil
 }
 
-// Forgotten describes which messages the stream no longer has.
-type Forgotten struct {
+// LostMessages describes which messages the stream no longer has.
+type LostMessages struct {
 	// Beginning: the stream has dropped its first messages.
 	Beginning bool
 	// Restored: the stream was restored from an older copy at some time and may lack messages.
 	Restored bool
 }
 
-// Keep copies the state that the stream no longer explains from the real tables: everything concluded of a workload
-// before the first complete full resync on the stream. For a restored stream it keeps all rows and adds missing ones.
-func (s *Shadow) Keep(ctx context.Context, tx pgx.Tx, forgotten Forgotten) error {
-	if !forgotten.Beginning && !forgotten.Restored {
+// Keep copies the rows of the live tables that cannot be derived from the stream any more: the facts and rollouts of
+// each workload with facts from before the first complete full resync on the stream, and all rows of the other tables.
+// For a restored stream, it copies the facts and rollouts of all workloads.
+func (s *Shadow) Keep(ctx context.Context, tx pgx.Tx, lost LostMessages) error {
+	if !lost.Beginning && !lost.Restored {
 		return nil
 	}
 	names := map[string]string{
@@ -62,7 +64,7 @@ func (s *Shadow) Keep(ctx context.Context, tx pgx.Tx, forgotten Forgotten) error
 		"agents": readmodel.ShadowName("agents"),
 	}
 	since := `(select min(a.complete_at) from {agents} a where a.cluster_uid = k.cluster_uid)`
-	if forgotten.Restored {
+	if lost.Restored {
 		since = `null::timestamptz`
 	}
 	_, err := tx.Exec(ctx, readmodel.Render(`
@@ -71,21 +73,21 @@ func (s *Shadow) Keep(ctx context.Context, tx pgx.Tx, forgotten Forgotten) error
 		from (select id, cluster_uid from {workloads} union all select id, cluster_uid from {environments}) k
 		join {facts} f on f.workload = k.id and f.observed_at <= coalesce(`+since+`, 'infinity')`, names))
 	if err != nil {
-		return fmt.Errorf("find state that the stream no longer explains: %w", err)
+		return fmt.Errorf("find state of messages that the stream no longer has: %w", err)
 	}
 	for _, table := range rebuiltTables() {
 		names := map[string]string{
-			"shadow": readmodel.ShadowName(table.Name), "real": s.LiveName(table.Name), "same": readmodel.SameKey(table.Key),
+			"shadow": readmodel.ShadowName(table.Name), "live": s.LiveName(table.Name), "same": readmodel.SameKey(table.Key),
 		}
-		which := `exists (select from {real} l where {same})`
-		from := `true`
+		replaced := `exists (select from {live} l where {same})`
+		copied := `true`
 		if table.Name == "facts" || table.Name == "rollouts" {
-			which, from = `s.workload in (select id from kept)`, `l.workload in (select id from kept)`
+			replaced, copied = `s.workload in (select id from kept)`, `l.workload in (select id from kept)`
 		}
 		for _, statement := range []string{
-			`delete from {shadow} s where ` + which,
+			`delete from {shadow} s where ` + replaced,
 			//nolint:unqueryvet // both tables have the same columns
-			`insert into {shadow} select l.* from {real} l where ` + from + ` on conflict do nothing`,
+			`insert into {shadow} select l.* from {live} l where ` + copied + ` on conflict do nothing`,
 		} {
 			if _, err := tx.Exec(ctx, readmodel.Render(statement, names)); err != nil {
 				return fmt.Errorf("keep state of table %s: %w", table.Name, err)
@@ -95,8 +97,8 @@ func (s *Shadow) Keep(ctx context.Context, tx pgx.Tx, forgotten Forgotten) error
 	return nil
 }
 
-// Replace replaces the real tables. Positions on the stream are kept; those of new facts are unknown. Readers drop
-// their caches.
+// Replace replaces the live tables. Facts keep their positions on the stream; those of new facts are unknown. It makes
+// readers drop their caches.
 func (s *Shadow) Replace(ctx context.Context, tx pgx.Tx) error {
 	if err := s.ShadowTables.Replace(ctx, tx); err != nil {
 		return err

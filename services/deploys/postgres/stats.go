@@ -10,12 +10,13 @@ import (
 
 // Stats are statistics of rollouts.
 type Stats struct {
-	// The workload; empty in the total.
+	// ClusterUID, Namespace, Kind and Name of the workload; empty in the total.
 	ClusterUID, Namespace, Kind, Name string
 	AgentID                           int64
 
 	Rollouts, Running, Completed, Superseded, Cancelled, Unknown, RolledBack int64
-	// Changes are ended or failed rollouts that were neither rollbacks nor restarts. FailedChanges are those that failed.
+	// Changes are ended or failed rollouts that were neither rollbacks nor restarts. FailedChanges are the failed ones
+	// among them.
 	Changes, FailedChanges int64
 	// Deploys are completed changes.
 	Deploys int64
@@ -25,7 +26,7 @@ type Stats struct {
 
 // A change failed if the next rollout was a rollback, or if it was stalled or blocked and never completed.
 const statsStatement = `
-	with judged as (
+	with classified as (
 		select r.*, next.change = 'rolled_back' or (r.troubled and r.state in ('superseded', 'cancelled',
 			'unknown')) as failed,
 			r.change in ('created', 'updated') as is_change, r.state = 'completed' and r.reconstructed is not true as timed
@@ -46,10 +47,11 @@ const statsStatement = `
 		count(*) filter (where is_change and state = 'completed'),
 		percentile_cont(0.5) within group (order by duration_ms) filter (where timed),
 			percentile_cont(0.95) within group (order by duration_ms) filter (where timed)
-	from judged group by grouping sets ((), (workload))
+	from classified group by grouping sets ((), (workload))
 	order by grouping(workload) desc, count(*) desc, 1, 2, 3, 4 limit $%d`
 
-// Stats returns statistics of the selected rollouts: in total, and of the workloads with most rollouts up to a limit.
+// Stats returns statistics of the selected rollouts: the total, and those of each workload, up to a limit. The
+// workloads with the most rollouts come first.
 func (s *Rollouts) Stats(ctx context.Context, f RolloutFilter, workloads int) (Stats, []Stats, error) {
 	c := f.conditions()
 	c.arguments = append(c.arguments, workloads+1)
@@ -78,10 +80,10 @@ func (s *Rollouts) Stats(ctx context.Context, f RolloutFilter, workloads int) (S
 	return total, found[1:], nil // the total is the first row
 }
 
-func milliseconds(of *float64) *time.Duration {
-	if of == nil {
+func milliseconds(value *float64) *time.Duration {
+	if value == nil {
 		return nil
 	}
-	d := time.Duration(*of * float64(time.Millisecond)).Round(time.Millisecond)
+	d := time.Duration(*value * float64(time.Millisecond)).Round(time.Millisecond)
 	return &d
 }

@@ -15,34 +15,34 @@ func TestStatistics(t *testing.T) {
 	pool := setup(t)
 	rollouts := &postgres.Rollouts{DB: pool}
 	var all []history.Rollout
-	// A hundred that took 1 s to 100 s.
+	// 100 rollouts with durations of 1 s to 100 s.
 	for n := int64(1); n <= 100; n++ {
 		all = append(all, newRollout("web", n, n*1000))
 	}
 	state := func(s string) func(*history.Rollout) { return func(r *history.Rollout) { r.State = new(s) } }
 	change := func(c string) func(*history.Rollout) { return func(r *history.Rollout) { r.Change = c } }
-	troubled := func(r *history.Rollout) { r.Troubled = new(true) }
+	troubled := func(r *history.Rollout) { r.WasStalledOrBlocked = new(true) }
 	untimed := func(r *history.Rollout) { r.DurationMs = nil }
 	all = append(all,
 		newRollout("db", 1, 10, change("created")),
 		newRollout("db", 2, 20),
-		// failed: what came next went back
-		newRollout("db", 3, 30, change("rolled_back")),                                       // a rollback is no change
+		// failed, because the next rollout is a rollback
+		newRollout("db", 3, 30, change("rolled_back")),                                       // a rollback is not a change
 		newRollout("db", 4, 0, troubled, state(history.Superseded), untimed),                 // failed
-		newRollout("db", 5, 0, state(history.Superseded), untimed),                           // over, not failed
-		newRollout("db", 6, 40, troubled),                                                    // had trouble, and completed
-		newRollout("db", 7, 50, change("restarted")),                                         // no change
-		newRollout("db", 8, 99999, func(r *history.Rollout) { r.Reconstructed = new(true) }), // its time was not seen
+		newRollout("db", 5, 0, state(history.Superseded), untimed),                           // ended, not failed
+		newRollout("db", 6, 40, troubled),                                                    // stalled, and completed
+		newRollout("db", 7, 50, change("restarted")),                                         // not a change
+		newRollout("db", 8, 99999, func(r *history.Rollout) { r.Reconstructed = new(true) }), // without an observed duration
 		newRollout("db", 9, 0, state(history.Unknown), untimed),
-		newRollout("db", 10, 0, state(history.Running), untimed, troubled), // not over: not judged
+		newRollout("db", 10, 0, state(history.Running), untimed, troubled), // running: not counted as a change
 	)
-	save(t, pool, postgres.Writing{Rollouts: all})
+	save(t, pool, postgres.Rows{Rollouts: all})
 	total, workloads, err := rollouts.Stats(t.Context(), postgres.RolloutFilter{}, 10)
 	require.NoError(t, err)
 	require.EqualValues(t, 110, total.Rollouts)
 	require.Len(t, workloads, 2)
 	web, db := workloads[0], workloads[1]
-	require.Equal(t, "web", web.Name, "the one with most rollouts first")
+	require.Equal(t, "web", web.Name, "the workload with the most rollouts comes first")
 	require.Equal(t, 50500*time.Millisecond, *web.P50)
 	require.Equal(t, 95050*time.Millisecond, *web.P95)
 	require.EqualValues(t, 100, web.Deploys)
@@ -60,9 +60,9 @@ func TestStatistics(t *testing.T) {
 	_, workloads, err = rollouts.Stats(t.Context(), postgres.RolloutFilter{}, 1)
 	require.NoError(t, err)
 	require.Len(t, workloads, 1)
-	// A later rollout, outside of the requested time, still shows that a change failed.
-	total, _,
-		err = rollouts.Stats(t.Context(), postgres.RolloutFilter{Name: "db", Until: newRollout("db", 3, 0).StartedAt}, 10)
+	// A rollback outside of the requested time still shows that a change failed.
+	total, _, err = rollouts.Stats(t.Context(),
+		postgres.RolloutFilter{Name: "db", Until: newRollout("db", 3, 0).StartedAt}, 10)
 	require.NoError(t, err)
 	require.EqualValues(t, 2, total.Rollouts)
 	require.EqualValues(t, 1, total.FailedChanges)

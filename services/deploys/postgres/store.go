@@ -17,7 +17,7 @@ import (
 	"lockstep.internal/services/deploys/rollout"
 )
 
-// Store reads and writes the tables. The zero value is ready.
+// Store reads and writes the tables. The zero value is ready to use.
 type Store struct {
 	// Silent sends no notifications, for a rebuild.
 	Silent bool
@@ -30,8 +30,8 @@ const (
 		coalesce(complete_at, '0001-01-01'), listed_versions, coalesce(listed_at, '0001-01-01') from agents`
 )
 
-// begin counts a batch, returns its number, and loads. The commit does not wait for the disk: after a crash of the
-// server, the cursor is rolled back too and the batch is repeated.
+// begin increments the batch number. It returns the number and the result of the query. The commit is asynchronous: if
+// a crash of the server loses the batch, it loses the cursor's move too, and the batch is repeated.
 func begin(ctx context.Context, tx pgx.Tx, q ingest.Query) (int64, ingest.Loaded, error) {
 	var number int64
 	var b pgx.Batch
@@ -43,7 +43,7 @@ func begin(ctx context.Context, tx pgx.Tx, q ingest.Query) (int64, ingest.Loaded
 	return number, loaded, err
 }
 
-// load loads in one round trip, after the statements of the batch.
+// load adds the query to b and sends b in one round trip.
 func load(ctx context.Context, tx pgx.Tx, b *pgx.Batch, q ingest.Query) (ingest.Loaded, error) {
 	var out ingest.Loaded
 	if q.Agents {
@@ -88,14 +88,14 @@ func collect[T any](into *[]T, scan pgx.RowToFunc[T]) func(pgx.Rows) error {
 	}
 }
 
-func scanRecord[S any](row pgx.CollectableRow) (ingest.Record[S], error) {
-	r := ingest.Record[S]{Stored: true}
+func scanRecord[S any](row pgx.CollectableRow) (*ingest.Record[S], error) {
+	r := &ingest.Record[S]{Stored: true}
 	var state []byte
 	if err := row.Scan(&r.ID, &r.AgentID, &state, &r.Position); err != nil {
-		return r, err //nolint:wrapcheck // the caller wraps it
+		return nil, err //nolint:wrapcheck // the caller wraps it
 	}
 	if err := json.Unmarshal(state, &r.State); err != nil {
-		return r, fmt.Errorf("decode state %s: %w", r.ID, err)
+		return nil, fmt.Errorf("decode state %s: %w", r.ID, err)
 	}
 	return r, nil
 }
@@ -104,9 +104,9 @@ func scanAgent(row pgx.CollectableRow) (agents.Agent, error) {
 	var a agents.Agent
 	err := row.Scan(
 		&a.ID, &a.ClusterUID, &a.Epoch, &a.TickedAt, &a.ResyncID, &a.ResyncOpen, &a.ResyncExpected, &a.ResyncVersions,
-		&a.ResyncAt, &a.Selection, &a.SelectionComplete, &a.CompleteAt, &a.ListedVersions, &a.ListedAt,
+		&a.ResyncAt, &a.Selection, &a.SelectionComplete, &a.CompleteSince, &a.ListedVersions, &a.ListedAt,
 	)
-	for _, t := range []*time.Time{&a.TickedAt, &a.ResyncAt, &a.CompleteAt, &a.ListedAt} {
+	for _, t := range []*time.Time{&a.TickedAt, &a.ResyncAt, &a.CompleteSince, &a.ListedAt} {
 		*t = fromColumn(*t)
 	}
 	return a, err //nolint:wrapcheck // the caller wraps it
@@ -128,7 +128,7 @@ func toColumn(t time.Time) *time.Time {
 	return &t
 }
 
-// resyncRetention is how long begins of full resyncs are known: longer than the stream keeps their messages.
+// resyncRetention is how long begins of full resyncs are stored. It is longer than the stream keeps their messages.
 const resyncRetention = 45 * 24 * time.Hour
 
 func beginResync(ctx context.Context, tx pgx.Tx, agentID int64, resyncID string, begunAt time.Time) (bool, error) {
@@ -150,11 +150,11 @@ func beginResync(ctx context.Context, tx pgx.Tx, agentID int64, resyncID string,
 	return begun, nil
 }
 
-// endResync stores the last members, reads the result, and deletes the members.
+// endResync implements [Batch.EndResync].
 func endResync(
 	ctx context.Context, tx pgx.Tx, a *agents.Agent, agentIDs []int64, touched []uuid.UUID, members []ingest.Member,
 ) (ingest.ResyncResult, error) {
-	out := ingest.ResyncResult{Arrived: map[uuid.UUID]bool{}}
+	out := ingest.ResyncResult{Listed: map[uuid.UUID]bool{}}
 	var b pgx.Batch
 	queueMembers(&b, members)
 	b.Queue(`select count(*) from resync_members where agent_id = $1`, a.ID).
@@ -167,7 +167,7 @@ func endResync(
 		Query(func(rows pgx.Rows) error {
 			ids, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
 			for _, id := range ids {
-				out.Arrived[id] = true
+				out.Listed[id] = true
 			}
 			return err //nolint:wrapcheck // wrapped below
 		})
@@ -178,5 +178,5 @@ func endResync(
 	return out, nil
 }
 
-// ErrNoFact reports that no such fact is stored.
-var ErrNoFact = errors.New("there is no such fact")
+// ErrNoFact reports that the fact is not stored.
+var ErrNoFact = errors.New("fact not found")

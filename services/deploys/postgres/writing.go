@@ -19,18 +19,18 @@ import (
 // Channel of the notifications with ids of changed rollouts.
 const Channel = "deploys_rollouts"
 
-// Writing is a set of rows. Each id occurs once.
-type Writing struct {
+// Rows are the rows to write. Each id occurs once.
+type Rows struct {
 	Agents       []agents.Agent
-	Workloads    []ingest.Record[rollout.State]
-	Environments []ingest.Record[environment.State]
+	Workloads    []*ingest.Record[rollout.State]
+	Environments []*ingest.Record[environment.State]
 	Members      []ingest.Member
 	Facts        []Fact
 	Rollouts     []history.Rollout
 }
 
 // Save writes all rows in one round trip.
-func (s *Store) Save(ctx context.Context, tx pgx.Tx, w Writing) error {
+func (s *Store) Save(ctx context.Context, tx pgx.Tx, w Rows) error {
 	var b pgx.Batch
 	s.queueAgents(&b, w.Agents)
 	queueMembers(&b, w.Members)
@@ -68,7 +68,7 @@ func (s *Store) queueAgents(b *pgx.Batch, agents []agents.Agent) {
 				listed_versions = excluded.listed_versions, listed_at = excluded.listed_at, complete_at = excluded.complete_at`,
 			a.ID, a.ClusterUID, a.Epoch, toColumn(a.TickedAt), a.ResyncID, a.ResyncOpen, a.ResyncExpected,
 			a.ResyncVersions, toColumn(a.ResyncAt), a.Selection, a.SelectionComplete,
-			a.ListedVersions, toColumn(a.ListedAt), toColumn(a.CompleteAt))
+			a.ListedVersions, toColumn(a.ListedAt), toColumn(a.CompleteSince))
 	}
 }
 
@@ -91,7 +91,7 @@ func queueMembers(b *pgx.Batch, members []ingest.Member) {
 		on conflict do nothing`, agents, objects, workloads)
 }
 
-func queueWorkloads(b *pgx.Batch, records []ingest.Record[rollout.State]) error {
+func queueWorkloads(b *pgx.Batch, records []*ingest.Record[rollout.State]) error {
 	if len(records) == 0 {
 		return nil
 	}
@@ -99,7 +99,7 @@ func queueWorkloads(b *pgx.Batch, records []ingest.Record[rollout.State]) error 
 	ids, clusters, agentIDs, wakes := make([]uuid.UUID, n), make([]string, n), make([]int64, n), make([]*time.Time, n)
 	states, positions, present := make([]string, n), make([]int64, n), make([]bool, n)
 	for i := range records {
-		r := &records[i]
+		r := records[i]
 		ids[i], clusters[i], agentIDs[i], wakes[i] = r.ID, r.State.Key.ClusterUID, r.AgentID, toColumn(r.State.Wake())
 		positions[i], present[i] = r.Position, r.State.Present()
 		state, err := json.Marshal(r.State)
@@ -119,7 +119,7 @@ func queueWorkloads(b *pgx.Batch, records []ingest.Record[rollout.State]) error 
 	return nil
 }
 
-func queueEnvironments(b *pgx.Batch, records []ingest.Record[environment.State]) error {
+func queueEnvironments(b *pgx.Batch, records []*ingest.Record[environment.State]) error {
 	if len(records) == 0 {
 		return nil
 	}
@@ -127,7 +127,7 @@ func queueEnvironments(b *pgx.Batch, records []ingest.Record[environment.State])
 	ids, clusters, agentIDs, wakes := make([]uuid.UUID, n), make([]string, n), make([]int64, n), make([]*time.Time, n)
 	states, positions := make([]string, n), make([]int64, n)
 	for i := range records {
-		r := &records[i]
+		r := records[i]
 		ids[i], clusters[i], agentIDs[i], wakes[i] = r.ID, r.State.Key.ClusterUID, r.AgentID, toColumn(r.State.Wake())
 		positions[i] = r.Position
 		state, err := json.Marshal(r.State)
@@ -184,7 +184,8 @@ func (s *Store) queueRollouts(b *pgx.Batch, rollouts []history.Rollout) error {
 			agent_id = excluded.agent_id, change = excluded.change, of_revision = excluded.of_revision,
 			template_hash = excluded.template_hash, images = excluded.images, previous_images = excluded.previous_images,
 			labels = excluded.labels, commit_sha = excluded.commit_sha, deploy_group = excluded.deploy_group,
-			started_at = excluded.started_at, started_observed_at = excluded.started_observed_at, replicas_at_start = excluded.replicas_at_start,
+			started_at = excluded.started_at, started_observed_at = excluded.started_observed_at,
+			replicas_at_start = excluded.replicas_at_start,
 			scaled_during = excluded.scaled_during, last_sequence = excluded.last_sequence, updated_at = excluded.updated_at,
 			first_sequence = coalesce(excluded.first_sequence, r.first_sequence),
 			state = coalesce(excluded.state, r.state),

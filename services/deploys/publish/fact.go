@@ -2,7 +2,9 @@ package publish
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/google/uuid"
@@ -24,8 +26,23 @@ type Fact struct {
 	TraceParent string
 	// Position on the stream: 0 while unknown, or [Dropped].
 	Position int64
-	// Known reports that an earlier batch stored the fact.
+	// Known reports that an earlier batch has stored the fact in the database.
 	Known bool
+
+	// encoded is the fact in JSON; nil before the first [Fact.Encode] and after a change.
+	encoded []byte
+}
+
+// Encode returns the fact in JSON.
+func (f *Fact) Encode() ([]byte, error) {
+	if f.encoded != nil {
+		return f.encoded, nil
+	}
+	var err error
+	if f.encoded, err = json.Marshal(&f.DeployFact); err != nil {
+		return nil, fmt.Errorf("encode fact %s: %w", f.ID(), err)
+	}
+	return f.encoded, nil
 }
 
 // ID returns the id of the fact, equal for equal facts.
@@ -40,8 +57,7 @@ type Published struct {
 	Position int64
 }
 
-// matches reports whether p is the fact f: the same one, or the same conclusion from the same observation with another
-// sequence number.
+// matches reports whether p is the fact f. The sequence numbers may differ.
 func (f *Fact) matches(p *Published) bool {
 	if p.ID == f.ID() {
 		return true
@@ -60,7 +76,8 @@ func rolloutID(f *events.DeployFact) string {
 // ErrConflict reports that the newest message about a workload is not the expected one.
 var ErrConflict = errors.New("the newest message about the workload is not the expected one")
 
-// Ack waits until the stream has stored a fact, and returns its position. Error [ErrConflict]: the fact was refused.
+// Ack waits until the stream has stored a fact, and returns its position. It returns [ErrConflict] if the stream
+// refused the fact.
 type Ack func(ctx context.Context) (int64, error)
 
 // Stream is the port to the stream DEPLOYS.

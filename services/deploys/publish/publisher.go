@@ -9,10 +9,11 @@ import (
 
 	"github.com/google/uuid"
 
+	"lockstep.internal/libs/logkey"
 	"lockstep.internal/services/deploys/metrics"
 )
 
-// maxInFlight limits the facts that wait for their acknowledgement. It keeps the stream busy.
+// maxInFlight is the maximum number of facts that wait for their acknowledgement.
 const maxInFlight = 256
 
 // Publisher publishes queues of facts. All fields but Metrics are required.
@@ -29,7 +30,7 @@ type inFlight struct {
 }
 
 // Publish publishes all queues and returns the positions of older facts that it republished, by id. It has at most one
-// fact per queue in flight. After an error, some facts may be published: publishing them again has no effect.
+// fact per queue in flight. After an error, some facts may be published; publishing them again has no effect.
 func (p *Publisher) Publish(ctx context.Context, facts Facts, queues []*Queue) (map[string]int64, error) {
 	republished := map[string]int64{}
 	var waiting []inFlight // in the order in which they were sent
@@ -60,7 +61,7 @@ func (p *Publisher) Publish(ctx context.Context, facts Facts, queues []*Queue) (
 	return republished, nil
 }
 
-// await takes the acknowledgement of a fact, and reconciles its queue after a conflict.
+// await waits for the acknowledgement of a fact. After a conflict, it reconciles the queue.
 func (p *Publisher) await(ctx context.Context, facts Facts, sent inFlight) (map[string]int64, error) {
 	position, err := sent.ack(ctx)
 	if err == nil {
@@ -78,31 +79,32 @@ func (p *Publisher) await(ctx context.Context, facts Facts, sent inFlight) (map[
 	return p.reconcile(ctx, facts, sent.queue)
 }
 
-// reconcile brings a queue up to date with the stream and republishes the facts that the stream lacks.
+// reconcile skips the queued facts that the stream has, and republishes the earlier facts that the stream lacks.
 func (p *Publisher) reconcile(ctx context.Context, facts Facts, q *Queue) (map[string]int64, error) {
 	w := q.Next().Workload
-	tail, err := p.Stream.After(ctx, w, q.Position)
+	later, err := p.Stream.After(ctx, w, q.Position)
 	if err != nil {
 		return nil, err
 	}
-	q.Merge(tail)
+	q.Merge(later)
 	f := q.Next()
 	if f == nil {
 		return nil, nil //nolint:nilnil // no fact was republished
 	}
 	var newest Published
-	if len(tail) > 0 {
-		newest = tail[len(tail)-1]
+	if len(later) > 0 {
+		newest = later[len(later)-1]
 	} else if newest, err = p.Stream.Newest(ctx, w); err != nil {
 		return nil, err
 	}
 	workload := []any{
-		slog.String("cluster_uid", w.ClusterUID), slog.String("namespace", w.Namespace), slog.String("kind", w.Kind),
-		slog.String("name", w.Name),
+		slog.String(logkey.ClusterUID, w.ClusterUID), slog.String(logkey.Namespace, w.Namespace),
+		slog.String(logkey.Kind, w.Kind),
+		slog.String(logkey.Name, w.Name),
 	}
 	if q.ContinueAfter(&newest) {
-		p.Logger.WarnContext(ctx, "the stream has facts that the database lacks; the database was restored or is new",
-			append(workload, slog.Int("sequence", newest.Sequence))...)
+		p.Logger.WarnContext(ctx, "the stream has facts that the database lacks, because the database was restored or is new",
+			append(workload, slog.Int(logkey.Sequence, newest.Sequence))...)
 		p.Metrics.Divergence()
 	}
 	position, republished, err := republish(ctx, p.Stream, facts, q.WorkloadID(), newest, int64(f.Sequence))
@@ -110,17 +112,17 @@ func (p *Publisher) reconcile(ctx context.Context, facts Facts, q *Queue) (map[s
 		return nil, err
 	}
 	if len(republished) > 0 {
-		p.Logger.WarnContext(ctx, "the stream was restored from an older copy; republished facts",
-			append(workload, slog.Int("count", len(republished)))...)
+		p.Logger.WarnContext(ctx, "republished facts, because the stream was restored from an older copy",
+			append(workload, slog.Int(logkey.Count, len(republished)))...)
 		p.Metrics.Republished(len(republished))
 	}
 	q.Position = position
 	return republished, nil
 }
 
-// republish publishes the stored facts of a workload that follow its newest message, up to a sequence number. It
-// returns the position of the newest message and the positions of the republished facts. Facts that the stream dropped
-// by its limits stay dropped.
+// republish publishes the stored facts of a workload that follow its newest message on the stream, up to a sequence
+// number. It returns the position of the newest message and the positions of the republished facts. It skips facts that
+// the stream dropped by its limits.
 func republish(
 	ctx context.Context, stream Stream, facts Facts, workload uuid.UUID, newest Published, below int64,
 ) (int64, map[string]int64, error) {

@@ -2,6 +2,7 @@ package publish_test
 
 import (
 	"context"
+	"encoding/json"
 	"log/slog"
 	"testing"
 	"time"
@@ -95,11 +96,11 @@ func sequences(s *fakeStream) []int {
 	return all
 }
 
-func TestFactsOnStreamCountAsPublished(t *testing.T) {
+func TestFactsOnStreamAreSkipped(t *testing.T) {
 	t.Parallel()
 	s := &fakeStream{}
 	publishAll(t, s, nil, 0, fact(1, 1), fact(2, 2))
-	// A crash lost the commit: the position is unknown, and one more fact follows.
+	// A crash before the commit: the position is unknown. One more fact follows.
 	q, republished := publishAll(t, s, nil, 0, fact(1, 1), fact(2, 2), fact(3, 3))
 	require.Equal(t, []int{1, 2, 3}, sequences(s))
 	require.Empty(t, republished)
@@ -125,30 +126,52 @@ func TestFactsLostByStreamAreRepublishedInOrder(t *testing.T) {
 	require.Len(t, republished, 1)
 }
 
-func TestFactsContinueAfterUnknownFactsOfStream(t *testing.T) {
+func TestFactsAreRenumberedAfterUnknownFactsOfStream(t *testing.T) {
 	t.Parallel()
 	s := &fakeStream{}
 	publishAll(t, s, nil, 0, fact(1, 1), fact(2, 2), fact(3, 3))
-	// The database was restored: it knows the first fact only, and observes something else.
+	// The database was restored: it has only the first fact, and derives another second one.
 	other := fact(2, 9)
-	other.Workload.UID = "successor"
+	other.Workload.UID = "other"
 	q, _ := publishAll(t, s, nil, 1, other)
 	require.Equal(t, []int{1, 2, 3, 4}, sequences(s))
 	require.Equal(t, 2, q.Shift)
 }
 
-func TestAnotherWriterFailsTheBatch(t *testing.T) {
+func TestPublishFailsWithAnotherWriter(t *testing.T) {
 	t.Parallel()
 	f := fact(1, 1)
 	q := publish.NewQueue([]*publish.Fact{&f}, 0)
-	p := publish.Publisher{Stream: &intruder{}, Logger: slog.New(slog.DiscardHandler)}
+	p := publish.Publisher{Stream: &conflictingStream{}, Logger: slog.New(slog.DiscardHandler)}
 	_, err := p.Publish(t.Context(), storedFacts{}, []*publish.Queue{q})
 	require.ErrorContains(t, err, "another writer publishes on the same subjects")
 }
 
-// intruder is a stream that always has another newest message than expected.
-type intruder struct{ fakeStream }
+// conflictingStream is a stream whose newest message is never the expected one.
+type conflictingStream struct{ fakeStream }
 
-func (s *intruder) Publish(*publish.Fact, int64) (publish.Ack, error) {
+func (s *conflictingStream) Publish(*publish.Fact, int64) (publish.Ack, error) {
 	return func(context.Context) (int64, error) { return 0, publish.ErrConflict }, nil
+}
+
+func TestEncodedFactFollowsItsChanges(t *testing.T) {
+	t.Parallel()
+	first, second := fact(1, 1), fact(2, 2)
+	q := publish.NewQueue([]*publish.Fact{&first, &second}, 0)
+	requireEncoded := func() {
+		t.Helper()
+		for _, f := range q.Facts() {
+			want, err := json.Marshal(f.DeployFact)
+			require.NoError(t, err)
+			got, err := f.Encode()
+			require.NoError(t, err)
+			require.JSONEq(t, string(want), string(got))
+		}
+	}
+	requireEncoded()
+	published := publish.Published{DeployFact: first.DeployFact, Position: 1}
+	published.Sequence = 7
+	q.Merge([]publish.Published{published})
+	require.Equal(t, 8, second.Sequence)
+	requireEncoded()
 }

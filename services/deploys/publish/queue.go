@@ -13,7 +13,7 @@ const maxConflicts = 5
 type Queue struct {
 	// Position of the newest known message about the workload.
 	Position int64
-	// Shift is the number by which sequence numbers grew since the queue was made.
+	// Shift is the number that was added to the sequence numbers of the remaining facts.
 	Shift int
 
 	facts     []*Fact
@@ -41,7 +41,7 @@ func (q *Queue) Next() *Fact {
 	return q.facts[q.next]
 }
 
-// SkipKnown marks the facts that the database has. The others follow the newest stored sequence number.
+// SkipKnown skips the facts that the database has. It renumbers the others so that they follow the newest stored one.
 func (q *Queue) SkipKnown(known map[string]bool, newestSequence int64) {
 	for _, f := range q.facts {
 		f.Known = known[f.ID()]
@@ -57,30 +57,30 @@ func (q *Queue) Accept(position int64) {
 	q.next++
 }
 
-// Conflict records that the stream refused the next fact. The error reports too many conflicts in a row.
+// Conflict records that the stream refused the next fact. It returns an error after too many consecutive conflicts.
 func (q *Queue) Conflict() error {
 	if q.conflicts++; q.conflicts > maxConflicts {
-		return errors.New("facts are refused repeatedly: another writer publishes on the same subjects")
+		return errors.New("the stream refused the facts repeatedly: another writer publishes on the same subjects")
 	}
 	return nil
 }
 
-// Merge takes the messages that the stream has after the expected one, oldest first. Facts that the stream has count as
-// published.
-func (q *Queue) Merge(tail []Published) {
-	for i := range tail {
-		if q.next == len(q.facts) || !q.facts[q.next].matches(&tail[i]) {
+// Merge compares the queue with the messages after the expected one, oldest first. It skips the facts that the stream
+// has.
+func (q *Queue) Merge(later []Published) {
+	for i := range later {
+		if q.next == len(q.facts) || !q.facts[q.next].matches(&later[i]) {
 			continue
 		}
 		f := q.facts[q.next]
-		f.DeployFact = tail[i].DeployFact
-		q.Accept(tail[i].Position)
-		q.renumber(tail[i].Sequence + 1) // the other writer may have numbered differently
+		f.DeployFact, f.encoded = later[i].DeployFact, nil
+		q.Accept(later[i].Position)
+		q.renumber(later[i].Sequence + 1) // the other writer may have numbered differently
 	}
 }
 
-// ContinueAfter numbers the remaining facts after the newest message of the stream. It reports whether the stream has
-// facts that the database lacks.
+// ContinueAfter renumbers the remaining facts so that they follow the newest message of the stream. It reports whether
+// the stream has facts that the database lacks.
 func (q *Queue) ContinueAfter(newest *Published) bool {
 	if newest.Sequence < q.facts[q.next].Sequence {
 		return false
@@ -89,7 +89,8 @@ func (q *Queue) ContinueAfter(newest *Published) bool {
 	return true
 }
 
-// renumber makes the remaining facts start at a sequence number, if that is higher.
+// renumber adds a number to the sequence numbers of the remaining facts, so that the first one has at least the given
+// number.
 func (q *Queue) renumber(first int) {
 	if q.next == len(q.facts) {
 		return
@@ -99,7 +100,7 @@ func (q *Queue) renumber(first int) {
 		return
 	}
 	for _, f := range q.facts[q.next:] {
-		f.Sequence += shift
+		f.Sequence, f.encoded = f.Sequence+shift, nil
 	}
 	q.Shift += shift
 }

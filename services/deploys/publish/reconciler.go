@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"lockstep.internal/libs/logkey"
 	"lockstep.internal/services/deploys/metrics"
 )
 
@@ -25,17 +26,18 @@ type StoredFacts interface {
 	// PublishedUpTo returns the id and position of the stored fact with the highest position up to the given one; false
 	// if there is none.
 	PublishedUpTo(ctx context.Context, position int64) (id string, at int64, found bool, err error)
-	// ForgetPositions sets the positions above the given one to unknown.
-	ForgetPositions(ctx context.Context, above int64) error
-	// Unlocated returns workloads with facts of unknown position, at most limit, and the lowest such sequence of each.
-	Unlocated(ctx context.Context, limit int) (map[uuid.UUID]int64, error)
+	// ClearPositions sets the positions above the given one to unknown.
+	ClearPositions(ctx context.Context, above int64) error
+	// WithoutPosition returns up to limit workloads that have facts of unknown position, with the lowest such sequence
+	// number.
+	WithoutPosition(ctx context.Context, limit int) (map[uuid.UUID]int64, error)
 	// SetPositions stores positions of facts by id.
 	SetPositions(ctx context.Context, positions map[string]int64) error
 }
 
-// Reconciler makes the stream DEPLOYS agree with the stored facts: it republishes what a restored stream lacks, and
-// finds unknown positions after a rebuild. It may run beside the publisher and other replicas. All fields but Metrics
-// are required.
+// Reconciler compares the stream DEPLOYS with the stored facts. It republishes the facts that a restored stream lacks,
+// and finds the positions of facts after a rebuild. It may run concurrently with the publisher and with other replicas.
+// All fields but Metrics are required.
 type Reconciler struct {
 	Stream  Stream
 	Facts   StoredFacts
@@ -45,12 +47,12 @@ type Reconciler struct {
 
 // RepublishAll republishes every fact that the stream lacks and returns their number.
 func (r *Reconciler) RepublishAll(ctx context.Context) (int, error) {
-	if err := r.forgetLostPositions(ctx); err != nil {
+	if err := r.clearLostPositions(ctx); err != nil {
 		return 0, err
 	}
 	total := 0
 	for {
-		workloads, err := r.Facts.Unlocated(ctx, reconcileBatch)
+		workloads, err := r.Facts.WithoutPosition(ctx, reconcileBatch)
 		if err != nil || len(workloads) == 0 {
 			return total, err
 		}
@@ -58,7 +60,7 @@ func (r *Reconciler) RepublishAll(ctx context.Context) (int, error) {
 		for _, id := range ids {
 			count, err := r.reconcile(ctx, id, workloads[id])
 			for attempt := 0; errors.Is(err, ErrConflict) && attempt < maxConflicts; attempt++ {
-				count, err = r.reconcile(ctx, id, workloads[id]) // the publisher or another replica was faster
+				count, err = r.reconcile(ctx, id, workloads[id]) // the publisher or another replica has published meanwhile
 			}
 			if total += count; err != nil {
 				return total, err
@@ -67,9 +69,9 @@ func (r *Reconciler) RepublishAll(ctx context.Context) (int, error) {
 	}
 }
 
-// forgetLostPositions compares the stream with the database. If the stream was restored from an older copy, it finds
-// the newest fact that both have, and forgets the positions after it.
-func (r *Reconciler) forgetLostPositions(ctx context.Context) error {
+// clearLostPositions detects that the stream was restored from an older copy. It then finds the newest fact that both
+// the stream and the database have, and clears the positions of later facts in the database.
+func (r *Reconciler) clearLostPositions(ctx context.Context) error {
 	id, position, found, err := r.Facts.PublishedUpTo(ctx, math.MaxInt64)
 	if err != nil || !found {
 		return err
@@ -79,7 +81,7 @@ func (r *Reconciler) forgetLostPositions(ctx context.Context) error {
 		return err
 	}
 	if position < first {
-		return nil // the stream dropped all of them by its limits
+		return nil // the stream has dropped all facts by its limits
 	}
 	same, err := r.onStream(ctx, id, position)
 	if err != nil || same {
@@ -106,9 +108,9 @@ func (r *Reconciler) forgetLostPositions(ctx context.Context) error {
 			high = position
 		}
 	}
-	r.Logger.WarnContext(ctx, "the stream was restored from an older copy; facts after the position are republished",
-		slog.Int64("sequence", low))
-	return r.Facts.ForgetPositions(ctx, low)
+	r.Logger.WarnContext(ctx, "the stream was restored from an older copy; republishing facts after this position",
+		slog.Int64(logkey.Sequence, low))
+	return r.Facts.ClearPositions(ctx, low)
 }
 
 func (r *Reconciler) onStream(ctx context.Context, id string, position int64) (bool, error) {
@@ -116,7 +118,8 @@ func (r *Reconciler) onStream(ctx context.Context, id string, position int64) (b
 	return err == nil && m.ID == id, err
 }
 
-// reconcile finds the facts of a workload from a sequence number on, and republishes those that the stream lacks.
+// reconcile stores the positions of the facts of a workload from a sequence number on. It republishes those that the
+// stream lacks.
 func (r *Reconciler) reconcile(ctx context.Context, workload uuid.UUID, from int64) (int, error) {
 	facts, err := r.Facts.Between(ctx, workload, from-1, math.MaxInt64, 0)
 	if err != nil || len(facts) == 0 {
@@ -124,7 +127,7 @@ func (r *Reconciler) reconcile(ctx context.Context, workload uuid.UUID, from int
 	}
 	positions := make(map[string]int64, len(facts))
 	for i := range facts {
-		positions[facts[i].ID()] = Dropped // unless it is found or republished
+		positions[facts[i].ID()] = Dropped // unless the stream has it or it is republished
 	}
 	published, err := r.Stream.After(ctx, facts[0].Workload, 0)
 	if err != nil {

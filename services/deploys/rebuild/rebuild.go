@@ -1,8 +1,8 @@
-// Package rebuild rebuilds all tables that follow from the stream OBSERVED.
+// Package rebuild recreates all tables that are derived from the stream OBSERVED.
 //
-// A rebuild reads the stream again into shadow tables, with the code of the live reader, while the live reader goes on.
-// It then pauses the live reader, reads the rest, compares, and replaces the tables. It publishes nothing. If it fails,
-// nothing changes. State from messages that the stream no longer has is kept.
+// A rebuild reads the stream again into shadow tables, with the code of the live reader, while the live reader
+// continues. It then pauses the live reader, reads the remaining messages, compares the tables and replaces them. It
+// publishes nothing. If it fails, nothing changes. It keeps state from messages that the stream no longer has.
 package rebuild
 
 import (
@@ -25,13 +25,13 @@ import (
 )
 
 const (
-	// chunk is the number of messages between vacuums of the temporary tables.
-	chunk = 100_000
-	// maxRest is the number of messages that may be read while the live reader is paused.
-	maxRest = 2_000
-	// maxPasses limits the attempts to catch up with the live reader.
+	// vacuumInterval is the number of messages between vacuums of the shadow tables.
+	vacuumInterval = 100_000
+	// maxRemaining is the maximum number of messages that are read while the live reader is paused.
+	maxRemaining = 2_000
+	// maxPasses is the maximum number of attempts to catch up with the live reader.
 	maxPasses = 10
-	// The session of a rebuild that was canceled a moment ago may still hold the lock.
+	// A rebuild waits this long for the lock, because the session of a canceled rebuild may still hold it.
 	lockTimeout, lockInterval = 2 * time.Second, 50 * time.Millisecond
 	// maxDifferences limits the reported differences.
 	maxDifferences = 100
@@ -41,16 +41,16 @@ const (
 type Rebuild struct {
 	// Reader has the settings of the live reader.
 	Reader *nats.Reader
-	// Progress is called often. Its error cancels the rebuild.
+	// Progress is called after each batch with the rebuilt and the last sequence number. Its error cancels the rebuild.
 	Progress func(sequence, last uint64) error
 }
 
 // Outcome of a rebuild.
 type Outcome struct {
 	Tables []postgres.RebuiltTable
-	// Differences are the first hundred, as sentences.
+	// Differences describes the first 100 differences between the old and the rebuilt tables.
 	Differences []string
-	// Replaced reports that the rebuilt tables are in place.
+	// Replaced reports that the rebuilt tables have replaced the old ones.
 	Replaced bool
 }
 
@@ -67,14 +67,14 @@ type run struct {
 	done, first uint64
 }
 
-// Run rebuilds and compares. Unless check is set, it replaces the tables. Fault conflict: another rebuild is running, or
-// the stream was restored meanwhile.
+// Run rebuilds the tables and compares them with the old ones. Unless check is set, it replaces the old ones. It
+// returns a conflict if another rebuild is running, or if the stream was restored meanwhile.
 func (r *Rebuild) Run(ctx context.Context, check bool) (Outcome, error) {
 	lock, err := r.lock(ctx)
 	if err != nil {
 		return Outcome{}, err
 	}
-	// Releasing closes the session: the lock and the temporary tables go with it.
+	// Release closes the session, which drops the lock and the temporary tables.
 	defer lock.Release(ctx) //nolint:errcheck // all work is committed or rolled back
 	b, err := r.prepare(ctx, lock.Conn())
 	if err != nil {
@@ -90,7 +90,7 @@ func (r *Rebuild) Run(ctx context.Context, check bool) (Outcome, error) {
 	return outcome, nil
 }
 
-// lock excludes other rebuilds.
+// lock takes the lock that excludes other rebuilds.
 func (r *Rebuild) lock(ctx context.Context) (*libpostgres.HeldLock, error) {
 	for deadline := time.Now().Add(lockTimeout); ; {
 		held, err := libpostgres.Lock{Name: "rebuild"}.Try(ctx, r.Reader.Pool)
@@ -140,31 +140,31 @@ func explain(err error) error {
 	return fmt.Errorf("rebuild: %w", err)
 }
 
-// catchUp reads the stream until the live reader is less than maxRest messages ahead.
+// catchUp reads the stream until at most maxRemaining messages remain up to the position of the live reader.
 func (b *run) catchUp(ctx context.Context) error {
 	for range maxPasses {
-		err := libpostgres.InTx(ctx, b.conn, func(tx pgx.Tx) error { return b.locate(ctx, tx, b.consumer.Position) })
+		err := libpostgres.InTx(ctx, b.conn, func(tx pgx.Tx) error { return b.updateLive(ctx, tx, b.consumer.Position) })
 		if err != nil {
 			return err
 		}
-		rest := b.live.Sequence - b.done
+		remaining := b.live.Sequence - b.done
 		for b.done < b.live.Sequence {
-			if err := b.read(ctx, b.shadow, min(b.live.Sequence, b.done+chunk)); err != nil {
+			if err := b.read(ctx, b.shadow, min(b.live.Sequence, b.done+vacuumInterval)); err != nil {
 				return err
 			}
 			if err := b.shadow.Vacuum(ctx); err != nil {
 				return err
 			}
 		}
-		if rest <= maxRest {
+		if remaining <= maxRemaining {
 			return nil
 		}
 	}
 	return nil
 }
 
-// locate reads the position of the live reader.
-func (b *run) locate(
+// updateLive reads the position of the live reader. It fails if the stream was restored since the rebuild started.
+func (b *run) updateLive(
 	ctx context.Context, tx pgx.Tx, position func(context.Context, pgx.Tx) (cursor.Position, error),
 ) error {
 	live, err := position(ctx, tx)
@@ -176,11 +176,11 @@ func (b *run) locate(
 			topology.StreamObserved)
 	}
 	b.live = live
-	mode := ownership.Reread
+	mode := ownership.Replay
 	if live.Epoch > 1 {
-		mode = ownership.RereadRestored
+		mode = ownership.ReplayRestored
 	}
-	b.processor.SetMode(mode) // and load the claims that were stored meanwhile
+	b.processor.SetMode(mode) // it also loads the claims that were stored meanwhile
 	return nil
 }
 
@@ -200,12 +200,12 @@ func (b *run) read(ctx context.Context, into libpostgres.Beginner, to uint64) er
 	return nil
 }
 
-// finish pauses the live reader, reads the rest, compares, and replaces the tables.
+// finish pauses the live reader, reads the remaining messages, compares the tables and replaces them.
 func (b *run) finish(ctx context.Context, check bool) (Outcome, error) {
 	var outcome Outcome
 	errCheckOnly := errors.New("check only: roll back")
 	err := libpostgres.InTx(ctx, b.conn, func(tx pgx.Tx) error {
-		if err := b.locate(ctx, tx, b.consumer.LockPosition); err != nil {
+		if err := b.updateLive(ctx, tx, b.consumer.LockPosition); err != nil {
 			return err
 		}
 		if b.done < b.live.Sequence {
@@ -213,8 +213,8 @@ func (b *run) finish(ctx context.Context, check bool) (Outcome, error) {
 				return err
 			}
 		}
-		missing := postgres.Forgotten{Beginning: b.first > 1, Restored: b.live.Epoch > 1}
-		if err := b.shadow.Keep(ctx, tx, missing); err != nil {
+		lost := postgres.LostMessages{Beginning: b.first > 1, Restored: b.live.Epoch > 1}
+		if err := b.shadow.Keep(ctx, tx, lost); err != nil {
 			return err
 		}
 		var err error

@@ -7,12 +7,11 @@ import (
 	"lockstep.internal/schemas/gen/events"
 )
 
-// revisionTimeout is how long a view waits for an unknown revision, measured in ticks from the first one.
-const patience = 30 * time.Second
+// revisionTimeout is the maximum time that a view waits for an unknown revision, counted from the first tick.
+const revisionTimeout = 30 * time.Second
 
-// Advance applies one input. It returns the new state and the facts that follow, in the order of publication and
-// numbered by the state's sequence. It does not change s. If the input has no effect, it returns s with the same
-// serial.
+// Advance applies one input. It returns the new state and the facts, in the order of publication and numbered by the
+// state's sequence. It does not change s. If the input has no effect, it returns s itself.
 func Advance(s State, in Input) (State, []events.DeployFact) {
 	p := &step{s: s, at: normalizeTime(in.ObservedAt), provenance: events.ProvenanceObserved}
 	var changed bool
@@ -57,8 +56,9 @@ func (p *step) workload(in Input) bool {
 	missed := false
 	if in.Epoch == s.Epoch && s.Version != "" {
 		order := compareVersions(w.Object.ResourceVersion, s.Version)
-		again := s.Unselected && !tombstone && (w.Object.FirstSeen || w.Object.UpdateType == events.UpdateTypeFull)
-		if order < 0 || order == 0 && (tombstone == s.Tombstone || s.Tombstone && !again) {
+		listed := w.Object.FirstSeen || w.Object.UpdateType == events.UpdateTypeFull
+		reselected := s.Unselected && !tombstone && listed
+		if order < 0 || order == 0 && (tombstone == s.Tombstone || s.Tombstone && !reselected) {
 			return false
 		}
 		missed = order == 0 && tombstone && !w.Unselected // an observed deletion has its own version
@@ -77,7 +77,8 @@ func (p *step) workload(in Input) bool {
 	return true
 }
 
-// beginEpoch begins a new epoch of the cluster's resource versions: the known objects may never have existed.
+// beginEpoch begins a new epoch of the cluster's resource versions. It drops the known objects, because the restored
+// cluster may never have had them.
 func (p *step) beginEpoch(epoch int) {
 	s := &p.s
 	s.Restored = s.Version != ""
@@ -115,7 +116,7 @@ func (p *step) tick(in Input) bool {
 	if len(p.s.Waiting) > 0 {
 		if p.s.WaitSince.IsZero() {
 			p.s.WaitSince = p.at
-		} else if !p.at.Before(p.s.WaitSince.Add(patience)) {
+		} else if !p.at.Before(p.s.WaitSince.Add(revisionTimeout)) {
 			p.applyWaiting(true)
 		}
 	}
@@ -125,8 +126,7 @@ func (p *step) tick(in Input) bool {
 	return true
 }
 
-// Wake returns the time from which a tick matters; the zero time if none does before the next observation. Earlier
-// ticks have no effect.
+// Wake returns the time of the next timeout, or the zero time. Earlier ticks have no effect.
 func (s State) Wake() time.Time {
 	var wake time.Time
 	sooner := func(t time.Time) {
@@ -138,7 +138,7 @@ func (s State) Wake() time.Time {
 		if s.WaitSince.IsZero() {
 			sooner(s.Waiting[0].At)
 		} else {
-			sooner(s.WaitSince.Add(patience))
+			sooner(s.WaitSince.Add(revisionTimeout))
 		}
 	}
 	if s.InFlight() && s.View != nil {
@@ -152,13 +152,13 @@ func (s State) Wake() time.Time {
 	return wake
 }
 
-// enqueue appends a view to the waiting ones. It replaces the last one if both are similar.
+// enqueue appends a view to the waiting views. It replaces the last one if both are similar.
 func (p *step) enqueue(v View) {
 	s := &p.s
 	if n := len(s.Waiting); n > 0 && s.Waiting[n-1].isSimilar(v, s.Key.Kind) {
 		older := s.Waiting[n-1]
-		v.First, v.Skipped, v.Restored, v.Known, v.Confirmed = older.First, older.Skipped, older.Restored, older.Known,
-			older.Confirmed
+		v.First, v.Skipped, v.Restored = older.First, older.Skipped, older.Restored
+		v.HasBaseline, v.Confirmed = older.HasBaseline, older.Confirmed
 		if v.Template.equals(older.Template) {
 			v.Template.SeenAt, v.Template.SeenPaused = older.Template.SeenAt, older.Template.SeenPaused
 		}
@@ -172,7 +172,8 @@ func (p *step) enqueue(v View) {
 	}
 }
 
-// applyWaiting applies the waiting views whose revisions are known, or all of them after the timeout.
+// applyWaiting applies the waiting views in order. It stops at the first view with an unknown revision, unless the
+// timeout has passed.
 func (p *step) applyWaiting(timedOut bool) {
 	s := &p.s
 	for len(s.Waiting) > 0 && (timedOut || p.isReady(s.Waiting[0]) || p.namesForeignRevision(s.Waiting[0])) {
@@ -180,9 +181,9 @@ func (p *step) applyWaiting(timedOut bool) {
 		s.Waiting = slices.Delete(s.Waiting, 0, 1)
 		if foreign {
 			next := &s.Waiting[0]
-			next.First, next.Skipped, next.Restored = next.First || v.First, next.Skipped || v.Skipped, next.Restored ||
-				v.Restored
-			next.Known = next.Known || v.Known
+			next.First, next.Skipped = next.First || v.First, next.Skipped || v.Skipped
+			next.Restored = next.Restored || v.Restored
+			next.HasBaseline = next.HasBaseline || v.HasBaseline
 			continue
 		}
 		p.applyView(v, timedOut)
@@ -193,8 +194,8 @@ func (p *step) applyWaiting(timedOut bool) {
 }
 
 // namesForeignRevision reports whether the first waiting view names a ControllerRevision that its StatefulSet never
-// had: a slow controller wrote the status of the previous object of that name. All revisions up to a later view are
-// known.
+// had. This happens when a slow controller writes the status of the previous object with that name. It is certain when
+// all revisions up to a later view are known.
 func (p *step) namesForeignRevision(v View) bool {
 	s := &p.s
 	if s.Key.Kind != StatefulSet || v.Deleted || v.Unselected || v.UID != s.UID || s.View == nil {
@@ -241,7 +242,7 @@ func (p *step) isBaselineReady(v View) bool {
 	if p.s.Key.Kind == StatefulSet {
 		return known
 	}
-	accounted := v.UID == p.s.UID && (p.s.Gone || p.s.Unselected) &&
-		to <= p.s.Last // it is back, and nothing is to be previous of it
-	return to == 0 || accounted || !v.isInProgress(p.s.Key.Kind) || p.findPending(v.UID, to) != nil
+	// The last revision of a workload that returns is processed already.
+	processed := v.UID == p.s.UID && (p.s.Gone || p.s.Unselected) && to <= p.s.Last
+	return to == 0 || processed || !v.isInProgress(p.s.Key.Kind) || p.findPending(v.UID, to) != nil
 }

@@ -11,10 +11,10 @@ import (
 	"lockstep.internal/services/deploys/rollout"
 )
 
-// meets starts with an empty state and a new watcher that lists everything.
-func (l *fixture) meets() {
+// startFirstWatcher starts a watcher for the first time: it lists all objects.
+func (l *fixture) startFirstWatcher() {
 	l.down = false
-	for _, in := range l.plays.relist() {
+	for _, in := range l.workload.relist() {
 		if in.Workload != nil {
 			in.Workload.Object.FirstSeen, in.Workload.Object.UpdateType = true, events.UpdateTypeFull
 		} else {
@@ -24,11 +24,11 @@ func (l *fixture) meets() {
 	}
 }
 
-func TestExistingWorkloadIsSilentBaseline(t *testing.T) {
+func TestExistingWorkloadIsBaselineWithoutFacts(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
-		did, does func(d *deployment)
-		want      []string
+		before, after func(d *deployment)
+		want          []string
 	}{
 		"complete": {func(*deployment) {}, func(d *deployment) {
 			d.edit("web:3")
@@ -61,7 +61,7 @@ func TestExistingWorkloadIsSilentBaseline(t *testing.T) {
 			require.Empty(d.t, d.factNames())
 			d.run()
 		}, []string{"started 3", "completed 3"}},
-		"a pod of it is missing": {func(d *deployment) {
+		"one pod is missing": {func(d *deployment) {
 			d.sets[1].ready--
 			d.slow = true
 			d.run()
@@ -91,9 +91,9 @@ func TestExistingWorkloadIsSilentBaseline(t *testing.T) {
 			d.run()
 			d.edit("web:2")
 			d.run()
-			tc.did(d)
-			d.meets()
-			tc.does(d)
+			tc.before(d)
+			d.startFirstWatcher()
+			tc.after(d)
 			require.Equal(t, tc.want, d.factNames())
 		})
 	}
@@ -105,7 +105,7 @@ func TestBaselineOfStatefulSetAndDaemonSet(t *testing.T) {
 	s.stop()
 	s.create(3, "web:1")
 	s.run()
-	s.meets()
+	s.startFirstWatcher()
 	require.Empty(t, s.factNames())
 	s.edit("web:2")
 	s.run()
@@ -117,7 +117,7 @@ func TestBaselineOfStatefulSetAndDaemonSet(t *testing.T) {
 	s.run()
 	s.edit("web:2")
 	s.step()
-	s.meets()
+	s.startFirstWatcher()
 	s.run()
 	require.Equal(t, []string{"started 2", "completed 2"}, s.factNames())
 
@@ -125,7 +125,7 @@ func TestBaselineOfStatefulSetAndDaemonSet(t *testing.T) {
 	d.stop()
 	d.create(3, "web:1")
 	d.run()
-	d.meets()
+	d.startFirstWatcher()
 	require.Empty(t, d.factNames())
 	d.edit("web:2")
 	d.run()
@@ -136,52 +136,52 @@ func TestBaselineOfStatefulSetAndDaemonSet(t *testing.T) {
 	d.create(3, "web:1")
 	d.run()
 	d.edit("web:2")
-	d.meets() // before its controller observed the edit
+	d.startFirstWatcher() // before its controller observed the edit
 	d.run()
 	require.Equal(t, []string{"started 2", "completed 2"}, d.factNames())
 }
 
-// follow sets the label that selects the workload.
-func (d *deployment) unfollow() {
+// unselect removes the label by which the watcher selects the workload. reselect sets it again.
+func (d *deployment) unselect() {
 	in := d.observation(events.VerbDeleted)
 	in.Workload.Unselected = true
 	d.send(in)
 	d.down = true
 }
 
-func (d *deployment) follow() {
+func (d *deployment) reselect() {
 	d.down = false
 	for _, in := range d.relist() {
 		d.send(in)
 	}
 }
 
-func TestUnselectedWorkloadIsNoLongerFollowed(t *testing.T) {
+func TestUnselectedWorkloadHasNoFacts(t *testing.T) {
 	t.Parallel()
 	d := settled(t, 3)
-	d.unfollow()
+	d.unselect()
 	d.edit("web:2")
 	d.run()
 	d.spec(func() {})
-	d.follow()
+	d.reselect()
 	require.Equal(t, []string{"started 1", "completed 1"}, d.factNames(),
-		"neither its leaving nor its coming back is a deploy")
+		"neither unselecting nor reselecting is a rollout")
 	d.edit("web:3")
 	d.step()
-	d.unfollow()
+	d.unselect()
 	require.Equal(t, []string{"started 3", "gap [3]", "unknown 3"}, d.since(2))
 	require.Equal(t, events.CauseUnselected, d.last(events.FactUnknown).Gap.Cause)
 	d.spec(func() {})
-	d.follow()
+	d.reselect()
 	d.run()
-	require.Equal(t, []string{"started 3", "gap [3]", "unknown 3"}, d.since(2), "it has had its end")
+	require.Equal(t, []string{"started 3", "gap [3]", "unknown 3"}, d.since(2), "the rollout has ended already")
 	d.edit("web:4")
 	d.run()
 	require.Equal(t, []string{"started 4", "completed 4"}, d.since(5))
 }
 
-// moves releases the cluster to another project, with a new watcher.
-func (d *deployment) moves() {
+// releaseCluster releases the cluster to another project, whose watcher then lists all objects.
+func (d *deployment) releaseCluster() {
 	d.deliver(rollout.Input{ObservedAt: d.now, Released: true})
 	d.agent = 8
 	for _, in := range d.relist() {
@@ -197,11 +197,11 @@ func (d *deployment) moves() {
 func TestReleasedClusterIsBaselineForNextProject(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
-		did, does func(d *deployment)
-		want      []string
+		before, after func(d *deployment)
+		want          []string
 	}{
 		"complete": {func(*deployment) {}, func(*deployment) {}, nil},
-		"complete, its old pods not gone": {func(d *deployment) {
+		"complete, old pods still terminating": {func(d *deployment) {
 			d.lingering = true
 			d.edit("web:2")
 			d.run()
@@ -215,7 +215,8 @@ func TestReleasedClusterIsBaselineForNextProject(t *testing.T) {
 		}, func(d *deployment) {
 			require.Equal(d.t, events.CauseClusterReleased, d.last(events.FactUnknown).Gap.Cause)
 			require.Equal(d.t, "Released", d.last(events.FactUnknown).Reason)
-			require.Equal(d.t, 7, d.last(events.FactUnknown).Workload.AgentID, "it stays with the previous project of its start")
+			ended := d.last(events.FactUnknown)
+			require.Equal(d.t, 7, ended.Workload.AgentID, "the rollout belongs to the project in which it started")
 			d.run()
 		}, []string{"started 2", "gap [2]", "unknown 2"}},
 		"about to start": {func(d *deployment) {
@@ -230,9 +231,9 @@ func TestReleasedClusterIsBaselineForNextProject(t *testing.T) {
 			t.Parallel()
 			d := settled(t, 3)
 			mark := d.mark()
-			tc.did(d)
-			d.moves()
-			tc.does(d)
+			tc.before(d)
+			d.releaseCluster()
+			tc.after(d)
 			require.Equal(t, tc.want, append([]string(nil), d.since(mark)...))
 			if !d.exists() {
 				return
@@ -247,7 +248,7 @@ func TestReleasedClusterIsBaselineForNextProject(t *testing.T) {
 	}
 }
 
-// A reselected workload whose controller is behind stays reselected until its view can be applied.
+// The counts of a slow controller belong to the previous template, so its view is not applied yet.
 func TestReselectedDaemonSetWithSlowController(t *testing.T) {
 	t.Parallel()
 	d := newDaemonSet(t, 1)
@@ -260,7 +261,7 @@ func TestReselectedDaemonSetWithSlowController(t *testing.T) {
 	before := d.mark()
 	d.spec(func() {}) // no change of the template
 	d.run()
-	require.Empty(t, d.since(before), "it has ended")
+	require.Empty(t, d.since(before), "the rollout has ended already")
 }
 
 func TestRestoredCluster(t *testing.T) {
@@ -275,7 +276,7 @@ func TestRestoredCluster(t *testing.T) {
 		in.Epoch = 1
 		return in
 	}
-	// The store is restored to the time when revision 2 was complete.
+	// The cluster is restored to the time when revision 2 was complete.
 	d.generation--
 	d.observed, d.revision = d.generation, 2
 	d.tpl = d.sets[1].tpl
@@ -301,7 +302,7 @@ func TestRestoredCluster(t *testing.T) {
 	require.Len(t, d.since(mark), 2, "observations of the previous epoch have no effect")
 }
 
-func TestTimesAreThoseOfTheCluster(t *testing.T) {
+func TestTimesComeFromTheCluster(t *testing.T) {
 	t.Parallel()
 	d := settled(t, 2)
 	d.now = d.now.Add(time.Hour)
@@ -319,7 +320,7 @@ func TestTimesAreThoseOfTheCluster(t *testing.T) {
 	d.undo(1)
 	wrote := d.written
 	d.run()
-	require.Equal(t, wrote, d.last(events.FactStarted).OccurredAt, "its ReplicaSet is an hour old")
+	require.Equal(t, wrote, d.last(events.FactStarted).OccurredAt, "not the creation of the reused ReplicaSet")
 	require.Equal(t, events.TimeSourceManagedFields, d.last(events.FactStarted).TimeSource)
 	require.Equal(t, 1, d.last(events.FactCompleted).Rollout.OfRevision)
 
@@ -329,7 +330,7 @@ func TestTimesAreThoseOfTheCluster(t *testing.T) {
 	wrote, seen := d.written, d.now
 	d.run()
 	require.Greater(t, d.sets[2].created, wrote)
-	require.Equal(t, wrote, d.last(events.FactStarted).OccurredAt, "not only when the old pods were gone")
+	require.Equal(t, wrote, d.last(events.FactStarted).OccurredAt, "not the later creation of the ReplicaSet")
 	require.Equal(t, seen, d.last(events.FactStarted).ObservedAt)
 
 	d.now = d.now.Add(time.Hour)
@@ -337,7 +338,7 @@ func TestTimesAreThoseOfTheCluster(t *testing.T) {
 	require.Equal(t, d.now, d.last(events.FactRemoved).OccurredAt)
 }
 
-func TestProgressIsThrottledAndEndHasLastCounts(t *testing.T) {
+func TestProgressIsThrottledAndCompletedHasLastCounts(t *testing.T) {
 	t.Parallel()
 	d := settled(t, 60)
 	mark := len(d.facts)
@@ -374,7 +375,7 @@ func TestDrainedNeedsTerminatingCount(t *testing.T) {
 	d.edit("web:2")
 	d.run()
 	require.Equal(t, 2, d.last(events.FactCompleted).Rollout.Revision)
-	require.Equal(t, 1, d.last(events.FactDrained).Rollout.Revision, "old pods are still there")
+	require.Equal(t, 1, d.last(events.FactDrained).Rollout.Revision, "old pods still terminate")
 	d.lingering = false
 	d.run()
 	require.Equal(t, 2, d.last(events.FactDrained).Rollout.Revision)
@@ -412,7 +413,7 @@ func TestRefusedReplicaSetBlocksBeforeRollout(t *testing.T) {
 	require.Equal(t, []string{"blocked", "unblocked", "started 2", "completed 2"}, d.since(2))
 }
 
-func TestTwoAgentsOfOneClusterGiveFactsOnce(t *testing.T) {
+func TestFactsOfTwoAgentsInOneClusterArePublishedOnce(t *testing.T) {
 	t.Parallel()
 	d := settled(t, 2)
 	d.edit("web:2")
@@ -430,7 +431,7 @@ func TestTwoAgentsOfOneClusterGiveFactsOnce(t *testing.T) {
 	require.Equal(t, names, d.factNames(), "the list is older than the known version")
 }
 
-func TestSkippedVersionsAreNamedInGap(t *testing.T) {
+func TestSkippedVersionsAreReportedInGap(t *testing.T) {
 	t.Parallel()
 	d := settled(t, 3)
 	d.edit("web:2")
@@ -457,7 +458,7 @@ func TestLaterSelectedWorkloadIsBaseline(t *testing.T) {
 	d.create(3, "web:1")
 	d.run()
 	d.down = false
-	in := d.observation(events.VerbUpserted) // its label was set while the watcher was up
+	in := d.observation(events.VerbUpserted) // the label was set while the watcher was running
 	d.send(in)
 	d.writeSet(d.sets[0])
 	require.Empty(t, d.factNames())
@@ -467,11 +468,11 @@ func TestLaterSelectedWorkloadIsBaseline(t *testing.T) {
 	later.create(3, "web:1")
 	later.run()
 	later.down = false
-	for _, in := range later.relist() { // its label was set while the watcher was down
+	for _, in := range later.relist() { // the label was set while the watcher was down
 		if in.Workload != nil {
 			in.Workload.Object.FirstSeen = true
 		}
-		in.KnownBefore, in.KnownAt = true, later.created.Add(time.Minute)
+		in.HasBaseline, in.BaselineAt = true, later.created.Add(time.Minute)
 		later.send(in)
 	}
 	require.Empty(t, later.factNames())
@@ -490,6 +491,6 @@ func TestUnobservedDeletion(t *testing.T) {
 	d.now = d.now.Add(time.Second)
 	d.send(in)
 	require.Equal(t, []string{"started 2", "gap [2]", "unknown 2", "removed"}, d.since(2),
-		"it may have been completed before")
+		"it may have completed before")
 	require.Equal(t, events.CauseVersionsSkipped, d.last(events.FactGap).Gap.Cause)
 }

@@ -9,6 +9,7 @@ import (
 	"lockstep.internal/schemas/gen/events"
 )
 
+// settled returns a Deployment whose first rollout has completed.
 func settled(t *testing.T, replicas int) *deployment {
 	d := newDeployment(t, 1)
 	d.create(replicas, "web:1")
@@ -37,7 +38,7 @@ func TestDeploymentIsCreated(t *testing.T) {
 func TestDeploymentScenarios(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
-		does func(d *deployment)
+		run  func(d *deployment)
 		want []string
 	}{
 		"updated": {func(d *deployment) {
@@ -72,7 +73,7 @@ func TestDeploymentScenarios(t *testing.T) {
 			d.edit("web:4")
 			d.run()
 		}, []string{"started 2", "superseded 2", "started 3", "superseded 3", "started 4", "completed 4"}},
-		"edits that the controller never saw": {func(d *deployment) {
+		"edits that the controller did not observe": {func(d *deployment) {
 			d.edit("web:2")
 			d.edit("web:3")
 			d.run()
@@ -83,7 +84,7 @@ func TestDeploymentScenarios(t *testing.T) {
 			d.undo(1)
 			d.run()
 		}, []string{"started 2", "completed 2", "started 3", "rolled_back 3", "completed 3"}},
-		"rolled back in flight: the bad one is cancelled": {func(d *deployment) {
+		"rolled back in flight: the first rollout is cancelled": {func(d *deployment) {
 			d.slow = true
 			d.edit("web:2")
 			d.step()
@@ -91,7 +92,7 @@ func TestDeploymentScenarios(t *testing.T) {
 			d.undo(1)
 			d.run()
 		}, []string{"started 2", "cancelled 2", "started 3", "rolled_back 3", "completed 3"}},
-		"taken back and forth while it is paused": {
+		"rolled back and forward while paused": {
 			func(d *deployment) {
 				d.edit("web:2")
 				d.run()
@@ -116,10 +117,11 @@ func TestDeploymentScenarios(t *testing.T) {
 				d.undo(1)
 				d.run()
 			}, []string{
-				"scale_started 3→0", "scale_completed 3→0", "started 2", "completed 2", "started 3", "rolled_back 3", "completed 3",
+				"scale_started 3→0", "scale_completed 3→0", "started 2", "completed 2", "started 3",
+				"rolled_back 3", "completed 3",
 			},
 		},
-		"rolled back to an image whose ReplicaSet is gone": {func(d *deployment) {
+		"rolled back to an image whose ReplicaSet was deleted": {func(d *deployment) {
 			d.keep = 0
 			d.edit("web:2")
 			d.run()
@@ -130,7 +132,7 @@ func TestDeploymentScenarios(t *testing.T) {
 			d.restart()
 			d.run()
 		}, []string{"started 2", "restarted 2", "completed 2"}},
-		"another environment variable is no restart": {func(d *deployment) {
+		"a changed environment variable is not a restart": {func(d *deployment) {
 			d.setEnv("debug")
 			d.run()
 		}, []string{"started 2", "completed 2"}},
@@ -144,7 +146,7 @@ func TestDeploymentScenarios(t *testing.T) {
 			d.deleteSet()
 			d.run()
 		}, []string{"started 2", "completed 2"}},
-		"ReplicaSet deleted by hand, and revisions begin anew": {func(d *deployment) {
+		"ReplicaSet deleted by hand, and revisions restart": {func(d *deployment) {
 			d.keep = 0
 			d.edit("web:2")
 			d.run()
@@ -189,7 +191,7 @@ func TestDeploymentScenarios(t *testing.T) {
 			d.scale(2)
 			d.run()
 		}, []string{"scale_started 3→5", "scale_completed 3→5", "scale_started 5→2", "scale_completed 5→2"}},
-		"scaled again before it was there": {func(d *deployment) {
+		"scaled again before the first scaling completed": {func(d *deployment) {
 			d.scale(5)
 			d.step()
 			d.scale(8)
@@ -201,7 +203,7 @@ func TestDeploymentScenarios(t *testing.T) {
 			d.scale(5)
 			d.run()
 		}, []string{"started 2", "scale_started 3→5", "scale_completed 3→5", "completed 2"}},
-		"scaled and edited at once is no scaling": {func(d *deployment) {
+		"scaled and edited at once is not a scaling": {func(d *deployment) {
 			d.spec(func() { d.replicas = 5; d.tpl.image = "web:2" })
 			d.run()
 		}, []string{"started 2", "completed 2"}},
@@ -220,7 +222,7 @@ func TestDeploymentScenarios(t *testing.T) {
 			d.slow, d.late = false, false
 			d.run()
 		}, []string{"started 2", "stalled 2", "recovered 2", "completed 2"}},
-		"deadline passed, then undone: the verdict is not the new one's": {func(d *deployment) {
+		"deadline passed, then rolled back: the new rollout is not stalled": {func(d *deployment) {
 			d.slow = true
 			d.edit("web:2")
 			d.run()
@@ -230,7 +232,7 @@ func TestDeploymentScenarios(t *testing.T) {
 			d.undo(1)
 			d.run()
 		}, []string{"started 2", "stalled 2", "cancelled 2", "started 3", "rolled_back 3", "completed 3"}},
-		"no deadline: own timer": {func(d *deployment) {
+		"no deadline: stalled by the default deadline": {func(d *deployment) {
 			d.deadline = nil
 			d.slow = true
 			d.edit("web:2")
@@ -260,7 +262,7 @@ func TestDeploymentScenarios(t *testing.T) {
 			d.delete()
 			d.wait(time.Minute)
 		}, []string{"started 2", "cancelled 2"}},
-		"deleted, and made anew under the same name": {func(d *deployment) {
+		"deleted and recreated with the same name": {func(d *deployment) {
 			d.delete()
 			d.create(2, "web:9")
 			d.run()
@@ -270,7 +272,7 @@ func TestDeploymentScenarios(t *testing.T) {
 			d.delete()
 			d.start()
 		}, []string{"removed"}},
-		"made anew while the watcher was down": {func(d *deployment) {
+		"recreated while the watcher was down": {func(d *deployment) {
 			d.stop()
 			d.delete()
 			d.create(2, "web:9")
@@ -317,7 +319,7 @@ func TestDeploymentScenarios(t *testing.T) {
 			d.edit("web:3")
 			d.run()
 			d.start()
-			require.Empty(d.t, d.factNames()[2:], "the missing one may still come")
+			require.Empty(d.t, d.factNames()[2:], "the missing revision may still be observed")
 			d.wait(time.Minute)
 		}, []string{"gap [2]", "started 3", "completed 3"}},
 		"deleted in flight while the watcher was down": {func(d *deployment) {
@@ -333,7 +335,7 @@ func TestDeploymentScenarios(t *testing.T) {
 			d.run()
 			d.start()
 		}, []string{}},
-		"somebody wrote the revision annotation": {func(d *deployment) {
+		"a client wrote the revision annotation": {func(d *deployment) {
 			d.revision = 9
 			d.write()
 			d.run()
@@ -345,7 +347,7 @@ func TestDeploymentScenarios(t *testing.T) {
 			t.Parallel()
 			d := settled(t, 3)
 			mark := d.mark()
-			tc.does(d)
+			tc.run(d)
 			require.Equal(t, tc.want, d.since(mark))
 			require.Empty(t, d.state.Waiting)
 		})

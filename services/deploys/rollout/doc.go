@@ -1,16 +1,17 @@
-// Package rollout decides which rollouts the observations of one workload mean: when each starts and how it ends.
+// Package rollout derives the rollouts of one workload from its observations: when each starts and how it ends.
 //
 // [Advance] is pure: equal state and input give equal state and facts, byte for byte as JSON. Time comes from inputs
 // only. Versions that are not newer than the known one have no effect, so duplicates, full resyncs, a second agent and
-// repeated batches are silent.
+// repeated batches cause no facts.
 //
-// Each rollout has exactly one started, as its first fact, and exactly one terminal fact: completed, superseded,
-// cancelled or unknown. rolled_back and restarted follow their started directly. Only drained may follow the end.
-// Scaling is never a rollout. A workload that existed before is a silent baseline; the start of its rollout in flight
-// is reconstructed.
+// The first fact of a rollout is its only started. It has exactly one terminal fact: completed, superseded, cancelled
+// or unknown. Only drained may follow the terminal fact. rolled_back and restarted directly follow started. Scaling is
+// not a rollout. A workload that existed before the first observation is a baseline: it causes no facts, except that
+// the start of a rollout in flight is reconstructed.
 //
-// A workload and its ReplicaSets or ControllerRevisions may arrive in any order relative to each other, the versions of
-// each object in order. What nobody observed is reconstructed, or named in a gap. Revision numbers may repeat or fall.
+// Observations of a workload and of its ReplicaSets or ControllerRevisions may arrive in any order; the versions of one
+// object must arrive in order. Changes during a period without observations are reconstructed or reported in a gap.
+// Revision numbers may repeat or decrease.
 //
-// A state is bounded. Malformed input has no effect.
+// The size of a state is limited. Malformed input has no effect.
 package rollout

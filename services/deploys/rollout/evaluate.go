@@ -8,16 +8,16 @@ import (
 )
 
 const (
-	// progressInterval is the minimal time between progressed facts, by observed_at.
+	// progressInterval is the minimum time between two progressed facts, by observed_at.
 	progressInterval = 2 * time.Second
 	// defaultDeadline is the time without progress after which a rollout stalls, unless the workload has a deadline.
 	defaultDeadline = 10 * time.Minute
-	// deadlineConfirmation is the time from the first tick after the deadline to the stalled fact: delayed
-	// observations arrive before it ends.
+	// deadlineConfirmation is the time from the first tick after the deadline to the stalled fact. Delayed observations
+	// arrive within this time.
 	deadlineConfirmation = 10 * time.Second
 )
 
-// evaluate derives facts from the view for the rollout and the scaling in flight. before is the previous view.
+// evaluate derives the facts of the rollout and of the scaling in flight from the view. before is the previous view.
 func (p *step) evaluate(before, v View) {
 	s := &p.s
 	if r := s.Rollout; r != nil && p.describesRollout(r, v) {
@@ -35,7 +35,7 @@ func (p *step) evaluate(before, v View) {
 	p.evaluateCreation(v)
 }
 
-// describesRollout reports whether the view describes the rollout, and not another revision that is not accounted for.
+// describesRollout reports whether the view describes the rollout, and not a newer revision that is not processed yet.
 func (p *step) describesRollout(r *Rollout, v View) bool {
 	if r.Name != p.s.Name {
 		return false
@@ -46,7 +46,7 @@ func (p *step) describesRollout(r *Rollout, v View) bool {
 	return v.Revision == p.s.Last
 }
 
-// evaluateRollout evaluates a rollout in flight.
+// evaluateRollout derives the facts of a rollout in flight.
 func (p *step) evaluateRollout(r *Rollout, before, v View) {
 	if v.Template.equals(r.Template) {
 		r.Labels, r.Annotations = v.Labels, v.Annotations
@@ -71,7 +71,7 @@ func (p *step) evaluateRollout(r *Rollout, before, v View) {
 	if p.s.Key.Kind == Deployment && v.isObserved() && r.Template.known() && !v.Template.equals(r.Template) {
 		return // the counts belong to another template
 	}
-	if isCloser(r.Newest, v.Counts) {
+	if isProgress(r.Newest, v.Counts) {
 		r.ProgressAt, r.OverdueSince = v.At, time.Time{}
 	}
 	changed := r.Newest.Desired != v.Counts.Desired || countsArray(r.Newest) != countsArray(v.Counts)
@@ -89,15 +89,15 @@ func (p *step) evaluateRollout(r *Rollout, before, v View) {
 	}
 }
 
-// countsApply reports whether the view's counts are those of the rollout's template, and not of one that a paused
-// Deployment has yet to roll out.
+// countsApply reports whether the view's counts are those of the rollout's template. A paused Deployment may have a
+// newer template that it does not roll out yet.
 func (p *step) countsApply(r *Rollout, v View) bool {
 	switch {
 	case p.s.Key.Kind != Deployment:
 		return true
 	case r.Template.known():
 		return v.Template.equals(r.Template)
-	default: // the template found with the rollout, unless another ReplicaSet replaced it
+	default: // its template is unknown: compare with the one observed at its start
 		return !p.hasLaterPending(v) && (!v.Paused || v.Counts.Updated > 0 && v.Template.equals(p.templateAt(p.s.Generation)))
 	}
 }
@@ -111,13 +111,13 @@ func countsArray(c Counts) [7]int {
 	return [7]int{c.Desired, c.Total, c.Updated, c.Ready, c.Available, c.Unavailable, terminating}
 }
 
-// isCloser reports whether the rollout came closer to its end, by the rule of the Deployment controller.
-func isCloser(before, now Counts) bool {
+// isProgress reports whether the rollout made progress, by the rule of the Deployment controller.
+func isProgress(before, now Counts) bool {
 	return now.Updated > before.Updated || now.Total-now.Updated < before.Total-before.Updated ||
 		now.Ready > before.Ready || now.Available > before.Available
 }
 
-// emitProgress emits the counts if they changed, at most once per interval.
+// emitProgress emits a progressed fact if the counts changed, at most once per interval.
 func (p *step) emitProgress(ticked bool) {
 	r := p.s.Rollout
 	if r == nil || r.End != "" || !r.ReportDue || p.at.Sub(r.ReportedAt) < progressInterval {
@@ -131,8 +131,8 @@ func (p *step) emitProgress(ticked bool) {
 	p.emitRepeatable(r, events.FactProgressed, at, timeObservation)
 }
 
-// evaluateCondition applies the progress condition of the Deployment controller if it names this rollout: it may still
-// describe an earlier one.
+// evaluateCondition derives stalled and recovered from the progress condition of the Deployment controller. The
+// condition must name this rollout, because it may still describe an earlier one.
 func (p *step) evaluateCondition(r *Rollout, v View) {
 	late := v.Progress.Reason == reasonDeadline && v.Progress.Status == "False" && v.Progress.names(r.Name) &&
 		!r.startedAfter(v.Progress)
@@ -168,7 +168,8 @@ func conditionTime(c Condition, otherwise time.Time) time.Time {
 	return c.At
 }
 
-// evaluateBlocked applies refusals to create pods, unless they name another ReplicaSet only.
+// evaluateBlocked derives blocked and unblocked from the condition that pods cannot be created. It ignores a condition
+// that names only another ReplicaSet.
 func (p *step) evaluateBlocked(r *Rollout, v View) {
 	refused := v.Failure.Status == "True" && !p.namesOtherReplicaSet(v.Failure.Message, r.Name)
 	if refused == r.Blocked {
@@ -197,7 +198,8 @@ func (p *step) namesOtherReplicaSet(message, name string) bool {
 	return false
 }
 
-// evaluateCreation applies refusals to create the ReplicaSet itself: no rollout exists yet that could be blocked.
+// evaluateCreation derives blocked and unblocked from the condition that the ReplicaSet itself cannot be created. No
+// rollout exists yet, so the facts are about the workload.
 func (p *step) evaluateCreation(v View) {
 	s := &p.s
 	refused := v.Progress.Reason == reasonCreateError || s.Scaling != nil && !s.InFlight() && v.Failure.Status == "True"
@@ -224,7 +226,7 @@ func (p *step) evaluateCreation(v View) {
 	p.emit(f)
 }
 
-// evaluatePartition emits that a StatefulSet was updated down to its partition.
+// evaluatePartition emits partition_reached once all pods of a StatefulSet at or above its partition are updated.
 func (p *step) evaluatePartition(r *Rollout, v View) {
 	c := v.Counts
 	if p.s.Key.Kind != StatefulSet || v.Strategy == onDelete || v.Partition == 0 || !v.isObserved() ||
@@ -242,8 +244,8 @@ func (p *step) evaluatePartition(r *Rollout, v View) {
 	p.emit(f)
 }
 
-// completeRollout ends the rollout as completed. The time is that of the controller's condition if it names this
-// rollout.
+// completeRollout ends the rollout as completed. It uses the time of the controller's condition if the condition names
+// this rollout.
 func (p *step) completeRollout(r *Rollout, v View) {
 	if r.Stalled != "" {
 		p.emitRecovered(r, v)
@@ -272,33 +274,34 @@ func (p *step) completeRollout(r *Rollout, v View) {
 	p.s.Template = template
 }
 
-// deadline returns when the own deadline of the rollout in flight must be checked; false if it has none.
+// deadline returns the time at which checkDeadline must check the rollout in flight. It returns false if the rollout
+// has no deadline here, because the Deployment controller checks it or because the rollout waits for a person.
 func (s State) deadline() (time.Time, bool) {
 	r, v := s.Rollout, s.View
-	held := r.Partition != nil && *r.Partition == v.Partition
+	partitionReached := r.Partition != nil && *r.Partition == v.Partition
 	switch {
-	case r.Stalled != "", v.Paused, s.Key.Kind == Deployment && v.Deadline != nil, s.Key.Kind != Deployment &&
-		v.Strategy == onDelete, held:
+	case r.Stalled != "", v.Paused, partitionReached,
+		s.Key.Kind == Deployment && v.Deadline != nil, s.Key.Kind != Deployment && v.Strategy == onDelete:
 		return time.Time{}, false
 	case !r.OverdueSince.IsZero():
 		return r.OverdueSince.Add(deadlineConfirmation), true
 	default:
-		patience := defaultDeadline + time.Duration(max(0, v.MinReady))*time.Second
+		timeout := defaultDeadline + time.Duration(max(0, v.MinReady))*time.Second
 		if v.Deadline != nil {
-			patience = time.Duration(max(0, *v.Deadline)) * time.Second
+			timeout = time.Duration(max(0, *v.Deadline)) * time.Second
 		}
-		return r.ProgressAt.Add(patience), true
+		return r.ProgressAt.Add(timeout), true
 	}
 }
 
-// checkDeadline checks the own deadline.
+// checkDeadline emits stalled if the rollout in flight made no progress until its deadline.
 func (p *step) checkDeadline() {
 	s := &p.s
 	if !s.InFlight() || s.View == nil || len(s.Waiting) > 0 {
 		return
 	}
-	deadline, has := s.deadline()
-	if !has || p.at.Before(deadline) {
+	deadline, hasDeadline := s.deadline()
+	if !hasDeadline || p.at.Before(deadline) {
 		return
 	}
 	r := s.Rollout
@@ -308,12 +311,13 @@ func (p *step) checkDeadline() {
 	}
 	r.Stalled = stalledByTimer
 	f := p.repeatableFact(r, events.FactStalled, p.at, timeObservation)
-	f.Reason, f.Message = reasonDeadline, "no pod has come isCloser to completion since "+r.ProgressAt.Format(time.RFC3339)
+	f.Reason = reasonDeadline
+	f.Message = "no pod has come nearer to completion since " + r.ProgressAt.Format(time.RFC3339)
 	p.emit(f)
 }
 
-// evaluateScaling follows changes of the replicas that come without a new template. For DaemonSets, the number of nodes
-// is not scaling.
+// evaluateScaling emits scale_started and scale_completed for changes of the replicas without a new template. A changed
+// number of nodes does not scale a DaemonSet.
 func (p *step) evaluateScaling(before, v View) {
 	s := &p.s
 	if s.Key.Kind == DaemonSet {

@@ -19,7 +19,7 @@ const (
 	timeObservation   = events.TimeSourceObservation
 )
 
-// emit numbers a fact and appends it.
+// emit gives a fact its sequence number and appends it.
 func (p *step) emit(f events.DeployFact) {
 	p.s.Sequence++
 	f.Sequence = p.s.Sequence
@@ -85,14 +85,14 @@ func (p *step) scalingFact(fact events.Fact, v View) events.DeployFact {
 	return f
 }
 
-// emitGap emits a gap: what nobody observed.
+// emitGap emits a gap: a period or revisions without observations.
 func (p *step) emitGap(gap events.Gap) {
 	f := p.workloadFact(events.FactGap, gap.Until, timeObservation)
 	f.Provenance, f.Gap = events.ProvenanceReconstructed, &gap
 	p.emit(f)
 }
 
-// endUnknown ends the rollout in flight with an end that nobody observed.
+// endUnknown ends the rollout in flight as unknown: its end was not observed.
 func (p *step) endUnknown(gap events.Gap, at time.Time) {
 	r := p.s.Rollout
 	r.End = events.FactUnknown
@@ -105,8 +105,8 @@ func (p *step) endUnknown(gap events.Gap, at time.Time) {
 	p.emit(f)
 }
 
-// durationUntil returns the duration of the rollout until its end, in milliseconds. It uses observed times if both
-// start and end were observed.
+// durationUntil returns the duration of the rollout in milliseconds. It uses the times of observation if both start and
+// end were observed.
 func (p *step) durationUntil(r *Rollout, at time.Time) *int {
 	took := p.at.Sub(r.SeenAt)
 	if p.provenance != events.ProvenanceObserved || r.Provenance != events.ProvenanceObserved {
@@ -115,8 +115,9 @@ func (p *step) durationUntil(r *Rollout, at time.Time) *int {
 	return new(int(max(0, took.Milliseconds())))
 }
 
-// ID returns the id of a fact, equal for equal facts: a hash, in hex, of its subject (rollout, run of an environment,
-// or workload), its name and ordinal, and of its sequence if it is about a workload.
+// ID returns the id of a fact. Equal facts have equal ids. It is a hash in hex of the fact's name and ordinal and of
+// what it is about: a rollout, a run of an environment, or a workload. The id of a fact about an environment or a
+// workload also depends on its sequence number.
 func ID(f events.DeployFact) string {
 	w := f.Workload
 	parts := []string{string(f.Fact), strconv.Itoa(f.Ordinal)}
@@ -128,9 +129,11 @@ func ID(f events.DeployFact) string {
 	default:
 		parts = append(parts, "workload", w.ClusterUID, w.Namespace, w.Kind, w.Name, w.UID, strconv.Itoa(f.Sequence))
 	}
-	hash := sha256.New()
+	var text [512]byte
+	joined := text[:0]
 	for _, part := range parts {
-		_, _ = hash.Write([]byte(strconv.Itoa(len(part)) + ":" + part))
+		joined = append(append(strconv.AppendInt(joined, int64(len(part)), 10), ':'), part...)
 	}
-	return hex.EncodeToString(hash.Sum(nil)[:16])
+	hash := sha256.Sum256(joined)
+	return hex.EncodeToString(hash[:16])
 }

@@ -12,51 +12,51 @@ import (
 	"lockstep.internal/services/deploys/rollout"
 )
 
-// scene is a scenario of a workload with three pods and a completed first rollout, and its facts in order. Only scenes
-// about progressed list it, once.
-type scene struct {
+// scenario is a sequence of actions on a workload with three pods and a completed first rollout, and the expected facts
+// in order. Only scenarios of the fact progressed list it, once.
+type scenario struct {
 	kind string
-	of   string // distinguishes several scenes of one fact
-	does func(w any)
+	name string // distinguishes several scenarios of one fact
+	run  func(w any)
 	want []events.Fact
 }
 
-func deploymentScene(of string, does func(d *deployment), want ...events.Fact) scene {
-	return scene{kind: rollout.Deployment, of: of, want: want, does: func(w any) { does(w.(*deployment)) }}
+func onDeployment(name string, run func(d *deployment), want ...events.Fact) scenario {
+	return scenario{kind: rollout.Deployment, name: name, want: want, run: func(w any) { run(w.(*deployment)) }}
 }
 
-func statefulSetScene(of string, does func(s *statefulSet), want ...events.Fact) scene {
-	return scene{kind: rollout.StatefulSet, of: of, want: want, does: func(w any) { does(w.(*statefulSet)) }}
+func onStatefulSet(name string, run func(s *statefulSet), want ...events.Fact) scenario {
+	return scenario{kind: rollout.StatefulSet, name: name, want: want, run: func(w any) { run(w.(*statefulSet)) }}
 }
 
-func daemonSetScene(of string, does func(d *daemonSet), want ...events.Fact) scene {
-	return scene{kind: rollout.DaemonSet, of: of, want: want, does: func(w any) { does(w.(*daemonSet)) }}
+func onDaemonSet(name string, run func(d *daemonSet), want ...events.Fact) scenario {
+	return scenario{kind: rollout.DaemonSet, name: name, want: want, run: func(w any) { run(w.(*daemonSet)) }}
 }
 
 const (
-	started     = events.FactStarted
-	progressed  = events.FactProgressed
-	completed   = events.FactCompleted
-	drained     = events.FactDrained
-	stalled     = events.FactStalled
-	recovered   = events.FactRecovered
-	blocked     = events.FactBlocked
-	unblocked   = events.FactUnblocked
-	paused      = events.FactPaused
-	resumed     = events.FactResumed
-	superseded  = events.FactSuperseded
-	cancelled   = events.FactCancelled
-	unknown     = events.FactUnknown
-	rolledBack  = events.FactRolledBack
-	restarted   = events.FactRestarted
-	removed     = events.FactRemoved
-	scaleBegan  = events.FactScaleStarted
-	scaleEnded  = events.FactScaleCompleted
-	partitioned = events.FactPartitionReached
-	gap         = events.FactGap
+	started          = events.FactStarted
+	progressed       = events.FactProgressed
+	completed        = events.FactCompleted
+	drained          = events.FactDrained
+	stalled          = events.FactStalled
+	recovered        = events.FactRecovered
+	blocked          = events.FactBlocked
+	unblocked        = events.FactUnblocked
+	paused           = events.FactPaused
+	resumed          = events.FactResumed
+	superseded       = events.FactSuperseded
+	cancelled        = events.FactCancelled
+	unknown          = events.FactUnknown
+	rolledBack       = events.FactRolledBack
+	restarted        = events.FactRestarted
+	removed          = events.FactRemoved
+	scaleStarted     = events.FactScaleStarted
+	scaleCompleted   = events.FactScaleCompleted
+	partitionReached = events.FactPartitionReached
+	gap              = events.FactGap
 )
 
-// settledOf returns a workload of a kind with three pods and a completed first rollout.
+// settledOf returns a workload of a kind with three pods whose first rollout has completed.
 func settledOf(t *testing.T, kind string) (*fixture, any) {
 	switch kind {
 	case rollout.StatefulSet:
@@ -78,50 +78,52 @@ func settledOf(t *testing.T, kind string) (*fixture, any) {
 func TestEachFactOfEachKind(t *testing.T) {
 	t.Parallel()
 	seen := map[events.Fact]bool{}
-	for fact, scenes := range facts() {
-		for _, scene := range scenes {
-			for _, f := range scene.want {
+	for fact, cases := range scenarios() {
+		for _, scenario := range cases {
+			for _, f := range scenario.want {
 				seen[f] = true
 			}
-			t.Run(strings.Join([]string{fact, scene.kind, scene.of}, "/"), func(t *testing.T) {
+			t.Run(strings.Join([]string{fact, scenario.kind, scenario.name}, "/"), func(t *testing.T) {
 				t.Parallel()
-				l, w := settledOf(t, scene.kind)
+				l, w := settledOf(t, scenario.kind)
 				mark := len(l.facts)
-				scene.does(w)
+				scenario.run(w)
 				want := []events.Fact{}
 				for _, f := range l.facts[mark:] {
 					if f.Fact != progressed || fact == "progressed" && !slices.Contains(want, progressed) {
 						want = append(want, f.Fact)
 					}
 				}
-				require.Equal(t, want, append([]events.Fact{}, scene.want...))
-				l.whole(mark)
+				require.Equal(t, want, append([]events.Fact{}, scenario.want...))
+				l.checkFields(mark)
 			})
 		}
 	}
 	for _, f := range []events.Fact{
 		started, progressed, completed, drained, stalled, recovered, blocked, unblocked, paused, resumed, superseded,
 		cancelled, unknown, rolledBack, restarted,
-		removed, scaleBegan, scaleEnded, partitioned, gap,
+		removed, scaleStarted, scaleCompleted, partitionReached, gap,
 	} {
-		require.True(t, seen[f], "no scene has %s", f)
+		require.True(t, seen[f], "no scenario has %s", f)
 	}
 }
 
-// whole checks that each fact since the mark names its workload, times and provenance, that only repeatable facts are
-// numbered, and that ends have a duration unless unknown.
-func (l *fixture) whole(mark int) {
+// checkFields checks the facts since the mark: each has its workload, times and provenance. Only repeatable facts have
+// an ordinal. A terminal fact other than unknown has a duration.
+func (l *fixture) checkFields(mark int) {
 	ordinals := map[string]int{}
 	for _, f := range l.facts[mark:] {
 		require.Equal(l.t, "web", f.Workload.Name)
 		require.Equal(l.t, l.kind, f.Workload.Kind)
 		require.NotEmpty(l.t, f.Workload.UID)
 		require.False(l.t, f.OccurredAt.IsZero())
-		require.False(l.t, f.ObservedAt.Before(f.OccurredAt.Truncate(time.Second)), "%s occurred after it was seen", f.Fact)
+		occurredAt := f.OccurredAt.Truncate(time.Second)
+		require.False(l.t, f.ObservedAt.Before(occurredAt), "%s occurred after it was observed", f.Fact)
 		require.NotEmpty(l.t, f.TimeSource)
 		require.NotEmpty(l.t, f.Provenance)
 		switch f.Fact {
-		case progressed, stalled, recovered, paused, resumed, blocked, unblocked, scaleBegan, scaleEnded, partitioned:
+		case progressed, stalled, recovered, paused, resumed, blocked, unblocked, scaleStarted, scaleCompleted,
+			partitionReached:
 			id := string(f.Fact)
 			if f.Rollout != nil {
 				id += f.Rollout.ID

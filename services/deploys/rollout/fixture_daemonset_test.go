@@ -15,12 +15,12 @@ type nodePod struct {
 	gone  bool
 }
 
-// daemonSet plays a DaemonSet, its controller and the kubelets.
+// daemonSet simulates a DaemonSet, its controller and the kubelets.
 type daemonSet struct {
 	*fixture
 
-	there      bool
-	uid_       string
+	present    bool
+	objectUID  string
 	version    string
 	created    time.Time
 	generation int
@@ -37,32 +37,32 @@ type daemonSet struct {
 
 func newDaemonSet(t testing.TB, seed uint64) *daemonSet {
 	d := &daemonSet{fixture: newFixture(t, rollout.DaemonSet, seed), strategy: "RollingUpdate"}
-	d.plays = d
+	d.workload = d
 	return d
 }
 
-func (d *daemonSet) exists() bool { return d.there }
+func (d *daemonSet) exists() bool { return d.present }
 
 func (d *daemonSet) create(nodes int, image string) {
-	d.there, d.uid_, d.created = true, d.uid("ds"), d.second()
+	d.present, d.objectUID, d.created = true, d.uid("ds"), d.second()
 	d.generation, d.observed, d.templates = 1, 0, 1
 	d.tpl, d.written, d.nodes = template{image: image}, d.second(), nil
 	d.status, d.hasStatus = events.Counts{}, false
 	for range nodes {
 		d.nodes = append(d.nodes, nodePod{gone: true})
 	}
-	d.begin()
+	d.startRollout()
 	d.write()
 }
 
-func (d *daemonSet) begin() {
-	d.began(fmt.Sprintf("cluster/%s/%d", d.uid_, d.templates), d.templates, d.tpl.hash())
-	d.newest().known = true
+func (d *daemonSet) startRollout() {
+	d.recordStart(fmt.Sprintf("cluster/%s/%d", d.objectUID, d.templates), d.templates, d.tpl.hash())
+	d.newest().visible = true
 }
 
 func (d *daemonSet) observation(verb events.Verb) rollout.Input {
 	return rollout.Input{Workload: &events.ObservedWorkload{
-		Kind: events.WorkloadKindDaemonset, Object: d.meta("web", d.uid_, d.created, verb), Generation: d.generation,
+		Kind: events.WorkloadKindDaemonset, Object: d.meta("web", d.objectUID, d.created, verb), Generation: d.generation,
 		ObservedGeneration: d.observed,
 		SpecReplicas:       new(d.status.Desired), Strategy: d.strategy, Template: d.tpl.observed(d.written),
 		TemplateGeneration: d.templates, HasStatus: d.hasStatus,
@@ -90,7 +90,7 @@ func (d *daemonSet) spec(change func()) {
 	if d.tpl != before {
 		d.written = d.second()
 		d.templates++
-		d.begin()
+		d.startRollout()
 	}
 	d.write()
 }
@@ -104,7 +104,7 @@ func (d *daemonSet) addNode()  { d.nodes = append(d.nodes, nodePod{gone: true}) 
 func (d *daemonSet) loseNode() { d.nodes = d.nodes[:len(d.nodes)-1] }
 
 func (d *daemonSet) delete() {
-	d.there = false
+	d.present = false
 	if d.newest().end == "" {
 		d.newest().end = events.FactCancelled
 	}
@@ -112,7 +112,7 @@ func (d *daemonSet) delete() {
 }
 
 func (d *daemonSet) step() {
-	if !d.there {
+	if !d.present {
 		return
 	}
 	ready := 0

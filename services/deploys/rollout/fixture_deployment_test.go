@@ -44,35 +44,35 @@ type replicaSet struct {
 
 func (r *replicaSet) pods() int { return r.ready + r.pending }
 
-// deployment plays a Deployment, its controller, its ReplicaSets' controller and the kubelets.
+// deployment simulates a Deployment, its controller, the ReplicaSet controller and the kubelets.
 type deployment struct {
 	*fixture
 
-	there      bool
-	uid_       string
-	version    string
-	created    time.Time
-	generation int
-	observed   int
-	replicas   int
-	paused     bool
-	strategy   string
-	deadline   *int
-	tpl        template
-	written    time.Time
-	revision   int // annotation
-	sets       []*replicaSet
-	status     events.Counts
-	progress   events.Condition
-	quota      bool // refuses more pods
-	slow       bool // pods do not become ready
-	lingering  bool // pods terminate slowly
-	late       bool // the progress deadline has passed
-	keep       int  // revisionHistoryLimit
-	epochs     int  // number of revisions not above the previous one
-	taken      int  // the last revision
-	annotated  int  // the annotation at that time
-	hasStatus  bool
+	present            bool
+	objectUID          string
+	version            string
+	created            time.Time
+	generation         int
+	observed           int
+	replicas           int
+	paused             bool
+	strategy           string
+	deadline           *int
+	tpl                template
+	written            time.Time
+	revision           int // annotation
+	sets               []*replicaSet
+	status             events.Counts
+	progress           events.Condition
+	quota              bool // the API server refuses new pods
+	slow               bool // pods do not become ready
+	lingering          bool // pods terminate slowly
+	late               bool // the progress deadline has passed
+	keep               int  // revisionHistoryLimit
+	epochs             int  // how often revision numbers restarted
+	currentRevision    int  // revision of the current ReplicaSet
+	previousAnnotation int  // revision annotation before it became current
+	hasStatus          bool
 }
 
 func newDeployment(t testing.TB, seed uint64) *deployment {
@@ -80,24 +80,24 @@ func newDeployment(t testing.TB, seed uint64) *deployment {
 	d := &deployment{
 		fixture: newFixture(t, rollout.Deployment, seed), strategy: "RollingUpdate", deadline: &seconds, keep: 10,
 	}
-	d.plays = d
+	d.workload = d
 	return d
 }
 
-func (d *deployment) exists() bool { return d.there }
+func (d *deployment) exists() bool { return d.present }
 
 func (d *deployment) create(replicas int, image string) {
-	d.there, d.uid_, d.created = true, d.uid("d"), d.second()
+	d.present, d.objectUID, d.created = true, d.uid("d"), d.second()
 	d.generation, d.observed, d.replicas, d.revision, d.paused = 1, 0, replicas, 0, false
 	d.tpl, d.written, d.sets = template{image: image}, d.second(), nil
 	d.status, d.progress = events.Counts{}, events.Condition{}
-	d.hasStatus, d.late, d.epochs, d.taken, d.annotated = false, false, 0, 0, 0
+	d.hasStatus, d.late, d.epochs, d.currentRevision, d.previousAnnotation = false, false, 0, 0, 0
 	d.write()
 }
 
 func (d *deployment) observation(verb events.Verb) rollout.Input {
 	w := &events.ObservedWorkload{
-		Kind: events.WorkloadKindDeployment, Object: d.meta("web", d.uid_, d.created, verb),
+		Kind: events.WorkloadKindDeployment, Object: d.meta("web", d.objectUID, d.created, verb),
 		Generation: d.generation, ObservedGeneration: d.observed,
 		SpecReplicas: new(d.replicas), Paused: d.paused, Strategy: d.strategy, ProgressDeadlineSeconds: d.deadline,
 		Template: d.tpl.observed(d.written), Revision: d.revision, HasStatus: d.hasStatus,
@@ -111,14 +111,14 @@ func (d *deployment) observation(verb events.Verb) rollout.Input {
 	if d.hasStatus && d.quota && d.blocked() {
 		w.Conditions = append(w.Conditions, events.Condition{
 			Type: "ReplicaFailure", Status: "True", Reason: "FailedCreate",
-			Message: `pods "` + d.newest_().name + `-x" is forbidden: exceeded quota`,
+			Message: `pods "` + d.newestSet().name + `-x" is forbidden: exceeded quota`,
 		})
 	}
 	return rollout.Input{Workload: w}
 }
 
 func (d *deployment) blocked() bool {
-	set := d.newest_()
+	set := d.newestSet()
 	return set != nil && set.pods() < set.want
 }
 
@@ -127,12 +127,16 @@ func (d *deployment) write() {
 	in := d.observation(events.VerbUpserted)
 	d.version = in.Workload.Object.ResourceVersion
 	d.send(in)
-	if len(d.truth) == 0 || d.newest().hash != d.tpl.hash() || uidOf(d.newest().id) != d.uid_ || d.taken != d.revision {
+	if len(d.actual) == 0 {
 		return
 	}
 	c, actual := d.status, d.newest()
-	if d.revision != d.annotated || c.Updated > 0 || strings.Contains(d.progress.Message, `"web-`+actual.hash+`"`) {
-		actual.known = true
+	if actual.hash != d.tpl.hash() || uidOf(actual.id) != d.objectUID || d.currentRevision != d.revision {
+		return
+	}
+	inCondition := strings.Contains(d.progress.Message, `"web-`+actual.hash+`"`)
+	if d.revision != d.previousAnnotation || c.Updated > 0 || inCondition {
+		actual.visible = true
 	}
 	if d.hasStatus && d.observed == d.generation && c.Updated == d.replicas && c.Total == d.replicas &&
 		c.Available == d.replicas && actual.end == "" {
@@ -140,16 +144,16 @@ func (d *deployment) write() {
 	}
 }
 
-func (d *deployment) set(r *replicaSet, verb events.Verb) rollout.Input {
+func (d *deployment) setObservation(r *replicaSet, verb events.Verb) rollout.Input {
 	return rollout.Input{Revision: &events.ObservedWorkloadRevision{
 		Kind: events.WorkloadRevisionKindReplicaset, Object: d.meta(r.name, r.uid, r.created, verb),
-		Workload: "web", WorkloadUID: d.uid_,
+		Workload: "web", WorkloadUID: d.objectUID,
 		Revision: r.revision, RevisionHistory: slices.Clone(r.history), TemplateHash: r.tpl.hash(),
 	}}
 }
 
 func (d *deployment) writeSet(r *replicaSet) {
-	in := d.set(r, events.VerbUpserted)
+	in := d.setObservation(r, events.VerbUpserted)
 	r.version = in.Revision.Object.ResourceVersion
 	d.send(in)
 }
@@ -159,7 +163,7 @@ func (d *deployment) relist() []rollout.Input {
 	w.Workload.Object.ResourceVersion = d.version
 	list := []rollout.Input{w}
 	for _, r := range d.sets {
-		in := d.set(r, events.VerbUpserted)
+		in := d.setObservation(r, events.VerbUpserted)
 		in.Revision.Object.ResourceVersion = r.version
 		list = append(list, in)
 	}
@@ -199,32 +203,32 @@ func (d *deployment) undo(revision int) {
 }
 
 func (d *deployment) delete() {
-	d.there = false
-	if n := len(d.truth); n > 0 && d.newest().end == "" {
+	d.present = false
+	if n := len(d.actual); n > 0 && d.newest().end == "" {
 		d.newest().end = events.FactCancelled
 	}
 	sets := d.sets
 	d.send(d.observation(events.VerbDeleted))
 	for _, r := range sets {
-		d.send(d.set(r, events.VerbDeleted))
+		d.send(d.setObservation(r, events.VerbDeleted))
 	}
 	d.sets = nil
 }
 
 // deleteSet deletes the current ReplicaSet by hand.
 func (d *deployment) deleteSet() {
-	r := d.newest_()
+	r := d.newestSet()
 	if r == nil {
 		return
 	}
-	d.erased[d.uid_] = d.erased[d.uid_] || d.down
+	d.unobservedDeletion[d.objectUID] = d.unobservedDeletion[d.objectUID] || d.down
 	d.sets = slices.DeleteFunc(d.sets, func(o *replicaSet) bool { return o == r })
-	d.send(d.set(r, events.VerbDeleted))
+	d.send(d.setObservation(r, events.VerbDeleted))
 }
 
 // Actions of the controllers.
 
-func (d *deployment) newest_() *replicaSet {
+func (d *deployment) newestSet() *replicaSet {
 	for _, r := range d.sets {
 		if r.tpl == d.tpl {
 			return r
@@ -234,16 +238,16 @@ func (d *deployment) newest_() *replicaSet {
 }
 
 func (d *deployment) step() {
-	if !d.there {
+	if !d.present {
 		return
 	}
 	d.sync()
-	d.kubelets()
+	d.runKubelets()
 }
 
 func (d *deployment) sync() {
-	d.pauses()
-	current := d.newest_()
+	d.writePausedCondition()
+	current := d.newestSet()
 	oldPods, highest := 0, 0
 	for _, r := range d.sets {
 		if r != current {
@@ -256,14 +260,14 @@ func (d *deployment) sync() {
 	case current != nil && current.revision <= highest:
 		current.history = append(current.history, current.revision)
 		current.revision = highest + 1
-		d.take(current)
+		d.makeCurrent(current)
 		d.writeSet(current)
 		bumped = true // the next sync writes it to the Deployment
 	case current == nil && !d.paused && (d.strategy != "Recreate" || oldPods == 0):
 		hash := d.tpl.hash()
 		current = &replicaSet{name: "web-" + hash, uid: d.uid("rs"), tpl: d.tpl, created: d.second(), revision: highest + 1}
 		d.sets = append(d.sets, current)
-		d.take(current)
+		d.makeCurrent(current)
 		d.writeSet(current)
 		created = true
 	}
@@ -271,36 +275,36 @@ func (d *deployment) sync() {
 		if d.rng.IntN(12) == 0 && d.held {
 			return // the write conflicts
 		}
-		if current.revision < d.taken {
-			d.take(current) // the newest ReplicaSet was deleted by hand
+		if current.revision < d.currentRevision {
+			d.makeCurrent(current) // the newest ReplicaSet was deleted by hand
 		}
 		if created {
-			d.say("True", "NewReplicaSetCreated", `Created new replica set "`+current.name+`"`)
+			d.setProgress("True", "NewReplicaSetCreated", `Created new replica set "`+current.name+`"`)
 		}
 		d.revision = current.revision
 		d.write()
 	}
-	d.size(current)
+	d.scaleSets(current)
 	d.writeStatus(current)
 	d.cleanUp(current)
 }
 
-// pauses writes the paused condition.
-func (d *deployment) pauses() {
+// writePausedCondition writes the progress condition when the Deployment is paused or resumed.
+func (d *deployment) writePausedCondition() {
 	paused := d.progress.Reason == "DeploymentPaused"
 	switch {
 	case d.deadline == nil || d.paused == paused || d.progress.Reason == "ProgressDeadlineExceeded":
 		return
 	case d.paused:
-		d.say("Unknown", "DeploymentPaused", "Deployment is paused")
+		d.setProgress("Unknown", "DeploymentPaused", "Deployment is paused")
 	default:
-		d.say("Unknown", "DeploymentResumed", "Deployment is resumed")
+		d.setProgress("Unknown", "DeploymentResumed", "Deployment is resumed")
 	}
 	d.write()
 }
 
-// say writes the progress condition.
-func (d *deployment) say(status, reason, message string) {
+// setProgress sets the progress condition.
+func (d *deployment) setProgress(status, reason, message string) {
 	if d.deadline == nil || d.progress.Reason == reason && d.progress.Message == message {
 		return
 	}
@@ -310,29 +314,30 @@ func (d *deployment) say(status, reason, message string) {
 	}
 }
 
-// take makes a ReplicaSet the current one. A recreated one continues the rollout of the deleted one.
-func (d *deployment) take(r *replicaSet) {
+// makeCurrent records that a ReplicaSet is the current one. A recreated ReplicaSet continues the rollout of the deleted
+// one.
+func (d *deployment) makeCurrent(r *replicaSet) {
 	hash := r.tpl.hash()
-	anew := len(d.truth) > 0 && d.newest().hash == hash && uidOf(d.newest().id) == d.uid_
-	if r.revision < d.taken || r.revision == d.taken && !anew {
+	recreated := len(d.actual) > 0 && d.newest().hash == hash && uidOf(d.newest().id) == d.objectUID
+	if r.revision < d.currentRevision || r.revision == d.currentRevision && !recreated {
 		d.epochs++
 	}
-	d.taken, d.annotated = r.revision, d.revision
-	if !anew {
-		d.began(d.id(r), r.revision, hash)
+	d.currentRevision, d.previousAnnotation = r.revision, d.revision
+	if !recreated {
+		d.recordStart(d.id(r), r.revision, hash)
 	}
 }
 
 func (d *deployment) id(r *replicaSet) string {
-	id := fmt.Sprintf("cluster/%s/%d/%s", d.uid_, r.revision, r.tpl.hash())
+	id := fmt.Sprintf("cluster/%s/%d/%s", d.objectUID, r.revision, r.tpl.hash())
 	if d.epochs > 0 {
 		id += fmt.Sprintf("/e%d", d.epochs)
 	}
 	return id
 }
 
-// size scales the ReplicaSets by one step.
-func (d *deployment) size(current *replicaSet) {
+// scaleSets scales the ReplicaSets by one step.
+func (d *deployment) scaleSets(current *replicaSet) {
 	want, ready, oldWant := 0, 0, 0
 	for _, r := range d.sets {
 		want += r.want
@@ -402,11 +407,11 @@ func (d *deployment) writeStatus(current *replicaSet) {
 	if !d.paused && current != nil && (c.Updated != c.Total || d.progress.Reason != "NewReplicaSetAvailable") {
 		switch {
 		case complete:
-			d.say("True", "NewReplicaSetAvailable", `ReplicaSet "`+current.name+`" has successfully progressed.`)
+			d.setProgress("True", "NewReplicaSetAvailable", `ReplicaSet "`+current.name+`" has successfully progressed.`)
 		case d.late:
-			d.say("False", "ProgressDeadlineExceeded", `ReplicaSet "`+current.name+`" has timed out progressing.`)
+			d.setProgress("False", "ProgressDeadlineExceeded", `ReplicaSet "`+current.name+`" has timed out progressing.`)
 		default:
-			d.say("True", "ReplicaSetUpdated", `ReplicaSet "`+current.name+`" is progressing.`)
+			d.setProgress("True", "ReplicaSetUpdated", `ReplicaSet "`+current.name+`" is progressing.`)
 		}
 	}
 	if d.hasStatus && d.observed == d.generation && encode(d.t, c) == encode(d.t, d.status) &&
@@ -423,11 +428,11 @@ func (d *deployment) cleanUp(current *replicaSet) {
 	for i := range len(old) - d.keep {
 		gone := old[i]
 		d.sets = slices.DeleteFunc(d.sets, func(r *replicaSet) bool { return r == gone })
-		d.send(d.set(gone, events.VerbDeleted))
+		d.send(d.setObservation(gone, events.VerbDeleted))
 	}
 }
 
-func (d *deployment) kubelets() {
+func (d *deployment) runKubelets() {
 	for _, r := range d.sets {
 		before := *r
 		if surplus := r.pods() - r.want; surplus > 0 {

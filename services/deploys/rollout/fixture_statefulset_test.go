@@ -16,28 +16,28 @@ type controllerRevision struct {
 	revision           int
 }
 
-type ordinal struct {
+type statefulPod struct {
 	revision string
 	ready    bool
 }
 
-// statefulSet plays a StatefulSet, its controller and the kubelets.
+// statefulSet simulates a StatefulSet, its controller and the kubelets.
 type statefulSet struct {
 	*fixture
 
-	there      bool
-	uid_       string
+	present    bool
+	objectUID  string
 	version    string
 	created    time.Time
 	generation int
 	observed   int
 	replicas   int
 	strategy   string
-	cut        int // partition
+	partition  int
 	tpl        template
 	written    time.Time
 	revisions  []*controllerRevision
-	pods       []ordinal
+	pods       []statefulPod
 	current    string
 	update     string
 	status     events.Counts
@@ -48,15 +48,15 @@ type statefulSet struct {
 
 func newStatefulSet(t testing.TB, seed uint64) *statefulSet {
 	s := &statefulSet{fixture: newFixture(t, rollout.StatefulSet, seed), strategy: "RollingUpdate"}
-	s.plays = s
+	s.workload = s
 	return s
 }
 
-func (s *statefulSet) exists() bool { return s.there }
+func (s *statefulSet) exists() bool { return s.present }
 
 func (s *statefulSet) create(replicas int, image string) {
-	s.there, s.uid_, s.created = true, s.uid("s"), s.second()
-	s.generation, s.observed, s.replicas, s.cut = 1, 0, replicas, 0
+	s.present, s.objectUID, s.created = true, s.uid("s"), s.second()
+	s.generation, s.observed, s.replicas, s.partition = 1, 0, replicas, 0
 	s.tpl, s.written, s.revisions, s.pods = template{image: image}, s.second(), nil, nil
 	s.current, s.update, s.status, s.hasStatus = "", "", events.Counts{}, false
 	s.write()
@@ -64,9 +64,10 @@ func (s *statefulSet) create(replicas int, image string) {
 
 func (s *statefulSet) observation(verb events.Verb) rollout.Input {
 	return rollout.Input{Workload: &events.ObservedWorkload{
-		Kind: events.WorkloadKindStatefulset, Object: s.meta("web", s.uid_, s.created, verb), Generation: s.generation,
+		Kind: events.WorkloadKindStatefulset, Object: s.meta("web", s.objectUID, s.created, verb), Generation: s.generation,
 		ObservedGeneration: s.observed,
-		SpecReplicas:       new(s.replicas), Strategy: s.strategy, Partition: s.cut, Template: s.tpl.observed(s.written),
+		SpecReplicas:       new(s.replicas), Strategy: s.strategy, Partition: s.partition,
+		Template:        s.tpl.observed(s.written),
 		CurrentRevision: s.current, UpdateRevision: s.update, HasStatus: s.hasStatus,
 		Replicas: s.status.Total, UpdatedReplicas: s.status.Updated, ReadyReplicas: s.status.Ready,
 		AvailableReplicas: s.status.Available,
@@ -79,16 +80,16 @@ func (s *statefulSet) write() {
 	s.send(in)
 }
 
-func (s *statefulSet) keeper(r *controllerRevision, verb events.Verb) rollout.Input {
+func (s *statefulSet) revisionObservation(r *controllerRevision, verb events.Verb) rollout.Input {
 	return rollout.Input{Revision: &events.ObservedWorkloadRevision{
 		Kind: events.WorkloadRevisionKindControllerrevision, Object: s.meta(r.name, r.uid, r.created, verb),
-		Workload: "web", WorkloadUID: s.uid_,
+		Workload: "web", WorkloadUID: s.objectUID,
 		Revision: r.revision, TemplateHash: r.tpl.hash(),
 	}}
 }
 
 func (s *statefulSet) writeRevision(r *controllerRevision) {
-	in := s.keeper(r, events.VerbUpserted)
+	in := s.revisionObservation(r, events.VerbUpserted)
 	r.version = in.Revision.Object.ResourceVersion
 	s.send(in)
 }
@@ -98,7 +99,7 @@ func (s *statefulSet) relist() []rollout.Input {
 	w.Workload.Object.ResourceVersion = s.version
 	list := []rollout.Input{w}
 	for _, r := range s.revisions {
-		in := s.keeper(r, events.VerbUpserted)
+		in := s.revisionObservation(r, events.VerbUpserted)
 		in.Revision.Object.ResourceVersion = r.version
 		list = append(list, in)
 	}
@@ -122,25 +123,27 @@ func (s *statefulSet) edit(image string) {
 func (s *statefulSet) restart() {
 	s.spec(func() { s.tpl.restartedAt = s.now.Format(time.RFC3339Nano) })
 }
-func (s *statefulSet) scale(n int)         { s.spec(func() { s.replicas = n }) }
-func (s *statefulSet) partition(n int)     { s.spec(func() { s.cut = n }) }
-func (s *statefulSet) killPod(ordinal int) { s.pods[ordinal] = ordinal_(s.wanted(ordinal)) }
+func (s *statefulSet) scale(n int)        { s.spec(func() { s.replicas = n }) }
+func (s *statefulSet) setPartition(n int) { s.spec(func() { s.partition = n }) }
 
-func ordinal_(revision string) ordinal { return ordinal{revision: revision} }
+// deletePod deletes a pod. Its controller creates it again.
+func (s *statefulSet) deletePod(ordinal int) { s.pods[ordinal] = newPod(s.revisionOf(ordinal)) }
+
+func newPod(revision string) statefulPod { return statefulPod{revision: revision} }
 
 func (s *statefulSet) delete() {
-	s.there = false
-	if n := len(s.truth); n > 0 && s.newest().end == "" {
+	s.present = false
+	if n := len(s.actual); n > 0 && s.newest().end == "" {
 		s.newest().end = events.FactCancelled
 	}
 	s.send(s.observation(events.VerbDeleted))
 	for _, r := range s.revisions {
-		s.send(s.keeper(r, events.VerbDeleted))
+		s.send(s.revisionObservation(r, events.VerbDeleted))
 	}
 }
 
 func (s *statefulSet) step() {
-	if !s.there {
+	if !s.present {
 		return
 	}
 	s.sync()
@@ -155,9 +158,9 @@ func (s *statefulSet) step() {
 	}
 }
 
-// wanted returns the revision of a new pod.
-func (s *statefulSet) wanted(i int) string {
-	if i < s.cut && s.strategy != "OnDelete" {
+// revisionOf returns the revision of a new pod.
+func (s *statefulSet) revisionOf(i int) string {
+	if i < s.partition && s.strategy != "OnDelete" {
 		return s.current
 	}
 	return s.update
@@ -165,37 +168,38 @@ func (s *statefulSet) wanted(i int) string {
 
 func (s *statefulSet) sync() {
 	highest := 0
-	var of *controllerRevision
+	var target *controllerRevision
 	for _, r := range s.revisions {
 		highest = max(highest, r.revision)
 		if r.tpl == s.tpl {
-			of = r
+			target = r
 		}
 	}
-	begins := true
+	changed := true // the update revision
 	switch {
-	case of == nil:
-		of = &controllerRevision{
+	case target == nil:
+		target = &controllerRevision{
 			name: "web-" + s.tpl.hash(), uid: s.uid("cr"), tpl: s.tpl, created: s.second(), revision: highest + 1,
 		}
-		s.revisions = append(s.revisions, of)
-	case of.revision < highest:
-		of.revision = highest + 1
+		s.revisions = append(s.revisions, target)
+	case target.revision < highest:
+		target.revision = highest + 1
 	default:
-		begins = false
+		changed = false
 	}
-	if begins {
-		s.began(fmt.Sprintf("cluster/%s/%s/%d", s.uid_, of.name, of.revision), of.revision, of.name)
-		s.writeRevision(of)
+	if changed {
+		id := fmt.Sprintf("cluster/%s/%s/%d", s.objectUID, target.name, target.revision)
+		s.recordStart(id, target.revision, target.name)
+		s.writeRevision(target)
 	}
 	if s.held && s.rng.IntN(12) == 0 {
 		return // the status is written later
 	}
-	s.update = of.name
+	s.update = target.name
 	if s.current == "" {
-		s.current = of.name
+		s.current = target.name
 	}
-	s.newest().known = true
+	s.newest().visible = true
 	s.rollPods()
 	s.writeStatus()
 }
@@ -209,7 +213,7 @@ func (s *statefulSet) rollPods() {
 	}
 	switch {
 	case len(s.pods) < s.replicas:
-		s.pods = append(s.pods, ordinal_(s.wanted(len(s.pods))))
+		s.pods = append(s.pods, newPod(s.revisionOf(len(s.pods))))
 		return
 	case len(s.pods) > s.replicas:
 		s.pods = s.pods[:len(s.pods)-1]
@@ -217,9 +221,9 @@ func (s *statefulSet) rollPods() {
 	case s.strategy == "OnDelete":
 		return
 	}
-	for i := len(s.pods) - 1; i >= s.cut; i-- {
+	for i := len(s.pods) - 1; i >= s.partition; i-- {
 		if s.pods[i].revision != s.update {
-			s.pods[i] = ordinal_(s.update)
+			s.pods[i] = newPod(s.update)
 			return
 		}
 	}

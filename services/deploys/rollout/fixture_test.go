@@ -16,8 +16,8 @@ import (
 	"lockstep.internal/services/deploys/rollout"
 )
 
-// fixture plays the API server, the controllers and a watcher of one workload, and applies the watcher's observations.
-// Nothing happens without a call.
+// fixture simulates the API server, the controllers and a watcher of one workload. It passes the watcher's observations
+// to rollout.Advance. It has no goroutines: the test calls each step.
 type fixture struct {
 	t    testing.TB
 	rng  *rand.Rand
@@ -28,44 +28,47 @@ type fixture struct {
 
 	down    bool // the watcher is down
 	outages []outage
-	held    bool // observations wait, to be delivered in another order
+	held    bool // observations go to the backlog, to be delivered in another order
 	backlog []rollout.Input
 	log     []rollout.Input // delivered inputs
 	agent   int64           // defaults to 7
 	state   rollout.State
 	facts   []events.DeployFact
 
-	truth []*truth
-	// erased are objects with a ReplicaSet that was deleted by hand while the watcher was down: its revisions, and those
-	// that took its number, may leave no trace.
-	erased map[string]bool
-	plays  player
+	actual []*actualRollout
+	// unobservedDeletion has the UIDs of Deployments with a ReplicaSet that was deleted by hand while the watcher was
+	// down. The revisions of that ReplicaSet, and later ones with the same number, may have no facts.
+	unobservedDeletion map[string]bool
+	workload           simulatedWorkload
 }
 
-// outage is a time without the watcher.
+// outage is a period without a watcher.
 type outage struct{ from, until time.Time }
 
-// player plays the workload and its controller.
-type player interface {
+// simulatedWorkload is a workload and its controller.
+type simulatedWorkload interface {
 	// relist returns all existing objects, the workload first.
 	relist() []rollout.Input
 	exists() bool
 	step()
 }
 
-// truth is what really happened to one revision.
-type truth struct {
+// actualRollout is the simulated rollout of one revision. Its facts must agree with it.
+type actualRollout struct {
 	id       string
 	revision int
 	hash     string
-	known    bool // the workload shows it by its number, pods or condition
+	visible  bool // the workload shows it by its number, pods or condition
 	end      events.Fact
 }
 
-var epoch = time.Date(2026, 3, 2, 10, 0, 0, 0, time.UTC)
+var startTime = time.Date(2026, 3, 2, 10, 0, 0, 0, time.UTC)
 
 func newFixture(t testing.TB, kind string, seed uint64) *fixture {
-	l := &fixture{t: t, kind: kind, rng: rand.New(rand.NewPCG(seed, 7)), now: epoch, rv: 100, erased: map[string]bool{}}
+	l := &fixture{
+		t: t, kind: kind, rng: rand.New(rand.NewPCG(seed, 7)), now: startTime, rv: 100,
+		unobservedDeletion: map[string]bool{},
+	}
 	l.state = rollout.New(rollout.Key{ClusterUID: "cluster", Namespace: "shop", Kind: kind, Name: "web"})
 	return l
 }
@@ -85,7 +88,7 @@ func (l *fixture) meta(name, uid string, created time.Time, verb events.Verb) ev
 	}
 }
 
-// send observes an object now.
+// send observes an object now, unless the watcher is down.
 func (l *fixture) send(in rollout.Input) {
 	in.AgentID, in.ObservedAt = cmp.Or(l.agent, 7), l.now
 	switch {
@@ -113,7 +116,7 @@ func (l *fixture) deliver(in rollout.Input) {
 	}
 	l.state = next
 	for _, f := range facts {
-		f = again(l.t, f)
+		f = roundTrip(l.t, f)
 		require.Equal(l.t, len(l.facts)+1, f.Sequence)
 		l.facts = append(l.facts, f)
 	}
@@ -123,7 +126,7 @@ func (l *fixture) tick() {
 	l.send(rollout.Input{})
 }
 
-// wait lets time pass, with the watcher's ticks.
+// wait advances the time and sends the watcher's ticks.
 func (l *fixture) wait(d time.Duration) {
 	for ; d > 0; d -= 15 * time.Second {
 		l.now = l.now.Add(min(d, 15*time.Second))
@@ -131,7 +134,7 @@ func (l *fixture) wait(d time.Duration) {
 	}
 }
 
-// stop stops the watcher. start starts a new one that lists everything.
+// stop stops the watcher. start starts a new one that lists all objects.
 func (l *fixture) stop() {
 	if !l.down {
 		l.outages = append(l.outages, outage{from: l.now})
@@ -148,15 +151,15 @@ func (l *fixture) start() {
 	l.resync(true)
 }
 
-// resync lists everything.
+// resync lists all objects.
 func (l *fixture) resync(first bool) {
 	members := []rollout.Input{}
-	if l.plays.exists() {
-		members = l.plays.relist()
+	if l.workload.exists() {
+		members = l.workload.relist()
 	}
 	l.rng.Shuffle(len(members), func(i, j int) { members[i], members[j] = members[j], members[i] })
 	for _, in := range members {
-		in.KnownBefore = true
+		in.HasBaseline = true
 		if in.Workload != nil {
 			in.Workload.Object.FirstSeen, in.Workload.Object.UpdateType = first, events.UpdateTypeFull
 			in.Workload.Object.ObservedAt = l.now
@@ -166,43 +169,43 @@ func (l *fixture) resync(first bool) {
 		}
 		l.send(in)
 	}
-	if !l.plays.exists() {
+	if !l.workload.exists() {
 		l.send(rollout.Input{Absence: &rollout.Absence{ListVersion: strconv.Itoa(l.rv)}})
 	}
 }
 
-// run lets the controllers and kubelets work until nothing changes.
+// run runs the controllers and kubelets until nothing changes.
 func (l *fixture) run() {
 	for range 200 {
 		before := l.rv
 		for range 3 {
 			l.now = l.now.Add(100 * time.Millisecond)
-			l.plays.step()
+			l.workload.step()
 		}
 		if l.rv == before {
 			return
 		}
 	}
-	l.t.Fatal("the controllers do not come to rest")
+	l.t.Fatal("the controllers do not settle")
 }
 
-// began records that a controller created or reused a revision.
-func (l *fixture) began(id string, revision int, hash string) {
-	if n := len(l.truth); n > 0 && l.truth[n-1].end == "" {
-		l.truth[n-1].end = events.FactSuperseded
-		for i := n - 1; i >= 0 && uidOf(l.truth[i].id) == uidOf(id); i-- {
-			if l.truth[i].end == events.FactCompleted {
-				if l.truth[i].hash == hash {
-					l.truth[n-1].end = events.FactCancelled
+// recordStart records that a controller created or reused a revision.
+func (l *fixture) recordStart(id string, revision int, hash string) {
+	if n := len(l.actual); n > 0 && l.actual[n-1].end == "" {
+		l.actual[n-1].end = events.FactSuperseded
+		for i := n - 1; i >= 0 && uidOf(l.actual[i].id) == uidOf(id); i-- {
+			if l.actual[i].end == events.FactCompleted {
+				if l.actual[i].hash == hash {
+					l.actual[n-1].end = events.FactCancelled
 				}
 				break
 			}
 		}
 	}
-	l.truth = append(l.truth, &truth{id: id, revision: revision, hash: hash})
+	l.actual = append(l.actual, &actualRollout{id: id, revision: revision, hash: hash})
 }
 
-func (l *fixture) newest() *truth { return l.truth[len(l.truth)-1] }
+func (l *fixture) newest() *actualRollout { return l.actual[len(l.actual)-1] }
 
 // factNames returns the facts as name and revision, without progressed and drained.
 func (l *fixture) factNames() []string {
@@ -246,8 +249,8 @@ func encode(t testing.TB, v any) string {
 	return string(raw)
 }
 
-// again returns the fact after encoding, validation and decoding.
-func again(t testing.TB, f events.DeployFact) events.DeployFact {
+// roundTrip returns the fact after encoding, validation and decoding.
+func roundTrip(t testing.TB, f events.DeployFact) events.DeployFact {
 	raw, err := json.Marshal(f)
 	require.NoError(t, err)
 	require.NoError(t, events.Validate(events.TypeDeployFact, raw))

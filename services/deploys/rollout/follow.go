@@ -6,7 +6,8 @@ import (
 	"lockstep.internal/schemas/gen/events"
 )
 
-// applyView applies a view as the newest one of the workload. After the timeout, it does without unknown revisions.
+// applyView applies a view as the newest one of the workload. After the timeout, it continues without the unknown
+// revisions.
 func (p *step) applyView(v View, timedOut bool) {
 	s := &p.s
 	p.at, p.provenance = v.At, events.ProvenanceObserved
@@ -26,30 +27,31 @@ func (p *step) applyView(v View, timedOut bool) {
 	case v.Deleted:
 		p.deleteWorkload(v)
 	case s.View == nil:
-		p.startFollowing(v, created, timedOut)
+		p.applyFirstView(v, created, timedOut)
 	default:
 		p.applyNextView(v, timedOut)
 	}
 }
 
-// isCreated reports whether the workload of a view that is not followed yet was created since the observation began,
-// and did not exist before.
+// isCreated reports whether the object of a first view was created after the watcher began to observe the cluster.
+// Otherwise it is a baseline.
 func (p *step) isCreated(v View) bool {
 	s := &p.s
 	switch {
 	case v.UID == s.UID:
-		return false // it is followed again
+		return false // it is selected again
 	case s.Present():
-		return true // another object had the name until now
+		return true // it replaces another object with this name
 	case v.First:
-		return v.Known
+		return v.HasBaseline
 	default:
 		return v.Observed == 0
 	}
 }
 
-// replaceObject ends the workload that had the name before. A watcher publishes the deletion before the versions of the
-// successor. If the deletion is missing, nobody observed it: the end of a rollout in flight is unknown.
+// replaceObject ends the previous object with this name. A watcher publishes its deletion before the versions of the
+// new object. If the previous object is still present, its deletion was not observed, and the end of a rollout in
+// flight is unknown.
 func (p *step) replaceObject(v View) {
 	s := &p.s
 	if s.Present() {
@@ -73,7 +75,7 @@ func (p *step) replaceObject(v View) {
 	}
 }
 
-// dropRevisions drops the revisions of a deleted workload.
+// dropRevisions drops the revisions of a deleted object.
 func (p *step) dropRevisions(uid string) {
 	s := &p.s
 	s.Revisions = slices.DeleteFunc(slices.Clone(s.Revisions), func(k Revision) bool { return k.WorkloadUID == uid })
@@ -86,7 +88,7 @@ func (p *step) dropRevisions(uid string) {
 	}
 }
 
-// deleteWorkload applies a deletion, or its begin.
+// deleteWorkload applies the deletion of the workload, or the begin of its deletion.
 func (p *step) deleteWorkload(v View) {
 	if !p.s.Present() {
 		p.s.Gone = true
@@ -100,7 +102,7 @@ func (p *step) deleteWorkload(v View) {
 	p.dropRevisions(p.s.UID)
 }
 
-// endWorkload emits the facts of a deletion and stops following.
+// endWorkload emits the facts of a deletion and drops the view.
 func (p *step) endWorkload(v View, reason, message string) {
 	s := &p.s
 	last := *s.View
@@ -109,14 +111,14 @@ func (p *step) endWorkload(v View, reason, message string) {
 	if !v.DeletedAt.IsZero() {
 		at, source = v.DeletedAt, timeDeletion
 	}
-	if missed, is := p.unobserved(v); is { // it may have completed before
+	if missed, mayHaveEnded := p.unobserved(v); mayHaveEnded {
 		gap := missed.gap(s.Rollout.Revision)
 		p.emitGap(gap)
 		p.endUnknown(gap, at)
 	}
-	if begun, _ := p.pendingUpTo(last, len(s.Pending)-1); !v.afterGap() {
-		for _, k := range begun {
-			p.startRollout(k, last, false) // its controller had no time to write the status
+	if unprocessed, _ := p.pendingUpTo(last, len(s.Pending)-1); !v.afterGap() {
+		for _, k := range unprocessed {
+			p.startRollout(k, last, false) // its controller had not written the status yet
 		}
 	}
 	counts := s.View.Counts
@@ -130,17 +132,19 @@ func (p *step) endWorkload(v View, reason, message string) {
 		f.Reason, f.Message, f.Counts = reason, message, &counts
 		p.emit(f)
 	}
-	p.stopFollowing()
+	p.dropView()
 	s.Gone = true
 }
 
-// stopFollowing drops the view. It keeps what distinguishes a reported rollout from a new one.
-func (p *step) stopFollowing() {
+// dropView drops the view and the state that belongs to it. It keeps the fields that distinguish a reported rollout
+// from a new one.
+func (p *step) dropView() {
 	s := &p.s
 	s.View, s.Scaling, s.Templates, s.Blocked = nil, nil, nil, false
 }
 
-// unselectWorkload stops following a workload that still exists. The end of a rollout in flight remains unknown.
+// unselectWorkload applies that the watcher no longer follows the workload, which still exists. A rollout in flight
+// ends as unknown.
 func (p *step) unselectWorkload(v View) {
 	s := &p.s
 	if s.Present() && s.InFlight() {
@@ -149,22 +153,22 @@ func (p *step) unselectWorkload(v View) {
 		p.endUnknown(gap, v.At)
 	}
 	if s.Present() {
-		p.stopFollowing()
+		p.dropView()
 	}
 	s.Unselected = true
 }
 
-// startFollowing begins to follow a workload.
-func (p *step) startFollowing(v View, created, timedOut bool) {
+// applyFirstView applies the first view of a new or returning workload, or of a baseline.
+func (p *step) applyFirstView(v View, created, timedOut bool) {
 	s := &p.s
 	if !created && s.Key.Kind == DaemonSet && !v.isObserved() && v.Observed > 0 {
 		s.UID = v.UID
 		return // the counts belong to another template; the next view is the baseline
 	}
-	back := s.UID == v.UID && (s.Gone || s.Unselected)
+	returned := s.UID == v.UID && (s.Gone || s.Unselected)
 	previous := s.Last
 	s.Gone, s.Unselected, s.UID = false, false, v.UID
-	if !back {
+	if !returned {
 		s.Rollout, s.Completed, s.Last, s.Name, s.Hash, s.Template = nil, nil, 0, "", "", Template{}
 		previous = 0
 	}
@@ -172,7 +176,7 @@ func (p *step) startFollowing(v View, created, timedOut bool) {
 		p.recordTemplate(&v)
 		s.View = &v
 		if to, known := p.targetRevision(v); to > 0 {
-			p.catchUp(v, to, known, timedOut)
+			p.processRevisions(v, to, known, timedOut)
 		}
 		p.updateUnobserved(v)
 		p.evaluate(v, v)
@@ -180,18 +184,18 @@ func (p *step) startFollowing(v View, created, timedOut bool) {
 	}
 	p.recordTemplate(&v)
 	to, known := p.targetRevision(v)
-	if back && known && to < previous {
-		s.RevisionEpoch++ // they began reissued
+	if returned && known && to < previous {
+		s.RevisionEpoch++ // the revision numbers restarted
 	}
 	s.View, s.Generation = &v, v.Generation
 	s.Unnumbered = false
 	p.provenance = events.ProvenanceReconstructed
-	inProgress := v.isInProgress(s.Key.Kind) && (!back || to > previous)
+	inProgress := v.isInProgress(s.Key.Kind) && (!returned || to > previous)
 	switch pending := p.findPending(v.UID, to); {
 	case inProgress && to > 0 && (pending != nil || s.Key.Kind == DaemonSet):
 		s.Last, s.Name, s.Hash, s.Template = to-1, "", "", Template{}
-		p.catchUp(v, to, true, true)
-	case back && to == previous && to > 0:
+		p.processRevisions(v, to, true, true)
+	case returned && to == previous && to > 0:
 		p.dropPending(v.UID, -1, to)
 	default:
 		p.baseline(v, to)
@@ -200,7 +204,7 @@ func (p *step) startFollowing(v View, created, timedOut bool) {
 	p.evaluate(v, v)
 }
 
-// baseline takes what is there as it is, in silence.
+// baseline records the current state without emitting facts.
 func (p *step) baseline(v View, to int) {
 	s := &p.s
 	s.Last, s.Name, s.Hash, s.Template, s.Generation = to, "", "", Template{}, v.Generation
@@ -230,13 +234,13 @@ func (p *step) recordCompleted(c Finished) {
 	s.Completed = s.Completed[max(0, len(s.Completed)-maxCompleted):]
 }
 
-// applyNextView applies the next view of a followed workload.
+// applyNextView applies the next view of a present workload.
 func (p *step) applyNextView(v View, timedOut bool) {
 	s := &p.s
 	before := *s.View
-	if v.Restored && p.revisionRestored(v) {
+	if v.Restored && p.resetRestoredRevision(v) {
 		s.View = nil
-		p.startFollowing(v, false, timedOut)
+		p.applyFirstView(v, false, timedOut)
 		return
 	}
 	p.recordTemplate(&v)
@@ -247,16 +251,16 @@ func (p *step) applyNextView(v View, timedOut bool) {
 	p.evaluate(before, v)
 }
 
-// advanceRevision advances to the revision that the view names, unless it is the last one.
+// advanceRevision processes the revisions up to the one that the view names, unless it is the last processed one.
 func (p *step) advanceRevision(v View, to int, known, timedOut bool) {
 	s := &p.s
 	reissued := s.Key.Kind == Deployment && to <= s.Last && p.isContiguous(v, p.pendingIndex(v, to))
 	switch {
 	case !known && timedOut, known && to > s.Last && !p.annotationTooHigh(v), reissued:
-		p.catchUp(v, to, known, timedOut)
+		p.processRevisions(v, to, known, timedOut)
 	case to > 0 && to < s.Last:
 		p.restartRevisions(v, to, timedOut)
-	case timedOut && p.hasUnknownReplicaSet(v): // no other ReplicaSet exists: the template was misattributed
+	case timedOut && p.hasUnknownReplicaSet(v): // no other ReplicaSet exists: the revision has this template
 		s.Template = v.Template
 		if s.InFlight() {
 			s.Rollout.Template = v.Template
@@ -264,7 +268,7 @@ func (p *step) advanceRevision(v View, to int, known, timedOut bool) {
 	}
 }
 
-// reapplyView applies the newest view again, because a revision became known for which it did not wait.
+// reapplyView applies the newest view again after an observation of a revision for which it did not wait.
 func (p *step) reapplyView() {
 	s := &p.s
 	v := *s.View
@@ -282,9 +286,9 @@ func (p *step) reapplyView() {
 	}
 }
 
-// revisionRestored reports whether the restored store of the cluster has the workload at a revision that cannot follow
-// the known one. The rollout in flight then ends as unknown.
-func (p *step) revisionRestored(v View) bool {
+// resetRestoredRevision resets the revision state if the restored cluster has the workload at a lower revision than the
+// last processed one. The rollout in flight then ends as unknown. It returns false if the revision is not lower.
+func (p *step) resetRestoredRevision(v View) bool {
 	s := &p.s
 	to, known := p.targetRevision(v)
 	if known && to >= s.Last {
@@ -303,48 +307,50 @@ func (p *step) revisionRestored(v View) bool {
 	return true
 }
 
-// restartRevisions follows revision numbers that start again because all objects with higher numbers are gone.
+// restartRevisions handles revision numbers that restart at a lower value after all objects with higher numbers were
+// deleted.
 func (p *step) restartRevisions(v View, to int, timedOut bool) {
 	s := &p.s
 	if s.Key.Kind == DaemonSet {
 		s.RevisionEpoch++
 		s.Last = to - 1
-		p.catchUp(v, to, true, true)
+		p.processRevisions(v, to, true, true)
 		return
 	}
 	if s.Key.Kind != Deployment {
 		return
 	}
-	r, there := p.holder(v, to)
-	if !there && timedOut && !p.annotationCorrected(v) { // objects deleted unobserved still count as existing
-		r, there = p.newestHolder(to)
+	r, found := p.holder(v, to)
+	if !found && timedOut && !p.annotationCorrected(v) { // deletions of objects with higher numbers were not observed
+		r, found = p.newestHolder(to)
 	}
-	if !there {
-		return // somebody edited the annotation; the controller will correct it
+	if !found {
+		return // a client edited the annotation; the controller corrects it
 	}
 	s.Pending = slices.DeleteFunc(s.Pending, func(k Pending) bool {
 		return k.WorkloadUID == s.UID && compareVersions(k.Version, v.Version) < 0
 	})
 	k := pending(r)
 	k.Revision, k.Version = to, v.Version
-	if r.Revision != to { // it took the next number meanwhile
+	if r.Revision != to { // it has got a higher number since
 		k.History = nil
 	}
-	p.adoptAll(v, []Pending{k}, to, true)
+	p.startRollouts(v, []Pending{k}, to, true)
 }
 
-// newestHolder returns the newest object that has the revision.
+// newestHolder returns the newest object that has the revision number.
 func (p *step) newestHolder(revision int) (Revision, bool) {
-	var of Revision
+	var newest Revision
 	for _, r := range p.s.Revisions {
-		if r.WorkloadUID == p.s.UID && r.Revision == revision && !r.Deleted && compareVersions(r.Version, of.Version) > 0 {
-			of = r
+		matches := r.WorkloadUID == p.s.UID && r.Revision == revision && !r.Deleted
+		if matches && compareVersions(r.Version, newest.Version) > 0 {
+			newest = r
 		}
 	}
-	return of, of.UID != ""
+	return newest, newest.UID != ""
 }
 
-// recordTemplate records the template of the view and since when it could take effect.
+// recordTemplate records the template of the view and since when the workload has it unpaused.
 func (p *step) recordTemplate(v *View) {
 	s := &p.s
 	if !v.Template.known() {
@@ -375,8 +381,8 @@ func (p *step) templateAt(generation int) Template {
 	return at
 }
 
-// skippedTemplate returns a template that was observed after the accounted one and before the newest; the unknown
-// template if there was none.
+// skippedTemplate returns a template that was observed after the last processed one and before the newest; the zero
+// value if there was none.
 func (p *step) skippedTemplate(newest Template) Template {
 	var at Template
 	for _, seen := range p.s.Templates {

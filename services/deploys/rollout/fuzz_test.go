@@ -13,8 +13,8 @@ import (
 	"lockstep.internal/services/deploys/rollout"
 )
 
-// nonsense returns an input that no cluster produces.
-func nonsense(rng *rand.Rand, kind string, now time.Time) rollout.Input {
+// randomInput returns an input with random values, which no cluster produces.
+func randomInput(rng *rand.Rand, kind string, now time.Time) rollout.Input {
 	small := func() int { return rng.IntN(5) }
 	name := func() string { return []string{"", "web-a", "web-b", "web-c"}[rng.IntN(4)] }
 	meta := func(object string) events.ObjectMeta {
@@ -35,7 +35,7 @@ func nonsense(rng *rand.Rand, kind string, now time.Time) rollout.Input {
 		}
 		return m
 	}
-	in := rollout.Input{AgentID: int64(rng.IntN(2)), ObservedAt: now, KnownBefore: rng.IntN(2) == 0}
+	in := rollout.Input{AgentID: int64(rng.IntN(2)), ObservedAt: now, HasBaseline: rng.IntN(2) == 0}
 	if rng.IntN(60) == 0 {
 		in.Epoch = 1
 	}
@@ -82,24 +82,25 @@ func nonsense(rng *rand.Rand, kind string, now time.Time) rollout.Input {
 	return in
 }
 
-// For any input, Advance does not panic, the state is bounded and survives JSON, and no rollout starts or ends
-// twice, or ends before it starts.
+// FuzzAdvance applies random inputs. Advance does not panic. The size of the state is limited, and the state
+// round-trips through JSON. No rollout starts or ends twice, or ends before it starts.
 func FuzzAdvance(f *testing.F) {
 	for seed := range uint64(12) {
 		f.Add(seed, byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, seed uint64, kind byte) {
-		whatever(t, seed, kind, func(*cluster, time.Time) {})
+		checkRandomInputs(t, seed, kind, func(*cluster, time.Time) {})
 	})
 }
 
-func whatever(t *testing.T, seed uint64, kind byte, also func(c *cluster, now time.Time)) *cluster {
+// checkRandomInputs applies random inputs and checks the state after each. It calls afterInput after each of them.
+func checkRandomInputs(t *testing.T, seed uint64, kind byte, afterInput func(c *cluster, now time.Time)) *cluster {
 	rng := rand.New(rand.NewPCG(seed, 11))
 	c := &cluster{fixture: newFixture(t, kinds()[int(kind)%3], seed)}
-	now := epoch
+	now := startTime
 	for range 150 {
 		now = now.Add(time.Duration(rng.IntN(20_000)) * time.Millisecond)
-		c.deliver(nonsense(rng, c.kind, now))
+		c.deliver(randomInput(rng, c.kind, now))
 		raw := encode(t, c.state)
 		require.Less(t, len(raw), 120_000)
 		var back rollout.State
@@ -108,13 +109,14 @@ func whatever(t *testing.T, seed uint64, kind byte, also func(c *cluster, now ti
 		if wake := c.state.Wake(); !wake.IsZero() && rng.IntN(3) == 0 {
 			c.deliver(rollout.Input{AgentID: 7, ObservedAt: wake})
 		}
-		also(c, now)
+		afterInput(c, now)
 	}
-	c.stories()
+	c.factsByRollout()
 	return c
 }
 
-// The same holds when the cluster moves between projects: a rollout in flight ends then and has no further facts.
+// FuzzRelease checks the same when the cluster is released to other projects. A rollout in flight then ends and has no
+// further facts.
 func FuzzRelease(f *testing.F) {
 	for seed := range uint64(12) {
 		f.Add(seed, byte(seed))
@@ -122,7 +124,7 @@ func FuzzRelease(f *testing.F) {
 	f.Fuzz(func(t *testing.T, seed uint64, kind byte) {
 		releases := rand.New(rand.NewPCG(seed, 13))
 		var at []int // number of facts after each release
-		c := whatever(t, seed, kind, func(c *cluster, now time.Time) {
+		c := checkRandomInputs(t, seed, kind, func(c *cluster, now time.Time) {
 			if releases.IntN(20) > 0 {
 				return
 			}
@@ -135,18 +137,18 @@ func FuzzRelease(f *testing.F) {
 			}
 			serial := c.state.Serial
 			c.deliver(rollout.Input{ObservedAt: now, Released: true})
-			require.Equal(t, serial, c.state.Serial, "it is released already")
+			require.Equal(t, serial, c.state.Serial, "a repeated release has no effect")
 			at = append(at, len(c.facts))
 		})
-		theirs, last := map[string]bool{}, 0
+		earlier, last := map[string]bool{}, 0
 		for _, until := range append(at, len(c.facts)) {
 			for _, fact := range c.facts[last:until] {
-				require.False(t, fact.Rollout != nil && theirs[fact.Rollout.ID], "%s of a rollout that belongs to others",
+				require.False(t, fact.Rollout != nil && earlier[fact.Rollout.ID], "%s of a rollout of a previous project",
 					fact.Fact)
 			}
 			for _, fact := range c.facts[last:until] {
 				if fact.Rollout != nil {
-					theirs[fact.Rollout.ID] = true
+					earlier[fact.Rollout.ID] = true
 				}
 			}
 			last = until

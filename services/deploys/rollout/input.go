@@ -13,29 +13,31 @@ type Input struct {
 	AgentID int64
 	// ObservedAt is the time of the watcher's clock.
 	ObservedAt time.Time
-	// Epoch of the cluster's resource versions. It grows when they start again, as after a restore. Inputs of a lower
-	// epoch than the state's are ignored; those of a higher one are newer whatever their version.
+	// Epoch of the cluster's resource versions. It grows when they restart at a lower value, as after a restore. Inputs of
+	// a lower epoch than the state's are ignored. Inputs of a higher epoch are newer, whatever their version.
 	Epoch int
-	// KnownBefore reports that a full resync of the agent with the same selection was complete: an unknown workload is
-	// new, not a baseline.
-	KnownBefore bool
-	// KnownAt is the begin of that resync, if known. A workload created earlier was selected later: it is a baseline.
-	KnownAt time.Time
+	// HasBaseline reports that an earlier full resync of the agent with the same selection was complete. Then a workload
+	// that has no state yet is new, and not a baseline.
+	HasBaseline bool
+	// BaselineAt is when that resync began; zero if unknown. A workload without a state that was created earlier is a
+	// baseline: the selection did not include it before.
+	BaselineAt time.Time
 
 	// Workload is an observation of the workload.
 	Workload *events.ObservedWorkload
 	// Revision is an observation of a ReplicaSet or a ControllerRevision of the workload.
 	Revision *events.ObservedWorkloadRevision
-	// Absence reports that a complete full resync lacks the workload.
+	// Absence reports that a complete full resync did not list the workload.
 	Absence *Absence
-	// Released reports that the cluster goes to another project.
+	// Released reports that the cluster was released to another project.
 	Released bool
 }
 
-// Absence has an effect only if the state knows no version above that of the list.
+// Absence reports that a full resync did not list the workload. It has no effect if a newer version than the list is
+// known.
 type Absence struct {
 	// ListVersion is the resourceVersion of the list of the workload's kind.
 	ListVersion string
-	// Unselected reports that the selection changed since the last complete full resync: an absent workload may exist.
+	// Unselected reports that the selection changed since the last complete full resync, so the workload may still exist.
 	Unselected bool
 }

@@ -15,5 +15,5 @@ type Key struct {
 	Name       string `json:"name"`
 }
 
-// String returns the key for people: <cluster>/<namespace>/<kind>/<name>.
+// String returns <cluster>/<namespace>/<kind>/<name>.
 func (k Key) String() string { return k.ClusterUID + "/" + k.Namespace + "/" + k.Kind + "/" + k.Name }

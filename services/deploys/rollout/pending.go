@@ -4,10 +4,12 @@ import (
 	"slices"
 )
 
-// Objects take revisions one after the other, in the order of resource versions. The numbers grow, except for a
-// Deployment with deleted ReplicaSets: the next number is one above the remaining ones, so it may repeat or fall.
+// A controller gives each revision number to one object at a time, in the order of resource versions. The numbers grow,
+// with one exception: after ReplicaSets of a Deployment were deleted, the next number is one above the highest
+// remaining one. So a number may repeat or decrease.
 
-// targetRevision returns the revision that the view names, 0 for none yet, and whether it is known.
+// targetRevision returns the number of the revision that the view names, and whether it is known. 0 means that the view
+// names none yet.
 func (p *step) targetRevision(v View) (int, bool) {
 	if p.s.Key.Kind == StatefulSet {
 		return p.revisionNumber(v)
@@ -16,7 +18,7 @@ func (p *step) targetRevision(v View) (int, bool) {
 }
 
 // revisionNumber returns the number of the ControllerRevision that the view names as the newest. The same object may
-// have several numbers over time. The resource versions of both objects tell which one the view means.
+// have several numbers over time. Comparing the resource versions of both objects shows which one the view means.
 func (p *step) revisionNumber(v View) (int, bool) {
 	s := &p.s
 	if v.Update == "" {
@@ -51,15 +53,15 @@ func (p *step) revisionNumber(v View) (int, bool) {
 	}
 }
 
-// hasLaterPending reports whether revisions after the last one were taken before the view was written, so that the view
-// cannot mean the last one.
+// hasLaterPending reports whether an object got a later revision than the last one before the view was written. The
+// view then cannot mean the last one.
 func (p *step) hasLaterPending(v View) bool {
 	return slices.ContainsFunc(p.s.Pending, func(k Pending) bool {
 		return k.WorkloadUID == v.UID && k.Revision > p.s.Last && compareVersions(k.Version, v.Version) < 0
 	})
 }
 
-// findPending returns the pending revision with that number; nil if there is none.
+// findPending returns the pending revision with that number, or nil.
 func (p *step) findPending(uid string, revision int) *Pending {
 	at := slices.IndexFunc(p.s.Pending, func(k Pending) bool { return k.WorkloadUID == uid && k.Revision == revision })
 	if at < 0 {
@@ -68,7 +70,7 @@ func (p *step) findPending(uid string, revision int) *Pending {
 	return &p.s.Pending[at]
 }
 
-// lastRevision returns the revision of a workload that precedes the pending ones, and the object that took it.
+// lastRevision returns the revision of a workload that precedes the pending ones, and the name of its object.
 func (p *step) lastRevision(uid string) (int, string) {
 	if uid != p.s.UID || p.s.View == nil {
 		return 0, ""
@@ -76,9 +78,9 @@ func (p *step) lastRevision(uid string) (int, string) {
 	return p.s.Last, p.s.Name
 }
 
-// pendingIndex returns the index of the pending revision that the view names, -1 for none: the newest with that number
-// that was taken before the view was written. One with the number of the last revision counts only once the view shows
-// its effect.
+// pendingIndex returns the index of the pending revision that the view names, or -1: the newest one with that number
+// that is older than the view. A pending revision with the number of the last one is found only if the view shows its
+// effect.
 func (p *step) pendingIndex(v View, to int) int {
 	last, _ := p.lastRevision(v.UID)
 	first, newest := -1, -1
@@ -100,25 +102,25 @@ func (p *step) pendingIndex(v View, to int) int {
 	return newest
 }
 
-// pendingUpTo returns the revisions taken after the last accounted one, up to an index, and whether none is missing.
+// pendingUpTo returns the pending revisions after the last processed one, up to an index, and whether none is missing.
 func (p *step) pendingUpTo(v View, at int) ([]Pending, bool) {
 	last, name := p.lastRevision(v.UID)
-	var turns []Pending
-	whole, reached := true, false
+	var unprocessed []Pending
+	complete, reached := true, false
 	for i, k := range p.s.Pending[:at+1] {
 		if k.WorkloadUID != v.UID || k.Revision <= last && !p.isReissued(k, last, name) {
 			continue
 		}
-		for revision := last + 1; whole && revision < k.Revision; revision++ {
-			whole = p.isNumberKnown(v.UID, revision)
+		for revision := last + 1; complete && revision < k.Revision; revision++ {
+			complete = p.isNumberKnown(v.UID, revision)
 		}
-		turns, reached = append(turns, k), i == at
+		unprocessed, reached = append(unprocessed, k), i == at
 		last, name = k.Revision, k.Name
 	}
-	return turns, whole && reached
+	return unprocessed, complete && reached
 }
 
-// isContiguous reports whether all revisions up to an index are known, or known to be lost.
+// isContiguous reports whether no revision between the last processed one and the index is missing.
 func (p *step) isContiguous(v View, at int) bool {
 	if at < 0 {
 		return false
@@ -127,20 +129,20 @@ func (p *step) isContiguous(v View, at int) bool {
 	if p.s.Pending[at].Revision-last > maxPending*(1+maxHistory) {
 		return false
 	}
-	_, whole := p.pendingUpTo(v, at)
-	return whole
+	_, complete := p.pendingUpTo(v, at)
+	return complete
 }
 
-// isNumberKnown reports whether a pending object took the revision, or had it before.
+// isNumberKnown reports whether a pending object has the revision number, or had it before.
 func (p *step) isNumberKnown(uid string, revision int) bool {
 	return slices.ContainsFunc(p.s.Pending, func(k Pending) bool {
 		return k.WorkloadUID == uid && (k.Revision == revision || slices.Contains(k.History, revision))
 	})
 }
 
-// isReissued reports whether a revision that is not above the previous one was taken after it. Two objects have one
-// number only one after the other. A lower number is taken only when the objects with higher ones, including the
-// previous one, are gone.
+// isReissued reports whether a revision number that is not above the previous one was given to an object after it. A
+// controller gives a number to a second object, or a lower number, only after all objects with higher numbers were
+// deleted, including the previous one.
 func (p *step) isReissued(k Pending, last int, name string) bool {
 	if p.s.Key.Kind != Deployment || name == "" {
 		return false
@@ -161,10 +163,10 @@ func (p *step) isReissued(k Pending, last int, name string) bool {
 	return gone
 }
 
-// holder returns the ReplicaSet of a lower revision to which a Deployment returned when those with higher ones were
-// gone. It keeps its number.
+// holder returns the ReplicaSet with a lower revision number to which a Deployment was rolled back after all
+// ReplicaSets with higher numbers were deleted. Such a ReplicaSet keeps its number.
 func (p *step) holder(v View, to int) (Revision, bool) {
-	var keeper Revision
+	var found Revision
 	for _, r := range p.s.Revisions {
 		before := r.Listed || compareVersions(r.Since, v.Version) < 0
 		switch {
@@ -172,15 +174,14 @@ func (p *step) holder(v View, to int) (Revision, bool) {
 		case before && r.Revision > to:
 			return Revision{}, false
 		case before && r.Revision == to, !before && slices.Contains(r.History, to):
-			keeper = r
+			found = r
 		}
 	}
-	return keeper, keeper.UID != ""
+	return found, found.UID != ""
 }
 
-// hasUnknownReplicaSet reports whether the view has pods of another ReplicaSet than the last accounted one under the
-// same revision. The ReplicaSet that took the number again is not observed yet. A reused one gets the next number
-// before the Deployment does.
+// hasUnknownReplicaSet reports whether the view has the revision number of the last processed ReplicaSet but pods of
+// another one. That ReplicaSet got the same number again and is not observed yet.
 func (p *step) hasUnknownReplicaSet(v View) bool {
 	s := &p.s
 	return s.Key.Kind == Deployment && v.Revision == s.Last && v.isObserved() && s.Hash != "" && v.Template.known() &&
@@ -188,8 +189,7 @@ func (p *step) hasUnknownReplicaSet(v View) bool {
 		!v.Template.equals(s.Template) && !p.hasLaterPending(v) && v.Counts.Updated > 0
 }
 
-// namesUnknownReplicaSet reports whether the view has a new progress condition about a ReplicaSet that is not observed
-// yet.
+// namesUnknownReplicaSet reports whether the progress condition is new and names a ReplicaSet that is not observed yet.
 func (p *step) namesUnknownReplicaSet(v View) bool {
 	name := v.Progress.object()
 	if p.s.Key.Kind != Deployment || name == "" || name == p.s.Key.Name || v.Progress.Reason == reasonCreateError {
@@ -201,8 +201,8 @@ func (p *step) namesUnknownReplicaSet(v View) bool {
 	return !slices.ContainsFunc(p.s.Revisions, func(r Revision) bool { return r.Name == name })
 }
 
-// annotationTooHigh reports whether a later view of the same specification is back at the last revision: somebody wrote
-// a higher number into the annotation, and the controller corrected it.
+// annotationTooHigh reports whether a client wrote a higher number into the revision annotation and the controller
+// corrected it: a later view with the same specification has the last revision again.
 func (p *step) annotationTooHigh(v View) bool {
 	return p.s.Key.Kind == Deployment && slices.ContainsFunc(p.s.Waiting, func(w View) bool {
 		return w.UID == v.UID && w.Revision == p.s.Last && w.Generation == v.Generation &&
@@ -210,7 +210,8 @@ func (p *step) annotationTooHigh(v View) bool {
 	})
 }
 
-// annotationCorrected reports the same for a lower number.
+// annotationCorrected reports whether a client wrote a lower number into the annotation and the controller corrected
+// it.
 func (p *step) annotationCorrected(v View) bool {
 	return slices.ContainsFunc(p.s.Waiting, func(w View) bool {
 		return w.UID == v.UID && w.Revision >= p.s.Last && w.Template.equals(v.Template)

@@ -6,10 +6,10 @@ import (
 	"lockstep.internal/schemas/gen/events"
 )
 
-// release stops following what still exists, because the cluster goes to another project. The next observation is a
-// silent baseline. The previous project must not learn how a rollout in flight ends, and the next one did not learn of
-// its start, so it ends as unknown. Versions, revisions, templates and the sequence stay: identity belongs to the
-// cluster.
+// release drops the view because the cluster was released to another project. The next observation is a baseline
+// without facts. A rollout in flight ends as unknown: the previous project must not learn its real end, and the next
+// project did not learn of its start. Versions, revisions, templates and the sequence stay, because they belong to the
+// cluster and not to the project.
 func (p *step) release() bool {
 	waits := len(p.s.Waiting) > 0
 	if p.s.View == nil && !waits && (p.s.Gone || p.s.Rollout == nil) {
@@ -26,7 +26,7 @@ func (p *step) release() bool {
 		p.emitGap(gap)
 		p.endUnknown(gap, p.at)
 	}
-	p.stopFollowing()
+	p.dropView()
 	s.Rollout = nil
 	if !s.Gone || waits {
 		s.Unselected, s.Tombstone = true, true

@@ -8,8 +8,9 @@ import (
 	"lockstep.internal/schemas/gen/events"
 )
 
-// A new leader publishes changes before its first full resync ends, which reports the absence of the predecessor.
-func TestEndIsUnknownWhenADeletionWasNotPublishedBeforeTheSuccessor(t *testing.T) {
+// A new leader publishes the new object before its first full resync ends. Only the end of the resync reports the
+// absence of the previous object.
+func TestEndIsUnknownWhenReplacedWithoutObservedDeletion(t *testing.T) {
 	t.Parallel()
 	t.Run("Deployment", func(t *testing.T) {
 		t.Parallel()

@@ -7,7 +7,7 @@ import (
 	"lockstep.internal/schemas/gen/events"
 )
 
-// maxHistory limits the kept history of a reused object.
+// maxHistory is the maximum number of stored earlier numbers of a reused object.
 const maxHistory = 8
 
 // revision applies an observation of a ReplicaSet or ControllerRevision, and applies the views that waited for it.
@@ -52,7 +52,7 @@ func (p *step) revision(in Input) bool {
 	return true
 }
 
-// isRelevant reports whether the revision belongs to the followed workload, or to a successor.
+// isRelevant reports whether the revision belongs to the current object of the workload or to a later one.
 func (p *step) isRelevant(r *events.ObservedWorkloadRevision) bool {
 	key := p.s.Key
 	return key.Kind != DaemonSet && r.Object.ClusterUID == key.ClusterUID && r.Object.Namespace == key.Namespace &&
@@ -61,7 +61,7 @@ func (p *step) isRelevant(r *events.ObservedWorkloadRevision) bool {
 		(!p.s.Gone || r.WorkloadUID != p.s.UID || len(p.s.Waiting) != 0)
 }
 
-// isNew reports whether the observation is newer than what is known of the object.
+// isNew reports whether the observation is newer than the known version of the object.
 func (p *step) isNew(r Revision) bool {
 	if known := p.findRevision(r.UID); known != nil {
 		order := compareVersions(r.Version, known.Version)
@@ -71,9 +71,9 @@ func (p *step) isNew(r Revision) bool {
 	return !full || r.Revision > p.s.Last
 }
 
-// mayBeRenumbered reports whether the ControllerRevision that a view names, the same as before, may have a new number:
-// the workload may have been edited and edited back while nobody observed it. The next observation of the
-// ControllerRevision decides.
+// mayBeRenumbered reports whether the ControllerRevision that a view names may have a new number although its name is
+// unchanged. This happens when the workload is edited and edited back during a period without observations. The next
+// observation of the ControllerRevision shows its number.
 func (p *step) mayBeRenumbered(v View) bool {
 	s := &p.s
 	if s.Key.Kind != StatefulSet || !v.afterGap() || v.Confirmed || v.UID != s.UID || s.View == nil || v.Update == "" ||
@@ -84,7 +84,7 @@ func (p *step) mayBeRenumbered(v View) bool {
 	return edits >= 2 || edits != 0 && !v.Template.equals(s.View.Template)
 }
 
-// isAwaited reports whether a view waits for this observation of the revision.
+// isAwaited reports whether a view waits for an observation of this revision.
 func (p *step) isAwaited(r Revision) bool {
 	return slices.ContainsFunc(p.s.Waiting, func(w View) bool {
 		return w.UID == r.WorkloadUID && w.Update == r.Name && p.mayBeRenumbered(w)
@@ -99,7 +99,7 @@ func (p *step) confirmRevision(r Revision) {
 	}
 }
 
-// findRevision returns the newest observation of the object; nil if there is none.
+// findRevision returns the newest observation of the object, or nil.
 func (p *step) findRevision(uid string) *Revision {
 	at := slices.IndexFunc(p.s.Revisions, func(r Revision) bool { return r.UID == uid })
 	if at < 0 {
@@ -125,7 +125,7 @@ func (p *step) storeRevision(r Revision) {
 			continue
 		}
 		if known.Name == r.Name && compareVersions(known.Version, r.Since) < 0 {
-			known.Deleted = true // otherwise the name would be taken
+			known.Deleted = true // the name is used again, so this object was deleted
 		}
 		revisions = append(revisions, known)
 	}
@@ -147,19 +147,19 @@ func (p *step) storeRevision(r Revision) {
 	}
 }
 
-// history returns the earlier revision numbers of a reused object.
-func history(r *events.ObservedWorkloadRevision, former []int) []int {
-	bore := slices.Concat(r.RevisionHistory, former)
-	bore = slices.DeleteFunc(bore, func(n int) bool { return n <= 0 || n >= r.Revision })
-	slices.Sort(bore)
-	bore = slices.Compact(bore)
-	if len(bore) == 0 {
+// history returns the earlier revision numbers of a reused object, oldest first.
+func history(r *events.ObservedWorkloadRevision, known []int) []int {
+	numbers := slices.Concat(r.RevisionHistory, known)
+	numbers = slices.DeleteFunc(numbers, func(n int) bool { return n <= 0 || n >= r.Revision })
+	slices.Sort(numbers)
+	numbers = slices.Compact(numbers)
+	if len(numbers) == 0 {
 		return nil
 	}
-	return slices.Clone(bore[max(0, len(bore)-maxHistory):])
+	return slices.Clone(numbers[max(0, len(numbers)-maxHistory):])
 }
 
-// addPending keeps the revision until the workload names it, even if the object is deleted meanwhile.
+// addPending stores the revision until a view names it, even if the object is deleted before.
 func (p *step) addPending(r Revision) {
 	s := &p.s
 	if r.Deleted || r.Revision == 0 || p.isPast(r) {
@@ -170,7 +170,7 @@ func (p *step) addPending(r Revision) {
 			(k.Name == r.Name && k.Version == r.Since || s.Key.Kind != Deployment)
 	}
 	if at := slices.IndexFunc(s.Pending, same); at >= 0 {
-		if s.Pending[at].Name != r.Name { // the previous object with the number is gone
+		if s.Pending[at].Name != r.Name { // the previous object with the number was deleted
 			s.Pending[at] = pending(r)
 		}
 		return
@@ -194,7 +194,7 @@ func (p *step) addPending(r Revision) {
 		revision, name = s.Pending[at-1].Revision, s.Pending[at-1].Name
 	}
 	if r.Revision == revision && r.Name == name && s.Key.Kind == Deployment {
-		return // made reissued: it goes on where the one that was deleted stopped
+		return // recreated: it continues the rollout of the deleted ReplicaSet
 	}
 	s.Pending = slices.Insert(s.Pending, at, pending(r))
 	if over := len(s.Pending) - maxPending; over > 0 {
@@ -202,8 +202,8 @@ func (p *step) addPending(r Revision) {
 	}
 }
 
-// isPast reports whether the revision is accounted for. A revision up to the last one is not if another object took it
-// later.
+// isPast reports whether the revision was processed. A number up to the last one is unprocessed if another object got
+// it later.
 func (p *step) isPast(r Revision) bool {
 	s := &p.s
 	if r.WorkloadUID != s.UID || s.View == nil || r.Revision > s.Last {
@@ -220,7 +220,8 @@ func pending(r Revision) Pending {
 	}
 }
 
-// dropPending drops the pending revisions of a UID up to an index, or, if the index is -1, up to a revision.
+// dropPending drops the pending revisions of a UID up to an index. If the index is -1, it drops them up to a revision
+// number.
 func (p *step) dropPending(uid string, at, upTo int) {
 	if at < 0 {
 		for i, k := range p.s.Pending {

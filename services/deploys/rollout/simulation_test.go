@@ -16,7 +16,7 @@ import (
 	"lockstep.internal/services/deploys/rollout"
 )
 
-// cluster simulates random events of a workload of any kind.
+// cluster simulates random actions on a workload of any kind.
 type cluster struct {
 	*fixture
 
@@ -52,8 +52,8 @@ func clusterOf(t testing.TB, kind string, seed uint64) *cluster {
 			func() { s.edit("web:" + strconv.Itoa(s.rng.IntN(4))) },
 			s.restart,
 			func() { s.scale(s.rng.IntN(5)) },
-			func() { s.partition(s.rng.IntN(4)) },
-			func() { s.partition(0) },
+			func() { s.setPartition(s.rng.IntN(4)) },
+			func() { s.setPartition(0) },
 			func() { s.slow = !s.slow },
 			s.delete,
 		}}
@@ -75,12 +75,12 @@ func clusterOf(t testing.TB, kind string, seed uint64) *cluster {
 	}
 }
 
-func (c *cluster) ensure() {
-	if c.plays.exists() {
+func (c *cluster) ensureExists() {
+	if c.workload.exists() {
 		return
 	}
 	c.now = c.now.Add(time.Second)
-	switch p := c.plays.(type) {
+	switch p := c.workload.(type) {
 	case *deployment:
 		p.create(c.rng.IntN(4), "web:0")
 	case *statefulSet:
@@ -90,22 +90,22 @@ func (c *cluster) ensure() {
 	}
 }
 
-// act does something random and lets the controllers work for a while.
-func (c *cluster) act() {
-	c.ensure()
-	if d, ok := c.plays.(*deployment); !ok || len(d.sets) > 0 {
+// randomStep runs a random action, then some steps of the controllers.
+func (c *cluster) randomStep() {
+	c.ensureExists()
+	if d, ok := c.workload.(*deployment); !ok || len(d.sets) > 0 {
 		c.actions[c.rng.IntN(len(c.actions))]()
 	}
 	for range c.rng.IntN(12) {
 		c.now = c.now.Add(time.Duration(c.rng.IntN(900)) * time.Millisecond)
-		c.plays.step()
+		c.workload.step()
 	}
 }
 
-// calm lets everything complete.
-func (c *cluster) calm() {
-	c.ensure()
-	switch p := c.plays.(type) {
+// completeAll removes everything that delays a rollout, and runs the controllers until it is complete.
+func (c *cluster) completeAll() {
+	c.ensureExists()
+	switch p := c.workload.(type) {
 	case *deployment:
 		p.slow, p.quota, p.late = false, false, false
 		if p.paused {
@@ -113,15 +113,15 @@ func (c *cluster) calm() {
 		}
 	case *statefulSet:
 		p.slow = false
-		p.partition(0)
+		p.setPartition(0)
 	case *daemonSet:
 		p.slow = false
 	}
 	c.run()
 }
 
-// release delivers the held observations: versions of one object in order, objects in any order, some repeatedly.
-func (c *cluster) release() {
+// deliverBacklog delivers the backlog: versions of one object in order, objects in any order, some of them repeatedly.
+func (c *cluster) deliverBacklog() {
 	queues := map[string][]rollout.Input{}
 	names := []string{}
 	for _, in := range c.backlog {
@@ -158,16 +158,16 @@ func objectOf(in rollout.Input) string {
 	}
 }
 
-// story has the facts of one rollout.
-type story struct {
+// rolloutFacts are the facts of one rollout.
+type rolloutFacts struct {
 	facts    []events.Fact
 	revision int
 }
 
-// stories returns those of all rollouts, and checks that each has one start, first, and at most one end, followed by
-// drained only.
-func (c *cluster) stories() map[string]*story {
-	stories := map[string]*story{}
+// factsByRollout returns the facts of all rollouts by id. It checks that the first fact is the only started, and that
+// at most drained follows the terminal fact.
+func (c *cluster) factsByRollout() map[string]*rolloutFacts {
+	rollouts := map[string]*rolloutFacts{}
 	ids := map[string]bool{}
 	for _, f := range c.facts {
 		id := rollout.ID(f)
@@ -176,24 +176,24 @@ func (c *cluster) stories() map[string]*story {
 		if f.Rollout == nil {
 			continue
 		}
-		s := stories[f.Rollout.ID]
+		s := rollouts[f.Rollout.ID]
 		if s == nil {
-			s = &story{revision: f.Rollout.Revision}
-			stories[f.Rollout.ID] = s
-			require.Equal(c.t, events.FactStarted, f.Fact, "%s does not begin with its start", f.Rollout.ID)
+			s = &rolloutFacts{revision: f.Rollout.Revision}
+			rollouts[f.Rollout.ID] = s
+			require.Equal(c.t, events.FactStarted, f.Fact, "the first fact of %s", f.Rollout.ID)
 		} else {
-			require.NotEqual(c.t, events.FactStarted, f.Fact, "%s starts twice", f.Rollout.ID)
+			require.NotEqual(c.t, events.FactStarted, f.Fact, "%s started twice", f.Rollout.ID)
 		}
 		if s.end() != "" {
-			require.Equal(c.t, events.FactDrained, f.Fact, "%s goes on after its end", f.Rollout.ID)
+			require.Equal(c.t, events.FactDrained, f.Fact, "a fact of %s after its end", f.Rollout.ID)
 			require.Equal(c.t, events.FactCompleted, s.end())
 		}
 		s.facts = append(s.facts, f.Fact)
 	}
-	return stories
+	return rollouts
 }
 
-func (s *story) end() events.Fact {
+func (s *rolloutFacts) end() events.Fact {
 	for _, f := range s.facts {
 		switch f {
 		case events.FactCompleted, events.FactSuperseded, events.FactCancelled, events.FactUnknown:
@@ -206,64 +206,65 @@ func (s *story) end() events.Fact {
 
 func kinds() []string { return []string{rollout.Deployment, rollout.StatefulSet, rollout.DaemonSet} }
 
-// For any events and any order of objects, each rollout is reported as it happened, and no other.
-func TestEveryRolloutIsReportedOnceAsItHappened(t *testing.T) {
+// The observations of different objects arrive in any order. The facts agree with the simulated rollouts.
+func TestEachRolloutIsReportedOnce(t *testing.T) {
 	t.Parallel()
 	for _, kind := range kinds() {
-		for seed := range uint64(runs) {
+		for seed := range uint64(seeds) {
 			t.Run(fmt.Sprintf("%s/%d", kind, seed), func(t *testing.T) {
 				t.Parallel()
-				histories(t, kind, seed)
+				checkReordered(t, kind, seed)
 			})
 		}
 	}
 }
 
-// FuzzHistories checks the same for any seed.
-func FuzzHistories(f *testing.F) {
+// FuzzReordered checks the same for any seed.
+func FuzzReordered(f *testing.F) {
 	for kind := range kinds() {
-		f.Add(uint64(runs), byte(kind))
+		f.Add(uint64(seeds), byte(kind))
 	}
-	f.Fuzz(func(t *testing.T, seed uint64, kind byte) { histories(t, kinds()[int(kind)%3], seed) })
+	f.Fuzz(func(t *testing.T, seed uint64, kind byte) { checkReordered(t, kinds()[int(kind)%3], seed) })
 }
 
-// histories plays random histories of successive objects of one name, with a watcher that is always up.
-func histories(t *testing.T, kind string, seed uint64) {
+// checkReordered simulates random actions on successive objects with one name. The watcher is always running, and its
+// observations are reordered.
+func checkReordered(t *testing.T, kind string, seed uint64) {
 	c := clusterOf(t, kind, seed)
 	c.held = true
 	for range 25 {
-		c.act()
+		c.randomStep()
 		if c.rng.IntN(3) == 0 {
-			c.release()
+			c.deliverBacklog()
 		}
 		if c.rng.IntN(4) == 0 {
-			c.release()
+			c.deliverBacklog()
 			c.resync(c.rng.IntN(2) == 0)
 		}
 	}
-	c.calm()
-	c.release()
+	c.completeAll()
+	c.deliverBacklog()
 	c.wait(time.Minute)
-	c.release()
-	stories := c.stories()
-	for _, actual := range c.truth {
-		s := stories[actual.id]
-		if !actual.known && s == nil {
-			continue // the workload never showed it
+	c.deliverBacklog()
+	rollouts := c.factsByRollout()
+	for _, actual := range c.actual {
+		s := rollouts[actual.id]
+		if !actual.visible && s == nil {
+			continue // no version of the workload showed it
 		}
 		require.NotNil(t, s, "no facts about %s: %v", actual.id, c.factNames())
-		if next := c.after(actual); next == nil || next.known || stories[next.id] != nil {
-			require.Equal(t, actual.end, s.end(), "%s: %v %v", actual.id, c.factNames(), c.truths())
+		if next := c.next(actual); next == nil || next.visible || rollouts[next.id] != nil {
+			require.Equal(t, actual.end, s.end(), "%s: %v %v", actual.id, c.factNames(), c.describeActual())
 		}
-		delete(stories, actual.id)
+		delete(rollouts, actual.id)
 	}
-	require.Empty(t, stories, "invented: %v", c.factNames())
+	require.Empty(t, rollouts, "rollouts that did not happen: %v", c.factNames())
 	require.NotContains(t, c.factNames(), "gap")
-	c.replay()
+	c.checkReplay()
 }
 
-// replay checks that equal inputs give equal facts, byte for byte, also if states go through JSON.
-func (c *cluster) replay() {
+// checkReplay checks that equal inputs give equal facts, byte for byte, also if the state is stored as JSON in between.
+func (c *cluster) checkReplay() {
 	s := rollout.New(c.state.Key)
 	var facts []events.DeployFact
 	for _, in := range c.log {
@@ -285,17 +286,18 @@ func (c *cluster) replay() {
 	require.Equal(c.t, encode(c.t, c.state), encode(c.t, s))
 }
 
-// runs per kind, with fixed seeds.
-const runs = 25
+// seeds is the number of fixed seeds per kind of workload.
+const seeds = 25
 
-// While the watcher is down, rollouts or their ends may be lost: a gap names them. All facts are true.
-func TestUnobservedRevisionsAreNamedInGap(t *testing.T) {
+// While the watcher is down, rollouts or their ends may be missed. A gap reports them. The other facts agree with the
+// simulated rollouts.
+func TestUnobservedRevisionsAreReportedInGap(t *testing.T) {
 	t.Parallel()
 	for _, kind := range kinds() {
-		for seed := range uint64(runs) {
+		for seed := range uint64(seeds) {
 			t.Run(fmt.Sprintf("%s/%d", kind, seed), func(t *testing.T) {
 				t.Parallel()
-				outages(t, kind, seed)
+				checkOutages(t, kind, seed)
 			})
 		}
 	}
@@ -304,20 +306,20 @@ func TestUnobservedRevisionsAreNamedInGap(t *testing.T) {
 // FuzzOutages checks the same for any seed.
 func FuzzOutages(f *testing.F) {
 	for kind := range kinds() {
-		f.Add(uint64(runs), byte(kind))
+		f.Add(uint64(seeds), byte(kind))
 	}
-	f.Fuzz(func(t *testing.T, seed uint64, kind byte) { outages(t, kinds()[int(kind)%3], seed) })
+	f.Fuzz(func(t *testing.T, seed uint64, kind byte) { checkOutages(t, kinds()[int(kind)%3], seed) })
 }
 
-// outages plays random histories with outages of the watcher.
-func outages(t *testing.T, kind string, seed uint64) {
+// checkOutages simulates random actions with outages of the watcher.
+func checkOutages(t *testing.T, kind string, seed uint64) {
 	c := clusterOf(t, kind, 1000+seed)
 	rng := rand.New(rand.NewPCG(seed, 3))
 	for range 25 {
 		if rng.IntN(4) == 0 {
 			c.stop()
 		}
-		c.act()
+		c.randomStep()
 		if c.down && rng.IntN(2) == 0 {
 			c.start()
 			c.wait(time.Duration(rng.IntN(3)) * 30 * time.Second)
@@ -327,44 +329,44 @@ func outages(t *testing.T, kind string, seed uint64) {
 		c.start()
 	}
 	c.wait(time.Minute)
-	c.calm()
+	c.completeAll()
 	c.wait(time.Minute)
-	stories, lost := c.stories(), c.lost()
-	for _, actual := range c.truth {
-		if c.erased[uidOf(actual.id)] {
+	rollouts, lost := c.factsByRollout(), c.lostRevisions()
+	for _, actual := range c.actual {
+		if c.unobservedDeletion[uidOf(actual.id)] {
 			continue
 		}
-		named := lost[uidOf(actual.id)+"/"+strconv.Itoa(actual.revision)]
-		s := stories[actual.id]
+		inGap := lost[uidOf(actual.id)+"/"+strconv.Itoa(actual.revision)]
+		s := rollouts[actual.id]
 		if s == nil {
-			if actual.known && !c.excused(actual) {
-				require.True(t, named, "no facts about %s: %v", actual.id, c.factNames())
+			if actual.visible && !c.isUnobservable(actual) {
+				require.True(t, inGap, "no facts about %s: %v", actual.id, c.factNames())
 			}
 			continue
 		}
-		delete(stories, actual.id)
+		delete(rollouts, actual.id)
 		switch end := s.end(); end {
 		case events.FactUnknown:
-			require.True(t, named, "%s: %v", actual.id, c.factNames())
+			require.True(t, inGap, "%s: %v", actual.id, c.factNames())
 		case events.FactSuperseded, events.FactCancelled: // depends on what completed before, maybe unobserved
 			require.Contains(t, []events.Fact{events.FactSuperseded, events.FactCancelled}, actual.end, "%s: %v %v", actual.id,
-				c.factNames(), c.truths())
+				c.factNames(), c.describeActual())
 		default:
-			require.Equal(t, actual.end, end, "%s: %v %v", actual.id, c.factNames(), c.truths())
+			require.Equal(t, actual.end, end, "%s: %v %v", actual.id, c.factNames(), c.describeActual())
 		}
 	}
-	for id := range stories {
-		known := slices.ContainsFunc(c.truth, func(actual *truth) bool {
-			return c.erased[uidOf(id)] && templateOf(actual.id) == templateOf(id)
+	for id := range rollouts {
+		known := slices.ContainsFunc(c.actual, func(actual *actualRollout) bool {
+			return c.unobservedDeletion[uidOf(id)] && templateOf(actual.id) == templateOf(id)
 		})
-		require.True(t, known, "invented %s: %v", id, c.factNames())
+		require.True(t, known, "rollout that did not happen: %s: %v", id, c.factNames())
 	}
 	require.Empty(t, c.state.Waiting)
-	c.replay()
+	c.checkReplay()
 }
 
-// lost returns the revisions that gaps name, by UID. Each gap must lie in an outage.
-func (c *cluster) lost() map[string]bool {
+// lostRevisions returns the revisions in gaps, as <UID>/<revision>. It checks that each gap overlaps an outage.
+func (c *cluster) lostRevisions() map[string]bool {
 	lost := map[string]bool{}
 	for _, f := range c.facts {
 		if f.Gap == nil {
@@ -382,49 +384,50 @@ func (c *cluster) lost() map[string]bool {
 	return lost
 }
 
-// after returns the next revision of the same object.
-func (c *cluster) after(actual *truth) *truth {
-	if i := slices.Index(c.truth, actual) + 1; i < len(c.truth) && uidOf(c.truth[i].id) == uidOf(actual.id) {
-		return c.truth[i]
+// next returns the next rollout of the same object.
+func (c *cluster) next(actual *actualRollout) *actualRollout {
+	if i := slices.Index(c.actual, actual) + 1; i < len(c.actual) && uidOf(c.actual[i].id) == uidOf(actual.id) {
+		return c.actual[i]
 	}
 	return nil
 }
 
-// excused reports whether nobody could observe the rollout: it was the newest of an object deleted in the outage.
-func (c *cluster) excused(actual *truth) bool {
-	uid, gone := uidOf(actual.id), false
+// isUnobservable reports whether no observation could show the rollout: its object was deleted in the same outage.
+func (c *cluster) isUnobservable(actual *actualRollout) bool {
+	uid, deleted := uidOf(actual.id), false
 	later := map[string]bool{}
-	for i := slices.Index(c.truth, actual); i < len(c.truth); i++ {
-		later[c.truth[i].id] = true
+	for i := slices.Index(c.actual, actual); i < len(c.actual); i++ {
+		later[c.actual[i].id] = true
 	}
 	for _, f := range c.facts {
 		if f.Workload.UID != uid {
 			continue
 		}
-		gone = f.Provenance == events.ProvenanceReconstructed && (f.Fact == events.FactRemoved)
+		deleted = f.Provenance == events.ProvenanceReconstructed && f.Fact == events.FactRemoved
 		if f.Rollout != nil && later[f.Rollout.ID] {
 			return false
 		}
 	}
-	return gone || !c.seen(uid)
+	return deleted || !c.hasFacts(uid)
 }
 
-func (c *cluster) truths() []string {
+func (c *cluster) describeActual() []string {
 	all := []string{}
-	for _, actual := range c.truth {
-		all = append(all, fmt.Sprintf("%s %v %s", actual.id, actual.known, actual.end))
+	for _, actual := range c.actual {
+		all = append(all, fmt.Sprintf("%s %v %s", actual.id, actual.visible, actual.end))
 	}
 	return all
 }
 
-// seen reports whether an object has facts: one that existed in an outage only has none.
-func (c *cluster) seen(uid string) bool {
+// hasFacts reports whether an object has facts. An object that existed only within an outage has none.
+func (c *cluster) hasFacts(uid string) bool {
 	return slices.ContainsFunc(c.facts, func(f events.DeployFact) bool { return f.Workload.UID == uid })
 }
 
 func uidOf(id string) string { return strings.Split(id, "/")[1] }
 
-// templateOf returns a Deployment's rollout id without numbers: they differ if a ReplicaSet was recreated unobserved.
+// templateOf returns a Deployment's rollout id without revision numbers. The numbers differ if a ReplicaSet was
+// recreated unobserved.
 func templateOf(id string) string {
 	parts := strings.Split(id, "/")
 	return parts[1] + "/" + parts[3]

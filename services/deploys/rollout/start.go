@@ -8,9 +8,9 @@ import (
 	"lockstep.internal/schemas/gen/events"
 )
 
-// catchUp accounts for all revisions after the last one, up to the view's. Known revisions in between have started and
-// ended. Unknown ones are named in a gap.
-func (p *step) catchUp(v View, to int, known, timedOut bool) {
+// processRevisions processes all revisions after the last one, up to the view's. It emits the start and the end of the
+// known revisions in between. It reports the unknown ones in a gap.
+func (p *step) processRevisions(v View, to int, known, timedOut bool) {
 	s := &p.s
 	at := p.pendingIndex(v, to)
 	if known && !timedOut && s.Key.Kind != DaemonSet && !p.isContiguous(v, at) {
@@ -35,11 +35,11 @@ func (p *step) catchUp(v View, to int, known, timedOut bool) {
 		steps = []Pending{{WorkloadUID: v.UID, Revision: to, SeenAt: v.At}}
 	}
 	p.dropPending(v.UID, reach, to)
-	p.adoptAll(v, steps, to, known)
+	p.startRollouts(v, steps, to, known)
 }
 
-// adoptAll starts the rollouts of the revisions in steps. The last one is the view's, if known is true.
-func (p *step) adoptAll(v View, steps []Pending, to int, known bool) {
+// startRollouts starts the rollouts of the revisions in steps. The last one is the view's, if known is true.
+func (p *step) startRollouts(v View, steps []Pending, to int, known bool) {
 	s := &p.s
 	n := len(steps)
 	reached := n > 0 && steps[n-1].Revision == to && known
@@ -57,30 +57,30 @@ func (p *step) adoptAll(v View, steps []Pending, to int, known bool) {
 	s.Last, s.Generation = to, v.Generation
 }
 
-// emitMissing emits the gap, if there is one, before the facts that follow.
+// emitMissing emits a gap if revisions, or the end of the rollout in flight, were not observed.
 func (p *step) emitMissing(v View, steps []Pending, to int, known bool) {
 	s := &p.s
 	var lost []int
-	missed, unsure := p.unobserved(v)
-	if unsure {
+	missed, mayHaveEnded := p.unobserved(v)
+	if mayHaveEnded {
 		lost = append(lost, s.Rollout.Revision)
 	} else {
 		missed = p.unobservedBefore(v)
 	}
 	last := s.Last
-	between := func(revision int) {
+	addLostBefore := func(revision int) {
 		for r := max(last+1, revision-maxGap); r < revision; r++ {
 			lost = append(lost, r)
 		}
 		last = revision
 	}
 	for i, k := range steps {
-		between(k.Revision)
+		addLostBefore(k.Revision)
 		if v.afterGap() && (i < len(steps)-1 || k.Revision != to) {
 			lost = append(lost, k.Revision)
 		}
 	}
-	between(to + 1)
+	addLostBefore(to + 1)
 	lost = lost[max(0, len(lost)-maxGap):]
 	if len(lost) == 0 && known {
 		return
@@ -89,15 +89,15 @@ func (p *step) emitMissing(v View, steps []Pending, to int, known bool) {
 }
 
 // startRollout starts the rollout of a revision and ends the previous one. A recreated ReplicaSet continues the rollout
-// of the deleted one; it has a higher number only if another ReplicaSet took the number in between.
+// of the deleted one, unless it has a higher number: then another ReplicaSet had the number in between.
 func (p *step) startRollout(k Pending, v View, newest bool) {
 	s := &p.s
-	again := s.Key.Kind == Deployment && k.Name == s.Name && len(k.History) == 0
-	if k.Revision < s.Last || k.Revision == s.Last && !again || k.Revision > s.Last && again {
+	recreated := s.Key.Kind == Deployment && k.Name == s.Name && len(k.History) == 0
+	if k.Revision < s.Last || k.Revision == s.Last && !recreated || k.Revision > s.Last && recreated {
 		s.RevisionEpoch++
 	}
 	s.TakenVersion = k.Version
-	if again && k.Revision <= s.Last {
+	if recreated && k.Revision <= s.Last {
 		s.Last = k.Revision
 		return
 	}
@@ -128,13 +128,13 @@ func (p *step) startRollout(k Pending, v View, newest bool) {
 	}
 }
 
-// endSuperseded ends the rollout in flight because another revision replaced it. The end is cancelled if the new
-// template is the last completed one, else superseded, and unknown if nobody observed whether the rollout completed
-// before. next is nil if the replacement is unknown.
+// endSuperseded ends the rollout in flight because another revision replaced it. The terminal fact is cancelled if the
+// new template is the last completed one, else superseded. It is unknown if the rollout may have completed during a
+// period without observations. next is nil if the new revision is unknown.
 func (p *step) endSuperseded(next *rolloutStart, v View) {
 	s := &p.s
 	r := s.Rollout
-	if missed, is := p.unobserved(v); is {
+	if missed, mayHaveEnded := p.unobserved(v); mayHaveEnded {
 		at := v.At
 		if next != nil {
 			at = next.StartedAt
@@ -180,7 +180,7 @@ type rolloutStart struct {
 	source events.TimeSource // of StartedAt
 }
 
-// newRollout returns the rollout of a revision, not yet started.
+// newRollout returns the rollout of a revision. It emits no fact.
 func (p *step) newRollout(k Pending, v View, newest bool) *rolloutStart {
 	s := &p.s
 	r := &Rollout{
@@ -195,9 +195,9 @@ func (p *step) newRollout(k Pending, v View, newest bool) *rolloutStart {
 		r.Previous = s.Completed[n-1].Template.Images
 	}
 	r.Change, r.OfRevision = p.classifyChange(k, r.Template)
-	b := &rolloutStart{Rollout: r}
-	p.setStart(b, k, v, newest)
-	return b
+	start := &rolloutStart{Rollout: r}
+	p.setStart(start, k, v, newest)
+	return start
 }
 
 func (p *step) rolloutID(k Pending) string {
@@ -217,9 +217,9 @@ func (p *step) rolloutID(k Pending) string {
 	return id
 }
 
-// templateOf returns the template of a revision. A Deployment's controller writes the revision into the version that
-// has the template, so the first version with the revision shows it. A StatefulSet's status names the generation that
-// it describes.
+// templateOf returns the template of a revision; the zero value if it is unknown. The first version of a Deployment
+// with the revision number also has its template. The status of a StatefulSet contains the generation that it
+// describes.
 func (p *step) templateOf(name string, v View, newest bool) Template {
 	s := &p.s
 	switch {
@@ -229,7 +229,7 @@ func (p *step) templateOf(name string, v View, newest bool) Template {
 		return p.skippedTemplate(v.Template)
 	case v.afterGap() && s.Key.Kind == Deployment && (v.Paused || v.Strategy == recreate) && v.Counts.Updated == 0 &&
 		v.Counts.Desired > 0:
-		return Template{} // the template may belong to a rollout that has not begun
+		return Template{} // the template may belong to a rollout that has not started
 	case v.isObserved() || s.Key.Kind == DaemonSet:
 		return v.Template
 	case s.Key.Kind == Deployment && !v.afterGap() &&
@@ -242,7 +242,8 @@ func (p *step) templateOf(name string, v View, newest bool) Template {
 	}
 }
 
-// classifyChange returns what a rollout to the template does, and the revision that it returns to.
+// classifyChange returns the kind of change that a rollout to the template makes. For a rollback, it also returns the
+// revision that is restored.
 func (p *step) classifyChange(k Pending, t Template) (events.Change, int) {
 	s := &p.s
 	if n := len(k.History); n > 0 {
@@ -268,8 +269,9 @@ func (p *step) classifyChange(k Pending, t Template) (events.Change, int) {
 	return events.ChangeUpdated, 0
 }
 
-// setStart sets when the rollout started: the creation of a new object; for a reused object and for a DaemonSet the
-// change of the template; for Recreate too, because the new object appears only after the old pods are gone.
+// setStart sets when the rollout started. For a new object, this is its creation. For a reused object and for a
+// DaemonSet, it is the change of the template. The same holds for strategy Recreate, because the new object is created
+// only after the old pods are deleted.
 func (p *step) setStart(r *rolloutStart, k Pending, v View, newest bool) {
 	r.SeenAt = k.SeenAt
 	written := r.Template.ChangedAt

@@ -18,11 +18,11 @@ const (
 	maxGap       = 1000
 )
 
-// State is everything that is kept of one workload. Equal states have equal JSON. Store it as a whole. JSON names are
-// those of stored states and do not change.
+// State is the complete state of one workload. Equal states have equal JSON. The JSON names are stored in the database
+// and must not change, so some of them are older than the names of their fields.
 type State struct {
 	Key Key `json:"key"`
-	// Serial grows by 1 with each change. A state with the same serial need not be stored again.
+	// Serial grows by 1 with each change of the state.
 	Serial int `json:"serial,omitempty"`
 	// Sequence of the last fact.
 	Sequence int `json:"sequence,omitempty"`
@@ -36,51 +36,52 @@ type State struct {
 	Version   string `json:"version,omitempty"`
 	Tombstone bool   `json:"tombstone,omitempty"`
 
-	// Restored reports that resource versions started again and the workload was not observed since.
+	// Restored reports that the cluster was restored and the workload has not been observed since.
 	Restored bool `json:"restored,omitempty"`
 
-	// UID of the followed object, or the last one. FormerUIDs are those before it.
+	// UID of the newest object with this name. FormerUIDs are the UIDs of earlier objects.
 	UID        string   `json:"uid,omitempty"`
 	FormerUIDs []string `json:"former,omitempty"`
-	// Gone: the object was deleted. Unselected: it exists but is not followed.
+	// Gone: the object was deleted. Unselected: it exists but the watcher does not follow it.
 	Gone       bool `json:"gone,omitempty"`
 	Unselected bool `json:"unselected,omitempty"`
-	// View is the newest applied view; nil while nothing is followed.
+	// View is the newest applied view; nil before the first one, and while the workload is gone or unselected.
 	View *View `json:"view,omitempty"`
-	// Waiting are views that name an unknown revision, in order.
+	// Waiting are views that are not applied yet because they name an unknown revision, oldest first.
 	Waiting []View `json:"waiting,omitempty"`
-	// WaitSince is the first tick while they wait.
+	// WaitSince is the time of the first tick after a view was added to Waiting.
 	WaitSince time.Time `json:"wait_since,omitzero"`
 
-	// Last accounted revision, reported or silent, with the name and hash of its object, its template, and the
-	// generation of the workload at that time.
+	// Last is the last processed revision. Name, Hash and Template are those of its ReplicaSet or ControllerRevision.
+	// Generation is the generation of the workload at that time. The revision of a baseline is processed without facts.
 	Last       int      `json:"last,omitempty"`
 	Name       string   `json:"name,omitempty"`
 	Hash       string   `json:"hash,omitempty"`
 	Template   Template `json:"template,omitzero"`
 	Generation int      `json:"generation,omitempty"`
-	// TakenVersion is the version in which a ReplicaSet took that revision; empty if unobserved.
+	// TakenVersion is the resource version in which the ReplicaSet got that revision; empty if this was not observed.
 	TakenVersion string `json:"taken,omitempty"`
-	// Unnumbered reports that Name is known and its revision is not.
+	// Unnumbered reports that Name is known but its revision number is not.
 	Unnumbered bool `json:"unnumbered,omitempty"`
-	// RevisionEpoch grows when revisions start again under the same UID.
+	// RevisionEpoch grows when revision numbers restart under the same UID.
 	RevisionEpoch int `json:"revision_epoch,omitempty"`
 
 	// Templates observed last, by generation.
 	Templates []SeenTemplate `json:"templates,omitempty"`
-	// Completed rollouts, oldest first, including a silent baseline.
+	// Completed rollouts, oldest first, including a complete baseline.
 	Completed []Finished `json:"completed,omitempty"`
-	// Revisions that are known, lowest first.
+	// Revisions are the known ReplicaSets or ControllerRevisions, lowest revision first.
 	Revisions []Revision `json:"revisions,omitempty"`
-	// Pending are revisions taken after Last and not accounted for, in the order in which they were taken.
+	// Pending are the unprocessed revisions after Last, in the order in which the objects got them.
 	Pending []Pending `json:"pending,omitempty"`
 
-	// Rollout is the newest reported one, in flight or ended; nil after a silent baseline.
+	// Rollout is the newest rollout, in flight or ended; nil after a complete baseline.
 	Rollout *Rollout `json:"rollout,omitempty"`
-	// Scaling in progress, and the number of scalings so far.
+	// Scaling is the scaling in progress. ScaleCount is the number of scalings so far.
 	Scaling    *Scaling `json:"scaling,omitempty"`
 	ScaleCount int      `json:"scales,omitempty"`
-	// Blocked before a rollout could begin, and how often that was reported.
+	// Blocked reports that the controller cannot create the ReplicaSet or its pods, and no rollout is in flight. The
+	// counts are those of the facts blocked and unblocked without a rollout.
 	Blocked        bool `json:"blocked,omitempty"`
 	BlockedCount   int  `json:"blocks,omitempty"`
 	UnblockedCount int  `json:"unblocks,omitempty"`
@@ -92,7 +93,8 @@ type Template struct {
 	RestartedAt string         `json:"restarted_at,omitempty"`
 	Images      []events.Image `json:"images,omitempty"`
 	ChangedAt   time.Time      `json:"changed_at,omitzero"`
-	// SeenAt is when it was first observed and not paused. SeenPaused reports that it was paused at first.
+	// SeenAt is when the template was first observed in a workload that was not paused. SeenPaused reports that the
+	// workload was paused when the template was first observed.
 	SeenAt     time.Time `json:"seen_at,omitzero"`
 	SeenPaused bool      `json:"held,omitempty"`
 }
@@ -103,7 +105,7 @@ func (t Template) equals(o Template) bool {
 	return t.known() && t.Digest == o.Digest && t.RestartedAt == o.RestartedAt
 }
 
-// SeenTemplate is the template from a generation on.
+// SeenTemplate is the observed template of a workload from a generation on.
 type SeenTemplate struct {
 	Generation int      `json:"generation,omitempty"`
 	Template   Template `json:"template"`
@@ -125,7 +127,8 @@ type Revision struct {
 	UID         string `json:"uid"`
 	Hash        string `json:"hash,omitempty"`
 	Version     string `json:"version"`
-	// Since is the first observed version with this revision. Listed: a list showed it, so it may be older.
+	// Since is the first observed version with this revision. Listed: this version comes from a list, so the object may
+	// have got the revision earlier.
 	Since     string    `json:"since"`
 	Listed    bool      `json:"listed,omitempty"`
 	Deleted   bool      `json:"deleted,omitempty"`
@@ -134,18 +137,18 @@ type Revision struct {
 	History   []int     `json:"history,omitempty"`
 }
 
-// Pending is an observed revision that is not accounted for.
+// Pending is an observed revision that is not processed yet.
 type Pending struct {
 	WorkloadUID string `json:"workload_uid"`
 	Revision    int    `json:"revision"`
 	Name        string `json:"name"`
-	// Version in which the revision was taken; a later one if Listed.
+	// Version in which the object got the revision; maybe a later one if Listed.
 	Version   string    `json:"version"`
 	Listed    bool      `json:"listed,omitempty"`
 	Hash      string    `json:"hash,omitempty"`
 	CreatedAt time.Time `json:"created_at,omitzero"`
 	SeenAt    time.Time `json:"seen_at,omitzero"`
-	// History are earlier revisions of a reused object, oldest first.
+	// History are the earlier revision numbers of a reused object, oldest first.
 	History []int `json:"history,omitempty"`
 }
 
@@ -169,37 +172,39 @@ type Rollout struct {
 	Replicas   int               `json:"replicas,omitempty"`
 	Scaled     bool              `json:"scaled,omitempty"`
 
-	// End is the terminal fact; empty in flight.
+	// End is the terminal fact; empty while the rollout is in flight.
 	End     events.Fact `json:"end,omitempty"`
 	Drained bool        `json:"drained,omitempty"`
 
-	// Newest are the newest counts, Reported the last published ones, at ReportedAt. ReportDue: they differ.
+	// Newest are the newest counts. Reported are the last published counts, published at ReportedAt. ReportDue: they
+	// differ.
 	Newest     Counts    `json:"newest"`
 	Reported   Counts    `json:"told"`
 	ReportedAt time.Time `json:"told_at"`
 	ReportDue  bool      `json:"owed,omitempty"`
-	// ProgressAt is when the rollout last came closer to its end, OverdueSince the first tick after its deadline.
+	// ProgressAt is the time of the last progress, OverdueSince the time of the first tick after the deadline.
 	ProgressAt   time.Time `json:"progress_at"`
 	OverdueSince time.Time `json:"overdue,omitzero"`
 	Stalled      string    `json:"stalled,omitempty"`
 	Blocked      bool      `json:"blocked,omitempty"`
 	Paused       bool      `json:"paused,omitempty"`
-	// Partition that was reached last; nil for none.
+	// Partition is the last partition that was reached; nil for none.
 	Partition *int `json:"partition,omitempty"`
-	// Unobserved is a time in which it may have completed; nil if a later view shows that it did not.
+	// Unobserved is a period without observations in which the rollout may have completed; nil if a later view shows that
+	// it did not.
 	Unobserved *Unobserved `json:"missed,omitempty"`
 	// Ordinals of repeatable facts.
 	Ordinals []Ordinal `json:"ordinals,omitempty"`
 }
 
-// Unobserved is a time that nobody observed.
+// Unobserved is a period without observations.
 type Unobserved struct {
 	Since time.Time    `json:"since"`
 	Until time.Time    `json:"until"`
 	Cause events.Cause `json:"cause"`
 }
 
-// Ordinal is the number of facts with a name.
+// Ordinal is the number of facts with this name in a rollout.
 type Ordinal struct {
 	Fact events.Fact `json:"fact"`
 	Last int         `json:"last"`
@@ -224,14 +229,14 @@ type Scaling struct {
 // New returns the state of an unknown workload.
 func New(key Key) State { return State{Key: key} }
 
-// Present reports whether the workload exists and is followed.
+// Present reports whether the workload exists and is selected.
 func (s State) Present() bool { return s.View != nil && !s.Gone && !s.Unselected }
 
-// InFlight reports whether a rollout has started and not ended.
+// InFlight reports whether a rollout has started and has not ended.
 func (s State) InFlight() bool { return s.Rollout != nil && s.Rollout.End == "" }
 
-// clone returns a state that can be changed without changing s. Maps, images and the view are never changed in place.
-// Long slices are shared and clipped: append copies them; other changes must copy first.
+// clone returns a copy that can be changed. Maps, images and the view are shared: replace them instead of changing
+// them. Long slices are shared and clipped, so append copies them; other changes must clone the slice first.
 func (s State) clone() State {
 	s.FormerUIDs = slices.Clip(s.FormerUIDs)
 	s.Waiting = slices.Clone(s.Waiting)

@@ -13,7 +13,7 @@ import (
 func TestStatefulSetScenarios(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
-		does func(s *statefulSet)
+		run  func(s *statefulSet)
 		want []string
 	}{
 		"updated": {func(s *statefulSet) {
@@ -29,7 +29,7 @@ func TestStatefulSetScenarios(t *testing.T) {
 			s.run()
 			s.resync(true)
 		}, []string{"started 2", "completed 2"}},
-		"rolled back: the ControllerRevision is used again, and its number grows": {func(s *statefulSet) {
+		"rolled back: the ControllerRevision is reused with a new number": {func(s *statefulSet) {
 			s.edit("web:2")
 			s.run()
 			s.edit("web:1")
@@ -57,33 +57,33 @@ func TestStatefulSetScenarios(t *testing.T) {
 			s.run()
 		}, []string{"started 2", "superseded 2", "started 3", "completed 3"}},
 		"partition by steps": {func(s *statefulSet) {
-			s.partition(2)
+			s.setPartition(2)
 			s.run()
 			s.edit("web:2")
 			s.run()
 			require.Equal(s.t, 2, *s.last(events.FactPartitionReached).Partition)
 			s.wait(time.Hour)
-			s.partition(1)
+			s.setPartition(1)
 			s.run()
-			s.partition(0)
+			s.setPartition(0)
 			s.run()
 		}, []string{"started 2", "partition_reached 2", "partition_reached 2", "completed 2"}},
-		"OnDelete: by counts only, however long people take": {func(s *statefulSet) {
+		"OnDelete: complete by counts, without a deadline": {func(s *statefulSet) {
 			s.strategy = "OnDelete"
 			s.edit("web:2")
 			s.run()
 			s.wait(time.Hour)
 			for i := range 3 {
-				s.killPod(i)
+				s.deletePod(i)
 				s.run()
 			}
-			require.NotEqual(s.t, s.current, s.update, "the controller does not promote it")
+			require.NotEqual(s.t, s.current, s.update, "the controller does not set the current revision")
 		}, []string{"started 2", "completed 2"}},
 		"scaled": {func(s *statefulSet) {
 			s.scale(5)
 			s.run()
 		}, []string{"scale_started 3→5", "scale_completed 3→5"}},
-		"stalled by own timer, and recovered": {func(s *statefulSet) {
+		"stalled by the default deadline, and recovered": {func(s *statefulSet) {
 			s.slow = true
 			s.edit("web:2")
 			s.run()
@@ -112,7 +112,7 @@ func TestStatefulSetScenarios(t *testing.T) {
 			s.run()
 			require.Equal(t, []string{"started 1", "completed 1"}, s.factNames())
 			mark := s.mark()
-			tc.does(s)
+			tc.run(s)
 			require.Equal(t, tc.want, s.since(mark))
 		})
 	}
@@ -121,7 +121,7 @@ func TestStatefulSetScenarios(t *testing.T) {
 func TestDaemonSetScenarios(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
-		does func(d *daemonSet)
+		run  func(d *daemonSet)
 		want []string
 	}{
 		"updated": {func(d *daemonSet) {
@@ -148,26 +148,26 @@ func TestDaemonSetScenarios(t *testing.T) {
 			d.restart()
 			d.run()
 		}, []string{"started 2", "restarted 2", "completed 2"}},
-		"a node comes and goes": {func(d *daemonSet) {
+		"a node is added and removed": {func(d *daemonSet) {
 			d.addNode()
 			d.run()
 			d.loseNode()
 			d.run()
 		}, []string{}},
-		"a node comes in flight": {func(d *daemonSet) {
+		"a node is added in flight": {func(d *daemonSet) {
 			d.edit("web:2")
 			d.step()
 			d.addNode()
 			d.run()
 			require.True(d.t, d.last(events.FactCompleted).Rollout.ScaledDuring)
 		}, []string{"started 2", "completed 2"}},
-		"cancelled by going back": {func(d *daemonSet) {
+		"cancelled by a rollback": {func(d *daemonSet) {
 			d.edit("web:2")
 			d.step()
 			d.edit("web:1")
 			d.run()
 		}, []string{"started 2", "cancelled 2", "started 3", "rolled_back 3", "completed 3"}},
-		"stalled by own timer": {func(d *daemonSet) {
+		"stalled by the default deadline": {func(d *daemonSet) {
 			d.slow = true
 			d.edit("web:2")
 			d.run()
@@ -194,20 +194,20 @@ func TestDaemonSetScenarios(t *testing.T) {
 			require.Equal(t, 3, d.last(events.FactCompleted).Rollout.ReplicasAtStart)
 			require.False(t, d.last(events.FactCompleted).Rollout.ScaledDuring)
 			mark := d.mark()
-			tc.does(d)
+			tc.run(d)
 			require.Equal(t, tc.want, d.since(mark))
 		})
 	}
 }
 
-// A rollout that completes and is edited again in an outage leaves no trace of its completion.
+// If a rollout completes and the workload is edited again in an outage, no observation shows the completion.
 func TestCompletionInOutageEndsUnknown(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
-		does func(s *statefulSet)
+		run  func(s *statefulSet)
 		want []string
 	}{
-		"edited again, which its controller has not seen": {func(s *statefulSet) {
+		"edited again, not yet observed by the controller": {func(s *statefulSet) {
 			s.run()
 			s.edit("web:3")
 			s.start()
@@ -239,13 +239,13 @@ func TestCompletionInOutageEndsUnknown(t *testing.T) {
 			s.edit("web:3")
 			s.run()
 		}, []string{"started 2", "superseded 2", "started 3", "completed 3"}},
-		"complete in the end": {func(s *statefulSet) {
+		"complete at the end": {func(s *statefulSet) {
 			s.run()
 			s.scale(5)
 			s.start()
 			s.run()
 		}, []string{"started 2", "scale_started 3→5", "completed 2", "scale_completed 3→5"}},
-		"taken back to the one before, whose number has grown": {
+		"rolled back to the previous revision, which has a new number": {
 			func(s *statefulSet) {
 				s.run()
 				s.edit("web:1")
@@ -270,7 +270,7 @@ func TestCompletionInOutageEndsUnknown(t *testing.T) {
 				s.step()
 				s.stop()
 				s.now = s.now.Add(time.Minute)
-				tc.does(s)
+				tc.run(s)
 				s.wait(time.Minute)
 				require.Equal(t, tc.want, s.since(mark))
 			})
@@ -278,10 +278,10 @@ func TestCompletionInOutageEndsUnknown(t *testing.T) {
 	}
 }
 
-// A slow controller writes the status of a deleted object into its successor.
+// A slow controller writes the status of a deleted object into the new object with the same name.
 func TestStatusOfPreviousObjectIsIgnored(t *testing.T) {
 	t.Parallel()
-	for name, observed := range map[string]int{"of a later generation": 10, "of the same": 1} {
+	for name, observed := range map[string]int{"of a later generation": 10, "of the same generation": 1} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newStatefulSet(t, 1)
@@ -315,4 +315,23 @@ func TestStatusOfPreviousObjectIsIgnored(t *testing.T) {
 	require.Equal(t, []string{"started 1"}, d.since(mark), "not complete yet")
 	d.run()
 	require.Equal(t, []string{"started 1", "completed 1"}, d.since(mark))
+}
+
+// The text must not change: it is published, and a rebuild compares facts byte for byte.
+func TestStalledFactHasTimeOfLastProgress(t *testing.T) {
+	t.Parallel()
+	s := newStatefulSet(t, 1)
+	s.create(2, "web:1")
+	s.run()
+	s.slow = true
+	s.edit("web:2")
+	s.run()
+	s.wait(11 * time.Minute)
+	require.Contains(t, s.factNames(), "stalled 2")
+	for _, f := range s.facts {
+		if f.Fact == stalled {
+			require.Regexp(t, `^no pod has come nearer to completion since 20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ$`, f.Message)
+			require.Equal(t, "ProgressDeadlineExceeded", f.Reason)
+		}
+	}
 }

@@ -4,9 +4,9 @@ import "lockstep.internal/schemas/gen/events"
 
 // States of a workload.
 const (
-	// Running: a rollout is in flight, or about to begin.
+	// Running: a rollout is in flight or about to start.
 	Running = "running"
-	// Completed: the template is rolled out. Scaling and later pod failures do not change that.
+	// Completed: the newest template is rolled out. Scaling and later pod failures do not change this state.
 	Completed = "completed"
 	// Failed: the rollout in flight has stalled.
 	Failed = "failed"
@@ -16,18 +16,18 @@ const (
 type Status struct {
 	// State is [Running], [Completed] or [Failed]; empty for an unknown or deleted workload.
 	State string
-	// Gone: it was deleted. Unselected: it exists but is not followed.
+	// Gone: the workload was deleted. Unselected: it exists but the watcher does not follow it.
 	Gone, Unselected bool
-	// RolloutID of the newest reported rollout, in flight or ended; empty for none.
+	// RolloutID of the newest rollout, in flight or ended; empty for none.
 	RolloutID string
-	// Reconstructed reports that the status was concluded, not observed.
+	// Reconstructed reports that changes before the newest view were not observed.
 	Reconstructed bool
-	// Labels, Annotations (those of the template over those of the workload) and Images of the newest view.
+	// Labels, Annotations and Images of the newest view. Annotations of the template override those of the workload.
 	Labels, Annotations map[string]string
 	Images              []events.Image
 }
 
-// Status is the status of a workload for package environment.
+// Status returns the status of the workload for package environment.
 func (s State) Status() Status {
 	v := s.View
 	if v == nil {

@@ -2,8 +2,8 @@ package rollout
 
 import "lockstep.internal/schemas/gen/events"
 
-// unobservedBefore returns the time before a view that nobody observed: since the previous view, or since the creation
-// of the workload.
+// unobservedBefore returns the period without observations before a view. It starts at the previous view, or at the
+// creation of the workload.
 func (p *step) unobservedBefore(v View) Unobserved {
 	u := Unobserved{Since: v.At, Until: v.At, Cause: cause(v)}
 	switch {
@@ -33,7 +33,8 @@ func (u Unobserved) gap(revisions ...int) events.Gap {
 	return events.Gap{Revisions: revisions, Since: u.Since, Until: u.Until, Cause: u.Cause}
 }
 
-// unobserved reports whether the rollout in flight may have completed before the view, and when nobody observed it.
+// unobserved returns the period without observations in which the rollout in flight may have completed. It returns
+// false if there is no rollout in flight or no such period.
 func (p *step) unobserved(v View) (Unobserved, bool) {
 	s := &p.s
 	switch {
@@ -51,8 +52,8 @@ func (p *step) unobserved(v View) (Unobserved, bool) {
 	return u, true
 }
 
-// updateUnobserved updates the time in which the rollout in flight may have completed and changed again. A view that
-// shows that it never completed clears it.
+// updateUnobserved updates the period without observations in which the rollout in flight may have completed. If the
+// view shows that the rollout never completed, it clears the period.
 func (p *step) updateUnobserved(v View) {
 	s := &p.s
 	switch {
@@ -68,9 +69,9 @@ func (p *step) updateUnobserved(v View) {
 	}
 }
 
-// isUnfinished reports whether the view shows that the rollout never completed until then. A completed Deployment has
-// no old pods until the next template, and its condition changes only after an edit. A completed StatefulSet has the
-// revision as its current one.
+// isUnfinished reports whether the view shows that the rollout has not completed before. A completed Deployment has no
+// old pods until the next template, and its condition changes only after an edit. In a completed StatefulSet the
+// revision is the current one.
 func (p *step) isUnfinished(r *Rollout, v View) bool {
 	if !p.describesRollout(r, v) {
 		return false
@@ -86,8 +87,8 @@ func (p *step) isUnfinished(r *Rollout, v View) bool {
 	return v.isObserved() && v.Counts.Updated < v.Counts.Total && v.Template.equals(r.Template)
 }
 
-// confirmedBy reports whether the Deployment controller found the rollout complete, whatever happened later. The
-// condition may be about an earlier rollout of the same ReplicaSet, so the start of the rollout must be known.
+// confirmedBy reports whether the condition of the Deployment controller shows that the rollout completed at some time.
+// The condition may be about an earlier rollout of the same ReplicaSet, so the start of this one must be known.
 func (r *Rollout) confirmedBy(c Condition) bool {
 	return r.Provenance == events.ProvenanceObserved && c.Reason == reasonAvailable && c.names(r.Name) &&
 		c.At.After(r.StartedAt)

@@ -8,30 +8,31 @@ import (
 	"lockstep.internal/schemas/gen/events"
 )
 
-// Strategies with rules of their own.
+// Strategies that need special rules.
 const (
 	recreate = "Recreate"
 	onDelete = "OnDelete"
 )
 
-// View is what is kept of one observation of a workload.
+// View holds the stored fields of one observation of a workload. The JSON names are stored, see [State].
 type View struct {
 	UID       string    `json:"uid"`
 	Version   string    `json:"version,omitempty"`
 	At        time.Time `json:"at"`
 	CreatedAt time.Time `json:"created_at,omitzero"`
 
-	// First, Skipped and Restored report that something may have happened unobserved before: the watcher had not
-	// observed the workload, had dropped versions, or the store of the cluster was restored.
+	// First, Skipped and Restored report a period without observations before this view: the watcher had not observed the
+	// workload, had dropped versions, or the cluster was restored.
 	First    bool `json:"first,omitempty"`
 	Skipped  bool `json:"skipped,omitempty"`
 	Restored bool `json:"restored,omitempty"`
-	// Known reports that the workload would be known if it had existed and been selected.
-	Known bool `json:"known,omitempty"`
-	// Confirmed reports that the object of the newest revision was observed after the gap.
+	// HasBaseline reports that the agent had listed all selected workloads before: a workload without a state is new.
+	HasBaseline bool `json:"known,omitempty"`
+	// Confirmed reports that the object of the newest revision was observed after the period without observations.
 	Confirmed bool `json:"heard,omitempty"`
 
-	// Deleted, with DeletedAt if known. Absent: a full resync lacked it. Unselected: it exists but is not followed.
+	// Deleted: the workload was deleted, at DeletedAt if known. Absent: a full resync did not list it. Unselected: it
+	// exists but the watcher does not follow it.
 	Deleted    bool      `json:"deleted,omitempty"`
 	DeletedAt  time.Time `json:"deleted_at,omitzero"`
 	Absent     bool      `json:"absent,omitempty"`
@@ -59,7 +60,7 @@ type View struct {
 // Counts of pods.
 type Counts = events.Counts
 
-// Condition is what is kept of a condition.
+// Condition holds the stored fields of a condition of the workload.
 type Condition struct {
 	Status  string    `json:"status,omitempty"`
 	Reason  string    `json:"reason,omitempty"`
@@ -75,12 +76,12 @@ const (
 	reasonCreateError = "ReplicaSetCreateError"
 )
 
-// names reports whether the message of the condition names the object.
+// names reports whether the message of the condition contains the quoted name.
 func (c Condition) names(name string) bool {
 	return name != "" && strings.Contains(c.Message, `"`+name+`"`)
 }
 
-// object returns the first object that the message names.
+// object returns the first quoted name in the message of the condition.
 func (c Condition) object() string {
 	_, rest, _ := strings.Cut(c.Message, `"`)
 	name, _, _ := strings.Cut(rest, `"`)
@@ -94,8 +95,8 @@ func newView(in Input) View {
 		UID: w.Object.UID, Version: w.Object.ResourceVersion, At: normalizeTime(in.ObservedAt),
 		CreatedAt: normalizePointer(w.Object.CreatedAt),
 		First:     w.Object.FirstSeen, Skipped: w.SkippedVersions > 0,
-		Known: in.KnownBefore &&
-			(in.KnownAt.IsZero() || w.Object.CreatedAt == nil || !w.Object.CreatedAt.Before(in.KnownAt.Truncate(time.Second))),
+		HasBaseline: in.HasBaseline && (in.BaselineAt.IsZero() || w.Object.CreatedAt == nil ||
+			!w.Object.CreatedAt.Before(in.BaselineAt.Truncate(time.Second))),
 		Deleted: w.Object.Verb == events.VerbDeleted ||
 			w.Object.DeletedAt != nil, DeletedAt: normalizePointer(w.Object.DeletedAt), Unselected: w.Unselected,
 		Labels: w.Object.Labels, Annotations: annotations(w.Object.Annotations, w.Template),
@@ -152,7 +153,8 @@ func desired(w *events.ObservedWorkload) int {
 	}
 }
 
-// annotations returns those of the template over those of the workload, without those of the Deployment controller.
+// annotations merges the annotations of the workload and of the template; the template's override. It leaves out those
+// of the Deployment controller.
 func annotations(workload map[string]string, template *events.PodTemplate) map[string]string {
 	merged := maps.Clone(workload)
 	if template != nil && len(template.Annotations) > 0 {
@@ -168,24 +170,25 @@ func annotations(workload map[string]string, template *events.PodTemplate) map[s
 	return merged
 }
 
-// afterGap reports whether something may have happened unobserved before this view.
+// afterGap reports whether there was a period without observations before this view.
 func (v View) afterGap() bool { return v.First || v.Skipped || v.Restored || v.Absent }
 
 // isObserved reports whether the controller has observed the specification.
 func (v View) isObserved() bool { return v.Observed >= v.Generation }
 
-// isFull reports whether exactly the desired pods exist, all updated and available.
+// isFull reports whether exactly the desired number of pods exists, and all are updated and available.
 func (v View) isFull() bool {
 	c := v.Counts
 	return v.isObserved() && c.Updated == c.Desired && c.Total == c.Desired && c.Available == c.Desired
 }
 
-// isSettled reports whether exactly the desired pods exist and are available, of any template.
+// isSettled reports whether exactly the desired number of pods exists, and all are available. Their template does not
+// matter.
 func (v View) isSettled() bool {
 	return v.isObserved() && v.Counts.Total == v.Counts.Desired && v.Counts.Available == v.Counts.Desired
 }
 
-// isComplete is the rule of each kind for a completed rollout to the newest template.
+// isComplete reports whether the rollout to the newest template is complete. Each kind of workload has its own rule.
 func (v View) isComplete(kind string) bool {
 	switch {
 	case kind == StatefulSet && v.Strategy != onDelete:
@@ -198,8 +201,8 @@ func (v View) isComplete(kind string) bool {
 	}
 }
 
-// isInProgress reports whether a workload that was not known before has a rollout in flight, rather than missing pods
-// of a completed one.
+// isInProgress reports whether an unknown workload has a rollout in flight. Missing pods of a completed rollout are not
+// a rollout in flight.
 func (v View) isInProgress(kind string) bool {
 	c := v.Counts
 	switch {
@@ -218,7 +221,7 @@ func (v View) isInProgress(kind string) bool {
 	}
 }
 
-// isSimilar reports whether only the newer one of two successive waiting views is needed.
+// isSimilar reports whether the newer one of two successive waiting views can replace the older one.
 func (v View) isSimilar(o View, kind string) bool {
 	return v.UID == o.UID && v.Deleted == o.Deleted && v.Unselected == o.Unselected && !o.afterGap() &&
 		v.Generation == o.Generation && v.isObserved() == o.isObserved() && v.Revision == o.Revision &&
@@ -230,7 +233,7 @@ func (v View) isSimilar(o View, kind string) bool {
 
 func (v View) isDrained() bool { return v.Counts.Terminating != nil && *v.Counts.Terminating == 0 }
 
-// normalizeTime makes times equal if their JSON is equal.
+// normalizeTime returns t in UTC without a monotonic clock, so that times with equal JSON are equal.
 func normalizeTime(t time.Time) time.Time {
 	if t.IsZero() {
 		return time.Time{}

@@ -11,7 +11,7 @@ const (
 	dialTimeout    = 10 * time.Second
 	keepAlive      = 30 * time.Second
 	defaultTimeout = 30 * time.Second
-	// maxResponse bounds the bytes read of a response: a page of a hundred of the longest comments.
+	// maxResponse is the maximum number of bytes read of a response. It fits a page of 100 of the longest comments.
 	maxResponse = 16 << 20
 )
 
@@ -20,9 +20,9 @@ type ClientOptions struct {
 	Network NetworkConfig
 	// Timeout of one request, without the wait for the limiter. Defaults to 30 s.
 	Timeout time.Duration
-	// Limiter delays writes. A response with Retry-After pauses it. Required.
+	// Limiter delays writes. A Retry-After header of a response pauses it. Required.
 	Limiter *Limiter
-	// NoRedirects returns redirects to the caller.
+	// NoRedirects makes the client return redirects instead of following them.
 	NoRedirects bool
 }
 
@@ -87,7 +87,7 @@ func (t *transport) RoundTrip(request *http.Request) (*http.Response, error) {
 // CloseIdleConnections implements the method that http.Client calls.
 func (t *transport) CloseIdleConnections() { t.base.CloseIdleConnections() }
 
-// responseBody ends the time-out of its request on Close.
+// responseBody ends the timeout of its request on Close.
 type responseBody struct {
 	io.Reader
 

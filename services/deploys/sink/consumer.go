@@ -18,9 +18,9 @@ type streamConsumer struct {
 	consumer jetstream.Consumer
 }
 
-// openConsumers creates the sink's consumers, DEPLOYS first, and resets them to the first
-// unfinished fact. So facts that an earlier replica received arrive again at once and in order. The
-// database knows which later facts are finished.
+// openConsumers creates the sink's consumers, DEPLOYS first, and resets them to the first unfinished fact. So the
+// server redelivers the facts that an earlier replica had received, immediately and in order. The database has the
+// facts after it that are finished.
 func (w *worker) openConsumers(ctx context.Context) ([]streamConsumer, error) {
 	deploys, err := w.openDeploys(ctx)
 	if err != nil {
@@ -55,12 +55,12 @@ func (w *worker) openDeploys(ctx context.Context) (jetstream.Consumer, error) {
 	if err != nil {
 		return nil, err
 	}
-	// A new consumer stands before the first message. Then the position in the database counts.
+	// A new consumer has no acknowledged message. Its position comes from the database.
 	if floor := consumer.CachedInfo().AckFloor.Stream; floor > 0 {
 		next = floor + 1
 	}
-	// A stream that was restored from an older copy ends earlier. Its next facts arrive again and
-	// are recognized.
+	// A stream that was restored from an older copy ends earlier. Its next facts are delivered again, and the database has
+	// those that are finished.
 	next = max(min(next, last+1), 1)
 	if _, err := js.ResetConsumerToSequence(ctx, topology.StreamDeploys, consumerName(w.name), next); err != nil {
 		return nil, fmt.Errorf("reset the consumer of sink %s on %s: %w", w.name, topology.StreamDeploys, err)

@@ -3,12 +3,14 @@ package sink
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"lockstep.internal/libs/deadletter"
+	"lockstep.internal/libs/logkey"
 	"lockstep.internal/libs/topology"
 )
 
@@ -17,8 +19,8 @@ const (
 	service           = "deploys"
 )
 
-// newDeadLetter returns the copy of a fact for DEAD. Its subject is on SINKS: a retry reaches this
-// sink only.
+// newDeadLetter returns the copy of a fact for DEAD. Its original subject is on SINKS, so that a retry is delivered
+// only to this sink.
 func newDeadLetter(cell topology.Cell, sink string, f *queued, reason error) *nats.Msg {
 	subject := f.stored.Subject
 	if !f.requested {
@@ -39,7 +41,8 @@ func (w *worker) deadLetter(ctx context.Context, f *queued, reason error) error 
 	if _, err := w.set.cfg.JetStream.PublishMsg(ctx, msg, jetstream.WithMsgID(id)); err != nil {
 		return fmt.Errorf("dead-letter fact %d of %s: %w", f.position.sequence, f.position.stream, err)
 	}
-	w.logger.WarnContext(ctx, "dead-lettered a fact", "stream", f.position.stream, "sequence", f.position.sequence,
-		"subject", f.stored.Subject, "reason", reason)
+	w.logger.WarnContext(ctx, "dead-lettered a fact", slog.String(logkey.Stream, f.position.stream),
+		slog.Uint64(logkey.Sequence, f.position.sequence),
+		slog.String(logkey.Subject, f.stored.Subject), slog.Any(logkey.Reason, reason))
 	return nil
 }

@@ -4,24 +4,26 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"time"
 
+	"lockstep.internal/libs/logkey"
 	"lockstep.internal/libs/retry"
 )
 
 // errPanicked wraps a panic of a sink.
 var errPanicked = errors.New("the sink panicked")
 
-// result is the outcome of one fact of an attempt.
+// result is the outcome of an attempt for one fact.
 type result struct {
 	fact    *queued
 	outcome string // "" means: retry
 	err     error
 }
 
-// deliverNext makes one attempt to deliver the first facts of a queue. ctx ends the wait for the
-// destination's limit, deliveryCtx ends the attempt.
+// deliverNext makes one attempt to deliver the first facts of a queue. The end of ctx ends the wait for the
+// destination's rate limit; the end of deliveryCtx ends the attempt.
 func (w *worker) deliverNext(ctx, deliveryCtx context.Context, q *queue) {
 	results, err := w.attempt(ctx, deliveryCtx, q)
 	var finished []*queued
@@ -51,7 +53,8 @@ func (w *worker) deliverNext(ctx, deliveryCtx context.Context, q *queue) {
 	w.mu.Unlock()
 	if err != nil && !stopped {
 		w.set.metrics.failures.WithLabelValues(w.name).Inc()
-		w.logger.WarnContext(ctx, "delivery failed", "thread", q.thread, "attempt", q.attempt, "error", err)
+		w.logger.WarnContext(ctx, "delivery failed", slog.String(logkey.Thread, q.thread),
+			slog.Int(logkey.Attempt, q.attempt), logkey.Error(err))
 	}
 	if exhausted {
 		w.giveUp(deliveryCtx, q)
@@ -115,14 +118,14 @@ func (w *worker) attempt(ctx, deliveryCtx context.Context, q *queue) ([]result, 
 	if len(deliveries) == 0 {
 		return results, nil
 	}
-	began := time.Now()
+	start := time.Now()
 	results = append(results, w.deliver(deliveryCtx, facts, deliveries)...)
-	w.set.metrics.seconds.WithLabelValues(w.name).Observe(time.Since(began).Seconds())
+	w.set.metrics.seconds.WithLabelValues(w.name).Observe(time.Since(start).Seconds())
 	return results, nil
 }
 
-// deliver calls the sink with all facts of a batch, with the latest fact and the earlier ones, or
-// with one fact.
+// deliver calls the sink once. A [Batcher] gets all facts as a batch. Another sink gets one delivery: the last fact,
+// with the others in Earlier.
 func (w *worker) deliver(ctx context.Context, facts []*queued, deliveries []Delivery) []result {
 	results := make([]result, 0, len(facts))
 	if batcher, ok := w.sink.(Batcher); ok && w.traits.Batch > 1 {
@@ -159,7 +162,7 @@ func newResult(f *queued, err error) result {
 	}
 }
 
-// deliverOne returns a panic of the sink as an error.
+// deliverOne delivers one fact. It returns a panic of the sink as an error.
 func deliverOne(ctx context.Context, s Sink, d Delivery) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -169,7 +172,8 @@ func deliverOne(ctx context.Context, s Sink, d Delivery) (err error) {
 	return s.Deliver(ctx, d)
 }
 
-// deliverBatch returns one error for each delivery. A panic of the sink becomes the error of all.
+// deliverBatch delivers a batch. It returns one error for each delivery. It returns a panic of the sink as the error of
+// all.
 func deliverBatch(ctx context.Context, b Batcher, batch []Delivery) (failures []error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -184,8 +188,8 @@ func deliverBatch(ctx context.Context, b Batcher, batch []Delivery) (failures []
 	return failures
 }
 
-// finish dead-letters, records and acknowledges the facts that need no retry. It returns the
-// acknowledged ones.
+// finish records and acknowledges the facts that need no retry, and dead-letters those that failed permanently. It
+// returns the acknowledged facts.
 func (w *worker) finish(ctx context.Context, results []result) ([]*queued, error) {
 	var finished []*queued
 	var record []delivery
@@ -219,31 +223,32 @@ func (w *worker) acknowledge(ctx context.Context, f *queued) {
 	w.mu.Lock()
 	msg := f.msg
 	w.mu.Unlock()
-	// If the ack is lost, the server redelivers the fact and the record of its delivery recognizes
-	// it.
+	// If the ack is lost, the server redelivers the fact. The record of its delivery shows that it is finished.
 	if err := msg.Ack(); err != nil {
-		w.logger.DebugContext(ctx, "acknowledging a fact failed", "sequence", f.position.sequence, "error", err)
+		w.logger.DebugContext(ctx, "failed to acknowledge a fact", slog.Uint64(logkey.Sequence, f.position.sequence),
+			logkey.Error(err))
 	}
 }
 
-// minFailures is how many consecutive failures a thread needs before it is given up early: about
-// two minutes of attempts.
+// minFailures is the minimum number of consecutive failures of a thread before its first fact is dead-lettered early.
+// That many attempts take about two minutes.
 const minFailures = 8
 
-// exhausted reports whether the first fact of a queue is given up: after Retry.GiveUp, or earlier
-// if the queue fills the memory of the worker while other threads succeed. A delay that the
-// destination asked for is always granted.
+// exhausted reports whether the first fact of a queue must be dead-lettered: after Retry.GiveUp, or earlier if the
+// queue fills the worker's memory while other threads succeed. It is not dead-lettered early while the destination asks
+// for a delay.
 func (w *worker) exhausted(q *queue) bool {
 	if time.Since(q.triedAt) >= w.cfg.Retry.GiveUp {
 		return true
 	}
-	if _, asked := asRetryAfter(q.lastError); asked || q.failures < minFailures || !w.succeededAt.After(q.failingAt) {
+	if _, delayed := asRetryAfter(q.lastError); delayed || q.failures < minFailures || !w.succeededAt.After(q.failingAt) {
 		return false
 	}
 	return len(q.facts) >= max(w.cfg.MaxPending/4, 2) || len(w.pending) >= w.cfg.MaxPending*9/10
 }
 
-// giveUp dead-letters the first facts of a queue.
+// giveUp dead-letters the first fact of a queue. For a sink with Traits.Latest, it finishes all waiting facts, because
+// they are one delivery.
 func (w *worker) giveUp(ctx context.Context, q *queue) {
 	w.mu.Lock()
 	head := q.head(w.traits)
@@ -263,7 +268,8 @@ func (w *worker) giveUp(ctx context.Context, q *queue) {
 	}
 	finished, err := w.finish(ctx, results)
 	if err != nil {
-		w.logger.WarnContext(ctx, "giving up a fact failed; retrying", "thread", q.thread, "error", err)
+		w.logger.WarnContext(ctx, "failed to dead-letter a fact; retrying", slog.String(logkey.Thread, q.thread),
+			logkey.Error(err))
 		return
 	}
 	w.mu.Lock()

@@ -14,8 +14,8 @@ import (
 	"lockstep.internal/schemas/gen/events"
 )
 
-// FilterConfig selects the facts that a sink delivers. A fact must meet every condition; an empty
-// field is no condition.
+// FilterConfig selects the facts that a sink delivers. A fact must meet every condition. An empty field is not a
+// condition.
 type FilterConfig struct {
 	Facts      []string          `yaml:"facts" help:"facts to deliver, such as completed; default: those that the type of sink supports"`
 	Kinds      []string          `yaml:"kinds" help:"kinds of workloads: deployment, statefulset, daemonset, group; default: all"`
@@ -26,7 +26,7 @@ type FilterConfig struct {
 	Expression string            `yaml:"expression" help:"condition in CEL with the variables name, namespace, kind, cluster, agent, labels, annotations, change, revision, images, reason, message, provenance, group, run and fact, the complete fact as in its schema; a fact is not delivered if the evaluation fails; default: none"`
 }
 
-// Validate returns the faults of the patterns and the expression.
+// Validate returns the errors of the patterns and of the expression.
 func (c FilterConfig) Validate() []error {
 	var faults []error
 	for key, patterns := range map[string][]string{"namespaces": c.Namespaces, "names": c.Names} {
@@ -38,12 +38,12 @@ func (c FilterConfig) Validate() []error {
 	}
 	for _, f := range c.Facts {
 		if !slices.Contains(facts(), events.Fact(f)) {
-			faults = append(faults, config.Invalid("facts", "%q is not a fact: use %s", f, joined(facts())))
+			faults = append(faults, config.Invalid("facts", "%q is not a fact: use %s", f, join(facts())))
 		}
 	}
 	for _, k := range c.Kinds {
 		if !slices.Contains(kinds(), k) {
-			faults = append(faults, config.Invalid("kinds", "%q is not a kind: use %s", k, joined(kinds())))
+			faults = append(faults, config.Invalid("kinds", "%q is not a kind: use %s", k, join(kinds())))
 		}
 	}
 	if _, err := compile(c.Expression); err != nil {
@@ -52,7 +52,7 @@ func (c FilterConfig) Validate() []error {
 	return faults
 }
 
-// facts lists all facts.
+// facts returns the names of all facts.
 func facts() []events.Fact {
 	return []events.Fact{
 		events.FactStarted, events.FactProgressed, events.FactCompleted, events.FactDrained,
@@ -65,7 +65,7 @@ func facts() []events.Fact {
 	}
 }
 
-// kinds lists the kinds of workloads, and groups.
+// kinds returns the kinds of workloads, including group.
 func kinds() []string {
 	return []string{
 		string(events.WorkloadKindDeployment), string(events.WorkloadKindStatefulset),
@@ -73,7 +73,7 @@ func kinds() []string {
 	}
 }
 
-func joined[T ~string](names []T) string {
+func join[T ~string](names []T) string {
 	texts := make([]string, len(names))
 	for i, n := range names {
 		texts[i] = string(n)
@@ -87,7 +87,7 @@ type Filter struct {
 	program cel.Program
 }
 
-// costLimit bounds the work of an expression on one fact; comparing a string costs about 1.
+// costLimit is the maximum cost of an expression for one fact. Comparing a string costs about 1.
 const costLimit = 100_000
 
 // NewFilter compiles the filter.
@@ -102,7 +102,7 @@ func NewFilter(cfg FilterConfig) (*Filter, error) {
 	return &Filter{cfg: cfg, program: program}, nil
 }
 
-// compile returns nil for no expression.
+// compile compiles an expression. It returns nil for an empty one.
 func compile(expression string) (cel.Program, error) {
 	if expression == "" {
 		return nil, nil //nolint:nilnil // No condition.
@@ -157,7 +157,7 @@ func (f *Filter) Selects(fact events.DeployFact) bool {
 			return false
 		}
 	}
-	return f.program == nil || f.holds(fact)
+	return f.program == nil || f.isTrue(fact)
 }
 
 func matches(patterns []string, value string) bool {
@@ -167,18 +167,19 @@ func matches(patterns []string, value string) bool {
 	})
 }
 
-func (f *Filter) holds(fact events.DeployFact) bool {
+// isTrue reports whether the expression is true for a fact.
+func (f *Filter) isTrue(fact events.DeployFact) bool {
 	raw, err := json.Marshal(fact)
 	if err != nil {
 		return false
 	}
-	whole := map[string]any{}
-	if err := json.Unmarshal(raw, &whole); err != nil {
+	complete := map[string]any{}
+	if err := json.Unmarshal(raw, &complete); err != nil {
 		return false
 	}
 	w, v := fact.Workload, NewView(fact, Source{})
 	out, _, err := f.program.Eval(map[string]any{
-		"fact": whole, "name": w.Name, "namespace": w.Namespace, "kind": w.Kind, "cluster": w.ClusterUID,
+		"fact": complete, "name": w.Name, "namespace": w.Namespace, "kind": w.Kind, "cluster": w.ClusterUID,
 		"agent": w.AgentID, "labels": v.Labels, "annotations": v.Annotation, "change": v.Change, "revision": v.Revision,
 		"images": v.Images, "reason": fact.Reason, "message": fact.Message, "provenance": string(fact.Provenance),
 		"group": v.Group, "run": v.Run,
@@ -186,8 +187,8 @@ func (f *Filter) holds(fact events.DeployFact) bool {
 	if err != nil {
 		return false
 	}
-	held, ok := out.Value().(bool)
-	return ok && held
+	result, ok := out.Value().(bool)
+	return ok && result
 }
 
 func orEmpty(m map[string]string) map[string]string {

@@ -21,27 +21,38 @@ func TestFilters(t *testing.T) {
 		cfg  sink.FilterConfig
 		want bool
 	}{
-		"all":                 {sink.FilterConfig{}, true},
-		"fact":                {sink.FilterConfig{Facts: []string{"started", "completed"}}, true},
-		"other fact":          {sink.FilterConfig{Facts: []string{"started"}}, false},
-		"kind":                {sink.FilterConfig{Kinds: []string{"deployment"}}, true},
-		"other kind":          {sink.FilterConfig{Kinds: []string{"group"}}, false},
-		"cluster":             {sink.FilterConfig{Clusters: []string{"c1"}}, true},
-		"other cluster":       {sink.FilterConfig{Clusters: []string{"c2"}}, false},
-		"namespace":           {sink.FilterConfig{Namespaces: []string{"x", "sh*"}}, true},
-		"other namespace":     {sink.FilterConfig{Namespaces: []string{"x"}}, false},
-		"name":                {sink.FilterConfig{Names: []string{"check*"}}, true},
-		"label":               {sink.FilterConfig{Labels: map[string]string{"team": "web"}}, true},
-		"any label":           {sink.FilterConfig{Labels: map[string]string{"team": "*"}}, true},
-		"other label":         {sink.FilterConfig{Labels: map[string]string{"team": "db"}}, false},
-		"missing label":       {sink.FilterConfig{Labels: map[string]string{"tier": "*"}}, false},
-		"expression":          {sink.FilterConfig{Expression: `labels.team == "web" && revision == 1 && images.exists(i, i.startsWith("registry."))`}, true},
-		"of the whole":        {sink.FilterConfig{Expression: `fact.counts.desired > 3 && has(fact.rollout) && !has(fact.gap)`}, true},
-		"false":               {sink.FilterConfig{Expression: `kind == "group"`}, false},
-		"fails":               {sink.FilterConfig{Expression: `fact.gap.cause != ""`}, false},
-		"no truth":            {sink.FilterConfig{Expression: `fact.fact`}, false},
-		"costs too much":      {sink.FilterConfig{Expression: `"xxxxxxxxxx".matches("x*") && [1,2,3,4,5,6,7,8,9].all(a, [1,2,3,4,5,6,7,8,9].all(b, [1,2,3,4,5,6,7,8,9].all(c, [1,2,3,4,5,6,7,8,9].all(d, [1,2,3,4,5,6,7,8,9].all(e, a+b+c+d+e > 0)))))`}, false},
-		"all that is defined": {sink.FilterConfig{Expression: `cluster == "c1" && agent == 0 && change == "updated" && reason == "" && message == "" && provenance == "observed" && group == "" && run == "" && annotations.size() == 0`}, true},
+		"all":             {sink.FilterConfig{}, true},
+		"fact":            {sink.FilterConfig{Facts: []string{"started", "completed"}}, true},
+		"other fact":      {sink.FilterConfig{Facts: []string{"started"}}, false},
+		"kind":            {sink.FilterConfig{Kinds: []string{"deployment"}}, true},
+		"other kind":      {sink.FilterConfig{Kinds: []string{"group"}}, false},
+		"cluster":         {sink.FilterConfig{Clusters: []string{"c1"}}, true},
+		"other cluster":   {sink.FilterConfig{Clusters: []string{"c2"}}, false},
+		"namespace":       {sink.FilterConfig{Namespaces: []string{"x", "sh*"}}, true},
+		"other namespace": {sink.FilterConfig{Namespaces: []string{"x"}}, false},
+		"name":            {sink.FilterConfig{Names: []string{"check*"}}, true},
+		"label":           {sink.FilterConfig{Labels: map[string]string{"team": "web"}}, true},
+		"any label":       {sink.FilterConfig{Labels: map[string]string{"team": "*"}}, true},
+		"other label":     {sink.FilterConfig{Labels: map[string]string{"team": "db"}}, false},
+		"missing label":   {sink.FilterConfig{Labels: map[string]string{"tier": "*"}}, false},
+		"expression": {sink.FilterConfig{
+			Expression: `labels.team == "web" && revision == 1 && images.exists(i, i.startsWith("registry."))`,
+		}, true},
+		"expression over the complete fact": {
+			sink.FilterConfig{Expression: `fact.counts.desired > 3 && has(fact.rollout) && !has(fact.gap)`}, true,
+		},
+		"false expression":              {sink.FilterConfig{Expression: `kind == "group"`}, false},
+		"failing expression":            {sink.FilterConfig{Expression: `fact.gap.cause != ""`}, false},
+		"expression that is not a bool": {sink.FilterConfig{Expression: `fact.fact`}, false},
+		"expensive expression": {sink.FilterConfig{
+			Expression: `"xxxxxxxxxx".matches("x*") && ` +
+				`[1,2,3,4,5,6,7,8,9].all(a, [1,2,3,4,5,6,7,8,9].all(b, [1,2,3,4,5,6,7,8,9].all(c, ` +
+				`[1,2,3,4,5,6,7,8,9].all(d, [1,2,3,4,5,6,7,8,9].all(e, a+b+c+d+e > 0)))))`,
+		}, false},
+		"all variables": {sink.FilterConfig{
+			Expression: `cluster == "c1" && agent == 0 && change == "updated" && reason == "" && message == "" && ` +
+				`provenance == "observed" && group == "" && run == "" && annotations.size() == 0`,
+		}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -51,7 +62,15 @@ func TestFilters(t *testing.T) {
 		})
 	}
 	require.True(t, (&sink.Filter{}).Selects(f))
-	for _, cfg := range []sink.FilterConfig{{Expression: "name +"}, {Expression: `"text"`}, {Expression: "nobody == 1"}, {Namespaces: []string{"["}}, {Names: []string{"["}}, {Facts: []string{"complete"}}, {Kinds: []string{"Deployment"}}} {
+	for _, cfg := range []sink.FilterConfig{
+		{Expression: "name +"},
+		{Expression: `"text"`},
+		{Expression: "unknown == 1"},
+		{Namespaces: []string{"["}},
+		{Names: []string{"["}},
+		{Facts: []string{"complete"}},
+		{Kinds: []string{"Deployment"}},
+	} {
 		_, err := sink.NewFilter(cfg)
 		require.Error(t, err, cfg)
 	}
@@ -93,19 +112,21 @@ func TestTemplates(t *testing.T) {
 	}
 	_, err = endless.Execute(view)
 	require.ErrorContains(t, err, "64 KiB")
-	// Loops that write nothing end too, and so do texts that call themselves.
+	// Loops without output and recursive templates are aborted too.
 	for _, text := range []string{
-		`{{range 1000000000000}}{{end}}`, `{{define "a"}}{{range 1000000000000}}{{else}}x{{end}}{{end}}{{if true}}{{with 1}}{{template "a"}}{{end}}{{end}}`,
-		`{{range 1000000}}{{range 1000000}}{{if false}}x{{end}}{{end}}{{end}}`, `{{define "a"}}{{template "a"}}{{end}}{{template "a"}}`,
+		`{{range 1000000000000}}{{end}}`,
+		`{{define "a"}}{{range 1000000000000}}{{else}}x{{end}}{{end}}{{if true}}{{with 1}}{{template "a"}}{{end}}{{end}}`,
+		`{{range 1000000}}{{range 1000000}}{{if false}}x{{end}}{{end}}{{end}}`,
+		`{{define "a"}}{{template "a"}}{{end}}{{template "a"}}`,
 	} {
 		_, err := sink.ParseTemplate(text, nil)
 		require.Error(t, err, text)
 	}
-	some, err := sink.ParseTemplate(`{{range 3}}x{{end}}`, nil)
+	short, err := sink.ParseTemplate(`{{range 3}}x{{end}}`, nil)
 	require.NoError(t, err)
-	made, err := some.Execute(sink.View{})
+	text, err := short.Execute(sink.View{})
 	require.NoError(t, err)
-	require.Equal(t, "xxx", made)
+	require.Equal(t, "xxx", text)
 }
 
 func TestSources(t *testing.T) {
@@ -125,19 +146,60 @@ func TestSources(t *testing.T) {
 		fact events.DeployFact
 		want string
 	}{
-		"annotations":        {sink.DefaultSource(), with(map[string]string{"lockstep.dev/commit": commit, "lockstep.dev/repository": "acme/shop"}, nil), "acme/shop@" + commit},
-		"a URL":              {sink.DefaultSource(), with(map[string]string{"org.opencontainers.image.revision": commit, "org.opencontainers.image.source": "https://github.com/acme/shop.git"}, nil), "acme/shop@" + commit},
-		"an address for ssh": {sink.DefaultSource(), with(map[string]string{"lockstep.dev/commit": commit, "lockstep.dev/repository": "git@github.com:acme/shop.git"}, nil), "acme/shop@" + commit},
-		"labels":             {sink.DefaultSource(), with(nil, map[string]string{"lockstep.dev/commit": "9FCEB02", "lockstep.dev/repository": "acme/shop"}), "acme/shop@9fceb02"},
-		"another host":       {sink.DefaultSource(), with(map[string]string{"lockstep.dev/commit": commit, "lockstep.dev/repository": "https://gitlab.com/acme/shop"}, nil), ""},
-		"no commit":          {sink.DefaultSource(), with(map[string]string{"lockstep.dev/commit": "main", "lockstep.dev/repository": "acme/shop"}, nil), ""},
-		"no repository":      {sink.DefaultSource(), with(map[string]string{"lockstep.dev/commit": commit}, nil), ""},
-		"a way out":          {sink.DefaultSource(), with(map[string]string{"lockstep.dev/commit": commit, "lockstep.dev/repository": "acme/.."}, nil), ""},
-		"an image":           {byImage, with(nil, nil), "acme/shop@9fceb02"},
-		"a fixed one":        {sink.SourceConfig{CommitKeys: []string{"c"}, Repository: "acme/shop"}, with(map[string]string{"c": commit}, nil), "acme/shop@" + commit},
-		"not allowed":        {sink.SourceConfig{CommitKeys: []string{"c"}, Repository: "acme/shop", Repositories: []string{"other/*"}}, with(map[string]string{"c": commit}, nil), ""},
-		"allowed":            {sink.SourceConfig{CommitKeys: []string{"c"}, Repository: "acme/shop", Repositories: []string{"acme/*"}}, with(map[string]string{"c": commit}, nil), "acme/shop@" + commit},
-		"a run":              {sink.SourceConfig{Repository: "acme/shop"}, group, "acme/shop@" + commit},
+		"annotations": {
+			sink.DefaultSource(),
+			with(map[string]string{"lockstep.dev/commit": commit, "lockstep.dev/repository": "acme/shop"}, nil),
+			"acme/shop@" + commit,
+		},
+		"a URL": {sink.DefaultSource(), with(map[string]string{
+			"org.opencontainers.image.revision": commit,
+			"org.opencontainers.image.source":   "https://github.com/acme/shop.git",
+		}, nil), "acme/shop@" + commit},
+		"an SSH URL": {
+			sink.DefaultSource(),
+			with(map[string]string{
+				"lockstep.dev/commit":     commit,
+				"lockstep.dev/repository": "git@github.com:acme/shop.git",
+			}, nil),
+			"acme/shop@" + commit,
+		},
+		"labels": {
+			sink.DefaultSource(),
+			with(nil, map[string]string{"lockstep.dev/commit": "9FCEB02", "lockstep.dev/repository": "acme/shop"}),
+			"acme/shop@9fceb02",
+		},
+		"another host": {sink.DefaultSource(), with(map[string]string{
+			"lockstep.dev/commit":     commit,
+			"lockstep.dev/repository": "https://gitlab.com/acme/shop",
+		}, nil), ""},
+		"no commit": {
+			sink.DefaultSource(),
+			with(map[string]string{"lockstep.dev/commit": "main", "lockstep.dev/repository": "acme/shop"}, nil),
+			"",
+		},
+		"no repository": {sink.DefaultSource(), with(map[string]string{"lockstep.dev/commit": commit}, nil), ""},
+		"a path traversal": {
+			sink.DefaultSource(),
+			with(map[string]string{"lockstep.dev/commit": commit, "lockstep.dev/repository": "acme/.."}, nil),
+			"",
+		},
+		"an image": {byImage, with(nil, nil), "acme/shop@9fceb02"},
+		"a configured repository": {
+			sink.SourceConfig{CommitKeys: []string{"c"}, Repository: "acme/shop"},
+			with(map[string]string{"c": commit}, nil),
+			"acme/shop@" + commit,
+		},
+		"not allowed": {
+			sink.SourceConfig{CommitKeys: []string{"c"}, Repository: "acme/shop", Repositories: []string{"other/*"}},
+			with(map[string]string{"c": commit}, nil),
+			"",
+		},
+		"allowed": {
+			sink.SourceConfig{CommitKeys: []string{"c"}, Repository: "acme/shop", Repositories: []string{"acme/*"}},
+			with(map[string]string{"c": commit}, nil),
+			"acme/shop@" + commit,
+		},
+		"a run": {sink.SourceConfig{Repository: "acme/shop"}, group, "acme/shop@" + commit},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -154,7 +216,7 @@ func TestSources(t *testing.T) {
 	require.Len(t, sink.SourceConfig{ImagePattern: "x"}.Validate(), 1)
 }
 
-func FuzzFindNeverNamesWhatIsNoRepository(f *testing.F) {
+func FuzzFindReturnsValidRepositories(f *testing.F) {
 	f.Add("https://github.com/acme/shop.git", "9fceb02")
 	f.Add("git@github.com:a/b", "")
 	f.Add("//..//", "../..")

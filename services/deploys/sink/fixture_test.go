@@ -27,11 +27,11 @@ import (
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
 const (
-	cell     = topology.Cell("local")
-	patience = time.Minute
+	cell = topology.Cell("local")
+	soon = time.Minute
 )
 
-// fixture is a cell with its streams and the database of the service.
+// fixture is the streams of a cell and the database of the service.
 type fixture struct {
 	t      *testing.T
 	server *natsd.Server
@@ -45,7 +45,10 @@ func newFixture(t *testing.T) *fixture {
 	f := &fixture{t: t, server: natstest.Server(t), next: map[string]int{}}
 	f.js = natstest.JetStream(t, f.server)
 	require.NoError(t, topology.Ensure(natstest.Context(t), f.js, cell, topology.Options{StorageBytes: 1 << 30}))
-	pool, err := postgres.Connect(t.Context(), postgres.Config{URL: pgtest.Database(t), Schema: "deploys"}, slog.New(slog.DiscardHandler))
+	pool, err := postgres.Connect(t.Context(), postgres.Config{
+		URL:    pgtest.Database(t),
+		Schema: "deploys",
+	}, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
 	f.pool = pool
@@ -59,14 +62,24 @@ func newFixture(t *testing.T) *fixture {
 func message(t testing.TB, id string, fact events.DeployFact) *nats.Msg {
 	t.Helper()
 	data, err := json.Marshal(map[string]any{
-		"context": map[string]any{"id": id}, "subject": map[string]any{}, "customData": fact, "customDataContentType": "application/json",
+		"context":               map[string]any{"id": id},
+		"subject":               map[string]any{},
+		"customData":            fact,
+		"customDataContentType": "application/json",
 	})
 	require.NoError(t, err)
 	w := fact.Workload
-	return &nats.Msg{Subject: cell.Deploy(w.ClusterUID, w.Namespace, w.Kind, w.Name, string(fact.Fact)), Data: data, Header: nats.Header{
-		"ce-specversion": {"1.0"}, "ce-id": {id}, "ce-type": {"dev.cdeventsx.lockstep-rollout." + string(fact.Fact) + ".0.1.0"},
-		"ce-source": {"/lockstep/local/deploys"}, "ce-datacontenttype": {"application/json"},
-	}}
+	return &nats.Msg{
+		Subject: cell.Deploy(w.ClusterUID, w.Namespace, w.Kind, w.Name, string(fact.Fact)),
+		Data:    data,
+		Header: nats.Header{
+			"ce-specversion":     {"1.0"},
+			"ce-id":              {id},
+			"ce-type":            {"dev.cdeventsx.lockstep-rollout." + string(fact.Fact) + ".0.1.0"},
+			"ce-source":          {"/lockstep/local/deploys"},
+			"ce-datacontenttype": {"application/json"},
+		},
+	}
 }
 
 func newFact(workload string, sequence int, name events.Fact) events.DeployFact {
@@ -88,7 +101,7 @@ func (f *fixture) publish(workload string, name events.Fact) {
 	require.NoError(f.t, err)
 }
 
-// replica runs a set until the returned function is called or the test ends.
+// replica starts a set. It runs until the returned function is called or the test ends.
 func (f *fixture) replica(entries ...sink.Entry) (*sink.Set, func()) {
 	f.t.Helper()
 	for i := range entries {
@@ -97,8 +110,15 @@ func (f *fixture) replica(entries ...sink.Entry) (*sink.Set, func()) {
 		}
 	}
 	cfg := sink.Config{
-		Cell: cell, Pool: f.pool, JetStream: natstest.JetStream(f.t, f.server), Logger: slog.New(slog.DiscardHandler), Entries: entries,
-		LockInterval: time.Millisecond, AckWait: 2 * time.Second, SaveInterval: 20 * time.Millisecond, StaleAfter: time.Nanosecond,
+		Cell:         cell,
+		Pool:         f.pool,
+		JetStream:    natstest.JetStream(f.t, f.server),
+		Logger:       slog.New(slog.DiscardHandler),
+		Entries:      entries,
+		LockInterval: time.Millisecond,
+		AckWait:      2 * time.Second,
+		SaveInterval: 20 * time.Millisecond,
+		StaleAfter:   time.Nanosecond,
 	}
 	set, err := sink.New(cfg)
 	require.NoError(f.t, err)
@@ -113,22 +133,22 @@ func (f *fixture) replica(entries ...sink.Entry) (*sink.Set, func()) {
 	return set, stop
 }
 
-// started waits until the sink has both consumers.
-func (f *fixture) started(set *sink.Set) {
+// awaitStarted waits until the sink has both consumers.
+func (f *fixture) awaitStarted(set *sink.Set) {
 	f.t.Helper()
 	require.Eventually(f.t, func() bool {
 		list, err := set.List(context.Background())
 		return err == nil && len(list) > 0 && list[0].Next > 0
-	}, patience, 5*time.Millisecond)
+	}, soon, 5*time.Millisecond)
 	// The consumer on SINKS is created last.
 	require.Eventually(f.t, func() bool {
 		_, err := f.js.Consumer(context.Background(), topology.StreamSinks, "sink-test")
 		return err == nil
-	}, patience, 5*time.Millisecond)
+	}, soon, 5*time.Millisecond)
 }
 
-// drained waits until the sink has finished all facts.
-func (f *fixture) drained(set *sink.Set) {
+// awaitFinished waits until the sink has finished all facts.
+func (f *fixture) awaitFinished(set *sink.Set) {
 	f.t.Helper()
 	require.Eventually(f.t, func() bool {
 		stream, err := f.js.Stream(context.Background(), topology.StreamDeploys)
@@ -137,19 +157,19 @@ func (f *fixture) drained(set *sink.Set) {
 		}
 		list, err := set.List(context.Background())
 		return err == nil && list[0].Next == stream.CachedInfo().State.LastSeq+1 && list[0].Pending == 0
-	}, patience, 5*time.Millisecond)
+	}, soon, 5*time.Millisecond)
 }
 
-// recorder is a destination that records deliveries and returns the errors of the test.
+// recorder is a sink that records deliveries and returns the errors that the test configures.
 type recorder struct {
-	traits sink.Traits
-	answer func(sink.Delivery) error
-	limit  func(context.Context) error
+	traits  sink.Traits
+	respond func(sink.Delivery) error
+	limit   func(context.Context) error
 
-	mu       sync.Mutex
-	got      []string
-	busy     map[string]bool
-	overlaps int // concurrent deliveries of one thread
+	mu         sync.Mutex
+	got        []string
+	busy       map[string]bool
+	concurrent int // concurrent deliveries of one thread
 }
 
 func (r *recorder) Traits() sink.Traits { return r.traits }
@@ -171,13 +191,13 @@ func (r *recorder) Deliver(_ context.Context, d sink.Delivery) error {
 		r.busy = map[string]bool{}
 	}
 	if r.busy[d.Thread] {
-		r.overlaps++
+		r.concurrent++
 	}
 	r.busy[d.Thread] = true
 	r.mu.Unlock()
 	var err error
-	if r.answer != nil {
-		err = r.answer(d)
+	if r.respond != nil {
+		err = r.respond(d)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -212,9 +232,9 @@ func (r *recorder) of(workload string) []string {
 	return list
 }
 
-func (f *fixture) eventually(what string, holds func() bool) {
+func (f *fixture) eventually(condition string, holds func() bool) {
 	f.t.Helper()
-	require.Eventually(f.t, holds, patience, 5*time.Millisecond, what)
+	require.Eventually(f.t, holds, soon, 5*time.Millisecond, condition)
 }
 
 func ids(workload string, from, to int) []string {
@@ -232,11 +252,11 @@ func (f *fixture) deadLetters() []*jetstream.RawStreamMsg {
 	f.t.Helper()
 	stream, err := f.js.Stream(f.t.Context(), topology.StreamDead)
 	require.NoError(f.t, err)
-	var letters []*jetstream.RawStreamMsg
+	var messages []*jetstream.RawStreamMsg
 	for sequence := uint64(1); sequence <= stream.CachedInfo().State.LastSeq; sequence++ {
 		m, err := stream.GetMsg(f.t.Context(), sequence)
 		require.NoError(f.t, err)
-		letters = append(letters, m)
+		messages = append(messages, m)
 	}
-	return letters
+	return messages
 }

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Limit allows at most Count writes in any Window. Burst writes may happen at once, at most half of
-// Count; the others are spread evenly.
+// Limit allows at most Count writes in any Window. Burst of them, at most half of Count, may happen at once. The others
+// are spread evenly over the window.
 type Limit struct {
 	Count  int
 	Window time.Duration
@@ -26,8 +26,8 @@ func (l Limit) limiter() *rate.Limiter {
 	return rate.NewLimiter(rate.Limit(float64(l.Count-burst)/l.Window.Seconds()), burst)
 }
 
-// Limiter enforces the limits of one destination and its Retry-After. It is safe for concurrent
-// use.
+// Limiter enforces the rate limits of one destination, and pauses when the destination asks for it. It is safe for
+// concurrent use.
 type Limiter struct {
 	limiters []*rate.Limiter
 	outer    *Limiter
@@ -45,14 +45,14 @@ func NewLimiter(limits ...Limit) *Limiter {
 	return l
 }
 
-// Within returns a limiter that enforces further limits in addition to those of l.
+// Within returns a limiter that enforces these limits in addition to those of l.
 func (l *Limiter) Within(limits ...Limit) *Limiter {
 	inner := NewLimiter(limits...)
 	inner.outer = l
 	return inner
 }
 
-// Pause blocks all requests for a time, as the destination asked.
+// Pause blocks all requests for a time that the destination asked for.
 func (l *Limiter) Pause(d time.Duration) {
 	if l.outer != nil {
 		l.outer.Pause(d)
@@ -144,7 +144,7 @@ type Limiters struct {
 	known map[string]*Limiter
 }
 
-// For returns the limiter of a destination. The limits of the first call count.
+// For returns the limiter of a destination. The first call sets its limits.
 func (l *Limiters) For(destination string, limits ...Limit) *Limiter {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -20,14 +20,20 @@ func TestLimiterEnforcesAllLimits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const window = time.Minute
-		l := sink.NewLimiter(sink.Limit{Count: 20, Window: window, Burst: 100}).Within(sink.Limit{Count: 30, Window: 2 * window})
-		server := sinktest.RateLimiter{Windows: []sinktest.Window{{Count: 20, Length: window}, {Count: 30, Length: 2 * window}}}
+		l := sink.NewLimiter(sink.Limit{
+			Count:  20,
+			Window: window,
+			Burst:  100,
+		}).Within(sink.Limit{Count: 30, Window: 2 * window})
+		server := sinktest.RateLimiter{Windows: []sinktest.Window{
+			{Count: 20, Length: window}, {Count: 30, Length: 2 * window},
+		}}
 		for range 500 {
 			require.NoError(t, l.Wait(t.Context()))
 			server.Allow()
 		}
-		refused, _ := server.Refused()
-		require.Zero(t, refused)
+		rejected, _ := server.Refused()
+		require.Zero(t, rejected)
 	})
 }
 
@@ -38,13 +44,13 @@ func TestPauseBlocksAllRequests(t *testing.T) {
 		var limiters sink.Limiters
 		a, b := limiters.For("x", sink.Limit{Count: 100, Window: time.Second, Burst: 50}), limiters.For("x").Within()
 		require.NotSame(t, a, limiters.For("y"))
-		began := time.Now()
+		start := time.Now()
 		b.Pause(pause)
-		b.Pause(time.Millisecond) // shortens nothing
+		b.Pause(time.Millisecond) // must not shorten the pause
 		require.Equal(t, pause, a.Paused())
 		require.NoError(t, a.Await(t.Context()))
 		require.NoError(t, a.Wait(t.Context()))
-		require.Equal(t, pause, time.Since(began))
+		require.Equal(t, pause, time.Since(start))
 
 		a.Pause(time.Hour)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -74,15 +80,17 @@ func TestPublicAddresses(t *testing.T) {
 		require.True(t, sink.Public(netip.MustParseAddr(a)), a)
 	}
 	for _, a := range []string{
-		"127.0.0.1", "10.0.0.1", "172.16.3.4", "192.168.1.1", "169.254.169.254", "100.64.0.1", "0.0.0.0", "224.0.0.1", "255.255.255.255", "198.18.0.1",
-		"::1", "::", "fe80::1", "fe80::1%eth0", "fc00::1", "fd00:ec2::254", "ff02::1", "::ffff:127.0.0.1", "::127.0.0.1", "64:ff9b::7f00:1", "2002:7f00:1::",
+		"127.0.0.1", "10.0.0.1", "172.16.3.4", "192.168.1.1", "169.254.169.254", "100.64.0.1", "0.0.0.0", "224.0.0.1",
+		"255.255.255.255", "198.18.0.1",
+		"::1", "::", "fe80::1", "fe80::1%eth0", "fc00::1", "fd00:ec2::254", "ff02::1", "::ffff:127.0.0.1", "::127.0.0.1",
+		"64:ff9b::7f00:1", "2002:7f00:1::",
 		"2001:db8::1", "fec0::1",
 	} {
 		require.False(t, sink.Public(netip.MustParseAddr(a)), a)
 	}
 }
 
-// A public-looking name, or a redirect, leads to a private address: what counts is what is dialled.
+// A public name or a redirect may lead to a private address, so the dialed address is checked.
 func TestAddressIsCheckedAfterResolutionAndRedirects(t *testing.T) {
 	t.Parallel()
 	reached := 0
@@ -101,7 +109,8 @@ func TestAddressIsCheckedAfterResolutionAndRedirects(t *testing.T) {
 		}
 		return err
 	}
-	require.ErrorIs(t, get(sink.NetworkConfig{}, strings.Replace(inside.URL, "127.0.0.1", "localhost", 1)), sink.ErrPrivate)
+	require.ErrorIs(t, get(sink.NetworkConfig{}, strings.Replace(inside.URL, "127.0.0.1", "localhost", 1)),
+		sink.ErrPrivate)
 	require.ErrorIs(t, get(sink.NetworkConfig{AllowNetworks: []string{"127.0.0.1/32"}}, outside.URL), sink.ErrPrivate)
 	require.Zero(t, reached)
 	require.NoError(t, get(sink.NetworkConfig{AllowPrivate: true}, inside.URL))
@@ -112,7 +121,11 @@ func TestRetryAfterIsParsedInBothForms(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 5, 1, 10, 0, 0, 0, time.UTC)
 	for text, want := range map[string]time.Duration{
-		"7": 7 * time.Second, "0": 0, "99999999": time.Hour, "Fri, 01 May 2026 10:00:30 GMT": 30 * time.Second, "Fri, 01 May 2026 09:00:30 GMT": 0,
+		"7":                             7 * time.Second,
+		"0":                             0,
+		"99999999":                      time.Hour,
+		"Fri, 01 May 2026 10:00:30 GMT": 30 * time.Second,
+		"Fri, 01 May 2026 09:00:30 GMT": 0,
 	} {
 		got, ok := sink.ParseRetryAfter(http.Header{"Retry-After": {text}}, now)
 		require.True(t, ok, text)

@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics of all sinks of a process, with the label sink.
+// Metrics are the metrics of all sinks of a process, with the label sink.
 type Metrics struct {
 	facts    *prometheus.CounterVec
 	failures *prometheus.CounterVec

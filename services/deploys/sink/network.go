@@ -16,7 +16,7 @@ type NetworkConfig struct {
 	AllowNetworks []string `yaml:"allow_networks" help:"further networks that the sink may connect to although they are not public, such as 10.20.0.0/16; default: none"`
 }
 
-// Validate returns the faults of the networks.
+// Validate returns the errors of the networks.
 func (c NetworkConfig) Validate() []error {
 	var faults []error
 	for _, n := range c.AllowNetworks {
@@ -27,10 +27,10 @@ func (c NetworkConfig) Validate() []error {
 	return faults
 }
 
-// ErrPrivate means that an address is neither public nor allowed.
+// ErrPrivate reports that an address is neither public nor allowed.
 var ErrPrivate = errors.New("the address is not public: set allow_private or allow_networks to allow it")
 
-// nonPublic lists the networks that netip considers public but that are not.
+// nonPublic lists the networks that are not public although netip treats them as public.
 var nonPublic = []netip.Prefix{
 	netip.MustParsePrefix("0.0.0.0/8"),
 	netip.MustParsePrefix("100.64.0.0/10"), // carrier-grade NAT and internal networks of clouds
@@ -64,7 +64,7 @@ func Public(a netip.Addr) bool {
 	return true
 }
 
-// control checks each address right before the connection, after name resolution and redirects.
+// control returns a function that checks each address right before the connection, after name resolution and redirects.
 func (c NetworkConfig) control() func(network, address string, _ syscall.RawConn) error {
 	var allowed []netip.Prefix
 	for _, n := range c.AllowNetworks {

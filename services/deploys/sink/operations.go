@@ -20,17 +20,17 @@ type Status struct {
 	Name, Type string
 	// Next is the sequence on DEPLOYS of the first unfinished fact; 0 before the sink has started.
 	Next uint64
-	// Lag counts the facts that wait on the stream, Pending those that a replica has received and
+	// Lag is the number of facts that wait on the stream. Pending is the number of facts that a replica has received and
 	// not finished.
 	Lag     uint64
 	Pending int
-	// LastError is why deliveries fail, and since when; empty while they succeed. It is some
-	// seconds old.
+	// LastError is the last error and LastErrorSince the time since when deliveries fail; empty while they succeed. Both
+	// may be some seconds old.
 	LastError      string
 	LastErrorSince time.Time
 }
 
-// List returns the status of every sink. Any replica can answer.
+// List returns the status of every sink. Call it on any replica.
 func (s *Set) List(ctx context.Context) ([]Status, error) {
 	list := make([]Status, 0, len(s.cfg.Entries))
 	for _, e := range s.cfg.Entries {
@@ -64,8 +64,8 @@ func (s *Set) loadError(ctx context.Context, status *Status) error {
 	return nil
 }
 
-// Backfill delivers all facts from a sequence on DEPLOYS again; 0 means the oldest. The sink edits
-// external objects that it created before, such as messages. Any replica can answer.
+// Backfill delivers all facts from a sequence on DEPLOYS again; 0 means the oldest. The sink edits the external objects
+// that it created before, such as messages. Call it on any replica.
 func (s *Set) Backfill(ctx context.Context, name string, sequence uint64) error {
 	if err := s.checkName(name); err != nil {
 		return err
@@ -83,8 +83,8 @@ func (s *Set) Backfill(ctx context.Context, name string, sequence uint64) error 
 	return nil
 }
 
-// Resend delivers one fact again, by its sequence on DEPLOYS, even if the filter refuses it. Any
-// replica can answer.
+// Resend delivers one fact again, by its sequence on DEPLOYS, even if the filter does not select it. Call it on any
+// replica.
 func (s *Set) Resend(ctx context.Context, name string, sequence uint64) error {
 	if err := s.checkName(name); err != nil {
 		return err
@@ -95,7 +95,7 @@ func (s *Set) Resend(ctx context.Context, name string, sequence uint64) error {
 	}
 	m, err := stream.GetMsg(ctx, sequence)
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
-		return fault.Wrap(err, errcode.NotFound, "there is no fact %d on %s", sequence, topology.StreamDeploys)
+		return fault.Wrap(err, errcode.NotFound, "fact %d does not exist on %s", sequence, topology.StreamDeploys)
 	}
 	if err != nil {
 		return fault.Wrap(err, errcode.Unavailable, "read fact %d of %s: %v", sequence, topology.StreamDeploys, err)

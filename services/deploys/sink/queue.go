@@ -20,7 +20,7 @@ type position struct {
 // queued is one unfinished fact.
 type queued struct {
 	position  position
-	order     uint64        // of arrival
+	order     uint64        // of receipt
 	stored    nats.Msg      // subject, headers and data as stored
 	msg       jetstream.Msg // the latest redelivery, to be acknowledged
 	key       string
@@ -36,11 +36,11 @@ type queue struct {
 	facts  []*queued
 	busy   bool // a delivery is in progress
 
-	// Since the last success of the thread.
+	// Failures of the thread since its last success.
 	failures  int
 	failingAt time.Time
 
-	// Of the first fact.
+	// Attempts to deliver the first fact.
 	attempt   int
 	triedAt   time.Time
 	retryAt   time.Time
@@ -48,7 +48,7 @@ type queue struct {
 	lastError error
 }
 
-// urgent reports whether a fact other than progress waits. Urgent queues are delivered first.
+// urgent reports whether a fact other than progressed waits. Urgent queues are delivered first.
 func (q *queue) urgent() bool {
 	for _, f := range q.facts {
 		if f.fact.Fact != events.FactProgressed {
@@ -60,8 +60,8 @@ func (q *queue) urgent() bool {
 
 // before reports whether the queue is delivered before another one.
 func (q *queue) before(other *queue) bool {
-	if mine, its := q.urgent(), other.urgent(); mine != its {
-		return mine
+	if urgent := q.urgent(); urgent != other.urgent() {
+		return urgent
 	}
 	return q.facts[0].order < other.facts[0].order
 }
@@ -98,7 +98,7 @@ func (q *queue) failed(err error, now time.Time, limits Retry) {
 	q.retryAt = now.Add(delay)
 }
 
-// advanced resets the attempts: the queue has another first fact.
+// advanced resets the attempts, because the queue has another first fact.
 func (q *queue) advanced() {
 	q.attempt, q.backoff, q.lastError = 0, nil, nil
 	q.triedAt, q.retryAt = time.Time{}, time.Time{}

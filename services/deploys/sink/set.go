@@ -15,32 +15,33 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"lockstep.internal/libs/fault"
+	"lockstep.internal/libs/logkey"
 	"lockstep.internal/libs/postgres"
 	"lockstep.internal/libs/retry"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/errcode"
 )
 
-// Retry bounds failed attempts.
+// Retry configures how failed attempts are repeated.
 type Retry struct {
 	Min    time.Duration `yaml:"min" help:"delay before the second attempt; each further delay is about twice as long"`
 	Max    time.Duration `yaml:"max" help:"longest delay between attempts, unless the destination asks for a longer one"`
 	GiveUp time.Duration `yaml:"give_up" help:"how long a fact is retried before it is dead-lettered"`
 }
 
-// DefaultRetry returns the default of Retry.
+// DefaultRetry returns the default configuration.
 func DefaultRetry() Retry {
 	return Retry{Min: time.Second, Max: 5 * time.Minute, GiveUp: 24 * time.Hour}
 }
 
 // Entry is one sink of a set.
 type Entry struct {
-	// Name has lower-case letters, digits and dashes, at most 40. It identifies the position of the
-	// sink: a sink with a new name starts anew. Required.
+	// Name has lower-case letters, digits and dashes, at most 40. It identifies the position of the sink, so a renamed
+	// sink starts like a new one. Required.
 	Name string
 	// Type is shown to operators.
 	Type string
-	// Sink delivers. Required.
+	// Sink delivers the facts. Required.
 	Sink Sink
 	// Filter selects facts. Defaults to all.
 	Filter *Filter
@@ -49,7 +50,7 @@ type Entry struct {
 	Backfill bool
 	// Retry defaults to DefaultRetry.
 	Retry Retry
-	// MaxPending bounds the unfinished facts in memory. Defaults to 500.
+	// MaxPending is the maximum number of unfinished facts in memory. Defaults to 500.
 	MaxPending int
 }
 
@@ -61,7 +62,7 @@ type Config struct {
 	Logger    *slog.Logger
 	Entries   []Entry
 
-	// Metrics defaults to unregistered ones.
+	// Metrics defaults to metrics that are not registered.
 	Metrics *Metrics
 	// LockInterval is how often a standby replica tries to take the lock. Defaults to 500 ms.
 	LockInterval time.Duration
@@ -125,8 +126,8 @@ func New(cfg Config) (*Set, error) {
 	return &Set{cfg: cfg, metrics: cfg.Metrics}, nil
 }
 
-// Run delivers while this replica holds the lock, until ctx ends, and returns nil. It logs and
-// retries failures of the database and of NATS.
+// Run delivers facts while this replica holds the lock. It returns nil when ctx ends. It logs errors of the database
+// and of NATS and retries.
 func (s *Set) Run(ctx context.Context) error {
 	if len(s.cfg.Entries) == 0 {
 		<-ctx.Done()
@@ -138,7 +139,7 @@ func (s *Set) Run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			break
 		}
-		s.cfg.Logger.WarnContext(ctx, "sinks failed; restarting", "error", err)
+		s.cfg.Logger.WarnContext(ctx, "delivery to sinks failed; restarting", logkey.Error(err))
 		if delay.Wait(ctx) != nil {
 			break
 		}
@@ -146,7 +147,7 @@ func (s *Set) Run(ctx context.Context) error {
 	return nil //nolint:nilerr // The caller ended ctx.
 }
 
-// restartPolicy returns the pauses before restarts of workers and sets.
+// restartPolicy returns the back-off for restarts of workers and sets.
 func restartPolicy() retry.Policy {
 	return retry.Policy{Min: 50 * time.Millisecond, Max: 5 * time.Second}
 }
@@ -158,10 +159,10 @@ func (s *Set) lead(ctx context.Context, locked func()) error {
 		return err
 	}
 	locked()
-	s.cfg.Logger.InfoContext(ctx, "this replica delivers to the sinks", "count", len(s.cfg.Entries))
-	leading, lose := context.WithCancelCause(ctx)
-	defer lose(nil)
-	st := &store{conn: held.Conn(), lost: lose}
+	s.cfg.Logger.InfoContext(ctx, "this replica now delivers to the sinks", slog.Int(logkey.Count, len(s.cfg.Entries)))
+	leading, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	st := &store{conn: held.Conn(), lost: cancel}
 	workers := map[string]*worker{}
 	for _, e := range s.cfg.Entries {
 		workers[e.Name] = newWorker(s, e, st)
@@ -178,14 +179,13 @@ func (s *Set) lead(ctx context.Context, locked func()) error {
 	return errors.Join(context.Cause(leading), held.Release(ctx))
 }
 
-// prune deletes old rows until ctx ends. Its queries also detect the loss of the lock while there
-// is nothing to deliver.
+// prune deletes old rows until ctx ends. Its queries also detect a lost lock while no facts are delivered.
 func (s *Set) prune(ctx context.Context, st *store) {
 	ticker := time.NewTicker(s.cfg.SaveInterval)
 	defer ticker.Stop()
 	for {
 		if err := st.prune(ctx); err != nil {
-			s.cfg.Logger.WarnContext(ctx, "deleting old deliveries of sinks failed", "error", err)
+			s.cfg.Logger.WarnContext(ctx, "failed to delete old deliveries", logkey.Error(err))
 		}
 		select {
 		case <-ctx.Done():
@@ -219,5 +219,5 @@ func (s *Set) checkName(name string) error {
 	if slices.ContainsFunc(s.cfg.Entries, func(e Entry) bool { return e.Name == name }) {
 		return nil
 	}
-	return fault.New(errcode.NotFound, "there is no sink %q", name)
+	return fault.New(errcode.NotFound, "sink %q does not exist", name)
 }

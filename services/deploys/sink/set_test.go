@@ -23,20 +23,22 @@ import (
 
 var errUnavailable = errors.New("the destination is unavailable")
 
-func TestNewSinkStartsWithTheNextOrTheOldestFact(t *testing.T) {
+func TestNewSinkStartsWithNextOrOldestFact(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	for range 3 {
 		f.publish("a", events.FactProgressed)
 	}
-	late, whole := &recorder{}, &recorder{}
-	set, _ := f.replica(sink.Entry{Name: "test", Sink: late}, sink.Entry{Name: "whole", Sink: whole, Backfill: true})
-	f.started(set)
-	f.drained(set)
+	late, complete := &recorder{}, &recorder{}
+	set, _ := f.replica(sink.Entry{Name: "test", Sink: late}, sink.Entry{Name: "complete", Sink: complete, Backfill: true})
+	f.awaitStarted(set)
+	f.awaitFinished(set)
 	f.publish("a", events.FactCompleted)
-	f.eventually("all", func() bool { return len(whole.delivered()) == 4 && len(late.delivered()) == 1 })
+	f.eventually("all facts are delivered", func() bool {
+		return len(complete.delivered()) == 4 && len(late.delivered()) == 1
+	})
 	require.Equal(t, ids("a", 4, 4), late.delivered())
-	require.Equal(t, ids("a", 1, 4), whole.delivered())
+	require.Equal(t, ids("a", 1, 4), complete.delivered())
 }
 
 func TestUnselectedFactsAreSkipped(t *testing.T) {
@@ -50,15 +52,15 @@ func TestUnselectedFactsAreSkipped(t *testing.T) {
 	f.publish("a", events.FactGap) // ignored by the sink
 	f.publish("b", events.FactCompleted)
 	f.publish("a", events.FactCompleted)
-	f.drained(set)
+	f.awaitFinished(set)
 	require.Equal(t, ids("a", 3, 3), r.delivered())
 }
 
-func TestFailureDelaysOnlyItsThreadAndKeepsItsOrder(t *testing.T) {
+func TestFailureDelaysOnlyItsThreadAndKeepsOrder(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	var open atomic.Bool
-	r := &recorder{traits: sink.Traits{Parallel: 3}, answer: func(d sink.Delivery) error {
+	r := &recorder{traits: sink.Traits{Parallel: 3}, respond: func(d sink.Delivery) error {
 		if d.Thread == "bad" && !open.Load() {
 			return errUnavailable
 		}
@@ -70,7 +72,9 @@ func TestFailureDelaysOnlyItsThreadAndKeepsItsOrder(t *testing.T) {
 		f.publish("good", events.FactProgressed)
 		f.publish("fine", events.FactProgressed)
 	}
-	f.eventually("the others", func() bool { return len(r.of("good")) == 10 && len(r.of("fine")) == 10 })
+	f.eventually("the other threads are delivered", func() bool {
+		return len(r.of("good")) == 10 && len(r.of("fine")) == 10
+	})
 	require.Empty(t, r.of("bad"))
 	f.eventually("check fails", func() bool { return set.Check(t.Context()) != nil })
 	require.ErrorIs(t, set.Check(t.Context()), errUnavailable)
@@ -79,24 +83,24 @@ func TestFailureDelaysOnlyItsThreadAndKeepsItsOrder(t *testing.T) {
 		return err == nil && list[0].LastError == errUnavailable.Error() && !list[0].LastErrorSince.IsZero()
 	})
 	open.Store(true)
-	f.drained(set)
+	f.awaitFinished(set)
 	for _, workload := range []string{"bad", "good", "fine"} {
 		require.Equal(t, ids(workload, 1, 10), r.of(workload))
 	}
-	require.Zero(t, r.overlaps)
+	require.Zero(t, r.concurrent)
 	require.NoError(t, set.Check(t.Context()))
 }
 
 func TestFailingThreadIsDeadLetteredWhileOthersSucceed(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	r := &recorder{traits: sink.Traits{Parallel: 2}, answer: func(d sink.Delivery) error {
+	r := &recorder{traits: sink.Traits{Parallel: 2}, respond: func(d sink.Delivery) error {
 		if d.Thread == "bad" {
 			return errUnavailable
 		}
 		return nil
 	}}
-	set, _ := f.replica(sink.Entry{Name: "test", Sink: r, Backfill: true, MaxPending: 8})
+	f.replica(sink.Entry{Name: "test", Sink: r, Backfill: true, MaxPending: 8})
 	for range 30 {
 		f.publish("bad", events.FactProgressed)
 		f.publish("good", events.FactProgressed)
@@ -104,15 +108,14 @@ func TestFailingThreadIsDeadLetteredWhileOthersSucceed(t *testing.T) {
 	f.eventually("all good facts", func() bool { return len(r.of("good")) == 30 })
 	require.Equal(t, ids("good", 1, 30), r.of("good"))
 	require.NotEmpty(t, f.deadLetters())
-	_ = set
 }
 
-func TestFactsWaitOnTheStreamWhileEveryDeliveryFails(t *testing.T) {
+func TestFactsWaitOnStreamWhileEveryDeliveryFails(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	var open atomic.Bool
 	var attempts atomic.Int64
-	r := &recorder{answer: func(sink.Delivery) error {
+	r := &recorder{respond: func(sink.Delivery) error {
 		attempts.Add(1)
 		if !open.Load() {
 			return errUnavailable
@@ -129,7 +132,7 @@ func TestFactsWaitOnTheStreamWhileEveryDeliveryFails(t *testing.T) {
 	require.LessOrEqual(t, list[0].Pending, 8)
 	require.Equal(t, uint64(1), list[0].Next)
 	open.Store(true)
-	f.drained(set)
+	f.awaitFinished(set)
 	require.Equal(t, ids("a", 1, 40), r.delivered())
 	require.Empty(t, f.deadLetters())
 }
@@ -138,47 +141,54 @@ func TestPermanentErrorIsDeadLetteredAndCanBeRetried(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	var fixed atomic.Bool
-	r := &recorder{answer: func(d sink.Delivery) error {
+	r := &recorder{respond: func(d sink.Delivery) error {
 		if d.Key == "a/2" && !fixed.Load() {
 			return fmt.Errorf("with a line\nbreak: %w", retry.Permanent(errUnavailable))
 		}
 		return nil
 	}}
 	other := &recorder{}
-	set, stop := f.replica(sink.Entry{Name: "test", Sink: r, Backfill: true}, sink.Entry{Name: "other", Sink: other, Backfill: true})
+	set, stop := f.replica(sink.Entry{
+		Name:     "test",
+		Sink:     r,
+		Backfill: true,
+	}, sink.Entry{Name: "other", Sink: other, Backfill: true})
 	for range 3 {
 		f.publish("a", events.FactProgressed)
 	}
-	f.drained(set)
+	f.awaitFinished(set)
 	require.Equal(t, []string{"a/1", "a/3"}, r.delivered())
 	deadLetters := f.deadLetters()
 	require.Len(t, deadLetters, 1)
 	l := deadLetters[0]
 	require.Equal(t, "lockstep.local.dead.deploys.sink.test.deploy.c1.shop.deployment.a.progressed", l.Subject)
-	require.Equal(t, "lockstep.local.sink.test.deploy.c1.shop.deployment.a.progressed", l.Header.Get("Lockstep-Dead-Subject"))
+	require.Equal(t, "lockstep.local.sink.test.deploy.c1.shop.deployment.a.progressed",
+		l.Header.Get("Lockstep-Dead-Subject"))
 	require.Equal(t, "with a line break: the destination is unavailable", l.Header.Get("Lockstep-Dead-Reason"))
 	require.Equal(t, "sink-test", l.Header.Get("Lockstep-Dead-Consumer"))
 	require.Equal(t, "a/2", l.Header.Get("ce-id"))
 
-	// Like `lockstep dead retry`: publish the original on the subject that the dead letter names.
+	// `lockstep dead retry` publishes the original on the subject in the dead letter.
 	fixed.Store(true)
-	again := func() {
+	retryFact := func() {
 		_, err := f.js.PublishMsg(t.Context(), &nats.Msg{
-			Subject: l.Header.Get("Lockstep-Dead-Subject"), Data: l.Data, Header: message(t, "a/2", newFact("a", 2, events.FactProgressed)).Header,
+			Subject: l.Header.Get("Lockstep-Dead-Subject"),
+			Data:    l.Data,
+			Header:  message(t, "a/2", newFact("a", 2, events.FactProgressed)).Header,
 		})
 		require.NoError(t, err)
 	}
-	again()
-	f.eventually("the retried one", func() bool { return len(r.delivered()) == 3 })
+	retryFact()
+	f.eventually("the retried fact is delivered", func() bool { return len(r.delivered()) == 3 })
 	require.Equal(t, "a/2!", r.delivered()[2])
-	f.eventually("the others", func() bool { return len(other.delivered()) == 3 })
+	f.eventually("the other sink has all facts", func() bool { return len(other.delivered()) == 3 })
 	require.Equal(t, ids("a", 1, 3), other.delivered(), "other sinks do not receive the retry")
 
-	// A retry while no replica runs reaches the next one.
+	// A retry while no replica runs is delivered by the next one.
 	stop()
-	again()
+	retryFact()
 	f.replica(sink.Entry{Name: "test", Sink: r, Backfill: true})
-	f.eventually("the retried one", func() bool { return len(r.delivered()) == 4 })
+	f.eventually("the retried fact is delivered", func() bool { return len(r.delivered()) == 4 })
 }
 
 func TestUnreadableFactIsDeadLettered(t *testing.T) {
@@ -196,66 +206,74 @@ func TestUnreadableFactIsDeadLettered(t *testing.T) {
 		require.NoError(t, err)
 	}
 	f.publish("a", events.FactStarted)
-	f.drained(set)
+	f.awaitFinished(set)
 	require.Equal(t, ids("a", 1, 1), r.delivered())
 	require.Len(t, f.deadLetters(), 3)
 }
 
-func TestPanicOfASinkIsRetried(t *testing.T) {
+func TestPanicOfSinkIsRetried(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	var once sync.Once
-	r := &recorder{answer: func(sink.Delivery) error {
+	r := &recorder{respond: func(sink.Delivery) error {
 		once.Do(func() { panic("oh") })
 		return nil
 	}}
-	_, _ = f.replica(sink.Entry{Name: "test", Sink: r, Backfill: true, Retry: sink.Retry{Min: time.Millisecond, Max: time.Millisecond}})
-	f.publish("a", events.FactStarted)
-	f.eventually("the second attempt", func() bool { return len(r.delivered()) == 1 })
-}
-
-func TestFactIsGivenUpAfterGiveUp(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	r := &recorder{answer: func(sink.Delivery) error { return errUnavailable }}
-	set, _ := f.replica(sink.Entry{
-		Name: "test", Sink: r, Backfill: true, Retry: sink.Retry{Min: time.Millisecond, Max: time.Millisecond, GiveUp: 20 * time.Millisecond},
+	_, _ = f.replica(sink.Entry{
+		Name:     "test",
+		Sink:     r,
+		Backfill: true,
+		Retry:    sink.Retry{Min: time.Millisecond, Max: time.Millisecond},
 	})
 	f.publish("a", events.FactStarted)
-	f.drained(set)
+	f.eventually("the second attempt succeeds", func() bool { return len(r.delivered()) == 1 })
+}
+
+func TestFactIsDeadLetteredAfterGiveUpTimeout(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	r := &recorder{respond: func(sink.Delivery) error { return errUnavailable }}
+	set, _ := f.replica(sink.Entry{
+		Name:     "test",
+		Sink:     r,
+		Backfill: true,
+		Retry:    sink.Retry{Min: time.Millisecond, Max: time.Millisecond, GiveUp: 20 * time.Millisecond},
+	})
+	f.publish("a", events.FactStarted)
+	f.awaitFinished(set)
 	deadLetters := f.deadLetters()
 	require.Len(t, deadLetters, 1)
 	require.Contains(t, deadLetters[0].Header.Get("Lockstep-Dead-Reason"), "given up after")
 }
 
-func TestRetryAfterIsObeyed(t *testing.T) {
+func TestFactIsRetriedAfterRequestedDelay(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	const wanted = 300 * time.Millisecond
+	const delay = 300 * time.Millisecond
 	var mu sync.Mutex
 	var at []time.Time
-	r := &recorder{answer: func(sink.Delivery) error {
+	r := &recorder{respond: func(sink.Delivery) error {
 		mu.Lock()
 		defer mu.Unlock()
 		if at = append(at, time.Now()); len(at) == 1 {
-			return &sink.RetryAfter{Delay: wanted, Err: errUnavailable}
+			return &sink.RetryAfter{Delay: delay, Err: errUnavailable}
 		}
 		return nil
 	}}
 	set, _ := f.replica(sink.Entry{Name: "test", Sink: r, Backfill: true})
 	f.publish("a", events.FactStarted)
-	f.drained(set)
+	f.awaitFinished(set)
 	require.Len(t, at, 2)
-	require.GreaterOrEqual(t, at[1].Sub(at[0]), wanted)
+	require.GreaterOrEqual(t, at[1].Sub(at[0]), delay)
 }
 
-func TestLatestSinkReceivesWaitingFactsAsOneDelivery(t *testing.T) {
+func TestWaitingFactsAreCombinedIntoOneDelivery(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	gate, entered := make(chan struct{}), make(chan struct{}, 100)
-	r := &recorder{traits: sink.Traits{Latest: true}, answer: func(sink.Delivery) error {
+	release, entered := make(chan struct{}), make(chan struct{}, 100)
+	r := &recorder{traits: sink.Traits{Latest: true}, respond: func(sink.Delivery) error {
 		entered <- struct{}{}
-		<-gate
+		<-release
 		return nil
 	}}
 	set, _ := f.replica(sink.Entry{Name: "test", Sink: r, Backfill: true})
@@ -264,25 +282,26 @@ func TestLatestSinkReceivesWaitingFactsAsOneDelivery(t *testing.T) {
 	for range 20 {
 		f.publish("a", events.FactProgressed)
 	}
-	f.eventually("all wait", func() bool {
+	f.eventually("all facts are received", func() bool {
 		list, err := set.List(context.Background())
 		return err == nil && list[0].Pending == 21
 	})
-	close(gate)
-	f.drained(set)
+	close(release)
+	f.awaitFinished(set)
 	require.Equal(t, []string{"a/1", "a/21+++++++++++++++++++"}, r.delivered())
 	var combined int
-	require.NoError(t, f.pool.QueryRow(t.Context(), `SELECT count(*) FROM sink_deliveries WHERE outcome = 'combined'`).Scan(&combined))
+	require.NoError(t, f.pool.QueryRow(t.Context(),
+		`SELECT count(*) FROM sink_deliveries WHERE outcome = 'combined'`).Scan(&combined))
 	require.Equal(t, 19, combined)
 }
 
 func TestOtherFactsAreDeliveredBeforeProgress(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	gate, entered := make(chan struct{}), make(chan struct{}, 100)
-	r := &recorder{traits: sink.Traits{Latest: true}, answer: func(sink.Delivery) error {
+	release, entered := make(chan struct{}), make(chan struct{}, 100)
+	r := &recorder{traits: sink.Traits{Latest: true}, respond: func(sink.Delivery) error {
 		entered <- struct{}{}
-		<-gate
+		<-release
 		return nil
 	}}
 	set, _ := f.replica(sink.Entry{Name: "test", Sink: r, Backfill: true})
@@ -291,16 +310,16 @@ func TestOtherFactsAreDeliveredBeforeProgress(t *testing.T) {
 	f.publish("a", events.FactProgressed)
 	f.publish("b", events.FactProgressed)
 	f.publish("c", events.FactCompleted)
-	f.eventually("all wait", func() bool {
+	f.eventually("all facts are received", func() bool {
 		list, err := set.List(context.Background())
 		return err == nil && list[0].Pending == 4
 	})
-	close(gate)
-	f.drained(set)
+	close(release)
+	f.awaitFinished(set)
 	require.Equal(t, []string{"first/1", "c/1", "a/1", "b/1"}, r.delivered())
 }
 
-func TestStandbyContinuesWhereTheLeaderStopped(t *testing.T) {
+func TestStandbyContinuesAtPositionOfLeader(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	r := &recorder{traits: sink.Traits{Parallel: 3}}
@@ -313,20 +332,20 @@ func TestStandbyContinuesWhereTheLeaderStopped(t *testing.T) {
 			stopFirst()
 		}
 	}
-	f.drained(second)
+	f.awaitFinished(second)
 	for _, workload := range []string{"a", "b", "c"} {
-		require.Equal(t, ids(workload, 1, 30), r.of(workload), "once, in order")
+		require.Equal(t, ids(workload, 1, 30), r.of(workload), "each fact once, in order")
 	}
-	require.Zero(t, r.overlaps)
+	require.Zero(t, r.concurrent)
 }
 
-// The session of the lock ends during a delivery, as in a crash. The fact is delivered again with
-// the same key.
-func TestReplicaThatLostItsLockRecordsNothing(t *testing.T) {
+// The connection with the lock breaks during a delivery, as in a crash. The fact is delivered again
+// with the same key.
+func TestReplicaWithLostLockRecordsNothing(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	var once sync.Once
-	r := &recorder{answer: func(d sink.Delivery) error {
+	r := &recorder{respond: func(d sink.Delivery) error {
 		if d.Key == "a/2" {
 			once.Do(func() {
 				_, err := f.pool.Exec(context.Background(), `
@@ -343,11 +362,11 @@ func TestReplicaThatLostItsLockRecordsNothing(t *testing.T) {
 	for range 5 {
 		f.publish("a", events.FactProgressed)
 	}
-	f.drained(set)
+	f.awaitFinished(set)
 	require.Equal(t, []string{"a/1", "a/2", "a/2", "a/3", "a/4", "a/5"}, r.delivered())
 }
 
-func TestDeliveryContinuesAfterARestartOfNATS(t *testing.T) {
+func TestDeliveryContinuesAfterRestartOfNATS(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	r := &recorder{}
@@ -355,13 +374,13 @@ func TestDeliveryContinuesAfterARestartOfNATS(t *testing.T) {
 	for range 5 {
 		f.publish("a", events.FactProgressed)
 	}
-	f.eventually("some", func() bool { return len(r.delivered()) > 0 })
+	f.eventually("the first fact is delivered", func() bool { return len(r.delivered()) > 0 })
 	require.NoError(t, f.server.Restart())
 	natstest.Reconnected(t, f.js.Conn())
 	for range 5 {
 		f.publish("a", events.FactProgressed)
 	}
-	f.drained(set)
+	f.awaitFinished(set)
 	require.Equal(t, ids("a", 1, 10), r.delivered())
 }
 
@@ -376,28 +395,28 @@ func TestBackfillAndResendDeliverAgain(t *testing.T) {
 		f.publish("a", events.FactProgressed)
 	}
 	f.publish("a", events.FactCompleted)
-	f.drained(set)
+	f.awaitFinished(set)
 	require.NoError(t, set.Backfill(t.Context(), "test", 2))
-	f.eventually("again", func() bool { return len(r.delivered()) == 5 })
+	f.eventually("the facts are delivered again", func() bool { return len(r.delivered()) == 5 })
 	require.Equal(t, []string{"a/1", "a/2", "a/3", "a/2", "a/3"}, r.delivered())
-	f.drained(set)
+	f.awaitFinished(set)
 
 	standby, err := sink.New(sink.Config{
 		Cell: cell, Pool: f.pool, JetStream: f.js, Logger: discard, Entries: []sink.Entry{{Name: "test", Sink: r}},
 	})
 	require.NoError(t, err)
-	require.NoError(t, standby.Resend(t.Context(), "test", 4), "any replica resends, even against the filter")
-	f.eventually("again", func() bool { return len(r.delivered()) == 6 })
+	require.NoError(t, standby.Resend(t.Context(), "test", 4), "any replica resends, also an unselected fact")
+	f.eventually("the facts are delivered again", func() bool { return len(r.delivered()) == 6 })
 	require.Equal(t, "a/4!", r.delivered()[5])
 	require.Equal(t, errcode.NotFound, fault.CodeOf(set.Resend(t.Context(), "test", 99)))
-	require.Equal(t, errcode.NotFound, fault.CodeOf(set.Resend(t.Context(), "nobody", 1)))
-	require.Equal(t, errcode.NotFound, fault.CodeOf(set.Backfill(t.Context(), "nobody", 1)))
+	require.Equal(t, errcode.NotFound, fault.CodeOf(set.Resend(t.Context(), "none", 1)))
+	require.Equal(t, errcode.NotFound, fault.CodeOf(set.Backfill(t.Context(), "none", 1)))
 	list, err := set.List(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []sink.Status{{Name: "test", Type: "recorder", Next: 5}}, list)
 	stream, err := f.js.Stream(t.Context(), topology.StreamDeploys)
 	require.NoError(t, err)
-	require.Equal(t, uint64(4), stream.CachedInfo().State.Msgs, "the public record is unchanged")
+	require.Equal(t, uint64(4), stream.CachedInfo().State.Msgs, "DEPLOYS is unchanged")
 }
 
 func TestDeletedConsumerIsRecreatedAtItsPosition(t *testing.T) {
@@ -408,7 +427,7 @@ func TestDeletedConsumerIsRecreatedAtItsPosition(t *testing.T) {
 	for range 3 {
 		f.publish("a", events.FactProgressed)
 	}
-	f.drained(set)
+	f.awaitFinished(set)
 	f.eventually("a saved position", func() bool {
 		var next int
 		err := f.pool.QueryRow(context.Background(), `SELECT next_sequence FROM sinks`).Scan(&next)
@@ -420,16 +439,16 @@ func TestDeletedConsumerIsRecreatedAtItsPosition(t *testing.T) {
 	require.NoError(t, err)
 	f.publish("a", events.FactCompleted)
 	set, _ = f.replica(sink.Entry{Name: "test", Sink: r, Backfill: true})
-	f.drained(set)
+	f.awaitFinished(set)
 	require.Equal(t, ids("a", 1, 4), r.delivered())
 }
 
 func TestThreadsAreDurableAndClaimedOnce(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	long := string(make([]byte, 0)) + fmt.Sprintf("%05000d", 1)
+	long := fmt.Sprintf("%05000d", 1)
 	var claimed []bool
-	r := &recorder{answer: func(d sink.Delivery) error {
+	r := &recorder{respond: func(d sink.Delivery) error {
 		ctx := context.Background()
 		_, found, err := d.Threads.Get(ctx, long)
 		if err != nil || found != (len(claimed) > 0) {
@@ -445,7 +464,7 @@ func TestThreadsAreDurableAndClaimedOnce(t *testing.T) {
 	set, _ := f.replica(sink.Entry{Name: "test", Sink: r, Backfill: true})
 	f.publish("a", events.FactProgressed)
 	f.publish("a", events.FactProgressed)
-	f.drained(set)
+	f.awaitFinished(set)
 	require.Equal(t, []bool{true, false}, claimed)
 	var value string
 	require.NoError(t, f.pool.QueryRow(t.Context(), `SELECT value->>'n' FROM sink_threads`).Scan(&value))

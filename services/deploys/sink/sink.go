@@ -13,30 +13,27 @@ import (
 	"lockstep.internal/services/deploys/cdevent"
 )
 
-// Sink delivers facts to one destination. Its methods are safe for concurrent use.
+// Sink delivers facts to one destination. Its methods must be safe for concurrent use.
 type Sink interface {
-	// Traits returns constants.
+	// Traits always returns the same value.
 	Traits() Traits
-	// Thread names what the fact belongs to at the destination, such as the message of its rollout.
-	// Facts of one thread are delivered in order, one at a time. It returns false if the sink
+	// Thread returns the name of the thread of a fact: of the object at the destination that the fact changes, such as the
+	// message of its rollout. Facts of one thread are delivered in order, one at a time. It returns false if the sink
 	// ignores the fact.
 	Thread(f events.DeployFact) (string, bool)
-	// Deliver delivers one fact. It may be called again for the same delivery, even after a
-	// success: Delivery.Key is the idempotency key. An error marked by [retry.Permanent]
-	// dead-letters the fact. A [RetryAfter] names the delay before the next attempt. Any other
-	// error is retried with back-off.
+	// Deliver delivers one fact. It may be called again for the same fact, even after a success: Delivery.Key is the
+	// idempotency key. After an error marked by [retry.Permanent], the fact is dead-lettered. After a [RetryAfter], it is
+	// retried after that delay. After any other error, it is retried with back-off.
 	Deliver(ctx context.Context, d Delivery) error
 }
 
 // Traits describe how a sink receives facts.
 type Traits struct {
-	// Latest means that only the latest fact of a thread matters: waiting facts arrive as one
-	// delivery.
+	// Latest means that the sink needs only the latest state of a thread: all waiting facts are one delivery.
 	Latest bool
-	// Parallel is how many threads are delivered concurrently. Defaults to 1.
+	// Parallel is the number of threads that are delivered concurrently. Defaults to 1.
 	Parallel int
-	// Batch is how many facts of a thread are delivered together. Above 1 the sink must be a
-	// [Batcher].
+	// Batch is the maximum number of facts of a thread in one delivery. A sink with more than 1 must be a [Batcher].
 	Batch int
 }
 
@@ -48,8 +45,7 @@ type Batcher interface {
 
 // RateLimited is a sink with a destination that limits writes.
 type RateLimited interface {
-	// AwaitLimit waits until the destination would accept a write. Facts that arrive meanwhile join
-	// the delivery.
+	// AwaitLimit waits until the destination accepts a write. Facts that are received meanwhile join the delivery.
 	AwaitLimit(ctx context.Context) error
 }
 
@@ -71,22 +67,23 @@ type Delivery struct {
 	Requested bool
 }
 
-// All returns the facts of the delivery in order, its own last.
+// All returns the facts of the delivery in order: Earlier, then Fact.
 func (d Delivery) All() []events.DeployFact {
 	return append(append([]events.DeployFact(nil), d.Earlier...), d.Fact)
 }
 
-// Threads stores, per sink, the external object of each thread: the Slack message of a rollout, the
-// comment of a group. Writes are durable when the method returns.
+// Threads stores a value per sink and thread: the id and state of the object at the destination, such as the Slack
+// message of a rollout. A value is durable when the method returns.
 type Threads interface {
+	// Get returns the value of a thread, or false if it has none.
 	Get(ctx context.Context, thread string) (json.RawMessage, bool, error)
-	// Claim stores the value unless the thread has one. It returns false if it has.
+	// Claim stores the value unless the thread has one. It returns false if the thread has one.
 	Claim(ctx context.Context, thread string, value json.RawMessage) (bool, error)
+	// Put stores the value of a thread.
 	Put(ctx context.Context, thread string, value json.RawMessage) error
 }
 
-// LoadThread reads the stored value of the delivery's thread. It returns the zero T if there is
-// none.
+// LoadThread returns the stored value of the delivery's thread, or the zero T.
 func LoadThread[T any](ctx context.Context, d Delivery) (T, error) {
 	var value T
 	raw, found, err := d.Threads.Get(ctx, d.Thread)
@@ -94,7 +91,7 @@ func LoadThread[T any](ctx context.Context, d Delivery) (T, error) {
 		return value, err
 	}
 	if err := json.Unmarshal(raw, &value); err != nil {
-		return value, retry.Permanent(fmt.Errorf("stored value of thread %s: %w", d.Thread, err))
+		return value, retry.Permanent(fmt.Errorf("decode the value of thread %s: %w", d.Thread, err))
 	}
 	return value, nil
 }
@@ -108,8 +105,7 @@ func SaveThread[T any](ctx context.Context, d Delivery, value T) error {
 	return d.Threads.Put(ctx, d.Thread, raw)
 }
 
-// Read decodes a message of DEPLOYS: a CloudEvent that is a CDEvent with the fact as its custom
-// data.
+// Read decodes a message of DEPLOYS: a CloudEvent that contains a CDEvent, with the fact as its custom data.
 func Read(header nats.Header, data []byte) (event.Event, events.DeployFact, error) {
 	e, err := event.Decode(header, data)
 	if err != nil {

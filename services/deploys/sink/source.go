@@ -10,7 +10,7 @@ import (
 	"lockstep.internal/schemas/gen/events"
 )
 
-// SourceConfig selects where a fact names its commit and repository.
+// SourceConfig selects the fields of a fact that name its commit and repository.
 type SourceConfig struct {
 	CommitKeys     []string `yaml:"commit_keys" help:"annotations or labels that hold the commit; the first one found wins"`
 	RepositoryKeys []string `yaml:"repository_keys" help:"annotations or labels that hold the repository, as owner/name or as a URL; the first one found wins"`
@@ -19,7 +19,7 @@ type SourceConfig struct {
 	Repositories   []string `yaml:"repositories" help:"repositories that the sink may write to, * for any characters but /; restrict them, because the annotations of a workload name its repository; default: all that the token can write to"`
 }
 
-// DefaultSource returns the default of SourceConfig.
+// DefaultSource returns the default configuration.
 func DefaultSource() SourceConfig {
 	return SourceConfig{
 		CommitKeys:     []string{"lockstep.dev/commit", "org.opencontainers.image.revision"},
@@ -27,7 +27,7 @@ func DefaultSource() SourceConfig {
 	}
 }
 
-// Validate returns the faults of the pattern and the repositories.
+// Validate returns the errors of the pattern and of the repositories.
 func (c SourceConfig) Validate() []error {
 	var faults []error
 	if pattern, err := regexp.Compile(c.ImagePattern); err != nil {
@@ -82,14 +82,14 @@ func NewFinder(cfg SourceConfig, host string) (*Finder, error) {
 
 var commitPattern = regexp.MustCompile(`^[0-9a-f]{7,64}$`)
 
-// Find returns the source of a fact. It returns false unless the fact names a commit and an allowed
-// repository. The run of an environment serves as its commit if no key names one.
+// Find returns the commit and repository of a fact. It returns false unless the fact names both and the repository is
+// allowed. For a fact about an environment without a commit key, the run is the commit.
 func (f *Finder) Find(fact events.DeployFact) (Source, bool) {
 	s, ok := f.Repository(fact)
 	return s, ok && s.Commit != ""
 }
 
-// Repository is Find for facts that may lack a commit.
+// Repository is like [Finder.Find], but does not require a commit.
 func (f *Finder) Repository(fact events.DeployFact) (Source, bool) {
 	commit, repository := lookup(fact, f.cfg.CommitKeys), lookup(fact, f.cfg.RepositoryKeys)
 	if f.pattern != nil && fact.Rollout != nil {

@@ -47,8 +47,8 @@ const (
 	maxPrunedRows    = 10_000
 )
 
-// store keeps positions, deliveries and threads in PostgreSQL. It uses the connection that holds
-// the lock, so a replica that lost the lock writes nothing.
+// store stores positions, deliveries and threads in PostgreSQL. It uses the connection that holds the lock, so a
+// replica that has lost the lock cannot write.
 type store struct {
 	lost func(error) // called when the connection is closed
 
@@ -56,8 +56,8 @@ type store struct {
 	conn *pgx.Conn
 }
 
-// do runs one function at a time. It does not stop when ctx ends, because pgx would close the
-// connection.
+// do runs a function with the connection, one at a time. The end of ctx does not interrupt it, because pgx would close
+// the connection.
 func (s *store) do(ctx context.Context, action string, fn func(ctx context.Context, conn *pgx.Conn) error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -74,7 +74,7 @@ func (s *store) do(ctx context.Context, action string, fn func(ctx context.Conte
 	return err
 }
 
-// next returns the saved position of a sink. It saves first if there is none.
+// next returns the stored position of a sink. If there is none, it stores and returns first.
 func (s *store) next(ctx context.Context, sink string, first uint64) (uint64, error) {
 	var next int64
 	err := s.do(ctx, "read the position of sink "+sink, func(ctx context.Context, conn *pgx.Conn) error {
@@ -88,7 +88,7 @@ func (s *store) next(ctx context.Context, sink string, first uint64) (uint64, er
 	return uint64(next), err
 }
 
-// savePosition saves the position of a sink, in case NATS loses its consumer, and its last error.
+// savePosition stores the position of a sink, in case NATS loses its consumer, and its last error.
 func (s *store) savePosition(ctx context.Context, sink string, next uint64, lastError string) error {
 	return s.do(ctx, "save the position of sink "+sink, func(ctx context.Context, conn *pgx.Conn) error {
 		_, err := conn.Exec(ctx, `
@@ -123,11 +123,11 @@ type delivery struct {
 	outcome  string
 }
 
-// record saves deliveries. A key that is recorded again gets the new outcome.
-func (s *store) record(ctx context.Context, sink string, done []delivery) error {
+// record stores deliveries. A key that is recorded again gets the new outcome.
+func (s *store) record(ctx context.Context, sink string, deliveries []delivery) error {
 	keys, sequences, outcomes := []string{}, []int64{}, []string{}
 	seen := map[string]bool{}
-	for _, d := range done {
+	for _, d := range deliveries {
 		if !seen[d.key] {
 			seen[d.key] = true
 			keys, outcomes = append(keys, d.key), append(outcomes, d.outcome)
@@ -147,7 +147,7 @@ func (s *store) record(ctx context.Context, sink string, done []delivery) error 
 	})
 }
 
-// prune deletes old deliveries and threads, a bounded number at a time.
+// prune deletes old deliveries and threads, up to maxPrunedRows of each.
 func (s *store) prune(ctx context.Context) error {
 	return s.do(ctx, "delete old deliveries", func(ctx context.Context, conn *pgx.Conn) error {
 		_, err := conn.Exec(ctx, `
@@ -165,7 +165,7 @@ func (s *store) prune(ctx context.Context) error {
 	})
 }
 
-// threads are the threads of one sink.
+// threads implements [Threads] for one sink.
 type threads struct {
 	store *store
 	sink  string

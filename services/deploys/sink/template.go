@@ -22,13 +22,13 @@ type Template struct {
 }
 
 const (
-	// maxText bounds the rendered text, in bytes.
+	// maxText is the maximum size of the rendered text, in bytes.
 	maxText = 64 << 10
-	// maxSteps bounds how often a template writes. Every iteration of a loop writes at least once.
+	// maxSteps is the maximum number of writes of a template. Every iteration of a loop writes at least once.
 	maxSteps = 100_000
 )
 
-// countIterations adds an empty text to every loop, so that an iteration counts as a step.
+// countIterations adds an empty text to every loop, so that each iteration is a write.
 func countIterations(list *parse.ListNode) {
 	if list == nil {
 		return
@@ -49,8 +49,8 @@ func countIterations(list *parse.ListNode) {
 	}
 }
 
-// ParseTemplate parses a template and renders an empty view with it. The function text calls
-// escape; nil means no escaping.
+// ParseTemplate parses a template. To find errors, it renders an empty view. The template function text calls escape;
+// nil means no escaping.
 func ParseTemplate(text string, escape func(string) string) (*Template, error) {
 	if escape == nil {
 		escape = func(s string) string { return s }
@@ -86,23 +86,23 @@ func ParseTemplate(text string, escape func(string) string) (*Template, error) {
 // Execute renders the text and trims white space.
 func (t *Template) Execute(v View) (string, error) {
 	var out strings.Builder
-	if err := t.template.Execute(&limited{w: &out, left: maxText, steps: maxSteps}, v); err != nil {
+	if err := t.template.Execute(&limited{w: &out, bytes: maxText, writes: maxSteps}, v); err != nil {
 		return "", fmt.Errorf("render the template: %w", err)
 	}
 	return strings.TrimSpace(out.String()), nil
 }
 
-// limited returns an error after too many bytes or steps, which ends an endless template.
+// limited is a writer that returns an error after too many bytes or writes. The error aborts an endless template.
 type limited struct {
-	w           io.Writer
-	left, steps int
+	w             io.Writer
+	bytes, writes int // that remain
 }
 
 func (l *limited) Write(p []byte) (int, error) {
-	if l.left -= len(p); l.left < 0 {
+	if l.bytes -= len(p); l.bytes < 0 {
 		return 0, errors.New("the text is larger than 64 KiB")
 	}
-	if l.steps--; l.steps < 0 {
+	if l.writes--; l.writes < 0 {
 		return 0, errors.New("the template takes more than 100,000 steps")
 	}
 	return l.w.Write(p) //nolint:wrapcheck // strings.Builder never fails.

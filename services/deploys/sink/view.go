@@ -7,8 +7,7 @@ import (
 	"lockstep.internal/schemas/gen/events"
 )
 
-// View holds the fields of a fact for templates. Every field is always set; Whole is the complete
-// fact.
+// View holds the fields of a fact for templates. Operators use their names in templates. Whole is the complete fact.
 type View struct {
 	Fact       string // such as completed
 	Cluster    string // UID
@@ -26,7 +25,7 @@ type View struct {
 	Images   []string
 	Previous []string // images before
 
-	// Pods: desired, of the new template, available.
+	// Numbers of pods: desired, of the new template, and available.
 	Desired, Updated, Available int
 
 	Reason, Message string
@@ -34,15 +33,15 @@ type View struct {
 	Observed        time.Time
 	Started         time.Time     // zero if unknown
 	Duration        time.Duration // 0 if the fact has none
-	Reconstructed   bool          // deduced later, not observed
+	Reconstructed   bool          // derived later, not observed
 
-	// Of an environment.
+	// Fields of an environment.
 	Group, Run, URL string
 	Members         []string // namespace/name of the workloads
 
-	// Of a message that is edited.
+	// Fields of a message that is edited.
 	Ready   string // run of the environment that became ready last
-	Drained bool   // the old pods are gone
+	Drained bool   // the old pods have terminated
 
 	Owner, Repository, Commit string // as the sink's Finder returns them; Repository is owner/name
 

@@ -11,11 +11,12 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"lockstep.internal/libs/logkey"
 	"lockstep.internal/libs/topology"
 )
 
-// worker delivers the facts of one sink while this replica leads. Unfinished facts wait in memory,
-// in one queue per thread. A fact is acknowledged when it is finished.
+// worker delivers the facts of one sink while this replica holds the lock. Unfinished facts wait in memory, in one
+// queue per thread. A fact is acknowledged when it is finished.
 type worker struct {
 	set    *Set
 	name   string
@@ -32,7 +33,7 @@ type worker struct {
 	mu          sync.Mutex
 	queues      map[string]*queue
 	pending     map[position]*queued
-	arrivals    uint64
+	received    uint64
 	busy        int       // queues with a delivery in progress
 	succeededAt time.Time // the last success
 	lastError   error     // nil after a success
@@ -44,7 +45,7 @@ func newWorker(s *Set, e Entry, st *store) *worker {
 	traits.Parallel = max(traits.Parallel, 1)
 	return &worker{
 		set: s, name: e.Name, sink: e.Sink, traits: traits, filter: e.Filter, cfg: e, store: st,
-		logger: s.cfg.Logger.With("sink", e.Name), wake: make(chan struct{}, 1),
+		logger: s.cfg.Logger.With(slog.String(logkey.Sink, e.Name)), wake: make(chan struct{}, 1),
 	}
 }
 
@@ -52,24 +53,24 @@ func newWorker(s *Set, e Entry, st *store) *worker {
 func (w *worker) supervise(ctx context.Context) {
 	delay := restartPolicy().Backoff()
 	for ctx.Err() == nil {
-		began := time.Now()
+		start := time.Now()
 		err := w.run(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		if time.Since(began) > time.Minute {
+		if time.Since(start) > time.Minute {
 			delay.Reset()
 		}
 		w.failed(err)
-		w.logger.WarnContext(ctx, "sink worker failed; restarting", "error", err)
+		w.logger.WarnContext(ctx, "delivery to the sink failed; restarting", logkey.Error(err))
 		if delay.Wait(ctx) != nil {
 			return
 		}
 	}
 }
 
-// run receives and delivers facts until ctx ends or a consumer fails. Deliveries in progress then
-// get Config.Grace.
+// run receives and delivers facts until ctx ends or a consumer fails. Deliveries in progress may then continue for
+// Config.Grace.
 func (w *worker) run(ctx context.Context) error {
 	w.mu.Lock()
 	w.queues, w.pending, w.busy = map[string]*queue{}, map[position]*queued{}, 0
@@ -123,8 +124,8 @@ func (w *worker) receive(ctx context.Context, c streamConsumer) error {
 		if err != nil {
 			return fmt.Errorf("read %s: %w", c.stream, err)
 		}
-		// The server numbers its deliveries. A missing one went to a former replica and would
-		// arrive late and out of order. So start again from the first unfinished fact.
+		// The server numbers its deliveries. A missing number means that a message went to an earlier replica. The server
+		// would redeliver it late and out of order, so the worker restarts from the first unfinished fact.
 		if last > 0 && meta.Sequence.Consumer > last+1 {
 			return fmt.Errorf("read %s: %w", c.stream, errSkipped)
 		}
@@ -133,7 +134,7 @@ func (w *worker) receive(ctx context.Context, c streamConsumer) error {
 	}
 }
 
-// errSkipped means that the server delivered a message to another reader of the consumer.
+// errSkipped reports that the server delivered a message to another client of the consumer.
 var errSkipped = errors.New("a fact was delivered to another replica")
 
 func (w *worker) enqueue(ctx context.Context, at position, msg jetstream.Msg) {
@@ -154,11 +155,11 @@ func (w *worker) enqueue(ctx context.Context, at position, msg jetstream.Msg) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if waiting := w.pending[f.position]; waiting != nil {
-		waiting.msg = msg // The ack deadline passed. Only the redelivered message can be acknowledged.
+		waiting.msg = msg // only the redelivered message can be acknowledged
 		return
 	}
-	w.arrivals++
-	f.order = w.arrivals
+	w.received++
+	f.order = w.received
 	w.pending[f.position] = f
 	q := w.queues[thread]
 	if q == nil {
@@ -197,8 +198,7 @@ func (w *worker) dispatch(ctx, deliveryCtx context.Context) {
 	}
 }
 
-// nextQueue returns the queue to deliver from, marked as busy. If there is none, it returns how
-// long to wait.
+// nextQueue returns the next queue to deliver from and marks it as busy. If there is none, it returns how long to wait.
 func (w *worker) nextQueue(now time.Time) (*queue, time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -248,7 +248,8 @@ func (w *worker) extendDeadlines(ctx context.Context) {
 	defer w.mu.Unlock()
 	for _, f := range w.pending {
 		if err := f.msg.InProgress(); err != nil {
-			w.logger.DebugContext(ctx, "extending an ack deadline failed", "sequence", f.position.sequence, "error", err)
+			w.logger.DebugContext(ctx, "failed to extend an ack deadline", slog.Uint64(logkey.Sequence, f.position.sequence),
+				logkey.Error(err))
 			return
 		}
 	}
@@ -267,7 +268,7 @@ func (w *worker) savePosition(ctx context.Context, deploys streamConsumer) {
 		err = w.store.savePosition(ctx, w.name, info.AckFloor.Stream+1, lastError)
 	}
 	if err != nil && ctx.Err() == nil {
-		w.logger.WarnContext(ctx, "saving the position of the sink failed", "error", err)
+		w.logger.WarnContext(ctx, "failed to save the position of the sink", logkey.Error(err))
 	}
 }
 

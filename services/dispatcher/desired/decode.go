@@ -17,14 +17,13 @@ import (
 // EventType of a desired event.
 const EventType = event.TypePrefix + "desired.workspace.v1"
 
-// ErrUnknownWorkspace says that a message does not even tell which of this agent's workspaces it is
-// about.
+// ErrUnknownWorkspace is returned when the subject does not contain a workspace id of this agent.
 var ErrUnknownWorkspace = errors.New("the subject names no workspace of this agent")
 
-// maxRevision is what JSON's numbers hold exactly.
+// maxRevision is the largest integer that a JSON number represents exactly.
 const maxRevision = 1<<53 - 1
 
-// payload keeps manifests unparsed, since a float64 would lose the value of a large integer.
+// payload keeps manifests as raw JSON: decoding into float64 would change large integers.
 type payload struct {
 	WorkspaceID     string                   `json:"workspace_id"`
 	Name            string                   `json:"name"`
@@ -35,9 +34,8 @@ type payload struct {
 	Secrets         []events.SecretReference `json:"secrets"`
 }
 
-// Decode reads the message of a desired event. The error is [ErrUnknownWorkspace], or a Malformed
-// [failure.Failure]; with the latter the workspace's ID is set, and its Revision where that could
-// be read.
+// Decode decodes the message of a desired event. The error is [ErrUnknownWorkspace] or a Malformed
+// [failure.Failure]. With a Failure, the workspace's ID is set, and its Revision if it was readable.
 func Decode(cell topology.Cell, agent int64, subject string, header nats.Header, data []byte) (Workspace, error) {
 	id, err := workspaceOf(cell, agent, subject)
 	if err != nil {
@@ -46,7 +44,7 @@ func Decode(cell topology.Cell, agent int64, subject string, header nats.Header,
 	w := Workspace{ID: id, Size: len(data)}
 	e, err := event.Decode(header, data)
 	if err != nil {
-		return w, malformed("the desired event is no CloudEvent: %v", err)
+		return w, malformed("the desired event is not a CloudEvent: %v", err)
 	}
 	var p payload
 	if err := json.Unmarshal(e.Data(), &p); err != nil {
@@ -56,7 +54,7 @@ func Decode(cell topology.Cell, agent int64, subject string, header nats.Header,
 	w.Name, w.Namespace, w.Target, w.Secrets = p.Name, p.Namespace, p.Target, p.Secrets
 	switch {
 	case e.Type() != EventType:
-		return w, malformed("the event on the subject of desired states is of type %s", e.Type())
+		return w, malformed("the event type is %s, expected %s", e.Type(), EventType)
 	case p.WorkspaceID != id:
 		return w, malformed("the event for workspace %s is about workspace %q", id, p.WorkspaceID)
 	case p.DesiredRevision < 1:
@@ -79,8 +77,8 @@ func workspaceOf(cell topology.Cell, agent int64, subject string) (string, error
 	if err != nil {
 		return "", fmt.Errorf("%w: %w", ErrUnknownWorkspace, err)
 	}
-	named, err := parsed.Agent()
-	if err != nil || named != agent || parsed.Cell != cell || parsed.Family != topology.FamilyDesired ||
+	agentID, err := parsed.Agent()
+	if err != nil || agentID != agent || parsed.Cell != cell || parsed.Family != topology.FamilyDesired ||
 		len(parsed.Tokens) != 2 ||
 		parsed.Tokens[1] == "" {
 		return "", fmt.Errorf("%w: %q", ErrUnknownWorkspace, subject)
@@ -91,7 +89,7 @@ func workspaceOf(cell topology.Cell, agent int64, subject string) (string, error
 func decodeObject(raw json.RawMessage) (Object, error) {
 	var manifest map[string]any
 	if err := kubejson.Unmarshal(raw, &manifest); err != nil {
-		return Object{}, fmt.Errorf("is no JSON object: %w", err)
+		return Object{}, fmt.Errorf("is not a JSON object: %w", err)
 	}
 	metadata, ok := manifest["metadata"].(map[string]any)
 	if !ok {
@@ -99,18 +97,21 @@ func decodeObject(raw json.RawMessage) (Object, error) {
 	}
 	object := Object{Manifest: manifest}
 	for field, target := range map[string]*string{
-		"apiVersion": &object.ApiVersion, "kind": &object.Kind, "metadata.name": &object.Name, "metadata.namespace": &object.Namespace,
+		"apiVersion":         &object.ApiVersion,
+		"kind":               &object.Kind,
+		"metadata.name":      &object.Name,
+		"metadata.namespace": &object.Namespace,
 	} {
-		holder, key := manifest, field
+		parent, key := manifest, field
 		if len(field) > len("metadata.") && field[:len("metadata.")] == "metadata." {
-			holder, key = metadata, field[len("metadata."):]
+			parent, key = metadata, field[len("metadata."):]
 		}
-		value, present := holder[key]
+		value, present := parent[key]
 		if !present {
 			continue
 		}
 		if *target, ok = value.(string); !ok {
-			return Object{}, fmt.Errorf("%s is no string", field)
+			return Object{}, fmt.Errorf("%s is not a string", field)
 		}
 	}
 	if object.ApiVersion == "" || object.Kind == "" || object.Name == "" {
@@ -120,7 +121,7 @@ func decodeObject(raw json.RawMessage) (Object, error) {
 }
 
 func malformed(format string, args ...any) *failure.Failure {
-	return failure.Refusal(
+	return failure.NewFinal(
 		failure.Malformed,
 		nil,
 		format+". It is not retried: this is a fault of the control plane, which has to send another revision",

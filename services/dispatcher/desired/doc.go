@@ -1,11 +1,10 @@
-// Package desired is what the control plane asks of one workspace, and what this agent lets it ask.
+// Package desired decodes the desired state of one workspace and checks it against the agent's policy.
 //
-// [Decode] reads a desired event; the subject alone says which workspace it is about. [Policy] is
-// the agent's own word on what may reach its cluster, whatever the control plane or somebody in its
-// place says: kinds, namespaces, labels, size. [Prune] is the set of objects that are no longer
-// asked for. All are pure: the same event always has the same answer, and what is refused is
-// refused with a [failure.Failure] that a user can read.
+// [Decode] decodes a desired event. It takes the workspace id from the subject only. [Policy] defines what the
+// control plane may apply in this cluster: kinds, namespaces, labels, size. The agent enforces it even if the
+// control plane is compromised. [Prune] returns the objects of the inventory that are no longer desired. All
+// functions are pure. A rejection is a [failure.Failure] with a message for the user.
 //
-// Secret values are never part of it. A workspace names its Secrets with a digest; a Secret among
-// the manifests is refused.
+// A desired state never contains Secret values. A workspace references its Secrets by name and digest. A Secret
+// among the manifests is rejected.
 package desired

@@ -13,14 +13,13 @@ type Reference = events.ObjectReference
 type Kind struct {
 	APIVersion string
 	Name       string
-	// Resource is the API to reach it by.
+	// Resource is the API resource of the kind.
 	Resource   schema.GroupVersionResource
 	Namespaced bool
 }
 
-// Kinds of what the dispatcher touches in workspaces' namespaces. The list is closed: nothing is
-// discovered, so no kind that somebody adds to the cluster can be reached, and no broken API
-// extension can keep workspaces from being applied.
+// Kinds returns the kinds that the dispatcher may apply. The list is fixed, and API discovery is not used: the
+// dispatcher never touches custom kinds, and a broken APIService cannot block it.
 func Kinds() []Kind {
 	core := func(name, resource string) Kind {
 		return Kind{
@@ -69,7 +68,7 @@ const (
 	KindDeployment            = "Deployment"
 )
 
-// LookupKind finds the kind of a reference; false when it is none of [Kinds].
+// LookupKind returns the kind of a reference, or false if it is not in [Kinds].
 func LookupKind(apiVersion, name string) (Kind, bool) {
 	for _, kind := range Kinds() {
 		if kind.APIVersion == apiVersion && kind.Name == name {

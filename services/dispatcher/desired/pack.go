@@ -10,8 +10,7 @@ import (
 	"lockstep.internal/schemas/gen/events"
 )
 
-// packed is a workspace as it is kept: an object that waits to be looked at again for hours should
-// not take the memory of one that is being applied.
+// packed is the JSON form of an applied workspace. Compressed, it saves memory between two repairs.
 type packed struct {
 	ID        string                   `json:"id"`
 	Name      string                   `json:"name"`
@@ -23,7 +22,7 @@ type packed struct {
 	Size      int                      `json:"size"`
 }
 
-// Pack makes a workspace small.
+// Pack encodes a workspace as compressed JSON.
 func Pack(w Workspace) ([]byte, error) {
 	p := packed{
 		ID: w.ID, Name: w.Name, Namespace: w.Namespace, Revision: w.Revision, Target: w.Target, Secrets: w.Secrets,
@@ -50,7 +49,7 @@ func Pack(w Workspace) ([]byte, error) {
 	return bytes.Clone(out.Bytes()), nil
 }
 
-// Unpack undoes [Pack].
+// Unpack decodes the result of [Pack].
 func Unpack(data []byte) (Workspace, error) {
 	var p packed
 	raw, err := io.ReadAll(flate.NewReader(bytes.NewReader(data)))

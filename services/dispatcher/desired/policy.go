@@ -12,10 +12,10 @@ import (
 	"lockstep.internal/services/dispatcher/failure"
 )
 
-// MaxSize of the data of a desired event, in bytes (256 KiB).
+// MaxSize is the maximum size of a desired event's data, in bytes (256 KiB).
 const MaxSize = 256 << 10
 
-// labelPodSecurity is the level of pod security that a namespace enforces.
+// labelPodSecurity is the label with the pod security level that a namespace enforces.
 const labelPodSecurity = "pod-security.kubernetes.io/enforce"
 
 // PodSecurity is a level of pod security; higher is stricter.
@@ -51,19 +51,18 @@ func (p PodSecurity) String() string {
 // Policy is what the agent lets the control plane do in its cluster. All fields are required.
 type Policy struct {
 	Agent int64
-	// NamespacePrefix that the namespace of every workspace begins with.
+	// NamespacePrefix is the required prefix of every workspace's namespace.
 	NamespacePrefix string
-	// PodSecurity that every namespace enforces at least.
+	// PodSecurity is the minimum pod security level of every namespace.
 	PodSecurity PodSecurity
 	// Kinds that are applied, by name; see [KindNames]. Namespace is always among them.
 	Kinds []string
 }
 
-// Check says why the workspace must not be applied, nil when it may. A refusal is final for its
-// revision.
+// Check returns nil if the workspace may be applied, and the reason otherwise. A rejection is final for the revision.
 func (p Policy) Check(w Workspace) *failure.Failure {
 	if w.Size > MaxSize {
-		return failure.Refusal(
+		return failure.NewFinal(
 			failure.TooLarge, nil,
 			"the workspace's manifests are %d bytes; at most %d are applied. Make the template smaller", w.Size, MaxSize,
 		)
@@ -73,16 +72,16 @@ func (p Policy) Check(w Workspace) *failure.Failure {
 	}
 	switch w.Target {
 	case events.DesiredTargetTerminated:
-		return p.checkStubs(w)
+		return p.checkReferences(w)
 	case events.DesiredTargetRunning, events.DesiredTargetStopped:
 	default:
-		return malformed("the target %q is none of running, stopped and terminated", w.Target)
+		return malformed("the target %q is not running, stopped or terminated", w.Target)
 	}
 	if len(validation.IsDNS1123Label(w.ID)) > 0 {
-		return malformed("the workspace's id %q is no DNS label", w.ID)
+		return malformed("the workspace's id %q is not a DNS label", w.ID)
 	}
 	if len(w.Objects) == 0 {
-		return malformed("a workspace that is to be %s has no manifests", w.Target)
+		return malformed("the target is %s, but the desired state has no manifests", w.Target)
 	}
 	seen := make(map[Reference]bool, len(w.Objects)+len(w.Secrets))
 	for _, object := range w.Objects {
@@ -90,14 +89,14 @@ func (p Policy) Check(w Workspace) *failure.Failure {
 			return refusal
 		}
 		if seen[object.Reference] {
-			return malformed("%s is there twice", failure.Describe(object.Reference))
+			return malformed("%s is listed twice", failure.Describe(object.Reference))
 		}
 		seen[object.Reference] = true
 	}
 	for _, secret := range w.Secrets {
 		reference := SecretReference(w.Namespace, secret.Name)
 		if len(validation.IsDNS1123Subdomain(secret.Name)) > 0 || secret.Digest == "" || seen[reference] {
-			return malformed("the Secret %q has no valid name, no digest, or is there twice", secret.Name)
+			return malformed("the Secret %q has no valid name, no digest, or is listed twice", secret.Name)
 		}
 		if _, refusal := p.checkKind(reference); refusal != nil {
 			return refusal
@@ -107,9 +106,9 @@ func (p Policy) Check(w Workspace) *failure.Failure {
 	return nil
 }
 
-// checkStubs looks at what an orphan that is to be deleted consists of: it is only named. Kinds
-// that this agent does not apply may be among them, see [Policy.Stubs].
-func (p Policy) checkStubs(w Workspace) *failure.Failure {
+// checkReferences checks the objects of an orphan to be deleted, which have no content. Kinds that this agent does
+// not apply are allowed, see [Policy.DeletableObjects].
+func (p Policy) checkReferences(w Workspace) *failure.Failure {
 	var refused *failure.Failure
 	allowed := 0
 	for _, object := range w.Objects {
@@ -119,7 +118,7 @@ func (p Policy) checkStubs(w Workspace) *failure.Failure {
 			continue
 		}
 		allowed++
-		if refusal := checkPlace(w, kind, object.Reference); refusal != nil {
+		if refusal := checkScope(w, kind, object.Reference); refusal != nil {
 			return refusal
 		}
 		if len(validation.IsDNS1123Subdomain(object.Name)) > 0 {
@@ -132,9 +131,9 @@ func (p Policy) checkStubs(w Workspace) *failure.Failure {
 	return refused
 }
 
-// Stubs are the objects of an orphan that this agent may delete. Kinds that it does not apply are
-// left out: none of these can be its own.
-func (p Policy) Stubs(w Workspace) []Object {
+// DeletableObjects returns the objects of an orphan whose kinds are allowed. The agent cannot have created the
+// others.
+func (p Policy) DeletableObjects(w Workspace) []Object {
 	return slices.DeleteFunc(slices.Clone(w.Objects), func(object Object) bool {
 		_, refusal := p.checkKind(object.Reference)
 		return refusal != nil
@@ -156,8 +155,8 @@ func (p Policy) checkKind(reference Reference) (Kind, *failure.Failure) {
 	return kind, nil
 }
 
-// checkPlace refuses objects outside of the workspace's namespace.
-func checkPlace(w Workspace, kind Kind, reference Reference) *failure.Failure {
+// checkScope rejects objects outside of the workspace's namespace.
+func checkScope(w Workspace, kind Kind, reference Reference) *failure.Failure {
 	switch {
 	case kind.Namespaced && reference.Namespace != w.Namespace:
 		return notAllowed(
@@ -187,13 +186,13 @@ func (p Policy) checkObject(w Workspace, object Object) *failure.Failure {
 	if refusal != nil {
 		return refusal
 	}
-	if refusal := checkPlace(w, kind, object.Reference); refusal != nil {
+	if refusal := checkScope(w, kind, object.Reference); refusal != nil {
 		return refusal
 	}
 	switch {
 	case kind.Name == KindSecret:
 		return notAllowed(
-			&object.Reference, "%s: Secrets are named with a digest and never sent among the manifests",
+			&object.Reference, "%s: a Secret must not be a manifest; reference it by name and digest in secrets",
 			failure.Describe(object.Reference),
 		)
 	case kind.Name == "ServiceAccount" && object.Name == "default",
@@ -205,15 +204,15 @@ func (p Policy) checkObject(w Workspace, object Object) *failure.Failure {
 	return p.checkMetadata(w, object)
 }
 
-// foreign fields of metadata are the API server's, or would tie the object to others.
-var foreign = []string{
+// forbiddenMetadata lists the fields that the API server sets, or that link the object to other objects.
+var forbiddenMetadata = []string{
 	"uid", "resourceVersion", "generateName", "managedFields", "ownerReferences", "finalizers", "deletionTimestamp",
 	"selfLink",
 } //nolint:gochecknoglobals // a constant
 
 func (p Policy) checkMetadata(w Workspace, object Object) *failure.Failure {
 	metadata, _ := object.Manifest["metadata"].(map[string]any)
-	for _, field := range foreign {
+	for _, field := range forbiddenMetadata {
 		if _, present := metadata[field]; present {
 			return notAllowed(&object.Reference, "%s: metadata.%s must not be set", failure.Describe(object.Reference), field)
 		}
@@ -226,7 +225,7 @@ func (p Policy) checkMetadata(w Workspace, object Object) *failure.Failure {
 	if name, present := labels[labelPodSecurity]; present && object.Kind == KindNamespace {
 		if level, known := ParsePodSecurity(name); !known || level < p.PodSecurity {
 			return notAllowed(
-				&object.Reference, "%s: pod security %q is weaker than %s, which this agent insists on",
+				&object.Reference, "%s: pod security level %q is below %s, the minimum of this agent",
 				failure.Describe(object.Reference), name, p.PodSecurity,
 			)
 		}
@@ -234,8 +233,8 @@ func (p Policy) checkMetadata(w Workspace, object Object) *failure.Failure {
 	return nil
 }
 
-// Namespace is the manifest of the workspace's namespace: the one among its objects, with the
-// agent's level of pod security where it names none, else a plain one.
+// Namespace returns the Namespace manifest from the desired state, or a default one if the desired state has none. If
+// it sets no pod security level, Namespace adds the policy's level.
 func (p Policy) Namespace(w Workspace) Object {
 	object := Object{Reference: NamespaceReference(w.Namespace), Manifest: map[string]any{
 		"apiVersion": "v1", "kind": KindNamespace, "metadata": map[string]any{"name": w.Namespace},
@@ -271,7 +270,7 @@ func stringMap(value any) map[string]string {
 }
 
 func notAllowed(object *Reference, format string, args ...any) *failure.Failure {
-	return failure.Refusal(
+	return failure.NewFinal(
 		failure.NotAllowed,
 		object,
 		format+". It is not retried before the template or the agent's configuration changes",

@@ -2,9 +2,8 @@ package desired
 
 import "slices"
 
-// Prune is the part of the inventory that is no longer desired, in the order of the inventory
-// reversed: what was applied last goes first. A namespace is never pruned, since everything in it
-// would go too; only termination deletes it.
+// Prune returns the objects of the inventory that are no longer desired, in reverse order: the object applied last
+// is first. Namespaces are never pruned, because that would delete everything in them: only termination does.
 func Prune(inventory, desired []Reference) []Reference {
 	wanted := make(map[Reference]bool, len(desired))
 	for _, reference := range desired {
@@ -20,7 +19,7 @@ func Prune(inventory, desired []Reference) []Reference {
 	return pruned
 }
 
-// Union is the inventory followed by what it does not hold yet, each once.
+// Union returns the inventory, followed by the references that are not in it, without duplicates.
 func Union(inventory, more []Reference) []Reference {
 	seen := make(map[Reference]bool, len(inventory)+len(more))
 	union := make([]Reference, 0, len(inventory)+len(more))

@@ -15,9 +15,9 @@ const (
 // AnnotationSecretDigest is the digest of the values that a Secret was made from.
 const AnnotationSecretDigest = "lockstep.dev/secret-digest"
 
-// Workspace is the whole truth about one workspace.
+// Workspace is the desired state of one workspace.
 type Workspace struct {
-	// ID is the one of the subject.
+	// ID is the workspace id from the subject.
 	ID        string
 	Name      string
 	Namespace string
@@ -35,7 +35,7 @@ type Workspace struct {
 type Object struct {
 	Reference
 
-	// Manifest as it came; integers are int64.
+	// Manifest is the decoded manifest; integers are int64.
 	Manifest map[string]any
 }
 
@@ -55,7 +55,7 @@ func (w Workspace) References() []Reference {
 	return references
 }
 
-// Owner says to whom an object belongs: an agent and one of its workspaces.
+// Owner identifies the owner of an object: an agent and one of its workspaces.
 type Owner struct {
 	Agent     int64
 	Workspace string
@@ -66,7 +66,7 @@ func (o Owner) Labels() map[string]string {
 	return map[string]string{LabelAgent: strconv.FormatInt(o.Agent, 10), LabelWorkspace: o.Workspace}
 }
 
-// Owns tells from an object's labels whether it belongs to the owner.
+// Owns reports whether the labels are those of an object of the owner.
 func (o Owner) Owns(labels map[string]string) bool {
 	for key, value := range o.Labels() {
 		if labels[key] != value {

@@ -1,7 +1,7 @@
-// Package failure is why a workspace could not be applied, in words that its user understands: a
-// reason for programs, a sentence that says what was refused by whom and what to do.
+// Package failure describes why a workspace could not be applied: a machine-readable reason, and a message for the
+// user that names who rejected what and what to do.
 //
-// [Explain] is the one place that reads errors of the API server. It is pure and total: every error
-// has a reason and a sentence of bounded length. What the API server says about a Secret is not
-// repeated, since it may quote values.
+// [Explain] converts errors of the API server into failures. No other code interprets them. It is pure and total:
+// every error has a reason and a message of bounded length. Messages of the API server about a Secret are omitted,
+// because they may contain values.
 package failure

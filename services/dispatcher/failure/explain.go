@@ -15,8 +15,8 @@ import (
 	"lockstep.internal/schemas/gen/events"
 )
 
-// Explain says what an error of the API server, on the way to the object, means to the user. A
-// [Failure] in the chain is returned as it is.
+// Explain converts the error of a request for an object into a [Failure]. A [Failure] in the chain is returned as
+// it is.
 func Explain(err error, object events.ObjectReference) *Failure {
 	var known *Failure
 	if errors.As(err, &known) && known != nil {
@@ -27,7 +27,7 @@ func Explain(err error, object events.ObjectReference) *Failure {
 		about = &object
 	}
 	if object.Kind == "Secret" {
-		err = withheld{err}
+		err = redactedError{err}
 	}
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
@@ -37,45 +37,47 @@ func Explain(err error, object events.ObjectReference) *Failure {
 	return Wrap(err, reason, about, "%s", message)
 }
 
-// withheld is the cause of a failure about a Secret. What refuses it may quote what is in it, so
-// its words stay out of logs and traces.
-type withheld struct{ cause error }
+// redactedError hides the text of an error about a Secret: an admission controller may quote its values. The text
+// stays out of logs and traces.
+type redactedError struct{ cause error }
 
-// Error says what kind of error it is.
-func (w withheld) Error() string {
+// Error returns the status reason and code, or the Go type, without the text.
+func (w redactedError) Error() string {
 	var status apierrors.APIStatus
 	if errors.As(w.cause, &status) {
-		return fmt.Sprintf("withheld, since it may quote the Secret: %s (%d)", status.Status().Reason, status.Status().Code)
+		return fmt.Sprintf("text redacted because it may contain Secret values: %s (%d)", status.Status().Reason,
+			status.Status().Code)
 	}
-	return fmt.Sprintf("withheld, since it may quote the Secret: %T", w.cause)
+	return fmt.Sprintf("text redacted because it may contain Secret values: %T", w.cause)
 }
 
 // Unwrap returns the cause.
-func (w withheld) Unwrap() error { return w.cause }
+func (w redactedError) Unwrap() error { return w.cause }
 
-// explainTransport is for errors that the API server did not make.
+// explainTransport explains network and context errors.
 func explainTransport(err error, about *events.ObjectReference, what string) *Failure {
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
 		return Wrap(
-			err, Timeout, about, "the cluster did not answer in time when %s was applied; it is tried again",
-			orWorkspace(what),
+			err, Timeout, about,
+			"the cluster did not answer in time when %s was applied; the dispatcher retries", nameOrWorkspace(what),
 		)
 	case errors.Is(err, context.Canceled):
 		return Wrap(
-			err, Internal, about, "the dispatcher was stopped while %s was applied; it is tried again", orWorkspace(what),
+			err, Internal, about,
+			"the dispatcher was stopped while %s was applied; the next leader retries", nameOrWorkspace(what),
 		)
 	case about != nil && about.Kind == "Secret":
-		return Wrap(err, Unreachable, about, "the cluster cannot be reached to apply %s; it is tried again", what)
+		return Wrap(err, Unreachable, about, "the cluster cannot be reached to apply %s; the dispatcher retries", what)
 	default:
 		return Wrap(
-			err, Unreachable, about, "the cluster cannot be reached to apply %s (%v); it is tried again", orWorkspace(what),
-			err,
+			err, Unreachable, about,
+			"the cluster cannot be reached to apply %s (%v); the dispatcher retries", nameOrWorkspace(what), err,
 		)
 	}
 }
 
-func orWorkspace(what string) string {
+func nameOrWorkspace(what string) string {
 	if what == "" {
 		return "the workspace"
 	}
@@ -83,41 +85,46 @@ func orWorkspace(what string) string {
 }
 
 var (
-	// A manifest that does not fit its schema is a fault of the server to the API server.
+	// The API server answers 500 when a manifest does not match its schema.
 	typedPattern = regexp.MustCompile(
 		`^failed to create (?:manager for existing fields|typed patch object) \([^)]*\): (.*)$`,
 	)
 	quotaPattern   = regexp.MustCompile(`exceeded quota: ([^,]+), requested: (.+), used: (.+), limited: (.+)$`)
-	webhookPattern = regexp.MustCompile(`admission webhook "([^"]+)" denied the request(?: without explanation)?:? ?(.*)`)
-	policyPattern  = regexp.MustCompile(`ValidatingAdmissionPolicy '([^']+)' with binding '[^']+' denied request: ?(.*)`)
-	callPattern    = regexp.MustCompile(`failed calling webhook "([^"]+)"`)
-	rbacPattern    = regexp.MustCompile(`User "([^"]+)" cannot (\w+) resource "([^"]+)"`)
-	securePattern  = regexp.MustCompile(`violates PodSecurity "([^"]+)": ?(.*)`)
+	webhookPattern = regexp.MustCompile(
+		`admission webhook "([^"]+)" denied the request(?: without explanation)?:? ?(.*)`,
+	)
+	policyPattern = regexp.MustCompile(
+		`ValidatingAdmissionPolicy '([^']+)' with binding '[^']+' denied request: ?(.*)`,
+	)
+	brokenWebhookPattern = regexp.MustCompile(`failed calling webhook "([^"]+)"`)
+	rbacPattern          = regexp.MustCompile(`User "([^"]+)" cannot (\w+) resource "([^"]+)"`)
+	podSecurityPattern   = regexp.MustCompile(`violates PodSecurity "([^"]+)": ?(.*)`)
 )
 
 // explainStatus reads an answer of the API server. The details of a confidential object are left
 // out.
 func explainStatus(status metav1.Status, what string, confidential bool) (Reason, string) {
-	what = orWorkspace(what)
-	said := ": " + status.Message
+	what = nameOrWorkspace(what)
+	detail := ": " + status.Message
 	if confidential {
-		said = ""
+		detail = ""
 	}
 	if reason, message, ok := explainAdmission(status, what, confidential); ok {
 		return reason, message
 	}
-	switch status.Reason { //nolint:exhaustive // the others are told by their code below
+	switch status.Reason { //nolint:exhaustive // the status code below maps the others
 	case metav1.StatusReasonUnauthorized:
-		return Unauthorized, "the cluster does not accept the dispatcher's credentials; an administrator of the cluster has to renew them"
+		return Unauthorized,
+			"the cluster does not accept the dispatcher's credentials; an administrator of the cluster has to renew them"
 	case metav1.StatusReasonForbidden:
-		return Forbidden, "the cluster refuses " + what + said
+		return Forbidden, "the cluster refuses " + what + detail
 	case metav1.StatusReasonInvalid,
 		metav1.StatusReasonBadRequest,
 		metav1.StatusReasonUnsupportedMediaType,
 		metav1.StatusReasonNotAcceptable:
 		return explainInvalid(status, what, confidential)
 	case metav1.StatusReasonConflict, metav1.StatusReasonAlreadyExists:
-		return Conflict, what + " was changed by somebody else at the same time; it is tried again"
+		return Conflict, what + " was changed by another client at the same time; the dispatcher retries"
 	case metav1.StatusReasonNotFound:
 		return explainNotFound(status, what)
 	case metav1.StatusReasonMethodNotAllowed:
@@ -125,43 +132,44 @@ func explainStatus(status metav1.Status, what string, confidential bool) (Reason
 	case metav1.StatusReasonRequestEntityTooLarge:
 		return TooLarge, what + " is larger than the cluster accepts; make the template smaller"
 	case metav1.StatusReasonTooManyRequests:
-		return Throttled, "the cluster is overloaded and turned " + what + " away; it is tried again"
+		return Throttled, "the cluster is overloaded and rejected " + what + "; the dispatcher retries"
 	case metav1.StatusReasonTimeout, metav1.StatusReasonServerTimeout:
-		return Timeout, "the cluster did not finish applying " + what + " in time; it is tried again"
+		return Timeout, "the cluster did not finish applying " + what + " in time; the dispatcher retries"
 	case metav1.StatusReasonServiceUnavailable:
-		return Unreachable, "the cluster's API is not available; it is tried again"
+		return Unreachable, "the cluster's API is not available; the dispatcher retries"
 	}
 	switch status.Code {
 	case http.StatusTooManyRequests:
-		return Throttled, "the cluster is overloaded and turned " + what + " away; it is tried again"
+		return Throttled, "the cluster is overloaded and rejected " + what + "; the dispatcher retries"
 	case http.StatusBadGateway, http.StatusServiceUnavailable:
-		return Unreachable, "the cluster's API is not available; it is tried again"
+		return Unreachable, "the cluster's API is not available; the dispatcher retries"
 	case http.StatusGatewayTimeout:
-		return Timeout, "the cluster did not finish applying " + what + " in time; it is tried again"
+		return Timeout, "the cluster did not finish applying " + what + " in time; the dispatcher retries"
 	}
-	return Internal, "the cluster failed to apply " + what + said
+	return Internal, "the cluster failed to apply " + what + detail
 }
 
-// explainAdmission is for refusals that only their text tells apart.
+// explainAdmission recognises rejections by their message text.
 func explainAdmission(status metav1.Status, what string, confidential bool) (Reason, string, bool) {
 	text := status.Message
-	quote := func(said string) string {
-		if confidential || said == "" {
+	quote := func(detail string) string {
+		if confidential || detail == "" {
 			return ""
 		}
-		return ": " + said
+		return ": " + detail
 	}
 	if terminating(status) {
-		return NamespaceTerminating, what + " cannot be applied while its namespace is being deleted; it is tried again when that is finished", true
+		return NamespaceTerminating, what +
+			" cannot be applied while its namespace is being deleted; the dispatcher retries when the deletion is complete", true
 	}
 	if m := typedPattern.FindStringSubmatch(text); m != nil {
 		return Invalid, "the cluster does not accept " + what + quote(m[1]), true
 	}
 	if m := quotaPattern.FindStringSubmatch(text); m != nil {
-		return QuotaExceeded, "the quota " + m[1] + " leaves no room for " + what + ": it asks for " + m[2] + ", in use are " + m[3] +
-			", the limit is " + m[4] + ". Free something, ask for less, or have the quota raised", true
+		return QuotaExceeded, "the quota " + m[1] + " is exceeded by " + what + ": requested " + m[2] + ", used " + m[3] +
+			", limit " + m[4] + ". Delete something, request less, or have the quota raised", true
 	}
-	if m := securePattern.FindStringSubmatch(text); m != nil {
+	if m := podSecurityPattern.FindStringSubmatch(text); m != nil {
 		return PodSecurity, "the cluster's pod security " + m[1] + " does not allow " + what + quote(m[2]), true
 	}
 	if m := webhookPattern.FindStringSubmatch(text); m != nil {
@@ -170,11 +178,13 @@ func explainAdmission(status metav1.Status, what string, confidential bool) (Rea
 	if m := policyPattern.FindStringSubmatch(text); m != nil {
 		return AdmissionRefused, "the cluster's admission policy " + m[1] + " refuses " + what + quote(m[2]), true
 	}
-	if m := callPattern.FindStringSubmatch(text); m != nil {
-		return AdmissionUnavailable, "the cluster's admission webhook " + m[1] + " does not work, so nothing can be applied; an administrator of the cluster has to look at it", true
+	if m := brokenWebhookPattern.FindStringSubmatch(text); m != nil {
+		return AdmissionUnavailable, "the cluster's admission webhook " + m[1] +
+			" failed; objects cannot be applied until a cluster administrator repairs it", true
 	}
 	if m := rbacPattern.FindStringSubmatch(text); m != nil {
-		return Forbidden, "the dispatcher's account " + m[1] + " may not " + m[2] + " " + m[3] + " (" + what + "); an administrator of the cluster has to grant it", true
+		return Forbidden, "the dispatcher's account " + m[1] + " may not " + m[2] + " " + m[3] + " (" + what +
+			"); an administrator of the cluster has to grant it", true
 	}
 	return "", "", false
 }
@@ -192,24 +202,24 @@ func terminating(status metav1.Status) bool {
 }
 
 func explainInvalid(status metav1.Status, what string, confidential bool) (Reason, string) {
-	var fields, frozen []string
+	var fields, immutable []string
 	if status.Details != nil {
 		for _, cause := range status.Details.Causes {
 			if isImmutable(cause.Message) {
-				frozen = append(frozen, cause.Field)
+				immutable = append(immutable, cause.Field)
 			}
-			said := cause.Field
+			detail := cause.Field
 			if !confidential {
-				said += ": " + cause.Message
+				detail += ": " + cause.Message
 			}
-			fields = append(fields, said)
+			fields = append(fields, detail)
 		}
 	}
 	switch {
-	case len(frozen) > 0:
+	case len(immutable) > 0:
 		return Immutable, strings.Join(
-			frozen, ", ",
-		) + " of " + what + " cannot be changed any more; terminate the workspace and create it anew, or change it back"
+			immutable, ", ",
+		) + " of " + what + " cannot be changed any more; terminate the workspace and create it again, or revert the change"
 	case !confidential && isImmutable(status.Message):
 		return Immutable, what + " cannot be changed like this any more: " + status.Message
 	case len(fields) > 0:
@@ -222,17 +232,18 @@ func explainInvalid(status metav1.Status, what string, confidential bool) (Reaso
 }
 
 func isImmutable(text string) bool {
-	return strings.Contains(text, "immutable") || strings.Contains(text, "may not be changed") || strings.Contains(text, "forbidden after creation") ||
+	return strings.Contains(text, "immutable") || strings.Contains(text, "may not be changed") ||
+		strings.Contains(text, "forbidden after creation") ||
 		strings.Contains(text, "can not be less than status.capacity") ||
 		strings.Contains(text, "field can not be less than")
 }
 
 func explainNotFound(status metav1.Status, what string) (Reason, string) {
 	if status.Details != nil && status.Details.Kind == "namespaces" {
-		return NamespaceMissing, "the namespace of " + what + " is gone; it is made again"
+		return NamespaceMissing, "the namespace of " + what + " does not exist; the dispatcher creates it again"
 	}
 	if status.Details == nil || status.Details.Name == "" {
 		return UnknownKind, "the cluster does not serve objects such as " + what
 	}
-	return Internal, what + " was deleted while it was applied; it is tried again"
+	return Internal, what + " was deleted while it was applied; the dispatcher retries"
 }

@@ -8,20 +8,20 @@ import (
 	"lockstep.internal/schemas/gen/events"
 )
 
-// Reason is the machine-readable kind of a failure. A reason is a promise: it is never renamed.
+// Reason is the machine-readable kind of a failure. Reasons are part of the API and are never renamed.
 type Reason string
 
-// Reasons that are the request's fault, or the policy's.
+// Permanent reasons: the request or a policy must change.
 const (
-	// Malformed events, NotAllowed and TooLarge are refused by the agent itself.
+	// Malformed events, and workspaces that are NotAllowed or TooLarge, are rejected by the agent itself.
 	Malformed  Reason = "Malformed"
 	NotAllowed Reason = "NotAllowed"
 	TooLarge   Reason = "TooLarge"
 	// Superseded: the cluster has a newer revision already.
 	Superseded Reason = "Superseded"
-	// Conflict: a namespace or object of this name belongs to somebody else.
+	// Conflict: a namespace or object of this name exists and does not belong to the workspace.
 	Conflict Reason = "Conflict"
-	// Invalid: the API server does not accept a field. Immutable: not any more.
+	// Invalid: the API server rejects a field. Immutable: the field can no longer be changed.
 	Invalid   Reason = "Invalid"
 	Immutable Reason = "Immutable"
 	// QuotaExceeded, PodSecurity, Forbidden and AdmissionRefused are rules of the cluster.
@@ -36,7 +36,7 @@ const (
 	SecretRefused Reason = "SecretRefused"
 )
 
-// Reasons that usually pass.
+// Temporary reasons.
 const (
 	NamespaceTerminating Reason = "NamespaceTerminating"
 	NamespaceMissing     Reason = "NamespaceMissing"
@@ -50,9 +50,8 @@ const (
 	Internal             Reason = "Internal"
 )
 
-// Passes tells a reason that usually passes by itself, and of which the user's workspace may not
-// suffer.
-func (r Reason) Passes() bool {
+// IsTemporary reports whether the reason usually disappears without a change.
+func (r Reason) IsTemporary() bool {
 	switch r {
 	case NamespaceTerminating,
 		NamespaceMissing,
@@ -73,16 +72,17 @@ func (r Reason) Passes() bool {
 // MaxMessage is the longest message in bytes.
 const MaxMessage = 1024
 
-// Failure is an error with a reason and a sentence for users.
-type Failure struct { //nolint:errname // the word that everything else says: apply_failed, failed_total, reason of a failure
+// Failure is an error with a reason and a message for users.
+//
+//nolint:errname // the established term: apply_failed, failed_total, failure reason
+type Failure struct {
 	Reason  Reason
 	Message string
 	// Object that it is about; nil when it is about the whole workspace.
 	Object *events.ObjectReference
-	// Final failures are not retried before a new revision comes.
+	// Final failures are not retried. The next attempt is for a new revision.
 	Final bool
-	// ClusterRevision is the newer revision that the cluster has, where that is the failure; 0
-	// otherwise.
+	// ClusterRevision is the inventory's revision when Reason is Superseded, else 0.
 	ClusterRevision int64
 
 	cause error
@@ -100,18 +100,19 @@ func Wrap(cause error, reason Reason, object *events.ObjectReference, format str
 	return f
 }
 
-// Refusal makes a failure that is final.
-func Refusal(reason Reason, object *events.ObjectReference, format string, args ...any) *Failure {
+// NewFinal returns a final failure.
+func NewFinal(reason Reason, object *events.ObjectReference, format string, args ...any) *Failure {
 	f := New(reason, object, format, args...)
 	f.Final = true
 	return f
 }
 
-// Superseding is the refusal of a revision by a cluster that has a newer one.
-func Superseding(clusterRevision, revision int64) *Failure {
-	f := Refusal(
+// NewSuperseded returns the failure of a revision that is lower than the inventory's.
+func NewSuperseded(clusterRevision, revision int64) *Failure {
+	f := NewFinal(
 		Superseded, nil,
-		"the cluster already has revision %d of the workspace, which is newer than revision %d; the control plane goes beyond it by itself",
+		"the cluster already has revision %d of the workspace, which is newer than revision %d; "+
+			"the control plane creates a higher revision automatically",
 		clusterRevision, revision,
 	)
 	f.ClusterRevision = clusterRevision
@@ -136,7 +137,7 @@ func Describe(object events.ObjectReference) string {
 	return object.Kind + " " + name
 }
 
-// clean makes one line of valid UTF-8 that is at most MaxMessage long.
+// clean returns one line of valid UTF-8 of at most MaxMessage bytes.
 func clean(text string) string {
 	text = strings.Join(strings.FieldsFunc(strings.ToValidUTF8(text, "\uFFFD"), isBreak), " ")
 	if len(text) <= MaxMessage {

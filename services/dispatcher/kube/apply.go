@@ -17,64 +17,65 @@ import (
 	"lockstep.internal/services/dispatcher/failure"
 )
 
-// Applied says what Apply has done.
+// Applied is the result of Apply.
 type Applied struct {
-	// Objects that there are now.
+	// Objects lists all objects of the workspace.
 	Objects []desired.Reference
-	// Pruned objects, whose deletion this call has asked for.
+	// Pruned lists the objects that this call deleted.
 	Pruned []desired.Reference
-	// DeploymentUID and DeploymentGeneration are those of the workspace's Deployment as it was
-	// left; empty when there is none.
+	// DeploymentUID and DeploymentGeneration identify the workspace's Deployment after the apply; empty without one.
 	DeploymentUID        types.UID
 	DeploymentGeneration int64
-	// Repaired is what Repair found changed or missing.
+	// Repaired lists the objects that were changed or missing. Set by Repair only.
 	Repaired []desired.Reference
 }
 
-// Apply brings the cluster to the workspace's objects. The error is always a [failure.Failure].
-func (c *Cluster) Apply(ctx context.Context, w desired.Workspace, secrets Secrets) (Applied, error) {
-	return c.explained(ctx, w, secrets, pass{})
+// Apply creates or updates the workspace's objects and prunes the others. The error is always a [failure.Failure].
+func (c *Cluster) Apply(ctx context.Context, w desired.Workspace, secrets SecretSource) (Applied, error) {
+	return c.applyExplained(ctx, w, secrets, applyOptions{})
 }
 
-// Repair is Apply of a revision that was applied before. It looks at every object, whatever is
-// remembered of it, and tells which ones somebody else has changed.
-func (c *Cluster) Repair(ctx context.Context, w desired.Workspace, secrets Secrets) (Applied, error) {
-	return c.explained(ctx, w, secrets, pass{repair: true})
+// Repair is Apply of a revision that was applied before. It reads every object instead of using the cache, and
+// returns the objects that others have changed.
+func (c *Cluster) Repair(ctx context.Context, w desired.Workspace, secrets SecretSource) (Applied, error) {
+	return c.applyExplained(ctx, w, secrets, applyOptions{repair: true})
 }
 
-func (c *Cluster) explained(ctx context.Context, w desired.Workspace, secrets Secrets, p pass) (Applied, error) {
-	applied, at, err := c.apply(ctx, w, secrets, p)
+func (c *Cluster) applyExplained(
+	ctx context.Context, w desired.Workspace, secrets SecretSource, options applyOptions,
+) (Applied, error) {
+	applied, at, err := c.apply(ctx, w, secrets, options)
 	if err != nil {
 		return Applied{}, failure.Explain(err, at)
 	}
 	return applied, nil
 }
 
-// pass is how objects are applied.
-type pass struct {
-	fresh  bool // the namespace was just made: nothing is in it
-	repair bool // every object is looked at, to find what somebody else has changed
+// applyOptions control how objects are applied.
+type applyOptions struct {
+	fresh  bool // the namespace was created by this call and is empty
+	repair bool // read every object, to find the changes of others
 }
 
-// touched is an object after its application.
-type touched struct {
+// appliedObject is an object after the apply.
+type appliedObject struct {
 	live *metav1.PartialObjectMetadata
-	// changed is that it was not as it had been left; told in a repair only.
+	// changed reports whether another client had changed the object. Set in a repair only.
 	changed bool
 }
 
-// apply also returns the object that it was at.
+// apply also returns the reference of the object at which it failed.
 func (c *Cluster) apply(
-	ctx context.Context, w desired.Workspace, secrets Secrets, p pass,
+	ctx context.Context, w desired.Workspace, secrets SecretSource, options applyOptions,
 ) (Applied, desired.Reference, error) {
 	wanted := w.References()
-	held, err := c.claim(ctx, w, wanted)
+	have, err := c.recordRevision(ctx, w, wanted)
 	if err != nil {
 		return Applied{}, desired.Reference{}, err
 	}
 	out := Applied{Objects: wanted}
-	note := func(reference desired.Reference, t touched) {
-		if p.repair && t.changed {
+	note := func(reference desired.Reference, t appliedObject) {
+		if options.repair && t.changed {
 			out.Repaired = append(out.Repaired, reference)
 		}
 		if reference.Kind == desired.KindDeployment && reference.Name == w.Name {
@@ -82,18 +83,18 @@ func (c *Cluster) apply(
 		}
 	}
 	namespace := c.policy.Namespace(w)
-	made, err := c.applyNamespace(ctx, w, namespace)
+	applied, err := c.applyNamespace(ctx, w, namespace)
 	if err != nil {
 		return Applied{}, namespace.Reference, err
 	}
-	if made.live != nil {
-		note(namespace.Reference, made.touched)
+	if applied.live != nil {
+		note(namespace.Reference, applied.appliedObject)
 	}
-	p.fresh = made.fresh
+	options.fresh = applied.fresh
 	for _, secret := range w.Secrets {
-		t, err := c.applySecret(ctx, w, secret, secrets, p)
+		t, err := c.applySecret(ctx, w, secret, secrets, options)
 		if err != nil {
-			return Applied{}, desired.SecretReference(w.Namespace, secret.Name), c.gone(w, err)
+			return Applied{}, desired.SecretReference(w.Namespace, secret.Name), c.forgetNamespace(w, err)
 		}
 		note(desired.SecretReference(w.Namespace, secret.Name), t)
 	}
@@ -101,23 +102,23 @@ func (c *Cluster) apply(
 		if object.Reference == namespace.Reference {
 			continue
 		}
-		t, err := c.applyObject(ctx, w, object, p)
+		t, err := c.applyObject(ctx, w, object, options)
 		if err != nil {
-			return Applied{}, object.Reference, c.gone(w, err)
+			return Applied{}, object.Reference, c.forgetNamespace(w, err)
 		}
 		note(object.Reference, t)
 	}
-	pruned, left, at, err := c.prune(ctx, w, desired.Prune(held.objects, wanted))
+	pruned, left, at, err := c.prune(ctx, w, desired.Prune(have.objects, wanted))
 	if err != nil {
 		return Applied{}, at, err
 	}
-	if err := c.stays(ctx, w, namespace.Reference); err != nil {
-		return Applied{}, namespace.Reference, c.gone(w, err)
+	if err := c.checkNamespaceActive(ctx, w, namespace.Reference); err != nil {
+		return Applied{}, namespace.Reference, c.forgetNamespace(w, err)
 	}
-	settled := held
-	settled.objects = desired.Union(wanted, left)
-	if !settled.equal(held) {
-		if _, err := c.inventories.put(ctx, w.ID, settled); err != nil {
+	updated := have
+	updated.objects = desired.Union(wanted, left)
+	if !updated.equal(have) {
+		if _, err := c.inventories.put(ctx, w.ID, updated); err != nil {
 			return Applied{}, desired.Reference{}, err
 		}
 	}
@@ -125,148 +126,151 @@ func (c *Cluster) apply(
 	return out, desired.Reference{}, nil
 }
 
-// stays refuses to call applied what is in a namespace that is on its way out: its objects can
-// still be written to, until each is deleted in turn.
-func (c *Cluster) stays(ctx context.Context, w desired.Workspace, namespace desired.Reference) error {
-	live, err := c.look(ctx, namespace)
+// checkNamespaceActive returns an error if the namespace is being deleted. Writes to its objects still succeed then.
+func (c *Cluster) checkNamespaceActive(ctx context.Context, w desired.Workspace, namespace desired.Reference) error {
+	live, err := c.getMetadata(ctx, namespace)
 	if err != nil {
 		return err
 	}
 	if live != nil {
-		if err = c.own(w, namespace, live); err == nil {
+		if err = c.checkOwner(w, namespace, live); err == nil {
 			return nil
 		}
 	} else {
 		err = failure.New(
-			failure.NamespaceMissing, &namespace, "%s was deleted while the workspace was applied; it is made again",
-			failure.Describe(namespace),
+			failure.NamespaceMissing, &namespace,
+			"%s was deleted while the workspace was applied; the dispatcher creates it again", failure.Describe(namespace),
 		)
 	}
 	c.namespaces.forget(w.Namespace)
 	return err
 }
 
-// madeNamespace is a namespace after its application; not looked at when it is known to be as it
-// should.
-type madeNamespace struct {
-	touched
+// appliedNamespace is the result of applyNamespace. live is nil if the informer cache showed no change.
+type appliedNamespace struct {
+	appliedObject
 
-	fresh bool // it was made, and is empty
+	fresh bool // it was created by this call and is empty
 }
 
 func (c *Cluster) applyNamespace(
 	ctx context.Context, w desired.Workspace, namespace desired.Object,
-) (madeNamespace, error) {
+) (appliedNamespace, error) {
 	if c.namespaces.current(namespace) {
-		return madeNamespace{}, nil
+		return appliedNamespace{}, nil
 	}
-	for range maxClaims {
-		live, err := c.look(ctx, namespace.Reference)
+	for range maxConflicts {
+		live, err := c.getMetadata(ctx, namespace.Reference)
 		if err != nil {
-			return madeNamespace{}, err
+			return appliedNamespace{}, err
 		}
-		if err := c.own(w, namespace.Reference, live); err != nil {
-			return madeNamespace{}, err
+		if err := c.checkOwner(w, namespace.Reference, live); err != nil {
+			return appliedNamespace{}, err
 		}
 		var uid types.UID
 		if live != nil {
 			uid = live.UID
 		}
 		applied, err := c.patch(ctx, namespace, uid)
-		if live != nil && isAnother(err) {
-			continue // it was made anew in between
+		if live != nil && isUIDMismatch(err) {
+			continue // it was deleted and recreated meanwhile
 		}
 		if err != nil {
-			return madeNamespace{}, err
+			return appliedNamespace{}, err
 		}
 		c.namespaces.remember(applied)
-		return madeNamespace{fresh: live == nil, touched: touched{live: applied, changed: changed(live, applied)}}, nil
+		return appliedNamespace{
+			fresh:         live == nil,
+			appliedObject: appliedObject{live: applied, changed: changed(live, applied)},
+		}, nil
 	}
-	return madeNamespace{}, failure.New(
-		failure.Conflict, &namespace.Reference, "%s keeps changing hands; it is tried again",
+	return appliedNamespace{}, failure.New(
+		failure.Conflict, &namespace.Reference, "%s is deleted and recreated repeatedly; the dispatcher retries",
 		failure.Describe(namespace.Reference),
 	)
 }
 
-// own refuses an object that is there and is not the workspace's, or is on its way out.
-func (c *Cluster) own(w desired.Workspace, reference desired.Reference, live *metav1.PartialObjectMetadata) error {
+// checkOwner fails if the object exists and has another owner, or is being deleted.
+func (c *Cluster) checkOwner(
+	w desired.Workspace, reference desired.Reference, live *metav1.PartialObjectMetadata,
+) error {
 	switch {
 	case live == nil:
 		return nil
 	case !c.owner(w).Owns(live.Labels):
 		return failure.New(
 			failure.Conflict, &reference,
-			"%s exists and does not belong to this workspace, so it is not touched; delete or rename it, or give the workspace another name",
+			"%s exists and does not belong to this workspace, so it is not touched; "+
+				"delete or rename it, or give the workspace another name",
 			failure.Describe(reference),
 		)
 	case live.DeletionTimestamp != nil && reference.Kind == desired.KindNamespace:
 		return failure.New(
-			failure.NamespaceTerminating, &reference, "%s is being deleted; it is made again when that is finished",
-			failure.Describe(reference),
+			failure.NamespaceTerminating, &reference,
+			"%s is being deleted; the dispatcher creates it again when the deletion is complete", failure.Describe(reference),
 		)
 	case live.DeletionTimestamp != nil:
 		return failure.New(
-			failure.ObjectTerminating, &reference, "%s is being deleted; it is made again when that is finished",
-			failure.Describe(reference),
+			failure.ObjectTerminating, &reference,
+			"%s is being deleted; the dispatcher creates it again when the deletion is complete", failure.Describe(reference),
 		)
 	default:
 		return nil
 	}
 }
 
-// applyObject applies one object. In a fresh namespace it need not look first, nor where it has
-// seen the object before.
+// applyObject applies one object. It does not read the object first in a new namespace or if its UID is cached.
 func (c *Cluster) applyObject(
-	ctx context.Context, w desired.Workspace, object desired.Object, p pass,
-) (touched, error) {
-	for range maxClaims {
+	ctx context.Context, w desired.Workspace, object desired.Object, options applyOptions,
+) (appliedObject, error) {
+	for range maxConflicts {
 		uid := c.uid(object.Reference)
 		var before *metav1.PartialObjectMetadata
-		if p.repair || uid == "" && !p.fresh {
+		if options.repair || uid == "" && !options.fresh {
 			var err error
 			if before, uid, err = c.inspect(ctx, w, object.Reference, uid); err != nil {
-				return touched{}, err
+				return appliedObject{}, err
 			}
 		}
 		applied, err := c.patch(ctx, object, uid)
-		if isAnother(err) && uid != "" {
-			c.forget(object.Reference) // somebody has deleted it, and perhaps made another
-			p.fresh = false
+		if isUIDMismatch(err) && uid != "" {
+			c.forget(object.Reference) // it was deleted, and perhaps recreated
+			options.fresh = false
 			continue
 		}
 		if err != nil {
-			return touched{}, err
+			return appliedObject{}, err
 		}
 		c.remember(object.Reference, applied.UID)
-		// A server-side apply succeeds on what is being deleted, and is then lost.
-		return touched{live: applied, changed: changed(before, applied)}, c.own(w, object.Reference, applied)
+		// A server-side apply succeeds on an object that is being deleted, and the change is then lost.
+		return appliedObject{live: applied, changed: changed(before, applied)}, c.checkOwner(w, object.Reference, applied)
 	}
-	return touched{}, failure.New(
-		failure.Conflict, &object.Reference, "%s keeps changing hands; it is tried again",
+	return appliedObject{}, failure.New(
+		failure.Conflict, &object.Reference, "%s is deleted and recreated repeatedly; the dispatcher retries",
 		failure.Describe(object.Reference),
 	)
 }
 
-// inspect returns an object and its UID, empty when it is not there. One that is known by its UID
-// is the workspace's own even if somebody took its labels.
+// inspect returns an object and its UID, or an empty UID if it does not exist. An object with the cached UID
+// belongs to the workspace even without its labels.
 func (c *Cluster) inspect(
 	ctx context.Context, w desired.Workspace, reference desired.Reference, known types.UID,
 ) (*metav1.PartialObjectMetadata, types.UID, error) {
-	live, err := c.look(ctx, reference)
+	live, err := c.getMetadata(ctx, reference)
 	if err != nil || live == nil {
 		return nil, "", err
 	}
 	if live.UID != known || live.DeletionTimestamp != nil {
-		if err := c.own(w, reference, live); err != nil {
+		if err := c.checkOwner(w, reference, live); err != nil {
 			return nil, "", err
 		}
 	}
 	return live, live.UID, nil
 }
 
-// isAnother tells that there is no object of the UID that was insisted on: a conflict when there is
-// none of its name at all, an invalid metadata.uid when it is another one's.
-func isAnother(err error) bool {
+// isUIDMismatch reports whether the object with the required UID does not exist. The API server answers Conflict
+// when there is no object of that name, and Invalid metadata.uid when it has another UID.
+func isUIDMismatch(err error) bool {
 	if apierrors.IsConflict(err) {
 		return true
 	}
@@ -282,30 +286,29 @@ func isAnother(err error) bool {
 	return false
 }
 
-// applySecret makes the Secret unless there is one of the same digest whose data nobody else has
-// touched.
+// applySecret applies the Secret unless it exists with the same digest and unmodified data.
 func (c *Cluster) applySecret(
-	ctx context.Context, w desired.Workspace, secret events.SecretReference, secrets Secrets, p pass,
-) (touched, error) {
+	ctx context.Context, w desired.Workspace, secret events.SecretReference, secrets SecretSource, options applyOptions,
+) (appliedObject, error) {
 	reference := desired.SecretReference(w.Namespace, secret.Name)
-	if !p.fresh {
+	if !options.fresh {
 		live, uid, err := c.inspect(ctx, w, reference, c.uid(reference))
 		if err != nil {
-			return touched{}, err
+			return appliedObject{}, err
 		}
 		if live == nil {
 			c.forget(reference)
 		} else {
 			c.remember(reference, uid)
 			if live.Annotations[desired.AnnotationSecretDigest] == secret.Digest && c.owner(w).Owns(live.Labels) &&
-				intact(live) {
-				return touched{live: live}, nil
+				isUnmodified(live) {
+				return appliedObject{live: live}, nil
 			}
 		}
 	}
 	values, err := secrets.Values(ctx, w.ID, secret)
 	if err != nil {
-		return touched{}, err
+		return appliedObject{}, err
 	}
 	data := make(map[string]any, len(values))
 	for key, value := range values {
@@ -325,12 +328,11 @@ func (c *Cluster) applySecret(
 				annotationSecretKeys:           strings.Join(slices.Sorted(maps.Keys(data)), ","),
 			},
 		},
-	}}, p)
+	}}, options)
 }
 
-// gone takes note of a namespace that turns out to be missing or on its way out, whatever was
-// remembered of it.
-func (c *Cluster) gone(w desired.Workspace, err error) error {
+// forgetNamespace drops the cached namespace if err shows that it is missing or being deleted. It returns err.
+func (c *Cluster) forgetNamespace(w desired.Workspace, err error) error {
 	var status apierrors.APIStatus
 	if errors.As(err, &status) && (apierrors.IsNotFound(err) || apierrors.IsForbidden(err)) {
 		c.namespaces.forget(w.Namespace)
@@ -338,18 +340,18 @@ func (c *Cluster) gone(w desired.Workspace, err error) error {
 	return err
 }
 
-// prune deletes objects that belong to the workspace. It returns those whose deletion it has asked
-// for, those that are not gone yet, and the one that it failed at.
+// prune deletes objects of the workspace. It returns the deleted objects, the objects that still exist, and the
+// object at which it failed.
 func (c *Cluster) prune(
 	ctx context.Context, w desired.Workspace, objects []desired.Reference,
 ) ([]desired.Reference, []desired.Reference, desired.Reference, error) {
 	var pruned, left []desired.Reference
 	for _, reference := range objects {
 		if _, known := desired.LookupKind(reference.ApiVersion, reference.Kind); !known {
-			left = append(left, reference) // a newer dispatcher's; the namespace's end will be its own
+			left = append(left, reference) // applied by a newer dispatcher; it is deleted with the namespace
 			continue
 		}
-		live, err := c.look(ctx, reference)
+		live, err := c.getMetadata(ctx, reference)
 		if err != nil {
 			return nil, nil, reference, err
 		}
@@ -363,11 +365,11 @@ func (c *Cluster) prune(
 			}
 			pruned = append(pruned, reference)
 		}
-		still, err := c.look(ctx, reference)
+		current, err := c.getMetadata(ctx, reference)
 		if err != nil {
 			return nil, nil, reference, err
 		}
-		if still != nil && still.UID == live.UID {
+		if current != nil && current.UID == live.UID {
 			left = append(left, reference)
 		}
 	}

@@ -16,7 +16,7 @@ import (
 func TestApplyCreatesAndRecordsEverything(t *testing.T) {
 	t.Parallel()
 	b := newFixture(t)
-	leader := b.leader(t, admin)
+	leader := b.leader(t, admin(t))
 	w := b.with(b.workspace(), 1, configMap("files", "1"), volume("data", "1Gi"), service("w"), deployment(1))
 	w.Secrets = []events.SecretReference{{Name: "variables", Digest: "d1"}}
 
@@ -24,7 +24,7 @@ func TestApplyCreatesAndRecordsEverything(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, w.References(), applied.Objects)
 	require.Empty(t, applied.Pruned)
-	require.ElementsMatch(t, []string{"files", "data", "w"}, b.there(t, w))
+	require.ElementsMatch(t, []string{"files", "data", "w"}, b.existing(t, w))
 	for _, reference := range w.References() {
 		require.Contains(t, b.inventory(t, w), `"kind":"`+reference.Kind+`","name":"`+reference.Name+`"`)
 	}
@@ -37,7 +37,7 @@ func TestApplyCreatesAndRecordsEverything(t *testing.T) {
 	again, err := leader.Apply(testContext(t), w, b.secrets)
 	require.NoError(t, err)
 	require.Equal(t, applied, again)
-	again, err = b.leader(t, admin).Apply(testContext(t), w, b.secrets)
+	again, err = b.leader(t, admin(t)).Apply(testContext(t), w, b.secrets)
 	require.NoError(t, err)
 	require.Equal(t, applied, again)
 	require.Equal(t, 1, b.secrets.count(), "the digest is the same")
@@ -46,7 +46,7 @@ func TestApplyCreatesAndRecordsEverything(t *testing.T) {
 func TestApplyPrunesWhatIsNoLongerDesired(t *testing.T) {
 	t.Parallel()
 	b := newFixture(t)
-	leader := b.leader(t, admin)
+	leader := b.leader(t, admin(t))
 	w := b.with(b.workspace(), 1, configMap("old", "1"), configMap("kept", "1"), volume("data", "1Gi"), deployment(1))
 	_, err := leader.Apply(testContext(t), w, b.secrets)
 	require.NoError(t, err)
@@ -60,25 +60,25 @@ func TestApplyPrunesWhatIsNoLongerDesired(t *testing.T) {
 		t, []desired.Reference{{ApiVersion: "v1", Kind: "ConfigMap", Namespace: w.Namespace, Name: "old"}},
 		applied.Pruned,
 	)
-	require.ElementsMatch(t, []string{"kept", "data", "w"}, b.there(t, w))
+	require.ElementsMatch(t, []string{"kept", "data", "w"}, b.existing(t, w))
 	require.NotContains(t, b.inventory(t, w), "old")
 
-	// Only a manifest without it removes it, even by a leader that has never seen it.
+	// The volume is pruned only when no manifest contains it, also by a new leader.
 	w = b.with(w, 3, configMap("kept", "3"), deployment(0))
-	applied, err = b.leader(t, admin).Apply(testContext(t), w, b.secrets)
+	applied, err = b.leader(t, admin(t)).Apply(testContext(t), w, b.secrets)
 	require.NoError(t, err)
 	require.Equal(
 		t, []desired.Reference{{ApiVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: w.Namespace, Name: "data"}},
 		applied.Pruned,
 	)
-	require.Eventually(t, func() bool { return len(b.there(t, w)) == 2 }, patience, tick)
+	require.Eventually(t, func() bool { return len(b.existing(t, w)) == 2 }, timeout, tick)
 }
 
 func TestApplyDoesNotChangeForeignObjects(t *testing.T) {
 	t.Parallel()
 	b := newFixture(t)
 	ctx := testContext(t)
-	leader := b.leader(t, admin)
+	leader := b.leader(t, admin(t))
 
 	w := b.with(b.workspace(), 1, configMap("files", "mine"))
 	_, err := b.admin.CoreV1().Namespaces().Create(
@@ -91,7 +91,7 @@ func TestApplyDoesNotChangeForeignObjects(t *testing.T) {
 	require.NoError(t, err)
 	require.NotContains(t, namespace.Labels, desired.LabelAgent)
 
-	// An object of somebody else's in a namespace of ours, before and after the name has been ours.
+	// A foreign object in the workspace's namespace, before and after the workspace had an object of that name.
 	w = b.with(b.workspace(), 1, configMap("other", "mine"))
 	_, err = leader.Apply(ctx, w, b.secrets)
 	require.NoError(t, err)
@@ -110,7 +110,7 @@ func TestApplyDoesNotChangeForeignObjects(t *testing.T) {
 	_, err = leader.Apply(ctx, w, b.secrets)
 	require.Equal(t, failure.Conflict, reason(t, err))
 
-	// Nor is it pruned, though the inventory holds its name.
+	// It is not pruned, although the inventory lists its name.
 	w = b.with(w, 4, configMap("third", "mine"))
 	applied, err := leader.Apply(ctx, w, b.secrets)
 	require.NoError(t, err)
@@ -126,7 +126,7 @@ func TestApplyRecreatesDeletedObjects(t *testing.T) {
 	t.Parallel()
 	b := newFixture(t)
 	ctx := testContext(t)
-	leader := b.leader(t, admin)
+	leader := b.leader(t, admin(t))
 	w := b.with(b.workspace(), 1, configMap("files", "1"), configMap("more", "1"))
 	w.Secrets = []events.SecretReference{{Name: "variables", Digest: "d1"}}
 	_, err := leader.Apply(ctx, w, b.secrets)
@@ -137,7 +137,7 @@ func TestApplyRecreatesDeletedObjects(t *testing.T) {
 	w.Revision = 2
 	_, err = leader.Apply(ctx, w, b.secrets)
 	require.NoError(t, err)
-	require.ElementsMatch(t, []string{"files", "more"}, b.there(t, w))
+	require.ElementsMatch(t, []string{"files", "more"}, b.existing(t, w))
 
 	require.Equal(t, 2, b.secrets.count())
 }
@@ -146,37 +146,37 @@ func TestApplyWaitsForANamespaceThatIsBeingDeleted(t *testing.T) {
 	t.Parallel()
 	b := newFixture(t)
 	ctx := testContext(t)
-	client := newClient(t, admin)
+	client := newClient(t, admin(t))
 	require.NoError(t, client.EnsureAgentNamespace(ctx, b.agent))
 	gone := make(chan string, 10)
 	namespaces := kube.NewNamespaces(client, b.agent, func(workspace string) { gone <- workspace })
-	following(t, namespaces)
+	runNamespaces(t, namespaces)
 	leader := kube.NewCluster(client, b.policy, namespaces)
 	w := b.with(b.workspace(), 1, configMap("files", "1"))
 	_, err := leader.Apply(ctx, w, b.secrets)
 	require.NoError(t, err)
 
-	b.finalizers(t, w, `["example.test/stuck"]`)
+	b.setFinalizers(t, w, `["example.test/stuck"]`)
 	require.NoError(t, b.admin.CoreV1().Namespaces().Delete(ctx, w.Namespace, metav1.DeleteOptions{}))
 	require.Eventually(t, func() bool {
 		w.Revision++
 		_, err = leader.Apply(ctx, w, b.secrets)
 		return err != nil
-	}, patience, tick)
+	}, timeout, tick)
 	require.Equal(t, failure.NamespaceTerminating, reason(t, err))
-	_, err = b.leader(t, admin).Apply(ctx, w, b.secrets)
+	_, err = b.leader(t, admin(t)).Apply(ctx, w, b.secrets)
 	require.Equal(t, failure.NamespaceTerminating, reason(t, err))
 
-	b.finalizers(t, w, "null")
+	b.setFinalizers(t, w, "null")
 	select {
 	case workspace := <-gone:
 		require.Equal(t, w.ID, workspace)
 	case <-ctx.Done():
-		require.Fail(t, "nobody tells that the namespace is gone")
+		require.Fail(t, "the deletion of the namespace was not reported")
 	}
 	_, err = leader.Apply(ctx, w, b.secrets)
 	require.NoError(t, err)
-	require.Equal(t, []string{"files"}, b.there(t, w))
+	require.Equal(t, []string{"files"}, b.existing(t, w))
 }
 
 func TestApplyRejectsALowerRevision(t *testing.T) {
@@ -184,13 +184,13 @@ func TestApplyRejectsALowerRevision(t *testing.T) {
 	b := newFixture(t)
 	ctx := testContext(t)
 	w := b.with(b.workspace(), 1, configMap("files", "1"))
-	older, newer := b.leader(t, admin), b.leader(t, admin)
+	older, newer := b.leader(t, admin(t)), b.leader(t, admin(t))
 	_, err := older.Apply(ctx, w, b.secrets)
 	require.NoError(t, err)
 	_, err = newer.Apply(ctx, b.with(w, 5, configMap("files", "5")), b.secrets)
 	require.NoError(t, err)
 
-	// The older one remembers revision 1; the cluster does not let it write 4, nor work on 1 again.
+	// The old leader has revision 1 in its cache. It may neither write revision 4 nor apply revision 1 again.
 	for _, revision := range []int64{4, 1} {
 		_, err = older.Apply(ctx, b.with(w, revision, configMap("files", "old")), b.secrets)
 		require.Equal(t, failure.Superseded, reason(t, err))
@@ -206,7 +206,7 @@ func TestSecretsAreRequestedWhenTheirDigestDiffers(t *testing.T) {
 	t.Parallel()
 	b := newFixture(t)
 	ctx := testContext(t)
-	leader := b.leader(t, admin)
+	leader := b.leader(t, admin(t))
 	w := b.with(b.workspace(), 1, configMap("files", "1"))
 	for i, digest := range []string{"d1", "d1", "d2"} {
 		w.Revision = int64(i + 1)

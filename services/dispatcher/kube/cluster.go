@@ -21,12 +21,12 @@ import (
 // FieldManager owns what the dispatcher applies.
 const FieldManager = "lockstep"
 
-// Secrets gives the values of a workspace's Secrets.
-type Secrets interface {
+// SecretSource returns the values of a workspace's Secrets.
+type SecretSource interface {
 	Values(ctx context.Context, workspace string, secret events.SecretReference) (map[string][]byte, error)
 }
 
-// Cluster applies workspaces. Different workspaces may be applied at once, the same one must not.
+// Cluster applies workspaces. Calls for different workspaces may be concurrent, calls for one workspace must not.
 type Cluster struct {
 	policy      desired.Policy
 	client      *Client
@@ -34,10 +34,10 @@ type Cluster struct {
 	inventories *inventories
 
 	mu   sync.Mutex
-	uids map[desired.Reference]types.UID // of objects that were seen to be the workspace's own
+	uids map[desired.Reference]types.UID // of objects known to belong to their workspace
 }
 
-// NewCluster makes one for a leader, with an empty memory. Call Load before its first use.
+// NewCluster returns a Cluster with an empty cache, for one leader session. Call Load before its first use.
 func NewCluster(client *Client, policy desired.Policy, namespaces *Namespaces) *Cluster {
 	return &Cluster{
 		policy:     policy,
@@ -50,22 +50,23 @@ func NewCluster(client *Client, policy desired.Policy, namespaces *Namespaces) *
 	}
 }
 
-// Load reads the inventories of all workspaces, so that each need not be read on its own.
+// Load reads the inventories of all workspaces with one list request.
 func (c *Cluster) Load(ctx context.Context) error { return c.inventories.load(ctx) }
 
 func (c *Cluster) owner(w desired.Workspace) desired.Owner {
 	return desired.Owner{Agent: c.policy.Agent, Workspace: w.ID}
 }
 
-// maxClaims bounds the attempts to win a compare-and-set; only somebody who edits inventories by
-// hand makes more than two.
-const maxClaims = 5
+// maxConflicts bounds the retries of a compare-and-set. More than two happen only if inventories are edited by hand.
+const maxConflicts = 5
 
-// claim writes the revision and the objects into the inventory. It fails with Superseded when the
-// inventory has a higher revision.
-func (c *Cluster) claim(ctx context.Context, w desired.Workspace, objects []desired.Reference) (inventory, error) {
+// recordRevision writes the revision and the objects into the inventory. It fails with Superseded if the inventory
+// has a higher revision.
+func (c *Cluster) recordRevision(
+	ctx context.Context, w desired.Workspace, objects []desired.Reference,
+) (inventory, error) {
 	var err error
-	for range maxClaims {
+	for range maxConflicts {
 		var have inventory
 		var remembered bool
 		if have, remembered, err = c.inventories.get(ctx, w.ID); err != nil {
@@ -74,7 +75,7 @@ func (c *Cluster) claim(ctx context.Context, w desired.Workspace, objects []desi
 		want := have
 		want.revision, want.objects = w.Revision, desired.Union(have.objects, objects)
 		if remembered && (want.equal(have) || have.revision > w.Revision) {
-			// Nothing would be written, so nothing would tell that the memory is old.
+			// No write follows, so a stale cache would not be detected: read it again.
 			if have, err = c.inventories.read(ctx, w.ID); err != nil {
 				return inventory{}, err
 			}
@@ -82,7 +83,7 @@ func (c *Cluster) claim(ctx context.Context, w desired.Workspace, objects []desi
 			want.revision, want.objects = w.Revision, desired.Union(have.objects, objects)
 		}
 		if have.revision > w.Revision {
-			return inventory{}, failure.Superseding(have.revision, w.Revision)
+			return inventory{}, failure.NewSuperseded(have.revision, w.Revision)
 		}
 		if have.exists() && want.equal(have) {
 			return have, nil
@@ -97,7 +98,7 @@ func (c *Cluster) claim(ctx context.Context, w desired.Workspace, objects []desi
 	return inventory{}, err
 }
 
-// isObjectNotFound tells a missing object from a missing namespace.
+// isObjectNotFound reports whether the object is missing, and not its namespace.
 func isObjectNotFound(err error) bool {
 	var status apierrors.APIStatus
 	return apierrors.IsNotFound(err) && errors.As(err, &status) &&
@@ -117,8 +118,8 @@ func (c *Cluster) resource(reference desired.Reference) (metadata.ResourceInterf
 	return c.client.meta.Resource(kind.Resource).Namespace(reference.Namespace), nil
 }
 
-// look returns an object's metadata, nil when there is no such object.
-func (c *Cluster) look(ctx context.Context, reference desired.Reference) (*metav1.PartialObjectMetadata, error) {
+// getMetadata returns an object's metadata, or nil if it does not exist.
+func (c *Cluster) getMetadata(ctx context.Context, reference desired.Reference) (*metav1.PartialObjectMetadata, error) {
 	resource, err := c.resource(reference)
 	if err != nil {
 		return nil, err
@@ -126,14 +127,14 @@ func (c *Cluster) look(ctx context.Context, reference desired.Reference) (*metav
 	object, err := resource.Get(ctx, reference.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		return nil, nil //nolint:nilnil // absence is an answer
+		return nil, nil //nolint:nilnil // nil means not found
 	case err != nil:
-		return nil, fmt.Errorf("look at %s: %w", failure.Describe(reference), err)
+		return nil, fmt.Errorf("get %s: %w", failure.Describe(reference), err)
 	}
 	return object, nil
 }
 
-// patch applies a manifest, to the object with the UID only, or to a new one when that is empty.
+// patch applies a manifest by server-side apply. With a UID, it changes only the object with that UID.
 func (c *Cluster) patch(
 	ctx context.Context, object desired.Object, uid types.UID,
 ) (*metav1.PartialObjectMetadata, error) {
@@ -155,21 +156,20 @@ func (c *Cluster) patch(
 	return applied, nil
 }
 
-// withUID is the manifest with a UID, which the API server then insists on. The manifest itself
-// stays as it is.
+// withUID returns a copy of the manifest with metadata.uid, which the API server checks.
 func withUID(manifest map[string]any, uid types.UID) map[string]any {
 	if uid == "" {
 		return manifest
 	}
 	copied := maps.Clone(manifest)
 	metadata := map[string]any{"uid": string(uid)}
-	given, _ := manifest["metadata"].(map[string]any)
-	maps.Copy(metadata, given)
+	original, _ := manifest["metadata"].(map[string]any)
+	maps.Copy(metadata, original)
 	copied["metadata"] = metadata
 	return copied
 }
 
-// remove deletes the object with this UID. It reports whether there was one.
+// remove deletes the object with this UID, if it exists.
 func (c *Cluster) remove(
 	ctx context.Context, reference desired.Reference, uid types.UID, propagation metav1.DeletionPropagation,
 ) error {
@@ -180,7 +180,7 @@ func (c *Cluster) remove(
 	err = resource.Delete(ctx, reference.Name, metav1.DeleteOptions{
 		Preconditions: &metav1.Preconditions{UID: &uid}, PropagationPolicy: &propagation,
 	})
-	// A conflict says that the name now belongs to another object, so ours is gone.
+	// On a conflict the name has another UID, so the object is already deleted.
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		return fmt.Errorf("delete %s: %w", failure.Describe(reference), err)
 	}

@@ -11,7 +11,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
 
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/dispatcher/desired"
@@ -20,14 +19,14 @@ import (
 
 var errCrashed = errors.New("crashed")
 
-// crash lets a number of writes through and fails everything after them, as the end of the process
-// does. The last write is either not sent, or done and its answer lost.
+// crash is a transport that fails after a number of writes, as if the process had ended. The last write is either
+// not sent, or done and its response lost.
 type crash struct {
 	next http.RoundTripper
 
 	mu      sync.Mutex
 	left    int
-	lost    bool // the answer, not the request
+	lost    bool // the response is lost, not the request
 	crashed bool
 }
 
@@ -61,11 +60,11 @@ func (c *crash) happened() bool {
 	return c.crashed
 }
 
-// doomed is a leader that crashes at a write.
-func (b *fixture) doomed(t *testing.T, writes int, lost bool) (*kube.Cluster, *crash) {
+// crashingLeader returns a leader that crashes at a write.
+func (b *fixture) crashingLeader(t *testing.T, writes int, lost bool) (*kube.Cluster, *crash) {
 	t.Helper()
 	c := &crash{left: writes, lost: lost}
-	cfg := rest.CopyConfig(admin)
+	cfg := admin(t)
 	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		c.next = next
 		return c
@@ -85,14 +84,14 @@ func (b *fixture) requireKnown(t *testing.T, w desired.Workspace) {
 	for _, reference := range known {
 		names[reference.Name] = true
 	}
-	for _, name := range b.there(t, w) {
+	for _, name := range b.existing(t, w) {
 		require.True(t, names[name], "%s exists and the inventory does not hold it", name)
 	}
 }
 
-// TestEveryCrashConverges ends the process before and after each write of a workspace's life, and
-// lets another go on.
-func TestEveryCrashConverges(t *testing.T) {
+// TestCrashAtAnyWriteConverges crashes before and after each write of each stage of a workspace. A new leader
+// continues.
+func TestCrashAtAnyWriteConverges(t *testing.T) {
 	t.Parallel()
 	for _, lost := range []bool{false, true} {
 		name := "before the write"
@@ -105,13 +104,13 @@ func TestEveryCrashConverges(t *testing.T) {
 				t.Run(strconv.Itoa(writes), func(t *testing.T) {
 					t.Parallel()
 					b := newFixture(t)
-					b.leader(t, admin)
-					crashes := b.live(t, writes, lost)
+					b.leader(t, admin(t))
+					crashes := b.runLifecycle(t, writes, lost)
 					switch {
 					case writes < leastWrites:
 						require.Equal(t, 3, crashes, "each stage writes more often than that")
 					case writes == mostWrites:
-						require.Zero(t, crashes, "no stage writes as often as that, so every write has been tried")
+						require.Zero(t, crashes, "no stage has as many writes, so all writes are covered")
 					}
 				})
 			}
@@ -119,15 +118,15 @@ func TestEveryCrashConverges(t *testing.T) {
 	}
 }
 
-// Every stage of a life takes more than the first and fewer than the second number of writes.
+// leastWrites and mostWrites are the bounds of the number of writes per stage.
 const (
 	leastWrites = 3
 	mostWrites  = 8
 )
 
-// live leads one workspace through its life with a crash at the given write of each stage. It
-// returns how many crashes there were.
-func (b *fixture) live(t *testing.T, writes int, lost bool) int {
+// runLifecycle runs one workspace through all stages, with a crash at the given write of each stage. It returns the
+// number of crashes.
+func (b *fixture) runLifecycle(t *testing.T, writes int, lost bool) int {
 	t.Helper()
 	crashes := 0
 	ctx := testContext(t)
@@ -139,7 +138,7 @@ func (b *fixture) live(t *testing.T, writes int, lost bool) int {
 		desired desired.Workspace
 		want    []string
 	}{{w, []string{"a", "b", "data"}}, {changed, []string{"b", "c"}}} {
-		leader, c := b.doomed(t, writes, lost)
+		leader, c := b.crashingLeader(t, writes, lost)
 		_, err := leader.Apply(ctx, stage.desired, b.secrets)
 		if c.happened() {
 			crashes++
@@ -148,15 +147,15 @@ func (b *fixture) live(t *testing.T, writes int, lost bool) int {
 			require.NoError(t, err)
 		}
 		b.requireKnown(t, w)
-		applied, err := b.leader(t, admin).Apply(ctx, stage.desired, b.secrets)
+		applied, err := b.leader(t, admin(t)).Apply(ctx, stage.desired, b.secrets)
 		require.NoError(t, err)
 		require.Equal(t, stage.desired.References(), applied.Objects)
-		require.Eventually(t, func() bool { return len(b.there(t, w)) == len(stage.want) }, patience, tick)
-		require.ElementsMatch(t, stage.want, b.there(t, w))
+		require.Eventually(t, func() bool { return len(b.existing(t, w)) == len(stage.want) }, timeout, tick)
+		require.ElementsMatch(t, stage.want, b.existing(t, w))
 		b.requireKnown(t, w)
 	}
 	end := b.terminated(w, 3)
-	leader, c := b.doomed(t, writes, lost)
+	leader, c := b.crashingLeader(t, writes, lost)
 	for remaining := true; remaining && !c.happened(); {
 		list, err := leader.Terminate(ctx, end)
 		if c.happened() {
@@ -168,7 +167,7 @@ func (b *fixture) live(t *testing.T, writes int, lost bool) int {
 		remaining = len(list) > 0
 	}
 	b.requireKnown(t, w)
-	terminate(t, b.leader(t, admin), end)
+	terminate(t, b.leader(t, admin(t)), end)
 	require.Empty(t, b.inventory(t, w))
 	_, err := b.admin.CoreV1().Namespaces().Get(ctx, w.Namespace, metav1.GetOptions{})
 	require.Error(t, err)

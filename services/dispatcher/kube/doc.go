@@ -1,19 +1,18 @@
 // Package kube applies workspaces to the cluster.
 //
-// [Cluster.Apply] and [Cluster.Terminate] consist of steps that may end after any of them, by an
-// error or by the end of the process. A repeated call converges:
+// [Cluster.Apply] and [Cluster.Terminate] may be interrupted after any step, by an error or a crash. A repeated
+// call converges:
 //
 //  1. The inventory, a ConfigMap per workspace in the agent's own namespace, receives the desired
-//     revision and every object to be created, by compare-and-set. A lower revision ends here, so
-//     an old leader cannot undo the work of a new one, and no object is created that the inventory
-//     does not list.
+//     revision and every object to be created, by compare-and-set. A lower revision is rejected here,
+//     so an old leader cannot overwrite the work of a new one, and no object is created that the
+//     inventory does not list.
 //  2. The namespace, the Secrets and the manifests are applied in order, by server-side apply with
 //     force.
 //  3. Objects of the inventory that are no longer desired are deleted, then removed from the
 //     inventory.
 //
-// [Cluster.Repair] applies a revision again and reports what others have changed, by the fields
-// that the dispatcher owns.
+// [Cluster.Repair] applies a revision again. It detects changes by others in managedFields.
 //
 // An object without the labels of agent and workspace is never changed: it is read before the first
 // change, and changed or deleted by its UID afterwards. Errors are a [failure.Failure].

@@ -17,14 +17,13 @@ import (
 	"lockstep.internal/services/dispatcher/failure"
 )
 
-// What the API server really says is what the sentences must be made from, so each refusal is
-// provoked.
+// The messages must match errors of a real API server, so the tests provoke each error.
 
 func TestAPIErrorsAreExplained(t *testing.T) {
 	t.Parallel()
 	b := newFixture(t)
 	ctx := testContext(t)
-	leader := b.leader(t, admin)
+	leader := b.leader(t, admin(t))
 	w := b.with(b.workspace(), 1, configMap("files", "1"), volume("data", "2Gi"), deployment(1), service("w"))
 	_, err := leader.Apply(ctx, w, b.secrets)
 	require.NoError(t, err)
@@ -40,12 +39,10 @@ func TestAPIErrorsAreExplained(t *testing.T) {
 		return f
 	}
 
-	f := apply(
-		object(
-			"v1", "Service", "w",
-			map[string]any{"spec": map[string]any{"ports": []any{map[string]any{"port": int64(70000)}}}},
-		),
-	)
+	f := apply(object(
+		"v1", "Service", "w",
+		map[string]any{"spec": map[string]any{"ports": []any{map[string]any{"port": int64(70000)}}}},
+	))
 	require.Equal(t, failure.Invalid, f.Reason)
 	require.Contains(t, f.Message, "spec.ports[0].port")
 
@@ -79,7 +76,7 @@ func TestAPIErrorsAreExplained(t *testing.T) {
 		quota, err := b.admin.CoreV1().ResourceQuotas(w.Namespace).Get(ctx, "limit", metav1.GetOptions{})
 		require.NoError(t, err)
 		return len(quota.Status.Used) == 2
-	}, patience, tick)
+	}, timeout, tick)
 	f = apply(volume("more", "1Gi"))
 	require.Equal(t, failure.QuotaExceeded, f.Reason)
 	require.Contains(t, f.Message, "persistentvolumeclaims=1")
@@ -91,11 +88,11 @@ func TestPermissionAndWebhookErrorsAreExplained(t *testing.T) {
 	b := newFixture(t)
 	ctx := testContext(t)
 	w := b.with(b.workspace(), 1, configMap("files", "1"))
-	_, err := b.leader(t, admin).Apply(ctx, w, b.secrets)
+	_, err := b.leader(t, admin(t)).Apply(ctx, w, b.secrets)
 	require.NoError(t, err)
 
-	// Nobody of this name may do anything, but everybody may try.
-	nobody := rest.CopyConfig(admin)
+	// This user has no permissions.
+	nobody := admin(t)
 	nobody.Impersonate = rest.ImpersonationConfig{UserName: "nobody"}
 	client := newClient(t, nobody)
 	require.Equal(
@@ -104,7 +101,7 @@ func TestPermissionAndWebhookErrorsAreExplained(t *testing.T) {
 
 	fail := admissionv1.Fail
 	none := admissionv1.SideEffectClassNone
-	url, timeout := "https://127.0.0.1:1/refuse", int32(1)
+	url, second := "https://127.0.0.1:1/refuse", int32(1)
 	hook := &admissionv1.ValidatingWebhookConfiguration{
 		ObjectMeta: metav1.ObjectMeta{Name: w.Namespace},
 		Webhooks: []admissionv1.ValidatingWebhook{
@@ -112,14 +109,18 @@ func TestPermissionAndWebhookErrorsAreExplained(t *testing.T) {
 				Name:                    "broken.example.test",
 				FailurePolicy:           &fail,
 				SideEffects:             &none,
-				TimeoutSeconds:          &timeout,
+				TimeoutSeconds:          &second,
 				AdmissionReviewVersions: []string{"v1"},
 				ClientConfig:            admissionv1.WebhookClientConfig{URL: &url},
 				NamespaceSelector:       &metav1.LabelSelector{MatchLabels: map[string]string{desired.LabelWorkspace: w.ID}},
 				Rules: []admissionv1.RuleWithOperations{
 					{
 						Operations: []admissionv1.OperationType{admissionv1.OperationAll},
-						Rule:       admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"configmaps"}},
+						Rule: admissionv1.Rule{
+							APIGroups:   []string{""},
+							APIVersions: []string{"v1"},
+							Resources:   []string{"configmaps"},
+						},
 					},
 				},
 			},
@@ -128,20 +129,17 @@ func TestPermissionAndWebhookErrorsAreExplained(t *testing.T) {
 	_, err = b.admin.AdmissionregistrationV1().ValidatingWebhookConfigurations().Create(ctx, hook, metav1.CreateOptions{})
 	require.NoError(t, err)
 	t.Cleanup(func() {
-		require.NoError(
-			t,
-			b.admin.AdmissionregistrationV1().ValidatingWebhookConfigurations().Delete(
-				context.Background(), w.Namespace, metav1.DeleteOptions{},
-			),
-		)
+		require.NoError(t, b.admin.AdmissionregistrationV1().ValidatingWebhookConfigurations().Delete(
+			context.Background(), w.Namespace, metav1.DeleteOptions{},
+		))
 	})
-	leader := b.leader(t, admin)
+	leader := b.leader(t, admin(t))
 	revision := int64(1)
 	require.Eventually(t, func() bool {
 		revision++
 		_, err = leader.Apply(ctx, b.with(w, revision, configMap("files", time.Now().String())), b.secrets)
 		return err != nil
-	}, patience, tick, "the webhook takes effect a moment after it was made")
+	}, timeout, tick, "the webhook takes effect a moment after it was made")
 	require.Equal(t, failure.AdmissionUnavailable, reason(t, err))
 	require.ErrorContains(t, err, "broken.example.test")
 }
@@ -149,40 +147,40 @@ func TestPermissionAndWebhookErrorsAreExplained(t *testing.T) {
 func TestUnreachableClusterIsExplained(t *testing.T) {
 	t.Parallel()
 	b := newFixture(t)
-	b.leader(t, admin)
-	cfg := rest.CopyConfig(admin)
+	b.leader(t, admin(t))
+	cfg := admin(t)
 	cfg.Host = "https://127.0.0.1:1"
-	away := newClient(t, cfg)
-	require.Error(t, away.Check(testContext(t)))
+	unreachable := newClient(t, cfg)
+	require.Error(t, unreachable.Check(testContext(t)))
 	require.Equal(
 		t, failure.Unreachable,
-		failure.Explain(away.EnsureAgentNamespace(testContext(t), b.agent), desired.Reference{}).Reason,
+		failure.Explain(unreachable.EnsureAgentNamespace(testContext(t), b.agent), desired.Reference{}).Reason,
 	)
 
-	require.NoError(t, newClient(t, admin).Check(testContext(t)))
+	require.NoError(t, newClient(t, admin(t)).Check(testContext(t)))
 	w := b.with(b.workspace(), 1, configMap("files", "1"))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Nanosecond)
 	defer cancel()
-	_, err := b.leader(t, admin).Apply(ctx, w, b.secrets)
+	_, err := b.leader(t, admin(t)).Apply(ctx, w, b.secrets)
 	require.Equal(t, failure.Timeout, reason(t, err))
 }
 
-// What a Secret was refused for is told without the API server's words.
+// The reason of a rejected Secret is reported without the message of the API server.
 func TestRejectedSecretIsNotQuoted(t *testing.T) {
 	t.Parallel()
 	b := newFixture(t)
 	w := b.with(b.workspace(), 1, configMap("files", "1"))
 	w.Secrets = []events.SecretReference{{Name: "variables", Digest: "d1"}}
-	_, err := b.leader(t, admin).Apply(testContext(t), w, garbled{})
+	_, err := b.leader(t, admin(t)).Apply(testContext(t), w, invalidKeySecrets{})
 	require.Equal(t, failure.Invalid, reason(t, err))
 	require.ErrorContains(t, err, "data[no key]")
 	require.NotContains(t, err.Error(), "hunter2")
 	require.NotContains(t, err.Error(), "must consist of", "the API server's words")
 }
 
-// garbled gives a value whose key no Secret may have.
-type garbled struct{}
+// invalidKeySecrets returns a value with an invalid Secret key.
+type invalidKeySecrets struct{}
 
-func (garbled) Values(context.Context, string, events.SecretReference) (map[string][]byte, error) {
+func (invalidKeySecrets) Values(context.Context, string, events.SecretReference) (map[string][]byte, error) {
 	return map[string][]byte{"no key": []byte("hunter2")}, nil
 }

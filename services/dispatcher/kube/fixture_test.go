@@ -21,12 +21,12 @@ import (
 	"lockstep.internal/services/dispatcher/kube"
 )
 
-// bed is an agent of a test's own in the shared cluster.
+// fixture is one agent in the shared cluster, used by one test.
 type fixture struct {
 	agent   int64
 	policy  desired.Policy
 	admin   *kubernetes.Clientset
-	secrets *vault
+	secrets *secretSource
 }
 
 func newFixture(t *testing.T) *fixture {
@@ -34,8 +34,8 @@ func newFixture(t *testing.T) *fixture {
 	agent := 1000 + agents.Add(1)
 	return &fixture{
 		agent:   agent,
-		admin:   kubernetesClient(t, admin),
-		secrets: &vault{digests: map[string]string{}},
+		admin:   kubernetesClient(t, admin(t)),
+		secrets: &secretSource{digests: map[string]string{}},
 		policy: desired.Policy{
 			Agent: agent, NamespacePrefix: "ws-", PodSecurity: desired.PodSecurityRestricted, Kinds: desired.KindNames(),
 		},
@@ -52,7 +52,7 @@ func newClient(t *testing.T, cfg *rest.Config) *kube.Client {
 	return client
 }
 
-// leader is what a new leader works with: an empty memory.
+// leader returns a Cluster with an empty cache.
 func (b *fixture) leader(t *testing.T, cfg *rest.Config) *kube.Cluster {
 	t.Helper()
 	client := newClient(t, cfg)
@@ -62,14 +62,14 @@ func (b *fixture) leader(t *testing.T, cfg *rest.Config) *kube.Cluster {
 	return cluster
 }
 
-// vault answers for Secrets and counts how often it is asked.
-type vault struct {
+// secretSource returns Secret values and counts the requests.
+type secretSource struct {
 	mu      sync.Mutex
 	asked   int
 	digests map[string]string
 }
 
-func (v *vault) Values(_ context.Context, _ string, secret events.SecretReference) (map[string][]byte, error) {
+func (v *secretSource) Values(_ context.Context, _ string, secret events.SecretReference) (map[string][]byte, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.asked++
@@ -77,13 +77,13 @@ func (v *vault) Values(_ context.Context, _ string, secret events.SecretReferenc
 	return map[string][]byte{"TOKEN": []byte("value of " + secret.Digest)}, nil
 }
 
-func (v *vault) count() int {
+func (v *secretSource) count() int {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.asked
 }
 
-// workspace is one with a namespace of its own, without objects.
+// workspace returns a workspace with its own namespace and no objects.
 func (b *fixture) workspace() desired.Workspace {
 	id := uuid.NewString()
 	return desired.Workspace{
@@ -164,7 +164,7 @@ func service(name string) desired.Object {
 	}})
 }
 
-// reason is that of the failure that err must be.
+// reason returns the reason of err, which must be a Failure.
 func reason(t *testing.T, err error) failure.Reason {
 	t.Helper()
 	var f *failure.Failure
@@ -174,8 +174,8 @@ func reason(t *testing.T, err error) failure.Reason {
 	return f.Reason
 }
 
-// there are the names of the workspace's ConfigMaps, volumes and Deployments that exist.
-func (b *fixture) there(t *testing.T, w desired.Workspace) []string {
+// existing returns the names of the workspace's existing ConfigMaps, volumes and Deployments.
+func (b *fixture) existing(t *testing.T, w desired.Workspace) []string {
 	t.Helper()
 	selector := metav1.ListOptions{LabelSelector: desired.LabelWorkspace + "=" + w.ID}
 	configMaps, err := b.admin.CoreV1().ConfigMaps(w.Namespace).List(testContext(t), selector)
@@ -219,11 +219,11 @@ func terminate(t *testing.T, cluster *kube.Cluster, w desired.Workspace) {
 		remaining, err := cluster.Terminate(testContext(t), w)
 		require.NoError(t, err)
 		return len(remaining) == 0
-	}, patience, tick)
+	}, timeout, tick)
 }
 
-// finalizers sets those of the ConfigMap files, so that it stays when it is deleted.
-func (b *fixture) finalizers(t *testing.T, w desired.Workspace, list string) {
+// setFinalizers sets the finalizers of the ConfigMap "files", so that a delete does not remove it.
+func (b *fixture) setFinalizers(t *testing.T, w desired.Workspace, list string) {
 	t.Helper()
 	patch := []byte(`{"metadata":{"finalizers":` + list + `}}`)
 	_, err := b.admin.CoreV1().ConfigMaps(
@@ -232,8 +232,8 @@ func (b *fixture) finalizers(t *testing.T, w desired.Workspace, list string) {
 	require.NoError(t, err)
 }
 
-// following runs the namespaces until the test ends.
-func following(t *testing.T, namespaces *kube.Namespaces) {
+// runNamespaces runs the informer until the test ends.
+func runNamespaces(t *testing.T, namespaces *kube.Namespaces) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)

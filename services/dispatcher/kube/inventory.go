@@ -28,8 +28,8 @@ const (
 
 const inventoryPrefix = "workspace-"
 
-// inventoryName is the name of a workspace's inventory. An orphan may be labelled with what is no
-// name: then it is the label's hash.
+// inventoryName returns the name of a workspace's inventory. If the workspace label of an orphan is not a valid
+// name, its hash is used.
 func inventoryName(workspace string) string {
 	if name := inventoryPrefix + workspace; len(validation.IsDNS1123Subdomain(name)) == 0 {
 		return name
@@ -38,8 +38,7 @@ func inventoryName(workspace string) string {
 	return inventoryPrefix + "label-" + hex.EncodeToString(sum[:])
 }
 
-// inventory is what the cluster knows of one workspace: the revision worked on last, and every
-// object that may have been made for it.
+// inventory records the last revision of a workspace, and every object that may have been created for it.
 type inventory struct {
 	revision int64
 	objects  []desired.Reference
@@ -50,18 +49,17 @@ type inventory struct {
 
 func (i inventory) exists() bool { return i.uid != "" }
 
-// inventories keeps them in ConfigMaps, and remembers what it last read or wrote. A memory that is
-// out of date is found out by the compare-and-set of put.
+// inventories stores inventories in ConfigMaps, with a cache. put detects a stale cache by the resource version.
 type inventories struct {
 	agent  int64
 	client coreclient.ConfigMapInterface
 
 	mu    sync.Mutex
 	known map[string]inventory
-	all   bool // known holds every one: what it does not hold does not exist
+	all   bool // the cache is complete: a missing inventory does not exist
 }
 
-// load reads them all, in one list.
+// load reads all inventories with one list request.
 func (s *inventories) load(ctx context.Context) error {
 	list, err := s.client.List(
 		ctx, metav1.ListOptions{LabelSelector: desired.LabelAgent + "=" + strconv.FormatInt(s.agent, 10)},
@@ -81,7 +79,7 @@ func (s *inventories) load(ctx context.Context) error {
 	return nil
 }
 
-// get returns the inventory, and whether that is from memory. One that does not exist is empty.
+// get returns the inventory and whether it came from the cache. It returns an empty inventory if none exists.
 func (s *inventories) get(ctx context.Context, workspace string) (inventory, bool, error) {
 	s.mu.Lock()
 	i, found := s.known[workspace]
@@ -109,8 +107,8 @@ func (s *inventories) read(ctx context.Context, workspace string) (inventory, er
 	return i, nil
 }
 
-// put writes the inventory if it is still the version that was read. The error is a conflict, an
-// already exists or a not found otherwise.
+// put writes the inventory if it is still the version that was read. Otherwise it returns a Conflict, AlreadyExists
+// or NotFound error.
 func (s *inventories) put(ctx context.Context, workspace string, i inventory) (inventory, error) {
 	objects, err := json.Marshal(i.objects)
 	if err != nil {
@@ -158,7 +156,7 @@ func (s *inventories) remember(workspace string, i inventory) {
 	s.known[workspace] = i
 }
 
-// forget makes the next get read.
+// forget removes the inventory from the cache.
 func (s *inventories) forget(workspace string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -168,8 +166,7 @@ func (s *inventories) forget(workspace string) {
 
 func readInventory(object *corev1.ConfigMap) inventory {
 	i := inventory{uid: object.UID, version: object.ResourceVersion}
-	// What somebody has garbled counts as empty: the objects are found again as those of the next
-	// revision.
+	// Invalid content is treated as empty. The next revision lists its objects again.
 	i.revision, _ = strconv.ParseInt(object.Data[keyRevision], 10, 64)
 	if json.Unmarshal([]byte(object.Data[keyObjects]), &i.objects) != nil { // see above
 		i.objects = nil

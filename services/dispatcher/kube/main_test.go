@@ -2,68 +2,39 @@ package kube_test
 
 import (
 	"context"
-	"flag"
-	"fmt"
-	"os"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"lockstep.internal/tools/testkit/lab"
+	"lockstep.internal/tools/testkit/labtest"
 )
 
-// patience is the deadline of everything that ends sooner unless it is broken.
 const (
-	patience = 2 * time.Minute
-	tick     = 20 * time.Millisecond
+	timeout = 2 * time.Minute // of a wait for a condition
+	tick    = 20 * time.Millisecond
 )
 
-// admin reaches the lab that all tests share. Each test has an agent of its own, so that none sees
-// the objects of another.
-var (
-	admin  *rest.Config
-	agents atomic.Int64
-)
+// agents counts the agents of the tests: each test has its own in the shared cluster.
+var agents atomic.Int64
 
-func TestMain(m *testing.M) { os.Exit(run(m)) }
+func TestMain(m *testing.M) {
+	labtest.Parallel(12)
+	labtest.Main(m)
+}
 
-func run(m *testing.M) int {
-	// The tests wait for the cluster most of the time, so more of them than there are processors
-	// run at once.
-	if err := flag.Set("test.parallel", "12"); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Minute)
-	defer cancel()
-	l, err := lab.Start(ctx, lab.Options{Name: "dispatcher-kube", Progress: os.Stderr})
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	if admin, err = clientcmd.BuildConfigFromFlags("", l.Kubeconfig()); err == nil {
-		admin.QPS = -1
-		admin.WarningHandler = rest.NoWarnings{}
-	}
-	status := 1
-	if err == nil {
-		status = m.Run()
-	}
-	if err := l.Stop(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		status = 1
-	}
-	if err := goleak.Find(); err != nil && status == 0 {
-		fmt.Fprintln(os.Stderr, err)
-		status = 1
-	}
-	return status
+// admin returns the configuration of an administrator of the shared cluster.
+func admin(t *testing.T) *rest.Config {
+	t.Helper()
+	config, err := clientcmd.BuildConfigFromFlags("", labtest.Kubeconfig(t))
+	require.NoError(t, err)
+	config.QPS = -1
+	config.WarningHandler = rest.NoWarnings{}
+	return config
 }
 
 func kubernetesClient(t *testing.T, cfg *rest.Config) *kubernetes.Clientset {
@@ -75,7 +46,7 @@ func kubernetesClient(t *testing.T, cfg *rest.Config) *kubernetes.Clientset {
 
 func testContext(t *testing.T) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	t.Cleanup(cancel)
 	return ctx
 }

@@ -12,24 +12,27 @@ import (
 	"lockstep.internal/services/dispatcher/desired"
 )
 
-// Namespaces follows the namespaces of an agent's workspaces by their metadata. What it knows may
-// be late: it saves requests, and nothing rests on it.
+// Namespaces is an informer cache of the namespaces of an agent's workspaces. It holds metadata only, and may be
+// stale: it only saves requests.
 type Namespaces struct {
-	agent  int64
-	client *Client
-	gone   func(workspace string)
+	agent     int64
+	client    *Client
+	onDeleted func(workspace string)
 
 	mu    sync.Mutex
 	known map[string]*metav1.PartialObjectMetadata
 }
 
-// NewNamespaces calls gone whenever a workspace's namespace has been deleted for good. The function
-// must not block.
-func NewNamespaces(client *Client, agent int64, gone func(workspace string)) *Namespaces {
-	return &Namespaces{agent: agent, client: client, gone: gone, known: map[string]*metav1.PartialObjectMetadata{}}
+// NewNamespaces returns an empty cache. It calls onDeleted when the namespace of a workspace no longer exists.
+// onDeleted must not block.
+func NewNamespaces(client *Client, agent int64, onDeleted func(workspace string)) *Namespaces {
+	return &Namespaces{
+		agent: agent, client: client, onDeleted: onDeleted,
+		known: map[string]*metav1.PartialObjectMetadata{},
+	}
 }
 
-// Run follows until the context is done; it comes back from every outage of the API server.
+// Run watches until ctx ends. It reconnects after an outage of the API server.
 func (n *Namespaces) Run(ctx context.Context) error {
 	kind, _ := desired.LookupKind("v1", desired.KindNamespace)
 	informer := metadatainformer.NewFilteredMetadataInformer(
@@ -43,8 +46,8 @@ func (n *Namespaces) Run(ctx context.Context) error {
 		},
 	).Informer()
 	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(object any) { n.seen(object) },
-		UpdateFunc: func(_, object any) { n.seen(object) },
+		AddFunc:    func(object any) { n.onUpdate(object) },
+		UpdateFunc: func(_, object any) { n.onUpdate(object) },
 		DeleteFunc: func(object any) { n.deleted(object) },
 	})
 	if err != nil {
@@ -54,7 +57,7 @@ func (n *Namespaces) Run(ctx context.Context) error {
 	return nil
 }
 
-func (n *Namespaces) seen(object any) {
+func (n *Namespaces) onUpdate(object any) {
 	if namespace, ok := object.(*metav1.PartialObjectMetadata); ok {
 		n.remember(namespace)
 	}
@@ -73,11 +76,11 @@ func (n *Namespaces) deleted(object any) {
 		delete(n.known, namespace.Name)
 	}
 	n.mu.Unlock()
-	n.gone(namespace.Labels[desired.LabelWorkspace])
+	n.onDeleted(namespace.Labels[desired.LabelWorkspace])
 }
 
-// current reports whether the namespace is known to be there, to stay, and to carry the labels and
-// annotations of the manifest.
+// current reports whether the cached namespace exists, is not being deleted, and has the labels and annotations of
+// the manifest.
 func (n *Namespaces) current(manifest desired.Object) bool {
 	n.mu.Lock()
 	live := n.known[manifest.Name]
@@ -86,10 +89,10 @@ func (n *Namespaces) current(manifest desired.Object) bool {
 		return false
 	}
 	metadata, _ := manifest.Manifest["metadata"].(map[string]any)
-	return holds(live.Labels, metadata["labels"]) && holds(live.Annotations, metadata["annotations"])
+	return containsAll(live.Labels, metadata["labels"]) && containsAll(live.Annotations, metadata["annotations"])
 }
 
-func holds(have map[string]string, want any) bool {
+func containsAll(have map[string]string, want any) bool {
 	entries, _ := want.(map[string]any)
 	for key, value := range entries {
 		if text, ok := value.(string); !ok || have[key] != text {

@@ -13,7 +13,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
 
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/dispatcher/desired"
@@ -31,7 +30,7 @@ func (b *fixture) deployment(t *testing.T, w desired.Workspace) *appsv1.Deployme
 func TestApplyReportsTheDeployment(t *testing.T) {
 	t.Parallel()
 	b := newFixture(t)
-	leader := b.leader(t, admin)
+	leader := b.leader(t, admin(t))
 	w := b.with(b.workspace(), 1, configMap("files", "1"), deployment(0))
 	applied, err := leader.Apply(testContext(t), w, b.secrets)
 	require.NoError(t, err)
@@ -51,8 +50,8 @@ func TestApplyReportsTheDeployment(t *testing.T) {
 	require.Empty(t, applied.Repaired, "a new revision is no repair")
 }
 
-// TestRepairFindsChangesOfOthers changes each kind of object in each way, and lets a
-// leader with a memory and one without repair it.
+// TestRepairFindsChangesOfOthers changes each kind of object in each way. Leaders with a warm and with a cold cache
+// repair it.
 func TestRepairFindsChangesOfOthers(t *testing.T) {
 	t.Parallel()
 	const merge = types.MergePatchType
@@ -61,51 +60,59 @@ func TestRepairFindsChangesOfOthers(t *testing.T) {
 		make func(ctx context.Context, b *fixture, w desired.Workspace) error
 	}{
 		"nothing": {"", func(context.Context, *fixture, desired.Workspace) error { return nil }},
-		"a status": {"", func(ctx context.Context, b *fixture, w desired.Workspace) error {
-			_, err := b.admin.AppsV1().Deployments(w.Namespace).Patch(ctx, "w", merge, []byte(`{"status":{"conditions":null,"collisionCount":3}}`), metav1.PatchOptions{}, "status")
+		"change status": {"", func(ctx context.Context, b *fixture, w desired.Workspace) error {
+			_, err := b.admin.AppsV1().Deployments(w.Namespace).Patch(ctx, "w", merge,
+				[]byte(`{"status":{"conditions":null,"collisionCount":3}}`), metav1.PatchOptions{}, "status")
 			return err
 		}},
-		"something added": {"", func(ctx context.Context, b *fixture, w desired.Workspace) error {
-			_, err := b.admin.CoreV1().Services(w.Namespace).Patch(ctx, "w", merge, []byte(`{"metadata":{"annotations":{"theirs":"1"}}}`), metav1.PatchOptions{})
+		"add annotation": {"", func(ctx context.Context, b *fixture, w desired.Workspace) error {
+			_, err := b.admin.CoreV1().Services(w.Namespace).Patch(ctx, "w", merge,
+				[]byte(`{"metadata":{"annotations":{"theirs":"1"}}}`), metav1.PatchOptions{})
 			return err
 		}},
-		"a ConfigMap's value": {"ConfigMap", func(ctx context.Context, b *fixture, w desired.Workspace) error {
-			_, err := b.admin.CoreV1().ConfigMaps(w.Namespace).Patch(ctx, "files", merge, []byte(`{"data":{"key":"theirs"}}`), metav1.PatchOptions{})
+		"change ConfigMap value": {"ConfigMap", func(ctx context.Context, b *fixture, w desired.Workspace) error {
+			_, err := b.admin.CoreV1().ConfigMaps(w.Namespace).Patch(ctx, "files", merge, []byte(`{"data":{"key":"theirs"}}`),
+				metav1.PatchOptions{})
 			return err
 		}},
-		"a label": {"ConfigMap", func(ctx context.Context, b *fixture, w desired.Workspace) error {
-			_, err := b.admin.CoreV1().ConfigMaps(w.Namespace).Patch(ctx, "files", merge, []byte(`{"metadata":{"labels":{"lockstep.dev/note":null}}}`), metav1.PatchOptions{})
+		"remove label": {"ConfigMap", func(ctx context.Context, b *fixture, w desired.Workspace) error {
+			_, err := b.admin.CoreV1().ConfigMaps(w.Namespace).Patch(ctx, "files", merge,
+				[]byte(`{"metadata":{"labels":{"lockstep.dev/note":null}}}`), metav1.PatchOptions{})
 			return err
 		}},
-		"a ConfigMap deleted": {"ConfigMap", func(ctx context.Context, b *fixture, w desired.Workspace) error {
+		"delete ConfigMap": {"ConfigMap", func(ctx context.Context, b *fixture, w desired.Workspace) error {
 			return b.admin.CoreV1().ConfigMaps(w.Namespace).Delete(ctx, "files", metav1.DeleteOptions{})
 		}},
-		"a Service's port": {"Service", func(ctx context.Context, b *fixture, w desired.Workspace) error {
-			_, err := b.admin.CoreV1().Services(w.Namespace).Patch(ctx, "w", merge, []byte(`{"spec":{"selector":{"app":"theirs"}}}`), metav1.PatchOptions{})
+		"change Service selector": {"Service", func(ctx context.Context, b *fixture, w desired.Workspace) error {
+			_, err := b.admin.CoreV1().Services(w.Namespace).Patch(ctx, "w", merge,
+				[]byte(`{"spec":{"selector":{"app":"theirs"}}}`), metav1.PatchOptions{})
 			return err
 		}},
-		"a Deployment scaled": {"Deployment", func(ctx context.Context, b *fixture, w desired.Workspace) error {
-			_, err := b.admin.AppsV1().Deployments(w.Namespace).Patch(ctx, "w", merge, []byte(`{"spec":{"replicas":3}}`), metav1.PatchOptions{}, "scale")
+		"scale Deployment": {"Deployment", func(ctx context.Context, b *fixture, w desired.Workspace) error {
+			_, err := b.admin.AppsV1().Deployments(w.Namespace).Patch(ctx, "w", merge, []byte(`{"spec":{"replicas":3}}`),
+				metav1.PatchOptions{}, "scale")
 			return err
 		}},
-		"a Secret's value": {"Secret", func(ctx context.Context, b *fixture, w desired.Workspace) error {
-			_, err := b.admin.CoreV1().Secrets(w.Namespace).Patch(ctx, "variables", merge, []byte(`{"stringData":{"TOKEN":"theirs"}}`), metav1.PatchOptions{})
+		"change Secret value": {"Secret", func(ctx context.Context, b *fixture, w desired.Workspace) error {
+			_, err := b.admin.CoreV1().Secrets(w.Namespace).Patch(ctx, "variables", merge,
+				[]byte(`{"stringData":{"TOKEN":"theirs"}}`), metav1.PatchOptions{})
 			return err
 		}},
-		"a Secret's key removed": {"Secret", func(ctx context.Context, b *fixture, w desired.Workspace) error {
-			_, err := b.admin.CoreV1().Secrets(w.Namespace).Patch(ctx, "variables", merge, []byte(`{"data":{"TOKEN":null}}`), metav1.PatchOptions{})
+		"remove Secret key": {"Secret", func(ctx context.Context, b *fixture, w desired.Workspace) error {
+			_, err := b.admin.CoreV1().Secrets(w.Namespace).Patch(ctx, "variables", merge, []byte(`{"data":{"TOKEN":null}}`),
+				metav1.PatchOptions{})
 			return err
 		}},
-		"a Secret deleted": {"Secret", func(ctx context.Context, b *fixture, w desired.Workspace) error {
+		"delete Secret": {"Secret", func(ctx context.Context, b *fixture, w desired.Workspace) error {
 			return b.admin.CoreV1().Secrets(w.Namespace).Delete(ctx, "variables", metav1.DeleteOptions{})
 		}},
 	} {
 		for _, memory := range []bool{true, false} {
-			t.Run(name+map[bool]string{true: ", by who applied it", false: ", by another"}[memory], func(t *testing.T) {
+			t.Run(name+map[bool]string{true: ", with a warm cache", false: ", with a cold cache"}[memory], func(t *testing.T) {
 				t.Parallel()
 				b := newFixture(t)
 				ctx := testContext(t)
-				leader := b.leader(t, admin)
+				leader := b.leader(t, admin(t))
 				w := b.with(b.workspace(), 1, configMap("files", "mine"), service("w"), deployment(0))
 				w.Objects[0].Manifest["metadata"].(map[string]any)["labels"].(map[string]any)["lockstep.dev/note"] = "mine"
 				w.Secrets = []events.SecretReference{{Name: "variables", Digest: "d1"}}
@@ -114,7 +121,7 @@ func TestRepairFindsChangesOfOthers(t *testing.T) {
 				asked := b.secrets.count()
 				require.NoError(t, change.make(ctx, b, w))
 				if !memory {
-					leader = b.leader(t, admin)
+					leader = b.leader(t, admin(t))
 				}
 				repaired, err := leader.Repair(ctx, w, b.secrets)
 				require.NoError(t, err)
@@ -128,12 +135,12 @@ func TestRepairFindsChangesOfOthers(t *testing.T) {
 					require.Equal(t, []string{change.kind}, kinds)
 				}
 				if change.kind != "Secret" {
-					require.Equal(t, asked, b.secrets.count(), "no value is asked for without need")
+					require.Equal(t, asked, b.secrets.count(), "Secret values are not requested without need")
 				}
 				b.requireAsDesired(t, w)
 				again, err := leader.Repair(ctx, w, b.secrets)
 				require.NoError(t, err)
-				require.Empty(t, again.Repaired, "once is enough")
+				require.Empty(t, again.Repaired, "the second repair changes nothing")
 			})
 		}
 	}
@@ -159,7 +166,7 @@ func TestRepairRestoresLabels(t *testing.T) {
 	t.Parallel()
 	b := newFixture(t)
 	ctx := testContext(t)
-	leader := b.leader(t, admin)
+	leader := b.leader(t, admin(t))
 	w := b.with(b.workspace(), 1, configMap("files", "1"))
 	_, err := leader.Apply(ctx, w, b.secrets)
 	require.NoError(t, err)
@@ -168,16 +175,16 @@ func TestRepairRestoresLabels(t *testing.T) {
 		w.Namespace,
 	).Patch(ctx, "files", types.MergePatchType, unlabel, metav1.PatchOptions{})
 	require.NoError(t, err)
-	_, err = b.leader(t, admin).Repair(ctx, w, b.secrets)
-	require.Equal(t, failure.Conflict, reason(t, err), "to anybody else it is a stranger's")
+	_, err = b.leader(t, admin(t)).Repair(ctx, w, b.secrets)
+	require.Equal(t, failure.Conflict, reason(t, err), "another leader treats it as a foreign object")
 	repaired, err := leader.Repair(ctx, w, b.secrets)
 	require.NoError(t, err)
 	require.Len(t, repaired.Repaired, 1)
-	require.Equal(t, []string{"files"}, b.there(t, w))
+	require.Equal(t, []string{"files"}, b.existing(t, w))
 }
 
-// meddler does something right after the last object of a workspace was applied.
-type meddler struct {
+// applyHook is a transport that runs a function after the last object of a workspace was applied.
+type applyHook struct {
 	next http.RoundTripper
 	path string
 	do   func()
@@ -185,7 +192,7 @@ type meddler struct {
 	once sync.Once
 }
 
-func (m *meddler) RoundTrip(request *http.Request) (*http.Response, error) {
+func (m *applyHook) RoundTrip(request *http.Request) (*http.Response, error) {
 	response, err := m.next.RoundTrip(request)
 	if err == nil && request.Method == http.MethodPatch && strings.HasSuffix(request.URL.Path, m.path) {
 		m.once.Do(m.do)
@@ -194,7 +201,7 @@ func (m *meddler) RoundTrip(request *http.Request) (*http.Response, error) {
 }
 
 // WrappedRoundTripper lets idle connections be closed.
-func (m *meddler) WrappedRoundTripper() http.RoundTripper { return m.next }
+func (m *applyHook) WrappedRoundTripper() http.RoundTripper { return m.next }
 
 // TestApplyFailsInATerminatingNamespace deletes the namespace when the last object
 // has been applied: none of them has been deleted yet.
@@ -203,13 +210,13 @@ func TestApplyFailsInATerminatingNamespace(t *testing.T) {
 	b := newFixture(t)
 	ctx := testContext(t)
 	w := b.with(b.workspace(), 1, configMap("files", "1"))
-	m := &meddler{path: "/configmaps/files", do: func() {
+	m := &applyHook{path: "/configmaps/files", do: func() {
 		err := b.admin.CoreV1().Namespaces().Delete(ctx, w.Namespace, metav1.DeleteOptions{})
 		if err != nil {
 			t.Error(err)
 		}
 	}}
-	cfg := rest.CopyConfig(admin)
+	cfg := admin(t)
 	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		m.next = next
 		return m
@@ -222,11 +229,11 @@ func TestApplyFailsInATerminatingNamespace(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, err := leader.Apply(ctx, w, b.secrets)
 		return err == nil
-	}, patience, tick, "it is made again")
+	}, timeout, tick, "it is made again")
 	namespace, err := b.admin.CoreV1().Namespaces().Get(ctx, w.Namespace, metav1.GetOptions{})
 	require.NoError(t, err)
 	require.Nil(t, namespace.DeletionTimestamp)
-	require.Equal(t, []string{"files"}, b.there(t, w))
+	require.Equal(t, []string{"files"}, b.existing(t, w))
 }
 
 func TestTerminateDeletesAnOrphanByItsLabels(t *testing.T) {
@@ -235,9 +242,9 @@ func TestTerminateDeletesAnOrphanByItsLabels(t *testing.T) {
 		id        string
 		ownsSpace bool
 	}{
-		"a namespace of its own":    {"", true},
-		"in somebody's namespace":   {"", false},
-		"labelled with what is not": {"Not_a.name", false},
+		"in its own namespace":              {"", true},
+		"in a foreign namespace":            {"", false},
+		"with an id that is not a DNS name": {"Not_a.name", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -254,7 +261,10 @@ func TestTerminateDeletesAnOrphanByItsLabels(t *testing.T) {
 			}
 			_, err := b.admin.CoreV1().Namespaces().Create(ctx, space, metav1.CreateOptions{})
 			require.NoError(t, err)
-			for name, labels := range map[string]map[string]string{"files": owned, "other": {desired.LabelAgent: owned[desired.LabelAgent]}} {
+			for name, labels := range map[string]map[string]string{
+				"files": owned,
+				"other": {desired.LabelAgent: owned[desired.LabelAgent]},
+			} {
 				_, err = b.admin.CoreV1().ConfigMaps(
 					w.Namespace,
 				).Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}, metav1.CreateOptions{})
@@ -262,14 +272,11 @@ func TestTerminateDeletesAnOrphanByItsLabels(t *testing.T) {
 			}
 			stubs := b.terminated(w, 4)
 			for _, name := range []string{"files", "other", "missing"} {
-				stubs.Objects = append(
-					stubs.Objects,
-					desired.Object{
-						Reference: desired.Reference{ApiVersion: "v1", Kind: "ConfigMap", Namespace: w.Namespace, Name: name},
-					},
-				)
+				stubs.Objects = append(stubs.Objects, desired.Object{
+					Reference: desired.Reference{ApiVersion: "v1", Kind: "ConfigMap", Namespace: w.Namespace, Name: name},
+				})
 			}
-			leader := b.leader(t, admin)
+			leader := b.leader(t, admin(t))
 			terminate(t, leader, stubs)
 			_, err = b.admin.CoreV1().ConfigMaps(w.Namespace).Get(ctx, "files", metav1.GetOptions{})
 			require.True(t, apierrors.IsNotFound(err))
@@ -284,7 +291,7 @@ func TestTerminateDeletesAnOrphanByItsLabels(t *testing.T) {
 			).List(ctx, metav1.ListOptions{LabelSelector: desired.LabelAgent})
 			require.NoError(t, err)
 			require.Empty(t, inventories.Items)
-			terminate(t, leader, stubs) // to be told again is no trouble
+			terminate(t, leader, stubs) // a repeated Terminate succeeds
 		})
 	}
 }
@@ -293,9 +300,9 @@ func TestLowerRevisionReportsTheHigherOne(t *testing.T) {
 	t.Parallel()
 	b := newFixture(t)
 	w := b.with(b.workspace(), 7, configMap("files", "1"))
-	_, err := b.leader(t, admin).Apply(testContext(t), w, b.secrets)
+	_, err := b.leader(t, admin(t)).Apply(testContext(t), w, b.secrets)
 	require.NoError(t, err)
-	_, err = b.leader(t, admin).Apply(testContext(t), b.with(w, 3, configMap("files", "1")), b.secrets)
+	_, err = b.leader(t, admin(t)).Apply(testContext(t), b.with(w, 3, configMap("files", "1")), b.secrets)
 	var f *failure.Failure
 	require.ErrorAs(t, err, &f)
 	require.Equal(t, failure.Superseded, f.Reason)

@@ -11,9 +11,9 @@ import (
 	"lockstep.internal/services/dispatcher/failure"
 )
 
-// Terminate deletes what there is of the workspace and returns what remains; nothing when all is
-// gone and forgotten. It does not wait: it is called again, when [Namespaces] tells that the
-// namespace is gone or after a while. The error is always a [failure.Failure].
+// Terminate deletes the workspace's objects and returns those that still exist. When none remain, it deletes the
+// inventory. It does not wait: the caller repeats it after a delay, or when [Namespaces] reports that the namespace
+// was deleted. The error is always a [failure.Failure].
 func (c *Cluster) Terminate(ctx context.Context, w desired.Workspace) ([]desired.Reference, error) {
 	remaining, at, err := c.terminate(ctx, w)
 	if err != nil {
@@ -22,7 +22,7 @@ func (c *Cluster) Terminate(ctx context.Context, w desired.Workspace) ([]desired
 	return remaining, nil
 }
 
-// terminate also returns the object that it was at.
+// terminate also returns the object at which it failed.
 func (c *Cluster) terminate(ctx context.Context, w desired.Workspace) ([]desired.Reference, desired.Reference, error) {
 	var at desired.Reference
 	namespace := desired.NamespaceReference(w.Namespace)
@@ -33,30 +33,29 @@ func (c *Cluster) terminate(ctx context.Context, w desired.Workspace) ([]desired
 	if err != nil {
 		return nil, at, err
 	}
-	live, err := c.look(ctx, namespace)
+	live, err := c.getMetadata(ctx, namespace)
 	if err != nil {
 		return nil, namespace, err
 	}
-	mine := live != nil && c.owner(w).Owns(live.Labels)
-	if !have.exists() && !mine {
-		// It never was, or has been terminated before; or it is an orphan, of which only its labels
-		// tell.
-		if there, at, err := c.anyOwn(ctx, w); err != nil || !there {
+	ownsNamespace := live != nil && c.owner(w).Owns(live.Labels)
+	if !have.exists() && !ownsNamespace {
+		// The workspace was never applied, is already terminated, or is an orphan that only its labels identify.
+		if exists, at, err := c.anyObjectExists(ctx, w); err != nil || !exists {
 			return nil, at, err
 		}
 	}
-	held, err := c.claim(ctx, w, w.References())
+	inventory, err := c.recordRevision(ctx, w, w.References())
 	if err != nil {
 		return nil, at, err
 	}
 	var remaining []desired.Reference
 	if live != nil {
-		if remaining, at, err = c.endAll(ctx, w, held.objects); err != nil {
+		if remaining, at, err = c.deleteAll(ctx, w, inventory.objects); err != nil {
 			return nil, at, err
 		}
 	}
 	// A namespace that is not the workspace's own stays, without the workspace's objects.
-	if mine {
+	if ownsNamespace {
 		if live.DeletionTimestamp == nil {
 			c.namespaces.forget(w.Namespace)
 			if err := c.remove(ctx, namespace, live.UID, metav1.DeletePropagationForeground); err != nil {
@@ -68,23 +67,23 @@ func (c *Cluster) terminate(ctx context.Context, w desired.Workspace) ([]desired
 	if len(remaining) > 0 {
 		return remaining, at, nil
 	}
-	if err := c.inventories.remove(ctx, w.ID, held); err != nil {
+	if err := c.inventories.remove(ctx, w.ID, inventory); err != nil {
 		if apierrors.IsConflict(err) {
-			return []desired.Reference{namespace}, at, nil // somebody has written to it: look again
+			return []desired.Reference{namespace}, at, nil // the inventory was changed meanwhile: retry
 		}
 		return nil, at, err
 	}
-	for _, reference := range held.objects {
+	for _, reference := range inventory.objects {
 		c.forget(reference)
 	}
 	return nil, at, nil
 }
 
-// anyOwn tells whether any of the objects that the workspace names is there and its own; or the one
-// that it failed at.
-func (c *Cluster) anyOwn(ctx context.Context, w desired.Workspace) (bool, desired.Reference, error) {
+// anyObjectExists reports whether an object of the workspace exists and belongs to it. On an error it returns the
+// object at which it failed.
+func (c *Cluster) anyObjectExists(ctx context.Context, w desired.Workspace) (bool, desired.Reference, error) {
 	for _, object := range w.Objects {
-		live, err := c.look(ctx, object.Reference)
+		live, err := c.getMetadata(ctx, object.Reference)
 		if err != nil {
 			return false, object.Reference, err
 		}
@@ -95,9 +94,9 @@ func (c *Cluster) anyOwn(ctx context.Context, w desired.Workspace) (bool, desire
 	return false, desired.Reference{}, nil
 }
 
-// endAll deletes the objects, those applied last first, and returns those that are there still; or
-// the one it failed at.
-func (c *Cluster) endAll(
+// deleteAll deletes the objects, those applied last first, and returns those that still exist. On an error it
+// returns the object at which it failed.
+func (c *Cluster) deleteAll(
 	ctx context.Context, w desired.Workspace, objects []desired.Reference,
 ) ([]desired.Reference, desired.Reference, error) {
 	var remaining []desired.Reference
@@ -105,23 +104,23 @@ func (c *Cluster) endAll(
 		if reference.Kind == desired.KindNamespace {
 			continue
 		}
-		there, err := c.end(ctx, w, reference)
+		exists, err := c.deleteObject(ctx, w, reference)
 		if err != nil {
 			return nil, reference, err
 		}
-		if there {
+		if exists {
 			remaining = append(remaining, reference)
 		}
 	}
 	return remaining, desired.Reference{}, nil
 }
 
-// end deletes an object of the workspace and reports whether it is there still.
-func (c *Cluster) end(ctx context.Context, w desired.Workspace, reference desired.Reference) (bool, error) {
+// deleteObject deletes an object of the workspace and reports whether it still exists.
+func (c *Cluster) deleteObject(ctx context.Context, w desired.Workspace, reference desired.Reference) (bool, error) {
 	if _, known := desired.LookupKind(reference.ApiVersion, reference.Kind); !known {
-		return false, nil // it goes with the namespace
+		return false, nil // it is deleted with the namespace
 	}
-	live, err := c.look(ctx, reference)
+	live, err := c.getMetadata(ctx, reference)
 	if err != nil {
 		return false, err
 	}

@@ -17,11 +17,11 @@ func TestTerminateEndsWhenAllObjectsAreGone(t *testing.T) {
 	t.Parallel()
 	b := newFixture(t)
 	ctx := testContext(t)
-	leader := b.leader(t, admin)
+	leader := b.leader(t, admin(t))
 	w := b.with(b.workspace(), 1, configMap("files", "1"), volume("data", "1Gi"), deployment(1))
 	_, err := leader.Apply(ctx, w, b.secrets)
 	require.NoError(t, err)
-	b.finalizers(t, w, `["example.test/stuck"]`)
+	b.setFinalizers(t, w, `["example.test/stuck"]`)
 
 	w = b.terminated(w, 2)
 	want := []desired.Reference{
@@ -33,23 +33,23 @@ func TestTerminateEndsWhenAllObjectsAreGone(t *testing.T) {
 		require.NoError(t, err)
 		require.Subset(t, remaining, want)
 		return len(remaining) == len(want)
-	}, patience, tick, "only what is stuck remains in the end")
+	}, timeout, tick, "only what is stuck remains in the end")
 
-	// Another leader goes on, and knows what remains.
-	leader = b.leader(t, admin)
+	// Another leader continues and returns the remaining objects.
+	leader = b.leader(t, admin(t))
 	remaining, err := leader.Terminate(ctx, w)
 	require.NoError(t, err)
 	require.Equal(t, want, remaining)
 
-	b.finalizers(t, w, "null")
+	b.setFinalizers(t, w, "null")
 	terminate(t, leader, w)
 	_, err = b.admin.CoreV1().Namespaces().Get(ctx, w.Namespace, metav1.GetOptions{})
 	require.True(t, apierrors.IsNotFound(err))
 	require.Empty(t, b.inventory(t, w))
 
-	// To be told again is no trouble.
+	// A repeated Terminate succeeds.
 	w.Revision = 3
-	for _, leader := range []*kube.Cluster{leader, b.leader(t, admin)} {
+	for _, leader := range []*kube.Cluster{leader, b.leader(t, admin(t))} {
 		remaining, err = leader.Terminate(ctx, w)
 		require.NoError(t, err)
 		require.Empty(t, remaining)
@@ -61,7 +61,7 @@ func TestTerminateFindsTheNamespaceWithoutAnInventory(t *testing.T) {
 	t.Parallel()
 	b := newFixture(t)
 	ctx := testContext(t)
-	leader := b.leader(t, admin)
+	leader := b.leader(t, admin(t))
 	w := b.with(b.workspace(), 1, configMap("files", "1"))
 	_, err := leader.Apply(ctx, w, b.secrets)
 	require.NoError(t, err)
@@ -78,7 +78,7 @@ func TestTerminateLeavesAForeignNamespaceAlone(t *testing.T) {
 	t.Parallel()
 	b := newFixture(t)
 	ctx := testContext(t)
-	leader := b.leader(t, admin)
+	leader := b.leader(t, admin(t))
 	w := b.with(b.workspace(), 1, configMap("files", "1"), configMap("taken", "1"))
 	_, err := leader.Apply(ctx, w, b.secrets)
 	require.NoError(t, err)
@@ -90,7 +90,7 @@ func TestTerminateLeavesAForeignNamespaceAlone(t *testing.T) {
 	).Patch(ctx, "taken", types.MergePatchType, unlabel, metav1.PatchOptions{})
 	require.NoError(t, err)
 
-	terminate(t, b.leader(t, admin), b.terminated(w, 2))
+	terminate(t, b.leader(t, admin(t)), b.terminated(w, 2))
 	namespace, err := b.admin.CoreV1().Namespaces().Get(ctx, w.Namespace, metav1.GetOptions{})
 	require.NoError(t, err)
 	require.Equal(t, corev1.NamespaceActive, namespace.Status.Phase)

@@ -16,8 +16,8 @@ import (
 	"lockstep.internal/libs/topology"
 )
 
-// Desired reads the desired states of an agent's workspaces. All fields are required.
-type Desired struct {
+// DesiredReader reads the desired states of an agent's workspaces. All fields are required.
+type DesiredReader struct {
 	Conn    *nats.Conn
 	AgentID int64
 	Logger  *slog.Logger
@@ -30,7 +30,7 @@ type Desired struct {
 
 // Run reads from the first message until ctx ends. It waits for a consumer that does not exist yet.
 // After the end of ctx it neither receives nor acknowledges.
-func (d Desired) Run(ctx context.Context) error {
+func (d DesiredReader) Run(ctx context.Context) error {
 	js, err := jetstream.New(d.Conn)
 	if err != nil {
 		return fmt.Errorf("read desired states: %w", err)
@@ -52,7 +52,7 @@ func (d Desired) Run(ctx context.Context) error {
 }
 
 // reset retries until the consumer is at the first message.
-func (d Desired) reset(ctx context.Context, js jetstream.JetStream) error {
+func (d DesiredReader) reset(ctx context.Context, js jetstream.JetStream) error {
 	consumer := topology.DispatcherConsumer(d.AgentID)
 	return retry.Policy{Min: 100 * time.Millisecond, Max: 5 * time.Second}.Do(ctx, func() error {
 		_, err := js.ResetConsumerToSequence(ctx, topology.StreamDesired, consumer, 1)
@@ -75,7 +75,7 @@ func (d Desired) reset(ctx context.Context, js jetstream.JetStream) error {
 	}, nil)
 }
 
-func (d Desired) handle(ctx context.Context, message jetstream.Msg) {
+func (d DesiredReader) handle(ctx context.Context, message jetstream.Msg) {
 	if ctx.Err() != nil {
 		return // the next leader reads it
 	}

@@ -38,7 +38,7 @@ type Publisher struct {
 
 	mu      sync.Mutex
 	pending map[string]*pendingResults // by workspace
-	ready   []string                   // workspaces whose first result can be sent
+	ready   []string                   // workspaces with a waiting result and none in flight
 	waiting int
 	changed chan struct{} // closed and replaced after each change
 }
@@ -62,20 +62,20 @@ func NewPublisher(sender Sender, cell topology.Cell, agent int64, logger *slog.L
 func (p *Publisher) Publish(workspace string, result event.Event) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	l := p.pending[workspace]
-	if l == nil {
-		l = &pendingResults{}
-		p.pending[workspace] = l
+	results := p.pending[workspace]
+	if results == nil {
+		results = &pendingResults{}
+		p.pending[workspace] = results
 		p.ready = append(p.ready, workspace)
 	}
 	first := 0
-	if l.sending {
+	if results.sending {
 		first = 1
 	}
-	before := len(l.events)
-	kept := slices.DeleteFunc(l.events[first:], func(e event.Event) bool { return e.Type() == result.Type() })
-	l.events = append(l.events[:first+len(kept)], result)
-	p.waiting += len(l.events) - before
+	before := len(results.events)
+	kept := slices.DeleteFunc(results.events[first:], func(e event.Event) bool { return e.Type() == result.Type() })
+	results.events = append(results.events[:first+len(kept)], result)
+	p.waiting += len(results.events) - before
 	p.signal()
 }
 
@@ -157,9 +157,9 @@ func (p *Publisher) next(ctx context.Context) (string, event.Event, bool) {
 		if len(p.ready) > 0 {
 			workspace := p.ready[0]
 			p.ready = p.ready[1:]
-			l := p.pending[workspace]
-			l.sending = true
-			result := l.events[0]
+			results := p.pending[workspace]
+			results.sending = true
+			result := results.events[0]
 			p.mu.Unlock()
 			return workspace, result, true
 		}
@@ -177,15 +177,15 @@ func (p *Publisher) next(ctx context.Context) (string, event.Event, bool) {
 func (p *Publisher) finish(workspace string, acknowledged bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	l := p.pending[workspace]
-	l.sending = false
+	results := p.pending[workspace]
+	results.sending = false
 	if acknowledged {
-		l.events = l.events[1:]
+		results.events = results.events[1:]
 		p.waiting--
 	} else {
-		p.dropReplaced(l)
+		p.dropReplaced(results)
 	}
-	if len(l.events) == 0 {
+	if len(results.events) == 0 {
 		delete(p.pending, workspace)
 	} else {
 		p.ready = append(p.ready, workspace)
@@ -193,11 +193,11 @@ func (p *Publisher) finish(workspace string, acknowledged bool) {
 	p.signal()
 }
 
-// dropReplaced drops a first result that was not sent when a later one of its type waits.
-func (p *Publisher) dropReplaced(l *pendingResults) {
-	for _, later := range l.events[1:] {
-		if later.Type() == l.events[0].Type() {
-			l.events = l.events[1:]
+// dropReplaced drops the first result, which was not acknowledged, if a later result of its type is queued.
+func (p *Publisher) dropReplaced(results *pendingResults) {
+	for _, later := range results.events[1:] {
+		if later.Type() == results.events[0].Type() {
+			results.events = results.events[1:]
 			p.waiting--
 			return
 		}

@@ -22,23 +22,22 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// stream stores what is published, or is away. A lost acknowledgement is one of a message that was
-// stored.
+// stream stores published messages, or is unavailable. It can lose the acknowledgement of a stored message.
 type stream struct {
-	mu     sync.Mutex
-	away   bool
-	lose   int
-	stored []string
-	busy   map[string]bool
-	pause  time.Duration
+	mu          sync.Mutex
+	unavailable bool
+	lose        int
+	stored      []string
+	busy        map[string]bool
+	pause       time.Duration
 }
 
 func (s *stream) PublishMsg(_ context.Context, m *nats.Msg, _ ...jetstream.PublishOpt) (*jetstream.PubAck, error) {
 	workspace := m.Subject[strings.LastIndexByte(m.Subject, '.')+1:]
 	s.mu.Lock()
-	if s.away {
+	if s.unavailable {
 		s.mu.Unlock()
-		return nil, errors.New("away")
+		return nil, errors.New("NATS is unavailable")
 	}
 	if s.busy[workspace] {
 		s.mu.Unlock()
@@ -59,10 +58,10 @@ func (s *stream) PublishMsg(_ context.Context, m *nats.Msg, _ ...jetstream.Publi
 	return &jetstream.PubAck{}, nil
 }
 
-func (s *stream) turn(away bool) {
+func (s *stream) setUnavailable(unavailable bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.away = away
+	s.unavailable = unavailable
 }
 
 func result(t *testing.T, workspace, kind string, n int) event.Event {
@@ -102,7 +101,7 @@ func TestResultsAreInOrderPerWorkspaceAndBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &stream{}
 		p := running(t, s)
-		s.turn(true)
+		s.setUnavailable(true)
 		for n := range 100 {
 			for _, kind := range []string{"apply_failed", "terminating"} {
 				p.Publish("a", result(t, "a", kind, n))
@@ -113,7 +112,7 @@ func TestResultsAreInOrderPerWorkspaceAndBounded(t *testing.T) {
 		p.Publish("a", result(t, "a", "terminated", 1))
 		time.Sleep(time.Hour)
 		require.LessOrEqual(t, p.Waiting(), 4, "one of each kind")
-		s.turn(false)
+		s.setUnavailable(false)
 		require.NoError(t, p.Flush(t.Context()))
 		require.Equal(t, []string{"a/terminating/99", "a/applied/1", "a/apply_failed/100", "a/terminated/1"}, s.stored)
 	})
@@ -152,7 +151,7 @@ func TestFlushEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &stream{}
 		p := running(t, s)
-		s.turn(true)
+		s.setUnavailable(true)
 		p.Publish("a", result(t, "a", "applied", 1))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()

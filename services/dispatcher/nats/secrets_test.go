@@ -42,18 +42,18 @@ func TestSecretsAreOpenedOrRejectedWithAReason(t *testing.T) {
 		reply any
 		want  failure.Reason // none: opened
 	}{
-		"sealed":              {values("secret/sealed/d", state, agent.Public()), ""},
-		"another-agents":      {values("secret/another-agents/d", state, other.Public()), failure.SecretRefused},
-		"another-sender":      {values("secret/another-sender/d", other, agent.Public()), failure.SecretRefused},
-		"another-workspaces":  {values("secret/sealed/d", state, agent.Public()), failure.SecretRefused},
-		"another-digest":      {values("secret/another-digest/e", state, agent.Public()), failure.SecretRefused},
-		"open":                {seal.Reply{Box: []byte("hunter2")}, failure.SecretRefused},
-		"empty":               {seal.Reply{}, failure.SecretRefused},
-		"no-json":             {json.RawMessage(`"hunter2"`), failure.SecretRefused},
-		"refused":             {refused(errcode.NotFound), failure.SecretRefused},
-		"not-now":             {refused(errcode.Unavailable), failure.SecretUnavailable},
-		"changed-since":       {refused(errcode.Conflict), failure.SecretUnavailable},
-		"nobody-is-listening": {nil, failure.SecretUnavailable},
+		"sealed":             {values("secret/sealed/d", state, agent.Public()), ""},
+		"another-agents":     {values("secret/another-agents/d", state, other.Public()), failure.SecretRefused},
+		"another-sender":     {values("secret/another-sender/d", other, agent.Public()), failure.SecretRefused},
+		"another-workspaces": {values("secret/sealed/d", state, agent.Public()), failure.SecretRefused},
+		"another-digest":     {values("secret/another-digest/e", state, agent.Public()), failure.SecretRefused},
+		"open":               {seal.Reply{Box: []byte("hunter2")}, failure.SecretRefused},
+		"empty":              {seal.Reply{}, failure.SecretRefused},
+		"no-json":            {json.RawMessage(`"hunter2"`), failure.SecretRefused},
+		"refused":            {refused(errcode.NotFound), failure.SecretRefused},
+		"not-now":            {refused(errcode.Unavailable), failure.SecretUnavailable},
+		"changed-since":      {refused(errcode.Conflict), failure.SecretUnavailable},
+		"no-responder":       {nil, failure.SecretUnavailable},
 	} {
 		if test.reply != nil {
 			_, err := replies.Subscribe("lockstep.local.secret.7."+workspace, func(m *nats.Msg) {

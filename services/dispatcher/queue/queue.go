@@ -22,27 +22,26 @@ func New[T any](limits Limits) *Queue[T] {
 func (q *Queue[T]) Put(key string, version int64, item T) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	taken := q.schedule.put(time.Now(), key, version, item)
-	if taken {
+	accepted := q.schedule.put(time.Now(), key, version, item)
+	if accepted {
 		q.signal()
 	}
-	return taken
+	return accepted
 }
 
-// Void drops the work of versions below this one, because this version requires none. The version
-// itself is not stored: it is untrusted, so it must not keep out a lower version that is put later.
-func (q *Queue[T]) Void(key string, version int64) {
-	q.change(func(s *schedule[T]) { s.void(key, version) })
+// DropBelow drops queued versions below version. It does not store version, because version may come from an invalid
+// event and must not block a lower one that is put later.
+func (q *Queue[T]) DropBelow(key string, version int64) {
+	q.change(func(s *schedule[T]) { s.dropBelow(key, version) })
 }
 
-// Repair repeats every settled task once, after all other work. A running task is repeated after it
-// has settled.
+// Repair repeats every completed task once, after all other work. A running task is repeated after it has completed.
 func (q *Queue[T]) Repair() {
 	q.change(func(s *schedule[T]) { s.repair(time.Now()) })
 }
 
 // Take waits for the next due task. It returns the error of ctx when that ends first. The caller
-// ends every task by one of Done, Settle, Retry and Wait.
+// ends every task by one of Done, Complete, Retry and Wait.
 func (q *Queue[T]) Take(ctx context.Context) (Task[T], error) {
 	for {
 		if err := ctx.Err(); err != nil {
@@ -73,14 +72,14 @@ func (q *Queue[T]) Take(ctx context.Context) (Task[T], error) {
 	}
 }
 
-// Done ends a task that needs no further work.
+// Done ends a task that needs no further work, not even repairs.
 func (q *Queue[T]) Done(task Task[T]) {
 	q.change(func(s *schedule[T]) { s.done(task) })
 }
 
-// Settle ends a successful task and keeps the item for repairs.
-func (q *Queue[T]) Settle(task Task[T], item T) {
-	q.change(func(s *schedule[T]) { s.settle(time.Now(), task, item) })
+// Complete ends a successful task and keeps the item for repairs.
+func (q *Queue[T]) Complete(task Task[T], item T) {
+	q.change(func(s *schedule[T]) { s.complete(time.Now(), task, item) })
 }
 
 // Retry ends a failed task. It is due again after the delay.
@@ -99,9 +98,9 @@ func (q *Queue[T]) Wake(key string) {
 	q.change(func(s *schedule[T]) { s.wake(key) })
 }
 
-// Depth counts keys: new or due ones, ones with a later attempt, ones waiting for a repair, and
-// running ones.
-type Depth struct{ Fresh, Later, Repair, Running int }
+// Depth counts keys by state. Pending keys wait for a worker, Delayed keys for the time of their next attempt, and
+// Repair keys for a repair. Running keys have a running task.
+type Depth struct{ Pending, Delayed, Repair, Running int }
 
 // Depth returns the current numbers.
 func (q *Queue[T]) Depth() Depth {

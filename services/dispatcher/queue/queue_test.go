@@ -82,7 +82,7 @@ func TestKeyHasOneRunningTask(t *testing.T) {
 				none(t, q)
 				end(q, task)
 				task = take(t, q)
-				require.Equal(t, int64(2), task.Version, "what came meanwhile is due at once, without a pause")
+				require.Equal(t, int64(2), task.Version, "a version put meanwhile is due without delay")
 				require.Equal(t, 1, task.Attempt)
 			})
 		})
@@ -107,14 +107,14 @@ func TestRetriesAreDueAfterTheirDelay(t *testing.T) {
 		require.Equal(t, "a", a.Key)
 		require.Equal(t, 3*time.Second, time.Since(start))
 
-		// A new version does not wait for the pause, and begins to count anew.
+		// A new version is due at once and its attempts start at 1.
 		q.Retry(a, time.Hour)
 		q.Put("a", 2, "")
 		a = take(t, q)
 		require.Equal(t, 1, a.Attempt)
 		require.Equal(t, 3*time.Second, time.Since(start))
 
-		// Waiting is no failure, and can be cut short.
+		// Wait does not count as an attempt, and Wake ends it early.
 		q.Wait(a, time.Hour)
 		q.Wake("a")
 		a = take(t, q)
@@ -153,7 +153,7 @@ func TestThousandFailingKeysDoNotDelayAHealthyOne(t *testing.T) {
 					}
 					if task.Item == "healthy" {
 						waited := time.Since(task.Since)
-						q.Done(task) // before it is told, so that it does not count as running below
+						q.Done(task) // before the signal, so that Depth below does not count it as running
 						healthy <- waited
 						continue
 					}
@@ -181,7 +181,7 @@ func FuzzQueue(f *testing.F) {
 	f.Fuzz(func(t *testing.T, script []byte) {
 		synctest.Test(t, func(t *testing.T) {
 			q := queue.New[int64](queue.Limits{Retries: 2, Repairs: 1, RepairPause: pause})
-			put, done, settled := map[string]int64{}, map[string]int64{}, map[string]int64{}
+			put, done, completed := map[string]int64{}, map[string]int64{}, map[string]int64{}
 			running := map[string]queue.Task[int64]{}
 			step := func() {
 				ctx, cancel := context.WithCancel(t.Context())
@@ -196,7 +196,7 @@ func FuzzQueue(f *testing.F) {
 				require.Equal(t, task.Version, task.Item)
 				require.Equal(t, put[task.Key], task.Version, "not the newest")
 				if task.Repair {
-					require.Equal(t, task.Version, settled[task.Key], "only what was settled is repaired")
+					require.Equal(t, task.Version, completed[task.Key], "only what was completed is repaired")
 				} else {
 					require.Greater(t, task.Version, done[task.Key])
 				}
@@ -213,8 +213,8 @@ func FuzzQueue(f *testing.F) {
 					q.Done(task)
 					done[key] = task.Version
 				case 3:
-					q.Settle(task, task.Item)
-					done[key], settled[key] = task.Version, task.Version
+					q.Complete(task, task.Item)
+					done[key], completed[key] = task.Version, task.Version
 				case 1:
 					q.Retry(task, time.Duration(how)*time.Millisecond)
 				default:
@@ -237,7 +237,7 @@ func FuzzQueue(f *testing.F) {
 					case 0:
 						q.Repair()
 					case 1:
-						q.Void(key, put[key]) // which is no news
+						q.DropBelow(key, put[key]) // not a higher version: no effect
 					default:
 						q.Wake(key)
 					}

@@ -19,7 +19,7 @@ type Task[T any] struct {
 	Waits int
 	// Since is the time at which this version was put or its repair requested.
 	Since time.Time
-	// Repair reports that this version was settled before.
+	// Repair reports that this version was completed before.
 	Repair bool
 
 	class class
@@ -29,7 +29,7 @@ type Task[T any] struct {
 type class int
 
 const (
-	classFresh class = iota
+	classNew class = iota
 	classRetry
 	classRepair
 )
@@ -46,29 +46,29 @@ type Limits struct {
 
 // entry is the state of one key.
 type entry[T any] struct {
-	task    Task[T] // of the newest version
-	running bool
-	waiting bool // in fresh or in later
-	settled bool // done, with its item kept for repairs
-	repair  bool // in repairs
-	woken   bool // Wake was called while running
-	again   bool // Repair was called while running
-	void    bool // Void was called while running
-	due     time.Time
-	index   int // in later, -1 when absent
+	task      Task[T] // of the newest version
+	running   bool
+	waiting   bool // in pending or in delayed
+	completed bool // its item is kept for repairs
+	repair    bool // in repairs
+	woken     bool // Wake was called while running
+	again     bool // Repair was called while running
+	drop      bool // DropBelow was called while running
+	due       time.Time
+	index     int // in delayed, -1 when absent
 }
 
 // schedule decides which task is next. It is pure: it has no clock and never blocks. It is not safe
 // for concurrent use.
 type schedule[T any] struct {
-	limits     Limits
-	running    int
-	taken      [classRepair + 1]int // running by class
-	entries    map[string]*entry[T]
-	fresh      []*entry[T] // first in, first out; entries that no longer wait are skipped
-	later      dueHeap[T]
-	repairs    []*entry[T] // first in, first out; entries without a pending repair are skipped
-	nextRepair time.Time
+	limits         Limits
+	running        int
+	runningByClass [classRepair + 1]int // running by class
+	entries        map[string]*entry[T]
+	pending        []*entry[T] // first in, first out; entries that no longer wait are skipped
+	delayed        dueHeap[T]
+	repairs        []*entry[T] // first in, first out; entries without a pending repair are skipped
+	nextRepair     time.Time
 }
 
 func newSchedule[T any](limits Limits) *schedule[T] {
@@ -85,55 +85,55 @@ func (s *schedule[T]) put(now time.Time, key string, version int64, item T) bool
 		return false
 	}
 	e.task = Task[T]{Key: key, Version: version, Item: item, Since: now}
-	e.settled, e.repair, e.void = false, false, false
+	e.completed, e.repair, e.drop = false, false, false
 	if !e.running {
-		s.makeFresh(e)
+		s.makePending(e)
 	}
 	return true
 }
 
-// void drops the work of the key's versions below this one, without storing this one.
-func (s *schedule[T]) void(key string, version int64) {
+// dropBelow drops the work of the key's versions below version. It does not store version.
+func (s *schedule[T]) dropBelow(key string, version int64) {
 	e, known := s.entries[key]
 	if !known || version <= e.task.Version {
 		return
 	}
 	if e.running {
-		e.void = true
+		e.drop = true
 		return
 	}
 	if e.index >= 0 {
-		heap.Remove(&s.later, e.index)
+		heap.Remove(&s.delayed, e.index)
 	}
 	e.waiting = false
-	s.forget(e)
+	s.clear(e)
 }
 
-// forget keeps only the number of the version.
-func (s *schedule[T]) forget(e *entry[T]) {
+// clear drops the item and keeps the version.
+func (s *schedule[T]) clear(e *entry[T]) {
 	var none T
-	e.task.Item, e.settled, e.repair, e.void = none, false, false, false
+	e.task.Item, e.completed, e.repair, e.drop = none, false, false, false
 }
 
-// makeFresh queues the entry as new work, unless it is already.
-func (s *schedule[T]) makeFresh(e *entry[T]) {
+// makePending queues the entry as new work, unless it is queued already.
+func (s *schedule[T]) makePending(e *entry[T]) {
 	if e.index >= 0 {
-		heap.Remove(&s.later, e.index)
+		heap.Remove(&s.delayed, e.index)
 		e.waiting = false
 	}
 	if !e.waiting {
 		e.waiting = true
-		s.fresh = append(s.fresh, e)
+		s.pending = append(s.pending, e)
 	}
 }
 
-// repair queues every settled entry for a repair.
+// repair queues every completed entry for a repair.
 func (s *schedule[T]) repair(now time.Time) {
 	for _, key := range slices.Sorted(maps.Keys(s.entries)) {
 		switch e := s.entries[key]; {
 		case e.running:
 			e.again = true
-		case e.settled && !e.repair:
+		case e.completed && !e.repair:
 			s.makeRepair(now, e)
 		}
 	}
@@ -145,19 +145,19 @@ func (s *schedule[T]) makeRepair(now time.Time, e *entry[T]) {
 	s.repairs = append(s.repairs, e)
 }
 
-// next takes the next due task. Without one it returns the time at which one will be due, zero when
-// only a call of another method can make one due.
+// next takes the next due task. If no task is due, it returns when the next one will be. This time is zero if only a
+// call of another method can make one due.
 func (s *schedule[T]) next(now time.Time) (Task[T], bool, time.Time) {
 	s.skip()
-	retry := len(s.later) > 0 && s.taken[classRetry] < s.limits.Retries
-	repair := len(s.repairs) > 0 && s.taken[classRepair] < s.limits.Repairs
+	retry := len(s.delayed) > 0 && s.runningByClass[classRetry] < s.limits.Retries
+	repair := len(s.repairs) > 0 && s.runningByClass[classRepair] < s.limits.Repairs
 	switch {
-	case len(s.fresh) > 0:
-		e := s.fresh[0]
-		s.fresh = s.fresh[1:]
-		return s.take(e, classFresh), true, time.Time{}
-	case retry && !s.later[0].due.After(now):
-		e, _ := heap.Pop(&s.later).(*entry[T])
+	case len(s.pending) > 0:
+		e := s.pending[0]
+		s.pending = s.pending[1:]
+		return s.take(e, classNew), true, time.Time{}
+	case retry && !s.delayed[0].due.After(now):
+		e, _ := heap.Pop(&s.delayed).(*entry[T])
 		return s.take(e, classRetry), true, time.Time{}
 	case repair && !s.nextRepair.After(now):
 		e := s.repairs[0]
@@ -165,8 +165,8 @@ func (s *schedule[T]) next(now time.Time) (Task[T], bool, time.Time) {
 		s.nextRepair = now.Add(s.limits.RepairPause)
 		e.task.Repair = true
 		return s.take(e, classRepair), true, time.Time{}
-	case retry && (!repair || s.later[0].due.Before(s.nextRepair)):
-		return Task[T]{}, false, s.later[0].due
+	case retry && (!repair || s.delayed[0].due.Before(s.nextRepair)):
+		return Task[T]{}, false, s.delayed[0].due
 	case repair:
 		return Task[T]{}, false, s.nextRepair
 	default:
@@ -176,8 +176,8 @@ func (s *schedule[T]) next(now time.Time) (Task[T], bool, time.Time) {
 
 // skip drops stale entries from the heads of the lists.
 func (s *schedule[T]) skip() {
-	for len(s.fresh) > 0 && !s.fresh[0].waiting {
-		s.fresh = s.fresh[1:]
+	for len(s.pending) > 0 && !s.pending[0].waiting {
+		s.pending = s.pending[1:]
 	}
 	for len(s.repairs) > 0 && !s.repairs[0].repair {
 		s.repairs = s.repairs[1:]
@@ -185,27 +185,27 @@ func (s *schedule[T]) skip() {
 }
 
 func (s *schedule[T]) take(e *entry[T], from class) Task[T] {
-	e.waiting, e.repair, e.settled, e.running, e.woken, e.again = false, false, false, true, false, false
+	e.waiting, e.repair, e.completed, e.running, e.woken, e.again = false, false, false, true, false, false
 	e.task.class = from
 	e.task.Attempt++
 	s.running++
-	s.taken[from]++
+	s.runningByClass[from]++
 	return e.task
 }
 
 // end is called once per task. It returns the entry and true when the task's version is still the
-// newest and not void. Otherwise it queues the newer version.
+// newest and not dropped. Otherwise it queues the newer version.
 func (s *schedule[T]) end(task Task[T]) (*entry[T], bool) {
 	e := s.entries[task.Key]
 	e.running = false
 	s.running--
-	s.taken[task.class]--
+	s.runningByClass[task.class]--
 	switch {
 	case e.task.Version != task.Version:
-		s.makeFresh(e)
+		s.makePending(e)
 		return nil, false
-	case e.void:
-		s.forget(e)
+	case e.drop:
+		s.clear(e)
 		return nil, false
 	default:
 		return e, true
@@ -214,16 +214,16 @@ func (s *schedule[T]) end(task Task[T]) (*entry[T], bool) {
 
 func (s *schedule[T]) done(task Task[T]) {
 	if e, newest := s.end(task); newest {
-		s.forget(e)
+		s.clear(e)
 	}
 }
 
-func (s *schedule[T]) settle(now time.Time, task Task[T], item T) {
+func (s *schedule[T]) complete(now time.Time, task Task[T], item T) {
 	e, newest := s.end(task)
 	if !newest {
 		return
 	}
-	e.task.Item, e.settled = item, true
+	e.task.Item, e.completed = item, true
 	if e.again {
 		s.makeRepair(now, e)
 	}
@@ -239,11 +239,11 @@ func (s *schedule[T]) retry(due time.Time, task Task[T], waits int) {
 		e.task.Attempt--
 	}
 	if e.woken {
-		s.makeFresh(e)
+		s.makePending(e)
 		return
 	}
 	e.due, e.waiting = due, true
-	heap.Push(&s.later, e)
+	heap.Push(&s.delayed, e)
 }
 
 func (s *schedule[T]) wake(key string) {
@@ -253,16 +253,16 @@ func (s *schedule[T]) wake(key string) {
 	case e.running:
 		e.woken = true
 	case e.index >= 0:
-		s.makeFresh(e)
+		s.makePending(e)
 	}
 }
 
 func (s *schedule[T]) depth() Depth {
-	d := Depth{Later: len(s.later), Running: s.running}
+	d := Depth{Delayed: len(s.delayed), Running: s.running}
 	for _, e := range s.entries {
 		switch {
 		case e.waiting && e.index < 0:
-			d.Fresh++
+			d.Pending++
 		case e.repair:
 			d.Repair++
 		}

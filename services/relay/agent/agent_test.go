@@ -26,12 +26,12 @@ type process struct {
 	stop func()
 }
 
-// config of an agent of these relays, without the Kubernetes API.
-func config(t *testing.T, token string, relays ...*relay) agent.Config {
+// newConfig returns the configuration of an agent that dials these relays, with the Kubernetes API disabled.
+func newConfig(t *testing.T, token string, relays ...*relay) agent.Config {
 	t.Helper()
 	cfg := agent.DefaultConfig()
 	cfg.Ops.Listen = "127.0.0.1:0"
-	cfg.CredentialsFile = credentials(t, "", token)
+	cfg.CredentialsFile = writeCredentials(t, "", token)
 	cfg.Kubernetes.Enabled = false
 	cfg.Relay.URLs = nil
 	for _, r := range relays {
@@ -43,7 +43,7 @@ func config(t *testing.T, token string, relays ...*relay) agent.Config {
 	return cfg
 }
 
-// start runs an agent until it is stopped, at the latest with the test. It returns when it listens.
+// start runs an agent until stop is called or the test ends. It returns when it listens.
 func start(t *testing.T, cfg agent.Config) *process {
 	t.Helper()
 	p := &process{t: t, cfg: cfg}
@@ -67,7 +67,7 @@ func start(t *testing.T, cfg agent.Config) *process {
 	return p
 }
 
-// get asks the ops listener.
+// get sends a GET request to the ops listener.
 func (p *process) get(path string) (int, string) {
 	p.t.Helper()
 	response, err := http.Get("http://" + p.ops + path)
@@ -78,34 +78,34 @@ func (p *process) get(path string) (int, string) {
 	return response.StatusCode, string(body)
 }
 
-// says waits until a page of the ops listener has this.
-func (p *process) says(path string, status int, text string) {
+// waitFor waits until a path of the ops listener responds with this status and text.
+func (p *process) waitFor(path string, status int, text string) {
 	p.t.Helper()
 	require.EventuallyWithT(p.t, func(c *assert.CollectT) {
 		code, body := p.get(path)
 		require.Equal(c, status, code, body)
 		require.Contains(c, body, text)
-	}, patience, tick)
+	}, timeout, pollInterval)
 }
 
-func TestTargetsAreReachedAsConfiguredAndAllowed(t *testing.T) {
+func TestTargetsMustBeConfiguredAndAllowed(t *testing.T) {
 	t.Parallel()
 	token := natsauth.NewToken(natsauth.TokenAgent)
 	r, echo := newRelay(t, token), newTarget(t)
-	cfg := config(t, token, r)
+	cfg := newConfig(t, token, r)
 	cfg.Pod = "apps/agent-0"
 	p := start(t, cfg)
 	require.Equal(t, `the agent's configuration (revision 0) has no target "echo"`, r.refused("echo").Text)
 	r.configure(echo.configuration(3))
-	p.says("/metrics", http.StatusOK, "lockstep_relay_agent_config_revision 3")
+	p.waitFor("/metrics", http.StatusOK, "lockstep_relay_agent_config_revision 3")
 
 	s := r.stream("echo")
 	require.NoError(t, s.WaitAccepted())
-	echoes(t, s)
+	requireEcho(t, s)
 	require.NoError(t, s.CloseWrite())
 	rest, err := io.ReadAll(s)
 	require.NoError(t, err)
-	require.Equal(t, "bye", string(rest), "directions end separately")
+	require.Equal(t, "bye", string(rest), "half-close")
 
 	reset := r.refused("nothing")
 	require.Equal(t, tunnel.Refused, reset.Reason)
@@ -121,151 +121,153 @@ func TestTargetsAreReachedAsConfiguredAndAllowed(t *testing.T) {
 	require.Contains(t, reset.Text, "kubernetes.enabled is false")
 
 	r.configure(`{"config_revision":4}`)
-	p.says("/metrics", http.StatusOK, "lockstep_relay_agent_config_revision 4")
+	p.waitFor("/metrics", http.StatusOK, "lockstep_relay_agent_config_revision 4")
 	require.Equal(t, tunnel.Refused, r.refused("echo").Reason)
-	p.says("/metrics", http.StatusOK, `lockstep_relay_agent_streams_total{outcome="unreachable"} 1`)
-	p.says("/metrics", http.StatusOK, `lockstep_relay_agent_target_bytes_total{direction="to_target"} 160000`)
-	made := r.connections()
-	require.Len(t, made, 1)
-	require.Equal(t, "apps", made[0].PodNamespace)
-	require.Equal(t, "agent-0", made[0].PodName)
-	require.NotEmpty(t, made[0].Version)
+	p.waitFor("/metrics", http.StatusOK, `lockstep_relay_agent_streams_total{outcome="unreachable"} 1`)
+	p.waitFor("/metrics", http.StatusOK, `lockstep_relay_agent_target_bytes_total{direction="to_target"} 160000`)
+	connected := r.connections()
+	require.Len(t, connected, 1)
+	require.Equal(t, "apps", connected[0].PodNamespace)
+	require.Equal(t, "agent-0", connected[0].PodName)
+	require.NotEmpty(t, connected[0].Version)
 }
 
-// What was opened to a target does not outlive it: neither when it is taken away, nor when it is another one under the same name.
-func TestStreamsEndWithTheirTarget(t *testing.T) {
+// Streams to a target end when it is removed or its address changes.
+func TestStreamsEndWhenTargetChanges(t *testing.T) {
 	t.Parallel()
 	token := natsauth.NewToken(natsauth.TokenAgent)
 	r, echo, other := newRelay(t, token), newTarget(t), newTarget(t)
-	cfg := config(t, token, r)
+	cfg := newConfig(t, token, r)
 	p := start(t, cfg)
 	r.configure(echo.configuration(3))
-	p.says("/metrics", http.StatusOK, "lockstep_relay_agent_config_revision 3")
+	p.waitFor("/metrics", http.StatusOK, "lockstep_relay_agent_config_revision 3")
 	first := r.stream("echo")
-	echoes(t, first)
+	requireEcho(t, first)
 	r.configure(echo.configuration(4))
-	p.says("/metrics", http.StatusOK, "lockstep_relay_agent_config_revision 4")
-	echoes(t, first)
+	p.waitFor("/metrics", http.StatusOK, "lockstep_relay_agent_config_revision 4")
+	requireEcho(t, first)
 
 	r.configure(other.configuration(5))
 	_, err := first.Read(make([]byte, 1))
 	var reset *tunnel.ResetError
 	require.ErrorAs(t, err, &reset)
 	require.Equal(t, tunnel.Refused, reset.Reason)
-	require.Equal(t, fmt.Sprintf(`target "echo" is at %s now (revision 5 of the agent's configuration), and not at %s`, other.addr, echo.addr), reset.Text)
-	echo.left(t, 0)
+	want := fmt.Sprintf("the address of target %q changed to %s (was %s) in configuration revision 5",
+		"echo", other.addr, echo.addr)
+	require.Equal(t, want, reset.Text)
+	echo.waitForConnections(t, 0)
 	second := r.stream("echo")
-	echoes(t, second)
-	other.left(t, 1)
+	requireEcho(t, second)
+	other.waitForConnections(t, 1)
 
 	r.configure(`{"config_revision":6}`)
 	_, err = second.Read(make([]byte, 1))
 	require.ErrorAs(t, err, &reset)
 	require.Equal(t, `the agent's configuration (revision 6) has no target "echo"`, reset.Text)
-	other.left(t, 0)
-	p.says("/metrics", http.StatusOK, "lockstep_relay_agent_streams 0")
+	other.waitForConnections(t, 0)
+	p.waitFor("/metrics", http.StatusOK, "lockstep_relay_agent_streams 0")
 }
 
-// A relay that is killed says nothing; what it had opened must not stay open at the targets.
-func TestARelayThatIsKilledIsSurvived(t *testing.T) {
+// When a relay is killed, its connections to targets are closed.
+func TestKilledRelay(t *testing.T) {
 	t.Parallel()
 	token := natsauth.NewToken(natsauth.TokenAgent)
 	one, two, echo := newRelay(t, token), newRelay(t, token), newTarget(t)
 	one.configure(echo.configuration(3))
 	two.configure(echo.configuration(3))
-	p := start(t, config(t, token, one, two))
-	p.says("/readyz", http.StatusOK, "[ok] relays")
+	p := start(t, newConfig(t, token, one, two))
+	p.waitFor("/readyz", http.StatusOK, "[ok] relays")
 	before, other := one.stream("echo"), two.stream("echo")
-	echoes(t, before)
-	echoes(t, other)
+	requireEcho(t, before)
+	requireEcho(t, other)
 
 	one.kill()
 	_, err := before.Read(make([]byte, 1))
 	require.ErrorIs(t, err, tunnel.ErrClosed)
-	echo.left(t, 1)
-	echoes(t, other)
-	p.says("/readyz", http.StatusOK, "[ok] relays")
+	echo.waitForConnections(t, 1)
+	requireEcho(t, other)
+	p.waitFor("/readyz", http.StatusOK, "[ok] relays")
 	two.kill()
-	echo.left(t, 0)
-	p.says("/readyz", http.StatusServiceUnavailable, "no connection with a relay")
+	echo.waitForConnections(t, 0)
+	p.waitFor("/readyz", http.StatusServiceUnavailable, "no connection with a relay")
 
 	one.open(nil)
-	echoes(t, one.stream("echo"))
-	p.says("/readyz", http.StatusOK, "[ok] relays")
+	requireEcho(t, one.stream("echo"))
+	p.waitFor("/readyz", http.StatusOK, "[ok] relays")
 }
 
-// The program ends without a word: nothing of it stays, neither at the relay nor at the target.
-func TestAnAgentThatIsKilledLeavesNothing(t *testing.T) {
+// When the agent is killed, its sessions and target connections are closed.
+func TestKilledAgentClosesConnections(t *testing.T) {
 	t.Parallel()
 	token := natsauth.NewToken(natsauth.TokenAgent)
 	r, echo := newRelay(t, token), newTarget(t)
 	r.configure(echo.configuration(1))
-	child := program(t, config(t, token, r))
+	child := startProcess(t, newConfig(t, token, r))
 	session := r.session(1)
 	var s *connections.Stream
 	require.Eventually(t, func() bool {
 		s = r.stream("echo")
 		return s.WaitAccepted() == nil
-	}, patience, tick)
-	echoes(t, s)
+	}, timeout, pollInterval)
+	requireEcho(t, s)
 	require.NoError(t, child.Process.Kill())
 	<-session.Done()
 	_, err := s.Read(make([]byte, 1))
 	require.ErrorIs(t, err, tunnel.ErrClosed)
-	echo.left(t, 0)
+	echo.waitForConnections(t, 0)
 }
 
-func TestARelayThatLeavesIsLeftWithoutAFailure(t *testing.T) {
+func TestDrainingRelayIsReplacedWithoutFailure(t *testing.T) {
 	t.Parallel()
 	token := natsauth.NewToken(natsauth.TokenAgent)
 	r, echo := newRelay(t, token), newTarget(t)
 	r.configure(echo.configuration(1))
-	p := start(t, config(t, token, r))
-	p.says("/metrics", http.StatusOK, "lockstep_relay_agent_config_revision 1")
+	p := start(t, newConfig(t, token, r))
+	p.waitFor("/metrics", http.StatusOK, "lockstep_relay_agent_config_revision 1")
 	first := r.session(1)
 	before := r.stream("echo")
-	echoes(t, before)
+	requireEcho(t, before)
 	first.Drain()
 	r.session(2)
 	after := r.stream("echo")
-	echoes(t, after)
-	echoes(t, before)
+	requireEcho(t, after)
+	requireEcho(t, before)
 	require.NoError(t, before.CloseWrite())
 	_, err := io.ReadAll(before)
 	require.NoError(t, err)
 	<-first.Done()
-	echoes(t, after)
+	requireEcho(t, after)
 }
 
-func TestAnAgentThatIsStoppedFinishesWhatIsOpen(t *testing.T) {
+func TestStopWaitsForOpenStreams(t *testing.T) {
 	t.Parallel()
 	token := natsauth.NewToken(natsauth.TokenAgent)
 	r, echo := newRelay(t, token), newTarget(t)
 	r.configure(echo.configuration(1))
-	p := start(t, config(t, token, r))
-	p.says("/metrics", http.StatusOK, "lockstep_relay_agent_config_revision 1")
+	p := start(t, newConfig(t, token, r))
+	p.waitFor("/metrics", http.StatusOK, "lockstep_relay_agent_config_revision 1")
 	s := r.stream("echo")
-	echoes(t, s)
+	requireEcho(t, s)
 	stopped := make(chan struct{})
 	go func() {
 		defer close(stopped)
 		p.stop()
 	}()
 	<-r.session(1).PeerDraining()
-	echoes(t, s)
+	requireEcho(t, s)
 	require.NoError(t, s.CloseWrite())
 	_, err := io.ReadAll(s)
 	require.NoError(t, err)
 	<-stopped
-	require.Len(t, r.connections(), 1, "it does not come again")
+	require.Len(t, r.connections(), 1, "the agent does not reconnect")
 }
 
-func TestWhatDoesNotFinishIsCut(t *testing.T) {
+func TestDrainTimeoutClosesStreams(t *testing.T) {
 	t.Parallel()
 	token := natsauth.NewToken(natsauth.TokenAgent)
 	r, echo := newRelay(t, token), newTarget(t)
 	r.configure(echo.configuration(1))
-	cfg := config(t, token, r)
+	cfg := newConfig(t, token, r)
 	cfg.DrainTimeout = 100 * time.Millisecond
 	listening := make(chan string, 1)
 	cfg.OnListen = func(map[string]string) { close(listening) }
@@ -277,64 +279,64 @@ func TestWhatDoesNotFinishIsCut(t *testing.T) {
 	require.Eventually(t, func() bool {
 		s = r.stream("echo")
 		return s.WaitAccepted() == nil
-	}, patience, tick)
+	}, timeout, pollInterval)
 	cancel()
 	require.ErrorContains(t, <-ended, "not drained within 100ms: relays")
 	_, err := io.ReadAll(s)
 	require.Error(t, err)
-	echo.left(t, 0)
+	echo.waitForConnections(t, 0)
 }
 
-func TestACallerThatLeavesEndsTheConnectionToTheTarget(t *testing.T) {
+func TestResetClosesTargetConnection(t *testing.T) {
 	t.Parallel()
 	token := natsauth.NewToken(natsauth.TokenAgent)
 	r, echo := newRelay(t, token), newTarget(t)
 	r.configure(echo.configuration(1))
-	p := start(t, config(t, token, r))
-	p.says("/metrics", http.StatusOK, "lockstep_relay_agent_config_revision 1")
+	p := start(t, newConfig(t, token, r))
+	p.waitFor("/metrics", http.StatusOK, "lockstep_relay_agent_config_revision 1")
 	s := r.stream("echo")
-	echoes(t, s)
-	s.Reset(tunnel.Cancelled, "enough")
-	echo.left(t, 0)
-	p.says("/metrics", http.StatusOK, "lockstep_relay_agent_streams 0")
+	requireEcho(t, s)
+	s.Reset(tunnel.Cancelled, "no longer needed")
+	echo.waitForConnections(t, 0)
+	p.waitFor("/metrics", http.StatusOK, "lockstep_relay_agent_streams 0")
 }
 
-func TestThereAreOnlySoManyStreams(t *testing.T) {
+func TestMaxStreams(t *testing.T) {
 	t.Parallel()
 	token := natsauth.NewToken(natsauth.TokenAgent)
 	r, echo := newRelay(t, token), newTarget(t)
 	r.configure(echo.configuration(1))
-	cfg := config(t, token, r, r) // the limit is over all connections
+	cfg := newConfig(t, token, r, r) // the limit is over all connections
 	cfg.MaxStreams = 2
 	p := start(t, cfg)
-	p.says("/metrics", http.StatusOK, "lockstep_relay_agent_connections 2")
-	p.says("/metrics", http.StatusOK, "lockstep_relay_agent_config_revision 1")
-	echoes(t, r.stream("echo"))
+	p.waitFor("/metrics", http.StatusOK, "lockstep_relay_agent_connections 2")
+	p.waitFor("/metrics", http.StatusOK, "lockstep_relay_agent_config_revision 1")
+	requireEcho(t, r.stream("echo"))
 	second := r.stream("echo")
-	echoes(t, second)
+	requireEcho(t, second)
 	reset := r.refused("echo")
-	require.True(t, reset.Retryable())
-	second.Reset(tunnel.Cancelled, "enough")
-	p.says("/metrics", http.StatusOK, "lockstep_relay_agent_streams 1")
-	echoes(t, r.stream("echo"))
+	require.Equal(t, tunnel.Overloaded, reset.Reason)
+	second.Reset(tunnel.Cancelled, "no longer needed")
+	p.waitFor("/metrics", http.StatusOK, "lockstep_relay_agent_streams 1")
+	requireEcho(t, r.stream("echo"))
 }
 
-func TestCredentialsThatWereReplacedNeedNoRestart(t *testing.T) {
+func TestCredentialsAreReloaded(t *testing.T) {
 	t.Parallel()
 	token := natsauth.NewToken(natsauth.TokenAgent)
 	r := newRelay(t, token)
-	cfg := config(t, natsauth.NewToken(natsauth.TokenAgent), r)
+	cfg := newConfig(t, natsauth.NewToken(natsauth.TokenAgent), r)
 	p := start(t, cfg)
-	p.says("/readyz", http.StatusServiceUnavailable, "the relay answered 401")
-	credentials(t, cfg.CredentialsFile, token)
-	p.says("/readyz", http.StatusOK, "[ok] relays")
+	p.waitFor("/readyz", http.StatusServiceUnavailable, "the relay responded 401")
+	writeCredentials(t, cfg.CredentialsFile, token)
+	p.waitFor("/readyz", http.StatusOK, "[ok] relays")
 }
 
-func TestConnectionsAreReplacedWhenTheyAreOld(t *testing.T) {
+func TestMaxAgeReplacesConnection(t *testing.T) {
 	t.Parallel()
 	token := natsauth.NewToken(natsauth.TokenAgent)
 	r := newRelay(t, token)
-	cfg := config(t, token, r)
+	cfg := newConfig(t, token, r)
 	cfg.Relay.MaxAge = 300 * time.Millisecond
 	start(t, cfg)
 	first := r.session(1)

@@ -1,15 +1,16 @@
 // Package agent is the relay agent. It runs in a cluster behind a firewall, dials relays, and joins the streams that
 // they open with targets in the cluster.
 //
-// It stays reachable through every configured relay: a lost, old or draining connection is replaced, if possible before
-// it ends (package link). Two configurations decide what is reachable: the agent's at the control plane, and its own
-// settings (targets). Requests to the Kubernetes API impersonate the user that the relay names, and nobody else (kube).
+// It stays reachable through every configured relay: a lost, old or draining connection is replaced, if
+// possible before it ends (package link). A target must be in the agent's configuration at the control plane
+// and in the local setting targets.allowed_addresses. Requests to the Kubernetes API impersonate only the user
+// that the relay sets (kube).
 //
-// Streams are independent: a slow one delays no other and costs one window of memory. A stream above max_streams is
-// reset as retryable. When a stream ends, so does the connection to its target.
+// Streams are independent: a slow stream does not delay others, and uses at most one window of memory. A stream
+// above max_streams is reset as retryable. When a stream ends, so does the connection to its target.
 //
-// At a stop it accepts no more streams, and waits for open ones up to drain_timeout. It is ready while one relay is
-// connected. The last configuration is kept while no relay is reachable, but not over a restart.
+// On shutdown it accepts no more streams, and waits for open ones up to drain_timeout. It is ready while one
+// relay is connected. The last configuration is kept while no relay is reachable, but not over a restart.
 package agent
 
 import (
@@ -42,11 +43,11 @@ type Config struct {
 
 // Relay configures the connections with relays.
 type Relay struct {
-	URLs        []string      `yaml:"urls" help:"addresses of relays for agents, such as wss://relay.example; /tunnel is added. If an address has several relays behind it, increase connections"`
+	URLs        []string      `yaml:"urls" help:"addresses of relays for agents, such as wss://relay.example; the path /tunnel is appended. If the address is a load balancer, set connections to at least the number of relays"`
 	Connections int           `yaml:"connections" help:"connections with each address"`
-	TLS         TLS           `yaml:"tls" help:"TLS with relays whose addresses begin with wss or https"`
-	RetryMin    time.Duration `yaml:"retry_min" help:"maximum random delay before the first attempt to reconnect; it grows by 1.6 with each failure"`
-	RetryMax    time.Duration `yaml:"retry_max" help:"upper bound of that maximum"`
+	TLS         TLS           `yaml:"tls" help:"TLS with relays that have a wss or https URL"`
+	RetryMin    time.Duration `yaml:"retry_min" help:"largest random delay before the first attempt to reconnect; multiplied by 1.6 after each failure"`
+	RetryMax    time.Duration `yaml:"retry_max" help:"largest delay between attempts to reconnect"`
 	MaxAge      time.Duration `yaml:"max_age" help:"age at which a connection is replaced, plus or minus a tenth; 0 = never"`
 	Linger      time.Duration `yaml:"linger" help:"how long open streams of a replaced connection may continue"`
 }
@@ -64,13 +65,14 @@ type Kubernetes struct {
 	Kubeconfig string `yaml:"kubeconfig" help:"kubeconfig of the cluster; empty = in-cluster configuration"`
 }
 
-// Targets bounds the targets beside the Kubernetes API.
+// Targets limits the targets other than the Kubernetes API.
 type Targets struct {
 	AllowedAddresses []string      `yaml:"allowed_addresses" help:"allowed addresses host:port of targets; * matches any characters of the host, or any port"`
 	DialTimeout      time.Duration `yaml:"dial_timeout" help:"time-out to connect to a target"`
 }
 
-// DefaultConfig serves operators on 127.0.0.1:8089, dials a relay on this machine, and allows Services as targets.
+// DefaultConfig serves metrics and health checks on 127.0.0.1:8089, dials a relay on this machine, and allows
+// Services as targets.
 func DefaultConfig() Config {
 	return Config{
 		Config:    service.DefaultConfig("127.0.0.1:8089"),
@@ -91,7 +93,8 @@ var podName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?/[a-z0-9]([-a-z0
 func (c Config) Validate() []error {
 	var faults []error
 	if c.CredentialsFile == "" {
-		faults = append(faults, config.Invalid("credentials_file", "is required: the file from the registration of the agent"))
+		faults = append(faults,
+			config.Invalid("credentials_file", "is required: the file from the registration of the agent"))
 	} else if _, err := natsauth.ReadAgentCredentials(c.CredentialsFile); err != nil {
 		faults = append(faults, config.Invalid("credentials_file", "%v", err))
 	}
@@ -142,9 +145,9 @@ func (r Relay) Validate() []error {
 	return faults
 }
 
-func (r Relay) backoff() link.Backoff { return link.Backoff{Min: r.RetryMin, Max: r.RetryMax} }
+func (r Relay) backoff() link.Backoff { return link.Backoff{Base: r.RetryMin, Max: r.RetryMax} }
 
-// tunnelURL is the URL of tunnels at a relay's address.
+// tunnelURL returns the WebSocket URL of a relay address.
 func tunnelURL(text string) (string, error) {
 	u, err := url.Parse(text)
 	if err != nil {
@@ -192,7 +195,8 @@ func (t Targets) Validate() []error {
 func Program() config.Program {
 	return config.Program{
 		Name: "lockstep-relay-agent",
-		About: "The relay agent runs in a cluster behind a firewall. It dials relays, and forwards their callers' requests to the " +
+		About: "The relay agent runs in a cluster behind a firewall. It dials relays, and forwards their " +
+			"callers' requests to the " +
 			"cluster's Kubernetes API and to configured targets. It needs the agent's credentials file.",
 	}
 }

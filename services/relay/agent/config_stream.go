@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"lockstep.internal/libs/logkey"
 	"lockstep.internal/services/relay/agent/targets"
 	"lockstep.internal/services/relay/agentlistener"
 	"lockstep.internal/services/relay/tunnel"
@@ -18,19 +19,19 @@ import (
 // maxConfigLine is the largest configuration, in bytes.
 const maxConfigLine = 1 << 20
 
-// followConfig receives the agent's configuration on a session until ctx is done. Its stream also tells the relay that
-// the agent is ready.
+// followConfig receives the agent's configuration on a session until ctx is done. The relay treats the agent as
+// connected once this stream is open.
 func (a *agent) followConfig(ctx context.Context, s *tunnel.Session) {
-	reporter := a.targets.Reporter()
-	defer reporter.Leave()
+	source := a.targets.AddSource()
+	defer source.Remove()
 	for failures := 0; ctx.Err() == nil; failures++ {
-		err := a.readConfigs(ctx, s, reporter)
+		err := a.readConfigs(ctx, s, source)
 		if ctx.Err() != nil {
 			return
 		}
 		delay := a.cfg.Relay.backoff().Delay(failures, 0, rand.Float64()) //nolint:gosec // no secret
-		a.logger.WarnContext(ctx, "receiving the configuration failed; retrying", slog.String("error", err.Error()),
-			slog.Duration("delay", delay))
+		a.logger.WarnContext(ctx, "receiving the configuration failed; retrying", logkey.Error(err),
+			slog.Duration(logkey.RetryIn, delay))
 		timer := time.NewTimer(delay)
 		select {
 		case <-timer.C:
@@ -40,9 +41,9 @@ func (a *agent) followConfig(ctx context.Context, s *tunnel.Session) {
 	}
 }
 
-// readConfigs reports each configuration that it receives.
-func (a *agent) readConfigs(ctx context.Context, s *tunnel.Session, reporter *targets.Reporter) error {
-	st, err := s.Open([]byte(agentlistener.ConfigStreamHead))
+// readConfigs passes each received configuration to source.
+func (a *agent) readConfigs(ctx context.Context, s *tunnel.Session, source *targets.Source) error {
+	st, err := s.Open([]byte(agentlistener.ConfigStreamMetadata))
 	if err != nil {
 		return err
 	}
@@ -57,7 +58,7 @@ func (a *agent) readConfigs(ctx context.Context, s *tunnel.Session, reporter *ta
 		if err != nil {
 			return err
 		}
-		if reporter.Report(c) {
+		if source.Update(c) {
 			a.logConfig(ctx, errors.Join(c.Faults...))
 		}
 	}
@@ -70,13 +71,13 @@ func (a *agent) readConfigs(ctx context.Context, s *tunnel.Session, reporter *ta
 // logConfig logs the configuration in effect.
 func (a *agent) logConfig(ctx context.Context, faults error) {
 	summary := a.targets.Summary()
-	log := a.logger.With(slog.Int64("revision", summary.Revision))
-	log.InfoContext(ctx, "applied the configuration", slog.Int("count", summary.Targets))
+	log := a.logger.With(slog.Int64(logkey.Revision, summary.Revision))
+	log.InfoContext(ctx, "applied the configuration", slog.Int(logkey.Count, summary.Targets))
 	if len(summary.Forbidden) > 0 {
 		log.WarnContext(ctx, "targets.allowed_addresses does not allow configured targets",
-			slog.Any("targets", summary.Forbidden))
+			slog.Any(logkey.Targets, summary.Forbidden))
 	}
 	if faults != nil {
-		log.WarnContext(ctx, "ignored invalid targets", slog.String("error", faults.Error()))
+		log.WarnContext(ctx, "ignored invalid targets", logkey.Error(faults))
 	}
 }

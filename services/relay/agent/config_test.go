@@ -23,60 +23,92 @@ import (
 	"lockstep.internal/services/relay/tunnel"
 )
 
-func TestMistakesInTheConfigurationAreSaid(t *testing.T) {
+func TestInvalidConfigs(t *testing.T) {
 	t.Parallel()
 	token := natsauth.NewToken(natsauth.TokenAgent)
 	pair := newCertificate(t)
 	for name, c := range map[string]struct {
-		change func(*agent.Config)
-		says   []string
+		change     func(*agent.Config)
+		wantErrors []string
 	}{
-		"none":             {func(*agent.Config) {}, nil},
-		"addresses of all": {func(c *agent.Config) { c.Relay.URLs = []string{"ws://a:1", "wss://b", "http://c/", "https://d/e"} }, nil},
-		"TLS":              {func(c *agent.Config) { c.Relay.URLs, c.Relay.TLS = []string{"wss://b"}, pair.files }, nil},
-		"no credentials":   {func(c *agent.Config) { c.CredentialsFile = "" }, []string{"LOCKSTEP_CREDENTIALS_FILE, --credentials-file): is required"}},
-		"bad credentials":  {func(c *agent.Config) { c.CredentialsFile = pair.files.CAFile }, []string{"invalid agent credentials"}},
-		"no relay":         {func(c *agent.Config) { c.Relay.URLs = nil }, []string{"is empty: set the address of a relay"}},
-		"no address": {func(c *agent.Config) {
+		"valid": {func(*agent.Config) {}, nil},
+		"all URL schemes": {
+			func(c *agent.Config) { c.Relay.URLs = []string{"ws://a:1", "wss://b", "http://c/", "https://d/e"} }, nil,
+		},
+		"TLS": {func(c *agent.Config) { c.Relay.URLs, c.Relay.TLS = []string{"wss://b"}, pair.files }, nil},
+		"no credentials": {
+			func(c *agent.Config) { c.CredentialsFile = "" },
+			[]string{"LOCKSTEP_CREDENTIALS_FILE, --credentials-file): is required"},
+		},
+		"bad credentials": {
+			func(c *agent.Config) { c.CredentialsFile = pair.files.CAFile },
+			[]string{"invalid agent credentials"},
+		},
+		"no relay": {func(c *agent.Config) { c.Relay.URLs = nil }, []string{"is empty: set the address of a relay"}},
+		"invalid URLs": {func(c *agent.Config) {
 			c.Relay.URLs = []string{"relay:8090", "nats://x", "ws://", "ws://u:p@x", "ws://x?a=b"}
 		}, []string{`"relay:8090" is not the address`, `"ws://u:xxxxx@x"`}},
-		"TLS without use": {func(c *agent.Config) { c.Relay.TLS = pair.files }, []string{"none of relay.urls begins with wss"}},
-		"half of a pair":  {func(c *agent.Config) { c.Relay.URLs, c.Relay.TLS.CertFile = []string{"wss://b"}, pair.files.CertFile }, []string{"cert_file and key_file must be set together"}},
-		"no authority":    {func(c *agent.Config) { c.Relay.URLs, c.Relay.TLS.CAFile = []string{"wss://b"}, pair.files.KeyFile }, []string{"contains no certificate"}},
-		"no file":         {func(c *agent.Config) { c.Relay.URLs, c.Relay.TLS.CAFile = []string{"wss://b"}, "/nowhere" }, []string{"read CA certificates"}},
-		"numbers":         {func(c *agent.Config) { c.Relay.Connections, c.MaxStreams = 0, 0 }, []string{"relay.connections", "max_streams"}},
-		"times": {func(c *agent.Config) {
+		"TLS without wss": {
+			func(c *agent.Config) { c.Relay.TLS = pair.files },
+			[]string{"none of relay.urls begins with wss"},
+		},
+		"certificate without key": {
+			func(c *agent.Config) { c.Relay.URLs, c.Relay.TLS.CertFile = []string{"wss://b"}, pair.files.CertFile },
+			[]string{"cert_file and key_file must be set together"},
+		},
+		"CA file without a certificate": {
+			func(c *agent.Config) { c.Relay.URLs, c.Relay.TLS.CAFile = []string{"wss://b"}, pair.files.KeyFile },
+			[]string{"contains no certificate"},
+		},
+		"missing CA file": {
+			func(c *agent.Config) { c.Relay.URLs, c.Relay.TLS.CAFile = []string{"wss://b"}, "/nowhere" },
+			[]string{"read CA certificates"},
+		},
+		"counts": {
+			func(c *agent.Config) { c.Relay.Connections, c.MaxStreams = 0, 0 },
+			[]string{"relay.connections", "max_streams"},
+		},
+		"durations": {func(c *agent.Config) {
 			c.Relay.RetryMin, c.Relay.MaxAge, c.Relay.Linger, c.Targets.DialTimeout = 0, -1, 0, 0
 		}, []string{"relay.retry_min", "relay.max_age", "relay.linger", "targets.dial_timeout"}},
-		"pauses":             {func(c *agent.Config) { c.Relay.RetryMax = time.Millisecond }, []string{"relay.retry_max"}},
-		"patterns":           {func(c *agent.Config) { c.Targets.AllowedAddresses = []string{"*.svc"} }, []string{`"*.svc" is not host:port`}},
-		"a pod":              {func(c *agent.Config) { c.Pod = "agent-0" }, []string{"is not namespace/name"}},
-		"kubeconfig for nil": {func(c *agent.Config) { c.Kubernetes.Kubeconfig = "x" }, []string{"no effect without kubernetes.enabled"}},
+		"retry_max below retry_min": {
+			func(c *agent.Config) { c.Relay.RetryMax = time.Millisecond },
+			[]string{"relay.retry_max"},
+		},
+		"invalid pattern": {
+			func(c *agent.Config) { c.Targets.AllowedAddresses = []string{"*.svc"} },
+			[]string{`"*.svc" is not host:port`},
+		},
+		"invalid pod": {func(c *agent.Config) { c.Pod = "agent-0" }, []string{"is not namespace/name"}},
+		"kubeconfig without effect": {
+			func(c *agent.Config) { c.Kubernetes.Kubeconfig = "x" },
+			[]string{"no effect without kubernetes.enabled"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			cfg := config(t, token)
+			cfg := newConfig(t, token)
 			cfg.Relay.URLs = []string{"ws://127.0.0.1:1"}
 			c.change(&cfg)
 			binding, err := conf.Bind(&cfg, "")
 			require.NoError(t, err)
 			err = binding.Validate()
-			if c.says == nil {
+			if c.wantErrors == nil {
 				require.NoError(t, err)
 				return
 			}
-			for _, text := range c.says {
+			for _, text := range c.wantErrors {
 				require.ErrorContains(t, err, text)
 			}
-			require.Error(t, agent.Main(t.Context(), cfg), "who fills it without loading it is told, too")
+			require.Error(t, agent.Main(t.Context(), cfg), "Main validates the configuration, too")
 		})
 	}
 }
 
-func TestTheDefaultsNeedOnlyCredentials(t *testing.T) {
+func TestDefaultsNeedOnlyCredentials(t *testing.T) {
 	t.Parallel()
 	cfg := agent.DefaultConfig()
-	cfg.CredentialsFile = credentials(t, "", natsauth.NewToken(natsauth.TokenAgent))
+	cfg.CredentialsFile = writeCredentials(t, "", natsauth.NewToken(natsauth.TokenAgent))
 	binding, err := conf.Bind(&cfg, "")
 	require.NoError(t, err)
 	require.NoError(t, binding.Validate())
@@ -85,7 +117,7 @@ func TestTheDefaultsNeedOnlyCredentials(t *testing.T) {
 	require.Contains(t, manual, "ws://127.0.0.1:8090")
 }
 
-// certificate is one that vouches for itself, for both sides of a connection.
+// certificate is a self-signed certificate for client and server.
 type certificate struct {
 	files agent.TLS
 	pair  tls.Certificate
@@ -97,18 +129,27 @@ func newCertificate(t *testing.T) certificate {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true,
+		BasicConstraintsValid: true,
+		IPAddresses:           []net.IP{net.IPv4(127, 0, 0, 1)},
+		KeyUsage:              x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
 	raw, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	require.NoError(t, err)
 	rawKey, err := x509.MarshalPKCS8PrivateKey(key)
 	require.NoError(t, err)
 	dir := t.TempDir()
-	c := certificate{files: agent.TLS{CAFile: filepath.Join(dir, "ca"), CertFile: filepath.Join(dir, "cert"), KeyFile: filepath.Join(dir, "key")}, pool: x509.NewCertPool()}
-	certPEM, keyPEM := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: raw}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: rawKey})
-	for file, content := range map[string][]byte{c.files.CAFile: certPEM, c.files.CertFile: certPEM, c.files.KeyFile: keyPEM} {
+	c := certificate{
+		files: agent.TLS{
+			CAFile: filepath.Join(dir, "ca"), CertFile: filepath.Join(dir, "cert"), KeyFile: filepath.Join(dir, "key"),
+		},
+		pool: x509.NewCertPool(),
+	}
+	certPEM := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: raw})
+	keyPEM := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: rawKey})
+	files := map[string][]byte{c.files.CAFile: certPEM, c.files.CertFile: certPEM, c.files.KeyFile: keyPEM}
+	for file, content := range files {
 		require.NoError(t, os.WriteFile(file, content, 0o600))
 	}
 	c.pair, err = tls.X509KeyPair(certPEM, keyPEM)
@@ -117,39 +158,46 @@ func newCertificate(t *testing.T) certificate {
 	return c
 }
 
-func TestBothSidesOfAConnectionShowTheirCertificates(t *testing.T) {
+func TestMutualTLS(t *testing.T) {
 	t.Parallel()
 	token := natsauth.NewToken(natsauth.TokenAgent)
 	own, other := newCertificate(t), newCertificate(t)
 	r, echo := newRelay(t, token), newTarget(t)
 	r.kill()
-	r.open(&tls.Config{Certificates: []tls.Certificate{own.pair}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: own.pool, MinVersion: tls.VersionTLS12})
+	r.open(&tls.Config{
+		Certificates: []tls.Certificate{own.pair}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: own.pool,
+		MinVersion: tls.VersionTLS12,
+	})
 	r.configure(echo.configuration(1))
-	cfg := config(t, token, r)
+	cfg := newConfig(t, token, r)
 	cfg.Relay.URLs = []string{"https://" + r.addr}
 	for name, c := range map[string]struct {
-		files agent.TLS
-		says  string
+		files   agent.TLS
+		wantErr string
 	}{
-		"a relay that nobody vouches for":   {agent.TLS{}, "certificate signed by unknown authority"},
-		"a relay that another vouches for":  {agent.TLS{CAFile: other.files.CAFile}, "certificate signed by unknown authority"},
-		"an agent that shows none":          {agent.TLS{CAFile: own.files.CAFile}, "certificate required"},
-		"an agent that another vouches for": {agent.TLS{CAFile: own.files.CAFile, CertFile: other.files.CertFile, KeyFile: other.files.KeyFile}, "certificate"},
+		"no CA": {agent.TLS{}, "certificate signed by unknown authority"},
+		"wrong CA": {
+			agent.TLS{CAFile: other.files.CAFile}, "certificate signed by unknown authority",
+		},
+		"no client certificate": {agent.TLS{CAFile: own.files.CAFile}, "certificate required"},
+		"untrusted client certificate": {
+			agent.TLS{CAFile: own.files.CAFile, CertFile: other.files.CertFile, KeyFile: other.files.KeyFile}, "certificate",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			cfg := cfg
 			cfg.Relay.TLS = c.files
-			start(t, cfg).says("/readyz", http.StatusServiceUnavailable, c.says)
+			start(t, cfg).waitFor("/readyz", http.StatusServiceUnavailable, c.wantErr)
 		})
 	}
-	t.Run("both are known", func(t *testing.T) {
+	t.Run("both are trusted", func(t *testing.T) {
 		t.Parallel()
 		cfg := cfg
 		cfg.Relay.TLS = own.files
-		start(t, cfg).says("/metrics", http.StatusOK, "lockstep_relay_agent_config_revision 1")
+		start(t, cfg).waitFor("/metrics", http.StatusOK, "lockstep_relay_agent_config_revision 1")
 		s := r.stream("echo")
-		echoes(t, s)
-		s.Reset(tunnel.Cancelled, "enough")
+		requireEcho(t, s)
+		s.Reset(tunnel.Cancelled, "no longer needed")
 	})
 }

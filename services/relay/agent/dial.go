@@ -20,16 +20,16 @@ import (
 func (t TLS) load() (*tls.Config, error) {
 	cfg := &tls.Config{MinVersion: tls.VersionTLS12}
 	if t.CAFile != "" {
-		authorities, err := certpool.Load(t.CAFile)
+		pool, err := certpool.Load(t.CAFile)
 		if err != nil {
 			return nil, fmt.Errorf("ca_file: %w", err)
 		}
-		cfg.RootCAs = authorities
+		cfg.RootCAs = pool
 	}
 	if t.CertFile != "" && t.KeyFile != "" {
 		pair, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile)
 		if err != nil {
-			return nil, fmt.Errorf("cannot load the certificate for relays: %w", err)
+			return nil, fmt.Errorf("cert_file: %w", err)
 		}
 		cfg.Certificates = []tls.Certificate{pair}
 	}
@@ -51,10 +51,10 @@ func (d dialer) dial(ctx context.Context, url string) (link.Connection, error) {
 		return link.Connection{}, err
 	}
 	if credentials.AgentID != d.agent {
-		return link.Connection{}, fmt.Errorf("%s: has credentials of agent %d instead of %d: restart the agent to use them",
+		return link.Connection{}, fmt.Errorf("%s: is for agent %d, but this agent is %d: restart to use it",
 			d.credentials, credentials.AgentID, d.agent)
 	}
-	secure, err := d.tls.load()
+	tlsConfig, err := d.tls.load()
 	if err != nil {
 		return link.Connection{}, err
 	}
@@ -66,7 +66,7 @@ func (d dialer) dial(ctx context.Context, url string) (link.Connection, error) {
 	if d.pod != "" {
 		header.Set(agentlistener.HeaderPod, d.pod)
 	}
-	c, err := tunnel.Dialer{TLS: secure}.Dial(ctx, url, header)
+	c, err := tunnel.Dialer{TLS: tlsConfig}.Dial(ctx, url, header)
 	if err != nil {
 		return link.Connection{}, err
 	}
@@ -76,7 +76,7 @@ func (d dialer) dial(ctx context.Context, url string) (link.Connection, error) {
 	}, nil
 }
 
-// commit that the program was built from.
+// commit returns the VCS revision of the build.
 func commit() string {
 	info, known := debug.ReadBuildInfo()
 	if !known {

@@ -13,6 +13,7 @@ import (
 
 	"lockstep.internal/libs/config"
 	"lockstep.internal/libs/kubeclient"
+	"lockstep.internal/libs/logkey"
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/service"
 	"lockstep.internal/libs/telemetry"
@@ -78,7 +79,8 @@ func Main(ctx context.Context, cfg Config) (err error) {
 			Check: func(ctx context.Context) error { return service.Degraded(a.kube.Check(ctx)) },
 		})
 	}
-	return service.Run(ctx, service.Options{Name: "relay-agent", Config: cfg.Config, Logger: a.logger, Metrics: tel.Metrics}, parts...)
+	return service.Run(ctx,
+		service.Options{Name: "relay-agent", Config: cfg.Config, Logger: a.logger, Metrics: tel.Metrics}, parts...)
 }
 
 func newAgent(ctx context.Context, cfg Config, tel *telemetry.Telemetry) (*agent, error) {
@@ -86,7 +88,7 @@ func newAgent(ctx context.Context, cfg Config, tel *telemetry.Telemetry) (*agent
 	if err != nil {
 		return nil, err
 	}
-	if err := binding.Validate(); err != nil { // some programs do not load the configuration with libs/config
+	if err := binding.Validate(); err != nil { // the stack and tests fill Config without loading it
 		return nil, err
 	}
 	credentials, err := natsauth.ReadAgentCredentials(cfg.CredentialsFile)
@@ -98,18 +100,18 @@ func newAgent(ctx context.Context, cfg Config, tel *telemetry.Telemetry) (*agent
 		return nil, err
 	}
 	a := &agent{
-		cfg: cfg, id: credentials.AgentID, logger: tel.Logger.With(slog.Int64("agent_id", credentials.AgentID)),
+		cfg: cfg, id: credentials.AgentID, logger: tel.Logger.With(slog.Int64(logkey.AgentID, credentials.AgentID)),
 		targets: targets.NewTable(allowed), streams: streamLimit{max: cfg.MaxStreams}, changed: make(chan struct{}, 1),
 	}
 	if a.metrics, err = newMetrics(a, tel.Metrics); err != nil {
 		return nil, err
 	}
 	if cfg.Kubernetes.Enabled {
-		described, err := kubeclient.Load(cfg.Kubernetes.Kubeconfig, "")
+		restConfig, err := kubeclient.Load(cfg.Kubernetes.Kubeconfig, "")
 		if err != nil {
 			return nil, err
 		}
-		if a.kube, err = kube.New(described, a.logger); err != nil {
+		if a.kube, err = kube.New(restConfig, a.logger); err != nil {
 			return nil, err
 		}
 	}
@@ -125,8 +127,8 @@ func (a *agent) addConnectors(ctx context.Context) error {
 			return err
 		}
 		if strings.HasPrefix(url, "ws:") {
-			a.logger.WarnContext(ctx, "the connection with the relay is not encrypted and exposes the agent's token",
-				slog.String("relay_url", url))
+			a.logger.WarnContext(ctx, "relay URL uses ws: the agent's token is sent unencrypted",
+				slog.String(logkey.RelayURL, url))
 		}
 		for range a.cfg.Relay.Connections {
 			a.connectors = append(a.connectors, link.NewConnector(link.Config{
@@ -147,11 +149,11 @@ func (a *agent) onOutcome(outcome link.Outcome) {
 	a.metrics.connects.WithLabelValues(string(outcome)).Inc()
 	select {
 	case a.changed <- struct{}{}:
-	default: // an update is due already
+	default: // an update is pending
 	}
 }
 
-// run keeps connections until ctx is done, and drains them.
+// run runs all connectors until ctx is done, and waits for their drain.
 func (a *agent) run(ctx context.Context, self *service.Handle) error {
 	var running sync.WaitGroup
 	for _, c := range a.connectors {
@@ -184,7 +186,7 @@ func (a *agent) connected() int {
 
 var errNotConnected = errors.New("no connection with a relay yet")
 
-// check returns why no relay reaches the agent; nil if one does.
+// check returns an error if no relay connection is open.
 func (a *agent) check() error {
 	var failure error
 	for _, c := range a.connectors {

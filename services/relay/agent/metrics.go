@@ -26,7 +26,8 @@ func newMetrics(a *agent, registerer prometheus.Registerer) (*metrics, error) {
 	m := &metrics{
 		connects: counters("connections_total", "Connections with relays, and attempts to connect, by outcome.", "outcome"),
 		streams:  counters("streams_total", "Streams that relays opened, by outcome.", "outcome"),
-		bytes:    counters("target_bytes_total", "Bytes of ended streams to targets other than the Kubernetes API.", "direction"),
+		bytes: counters("target_bytes_total", "Bytes of ended streams to targets other than the Kubernetes API.",
+			"direction"),
 	}
 	for _, collector := range []prometheus.Collector{
 		m.connects, m.streams, m.bytes,
@@ -35,7 +36,7 @@ func newMetrics(a *agent, registerer prometheus.Registerer) (*metrics, error) {
 		gauge("config_revision", "Revision of the agent's configuration; 0 before there is one.", func() float64 {
 			return float64(a.targets.Summary().Revision)
 		}),
-		gauge("targets", "Targets of the agent's configuration, beside the Kubernetes API.", func() float64 {
+		gauge("targets", "Targets of the agent's configuration, other than the Kubernetes API.", func() float64 {
 			return float64(a.targets.Summary().Targets)
 		}),
 	} {

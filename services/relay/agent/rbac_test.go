@@ -27,9 +27,10 @@ import (
 	"lockstep.internal/services/relay/agent"
 	"lockstep.internal/services/relay/forward"
 	"lockstep.internal/services/relay/route"
+	"lockstep.internal/tools/testkit/labtest"
 )
 
-// clusters are a relay and an agent with the rights that the manifest gives, in a namespace of their own.
+// cluster is a relay and an agent with the RBAC manifest of deploy/rbac, in its own namespace.
 type cluster struct {
 	t         *testing.T
 	relay     *relay
@@ -40,31 +41,31 @@ type cluster struct {
 	agent     *process
 }
 
-var installations atomic.Int64
+var clusters atomic.Int64
 
-// newCluster has an agent that acts with an account's token, or with the administrator's credentials.
+// newCluster starts an agent with a ServiceAccount token, or with the administrator's credentials.
 func newCluster(t *testing.T, asAccount bool) *cluster {
 	t.Helper()
 	token := natsauth.NewToken(natsauth.TokenAgent)
 	c := &cluster{t: t, relay: newRelay(t, token)}
-	admin, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	admin, err := clientcmd.BuildConfigFromFlags("", labtest.Kubeconfig(t))
 	require.NoError(t, err)
 	admin.QPS = -1
 	c.admin, err = kubernetes.NewForConfig(admin)
 	require.NoError(t, err)
-	id := "agent-" + strconv.FormatInt(installations.Add(1), 10)
+	id := "agent-" + strconv.FormatInt(clusters.Add(1), 10)
 	c.namespace = "lockstep-" + id
 	c.install("relay-agent.yaml", id)
 	c.install(filepath.Join("relay-agent-roles", "project-roles.yaml"), id)
 
-	cfg := config(t, token, c.relay)
-	cfg.Kubernetes = agent.Kubernetes{Enabled: true, Kubeconfig: kubeconfig}
+	cfg := newConfig(t, token, c.relay)
+	cfg.Kubernetes = agent.Kubernetes{Enabled: true, Kubeconfig: labtest.Kubeconfig(t)}
 	if asAccount {
-		cfg.Kubernetes.Kubeconfig = c.asAccount()
+		cfg.Kubernetes.Kubeconfig = c.accountKubeconfig()
 	}
 	c.agent = start(t, cfg)
 	c.relay.session(1)
-	c.transport = forward.NewTransport(c.relay.hub)
+	c.transport = forward.NewTransport(c.relay.pool)
 	t.Cleanup(c.transport.Close)
 	return c
 }
@@ -91,18 +92,19 @@ func (c *cluster) install(file, id string) {
 		default:
 			require.Fail(c.t, "unknown object", "%T", object)
 		}
-		if !apierrors.IsAlreadyExists(err) { // agents share what does not name one
+		if !apierrors.IsAlreadyExists(err) { // cluster-wide objects are shared by all agents
 			require.NoError(c.t, err)
 		}
 	}
 }
 
-// asAccount writes a kubeconfig with a token of the agent's account.
-func (c *cluster) asAccount() string {
+// accountKubeconfig writes a kubeconfig with a token of the agent's ServiceAccount.
+func (c *cluster) accountKubeconfig() string {
 	c.t.Helper()
-	token, err := c.admin.CoreV1().ServiceAccounts(c.namespace).CreateToken(c.t.Context(), c.account, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	token, err := c.admin.CoreV1().ServiceAccounts(c.namespace).CreateToken(c.t.Context(), c.account,
+		&authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 	require.NoError(c.t, err)
-	cfg, err := clientcmd.LoadFromFile(kubeconfig)
+	cfg, err := clientcmd.LoadFromFile(labtest.Kubeconfig(c.t))
 	require.NoError(c.t, err)
 	for user := range cfg.AuthInfos {
 		cfg.AuthInfos[user] = &clientcmdapi.AuthInfo{Token: token.Status.Token}
@@ -119,13 +121,15 @@ type caller struct {
 }
 
 func (c caller) RoundTrip(r *http.Request) (*http.Response, error) {
-	r = r.Clone(forward.WithRoute(r.Context(), &forward.RequestRoute{To: route.Destination{AgentID: agentID, Target: route.KubernetesAPI}}))
+	r = r.Clone(forward.WithRoute(r.Context(), &forward.RequestRoute{
+		To: route.Destination{AgentID: agentID, Target: route.KubernetesAPI},
+	}))
 	maps.Copy(r.Header, c.header)
 	return c.cluster.transport.RoundTrip(r)
 }
 
-// as is a client of the cluster in somebody's name.
-func (c *cluster) as(header http.Header) *kubernetes.Clientset {
+// impersonate returns a client that sends these impersonation headers.
+func (c *cluster) impersonate(header http.Header) *kubernetes.Clientset {
 	c.t.Helper()
 	client, err := kubernetes.NewForConfig(&rest.Config{Host: "http://kubernetes", QPS: -1, Transport: caller{c, header}})
 	require.NoError(c.t, err)
@@ -136,62 +140,71 @@ func user(id string, groups ...string) http.Header {
 	return http.Header{"Impersonate-User": {"lockstep:user:" + id}, "Impersonate-Group": groups}
 }
 
-func TestCallersMayDoWhatTheClusterAllowsThem(t *testing.T) {
+func TestClusterRBACApplies(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, true)
-	developer, reader := c.as(user("7", "lockstep:role:reader", "lockstep:role:developer")), c.as(user("8", "lockstep:role:reader"))
-	nobody := c.as(http.Header{"Impersonate-User": {"lockstep:service:gitlab"}, "Impersonate-Group": {"lockstep:services"}})
+	developer := c.impersonate(user("7", "lockstep:role:reader", "lockstep:role:developer"))
+	reader := c.impersonate(user("8", "lockstep:role:reader"))
+	service := c.impersonate(http.Header{
+		"Impersonate-User": {"lockstep:service:gitlab"}, "Impersonate-Group": {"lockstep:services"},
+	})
 	options := metav1.ListOptions{}
 
-	// Bindings take effect a moment after they were made.
+	// The API server applies new bindings after a short delay.
 	require.Eventually(t, func() bool {
 		_, err := developer.CoreV1().ConfigMaps(c.namespace).List(t.Context(), options)
 		return err == nil
-	}, patience, tick)
-	watching, err := reader.CoreV1().ConfigMaps(c.namespace).Watch(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=files"})
+	}, timeout, pollInterval)
+	watching, err := reader.CoreV1().ConfigMaps(c.namespace).Watch(t.Context(), metav1.ListOptions{
+		FieldSelector: "metadata.name=files",
+	})
 	require.NoError(t, err)
 	defer watching.Stop()
-	made, err := developer.CoreV1().ConfigMaps(c.namespace).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "files"}, Data: map[string]string{"big": strings.Repeat("x", 500_000)}}, metav1.CreateOptions{})
+	files := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: "files"}, Data: map[string]string{"big": strings.Repeat("x", 500_000)},
+	}
+	created, err := developer.CoreV1().ConfigMaps(c.namespace).Create(t.Context(), files, metav1.CreateOptions{})
 	require.NoError(t, err)
 	event := <-watching.ResultChan()
 	require.Equal(t, watch.Added, event.Type)
-	require.Equal(t, made.UID, event.Object.(*corev1.ConfigMap).UID)
+	require.Equal(t, created.UID, event.Object.(*corev1.ConfigMap).UID)
 	got, err := reader.CoreV1().ConfigMaps(c.namespace).Get(t.Context(), "files", metav1.GetOptions{})
 	require.NoError(t, err)
-	require.Equal(t, made.Data, got.Data)
+	require.Equal(t, created.Data, got.Data)
 	require.NoError(t, developer.CoreV1().ConfigMaps(c.namespace).Delete(t.Context(), "files", metav1.DeleteOptions{}))
 	require.Equal(t, watch.Deleted, (<-watching.ResultChan()).Type)
 
-	// What is not allowed is the API server's answer, and names whom it refuses.
+	// The API server denies it and names the impersonated user.
 	err = reader.CoreV1().ConfigMaps(c.namespace).Delete(t.Context(), "files", metav1.DeleteOptions{})
 	require.True(t, apierrors.IsForbidden(err), "%v", err)
 	require.ErrorContains(t, err, `User "lockstep:user:8" cannot delete resource "configmaps"`)
-	_, err = nobody.CoreV1().ConfigMaps(c.namespace).List(t.Context(), options)
+	_, err = service.CoreV1().ConfigMaps(c.namespace).List(t.Context(), options)
 	require.ErrorContains(t, err, `User "lockstep:service:gitlab" cannot list resource "configmaps"`)
-	_, err = nobody.Discovery().ServerVersion()
+	_, err = service.Discovery().ServerVersion()
 	require.NoError(t, err)
-	c.agent.says("/readyz", http.StatusOK, "[ok] kubernetes")
+	c.agent.waitFor("/readyz", http.StatusOK, "[ok] kubernetes")
 }
 
-// whoAmI is what the API server takes a caller for.
+// whoAmI returns the caller's identity as the API server sees it.
 func whoAmI(t *testing.T, client *kubernetes.Clientset) authenticationv1.UserInfo {
 	t.Helper()
-	review, err := client.AuthenticationV1().SelfSubjectReviews().Create(t.Context(), &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+	review, err := client.AuthenticationV1().SelfSubjectReviews().Create(t.Context(),
+		&authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	return review.Status.UserInfo
 }
 
-// The agent has an administrator's credentials here, so that only its own guard stands between a caller and everything.
-func TestNobodyActsAsTheAgentOrAsSomebodyOfTheCluster(t *testing.T) {
+// The agent runs with admin credentials, so only its own check protects the cluster.
+func TestOnlyLockstepUsersAreImpersonated(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, false)
-	admin, err := clientcmd.LoadFromFile(kubeconfig)
+	admin, err := clientcmd.LoadFromFile(labtest.Kubeconfig(t))
 	require.NoError(t, err)
 	require.Len(t, admin.AuthInfos, 1)
 	own := whoAmI(t, c.admin)
-	require.Contains(t, own.Groups, "system:masters", "else this test shows nothing")
+	require.Contains(t, own.Groups, "system:masters", "precondition of this test")
 
-	who := whoAmI(t, c.as(user("7", "lockstep:role:reader")))
+	who := whoAmI(t, c.impersonate(user("7", "lockstep:role:reader")))
 	require.Equal(t, "lockstep:user:7", who.Username)
 	require.ElementsMatch(t, []string{"lockstep:role:reader", "system:authenticated"}, who.Groups)
 
@@ -200,31 +213,31 @@ func TestNobodyActsAsTheAgentOrAsSomebodyOfTheCluster(t *testing.T) {
 		header[key] = values
 		return header
 	}
-	// What would leave the relay's headers out on the way leaves them in.
-	who = whoAmI(t, c.as(with(user("7"), "Connection", "Impersonate-User, Impersonate-Group")))
+	// A Connection header must not remove impersonation headers.
+	who = whoAmI(t, c.impersonate(with(user("7"), "Connection", "Impersonate-User, Impersonate-Group")))
 	require.Equal(t, "lockstep:user:7", who.Username)
-	who = whoAmI(t, c.as(with(with(user("7"), "Authorization", "Bearer nonsense"), "X-Remote-User", "root")))
+	who = whoAmI(t, c.impersonate(with(with(user("7"), "Authorization", "Bearer nonsense"), "X-Remote-User", "root")))
 	require.Equal(t, "lockstep:user:7", who.Username)
 
 	for name, header := range map[string]http.Header{
-		"nobody":            {},
+		"no user":           {},
 		"an administrator":  {"Impersonate-User": {own.Username}},
-		"a system's group":  user("7", "system:masters"),
+		"a system group":    user("7", "system:masters"),
 		"a service account": {"Impersonate-User": {"system:serviceaccount:kube-system:default"}},
 		"extra fields":      with(user("7"), "Impersonate-Extra-Scopes", "all"),
 		"a UID":             with(user("7"), "Impersonate-Uid", own.UID+"x"),
 	} {
-		_, err := c.as(header).CoreV1().Secrets("kube-system").List(t.Context(), metav1.ListOptions{})
+		_, err := c.impersonate(header).CoreV1().Secrets("kube-system").List(t.Context(), metav1.ListOptions{})
 		require.True(t, apierrors.IsForbidden(err), "%s: %v", name, err)
 		require.NotContains(t, err.Error(), "cannot list resource", "%s: the agent refuses it, not the API server", name)
 	}
 }
 
-// If the agent's guard was passed, its account's rights would stand there still.
-func TestTheAccountMayDoNothingItself(t *testing.T) {
+// Even if the agent's check is bypassed, its ServiceAccount has no other rights.
+func TestServiceAccountHasNoOtherRights(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, true)
-	account, err := clientcmd.BuildConfigFromFlags("", c.asAccount())
+	account, err := clientcmd.BuildConfigFromFlags("", c.accountKubeconfig())
 	require.NoError(t, err)
 	as := func(user string, groups ...string) *kubernetes.Clientset {
 		cfg := rest.CopyConfig(account)
@@ -236,11 +249,11 @@ func TestTheAccountMayDoNothingItself(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, err := as("lockstep:user:7", "lockstep:role:owner").Discovery().ServerVersion()
 		return err == nil
-	}, patience, tick)
+	}, timeout, pollInterval)
 	for name, client := range map[string]*kubernetes.Clientset{
 		"itself":            as(""),
 		"a group":           as("lockstep:user:7", "system:masters"),
-		"a group of ours":   as("lockstep:user:7", "lockstep:role:unknown"),
+		"an unknown role":   as("lockstep:user:7", "lockstep:role:unknown"),
 		"a service account": as("system:serviceaccount:kube-system:generic-garbage-collector"),
 	} {
 		_, err := client.CoreV1().Secrets("kube-system").List(t.Context(), metav1.ListOptions{})

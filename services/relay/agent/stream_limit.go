@@ -6,13 +6,13 @@ import "sync"
 type streamLimit struct {
 	max int
 
-	mu     sync.Mutex
-	open   int
-	closed bool
-	ended  sync.WaitGroup
+	mu          sync.Mutex
+	open        int
+	closed      bool
+	openStreams sync.WaitGroup
 }
 
-// acquire reports whether there is room for one more stream. The caller releases it later.
+// acquire reports whether one more stream is allowed. The caller releases it later.
 func (l *streamLimit) acquire() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -20,7 +20,7 @@ func (l *streamLimit) acquire() bool {
 		return false
 	}
 	l.open++
-	l.ended.Add(1)
+	l.openStreams.Add(1)
 	return true
 }
 
@@ -28,7 +28,7 @@ func (l *streamLimit) release() {
 	l.mu.Lock()
 	l.open--
 	l.mu.Unlock()
-	l.ended.Done()
+	l.openStreams.Done()
 }
 
 func (l *streamLimit) count() int {
@@ -42,5 +42,5 @@ func (l *streamLimit) closeAndWait() {
 	l.mu.Lock()
 	l.closed = true
 	l.mu.Unlock()
-	l.ended.Wait()
+	l.openStreams.Wait()
 }

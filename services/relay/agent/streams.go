@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 
+	"lockstep.internal/libs/logkey"
 	"lockstep.internal/services/relay/route"
 	"lockstep.internal/services/relay/tunnel"
 )
@@ -23,10 +24,10 @@ const (
 func (a *agent) acceptStream(session *tunnel.Session, s *tunnel.Stream) {
 	if !a.streams.acquire() {
 		a.metrics.streams.WithLabelValues(streamOverloaded).Inc()
-		s.Reset(tunnel.Overloaded, "the agent has its maximum of streams, or stops")
+		s.Reset(tunnel.Overloaded, "the agent reached max_streams, or is stopping")
 		return
 	}
-	to, err := route.Decode(s.Head())
+	to, err := route.Decode(s.Metadata())
 	switch {
 	case err != nil:
 	case to.AgentID != a.id:
@@ -46,18 +47,17 @@ func (a *agent) acceptStream(session *tunnel.Session, s *tunnel.Stream) {
 		return
 	}
 	outcome, reason := streamRefused, tunnel.Refused
-	if _, is := errors.AsType[*unreachableError](err); is {
+	if _, ok := errors.AsType[*unreachableError](err); ok {
 		outcome, reason = streamUnreachable, tunnel.Unreachable
 	}
 	a.metrics.streams.WithLabelValues(outcome).Inc()
-	a.logger.Warn("joining a stream with its target failed", slog.String("target", to.Target),
-		slog.String("error", err.Error()))
+	a.logger.Warn("joining a stream with its target failed", slog.String(logkey.Target, to.Target), logkey.Error(err))
 	s.Reset(reason, err.Error())
 }
 
-var errNoKubernetes = errors.New("the agent does not forward to the Kubernetes API: its kubernetes.enabled is false")
+var errNoKubernetes = errors.New("Kubernetes API forwarding is disabled: kubernetes.enabled is false")
 
-// unreachableError is that a configured target does not answer.
+// unreachableError: the agent cannot connect to the target.
 type unreachableError struct {
 	target string
 	err    error
@@ -84,15 +84,15 @@ func (a *agent) join(s *tunnel.Stream, target string) error {
 	return nil
 }
 
-// dialTarget connects to a target, unless the relay resets the stream meanwhile. Until release is called, a change of
-// the target's address resets the stream.
+// dialTarget connects to a target. It stops if the relay resets the stream. Until release is called, a change
+// of the target's address resets the stream.
 func (a *agent) dialTarget(s *tunnel.Stream, target string) (joined tunnel.Conn, release func(), err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), a.cfg.Targets.DialTimeout)
 	defer cancel()
 	s.OnFailure(cancel)
 	defer s.OnFailure(nil)
 	select {
-	case <-a.targets.Known(): // the first streams may arrive before the configuration
+	case <-a.targets.Configured(): // the first streams may arrive before the configuration
 	case <-ctx.Done():
 	}
 	address, release, err := a.targets.Use(target, func(why error) { a.resetStream(s, target, why) })
@@ -104,18 +104,17 @@ func (a *agent) dialTarget(s *tunnel.Stream, target string) (joined tunnel.Conn,
 		release()
 		return nil, nil, &unreachableError{target, err}
 	}
-	joined, is := conn.(tunnel.Conn)
-	if !is {
+	joined, ok := conn.(tunnel.Conn)
+	if !ok {
 		release()
 		_ = conn.Close() // it was not used
-		return nil, nil, &unreachableError{target, fmt.Errorf("a %T cannot end one direction", conn)}
+		return nil, nil, &unreachableError{target, fmt.Errorf("%T does not support half-close", conn)}
 	}
 	return joined, release, nil
 }
 
 // resetStream resets a stream after its target has changed.
 func (a *agent) resetStream(s *tunnel.Stream, target string, why error) {
-	a.logger.Warn("reset a stream: its target has changed", slog.String("target", target),
-		slog.String("error", why.Error()))
+	a.logger.Warn("reset a stream: its target has changed", slog.String(logkey.Target, target), logkey.Error(why))
 	s.Reset(tunnel.Refused, why.Error())
 }

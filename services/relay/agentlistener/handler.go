@@ -1,8 +1,8 @@
 // Package agentlistener accepts the tunnels that agents dial.
 //
-// It authenticates an agent by its token. A replica counts as connected after it has opened a stream for its
-// configuration; the stream then receives every change. A connection ends with its tunnel, when the agent drains it,
-// and at once when the agent is revoked or has another token. Observers see every connection and disconnection.
+// It authenticates an agent by its token. A replica is connected once it has opened its configuration stream;
+// the stream then receives every change. A connection ends with its tunnel, when the agent drains it, and at
+// once when the agent is revoked or has another token. Observers see every connection and disconnection.
 package agentlistener
 
 import (
@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"lockstep.internal/libs/fault"
+	"lockstep.internal/libs/logkey"
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/schemas/gen/events"
@@ -40,17 +41,17 @@ const (
 	HeaderConnection = "Lockstep-Connection"
 )
 
-// ConfigStreamHead is the head of the stream that an agent receives its configuration on.
-const ConfigStreamHead = `{"stream":"configuration"}`
+// ConfigStreamMetadata is the metadata of the stream that an agent receives its configuration on.
+const ConfigStreamMetadata = `{"stream":"configuration"}`
 
 const (
-	// maxText of a header of an agent, in bytes.
-	maxText = 253
-	// DefaultHelloTimeout for an agent to open its configuration stream.
-	DefaultHelloTimeout = 15 * time.Second
-	// maxAgentStreams that an agent may have open: it needs one, and each may cost a window of memory.
+	// maxHeaderValue is the maximum size of an agent header, in bytes.
+	maxHeaderValue = 253
+	// DefaultConfigStreamTimeout for an agent to open its configuration stream.
+	DefaultConfigStreamTimeout = 15 * time.Second
+	// maxAgentStreams that an agent may have open: an agent needs one; each stream may use one window of memory.
 	maxAgentStreams = 4
-	// retryAfter of a response without room, in seconds. Agents add a random delay.
+	// retryAfter is sent when the relay is full or drains, in seconds. Agents add a random delay.
 	retryAfter = "2"
 )
 
@@ -62,7 +63,7 @@ type Credential struct {
 	Revoked   bool
 }
 
-// Agents are the agents that may connect.
+// Agents looks up the credentials of agents.
 type Agents interface {
 	// Ready reports whether the directory has been read.
 	Ready() bool
@@ -71,7 +72,7 @@ type Agents interface {
 	Changed() <-chan struct{}
 }
 
-// Pool uses sessions to open streams; a [connections.Pool].
+// Pool opens streams in the sessions that are added to it; a [connections.Pool].
 type Pool interface {
 	Add(c registry.Connection, s *tunnel.Session) (remove func())
 }
@@ -79,7 +80,7 @@ type Pool interface {
 // Observer of connections.
 type Observer interface {
 	Connected(c registry.Connection)
-	Disconnected(c registry.Connection, at time.Time, why events.DisconnectReason)
+	Disconnected(c registry.Connection, at time.Time, reason events.DisconnectReason)
 }
 
 // AgentConfigs are the configurations of agents.
@@ -101,10 +102,10 @@ type Config struct {
 	Tunnel tunnel.Config
 	// MaxConnections of all agents, and MaxConnectionsPerAgent of one.
 	MaxConnections, MaxConnectionsPerAgent int
-	// HelloTimeout for an agent to open its configuration stream. Defaults to [DefaultHelloTimeout].
-	HelloTimeout time.Duration
-	Logger       *slog.Logger
-	Now          func() time.Time
+	// ConfigStreamTimeout for an agent to open its configuration stream. Defaults to [DefaultConfigStreamTimeout].
+	ConfigStreamTimeout time.Duration
+	Logger              *slog.Logger
+	Now                 func() time.Time
 }
 
 // Handler accepts tunnels of agents. It may be used by many goroutines.
@@ -117,22 +118,22 @@ type Handler struct {
 	// open counts all connections, and openPerAgent those of each agent, also unused and draining ones.
 	open         int
 	openPerAgent map[int64]int
-	// idle is closed when no connection is open; nil unless Drain waits for it.
-	idle chan struct{}
+	// allClosed is closed when no connection is open; nil unless Drain waits for it.
+	allClosed chan struct{}
 }
 
 // connection of one replica.
 type connection struct {
-	// Static.
+	// Set before the first use, then read only.
 	registry.Connection
 
 	hash    natsauth.TokenHash
 	session *tunnel.Session
 
-	// hello is closed when the agent opens its configuration stream.
-	hello     chan struct{}
-	helloOnce sync.Once
-	// configStream is that the configuration stream is open.
+	// configStreamOpened is closed when the agent opens its configuration stream.
+	configStreamOpened chan struct{}
+	configStreamOnce   sync.Once
+	// configStream reports whether the configuration stream is open.
 	configStream atomic.Bool
 
 	// revoked is why this relay closed the session; guarded by Handler.mu.
@@ -142,15 +143,15 @@ type connection struct {
 // NewHandler makes a handler.
 func NewHandler(cfg Config) *Handler {
 	cfg.Tunnel.MaxStreams = maxAgentStreams
-	if cfg.HelloTimeout == 0 {
-		cfg.HelloTimeout = DefaultHelloTimeout
+	if cfg.ConfigStreamTimeout == 0 {
+		cfg.ConfigStreamTimeout = DefaultConfigStreamTimeout
 	}
 	return &Handler{cfg: cfg, connected: map[int64]map[int64]*connection{}, openPerAgent: map[int64]int{}}
 }
 
 // ServeHTTP upgrades a request to a tunnel, and returns.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	c, err := h.admit(r)
+	c, err := h.authenticateAndReserve(r)
 	if err != nil {
 		if fault.Is(err, errcode.Unavailable) {
 			w.Header().Set("Retry-After", retryAfter)
@@ -162,18 +163,18 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	conn, encrypted, err := tunnel.Upgrade(w, r, header)
 	if err != nil {
 		h.release(c.AgentID)
-		h.cfg.Logger.WarnContext(r.Context(), "upgrading an agent's request failed", slog.Int64("agent_id", c.AgentID),
-			slog.String("remote_address", r.RemoteAddr), slog.Any("error", err))
+		h.cfg.Logger.WarnContext(r.Context(), "upgrading an agent's request failed", slog.Int64(logkey.AgentID, c.AgentID),
+			slog.String(logkey.RemoteAddress, r.RemoteAddr), logkey.Error(err))
 		return
 	}
 	go h.serve(context.WithoutCancel(r.Context()), c, conn, encrypted)
 }
 
-// admit authenticates an agent, and counts its connection.
-func (h *Handler) admit(r *http.Request) (*connection, error) {
+// authenticateAndReserve authenticates an agent and reserves a connection.
+func (h *Handler) authenticateAndReserve(r *http.Request) (*connection, error) {
 	switch {
 	case h.cfg.Sessions.Draining():
-		return nil, fault.New(errcode.Unavailable, "this relay is being drained: connect to another one")
+		return nil, fault.New(errcode.Unavailable, "this relay is draining: connect to another one")
 	case !h.cfg.Agents.Ready():
 		return nil, fault.New(errcode.Unavailable, "this relay has not read the directory of agents yet: try again")
 	}
@@ -186,13 +187,13 @@ func (h *Handler) admit(r *http.Request) (*connection, error) {
 	if err != nil {
 		return nil, fault.New(errcode.Unauthenticated, "the agent's token is malformed")
 	}
-	known, found := h.cfg.Agents.Agent(id)
-	if err := authenticate(id, known, found, hash); err != nil {
+	credential, found := h.cfg.Agents.Agent(id)
+	if err := authenticate(id, credential, found, hash); err != nil {
 		return nil, err
 	}
 	namespace, name, _ := strings.Cut(headerText(r, HeaderPod), "/")
-	c := &connection{hash: hash, hello: make(chan struct{}), Connection: registry.Connection{
-		AgentID: id, ID: newID(), RelayID: h.cfg.RelayID, ProjectID: known.ProjectID,
+	c := &connection{hash: hash, configStreamOpened: make(chan struct{}), Connection: registry.Connection{
+		AgentID: id, ID: newID(), RelayID: h.cfg.RelayID, ProjectID: credential.ProjectID,
 		Version: headerText(r, HeaderVersion), Commit: headerText(r, HeaderCommit), PodNamespace: namespace, PodName: name,
 		ConnectedAt: h.cfg.Now().UTC().Truncate(time.Millisecond),
 	}}
@@ -200,10 +201,12 @@ func (h *Handler) admit(r *http.Request) (*connection, error) {
 	defer h.mu.Unlock()
 	switch {
 	case h.open >= h.cfg.MaxConnections:
-		return nil, fault.New(errcode.Unavailable, "this relay has %d connections of agents, its maximum: connect to another one",
+		return nil, fault.New(errcode.Unavailable,
+			"this relay has %d connections of agents, its maximum: connect to another one",
 			h.open)
 	case h.openPerAgent[id] >= h.cfg.MaxConnectionsPerAgent:
-		return nil, fault.New(errcode.Unavailable, "agent %d has %d connections to this relay, the maximum: connect to another one",
+		return nil, fault.New(errcode.Unavailable,
+			"agent %d has %d connections to this relay, the maximum: connect to another one",
 			id, h.openPerAgent[id])
 	}
 	h.open++
@@ -212,12 +215,12 @@ func (h *Handler) admit(r *http.Request) (*connection, error) {
 }
 
 // authenticate returns an error unless the hash is that of the agent's token, and the agent is not revoked.
-func authenticate(id int64, known Credential, found bool, hash natsauth.TokenHash) error {
-	unknown := known.TokenHash == natsauth.TokenHash{}
+func authenticate(id int64, credential Credential, found bool, hash natsauth.TokenHash) error {
+	unknown := credential.TokenHash == natsauth.TokenHash{}
 	switch {
-	case !found || subtle.ConstantTimeCompare(known.TokenHash[:], hash[:]) != 1 || unknown:
-		return fault.New(errcode.Unauthenticated, "the token is not that of agent %d", id)
-	case known.Revoked:
+	case !found || subtle.ConstantTimeCompare(credential.TokenHash[:], hash[:]) != 1 || unknown:
+		return fault.New(errcode.Unauthenticated, "invalid token for agent %d", id)
+	case credential.Revoked:
 		return fault.New(errcode.PermissionDenied, "agent %d is revoked: register another one", id)
 	}
 	return nil
@@ -226,7 +229,7 @@ func authenticate(id int64, known Credential, found bool, hash natsauth.TokenHas
 // headerText is a header of an agent, bounded and valid UTF-8.
 func headerText(r *http.Request, header string) string {
 	value := r.Header.Get(header)
-	return strings.ToValidUTF8(value[:min(len(value), maxText)], "?")
+	return strings.ToValidUTF8(value[:min(len(value), maxHeaderValue)], "?")
 }
 
 // newID is a random positive number of 63 bits.
@@ -240,7 +243,7 @@ func newID() int64 {
 	}
 }
 
-// Connections that are open.
+// Connections returns the number of open connections.
 func (h *Handler) Connections() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -254,27 +257,27 @@ func (h *Handler) release(agent int64) {
 	if h.openPerAgent[agent]--; h.openPerAgent[agent] == 0 {
 		delete(h.openPerAgent, agent)
 	}
-	if h.open == 0 && h.idle != nil {
-		close(h.idle)
-		h.idle = nil
+	if h.open == 0 && h.allClosed != nil {
+		close(h.allClosed)
+		h.allClosed = nil
 	}
 }
 
-// Drain waits until no connection is open and the observers know, at the latest until finish is done. The caller has
-// drained the sessions.
+// Drain waits until all connections are closed and reported to the observers, or until finish is done. Drain
+// the sessions first.
 func (h *Handler) Drain(finish context.Context) {
 	h.mu.Lock()
 	if h.open == 0 {
 		h.mu.Unlock()
 		return
 	}
-	if h.idle == nil {
-		h.idle = make(chan struct{})
+	if h.allClosed == nil {
+		h.allClosed = make(chan struct{})
 	}
-	idle := h.idle
+	allClosed := h.allClosed
 	h.mu.Unlock()
 	select {
-	case <-idle:
+	case <-allClosed:
 	case <-finish.Done():
 	}
 }
@@ -285,25 +288,25 @@ func (h *Handler) serve(ctx context.Context, c *connection, conn net.Conn, encry
 	c.session = tunnel.NewSession(conn, false, encrypted, h.cfg.Tunnel, func(s *tunnel.Stream) { h.serveStream(c, s) })
 	ended := make(chan error, 1)
 	go func() { ended <- h.cfg.Sessions.Serve(c.session) }()
-	hello := time.NewTimer(h.cfg.HelloTimeout)
-	defer hello.Stop()
+	timeout := time.NewTimer(h.cfg.ConfigStreamTimeout)
+	defer timeout.Stop()
 	select {
-	case <-c.hello:
+	case <-c.configStreamOpened:
 		h.use(ctx, c)
 	case <-c.session.Done():
-	case <-hello.C:
+	case <-timeout.C:
 		_ = c.session.Close() // always nil
 	}
 	err := <-ended
-	h.cfg.Logger.DebugContext(ctx, "tunnel of an agent ended", slog.Int64("agent_id", c.AgentID),
-		slog.Int64("connection_id", c.ID), slog.Any("error", err))
+	h.cfg.Logger.DebugContext(ctx, "tunnel of an agent ended", slog.Int64(logkey.AgentID, c.AgentID),
+		slog.Int64(logkey.ConnectionID, c.ID), logkey.Error(err))
 }
 
 // use makes the connection available until it ends or drains.
 func (h *Handler) use(ctx context.Context, c *connection) {
-	log := h.cfg.Logger.With(slog.Int64("agent_id", c.AgentID), slog.Int64("connection_id", c.ID),
-		slog.String("pod", c.PodNamespace+"/"+c.PodName))
-	if !h.addConnected(c) { // it was revoked meanwhile
+	log := h.cfg.Logger.With(slog.Int64(logkey.AgentID, c.AgentID), slog.Int64(logkey.ConnectionID, c.ID),
+		slog.String(logkey.Pod, c.PodNamespace+"/"+c.PodName))
+	if !h.addConnected(c) { // the agent was revoked during the handshake
 		_ = c.session.Close() // always nil
 		return
 	}
@@ -311,7 +314,7 @@ func (h *Handler) use(ctx context.Context, c *connection) {
 	for _, o := range h.cfg.Observers {
 		o.Connected(c.Connection)
 	}
-	log.InfoContext(ctx, "agent connected", slog.String("version", c.Version))
+	log.InfoContext(ctx, "agent connected", slog.String(logkey.Version, c.Version))
 	select {
 	case <-c.session.PeerDraining():
 	case <-c.session.LocalDraining():
@@ -325,13 +328,13 @@ func (h *Handler) use(ctx context.Context, c *connection) {
 	for _, o := range h.cfg.Observers {
 		o.Disconnected(c.Connection, h.cfg.Now(), reason)
 	}
-	log.InfoContext(ctx, "agent disconnected", slog.String("reason", string(reason)))
-	<-c.session.Done() // until then a revocation closes it: open streams may last for hours
+	log.InfoContext(ctx, "agent disconnected", slog.String(logkey.Reason, string(reason)))
+	<-c.session.Done() // a draining session stays revocable: its streams may last for hours
 	h.removeConnected(c)
 }
 
-// disconnectReason of a session. A session that drains ends soon, and the other side of a draining relay drains, too:
-// so the first cause is checked first.
+// disconnectReason of a session. Both sides drain when one starts, and then the session ends. So check in this
+// order: this relay drains, the agent drains, lost.
 func disconnectReason(s *tunnel.Session) events.DisconnectReason {
 	select {
 	case <-s.LocalDraining():
@@ -349,8 +352,8 @@ func disconnectReason(s *tunnel.Session) events.DisconnectReason {
 func (h *Handler) addConnected(c *connection) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	known, found := h.cfg.Agents.Agent(c.AgentID)
-	if c.revoked = authenticate(c.AgentID, known, found, c.hash); c.revoked != nil {
+	credential, found := h.cfg.Agents.Agent(c.AgentID)
+	if c.revoked = authenticate(c.AgentID, credential, found, c.hash); c.revoked != nil {
 		return false
 	}
 	if h.connected[c.AgentID] == nil {
@@ -375,14 +378,14 @@ func (h *Handler) removeConnected(c *connection) {
 	}
 }
 
-var errOtherStream = errors.New("an agent may open one stream, for its configuration")
+var errOtherStream = errors.New("an agent may open only its configuration stream")
 
 // emptyConfig is sent to an agent without a configuration.
 var emptyConfig = []byte("{}")
 
 // serveStream sends the agent's configuration, and every change of it, on a stream that the agent has opened.
 func (h *Handler) serveStream(c *connection, s *tunnel.Stream) {
-	if string(s.Head()) != ConfigStreamHead || !c.configStream.CompareAndSwap(false, true) {
+	if string(s.Metadata()) != ConfigStreamMetadata || !c.configStream.CompareAndSwap(false, true) {
 		s.Reset(tunnel.Refused, errOtherStream.Error())
 		return
 	}
@@ -396,7 +399,7 @@ func (h *Handler) serveStream(c *connection, s *tunnel.Stream) {
 		if _, err := s.Write(append(slices.Clip(line), '\n')); err != nil {
 			return
 		}
-		c.helloOnce.Do(func() { close(c.hello) })
+		c.configStreamOnce.Do(func() { close(c.configStreamOpened) })
 		select {
 		case <-changed:
 		case <-c.session.LocalDraining():
@@ -426,9 +429,9 @@ func (h *Handler) closeRevoked(ctx context.Context) {
 	h.mu.Lock()
 	var revoked []*connection
 	for id, connections := range h.connected {
-		known, found := h.cfg.Agents.Agent(id)
+		credential, found := h.cfg.Agents.Agent(id)
 		for _, c := range connections {
-			if err := authenticate(id, known, found, c.hash); err != nil {
+			if err := authenticate(id, credential, found, c.hash); err != nil {
 				c.revoked = fmt.Errorf("revoked: %w", err)
 				revoked = append(revoked, c)
 			}
@@ -436,8 +439,8 @@ func (h *Handler) closeRevoked(ctx context.Context) {
 	}
 	h.mu.Unlock()
 	for _, c := range revoked {
-		h.cfg.Logger.WarnContext(ctx, "closed the connection of a revoked agent", slog.Int64("agent_id", c.AgentID),
-			slog.Int64("connection_id", c.ID), slog.Any("error", c.revoked))
+		h.cfg.Logger.WarnContext(ctx, "closed the connection of a revoked agent", slog.Int64(logkey.AgentID, c.AgentID),
+			slog.Int64(logkey.ConnectionID, c.ID), logkey.Error(c.revoked))
 		_ = c.session.Close() // always nil
 	}
 }

@@ -25,204 +25,215 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const soon = time.Minute
+const timeout = time.Minute
 
-// world is all that an intake asks and tells.
-type world struct {
-	mu      sync.Mutex
-	ready   bool
-	known   map[int64]agentlistener.Credential
-	changed chan struct{}
-	line    string
-	another chan struct{}
-	held    map[int64]*tunnel.Session
-	told    chan string
-	// slow is how long it takes to be told of an end: until it is closed.
-	slow chan struct{}
+// fakeDependencies implements all dependencies of a Handler.
+type fakeDependencies struct {
+	mu            sync.Mutex
+	ready         bool
+	credentials   map[int64]agentlistener.Credential
+	changed       chan struct{} // of credentials
+	config        string        // of each agent, as JSON
+	configChanged chan struct{}
+	pool          map[int64]*tunnel.Session
+	events        chan string
+	// disconnect is closed to unblock Disconnected.
+	disconnect chan struct{}
 }
 
-func (w *world) Ready() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.ready
+func (d *fakeDependencies) Ready() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.ready
 }
 
-func (w *world) Agent(id int64) (agentlistener.Credential, bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	c, known := w.known[id]
-	return c, known
+func (d *fakeDependencies) Agent(id int64) (agentlistener.Credential, bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	c, found := d.credentials[id]
+	return c, found
 }
 
-func (w *world) Changed() <-chan struct{} {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.changed
+func (d *fakeDependencies) Changed() <-chan struct{} {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.changed
 }
 
-func (w *world) change(f func()) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+func (d *fakeDependencies) change(f func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	f()
-	close(w.changed)
-	w.changed = make(chan struct{})
+	close(d.changed)
+	d.changed = make(chan struct{})
 }
 
-func (w *world) AgentConfig(int64) ([]byte, <-chan struct{}) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return []byte(w.line), w.another
+func (d *fakeDependencies) AgentConfig(int64) ([]byte, <-chan struct{}) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return []byte(d.config), d.configChanged
 }
 
-func (w *world) Add(c registry.Connection, s *tunnel.Session) func() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.held[c.ID] = s
+func (d *fakeDependencies) Add(c registry.Connection, s *tunnel.Session) func() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.pool[c.ID] = s
 	return func() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		delete(w.held, c.ID)
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		delete(d.pool, c.ID)
 	}
 }
 
-func (w *world) Connected(c registry.Connection) {
-	w.told <- "connected " + c.PodNamespace + "/" + c.PodName
+func (d *fakeDependencies) Connected(c registry.Connection) {
+	d.events <- "connected " + c.PodNamespace + "/" + c.PodName
 }
 
-func (w *world) Disconnected(_ registry.Connection, _ time.Time, why events.DisconnectReason) {
-	<-w.slow
-	w.told <- "disconnected: " + string(why)
+func (d *fakeDependencies) Disconnected(_ registry.Connection, _ time.Time, reason events.DisconnectReason) {
+	<-d.disconnect
+	d.events <- "disconnected: " + string(reason)
 }
 
-type bed struct {
-	*world
+// fixture is a Handler with fake dependencies. It knows agent 7; 8 has no token, and 9 is revoked.
+type fixture struct {
+	*fakeDependencies
 
 	t        *testing.T
 	token    string
 	sessions tunnel.SessionGroup
 	handler  *agentlistener.Handler
 	url      string
-	// quick has everything told at once from then on.
-	quick func()
+	// unblock unblocks Disconnected.
+	unblock func()
 }
 
-func setup(t *testing.T, change ...func(*agentlistener.Config)) *bed {
+func newFixture(t *testing.T, change ...func(*agentlistener.Config)) *fixture {
 	t.Helper()
-	b := setupSlow(t, change...)
-	b.quick()
-	return b
+	f := newBlockedFixture(t, change...)
+	f.unblock()
+	return f
 }
 
-// setupSlow is a bed where no end is told until that is quick.
-func setupSlow(t *testing.T, change ...func(*agentlistener.Config)) *bed {
+// newBlockedFixture returns a fixture whose Disconnected blocks until unblock is called.
+func newBlockedFixture(t *testing.T, change ...func(*agentlistener.Config)) *fixture {
 	t.Helper()
-	b := &bed{t: t, token: natsauth.NewToken(natsauth.TokenAgent), world: &world{
-		ready: true, changed: make(chan struct{}), another: make(chan struct{}), held: map[int64]*tunnel.Session{}, told: make(chan string, 100), line: `{"config_revision":1}`,
-		slow: make(chan struct{}),
+	f := &fixture{t: t, token: natsauth.NewToken(natsauth.TokenAgent), fakeDependencies: &fakeDependencies{
+		ready: true, changed: make(chan struct{}), configChanged: make(chan struct{}), pool: map[int64]*tunnel.Session{},
+		events: make(chan string, 100), config: `{"config_revision":1}`, disconnect: make(chan struct{}),
 	}}
-	b.quick = sync.OnceFunc(func() { close(b.slow) })
-	hash, err := natsauth.HashToken(natsauth.TokenAgent, b.token)
+	f.unblock = sync.OnceFunc(func() { close(f.disconnect) })
+	hash, err := natsauth.HashToken(natsauth.TokenAgent, f.token)
 	require.NoError(t, err)
-	b.known = map[int64]agentlistener.Credential{7: {ProjectID: 3, TokenHash: hash}, 8: {ProjectID: 3}, 9: {ProjectID: 3, TokenHash: hash, Revoked: true}}
+	f.credentials = map[int64]agentlistener.Credential{
+		7: {ProjectID: 3, TokenHash: hash}, 8: {ProjectID: 3}, 9: {ProjectID: 3, TokenHash: hash, Revoked: true},
+	}
 	cfg := agentlistener.Config{
-		RelayID: "r", Agents: b, Pool: b, Observers: []agentlistener.Observer{b}, AgentConfigs: b, Sessions: &b.sessions, MaxConnections: 4, MaxConnectionsPerAgent: 2,
+		RelayID: "r", Agents: f, Pool: f, Observers: []agentlistener.Observer{f}, AgentConfigs: f, Sessions: &f.sessions,
+		MaxConnections: 4, MaxConnectionsPerAgent: 2,
 		Logger: slog.New(slog.DiscardHandler), Now: time.Now,
 	}
-	for _, f := range change {
-		f(&cfg)
+	for _, set := range change {
+		set(&cfg)
 	}
-	b.handler = agentlistener.NewHandler(cfg)
-	server := httptest.NewServer(b.handler)
-	b.url = strings.Replace(server.URL, "http", "ws", 1)
+	f.handler = agentlistener.NewHandler(cfg)
+	server := httptest.NewServer(f.handler)
+	f.url = strings.Replace(server.URL, "http", "ws", 1)
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
-	running.Go(func() { b.handler.Run(ctx) })
+	running.Go(func() { f.handler.Run(ctx) })
 	t.Cleanup(func() {
-		b.quick()
+		f.unblock()
 		cancel()
 		running.Wait()
-		ended, end := context.WithCancel(context.Background())
-		end()
-		b.sessions.Drain(ended)
+		cancelled, cancel := context.WithCancel(context.Background())
+		cancel()
+		f.sessions.Drain(cancelled)
 		server.Close()
-		require.Eventually(t, func() bool { return b.handler.Connections() == 0 }, soon, time.Millisecond)
+		require.Eventually(t, func() bool { return f.handler.Connections() == 0 }, timeout, time.Millisecond)
 	})
-	return b
+	return f
 }
 
-func (b *bed) header(agent int64, token string) http.Header {
-	return http.Header{"Authorization": {"Bearer " + token}, agentlistener.HeaderAgent: {strconv.FormatInt(agent, 10)}, agentlistener.HeaderPod: {"shop/agent-0"}, agentlistener.HeaderVersion: {"1.0"}}
+func (f *fixture) header(agent int64, token string) http.Header {
+	return http.Header{
+		"Authorization": {"Bearer " + token}, agentlistener.HeaderAgent: {strconv.FormatInt(agent, 10)},
+		agentlistener.HeaderPod: {"shop/agent-0"}, agentlistener.HeaderVersion: {"1.0"},
+	}
 }
 
 // dial opens a tunnel as the agent does.
-func (b *bed) dial(header http.Header) (*tunnel.Session, error) {
-	b.t.Helper()
-	d, err := tunnel.Dialer{NoProxy: true}.Dial(b.t.Context(), b.url+"/tunnel", header)
+func (f *fixture) dial(header http.Header) (*tunnel.Session, error) {
+	f.t.Helper()
+	d, err := tunnel.Dialer{NoProxy: true}.Dial(f.t.Context(), f.url+"/tunnel", header)
 	if err != nil {
 		return nil, err
 	}
-	require.Equal(b.t, "r", d.Header.Get(agentlistener.HeaderRelay))
+	require.Equal(f.t, "r", d.Header.Get(agentlistener.HeaderRelay))
 	id, err := strconv.ParseInt(d.Header.Get(agentlistener.HeaderConnection), 10, 64)
-	require.NoError(b.t, err)
-	require.Positive(b.t, id)
-	s := tunnel.NewSession(d.Conn, true, d.Encrypted, tunnel.Config{}, func(s *tunnel.Stream) { _ = s.Accept() }) // and keeps it
+	require.NoError(f.t, err)
+	require.Positive(f.t, id)
+	// The stream stays open.
+	s := tunnel.NewSession(d.Conn, true, d.Encrypted, tunnel.Config{}, func(s *tunnel.Stream) { _ = s.Accept() })
 	var serving sync.WaitGroup
 	serving.Go(func() { _ = s.Serve() })
-	b.t.Cleanup(func() {
+	f.t.Cleanup(func() {
 		_ = s.Close()
 		serving.Wait()
 	})
 	return s, nil
 }
 
-// connect has an agent say hello, and returns what it hears.
-func (b *bed) connect() (*tunnel.Session, *bufio.Reader) {
-	b.t.Helper()
-	s, err := b.dial(b.header(7, b.token))
-	require.NoError(b.t, err)
-	st, err := s.Open([]byte(agentlistener.ConfigStreamHead))
-	require.NoError(b.t, err)
+// connect dials, opens the configuration stream and returns its reader.
+func (f *fixture) connect() (*tunnel.Session, *bufio.Reader) {
+	f.t.Helper()
+	s, err := f.dial(f.header(7, f.token))
+	require.NoError(f.t, err)
+	st, err := s.Open([]byte(agentlistener.ConfigStreamMetadata))
+	require.NoError(f.t, err)
 	lines := bufio.NewReader(st)
-	b.hears(lines, `{"config_revision":1}`)
-	b.says("connected shop/agent-0")
+	f.requireConfig(lines, `{"config_revision":1}`)
+	f.requireEvent("connected shop/agent-0")
 	return s, lines
 }
 
-func (b *bed) hears(lines *bufio.Reader, want string) {
-	b.t.Helper()
+// requireConfig reads the next configuration.
+func (f *fixture) requireConfig(lines *bufio.Reader, want string) {
+	f.t.Helper()
 	line, err := lines.ReadString('\n')
-	require.NoError(b.t, err)
-	require.JSONEq(b.t, want, line)
+	require.NoError(f.t, err)
+	require.JSONEq(f.t, want, line)
 }
 
-func (b *bed) says(want string) {
-	b.t.Helper()
+// requireEvent waits for the next event of the observer.
+func (f *fixture) requireEvent(want string) {
+	f.t.Helper()
 	select {
-	case said := <-b.told:
-		require.Equal(b.t, want, said)
-	case <-time.After(soon):
-		require.FailNow(b.t, "nothing is told", want)
+	case event := <-f.events:
+		require.Equal(f.t, want, event)
+	case <-time.After(timeout):
+		require.FailNow(f.t, "no event", want)
 	}
 }
 
-func refusal(t *testing.T, err error) *tunnel.RefusedError {
+// refusedError requires that the relay refused the tunnel with a fault.
+func refusedError(t *testing.T, err error) *tunnel.RefusedError {
 	t.Helper()
 	var refused *tunnel.RefusedError
 	require.ErrorAs(t, err, &refused)
-	var said struct {
+	var body struct {
 		Code string `json:"code"`
 	}
-	require.NoError(t, json.Unmarshal([]byte(refused.Text), &said))
-	require.NotEmpty(t, said.Code)
+	require.NoError(t, json.Unmarshal([]byte(refused.Text), &body))
+	require.NotEmpty(t, body.Code)
 	return refused
 }
 
-func TestWhoIsLetIn(t *testing.T) {
+func TestAgentAuthentication(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	f := newFixture(t)
 	other := natsauth.NewToken(natsauth.TokenAgent)
 	header := func(name string, values ...string) http.Header {
-		h := b.header(7, b.token)
+		h := f.header(7, f.token)
 		if h[name] = values; len(values) == 0 {
 			delete(h, name)
 		}
@@ -232,59 +243,59 @@ func TestWhoIsLetIn(t *testing.T) {
 		header http.Header
 		status int
 	}{
-		"another token":                {b.header(7, other), 401},
-		"no token":                     {header("Authorization"), 401},
-		"an empty token":               {b.header(7, ""), 401},
-		"a token of another kind":      {b.header(7, "lsp_"+strings.TrimPrefix(b.token, "lsa_")), 401},
-		"the token with more":          {b.header(7, b.token+"x"), 401},
-		"another agent":                {b.header(8, b.token), 401},
-		"nobody":                       {b.header(10, b.token), 401},
-		"no agent":                     {header(agentlistener.HeaderAgent), 401},
-		"an agent that is none":        {header(agentlistener.HeaderAgent, "-7"), 401},
-		"revoked":                      {b.header(9, b.token), 403},
-		"revoked, with another token":  {b.header(9, other), 401},
-		"who has no hash and no token": {b.header(8, other), 401},
+		"another token":               {f.header(7, other), 401},
+		"no token":                    {header("Authorization"), 401},
+		"an empty token":              {f.header(7, ""), 401},
+		"a token of another kind":     {f.header(7, "lsp_"+strings.TrimPrefix(f.token, "lsa_")), 401},
+		"token with an extra byte":    {f.header(7, f.token+"x"), 401},
+		"another agent":               {f.header(8, f.token), 401},
+		"unknown agent":               {f.header(10, f.token), 401},
+		"no agent":                    {header(agentlistener.HeaderAgent), 401},
+		"invalid agent id":            {header(agentlistener.HeaderAgent, "-7"), 401},
+		"revoked":                     {f.header(9, f.token), 403},
+		"revoked, with another token": {f.header(9, other), 401},
+		"agent without a token":       {f.header(8, other), 401},
 	} {
-		_, err := b.dial(c.header)
-		refused := refusal(t, err)
+		_, err := f.dial(c.header)
+		refused := refusedError(t, err)
 		require.Equal(t, c.status, refused.Status, name)
 		require.Zero(t, refused.RetryAfter, name)
-		require.NotContains(t, refused.Text, strings.TrimPrefix(b.token, "lsa_"), name)
+		require.NotContains(t, refused.Text, strings.TrimPrefix(f.token, "lsa_"), name)
 	}
-	b.change(func() { b.ready = false })
-	_, err := b.dial(b.header(7, b.token))
-	refused := refusal(t, err)
+	f.change(func() { f.ready = false })
+	_, err := f.dial(f.header(7, f.token))
+	refused := refusedError(t, err)
 	require.Equal(t, http.StatusServiceUnavailable, refused.Status)
 	require.Positive(t, refused.RetryAfter)
-	require.Zero(t, b.handler.Connections())
+	require.Zero(t, f.handler.Connections())
 }
 
-func TestAnAgentHearsItsConfigurationAndEveryChange(t *testing.T) {
+func TestAgentReceivesConfigurationAndChanges(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	s, lines := b.connect()
-	require.Len(t, b.held, 1)
-	b.mu.Lock()
-	before := b.another
-	b.line, b.another = `{"config_revision":2}`, make(chan struct{})
-	b.mu.Unlock()
+	f := newFixture(t)
+	s, lines := f.connect()
+	require.Len(t, f.pool, 1)
+	f.mu.Lock()
+	before := f.configChanged
+	f.config, f.configChanged = `{"config_revision":2}`, make(chan struct{})
+	f.mu.Unlock()
 	close(before)
-	b.hears(lines, `{"config_revision":2}`)
+	f.requireConfig(lines, `{"config_revision":2}`)
 	require.NoError(t, s.Close())
-	b.says("disconnected: lost")
-	require.Eventually(t, func() bool { return b.handler.Connections() == 0 }, soon, time.Millisecond)
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	require.Empty(t, b.held)
+	f.requireEvent("disconnected: lost")
+	require.Eventually(t, func() bool { return f.handler.Connections() == 0 }, timeout, time.Millisecond)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	require.Empty(t, f.pool)
 }
 
-// Who has a token and says nothing takes nobody's place: it is gone after a while, and was never connected.
-func TestWhoDoesNotSayHelloIsClosed(t *testing.T) {
+// A tunnel without a configuration stream is closed after ConfigStreamTimeout and is never reported as connected.
+func TestTunnelWithoutConfigStreamIsClosed(t *testing.T) {
 	t.Parallel()
-	b := setup(t, func(cfg *agentlistener.Config) { cfg.HelloTimeout = 50 * time.Millisecond })
-	silent, err := b.dial(b.header(7, b.token))
+	f := newFixture(t, func(cfg *agentlistener.Config) { cfg.ConfigStreamTimeout = 50 * time.Millisecond })
+	silent, err := f.dial(f.header(7, f.token))
 	require.NoError(t, err)
-	other, err := b.dial(b.header(7, b.token))
+	other, err := f.dial(f.header(7, f.token))
 	require.NoError(t, err)
 	if wrong, err := other.Open([]byte("something else")); err == nil {
 		_, err = wrong.Read(make([]byte, 1))
@@ -292,18 +303,20 @@ func TestWhoDoesNotSayHelloIsClosed(t *testing.T) {
 	}
 	<-silent.Done()
 	<-other.Done()
-	require.Eventually(t, func() bool { return b.handler.Connections() == 0 }, soon, time.Millisecond)
-	require.Empty(t, b.told)
+	require.Eventually(t, func() bool { return f.handler.Connections() == 0 }, timeout, time.Millisecond)
+	require.Empty(t, f.events)
 }
 
-// An agent is somebody else's: it opens one stream, of which the relay keeps at most a window.
-func TestAnAgentOpensOneStream(t *testing.T) {
+// Agents are untrusted: an agent may open one stream.
+func TestAgentOpensOneStream(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	s, _ := b.connect()
+	f := newFixture(t)
+	s, _ := f.connect()
 	for range 20 {
-		for _, head := range []string{agentlistener.ConfigStreamHead, "", `{"agent_id":8,"connection_id":1,"target":"kubernetes"}`} {
-			st, err := s.Open([]byte(head))
+		for _, metadata := range []string{
+			agentlistener.ConfigStreamMetadata, "", `{"agent_id":8,"connection_id":1,"target":"kubernetes"}`,
+		} {
+			st, err := s.Open([]byte(metadata))
 			require.NoError(t, err)
 			_, err = st.Read(make([]byte, 1))
 			var reset *tunnel.ResetError
@@ -312,56 +325,54 @@ func TestAnAgentOpensOneStream(t *testing.T) {
 	}
 	select {
 	case <-s.Done():
-		require.Fail(t, "it is refused, and goes on")
+		require.Fail(t, "refused streams must not end the session")
 	default:
 	}
 }
 
-func TestWhoMayNotBeConnectedAnyMoreIsCutAtOnce(t *testing.T) {
+func TestRevokedAgentIsDisconnectedAtOnce(t *testing.T) {
 	t.Parallel()
-	for name, change := range map[string]func(c *agentlistener.Credential, known map[int64]agentlistener.Credential){
-		"revoked":       func(c *agentlistener.Credential, _ map[int64]agentlistener.Credential) { c.Revoked = true },
-		"another token": func(c *agentlistener.Credential, _ map[int64]agentlistener.Credential) { c.TokenHash[0]++ },
-		"no token": func(c *agentlistener.Credential, _ map[int64]agentlistener.Credential) {
-			c.TokenHash = natsauth.TokenHash{}
-		},
+	for name, change := range map[string]func(*agentlistener.Credential){
+		"revoked":       func(c *agentlistener.Credential) { c.Revoked = true },
+		"another token": func(c *agentlistener.Credential) { c.TokenHash[0]++ },
+		"no token":      func(c *agentlistener.Credential) { c.TokenHash = natsauth.TokenHash{} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := setup(t)
-			s, _ := b.connect()
-			b.change(func() {}) // something else
-			b.change(func() {
-				c := b.known[7]
-				change(&c, b.known)
-				b.known[7] = c
+			f := newFixture(t)
+			s, _ := f.connect()
+			f.change(func() {}) // another change
+			f.change(func() {
+				c := f.credentials[7]
+				change(&c)
+				f.credentials[7] = c
 			})
 			<-s.Done()
-			b.says("disconnected: revoked")
-			_, err := b.dial(b.header(7, b.token))
+			f.requireEvent("disconnected: revoked")
+			_, err := f.dial(f.header(7, f.token))
 			require.Error(t, err)
 		})
 	}
 }
 
-func TestWhoIsRevokedWhileItLeavesIsCut(t *testing.T) {
+func TestDrainingAgentCanBeRevoked(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	s, _ := b.connect()
-	b.mu.Lock()
-	var relays *tunnel.Session
-	for _, one := range b.held {
-		relays = one
+	f := newFixture(t)
+	s, _ := f.connect()
+	f.mu.Lock()
+	var relaySession *tunnel.Session
+	for _, s := range f.pool {
+		relaySession = s
 	}
-	b.mu.Unlock()
-	open, err := relays.Open([]byte("goes on"))
+	f.mu.Unlock()
+	open, err := relaySession.Open([]byte("head"))
 	require.NoError(t, err)
 	require.NoError(t, open.WaitAccepted())
 	s.Drain()
-	b.says("disconnected: agent_left")
+	f.requireEvent("disconnected: agent_left")
 	require.NoError(t, open.Err())
-	b.change(func() { b.known[7] = agentlistener.Credential{} })
-	<-relays.Done()
+	f.change(func() { f.credentials[7] = agentlistener.Credential{} })
+	<-relaySession.Done()
 	<-s.Done()
 	_, err = open.Read(make([]byte, 1))
 	require.ErrorIs(t, err, tunnel.ErrClosed)
@@ -369,87 +380,87 @@ func TestWhoIsRevokedWhileItLeavesIsCut(t *testing.T) {
 
 func TestConnectionsAreLimited(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	b.change(func() { b.known[10], b.known[11] = b.known[7], b.known[7] })
+	f := newFixture(t)
+	f.change(func() { f.credentials[10], f.credentials[11] = f.credentials[7], f.credentials[7] })
 	var open []*tunnel.Session
 	for _, id := range []int64{7, 7, 10, 11} {
-		s, err := b.dial(b.header(id, b.token))
+		s, err := f.dial(f.header(id, f.token))
 		require.NoError(t, err)
-		if len(open) > 0 { // the first one has not said hello, and counts
-			_, err := s.Open([]byte(agentlistener.ConfigStreamHead))
+		if len(open) > 0 { // the first one has no configuration stream, and is counted all the same
+			_, err := s.Open([]byte(agentlistener.ConfigStreamMetadata))
 			require.NoError(t, err)
 		}
 		open = append(open, s)
 		if id == 7 && len(open) == 2 {
-			_, err := b.dial(b.header(7, b.token))
-			require.Contains(t, refusal(t, err).Text, "connections to this relay, the maximum")
+			_, err := f.dial(f.header(7, f.token))
+			require.Contains(t, refusedError(t, err).Text, "connections to this relay, the maximum")
 		}
 	}
-	_, err := b.dial(b.header(10, b.token))
-	require.Contains(t, refusal(t, err).Text, "connections of agents, its maximum")
-	require.Equal(t, http.StatusServiceUnavailable, refusal(t, err).Status)
+	_, err := f.dial(f.header(10, f.token))
+	require.Contains(t, refusedError(t, err).Text, "connections of agents, its maximum")
+	require.Equal(t, http.StatusServiceUnavailable, refusedError(t, err).Status)
 	require.NoError(t, open[0].Close())
 	require.Eventually(t, func() bool {
-		_, err := b.dial(b.header(7, b.token))
+		_, err := f.dial(f.header(7, f.token))
 		return err == nil
-	}, soon, 10*time.Millisecond, "there is room again")
+	}, timeout, 10*time.Millisecond, "a connection can be made again")
 }
 
-func TestADrainIsToldAndTakesNobody(t *testing.T) {
+func TestDrainReportsDisconnectsAndRefusesAgents(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	s, _ := b.connect()
+	f := newFixture(t)
+	s, _ := f.connect()
 	drained := make(chan struct{})
 	go func() {
 		defer close(drained)
-		b.sessions.Drain(t.Context())
+		f.sessions.Drain(t.Context())
 	}()
 	<-s.PeerDraining()
-	b.says("disconnected: relay_left")
-	_, err := b.dial(b.header(7, b.token))
-	require.Equal(t, http.StatusServiceUnavailable, refusal(t, err).Status)
+	f.requireEvent("disconnected: relay_left")
+	_, err := f.dial(f.header(7, f.token))
+	require.Equal(t, http.StatusServiceUnavailable, refusedError(t, err).Status)
 	<-drained
 	<-s.Done()
 }
 
-// Who passes on what is told may end once the drain has: a session ends before that has been told.
-func TestADrainEndsWhenItsLastEndIsTold(t *testing.T) {
+// Observers may stop after Drain returns, so Drain waits until every disconnection was reported.
+func TestDrainWaitsForObservers(t *testing.T) {
 	t.Parallel()
-	b := setupSlow(t)
-	s, _ := b.connect()
-	s2, _ := b.connect()
-	b.sessions.Drain(t.Context())
+	f := newBlockedFixture(t)
+	s, _ := f.connect()
+	s2, _ := f.connect()
+	f.sessions.Drain(t.Context())
 	<-s.Done()
 	<-s2.Done()
-	given, giveUp := context.WithCancel(t.Context())
-	giveUp()
-	b.handler.Drain(given)
-	require.Empty(t, b.told)
+	cancelled, cancel := context.WithCancel(t.Context())
+	cancel()
+	f.handler.Drain(cancelled)
+	require.Empty(t, f.events)
 	drained := make(chan struct{})
 	go func() {
 		defer close(drained)
-		b.handler.Drain(t.Context())
+		f.handler.Drain(t.Context())
 	}()
 	select {
 	case <-drained:
-		require.Fail(t, "nothing has been told yet")
+		require.Fail(t, "no disconnection has been reported yet")
 	case <-time.After(50 * time.Millisecond):
 	}
-	b.quick()
+	f.unblock()
 	<-drained
-	require.Len(t, b.told, 2)
-	b.handler.Drain(t.Context())
-	require.Zero(t, b.handler.Connections())
+	require.Len(t, f.events, 2)
+	f.handler.Drain(t.Context())
+	require.Zero(t, f.handler.Connections())
 }
 
-func TestABrowserMakesNoTunnel(t *testing.T) {
+func TestBrowserRequestsAreRefused(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	h := b.header(7, b.token)
+	f := newFixture(t)
+	h := f.header(7, f.token)
 	h.Set("Origin", "https://evil.example")
-	_, err := b.dial(h)
+	_, err := f.dial(h)
 	var refused *tunnel.RefusedError
 	require.ErrorAs(t, err, &refused)
 	require.Equal(t, http.StatusForbidden, refused.Status)
-	require.Zero(t, b.handler.Connections())
+	require.Zero(t, f.handler.Connections())
 }

@@ -17,51 +17,53 @@ import (
 	"lockstep.internal/services/relay/tunnel"
 )
 
-// busy is told of what comes, and has no time to go on.
-type busy struct {
-	told chan string
-	let  chan struct{}
+// blockingObserver blocks in Connected until release is closed.
+type blockingObserver struct {
+	events  chan string
+	release chan struct{}
 }
 
-func (b *busy) Connected(registry.Connection) {
-	b.told <- "connected"
-	<-b.let
+func (o *blockingObserver) Connected(registry.Connection) {
+	o.events <- "connected"
+	<-o.release
 }
 
-func (b *busy) Disconnected(_ registry.Connection, _ time.Time, why events.DisconnectReason) {
-	b.told <- string(why)
+func (o *blockingObserver) Disconnected(_ registry.Connection, _ time.Time, reason events.DisconnectReason) {
+	o.events <- string(reason)
 }
 
-// A connection that is drained without streams ends at once: on a busy machine before anybody has asked why.
-func TestWhyAConnectionEndedIsToldHoweverLateItIsAsked(t *testing.T) {
+// A drained session without streams ends at once, maybe before its reason is read.
+func TestDisconnectReasonAfterSessionEnd(t *testing.T) {
 	t.Parallel()
-	for want, end := range map[events.DisconnectReason]func(agents *tunnel.Session, relays *tunnel.SessionGroup){
-		events.DisconnectReasonRelayLeft: func(_ *tunnel.Session, relays *tunnel.SessionGroup) { relays.Drain(t.Context()) },
-		events.DisconnectReasonAgentLeft: func(agents *tunnel.Session, _ *tunnel.SessionGroup) { agents.Drain() },
-		events.DisconnectReasonLost:      func(agents *tunnel.Session, _ *tunnel.SessionGroup) { _ = agents.Close() },
+	for want, end := range map[events.DisconnectReason]func(agent *tunnel.Session, relay *tunnel.SessionGroup){
+		events.DisconnectReasonRelayLeft: func(_ *tunnel.Session, relay *tunnel.SessionGroup) { relay.Drain(t.Context()) },
+		events.DisconnectReasonAgentLeft: func(agent *tunnel.Session, _ *tunnel.SessionGroup) { agent.Drain() },
+		events.DisconnectReasonLost:      func(agent *tunnel.Session, _ *tunnel.SessionGroup) { _ = agent.Close() },
 	} {
-		b, teller := setup(t), &busy{told: make(chan string, 2), let: make(chan struct{})}
+		f := newFixture(t)
+		observer := &blockingObserver{events: make(chan string, 2), release: make(chan struct{})}
 		var sessions tunnel.SessionGroup
 		handler := agentlistener.NewHandler(agentlistener.Config{
-			RelayID: "r", Agents: b, Pool: b, Observers: []agentlistener.Observer{teller}, AgentConfigs: b, Sessions: &sessions, MaxConnections: 1, MaxConnectionsPerAgent: 1,
+			RelayID: "r", Agents: f, Pool: f, Observers: []agentlistener.Observer{observer}, AgentConfigs: f,
+			Sessions: &sessions, MaxConnections: 1, MaxConnectionsPerAgent: 1,
 			Logger: slog.New(slog.DiscardHandler), Now: time.Now,
 		})
 		server := httptest.NewServer(handler)
 		t.Cleanup(server.Close)
-		b.url = strings.Replace(server.URL, "http", "ws", 1)
-		s, err := b.dial(b.header(7, b.token))
+		f.url = strings.Replace(server.URL, "http", "ws", 1)
+		s, err := f.dial(f.header(7, f.token))
 		require.NoError(t, err)
-		_, err = s.Open([]byte(agentlistener.ConfigStreamHead))
+		_, err = s.Open([]byte(agentlistener.ConfigStreamMetadata))
 		require.NoError(t, err)
-		require.Equal(t, "connected", <-teller.told)
-		b.mu.Lock()
-		relays := slices.Collect(maps.Values(b.held))
-		b.mu.Unlock()
-		require.Len(t, relays, 1)
+		require.Equal(t, "connected", <-observer.events)
+		f.mu.Lock()
+		relaySessions := slices.Collect(maps.Values(f.pool))
+		f.mu.Unlock()
+		require.Len(t, relaySessions, 1)
 		end(s, &sessions)
-		<-relays[0].Done()
-		close(teller.let)
-		require.Equal(t, string(want), <-teller.told)
-		require.Eventually(t, func() bool { return handler.Connections() == 0 }, soon, time.Millisecond)
+		<-relaySessions[0].Done()
+		close(observer.release)
+		require.Equal(t, string(want), <-observer.events)
+		require.Eventually(t, func() bool { return handler.Connections() == 0 }, timeout, time.Millisecond)
 	}
 }

@@ -27,7 +27,7 @@ type Dependencies struct {
 	Callers  Callers
 	// MayRead returns an error if the caller may not read the Kubernetes API of the agent.
 	MayRead func(caller policy.Caller, agentID int64) error
-	// Get asks the Kubernetes API of an agent, as the caller; see [proxy.Handler.Get].
+	// Get asks the Kubernetes API of an agent, as the caller; see [forward.Handler.Get].
 	Get func(ctx context.Context, caller policy.Caller, agentID, connectionID int64, path, accept string,
 		read func(*http.Response) error) error
 	Logger *slog.Logger

@@ -20,7 +20,7 @@ import (
 
 type service struct{ Dependencies }
 
-// ConnectedAgentsForProject lists the agents of a project that the caller may reach, and none of others.
+// ConnectedAgentsForProject lists the connected agents of a project that the caller may access.
 func (s *service) ConnectedAgentsForProject(
 	_ context.Context, r *connect.Request[relayv1.ConnectedAgentsForProjectRequest],
 ) (*connect.Response[relayv1.ConnectedAgentsForProjectResponse], error) {
@@ -47,7 +47,9 @@ func (s *service) ConnectedAgentsById(
 	if err := s.MayRead(caller, r.Msg.GetAgentId()); err != nil {
 		return nil, err
 	}
-	return connect.NewResponse(&relayv1.ConnectedAgentsByIdResponse{Agents: s.connectedAgents(s.Registry.Agent(r.Msg.GetAgentId()))}), nil
+	return connect.NewResponse(
+		&relayv1.ConnectedAgentsByIdResponse{Agents: s.connectedAgents(s.Registry.Agent(r.Msg.GetAgentId()))},
+	), nil
 }
 
 // connectedAgents converts connections, sorted by agent and id.
@@ -92,7 +94,7 @@ const (
 	maxPage = 8 << 20
 	// maxPods of one response.
 	maxPods = 50_000
-	// maxPages: a faulty server might never return the last one.
+	// maxPages bounds the number of pages, for a server that never ends the list.
 	maxPages = 200
 	// maxName of a pod or namespace, in bytes, as in Kubernetes.
 	maxName = 253
@@ -165,16 +167,18 @@ func decode(response *http.Response) (pods, error) {
 	err = json.Unmarshal(raw, &found)
 	switch {
 	case response.StatusCode == http.StatusForbidden:
-		return found, fault.New(errcode.PermissionDenied, "the cluster refuses: %.500s", found.Message)
+		return found, fault.New(errcode.PermissionDenied, "the cluster's Kubernetes API denied the request: %.500s",
+			found.Message)
 	case response.StatusCode != http.StatusOK:
-		return found, fault.New(errcode.Unavailable, "the cluster's Kubernetes API answered %d: %.500s", response.StatusCode, found.Message)
+		return found, fault.New(errcode.Unavailable, "the cluster's Kubernetes API responded %d: %.500s", response.StatusCode,
+			found.Message)
 	case err != nil:
-		return found, fault.Wrap(err, errcode.Unavailable, "the cluster's Kubernetes API did not respond with pods")
+		return found, fault.Wrap(err, errcode.Unavailable, "the cluster's Kubernetes API returned an invalid list of pods")
 	}
 	for _, each := range found.Items {
 		if len(each.Metadata.Namespace) > maxName || len(each.Metadata.Name) > maxName {
 			return pods{}, fault.New(errcode.Unavailable,
-				"the cluster's Kubernetes API did not respond with pods: a name has more than %d bytes", maxName)
+				"the cluster's Kubernetes API returned an invalid list of pods: a name has more than %d bytes", maxName)
 		}
 	}
 	return found, nil

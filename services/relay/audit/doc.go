@@ -1,7 +1,8 @@
-// Package audit records who did what at which agent, and the result; never what was sent.
+// Package audit records which caller sent which request to which agent, and the result. It never records bodies.
 //
-// A request has one record when it ends. A long-running one has another record when it begins. Records are published
-// in batches, at least once, each with a stable id. A request is admitted only if there is room for its records, so
-// none is lost while NATS is away; without room, requests wait. A relay that is killed loses at most the last
-// second's records.
+// A request has one record when it ends. A long-running one has another record when it begins. Records are
+// published in batches, at least once, each with a stable id. A request reserves capacity for its records
+// before it is forwarded. While NATS is unavailable, records are kept; without capacity, requests wait. While NATS
+// is available, a killed relay loses at most the records of the last second. During an outage it loses all
+// unpublished ones.
 package audit

@@ -7,11 +7,12 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cenkalti/backoff/v5"
 	"github.com/google/uuid"
 	"golang.org/x/sync/semaphore"
 
 	"lockstep.internal/libs/fault"
+	"lockstep.internal/libs/logkey"
+	"lockstep.internal/libs/retry"
 	"lockstep.internal/schemas/gen/errcode"
 )
 
@@ -20,11 +21,12 @@ const (
 	DefaultCapacity = 50_000
 	// MaxBatch of records in one event.
 	MaxBatch = 500
-	// publishInterval is how long a record waits for others.
+	// publishInterval is the maximum delay before a batch is published.
 	publishInterval = time.Second
-	// maxRetryDelay between attempts to publish.
-	maxRetryDelay = 5 * time.Second
 )
+
+// publishRetry bounds the pauses between attempts to publish a batch.
+var publishRetry = retry.Policy{Min: 500 * time.Millisecond, Max: 5 * time.Second}
 
 // Batch of records of one agent, in order.
 type Batch struct {
@@ -37,7 +39,7 @@ type Batch struct {
 
 // Config of a [Log]. Publish and Logger are required.
 type Config struct {
-	// Publish stores the batch. It is called again after an error.
+	// Publish stores the batch. It is retried after an error.
 	Publish func(ctx context.Context, b Batch) error
 	// Capacity for records. Defaults to [DefaultCapacity].
 	Capacity int
@@ -46,8 +48,8 @@ type Config struct {
 
 // Log collects records and publishes them. It may be used by many goroutines.
 type Log struct {
-	cfg  Config
-	room *semaphore.Weighted
+	cfg      Config
+	capacity *semaphore.Weighted
 
 	mu          sync.Mutex
 	waiting     []Record
@@ -63,26 +65,26 @@ func NewLog(cfg Config) *Log {
 	if cfg.Capacity == 0 {
 		cfg.Capacity = DefaultCapacity
 	}
-	return &Log{cfg: cfg, room: semaphore.NewWeighted(int64(cfg.Capacity)), full: make(chan struct{}, 1)}
+	return &Log{cfg: cfg, capacity: semaphore.NewWeighted(int64(cfg.Capacity)), full: make(chan struct{}, 1)}
 }
 
-// Reserve waits until there is room for the records of one request. The caller adds each with [Log.Add], or releases it
-// with [Log.Release]. Fault unavailable: ctx is done.
+// Reserve waits until there is capacity for the records of one request. The caller adds each with [Log.Add], or
+// releases it with [Log.Release]. Fault unavailable: ctx is done.
 func (l *Log) Reserve(ctx context.Context, records int) error {
-	if err := l.room.Acquire(ctx, int64(records)); err != nil {
+	if err := l.capacity.Acquire(ctx, int64(records)); err != nil {
 		return fault.Wrap(context.Cause(ctx), errcode.Unavailable,
-			"this relay cannot audit requests while NATS is away: try again")
+			"the audit log is full because NATS is unavailable: try again")
 	}
 	return nil
 }
 
-// Release releases room that is not needed.
-func (l *Log) Release(records int) { l.room.Release(int64(records)) }
+// Release returns reserved capacity.
+func (l *Log) Release(records int) { l.capacity.Release(int64(records)) }
 
-// Add adds a record for which room was reserved.
+// Add adds a record for which capacity was reserved.
 func (l *Log) Add(r Record) {
-	r.Path, r.Error, r.Subject = Cut(r.Path, MaxPath), Cut(r.Error, maxError), Cut(r.Subject, maxName)
-	r.Method, r.Verb = Cut(r.Method, maxMethod), Cut(r.Verb, maxMethod)
+	r.Path, r.Error, r.Subject = Truncate(r.Path, MaxPath), Truncate(r.Error, maxError), Truncate(r.Subject, maxName)
+	r.Method, r.Verb = Truncate(r.Method, maxMethod), Truncate(r.Verb, maxMethod)
 	l.mu.Lock()
 	l.waiting = append(l.waiting, r)
 	l.unpublished++
@@ -105,12 +107,12 @@ func (l *Log) Unpublished() int {
 
 // Run publishes until ctx is done, and then the rest, until finish is done.
 func (l *Log) Run(ctx, finish context.Context) error {
-	tick := time.NewTicker(publishInterval)
-	defer tick.Stop()
+	ticker := time.NewTicker(publishInterval)
+	defer ticker.Stop()
 	for {
 		select {
 		case <-l.full:
-		case <-tick.C:
+		case <-ticker.C:
 		case <-ctx.Done():
 			return l.publish(finish)
 		}
@@ -129,12 +131,11 @@ func (l *Log) publish(ctx context.Context) error {
 	l.batches = append(l.batches, split(records)...)
 	for len(l.batches) > 0 {
 		b := l.batches[0]
-		publish := func() (struct{}, error) { return struct{}{}, l.cfg.Publish(ctx, b) }
-		_, err := backoff.Retry(ctx, publish, backoff.WithBackOff(delays()), backoff.WithMaxElapsedTime(0),
-			backoff.WithNotify(func(err error, delay time.Duration) {
-				l.cfg.Logger.WarnContext(ctx, "publishing audit records failed; retrying", slog.Int("count", len(b.Records)),
-					slog.Any("error", err), slog.Duration("delay", delay))
-			}))
+		publish := func() error { return l.cfg.Publish(ctx, b) }
+		err := publishRetry.Do(ctx, publish, func(err error, pause time.Duration) {
+			l.cfg.Logger.WarnContext(ctx, "publishing audit records failed; retrying",
+				slog.Int(logkey.Count, len(b.Records)), logkey.Error(err), slog.Duration(logkey.RetryIn, pause))
+		})
 		if err != nil {
 			return fmt.Errorf("publish audit records: %w", err)
 		}
@@ -142,26 +143,20 @@ func (l *Log) publish(ctx context.Context) error {
 		l.mu.Lock()
 		l.unpublished -= len(b.Records)
 		l.mu.Unlock()
-		l.room.Release(int64(len(b.Records)))
+		l.capacity.Release(int64(len(b.Records)))
 	}
 	return nil
-}
-
-func delays() backoff.BackOff {
-	b := backoff.NewExponentialBackOff()
-	b.MaxInterval = maxRetryDelay
-	return b
 }
 
 // split groups records into batches of one agent.
 func split(records []Record) []Batch {
 	var batches []Batch
-	open := map[int64]int{} // index of the batch with room, by agent
+	current := map[int64]int{} // index of the batch that is not full, by agent
 	for _, r := range records {
-		i, is := open[r.AgentID]
-		if !is || len(batches[i].Records) == MaxBatch {
+		i, ok := current[r.AgentID]
+		if !ok || len(batches[i].Records) == MaxBatch {
 			i = len(batches)
-			open[r.AgentID] = i
+			current[r.AgentID] = i
 			batches = append(batches, Batch{ID: uuid.NewString(), AgentID: r.AgentID, At: time.Now()})
 		}
 		batches[i].Records = append(batches[i].Records, r)

@@ -17,51 +17,49 @@ import (
 	"lockstep.internal/services/relay/audit"
 )
 
-// stream takes batches; it may be away.
-type stream struct {
-	mu    sync.Mutex
-	away  bool
-	lost  bool // it takes a batch and cannot say so
-	taken []audit.Batch
-	tried []string
+// fakePublisher stores batches. It can fail.
+type fakePublisher struct {
+	mu        sync.Mutex
+	fails     bool
+	losesAcks bool // stores the batch, but returns an error
+	stored    []audit.Batch
 }
 
-func (s *stream) publish(ctx context.Context, b audit.Batch) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.tried = append(s.tried, b.ID)
-	if s.away {
-		return errors.New("away")
+func (p *fakePublisher) publish(ctx context.Context, b audit.Batch) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.fails {
+		return errors.New("NATS is unavailable")
 	}
-	s.taken = append(s.taken, b)
-	if s.lost {
-		return errors.New("no answer")
+	p.stored = append(p.stored, b)
+	if p.losesAcks {
+		return errors.New("no acknowledgement")
 	}
 	return ctx.Err()
 }
 
-func (s *stream) set(away, lost bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.away, s.lost = away, lost
+func (p *fakePublisher) set(fails, losesAcks bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.fails, p.losesAcks = fails, losesAcks
 }
 
-func (s *stream) ids() map[string]int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (p *fakePublisher) ids() map[string]int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	ids := map[string]int{}
-	for _, b := range s.taken {
+	for _, b := range p.stored {
 		ids[b.ID]++
 	}
 	return ids
 }
 
-// records in the order in which they came, each batch once.
-func (s *stream) records(agent int64) (out []audit.Record) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// records returns the stored records, without duplicate batches.
+func (p *fakePublisher) records(agent int64) (out []audit.Record) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	seen := map[string]bool{}
-	for _, b := range s.taken {
+	for _, b := range p.stored {
 		if b.AgentID == agent && !seen[b.ID] {
 			out = append(out, b.Records...)
 		}
@@ -70,8 +68,8 @@ func (s *stream) records(agent int64) (out []audit.Record) {
 	return out
 }
 
-func newLog(s *stream, room int) *audit.Log {
-	return audit.NewLog(audit.Config{Publish: s.publish, Capacity: room, Logger: slog.New(slog.DiscardHandler)})
+func newLog(p *fakePublisher, capacity int) *audit.Log {
+	return audit.NewLog(audit.Config{Publish: p.publish, Capacity: capacity, Logger: slog.New(slog.DiscardHandler)})
 }
 
 func add(t *testing.T, l *audit.Log, n int) {
@@ -82,7 +80,7 @@ func add(t *testing.T, l *audit.Log, n int) {
 	}
 }
 
-// run has the log published until stop is called, which waits for the rest.
+// run runs the log in the background. stop publishes the rest and returns the error.
 func run(l *audit.Log) (stop func(finish context.Context) error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	finishing, finished := context.WithCancel(context.Background())
@@ -96,27 +94,27 @@ func run(l *audit.Log) (stop func(finish context.Context) error) {
 	}
 }
 
-func TestRecordsGoInBatchesOfTheirAgentInOrder(t *testing.T) {
+func TestRecordsAreBatchedPerAgentInOrder(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := &stream{}
-		l := newLog(s, 0)
+		p := &fakePublisher{}
+		l := newLog(p, 0)
 		stop := run(l)
 		for i := range 1200 {
 			require.NoError(t, l.Reserve(t.Context(), 1))
 			l.Add(audit.Record{AgentID: int64(7 + i%2), Status: i})
 		}
-		time.Sleep(2 * time.Second) // of the bubble's clock
+		time.Sleep(2 * time.Second) // by the clock of synctest
 		synctest.Wait()
 		require.Zero(t, l.Unpublished())
 		for _, agent := range []int64{7, 8} {
-			records := s.records(agent)
+			records := p.records(agent)
 			require.Len(t, records, 600)
 			for i, r := range records {
 				require.Equal(t, 2*i+int(agent-7), r.Status)
 			}
 		}
-		for _, b := range s.taken {
+		for _, b := range p.stored {
 			require.LessOrEqual(t, len(b.Records), audit.MaxBatch)
 			require.NotEmpty(t, b.ID)
 		}
@@ -124,110 +122,110 @@ func TestRecordsGoInBatchesOfTheirAgentInOrder(t *testing.T) {
 	})
 }
 
-func TestARecordDoesNotWaitForOthersForLong(t *testing.T) {
+func TestRecordIsPublishedWithinInterval(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := &stream{}
-		l := newLog(s, 0)
+		p := &fakePublisher{}
+		l := newLog(p, 0)
 		stop := run(l)
 		add(t, l, 1)
 		require.Equal(t, 1, l.Unpublished())
-		time.Sleep(1001 * time.Millisecond) // of the bubble's clock
+		time.Sleep(1001 * time.Millisecond) // by the clock of synctest
 		synctest.Wait()
-		require.Len(t, s.records(7), 1)
-		add(t, l, audit.MaxBatch) // and a whole batch not at all
+		require.Len(t, p.records(7), 1)
+		add(t, l, audit.MaxBatch) // a full batch is published at once
 		synctest.Wait()
-		require.Len(t, s.records(7), 1+audit.MaxBatch)
+		require.Len(t, p.records(7), 1+audit.MaxBatch)
 		require.NoError(t, stop(t.Context()))
 	})
 }
 
-func TestRequestsWaitWhileTheirRecordsHaveNoRoom(t *testing.T) {
+func TestReserveBlocksWithoutCapacity(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := &stream{}
-		s.set(true, false)
-		l := newLog(s, 10)
+		p := &fakePublisher{}
+		p.set(true, false)
+		l := newLog(p, 10)
 		stop := run(l)
 		add(t, l, 9)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		require.Equal(t, errcode.Unavailable, fault.CodeOf(l.Reserve(ctx, 2)), "two do not fit")
+		require.Equal(t, errcode.Unavailable, fault.CodeOf(l.Reserve(ctx, 2)), "there is capacity for one")
 		require.Equal(t, 9, l.Unpublished())
 		l.Release(0)
 		add(t, l, 1)
-		let := make(chan error)
-		go func() { let <- l.Reserve(t.Context(), 2) }()
+		reserved := make(chan error)
+		go func() { reserved <- l.Reserve(t.Context(), 2) }()
 		synctest.Wait()
 		select {
-		case <-let:
-			require.Fail(t, "there is no room")
+		case <-reserved:
+			require.Fail(t, "there is no capacity")
 		default:
 		}
-		s.set(false, false)
-		require.NoError(t, <-let)
+		p.set(false, false)
+		require.NoError(t, <-reserved)
 		l.Release(2)
 		require.NoError(t, stop(t.Context()))
-		require.Len(t, s.records(7), 10)
+		require.Len(t, p.records(7), 10)
 	})
 }
 
-// A batch whose acknowledgement was lost has the same id again, also when the relay is drained meanwhile.
-func TestABatchKeepsItsIDUntilItIsAcknowledged(t *testing.T) {
+// A batch is retried with the same id after a lost acknowledgement, also during a drain.
+func TestBatchKeepsItsIDUntilItIsAcknowledged(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := &stream{}
-		s.set(false, true)
-		l := newLog(s, 0)
+		p := &fakePublisher{}
+		p.set(false, true)
+		l := newLog(p, 0)
 		stop := run(l)
 		add(t, l, 3)
-		time.Sleep(time.Minute) // of the bubble's clock
+		time.Sleep(time.Minute) // by the clock of synctest
 		add(t, l, 2)
 		go func() {
-			time.Sleep(time.Minute) // of the bubble's clock
-			s.set(false, false)
+			time.Sleep(time.Minute) // by the clock of synctest
+			p.set(false, false)
 		}()
 		require.NoError(t, stop(t.Context()))
-		require.Len(t, s.ids(), 2)
-		require.Len(t, s.records(7), 5)
-		for id, n := range s.ids() {
+		require.Len(t, p.ids(), 2)
+		require.Len(t, p.records(7), 5)
+		for id, n := range p.ids() {
 			if n > 1 {
-				require.Equal(t, id, s.taken[0].ID, "the first batch was tried again and again")
+				require.Equal(t, id, p.stored[0].ID, "the first batch was retried")
 			}
 		}
 		require.Zero(t, l.Unpublished())
 	})
 }
 
-func TestWhatCannotBePublishedInTimeIsSaid(t *testing.T) {
+func TestRunReturnsErrorWhenRecordsAreLeft(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := &stream{}
-		s.set(true, false)
-		l := newLog(s, 0)
+		p := &fakePublisher{}
+		p.set(true, false)
+		l := newLog(p, 0)
 		stop := run(l)
 		add(t, l, 3)
 		finish, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		require.ErrorContains(t, stop(finish), "publish audit records")
 		require.Equal(t, 3, l.Unpublished())
-		s.set(false, false)
-		require.NoError(t, run(l)(t.Context()), "who runs it again loses nothing")
-		require.Len(t, s.records(7), 3)
+		p.set(false, false)
+		require.NoError(t, run(l)(t.Context()), "a second Run publishes the rest")
+		require.Len(t, p.records(7), 3)
 	})
 }
 
-func TestWhatACallerMadeUpIsCut(t *testing.T) {
+func TestLongFieldsAreTruncated(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := &stream{}
-		l := newLog(s, 0)
+		p := &fakePublisher{}
+		l := newLog(p, 0)
 		stop := run(l)
 		long := strings.Repeat("X", 1<<16)
 		require.NoError(t, l.Reserve(t.Context(), 1))
 		l.Add(audit.Record{AgentID: 7, Method: long, Verb: long, Path: long, Error: long, Subject: long})
 		require.NoError(t, stop(t.Context()))
-		r := s.records(7)[0]
+		r := p.records(7)[0]
 		require.Less(t, len(r.Method)+len(r.Verb)+len(r.Path)+len(r.Error)+len(r.Subject), 2<<10)
 	})
 }

@@ -42,7 +42,7 @@ type Record struct {
 	// Verb and Resource of a request for a Kubernetes resource; otherwise empty.
 	Verb     string
 	Resource Resource
-	// Path without query of any other request, cut at [MaxPath].
+	// Path of a request that is not for a Kubernetes resource; without query, truncated to [MaxPath] bytes.
 	Path string
 	// Status of the response; 0 without one.
 	Status    int
@@ -71,12 +71,12 @@ const (
 	maxError = 512
 )
 
-// Cut truncates a text to n bytes.
-func Cut(text string, n int) string { return strings.ToValidUTF8(text[:min(len(text), n)], "") }
+// Truncate cuts a text to n bytes.
+func Truncate(text string, n int) string { return strings.ToValidUTF8(text[:min(len(text), n)], "") }
 
 // Describe returns the verb and the resource of a request to the Kubernetes API, as the API server reads them
-// (https://kubernetes.io/docs/reference/using-api/api-concepts/). Both are empty if it is for no resource. watch is
-// that the query asks for a watch, which is valid for lists only.
+// (https://kubernetes.io/docs/reference/using-api/api-concepts/). Both are empty for non-resource paths. watch:
+// the query has watch=true; it applies to lists only.
 func Describe(method, path string, watch bool) (verb string, resource Resource) {
 	parts := strings.Split(strings.Trim(path, "/"), "/")
 	var r Resource
@@ -106,7 +106,7 @@ func Describe(method, path string, watch bool) (verb string, resource Resource) 
 		r.Subresource = parts[2]
 	}
 	for _, part := range []*string{&r.Group, &r.Version, &r.Resource, &r.Subresource, &r.Namespace, &r.Name} {
-		*part = Cut(*part, maxName)
+		*part = Truncate(*part, maxName)
 	}
 	return verbOf(method, r.Name != "", watchPath || watch && r.Name == ""), r
 }

@@ -1,8 +1,9 @@
-// Package auth says who calls a relay: a service that shares a secret with it, or another relay.
+// Package auth verifies and signs the JWTs of services and of other relays.
 //
-// Both come with a JWT that is signed with a shared secret (HMAC with SHA-2), names its issuer and the relay as its audience, and ends. A [Verifier] checks all of that: an
-// algorithm of another kind, a missing end, a token from the future are refused. Clocks may differ by at most five seconds. Of two secrets either is accepted, so that one can take
-// the place of the other while both sides are running.
+// Both send a JWT that is signed with a shared secret (HMAC-SHA2) and has an issuer, an audience and an expiry.
+// A [Verifier] checks all of that: it rejects other algorithms, tokens without an expiry, and tokens issued in
+// the future. Clocks may differ by at most five seconds. Either of two secrets is accepted, so that secrets can
+// be rotated without downtime.
 //
-// Errors are faults with the code unauthenticated. They say what is wrong and never quote the token.
+// Errors are faults with the code unauthenticated. They explain the reason and never contain the token.
 package auth

@@ -12,13 +12,13 @@ import (
 )
 
 const (
-	// MaxSkew is by how much clocks may differ.
+	// MaxSkew is the tolerated clock skew.
 	MaxSkew = 5 * time.Second
-	// minSecret is the least length of a secret in bytes: that of what HS256 makes of it (RFC 7518, section 3.2).
+	// minSecret is the minimum length of a secret in bytes: the output size of HS256 (RFC 7518, section 3.2).
 	minSecret = 32
-	// maxSecrets that are accepted at a time: one that goes and one that comes.
+	// maxSecrets accepted at the same time: the old and the new one.
 	maxSecrets = 2
-	// maxToken is the longest token that is looked at, in bytes.
+	// maxToken is the maximum size of a token in bytes.
 	maxToken = 8 << 10
 )
 
@@ -28,7 +28,7 @@ type Config struct {
 	Issuer, Audience string
 	// Secrets of at least 32 bytes each, one or two. The first one signs.
 	Secrets [][]byte
-	// Lifetime is the longest that a token may live. Defaults to no limit.
+	// Lifetime is the maximum lifetime of a token. Defaults to no limit.
 	Lifetime time.Duration
 	// Now is the clock. Defaults to [time.Now].
 	Now func() time.Time
@@ -42,11 +42,12 @@ func (c Config) validate() (Config, error) {
 	case c.Issuer == "" || c.Audience == "":
 		return c, fmt.Errorf("%w: issuer and audience are required", ErrInvalidConfig)
 	case len(c.Secrets) == 0 || len(c.Secrets) > maxSecrets:
-		return c, fmt.Errorf("%w: %d secrets; one is needed, or two while one takes the place of the other", ErrInvalidConfig, len(c.Secrets))
+		return c, fmt.Errorf("%w: %d secrets: must be one, or two during rotation", ErrInvalidConfig, len(c.Secrets))
 	}
 	for _, s := range c.Secrets {
 		if len(s) < minSecret {
-			return c, fmt.Errorf("%w: a secret of %d bytes; make one of at least %d, such as with: openssl rand -base64 48", ErrInvalidConfig, len(s), minSecret)
+			return c, fmt.Errorf("%w: a secret has %d bytes: must have at least %d; create one with: openssl rand -base64 48",
+				ErrInvalidConfig, len(s), minSecret)
 		}
 	}
 	if c.Now == nil {
@@ -61,27 +62,28 @@ type Verifier struct {
 	parser *jwt.Parser
 }
 
-// NewVerifier returns an error that wraps [ErrInvalidConfig] for a configuration that could let somebody in.
+// NewVerifier returns an error that wraps [ErrInvalidConfig] for an insecure configuration.
 func NewVerifier(cfg Config) (*Verifier, error) {
 	cfg, err := cfg.validate()
 	if err != nil {
 		return nil, err
 	}
 	return &Verifier{cfg: cfg, parser: jwt.NewParser(
-		jwt.WithValidMethods([]string{"HS256", "HS384", "HS512"}), jwt.WithIssuer(cfg.Issuer), jwt.WithAudience(cfg.Audience), jwt.WithExpirationRequired(),
+		jwt.WithValidMethods([]string{"HS256", "HS384", "HS512"}), jwt.WithIssuer(cfg.Issuer), jwt.WithAudience(cfg.Audience),
+		jwt.WithExpirationRequired(),
 		jwt.WithIssuedAt(), jwt.WithLeeway(MaxSkew), jwt.WithTimeFunc(cfg.Now), jwt.WithStrictDecoding(),
 	)}, nil
 }
 
-// Caller is who a token is of.
+// Caller is the subject of a token.
 type Caller struct {
-	// Subject names it for the audit; the issuer where the token names nobody.
+	// Subject is the sub claim, or the issuer if there is none.
 	Subject string
-	// ExpiresAt is when the token ends.
+	// ExpiresAt is when the token expires.
 	ExpiresAt time.Time
 }
 
-// Verify says whose the token is.
+// Verify checks a token and returns its caller.
 func (v *Verifier) Verify(token string) (Caller, error) {
 	if len(token) > maxToken {
 		return Caller{}, fault.New(errcode.Unauthenticated, "the token has %d bytes, more than %d", len(token), maxToken)
@@ -90,19 +92,21 @@ func (v *Verifier) Verify(token string) (Caller, error) {
 	err := errors.New("no secret")
 	for _, secret := range v.cfg.Secrets {
 		claims = jwt.RegisteredClaims{}
-		if _, err = v.parser.ParseWithClaims(token, &claims, func(*jwt.Token) (any, error) { return secret, nil }); !errors.Is(err, jwt.ErrTokenSignatureInvalid) {
+		key := func(*jwt.Token) (any, error) { return secret, nil }
+		if _, err = v.parser.ParseWithClaims(token, &claims, key); !errors.Is(err, jwt.ErrTokenSignatureInvalid) {
 			break
 		}
 	}
 	if err != nil {
-		return Caller{}, refused(err)
+		return Caller{}, tokenError(err)
 	}
 	if v.cfg.Lifetime > 0 {
 		if claims.IssuedAt == nil {
-			return Caller{}, fault.New(errcode.Unauthenticated, "the token does not say when it was issued (iat)")
+			return Caller{}, fault.New(errcode.Unauthenticated, "the token has no iat claim")
 		}
 		if life := claims.ExpiresAt.Sub(claims.IssuedAt.Time); life > v.cfg.Lifetime {
-			return Caller{}, fault.New(errcode.Unauthenticated, "the token lives for %s, longer than the %s allowed", life, v.cfg.Lifetime)
+			return Caller{}, fault.New(errcode.Unauthenticated, "the token is valid for %s: the maximum is %s", life,
+				v.cfg.Lifetime)
 		}
 	}
 	if claims.Subject == "" {
@@ -111,18 +115,18 @@ func (v *Verifier) Verify(token string) (Caller, error) {
 	return Caller{Subject: claims.Subject, ExpiresAt: claims.ExpiresAt.Time}, nil
 }
 
-// refused says what is wrong in the words of who made the token.
-func refused(err error) error {
+// tokenError translates an error of the JWT library into a message for the token's issuer.
+func tokenError(err error) error {
 	for _, r := range []struct {
 		is  error
 		why string
 	}{
-		{jwt.ErrTokenMalformed, "is no JWT"},
-		{jwt.ErrTokenSignatureInvalid, "is not signed with a secret that is known here"},
-		{jwt.ErrTokenRequiredClaimMissing, "lacks its end (exp), issuer (iss) or audience (aud)"},
-		{jwt.ErrTokenExpired, "is over"},
-		{jwt.ErrTokenNotValidYet, "does not count yet: do the clocks agree?"},
-		{jwt.ErrTokenUsedBeforeIssued, "was issued in the future: do the clocks agree?"},
+		{jwt.ErrTokenMalformed, "is not a JWT"},
+		{jwt.ErrTokenSignatureInvalid, "is not signed with a secret of this relay"},
+		{jwt.ErrTokenRequiredClaimMissing, "lacks exp, iss or aud"},
+		{jwt.ErrTokenExpired, "has expired"},
+		{jwt.ErrTokenNotValidYet, "is not valid yet (nbf): check the clocks"},
+		{jwt.ErrTokenUsedBeforeIssued, "was issued in the future (iat): check the clocks"},
 		{jwt.ErrTokenInvalidAudience, "is meant for another service (aud)"},
 		{jwt.ErrTokenInvalidIssuer, "is from another issuer (iss)"},
 	} {
@@ -130,13 +134,13 @@ func refused(err error) error {
 			return fault.New(errcode.Unauthenticated, "the token %s", r.why)
 		}
 	}
-	return fault.New(errcode.Unauthenticated, "the token is refused")
+	return fault.New(errcode.Unauthenticated, "the token is invalid")
 }
 
 // Signer makes tokens. It may be used by many goroutines.
 type Signer struct{ cfg Config }
 
-// NewSigner needs a lifetime.
+// NewSigner makes a signer. cfg.Lifetime is required.
 func NewSigner(cfg Config) (*Signer, error) {
 	cfg, err := cfg.validate()
 	if err != nil {

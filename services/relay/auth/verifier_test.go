@@ -23,11 +23,16 @@ var now = time.Date(2026, 5, 6, 7, 8, 9, 0, time.UTC)
 func secret(letter string) []byte { return []byte(strings.Repeat(letter, 32)) }
 
 func config() auth.Config {
-	return auth.Config{Issuer: "gitlab", Audience: "gitlab-kas", Secrets: [][]byte{secret("a"), secret("b")}, Now: func() time.Time { return now }}
+	return auth.Config{
+		Issuer: "gitlab", Audience: "gitlab-kas", Secrets: [][]byte{secret("a"), secret("b")},
+		Now: func() time.Time { return now },
+	}
 }
 
-func good() jwt.MapClaims {
-	return jwt.MapClaims{"iss": "gitlab", "aud": "gitlab-kas", "sub": "rails", "iat": now.Unix(), "exp": now.Add(time.Minute).Unix()}
+func validClaims() jwt.MapClaims {
+	return jwt.MapClaims{
+		"iss": "gitlab", "aud": "gitlab-kas", "sub": "rails", "iat": now.Unix(), "exp": now.Add(time.Minute).Unix(),
+	}
 }
 
 func sign(t testing.TB, method jwt.SigningMethod, key any, claims jwt.MapClaims) string {
@@ -42,7 +47,7 @@ func TestTokens(t *testing.T) {
 	_, private, err := ed25519.GenerateKey(rand.Reader)
 	require.NoError(t, err)
 	with := func(changes ...any) jwt.MapClaims {
-		c := good()
+		c := validClaims()
 		for i := 0; i < len(changes); i += 2 {
 			if c[changes[i].(string)] = changes[i+1]; changes[i+1] == nil {
 				delete(c, changes[i].(string))
@@ -52,40 +57,51 @@ func TestTokens(t *testing.T) {
 	}
 	hs := jwt.SigningMethodHS256
 	for name, c := range map[string]struct {
-		token string
-		wrong string
+		token   string
+		wantErr string
 	}{
-		"good":                                 {sign(t, hs, secret("a"), good()), ""},
-		"the other secret":                     {sign(t, hs, secret("b"), good()), ""},
-		"a longer hash":                        {sign(t, jwt.SigningMethodHS512, secret("a"), good()), ""},
-		"several audiences":                    {sign(t, hs, secret("a"), with("aud", []string{"x", "gitlab-kas"})), ""},
-		"over, by less than clocks may differ": {sign(t, hs, secret("a"), with("exp", now.Add(-4*time.Second).Unix())), ""},
-		"a third secret":                       {sign(t, hs, secret("c"), good()), "not signed with a secret"},
-		"not signed":                           {sign(t, jwt.SigningMethodNone, jwt.UnsafeAllowNoneSignatureType, good()), "not signed with a secret"},
-		"signed with a private key":            {sign(t, jwt.SigningMethodEdDSA, private, good()), "not signed with a secret"},
-		"over":                                 {sign(t, hs, secret("a"), with("exp", now.Add(-6*time.Second).Unix())), "is over"},
-		"without an end":                       {sign(t, hs, secret("a"), with("exp", nil)), "lacks"},
-		"not yet":                              {sign(t, hs, secret("a"), with("nbf", now.Add(6*time.Second).Unix())), "does not count yet"},
-		"of the future":                        {sign(t, hs, secret("a"), with("iat", now.Add(6*time.Second).Unix())), "in the future"},
-		"another issuer":                       {sign(t, hs, secret("a"), with("iss", "gitlab-kas")), "another issuer"},
-		"no issuer":                            {sign(t, hs, secret("a"), with("iss", nil)), "lacks"},
-		"another audience":                     {sign(t, hs, secret("a"), with("aud", "gitlab")), "another service"},
-		"no audience":                          {sign(t, hs, secret("a"), with("aud", nil)), "lacks"},
-		"nothing":                              {"", "is no JWT"},
-		"nonsense":                             {"a.b.c", "is no JWT"},
-		"too long":                             {strings.Repeat("a", 9000), "more than"},
+		"valid":                         {sign(t, hs, secret("a"), validClaims()), ""},
+		"the second secret":             {sign(t, hs, secret("b"), validClaims()), ""},
+		"HS512":                         {sign(t, jwt.SigningMethodHS512, secret("a"), validClaims()), ""},
+		"several audiences":             {sign(t, hs, secret("a"), with("aud", []string{"x", "gitlab-kas"})), ""},
+		"expired within the clock skew": {sign(t, hs, secret("a"), with("exp", now.Add(-4*time.Second).Unix())), ""},
+		"a third secret":                {sign(t, hs, secret("c"), validClaims()), "not signed with a secret of this relay"},
+		"not signed": {
+			sign(t, jwt.SigningMethodNone, jwt.UnsafeAllowNoneSignatureType, validClaims()),
+			"not signed with a secret of this relay",
+		},
+		"signed with a private key": {
+			sign(t, jwt.SigningMethodEdDSA, private, validClaims()), "not signed with a secret of this relay",
+		},
+		"expired": {
+			sign(t, hs, secret("a"), with("exp", now.Add(-6*time.Second).Unix())), "has expired",
+		},
+		"without exp": {sign(t, hs, secret("a"), with("exp", nil)), "lacks"},
+		"not valid yet": {
+			sign(t, hs, secret("a"), with("nbf", now.Add(6*time.Second).Unix())), "is not valid yet",
+		},
+		"issued in the future": {
+			sign(t, hs, secret("a"), with("iat", now.Add(6*time.Second).Unix())), "in the future",
+		},
+		"another issuer":   {sign(t, hs, secret("a"), with("iss", "gitlab-kas")), "another issuer"},
+		"no issuer":        {sign(t, hs, secret("a"), with("iss", nil)), "lacks"},
+		"another audience": {sign(t, hs, secret("a"), with("aud", "gitlab")), "another service"},
+		"no audience":      {sign(t, hs, secret("a"), with("aud", nil)), "lacks"},
+		"empty":            {"", "is not a JWT"},
+		"malformed":        {"a.b.c", "is not a JWT"},
+		"too long":         {strings.Repeat("a", 9000), "more than"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			v, err := auth.NewVerifier(config())
 			require.NoError(t, err)
 			caller, err := v.Verify(c.token)
-			if c.wrong == "" {
+			if c.wantErr == "" {
 				require.NoError(t, err)
 				require.Equal(t, "rails", caller.Subject)
 				return
 			}
-			require.ErrorContains(t, err, c.wrong)
+			require.ErrorContains(t, err, c.wantErr)
 			require.Equal(t, errcode.Unauthenticated, fault.CodeOf(err))
 			if len(c.token) > 10 {
 				require.NotContains(t, err.Error(), c.token)
@@ -94,7 +110,7 @@ func TestTokens(t *testing.T) {
 	}
 }
 
-func TestATokenOfARelayLivesShortly(t *testing.T) {
+func TestLifetimeIsLimited(t *testing.T) {
 	t.Parallel()
 	cfg := config()
 	cfg.Lifetime = 5 * time.Second
@@ -107,17 +123,17 @@ func TestATokenOfARelayLivesShortly(t *testing.T) {
 	caller, err := v.Verify(token)
 	require.NoError(t, err)
 	require.Equal(t, auth.Caller{Subject: "relay-1", ExpiresAt: now.Add(5 * time.Second).Local()}, caller)
-	long := good()
-	_, err = v.Verify(sign(t, jwt.SigningMethodHS256, secret("a"), long))
-	require.ErrorContains(t, err, "lives for 1m0s, longer than the 5s allowed")
-	delete(long, "iat")
-	_, err = v.Verify(sign(t, jwt.SigningMethodHS256, secret("a"), long))
+	claims := validClaims()
+	_, err = v.Verify(sign(t, jwt.SigningMethodHS256, secret("a"), claims))
+	require.ErrorContains(t, err, "is valid for 1m0s: the maximum is 5s")
+	delete(claims, "iat")
+	_, err = v.Verify(sign(t, jwt.SigningMethodHS256, secret("a"), claims))
 	require.ErrorContains(t, err, "iat")
 }
 
-func TestConfigurations(t *testing.T) {
+func TestInvalidConfigs(t *testing.T) {
 	t.Parallel()
-	for name, spoil := range map[string]func(*auth.Config){
+	for name, change := range map[string]func(*auth.Config){
 		"issuer":         func(c *auth.Config) { c.Issuer = "" },
 		"audience":       func(c *auth.Config) { c.Audience = "" },
 		"no secret":      func(c *auth.Config) { c.Secrets = nil },
@@ -125,10 +141,10 @@ func TestConfigurations(t *testing.T) {
 		"a short secret": func(c *auth.Config) { c.Secrets = [][]byte{[]byte("hunter2")} },
 	} {
 		cfg := config()
-		spoil(&cfg)
+		change(&cfg)
 		_, err := auth.NewVerifier(cfg)
 		require.ErrorIs(t, err, auth.ErrInvalidConfig, name)
 	}
 	_, err := auth.NewSigner(config())
-	require.ErrorIs(t, err, auth.ErrInvalidConfig, "it needs a lifetime")
+	require.ErrorIs(t, err, auth.ErrInvalidConfig, "a signer needs a lifetime")
 }

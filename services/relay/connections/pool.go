@@ -1,10 +1,10 @@
-// Package connections opens streams to agents: through a connection that this relay holds, through another relay
-// that holds one, or, while none is connected, as soon as one is.
+// Package connections opens streams to agents: through a local connection or another relay. If no replica is
+// connected, it waits for one.
 //
-// It promises: a stream goes to a connected replica. If its connection is lost before anything was accepted, the
-// next one is tried. A waiting request is woken by the registry and polls nothing; connections that could not be
-// reached are retried after 200 ms, then less often, up to every 5 s. A stream that another relay opened here is
-// served or refused, and never forwarded again.
+// It promises: a stream goes to a connected replica. If a stream cannot be opened through one connection, the next one
+// is tried. If a stream fails later, [RetryState.RecordFailure] reports whether to open another. The registry wakes
+// waiting requests; there is no polling. Connections that could not be reached are retried after 200 ms, then less
+// often, up to every 5 s. A stream that another relay opened here is served or refused, and never forwarded again.
 package connections
 
 import (
@@ -36,16 +36,17 @@ type Config struct {
 	AgentTimeout time.Duration
 }
 
-// Pool has the agents' sessions that this relay holds. It may be used by many goroutines.
+// Pool holds the sessions of agents that are connected to this relay, and opens streams. It may be used by many
+// goroutines.
 type Pool struct {
 	cfg Config
 
 	mu sync.Mutex
 	// sessions by agent and connection id.
-	sessions map[int64]map[int64]held
+	sessions map[int64]map[int64]localSession
 }
 
-type held struct {
+type localSession struct {
 	registry.Connection
 
 	session *tunnel.Session
@@ -56,18 +57,18 @@ func NewPool(cfg Config) *Pool {
 	if cfg.AgentTimeout == 0 {
 		cfg.AgentTimeout = DefaultAgentTimeout
 	}
-	return &Pool{cfg: cfg, sessions: map[int64]map[int64]held{}}
+	return &Pool{cfg: cfg, sessions: map[int64]map[int64]localSession{}}
 }
 
-// Add adds the session of a replica, until remove is called.
+// Add adds a session of an agent. Call remove when it ends.
 func (p *Pool) Add(c registry.Connection, s *tunnel.Session) (remove func()) {
 	c.RelayID = p.cfg.Self
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.sessions[c.AgentID] == nil {
-		p.sessions[c.AgentID] = map[int64]held{}
+		p.sessions[c.AgentID] = map[int64]localSession{}
 	}
-	p.sessions[c.AgentID][c.ID] = held{c, s}
+	p.sessions[c.AgentID][c.ID] = localSession{c, s}
 	p.cfg.Registry.Notify(c.AgentID)
 	return func() {
 		p.mu.Lock()
@@ -79,7 +80,7 @@ func (p *Pool) Add(c registry.Connection, s *tunnel.Session) (remove func()) {
 	}
 }
 
-func (p *Pool) get(agent, connection int64) (held, bool) {
+func (p *Pool) get(agent, connection int64) (localSession, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	c, found := p.sessions[agent][connection]
@@ -93,101 +94,46 @@ type Stream struct {
 	Connection registry.Connection
 }
 
-// Attempt records where one request was tried. The zero value is a new request.
-type Attempt struct {
-	began time.Time
-	tried map[int64]bool // connections
-	// rounds in which every connection was tried.
-	rounds int
-	// err of the last try. full is that an agent had no room.
-	err  error
-	full bool
-}
-
-// Failed records that nothing of a request was accepted; see [tunnel.ResetError.Retryable].
-func (a *Attempt) Failed(s *Stream, err error) { a.failed(s.Connection.ID, err) }
-
-func (a *Attempt) failed(connection int64, err error) {
-	if a.tried == nil {
-		a.tried = map[int64]bool{}
+// Open opens a stream to a target of an agent, or of one replica of it. It waits until one is connected and can
+// be reached. Faults: unavailable after the agent timeout, which starts with the first call; resource_exhausted
+// if an agent is overloaded.
+func (p *Pool) Open(ctx context.Context, state *RetryState, to route.Destination) (*Stream, error) {
+	if state.startedAt.IsZero() {
+		state.startedAt = time.Now()
 	}
-	var reset *tunnel.ResetError
-	a.tried[connection], a.err = true, err
-	a.full = a.full || errors.As(err, &reset) && reset.Reason == tunnel.Overloaded
-}
-
-// nextRound allows every connection again.
-func (a *Attempt) nextRound() {
-	clear(a.tried)
-	a.rounds++
-	a.full = false
-}
-
-const (
-	// minRoundDelay before connections are tried again. It doubles up to maxRoundDelay.
-	minRoundDelay = 200 * time.Millisecond
-	maxRoundDelay = 5 * time.Second
-)
-
-// roundTimer fires when the next round begins; never if no connection was tried.
-func (a *Attempt) roundTimer() (fired <-chan time.Time, stop func() bool) {
-	if len(a.tried) == 0 {
-		return nil, func() bool { return false }
-	}
-	timer := time.NewTimer(min(minRoundDelay<<min(a.rounds, 10), maxRoundDelay))
-	return timer.C, timer.Stop
-}
-
-// Open opens a stream to a target of an agent, or of one replica of it. It waits until one is connected and can be
-// reached. Faults: unavailable if none was in time, counted from the first call for the attempt;
-// resource_exhausted if none has room.
-func (p *Pool) Open(ctx context.Context, attempt *Attempt, to route.Destination) (*Stream, error) {
-	if attempt.began.IsZero() {
-		attempt.began = time.Now()
-	}
-	if s := p.tryAll(ctx, attempt, to); s != nil { // as a rule one is connected, and nothing has to be set up
+	if s := p.tryAll(ctx, state, to); s != nil { // fast path: usually one is connected
 		return s, nil
 	}
-	ctx, cancel := context.WithDeadline(ctx, attempt.began.Add(p.cfg.AgentTimeout))
+	ctx, cancel := context.WithDeadline(ctx, state.startedAt.Add(p.cfg.AgentTimeout))
 	defer cancel()
 	connected, unsubscribe := p.cfg.Registry.Subscribe(to.AgentID)
 	defer unsubscribe()
 	for {
-		if s := p.tryAll(ctx, attempt, to); s != nil {
+		if s := p.tryAll(ctx, state, to); s != nil {
 			return s, nil
 		}
-		if attempt.full {
-			return nil, fault.Wrap(attempt.err, errcode.ResourceExhausted,
-				"%s has its maximum of open streams: try again", describe(to))
+		if state.overloaded {
+			return nil, fault.Wrap(state.err, errcode.ResourceExhausted,
+				"%s reached its maximum number of open streams: try again", describe(to))
 		}
-		if err := p.wait(ctx, attempt, connected); err != nil {
-			return nil, attempt.timeout(err, to)
+		if err := p.wait(ctx, state, connected); err != nil {
+			return nil, state.timeout(err, to)
 		}
 	}
 }
 
 // wait until a connection may be usable.
-func (p *Pool) wait(ctx context.Context, attempt *Attempt, connected <-chan struct{}) error {
-	next, stop := attempt.roundTimer()
+func (p *Pool) wait(ctx context.Context, state *RetryState, connected <-chan struct{}) error {
+	next, stop := state.roundTimer()
 	defer stop()
 	select {
 	case <-connected:
 	case <-next:
-		attempt.nextRound()
+		state.nextRound()
 	case <-ctx.Done():
 		return context.Cause(ctx) //nolint:wrapcheck // it becomes a fault
 	}
 	return nil
-}
-
-func (a *Attempt) timeout(err error, to route.Destination) error {
-	waited := time.Since(a.began).Round(time.Millisecond)
-	if a.err != nil {
-		return fault.Wrap(err, errcode.Unavailable,
-			"%s could not be reached; the request waited for %s, and was tried in vain: %v", describe(to), waited, a.err)
-	}
-	return fault.Wrap(err, errcode.Unavailable,
-		"%s is not connected; the request waited for %s: does the agent run, and can it reach a relay?", describe(to), waited)
 }
 
 func describe(to route.Destination) string {
@@ -198,9 +144,9 @@ func describe(to route.Destination) string {
 }
 
 // tryAll tries each connection that was not tried; nil if all failed.
-func (p *Pool) tryAll(ctx context.Context, attempt *Attempt, to route.Destination) *Stream {
+func (p *Pool) tryAll(ctx context.Context, state *RetryState, to route.Destination) *Stream {
 	for {
-		d := route.Decide(p.connections(to.AgentID), p.cfg.Self, to.ConnectionID, attempt.tried, rand.IntN)
+		d := route.Decide(p.connections(to.AgentID), p.cfg.Self, to.ConnectionID, state.tried, rand.IntN)
 		if d.Connection == nil {
 			return nil
 		}
@@ -216,11 +162,11 @@ func (p *Pool) tryAll(ctx context.Context, attempt *Attempt, to route.Destinatio
 		if ctx.Err() != nil {
 			return nil
 		}
-		attempt.failed(d.Connection.ID, err)
+		state.markTried(d.Connection.ID, err) // nothing was sent
 	}
 }
 
-// connections of an agent. The pool knows its own before the registry does.
+// connections of an agent. Local connections come from the pool, because the registry learns of them later.
 func (p *Pool) connections(agent int64) []registry.Connection {
 	known := p.cfg.Registry.Agent(agent)
 	p.mu.Lock()
@@ -237,7 +183,7 @@ func (p *Pool) connections(agent int64) []registry.Connection {
 	return out
 }
 
-var errGone = errors.New("the connection is gone")
+var errGone = errors.New("the connection is closed")
 
 func (p *Pool) session(ctx context.Context, d route.Decision) (*tunnel.Session, error) {
 	if d.Local {
@@ -253,23 +199,24 @@ func (p *Pool) session(ctx context.Context, d route.Decision) (*tunnel.Session, 
 	return p.cfg.Peer(ctx, relay)
 }
 
-// ServePeer joins a stream that another relay opened with the connection that it names, until both have ended.
+// ServePeer serves a stream from another relay: it opens a stream on the named connection and joins the two.
 func (p *Pool) ServePeer(from *tunnel.Stream) {
-	to, err := route.Decode(from.Head())
+	to, err := route.Decode(from.Metadata())
 	if err != nil {
 		from.Reset(tunnel.Refused, err.Error())
 		return
 	}
 	c, found := p.get(to.AgentID, to.ConnectionID)
 	if !found {
-		from.Reset(tunnel.NotHere, fmt.Sprintf("connection %d of agent %d is not at this relay", to.ConnectionID, to.AgentID))
+		from.Reset(tunnel.NotAccepted,
+			fmt.Sprintf("this relay has no connection %d of agent %d", to.ConnectionID, to.AgentID))
 		return
 	}
-	stream, err := c.session.Open(from.Head())
+	stream, err := c.session.Open(from.Metadata())
 	if err != nil {
-		from.Reset(tunnel.NotHere, fmt.Sprintf("connection %d of agent %d has just gone", to.ConnectionID, to.AgentID))
+		from.Reset(tunnel.NotAccepted, fmt.Sprintf("connection %d of agent %d was closed", to.ConnectionID, to.AgentID))
 		return
 	}
 	stream.ForwardAccepted(from)
-	_, _, _ = tunnel.Join(from, stream) //nolint:dogsled // both ends know why
+	_, _, _ = tunnel.Join(from, stream) //nolint:dogsled // both sides have the error
 }

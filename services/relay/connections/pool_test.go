@@ -27,29 +27,32 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // fixture is two relays that share a registry.
 type fixture struct {
-	t      *testing.T
-	known  *registry.Registry
-	relays map[string]*connections.Pool
-	// parted is that relays do not reach each other.
-	parted atomic.Bool
+	t        *testing.T
+	registry *registry.Registry
+	relays   map[string]*connections.Pool
+	// partitioned reports whether the relays cannot reach each other.
+	partitioned atomic.Bool
 }
 
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	f := &fixture{t: t, known: registry.New(), relays: map[string]*connections.Pool{}}
+	f := &fixture{t: t, registry: registry.New(), relays: map[string]*connections.Pool{}}
 	for _, id := range []string{"a", "b"} {
 		value, err := json.Marshal(registry.Relay{URL: "https://" + id})
 		require.NoError(t, err)
-		require.NoError(t, f.known.Put("relay."+id, value))
-		f.relays[id] = connections.NewPool(connections.Config{Self: id, Registry: f.known, Peer: f.peer})
+		require.NoError(t, f.registry.Put("relay."+id, value))
+		f.relays[id] = connections.NewPool(connections.Config{Self: id, Registry: f.registry, Peer: f.peer})
 	}
 	return f
 }
 
-// session connects two sides; accept takes the streams of the far one.
+// session connects two sessions and returns the first; accept serves the streams of the second.
 func (f *fixture) session(accept func(*tunnel.Stream)) *tunnel.Session {
 	near, far := net.Pipe()
-	sessions := []*tunnel.Session{tunnel.NewSession(near, false, true, tunnel.Config{}, nil), tunnel.NewSession(far, true, true, tunnel.Config{}, accept)}
+	sessions := []*tunnel.Session{
+		tunnel.NewSession(near, false, true, tunnel.Config{}, nil),
+		tunnel.NewSession(far, true, true, tunnel.Config{}, accept),
+	}
 	var serving sync.WaitGroup
 	for _, s := range sessions {
 		serving.Go(func() { _ = s.Serve() })
@@ -62,70 +65,74 @@ func (f *fixture) session(accept func(*tunnel.Stream)) *tunnel.Session {
 }
 
 func (f *fixture) peer(_ context.Context, relay registry.Relay) (*tunnel.Session, error) {
-	if f.parted.Load() {
+	if f.partitioned.Load() {
 		return nil, errors.New("no route to host")
 	}
 	return f.session(f.relays[relay.ID].ServePeer), nil
 }
 
-// connect has a replica of agent 7 at a relay, which answers with its name and whatever it is sent.
-func (f *fixture) connect(relay string, id int64, name string) (*tunnel.Session, func()) {
+// connect adds a replica of agent 7 to a relay. It responds with its name and echoes.
+func (f *fixture) connect(relay string, id int64, name string) (_ *tunnel.Session, disconnect func()) {
 	c := registry.Connection{AgentID: 7, ID: id, RelayID: relay}
 	s := f.session(func(s *tunnel.Stream) {
 		_, _ = io.WriteString(s, name+" ")
 		_, _ = io.Copy(s, s)
 		_ = s.CloseWrite()
 	})
-	leave := f.relays[relay].Add(c, s)
+	disconnect = f.relays[relay].Add(c, s)
 	value, err := json.Marshal(c)
 	require.NoError(f.t, err)
-	require.NoError(f.t, f.known.Put(c.Key(), value))
-	return s, leave
+	require.NoError(f.t, f.registry.Put(c.Key(), value))
+	return s, disconnect
 }
 
-func (f *fixture) ask(relay string, connection int64) string {
+// request opens a stream at a relay, and returns the response.
+func (f *fixture) request(relay string, connection int64) string {
 	f.t.Helper()
-	r, err := f.relays[relay].Open(f.t.Context(), &connections.Attempt{}, route.Destination{AgentID: 7, ConnectionID: connection, Target: "shop"})
+	r, err := f.relays[relay].Open(f.t.Context(), &connections.RetryState{}, route.Destination{
+		AgentID: 7, ConnectionID: connection, Target: "shop",
+	})
 	require.NoError(f.t, err)
-	return f.said(r)
+	return f.exchange(r)
 }
 
-func (f *fixture) said(r *connections.Stream) string {
+// exchange sends hello and returns the response.
+func (f *fixture) exchange(r *connections.Stream) string {
 	f.t.Helper()
 	_, err := io.WriteString(r, "hello")
 	require.NoError(f.t, err)
 	require.NoError(f.t, r.CloseWrite())
-	said, err := io.ReadAll(r)
+	response, err := io.ReadAll(r)
 	require.NoError(f.t, err)
-	return string(said)
+	return string(response)
 }
 
-func TestARequestGoesToWhoeverHoldsTheAgent(t *testing.T) {
+func TestRequestGoesToRelayThatHoldsAgent(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	f.connect("a", 1, "one")
-	require.Equal(t, "one hello", f.ask("a", 0))
-	require.Equal(t, "one hello", f.ask("b", 0), "through the other relay")
+	require.Equal(t, "one hello", f.request("a", 0))
+	require.Equal(t, "one hello", f.request("b", 0), "through the other relay")
 	f.connect("b", 2, "two")
-	require.Equal(t, "two hello", f.ask("b", 0), "its own comes first")
-	require.Equal(t, "one hello", f.ask("b", 1), "but where one is wanted")
+	require.Equal(t, "two hello", f.request("b", 0), "a local connection is preferred")
+	require.Equal(t, "one hello", f.request("b", 1), "unless a connection is requested")
 }
 
-// What an agent says of a stream reaches who opened it, through the other relay, too.
-func TestWhoAsksIsToldThatTheTargetIsReached(t *testing.T) {
+// The opener of a stream learns that the agent has accepted it, also through another relay.
+func TestAcceptedIsForwardedToOpener(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	taken := make(chan *tunnel.Stream, 2)
-	s := f.session(func(s *tunnel.Stream) { taken <- s })
+	streams := make(chan *tunnel.Stream, 2)
+	s := f.session(func(s *tunnel.Stream) { streams <- s })
 	c := registry.Connection{AgentID: 7, ID: 1, RelayID: "a"}
 	f.relays["a"].Add(c, s)
 	value, err := json.Marshal(c)
 	require.NoError(t, err)
-	require.NoError(t, f.known.Put(c.Key(), value))
+	require.NoError(t, f.registry.Put(c.Key(), value))
 	for _, relay := range []string{"a", "b"} {
-		r, err := f.relays[relay].Open(t.Context(), &connections.Attempt{}, route.Destination{AgentID: 7, Target: "shop"})
+		r, err := f.relays[relay].Open(t.Context(), &connections.RetryState{}, route.Destination{AgentID: 7, Target: "shop"})
 		require.NoError(t, err)
-		far := <-taken
+		far := <-streams
 		require.NoError(t, far.Accept())
 		require.NoError(t, r.WaitAccepted())
 		require.NoError(t, far.CloseWrite())
@@ -133,141 +140,144 @@ func TestWhoAsksIsToldThatTheTargetIsReached(t *testing.T) {
 	}
 }
 
-func TestAConnectionThatIsGoneIsNotTheEnd(t *testing.T) {
+func TestClosedConnectionIsSkipped(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	first, _ := f.connect("a", 1, "one")
 	f.connect("b", 2, "two")
 	require.NoError(t, first.Close())
-	require.Equal(t, "two hello", f.ask("a", 0))
+	require.Equal(t, "two hello", f.request("a", 0))
 }
 
-// The registry says still what is no longer so: the relay that was asked says so, and nothing was taken.
-func TestWhatTheOtherRelayNoLongerHasIsTriedElsewhere(t *testing.T) {
+// The registry is outdated: the other relay resets the stream, and the request is sent elsewhere.
+func TestStaleRegistryEntryIsRetried(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	_, leave := f.connect("b", 1, "one")
-	leave()
-	attempt := &connections.Attempt{}
+	_, disconnect := f.connect("b", 1, "one")
+	disconnect()
+	state := &connections.RetryState{}
 	to := route.Destination{AgentID: 7, Target: "shop"}
-	r, err := f.relays["a"].Open(t.Context(), attempt, to)
+	r, err := f.relays["a"].Open(t.Context(), state, to)
 	require.NoError(t, err)
 	_, err = r.Read(make([]byte, 1))
 	var reset *tunnel.ResetError
 	require.ErrorAs(t, err, &reset)
-	require.True(t, reset.Retryable(), "%v", err)
-	attempt.Failed(r, err)
+	require.Equal(t, tunnel.NotAccepted, reset.Reason)
+	require.True(t, state.RecordFailure(r, err, route.NotAccepted, route.RetryConditions{}))
 	f.connect("b", 2, "two")
-	r, err = f.relays["a"].Open(t.Context(), attempt, to)
+	r, err = f.relays["a"].Open(t.Context(), state, to)
 	require.NoError(t, err)
-	require.Equal(t, "two hello", f.said(r))
+	require.Equal(t, "two hello", f.exchange(r))
 }
 
-func TestARelayThatCannotBeReachedIsNotTheEnd(t *testing.T) {
+func TestUnreachableRelayIsSkipped(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
-		f.parted.Store(true)
+		f.partitioned.Store(true)
 		f.connect("b", 1, "one")
-		answered := make(chan string)
-		go func() { answered <- f.ask("a", 0) }()
+		response := make(chan string)
+		go func() { response <- f.request("a", 0) }()
 		synctest.Wait()
 		f.connect("a", 2, "two")
-		require.Equal(t, "two hello", <-answered)
+		require.Equal(t, "two hello", <-response)
 	})
 }
 
-// A way between two relays that was broken is tried again: nobody says when it is whole.
-func TestARelayThatCanBeReachedAgainIs(t *testing.T) {
+// An unreachable relay is retried, because no event reports its recovery.
+func TestUnreachableRelayIsRetried(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
-		f.parted.Store(true)
+		f.partitioned.Store(true)
 		f.connect("b", 1, "one")
-		attempt := &connections.Attempt{}
-		_, err := f.relays["a"].Open(t.Context(), attempt, route.Destination{AgentID: 7, Target: "shop"})
+		state := &connections.RetryState{}
+		_, err := f.relays["a"].Open(t.Context(), state, route.Destination{AgentID: 7, Target: "shop"})
 		require.Equal(t, errcode.Unavailable, fault.CodeOf(err))
-		require.ErrorContains(t, err, "agent 7 could not be reached; the request waited for 1m0s, and was tried in vain: no route to host")
-		answered := make(chan string)
-		go func() { answered <- f.ask("a", 0) }()
+		require.ErrorContains(t, err, "agent 7 could not be reached within 1m0s; last error: no route to host")
+		response := make(chan string)
+		go func() { response <- f.request("a", 0) }()
 		synctest.Wait()
-		f.parted.Store(false)
-		began := time.Now()
-		require.Equal(t, "one hello", <-answered)
-		require.Less(t, time.Since(began), time.Second)
+		f.partitioned.Store(false)
+		startedAt := time.Now()
+		require.Equal(t, "one hello", <-response)
+		require.Less(t, time.Since(startedAt), time.Second)
 	})
 }
 
-// However often a request is turned away, its time is over at some point.
-func TestAnAttemptHasOneDeadline(t *testing.T) {
+// A request fails at its deadline, however often it was refused.
+func TestRetriedRequestHasOneDeadline(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
-		_, leave := f.connect("b", 1, "one")
-		leave()
-		attempt, began := &connections.Attempt{}, time.Now()
+		_, disconnect := f.connect("b", 1, "one")
+		disconnect()
+		state, startedAt := &connections.RetryState{}, time.Now()
 		for {
-			r, err := f.relays["a"].Open(t.Context(), attempt, route.Destination{AgentID: 7, Target: "shop"})
+			r, err := f.relays["a"].Open(t.Context(), state, route.Destination{AgentID: 7, Target: "shop"})
 			if err != nil {
-				require.ErrorContains(t, err, "is not at this relay")
+				require.ErrorContains(t, err, "this relay has no connection 1 of agent 7")
 				break
 			}
-			attempt.Failed(r, r.WaitAccepted())
+			require.True(t, state.RecordFailure(r, r.WaitAccepted(), route.NotAccepted, route.RetryConditions{}))
 		}
-		require.Equal(t, time.Minute, time.Since(began))
+		require.Equal(t, time.Minute, time.Since(startedAt))
 	})
 }
 
-func TestAnAgentThatIsFullIsToldAtOnce(t *testing.T) {
+func TestOverloadedAgentIsReportedAtOnce(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	f.connect("a", 1, "one")
-	attempt, to := &connections.Attempt{}, route.Destination{AgentID: 7, Target: "shop"}
-	r, err := f.relays["a"].Open(t.Context(), attempt, to)
+	state, to := &connections.RetryState{}, route.Destination{AgentID: 7, Target: "shop"}
+	r, err := f.relays["a"].Open(t.Context(), state, to)
 	require.NoError(t, err)
-	defer r.Reset(tunnel.Cancelled, "it is over")
-	attempt.Failed(r, &tunnel.ResetError{Reason: tunnel.Overloaded, Text: "too many streams"})
-	_, err = f.relays["a"].Open(t.Context(), attempt, to)
+	defer r.Reset(tunnel.Cancelled, "the test is over")
+	tooMany := &tunnel.ResetError{Reason: tunnel.Overloaded, Text: "too many streams"}
+	require.True(t, state.RecordFailure(r, tooMany, route.Overloaded, route.RetryConditions{}))
+	_, err = f.relays["a"].Open(t.Context(), state, to)
 	require.Equal(t, errcode.ResourceExhausted, fault.CodeOf(err))
 }
 
-func TestWhoWaitsIsServedAsSoonAsAnAgentComes(t *testing.T) {
+func TestWaitingRequestIsServedWhenAgentConnects(t *testing.T) {
 	t.Parallel()
 	for _, relay := range []string{"a", "b"} {
 		t.Run("to "+relay, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				f := newFixture(t)
-				answered := make(chan string)
-				go func() { answered <- f.ask("a", 0) }()
+				response := make(chan string)
+				go func() { response <- f.request("a", 0) }()
 				synctest.Wait()
-				require.Empty(t, answered)
-				began := time.Now()
+				require.Empty(t, response)
+				startedAt := time.Now()
 				f.connect(relay, 1, "one")
-				require.Equal(t, "one hello", <-answered)
-				require.Equal(t, began, time.Now(), "nothing looks again after a while")
+				require.Equal(t, "one hello", <-response)
+				require.Equal(t, startedAt, time.Now(), "there is no polling")
 			})
 		})
 	}
 }
 
-func TestWaitingEnds(t *testing.T) {
+func TestOpenTimesOut(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
-		began := time.Now()
-		_, err := f.relays["a"].Open(t.Context(), &connections.Attempt{}, route.Destination{AgentID: 7, Target: "shop"})
+		startedAt := time.Now()
+		_, err := f.relays["a"].Open(t.Context(), &connections.RetryState{}, route.Destination{AgentID: 7, Target: "shop"})
 		require.Equal(t, errcode.Unavailable, fault.CodeOf(err))
 		require.ErrorContains(t, err, "agent 7 is not connected; the request waited for 1m0s")
-		require.Equal(t, time.Minute, time.Since(began))
+		require.Equal(t, time.Minute, time.Since(startedAt))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		_, err = f.relays["a"].Open(ctx, &connections.Attempt{}, route.Destination{AgentID: 7, ConnectionID: 3, Target: "shop"})
+		_, err = f.relays["a"].Open(ctx, &connections.RetryState{}, route.Destination{
+			AgentID: 7, ConnectionID: 3, Target: "shop",
+		})
 		require.ErrorContains(t, err, "connection 3 of agent 7 is not connected; the request waited for 1s")
 	})
 }
 
-func TestAnInstructionThatIsNoneIsRefused(t *testing.T) {
+func TestInvalidDestinationIsRefused(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	s := f.session(f.relays["a"].ServePeer)

@@ -17,16 +17,16 @@ import (
 )
 
 const (
-	// cacheFor is how long a verified token is cached, unless it expires or the directory changes before.
-	cacheFor = 10 * time.Second
+	// cacheDuration is how long a verified token is cached, unless it expires or the directory changes before.
+	cacheDuration = 10 * time.Second
 	// maxCached tokens.
 	maxCached = 10_000
 )
 
 // Headers with a caller's token. The second one is for requests that carry an Authorization for the target.
 const (
-	headerAuthorization = "Authorization"
-	headerOwn           = "Lockstep-Authorization"
+	headerAuthorization         = "Authorization"
+	headerLockstepAuthorization = "Lockstep-Authorization"
 )
 
 // Authenticator identifies callers by their tokens: users by access tokens, services by JWTs that are signed with a
@@ -62,8 +62,8 @@ func NewAuthenticator(
 // Caller identifies the caller of a request, and removes the token from its header. Faults: unauthenticated,
 // permission_denied for a blocked user, unavailable before the directory is read.
 func (a *Authenticator) Caller(header http.Header) (policy.Caller, error) {
-	name := headerOwn
-	if len(header[headerOwn]) == 0 {
+	name := headerLockstepAuthorization
+	if len(header[headerLockstepAuthorization]) == 0 {
 		name = headerAuthorization
 	}
 	values := header[name]
@@ -85,7 +85,7 @@ func (a *Authenticator) Caller(header http.Header) (policy.Caller, error) {
 	if err != nil {
 		return policy.Caller{}, err
 	}
-	until := now.Add(cacheFor)
+	until := now.Add(cacheDuration)
 	if expires.Before(until) {
 		until = expires
 	}
@@ -100,7 +100,7 @@ func (a *Authenticator) Caller(header http.Header) (policy.Caller, error) {
 	return caller, nil
 }
 
-// cached looks a token up, after it has emptied a cache that is outdated.
+// cached returns the cached caller of a token. It clears an outdated cache first.
 func (a *Authenticator) cached(key [sha256.Size]byte) (cached cachedCaller, valid <-chan struct{}, found bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -123,7 +123,8 @@ func (a *Authenticator) verify(token string) (policy.Caller, time.Time, error) {
 	return policy.Caller{UserID: c.UserID, Admin: c.Admin}, c.ExpiresAt, err
 }
 
-// isSymmetric reports whether a token claims a shared secret. It only selects the verifier, which trusts no claim.
+// isSymmetric reports whether the token's header names an HMAC algorithm. It only selects the verifier,
+// which checks the algorithm itself.
 func isSymmetric(token string) bool {
 	head, _, _ := strings.Cut(token, ".")
 	raw, err := base64.RawURLEncoding.DecodeString(head)

@@ -1,10 +1,8 @@
 package forward_test
 
 import (
-	"bufio"
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -18,108 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"lockstep.internal/libs/directory"
-	"lockstep.internal/services/relay/audit"
 )
-
-// caller has one connection to the relay, and sends requests over it.
-type caller struct {
-	f    *fixture
-	conn net.Conn
-	r    *bufio.Reader
-}
-
-func (f *fixture) connect() *caller {
-	f.t.Helper()
-	conn, err := net.Dial("tcp", f.server.Listener.Addr().String())
-	require.NoError(f.t, err)
-	if f.server.TLS != nil {
-		roots := f.server.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs
-		conn = tls.Client(conn, &tls.Config{RootCAs: roots, ServerName: "example.com"})
-	}
-	f.t.Cleanup(func() { _ = conn.Close() })
-	require.NoError(f.t, conn.SetDeadline(time.Now().Add(soon)))
-	return &caller{f, conn, bufio.NewReader(conn)}
-}
-
-// send text, with a developer's token for {token}.
-func (c *caller) send(text string) {
-	c.f.t.Helper()
-	_, err := io.WriteString(c.conn, strings.ReplaceAll(text, "{token}", c.f.token(developer)))
-	require.NoError(c.f.t, err)
-}
-
-// getRequest is a GET request for a path of the target.
-func getRequest(path string) string {
-	return "GET /agents/7/http/shop" + path + " HTTP/1.1\r\nHost: relay\r\nAuthorization: {token}\r\n\r\n"
-}
-
-// postRequest is a POST request for a path of the target.
-func postRequest(path, body string) string {
-	return fmt.Sprintf("POST /agents/7/http/shop%s HTTP/1.1\r\nHost: relay\r\nAuthorization: {token}\r\n"+
-		"Content-Length: %d\r\n\r\n%s", path, len(body), body)
-}
-
-// receive reads a response to its end.
-func (c *caller) receive() (*http.Response, string) {
-	c.f.t.Helper()
-	response, err := http.ReadResponse(c.r, nil)
-	require.NoError(c.f.t, err)
-	return response, read(c.f.t, response)
-}
-
-func (c *caller) get(path string) string {
-	c.f.t.Helper()
-	c.send(getRequest(path))
-	response, body := c.receive()
-	require.Equal(c.f.t, http.StatusOK, response.StatusCode, body)
-	return body
-}
-
-// lastRecord is the last audit record.
-func (f *fixture) lastRecord() audit.Record {
-	f.t.Helper()
-	all := f.publish()
-	require.NotEmpty(f.t, all)
-	return all[len(all)-1]
-}
-
-// echo responds with the request.
-func echo(w http.ResponseWriter, r *http.Request) {
-	body, _ := io.ReadAll(r.Body)
-	_, _ = fmt.Fprintf(w, "%s %s %s %s", r.Method, r.URL.Path, body, r.Header.Get("X-Forwarded-Proto"))
-}
-
-// blockingTarget holds each request until the test releases it, or the request is cancelled.
-// Paths below /free are answered at once.
-type blockingTarget struct {
-	started, cancelled chan string
-	release            chan struct{}
-	begin              string // of the body, sent before the target blocks
-}
-
-func newBlockingTarget(begin string) *blockingTarget {
-	return &blockingTarget{
-		started: make(chan string, 9), cancelled: make(chan string, 9), release: make(chan struct{}), begin: begin,
-	}
-}
-
-func (b *blockingTarget) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if strings.HasPrefix(r.URL.Path, "/free") {
-		echo(w, r)
-		return
-	}
-	if b.begin != "" {
-		_, _ = io.WriteString(w, b.begin)
-		_ = http.NewResponseController(w).Flush()
-	}
-	b.started <- r.URL.Path
-	select {
-	case <-b.release:
-		_, _ = io.WriteString(w, "released")
-	case <-r.Context().Done():
-		b.cancelled <- r.URL.Path
-	}
-}
 
 func TestPipelinedRequestsAreAnsweredInOrder(t *testing.T) {
 	t.Parallel()
@@ -134,7 +31,7 @@ func TestPipelinedRequestsAreAnsweredInOrder(t *testing.T) {
 			requests.WriteString(getRequest(path))
 		}
 	}
-	c.send(requests.String())
+	c.sendRaw(requests.String())
 	for n := range 60 {
 		_, body := c.receive()
 		want := fmt.Sprintf("GET /%d  http", n)
@@ -143,7 +40,7 @@ func TestPipelinedRequestsAreAnsweredInOrder(t *testing.T) {
 		}
 		require.Equal(t, want, body)
 	}
-	all := f.publish()
+	all := f.auditRecords()
 	require.Len(t, all, 60)
 	for _, r := range all {
 		require.Empty(t, r.Error)
@@ -153,36 +50,36 @@ func TestPipelinedRequestsAreAnsweredInOrder(t *testing.T) {
 func TestRequestIsCancelledWhenCallerDisconnects(t *testing.T) {
 	t.Parallel()
 	halfClose := func(conn net.Conn) error {
-		if secure, is := conn.(*tls.Conn); is {
+		if secure, ok := conn.(*tls.Conn); ok {
 			return secure.CloseWrite()
 		}
 		return conn.(*net.TCPConn).CloseWrite()
 	}
 	for name, c := range map[string]struct {
-		begin string
-		leave func(net.Conn) error
+		begin      string
+		disconnect func(net.Conn) error
 	}{
 		"before the response":              {"", net.Conn.Close},
 		"half-closed, before the response": {"", halfClose},
 		"during the response":              {"begun", net.Conn.Close},
 		"half-closed, during the response": {"begun", halfClose},
 	} {
-		for _, secure := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, TLS %t", name, secure), func(t *testing.T) {
+		for _, overTLS := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, TLS %t", name, overTLS), func(t *testing.T) {
 				t.Parallel()
 				target := newBlockingTarget(c.begin)
-				f := newFixture(t, newAgent(t, target), options{secure: secure})
-				call := f.connect()
-				_ = call.get("/free")
-				call.send(getRequest("/blocked"))
+				f := newFixture(t, newAgent(t, target), options{tls: overTLS})
+				caller := f.connect()
+				_ = caller.get("/plain")
+				caller.sendRaw(getRequest("/blocked"))
 				<-target.started
 				if c.begin != "" {
-					response, err := http.ReadResponse(call.r, nil)
+					response, err := http.ReadResponse(caller.r, nil)
 					require.NoError(t, err)
 					_, err = io.ReadFull(response.Body, make([]byte, len(c.begin)))
 					require.NoError(t, err)
 				}
-				require.NoError(t, c.leave(call.conn))
+				require.NoError(t, c.disconnect(caller.conn))
 				require.Equal(t, "/blocked", <-target.cancelled)
 				last := f.lastRecord()
 				require.Contains(t, last.Error, "the caller has gone")
@@ -199,29 +96,29 @@ func TestCallerMaySendNextRequestBeforeResponse(t *testing.T) {
 	target := newBlockingTarget("")
 	f := newFixture(t, newAgent(t, target))
 	c := f.connect()
-	c.send(getRequest("/blocked"))
+	c.sendRaw(getRequest("/blocked"))
 	<-target.started
-	next := getRequest("/free/next")
-	c.send(next[:20])
+	next := getRequest("/plain/next")
+	c.sendRaw(next[:20])
 	close(target.release)
 	_, body := c.receive()
 	require.Equal(t, "released", body)
-	c.send(next[20:])
+	c.sendRaw(next[20:])
 	_, body = c.receive()
-	require.Equal(t, "GET /free/next  http", body)
+	require.Equal(t, "GET /plain/next  http", body)
 }
 
 func TestRequestEndsWhenCallerStopsReading(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		secure bool
+		tls    bool
 		length string
 	}{"Content-Length": {false, "1073741824"}, "chunked": {false, ""}, "TLS": {true, "1073741824"}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			gone := make(chan struct{})
+			targetDone := make(chan struct{})
 			f := newFixture(t, newAgent(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-				defer close(gone)
+				defer close(targetDone)
 				if c.length != "" {
 					w.Header().Set("Content-Length", c.length)
 				}
@@ -230,9 +127,9 @@ func TestRequestEndsWhenCallerStopsReading(t *testing.T) {
 						return
 					}
 				}
-			})), options{secure: c.secure, stall: 200 * time.Millisecond})
-			f.connect().send(getRequest("/large"))
-			<-gone
+			})), options{tls: c.tls, stallTimeout: 200 * time.Millisecond})
+			f.connect().sendRaw(getRequest("/large"))
+			<-targetDone
 			last := f.lastRecord()
 			require.Equal(t, http.StatusOK, last.Status)
 			require.NotEmpty(t, last.Error)
@@ -249,7 +146,7 @@ func TestRequestIsRetriedOnceWhenTargetClosesConnection(t *testing.T) {
 			require.NoError(t, err)
 			var served atomic.Int64
 			target := &http.Server{
-				ReadHeaderTimeout: soon,
+				ReadHeaderTimeout: timeout,
 				Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 					served.Add(1)
 					conn, _, err := http.NewResponseController(w).Hijack()
@@ -273,11 +170,12 @@ func TestRequestIsRetriedOnceWhenTargetClosesConnection(t *testing.T) {
 			c := f.connect()
 			for n := range 300 {
 				path := fmt.Sprintf("/%d", n)
-				c.send(getRequest(path))
+				c.sendRaw(getRequest(path))
 				response, err := http.ReadResponse(c.r, nil)
 				require.NoError(t, err)
 				body, err := io.ReadAll(response.Body)
-				if reset && (err != nil || response.StatusCode == http.StatusServiceUnavailable) { // the reset overtook the response
+				// The reset overtook the response.
+				if reset && (err != nil || response.StatusCode == http.StatusServiceUnavailable) {
 					if response.Close || err != nil {
 						c = f.connect()
 					}
@@ -294,10 +192,10 @@ func TestRequestIsRetriedOnceWhenTargetClosesConnection(t *testing.T) {
 func TestInterruptedResponseIsNotComplete(t *testing.T) {
 	t.Parallel()
 	for name, head := range map[string]string{
-		"Content-Length":         "HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\n",
-		"chunked":                "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n",
-		"until the end":          "HTTP/1.1 200 OK\r\n\r\n",
-		"HTTP/1.0 until the end": "HTTP/1.0 200 OK\r\n\r\n",
+		"Content-Length":            "HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\n",
+		"chunked":                   "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n",
+		"body until close":          "HTTP/1.1 200 OK\r\n\r\n",
+		"HTTP/1.0 body until close": "HTTP/1.0 200 OK\r\n\r\n",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -305,7 +203,7 @@ func TestInterruptedResponseIsNotComplete(t *testing.T) {
 			agent := newAgentAt(t, target.start(t))
 			f := newFixture(t, agent)
 			c := f.connect()
-			c.send(getRequest("/case"))
+			c.sendRaw(getRequest("/case"))
 			response, err := http.ReadResponse(c.r, nil)
 			require.NoError(t, err)
 			_, err = io.ReadFull(response.Body, make([]byte, 5))
@@ -314,13 +212,14 @@ func TestInterruptedResponseIsNotComplete(t *testing.T) {
 			_, err = io.ReadAll(response.Body)
 			require.ErrorIs(t, err, io.ErrUnexpectedEOF)
 			last := f.lastRecord()
-			require.Equal(t, "the answer was not completed", last.Error)
+			require.Equal(t, "the response was not completed", last.Error)
 			require.EqualValues(t, 5, last.BytesReceived)
 		})
 	}
 }
 
-func block(p *fakeDirectory) { p.users[developer] = directory.User{ID: developer, Blocked: true} }
+// block blocks the developer.
+func block(d *fakeDirectory) { d.users[developer] = directory.User{ID: developer, Blocked: true} }
 
 func TestRequestOfBlockedUserIsCancelled(t *testing.T) {
 	t.Parallel()
@@ -329,9 +228,9 @@ func TestRequestOfBlockedUserIsCancelled(t *testing.T) {
 		target := newBlockingTarget("")
 		f := newFixture(t, newAgent(t, target))
 		c := f.connect()
-		c.send(getRequest("/blocked"))
+		c.sendRaw(getRequest("/blocked"))
 		<-target.started
-		f.people.change(func() { block(f.people) })
+		f.directory.change(func() { block(f.directory) })
 		response, body := c.receive()
 		require.Equal(t, http.StatusForbidden, response.StatusCode, body)
 		require.Equal(t, "/blocked", <-target.cancelled)
@@ -342,11 +241,11 @@ func TestRequestOfBlockedUserIsCancelled(t *testing.T) {
 		target := newBlockingTarget("begun")
 		f := newFixture(t, newAgent(t, target))
 		c := f.connect()
-		c.send(getRequest("/blocked"))
+		c.sendRaw(getRequest("/blocked"))
 		<-target.started
 		response, err := http.ReadResponse(c.r, nil)
 		require.NoError(t, err)
-		f.people.change(func() { block(f.people) })
+		f.directory.change(func() { block(f.directory) })
 		_, err = io.ReadAll(response.Body)
 		require.ErrorIs(t, err, io.ErrUnexpectedEOF, "the response must not look complete")
 		require.Equal(t, "/blocked", <-target.cancelled)
@@ -356,15 +255,15 @@ func TestRequestOfBlockedUserIsCancelled(t *testing.T) {
 		t.Parallel()
 		f := newFixture(t, newAgent(t, http.HandlerFunc(echo)))
 		c := f.connect()
-		_ = c.get("/free")
+		_ = c.get("/plain")
 		token := f.token(developer)
-		f.people.change(func() { block(f.people) })
-		c.send(strings.ReplaceAll(getRequest("/free"), "{token}", token))
+		f.directory.change(func() { block(f.directory) })
+		c.sendRaw(strings.ReplaceAll(getRequest("/plain"), "{token}", token))
 		response, body := c.receive()
 		require.Equal(t, http.StatusForbidden, response.StatusCode, body)
-		f.people.change(func() { f.people.users[developer] = directory.User{ID: developer} })
+		f.directory.change(func() { f.directory.users[developer] = directory.User{ID: developer} })
 		require.Contains(t, c.get("/again"), "/again", "the connection stays usable")
-		require.Len(t, f.publish(), 2, "a request of an unknown caller has no record")
+		require.Len(t, f.auditRecords(), 2, "a request with a refused token has no record")
 	})
 }
 
@@ -376,11 +275,11 @@ func TestBlockedUserDoesNotCancelNextRequestOnConnection(t *testing.T) {
 	c := f.connect()
 	checking, proceed, checkedNext := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	var once, onceNext sync.Once
-	c.send(getRequest("/blocked"))
+	c.sendRaw(getRequest("/blocked"))
 	<-target.started
-	f.people.change(func() {
-		block(f.people)
-		f.people.onUser = func(id int64) {
+	f.directory.change(func() {
+		block(f.directory)
+		f.directory.onUser = func(id int64) {
 			if id == developer {
 				once.Do(func() {
 					close(checking)
@@ -393,10 +292,10 @@ func TestBlockedUserDoesNotCancelNextRequestOnConnection(t *testing.T) {
 	target.release <- struct{}{}
 	_, body := c.receive()
 	require.Equal(t, "released", body)
-	c.send(strings.ReplaceAll(getRequest("/next"), "{token}", f.token(admin)))
+	c.sendRaw(strings.ReplaceAll(getRequest("/next"), "{token}", f.token(admin)))
 	<-target.started
-	f.people.change(func() {
-		f.people.onUser = func(id int64) {
+	f.directory.change(func() {
+		f.directory.onUser = func(id int64) {
 			if id == admin {
 				onceNext.Do(func() { close(checkedNext) })
 			}
@@ -415,7 +314,7 @@ func TestDrainCancelsRequestsAfterTimeout(t *testing.T) {
 	target := newBlockingTarget("")
 	f := newFixture(t, newAgent(t, target))
 	c := f.connect()
-	c.send(getRequest("/blocked"))
+	c.sendRaw(getRequest("/blocked"))
 	<-target.started
 	finish, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -423,18 +322,18 @@ func TestDrainCancelsRequestsAfterTimeout(t *testing.T) {
 	<-target.cancelled
 	response, body := c.receive()
 	require.Equal(t, http.StatusServiceUnavailable, response.StatusCode, body)
-	require.Contains(t, f.lastRecord().Error, "drained")
+	require.Contains(t, f.lastRecord().Error, "draining")
 }
 
-func TestRequestWaitsForRoomInAuditTrail(t *testing.T) {
+func TestRequestWaitsForAuditCapacity(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t, newAgent(t, http.HandlerFunc(echo)), options{room: 2})
+	f := newFixture(t, newAgent(t, http.HandlerFunc(echo)), options{auditCapacity: 2})
 	c := f.connect()
 	_, _ = c.get("/1"), c.get("/2")
-	require.Eventually(t, func() bool { return f.handler.Requests() == 0 }, soon, time.Millisecond)
-	c.send(getRequest("/3"))
-	require.Eventually(t, func() bool { return f.handler.Requests() == 1 }, soon, time.Millisecond)
-	f.flush()
+	require.Eventually(t, func() bool { return f.handler.Requests() == 0 }, timeout, time.Millisecond)
+	c.sendRaw(getRequest("/3"))
+	require.Eventually(t, func() bool { return f.handler.Requests() == 1 }, timeout, time.Millisecond)
+	f.flushAudit()
 	_, body := c.receive()
 	require.Contains(t, body, "/3")
 	require.Contains(t, c.get("/4"), "/4")
@@ -443,35 +342,19 @@ func TestRequestWaitsForRoomInAuditTrail(t *testing.T) {
 func TestRequestWaitsForAgentToConnect(t *testing.T) {
 	t.Parallel()
 	agent := newAgent(t, http.HandlerFunc(echo))
-	agent.absent = make(chan struct{})
+	agent.connected = make(chan struct{})
 	f := newFixture(t, agent)
-	waits, leaves := f.connect(), f.connect()
-	waits.send(getRequest("/waits"))
-	leaves.send(getRequest("/leaves"))
-	require.Eventually(t, func() bool { return f.handler.Requests() == 2 }, soon, time.Millisecond)
-	require.NoError(t, leaves.conn.Close())
-	require.Eventually(t, func() bool { return f.handler.Requests() == 1 }, soon, time.Millisecond)
-	close(agent.absent)
-	_, body := waits.receive()
+	waiting, disconnecting := f.connect(), f.connect()
+	waiting.sendRaw(getRequest("/waits"))
+	disconnecting.sendRaw(getRequest("/leaves"))
+	require.Eventually(t, func() bool { return f.handler.Requests() == 2 }, timeout, time.Millisecond)
+	require.NoError(t, disconnecting.conn.Close())
+	require.Eventually(t, func() bool { return f.handler.Requests() == 1 }, timeout, time.Millisecond)
+	close(agent.connected)
+	_, body := waiting.receive()
 	require.Contains(t, body, "/waits")
-	all := f.publish()
+	all := f.auditRecords()
 	require.Len(t, all, 2)
 	require.Contains(t, all[0].Error, "the caller has gone")
 	require.EqualValues(t, 1, agent.opened.Load())
-}
-
-var errTimeout = errors.New("no response")
-
-// readResponse reads a response to its end; failed is that it ended early.
-func (c *caller) readResponse(method string) (response *http.Response, body []byte, failed bool) {
-	c.f.t.Helper()
-	response, err := http.ReadResponse(c.r, &http.Request{Method: method})
-	if err == nil {
-		body, err = io.ReadAll(response.Body)
-	}
-	var timeout net.Error
-	if errors.As(err, &timeout) && timeout.Timeout() {
-		require.NoError(c.f.t, errTimeout)
-	}
-	return response, body, err != nil
 }

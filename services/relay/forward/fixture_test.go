@@ -29,9 +29,9 @@ import (
 
 const (
 	agentID = 7
-	soon    = time.Minute
-	// Users, by what they may do there.
-	reader, developer, admin, stranger = 6, 8, 5, 9
+	timeout = time.Minute
+	// Users by role.
+	reader, developer, admin, noRole = 6, 8, 5, 9
 )
 
 // fakeDirectory is a directory that a test changes.
@@ -42,64 +42,64 @@ type fakeDirectory struct {
 	agents  map[int64]directory.Agent
 	roles   map[int64]directory.Role
 	key     directory.Key
-	// onUser, if set, is called with each user that is looked up.
+	// onUser, if set, is called with the id of each user that is read.
 	onUser func(id int64)
 }
 
 func (*fakeDirectory) Ready() bool { return true }
 
-func (p *fakeDirectory) Changed() <-chan struct{} {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.changed
+func (d *fakeDirectory) Changed() <-chan struct{} {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.changed
 }
 
-func (p *fakeDirectory) User(id int64) (directory.User, bool) {
-	p.mu.Lock()
-	onUser := p.onUser
-	p.mu.Unlock()
+func (d *fakeDirectory) User(id int64) (directory.User, bool) {
+	d.mu.Lock()
+	onUser := d.onUser
+	d.mu.Unlock()
 	if onUser != nil {
 		onUser(id)
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	u, known := p.users[id]
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	u, known := d.users[id]
 	return u, known
 }
 
-func (p *fakeDirectory) Agent(id int64) (directory.Agent, bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	a, known := p.agents[id]
+func (d *fakeDirectory) Agent(id int64) (directory.Agent, bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	a, known := d.agents[id]
 	return a, known
 }
 
-func (p *fakeDirectory) AgentRole(user, agent int64) directory.Role {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+func (d *fakeDirectory) AgentRole(user, agent int64) directory.Role {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	if agent != agentID {
 		return directory.RoleNone
 	}
-	return p.roles[user]
+	return d.roles[user]
 }
 
-func (p *fakeDirectory) Key(id string) (directory.Key, bool) { return p.key, id == p.key.ID }
+func (d *fakeDirectory) Key(id string) (directory.Key, bool) { return d.key, id == d.key.ID }
 
-func (p *fakeDirectory) change(f func()) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+func (d *fakeDirectory) change(f func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	f()
-	close(p.changed)
-	p.changed = make(chan struct{})
+	close(d.changed)
+	d.changed = make(chan struct{})
 }
 
-// recordedTrail keeps the records that were published.
-type recordedTrail struct {
+// recordingPublisher keeps the records that were published.
+type recordingPublisher struct {
 	mu  sync.Mutex
 	all []audit.Record
 }
 
-func (r *recordedTrail) publish(_ context.Context, b audit.Batch) error {
+func (r *recordingPublisher) publish(_ context.Context, b audit.Batch) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.all = append(r.all, b.Records...)
@@ -128,30 +128,30 @@ func (l *logBuffer) String() string {
 type fixture struct {
 	*agentFixture
 
-	people   *fakeDirectory
-	private  ed25519.PrivateKey
-	services *auth.Signer
-	handler  *forward.Handler
-	server   *httptest.Server
-	trail    *recordedTrail
-	publish  func() []audit.Record
-	flush    func() // publishes what there is by now
-	logs     *logBuffer
+	directory *fakeDirectory
+	private   ed25519.PrivateKey
+	services  *auth.Signer
+	handler   *forward.Handler
+	server    *httptest.Server
+	published *recordingPublisher
+	auditLog  *audit.Log
+	logs      *logBuffer
 }
 
-var shared = []byte("a secret of more than thirty-two bytes")
+// serviceSecret signs the tokens of services.
+var serviceSecret = []byte("a secret of more than thirty-two bytes")
 
 // options of a fixture; the zero value has the defaults.
 type options struct {
-	secure bool // the relay listens with TLS
-	room   int  // for audit records
-	stall  time.Duration
+	tls           bool // the relay listens with TLS
+	auditCapacity int
+	stallTimeout  time.Duration
 }
 
-// coalescing is a listener below TLS, as the relay has it.
-type coalescing struct{ net.Listener }
+// coalescingListener is the listener below TLS, as the relay has it.
+type coalescingListener struct{ net.Listener }
 
-func (c coalescing) Accept() (net.Conn, error) {
+func (c coalescingListener) Accept() (net.Conn, error) {
 	conn, err := c.Listener.Accept()
 	if err != nil {
 		return nil, err
@@ -161,36 +161,43 @@ func (c coalescing) Accept() (net.Conn, error) {
 
 func newFixture(t *testing.T, agent *agentFixture, set ...options) *fixture {
 	t.Helper()
-	var how options
-	for _, s := range set {
-		how = s
+	var opts options
+	for _, o := range set {
+		opts = o
 	}
 	public, private, err := ed25519.GenerateKey(rand.Reader)
 	require.NoError(t, err)
-	f := &fixture{agentFixture: agent, private: private, trail: &recordedTrail{}, logs: &logBuffer{}}
-	f.people = &fakeDirectory{
-		changed: make(chan struct{}), key: directory.Key{ID: "k", Public: public, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)},
-		users:  map[int64]directory.User{reader: {ID: reader}, developer: {ID: developer}, admin: {ID: admin, Admin: true}, stranger: {ID: stranger}},
+	f := &fixture{agentFixture: agent, private: private, published: &recordingPublisher{}, logs: &logBuffer{}}
+	f.directory = &fakeDirectory{
+		changed: make(chan struct{}),
+		key: directory.Key{
+			ID: "k", Public: public, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		},
+		users: map[int64]directory.User{
+			reader: {ID: reader}, developer: {ID: developer}, admin: {ID: admin, Admin: true}, noRole: {ID: noRole},
+		},
 		agents: map[int64]directory.Agent{agentID: {ID: agentID, ProjectID: 3}},
 		roles:  map[int64]directory.Role{reader: directory.RoleReader, developer: directory.RoleDeveloper},
 	}
-	users, err := access.NewVerifier(access.Config{Directory: f.people, Cell: "local", Audience: "relay"})
+	users, err := access.NewVerifier(access.Config{Directory: f.directory, Cell: "local", Audience: "relay"})
 	require.NoError(t, err)
-	secret := auth.Config{Issuer: "gitlab", Audience: "gitlab-kas", Secrets: [][]byte{shared}, Lifetime: time.Hour}
+	secret := auth.Config{Issuer: "gitlab", Audience: "gitlab-kas", Secrets: [][]byte{serviceSecret}, Lifetime: time.Hour}
 	services, err := auth.NewVerifier(secret)
 	require.NoError(t, err)
 	f.services, err = auth.NewSigner(secret)
 	require.NoError(t, err)
-	trail := audit.NewLog(audit.Config{Publish: f.trail.publish, Capacity: how.room, Logger: slog.New(slog.DiscardHandler)})
+	f.auditLog = audit.NewLog(audit.Config{
+		Publish: f.published.publish, Capacity: opts.auditCapacity, Logger: slog.New(slog.DiscardHandler),
+	})
 	f.handler = forward.NewHandler(forward.Config{
-		Authenticator: forward.NewAuthenticator(users, services, f.people.Changed, time.Now), Directory: f.people,
+		Authenticator: forward.NewAuthenticator(users, services, f.directory.Changed, time.Now), Directory: f.directory,
 		Rules:  []policy.Rule{{Subject: "ci", Agents: []int64{agentID}, Targets: []string{"kubernetes"}, ReadOnly: true}},
-		Opener: agent, Transport: agent.transport, Audit: trail, MaxRequests: 10, MaxRequestsPerCaller: 3, Logger: slog.New(slog.NewTextHandler(f.logs, nil)), Now: time.Now,
-		StallTimeout: how.stall,
+		Opener: agent, Transport: agent.transport, Audit: f.auditLog, MaxRequests: 10, MaxRequestsPerCaller: 3,
+		Logger: slog.New(slog.NewTextHandler(f.logs, nil)), Now: time.Now, StallTimeout: opts.stallTimeout,
 	})
 	f.server = httptest.NewUnstartedServer(f.handler)
-	if how.secure {
-		f.server.Listener = coalescing{f.server.Listener}
+	if opts.tls {
+		f.server.Listener = coalescingListener{f.server.Listener}
 		f.server.StartTLS()
 	} else {
 		f.server.Start()
@@ -206,47 +213,55 @@ func newFixture(t *testing.T, agent *agentFixture, set ...options) *fixture {
 		running.Wait()
 		agent.transport.Close()
 	})
-	f.flush = func() {
-		ended, end := context.WithCancel(context.Background())
-		end()
-		require.NoError(t, trail.Run(ended, context.Background()))
-	}
-	f.publish = func() []audit.Record {
-		require.Eventually(t, func() bool { return f.handler.Requests() == 0 }, soon, time.Millisecond)
-		f.flush()
-		f.trail.mu.Lock()
-		defer f.trail.mu.Unlock()
-		all := f.trail.all
-		f.trail.all = nil
-		return all
-	}
 	return f
+}
+
+// flushAudit publishes all pending audit records.
+func (f *fixture) flushAudit() {
+	f.t.Helper()
+	cancelled, cancel := context.WithCancel(context.Background())
+	cancel()
+	require.NoError(f.t, f.auditLog.Run(cancelled, context.Background()))
+}
+
+// auditRecords waits until no request is in flight, and returns the records that were added since the last call.
+func (f *fixture) auditRecords() []audit.Record {
+	f.t.Helper()
+	require.Eventually(f.t, func() bool { return f.handler.Requests() == 0 }, timeout, time.Millisecond)
+	f.flushAudit()
+	f.published.mu.Lock()
+	defer f.published.mu.Unlock()
+	all := f.published.all
+	f.published.all = nil
+	return all
 }
 
 func (f *fixture) token(user int64) string {
 	f.t.Helper()
 	now := time.Now()
 	token, err := access.Sign(f.private, "k", access.Grant{
-		Issuer: access.Issuer("local"), Audience: []string{"relay"}, UserID: user, Admin: user == admin, IssuedAt: now, ExpiresAt: now.Add(access.TokenLifetime),
+		Issuer: access.Issuer("local"), Audience: []string{"relay"}, UserID: user, Admin: user == admin, IssuedAt: now,
+		ExpiresAt: now.Add(access.TokenLifetime),
 	})
 	require.NoError(f.t, err)
 	return "Bearer " + token
 }
 
-// send sends a request as it is written, with the caller's token, and returns the connection.
-func (f *fixture) send(user int64, request string) (net.Conn, *bufio.Reader) {
+// sendRaw sends raw request text with the user's token, and returns the connection.
+func (f *fixture) sendRaw(user int64, request string) (net.Conn, *bufio.Reader) {
 	f.t.Helper()
 	conn, err := net.Dial("tcp", f.server.Listener.Addr().String())
 	require.NoError(f.t, err)
 	f.t.Cleanup(func() { _ = conn.Close() })
-	require.NoError(f.t, conn.SetDeadline(time.Now().Add(soon)))
+	require.NoError(f.t, conn.SetDeadline(time.Now().Add(timeout)))
 	line, rest, _ := strings.Cut(request, "\r\n")
 	_, err = io.WriteString(conn, line+"\r\nHost: relay\r\nAuthorization: "+f.token(user)+"\r\n"+rest)
 	require.NoError(f.t, err)
 	return conn, bufio.NewReader(conn)
 }
 
-func (f *fixture) ask(user int64, method, path string, header http.Header) (*http.Response, string) {
+// request sends a request with the user's token, and returns the response and its body.
+func (f *fixture) request(user int64, method, path string, header http.Header) (*http.Response, string) {
 	f.t.Helper()
 	request, err := http.NewRequestWithContext(f.t.Context(), method, f.server.URL+path, nil)
 	require.NoError(f.t, err)
@@ -263,25 +278,25 @@ func (f *fixture) ask(user int64, method, path string, header http.Header) (*htt
 	return response, read(f.t, response)
 }
 
-// lastRequest is a target that keeps the last request.
-type lastRequest struct {
+// recordingTarget keeps the last request.
+type recordingTarget struct {
 	mu   sync.Mutex
 	last *http.Request
 }
 
-func (s *lastRequest) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	s.mu.Lock()
-	s.last = r
-	s.mu.Unlock()
+func (r *recordingTarget) ServeHTTP(w http.ResponseWriter, request *http.Request) {
+	r.mu.Lock()
+	r.last = request
+	r.mu.Unlock()
 	w.Header().Set("Keep-Alive", "timeout=5")
 	w.Header().Set("Trailer", "Sum")
-	_, _ = io.Copy(io.Discard, r.Body)
-	_, _ = io.WriteString(w, "answered")
+	_, _ = io.Copy(io.Discard, request.Body)
+	_, _ = io.WriteString(w, "response")
 	w.Header().Set("Sum", "8")
 }
 
-func (s *lastRequest) request() *http.Request {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.last
+func (r *recordingTarget) lastRequest() *http.Request {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.last
 }

@@ -57,7 +57,7 @@ type Handler struct {
 	durations *prometheus.HistogramVec
 
 	mu sync.Mutex
-	// inflight requests, and how many there are of each caller.
+	// inflight has the requests and their cancel functions; perCaller counts them by caller.
 	inflight  map[*proxiedRequest]context.CancelCauseFunc
 	perCaller map[policy.Caller]int
 	draining  bool
@@ -98,7 +98,7 @@ func (h *Handler) Route(traced func(http.Handler) http.Handler, next http.Handle
 	})
 }
 
-// ServeHTTP serves one request to its end.
+// ServeHTTP authenticates, authorizes and forwards one request. It returns when the response has ended.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p, err := h.admit(r)
 	if err != nil {
@@ -114,27 +114,27 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer func() {
 		failure := recover() // ReverseProxy panics to abort an incomplete response
 		if p.Error == "" {
-			p.Error = incomplete(context.Cause(ctx), failure != nil)
+			p.Error = incompleteReason(context.Cause(ctx), failure != nil)
 		}
 		h.record(p, audit.Ended)
-		h.remove(p) // after the record: a drain waits for both
+		h.removeInflight(p) // after the record: a drain waits for both
 		if failure != nil {
 			panic(failure)
 		}
 	}()
-	h.forward(&responseWriter{ResponseWriter: w, request: p, stall: h.cfg.StallTimeout}, r.WithContext(ctx), p)
+	h.forward(&responseWriter{ResponseWriter: w, request: p, stallTimeout: h.cfg.StallTimeout}, r.WithContext(ctx), p)
 }
 
-// incomplete explains why a response was not completed; empty if it was.
-func incomplete(cause error, aborted bool) string {
-	known, ours := errors.AsType[*fault.Error](cause)
+// incompleteReason returns why a response was not completed, or an empty string.
+func incompleteReason(cause error, aborted bool) string {
+	public, ok := errors.AsType[*fault.Error](cause)
 	switch {
-	case ours:
-		return known.Error()
+	case ok:
+		return public.Error()
 	case aborted && cause != nil:
 		return "the caller has gone"
 	case aborted:
-		return "the answer was not completed"
+		return "the response was not completed"
 	}
 	return ""
 }
@@ -153,9 +153,9 @@ func (h *Handler) admit(r *http.Request) (*proxiedRequest, error) {
 	return h.newRequest(caller, at, r)
 }
 
-// begin counts a request as in flight, and waits for room for its audit records.
+// begin counts a request as in flight, and waits for capacity for its audit records.
 func (h *Handler) begin(ctx context.Context, p *proxiedRequest, cancel context.CancelCauseFunc) error {
-	if err := h.add(p, cancel); err != nil {
+	if err := h.addInflight(p, cancel); err != nil {
 		return err
 	}
 	records := 1
@@ -163,7 +163,7 @@ func (h *Handler) begin(ctx context.Context, p *proxiedRequest, cancel context.C
 		records = 2
 	}
 	if err := h.cfg.Audit.Reserve(ctx, records); err != nil {
-		h.remove(p)
+		h.removeInflight(p)
 		return err
 	}
 	return nil
@@ -172,9 +172,9 @@ func (h *Handler) begin(ctx context.Context, p *proxiedRequest, cancel context.C
 // forward authorizes a request that is in flight, and forwards it.
 func (h *Handler) forward(w *responseWriter, r *http.Request, p *proxiedRequest) {
 	// The request is in flight already: a later change of the directory cancels it.
-	as, err := h.authorize(p)
+	impersonation, err := h.authorize(p)
 	if err == nil && p.longRunning {
-		h.setGroups(p, as)
+		h.setGroups(p, impersonation)
 		err = h.reauthorize(p)
 	}
 	if err != nil {
@@ -187,7 +187,7 @@ func (h *Handler) forward(w *responseWriter, r *http.Request, p *proxiedRequest)
 	if p.longRunning {
 		h.record(p, audit.Begun)
 	}
-	p.as = as
+	p.impersonation = impersonation
 	if p.protocol == audit.TCP {
 		h.joinTCP(w, r, p)
 		return
@@ -200,7 +200,7 @@ func (h *Handler) forward(w *responseWriter, r *http.Request, p *proxiedRequest)
 		p.body = &requestBody{ReadCloser: r.Body, request: p}
 		r.Body = p.body
 		defer func() {
-			if p.bodyUnread() { // stop the goroutine that still sends the body: it waits for the caller
+			if p.requestBodyPending() { // unblock the goroutine that copies the request body: it waits for data from the caller
 				_ = control.SetReadDeadline(time.Unix(1, 0))
 			}
 		}()
@@ -211,8 +211,8 @@ func (h *Handler) forward(w *responseWriter, r *http.Request, p *proxiedRequest)
 // MayRead returns an error if the caller may not read the Kubernetes API of an agent.
 func (h *Handler) MayRead(caller policy.Caller, agentID int64) error {
 	p := &proxiedRequest{caller: caller, readOnly: true}
-	p.address = kubernetesAddress(agentID, 0)
-	_, err := h.permitted(p)
+	p.requestPath = kubernetesPath(agentID, 0)
+	_, err := h.checkPolicy(p)
 	return err
 }
 
@@ -222,10 +222,10 @@ func (h *Handler) Get(
 	ctx context.Context, caller policy.Caller, agentID, connectionID int64, path, accept string,
 	read func(*http.Response) error,
 ) error {
-	at := kubernetesAddress(agentID, connectionID)
+	at := kubernetesPath(agentID, connectionID)
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+at.Target+path, http.NoBody)
 	if err != nil {
-		return fault.Wrap(err, errcode.InvalidArgument, "ask agent %d", agentID)
+		return fault.Wrap(err, errcode.InvalidArgument, "build the request to agent %d", agentID)
 	}
 	request.Header.Set("Accept", accept)
 	p, err := h.newRequest(caller, at, request)
@@ -237,14 +237,14 @@ func (h *Handler) Get(
 	if err := h.begin(ctx, p, cancel); err != nil {
 		return err
 	}
-	defer h.remove(p)
+	defer h.removeInflight(p)
 	defer h.record(p, audit.Ended)
-	as, err := h.authorize(p)
+	impersonation, err := h.authorize(p)
 	if err != nil {
 		p.Error = fault.From(err).Error()
 		return err
 	}
-	setImpersonation(request.Header, as)
+	setImpersonation(request.Header, impersonation)
 	response, err := h.cfg.Transport.RoundTrip(request.WithContext(WithRoute(ctx, &p.route)))
 	if err != nil {
 		err = publicError(ctx, err)
@@ -271,42 +271,43 @@ func (h *Handler) record(p *proxiedRequest, phase audit.Phase) {
 	h.cfg.Audit.Add(r)
 }
 
-// rewrite makes the request to the target.
+// rewrite sets URL, host and headers of the outgoing request.
 func rewrite(r *httputil.ProxyRequest) {
 	p := requestOf(r.In.Context())
 	p.strip(r.Out.URL)
-	r.Out.URL.Scheme, r.Out.URL.Host = "http", p.address.Target
+	r.Out.URL.Scheme, r.Out.URL.Host = "http", p.requestPath.Target
 	if p.protocol != audit.Kubernetes {
 		r.SetXForwarded()
 		return
 	}
-	r.Out.Host = p.address.Target
-	for name := range r.Out.Header { // only the relay tells the cluster who the caller is
+	r.Out.Host = p.requestPath.Target
+	for name := range r.Out.Header { // only the relay sets identity headers
 		if name == headerAuthorization || strings.HasPrefix(name, "X-Remote-") {
 			delete(r.Out.Header, name)
 		}
 	}
-	setImpersonation(r.Out.Header, p.as)
+	setImpersonation(r.Out.Header, p.impersonation)
 }
 
 func (h *Handler) modifyResponse(response *http.Response) error {
 	p := requestOf(response.Request.Context())
 	p.largeResponse = response.ContentLength < 0 || response.ContentLength > maxUnreadResponse
-	if conn, is := response.Body.(*upgradedStream); is {
+	if conn, ok := response.Body.(*upgradedStream); ok {
 		response.Body = &upgradedConn{conn, p}
 		p.Status = response.StatusCode // ReverseProxy does not write it with WriteHeader
 	} else if p.Verb == verbWatch {
 		response.Body = &watchBody{response.Body, response.Request.Context()}
 	}
-	if response.StatusCode != http.StatusSwitchingProtocols && response.Request.ProtoMajor == 1 && p.bodyUnread() {
-		response.Header.Set("Connection", "close") // the caller's connection
+	if response.StatusCode != http.StatusSwitchingProtocols && response.Request.ProtoMajor == 1 && p.requestBodyPending() {
+		// Close the caller's connection after this response: its request body is unread.
+		response.Header.Set("Connection", "close")
 	}
 	return nil
 }
 
 func (h *Handler) handleError(w http.ResponseWriter, r *http.Request, err error) {
 	p := requestOf(r.Context())
-	if r.ProtoMajor == 1 && p.bodyUnread() {
+	if r.ProtoMajor == 1 && p.requestBodyPending() {
 		w.Header().Set("Connection", "close")
 	}
 	h.refuse(w, r, p, publicError(r.Context(), err))
@@ -320,7 +321,7 @@ func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, p *proxiedReque
 // publicError explains to the caller why a request has no response.
 func publicError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
-		if cause, is := context.Cause(ctx).(*fault.Error); is { //nolint:errorlint // causes of ours are not wrapped
+		if cause, ok := context.Cause(ctx).(*fault.Error); ok { //nolint:errorlint // causes of ours are not wrapped
 			return cause
 		}
 		return fault.Wrap(err, errcode.Canceled, "the caller has gone")
@@ -334,7 +335,7 @@ func publicError(ctx context.Context, err error) error {
 			return fault.Wrap(err, errcode.PermissionDenied, "the agent refused the request: %s", reset.Text)
 		case tunnel.Unreachable:
 			return fault.Wrap(err, errcode.Unavailable, "the agent cannot reach the target: %s", reset.Text)
-		case tunnel.Cancelled, tunnel.NotHere, tunnel.Overloaded, tunnel.Broken:
+		case tunnel.Cancelled, tunnel.NotAccepted, tunnel.Overloaded, tunnel.TargetConnectionLost:
 			return fault.Wrap(err, errcode.Unavailable, "the agent cancelled the request: %s", reset.Text)
 		}
 	}
@@ -342,7 +343,7 @@ func publicError(ctx context.Context, err error) error {
 		return fault.Wrap(err, errcode.Unavailable,
 			"the connection to the agent was lost: the request may have had an effect")
 	}
-	return fault.Wrap(err, errcode.Unavailable, "the target gave no answer: %v", err)
+	return fault.Wrap(err, errcode.Unavailable, "the target did not respond: %v", err)
 }
 
 const copyBufferSize = 32 << 10

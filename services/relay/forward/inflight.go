@@ -12,8 +12,8 @@ import (
 	"lockstep.internal/services/relay/policy"
 )
 
-// add counts a request as in flight. Fault resource_exhausted.
-func (h *Handler) add(p *proxiedRequest, cancel context.CancelCauseFunc) error {
+// addInflight counts a request as in flight. Fault resource_exhausted.
+func (h *Handler) addInflight(p *proxiedRequest, cancel context.CancelCauseFunc) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
@@ -32,7 +32,7 @@ func (h *Handler) add(p *proxiedRequest, cancel context.CancelCauseFunc) error {
 	return nil
 }
 
-func (h *Handler) remove(p *proxiedRequest) {
+func (h *Handler) removeInflight(p *proxiedRequest) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	delete(h.inflight, p)
@@ -49,14 +49,14 @@ func (h *Handler) closeIfIdle() {
 	}
 }
 
-// Requests in flight.
+// Requests returns the number of requests in flight.
 func (h *Handler) Requests() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return len(h.inflight)
 }
 
-var errDraining = fault.New(errcode.Unavailable, "this relay is being drained: ask another one")
+var errDraining = fault.New(errcode.Unavailable, "this relay is draining: send the request again")
 
 // Drain ends watches, which clients restart elsewhere, and waits for all other requests. When finish is done it
 // cancels what is left.
@@ -101,20 +101,20 @@ func (h *Handler) Run(ctx context.Context) {
 	}
 }
 
-// permitted returns the impersonation of a request that policy permits.
-func (h *Handler) permitted(p *proxiedRequest) (policy.Impersonation, error) {
+// checkPolicy returns the impersonation of a request that policy permits.
+func (h *Handler) checkPolicy(p *proxiedRequest) (policy.Impersonation, error) {
 	var none policy.Impersonation
-	agent, found := h.cfg.Directory.Agent(p.address.AgentID)
+	agent, found := h.cfg.Directory.Agent(p.requestPath.AgentID)
 	if !found {
-		return none, fault.New(errcode.NotFound, "agent %d does not exist", p.address.AgentID)
+		return none, fault.New(errcode.NotFound, "agent %d does not exist", p.requestPath.AgentID)
 	}
 	access := policy.Access{
-		AgentID: p.address.AgentID, ProjectID: agent.ProjectID, Target: p.address.Target, Reads: p.readOnly,
+		AgentID: p.requestPath.AgentID, ProjectID: agent.ProjectID, Target: p.requestPath.Target, ReadOnly: p.readOnly,
 	}
 	var role directory.Role
 	caller := p.caller
 	if caller.UserID == 0 {
-		if err := policy.Service(caller, h.cfg.Rules, access); err != nil {
+		if err := policy.CheckService(caller, h.cfg.Rules, access); err != nil {
 			return none, err
 		}
 	} else {
@@ -123,34 +123,34 @@ func (h *Handler) permitted(p *proxiedRequest) (policy.Impersonation, error) {
 			return none, fault.New(errcode.PermissionDenied, "user %d is blocked or does not exist", caller.UserID)
 		}
 		caller.Admin = caller.Admin && user.Admin
-		role = h.cfg.Directory.AgentRole(caller.UserID, p.address.AgentID)
-		if err := policy.User(caller, role, access); err != nil {
+		role = h.cfg.Directory.AgentRole(caller.UserID, p.requestPath.AgentID)
+		if err := policy.CheckUser(caller, role, access); err != nil {
 			return none, err
 		}
 	}
-	if p.impersonates != "" {
+	if p.forbiddenHeader != "" {
 		return none, fault.New(errcode.PermissionDenied, "header %s is not allowed: the relay sets impersonation",
-			p.impersonates)
+			p.forbiddenHeader)
 	}
 	return policy.Impersonate(caller, role), nil
 }
 
-// authorize is permitted for an agent that is not revoked.
+// authorize checks the policy, and that the agent is not revoked.
 func (h *Handler) authorize(p *proxiedRequest) (policy.Impersonation, error) {
-	as, err := h.permitted(p)
+	impersonation, err := h.checkPolicy(p)
 	if err != nil {
-		return as, err
+		return impersonation, err
 	}
-	if agent, found := h.cfg.Directory.Agent(p.address.AgentID); found && agent.Revoked {
-		return as, fault.New(errcode.FailedPrecondition, "agent %d is revoked", p.address.AgentID)
+	if agent, found := h.cfg.Directory.Agent(p.requestPath.AgentID); found && agent.Revoked {
+		return impersonation, fault.New(errcode.FailedPrecondition, "agent %d is revoked", p.requestPath.AgentID)
 	}
-	return as, nil
+	return impersonation, nil
 }
 
-func (h *Handler) setGroups(p *proxiedRequest, as policy.Impersonation) {
+func (h *Handler) setGroups(p *proxiedRequest, impersonation policy.Impersonation) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	p.groups = as.Groups
+	p.groups = impersonation.Groups
 }
 
 // reauthorize checks a request in flight: it must still be authorized, in no fewer groups than it began with.
@@ -164,7 +164,8 @@ func (h *Handler) reauthorize(p *proxiedRequest) error {
 	h.mu.Unlock()
 	for _, group := range groups {
 		if !slices.Contains(now.Groups, group) {
-			return fault.New(errcode.PermissionDenied, "you left the group %s, which this request was made in: send it again",
+			return fault.New(errcode.PermissionDenied,
+				"you no longer have group %s, with which this request was authorized: send it again",
 				group)
 		}
 	}

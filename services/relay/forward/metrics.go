@@ -13,7 +13,7 @@ func newDurations() *prometheus.HistogramVec {
 // Metrics has the durations of requests, by protocol and status class.
 func (h *Handler) Metrics() prometheus.Collector { return h.durations }
 
-// statusClass is such as 2xx; none without a response.
+// statusClass returns the class of a status, such as 2xx; none without a response.
 func statusClass(status int) string {
 	classes := [...]string{"none", "1xx", "2xx", "3xx", "4xx", "5xx"}
 	if class := status / 100; class < len(classes) {

@@ -21,7 +21,7 @@ import (
 const (
 	// DefaultStallTimeout is how long a caller may read nothing of a large response.
 	DefaultStallTimeout = 2 * time.Minute
-	// maxUnreadResponse is how much of a response a connection takes without being read, in bytes.
+	// maxUnreadResponse is how many response bytes fit into the connection's buffers when the caller does not read.
 	maxUnreadResponse = 16 << 10
 )
 
@@ -29,23 +29,23 @@ const verbWatch = "watch"
 
 // proxiedRequest is one request in flight.
 type proxiedRequest struct {
-	// Static after newRequest, except for Status and Error.
+	// Set by newRequest, then read only, except for Status and Error.
 	audit.Record
-	address
+	requestPath
 
 	caller policy.Caller
-	// readOnly is that the request changes nothing.
+	// readOnly reports whether the request changes nothing.
 	readOnly bool
 	// longRunning requests have two audit records and may last for hours.
 	longRunning bool
-	// impersonates is a header with which the caller sets impersonation, which is not allowed; else empty.
-	impersonates string
+	// forbiddenHeader is an impersonation header of the caller, which is refused; empty if there is none.
+	forbiddenHeader string
 
 	// Owned by the goroutine of ServeHTTP.
-	route RequestRoute
-	as    policy.Impersonation
-	body  *requestBody // nil without a body
-	// largeResponse is that a caller who does not read would block the response.
+	route         RequestRoute
+	impersonation policy.Impersonation
+	body          *requestBody // nil without a body
+	// largeResponse: the response does not fit into buffers, so a caller that does not read blocks it.
 	largeResponse bool
 
 	sent, received atomic.Int64
@@ -54,14 +54,14 @@ type proxiedRequest struct {
 	groups []string // of a long-running request
 }
 
-// newRequest describes a request. The fault not_found is of the agent.
-func (h *Handler) newRequest(caller policy.Caller, at address, r *http.Request) (*proxiedRequest, error) {
+// newRequest parses a request. Fault not_found: the agent does not exist.
+func (h *Handler) newRequest(caller policy.Caller, at requestPath, r *http.Request) (*proxiedRequest, error) {
 	if _, found := h.cfg.Directory.Agent(at.AgentID); !found {
 		return nil, fault.New(errcode.NotFound, "agent %d does not exist", at.AgentID)
 	}
 	upgrades := r.Header.Get("Upgrade") != ""
 	p := &proxiedRequest{
-		caller: caller, address: at, route: RequestRoute{To: at.Destination},
+		caller: caller, requestPath: at, route: RequestRoute{To: at.Destination},
 		longRunning: upgrades || at.protocol == audit.TCP,
 		readOnly:    !upgrades && (r.Method == http.MethodGet || r.Method == http.MethodHead),
 		Record: audit.Record{
@@ -75,11 +75,11 @@ func (h *Handler) newRequest(caller policy.Caller, at address, r *http.Request) 
 	}
 	for name := range r.Header {
 		if strings.HasPrefix(name, "Impersonate-") {
-			p.impersonates = name
+			p.forbiddenHeader = name
 		}
 	}
 	query := queryOf(r.URL)
-	// Servers may merge two slashes, and see another path.
+	// A server may merge two slashes, so the path is not safe to classify as read-only.
 	p.readOnly = p.readOnly && !strings.Contains(p.Path, "//")
 	if p.Verb, p.Resource = audit.Describe(r.Method, p.Path, isTrue(query, "watch")); p.Verb != "" {
 		p.Path = ""
@@ -98,8 +98,8 @@ func queryOf(u *url.URL) url.Values {
 
 // isTrue reads a boolean of a query as the Kubernetes API does: only 0 and false are false.
 func isTrue(query url.Values, name string) bool {
-	values, is := query[name]
-	return is && values[0] != "0" && !strings.EqualFold(values[0], "false")
+	values, ok := query[name]
+	return ok && values[0] != "0" && !strings.EqualFold(values[0], "false")
 }
 
 // setImpersonation names the user and groups to the agent
@@ -135,8 +135,9 @@ func (b *requestBody) Read(data []byte) (int, error) {
 	return n, err //nolint:wrapcheck // io.EOF must not be wrapped
 }
 
-// bodyUnread reports whether the caller may still be sending. Its connection cannot be used for another request.
-func (p *proxiedRequest) bodyUnread() bool { return p.body != nil && !p.body.ended.Load() }
+// requestBodyPending reports whether the caller may still send its body. Its connection cannot be used for another
+// request.
+func (p *proxiedRequest) requestBodyPending() bool { return p.body != nil && !p.body.ended.Load() }
 
 // countedBody counts the bytes of a response.
 type countedBody struct {
@@ -170,10 +171,10 @@ func (b *watchBody) Read(data []byte) (int, error) {
 type responseWriter struct {
 	http.ResponseWriter
 
-	request *proxiedRequest
-	stall   time.Duration
-	// stalled runs during a write. A write deadline that stays would end an HTTP/2 stream that is idle.
-	stalled *time.Timer
+	request      *proxiedRequest
+	stallTimeout time.Duration
+	// stallTimer runs during a write. It replaces a write deadline, which would also end an idle HTTP/2 stream.
+	stallTimer *time.Timer
 }
 
 // Unwrap is for [http.ResponseController].
@@ -204,18 +205,18 @@ func (w *responseWriter) FlushError() error {
 func (w *responseWriter) startTimer() {
 	switch {
 	case !w.request.largeResponse:
-	case w.stalled == nil:
-		w.stalled = time.AfterFunc(w.stall, func() {
+	case w.stallTimer == nil:
+		w.stallTimer = time.AfterFunc(w.stallTimeout, func() {
 			_ = http.NewResponseController(w.ResponseWriter).SetWriteDeadline(time.Unix(1, 0)) // aborts the write
 		})
 	default:
-		w.stalled.Reset(w.stall)
+		w.stallTimer.Reset(w.stallTimeout)
 	}
 }
 
 func (w *responseWriter) stopTimer() {
-	if w.stalled != nil {
-		w.stalled.Stop()
+	if w.stallTimer != nil {
+		w.stallTimer.Stop()
 	}
 }
 

@@ -2,11 +2,11 @@ package forward
 
 import (
 	"encoding/json"
-	"log/slog"
 	"net/http"
 	"strings"
 
 	"lockstep.internal/libs/fault"
+	"lockstep.internal/libs/logkey"
 	"lockstep.internal/services/relay/audit"
 )
 
@@ -42,10 +42,10 @@ func (h *Handler) writeError(w http.ResponseWriter, r *http.Request, err error) 
 		fault.WriteHTTP(w, r, h.cfg.Logger, err)
 		return
 	}
-	known := fault.Public(r.Context(), h.cfg.Logger, err)
-	code := fault.HTTPStatus(known.Code)
+	public := fault.Public(r.Context(), h.cfg.Logger, err)
+	code := fault.HTTPStatus(public.Code)
 	body, errMarshal := json.Marshal(status{
-		Kind: "Status", APIVersion: "v1", Metadata: map[string]string{}, Status: "Failure", Message: known.Message,
+		Kind: "Status", APIVersion: "v1", Metadata: map[string]string{}, Status: "Failure", Message: public.Message,
 		Reason: statusReasons[code], Code: code,
 	})
 	if errMarshal != nil {
@@ -55,7 +55,7 @@ func (h *Handler) writeError(w http.ResponseWriter, r *http.Request, err error) 
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(code)
 	if _, errWrite := w.Write(append(body, '\n')); errWrite != nil {
-		h.cfg.Logger.DebugContext(r.Context(), "the caller left before the error was sent", slog.Any("error", errWrite))
+		h.cfg.Logger.DebugContext(r.Context(), "the caller left before the error was sent", logkey.Error(errWrite))
 	}
 }
 

@@ -19,11 +19,11 @@ const (
 	maxStreamAge = time.Minute
 	// maxIdleStreams of one destination.
 	maxIdleStreams = 256
-	// rememberReleased is how long a released connection is remembered: its streams may still be in use.
-	rememberReleased = 10 * time.Minute
+	// releasedTTL is how long a released connection is remembered: its streams may still be in use.
+	releasedTTL = 10 * time.Minute
 )
 
-// pooledStream carries one request after the other.
+// pooledStream is a stream that is reused for several requests, one at a time.
 type pooledStream struct {
 	*connections.Stream
 
@@ -108,7 +108,7 @@ func (p *streamPool) release(connectionID int64) {
 	defer p.mu.Unlock()
 	now := time.Now()
 	maps.DeleteFunc(p.released, func(_ int64, until time.Time) bool { return now.After(until) })
-	p.released[connectionID] = now.Add(rememberReleased)
+	p.released[connectionID] = now.Add(releasedTTL)
 	for to, idle := range p.idle {
 		p.set(to, slices.DeleteFunc(idle, func(s *pooledStream) bool {
 			if s.Connection.ID != connectionID {

@@ -12,10 +12,11 @@ import (
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/services/relay/connections"
+	"lockstep.internal/services/relay/route"
 	"lockstep.internal/services/relay/tunnel"
 )
 
-// tcpProtocol is what a caller upgrades to for a TCP stream.
+// tcpProtocol is the value of the Upgrade header for TCP streams.
 const tcpProtocol = "tcp"
 
 // joinTCP joins the caller's connection with a target. It responds 101 after the agent has reached the target.
@@ -30,7 +31,7 @@ func (h *Handler) joinTCP(w http.ResponseWriter, r *http.Request, p *proxiedRequ
 		h.refuse(w, r, p, publicError(r.Context(), err))
 		return
 	}
-	// Hijack before the 101: a caller may end its direction after it, which the server would take for a disconnect.
+	// Hijack before the 101: after the 101 the caller may half-close, which net/http would report as a disconnect.
 	conn, buffered, err := http.NewResponseController(w).Hijack()
 	if err == nil {
 		p.Status = http.StatusSwitchingProtocols
@@ -48,7 +49,7 @@ func (h *Handler) joinTCP(w http.ResponseWriter, r *http.Request, p *proxiedRequ
 	}
 	stop := context.AfterFunc(r.Context(), func() {
 		stream.Reset(tunnel.Cancelled, "the caller has gone, or lost access")
-		_ = conn.Close() // both sides end
+		_ = conn.Close() // unblocks Join
 	})
 	defer stop()
 	sent, received, err := tunnel.Join(withBuffered(conn, buffered.Reader), stream.Stream)
@@ -64,9 +65,9 @@ func (h *Handler) joinTCP(w http.ResponseWriter, r *http.Request, p *proxiedRequ
 
 // openTCP opens a stream to the target, and waits until the agent has reached it.
 func (h *Handler) openTCP(ctx context.Context, p *proxiedRequest) (*connections.Stream, error) {
-	var attempt connections.Attempt
+	var state connections.RetryState
 	for {
-		stream, err := h.cfg.Opener.Open(ctx, &attempt, p.Destination)
+		stream, err := h.cfg.Opener.Open(ctx, &state, p.Destination)
 		if err != nil {
 			return nil, err
 		}
@@ -74,21 +75,20 @@ func (h *Handler) openTCP(ctx context.Context, p *proxiedRequest) (*connections.
 		stop := context.AfterFunc(ctx, func() { stream.Reset(tunnel.Cancelled, "the caller has gone") })
 		err = stream.WaitAccepted()
 		stop()
-		var reset *tunnel.ResetError
-		switch {
-		case err == nil:
+		if err == nil {
 			return stream, nil
-		case errors.As(err, &reset) && reset.Retryable(), errors.Is(err, tunnel.ErrClosed):
-			attempt.Failed(stream, err) // nothing was sent
-		default:
+		}
+		// The caller's bytes are sent only after the agent has accepted the stream.
+		r := route.RetryConditions{Idempotent: true}
+		if ctx.Err() != nil || !state.RecordFailure(stream, err, failureOf(err, false), r) {
 			return nil, err
 		}
 	}
 }
 
-// withBuffered is the caller's connection with what the server had read of it before the hijack.
+// withBuffered returns conn with the bytes that net/http had buffered before the hijack.
 func withBuffered(conn net.Conn, buffered *bufio.Reader) tunnel.Conn {
-	if plain, is := conn.(tunnel.Conn); is && buffered.Buffered() == 0 {
+	if plain, ok := conn.(tunnel.Conn); ok && buffered.Buffered() == 0 {
 		return plain
 	}
 	return &bufferedConn{conn, buffered}
@@ -112,7 +112,7 @@ func (c *bufferedConn) NetConn() net.Conn { return c.Conn }
 
 // CloseWrite ends the direction to the caller.
 func (c *bufferedConn) CloseWrite() error {
-	if half, can := c.Conn.(interface{ CloseWrite() error }); can {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
 	}
 	return nil

@@ -26,14 +26,11 @@ const (
 
 // Opener opens streams to agents; see [connections.Pool].
 type Opener interface {
-	Open(ctx context.Context, attempt *connections.Attempt, to route.Destination) (*connections.Stream, error)
+	Open(ctx context.Context, state *connections.RetryState, to route.Destination) (*connections.Stream, error)
 }
 
 // Transport is an [http.RoundTripper] that sends HTTP/1.1 requests over streams to agents. It may be used by many
-// goroutines.
-//
-// It retries a request that no agent accepted, unless part of its body was sent. It also retries a request that
-// only reads, when the target closed a pooled stream or the tunnel was lost before the response.
+// goroutines. It sends a request again if [route.AfterFailure] allows it.
 type Transport struct {
 	opener Opener
 	pool   streamPool
@@ -74,34 +71,35 @@ func routeOf(ctx context.Context) *RequestRoute {
 
 // RoundTrip sends a request on the route of its context.
 func (t *Transport) RoundTrip(request *http.Request) (*http.Response, error) {
-	route := routeOf(request.Context())
-	if route == nil {
+	requestRoute := routeOf(request.Context())
+	if requestRoute == nil {
 		return nil, errors.New("the request has no route to an agent")
 	}
-	var attempt connections.Attempt
+	var state connections.RetryState
 	for {
-		s, err := t.open(request.Context(), &attempt, route.To)
+		s, err := t.open(request.Context(), &state, requestRoute.To)
 		if err != nil {
 			return nil, err
 		}
-		route.ConnectionID = s.Connection.ID
+		requestRoute.ConnectionID = s.Connection.ID
 		response, bodyBegun, err := t.exchange(request, s)
 		if err == nil {
 			return response, nil
 		}
-		if request.Context().Err() != nil || bodyBegun || !s.mayRetry(&attempt, err, replayable(request)) {
+		r := route.RetryConditions{Idempotent: isIdempotent(request), BodyBegun: bodyBegun}
+		if request.Context().Err() != nil || !state.RecordFailure(s.Stream, err, failureOf(err, s.reused), r) {
 			return nil, err
 		}
 	}
 }
 
 func (t *Transport) open(
-	ctx context.Context, attempt *connections.Attempt, to route.Destination,
+	ctx context.Context, state *connections.RetryState, to route.Destination,
 ) (*pooledStream, error) {
 	if s := t.pool.get(to); s != nil {
 		return s, nil
 	}
-	opened, err := t.opener.Open(ctx, attempt, to)
+	opened, err := t.opener.Open(ctx, state, to)
 	if err != nil {
 		return nil, err
 	}
@@ -112,28 +110,8 @@ func (t *Transport) open(
 	}, nil
 }
 
-// mayRetry reports whether a request that has no response may be sent again.
-func (s *pooledStream) mayRetry(attempt *connections.Attempt, err error, replayable bool) bool {
-	var reset *tunnel.ResetError
-	if errors.As(err, &reset) && reset.Retryable() || errors.Is(err, tunnel.ErrClosed) && replayable {
-		attempt.Failed(s.Stream, err)
-		return true
-	}
-	return s.reused && errors.Is(err, errNoResponse) && replayable // the target closed it before the request arrived
-}
-
-// replayable reports whether a request may be sent again although the target may have received it (RFC 9110,
-// section 9.2.2).
-func replayable(request *http.Request) bool {
-	switch request.Method {
-	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace:
-		return request.Header.Get("Upgrade") == ""
-	}
-	return false
-}
-
-// exchange sends the request and reads the head of its response. bodyBegun is that part of the request's body may
-// have been sent.
+// exchange sends the request and reads the head of its response. bodyBegun reports whether part of the
+// request body may have been sent.
 func (t *Transport) exchange(
 	request *http.Request, s *pooledStream,
 ) (response *http.Response, bodyBegun bool, err error) {
@@ -153,7 +131,7 @@ func (t *Transport) exchange(
 			_ = request.Body.Close()
 			select {
 			case errSend = <-sent:
-			default: // it waits for the caller, which must not delay the error
+			default: // the sender may block on the caller; do not wait for it
 			}
 		}
 		if bodyBegun && errSend != nil && !errors.Is(err, errNoResponse) {
@@ -186,7 +164,7 @@ func (s *pooledStream) send(request *http.Request) error {
 var (
 	errNoResponse   = errors.New("the target closed the connection without a response")
 	errHeadTooLarge = fmt.Errorf("the head of the response has more than %d bytes", maxResponseHead)
-	errSwitched     = errors.New("the target switches protocols without a request for it")
+	errSwitched     = errors.New("the target sent 101 without an Upgrade request")
 )
 
 // receive reads the head of the final response.
@@ -203,7 +181,7 @@ func (s *pooledStream) receive(request *http.Request) (*http.Response, error) {
 		}
 		switch {
 		case response.StatusCode == http.StatusSwitchingProtocols && request.Header.Get("Upgrade") == "":
-			return nil, errSwitched // the caller's next request, with its token, would go to the target
+			return nil, errSwitched // otherwise the caller's next request, including its token, would be sent to the target
 		case response.StatusCode >= http.StatusOK || response.StatusCode == http.StatusSwitchingProtocols:
 			return response, nil
 		}
@@ -220,7 +198,7 @@ func (s *pooledStream) awaitResponse() error {
 		return nil
 	case errors.Is(err, io.EOF):
 		return errNoResponse
-	case errors.As(err, &reset) && reset.Reason == tunnel.Broken:
+	case errors.As(err, &reset) && reset.Reason == tunnel.TargetConnectionLost:
 		return fmt.Errorf("%w: %w", errNoResponse, err)
 	}
 	return fmt.Errorf("read the response: %w", err)
@@ -255,7 +233,7 @@ type responseBody struct {
 	stream *pooledStream
 	stop   func() bool
 	sent   chan error
-	// reusable is that the stream may carry another request after this one.
+	// reusable reports whether the stream can be reused.
 	reusable, ended bool
 }
 
@@ -277,8 +255,8 @@ func (b *responseBody) Close() error {
 }
 
 func (b *responseBody) release(complete bool) {
-	alive := b.stop()
-	reusable := complete && alive && b.reusable && b.stream.reader.Buffered() == 0
+	notCancelled := b.stop()
+	reusable := complete && notCancelled && b.reusable && b.stream.reader.Buffered() == 0
 	if b.sent != nil {
 		select {
 		case err := <-b.sent:

@@ -11,11 +11,12 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"lockstep.internal/libs/logkey"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/events"
 )
 
-// heartbeat is how soon a reader notices that its consumer is gone.
+// heartbeat is the idle heartbeat of the consumer.
 const heartbeat = 5 * time.Second
 
 // AgentConfigs has the configuration of every agent, from the stream CONTROL. It may be used by many goroutines.
@@ -33,7 +34,7 @@ type agentConfig struct {
 	changed chan struct{}
 }
 
-// NewAgentConfigs is empty until [AgentConfigs.Run] reads the stream.
+// NewAgentConfigs makes an empty copy; Run fills it.
 func NewAgentConfigs(js jetstream.JetStream, cell topology.Cell, logger *slog.Logger) *AgentConfigs {
 	return &AgentConfigs{js: js, cell: cell, logger: logger, agents: map[int64]*agentConfig{}}
 }
@@ -56,8 +57,8 @@ func (c *AgentConfigs) of(agent int64) *agentConfig {
 	return found
 }
 
-// Run follows the stream until ctx is done. It returns errors of NATS, and may then be called again; what it has read
-// still counts. It calls ready after it has read the whole stream.
+// Run follows the stream until ctx is done. It returns errors of NATS, and may then be called again; it keeps
+// what it has read. It calls ready after it has read the whole stream.
 func (c *AgentConfigs) Run(ctx context.Context, ready func()) error {
 	opening, opened := context.WithTimeout(ctx, requestTimeout)
 	defer opened()
@@ -80,14 +81,14 @@ func (c *AgentConfigs) Run(ctx context.Context, ready func()) error {
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case errors.Is(err, jetstream.ErrNoHeartbeat): // the client makes the consumer again
+		case errors.Is(err, jetstream.ErrNoHeartbeat): // the client recreates the consumer
 			continue
 		case err != nil:
 			return fmt.Errorf("read stream %s: %w", topology.StreamControl, err)
 		}
 		if err := c.handle(m.Subject(), m.Data()); err != nil {
-			c.logger.WarnContext(ctx, "ignored an invalid configuration of an agent", slog.String("subject", m.Subject()),
-				slog.Any("error", err))
+			c.logger.WarnContext(ctx, "ignored an invalid configuration of an agent", slog.String(logkey.Subject, m.Subject()),
+				logkey.Error(err))
 		}
 		if meta, err := m.Metadata(); err == nil && meta.NumPending == 0 {
 			ready()

@@ -8,11 +8,12 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/cenkalti/backoff/v5"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"lockstep.internal/libs/event"
+	"lockstep.internal/libs/logkey"
+	"lockstep.internal/libs/retry"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/relay/audit"
@@ -21,13 +22,14 @@ import (
 
 const (
 	serviceName = "relay"
-	// maxQueued events; then agents that connect or disconnect wait.
+	// maxQueued is the queue length. When it is full, connects and disconnects block.
 	maxQueued = 10_000
-	// maxRetryDelay between attempts to publish.
-	maxRetryDelay = 5 * time.Second
-	// maxRequestsEvent is the largest event with audit records, in bytes; the rest is for headers.
+	// maxRequestsEvent is the largest event with audit records, in bytes; leaves 64 KiB for headers.
 	maxRequestsEvent = topology.MaxMessageSize - 64<<10
 )
+
+// publishRetry bounds the pauses between attempts to publish.
+var publishRetry = retry.Policy{Min: 500 * time.Millisecond, Max: 5 * time.Second}
 
 // EventPublisher publishes on the stream AGENTS. It may be used by many goroutines.
 type EventPublisher struct {
@@ -69,14 +71,14 @@ func (p *EventPublisher) Republish(c registry.Connection) bool {
 
 // Disconnected queues an event. It blocks while the queue is full. Events of several relays about one connection
 // are stored once.
-func (p *EventPublisher) Disconnected(c registry.Connection, at time.Time, why events.DisconnectReason) {
-	if msg := p.disconnected(c, at, why); msg != nil {
+func (p *EventPublisher) Disconnected(c registry.Connection, at time.Time, reason events.DisconnectReason) {
+	if msg := p.disconnected(c, at, reason); msg != nil {
 		p.queue <- msg
 	}
 }
 
-// Lost publishes connections of dead relays, and returns when the events are stored.
-func (p *EventPublisher) Lost(ctx context.Context, lost []registry.Connection) error {
+// PublishLost publishes connections of dead relays, and returns when the events are stored.
+func (p *EventPublisher) PublishLost(ctx context.Context, lost []registry.Connection) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	acks := make([]jetstream.PubAckFuture, 0, len(lost))
@@ -113,31 +115,32 @@ func (p *EventPublisher) connected(c registry.Connection, at time.Time) *nats.Ms
 	})
 }
 
-func (p *EventPublisher) disconnected(c registry.Connection, at time.Time, why events.DisconnectReason) *nats.Msg {
+func (p *EventPublisher) disconnected(c registry.Connection, at time.Time, reason events.DisconnectReason) *nats.Msg {
 	at = at.UTC().Truncate(time.Millisecond)
 	return p.messageOrNil(p.cell.AgentDisconnected(c.AgentID), event.Attributes{
-		Type: events.TypeAgentDisconnected, Subject: strconv.FormatInt(c.AgentID, 10), ID: eventID(c, "disconnected"), Time: at,
+		Type: events.TypeAgentDisconnected, Subject: strconv.FormatInt(c.AgentID, 10), ID: eventID(c, "disconnected"),
+		Time: at,
 	}, events.AgentDisconnected{
 		AgentID: int(c.AgentID), ConnectionID: decimal(c.ID), RelayID: c.RelayID, ProjectID: int(c.ProjectID),
 		Version: c.Version, Commit: c.Commit, PodNamespace: c.PodNamespace, PodName: c.PodName, ConnectedAt: c.ConnectedAt,
-		DisconnectedAt: at, Reason: why,
+		DisconnectedAt: at, Reason: reason,
 	})
 }
 
-// eventID deduplicates events of a connection. A connection that is published again has another one.
+// eventID deduplicates events of a connection. A republished connection gets a new id.
 func eventID(c registry.Connection, event string) string {
 	id := decimal(c.ID) + "/" + event
-	if c.Revived > 0 {
-		id += "/" + strconv.Itoa(c.Revived)
+	if c.Republished > 0 {
+		id += "/" + strconv.Itoa(c.Republished)
 	}
 	return id
 }
 
-// messageOrNil logs an event that cannot be encoded, and returns nil. No connection has such an event.
+// messageOrNil logs an event that cannot be encoded, and returns nil. This cannot happen with valid connections.
 func (p *EventPublisher) messageOrNil(subject string, a event.Attributes, data any) *nats.Msg {
 	msg, err := p.message(subject, a, data)
 	if err != nil {
-		p.logger.Error("encoding an event failed", slog.String("subject", subject), slog.Any("error", err))
+		p.logger.Error("encoding an event failed", slog.String(logkey.Subject, subject), logkey.Error(err))
 		return nil
 	}
 	return msg
@@ -181,14 +184,11 @@ func (p *EventPublisher) Run(ctx, finish context.Context) error {
 
 // publishWithRetry publishes one message. It retries until finish is done.
 func (p *EventPublisher) publishWithRetry(ctx, finish context.Context, msg *nats.Msg) error {
-	delays := backoff.NewExponentialBackOff()
-	delays.MaxInterval = maxRetryDelay
-	publish := func() (struct{}, error) { return struct{}{}, p.publish(finish, msg) }
-	_, err := backoff.Retry(finish, publish, backoff.WithBackOff(delays), backoff.WithMaxElapsedTime(0),
-		backoff.WithNotify(func(err error, delay time.Duration) {
-			p.logger.WarnContext(ctx, "publishing an event failed; retrying", slog.String("subject", msg.Subject),
-				slog.Any("error", err), slog.Duration("delay", delay))
-		}))
+	publish := func() error { return p.publish(finish, msg) }
+	err := publishRetry.Do(finish, publish, func(err error, pause time.Duration) {
+		p.logger.WarnContext(ctx, "publishing an event failed; retrying", slog.String(logkey.Subject, msg.Subject),
+			logkey.Error(err), slog.Duration(logkey.RetryIn, pause))
+	})
 	if err != nil {
 		return fmt.Errorf("publish a connection event: %w", err)
 	}
@@ -240,8 +240,8 @@ func (p *EventPublisher) request(r audit.Record) events.AgentRequest {
 		out.ConnectionID = decimal(r.ConnectionID)
 	}
 	if r.Phase == audit.Ended {
-		took := int(r.Duration.Milliseconds())
-		out.DurationMs = &took
+		durationMs := int(r.Duration.Milliseconds())
+		out.DurationMs = &durationMs
 	}
 	if r.Resource != (audit.Resource{}) {
 		out.Resource = &events.RequestResource{

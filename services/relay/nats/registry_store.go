@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"lockstep.internal/libs/logkey"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/relay/registry"
@@ -20,9 +21,9 @@ import (
 const (
 	// bucket of the registry.
 	bucket = topology.BucketRelays
-	// DefaultLease is how long a relay counts as alive after its last refresh, by default.
+	// DefaultLease is the default lease duration.
 	DefaultLease = 15 * time.Second
-	// refreshes of the lease within its length.
+	// refreshes per lease duration.
 	refreshes = 3
 	// requestTimeout of one request to NATS.
 	requestTimeout = 5 * time.Second
@@ -41,20 +42,20 @@ type RegistryConfig struct {
 	Lease time.Duration
 	// Events publishes connections and disconnections. Defaults to none.
 	Events ConnectionEvents
-	// Removed is called with every connection that left the registry. Optional.
-	Removed func(registry.Connection)
-	Logger  *slog.Logger
+	// OnRemoved is called with every connection that is removed from the registry. Optional.
+	OnRemoved func(registry.Connection)
+	Logger    *slog.Logger
 }
 
 // ConnectionEvents publishes connections and disconnections; an [EventPublisher].
 type ConnectionEvents interface {
 	Connected(c registry.Connection)
-	Disconnected(c registry.Connection, at time.Time, why events.DisconnectReason)
+	Disconnected(c registry.Connection, at time.Time, reason events.DisconnectReason)
 	// Republish publishes a connection of this relay that others published as lost. It does not block; false means
 	// try again later.
 	Republish(c registry.Connection) bool
-	// Lost publishes connections of dead relays, and returns when the events are stored.
-	Lost(ctx context.Context, lost []registry.Connection) error
+	// PublishLost publishes connections of dead relays, and returns when the events are stored.
+	PublishLost(ctx context.Context, lost []registry.Connection) error
 }
 
 // RegistryStore keeps the registry's bucket.
@@ -64,14 +65,14 @@ type RegistryStore struct {
 
 	mu  sync.Mutex
 	own *registry.OwnEntries
-	// lease is the revision of this relay's lease. lapsed is that the lease was lost.
-	lease  uint64
-	lapsed bool
-	// retired is that the bucket has nothing of this relay, for good.
-	retired bool
+	// leaseRevision is the revision of this relay's lease. leaseLost reports whether the lease was lost.
+	leaseRevision uint64
+	leaseLost     bool
+	// unregistered: this relay has removed its entries and writes no more.
+	unregistered bool
 
-	// Owned by Run: connections of dead relays. unpublished are not published as lost yet; unremoved are, and still
-	// have an entry.
+	// Owned by Run: connections of dead relays. unpublished: lost event not published yet. unremoved: published,
+	// entry not removed yet.
 	unpublished, unremoved map[string]registry.Connection
 }
 
@@ -103,14 +104,14 @@ func (s *RegistryStore) Connected(c registry.Connection) {
 }
 
 // Disconnected removes a connection of this relay, and publishes that.
-func (s *RegistryStore) Disconnected(c registry.Connection, at time.Time, why events.DisconnectReason) {
+func (s *RegistryStore) Disconnected(c registry.Connection, at time.Time, reason events.DisconnectReason) {
 	s.mu.Lock()
 	if published, held := s.own.Remove(c.Key()); held {
 		c = published
 	}
 	s.wakeRun()
 	s.mu.Unlock()
-	s.cfg.Events.Disconnected(c, at, why) // it is never republished after that
+	s.cfg.Events.Disconnected(c, at, reason) // it is never republished after that
 }
 
 func (s *RegistryStore) wakeRun() {
@@ -120,13 +121,14 @@ func (s *RegistryStore) wakeRun() {
 	}
 }
 
-// Run keeps the bucket until ctx is done, and then retires; see [RegistryStore.Retire]. It returns errors of NATS,
-// and may then be called again. It calls ready after it has read the whole bucket.
+// Run synchronizes the bucket and the registry until ctx is done, then unregisters this relay; see
+// [RegistryStore.Unregister]. It returns errors of NATS, and may then be called again. It calls ready after it has
+// read the whole bucket.
 func (s *RegistryStore) Run(ctx context.Context, ready func()) error {
 	for {
 		reconnected, err := s.runConnection(ctx, ready)
 		if ctx.Err() != nil {
-			return s.Retire(context.WithoutCancel(ctx))
+			return s.Unregister(context.WithoutCancel(ctx))
 		}
 		if !reconnected {
 			return err
@@ -154,7 +156,7 @@ func (s *RegistryStore) runConnection(ctx context.Context, ready func()) (reconn
 	}
 	defer watcher.Stop() //nolint:errcheck // it is over
 	s.cfg.Registry.BeginResync()
-	// After the bucket was lost, other relays have one lease to write their entries again.
+	// Wait one lease before stale entries are removed: other relays may still be rewriting theirs.
 	cleanup := time.NewTimer(0)
 	defer cleanup.Stop()
 	cleanup.Stop()
@@ -200,7 +202,7 @@ func (s *RegistryStore) runConnection(ctx context.Context, ready func()) (reconn
 	}
 }
 
-// open waits a moment for a missing bucket: after NATS has lost it, the state service makes it again.
+// open retries while the bucket does not exist: the state service recreates it after a NATS restart.
 func (s *RegistryStore) open(ctx context.Context) (jetstream.KeyValue, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -222,13 +224,12 @@ func (s *RegistryStore) open(ctx context.Context) (jetstream.KeyValue, error) {
 	}
 }
 
-// refresh writes the lease. It publishes to the bucket's subject: a key that is put with the bucket's own methods
-// loses its expiry when it is overwritten.
+// refresh writes the lease. It publishes to the bucket's subject: KeyValue.Put does not keep the per-key TTL.
 func (s *RegistryStore) refresh(ctx context.Context, _ jetstream.KeyValue) error {
 	s.mu.Lock()
-	retired := s.retired
+	unregistered := s.unregistered
 	s.mu.Unlock()
-	if retired {
+	if unregistered {
 		return nil
 	}
 	value, err := json.Marshal(s.cfg.Self)
@@ -244,23 +245,24 @@ func (s *RegistryStore) refresh(ctx context.Context, _ jetstream.KeyValue) error
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.lease = ack.Sequence
+	s.leaseRevision = ack.Sequence
 	return nil
 }
 
 // renew writes the lease if it was lost.
 func (s *RegistryStore) renew(ctx context.Context, kv jetstream.KeyValue) error {
 	s.mu.Lock()
-	lapsed := s.lapsed
-	s.lapsed = false
+	leaseLost := s.leaseLost
+	s.leaseLost = false
 	s.mu.Unlock()
-	if !lapsed {
+	if !leaseLost {
 		return nil
 	}
 	return s.refresh(ctx, kv)
 }
 
-// reset makes all entries of this relay pending. If the bucket is new, others may have published them as lost.
+// reset makes all entries of this relay pending. In a recreated bucket, other relays may have published
+// their connections as lost.
 func (s *RegistryStore) reset(ctx context.Context, kv jetstream.KeyValue) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -269,7 +271,7 @@ func (s *RegistryStore) reset(ctx context.Context, kv jetstream.KeyValue) error 
 		return fmt.Errorf("read the status of bucket %s: %w", bucket, err)
 	}
 	found := registry.Bucket{}
-	if status, is := status.(*jetstream.KeyValueBucketStatus); is {
+	if status, ok := status.(*jetstream.KeyValueBucketStatus); ok {
 		found = registry.Bucket{Created: status.StreamInfo().Created, Seen: status.StreamInfo().TimeStamp}
 	}
 	s.mu.Lock()
@@ -278,10 +280,10 @@ func (s *RegistryStore) reset(ctx context.Context, kv jetstream.KeyValue) error 
 	return nil
 }
 
-// flush writes pending changes. What fails stays pending.
+// flush writes pending changes. Failed changes stay pending.
 func (s *RegistryStore) flush(ctx context.Context, kv jetstream.KeyValue) error {
 	s.mu.Lock()
-	if s.retired {
+	if s.unregistered {
 		s.mu.Unlock()
 		return nil
 	}
@@ -348,8 +350,8 @@ func (s *RegistryStore) republish() {
 func (s *RegistryStore) handle(ctx context.Context, entry jetstream.KeyValueEntry) {
 	if entry.Operation() == jetstream.KeyValuePut {
 		if err := s.cfg.Registry.Put(entry.Key(), entry.Value()); err != nil {
-			s.cfg.Logger.WarnContext(ctx, "ignored an invalid entry of the registry", slog.String("key", entry.Key()),
-				slog.Any("error", err))
+			s.cfg.Logger.WarnContext(ctx, "ignored an invalid entry of the registry", slog.String(logkey.Key, entry.Key()),
+				logkey.Error(err))
 		}
 		return
 	}
@@ -361,16 +363,16 @@ func (s *RegistryStore) handle(ctx context.Context, entry jetstream.KeyValueEntr
 	}
 }
 
-// restore writes an entry of this relay, or its lease, again. Others removed it, or it expired: this relay did not
-// refresh its lease in time. It reports whether the entry is this relay's.
+// restore handles the removal of one of this relay's own entries or its lease: it schedules a rewrite and
+// returns true.
 func (s *RegistryStore) restore(removed jetstream.KeyValueEntry) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.retired {
+	if s.unregistered {
 		return false
 	}
 	if removed.Key() == s.cfg.Self.Key() {
-		s.lapsed = s.lapsed || removed.Revision() > s.lease
+		s.leaseLost = s.leaseLost || removed.Revision() > s.leaseRevision
 	} else if !s.own.EntryRemoved(removed.Key(), removed.Revision()) {
 		return false
 	}
@@ -379,13 +381,13 @@ func (s *RegistryStore) restore(removed jetstream.KeyValueEntry) bool {
 }
 
 func (s *RegistryStore) removed(c registry.Connection) {
-	if s.cfg.Removed != nil {
-		s.cfg.Removed(c)
+	if s.cfg.OnRemoved != nil {
+		s.cfg.OnRemoved(c)
 	}
 }
 
-// endResync removes what NATS has lost and no relay wrote again. If its relay has no lease either, it ended while
-// NATS was away, and no other relay publishes that.
+// endResync removes entries that no relay rewrote after a bucket loss. If the relay has no lease, this relay
+// publishes the connections as lost.
 func (s *RegistryStore) endResync() {
 	for _, c := range s.cfg.Registry.EndResync() {
 		s.removed(c)
@@ -395,9 +397,9 @@ func (s *RegistryStore) endResync() {
 	}
 }
 
-// removeOrphans publishes the connections of dead relays as lost, and then removes their entries. Every relay does
-// so. A relay that is alive after all sees its entries removed, and publishes the connections again: its event comes
-// later in the stream. more is that there are more than one batch.
+// removeOrphans publishes the connections of dead relays as lost, and then removes their entries. Every relay
+// does this; message ids deduplicate. If the relay is alive after all, it sees the removal and publishes
+// connected again. more: another batch is left.
 func (s *RegistryStore) removeOrphans(ctx context.Context, kv jetstream.KeyValue) (more bool, err error) {
 	for _, c := range s.cfg.Registry.Orphans() {
 		if _, published := s.unremoved[c.Key()]; !published && c.RelayID != s.cfg.Self.ID {
@@ -410,15 +412,15 @@ func (s *RegistryStore) removeOrphans(ctx context.Context, kv jetstream.KeyValue
 			more = true
 			break
 		}
-		if _, back := s.cfg.Registry.Relay(c.RelayID); back {
+		if _, hasLease := s.cfg.Registry.Relay(c.RelayID); hasLease {
 			delete(s.unpublished, key)
 		} else {
 			batch = append(batch, c)
 		}
 	}
-	if err := s.cfg.Events.Lost(ctx, batch); err != nil {
-		s.cfg.Logger.WarnContext(ctx, "publishing lost connections failed; retrying", slog.Int("count", len(s.unpublished)),
-			slog.Any("error", err))
+	if err := s.cfg.Events.PublishLost(ctx, batch); err != nil {
+		s.cfg.Logger.WarnContext(ctx, "publishing lost connections failed; retrying",
+			slog.Int(logkey.Count, len(s.unpublished)), logkey.Error(err))
 		return false, nil
 	}
 	for _, c := range batch {
@@ -437,15 +439,14 @@ func (s *RegistryStore) removeOrphans(ctx context.Context, kv jetstream.KeyValue
 	return more, nil
 }
 
-// Retire removes the lease, and with it all connections of this relay: no other relay sends a request here. Run
-// still follows the bucket.
-func (s *RegistryStore) Retire(ctx context.Context) error {
+// Unregister removes this relay's lease and entries, so that no other relay routes here. Run still reads the bucket.
+func (s *RegistryStore) Unregister(ctx context.Context) error {
 	s.mu.Lock()
-	retired := s.retired
-	s.retired = true
+	unregistered := s.unregistered
+	s.unregistered = true
 	keys := append([]string{s.cfg.Self.Key()}, s.own.Keys()...)
 	s.mu.Unlock()
-	if retired {
+	if unregistered {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
@@ -470,4 +471,4 @@ func (noEvents) Disconnected(registry.Connection, time.Time, events.DisconnectRe
 
 func (noEvents) Republish(registry.Connection) bool { return true }
 
-func (noEvents) Lost(context.Context, []registry.Connection) error { return nil }
+func (noEvents) PublishLost(context.Context, []registry.Connection) error { return nil }

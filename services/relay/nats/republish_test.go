@@ -17,7 +17,7 @@ import (
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/events"
-	"lockstep.internal/services/relay/nats"
+	relaynats "lockstep.internal/services/relay/nats"
 	"lockstep.internal/services/relay/registry"
 	"lockstep.internal/tools/testkit/natstest"
 )
@@ -31,114 +31,139 @@ func (s *system) operator(t *testing.T) jetstream.JetStream {
 	return s.reader
 }
 
-// freezable is a relay with book and teller that can be stopped for a while, as a process is whose machine stands still.
-type freezable struct {
+// pausableRelay is a relay with store and publisher whose Run loop can be blocked, as in a stalled process.
+type pausableRelay struct {
 	*relay
 
-	mu    sync.Mutex
-	still chan struct{}
-	stood chan struct{}
+	blocked chan struct{} // receives when the Run loop is blocked
+
+	mu     sync.Mutex
+	resume chan struct{} // closed to unblock the Run loop; nil while it is not to block
 }
 
-func (s *system) freezable(t *testing.T, id string) *freezable {
+func (s *system) startPausableRelay(t *testing.T, id string) *pausableRelay {
 	t.Helper()
 	js := s.as(t, natsauth.PrincipalRelay)
-	f := &freezable{relay: &relay{known: registry.New(), js: js}, stood: make(chan struct{}, 1)}
-	teller := nats.NewEventPublisher(js, cell, id, slog.New(slog.DiscardHandler))
-	f.RegistryStore = nats.NewRegistryStore(nats.RegistryConfig{
-		JetStream: js, Self: registry.Relay{ID: id, URL: "https://" + id}, Registry: f.known, Lease: 2 * time.Second, Events: teller, Removed: f.gone, Logger: slog.New(slog.DiscardHandler),
+	p := &pausableRelay{relay: &relay{registry: registry.New(), js: js}, blocked: make(chan struct{}, 1)}
+	publisher := relaynats.NewEventPublisher(js, cell, id, slog.New(slog.DiscardHandler))
+	p.RegistryStore = relaynats.NewRegistryStore(relaynats.RegistryConfig{
+		JetStream: js, Self: registry.Relay{ID: id, URL: "https://" + id}, Registry: p.registry, Lease: 2 * time.Second,
+		Events: publisher, OnRemoved: p.onRemoved, Logger: slog.New(slog.DiscardHandler),
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	ready := make(chan struct{}, 100)
 	var running sync.WaitGroup
 	running.Go(func() {
 		for ctx.Err() == nil {
-			_ = f.Run(ctx, func() { ready <- struct{}{} })
+			_ = p.Run(ctx, func() { ready <- struct{}{} })
 		}
 	})
-	running.Go(func() { _ = teller.Run(ctx, context.Background()) })
+	running.Go(func() { _ = publisher.Run(ctx, context.Background()) })
 	t.Cleanup(func() {
 		cancel()
 		running.Wait()
 	})
 	<-ready
-	return f
+	return p
 }
 
-func (f *freezable) gone(registry.Connection) {
-	f.mu.Lock()
-	still := f.still
-	f.mu.Unlock()
-	if still != nil {
-		f.stood <- struct{}{}
-		<-still
+func (p *pausableRelay) onRemoved(registry.Connection) {
+	p.mu.Lock()
+	resume := p.resume
+	p.mu.Unlock()
+	if resume != nil {
+		p.blocked <- struct{}{}
+		<-resume
 	}
 }
 
-// freeze has it stand still when it next learns that somebody is gone, which another relay brings about.
-func (f *freezable) freeze(t *testing.T, other *freezable) (thaw func()) {
+// block blocks the Run loop at the next removal, which another relay triggers.
+func (p *pausableRelay) block(t *testing.T, other *pausableRelay) (unblock func()) {
 	t.Helper()
 	other.Connected(connection(99, 99))
-	f.sees(t, 99, 99)
-	still := make(chan struct{})
-	f.mu.Lock()
-	f.still = still
-	f.mu.Unlock()
+	p.requireConnections(t, 99, 99)
+	resume := make(chan struct{})
+	p.mu.Lock()
+	p.resume = resume
+	p.mu.Unlock()
 	other.Disconnected(connection(99, 99), time.Now(), events.DisconnectReasonAgentLeft)
-	<-f.stood
-	thaw = sync.OnceFunc(func() {
-		f.mu.Lock()
-		f.still = nil
-		f.mu.Unlock()
-		close(still)
+	<-p.blocked
+	unblock = sync.OnceFunc(func() {
+		p.mu.Lock()
+		p.resume = nil
+		p.mu.Unlock()
+		close(resume)
 	})
-	t.Cleanup(thaw)
-	return thaw
+	t.Cleanup(unblock)
+	return unblock
 }
 
-// told is what the stream says of an agent's connection.
-type told struct {
+// connectionEvent is an event about a connection.
+type connectionEvent struct {
 	id          string
 	reason      events.DisconnectReason
 	connectedAt time.Time
 }
 
-// hear what the stream says of agent 7 from its beginning, until the last that was said is what the test waits for.
-func (s *system) hear(t *testing.T, enough func(last told) bool) (all []told) {
+// readEvents reads the events of agent 7 from the first, until done returns true for one.
+func (s *system) readEvents(t *testing.T, done func(connectionEvent) bool) (all []connectionEvent) {
 	t.Helper()
-	consumer, err := s.operator(t).OrderedConsumer(natstest.Context(t), topology.StreamAgents, jetstream.OrderedConsumerConfig{
+	agent7 := jetstream.OrderedConsumerConfig{
 		FilterSubjects: []string{cell.AgentConnected(7), cell.AgentDisconnected(7)},
-	})
+	}
+	consumer, err := s.operator(t).OrderedConsumer(natstest.Context(t), topology.StreamAgents, agent7)
 	require.NoError(t, err)
 	messages, err := consumer.Messages()
 	require.NoError(t, err)
 	defer messages.Stop()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
-	for len(all) == 0 || !enough(all[len(all)-1]) {
+	for len(all) == 0 || !done(all[len(all)-1]) {
 		m, err := messages.Next(jetstream.NextContext(ctx))
 		require.NoError(t, err, "after %+v", all)
 		e, err := event.Decode(m.Headers(), m.Data())
 		require.NoError(t, err)
-		var data events.AgentDisconnected // has all that is of interest of the other, too
+		var data events.AgentDisconnected // has all needed fields of both types
 		require.NoError(t, json.Unmarshal(e.Data(), &data))
 		require.Equal(t, e.Type() == events.TypeAgentDisconnected, data.Reason != "")
-		all = append(all, told{e.ID(), data.Reason, data.ConnectedAt})
+		all = append(all, connectionEvent{e.ID(), data.Reason, data.ConnectedAt})
 	}
 	return all
 }
 
-func isLost(last told) bool { return last.reason == events.DisconnectReasonLost }
-
-func isAgain(last told) bool { return last.reason == "" && last.id != "1/connected" }
-
-func hasLeft(last told) bool { return last.reason == events.DisconnectReasonAgentLeft }
-
-// requireTurns has a connection come and go in turns, each time as something that was not told before. A relay of a machine that has stood still is lost more often than the test had it.
-func requireTurns(t *testing.T, c registry.Connection, all []told) {
+// watchRemoval returns a function that waits until a relay has removed the connection's entry from the bucket.
+func (s *system) watchRemoval(t *testing.T, c registry.Connection) (wait func()) {
 	t.Helper()
-	for i, each := range all {
-		want := told{fmt.Sprintf("%d/connected", c.ID), "", c.ConnectedAt}
+	entry := jetstream.OrderedConsumerConfig{FilterSubjects: []string{"$KV." + topology.BucketRelays + "." + c.Key()}}
+	consumer, err := s.operator(t).OrderedConsumer(natstest.Context(t), topology.StreamRelays, entry)
+	require.NoError(t, err)
+	messages, err := consumer.Messages()
+	require.NoError(t, err)
+	t.Cleanup(messages.Stop)
+	return func() {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), timeout)
+		defer cancel()
+		for operation := ""; operation != "PURGE"; {
+			m, err := messages.Next(jetstream.NextContext(ctx))
+			require.NoError(t, err)
+			operation = m.Headers().Get("KV-Operation")
+		}
+	}
+}
+
+func isLost(e connectionEvent) bool { return e.reason == events.DisconnectReasonLost }
+
+func isReconnected(e connectionEvent) bool { return e.reason == "" && e.id != "1/connected" }
+
+func isDisconnected(e connectionEvent) bool { return e.reason == events.DisconnectReasonAgentLeft }
+
+// requireAlternating checks that connected and lost events alternate with new ids. On a slow machine there may
+// be more pairs.
+func requireAlternating(t *testing.T, c registry.Connection, all []connectionEvent) {
+	t.Helper()
+	for i, got := range all {
+		want := connectionEvent{fmt.Sprintf("%d/connected", c.ID), "", c.ConnectedAt}
 		if i%2 == 1 {
 			want.id, want.reason = fmt.Sprintf("%d/disconnected", c.ID), events.DisconnectReasonLost
 		}
@@ -148,74 +173,80 @@ func requireTurns(t *testing.T, c registry.Connection, all []told) {
 		if i == len(all)-1 {
 			want.reason = events.DisconnectReasonAgentLeft
 		}
-		require.Equal(t, want, each, "%d of %+v", i, all)
+		require.Equal(t, want, got, "%d of %+v", i, all)
 	}
 }
 
-// What others take for lost is told once more when it is not, whatever this relay has missed meanwhile.
-func TestARelayThatWasTakenForDeadTellsAgainWhoIsThere(t *testing.T) {
+// A connection that was reported lost by mistake is republished, whatever events this relay missed.
+func TestStalledRelayRepublishesConnections(t *testing.T) {
 	t.Parallel()
-	for name, meanwhile := range map[string]func(t *testing.T, s *system, a *freezable){
-		"it goes on where it was":       func(*testing.T, *system, *freezable) {},
-		"its connection is another one": func(t *testing.T, _ *system, a *freezable) { require.NoError(t, a.js.Conn().ForceReconnect()) },
-		"there is no trace of it": func(t *testing.T, s *system, a *freezable) {
+	for name, duringPause := range map[string]func(t *testing.T, s *system, a *pausableRelay){
+		"same NATS connection": func(*testing.T, *system, *pausableRelay) {},
+		"NATS reconnect": func(t *testing.T, _ *system, a *pausableRelay) {
+			require.NoError(t, a.js.Conn().ForceReconnect())
+		},
+		"removal marker expired": func(t *testing.T, s *system, a *pausableRelay) {
 			require.NoError(t, a.js.Conn().ForceReconnect())
 			stream, err := s.state.Stream(t.Context(), topology.StreamRelays)
 			require.NoError(t, err)
 			require.Eventually(t, func() bool {
 				_, err := stream.GetLastMsgForSubject(t.Context(), "$KV."+topology.BucketRelays+"."+connection(7, 1).Key())
 				return errors.Is(err, jetstream.ErrMsgNotFound)
-			}, patience, 10*time.Millisecond)
+			}, timeout, 10*time.Millisecond)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := startSystem(t)
-			a, b := s.freezable(t, "a"), s.freezable(t, "b")
+			s := newSystem(t)
+			a, b := s.startPausableRelay(t, "a"), s.startPausableRelay(t, "b")
 			one := connection(7, 1)
 			a.Connected(one)
-			b.sees(t, 7, 1)
-			thaw := a.freeze(t, b)
-			s.hear(t, isLost)
-			b.sees(t, 7)
-			meanwhile(t, s, a)
-			thaw()
-			b.sees(t, 7, 1)
-			s.hear(t, isAgain)
+			b.requireConnections(t, 7, 1)
+			unblock := a.block(t, b)
+			s.readEvents(t, isLost)
+			b.requireConnections(t, 7)
+			duringPause(t, s, a)
+			unblock()
+			b.requireConnections(t, 7, 1)
+			s.readEvents(t, isReconnected)
 			a.Disconnected(one, time.Now(), events.DisconnectReasonAgentLeft)
-			all := s.hear(t, hasLeft)
+			all := s.readEvents(t, isDisconnected)
 			require.GreaterOrEqual(t, len(all), 4)
-			requireTurns(t, one, all)
+			requireAlternating(t, one, all)
 		})
 	}
 }
 
-// NATS loses the bucket, and the other relays do not find there again what this one holds.
-func TestARelayThatIsAwayWhenTheBucketIsLostTellsAgainWhoIsThere(t *testing.T) {
+// NATS loses the bucket while this relay is stalled, so its entries are missing from the new bucket.
+func TestStalledRelayRepublishesAfterBucketLoss(t *testing.T) {
 	t.Parallel()
-	s := startSystem(t)
-	a, b := s.freezable(t, "a"), s.freezable(t, "b")
+	s := newSystem(t)
+	a, b := s.startPausableRelay(t, "a"), s.startPausableRelay(t, "b")
 	one := connection(7, 1)
 	a.Connected(one)
-	b.sees(t, 7, 1)
-	thaw := a.freeze(t, b)
+	b.requireConnections(t, 7, 1)
+	unblock := a.block(t, b)
 	s.server.Down()
 	require.NoError(t, s.server.Restart())
-	require.Eventually(t, func() bool { return topology.EnsureRelays(t.Context(), s.state, topology.Options{}) == nil }, patience, 10*time.Millisecond)
-	s.hear(t, isLost)
-	thaw()
-	b.sees(t, 7, 1)
-	s.hear(t, isAgain)
+	require.Eventually(t, func() bool {
+		return topology.EnsureRelays(t.Context(), s.state, topology.Options{}) == nil
+	}, timeout, 10*time.Millisecond)
+	waitForRemoval := s.watchRemoval(t, one)
+	s.readEvents(t, isLost)
+	waitForRemoval() // a removal after a has written its entry would cause a second republish
+	unblock()
+	b.requireConnections(t, 7, 1)
+	s.readEvents(t, isReconnected)
 	a.Disconnected(one, time.Now(), events.DisconnectReasonAgentLeft)
-	requireTurns(t, one, s.hear(t, hasLeft))
+	requireAlternating(t, one, s.readEvents(t, isDisconnected))
 }
 
-// A queue that is full has what is told again wait, and nobody else.
-func TestATellerThatIsFullIsNotWaitedFor(t *testing.T) {
+// Republish does not block on a full queue.
+func TestRepublishDoesNotBlock(t *testing.T) {
 	t.Parallel()
-	teller := nats.NewEventPublisher(nil, cell, "a", slog.New(slog.DiscardHandler))
+	publisher := relaynats.NewEventPublisher(nil, cell, "a", slog.New(slog.DiscardHandler))
 	count := 0
-	for teller.Republish(connection(7, 1)) {
+	for publisher.Republish(connection(7, 1)) {
 		count++
 		require.Less(t, count, 1_000_000)
 	}

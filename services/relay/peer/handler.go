@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"lockstep.internal/libs/fault"
+	"lockstep.internal/libs/logkey"
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/services/relay/auth"
 	"lockstep.internal/services/relay/tunnel"
@@ -21,7 +22,7 @@ type Handler struct {
 	Logger *slog.Logger
 }
 
-// ServeHTTP upgrades a request to a tunnel, and returns.
+// ServeHTTP upgrades a request to a tunnel and serves it in the background.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err := h.authenticate(r); err != nil {
 		fault.WriteHTTP(w, r, h.Logger, err)
@@ -29,8 +30,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	conn, encrypted, err := tunnel.Upgrade(w, r, nil)
 	if err != nil {
-		h.Logger.WarnContext(r.Context(), "upgrading a relay's request failed",
-			slog.String("remote_address", r.RemoteAddr), slog.Any("error", err))
+		h.Logger.WarnContext(r.Context(), "peer upgrade failed",
+			slog.String(logkey.RemoteAddress, r.RemoteAddr), logkey.Error(err))
 		return
 	}
 	go func() {
@@ -41,13 +42,14 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (h *Handler) authenticate(r *http.Request) error {
 	token, found := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	if !found {
-		return fault.New(errcode.Unauthenticated, "this address is for relays: send the token of a relay")
+		return fault.New(errcode.Unauthenticated,
+			"this listener is for relays: send a relay token in the header Authorization")
 	}
 	if _, err := h.Verifier.Verify(token); err != nil {
 		return err
 	}
 	if h.Sessions.Draining() {
-		return fault.New(errcode.Unavailable, "this relay is being drained")
+		return fault.New(errcode.Unavailable, "this relay is draining")
 	}
 	return nil
 }

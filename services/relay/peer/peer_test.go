@@ -26,7 +26,9 @@ var secret = []byte("a secret of more than thirty-two bytes")
 
 func tokens(t *testing.T, secret []byte) (*auth.Signer, *auth.Verifier) {
 	t.Helper()
-	cfg := auth.Config{Issuer: "lockstep-relay", Audience: "lockstep-relay", Secrets: [][]byte{secret}, Lifetime: time.Minute}
+	cfg := auth.Config{
+		Issuer: "lockstep-relay", Audience: "lockstep-relay", Secrets: [][]byte{secret}, Lifetime: time.Minute,
+	}
 	signer, err := auth.NewSigner(cfg)
 	require.NoError(t, err)
 	verifier, err := auth.NewVerifier(cfg)
@@ -34,14 +36,14 @@ func tokens(t *testing.T, secret []byte) (*auth.Signer, *auth.Verifier) {
 	return signer, verifier
 }
 
-// relay is one that says its name on every stream, and echoes.
+// relay is a fake relay. On every stream it writes its name and echoes.
 type relay struct {
 	registry.Relay
 
 	sessions tunnel.SessionGroup
 }
 
-func start(t *testing.T, id string) *relay {
+func newRelay(t *testing.T, id string) *relay {
 	t.Helper()
 	_, verifier := tokens(t, secret)
 	r := &relay{}
@@ -63,15 +65,17 @@ func start(t *testing.T, id string) *relay {
 	return r
 }
 
-func pool(t *testing.T, secret []byte) *peer.Pool {
+func newPool(t *testing.T, secret []byte) *peer.Pool {
 	t.Helper()
 	signer, _ := tokens(t, secret)
-	p := peer.NewPool(peer.Config{Dialer: tunnel.Dialer{NoProxy: true}, Token: func() (string, error) { return signer.Sign("a") }, Tunnels: 2})
+	token := func() (string, error) { return signer.Sign("a") }
+	p := peer.NewPool(peer.Config{Dialer: tunnel.Dialer{NoProxy: true}, Token: token, Tunnels: 2})
 	t.Cleanup(p.Close)
 	return p
 }
 
-func ask(t *testing.T, p *peer.Pool, r *relay) string {
+// request opens a stream to a relay, sends hello and returns the response.
+func request(t *testing.T, p *peer.Pool, r *relay) string {
 	t.Helper()
 	s, err := p.Session(t.Context(), r.Relay)
 	require.NoError(t, err)
@@ -80,28 +84,28 @@ func ask(t *testing.T, p *peer.Pool, r *relay) string {
 	_, err = io.WriteString(st, "hello")
 	require.NoError(t, err)
 	require.NoError(t, st.CloseWrite())
-	said, err := io.ReadAll(st)
+	response, err := io.ReadAll(st)
 	require.NoError(t, err)
-	return string(said)
+	return string(response)
 }
 
-func TestStreamsGoToTheRelayThatIsAsked(t *testing.T) {
+func TestStreamsGoToTheirRelay(t *testing.T) {
 	t.Parallel()
-	p, b, c := pool(t, secret), start(t, "b"), start(t, "c")
+	p, b, c := newPool(t, secret), newRelay(t, "b"), newRelay(t, "c")
 	seen := map[*tunnel.Session]bool{}
 	for range 10 {
-		require.Equal(t, "b hello", ask(t, p, b))
-		require.Equal(t, "c hello", ask(t, p, c))
+		require.Equal(t, "b hello", request(t, p, b))
+		require.Equal(t, "c hello", request(t, p, c))
 		s, err := p.Session(t.Context(), b.Relay)
 		require.NoError(t, err)
 		seen[s] = true
 	}
-	require.Len(t, seen, 2, "two tunnels are kept, and shared")
+	require.Len(t, seen, 2, "two tunnels are shared")
 }
 
-func TestARelayThatIsDrainedIsLeft(t *testing.T) {
+func TestNoNewStreamsToDrainingRelay(t *testing.T) {
 	t.Parallel()
-	p, b := pool(t, secret), start(t, "b")
+	p, b := newPool(t, secret), newRelay(t, "b")
 	s, err := p.Session(t.Context(), b.Relay)
 	require.NoError(t, err)
 	st, err := s.Open([]byte("x"))
@@ -118,28 +122,28 @@ func TestARelayThatIsDrainedIsLeft(t *testing.T) {
 		_, err := p.Session(t.Context(), b.Relay)
 		var refused *tunnel.RefusedError
 		return errors.As(err, &refused) && refused.Status == http.StatusServiceUnavailable
-	}, time.Minute, time.Millisecond, "no tunnels to one that is going")
-	_, err = io.WriteString(st, "to the end")
+	}, time.Minute, time.Millisecond, "no tunnel to a draining relay")
+	_, err = io.WriteString(st, "payload")
 	require.NoError(t, err)
 	require.NoError(t, st.CloseWrite())
-	said, err := io.ReadAll(st)
+	echoed, err := io.ReadAll(st)
 	require.NoError(t, err)
-	require.Equal(t, "to the end", string(said))
+	require.Equal(t, "payload", string(echoed))
 	<-drained
 }
 
-func TestAStrangerIsNotLetIn(t *testing.T) {
+func TestWrongSecretIsRejected(t *testing.T) {
 	t.Parallel()
-	b := start(t, "b")
-	_, err := pool(t, []byte("another secret of more than thirty-two bytes")).Session(t.Context(), b.Relay)
+	b := newRelay(t, "b")
+	_, err := newPool(t, []byte("another secret of more than thirty-two bytes")).Session(t.Context(), b.Relay)
 	var refused *tunnel.RefusedError
 	require.ErrorAs(t, err, &refused)
 	require.Equal(t, http.StatusUnauthorized, refused.Status)
 }
 
-func TestAClosedPoolOpensNothing(t *testing.T) {
+func TestClosedPoolReturnsErrClosed(t *testing.T) {
 	t.Parallel()
-	p, b := pool(t, secret), start(t, "b")
+	p, b := newPool(t, secret), newRelay(t, "b")
 	s, err := p.Session(t.Context(), b.Relay)
 	require.NoError(t, err)
 	p.Close()

@@ -1,8 +1,9 @@
-// Package peer carries streams between relays: from the relay that took a request to the relay that holds the agent.
+// Package peer carries streams between relays: from the relay that received a request to the relay with the
+// agent's connection.
 //
-// A [Pool] keeps a few tunnels to each relay in use; a [Handler] accepts those of other relays. A relay authenticates
-// each tunnel with a token that lives for seconds. Only the relay that took the request opens streams, and the other
-// one never forwards a stream again, so no request goes in circles.
+// A [Pool] keeps a few tunnels to each relay in use; a [Handler] accepts those of other relays. A relay
+// authenticates each tunnel with a token that is valid for seconds. Only the relay that took the request opens
+// streams, and the other one never forwards a stream again, so there are no routing loops.
 package peer
 
 import (
@@ -35,14 +36,14 @@ type Config struct {
 	Tunnel  tunnel.Config
 }
 
-// Pool has tunnels to other relays. It may be used by many goroutines.
+// Pool keeps tunnels to other relays. It may be used by many goroutines.
 type Pool struct {
-	cfg     Config
-	turn    atomic.Uint32
-	running sync.WaitGroup
-	serving tunnel.SessionGroup
-	ctx     context.Context //nolint:containedctx // ends with the pool
-	cancel  context.CancelFunc
+	cfg        Config
+	next       atomic.Uint32
+	goroutines sync.WaitGroup
+	sessions   tunnel.SessionGroup
+	ctx        context.Context //nolint:containedctx // ends with the pool
+	cancel     context.CancelFunc
 
 	mu      sync.Mutex
 	closed  bool
@@ -55,9 +56,9 @@ type tunnelKey struct {
 	n     int
 }
 
-// peerTunnel is open, or being opened.
+// peerTunnel is a tunnel that is open or being dialled.
 type peerTunnel struct {
-	opened  chan struct{} // closed when session or err is set
+	dialled chan struct{} // closed when session or err is set
 	session *tunnel.Session
 	err     error
 }
@@ -79,7 +80,7 @@ func (p *Pool) Session(ctx context.Context, relay registry.Relay) (*tunnel.Sessi
 		return nil, err
 	}
 	select {
-	case <-t.opened:
+	case <-t.dialled:
 		return t.session, t.err
 	case <-ctx.Done():
 		return nil, fmt.Errorf("open a tunnel to relay %s: %w", relay.ID, context.Cause(ctx))
@@ -87,7 +88,7 @@ func (p *Pool) Session(ctx context.Context, relay registry.Relay) (*tunnel.Sessi
 }
 
 func (p *Pool) tunnel(relay registry.Relay) (*peerTunnel, error) {
-	key := tunnelKey{relay.ID, int(p.turn.Add(1)) % p.cfg.Tunnels}
+	key := tunnelKey{relay.ID, int(p.next.Add(1)) % p.cfg.Tunnels}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
@@ -96,23 +97,23 @@ func (p *Pool) tunnel(relay registry.Relay) (*peerTunnel, error) {
 	if t := p.tunnels[key]; t != nil {
 		return t, nil
 	}
-	t := &peerTunnel{opened: make(chan struct{})}
+	t := &peerTunnel{dialled: make(chan struct{})}
 	p.tunnels[key] = t
-	p.running.Go(func() { p.run(relay, key, t) })
+	p.goroutines.Go(func() { p.run(relay, key, t) })
 	return t, nil
 }
 
 // run dials a tunnel and serves it until it ends. When the other side drains it, the next request dials another one.
 func (p *Pool) run(relay registry.Relay, key tunnelKey, t *peerTunnel) {
 	t.session, t.err = p.dial(relay)
-	close(t.opened)
+	close(t.dialled)
 	if t.err == nil {
 		stop := context.AfterFunc(p.ctx, func() { _ = t.session.Close() })
 		ended := make(chan struct{})
-		p.running.Go(func() {
+		p.goroutines.Go(func() {
 			defer close(ended)
 			defer stop()
-			_ = p.serving.Serve(t.session) // its streams report the error
+			_ = p.sessions.Serve(t.session) // its streams report the error
 		})
 		select {
 		case <-ended:
@@ -144,8 +145,8 @@ func (p *Pool) dial(relay registry.Relay) (*tunnel.Session, error) {
 
 // Streams that are open to other relays.
 func (p *Pool) Streams() int {
-	opened, _ := p.serving.Streams()
-	return opened
+	dialled, _ := p.sessions.Streams()
+	return dialled
 }
 
 // Close closes all tunnels and waits for their end.
@@ -154,5 +155,5 @@ func (p *Pool) Close() {
 	p.closed = true
 	p.mu.Unlock()
 	p.cancel()
-	p.running.Wait()
+	p.goroutines.Wait()
 }

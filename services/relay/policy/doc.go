@@ -1,7 +1,9 @@
-// Package policy decides who may reach which agent and do what there. It is pure, and denies what nothing allows.
+// Package policy decides which caller may access which target of which agent. The checks are pure functions and
+// deny by default. [ReadRules] reads a file.
 //
-// A user may do what a role in the agent's project says: a reader reads its Kubernetes API, a developer and those above do everything, other targets included. An administrator may do everything
-// everywhere. A service may do what rules of the configuration say.
+// A user's role in the agent's project decides. A reader may read the Kubernetes API. A developer or higher may
+// do everything. An administrator may do everything everywhere. A service needs a matching rule of the
+// configuration.
 //
-// In the cluster, each is impersonated, so that the cluster's own RBAC decides once more: see [Impersonation].
+// The relay impersonates callers, so that the cluster's RBAC applies, too: see [Impersonation].
 package policy

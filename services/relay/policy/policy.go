@@ -10,85 +10,91 @@ import (
 	"lockstep.internal/services/relay/route"
 )
 
-// Caller is who makes a request: a user, or a service.
+// Caller is the user or the service that makes a request.
 type Caller struct {
 	// UserID of a user; 0 for a service.
 	UserID int64
-	// Admin is that the user is an administrator of the cell.
+	// Admin reports whether the user is an administrator of the cell.
 	Admin bool
-	// Subject of a service: what its token says of it.
+	// Subject of a service, from its token.
 	Subject string
 }
 
-// Access is what a request is for.
+// Access is the permission that a request needs.
 type Access struct {
 	AgentID   int64
 	ProjectID int64
 	Target    string
-	// Reads is that nothing can be changed by it.
-	Reads bool
+	// ReadOnly reports whether the request changes nothing.
+	ReadOnly bool
 }
 
-// User returns nil if a user with this role in the agent's project may have the access. Faults: not_found for who may not even know of the agent, permission_denied.
-func User(c Caller, role directory.Role, a Access) error {
-	least := directory.RoleDeveloper
-	if a.Reads && a.Target == route.KubernetesAPI {
-		least = directory.RoleReader
+// CheckUser returns nil if a user with this role in the agent's project may have the access. Faults: not_found for a
+// user without a role in the project, permission_denied.
+func CheckUser(c Caller, role directory.Role, a Access) error {
+	required := directory.RoleDeveloper
+	if a.ReadOnly && a.Target == route.KubernetesAPI {
+		required = directory.RoleReader
 	}
 	switch {
-	case c.Admin || directory.Includes(role, least):
+	case c.Admin || directory.Includes(role, required):
 		return nil
 	case !directory.Includes(role, directory.RoleReader):
 		return fault.New(errcode.NotFound, "agent %d does not exist", a.AgentID)
 	}
-	return fault.New(errcode.PermissionDenied, "user %d may not do this: it needs the role %s in the project of agent %d, not %s", c.UserID, least, a.AgentID, role)
+	return fault.New(errcode.PermissionDenied, "user %d needs the role %s in the project of agent %d: it has %s", c.UserID,
+		required, a.AgentID, role)
 }
 
-// Rule lets a service do something.
+// Rule grants access to a service.
 type Rule struct {
-	// Subject whom it is for. Required.
+	// Subject of the service. Required.
 	Subject string
-	// Agents and Projects that may be reached: one of them is enough. All is every agent.
+	// A rule matches an agent that is in Agents, or whose project is in Projects, or every agent if All is set.
 	Agents   []int64
 	Projects []int64
 	All      bool
 	// Targets that may be reached. Required.
 	Targets []string
-	// ReadOnly allows what reads the Kubernetes API, and nothing else.
+	// ReadOnly allows only read requests to the Kubernetes API.
 	ReadOnly bool
 }
 
 func (r Rule) allows(c Caller, a Access) bool {
-	return r.Subject == c.Subject && (r.All || slices.Contains(r.Agents, a.AgentID) || slices.Contains(r.Projects, a.ProjectID)) && slices.Contains(r.Targets, a.Target) &&
-		(!r.ReadOnly || a.Reads && a.Target == route.KubernetesAPI)
+	return r.Subject == c.Subject && (r.All || slices.Contains(r.Agents, a.AgentID) || slices.Contains(r.Projects,
+		a.ProjectID)) && slices.Contains(r.Targets, a.Target) &&
+		(!r.ReadOnly || a.ReadOnly && a.Target == route.KubernetesAPI)
 }
 
-// Service returns nil if one of the rules lets the service have the access, else the fault permission_denied.
-func Service(c Caller, rules []Rule, a Access) error {
+// CheckService returns nil if one of the rules lets the service have the access, else the fault permission_denied.
+func CheckService(c Caller, rules []Rule, a Access) error {
 	for _, r := range rules {
 		if c.Subject != "" && r.allows(c, a) {
 			return nil
 		}
 	}
-	return fault.New(errcode.PermissionDenied, "no rule of the relay's configuration lets the service %q reach %s of agent %d", c.Subject, a.Target, a.AgentID)
+	return fault.New(errcode.PermissionDenied,
+		"service %q has no rule for %s of agent %d: add one to external.callers_file", c.Subject, a.Target, a.AgentID)
 }
 
-// Prefix of all users and groups that are impersonated.
+// Prefix of impersonated user and group names.
 const Prefix = "lockstep:"
 
-// Impersonation is as whom a caller appears in a cluster.
+// Impersonation is the Kubernetes user and groups of a caller.
 type Impersonation struct {
 	User   string
 	Groups []string
 }
 
-// Impersonate says so of a user with this role, or of a service, which has no role.
+// Impersonate returns the impersonation of a user with this role, or of a service.
 func Impersonate(c Caller, role directory.Role) Impersonation {
 	if c.UserID == 0 {
 		return Impersonation{User: Prefix + "service:" + c.Subject, Groups: []string{Prefix + "services"}}
 	}
 	out := Impersonation{User: Prefix + "user:" + strconv.FormatInt(c.UserID, 10)}
-	for _, each := range []directory.Role{directory.RoleReader, directory.RoleDeveloper, directory.RoleMaintainer, directory.RoleOwner} {
+	for _, each := range []directory.Role{
+		directory.RoleReader, directory.RoleDeveloper, directory.RoleMaintainer, directory.RoleOwner,
+	} {
 		if c.Admin || directory.Includes(role, each) {
 			out.Groups = append(out.Groups, Prefix+"role:"+string(each))
 		}

@@ -12,19 +12,19 @@ import (
 	"lockstep.internal/services/relay/route"
 )
 
-func TestWhatUsersMay(t *testing.T) {
+func TestUserAccess(t *testing.T) {
 	t.Parallel()
-	read := policy.Access{AgentID: 7, ProjectID: 3, Target: route.KubernetesAPI, Reads: true}
+	read := policy.Access{AgentID: 7, ProjectID: 3, Target: route.KubernetesAPI, ReadOnly: true}
 	write := policy.Access{AgentID: 7, ProjectID: 3, Target: route.KubernetesAPI}
-	shop := policy.Access{AgentID: 7, ProjectID: 3, Target: "shop", Reads: true}
+	shop := policy.Access{AgentID: 7, ProjectID: 3, Target: "shop", ReadOnly: true}
 	for name, tc := range map[string]struct {
 		caller policy.Caller
 		role   directory.Role
 		access policy.Access
 		want   errcode.Code
 	}{
-		"a stranger reads":               {policy.Caller{UserID: 5}, directory.RoleNone, read, errcode.NotFound},
-		"a role that nobody knows":       {policy.Caller{UserID: 5}, "emperor", read, errcode.NotFound},
+		"no role, read":                  {policy.Caller{UserID: 5}, directory.RoleNone, read, errcode.NotFound},
+		"an unknown role":                {policy.Caller{UserID: 5}, "emperor", read, errcode.NotFound},
 		"a reader reads":                 {policy.Caller{UserID: 5}, directory.RoleReader, read, ""},
 		"a reader writes":                {policy.Caller{UserID: 5}, directory.RoleReader, write, errcode.PermissionDenied},
 		"a reader reaches a target":      {policy.Caller{UserID: 5}, directory.RoleReader, shop, errcode.PermissionDenied},
@@ -32,7 +32,7 @@ func TestWhatUsersMay(t *testing.T) {
 		"an owner reaches a target":      {policy.Caller{UserID: 5}, directory.RoleOwner, shop, ""},
 		"an administrator without roles": {policy.Caller{UserID: 5, Admin: true}, directory.RoleNone, write, ""},
 	} {
-		err := policy.User(tc.caller, tc.role, tc.access)
+		err := policy.CheckUser(tc.caller, tc.role, tc.access)
 		if tc.want == "" {
 			require.NoError(t, err, name)
 		} else {
@@ -41,33 +41,46 @@ func TestWhatUsersMay(t *testing.T) {
 	}
 }
 
-func TestWhatServicesMay(t *testing.T) {
+func TestServiceAccess(t *testing.T) {
 	t.Parallel()
-	read := policy.Access{AgentID: 7, ProjectID: 3, Target: route.KubernetesAPI, Reads: true}
+	read := policy.Access{AgentID: 7, ProjectID: 3, Target: route.KubernetesAPI, ReadOnly: true}
 	write := policy.Access{AgentID: 7, ProjectID: 3, Target: route.KubernetesAPI}
-	shop := policy.Access{AgentID: 7, ProjectID: 3, Target: "shop", Reads: true}
+	shop := policy.Access{AgentID: 7, ProjectID: 3, Target: "shop", ReadOnly: true}
 	kubernetes := []string{route.KubernetesAPI}
 	for name, tc := range map[string]struct {
 		subject string
 		rule    policy.Rule
 		access  policy.Access
-		may     bool
+		allowed bool
 	}{
-		"its agent":                   {"ci", policy.Rule{Subject: "ci", Agents: []int64{7}, Targets: kubernetes}, write, true},
-		"its project":                 {"ci", policy.Rule{Subject: "ci", Projects: []int64{3}, Targets: kubernetes}, write, true},
-		"every agent":                 {"ci", policy.Rule{Subject: "ci", All: true, Targets: kubernetes}, write, true},
-		"another agent":               {"ci", policy.Rule{Subject: "ci", Agents: []int64{8}, Targets: kubernetes}, write, false},
-		"no agents":                   {"ci", policy.Rule{Subject: "ci", Targets: kubernetes}, read, false},
-		"another target":              {"ci", policy.Rule{Subject: "ci", All: true, Targets: kubernetes}, shop, false},
-		"no targets":                  {"ci", policy.Rule{Subject: "ci", All: true}, read, false},
-		"only reading":                {"ci", policy.Rule{Subject: "ci", All: true, Targets: kubernetes, ReadOnly: true}, read, true},
-		"only reading, and it writes": {"ci", policy.Rule{Subject: "ci", All: true, Targets: kubernetes, ReadOnly: true}, write, false},
-		"only reading, of a target":   {"ci", policy.Rule{Subject: "ci", All: true, Targets: []string{"shop"}, ReadOnly: true}, shop, false},
-		"another service":             {"cd", policy.Rule{Subject: "ci", All: true, Targets: kubernetes}, read, false},
-		"nobody":                      {"", policy.Rule{All: true, Targets: kubernetes}, read, false},
+		"its agent": {
+			"ci", policy.Rule{Subject: "ci", Agents: []int64{7}, Targets: kubernetes}, write, true,
+		},
+		"its project": {
+			"ci", policy.Rule{Subject: "ci", Projects: []int64{3}, Targets: kubernetes}, write, true,
+		},
+		"every agent": {"ci", policy.Rule{Subject: "ci", All: true, Targets: kubernetes}, write, true},
+		"another agent": {
+			"ci", policy.Rule{Subject: "ci", Agents: []int64{8}, Targets: kubernetes}, write, false,
+		},
+		"no agents":      {"ci", policy.Rule{Subject: "ci", Targets: kubernetes}, read, false},
+		"another target": {"ci", policy.Rule{Subject: "ci", All: true, Targets: kubernetes}, shop, false},
+		"no targets":     {"ci", policy.Rule{Subject: "ci", All: true}, read, false},
+		"read with a read-only rule": {
+			"ci", policy.Rule{Subject: "ci", All: true, Targets: kubernetes, ReadOnly: true}, read, true,
+		},
+		"write with a read-only rule": {
+			"ci", policy.Rule{Subject: "ci", All: true, Targets: kubernetes, ReadOnly: true}, write, false,
+		},
+		"read of another target with a read-only rule": {
+			"ci", policy.Rule{Subject: "ci", All: true, Targets: []string{"shop"}, ReadOnly: true}, shop, false,
+		},
+		"another service": {"cd", policy.Rule{Subject: "ci", All: true, Targets: kubernetes}, read, false},
+		"empty subject":   {"", policy.Rule{All: true, Targets: kubernetes}, read, false},
 	} {
-		err := policy.Service(policy.Caller{Subject: tc.subject}, []policy.Rule{{Subject: "other", All: true, Targets: kubernetes}, tc.rule}, tc.access)
-		if tc.may {
+		err := policy.CheckService(policy.Caller{Subject: tc.subject},
+			[]policy.Rule{{Subject: "other", All: true, Targets: kubernetes}, tc.rule}, tc.access)
+		if tc.allowed {
 			require.NoError(t, err, name)
 		} else {
 			require.Equal(t, errcode.PermissionDenied, fault.CodeOf(err), name)
@@ -75,12 +88,18 @@ func TestWhatServicesMay(t *testing.T) {
 	}
 }
 
-func TestAsWhomCallersAppear(t *testing.T) {
+func TestImpersonation(t *testing.T) {
 	t.Parallel()
-	require.Equal(t, policy.Impersonation{User: "lockstep:user:5", Groups: []string{"lockstep:role:reader", "lockstep:role:developer"}},
-		policy.Impersonate(policy.Caller{UserID: 5}, directory.RoleDeveloper))
-	require.Equal(t, policy.Impersonation{User: "lockstep:service:ci", Groups: []string{"lockstep:services"}}, policy.Impersonate(policy.Caller{Subject: "ci"}, ""))
-	require.Equal(t, []string{"lockstep:role:reader", "lockstep:role:developer", "lockstep:role:maintainer", "lockstep:role:owner", "lockstep:role:administrator"},
-		policy.Impersonate(policy.Caller{UserID: 5, Admin: true}, "").Groups)
+	developer := policy.Impersonation{
+		User: "lockstep:user:5", Groups: []string{"lockstep:role:reader", "lockstep:role:developer"},
+	}
+	require.Equal(t, developer, policy.Impersonate(policy.Caller{UserID: 5}, directory.RoleDeveloper))
+	service := policy.Impersonation{User: "lockstep:service:ci", Groups: []string{"lockstep:services"}}
+	require.Equal(t, service, policy.Impersonate(policy.Caller{Subject: "ci"}, ""))
+	administrators := []string{
+		"lockstep:role:reader", "lockstep:role:developer", "lockstep:role:maintainer", "lockstep:role:owner",
+		"lockstep:role:administrator",
+	}
+	require.Equal(t, administrators, policy.Impersonate(policy.Caller{UserID: 5, Admin: true}, "").Groups)
 	require.Empty(t, policy.Impersonate(policy.Caller{UserID: 5}, "").Groups)
 }

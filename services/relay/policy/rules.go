@@ -22,7 +22,7 @@ type ruleFile struct {
 	} `json:"callers"`
 }
 
-// subject of a service, which becomes part of its user name in clusters.
+// subject of a service: it becomes part of the impersonated user name.
 var subject = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@/-]{0,127}$`)
 
 // ReadRules reads the rules for services from a YAML file:

@@ -27,9 +27,9 @@ callers:
 	require.Empty(t, rules)
 }
 
-func TestARuleThatCannotBeMeantIsRefused(t *testing.T) {
+func TestInvalidRulesAreRejected(t *testing.T) {
 	t.Parallel()
-	for text, says := range map[string]string{
+	for text, wantErr := range map[string]string{
 		`callers: [{agents: [7], targets: [shop]}]`:                             `subject ""`,
 		`callers: [{subject: "a b", agents: [7], targets: [shop]}]`:             `subject "a b"`,
 		"callers: [{subject: \"a\\n\", agents: [7], targets: [shop]}]":          `subject "a\n"`,
@@ -45,7 +45,7 @@ func TestARuleThatCannotBeMeantIsRefused(t *testing.T) {
 		`rules: []`: "rules",
 	} {
 		_, err := parseRules([]byte(text))
-		require.ErrorContains(t, err, says, text)
+		require.ErrorContains(t, err, wantErr, text)
 	}
 	_, err := ReadRules(t.TempDir() + "/none")
 	require.ErrorContains(t, err, "none")
@@ -62,7 +62,8 @@ func FuzzRules(f *testing.F) {
 		for _, r := range rules {
 			require.Regexp(t, subject, r.Subject)
 			require.NotEmpty(t, r.Targets)
-			require.Error(t, Service(Caller{}, rules, Access{AgentID: 7, Target: route.KubernetesAPI, Reads: true}), "nobody may nothing")
+			require.Error(t, CheckService(Caller{}, rules, Access{AgentID: 7, Target: route.KubernetesAPI, ReadOnly: true}),
+				"a caller without a subject has no access")
 		}
 	})
 }

@@ -11,7 +11,7 @@ import (
 
 // Relay is one running relay.
 type Relay struct {
-	// ID is generated at start: a restarted relay is another one.
+	// ID is generated at start: a restarted relay has a new id.
 	ID string `json:"-"`
 	// URL is where other relays reach it.
 	URL       string    `json:"url"`
@@ -33,8 +33,8 @@ type Connection struct {
 	PodNamespace string    `json:"pod_namespace"`
 	PodName      string    `json:"pod_name"`
 	ConnectedAt  time.Time `json:"connected_at"`
-	// Revived is how often it was published again, after another relay took it for lost by mistake.
-	Revived int `json:"revived,omitempty"`
+	// Republished is how often its connected event was published again, after another relay took it for lost by mistake.
+	Republished int `json:"revived,omitempty"`
 }
 
 const (

@@ -6,23 +6,23 @@ import (
 	"time"
 )
 
-// Bucket is one incarnation of the bucket: NATS may lose it, and the state service makes it again.
+// Bucket identifies one instance of the KV bucket. NATS may lose it; the state service recreates it.
 type Bucket struct {
-	// Created is when the bucket was made, and Seen when this relay found it, both by the clock of NATS.
+	// Created is when the bucket was made, and Seen is when this relay opened it; both are NATS server times.
 	Created, Seen time.Time
 }
 
-// olderThanLease reports whether other relays may have published that connections are lost which are not in the
-// bucket: they wait for one lease.
+// olderThanLease reports whether the bucket existed for a lease before this relay saw it. Then other relays may
+// have reported missing connections as lost.
 func (b Bucket) olderThanLease(lease time.Duration) bool { return b.Seen.Sub(b.Created) >= lease }
 
-// OwnEntries are the connections that this relay holds, and what the bucket has of them. It is not safe for
-// concurrent use.
+// OwnEntries tracks this relay's connections and the revisions of their entries in the bucket. It is not safe
+// for concurrent use.
 //
-// It decides which connections are published again. If another relay takes this one for dead by mistake, because it
-// was frozen or cut off from NATS, it publishes that the connections are lost, and then removes their entries. So a
-// connection is published again when its entry is not what this relay wrote, or when the bucket was lost and this
-// relay came too late to write it again. [Connection.Revived] then counts up.
+// It decides which connections are published again. If this relay stalls, another relay may consider it dead. The
+// other relay then publishes this relay's connections as lost and removes their entries. So a connection is
+// published again when its entry is not what this relay wrote, or when the bucket was recreated and this relay
+// rewrote its entries too late. [Connection.Republished] then counts up.
 type OwnEntries struct {
 	held    map[string]*ownEntry
 	pending map[string]struct{}
@@ -34,13 +34,13 @@ type ownEntry struct {
 
 	// revision that this relay wrote last; 0 if none.
 	revision uint64
-	// republish is that the connection has to be published again.
+	// republish reports whether the connected event must be published again.
 	republish bool
 }
 
-func (e *ownEntry) revive() {
+func (e *ownEntry) markForRepublish() {
 	e.revision, e.republish = 0, true
-	e.Revived++
+	e.Republished++
 }
 
 // NewOwnEntries has no entries.
@@ -68,16 +68,16 @@ func (o *OwnEntries) Remove(key string) (Connection, bool) {
 // Keys of all connections, sorted.
 func (o *OwnEntries) Keys() []string { return slices.Sorted(maps.Keys(o.held)) }
 
-// Reset makes every entry pending, for a bucket that may be another one than before.
+// Reset marks all entries for writing after a reconnect. The bucket may have been recreated.
 func (o *OwnEntries) Reset(b Bucket, lease time.Duration) {
-	another := !b.Created.Equal(o.bucket.Created)
+	recreated := !b.Created.Equal(o.bucket.Created)
 	o.bucket = b
 	for key, e := range o.held {
 		o.pending[key] = struct{}{}
 		switch {
-		case !another || e.revision == 0: // no other relay knew of it
+		case !recreated || e.revision == 0: // its entry was never written
 		case b.olderThanLease(lease):
-			e.revive()
+			e.markForRepublish()
 		default:
 			e.revision = 0
 		}
@@ -120,7 +120,7 @@ func (o *OwnEntries) Pending() []Change {
 // Written records that a change was written with a revision.
 func (o *OwnEntries) Written(change Change, revision uint64) {
 	e, held := o.held[change.Key]
-	if held == (change.Connection != nil) { // otherwise it has changed meanwhile
+	if held == (change.Connection != nil) { // otherwise the connection was added or removed during the write
 		delete(o.pending, change.Key)
 	}
 	if held {
@@ -132,7 +132,7 @@ func (o *OwnEntries) Written(change Change, revision uint64) {
 // next change overwrites any revision.
 func (o *OwnEntries) Conflict(change Change) {
 	if e, held := o.held[change.Key]; held {
-		e.revive()
+		e.markForRepublish()
 	}
 }
 

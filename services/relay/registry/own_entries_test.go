@@ -11,113 +11,130 @@ import (
 
 const lease = 15 * time.Second
 
-// bucketOf is one that was made at a second, and seen some time after.
-func bucketOf(second int64, age time.Duration) registry.Bucket {
+// bucketCreatedAt returns a bucket with this creation time, seen after age.
+func bucketCreatedAt(second int64, age time.Duration) registry.Bucket {
 	created := time.Unix(second, 0)
 	return registry.Bucket{Created: created, Seen: created.Add(age)}
 }
 
-// claimed is a relay that holds connections 1 and 2 of agent 7, whose entries have the revisions 11 and 12.
-func claimed(t *testing.T) *registry.OwnEntries {
+// twoEntries returns the entries of connections 1 and 2 of agent 7. They are written with the revisions 11 and 12.
+func twoEntries(t *testing.T) *registry.OwnEntries {
 	t.Helper()
-	c := registry.NewOwnEntries()
-	c.Reset(bucketOf(1, time.Hour), lease)
+	o := registry.NewOwnEntries()
+	o.Reset(bucketCreatedAt(1, time.Hour), lease)
 	for _, id := range []int64{1, 2} {
-		c.Add(connection(7, id, "a"))
+		o.Add(connection(7, id, "a"))
 	}
-	write(t, c, 11)
-	require.Empty(t, again(c))
-	return c
+	writePending(t, o, 11)
+	require.Empty(t, republish(o))
+	return o
 }
 
-// write makes all changes, from this revision on, and returns what they were.
-func write(t *testing.T, c *registry.OwnEntries, revision uint64) (revisions []uint64) {
+// writePending writes all pending changes with increasing revisions, and returns the expected revisions.
+func writePending(t *testing.T, o *registry.OwnEntries, revision uint64) (revisions []uint64) {
 	t.Helper()
-	for _, change := range c.Pending() {
+	for _, change := range o.Pending() {
 		revisions = append(revisions, change.Revision)
-		c.Written(change, revision)
+		o.Written(change, revision)
 		revision++
 	}
-	require.Empty(t, c.Pending())
+	require.Empty(t, o.Pending())
 	return revisions
 }
 
-// again are those that are to be told again, by their ids and how often they were revived; they are told.
-func again(c *registry.OwnEntries) map[int64]int {
-	told := map[int64]int{}
-	c.Republish(func(x registry.Connection) bool {
-		told[x.ID] = x.Revived
+// republish publishes the connections that are to be published again, and returns their Republished counts by id.
+func republish(o *registry.OwnEntries) map[int64]int {
+	published := map[int64]int{}
+	o.Republish(func(c registry.Connection) bool {
+		published[c.ID] = c.Republished
 		return true
 	})
-	return told
+	return published
 }
 
-func TestWhatIsToldAgain(t *testing.T) {
+func TestRepublish(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
-		happens func(t *testing.T, c *registry.OwnEntries)
-		writes  []uint64 // what their entries have to have before
-		told    map[int64]int
+		change func(t *testing.T, o *registry.OwnEntries)
+		// wantRevisions are the expected last revisions of the entries that are then written.
+		wantRevisions   []uint64
+		wantRepublished map[int64]int // Republished counts by id
 	}{
-		"nothing":                      {func(*testing.T, *registry.OwnEntries) {}, nil, map[int64]int{}},
-		"the connection to NATS again": {func(_ *testing.T, c *registry.OwnEntries) { c.Reset(bucketOf(1, 2*time.Hour), lease) }, []uint64{11, 12}, map[int64]int{}},
-		"the bucket was lost, and everybody is back at once": {func(_ *testing.T, c *registry.OwnEntries) { c.Reset(bucketOf(2, lease-1), lease) }, []uint64{0, 0}, map[int64]int{}},
-		"the bucket was lost, and the others were there":     {func(_ *testing.T, c *registry.OwnEntries) { c.Reset(bucketOf(2, lease), lease) }, []uint64{0, 0}, map[int64]int{1: 1, 2: 1}},
-		"one came while NATS was away": {func(_ *testing.T, c *registry.OwnEntries) {
-			c.Add(connection(7, 3, "a"))
-			c.Reset(bucketOf(2, lease), lease)
+		"no change": {func(*testing.T, *registry.OwnEntries) {}, nil, map[int64]int{}},
+		"NATS reconnect": {
+			func(_ *testing.T, o *registry.OwnEntries) { o.Reset(bucketCreatedAt(1, 2*time.Hour), lease) },
+			[]uint64{11, 12},
+			map[int64]int{},
+		},
+		"bucket recreated, this relay in time": {
+			func(_ *testing.T, o *registry.OwnEntries) { o.Reset(bucketCreatedAt(2, lease-1), lease) },
+			[]uint64{0, 0},
+			map[int64]int{},
+		},
+		"bucket recreated, this relay late": {
+			func(_ *testing.T, o *registry.OwnEntries) { o.Reset(bucketCreatedAt(2, lease), lease) },
+			[]uint64{0, 0},
+			map[int64]int{1: 1, 2: 1},
+		},
+		"connection added during NATS outage": {func(_ *testing.T, o *registry.OwnEntries) {
+			o.Add(connection(7, 3, "a"))
+			o.Reset(bucketCreatedAt(2, lease), lease)
 		}, []uint64{0, 0, 0}, map[int64]int{1: 1, 2: 1}},
-		"one was removed": {func(_ *testing.T, c *registry.OwnEntries) { c.EntryRemoved("connection.7.2", 13) }, []uint64{12}, map[int64]int{}},
-		"one was removed, and was another's work": {func(t *testing.T, c *registry.OwnEntries) {
-			require.True(t, c.EntryRemoved("connection.7.2", 13))
-			c.Conflict(c.Pending()[0])
+		"own removal event": {
+			func(_ *testing.T, o *registry.OwnEntries) { o.EntryRemoved("connection.7.2", 13) },
+			[]uint64{12},
+			map[int64]int{},
+		},
+		"entry removed by another relay": {func(t *testing.T, o *registry.OwnEntries) {
+			require.True(t, o.EntryRemoved("connection.7.2", 13))
+			o.Conflict(o.Pending()[0])
 		}, []uint64{0}, map[int64]int{2: 1}},
-		"it was removed twice": {func(t *testing.T, c *registry.OwnEntries) {
+		"entry removed twice": {func(t *testing.T, o *registry.OwnEntries) {
 			for _, revision := range []uint64{13, 15} {
-				c.EntryRemoved("connection.7.2", revision)
-				c.Conflict(c.Pending()[0])
-				write(t, c, revision+1)
+				o.EntryRemoved("connection.7.2", revision)
+				o.Conflict(o.Pending()[0])
+				writePending(t, o, revision+1)
 			}
-			require.True(t, c.EntryRemoved("connection.7.2", 13), "old news")
+			require.True(t, o.EntryRemoved("connection.7.2", 13), "outdated event")
 		}, nil, map[int64]int{2: 2}},
-		"it was removed and is gone": {func(t *testing.T, c *registry.OwnEntries) {
-			c.EntryRemoved("connection.7.2", 13)
-			change := c.Pending()[0]
-			was, held := c.Remove("connection.7.2")
+		"entry removed and connection closed": {func(t *testing.T, o *registry.OwnEntries) {
+			o.EntryRemoved("connection.7.2", 13)
+			change := o.Pending()[0]
+			was, held := o.Remove("connection.7.2")
 			require.True(t, held)
 			require.Equal(t, connection(7, 2, "a"), was)
-			c.Conflict(change)
+			o.Conflict(change)
 		}, []uint64{0}, map[int64]int{}},
-		"it goes while it is written": {func(_ *testing.T, c *registry.OwnEntries) {
-			c.EntryRemoved("connection.7.2", 13)
-			change := c.Pending()[0]
-			c.Remove("connection.7.2")
-			c.Written(change, 14)
+		"connection closed during the write": {func(_ *testing.T, o *registry.OwnEntries) {
+			o.EntryRemoved("connection.7.2", 13)
+			change := o.Pending()[0]
+			o.Remove("connection.7.2")
+			o.Written(change, 14)
 		}, []uint64{0}, map[int64]int{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c := claimed(t)
-			tc.happens(t, c)
-			require.Equal(t, tc.writes, write(t, c, 21))
-			require.Equal(t, tc.told, again(c))
-			require.Empty(t, again(c), "once")
+			o := twoEntries(t)
+			tc.change(t, o)
+			require.Equal(t, tc.wantRevisions, writePending(t, o, 21))
+			require.Equal(t, tc.wantRepublished, republish(o))
+			require.Empty(t, republish(o), "republished only once")
 		})
 	}
 }
 
-func TestWhatCannotBeToldIsToldLater(t *testing.T) {
+func TestFailedRepublishIsRetried(t *testing.T) {
 	t.Parallel()
-	c := claimed(t)
-	c.Reset(bucketOf(2, time.Hour), lease)
-	require.Empty(t, again(c), "its entry comes first")
-	write(t, c, 1)
-	c.Republish(func(x registry.Connection) bool { return x.ID == 1 })
-	require.Equal(t, map[int64]int{2: 1}, again(c))
-	was, _ := c.Remove("connection.7.2")
-	require.Equal(t, 1, was.Revived, "and so it is told that it is gone")
-	_, held := c.Remove("connection.7.2")
+	o := twoEntries(t)
+	o.Reset(bucketCreatedAt(2, time.Hour), lease)
+	require.Empty(t, republish(o), "the entry is written first")
+	writePending(t, o, 1)
+	o.Republish(func(x registry.Connection) bool { return x.ID == 1 })
+	require.Equal(t, map[int64]int{2: 1}, republish(o))
+	was, _ := o.Remove("connection.7.2")
+	require.Equal(t, 1, was.Republished, "the disconnected event has the same count")
+	_, held := o.Remove("connection.7.2")
 	require.False(t, held)
-	require.False(t, c.EntryRemoved("connection.7.2", 30))
-	require.Equal(t, []string{"connection.7.1"}, c.Keys())
+	require.False(t, o.EntryRemoved("connection.7.2", 30))
+	require.Equal(t, []string{"connection.7.1"}, o.Keys())
 }

@@ -9,7 +9,8 @@ import (
 	"sync"
 )
 
-// Registry is what all relays hold. It may be used by many goroutines. What it returns belongs to the caller.
+// Registry is the in-memory copy of the bucket: relays and connections. It may be used by many goroutines.
+// Returned slices are copies.
 type Registry struct {
 	mu          sync.Mutex
 	relays      map[string]Relay
@@ -83,7 +84,7 @@ func (r *Registry) putConnection(key string, value []byte) error {
 	add(r.agents, k.agent, k.id)
 	add(r.projects, c.ProjectID, k)
 	add(r.held, c.RelayID, k)
-	if r.has(c.RelayID) {
+	if r.hasLease(c.RelayID) {
 		r.notify(k.agent)
 	}
 	return nil
@@ -93,7 +94,7 @@ func (r *Registry) putConnection(key string, value []byte) error {
 func (r *Registry) Delete(key string) (removed Connection, found bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if id, is := strings.CutPrefix(key, relayPrefix); is {
+	if id, ok := strings.CutPrefix(key, relayPrefix); ok {
 		delete(r.relays, id)
 	} else if k, err := parseConnectionKey(key); err == nil {
 		return r.remove(k)
@@ -107,13 +108,14 @@ func (r *Registry) remove(k connectionKey) (Connection, bool) {
 		return c, false
 	}
 	delete(r.connections, k)
-	drop(r.agents, k.agent, k.id)
-	drop(r.projects, c.ProjectID, k)
-	drop(r.held, c.RelayID, k)
+	removeIndex(r.agents, k.agent, k.id)
+	removeIndex(r.projects, c.ProjectID, k)
+	removeIndex(r.held, c.RelayID, k)
 	return c, true
 }
 
-// BeginResync marks every entry as stale, before all of them are read again. Stale entries count until EndResync.
+// BeginResync marks every entry as stale, before all of them are read again. Stale entries stay valid until
+// EndResync.
 func (r *Registry) BeginResync() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -165,7 +167,7 @@ func (r *Registry) Project(id int64) []Connection {
 func (r *Registry) leased(keys []connectionKey) []Connection {
 	found := make([]Connection, 0, len(keys))
 	for _, k := range keys {
-		if c := r.connections[k]; r.has(c.RelayID) {
+		if c := r.connections[k]; r.hasLease(c.RelayID) {
 			found = append(found, c)
 		}
 	}
@@ -175,7 +177,7 @@ func (r *Registry) leased(keys []connectionKey) []Connection {
 	return found
 }
 
-func (r *Registry) has(relay string) bool {
+func (r *Registry) hasLease(relay string) bool {
 	_, known := r.relays[relay]
 	return known
 }
@@ -210,7 +212,7 @@ func (r *Registry) Orphans() []Connection {
 	defer r.mu.Unlock()
 	var found []Connection
 	for relay, connections := range r.held {
-		if !r.has(relay) {
+		if !r.hasLease(relay) {
 			for k := range connections {
 				found = append(found, r.connections[k])
 			}
@@ -222,8 +224,8 @@ func (r *Registry) Orphans() []Connection {
 	return found
 }
 
-// Subscribe returns a channel that receives when a connection of the agent may have been added. A caller that then
-// calls [Registry.Agent] misses none. The caller calls unsubscribe.
+// Subscribe returns a channel that receives when a connection of the agent may have been added. Subscribe first and
+// then call [Registry.Agent]: no connection is missed. The caller calls unsubscribe.
 func (r *Registry) Subscribe(agent int64) (added <-chan struct{}, unsubscribe func()) {
 	ch := make(chan struct{}, 1)
 	r.mu.Lock()
@@ -232,11 +234,11 @@ func (r *Registry) Subscribe(agent int64) (added <-chan struct{}, unsubscribe fu
 	return ch, func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		drop(r.subscribers, agent, ch)
+		removeIndex(r.subscribers, agent, ch)
 	}
 }
 
-// Notify wakes the subscribers of an agent, whose connection is not in the registry yet.
+// Notify wakes the subscribers of an agent. The pool calls it for a local connection before its entry is written.
 func (r *Registry) Notify(agent int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -259,7 +261,7 @@ func add[K, V comparable](index map[K]map[V]struct{}, key K, value V) {
 	index[key][value] = struct{}{}
 }
 
-func drop[K, V comparable](index map[K]map[V]struct{}, key K, value V) {
+func removeIndex[K, V comparable](index map[K]map[V]struct{}, key K, value V) {
 	delete(index[key], value)
 	if len(index[key]) == 0 {
 		delete(index, key)

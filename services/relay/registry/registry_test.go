@@ -25,7 +25,10 @@ func put(t testing.TB, r *registry.Registry, entry interface{ Key() string }) {
 func relay(id string) registry.Relay { return registry.Relay{ID: id, URL: "https://" + id} }
 
 func connection(agent, id int64, relay string) registry.Connection {
-	return registry.Connection{AgentID: agent, ID: id, RelayID: relay, ProjectID: 10 + agent, PodName: fmt.Sprint(id), ConnectedAt: time.Unix(100-id, 0).UTC()}
+	return registry.Connection{
+		AgentID: agent, ID: id, RelayID: relay, ProjectID: 10 + agent, PodName: fmt.Sprint(id),
+		ConnectedAt: time.Unix(100-id, 0).UTC(),
+	}
 }
 
 func ids(connections []registry.Connection) []int64 {
@@ -36,19 +39,19 @@ func ids(connections []registry.Connection) []int64 {
 	return out
 }
 
-func TestAConnectionCountsWhileItsRelayHasALease(t *testing.T) {
+func TestConnectionRequiresLease(t *testing.T) {
 	t.Parallel()
 	r := registry.New()
 	one := connection(7, 1, "a")
 	put(t, r, one)
-	require.Empty(t, r.Agent(7), "nobody holds it")
+	require.Empty(t, r.Agent(7), "its relay has no lease")
 	require.Equal(t, []string{"connection.7.1"}, keys(r.Orphans()))
 	put(t, r, relay("a"))
 	require.Equal(t, []registry.Connection{one}, r.Agent(7))
 	require.Equal(t, []registry.Connection{one}, r.Project(17))
 	require.Empty(t, r.Orphans())
-	found, known := r.Relay("a")
-	require.True(t, known)
+	found, hasLease := r.Relay("a")
+	require.True(t, hasLease)
 	require.Equal(t, relay("a"), found)
 
 	put(t, r, relay("b"))
@@ -64,7 +67,7 @@ func TestAConnectionCountsWhileItsRelayHasALease(t *testing.T) {
 	require.Empty(t, r.Project(17))
 }
 
-func TestAConnectionThatMovesLeavesNothingBehind(t *testing.T) {
+func TestUpdateReplacesIndexes(t *testing.T) {
 	t.Parallel()
 	r := registry.New()
 	put(t, r, relay("a"))
@@ -76,7 +79,7 @@ func TestAConnectionThatMovesLeavesNothingBehind(t *testing.T) {
 	require.Equal(t, []registry.Connection{moved}, r.Project(99))
 }
 
-func TestWhoWaitsIsWokenByAnArrival(t *testing.T) {
+func TestSubscriberIsWoken(t *testing.T) {
 	t.Parallel()
 	for name, steps := range map[string][]interface{ Key() string }{
 		"the connection comes last": {relay("a"), connection(7, 1, "a")},
@@ -85,23 +88,23 @@ func TestWhoWaitsIsWokenByAnArrival(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := registry.New()
-			arrived, stop := r.Subscribe(7)
+			added, stop := r.Subscribe(7)
 			defer stop()
 			others, stopOthers := r.Subscribe(8)
 			defer stopOthers()
 			put(t, r, steps[0])
-			require.Empty(t, arrived)
+			require.Empty(t, added)
 			put(t, r, steps[1])
-			require.Len(t, arrived, 1)
+			require.Len(t, added, 1)
 			require.Empty(t, others)
-			<-arrived
+			<-added
 			put(t, r, relay("a"))
-			require.Empty(t, arrived, "a lease that is refreshed is no arrival")
+			require.Empty(t, added, "a lease refresh does not wake subscribers")
 		})
 	}
 }
 
-func TestWhatIsDoubtedCountsUntilItIsDispelled(t *testing.T) {
+func TestStaleEntriesAreDeletedAtEndOfResync(t *testing.T) {
 	t.Parallel()
 	r := registry.New()
 	put(t, r, relay("a"))
@@ -118,10 +121,13 @@ func TestWhatIsDoubtedCountsUntilItIsDispelled(t *testing.T) {
 	require.Equal(t, []int64{3, 2}, ids(r.Agent(7)))
 }
 
-func TestWhatIsNoEntryChangesNothing(t *testing.T) {
+func TestInvalidEntriesAreIgnored(t *testing.T) {
 	t.Parallel()
 	r := registry.New()
-	for _, key := range []string{"", "relay", "other.1", "connection.7", "connection.07.1", "connection.7.1.2", "connection.-7.1", "connection.7.0", "connection.a.b"} {
+	for _, key := range []string{
+		"", "relay", "other.1", "connection.7", "connection.07.1", "connection.7.1.2", "connection.-7.1", "connection.7.0",
+		"connection.a.b",
+	} {
 		require.Error(t, r.Put(key, []byte(`{}`)), key)
 		r.Delete(key)
 	}
@@ -130,7 +136,7 @@ func TestWhatIsNoEntryChangesNothing(t *testing.T) {
 	require.Empty(t, r.Orphans())
 }
 
-// FuzzRegistry compares with the plainest account of the same: two maps, gone through each time.
+// FuzzRegistry compares the registry with a simple model: two maps.
 func FuzzRegistry(f *testing.F) {
 	f.Add([]byte{0, 16, 33, 64, 1, 80})
 	f.Fuzz(func(t *testing.T, steps []byte) {

@@ -1,7 +1,8 @@
-// Package route chooses the connection of a request to an agent. It is pure.
+// Package route chooses the connection of a request to an agent ([Decide]), and decides whether a failed request is
+// retried ([AfterFailure]). It is pure.
 //
-// The relay that took the request from its caller decides ([Decide]), waits and retries. Other relays and agents
-// only obey the [Destination] of a stream, so no request goes in circles.
+// The relay that received the request from its caller decides, waits and retries. Other relays and agents follow the
+// [Destination] of a stream, so there are no routing loops.
 package route
 
 import "lockstep.internal/services/relay/registry"
@@ -10,13 +11,13 @@ import "lockstep.internal/services/relay/registry"
 type Decision struct {
 	// Connection is nil if none is left.
 	Connection *registry.Connection
-	// Local is that this relay holds it.
+	// Local reports whether this relay holds the connection.
 	Local bool
 }
 
-// Decide chooses one of an agent's connections: one that this relay (self) holds before those of other relays.
-// Among equals, pick returns the index, from 0 to below n. It skips those that were tried. If wanted is not 0, only
-// that connection is chosen.
+// Decide chooses one of an agent's connections: it prefers connections of this relay (self). pick chooses among
+// n equal candidates and returns an index in [0, n). Decide skips connections that were already tried. If
+// wanted is not 0, only that connection is chosen.
 func Decide(
 	connections []registry.Connection, self string, wanted int64, tried map[int64]bool, pick func(n int) int,
 ) Decision {

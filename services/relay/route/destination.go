@@ -7,10 +7,10 @@ import (
 	"regexp"
 )
 
-// Destination is the head of a stream: where its bytes go. Its receiver obeys it and never looks for another one.
+// Destination is the metadata of a stream: where its bytes go. The receiver uses it as is and never reroutes.
 type Destination struct {
 	AgentID int64 `json:"agent_id"`
-	// ConnectionID is the replica of the agent; 0 is any, until the relay has chosen one.
+	// ConnectionID is the connection of one agent replica; 0 means any, before the relay has chosen one.
 	ConnectionID int64 `json:"connection_id"`
 	// Target is [KubernetesAPI], or a name in the agent's configuration.
 	Target string `json:"target"`
@@ -26,7 +26,7 @@ var traceparent = regexp.MustCompile(`^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-
 // maxTarget is the longest name of a target.
 const maxTarget = 63
 
-// ValidTarget reports whether name has 1 to 63 lower-case letters, digits, and dashes within.
+// ValidTarget reports whether name is a DNS label: 1 to 63 lower-case letters, digits and inner dashes.
 func ValidTarget(name string) bool {
 	for i := range len(name) {
 		c := name[i]
@@ -38,29 +38,29 @@ func ValidTarget(name string) bool {
 	return name != "" && len(name) <= maxTarget
 }
 
-// Encode returns the head of a stream.
+// Encode returns the metadata of a stream.
 func (d Destination) Encode() []byte {
-	head, err := json.Marshal(d)
+	metadata, err := json.Marshal(d)
 	if err != nil {
 		panic(err) // numbers and strings can be marshalled
 	}
-	return head
+	return metadata
 }
 
-// Decode reads the head of a stream.
-func Decode(head []byte) (Destination, error) {
+// Decode reads the metadata of a stream.
+func Decode(metadata []byte) (Destination, error) {
 	var d Destination
-	if err := json.Unmarshal(head, &d); err != nil {
-		return Destination{}, fmt.Errorf("decode the head of a stream: %w", err)
+	if err := json.Unmarshal(metadata, &d); err != nil {
+		return Destination{}, fmt.Errorf("decode the metadata of a stream: %w", err)
 	}
 	switch {
 	case d.AgentID <= 0 || d.ConnectionID <= 0:
-		return Destination{}, fmt.Errorf("head of a stream: agent_id %d and connection_id %d must be positive",
+		return Destination{}, fmt.Errorf("metadata of a stream: agent_id %d and connection_id %d must be positive",
 			d.AgentID, d.ConnectionID)
 	case !ValidTarget(d.Target):
-		return Destination{}, fmt.Errorf("head of a stream: target %.70q is not a valid name", d.Target)
+		return Destination{}, fmt.Errorf("metadata of a stream: target %.70q is not a valid name", d.Target)
 	case d.Trace != "" && !traceparent.MatchString(d.Trace):
-		return Destination{}, errors.New("head of a stream: invalid traceparent")
+		return Destination{}, errors.New("metadata of a stream: invalid traceparent")
 	}
 	return d, nil
 }

@@ -15,7 +15,7 @@ var (
 	largeBuffers  = sync.Pool{New: func() any { return new([largeBuffer]byte) }}
 )
 
-// grow makes room for n more bytes after b[at:].
+// grow returns a buffer with b[at:] and capacity for n more bytes.
 func grow(b []byte, at, n int) (grown []byte, begin int) {
 	need := len(b) - at + n
 	switch {

@@ -14,8 +14,9 @@ const coalesceSize = 256 << 10
 
 var coalesceBuffers = sync.Pool{New: func() any { return new([coalesceSize]byte) }}
 
-// Coalesce returns a connection for TLS to run on. TLS reads and writes records of 16 KiB. The returned connection reads
-// all that is ready at once, and writes the records of one [Write] at once. It holds no memory while it is idle.
+// Coalesce wraps a TCP connection below TLS. It batches reads and writes of TLS records. TLS reads and writes
+// records of 16 KiB. The returned connection reads all that is ready at once, and writes the records of one
+// [Write] at once. It holds no memory while it is idle.
 func Coalesce(conn net.Conn) net.Conn { return &coalescingConn{Conn: conn} }
 
 // coalescingConn is a connection below TLS. One goroutine reads and one writes at a time. TLS may also write from a
@@ -26,11 +27,11 @@ type coalescingConn struct {
 	// Owned by the reader: in[begin:end] was read and not returned; nil if empty.
 	in         *[coalesceSize]byte
 	begin, end int
-	// busy is that the last read filled its buffer.
+	// busy: the last read filled the buffer, so more data is likely
 	busy bool
 	// beforeRead is called before the connection is read; it may be nil.
 	beforeRead func()
-	// ready is that Read returns only what was read already.
+	// ready: Read returns only data that was read before.
 	ready bool
 
 	// mu guards what follows, and the order of writes.
@@ -46,7 +47,7 @@ func (c *coalescingConn) NetConn() net.Conn { return c.Conn }
 func (c *coalescingConn) Read(p []byte) (int, error) {
 	if c.in == nil {
 		if c.ready {
-			return 0, errNothingReady
+			return 0, errNoBufferedData
 		}
 		if c.beforeRead != nil {
 			c.beforeRead()
@@ -62,7 +63,7 @@ func (c *coalescingConn) Read(p []byte) (int, error) {
 			coalesceBuffers.Put(in)
 			return 0, err //nolint:wrapcheck // the connection's own
 		}
-		c.in, c.begin, c.end = in, 0, n // an error comes again
+		c.in, c.begin, c.end = in, 0, n // the next Read returns the error again
 	}
 	n := copy(p, c.in[c.begin:c.end])
 	if c.begin += n; c.begin == c.end {
@@ -81,7 +82,8 @@ func (c *coalescingConn) Write(p []byte) (int, error) {
 	written := 0
 	for len(p) > 0 {
 		if c.out == nil {
-			c.out, c.n = coalesceBuffers.Get().(*[coalesceSize]byte), 0 //nolint:errcheck,forcetypeassert // the pool has nothing else
+			c.n = 0
+			c.out = coalesceBuffers.Get().(*[coalesceSize]byte) //nolint:errcheck,forcetypeassert // the pool has nothing else
 		}
 		n := copy(c.out[c.n:], p)
 		c.n += n
@@ -122,18 +124,18 @@ func (c *coalescingConn) flush() error {
 	return err //nolint:wrapcheck // the connection's own
 }
 
-// coalescingBelow is the connection of [Coalesce] below TLS; nil without one.
+// coalescingBelow returns the coalescingConn under a TLS connection, or nil.
 func coalescingBelow(conn any) *coalescingConn {
-	secure, is := conn.(*tls.Conn)
-	if !is {
+	secure, ok := conn.(*tls.Conn)
+	if !ok {
 		return nil
 	}
 	c, _ := secure.NetConn().(*coalescingConn)
 	return c
 }
 
-// errNothingReady is temporary: TLS may be read again after it.
-var errNothingReady net.Error = notReadyError{}
+// errNoBufferedData is temporary: TLS may be read again after it.
+var errNoBufferedData net.Error = notReadyError{}
 
 type notReadyError struct{}
 
@@ -151,14 +153,14 @@ func (c *coalescingConn) readReady(secure *tls.Conn, p []byte) (n int, err error
 		more, err = secure.Read(p[n:])
 		n += more
 	}
-	if errors.Is(err, errNothingReady) && n > 0 {
+	if errors.Is(err, errNoBufferedData) && n > 0 {
 		err = nil
 	}
 	return n, err
 }
 
-// writer coalesces writes to w, if w is TLS on a connection of [Coalesce].
-func writer(w io.Writer) io.Writer {
+// coalescedWriter coalesces writes to w, if w is TLS on a connection of [Coalesce].
+func coalescedWriter(w io.Writer) io.Writer {
 	if c := coalescingBelow(w); c != nil {
 		return &coalescingWriter{w.(*tls.Conn), c} //nolint:errcheck,forcetypeassert // coalescingBelow has checked it
 	}

@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// directWriter writes received data to the destination of a [Stream.WriteTo] that waits for data. The session's reader
-// uses it, so that no other goroutine has to wake up. It never blocks: nobody else writes to the destination then.
+// directWriter lets the session's reader write small frames to the destination socket itself, without waking
+// the WriteTo goroutine. It never blocks. It is used only while WriteTo waits, so there is one writer.
 type directWriter struct {
 	raw syscall.RawConn
 	// attempt is tryWrite, as a function that is allocated once.
@@ -22,8 +22,8 @@ type directWriter struct {
 
 // newDirectWriter returns nil if w has no file descriptor.
 func newDirectWriter(w io.Writer) *directWriter {
-	c, is := w.(syscall.Conn)
-	if !is {
+	c, ok := w.(syscall.Conn)
+	if !ok {
 		return nil
 	}
 	raw, err := c.SyscallConn()
@@ -46,7 +46,7 @@ func (d *directWriter) write(data []byte) int {
 	return d.n
 }
 
-// tryWrite returns true: it is not called again.
+// tryWrite writes what the socket accepts. It returns true so that RawConn.Write does not wait for writability.
 func (d *directWriter) tryWrite(fd uintptr) bool {
 	for {
 		n, err := syscall.Write(int(fd), d.data)

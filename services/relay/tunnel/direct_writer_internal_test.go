@@ -11,17 +11,17 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// direct is a stream that is joined with a target, and what a session's reader does with what comes for it, done by the test.
-type direct struct {
+// directFixture is a stream joined with a target. The test delivers frames in place of the session's reader.
+type directFixture struct {
 	*Stream
 
 	target *net.TCPConn
-	// joined is what has become of the stream, written how much of it went on.
+	// joined receives the result of Join; written is the number of forwarded bytes.
 	joined  chan error
 	written int64
 }
 
-func newDirect(t *testing.T, window int) *direct {
+func newDirectFixture(t *testing.T, window int) *directFixture {
 	t.Helper()
 	near, far := net.Pipe()
 	s := NewSession(near, false, true, Config{Window: window}, nil)
@@ -34,7 +34,7 @@ func newDirect(t *testing.T, window int) *direct {
 	accepted, err := l.Accept()
 	require.NoError(t, err)
 	require.NoError(t, l.Close())
-	d := &direct{Stream: newStream(s, 1, nil), target: accepted.(*net.TCPConn), joined: make(chan error, 1)}
+	d := &directFixture{Stream: newStream(s, 1, nil), target: accepted.(*net.TCPConn), joined: make(chan error, 1)}
 	s.streams[1] = d.Stream
 	to := dialled.(*net.TCPConn)
 	require.NoError(t, to.SetWriteBuffer(4<<10))
@@ -53,8 +53,8 @@ func newDirect(t *testing.T, window int) *direct {
 	return d
 }
 
-// waiting returns when who writes to the target waits for something to write.
-func (d *direct) waiting() {
+// awaitIdle returns when WriteTo waits for data.
+func (d *directFixture) awaitIdle() {
 	for {
 		d.mu.Lock()
 		waiting := d.directWriter != nil && d.at == len(d.in)
@@ -66,40 +66,41 @@ func (d *direct) waiting() {
 	}
 }
 
-// queued is how much waits for who writes to the target.
-func (d *direct) queued() int {
+// queued returns the number of unread bytes.
+func (d *directFixture) queued() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.unread
 }
 
-func (d *direct) come(t *testing.T, data []byte) {
+// deliver passes the payload of a frame to the stream.
+func (d *directFixture) deliver(t *testing.T, data []byte) {
 	t.Helper()
 	require.NoError(t, d.s.deliver(d.id, data, true))
 }
 
-func TestASmallFrameGoesStraightToTheTarget(t *testing.T) {
+func TestSmallFrameIsWrittenDirectly(t *testing.T) {
 	t.Parallel()
-	d := newDirect(t, minWindow)
-	d.waiting()
-	d.come(t, []byte("question"))
-	require.Zero(t, d.queued(), "nobody has to be woken for it")
-	require.Nil(t, d.s.late)
-	require.NoError(t, d.s.handle(header{kind: frameEnd, stream: d.id}, nil))
+	d := newDirectFixture(t, minWindow)
+	d.awaitIdle()
+	d.deliver(t, []byte("request"))
+	require.Zero(t, d.queued(), "no goroutine is woken")
+	require.Nil(t, d.s.unsignaled)
+	require.NoError(t, d.s.handle(frameHeader{kind: frameEnd, stream: d.id}, nil))
 	got, err := io.ReadAll(d.target)
 	require.NoError(t, err)
-	require.Equal(t, "question", string(got), "the end comes behind what was written")
+	require.Equal(t, "request", string(got), "the end follows the data")
 	require.NoError(t, d.target.Close())
 	require.NoError(t, <-d.joined)
-	require.EqualValues(t, 8, d.written)
+	require.EqualValues(t, len("request"), d.written)
 }
 
-// What a target does not take at once goes on when it takes it, before what came later, and is credited once.
-func TestWhatATargetTakesInPartGoesOnInOrder(t *testing.T) {
+// Bytes that the target does not accept at once are written later, in order, and are credited once.
+func TestPartialDirectWriteKeepsOrder(t *testing.T) {
 	t.Parallel()
 	const window = 1 << 20
-	d := newDirect(t, window)
-	d.waiting()
+	d := newDirectFixture(t, window)
+	d.awaitIdle()
 	var sent []byte
 	piece := func() []byte {
 		p := make([]byte, smallBuffer-1)
@@ -109,16 +110,17 @@ func TestWhatATargetTakesInPartGoesOnInOrder(t *testing.T) {
 		sent = append(sent, p...)
 		return p
 	}
-	for d.queued() == 0 { // the target does not read: until its buffers are full, and something was taken in part or not at all
-		d.come(t, piece())
+	// The target does not read. Write until its buffers are full, and data is queued.
+	for d.queued() == 0 {
+		d.deliver(t, piece())
 		require.Less(t, len(sent), window/2)
 	}
 	for range 20 {
-		d.come(t, piece())
+		d.deliver(t, piece())
 	}
 	require.Greater(t, d.queued(), 20*(smallBuffer-1)-1)
-	d.s.wakeLate() // as before the connection is read again
-	require.NoError(t, d.s.handle(header{kind: frameEnd, stream: d.id}, nil))
+	d.s.signalPending() // as before the connection is read again
+	require.NoError(t, d.s.handle(frameHeader{kind: frameEnd, stream: d.id}, nil))
 	got, err := io.ReadAll(d.target)
 	require.NoError(t, err)
 	require.True(t, bytes.Equal(sent, got))
@@ -126,61 +128,61 @@ func TestWhatATargetTakesInPartGoesOnInOrder(t *testing.T) {
 	require.NoError(t, <-d.joined)
 	require.EqualValues(t, len(sent), d.written)
 	require.Zero(t, d.queued())
-	require.Equal(t, len(sent), d.unreported, "the other side is owed each byte once")
+	require.Equal(t, len(sent), d.uncredited, "each byte is credited once")
 }
 
-// While something waits, what comes waits behind it, even if the target would take it now.
-func TestNothingOvertakesWhatWaits(t *testing.T) {
+// While data is queued, new data is queued behind it.
+func TestDirectWriteDoesNotOvertakeQueue(t *testing.T) {
 	t.Parallel()
-	d := newDirect(t, minWindow)
-	d.waiting()
+	d := newDirectFixture(t, minWindow)
+	d.awaitIdle()
 	large := bytes.Repeat([]byte("a"), smallBuffer+1)
-	d.come(t, large)
-	require.Equal(t, len(large), d.queued(), "it is not small")
-	d.come(t, []byte("b"))
+	d.deliver(t, large)
+	require.Equal(t, len(large), d.queued(), "a large frame is queued")
+	d.deliver(t, []byte("b"))
 	require.Equal(t, len(large)+1, d.queued())
-	d.s.wakeLate()
+	d.s.signalPending()
 	got := make([]byte, len(large)+1)
 	_, err := io.ReadFull(d.target, got)
 	require.NoError(t, err)
 	require.Equal(t, string(large)+"b", string(got))
-	d.waiting()
+	d.awaitIdle()
 	require.NoError(t, d.s.deliver(d.id, []byte("part of a frame"), false))
-	require.Equal(t, 15, d.queued(), "the rest comes at once")
+	require.Equal(t, 15, d.queued(), "part of a frame is queued: its rest follows at once")
 }
 
-func TestATargetThatFailsWhileItIsWrittenStraightFailsTheStream(t *testing.T) {
+func TestDirectWriteErrorFailsStream(t *testing.T) {
 	t.Parallel()
-	d := newDirect(t, minWindow)
-	d.waiting()
+	d := newDirectFixture(t, minWindow)
+	d.awaitIdle()
 	require.NoError(t, d.target.SetLinger(0))
 	require.NoError(t, d.target.Close())
-	for d.Err() == nil { // the reset is under way
-		d.come(t, []byte("x"))
-		d.s.wakeLate()
+	for d.Err() == nil { // until the reset arrives
+		d.deliver(t, []byte("x"))
+		d.s.signalPending()
 		runtime.Gosched()
 	}
 	require.Error(t, <-d.joined)
-	require.NoError(t, d.s.deliver(d.id, []byte("more"), true), "the session goes on")
+	require.NoError(t, d.s.deliver(d.id, []byte("more"), true), "the session stays open")
 }
 
-// What is written straight is credited, by who does not wait for the session to be written.
-func TestWhatGoesStraightIsCredited(t *testing.T) {
+// Direct writes are credited without blocking on the session's writer.
+func TestDirectWriteSendsWindowUpdates(t *testing.T) {
 	t.Parallel()
-	d := newDirect(t, minWindow)
+	d := newDirectFixture(t, minWindow)
 	go func() { _, _ = io.Copy(io.Discard, d.target) }() // until it is closed
-	d.s.out.Lock()
-	d.s.flushing = true // as if the connection was full
-	d.s.out.Unlock()
+	d.s.writeMu.Lock()
+	d.s.flushing = true // as if the connection did not accept more
+	d.s.writeMu.Unlock()
 	piece := make([]byte, 1<<10)
 	for range 3 * minWindow / len(piece) {
-		d.waiting()
-		d.come(t, piece)
-		d.s.wakeLate()
+		d.awaitIdle()
+		d.deliver(t, piece)
+		d.s.signalPending()
 	}
-	d.waiting()
-	require.Less(t, d.unreported, minWindow/2)
-	d.s.out.Lock()
-	defer d.s.out.Unlock()
-	require.GreaterOrEqual(t, d.s.frames, 5, "frames that tell it")
+	d.awaitIdle()
+	require.Less(t, d.uncredited, minWindow/2)
+	d.s.writeMu.Lock()
+	defer d.s.writeMu.Unlock()
+	require.GreaterOrEqual(t, d.s.frames, 5, "window frames")
 }

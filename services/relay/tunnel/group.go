@@ -5,7 +5,8 @@ import (
 	"sync"
 )
 
-// SessionGroup drains sessions together, such as all that a server has accepted. The zero value is empty.
+// SessionGroup is a set of sessions that are drained together, such as all sessions of a server. The zero value
+// is empty.
 type SessionGroup struct {
 	mu       sync.Mutex
 	sessions map[*Session]struct{}
@@ -72,7 +73,7 @@ func (g *SessionGroup) Drain(finish context.Context) {
 	draining.Wait()
 }
 
-// Streams that are open in all sessions: opened by this side, and accepted from the other sides.
+// Streams counts the open streams of all sessions: opened by this side, and accepted from the other sides.
 func (g *SessionGroup) Streams() (opened, accepted int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

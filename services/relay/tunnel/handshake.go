@@ -23,8 +23,8 @@ const (
 	maxRefusal = 512
 )
 
-// Upgrade upgrades an authenticated request to a tunnel, and responds with these headers. If it fails, it has responded
-// with an error. encrypted is that the connection has TLS.
+// Upgrade upgrades a request to a tunnel. header is added to the response. On error it has sent a response.
+// encrypted reports whether the connection uses TLS.
 func Upgrade(w http.ResponseWriter, r *http.Request, header http.Header) (conn net.Conn, encrypted bool, err error) {
 	if r.Header.Get("Origin") != "" {
 		http.Error(w, "browsers cannot open tunnels", http.StatusForbidden)
@@ -54,7 +54,7 @@ type RefusedError struct {
 }
 
 func (e *RefusedError) Error() string {
-	return fmt.Sprintf("the relay answered %d %s: %s", e.Status, http.StatusText(e.Status), e.Text)
+	return fmt.Sprintf("the relay responded %d %s: %s", e.Status, http.StatusText(e.Status), e.Text)
 }
 
 // Dialer dials tunnels, through the proxy of the environment (HTTPS_PROXY, NO_PROXY).
@@ -76,9 +76,9 @@ func dialCoalescing(ctx context.Context, network, address string) (net.Conn, err
 
 // Connection is a connection that has been upgraded.
 type Connection struct {
-	// Conn is passed to [NewSession] unchanged: its type determines how it is written.
+	// Conn is passed to [NewSession] unchanged: *tls.Conn over Coalesce is written in batches.
 	Conn net.Conn
-	// Encrypted is that it has TLS.
+	// Encrypted reports whether the connection uses TLS.
 	Encrypted bool
 	// Header of the response.
 	Header http.Header
@@ -92,8 +92,9 @@ func (d Dialer) Dial(ctx context.Context, url string, header http.Header) (Conne
 		proxy = nil
 	}
 	dialer := websocket.Dialer{
-		Proxy: proxy, TLSClientConfig: d.TLS, HandshakeTimeout: handshakeTimeout, ReadBufferSize: handshakeBuffer, WriteBufferSize: handshakeBuffer,
-		Subprotocols: []string{Subprotocol},
+		Proxy: proxy, TLSClientConfig: d.TLS, HandshakeTimeout: handshakeTimeout, ReadBufferSize: handshakeBuffer,
+		WriteBufferSize: handshakeBuffer,
+		Subprotocols:    []string{Subprotocol},
 	}
 	if strings.HasPrefix(url, "wss:") {
 		dialer.NetDialContext = dialCoalescing
@@ -106,12 +107,15 @@ func (d Dialer) Dial(ctx context.Context, url string, header http.Header) (Conne
 	case errors.Is(err, websocket.ErrBadHandshake) && response != nil:
 		text, _ := io.ReadAll(io.LimitReader(response.Body, maxRefusal)) // a part of the text is enough
 		wait, _ := time.ParseDuration(response.Header.Get("Retry-After") + "s")
-		return Connection{}, &RefusedError{Status: response.StatusCode, Text: strings.TrimSpace(string(text)), RetryAfter: wait}
+		return Connection{}, &RefusedError{
+			Status: response.StatusCode, Text: strings.TrimSpace(string(text)), RetryAfter: wait,
+		}
 	case err != nil:
 		return Connection{}, fmt.Errorf("connect to the relay at %s: %w", url, err)
 	case ws.Subprotocol() != Subprotocol:
 		_ = ws.Close()
-		return Connection{}, fmt.Errorf("the server at %s is not a relay: it does not have the subprotocol %s", url, Subprotocol)
+		return Connection{}, fmt.Errorf("the server at %s is not a relay: it does not have the subprotocol %s", url,
+			Subprotocol)
 	}
 	_, encrypted := ws.NetConn().(*tls.Conn)
 	return Connection{Conn: ws.NetConn(), Encrypted: encrypted, Header: response.Header}, nil

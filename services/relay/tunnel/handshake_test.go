@@ -14,8 +14,8 @@ import (
 	"lockstep.internal/services/relay/tunnel"
 )
 
-// relay upgrades whoever comes, and echoes every stream.
-func relay(t *testing.T, start func(*httptest.Server)) *httptest.Server {
+// newRelay upgrades every request and echoes every stream.
+func newRelay(t *testing.T, start func(*httptest.Server)) *httptest.Server {
 	t.Helper()
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.Header.Get("Authorization") {
@@ -23,15 +23,15 @@ func relay(t *testing.T, start func(*httptest.Server)) *httptest.Server {
 			w.Header().Set("Retry-After", "7")
 			http.Error(w, "too many agents at once", http.StatusServiceUnavailable)
 			return
-		case "stranger":
+		case "not-a-relay":
 			w.WriteHeader(http.StatusOK)
 			return
 		}
-		conn, secret, err := tunnel.Upgrade(w, r, http.Header{"Lockstep-Relay": {"one"}})
+		conn, encrypted, err := tunnel.Upgrade(w, r, http.Header{"Lockstep-Relay": {"one"}})
 		if err != nil {
 			return
 		}
-		_ = tunnel.NewSession(conn, false, secret, tunnel.Config{}, func(s *tunnel.Stream) {
+		_ = tunnel.NewSession(conn, false, encrypted, tunnel.Config{}, func(s *tunnel.Stream) {
 			_, _ = io.Copy(s, s)
 			_ = s.Close()
 		}).Serve()
@@ -41,12 +41,15 @@ func relay(t *testing.T, start func(*httptest.Server)) *httptest.Server {
 	return server
 }
 
-func TestATunnelIsMadeThroughAnUpgrade(t *testing.T) {
+func TestDialAndUpgrade(t *testing.T) {
 	t.Parallel()
-	for name, start := range map[string]func(*httptest.Server){"in clear": (*httptest.Server).Start, "over TLS": (*httptest.Server).StartTLS} {
+	starts := map[string]func(*httptest.Server){
+		"plain": (*httptest.Server).Start, "over TLS": (*httptest.Server).StartTLS,
+	}
+	for name, start := range starts {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			server := relay(t, start)
+			server := newRelay(t, start)
 			var cfg *tls.Config
 			if server.TLS != nil {
 				cfg = server.Client().Transport.(*http.Transport).TLSClientConfig
@@ -60,7 +63,7 @@ func TestATunnelIsMadeThroughAnUpgrade(t *testing.T) {
 			go func() { ended <- s.Serve() }()
 			stream, err := s.Open(nil)
 			require.NoError(t, err)
-			sent := strings.Repeat("all of it, ", 50_000)
+			sent := strings.Repeat("payload, ", 50_000)
 			go func() {
 				_, _ = io.WriteString(stream, sent)
 				_ = stream.CloseWrite()
@@ -74,15 +77,18 @@ func TestATunnelIsMadeThroughAnUpgrade(t *testing.T) {
 	}
 }
 
-func TestARefusalSaysWhyAndForHowLong(t *testing.T) {
+func TestRefusedErrorHasTextAndRetryAfter(t *testing.T) {
 	t.Parallel()
-	server := relay(t, (*httptest.Server).Start)
+	server := newRelay(t, (*httptest.Server).Start)
 	url := strings.Replace(server.URL, "http", "ws", 1)
 	_, err := tunnel.Dialer{}.Dial(t.Context(), url, http.Header{"Authorization": {"busy"}})
 	var refused *tunnel.RefusedError
 	require.ErrorAs(t, err, &refused)
-	require.Equal(t, tunnel.RefusedError{Status: http.StatusServiceUnavailable, Text: "too many agents at once", RetryAfter: 7 * time.Second}, *refused)
-	_, err = tunnel.Dialer{}.Dial(t.Context(), url, http.Header{"Authorization": {"stranger"}})
+	want := tunnel.RefusedError{
+		Status: http.StatusServiceUnavailable, Text: "too many agents at once", RetryAfter: 7 * time.Second,
+	}
+	require.Equal(t, want, *refused)
+	_, err = tunnel.Dialer{}.Dial(t.Context(), url, http.Header{"Authorization": {"not-a-relay"}})
 	require.ErrorAs(t, err, &refused)
 	_, err = tunnel.Dialer{}.Dial(t.Context(), url, http.Header{"Origin": {"https://page.example"}})
 	require.ErrorContains(t, err, "403")
@@ -91,13 +97,16 @@ func TestARefusalSaysWhyAndForHowLong(t *testing.T) {
 	require.ErrorContains(t, err, "connect to the relay at "+url)
 }
 
-func TestWhatIsNoTunnelIsNotUpgraded(t *testing.T) {
+func TestInvalidUpgradeIsRejected(t *testing.T) {
 	t.Parallel()
-	server := relay(t, (*httptest.Server).Start)
+	server := newRelay(t, (*httptest.Server).Start)
 	for name, header := range map[string]http.Header{
-		"plain":                {},
-		"another subprotocol":  {"Connection": {"Upgrade"}, "Upgrade": {"websocket"}, "Sec-WebSocket-Version": {"13"}, "Sec-WebSocket-Key": {"AAAAAAAAAAAAAAAAAAAAAA=="}, "Sec-WebSocket-Protocol": {"chat"}},
-		"no WebSocket's words": {"Sec-WebSocket-Protocol": {tunnel.Subprotocol}},
+		"plain": {},
+		"another subprotocol": {
+			"Connection": {"Upgrade"}, "Upgrade": {"websocket"}, "Sec-WebSocket-Version": {"13"},
+			"Sec-WebSocket-Key": {"AAAAAAAAAAAAAAAAAAAAAA=="}, "Sec-WebSocket-Protocol": {"chat"},
+		},
+		"no WebSocket headers": {"Sec-WebSocket-Protocol": {tunnel.Subprotocol}},
 	} {
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL, nil)
 		require.NoError(t, err)

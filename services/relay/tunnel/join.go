@@ -10,38 +10,38 @@ import (
 	"syscall"
 )
 
-// shortCopy is the size of a first read, and longCopy while every read is full.
+// A copy starts with smallCopyBuffer bytes and uses largeCopyBuffer after a read filled the buffer.
 const (
-	shortCopy = 16 << 10
-	longCopy  = 4 * fullPayload
+	smallCopyBuffer = 16 << 10
+	largeCopyBuffer = 4 * fullPayload
 )
 
 var (
-	shortCopies = sync.Pool{New: func() any { return &copyBuffer{make([]byte, shortCopy)} }}
-	longCopies  = sync.Pool{New: func() any { return &copyBuffer{make([]byte, longCopy)} }}
+	smallCopyBuffers = sync.Pool{New: func() any { return &copyBuffer{make([]byte, smallCopyBuffer)} }}
+	largeCopyBuffers = sync.Pool{New: func() any { return &copyBuffer{make([]byte, largeCopyBuffer)} }}
 )
 
 type copyBuffer struct{ bytes []byte }
 
-func getCopyBuffer(long bool) *copyBuffer {
-	if long {
-		return longCopies.Get().(*copyBuffer) //nolint:errcheck,forcetypeassert // the pool has nothing else
+func getCopyBuffer(large bool) *copyBuffer {
+	if large {
+		return largeCopyBuffers.Get().(*copyBuffer) //nolint:errcheck,forcetypeassert // the pool has nothing else
 	}
-	return shortCopies.Get().(*copyBuffer) //nolint:errcheck,forcetypeassert // the pool has nothing else
+	return smallCopyBuffers.Get().(*copyBuffer) //nolint:errcheck,forcetypeassert // the pool has nothing else
 }
 
 func (b *copyBuffer) put() {
-	if len(b.bytes) == longCopy {
-		longCopies.Put(b)
+	if len(b.bytes) == largeCopyBuffer {
+		largeCopyBuffers.Put(b)
 	} else {
-		shortCopies.Put(b)
+		smallCopyBuffers.Put(b)
 	}
 }
 
 // WriteTo writes received data to w until the other side ends. While no data arrives it holds no large buffer.
 func (st *Stream) WriteTo(w io.Writer) (int64, error) {
 	direct := newDirectWriter(w)
-	w = writer(w)
+	w = coalescedWriter(w)
 	var written int64
 	var data, spare []byte
 	defer func() { shrink(spare) }()
@@ -69,9 +69,9 @@ func (st *Stream) WriteTo(w io.Writer) (int64, error) {
 			return written, err //nolint:wrapcheck // the writer's own
 		}
 		st.mu.Lock()
-		report := st.read(n)
+		update := st.countRead(n)
 		st.mu.Unlock()
-		st.report(report)
+		st.sendWindowUpdate(update)
 	}
 }
 
@@ -98,7 +98,7 @@ func (st *Stream) takeReceived(spare []byte, direct *directWriter) (data []byte,
 // ReadFrom sends what it reads from r until r ends. While a connection has no data it holds no buffer.
 func (st *Stream) ReadFrom(r io.Reader) (int64, error) {
 	read := readBlocking(r)
-	if c, is := r.(syscall.Conn); is {
+	if c, ok := r.(syscall.Conn); ok {
 		if raw, err := c.SyscallConn(); err == nil {
 			read = readWhenReady(raw)
 		}
@@ -106,16 +106,16 @@ func (st *Stream) ReadFrom(r io.Reader) (int64, error) {
 		read = readRecords(r.(*tls.Conn), c) //nolint:errcheck,forcetypeassert // coalescingBelow has checked it
 	}
 	var sent int64
-	long := false
+	large := false
 	for {
-		buffer, n, err := read(long)
+		buffer, n, err := read(large)
 		if n > 0 {
 			written, errWrite := st.Write(buffer.bytes[:n])
 			sent += int64(written)
 			err = errors.Join(errWrite, err)
 		}
 		if buffer != nil {
-			long = n == len(buffer.bytes) || long && n > shortCopy
+			large = n == len(buffer.bytes) || large && n > smallCopyBuffer
 			buffer.put()
 		}
 		if errors.Is(err, io.EOF) {
@@ -127,28 +127,28 @@ func (st *Stream) ReadFrom(r io.Reader) (int64, error) {
 	}
 }
 
-func readBlocking(r io.Reader) func(long bool) (*copyBuffer, int, error) {
-	return func(long bool) (*copyBuffer, int, error) {
-		buffer := getCopyBuffer(long)
+func readBlocking(r io.Reader) func(large bool) (*copyBuffer, int, error) {
+	return func(large bool) (*copyBuffer, int, error) {
+		buffer := getCopyBuffer(large)
 		n, err := r.Read(buffer.bytes)
 		return buffer, n, err //nolint:wrapcheck // the reader's own
 	}
 }
 
 // readRecords reads several records of TLS at once.
-func readRecords(secure *tls.Conn, below *coalescingConn) func(long bool) (*copyBuffer, int, error) {
-	return func(long bool) (*copyBuffer, int, error) {
-		buffer := getCopyBuffer(long)
+func readRecords(secure *tls.Conn, below *coalescingConn) func(large bool) (*copyBuffer, int, error) {
+	return func(large bool) (*copyBuffer, int, error) {
+		buffer := getCopyBuffer(large)
 		n, err := below.readReady(secure, buffer.bytes)
 		return buffer, n, err
 	}
 }
 
 // readWhenReady takes a buffer only after data has arrived.
-func readWhenReady(raw syscall.RawConn) func(long bool) (*copyBuffer, int, error) {
-	return func(long bool) (buffer *copyBuffer, n int, err error) {
+func readWhenReady(raw syscall.RawConn) func(large bool) (*copyBuffer, int, error) {
+	return func(large bool) (buffer *copyBuffer, n int, err error) {
 		errWait := raw.Read(func(fd uintptr) bool {
-			buffer = getCopyBuffer(long)
+			buffer = getCopyBuffer(large)
 			for {
 				n, err = syscall.Read(int(fd), buffer.bytes)
 				if !errors.Is(err, syscall.EINTR) {
@@ -174,17 +174,16 @@ func readWhenReady(raw syscall.RawConn) func(long bool) (*copyBuffer, int, error
 	}
 }
 
-// Conn is a connection with separate ends of its directions: a [Stream], a [net.TCPConn], a [tls.Conn].
+// Conn is a connection that supports half-close: a [Stream], a [net.TCPConn], a [tls.Conn].
 type Conn interface {
 	net.Conn
 	CloseWrite() error
 }
 
-// Join copies between two connections until both directions have ended, and closes both. The first error of either
-// ends both at once, and is returned. So does the reset of a stream, even while the other connection is blocked.
-// Nobody else may use the connections.
+// Join copies both directions between a and b, and closes both. An error or a stream reset aborts both sides at
+// once, even while one is blocked; Join returns it. Join owns both connections.
 func Join(a, b Conn) (aToB, bToA int64, err error) {
-	j := &joint{a: a, b: b}
+	j := &joinedPair{a: a, b: b}
 	j.watch(a)
 	j.watch(b)
 	var other sync.WaitGroup
@@ -194,8 +193,8 @@ func Join(a, b Conn) (aToB, bToA int64, err error) {
 	return aToB, bToA, j.close()
 }
 
-// joint is two joined connections.
-type joint struct {
+// joinedPair is two connections that are copied to each other.
+type joinedPair struct {
 	a, b Conn
 
 	mu   sync.Mutex
@@ -203,13 +202,13 @@ type joint struct {
 	err  error
 }
 
-func (j *joint) watch(c Conn) {
-	if st, is := c.(*Stream); is {
+func (j *joinedPair) watch(c Conn) {
+	if st, ok := c.(*Stream); ok {
 		st.OnFailure(func() { j.fail(st.Err()) })
 	}
 }
 
-func (j *joint) copy(to, from Conn) int64 {
+func (j *joinedPair) copy(to, from Conn) int64 {
 	n, err := io.Copy(to, from)
 	if err == nil {
 		err = to.CloseWrite()
@@ -220,7 +219,7 @@ func (j *joint) copy(to, from Conn) int64 {
 	return n
 }
 
-func (j *joint) fail(err error) {
+func (j *joinedPair) fail(err error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.over {
@@ -231,12 +230,12 @@ func (j *joint) fail(err error) {
 	abort(j.b, err)
 }
 
-func (j *joint) close() error {
+func (j *joinedPair) close() error {
 	j.mu.Lock()
 	j.over = true
 	j.mu.Unlock()
 	for _, c := range []Conn{j.a, j.b} {
-		if st, is := c.(*Stream); is {
+		if st, ok := c.(*Stream); ok {
 			st.OnFailure(nil)
 		}
 		_ = c.Close() // it is over
@@ -244,19 +243,19 @@ func (j *joint) close() error {
 	return j.err
 }
 
-// abort ends a connection so that the other side does not take it for complete.
+// abort resets a connection, so that the peer sees an error and not EOF.
 func abort(c Conn, err error) {
-	if st, is := c.(*Stream); is {
-		why := &ResetError{Reason: Broken, Text: "the connection it was joined with failed"}
-		errors.As(err, &why)
-		st.reset(why)
+	if st, ok := c.(*Stream); ok {
+		reason := &ResetError{Reason: TargetConnectionLost, Text: "the connection it was joined with failed"}
+		errors.As(err, &reason)
+		st.reset(reason)
 		return
 	}
 	resetTCP(c)
 	_ = c.Close()
 }
 
-// resetTCP resets the TCP connection below conn: TLS would send the regular end of a connection.
+// resetTCP resets the TCP connection below conn: closing TLS would send close_notify.
 func resetTCP(conn net.Conn) {
 	for {
 		switch c := conn.(type) {

@@ -2,12 +2,13 @@
 // agent behind a firewall.
 //
 // A [Session] is one side of a connection. Frames travel in binary WebSocket messages; a proxy may split or delay
-// messages. A [Stream] is a [net.Conn] with separate ends of its directions, and opens without a round trip.
+// messages. A [Stream] is a [net.Conn] that supports half-close, and opens without a round trip.
 //
-// The bytes of a stream arrive in order, or the stream fails. A sender never exceeds the receiver's window: a reader
-// that stops blocks its own writer, no other stream, and costs one window of memory. Reading never waits for
-// writing, so two full sides do not deadlock. A silent connection is closed with its streams after two pings. A
-// protocol error ends the session. A stream that is opened during a drain is reset as retryable.
+// The bytes of a stream arrive in order, or the stream fails. A sender never exceeds the receiver's window: if
+// a reader stops, only its own writer blocks, and the stream uses at most one window of memory. Reading never
+// waits for writing, so two sides with full buffers do not deadlock. A silent connection is closed with its
+// streams after two pings. A protocol error ends the session. A stream that is opened during a drain is reset
+// with [NotAccepted].
 package tunnel
 
 import (
@@ -36,7 +37,7 @@ const Subprotocol = "tunnel.lockstep.dev.v1"
 //	bytes 2-3  length of the payload, big endian
 //	bytes 4-7  stream id, big endian; 0 in frames of the session
 const (
-	frameOpen     kind = iota + 1 // stream; payload: the head, at most maxHead
+	frameOpen     kind = iota + 1 // stream; payload: metadata, at most maxMetadata
 	frameData                     // stream; payload: bytes
 	frameEnd                      // stream; the sender sends no more bytes
 	frameReset                    // stream; payload: Reason (1 byte), then a text of at most maxReason bytes
@@ -51,7 +52,7 @@ const (
 	headerSize = 8
 	// fullPayload of a data frame. Four frames, with WebSocket and TLS around them, fill one coalesced write.
 	fullPayload = 65424
-	maxHead     = 16 << 10
+	maxMetadata = 16 << 10
 	maxReason   = 256
 	// minWindow and maxWindow that settings may have, in bytes.
 	minWindow = 64 << 10
@@ -61,18 +62,18 @@ const (
 // kind of a frame.
 type kind uint8
 
-type header struct {
+type frameHeader struct {
 	kind   kind
 	length int
 	stream uint32
 }
 
-func (h header) append(b []byte) []byte {
+func (h frameHeader) append(b []byte) []byte {
 	return binary.BigEndian.AppendUint32(append(b, byte(h.kind), 0, byte(h.length>>8), byte(h.length)), h.stream)
 }
 
-func parseHeader(b []byte) header {
-	return header{
+func parseHeader(b []byte) frameHeader {
+	return frameHeader{
 		kind: kind(b[0]), length: int(binary.BigEndian.Uint16(b[2:])), stream: binary.BigEndian.Uint32(b[4:]),
 	}
 }
@@ -81,30 +82,27 @@ func parseHeader(b []byte) header {
 type Reason uint8
 
 const (
-	// Cancelled is that the user of the stream no longer needs it.
+	// Cancelled means the user of the stream no longer needs it.
 	Cancelled Reason = iota + 1
-	// NotHere is that the stream cannot be accepted here: try elsewhere.
-	NotHere
-	// Overloaded is that there are too many streams: try elsewhere.
+	// NotAccepted means the stream cannot be accepted here: try elsewhere. Its target received nothing.
+	NotAccepted
+	// Overloaded means there are too many streams: try elsewhere. Its target received nothing.
 	Overloaded
-	// Refused is that the target is not allowed, or does not exist.
+	// Refused means the target is not allowed, or does not exist.
 	Refused
-	// Unreachable is that the target does not answer.
+	// Unreachable means the agent could not connect to the target.
 	Unreachable
-	// Broken is that the connection to the target failed.
-	Broken
+	// TargetConnectionLost means the connection to the target failed.
+	TargetConnectionLost
 )
 
-// ResetError ends a stream that the other side has reset.
+// ResetError is the error of a stream that the other side reset.
 type ResetError struct {
 	Reason Reason
 	Text   string
 }
 
-func (e *ResetError) Error() string { return "the other side ended the stream: " + e.Text }
-
-// Retryable reports whether the target received nothing of the stream, so that all of it can be sent again.
-func (e *ResetError) Retryable() bool { return e.Reason == NotHere || e.Reason == Overloaded }
+func (e *ResetError) Error() string { return "stream reset by peer: " + e.Text }
 
 func (e *ResetError) encode() []byte {
 	return append([]byte{byte(e.Reason)}, e.Text[:min(len(e.Text), maxReason)]...)
@@ -112,7 +110,7 @@ func (e *ResetError) encode() []byte {
 
 func decodeReset(payload []byte) *ResetError {
 	if len(payload) == 0 {
-		return &ResetError{Reason: Broken, Text: "for no reason"}
+		return &ResetError{Reason: TargetConnectionLost, Text: "without a reason"}
 	}
 	text := strings.ToValidUTF8(string(payload[1:min(len(payload), 1+maxReason)]), "?")
 	return &ResetError{Reason: Reason(payload[0]), Text: text}

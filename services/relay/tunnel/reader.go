@@ -10,9 +10,9 @@ import (
 // read parses frames until the connection ends. Bytes may arrive in pieces of any size.
 func (s *Session) read() error {
 	var (
-		head [headerSize]byte
-		have int // bytes of head
-		h    header
+		raw  [headerSize]byte
+		have int // bytes of raw
+		h    frameHeader
 		left int    // bytes of h's payload
 		part []byte // of a payload that is handled whole
 	)
@@ -23,14 +23,14 @@ func (s *Session) read() error {
 		}
 		for len(data) > 0 {
 			if left == 0 {
-				n := copy(head[have:], data)
+				n := copy(raw[have:], data)
 				have += n
 				data = data[n:]
 				if have < headerSize {
 					break
 				}
 				have = 0
-				h = parseHeader(head[:])
+				h = parseHeader(raw[:])
 				left = h.length
 				if left == 0 {
 					if err := s.handle(h, nil); err != nil {
@@ -67,29 +67,29 @@ func (s *Session) stream(id uint32) *Stream {
 	return s.streams[id]
 }
 
-// deliver passes data to a stream. whole is that it is all of a frame.
+// deliver passes data to a stream. whole reports whether data is a complete frame.
 func (s *Session) deliver(id uint32, data []byte, whole bool) error {
 	st := s.stream(id)
 	if st == nil {
-		return nil // it was reset, and the other side does not know yet
+		return nil // the stream was reset; the peer has not received the reset yet
 	}
-	if s.late != st {
-		s.wakeLate()
+	if s.unsignaled != st {
+		s.signalPending()
 	}
 	return st.deliver(data, whole)
 }
 
-// wakeLate wakes the reader of the last stream that received data. This is postponed until another stream receives
-// data or the connection is read again, so that a stream's reader reads more at once.
-func (s *Session) wakeLate() {
-	if s.late != nil {
-		s.late.readable.Signal()
-		s.late = nil
+// signalPending wakes the reader of the last stream that received data. The wake-up is delayed until another stream
+// gets data or the socket is read again, so that the reader gets larger chunks.
+func (s *Session) signalPending() {
+	if s.unsignaled != nil {
+		s.unsignaled.readable.Signal()
+		s.unsignaled = nil
 	}
 }
 
 // handle handles any frame but data. An error ends the session.
-func (s *Session) handle(h header, payload []byte) error {
+func (s *Session) handle(h frameHeader, payload []byte) error {
 	st := s.stream(h.stream) // nil for frames of the session, and after a reset
 	switch h.kind {
 	case frameOpen:
@@ -133,9 +133,9 @@ func (s *Session) handle(h header, payload []byte) error {
 	return nil
 }
 
-func (s *Session) handleOpen(id uint32, head []byte) error {
-	if len(head) > maxHead || id == 0 || s.isOwn(id) {
-		return fmt.Errorf("the other side opened stream %d with a head of %d bytes", id, len(head))
+func (s *Session) handleOpen(id uint32, metadata []byte) error {
+	if len(metadata) > maxMetadata || id == 0 || s.isOwn(id) {
+		return fmt.Errorf("the other side opened stream %d with %d bytes of metadata", id, len(metadata))
 	}
 	s.mu.Lock()
 	var reason Reason
@@ -148,15 +148,15 @@ func (s *Session) handleOpen(id uint32, head []byte) error {
 		s.mu.Unlock()
 		return fmt.Errorf("the other side opened stream %d twice", id)
 	case isClosed(s.draining):
-		reason, text = NotHere, ErrDraining.Error()
+		reason, text = NotAccepted, ErrDraining.Error()
 	case s.accepted >= s.cfg.MaxStreams:
 		reason, text = Overloaded, "too many streams"
 	}
 	if reason != 0 {
 		s.mu.Unlock()
-		return s.post(header{kind: frameReset, stream: id}, (&ResetError{Reason: reason, Text: text}).encode())
+		return s.post(frameHeader{kind: frameReset, stream: id}, (&ResetError{Reason: reason, Text: text}).encode())
 	}
-	st := newStream(s, id, append([]byte(nil), head...))
+	st := newStream(s, id, append([]byte(nil), metadata...))
 	s.streams[id] = st
 	s.accepted++
 	s.mu.Unlock()
@@ -190,18 +190,18 @@ func (s *Session) handleSettings(payload []byte) error {
 
 func (s *Session) sendSettings() {
 	window := binary.BigEndian.AppendUint32(nil, uint32(s.cfg.Window))
-	_ = s.post(header{kind: frameSettings}, window) // it is the first frame: there is room
+	_ = s.post(frameHeader{kind: frameSettings}, window) // the first frame always fits
 }
 
 // answerDrain waits for streams that are being opened.
 func (s *Session) answerDrain() {
 	s.opening.Lock()
 	defer s.opening.Unlock()
-	_ = s.send(header{kind: frameDrained}, nil) // an error ends the session
+	_ = s.send(frameHeader{kind: frameDrained}, nil) // an error ends the session
 }
 
 func (s *Session) sendPong(payload []byte) {
-	s.out.Lock()
+	s.writeMu.Lock()
 	s.pong = append([]byte{}, payload...) // only the last one is answered (RFC 6455, section 5.5.3)
 	s.flushAndUnlock()
 }

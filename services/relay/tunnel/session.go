@@ -42,30 +42,30 @@ func (c Config) withDefaults() Config {
 // ErrClosed ends streams when their connection ends.
 var ErrClosed = errors.New("the tunnel is closed")
 
-// ErrDraining is that a session opens no more streams.
+// ErrDraining is returned by Open while either side drains.
 var ErrDraining = errors.New("the tunnel is being drained")
 
 // errDrained ends a session that this side has drained.
 var errDrained = errors.New("the session was drained")
 
-// Session is one side of a connection, and its streams. It may be used by many goroutines.
+// Session is one end of a tunnel: it multiplexes streams over one connection. It may be used by many goroutines.
 type Session struct {
-	// Static after construction.
+	// Set by NewSession, then read only.
 	cfg    Config
 	wire   *wire
 	accept func(*Stream)
 	// done is closed when the session has ended.
 	done chan struct{}
-	// draining is closed when this side accepts no more streams, peerDraining when the other side does not.
+	// draining: this side drains. peerDraining: the other side drains.
 	draining, peerDraining chan struct{}
 
 	// Owned by the reader, the goroutine of Serve.
 	hasSettings bool // of the other side
-	// late is a stream with data that its reader was not woken for.
-	late *Stream
+	// unsignaled is the stream whose reader must still be woken.
+	unsignaled *Stream
 
 	// Owned by the timer.
-	silent int // intervals without data
+	silentIntervals int // intervals without data
 
 	// opening is read-locked while a stream is opened: frameDrained comes after the last frameOpen.
 	opening sync.RWMutex
@@ -76,56 +76,56 @@ type Session struct {
 	accepted   int
 	nextID     uint32
 	peerWindow int
-	// peerDrained is that the other side opens no more streams.
+	// peerDrained reports whether the other side opens no more streams.
 	peerDrained bool
 	err         error
 	timer       *time.Timer
 
-	out sync.Mutex // guards what follows, for the writers
-	// pending frames, and spare, the buffer that was written last.
+	writeMu sync.Mutex // guards what follows, for the writers
+	// pending holds encoded frames; spare is the buffer to reuse.
 	pending, spare []byte
 	frames         int    // in pending
 	pong           []byte // payload to send
 	ping           bool   // send one
 	closing        bool   // send a close message after pending
-	// flushing is that a goroutine writes.
+	// flushing reports whether a goroutine is writing.
 	flushing bool
-	// concurrent is that several goroutines wrote at the time of the last write.
+	// concurrent: the last batch had frames of several goroutines.
 	concurrent bool
-	room       sync.Cond // in pending
+	capacity   sync.Cond // in pending
 	writeErr   error
 }
 
-// NewSession makes a session of a connection that was upgraded to WebSocket. dialled names the side, encrypted is that
-// TLS is below. accept is called with each stream that the other side opens, in a goroutine of its own. The caller
-// runs [Session.Serve].
+// NewSession makes a session of a connection that was upgraded to WebSocket. dialled reports whether this side
+// dialled; encrypted reports whether the connection uses TLS. accept is called with each stream that the other side
+// opens, in a goroutine of its own. The caller runs [Session.Serve].
 func NewSession(conn net.Conn, dialled, encrypted bool, cfg Config, accept func(*Stream)) *Session {
 	cfg = cfg.withDefaults()
 	s := &Session{
 		cfg: cfg, accept: accept, streams: map[uint32]*Stream{}, peerWindow: minWindow, nextID: 2,
 		done: make(chan struct{}), draining: make(chan struct{}), peerDraining: make(chan struct{}),
 		wire: &wire{
-			conn: conn, out: writer(conn), dialled: dialled, encrypted: encrypted, buffer: make([]byte, readBuffer),
+			conn: conn, out: coalescedWriter(conn), dialled: dialled, encrypted: encrypted, buffer: make([]byte, readBuffer),
 			timeout: cfg.WriteTimeout,
 		},
 	}
 	if dialled {
 		s.nextID = 1
 	}
-	s.room.L = &s.out
+	s.capacity.L = &s.writeMu
 	s.wire.pinged = s.sendPong
 	if c := coalescingBelow(conn); c != nil {
-		c.beforeRead = s.wakeLate
+		c.beforeRead = s.signalPending
 	} else {
-		s.wire.beforeRead = s.wakeLate
+		s.wire.beforeRead = s.signalPending
 	}
 	return s
 }
 
 // Open opens a stream without a round trip: data may follow at once.
-func (s *Session) Open(head []byte) (*Stream, error) {
-	if len(head) > maxHead {
-		return nil, fmt.Errorf("the head of a stream has %d bytes, more than %d", len(head), maxHead)
+func (s *Session) Open(metadata []byte) (*Stream, error) {
+	if len(metadata) > maxMetadata {
+		return nil, fmt.Errorf("the metadata of a stream has %d bytes, more than %d", len(metadata), maxMetadata)
 	}
 	s.opening.RLock()
 	defer s.opening.RUnlock()
@@ -141,11 +141,11 @@ func (s *Session) Open(head []byte) (*Stream, error) {
 	for s.nextID == 0 || s.streams[s.nextID] != nil { // ids wrap around after 2^31 streams
 		s.nextID += 2
 	}
-	st := newStream(s, s.nextID, head)
+	st := newStream(s, s.nextID, metadata)
 	s.streams[s.nextID] = st
 	s.nextID += 2
 	s.mu.Unlock()
-	return st, s.send(header{kind: frameOpen, length: len(head), stream: st.id}, head)
+	return st, s.send(frameHeader{kind: frameOpen, length: len(metadata), stream: st.id}, metadata)
 }
 
 // Done is closed when the session has ended.
@@ -157,7 +157,7 @@ func (s *Session) LocalDraining() <-chan struct{} { return s.draining }
 // PeerDraining is closed when the other side accepts no more streams.
 func (s *Session) PeerDraining() <-chan struct{} { return s.peerDraining }
 
-// Drain opens and accepts no more streams. The session ends with its last stream.
+// Drain stops opening and accepting streams. The session ends with its last stream.
 func (s *Session) Drain() {
 	s.mu.Lock()
 	if isClosed(s.draining) || s.err != nil {
@@ -166,7 +166,7 @@ func (s *Session) Drain() {
 	}
 	close(s.draining)
 	s.mu.Unlock()
-	_ = s.send(header{kind: frameDrain}, nil) // an error ends the session
+	_ = s.send(frameHeader{kind: frameDrain}, nil) // an error ends the session
 }
 
 // Close ends the session and its streams. It returns nil.
@@ -175,7 +175,7 @@ func (s *Session) Close() error {
 	return nil
 }
 
-// Serve reads until the connection ends, and returns why.
+// Serve reads frames until the session ends. It returns the reason; never nil.
 func (s *Session) Serve() error {
 	s.mu.Lock()
 	if s.err == nil {
@@ -192,12 +192,12 @@ func (s *Session) Serve() error {
 // checkAlive sends a ping, or ends the session after two intervals without data.
 func (s *Session) checkAlive() {
 	if s.wire.received.Swap(false) {
-		s.silent = 0
-	} else if s.silent++; s.silent >= 2 {
+		s.silentIntervals = 0
+	} else if s.silentIntervals++; s.silentIntervals >= 2 {
 		s.fail(fmt.Errorf("nothing was received for %s", 2*s.cfg.PingInterval))
 		return
 	}
-	s.out.Lock()
+	s.writeMu.Lock()
 	s.ping = true
 	s.flushAndUnlock()
 	s.mu.Lock()
@@ -213,7 +213,7 @@ func (s *Session) fail(err error) {
 		s.mu.Unlock()
 		return
 	}
-	if errors.Is(err, io.EOF) { // a stream's reader must not take it for the end of the stream
+	if errors.Is(err, io.EOF) { // EOF would look like the regular end of a stream
 		err = io.ErrUnexpectedEOF
 	}
 	s.err = errors.Join(ErrClosed, err)
@@ -224,10 +224,10 @@ func (s *Session) fail(err error) {
 		s.timer.Stop()
 	}
 	s.mu.Unlock()
-	s.out.Lock()
+	s.writeMu.Lock()
 	s.writeErr = s.err
-	s.room.Broadcast()
-	s.out.Unlock()
+	s.capacity.Broadcast()
+	s.writeMu.Unlock()
 	_ = s.wire.conn.Close() // it is over
 	for _, st := range streams {
 		st.fail(s.err)
@@ -257,7 +257,7 @@ func (s *Session) closeIfDrained() {
 	if !over {
 		return
 	}
-	s.out.Lock()
+	s.writeMu.Lock()
 	s.closing = true
 	s.flushAndUnlock()
 }

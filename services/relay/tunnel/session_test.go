@@ -23,15 +23,15 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// ends are both sides of a session over TCP.
-type ends struct {
+// sessionPair has both sides of a session over TCP.
+type sessionPair struct {
 	dialled, accepted *tunnel.Session
-	// streams are those that the dialling side opened, as the other side has them.
+	// streams has the accepting side's end of each stream.
 	streams chan *tunnel.Stream
 	conns   [2]net.Conn
 }
 
-func connect(t testing.TB, cfg tunnel.Config) *ends {
+func newSessionPair(t testing.TB, cfg tunnel.Config) *sessionPair {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -40,8 +40,10 @@ func connect(t testing.TB, cfg tunnel.Config) *ends {
 	require.NoError(t, err)
 	accepted, err := l.Accept()
 	require.NoError(t, err)
-	e := &ends{streams: make(chan *tunnel.Stream, 1000), conns: [2]net.Conn{dialled, accepted}}
-	e.dialled = tunnel.NewSession(dialled, true, false, cfg, func(s *tunnel.Stream) { s.Reset(tunnel.Refused, "not expected") })
+	e := &sessionPair{streams: make(chan *tunnel.Stream, 1000), conns: [2]net.Conn{dialled, accepted}}
+	e.dialled = tunnel.NewSession(dialled, true, false, cfg, func(s *tunnel.Stream) {
+		s.Reset(tunnel.Refused, "not expected")
+	})
 	e.accepted = tunnel.NewSession(accepted, false, false, cfg, func(s *tunnel.Stream) { e.streams <- s })
 	var serving sync.WaitGroup
 	for _, s := range []*tunnel.Session{e.dialled, e.accepted} {
@@ -55,19 +57,20 @@ func connect(t testing.TB, cfg tunnel.Config) *ends {
 	return e
 }
 
-func (e *ends) stream(t testing.TB) (near, far *tunnel.Stream) {
+// stream opens a stream on the dialling side, and returns both its ends.
+func (e *sessionPair) stream(t testing.TB) (near, far *tunnel.Stream) {
 	t.Helper()
 	near, err := e.dialled.Open([]byte("head"))
 	require.NoError(t, err)
 	far = <-e.streams
-	require.Equal(t, "head", string(far.Head()))
+	require.Equal(t, "head", string(far.Metadata()))
 	return near, far
 }
 
-func TestAStreamIsAConnection(t *testing.T) {
+func TestStreamImplementsNetConn(t *testing.T) {
 	t.Parallel()
 	nettest.TestConn(t, func() (net.Conn, net.Conn, func(), error) {
-		e := connect(t, tunnel.Config{})
+		e := newSessionPair(t, tunnel.Config{})
 		near, far := e.stream(t)
 		return near, far, func() {
 			_ = e.dialled.Close()
@@ -76,32 +79,33 @@ func TestAStreamIsAConnection(t *testing.T) {
 	})
 }
 
-func TestDirectionsEndSeparately(t *testing.T) {
+func TestHalfClose(t *testing.T) {
 	t.Parallel()
-	near, far := connect(t, tunnel.Config{}).stream(t)
-	_, err := near.Write([]byte("question"))
+	near, far := newSessionPair(t, tunnel.Config{}).stream(t)
+	_, err := near.Write([]byte("request"))
 	require.NoError(t, err)
 	require.NoError(t, near.CloseWrite())
-	asked, err := io.ReadAll(far)
+	request, err := io.ReadAll(far)
 	require.NoError(t, err)
-	require.Equal(t, "question", string(asked))
+	require.Equal(t, "request", string(request))
 	_, err = near.Write([]byte("more"))
 	require.ErrorIs(t, err, net.ErrClosed)
-	_, err = far.Write([]byte("answer"))
+	_, err = far.Write([]byte("response"))
 	require.NoError(t, err)
 	require.NoError(t, far.Close())
-	answered, err := io.ReadAll(near)
+	response, err := io.ReadAll(near)
 	require.NoError(t, err)
-	require.Equal(t, "answer", string(answered))
+	require.Equal(t, "response", string(response))
 }
 
 func TestEveryByteArrivesInOrder(t *testing.T) {
 	t.Parallel()
-	e := connect(t, tunnel.Config{Window: 10_000})
+	e := newSessionPair(t, tunnel.Config{Window: 10_000})
 	var group errgroup.Group
 	for i := range 20 {
+		random := rand.New(rand.NewPCG(uint64(i), 1))
 		group.Go(func() error {
-			sent := make([]byte, 1+rand.IntN(1<<20))
+			sent := make([]byte, 1+random.IntN(1<<20))
 			for j := range sent {
 				sent[j] = byte(j * (i + 1) >> 3)
 			}
@@ -113,7 +117,7 @@ func TestEveryByteArrivesInOrder(t *testing.T) {
 			var both errgroup.Group
 			both.Go(func() error {
 				for rest := sent; len(rest) > 0; {
-					n := min(len(rest), 1+rand.IntN(100_000))
+					n := min(len(rest), 1+random.IntN(100_000))
 					if _, err := s.Write(rest[:n]); err != nil {
 						return err
 					}
@@ -129,7 +133,7 @@ func TestEveryByteArrivesInOrder(t *testing.T) {
 				return err
 			}
 			if !bytes.Equal(sent, back.Bytes()) {
-				return errors.New("what came back is not what was sent")
+				return errors.New("the received bytes differ from the sent ones")
 			}
 			return nil
 		})
@@ -142,17 +146,17 @@ func TestEveryByteArrivesInOrder(t *testing.T) {
 	require.NoError(t, group.Wait())
 }
 
-// A reader that has stopped holds up its own writer, and nobody else.
-func TestAStreamThatNobodyReadsStopsItsWriterAlone(t *testing.T) {
+// A stopped reader blocks only its own writer.
+func TestUnreadStreamBlocksOnlyItsWriter(t *testing.T) {
 	t.Parallel()
 	const window = 64 << 10
-	e := connect(t, tunnel.Config{Window: window})
-	stuck, unread := e.stream(t)
-	n, err := stuck.Write(make([]byte, window))
+	e := newSessionPair(t, tunnel.Config{Window: window})
+	blocked, blockedPeer := e.stream(t)
+	n, err := blocked.Write(make([]byte, window))
 	require.NoError(t, err)
-	require.Equal(t, window, n, "as much as the window, which is all that is kept")
-	require.NoError(t, stuck.SetWriteDeadline(time.Now().Add(time.Second)))
-	n, err = stuck.Write(make([]byte, 10*window))
+	require.Equal(t, window, n, "exactly one window is buffered")
+	require.NoError(t, blocked.SetWriteDeadline(time.Now().Add(time.Second)))
+	n, err = blocked.Write(make([]byte, 10*window))
 	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
 	require.Zero(t, n)
 	for range 3 {
@@ -170,20 +174,20 @@ func TestAStreamThatNobodyReadsStopsItsWriterAlone(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, back, len(sent))
 	}
-	// Once it is read, it goes on.
-	require.NoError(t, stuck.SetWriteDeadline(time.Time{}))
+	// Reading unblocks the writer.
+	require.NoError(t, blocked.SetWriteDeadline(time.Time{}))
 	go func() {
-		_, _ = stuck.Write(make([]byte, 10*window))
-		_ = stuck.CloseWrite()
+		_, _ = blocked.Write(make([]byte, 10*window))
+		_ = blocked.CloseWrite()
 	}()
-	all, err := io.ReadAll(unread)
+	all, err := io.ReadAll(blockedPeer)
 	require.NoError(t, err)
 	require.Len(t, all, 11*window)
 }
 
-func TestAStreamThatIsGivenUpEndsOnBothSides(t *testing.T) {
+func TestResetEndsBothSides(t *testing.T) {
 	t.Parallel()
-	near, far := connect(t, tunnel.Config{}).stream(t)
+	near, far := newSessionPair(t, tunnel.Config{}).stream(t)
 	near.Reset(tunnel.Cancelled, "the caller is gone")
 	_, err := far.Read(make([]byte, 1))
 	var reset *tunnel.ResetError
@@ -195,9 +199,9 @@ func TestAStreamThatIsGivenUpEndsOnBothSides(t *testing.T) {
 	require.ErrorIs(t, err, net.ErrClosed)
 }
 
-func TestWhoWritesToNobodyIsTold(t *testing.T) {
+func TestWriteToClosedReaderIsReset(t *testing.T) {
 	t.Parallel()
-	near, far := connect(t, tunnel.Config{Window: 1000}).stream(t)
+	near, far := newSessionPair(t, tunnel.Config{Window: 1000}).stream(t)
 	require.NoError(t, far.Close())
 	_, err := io.Copy(near, zeros{})
 	var reset *tunnel.ResetError
@@ -210,15 +214,15 @@ func (zeros) Read(p []byte) (int, error) { return len(p), nil }
 
 func TestStreamsAreLimited(t *testing.T) {
 	t.Parallel()
-	e := connect(t, tunnel.Config{MaxStreams: 3})
+	e := newSessionPair(t, tunnel.Config{MaxStreams: 3})
 	var open []*tunnel.Stream
 	for range 3 {
 		near, _ := e.stream(t)
 		open = append(open, near)
 	}
-	surplus, err := e.dialled.Open(nil)
+	rejected, err := e.dialled.Open(nil)
 	require.NoError(t, err)
-	_, err = surplus.Read(make([]byte, 1))
+	_, err = rejected.Read(make([]byte, 1))
 	require.ErrorContains(t, err, "too many streams")
 	open[0].Reset(tunnel.Cancelled, "done")
 	next, err := e.dialled.Open([]byte("head"))
@@ -231,7 +235,7 @@ func TestStreamsAreLimited(t *testing.T) {
 
 func TestStreamsEndWithTheirConnection(t *testing.T) {
 	t.Parallel()
-	e := connect(t, tunnel.Config{})
+	e := newSessionPair(t, tunnel.Config{})
 	near, far := e.stream(t)
 	require.NoError(t, e.conns[1].Close())
 	for _, s := range []*tunnel.Stream{near, far} {
@@ -243,36 +247,37 @@ func TestStreamsEndWithTheirConnection(t *testing.T) {
 	require.ErrorIs(t, err, tunnel.ErrClosed)
 }
 
-// The other side is there and says nothing, as behind a firewall that has forgotten the connection.
-func TestAConnectionWithoutASignOfLifeIsGivenUp(t *testing.T) {
+// The peer is silent, as after a firewall dropped the connection state.
+func TestSilentConnectionIsClosed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		near, far := net.Pipe()
 		defer far.Close()
 		go func() { _, _ = io.Copy(io.Discard, far) }()
 		s := tunnel.NewSession(near, true, false, tunnel.Config{}, nil)
-		began := time.Now()
+		startedAt := time.Now()
 		require.ErrorContains(t, s.Serve(), "nothing was received for 40s")
-		require.Equal(t, 40*time.Second, time.Since(began))
+		require.Equal(t, 40*time.Second, time.Since(startedAt))
 	})
 }
 
-func TestAQuietConnectionLives(t *testing.T) {
+func TestIdleConnectionStaysOpen(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		near, far := net.Pipe()
-		one, other := tunnel.NewSession(near, true, false, tunnel.Config{}, nil), tunnel.NewSession(far, false, false, tunnel.Config{}, func(s *tunnel.Stream) { _ = s.Close() })
-		go func() { _ = one.Serve() }()
-		go func() { _ = other.Serve() }()
-		time.Sleep(time.Hour) // of the bubble's clock
-		_, err := one.Open(nil)
+		dialled := tunnel.NewSession(near, true, false, tunnel.Config{}, nil)
+		accepted := tunnel.NewSession(far, false, false, tunnel.Config{}, func(s *tunnel.Stream) { _ = s.Close() })
+		go func() { _ = dialled.Serve() }()
+		go func() { _ = accepted.Serve() }()
+		time.Sleep(time.Hour) // by the clock of synctest
+		_, err := dialled.Open(nil)
 		require.NoError(t, err)
-		require.NoError(t, one.Close())
-		<-other.Done()
+		require.NoError(t, dialled.Close())
+		<-accepted.Done()
 	})
 }
 
-// FuzzSession lets the other side send anything at all.
+// FuzzSession sends arbitrary bytes from the peer.
 func FuzzSession(f *testing.F) {
 	frame := func(kind byte, stream byte, payload string) []byte {
 		b := append([]byte{kind, 0, 0, byte(len(payload)), 0, 0, 0, stream}, payload...)
@@ -280,7 +285,8 @@ func FuzzSession(f *testing.F) {
 	}
 	frames := func(all ...[]byte) []byte { return bytes.Join(all, nil) }
 	settings, drain, drained := frame(9, 0, "\x00\x02\x00\x00"), frame(6, 0, ""), frame(7, 0, "")
-	f.Add(frames(frame(1, 2, "head"), frame(2, 2, "data"), frame(3, 2, ""), frame(5, 2, "\x00\x00\x01\x00"), frame(4, 2, "why"), drain), false)
+	f.Add(frames(frame(1, 2, "head"), frame(2, 2, "data"), frame(3, 2, ""), frame(5, 2, "\x00\x00\x01\x00"),
+		frame(4, 2, "why"), drain), false)
 	f.Add([]byte{0x89, 3, 'a', 'b', 'c', 0x88, 0}, false)
 	f.Add([]byte{0x82, 126, 0, 200}, false)
 	f.Add([]byte{0x82, 127, 0, 0, 0, 0, 0, 0, 0, 8, 2, 0, 0, 0, 0, 0, 0, 2}, false)
@@ -290,7 +296,7 @@ func FuzzSession(f *testing.F) {
 	f.Add(frames(drain, frame(1, 2, "head"), drain, frame(4, 1, "\x01why")), false)
 	f.Add(frames(settings, frame(8, 1, ""), frame(8, 1, ""), frame(8, 2, ""), drained, frame(3, 1, "")), true)
 	f.Add(frames(drained, drain, drained, frame(1, 2, "head"), frame(4, 1, "\x01why")), true)
-	f.Fuzz(func(t *testing.T, sent []byte, leaves bool) {
+	f.Fuzz(func(t *testing.T, sent []byte, drains bool) {
 		near, far := net.Pipe()
 		var others sync.WaitGroup
 		others.Go(func() { _, _ = io.Copy(io.Discard, far) })
@@ -305,7 +311,7 @@ func FuzzSession(f *testing.F) {
 			_, _ = io.Copy(own, own)
 			_ = own.Close()
 		})
-		if leaves {
+		if drains {
 			s.Drain()
 		}
 		others.Go(func() {
@@ -317,15 +323,15 @@ func FuzzSession(f *testing.F) {
 	})
 }
 
-func TestADrainedSessionEndsWithItsLastStream(t *testing.T) {
+func TestDrainedSessionEndsAfterLastStream(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(near, far *tunnel.Stream){
-		"ended":    func(near, far *tunnel.Stream) { _, _ = near.CloseWrite(), far.CloseWrite() },
-		"given up": func(_, far *tunnel.Stream) { far.Reset(tunnel.Cancelled, "enough") },
+		"ended": func(near, far *tunnel.Stream) { _, _ = near.CloseWrite(), far.CloseWrite() },
+		"reset": func(_, far *tunnel.Stream) { far.Reset(tunnel.Cancelled, "no longer needed") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			e := connect(t, tunnel.Config{})
+			e := newSessionPair(t, tunnel.Config{})
 			near, far := e.stream(t)
 			e.accepted.Drain()
 			<-e.dialled.PeerDraining()
@@ -345,18 +351,18 @@ func TestADrainedSessionEndsWithItsLastStream(t *testing.T) {
 	}
 	t.Run("without streams", func(t *testing.T) {
 		t.Parallel()
-		e := connect(t, tunnel.Config{})
+		e := newSessionPair(t, tunnel.Config{})
 		e.dialled.Drain()
 		<-e.dialled.Done()
 		<-e.accepted.Done()
 	})
 }
 
-// Who opens streams while the other side drains loses none: each is taken, or is for elsewhere.
-func TestNoStreamIsLostInADrain(t *testing.T) {
+// A stream that is opened while the peer drains is served, or is reset with NotAccepted.
+func TestStreamsOpenedDuringDrain(t *testing.T) {
 	t.Parallel()
 	for range 50 {
-		e := connect(t, tunnel.Config{})
+		e := newSessionPair(t, tunnel.Config{})
 		go func() {
 			for st := range e.streams {
 				go func() {
@@ -383,22 +389,28 @@ func TestNoStreamIsLostInADrain(t *testing.T) {
 			}
 			var reset *tunnel.ResetError
 			require.ErrorAs(t, err, &reset)
-			require.True(t, reset.Retryable())
+			require.Equal(t, tunnel.NotAccepted, reset.Reason)
 		}
 		<-e.accepted.Done()
 		close(e.streams)
 	}
 }
 
-func TestWhoOpenedAStreamCanWaitUntilItHasReachedSomething(t *testing.T) {
+func TestWaitAccepted(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		far  func(*tunnel.Stream)
 		want func(*testing.T, error)
 	}{
-		"taken":     {func(s *tunnel.Stream) { _ = s.Accept() }, func(t *testing.T, err error) { require.NoError(t, err) }},
-		"it speaks": {func(s *tunnel.Stream) { _, _ = io.WriteString(s, "x") }, func(t *testing.T, err error) { require.NoError(t, err) }},
-		"it ends":   {func(s *tunnel.Stream) { _ = s.CloseWrite() }, func(t *testing.T, err error) { require.NoError(t, err) }},
+		"accepted": {func(s *tunnel.Stream) { _ = s.Accept() }, func(t *testing.T, err error) { require.NoError(t, err) }},
+		"data": {
+			func(s *tunnel.Stream) { _, _ = io.WriteString(s, "x") },
+			func(t *testing.T, err error) { require.NoError(t, err) },
+		},
+		"end": {
+			func(s *tunnel.Stream) { _ = s.CloseWrite() },
+			func(t *testing.T, err error) { require.NoError(t, err) },
+		},
 		"refused": {func(s *tunnel.Stream) { s.Reset(tunnel.Refused, "no") }, func(t *testing.T, err error) {
 			var reset *tunnel.ResetError
 			require.ErrorAs(t, err, &reset)
@@ -407,11 +419,11 @@ func TestWhoOpenedAStreamCanWaitUntilItHasReachedSomething(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			near, far := connect(t, tunnel.Config{}).stream(t)
-			answered := make(chan error, 1)
-			go func() { answered <- near.WaitAccepted() }()
+			near, far := newSessionPair(t, tunnel.Config{}).stream(t)
+			result := make(chan error, 1)
+			go func() { result <- near.WaitAccepted() }()
 			tc.far(far)
-			tc.want(t, <-answered)
+			tc.want(t, <-result)
 		})
 	}
 }

@@ -10,13 +10,12 @@ import (
 	"time"
 )
 
-// Stream is a [net.Conn] over a session, with separate ends of its directions. One goroutine may read and one may
-// write at a time.
+// Stream is a [net.Conn] over a session that supports half-close. One goroutine may read and one may write at a time.
 type Stream struct {
-	// Static.
-	id   uint32
-	s    *Session
-	head []byte
+	// Set by newStream, then read only.
+	id       uint32
+	s        *Session
+	metadata []byte
 
 	mu       sync.Mutex // guards what follows
 	readable sync.Cond
@@ -27,9 +26,9 @@ type Stream struct {
 	in           []byte
 	at           int
 	unread       int           // bytes received and not read, or not written to the destination of WriteTo
-	unreported   int           // bytes read that are not in a window frame yet
+	uncredited   int           // bytes read that are not in a window frame yet
 	ended        bool          // the other side sends no more
-	unwanted     bool          // nobody reads any more
+	readClosed   bool          // nobody reads any more
 	directWriter *directWriter // of a WriteTo that waits for data
 	readDeadline deadline
 
@@ -45,17 +44,17 @@ type Stream struct {
 	onFailure func()
 }
 
-func newStream(s *Session, id uint32, head []byte) *Stream {
-	st := &Stream{id: id, s: s, head: head, window: s.peerWindow}
+func newStream(s *Session, id uint32, metadata []byte) *Stream {
+	st := &Stream{id: id, s: s, metadata: metadata, window: s.peerWindow}
 	st.readable.L, st.writable.L = &st.mu, &st.mu
 	st.readDeadline.cond, st.writeDeadline.cond = &st.readable, &st.writable
 	return st
 }
 
-// Head that the stream was opened with.
-func (st *Stream) Head() []byte { return st.head }
+// Metadata that the stream was opened with.
+func (st *Stream) Metadata() []byte { return st.metadata }
 
-// deliver stores received data; the session wakes the stream's reader. whole is that it is all of a frame.
+// deliver stores received data; the session wakes the stream's reader. whole: data is a complete frame.
 func (st *Stream) deliver(data []byte, whole bool) error {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -65,15 +64,15 @@ func (st *Stream) deliver(data []byte, whole bool) error {
 	if st.unread+len(data) > st.s.cfg.Window || st.ended {
 		return fmt.Errorf("the other side exceeded the window of stream %d", st.id)
 	}
-	if st.unwanted {
+	if st.readClosed {
 		st.setErr(net.ErrClosed)
 		st.s.remove(st)
-		return st.s.post(header{kind: frameReset, stream: st.id}, errUnwanted.encode())
+		return st.s.post(frameHeader{kind: frameReset, stream: st.id}, errReadClosed.encode())
 	}
 	if whole && len(data) <= smallBuffer && st.directWriter != nil && st.at == len(st.in) {
 		n := st.directWriter.write(data)
-		if report := st.consumed(n); report > 0 {
-			if err := st.s.post(st.windowFrame(report)); err != nil {
+		if update := st.credit(n); update > 0 {
+			if err := st.s.post(st.windowFrame(update)); err != nil {
 				return err
 			}
 		}
@@ -85,24 +84,24 @@ func (st *Stream) deliver(data []byte, whole bool) error {
 	st.in, st.at = grow(st.in, st.at, len(data))
 	st.in = append(st.in, data...)
 	st.unread += len(data)
-	st.s.late = st
+	st.s.unsignaled = st
 	return nil
 }
 
-// consumed counts bytes that were read, and returns how many to report to the other side now. It is called with st.mu
-// held.
-func (st *Stream) consumed(n int) (report int) {
-	st.unreported += n
-	if st.unreported < st.s.cfg.Window/2 || st.ended || st.err != nil {
+// credit counts bytes that were read, and returns by how many to enlarge the other side's window now. It is called
+// with st.mu held.
+func (st *Stream) credit(n int) (update int) {
+	st.uncredited += n
+	if st.uncredited < st.s.cfg.Window/2 || st.ended || st.err != nil {
 		return 0
 	}
-	report = st.unreported
-	st.unreported = 0
-	return report
+	update = st.uncredited
+	st.uncredited = 0
+	return update
 }
 
-func (st *Stream) windowFrame(n int) (header, []byte) {
-	return header{kind: frameWindow, stream: st.id}, binary.BigEndian.AppendUint32(nil, uint32(n))
+func (st *Stream) windowFrame(n int) (frameHeader, []byte) {
+	return frameHeader{kind: frameWindow, stream: st.id}, binary.BigEndian.AppendUint32(nil, uint32(n))
 }
 
 func (st *Stream) handleEnd() {
@@ -141,8 +140,8 @@ func (st *Stream) setErr(err error) {
 	st.writable.Broadcast()
 }
 
-// OnFailure calls f in a new goroutine when either side resets the stream or the session ends, or at once if that has
-// happened. It replaces the f before; nil removes it.
+// OnFailure calls f in a new goroutine when either side resets the stream or the session ends, or at once if
+// that has happened. A second call replaces f; nil removes it.
 func (st *Stream) OnFailure(f func()) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -159,9 +158,9 @@ func (st *Stream) Err() error {
 	return st.err
 }
 
-// Accept tells the other side that the stream's target was reached; see [Stream.WaitAccepted].
+// Accept sends frameAccepted: the target was reached; see [Stream.WaitAccepted].
 func (st *Stream) Accept() error {
-	return st.s.send(header{kind: frameAccepted, stream: st.id}, nil)
+	return st.s.send(frameHeader{kind: frameAccepted, stream: st.id}, nil)
 }
 
 // ForwardAccepted accepts the stream to when this stream is accepted.
@@ -182,10 +181,10 @@ func (st *Stream) handleAccepted() {
 	to := st.forwardTo
 	st.readable.Broadcast()
 	st.mu.Unlock()
-	if to == nil || again { // a peer that repeats it must not fill a session that others share
+	if to == nil || again { // ignore duplicates: they must not fill the shared session's write buffer
 		return
 	}
-	if err := to.s.post(header{kind: frameAccepted, stream: to.id}, nil); err != nil {
+	if err := to.s.post(frameHeader{kind: frameAccepted, stream: to.id}, nil); err != nil {
 		to.s.fail(err)
 	}
 }
@@ -206,7 +205,7 @@ func (st *Stream) WaitAccepted() error {
 // readError is called with st.mu held.
 func (st *Stream) readError() error {
 	switch {
-	case st.unwanted:
+	case st.readClosed:
 		return net.ErrClosed
 	case st.err != nil && !st.ended:
 		return st.err
@@ -219,7 +218,7 @@ func (st *Stream) readError() error {
 // awaitData waits until data was received. It is called with st.mu held.
 func (st *Stream) awaitData() error {
 	for st.at == len(st.in) {
-		if st.ended && !st.unwanted {
+		if st.ended && !st.readClosed {
 			return io.EOF
 		}
 		if err := st.readError(); err != nil {
@@ -242,20 +241,20 @@ func (st *Stream) Read(p []byte) (int, error) {
 	if st.at == len(st.in) {
 		st.in, st.at = shrink(st.in), 0
 	}
-	report := st.read(n)
+	update := st.countRead(n)
 	st.mu.Unlock()
-	st.report(report)
+	st.sendWindowUpdate(update)
 	return n, nil
 }
 
-// read counts bytes that left the stream, and returns how many to report. It is called with st.mu held.
-func (st *Stream) read(n int) (report int) {
+// countRead counts bytes that left the stream. It returns the result of credit, and is called with st.mu held.
+func (st *Stream) countRead(n int) (update int) {
 	st.unread -= n
-	return st.consumed(n)
+	return st.credit(n)
 }
 
-// report allows the other side to send n more bytes.
-func (st *Stream) report(n int) {
+// sendWindowUpdate allows the other side to send n more bytes.
+func (st *Stream) sendWindowUpdate(n int) {
 	if n > 0 {
 		_ = st.s.send(st.windowFrame(n)) // the next Read returns the error
 	}
@@ -272,11 +271,11 @@ func (st *Stream) Idle() bool {
 func (st *Stream) Write(p []byte) (int, error) {
 	sent := 0
 	for sent < len(p) {
-		n, err := st.reserve(min(len(p)-sent, longCopy))
+		n, err := st.reserve(min(len(p)-sent, largeCopyBuffer))
 		if err != nil {
 			return sent, err
 		}
-		if err := st.s.send(header{kind: frameData, stream: st.id}, p[sent:sent+n]); err != nil {
+		if err := st.s.send(frameHeader{kind: frameData, stream: st.id}, p[sent:sent+n]); err != nil {
 			return sent, err
 		}
 		sent += n
@@ -305,7 +304,7 @@ func (st *Stream) reserve(n int) (int, error) {
 	}
 }
 
-// CloseWrite ends this side's direction.
+// CloseWrite half-closes the stream: this side sends no more.
 func (st *Stream) CloseWrite() error {
 	st.mu.Lock()
 	if st.closed || st.err != nil {
@@ -315,7 +314,7 @@ func (st *Stream) CloseWrite() error {
 	st.closed = true
 	over := st.ended
 	st.mu.Unlock()
-	err := st.s.send(header{kind: frameEnd, stream: st.id}, nil)
+	err := st.s.send(frameHeader{kind: frameEnd, stream: st.id}, nil)
 	if over {
 		st.s.remove(st)
 	}
@@ -327,9 +326,9 @@ func (st *Stream) Reset(reason Reason, text string) {
 	st.reset(&ResetError{Reason: reason, Text: text})
 }
 
-var errUnwanted = &ResetError{Reason: Cancelled, Text: "nobody reads the stream"}
+var errReadClosed = &ResetError{Reason: Cancelled, Text: "nobody reads the stream"}
 
-func (st *Stream) reset(why *ResetError) {
+func (st *Stream) reset(reason *ResetError) {
 	st.mu.Lock()
 	over := st.err != nil || st.closed && st.ended
 	st.mu.Unlock()
@@ -338,19 +337,19 @@ func (st *Stream) reset(why *ResetError) {
 	}
 	st.fail(net.ErrClosed)
 	st.s.remove(st)
-	_ = st.s.send(header{kind: frameReset, stream: st.id}, why.encode()) // an error ends the session
+	_ = st.s.send(frameHeader{kind: frameReset, stream: st.id}, reason.encode()) // an error ends the session
 }
 
-// Close ends this side's direction and reads no more. Data that the other side sends later resets the stream.
+// Close stops reading and writing. If the peer sends more data, the stream is reset.
 func (st *Stream) Close() error {
 	st.mu.Lock()
-	st.unwanted = true
+	st.readClosed = true
 	unread := st.at < len(st.in) && !st.ended
 	st.in, st.at = nil, 0
 	st.readable.Broadcast()
 	st.mu.Unlock()
 	if unread {
-		st.reset(errUnwanted)
+		st.reset(errReadClosed)
 		return nil
 	}
 	return st.CloseWrite()
@@ -404,19 +403,19 @@ func (st *Stream) expire(d *deadline) {
 	}
 }
 
-// SetReadDeadline is that of [net.Conn].
+// SetReadDeadline implements [net.Conn].
 func (st *Stream) SetReadDeadline(t time.Time) error {
 	st.setDeadline(&st.readDeadline, t)
 	return nil
 }
 
-// SetWriteDeadline is that of [net.Conn].
+// SetWriteDeadline implements [net.Conn].
 func (st *Stream) SetWriteDeadline(t time.Time) error {
 	st.setDeadline(&st.writeDeadline, t)
 	return nil
 }
 
-// SetDeadline is that of [net.Conn].
+// SetDeadline implements [net.Conn].
 func (st *Stream) SetDeadline(t time.Time) error {
 	st.setDeadline(&st.readDeadline, t)
 	st.setDeadline(&st.writeDeadline, t)

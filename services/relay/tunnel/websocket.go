@@ -24,7 +24,7 @@ const (
 	len16     = 126
 	len64     = 127
 
-	// readBuffer is the first size of the read buffer, maxReadBuffer the last.
+	// initial and maximum size
 	readBuffer    = 2 << 10
 	maxReadBuffer = 64 << 10
 
@@ -45,7 +45,7 @@ var errClosedByPeer = errors.New("closed by the other side")
 // wire carries bytes over a WebSocket connection, as the payload of binary messages. Proxies may split messages: their
 // ends mean nothing. One goroutine may read and one may write at a time.
 type wire struct {
-	// Static.
+	// Set before the first use, then read only.
 	conn net.Conn
 	// out writes to conn.
 	out io.Writer
@@ -58,8 +58,8 @@ type wire struct {
 	// beforeRead is called before the connection is read; it may be nil.
 	beforeRead func()
 
-	// Owned by the reader. buffer[begin:end] was received and not returned. The buffer grows when reads fill it: most
-	// connections carry little.
+	// Owned by the reader. buffer[begin:end] was received and not returned. The buffer grows when a read fills it;
+	// idle connections keep a small one.
 	buffer     []byte
 	begin, end int
 	// remaining bytes of the current message's payload, and their mask.
@@ -73,7 +73,7 @@ type wire struct {
 // next returns the next bytes, which are valid until the next call.
 func (w *wire) next() ([]byte, error) {
 	for w.remaining == 0 {
-		if err := w.header(); err != nil {
+		if err := w.readHeader(); err != nil {
 			return nil, err
 		}
 	}
@@ -124,8 +124,8 @@ func (w *wire) fill(n int) error {
 	return nil
 }
 
-// header reads the header of a WebSocket frame, and the whole of a control frame.
-func (w *wire) header() error {
+// readHeader reads the header of a WebSocket frame, and the whole of a control frame.
+func (w *wire) readHeader() error {
 	if err := w.fill(2); err != nil {
 		return err
 	}
@@ -216,7 +216,7 @@ func xor(data []byte, mask [4]byte) [4]byte {
 // send writes frame[maxWireHeader:] as one binary message. It writes the header into the space before, and masks the
 // payload in place.
 func (w *wire) send(frame []byte) error {
-	at := w.head(frame[:maxWireHeader], opBinary, len(frame)-maxWireHeader)
+	at := w.writeHeader(frame[:maxWireHeader], opBinary, len(frame)-maxWireHeader)
 	if mask := w.newMask(frame[:maxWireHeader]); mask != ([4]byte{}) {
 		xor(frame[maxWireHeader:], mask)
 	}
@@ -226,7 +226,7 @@ func (w *wire) send(frame []byte) error {
 // sendControl writes a ping, pong or close.
 func (w *wire) sendControl(opcode byte, payload []byte) error {
 	frame := append(make([]byte, maxWireHeader, maxWireHeader+maxControl), payload...)
-	at := w.head(frame[:maxWireHeader], opcode, len(payload))
+	at := w.writeHeader(frame[:maxWireHeader], opcode, len(payload))
 	if mask := w.newMask(frame[:maxWireHeader]); mask != ([4]byte{}) {
 		xor(frame[maxWireHeader:], mask)
 	}
@@ -241,8 +241,8 @@ func (w *wire) put(b []byte) error {
 	return err //nolint:wrapcheck // the connection's own
 }
 
-// head writes a header at the end of space, and returns where it begins.
-func (w *wire) head(space []byte, opcode byte, length int) int {
+// writeHeader writes a header at the end of space, and returns where it begins.
+func (w *wire) writeHeader(space []byte, opcode byte, length int) int {
 	end := len(space)
 	var bit byte
 	if w.dialled {

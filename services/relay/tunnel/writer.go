@@ -8,51 +8,51 @@ import (
 const (
 	// maxPending is how many bytes wait for the connection before senders block.
 	maxPending = 256 << 10
-	// maxAnswers is how many bytes may wait when the reader adds an answer. A peer that sends and never reads is
+	// maxPendingFromReader is how many bytes may wait when the reader adds an answer. A peer that sends and never reads is
 	// disconnected.
-	maxAnswers = 4 * maxPending
+	maxPendingFromReader = 4 * maxPending
 )
 
 // send writes a frame, together with those of other goroutines. It returns when the frame is written, or another
 // goroutine is writing it.
-func (s *Session) send(h header, payload []byte) error {
-	s.out.Lock()
+func (s *Session) send(h frameHeader, payload []byte) error {
+	s.writeMu.Lock()
 	for len(s.pending) > maxPending && s.writeErr == nil {
-		s.room.Wait()
+		s.capacity.Wait()
 	}
 	if s.writeErr != nil {
-		s.out.Unlock()
+		s.writeMu.Unlock()
 		return s.writeErr
 	}
 	s.add(h, payload)
 	if s.flushing {
-		s.out.Unlock()
+		s.writeMu.Unlock()
 		return nil
 	}
 	s.flushing = true
 	concurrent := s.concurrent
-	s.out.Unlock()
+	s.writeMu.Unlock()
 	if concurrent {
 		runtime.Gosched() // let others add their frames
 	}
 	return s.flush()
 }
 
-// post is send for the reader, which must not wait for writes: if both sides did, neither would read.
-func (s *Session) post(h header, payload []byte) error {
-	s.out.Lock()
-	if len(s.pending) > maxAnswers {
-		s.out.Unlock()
-		return errors.New("the other side does not read")
+// post is a non-blocking send. The reader uses it: if both readers blocked on writes, the session would deadlock.
+func (s *Session) post(h frameHeader, payload []byte) error {
+	s.writeMu.Lock()
+	if len(s.pending) > maxPendingFromReader {
+		s.writeMu.Unlock()
+		return errors.New("the peer does not read: too many pending bytes")
 	}
 	s.add(h, payload)
 	s.flushAndUnlock()
 	return nil
 }
 
-// flushAndUnlock starts a goroutine that flushes, unless there is one. It unlocks s.out.
+// flushAndUnlock starts a goroutine that flushes, unless there is one. It unlocks s.writeMu.
 func (s *Session) flushAndUnlock() {
-	defer s.out.Unlock()
+	defer s.writeMu.Unlock()
 	if !s.flushing && s.writeErr == nil {
 		s.flushing = true
 		go s.flush() //nolint:errcheck // an error ends the session
@@ -60,8 +60,8 @@ func (s *Session) flushAndUnlock() {
 }
 
 // add appends a frame to pending, or several for a large payload. It leaves space for the header of the message.
-// It is called with s.out held.
-func (s *Session) add(h header, payload []byte) {
+// It is called with s.writeMu held.
+func (s *Session) add(h frameHeader, payload []byte) {
 	s.frames++
 	n := maxWireHeader + len(payload) + headerSize*(1+len(payload)/fullPayload)
 	if len(s.pending)+n > smallBuffer {
@@ -81,14 +81,14 @@ func (s *Session) add(h header, payload []byte) {
 
 // flush writes until nothing is pending.
 func (s *Session) flush() error {
-	s.out.Lock()
+	s.writeMu.Lock()
 	for {
 		batch, pong, ping := s.pending, s.pong, s.ping
 		if len(batch) == 0 && pong == nil && !ping {
 			closing := s.closing
 			s.flushing = closing
 			s.pending, s.spare = shrink(s.pending), shrink(s.spare)
-			s.out.Unlock()
+			s.writeMu.Unlock()
 			if closing {
 				_ = s.wire.sendControl(opClose, normalClosure()) // the session ends in any case
 				s.fail(errDrained)
@@ -97,14 +97,14 @@ func (s *Session) flush() error {
 		}
 		s.pending, s.pong, s.ping = s.spare[:0], nil, false
 		s.concurrent, s.frames = s.frames > 1, 0
-		s.room.Broadcast()
-		s.out.Unlock()
+		s.capacity.Broadcast()
+		s.writeMu.Unlock()
 		err := s.write(batch, pong, ping)
-		s.out.Lock()
+		s.writeMu.Lock()
 		s.spare = batch
 		if err != nil {
 			s.flushing = false
-			s.out.Unlock()
+			s.writeMu.Unlock()
 			s.fail(err)
 			return err
 		}

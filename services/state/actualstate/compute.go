@@ -6,55 +6,59 @@ import (
 	"lockstep.internal/schemas/gen/events"
 )
 
-// Input is what is known about a workspace.
+// Input contains what the cluster and the dispatcher report about a workspace.
 type Input struct {
 	Termination Termination
 	// ApplyError is nil when the last attempt to apply succeeded.
 	ApplyError *ApplyError
 	// Deployment is nil when the cluster has none.
-	Deployment *events.ObservedDeployment
+	Deployment *events.ObservedWorkload
 	// ReplicaSets and Pods of the cluster. Those of other Deployments are ignored.
-	ReplicaSets []events.ObservedReplicaSet
+	ReplicaSets []events.ObservedWorkloadRevision
 	Pods        []events.ObservedPod
 	// Clock is the agent's time. The zero time is before every deadline.
 	Clock    time.Time
-	Patience Patience
+	Timeouts PodTimeouts
 }
 
-// Patience limits how long a pod may be stuck before the workspace fails. 0 means forever.
-type Patience struct {
+// PodTimeouts limit how long a pod may be stuck before the workspace fails. 0 means no limit.
+type PodTimeouts struct {
 	// Unschedulable limits the wait for a node.
 	Unschedulable time.Duration
-	// Stop limits the time after a pod's grace period.
-	Stop time.Duration
+	// Termination limits the time that a pod may exist after its grace period.
+	Termination time.Duration
 }
 
 // Result is the actual state with its explanation.
 type Result struct {
 	State State
-	// Reason for machines; never empty for Failed and Error.
+	// Reason is machine-readable; never empty for Failed and Error.
 	Reason string
 	// Message for the user; never empty for Failed and Error.
 	Message string
-	// Until is the deadline, by the agent's clock, at which the result changes without a new event. Zero for
+	// RecomputeAt is the next time, by the agent's clock, at which the state is recomputed without a new event. Zero means
 	// never.
-	Until time.Time
+	RecomputeAt time.Time
 }
 
-// Reasons of the conditions of a Deployment, as its controller writes them.
+// Types and reasons of conditions that Kubernetes writes.
 const (
-	progressingType                = "Progressing"
-	availableType                  = "Available"
-	replicaFailureType             = "ReplicaFailure"
-	progressDeadlineExceeded       = "ProgressDeadlineExceeded"
-	newReplicaSetCreated           = "NewReplicaSetCreated"
-	foundNewReplicaSet             = "FoundNewReplicaSet"
-	replicaSetUpdated              = "ReplicaSetUpdated"
-	newReplicaSetAvailable         = "NewReplicaSetAvailable"
-	minimumReplicasAvailable       = "MinimumReplicasAvailable"
-	minimumReplicasUnavailable     = "MinimumReplicasUnavailable"
-	podScheduledType               = "PodScheduled"
-	podUnschedulable               = "Unschedulable"
+	progressingType            = "Progressing"
+	availableType              = "Available"
+	replicaFailureType         = "ReplicaFailure"
+	progressDeadlineExceeded   = "ProgressDeadlineExceeded"
+	newReplicaSetCreated       = "NewReplicaSetCreated"
+	foundNewReplicaSet         = "FoundNewReplicaSet"
+	replicaSetUpdated          = "ReplicaSetUpdated"
+	newReplicaSetAvailable     = "NewReplicaSetAvailable"
+	minimumReplicasAvailable   = "MinimumReplicasAvailable"
+	minimumReplicasUnavailable = "MinimumReplicasUnavailable"
+	podScheduledType           = "PodScheduled"
+	podUnschedulable           = "Unschedulable"
+)
+
+// Reasons and messages of results. They are published.
+const (
 	reasonApplyFailed              = "ApplyFailed"
 	reasonNotReported              = "NotReported"
 	reasonIncomplete               = "Incomplete"
@@ -81,7 +85,7 @@ func Compute(in Input) Result {
 	}
 	d := in.Deployment
 	progressing := reasonOf(d.Conditions, progressingType)
-	if untouched(d) {
+	if isUnprocessed(d) {
 		return Result{State: Starting}
 	}
 	if d.SpecReplicas == nil || !d.HasStatus || progressing == "" {
@@ -90,22 +94,23 @@ func Compute(in Input) Result {
 	if progressing == progressDeadlineExceeded {
 		return deadlineExceeded(in)
 	}
-	pods := judge(in)
-	if pods.trouble != nil {
-		return Result{State: Failed, Reason: pods.trouble.reason, Message: pods.trouble.message, Until: pods.until}
+	pods := evaluatePods(in)
+	if pods.failure != nil {
+		f := pods.failure
+		return Result{State: Failed, Reason: f.reason, Message: f.message, RecomputeAt: pods.recomputeAt}
 	}
-	result := row(d, progressing)
-	result.Until = pods.until
+	result := fromDeployment(d, progressing)
+	result.RecomputeAt = pods.recomputeAt
 	return result
 }
 
-// untouched reports a Deployment that its controller has not processed yet, just after its creation.
-func untouched(d *events.ObservedDeployment) bool {
+// isUnprocessed reports whether the Deployment controller has not processed the new Deployment yet.
+func isUnprocessed(d *events.ObservedWorkload) bool {
 	return d.SpecReplicas != nil && *d.SpecReplicas == 1 && d.ObservedGeneration == 0 && len(d.Conditions) == 0
 }
 
-// row is the part of the table about the Deployment's counts and reasons.
-func row(d *events.ObservedDeployment, progressing string) Result {
+// fromDeployment evaluates the counts and condition reasons of the Deployment.
+func fromDeployment(d *events.ObservedWorkload, progressing string) Result {
 	spec, available := *d.SpecReplicas, d.AvailableReplicas
 	if progressing == newReplicaSetCreated || progressing == foundNewReplicaSet || progressing == replicaSetUpdated {
 		switch spec {

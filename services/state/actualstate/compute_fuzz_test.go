@@ -13,7 +13,7 @@ import (
 	"lockstep.internal/services/state/actualstate"
 )
 
-// reference is the table told anew, row by row, without the pods.
+// reference is a second implementation of the rules in doc.go, without pods.
 func reference(in actualstate.Input) actualstate.State {
 	reason := func(kind string) string {
 		for _, c := range in.Deployment.Conditions {
@@ -23,20 +23,20 @@ func reference(in actualstate.Input) actualstate.State {
 		}
 		return ""
 	}
-	has := func(f func(d *events.ObservedDeployment) bool) func() bool {
+	has := func(f func(d *events.ObservedWorkload) bool) func() bool {
 		return func() bool { return f(in.Deployment) }
 	}
 	complete := func() bool {
 		return reason("Progressing") == "NewReplicaSetAvailable" && reason("Available") == "MinimumReplicasAvailable"
 	}
-	progressing := func(d *events.ObservedDeployment, replicas int) bool {
+	progressing := func(d *events.ObservedWorkload, replicas int) bool {
 		return slices.Contains(
 			[]string{"NewReplicaSetCreated", "FoundNewReplicaSet", "ReplicaSetUpdated"},
 			reason("Progressing"),
 		) &&
 			*d.SpecReplicas == replicas
 	}
-	for _, row := range []struct {
+	for _, rule := range []struct {
 		when  func() bool
 		state actualstate.State
 	}{
@@ -44,47 +44,51 @@ func reference(in actualstate.Input) actualstate.State {
 		{func() bool { return in.ApplyError != nil }, actualstate.Error},
 		{func() bool { return in.Termination == actualstate.TerminationInProgress }, actualstate.Terminating},
 		{func() bool { return in.Deployment == nil }, actualstate.Unknown},
-		{has(func(d *events.ObservedDeployment) bool {
+		{has(func(d *events.ObservedWorkload) bool {
 			return d.SpecReplicas == nil || !d.HasStatus || reason("Progressing") == ""
 		}), actualstate.Unknown},
-		{has(func(*events.ObservedDeployment) bool { return reason("Progressing") == "ProgressDeadlineExceeded" }), actualstate.Failed},
-		{has(func(d *events.ObservedDeployment) bool { return progressing(d, 0) }), actualstate.Stopping},
-		{has(func(d *events.ObservedDeployment) bool { return progressing(d, 1) }), actualstate.Starting},
-		{has(func(*events.ObservedDeployment) bool { return reason("Available") == "" }), actualstate.Unknown},
-		{has(func(d *events.ObservedDeployment) bool {
+		{
+			has(func(*events.ObservedWorkload) bool { return reason("Progressing") == "ProgressDeadlineExceeded" }),
+			actualstate.Failed,
+		},
+		{has(func(d *events.ObservedWorkload) bool { return progressing(d, 0) }), actualstate.Stopping},
+		{has(func(d *events.ObservedWorkload) bool { return progressing(d, 1) }), actualstate.Starting},
+		{has(func(*events.ObservedWorkload) bool { return reason("Available") == "" }), actualstate.Unknown},
+		{has(func(d *events.ObservedWorkload) bool {
 			return complete() && *d.SpecReplicas == 0 && d.AvailableReplicas == 0
 		}), actualstate.Stopped},
-		{has(func(d *events.ObservedDeployment) bool {
+		{has(func(d *events.ObservedWorkload) bool {
 			return complete() && *d.SpecReplicas == d.AvailableReplicas && d.UnavailableReplicas == 0
 		}), actualstate.Running},
-		{has(func(d *events.ObservedDeployment) bool {
+		{has(func(d *events.ObservedWorkload) bool {
 			return complete() && *d.SpecReplicas == 0 && d.AvailableReplicas == 1
 		}), actualstate.Stopping},
-		{has(func(d *events.ObservedDeployment) bool {
-			either := complete() || reason("Progressing") == "NewReplicaSetAvailable" && reason("Available") == "MinimumReplicasUnavailable"
+		{has(func(d *events.ObservedWorkload) bool {
+			either := complete() || reason("Progressing") == "NewReplicaSetAvailable" &&
+				reason("Available") == "MinimumReplicasUnavailable"
 			return either && *d.SpecReplicas == 1 && d.AvailableReplicas == 0
 		}), actualstate.Starting},
 	} {
-		if row.when() {
-			return row.state
+		if rule.when() {
+			return rule.state
 		}
 	}
 	return actualstate.Unknown
 }
 
-// FuzzFirstMatchWins draws inputs from the words that matter and compares with the reference.
+// FuzzFirstMatchWins generates inputs from known reasons and compares with the reference.
 func FuzzFirstMatchWins(f *testing.F) {
 	f.Add([]byte{0, 0, 1, 1, 4, 1, 1, 1, 0, 0, 0})
 	f.Add([]byte{1, 1, 1, 1, 3, 2, 0, 1, 1, 1, 1})
 	f.Fuzz(func(t *testing.T, seed []byte) {
-		in := draw(seed)
+		in := inputFromBytes(seed)
 		got := actualstate.Compute(in)
-		sane(t, got)
-		require.Equal(t, got, actualstate.Compute(in), "the same again")
+		requireValid(t, got)
+		require.Equal(t, got, actualstate.Compute(in), "Compute is deterministic")
 		want := reference(in)
-		trouble := got.State == actualstate.Failed && want != actualstate.Failed
-		if trouble {
-			require.NotEmpty(t, in.Pods, "only pods fail what the table does not")
+		podFailed := got.State == actualstate.Failed && want != actualstate.Failed
+		if podFailed {
+			require.NotEmpty(t, in.Pods, "only pods can change the result of the rules to failed")
 			in.Pods = nil
 			got = actualstate.Compute(in)
 		}
@@ -93,17 +97,17 @@ func FuzzFirstMatchWins(f *testing.F) {
 			for i := range in.Deployment.Conditions {
 				in.Deployment.Conditions[i].Status = "True"
 			}
-			require.Equal(t, want, actualstate.Compute(in).State, "the status of a condition says nothing")
+			require.Equal(t, want, actualstate.Compute(in).State, "the status of a condition is ignored")
 		}
 	})
 }
 
-// FuzzUntil moves the clock: whoever computes again at Until, and when something is heard, misses nothing in between.
+// FuzzUntil checks that the result does not change before RecomputeAt without a new event.
 func FuzzUntil(f *testing.F) {
 	f.Add([]byte{0, 10, 20, 30, 0, 0, 0, 0, 1, 1, 0, 0, 1, 0, 0, 2, 0, 0, 0, 0, 1, 1, 60}, uint8(40))
 	f.Add([]byte("a history of pods that end, and do not"), uint8(90))
 	f.Fuzz(func(t *testing.T, seed []byte, seconds uint8) {
-		in := draw(seed)
+		in := inputFromBytes(seed)
 		for i := range in.Pods {
 			in.Pods[i].Object.Name = strconv.Itoa(i)
 			if i < len(seed) {
@@ -113,18 +117,18 @@ func FuzzUntil(f *testing.F) {
 		now := actualstate.Compute(in)
 		later := in
 		later.Clock = in.Clock.Add(time.Duration(seconds) * time.Second)
-		if !now.Until.IsZero() {
-			require.True(t, now.Until.After(in.Clock))
-			if !later.Clock.Before(now.Until) {
-				later.Clock = now.Until.Add(-1)
+		if !now.RecomputeAt.IsZero() {
+			require.True(t, now.RecomputeAt.After(in.Clock))
+			if !later.Clock.Before(now.RecomputeAt) {
+				later.Clock = now.RecomputeAt.Add(-1)
 			}
 		}
 		require.Equal(t, now, actualstate.Compute(later), "at %s, having been computed at %s", later.Clock, in.Clock)
 	})
 }
 
-// FuzzTotal takes whatever a watcher could send.
-func FuzzTotal(f *testing.F) {
+// FuzzComputeAcceptsAnyInput checks that Compute returns a valid result for any input.
+func FuzzComputeAcceptsAnyInput(f *testing.F) {
 	f.Add(
 		[]byte(`{"object":{},"spec_replicas":1,"has_status":true,"revision":1}`),
 		[]byte(`{"object":{},"conditions":[{"type":"PodScheduled","reason":"Unschedulable"}]}`),
@@ -141,20 +145,20 @@ func FuzzTotal(f *testing.F) {
 		}
 		in.Pods = []events.ObservedPod{p, p}
 		if in.Deployment != nil {
-			in.ReplicaSets = []events.ObservedReplicaSet{
+			in.ReplicaSets = []events.ObservedWorkloadRevision{
 				{
-					Deployment:      in.Deployment.Object.Name,
-					Revision:        in.Deployment.Revision,
-					Object:          events.ObjectMeta{Namespace: in.Deployment.Object.Namespace},
-					PodTemplateHash: p.PodTemplateHash,
+					Workload:     in.Deployment.Object.Name,
+					Revision:     in.Deployment.Revision,
+					Object:       events.ObjectMeta{Namespace: in.Deployment.Object.Namespace},
+					TemplateHash: p.PodTemplateHash,
 				},
 			}
 		}
-		sane(t, actualstate.Compute(in))
+		requireValid(t, actualstate.Compute(in))
 	})
 }
 
-func sane(t *testing.T, r actualstate.Result) {
+func requireValid(t *testing.T, r actualstate.Result) {
 	t.Helper()
 	require.Contains(t, actualstate.States(), r.State)
 	if r.State == actualstate.Failed || r.State == actualstate.Error {
@@ -163,7 +167,7 @@ func sane(t *testing.T, r actualstate.Result) {
 	}
 }
 
-func draw(seed []byte) actualstate.Input {
+func inputFromBytes(seed []byte) actualstate.Input {
 	at := 0
 	pick := func(n int) int {
 		if at >= len(seed) {
@@ -179,9 +183,9 @@ func draw(seed []byte) actualstate.Input {
 			int64(pick(256)),
 			0,
 		),
-		Patience: actualstate.Patience{
+		Timeouts: actualstate.PodTimeouts{
 			Unschedulable: time.Duration(pick(256)) * time.Second,
-			Stop:          time.Duration(pick(256)) * time.Second,
+			Termination:   time.Duration(pick(256)) * time.Second,
 		},
 	}
 	if pick(4) == 3 {
@@ -190,7 +194,7 @@ func draw(seed []byte) actualstate.Input {
 	if pick(8) == 7 {
 		return in
 	}
-	d := &events.ObservedDeployment{
+	d := &events.ObservedWorkload{
 		HasStatus:           pick(8) != 7,
 		AvailableReplicas:   pick(3),
 		UnavailableReplicas: pick(2),
@@ -220,7 +224,7 @@ func draw(seed []byte) actualstate.Input {
 		},
 	}
 	in.Deployment = d
-	in.ReplicaSets = []events.ObservedReplicaSet{{Revision: 1, PodTemplateHash: "h"}}
+	in.ReplicaSets = []events.ObservedWorkloadRevision{{Revision: 1, TemplateHash: "h"}}
 	for range pick(3) {
 		p := events.ObservedPod{
 			PodTemplateHash: choose("h", "", "o"),

@@ -2,7 +2,7 @@ package actualstate
 
 import "slices"
 
-// next returns the states that may follow a state directly, Unknown aside.
+// next returns the direct successors of a state in the state diagram, without Unknown.
 func next(s State) []State {
 	switch s {
 	case CreationRequested:
@@ -28,11 +28,10 @@ func next(s State) []State {
 	}
 }
 
-// Expected reports whether a path of the state diagram leads from one state to the other: any number
-// of states on it may have been skipped. Every state may become Unknown and every state may follow it;
-// no path leads through it. A state is expected to stay what it is. A workspace that could not be
-// applied and then is, while its cluster has not shown anything of it yet, is where it began: no path
-// leads on from there.
+// Expected reports whether the state diagram has a path from one state to the other. Intermediate states may be
+// skipped. Changes to and from Unknown are always expected, but a path does not go through Unknown. A state
+// that stays the same is expected, too. Error to CreationRequested is expected: the apply succeeded and no Deployment
+// was reported yet.
 func Expected(from, to State) bool {
 	if from == to || from == Unknown || to == Unknown || from == Error && to == CreationRequested {
 		return true

@@ -9,7 +9,7 @@ import (
 	"lockstep.internal/schemas/gen/events"
 )
 
-// Reasons for which a container waits that do not pass without somebody's doing.
+// Waiting reasons that need a user's action.
 const (
 	crashLoopBackOff           = "CrashLoopBackOff"
 	imagePullBackOff           = "ImagePullBackOff"
@@ -19,7 +19,7 @@ const (
 	runContainerError          = "RunContainerError"
 )
 
-// Exit codes that say why.
+// Exit codes with a known cause.
 const (
 	exitNotExecutable = 126
 	exitNotFound      = 127
@@ -28,49 +28,50 @@ const (
 	exitTerminated    = 143
 )
 
-// maxDetail bounds, in bytes, what is quoted of a message of the cluster.
+// maxDetail is the maximum length of a quoted cluster message, in bytes.
 const maxDetail = 300
 
-// containerTrouble is why a pod's containers cannot start, the first one's word.
-func containerTrouble(p events.ObservedPod) *trouble {
+// containerFailure returns the failure of the first container that cannot start, or nil.
+func containerFailure(p events.ObservedPod) *failure {
 	for _, c := range p.Containers {
 		if c.State != events.ContainerStatusWaiting {
 			continue
 		}
 		switch c.Reason {
 		case imagePullBackOff, errImagePull:
-			// The kubelet alternates between the two; one reason for both keeps the workspace's history quiet.
-			return &trouble{
+			// The kubelet alternates between the two. One reason for both avoids repeated state changes.
+			return &failure{
 				errImagePull,
 				fmt.Sprintf("image %s cannot be pulled: %s", named(c.Image), pullFailure(c.Image, c.Message)),
 			}
 		case crashLoopBackOff:
-			return &trouble{c.Reason, fmt.Sprintf("container %s keeps ending: %s", named(c.Name), exit(c.ExitCode))}
+			return &failure{c.Reason, fmt.Sprintf("container %s keeps exiting: %s", named(c.Name), exit(c.ExitCode))}
 		case createContainerError, createContainerConfigError:
-			return &trouble{
+			return &failure{
 				c.Reason,
 				fmt.Sprintf("container %s cannot be created: %s", named(c.Name), creationFailure(c.Message)),
 			}
 		case runContainerError:
-			return &trouble{c.Reason, fmt.Sprintf("container %s cannot be started: %s", named(c.Name), detail(c.Message))}
+			return &failure{c.Reason, fmt.Sprintf("container %s cannot be started: %s", named(c.Name), detail(c.Message))}
 		}
 	}
 	return nil
 }
 
-// pullFailure says why an image cannot be pulled; what the runtime says is a chain of errors that ends in the cause.
+// pullFailure translates the container runtime's error to a short text. It searches the error chain for known
+// phrases.
 func pullFailure(image, message string) string {
-	says := message
+	text := message
 	if image != "" {
-		// Its name may hold the words that are looked for.
-		says = strings.ReplaceAll(message, image, "")
+		// The image name may contain one of the phrases.
+		text = strings.ReplaceAll(message, image, "")
 	}
-	lower := strings.ToLower(says)
-	for _, known := range []struct{ says, means string }{
+	lower := strings.ToLower(text)
+	for _, known := range []struct{ phrase, text string }{
 		{"no such host", "its registry's host name does not exist"},
 		{"x509", "its registry's certificate is not trusted"},
-		{"toomanyrequests", "its registry limits how much may be pulled; it is tried again"},
-		{"429 too many requests", "its registry limits how much may be pulled; it is tried again"},
+		{"toomanyrequests", "its registry's pull rate limit is exceeded; Kubernetes retries"},
+		{"429 too many requests", "its registry's pull rate limit is exceeded; Kubernetes retries"},
 		{"pull access denied", "not found, or its registry asks for credentials"},
 		{"unauthorized", "its registry asks for credentials"},
 		{"authentication required", "its registry asks for credentials"},
@@ -79,14 +80,14 @@ func pullFailure(image, message string) string {
 		{"manifest unknown", "not found"},
 		{"not found", "not found"},
 		{"notfound", "not found"},
-		{"no match for platform", "it does not exist for the processors of this cluster"},
+		{"no match for platform", "it has no variant for the CPU architecture of this cluster"},
 		{"connection refused", "its registry cannot be reached"},
 		{"i/o timeout", "its registry cannot be reached"},
 		{"deadline exceeded", "its registry does not answer in time"},
 		{"no space left", "the node's disk is full"},
 	} {
-		if strings.Contains(lower, known.says) {
-			return known.means
+		if strings.Contains(lower, known.phrase) {
+			return known.text
 		}
 	}
 	return detail(message)
@@ -102,7 +103,7 @@ func creationFailure(message string) string {
 func exit(code int) string {
 	switch code {
 	case 0:
-		return "its command ended without an error (exit code 0), but has to keep running"
+		return "its command exited with code 0, but must keep running"
 	case exitNotExecutable:
 		return "its command cannot be executed (exit code 126)"
 	case exitNotFound:
@@ -112,21 +113,22 @@ func exit(code int) string {
 	case exitSegmentation:
 		return "its command crashed with a segmentation fault (exit code 139)"
 	case exitTerminated:
-		return "it was asked to end (exit code 143)"
+		return "it received SIGTERM (exit code 143)"
 	default:
 		return fmt.Sprintf("its command failed with exit code %d", code)
 	}
 }
 
-func unschedulable(message string) trouble {
-	return trouble{podUnschedulable, "no node of the cluster can take the workspace: " + detail(message)}
+func unschedulable(message string) failure {
+	return failure{podUnschedulable, "no node of the cluster can take the workspace: " + detail(message)}
 }
 
-func notEnding(p events.ObservedPod) trouble {
-	return trouble{
+func stuckTerminating(p events.ObservedPod) failure {
+	return failure{
 		reasonPodNotEnding,
 		fmt.Sprintf(
-			"the workspace was asked to stop, but pod %s has not ended since %s; its volume may not unmount, or its node %s may be lost",
+			"the workspace was asked to stop, but pod %s has been terminating since %s; its volume may not unmount, or its "+
+				"node %s may be lost",
 			named(p.Object.Name),
 			p.Object.DeletedAt.UTC().Format(time.RFC3339),
 			named(p.Node),
@@ -134,17 +136,17 @@ func notEnding(p events.ObservedPod) trouble {
 	}
 }
 
-// deadlineExceeded is failed whatever the pods say, but they know best why.
+// deadlineExceeded returns Failed. The reason comes from the pods if they have one, else from the conditions.
 func deadlineExceeded(in Input) Result {
 	r := Result{State: Failed, Reason: progressDeadlineExceeded, Message: messageProgressDeadlineFailure}
 	if *in.Deployment.SpecReplicas > 0 {
-		// At this deadline every patience is over.
-		in.Patience.Unschedulable = -1
+		// After the progress deadline the scheduling timeout is over, too.
+		in.Timeouts.Unschedulable = -1
 	}
-	pods := judge(in)
-	r.Until = pods.until
-	if pods.trouble != nil {
-		r.Reason, r.Message = pods.trouble.reason, pods.trouble.message
+	pods := evaluatePods(in)
+	r.RecomputeAt = pods.recomputeAt
+	if pods.failure != nil {
+		r.Reason, r.Message = pods.failure.reason, pods.failure.message
 		return r
 	}
 	if c := conditionOf(in.Deployment.Conditions, replicaFailureType); c != nil && c.Reason != "" {
@@ -160,12 +162,13 @@ func deadlineExceeded(in Input) Result {
 	return r
 }
 
-func unrecognized(d *events.ObservedDeployment, progressing, availability string) string {
+func unrecognized(d *events.ObservedWorkload, progressing, availability string) string {
 	if d.Paused {
 		return "the workspace's Deployment is paused; somebody changed it in the cluster"
 	}
 	return fmt.Sprintf(
-		"the workspace's Deployment is in no known state: Progressing %s, Available %s, %d wanted, %d available, %d unavailable",
+		"the workspace's Deployment is in no known state: Progressing %s, Available %s, %d desired, %d available, %d "+
+			"unavailable",
 		named(progressing),
 		named(availability),
 		*d.SpecReplicas,
@@ -174,7 +177,7 @@ func unrecognized(d *events.ObservedDeployment, progressing, availability string
 	)
 }
 
-// named keeps a sentence whole where the cluster gave no name.
+// named returns the name, or "(unnamed)" if it is empty.
 func named(name string) string {
 	if name == "" {
 		return "(unnamed)"
@@ -182,11 +185,11 @@ func named(name string) string {
 	return detail(name)
 }
 
-// detail is a message of the cluster, made one bounded line.
+// detail returns a cluster message as one line of at most maxDetail bytes.
 func detail(message string) string {
 	message = strings.Join(strings.Fields(strings.ToValidUTF8(message, "\uFFFD")), " ")
 	if message == "" {
-		return "the cluster did not say why"
+		return "the cluster gave no reason"
 	}
 	if len(message) <= maxDetail {
 		return message

@@ -8,40 +8,40 @@ import (
 	"lockstep.internal/schemas/gen/events"
 )
 
-// trouble explains why a workspace failed.
-type trouble struct{ reason, message string }
+// failure is a reason code and a message for the user.
+type failure struct{ reason, message string }
 
-// judgement is what the pods add to the Deployment.
-type judgement struct {
-	// trouble is nil without a problem.
-	trouble *trouble
-	// until is the next deadline at which the judgement changes.
-	until time.Time
+// podResult is the result of the pod checks.
+type podResult struct {
+	// failure is nil without a problem.
+	failure *failure
+	// recomputeAt is the next time at which the result changes.
+	recomputeAt time.Time
 }
 
-// judge finds pods that cannot start while the workspace should run, and pods that do not end after a stop.
-func judge(in Input) judgement {
-	var j judgement
+// evaluatePods finds pods that cannot start, and, after a stop, pods that do not terminate.
+func evaluatePods(in Input) podResult {
+	var r podResult
 	hash := currentHash(in)
 	for _, p := range deploymentPods(in) {
-		if j.trouble != nil {
+		if r.failure != nil {
 			break
 		}
 		if *in.Deployment.SpecReplicas > 0 {
 			if hash != "" && p.PodTemplateHash == hash && p.Object.DeletedAt == nil {
-				j.start(p, in)
+				r.checkStart(p, in)
 			}
 		} else if p.Object.DeletedAt != nil {
-			j.deadline(in.Clock, *p.Object.DeletedAt, in.Patience.Stop, func() trouble { return notEnding(p) })
+			r.checkTimeout(in.Clock, *p.Object.DeletedAt, in.Timeouts.Termination, func() failure { return stuckTerminating(p) })
 		}
 	}
-	return j
+	return r
 }
 
-// start judges a pod that should run. Containers that cannot start go before a missing node.
-func (j *judgement) start(p events.ObservedPod, in Input) {
-	if t := containerTrouble(p); t != nil {
-		j.trouble = t
+// checkStart checks a pod that should run. A container failure has priority over a scheduling failure.
+func (r *podResult) checkStart(p events.ObservedPod, in Input) {
+	if f := containerFailure(p); f != nil {
+		r.failure = f
 		return
 	}
 	c := conditionOf(p.Conditions, podScheduledType)
@@ -55,22 +55,22 @@ func (j *judgement) start(p events.ObservedPod, in Input) {
 	if since == nil {
 		since = &p.Object.ObservedAt
 	}
-	j.deadline(in.Clock, *since, in.Patience.Unschedulable, func() trouble { return unschedulable(c.Message) })
+	r.checkTimeout(in.Clock, *since, in.Timeouts.Unschedulable, func() failure { return unschedulable(c.Message) })
 }
 
-// deadline reports the trouble when the patience has ended, and sets until before. Patience 0 never ends.
-func (j *judgement) deadline(clock, since time.Time, patience time.Duration, t func() trouble) {
-	if patience == 0 {
+// checkTimeout sets the failure if the timeout has passed. Otherwise it sets recomputeAt. Timeout 0 means none.
+func (r *podResult) checkTimeout(clock, since time.Time, timeout time.Duration, found func() failure) {
+	if timeout == 0 {
 		return
 	}
-	at := since.Add(patience)
+	at := since.Add(timeout)
 	if !clock.IsZero() && !clock.Before(at) {
-		found := t()
-		j.trouble = &found
+		f := found()
+		r.failure = &f
 		return
 	}
-	if j.until.IsZero() || at.Before(j.until) {
-		j.until = at
+	if r.recomputeAt.IsZero() || at.Before(r.recomputeAt) {
+		r.recomputeAt = at
 	}
 }
 
@@ -80,10 +80,10 @@ func currentHash(in Input) string {
 	if d.Revision == 0 {
 		return ""
 	}
-	var current *events.ObservedReplicaSet
+	var current *events.ObservedWorkloadRevision
 	for i := range in.ReplicaSets {
 		rs := &in.ReplicaSets[i]
-		if rs.Deployment != d.Object.Name || rs.Object.Namespace != d.Object.Namespace || rs.Revision != d.Revision {
+		if rs.Workload != d.Object.Name || rs.Object.Namespace != d.Object.Namespace || rs.Revision != d.Revision {
 			continue
 		}
 		if current == nil || rs.Object.Name > current.Object.Name {
@@ -93,7 +93,7 @@ func currentHash(in Input) string {
 	if current == nil {
 		return ""
 	}
-	return current.PodTemplateHash
+	return current.TemplateHash
 }
 
 // deploymentPods returns the pods of the Deployment, sorted by name.

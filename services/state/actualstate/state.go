@@ -47,7 +47,7 @@ const (
 type ApplyError struct {
 	// Revision that could not be applied.
 	Revision int64
-	// Reason for machines, such as Forbidden.
+	// Reason is machine-readable, such as Forbidden.
 	Reason string
 	// Message for the user.
 	Message string

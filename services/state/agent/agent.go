@@ -56,10 +56,10 @@ func (a Agent) ConfigEvent() events.AgentConfig {
 	return config
 }
 
-// Resync is one full report of a cluster.
+// Resync is one full resync: the list of all objects of a cluster.
 type Resync struct {
 	ID string
-	// Cause explains why the watcher began it. Nonce is the request that it answers; empty without one.
+	// Cause explains why the watcher began it. Nonce identifies the request; empty without one.
 	Cause, Nonce string
 	// Outcome is open, complete or incomplete.
 	Outcome string

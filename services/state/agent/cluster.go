@@ -20,7 +20,7 @@ type Cluster struct {
 	// UID of the cluster's kube-system namespace; empty before the first report.
 	UID string
 	// Epoch separates resource versions that cannot be compared. It grows when the cluster is recreated or
-	// restored, because its versions start low again.
+	// restored, because its resource versions are then lower than the stored ones.
 	Epoch int64
 	// TickedAt is the agent's clock.
 	TickedAt time.Time
@@ -40,11 +40,22 @@ func ListVersions(begun events.ObservedResyncBegun) Versions {
 	return listed
 }
 
-// BeginResync returns the cluster after the begin of a full resync. Highest are the highest stored versions
-// of its epoch. A resync that lists lower versions is late, or the cluster was restored. It returns true
-// to request another resync that tells which: one with a nonce of NewNonce(highest).
+// knownVersions returns the highest versions that the watcher had published or listed when the resync began.
+func knownVersions(begun events.ObservedResyncBegun) Versions {
+	known := ListVersions(begun)
+	for _, v := range begun.KnownVersions {
+		if listed, isListed := known[v.Kind]; isListed && CompareVersions(v.ResourceVersion, listed) > 0 {
+			known[v.Kind] = v.ResourceVersion
+		}
+	}
+	return known
+}
+
+// BeginResync returns the cluster after a resync_begun event. highest has the highest stored versions of its epoch. If
+// the watcher lists and knows lower versions, the resync is late, or the cluster was restored. In this case BeginResync
+// returns true: the caller must request a second resync with a nonce of NewNonce(highest). The second resync shows
+// which of the two happened.
 func (c Cluster) BeginResync(begun events.ObservedResyncBegun, highest Versions) (Cluster, bool) {
-	listed := ListVersions(begun)
 	if c.UID != begun.ClusterUID {
 		if c.UID != "" {
 			c.Epoch++
@@ -52,20 +63,20 @@ func (c Cluster) BeginResync(begun events.ObservedResyncBegun, highest Versions)
 		c.UID = begun.ClusterUID
 		return c, false
 	}
-	if requested, ours := versionsOf(begun.Nonce); ours {
+	if requested, valid := versionsOf(begun.Nonce); valid {
 		// The list was made after the request, so lower versions prove a restore.
-		if listed.below(requested) {
+		if ListVersions(begun).below(requested) {
 			c.Epoch++
 		}
 		return c, false
 	}
-	return c, listed.below(highest)
+	return c, knownVersions(begun).below(highest)
 }
 
 // below reports whether any kind has a lower version than in other.
 func (v Versions) below(other Versions) bool {
 	for kind, version := range v {
-		if against, known := other[kind]; known && CompareVersions(version, against) < 0 {
+		if otherVersion, known := other[kind]; known && CompareVersions(version, otherVersion) < 0 {
 			return true
 		}
 	}
@@ -76,12 +87,13 @@ func (v Versions) below(other Versions) bool {
 func CompareVersions(a, b string) int {
 	order, err := resourceversion.CompareResourceVersion(a, b)
 	if err != nil {
-		return cmp.Compare(validity(a), validity(b))
+		return cmp.Compare(rank(a), rank(b))
 	}
 	return order
 }
 
-func validity(v string) int {
+// rank orders invalid versions below valid ones.
+func rank(v string) int {
 	if ValidVersion(v) {
 		return 1
 	}
@@ -97,8 +109,8 @@ func ValidVersion(v string) bool {
 	return err == nil && len(v) <= maxVersionDigits
 }
 
-// NewNonce makes the nonce of a resync request. It carries the highest known versions, so that the answer
-// can be judged from the stream alone, also in a replay.
+// NewNonce makes the nonce of a resync request. It contains the highest known versions, so that BeginResync needs only
+// the stream, also in a replay.
 func NewNonce(highest Versions) (string, error) {
 	id, err := uuid.NewV7()
 	if err != nil {

@@ -22,17 +22,17 @@ const (
 	Unlimited = -1
 )
 
-// leastDuration is the shortest duration that can be set: the agent's clock is not finer.
-const leastDuration = time.Second
+// minDuration is the minimum of a duration: the agent's clock ticks in seconds.
+const minDuration = time.Second
 
 // Configuration of an agent and its workspaces. Durations of 0 mean never.
 type Configuration struct {
 	// FullResyncInterval is the time between full resyncs. It cannot be 0.
 	FullResyncInterval time.Duration
-	// UnschedulablePatience and StopPatience are fields of actualstate.Patience.
+	// UnschedulablePatience and StopPatience are fields of actualstate.PodTimeouts.
 	UnschedulablePatience time.Duration
 	StopPatience          time.Duration
-	// MaxWorkspaces limits the agent's workspaces that are not to be terminated, MaxWorkspacesPerUser those
+	// MaxWorkspaces limits the agent's workspaces whose desired state is not terminated, MaxWorkspacesPerUser those
 	// of one user.
 	MaxWorkspaces        int
 	MaxWorkspacesPerUser int
@@ -63,8 +63,8 @@ func DefaultConfiguration() Configuration {
 // Validate returns the fault invalid_argument with every invalid field.
 func (c Configuration) Validate() error {
 	var f invalid.Fields
-	if c.FullResyncInterval < leastDuration {
-		f.Addf("full_resync_interval", "%s is less than %s", c.FullResyncInterval, leastDuration)
+	if c.FullResyncInterval < minDuration {
+		f.Addf("full_resync_interval", "%s is less than %s", c.FullResyncInterval, minDuration)
 	}
 	for _, d := range []struct {
 		path  string
@@ -77,8 +77,8 @@ func (c Configuration) Validate() error {
 		{"max_age", c.MaxAge},
 		{"expiry_warning", c.ExpiryWarning},
 	} {
-		if d.value != 0 && d.value < leastDuration {
-			f.Addf(d.path, "%s is neither 0 (never) nor at least %s", d.value, leastDuration)
+		if d.value != 0 && d.value < minDuration {
+			f.Addf(d.path, "%s is neither 0 (never) nor at least %s", d.value, minDuration)
 		}
 	}
 	for _, l := range []struct {
@@ -93,9 +93,9 @@ func (c Configuration) Validate() error {
 	return f.Err("the agent's configuration")
 }
 
-// Patience limits how long a workspace may be stuck.
-func (c Configuration) Patience() actualstate.Patience {
-	return actualstate.Patience{Unschedulable: c.UnschedulablePatience, Stop: c.StopPatience}
+// PodTimeouts limit how long a workspace may be unschedulable or stopping.
+func (c Configuration) PodTimeouts() actualstate.PodTimeouts {
+	return actualstate.PodTimeouts{Unschedulable: c.UnschedulablePatience, Termination: c.StopPatience}
 }
 
 // AgePolicies stop and terminate workspaces after a time.
@@ -124,7 +124,7 @@ type Settings struct {
 }
 
 // Change returns the settings with the fields that the change sets, and whether the configuration differs.
-// Fault invalid_argument names every invalid field.
+// The fault invalid_argument names every invalid field.
 func (s Settings) Change(change Settings) (Settings, bool, error) {
 	after := s.Merge(change)
 	if err := after.Configuration().Validate(); err != nil {

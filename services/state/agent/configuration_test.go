@@ -15,8 +15,8 @@ import (
 	"lockstep.internal/services/state/workspace"
 )
 
-// everything has each setting, none of them the default.
-func everything() agent.Settings {
+// allSettings has each setting with a value other than the default.
+func allSettings() agent.Settings {
 	return agent.Settings{
 		FullResyncInterval: new(
 			agent.Milliseconds(time.Minute),
@@ -43,14 +43,15 @@ func TestAgentWithoutSettingsHasTheDefaults(t *testing.T) {
 	c := agent.Settings{}.Configuration()
 	require.Equal(t, agent.DefaultConfiguration(), c)
 	require.NoError(t, c.Validate())
-	require.Equal(t, actualstate.Patience{Unschedulable: 5 * time.Minute, Stop: 5 * time.Minute}, c.Patience())
+	timeouts := actualstate.PodTimeouts{Unschedulable: 5 * time.Minute, Termination: 5 * time.Minute}
+	require.Equal(t, timeouts, c.PodTimeouts())
 	require.Equal(t, workspace.AgePolicies{Warning: 15 * time.Minute}, c.AgePolicies(), "nothing is ended")
 	require.False(t, c.Limited())
 }
 
 func TestEverySettingTakesEffect(t *testing.T) {
 	t.Parallel()
-	c := everything().Configuration()
+	c := allSettings().Configuration()
 	require.NoError(t, c.Validate())
 	require.Equal(t, agent.Configuration{
 		FullResyncInterval:    time.Minute,
@@ -79,11 +80,11 @@ func TestEverySettingTakesEffect(t *testing.T) {
 	)
 	require.True(t, c.Limited())
 
-	raw, err := json.Marshal(everything())
+	raw, err := json.Marshal(allSettings())
 	require.NoError(t, err)
 	var stored agent.Settings
 	require.NoError(t, json.Unmarshal(raw, &stored))
-	require.Equal(t, everything(), stored)
+	require.Equal(t, allSettings(), stored)
 	raw, err = json.Marshal(agent.Settings{MaxAge: new(agent.Milliseconds(time.Second))})
 	require.NoError(t, err)
 	require.JSONEq(t, `{"max_age_ms":1000}`, string(raw), "what is not set is not stored")
@@ -92,20 +93,20 @@ func TestEverySettingTakesEffect(t *testing.T) {
 
 func TestSettingsChangeKeepsOtherFields(t *testing.T) {
 	t.Parallel()
-	whole := reflect.ValueOf(everything())
+	whole := reflect.ValueOf(allSettings())
 	for i := range whole.NumField() {
 		var change agent.Settings
 		reflect.ValueOf(&change).Elem().Field(i).Set(whole.Field(i))
 		require.Equal(t, change, agent.Settings{}.Merge(change), whole.Type().Field(i).Name)
-		require.Equal(t, everything(), everything().Merge(change))
-		require.Equal(t, everything(), change.Merge(everything()))
+		require.Equal(t, allSettings(), allSettings().Merge(change))
+		require.Equal(t, allSettings(), change.Merge(allSettings()))
 		require.NotEqual(t, agent.DefaultConfiguration(), change.Configuration(), whole.Type().Field(i).Name)
 	}
-	require.Equal(t, everything(), everything().Merge(agent.Settings{}))
-	require.Equal(t, 7, *everything().Merge(agent.Settings{MaxWorkspaces: new(7)}).MaxWorkspaces)
+	require.Equal(t, allSettings(), allSettings().Merge(agent.Settings{}))
+	require.Equal(t, 7, *allSettings().Merge(agent.Settings{MaxWorkspaces: new(7)}).MaxWorkspaces)
 }
 
-func TestEverythingThatIsWrongIsToldAtOnce(t *testing.T) {
+func TestValidateReportsAllInvalidFields(t *testing.T) {
 	t.Parallel()
 	wrong := agent.Configuration{
 		FullResyncInterval:    0,

@@ -18,16 +18,16 @@ func (c Configuration) Limited() bool {
 	return c.MaxWorkspaces != Unlimited || c.MaxWorkspacesPerUser != Unlimited
 }
 
-// CheckQuota checks whether a user may create one more workspace on an agent. Fault quota_exceeded names the
+// CheckQuota checks whether a user may create one more workspace on an agent. The fault quota_exceeded names the
 // limit: first the user's, because the user can act on it.
 func (c Configuration) CheckQuota(agent, username string, have Usage) error {
 	switch {
-	case reached(c.MaxWorkspacesPerUser, have.User):
+	case limitReached(c.MaxWorkspacesPerUser, have.User):
 		return exceeded("max_workspaces_per_user", c.MaxWorkspacesPerUser, have.User,
 			"user %s has %s on agent %q, the limit per user is %d: "+
 				"terminate one, or ask a maintainer to raise max_workspaces_per_user",
 			username, workspaces(have.User), agent, c.MaxWorkspacesPerUser)
-	case reached(c.MaxWorkspaces, have.Agent):
+	case limitReached(c.MaxWorkspaces, have.Agent):
 		return exceeded("max_workspaces", c.MaxWorkspaces, have.Agent,
 			"agent %q has %s, the limit is %d: terminate one, or ask a maintainer to raise max_workspaces",
 			agent, workspaces(have.Agent), c.MaxWorkspaces)
@@ -36,7 +36,7 @@ func (c Configuration) CheckQuota(agent, username string, have Usage) error {
 	}
 }
 
-func reached(limit, have int) bool { return limit != Unlimited && have >= limit }
+func limitReached(limit, have int) bool { return limit != Unlimited && have >= limit }
 
 func exceeded(name string, limit, have int, format string, args ...any) error {
 	return fault.New(errcode.QuotaExceeded, format, args...).

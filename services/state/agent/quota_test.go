@@ -19,11 +19,11 @@ func TestCheckQuota(t *testing.T) {
 		refused     string
 		details     map[string]string
 	}{
-		"no limits":             {agent: none, user: none, have: agent.Usage{Agent: 1000, User: 1000}},
-		"below both":            {agent: 3, user: 2, have: agent.Usage{Agent: 2, User: 1}},
-		"others' do not count":  {agent: none, user: 1, have: agent.Usage{Agent: 9}},
-		"of nobody's are there": {agent: 1, user: none, have: agent.Usage{}},
-		"the agent is full": {
+		"no limits":            {agent: none, user: none, have: agent.Usage{Agent: 1000, User: 1000}},
+		"below both":           {agent: 3, user: 2, have: agent.Usage{Agent: 2, User: 1}},
+		"others' do not count": {agent: none, user: 1, have: agent.Usage{Agent: 9}},
+		"the user has none":    {agent: 1, user: none, have: agent.Usage{}},
+		"the agent is at the limit": {
 			agent: 3, user: none, have: agent.Usage{Agent: 3},
 			refused: `agent "local" has 3 workspaces, the limit is 3: terminate one, or ask a maintainer to raise max_workspaces`,
 			details: map[string]string{"limit": "max_workspaces", "max": "3", "have": "3"},
@@ -38,7 +38,7 @@ func TestCheckQuota(t *testing.T) {
 			refused: `agent "local" has 0 workspaces, the limit is 0: terminate one, or ask a maintainer to raise max_workspaces`,
 			details: map[string]string{"limit": "max_workspaces", "max": "0", "have": "0"},
 		},
-		"the user has enough": {
+		"the user is at the limit": {
 			agent: 1, user: 1, have: agent.Usage{Agent: 1, User: 1},
 			refused: `user ada has 1 workspace on agent "local", the limit per user is 1: terminate one, or ask a maintainer to raise max_workspaces_per_user`,
 			details: map[string]string{"limit": "max_workspaces_per_user", "max": "1", "have": "1"},

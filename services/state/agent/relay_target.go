@@ -81,7 +81,7 @@ func wrongAddress(address string) string {
 		switch {
 		case ip.Zone() != "":
 			return "has a zone, which is local to one machine"
-		case ip.String() != host: // allow-lists compare addresses as texts
+		case ip.String() != host: // allow-lists compare addresses as strings
 			return "must be written as " + net.JoinHostPort(ip.String(), port)
 		}
 		return ""

@@ -26,7 +26,12 @@ func TestValidRelayTargets(t *testing.T) {
 		nil,
 		{},
 		many,
-		{{Name: "a", Address: "a:1"}, {Name: strings.Repeat("a", 63), Address: "xn--bcher-kva.example:65535"}, {Name: "0-9", Address: "10.0.0.7:80"}, {Name: "six", Address: "[fd00::7]:80"}},
+		{
+			{Name: "a", Address: "a:1"},
+			{Name: strings.Repeat("a", 63), Address: "xn--bcher-kva.example:65535"},
+			{Name: "0-9", Address: "10.0.0.7:80"},
+			{Name: "six", Address: "[fd00::7]:80"},
+		},
 	} {
 		c := configured(targets...)
 		require.NoError(t, c.Validate())
@@ -34,12 +39,12 @@ func TestValidRelayTargets(t *testing.T) {
 	}
 	require.Nil(t, configured().RelayTargets)
 	shop, db := agent.RelayTarget{Name: "shop", Address: "shop:80"}, agent.RelayTarget{Name: "db", Address: "db:1"}
-	require.True(t, configured(shop, db).Equal(configured(db, shop)), "order says nothing")
+	require.True(t, configured(shop, db).Equal(configured(db, shop)), "the order does not matter")
 	require.False(t, configured(shop, db).Equal(configured(shop)))
 	require.True(t, configured().Equal(agent.DefaultConfiguration()))
 	given := []agent.RelayTarget{shop, db}
 	configured(given...)
-	require.Equal(t, []agent.RelayTarget{shop, db}, given, "what was given stays as it is")
+	require.Equal(t, []agent.RelayTarget{shop, db}, given, "the input is not modified")
 }
 
 func TestInvalidRelayTargets(t *testing.T) {

@@ -6,17 +6,20 @@ import (
 
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/schemas/gen/errcode"
+	"lockstep.internal/services/state/admin"
 	"lockstep.internal/services/state/authz"
 	"lockstep.internal/services/state/directory"
-	"lockstep.internal/services/state/postgres"
 )
 
 // access authorizes callers.
-type access struct{ directory *postgres.Directory }
+type access struct{ directory *admin.Directory }
 
-// allow returns nil if the caller may act in the scope. Fault not_found: the caller may not read the thing.
-// Fault permission_denied: it may read but not act. The error names the thing, such as workspace "a".
-func (a access) allow(ctx context.Context, scope directory.Scope, own bool, action authz.Action, thing string) error {
+// allow returns nil if the caller may act in the scope. own is true if the caller owns the resource. It returns the
+// fault not_found if the caller may not read the resource, and permission_denied if the caller may only read it. The
+// error names the resource, such as workspace "a".
+func (a access) allow(
+	ctx context.Context, scope directory.Scope, own bool, action authz.Action, resource string,
+) error {
 	user := caller(ctx)
 	role := directory.RoleNone
 	if !user.Admin {
@@ -29,14 +32,14 @@ func (a access) allow(ctx context.Context, scope directory.Scope, own bool, acti
 	case authz.Allowed(user, role, own, action):
 		return nil
 	case action == authz.Read || !authz.Allowed(user, role, own, authz.Read):
-		return fault.New(errcode.NotFound, "%s does not exist", thing)
+		return fault.New(errcode.NotFound, "%s does not exist", resource)
 	default:
 		return fault.New(
 			errcode.PermissionDenied,
 			"user %s may not %s: %s needs a higher role than %q in %s %d",
 			user.Username,
 			action,
-			thing,
+			resource,
 			role,
 			scope.Kind,
 			scope.ID,

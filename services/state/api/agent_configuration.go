@@ -52,7 +52,8 @@ func (s *agentService) RequestResync(
 	}
 	var nonces map[int64]string
 	err = libpostgres.InTx(ctx, s.pool, func(tx pgx.Tx) error {
-		nonces, err = s.observations.In(tx).RequestResyncs(ctx, []int64{a.ID}, events.ResyncRequestCauseOperator, s.now())
+		store, cause := s.ingestStores.In(tx), events.ResyncRequestCauseOperator
+		nonces, err = s.ingest.RequestResyncs(ctx, store, []int64{a.ID}, cause, s.now())
 		return err
 	})
 	if err != nil {
@@ -63,11 +64,11 @@ func (s *agentService) RequestResync(
 
 // messages returns agents with their last resyncs.
 func (s *agentService) messages(ctx context.Context, agents ...agent.Agent) ([]*statev1.Agent, error) {
-	resyncs, err := s.directory.LastResyncs(ctx, each(agents, func(a agent.Agent) int64 { return a.ID }))
+	resyncs, err := s.directory.LastResyncs(ctx, convertAll(agents, func(a agent.Agent) int64 { return a.ID }))
 	if err != nil {
 		return nil, err
 	}
-	return each(agents, func(a agent.Agent) *statev1.Agent {
+	return convertAll(agents, func(a agent.Agent) *statev1.Agent {
 		out := agentMessage(a)
 		if last, begun := resyncs[a.ID]; begun {
 			out.LastResync = &statev1.Resync{
@@ -86,15 +87,16 @@ func (s *agentService) messages(ctx context.Context, agents ...agent.Agent) ([]*
 
 func configuration(c agent.Configuration, revision int64) *statev1.AgentConfiguration {
 	workspaces, perUser := limit(c.MaxWorkspaces), limit(c.MaxWorkspacesPerUser)
+	targets := convertAll(c.RelayTargets, func(t agent.RelayTarget) *statev1.RelayTarget {
+		return &statev1.RelayTarget{Name: t.Name, Address: t.Address}
+	})
 	return &statev1.AgentConfiguration{
 		Revision: revision, FullResyncInterval: durationpb.New(c.FullResyncInterval),
 		UnschedulablePatience: durationpb.New(c.UnschedulablePatience), StopPatience: durationpb.New(c.StopPatience),
 		MaxWorkspaces: &workspaces, MaxWorkspacesPerUser: &perUser,
 		StopAfterRunning: durationpb.New(c.StopAfterRunning), TerminateAfterStopped: durationpb.New(c.TerminateAfterStopped),
 		MaxAge: durationpb.New(c.MaxAge), ExpiryWarning: durationpb.New(c.ExpiryWarning),
-		RelayTargets: &statev1.RelayTargets{Targets: each(c.RelayTargets, func(t agent.RelayTarget) *statev1.RelayTarget {
-			return &statev1.RelayTarget{Name: t.Name, Address: t.Address}
-		})},
+		RelayTargets: &statev1.RelayTargets{Targets: targets},
 	}
 }
 
@@ -134,7 +136,7 @@ func settings(c *statev1.AgentConfiguration) (agent.Settings, error) {
 		s.MaxWorkspacesPerUser = &n
 	}
 	if c.GetRelayTargets() != nil {
-		targets := each(c.GetRelayTargets().GetTargets(), func(t *statev1.RelayTarget) agent.RelayTarget {
+		targets := convertAll(c.GetRelayTargets().GetTargets(), func(t *statev1.RelayTarget) agent.RelayTarget {
 			return agent.RelayTarget{Name: t.GetName(), Address: t.GetAddress()}
 		})
 		s.RelayTargets = &targets

@@ -11,20 +11,22 @@ import (
 	"github.com/nats-io/nkeys"
 
 	"lockstep.internal/libs/fault"
+	"lockstep.internal/libs/logkey"
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/schemas/gen/errcode"
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
 	"lockstep.internal/schemas/gen/lockstep/state/v1/statev1connect"
 	"lockstep.internal/services/state/agent"
 	"lockstep.internal/services/state/authz"
+	"lockstep.internal/services/state/ingest"
 	"lockstep.internal/services/state/postgres"
 )
 
 // Agents manages the consumers and connections of agents.
 type Agents interface {
-	// Ensure creates the agent's consumers if they are missing.
+	// Ensure creates or updates the agent's consumers.
 	Ensure(ctx context.Context, agent int64) error
-	// RequestEnsure requests Ensure for every agent and subscriber, until it succeeds.
+	// RequestEnsure starts a background check of the consumers of all agents and subscribers, with retries.
 	RequestEnsure()
 	// Disconnect closes the agent's connections.
 	Disconnect(ctx context.Context, agent int64) error
@@ -42,7 +44,8 @@ type agentService struct {
 	access
 
 	pool         *pgxpool.Pool
-	observations *postgres.Observations
+	ingestStores *postgres.IngestStores
+	ingest       *ingest.Ingest
 	now          func() time.Time
 	agents       Agents
 	endpoint     AgentEndpoint
@@ -61,7 +64,8 @@ func (s *agentService) RegisterAgent(
 		return nil, err
 	}
 	if !nkeys.IsValidPublicCurveKey(r.Msg.GetCurvePublicKey()) {
-		return nil, fault.New(errcode.InvalidArgument, "curve_public_key is not a public X25519 key in nkeys format (prefix X)").
+		return nil, fault.New(errcode.InvalidArgument,
+			"curve_public_key is not a public X25519 key in nkeys format (prefix X)").
 			With("field", "curve_public_key")
 	}
 	if err := s.allow(
@@ -87,7 +91,7 @@ func (s *agentService) RegisterAgent(
 	// The agent exists even if NATS does not answer now.
 	if err := s.agents.Ensure(ctx, a.ID); err != nil {
 		s.logger.WarnContext(ctx, "create the consumers of a new agent failed; retrying",
-			slog.Int64("agent_id", a.ID), slog.Any("error", err))
+			slog.Int64(logkey.AgentID, a.ID), logkey.Error(err))
 		s.agents.RequestEnsure()
 	}
 	return connect.NewResponse(

@@ -53,16 +53,16 @@ func (s *directoryService) ListOrganizations(
 	if err != nil {
 		return nil, err
 	}
-	as := caller(ctx).ID
+	userID := caller(ctx).ID
 	if caller(ctx).Admin {
-		as = 0
+		userID = 0 // all
 	}
-	found, err := s.directory.Organizations(ctx, as, p)
+	found, err := s.directory.Organizations(ctx, userID, p)
 	if err != nil {
 		return nil, err
 	}
 	return connect.NewResponse(&statev1.ListOrganizationsResponse{
-		Organizations: each(
+		Organizations: convertAll(
 			found,
 			organization,
 		),
@@ -118,7 +118,7 @@ func (s *directoryService) ListGroups(
 	}
 	return connect.NewResponse(
 		&statev1.ListGroupsResponse{
-			Groups:        each(found, group),
+			Groups:        convertAll(found, group),
 			NextPageToken: next(found, p, func(g directory.Group) int64 { return g.ID }),
 		},
 	), nil
@@ -163,7 +163,7 @@ func (s *directoryService) ListProjects(
 	}
 	return connect.NewResponse(
 		&statev1.ListProjectsResponse{
-			Projects:      each(found, project),
+			Projects:      convertAll(found, project),
 			NextPageToken: next(found, p, func(p directory.Project) int64 { return p.ID }),
 		},
 	), nil
@@ -203,7 +203,7 @@ func (s *directoryService) ListUsers(
 	}
 	return connect.NewResponse(
 		&statev1.ListUsersResponse{
-			Users:         each(found, user),
+			Users:         convertAll(found, user),
 			NextPageToken: next(found, p, func(u directory.User) int64 { return u.ID }),
 		},
 	), nil
@@ -234,11 +234,11 @@ func (s *directoryService) PutMembership(
 	ctx context.Context,
 	r *connect.Request[statev1.PutMembershipRequest],
 ) (*connect.Response[statev1.PutMembershipResponse], error) {
-	asked := r.Msg.GetMembership()
+	requested := r.Msg.GetMembership()
 	m := directory.Membership{
-		UserID: asked.GetUserId(),
-		Scope:  directory.Scope{Kind: scopeKind(asked.GetScope()), ID: asked.GetScopeId()},
-		Role:   role(asked.GetRole()),
+		UserID: requested.GetUserId(),
+		Scope:  directory.Scope{Kind: scopeKind(requested.GetScope()), ID: requested.GetScopeId()},
+		Role:   role(requested.GetRole()),
 	}
 	if err := membershipFields(m.UserID, m.Scope); err != nil {
 		return nil, err
@@ -296,7 +296,7 @@ func (s *directoryService) ListMemberships(
 	if err != nil {
 		return nil, err
 	}
-	return connect.NewResponse(&statev1.ListMembershipsResponse{Memberships: each(found, membership)}), nil
+	return connect.NewResponse(&statev1.ListMembershipsResponse{Memberships: convertAll(found, membership)}), nil
 }
 
 // allowMembers checks that the scope exists and that the caller may change its members.

@@ -30,7 +30,8 @@ func (s *workspaceService) ListWorkspaceEvents(
 		size = defaultEventPage
 	}
 	if size < 0 || size > maxEventPage {
-		return nil, fault.New(errcode.InvalidArgument, "page_size %d must be 1 to %d, or 0 for %d", size, maxEventPage, defaultEventPage).
+		return nil, fault.New(errcode.InvalidArgument,
+			"page_size %d must be 1 to %d, or 0 for %d", size, maxEventPage, defaultEventPage).
 			With("field", "page_size")
 	}
 	from := uint64(1)

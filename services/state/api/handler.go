@@ -13,26 +13,33 @@ import (
 	libpostgres "lockstep.internal/libs/postgres"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/lockstep/state/v1/statev1connect"
+	"lockstep.internal/services/state/admin"
+	"lockstep.internal/services/state/ingest"
 	"lockstep.internal/services/state/postgres"
+	"lockstep.internal/services/state/publish"
 )
 
 // Dependencies of the API, all required.
 type Dependencies struct {
 	Pool         *pgxpool.Pool
-	Directory    *postgres.Directory
+	Directory    *admin.Directory
 	Workspaces   *postgres.Workspaces
-	Observations *postgres.Observations
+	IngestStores *postgres.IngestStores
 	Secrets      *postgres.Secrets
+	Encoder      publish.Encoder
+	Ingest       *ingest.Ingest
 	Changes      *postgres.Changes
 	Streams      jetstream.JetStream
 	Agents       Agents
 	Subscribers  Subscribers
 	Endpoint     AgentEndpoint
-	Rebuild      Rebuild
-	Issuer       Issuer
-	Cell         topology.Cell
-	Logger       *slog.Logger
-	Now          func() time.Time
+	// NamespacePrefix is the prefix of workspace namespaces.
+	NamespacePrefix string
+	Rebuild         Rebuild
+	Issuer          Issuer
+	Cell            topology.Cell
+	Logger          *slog.Logger
+	Now             func() time.Time
 	// Interceptors before all others, such as tracing.
 	Interceptors []connect.Interceptor
 }
@@ -44,7 +51,7 @@ const maxRequest = 4 << 20
 func NewHandler(d Dependencies) http.Handler {
 	interceptors := append([]connect.Interceptor{fault.NewInterceptor(d.Logger)}, d.Interceptors...)
 	sessions := newSessionCache()
-	callers := &authentication{directory: d.Directory, sessions: sessions, now: d.Now}
+	callers := &authentication{directory: d.Directory.Directory, sessions: sessions, now: d.Now}
 	options := connect.WithHandlerOptions(
 		connect.WithInterceptors(append(interceptors, libpostgres.UnavailableInterceptor(), callers)...),
 		connect.WithReadMaxBytes(maxRequest),
@@ -61,7 +68,8 @@ func NewHandler(d Dependencies) http.Handler {
 	mux.Handle(statev1connect.NewAgentServiceHandler(&agentService{
 		access:       access,
 		pool:         d.Pool,
-		observations: d.Observations,
+		ingestStores: d.IngestStores,
+		ingest:       d.Ingest,
 		now:          d.Now,
 		agents:       d.Agents,
 		endpoint:     d.Endpoint,
@@ -71,11 +79,13 @@ func NewHandler(d Dependencies) http.Handler {
 	mux.Handle(statev1connect.NewTemplateServiceHandler(&templateService{access: access}, options))
 	mux.Handle(statev1connect.NewWorkspaceServiceHandler(&workspaceService{
 		access:       access,
+		prefix:       d.NamespacePrefix,
 		callers:      callers,
 		pool:         d.Pool,
 		workspaces:   d.Workspaces,
-		observations: d.Observations,
+		ingestStores: d.IngestStores,
 		secrets:      d.Secrets,
+		encoder:      d.Encoder,
 		changes:      d.Changes,
 		streams:      d.Streams,
 		cell:         d.Cell,

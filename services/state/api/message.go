@@ -6,11 +6,11 @@ import (
 	"lockstep.internal/services/state/directory"
 )
 
-// each translates a list.
-func each[T, U any](in []T, translate func(T) U) []U {
+// convertAll converts each element.
+func convertAll[T, U any](in []T, convert func(T) U) []U {
 	out := make([]U, len(in))
 	for i := range in {
-		out[i] = translate(in[i])
+		out[i] = convert(in[i])
 	}
 	return out
 }

@@ -15,8 +15,8 @@ import (
 	"lockstep.internal/services/state/rebuild"
 )
 
-// Rebuild rebuilds the read model, and unless check is true replaces the live tables. An error of progress
-// ends it.
+// Rebuild rebuilds the read model, and unless check is true replaces the live tables. It stops if progress returns an
+// error.
 type Rebuild func(ctx context.Context, check bool, progress func(rebuild.Progress) error) (rebuild.Outcome, error)
 
 // progressInterval is the minimum time between two progress messages.

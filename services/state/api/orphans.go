@@ -38,11 +38,11 @@ func (s *workspaceService) ListOrphans(
 	if err != nil {
 		return nil, err
 	}
-	found, err := s.observations.Orphans(ctx, s.pool, agents, after, p.Size)
+	found, err := s.ingestStores.Orphans(ctx, s.pool, agents, after, p.Size)
 	if err != nil {
 		return nil, err
 	}
-	observed, err := s.observations.ObserveOrphans(ctx, s.pool, found)
+	observed, err := s.ingestStores.OrphanObservations(ctx, s.pool, found)
 	if err != nil {
 		return nil, err
 	}
@@ -70,6 +70,8 @@ func (s *workspaceService) AdoptOrphan(
 		UserID:    r.Msg.GetUserId(),
 		Template:  r.Msg.GetTemplate(),
 		Now:       s.now(),
+
+		NamespacePrefix: s.prefix,
 	}
 	if c.ProjectID == 0 {
 		c.ProjectID = agent.ProjectID
@@ -112,7 +114,7 @@ func (s *workspaceService) AdoptOrphan(
 	return connect.NewResponse(&statev1.AdoptOrphanResponse{Workspace: workspaceMessage(w)}), nil
 }
 
-// adopt replaces the orphan by a workspace. The creation has the template's spec.
+// adopt replaces the orphan by a workspace. c.Spec must be the spec of the template.
 func (s *workspaceService) adopt(
 	ctx context.Context,
 	tx pgx.Tx,
@@ -126,34 +128,39 @@ func (s *workspaceService) adopt(
 	}
 	if m.GetTemplate() == "" {
 		if observed.Image == "" && m.GetOverrides().GetImage() == "" {
-			return workspace.Workspace{}, fault.New(errcode.InvalidArgument, "no pod of orphan %s reports its image: give an image, or a template with the right one", o).
+			return workspace.Workspace{}, fault.New(errcode.InvalidArgument,
+				"no pod of orphan %s reports its image: give an image, or a template with the right one", o).
 				With("field", "overrides.image")
 		}
 		c.Spec.Image = observed.Image
 	}
 	c.Spec = override(c.Spec, m.GetOverrides())
 	for kind, values := range secrets {
-		c.Spec = describe(c.Spec, kind, values, s.secrets.Vault.Digest(values))
+		c.Spec = withSecretNames(c.Spec, kind, values, s.secrets.Vault.Digest(values))
 	}
 	w, created, err := o.Adopt(observed, c)
 	if err != nil {
 		return w, err
 	}
-	owners, err := s.observations.In(tx).Owners(ctx, []uuid.UUID{w.ID})
+	agents, err := s.ingestStores.In(tx).WorkspaceAgents(ctx, []uuid.UUID{w.ID})
 	if err != nil {
 		return w, err
 	}
-	if agentID, there := owners[w.ID]; there {
+	if agentID, exists := agents[w.ID]; exists {
 		return w, fault.New(
 			errcode.FailedPrecondition,
-			"orphan %s cannot be adopted: its label names workspace %s of agent %d. Set the label %s to another UUID, or delete the orphan",
+			"orphan %s cannot be adopted: its label names workspace %s of agent %d. Set the label %s to another UUID, "+
+				"or delete the orphan",
 			o,
 			w.ID,
 			agentID,
 			workspace.LabelWorkspace,
 		)
 	}
-	if err := s.workspaces.Insert(ctx, tx, w, created); err != nil {
+	if err := s.workspaces.Insert(ctx, tx, w); err != nil {
+		return w, err
+	}
+	if err := s.publish(ctx, tx, workspace.Update{After: w, Events: created}); err != nil {
 		return w, err
 	}
 	for kind, values := range secrets {
@@ -161,7 +168,7 @@ func (s *workspaceService) adopt(
 			return w, err
 		}
 	}
-	return w, s.observations.In(tx).RemoveOrphan(ctx, o)
+	return w, s.ingestStores.In(tx).RemoveOrphan(ctx, o)
 }
 
 func (s *workspaceService) DeleteOrphan(
@@ -179,18 +186,25 @@ func (s *workspaceService) DeleteOrphan(
 		if before, observed, err = s.lockOrphan(ctx, tx, r.Msg.GetOrphan()); err != nil {
 			return err
 		}
-		ended, err := s.endedRevision(ctx, tx, before)
+		ended, err := s.terminatedRevision(ctx, tx, before)
 		if err != nil {
 			return err
 		}
-		others, err := s.observations.In(tx).LockDeletions(ctx, []int64{before.AgentID}, []string{before.Label})
+		others, err := s.ingestStores.In(tx).LockDeletions(ctx, []int64{before.AgentID}, []string{before.Label})
 		if err != nil {
 			return err
 		}
 		if after, err = before.Delete(caller(ctx).ID, max(ended, observed.Revision), others); err != nil {
 			return err
 		}
-		return s.observations.In(tx).SaveOrphan(ctx, orphan.Update{Before: before, After: after, At: s.now()})
+		if err := s.ingestStores.In(tx).SaveOrphan(ctx, after); err != nil {
+			return err
+		}
+		messages, err := s.encoder.Orphan(ctx, orphan.Update{Before: before, After: after, At: s.now()})
+		if err != nil {
+			return err
+		}
+		return s.ingestStores.In(tx).Publish(ctx, messages...)
 	})
 	if err != nil {
 		return nil, err
@@ -198,9 +212,10 @@ func (s *workspaceService) DeleteOrphan(
 	return connect.NewResponse(&statev1.DeleteOrphanResponse{Orphan: orphanMessage(after, observed)}), nil
 }
 
-// endedRevision returns the last revision of the terminated workspace that the label names; 0 without one. The
-// dispatcher drops revisions that are not above it. A workspace that is not terminated is no orphan.
-func (s *workspaceService) endedRevision(ctx context.Context, tx pgx.Tx, o orphan.Orphan) (int64, error) {
+// terminatedRevision returns the last revision of the terminated workspace that the label names; 0 without one. The
+// dispatcher drops revisions that are not above it. It fails if the workspace is not terminated: then the Deployment is
+// not an orphan.
+func (s *workspaceService) terminatedRevision(ctx context.Context, tx pgx.Tx, o orphan.Orphan) (int64, error) {
 	id, err := uuid.Parse(o.Label)
 	if err != nil {
 		return 0, nil //nolint:nilerr // the label names no workspace
@@ -226,11 +241,11 @@ func (s *workspaceService) lockOrphan(
 	tx pgx.Tx,
 	ref *statev1.OrphanReference,
 ) (orphan.Orphan, orphan.Observation, error) {
-	o, err := s.observations.In(tx).LockOrphan(ctx, ref.GetAgentId(), ref.GetNamespace(), ref.GetName())
+	o, err := s.ingestStores.In(tx).LockOrphan(ctx, ref.GetAgentId(), ref.GetNamespace(), ref.GetName())
 	if err != nil {
 		return o, orphan.Observation{}, err
 	}
-	observed, err := s.observations.ObserveOrphans(ctx, tx, []orphan.Orphan{o})
+	observed, err := s.ingestStores.OrphanObservations(ctx, tx, []orphan.Orphan{o})
 	if err != nil {
 		return o, orphan.Observation{}, err
 	}
@@ -242,7 +257,9 @@ func (s *workspaceService) orphansAgent(ctx context.Context, ref *statev1.Orphan
 	if err := id("orphan.agent_id", ref.GetAgentId()); err != nil {
 		return agent.Agent{}, err
 	}
-	for _, f := range []struct{ name, value string }{{"orphan.namespace", ref.GetNamespace()}, {"orphan.name", ref.GetName()}} {
+	for _, f := range []struct{ name, value string }{
+		{"orphan.namespace", ref.GetNamespace()}, {"orphan.name", ref.GetName()},
+	} {
 		if f.value == "" {
 			return agent.Agent{}, fault.New(errcode.InvalidArgument, "%s is missing", f.name).With("field", f.name)
 		}

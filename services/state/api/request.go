@@ -28,7 +28,8 @@ func slug(value string) error {
 func username(value string) error {
 	ok, _ := regexp.MatchString(`^[a-z0-9]([a-z0-9._-]{0,62}[a-z0-9])?$`, value)
 	if !ok {
-		return fault.New(errcode.InvalidArgument, "username %q must be 1 to 64 characters of a-z, 0-9 and inner ., _ and -", value).
+		return fault.New(errcode.InvalidArgument,
+			"username %q must be 1 to 64 characters of a-z, 0-9 and inner ., _ and -", value).
 			With("field", "username")
 	}
 	return nil
@@ -61,7 +62,8 @@ func page(size int32, token string) (postgres.Page, error) {
 	case size == 0:
 		p.Size = defaultPageSize
 	case size < 0 || size > maxPageSize:
-		return postgres.Page{}, fault.New(errcode.InvalidArgument, "page_size %d must be 1 to %d, or 0 for %d", size, maxPageSize, defaultPageSize).
+		return postgres.Page{}, fault.New(errcode.InvalidArgument,
+			"page_size %d must be 1 to %d, or 0 for %d", size, maxPageSize, defaultPageSize).
 			With("field", "page_size")
 	}
 	if token != "" {

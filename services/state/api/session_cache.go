@@ -40,7 +40,8 @@ func (c *sessionCache) find(hash natsauth.TokenHash, now time.Time) (session, bo
 	return s.session, known && now.Before(s.until), c.generation
 }
 
-// add caches a session that was read at a time, unless the cache was invalidated since.
+// add caches a session until now + sessionTTL, at most until it expires. It does nothing if invalidate was called after
+// find returned the generation.
 func (c *sessionCache) add(hash natsauth.TokenHash, s session, now time.Time, generation int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

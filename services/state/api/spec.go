@@ -19,7 +19,7 @@ const maxSecretBytes = 512 << 10
 func spec(s workspace.Spec) *statev1.WorkspaceSpec {
 	return &statev1.WorkspaceSpec{
 		Image:       s.Image,
-		Ports:       each(s.Ports, port),
+		Ports:       convertAll(s.Ports, port),
 		Env:         s.Env,
 		Cpu:         s.CPU,
 		Memory:      s.Memory,
@@ -40,7 +40,7 @@ func portOf(p *statev1.Port) workspace.Port {
 func specOf(s *statev1.WorkspaceSpec) workspace.Spec {
 	return workspace.Spec{
 		Image:      s.GetImage(),
-		Ports:      each(s.GetPorts(), portOf),
+		Ports:      convertAll(s.GetPorts(), portOf),
 		Env:        s.GetEnv(),
 		CPU:        s.GetCpu(),
 		Memory:     s.GetMemory(),
@@ -69,7 +69,7 @@ func override(base workspace.Spec, o *statev1.WorkspaceOverrides) workspace.Spec
 		base.Args = o.GetArgs()
 	}
 	if len(o.GetPorts()) > 0 {
-		base.Ports = each(o.GetPorts(), portOf)
+		base.Ports = convertAll(o.GetPorts(), portOf)
 	}
 	if len(o.GetEnv()) > 0 {
 		env := maps.Clone(base.Env)
@@ -114,8 +114,8 @@ func (s secretValues) add(kind vault.Kind, name, value string) {
 	s[kind][name] = seal.NewValue(value)
 }
 
-// describe sets the names and the digest of secret values in the spec, never the values.
-func describe(spec workspace.Spec, kind vault.Kind, values seal.Values, digest string) workspace.Spec {
+// withSecretNames sets the names and the digest of secret values in the spec, never the values.
+func withSecretNames(spec workspace.Spec, kind vault.Kind, values seal.Values, digest string) workspace.Spec {
 	names := slices.Sorted(maps.Keys(values))
 	switch kind {
 	case vault.Env:

@@ -7,6 +7,7 @@ import (
 	"connectrpc.com/connect"
 
 	"lockstep.internal/libs/fault"
+	"lockstep.internal/libs/logkey"
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/errcode"
@@ -66,7 +67,7 @@ func (s *subscriberService) CreateSubscriber(
 	// The subscriber exists even if NATS does not answer now. Its consumer starts at its creation.
 	if err := s.subscribers.Ensure(ctx, made); err != nil {
 		s.logger.WarnContext(ctx, "create the consumer of a new subscriber failed; retrying",
-			slog.String("name", made.Name), slog.Any("error", err))
+			slog.String(logkey.Name, made.Name), logkey.Error(err))
 		s.agents.RequestEnsure()
 	}
 	return connect.NewResponse(&statev1.CreateSubscriberResponse{
@@ -97,7 +98,7 @@ func (s *subscriberService) ListSubscribers(
 	if err != nil {
 		return nil, err
 	}
-	messages := each(found, subscriber)
+	messages := convertAll(found, subscriber)
 	for _, one := range messages {
 		if one.GetRevoked() {
 			continue
@@ -139,7 +140,7 @@ func (s *subscriberService) RevokeSubscriber(
 		defer func() {
 			if err := s.subscribers.Remove(ctx, revoked.Name); err != nil {
 				s.logger.WarnContext(ctx, "remove the consumer of a revoked subscriber failed; retrying",
-					slog.String("name", revoked.Name), slog.Any("error", err))
+					slog.String(logkey.Name, revoked.Name), logkey.Error(err))
 				s.agents.RequestEnsure()
 			}
 		}()

@@ -28,7 +28,8 @@ func (s *templateService) PutTemplate(
 	}
 	asked := r.Msg.GetSpec()
 	if len(asked.GetSecretEnv())+len(asked.GetSecretFiles()) > 0 {
-		return nil, fault.New(errcode.InvalidArgument, "a template cannot have secrets: give them when you create a workspace").
+		return nil, fault.New(errcode.InvalidArgument,
+			"a template cannot have secrets: give them when you create a workspace").
 			With("field", "spec")
 	}
 	spec := specOf(asked).WithDefaults()
@@ -85,7 +86,7 @@ func (s *templateService) ListTemplates(
 	if err != nil {
 		return nil, err
 	}
-	return connect.NewResponse(&statev1.ListTemplatesResponse{Templates: each(found, template)}), nil
+	return connect.NewResponse(&statev1.ListTemplatesResponse{Templates: convertAll(found, template)}), nil
 }
 
 // allowRead authorizes the reader of templates. Everybody may read those of project 0.

@@ -73,7 +73,7 @@ func (s *tokenService) ListTokens(
 	if err != nil {
 		return nil, err
 	}
-	return connect.NewResponse(&statev1.ListTokensResponse{Tokens: each(found, accessToken)}), nil
+	return connect.NewResponse(&statev1.ListTokensResponse{Tokens: convertAll(found, accessToken)}), nil
 }
 
 func (s *tokenService) RevokeToken(
@@ -108,7 +108,8 @@ func (s *tokenService) ExchangeToken(
 	}
 	for _, name := range audience {
 		if slug(name) != nil {
-			return nil, fault.New(errcode.InvalidArgument, "audience %q is not a service name: use 1 to 40 characters of a-z, 0-9 and -", name).
+			return nil, fault.New(errcode.InvalidArgument,
+				"audience %q is not a service name: use 1 to 40 characters of a-z, 0-9 and -", name).
 				With("field", "audience")
 		}
 	}

@@ -17,8 +17,8 @@ import (
 	"lockstep.internal/services/state/workspace"
 )
 
-// authorizeInterval is the time between two authorizations of a watch. A caller that loses its role or token
-// loses the stream.
+// authorizeInterval is the time between two authorizations of a watch. The stream of a caller whose role or token is
+// revoked ends within this time.
 const authorizeInterval = 15 * time.Second
 
 // version identifies a state of a workspace.
@@ -28,8 +28,8 @@ func versionOf(w workspace.Workspace) version {
 	return version{w.DesiredRevision, w.ActualStateRevision, w.AppliedRevision}
 }
 
-// watcher is the watch of one caller.
-type watcher struct {
+// watch is one call of WatchWorkspaces.
+type watch struct {
 	service *workspaceService
 	request *statev1.WorkspaceFilter
 	filter  postgres.WorkspaceFilter
@@ -48,7 +48,7 @@ func (s *workspaceService) WatchWorkspaces(
 	}
 	changed := s.changes.Subscribe()
 	defer changed.Close()
-	w := &watcher{service: s, request: r.Msg.GetFilter(), filter: filter, send: stream.Send, sent: map[uuid.UUID]version{}}
+	w := &watch{service: s, request: r.Msg.GetFilter(), filter: filter, send: stream.Send, sent: map[uuid.UUID]version{}}
 	// Send the headers now: the caller learns that the watch began even without workspaces.
 	if err := stream.Send(nil); err != nil {
 		return err //nolint:wrapcheck // the caller is gone
@@ -80,7 +80,7 @@ func (s *workspaceService) WatchWorkspaces(
 }
 
 // authorize checks that the caller may still watch, and updates what it may see.
-func (w *watcher) authorize(ctx context.Context, authorization string) error {
+func (w *watch) authorize(ctx context.Context, authorization string) error {
 	ctx, err := w.service.callers.authenticate(ctx, map[string][]string{"Authorization": {authorization}})
 	if err != nil {
 		return err
@@ -90,7 +90,7 @@ func (w *watcher) authorize(ctx context.Context, authorization string) error {
 }
 
 // sendAll sends every workspace with a version that the caller does not have.
-func (w *watcher) sendAll(ctx context.Context, initial bool) error {
+func (w *watch) sendAll(ctx context.Context, initial bool) error {
 	page := postgres.WorkspacePage{Size: maxPageSize}
 	for {
 		found, err := w.service.workspaces.List(ctx, w.service.pool, w.filter, page)
@@ -116,7 +116,7 @@ func (w *watcher) sendAll(ctx context.Context, initial bool) error {
 
 // sendChanged sends the changed workspaces that the caller watches. A workspace that leaves the filter is sent
 // once more.
-func (w *watcher) sendChanged(ctx context.Context, ids []uuid.UUID) error {
+func (w *watch) sendChanged(ctx context.Context, ids []uuid.UUID) error {
 	for chunk := range slices.Chunk(ids, maxPageSize) {
 		references := make([]postgres.WorkspaceReference, len(chunk))
 		for i, id := range chunk {
@@ -148,7 +148,7 @@ func (w *watcher) sendChanged(ctx context.Context, ids []uuid.UUID) error {
 	return nil
 }
 
-func (w *watcher) sendOne(one workspace.Workspace, message *statev1.Workspace, initial bool) error {
+func (w *watch) sendOne(one workspace.Workspace, message *statev1.Workspace, initial bool) error {
 	if last, known := w.sent[one.ID]; known && last == versionOf(one) {
 		return nil
 	}
@@ -161,11 +161,11 @@ func (w *watcher) sendOne(one workspace.Workspace, message *statev1.Workspace, i
 
 // selects reports whether the filter selects the workspace. It mirrors postgres.Workspaces.List.
 func selects(f postgres.WorkspaceFilter, w workspace.Workspace) bool {
-	named := len(f.References) == 0 || slices.ContainsFunc(f.References, func(r postgres.WorkspaceReference) bool {
+	matches := len(f.References) == 0 || slices.ContainsFunc(f.References, func(r postgres.WorkspaceReference) bool {
 		return r.ID == w.ID || r.ID == uuid.Nil && r.Name == w.Name
 	})
 	terminated := f.IncludeTerminated || len(f.References) > 0 || slices.Contains(f.ActualStates, actualstate.Terminated)
-	return named &&
+	return matches &&
 		(f.ProjectIDs == nil || slices.Contains(f.ProjectIDs, w.ProjectID)) &&
 		(f.ProjectID == 0 || f.ProjectID == w.ProjectID) &&
 		(f.AgentID == 0 || f.AgentID == w.AgentID) &&

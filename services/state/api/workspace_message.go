@@ -38,12 +38,13 @@ func workspaceMessage(w workspace.Workspace) *statev1.Workspace {
 	}
 }
 
-// Stored states are the lower-case names of the protocol, without the prefix.
-
+// actualState converts a stored state. Stored states are the names of the protobuf enum in lower case, without the
+// prefix.
 func actualState(s actualstate.State) statev1.ActualState {
 	return statev1.ActualState(statev1.ActualState_value["ACTUAL_STATE_"+strings.ToUpper(string(s))])
 }
 
+// desiredState converts a stored state, like actualState.
 func desiredState(s workspace.DesiredState) statev1.DesiredState {
 	return statev1.DesiredState(statev1.DesiredState_value["DESIRED_STATE_"+strings.ToUpper(string(s))])
 }
@@ -116,7 +117,7 @@ func (s *workspaceService) messages(
 	if err != nil {
 		return nil, err
 	}
-	return each(workspaces, func(w workspace.Workspace) *statev1.Workspace {
+	return convertAll(workspaces, func(w workspace.Workspace) *statev1.Workspace {
 		out := workspaceMessage(w)
 		if end, ends := w.Expiry(configurations[w.AgentID].AgePolicies()); ends {
 			out.ExpiresAt, out.ExpiryPolicy = timestamp(end.At), string(end.Policy)

@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"lockstep.internal/libs/fault"
+	"lockstep.internal/libs/outbox"
 	libpostgres "lockstep.internal/libs/postgres"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/errcode"
@@ -24,24 +25,27 @@ import (
 	"lockstep.internal/services/state/devfile"
 	"lockstep.internal/services/state/directory"
 	"lockstep.internal/services/state/postgres"
+	"lockstep.internal/services/state/publish"
 	"lockstep.internal/services/state/workspace"
 )
 
 const (
-	defaultTemplate      = "default"
-	maxIdempotencyKey    = 64
-	madeUpNameCharacters = 8
+	defaultTemplate     = "default"
+	maxIdempotencyKey   = 64
+	generatedNameLength = 8
 )
 
 type workspaceService struct {
 	statev1connect.UnimplementedWorkspaceServiceHandler
 	access
 
+	prefix       string // of workspace namespaces
 	pool         *pgxpool.Pool
 	workspaces   *postgres.Workspaces
 	callers      *authentication
-	observations *postgres.Observations
+	ingestStores *postgres.IngestStores
 	secrets      *postgres.Secrets
+	encoder      publish.Encoder
 	changes      *postgres.Changes
 	streams      jetstream.JetStream
 	cell         topology.Cell
@@ -52,7 +56,7 @@ func (s *workspaceService) CreateWorkspace(
 	ctx context.Context,
 	r *connect.Request[statev1.CreateWorkspaceRequest],
 ) (*connect.Response[statev1.CreateWorkspaceResponse], error) {
-	creation, secrets, err := s.creation(ctx, r.Msg)
+	creation, secrets, err := s.newCreation(ctx, r.Msg)
 	if err != nil {
 		return nil, err
 	}
@@ -64,7 +68,10 @@ func (s *workspaceService) CreateWorkspace(
 		if err := s.workspaces.CheckQuota(ctx, tx, w); err != nil {
 			return err
 		}
-		if err := s.workspaces.Insert(ctx, tx, w, created); err != nil {
+		if err := s.workspaces.Insert(ctx, tx, w); err != nil {
+			return err
+		}
+		if err := s.publish(ctx, tx, workspace.Update{After: w, Events: created}); err != nil {
 			return err
 		}
 		for kind, values := range secrets {
@@ -90,8 +97,8 @@ func (s *workspaceService) CreateWorkspace(
 	return connect.NewResponse(&statev1.CreateWorkspaceResponse{Workspace: messages[0]}), nil
 }
 
-// creation reads and authorizes a request.
-func (s *workspaceService) creation(
+// newCreation validates and authorizes a request. It returns the creation and the secret values.
+func (s *workspaceService) newCreation(
 	ctx context.Context,
 	m *statev1.CreateWorkspaceRequest,
 ) (workspace.Creation, secretValues, error) {
@@ -102,12 +109,14 @@ func (s *workspaceService) creation(
 		Template:       m.GetTemplate(),
 		IdempotencyKey: m.GetIdempotencyKey(),
 		Now:            s.now(),
+
+		NamespacePrefix: s.prefix,
 	}
 	if err := fromDevfile(&c, m.GetDevfile()); err != nil {
 		return c, nil, err
 	}
 	if c.Name == "" {
-		c.Name = "workspace-" + strings.ToLower(rand.Text()[:madeUpNameCharacters])
+		c.Name = "workspace-" + strings.ToLower(rand.Text()[:generatedNameLength])
 	}
 	if c.Template == "" {
 		c.Template = defaultTemplate
@@ -116,14 +125,15 @@ func (s *workspaceService) creation(
 		return c, nil, err
 	}
 	if len(c.IdempotencyKey) > maxIdempotencyKey {
-		return c, nil, fault.New(errcode.InvalidArgument, "idempotency_key has %d characters, the limit is %d", len(c.IdempotencyKey), maxIdempotencyKey).
+		return c, nil, fault.New(errcode.InvalidArgument,
+			"idempotency_key has %d characters, the limit is %d", len(c.IdempotencyKey), maxIdempotencyKey).
 			With("field", "idempotency_key")
 	}
 	secrets, err := secretsOf(m.GetOverrides())
 	if err != nil {
 		return c, nil, err
 	}
-	if c.ProjectID, err = s.onlyProject(ctx, c.ProjectID); err != nil {
+	if c.ProjectID, err = s.resolveProject(ctx, c.ProjectID); err != nil {
 		return c, nil, err
 	}
 	if err := s.allow(
@@ -135,7 +145,7 @@ func (s *workspaceService) creation(
 	); err != nil {
 		return c, nil, err
 	}
-	if c.AgentID, err = s.onlyAgent(ctx, c.ProjectID, m.GetAgentId()); err != nil {
+	if c.AgentID, err = s.resolveAgent(ctx, c.ProjectID, m.GetAgentId()); err != nil {
 		return c, nil, err
 	}
 	if m.GetDevfile() == "" {
@@ -147,7 +157,7 @@ func (s *workspaceService) creation(
 	}
 	c.Spec = override(c.Spec, m.GetOverrides())
 	for kind, values := range secrets {
-		c.Spec = describe(c.Spec, kind, values, s.secrets.Vault.Digest(values))
+		c.Spec = withSecretNames(c.Spec, kind, values, s.secrets.Vault.Digest(values))
 	}
 	return c, secrets, nil
 }
@@ -170,17 +180,18 @@ func fromDevfile(c *workspace.Creation, text string) error {
 	}
 	c.Name = d.Name
 	if err := slug(c.Name); c.Name != "" && err != nil {
-		return fault.New(errcode.InvalidArgument, "the devfile's metadata.name %.80q is not a workspace name; give a name", c.Name).
+		return fault.New(errcode.InvalidArgument,
+			"the devfile's metadata.name %.80q is not a workspace name; give a name", c.Name).
 			With("field", "name")
 	}
 	return nil
 }
 
-// onlyProject returns the given project, or the only one that the caller may read.
-func (s *workspaceService) onlyProject(ctx context.Context, asked int64) (int64, error) {
-	if asked != 0 {
-		_, err := s.directory.Project(ctx, asked)
-		return asked, err
+// resolveProject returns the requested project. Without one it returns the only project that the caller may read.
+func (s *workspaceService) resolveProject(ctx context.Context, requested int64) (int64, error) {
+	if requested != 0 {
+		_, err := s.directory.Project(ctx, requested)
+		return requested, err
 	}
 	visible, err := s.visible(ctx)
 	if err != nil {
@@ -193,12 +204,12 @@ func (s *workspaceService) onlyProject(ctx context.Context, asked int64) (int64,
 	if len(found) == 1 {
 		return found[0].ID, nil
 	}
-	names := each(found, func(p directory.Project) string { return fmt.Sprintf("%d (%s)", p.ID, p.Path) })
-	return 0, choose("project", names)
+	names := convertAll(found, func(p directory.Project) string { return fmt.Sprintf("%d (%s)", p.ID, p.Path) })
+	return 0, ambiguous("project", names)
 }
 
-// onlyAgent returns the given agent of the project, or the project's only one.
-func (s *workspaceService) onlyAgent(ctx context.Context, projectID, asked int64) (int64, error) {
+// resolveAgent returns the requested agent of the project. Without one it returns the project's only agent.
+func (s *workspaceService) resolveAgent(ctx context.Context, projectID, requested int64) (int64, error) {
 	found, err := s.directory.Agents(ctx, []int64{projectID}, postgres.Page{Size: maxPageSize})
 	if err != nil {
 		return 0, err
@@ -209,23 +220,25 @@ func (s *workspaceService) onlyAgent(ctx context.Context, projectID, asked int64
 		if a.Revoked {
 			continue
 		}
-		if a.ID == asked {
-			return asked, nil
+		if a.ID == requested {
+			return requested, nil
 		}
 		names, last = append(names, fmt.Sprintf("%d (%s)", a.ID, a.Name)), a.ID
 	}
-	if asked != 0 {
-		return 0, fault.New(errcode.NotFound, "agent %d does not exist in project %d", asked, projectID)
+	if requested != 0 {
+		return 0, fault.New(errcode.NotFound, "agent %d does not exist in project %d", requested, projectID)
 	}
 	if len(names) == 1 {
 		return last, nil
 	}
-	return 0, choose("agent", names)
+	return 0, ambiguous("agent", names)
 }
 
-func choose(what string, names []string) error {
+// ambiguous returns the error for a request without a project or agent id if there is not exactly one candidate.
+func ambiguous(what string, names []string) error {
 	if len(names) == 0 {
-		return fault.New(errcode.FailedPrecondition, "you may use no %s: ask a maintainer to create one", what)
+		return fault.New(errcode.FailedPrecondition,
+			"no %s is available to you: ask a maintainer to create one or to give you a role", what)
 	}
 	return fault.New(errcode.InvalidArgument, "%[1]s_id is missing: give one of %[2]s", what, strings.Join(names, ", ")).
 		With("field", what+"_id")
@@ -286,7 +299,8 @@ func (s *workspaceService) SetDesiredState(
 ) (*connect.Response[statev1.SetDesiredStateResponse], error) {
 	to, ok := desiredStates()[r.Msg.GetDesiredState()]
 	if !ok {
-		return nil, fault.New(errcode.InvalidArgument, "desired_state is missing: give running, stopped, restart_requested or terminated").
+		return nil, fault.New(errcode.InvalidArgument,
+			"desired_state is missing: give running, stopped, restart_requested or terminated").
 			With("field", "desired_state")
 	}
 	w, err := s.change(
@@ -325,7 +339,7 @@ func (s *workspaceService) UpdateWorkspace(
 					return w, nil, err
 				}
 				maps.Copy(values, given)
-				next = describe(next, kind, values, s.secrets.Vault.Digest(values))
+				next = withSecretNames(next, kind, values, s.secrets.Vault.Digest(values))
 				if err := s.secrets.Put(ctx, tx, w.ID, kind, values); err != nil {
 					return w, nil, err
 				}
@@ -358,17 +372,32 @@ func (s *workspaceService) change(
 		if err != nil {
 			return err
 		}
-		within := access{directory: s.directory.Within(tx)}
-		if err := within.allowWorkspace(ctx, before, authz.ManageWorkspace, r); err != nil {
+		inTx := access{directory: s.directory.Within(tx)}
+		if err := inTx.allowWorkspace(ctx, before, authz.ManageWorkspace, r); err != nil {
 			return err
 		}
 		var events []workspace.Event
 		if after, events, err = decide(tx, before); err != nil || len(events) == 0 {
 			return err
 		}
-		return s.workspaces.Save(ctx, tx, workspace.Update{Before: before, After: after, Events: events})
+		if err := s.workspaces.Save(ctx, tx, after); err != nil {
+			return err
+		}
+		return s.publish(ctx, tx, workspace.Update{Before: before, After: after, Events: events})
 	})
 	return after, err
+}
+
+// publish renders the manifests of an update, and puts its messages into the outbox in the transaction of the change.
+func (s *workspaceService) publish(ctx context.Context, tx pgx.Tx, update workspace.Update) error {
+	messages, err := s.encoder.Workspaces(ctx, update)
+	if err != nil {
+		return err
+	}
+	if err := outbox.Insert(ctx, tx, messages...); err != nil {
+		return fmt.Errorf("publish workspace %s: %w", update.After.ID, err)
+	}
+	return nil
 }
 
 // find returns a workspace if the caller may act on it.
@@ -402,14 +431,16 @@ func referenceOf(ref *statev1.WorkspaceReference) (postgres.WorkspaceReference, 
 	case ref.GetId() != "":
 		id, err := uuid.Parse(ref.GetId())
 		if err != nil {
-			return postgres.WorkspaceReference{}, fault.New(errcode.InvalidArgument, "workspace id %q is not a UUID", ref.GetId()).
+			return postgres.WorkspaceReference{}, fault.New(errcode.InvalidArgument,
+				"workspace id %q is not a UUID", ref.GetId()).
 				With("field", "workspace.id")
 		}
 		return postgres.WorkspaceReference{ID: id}, nil
 	case ref.GetName() != "":
 		return postgres.WorkspaceReference{Name: ref.GetName()}, nil
 	default:
-		return postgres.WorkspaceReference{}, fault.New(errcode.InvalidArgument, "workspace is missing: give its id or its name").
+		return postgres.WorkspaceReference{}, fault.New(errcode.InvalidArgument,
+			"workspace is missing: give its id or its name").
 			With("field", "workspace")
 	}
 }

@@ -1,5 +1,5 @@
 // Package authz decides who may do what. It is pure: the caller gives the user, the user's highest role in the
-// scope, including inherited roles, and whether the thing is the user's own.
+// scope, including inherited roles, and whether the user owns the object.
 //
 // A blocked user may do nothing, an administrator everything. For other users each action needs a role.
 package authz
@@ -35,11 +35,11 @@ func Allowed(user directory.User, role directory.Role, own bool, action Action) 
 	if user.Admin {
 		return true
 	}
-	need, ok := needed(action, own)
+	need, ok := requiredRole(action, own)
 	return ok && role.Rank() >= need.Rank()
 }
 
-func needed(action Action, own bool) (directory.Role, bool) {
+func requiredRole(action Action, own bool) (directory.Role, bool) {
 	switch action {
 	case Read:
 		return directory.RoleReader, true

@@ -46,7 +46,7 @@ func TestDeveloperManagesOnlyOwnWorkspaces(t *testing.T) {
 	require.False(
 		t,
 		authz.Allowed(user, directory.RoleReader, true, authz.ManageWorkspace),
-		"who lost the role lost the workspace",
+		"an owner without a role may not manage the workspace",
 	)
 }
 

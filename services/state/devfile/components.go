@@ -12,7 +12,7 @@ import (
 	"lockstep.internal/services/state/workspace"
 )
 
-// workspacePath is where the one volume is.
+// workspacePath is the mount path of the volume.
 const workspacePath = "/workspace"
 
 // maxComponentName in characters.
@@ -24,45 +24,45 @@ type volume struct {
 	mounted    bool
 }
 
-// components makes the spec of the container and the volume.
+// components builds the spec from the container and volume components.
 func (r *reader) components(top object) workspace.Spec {
 	var spec workspace.Spec
 	var containers []object
 	var volumes []volume
 	names := map[string]bool{}
 	for _, component := range top.objects("components") {
-		name := component.name("name")
+		name := component.literal("name")
 		r.checkName(component, name, names)
-		switch which := component.present(componentKinds()); {
-		case len(which) == 0:
-			component.rest()
+		switch kinds := component.present(componentKinds()); {
+		case len(kinds) == 0:
+			component.refuseUnknown()
 			component.addf("container", "is missing: a component is a container or a volume")
 			continue
-		case len(which) > 1:
-			component.addf(which[1], "is one kind of component too many; make it a component of its own")
+		case len(kinds) > 1:
+			component.addf(kinds[1], "is a second kind of this component; a component has one; make it a separate component")
 		}
 		component.ignore("attributes")
 		for _, kind := range []string{"kubernetes", "openshift", "image", "plugin", "custom"} {
-			if _, there := component.fields[kind]; there {
+			if _, exists := component.fields[kind]; exists {
 				component.ignore(kind)
-				component.addf(kind, "components are not made; remove it: a workspace is one container and one volume")
+				component.addf(kind, "is not supported; remove it: a workspace has one container and one volume")
 			}
 		}
-		if inner, there := component.object("container"); there {
+		if inner, exists := component.object("container"); exists {
 			containers = append(containers, inner)
 		}
-		if inner, there := component.object("volume"); there {
+		if inner, exists := component.object("volume"); exists {
 			volumes = append(volumes, volume{name: name, path: inner.path})
 			spec.VolumeSize = r.volume(inner, len(volumes) > 1)
 		}
-		component.rest()
+		component.refuseUnknown()
 	}
 	if len(containers) == 0 {
-		top.addf("components", "have no container, and one is needed")
+		top.addf("components", "have no container: a container component is required")
 		return spec
 	}
-	for _, another := range containers[1:] {
-		r.addf(another.path, "is a second container, and a workspace has one; remove it")
+	for _, second := range containers[1:] {
+		r.addf(second.path, "is a second container, and a workspace has one; remove it")
 	}
 	origin := r.container(containers[0], &spec, volumes)
 	for _, v := range volumes {
@@ -86,14 +86,10 @@ func (r *reader) checkName(component object, name string, names map[string]bool)
 	case name == "":
 		component.addf("name", "is missing")
 	case !ok || len(name) > maxComponentName:
-		component.addf(
-			"name",
-			"%.80q is no name: at most %d lower-case letters, digits and inner hyphens",
-			name,
-			maxComponentName,
-		)
+		component.addf("name", "%.80q is not a name: it must have at most %d lower-case letters, digits and inner hyphens",
+			name, maxComponentName)
 	case names[name]:
-		component.addf("name", "%q is the name of another component too", name)
+		component.addf("name", "%q is already the name of another component", name)
 	}
 	names[name] = true
 }
@@ -101,38 +97,33 @@ func (r *reader) checkName(component object, name string, names map[string]bool)
 // volume reads a volume component and returns its size.
 func (r *reader) volume(v object, second bool) string {
 	size := v.text("size")
-	if v.flag("ephemeral", false) {
-		v.addf("ephemeral", "is not done: the volume lives as long as the workspace; remove it")
+	if v.boolean("ephemeral", false) {
+		v.addf("ephemeral", "is not supported: the volume exists as long as the workspace; remove it")
 	}
-	v.rest()
+	v.refuseUnknown()
 	if second {
 		r.addf(v.path, "is a second volume, and a workspace has one; remove it and keep its data below %s", workspacePath)
 	}
 	return size
 }
 
-// mounts checks that the volume is mounted where it is.
+// mounts checks that the volume is mounted at workspacePath.
 func (r *reader) mounts(container object, volumes []volume) {
 	seen := map[string]bool{}
 	for _, mount := range container.objects("volumeMounts") {
-		name, at := mount.name("name"), mount.text("path")
+		name, at := mount.literal("name"), mount.text("path")
 		if at == "" {
 			at = "/" + name
 		}
-		mount.rest()
+		mount.refuseUnknown()
 		i := slices.IndexFunc(volumes, func(v volume) bool { return v.name == name })
 		switch {
 		case i < 0:
-			mount.addf("name", "%.80q is no volume component of the devfile", name)
+			mount.addf("name", "%.80q is not a volume component of this devfile", name)
 		case seen[name]:
 			mount.addf("name", "%q is mounted already", name)
 		case path.Clean(at) != workspacePath:
-			mount.addf(
-				"path",
-				"%.80q is not possible: the volume is at %s; write that, or keep the data below it",
-				at,
-				workspacePath,
-			)
+			mount.addf("path", "%.80q is not supported: the volume is mounted at %s; use this path", at, workspacePath)
 		}
 		seen[name] = true
 		if i >= 0 {
@@ -141,21 +132,21 @@ func (r *reader) mounts(container object, volumes []volume) {
 	}
 }
 
-// check finds what the workspace's own rules say of the spec, and tells it by the devfile's fields.
+// check validates the spec. It reports each fault at the devfile field that origin gives.
 func (r *reader) check(spec workspace.Spec, origin map[string]string, container string) {
-	var wrong *fault.Error
-	if !errors.As(spec.Validate(), &wrong) {
+	var invalid *fault.Error
+	if !errors.As(spec.Validate(), &invalid) {
 		return
 	}
-	for _, field := range slices.Sorted(maps.Keys(wrong.Details)) {
+	for _, field := range slices.Sorted(maps.Keys(invalid.Details)) {
 		at, known := origin[field]
 		if !known {
-			// What is said of a list, or of a field whose name is too long to be one.
+			// A fault of a whole list, or of a field whose name was shortened.
 			list, _, _ := strings.Cut(field, "[")
 			if at, known = origin[list]; !known {
 				at = container + "." + list
 			}
 		}
-		r.addf(at, "%s", wrong.Details[field])
+		r.addf(at, "%s", invalid.Details[field])
 	}
 }

@@ -11,29 +11,26 @@ import (
 // MaxSize of a devfile in bytes (64 KiB).
 const MaxSize = 64 << 10
 
-// Devfile is what Lockstep takes from a devfile.
+// Devfile contains the values that Lockstep uses.
 type Devfile struct {
-	// Name is metadata.name as it stands there; empty where there is none. It need not be a workspace's name.
+	// Name is metadata.name, unchanged; empty if missing. It can be an invalid name of a workspace.
 	Name string
-	// Spec with its defaults; it is valid.
+	// Spec is valid and includes the defaults.
 	Spec workspace.Spec
 }
 
-// Read reads a devfile.
+// Read reads a devfile. The fault invalid_argument names every invalid field. Read returns the fault payload_too_large
+// if the devfile exceeds MaxSize.
 func Read(data []byte) (Devfile, error) {
 	if len(data) > MaxSize {
-		return Devfile{}, fault.New(
-			errcode.PayloadTooLarge,
-			"the devfile has %d bytes, at most %d are read",
-			len(data),
-			MaxSize,
-		)
+		return Devfile{}, fault.New(errcode.PayloadTooLarge,
+			"the devfile has %d bytes, the limit is %d", len(data), MaxSize)
 	}
 	root, err := parse(data)
 	if err != nil {
 		return Devfile{}, err
 	}
-	r := &reader{left: maxExpanded}
+	r := &reader{remaining: maxExpanded}
 	d := r.devfile(r.object("", root))
 	if err := r.err(); err != nil {
 		return Devfile{}, err
@@ -47,24 +44,24 @@ func schemaPattern() *regexp.Regexp {
 
 func (r *reader) devfile(top object) Devfile {
 	var d Devfile
-	switch version := top.name("schemaVersion"); {
+	switch version := top.literal("schemaVersion"); {
 	case version == "":
 		top.addf("schemaVersion", "is missing: write 2.2.0")
 	case !schemaPattern().MatchString(version):
-		top.addf("schemaVersion", "%.40q cannot be read; it must be 2.2.0 or another 2.2", version)
+		top.addf("schemaVersion", "%.40q is not supported; it must be 2.2.0 or another 2.2.x", version)
 	}
-	if metadata, there := top.object("metadata"); there {
-		d.Name = metadata.name("name")
-		metadata.refuse("globalMemoryLimit", "is not kept; set memoryLimit of the container")
+	if metadata, exists := top.object("metadata"); exists {
+		d.Name = metadata.literal("name")
+		metadata.refuse("globalMemoryLimit", "is not supported; set memoryLimit of the container")
 	}
-	r.variables = top.texts("variables")
+	r.variables = top.textMap("variables")
 	top.ignore("attributes", "commands")
-	top.refuse("events", "would run commands, which is not done; let the container's command do it, or remove them")
-	top.refuse("parent", "is not fetched; write into the devfile what it takes from there")
+	top.refuse("events", "are not supported; run these commands in the container's command, or remove them")
+	top.refuse("parent", "is not fetched; copy its content into this devfile")
 	top.refuse("projects", "are not cloned; remove them and clone into /workspace")
 	top.refuse("starterProjects", "are not cloned; remove them and clone into /workspace")
 	top.refuse("dependentProjects", "are not cloned; remove them and clone into /workspace")
 	d.Spec = r.components(top)
-	top.rest()
+	top.refuseUnknown()
 	return d
 }

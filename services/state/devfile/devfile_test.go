@@ -29,10 +29,12 @@ func TestRead(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]devfile.Devfile{
 		"node": {Name: "shop-frontend", Spec: workspace.Spec{
-			Image: "registry.example/node-22:1-102", Args: []string{"tail", "-f", "/dev/null"}, CPU: "1500m", Memory: "2Gi", VolumeSize: "5Gi",
+			Image: "registry.example/node-22:1-102", Args: []string{"tail", "-f", "/dev/null"},
+			CPU: "1500m", Memory: "2Gi", VolumeSize: "5Gi",
 			Ports: []workspace.Port{{Name: "http-node", Number: 3000}, {Name: "metrics", Number: 9090}},
 			Env: map[string]string{
-				"DEBUG_PORT": "5858", "NODE_ENV": "development", "RETRIES": "3", "PROJECTS_ROOT": "/workspace", "PROJECT_SOURCE": "/workspace",
+				"DEBUG_PORT": "5858", "NODE_ENV": "development", "RETRIES": "3", "PROJECTS_ROOT": "/workspace",
+				"PROJECT_SOURCE": "/workspace",
 			},
 		}},
 		"least": {Spec: workspace.Spec{
@@ -55,7 +57,7 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// with is a devfile of a container, with more of its fields, and more of the devfile's.
+// with returns a devfile with one container and these additional fields.
 func with(container, top string) string {
 	text := "schemaVersion: 2.2.0\ncomponents:\n- name: tools\n  container:\n    image: registry.example/ide:9\n"
 	for line := range strings.Lines(container) {
@@ -66,83 +68,229 @@ func with(container, top string) string {
 
 func TestDevfileFaultsNameTheirPath(t *testing.T) {
 	t.Parallel()
-	for name, test := range map[string]struct{ text, at, says string }{
-		"no version":           {"components: [{name: a, container: {image: a}}]", "schemaVersion", "write 2.2.0"},
-		"an old version":       {strings.Replace(with("", ""), "2.2.0", "2.1.0", 1), "schemaVersion", "must be 2.2.0"},
-		"a newer version":      {strings.Replace(with("", ""), "2.2.0", "2.3.0", 1), "schemaVersion", "must be 2.2.0"},
-		"half a version":       {strings.Replace(with("", ""), "2.2.0", "2.2", 1), "schemaVersion", "must be 2.2.0"},
-		"a list":               {"- a", "the document", "must be an object"},
-		"a word":               {"devfile", "the document", "must be an object"},
-		"no component":         {"schemaVersion: 2.2.0", "components", "no container"},
-		"only a volume":        {"schemaVersion: 2.2.0\ncomponents: [{name: v, volume: {}}]", "components", "no container"},
-		"no image":             {"schemaVersion: 2.2.0\ncomponents: [{name: a, container: {}}]", "components[0].container.image", "is required"},
-		"a bad image":          {strings.Replace(with("", ""), "ide:9", "IDE 9", 1), "components[0].container.image", "is not an image reference"},
-		"an unknown field":     {with("", "component: []"), "component", "is no field"},
-		"one of the container": {with("imagePullPolicy: Always", ""), "components[0].container.imagePullPolicy", "is no field"},
-		"a parent":             {with("", "parent: {id: node, registryUrl: https://registry.example}"), "parent", "write into the devfile"},
-		"projects":             {with("", "projects: [{name: a}]"), "projects", "clone into /workspace"},
-		"starter projects":     {with("", "starterProjects: [{name: a}]"), "starterProjects", "clone into /workspace"},
-		"dependent projects":   {with("", "dependentProjects: [{name: a}]"), "dependentProjects", "clone into /workspace"},
-		"events":               {with("", "commands: [{id: i, exec: {component: tools}}]\nevents: {postStart: [i]}"), "events", "run commands"},
-		"a global limit":       {with("", "metadata: {globalMemoryLimit: 2Gi}"), "metadata.globalMemoryLimit", "memoryLimit of the container"},
-		"a second container":   {with("", "- {name: db, container: {image: db}}"), "components[1].container", "second container"},
-		"kubernetes":           {with("", "- {name: db, kubernetes: {uri: db.yaml}}"), "components[1].kubernetes", "remove it"},
+	for name, test := range map[string]struct{ text, path, want string }{
+		"no version":              {"components: [{name: a, container: {image: a}}]", "schemaVersion", "write 2.2.0"},
+		"an old version":          {strings.Replace(with("", ""), "2.2.0", "2.1.0", 1), "schemaVersion", "must be 2.2.0"},
+		"a newer version":         {strings.Replace(with("", ""), "2.2.0", "2.3.0", 1), "schemaVersion", "must be 2.2.0"},
+		"a version without patch": {strings.Replace(with("", ""), "2.2.0", "2.2", 1), "schemaVersion", "must be 2.2.0"},
+		"a list":                  {"- a", "the document", "must be an object"},
+		"a string":                {"devfile", "the document", "must be an object"},
+		"no component":            {"schemaVersion: 2.2.0", "components", "no container"},
+		"only a volume": {
+			"schemaVersion: 2.2.0\ncomponents: [{name: v, volume: {}}]",
+			"components",
+			"no container",
+		},
+		"no image": {
+			"schemaVersion: 2.2.0\ncomponents: [{name: a, container: {}}]",
+			"components[0].container.image",
+			"is required",
+		},
+		"a bad image": {
+			strings.Replace(with("", ""), "ide:9", "IDE 9", 1),
+			"components[0].container.image",
+			"is not an image reference",
+		},
+		"an unknown field": {with("", "component: []"), "component", "has no such field"},
+		"an unknown field of the container": {
+			with("imagePullPolicy: Always", ""),
+			"components[0].container.imagePullPolicy",
+			"has no such field",
+		},
+		"a parent": {
+			with("", "parent: {id: node, registryUrl: https://registry.example}"),
+			"parent",
+			"copy its content",
+		},
+		"projects":           {with("", "projects: [{name: a}]"), "projects", "clone into /workspace"},
+		"starter projects":   {with("", "starterProjects: [{name: a}]"), "starterProjects", "clone into /workspace"},
+		"dependent projects": {with("", "dependentProjects: [{name: a}]"), "dependentProjects", "clone into /workspace"},
+		"events": {
+			with("", "commands: [{id: i, exec: {component: tools}}]\nevents: {postStart: [i]}"),
+			"events",
+			"run these commands",
+		},
+		"a global limit": {
+			with("", "metadata: {globalMemoryLimit: 2Gi}"),
+			"metadata.globalMemoryLimit",
+			"memoryLimit of the container",
+		},
+		"a second container": {
+			with("", "- {name: db, container: {image: db}}"),
+			"components[1].container",
+			"second container",
+		},
+		"kubernetes": {
+			with("", "- {name: db, kubernetes: {uri: db.yaml}}"),
+			"components[1].kubernetes",
+			"remove it",
+		},
 		"openshift":            {with("", "- {name: db, openshift: {uri: db.yaml}}"), "components[1].openshift", "remove it"},
 		"an image to build":    {with("", "- {name: db, image: {imageName: db}}"), "components[1].image", "remove it"},
 		"a plugin":             {with("", "- {name: db, plugin: {id: db}}"), "components[1].plugin", "remove it"},
 		"a custom component":   {with("", "- {name: db, custom: {componentClass: db}}"), "components[1].custom", "remove it"},
-		"an unknown component": {with("", "- {name: db, database: {}}"), "components[1].database", "is no field"},
-		"two kinds at once":    {with("", "- {name: db, volume: {}, kubernetes: {}}"), "components[1].kubernetes", "one kind of component too many"},
-		"no name":              {with("", "- {volume: {}}"), "components[1].name", "is missing"},
-		"a name twice":         {with("", "- {name: tools, volume: {}}"), "components[1].name", "another component"},
-		"a bad name":           {with("", "- {name: My Volume, volume: {}}"), "components[1].name", "is no name"},
+		"an unknown component": {with("", "- {name: db, database: {}}"), "components[1].database", "has no such field"},
+		"two kinds at once": {
+			with("", "- {name: db, volume: {}, kubernetes: {}}"),
+			"components[1].kubernetes",
+			"second kind",
+		},
+		"no name":      {with("", "- {volume: {}}"), "components[1].name", "is missing"},
+		"a name twice": {with("", "- {name: tools, volume: {}}"), "components[1].name", "another component"},
+		"a bad name":   {with("", "- {name: My Volume, volume: {}}"), "components[1].name", "is not a name"},
 		"a second volume": {
 			with("volumeMounts: [{name: a, path: /workspace}, {name: b, path: /workspace}]", "- {name: a, volume: {}}\n- {name: b, volume: {}}"),
 			"components[2].volume", "second volume",
 		},
-		"an unmounted volume":  {with("", "- {name: a, volume: {size: 1Gi}}"), "components[1].volume", "volumeMounts"},
-		"a volume elsewhere":   {with("volumeMounts: [{name: m2, path: /home/user/.m2}]", "- {name: m2, volume: {}}"), "components[0].container.volumeMounts[0].path", "the volume is at /workspace"},
-		"a volume at its name": {with("volumeMounts: [{name: m2}]", "- {name: m2, volume: {}}"), "components[0].container.volumeMounts[0].path", `"/m2" is not possible`},
-		"a volume twice":       {with("volumeMounts: [{name: a, path: /workspace}, {name: a, path: /workspace}]", "- {name: a, volume: {}}"), "components[0].container.volumeMounts[1].name", "already"},
-		"no such volume":       {with("volumeMounts: [{name: a, path: /workspace}]", ""), "components[0].container.volumeMounts[0].name", "no volume component"},
-		"an ephemeral volume": {
-			with("volumeMounts: [{name: a, path: /workspace}]", "- {name: a, volume: {ephemeral: true}}"), "components[1].volume.ephemeral", "lives as long",
+		"an unmounted volume": {with("", "- {name: a, volume: {size: 1Gi}}"), "components[1].volume", "volumeMounts"},
+		"a volume at another path": {
+			with("volumeMounts: [{name: m2, path: /home/user/.m2}]", "- {name: m2, volume: {}}"),
+			"components[0].container.volumeMounts[0].path",
+			"the volume is mounted at /workspace",
 		},
-		"a bad size":           {with("volumeMounts: [{name: a, path: /workspace}]", "- {name: a, volume: {size: big}}"), "components[1].volume.size", "is not a quantity"},
-		"sources elsewhere":    {with("sourceMapping: /projects", ""), "components[0].container.sourceMapping", "is at /workspace"},
-		"annotations":          {with("annotation: {deployment: {a: b}}", ""), "components[0].container.annotation", "not written"},
-		"a bad limit":          {with("memoryLimit: lots", ""), "components[0].container.memoryLimit", "is not a quantity"},
-		"a bad request":        {with("memoryLimit: 1Gi\nmemoryRequest: lots", ""), "components[0].container.memoryRequest", "is not a quantity"},
-		"a request alone":      {with("cpuRequest: lots", ""), "components[0].container.cpuRequest", "is not a quantity"},
-		"too large a request":  {with("cpuLimit: 500m\ncpuRequest: 1", ""), "components[0].container.cpuRequest", "more than the limit"},
-		"no memory at all":     {with("memoryLimit: 0", ""), "components[0].container.memoryLimit", "is not positive"},
-		"a command as a text":  {with("command: sleep 1", ""), "components[0].container.command", "must be a list"},
-		"an object as a word":  {with("args: [{a: b}]", ""), "components[0].container.args[0]", "must be a text"},
-		"a word with a zero":   {with(`args: [a, "b\0"]`, ""), "components[0].container.args[1]", "contains a NUL byte"},
-		"a bad variable":       {with("env: [{name: A-B, value: x}]", ""), "components[0].container.env[0]", "is not a variable name"},
-		"a very long variable": {with("env: [{name: "+strings.Repeat("a", 300)+", value: x}]", ""), "components[0].container.env[0]", "is not a variable name"},
-		"a nameless variable":  {with("env: [{value: x}]", ""), "components[0].container.env[0].name", "is missing"},
-		"a variable twice":     {with("env: [{name: A, value: x}, {name: A, value: y}]", ""), "components[0].container.env[1].name", "twice"},
-		"a reserved variable":  {with("env: [{name: PROJECTS_ROOT, value: /x}]", ""), "components[0].container.env[0].name", "set by Lockstep"},
-		"a value that is none": {with("env: [{name: A, value: [x]}]", ""), "components[0].container.env[0].value", "must be a text"},
-		"mountSources":         {with("mountSources: sometimes", ""), "components[0].container.mountSources", "true or false"},
-		"no port":              {with("endpoints: [{name: web}]", ""), "components[0].container.endpoints[0].targetPort", "is missing"},
-		"a port as a text":     {with(`endpoints: [{name: web, targetPort: "80"}]`, ""), "components[0].container.endpoints[0].targetPort", "number of a port"},
-		"a port too large":     {with("endpoints: [{name: web, targetPort: 65536}]", ""), "components[0].container.endpoints[0].targetPort", "1 to 65535"},
-		"a port beyond ints":   {with("endpoints: [{name: web, targetPort: 99999999999}]", ""), "components[0].container.endpoints[0].targetPort", "1 to 65535"},
+		"a volume without path": {
+			with("volumeMounts: [{name: m2}]", "- {name: m2, volume: {}}"),
+			"components[0].container.volumeMounts[0].path",
+			`"/m2" is not supported`,
+		},
+		"a volume twice": {
+			with("volumeMounts: [{name: a, path: /workspace}, {name: a, path: /workspace}]", "- {name: a, volume: {}}"),
+			"components[0].container.volumeMounts[1].name",
+			"already",
+		},
+		"no such volume": {
+			with("volumeMounts: [{name: a, path: /workspace}]", ""),
+			"components[0].container.volumeMounts[0].name",
+			"not a volume component",
+		},
+		"an ephemeral volume": {
+			with("volumeMounts: [{name: a, path: /workspace}]", "- {name: a, volume: {ephemeral: true}}"),
+			"components[1].volume.ephemeral",
+			"exists as long",
+		},
+		"a bad size": {
+			with("volumeMounts: [{name: a, path: /workspace}]", "- {name: a, volume: {size: big}}"),
+			"components[1].volume.size",
+			"is not a quantity",
+		},
+		"sources at another path": {
+			with("sourceMapping: /projects", ""),
+			"components[0].container.sourceMapping",
+			"is mounted at /workspace",
+		},
+		"annotations": {
+			with("annotation: {deployment: {a: b}}", ""),
+			"components[0].container.annotation",
+			"not supported",
+		},
+		"a bad limit": {with("memoryLimit: lots", ""), "components[0].container.memoryLimit", "is not a quantity"},
+		"a bad request": {
+			with("memoryLimit: 1Gi\nmemoryRequest: lots", ""),
+			"components[0].container.memoryRequest",
+			"is not a quantity",
+		},
+		"a request alone": {with("cpuRequest: lots", ""), "components[0].container.cpuRequest", "is not a quantity"},
+		"too large a request": {
+			with("cpuLimit: 500m\ncpuRequest: 1", ""),
+			"components[0].container.cpuRequest",
+			"more than the limit",
+		},
+		"no memory at all":         {with("memoryLimit: 0", ""), "components[0].container.memoryLimit", "is not positive"},
+		"a command as a text":      {with("command: sleep 1", ""), "components[0].container.command", "must be a list"},
+		"an object as an argument": {with("args: [{a: b}]", ""), "components[0].container.args[0]", "must be a string"},
+		"a NUL byte":               {with(`args: [a, "b\0"]`, ""), "components[0].container.args[1]", "contains a NUL byte"},
+		"a bad variable": {
+			with("env: [{name: A-B, value: x}]", ""),
+			"components[0].container.env[0]",
+			"is not a variable name",
+		},
+		"a very long variable": {
+			with("env: [{name: "+strings.Repeat("a", 300)+", value: x}]", ""),
+			"components[0].container.env[0]",
+			"is not a variable name",
+		},
+		"a nameless variable": {with("env: [{value: x}]", ""), "components[0].container.env[0].name", "is missing"},
+		"a variable twice": {
+			with("env: [{name: A, value: x}, {name: A, value: y}]", ""),
+			"components[0].container.env[1].name",
+			"is a duplicate",
+		},
+		"a reserved variable": {
+			with("env: [{name: PROJECTS_ROOT, value: /x}]", ""),
+			"components[0].container.env[0].name",
+			"set by Lockstep",
+		},
+		"a list as a value": {
+			with("env: [{name: A, value: [x]}]", ""),
+			"components[0].container.env[0].value",
+			"must be a string",
+		},
+		"mountSources": {
+			with("mountSources: sometimes", ""),
+			"components[0].container.mountSources",
+			"true or false",
+		},
+		"no port": {
+			with("endpoints: [{name: web}]", ""),
+			"components[0].container.endpoints[0].targetPort",
+			"is missing",
+		},
+		"a port as a text": {
+			with(`endpoints: [{name: web, targetPort: "80"}]`, ""),
+			"components[0].container.endpoints[0].targetPort",
+			"port number",
+		},
+		"a port too large": {
+			with("endpoints: [{name: web, targetPort: 65536}]", ""),
+			"components[0].container.endpoints[0].targetPort",
+			"1 to 65535",
+		},
+		"a port above int32": {
+			with("endpoints: [{name: web, targetPort: 99999999999}]", ""),
+			"components[0].container.endpoints[0].targetPort",
+			"1 to 65535",
+		},
 		"a port twice": {
 			with("endpoints: [{name: a, targetPort: 1, exposure: none}, {name: b, targetPort: 80}, {name: c, targetPort: 80}]", ""),
 			"components[0].container.endpoints[2].targetPort", "another port",
 		},
-		"a port's long name":     {with("endpoints: [{name: a-name-of-16-chars, targetPort: 80}]", ""), "components[0].container.endpoints[0].name", "is not a port name"},
-		"udp":                    {with("endpoints: [{name: dns, targetPort: 53, protocol: udp}]", ""), "components[0].container.endpoints[0].protocol", "not served"},
-		"another protocol":       {with("endpoints: [{name: a, targetPort: 53, protocol: ftp}]", ""), "components[0].container.endpoints[0].protocol", "none of"},
-		"another exposure":       {with("endpoints: [{name: a, targetPort: 53, exposure: all}]", ""), "components[0].container.endpoints[0].exposure", "none of"},
-		"an annotated port":      {with("endpoints: [{name: a, targetPort: 53, annotation: {a: b}}]", ""), "components[0].container.endpoints[0].annotation", "not written"},
-		"an undefined variable":  {with("args: ['{{ version }}']", ""), "components[0].container.args[0]", `"version" is not defined`},
-		"a variable of a list":   {with("", "variables: {a: [b]}"), "variables.a", "must be a text"},
-		"variables as a list":    {with("", "variables: [a]"), "variables", "must be an object"},
-		"a name made of one":     {with("endpoints: [{name: '{{a}}', targetPort: 53}]", "variables: {a: web}"), "components[0].container.endpoints[0].name", "is not a port name"},
+		"a port's long name": {
+			with("endpoints: [{name: a-name-of-16-chars, targetPort: 80}]", ""),
+			"components[0].container.endpoints[0].name",
+			"is not a port name",
+		},
+		"udp": {
+			with("endpoints: [{name: dns, targetPort: 53, protocol: udp}]", ""),
+			"components[0].container.endpoints[0].protocol",
+			"not supported",
+		},
+		"another protocol": {
+			with("endpoints: [{name: a, targetPort: 53, protocol: ftp}]", ""),
+			"components[0].container.endpoints[0].protocol",
+			"not one of",
+		},
+		"another exposure": {
+			with("endpoints: [{name: a, targetPort: 53, exposure: all}]", ""),
+			"components[0].container.endpoints[0].exposure",
+			"not one of",
+		},
+		"an annotated port": {
+			with("endpoints: [{name: a, targetPort: 53, annotation: {a: b}}]", ""),
+			"components[0].container.endpoints[0].annotation",
+			"not supported",
+		},
+		"an undefined variable": {
+			with("args: ['{{ version }}']", ""),
+			"components[0].container.args[0]",
+			`"version" is not defined`,
+		},
+		"a variable of a list": {with("", "variables: {a: [b]}"), "variables.a", "must be a string"},
+		"variables as a list":  {with("", "variables: [a]"), "variables", "must be an object"},
+		"a variable in a name": {
+			with("endpoints: [{name: '{{a}}', targetPort: 53}]", "variables: {a: web}"),
+			"components[0].container.endpoints[0].name",
+			"is not a port name",
+		},
 		"too many ports":         {with(ports(51), ""), "components[0].container.endpoints", "the limit is 50"},
 		"a component of no kind": {with("", "- {name: a}"), "components[1].container", "is missing"},
 	} {
@@ -151,9 +299,9 @@ func TestDevfileFaultsNameTheirPath(t *testing.T) {
 			_, err := devfile.Read([]byte(test.text))
 			require.True(t, fault.Is(err, errcode.InvalidArgument), "%v", err)
 			f := fault.From(err)
-			require.Contains(t, f.Details, test.at, "%v", f.Details)
-			require.Contains(t, f.Details[test.at], test.says)
-			require.Contains(t, f.Message, test.at+": "+f.Details[test.at])
+			require.Contains(t, f.Details, test.path, "%v", f.Details)
+			require.Contains(t, f.Details[test.path], test.want)
+			require.Contains(t, f.Message, test.path+": "+f.Details[test.path])
 		})
 	}
 }
@@ -175,13 +323,13 @@ func TestIgnoredDevfileFields(t *testing.T) {
 		"metadata":                        with("", "metadata: {name: '', future: {field: [1]}}"),
 		"commands":                        with("", "commands: [{id: a, exec: {component: tools, commandLine: '{{undefined}}'}}]"),
 		"attributes":                      with("", "attributes: {a: {b: [c]}}"),
-		"what is refused, without any":    with("annotation: {}", "parent:\nprojects: []\nstarterProjects: null\nevents: {}"),
-		"an anchor that nobody refers to": with("", "attributes: &a {b: c}"),
+		"refused fields without content":  with("annotation: {}", "parent:\nprojects: []\nstarterProjects: null\nevents: {}"),
+		"an unused anchor":                with("", "attributes: &a {b: c}"),
 		"sources at the volume":           with("sourceMapping: /workspace/", ""),
-		"an endpoint inside":              with("endpoints: [{name: debug, targetPort: 5858, exposure: none}]", ""),
+		"an endpoint that is not exposed": with("endpoints: [{name: debug, targetPort: 5858, exposure: none}]", ""),
 		"a request below the limit":       with("memoryLimit: 1Gi\nmemoryRequest: 1Mi", ""),
 		"an unused variable":              with("", "variables: {a: b}"),
-		"its own pod":                     with("dedicatedPod: true\nmountSources: true", ""),
+		"a dedicated pod":                 with("dedicatedPod: true\nmountSources: true", ""),
 	} {
 		got, err := devfile.Read([]byte(text))
 		require.NoError(t, err, name)
@@ -189,44 +337,61 @@ func TestIgnoredDevfileFields(t *testing.T) {
 	}
 	without, err := devfile.Read([]byte(with("mountSources: false\nsourceMapping: /projects", "")))
 	require.NoError(t, err)
-	require.Empty(t, without.Spec.Env, "nobody asks for sources, so nobody is told where they are")
+	require.Empty(t, without.Spec.Env, "without mountSources the source variables are not set")
 }
 
-func TestHarmfulDevfilesAreRefused(t *testing.T) {
+func TestUnsafeOrInvalidYAMLIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		text, says string
+		text, want string
 		code       fault.Code
 	}{
-		"nothing":             {"", "empty", errcode.InvalidArgument},
-		"a comment":           {"# nothing", "empty", errcode.InvalidArgument},
-		"no YAML":             {"a: [", "no YAML: line", errcode.InvalidArgument},
-		"no text":             {"a: \xff", "no YAML", errcode.InvalidArgument},
+		"empty":               {"", "empty", errcode.InvalidArgument},
+		"only a comment":      {"# nothing", "empty", errcode.InvalidArgument},
+		"no YAML":             {"a: [", "not valid YAML: line", errcode.InvalidArgument},
+		"invalid UTF-8":       {"a: \xff", "not valid YAML", errcode.InvalidArgument},
 		"two documents":       {with("", "") + "---\na: b", "more than one", errcode.InvalidArgument},
 		"a broken second one": {with("", "") + "---\na: [", "more than one", errcode.InvalidArgument},
-		"a field twice":       {with("image: registry.example/other:1", ""), `line 6 of the devfile: "image" is there twice`, errcode.InvalidArgument},
-		"an alias":            {"attributes: &a {b: c}\nvariables: *a", "line 2 of the devfile: the alias *a", errcode.InvalidArgument},
-		"an alias bomb":       {bomb(), "the alias *", errcode.InvalidArgument},
-		"a merge":             {"a: {<<: {b: c}}", "plain word", errcode.InvalidArgument},
-		"a key of many parts": {"? [a, b]\n: c", "plain word", errcode.InvalidArgument},
-		"a tag":               {"a: !!binary aGVsbG8=", "the tag", errcode.InvalidArgument},
-		"depth":               {strings.Repeat("[", 100) + strings.Repeat("]", 100), "nested more than 32", errcode.InvalidArgument},
-		"great depth":         {strings.Repeat("[", devfile.MaxSize), "devfile", errcode.InvalidArgument},
-		"size":                {strings.Repeat("#", devfile.MaxSize+1), "has 65537 bytes, at most 65536", errcode.PayloadTooLarge},
+		"a field twice": {
+			with("image: registry.example/other:1", ""),
+			`line 6 of the devfile: "image" is a duplicate key`,
+			errcode.InvalidArgument,
+		},
+		"an alias": {
+			"attributes: &a {b: c}\nvariables: *a",
+			"line 2 of the devfile: the alias *a",
+			errcode.InvalidArgument,
+		},
+		"an alias bomb":   {bomb(), "the alias *", errcode.InvalidArgument},
+		"a merge":         {"a: {<<: {b: c}}", "plain string", errcode.InvalidArgument},
+		"a list as a key": {"? [a, b]\n: c", "plain string", errcode.InvalidArgument},
+		"a tag":           {"a: !!binary aGVsbG8=", "the tag", errcode.InvalidArgument},
+		"depth": {
+			strings.Repeat("[", 100) + strings.Repeat("]", 100),
+			"nested more than 32 levels",
+			errcode.InvalidArgument,
+		},
+		"great depth": {strings.Repeat("[", devfile.MaxSize), "devfile", errcode.InvalidArgument},
+		"size": {
+			strings.Repeat("#", devfile.MaxSize+1),
+			"has 65537 bytes, the limit is 65536",
+			errcode.PayloadTooLarge,
+		},
 		"a bomb of variables": {
-			with("args: ['"+strings.Repeat("{{a}}", 5000)+"']", "variables: {a: "+strings.Repeat("x", 30<<10)+"}"), "variables: make more than", errcode.InvalidArgument,
+			with("args: ['"+strings.Repeat("{{a}}", 5000)+"']",
+				"variables: {a: "+strings.Repeat("x", 30<<10)+"}"), "variables: expand to more than", errcode.InvalidArgument,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			_, err := devfile.Read([]byte(test.text))
 			require.True(t, fault.Is(err, test.code), "%v", err)
-			require.Contains(t, fault.From(err).Message, test.says)
+			require.Contains(t, fault.From(err).Message, test.want)
 		})
 	}
 }
 
-// bomb is a few lines that stand for ten to the ninth words.
+// bomb returns a few lines that expand to ten to the ninth words.
 func bomb() string {
 	text := "a0: &a0 [a, b, c, d, e, f, g, h, i, j]\n"
 	for i := 1; i < 9; i++ {
@@ -255,11 +420,8 @@ func FuzzRead(f *testing.F) {
 		f.Add(file(f, name))
 	}
 	f.Add([]byte(bomb()))
-	f.Add(
-		[]byte(
-			with("volumeMounts: [{name: a, path: /workspace}]", "- {name: a, volume: {size: '{{s}}'}}\nvariables: {s: 1Gi}"),
-		),
-	)
+	mounted, volume := "volumeMounts: [{name: a, path: /workspace}]", "- {name: a, volume: {size: '{{s}}'}}"
+	f.Add([]byte(with(mounted, volume+"\nvariables: {s: 1Gi}")))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		got, err := devfile.Read(data)
 		if err != nil {

@@ -8,20 +8,20 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// object is a YAML object whose fields are taken one by one, so that at the end it is known which nobody knew.
+// object is a YAML mapping that records which fields were read, so that refuseUnknown can report the others.
 type object struct {
 	r      *reader
 	path   string
 	keys   []string
 	fields map[string]*yaml.Node
-	taken  map[string]bool
+	read   map[string]bool
 }
 
-// object makes one of a node; of anything else it notes a fault and makes an empty one.
+// object returns the mapping of a node. For another kind of node it adds a fault and returns an empty object.
 func (r *reader) object(path string, n *yaml.Node) object {
-	o := object{r: r, path: path, fields: map[string]*yaml.Node{}, taken: map[string]bool{}}
+	o := object{r: r, path: path, fields: map[string]*yaml.Node{}, read: map[string]bool{}}
 	if n.Kind != yaml.MappingNode {
-		r.addf(path, "must be an object of fields, not %s", kind(n))
+		r.addf(path, "must be an object, not %s", kind(n))
 		return o
 	}
 	for i := 0; i < len(n.Content); i += 2 {
@@ -40,34 +40,34 @@ func (o object) at(field string) string {
 
 func (o object) addf(field, format string, args ...any) { o.r.addf(o.at(field), format, args...) }
 
-// take is a field's value, or nil where it is missing or null.
-func (o object) take(field string) *yaml.Node {
-	o.taken[field] = true
+// value marks a field as read and returns its value; nil if it is missing or null.
+func (o object) value(field string) *yaml.Node {
+	o.read[field] = true
 	if n := o.fields[field]; n != nil && n.ShortTag() != "!!null" {
 		return n
 	}
 	return nil
 }
 
-// name is a text that is taken as it stands.
-func (o object) name(field string) string {
-	n := o.take(field)
+// literal returns a text field without replacing variables.
+func (o object) literal(field string) string {
+	n := o.value(field)
 	if n == nil {
 		return ""
 	}
 	value, ok := text(n)
 	if !ok {
-		o.addf(field, "must be a text, not %s", kind(n))
+		o.addf(field, "must be a string, not %s", kind(n))
 	}
 	return value
 }
 
-// text is a text with variables in place.
-func (o object) text(field string) string { return o.r.expand(o.at(field), o.name(field)) }
+// text returns a text field with its variables replaced.
+func (o object) text(field string) string { return o.r.expand(o.at(field), o.literal(field)) }
 
-// flag is true or false; by default as given.
-func (o object) flag(field string, value bool) bool {
-	n := o.take(field)
+// boolean returns a boolean field. Defaults to value.
+func (o object) boolean(field string, value bool) bool {
+	n := o.value(field)
 	if n == nil {
 		return value
 	}
@@ -77,31 +77,31 @@ func (o object) flag(field string, value bool) bool {
 	return value
 }
 
-// port is an integer; 0 where it is missing or none.
+// port returns a port number. For a missing or invalid one it adds a fault and returns 0.
 func (o object) port(field string) int32 {
-	n := o.take(field)
+	n := o.value(field)
 	if n == nil {
-		o.addf(field, "is missing: give the number of the port")
+		o.addf(field, "is missing: give the port number")
 		return 0
 	}
 	var value int32
 	if n.ShortTag() != "!!int" || n.Decode(&value) != nil {
-		o.addf(field, "must be the number of a port from 1 to 65535, not %s", kind(n))
+		o.addf(field, "must be a port number from 1 to 65535, not %s", kind(n))
 	}
 	return value
 }
 
 func (o object) object(field string) (object, bool) {
-	n := o.take(field)
+	n := o.value(field)
 	if n == nil {
 		return object{}, false
 	}
 	return o.r.object(o.at(field), n), true
 }
 
-// items are a list's.
+// items returns the nodes of a list field.
 func (o object) items(field string) []*yaml.Node {
-	n := o.take(field)
+	n := o.value(field)
 	if n == nil {
 		return nil
 	}
@@ -112,7 +112,7 @@ func (o object) items(field string) []*yaml.Node {
 	return n.Content
 }
 
-// objects are a list's, where each is an object.
+// objects returns a list field of objects.
 func (o object) objects(field string) []object {
 	items := o.items(field)
 	all := make([]object, 0, len(items))
@@ -122,60 +122,60 @@ func (o object) objects(field string) []object {
 	return all
 }
 
-// words are a list's, where each is a text with variables in place.
-func (o object) words(field string) []string {
-	var words []string
+// texts returns a list field of texts with their variables replaced.
+func (o object) texts(field string) []string {
+	var texts []string
 	for i, item := range o.items(field) {
 		at := index(o.at(field), i)
-		word, ok := text(item)
+		value, ok := text(item)
 		if !ok {
-			o.r.addf(at, "must be a text, not %s", kind(item))
+			o.r.addf(at, "must be a string, not %s", kind(item))
 		}
-		words = append(words, o.r.expand(at, word))
+		texts = append(texts, o.r.expand(at, value))
 	}
-	return words
+	return texts
 }
 
-// texts are an object's, where each field is a text that is taken as it stands.
-func (o object) texts(field string) map[string]string {
+// textMap returns an object field whose values are texts, without replacing variables.
+func (o object) textMap(field string) map[string]string {
 	inner, _ := o.object(field)
 	all := make(map[string]string, len(inner.keys))
 	for _, key := range inner.keys {
 		value, ok := text(inner.fields[key])
 		if !ok {
-			inner.addf(key, "must be a text, not %s", kind(inner.fields[key]))
+			inner.addf(key, "must be a string, not %s", kind(inner.fields[key]))
 		}
 		all[key] = value
 	}
 	return all
 }
 
-// ignore takes fields that change nothing.
+// ignore marks fields as read.
 func (o object) ignore(fields ...string) {
 	for _, field := range fields {
-		o.taken[field] = true
+		o.read[field] = true
 	}
 }
 
-// refuse takes a field that cannot be had; without content it asks for nothing.
+// refuse adds a fault if an unsupported field is present and not empty.
 func (o object) refuse(field, why string) {
-	n := o.take(field)
+	n := o.value(field)
 	if n == nil || n.Kind != yaml.ScalarNode && len(n.Content) == 0 {
 		return
 	}
 	o.addf(field, "%s", why)
 }
 
-// rest notes what nobody took.
-func (o object) rest() {
+// refuseUnknown adds a fault for every field that was not read.
+func (o object) refuseUnknown() {
 	for _, key := range o.keys {
-		if !o.taken[key] {
-			o.addf(clip(key), "is no field of a devfile 2.2 here; correct or remove it")
+		if !o.read[key] {
+			o.addf(clip(key), "devfile 2.2 has no such field at this path; correct or remove it")
 		}
 	}
 }
 
-// text is what a scalar says, as it is written: unquoted numbers are what people write for versions and ports.
+// text returns a scalar as it is written. Unquoted numbers are texts, too: people write versions and ports like this.
 func text(n *yaml.Node) (string, bool) {
 	if n.Kind != yaml.ScalarNode || n.ShortTag() == "!!null" {
 		return "", false
@@ -183,7 +183,7 @@ func text(n *yaml.Node) (string, bool) {
 	return n.Value, true
 }
 
-// kind names what a node is.
+// kind describes a node in an error.
 func kind(n *yaml.Node) string {
 	switch n.Kind {
 	case yaml.MappingNode:
@@ -209,7 +209,10 @@ func clip(value string) string {
 
 func index(path string, i int) string { return path + "[" + strconv.Itoa(i) + "]" }
 
-// present are those of the fields that are there.
+// present returns the fields that exist in the object.
 func (o object) present(fields []string) []string {
-	return slices.DeleteFunc(slices.Clone(fields), func(field string) bool { _, there := o.fields[field]; return !there })
+	return slices.DeleteFunc(slices.Clone(fields), func(field string) bool {
+		_, exists := o.fields[field]
+		return !exists
+	})
 }

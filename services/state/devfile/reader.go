@@ -12,49 +12,49 @@ import (
 )
 
 const (
-	// maxFaults that are told: enough to mend a devfile, not a way to have a long answer made.
+	// maxFaults limits the reported faults, and so the size of the answer.
 	maxFaults = 20
-	// maxExpanded is the size of all texts of a devfile with its variables in place, in bytes: more than
-	// fits into a workspace.
+	// maxExpanded limits the total size of the values that replace variables, in bytes. A valid workspace is smaller.
 	maxExpanded = 256 << 10
 )
 
-// reader reads one devfile and collects what is wrong with it.
+// reader reads one devfile and collects its faults.
 type reader struct {
 	variables map[string]string
-	// left of maxExpanded.
-	left int
+	// remaining bytes of maxExpanded.
+	remaining int
 
-	paths     []string
-	sentences map[string]string
+	// paths are the invalid fields, in the order in which they were found. faults has a sentence for each.
+	paths  []string
+	faults map[string]string
 }
 
-// addf notes the first fault of a field.
+// addf adds a fault. Only the first one of a field is kept.
 func (r *reader) addf(path, format string, args ...any) {
-	if r.sentences == nil {
-		r.sentences = map[string]string{}
+	if r.faults == nil {
+		r.faults = map[string]string{}
 	}
-	if _, there := r.sentences[path]; !there {
+	if _, exists := r.faults[path]; !exists {
 		r.paths = append(r.paths, path)
-		r.sentences[path] = fmt.Sprintf(format, args...)
+		r.faults[path] = fmt.Sprintf(format, args...)
 	}
 }
 
-// err is nil without a fault.
+// err returns the collected faults as one error; nil without a fault.
 func (r *reader) err() error {
 	if len(r.paths) == 0 {
 		return nil
 	}
-	told := r.paths[:min(len(r.paths), maxFaults)]
-	parts, details := make([]string, 0, len(told)+1), map[string]string{}
-	for _, path := range told {
+	reported := r.paths[:min(len(r.paths), maxFaults)]
+	parts, details := make([]string, 0, len(reported)+1), map[string]string{}
+	for _, path := range reported {
 		at := path
 		if at == "" {
 			at = "the document"
 		}
-		parts, details[at] = append(parts, at+": "+r.sentences[path]), r.sentences[path]
+		parts, details[at] = append(parts, at+": "+r.faults[path]), r.faults[path]
 	}
-	if more := len(r.paths) - len(told); more > 0 {
+	if more := len(r.paths) - len(reported); more > 0 {
 		parts = append(parts, strconv.Itoa(more)+" more")
 	}
 	e := fault.New(errcode.InvalidArgument, "the devfile is not valid: %s", strings.Join(parts, "; "))
@@ -64,31 +64,31 @@ func (r *reader) err() error {
 
 func referencePattern() *regexp.Regexp { return regexp.MustCompile(`\{\{(.*?)\}\}`) }
 
-// expand puts variables in place, once.
-func (r *reader) expand(path, value string) string {
-	if !strings.Contains(value, "{{") {
-		return value
+// expand replaces the variables in a text. It does not replace variables in their values.
+func (r *reader) expand(path, text string) string {
+	if !strings.Contains(text, "{{") {
+		return text
 	}
 	var unknown []string
 	tooLong := false
-	expanded := referencePattern().ReplaceAllStringFunc(value, func(reference string) string {
+	expanded := referencePattern().ReplaceAllStringFunc(text, func(reference string) string {
 		name := strings.TrimSpace(reference[2 : len(reference)-2])
-		found, there := r.variables[name]
-		if !there {
+		value, defined := r.variables[name]
+		if !defined {
 			if !slices.Contains(unknown, name) {
 				unknown = append(unknown, name)
 			}
 			return ""
 		}
-		if r.left -= len(found); r.left < 0 {
+		if r.remaining -= len(value); r.remaining < 0 {
 			tooLong = true
 			return ""
 		}
-		return found
+		return value
 	})
 	switch {
 	case tooLong:
-		r.addf("variables", "make more than %d bytes of the devfile; use them less", maxExpanded)
+		r.addf("variables", "expand to more than %d bytes; use fewer or shorter ones", maxExpanded)
 	case len(unknown) > 0:
 		r.addf(path, "the variable %.40q is not defined; define it in variables", unknown[0])
 	}

@@ -1,5 +1,5 @@
-// Package directory holds who exists in a cell and which role they have: organizations, groups, projects,
-// users, tokens, memberships and subscribers. Each published type makes its own [Entry]. It is pure.
+// Package directory is the domain model of organizations, groups, projects, users, tokens, memberships and
+// subscribers. Each published type has an Entry method. The package is pure.
 package directory
 
 import (
@@ -19,7 +19,7 @@ type Entry struct {
 	Data any
 }
 
-// Key makes the key of an entry with a numeric id.
+// Key returns the entry key of a numeric id.
 func Key(id int64) string { return strconv.FormatInt(id, 10) }
 
 // Organization holds groups.
@@ -28,7 +28,7 @@ type Organization struct {
 	Name string
 }
 
-// Entry publishes the organization without its name.
+// Entry returns the directory entry of the organization. It does not contain the name.
 func (o Organization) Entry() Entry {
 	return Entry{"organization", Key(o.ID), events.DirectoryOrganization{OrganizationID: int(o.ID)}}
 }
@@ -41,14 +41,14 @@ type Group struct {
 	Name           string
 }
 
-// Entry publishes the group without its name.
+// Entry returns the directory entry of the group. It does not contain the name.
 func (g Group) Entry() Entry {
 	return Entry{"group", Key(g.ID), events.DirectoryGroup{
 		GroupID: int(g.ID), OrganizationID: int(g.OrganizationID), ParentGroupID: int(g.ParentID),
 	}}
 }
 
-// Project holds workspaces and agents. Path joins the names from the organization down by slashes.
+// Project holds workspaces and agents. Path is the names from the organization to the project, joined by slashes.
 type Project struct {
 	ID             int64
 	OrganizationID int64
@@ -57,7 +57,7 @@ type Project struct {
 	Path           string
 }
 
-// Entry publishes the project without its name.
+// Entry returns the directory entry of the project. It does not contain the name.
 func (p Project) Entry() Entry {
 	return Entry{"project", Key(p.ID), events.DirectoryProject{
 		ProjectID: int(p.ID), GroupID: int(p.GroupID), OrganizationID: int(p.OrganizationID),
@@ -72,7 +72,7 @@ type User struct {
 	Blocked  bool
 }
 
-// Entry publishes the user without the username.
+// Entry returns the directory entry of the user. It does not contain the username.
 func (u User) Entry() Entry {
 	state := events.UserStateActive
 	if u.Blocked {
@@ -92,8 +92,8 @@ type Token struct {
 	Revoked    bool
 }
 
-// Subscriber is an external tool that reads deploy events from NATS. At most one subscriber of a name is
-// not revoked.
+// Subscriber is an external tool that reads deploy events from NATS. Names of subscribers that are not revoked
+// are unique.
 type Subscriber struct {
 	ID   int64
 	Name string
@@ -107,7 +107,7 @@ type Subscriber struct {
 	Revoked   bool
 }
 
-// Since is the storage time of the first event that the subscriber gets; zero for the oldest.
+// Since returns the time from which events are delivered; zero means all events.
 func (s Subscriber) Since() time.Time {
 	if s.FromBeginning {
 		return time.Time{}
@@ -115,7 +115,7 @@ func (s Subscriber) Since() time.Time {
 	return s.CreatedAt
 }
 
-// Role in an organization, a group or a project. Each role may do what the lower ones may.
+// Role in an organization, a group or a project. Each role includes the permissions of the lower roles.
 type Role string
 
 // Roles, from the lowest to the highest.
@@ -163,7 +163,7 @@ type Membership struct {
 	Role   Role
 }
 
-// Entry publishes the membership, or its end.
+// Entry returns the directory entry of the membership. ended marks it as deleted.
 func (m Membership) Entry(ended bool) Entry {
 	return Entry{"membership", fmt.Sprintf("%d-%s-%d", m.UserID, m.Scope.Kind, m.Scope.ID), events.DirectoryMembership{
 		UserID: int(m.UserID), Scope: events.MembershipScope(m.Scope.Kind), ScopeID: int(m.Scope.ID),

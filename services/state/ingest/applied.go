@@ -13,11 +13,11 @@ import (
 	"lockstep.internal/services/state/workspace"
 )
 
-// Applied is a dispatcher's report about one revision of a workspace, or of an orphan that it deletes.
+// Applied is a decoded event of APPLIED. It is about a workspace or an orphan.
 type Applied struct {
 	Sequence uint64
 	AgentID  int64
-	// Label names the workspace. WorkspaceID is its id, or zero if the label is no id.
+	// Label names the workspace. WorkspaceID is its id, or zero if the label is not a UUID.
 	Label       string
 	WorkspaceID uuid.UUID
 	Revision    int64
@@ -39,7 +39,7 @@ type Applied struct {
 func (a *Applied) apply(w workspace.Workspace) (workspace.Workspace, []workspace.Event) {
 	switch a.Type {
 	case events.TypeApplied:
-		return w.Applied(workspace.Application{
+		return w.Applied(workspace.AppliedReport{
 			Revision: a.Revision, At: a.At, DeploymentUID: a.DeploymentUID, DeploymentGeneration: a.DeploymentGeneration,
 			Repaired: a.Repaired,
 		})
@@ -69,20 +69,20 @@ func (a *Applied) applyToOrphan(o orphan.Orphan) orphan.Orphan {
 	}
 }
 
-// label identifies what dispatchers delete as an orphan. Several orphans may have one label; one of them
-// is deleted at a time.
-type label struct {
+// deletionKey identifies an orphan deletion by agent and workspace label. Several orphans can have the same label; one
+// of them is deleted at a time.
+type deletionKey struct {
 	agentID int64
-	text    string
+	label   string
 }
 
-// Applied applies a batch of APPLIED.
-func (i *Ingest) Applied(ctx context.Context, s Store, batch []*Applied) error {
+// HandleApplied applies a batch of APPLIED.
+func (i *Ingest) HandleApplied(ctx context.Context, s Store, batch []*Applied) error {
 	ids := make([]uuid.UUID, len(batch))
 	for m, a := range batch {
 		ids[m] = a.WorkspaceID
 	}
-	owners, err := s.Owners(ctx, distinct(ids))
+	agents, err := s.WorkspaceAgents(ctx, distinct(ids))
 	if err != nil {
 		return err
 	}
@@ -90,37 +90,52 @@ func (i *Ingest) Applied(ctx context.Context, s Store, batch []*Applied) error {
 	if err != nil {
 		return err
 	}
-	updates := workspaceUpdates{}
+	changes := changesByWorkspace{}
 	for _, a := range batch {
-		owner, known := owners[a.WorkspaceID]
-		deletion := orphans[label{a.AgentID, a.Label}]
+		agentID, known := agents[a.WorkspaceID]
+		deletion := orphans[deletionKey{a.AgentID, a.Label}]
 		switch {
 		case deletion != nil && deletion.Before.EndedAt.IsZero():
 			deletion.After, deletion.At = a.applyToOrphan(deletion.After), a.At
-		case known && owner == a.AgentID:
-			update := updates.of(a.WorkspaceID, a.At)
-			update.applied = append(update.applied, a)
-		case deletion != nil: // the deletion has ended: a repeated report
+		case known && agentID == a.AgentID:
+			c := changes.get(a.WorkspaceID, a.At)
+			c.applied = append(c.applied, a)
+		case deletion != nil: // a duplicate event of an ended deletion
 		case known:
-			return &Rejected{
+			return &UnprocessableError{
 				a.Sequence,
-				fmt.Errorf("workspace %s belongs to agent %d, not to agent %d", a.WorkspaceID, owner, a.AgentID),
+				fmt.Errorf("workspace %s belongs to agent %d, not to agent %d", a.WorkspaceID, agentID, a.AgentID),
 			}
 		default:
-			return &Rejected{a.Sequence, fmt.Errorf("workspace %.80q does not exist", a.Label)}
+			return &UnprocessableError{a.Sequence, fmt.Errorf("workspace %.80q does not exist", a.Label)}
 		}
 	}
 	for _, update := range orphans {
-		if err := s.SaveOrphan(ctx, *update); err != nil {
+		if err := i.saveOrphan(ctx, s, *update); err != nil {
 			return err
 		}
 	}
-	return i.recompute(ctx, s, updates)
+	return i.recompute(ctx, s, changes)
 }
 
-// lockOrphans returns the orphans that the batch is about. Of several with one label it returns the one
-// whose deletion has not ended.
-func lockOrphans(ctx context.Context, s AppliedStore, batch []*Applied) (map[label]*orphan.Update, error) {
+// saveOrphan stores a changed orphan and publishes the messages of the change.
+func (i *Ingest) saveOrphan(ctx context.Context, s Store, update orphan.Update) error {
+	if !update.Changed() {
+		return nil
+	}
+	if err := s.SaveOrphan(ctx, update.After); err != nil || i.ReadModelOnly {
+		return err
+	}
+	messages, err := i.Encoder.Orphan(ctx, update)
+	if err != nil {
+		return err
+	}
+	return s.Publish(ctx, messages...)
+}
+
+// lockOrphans locks the orphans that the batch names. If several have the same label, it returns the one with an
+// open deletion.
+func lockOrphans(ctx context.Context, s AppliedStore, batch []*Applied) (map[deletionKey]*orphan.Update, error) {
 	agents, labels := make([]int64, len(batch)), make([]string, len(batch))
 	for m, a := range batch {
 		agents[m], labels[m] = a.AgentID, a.Label
@@ -129,9 +144,9 @@ func lockOrphans(ctx context.Context, s AppliedStore, batch []*Applied) (map[lab
 	if err != nil {
 		return nil, err
 	}
-	out := make(map[label]*orphan.Update, len(found))
+	out := make(map[deletionKey]*orphan.Update, len(found))
 	for _, o := range found {
-		key := label{o.AgentID, o.Label}
+		key := deletionKey{o.AgentID, o.Label}
 		if out[key] == nil || o.EndedAt.IsZero() {
 			out[key] = &orphan.Update{Before: o, After: o}
 		}

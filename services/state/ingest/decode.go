@@ -27,7 +27,7 @@ const (
 	scopeWorkloads = string(events.ScopeWorkloads)
 )
 
-// agentEvent is an event on a subject of its agent.
+// agentEvent is a decoded event together with the agent id of its subject.
 type agentEvent struct {
 	event.Event
 
@@ -37,13 +37,9 @@ type agentEvent struct {
 	path string
 }
 
-// openEvent decodes a CloudEvent. Its source must be the component of the agent that the subject names.
-// The data is not read.
-func openEvent(
-	cell topology.Cell,
-	subject, family, component string,
-	header nats.Header,
-	data []byte,
+// decodeEvent decodes a CloudEvent and checks its source against the subject. It does not decode the data.
+func decodeEvent(
+	cell topology.Cell, subject, family, component string, header nats.Header, data []byte,
 ) (agentEvent, error) {
 	parsed, err := topology.Parse(subject)
 	if err != nil {
@@ -61,7 +57,7 @@ func openEvent(
 		return agentEvent{}, fmt.Errorf("event: %w", err)
 	}
 	if want := event.AgentSource(string(cell), agentID, component); e.Source() != want {
-		return agentEvent{}, fmt.Errorf("source %.200q: only %s writes on %s", e.Source(), want, subject)
+		return agentEvent{}, fmt.Errorf("source %.200q is not allowed on %s: expected %s", e.Source(), subject, want)
 	}
 	if !strings.HasPrefix(e.Type(), event.TypePrefix+family+".") {
 		return agentEvent{}, fmt.Errorf("type %.200q: does not belong on %s", e.Type(), subject)
@@ -69,7 +65,7 @@ func openEvent(
 	return agentEvent{Event: e, agentID: agentID, subject: subject, path: strings.Join(parsed.Tokens[1:], "/")}, nil
 }
 
-// requirePath checks that the event belongs on its subject.
+// requirePath returns an error if the subject does not end with path.
 func (e agentEvent) requirePath(path string) error {
 	if e.path != path {
 		return fmt.Errorf("%.200q does not belong on subject %s", path, e.subject)
@@ -79,7 +75,7 @@ func (e agentEvent) requirePath(path string) error {
 
 // DecodeApplied decodes a message of APPLIED.
 func DecodeApplied(cell topology.Cell, subject string, header nats.Header, data []byte) (Applied, error) {
-	e, err := openEvent(cell, subject, topology.FamilyApplied, dispatcherComponent, header, data)
+	e, err := decodeEvent(cell, subject, topology.FamilyApplied, dispatcherComponent, header, data)
 	if err != nil {
 		return Applied{}, err
 	}
@@ -122,14 +118,14 @@ func (a *Applied) read(e agentEvent) error {
 	case *events.Terminated:
 		a.Label, a.Revision, a.At = d.WorkspaceID, int64(d.DesiredRevision), d.ObservedAt.UTC()
 	default:
-		return fmt.Errorf("type %s: is not known to this version of the service", e.Type())
+		return fmt.Errorf("type %s: unknown to this version of the service", e.Type())
 	}
 	return nil
 }
 
-// forDeploys reports whether only the deploys service reads a message. The subject tells: a workload whose
-// rollouts are followed, or a claim of a cluster.
-func forDeploys(subject string) bool {
+// isForDeploys reports whether only the deploys service reads the message: its subject names a tracked workload or a
+// whole cluster.
+func isForDeploys(subject string) bool {
 	const position = 3 // lockstep.<cell>.observed.<agent>.workload.…
 	for range position {
 		_, rest, found := strings.Cut(subject, ".")
@@ -144,27 +140,29 @@ func forDeploys(subject string) bool {
 
 // DecodeObserved decodes a message of OBSERVED. Messages for the deploys service are marked Ignored.
 func DecodeObserved(cell topology.Cell, subject string, header nats.Header, data []byte) (Observed, error) {
-	if forDeploys(subject) {
+	if isForDeploys(subject) {
 		return Observed{Ignored: true}, nil
 	}
-	e, err := openEvent(cell, subject, topology.FamilyObserved, watcherComponent, header, data)
+	e, err := decodeEvent(cell, subject, topology.FamilyObserved, watcherComponent, header, data)
 	if err != nil {
 		return Observed{}, err
 	}
 	o := Observed{AgentID: e.agentID}
 	switch e.Type() {
+	case events.TypeObservedWorkload:
+		err = read(e, o.setWorkload)
 	case events.TypeObservedDeployment:
-		err = readObject(&o, e, KindDeployment, func(d *events.ObservedDeployment) (*events.ObjectMeta, string) {
-			return &d.Object, d.Object.Name
+		err = read(e, func(e agentEvent, d *events.ObservedDeployment) error {
+			return o.setWorkload(e, new(fromDeployment(*d)))
 		})
+	case events.TypeObservedWorkloadRevision:
+		err = read(e, o.setRevision)
 	case events.TypeObservedReplicaSet:
-		err = readObject(&o, e, KindReplicaSet, func(d *events.ObservedReplicaSet) (*events.ObjectMeta, string) {
-			return &d.Object, d.Deployment
+		err = read(e, func(e agentEvent, r *events.ObservedReplicaSet) error {
+			return o.setRevision(e, new(fromReplicaSet(*r)))
 		})
 	case events.TypeObservedPod:
-		err = readObject(&o, e, KindPod, func(d *events.ObservedPod) (*events.ObjectMeta, string) {
-			return &d.Object, d.Deployment
-		})
+		err = read(e, o.setPod)
 	case events.TypeObservedRejected:
 		err = o.readRejected(e)
 	case events.TypeObservedTick:
@@ -174,7 +172,7 @@ func DecodeObserved(cell topology.Cell, subject string, header nats.Header, data
 	case events.TypeObservedResyncEnded:
 		err = o.readResyncEnded(e)
 	default:
-		err = fmt.Errorf("type %s: is not known to this version of the service", e.Type())
+		err = fmt.Errorf("type %s: unknown to this version of the service", e.Type())
 	}
 	if err != nil || o.Ignored {
 		return Observed{Ignored: o.Ignored}, err
@@ -182,27 +180,46 @@ func DecodeObserved(cell topology.Cell, subject string, header nats.Header, data
 	return o, checkName("cluster_uid", o.ClusterUID, 1)
 }
 
-// readObject reads an observed object. The subject's path is the one of the Deployment that owns it. The
-// object is encoded again, which drops unknown fields.
-func readObject[T any, P events.Data[T]](
-	o *Observed, e agentEvent, kind string, metaOf func(P) (*events.ObjectMeta, string),
-) error {
-	d, err := events.Decode[T, P](e.Data())
+// read decodes and validates the data of an event.
+func read[T any, P events.Data[T]](e agentEvent, set func(agentEvent, *T) error) error {
+	data, err := events.Decode[T, P](e.Data())
 	if err != nil {
 		return fmt.Errorf("data: %w", err)
 	}
-	data, err := json.Marshal(&d)
-	if err != nil {
-		return fmt.Errorf("data: %w", err)
+	return set(e, data)
+}
+
+func (o *Observed) setWorkload(e agentEvent, w *events.ObservedWorkload) error {
+	if w.Kind != events.WorkloadKindDeployment {
+		return fmt.Errorf("kind %s: does not belong on subject %s", w.Kind, e.subject)
 	}
-	meta, deployment := metaOf(&d)
+	return o.setOwned(e, &w.Object, KindDeployment, w.Object.Name, storedWorkload(*w))
+}
+
+func (o *Observed) setRevision(e agentEvent, r *events.ObservedWorkloadRevision) error {
+	if r.Kind != events.WorkloadRevisionKindReplicaset {
+		return fmt.Errorf("kind %s: does not belong on subject %s", r.Kind, e.subject)
+	}
+	return o.setOwned(e, &r.Object, KindReplicaSet, r.Workload, storedRevision(*r))
+}
+
+func (o *Observed) setPod(e agentEvent, p *events.ObservedPod) error {
+	return o.setOwned(e, &p.Object, KindPod, p.Deployment, p)
+}
+
+// setOwned sets an object on the subject of its Deployment. Encoding it again drops unknown fields.
+func (o *Observed) setOwned(e agentEvent, meta *events.ObjectMeta, kind, deployment string, object any) error {
 	if err := e.requirePath(KindDeployment + "/" + meta.Namespace + "/" + deployment); err != nil {
 		return err
+	}
+	data, err := json.Marshal(object)
+	if err != nil {
+		return fmt.Errorf("data: %w", err)
 	}
 	return o.setObject(meta, kind, data)
 }
 
-// readRejected reads that an object exists and the watcher could not send it.
+// readRejected decodes ObservedRejected: the object exists, but its event was too large.
 func (o *Observed) readRejected(e agentEvent) error {
 	d, err := events.Decode[events.ObservedRejected](e.Data())
 	if err != nil {
@@ -237,11 +254,7 @@ func (o *Observed) setObject(meta *events.ObjectMeta, kind string, data []byte) 
 	return errors.Join(
 		checkName("namespace", meta.Namespace, 0),
 		checkName("name", meta.Name, 1),
-		checkName(
-			"uid",
-			meta.UID,
-			1,
-		),
+		checkName("uid", meta.UID, 1),
 		checkName("resync_id", meta.ResyncID, 0),
 		checkName("workspace_id", meta.WorkspaceID, 0),
 	)
@@ -261,7 +274,7 @@ func (o *Observed) readResyncBegun(e agentEvent) error {
 	if err != nil {
 		return fmt.Errorf("data: %w", err)
 	}
-	o.Begun = &begun
+	o.Begun = begun
 	o.ClusterUID, o.At = o.Begun.ClusterUID, o.Begun.ObservedAt.UTC()
 	if err := e.requirePath("resync"); err != nil {
 		return err
@@ -285,7 +298,7 @@ func (o *Observed) readResyncEnded(e agentEvent) error {
 	if err != nil {
 		return fmt.Errorf("data: %w", err)
 	}
-	o.Ended = &ended
+	o.Ended = ended
 	o.ClusterUID, o.At = o.Ended.ClusterUID, o.Ended.ObservedAt.UTC()
 	if err := e.requirePath("resync"); err != nil {
 		return err
@@ -297,7 +310,7 @@ func (o *Observed) readResyncEnded(e agentEvent) error {
 	return checkName("resync_id", o.Ended.ResyncID, 1)
 }
 
-// canonicalID parses a workspace id in its canonical form; zero for every other text.
+// canonicalID parses a UUID in canonical form. It returns uuid.Nil for other texts.
 func canonicalID(label string) uuid.UUID {
 	id, err := uuid.Parse(label)
 	if err != nil || id.String() != label {
@@ -306,10 +319,10 @@ func canonicalID(label string) uuid.UUID {
 	return id
 }
 
-// checkName checks a text that becomes a key in the database.
-func checkName(field, value string, least int) error {
+// checkName checks the length and content of a text that is stored as a key.
+func checkName(field, value string, minLength int) error {
 	switch {
-	case len(value) < least:
+	case len(value) < minLength:
 		return fmt.Errorf("%s: is empty", field)
 	case len(value) > maxName:
 		return fmt.Errorf("%s: has %d bytes, the limit is %d", field, len(value), maxName)
@@ -321,12 +334,12 @@ func checkName(field, value string, least int) error {
 }
 
 // truncate shortens a text to a number of bytes and drops NUL bytes, which PostgreSQL refuses.
-func truncate(text string, most int) string {
+func truncate(text string, maxBytes int) string {
 	text = strings.ReplaceAll(text, "\x00", "")
-	if len(text) <= most {
+	if len(text) <= maxBytes {
 		return text
 	}
-	return strings.ToValidUTF8(text[:most], "") + "…"
+	return strings.ToValidUTF8(text[:maxBytes], "") + "…"
 }
 
 // withoutNUL drops the escape \u0000 from encoded JSON: PostgreSQL refuses NUL bytes in texts.

@@ -1,14 +1,14 @@
-// Package ingest decides what the streams OBSERVED (reports of watchers) and APPLIED (reports of
-// dispatchers) change in the database. Package nats reads the streams, package postgres implements
-// [Store]; nothing here connects to either.
+// Package ingest applies the events of OBSERVED (from watchers) and APPLIED (from dispatchers) to the database.
+// Package nats reads the streams, package postgres implements [Store]; nothing here connects to either.
 //
-//   - decode.go reads a message and rejects what its agent may not send.
+//   - decode.go decodes a message and rejects what its agent is not allowed to send.
+//   - conversion.go converts the events and stored data of earlier versions.
 //   - observed.go applies a batch of OBSERVED: newer versions of objects, ticks, full resyncs.
 //   - applied.go applies a batch of APPLIED to workspaces and to orphans that are being deleted.
 //   - recompute.go locks the affected workspaces, computes their states and stores the updates.
 //
-// A batch is one transaction. Its result depends on the messages and their order in the stream, not on
-// where batches end and not on which stream is ahead. Two exceptions: intermediate states that a batch
-// skips, and the time of the first sight of an orphan. A message that can never be applied is returned
-// as [Rejected]; it does not delay the others.
+// A batch is one transaction. Its result depends on the messages and their order in the stream, not on batch
+// boundaries and not on the relative progress of the two streams. There are two exceptions: a batch skips intermediate
+// states, and the time at which an orphan was first seen depends on the batch. A message that can never be applied is
+// returned as [UnprocessableError]; it does not delay the others.
 package ingest

@@ -17,29 +17,29 @@ func TestDriftIsRepairedOnce(t *testing.T) {
 		s.spec, s.available, s.generation = 3, 3, 2
 		return s
 	}
-	for name, tell := range map[string]func(w *fixture, a *fakeAgent, ide workspace.Workspace){
-		"seen after it was applied": func(w *fixture, a *fakeAgent, ide workspace.Workspace) {
-			a.leaves(ide, 1, 1)
+	for name, report := range map[string]func(w *fixture, a *fakeAgent, ide workspace.Workspace){
+		"observed after the applied event": func(w *fixture, a *fakeAgent, ide workspace.Workspace) {
+			a.appliesWithGeneration(ide, 1, 1)
 			a.reportsDeployment(running(ide, 8))
 			w.caughtUp()
 			a.now = start().Add(time.Minute)
 			a.reportsDeployment(scaled(ide))
 		},
-		"seen right after it was applied": func(w *fixture, a *fakeAgent, ide workspace.Workspace) {
-			a.leaves(ide, 1, 1)
+		"observed right after the applied event": func(w *fixture, a *fakeAgent, ide workspace.Workspace) {
+			a.appliesWithGeneration(ide, 1, 1)
 			a.reportsDeployment(running(ide, 8))
 			a.reportsDeployment(scaled(ide))
 			w.caughtUp()
-			require.Empty(w.t, w.causes(ide.ID), "not yet")
+			require.Empty(w.t, w.causes(ide.ID), "before the next tick")
 			a.now = start().Add(time.Minute)
 			a.ticks()
 		},
-		"seen before it is heard that it was applied": func(w *fixture, a *fakeAgent, ide workspace.Workspace) {
+		"observed before the applied event": func(w *fixture, a *fakeAgent, ide workspace.Workspace) {
 			a.reportsDeployment(running(ide, 8))
 			a.reportsDeployment(scaled(ide))
 			w.caughtUp()
 			require.Empty(w.t, w.causes(ide.ID))
-			a.leaves(ide, 1, 1)
+			a.appliesWithGeneration(ide, 1, 1)
 			w.caughtUp()
 			a.now = start().Add(time.Minute)
 			a.ticks()
@@ -49,8 +49,8 @@ func TestDriftIsRepairedOnce(t *testing.T) {
 			t.Parallel()
 			w := newFixture(t)
 			a, ide := w.agent(7), w.workspace("ide")
-			defer w.begin(1)()
-			tell(w, a, ide)
+			defer w.startConsumers(1)()
+			report(w, a, ide)
 			a.reportsDeployment(scaled(ide))
 			w.caughtUp()
 			require.Equal(t, []string{"drift running"}, w.causes(ide.ID))
@@ -64,8 +64,8 @@ func TestDriftIsRepairedOnce(t *testing.T) {
 			require.EqualValues(t, 2, drifted[0]["desired_revision"])
 			require.Len(t, w.published("desired.7."+ide.ID.String()), 2)
 
-			// What is seen late of before is no drift, nor is what applying again makes of it.
-			a.leaves(ide, 2, 3)
+			// Late events from before the repair are not drift. The repair itself is not drift either.
+			a.appliesWithGeneration(ide, 2, 3)
 			a.reportsDeployment(scaled(ide))
 			back := running(ide, 10)
 			back.generation, back.revision = 3, "2"
@@ -80,34 +80,26 @@ func TestDriftIsRepairedOnce(t *testing.T) {
 func TestResyncFindsDriftWithoutANewGeneration(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
-	a, same, annotated, anew, fresh := w.agent(
-		7,
-	), w.workspace(
-		"same",
-	), w.workspace(
-		"annotated",
-	), w.workspace(
-		"anew",
-	), w.workspace(
-		"fresh",
-	)
-	defer w.begin(0)()
-	for _, ws := range []workspace.Workspace{same, annotated, anew, fresh} {
-		a.leaves(ws, 1, 1)
+	a := w.agent(7)
+	same, annotated := w.workspace("same"), w.workspace("annotated")
+	recreated, fresh := w.workspace("recreated"), w.workspace("fresh")
+	defer w.startConsumers(0)()
+	for _, ws := range []workspace.Workspace{same, annotated, recreated, fresh} {
+		a.appliesWithGeneration(ws, 1, 1)
 		a.reportsDeployment(running(ws, 8))
 	}
 	w.caughtUp()
-	other, theirs := running(annotated, 9), running(anew, 9)
-	other.revision, theirs.uid = "0", "theirs"
+	other, replaced := running(annotated, 9), running(recreated, 9)
+	other.revision, replaced.uid = "0", "other"
 	a.reportsDeployment(other)
-	a.reportsDeployment(theirs)
+	a.reportsDeployment(replaced)
 	w.caughtUp()
 	require.Empty(t, w.causes(annotated.ID))
 	a.now = start().Add(time.Hour)
 	a.begins("r1", "", 4, 10)
 	a.now = start().Add(2 * time.Hour)
-	a.leaves(fresh, 2, 1) // while the resync runs
-	for _, s := range []deploymentReport{running(same, 8), other, theirs, running(fresh, 8)} {
+	a.appliesWithGeneration(fresh, 2, 1) // during the resync
+	for _, s := range []deploymentReport{running(same, 8), other, replaced, running(fresh, 8)} {
 		a.reportsDeployment(member(s, "r1"))
 	}
 	w.caughtUp()
@@ -115,7 +107,7 @@ func TestResyncFindsDriftWithoutANewGeneration(t *testing.T) {
 	w.caughtUp()
 	require.Empty(t, w.causes(same.ID))
 	require.Equal(t, []string{"drift running"}, w.causes(annotated.ID))
-	require.Equal(t, []string{"drift running"}, w.causes(anew.ID))
+	require.Equal(t, []string{"drift running"}, w.causes(recreated.ID))
 	require.NotContains(t, w.causes(fresh.ID), "drift running")
 }
 
@@ -123,7 +115,7 @@ func TestRepairsArePublished(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	a, ide := w.agent(7), w.workspace("ide")
-	a.leaves(ide, 1, 1)
+	a.appliesWithGeneration(ide, 1, 1)
 	a.reports("applied", ide.ID, 1, map[string]any{"objects": []any{}, "repaired": []any{
 		map[string]any{
 			"api_version": "v1",
@@ -134,7 +126,7 @@ func TestRepairsArePublished(t *testing.T) {
 		map[string]any{"api_version": "v1", "kind": "Secret", "namespace": ide.Namespace, "name": "ide-env"},
 	}})
 	w.ingestAll()
-	require.Empty(t, w.dead())
+	require.Empty(t, w.deadLetterReasons())
 	drifted := w.published("workspace.4." + ide.ID.String() + ".drifted")
 	require.Len(t, drifted, 2)
 	require.Equal(
@@ -142,32 +134,32 @@ func TestRepairsArePublished(t *testing.T) {
 		"Service "+ide.Namespace+"/ide was changed or deleted by somebody else; it has been applied again",
 		drifted[0]["message"],
 	)
-	require.Empty(t, w.causes(ide.ID), "nothing is to be done about it")
+	require.Empty(t, w.causes(ide.ID), "no new revision")
 }
 
 func TestDeploymentWithoutLabelIsAppliedAgain(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	a, ide := w.agent(7), w.workspace("ide")
-	defer w.begin(1)()
-	a.leaves(ide, 1, 1)
+	defer w.startConsumers(1)()
+	a.appliesWithGeneration(ide, 1, 1)
 	a.reportsDeployment(running(ide, 8))
 	unlabelled := running(ide, 9)
 	unlabelled.label = "somebody's"
 	a.reportsDeployment(unlabelled)
 	w.caughtUp()
 	require.Equal(t, []string{"redispatch running"}, w.causes(ide.ID))
-	a.leaves(ide, 2, 1)
+	a.appliesWithGeneration(ide, 2, 1)
 	back := running(ide, 10)
 	back.revision = "2"
 	a.reportsDeployment(back)
 	w.caughtUp()
 	require.Equal(t, actualstate.Running, w.get(ide.ID).ActualState)
 	require.Len(t, w.causes(ide.ID), 1)
-	require.Empty(t, w.orphans(), "it is one no longer")
+	require.Empty(t, w.orphans(), "it is no longer an orphan")
 }
 
-func TestRestoredDatabaseOvertakesTheClustersRevisions(t *testing.T) {
+func TestRevisionAfterADatabaseRestoreIsAboveTheClusters(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	a, ide := w.agent(7), w.workspace("ide")
@@ -185,8 +177,8 @@ func TestRestoredDatabaseOvertakesTheClustersRevisions(t *testing.T) {
 	require.Equal(t, []string{"redispatch running"}, w.causes(ide.ID))
 	got := w.get(ide.ID)
 	require.EqualValues(t, 42, got.DesiredRevision)
-	require.Equal(t, actualstate.Running, got.ActualState, "no error that anybody would have to look at")
-	a.leaves(ide, 42, 1)
+	require.Equal(t, actualstate.Running, got.ActualState, "no apply error")
+	a.appliesWithGeneration(ide, 42, 1)
 	w.ingestAll()
 	require.EqualValues(t, 42, w.get(ide.ID).AppliedRevision)
 }

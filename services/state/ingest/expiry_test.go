@@ -11,24 +11,22 @@ import (
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/state/actualstate"
 	"lockstep.internal/services/state/agent"
-	store "lockstep.internal/services/state/postgres"
 	"lockstep.internal/services/state/workspace"
 )
 
-// configure sets what operators set for agent 7.
+// configure sets the configuration of agent 7.
 func (w *fixture) configure(settings agent.Settings) {
 	w.t.Helper()
-	directory := &store.Directory{DB: w.pool, Encoder: w.encoder, Now: time.Now}
-	_, err := directory.ConfigureAgent(w.t.Context(), 7, settings)
+	_, err := w.directory().ConfigureAgent(w.t.Context(), 7, settings)
 	require.NoError(w.t, err)
 }
 
-func lasting(d time.Duration) *agent.Milliseconds {
+func milliseconds(d time.Duration) *agent.Milliseconds {
 	m := agent.Milliseconds(d)
 	return &m
 }
 
-// tick is a tick of the agent at a time since the start.
+// tick publishes a tick event with this time after start.
 func (a *fakeAgent) tick(since time.Duration) {
 	a.t.Helper()
 	a.now = start().Add(since)
@@ -36,12 +34,12 @@ func (a *fakeAgent) tick(since time.Duration) {
 	a.caughtUp()
 }
 
-// warnings are the policies that were told to end the workspace soon, and when.
+// warnings returns policy and deadline of each expiry_warning event.
 func (w *fixture) warnings(id uuid.UUID) []string {
 	w.t.Helper()
-	told := w.published("workspace.4." + id.String() + ".expiry_warning")
-	out := make([]string, 0, len(told))
-	for _, e := range told {
+	published := w.published("workspace.4." + id.String() + ".expiry_warning")
+	out := make([]string, 0, len(published))
+	for _, e := range published {
 		out = append(out, e["policy"].(string)+" "+e["expires_at"].(string))
 	}
 	return out
@@ -53,17 +51,17 @@ func TestPolicyExpiresByTicks(t *testing.T) {
 	a, ide := w.agent(7), w.workspace("ide")
 	w.configure(
 		agent.Settings{
-			StopAfterRunning:      lasting(8 * time.Hour),
-			TerminateAfterStopped: lasting(100 * time.Hour),
-			ExpiryWarning:         lasting(time.Hour),
+			StopAfterRunning:      milliseconds(8 * time.Hour),
+			TerminateAfterStopped: milliseconds(100 * time.Hour),
+			ExpiryWarning:         milliseconds(time.Hour),
 		},
 	)
-	defer w.begin(0)()
+	defer w.startConsumers(0)()
 	a.tick(0)
 	a.applies(ide.ID, 1)
 	a.reportsDeployment(running(ide, 8))
 	w.caughtUp()
-	require.Equal(t, start().Add(7*time.Hour), w.get(ide.ID).ReconsiderAt)
+	require.Equal(t, start().Add(7*time.Hour), w.get(ide.ID).RecomputeAt)
 	a.tick(7*time.Hour - time.Second)
 	require.Empty(t, w.warnings(ide.ID))
 	a.tick(7 * time.Hour)
@@ -77,15 +75,15 @@ func TestPolicyExpiresByTicks(t *testing.T) {
 	require.Equal(t, []string{"stop_after_running stopped"}, w.causes(ide.ID))
 	require.Equal(t, "workspace ide is stopped: it ran for 8h, the limit of its agent; start it to continue",
 		w.published("workspace.4." + ide.ID.String() + ".desired_state_changed")[0]["message"])
-	require.Len(t, w.published("desired.7."+ide.ID.String()), 2, "the cluster is told")
+	require.Len(t, w.published("desired.7."+ide.ID.String()), 2, "a second desired revision is published")
 
-	// Its user starts it at half past 14, by a clock that is not the agent's.
+	// The user starts it at 14:30 by the server's clock, which differs from the agent's clock.
 	again := start().Add(9*time.Hour + 30*time.Minute)
 	w.change(ide.ID, func(was workspace.Workspace) (workspace.Workspace, []workspace.Event, error) {
 		return was.SetDesired(workspace.DesiredRunning, 9, again)
 	})
 	a.tick(10 * time.Hour)
-	require.Equal(t, again.Add(7*time.Hour), w.get(ide.ID).ReconsiderAt)
+	require.Equal(t, again.Add(7*time.Hour), w.get(ide.ID).RecomputeAt)
 	a.tick(16*time.Hour + 30*time.Minute)
 	a.tick(17*time.Hour + 30*time.Minute)
 	require.Equal(
@@ -110,14 +108,14 @@ func TestUnreportedWorkspaceTerminates(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	a, ide := w.agent(7), w.workspace("ide")
-	w.configure(agent.Settings{MaxAge: lasting(time.Hour), ExpiryWarning: lasting(0)})
-	defer w.begin(0)()
+	w.configure(agent.Settings{MaxAge: milliseconds(time.Hour), ExpiryWarning: milliseconds(0)})
+	defer w.startConsumers(0)()
 	a.tick(time.Hour - time.Second)
 	require.Equal(t, actualstate.CreationRequested, w.get(ide.ID).ActualState)
 	require.Equal(t, workspace.DesiredRunning, w.get(ide.ID).DesiredState)
 	a.tick(time.Hour)
 	require.Equal(t, workspace.DesiredTerminated, w.get(ide.ID).DesiredState)
-	require.Empty(t, w.warnings(ide.ID), "nobody is to be warned")
+	require.Empty(t, w.warnings(ide.ID), "no warning is published")
 }
 
 func TestConfigurationTakesEffectAtTheNextTick(t *testing.T) {
@@ -136,25 +134,25 @@ func TestConfigurationTakesEffectAtTheNextTick(t *testing.T) {
 		},
 	)
 	require.NoError(t, err)
-	w.tx(func(tx pgx.Tx) error { return w.workspaces.Insert(t.Context(), tx, others, created) })
-	defer w.begin(0)()
+	w.tx(func(tx pgx.Tx) error { return w.insert(tx, others, created...) })
+	defer w.startConsumers(0)()
 	a.tick(50 * time.Hour)
-	require.Zero(t, w.get(ide.ID).ReconsiderAt, "nothing is to come")
-	w.configure(agent.Settings{StopAfterRunning: lasting(10 * time.Hour), ExpiryWarning: lasting(time.Minute)})
+	require.Zero(t, w.get(ide.ID).RecomputeAt, "no deadline")
+	w.configure(agent.Settings{StopAfterRunning: milliseconds(10 * time.Hour), ExpiryWarning: milliseconds(time.Minute)})
 	a.tick(51 * time.Hour)
 	require.Equal(
 		t,
 		[]string{"stop_after_running 2026-03-06T08:07:00Z"},
 		w.warnings(ide.ID),
-		"a policy that is due is warned of first",
+		"an overdue policy first sends a warning",
 	)
 	a.tick(51*time.Hour + time.Minute - time.Millisecond)
 	require.Empty(t, w.causes(ide.ID))
-	w.configure(agent.Settings{StopAfterRunning: lasting(0)})
+	w.configure(agent.Settings{StopAfterRunning: milliseconds(0)})
 	a.tick(51*time.Hour + time.Minute)
-	require.Empty(t, w.causes(ide.ID), "the policy is lifted")
-	require.Zero(t, w.get(ide.ID).ReconsiderAt)
-	require.Zero(t, w.get(ide.ID).ExpiryWarnedOf)
+	require.Empty(t, w.causes(ide.ID), "the policy is disabled")
+	require.Zero(t, w.get(ide.ID).RecomputeAt)
+	require.Zero(t, w.get(ide.ID).WarnedStateDeadline)
 	require.Equal(t, workspace.DesiredTerminated, w.get(gone.ID).DesiredState)
 	require.Empty(t, w.causes(gone.ID))
 
@@ -165,15 +163,15 @@ func TestConfigurationTakesEffectAtTheNextTick(t *testing.T) {
 			Scan(&behind),
 	)
 	require.Zero(t, behind)
-	require.Equal(t, others.ReconsiderAt, w.get(others.ID).ReconsiderAt, "its agent has not ticked")
-	require.Len(t, w.published("workspace.%.expiry_warning"), 1, "not of another agent's")
+	require.Equal(t, others.RecomputeAt, w.get(others.ID).RecomputeAt, "its agent has not ticked")
+	require.Len(t, w.published("workspace.%.expiry_warning"), 1, "no warning for workspaces of other agents")
 }
 
-func TestPatienceComesFromTheAgentConfiguration(t *testing.T) {
+func TestPodTimeoutComesFromTheAgentConfiguration(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	a, ide := w.agent(7), w.workspace("ide")
-	defer w.begin(0)()
+	defer w.startConsumers(0)()
 	a.tick(0)
 	a.reportsDeployment(
 		deploymentReport{
@@ -195,10 +193,10 @@ func TestPatienceComesFromTheAgentConfiguration(t *testing.T) {
 	})
 	a.tick(time.Minute)
 	require.Equal(t, actualstate.Starting, w.get(ide.ID).ActualState)
-	w.configure(agent.Settings{UnschedulablePatience: lasting(30 * time.Second)})
+	w.configure(agent.Settings{UnschedulablePatience: milliseconds(30 * time.Second)})
 	a.tick(time.Minute + time.Second)
-	require.Equal(t, actualstate.Failed, w.get(ide.ID).ActualState, "patience was shortened")
-	w.configure(agent.Settings{UnschedulablePatience: lasting(0)})
+	require.Equal(t, actualstate.Failed, w.get(ide.ID).ActualState, "the timeout was shortened")
+	w.configure(agent.Settings{UnschedulablePatience: milliseconds(0)})
 	a.tick(1000 * time.Hour)
-	require.Equal(t, actualstate.Starting, w.get(ide.ID).ActualState, "there is patience for ever")
+	require.Equal(t, actualstate.Starting, w.get(ide.ID).ActualState, "timeout 0 disables the limit")
 }

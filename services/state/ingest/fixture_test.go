@@ -3,11 +3,7 @@ package ingest_test
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"log/slog"
-	"maps"
-	"strconv"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -15,13 +11,15 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	natsgo "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
 	"lockstep.internal/libs/event"
+	"lockstep.internal/libs/outbox"
 	"lockstep.internal/libs/postgres"
 	"lockstep.internal/libs/topology"
-	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/services/state/admin"
 	"lockstep.internal/services/state/ingest"
 	"lockstep.internal/services/state/nats"
 	store "lockstep.internal/services/state/postgres"
@@ -34,22 +32,21 @@ import (
 
 const (
 	cell = topology.Cell("local")
-	// soon bounds what depends on another process on a busy machine.
-	soon = time.Minute
+	// timeout limits operations of other processes on a busy machine.
+	timeout = time.Minute
 )
 
 func start() time.Time { return time.Date(2026, 3, 4, 5, 6, 0, 0, time.UTC) }
 
-// fixture is a state service's database and streams, with one agent whose id is 7, and agent 8 beside it.
+// fixture is a database and a NATS server with agents 7 and 8.
 type fixture struct {
 	t            testing.TB
-	url          string
 	pool         *pgxpool.Pool
 	server       *natsd.Server
 	js           jetstream.JetStream
+	send         func(m *natsgo.Msg) // publishes what agents report
 	workspaces   *store.Workspaces
-	observations *store.Observations
-	encoder      publish.Encoder
+	ingestStores *store.IngestStores
 	logs         *logs
 }
 
@@ -58,31 +55,57 @@ func newFixture(tb testing.TB) *fixture {
 	w := &fixture{t: tb, server: natstest.Server(tb), logs: &logs{}}
 	w.js = natstest.JetStream(tb, w.server)
 	require.NoError(tb, topology.Ensure(natstest.Context(tb), w.js, cell, topology.Options{StorageBytes: 1 << 30}))
-	w.open(pgtest.Database(tb))
+	w.send = func(m *natsgo.Msg) {
+		_, err := w.js.PublishMsg(w.t.Context(), m)
+		require.NoError(w.t, err)
+	}
+	w.open()
 	return w
 }
 
-// open takes an empty database.
-func (w *fixture) open(url string) {
+// cursorChannel is the NOTIFY channel of moved cursors.
+const cursorChannel = "cursors"
+
+// prepare creates the tables, and a trigger that notifies cursorChannel when a consumer commits.
+func prepare(url string) error {
+	ctx, logger := context.Background(), slog.New(slog.DiscardHandler)
+	pool, err := postgres.Connect(ctx, postgres.Config{URL: url}, logger)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	series, err := store.Migrations()
+	if err != nil {
+		return err
+	}
+	if err := postgres.Migrate(ctx, pool, logger, series...); err != nil {
+		return err
+	}
+	_, err = pool.Exec(ctx, `
+		create function notify_cursor() returns trigger language plpgsql as
+			$$ begin perform pg_notify('`+cursorChannel+`', ''); return null; end $$;
+		create trigger notify_cursor after insert or update on stream_cursors
+			for each row execute function notify_cursor()`)
+	return err
+}
+
+// open connects to a database with empty tables and inserts the test data.
+func (w *fixture) open() {
 	w.t.Helper()
 	var err error
-	w.url = url
+	url := pgtest.Prepared(w.t, prepare)
 	w.pool, err = postgres.Connect(w.t.Context(), postgres.Config{URL: url}, slog.New(slog.DiscardHandler))
 	require.NoError(w.t, err)
 	w.t.Cleanup(w.pool.Close)
-	series, err := store.Migrations()
-	require.NoError(w.t, err)
-	require.NoError(w.t, postgres.Migrate(w.t.Context(), w.pool, slog.New(slog.DiscardHandler), series...))
-	w.exec(`insert into organizations (id, name) values (1, 'o')`)
-	w.exec(`insert into groups (id, organization_id, name) values (2, 1, 'g')`)
-	w.exec(`insert into projects (id, organization_id, group_id, name) values (4, 1, 2, 'p')`)
-	w.exec(`insert into users (id, username) values (9, 'u')`)
-	w.exec(
-		`insert into agents (id, project_id, name, token_hash, curve_public_key) values (7, 4, 'a', 'a', 'X'), (8, 4, 'b', 'b', 'X')`,
-	)
-	w.encoder = publish.Encoder{Cell: cell}
-	w.workspaces = &store.Workspaces{Encoder: w.encoder}
-	w.observations = &store.Observations{Encoder: w.encoder, Workspaces: w.workspaces}
+	w.exec(`
+		insert into organizations (id, name) values (1, 'o');
+		insert into groups (id, organization_id, name) values (2, 1, 'g');
+		insert into projects (id, organization_id, group_id, name) values (4, 1, 2, 'p');
+		insert into users (id, username) values (9, 'u');
+		insert into agents (id, project_id, name, token_hash, curve_public_key)
+			values (7, 4, 'a', 'a', 'X'), (8, 4, 'b', 'b', 'X')`)
+	w.workspaces = &store.Workspaces{}
+	w.ingestStores = &store.IngestStores{Workspaces: w.workspaces}
 }
 
 func (w *fixture) exec(sql string) {
@@ -96,23 +119,60 @@ func (w *fixture) tx(fn func(tx pgx.Tx) error) {
 	require.NoError(w.t, postgres.InTx(w.t.Context(), w.pool, fn))
 }
 
-// workspace makes one of agent 7 that its dispatcher has not heard of.
+// newWorkspace returns a new workspace of agent 7.
+func newWorkspace(tb testing.TB, name string) (workspace.Workspace, []workspace.Event) {
+	tb.Helper()
+	made, created, err := workspace.New(workspace.Creation{
+		Name: name, ProjectID: 4, AgentID: 7, UserID: 9, Template: "default",
+		Spec: workspace.Spec{Image: "ide:9"}, Now: start(),
+	})
+	require.NoError(tb, err)
+	return made, created
+}
+
+// workspace inserts a workspace of agent 7. It is not applied yet.
 func (w *fixture) workspace(name string) workspace.Workspace {
 	w.t.Helper()
-	made, created, err := workspace.New(
-		workspace.Creation{
-			Name:      name,
-			ProjectID: 4,
-			AgentID:   7,
-			UserID:    9,
-			Template:  "default",
-			Spec:      workspace.Spec{Image: "ide:9"},
-			Now:       start(),
-		},
-	)
-	require.NoError(w.t, err)
-	w.tx(func(tx pgx.Tx) error { return w.workspaces.Insert(w.t.Context(), tx, made, created) })
+	made, created := newWorkspace(w.t, name)
+	w.tx(func(tx pgx.Tx) error { return w.insert(tx, made, created...) })
 	return made
+}
+
+// insert stores a new workspace and publishes it, as the API does.
+func (w *fixture) insert(tx pgx.Tx, made workspace.Workspace, created ...workspace.Event) error {
+	if err := w.workspaces.Insert(w.t.Context(), tx, made); err != nil {
+		return err
+	}
+	return w.publishUpdate(tx, workspace.Update{After: made, Events: created})
+}
+
+// save stores a changed workspace and publishes the change, as the API does.
+func (w *fixture) save(tx pgx.Tx, update workspace.Update) error {
+	if !update.Changed() {
+		return nil
+	}
+	if err := w.workspaces.Save(w.t.Context(), tx, update.After); err != nil {
+		return err
+	}
+	return w.publishUpdate(tx, update)
+}
+
+func (w *fixture) publishUpdate(tx pgx.Tx, update workspace.Update) error {
+	messages, err := encoder().Workspaces(w.t.Context(), update)
+	if err != nil {
+		return err
+	}
+	return outbox.Insert(w.t.Context(), tx, messages...)
+}
+
+func encoder() publish.Encoder { return publish.Encoder{Cell: cell} }
+
+func (w *fixture) ingest() *ingest.Ingest {
+	return &ingest.Ingest{Logger: slog.New(w.logs), Encoder: encoder()}
+}
+
+func (w *fixture) directory() *admin.Directory {
+	return &admin.Directory{Directory: &store.Directory{DB: w.pool, Now: time.Now}, Encoder: encoder()}
 }
 
 // change changes a workspace as the API does.
@@ -129,7 +189,7 @@ func (w *fixture) change(
 		if err != nil {
 			return err
 		}
-		return w.workspaces.Save(w.t.Context(), tx, workspace.Update{Before: locked[id], After: after, Events: events})
+		return w.save(tx, workspace.Update{Before: locked[id], After: after, Events: events})
 	})
 }
 
@@ -147,17 +207,17 @@ func (w *fixture) get(id uuid.UUID) workspace.Workspace {
 	return got
 }
 
-func (w *fixture) readers(batch int) *nats.Readers {
-	return &nats.Readers{
+func (w *fixture) consumers(batch int) *nats.Consumers {
+	return &nats.Consumers{
 		Pool: w.pool, JetStream: natstest.JetStream(w.t, w.server), Cell: cell, Logger: slog.New(w.logs),
-		Ingest: &ingest.Ingest{Logger: slog.New(w.logs)}, Observations: w.observations, Batch: batch,
+		Ingest: w.ingest(), IngestStores: w.ingestStores, Batch: batch,
 	}
 }
 
-// begin runs both consumers until stop.
-func (w *fixture) begin(batch int) func() {
+// startConsumers starts both consumers and returns a function that stops them.
+func (w *fixture) startConsumers(batch int) func() {
 	w.t.Helper()
-	in := w.readers(batch)
+	in := w.consumers(batch)
 	observed, err := in.Observed()
 	require.NoError(w.t, err)
 	applied, err := in.Applied()
@@ -174,10 +234,10 @@ func (w *fixture) begin(batch int) func() {
 	return func() { cancel(); running.Wait() }
 }
 
-// take has everything that is on the streams taken into the database.
+// ingestAll consumes all messages of both streams.
 func (w *fixture) ingestAll() {
 	w.t.Helper()
-	defer w.begin(0)()
+	defer w.startConsumers(0)()
 	w.caughtUp()
 }
 
@@ -187,20 +247,33 @@ func (w *fixture) caughtUp() {
 		s, err := w.js.Stream(w.t.Context(), stream)
 		require.NoError(w.t, err)
 		last := s.CachedInfo().State.LastSeq
-		require.Eventually(
-			w.t,
-			func() bool { return w.sequence(stream) == last },
-			soon,
-			2*time.Millisecond,
-			"%s is taken",
-			stream,
-		)
+		// Not "or above": after a restore the stream ends before the cursor.
+		w.waitForCursor(stream, func(sequence uint64) bool { return sequence == last })
 	}
 }
 
-func (w *fixture) sequence(stream string) uint64 {
+// waitForCursor waits until the cursor of a stream has moved to an expected sequence.
+func (w *fixture) waitForCursor(stream string, expected func(sequence uint64) bool) {
 	w.t.Helper()
-	rows, err := w.pool.Query(w.t.Context(), `select sequence from stream_cursors where stream = $1`, stream)
+	ctx, cancel := context.WithTimeout(w.t.Context(), timeout)
+	defer cancel()
+	conn, err := w.pool.Acquire(ctx)
+	require.NoError(w.t, err)
+	defer conn.Release()
+	_, err = conn.Exec(ctx, `listen `+cursorChannel)
+	require.NoError(w.t, err)
+	for !expected(w.sequence(conn, stream)) {
+		_, err := conn.Conn().WaitForNotification(ctx)
+		require.NoError(w.t, err, "%s is consumed", stream)
+	}
+	_, err = conn.Exec(ctx, `unlisten *`)
+	require.NoError(w.t, err)
+}
+
+// sequence returns the cursor of a stream; 0 before the first message.
+func (w *fixture) sequence(db store.Querier, stream string) uint64 {
+	w.t.Helper()
+	rows, err := db.Query(w.t.Context(), `select sequence from stream_cursors where stream = $1`, stream)
 	require.NoError(w.t, err)
 	found, err := pgx.CollectRows(rows, pgx.RowTo[int64])
 	require.NoError(w.t, err)
@@ -210,14 +283,11 @@ func (w *fixture) sequence(stream string) uint64 {
 	return uint64(found[0])
 }
 
-// told are the events in the outbox of a type ("" for all), in order, as JSON.
+// published returns the events in the outbox whose subject matches a LIKE pattern, in order.
 func (w *fixture) published(subject string) []map[string]any {
 	w.t.Helper()
-	rows, err := w.pool.Query(
-		w.t.Context(),
-		`select data from outbox where subject like $1 order by id`,
-		"lockstep.local."+subject,
-	)
+	rows, err := w.pool.Query(w.t.Context(),
+		`select data from outbox where subject like $1 order by id`, "lockstep.local."+subject)
 	require.NoError(w.t, err)
 	found, err := pgx.CollectRows(rows, pgx.RowTo[[]byte])
 	require.NoError(w.t, err)
@@ -228,19 +298,19 @@ func (w *fixture) published(subject string) []map[string]any {
 	return out
 }
 
-// states are the changes of the actual state that were told of a workspace.
+// states returns the actual states that were published for a workspace.
 func (w *fixture) states(id uuid.UUID) []string {
 	w.t.Helper()
-	told := w.published("workspace.4." + id.String() + ".state_changed")
-	out := make([]string, 0, len(told))
-	for _, e := range told {
+	published := w.published("workspace.4." + id.String() + ".state_changed")
+	out := make([]string, 0, len(published))
+	for _, e := range published {
 		out = append(out, e["to"].(string))
 	}
 	return out
 }
 
-// asked are the nonces that agent 7 was asked for full resyncs with, for a cause.
-func (w *fixture) asked(cause string) []string {
+// resyncNonces returns the nonces of the resync requests to agent 7 with this cause.
+func (w *fixture) resyncNonces(cause string) []string {
 	w.t.Helper()
 	var nonces []string
 	for _, e := range w.published("control.7.resync") {
@@ -251,19 +321,19 @@ func (w *fixture) asked(cause string) []string {
 	return nonces
 }
 
-// causes are why a workspace was dispatched anew.
+// causes returns cause and state of each desired_state_changed event.
 func (w *fixture) causes(id uuid.UUID) []string {
 	w.t.Helper()
-	told := w.published("workspace.4." + id.String() + ".desired_state_changed")
-	out := make([]string, 0, len(told))
-	for _, e := range told {
+	published := w.published("workspace.4." + id.String() + ".desired_state_changed")
+	out := make([]string, 0, len(published))
+	for _, e := range published {
 		out = append(out, e["cause"].(string)+" "+e["to"].(string))
 	}
 	return out
 }
 
-// dead are the reasons on DEAD.
-func (w *fixture) dead() []string {
+// deadLetterReasons returns the reasons of all messages on DEAD.
+func (w *fixture) deadLetterReasons() []string {
 	w.t.Helper()
 	s, err := w.js.Stream(w.t.Context(), topology.StreamDead)
 	require.NoError(w.t, err)
@@ -278,305 +348,37 @@ func (w *fixture) dead() []string {
 
 func (w *fixture) publish(subject, kind, source, id string, data any) {
 	w.t.Helper()
-	e, err := event.New(
-		event.Attributes{Type: event.TypePrefix + kind, Source: source, Subject: "s", ID: id, Time: start()},
-		data,
-	)
+	attributes := event.Attributes{Type: event.TypePrefix + kind, Source: source, Subject: "s", ID: id, Time: start()}
+	e, err := event.New(attributes, data)
 	require.NoError(w.t, err)
 	m, err := event.Encode(e, subject)
 	require.NoError(w.t, err)
-	_, err = w.js.PublishMsg(w.t.Context(), m)
-	require.NoError(w.t, err)
+	w.send(m)
 }
 
-// fakeAgent plays the watcher and the dispatcher of an agent.
-type fakeAgent struct {
-	*fixture
-
-	id      int64
-	cluster string
-	now     time.Time
-	events  int
-}
-
-func (w *fixture) agent(id int64) *fakeAgent {
-	return &fakeAgent{fixture: w, id: id, cluster: "cluster-1", now: start()}
-}
-
-func (a *fakeAgent) observe(subject, kind string, data any) {
-	a.t.Helper()
-	a.events++
-	a.publish(subject, kind, event.AgentSource("local", a.id, "watcher"), strconv.Itoa(a.events), data)
-}
-
-// deploymentReport is one observation of a Deployment in short.
-type deploymentReport struct {
-	name      string
-	version   int
-	spec      int
-	available int
-	revision  string
-	workspace uuid.UUID
-	deleted   bool
-	resync    string
-	uid       string
-	progress  string
-	template  int
-	// generation is 1 unless it is given; label names another workspace, or what is none.
-	generation int
-	label      string
-}
-
-func (a *fakeAgent) meta(
-	namespace, name string,
-	version int,
-	deleted bool,
-	resync, workspace string,
-) events.ObjectMeta {
-	m := events.ObjectMeta{
-		ClusterUID:      a.cluster,
-		Namespace:       namespace,
-		Name:            name,
-		UID:             "uid-" + name,
-		ResourceVersion: strconv.Itoa(version),
-		Verb:            events.VerbUpserted,
-		UpdateType:      events.UpdateTypePartial,
-		ObservedAt:      a.now,
-		ResyncID:        resync,
-		WorkspaceID:     workspace,
-	}
-	if deleted {
-		m.Verb = events.VerbDeleted
-	}
-	if resync != "" {
-		m.UpdateType = events.UpdateTypeFull
-	}
-	return m
-}
-
-// sees sends an observation of a Deployment in the namespace ws-<agent>-<name>.
-func (a *fakeAgent) reportsDeployment(s deploymentReport) {
-	a.t.Helper()
-	namespace := fmt.Sprintf("ws-%d-%s", a.id, s.name)
-	label := ""
-	if s.workspace != uuid.Nil {
-		label = s.workspace.String()
-	}
-	if s.label != "" {
-		label = s.label
-	}
-	generation := max(s.generation, 1)
-	meta := a.meta(namespace, s.name, s.version, s.deleted, s.resync, label)
-	meta.Annotations = map[string]string{workspace.AnnotationDesiredRevision: s.revision}
-	if s.uid != "" {
-		meta.UID = s.uid
-	}
-	progress := "NewReplicaSetAvailable"
-	if s.progress != "" {
-		progress = s.progress
-	}
-	a.observe(cell.Observed(a.id, "deployment", namespace, s.name), "observed.deployment.v1", events.ObservedDeployment{
-		Object:             meta,
-		SpecReplicas:       &s.spec,
-		HasStatus:          true,
-		AvailableReplicas:  s.available,
-		Generation:         generation,
-		ObservedGeneration: generation,
-		Revision:           s.template,
-		Conditions: []events.Condition{
-			{Type: "Available", Status: "True", Reason: "MinimumReplicasAvailable"},
-			{Type: "Progressing", Status: "True", Reason: progress},
-		},
-	})
-}
-
-// running is a Deployment that runs.
-func running(w workspace.Workspace, version int) deploymentReport {
-	return deploymentReport{name: w.Name, workspace: w.ID, version: version, spec: 1, available: 1, revision: "1"}
-}
-
-// absent is a Deployment that was deleted.
-func absent(w workspace.Workspace, version int) deploymentReport {
-	s := running(w, version)
-	s.deleted = true
-	return s
-}
-
-func member(s deploymentReport, resync string) deploymentReport {
-	s.resync = resync
-	return s
-}
-
-func (a *fakeAgent) pod(w workspace.Workspace, name string, version int, change func(p *events.ObservedPod)) {
-	a.t.Helper()
-	p := events.ObservedPod{
-		Object:          a.meta(w.Namespace, name, version, false, "", w.ID.String()),
-		Deployment:      w.Name,
-		Phase:           "Pending",
-		PodTemplateHash: "h",
-	}
-	change(&p)
-	a.observe(cell.Observed(a.id, "deployment", w.Namespace, w.Name), "observed.pod.v1", p)
-}
-
-func (a *fakeAgent) replicaSet(w workspace.Workspace, version int) {
-	a.t.Helper()
-	a.observe(cell.Observed(a.id, "deployment", w.Namespace, w.Name), "observed.replicaset.v1", events.ObservedReplicaSet{
-		Object: a.meta(
-			w.Namespace,
-			w.Name+"-h",
-			version,
-			false,
-			"",
-			w.ID.String(),
-		),
-		Deployment:      w.Name,
-		Revision:        1,
-		PodTemplateHash: "h",
-	})
-}
-
-func (a *fakeAgent) begins(resync, nonce string, count, deployments int) {
-	a.t.Helper()
-	a.observe(cell.ObservedResync(a.id), "observed.resync_begun.v1", events.ObservedResyncBegun{
-		ResyncID:   resync,
-		ClusterUID: a.cluster,
-		Cause:      events.ResyncCauseStart,
-		Count:      count,
-		Nonce:      nonce,
-		ObservedAt: a.now,
-		ListVersions: []events.ListVersion{
-			{Kind: "deployment", ResourceVersion: strconv.Itoa(deployments)},
-			{Kind: "pod", ResourceVersion: strconv.Itoa(deployments)},
-		},
-	})
-}
-
-func (a *fakeAgent) ends(resync string, count int) {
-	a.t.Helper()
-	a.observe(
-		cell.ObservedResync(a.id),
-		"observed.resync_ended.v1",
-		events.ObservedResyncEnded{ResyncID: resync, ClusterUID: a.cluster, Count: count, ObservedAt: a.now},
-	)
-}
-
-func (a *fakeAgent) ticks() {
-	a.t.Helper()
-	a.observe(cell.ObservedTick(a.id), "observed.tick.v1", events.ObservedTick{ClusterUID: a.cluster, ObservedAt: a.now})
-}
-
-// publishApplied says something of what is labelled with any text.
-func (a *fakeAgent) publishApplied(label, kind string, revision int) {
-	a.t.Helper()
-	a.events++
-	a.publish(
-		cell.Applied(a.id, label),
-		"applied."+kind+".v1",
-		event.AgentSource("local", a.id, "dispatcher"),
-		strconv.Itoa(a.events),
-		map[string]any{"workspace_id": label, "desired_revision": revision, "observed_at": a.now},
-	)
-}
-
-func (a *fakeAgent) reports(kind string, id uuid.UUID, revision int, more map[string]any) {
-	a.t.Helper()
-	a.events++
-	data := map[string]any{"workspace_id": id.String(), "desired_revision": revision, "observed_at": a.now}
-	maps.Copy(data, more)
-	a.publish(
-		cell.Applied(a.id, id.String()),
-		"applied."+kind+".v1",
-		event.AgentSource("local", a.id, "dispatcher"),
-		strconv.Itoa(a.events),
-		data,
-	)
-}
-
-func (a *fakeAgent) applies(id uuid.UUID, revision int) {
-	a.t.Helper()
-	a.reports("applied", id, revision, map[string]any{"objects": []any{}})
-}
-
-// leaves says that a revision was applied, and with which generation the Deployment was left.
-func (a *fakeAgent) leaves(w workspace.Workspace, revision, generation int) {
-	a.t.Helper()
-	a.reports(
-		"applied",
-		w.ID,
-		revision,
-		map[string]any{"objects": []any{}, "deployment_uid": "uid-" + w.Name, "deployment_generation": generation},
-	)
-}
-
-func (a *fakeAgent) fails(id uuid.UUID, revision int) {
-	a.t.Helper()
-	a.reports(
-		"apply_failed",
-		id,
-		revision,
-		map[string]any{"reason": "Forbidden", "message": "the cluster forbids it", "attempt": 1, "retry_after_ms": 1000},
-	)
-}
-
-// logs keeps what is logged from warnings on.
-type logs struct {
-	mu    sync.Mutex
-	lines []string
-}
-
-func (l *logs) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelWarn }
-func (l *logs) WithAttrs([]slog.Attr) slog.Handler               { return l }
-func (l *logs) WithGroup(string) slog.Handler                    { return l }
-func (l *logs) Handle(_ context.Context, r slog.Record) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	line := r.Message
-	r.Attrs(func(a slog.Attr) bool { line += " " + a.String(); return true })
-	l.lines = append(l.lines, line)
-	return nil
-}
-
-func (l *logs) matching(part string) []string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	var found []string
-	for _, line := range l.lines {
-		if strings.Contains(line, part) {
-			found = append(found, line)
-		}
-	}
-	return found
-}
-
-// object is the row of a Deployment of agent 7.
+// object is a row of observed_objects.
 type object struct {
 	Version string
 	Epoch   int64
 	Deleted bool
-	Resync  string
 }
 
 func (w *fixture) object(name string) object {
 	w.t.Helper()
-	rows, err := w.pool.Query(
-		w.t.Context(),
-		`select resource_version::text, epoch, deleted, coalesce(resync_id, '') from observed_objects where agent_id = 7 and name = $1`,
-		name,
-	)
+	rows, err := w.pool.Query(w.t.Context(), `
+		select resource_version::text, epoch, deleted from observed_objects
+		where agent_id = 7 and name = $1`, name)
 	require.NoError(w.t, err)
 	o, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[object])
 	require.NoError(w.t, err)
 	return o
 }
 
-// outcome of a resync.
+// outcome returns the outcome of a resync.
 func (w *fixture) outcome(resync string) string {
 	w.t.Helper()
 	var out string
-	require.NoError(
-		w.t,
-		w.pool.QueryRow(w.t.Context(), `select outcome from resyncs where resync_id = $1`, resync).Scan(&out),
-	)
+	query := `select outcome from resyncs where resync_id = $1`
+	require.NoError(w.t, w.pool.QueryRow(w.t.Context(), query, resync).Scan(&out))
 	return out
 }

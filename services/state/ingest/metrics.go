@@ -8,7 +8,7 @@ import (
 	"lockstep.internal/schemas/gen/events"
 )
 
-// Metrics count what the streams bring. A nil Metrics counts nothing.
+// Metrics are the counters of package ingest. A nil *Metrics is valid and counts nothing.
 type Metrics struct {
 	resyncs    *prometheus.CounterVec
 	dispatches *prometheus.CounterVec
@@ -24,15 +24,15 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 	}
 	m := &Metrics{
 		resyncs: prometheus.NewCounterVec(opts("resyncs_total",
-			"Full resyncs that ended, by outcome. An incomplete one misses members and deletes nothing."), []string{"outcome"}),
+			"Ended full resyncs by outcome. An incomplete resync deletes nothing."), []string{"outcome"}),
 		dispatches: prometheus.NewCounterVec(opts("dispatches_total",
-			"Desired revisions that the system made by itself, by cause."), []string{"cause"}),
+			"Desired revisions created by the system, not by a user, by cause."), []string{"cause"}),
 		unexpected: prometheus.NewCounterVec(opts("unexpected_changes_total",
-			"Changes of the actual state that the state diagram does not have."), []string{"from", "to"}),
+			"Actual state changes that are not in the state diagram."), []string{"from", "to"}),
 		orphans: prometheus.NewCounter(opts("orphans_total",
 			"Deployments reported with the label of an unknown workspace.")),
 		stale: prometheus.NewCounter(opts("strays_total",
-			"Dropped reports of clusters that their agents have left.")),
+			"Events dropped because they are from a previous cluster of the agent.")),
 	}
 	for _, c := range []prometheus.Collector{m.resyncs, m.dispatches, m.unexpected, m.orphans, m.stale} {
 		if err := registerer.Register(c); err != nil {

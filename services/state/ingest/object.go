@@ -27,7 +27,7 @@ type Object struct {
 	WorkspaceID uuid.UUID
 	// ResyncID of the full resync that listed the object; empty for none.
 	ResyncID string
-	// Data is the event's payload as JSON that PostgreSQL accepts.
+	// Data is the part of the event payload that state reads, as JSON without NUL characters.
 	Data string
 }
 
@@ -40,8 +40,8 @@ type ObjectKey struct {
 // Key returns the object's key.
 func (o *Object) Key() ObjectKey { return ObjectKey{o.AgentID, o.Kind, o.Namespace, o.Name} }
 
-// Merge returns the newer of two versions of one object. A deletion is newer than an update of the same
-// version. The last resync ID is kept in any case.
+// Merge returns the newer of two versions of one object. A deletion is newer than an update of the same version.
+// If only one version has a resync id, the result keeps it.
 func (o *Object) Merge(next Object) Object {
 	if next.ResyncID == "" {
 		next.ResyncID = o.ResyncID
@@ -76,14 +76,14 @@ type ObjectChange struct {
 	WorkspaceID uuid.UUID
 	Deleted     bool
 
-	// Known reports whether the object was stored before. The next three fields are its old values.
-	Known             bool
+	// Existed is true if a row existed before the change. The Before fields are its old values.
+	Existed           bool
 	UIDBefore         string
 	WorkspaceIDBefore uuid.UUID
 	DeletedBefore     bool
 }
 
-// FoundOrphan is an orphan that a cluster has reported.
+// FoundOrphan is a newly reported orphan with its cluster.
 type FoundOrphan struct {
 	orphan.Orphan
 

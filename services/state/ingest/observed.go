@@ -8,15 +8,17 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/nats-io/nats.go"
 
+	"lockstep.internal/libs/logkey"
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/state/agent"
 	"lockstep.internal/services/state/orphan"
 )
 
-// Observed is a watcher's report: an object, a tick, or the begin or end of a full resync.
+// Observed is a decoded event of OBSERVED: an object, a tick, or the begin or end of a full resync.
 type Observed struct {
-	// Ignored marks reports for the deploys service. Nothing else is set then.
+	// Ignored is true for events that only the deploys service reads. All other fields are then zero.
 	Ignored bool
 
 	Sequence uint64
@@ -26,7 +28,7 @@ type Observed struct {
 	AgentID    int64
 	ClusterUID string
 	At         time.Time
-	// Object is nil for other reports. Its Epoch is not set.
+	// Object is set for object events only. Epoch is set later, by apply.
 	Object *Object
 	// Label names the object's workspace. It may be any text.
 	Label string
@@ -47,14 +49,14 @@ func (o *Observed) workspaceID() uuid.UUID {
 type observedBatch struct {
 	*Ingest
 
-	store    Store
-	clusters map[int64]*agent.Cluster
-	owners   map[uuid.UUID]int64
+	store           Store
+	clusters        map[int64]*agent.Cluster
+	workspaceAgents map[uuid.UUID]int64
 	// pending are the objects of each agent that are not stored yet, one version per key.
 	pending map[int64]*pendingObjects
-	updates workspaceUpdates
+	changes changesByWorkspace
 	ticked  map[int64]time.Time
-	// orphans are new orphans. resolved are Deployments that may have been orphans and are none now.
+	// orphans are new orphans. resolved are changed Deployments that are no longer orphans.
 	orphans  []FoundOrphan
 	resolved []ObjectChange
 }
@@ -62,16 +64,20 @@ type observedBatch struct {
 type pendingObjects struct {
 	objects []Object
 	index   map[ObjectKey]int
-	// reports are the last messages about the objects.
+	// reports has the last report of each object, with the same index as objects.
 	reports []*Observed
 }
 
-// Observed applies a batch of OBSERVED, message by message in the stream's order.
-func (i *Ingest) Observed(ctx context.Context, s Store, messages []*Observed) error {
+// HandleObserved applies a batch of OBSERVED, message by message in the stream's order.
+func (i *Ingest) HandleObserved(ctx context.Context, s Store, messages []*Observed) error {
 	b := &observedBatch{
-		Ingest: i, store: s, pending: map[int64]*pendingObjects{}, updates: workspaceUpdates{}, ticked: map[int64]time.Time{},
+		Ingest:  i,
+		store:   s,
+		pending: map[int64]*pendingObjects{},
+		changes: changesByWorkspace{},
+		ticked:  map[int64]time.Time{},
 	}
-	if err := b.identify(ctx, messages); err != nil {
+	if err := b.lockAgents(ctx, messages); err != nil {
 		return err
 	}
 	for _, o := range messages {
@@ -91,15 +97,15 @@ func (i *Ingest) Observed(ctx context.Context, s Store, messages []*Observed) er
 	if err := s.DeleteOrphans(ctx, b.resolved); err != nil {
 		return err
 	}
-	if err := s.InsertOrphans(ctx, b.orphans); err != nil {
+	if err := b.insertOrphans(ctx); err != nil {
 		return err
 	}
-	return i.recompute(ctx, s, b.updates)
+	return i.recompute(ctx, s, b.changes)
 }
 
-// identify locks the agents and rejects messages of unknown ones. An object that names another agent's
+// lockAgents locks the agents and rejects messages of unknown ones. An object that names another agent's
 // workspace is stored without a workspace.
-func (b *observedBatch) identify(ctx context.Context, messages []*Observed) error {
+func (b *observedBatch) lockAgents(ctx context.Context, messages []*Observed) error {
 	seen := map[int64]struct{}{}
 	var agents []int64
 	ids := make([]uuid.UUID, len(messages))
@@ -111,14 +117,14 @@ func (b *observedBatch) identify(ctx context.Context, messages []*Observed) erro
 		}
 	}
 	var err error
-	if b.clusters, b.owners, err = b.store.Identify(ctx, agents, distinct(ids)); err != nil {
+	if b.clusters, b.workspaceAgents, err = b.store.LockAgents(ctx, agents, distinct(ids)); err != nil {
 		return err
 	}
 	for _, o := range messages {
 		if b.clusters[o.AgentID] == nil {
-			return &Rejected{o.Sequence, fmt.Errorf("agent %d does not exist", o.AgentID)}
+			return &UnprocessableError{o.Sequence, fmt.Errorf("agent %d does not exist", o.AgentID)}
 		}
-		if owner, known := b.owners[o.workspaceID()]; known && owner != o.AgentID {
+		if agentID, known := b.workspaceAgents[o.workspaceID()]; known && agentID != o.AgentID {
 			o.Object.WorkspaceID = uuid.Nil
 		}
 	}
@@ -137,7 +143,7 @@ func (b *observedBatch) apply(ctx context.Context, o *Observed) error {
 		cluster.UID = o.ClusterUID
 	}
 	if o.ClusterUID != cluster.UID {
-		// A late report of the agent's previous cluster: the resync of the new one has begun.
+		// A late event of the agent's previous cluster.
 		b.Metrics.droppedStale()
 		return nil
 	}
@@ -177,10 +183,10 @@ func (b *observedBatch) add(o *Observed, epoch int64) {
 	p.objects[at] = merged
 }
 
-// beginResync begins a full resync. A repeated begin changes nothing.
+// beginResync starts a full resync. A duplicate begin event is ignored.
 func (b *observedBatch) beginResync(ctx context.Context, o *Observed) error {
-	known, err := b.store.ResyncKnown(ctx, o.AgentID, o.Begun.ResyncID)
-	if err != nil || known {
+	exists, err := b.store.ResyncExists(ctx, o.AgentID, o.Begun.ResyncID)
+	if err != nil || exists {
 		return err
 	}
 	if err := b.storeAgent(ctx, o.AgentID); err != nil {
@@ -191,24 +197,21 @@ func (b *observedBatch) beginResync(ctx context.Context, o *Observed) error {
 	if err != nil {
 		return err
 	}
-	cluster, verify := before.BeginResync(*o.Begun, highest)
+	cluster, needsSecondResync := before.BeginResync(*o.Begun, highest)
 	if cluster.Epoch != before.Epoch {
 		b.Logger.WarnContext(ctx, "began a new epoch: the agent's cluster was recreated or restored",
-			slog.Int64("agent_id", o.AgentID), slog.String("cluster_id", cluster.UID),
-			slog.String("previous_cluster_id", before.UID), slog.Int64("epoch", cluster.Epoch))
+			slog.Int64(logkey.AgentID, o.AgentID), slog.String(logkey.ClusterUID, cluster.UID),
+			slog.String(logkey.PreviousClusterUID, before.UID), slog.Int64(logkey.Epoch, cluster.Epoch))
 	}
 	b.clusters[o.AgentID] = &cluster
-	if err := b.store.BeginResync(ctx, cluster, *o.Begun); err != nil || !verify {
+	if err := b.store.BeginResync(ctx, cluster, *o.Begun); err != nil || !needsSecondResync {
 		return err
 	}
-	nonce, err := agent.NewNonce(highest)
-	if err != nil {
-		return fmt.Errorf("request a resync of agent %d: %w", o.AgentID, err)
-	}
-	return b.store.RequestResync(ctx, cluster, nonce, events.ResyncRequestCauseNewEpoch, o.At)
+	_, err = b.requestResync(ctx, b.store, o.AgentID, highest, events.ResyncRequestCauseNewEpoch, o.At)
+	return err
 }
 
-// endResync ends a full resync. If all members arrived, what it did not list is absent.
+// endResync ends a full resync. If it is complete, objects that it did not list are marked as deleted.
 func (b *observedBatch) endResync(ctx context.Context, o *Observed) error {
 	if err := b.storeAgent(ctx, o.AgentID); err != nil {
 		return err
@@ -224,8 +227,9 @@ func (b *observedBatch) endResync(ctx context.Context, o *Observed) error {
 		return err
 	}
 	if !complete {
-		b.Logger.WarnContext(ctx, "ignored an incomplete full resync", slog.Int64("agent_id", o.AgentID),
-			slog.String("resync_id", id), slog.Int64("count", resync.Received), slog.Int64("expected", resync.Expected))
+		b.Logger.WarnContext(ctx, "ignored an incomplete full resync",
+			slog.Int64(logkey.AgentID, o.AgentID), slog.String(logkey.ResyncID, id),
+			slog.Int64(logkey.Count, resync.Received), slog.Int64(logkey.Expected, resync.Expected))
 		return nil
 	}
 	absent, err := b.store.MarkAbsent(ctx, o.AgentID, id)
@@ -240,10 +244,10 @@ func (b *observedBatch) endResync(ctx context.Context, o *Observed) error {
 		return err
 	}
 	for _, workspaceID := range repair {
-		b.updates.of(workspaceID, o.At).listed = resync.Begun
+		b.changes.get(workspaceID, o.At).resyncBegunAt = resync.Begun
 	}
-	revived, err := b.store.RevivedDeployments(ctx, cluster, id, o.Ended.ObservedAt)
-	b.orphans = append(b.orphans, revived...)
+	found, err := b.store.DeploymentsOfTerminated(ctx, cluster, id, o.Ended.ObservedAt)
+	b.orphans = append(b.orphans, found...)
 	return err
 }
 
@@ -286,19 +290,19 @@ func (b *observedBatch) put(ctx context.Context, p *pendingObjects) error {
 	return nil
 }
 
-// objectChanged notes the workspaces that a changed object affects. The label is the object's, or empty if
-// the object is absent.
+// objectChanged records the workspaces that are affected by a changed object. label is the workspace label; it is
+// empty if the object is absent.
 func (b *observedBatch) objectChanged(c *ObjectChange, o *Observed, label string) {
 	for _, id := range []uuid.UUID{c.WorkspaceID, c.WorkspaceIDBefore} {
 		if id == uuid.Nil {
 			continue
 		}
-		update := b.updates.of(id, o.At)
+		changes := b.changes.get(id, o.At)
 		if c.Key.Kind == KindDeployment {
-			// A Deployment that is deleted and recreated within the batch is not gone. One that names
-			// another workspace now is.
+			// A Deployment that was deleted and recreated in one batch is not gone. A Deployment that now has another
+			// workspace label is gone.
 			lost := c.Deleted || id != c.WorkspaceID
-			update.gone = lost && (update.gone || c.Known && !c.DeletedBefore)
+			changes.deploymentDeleted = lost && (changes.deploymentDeleted || c.Existed && !c.DeletedBefore)
 		}
 	}
 	if c.Key.Kind == KindDeployment {
@@ -306,12 +310,12 @@ func (b *observedBatch) objectChanged(c *ObjectChange, o *Observed, label string
 	}
 }
 
-// findOrphan notes a Deployment that names no workspace of its agent, and one that did before and does not
-// now: it is deleted, recreated or renamed.
+// findOrphan records new orphans, and Deployments that are no longer orphans because they were deleted, recreated
+// or relabeled.
 func (b *observedBatch) findOrphan(c *ObjectChange, o *Observed, label string) {
-	_, known := b.owners[c.WorkspaceID]
+	_, known := b.workspaceAgents[c.WorkspaceID]
 	isOrphan := !c.Deleted && label != "" && !known
-	existed, relabelled := c.Known && !c.DeletedBefore, c.WorkspaceIDBefore != c.WorkspaceID
+	existed, relabelled := c.Existed && !c.DeletedBefore, c.WorkspaceIDBefore != c.WorkspaceID
 	if existed && (c.Deleted || c.UIDBefore != c.UID || relabelled && !isOrphan) {
 		b.resolved = append(b.resolved, *c)
 		b.orphans = slices.DeleteFunc(b.orphans, func(found FoundOrphan) bool {
@@ -326,6 +330,21 @@ func (b *observedBatch) findOrphan(c *ObjectChange, o *Observed, label string) {
 	}
 }
 
+// insertOrphans stores the new orphans and publishes each once.
+func (b *observedBatch) insertOrphans(ctx context.Context) error {
+	inserted, err := b.store.InsertOrphans(ctx, b.orphans)
+	if err != nil || b.ReadModelOnly {
+		return err
+	}
+	messages := make([]*nats.Msg, len(inserted))
+	for n, o := range inserted {
+		if messages[n], err = b.Encoder.FoundOrphan(ctx, o.Orphan, o.ClusterUID); err != nil {
+			return err
+		}
+	}
+	return b.store.Publish(ctx, messages...)
+}
+
 // addDue adds the workspaces with a deadline that the batch's ticks have reached.
 func (b *observedBatch) addDue(ctx context.Context) error {
 	if len(b.ticked) == 0 {
@@ -336,7 +355,7 @@ func (b *observedBatch) addDue(ctx context.Context) error {
 		return err
 	}
 	for _, id := range due {
-		b.updates.of(id, time.Time{}) // the agent's clock is the time of the event
+		b.changes.get(id, time.Time{}) // decide then uses the agent's clock as the time of the event
 	}
 	return nil
 }

@@ -16,7 +16,7 @@ func TestActualStateFollowsTheCluster(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	a, ide, other := w.agent(7), w.workspace("ide"), w.workspace("other")
-	defer w.begin(1)() // each event by itself: no state is skipped
+	defer w.startConsumers(1)() // each event by itself: no state is skipped
 	starting := running(ide, 10)
 	starting.progress, starting.available = "ReplicaSetUpdated", 0
 	a.now = start().Add(time.Minute)
@@ -29,7 +29,7 @@ func TestActualStateFollowsTheCluster(t *testing.T) {
 	require.Equal(t, a.now, got.ActualStateChangedAt)
 	require.EqualValues(t, 1, got.AppliedRevision)
 	require.Equal(t, []string{"starting", "running"}, w.states(ide.ID))
-	require.Equal(t, actualstate.CreationRequested, w.get(other.ID).ActualState, "of which nothing was heard")
+	require.Equal(t, actualstate.CreationRequested, w.get(other.ID).ActualState, "without any event")
 
 	w.desire(ide.ID, workspace.DesiredStopped)
 	stopping := running(ide, 12)
@@ -53,10 +53,11 @@ func TestReorderedAndRepeatedReports(t *testing.T) {
 			w := newFixture(t)
 			a, ide := w.agent(7), w.workspace("ide")
 			stopped := deploymentReport{name: "ide", workspace: ide.ID, version: 9, revision: "1"}
-			for _, s := range []deploymentReport{running(ide, 8), stopped, running(ide, 8), stopped, running(ide, 7), running(ide, 10), stopped, running(ide, 10), stopped} {
+			up, late, newer := running(ide, 8), running(ide, 7), running(ide, 10)
+			for _, s := range []deploymentReport{up, stopped, up, stopped, late, newer, stopped, newer, stopped} {
 				a.reportsDeployment(s)
 			}
-			defer w.begin(batch)()
+			defer w.startConsumers(batch)()
 			w.caughtUp()
 			require.Equal(t, "10", w.object("ide").Version)
 			require.Equal(t, actualstate.Running, w.get(ide.ID).ActualState)
@@ -72,21 +73,18 @@ func TestDeletionWinsAmongEqualVersions(t *testing.T) {
 			w := newFixture(t)
 			a, ide := w.agent(7), w.workspace("ide")
 			a.reportsDeployment(running(ide, 8))
-			a.reportsDeployment(absent(ide, 8))
+			a.reportsDeployment(deletedDeployment(ide, 8))
 			a.reportsDeployment(running(ide, 8))
 			a.begins("r1", "", 1, 8)
 			a.reportsDeployment(member(running(ide, 8), "r1"))
-			defer w.begin(batch)()
+			a.ends("r1", 1)
+			defer w.startConsumers(batch)()
 			w.caughtUp()
-			require.Equal(
-				t,
-				object{Version: "8", Epoch: 1, Deleted: true, Resync: "r1"},
-				w.object("ide"),
-				"the member only counts as one",
-			)
+			require.Equal(t, object{Version: "8", Epoch: 1, Deleted: true}, w.object("ide"))
+			require.Equal(t, "complete", w.outcome("r1"), "an older version is a member, too")
 			a.reportsDeployment(running(ide, 9))
 			w.caughtUp()
-			require.Equal(t, object{Version: "9", Epoch: 1, Resync: "r1"}, w.object("ide"))
+			require.Equal(t, object{Version: "9", Epoch: 1}, w.object("ide"))
 		})
 	}
 }
@@ -95,41 +93,41 @@ func TestDeletedDeploymentIsAppliedAgainAtOnce(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	a, ide, leaving := w.agent(7), w.workspace("ide"), w.workspace("leaving")
-	defer w.begin(0)()
+	defer w.startConsumers(0)()
 	for _, ws := range []workspace.Workspace{ide, leaving} {
 		a.applies(ws.ID, 1)
 		a.reportsDeployment(running(ws, 8))
 	}
 	w.caughtUp()
 	w.desire(leaving.ID, workspace.DesiredTerminated)
-	a.reportsDeployment(absent(ide, 9))
-	a.reportsDeployment(absent(leaving, 9))
-	a.reportsDeployment(absent(ide, 9))
+	a.reportsDeployment(deletedDeployment(ide, 9))
+	a.reportsDeployment(deletedDeployment(leaving, 9))
+	a.reportsDeployment(deletedDeployment(ide, 9))
 	w.caughtUp()
 	require.Equal(t, []string{"redispatch running"}, w.causes(ide.ID))
 	require.EqualValues(t, 2, w.get(ide.ID).DesiredRevision)
 	require.Len(t, w.published("desired.7."+ide.ID.String()), 2)
-	require.Equal(t, []string{"user terminated"}, w.causes(leaving.ID), "that one was to go")
+	require.Equal(t, []string{"user terminated"}, w.causes(leaving.ID), "a terminated workspace is not applied again")
 	require.Equal(t, actualstate.Terminating, w.get(leaving.ID).ActualState)
 }
 
-func TestRestartThroughTheWholeLoop(t *testing.T) {
+func TestRestartFromRequestToRunning(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	a, ide := w.agent(7), w.workspace("ide")
-	defer w.begin(0)()
+	defer w.startConsumers(0)()
 	a.applies(ide.ID, 1)
 	a.reportsDeployment(running(ide, 8))
 	w.caughtUp()
 	w.desire(ide.ID, workspace.DesiredRestartRequested)
 	stopped := deploymentReport{name: "ide", workspace: ide.ID, version: 9, revision: "1"}
-	a.reportsDeployment(stopped) // somebody else's doing
+	a.reportsDeployment(stopped) // stopped by another client, not by the restart
 	w.caughtUp()
 	require.Equal(t, workspace.DesiredRestartRequested, w.get(ide.ID).DesiredState)
 	stopped.version, stopped.revision = 10, "2"
 	a.reportsDeployment(stopped)
 	w.caughtUp()
-	require.Equal(t, workspace.DesiredRestartRequested, w.get(ide.ID).DesiredState, "the dispatcher is not done")
+	require.Equal(t, workspace.DesiredRestartRequested, w.get(ide.ID).DesiredState, "the revision is not applied yet")
 	a.applies(ide.ID, 2)
 	w.caughtUp()
 	require.Equal(t, workspace.DesiredRunning, w.get(ide.ID).DesiredState)
@@ -146,7 +144,7 @@ func TestTerminationReportedByTheDispatcher(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	a, ide := w.agent(7), w.workspace("ide")
-	defer w.begin(1)()
+	defer w.startConsumers(1)()
 	a.applies(ide.ID, 1)
 	a.reportsDeployment(running(ide, 8))
 	w.caughtUp()
@@ -157,22 +155,22 @@ func TestTerminationReportedByTheDispatcher(t *testing.T) {
 	a.reports("terminating", ide.ID, 2, nil)
 	a.reports("terminated", ide.ID, 2, nil)
 	w.caughtUp()
-	a.reportsDeployment(absent(ide, 9))
+	a.reportsDeployment(deletedDeployment(ide, 9))
 	a.fails(ide.ID, 2)
 	w.caughtUp()
 	require.Equal(t, []string{"running", "terminating", "error", "terminating", "terminated"}, w.states(ide.ID))
-	told := w.published("workspace.4." + ide.ID.String() + ".state_changed")
-	require.Equal(t, "Forbidden", told[2]["reason"])
-	require.Equal(t, "the cluster forbids it", told[2]["message"])
+	published := w.published("workspace.4." + ide.ID.String() + ".state_changed")
+	require.Equal(t, "Forbidden", published[2]["reason"])
+	require.Equal(t, "the cluster forbids it", published[2]["message"])
 	again := w.workspace("ide")
 	require.NotEqual(t, ide.ID, again.ID, "the name is free again")
 }
 
-func TestPatienceEndsByATick(t *testing.T) {
+func TestPodTimeoutExpiresOnATick(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	a, ide := w.agent(7), w.workspace("ide")
-	defer w.begin(0)()
+	defer w.startConsumers(0)()
 	starting := deploymentReport{
 		name:      "ide",
 		workspace: ide.ID,
@@ -193,7 +191,7 @@ func TestPatienceEndsByATick(t *testing.T) {
 	})
 	w.caughtUp()
 	require.Equal(t, actualstate.Starting, w.get(ide.ID).ActualState)
-	require.Equal(t, start().Add(5*time.Minute), w.get(ide.ID).ReconsiderAt)
+	require.Equal(t, start().Add(5*time.Minute), w.get(ide.ID).RecomputeAt)
 	a.now = start().Add(4 * time.Minute)
 	a.ticks()
 	w.caughtUp()
@@ -214,14 +212,14 @@ func TestPatienceEndsByATick(t *testing.T) {
 		w.pool.QueryRow(t.Context(), `select ticked_at, last_seen_at from agents where id = 7`).Scan(&ticked, &seen),
 	)
 	require.Equal(t, a.now, ticked.UTC())
-	require.WithinDuration(t, time.Now(), seen, soon)
+	require.WithinDuration(t, time.Now(), seen, timeout)
 }
 
 func TestOrphanIsPublishedOnce(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	a := w.agent(7)
-	defer w.begin(1)()
+	defer w.startConsumers(1)()
 	unknown := uuid.Must(uuid.NewV7())
 	a.reportsDeployment(deploymentReport{name: "left", workspace: unknown, version: 8, spec: 1})
 	a.reportsDeployment(deploymentReport{name: "left", workspace: unknown, version: 9, spec: 1})
@@ -229,11 +227,7 @@ func TestOrphanIsPublishedOnce(t *testing.T) {
 	a.reportsDeployment(deploymentReport{name: "left", workspace: unknown, version: 11, uid: "another", spec: 1})
 	a.reportsDeployment(deploymentReport{name: "nobody's", version: 12, spec: 1})
 	meta := a.meta("ns", "odd", 13, false, "", "no uuid")
-	a.observe(
-		cell.Observed(7, "deployment", "ns", "odd"),
-		"observed.deployment.v1",
-		events.ObservedDeployment{Object: meta},
-	)
+	a.observeDeployment(events.ObservedWorkload{Object: meta, Kind: events.WorkloadKindDeployment})
 	w.caughtUp()
 	orphans := w.published("workspace.0.%.orphaned")
 	require.Len(t, orphans, 3)
@@ -241,9 +235,9 @@ func TestOrphanIsPublishedOnce(t *testing.T) {
 		"workspace_id": unknown.String(), "name": "left", "project_id": 0.0, "agent_id": 7.0, "namespace": "ws-7-left",
 		"object": map[string]any{"api_version": "apps/v1", "kind": "Deployment", "name": "left", "namespace": "ws-7-left"},
 	}, orphans[0])
-	require.Equal(t, orphans[0], orphans[1], "made anew, it is another one")
+	require.Equal(t, orphans[0], orphans[1], "a recreated Deployment is a new orphan")
 	require.Equal(t, "no uuid", orphans[2]["workspace_id"])
-	require.Empty(t, w.dead())
+	require.Empty(t, w.deadLetterReasons())
 }
 
 func TestDispatcherAheadOfRestoredDatabase(t *testing.T) {

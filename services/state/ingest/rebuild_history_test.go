@@ -18,7 +18,7 @@ import (
 	"lockstep.internal/services/state/workspace"
 )
 
-// history is a random history of two agents, their users, and whoever sends what nobody understands.
+// history generates random events of two agents, users and invalid senders.
 type history struct {
 	*fixture
 
@@ -27,26 +27,26 @@ type history struct {
 	workspaces []workspace.Workspace
 	versions   map[int64]int
 	orphans    int
-	// said is the last revision that a workspace's dispatcher spoke of, if it shall never go back.
-	said map[uuid.UUID]int
-	// sights and pods are what objects were at a version when it was told first: no version is anything else later.
-	sights map[string]deploymentReport
-	pods   map[string]events.ObservedPod
+	// lastRevision is the last reported revision of a workspace. If it is not nil, revisions never decrease.
+	lastRevision map[uuid.UUID]int
+	// deployments and pods cache the content of each version, so that one version always has the same content.
+	deployments map[string]deploymentReport
+	pods        map[string]events.ObservedPod
 }
 
-func (w *fixture) chaos(seed uint64) *history {
+func (w *fixture) randomHistory(seed uint64) *history {
 	c := &history{
 		fixture:  w,
 		random:   rand.New(rand.NewPCG(seed, 7)),
 		agents:   []*fakeAgent{w.agent(7), w.agent(8)},
 		versions: map[int64]int{7: 100, 8: 5000},
 	}
-	c.sights, c.pods = map[string]deploymentReport{}, map[string]events.ObservedPod{}
+	c.deployments, c.pods = map[string]deploymentReport{}, map[string]events.ObservedPod{}
 	c.agents[1].cluster = "cluster-8"
 	return c
 }
 
-// seed is the test's own, so that a run can be repeated; fuzzing looks for others.
+// seed returns a fixed seed per test, so that runs are reproducible.
 func seed(t *testing.T) uint64 {
 	t.Helper()
 	h := fnv.New64a()
@@ -57,10 +57,7 @@ func seed(t *testing.T) uint64 {
 
 func (c *history) create() {
 	made, created, err := workspace.New(workspace.Creation{
-		Name: fmt.Sprintf(
-			"w%d",
-			len(c.workspaces),
-		),
+		Name:      fmt.Sprintf("w%d", len(c.workspaces)),
 		ProjectID: 4,
 		AgentID:   7 + int64(c.random.IntN(2)),
 		UserID:    9,
@@ -69,19 +66,18 @@ func (c *history) create() {
 		Now:       start(),
 	})
 	require.NoError(c.t, err)
-	c.tx(func(tx pgx.Tx) error { return c.fixture.workspaces.Insert(c.t.Context(), tx, made, created) })
+	c.tx(func(tx pgx.Tx) error { return c.insert(tx, made, created...) })
 	c.workspaces = append(c.workspaces, made)
 }
 
-// live has steps happen, while the state service takes in what is said in batches of any size, and is
-// restarted now and then.
-func (c *history) live(steps int) {
+// run executes random steps while the consumers run with random batch sizes and restarts.
+func (c *history) run(steps int) {
 	c.t.Helper()
 	for len(c.workspaces) < 3 {
 		c.create()
 	}
 	for done := 0; done < steps; {
-		stop := c.begin([]int{0, 1, 3, 50}[c.random.IntN(4)])
+		stop := c.startConsumers([]int{0, 1, 3, 50}[c.random.IntN(4)])
 		for range 10 + c.random.IntN(60) {
 			c.step()
 			done++
@@ -94,8 +90,7 @@ func (c *history) live(steps int) {
 	c.ingestAll()
 }
 
-// settle has the agents' clocks tick once more, so that no workspace is due: the state of one that is
-// would be kept as it is stored.
+// settle publishes a final tick, so that no workspace is due. A rebuild copies the state of due workspaces.
 func (c *history) settle() {
 	c.t.Helper()
 	for _, a := range c.agents {
@@ -104,7 +99,8 @@ func (c *history) settle() {
 	c.ingestAll()
 	var due int
 	require.NoError(c.t, c.pool.QueryRow(c.t.Context(), `
-		select count(*) from workspaces w join agents a on a.id = w.agent_id where w.reconsider_at <= a.ticked_at or a.considered_revision <> a.configuration_revision`).Scan(&due))
+		select count(*) from workspaces w join agents a on a.id = w.agent_id
+		where w.reconsider_at <= a.ticked_at or a.considered_revision <> a.configuration_revision`).Scan(&due))
 	require.Zero(c.t, due)
 }
 
@@ -137,13 +133,13 @@ func (c *history) step() {
 	case 11:
 		c.resync(a, version)
 	case 12:
-		c.want(ws.ID)
+		c.setRandomDesiredState(ws.ID)
 	case 13:
 		if c.get(ws.ID).DesiredState == workspace.DesiredTerminated {
 			a.reports([]string{"terminating", "terminated"}[c.random.IntN(2)], ws.ID, c.last(ws.ID), map[string]any{})
 		}
 	case 14:
-		c.nonsense(a, ws)
+		c.publishInvalid(a, ws)
 	case 15:
 		if len(c.workspaces) < 9 {
 			c.create()
@@ -151,12 +147,12 @@ func (c *history) step() {
 	case 16:
 		c.orphan(a, version)
 	case 17, 18:
-		c.decide(a)
+		c.orphanStep(a)
 	case 19:
 		c.configure(a)
 	case 20:
 		if c.random.IntN(4) == 0 {
-			// The cluster is another one.
+			// the cluster was recreated
 			a.cluster, c.versions[a.id] = a.cluster+"x", 10
 			c.resync(a, 10)
 		}
@@ -165,34 +161,34 @@ func (c *history) step() {
 	}
 }
 
-// sees sends an observation of a Deployment at a version, as it is at that.
+// reportsDeployment publishes a version. The same version always has the same content.
 func (c *history) reportsDeployment(a *fakeAgent, s deploymentReport) {
 	c.t.Helper()
 	s.template = 1
 	at := fmt.Sprint(a.cluster, "/", s.name, "/", s.version)
-	if first, told := c.sights[at]; told {
+	if first, published := c.deployments[at]; published {
 		s.spec, s.available = first.spec, first.available
 	}
-	c.sights[at] = s
+	c.deployments[at] = s
 	a.reportsDeployment(s)
 }
 
-// revision is one that a dispatcher speaks of.
+// revision returns a random revision for a dispatcher event.
 func (c *history) revision(id uuid.UUID) int {
 	revision := 1 + c.random.IntN(3)
-	if c.said != nil {
-		c.said[id] += revision / 3
-		revision = c.said[id] + 1
+	if c.lastRevision != nil {
+		c.lastRevision[id] += revision / 3
+		revision = c.lastRevision[id] + 1
 	}
 	return revision
 }
 
-// last is the revision that the dispatcher shall have a workspace terminated with.
+// last returns the revision of a terminated event.
 func (c *history) last(id uuid.UUID) int {
 	revision := int(c.get(id).DesiredRevision)
-	if c.said != nil {
-		revision = max(revision, c.said[id]+1)
-		c.said[id] = revision - 1
+	if c.lastRevision != nil {
+		revision = max(revision, c.lastRevision[id]+1)
+		c.lastRevision[id] = revision - 1
 	}
 	return revision
 }
@@ -220,14 +216,15 @@ func (c *history) pod(a *fakeAgent, ws workspace.Workspace, version int) {
 			}
 		}
 		at := fmt.Sprint(a.cluster, "/", p.Object.Name, "/", p.Object.ResourceVersion)
-		if first, told := c.pods[at]; told {
-			p.Object.CreatedAt, p.Object.DeletedAt, p.Conditions, p.Containers = first.Object.CreatedAt, first.Object.DeletedAt, first.Conditions, first.Containers
+		if first, published := c.pods[at]; published {
+			p.Object.CreatedAt, p.Object.DeletedAt = first.Object.CreatedAt, first.Object.DeletedAt
+			p.Conditions, p.Containers = first.Conditions, first.Containers
 		}
 		c.pods[at] = *p
 	})
 }
 
-// resync is a full one, whole or not, of which the begin may carry a nonce of ours that the cluster is behind of.
+// resync publishes a complete or incomplete full resync. Its begin event may have a nonce with higher versions.
 func (c *history) resync(a *fakeAgent, version int) {
 	id, nonce := fmt.Sprintf("r%d", a.events), ""
 	if c.random.IntN(4) == 0 {
@@ -250,8 +247,11 @@ func (c *history) resync(a *fakeAgent, version int) {
 	}
 }
 
-func (c *history) want(id uuid.UUID) {
-	to := []workspace.DesiredState{workspace.DesiredRunning, workspace.DesiredStopped, workspace.DesiredRestartRequested, workspace.DesiredTerminated}[c.random.IntN(4)]
+func (c *history) setRandomDesiredState(id uuid.UUID) {
+	to := []workspace.DesiredState{
+		workspace.DesiredRunning, workspace.DesiredStopped,
+		workspace.DesiredRestartRequested, workspace.DesiredTerminated,
+	}[c.random.IntN(4)]
 	c.change(id, func(was workspace.Workspace) (workspace.Workspace, []workspace.Event, error) {
 		if was.DesiredState == workspace.DesiredTerminated {
 			return was, nil, nil
@@ -260,17 +260,17 @@ func (c *history) want(id uuid.UUID) {
 	})
 }
 
-// nonsense is for DEAD.
-func (c *history) nonsense(a *fakeAgent, ws workspace.Workspace) {
-	stranger := c.agents[0]
-	if a == stranger {
-		stranger = c.agents[1]
+// publishInvalid publishes a message that goes to DEAD.
+func (c *history) publishInvalid(a *fakeAgent, ws workspace.Workspace) {
+	other := c.agents[0]
+	if a == other {
+		other = c.agents[1]
 	}
 	switch c.random.IntN(4) {
 	case 0:
 		a.reports("applied", uuid.New(), 1, map[string]any{"objects": []any{}})
 	case 1:
-		stranger.fails(ws.ID, 1)
+		other.fails(ws.ID, 1)
 	case 2:
 		_, err := c.js.Publish(c.t.Context(), cell.ObservedTick(a.id), []byte("nonsense"))
 		require.NoError(c.t, err)
@@ -279,7 +279,7 @@ func (c *history) nonsense(a *fakeAgent, ws workspace.Workspace) {
 	}
 }
 
-// orphan is a Deployment of a workspace that nobody knows.
+// orphan publishes a Deployment with the label of an unknown workspace.
 func (c *history) orphan(a *fakeAgent, version int) {
 	c.orphans++
 	a.reportsDeployment(
@@ -297,9 +297,8 @@ func (c *history) orphan(a *fakeAgent, version int) {
 
 func orphanID(number int) uuid.UUID { return uuid.NewSHA1(uuid.NameSpaceOID, fmt.Append(nil, number)) }
 
-// decide has an operator ask for the deletion of an orphan, and its dispatcher speak of it; or the
-// orphan goes by itself.
-func (c *history) decide(a *fakeAgent) {
+// orphanStep runs a random step of an orphan: deletion request, dispatcher event, or deletion in the cluster.
+func (c *history) orphanStep(a *fakeAgent) {
 	if c.orphans == 0 {
 		return
 	}
@@ -308,7 +307,7 @@ func (c *history) decide(a *fakeAgent) {
 	switch c.random.IntN(4) {
 	case 0:
 		c.tx(func(tx pgx.Tx) error {
-			before, err := c.observations.In(tx).LockOrphan(c.t.Context(), a.id, fmt.Sprintf("ws-%d-%s", a.id, name), name)
+			before, err := c.ingestStores.In(tx).LockOrphan(c.t.Context(), a.id, fmt.Sprintf("ws-%d-%s", a.id, name), name)
 			if fault.Is(err, errcode.NotFound) {
 				return nil
 			}
@@ -319,7 +318,7 @@ func (c *history) decide(a *fakeAgent) {
 			if err != nil {
 				return err
 			}
-			return c.observations.In(tx).SaveOrphan(c.t.Context(), orphan.Update{Before: before, After: after, At: a.now})
+			return c.saveOrphan(tx, orphan.Update{Before: before, After: after, At: a.now})
 		})
 	case 1:
 		a.fails(id, 2)
@@ -327,29 +326,23 @@ func (c *history) decide(a *fakeAgent) {
 		a.reports("terminated", id, 2, map[string]any{})
 	default:
 		c.versions[a.id]++
-		a.reportsDeployment(
-			deploymentReport{
-				name:      name,
-				workspace: id,
-				version:   c.versions[a.id],
-				spec:      1,
-				available: 1,
-				revision:  "1",
-				uid:       "uid-" + name,
-				deleted:   true,
-			},
-		)
+		a.reportsDeployment(deploymentReport{
+			name:      name,
+			workspace: id,
+			version:   c.versions[a.id],
+			spec:      1,
+			available: 1,
+			revision:  "1",
+			uid:       "uid-" + name,
+			deleted:   true,
+		})
 	}
 }
 
-// configure has an operator change how long workspaces run, and how long what is stuck is waited for.
+// configure sets random age policies and pod timeouts.
 func (c *history) configure(a *fakeAgent) {
-	c.exec(
-		fmt.Sprintf(
-			`update agents set configuration_revision = configuration_revision + 1, configuration = '{"stop_after_running_ms": %d, "unschedulable_patience_ms": %d}' where id = %d`,
-			3_600_000*(1+c.random.IntN(4)),
-			60_000*(1+c.random.IntN(10)),
-			a.id,
-		),
-	)
+	c.exec(fmt.Sprintf(`
+		update agents set configuration_revision = configuration_revision + 1,
+			configuration = '{"stop_after_running_ms": %d, "unschedulable_patience_ms": %d}'
+		where id = %d`, 3_600_000*(1+c.random.IntN(4)), 60_000*(1+c.random.IntN(10)), a.id))
 }

@@ -16,18 +16,18 @@ import (
 	"lockstep.internal/services/state/workspace"
 )
 
-// What the streams have forgotten stays, wherever they begin now.
-func TestRebuildKeepsWhatTheStreamsMiss(t *testing.T) {
+// A rebuild keeps values from expired messages.
+func TestRebuildKeepsValuesOfExpiredMessages(t *testing.T) {
 	t.Parallel()
-	forgetting(t, seed(t))
+	checkExpiredMessages(t, seed(t))
 }
 
-func forgetting(t *testing.T, seed uint64) {
+func checkExpiredMessages(t *testing.T, seed uint64) {
 	t.Helper()
 	w := newFixture(t)
-	c := w.chaos(seed)
-	c.said = map[uuid.UUID]int{}
-	c.live(150)
+	c := w.randomHistory(seed)
+	c.lastRevision = map[uuid.UUID]int{}
+	c.run(150)
 	for range 3 {
 		for _, name := range []string{topology.StreamObserved, topology.StreamApplied} {
 			stream, err := w.js.Stream(t.Context(), name)
@@ -35,21 +35,20 @@ func forgetting(t *testing.T, seed uint64) {
 			state := stream.CachedInfo().State
 			require.NoError(t, stream.Purge(t.Context(), jetstream.WithPurgeSequence(state.FirstSeq+state.Msgs/3)))
 		}
-		w.identical("a third is gone")
-		c.live(30)
-		w.identical("and more has come")
+		w.requireIdentical("a third of the messages expired")
+		c.run(30)
+		w.requireIdentical("after more messages")
 	}
 	for _, name := range []string{topology.StreamObserved, topology.StreamApplied} {
 		stream, err := w.js.Stream(t.Context(), name)
 		require.NoError(t, err)
 		require.NoError(t, stream.Purge(t.Context()))
 	}
-	w.identical("all is gone")
+	w.requireIdentical("after a purge")
 }
 
-// What a dispatcher said before the first message that the stream still has counts together with what
-// it has said since.
-func TestTerminationInTheMissingPartIsKept(t *testing.T) {
+// Dispatcher events from before the first retained message are combined with later events.
+func TestTerminationInExpiredMessagesIsKept(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	failing, repeated, waiting := w.workspace("failing"), w.workspace("repeated"), w.workspace("waiting")
@@ -62,51 +61,51 @@ func TestTerminationInTheMissingPartIsKept(t *testing.T) {
 		w.desire(ws.ID, workspace.DesiredTerminated)
 		a.reports("terminating", ws.ID, 2, map[string]any{})
 	}
-	w.forget(topology.StreamApplied, 6)
+	w.expire(topology.StreamApplied, 6)
 	a.fails(failing.ID, 2)
 	a.applies(repeated.ID, 2)
 	w.ingestAll()
 	require.Equal(t, "in_progress", string(w.get(failing.ID).Termination))
 	require.Equal(t, "error", string(w.get(failing.ID).ActualState))
 	require.Equal(t, "terminating", string(w.get(repeated.ID).ActualState))
-	w.identical("terminations that began in what is forgotten")
+	w.requireIdentical("terminations that began in expired messages")
 
-	// One that was asked for since cannot have begun there.
+	// A termination requested later cannot have begun in missing messages.
 	w.change(waiting.ID, func(was workspace.Workspace) (workspace.Workspace, []workspace.Event, error) {
 		return was.SetDesired(workspace.DesiredTerminated, 9, time.Now().Add(time.Hour))
 	})
 	a.ticks()
 	w.ingestAll()
-	before := w.everything()
+	before := w.dump()
 	w.exec(`update workspaces set termination = 'in_progress'`)
 	require.Contains(
 		t,
 		strings.Join(w.rebuild(false, 0).Differences, "\n"),
-		waiting.ID.String()+`: termination is "in_progress", by the streams "none"`,
+		waiting.ID.String()+`: termination is "in_progress", the streams give "none"`,
 	)
-	require.Equal(t, before, w.everything())
+	require.Equal(t, before, w.dump())
 }
 
-// What comes late is not taken for news where the stream has forgotten what it came after.
+// A late event stays stale in a rebuild, even if the newer event has expired.
 func TestLateReportStaysLateInARebuild(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	ws, deleted := w.workspace("w"), w.workspace("deleted")
 	a := w.agent(7)
 	a.reportsDeployment(running(ws, 50))
-	a.reportsDeployment(absent(deleted, 60))
-	w.forget(topology.StreamObserved, 3)
-	a.reportsDeployment(absent(ws, 40))
+	a.reportsDeployment(deletedDeployment(deleted, 60))
+	w.expire(topology.StreamObserved, 3)
+	a.reportsDeployment(deletedDeployment(ws, 40))
 	a.reportsDeployment(running(deleted, 60))
 	a.ticks()
 	w.ingestAll()
 	require.Equal(t, "running", string(w.get(ws.ID).ActualState))
-	w.identical("an older version came late")
+	w.requireIdentical("an older version came late")
 
-	before := w.everything()
+	before := w.dump()
 	w.exec(`update observed_objects set resource_version = 1000 where name = 'w'`)
 	require.Len(t, w.rebuild(false, 0).Differences, 1, "the row is not what was observed")
-	require.Equal(t, before, w.everything())
+	require.Equal(t, before, w.dump())
 }
 
 func TestTerminatedWorkspaceStaysTerminated(t *testing.T) {
@@ -118,31 +117,30 @@ func TestTerminatedWorkspaceStaysTerminated(t *testing.T) {
 	w.desire(ws.ID, workspace.DesiredTerminated)
 	a.reports("terminated", ws.ID, 2, map[string]any{})
 	w.ingestAll()
-	// A stream that was restored does not know of it.
+	// The restored stream does not contain the terminated event.
 	stream, err := w.js.Stream(t.Context(), topology.StreamApplied)
 	require.NoError(t, err)
 	require.NoError(t, stream.DeleteMsg(t.Context(), 1))
-	before := w.everything()
+	before := w.dump()
 	w.rebuild(false, 0)
-	require.Equal(t, before, w.everything())
+	require.Equal(t, before, w.dump())
 }
 
-// A NATS that was restored from an older copy lacks some of what is stored; the full resyncs that are
-// asked for then bring it back.
+// After a NATS restore, messages are missing. The requested full resyncs recover them.
 func TestRebuildAfterStreamsWereRestored(t *testing.T) {
 	t.Parallel()
-	restoring(t, seed(t))
+	checkRestoredStreams(t, seed(t))
 }
 
-func restoring(t *testing.T, seed uint64) {
+func checkRestoredStreams(t *testing.T, seed uint64) {
 	t.Helper()
 	w := newFixture(t)
-	c := w.chaos(seed)
-	c.live(80)
+	c := w.randomHistory(seed)
+	c.run(80)
 	restore := w.snapshot()
-	c.live(40)
+	c.run(40)
 	restore()
-	_, err := w.tryRebuild(t.Context(), true, 0, silent)
+	_, err := w.tryRebuild(t.Context(), true, 0, noProgress)
 	require.True(t, fault.Is(err, errcode.Conflict), "%v", err)
 	w.ingestAll()
 	for _, a := range c.agents {
@@ -169,11 +167,11 @@ func restoring(t *testing.T, seed uint64) {
 		a.ticks()
 	}
 	w.ingestAll()
-	w.identical("after the full resyncs")
+	w.requireIdentical("after the full resyncs")
 }
 
-// A dispatcher does not say again of a workspace that is to be terminated what it said before.
-func TestUnrepeatedAppliesStayAfterARestore(t *testing.T) {
+// A dispatcher does not repeat applied events of a workspace with desired state terminated.
+func TestLostAppliedEventsAreKeptAfterARestore(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	again, leaving := w.workspace("again"), w.workspace("leaving")
@@ -195,11 +193,11 @@ func TestUnrepeatedAppliesStayAfterARestore(t *testing.T) {
 	w.ingestAll()
 	require.Equal(t, a.now, w.get(again.ID).AppliedAt)
 	require.Equal(t, "in_progress", string(w.get(leaving.ID).Termination))
-	w.identical("what was lost stays")
+	w.requireIdentical("lost applied events are kept")
 }
 
-// What was deleted has the epoch that it was last seen in, however many began in what a restored stream lacks.
-func TestTombstonesKeepTheirEpochsAfterARestore(t *testing.T) {
+// A deleted object keeps its epoch, even if epochs began in messages that a restored stream lacks.
+func TestDeletedObjectsKeepTheirEpochAfterARestore(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	ws := w.workspace("w")
@@ -208,23 +206,23 @@ func TestTombstonesKeepTheirEpochsAfterARestore(t *testing.T) {
 	w.ingestAll()
 	restore := w.snapshot()
 	a.reportsDeployment(running(ws, 203))
-	a.begins("of a restored cluster", uuid.NewString()+"/deployment:5000", 0, 300)
-	a.ends("of a restored cluster", 0)
+	a.begins("restored-cluster", uuid.NewString()+"/deployment:5000", 0, 300)
+	a.ends("restored-cluster", 0)
 	a.cluster = "another"
-	a.begins("of another cluster", "", 0, 10)
-	a.ends("of another cluster", 0)
+	a.begins("other-cluster", "", 0, 10)
+	a.ends("other-cluster", 0)
 	w.ingestAll()
 	restore()
 	w.ingestAll()
-	a.begins("that is asked for then", "", 0, 20)
-	a.ends("that is asked for then", 0)
+	a.begins("requested-after-restore", "", 0, 20)
+	a.ends("requested-after-restore", 0)
 	w.ingestAll()
 	require.Equal(t, object{Version: "203", Epoch: 1, Deleted: true}, w.object("w"))
-	w.identical("two epochs are lost")
+	w.requireIdentical("two epochs are lost")
 }
 
-// forget has everything taken in, and a stream lose all before a sequence.
-func (w *fixture) forget(stream string, before uint64) {
+// expire consumes all messages, then purges a stream up to a sequence.
+func (w *fixture) expire(stream string, before uint64) {
 	w.t.Helper()
 	w.ingestAll()
 	s, err := w.js.Stream(w.t.Context(), stream)
@@ -232,7 +230,7 @@ func (w *fixture) forget(stream string, before uint64) {
 	require.NoError(w.t, s.Purge(w.t.Context(), jetstream.WithPurgeSequence(before)))
 }
 
-// snapshot copies the store of NATS, and gives what puts the copy back.
+// snapshot copies the NATS store. It returns a function that restores it.
 func (w *fixture) snapshot() (restore func()) {
 	w.t.Helper()
 	copied := filepath.Join(w.t.TempDir(), "copy")
@@ -250,5 +248,5 @@ func (w *fixture) reconnected() {
 	require.Eventually(w.t, func() bool {
 		_, err := w.js.Conn().RTT()
 		return err == nil
-	}, soon, 5*time.Millisecond)
+	}, timeout, 5*time.Millisecond)
 }

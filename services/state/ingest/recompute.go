@@ -10,61 +10,65 @@ import (
 
 	"github.com/google/uuid"
 
+	"lockstep.internal/libs/logkey"
 	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/services/state/publish"
 	"lockstep.internal/services/state/workspace"
 )
 
-// recomputeChunk bounds the workspaces that are in memory with their observations.
+// recomputeChunk limits how many workspaces are loaded at once.
 const recomputeChunk = 500
 
 // Ingest applies batches. It is stateless and safe for concurrent use.
 type Ingest struct {
 	Logger *slog.Logger
+	// Encoder makes the messages that are published. It is unused with ReadModelOnly.
+	Encoder publish.Encoder
 	// Metrics defaults to none.
 	Metrics *Metrics
-	// ReadModelOnly keeps the desired state and drops the events. A rebuild sets it.
+	// ReadModelOnly disables changes of the desired state, and publishes nothing. A rebuild sets it.
 	ReadModelOnly bool
 }
 
-// workspaceUpdate is what a batch reports about one workspace.
-type workspaceUpdate struct {
+// workspaceChanges collects the events of one batch about one workspace.
+type workspaceChanges struct {
 	// applied are the dispatcher's reports, in order.
 	applied []*Applied
-	// gone and listed are fields of workspace.Observation.
-	gone   bool
-	listed time.Time
+	// deploymentDeleted and resyncBegunAt are fields of workspace.Observation.
+	deploymentDeleted bool
+	resyncBegunAt     time.Time
 	// at is the time of the last event about the workspace.
 	at time.Time
 }
 
-type workspaceUpdates map[uuid.UUID]*workspaceUpdate
+type changesByWorkspace map[uuid.UUID]*workspaceChanges
 
-// of returns the update of a workspace for an event at a time.
-func (u workspaceUpdates) of(id uuid.UUID, at time.Time) *workspaceUpdate {
-	update, known := u[id]
+// get returns the entry of a workspace, creates it if missing, and raises its time to at.
+func (c changesByWorkspace) get(id uuid.UUID, at time.Time) *workspaceChanges {
+	changes, known := c[id]
 	if !known {
-		update = &workspaceUpdate{}
-		u[id] = update
+		changes = &workspaceChanges{}
+		c[id] = changes
 	}
-	if at.After(update.at) {
-		update.at = at
+	if at.After(changes.at) {
+		changes.at = at
 	}
-	return update
+	return changes
 }
 
-// Recompute computes the workspaces from everything stored about them, and stores the updates.
+// Recompute recomputes the actual state of the workspaces and stores it.
 func (i *Ingest) Recompute(ctx context.Context, s WorkspaceStore, ids []uuid.UUID) error {
-	updates := make(workspaceUpdates, len(ids))
+	changes := make(changesByWorkspace, len(ids))
 	for _, id := range ids {
-		updates[id] = &workspaceUpdate{}
+		changes[id] = &workspaceChanges{}
 	}
-	return i.recompute(ctx, s, updates)
+	return i.recompute(ctx, s, changes)
 }
 
-// recompute goes through the workspaces in the order of their ids: rows are locked in that order, and the
-// same batch gives the same events in the same order.
-func (i *Ingest) recompute(ctx context.Context, s WorkspaceStore, batch workspaceUpdates) error {
-	ids := slices.SortedFunc(maps.Keys(batch), func(a, b uuid.UUID) int { return bytes.Compare(a[:], b[:]) })
+// recompute processes the workspaces in id order. So locks do not deadlock, and events have a deterministic
+// order.
+func (i *Ingest) recompute(ctx context.Context, s WorkspaceStore, changes changesByWorkspace) error {
+	ids := slices.SortedFunc(maps.Keys(changes), func(a, b uuid.UUID) int { return bytes.Compare(a[:], b[:]) })
 	for chunk := range slices.Chunk(ids, recomputeChunk) {
 		locked, observations, err := s.LockWorkspaces(ctx, chunk)
 		if err != nil {
@@ -73,55 +77,64 @@ func (i *Ingest) recompute(ctx context.Context, s WorkspaceStore, batch workspac
 		updates := make([]workspace.Update, 0, len(chunk))
 		for _, id := range chunk {
 			if before, known := locked[id]; known {
-				update := batch[id].decide(before, *observations[id])
-				i.report(ctx, update)
+				update := changes[id].decide(before, *observations[id])
+				i.logDecisions(ctx, update)
 				if i.ReadModelOnly {
 					update.After, update.Events = update.After.WithDesiredFrom(before), nil
 				}
 				updates = append(updates, update)
 			}
 		}
-		if err := s.SaveWorkspaces(ctx, updates); err != nil {
+		if err := i.saveWorkspaces(ctx, s, updates); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// decide applies the reports of a batch to a workspace.
-func (u *workspaceUpdate) decide(before workspace.Workspace, o workspace.Observation) workspace.Update {
-	o.Gone, o.Listed, o.At = u.gone, u.listed, u.at
+// saveWorkspaces stores the workspaces that have changed and publishes the messages of the changes.
+func (i *Ingest) saveWorkspaces(ctx context.Context, s WorkspaceStore, updates []workspace.Update) error {
+	changed := slices.DeleteFunc(updates, func(u workspace.Update) bool { return !u.Changed() })
+	after := make([]workspace.Workspace, len(changed))
+	for n := range changed {
+		after[n] = changed[n].After
+	}
+	if err := s.SaveWorkspaces(ctx, after); err != nil || i.ReadModelOnly {
+		return err
+	}
+	messages, err := i.Encoder.Workspaces(ctx, changed...)
+	if err != nil {
+		return err
+	}
+	return s.Publish(ctx, messages...)
+}
+
+// decide applies the collected changes to one workspace: applied events, then Observe, then Expire.
+func (c *workspaceChanges) decide(before workspace.Workspace, o workspace.Observation) workspace.Update {
+	o.DeploymentDeleted, o.ResyncBegunAt, o.At = c.deploymentDeleted, c.resyncBegunAt, c.at
 	if o.At.IsZero() {
 		o.At = o.Clock // only the clock has changed
 	}
 	update := workspace.Update{Before: before, After: before}
-	then := func(after workspace.Workspace, events []workspace.Event) {
+	apply := func(after workspace.Workspace, events []workspace.Event) {
 		update.After, update.Events = after, append(update.Events, events...)
 	}
-	for _, a := range u.applied {
-		then(a.apply(update.After))
+	for _, a := range c.applied {
+		apply(a.apply(update.After))
 	}
-	then(update.After.Observe(o))
-	then(update.After.Expire(o.AgePolicies, o.Clock))
+	apply(update.After.Observe(o))
+	apply(update.After.Expire(o.AgePolicies, o.Clock))
 	return update
 }
 
-// report logs and counts what the system decided by itself.
-func (i *Ingest) report(ctx context.Context, u workspace.Update) {
+// logDecisions logs and counts revisions that the system created, and unexpected state changes.
+func (i *Ingest) logDecisions(ctx context.Context, u workspace.Update) {
 	for _, e := range u.Events {
 		switch data := e.Data.(type) {
 		case events.WorkspaceDesiredStateChanged:
-			i.Logger.InfoContext(
-				ctx,
-				"made a new desired revision",
-				slog.String("workspace_id", data.WorkspaceID),
-				slog.Int(
-					"agent_id",
-					data.AgentID,
-				),
-				slog.String("cause", string(*data.Cause)),
-				slog.Int("revision", data.DesiredRevision),
-			)
+			i.Logger.InfoContext(ctx, "created a desired revision",
+				slog.String(logkey.WorkspaceID, data.WorkspaceID), slog.Int(logkey.AgentID, data.AgentID),
+				slog.String(logkey.Cause, string(*data.Cause)), slog.Int(logkey.Revision, data.DesiredRevision))
 			i.Metrics.dispatched(*data.Cause)
 		case events.WorkspaceStateChanged:
 			if data.Unexpected {

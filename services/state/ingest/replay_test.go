@@ -12,16 +12,17 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"lockstep.internal/libs/postgres"
+	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/state/workspace"
-	"lockstep.internal/tools/testkit/pgtest"
 )
 
-// history has an agent live through a lot: changes, repetitions, deletions, resyncs whole and not, a new cluster.
+// history publishes random events: changes, duplicates, deletions, complete and incomplete resyncs, a new
+// cluster.
 func (a *fakeAgent) history(random *rand.Rand, workspaces []workspace.Workspace) {
 	a.t.Helper()
 	version := 100
-	for step := range 250 {
+	for step := range 150 {
 		a.now = a.now.Add(time.Second)
 		ws := workspaces[random.IntN(len(workspaces))]
 		version++
@@ -60,7 +61,7 @@ func (a *fakeAgent) history(random *rand.Rand, workspaces []workspace.Workspace)
 		default:
 			a.reportsDeployment(s)
 		}
-		if step == 180 {
+		if step == 110 {
 			a.cluster, version = "cluster-2", 10
 			a.resync(random, "new", version, workspaces)
 		}
@@ -80,15 +81,17 @@ func (a *fakeAgent) resync(random *rand.Rand, id string, version int, workspaces
 	a.ends(id, len(members))
 }
 
-// rows are all rows of what can be rebuilt, as text.
-func (w *fixture) rows() map[string][]string {
+// derivedRows returns all rows that can be rebuilt, as text.
+func (w *fixture) derivedRows() map[string][]string {
 	w.t.Helper()
 	out := map[string][]string{}
 	for name, query := range map[string]string{
 		"objects": `select o::text from observed_objects o order by agent_id, kind, namespace, name`,
 		"resyncs": `select r::text from resyncs r order by resync_id`,
 		"agents":  `select (id, ticked_at, last_seen_at, cluster_uid, epoch)::text from agents order by id`,
-		"workspaces": `select (name, actual_state, reason, message, applied_revision, applied_at, apply_error_revision, apply_error_reason, termination, reconsider_at)::text
+		"workspaces": `
+			select (name, actual_state, reason, message, applied_revision, applied_at, apply_error_revision,
+				apply_error_reason, termination, reconsider_at)::text
 			from workspaces order by id`,
 	} {
 		rows, err := w.pool.Query(w.t.Context(), query)
@@ -99,13 +102,13 @@ func (w *fixture) rows() map[string][]string {
 	return out
 }
 
-// anew takes an empty database with the same workspaces, as they were wanted first.
+// reset creates an empty database with the original workspaces.
 func (w *fixture) reset(workspaces []workspace.Workspace) {
 	w.t.Helper()
-	w.open(pgtest.Database(w.t))
+	w.open()
 	w.tx(func(tx pgx.Tx) error {
 		for _, ws := range workspaces {
-			if err := w.workspaces.Insert(w.t.Context(), tx, ws, nil); err != nil {
+			if err := w.insert(tx, ws); err != nil {
 				return err
 			}
 		}
@@ -120,53 +123,52 @@ func TestReplayIntoAnEmptyDatabaseGivesTheSameRows(t *testing.T) {
 	for i := range 6 {
 		workspaces = append(workspaces, w.workspace(fmt.Sprintf("w%d", i)))
 	}
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	live := w.begin(0)
-	w.agent(7).history(rand.New(rand.NewPCG(seed, 1)), workspaces)
+	live := w.startConsumers(0)
+	w.agent(7).history(rand.New(rand.NewPCG(seed(t), 1)), workspaces)
 	w.caughtUp()
 	live()
-	want := w.rows()
+	want := w.derivedRows()
 	require.NotEmpty(t, want["objects"])
 	for name, batch := range map[string]int{"one by one": 1, "in small batches": 7, "all at once": 1000} {
 		w.reset(workspaces)
-		stop := w.begin(batch)
+		stop := w.startConsumers(batch)
 		w.caughtUp()
 		stop()
-		require.Equal(t, want, w.rows(), name)
+		require.Equal(t, want, w.derivedRows(), name)
 	}
-	require.Empty(t, w.dead())
+	require.Empty(t, w.deadLetterReasons())
 
-	// Killed again and again, anywhere, between a commit and the next fetch or within a transaction.
+	// Terminate the database sessions at several positions, also within a transaction.
 	w.reset(workspaces)
-	for _, at := range []uint64{20, 60, 61, 140} {
-		stop := w.begin(3)
-		require.Eventually(t, func() bool { return w.sequence("OBSERVED") >= at }, soon, time.Millisecond)
-		w.exec(
-			`select pg_terminate_backend(pid) from pg_stat_activity where pid <> pg_backend_pid() and datname = current_database()`,
-		)
+	for _, at := range []uint64{20, 60, 61, 100} {
+		stop := w.startConsumers(3)
+		w.waitForCursor(topology.StreamObserved, func(sequence uint64) bool { return sequence >= at })
+		w.exec(`select pg_terminate_backend(pid) from pg_stat_activity
+			where pid <> pg_backend_pid() and datname = current_database()`)
 		stop()
 	}
 	w.ingestAll()
-	require.Equal(t, want, w.rows(), "killed")
+	require.Equal(t, want, w.derivedRows(), "killed")
 }
 
-func TestUsersAndBothStreamsAtOnce(t *testing.T) {
+func TestConcurrentUsersAndStreamsDoNotDeadlock(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	workspaces := make([]workspace.Workspace, 0, 6)
 	for i := range 6 {
 		workspaces = append(workspaces, w.workspace(fmt.Sprintf("w%d", i)))
 	}
-	stop := w.begin(5)
+	stop := w.startConsumers(5)
 	var users errgroup.Group
 	for user := range 3 {
 		random := rand.New(rand.NewPCG(uint64(user), 2))
 		users.Go(func() error {
 			for range 60 {
-				// Pairs in any order: the store locks them in one.
+				// Lock pairs in random order. The store locks in id order.
 				a, b := workspaces[random.IntN(6)].ID, workspaces[random.IntN(6)].ID
-				to := []workspace.DesiredState{workspace.DesiredRunning, workspace.DesiredStopped, workspace.DesiredRestartRequested}[random.IntN(3)]
+				to := []workspace.DesiredState{
+					workspace.DesiredRunning, workspace.DesiredStopped, workspace.DesiredRestartRequested,
+				}[random.IntN(3)]
 				err := postgres.InTx(t.Context(), w.pool, func(tx pgx.Tx) error {
 					locked, err := w.workspaces.Lock(t.Context(), tx, []uuid.UUID{a, b})
 					if err != nil {
@@ -177,11 +179,7 @@ func TestUsersAndBothStreamsAtOnce(t *testing.T) {
 						if err != nil {
 							return err
 						}
-						if err := w.workspaces.Save(
-							t.Context(),
-							tx,
-							workspace.Update{Before: before, After: after, Events: events},
-						); err != nil {
+						if err := w.save(tx, workspace.Update{Before: before, After: after, Events: events}); err != nil {
 							return err
 						}
 					}

@@ -5,8 +5,12 @@ import (
 	"testing"
 	"time"
 
+	natsgo "github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"lockstep.internal/libs/event"
+	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/state/actualstate"
 	"lockstep.internal/services/state/workspace"
@@ -28,7 +32,7 @@ func TestCompleteResyncMarksAbsentObjectsDeleted(t *testing.T) {
 	), w.workspace(
 		"leaving",
 	)
-	defer w.begin(0)()
+	defer w.startConsumers(0)()
 	for _, ws := range []workspace.Workspace{here, lost, leaving} {
 		a.reportsDeployment(running(ws, 8))
 	}
@@ -43,17 +47,17 @@ func TestCompleteResyncMarksAbsentObjectsDeleted(t *testing.T) {
 	a.ends("r1", 1)
 	w.caughtUp()
 	require.Equal(t, "complete", w.outcome("r1"))
-	require.Equal(t, object{Version: "8", Epoch: 1, Resync: "r1"}, w.object("here"))
+	require.Equal(t, object{Version: "8", Epoch: 1}, w.object("here"))
 	require.True(t, w.object("lost").Deleted)
 	require.Empty(t, w.causes(here.ID))
 	require.Equal(t, []string{"redispatch running"}, w.causes(lost.ID))
 	require.Equal(t, []string{"redispatch running"}, w.causes(never.ID))
-	require.Empty(t, w.causes(pending.ID), "not applied yet: it is on its way")
+	require.Empty(t, w.causes(pending.ID), "an apply is pending")
 	require.Equal(
 		t,
 		[]string{"user terminated", "redispatch terminated"},
 		w.causes(leaving.ID),
-		"the dispatcher is asked whether all is gone",
+		"the termination is requested again",
 	)
 	require.Equal(t, actualstate.Unknown, w.get(lost.ID).ActualState)
 	require.Equal(t, actualstate.CreationRequested, w.get(never.ID).ActualState)
@@ -62,7 +66,7 @@ func TestCompleteResyncMarksAbsentObjectsDeleted(t *testing.T) {
 	a.begins("r1", "", 1, 9)
 	a.ends("r1", 1)
 	w.caughtUp()
-	require.Len(t, w.causes(lost.ID), 1, "what ended is over")
+	require.Len(t, w.causes(lost.ID), 1, "a duplicate end event is ignored")
 }
 
 func TestObjectCreatedDuringAResyncIsNotAbsent(t *testing.T) {
@@ -71,7 +75,7 @@ func TestObjectCreatedDuringAResyncIsNotAbsent(t *testing.T) {
 	a, old, created := w.agent(7), w.workspace("old"), w.workspace("created")
 	a.reportsDeployment(running(old, 8))
 	a.begins("r1", "", 1, 9)
-	a.reportsDeployment(running(created, 10)) // listed before it was there
+	a.reportsDeployment(running(created, 10)) // created after the list
 	a.reportsDeployment(member(running(old, 8), "r1"))
 	a.ends("r1", 1)
 	a.applies(created.ID, 1)
@@ -90,13 +94,13 @@ func TestIncompleteResyncIsIgnored(t *testing.T) {
 			a.reportsDeployment(member(running(here, 8), "r1"))
 			a.ends("r1", 2)
 		},
-		"one came twice, another is missing": func(a *fakeAgent, here, _ workspace.Workspace) {
+		"one member is duplicated, another is missing": func(a *fakeAgent, here, _ workspace.Workspace) {
 			a.begins("r1", "", 2, 9)
 			a.reportsDeployment(member(running(here, 8), "r1"))
 			a.reportsDeployment(member(running(here, 8), "r1"))
 			a.ends("r1", 2)
 		},
-		"fewer were sent than there were": func(a *fakeAgent, here, _ workspace.Workspace) {
+		"the end event has a lower count": func(a *fakeAgent, here, _ workspace.Workspace) {
 			a.begins("r1", "", 2, 9)
 			a.reportsDeployment(member(running(here, 8), "r1"))
 			a.ends("r1", 1)
@@ -127,7 +131,7 @@ func TestIncompleteResyncIsIgnored(t *testing.T) {
 				a.reportsDeployment(running(here, 7))
 				a.reportsDeployment(running(lost, 7))
 				resync(a, here, lost)
-				stop := w.begin(batch)
+				stop := w.startConsumers(batch)
 				w.caughtUp()
 				stop()
 				require.False(t, w.object("lost").Deleted)
@@ -143,20 +147,49 @@ func TestIncompleteResyncIsIgnored(t *testing.T) {
 	}
 }
 
-func TestMembersThatChangeDuringAResyncCount(t *testing.T) {
+func TestAgentLearnsHowFarItsObservationsAreStored(t *testing.T) {
+	t.Parallel()
+	w := newFixture(t)
+	control, err := w.js.Stream(t.Context(), topology.StreamControl)
+	require.NoError(t, err)
+	defer w.startConsumers(0)()
+	ask := func(subject string) {
+		w.send(&natsgo.Msg{Subject: subject, Header: natsgo.Header{topology.HeaderReportRead: {"1"}}, Data: []byte("{}")})
+	}
+	ask(cell.ObservedWorkload(7, "deployment", "ns", "web")) // state ignores it, and reports that it has read it
+	ask(cell.ObservedTick(8))                                // it cannot be decoded
+	w.agent(9).ticks()                                       // it does not ask
+	w.caughtUp()
+	var reported *jetstream.RawStreamMsg
+	require.Eventually(t, func() bool {
+		reported, err = control.GetLastMsgForSubject(t.Context(), cell.ControlRead(7))
+		return err == nil
+	}, timeout, time.Millisecond)
+	e, err := event.Decode(reported.Header, reported.Data)
+	require.NoError(t, err)
+	read, err := events.Decode[events.ObservationsRead](e.Data())
+	require.NoError(t, err)
+	require.Positive(t, read.Sequence)
+	for _, other := range []int64{8, 9} {
+		_, err = control.GetLastMsgForSubject(t.Context(), cell.ControlRead(other))
+		require.ErrorIs(t, err, jetstream.ErrMsgNotFound)
+	}
+}
+
+func TestChangedMembersCountAsReceived(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	a, changed, deleted := w.agent(7), w.workspace("changed"), w.workspace("deleted")
 	a.begins("r1", "", 2, 9)
 	a.reportsDeployment(running(changed, 12))
-	a.reportsDeployment(absent(deleted, 13))
+	a.reportsDeployment(deletedDeployment(deleted, 13))
 	a.reportsDeployment(member(running(changed, 8), "r1"))
 	a.reportsDeployment(member(running(deleted, 8), "r1"))
 	a.ends("r1", 2)
 	w.ingestAll()
 	require.Equal(t, "complete", w.outcome("r1"))
-	require.Equal(t, object{Version: "12", Epoch: 1, Resync: "r1"}, w.object("changed"))
-	require.Equal(t, object{Version: "13", Epoch: 1, Deleted: true, Resync: "r1"}, w.object("deleted"))
+	require.Equal(t, object{Version: "12", Epoch: 1}, w.object("changed"))
+	require.Equal(t, object{Version: "13", Epoch: 1, Deleted: true}, w.object("deleted"))
 }
 
 func TestNextResyncRemovesDeletedObjects(t *testing.T) {
@@ -180,7 +213,7 @@ func TestNextResyncRemovesDeletedObjects(t *testing.T) {
 		t,
 		[]string{"ide", "ide-2", "ide-h"},
 		left,
-		"ide-1 is forgotten; ide-2 was deleted after the list; the ReplicaSet's kind was not listed",
+		"ide-1 is removed; ide-2 was deleted after the list; the ReplicaSet's kind was not listed",
 	)
 }
 
@@ -196,25 +229,24 @@ func TestRecreatedClusterBeginsANewEpoch(t *testing.T) {
 			a.reportsDeployment(running(ide, 1000))
 			a.reportsDeployment(running(lost, 1001))
 			a.cluster = "cluster-2"
-			a.reportsDeployment(
-				deploymentReport{name: "ide", workspace: ide.ID, version: 2000, revision: "1"},
-			) // not introduced yet
+			// An event of the new cluster before its resync.
+			a.reportsDeployment(deploymentReport{name: "ide", workspace: ide.ID, version: 2000, revision: "1"})
 			a.now = start().Add(time.Hour)
 			a.begins("r1", "", 1, 9)
 			stopped := deploymentReport{name: "ide", workspace: ide.ID, version: 8, revision: "1"}
 			a.reportsDeployment(member(stopped, "r1"))
 			a.ends("r1", 1)
 			a.cluster = "cluster-1"
-			a.reportsDeployment(running(ide, 1002)) // of a watcher that does not know yet
+			a.reportsDeployment(running(ide, 1002)) // late event of the old cluster
 			a.ticks()
-			stop := w.begin(batch)
+			stop := w.startConsumers(batch)
 			w.caughtUp()
 			stop()
-			require.Equal(t, object{Version: "8", Epoch: 2, Resync: "r1"}, w.object("ide"))
+			require.Equal(t, object{Version: "8", Epoch: 2}, w.object("ide"))
 			require.Equal(t, object{Version: "1001", Epoch: 1, Deleted: true}, w.object("lost"))
 			require.Equal(t, actualstate.Stopped, w.get(ide.ID).ActualState)
 			require.Equal(t, []string{"redispatch running"}, w.causes(lost.ID))
-			require.Empty(t, w.asked("new_epoch"), "the new cluster has just told everything")
+			require.Empty(t, w.resyncNonces("new_epoch"), "the new cluster just sent a full resync")
 		})
 	}
 }
@@ -231,24 +263,24 @@ func TestRestoredClusterBeginsANewEpochAfterASecondResync(t *testing.T) {
 			a.begins("r1", "", 1, 9)
 			a.reportsDeployment(member(stopped, "r1"))
 			a.ends("r1", 1)
-			defer w.begin(batch)()
+			defer w.startConsumers(batch)()
 			w.caughtUp()
 			require.Equal(
 				t,
-				object{Version: "1000", Epoch: 1, Resync: "r1"},
+				object{Version: "1000", Epoch: 1},
 				w.object("ide"),
-				"it may be a late word of a watcher that was paused",
+				"it may be a late event of a paused watcher",
 			)
-			asked := w.asked("new_epoch")
+			asked := w.resyncNonces("new_epoch")
 			require.Len(t, asked, 1)
 
 			a.begins("r2", asked[0], 1, 10)
 			a.reportsDeployment(member(stopped, "r2"))
 			a.ends("r2", 1)
 			w.caughtUp()
-			require.Equal(t, object{Version: "8", Epoch: 2, Resync: "r2"}, w.object("ide"))
+			require.Equal(t, object{Version: "8", Epoch: 2}, w.object("ide"))
 			require.Equal(t, actualstate.Stopped, w.get(ide.ID).ActualState)
-			require.Len(t, w.asked("new_epoch"), 1)
+			require.Len(t, w.resyncNonces("new_epoch"), 1)
 		})
 	}
 }
@@ -267,69 +299,68 @@ func TestReadingTheStreamAgainChangesNothing(t *testing.T) {
 	a.ends("r2", 1)
 	a.applies(ide.ID, 1)
 	w.ingestAll()
-	want, states := w.rows(), w.states(ide.ID)
-	require.Equal(t, object{Version: "8", Epoch: 2, Resync: "r2"}, w.object("ide"))
+	want, states := w.derivedRows(), w.states(ide.ID)
+	require.Equal(t, object{Version: "8", Epoch: 2}, w.object("ide"))
 
 	w.exec(`update stream_cursors set event_id = 'another incarnation'`)
-	stop := w.begin(0)
+	stop := w.startConsumers(0)
 	require.Eventually(
 		t,
-		func() bool { return len(w.asked("restored_stream")) == 2 },
-		soon,
+		func() bool { return len(w.resyncNonces("restored_stream")) == 2 },
+		timeout,
 		2*time.Millisecond,
 		"it is read again",
 	)
 	w.caughtUp()
 	stop()
-	require.Equal(t, want, w.rows())
-	require.Equal(t, states, w.states(ide.ID), "nothing is told twice")
+	require.Equal(t, want, w.derivedRows())
+	require.Equal(t, states, w.states(ide.ID), "no event is published twice")
 }
 
 func TestLateResyncBeginsNoEpoch(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	a, ide := w.agent(7), w.workspace("ide")
-	defer w.begin(0)()
+	defer w.startConsumers(0)()
 	a.reportsDeployment(running(ide, 1000))
 	a.begins("r1", "", 1, 999)
 	w.caughtUp()
-	nonce := w.asked("new_epoch")[0]
-	a.reportsDeployment(running(ide, 1005)) // after the answer was listed, before it begins
+	nonce := w.resyncNonces("new_epoch")[0]
+	a.reportsDeployment(running(ide, 1005)) // between the list and the begin event of r2
 	a.begins("r2", nonce, 1, 1001)
 	a.reportsDeployment(member(running(ide, 1000), "r2"))
 	a.ends("r2", 1)
-	a.begins("r3", "somebody else's nonce", 0, 1006)
+	a.begins("r3", "a nonce of another requester", 0, 1006)
 	w.caughtUp()
-	require.Equal(t, object{Version: "1005", Epoch: 1, Resync: "r2"}, w.object("ide"))
+	require.Equal(t, object{Version: "1005", Epoch: 1}, w.object("ide"))
 	require.Equal(t, "complete", w.outcome("r2"))
-	require.Len(t, w.asked("new_epoch"), 1)
+	require.Len(t, w.resyncNonces("new_epoch"), 1)
 }
 
 func TestRestoredStreamRequestsResyncsOfAllAgents(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	a, ide := w.agent(7), w.workspace("ide")
-	w.exec(
-		`insert into agents (id, project_id, name, token_hash, curve_public_key, revoked_at) values (10, 4, 'c', 'c', 'X', now())`,
-	)
-	stop := w.begin(0)
+	w.exec(`insert into agents (id, project_id, name, token_hash, curve_public_key, revoked_at)
+		values (10, 4, 'c', 'c', 'X', now())`)
+	stop := w.startConsumers(0)
 	a.reportsDeployment(running(ide, 8))
 	w.caughtUp()
-	require.Len(t, w.published("control.%.resync"), 2, "the first reading ever asks too: who knows what was before")
+	require.Len(t, w.published("control.%.resync"), 2, "the first read of the stream also requests resyncs")
 	copied := t.TempDir() + "/copy"
 	require.NoError(t, w.server.Snapshot(copied))
 	a.reportsDeployment(running(ide, 9))
 	w.caughtUp()
 	stop()
 	require.NoError(t, w.server.Restore(copied))
-	stop = w.begin(0)
+	stop = w.startConsumers(0)
 	defer stop()
-	require.Eventually(t, func() bool { return len(w.published("control.%.resync")) == 4 }, soon, 2*time.Millisecond)
+	require.Eventually(t, func() bool { return len(w.published("control.%.resync")) == 4 }, timeout, 2*time.Millisecond)
 	w.caughtUp()
-	require.Equal(t, "9", w.object("ide").Version, "reading the older stream again takes nothing back")
-	nonces := w.asked("restored_stream")
+	require.Equal(t, "9", w.object("ide").Version, "a replay does not overwrite newer versions")
+	nonces := w.resyncNonces("restored_stream")
 	require.Len(t, nonces, 2)
-	require.True(t, strings.HasSuffix(nonces[1], "/deployment:9"), "the nonce carries what is known")
+	require.True(t, strings.HasSuffix(nonces[1], "/deployment:9"), "the nonce contains the highest known version")
 	a.begins("r1", nonces[1], 0, 20)
 	a.ends("r1", 0)
 	w.caughtUp()

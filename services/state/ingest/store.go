@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/nats-io/nats.go"
 
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/state/agent"
@@ -24,10 +25,12 @@ type Store interface {
 // ObservedStore holds what a batch of OBSERVED changes.
 type ObservedStore interface {
 	ResyncStore
+	ResyncRequestStore
 	OrphanStore
 
-	// Identify locks the agents that exist, and returns the agents of the workspaces that exist.
-	Identify(
+	// LockAgents locks the existing agents and returns their clusters. It also returns the agent of each existing
+	// workspace.
+	LockAgents(
 		ctx context.Context,
 		agents []int64,
 		workspaces []uuid.UUID,
@@ -36,58 +39,75 @@ type ObservedStore interface {
 	// PutObjects stores objects that are newer than the stored ones and returns these changes. The keys
 	// are distinct.
 	PutObjects(ctx context.Context, objects []Object) ([]ObjectChange, error)
+	// DueWorkspaces returns workspaces whose deadline has passed on their agent's clock, and all workspaces of an
+	// agent with a new configuration.
+	DueWorkspaces(ctx context.Context, clocks map[int64]time.Time) ([]uuid.UUID, error)
+}
+
+// Outbox publishes messages after the transaction has committed.
+type Outbox interface {
+	// Publish puts the messages into the outbox.
+	Publish(ctx context.Context, messages ...*nats.Msg) error
+}
+
+// ResyncRequestStore holds what a request for a full resync needs.
+type ResyncRequestStore interface {
+	Outbox
+
+	// LockActiveAgents locks the agents that are not revoked and returns their ids.
+	LockActiveAgents(ctx context.Context) ([]int64, error)
+	// LockClusters locks the agents that exist and returns their clusters.
+	LockClusters(ctx context.Context, agentIDs []int64) (map[int64]*agent.Cluster, error)
 	// HighestVersions returns the highest stored version of each kind in the cluster's epoch.
 	HighestVersions(ctx context.Context, c agent.Cluster) (agent.Versions, error)
-	RequestResync(ctx context.Context, c agent.Cluster, nonce string, cause events.ResyncRequestCause, at time.Time) error
-	// DueWorkspaces returns workspaces with a deadline at or before their agent's clock, and all of an
-	// agent that was reconfigured since its last tick.
-	DueWorkspaces(ctx context.Context, clocks map[int64]time.Time) ([]uuid.UUID, error)
 }
 
 // ResyncStore holds full resyncs.
 type ResyncStore interface {
-	// ResyncKnown reports whether the begin of the resync is stored.
-	ResyncKnown(ctx context.Context, agentID int64, resyncID string) (bool, error)
+	// ResyncExists reports whether a row for this resync exists.
+	ResyncExists(ctx context.Context, agentID int64, resyncID string) (bool, error)
 	// BeginResync stores an open resync and marks the agent's other open resyncs incomplete.
 	BeginResync(ctx context.Context, c agent.Cluster, begun events.ObservedResyncBegun) error
 	// OpenResync returns an open resync of the cluster's epoch with the number of stored members.
 	OpenResync(ctx context.Context, c agent.Cluster, resyncID string) (OpenResync, bool, error)
 	CloseResync(ctx context.Context, agentID int64, resyncID string, received int64, complete bool, at time.Time) error
-	// MarkAbsent marks objects deleted that a complete resync did not list, up to the listed versions.
+	// MarkAbsent marks objects as deleted if a complete resync did not list them and their version is not above the
+	// list.
 	MarkAbsent(ctx context.Context, agentID int64, resyncID string) ([]ObjectChange, error)
 	// WorkspacesToRepair returns workspaces without a Deployment or with one that was not applied.
 	WorkspacesToRepair(ctx context.Context, agentID int64) ([]uuid.UUID, error)
-	// RevivedDeployments returns Deployments that a resync lists although their workspaces are terminated.
-	RevivedDeployments(ctx context.Context, c agent.Cluster, resyncID string, at time.Time) ([]FoundOrphan, error)
+	// DeploymentsOfTerminated returns existing Deployments of workspaces that were terminated before the resync.
+	DeploymentsOfTerminated(ctx context.Context, c agent.Cluster, resyncID string, at time.Time) ([]FoundOrphan, error)
 }
 
 // OrphanStore holds orphans.
 type OrphanStore interface {
-	// InsertOrphans stores orphans and publishes each once.
-	InsertOrphans(ctx context.Context, orphans []FoundOrphan) error
+	// InsertOrphans stores orphans and returns those that were not stored before.
+	InsertOrphans(ctx context.Context, orphans []FoundOrphan) ([]FoundOrphan, error)
 	// DeleteOrphans deletes orphans of these Deployments, except those that are being deleted.
 	DeleteOrphans(ctx context.Context, deployments []ObjectChange) error
 }
 
 // AppliedStore holds what a batch of APPLIED changes, besides workspaces.
 type AppliedStore interface {
-	// Owners returns the agents of the workspaces that exist.
-	Owners(ctx context.Context, workspaces []uuid.UUID) (map[uuid.UUID]int64, error)
-	// LockDeletions locks orphans, by agent and label, whose deletion was requested or has ended.
+	// WorkspaceAgents returns the agents of the workspaces that exist.
+	WorkspaceAgents(ctx context.Context, workspaces []uuid.UUID) (map[uuid.UUID]int64, error)
+	// LockDeletions locks orphans with a requested or completed deletion, selected by agent and label.
 	LockDeletions(ctx context.Context, agents []int64, labels []string) ([]orphan.Orphan, error)
-	SaveOrphan(ctx context.Context, update orphan.Update) error
+	SaveOrphan(ctx context.Context, o orphan.Orphan) error
 }
 
 // WorkspaceStore holds the workspaces.
 type WorkspaceStore interface {
-	// LockWorkspaces locks the workspaces that exist, in the order of their ids, and returns them with
-	// what their clusters have reported.
+	Outbox
+
+	// LockWorkspaces locks the existing workspaces in id order and returns them with their observations.
 	LockWorkspaces(
 		ctx context.Context,
 		ids []uuid.UUID,
 	) (map[uuid.UUID]workspace.Workspace, map[uuid.UUID]*workspace.Observation, error)
-	// SaveWorkspaces stores the changed workspaces and publishes their events.
-	SaveWorkspaces(ctx context.Context, updates []workspace.Update) error
+	// SaveWorkspaces stores locked workspaces.
+	SaveWorkspaces(ctx context.Context, workspaces []workspace.Workspace) error
 }
 
 // OpenResync is a full resync that has begun and not ended.
@@ -97,14 +117,14 @@ type OpenResync struct {
 	Expected, Received int64
 }
 
-// Rejected is the error of a message that can never be applied.
-type Rejected struct { //nolint:errname // "rejected message" is the term
+// UnprocessableError is the error of a message that can never be applied.
+type UnprocessableError struct {
 	Sequence uint64
 	Err      error
 }
 
 // Error implements error.
-func (r *Rejected) Error() string { return fmt.Sprintf("message %d: %v", r.Sequence, r.Err) }
+func (r *UnprocessableError) Error() string { return fmt.Sprintf("message %d: %v", r.Sequence, r.Err) }
 
 // Unwrap returns the reason.
-func (r *Rejected) Unwrap() error { return r.Err }
+func (r *UnprocessableError) Unwrap() error { return r.Err }

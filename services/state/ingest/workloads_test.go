@@ -16,8 +16,8 @@ import (
 
 const scopeWorkloads = string(events.ScopeWorkloads)
 
-// follows sends what a watcher tells of a Deployment whose rollouts are followed, and of its ReplicaSet.
-func (a *fakeAgent) follows(name string, version int, resync string) {
+// publishWorkload publishes the events of a workload Deployment and its ReplicaSet.
+func (a *fakeAgent) publishWorkload(name string, version int, resync string) {
 	a.t.Helper()
 	subject := cell.ObservedWorkload(a.id, "deployment", "shop", name)
 	a.observe(subject, "observed.workload.v1", events.ObservedWorkload{
@@ -74,27 +74,27 @@ func TestReportsOfWorkloadsAreIgnored(t *testing.T) {
 			t.Parallel()
 			w := newFixture(t)
 			a, here, lost := w.agent(7), w.workspace("here"), w.workspace("lost")
-			defer w.begin(batch)()
+			defer w.startConsumers(batch)()
 			a.reportsDeployment(running(here, 8))
 			a.reportsDeployment(running(lost, 8))
 			a.applies(here.ID, 1)
 			a.applies(lost.ID, 1)
 			w.caughtUp()
 
-			// Begun and ended while one of the workspaces is under way, with a version below and then above all that is known.
+			// A workloads resync runs during a workspaces resync, with lower and then with higher versions.
 			a.now = start().Add(time.Hour)
 			a.begins("r1", "n", 1, 9)
 			a.beginsWorkloads("w1", "n", 2, 5)
-			a.follows("checkout", 4, "w1")
+			a.publishWorkload("checkout", 4, "w1")
 			a.endsWorkloads("w1", 2)
 			a.beginsWorkloads("w2", "", 0, 1000)
 			a.endsWorkloads("w2", 0)
 			w.caughtUp()
-			require.Equal(t, "open", w.outcome("r1"), "it is neither given up nor completed")
-			require.False(t, w.object("lost").Deleted, "a full resync of workloads judges no workspace")
+			require.Equal(t, "open", w.outcome("r1"), "the workspaces resync stays open")
+			require.False(t, w.object("lost").Deleted, "a workloads resync does not mark workspace objects as absent")
 
 			a.reportsDeployment(member(running(here, 8), "r1"))
-			a.follows("checkout", 6, "")
+			a.publishWorkload("checkout", 6, "")
 			a.observe(cell.ObservedRejected(7), "observed.rejected.v1", events.ObservedRejected{
 				Object: a.meta(
 					"shop",
@@ -114,12 +114,12 @@ func TestReportsOfWorkloadsAreIgnored(t *testing.T) {
 			require.Equal(t, "complete", w.outcome("r1"))
 			require.True(t, w.object("lost").Deleted)
 			require.Equal(t, actualstate.Running, w.get(here.ID).ActualState)
-			require.Equal(t, object{Version: "8", Epoch: 1, Resync: "r1"}, w.object("here"), "no new epoch")
+			require.Equal(t, object{Version: "8", Epoch: 1}, w.object("here"), "no new epoch")
 
-			require.Equal(t, 2, w.count(`select count(*) from observed_objects`), "nothing of theirs is stored")
+			require.Equal(t, 2, w.count(`select count(*) from observed_objects`), "no object of a workload is stored")
 			require.Equal(t, 1, w.count(`select count(*) from resyncs`))
 			require.Zero(t, w.count(`select count(*) from orphans`))
-			require.Empty(t, w.dead())
+			require.Empty(t, w.deadLetterReasons())
 		})
 	}
 }
@@ -131,17 +131,17 @@ func TestReportsOfWorkloadsAreNotDecoded(t *testing.T) {
 	a.raw(cell.ObservedWorkload(7, "deployment", "shop", "checkout"), natsgo.Header{}, "no event")
 	a.raw(cell.ObservedWorkload(99, "deployment", "shop", "checkout"), natsgo.Header{}, "of an agent that does not exist")
 	a.raw(cell.ObservedClusterReleased("cluster"), natsgo.Header{}, "of no agent at all")
-	// Elsewhere the word is a name like any other.
+	// In another position, "workload" is an ordinary name.
 	ide := w.workspace("workload")
 	a.reportsDeployment(running(ide, 8))
 	a.publish(
 		cell.Observed(7, "deployment", "workload", "ide"),
-		"observed.deployment.v1",
+		"observed.workload.v1",
 		event.AgentSource("local", 7, "watcher"),
 		"1",
 		json.RawMessage(`"x"`),
 	)
 	w.ingestAll()
-	require.Len(t, w.dead(), 1, "what is no workload is judged")
+	require.Len(t, w.deadLetterReasons(), 1, "only the other message is rejected")
 	require.Equal(t, actualstate.Running, w.get(ide.ID).ActualState)
 }

@@ -1,4 +1,4 @@
-// Package invalid collects the faults of an input by field, so that a caller gets all of them at once.
+// Package invalid collects validation errors by field, so that the caller gets all errors at once.
 package invalid
 
 import (
@@ -11,18 +11,18 @@ import (
 
 // Fields collects one fault per field. The zero value is ready to use.
 type Fields struct {
-	paths     []string
-	sentences map[string]string
+	paths    []string
+	messages map[string]string
 }
 
-// Addf adds the fault of a field. Only the first one of each field counts.
+// Addf adds an error for a field. Only the first error of each field is kept.
 func (f *Fields) Addf(path, format string, args ...any) {
-	if f.sentences == nil {
-		f.sentences = make(map[string]string)
+	if f.messages == nil {
+		f.messages = make(map[string]string)
 	}
-	if _, known := f.sentences[path]; !known {
+	if _, known := f.messages[path]; !known {
 		f.paths = append(f.paths, path)
-		f.sentences[path] = fmt.Sprintf(format, args...)
+		f.messages[path] = fmt.Sprintf(format, args...)
 	}
 }
 
@@ -33,9 +33,9 @@ func (f *Fields) Err(what string) error {
 	}
 	parts := make([]string, len(f.paths))
 	for i, path := range f.paths {
-		parts[i] = path + ": " + f.sentences[path]
+		parts[i] = path + ": " + f.messages[path]
 	}
 	e := fault.New(errcode.InvalidArgument, "%s is not valid: %s", what, strings.Join(parts, "; "))
-	e.Details = f.sentences
+	e.Details = f.messages
 	return e
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"lockstep.internal/libs/fault"
+	"lockstep.internal/libs/logkey"
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/errcode"
@@ -21,8 +22,8 @@ type Authenticator struct {
 	Directory *postgres.Directory
 }
 
-// Authenticate returns the principal of the credentials. It looks tokens up by hash, so no comparison
-// depends on a secret.
+// Authenticate returns the principal of the credentials. Tokens are looked up by hash, so no timing depends on a
+// secret.
 func (a *Authenticator) Authenticate(ctx context.Context, c natsauth.Credentials) (natsauth.Principal, error) {
 	if strings.HasPrefix(c.Password, string(natsauth.TokenSubscriber)+"_") {
 		return a.subscriber(ctx, c)
@@ -84,19 +85,19 @@ type Agents struct {
 	Logger       *slog.Logger
 	// Background runs work after the call. The service waits for it when it stops.
 	Background func(func(ctx context.Context))
-	// EnsureAgain holds one element while all consumers must be ensured again.
-	EnsureAgain chan struct{}
+	// EnsureRequests has one element if all consumers must be checked again.
+	EnsureRequests chan struct{}
 }
 
-// RequestEnsure requests that all consumers are ensured again.
+// RequestEnsure requests a new check of all consumers.
 func (a *Agents) RequestEnsure() {
 	select {
-	case a.EnsureAgain <- struct{}{}:
+	case a.EnsureRequests <- struct{}{}:
 	default: // it is requested already
 	}
 }
 
-// Ensure creates the consumers of the agent if they are missing.
+// Ensure creates or updates the consumers of the agent.
 func (a *Agents) Ensure(ctx context.Context, agent int64) error {
 	if err := topology.EnsureAgent(ctx, a.Streams, a.Cell, agent); err != nil {
 		return fmt.Errorf("ensure the consumers of agent %d: %w", agent, err)
@@ -113,12 +114,8 @@ func (a *Agents) Disconnect(ctx context.Context, agent int64) error {
 	}
 	a.Background(func(ctx context.Context) {
 		if _, err := a.Disconnector.Disconnect(ctx, principal); err != nil && ctx.Err() == nil {
-			a.Logger.WarnContext(
-				ctx,
-				"disconnect a revoked agent again failed",
-				slog.Int64("agent_id", agent),
-				slog.Any("error", err),
-			)
+			a.Logger.WarnContext(ctx, "second disconnect of a revoked agent failed",
+				slog.Int64(logkey.AgentID, agent), logkey.Error(err))
 		}
 	})
 	return nil

@@ -6,8 +6,8 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// fairQueue queues requests by agent and serves the agents in turn, so that an agent with many requests
-// delays only itself. It is safe for concurrent use.
+// fairQueue is a round-robin queue by agent. An agent with many requests does not delay others. It is safe for
+// concurrent use.
 type fairQueue struct {
 	// limit of waiting requests of one agent.
 	limit int

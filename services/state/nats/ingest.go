@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"lockstep.internal/libs/cursor"
+	"lockstep.internal/libs/logkey"
 	"lockstep.internal/libs/service"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/events"
@@ -26,27 +27,27 @@ const (
 	serviceName      = "state"
 )
 
-// Readers makes the consumers of OBSERVED and APPLIED. Fields without a default are required.
-type Readers struct {
+// Consumers creates the cursor consumers of OBSERVED and APPLIED. Fields without a default are required.
+type Consumers struct {
 	Pool         *pgxpool.Pool
 	JetStream    jetstream.JetStream
 	Cell         topology.Cell
 	Logger       *slog.Logger
 	Ingest       *ingest.Ingest
-	Observations *postgres.Observations
+	IngestStores *postgres.IngestStores
 	// Batch limits the messages of one transaction. Defaults to the cursor's default.
 	Batch int
 	// Cursors are the metrics of the consumers. Defaults to none.
 	Cursors *cursor.Metrics
 }
 
-// Parts returns the consumers as parts of a service with the parts "database" and "streams".
-func (r *Readers) Parts() ([]service.Part, error) {
-	observed, err := r.Observed()
+// Parts returns the consumers as parts of the service. They start after the parts "database" and "streams".
+func (c *Consumers) Parts() ([]service.Part, error) {
+	observed, err := c.Observed()
 	if err != nil {
 		return nil, err
 	}
-	applied, err := r.Applied()
+	applied, err := c.Applied()
 	if err != nil {
 		return nil, err
 	}
@@ -64,11 +65,11 @@ func part[T any](name string, consumer *cursor.Consumer[T]) service.Part {
 }
 
 // Observed returns the consumer of OBSERVED.
-func (r *Readers) Observed() (*cursor.Consumer[ingest.Observed], error) {
-	cfg := config[ingest.Observed](r, ObservedConsumer, topology.StreamObserved)
+func (c *Consumers) Observed() (*cursor.Consumer[ingest.Observed], error) {
+	cfg := config[ingest.Observed](c, ObservedConsumer, topology.StreamObserved)
 	cfg.Decode = func(m *cursor.Message[ingest.Observed]) error {
 		var err error
-		m.Value, err = ingest.DecodeObserved(r.Cell, m.Subject, m.Header, m.Data)
+		m.Value, err = ingest.DecodeObserved(c.Cell, m.Subject, m.Header, m.Data)
 		m.Value.Sequence, m.Value.Stored = m.Sequence, m.Stored
 		return err
 	}
@@ -82,21 +83,51 @@ func (r *Readers) Observed() (*cursor.Consumer[ingest.Observed], error) {
 		if len(messages) == 0 {
 			return nil
 		}
-		return deadLetter(r.Ingest.Observed(ctx, r.Observations.In(tx), messages))
+		return asDeadLetter(c.Ingest.HandleObserved(ctx, c.IngestStores.In(tx), messages))
 	}
 	cfg.Restarted = func(ctx context.Context, tx pgx.Tx, _ cursor.Restart) error {
-		// Only the clusters know what the restored stream lacks.
-		return r.Observations.In(tx).RequestAllResyncs(ctx, events.ResyncRequestCauseRestoredStream, time.Now())
+		// Messages missing in the restored stream can only be recovered by a full resync of each cluster.
+		store := c.IngestStores.In(tx)
+		return c.Ingest.RequestAllResyncs(ctx, store, events.ResyncRequestCauseRestoredStream, time.Now())
 	}
+	cfg.Committed = c.reportRead
 	return cursor.New(cfg)
 }
 
+// reportRead reports to the agents whose observations ask for it how far OBSERVED is stored. The next report replaces a
+// lost one, so it is published without acknowledgement.
+func (c *Consumers) reportRead(ctx context.Context, sequence uint64, batch []cursor.Message[ingest.Observed]) {
+	reported := map[int64]bool{}
+	for i := range batch {
+		if batch[i].Header.Get(topology.HeaderReportRead) == "" {
+			continue
+		}
+		subject, err := topology.Parse(batch[i].Subject)
+		if err != nil {
+			continue // the subject of another message
+		}
+		agentID, err := subject.Agent()
+		if err != nil || reported[agentID] {
+			continue
+		}
+		reported[agentID] = true
+		m, err := c.Ingest.Encoder.ObservationsRead(ctx, agentID, sequence, time.Now())
+		if err == nil {
+			err = c.JetStream.Conn().PublishMsg(m)
+		}
+		if err != nil {
+			c.Logger.DebugContext(ctx, "reporting to an agent how far its observations are stored failed",
+				slog.Int64(logkey.AgentID, agentID), logkey.Error(err))
+		}
+	}
+}
+
 // Applied returns the consumer of APPLIED.
-func (r *Readers) Applied() (*cursor.Consumer[ingest.Applied], error) {
-	cfg := config[ingest.Applied](r, AppliedConsumer, topology.StreamApplied)
+func (c *Consumers) Applied() (*cursor.Consumer[ingest.Applied], error) {
+	cfg := config[ingest.Applied](c, AppliedConsumer, topology.StreamApplied)
 	cfg.Decode = func(m *cursor.Message[ingest.Applied]) error {
 		var err error
-		m.Value, err = ingest.DecodeApplied(r.Cell, m.Subject, m.Header, m.Data)
+		m.Value, err = ingest.DecodeApplied(c.Cell, m.Subject, m.Header, m.Data)
 		m.Value.Sequence = m.Sequence
 		return err
 	}
@@ -105,28 +136,28 @@ func (r *Readers) Applied() (*cursor.Consumer[ingest.Applied], error) {
 		for i := range batch {
 			messages[i] = &batch[i].Value
 		}
-		return deadLetter(r.Ingest.Applied(ctx, r.Observations.In(tx), messages))
+		return asDeadLetter(c.Ingest.HandleApplied(ctx, c.IngestStores.In(tx), messages))
 	}
 	return cursor.New(cfg)
 }
 
-func config[T any](r *Readers, name, stream string) cursor.Config[T] {
+func config[T any](c *Consumers, name, stream string) cursor.Config[T] {
 	return cursor.Config[T]{
 		Name:      name,
 		Stream:    stream,
-		Pool:      r.Pool,
-		JetStream: r.JetStream,
-		Logger:    r.Logger,
-		Cell:      r.Cell,
+		Pool:      c.Pool,
+		JetStream: c.JetStream,
+		Logger:    c.Logger,
+		Cell:      c.Cell,
 		Service:   serviceName,
-		Metrics:   r.Cursors,
-		Batch:     r.Batch,
+		Metrics:   c.Cursors,
+		Batch:     c.Batch,
 	}
 }
 
-// deadLetter turns a rejected message into the error that sends it to DEAD.
-func deadLetter(err error) error {
-	if rejected, is := errors.AsType[*ingest.Rejected](err); is {
+// asDeadLetter converts an ingest.UnprocessableError to a cursor.DeadLetterError.
+func asDeadLetter(err error) error {
+	if rejected, ok := errors.AsType[*ingest.UnprocessableError](err); ok {
 		return &cursor.DeadLetterError{Sequence: rejected.Sequence, Err: rejected.Err}
 	}
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"lockstep.internal/libs/logkey"
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/services/state/directory"
@@ -22,7 +23,7 @@ type Subscribers struct {
 	Background func(func(ctx context.Context))
 }
 
-// Ensure creates the consumer of the subscriber if it is missing.
+// Ensure creates or updates the consumer of the subscriber.
 func (s *Subscribers) Ensure(ctx context.Context, subscriber directory.Subscriber) error {
 	err := topology.EnsureSubscriber(
 		ctx,
@@ -48,8 +49,8 @@ func (s *Subscribers) Disconnect(ctx context.Context, subscriber directory.Subsc
 		failed = append(failed, err)
 		s.Background(func(ctx context.Context) {
 			if _, err := s.Disconnector.Disconnect(ctx, principal); err != nil && ctx.Err() == nil {
-				s.Logger.WarnContext(ctx, "disconnect a revoked subscriber again failed",
-					slog.String("name", subscriber.Name), slog.Any("error", err))
+				s.Logger.WarnContext(ctx, "second disconnect of a revoked subscriber failed",
+					slog.String(logkey.Name, subscriber.Name), logkey.Error(err))
 			}
 		})
 	}
@@ -74,17 +75,17 @@ func (s *Subscribers) RemoveOthers(ctx context.Context, names map[string]bool) e
 	if err != nil {
 		return fmt.Errorf("list subscribers' consumers: %w", err)
 	}
-	var gone []string
+	var unused []string
 	consumers := stream.ConsumerNames(ctx)
 	for consumer := range consumers.Name() {
 		if name, is := topology.SubscriberOf(consumer); is && !names[name] {
-			gone = append(gone, name)
+			unused = append(unused, name)
 		}
 	}
 	if err := consumers.Err(); err != nil {
 		return fmt.Errorf("list subscribers' consumers: %w", err)
 	}
-	for _, name := range gone {
+	for _, name := range unused {
 		if err := s.Remove(ctx, name); err != nil {
 			return err
 		}

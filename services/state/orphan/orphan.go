@@ -1,5 +1,5 @@
-// Package orphan decides about orphans: Deployments with the label of a workspace that does not exist.
-// An orphan is left alone until an operator adopts or deletes it. The package is pure.
+// Package orphan is the domain model of orphans: Deployments with the label of a workspace that does not exist. An
+// orphan does not change until an operator adopts or deletes it. The package is pure.
 package orphan
 
 import (
@@ -48,11 +48,14 @@ type Update struct {
 	At            time.Time
 }
 
+// Changed reports whether the decision changed the orphan.
+func (u Update) Changed() bool { return u.Before != u.After }
+
 // Dispatches reports whether the dispatcher gets a new request to delete the orphan.
 func (u Update) Dispatches() bool { return u.Before.DesiredRevision != u.After.DesiredRevision }
 
-// Ends reports whether the update records the deletion.
-func (u Update) Ends() bool { return u.Before.EndedAt.IsZero() && !u.After.EndedAt.IsZero() }
+// Completes reports whether the update records the end of the deletion.
+func (u Update) Completes() bool { return u.Before.EndedAt.IsZero() && !u.After.EndedAt.IsZero() }
 
 // Found returns the public event of an orphan that a cluster reports for the first time.
 func (o Orphan) Found(clusterUID string) workspace.Event {
@@ -82,14 +85,14 @@ func (o Orphan) deployment() events.ObjectReference {
 // BeingDeleted reports whether the deletion was requested and has not ended.
 func (o Orphan) BeingDeleted() bool { return o.DesiredRevision > 0 && o.EndedAt.IsZero() }
 
-// String names the orphan as the command line does.
+// String returns the orphan in the form of the command line: agent/namespace/name.
 func (o Orphan) String() string {
 	return strconv.FormatInt(o.AgentID, 10) + "/" + o.Namespace + "/" + o.Name
 }
 
-// Adopt makes a workspace of the orphan. The creation gives project, user, template, spec and namespace
-// prefix; the orphan gives id, name, namespace and desired state. Faults failed_precondition and
-// invalid_argument explain a refusal.
+// Adopt creates a workspace from the orphan. The creation gives project, user, template, spec and namespace
+// prefix; the orphan gives id, name, namespace and desired state. It returns fault failed_precondition or
+// invalid_argument if the orphan cannot be adopted.
 func (o Orphan) Adopt(s Observation, c workspace.Creation) (workspace.Workspace, []workspace.Event, error) {
 	refuse := func(format string, args ...any) (workspace.Workspace, []workspace.Event, error) {
 		return workspace.Workspace{}, nil, fault.New(errcode.FailedPrecondition, format, args...)
@@ -126,21 +129,21 @@ func (o Orphan) Adopt(s Observation, c workspace.Creation) (workspace.Workspace,
 }
 
 // Delete requests the deletion with a revision above highest and above those of other deletions of the same
-// label. Fault failed_precondition: another orphan with the label is being deleted.
+// label. It returns the fault failed_precondition if another orphan with the label is being deleted.
 func (o Orphan) Delete(userID, highest int64, others []Orphan) (Orphan, error) {
 	for _, other := range others {
 		highest = max(highest, other.DesiredRevision)
 		if other.UID != o.UID && other.BeingDeleted() {
 			return o, fault.New(errcode.FailedPrecondition,
-				"another orphan of agent %d with label %q is being deleted: wait for its end", o.AgentID, o.Label)
+				"another orphan of agent %d with label %q is being deleted: wait until it is deleted", o.AgentID, o.Label)
 		}
 	}
 	o.DesiredRevision, o.UserID, o.Message = max(highest, o.DesiredRevision)+1, userID, ""
 	return o, nil
 }
 
-// DeletionFailed records a failed attempt. If the cluster has a newer revision, it requests the deletion
-// with one above that.
+// DeletionFailed records a failed attempt. If the cluster has a higher revision, the deletion is requested again
+// with a revision above it.
 func (o Orphan) DeletionFailed(revision, clusterRevision int64, message string) Orphan {
 	switch {
 	case revision != o.DesiredRevision:

@@ -6,60 +6,42 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/nats-io/nats.go"
 
-	"lockstep.internal/libs/fault"
-	"lockstep.internal/libs/postgres"
-	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/services/state/agent"
 )
 
-// ConfigureAgent changes an agent's settings and publishes the configuration. A change without effect makes
-// no new revision. Fault invalid_argument names every invalid field; failed_precondition: the agent is
-// revoked.
-func (d *Directory) ConfigureAgent(ctx context.Context, id int64, change agent.Settings) (agent.Agent, error) {
-	var a agent.Agent
-	err := postgres.InTx(ctx, d.DB, func(tx pgx.Tx) error {
-		var before agent.Settings
-		err := tx.QueryRow(ctx, `select configuration from agents where id = $1 for no key update`, id).Scan(&before)
-		if err != nil {
-			return asFault(err, "", fmt.Sprintf("agent %d", id))
-		}
-		after, changed, err := before.Change(change)
-		if err != nil {
-			return err
-		}
-		revisions := 0
-		if changed {
-			revisions = 1
-		}
-		rows, err := tx.Query(ctx, `
-			update agents set configuration = $2, configuration_revision = configuration_revision + $3
-			where id = $1 returning `+agentColumns, id, after, revisions)
-		if err != nil {
-			return fmt.Errorf("configure agent %d: %w", id, err)
-		}
-		if a, err = pgx.CollectExactlyOneRow(rows, scanAgent); err != nil {
-			return fmt.Errorf("configure agent %d: %w", id, err)
-		}
-		if a.Revoked {
-			return fault.New(errcode.FailedPrecondition, "agent %d is revoked: it follows no configuration any more", id)
-		}
-		if !changed {
-			return nil
-		}
-		return d.publishConfiguration(ctx, tx, a)
-	})
-	return a, err
+// LockSettings locks an agent and returns its settings.
+func (d *Directory) LockSettings(ctx context.Context, tx pgx.Tx, id int64) (agent.Settings, error) {
+	var s agent.Settings
+	err := tx.QueryRow(ctx, `select configuration from agents where id = $1 for no key update`, id).Scan(&s)
+	return s, asFault(err, "", fmt.Sprintf("agent %d", id))
 }
 
-// RaiseConfigurations gives every agent's configuration a new, higher revision: the database was restored from
-// an older backup, and agents keep the highest revision. RepublishAll publishes them.
+// SaveSettings stores the settings of a locked agent and raises its configuration revision by revisions.
+func (d *Directory) SaveSettings(
+	ctx context.Context, tx pgx.Tx, id int64, s agent.Settings, revisions int,
+) (agent.Agent, error) {
+	rows, err := tx.Query(ctx, `
+		update agents set configuration = $2, configuration_revision = configuration_revision + $3
+		where id = $1 returning `+agentColumns, id, s, revisions)
+	if err != nil {
+		return agent.Agent{}, fmt.Errorf("store the settings of agent %d: %w", id, err)
+	}
+	a, err := pgx.CollectExactlyOneRow(rows, scanAgent)
+	if err != nil {
+		return agent.Agent{}, fmt.Errorf("store the settings of agent %d: %w", id, err)
+	}
+	return a, nil
+}
+
+// RaiseConfigurations sets a higher configuration revision for every agent, because agents ignore lower
+// revisions. Call it after the database was restored from an older backup.
 func (d *Directory) RaiseConfigurations(ctx context.Context, tx pgx.Tx) error {
 	// Revisions count changes by operators. The seconds since 1970 are above all of them.
 	_, err := tx.Exec(ctx, `
 		with locked as (select id from agents order by id for no key update)
-		update agents a set configuration_revision = greatest(configuration_revision + 1, $1) from locked where locked.id = a.id`, d.Now().Unix())
+		update agents a set configuration_revision = greatest(configuration_revision + 1, $1) from locked
+			where locked.id = a.id`, d.Now().Unix())
 	if err != nil {
 		return fmt.Errorf("raise the revisions of configurations: %w", err)
 	}
@@ -118,13 +100,4 @@ func (d *Directory) LastResyncs(ctx context.Context, ids []int64) (map[int64]age
 		found[r.agentID] = r.resync
 	}
 	return found, nil
-}
-
-// publishConfiguration publishes the configuration of an agent with a locked row.
-func (d *Directory) publishConfiguration(ctx context.Context, tx pgx.Tx, a agent.Agent) error {
-	m, err := d.Encoder.AgentConfig(ctx, a, d.Now())
-	if err != nil {
-		return err
-	}
-	return insertMessages(ctx, tx, []*nats.Msg{m})
 }

@@ -11,14 +11,17 @@ import (
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/services/state/actualstate"
+	"lockstep.internal/services/state/admin"
 	"lockstep.internal/services/state/agent"
 	"lockstep.internal/services/state/postgres"
-	"lockstep.internal/services/state/publish"
 	"lockstep.internal/services/state/workspace"
 )
 
-func (b *bundle) directory() *postgres.Directory {
-	return &postgres.Directory{DB: b.pool, Encoder: publish.Encoder{Cell: "local"}, Now: time.Now}
+func (b *fixture) directory() *admin.Directory {
+	return &admin.Directory{
+		Directory: &postgres.Directory{DB: b.pool, Now: time.Now},
+		Encoder:   encoder(),
+	}
 }
 
 func lasting(d time.Duration) *agent.Milliseconds {
@@ -28,16 +31,16 @@ func lasting(d time.Duration) *agent.Milliseconds {
 
 func TestAgentConfigurationIsPublished(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	d := b.directory()
 	made, err := d.RegisterAgent(
 		t.Context(),
 		agent.Agent{ProjectID: 4, Name: "new", CurvePublicKey: "X", TokenHash: []byte("new")},
 	)
 	require.NoError(t, err)
-	told := b.outbox()
-	require.Len(t, told, 2, "the directory's entry, and the configuration")
-	control := told[1].Subject
+	messages := b.outbox()
+	require.Len(t, messages, 2, "the entry and the configuration")
+	control := messages[1].Subject
 	require.Regexp(t, `^lockstep\.local\.control\.\d+\.config$`, control)
 	require.Equal(
 		t,
@@ -47,7 +50,7 @@ func TestAgentConfigurationIsPublished(t *testing.T) {
 			"unschedulable_patience_ms": 300000.0,
 			"stop_patience_ms":          300000.0,
 		},
-		told[1].Data,
+		messages[1].Data,
 	)
 
 	changed, err := d.ConfigureAgent(
@@ -60,13 +63,16 @@ func TestAgentConfigurationIsPublished(t *testing.T) {
 	want := agent.DefaultConfiguration()
 	want.FullResyncInterval, want.MaxWorkspaces = time.Minute, 3
 	require.Equal(t, want, changed.Configuration)
-	told = b.outbox()
-	require.Len(t, told, 1)
-	require.Equal(t, control, told[0].Subject)
-	require.Equal(t, []any{2.0, 60000.0}, []any{told[0].Data["config_revision"], told[0].Data["full_resync_interval_ms"]})
+	messages = b.outbox()
+	require.Len(t, messages, 1)
+	require.Equal(t, control, messages[0].Subject)
+	require.EqualValues(t, 2, messages[0].Data["config_revision"])
+	require.EqualValues(t, 60000, messages[0].Data["full_resync_interval_ms"])
 
 	for name, nothing := range map[string]agent.Settings{
-		"nothing": {}, "the same": {MaxWorkspaces: new(3)}, "the default, which holds": {StopPatience: lasting(agent.DefaultStopPatience)},
+		"nothing": {}, "the same": {
+			MaxWorkspaces: new(3),
+		}, "the default value": {StopPatience: lasting(agent.DefaultStopPatience)},
 	} {
 		same, err := d.ConfigureAgent(t.Context(), made.ID, nothing)
 		require.NoError(t, err)
@@ -82,7 +88,7 @@ func TestAgentConfigurationIsPublished(t *testing.T) {
 	require.Len(t, fault.From(err).Details, 2)
 	got, err := d.Agent(t.Context(), made.ID)
 	require.NoError(t, err)
-	require.Equal(t, changed.Configuration, got.Configuration, "what is wrong changes nothing")
+	require.Equal(t, changed.Configuration, got.Configuration, "an invalid change has no effect")
 	_, err = d.ConfigureAgent(t.Context(), 99, agent.Settings{})
 	require.True(t, fault.Is(err, errcode.NotFound))
 
@@ -91,15 +97,15 @@ func TestAgentConfigurationIsPublished(t *testing.T) {
 	for _, m := range b.outbox() {
 		again[m.Subject] = m
 	}
-	require.Equal(t, told[0].Data, again[control].Data, "after a restore it is told once more, as it is")
-	require.Equal(t, told[0].Header["ce-id"], again[control].Header["ce-id"])
+	require.Equal(t, messages[0].Data, again[control].Data, "republished unchanged after a restore")
+	require.Equal(t, messages[0].Header["ce-id"], again[control].Header["ce-id"])
 	require.Contains(t, again, "lockstep.local.control.7.config")
 
 	require.NoError(t, b.tx(func(tx pgx.Tx) error { return d.RaiseConfigurations(t.Context(), tx) }))
 	raised, err := d.Agent(t.Context(), made.ID)
 	require.NoError(t, err)
 	require.Equal(t, changed.Configuration, raised.Configuration)
-	require.Greater(t, raised.ConfigurationRevision, int64(1e9), "beyond all that was ever given")
+	require.Greater(t, raised.ConfigurationRevision, int64(1e9), "above all earlier revisions")
 	require.NoError(t, b.tx(func(tx pgx.Tx) error { return d.RaiseConfigurations(t.Context(), tx) }))
 	further, err := d.Agent(t.Context(), made.ID)
 	require.NoError(t, err)
@@ -112,13 +118,13 @@ func TestAgentConfigurationIsPublished(t *testing.T) {
 	b.outbox()
 	require.NoError(t, b.tx(func(tx pgx.Tx) error { return d.RepublishAll(t.Context(), tx) }))
 	for _, m := range b.outbox() {
-		require.NotEqual(t, control, m.Subject, "who is revoked is told nothing more")
+		require.NotEqual(t, control, m.Subject, "no configuration is published for a revoked agent")
 	}
 }
 
 func TestRelayTargetsAreInTheConfigurationEvent(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	d := b.directory()
 	configure := func(targets ...agent.RelayTarget) (agent.Agent, []message) {
 		t.Helper()
@@ -133,34 +139,34 @@ func TestRelayTargetsAreInTheConfigurationEvent(t *testing.T) {
 		Name:    "db",
 		Address: "db.apps.svc:5432",
 	}
-	a, told := configure(shop, db)
+	a, messages := configure(shop, db)
 	require.Equal(t, []agent.RelayTarget{db, shop}, a.Configuration.RelayTargets)
-	require.Len(t, told, 1)
+	require.Len(t, messages, 1)
 	require.Equal(
 		t,
 		[]any{
 			map[string]any{"name": "db", "address": "db.apps.svc:5432"},
 			map[string]any{"name": "shop", "address": "shop.apps.svc:80"},
 		},
-		told[0].Data["relay_targets"],
+		messages[0].Data["relay_targets"],
 	)
-	same, told := configure(db, shop)
+	same, messages := configure(db, shop)
 	require.Equal(t, a.ConfigurationRevision, same.ConfigurationRevision)
-	require.Empty(t, told, "the order is no change")
+	require.Empty(t, messages, "the order is no change")
 	other, err := d.ConfigureAgent(t.Context(), 7, agent.Settings{MaxWorkspaces: new(3)})
 	require.NoError(t, err)
-	require.Equal(t, a.Configuration.RelayTargets, other.Configuration.RelayTargets, "what is not given stays")
+	require.Equal(t, a.Configuration.RelayTargets, other.Configuration.RelayTargets, "omitted settings do not change")
 	require.Len(t, b.outbox()[0].Data["relay_targets"], 2)
-	none, told := configure()
+	none, messages := configure()
 	require.Empty(t, none.Configuration.RelayTargets)
-	require.Len(t, told, 1)
-	require.NotContains(t, told[0].Data, "relay_targets")
+	require.Len(t, messages, 1)
+	require.NotContains(t, messages[0].Data, "relay_targets")
 	require.Greater(t, none.ConfigurationRevision, other.ConfigurationRevision)
 }
 
 func TestConcurrentConfigurationChangesAreMerged(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	d := b.directory()
 	var changing sync.WaitGroup
 	errs := make([]error, 8)
@@ -186,17 +192,17 @@ func TestConcurrentConfigurationChangesAreMerged(t *testing.T) {
 	for _, m := range b.outbox() {
 		revisions[m.Data["config_revision"]] = true
 	}
-	require.Len(t, revisions, 8, "each is told")
+	require.Len(t, revisions, 8, "each change is published")
 }
 
 func TestQuotaIsNeverExceeded(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	_, err := b.directory().
 		ConfigureAgent(t.Context(), 7, agent.Settings{MaxWorkspaces: new(3), MaxWorkspacesPerUser: new(2)})
 	require.NoError(t, err)
 	create := func(name string, user int64) error {
-		w, created, err := workspace.New(
+		w, _, err := workspace.New(
 			workspace.Creation{
 				Name:      name,
 				ProjectID: 4,
@@ -212,7 +218,7 @@ func TestQuotaIsNeverExceeded(t *testing.T) {
 			if err := b.store.CheckQuota(t.Context(), tx, w); err != nil {
 				return err
 			}
-			return b.store.Insert(t.Context(), tx, w, created)
+			return b.store.Insert(t.Context(), tx, w)
 		})
 	}
 	var creating sync.WaitGroup
@@ -235,7 +241,7 @@ func TestQuotaIsNeverExceeded(t *testing.T) {
 	require.NotZero(t, refused["max_workspaces"])
 	b.inserted(workspace.Creation{Name: "elsewhere", AgentID: 8})
 
-	// What is to be terminated is free, what was terminated is too.
+	// Workspaces with desired or actual state terminated do not count.
 	found, err := b.store.List(
 		t.Context(),
 		b.pool,
@@ -249,10 +255,13 @@ func TestQuotaIsNeverExceeded(t *testing.T) {
 	b.save(found[0].ID, func(w *workspace.Workspace) { w.ActualState = actualstate.Terminated })
 	require.Error(t, create("y", 9))
 	_, err = b.directory().
-		ConfigureAgent(t.Context(), 7, agent.Settings{MaxWorkspaces: new(agent.Unlimited), MaxWorkspacesPerUser: new(agent.Unlimited)})
+		ConfigureAgent(t.Context(), 7, agent.Settings{
+			MaxWorkspaces:        new(agent.Unlimited),
+			MaxWorkspacesPerUser: new(agent.Unlimited),
+		})
 	require.NoError(t, err)
 	require.NoError(t, create("y", 9))
-	nobody, _, err := workspace.New(
+	unknownAgent, _, err := workspace.New(
 		workspace.Creation{
 			Name:      "z",
 			ProjectID: 4,
@@ -265,19 +274,21 @@ func TestQuotaIsNeverExceeded(t *testing.T) {
 	require.NoError(t, err)
 	require.True(
 		t,
-		fault.Is(b.tx(func(tx pgx.Tx) error { return b.store.CheckQuota(t.Context(), tx, nobody) }), errcode.NotFound),
+		fault.Is(b.tx(func(tx pgx.Tx) error { return b.store.CheckQuota(t.Context(), tx, unknownAgent) }), errcode.NotFound),
 	)
 }
 
 func TestLastResyncOfAnAgent(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	none, err := b.directory().LastResyncs(t.Context(), []int64{7, 8})
 	require.NoError(t, err)
 	require.Empty(t, none)
 	_, err = b.pool.Exec(t.Context(), `
-		insert into resyncs (agent_id, resync_id, cluster_uid, epoch, nonce, cause, list_versions, expected, received, outcome, begun_at, ended_at) values
-			(7, 'b', 'c', 1, null, 'start', '{}', 5, 5, 'complete', $1, $2), (7, 'a', 'c', 1, 'n', 'requested', '{}', 6, 0, 'open', $2, null),
+		insert into resyncs (agent_id, resync_id, cluster_uid, epoch, nonce, cause, list_versions, expected, received,
+			outcome, begun_at, ended_at) values
+			(7, 'b', 'c', 1, null, 'start', '{}', 5, 5, 'complete', $1, $2),
+			(7, 'a', 'c', 1, 'n', 'requested', '{}', 6, 0, 'open', $2, null),
 			(8, 'c', 'c', 1, null, 'start', '{}', 5, 4, 'incomplete', $1, $2)`, start(), start().Add(time.Minute))
 	require.NoError(t, err)
 	found, err := b.directory().LastResyncs(t.Context(), []int64{7, 99})

@@ -7,7 +7,7 @@ import (
 	"lockstep.internal/libs/postgres"
 )
 
-// Changes reports which workspaces changed.
+// Changes is a LISTEN client for changed workspace ids.
 type Changes = postgres.ChangeListener[uuid.UUID]
 
 // NewChanges listens on WorkspaceChannel.

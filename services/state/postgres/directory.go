@@ -8,23 +8,20 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/nats-io/nats.go"
 
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/libs/postgres"
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/services/state/agent"
 	"lockstep.internal/services/state/directory"
-	"lockstep.internal/services/state/publish"
 )
 
-// Directory stores who exists and which role they have. Every change publishes its entry in the same
-// transaction. Errors for the API's callers are faults.
+// Directory stores organizations, groups, projects, users, memberships, agents and subscribers. Package admin
+// publishes the changes. Errors for the API's callers are faults.
 type Directory struct {
 	// DB is a pool or a transaction; see Within.
-	DB      Database
-	Encoder publish.Encoder
-	Now     func() time.Time
+	DB  Database
+	Now func() time.Time
 }
 
 // Database is a pool of connections, or one transaction.
@@ -34,9 +31,9 @@ type Database interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 }
 
-// Within returns the directory within a transaction, which needs no second connection.
+// Within returns a Directory that uses the transaction instead of the pool.
 func (d *Directory) Within(tx pgx.Tx) *Directory {
-	return &Directory{DB: tx, Encoder: d.Encoder, Now: d.Now}
+	return &Directory{DB: tx, Now: d.Now}
 }
 
 // Page asks for one page of a list ordered by id. After is the last id of the page before.
@@ -68,78 +65,52 @@ func asFault(err error, exists, missing string) error {
 	}
 }
 
-// publish puts directory entries into the outbox.
-func (d *Directory) publish(ctx context.Context, tx pgx.Tx, entries ...directory.Entry) error {
-	messages := make([]*nats.Msg, len(entries))
-	for i, entry := range entries {
-		var err error
-		if messages[i], err = d.Encoder.Entry(ctx, entry, d.Now()); err != nil {
-			return err
-		}
-	}
-	return insertMessages(ctx, tx, messages)
-}
-
-// CreateOrganization creates an organization. Fault already_exists: the name is in use.
-func (d *Directory) CreateOrganization(ctx context.Context, name string) (directory.Organization, error) {
-	o := directory.Organization{Name: name}
-	err := postgres.InTx(ctx, d.DB, func(tx pgx.Tx) error {
-		if err := tx.QueryRow(ctx, `insert into organizations (name) values ($1) returning id`, name).
-			Scan(&o.ID); err != nil {
-			return asFault(err, fmt.Sprintf("organization %q", name), "")
-		}
-		return d.publish(ctx, tx, o.Entry())
-	})
-	return o, err
+// CreateOrganization creates an organization. It returns the fault already_exists if the name is in use.
+func (d *Directory) CreateOrganization(
+	ctx context.Context, tx pgx.Tx, o directory.Organization,
+) (directory.Organization, error) {
+	err := tx.QueryRow(ctx, `insert into organizations (name) values ($1) returning id`, o.Name).Scan(&o.ID)
+	return o, asFault(err, fmt.Sprintf("organization %q", o.Name), "")
 }
 
 // CreateGroup creates a group in an organization or in another group.
-func (d *Directory) CreateGroup(ctx context.Context, g directory.Group) (directory.Group, error) {
-	err := postgres.InTx(ctx, d.DB, func(tx pgx.Tx) error {
-		if g.ParentID != 0 {
-			err := tx.QueryRow(ctx, `select organization_id from groups where id = $1`, g.ParentID).Scan(&g.OrganizationID)
-			if err != nil {
-				return asFault(err, "", fmt.Sprintf("group %d", g.ParentID))
-			}
-		}
-		err := tx.QueryRow(ctx, `insert into groups (organization_id, parent_group_id, name) values ($1, nullif($2, 0), $3) returning id`,
-			g.OrganizationID, g.ParentID, g.Name).
-			Scan(&g.ID)
+func (d *Directory) CreateGroup(ctx context.Context, tx pgx.Tx, g directory.Group) (directory.Group, error) {
+	if g.ParentID != 0 {
+		err := tx.QueryRow(ctx, `select organization_id from groups where id = $1`, g.ParentID).Scan(&g.OrganizationID)
 		if err != nil {
-			return asFault(err, fmt.Sprintf("group %q", g.Name), fmt.Sprintf("organization %d", g.OrganizationID))
+			return g, asFault(err, "", fmt.Sprintf("group %d", g.ParentID))
 		}
-		return d.publish(ctx, tx, g.Entry())
-	})
-	return g, err
+	}
+	err := tx.QueryRow(ctx, `
+		insert into groups (organization_id, parent_group_id, name) values ($1, nullif($2, 0), $3) returning id`,
+		g.OrganizationID, g.ParentID, g.Name).Scan(&g.ID)
+	return g, asFault(err, fmt.Sprintf("group %q", g.Name), fmt.Sprintf("organization %d", g.OrganizationID))
 }
 
 // CreateProject creates a project in a group.
-func (d *Directory) CreateProject(ctx context.Context, groupID int64, name string) (directory.Project, error) {
-	var p directory.Project
-	err := postgres.InTx(ctx, d.DB, func(tx pgx.Tx) error {
-		var id int64
-		err := tx.QueryRow(ctx, `insert into projects (organization_id, group_id, name) select organization_id, id, $2 from groups where id = $1 returning id`,
-			groupID, name).
-			Scan(&id)
-		if err != nil {
-			return asFault(err, fmt.Sprintf("project %q", name), fmt.Sprintf("group %d", groupID))
-		}
-		if p, err = project(ctx, tx, id); err != nil {
-			return err
-		}
-		return d.publish(ctx, tx, p.Entry())
-	})
-	return p, err
+func (d *Directory) CreateProject(
+	ctx context.Context, tx pgx.Tx, groupID int64, name string,
+) (directory.Project, error) {
+	var id int64
+	err := tx.QueryRow(ctx, `
+		insert into projects (organization_id, group_id, name) select organization_id, id, $2 from groups where id = $1
+		returning id`, groupID, name).Scan(&id)
+	if err != nil {
+		return directory.Project{}, asFault(err, fmt.Sprintf("project %q", name), fmt.Sprintf("group %d", groupID))
+	}
+	return project(ctx, tx, id)
 }
 
 // projectPaths selects every project with its path.
 const projectPaths = `
 	with recursive paths as (
-		select g.id, o.name || '/' || g.name as path from groups g join organizations o on o.id = g.organization_id where g.parent_group_id is null
+		select g.id, o.name || '/' || g.name as path from groups g join organizations o on o.id = g.organization_id
+			where g.parent_group_id is null
 		union all
 		select g.id, p.path || '/' || g.name from groups g join paths p on p.id = g.parent_group_id
 	)
-	select p.id, p.organization_id, p.group_id, p.name, paths.path || '/' || p.name from projects p join paths on paths.id = p.group_id`
+	select p.id, p.organization_id, p.group_id, p.name, paths.path || '/' || p.name from projects p
+		join paths on paths.id = p.group_id`
 
 func scanProject(row pgx.CollectableRow) (directory.Project, error) {
 	var p directory.Project
@@ -156,139 +127,94 @@ func project(ctx context.Context, tx pgx.Tx, id int64) (directory.Project, error
 	return p, asFault(err, "", fmt.Sprintf("project %d", id))
 }
 
-// CreateUser creates a user. Fault already_exists: the name is in use.
-func (d *Directory) CreateUser(ctx context.Context, username string, admin bool) (directory.User, error) {
-	u := directory.User{Username: username, Admin: admin}
-	err := postgres.InTx(ctx, d.DB, func(tx pgx.Tx) error {
-		if err := tx.QueryRow(ctx, `insert into users (username, admin) values ($1, $2) returning id`, username, admin).
-			Scan(&u.ID); err != nil {
-			return asFault(err, fmt.Sprintf("user %q", username), "")
-		}
-		return d.publish(ctx, tx, u.Entry())
-	})
-	return u, err
+// CreateUser creates a user. It returns the fault already_exists if the name is in use.
+func (d *Directory) CreateUser(ctx context.Context, tx pgx.Tx, u directory.User) (directory.User, error) {
+	err := tx.QueryRow(ctx, `insert into users (username, admin) values ($1, $2) returning id`, u.Username, u.Admin).
+		Scan(&u.ID)
+	return u, asFault(err, fmt.Sprintf("user %q", u.Username), "")
 }
 
-// BlockUser denies the user everything from now on.
-func (d *Directory) BlockUser(ctx context.Context, id int64) (directory.User, error) {
+// BlockUser blocks the user. All later requests are denied.
+func (d *Directory) BlockUser(ctx context.Context, tx pgx.Tx, id int64) (directory.User, error) {
 	u := directory.User{ID: id, Blocked: true}
-	err := postgres.InTx(ctx, d.DB, func(tx pgx.Tx) error {
-		err := tx.QueryRow(ctx, `update users set state = 'blocked' where id = $1 returning username, admin`, id).
-			Scan(&u.Username, &u.Admin)
-		if err != nil {
-			return asFault(err, "", fmt.Sprintf("user %d", id))
-		}
-		return d.publish(ctx, tx, u.Entry())
-	})
-	return u, err
+	err := tx.QueryRow(ctx, `update users set state = 'blocked' where id = $1 returning username, admin`, id).
+		Scan(&u.Username, &u.Admin)
+	return u, asFault(err, "", fmt.Sprintf("user %d", id))
+}
+
+// lockUser locks a user and with it its memberships.
+func lockUser(ctx context.Context, tx pgx.Tx, id int64) error {
+	var one int
+	err := tx.QueryRow(ctx, `select 1 from users where id = $1 for update`, id).Scan(&one)
+	return asFault(err, "", fmt.Sprintf("user %d", id))
 }
 
 // PutMembership sets the user's role in a scope.
-func (d *Directory) PutMembership(ctx context.Context, m directory.Membership) error {
-	return postgres.InTx(ctx, d.DB, func(tx pgx.Tx) error {
-		// The user's row locks its memberships.
-		var one int
-		if err := tx.QueryRow(ctx, `select 1 from users where id = $1 for update`, m.UserID).Scan(&one); err != nil {
-			return asFault(err, "", fmt.Sprintf("user %d", m.UserID))
-		}
-		_, err := tx.Exec(ctx, `
-			insert into memberships (user_id, scope, scope_id, role) values ($1, $2, $3, $4)
-			on conflict (user_id, scope, scope_id) do update set role = excluded.role`, m.UserID, m.Scope.Kind, m.Scope.ID, m.Role)
-		if err != nil {
-			return fmt.Errorf("store membership: %w", err)
-		}
-		if _, err := tx.Exec(
-			ctx,
-			`delete from ended_memberships where user_id = $1 and scope = $2 and scope_id = $3`,
-			m.UserID,
-			m.Scope.Kind,
-			m.Scope.ID,
-		); err != nil {
-			return fmt.Errorf("store membership: %w", err)
-		}
-		return d.publish(ctx, tx, m.Entry(false))
-	})
+func (d *Directory) PutMembership(ctx context.Context, tx pgx.Tx, m directory.Membership) error {
+	if err := lockUser(ctx, tx, m.UserID); err != nil {
+		return err
+	}
+	var batch pgx.Batch
+	batch.Queue(`
+		insert into memberships (user_id, scope, scope_id, role) values ($1, $2, $3, $4)
+		on conflict (user_id, scope, scope_id) do update set role = excluded.role`,
+		m.UserID, m.Scope.Kind, m.Scope.ID, m.Role)
+	batch.Queue(`delete from ended_memberships where user_id = $1 and scope = $2 and scope_id = $3`,
+		m.UserID, m.Scope.Kind, m.Scope.ID)
+	return send(ctx, tx, &batch, "store membership")
 }
 
-// DeleteMembership removes the user's role in a scope. Fault not_found: there is none.
-func (d *Directory) DeleteMembership(ctx context.Context, userID int64, scope directory.Scope) error {
-	return postgres.InTx(ctx, d.DB, func(tx pgx.Tx) error {
-		m := directory.Membership{UserID: userID, Scope: scope}
-		var one int
-		if err := tx.QueryRow(ctx, `select 1 from users where id = $1 for update`, userID).Scan(&one); err != nil {
-			return asFault(err, "", fmt.Sprintf("user %d", userID))
-		}
-		err := tx.QueryRow(ctx, `delete from memberships where user_id = $1 and scope = $2 and scope_id = $3 returning role`,
-			userID, scope.Kind, scope.ID).Scan(&m.Role)
-		if err != nil {
-			return asFault(err, "", fmt.Sprintf("membership of user %d in %s %d", userID, scope.Kind, scope.ID))
-		}
-		_, err = tx.Exec(ctx, `
-			insert into ended_memberships (user_id, scope, scope_id, role) values ($1, $2, $3, $4)
-			on conflict (user_id, scope, scope_id) do update set role = excluded.role`, userID, scope.Kind, scope.ID, m.Role)
-		if err != nil {
-			return fmt.Errorf("store the end of a membership: %w", err)
-		}
-		return d.publish(ctx, tx, m.Entry(true))
-	})
+// DeleteMembership removes the user's role in a scope and returns the removed membership. It returns the
+// fault not_found if there is none.
+func (d *Directory) DeleteMembership(
+	ctx context.Context, tx pgx.Tx, userID int64, scope directory.Scope,
+) (directory.Membership, error) {
+	m := directory.Membership{UserID: userID, Scope: scope}
+	if err := lockUser(ctx, tx, userID); err != nil {
+		return m, err
+	}
+	err := tx.QueryRow(ctx, `delete from memberships where user_id = $1 and scope = $2 and scope_id = $3 returning role`,
+		userID, scope.Kind, scope.ID).Scan(&m.Role)
+	if err != nil {
+		return m, asFault(err, "", fmt.Sprintf("membership of user %d in %s %d", userID, scope.Kind, scope.ID))
+	}
+	_, err = tx.Exec(ctx, `
+		insert into ended_memberships (user_id, scope, scope_id, role) values ($1, $2, $3, $4)
+		on conflict (user_id, scope, scope_id) do update set role = excluded.role`, userID, scope.Kind, scope.ID, m.Role)
+	if err != nil {
+		return m, fmt.Errorf("store the end of a membership: %w", err)
+	}
+	return m, nil
 }
 
-// RegisterAgent creates an agent in a project and publishes its configuration.
-func (d *Directory) RegisterAgent(ctx context.Context, a agent.Agent) (agent.Agent, error) {
-	err := postgres.InTx(ctx, d.DB, func(tx pgx.Tx) error {
-		err := tx.QueryRow(
-			ctx,
-			`
-			insert into agents (project_id, name, token_hash, curve_public_key, created_at, entry_form) values ($1, $2, $3, $4, $5, $6) returning id, created_at, configuration_revision`,
-			a.ProjectID,
-			a.Name,
-			a.TokenHash,
-			a.CurvePublicKey,
-			d.Now(),
-			agent.EntryVersion,
-		).Scan(&a.ID, &a.CreatedAt, &a.ConfigurationRevision)
-		if err != nil {
-			return asFault(
-				err,
-				fmt.Sprintf("agent %q in project %d", a.Name, a.ProjectID),
-				fmt.Sprintf("project %d", a.ProjectID),
-			)
-		}
-		a.Configuration = agent.DefaultConfiguration()
-		if err := d.publish(ctx, tx, a.Entry()); err != nil {
-			return err
-		}
-		return d.publishConfiguration(ctx, tx, a)
-	})
-	return a, err
+// RegisterAgent creates an agent with the default configuration in a project.
+func (d *Directory) RegisterAgent(ctx context.Context, tx pgx.Tx, a agent.Agent) (agent.Agent, error) {
+	err := tx.QueryRow(ctx, `
+		insert into agents (project_id, name, token_hash, curve_public_key, created_at, entry_form)
+			values ($1, $2, $3, $4, $5, $6) returning id, created_at, configuration_revision`,
+		a.ProjectID, a.Name, a.TokenHash, a.CurvePublicKey, d.Now(), agent.EntryVersion,
+	).Scan(&a.ID, &a.CreatedAt, &a.ConfigurationRevision)
+	a.Configuration = agent.DefaultConfiguration()
+	exists := fmt.Sprintf("agent %q in project %d", a.Name, a.ProjectID)
+	return a, asFault(err, exists, fmt.Sprintf("project %d", a.ProjectID))
 }
 
 // RevokeAgent revokes an agent's credentials permanently.
-func (d *Directory) RevokeAgent(ctx context.Context, id int64) (agent.Agent, error) {
-	var a agent.Agent
-	err := postgres.InTx(ctx, d.DB, func(tx pgx.Tx) error {
-		rows, err := tx.Query(
-			ctx,
-			`update agents set revoked_at = coalesce(revoked_at, $2) where id = $1 returning `+agentColumns,
-			id,
-			d.Now(),
-		)
-		if err != nil {
-			return fmt.Errorf("revoke agent %d: %w", id, err)
-		}
-		if a, err = pgx.CollectExactlyOneRow(rows, scanAgent); err != nil {
-			return asFault(err, "", fmt.Sprintf("agent %d", id))
-		}
-		return d.publish(ctx, tx, a.Entry())
-	})
-	return a, err
+func (d *Directory) RevokeAgent(ctx context.Context, tx pgx.Tx, id int64) (agent.Agent, error) {
+	rows, err := tx.Query(ctx, `
+		update agents set revoked_at = coalesce(revoked_at, $2) where id = $1 returning `+agentColumns, id, d.Now())
+	if err != nil {
+		return agent.Agent{}, fmt.Errorf("revoke agent %d: %w", id, err)
+	}
+	a, err := pgx.CollectExactlyOneRow(rows, scanAgent)
+	return a, asFault(err, "", fmt.Sprintf("agent %d", id))
 }
 
 // idsPerCell is the size of a cell's id range: 2^40.
 const idsPerCell = int64(1) << 40
 
-// ReserveIDs moves the id sequence into the range of the cell. It refuses to move a sequence that is in
-// use.
+// ReserveIDs moves the id sequence into the range of the cell. It returns an error if the sequence was already
+// used.
 func (d *Directory) ReserveIDs(ctx context.Context, cell int64) error {
 	return postgres.InTx(ctx, d.DB, func(tx pgx.Tx) error {
 		first := cell*idsPerCell + 1

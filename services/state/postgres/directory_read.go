@@ -31,7 +31,8 @@ func list[T any](
 	return out, nil
 }
 
-// one returns the only row of a query. Fault not_found names what is missing.
+// one returns exactly one row. If there is no row, it returns the fault not_found. missing names the row in the
+// message.
 func one[T any](
 	ctx context.Context,
 	d *Directory,
@@ -49,7 +50,8 @@ func one[T any](
 	return out, asFault(err, "", missing)
 }
 
-const agentColumns = `id, project_id, name, curve_public_key, created_at, last_seen_at, coalesce(cluster_uid, ''), revoked_at is not null, token_hash, configuration, configuration_revision`
+const agentColumns = `id, project_id, name, curve_public_key, created_at, last_seen_at, coalesce(cluster_uid, ''),
+	revoked_at is not null, token_hash, configuration, configuration_revision`
 
 func scanAgent(row pgx.CollectableRow) (agent.Agent, error) {
 	var a agent.Agent
@@ -94,8 +96,8 @@ func scanMembership(row pgx.CollectableRow) (directory.Membership, error) {
 }
 
 // UserByToken returns the user of a valid token and the token's expiry, zero for never. The user may be
-// blocked. It updates the token's last use at most once a minute. Fault not_found: the token is unknown,
-// revoked or expired.
+// blocked. It updates the token's last use at most once a minute. It returns the fault not_found if the
+// token is unknown, revoked or expired.
 func (d *Directory) UserByToken(ctx context.Context, hash []byte) (directory.User, time.Time, error) {
 	now := d.Now()
 	type found struct {
@@ -131,7 +133,8 @@ func (d *Directory) UserByToken(ctx context.Context, hash []byte) (directory.Use
 	return f.user, *f.expires, nil
 }
 
-// AgentByToken returns the agent with an id and token hash. Fault not_found: unknown or revoked.
+// AgentByToken returns the agent with an id and token hash. It returns the fault not_found if the agent
+// is unknown or revoked.
 func (d *Directory) AgentByToken(ctx context.Context, id int64, hash []byte) (agent.Agent, error) {
 	return one(
 		ctx,
@@ -152,7 +155,8 @@ func (d *Directory) Agent(ctx context.Context, id int64) (agent.Agent, error) {
 // Agents lists the agents of these projects; nil means every project.
 func (d *Directory) Agents(ctx context.Context, projects []int64, page Page) ([]agent.Agent, error) {
 	return list(ctx, d, "agents", scanAgent, `
-		select `+agentColumns+` from agents where ($1::bigint[] is null or project_id = any($1)) and id > $2 order by id limit $3`, projects, page.After, page.Size)
+		select `+agentColumns+` from agents where ($1::bigint[] is null or project_id = any($1)) and id > $2
+			order by id limit $3`, projects, page.After, page.Size)
 }
 
 // Project returns one project.
@@ -160,7 +164,7 @@ func (d *Directory) Project(ctx context.Context, id int64) (directory.Project, e
 	return one(ctx, d, fmt.Sprintf("project %d", id), scanProject, projectPaths+` where p.id = $1`, id)
 }
 
-// Projects lists the projects of a group, or of all groups for 0, that are visible. Nil means all.
+// Projects lists the visible projects of a group. Group 0 means every group. visible nil means every project.
 func (d *Directory) Projects(
 	ctx context.Context,
 	groupID int64,
@@ -168,7 +172,8 @@ func (d *Directory) Projects(
 	page Page,
 ) ([]directory.Project, error) {
 	return list(ctx, d, "projects", scanProject, projectPaths+`
-		where ($1 = 0 or p.group_id = $1) and ($2::bigint[] is null or p.id = any($2)) and p.id > $3 order by p.id limit $4`, groupID, visible, page.After, page.Size)
+		where ($1 = 0 or p.group_id = $1) and ($2::bigint[] is null or p.id = any($2)) and p.id > $3
+			order by p.id limit $4`, groupID, visible, page.After, page.Size)
 }
 
 // Organizations lists the organizations in which the user has a role, or all for user 0.
@@ -189,7 +194,8 @@ func (d *Directory) Organizations(ctx context.Context, userID int64, page Page) 
 // Groups lists the groups of an organization.
 func (d *Directory) Groups(ctx context.Context, organizationID int64, page Page) ([]directory.Group, error) {
 	return list(ctx, d, "groups", scanGroup, `
-		select id, organization_id, coalesce(parent_group_id, 0), name from groups where organization_id = $1 and id > $2 order by id limit $3`,
+		select id, organization_id, coalesce(parent_group_id, 0), name from groups where organization_id = $1 and id > $2
+			order by id limit $3`,
 		organizationID, page.After, page.Size)
 }
 
@@ -218,7 +224,7 @@ func (d *Directory) UserByName(ctx context.Context, username string) (directory.
 	)
 }
 
-// Memberships lists the memberships of a user, or those in a scope for user 0.
+// Memberships lists the memberships of a user. With user 0 it lists the memberships in the scope.
 func (d *Directory) Memberships(
 	ctx context.Context,
 	userID int64,
@@ -226,7 +232,8 @@ func (d *Directory) Memberships(
 ) ([]directory.Membership, error) {
 	return list(ctx, d, "memberships", scanMembership, `
 		select user_id, scope, scope_id, role from memberships
-		where ($1 <> 0 and user_id = $1) or ($1 = 0 and scope = $2 and scope_id = $3) order by user_id, scope, scope_id`, userID, scope.Kind, scope.ID)
+		where ($1 <> 0 and user_id = $1) or ($1 = 0 and scope = $2 and scope_id = $3)
+			order by user_id, scope, scope_id`, userID, scope.Kind, scope.ID)
 }
 
 // above selects the group of a scope and all groups above it, with their organization.

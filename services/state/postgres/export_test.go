@@ -1,6 +1,6 @@
 package postgres
 
-// DerivedColumns are the columns that a rebuild makes anew, by table.
+// DerivedColumns returns the derived columns by table.
 func DerivedColumns() map[string][]string {
 	out := map[string][]string{}
 	for _, table := range rebuiltTables() {

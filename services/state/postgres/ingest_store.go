@@ -9,25 +9,23 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/nats-io/nats.go"
 
-	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/libs/outbox"
 	"lockstep.internal/services/state/agent"
 	"lockstep.internal/services/state/ingest"
-	"lockstep.internal/services/state/publish"
 	"lockstep.internal/services/state/workspace"
 )
 
-// Observations stores what clusters report, and requests full resyncs from them.
-type Observations struct {
-	Encoder    publish.Encoder
+// IngestStores creates an [IngestStore] for each transaction, and reads orphans.
+type IngestStores struct {
 	Workspaces *Workspaces
 }
 
 // In returns the store within a transaction.
-func (o *Observations) In(tx pgx.Tx) *IngestStore { return &IngestStore{Observations: o, tx: tx} }
+func (o *IngestStores) In(tx pgx.Tx) *IngestStore { return &IngestStore{IngestStores: o, tx: tx} }
 
 // IngestStore implements ingest.Store within one transaction.
 type IngestStore struct {
-	*Observations
+	*IngestStores
 
 	tx pgx.Tx
 }
@@ -35,27 +33,35 @@ type IngestStore struct {
 var _ ingest.Store = (*IngestStore)(nil)
 
 // SaveWorkspaces implements ingest.WorkspaceStore.
-func (s *IngestStore) SaveWorkspaces(ctx context.Context, updates []workspace.Update) error {
-	return s.Workspaces.Save(ctx, s.tx, updates...)
+func (s *IngestStore) SaveWorkspaces(ctx context.Context, workspaces []workspace.Workspace) error {
+	return s.Workspaces.Save(ctx, s.tx, workspaces...)
 }
 
-// LockClusters locks the agents that exist and returns their clusters.
+// Publish implements ingest.Outbox.
+func (s *IngestStore) Publish(ctx context.Context, messages ...*nats.Msg) error {
+	if err := outbox.Insert(ctx, s.tx, messages...); err != nil {
+		return fmt.Errorf("publish %d messages: %w", len(messages), err)
+	}
+	return nil
+}
+
+// LockClusters implements ingest.ResyncRequestStore.
 func (s *IngestStore) LockClusters(ctx context.Context, agentIDs []int64) (map[int64]*agent.Cluster, error) {
-	clusters, _, err := s.Identify(ctx, agentIDs, nil)
+	clusters, _, err := s.LockAgents(ctx, agentIDs, nil)
 	return clusters, err
 }
 
-// Identify implements ingest.ObservedStore.
-func (s *IngestStore) Identify(
+// LockAgents implements ingest.ObservedStore.
+func (s *IngestStore) LockAgents(
 	ctx context.Context, agentIDs []int64, workspaces []uuid.UUID,
 ) (map[int64]*agent.Cluster, map[uuid.UUID]int64, error) {
 	var batch pgx.Batch
-	clusters, owners := queueClusters(&batch, agentIDs), queueOwners(&batch, workspaces)
+	clusters, agents := queueClusters(&batch, agentIDs), queueWorkspaceAgents(&batch, workspaces)
 	err := send(ctx, s.tx, &batch, "lock %d agents and read the agents of %d workspaces", len(agentIDs), len(workspaces))
 	if err != nil {
 		return nil, nil, err
 	}
-	return clusters, owners, nil
+	return clusters, agents, nil
 }
 
 // queueClusters adds the statement that locks the agents. The map is filled when the batch is sent.
@@ -77,33 +83,33 @@ func queueClusters(batch *pgx.Batch, agentIDs []int64) map[int64]*agent.Cluster 
 	return clusters
 }
 
-// queueOwners adds the statement that reads the agents of workspaces. The map is filled when the batch is
+// queueWorkspaceAgents adds the statement that reads the agents of workspaces. The map is filled when the batch is
 // sent.
-func queueOwners(batch *pgx.Batch, ids []uuid.UUID) map[uuid.UUID]int64 {
-	owners := make(map[uuid.UUID]int64, len(ids))
+func queueWorkspaceAgents(batch *pgx.Batch, ids []uuid.UUID) map[uuid.UUID]int64 {
+	agents := make(map[uuid.UUID]int64, len(ids))
 	if len(ids) == 0 {
-		return owners
+		return agents
 	}
 	batch.Queue(`select id, agent_id from workspaces where id = any($1)`, ids).Query(func(rows pgx.Rows) error {
 		var id uuid.UUID
 		var agentID int64
-		_, err := pgx.ForEachRow(rows, []any{&id, &agentID}, func() error { owners[id] = agentID; return nil })
+		_, err := pgx.ForEachRow(rows, []any{&id, &agentID}, func() error { agents[id] = agentID; return nil })
 		return err //nolint:wrapcheck // send wraps it
 	})
-	return owners
+	return agents
 }
 
-// Owners implements ingest.AppliedStore.
-func (s *IngestStore) Owners(ctx context.Context, ids []uuid.UUID) (map[uuid.UUID]int64, error) {
+// WorkspaceAgents implements ingest.AppliedStore.
+func (s *IngestStore) WorkspaceAgents(ctx context.Context, ids []uuid.UUID) (map[uuid.UUID]int64, error) {
 	var batch pgx.Batch
-	owners := queueOwners(&batch, ids)
+	agents := queueWorkspaceAgents(&batch, ids)
 	if batch.Len() == 0 {
-		return owners, nil
+		return agents, nil
 	}
 	if err := send(ctx, s.tx, &batch, "read the agents of %d workspaces", len(ids)); err != nil {
 		return nil, err
 	}
-	return owners, nil
+	return agents, nil
 }
 
 // SaveClusters implements ingest.ObservedStore.
@@ -117,7 +123,8 @@ func (s *IngestStore) SaveClusters(ctx context.Context, clusters map[int64]*agen
 	}
 	_, err := s.tx.Exec(ctx, `
 		update agents a set cluster_uid = nullif(n.uid, ''), epoch = n.epoch, ticked_at = n.ticked, last_seen_at = n.seen
-		from unnest($1::bigint[], $2::text[], $3::bigint[], $4::timestamptz[], $5::timestamptz[]) as n (id, uid, epoch, ticked, seen)
+		from unnest($1::bigint[], $2::text[], $3::bigint[], $4::timestamptz[], $5::timestamptz[])
+			as n (id, uid, epoch, ticked, seen)
 		where a.id = n.id`, ids, uids, epochs, ticked, seen)
 	if err != nil {
 		return fmt.Errorf("store the clusters of %d agents: %w", len(ids), err)
@@ -150,51 +157,15 @@ func (s *IngestStore) DueWorkspaces(ctx context.Context, clocks map[int64]time.T
 	return ids, nil
 }
 
-// RequestResync implements ingest.ObservedStore.
-func (s *IngestStore) RequestResync(
-	ctx context.Context, c agent.Cluster, nonce string, cause events.ResyncRequestCause, at time.Time,
-) error {
-	m, err := s.Encoder.ResyncRequest(ctx, c.AgentID, nonce, cause, at)
-	if err != nil {
-		return err
-	}
-	return insertMessages(ctx, s.tx, []*nats.Msg{m})
-}
-
-// RequestResyncs requests a full resync from each of the agents that exist, and returns the nonces.
-func (s *IngestStore) RequestResyncs(
-	ctx context.Context, agentIDs []int64, cause events.ResyncRequestCause, at time.Time,
-) (map[int64]string, error) {
-	clusters, err := s.LockClusters(ctx, agentIDs)
-	if err != nil {
-		return nil, err
-	}
-	nonces := make(map[int64]string, len(clusters))
-	for id, cluster := range clusters {
-		highest, err := s.HighestVersions(ctx, *cluster)
-		if err != nil {
-			return nil, err
-		}
-		if nonces[id], err = agent.NewNonce(highest); err != nil {
-			return nil, fmt.Errorf("request a resync of agent %d: %w", id, err)
-		}
-		if err := s.RequestResync(ctx, *cluster, nonces[id], cause, at); err != nil {
-			return nil, err
-		}
-	}
-	return nonces, nil
-}
-
-// RequestAllResyncs requests a full resync from every agent that is not revoked.
-func (s *IngestStore) RequestAllResyncs(ctx context.Context, cause events.ResyncRequestCause, at time.Time) error {
+// LockActiveAgents implements ingest.ResyncRequestStore.
+func (s *IngestStore) LockActiveAgents(ctx context.Context) ([]int64, error) {
 	rows, err := s.tx.Query(ctx, `select id from agents where revoked_at is null order by id for no key update`)
 	if err != nil {
-		return fmt.Errorf("lock all agents: %w", err)
+		return nil, fmt.Errorf("lock all agents: %w", err)
 	}
 	ids, err := pgx.CollectRows(rows, pgx.RowTo[int64])
 	if err != nil {
-		return fmt.Errorf("lock all agents: %w", err)
+		return nil, fmt.Errorf("lock all agents: %w", err)
 	}
-	_, err = s.RequestResyncs(ctx, ids, cause, at)
-	return err
+	return ids, nil
 }

@@ -9,24 +9,24 @@ import (
 	"lockstep.internal/services/state/directory"
 )
 
-// A stream DIRECTORY that was restored from an older copy has memberships that were taken away since:
-// it is told that they are no more.
+// A restored stream DIRECTORY contains memberships that were deleted later. Republishing also publishes the
+// deletions.
 func TestEndedMembershipStaysEndedAfterARestore(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	d := b.directory()
 	const subject = "lockstep.local.directory.membership.9-project-4"
 	again := func() []message {
 		t.Helper()
 		b.outbox()
 		require.NoError(t, b.tx(func(tx pgx.Tx) error { return d.RepublishAll(t.Context(), tx) }))
-		var told []message
+		var messages []message
 		for _, m := range b.outbox() {
 			if m.Subject == subject {
-				told = append(told, m)
+				messages = append(messages, m)
 			}
 		}
-		return told
+		return messages
 	}
 	m := directory.Membership{
 		UserID: 9,
@@ -34,14 +34,14 @@ func TestEndedMembershipStaysEndedAfterARestore(t *testing.T) {
 		Role:   directory.RoleReader,
 	}
 	require.Empty(t, again())
-	for range 2 { // given, taken, and given and taken once more
+	for range 2 { // create and delete the membership twice
 		require.NoError(t, d.PutMembership(t.Context(), m))
-		told := again()
-		require.Len(t, told, 1)
-		require.NotContains(t, told[0].Data, "deleted")
+		messages := again()
+		require.Len(t, messages, 1)
+		require.NotContains(t, messages[0].Data, "deleted")
 		require.NoError(t, d.DeleteMembership(t.Context(), m.UserID, m.Scope))
-		told = again()
-		require.Len(t, told, 1)
-		require.Equal(t, true, told[0].Data["deleted"])
+		messages = again()
+		require.Len(t, messages, 1)
+		require.Equal(t, true, messages[0].Data["deleted"])
 	}
 }

@@ -15,34 +15,34 @@ import (
 	"lockstep.internal/services/state/workspace"
 )
 
-// PutObjects implements ingest.ObservedStore. It also records the resync that listed each object.
+// PutObjects implements ingest.ObservedStore. It also records the members of full resyncs.
 func (s *IngestStore) PutObjects(ctx context.Context, objects []ingest.Object) ([]ingest.ObjectChange, error) {
 	if len(objects) == 0 {
 		return nil, nil
 	}
-	known, err := s.markListed(ctx, objects)
-	if err != nil || len(known) == len(objects) {
+	stored, err := s.recordMembers(ctx, objects)
+	if err != nil || len(stored) == len(objects) {
 		return nil, err
 	}
 	var c objectColumns
 	for i := range objects {
-		if !known[i] {
+		if !stored[i] {
 			c.add(&objects[i])
 		}
 	}
 	rows, err := s.tx.Query(ctx, `
 		with put as (
 			insert into observed_objects as o (agent_id, kind, namespace, name, uid, cluster_uid, epoch, resource_version,
-				deleted, workspace_id, resync_id, data)
+				deleted, workspace_id, data)
 			select n.agent_id, n.kind, n.namespace, n.name, n.uid, n.cluster_uid, n.epoch, n.version::numeric,
-				n.deleted, n.workspace_id, n.resync_id, n.data
+				n.deleted, n.workspace_id, n.data
 			from unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::text[],
-					$9::boolean[], $10::uuid[], $11::text[], $12::text[])
-				as n (agent_id, kind, namespace, name, uid, cluster_uid, epoch, version, deleted, workspace_id, resync_id, data)
+					$9::boolean[], $10::uuid[], $11::text[])
+				as n (agent_id, kind, namespace, name, uid, cluster_uid, epoch, version, deleted, workspace_id, data)
 			on conflict (agent_id, kind, namespace, name) do update set
 				uid = excluded.uid, cluster_uid = excluded.cluster_uid, epoch = excluded.epoch,
 				resource_version = excluded.resource_version, deleted = excluded.deleted, workspace_id = excluded.workspace_id,
-				resync_id = coalesce(excluded.resync_id, o.resync_id), data = excluded.data
+				data = excluded.data
 			where (excluded.epoch, excluded.resource_version, excluded.deleted) > (o.epoch, o.resource_version, o.deleted)
 			returning agent_id, kind, namespace, name, uid, workspace_id, deleted
 		)
@@ -51,7 +51,7 @@ func (s *IngestStore) PutObjects(ctx context.Context, objects []ingest.Object) (
 		from put left join observed_objects old using (agent_id, kind, namespace, name)
 		where put.workspace_id is not null or old.workspace_id is not null or put.kind = 'deployment'`,
 		c.agents, c.kinds, c.namespaces, c.names, c.uids, c.clusters, c.epochs, c.versions, c.deleted, c.workspaces,
-		c.resyncs, c.data)
+		c.data)
 	if err != nil {
 		return nil, fmt.Errorf("store %d objects: %w", len(objects), err)
 	}
@@ -59,7 +59,7 @@ func (s *IngestStore) PutObjects(ctx context.Context, objects []ingest.Object) (
 		var c ingest.ObjectChange
 		var now, before *uuid.UUID
 		err := row.Scan(&c.Key.AgentID, &c.Key.Kind, &c.Key.Namespace, &c.Key.Name, &c.UID, &now, &c.Deleted,
-			&c.Known, &c.UIDBefore, &before, &c.DeletedBefore)
+			&c.Existed, &c.UIDBefore, &before, &c.DeletedBefore)
 		c.WorkspaceID, c.WorkspaceIDBefore = fromNullable(now), fromNullable(before)
 		return c, err //nolint:wrapcheck // wrapped below
 	})
@@ -69,37 +69,56 @@ func (s *IngestStore) PutObjects(ctx context.Context, objects []ingest.Object) (
 	return changes, nil
 }
 
-// markListed records the resync of objects that are not newer than the stored ones, and returns their
-// indexes. A full resync has hardly any others, and this update is much cheaper than an upsert.
-func (s *IngestStore) markListed(ctx context.Context, objects []ingest.Object) (map[int]bool, error) {
-	var c objectColumns
-	var members []int
-	for i := range objects {
-		if objects[i].ResyncID != "" {
-			c.add(&objects[i])
-			members = append(members, i)
-		}
+// recordMembers records the members of open full resyncs, and returns the indexes of those whose version, or a later
+// one, is stored. In a full resync these are nearly all objects, and reading is much cheaper than an upsert.
+func (s *IngestStore) recordMembers(ctx context.Context, objects []ingest.Object) (map[int]bool, error) {
+	type resync struct {
+		agentID int64
+		id      string
 	}
-	if len(members) == 0 {
+	var all objectColumns
+	var indexes []int
+	members := map[resync]*objectColumns{}
+	for i := range objects {
+		o := &objects[i]
+		if o.ResyncID == "" {
+			continue
+		}
+		all.add(o)
+		indexes = append(indexes, i)
+		r := resync{o.AgentID, o.ResyncID}
+		if members[r] == nil {
+			members[r] = &objectColumns{}
+		}
+		members[r].add(o)
+	}
+	if len(indexes) == 0 {
 		return nil, nil //nolint:nilnil // an empty set
 	}
-	rows, err := s.tx.Query(ctx, `
-		update observed_objects o set resync_id = n.resync_id
-		from unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::text[], $7::boolean[], $8::text[], $9::bigint[])
-			as n (agent_id, kind, namespace, name, epoch, version, deleted, resync_id, member)
-		where (o.agent_id, o.kind, o.namespace, o.name) = (n.agent_id, n.kind, n.namespace, n.name)
-			and (n.epoch, n.version::numeric, n.deleted) <= (o.epoch, o.resource_version, o.deleted)
-		returning n.member`,
-		c.agents, c.kinds, c.namespaces, c.names, c.epochs, c.versions, c.deleted, c.resyncs, members)
-	if err != nil {
-		return nil, fmt.Errorf("mark %d listed objects: %w", len(members), err)
+	var batch pgx.Batch
+	for r, c := range members {
+		batch.Queue(`
+			insert into resync_members (agent_id, resync_id, kinds, namespaces, names)
+			select agent_id, resync_id, $3, $4, $5 from resyncs
+			where agent_id = $1 and resync_id = $2 and outcome = 'open'`, r.agentID, r.id, c.kinds, c.namespaces, c.names)
 	}
-	known := make(map[int]bool, len(members))
-	var member int
-	if _, err := pgx.ForEachRow(rows, []any{&member}, func() error { known[member] = true; return nil }); err != nil {
-		return nil, fmt.Errorf("mark %d listed objects: %w", len(members), err)
+	stored := make(map[int]bool, len(indexes))
+	batch.Queue(`
+		select n.member
+		from unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::text[], $7::boolean[], $8::bigint[])
+				as n (agent_id, kind, namespace, name, epoch, version, deleted, member)
+			join observed_objects o using (agent_id, kind, namespace, name)
+		where (n.epoch, n.version::numeric, n.deleted) <= (o.epoch, o.resource_version, o.deleted)`,
+		all.agents, all.kinds, all.namespaces, all.names, all.epochs, all.versions, all.deleted, indexes,
+	).Query(func(rows pgx.Rows) error {
+		var member int
+		_, err := pgx.ForEachRow(rows, []any{&member}, func() error { stored[member] = true; return nil })
+		return err //nolint:wrapcheck // send wraps it
+	})
+	if err := send(ctx, s.tx, &batch, "record %d members of full resyncs", len(indexes)); err != nil {
+		return nil, err
 	}
-	return known, nil
+	return stored, nil
 }
 
 // objectColumns are the columns of many objects, one array each.
@@ -108,7 +127,6 @@ type objectColumns struct {
 	kinds, namespaces, names, uids, clusters, versions, data []string
 	deleted                                                  []bool
 	workspaces                                               []*uuid.UUID
-	resyncs                                                  []*string
 }
 
 func (c *objectColumns) add(o *ingest.Object) {
@@ -117,10 +135,10 @@ func (c *objectColumns) add(o *ingest.Object) {
 	c.uids, c.clusters = append(c.uids, o.UID), append(c.clusters, o.ClusterUID)
 	c.versions = append(c.versions, o.ResourceVersion)
 	c.data, c.deleted = append(c.data, o.Data), append(c.deleted, o.Deleted)
-	c.workspaces, c.resyncs = append(c.workspaces, nullable(o.WorkspaceID)), append(c.resyncs, nullable(o.ResyncID))
+	c.workspaces = append(c.workspaces, nullable(o.WorkspaceID))
 }
 
-// HighestVersions implements ingest.ObservedStore.
+// HighestVersions implements ingest.ResyncRequestStore.
 func (s *IngestStore) HighestVersions(ctx context.Context, c agent.Cluster) (agent.Versions, error) {
 	rows, err := s.tx.Query(ctx, `
 		select kind, max(resource_version)::text from observed_objects where agent_id = $1 and epoch = $2 group by kind`,
@@ -140,8 +158,8 @@ func (s *IngestStore) HighestVersions(ctx context.Context, c agent.Cluster) (age
 	return versions, nil
 }
 
-// LockWorkspaces implements ingest.WorkspaceStore. An object counts if it is in the workspace's namespace, a
-// Deployment if it also has the workspace's name. Other objects with the workspace's label are ignored.
+// LockWorkspaces implements ingest.WorkspaceStore. It reads the objects in the workspace's namespace; a
+// Deployment must also have the workspace's name. Other objects with the workspace's label are ignored.
 func (s *IngestStore) LockWorkspaces(
 	ctx context.Context, ids []uuid.UUID,
 ) (map[uuid.UUID]workspace.Workspace, map[uuid.UUID]*workspace.Observation, error) {
@@ -150,11 +168,13 @@ func (s *IngestStore) LockWorkspaces(
 	for _, id := range ids {
 		observations[id] = &workspace.Observation{}
 	}
-	// Statements of a batch run in order: this one reads what the lock waited for.
+	// This statement runs after the lock, so it reads the changes of the transaction that held the lock.
 	batch.Queue(`
 		select o.workspace_id, o.kind, o.deleted, case when o.deleted then '{}' else o.data end
-		from observed_objects o join workspaces w on w.id = o.workspace_id and w.agent_id = o.agent_id and w.namespace = o.namespace
-		where o.workspace_id = any($1) and (o.kind = 'deployment' and o.name = w.name or o.kind in ('pod', 'replicaset') and not o.deleted)
+		from observed_objects o
+			join workspaces w on w.id = o.workspace_id and w.agent_id = o.agent_id and w.namespace = o.namespace
+		where o.workspace_id = any($1)
+			and (o.kind = 'deployment' and o.name = w.name or o.kind in ('pod', 'replicaset') and not o.deleted)
 		order by o.kind, o.name`, ids).Query(func(rows pgx.Rows) error {
 		var (
 			id      uuid.UUID
@@ -184,12 +204,13 @@ func addObject(o *workspace.Observation, kind string, deleted bool, data []byte)
 		if deleted {
 			return nil
 		}
-		return json.Unmarshal(data, &o.Deployment) //nolint:wrapcheck // LockWorkspaces wraps it
+		d, err := ingest.DecodeStoredDeployment(data)
+		o.Deployment = &d
+		return err
 	case ingest.KindReplicaSet:
-		var rs events.ObservedReplicaSet
-		err := json.Unmarshal(data, &rs)
+		rs, err := ingest.DecodeStoredReplicaSet(data)
 		o.ReplicaSets = append(o.ReplicaSets, rs)
-		return err //nolint:wrapcheck // LockWorkspaces wraps it
+		return err
 	default:
 		var pod events.ObservedPod
 		err := json.Unmarshal(data, &pod)
@@ -198,8 +219,8 @@ func addObject(o *workspace.Observation, kind string, deleted bool, data []byte)
 	}
 }
 
-// queueClocks adds the statement that reads the agents' clocks and configurations. It runs after the lock,
-// so that a later transaction never reads an earlier clock.
+// queueClocks adds the statement that reads the agents' clocks and configurations. It must run after the lock, so
+// that clocks never go backwards between transactions.
 func queueClocks(batch *pgx.Batch, ids []uuid.UUID, out map[uuid.UUID]*workspace.Observation) {
 	type clock struct {
 		ticked     *time.Time
@@ -221,7 +242,7 @@ func queueClocks(batch *pgx.Batch, ids []uuid.UUID, out map[uuid.UUID]*workspace
 			configuration := c.settings.Configuration()
 			for _, id := range c.workspaces {
 				out[id].Clock = fromNullable(c.ticked).UTC()
-				out[id].Patience, out[id].AgePolicies = configuration.Patience(), configuration.AgePolicies()
+				out[id].Timeouts, out[id].AgePolicies = configuration.PodTimeouts(), configuration.AgePolicies()
 			}
 		}
 		return nil

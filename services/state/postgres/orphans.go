@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/nats-io/nats.go"
 
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/schemas/gen/errcode"
@@ -29,8 +28,11 @@ func scanOrphan(row pgx.CollectableRow) (orphan.Orphan, error) {
 	return o, err //nolint:wrapcheck // the caller wraps it
 }
 
-// InsertOrphans implements ingest.ObservedStore.
-func (s *IngestStore) InsertOrphans(ctx context.Context, orphans []ingest.FoundOrphan) error {
+// InsertOrphans implements ingest.OrphanStore.
+func (s *IngestStore) InsertOrphans(
+	ctx context.Context, orphans []ingest.FoundOrphan,
+) ([]ingest.FoundOrphan, error) {
+	var inserted []ingest.FoundOrphan
 	for _, o := range orphans {
 		var known bool
 		err := s.tx.QueryRow(ctx, `
@@ -42,23 +44,16 @@ func (s *IngestStore) InsertOrphans(ctx context.Context, orphans []ingest.FoundO
 			continue // it is being deleted
 		}
 		if err != nil {
-			return fmt.Errorf("insert orphan %s: %w", o, err)
+			return nil, fmt.Errorf("insert orphan %s: %w", o, err)
 		}
-		if known {
-			continue
-		}
-		m, err := s.Encoder.FoundOrphan(ctx, o.Orphan, o.ClusterUID)
-		if err != nil {
-			return err
-		}
-		if err := insertMessages(ctx, s.tx, []*nats.Msg{m}); err != nil {
-			return err
+		if !known {
+			inserted = append(inserted, o)
 		}
 	}
-	return nil
+	return inserted, nil
 }
 
-// DeleteOrphans implements ingest.ObservedStore.
+// DeleteOrphans implements ingest.OrphanStore.
 func (s *IngestStore) DeleteOrphans(ctx context.Context, deployments []ingest.ObjectChange) error {
 	if len(deployments) == 0 {
 		return nil
@@ -71,7 +66,8 @@ func (s *IngestStore) DeleteOrphans(ctx context.Context, deployments []ingest.Ob
 		names, uids = append(names, c.Key.Name), append(uids, c.UIDBefore)
 	}
 	_, err := s.tx.Exec(ctx, `
-		delete from orphans o using unnest($1::bigint[], $2::text[], $3::text[], $4::text[]) as n (agent_id, namespace, name, uid)
+		delete from orphans o
+			using unnest($1::bigint[], $2::text[], $3::text[], $4::text[]) as n (agent_id, namespace, name, uid)
 		where (o.agent_id, o.namespace, o.name, o.uid) = (n.agent_id, n.namespace, n.name, n.uid) and o.desired_revision = 0`,
 		agents, namespaces, names, uids)
 	if err != nil {
@@ -82,7 +78,7 @@ func (s *IngestStore) DeleteOrphans(ctx context.Context, deployments []ingest.Ob
 
 // Orphans returns one page of the orphans of these agents, in the order of agent, namespace and name. Nil
 // means every agent. Deleted orphans are left out.
-func (o *Observations) Orphans(
+func (o *IngestStores) Orphans(
 	ctx context.Context, db Querier, agentIDs []int64, after orphan.Orphan, size int,
 ) ([]orphan.Orphan, error) {
 	rows, err := db.Query(ctx, `
@@ -101,7 +97,8 @@ func (o *Observations) Orphans(
 	return out, nil
 }
 
-// LockOrphan locks the agent and the orphan with a name, and returns the orphan. Fault not_found.
+// LockOrphan locks the agent and the orphan with a name, and returns the orphan. It returns the fault not_found if the
+// orphan does not exist.
 func (s *IngestStore) LockOrphan(ctx context.Context, agentID int64, namespace, name string) (orphan.Orphan, error) {
 	wanted := orphan.Orphan{AgentID: agentID, Namespace: namespace, Name: name}
 	if _, err := s.LockClusters(ctx, []int64{agentID}); err != nil {
@@ -141,8 +138,8 @@ func (s *IngestStore) LockDeletions(ctx context.Context, agentIDs []int64, label
 	return out, nil
 }
 
-// ObserveOrphans returns what the clusters report about orphans, in their order.
-func (o *Observations) ObserveOrphans(
+// OrphanObservations returns the last observation of each orphan, in the order of orphans.
+func (o *IngestStores) OrphanObservations(
 	ctx context.Context,
 	db Querier,
 	orphans []orphan.Orphan,
@@ -160,7 +157,8 @@ func (o *Observations) ObserveOrphans(
 			coalesce((d.data::jsonb->>'spec_replicas')::numeric, 0)::bigint,
 			coalesce(d.data::jsonb->'object'->'annotations'->>$4, '')
 		from unnest($1::bigint[], $2::text[], $3::text[]) with ordinality as n (agent_id, namespace, name, position)
-			left join observed_objects d on (d.agent_id, d.kind, d.namespace, d.name) = (n.agent_id, 'deployment', n.namespace, n.name)
+			left join observed_objects d
+				on (d.agent_id, d.kind, d.namespace, d.name) = (n.agent_id, 'deployment', n.namespace, n.name)
 		order by n.position`, agents, namespaces, names, workspace.AnnotationDesiredRevision)
 	if err != nil {
 		return nil, fmt.Errorf("read the objects of %d orphans: %w", len(orphans), err)
@@ -190,11 +188,7 @@ func (s *IngestStore) RemoveOrphan(ctx context.Context, o orphan.Orphan) error {
 }
 
 // SaveOrphan implements ingest.AppliedStore.
-func (s *IngestStore) SaveOrphan(ctx context.Context, update orphan.Update) error {
-	if update.Before == update.After {
-		return nil
-	}
-	o := update.After
+func (s *IngestStore) SaveOrphan(ctx context.Context, o orphan.Orphan) error {
 	_, err := s.tx.Exec(ctx, `
 		update orphans set desired_revision = $3, user_id = nullif($4::bigint, 0), message = $5, ended_at = $6
 		where agent_id = $1 and uid = $2`,
@@ -202,9 +196,5 @@ func (s *IngestStore) SaveOrphan(ctx context.Context, update orphan.Update) erro
 	if err != nil {
 		return fmt.Errorf("save orphan %s: %w", o, err)
 	}
-	messages, err := s.Encoder.Orphan(ctx, update)
-	if err != nil {
-		return err
-	}
-	return insertMessages(ctx, s.tx, messages)
+	return nil
 }

@@ -10,8 +10,9 @@ import (
 	"lockstep.internal/services/state/workspace"
 )
 
-// CheckQuota checks the agent's limits before a workspace is inserted. Fault quota_exceeded. It locks an agent
-// that has limits, so that concurrent creations count each other. Call it before locking workspaces.
+// CheckQuota checks the agent's limits before a workspace is inserted. It returns the fault quota_exceeded if a limit
+// is reached. It locks an agent that has limits, so that concurrent creations are counted. Call it before locking
+// workspaces.
 func (s *Workspaces) CheckQuota(ctx context.Context, tx pgx.Tx, w workspace.Workspace) error {
 	limits, err := s.limits(ctx, tx, w, "")
 	if err != nil || !limits.configuration.Limited() {
@@ -20,14 +21,15 @@ func (s *Workspaces) CheckQuota(ctx context.Context, tx pgx.Tx, w workspace.Work
 	if limits, err = s.limits(ctx, tx, w, " for no key update of a"); err != nil {
 		return err
 	}
-	var have agent.Usage
+	var usage agent.Usage
 	err = tx.QueryRow(ctx, `
-		select count(*), count(*) filter (where user_id = $2) from workspaces where agent_id = $1 and desired_state <> 'terminated' and actual_state <> 'terminated'`,
-		w.AgentID, w.UserID).Scan(&have.Agent, &have.User)
+		select count(*), count(*) filter (where user_id = $2) from workspaces
+			where agent_id = $1 and desired_state <> 'terminated' and actual_state <> 'terminated'`,
+		w.AgentID, w.UserID).Scan(&usage.Agent, &usage.User)
 	if err != nil {
 		return fmt.Errorf("count the workspaces of agent %d: %w", w.AgentID, err)
 	}
-	return limits.configuration.CheckQuota(limits.agent, limits.user, have)
+	return limits.configuration.CheckQuota(limits.agent, limits.user, usage)
 }
 
 // limits are the names and the configuration for a quota check.
@@ -39,7 +41,8 @@ type limits struct {
 func (s *Workspaces) limits(ctx context.Context, tx pgx.Tx, w workspace.Workspace, locking string) (limits, error) {
 	var l limits
 	var settings agent.Settings
-	err := tx.QueryRow(ctx, `select a.name, u.username, a.configuration from agents a, users u where a.id = $1 and u.id = $2`+locking, w.AgentID, w.UserID).
+	err := tx.QueryRow(ctx, `select a.name, u.username, a.configuration from agents a, users u
+		where a.id = $1 and u.id = $2`+locking, w.AgentID, w.UserID).
 		Scan(&l.agent, &l.user, &settings)
 	l.configuration = settings.Configuration()
 	return l, asFault(err, "", fmt.Sprintf("agent %d or user %d of workspace %q", w.AgentID, w.UserID, w.Name))

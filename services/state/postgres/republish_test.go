@@ -11,10 +11,10 @@ import (
 	"lockstep.internal/services/state/agent"
 )
 
-// Agents 7 and 8 are as an earlier version has left them: nobody was told the hashes of their tokens.
+// Agents 7 and 8 have entries of an earlier version, without token hash.
 func TestEntriesOfOldAgentsArePublishedAgainOnce(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	d := b.directory()
 	hash, err := natsauth.HashToken(natsauth.TokenAgent, natsauth.NewToken(natsauth.TokenAgent))
 	require.NoError(t, err)
@@ -23,18 +23,18 @@ func TestEntriesOfOldAgentsArePublishedAgainOnce(t *testing.T) {
 		agent.Agent{ProjectID: 4, Name: "new", CurvePublicKey: "X", TokenHash: hash[:]},
 	)
 	require.NoError(t, err)
-	told := b.outbox()
-	require.Equal(t, hex.EncodeToString(hash[:]), told[0].Data["token_hash"], "who is new is told of whole")
+	messages := b.outbox()
+	require.Equal(t, hex.EncodeToString(hash[:]), messages[0].Data["token_hash"], "a new agent's entry has the token hash")
 	_, err = d.RevokeAgent(t.Context(), 8)
 	require.NoError(t, err)
 	b.outbox()
 
-	var telling sync.WaitGroup
-	errs := make([]error, 4) // replicas that begin at once
+	var upgrading sync.WaitGroup
+	errs := make([]error, 4) // four replicas start at the same time
 	for i := range errs {
-		telling.Go(func() { errs[i] = d.UpgradeAgentEntries(t.Context()) })
+		upgrading.Go(func() { errs[i] = d.UpgradeAgentEntries(t.Context()) })
 	}
-	telling.Wait()
+	upgrading.Wait()
 	for _, err := range errs {
 		require.NoError(t, err)
 	}
@@ -64,5 +64,5 @@ func TestEntriesOfOldAgentsArePublishedAgainOnce(t *testing.T) {
 	revoked, err := d.RevokeAgent(t.Context(), made.ID)
 	require.NoError(t, err)
 	require.Equal(t, hash[:], revoked.TokenHash)
-	require.Equal(t, hex.EncodeToString(hash[:]), b.outbox()[0].Data["token_hash"], "and wherever the entry is told again")
+	require.Equal(t, hex.EncodeToString(hash[:]), b.outbox()[0].Data["token_hash"], "republished entries have it, too")
 }

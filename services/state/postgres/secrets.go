@@ -7,9 +7,12 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"lockstep.internal/libs/seal"
+	"lockstep.internal/services/state/agent"
 	"lockstep.internal/services/state/vault"
+	"lockstep.internal/services/state/workspace"
 )
 
 // Secrets stores the sealed secret values of workspaces.
@@ -23,7 +26,7 @@ func (s *Secrets) Put(
 	kind vault.Kind,
 	values seal.Values,
 ) error {
-	box, err := s.Vault.Store(workspaceID.String(), kind, values)
+	box, err := s.Vault.Seal(workspaceID.String(), kind, values)
 	if err != nil {
 		return fmt.Errorf("store secrets: %w", err)
 	}
@@ -53,9 +56,32 @@ func (s *Secrets) Get(ctx context.Context, db Querier, workspaceID uuid.UUID, ki
 	if err != nil {
 		return nil, fmt.Errorf("read the %s secrets of workspace %s: %w", kind, workspaceID, err)
 	}
-	values, err := s.Vault.Load(workspaceID.String(), kind, box)
+	values, err := s.Vault.Open(workspaceID.String(), kind, box)
 	if err != nil {
 		return nil, fmt.Errorf("read secrets: %w", err)
 	}
 	return values, nil
+}
+
+// SecretStore implements secret.Store.
+type SecretStore struct {
+	Pool       *pgxpool.Pool
+	Directory  *Directory
+	Workspaces *Workspaces
+	Secrets    *Secrets
+}
+
+// Agent implements secret.Store.
+func (s *SecretStore) Agent(ctx context.Context, id int64) (agent.Agent, error) {
+	return s.Directory.Agent(ctx, id)
+}
+
+// Workspace implements secret.Store.
+func (s *SecretStore) Workspace(ctx context.Context, id uuid.UUID) (workspace.Workspace, error) {
+	return s.Workspaces.Get(ctx, s.Pool, WorkspaceReference{ID: id})
+}
+
+// Values implements secret.Store.
+func (s *SecretStore) Values(ctx context.Context, workspaceID uuid.UUID, kind vault.Kind) (seal.Values, error) {
+	return s.Secrets.Get(ctx, s.Pool, workspaceID, kind)
 }

@@ -11,8 +11,7 @@ import (
 	"lockstep.internal/libs/readmodel"
 )
 
-// Shadow is a temporary copy of the tables that ingest reads and writes. Its outbox drops every message. It
-// is not safe for concurrent use.
+// Shadow is a set of temporary copies of the tables that ingest reads and writes. It is not safe for concurrent use.
 type Shadow struct{ *readmodel.ShadowTables }
 
 // RebuiltTable compares a live table with its shadow.
@@ -28,43 +27,38 @@ func NewShadow(ctx context.Context, conn *pgx.Conn) (*Shadow, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := tables.AddTable(ctx, "outbox", ""); err != nil {
+	// Members are stored by batch, so their rows differ from the live ones.
+	if err := tables.AddTable(ctx, "resync_members", ""); err != nil {
 		return nil, err
-	}
-	for _, statement := range []string{
-		`create function pg_temp.drop_row() returns trigger language plpgsql as 'begin return null; end'`,
-		`create trigger drop_messages before insert on pg_temp.outbox for each row execute function pg_temp.drop_row()`,
-	} {
-		if _, err := conn.Exec(ctx, statement); err != nil {
-			return nil, fmt.Errorf("make shadow tables: %w", err)
-		}
 	}
 	return &Shadow{tables}, nil
 }
 
-// Sync copies what is not derived from the live tables: new agents and workspaces, and changes of desired
-// states. Terminated workspaces are copied completely, because no more reports change them. So are orphans
-// whose deletion was requested.
+// Sync copies the columns that are not derived from streams: new agents and workspaces, and changes of desired
+// states. Terminated workspaces are copied completely, because no more events change them. So are orphans whose
+// deletion was requested.
 func (s *Shadow) Sync(ctx context.Context, tx pgx.Tx) error {
 	for _, table := range rebuiltTables() {
 		if !table.UserRows {
 			continue
 		}
-		wanted, err := s.ColumnsExcept(ctx, table.Name, append(append([]string{}, table.Key...), table.Derived...))
+		stored, err := s.ColumnsExcept(ctx, table.Name, append(append([]string{}, table.Key...), table.Derived...))
 		if err != nil {
 			return err
 		}
-		if err := s.sync(ctx, tx, table, wanted); err != nil {
+		if err := s.sync(ctx, tx, table, stored); err != nil {
 			return fmt.Errorf("copy the desired state of %s: %w", table.Name, err)
 		}
 	}
-	names := map[string]string{"shadow": readmodel.ShadowName("orphans"), "real": s.LiveName("orphans")}
+	names := map[string]string{"shadow": readmodel.ShadowName("orphans"), "live": s.LiveName("orphans")}
 	for _, statement := range []string{
 		// Deletions are requested, not derived. Adopted orphans are workspaces.
 		`delete from {shadow} s where desired_revision > 0 or exists (
-			select from workspaces w where w.agent_id = s.agent_id and w.id::text = s.workspace and w.actual_state <> 'terminated')`,
-		`insert into {shadow} select * from {real} where desired_revision > 0
-			on conflict (agent_id, uid) do update set desired_revision = excluded.desired_revision, workspace = excluded.workspace`,
+			select from workspaces w
+				where w.agent_id = s.agent_id and w.id::text = s.workspace and w.actual_state <> 'terminated')`,
+		`insert into {shadow} select * from {live} where desired_revision > 0
+			on conflict (agent_id, uid) do update
+				set desired_revision = excluded.desired_revision, workspace = excluded.workspace`,
 	} {
 		if _, err := tx.Exec(ctx, readmodel.Render(statement, names)); err != nil {
 			return fmt.Errorf("copy the orphans that are being deleted: %w", err)
@@ -73,20 +67,17 @@ func (s *Shadow) Sync(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-func (s *Shadow) sync(ctx context.Context, tx pgx.Tx, table rebuiltTable, wanted []string) error {
+func (s *Shadow) sync(ctx context.Context, tx pgx.Tx, table rebuiltTable, stored []string) error {
 	names := map[string]string{
-		"shadow": readmodel.ShadowName(table.Name),
-		"real":   s.LiveName(table.Name),
-		"same":   readmodel.SameKey(table.Key),
-		"wanted": readmodel.Assignments(
-			wanted,
-			"l",
-		),
-		"wants":   readmodel.Distinct(wanted),
-		"derived": readmodel.Assignments(table.Derived, "l"),
-		"heard":   readmodel.Distinct(table.Derived),
-		"key":     table.Key[0],
-		"reset":   table.reset,
+		"shadow":          readmodel.ShadowName(table.Name),
+		"live":            s.LiveName(table.Name),
+		"same":            readmodel.SameKey(table.Key),
+		"stored":          readmodel.Assignments(stored, "l"),
+		"stored_differs":  readmodel.Distinct(stored),
+		"derived":         readmodel.Assignments(table.Derived, "l"),
+		"derived_differs": readmodel.Distinct(table.Derived),
+		"key":             table.Key[0],
+		"reset":           table.reset,
 	}
 	// Terminated workspaces first: new ones may reuse their names.
 	if table.final != "" {
@@ -94,7 +85,8 @@ func (s *Shadow) sync(ctx context.Context, tx pgx.Tx, table rebuiltTable, wanted
 		if _, err := tx.Exec(
 			ctx,
 			readmodel.Render(
-				`update {shadow} s set {wanted}, {derived} from {real} l where {same} and {final} and ({wants} or {heard})`,
+				`update {shadow} s set {stored}, {derived} from {live} l
+					where {same} and {final} and ({stored_differs} or {derived_differs})`,
 				names,
 			),
 		); err != nil {
@@ -103,7 +95,7 @@ func (s *Shadow) sync(ctx context.Context, tx pgx.Tx, table rebuiltTable, wanted
 	}
 	if _, err := tx.Exec(
 		ctx,
-		readmodel.Render(`update {shadow} s set {wanted} from {real} l where {same} and {wants}`, names),
+		readmodel.Render(`update {shadow} s set {stored} from {live} l where {same} and {stored_differs}`, names),
 	); err != nil {
 		return err //nolint:wrapcheck // Sync wraps it
 	}
@@ -111,7 +103,8 @@ func (s *Shadow) sync(ctx context.Context, tx pgx.Tx, table rebuiltTable, wanted
 	rows, err := tx.Query(
 		ctx,
 		readmodel.Render(
-			`insert into {shadow} select l.* from {real} l where not exists (select from {shadow} s where {same}) returning {key}::text`,
+			`insert into {shadow} select l.* from {live} l where not exists (select from {shadow} s where {same})
+				returning {key}::text`,
 			names,
 		),
 	)

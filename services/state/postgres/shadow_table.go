@@ -6,9 +6,9 @@ import "lockstep.internal/libs/readmodel"
 type rebuiltTable struct {
 	readmodel.Table
 
-	// reset assigns the values before the first report to the derived columns of a table with user rows.
+	// reset is an SQL assignment of the initial values of the derived columns.
 	reset string
-	// final selects the rows l of a table with user rows that no report changes.
+	// final is an SQL condition for live rows that no event changes any more.
 	final string
 }
 
@@ -33,7 +33,6 @@ func rebuiltTables() []rebuiltTable {
 					"resource_version",
 					"deleted",
 					"workspace_id",
-					"resync_id",
 					"data",
 				},
 			},
@@ -57,14 +56,14 @@ func rebuiltTables() []rebuiltTable {
 			},
 		},
 		{
-			// The time of the first sight depends on the batches. A deletion is kept with its request.
+			// seen_at depends on batch boundaries, so it is not derived. Columns of a requested deletion are copied.
 			Table: readmodel.Table{
 				Name: "orphans", Key: []string{"agent_id", "uid"},
 				Derived: []string{"workspace", "namespace", "name"},
 			},
 		},
 		{
-			// The revision and time of the actual state count published events, so they are kept.
+			// actual_state_revision and _changed_at count published events, so they are not derived.
 			Table: readmodel.Table{
 				Name: "workspaces", Key: []string{"id"}, UserRows: true,
 				Derived: []string{
@@ -82,8 +81,10 @@ func rebuiltTables() []rebuiltTable {
 					"termination",
 				},
 			},
-			reset: `actual_state = 'creation_requested', reason = '', message = '', reconsider_at = null, applied_revision = 0, applied_at = null, applied_uid = '',
-				applied_generation = 0, apply_error_revision = null, apply_error_reason = null, apply_error_message = null, termination = 'none'`,
+			reset: `actual_state = 'creation_requested', reason = '', message = '', reconsider_at = null,
+				applied_revision = 0, applied_at = null, applied_uid = '', applied_generation = 0,
+				apply_error_revision = null, apply_error_reason = null, apply_error_message = null,
+				termination = 'none'`,
 			final: `l.actual_state = 'terminated' and l.desired_state = 'terminated'`,
 		},
 	}

@@ -19,24 +19,26 @@ func scanSubscriber(row pgx.CollectableRow) (directory.Subscriber, error) {
 	return s, err //nolint:wrapcheck // the caller wraps it
 }
 
-// CreateSubscriber creates a subscriber with the hash of its token. Fault already_exists: the name is in use.
+// CreateSubscriber creates a subscriber with the hash of its token. It returns the fault already_exists if the name is
+// in use.
 func (d *Directory) CreateSubscriber(
 	ctx context.Context,
 	s directory.Subscriber,
 	hash []byte,
 ) (directory.Subscriber, error) {
-	var made directory.Subscriber
+	var created directory.Subscriber
 	err := postgres.InTx(ctx, d.DB, func(tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, `
-			insert into subscribers (name, filter, from_beginning, token_hash, user_id, created_at) values ($1, $2, $3, $4, $5, $6) returning `+subscriberColumns,
+			insert into subscribers (name, filter, from_beginning, token_hash, user_id, created_at)
+				values ($1, $2, $3, $4, $5, $6) returning `+subscriberColumns,
 			s.Name, s.Filter, s.FromBeginning, hash, s.UserID, d.Now().UTC().Truncate(time.Millisecond))
 		if err != nil {
 			return fmt.Errorf("create subscriber %q: %w", s.Name, err)
 		}
-		made, err = pgx.CollectExactlyOneRow(rows, scanSubscriber)
+		created, err = pgx.CollectExactlyOneRow(rows, scanSubscriber)
 		return asFault(err, fmt.Sprintf("subscriber %q", s.Name), fmt.Sprintf("user %d", s.UserID))
 	})
-	return made, err
+	return created, err
 }
 
 // Subscriber returns one subscriber.
@@ -51,7 +53,8 @@ func (d *Directory) Subscriber(ctx context.Context, id int64) (directory.Subscri
 	)
 }
 
-// SubscriberByToken returns the subscriber with a name and token hash. Fault not_found: unknown or revoked.
+// SubscriberByToken returns the subscriber with a name and token hash. It returns the fault
+// not_found if the subscriber is unknown or revoked.
 func (d *Directory) SubscriberByToken(ctx context.Context, name string, hash []byte) (directory.Subscriber, error) {
 	return one(
 		ctx,

@@ -42,7 +42,8 @@ func (d *Directory) AddTemplate(ctx context.Context, t workspace.Template) error
 // Template returns the project's template, or the one for all projects with that name.
 func (d *Directory) Template(ctx context.Context, projectID int64, name string) (workspace.Template, error) {
 	return one(ctx, d, fmt.Sprintf("template %q", name), scanTemplate, `
-		select project_id, name, spec, updated_at from templates where name = $2 and project_id in (0, $1) order by project_id desc limit 1`, projectID, name)
+		select project_id, name, spec, updated_at from templates where name = $2 and project_id in (0, $1)
+			order by project_id desc limit 1`, projectID, name)
 }
 
 // Templates lists the project's templates and those for all projects.

@@ -59,6 +59,7 @@ func (d *Directory) Token(ctx context.Context, id int64) (directory.Token, error
 // RevokeToken revokes a token permanently.
 func (d *Directory) RevokeToken(ctx context.Context, id int64) error {
 	_, err := one(ctx, d, fmt.Sprintf("token %d", id), scanToken, `
-		update personal_access_tokens set revoked_at = coalesce(revoked_at, $2) where id = $1 returning `+tokenColumns, id, d.Now())
+		update personal_access_tokens set revoked_at = coalesce(revoked_at, $2) where id = $1
+			returning `+tokenColumns, id, d.Now())
 	return err
 }

@@ -54,12 +54,12 @@ type WorkspacePage struct {
 }
 
 // Get returns a workspace. A name selects the workspace that is not terminated, or else the newest one.
-// Fault not_found.
+// It returns the fault not_found if the workspace does not exist.
 func (s *Workspaces) Get(ctx context.Context, db Querier, ref WorkspaceReference) (workspace.Workspace, error) {
 	return s.get(ctx, db, ref, "")
 }
 
-// LockOne is Get with a lock until the end of the transaction.
+// LockOne is Get with a row lock until the end of the transaction.
 func (s *Workspaces) LockOne(ctx context.Context, tx pgx.Tx, ref WorkspaceReference) (workspace.Workspace, error) {
 	return s.get(ctx, tx, ref, " for no key update")
 }
@@ -72,7 +72,8 @@ func (s *Workspaces) get(
 ) (workspace.Workspace, error) {
 	query, arg := `select `+workspaceColumns+` from workspaces where id = $1`, any(ref.ID)
 	if ref.ID == uuid.Nil {
-		query, arg = `select `+workspaceColumns+` from workspaces where name = $1 order by actual_state = 'terminated', id desc limit 1`, any(
+		query, arg = `select `+workspaceColumns+` from workspaces where name = $1
+			order by actual_state = 'terminated', id desc limit 1`, any(
 			ref.Name,
 		)
 	}
@@ -90,7 +91,8 @@ func (s *Workspaces) get(
 	return w, nil
 }
 
-// GetByIdempotencyKey returns the workspace that a user created with a key. Fault not_found.
+// GetByIdempotencyKey returns the workspace that a user created with a key. It returns the fault not_found if there is
+// none.
 func (s *Workspaces) GetByIdempotencyKey(
 	ctx context.Context,
 	db Querier,
@@ -145,8 +147,10 @@ func (s *Workspaces) List(
 		ctx,
 		`
 		select `+workspaceColumns+` from workspaces
-		where ($1::bigint[] is null or project_id = any($1)) and ($2 = 0 or project_id = $2) and ($3 = 0 or agent_id = $3) and ($4 = 0 or user_id = $4)
-			and (cardinality($5::text[]) = 0 or actual_state = any($5)) and (cardinality($6::text[]) = 0 or desired_state = any($6))
+		where ($1::bigint[] is null or project_id = any($1)) and ($2 = 0 or project_id = $2) and ($3 = 0 or agent_id = $3)
+			and ($4 = 0 or user_id = $4)
+			and (cardinality($5::text[]) = 0 or actual_state = any($5))
+			and (cardinality($6::text[]) = 0 or desired_state = any($6))
 			and ($7 or actual_state <> 'terminated')
 			and (cardinality($8::uuid[]) + cardinality($9::text[]) = 0 or id = any($8) or name = any($9))
 			and ($10::uuid is null or id < $10)

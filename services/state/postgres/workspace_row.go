@@ -13,19 +13,19 @@ import (
 )
 
 // workspaceColumns in the order of scanWorkspace.
-const workspaceColumns = `id, name, project_id, agent_id, user_id, template, namespace, coalesce(idempotency_key, ''), created_at,
-	spec, desired_state, desired_revision, desired_state_changed_at,
+const workspaceColumns = `id, name, project_id, agent_id, user_id, template, namespace, coalesce(idempotency_key, ''),
+	created_at, spec, desired_state, desired_revision, desired_state_changed_at,
 	actual_state, actual_state_revision, actual_state_changed_at, reason, message,
-	applied_revision, applied_at, apply_error_revision, apply_error_reason, apply_error_message, termination, reconsider_at,
-	desired_state_since, expiry_warned_of, applied_uid, applied_generation, age_warned_of`
+	applied_revision, applied_at, apply_error_revision, apply_error_reason, apply_error_message,
+	termination, reconsider_at, desired_state_since, expiry_warned_of, applied_uid, applied_generation, age_warned_of`
 
 func scanWorkspace(row pgx.CollectableRow) (workspace.Workspace, error) {
 	var (
-		w                                   workspace.Workspace
-		appliedAt, reconsiderAt, warnedOf   *time.Time
-		ageWarnedOf                         *time.Time
-		applyErrorRevision                  *int64
-		applyErrorReason, applyErrorMessage *string
+		w                                           workspace.Workspace
+		appliedAt, recomputeAt, warnedStateDeadline *time.Time
+		warnedAgeDeadline                           *time.Time
+		applyErrorRevision                          *int64
+		applyErrorReason, applyErrorMessage         *string
 	)
 	err := row.Scan(
 		&w.ID,
@@ -52,24 +52,18 @@ func scanWorkspace(row pgx.CollectableRow) (workspace.Workspace, error) {
 		&applyErrorReason,
 		&applyErrorMessage,
 		&w.Termination,
-		&reconsiderAt,
+		&recomputeAt,
 		&w.DesiredStateSince,
-		&warnedOf,
+		&warnedStateDeadline,
 		&w.AppliedUID,
 		&w.AppliedGeneration,
-		&ageWarnedOf,
+		&warnedAgeDeadline,
 	)
 	if err != nil {
 		return w, err //nolint:wrapcheck // the caller wraps it
 	}
-	w.AppliedAt, w.ReconsiderAt, w.ExpiryWarnedOf = fromNullable(
-		appliedAt,
-	), fromNullable(
-		reconsiderAt,
-	), fromNullable(
-		warnedOf,
-	)
-	w.AgeWarnedOf = fromNullable(ageWarnedOf)
+	w.AppliedAt, w.RecomputeAt = fromNullable(appliedAt), fromNullable(recomputeAt)
+	w.WarnedStateDeadline, w.WarnedAgeDeadline = fromNullable(warnedStateDeadline), fromNullable(warnedAgeDeadline)
 	if applyErrorRevision != nil {
 		w.ApplyError = &actualstate.ApplyError{
 			Revision: *applyErrorRevision,
@@ -77,7 +71,10 @@ func scanWorkspace(row pgx.CollectableRow) (workspace.Workspace, error) {
 			Message:  fromNullable(applyErrorMessage),
 		}
 	}
-	for _, t := range []*time.Time{&w.CreatedAt, &w.DesiredStateChangedAt, &w.ActualStateChangedAt, &w.AppliedAt, &w.ReconsiderAt, &w.DesiredStateSince, &w.ExpiryWarnedOf, &w.AgeWarnedOf} {
+	for _, t := range []*time.Time{
+		&w.CreatedAt, &w.DesiredStateChangedAt, &w.ActualStateChangedAt, &w.AppliedAt,
+		&w.RecomputeAt, &w.DesiredStateSince, &w.WarnedStateDeadline, &w.WarnedAgeDeadline,
+	} {
 		*t = t.UTC()
 	}
 	return w, nil
@@ -85,21 +82,22 @@ func scanWorkspace(row pgx.CollectableRow) (workspace.Workspace, error) {
 
 // workspaceArgs are the nullable columns.
 type workspaceArgs struct {
-	appliedAt, reconsiderAt, warnedOf   *time.Time
-	ageWarnedOf                         *time.Time
-	applyErrorRevision                  *int64
-	applyErrorReason, applyErrorMessage *string
+	appliedAt, recomputeAt, warnedStateDeadline *time.Time
+	warnedAgeDeadline                           *time.Time
+	applyErrorRevision                          *int64
+	applyErrorReason, applyErrorMessage         *string
 }
 
 func argsOf(w workspace.Workspace) workspaceArgs {
 	a := workspaceArgs{
-		appliedAt:    nullable(w.AppliedAt),
-		reconsiderAt: nullable(w.ReconsiderAt),
-		warnedOf:     nullable(w.ExpiryWarnedOf),
-		ageWarnedOf:  nullable(w.AgeWarnedOf),
+		appliedAt:           nullable(w.AppliedAt),
+		recomputeAt:         nullable(w.RecomputeAt),
+		warnedStateDeadline: nullable(w.WarnedStateDeadline),
+		warnedAgeDeadline:   nullable(w.WarnedAgeDeadline),
 	}
 	if w.ApplyError != nil {
-		a.applyErrorRevision, a.applyErrorReason, a.applyErrorMessage = &w.ApplyError.Revision, &w.ApplyError.Reason, &w.ApplyError.Message
+		a.applyErrorRevision = &w.ApplyError.Revision
+		a.applyErrorReason, a.applyErrorMessage = &w.ApplyError.Reason, &w.ApplyError.Message
 	}
 	return a
 }
@@ -121,12 +119,12 @@ type workspaceRows struct {
 	applyErrorReasons     []*string
 	applyErrorMessages    []*string
 	terminations          []string
-	reconsiderAt          []*time.Time
+	recomputeAt           []*time.Time
 	desiredStateSince     []time.Time
 	expiryWarnedOf        []*time.Time
 	appliedUIDs           []string
 	appliedGenerations    []int64
-	ageWarnedOf           []*time.Time
+	warnedAgeDeadline     []*time.Time
 }
 
 func (r *workspaceRows) add(w workspace.Workspace) error {
@@ -151,40 +149,42 @@ func (r *workspaceRows) add(w workspace.Workspace) error {
 	r.applyErrorReasons = append(r.applyErrorReasons, a.applyErrorReason)
 	r.applyErrorMessages = append(r.applyErrorMessages, a.applyErrorMessage)
 	r.terminations = append(r.terminations, string(w.Termination))
-	r.reconsiderAt = append(r.reconsiderAt, a.reconsiderAt)
+	r.recomputeAt = append(r.recomputeAt, a.recomputeAt)
 	r.desiredStateSince = append(r.desiredStateSince, w.DesiredStateSince)
-	r.expiryWarnedOf = append(r.expiryWarnedOf, a.warnedOf)
+	r.expiryWarnedOf = append(r.expiryWarnedOf, a.warnedStateDeadline)
 	r.appliedUIDs = append(r.appliedUIDs, w.AppliedUID)
 	r.appliedGenerations = append(r.appliedGenerations, w.AppliedGeneration)
-	r.ageWarnedOf = append(r.ageWarnedOf, a.ageWarnedOf)
+	r.warnedAgeDeadline = append(r.warnedAgeDeadline, a.warnedAgeDeadline)
 	return nil
 }
 
-// few is the number of workspaces up to which single statements are faster than one with arrays.
-const few = 4
+// maxSingleUpdates: up to this number of workspaces, single UPDATE statements are faster than one with arrays.
+const maxSingleUpdates = 4
 
-// update adds the statements that write the rows, and optionally notify WorkspaceChannel.
-func (r *workspaceRows) update(batch *pgx.Batch, notify bool) {
-	returning := ""
-	if notify {
-		returning = ` returning pg_notify('` + WorkspaceChannel + `', w.id::text)`
-	}
-	if len(r.ids) > few {
+// update adds the statements that write the rows. returning is appended to each statement.
+func (r *workspaceRows) update(batch *pgx.Batch, returning string) {
+	if len(r.ids) > maxSingleUpdates {
 		batch.Queue(
 			`
 			update workspaces w set spec = n.spec::jsonb, desired_state = n.desired_state, desired_revision = n.desired_revision,
-				desired_state_changed_at = n.desired_state_changed_at, actual_state = n.actual_state, actual_state_revision = n.actual_state_revision,
-				actual_state_changed_at = n.actual_state_changed_at, reason = n.reason, message = n.message, applied_revision = n.applied_revision,
-				applied_at = n.applied_at, apply_error_revision = n.apply_error_revision, apply_error_reason = n.apply_error_reason,
-				apply_error_message = n.apply_error_message, termination = n.termination, reconsider_at = n.reconsider_at,
-				desired_state_since = n.desired_state_since, expiry_warned_of = n.expiry_warned_of, applied_uid = n.applied_uid, applied_generation = n.applied_generation,
-				age_warned_of = n.age_warned_of
-			from unnest($1::uuid[], $2::text[], $3::text[], $4::bigint[], $5::timestamptz[], $6::text[], $7::bigint[], $8::timestamptz[], $9::text[], $10::text[],
-				$11::bigint[], $12::timestamptz[], $13::bigint[], $14::text[], $15::text[], $16::text[], $17::timestamptz[],
+				desired_state_changed_at = n.desired_state_changed_at,
+				actual_state = n.actual_state, actual_state_revision = n.actual_state_revision,
+				actual_state_changed_at = n.actual_state_changed_at, reason = n.reason, message = n.message,
+				applied_revision = n.applied_revision, applied_at = n.applied_at,
+				apply_error_revision = n.apply_error_revision,
+				apply_error_reason = n.apply_error_reason, apply_error_message = n.apply_error_message,
+				termination = n.termination, reconsider_at = n.reconsider_at,
+				desired_state_since = n.desired_state_since, expiry_warned_of = n.expiry_warned_of,
+				applied_uid = n.applied_uid, applied_generation = n.applied_generation, age_warned_of = n.age_warned_of
+			from unnest($1::uuid[], $2::text[], $3::text[], $4::bigint[], $5::timestamptz[], $6::text[], $7::bigint[],
+				$8::timestamptz[], $9::text[], $10::text[], $11::bigint[], $12::timestamptz[],
+				$13::bigint[], $14::text[], $15::text[], $16::text[], $17::timestamptz[],
 				$18::timestamptz[], $19::timestamptz[], $20::text[], $21::bigint[], $22::timestamptz[])
-				as n (id, spec, desired_state, desired_revision, desired_state_changed_at, actual_state, actual_state_revision, actual_state_changed_at,
-					reason, message, applied_revision, applied_at, apply_error_revision, apply_error_reason, apply_error_message, termination, reconsider_at,
-					desired_state_since, expiry_warned_of, applied_uid, applied_generation, age_warned_of)
+				as n (id, spec, desired_state, desired_revision, desired_state_changed_at,
+					actual_state, actual_state_revision, actual_state_changed_at, reason, message,
+					applied_revision, applied_at, apply_error_revision, apply_error_reason, apply_error_message,
+					termination, reconsider_at, desired_state_since,
+					expiry_warned_of, applied_uid, applied_generation, age_warned_of)
 			where w.id = n.id`+returning,
 			r.ids,
 			r.specs,
@@ -202,12 +202,12 @@ func (r *workspaceRows) update(batch *pgx.Batch, notify bool) {
 			r.applyErrorReasons,
 			r.applyErrorMessages,
 			r.terminations,
-			r.reconsiderAt,
+			r.recomputeAt,
 			r.desiredStateSince,
 			r.expiryWarnedOf,
 			r.appliedUIDs,
 			r.appliedGenerations,
-			r.ageWarnedOf,
+			r.warnedAgeDeadline,
 		)
 		return
 	}
@@ -215,9 +215,11 @@ func (r *workspaceRows) update(batch *pgx.Batch, notify bool) {
 		batch.Queue(
 			`
 			update workspaces w set spec = $2, desired_state = $3, desired_revision = $4, desired_state_changed_at = $5,
-				actual_state = $6, actual_state_revision = $7, actual_state_changed_at = $8, reason = $9, message = $10, applied_revision = $11,
-				applied_at = $12, apply_error_revision = $13, apply_error_reason = $14, apply_error_message = $15, termination = $16, reconsider_at = $17,
-				desired_state_since = $18, expiry_warned_of = $19, applied_uid = $20, applied_generation = $21, age_warned_of = $22
+				actual_state = $6, actual_state_revision = $7, actual_state_changed_at = $8, reason = $9, message = $10,
+				applied_revision = $11, applied_at = $12,
+				apply_error_revision = $13, apply_error_reason = $14, apply_error_message = $15,
+				termination = $16, reconsider_at = $17, desired_state_since = $18,
+				expiry_warned_of = $19, applied_uid = $20, applied_generation = $21, age_warned_of = $22
 			where w.id = $1`+returning,
 			r.ids[i],
 			r.specs[i],
@@ -235,12 +237,12 @@ func (r *workspaceRows) update(batch *pgx.Batch, notify bool) {
 			r.applyErrorReasons[i],
 			r.applyErrorMessages[i],
 			r.terminations[i],
-			r.reconsiderAt[i],
+			r.recomputeAt[i],
 			r.desiredStateSince[i],
 			r.expiryWarnedOf[i],
 			r.appliedUIDs[i],
 			r.appliedGenerations[i],
-			r.ageWarnedOf[i],
+			r.warnedAgeDeadline[i],
 		)
 	}
 }

@@ -4,71 +4,69 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/nats-io/nats.go"
 
 	"lockstep.internal/libs/fault"
-	"lockstep.internal/libs/outbox"
 	"lockstep.internal/schemas/gen/errcode"
-	"lockstep.internal/services/state/publish"
 	"lockstep.internal/services/state/workspace"
 )
 
 // WorkspaceChannel is the NOTIFY channel with the id of each inserted or saved workspace.
 const WorkspaceChannel = "workspaces"
 
-// Workspaces stores workspaces. Insert and Save are the only writers of the table. Both put the messages of
-// the change into the outbox and notify WorkspaceChannel, in the caller's transaction.
+// Workspaces stores workspaces. Insert and Save are the only writers of the table. Both notify WorkspaceChannel in
+// the caller's transaction.
 //
 // A caller locks workspaces before it changes them, in the order of their ids, so that transactions never
 // deadlock. Errors for the API's callers are faults.
 type Workspaces struct {
-	Encoder publish.Encoder
-	// RowsOnly stores rows without messages and notifications. A rebuild sets it.
-	RowsOnly bool
+	// NoNotify stores without notifications. A rebuild sets it.
+	NoNotify bool
 }
 
-// Insert stores a new workspace and publishes its first desired revision. Fault already_exists: the name is
-// in use. Fault not_found: the project, agent or user does not exist.
-func (s *Workspaces) Insert(ctx context.Context, tx pgx.Tx, w workspace.Workspace, created []workspace.Event) error {
+// Insert stores a new workspace. It returns the fault already_exists if the name or the idempotency key is in use, and
+// not_found if the project, agent or user does not exist.
+func (s *Workspaces) Insert(ctx context.Context, tx pgx.Tx, w workspace.Workspace) error {
 	a := argsOf(w)
 	_, err := tx.Exec(ctx, `
 		insert into workspaces (id, name, project_id, agent_id, user_id, template, namespace, idempotency_key, created_at,
 			spec, desired_state, desired_revision, desired_state_changed_at,
 			actual_state, actual_state_revision, actual_state_changed_at, reason, message,
-			applied_revision, applied_at, apply_error_revision, apply_error_reason, apply_error_message, termination, reconsider_at,
-			desired_state_since, expiry_warned_of, applied_uid, applied_generation, age_warned_of)
-		values ($1, $2, $3, $4, $5, $6, $7, nullif($8, ''), $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22,
-			$23, $24, $25, $26, $27, $28, $29, $30)`,
+			applied_revision, applied_at, apply_error_revision, apply_error_reason, apply_error_message,
+			termination, reconsider_at, desired_state_since, expiry_warned_of, applied_uid, applied_generation, age_warned_of)
+		values ($1, $2, $3, $4, $5, $6, $7, nullif($8, ''), $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21,
+			$22, $23, $24, $25, $26, $27, $28, $29, $30)`+s.returning("id"),
 		w.ID, w.Name, w.ProjectID, w.AgentID, w.UserID, w.Template, w.Namespace, w.IdempotencyKey, w.CreatedAt,
 		w.Spec, w.DesiredState, w.DesiredRevision, w.DesiredStateChangedAt,
 		w.ActualState, w.ActualStateRevision, w.ActualStateChangedAt, w.Reason, w.Message,
 		w.AppliedRevision, a.appliedAt, a.applyErrorRevision, a.applyErrorReason, a.applyErrorMessage, w.Termination,
-		a.reconsiderAt, w.DesiredStateSince, a.warnedOf, w.AppliedUID, w.AppliedGeneration, a.ageWarnedOf)
-	var broken *pgconn.PgError
+		a.recomputeAt, w.DesiredStateSince, a.warnedStateDeadline, w.AppliedUID, w.AppliedGeneration, a.warnedAgeDeadline)
+	var pgErr *pgconn.PgError
 	switch {
 	case err == nil:
-	case errors.As(err, &broken) && broken.ConstraintName == "workspaces_name":
+	case errors.As(err, &pgErr) && pgErr.ConstraintName == "workspaces_name":
 		return fault.Wrap(err, errcode.AlreadyExists, "a workspace named %q exists already; choose another name", w.Name)
-	case errors.As(err, &broken) && broken.ConstraintName == "workspaces_idempotency_key":
+	case errors.As(err, &pgErr) && pgErr.ConstraintName == "workspaces_idempotency_key":
 		return fault.Wrap(err, errcode.AlreadyExists, "a workspace with this idempotency key exists already").
 			With("idempotency_key", w.IdempotencyKey)
-	case errors.As(err, &broken) && broken.Code == foreignKeyViolation:
+	case errors.As(err, &pgErr) && pgErr.Code == foreignKeyViolation:
 		return fault.Wrap(err, errcode.NotFound, "project %d, agent %d or user %d of workspace %q does not exist",
 			w.ProjectID, w.AgentID, w.UserID, w.Name)
 	default:
 		return fmt.Errorf("insert workspace %s: %w", w.ID, err)
 	}
-	var batch pgx.Batch
-	batch.Queue(`select pg_notify($1, $2)`, WorkspaceChannel, w.ID.String())
-	if err := s.queueMessages(ctx, &batch, workspace.Update{After: w, Events: created}); err != nil {
-		return err
+	return nil
+}
+
+// returning is the clause of a statement that notifies WorkspaceChannel of each written row.
+func (s *Workspaces) returning(id string) string {
+	if s.NoNotify {
+		return ""
 	}
-	return send(ctx, tx, &batch, "publish workspace %s", w.ID)
+	return ` returning pg_notify('` + WorkspaceChannel + `', ` + id + `::text)`
 }
 
 // Lock locks the workspaces until the end of the transaction and returns those that exist.
@@ -95,89 +93,36 @@ func queueLock(batch *pgx.Batch, ids []uuid.UUID) map[uuid.UUID]workspace.Worksp
 	return out
 }
 
-// Save stores locked workspaces after a change. Each workspace is named once; unchanged ones are skipped.
-func (s *Workspaces) Save(ctx context.Context, tx pgx.Tx, updates ...workspace.Update) error {
-	var changed []workspace.Update
-	var rows workspaceRows
-	for _, update := range updates {
-		if reflect.DeepEqual(update.Before, update.After) && len(update.Events) == 0 {
-			continue
-		}
-		changed = append(changed, update)
-		if err := rows.add(update.After); err != nil {
-			return err
-		}
-	}
-	if len(changed) == 0 {
+// Save stores locked workspaces. Each workspace must occur once.
+func (s *Workspaces) Save(ctx context.Context, tx pgx.Tx, workspaces ...workspace.Workspace) error {
+	if len(workspaces) == 0 {
 		return nil
 	}
+	var rows workspaceRows
+	for i := range workspaces {
+		if err := rows.add(workspaces[i]); err != nil {
+			return err
+		}
+	}
 	var batch pgx.Batch
-	rows.update(&batch, !s.RowsOnly)
-	if !s.RowsOnly {
-		if err := s.queueMessages(ctx, &batch, changed...); err != nil {
-			return err
-		}
-	}
-	return send(ctx, tx, &batch, "save %d workspaces", len(changed))
+	rows.update(&batch, s.returning("w.id"))
+	return send(ctx, tx, &batch, "save %d workspaces", len(workspaces))
 }
 
-// queueMessages adds the statements that put the messages of the updates into the outbox.
-func (s *Workspaces) queueMessages(ctx context.Context, batch *pgx.Batch, updates ...workspace.Update) error {
-	var messages []*nats.Msg
-	for _, update := range updates {
-		more, err := s.Encoder.Workspace(ctx, update)
-		if err != nil {
-			return err
-		}
-		messages = append(messages, more...)
-	}
-	if err := outbox.Queue(batch, messages...); err != nil {
-		return fmt.Errorf("queue the messages of %d workspaces: %w", len(updates), err)
-	}
-	return nil
-}
-
-// republishChunk bounds the rendered manifests in memory.
-const republishChunk = 100
-
-// RepublishAll publishes the desired state of every workspace again: DESIRED or the database was restored
-// from an older backup. Workspaces that terminated more than 30 days ago are left out.
-func (s *Workspaces) RepublishAll(ctx context.Context, tx pgx.Tx) error {
+// LockRetained locks all workspaces except those that terminated more than 30 days ago, and returns them.
+func (s *Workspaces) LockRetained(ctx context.Context, tx pgx.Tx) ([]workspace.Workspace, error) {
 	rows, err := tx.Query(ctx, `
-		select `+workspaceColumns+` from workspaces where actual_state <> 'terminated' or actual_state_changed_at > now() - interval '30 days'
+		select `+workspaceColumns+` from workspaces
+			where actual_state <> 'terminated' or actual_state_changed_at > now() - interval '30 days'
 		order by id for no key update`)
 	if err != nil {
-		return fmt.Errorf("lock all workspaces: %w", err)
+		return nil, fmt.Errorf("lock all workspaces: %w", err)
 	}
 	found, err := pgx.CollectRows(rows, scanWorkspace)
 	if err != nil {
-		return fmt.Errorf("lock all workspaces: %w", err)
+		return nil, fmt.Errorf("lock all workspaces: %w", err)
 	}
-	for len(found) > 0 {
-		n := min(republishChunk, len(found))
-		messages := make([]*nats.Msg, n)
-		for i, w := range found[:n] {
-			if messages[i], err = s.Encoder.Desired(ctx, w); err != nil {
-				return err
-			}
-		}
-		if err := insertMessages(ctx, tx, messages); err != nil {
-			return err
-		}
-		found = found[n:]
-	}
-	return nil
-}
-
-// insertMessages puts messages into the outbox, in the transaction of the change that they report.
-func insertMessages(ctx context.Context, tx pgx.Tx, messages []*nats.Msg) error {
-	if len(messages) == 0 {
-		return nil
-	}
-	if err := outbox.Insert(ctx, tx, messages...); err != nil {
-		return fmt.Errorf("put %d messages into the outbox: %w", len(messages), err)
-	}
-	return nil
+	return found, nil
 }
 
 // send sends the statements of a batch in one round trip.

@@ -1,5 +1,5 @@
 // Package publish makes the messages that the state service publishes: it renders manifests, encodes
-// events and chooses subjects. It is pure: package postgres stores the messages in the outbox, in the
+// events and chooses subjects. It is pure: the caller puts the messages into the outbox, in the
 // transaction of the change, and the outbox publishes them in order.
 package publish
 
@@ -25,22 +25,35 @@ import (
 	"lockstep.internal/services/state/workspace"
 )
 
-// endedTTL is how long DESIRED keeps the message of a terminated workspace or deleted orphan. A dispatcher
-// that reads it finds nothing to delete.
-const endedTTL = time.Hour
+// terminatedTTL is how long DESIRED keeps the message of a terminated workspace or deleted orphan. A dispatcher that
+// starts after the message has expired finds no objects to delete.
+const terminatedTTL = time.Hour
 
-// Encoder makes messages of one cell. Its methods add the trace of the context to each message.
+// Encoder encodes the messages of one cell. Its methods add the trace of the context to each message.
 type Encoder struct {
 	Cell   topology.Cell
 	Render render.Options
 }
 
-// Workspace returns the messages of an update: a new desired revision to DESIRED and DESIRED_LOG, and the
+// Workspaces returns the messages of several updates, in their order.
+func (e Encoder) Workspaces(ctx context.Context, updates ...workspace.Update) ([]*nats.Msg, error) {
+	var messages []*nats.Msg
+	for _, u := range updates {
+		more, err := e.workspace(ctx, u)
+		if err != nil {
+			return nil, err
+		}
+		messages = append(messages, more...)
+	}
+	return messages, nil
+}
+
+// workspace returns the messages of an update: a new desired revision to DESIRED and DESIRED_LOG, and the
 // public events to WORKSPACES.
-func (e Encoder) Workspace(ctx context.Context, u workspace.Update) ([]*nats.Msg, error) {
+func (e Encoder) workspace(ctx context.Context, u workspace.Update) ([]*nats.Msg, error) {
 	var messages []*nats.Msg
 	w := u.After
-	terminates := w.ActualState == actualstate.Terminated && u.Before.ActualState != actualstate.Terminated
+	becameTerminated := w.ActualState == actualstate.Terminated && u.Before.ActualState != actualstate.Terminated
 	if w.DesiredRevision != u.Before.DesiredRevision {
 		desired, err := e.desired(ctx, w)
 		if err != nil {
@@ -49,7 +62,7 @@ func (e Encoder) Workspace(ctx context.Context, u workspace.Update) ([]*nats.Msg
 		log := &nats.Msg{Subject: e.Cell.DesiredLog(w.AgentID, w.ID.String()), Header: desired.Header, Data: desired.Data}
 		messages = append(messages, desired, log)
 	}
-	if terminates {
+	if becameTerminated {
 		desired, err := e.Desired(ctx, w)
 		if err != nil {
 			return nil, err
@@ -71,7 +84,7 @@ func (e Encoder) Workspace(ctx context.Context, u workspace.Update) ([]*nats.Msg
 func (e Encoder) Desired(ctx context.Context, w workspace.Workspace) (*nats.Msg, error) {
 	m, err := e.desired(ctx, w)
 	if err == nil && w.ActualState == actualstate.Terminated {
-		expire(m)
+		setTTL(m)
 	}
 	return m, err
 }
@@ -83,7 +96,8 @@ func (e Encoder) desired(ctx context.Context, w workspace.Workspace) (*nats.Msg,
 	}
 	id := w.ID.String()
 	return e.message(ctx, e.Cell.Desired(w.AgentID, id), event.Attributes{
-		Type: events.TypeDesiredWorkspace, Subject: id, ID: dispatchID(id, w.DesiredRevision), Time: w.DesiredStateChangedAt,
+		Type: events.TypeDesiredWorkspace, Subject: id, ID: desiredEventID(id, w.DesiredRevision),
+		Time: w.DesiredStateChangedAt,
 	}, data)
 }
 
@@ -95,23 +109,35 @@ func (e Encoder) FoundOrphan(ctx context.Context, o orphan.Orphan, clusterUID st
 // Orphan returns the messages of an update: the request to delete to DESIRED, and the public event of the
 // deletion.
 func (e Encoder) Orphan(ctx context.Context, u orphan.Update) ([]*nats.Msg, error) {
-	if !u.Dispatches() && !u.Ends() {
+	if !u.Dispatches() && !u.Completes() {
 		return nil, nil
 	}
 	o := u.After
 	desired, err := e.message(ctx, e.Cell.Desired(o.AgentID, o.Label), event.Attributes{
-		Type: events.TypeDesiredWorkspace, Subject: o.Label, ID: dispatchID(o.Label, o.DesiredRevision), Time: u.At,
+		Type: events.TypeDesiredWorkspace, Subject: o.Label, ID: desiredEventID(o.Label, o.DesiredRevision), Time: u.At,
 	}, render.DeletedOrphan(o))
-	if err != nil || !u.Ends() {
+	if err != nil || !u.Completes() {
 		return []*nats.Msg{desired}, err
 	}
-	expire(desired)
+	setTTL(desired)
 	deleted, err := e.workspaceEvent(ctx, 0, o.Label, o.DeletedEvent())
 	return []*nats.Msg{desired, deleted}, err
 }
 
-// Entry returns the message of a directory entry. Every message has a new id: the last one counts.
-func (e Encoder) Entry(ctx context.Context, entry directory.Entry, at time.Time) (*nats.Msg, error) {
+// Entries returns the messages of directory entries. Every message has a new id; the latest message of a key is
+// valid.
+func (e Encoder) Entries(ctx context.Context, at time.Time, entries ...directory.Entry) ([]*nats.Msg, error) {
+	messages := make([]*nats.Msg, len(entries))
+	for i, entry := range entries {
+		var err error
+		if messages[i], err = e.entry(ctx, entry, at); err != nil {
+			return nil, err
+		}
+	}
+	return messages, nil
+}
+
+func (e Encoder) entry(ctx context.Context, entry directory.Entry, at time.Time) (*nats.Msg, error) {
 	return e.message(ctx, e.Cell.Directory(entry.Kind, entry.Key), event.Attributes{
 		Type: event.TypePrefix + "directory." + entry.Kind + ".v1", Subject: entry.Kind + "/" + entry.Key,
 		ID: uuid.Must(uuid.NewV7()).String(), Time: at,
@@ -133,6 +159,16 @@ func (e Encoder) ResyncRequest(
 	return e.message(ctx, e.Cell.ControlResync(agentID), event.Attributes{
 		Type: events.TypeResyncRequested, Subject: agentSubject(agentID), ID: nonce, Time: at,
 	}, events.ResyncRequested{Nonce: nonce, Cause: cause})
+}
+
+// ObservationsRead returns the message that reports to an agent how far OBSERVED is stored.
+func (e Encoder) ObservationsRead(
+	ctx context.Context, agentID int64, sequence uint64, at time.Time,
+) (*nats.Msg, error) {
+	return e.message(ctx, e.Cell.ControlRead(agentID), event.Attributes{
+		Type: events.TypeObservationsRead, Subject: agentSubject(agentID),
+		ID: fmt.Sprintf("%s/read/%d", agentSubject(agentID), sequence), Time: at,
+	}, events.ObservationsRead{Sequence: int(sequence)})
 }
 
 func (e Encoder) workspaceEvent(
@@ -164,10 +200,10 @@ func (e Encoder) message(ctx context.Context, subject string, a event.Attributes
 	return m, nil
 }
 
-func expire(m *nats.Msg) { m.Header[jetstream.MsgTTLHeader] = []string{endedTTL.String()} }
+func setTTL(m *nats.Msg) { m.Header[jetstream.MsgTTLHeader] = []string{terminatedTTL.String()} }
 
 func agentSubject(id int64) string { return fmt.Sprintf("agent/%d", id) }
 
-func dispatchID(workspaceID string, revision int64) string {
+func desiredEventID(workspaceID string, revision int64) string {
 	return workspaceID + "/dispatch/" + strconv.FormatInt(revision, 10)
 }

@@ -22,11 +22,11 @@ import (
 const (
 	// replayChunk is the number of messages between two vacuums of the temporary tables.
 	replayChunk = 100_000
-	// maxRest is the number of messages that may be replayed while the live readers wait. maxPasses limits
-	// the attempts to get there.
-	maxRest   = 2_000
-	maxPasses = 10
-	// lockTimeout is for the session of a rebuild that has just been canceled.
+	// maxRemaining limits the messages that are replayed while the live consumers are blocked. maxPasses limits the
+	// replays before that.
+	maxRemaining = 2_000
+	maxPasses    = 10
+	// lockTimeout allows a canceled rebuild to release its lock.
 	lockTimeout, lockInterval = 2 * time.Second, 50 * time.Millisecond
 	// maxDifferences limits the reported differences.
 	maxDifferences = 100
@@ -34,9 +34,9 @@ const (
 
 // Rebuild rebuilds the read model. Its fields are required.
 type Rebuild struct {
-	// Readers are the live readers. The rebuild uses their settings and code.
-	Readers *nats.Readers
-	// OnProgress is called often. Its error ends the rebuild.
+	// Consumers are the live consumers. The rebuild uses their settings and code.
+	Consumers *nats.Consumers
+	// OnProgress is called after each batch. If it returns an error, the rebuild stops.
 	OnProgress func(Progress) error
 }
 
@@ -49,7 +49,7 @@ type Progress struct {
 // Outcome is the result of a rebuild.
 type Outcome struct {
 	Tables []postgres.RebuiltTable
-	// Differences are at most 100 sentences.
+	// Differences describes at most 100 differences.
 	Differences []string
 	// Replaced reports that the rebuilt tables are live.
 	Replaced bool
@@ -61,10 +61,12 @@ type stream struct {
 	consumer interface {
 		Position(ctx context.Context, tx pgx.Tx) (cursor.Position, error)
 		LockPosition(ctx context.Context, tx pgx.Tx) (cursor.Position, error)
-		Replay(ctx context.Context, db libpostgres.Beginner, r cursor.SequenceRange, progress func(uint64)) (cursor.ReplayResult, error)
+		Replay(
+			ctx context.Context, db libpostgres.Beginner, r cursor.SequenceRange, progress func(uint64),
+		) (cursor.ReplayResult, error)
 	}
-	live cursor.Position
-	done uint64
+	live     cursor.Position
+	replayed uint64
 	// first is the first sequence that the stream still has, stored at firstStored.
 	first       uint64
 	firstStored time.Time
@@ -75,39 +77,39 @@ type run struct {
 	*Rebuild
 
 	ingest       *ingest.Ingest
-	observations *postgres.Observations
+	ingestStores *postgres.IngestStores
 	conn         *pgx.Conn
 	shadow       *postgres.Shadow
 	streams      []*stream
 }
 
-// Run rebuilds and, unless check is true, replaces the live tables. Fault conflict: another rebuild runs, or
-// a stream was restored meanwhile. Any error leaves the live tables unchanged.
+// Run rebuilds the read model. It replaces the live rows, unless check is true. It returns the fault conflict if
+// another rebuild runs, or if a stream was restored meanwhile. Any error leaves the live tables unchanged.
 func (r *Rebuild) Run(ctx context.Context, check bool) (Outcome, error) {
 	held, err := r.lock(ctx)
 	if err != nil {
 		return Outcome{}, err
 	}
 	// The lock and the temporary tables end with the connection.
-	defer held.Release(ctx) //nolint:errcheck // the work is done or undone
+	defer held.Release(ctx) //nolint:errcheck // the transaction is committed or rolled back
 	b, err := r.begin(ctx, held.Conn())
 	if err != nil {
 		return Outcome{}, fmt.Errorf("rebuild: %w", err)
 	}
 	if err := b.catchUp(ctx); err != nil {
-		return Outcome{}, explain(err)
+		return Outcome{}, asFault(err)
 	}
 	out, err := b.finish(ctx, check)
 	if err != nil {
-		return Outcome{}, explain(err)
+		return Outcome{}, asFault(err)
 	}
 	return out, nil
 }
 
-// lock makes this rebuild the only one.
+// lock acquires the rebuild lock. It returns the fault conflict if another rebuild runs.
 func (r *Rebuild) lock(ctx context.Context) (*libpostgres.HeldLock, error) {
 	for deadline := time.Now().Add(lockTimeout); ; {
-		held, err := libpostgres.Lock{Name: "rebuild"}.Try(ctx, r.Readers.Pool)
+		held, err := libpostgres.Lock{Name: "rebuild"}.Try(ctx, r.Consumers.Pool)
 		if err != nil {
 			return nil, fmt.Errorf("rebuild: %w", err)
 		}
@@ -126,21 +128,17 @@ func (r *Rebuild) lock(ctx context.Context) (*libpostgres.HeldLock, error) {
 }
 
 func (r *Rebuild) begin(ctx context.Context, conn *pgx.Conn) (*run, error) {
-	// A replay is no news: no events, logs or metrics.
-	readers := *r.Readers
-	encoder := readers.Observations.Encoder
-	readers.Observations = &postgres.Observations{
-		Encoder:    encoder,
-		Workspaces: &postgres.Workspaces{Encoder: encoder, RowsOnly: true},
-	}
-	readers.Logger = slog.New(slog.DiscardHandler)
-	readers.Ingest = &ingest.Ingest{Logger: readers.Logger, ReadModelOnly: true}
-	readers.Cursors = nil
-	applied, err := readers.Applied()
+	// A replay must not publish events, write logs or count metrics.
+	consumers := *r.Consumers
+	consumers.IngestStores = &postgres.IngestStores{Workspaces: &postgres.Workspaces{NoNotify: true}}
+	consumers.Logger = slog.New(slog.DiscardHandler)
+	consumers.Ingest = &ingest.Ingest{Logger: consumers.Logger, ReadModelOnly: true}
+	consumers.Cursors = nil
+	applied, err := consumers.Applied()
 	if err != nil {
 		return nil, err
 	}
-	observed, err := readers.Observed()
+	observed, err := consumers.Observed()
 	if err != nil {
 		return nil, err
 	}
@@ -149,7 +147,7 @@ func (r *Rebuild) begin(ctx context.Context, conn *pgx.Conn) (*run, error) {
 		return nil, err
 	}
 	return &run{
-		Rebuild: r, ingest: readers.Ingest, observations: readers.Observations, conn: conn, shadow: shadow,
+		Rebuild: r, ingest: consumers.Ingest, ingestStores: consumers.IngestStores, conn: conn, shadow: shadow,
 		// Positions are locked in the order of the names.
 		streams: []*stream{
 			{name: topology.StreamApplied, consumer: applied},
@@ -158,8 +156,8 @@ func (r *Rebuild) begin(ctx context.Context, conn *pgx.Conn) (*run, error) {
 	}, nil
 }
 
-// explain makes faults of errors that the caller can act on.
-func explain(err error) error {
+// asFault turns errors that the caller can handle into faults.
+func asFault(err error) error {
 	if errors.Is(err, cursor.ErrStreamTooShort) {
 		return fault.Wrap(
 			err,
@@ -173,7 +171,7 @@ func explain(err error) error {
 	return fmt.Errorf("rebuild: %w", err)
 }
 
-// catchUp replays the streams beside the live readers until little is left.
+// catchUp replays the streams while the live consumers run, until at most maxRemaining messages remain.
 func (b *run) catchUp(ctx context.Context) error {
 	for range maxPasses {
 		// Read the positions first: the desired state that is copied next is at least as new.
@@ -188,9 +186,9 @@ func (b *run) catchUp(ctx context.Context) error {
 		}
 		most := uint64(0)
 		for _, s := range b.streams {
-			most = max(most, s.live.Sequence-s.done)
-			for s.done < s.live.Sequence {
-				if err := b.replay(ctx, s, b.shadow, min(s.live.Sequence, s.done+replayChunk)); err != nil {
+			most = max(most, s.live.Sequence-s.replayed)
+			for s.replayed < s.live.Sequence {
+				if err := b.replay(ctx, s, b.shadow, min(s.live.Sequence, s.replayed+replayChunk)); err != nil {
 					return err
 				}
 				if err := b.shadow.Vacuum(ctx); err != nil {
@@ -198,14 +196,14 @@ func (b *run) catchUp(ctx context.Context) error {
 				}
 			}
 		}
-		if most <= maxRest {
+		if most <= maxRemaining {
 			return nil
 		}
 	}
 	return nil
 }
 
-// readPositions reads the positions of the live readers, and optionally locks them.
+// readPositions reads the positions of the live consumers, and optionally locks them.
 func (b *run) readPositions(ctx context.Context, tx pgx.Tx, lock bool) error {
 	for _, s := range b.streams {
 		read := s.consumer.Position
@@ -216,7 +214,7 @@ func (b *run) readPositions(ctx context.Context, tx pgx.Tx, lock bool) error {
 		if err != nil {
 			return err
 		}
-		if s.live.Epoch != 0 && live.Epoch != s.live.Epoch || live.Sequence < s.done {
+		if s.live.Epoch != 0 && live.Epoch != s.live.Epoch || live.Sequence < s.replayed {
 			return fault.New(errcode.Conflict, "stream %s was restored from an older backup meanwhile: rebuild again", s.name)
 		}
 		s.live = live
@@ -228,7 +226,7 @@ func (b *run) readPositions(ctx context.Context, tx pgx.Tx, lock bool) error {
 func (b *run) replay(ctx context.Context, s *stream, into libpostgres.Beginner, to uint64) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	got, err := s.consumer.Replay(ctx, into, cursor.SequenceRange{From: s.done + 1, To: to}, func(sequence uint64) {
+	result, err := s.consumer.Replay(ctx, into, cursor.SequenceRange{From: s.replayed + 1, To: to}, func(sequence uint64) {
 		if err := b.OnProgress(Progress{Stream: s.name, Sequence: sequence, Last: s.live.Sequence}); err != nil {
 			cancel(err)
 		}
@@ -237,16 +235,16 @@ func (b *run) replay(ctx context.Context, s *stream, into libpostgres.Beginner, 
 		return err
 	}
 	if s.first == 0 {
-		s.first, s.firstStored = got.First, got.FirstStored
+		s.first, s.firstStored = result.First, result.FirstStored
 	}
-	s.done = to
+	s.replayed = to
 	return nil
 }
 
-// finish replays the rest while the live readers wait, compares, and replaces.
+// finish blocks the live consumers, replays the remaining messages, compares and replaces.
 func (b *run) finish(ctx context.Context, check bool) (Outcome, error) {
 	var out Outcome
-	errChecked := errors.New("check only")
+	errRollback := errors.New("check only")
 	err := libpostgres.InTx(ctx, b.conn, func(tx pgx.Tx) error {
 		if err := b.complete(ctx, tx); err != nil {
 			return err
@@ -256,18 +254,18 @@ func (b *run) finish(ctx context.Context, check bool) (Outcome, error) {
 			return err
 		}
 		if check {
-			return errChecked
+			return errRollback
 		}
 		out.Replaced = true
 		return b.shadow.Replace(ctx, tx)
 	})
-	if err != nil && !errors.Is(err, errChecked) {
+	if err != nil && !errors.Is(err, errRollback) {
 		return Outcome{}, err
 	}
 	return out, nil
 }
 
-// complete brings the temporary tables to the locked positions of the live readers.
+// complete replays up to the locked cursors, then adds the values that the streams no longer have.
 func (b *run) complete(ctx context.Context, tx pgx.Tx) error {
 	if err := b.readPositions(ctx, tx, true); err != nil {
 		return err
@@ -277,13 +275,13 @@ func (b *run) complete(ctx context.Context, tx pgx.Tx) error {
 	}
 	savepoints := b.shadow.Savepoints(tx)
 	for _, s := range b.streams {
-		if s.done < s.live.Sequence {
+		if s.replayed < s.live.Sequence {
 			if err := b.replay(ctx, s, savepoints, s.live.Sequence); err != nil {
 				return err
 			}
 		}
 	}
-	// Users wait from here on.
+	// From here on, user transactions are blocked.
 	if err := b.shadow.LockLive(ctx, tx); err != nil {
 		return err
 	}
@@ -292,17 +290,17 @@ func (b *run) complete(ctx context.Context, tx pgx.Tx) error {
 	}
 	return libpostgres.InTx(ctx, savepoints, func(tx pgx.Tx) error {
 		applied, observed := b.streams[0].missing(), b.streams[1].missing()
-		if err := b.shadow.KeepMissing(ctx, tx, observed, applied); err != nil {
+		if err := b.shadow.CopyMissing(ctx, tx, observed, applied); err != nil {
 			return err
 		}
 		ids, err := b.shadow.Unfinished(ctx, tx)
 		if err != nil {
 			return err
 		}
-		if err := b.ingest.Recompute(ctx, b.observations.In(tx), ids); err != nil {
+		if err := b.ingest.Recompute(ctx, b.ingestStores.In(tx), ids); err != nil {
 			return err
 		}
-		return b.shadow.KeepDue(ctx, tx)
+		return b.shadow.CopyDue(ctx, tx)
 	})
 }
 

@@ -24,10 +24,10 @@ const (
 	containerName = "workspace"
 	workspacePath = "/workspace"
 	secretsPath   = "/run/secrets/workspace"
-	// The user and group of every workspace, whatever its image says: not root, as pod security
-	// "restricted" wants, and owner of the volume.
+	// userID is the user and group of all workspaces. It overrides the USER of the image. Pod security "restricted"
+	// forbids root, and the volume belongs to the group.
 	userID = 1000
-	// Long enough for an editor to save.
+	// time for an editor to save open files
 	terminationGracePeriodSeconds = 30
 	revisionHistoryLimit          = 1
 )
@@ -49,7 +49,7 @@ func (r rendering) deployment() appsv1.Deployment {
 		Spec: appsv1.DeploymentSpec{
 			Replicas: &replicas,
 			Selector: &metav1.LabelSelector{MatchLabels: r.selector()},
-			// The volume has one writer: the old pod goes before the new one comes.
+			// The volume is ReadWriteOnce, so the old pod must be deleted before the new pod starts.
 			Strategy:                appsv1.DeploymentStrategy{Type: appsv1.RecreateDeploymentStrategyType},
 			RevisionHistoryLimit:    new(int32(revisionHistoryLimit)),
 			ProgressDeadlineSeconds: new(max(1, int32(r.options.ProgressDeadline.Seconds()))),
@@ -99,13 +99,13 @@ func (r rendering) pod() corev1.PodSpec {
 }
 
 func (r rendering) container() corev1.Container {
-	amounts := corev1.ResourceList{corev1.ResourceCPU: r.cpu, corev1.ResourceMemory: r.memory}
+	resources := corev1.ResourceList{corev1.ResourceCPU: r.cpu, corev1.ResourceMemory: r.memory}
 	c := corev1.Container{
 		Name:         containerName,
 		Image:        r.Spec.Image,
 		Command:      literals(r.Spec.Command),
 		Args:         literals(r.Spec.Args),
-		Resources:    corev1.ResourceRequirements{Requests: amounts, Limits: amounts},
+		Resources:    corev1.ResourceRequirements{Requests: resources, Limits: resources},
 		VolumeMounts: []corev1.VolumeMount{{Name: "data", MountPath: workspacePath}},
 		SecurityContext: &corev1.SecurityContext{
 			AllowPrivilegeEscalation: new(false),
@@ -132,7 +132,7 @@ func (r rendering) container() corev1.Container {
 	return c
 }
 
-// literal keeps Kubernetes from expanding $(…) in what a user wrote.
+// literal escapes $ so that Kubernetes does not expand $(VAR).
 func literal(value string) string { return strings.ReplaceAll(value, "$", "$$") }
 
 func literals(values []string) []string {

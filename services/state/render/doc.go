@@ -1,17 +1,17 @@
-// Package render makes the Kubernetes objects of a workspace. It is pure, and the same workspace with
-// the same options gives the same bytes.
+// Package render renders the Kubernetes objects of a workspace. It is pure: the same workspace with the same options
+// gives the same bytes.
 //
 // Objects, in order of application, in the namespace <prefix><agent>-<name>:
 //
 //	Namespace       pod security "restricted" is enforced, warned of and audited
 //	ServiceAccount  <name>            without its token in pods
-//	NetworkPolicy   <name>            in: only from the peers of the options; out: DNS, and addresses that are not private
+//	NetworkPolicy   <name>            ingress: the configured peers; egress: DNS and public addresses
 //	ResourceQuota   <name>            only with the option
 //	PersistentVolumeClaim <name>-data at /workspace; kept while stopped
 //	Service         <name>            the ports; none without ports
-//	Deployment      <name>            0 or 1 replicas, recreated rather than rolled since its volume has one writer
+//	Deployment      <name>            0 or 1 replicas; strategy Recreate, because its volume has one writer
 //
-// and beside them, by name and digest only, Secret <name>-env (variables) and <name>-files (files at
+// The event also lists, by name and digest only, the Secrets <name>-env (variables) and <name>-files (files at
 // /run/secrets/workspace).
 //
 // Every object, and the pods, carry the labels lockstep.dev/agent, lockstep.dev/workspace and
@@ -19,5 +19,5 @@
 // pods have lockstep.dev/secret-env-digest and lockstep.dev/secret-files-digest, so that new secrets
 // replace the pod and a new revision alone does not.
 //
-// What is too large for one event gives the fault payload_too_large; a spec that was not validated, an error.
+// Objects that are too large for one event give the fault payload_too_large; a spec that was not validated, an error.
 package render

@@ -12,8 +12,8 @@ import (
 
 const dnsPort = 53
 
-// networkPolicy lets in who the options name, and out to names and to what is not private. A policy
-// only ever adds what is allowed.
+// networkPolicy allows ingress from the configured peers, and egress to DNS and to addresses that are not
+// private. NetworkPolicies are additive.
 func (r rendering) networkPolicy() (networkingv1.NetworkPolicy, error) {
 	policy := networkingv1.NetworkPolicy{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "networking.k8s.io/v1", Kind: "NetworkPolicy"},
@@ -30,10 +30,10 @@ func (r rendering) networkPolicy() (networkingv1.NetworkPolicy, error) {
 		})
 	}
 	if len(from) > 0 {
-		// A rule without peers would let everybody in.
+		// An ingress rule without peers allows all sources.
 		policy.Spec.Ingress = []networkingv1.NetworkPolicyIngressRule{{From: from}}
 	}
-	outside, err := r.outside()
+	egress, err := r.egressPeers()
 	if err != nil {
 		return policy, err
 	}
@@ -43,13 +43,13 @@ func (r rendering) networkPolicy() (networkingv1.NetworkPolicy, error) {
 			{Protocol: new(corev1.ProtocolUDP), Port: &dns},
 			{Protocol: new(corev1.ProtocolTCP), Port: &dns},
 		}},
-		{To: outside},
+		{To: egress},
 	}
 	return policy, nil
 }
 
-// outside is every address that is not private, by address family, and the private ones that are allowed.
-func (r rendering) outside() ([]networkingv1.NetworkPolicyPeer, error) {
+// egressPeers returns all public addresses (IPv4 and IPv6) and the allowed private networks.
+func (r rendering) egressPeers() ([]networkingv1.NetworkPolicyPeer, error) {
 	v4, v6 := &networkingv1.IPBlock{CIDR: "0.0.0.0/0"}, &networkingv1.IPBlock{CIDR: "::/0"}
 	for _, cidr := range r.options.PrivateRanges {
 		prefix, err := netip.ParsePrefix(cidr)

@@ -13,7 +13,7 @@ import (
 	"lockstep.internal/services/state/workspace"
 )
 
-// rendering is one workspace on its way to manifests.
+// rendering holds the input and the parsed quantities of one workspace.
 type rendering struct {
 	workspace.Workspace
 
@@ -25,13 +25,13 @@ func manifests(w workspace.Workspace, o Options) ([]any, error) {
 	r := rendering{Workspace: w, options: o}
 	for _, q := range []struct {
 		name, value string
-		into        *resource.Quantity
+		target      *resource.Quantity
 	}{{"cpu", w.Spec.CPU, &r.cpu}, {"memory", w.Spec.Memory, &r.memory}, {"volume_size", w.Spec.VolumeSize, &r.volume}} {
 		parsed, err := resource.ParseQuantity(q.value)
 		if err != nil {
 			return nil, fmt.Errorf("%s %q: %w", q.name, q.value, err)
 		}
-		*q.into = parsed
+		*q.target = parsed
 	}
 	policy, err := r.networkPolicy()
 	if err != nil {
@@ -48,7 +48,7 @@ func manifests(w workspace.Workspace, o Options) ([]any, error) {
 	return append(out, deployment{Deployment: r.deployment()}), nil
 }
 
-// Objects as they are sent: without the status, which is the cluster's.
+// Types that omit the status in JSON, because the cluster owns it.
 type (
 	noStatus  struct{}
 	namespace struct {
@@ -140,7 +140,7 @@ func (r rendering) service() corev1.Service {
 	return service
 }
 
-// resourceQuota leaves room for a pod that ends while its successor starts.
+// resourceQuota allows two pods, because an old pod can still terminate while the new one starts.
 func (r rendering) resourceQuota() corev1.ResourceQuota {
 	twice := func(q resource.Quantity) resource.Quantity {
 		sum := q.DeepCopy()

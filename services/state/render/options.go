@@ -2,30 +2,31 @@ package render
 
 import "time"
 
-// Options are the cell's choices for every workspace.
+// Options apply to every workspace of the cell.
 type Options struct {
-	// Ingress is from where workspaces may be reached. Defaults to the gateway and the relay agent in namespace lockstep.
+	// Ingress lists the pods that may connect to workspaces. Defaults to the gateway and the relay agent in
+	// namespace lockstep.
 	Ingress []Peer
 	// PrivateRanges are the networks that workspaces may not reach, in CIDR notation. Defaults to the
 	// private, shared, link-local and loopback ranges.
 	PrivateRanges []string
-	// EgressAllowed are networks within PrivateRanges that they may reach all the same. Defaults to none.
+	// EgressAllowed are exceptions from PrivateRanges, in CIDR notation. Defaults to none.
 	EgressAllowed []string
 	// StorageClass of the volumes. Defaults to the cluster's.
 	StorageClass string
-	// ProgressDeadline is how long a workspace may take to become ready before it is failed. Defaults to 10 min.
+	// ProgressDeadline is progressDeadlineSeconds of the Deployment. After it the workspace is failed.
 	ProgressDeadline time.Duration
-	// ResourceQuota adds one to each namespace, sized for the workspace.
+	// ResourceQuota enables a ResourceQuota in each namespace, sized for the workspace.
 	ResourceQuota bool
 }
 
-// Peer is pods in namespaces, both by their labels.
+// Peer selects pods by namespace labels and pod labels.
 type Peer struct {
 	NamespaceLabels map[string]string
 	PodLabels       map[string]string
 }
 
-// DefaultProgressDeadline is 10 minutes: a large image takes its time.
+// DefaultProgressDeadline allows time to pull a large image.
 const DefaultProgressDeadline = 10 * time.Minute
 
 func (o Options) withDefaults() Options {

@@ -41,7 +41,7 @@ func Desired(w workspace.Workspace, o Options) (json.RawMessage, error) {
 	return data, nil
 }
 
-// desired is the event data with typed objects as manifests: they are encoded once.
+// desired is an events.DesiredWorkspace with typed manifests, so that they are encoded only once.
 type desired struct {
 	events.DesiredWorkspace
 
@@ -59,9 +59,9 @@ func secrets(w workspace.Workspace) []events.SecretReference {
 	return out
 }
 
-// DeletedOrphan returns the data of the event that deletes an orphan. Its manifests are stubs of the objects
-// of a workspace with that name. The dispatcher deletes those with the orphan's labels, and whatever else
-// its inventory lists.
+// DeletedOrphan returns the data of the event that deletes an orphan. Its manifests have only the version, kind, name
+// and namespace of the objects of a workspace with that name. The dispatcher deletes the objects with the orphan's
+// labels, and all objects in its inventory.
 func DeletedOrphan(o orphan.Orphan) events.DesiredWorkspace {
 	w := workspace.Workspace{Name: o.Name}
 	stub := func(apiVersion, kind, name string) map[string]any {

@@ -58,7 +58,7 @@ func full() workspace.Spec {
 	}
 }
 
-// desired is what a dispatcher reads.
+// desired renders a workspace and decodes the event data.
 func desired(w workspace.Workspace, o render.Options) (events.DesiredWorkspace, error) {
 	var d events.DesiredWorkspace
 	data, err := render.Desired(w, o)
@@ -68,7 +68,7 @@ func desired(w workspace.Workspace, o render.Options) (events.DesiredWorkspace, 
 	return d, json.Unmarshal(data, &d)
 }
 
-// TestGolden compares with what is in testdata; UPDATE_GOLDEN=1 writes it.
+// TestGolden compares with testdata. Set UPDATE_GOLDEN=1 to write it.
 func TestGolden(t *testing.T) {
 	t.Parallel()
 	stopped := newWorkspace(t, full())
@@ -77,15 +77,23 @@ func TestGolden(t *testing.T) {
 		workspace workspace.Workspace
 		options   render.Options
 	}{
-		"args":    {newWorkspace(t, workspace.Spec{Image: "ide", Args: []string{"tail", "-f", "$(HOME)/log"}}), render.Options{}},
+		"args": {
+			newWorkspace(t, workspace.Spec{Image: "ide", Args: []string{"tail", "-f", "$(HOME)/log"}}),
+			render.Options{},
+		},
 		"least":   {newWorkspace(t, workspace.Spec{Image: "ide"}), render.Options{}},
 		"full":    {newWorkspace(t, full()), render.Options{}},
 		"stopped": {stopped, render.Options{}},
 		"options": {newWorkspace(t, workspace.Spec{Image: "ide"}), render.Options{
-			Ingress:       []render.Peer{{NamespaceLabels: map[string]string{"n": "1"}, PodLabels: map[string]string{"p": "1"}}},
-			PrivateRanges: []string{"10.0.0.0/8"}, EgressAllowed: []string{"10.1.0.0/16"}, StorageClass: "fast", ProgressDeadline: time.Minute, ResourceQuota: true,
+			Ingress: []render.Peer{{NamespaceLabels: map[string]string{"n": "1"}, PodLabels: map[string]string{"p": "1"}}},
+			PrivateRanges: []string{
+				"10.0.0.0/8",
+			}, EgressAllowed: []string{"10.1.0.0/16"}, StorageClass: "fast", ProgressDeadline: time.Minute, ResourceQuota: true,
 		}},
-		"closed": {newWorkspace(t, workspace.Spec{Image: "ide"}), render.Options{Ingress: []render.Peer{}, PrivateRanges: []string{}}},
+		"closed": {
+			newWorkspace(t, workspace.Spec{Image: "ide"}),
+			render.Options{Ingress: []render.Peer{}, PrivateRanges: []string{}},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -104,7 +112,7 @@ func TestGolden(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, string(want), string(readable))
 			for _, m := range got.Manifests {
-				strictly(t, m)
+				decodeStrictly(t, m)
 				require.Subset(t, m["metadata"].(map[string]any)["labels"], map[string]any{
 					"lockstep.dev/agent":          "7",
 					"lockstep.dev/workspace":      test.workspace.ID.String(),
@@ -115,13 +123,16 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// strictly decodes a manifest as its kind: what the kind does not have is an error, and so is what gets lost.
-func strictly(t *testing.T, manifest map[string]any) {
+// decodeStrictly decodes a manifest as its kind. Unknown or lost fields are errors.
+func decodeStrictly(t *testing.T, manifest map[string]any) {
 	t.Helper()
 	into, known := map[string]any{
-		"v1/Namespace": &corev1.Namespace{}, "v1/ServiceAccount": &corev1.ServiceAccount{}, "networking.k8s.io/v1/NetworkPolicy": &networkingv1.NetworkPolicy{},
-		"v1/ResourceQuota": &corev1.ResourceQuota{}, "v1/PersistentVolumeClaim": &corev1.PersistentVolumeClaim{}, "v1/Service": &corev1.Service{},
-		"apps/v1/Deployment": &appsv1.Deployment{},
+		"v1/Namespace": &corev1.Namespace{}, "v1/ServiceAccount": &corev1.ServiceAccount{},
+		"networking.k8s.io/v1/NetworkPolicy": &networkingv1.NetworkPolicy{},
+		"v1/ResourceQuota":                   &corev1.ResourceQuota{},
+		"v1/PersistentVolumeClaim":           &corev1.PersistentVolumeClaim{},
+		"v1/Service":                         &corev1.Service{},
+		"apps/v1/Deployment":                 &appsv1.Deployment{},
 	}[fmt.Sprintf("%s/%s", manifest["apiVersion"], manifest["kind"])]
 	require.True(t, known, manifest["kind"])
 	data, err := json.Marshal(manifest)
@@ -160,7 +171,7 @@ func TestRenderIsDeterministic(t *testing.T) {
 	}
 }
 
-// template is the pod template of a rendered workspace, as JSON.
+// template returns the pod template of a rendered workspace as JSON.
 func template(t *testing.T, w workspace.Workspace) string {
 	t.Helper()
 	got, err := desired(w, render.Options{})
@@ -179,16 +190,18 @@ func TestChangesThatReplaceThePod(t *testing.T) {
 		change   func(w *workspace.Workspace)
 		replaces bool
 	}{
-		"another revision":          {func(w *workspace.Workspace) { w.DesiredRevision = 9 }, false},
-		"a stop":                    {func(w *workspace.Workspace) { w.DesiredState = workspace.DesiredStopped }, false},
-		"a larger volume":           {func(w *workspace.Workspace) { w.Spec.VolumeSize = "30Gi" }, false},
-		"a new secret variable":     {func(w *workspace.Workspace) { w.Spec.SecretEnvDigest = "d9" }, true},
-		"a new secret file":         {func(w *workspace.Workspace) { w.Spec.SecretFilesDigest = "d9" }, true},
-		"another image":             {func(w *workspace.Workspace) { w.Spec.Image = "other" }, true},
-		"another argument":          {func(w *workspace.Workspace) { w.Spec.Args = []string{"--debug"} }, true},
-		"another plain variable":    {func(w *workspace.Workspace) { w.Spec.Env = map[string]string{"A": "2"} }, true},
-		"another amount of memory":  {func(w *workspace.Workspace) { w.Spec.Memory = "3Gi" }, true},
-		"the same amount otherwise": {func(w *workspace.Workspace) { w.Spec.Memory = "2048Mi" }, false},
+		"another revision": {func(w *workspace.Workspace) { w.DesiredRevision = 9 }, false},
+		"a stop": {
+			func(w *workspace.Workspace) { w.DesiredState = workspace.DesiredStopped }, false,
+		},
+		"a larger volume":                 {func(w *workspace.Workspace) { w.Spec.VolumeSize = "30Gi" }, false},
+		"a new secret variable":           {func(w *workspace.Workspace) { w.Spec.SecretEnvDigest = "d9" }, true},
+		"a new secret file":               {func(w *workspace.Workspace) { w.Spec.SecretFilesDigest = "d9" }, true},
+		"another image":                   {func(w *workspace.Workspace) { w.Spec.Image = "other" }, true},
+		"another argument":                {func(w *workspace.Workspace) { w.Spec.Args = []string{"--debug"} }, true},
+		"another plain variable":          {func(w *workspace.Workspace) { w.Spec.Env = map[string]string{"A": "2"} }, true},
+		"another amount of memory":        {func(w *workspace.Workspace) { w.Spec.Memory = "3Gi" }, true},
+		"the same amount in another unit": {func(w *workspace.Workspace) { w.Spec.Memory = "2048Mi" }, false},
 	} {
 		changed := base
 		test.change(&changed)
@@ -224,7 +237,7 @@ func TestPodsAreRestricted(t *testing.T) {
 	}
 }
 
-func TestSecretsTravelByNameAndDigestOnly(t *testing.T) {
+func TestEventContainsSecretNamesAndDigestsOnly(t *testing.T) {
 	t.Parallel()
 	got, err := desired(newWorkspace(t, full()), render.Options{})
 	require.NoError(t, err)

@@ -9,6 +9,7 @@ import (
 
 	"lockstep.internal/libs/access"
 	"lockstep.internal/libs/fault"
+	"lockstep.internal/libs/logkey"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/errcode"
 )
@@ -51,7 +52,7 @@ func (k *Keyring) Run(ctx context.Context, ready func()) error {
 		case !k.canSign():
 			return fmt.Errorf("signing keys: %w", err)
 		default:
-			k.Logger.WarnContext(ctx, "rotate the signing keys failed; using the known keys", slog.Any("error", err))
+			k.Logger.WarnContext(ctx, "rotate the signing keys failed; using the known keys", logkey.Error(err))
 		}
 		select {
 		case <-ticker.C:

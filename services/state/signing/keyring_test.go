@@ -16,25 +16,25 @@ import (
 	"lockstep.internal/services/state/signing"
 )
 
-// shelf is a store that fails when it is told to.
-type shelf struct {
-	mu     sync.Mutex
-	keys   []signing.Key
-	err    error
-	looked chan struct{}
+// fakeStore returns set keys or a set error.
+type fakeStore struct {
+	mu      sync.Mutex
+	keys    []signing.Key
+	err     error
+	rotated chan struct{}
 }
 
-func (s *shelf) Rotate(context.Context) ([]signing.Key, error) {
+func (s *fakeStore) Rotate(context.Context) ([]signing.Key, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	select {
-	case s.looked <- struct{}{}:
+	case s.rotated <- struct{}{}:
 	default:
 	}
 	return s.keys, s.err
 }
 
-func (s *shelf) set(keys []signing.Key, err error) {
+func (s *fakeStore) set(keys []signing.Key, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.keys, s.err = keys, err
@@ -42,7 +42,7 @@ func (s *shelf) set(keys []signing.Key, err error) {
 
 func TestKeyringSignsWithKnownKeysWithoutDatabase(t *testing.T) {
 	t.Parallel()
-	store := &shelf{err: errors.New("the database is away"), looked: make(chan struct{}, 1)}
+	store := &fakeStore{err: errors.New("the database is away"), rotated: make(chan struct{}, 1)}
 	ring := &signing.Keyring{
 		Store:    store,
 		Cell:     "local",
@@ -72,7 +72,7 @@ func TestKeyringSignsWithKnownKeysWithoutDatabase(t *testing.T) {
 	<-ready
 	store.set(nil, errors.New("the database is away"))
 	for range 3 {
-		<-store.looked
+		<-store.rotated
 	}
 	token, expires, err := ring.Issue(5, false, []string{"deploys"}, time.Time{})
 	require.NoError(t, err)

@@ -33,16 +33,36 @@ func TestCurrentKey(t *testing.T) {
 		keys  []signing.Key
 		want  string
 	}{
-		"none":                              {0, nil, ""},
-		"the first at once":                 {0, []signing.Key{key("a", start)}, "a"},
-		"the old one while one is new":      {24*time.Hour + 9*time.Minute, []signing.Key{key("a", start), key("b", start.Add(24*time.Hour))}, "a"},
-		"the new one when it is known":      {24*time.Hour + 10*time.Minute, []signing.Key{key("a", start), key("b", start.Add(24*time.Hour))}, "b"},
-		"in whatever order they are":        {24*time.Hour + 10*time.Minute, []signing.Key{key("b", start.Add(24*time.Hour)), key("a", start)}, "b"},
-		"a new one where the old is over":   {48 * time.Hour, []signing.Key{key("a", start), key("b", start.Add(48*time.Hour))}, "b"},
-		"none that a token would outlive":   {48*time.Hour - 9*time.Minute, []signing.Key{key("a", start)}, ""},
-		"none that cannot be opened":        {0, []signing.Key{lost}, ""},
-		"a new one where the old is lost":   {time.Hour, []signing.Key{lost, key("b", start.Add(time.Hour))}, "b"},
-		"the first of two that are unheard": {time.Minute, []signing.Key{key("a", start), key("b", start.Add(time.Minute))}, "a"},
+		"none":              {0, nil, ""},
+		"the first at once": {0, []signing.Key{key("a", start)}, "a"},
+		"the old one while one is new": {
+			24*time.Hour + 9*time.Minute,
+			[]signing.Key{key("a", start), key("b", start.Add(24*time.Hour))},
+			"a",
+		},
+		"the new one when it is known": {
+			24*time.Hour + 10*time.Minute,
+			[]signing.Key{key("a", start), key("b", start.Add(24*time.Hour))},
+			"b",
+		},
+		"in whatever order they are": {
+			24*time.Hour + 10*time.Minute,
+			[]signing.Key{key("b", start.Add(24*time.Hour)), key("a", start)},
+			"b",
+		},
+		"a new one where the old is over": {
+			48 * time.Hour,
+			[]signing.Key{key("a", start), key("b", start.Add(48*time.Hour))},
+			"b",
+		},
+		"none that a token would outlive": {48*time.Hour - 9*time.Minute, []signing.Key{key("a", start)}, ""},
+		"none that cannot be opened":      {0, []signing.Key{lost}, ""},
+		"a new one where the old is lost": {time.Hour, []signing.Key{lost, key("b", start.Add(time.Hour))}, "b"},
+		"the first of two that are unheard": {
+			time.Minute,
+			[]signing.Key{key("a", start), key("b", start.Add(time.Minute))},
+			"a",
+		},
 	} {
 		got, found := signing.Current(start.Add(c.after), c.keys)
 		require.Equal(t, c.want, got.ID, name)
@@ -74,7 +94,7 @@ func TestRotationPlan(t *testing.T) {
 	}
 }
 
-// TestAPublishedKeyAlwaysExists lets a service that looks every minute, with pauses now and then, live for a month.
+// The keys rotate every minute for a month, with a few outages.
 func TestAPublishedKeyAlwaysExists(t *testing.T) {
 	t.Parallel()
 	chance := rand.New(rand.NewPCG(1, 2))
@@ -83,7 +103,7 @@ func TestAPublishedKeyAlwaysExists(t *testing.T) {
 	for at, n := time.Duration(0), 0; at < 30*24*time.Hour; at += time.Minute {
 		now := start.Add(at)
 		if chance.IntN(2000) == 0 {
-			at += time.Duration(chance.IntN(20)) * time.Hour // away
+			at += time.Duration(chance.IntN(20)) * time.Hour // an outage
 			now = start.Add(at)
 		}
 		plan := signing.NewPlan(now, keys)
@@ -98,7 +118,7 @@ func TestAPublishedKeyAlwaysExists(t *testing.T) {
 		require.True(t, found, "%s", at)
 		require.True(t, now.Add(access.TokenLifetime).Before(current.NotAfter), "a token would outlive its key")
 		if len(keys) > 1 {
-			require.GreaterOrEqual(t, now.Sub(current.MadeAt), 10*time.Minute, "%s: not everybody has heard of the key", at)
+			require.GreaterOrEqual(t, now.Sub(current.MadeAt), 10*time.Minute, "%s: services may not know the key yet", at)
 		}
 		require.LessOrEqual(t, len(keys), 3)
 		valid = max(valid, len(keys))

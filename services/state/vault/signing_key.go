@@ -7,11 +7,11 @@ import (
 	"lockstep.internal/libs/seal"
 )
 
-// seedName is what the only value of a signing key's box is called.
+// seedName is the name of the single value in a signing key's box.
 const seedName = "seed"
 
-// StoreSigningKey seals a key that access tokens are signed with for the database.
-func (v *Vault) StoreSigningKey(id string, key ed25519.PrivateKey) ([]byte, error) {
+// SealSigningKey encrypts the private key of an access-token signer. The result is stored in the database.
+func (v *Vault) SealSigningKey(id string, key ed25519.PrivateKey) ([]byte, error) {
 	box, err := seal.Values{seedName: seal.NewValue(string(key.Seed()))}.Seal(signingKeyLabel(id), v.key.Public(), v.key)
 	if err != nil {
 		return nil, fmt.Errorf("seal signing key %s: %w", id, err)
@@ -19,8 +19,8 @@ func (v *Vault) StoreSigningKey(id string, key ed25519.PrivateKey) ([]byte, erro
 	return box, nil
 }
 
-// LoadSigningKey opens what StoreSigningKey sealed.
-func (v *Vault) LoadSigningKey(id string, box []byte) (ed25519.PrivateKey, error) {
+// OpenSigningKey decrypts what SealSigningKey returned.
+func (v *Vault) OpenSigningKey(id string, box []byte) (ed25519.PrivateKey, error) {
 	values, err := seal.OpenValues(box, signingKeyLabel(id), v.key.Public(), v.key)
 	if err != nil {
 		return nil, fmt.Errorf("open signing key %s: %w", id, err)

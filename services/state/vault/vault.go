@@ -1,5 +1,5 @@
-// Package vault seals the secret values of workspaces: in the database for the state service's key, in replies
-// for the agent's key.
+// Package vault encrypts the secret values of workspaces for storage in the database. Package secret seals them for
+// agents with the key of the vault.
 //
 // A box opens only with its key and its label, so a row that was moved to another workspace does not open. The
 // digest of values is keyed: it changes with the values and does not reveal them, so events may carry it.
@@ -45,8 +45,8 @@ func (v *Vault) PublicKey() string { return v.key.Public() }
 // Digest of values.
 func (v *Vault) Digest(values seal.Values) string { return seal.Digest(v.digest, values) }
 
-// Store seals the values of one workspace for the database.
-func (v *Vault) Store(workspaceID string, kind Kind, values seal.Values) ([]byte, error) {
+// Seal encrypts the values of one workspace. The result is stored in the database.
+func (v *Vault) Seal(workspaceID string, kind Kind, values seal.Values) ([]byte, error) {
 	box, err := values.Seal(label(workspaceID, kind), v.key.Public(), v.key)
 	if err != nil {
 		return nil, fmt.Errorf("seal the %s secrets of workspace %s: %w", kind, workspaceID, err)
@@ -54,8 +54,8 @@ func (v *Vault) Store(workspaceID string, kind Kind, values seal.Values) ([]byte
 	return box, nil
 }
 
-// Load opens what Store sealed.
-func (v *Vault) Load(workspaceID string, kind Kind, box []byte) (seal.Values, error) {
+// Open decrypts what Seal returned.
+func (v *Vault) Open(workspaceID string, kind Kind, box []byte) (seal.Values, error) {
 	values, err := seal.OpenValues(box, label(workspaceID, kind), v.key.Public(), v.key)
 	if err != nil {
 		return nil, fmt.Errorf("open the %s secrets of workspace %s: %w", kind, workspaceID, err)
@@ -63,7 +63,7 @@ func (v *Vault) Load(workspaceID string, kind Kind, box []byte) (seal.Values, er
 	return values, nil
 }
 
-// Key seals for others.
+// Key returns the private key, which seals values for agents.
 func (v *Vault) Key() seal.Key { return v.key }
 
 func label(workspaceID string, kind Kind) string {

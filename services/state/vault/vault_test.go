@@ -24,18 +24,18 @@ func TestStoredValuesOpenOnlyUnderTheirLabel(t *testing.T) {
 	t.Parallel()
 	v := newVault(t)
 	values := seal.Values{"TOKEN": seal.NewValue("hunter2")}
-	box, err := v.Store("w1", vault.Env, values)
+	box, err := v.Seal("w1", vault.Env, values)
 	require.NoError(t, err)
 	require.NotContains(t, string(box), "hunter2")
-	back, err := v.Load("w1", vault.Env, box)
+	back, err := v.Open("w1", vault.Env, box)
 	require.NoError(t, err)
 	require.Equal(t, "hunter2", back["TOKEN"].Reveal())
 
-	_, err = v.Load("w2", vault.Env, box)
+	_, err = v.Open("w2", vault.Env, box)
 	require.ErrorIs(t, err, seal.ErrWrongLabel, "another workspace's row")
-	_, err = v.Load("w1", vault.Files, box)
+	_, err = v.Open("w1", vault.Files, box)
 	require.ErrorIs(t, err, seal.ErrWrongLabel, "another kind's row")
-	_, err = newVault(t).Load("w1", vault.Env, box)
+	_, err = newVault(t).Open("w1", vault.Env, box)
 	require.Error(t, err, "another key")
 }
 

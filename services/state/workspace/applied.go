@@ -11,22 +11,22 @@ import (
 // MaxRevision is the highest desired revision that is accepted. JSON numbers hold it exactly.
 const MaxRevision = math.MaxInt64 >> 10
 
-// Application is the dispatcher's report that it applied a revision completely.
-type Application struct {
+// AppliedReport is the dispatcher's report of an applied revision.
+type AppliedReport struct {
 	Revision int64
 	At       time.Time
 	// DeploymentUID and DeploymentGeneration identify the workspace's Deployment after the apply. Old
 	// dispatchers do not report them.
 	DeploymentUID        string
 	DeploymentGeneration int64
-	// Repaired are objects that differed from the revision although it had been applied before.
+	// Repaired are objects that had been changed after an earlier apply of the same revision.
 	Repaired []events.ObjectReference
 }
 
 // Applied records that the dispatcher applied a revision. Like the other reports of the dispatcher, it
 // changes nothing if a newer revision was reported before. The next Observe computes the actual state.
-func (w Workspace) Applied(a Application) (Workspace, []Event) {
-	if w.outdated(a.Revision) {
+func (w Workspace) Applied(a AppliedReport) (Workspace, []Event) {
+	if w.isStale(a.Revision) {
 		return w, nil
 	}
 	w.AppliedRevision, w.AppliedAt, w.ApplyError = a.Revision, Timestamp(a.At), nil
@@ -40,8 +40,8 @@ func (w Workspace) Applied(a Application) (Workspace, []Event) {
 	return w, append(drifts, more...)
 }
 
-// Superseded records that the cluster has a newer revision than this database, which was restored from
-// an older backup. The next revision is above the cluster's.
+// Superseded records that the cluster has a higher revision than this database, which was restored from an older
+// backup. The next revision is above the cluster's.
 func (w Workspace) Superseded(clusterRevision int64, at time.Time) (Workspace, []Event) {
 	if w.Termination == actualstate.TerminationFinished {
 		return w, nil
@@ -49,9 +49,9 @@ func (w Workspace) Superseded(clusterRevision int64, at time.Time) (Workspace, [
 	return w.catchUp(clusterRevision, at)
 }
 
-// ApplyFailed records that the dispatcher could not apply a revision, or not delete its objects.
+// ApplyFailed records that the dispatcher could not apply a revision or delete its objects.
 func (w Workspace) ApplyFailed(e actualstate.ApplyError, at time.Time) (Workspace, []Event) {
-	if w.outdated(e.Revision) {
+	if w.isStale(e.Revision) {
 		return w, nil
 	}
 	w.ApplyError = &e
@@ -60,7 +60,7 @@ func (w Workspace) ApplyFailed(e actualstate.ApplyError, at time.Time) (Workspac
 
 // Terminating records that the dispatcher deletes the workspace's objects.
 func (w Workspace) Terminating(revision int64, at time.Time) (Workspace, []Event) {
-	if w.outdated(revision) {
+	if w.isStale(revision) {
 		return w, nil
 	}
 	w.ApplyError = nil
@@ -70,15 +70,15 @@ func (w Workspace) Terminating(revision int64, at time.Time) (Workspace, []Event
 	return w.catchUp(revision, at)
 }
 
-// Terminated records that all objects of the workspace are gone. A full resync may ask again with a
-// higher revision; the report for that one is recorded too.
+// Terminated records that all objects of the workspace are gone. A full resync can request the termination again
+// with a higher revision. That report is recorded too.
 func (w Workspace) Terminated(revision int64, at time.Time) (Workspace, []Event) {
 	finished := w.Termination == actualstate.TerminationFinished
 	if finished && w.AppliedRevision < revision && revision <= w.DesiredRevision {
 		w.AppliedRevision, w.AppliedAt = revision, Timestamp(at)
 		return w, nil
 	}
-	if w.outdated(revision) {
+	if w.isStale(revision) {
 		return w, nil
 	}
 	w.AppliedRevision, w.AppliedAt, w.ApplyError = revision, Timestamp(at), nil
@@ -88,14 +88,14 @@ func (w Workspace) Terminated(revision int64, at time.Time) (Workspace, []Event)
 	return w.catchUp(revision, at)
 }
 
-// outdated reports whether a newer revision was reported before, or the termination is finished.
-func (w Workspace) outdated(revision int64) bool {
+// isStale reports whether a newer revision was reported before, or the termination is finished.
+func (w Workspace) isStale(revision int64) bool {
 	return w.Termination == actualstate.TerminationFinished || revision < w.AppliedRevision ||
 		w.ApplyError != nil && revision < w.ApplyError.Revision
 }
 
-// catchUp makes a revision above one that this database never made. That happens after a restore from an
-// older backup: the dispatcher drops every revision below the one that it has applied.
+// catchUp creates a revision above the given one if that is higher than any revision of this database. This happens
+// after a restore from an older backup: the dispatcher drops every revision below the one that it has applied.
 func (w Workspace) catchUp(revision int64, at time.Time) (Workspace, []Event) {
 	if revision <= w.DesiredRevision {
 		return w, nil
@@ -104,7 +104,7 @@ func (w Workspace) catchUp(revision int64, at time.Time) (Workspace, []Event) {
 	return w.Redispatch(at)
 }
 
-// describe names an object for people, such as Service ws-7-blog/blog.
+// describe returns an object reference as text, such as Service ws-7-blog/blog.
 func describe(object events.ObjectReference) string {
 	name := object.Name
 	if object.Namespace != "" {

@@ -15,11 +15,11 @@ import (
 	"lockstep.internal/services/state/actualstate"
 )
 
-// DesiredState is the state that the user asks for.
+// DesiredState is the state that the user requested.
 type DesiredState string
 
-// Desired states. Terminated is permanent. RestartRequested reaches the cluster as stopped and becomes
-// Running when the workspace has stopped.
+// Desired states. Terminated is permanent. RestartRequested is sent to the cluster as stopped. It changes to
+// Running after the workspace has stopped.
 const (
 	DesiredRunning          DesiredState = "running"
 	DesiredStopped          DesiredState = "stopped"
@@ -32,7 +32,7 @@ func DesiredStates() []DesiredState {
 	return []DesiredState{DesiredRunning, DesiredStopped, DesiredTerminated, DesiredRestartRequested}
 }
 
-// Target is the state that the dispatcher brings about.
+// Target returns the target state that is sent to the dispatcher.
 func (d DesiredState) Target() events.DesiredTarget {
 	switch d {
 	case DesiredRunning:
@@ -49,7 +49,7 @@ func (d DesiredState) Target() events.DesiredTarget {
 // Cause explains a change of the desired state.
 type Cause struct {
 	Kind events.DesiredStateCause
-	// UserID of the user who asked; 0 for the system.
+	// UserID of the user who requested it; 0 for the system.
 	UserID int64
 	// Message explains the change to the user; empty if a user asked.
 	Message string
@@ -73,7 +73,7 @@ type Creation struct {
 	Adopted *Adopted
 }
 
-// Adopted is what an adopted workspace keeps of the objects in the cluster.
+// Adopted contains the values that an adopted workspace takes from the cluster.
 type Adopted struct {
 	ID           uuid.UUID
 	Namespace    string
@@ -82,7 +82,7 @@ type Adopted struct {
 	Revision int64
 }
 
-// New creates a workspace with desired state running. Fault invalid_argument names every invalid field.
+// New creates a workspace with desired state running. The fault invalid_argument names every invalid field.
 func New(c Creation) (Workspace, []Event, error) {
 	c.Spec = c.Spec.WithDefaults()
 	var f faults
@@ -105,7 +105,7 @@ func New(c Creation) (Workspace, []Event, error) {
 		CreatedAt: now, Spec: c.Spec,
 		DesiredState: DesiredRunning, DesiredRevision: 1, DesiredStateChangedAt: now, DesiredStateSince: now,
 		ActualState: actualstate.CreationRequested, ActualStateChangedAt: now, Termination: actualstate.TerminationNone,
-		ReconsiderAt: NextTick(), // the first tick computes the deadlines of the policies
+		RecomputeAt: NextTick(), // the first tick computes the deadlines of the policies
 	}
 	if a := c.Adopted; a != nil {
 		w.ID, w.Namespace, w.DesiredState, w.DesiredRevision = a.ID, a.Namespace, a.DesiredState, a.Revision+1
@@ -113,8 +113,8 @@ func New(c Creation) (Workspace, []Event, error) {
 	return w, []Event{w.created(c.Adopted != nil)}, nil
 }
 
-// SetDesired changes the desired state. The same state again is no change. A restart of a stopped
-// workspace is a start. After terminated, any other state gives the fault workspace_terminated.
+// SetDesired changes the desired state. It does nothing if the state is the same. A restart of a stopped
+// workspace starts it. After terminated, any other state gives the fault workspace_terminated.
 func (w Workspace) SetDesired(to DesiredState, userID int64, now time.Time) (Workspace, []Event, error) {
 	if !slices.Contains(DesiredStates(), to) {
 		return w, nil, fault.New(errcode.InvalidArgument, "desired state %q is unknown; give one of %q", to, DesiredStates())
@@ -122,62 +122,63 @@ func (w Workspace) SetDesired(to DesiredState, userID int64, now time.Time) (Wor
 	if to == w.DesiredState {
 		return w, nil, nil
 	}
-	if err := w.refuseTerminated(); err != nil {
+	if err := w.checkNotTerminated(); err != nil {
 		return w, nil, err
 	}
 	if to == DesiredRestartRequested && w.DesiredState == DesiredStopped {
 		to = DesiredRunning
 	}
-	w, event := w.desire(to, Cause{Kind: events.DesiredStateCauseUser, UserID: userID}, now)
-	w.ReconsiderAt = NextTick() // the next tick computes the deadlines of the policies
+	w, event := w.newRevision(to, Cause{Kind: events.DesiredStateCauseUser, UserID: userID}, now)
+	w.RecomputeAt = NextTick() // the next tick computes the deadlines of the policies
 	return w, []Event{event}, nil
 }
 
 // Update replaces the spec. The same spec again is no change. The volume can grow but not shrink.
 func (w Workspace) Update(spec Spec, userID int64, now time.Time) (Workspace, []Event, error) {
-	if err := w.refuseTerminated(); err != nil {
+	if err := w.checkNotTerminated(); err != nil {
 		return w, nil, err
 	}
 	spec = spec.WithDefaults()
 	var f faults
 	spec.check(&f)
-	f.noShrinking("volume_size", w.Spec.VolumeSize, spec.VolumeSize)
+	f.checkVolumeSize("volume_size", w.Spec.VolumeSize, spec.VolumeSize)
 	if err := f.Err("workspace " + strconv.Quote(w.Name)); err != nil {
 		return w, nil, err
 	}
-	if reflect.DeepEqual(spec.normal(), w.Spec.normal()) {
+	if reflect.DeepEqual(spec.normalized(), w.Spec.normalized()) {
 		return w, nil, nil
 	}
 	w.Spec = spec
-	w, event := w.desire(w.DesiredState, Cause{Kind: events.DesiredStateCauseUser, UserID: userID}, now)
+	w, event := w.newRevision(w.DesiredState, Cause{Kind: events.DesiredStateCauseUser, UserID: userID}, now)
 	return w, []Event{event}, nil
 }
 
-// Redispatch sends the same desired state to the cluster again, as a new revision.
+// Redispatch creates a new revision with the same desired state, so that the dispatcher applies it again.
 func (w Workspace) Redispatch(now time.Time) (Workspace, []Event) {
-	w, event := w.desire(w.DesiredState, Cause{Kind: events.DesiredStateCauseRedispatch}, now)
+	w, event := w.newRevision(w.DesiredState, Cause{Kind: events.DesiredStateCauseRedispatch}, now)
 	return w, []Event{event}
 }
 
-// NextTick is a value for ReconsiderAt that is due at the agent's next tick.
+// NextTick returns a time in the past, the Unix epoch. As RecomputeAt it makes the workspace due at the agent's next
+// tick.
 func NextTick() time.Time { return time.Unix(0, 0).UTC() }
 
-// WithDesiredFrom copies everything about the desired state from another version of the workspace. A
-// rebuild uses it: the streams tell the actual state only.
+// WithDesiredFrom copies everything about the desired state from another version of the workspace. A rebuild uses
+// it, because the streams contain only the actual state.
 func (w Workspace) WithDesiredFrom(other Workspace) Workspace {
 	w.Spec, w.DesiredState, w.DesiredRevision = other.Spec, other.DesiredState, other.DesiredRevision
 	w.DesiredStateChangedAt, w.DesiredStateSince = other.DesiredStateChangedAt, other.DesiredStateSince
-	w.ExpiryWarnedOf, w.AgeWarnedOf = other.ExpiryWarnedOf, other.AgeWarnedOf
+	w.WarnedStateDeadline, w.WarnedAgeDeadline = other.WarnedStateDeadline, other.WarnedAgeDeadline
 	return w
 }
 
-// desire makes a new revision. Every revision after the first is made here.
-func (w Workspace) desire(to DesiredState, cause Cause, now time.Time) (Workspace, Event) {
+// newRevision creates a desired revision. Only New, newRevision and catchUp set DesiredRevision.
+func (w Workspace) newRevision(to DesiredState, cause Cause, now time.Time) (Workspace, Event) {
 	from := w.DesiredState
 	if to != from {
-		w.DesiredState, w.DesiredStateSince, w.ExpiryWarnedOf = to, Timestamp(now), time.Time{}
+		w.DesiredState, w.DesiredStateSince, w.WarnedStateDeadline = to, Timestamp(now), time.Time{}
 		if to == DesiredTerminated {
-			w.ReconsiderAt = NextTick() // the same observations now give another state
+			w.RecomputeAt = NextTick() // the actual state depends on the desired state, so recompute it
 		}
 	}
 	w.DesiredRevision++
@@ -185,7 +186,7 @@ func (w Workspace) desire(to DesiredState, cause Cause, now time.Time) (Workspac
 	return w, w.desiredStateChanged(from, cause)
 }
 
-func (w Workspace) refuseTerminated() error {
+func (w Workspace) checkNotTerminated() error {
 	if w.DesiredState != DesiredTerminated {
 		return nil
 	}
@@ -194,11 +195,11 @@ func (w Workspace) refuseTerminated() error {
 		With("workspace_id", w.ID.String())
 }
 
-// noShrinking refuses a volume smaller than the current one.
-func (f *faults) noShrinking(path, from, to string) {
-	old, errOld := resource.ParseQuantity(from)
-	wanted, errWanted := resource.ParseQuantity(to)
-	if errOld == nil && errWanted == nil && wanted.Cmp(old) < 0 {
+// checkVolumeSize adds a fault if the volume is smaller than the current one.
+func (f *faults) checkVolumeSize(path, from, to string) {
+	before, errBefore := resource.ParseQuantity(from)
+	after, errAfter := resource.ParseQuantity(to)
+	if errBefore == nil && errAfter == nil && after.Cmp(before) < 0 {
 		f.Addf(path, "%q is less than the current %q; a volume cannot shrink", to, from)
 	}
 }

@@ -8,17 +8,16 @@ import (
 	"lockstep.internal/schemas/gen/events"
 )
 
-// driftPause is the minimum time between an apply and the repair of the next drift. It limits a fight
-// with another controller.
+// driftPause is the minimum time between an apply and the next repair. It slows down a loop with another
+// controller.
 const driftPause = 5 * time.Second
 
-// drift returns a message if somebody else changed the Deployment, and the time from which it may be
-// repaired. It returns "" without drift.
+// drift returns a message if another client changed the Deployment, and the earliest time of the repair. It
+// returns "" without drift.
 //
-// The reports of the watcher and the dispatcher arrive in any order. A generation above the applied one
-// proves a later change in any order. An edited annotation or a recreated object keeps the generation;
-// only a full resync that began after the apply proves it. A repair reports the new generation, so each
-// change is repaired once.
+// The reports of the watcher and the dispatcher arrive in any order. A generation above the applied one always
+// proves a later change. An edited annotation or a recreated object keeps the generation; only a full resync that
+// began after the apply proves it. A repair reports the new generation, so each change is repaired once.
 func (w Workspace) drift(o Observation) (message string, from time.Time) {
 	d := o.Deployment
 	switch {
@@ -35,7 +34,7 @@ func (w Workspace) drift(o Observation) (message string, from time.Time) {
 		}
 		return name + " was changed by somebody else; it is applied again", from
 	}
-	if o.Listed.IsZero() || !w.AppliedAt.Before(o.Listed) {
+	if o.ResyncBegunAt.IsZero() || !w.AppliedAt.Before(o.ResyncBegunAt) {
 		return "", from
 	}
 	if d.Object.UID != w.AppliedUID {
@@ -47,7 +46,7 @@ func (w Workspace) drift(o Observation) (message string, from time.Time) {
 	return "", from
 }
 
-// replicas is the replica count that the Deployment is applied with.
+// replicas returns the replica count of the desired state.
 func (w Workspace) replicas() int {
 	if w.DesiredState.Target() == events.DesiredTargetRunning {
 		return 1
@@ -58,4 +57,24 @@ func (w Workspace) replicas() int {
 // deploymentReference names the workspace's Deployment.
 func (w Workspace) deploymentReference() events.ObjectReference {
 	return events.ObjectReference{ApiVersion: "apps/v1", Kind: "Deployment", Namespace: w.Namespace, Name: w.Name}
+}
+
+// AppliedDeployment is what the dispatcher reported when it applied a Deployment last.
+type AppliedDeployment struct {
+	// UID is empty if an old dispatcher, which does not report it, applied the Deployment.
+	UID      string
+	Revision int64
+}
+
+// ExistingDeployment is a Deployment in the cluster.
+type ExistingDeployment struct {
+	UID string
+	// Revision is the annotation [AnnotationDesiredRevision], empty for none.
+	Revision string
+}
+
+// ReplacedBy reports whether another Deployment, or another revision, exists instead of the applied one. A full
+// resync recomputes these workspaces; [Workspace.Observe] decides whether they drifted.
+func (a AppliedDeployment) ReplacedBy(existing ExistingDeployment) bool {
+	return a.UID != "" && (existing.UID != a.UID || existing.Revision != strconv.FormatInt(a.Revision, 10))
 }

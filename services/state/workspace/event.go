@@ -1,6 +1,7 @@
 package workspace
 
 import (
+	"reflect"
 	"strconv"
 	"strings"
 	"time"
@@ -20,12 +21,15 @@ type Event struct {
 	Data any
 }
 
-// Update is a workspace before and after a decision, with the events that follow from it.
+// Update is a change of a workspace: the old value, the new value and the events to publish.
 type Update struct {
 	// Before is the zero value for a new workspace.
 	Before, After Workspace
 	Events        []Event
 }
+
+// Changed reports whether the decision changed the workspace or has events.
+func (u Update) Changed() bool { return len(u.Events) > 0 || !reflect.DeepEqual(u.Before, u.After) }
 
 func (w Workspace) event(name string, at time.Time, data any, id ...string) Event {
 	return Event{Name: name, ID: strings.Join(append([]string{w.ID.String()}, id...), "/"), Time: at, Data: data}
@@ -71,7 +75,7 @@ func (w Workspace) desiredStateChanged(from DesiredState, cause Cause) Event {
 	}, "desired", strconv.FormatInt(w.DesiredRevision, 10))
 }
 
-// drifted has the time in its ID, because repairs of one revision have no revision of their own.
+// drifted includes the time in the event ID, because one revision can be repaired several times.
 func (w Workspace) drifted(object events.ObjectReference, revision int64, at time.Time, message string) Event {
 	at = Timestamp(at)
 	return w.event("drifted", at, events.WorkspaceDrifted{

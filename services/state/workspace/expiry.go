@@ -9,7 +9,7 @@ import (
 	"lockstep.internal/services/state/actualstate"
 )
 
-// AgePolicies stop and terminate workspaces after a time. Times are the agent's; 0 means never.
+// AgePolicies stop and terminate workspaces after a time, measured by the agent's clock. 0 means never.
 type AgePolicies struct {
 	// StopAfterRunning limits how long the desired state stays running.
 	StopAfterRunning time.Duration
@@ -17,8 +17,8 @@ type AgePolicies struct {
 	TerminateAfterStopped time.Duration
 	// MaxAge limits the age of a workspace.
 	MaxAge time.Duration
-	// Warning is the time between the warning and the expiry. A late warning delays the expiry. It is at
-	// most the length of the policy. 0 means no warning.
+	// Warning is the time between the warning and the expiry, at most the length of the policy. A late warning delays
+	// the expiry. 0 means no warning.
 	Warning time.Duration
 }
 
@@ -31,7 +31,7 @@ type Expiry struct {
 	At time.Time
 }
 
-// Expiry returns the next expiry if nothing else happens; false if there is none.
+// Expiry returns the earliest deadline of all policies. It returns false if no policy applies.
 func (w Workspace) Expiry(p AgePolicies) (Expiry, bool) {
 	var next Expiry
 	for _, d := range w.deadlines(p) {
@@ -42,13 +42,13 @@ func (w Workspace) Expiry(p AgePolicies) (Expiry, bool) {
 	return next, !next.At.IsZero()
 }
 
-// before orders two expiries. Of two at the same time, termination is first.
+// before orders expiries by time. At the same time, termination comes first.
 func (e Expiry) before(other Expiry) bool {
 	return e.At.Before(other.At) || e.At.Equal(other.At) && e.To == DesiredTerminated
 }
 
 // Expire enforces the age policies after Observe: it changes the desired state at the deadline, warns
-// before it, and sets ReconsiderAt. Before the agent's first tick nothing expires.
+// before it, and sets RecomputeAt. Before the agent's first tick nothing expires.
 func (w Workspace) Expire(p AgePolicies, clock time.Time) (Workspace, []Event) {
 	if w.DesiredState == DesiredTerminated || w.ActualState == actualstate.Terminated {
 		return w, nil
@@ -56,17 +56,18 @@ func (w Workspace) Expire(p AgePolicies, clock time.Time) (Workspace, []Event) {
 	var changes []Event
 	if d, due := w.due(p, clock); due {
 		var event Event
-		w, event = w.desire(d.To, Cause{Kind: events.DesiredStateCause(d.Policy), Message: d.endMessage(w.Name)}, clock)
+		w, event = w.newRevision(d.To, Cause{Kind: events.DesiredStateCause(d.Policy), Message: d.endMessage(w.Name)}, clock)
 		changes = append(changes, event)
 	}
 	w, warnings := w.warn(p, clock)
 	for _, d := range w.deadlines(p) {
-		w.ReconsiderAt = earliest(w.ReconsiderAt, Timestamp(d.actAt()))
+		w.RecomputeAt = earliest(w.RecomputeAt, Timestamp(d.actAt()))
 	}
 	return w, append(changes, warnings...)
 }
 
-// basis is what a policy counts from. There is one warning for each.
+// basis is the start of a policy's duration: the last change of the desired state, or the creation. Each basis
+// has its own warning.
 type basis int
 
 const (
@@ -74,12 +75,12 @@ const (
 	age
 )
 
-// warnedOf returns the field of w that stores the deadline of the last warning.
-func warnedOf(w *Workspace, b basis) *time.Time {
+// lastWarning returns a pointer to the field of w that stores the deadline of the last warning.
+func lastWarning(w *Workspace, b basis) *time.Time {
 	if b == age {
-		return &w.AgeWarnedOf
+		return &w.WarnedAgeDeadline
 	}
-	return &w.ExpiryWarnedOf
+	return &w.WarnedStateDeadline
 }
 
 // deadline is an expiry with its warning.
@@ -95,7 +96,8 @@ type deadline struct {
 	warned bool
 }
 
-// deadlines returns the deadline of the desired state and the one of the age, where policies set them.
+// deadlines returns up to two deadlines: one that counts from the last change of the desired state, one from the
+// creation.
 func (w Workspace) deadlines(p AgePolicies) []deadline {
 	all := make([]deadline, 0, 2)
 	add := func(b basis, policy events.ExpiryPolicy, to DesiredState, since time.Time, length time.Duration) {
@@ -104,7 +106,7 @@ func (w Workspace) deadlines(p AgePolicies) []deadline {
 		}
 		expiry := Expiry{Policy: policy, To: to, At: since.Add(length)}
 		d := deadline{Expiry: expiry, basis: b, length: length, warning: min(p.Warning, length)}
-		if last := *warnedOf(&w, b); !last.Before(d.At) {
+		if last := *lastWarning(&w, b); !last.Before(d.At) {
 			d.At, d.warned = last, true
 		}
 		all = append(all, d)
@@ -135,31 +137,31 @@ func (d deadline) actAt() time.Time {
 	return d.At.Add(-d.warning)
 }
 
-// warn warns once of each deadline that is near. It clears a warning without a deadline, after a change
-// of the configuration, so that a later deadline is warned of again.
+// warn sends one warning per deadline. It clears the stored warning if the deadline no longer exists, after a
+// change of the configuration. Then a later deadline gets a new warning.
 func (w Workspace) warn(p AgePolicies, clock time.Time) (Workspace, []Event) {
 	var warnings []Event
 	valid := map[basis]bool{}
 	for _, d := range w.deadlines(p) {
 		if !d.warned && d.warning > 0 && !clock.IsZero() && !clock.Before(d.actAt()) {
-			if least := clock.Add(d.warning); d.At.Before(least) {
-				d.At = least
+			if earliestEnd := clock.Add(d.warning); d.At.Before(earliestEnd) {
+				d.At = earliestEnd
 			}
 			d.At = d.At.UTC().Add(time.Millisecond - 1).Truncate(time.Millisecond)
-			d.warned, *warnedOf(&w, d.basis) = true, d.At
+			d.warned, *lastWarning(&w, d.basis) = true, d.At
 			warnings = append(warnings, w.expiryWarning(d.Expiry, clock, d.warningMessage(w.Name)))
 		}
 		valid[d.basis] = d.warned
 	}
 	for _, b := range []basis{desiredState, age} {
 		if !valid[b] {
-			*warnedOf(&w, b) = time.Time{}
+			*lastWarning(&w, b) = time.Time{}
 		}
 	}
 	return w, warnings
 }
 
-// due returns the deadline that has passed. Termination goes before a stop.
+// due returns the passed deadline. Termination has priority over stop.
 func (w Workspace) due(p AgePolicies, clock time.Time) (deadline, bool) {
 	var found deadline
 	for _, d := range w.deadlines(p) {

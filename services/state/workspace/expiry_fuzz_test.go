@@ -11,21 +11,21 @@ import (
 	"lockstep.internal/services/state/workspace"
 )
 
-// life is a workspace in a made-up history, and what is known of it without asking it.
-type life struct {
+// expirySimulation is a workspace with an independent model of its deadlines.
+type expirySimulation struct {
 	t        *testing.T
 	w        fixture
 	policies workspace.AgePolicies
 	clock    time.Time
-	// since is when what is wanted changed last, and changes how often it did.
+	// since is the last change of the desired state. changes counts them.
 	since   time.Time
 	changes int
-	// told are the times of warnings, by what they warned of.
-	told map[string]time.Time
+	// warnedAt has the time of each warning, by deadline.
+	warnedAt map[string]time.Time
 }
 
-// deadlines are the ends that hold by the policies, without regard to warnings.
-func (l *life) deadlines() map[events.ExpiryPolicy]time.Time {
+// deadlines returns the deadline of each policy, without warnings.
+func (l *expirySimulation) deadlines() map[events.ExpiryPolicy]time.Time {
 	all := map[events.ExpiryPolicy]time.Time{}
 	if l.policies.MaxAge > 0 {
 		all[events.ExpiryPolicyMaxAge] = l.w.CreatedAt.Add(l.policies.MaxAge)
@@ -39,16 +39,16 @@ func (l *life) deadlines() map[events.ExpiryPolicy]time.Time {
 	return all
 }
 
-// deadline names an end: that by age is one for life, the others one for each change.
-func (l *life) deadline(policy events.ExpiryPolicy) string {
+// deadlineName returns a unique name. max_age has one deadline; other policies have one per change.
+func (l *expirySimulation) deadlineName(policy events.ExpiryPolicy) string {
 	if policy == events.ExpiryPolicyMaxAge {
 		return string(policy)
 	}
 	return fmt.Sprint(policy, l.changes)
 }
 
-// warning is how long before an end of the policy the user has to be warned.
-func (l *life) warning(policy events.ExpiryPolicy) time.Duration {
+// warning returns the time between the warning and the expiry.
+func (l *expirySimulation) warning(policy events.ExpiryPolicy) time.Duration {
 	lasts := map[events.ExpiryPolicy]time.Duration{
 		events.ExpiryPolicyStopAfterRunning:      l.policies.StopAfterRunning,
 		events.ExpiryPolicyTerminateAfterStopped: l.policies.TerminateAfterStopped,
@@ -57,8 +57,8 @@ func (l *life) warning(policy events.ExpiryPolicy) time.Duration {
 	return min(l.policies.Warning, lasts[policy])
 }
 
-// wish is a user's, whose clock is behind the agent's.
-func (l *life) wish(to workspace.DesiredState, behind time.Duration) {
+// setDesired simulates a user request. The server clock is behind the agent clock.
+func (l *expirySimulation) setDesired(to workspace.DesiredState, behind time.Duration) {
 	now := l.clock.Add(-behind)
 	after, err := l.w.SetDesired(to, 9, now)
 	require.NoError(l.t, err)
@@ -69,21 +69,21 @@ func (l *life) wish(to workspace.DesiredState, behind time.Duration) {
 	l.w = after
 }
 
-// tick looks at the workspace as the agent's tick does.
-func (l *life) tick() {
-	if l.w.ReconsiderAt.IsZero() || l.w.ReconsiderAt.After(l.clock) {
+// tick recomputes the workspace if it is due.
+func (l *expirySimulation) tick() {
+	if l.w.RecomputeAt.IsZero() || l.w.RecomputeAt.After(l.clock) {
 		return
 	}
-	l.look()
+	l.observe()
 }
 
-// look observes the workspace.
-func (l *life) look() {
+// observe recomputes the workspace and checks the result.
+func (l *expirySimulation) observe() {
 	t, before, deadlines := l.t, l.w, l.deadlines()
 	after := before.Observe(workspace.Observation{Clock: l.clock, At: l.clock, AgePolicies: l.policies}).
 		Expire(l.policies, l.clock)
 	if before.DesiredState == workspace.DesiredTerminated {
-		require.Equal(t, before.DesiredRevision, after.DesiredRevision, "what is to be terminated is touched")
+		require.Equal(t, before.DesiredRevision, after.DesiredRevision, "a terminated workspace must not change")
 		require.Empty(t, after.warnings())
 		l.w = after
 		return
@@ -91,7 +91,7 @@ func (l *life) look() {
 	if after.DesiredState != before.DesiredState {
 		policy := events.ExpiryPolicy(after.cause().Kind)
 		deadline, holds := deadlines[policy]
-		require.True(t, holds, "%s ends what it does not hold for", policy)
+		require.True(t, holds, "%s expired a workspace without this policy", policy)
 		require.False(
 			t,
 			l.clock.Before(deadline),
@@ -101,13 +101,16 @@ func (l *life) look() {
 			deadline,
 		)
 		if warning := l.warning(policy); warning > 0 {
-			told, warned := l.told[l.deadline(policy)]
+			warnedAt, warned := l.warnedAt[l.deadlineName(policy)]
 			require.True(t, warned, "%s ends the workspace without a warning", policy)
-			require.False(t, l.clock.Before(told.Add(warning)), "%s ends the workspace too soon after its warning", policy)
+			require.False(t, l.clock.Before(warnedAt.Add(warning)), "%s ends the workspace too soon after its warning", policy)
 		}
 		require.Equal(
 			t,
-			map[bool]workspace.DesiredState{true: workspace.DesiredStopped, false: workspace.DesiredTerminated}[policy == events.ExpiryPolicyStopAfterRunning],
+			map[bool]workspace.DesiredState{
+				true:  workspace.DesiredStopped,
+				false: workspace.DesiredTerminated,
+			}[policy == events.ExpiryPolicyStopAfterRunning],
 			after.DesiredState,
 		)
 		l.since = l.clock
@@ -115,9 +118,9 @@ func (l *life) look() {
 	}
 	l.w = after
 	for _, warning := range after.warnings() {
-		name := l.deadline(warning.Policy)
-		require.NotContains(t, l.told, name, "it was warned of already")
-		l.told[name] = l.clock
+		name := l.deadlineName(warning.Policy)
+		require.NotContains(t, l.warnedAt, name, "a second warning of one deadline")
+		l.warnedAt[name] = l.clock
 		require.False(
 			t,
 			warning.ExpiresAt.Before(l.deadlines()[warning.Policy]),
@@ -126,14 +129,14 @@ func (l *life) look() {
 	}
 }
 
-// settled is that nothing is left to be done at the present time.
-func (l *life) settled() {
+// requireNothingOverdue checks that no warning or expiry is overdue.
+func (l *expirySimulation) requireNothingOverdue() {
 	if l.w.DesiredState == workspace.DesiredTerminated {
 		return
 	}
 	for policy, deadline := range l.deadlines() {
 		warning := l.warning(policy)
-		told, warned := l.told[l.deadline(policy)]
+		warnedAt, warned := l.warnedAt[l.deadlineName(policy)]
 		switch {
 		case warning == 0:
 			require.True(l.t, l.clock.Before(deadline), "%s is overdue since %s at %s: %+v", policy, deadline, l.clock, l.w)
@@ -150,19 +153,18 @@ func (l *life) settled() {
 		default:
 			require.True(
 				l.t,
-				l.clock.Before(deadline) || l.clock.Before(told.Add(warning)),
-				"%s, told at %s, is overdue at %s",
+				l.clock.Before(deadline) || l.clock.Before(warnedAt.Add(warning)),
+				"%s, warned at %s, is overdue at %s",
 				policy,
-				told,
+				warnedAt,
 				l.clock,
 			)
 		}
 	}
 }
 
-// FuzzExpire lives made-up lives: whatever users do and however an agent ticks, nothing is ended
-// early, unwarned or late, nobody is warned twice of the same end, and no end is missed because nobody
-// looks.
+// FuzzExpire checks that no workspace expires early, late or without a warning, and that no deadline gets two
+// warnings, for any user requests and ticks.
 func FuzzExpire(f *testing.F) {
 	f.Add([]byte{10, 20, 200, 3, 1, 7, 1, 0, 1, 4, 1, 30, 0x12, 1, 1, 50})
 	f.Add([]byte{0, 0, 5, 0, 1, 4, 0x20, 1, 1, 1})
@@ -174,12 +176,12 @@ func FuzzExpire(f *testing.F) {
 			return
 		}
 		seconds := func(b byte) time.Duration { return time.Duration(b) * time.Second }
-		l := &life{
-			t:     t,
-			w:     newFixture(t),
-			clock: start(),
-			since: start(),
-			told:  map[string]time.Time{},
+		l := &expirySimulation{
+			t:        t,
+			w:        newFixture(t),
+			clock:    start(),
+			since:    start(),
+			warnedAt: map[string]time.Time{},
 			policies: workspace.AgePolicies{
 				StopAfterRunning:      seconds(script[0]),
 				TerminateAfterStopped: seconds(script[1]),
@@ -190,25 +192,25 @@ func FuzzExpire(f *testing.F) {
 		for step := script[4:]; len(step) >= 2; step = step[2:] {
 			l.clock = l.clock.Add(seconds(step[1]))
 			if l.w.DesiredState == workspace.DesiredTerminated {
-				l.look()
+				l.observe()
 				return
 			}
 			since, behind := l.w.DesiredStateSince, seconds(step[0]&0xf)
 			switch step[0] >> 4 {
 			case 1:
-				l.wish(workspace.DesiredStopped, behind)
+				l.setDesired(workspace.DesiredStopped, behind)
 			case 2:
-				l.wish(workspace.DesiredRunning, behind)
+				l.setDesired(workspace.DesiredRunning, behind)
 			case 3:
-				l.wish(workspace.DesiredRestartRequested, behind)
+				l.setDesired(workspace.DesiredRestartRequested, behind)
 			case 4:
 				l.w = l.w.Redispatch(l.clock)
-				require.Equal(t, since, l.w.DesiredStateSince, "telling again is no start")
+				require.Equal(t, since, l.w.DesiredStateSince, "a redispatch does not restart the policy")
 			case 5:
-				l.look() // something else is heard of it
+				l.observe() // another event of the workspace
 			}
 			l.tick()
-			l.settled()
+			l.requireNothingOverdue()
 		}
 	})
 }

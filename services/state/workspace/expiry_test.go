@@ -11,7 +11,7 @@ import (
 	"lockstep.internal/services/state/workspace"
 )
 
-// policies of which each has another length.
+// policies returns policies with different durations.
 func policies() workspace.AgePolicies {
 	return workspace.AgePolicies{
 		StopAfterRunning:      8 * time.Hour,
@@ -23,8 +23,8 @@ func policies() workspace.AgePolicies {
 
 func at(since time.Duration) time.Time { return start().Add(since) }
 
-// wanted has the workspace wanted in a state since a time after its creation.
-func wanted(state workspace.DesiredState, since time.Duration) func(*workspace.Workspace) {
+// desiredSince sets the desired state and the time of its last change.
+func desiredSince(state workspace.DesiredState, since time.Duration) func(*workspace.Workspace) {
 	return func(w *workspace.Workspace) { w.DesiredState, w.DesiredStateSince = state, at(since) }
 }
 
@@ -35,18 +35,66 @@ func TestNextExpiry(t *testing.T) {
 		policies workspace.AgePolicies
 		want     workspace.Expiry
 	}{
-		"running":           {wanted(workspace.DesiredRunning, time.Hour), policies(), workspace.Expiry{Policy: events.ExpiryPolicyStopAfterRunning, To: workspace.DesiredStopped, At: at(9 * time.Hour)}},
-		"restarting":        {wanted(workspace.DesiredRestartRequested, time.Hour), policies(), workspace.Expiry{Policy: events.ExpiryPolicyStopAfterRunning, To: workspace.DesiredStopped, At: at(9 * time.Hour)}},
-		"stopped":           {wanted(workspace.DesiredStopped, time.Hour), policies(), workspace.Expiry{Policy: events.ExpiryPolicyTerminateAfterStopped, To: workspace.DesiredTerminated, At: at(101 * time.Hour)}},
-		"old":               {wanted(workspace.DesiredRunning, 999*time.Hour), policies(), workspace.Expiry{Policy: events.ExpiryPolicyMaxAge, To: workspace.DesiredTerminated, At: at(1000 * time.Hour)}},
-		"both at once":      {wanted(workspace.DesiredRunning, 992*time.Hour), policies(), workspace.Expiry{Policy: events.ExpiryPolicyMaxAge, To: workspace.DesiredTerminated, At: at(1000 * time.Hour)}},
-		"to be terminated":  {wanted(workspace.DesiredTerminated, 0), policies(), workspace.Expiry{}},
-		"no policies":       {wanted(workspace.DesiredRunning, 0), workspace.AgePolicies{Warning: time.Hour}, workspace.Expiry{}},
-		"others' policies":  {wanted(workspace.DesiredStopped, 0), workspace.AgePolicies{StopAfterRunning: time.Hour}, workspace.Expiry{}},
-		"was told later":    {func(w *workspace.Workspace) { w.ExpiryWarnedOf = at(10 * time.Hour) }, policies(), workspace.Expiry{Policy: events.ExpiryPolicyStopAfterRunning, To: workspace.DesiredStopped, At: at(10 * time.Hour)}},
-		"was told of less":  {func(w *workspace.Workspace) { w.ExpiryWarnedOf = at(7 * time.Hour) }, policies(), workspace.Expiry{Policy: events.ExpiryPolicyStopAfterRunning, To: workspace.DesiredStopped, At: at(8 * time.Hour)}},
-		"was told its age":  {func(w *workspace.Workspace) { w.AgeWarnedOf = at(9999 * time.Hour) }, workspace.AgePolicies{MaxAge: time.Hour}, workspace.Expiry{Policy: events.ExpiryPolicyMaxAge, To: workspace.DesiredTerminated, At: at(9999 * time.Hour)}},
-		"was told its stop": {func(w *workspace.Workspace) { w.ExpiryWarnedOf = at(9999 * time.Hour) }, workspace.AgePolicies{MaxAge: time.Hour}, workspace.Expiry{Policy: events.ExpiryPolicyMaxAge, To: workspace.DesiredTerminated, At: at(time.Hour)}},
+		"running": {
+			desiredSince(workspace.DesiredRunning, time.Hour),
+			policies(),
+			workspace.Expiry{Policy: events.ExpiryPolicyStopAfterRunning, To: workspace.DesiredStopped, At: at(9 * time.Hour)},
+		},
+		"restarting": {
+			desiredSince(workspace.DesiredRestartRequested, time.Hour),
+			policies(),
+			workspace.Expiry{Policy: events.ExpiryPolicyStopAfterRunning, To: workspace.DesiredStopped, At: at(9 * time.Hour)},
+		},
+		"stopped": {
+			desiredSince(workspace.DesiredStopped, time.Hour),
+			policies(),
+			workspace.Expiry{
+				Policy: events.ExpiryPolicyTerminateAfterStopped,
+				To:     workspace.DesiredTerminated,
+				At:     at(101 * time.Hour),
+			},
+		},
+		"old": {
+			desiredSince(workspace.DesiredRunning, 999*time.Hour),
+			policies(),
+			workspace.Expiry{Policy: events.ExpiryPolicyMaxAge, To: workspace.DesiredTerminated, At: at(1000 * time.Hour)},
+		},
+		"both at once": {
+			desiredSince(workspace.DesiredRunning, 992*time.Hour),
+			policies(),
+			workspace.Expiry{Policy: events.ExpiryPolicyMaxAge, To: workspace.DesiredTerminated, At: at(1000 * time.Hour)},
+		},
+		"to be terminated": {desiredSince(workspace.DesiredTerminated, 0), policies(), workspace.Expiry{}},
+		"no policies": {
+			desiredSince(workspace.DesiredRunning, 0),
+			workspace.AgePolicies{Warning: time.Hour},
+			workspace.Expiry{},
+		},
+		"others' policies": {
+			desiredSince(workspace.DesiredStopped, 0),
+			workspace.AgePolicies{StopAfterRunning: time.Hour},
+			workspace.Expiry{},
+		},
+		"warned of a later deadline": {
+			func(w *workspace.Workspace) { w.WarnedStateDeadline = at(10 * time.Hour) },
+			policies(),
+			workspace.Expiry{Policy: events.ExpiryPolicyStopAfterRunning, To: workspace.DesiredStopped, At: at(10 * time.Hour)},
+		},
+		"warned of an earlier deadline": {
+			func(w *workspace.Workspace) { w.WarnedStateDeadline = at(7 * time.Hour) },
+			policies(),
+			workspace.Expiry{Policy: events.ExpiryPolicyStopAfterRunning, To: workspace.DesiredStopped, At: at(8 * time.Hour)},
+		},
+		"warned of its age": {
+			func(w *workspace.Workspace) { w.WarnedAgeDeadline = at(9999 * time.Hour) },
+			workspace.AgePolicies{MaxAge: time.Hour},
+			workspace.Expiry{Policy: events.ExpiryPolicyMaxAge, To: workspace.DesiredTerminated, At: at(9999 * time.Hour)},
+		},
+		"warned of its stop": {
+			func(w *workspace.Workspace) { w.WarnedStateDeadline = at(9999 * time.Hour) },
+			workspace.AgePolicies{MaxAge: time.Hour},
+			workspace.Expiry{Policy: events.ExpiryPolicyMaxAge, To: workspace.DesiredTerminated, At: at(time.Hour)},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -61,62 +109,140 @@ func TestExpire(t *testing.T) {
 	t.Parallel()
 	const quarter = 15 * time.Minute
 	warned := func(state workspace.DesiredState, of time.Duration) func(*workspace.Workspace) {
-		return func(w *workspace.Workspace) { w.DesiredState, w.ExpiryWarnedOf = state, at(of) }
+		return func(w *workspace.Workspace) { w.DesiredState, w.WarnedStateDeadline = state, at(of) }
 	}
 	stop := events.ExpiryPolicyStopAfterRunning
 	for name, test := range map[string]struct {
 		change   func(*workspace.Workspace)
 		policies workspace.AgePolicies
 		clock    time.Duration
-		// noClock is that the agent has not ticked.
+		// noClock: the agent has not sent a tick.
 		noClock bool
-		// ended is what is wanted by a policy; empty when nothing changes.
-		ended workspace.DesiredState
-		cause events.ExpiryPolicy
-		// warned is the end that is warned of now.
-		warned time.Duration
-		policy events.ExpiryPolicy
-		look   time.Duration
+		// wantState is the new desired state; empty if unchanged.
+		wantState workspace.DesiredState
+		cause     events.ExpiryPolicy
+		// wantWarning is the deadline in the new warning.
+		wantWarning      time.Duration
+		policy           events.ExpiryPolicy
+		wantReconsiderAt time.Duration
 	}{
-		"long before":                       {policies: policies(), clock: time.Hour, look: 8*time.Hour - quarter},
-		"no clock yet":                      {policies: policies(), noClock: true, look: 8*time.Hour - quarter},
-		"just before the warning":           {policies: policies(), clock: 8*time.Hour - quarter - 1, look: 8*time.Hour - quarter},
-		"the warning":                       {policies: policies(), clock: 8*time.Hour - quarter, warned: 8 * time.Hour, policy: stop, look: 8 * time.Hour},
-		"a warning between two ticks":       {policies: policies(), clock: 8*time.Hour - quarter + 10*time.Second, warned: 8*time.Hour + 10*time.Second, policy: stop, look: 8*time.Hour + 10*time.Second},
-		"warned already":                    {change: warned(workspace.DesiredRunning, 8*time.Hour), policies: policies(), clock: 8*time.Hour - 1, look: 8 * time.Hour},
-		"the end":                           {change: warned(workspace.DesiredRunning, 8*time.Hour), policies: policies(), clock: 8 * time.Hour, ended: workspace.DesiredStopped, cause: stop, look: 108*time.Hour - quarter},
-		"the end of a restart":              {change: warned(workspace.DesiredRestartRequested, 8*time.Hour), policies: policies(), clock: 9 * time.Hour, ended: workspace.DesiredStopped, cause: stop, look: 109*time.Hour - quarter},
-		"the end that was told":             {change: warned(workspace.DesiredRunning, 9*time.Hour), policies: policies(), clock: 8 * time.Hour, look: 9 * time.Hour},
-		"nobody was there to warn in time":  {policies: policies(), clock: 20 * time.Hour, warned: 20*time.Hour + quarter, policy: stop, look: 20*time.Hour + quarter},
-		"a policy that was due for years":   {policies: workspace.AgePolicies{MaxAge: time.Hour, Warning: quarter}, clock: 20000 * time.Hour, warned: 20000*time.Hour + quarter, policy: events.ExpiryPolicyMaxAge, look: 20000*time.Hour + quarter},
-		"nobody is to be warned":            {policies: workspace.AgePolicies{StopAfterRunning: time.Hour}, clock: time.Hour, ended: workspace.DesiredStopped, cause: stop},
-		"nobody is to be warned, too early": {policies: workspace.AgePolicies{StopAfterRunning: time.Hour}, clock: time.Hour - 1, look: time.Hour},
-		"a policy shorter than the warning": {policies: workspace.AgePolicies{StopAfterRunning: time.Minute, Warning: quarter}, clock: time.Second, warned: time.Minute + time.Second, policy: stop, look: time.Minute + time.Second},
-		"stopped for long":                  {change: warned(workspace.DesiredStopped, 100*time.Hour), policies: policies(), clock: 100 * time.Hour, ended: workspace.DesiredTerminated, cause: events.ExpiryPolicyTerminateAfterStopped},
+		"long before":  {policies: policies(), clock: time.Hour, wantReconsiderAt: 8*time.Hour - quarter},
+		"no clock yet": {policies: policies(), noClock: true, wantReconsiderAt: 8*time.Hour - quarter},
+		"just before the warning": {
+			policies:         policies(),
+			clock:            8*time.Hour - quarter - 1,
+			wantReconsiderAt: 8*time.Hour - quarter,
+		},
+		"the warning": {
+			policies:         policies(),
+			clock:            8*time.Hour - quarter,
+			wantWarning:      8 * time.Hour,
+			policy:           stop,
+			wantReconsiderAt: 8 * time.Hour,
+		},
+		"a warning between two ticks": {
+			policies:         policies(),
+			clock:            8*time.Hour - quarter + 10*time.Second,
+			wantWarning:      8*time.Hour + 10*time.Second,
+			policy:           stop,
+			wantReconsiderAt: 8*time.Hour + 10*time.Second,
+		},
+		"warned already": {
+			change:           warned(workspace.DesiredRunning, 8*time.Hour),
+			policies:         policies(),
+			clock:            8*time.Hour - 1,
+			wantReconsiderAt: 8 * time.Hour,
+		},
+		"the end": {
+			change:           warned(workspace.DesiredRunning, 8*time.Hour),
+			policies:         policies(),
+			clock:            8 * time.Hour,
+			wantState:        workspace.DesiredStopped,
+			cause:            stop,
+			wantReconsiderAt: 108*time.Hour - quarter,
+		},
+		"the end of a restart": {
+			change:           warned(workspace.DesiredRestartRequested, 8*time.Hour),
+			policies:         policies(),
+			clock:            9 * time.Hour,
+			wantState:        workspace.DesiredStopped,
+			cause:            stop,
+			wantReconsiderAt: 109*time.Hour - quarter,
+		},
+		"the deadline in the last warning": {
+			change:           warned(workspace.DesiredRunning, 9*time.Hour),
+			policies:         policies(),
+			clock:            8 * time.Hour,
+			wantReconsiderAt: 9 * time.Hour,
+		},
+		"the warning is late": {
+			policies:         policies(),
+			clock:            20 * time.Hour,
+			wantWarning:      20*time.Hour + quarter,
+			policy:           stop,
+			wantReconsiderAt: 20*time.Hour + quarter,
+		},
+		"a policy that was due for years": {
+			policies:         workspace.AgePolicies{MaxAge: time.Hour, Warning: quarter},
+			clock:            20000 * time.Hour,
+			wantWarning:      20000*time.Hour + quarter,
+			policy:           events.ExpiryPolicyMaxAge,
+			wantReconsiderAt: 20000*time.Hour + quarter,
+		},
+		"no warning configured": {
+			policies:  workspace.AgePolicies{StopAfterRunning: time.Hour},
+			clock:     time.Hour,
+			wantState: workspace.DesiredStopped,
+			cause:     stop,
+		},
+		"no warning configured, before the deadline": {
+			policies:         workspace.AgePolicies{StopAfterRunning: time.Hour},
+			clock:            time.Hour - 1,
+			wantReconsiderAt: time.Hour,
+		},
+		"a policy shorter than the warning": {
+			policies:         workspace.AgePolicies{StopAfterRunning: time.Minute, Warning: quarter},
+			clock:            time.Second,
+			wantWarning:      time.Minute + time.Second,
+			policy:           stop,
+			wantReconsiderAt: time.Minute + time.Second,
+		},
+		"stopped for long": {
+			change:    warned(workspace.DesiredStopped, 100*time.Hour),
+			policies:  policies(),
+			clock:     100 * time.Hour,
+			wantState: workspace.DesiredTerminated,
+			cause:     events.ExpiryPolicyTerminateAfterStopped,
+		},
 		"old": {
 			change: func(w *workspace.Workspace) {
-				w.DesiredStateSince, w.AgeWarnedOf = at(999*time.Hour), at(1000*time.Hour)
+				w.DesiredStateSince, w.WarnedAgeDeadline = at(999*time.Hour), at(1000*time.Hour)
 			}, policies: policies(), clock: 1000 * time.Hour,
-			ended: workspace.DesiredTerminated, cause: events.ExpiryPolicyMaxAge,
+			wantState: workspace.DesiredTerminated, cause: events.ExpiryPolicyMaxAge,
 		},
 		"old and running for long": {
-			change:   func(w *workspace.Workspace) { w.ExpiryWarnedOf, w.AgeWarnedOf = at(8*time.Hour), at(1000*time.Hour) },
-			policies: policies(), clock: 1000 * time.Hour, ended: workspace.DesiredTerminated, cause: events.ExpiryPolicyMaxAge,
-		},
-		"the age is warned of beside a stop": {
 			change: func(w *workspace.Workspace) {
-				w.DesiredStateSince, w.ExpiryWarnedOf = at(992*time.Hour), at(1000*time.Hour)
+				w.WarnedStateDeadline, w.WarnedAgeDeadline = at(8*time.Hour), at(1000*time.Hour)
 			},
-			policies: policies(), clock: 1000*time.Hour - quarter, warned: 1000 * time.Hour, policy: events.ExpiryPolicyMaxAge, look: 1000 * time.Hour,
+			policies: policies(), clock: 1000 * time.Hour, wantState: workspace.DesiredTerminated,
+			cause: events.ExpiryPolicyMaxAge,
 		},
-		"the cluster's own time is earlier": {
-			change: func(w *workspace.Workspace) { w.ReconsiderAt = at(2 * time.Hour) }, policies: policies(), clock: time.Hour, look: 2 * time.Hour,
+		"a warning of max_age after one of a stop": {
+			change: func(w *workspace.Workspace) {
+				w.DesiredStateSince, w.WarnedStateDeadline = at(992*time.Hour), at(1000*time.Hour)
+			},
+			policies: policies(), clock: 1000*time.Hour - quarter, wantWarning: 1000 * time.Hour,
+			policy: events.ExpiryPolicyMaxAge, wantReconsiderAt: 1000 * time.Hour,
+		},
+		"the deadline of the actual state is earlier": {
+			change: func(w *workspace.Workspace) { w.RecomputeAt = at(2 * time.Hour) }, policies: policies(),
+			clock: time.Hour, wantReconsiderAt: 2 * time.Hour,
 		},
 		"no policies": {clock: 1e6 * time.Hour},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			before := newFixture(t, func(w *workspace.Workspace) { w.ReconsiderAt = time.Time{} })
+			before := newFixture(t, func(w *workspace.Workspace) { w.RecomputeAt = time.Time{} })
 			if test.change != nil {
 				test.change(&before.Workspace)
 			}
@@ -126,15 +252,15 @@ func TestExpire(t *testing.T) {
 			}
 			after := before.Expire(test.policies, clock)
 			changes := after.events
-			if test.ended != "" {
-				require.Equal(t, test.ended, after.DesiredState)
+			if test.wantState != "" {
+				require.Equal(t, test.wantState, after.DesiredState)
 				require.Equal(t, before.DesiredRevision+1, after.DesiredRevision)
 				require.Equal(t, clock, after.DesiredStateSince)
 				require.NotEmpty(t, changes)
-				told := changes[0].Data.(events.WorkspaceDesiredStateChanged)
-				require.Equal(t, events.DesiredStateCause(test.cause), *told.Cause)
-				require.NotEmpty(t, told.Message)
-				require.Zero(t, told.UserID)
+				changed := changes[0].Data.(events.WorkspaceDesiredStateChanged)
+				require.Equal(t, events.DesiredStateCause(test.cause), *changed.Cause)
+				require.NotEmpty(t, changed.Message)
+				require.Zero(t, changed.UserID)
 				changes = changes[1:]
 			} else {
 				require.Equal(t, before.DesiredState, after.DesiredState)
@@ -142,22 +268,22 @@ func TestExpire(t *testing.T) {
 			}
 			if test.policy != "" {
 				require.Len(t, changes, 1)
-				told := changes[0].Data.(events.WorkspaceExpiryWarning)
+				warning := changes[0].Data.(events.WorkspaceExpiryWarning)
 				require.Equal(t, "expiry_warning", changes[0].Name)
 				require.Equal(t, clock, changes[0].Time)
-				require.Equal(t, test.policy, told.Policy)
-				require.Equal(t, at(test.warned), told.ExpiresAt)
-				require.Contains(t, told.Message, at(test.warned).Format(time.RFC3339))
+				require.Equal(t, test.policy, warning.Policy)
+				require.Equal(t, at(test.wantWarning), warning.ExpiresAt)
+				require.Contains(t, warning.Message, at(test.wantWarning).Format(time.RFC3339))
 				changes = nil
 			}
 			require.Empty(t, changes)
 			switch {
 			case after.DesiredState == workspace.DesiredTerminated && before.DesiredState != workspace.DesiredTerminated:
-				require.Equal(t, workspace.NextTick(), after.ReconsiderAt, "what its cluster shows is read otherwise")
-			case test.look == 0:
-				require.Zero(t, after.ReconsiderAt)
+				require.Equal(t, workspace.NextTick(), after.RecomputeAt, "the actual state depends on the desired state")
+			case test.wantReconsiderAt == 0:
+				require.Zero(t, after.RecomputeAt)
 			default:
-				require.Equal(t, at(test.look), after.ReconsiderAt)
+				require.Equal(t, at(test.wantReconsiderAt), after.RecomputeAt)
 			}
 		})
 	}
@@ -201,22 +327,22 @@ func TestRestartResetsTheExpiry(t *testing.T) {
 	near := at(8*time.Hour - time.Minute)
 	w := newFixture(
 		t,
-		func(w *workspace.Workspace) { w.ReconsiderAt = time.Time{} },
+		func(w *workspace.Workspace) { w.RecomputeAt = time.Time{} },
 	).Expire(policies(), at(8*time.Hour-15*time.Minute))
 	require.Len(t, w.warnings(), 1)
 	same := w.Redispatch(near).Expire(policies(), near)
-	require.Equal(t, at(8*time.Hour), same.ReconsiderAt, "the system's own doing is no start")
+	require.Equal(t, at(8*time.Hour), same.RecomputeAt, "a redispatch does not restart the policy")
 
 	restarted, err := w.SetDesired(workspace.DesiredRestartRequested, 9, near)
 	require.NoError(t, err)
-	require.Equal(t, workspace.NextTick(), restarted.ReconsiderAt, "it is looked at with its policies")
+	require.Equal(t, workspace.NextTick(), restarted.RecomputeAt, "the next tick computes the deadlines")
 	restarted = restarted.Observe(workspace.Observation{Clock: at(8 * time.Hour), AgePolicies: policies()}).
 		Expire(policies(), at(8*time.Hour))
 	require.Equal(t, workspace.DesiredRestartRequested, restarted.DesiredState)
 	require.Empty(t, restarted.warnings())
-	require.Equal(t, near.Add(8*time.Hour-15*time.Minute), restarted.ReconsiderAt)
+	require.Equal(t, near.Add(8*time.Hour-15*time.Minute), restarted.RecomputeAt)
 	again := restarted.Expire(policies(), near.Add(8*time.Hour-15*time.Minute))
-	require.Len(t, again.warnings(), 1, "of the new end")
+	require.Len(t, again.warnings(), 1, "a warning of the new deadline")
 }
 
 func TestWarningWithoutADeadlineIsCleared(t *testing.T) {
@@ -225,10 +351,10 @@ func TestWarningWithoutADeadlineIsCleared(t *testing.T) {
 	w := newFixture(t).Expire(old, at(50*time.Minute))
 	require.Len(t, w.warnings(), 1)
 	w = w.Expire(workspace.AgePolicies{}, at(55*time.Minute))
-	require.Zero(t, w.AgeWarnedOf)
+	require.Zero(t, w.WarnedAgeDeadline)
 	require.Empty(t, w.warnings())
 	w = w.Expire(old, at(100*time.Hour))
-	require.Equal(t, workspace.DesiredRunning, w.DesiredState, "its user was told that nothing would happen")
+	require.Equal(t, workspace.DesiredRunning, w.DesiredState, "the earlier warning was cleared")
 	require.Len(t, w.warnings(), 1)
 	require.Equal(t, workspace.DesiredTerminated, w.Expire(old, at(100*time.Hour+15*time.Minute)).DesiredState)
 }
@@ -236,7 +362,7 @@ func TestWarningWithoutADeadlineIsCleared(t *testing.T) {
 func TestPoliciesIgnoreTerminatedWorkspaces(t *testing.T) {
 	t.Parallel()
 	for _, change := range []func(w *workspace.Workspace){
-		wanted(workspace.DesiredTerminated, 0), func(w *workspace.Workspace) { w.ActualState = actualstate.Terminated },
+		desiredSince(workspace.DesiredTerminated, 0), func(w *workspace.Workspace) { w.ActualState = actualstate.Terminated },
 	} {
 		w := newFixture(t, change)
 		require.Equal(t, w.Workspace, w.Expire(policies(), at(1e6*time.Hour)).Workspace)

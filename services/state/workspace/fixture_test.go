@@ -62,10 +62,10 @@ func (f fixture) Expire(p workspace.AgePolicies, clock time.Time) fixture {
 }
 
 func (f fixture) Applied(revision int64, at time.Time) fixture {
-	return f.TakeIn(workspace.Application{Revision: revision, At: at})
+	return f.AppliedWith(workspace.AppliedReport{Revision: revision, At: at})
 }
 
-func (f fixture) TakeIn(a workspace.Application) fixture { return after(f.Workspace.Applied(a)) }
+func (f fixture) AppliedWith(a workspace.AppliedReport) fixture { return after(f.Workspace.Applied(a)) }
 
 func (f fixture) Superseded(revision int64, at time.Time) fixture {
 	return after(f.Workspace.Superseded(revision, at))
@@ -113,9 +113,9 @@ func (f fixture) cause() workspace.Cause {
 	return workspace.Cause{Kind: *data.Cause, UserID: int64(data.UserID), Message: data.Message}
 }
 
-// deployment returns a Deployment that the cluster has brought to its replicas.
-func deployment(replicas int, revision string) *events.ObservedDeployment {
-	return &events.ObservedDeployment{
+// deployment returns a complete Deployment.
+func deployment(replicas int, revision string) *events.ObservedWorkload {
+	return &events.ObservedWorkload{
 		Object: events.ObjectMeta{
 			Namespace: "ws-7-ide", Name: "ide", Annotations: map[string]string{workspace.AnnotationDesiredRevision: revision},
 		},
@@ -126,6 +126,6 @@ func deployment(replicas int, revision string) *events.ObservedDeployment {
 	}
 }
 
-func seen(d *events.ObservedDeployment) workspace.Observation {
+func seen(d *events.ObservedWorkload) workspace.Observation {
 	return workspace.Observation{Seen: true, Deployment: d, At: start().Add(time.Minute)}
 }

@@ -8,23 +8,23 @@ import (
 	"lockstep.internal/services/state/actualstate"
 )
 
-// Observation is everything that the cluster has reported about a workspace.
+// Observation contains the stored objects of a workspace and the changes of the current batch.
 type Observation struct {
-	// Seen reports whether the cluster has ever reported a Deployment.
+	// Seen is true if the cluster has ever reported a Deployment.
 	Seen bool
 	// Deployment is nil if the cluster has none.
-	Deployment  *events.ObservedDeployment
-	ReplicaSets []events.ObservedReplicaSet
+	Deployment  *events.ObservedWorkload
+	ReplicaSets []events.ObservedWorkloadRevision
 	Pods        []events.ObservedPod
 
-	// Gone reports that this batch of events deleted the Deployment.
-	Gone bool
-	// Listed is the begin of the full resync that has just completed; zero without one.
-	Listed time.Time
+	// DeploymentDeleted is true if this batch of events deleted the Deployment.
+	DeploymentDeleted bool
+	// ResyncBegunAt is when the full resync that ended in this batch began; zero without one.
+	ResyncBegunAt time.Time
 
 	// Clock is the time of the agent's last tick.
 	Clock       time.Time
-	Patience    actualstate.Patience
+	Timeouts    actualstate.PodTimeouts
 	AgePolicies AgePolicies
 	// At is the time of the event that led to this observation.
 	At time.Time
@@ -38,10 +38,10 @@ func (w Workspace) Observe(o Observation) (Workspace, []Event) {
 	}
 	w, changed := w.compute(o)
 	if w.DesiredState == DesiredRestartRequested && w.ActualState == actualstate.Stopped && w.applied(o.Deployment) {
-		w, event := w.desire(DesiredRunning, Cause{Kind: events.DesiredStateCauseRestartCompleted}, o.At)
+		w, event := w.newRevision(DesiredRunning, Cause{Kind: events.DesiredStateCauseRestartCompleted}, o.At)
 		return w, append(changed, event)
 	}
-	if w.lost(o) {
+	if w.isLost(o) {
 		w, more := w.Redispatch(o.At)
 		return w, append(changed, more...)
 	}
@@ -50,10 +50,10 @@ func (w Workspace) Observe(o Observation) (Workspace, []Event) {
 		return w, changed
 	}
 	if o.At.Before(from) && o.Clock.Before(from) {
-		w.ReconsiderAt = earliest(w.ReconsiderAt, from)
+		w.RecomputeAt = earliest(w.RecomputeAt, from)
 		return w, changed
 	}
-	w, event := w.desire(w.DesiredState, Cause{Kind: events.DesiredStateCauseDrift}, o.At)
+	w, event := w.newRevision(w.DesiredState, Cause{Kind: events.DesiredStateCauseDrift}, o.At)
 	return w, append(changed, w.drifted(w.deploymentReference(), w.DesiredRevision, o.At, message), event)
 }
 
@@ -61,16 +61,16 @@ func (w Workspace) compute(o Observation) (Workspace, []Event) {
 	r := actualstate.Compute(actualstate.Input{
 		Termination: w.termination(o), ApplyError: w.ApplyError,
 		Deployment: o.Deployment, ReplicaSets: o.ReplicaSets, Pods: o.Pods,
-		Clock: o.Clock, Patience: o.Patience,
+		Clock: o.Clock, Timeouts: o.Timeouts,
 	})
 	if r.State == actualstate.Unknown && !o.Seen {
-		// No report yet is no reason for unknown. The state before does not matter either.
+		// No Deployment was ever reported: the state is creation_requested, whatever it was before.
 		r = actualstate.Result{State: actualstate.CreationRequested}
 	}
 	from := w.ActualState
 	changed := r.State != from || r.Reason != w.Reason
 	w.ActualState, w.Reason, w.Message = r.State, r.Reason, r.Message
-	w.ReconsiderAt = Timestamp(r.Until)
+	w.RecomputeAt = Timestamp(r.RecomputeAt)
 	if !changed {
 		return w, nil
 	}
@@ -79,19 +79,19 @@ func (w Workspace) compute(o Observation) (Workspace, []Event) {
 	return w, []Event{w.stateChanged(from)}
 }
 
-// termination is the progress that the dispatcher reported. Before its first report, a Deployment that
-// is being deleted or gone shows that the termination is in progress.
+// termination returns the reported progress. Before the first report, a missing or terminating Deployment counts
+// as in progress.
 func (w Workspace) termination(o Observation) actualstate.Termination {
-	leaving := o.Deployment == nil || o.Deployment.Object.DeletedAt != nil
-	if w.Termination == actualstate.TerminationNone && w.DesiredState == DesiredTerminated && o.Seen && leaving {
+	deploymentGone := o.Deployment == nil || o.Deployment.Object.DeletedAt != nil
+	if w.Termination == actualstate.TerminationNone && w.DesiredState == DesiredTerminated && o.Seen && deploymentGone {
 		return actualstate.TerminationInProgress
 	}
 	return w.Termination
 }
 
-// applied reports whether the dispatcher has applied the desired revision and the cluster has acted on
-// it. A stop from before a restart request does not count as the restart's stop.
-func (w Workspace) applied(d *events.ObservedDeployment) bool {
+// applied reports whether the dispatcher has applied the desired revision and the cluster has acted on it. A stop
+// that was observed before a restart request does not complete the restart.
+func (w Workspace) applied(d *events.ObservedWorkload) bool {
 	if d == nil || w.AppliedRevision < w.DesiredRevision || d.ObservedGeneration < d.Generation {
 		return false
 	}
@@ -99,18 +99,18 @@ func (w Workspace) applied(d *events.ObservedDeployment) bool {
 	return err == nil && revision >= w.DesiredRevision
 }
 
-// lost reports whether the cluster misses the Deployment and no apply is pending.
-func (w Workspace) lost(o Observation) bool {
+// isLost reports whether the Deployment is missing in the cluster and no apply is pending.
+func (w Workspace) isLost(o Observation) bool {
 	switch {
 	case o.Deployment != nil:
 		return false
 	case w.DesiredState == DesiredTerminated:
-		// A full resync asks the dispatcher again whether everything is gone.
-		return !o.Listed.IsZero() && w.DesiredStateChangedAt.Before(o.Listed)
-	case o.Gone:
+		// After a full resync, request the termination again to verify it.
+		return !o.ResyncBegunAt.IsZero() && w.DesiredStateChangedAt.Before(o.ResyncBegunAt)
+	case o.DeploymentDeleted:
 		return true
 	default:
 		// A resync cannot list a Deployment that was applied after the resync began.
-		return !o.Listed.IsZero() && w.AppliedRevision >= w.DesiredRevision && w.AppliedAt.Before(o.Listed)
+		return !o.ResyncBegunAt.IsZero() && w.AppliedRevision >= w.DesiredRevision && w.AppliedAt.Before(o.ResyncBegunAt)
 	}
 }

@@ -65,8 +65,8 @@ func (s Spec) Validate() error {
 	return f.Err("the spec")
 }
 
-// normal replaces empty lists by nil, so that reflect.DeepEqual compares specs.
-func (s Spec) normal() Spec {
+// normalized replaces empty lists and maps with nil, so that reflect.DeepEqual treats them as equal.
+func (s Spec) normalized() Spec {
 	if len(s.Ports) == 0 {
 		s.Ports = nil
 	}

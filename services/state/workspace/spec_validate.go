@@ -40,7 +40,7 @@ func imagePattern() *regexp.Regexp {
 	return regexp.MustCompile(`^` + imageName + `(?::` + imageTag + `)?(?:@` + imageDigest + `)?$`)
 }
 
-// faults collects the faults of a workspace.
+// faults collects validation errors by field.
 type faults struct{ invalid.Fields }
 
 // check adds every fault of the spec.
@@ -68,7 +68,7 @@ func (s Spec) checkPorts(f *faults) {
 	names, numbers := map[string]bool{}, map[int32]bool{}
 	for i, p := range s.Ports {
 		at := index("ports", i)
-		if wrong := validation.IsValidPortName(p.Name); len(wrong) > 0 {
+		if problems := validation.IsValidPortName(p.Name); len(problems) > 0 {
 			f.Addf(
 				at+".name",
 				"%.80q is not a port name: use up to 15 lower-case letters, digits and inner hyphens, with a letter",
@@ -117,9 +117,11 @@ func (s Spec) checkFiles(f *faults) {
 	for i, name := range s.SecretFiles {
 		at := index("secret_files", i)
 		switch {
-		case name == "" || len(name) > maxPath || !utf8.ValidString(name) || strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f }):
+		case name == "" || len(name) > maxPath || !utf8.ValidString(name) ||
+			strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f }):
 			f.Addf(at, "%.80q is not a path of 1 to %d printable characters", name, maxPath)
-		case path.IsAbs(name) || path.Clean(name) != name || name == "." || name == ".." || strings.HasPrefix(name, "../") || strings.HasPrefix(name, ".."):
+		case path.IsAbs(name) || path.Clean(name) != name || name == "." || name == ".." ||
+			strings.HasPrefix(name, "../") || strings.HasPrefix(name, ".."):
 			f.Addf(at, "%q is not a plain path below /run/secrets/workspace", name)
 		case seen[name]:
 			f.Addf(at, "%q is repeated", name)
@@ -164,11 +166,11 @@ func (f *faults) words(at string, words []string) {
 
 func (f *faults) text(at, value string) {
 	if !utf8.ValidString(value) || strings.ContainsRune(value, 0) {
-		f.Addf(at, "is not text: it is not UTF-8 or contains a NUL byte")
+		f.Addf(at, "is not valid UTF-8 or contains a NUL byte")
 	}
 }
 
-// quantity checks a positive amount. Only a divisible one may have fractions.
+// quantity checks a positive Kubernetes quantity. Fractions are allowed only if divisible is true.
 func (f *faults) quantity(at, value string, divisible bool) {
 	q, err := resource.ParseQuantity(value)
 	switch {

@@ -50,10 +50,10 @@ type Workspace struct {
 	DesiredStateChangedAt time.Time
 	// DesiredStateSince is the last change of DesiredState itself. Policies count from here.
 	DesiredStateSince time.Time
-	// ExpiryWarnedOf is the deadline in the last warning about DesiredState; zero without a warning.
-	ExpiryWarnedOf time.Time
-	// AgeWarnedOf is the deadline in the last warning about the workspace's age; zero without a warning.
-	AgeWarnedOf time.Time
+	// WarnedStateDeadline is the deadline in the last warning about DesiredState; zero without a warning.
+	WarnedStateDeadline time.Time
+	// WarnedAgeDeadline is the deadline in the last warning about the workspace's age; zero without a warning.
+	WarnedAgeDeadline time.Time
 
 	// The actual state: reports of the cluster change it.
 
@@ -61,21 +61,21 @@ type Workspace struct {
 	// ActualStateRevision counts the changes of ActualState and Reason.
 	ActualStateRevision  int64
 	ActualStateChangedAt time.Time
-	// Reason is for machines, Message for the user. Failed and error always have both.
+	// Reason is a machine-readable code, Message is text for the user. Failed and error always have both.
 	Reason, Message string
 	// AppliedRevision is the last revision that the dispatcher applied completely, at AppliedAt.
 	AppliedRevision int64
 	AppliedAt       time.Time
-	// AppliedUID and AppliedGeneration identify the Deployment after the last apply. A higher
-	// generation means that somebody else changed it.
+	// AppliedUID and AppliedGeneration identify the Deployment after the last apply. A higher generation means a
+	// change by another client.
 	AppliedUID        string
 	AppliedGeneration int64
 	// ApplyError is the error of the last apply; nil if it succeeded.
 	ApplyError  *actualstate.ApplyError
 	Termination actualstate.Termination
-	// ReconsiderAt is the deadline, by the agent's clock, at which the state is recomputed without a
-	// new event. Zero for never.
-	ReconsiderAt time.Time
+	// RecomputeAt is the next time, by the agent's clock, at which the state is recomputed without a new event.
+	// Zero means never.
+	RecomputeAt time.Time
 }
 
 // SecretEnvName is the name of the Secret with the secret variables. Its keys are the variable names.

@@ -9,10 +9,10 @@ import (
 type Delivery struct {
 	object.Version
 
-	// ResyncID of the full resync that the version is a member of; empty for a partial.
+	// ResyncID of the full resync that the version is a member of; empty for a change.
 	ResyncID string
-	// FirstSeen is true for an object that existed when the queue was made, or was found later,
-	// until one of its versions is acknowledged.
+	// FirstSeen is true until a version of the object is acknowledged. It is false for an object whose creation
+	// was observed.
 	FirstSeen bool
 	// TooLarge is true when the server refused the version. Only its rejection can be published.
 	TooLarge bool

@@ -36,7 +36,7 @@ func (f *fifo) pop() (object.Name, bool) {
 	return name, true
 }
 
-// delays are names that wait for a time, the earliest first.
+// delays is a queue of names by due time.
 type delays struct{ waiting delayHeap }
 
 func (d *delays) len() int { return len(d.waiting) }

@@ -46,7 +46,7 @@ func deleted(name string, version int) object.Version {
 	return versionOf(name, "uid-"+name, version, events.VerbDeleted)
 }
 
-// successor is a version of the object that takes the name a from another.
+// successor is a version of a second object with the name a.
 func successor(version int) object.Version {
 	return versionOf("a", "successor-a", version, events.VerbUpserted)
 }
@@ -68,7 +68,7 @@ func listed(version int, members ...object.Version) []object.List {
 // next takes the next delivery and describes it; the description is empty for none.
 func next(t *testing.T, q *delivery.Queue) (delivery.Delivery, string) {
 	t.Helper()
-	d, _, ok := q.Next(epoch())
+	d, _, ok := q.Next(epoch(), true)
 	if !ok {
 		return d, ""
 	}
@@ -83,7 +83,7 @@ func next(t *testing.T, q *delivery.Queue) (delivery.Delivery, string) {
 		text += " of " + d.ResyncID
 	}
 	if d.Skipped > 0 {
-		text += fmt.Sprintf(" after %d", d.Skipped)
+		text += fmt.Sprintf(" skipped %d", d.Skipped)
 	}
 	return d, text
 }

@@ -1,6 +1,7 @@
 package delivery
 
 import (
+	"maps"
 	"time"
 
 	"lockstep.internal/schemas/gen/events"
@@ -10,9 +11,8 @@ import (
 // Queue holds, for one leader session, the acknowledged version of each object, the one in flight
 // and those to publish. It is not safe for concurrent use.
 //
-// A baseline is an object that existed when the queue was made. It is published as a member of the
-// first full resync, or when it changes before. What an earlier session published is not known
-// here.
+// An initial object existed when the queue was made. It is published with the first full resync, or earlier
+// if it changes. The queue does not know what earlier sessions published.
 type Queue struct {
 	entries  map[object.Name]*entry
 	partials fifo
@@ -24,28 +24,30 @@ type Queue struct {
 	waiting  int // versions in all backlogs
 
 	paused      bool
+	listing     bool // deletions are remembered for the members that are being listed
 	resyncID    string
 	outstanding int
 }
 
 // entry is the state of one name.
 type entry struct {
-	latest    object.Version
-	backlog   backlog // versions to publish before the latest, of the same object or its predecessors
-	acked     string  // resourceVersion last acknowledged, empty for none
-	ackedVerb events.Verb
-	baseline  string // UID of the baseline until one of its versions is acknowledged
-	held      bool   // a baseline that waits for the first resync
-	left      bool   // to forget once its member is published and the version in flight is settled
-	member    bool   // to publish for the running resync
-	tooLarge  string // resourceVersion that the server refused
+	latest       object.Version
+	backlog      backlog // versions to publish before the latest, of the same object or its predecessors
+	acked        string  // resourceVersion last acknowledged, empty for none
+	ackedVerb    events.Verb
+	initialUID   string // UID of an initial object until one of its versions is acknowledged
+	awaitsResync bool   // an initial object that waits for the first resync
+	unreported   bool   // to remove once its member is published and the version in flight is settled
+	repeat       bool   // the version in flight may be stored before the begin event of the resync: publish it again
+	member       bool   // to publish for the running resync
+	tooLarge     string // resourceVersion that the server refused
 
-	inFlight   bool
-	delayed    bool
-	inPartials bool
-	inMembers  bool
-	attempts   int
-	since      time.Time // the oldest version to publish was observed then, zero for none
+	inFlight         bool
+	delayed          bool
+	inPartials       bool
+	inMembers        bool
+	attempts         int
+	oldestObservedAt time.Time // of the versions to publish; zero for none
 }
 
 // New makes an empty queue. With zero bounds only the latest version of each object waits.
@@ -58,39 +60,39 @@ func New(bounds Bounds) *Queue {
 
 // Add adds a version as its origin demands:
 //
-//   - An initial one is a baseline.
+//   - An initial one waits for the first full resync.
 //   - A missed deletion is ordered after the last known version.
-//   - An object that left is forgotten. If it was announced as a member, it is published first.
+//   - An object that is no longer reported is removed. If it was announced as a member, it is published first.
 //   - A version that is not newer than the latest changes nothing. Neither does one that is not newer than
 //     the last list of its kind: the watch lags behind the list, which shows what exists.
 func (q *Queue) Add(v object.Version) {
 	e := q.entries[v.ObjectName()]
 	switch {
-	case v.Origin == object.Left:
+	case v.Origin == object.Unreported:
 		q.drop(v.Key)
 		return
 	case v.Origin == object.Initial && e == nil:
-		q.raise(v)
-		q.entries[v.ObjectName()] = &entry{latest: v, baseline: v.UID, held: true}
+		q.raiseHighest(v)
+		q.entries[v.ObjectName()] = &entry{latest: v, initialUID: v.UID, awaitsResync: true}
 		return
 	case v.Origin == object.Missed && e != nil && e.latest.Key == v.Key:
-		v.ResourceVersion = object.Later(v.ResourceVersion, e.latest.ResourceVersion)
+		v.ResourceVersion = object.Higher(v.ResourceVersion, e.latest.ResourceVersion)
 	}
 	q.observe(v)
 }
 
 func (q *Queue) observe(v object.Version) {
-	q.raise(v)
+	q.raiseHighest(v)
 	e := q.entries[v.ObjectName()]
 	current := v.Origin == object.Found || v.NewerThan(q.listed[v.Kind], events.VerbDeleted)
 	if e != nil {
-		e.left = false
+		e.unreported = false
 	}
 	switch {
 	case e == nil && current:
 		e = &entry{latest: v}
 		if v.Origin == object.Found {
-			e.baseline = v.UID
+			e.initialUID = v.UID
 		}
 		q.entries[v.ObjectName()] = e
 	case e == nil:
@@ -109,7 +111,7 @@ func (q *Queue) drop(key object.Key) {
 	switch {
 	case e == nil || e.latest.Key != key:
 	case e.member || e.inFlight:
-		e.left = true
+		e.unreported = true
 	default:
 		q.forget(e)
 	}
@@ -123,13 +125,14 @@ func (q *Queue) forget(e *entry) {
 		delete(q.entries, e.latest.ObjectName())
 		return
 	}
-	e.latest, e.left = e.backlog[n-1], false
+	e.latest, e.unreported = e.backlog[n-1], false
 	e.backlog = e.backlog[:n-1]
 	q.waiting--
 }
 
-func (q *Queue) raise(v object.Version) {
-	q.highest[v.Kind] = object.Later(v.ResourceVersion, q.highest[v.Kind])
+// raiseHighest raises the highest known version of a kind.
+func (q *Queue) raiseHighest(v object.Version) {
+	q.highest[v.Kind] = object.Higher(v.ResourceVersion, q.highest[v.Kind])
 }
 
 // supersede makes a version the latest of its name. The former latest version joins the backlog if
@@ -140,14 +143,14 @@ func (q *Queue) supersede(e *entry, v object.Version) {
 		q.supersede(e, e.latest.MissedDeletion(v.ObservedAt))
 	}
 	switch {
-	case !e.held && !e.changed():
+	case !e.awaitsResync && !e.changed():
 	case q.bounds.PerName > 0:
 		q.waiting += e.backlog.push(e.latest, &v, e.inFlight, q.bounds, q.bounds.Total-q.waiting)
 	case replaced:
 		e.backlog = append(e.backlog, e.latest)
 		q.waiting++
 	}
-	e.latest, e.held = v, false
+	e.latest, e.awaitsResync = v, false
 	if len(e.backlog) == 0 {
 		e.attempts = 0
 	}
@@ -180,16 +183,38 @@ func (q *Queue) Exists(key object.Key) bool {
 	return e != nil && e.latest.Key == key && e.latest.Verb == events.VerbUpserted
 }
 
-// Pause stops [Queue.Next]. Nothing may be published from before the first list of a resync until its
-// begin is stored: an event with a version above those of the begin would look like a restored cluster.
+// BeginList begins the list of a full resync. Deletions meanwhile are remembered until [Queue.StartResync] or
+// [Queue.EndList], since the list may show the deleted objects. With bounds it pauses the queue: a version that is
+// published before the begin of the resync might belong to an earlier epoch of the cluster, and [Queue.StartResync]
+// repeats only the latest one.
+func (q *Queue) BeginList() { q.listing, q.paused = true, q.bounds.PerName > 0 }
+
+// Pause stops [Queue.Next] while the begin event of a resync is published. That event has the highest known
+// versions. A higher version published meanwhile would look like a restored cluster.
 func (q *Queue) Pause() { q.paused = true }
 
-// Resume ends a pause.
-func (q *Queue) Resume() { q.paused = false }
+// EndList ends a list that is not followed by [Queue.StartResync], and every pause.
+func (q *Queue) EndList() {
+	q.paused, q.listing = false, false
+	for _, e := range q.entries {
+		q.forgetDeleted(e)
+	}
+}
 
-// Next returns the version to publish now and marks it as in flight until [Queue.Acked], [Queue.Failed]
-// or [Queue.TooLarge]. If there is none, it returns when a delayed one is due, zero for never.
-func (q *Queue) Next(now time.Time) (Delivery, time.Time, bool) {
+// forgetDeleted forgets a name whose deletion is published.
+func (q *Queue) forgetDeleted(e *entry) {
+	if e.latest.Verb == events.VerbDeleted && !e.pending() && !e.inFlight && !q.listing {
+		q.forget(e)
+	}
+}
+
+// KnownVersions returns the highest known version of each kind. While the queue is paused, no higher one is published.
+func (q *Queue) KnownVersions() map[object.Kind]string { return maps.Clone(q.highest) }
+
+// Next returns the version to publish now and marks it as in flight until [Queue.Acked], [Queue.Failed] or
+// [Queue.TooLarge]. It returns members of a full resync only if members is true. If there is no version, it returns
+// when a delayed one is due, zero for never.
+func (q *Queue) Next(now time.Time, members bool) (Delivery, time.Time, bool) {
 	if q.paused {
 		return Delivery{}, time.Time{}, false
 	}
@@ -197,7 +222,7 @@ func (q *Queue) Next(now time.Time) (Delivery, time.Time, bool) {
 		q.release(q.delayed.pop(), now)
 	}
 	for {
-		e := q.pop()
+		e := q.pop(members)
 		if e == nil {
 			return Delivery{}, q.delayed.next(), false
 		}
@@ -207,7 +232,7 @@ func (q *Queue) Next(now time.Time) (Delivery, time.Time, bool) {
 		e.inFlight = true
 		e.attempts++
 		v := e.next()
-		firstSeen := v.Verb == events.VerbUpserted && (v.UID == e.baseline || v.Origin == object.Found)
+		firstSeen := v.Verb == events.VerbUpserted && (v.UID == e.initialUID || v.Origin == object.Found)
 		d := Delivery{Version: *v, Attempt: e.attempts, TooLarge: e.tooLarge == v.ResourceVersion, FirstSeen: firstSeen}
 		if e.member && v == &e.latest {
 			d.ResyncID = q.resyncID
@@ -216,7 +241,7 @@ func (q *Queue) Next(now time.Time) (Delivery, time.Time, bool) {
 	}
 }
 
-func (q *Queue) pop() *entry {
+func (q *Queue) pop(members bool) *entry {
 	for {
 		name, ok := q.partials.pop()
 		if !ok {
@@ -227,16 +252,17 @@ func (q *Queue) pop() *entry {
 			return e
 		}
 	}
-	for {
+	for members {
 		name, ok := q.members.pop()
 		if !ok {
-			return nil
+			break
 		}
 		if e := q.entries[name]; e != nil && e.inMembers {
 			e.inMembers = false
 			return e
 		}
 	}
+	return nil
 }
 
 // Acked records that the stream stored the delivery.
@@ -246,8 +272,8 @@ func (q *Queue) Acked(d Delivery, now time.Time) {
 		return
 	}
 	e.inFlight = false
-	if e.baseline == d.UID {
-		e.baseline = ""
+	if e.initialUID == d.UID {
+		e.initialUID = ""
 	}
 	e.acked, e.ackedVerb = d.ResourceVersion, d.Verb
 	if e.backlog.startsWith(d.Version) {
@@ -260,26 +286,30 @@ func (q *Queue) Acked(d Delivery, now time.Time) {
 		e.member = false
 		q.outstanding--
 	}
-	e.since = time.Time{}
+	if e.repeat {
+		e.repeat, e.acked = false, ""
+	}
+	e.oldestObservedAt = time.Time{}
 	switch {
-	case e.left && !e.member:
+	case e.unreported && !e.member:
 		q.forget(e)
 	case e.pending():
 		e.attempts = 0
 		q.schedule(e, now)
-	case e.latest.Verb == events.VerbDeleted:
-		q.forget(e)
+	default:
+		q.forgetDeleted(e)
 	}
 }
 
-// Failed records that the delivery may not be stored. The name is not published again before retry.
+// Failed records that the delivery was not acknowledged. The stream may have stored it. The name is not published again
+// before retry.
 func (q *Queue) Failed(d Delivery, retry time.Time) {
 	e := q.entries[d.ObjectName()]
 	if e == nil {
 		return
 	}
 	e.inFlight = false
-	if e.left && !e.member {
+	if e.unreported && !e.member {
 		q.forget(e)
 		return
 	}
@@ -317,18 +347,18 @@ func (q *Queue) schedule(e *entry, now time.Time) {
 	if !e.pending() {
 		return
 	}
-	if e.since.IsZero() {
-		e.since = now
+	if e.oldestObservedAt.IsZero() {
+		e.oldestObservedAt = now
 		if len(e.backlog) > 0 {
-			e.since = e.backlog[0].ObservedAt
+			e.oldestObservedAt = e.backlog[0].ObservedAt
 		}
 	}
 	if e.inFlight || e.delayed {
 		return
 	}
 	if e.changed() && !e.inPartials {
-		// Baselines wait among the members: a first resync must not delay changes.
-		if !e.member || e.acked != "" || e.baseline == "" {
+		// Publish initial objects with the resync, after all changes.
+		if !e.member || e.acked != "" || e.initialUID == "" {
 			e.inPartials = true
 			q.partials.push(e.latest.ObjectName())
 			return
@@ -342,7 +372,7 @@ func (q *Queue) schedule(e *entry, now time.Time) {
 
 // changed reports whether the latest version is not the acknowledged one.
 func (e *entry) changed() bool {
-	return !e.held && (e.latest.ResourceVersion != e.acked || e.latest.Verb != e.ackedVerb)
+	return !e.awaitsResync && (e.latest.ResourceVersion != e.acked || e.latest.Verb != e.ackedVerb)
 }
 
 func (e *entry) pending() bool { return e.member || e.changed() }
@@ -360,8 +390,8 @@ func (q *Queue) Pending() (int, time.Time) {
 			continue
 		}
 		pending++
-		if oldest.IsZero() || e.since.Before(oldest) {
-			oldest = e.since
+		if oldest.IsZero() || e.oldestObservedAt.Before(oldest) {
+			oldest = e.oldestObservedAt
 		}
 	}
 	return pending, oldest

@@ -21,8 +21,8 @@ func TestLatestVersionIsPublishedOnce(t *testing.T) {
 	q.Add(upserted("a", 10))
 	q.Add(upserted("a", 9))
 	require.Empty(t, publish(t, q), "one is acknowledged, one is older")
-	owed, _ := q.Pending()
-	require.Zero(t, owed)
+	pending, _ := q.Pending()
+	require.Zero(t, pending)
 }
 
 func TestOneVersionOfAnObjectIsInFlight(t *testing.T) {
@@ -48,10 +48,10 @@ func TestFailedVersionIsRetriedAndDelaysNoOther(t *testing.T) {
 	q.Failed(d, epoch().Add(time.Second))
 	q.Add(upserted("a", 3))
 	require.Equal(t, "b@2", publish(t, q), "a failed version delays no other")
-	_, due, ok := q.Next(epoch())
+	_, due, ok := q.Next(epoch(), true)
 	require.False(t, ok)
 	require.Equal(t, epoch().Add(time.Second), due)
-	d, _, ok = q.Next(due)
+	d, _, ok = q.Next(due, true)
 	require.True(t, ok)
 	require.Equal(t, "3", d.ResourceVersion)
 	q.Failed(d, epoch().Add(time.Hour))
@@ -59,8 +59,8 @@ func TestFailedVersionIsRetriedAndDelaysNoOther(t *testing.T) {
 	d, text := next(t, q)
 	require.Equal(t, "a@3", text)
 	require.Equal(t, 2, d.Attempt)
-	owed, since := q.Pending()
-	require.Equal(t, 1, owed)
+	pending, since := q.Pending()
+	require.Equal(t, 1, pending)
 	require.Equal(t, epoch(), since)
 }
 
@@ -86,7 +86,7 @@ func TestMissedDeletionHasTheLastKnownVersion(t *testing.T) {
 	require.Equal(t, "a@7 deleted", publish(t, q), "not below a published version")
 }
 
-func TestBaselinesWaitForTheFirstResync(t *testing.T) {
+func TestInitialObjectsWaitForTheFirstResync(t *testing.T) {
 	t.Parallel()
 	q := delivery.New(delivery.Bounds{})
 	q.Add(with(object.Initial, upserted("a", 1)))
@@ -100,7 +100,6 @@ func TestBaselinesWaitForTheFirstResync(t *testing.T) {
 	require.Empty(t, publish(t, q))
 	q.StartResync("r", listed(6, upserted("a", 1), upserted("b", 4), upserted("d", 5), upserted("e", 6)), epoch())
 	require.Equal(t, 4, q.Outstanding())
-	q.Resume()
 	sent := publishAll(t, q)
 	require.ElementsMatch(t, []string{"a@1 first of r", "b@4 of r", "d@5 of r", "e@6 of r", "c@3 deleted"}, sent,
 		"e was created during the session; c is not listed, so it is deleted")
@@ -120,9 +119,49 @@ func TestMembersArePublishedInTheLatestVersion(t *testing.T) {
 	q.Add(deleted("c", 6))
 	q.Add(upserted("n", 7))
 	q.StartResync("r", listed(4, upserted("a", 1), upserted("b", 2), upserted("c", 3)), epoch())
-	q.Resume()
 	sent := publishAll(t, q)
 	require.ElementsMatch(t, []string{"a@1 of r", "b@5 of r", "c@6 deleted of r", "n@7"}, sent)
+}
+
+func TestChangesDuringTheListArePublishedAtOnceAndAgainAfterTheBegin(t *testing.T) {
+	t.Parallel()
+	q := delivery.New(delivery.Bounds{})
+	for i, name := range []string{"a", "b", "c"} {
+		q.Add(upserted(name, i+1))
+		publish(t, q)
+	}
+	q.BeginList()
+	list := listed(4, upserted("a", 1), upserted("b", 2), upserted("c", 3))
+	q.Add(upserted("a", 5))
+	q.Add(deleted("b", 6))
+	q.Add(upserted("n", 7))
+	q.Add(upserted("o", 8))
+	q.Add(deleted("o", 9))
+	require.Equal(t, []string{"a@5", "b@6 deleted", "n@7", "o@9 deleted"}, publishAll(t, q))
+	q.Add(upserted("p", 10))
+	inFlight, _ := next(t, q)
+	q.Pause()
+	require.Equal(t, map[object.Kind]string{object.Deployment: "10"}, q.KnownVersions())
+	q.StartResync("r", list, epoch())
+	sent := publishAll(t, q)
+	q.Acked(inFlight, epoch())
+	require.ElementsMatch(t, []string{"a@5 of r", "b@6 deleted of r", "c@3 of r", "n@7"}, sent,
+		"the reader may have begun another epoch")
+	require.Equal(t, []string{"p@10"}, publishAll(t, q), "it may be stored before the begin")
+	require.Equal(t, 4, q.Len(), "what is deleted is forgotten")
+}
+
+func TestFailedListForgetsWhatWasDeletedMeanwhile(t *testing.T) {
+	t.Parallel()
+	q := delivery.New(delivery.Bounds{})
+	q.Add(upserted("a", 1))
+	publish(t, q)
+	q.BeginList()
+	q.Add(deleted("a", 2))
+	require.Equal(t, "a@2 deleted", publish(t, q))
+	require.Equal(t, 1, q.Len())
+	q.EndList()
+	require.Zero(t, q.Len())
 }
 
 func TestMemberInFlightAsPartialIsPublishedAgain(t *testing.T) {

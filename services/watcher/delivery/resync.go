@@ -7,36 +7,53 @@ import (
 	"lockstep.internal/services/watcher/object"
 )
 
-// StartResync starts a full resync whose begin is stored. Every listed object is a member: its latest
-// known version is published once more, which may be a later one or its deletion. An object that is
-// known, not listed and not above the list of its kind is deleted.
+// StartResync starts a full resync whose begin event is stored, and ends the pause. Every listed object is a member.
+// Its latest known version is published once more, even if it is newer than the list or a deletion. A known object
+// that is not listed, and whose version is not above the list's, gets a missed deletion. One above it was published
+// before the begin event. The reader may have ignored it as a version of another cluster, so it is published again.
 func (q *Queue) StartResync(id string, lists []object.List, now time.Time) {
 	q.resyncID, q.outstanding = id, 0
+	q.paused, q.listing = false, false
 	for _, e := range q.entries {
 		e.member = false
 	}
 	for _, list := range lists {
 		q.listed[list.Kind] = list.ResourceVersion
 		for _, o := range list.Objects {
-			q.join(list.Version(o), now)
+			q.addMember(list.Version(o), now)
 		}
 	}
 	for name, e := range q.entries {
-		if e.left && !e.member {
+		if e.unreported && !e.member {
 			q.forget(e)
 			continue
 		}
 		above := e.latest.NewerThan(q.listed[name.Kind], events.VerbDeleted)
-		if e.member || above || e.latest.Verb == events.VerbDeleted {
-			continue
+		switch {
+		case e.member:
+		case e.latest.Verb == events.VerbDeleted:
+			q.forgetDeleted(e)
+		case above && q.bounds.PerName == 0:
+			q.publishAgain(e, now)
+		case !above:
+			q.supersede(e, e.latest.MissedDeletion(now))
+			q.schedule(e, now)
 		}
-		q.supersede(e, e.latest.MissedDeletion(now))
-		q.schedule(e, now)
 	}
 }
 
-func (q *Queue) join(v object.Version, now time.Time) {
-	q.raise(v)
+func (q *Queue) publishAgain(e *entry, now time.Time) {
+	if e.inFlight {
+		e.repeat = true
+		return
+	}
+	e.acked = ""
+	q.schedule(e, now)
+}
+
+// addMember makes a listed object a member of the running resync.
+func (q *Queue) addMember(v object.Version, now time.Time) {
+	q.raiseHighest(v)
 	e := q.entries[v.ObjectName()]
 	if e == nil {
 		e = &entry{latest: v}
@@ -48,12 +65,12 @@ func (q *Queue) join(v object.Version, now time.Time) {
 		e.member = true
 		q.outstanding++
 	}
-	e.held, e.left = false, false
+	e.awaitsResync, e.unreported = false, false
 	q.schedule(e, now)
 }
 
-// supersedeByList makes a listed version the latest of its name. With bounds, a missed deletion of the
-// same object happened after it was listed.
+// supersedeByList makes a listed version the latest of its name. With bounds, a missed deletion of a listed object
+// counts as later than the list.
 func (q *Queue) supersedeByList(e *entry, v object.Version) {
 	missed := e.latest.Verb == events.VerbDeleted && e.latest.Origin == object.Missed
 	if q.bounds.PerName == 0 || v.Key != e.latest.Key || !missed {

@@ -1,6 +1,7 @@
 package delivery_test
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -16,66 +17,69 @@ import (
 // simulation is a cluster, a watch that lags, a queue, a stream that loses and repeats messages, and a
 // reader with the rules of the state service. The bytes of the fuzzer are its steps.
 type simulation struct {
-	t        *testing.T
-	version  int
-	cluster  map[string]object.Version // by name
-	births   map[string]int
-	watch    []object.Version // what the watch has not reported yet
-	store    map[string]object.Version
-	queue    *delivery.Queue
-	inFlight []delivery.Delivery
-	rows     map[string]row
-	last     map[object.Key]delivery.Delivery // last stored of each object
-	newest   map[string]delivery.Delivery     // last stored of each name
-	resyncs  int
-	running  bool
-	listing  []object.List   // read, not begun
-	listAt   int             // version of the running resync's listing
-	arrived  map[string]bool // by name
-	expects  int
-	now      time.Time
-	anew     func() *delivery.Queue
-	every    bool            // every version is published
-	watched  map[string]bool // versions that the queue received and that are not stored yet
-	skipped  int             // dropped versions, as counted in deliveries
+	t           *testing.T
+	version     int
+	cluster     map[string]object.Version // by name
+	generations map[string]int
+	watch       []object.Version // what the watch has not reported yet
+	store       map[string]object.Version
+	queue       *delivery.Queue
+	inFlight    []delivery.Delivery
+	rows        map[string]row
+	last        map[object.Key]delivery.Delivery // last stored of each object
+	newest      map[string]delivery.Delivery     // last stored of each name
+	resyncs     int
+	running     bool
+	listing     []object.List   // read, not begun
+	listAt      int             // version of the running resync's listing
+	arrived     map[string]bool // by name
+	expects     int
+	now         time.Time
+	newQueue    func() *delivery.Queue
+	every       bool            // every version is published
+	watched     map[string]bool // versions that the queue received and that are not stored yet
+	skipped     int             // dropped versions, as counted in deliveries
+	stale       bool            // the watch was lost since the last list
+	complete    bool            // no restart or relist has lost a change since the last resync
 }
 
 type row struct {
-	version int
-	live    bool
-	stamp   string
-	uid     string
+	version  int
+	live     bool
+	resyncID string
+	uid      string
 }
 
-func newSimulation(t *testing.T, every bool, anew func() *delivery.Queue) *simulation {
+func newSimulation(t *testing.T, every bool, newQueue func() *delivery.Queue) *simulation {
 	t.Helper()
 	return &simulation{
-		anew:    anew,
-		every:   every,
-		watched: map[string]bool{},
-		t:       t,
-		version: 10,
-		cluster: map[string]object.Version{},
-		births:  map[string]int{},
-		store:   map[string]object.Version{},
-		queue:   anew(),
-		rows:    map[string]row{},
-		last:    map[object.Key]delivery.Delivery{},
-		newest:  map[string]delivery.Delivery{},
-		now:     epoch(),
+		newQueue:    newQueue,
+		complete:    true,
+		every:       every,
+		watched:     map[string]bool{},
+		t:           t,
+		version:     10,
+		cluster:     map[string]object.Version{},
+		generations: map[string]int{},
+		store:       map[string]object.Version{},
+		queue:       newQueue(),
+		rows:        map[string]row{},
+		last:        map[object.Key]delivery.Delivery{},
+		newest:      map[string]delivery.Delivery{},
+		now:         epoch(),
 	}
 }
 
 func (s *simulation) observe(name string, verb events.Verb) object.Version {
 	s.version++
-	v := versionOf(name, fmt.Sprintf("%s-%d", name, s.births[name]), s.version, verb)
+	v := versionOf(name, fmt.Sprintf("%s-%d", name, s.generations[name]), s.version, verb)
 	v.ObservedAt = s.now
 	return v
 }
 
 func (s *simulation) write(name string) {
 	if _, exists := s.cluster[name]; !exists {
-		s.births[name]++
+		s.generations[name]++
 	}
 	v := s.observe(name, events.VerbUpserted)
 	s.cluster[name] = v
@@ -113,6 +117,8 @@ func keyOf(s object.Version) string { return s.UID + "@" + s.ResourceVersion + "
 // relist loses the watch: a new list shows the result of the changes meanwhile.
 func (s *simulation) relist() {
 	s.watch = nil
+	// A member that was deleted since the list, and that the watch has never reported, exists until the next resync.
+	s.stale, s.complete = true, s.complete && s.listing == nil && !s.running
 	for name, known := range s.store {
 		now, exists := s.cluster[name]
 		if !exists || now.UID != known.UID {
@@ -129,8 +135,8 @@ func (s *simulation) relist() {
 
 // restart loses the queue; messages in flight may still be stored.
 func (s *simulation) restart() {
-	s.queue, s.watch, s.store = s.anew(), nil, map[string]object.Version{}
-	s.running, s.listing, s.inFlight = false, nil, nil
+	s.queue, s.watch, s.store = s.newQueue(), nil, map[string]object.Version{}
+	s.running, s.listing, s.inFlight, s.complete = false, nil, nil, false
 	clear(s.watched)
 	s.last, s.newest = map[object.Key]delivery.Delivery{}, map[string]delivery.Delivery{}
 	for name, now := range s.cluster {
@@ -139,12 +145,13 @@ func (s *simulation) restart() {
 	}
 }
 
-// list is the first half of a resync, begin the second: much may happen between them.
+// list lists the objects of a resync. Its begin event is stored later, by begin.
 func (s *simulation) list() {
 	if s.running || s.listing != nil {
 		return
 	}
-	s.queue.Pause()
+	s.queue.BeginList()
+	s.stale = false
 	listed := object.List{Kind: object.Deployment, ResourceVersion: fmt.Sprint(s.version), ListedAt: s.now}
 	s.listAt = s.version
 	for _, o := range s.cluster {
@@ -153,33 +160,34 @@ func (s *simulation) list() {
 	s.listing = []object.List{listed}
 }
 
-func (s *simulation) begin() {
+// begin stores the begin event of the listed resync. In a new epoch the reader treats all earlier versions as older.
+func (s *simulation) begin(newEpoch bool) {
 	if s.listing == nil {
 		return
 	}
 	for s.every && s.queue.Behind(s.listing) > 0 && len(s.watch) > 0 {
 		s.deliver()
 	}
+	s.queue.Pause()
+	known := max(s.listAt, atoi(s.t, cmp.Or(s.queue.KnownVersions()[object.Deployment], "0")))
 	for name, r := range s.rows {
-		require.LessOrEqual(
-			s.t,
-			r.version,
-			s.listAt,
-			"%s was published above the listed version before the begin: the cluster would look restored",
-			name,
-		)
+		require.LessOrEqual(s.t, r.version, known,
+			"%s was published above the known version before the begin: the cluster would look restored", name)
+		if newEpoch {
+			r.version = 0 // any version of the new epoch is later
+			s.rows[name] = r
+		}
 	}
 	s.resyncs++
 	s.running, s.arrived, s.expects = true, map[string]bool{}, len(s.listing[0].Objects)
 	s.queue.StartResync(s.id(), s.listing, s.now)
 	s.listing = nil
-	s.queue.Resume()
 }
 
 func (s *simulation) id() string { return fmt.Sprintf("r%d", s.resyncs) }
 
 func (s *simulation) take() {
-	if d, _, ok := s.queue.Next(s.now); ok {
+	if d, _, ok := s.queue.Next(s.now, true); ok {
 		s.inFlight = append(s.inFlight, d)
 		for _, other := range s.inFlight[:len(s.inFlight)-1] {
 			require.NotEqual(s.t, d.Name, other.Name, "two versions of one name in flight")
@@ -209,8 +217,8 @@ func (s *simulation) settle(i int, how byte) {
 	s.queue.Failed(d, s.now.Add(time.Second))
 }
 
-// stored is the reader: versions are ordered, a deletion supersedes an existing object at the same
-// version, members are stamped.
+// stored simulates the state service: versions are ordered, a deletion supersedes an existing object at the same
+// version, members get the resync id.
 func (s *simulation) stored(d delivery.Delivery) {
 	version := atoi(s.t, d.ResourceVersion)
 	delete(s.watched, keyOf(d.Version))
@@ -224,7 +232,8 @@ func (s *simulation) stored(d delivery.Delivery) {
 		if before.Verb == events.VerbDeleted {
 			require.Equal(s.t, events.VerbDeleted, d.Verb, "an object is published as existing after its deletion")
 		}
-		require.False(s.t, d.FirstSeen && before.ResyncID == "" && !before.FirstSeen, "a change, then a baseline")
+		changedBefore := before.ResyncID == "" && !before.FirstSeen
+		require.False(s.t, d.FirstSeen && changedBefore, "an initial object is published after its change")
 	}
 	if before, known := s.newest[d.Name]; known && before.UID != d.UID {
 		require.Greater(s.t, version, atoi(s.t, before.ResourceVersion), "an object is published after its successor")
@@ -243,17 +252,17 @@ func (s *simulation) stored(d delivery.Delivery) {
 		r.version, r.live, r.uid = version, d.Verb == events.VerbUpserted, d.UID
 	}
 	if d.ResyncID != "" && version >= r.version {
-		r.stamp = d.ResyncID
+		r.resyncID = d.ResyncID
 	}
 	s.rows[d.Name] = r
 }
 
-// end applies absence: rows that are neither stamped nor above the list are deleted.
+// end deletes the rows that the resync did not list and that are not above the list.
 func (s *simulation) end() {
-	s.running = false
+	s.running, s.complete = false, !s.stale
 	require.Len(s.t, s.arrived, s.expects, "the members that were announced")
 	for name, r := range s.rows {
-		if !r.live || r.stamp == s.id() || r.version > s.listAt {
+		if !r.live || r.resyncID == s.id() || r.version > s.listAt {
 			continue
 		}
 		o, exists := s.cluster[name]
@@ -274,9 +283,9 @@ func (s *simulation) settleAll() {
 	for len(s.watch) > 0 {
 		s.deliver()
 	}
-	s.begin()
+	s.begin(false)
 	for rounds := 0; ; rounds++ {
-		require.Less(s.t, rounds, 10_000, "it does not come to rest")
+		require.Less(s.t, rounds, 10_000, "the simulation did not converge")
 		s.queue.RetryNow(s.now)
 		s.take()
 		if len(s.inFlight) == 0 {
@@ -302,7 +311,7 @@ func (s *simulation) step(op, arg byte) {
 	case 5:
 		s.list()
 	case 6:
-		s.begin()
+		s.begin(arg%3 == 0)
 	case 7, 8:
 		s.take()
 	case 9, 10:
@@ -320,68 +329,38 @@ func (s *simulation) step(op, arg byte) {
 	}
 }
 
-func FuzzNothingIsLostAndAbsenceIsNeverWrong(f *testing.F) {
+func FuzzQueueLosesNoVersionAndNoObject(f *testing.F) {
 	f.Add([]byte{0, 0, 3, 0, 7, 0, 9, 0, 5, 0, 2, 0, 6, 0, 7, 0, 9, 0, 11, 0})
-	// The watch lags behind two listings, and then loses its place.
-	f.Add(
-		[]byte{
-			0,
-			106,
-			0,
-			116,
-			0,
-			49,
-			0,
-			193,
-			5,
-			141,
-			6,
-			47,
-			2,
-			41,
-			7,
-			189,
-			9,
-			225,
-			7,
-			218,
-			9,
-			24,
-			7,
-			59,
-			9,
-			132,
-			5,
-			144,
-			6,
-			239,
-			3,
-			176,
-			3,
-			63,
-			3,
-			141,
-			11,
-			81,
-		},
-	)
+	// The watch lags behind two lists and then starts again with a list.
+	f.Add([]byte{
+		0, 106, 0, 116, 0, 49, 0, 193, 5, 141, 6, 47, 2, 41, 7, 189, 9, 225, 7, 218,
+		9, 24, 7, 59, 9, 132, 5, 144, 6, 239, 3, 176, 3, 63, 3, 141, 11, 81,
+	})
 	// The watch reports a version before the deletion that a list implied.
 	f.Add([]byte{0, 39, 0, 27, 2, 99, 3, 200, 5, 76, 6, 136, 7, 137, 3, 101, 9, 69, 7, 189})
+	// An object is created and published between a list and its begin event, which starts an epoch.
+	f.Add([]byte{5, 0, 0, 0, 3, 0, 7, 0, 9, 0, 6, 0})
 	for seed := range uint64(200) {
-		walk := make([]byte, 600)
-		_, _ = rand.NewChaCha8([32]byte{byte(seed), 1}).Read(walk) // never fails
-		f.Add(walk)
+		steps := make([]byte, 600)
+		_, _ = rand.NewChaCha8([32]byte{byte(seed), 1}).Read(steps) // never fails
+		f.Add(steps)
 	}
 	f.Fuzz(func(t *testing.T, steps []byte) {
 		for name, l := range map[string]struct {
-			every bool
-			anew  func() *delivery.Queue
+			every    bool
+			newQueue func() *delivery.Queue
 		}{
-			"the latest":              {anew: func() *delivery.Queue { return delivery.New(delivery.Bounds{}) }},
-			"every version":           {every: true, anew: func() *delivery.Queue { return delivery.New(delivery.Bounds{PerName: 1000, Total: 1000}) }},
-			"as far as there is room": {every: true, anew: func() *delivery.Queue { return delivery.New(delivery.Bounds{PerName: 3, Total: 5}) }},
+			"the latest": {newQueue: func() *delivery.Queue { return delivery.New(delivery.Bounds{}) }},
+			"every version": {
+				every:    true,
+				newQueue: func() *delivery.Queue { return delivery.New(delivery.Bounds{PerName: 1000, Total: 1000}) },
+			},
+			"as far as there is room": {
+				every:    true,
+				newQueue: func() *delivery.Queue { return delivery.New(delivery.Bounds{PerName: 3, Total: 5}) },
+			},
 		} {
-			simulate(t, name, newSimulation(t, l.every, l.anew), steps)
+			simulate(t, name, newSimulation(t, l.every, l.newQueue), steps)
 		}
 	})
 }
@@ -392,19 +371,15 @@ func simulate(t *testing.T, what string, s *simulation, steps []byte) {
 		s.step(steps[i], steps[i+1])
 	}
 	s.settleAll()
-	// A last resync heals what a restart made unknown.
+	if s.complete {
+		s.requireRowsOfCluster()
+	}
+	// A last resync repairs what was lost by a restart.
 	s.list()
 	s.settleAll()
-	for name, r := range s.rows {
-		o, exists := s.cluster[name]
-		require.Equal(t, exists, r.live, "%s", name)
-		if exists {
-			require.Equal(t, atoi(t, o.ResourceVersion), r.version, "%s", name)
-		}
-	}
-	require.Len(t, s.cluster, liveRows(s.rows))
-	owed, _ := s.queue.Pending()
-	require.Zero(t, owed)
+	s.requireRowsOfCluster()
+	pending, _ := s.queue.Pending()
+	require.Zero(t, pending)
 	require.Equal(t, len(s.cluster), s.queue.Len(), "what is gone is forgotten")
 	if s.every {
 		require.LessOrEqual(
@@ -416,6 +391,19 @@ func simulate(t *testing.T, what string, s *simulation, steps []byte) {
 			s.watched,
 		)
 	}
+}
+
+// requireRowsOfCluster requires that the reader knows the cluster.
+func (s *simulation) requireRowsOfCluster() {
+	s.t.Helper()
+	for name, r := range s.rows {
+		o, exists := s.cluster[name]
+		require.Equal(s.t, exists, r.live, "%s", name)
+		if exists {
+			require.Equal(s.t, atoi(s.t, o.ResourceVersion), r.version, "%s", name)
+		}
+	}
+	require.Len(s.t, s.cluster, liveRows(s.rows))
 }
 
 func liveRows(rows map[string]row) int {

@@ -32,10 +32,7 @@ func newFixture(t *testing.T) *fixture {
 
 func upserted(kind object.Kind, o object.Object) object.Version {
 	return object.Version{
-		Key: object.KeyOf(
-			kind,
-			o,
-		),
+		Key:             object.KeyOf(kind, o),
 		ResourceVersion: o.GetResourceVersion(),
 		Verb:            events.VerbUpserted,
 		Object:          o,
@@ -52,7 +49,7 @@ func workload(name string, version int, selected bool) object.Version {
 	return upserted(object.Deployment, o)
 }
 
-// revisionOf is a ReplicaSet of a workload, of none if owner is empty.
+// revisionOf returns a ReplicaSet of a workload, or of none if owner is empty.
 func revisionOf(owner, name string, version int) object.Version {
 	o := &object.Revision{ObjectMeta: identified(name, "uid-"+name, version), Kind: object.ReplicaSet}
 	if owner != "" {
@@ -86,7 +83,7 @@ func (f *fixture) published() []string {
 	f.t.Helper()
 	all := []string{}
 	for {
-		d, _, ok := f.queue.Next(epoch())
+		d, _, ok := f.queue.Next(epoch(), true)
 		if !ok {
 			return all
 		}

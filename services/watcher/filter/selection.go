@@ -15,7 +15,7 @@ import (
 // digestBytes is the length of a selection's digest: the beginning of its SHA-256.
 const digestBytes = 8
 
-// Selection selects workloads by namespace and labels.
+// Selection selects the workloads to track by namespace and labels.
 type Selection struct {
 	namespaces []string // sorted; none for all
 	selector   labels.Selector
@@ -34,8 +34,8 @@ func NewSelection(namespaces []string, selector string) (Selection, error) {
 // Namespaces returns the namespaces, none for all.
 func (s Selection) Namespaces() []string { return slices.Clone(s.namespaces) }
 
-// Selects reports by its labels whether a workload in one of the namespaces is selected. Objects of
-// workspaces, of any agent, never are.
+// Selects reports whether a workload with these labels is selected. The caller checks the namespace. Objects of
+// workspaces, of any agent, are never selected.
 func (s Selection) Selects(l map[string]string) bool {
 	_, isWorkspace := l[object.LabelAgent]
 	return !isWorkspace && s.selector.Matches(labels.Set(l))

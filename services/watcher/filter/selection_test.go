@@ -22,13 +22,19 @@ func TestSelectionByLabels(t *testing.T) {
 		labels   map[string]string
 		selected bool
 	}{
-		"everything":                        {selected: true},
-		"a match":                           {selector: "team=shop,tier!=test", labels: map[string]string{"team": "shop"}, selected: true},
-		"no match":                          {selector: "team=shop,tier!=test", labels: map[string]string{"team": "shop", "tier": "test"}},
-		"one of a set":                      {selector: "team in (shop,pay)", labels: map[string]string{"team": "pay"}, selected: true},
-		"a workspace":                       {labels: map[string]string{"lockstep.dev/agent": "1"}},
-		"another agent's, or nobody's":      {labels: map[string]string{"lockstep.dev/agent": ""}},
-		"a workspace that the labels match": {selector: "team=shop", labels: map[string]string{"team": "shop", "lockstep.dev/agent": "7"}},
+		"everything": {selected: true},
+		"a match": {
+			selector: "team=shop,tier!=test", labels: map[string]string{"team": "shop"}, selected: true,
+		},
+		"no match": {
+			selector: "team=shop,tier!=test", labels: map[string]string{"team": "shop", "tier": "test"},
+		},
+		"one of a set":   {selector: "team in (shop,pay)", labels: map[string]string{"team": "pay"}, selected: true},
+		"a workspace":    {labels: map[string]string{"lockstep.dev/agent": "1"}},
+		"an empty agent": {labels: map[string]string{"lockstep.dev/agent": ""}},
+		"a match, but a workspace": {
+			selector: "team=shop", labels: map[string]string{"team": "shop", "lockstep.dev/agent": "7"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -44,7 +50,9 @@ func TestDigestDependsOnSettings(t *testing.T) {
 	base := selection(t, "a=b,c=d", "x", "y").Digest()
 	require.Regexp(t, `^[0-9a-f]{16}$`, base)
 	require.Equal(t, base, selection(t, "c=d,  a=b", "y", "x", "y").Digest(), "another order")
-	for _, other := range []filter.Selection{selection(t, "a=b,c=d"), selection(t, "a=b", "x", "y"), selection(t, "a=b,c=d", "x"), selection(t, "")} {
+	for _, other := range []filter.Selection{
+		selection(t, "a=b,c=d"), selection(t, "a=b", "x", "y"), selection(t, "a=b,c=d", "x"), selection(t, ""),
+	} {
 		require.NotEqual(t, base, other.Digest())
 	}
 }

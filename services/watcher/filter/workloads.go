@@ -8,13 +8,13 @@ import (
 	"lockstep.internal/services/watcher/object"
 )
 
-// Workloads is the filter of workloads. A selected workload is published, and its revisions once it is
+// Workloads is the filter of tracked workloads. A selected workload is published, and its revisions once it is
 // known to be selected. A revision observed before its workload waits.
 //
 //   - A workload that exists and becomes selected is published with origin Found, as are its revisions.
 //   - A published workload that is no longer selected is published once as deleted and unselected. Its
-//     revisions are forgotten without an event: a deletion at their current version would prevent that
-//     they are published again in it.
+//     revisions are forgotten without an event: a deletion with the current version would block a
+//     later publish of that version.
 //   - The members of a full resync depend only on its lists, since the watch may lag behind.
 type Workloads struct {
 	exists func(object.Key) bool // published and not deleted
@@ -79,9 +79,9 @@ func (f *Workloads) unselect(v object.Version, w *owner) []object.Version {
 	v.Verb, v.Unselected, v.Origin = events.VerbDeleted, true, object.Changed
 	out := []object.Version{v}
 	for _, r := range w.revisions {
-		left := versionWith(r.object, v)
-		left.Origin = object.Left
-		out = append(out, left)
+		unreported := versionWith(r.object, v)
+		unreported.Origin = object.Unreported
+		out = append(out, unreported)
 	}
 	return out
 }
@@ -179,15 +179,14 @@ func (f *Workloads) FilterLists(lists []object.List) []object.Version {
 		if _, isWorkload := v.Object.(*object.Workload); isWorkload {
 			v.Verb, v.Unselected = events.VerbDeleted, true
 		} else {
-			v.Origin = object.Left
+			v.Origin = object.Unreported
 		}
 		others = append(others, v)
 	}
 	for i := range lists {
-		lists[i].Objects = slices.DeleteFunc(
-			lists[i].Objects,
-			func(o object.Object) bool { return !selected[workloadUID(o)] },
-		)
+		lists[i].Objects = slices.DeleteFunc(lists[i].Objects, func(o object.Object) bool {
+			return !selected[workloadUID(o)]
+		})
 	}
 	return others
 }

@@ -25,7 +25,7 @@ func TestRevisionIsPublishedOnceItsWorkloadIsKnown(t *testing.T) {
 	require.Zero(t, f.queue.Len())
 }
 
-func TestBaselinesAreNotChanges(t *testing.T) {
+func TestInitialObjectsAreNotChanges(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	f.observe(initial(revisionOf("old", "old-1", 1)), initial(workload("old", 2, true)), revisionOf("old", "old-2", 5))
@@ -33,6 +33,10 @@ func TestBaselinesAreNotChanges(t *testing.T) {
 	f.observe(initial(revisionOf("late", "late-1", 6)), workload("late", 5, true))
 	require.Equal(t, []string{"old-2@5", "young@3", "young-1@4", "late@5", "late-1@6"}, f.published(),
 		"a revision is not older than its workload")
+	members := f.resync("r", 9,
+		revisionOf("old", "old-1", 1), revisionOf("old", "old-2", 5), revisionOf("young", "young-1", 4),
+		revisionOf("late", "late-1", 6),
+		workload("old", 2, true), workload("young", 3, true), workload("late", 5, true))
 	require.ElementsMatch(t, []string{
 		"old@2 first of r",
 		"old-1@1 first of r",
@@ -41,8 +45,7 @@ func TestBaselinesAreNotChanges(t *testing.T) {
 		"young-1@4 of r",
 		"late@5 of r",
 		"late-1@6 of r",
-	}, f.resync("r", 9, revisionOf("old", "old-1", 1), revisionOf("old", "old-2", 5), revisionOf("young", "young-1", 4), revisionOf("late", "late-1", 6),
-		workload("old", 2, true), workload("young", 3, true), workload("late", 5, true)))
+	}, members)
 }
 
 func TestUnselectedWorkloadIsPublishedOnce(t *testing.T) {
@@ -54,22 +57,14 @@ func TestUnselectedWorkloadIsPublishedOnce(t *testing.T) {
 
 	f.observe(workload("web", 5, false))
 	require.Equal(t, []string{"web@5 deleted unselected"}, f.published())
-	f.observe(
-		workload("web", 6, false),
-		revisionOf("web", "web-1", 7),
-		revisionOf("web", "web-2", 8),
-		deleted(revisionOf("web", "web-2", 9)),
-	)
+	f.observe(workload("web", 6, false), revisionOf("web", "web-1", 7), revisionOf("web", "web-2", 8),
+		deleted(revisionOf("web", "web-2", 9)))
 	require.Empty(t, f.published(), "it is not selected")
 	require.Zero(t, f.queue.Len())
 
 	f.observe(workload("web", 10, true), workload("other", 11, true))
-	require.Equal(
-		t,
-		[]string{"web@10 first", "web-1@7 first", "other@11 first", "other-1@2 first"},
-		f.published(),
-		"they existed before",
-	)
+	require.Equal(t, []string{"web@10 first", "web-1@7 first", "other@11 first", "other-1@2 first"}, f.published(),
+		"they existed before")
 	f.observe(revisionOf("web", "web-3", 12))
 	require.Equal(t, []string{"web-3@12"}, f.published())
 
@@ -82,28 +77,17 @@ func TestWorkloadUnselectedAndSelectedAgainDuringAnOutage(t *testing.T) {
 	f := newFixture(t)
 	f.observe(workload("web", 3, true), revisionOf("web", "web-1", 4))
 	f.observe(workload("web", 5, false), workload("web", 6, true), workload("web", 7, true))
-	require.ElementsMatch(
-		t,
-		[]string{"web@3", "web@5 deleted unselected", "web@6 first", "web@7", "web-1@4 first"},
-		f.published(),
-	)
-	require.ElementsMatch(
-		t,
-		[]string{"web@7 of r", "web-1@4 of r"},
-		f.resync("r", 9, revisionOf("web", "web-1", 4), workload("web", 7, true)),
-	)
+	require.ElementsMatch(t, []string{"web@3", "web@5 deleted unselected", "web@6 first", "web@7", "web-1@4 first"},
+		f.published())
+	require.ElementsMatch(t, []string{"web@7 of r", "web-1@4 of r"},
+		f.resync("r", 9, revisionOf("web", "web-1", 4), workload("web", 7, true)))
 }
 
 func TestMembersDependOnlyOnTheLists(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.observe(
-		workload("web", 3, true),
-		revisionOf("web", "web-1", 4),
-		workload("left", 3, true),
-		revisionOf("left", "left-1", 4),
-		workload("dead", 3, true),
-	)
+	f.observe(workload("web", 3, true), revisionOf("web", "web-1", 4), workload("left", 3, true),
+		revisionOf("left", "left-1", 4), workload("dead", 3, true))
 	f.published()
 	// The watch lags behind: it has not reported that "left" is unselected, "new" exists and "dead"
 	// is deleted.
@@ -117,23 +101,15 @@ func TestMembersDependOnlyOnTheLists(t *testing.T) {
 			revisionOf("left", "left-1", 4),
 			revisionOf("new", "new-1", 7),
 			revisionOf("", "bare", 1),
-			revisionOf(
-				"unlisted",
-				"unlisted-1",
-				5,
-			),
+			revisionOf("unlisted", "unlisted-1", 5),
 			workload("web", 3, true),
 			workload("left", 8, false),
 			workload("new", 6, true),
 			workload("never", 2, false),
 		),
 	)
-	f.observe(
-		workload("left", 8, false),
-		revisionOf("new", "new-1", 7),
-		workload("new", 6, true),
-		deleted(workload("dead", 5, true)),
-	)
+	f.observe(workload("left", 8, false), revisionOf("new", "new-1", 7), workload("new", 6, true),
+		deleted(workload("dead", 5, true)))
 	require.Empty(t, f.published(), "all of it is published")
 	f.observe(deleted(revisionOf("new", "new-1", 12)))
 	require.Equal(t, []string{"new-1@12 deleted"}, f.published())
@@ -142,11 +118,8 @@ func TestMembersDependOnlyOnTheLists(t *testing.T) {
 func TestDeletionIsPublishedBeforeTheWatchReportsTheWorkload(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	require.ElementsMatch(
-		t,
-		[]string{"new@6 of r", "new-1@7 of r"},
-		f.resync("r", 9, revisionOf("new", "new-1", 7), workload("new", 6, true)),
-	)
+	require.ElementsMatch(t, []string{"new@6 of r", "new-1@7 of r"},
+		f.resync("r", 9, revisionOf("new", "new-1", 7), workload("new", 6, true)))
 	f.observe(deleted(revisionOf("new", "new-1", 12)))
 	require.Equal(t, []string{"new-1@12 deleted"}, f.published())
 }
@@ -159,12 +132,8 @@ func TestMemberThatLeftIsPublished(t *testing.T) {
 	f.published()
 	f.startResync("r", 9, false, first, web)
 	f.observe(workload("web", 10, false))
-	require.ElementsMatch(
-		t,
-		[]string{"web@10 deleted of r unselected", "web-1@4 of r"},
-		f.published(),
-		"an announced member is published",
-	)
+	require.ElementsMatch(t, []string{"web@10 deleted of r unselected", "web-1@4 of r"}, f.published(),
+		"an announced member is published")
 	require.Zero(t, f.queue.Outstanding())
 	require.Empty(t, f.resync("s", 11, first, workload("web", 10, false)))
 	require.Zero(t, f.queue.Len())

@@ -19,7 +19,7 @@ import (
 
 // Config of the connection to the cluster.
 type Config struct {
-	Kubeconfig string  `yaml:"kubeconfig" help:"kubeconfig file of the cluster; empty = the ServiceAccount of the pod we run in"`
+	Kubeconfig string  `yaml:"kubeconfig" help:"kubeconfig file of the cluster; empty = the ServiceAccount of this pod"`
 	Context    string  `yaml:"context" help:"context of the kubeconfig; empty = its current one"`
 	QPS        float64 `yaml:"qps" help:"requests per second to the API server"`
 	Burst      int     `yaml:"burst" help:"requests that may exceed qps at once"`

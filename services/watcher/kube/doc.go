@@ -7,10 +7,10 @@
 // known version. A version that decreases is reported: the cluster was restored from a backup.
 //
 // [Client.List] reads one kind at one version, which is not older than any version watched before the
-// call. Both read pages or a stream and trim each object at once: no full list is held in memory.
+// call. Both read pages or a stream and trim each object immediately: no full list is held in memory.
 //
 // [Client.NewElector] returns an elector that also reports a decreased version of the Lease. Two processes
-// may lead for moments, when one was paused: their writes must not depend on being alone.
+// can be leader briefly after one was paused. Writes must stay correct then.
 //
 // When Kubernetes is unavailable, everything retries; [Watch.Err] and the elector's Err return the reason.
 package kube

@@ -16,7 +16,7 @@ type LeaseOptions struct {
 	Identity string
 	// VersionDecreased is called when the version of the Lease decreased, or another Lease has its name:
 	// the cluster was restored from a backup or recreated. A watch does not report that: the API server
-	// accepts a future version and sends nothing until it is reached. It must not block.
+	// accepts a future version and sends nothing until it is reached. The callback must not block.
 	VersionDecreased func()
 }
 

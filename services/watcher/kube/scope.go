@@ -15,25 +15,31 @@ type Scope struct {
 	namespaces []string // [metav1.NamespaceAll] for all
 	labels     string   // selector that the API server applies
 	trim       func(o any) (object.Object, error)
+	// concurrent is true if a full resync may list the kinds at the same time.
+	concurrent bool
 }
 
-// Kinds returns the kinds of the scope, in the order in which a full resync must list them.
+// Kinds returns the kinds of the scope. Unless they are [Scope.Concurrent], a full resync must list them in this
+// order, one after the other.
 func (s Scope) Kinds() []object.Kind { return slices.Clone(s.kinds) }
+
+// Concurrent reports whether a full resync may list the kinds at the same time.
+func (s Scope) Concurrent() bool { return s.concurrent }
 
 // Workspaces selects the Deployments, ReplicaSets and pods of all namespaces that match a label
 // selector. Each is kept as [object.Encoded].
 func Workspaces(labels string) Scope {
 	return Scope{
 		kinds: object.WorkspaceKinds(), namespaces: []string{metav1.NamespaceAll}, labels: labels,
-		trim: func(o any) (object.Object, error) { return object.Encode(o) },
+		trim: func(o any) (object.Object, error) { return object.Encode(o) }, concurrent: true,
 	}
 }
 
-// WorkloadOptions select workloads and what to keep of them.
+// WorkloadOptions select the workloads to track and what to keep of them.
 type WorkloadOptions struct {
 	// Namespaces to read. Defaults to all.
 	Namespaces []string
-	// Selects reports by its labels whether a workload is selected. It is not a label selector of the
+	// Selects reports whether a workload with these labels is selected. It is not a label selector of the
 	// API server, which reports a removed label as a deletion.
 	Selects func(labels map[string]string) bool
 	// Annotations are prefixes of the annotations to keep, besides those that are always kept.

@@ -48,14 +48,14 @@ func (s *store) isSynced() bool {
 }
 
 // Add implements [cache.ReflectorStore].
-func (s *store) Add(o any) error { return s.put(o, Watched) }
+func (s *store) Add(o any) error { return s.put(o, object.Changed) }
 
 // Update implements [cache.ReflectorStore].
-func (s *store) Update(o any) error { return s.put(o, Watched) }
+func (s *store) Update(o any) error { return s.put(o, object.Changed) }
 
 // Delete implements [cache.ReflectorStore]. The object has the version of its deletion.
 func (s *store) Delete(o any) error {
-	deleted, err := s.accept(o)
+	deleted, err := s.heldOrTrimmed(o)
 	if err != nil {
 		return err
 	}
@@ -69,9 +69,9 @@ func (s *store) Delete(o any) error {
 
 // Replace implements [cache.ReflectorStore] for the result of a list.
 func (s *store) Replace(listed []any, _ string) error {
-	origin := Relisted
+	origin := object.Found
 	if !s.isSynced() {
-		origin = InitialList
+		origin = object.Initial
 		defer close(s.synced)
 	}
 	present := make(map[types.NamespacedName]struct{}, len(listed))
@@ -99,13 +99,13 @@ func (s *store) Resync() error { return nil }
 // Transformer implements [cache.TransformingStore]: it trims objects while a list is streamed.
 func (s *store) Transformer() cache.TransformFunc {
 	return func(o any) (any, error) {
-		trimmed, err := s.accept(o)
+		trimmed, err := s.heldOrTrimmed(o)
 		return listItem{trimmed}, err
 	}
 }
 
-func (s *store) put(o any, origin ListOrigin) error {
-	now, err := s.accept(o)
+func (s *store) put(o any, origin object.Origin) error {
+	now, err := s.heldOrTrimmed(o)
 	if err != nil {
 		return err
 	}
@@ -138,8 +138,8 @@ func (s *store) put(o any, origin ListOrigin) error {
 	return nil
 }
 
-// accept returns the object that is held if it has this version, and a trimmed copy otherwise.
-func (s *store) accept(o any) (object.Object, error) {
+// heldOrTrimmed returns the object that is held if it has this version, and a trimmed copy otherwise.
+func (s *store) heldOrTrimmed(o any) (object.Object, error) {
 	if item, trimmed := o.(listItem); trimmed {
 		return item.Object, nil
 	}

@@ -28,7 +28,8 @@ func (v *versionedLeases) Leases(namespace string) coordinationclient.LeaseInter
 	return versionedLease{LeaseInterface: v.LeasesGetter.Leases(namespace), of: v}
 }
 
-func (v *versionedLeases) note(lease *coordinationv1.Lease, err error) {
+// checkVersion reports a version below the last one, or another Lease.
+func (v *versionedLeases) checkVersion(lease *coordinationv1.Lease, err error) {
 	if err != nil {
 		return
 	}
@@ -50,7 +51,7 @@ type versionedLease struct {
 
 func (l versionedLease) Get(ctx context.Context, name string, opts metav1.GetOptions) (*coordinationv1.Lease, error) {
 	lease, err := l.LeaseInterface.Get(ctx, name, opts)
-	l.of.note(lease, err)
+	l.of.checkVersion(lease, err)
 	return lease, err //nolint:wrapcheck // a pass-through
 }
 
@@ -60,7 +61,7 @@ func (l versionedLease) Create(
 	opts metav1.CreateOptions,
 ) (*coordinationv1.Lease, error) {
 	lease, err := l.LeaseInterface.Create(ctx, lease, opts)
-	l.of.note(lease, err)
+	l.of.checkVersion(lease, err)
 	return lease, err //nolint:wrapcheck // a pass-through
 }
 
@@ -70,6 +71,6 @@ func (l versionedLease) Update(
 	opts metav1.UpdateOptions,
 ) (*coordinationv1.Lease, error) {
 	lease, err := l.LeaseInterface.Update(ctx, lease, opts)
-	l.of.note(lease, err)
+	l.of.checkVersion(lease, err)
 	return lease, err //nolint:wrapcheck // a pass-through
 }

@@ -19,15 +19,16 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"lockstep.internal/libs/logkey"
 	"lockstep.internal/services/watcher/object"
 )
 
-// Handler receives what a [Watch] observes. Calls for one kind in one namespace, or in all
-// namespaces if they are watched at once, come one at a time; other calls are concurrent. A method
-// must not block for long.
+// Handler receives what a [Watch] observes. Calls for one kind in one namespace, or in all namespaces if they share one
+// watch, come one at a time; other calls are concurrent. A method must not block for long.
 type Handler interface {
-	// Upserted reports an object that exists in this version.
-	Upserted(kind object.Kind, o object.Object, origin ListOrigin)
+	// Upserted reports an object that exists in this version. The origin is [object.Changed] for a watch event,
+	// [object.Initial] for the first list, and [object.Found] for a list after the watch was lost.
+	Upserted(kind object.Kind, o object.Object, origin object.Origin)
 	// Deleted reports an object that was deleted or lost its labels, or an [object.Revision] that
 	// its workload no longer controls. It has the version of the deletion, or the last known
 	// version if missed is true.
@@ -35,19 +36,6 @@ type Handler interface {
 	// VersionDecreased reports that the cluster was restored from a backup.
 	VersionDecreased(kind object.Kind)
 }
-
-// ListOrigin is how a watch learned of a version.
-type ListOrigin int8
-
-// Origins.
-const (
-	// Watched: a watch event.
-	Watched ListOrigin = iota
-	// InitialList: the first list.
-	InitialList
-	// Relisted: a later list, after the watch was lost. Earlier versions may be unknown.
-	Relisted
-)
 
 // Watch is a running watch of all kinds of a scope.
 type Watch struct {
@@ -80,17 +68,8 @@ func (c *Client) Watch(ctx context.Context, scope Scope, handler Handler) (*Watc
 				return nil, err
 			}
 			s := newStore(kind, scope, handler, c.logger)
-			reflector := cache.NewReflectorWithOptions(
-				w.listerWatcher(
-					src,
-					target{kind, namespace},
-					scope.labels,
-					s,
-				),
-				src.example,
-				s,
-				cache.ReflectorOptions{Logger: &logger},
-			)
+			lw := w.listerWatcher(src, target{kind, namespace}, scope.labels, s)
+			reflector := cache.NewReflectorWithOptions(lw, src.example, s, cache.ReflectorOptions{Logger: &logger})
 			reflector.WatchListPageSize = pageSize
 			reflectors = append(reflectors, reflector)
 			w.stores = append(w.stores, s)
@@ -111,7 +90,7 @@ func (w *Watch) listerWatcher(src source, t target, labels string, s *store) cac
 				options.ResourceVersion = "" // the API server's cache would ignore the limit
 			}
 			list, err := src.list(ctx, options)
-			w.note(ctx, t, "list", err)
+			w.recordResult(ctx, t, "list", err)
 			if err != nil {
 				return nil, err
 			}
@@ -120,8 +99,8 @@ func (w *Watch) listerWatcher(src source, t target, labels string, s *store) cac
 		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 			options.LabelSelector = labels
 			changes, err := src.watch(ctx, options)
-			if !isAnsweredByList(err) {
-				w.note(ctx, t, "watch", err)
+			if !causesRelist(err) {
+				w.recordResult(ctx, t, "watch", err)
 			}
 			return changes, err
 		},
@@ -140,7 +119,7 @@ func trimmedList(page runtime.Object, s *store) (runtime.Object, error) {
 		RemainingItemCount: head.GetRemainingItemCount(),
 	}}
 	err = meta.EachListItem(page, func(item runtime.Object) error {
-		o, err := s.accept(item)
+		o, err := s.heldOrTrimmed(item)
 		if err == nil {
 			trimmed.Items = append(trimmed.Items, listItem{o})
 		}
@@ -152,13 +131,14 @@ func trimmedList(page runtime.Object, s *store) (runtime.Object, error) {
 	return trimmed, nil
 }
 
-// isAnsweredByList reports whether the reflector lists after this error: the version is too old, or the
+// causesRelist reports whether the reflector lists after this error: the version is too old, or the
 // server or a proxy does not support streamed lists.
-func isAnsweredByList(err error) bool {
+func causesRelist(err error) bool {
 	return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) || apierrors.IsInvalid(err)
 }
 
-func (w *Watch) note(ctx context.Context, t target, verb string, err error) {
+// recordResult stores or clears the failure of a target.
+func (w *Watch) recordResult(ctx context.Context, t target, verb string, err error) {
 	if ctx.Err() != nil {
 		return
 	}
@@ -170,7 +150,7 @@ func (w *Watch) note(ctx context.Context, t target, verb string, err error) {
 	}
 	err = fmt.Errorf("%s %s: %w", verb, t, err)
 	if w.faults[t] == nil {
-		w.logger.WarnContext(ctx, "Kubernetes refused a request; retrying", slog.String("error", err.Error()))
+		w.logger.WarnContext(ctx, "request to Kubernetes failed; retrying", logkey.Error(err))
 	}
 	w.faults[t] = err
 }
@@ -191,10 +171,9 @@ func (w *Watch) Synced(ctx context.Context) error {
 func (w *Watch) Err() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	targets := slices.SortedFunc(
-		maps.Keys(w.faults),
-		func(a, b target) int { return strings.Compare(a.String(), b.String()) },
-	)
+	targets := slices.SortedFunc(maps.Keys(w.faults), func(a, b target) int {
+		return strings.Compare(a.String(), b.String())
+	})
 	faults := make([]error, 0, len(targets))
 	for _, t := range targets {
 		faults = append(faults, w.faults[t])

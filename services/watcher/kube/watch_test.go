@@ -20,13 +20,14 @@ import (
 	"lockstep.internal/services/watcher/object"
 )
 
-const patience = time.Minute
+const timeout = time.Minute
 
 // calls are the calls of a handler as text.
 type calls chan string
 
-func (c calls) Upserted(kind object.Kind, o object.Object, origin kube.ListOrigin) {
-	c <- "upserted " + string(kind) + " " + o.GetName() + "@" + o.GetResourceVersion() + map[kube.ListOrigin]string{kube.InitialList: " initial", kube.Relisted: " relisted"}[origin]
+func (c calls) Upserted(kind object.Kind, o object.Object, origin object.Origin) {
+	origins := map[object.Origin]string{object.Initial: " initial", object.Found: " relisted"}
+	c <- "upserted " + string(kind) + " " + o.GetName() + "@" + o.GetResourceVersion() + origins[origin]
 }
 
 func (c calls) Deleted(kind object.Kind, o object.Object, missed bool) {
@@ -44,7 +45,7 @@ func (c calls) next(t *testing.T) string {
 	select {
 	case call := <-c:
 		return call
-	case <-time.After(patience):
+	case <-time.After(timeout):
 		require.Fail(t, "the handler was not called")
 		return ""
 	}
@@ -59,7 +60,10 @@ func deployment(name, uid string, version int) *appsv1.Deployment {
 			Annotations:   map[string]string{"lockstep.dev/note": "kept", "example.org/other": "dropped"},
 			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "m"}}, Finalizers: []string{"f/f"},
 		},
-		Spec: appsv1.DeploymentSpec{Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{NodeName: "dropped"}}, Paused: true},
+		Spec: appsv1.DeploymentSpec{
+			Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{NodeName: "dropped"}},
+			Paused:   true,
+		},
 	}
 }
 
@@ -72,7 +76,7 @@ func newClient(t *testing.T, server *kubetest.Server) *kube.Client {
 	return client
 }
 
-// startWatch watches, and returns when everything there is has been handled.
+// startWatch watches workspaces and returns after the first list.
 func startWatch(t *testing.T, server *kubetest.Server) (*kube.Watch, calls) {
 	t.Helper()
 	return watchScope(t, server, kube.Workspaces("lockstep.dev/agent=1"))
@@ -86,12 +90,12 @@ func watchScope(t *testing.T, server *kubetest.Server, scope kube.Scope) (*kube.
 	require.NoError(t, err)
 	t.Cleanup(watch.Wait)
 	t.Cleanup(cancel)
-	waiting, stop := context.WithTimeout(ctx, patience)
+	waiting, stop := context.WithTimeout(ctx, timeout)
 	defer stop()
 	require.NoError(t, watch.Synced(waiting))
 	require.Eventually(t, func() bool {
 		return server.Watching(kubetest.Deployments) == 1 && server.Watching(kubetest.ReplicaSets) == 1
-	}, patience, time.Millisecond)
+	}, timeout, time.Millisecond)
 	return watch, handled
 }
 
@@ -110,22 +114,27 @@ func TestWatchReportsObjectsAndChanges(t *testing.T) {
 func TestExpiredWatchStartsAgain(t *testing.T) {
 	t.Parallel()
 	server := kubetest.Start(t)
-	server.Set(kubetest.Deployments, 10, deployment("gone", "1", 5), deployment("kept", "2", 6), deployment("again", "3", 7), deployment("changed", "6", 8))
+	server.Set(kubetest.Deployments, 10,
+		deployment("gone", "1", 5), deployment("kept", "2", 6), deployment("again", "3", 7), deployment("changed", "6", 8))
 	_, handled := startWatch(t, server)
 	for range 4 {
 		require.Contains(t, handled.next(t), "initial")
 	}
-	server.Set(kubetest.Deployments, 20, deployment("kept", "2", 6), deployment("again", "4", 15), deployment("new", "5", 16), deployment("changed", "6", 17))
+	server.Set(kubetest.Deployments, 20,
+		deployment("kept", "2", 6), deployment("again", "4", 15), deployment("new", "5", 16), deployment("changed", "6", 17))
 	server.Expire(20)
 	changes := map[string]bool{}
 	for range 5 {
 		changes[handled.next(t)] = true
 	}
 	require.Equal(t, map[string]bool{
-		"deleted deployment gone@5 missed": true, "deleted deployment again@7 missed": true,
-		"upserted deployment again@15 relisted": true, "upserted deployment new@16 relisted": true, "upserted deployment changed@17 relisted": true,
+		"deleted deployment gone@5 missed":        true,
+		"deleted deployment again@7 missed":       true,
+		"upserted deployment again@15 relisted":   true,
+		"upserted deployment new@16 relisted":     true,
+		"upserted deployment changed@17 relisted": true,
 	}, changes)
-	require.Eventually(t, func() bool { return server.Watching(kubetest.Deployments) == 1 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return server.Watching(kubetest.Deployments) == 1 }, timeout, time.Millisecond)
 	server.Send(kubetest.Deployments, "MODIFIED", deployment("changed", "6", 21))
 	require.Equal(t, "upserted deployment changed@21", handled.next(t))
 }
@@ -149,11 +158,11 @@ func TestRefusedKindIsReportedUntilItSucceeds(t *testing.T) {
 	require.NoError(t, watch.Err())
 	server.Refuse(kubetest.Pods, http.StatusForbidden)
 	server.Expire(1 << 30)
-	require.Eventually(t, func() bool { return watch.Err() != nil }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return watch.Err() != nil }, timeout, time.Millisecond)
 	require.ErrorContains(t, watch.Err(), "pods")
 	server.Refuse(kubetest.Pods, 0)
 	server.Expire(0)
-	require.Eventually(t, func() bool { return watch.Err() == nil }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return watch.Err() == nil }, timeout, time.Millisecond)
 }
 
 func TestListTrimsObjectsAndUsesHeldOnes(t *testing.T) {
@@ -161,12 +170,13 @@ func TestListTrimsObjectsAndUsesHeldOnes(t *testing.T) {
 	server := kubetest.Start(t)
 	server.Set(kubetest.Deployments, 10, deployment("a", "1", 5), deployment("b", "2", 6))
 	held := deployment("b", "2", 6)
-	list, err := newClient(t, server).List(t.Context(), kube.Workspaces(""), object.Deployment, func(key object.Key, version string) object.Object {
+	holds := func(key object.Key, version string) object.Object {
 		if key.Name == "b" && version == "6" {
 			return held
 		}
 		return nil
-	})
+	}
+	list, err := newClient(t, server).List(t.Context(), kube.Workspaces(""), object.Deployment, holds)
 	require.NoError(t, err)
 	require.Equal(t, "10", list.ResourceVersion)
 	require.Len(t, list.Objects, 2)
@@ -187,8 +197,10 @@ func TestLeaseIsReleasedAfterLeadReturns(t *testing.T) {
 	t.Parallel()
 	server := kubetest.Start(t)
 	lease := leader.Config{Duration: 30 * time.Second, RenewDeadline: 20 * time.Second, RetryPeriod: 50 * time.Millisecond}
-	first := newClient(t, server).NewElector(lease, kube.LeaseOptions{Namespace: "ns", Name: "watcher", Identity: "first"})
-	second := newClient(t, server).NewElector(lease, kube.LeaseOptions{Namespace: "ns", Name: "watcher", Identity: "second"})
+	options := kube.LeaseOptions{Namespace: "ns", Name: "watcher", Identity: "first"}
+	first := newClient(t, server).NewElector(lease, options)
+	options.Identity = "second"
+	second := newClient(t, server).NewElector(lease, options)
 
 	events := make(chan string, 10)
 	running, stopFirst := context.WithCancel(t.Context())
@@ -213,7 +225,7 @@ func TestLeaseIsReleasedAfterLeadReturns(t *testing.T) {
 			return nil
 		})
 	}()
-	require.Eventually(t, func() bool { return second.Holder() == "first" }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return second.Holder() == "first" }, timeout, time.Millisecond)
 	stopFirst()
 	close(finish)
 	require.Equal(t, "first is done", receive(t, events))
@@ -228,9 +240,9 @@ func TestMissingLeaseAndNamespaceAreCreated(t *testing.T) {
 	t.Parallel()
 	server := kubetest.Start(t)
 	lease := leader.Config{Duration: 2 * time.Second, RenewDeadline: time.Second, RetryPeriod: 50 * time.Millisecond}
-	rewound := make(chan struct{}, 10)
+	decreased := make(chan struct{}, 10)
 	elector := newClient(t, server).NewElector(lease, kube.LeaseOptions{
-		Namespace: "ns", Name: "watcher", Identity: "one", VersionDecreased: func() { rewound <- struct{}{} },
+		Namespace: "ns", Name: "watcher", Identity: "one", VersionDecreased: func() { decreased <- struct{}{} },
 	})
 	leading := make(chan struct{}, 10)
 	ctx, stop := context.WithCancel(t.Context())
@@ -243,10 +255,10 @@ func TestMissingLeaseAndNamespaceAreCreated(t *testing.T) {
 		})
 	}()
 	receive(t, leading)
-	require.Empty(t, rewound)
+	require.Empty(t, decreased)
 	server.Rewind(0)
-	server.Forget() // a new cluster, in which nothing was written
-	receive(t, rewound)
+	server.Forget() // a new, empty cluster
+	receive(t, decreased)
 	require.NotEmpty(t, elector.Holder())
 	stop()
 	require.NoError(t, receive(t, ended))
@@ -257,8 +269,8 @@ func receive[T any](t *testing.T, from <-chan T) T {
 	select {
 	case v := <-from:
 		return v
-	case <-time.After(patience):
-		require.Fail(t, "nothing came")
+	case <-time.After(timeout):
+		require.Fail(t, "timed out waiting for a value")
 		panic("unreachable")
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"lockstep.internal/services/watcher/object"
 )
 
-func follow() kube.Scope {
+func trackedScope() kube.Scope {
 	return kube.Workloads(kube.WorkloadOptions{
 		Selects:     func(labels map[string]string) bool { return labels["skip"] == "" },
 		Annotations: []string{"app.kubernetes.io/"},
@@ -33,7 +33,7 @@ func kept[T metav1.Object](t *testing.T, resource string, kind object.Kind, o ru
 		server,
 	).List(
 		t.Context(),
-		follow(),
+		trackedScope(),
 		kind,
 		func(object.Key, string) object.Object { return nil },
 	)
@@ -60,7 +60,7 @@ func fields(manager, subresource string, second int, raw string) metav1.ManagedF
 	}
 }
 
-func followed() *appsv1.Deployment {
+func tracked() *appsv1.Deployment {
 	d := deployment("web", "u", 7)
 	d.Generation, d.CreationTimestamp = 3, at(1)
 	d.Annotations["app.kubernetes.io/part-of"] = "shop"
@@ -71,9 +71,7 @@ func followed() *appsv1.Deployment {
 		fields("kube-controller-manager", "status", 40, `{"f:status":{}}`),
 	}
 	d.Spec = appsv1.DeploymentSpec{
-		Replicas: new(
-			int32(2),
-		),
+		Replicas:                new(int32(2)),
 		ProgressDeadlineSeconds: new(int32(600)),
 		MinReadySeconds:         4,
 		Strategy:                appsv1.DeploymentStrategy{Type: appsv1.RecreateDeploymentStrategyType},
@@ -111,15 +109,13 @@ func followed() *appsv1.Deployment {
 
 func TestDeploymentBecomesAWorkload(t *testing.T) {
 	t.Parallel()
-	w := kept[*object.Workload](t, kubetest.Deployments, object.Deployment, followed())
+	w := kept[*object.Workload](t, kubetest.Deployments, object.Deployment, tracked())
 	require.NotEmpty(t, w.Template.Digest)
 	w.Template.Digest = "d"
 	w.CreationTimestamp = metav1.Time{Time: w.CreationTimestamp.UTC()}
-	w.Status.Conditions[0].LastUpdated, w.Status.Conditions[0].LastTransitioned = metav1.Time{
-		Time: w.Status.Conditions[0].LastUpdated.UTC(),
-	}, metav1.Time{
-		Time: w.Status.Conditions[0].LastTransitioned.UTC(),
-	}
+	condition := &w.Status.Conditions[0]
+	condition.LastUpdated = metav1.Time{Time: condition.LastUpdated.UTC()}
+	condition.LastTransitioned = metav1.Time{Time: condition.LastTransitioned.UTC()}
 	require.Equal(t, &object.Workload{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace:         "ns",
@@ -166,7 +162,7 @@ func TestDeploymentBecomesAWorkload(t *testing.T) {
 func TestTemplateDigestIgnoresRestarts(t *testing.T) {
 	t.Parallel()
 	digest := func(change func(*appsv1.Deployment)) string {
-		d := followed()
+		d := tracked()
 		change(d)
 		return kept[*object.Workload](t, kubetest.Deployments, object.Deployment, d).Template.Digest
 	}
@@ -175,7 +171,9 @@ func TestTemplateDigestIgnoresRestarts(t *testing.T) {
 		"another restart": func(d *appsv1.Deployment) {
 			d.Spec.Template.Annotations["kubectl.kubernetes.io/restartedAt"] = "later"
 		},
-		"no restart":     func(d *appsv1.Deployment) { delete(d.Spec.Template.Annotations, "kubectl.kubernetes.io/restartedAt") },
+		"no restart": func(d *appsv1.Deployment) {
+			delete(d.Spec.Template.Annotations, "kubectl.kubernetes.io/restartedAt")
+		},
 		"scaled, paused": func(d *appsv1.Deployment) { d.Spec.Replicas, d.Spec.Paused, d.Labels = new(int32(9)), true, nil },
 	} {
 		require.Equal(t, base, digest(change), name)
@@ -195,7 +193,7 @@ func TestTemplateDigestIgnoresRestarts(t *testing.T) {
 
 func TestUnselectedWorkloadKeepsItsIdentityOnly(t *testing.T) {
 	t.Parallel()
-	d := followed()
+	d := tracked()
 	d.Labels["skip"] = "yes"
 	d.CreationTimestamp = metav1.Time{}
 	require.Equal(t, &object.Workload{
@@ -205,7 +203,7 @@ func TestUnselectedWorkloadKeepsItsIdentityOnly(t *testing.T) {
 
 func TestOtherKindsBecomeWorkloads(t *testing.T) {
 	t.Parallel()
-	d := followed()
+	d := tracked()
 	set := kept[*object.Workload](t, kubetest.StatefulSets, object.StatefulSet, &appsv1.StatefulSet{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "StatefulSet"},
 		ObjectMeta: d.ObjectMeta,
@@ -331,10 +329,10 @@ func TestReplicaSetsAndControllerRevisionsBecomeRevisions(t *testing.T) {
 	foreign := kept[*object.Revision](t, kubetest.ReplicaSets, object.ReplicaSet, &metav1.PartialObjectMetadata{
 		TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "ReplicaSet"}, ObjectMeta: meta,
 	})
-	require.Zero(t, foreign.Owner, "of a kind that only has the name")
+	require.Zero(t, foreign.Owner, "a kind of another group with the same name")
 }
 
-// Most versions of a ReplicaSet count its pods, which nobody is handled.
+// Most versions of a ReplicaSet differ only in the number of its pods, which is not reported.
 func TestRevisionIsReportedWhenItsContentChanges(t *testing.T) {
 	t.Parallel()
 	server := kubetest.Start(t)
@@ -351,7 +349,7 @@ func TestRevisionIsReportedWhenItsContentChanges(t *testing.T) {
 		}
 	}
 	server.Set(kubetest.ReplicaSets, 10, set(5, "web", "1"))
-	_, handled := watchScope(t, server, follow())
+	_, handled := watchScope(t, server, trackedScope())
 	require.Equal(t, "upserted replicaset web-1@5 initial", handled.next(t))
 	server.Send(kubetest.ReplicaSets, "MODIFIED", set(11, "web", "1"))
 	server.Send(kubetest.ReplicaSets, "MODIFIED", set(12, "web", "2"))

@@ -26,19 +26,19 @@ type Publisher struct {
 	js   jetstream.JetStream
 
 	mu      sync.Mutex
-	waiting map[*nats.Msg]func(error)
+	waiting map[*nats.Msg]Done
 }
 
 // NewPublisher makes a publisher. A message without an acknowledgement within ackTimeout has failed.
 func NewPublisher(conn *nats.Conn, ackTimeout time.Duration) (*Publisher, error) {
-	p := &Publisher{conn: conn, waiting: make(map[*nats.Msg]func(error))}
+	p := &Publisher{conn: conn, waiting: make(map[*nats.Msg]Done)}
 	js, err := jetstream.New(
 		conn,
 		jetstream.WithPublishAsyncTimeout(ackTimeout),
-		jetstream.WithPublishAsyncAckHandler(
-			func(_ jetstream.JetStream, msg *nats.Msg, _ *jetstream.PubAck) { p.settle(msg, nil) },
-		),
-		jetstream.WithPublishAsyncErrHandler(func(_ jetstream.JetStream, msg *nats.Msg, err error) { p.settle(msg, err) }),
+		jetstream.WithPublishAsyncAckHandler(func(_ jetstream.JetStream, msg *nats.Msg, ack *jetstream.PubAck) {
+			p.settle(msg, ack.Sequence, nil)
+		}),
+		jetstream.WithPublishAsyncErrHandler(func(_ jetstream.JetStream, msg *nats.Msg, err error) { p.settle(msg, 0, err) }),
 	)
 	if err != nil {
 		return nil, fmt.Errorf("open JetStream: %w", err)
@@ -47,22 +47,25 @@ func NewPublisher(conn *nats.Conn, ackTimeout time.Duration) (*Publisher, error)
 	return p, nil
 }
 
-// Publish publishes the message and calls done once, from this or another goroutine. An error means
-// that the message may not be stored. Done must not block and must not publish.
-func (p *Publisher) Publish(msg *nats.Msg, done func(error)) {
+// Done receives the stream sequence of a stored message, or an error. After an error it is unknown whether the message
+// was stored. Done must not block and must not publish.
+type Done func(sequence uint64, err error)
+
+// Publish publishes the message and calls done once, from this or another goroutine.
+func (p *Publisher) Publish(msg *nats.Msg, done Done) {
 	p.mu.Lock()
 	p.waiting[msg] = done
 	p.mu.Unlock()
 	if _, err := p.js.PublishMsgAsync(msg); err != nil {
-		p.settle(msg, err)
+		p.settle(msg, 0, err)
 	}
 }
 
-// PublishSync publishes the message and waits for the acknowledgement. After an error the message
-// may be stored or not.
+// PublishSync publishes the message and waits for the acknowledgement. After an error it is unknown whether the message
+// was stored.
 func (p *Publisher) PublishSync(ctx context.Context, msg *nats.Msg) error {
 	settled := make(chan error, 1)
-	p.Publish(msg, func(err error) { settled <- err })
+	p.Publish(msg, func(_ uint64, err error) { settled <- err })
 	select {
 	case err := <-settled:
 		return err
@@ -71,7 +74,7 @@ func (p *Publisher) PublishSync(ctx context.Context, msg *nats.Msg) error {
 	}
 }
 
-func (p *Publisher) settle(msg *nats.Msg, err error) {
+func (p *Publisher) settle(msg *nats.Msg, sequence uint64, err error) {
 	p.mu.Lock()
 	done := p.waiting[msg]
 	delete(p.waiting, msg)
@@ -87,7 +90,7 @@ func (p *Publisher) settle(msg *nats.Msg, err error) {
 	default:
 		err = fmt.Errorf("publish to %s: %w", msg.Subject, err)
 	}
-	done(err)
+	done(sequence, err)
 }
 
 // Limit returns the size of the largest message that can be stored, headers included.
@@ -127,7 +130,7 @@ func (p *Publisher) Connected(ctx context.Context) error {
 // Close fails all unacknowledged messages. It leaves the connection open.
 func (p *Publisher) Close() { p.js.CleanupPublisher() }
 
-// Size returns the size of a message that [Publisher.Limit] limits.
+// Size returns the size of a message in bytes, headers included, as the server counts it.
 func Size(msg *nats.Msg) int {
 	size := len(msg.Data)
 	if len(msg.Header) == 0 {

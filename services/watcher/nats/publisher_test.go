@@ -18,7 +18,7 @@ import (
 const (
 	cellName = topology.Cell("local")
 	agent    = int64(7)
-	patience = time.Minute
+	timeout  = time.Minute
 )
 
 // newStreams starts a server with the streams and one agent's consumers.
@@ -31,11 +31,11 @@ func newStreams(t *testing.T) (*natsd.Server, jetstream.JetStream) {
 	return server, js
 }
 
-func newPublisher(t *testing.T, server *natsd.Server, timeout time.Duration) (*nats.Publisher, *natsgo.Conn) {
+func newPublisher(t *testing.T, server *natsd.Server, ackTimeout time.Duration) (*nats.Publisher, *natsgo.Conn) {
 	t.Helper()
-	// As the service connects: what cannot be sent now is not sent later.
+	// Like the service: no reconnect buffer.
 	conn := natstest.Connect(t, server, natsgo.ReconnectBufSize(-1))
-	p, err := nats.NewPublisher(conn, timeout)
+	p, err := nats.NewPublisher(conn, ackTimeout)
 	require.NoError(t, err)
 	t.Cleanup(p.Close)
 	return p, conn
@@ -50,8 +50,8 @@ func receive[T any](t *testing.T, from <-chan T) T {
 	select {
 	case v := <-from:
 		return v
-	case <-time.After(patience):
-		require.Fail(t, "nothing came")
+	case <-time.After(timeout):
+		require.Fail(t, "timed out waiting for a value")
 		panic("unreachable")
 	}
 }
@@ -66,12 +66,12 @@ func stored(t *testing.T, js jetstream.JetStream) uint64 {
 func TestAcknowledgedMessageIsStored(t *testing.T) {
 	t.Parallel()
 	server, js := newStreams(t)
-	p, _ := newPublisher(t, server, patience)
+	p, _ := newPublisher(t, server, timeout)
 	require.NoError(t, p.PublishSync(t.Context(), message("x")))
 	require.EqualValues(t, 1, stored(t, js))
 	settled := make(chan error, 100)
 	for range 100 {
-		p.Publish(message("y"), func(err error) { settled <- err })
+		p.Publish(message("y"), func(_ uint64, err error) { settled <- err })
 	}
 	for range 100 {
 		require.NoError(t, receive(t, settled))
@@ -95,15 +95,15 @@ func TestMissingAcknowledgementFailsTheMessage(t *testing.T) {
 func TestLostConnectionFailsMessagesInFlight(t *testing.T) {
 	t.Parallel()
 	server := natstest.Server(t)
-	p, conn := newPublisher(t, server, patience)
+	p, conn := newPublisher(t, server, timeout)
 	_, err := conn.Subscribe(cellName.ObservedTick(agent), func(*natsgo.Msg) {})
 	require.NoError(t, err)
 	settled := make(chan error, 1)
-	p.Publish(message("x"), func(err error) { settled <- err })
+	p.Publish(message("x"), func(_ uint64, err error) { settled <- err })
 	require.NoError(t, conn.Flush())
 	server.Down()
 	require.Error(t, receive(t, settled))
-	require.Eventually(t, func() bool { return !p.IsConnected() }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return !p.IsConnected() }, timeout, time.Millisecond)
 	require.Error(t, p.PublishSync(t.Context(), message("x")), "nothing is kept for later")
 
 	ctx, cancel := context.WithCancel(t.Context())
@@ -118,7 +118,7 @@ func TestLostConnectionFailsMessagesInFlight(t *testing.T) {
 func TestMessageAboveTheLimitIsTooLarge(t *testing.T) {
 	t.Parallel()
 	server, js := newStreams(t)
-	p, conn := newPublisher(t, server, patience)
+	p, conn := newPublisher(t, server, timeout)
 	require.Equal(t, topology.MaxMessageSize, p.Limit())
 	require.ErrorIs(t, p.PublishSync(t.Context(), message(string(make([]byte, conn.MaxPayload())))), nats.ErrTooLarge)
 
@@ -139,12 +139,12 @@ func TestMessageAboveTheLimitIsTooLarge(t *testing.T) {
 func TestCloseFailsMessagesInFlight(t *testing.T) {
 	t.Parallel()
 	server, _ := newStreams(t)
-	p, conn := newPublisher(t, server, patience)
+	p, conn := newPublisher(t, server, timeout)
 	require.NoError(t, p.PublishSync(t.Context(), message("x")))
 	_, err := conn.Subscribe("unanswered", func(*natsgo.Msg) {})
 	require.NoError(t, err)
 	settled := make(chan error, 1)
-	p.Publish(&natsgo.Msg{Subject: "unanswered"}, func(err error) { settled <- err })
+	p.Publish(&natsgo.Msg{Subject: "unanswered"}, func(_ uint64, err error) { settled <- err })
 	p.Close()
 	require.ErrorIs(t, receive(t, settled), jetstream.ErrJetStreamPublisherClosed)
 }

@@ -4,7 +4,7 @@
 // depends on its scope:
 //
 //   - workspaces: [Encoded], a trimmed Deployment, ReplicaSet or pod in protobuf;
-//   - workloads: [Workload] and [Revision], compact forms that [Compactor] makes.
+//   - tracked workloads: [Workload] and [Revision], compact forms that [Compactor] makes.
 //
 // Versions of objects with one [Name] are totally ordered by resourceVersion, also when one object
 // replaces another. Versions of different kinds are not comparable.

@@ -21,8 +21,8 @@ func Kinds() []Kind {
 // WorkspaceKinds returns the kinds of a workspace, owners first.
 func WorkspaceKinds() []Kind { return []Kind{Deployment, ReplicaSet, Pod} }
 
-// WorkloadKinds returns the kinds of workloads and their revisions. Owners come last: a listed
-// revision may have an owner that was created after an earlier list of owners.
+// WorkloadKinds returns the kinds of workloads and their revisions. Owners are listed last, so that the owner of
+// every listed revision is listed, too.
 func WorkloadKinds() []Kind {
 	return []Kind{ReplicaSet, ControllerRevision, Deployment, StatefulSet, DaemonSet}
 }

@@ -58,6 +58,23 @@ func (c Compactor) controllerRevision(o *appsv1.ControllerRevision) *Revision {
 
 func (c Compactor) replicaSet(m *metav1.ObjectMeta) *Revision {
 	r := c.revision(ReplicaSet, m)
+	r.ofReplicaSet(m)
+	return r
+}
+
+// RevisionOf returns a ReplicaSet of a workspace as a revision, with all of its metadata. Its owner has
+// no UID if no Deployment controls it.
+func RevisionOf(m *metav1.PartialObjectMetadata) *Revision {
+	r := &Revision{Kind: ReplicaSet, ObjectMeta: m.ObjectMeta}
+	r.Owner = Owner{Kind: Deployment, Name: DeploymentOf(ReplicaSet, m)}
+	if owner := ownerOf(&m.ObjectMeta); owner.Kind == Deployment {
+		r.Owner.UID = owner.UID
+	}
+	r.ofReplicaSet(&m.ObjectMeta)
+	return r
+}
+
+func (r *Revision) ofReplicaSet(m *metav1.ObjectMeta) {
 	r.Number, _ = parseRevision(m.Annotations[annotationRevision])
 	for number := range strings.SplitSeq(m.Annotations[annotationRevisionHistory], ",") {
 		if n, ok := parseRevision(number); ok {
@@ -65,7 +82,6 @@ func (c Compactor) replicaSet(m *metav1.ObjectMeta) *Revision {
 		}
 	}
 	r.Hash = m.Labels[appsv1.DefaultDeploymentUniqueLabelKey]
-	return r
 }
 
 func (c Compactor) revision(kind Kind, m *metav1.ObjectMeta) *Revision {

@@ -19,8 +19,14 @@ func trim(o any) (Kind, message) {
 	case *appsv1.Deployment:
 		return Deployment, &appsv1.Deployment{
 			ObjectMeta: trimMeta(&o.ObjectMeta),
-			Spec:       appsv1.DeploymentSpec{Replicas: o.Spec.Replicas, Paused: o.Spec.Paused},
-			Status:     o.Status,
+			Spec: appsv1.DeploymentSpec{
+				Replicas:                o.Spec.Replicas,
+				Paused:                  o.Spec.Paused,
+				Strategy:                appsv1.DeploymentStrategy{Type: o.Spec.Strategy.Type},
+				MinReadySeconds:         o.Spec.MinReadySeconds,
+				ProgressDeadlineSeconds: o.Spec.ProgressDeadlineSeconds,
+			},
+			Status: o.Status,
 		}
 	case *corev1.Pod:
 		return Pod, &corev1.Pod{

@@ -28,7 +28,7 @@ func KeyOf(kind Kind, o Object) Key {
 	return Key{Kind: kind, Namespace: o.GetNamespace(), Name: o.GetName(), UID: string(o.GetUID())}
 }
 
-// Name is what successive objects share.
+// Name is a Key without UID. A recreated object has the same Name.
 type Name struct {
 	Kind            Kind
 	Namespace, Name string
@@ -67,10 +67,10 @@ const (
 	// Found: the object existed before and is reported only now, or a new list found it changed.
 	// Earlier versions may be unknown.
 	Found
-	// Missed: the object was deleted at an unknown version. The last known version stands for it.
+	// Missed: the object was deleted at an unknown version. It carries the last known version.
 	Missed
-	// Left: the object exists and is no longer reported. The report of its owner covers it.
-	Left
+	// Unreported: the object exists and is no longer reported. The report of its owner covers it.
+	Unreported
 )
 
 // NewerThan reports whether v supersedes a version of the same name. A deletion supersedes an
@@ -92,8 +92,8 @@ func (v Version) MissedDeletion(at time.Time) Version {
 	return v
 }
 
-// Later returns the higher of two resource versions. An invalid one is lower than any other.
-func Later(a, b string) string {
+// Higher returns the higher of two resource versions. An invalid one is lower than any other.
+func Higher(a, b string) string {
 	if order, err := resourceversion.CompareResourceVersion(a, b); err == nil {
 		if order < 0 {
 			return b
@@ -123,10 +123,7 @@ type List struct {
 // Version returns the version of a listed object.
 func (l List) Version(o Object) Version {
 	return Version{
-		Key: KeyOf(
-			l.Kind,
-			o,
-		),
+		Key:             KeyOf(l.Kind, o),
 		ResourceVersion: o.GetResourceVersion(),
 		Verb:            events.VerbUpserted,
 		Object:          o,

@@ -95,13 +95,13 @@ type Compactor struct {
 	annotations []string
 }
 
-// NewCompactor makes a compactor. Selects reports by its labels whether a workload is selected.
+// NewCompactor makes a compactor. selects reports whether a workload with these labels is selected.
 // Annotations are prefixes of the annotations to keep, besides those that are always kept.
 func NewCompactor(selects func(labels map[string]string) bool, annotations []string) Compactor {
 	return Compactor{selects: selects, annotations: append(annotationPrefixes(), annotations...)}
 }
 
-// Compact returns an error for a type that is neither a workload nor a revision.
+// Compact converts a Kubernetes object to a [Workload] or [Revision]. It returns an error for other types.
 func (c Compactor) Compact(o any) (Object, error) {
 	switch o := o.(type) {
 	case *appsv1.Deployment:
@@ -161,6 +161,14 @@ func identity(m *metav1.ObjectMeta) metav1.ObjectMeta {
 		Namespace: m.Namespace, Name: m.Name, UID: m.UID, ResourceVersion: m.ResourceVersion,
 		CreationTimestamp: m.CreationTimestamp, DeletionTimestamp: m.DeletionTimestamp,
 	}
+}
+
+// WorkloadOf returns the Deployment of a workspace as a workload, with all of its metadata. It has no
+// template, because [Encode] keeps none.
+func WorkloadOf(d *appsv1.Deployment) *Workload {
+	w := &Workload{Kind: Deployment, Selected: true, ObjectMeta: d.ObjectMeta}
+	w.ofDeployment(d)
+	return w
 }
 
 func (w *Workload) ofDeployment(d *appsv1.Deployment) {

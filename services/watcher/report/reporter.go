@@ -26,7 +26,7 @@ const (
 	digestBytes = 8
 )
 
-// ScopeWorkloads is the scope of workloads in events.
+// ScopeWorkloads is the scope of tracked workloads in events.
 const ScopeWorkloads = "workloads"
 
 // Message is an event and the subject to publish it on.
@@ -40,9 +40,9 @@ type Reporter struct {
 	Cell       topology.Cell
 	Agent      int64
 	ClusterUID string
-	// Scope is empty for workspaces, [ScopeWorkloads] for workloads.
+	// Scope is empty for workspaces, [ScopeWorkloads] for tracked workloads.
 	Scope string
-	// Selection is the digest of the selection of workloads; empty for workspaces.
+	// Selection is the digest of the selection of tracked workloads; empty for workspaces.
 	Selection string
 }
 
@@ -54,19 +54,32 @@ func (r Reporter) Observed(d delivery.Delivery) (Message, error) {
 	}
 	var eventType string
 	var build func(events.ObjectMeta) any
-	switch o := o.(type) {
-	case *appsv1.Deployment:
-		eventType, build = events.TypeObservedDeployment, func(m events.ObjectMeta) any { return observedDeployment(m, o) }
-	case *corev1.Pod:
-		eventType, build = events.TypeObservedPod, func(m events.ObjectMeta) any { return observedPod(m, o) }
+	switch o := compact(o).(type) {
 	case *object.Workload:
-		eventType, build = events.TypeObservedWorkload, func(m events.ObjectMeta) any { return observedWorkload(m, d, o) }
+		eventType = events.TypeObservedWorkload
+		build = func(m events.ObjectMeta) any { return observedWorkload(m, d, o) }
 	case *object.Revision:
-		eventType, build = events.TypeObservedWorkloadRevision, func(m events.ObjectMeta) any { return observedRevision(m, o) }
-	default: // a ReplicaSet, read as metadata
-		eventType, build = events.TypeObservedReplicaSet, func(m events.ObjectMeta) any { return observedReplicaSet(m, o) }
+		eventType = events.TypeObservedWorkloadRevision
+		build = func(m events.ObjectMeta) any { return observedRevision(m, o) }
+	case *corev1.Pod:
+		eventType = events.TypeObservedPod
+		build = func(m events.ObjectMeta) any { return observedPod(m, o) }
+	default:
+		return Message{}, fmt.Errorf("make an event: no event reports a %T", o)
 	}
 	return r.observation(d, eventType, r.subject(d, o), string(d.Verb), objectMeta(r.ClusterUID, d, o), build)
+}
+
+// compact returns the Deployment or ReplicaSet of a workspace as a workload or a revision.
+func compact(o metav1.Object) metav1.Object {
+	switch o := o.(type) {
+	case *appsv1.Deployment:
+		return object.WorkloadOf(o)
+	case *metav1.PartialObjectMetadata:
+		return object.RevisionOf(o)
+	default:
+		return o
+	}
 }
 
 // Rejected makes the event of an object that exists and is too large to publish. It counts as a
@@ -78,7 +91,7 @@ func (r Reporter) Rejected(d delivery.Delivery, size, limit int) (Message, error
 	}
 	meta := objectMeta(r.ClusterUID, d, o)
 	meta.Labels, meta.Annotations = nil, nil
-	message := fmt.Sprintf("the %s %s/%s takes %d bytes as an event and at most %d are stored: "+
+	message := fmt.Sprintf("the event of %s %s/%s has %d bytes, the limit is %d: "+
 		"shorten its annotations or the messages of its conditions", d.Kind, d.Namespace, d.Name, size, limit)
 	build := func(m events.ObjectMeta) any {
 		return events.ObservedRejected{
@@ -112,7 +125,8 @@ func (r Reporter) observation(
 		return Message{}, fmt.Errorf("encode %s %s/%s: %w", d.Kind, d.Namespace, d.Name, err)
 	}
 	digest := sha256.Sum256(content)
-	id := []string{r.ClusterUID, string(d.Kind), d.UID, verb, d.ResourceVersion, hex.EncodeToString(digest[:digestBytes])}
+	shortened := hex.EncodeToString(digest[:digestBytes])
+	id := []string{r.ClusterUID, string(d.Kind), d.UID, verb, d.ResourceVersion, shortened}
 	if d.ResyncID != "" {
 		id = append(id, d.ResyncID)
 	}
@@ -122,43 +136,35 @@ func (r Reporter) observation(
 
 // ResyncBegun makes the event that starts a full resync.
 func (r Reporter) ResyncBegun(resync resync.Resync, at time.Time) (Message, error) {
-	versions := make([]events.ListVersion, 0, len(resync.Versions))
+	at = at.UTC().Truncate(time.Millisecond)
+	id := r.ClusterUID + "/resync/" + resync.ID + "/begun"
+	return r.message(events.TypeObservedResyncBegun, r.Cell.ObservedResync(r.Agent), resync.ID, id, at,
+		events.ObservedResyncBegun{
+			ResyncID: resync.ID, ClusterUID: r.ClusterUID, Cause: resync.Cause, Nonce: resync.Nonce,
+			Scope: events.Scope(r.Scope), Selection: r.Selection, Count: resync.Count,
+			ListVersions: versionsByKind(resync.Versions), KnownVersions: versionsByKind(resync.Known), ObservedAt: at,
+		})
+}
+
+func versionsByKind(of map[object.Kind]string) []events.ListVersion {
+	versions := make([]events.ListVersion, 0, len(of))
 	for _, kind := range object.Kinds() {
-		if version, listed := resync.Versions[kind]; listed {
+		if version, known := of[kind]; known {
 			versions = append(versions, events.ListVersion{Kind: string(kind), ResourceVersion: version})
 		}
 	}
-	at = at.UTC().Truncate(time.Millisecond)
-	id := r.ClusterUID + "/resync/" + resync.ID + "/begun"
-	return r.message(
-		events.TypeObservedResyncBegun,
-		r.Cell.ObservedResync(r.Agent),
-		resync.ID,
-		id,
-		at,
-		events.ObservedResyncBegun{
-			ResyncID: resync.ID, ClusterUID: r.ClusterUID, Cause: resync.Cause, Nonce: resync.Nonce,
-			Scope: events.Scope(r.Scope), Selection: r.Selection, Count: resync.Count, ListVersions: versions,
-			ObservedAt: at,
-		},
-	)
+	return versions
 }
 
 // ResyncEnded makes the event that ends a full resync.
 func (r Reporter) ResyncEnded(resync resync.Resync, at time.Time) (Message, error) {
 	at = at.UTC().Truncate(time.Millisecond)
 	id := r.ClusterUID + "/resync/" + resync.ID + "/ended"
-	return r.message(
-		events.TypeObservedResyncEnded,
-		r.Cell.ObservedResync(r.Agent),
-		resync.ID,
-		id,
-		at,
+	return r.message(events.TypeObservedResyncEnded, r.Cell.ObservedResync(r.Agent), resync.ID, id, at,
 		events.ObservedResyncEnded{
 			ResyncID: resync.ID, ClusterUID: r.ClusterUID, Scope: events.Scope(r.Scope), Count: resync.Count,
 			ObservedAt: at,
-		},
-	)
+		})
 }
 
 // Tick makes the event of the current time.

@@ -26,10 +26,7 @@ func reporter() report.Reporter {
 
 func deliveryOf(kind object.Kind, o metav1.Object) delivery.Delivery {
 	return delivery.Delivery{Version: object.Version{
-		Key: object.KeyOf(
-			kind,
-			o,
-		),
+		Key:             object.KeyOf(kind, o),
 		ResourceVersion: o.GetResourceVersion(),
 		Verb:            events.VerbUpserted,
 		Object:          o,
@@ -37,7 +34,7 @@ func deliveryOf(kind object.Kind, o metav1.Object) delivery.Delivery {
 	}}
 }
 
-// observed is the data of the observation, which its schema allows.
+// observed returns the event of a delivery and its data, which must match its schema.
 func observed[T any](t *testing.T, d delivery.Delivery, kind string) (T, report.Message) {
 	t.Helper()
 	message, err := reporter().Observed(d)
@@ -66,7 +63,14 @@ func TestDeploymentEvent(t *testing.T) {
 			},
 			Annotations: map[string]string{"deployment.kubernetes.io/revision": "4"},
 		},
-		Spec: appsv1.DeploymentSpec{Replicas: new(int32(1)), Paused: true},
+		Spec: appsv1.DeploymentSpec{
+			Replicas:                new(int32(1)),
+			Paused:                  true,
+			Strategy:                appsv1.DeploymentStrategy{Type: "Recreate"},
+			MinReadySeconds:         5,
+			ProgressDeadlineSeconds: new(int32(600)),
+			Template:                corev1.PodTemplateSpec{Spec: corev1.PodSpec{NodeName: "node"}},
+		},
 		Status: appsv1.DeploymentStatus{
 			ObservedGeneration:  2,
 			Replicas:            5,
@@ -80,12 +84,12 @@ func TestDeploymentEvent(t *testing.T) {
 			},
 		},
 	}
-	got, message := observed[events.ObservedDeployment](t, deliveryOf(object.Deployment, d), events.TypeObservedDeployment)
+	got, message := observed[events.ObservedWorkload](t, deliveryOf(object.Deployment, d), events.TypeObservedWorkload)
 	require.Equal(t, "lockstep.local.observed.7.deployment.ws-7-ide.ide", message.Subject)
 	require.Equal(t, "/lockstep/local/agents/7/watcher", message.Event.Source())
 	require.Equal(t, "deployment/ws-7-ide/ide", message.Event.Subject())
 	require.Equal(t, epoch(), message.Event.Time())
-	require.Equal(t, events.ObservedDeployment{
+	require.Equal(t, events.ObservedWorkload{
 		Object: events.ObjectMeta{
 			ClusterUID:      "cluster",
 			Namespace:       "ws-7-ide",
@@ -101,18 +105,22 @@ func TestDeploymentEvent(t *testing.T) {
 			Labels:          d.Labels,
 			Annotations:     d.Annotations,
 		},
-		Generation:          3,
-		ObservedGeneration:  2,
-		SpecReplicas:        new(1),
-		Paused:              true,
-		HasStatus:           true,
-		Replicas:            5,
-		UpdatedReplicas:     6,
-		ReadyReplicas:       7,
-		AvailableReplicas:   8,
-		UnavailableReplicas: 9,
-		TerminatingReplicas: new(10),
-		Revision:            4,
+		Kind:                    events.WorkloadKindDeployment,
+		Generation:              3,
+		ObservedGeneration:      2,
+		SpecReplicas:            new(1),
+		Paused:                  true,
+		Strategy:                "Recreate",
+		MinReadySeconds:         5,
+		ProgressDeadlineSeconds: new(600),
+		HasStatus:               true,
+		Replicas:                5,
+		UpdatedReplicas:         6,
+		ReadyReplicas:           7,
+		AvailableReplicas:       8,
+		UnavailableReplicas:     9,
+		TerminatingReplicas:     new(10),
+		Revision:                4,
 		Conditions: []events.Condition{
 			{
 				Type:               "Progressing",
@@ -125,14 +133,8 @@ func TestDeploymentEvent(t *testing.T) {
 		},
 	}, got)
 
-	bare, _ := observed[events.ObservedDeployment](
-		t,
-		deliveryOf(
-			object.Deployment,
-			&appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "a", UID: "u", ResourceVersion: "1"}},
-		),
-		events.TypeObservedDeployment,
-	)
+	without := deliveryOf(object.Deployment, deployment("a", "u", 1))
+	bare, _ := observed[events.ObservedWorkload](t, without, events.TypeObservedWorkload)
 	require.False(t, bare.HasStatus)
 	require.Nil(t, bare.SpecReplicas)
 	require.Zero(t, bare.AvailableReplicas)
@@ -189,11 +191,8 @@ func TestPodIsPublishedUnderItsDeployment(t *testing.T) {
 	require.Equal(t, "abc", got.PodTemplateHash)
 	require.Equal(t, "node", got.Node)
 	require.Equal(t, "Pending", got.Phase)
-	require.Equal(
-		t,
-		[]events.Condition{{Type: "PodScheduled", Status: "False", Reason: "Unschedulable", Message: "m"}},
-		got.Conditions,
-	)
+	require.Equal(t, []events.Condition{{Type: "PodScheduled", Status: "False", Reason: "Unschedulable", Message: "m"}},
+		got.Conditions)
 	require.Equal(t, []events.ContainerState{
 		{
 			Name:     "fetch",
@@ -220,19 +219,41 @@ func TestPodIsPublishedUnderItsDeployment(t *testing.T) {
 
 func TestReplicaSetIsPublishedUnderItsDeployment(t *testing.T) {
 	t.Parallel()
-	r := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
-		Namespace:       "n",
-		Name:            "ide-abc",
-		UID:             "u",
-		ResourceVersion: "1",
-		Labels:          map[string]string{"pod-template-hash": "abc"},
-		Annotations:     map[string]string{"deployment.kubernetes.io/revision": "2"},
-		OwnerReferences: []metav1.OwnerReference{{Kind: "Deployment", Name: "ide", Controller: new(true)}},
-	}}
-	got, message := observed[events.ObservedReplicaSet](t, deliveryOf(object.ReplicaSet, r), events.TypeObservedReplicaSet)
-	require.Equal(t, "lockstep.local.observed.7.deployment.n.ide", message.Subject)
-	require.Equal(t, 2, got.Revision)
-	require.Equal(t, "abc", got.PodTemplateHash)
+	labels := map[string]string{
+		"pod-template-hash": "abc", object.LabelWorkspace: "w", object.LabelWorkspaceName: "ide",
+	}
+	for name, tc := range map[string]struct {
+		owners []metav1.OwnerReference
+		uid    string
+	}{
+		"by its controller": {
+			owners: []metav1.OwnerReference{
+				{APIVersion: "apps/v1", Kind: "Deployment", Name: "ide", UID: "d", Controller: new(true)},
+			},
+			uid: "d",
+		},
+		"by the label without a controller": {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := &metav1.PartialObjectMetadata{ObjectMeta: identified("ide-abc", "u", 1)}
+			r.Labels, r.OwnerReferences = labels, tc.owners
+			r.Annotations = map[string]string{
+				"deployment.kubernetes.io/revision": "2", "deployment.kubernetes.io/revision-history": "1",
+			}
+			got, message := observed[events.ObservedWorkloadRevision](
+				t, deliveryOf(object.ReplicaSet, r), events.TypeObservedWorkloadRevision)
+			require.Equal(t, "lockstep.local.observed.7.deployment.ns.ide", message.Subject)
+			require.Equal(t, "w", got.Object.WorkspaceID)
+			require.Equal(t, labels, got.Object.Labels)
+			require.Equal(t, r.Annotations, got.Object.Annotations)
+			got.Object = events.ObjectMeta{}
+			require.Equal(t, events.ObservedWorkloadRevision{
+				Kind: events.WorkloadRevisionKindReplicaset, Workload: "ide", WorkloadUID: tc.uid,
+				Revision: 2, RevisionHistory: []int{1}, TemplateHash: "abc",
+			}, got)
+		})
+	}
 }
 
 func TestDeploymentOfAnObject(t *testing.T) {
@@ -336,9 +357,8 @@ func TestResyncAndTickEvents(t *testing.T) {
 	}, data)
 }
 
-// What is in a cluster is written by others: whatever it is, the event is one that its schema
-// allows and of a subject below the agent's.
-func FuzzEveryObjectCanBeTold(f *testing.F) {
+// Whatever a cluster contains, the event matches its schema and is on a subject of the agent.
+func FuzzWorkspaceEventsMatchTheirSchema(f *testing.F) {
 	f.Add("ns", "name", "abc", "ide-abc", "message", int32(1), uint64(7))
 	f.Add("n.s", "*.>", "", "-", "\xff\x00", int32(-1), uint64(1))
 	f.Fuzz(func(t *testing.T, namespace, name, hash, owner, text string, number int32, version uint64) {
@@ -380,7 +400,11 @@ func FuzzEveryObjectCanBeTold(f *testing.F) {
 			Spec:       appsv1.DeploymentSpec{Replicas: &number},
 			Status:     appsv1.DeploymentStatus{Replicas: number},
 		}
-		for kind, o := range map[object.Kind]metav1.Object{object.Pod: pod, object.Deployment: deployment, object.ReplicaSet: &metav1.PartialObjectMetadata{ObjectMeta: meta}} {
+		for kind, o := range map[object.Kind]metav1.Object{
+			object.Pod:        pod,
+			object.Deployment: deployment,
+			object.ReplicaSet: &metav1.PartialObjectMetadata{ObjectMeta: meta},
+		} {
 			d := deliveryOf(kind, o)
 			message, err := reporter().Observed(d)
 			if err != nil {

@@ -6,8 +6,8 @@ import (
 	"lockstep.internal/services/watcher/object"
 )
 
-// observedWorkload reports only the identity of an unselected workload. Metadata without an update
-// type is for the digest, which does not depend on skipped versions.
+// observedWorkload reports only the identity of an unselected workload. observation calls it with an empty update type
+// to compute the digest. SkippedVersions is then omitted.
 func observedWorkload(meta events.ObjectMeta, d delivery.Delivery, w *object.Workload) events.ObservedWorkload {
 	observed := events.ObservedWorkload{Object: meta, Kind: events.WorkloadKind(w.Kind), Unselected: d.Unselected}
 	if meta.UpdateType != "" {
@@ -23,7 +23,9 @@ func observedWorkload(meta events.ObjectMeta, d delivery.Delivery, w *object.Wor
 	observed.Partition = nonNegative(w.Partition)
 	observed.ProgressDeadlineSeconds = count(w.ProgressDeadline)
 	observed.MinReadySeconds = nonNegative(w.MinReadySeconds)
-	observed.Template = podTemplate(&w.Template)
+	if w.Template.Digest != "" {
+		observed.Template = podTemplate(&w.Template)
+	}
 	observed.Revision = revision(w)
 	observed.TemplateGeneration = numberOf(w.TemplateGeneration)
 

@@ -18,11 +18,8 @@ func someWorkload() *object.Workload {
 	at := metav1.NewTime(epoch())
 	meta := identified("web", "u", 42)
 	meta.Generation, meta.CreationTimestamp, meta.DeletionTimestamp = 3, at, &at
-	meta.Labels, meta.Annotations = map[string]string{
-		"team": "shop",
-	}, map[string]string{
-		"deployment.kubernetes.io/revision": "4",
-	}
+	meta.Labels = map[string]string{"team": "shop"}
+	meta.Annotations = map[string]string{"deployment.kubernetes.io/revision": "4"}
 	return &object.Workload{
 		ObjectMeta:       meta,
 		Kind:             object.StatefulSet,
@@ -85,22 +82,20 @@ func TestWorkloadEvent(t *testing.T) {
 			Labels:          w.Labels,
 			Annotations:     w.Annotations,
 		},
-		Kind:               events.WorkloadKindStatefulset,
-		SkippedVersions:    3,
-		Generation:         3,
-		ObservedGeneration: 2,
-		SpecReplicas:       new(2),
-		Paused:             true,
-		Strategy:           "RollingUpdate",
-		Partition:          1,
-		ProgressDeadlineSeconds: new(
-			600,
-		),
-		MinReadySeconds:    5,
-		Revision:           4,
-		TemplateGeneration: 12,
-		CurrentRevision:    "c",
-		UpdateRevision:     "u",
+		Kind:                    events.WorkloadKindStatefulset,
+		SkippedVersions:         3,
+		Generation:              3,
+		ObservedGeneration:      2,
+		SpecReplicas:            new(2),
+		Paused:                  true,
+		Strategy:                "RollingUpdate",
+		Partition:               1,
+		ProgressDeadlineSeconds: new(600),
+		MinReadySeconds:         5,
+		Revision:                4,
+		TemplateGeneration:      12,
+		CurrentRevision:         "c",
+		UpdateRevision:          "u",
 		Template: &events.PodTemplate{
 			Digest:      "d",
 			Images:      []events.TemplateImage{{Container: "main", Image: "m:1"}},
@@ -153,22 +148,15 @@ func TestUnselectedWorkloadEventHasItsIdentityOnly(t *testing.T) {
 func TestRevisionIsPublishedUnderItsWorkload(t *testing.T) {
 	t.Parallel()
 	r := &object.Revision{
-		ObjectMeta: identified(
-			"web-1",
-			"r",
-			8,
-		),
-		Kind:    object.ControllerRevision,
-		Owner:   object.Owner{Kind: object.DaemonSet, Name: "web", UID: "u"},
-		Number:  5,
-		History: []int64{1, 3},
-		Hash:    "h",
+		ObjectMeta: identified("web-1", "r", 8),
+		Kind:       object.ControllerRevision,
+		Owner:      object.Owner{Kind: object.DaemonSet, Name: "web", UID: "u"},
+		Number:     5,
+		History:    []int64{1, 3},
+		Hash:       "h",
 	}
-	got, message := observed[events.ObservedWorkloadRevision](
-		t,
-		deliveryOf(object.ControllerRevision, r),
-		events.TypeObservedWorkloadRevision,
-	)
+	d := deliveryOf(object.ControllerRevision, r)
+	got, message := observed[events.ObservedWorkloadRevision](t, d, events.TypeObservedWorkloadRevision)
 	require.Equal(t, "lockstep.local.observed.7.workload.daemonset.ns.web", message.Subject)
 	require.Equal(t, "controllerrevision/ns/web-1", message.Event.Subject())
 	got.Object = events.ObjectMeta{}
@@ -234,14 +222,11 @@ func FuzzWorkloadEventsMatchTheirSchema(f *testing.F) {
 			return
 		}
 		w := someWorkload()
-		w.Name, w.Strategy, w.Replicas, w.Partition, w.MinReadySeconds, w.ProgressDeadline, w.Generation = name, text, &count, count, count, &count, long
-		w.TemplateGeneration, w.Annotations = number, map[string]string{
-			"deployment.kubernetes.io/revision": number,
-			text:                                text,
-		}
-		w.Template.Images, w.Template.RestartedAt, w.Template.By, w.Template.Changed = []object.Image{
-			{Container: text, Image: number},
-		}, number, text, time.Time{}
+		w.Name, w.Strategy, w.Generation, w.TemplateGeneration = name, text, long, number
+		w.Replicas, w.Partition, w.MinReadySeconds, w.ProgressDeadline = &count, count, count, &count
+		w.Annotations = map[string]string{"deployment.kubernetes.io/revision": number, text: text}
+		w.Template.Images = []object.Image{{Container: text, Image: number}}
+		w.Template.RestartedAt, w.Template.By, w.Template.Changed = number, text, time.Time{}
 		w.Status = object.WorkloadStatus{
 			ObservedGeneration: long,
 			Replicas:           count,
@@ -254,16 +239,12 @@ func FuzzWorkloadEventsMatchTheirSchema(f *testing.F) {
 			Conditions:         []object.Condition{{Type: number, Status: text, Message: text}},
 		}
 		r := &object.Revision{
-			ObjectMeta: identified(
-				name,
-				"r",
-				8,
-			),
-			Kind:    object.ReplicaSet,
-			Owner:   object.Owner{Kind: object.Deployment, Name: name, UID: "u"},
-			Number:  long,
-			History: []int64{long},
-			Hash:    number,
+			ObjectMeta: identified(name, "r", 8),
+			Kind:       object.ReplicaSet,
+			Owner:      object.Owner{Kind: object.Deployment, Name: name, UID: "u"},
+			Number:     long,
+			History:    []int64{long},
+			Hash:       number,
 		}
 		for kind, o := range map[object.Kind]metav1.Object{object.Deployment: w, object.ReplicaSet: r} {
 			message, err := reporter().Observed(deliveryOf(kind, o))

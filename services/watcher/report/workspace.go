@@ -41,53 +41,12 @@ func objectMeta(clusterUID string, d delivery.Delivery, o metav1.Object) events.
 	return m
 }
 
-func observedDeployment(meta events.ObjectMeta, d *appsv1.Deployment) events.ObservedDeployment {
-	status := d.Status
-	return events.ObservedDeployment{
-		Object:              meta,
-		Generation:          nonNegative(d.Generation),
-		ObservedGeneration:  nonNegative(status.ObservedGeneration),
-		SpecReplicas:        count(d.Spec.Replicas),
-		Paused:              d.Spec.Paused,
-		HasStatus:           hasStatus(&status),
-		Replicas:            nonNegative(status.Replicas),
-		UpdatedReplicas:     nonNegative(status.UpdatedReplicas),
-		ReadyReplicas:       nonNegative(status.ReadyReplicas),
-		AvailableReplicas:   nonNegative(status.AvailableReplicas),
-		UnavailableReplicas: nonNegative(status.UnavailableReplicas),
-		TerminatingReplicas: count(status.TerminatingReplicas),
-		Revision:            revision(d),
-		Conditions:          deploymentConditions(status.Conditions),
-	}
-}
-
-// hasStatus reports whether a controller has written the status. The API returns an empty one before.
-func hasStatus(s *appsv1.DeploymentStatus) bool {
-	return s.ObservedGeneration != 0 || s.Replicas != 0 || s.UpdatedReplicas != 0 || s.ReadyReplicas != 0 || s.AvailableReplicas != 0 ||
-		s.UnavailableReplicas != 0 || s.TerminatingReplicas != nil || len(s.Conditions) > 0 ||
-		s.CollisionCount != nil
-}
-
-func observedReplicaSet(meta events.ObjectMeta, r metav1.Object) events.ObservedReplicaSet {
-	return events.ObservedReplicaSet{
-		Object:          meta,
-		Deployment:      object.DeploymentOf(object.ReplicaSet, r),
-		Revision:        revision(r),
-		PodTemplateHash: r.GetLabels()[labelTemplateHash],
-	}
-}
-
 func observedPod(meta events.ObjectMeta, p *corev1.Pod) events.ObservedPod {
 	conditions := make([]events.Condition, 0, len(p.Status.Conditions))
 	for i := range p.Status.Conditions {
 		c := &p.Status.Conditions[i]
 		conditions = appendCondition(conditions, events.Condition{
-			Type: string(
-				c.Type,
-			),
-			Status:             string(c.Status),
-			Reason:             c.Reason,
-			Message:            c.Message,
+			Type: string(c.Type), Status: string(c.Status), Reason: c.Reason, Message: c.Message,
 			LastTransitionTime: timeOf(c.LastTransitionTime),
 		})
 	}
@@ -107,9 +66,7 @@ func observedPod(meta events.ObjectMeta, p *corev1.Pod) events.ObservedPod {
 
 // containerStates reports every container of the specification. One without a status is waiting.
 func containerStates(
-	specs []corev1.Container,
-	statuses []corev1.ContainerStatus,
-	initial bool,
+	specs []corev1.Container, statuses []corev1.ContainerStatus, initial bool,
 ) []events.ContainerState {
 	byName := make(map[string]*corev1.ContainerStatus, len(statuses))
 	for i := range statuses {
@@ -141,24 +98,11 @@ func setStatus(state *events.ContainerState, status *corev1.ContainerStatus) {
 		state.State = events.ContainerStatusRunning
 	case now.Terminated != nil:
 		state.State = events.ContainerStatusTerminated
-		state.Reason, state.Message, state.ExitCode = now.Terminated.Reason, now.Terminated.Message, int(
-			now.Terminated.ExitCode,
-		)
+		state.Reason, state.Message = now.Terminated.Reason, now.Terminated.Message
+		state.ExitCode = int(now.Terminated.ExitCode)
 	case now.Waiting != nil:
 		state.Reason, state.Message = now.Waiting.Reason, now.Waiting.Message
 	}
-}
-
-func deploymentConditions(conditions []appsv1.DeploymentCondition) []events.Condition {
-	translated := make([]events.Condition, 0, len(conditions))
-	for i := range conditions {
-		c := &conditions[i]
-		translated = appendCondition(translated, events.Condition{
-			Type: string(c.Type), Status: string(c.Status), Reason: c.Reason, Message: c.Message,
-			LastTransitionTime: timeOf(c.LastTransitionTime), LastUpdateTime: timeOf(c.LastUpdateTime),
-		})
-	}
-	return translated
 }
 
 // appendCondition omits a condition without a type or a status.

@@ -14,11 +14,12 @@ type Resync struct {
 	Cause    events.ResyncCause
 	Nonce    string
 	Versions map[object.Kind]string // of the lists
+	Known    map[object.Kind]string // highest known versions
 	Count    int                    // of the members
 }
 
 // Plan decides when a full resync starts, and why. At most one runs. Requests made while one runs,
-// or before the first, are merged into the next one: the strongest cause and the latest nonce win.
+// or before the first, are merged into the next one: the cause with the highest priority and the latest nonce win.
 // It is not safe for concurrent use.
 type Plan struct {
 	interval time.Duration
@@ -38,8 +39,8 @@ func NewPlan(cause events.ResyncCause, interval time.Duration) *Plan {
 	return &Plan{interval: interval, next: &request{cause: cause}}
 }
 
-// strength orders causes: a merged request keeps the strongest.
-func strength(cause events.ResyncCause) int {
+// priority orders causes: a merged request keeps the cause with the highest priority.
+func priority(cause events.ResyncCause) int {
 	switch cause {
 	case events.ResyncCauseStart, events.ResyncCauseLeaderElected:
 		return 3
@@ -54,7 +55,7 @@ func strength(cause events.ResyncCause) int {
 	}
 }
 
-// Request asks for a resync. The channel is closed when a resync that starts after this call has ended.
+// Request requests a resync. The channel is closed when a resync that starts after this call has ended.
 // If the running resync has the same nonce, it answers the request.
 func (p *Plan) Request(cause events.ResyncCause, nonce string) <-chan struct{} {
 	ended := make(chan struct{})
@@ -65,7 +66,7 @@ func (p *Plan) Request(cause events.ResyncCause, nonce string) <-chan struct{} {
 	if p.next == nil {
 		p.next = &request{cause: cause}
 	}
-	if strength(cause) > strength(p.next.cause) {
+	if priority(cause) > priority(p.next.cause) {
 		p.next.cause = cause
 	}
 	if nonce != "" {

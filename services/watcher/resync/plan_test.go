@@ -21,28 +21,47 @@ func closed(ended <-chan struct{}) bool {
 
 func TestRequestsBeforeTheStartAreMerged(t *testing.T) {
 	t.Parallel()
-	type ask struct {
+	type request struct {
 		cause events.ResyncCause
 		nonce string
 	}
 	for name, tc := range map[string]struct {
-		begins events.ResyncCause
-		asks   []ask
-		cause  events.ResyncCause
-		nonce  string
+		first    events.ResyncCause
+		requests []request
+		cause    events.ResyncCause
+		nonce    string
 	}{
-		"nothing else":                  {begins: events.ResyncCauseStart, cause: events.ResyncCauseStart},
-		"a request joins the start":     {begins: events.ResyncCauseStart, asks: []ask{{events.ResyncCauseRequested, "n"}}, cause: events.ResyncCauseStart, nonce: "n"},
-		"the latest nonce counts":       {begins: events.ResyncCauseInterval, asks: []ask{{events.ResyncCauseRequested, "n"}, {events.ResyncCauseRequested, "m"}}, cause: events.ResyncCauseRequested, nonce: "m"},
-		"a nonce survives other causes": {begins: events.ResyncCauseInterval, asks: []ask{{events.ResyncCauseRequested, "n"}, {events.ResyncCauseConfigChanged, ""}}, cause: events.ResyncCauseRequested, nonce: "n"},
-		"the stronger cause counts":     {begins: events.ResyncCauseInterval, asks: []ask{{events.ResyncCauseConfigChanged, ""}}, cause: events.ResyncCauseConfigChanged},
+		"nothing else": {first: events.ResyncCauseStart, cause: events.ResyncCauseStart},
+		"a request joins the start": {
+			first:    events.ResyncCauseStart,
+			requests: []request{{events.ResyncCauseRequested, "n"}},
+			cause:    events.ResyncCauseStart,
+			nonce:    "n",
+		},
+		"the latest nonce counts": {
+			first:    events.ResyncCauseInterval,
+			requests: []request{{events.ResyncCauseRequested, "n"}, {events.ResyncCauseRequested, "m"}},
+			cause:    events.ResyncCauseRequested,
+			nonce:    "m",
+		},
+		"a nonce survives other causes": {
+			first:    events.ResyncCauseInterval,
+			requests: []request{{events.ResyncCauseRequested, "n"}, {events.ResyncCauseConfigChanged, ""}},
+			cause:    events.ResyncCauseRequested,
+			nonce:    "n",
+		},
+		"the stronger cause counts": {
+			first:    events.ResyncCauseInterval,
+			requests: []request{{events.ResyncCauseConfigChanged, ""}},
+			cause:    events.ResyncCauseConfigChanged,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			plan := resync.NewPlan(tc.begins, time.Hour)
-			waiting := make([]<-chan struct{}, 0, len(tc.asks))
-			for _, a := range tc.asks {
-				waiting = append(waiting, plan.Request(a.cause, a.nonce))
+			plan := resync.NewPlan(tc.first, time.Hour)
+			waiting := make([]<-chan struct{}, 0, len(tc.requests))
+			for _, r := range tc.requests {
+				waiting = append(waiting, plan.Request(r.cause, r.nonce))
 			}
 			next, _, ok := plan.Start(time.Unix(0, 0), "id")
 			require.True(t, ok)

@@ -41,7 +41,7 @@ func NewMetrics(registry prometheus.Registerer, current func() *Session) (*Metri
 		acked:     counter("acked_total", "Observations that the stream acknowledged."),
 		retried:   counter("retried_total", "Observations published again after a failure."),
 		rejected:  counter("rejected_total", "Observations that were too large to publish."),
-		malformed: counter("malformed_total", "Objects that could not be made an event."),
+		malformed: counter("malformed_total", "Objects that could not be encoded as an event."),
 		skipped:   counter("skipped_versions_total", "Versions of workloads dropped because too many waited."),
 		resyncs: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "lockstep_watcher_resyncs_total", Help: "Full resyncs by cause and scope; the scope of workspaces is empty.",
@@ -53,7 +53,8 @@ func NewMetrics(registry prometheus.Registerer, current func() *Session) (*Metri
 		sessions: counter("terms_total", "Leader sessions that this process started."),
 	}
 	for _, cause := range []events.ResyncCause{
-		events.ResyncCauseStart, events.ResyncCauseLeaderElected, events.ResyncCauseInterval, events.ResyncCauseConfigChanged, events.ResyncCauseRequested,
+		events.ResyncCauseStart, events.ResyncCauseLeaderElected, events.ResyncCauseInterval,
+		events.ResyncCauseConfigChanged, events.ResyncCauseRequested,
 	} {
 		m.resyncs.WithLabelValues(string(cause), "")
 	}

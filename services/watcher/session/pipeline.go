@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"lockstep.internal/libs/logkey"
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/watcher/delivery"
 	"lockstep.internal/services/watcher/filter"
@@ -18,7 +19,7 @@ import (
 	"lockstep.internal/services/watcher/resync"
 )
 
-// pipeline reports one scope: the objects of workspaces, or workloads.
+// pipeline reports one scope: the objects of workspaces, or tracked workloads.
 type pipeline struct {
 	*Session
 
@@ -49,7 +50,7 @@ func (s *Session) workspaces() *pipeline {
 	return s.pipeline(scope, s.Reporter, delivery.New(delivery.Bounds{}), filter.Workspaces{})
 }
 
-// workloads makes the pipeline of workloads. It publishes every version of each object.
+// workloads makes the pipeline of tracked workloads. It publishes every version of each object.
 func (s *Session) workloads(w Workloads) *pipeline {
 	scope := kube.Workloads(kube.WorkloadOptions{
 		Namespaces: w.Selection.Namespaces(), Selects: w.Selection.Selects, Annotations: w.Annotations,
@@ -85,13 +86,9 @@ func (p *pipeline) start(ctx context.Context) error {
 }
 
 // Upserted implements [kube.Handler].
-func (p *pipeline) Upserted(kind object.Kind, o object.Object, listOrigin kube.ListOrigin) {
-	origin := object.Changed
-	switch {
-	case listOrigin == kube.InitialList:
-		origin = object.Initial
-	case listOrigin == kube.Relisted && p.reporter.Scope == report.ScopeWorkloads: // every version counts
-		origin = object.Found
+func (p *pipeline) Upserted(kind object.Kind, o object.Object, origin object.Origin) {
+	if origin == object.Found && p.reporter.Scope != report.ScopeWorkloads {
+		origin = object.Changed // only the latest version counts
 	}
 	p.add(kind, o, events.VerbUpserted, origin)
 }
@@ -116,7 +113,7 @@ func (p *pipeline) add(kind object.Kind, o object.Object, verb events.Verb, orig
 	if !object.Comparable(v.ResourceVersion) {
 		p.Metrics.malformed.Inc()
 		p.Logger.Error("omitted an object without a comparable resourceVersion", append(keyAttrs(v.Key),
-			slog.String("resource_version", v.ResourceVersion))...)
+			slog.String(logkey.ResourceVersion, v.ResourceVersion))...)
 		return
 	}
 	p.mu.Lock()
@@ -129,9 +126,9 @@ func (p *pipeline) add(kind object.Kind, o object.Object, verb events.Verb, orig
 
 func keyAttrs(key object.Key) []any {
 	return []any{
-		slog.String("kind", string(key.Kind)),
-		slog.String("namespace", key.Namespace),
-		slog.String("name", key.Name),
+		slog.String(logkey.Kind, string(key.Kind)),
+		slog.String(logkey.Namespace, key.Namespace),
+		slog.String(logkey.Name, key.Name),
 	}
 }
 
@@ -167,7 +164,7 @@ func (p *pipeline) pending() (int, time.Time) {
 	return p.queue.Pending()
 }
 
-// err returns why the pipeline does not know the cluster, or nil.
+// err returns why the observed state is not up to date, or nil.
 func (p *pipeline) err() error {
 	watch := p.watch.Load()
 	if watch == nil {

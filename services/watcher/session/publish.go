@@ -12,7 +12,9 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"lockstep.internal/libs/event"
+	"lockstep.internal/libs/logkey"
 	"lockstep.internal/libs/telemetry"
+	"lockstep.internal/libs/topology"
 	"lockstep.internal/services/watcher/delivery"
 	"lockstep.internal/services/watcher/nats"
 	"lockstep.internal/services/watcher/report"
@@ -45,13 +47,14 @@ func (p *pipeline) publish(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
+		members, away := p.pace.allows()
 		p.mu.Lock()
-		d, due, ok := p.queue.Next(p.Clock.Now())
+		d, due, ok := p.queue.Next(p.Clock.Now(), members)
 		p.mu.Unlock()
 		if !ok {
 			<-p.window
 			b.end()
-			p.await(ctx, due)
+			p.await(ctx, earliest(due, away))
 			continue
 		}
 		b.begin(ctx, p.Tracer)
@@ -61,15 +64,15 @@ func (p *pipeline) publish(ctx context.Context) {
 
 // await waits until a version may be published.
 func (p *pipeline) await(ctx context.Context, due time.Time) {
-	var timer <-chan time.Time
+	var elapsed <-chan time.Time
 	if !due.IsZero() {
-		clock := p.Clock.NewTimer(due.Sub(p.Clock.Now()))
-		defer clock.Stop()
-		timer = clock.C()
+		timer := p.Clock.NewTimer(due.Sub(p.Clock.Now()))
+		defer timer.Stop()
+		elapsed = timer.C()
 	}
 	select {
 	case <-p.wake:
-	case <-timer:
+	case <-elapsed:
 	case <-ctx.Done():
 	}
 }
@@ -88,10 +91,10 @@ func (s *Session) drain() {
 func (p *pipeline) deliver(ctx context.Context, d delivery.Delivery, b *batch) {
 	msg, err := p.encode(ctx, d, b)
 	if err != nil {
-		// A retry would fail, too. The next version is published again.
+		// A retry would fail, too, so count it as acknowledged. Later versions are published.
 		p.Metrics.malformed.Inc()
 		p.Logger.ErrorContext(ctx, "omitted an object that cannot be encoded",
-			append(keyAttrs(d.Key), slog.String("error", err.Error()))...)
+			append(keyAttrs(d.Key), logkey.Error(err))...)
 		p.settle(ctx, d, nil)
 		return
 	}
@@ -102,12 +105,27 @@ func (p *pipeline) deliver(ctx context.Context, d delivery.Delivery, b *batch) {
 	} else {
 		p.Metrics.skipped.Add(float64(d.Skipped))
 	}
-	p.Publisher.Publish(msg, func(err error) {
+	if d.ResyncID != "" {
+		msg.Header.Set(topology.HeaderReportRead, "1")
+		p.pace.publish()
+	}
+	p.Publisher.Publish(msg, func(sequence uint64, err error) {
+		if d.ResyncID != "" {
+			p.pace.settle(sequence)
+		}
 		if err == nil {
 			p.Metrics.acked.Inc()
 		}
 		p.settle(ctx, d, err)
 	})
+}
+
+// earliest returns the earlier of two times; zero is never.
+func earliest(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
 }
 
 // settle records the result of a delivery.
@@ -126,7 +144,7 @@ func (p *pipeline) settle(ctx context.Context, d delivery.Delivery, err error) {
 	p.mu.Unlock()
 	if err != nil {
 		p.Logger.DebugContext(ctx, "publish observation failed",
-			append(keyAttrs(d.Key), slog.Int("attempt", d.Attempt), slog.String("error", err.Error()))...)
+			append(keyAttrs(d.Key), slog.Int(logkey.Attempt, d.Attempt), logkey.Error(err))...)
 	}
 	signal(p.wake)
 	signal(p.settled)
@@ -149,7 +167,7 @@ func (p *pipeline) encode(ctx context.Context, d delivery.Delivery, b *batch) (*
 	}
 	p.Metrics.rejected.Inc()
 	p.Logger.WarnContext(ctx, "rejected an object that is too large to publish",
-		append(keyAttrs(d.Key), slog.Int("size_bytes", size), slog.Int("limit_bytes", limit))...)
+		append(keyAttrs(d.Key), slog.Int(logkey.SizeBytes, size), slog.Int(logkey.LimitBytes, limit))...)
 	if message, err = p.reporter.Rejected(d, size, limit); err != nil {
 		return nil, err
 	}
@@ -219,7 +237,7 @@ func (s *Session) publishUntilStored(ctx context.Context, message report.Message
 			return err
 		}
 		s.Logger.DebugContext(ctx, "publish failed; retrying",
-			slog.String("event_id", message.Event.ID()), slog.String("error", err.Error()))
+			slog.String(logkey.EventID, message.Event.ID()), logkey.Error(err))
 		s.sleep(ctx, n)
 	}
 }

@@ -11,7 +11,9 @@ import (
 	"github.com/google/uuid"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
+	"golang.org/x/sync/errgroup"
 
+	"lockstep.internal/libs/logkey"
 	"lockstep.internal/services/watcher/kube"
 	"lockstep.internal/services/watcher/object"
 	"lockstep.internal/services/watcher/resync"
@@ -19,7 +21,7 @@ import (
 
 // runResyncs runs full resyncs one after the other as planned, until ctx is done.
 func (p *pipeline) runResyncs(ctx context.Context, watch *kube.Watch) {
-	// The queue must know the baselines before the first list, or listed objects would look new.
+	// The queue must know the initial objects before the first list, or listed objects would look new.
 	if watch.Synced(ctx) != nil {
 		return
 	}
@@ -57,7 +59,8 @@ func (s *Session) awaitConfig(ctx context.Context) {
 	select {
 	case <-s.Control.CaughtUp():
 	case <-timeout.C:
-		s.Logger.WarnContext(ctx, "received no configuration; using the defaults", slog.Duration("duration", configTimeout))
+		s.Logger.WarnContext(ctx, "received no configuration; using the defaults",
+			slog.Duration(logkey.Duration, configTimeout))
 	case <-ctx.Done():
 	}
 }
@@ -81,12 +84,11 @@ func (p *pipeline) resync(ctx context.Context, r resync.Resync) error {
 		attribute.String("lockstep.resync_scope", p.reporter.Scope)))
 	defer span.End()
 
-	defer p.resume() // begin pauses the queue
 	if err := p.begin(ctx, &r); err != nil {
 		return err
 	}
+	signal(p.wake)
 	span.SetAttributes(attribute.Int("lockstep.resync_count", r.Count))
-	p.resume()
 	if err := p.awaitMembers(ctx); err != nil {
 		return err
 	}
@@ -99,19 +101,13 @@ func (p *pipeline) resync(ctx context.Context, r resync.Resync) error {
 	}
 	p.Metrics.resyncs.WithLabelValues(string(r.Cause), p.reporter.Scope).Inc()
 	p.Metrics.duration.Observe(p.Clock.Since(started).Seconds())
-	p.Logger.InfoContext(
-		ctx,
-		"published a full resync",
-		slog.String("resync_id", r.ID),
-		slog.String("cause", string(r.Cause)),
-		slog.String("nonce", r.Nonce),
-		slog.Int("count", r.Count),
-		slog.Duration("duration", p.Clock.Since(started)),
-	)
+	p.Logger.InfoContext(ctx, "published a full resync",
+		slog.String(logkey.ResyncID, r.ID), slog.String(logkey.Cause, string(r.Cause)), slog.String(logkey.Nonce, r.Nonce),
+		slog.Int(logkey.Count, r.Count), slog.Duration(logkey.Duration, p.Clock.Since(started)))
 	return nil
 }
 
-// begin lists the members, publishes the begin and makes the queue publish the members.
+// begin lists the members, publishes the begin event and makes the queue publish the members.
 func (p *pipeline) begin(ctx context.Context, r *resync.Resync) error {
 	lists, err := p.list(ctx)
 	if err != nil {
@@ -125,6 +121,8 @@ func (p *pipeline) begin(ctx context.Context, r *resync.Resync) error {
 	for _, other := range others {
 		p.queue.Add(other)
 	}
+	p.queue.Pause()
+	r.Known = p.queue.KnownVersions()
 	p.mu.Unlock()
 	r.Versions = make(map[object.Kind]string, len(lists))
 	for _, list := range lists {
@@ -160,7 +158,8 @@ func (p *pipeline) catchUp(ctx context.Context, lists []object.List) {
 		select {
 		case <-poll.C:
 		case <-timeout.C:
-			p.Logger.WarnContext(ctx, "the watch lags behind a full resync; versions may be lost", slog.Int("count", behind))
+			p.Logger.WarnContext(ctx, "the watch lags behind a full resync; versions may be lost",
+				slog.Int(logkey.Count, behind))
 			return
 		case <-ctx.Done():
 			return
@@ -168,19 +167,11 @@ func (p *pipeline) catchUp(ctx context.Context, lists []object.List) {
 	}
 }
 
-func (p *pipeline) resume() {
-	p.mu.Lock()
-	p.queue.Resume()
-	p.mu.Unlock()
-	signal(p.wake)
-}
-
-// list lists every kind of the scope and returns with the queue paused. It resumes the queue between
-// attempts.
+// list lists every kind of the scope. A failed attempt does not hold up changes.
 func (p *pipeline) list(ctx context.Context) ([]object.List, error) {
 	for n := 1; ; n++ {
 		p.mu.Lock()
-		p.queue.Pause()
+		p.queue.BeginList()
 		p.mu.Unlock()
 		lists, err := p.listOnce(ctx)
 		if err == nil || errors.Is(err, ErrVersionsDecreased) {
@@ -189,45 +180,57 @@ func (p *pipeline) list(ctx context.Context) ([]object.List, error) {
 		if ctx.Err() != nil {
 			return nil, fmt.Errorf("full resync: %w", context.Cause(ctx))
 		}
-		p.resume()
+		p.mu.Lock()
+		p.queue.EndList()
+		p.mu.Unlock()
+		signal(p.wake)
 		p.Logger.WarnContext(ctx, "list for a full resync failed; retrying",
-			slog.Int("attempt", n), slog.String("error", err.Error()))
+			slog.Int(logkey.Attempt, n), logkey.Error(err))
 		p.sleep(ctx, n)
 	}
 }
 
+// listOnce lists all kinds, at the same time if the scope allows it.
 func (p *pipeline) listOnce(ctx context.Context) ([]object.List, error) {
 	kinds := p.scope.Kinds()
-	lists := make([]object.List, 0, len(kinds))
-	for _, kind := range kinds {
-		p.mu.Lock()
-		known := p.queue.Highest(kind)
-		p.mu.Unlock()
-		list, err := p.Cluster.List(ctx, p.scope, kind, p.held)
-		if err != nil {
-			return nil, err
-		}
-		if !object.Comparable(list.ResourceVersion) {
-			return nil, fmt.Errorf("list %ss: the version of the list, %q, cannot be compared", kind, list.ResourceVersion)
-		}
-		// The list is later than everything known before.
-		if known != "" && object.Later(known, list.ResourceVersion) != list.ResourceVersion {
-			return nil, fmt.Errorf(
-				"%w (%ss: listed at %s, known at %s)",
-				ErrVersionsDecreased,
-				kind,
-				list.ResourceVersion,
-				known,
-			)
-		}
-		list.ListedAt = p.Clock.Now()
-		list.Objects = slices.DeleteFunc(
-			list.Objects,
-			func(o object.Object) bool { return !object.Comparable(o.GetResourceVersion()) },
-		)
-		lists = append(lists, list)
+	lists := make([]object.List, len(kinds))
+	group, ctx := errgroup.WithContext(ctx)
+	if !p.scope.Concurrent() {
+		group.SetLimit(1)
+	}
+	for i, kind := range kinds {
+		group.Go(func() (err error) {
+			lists[i], err = p.listKind(ctx, kind)
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err //nolint:wrapcheck // an error of listKind
 	}
 	return lists, nil
+}
+
+func (p *pipeline) listKind(ctx context.Context, kind object.Kind) (object.List, error) {
+	p.mu.Lock()
+	known := p.queue.Highest(kind)
+	p.mu.Unlock()
+	list, err := p.Cluster.List(ctx, p.scope, kind, p.held)
+	if err != nil {
+		return list, err
+	}
+	if !object.Comparable(list.ResourceVersion) {
+		return list, fmt.Errorf("list %ss: the version of the list, %q, cannot be compared", kind, list.ResourceVersion)
+	}
+	// The list is later than everything known before.
+	if known != "" && object.Higher(known, list.ResourceVersion) != list.ResourceVersion {
+		return list, fmt.Errorf("%w (%ss: listed at %s, known at %s)",
+			ErrVersionsDecreased, kind, list.ResourceVersion, known)
+	}
+	list.ListedAt = p.Clock.Now()
+	list.Objects = slices.DeleteFunc(list.Objects, func(o object.Object) bool {
+		return !object.Comparable(o.GetResourceVersion())
+	})
+	return list, nil
 }
 
 // held returns the object if the queue holds it in this version.

@@ -13,6 +13,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"lockstep.internal/libs/agentcontrol"
+	"lockstep.internal/libs/logkey"
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/watcher/filter"
 	"lockstep.internal/services/watcher/kube"
@@ -38,14 +39,14 @@ type Options struct {
 	Cluster   *kube.Client
 	Publisher *nats.Publisher
 	Control   *agentcontrol.Reader
-	// Reporter of events without a scope.
+	// Reporter of workspaces and ticks. The reporter of tracked workloads is derived from it.
 	Reporter report.Reporter
 	// Cause and Interval of the full resyncs.
 	Cause    events.ResyncCause
 	Interval time.Duration
-	// Workloads to report besides workspaces. Defaults to none.
+	// Workloads to track besides workspaces. Defaults to none.
 	Workloads *Workloads
-	// Window is the maximum of messages in flight.
+	// Window is the maximum number of messages in flight.
 	Window int
 	// MaxMessage is the largest message in bytes.
 	MaxMessage int
@@ -55,11 +56,11 @@ type Options struct {
 	Logger       *slog.Logger
 	Tracer       trace.Tracer
 	Metrics      *Metrics
-	// Drain ends the wait for messages in flight when the session ends.
+	// Drain is done when the session must stop waiting for messages in flight.
 	Drain context.Context //nolint:containedctx // it outlives the context of the session
 }
 
-// Workloads selects workloads to report, and the prefixes of the annotations to report.
+// Workloads selects tracked workloads, and the prefixes of the annotations to report.
 type Workloads struct {
 	Selection   filter.Selection
 	Annotations []string
@@ -71,7 +72,8 @@ type Session struct {
 
 	// Static after construction.
 	pipelines []*pipeline
-	window    chan struct{}   // one element for each message in flight
+	window    chan struct{} // one element for each message in flight
+	pace      *pace
 	ctx       context.Context //nolint:containedctx // of the session, for Run
 	abandon   context.CancelCauseFunc
 
@@ -81,12 +83,13 @@ type Session struct {
 
 // New makes a session that lasts until ctx is done. [Session.Run] runs it once.
 func New(ctx context.Context, options Options) *Session {
-	s := &Session{Options: options, window: make(chan struct{}, options.Window)}
+	s := &Session{Options: options, window: make(chan struct{}, options.Window), pace: newPace(options.Clock)}
 	s.ctx, s.abandon = context.WithCancelCause(ctx)
 	s.pipelines = append(s.pipelines, s.workspaces())
 	if options.Workloads != nil {
 		s.pipelines = append(s.pipelines, s.workloads(*options.Workloads))
 	}
+	s.Control.Read = s.read
 	return s
 }
 
@@ -117,7 +120,15 @@ func (s *Session) Run() error {
 	return context.Cause(ctx) //nolint:wrapcheck // the cause of abandon
 }
 
-// Configure implements [nats.Handler]. The first configuration applies to the first resyncs. Each later
+// read receives how far the stream is read.
+func (s *Session) read(sequence uint64) {
+	s.pace.read(sequence)
+	for _, p := range s.pipelines {
+		signal(p.wake)
+	}
+}
+
+// Configure implements [agentcontrol.Handler]. The first configuration applies to the first resyncs. Each later
 // one causes a resync of every pipeline.
 func (s *Session) Configure(ctx context.Context, cfg events.AgentConfig) <-chan struct{} {
 	if cfg.ConfigRevision <= s.revision {
@@ -126,7 +137,7 @@ func (s *Session) Configure(ctx context.Context, cfg events.AgentConfig) <-chan 
 	s.revision = cfg.ConfigRevision
 	interval := time.Duration(cfg.FullResyncIntervalMs) * time.Millisecond
 	s.Logger.InfoContext(ctx, "applied the agent's configuration",
-		slog.Int("revision", cfg.ConfigRevision), slog.Duration("full_resync_interval", interval))
+		slog.Int(logkey.Revision, cfg.ConfigRevision), slog.Duration(logkey.FullResyncInterval, interval))
 	ended := make([]<-chan struct{}, 0, len(s.pipelines))
 	for _, p := range s.pipelines {
 		if resynced := p.configure(interval); resynced != nil {
@@ -136,10 +147,10 @@ func (s *Session) Configure(ctx context.Context, cfg events.AgentConfig) <-chan 
 	return s.all(ctx, ended)
 }
 
-// Resync implements [nats.Handler]. Every pipeline answers.
+// Resync implements [agentcontrol.Handler]. Every pipeline answers.
 func (s *Session) Resync(ctx context.Context, request events.ResyncRequested) <-chan struct{} {
 	s.Logger.InfoContext(ctx, "received a request for a full resync",
-		slog.String("nonce", request.Nonce), slog.String("cause", string(request.Cause)))
+		slog.String(logkey.Nonce, request.Nonce), slog.String(logkey.Cause, string(request.Cause)))
 	ended := make([]<-chan struct{}, 0, len(s.pipelines))
 	for _, p := range s.pipelines {
 		ended = append(ended, p.request(events.ResyncCauseRequested, request.Nonce))
@@ -180,7 +191,7 @@ func (s *Session) tick(ctx context.Context) {
 			err = s.publishOnce(ctx, message)
 		}
 		if err != nil && ctx.Err() == nil {
-			s.Logger.DebugContext(ctx, "publish tick failed", slog.String("error", err.Error()))
+			s.Logger.DebugContext(ctx, "publish tick failed", logkey.Error(err))
 		}
 		select {
 		case <-ticker.C():
@@ -233,7 +244,7 @@ func (s *Session) Backlog() (int, time.Duration) {
 	return pending, age
 }
 
-// Err returns why the session does not know the cluster, or nil.
+// Err returns why the observed state is not up to date, or nil.
 func (s *Session) Err() error {
 	errs := make([]error, 0, len(s.pipelines))
 	for _, p := range s.pipelines {

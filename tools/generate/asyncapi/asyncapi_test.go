@@ -68,14 +68,16 @@ func TestDocumentIsValidAsyncAPI(t *testing.T) {
 	_, doc := generate(t)
 	require.NoError(t, schema.Validate(asJSON(t, doc)))
 
-	for name, spoil := range map[string]func(doc map[string]any){
-		"version":   func(doc map[string]any) { doc["asyncapi"] = "2.6.0" },
-		"no info":   func(doc map[string]any) { delete(doc, "info") },
-		"action":    func(doc map[string]any) { at(t, doc, "operations", "readApplied")["action"] = "take" },
-		"parameter": func(doc map[string]any) { at(t, doc, "components", "parameters", "agent")["schema"] = map[string]any{} },
+	for name, change := range map[string]func(doc map[string]any){
+		"version": func(doc map[string]any) { doc["asyncapi"] = "2.6.0" },
+		"no info": func(doc map[string]any) { delete(doc, "info") },
+		"action":  func(doc map[string]any) { at(t, doc, "operations", "readApplied")["action"] = "take" },
+		"parameter": func(doc map[string]any) {
+			at(t, doc, "components", "parameters", "agent")["schema"] = map[string]any{}
+		},
 	} {
 		_, doc := generate(t)
-		spoil(doc)
+		change(doc)
 		require.Error(t, schema.Validate(asJSON(t, doc)), name)
 	}
 }
@@ -147,7 +149,9 @@ func TestEveryStreamAndTypeIsDescribed(t *testing.T) {
 			data = append(data, "properties", "customData")
 		}
 		require.Equal(t, "./events/"+e.File, at(t, doc, data...)["$ref"])
-		require.Contains(t, string(raw), "address: lockstep.{cell}."+e.Subject+"\n")
+		for _, subject := range e.Subjects {
+			require.Contains(t, string(raw), "address: lockstep.{cell}."+subject+"\n")
+		}
 	}
 	again, _ := generate(t)
 	require.Equal(t, raw, again, "the same input gives the same bytes")
@@ -185,12 +189,30 @@ func TestGenerateRefusesInvalidInput(t *testing.T) {
 		change func(c *catalog.Catalog, examples fstest.MapFS)
 		want   string
 	}{
-		"a missing example": {func(_ *catalog.Catalog, examples fstest.MapFS) { delete(examples, name) }, "write schemas/examples/" + name},
-		"no event":          {func(_ *catalog.Catalog, examples fstest.MapFS) { examples[name] = &fstest.MapFile{Data: []byte(`{}`)} }, "schemas/examples/" + name},
-		"another's example": {func(_ *catalog.Catalog, examples fstest.MapFS) { examples[name] = examples[c.Events[1].Name+".json"] }, "is of type dev.lockstep." + c.Events[1].Name},
-		"unknown parameter": {func(c *catalog.Catalog, _ fstest.MapFS) { c.Events[0].Subject = "applied.{planet}" }, `parameter "planet" is not described`},
-		"one id for two":    {func(c *catalog.Catalog, _ fstest.MapFS) { c.Events[0].Subject = "applied.{workspace}.{agent}" }, "would be one channel, applied"},
-		"a silent stream":   {func(c *catalog.Catalog, _ fstest.MapFS) { c.Events = c.Events[:4] }, "no event type rides on it"},
+		"a missing example": {
+			func(_ *catalog.Catalog, examples fstest.MapFS) { delete(examples, name) },
+			"write schemas/examples/" + name,
+		},
+		"no event": {
+			func(_ *catalog.Catalog, examples fstest.MapFS) { examples[name] = &fstest.MapFile{Data: []byte(`{}`)} },
+			"schemas/examples/" + name,
+		},
+		"another's example": {
+			func(_ *catalog.Catalog, examples fstest.MapFS) { examples[name] = examples[c.Events[1].Name+".json"] },
+			"is of type dev.lockstep." + c.Events[1].Name,
+		},
+		"unknown parameter": {
+			func(c *catalog.Catalog, _ fstest.MapFS) { c.Events[0].Subjects[0] = "applied.{planet}" },
+			`parameter "planet" is not described`,
+		},
+		"one id for two": {
+			func(c *catalog.Catalog, _ fstest.MapFS) { c.Events[0].Subjects[0] = "applied.{workspace}.{agent}" },
+			"would be one channel, applied",
+		},
+		"a silent stream": {
+			func(c *catalog.Catalog, _ fstest.MapFS) { c.Events = c.Events[:4] },
+			"no event type is stored on it",
+		},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()

@@ -22,23 +22,37 @@ func headersSchema() map[string]any {
 	text := func(description string) map[string]any {
 		return map[string]any{"type": "string", "minLength": 1, "description": description}
 	}
+	constant := func(value, description string) map[string]any {
+		return map[string]any{"type": "string", "const": value, "description": description}
+	}
+	formatted := func(format, description string) map[string]any {
+		return map[string]any{"type": "string", "format": format, "description": description}
+	}
 	trace := text("W3C trace context of the cause of the event.")
 	return map[string]any{
 		"type":        "object",
 		"description": "Attributes of a CloudEvent as headers of a NATS message.",
-		"required":    []string{"ce-specversion", "ce-id", "ce-source", "ce-type", "ce-subject", "ce-time", "ce-datacontenttype", "ce-dataschema"},
+		"required":    append(requiredHeaders(), "ce-dataschema"),
 		"properties": map[string]any{
-			"ce-specversion":          map[string]any{"type": "string", "const": "1.0", "description": "Version of CloudEvents."},
-			"ce-id":                   text("Id of the event. A repeated event has the same id."),
-			"ce-source":               text("Writer of the event: /lockstep/<cell>/<service>, or /lockstep/<cell>/agents/<agent>/<component>."),
+			"ce-specversion": constant("1.0", "Version of CloudEvents."),
+			"ce-id":          text("Id of the event. A repeated event has the same id."),
+			"ce-source": text("Writer of the event: /lockstep/<cell>/<service>, " +
+				"or /lockstep/<cell>/agents/<agent>/<component>."),
 			"ce-type":                 text("Type of the event."),
 			"ce-subject":              text("Subject of the event."),
-			"ce-time":                 map[string]any{"type": "string", "format": "date-time", "description": "Time of the event, UTC. Never used for ordering."},
-			"ce-datacontenttype":      map[string]any{"type": "string", "const": event.MediaType, "description": "Media type of the payload."},
-			"ce-dataschema":           map[string]any{"type": "string", "format": "uri", "description": "The JSON Schema of the payload."},
+			"ce-time":                 formatted("date-time", "Time of the event, UTC. Never used for ordering."),
+			"ce-datacontenttype":      constant(event.MediaType, "Media type of the payload."),
+			"ce-dataschema":           formatted("uri", "The JSON Schema of the payload."),
 			"ce-" + event.TraceParent: trace,
 			event.TraceParent:         trace,
 		},
+	}
+}
+
+// requiredHeaders returns the headers that every event has, CDEvents included.
+func requiredHeaders() []string {
+	return []string{
+		"ce-specversion", "ce-id", "ce-source", "ce-type", "ce-subject", "ce-time", "ce-datacontenttype",
 	}
 }
 
@@ -75,9 +89,14 @@ func newCDEvent(e catalog.Event, sample example) message {
 	}
 	id, source := sample.Headers["ce-id"], sample.Headers["ce-source"]
 	const kind = "dev.cdevents.service.upgraded.0.3.0"
+	environment := map[string]any{"id": "6f1d9c34-0b5e-4c7e-9f0a-2d1f6f4f5a10"}
 	payload := map[string]any{
-		"context":    map[string]any{"specversion": cdeventsVersion, "id": id, "source": source, "type": kind, "timestamp": sample.Headers["ce-time"]},
-		"subject":    map[string]any{"id": sample.Headers["ce-subject"], "source": source, "content": map[string]any{"environment": map[string]any{"id": "6f1d9c34-0b5e-4c7e-9f0a-2d1f6f4f5a10"}}},
+		"context": map[string]any{
+			"specversion": cdeventsVersion, "id": id, "source": source, "type": kind, "timestamp": sample.Headers["ce-time"],
+		},
+		"subject": map[string]any{
+			"id": sample.Headers["ce-subject"], "source": source, "content": map[string]any{"environment": environment},
+		},
 		"customData": sample.Payload, "customDataContentType": event.MediaType,
 	}
 	headers := maps.Clone(sample.Headers)
@@ -86,10 +105,14 @@ func newCDEvent(e catalog.Event, sample example) message {
 	return message{
 		Name: e.Type, Title: e.Title, Summary: cdeventSummary, ContentType: event.MediaType,
 		Headers: map[string]any{
-			"type": "object", "description": "Attributes of a CloudEvent as headers of a NATS message, without ce-dataschema.",
-			"required": []string{"ce-specversion", "ce-id", "ce-source", "ce-type", "ce-subject", "ce-time", "ce-datacontenttype"},
+			"type":        "object",
+			"description": "Attributes of a CloudEvent as headers of a NATS message, without ce-dataschema.",
+			"required":    requiredHeaders(),
 			"properties": map[string]any{
-				"ce-type":    map[string]any{"type": "string", "pattern": `^dev\.cdevents(\.(service|environment)|x\.lockstep-rollout)\.`, "description": "Type of the CDEvent."},
+				"ce-type": map[string]any{
+					"type": "string", "pattern": `^dev\.cdevents(\.(service|environment)|x\.lockstep-rollout)\.`,
+					"description": "Type of the CDEvent.",
+				},
 				"ce-id":      text("Id of the fact. A repeated fact has the same id."),
 				"ce-subject": text("<namespace>/<kind>/<name> of the workload or environment; _ stands for no namespace."),
 			},
@@ -97,7 +120,9 @@ func newCDEvent(e catalog.Event, sample example) message {
 		Payload: map[string]any{
 			"type": "object", "required": []string{"context", "subject", "customData", "customDataContentType"},
 			"properties": map[string]any{
-				"context":               object("The attributes of the CloudEvent.", map[string]any{"type": text("As ce-type."), "id": text("As ce-id.")}),
+				"context": object("The attributes of the CloudEvent.", map[string]any{
+					"type": text("As ce-type."), "id": text("As ce-id."),
+				}),
 				"subject":               object("The subject as in CDEvents.", map[string]any{"id": text("As ce-subject.")}),
 				"customData":            reference{Ref: "./events/" + e.File},
 				"customDataContentType": map[string]any{"const": event.MediaType},
@@ -110,13 +135,18 @@ func newCDEvent(e catalog.Event, sample example) message {
 // cdeventsVersion is the version of CDEvents of facts.
 const cdeventsVersion = "0.5.1"
 
-const cdeventSummary = `A fact about a rollout, a scaling, a workload or an environment, as a CDEvent 0.5.1; its customData is the fact whole. The subject's last token is the fact.
+const cdeventSummary = `A fact about a rollout, a scaling, a workload or an environment, as a CDEvent 0.5.1.
+Its customData is the complete fact. The subject's last token is the fact.
 
-Types: completed is dev.cdevents.service.deployed, upgraded or rolledback.0.3.0, by what the rollout changed; removed is service.removed.0.3.0; environment_started, _ready and _removed are
-environment.created, service.published and environment.deleted.0.3.0. Every other fact is dev.cdeventsx.lockstep-rollout.<fact without underscores>.0.1.0.
+The types are dev.cdevents.service.deployed, upgraded or rolledback.0.3.0 for completed, depending on what the rollout
+changed; service.removed.0.3.0 for removed; environment.created, service.published and environment.deleted.0.3.0 for
+environment_started, _ready and _removed. Every other fact has
+dev.cdeventsx.lockstep-rollout.<fact without underscores>.0.1.0.
 
-A subscriber that was let in by lockstep subscriber create reads its own durable consumer subscriber-<name> of stream DEPLOYS, or hears the same subjects live as <name>.live. What is heard live
-has the headers Nats-Stream and Nats-Sequence: where it is on the stream. Facts of one workload are in order, numbered by sequence, and on the stream once.
+A subscriber that lockstep subscriber create has added reads its own durable consumer, subscriber-<name> of stream
+DEPLOYS, or receives the same subjects live as <name>.live. A live message has the headers Nats-Stream and
+Nats-Sequence, which are its position on the stream. Facts of one workload are in order, are numbered by sequence, and
+are on the stream once.
 `
 
 // newExample converts the structured example of a type to headers and payload.
@@ -150,7 +180,9 @@ func newExample(e catalog.Event, examples fs.FS) (example, error) {
 
 func newDeadMessage() message {
 	return message{
-		Name: "dead", Title: deadMessage, Summary: "A copy of a message that a service could not process: the original's headers and payload, and the reason in a header.",
+		Name: "dead", Title: deadMessage,
+		Summary: "A copy of a message that a service could not process: the original's headers and payload, " +
+			"and the reason in a header.",
 		Headers: map[string]any{"type": "object", "description": "The original's headers, and the reason."},
 		Payload: map[string]any{"description": "The original's payload, whatever it was."},
 	}

@@ -14,8 +14,8 @@ import (
 	"lockstep.internal/tools/generate/document"
 )
 
-// SubjectKeyword is the keyword, at the root of an event's schema, for the subject of the event:
-// the part after lockstep.<cell>., with parameters in braces.
+// SubjectKeyword is the keyword, at the root of an event's schema, for the subject of the event or
+// the list of its subjects: the part after lockstep.<cell>., with parameters in braces.
 const SubjectKeyword = "x-lockstep-subject"
 
 // KnownValuesKeyword lists the known values of a string that may gain values. Consumers treat an
@@ -39,9 +39,9 @@ type Event struct {
 	Title string
 	// Description of the event.
 	Description string
-	// Subject below lockstep.<cell>., with parameters in braces: observed.{agent}.tick.
-	Subject string
-	// Stream that stores it.
+	// Subjects below lockstep.<cell>., with parameters in braces: observed.{agent}.tick. At least one.
+	Subjects []string
+	// Stream that stores it, on every subject.
 	Stream topology.Stream
 }
 
@@ -65,7 +65,8 @@ func Load(dir fs.FS) (Catalog, error) {
 		faults = append(faults, rules{file: file}.document(root)...)
 		title := root.At("title").Text()
 		if other, taken := titles[title]; taken {
-			faults = append(faults, fmt.Errorf("%s: title %q is the title of %s: use another name for the Go type", file, title, other))
+			faults = append(faults, fmt.Errorf(
+				"%s: title %q is the title of %s: use another name for the Go type", file, title, other))
 		}
 		titles[title] = file
 		if file == Common {
@@ -98,35 +99,53 @@ func newEvent(file string, root document.Node) (Event, error) {
 	name := strings.TrimSuffix(file, document.Suffix)
 	e := Event{
 		File: file, Name: name, Type: event.TypePrefix + name, Version: version,
-		Title: root.At("title").Text(), Description: root.At("description").Text(), Subject: root.At(SubjectKeyword).Text(),
+		Title: root.At("title").Text(), Description: root.At("description").Text(), Subjects: Subjects(root),
 	}
-	if err := checkSubject(e.Subject); err != nil {
-		return Event{}, err
+	if len(e.Subjects) == 0 {
+		return Event{}, fmt.Errorf("%s: must be a subject or a list of subjects", SubjectKeyword)
 	}
-	family, _, _ := strings.Cut(e.Subject, ".")
-	if family != parts[1] {
-		return Event{}, fmt.Errorf("%s %q: must start with the family %q of the event", SubjectKeyword, e.Subject, parts[1])
+	family := parts[1]
+	for i, subject := range e.Subjects {
+		if err := checkSubject(subject, family); err != nil {
+			return Event{}, err
+		}
+		if slices.Contains(e.Subjects[:i], subject) {
+			return Event{}, fmt.Errorf("%s: lists %q twice", SubjectKeyword, subject)
+		}
 	}
 	streams := topology.Streams()
 	at := slices.IndexFunc(streams, func(s topology.Stream) bool { return s.Family == family })
 	if at < 0 {
-		return Event{}, fmt.Errorf("%s %q: no stream stores the family %q", SubjectKeyword, e.Subject, family)
+		return Event{}, fmt.Errorf("%s %q: no stream stores the family %q", SubjectKeyword, e.Subjects[0], family)
 	}
 	e.Stream = streams[at]
 	return e, nil
 }
 
+// Subjects returns the subjects of an event's schema: the keyword is one subject or a list.
+func Subjects(root document.Node) []string {
+	keyword := root.At(SubjectKeyword)
+	if _, isList := keyword.Value.([]any); isList {
+		return keyword.Texts()
+	}
+	return []string{keyword.Text()}
+}
+
 var subjectToken = regexp.MustCompile(`^(?:[a-z]+(?:_[a-z]+)*|\{[a-z]+\})$`)
 
-func checkSubject(subject string) error {
+func checkSubject(subject, family string) error {
 	tokens := strings.Split(subject, ".")
 	if len(tokens) < 2 {
 		return fmt.Errorf("%s %q: must be <family>.<key…>, such as observed.{agent}.tick", SubjectKeyword, subject)
 	}
 	for _, token := range tokens {
 		if !subjectToken.MatchString(token) {
-			return fmt.Errorf("%s %q: token %q is neither a snake_case word nor a {parameter}", SubjectKeyword, subject, token)
+			return fmt.Errorf("%s %q: token %q is neither a snake_case word nor a {parameter}",
+				SubjectKeyword, subject, token)
 		}
+	}
+	if tokens[0] != family {
+		return fmt.Errorf("%s %q: must start with the family %q of the event", SubjectKeyword, subject, family)
 	}
 	return nil
 }

@@ -37,28 +37,78 @@ func TestLoadRefuses(t *testing.T) {
 	_, err := catalog.Load(fstest.MapFS{tickFile: {Data: []byte(tick)}})
 	require.NoError(t, err)
 	for name, tc := range map[string]struct{ old, new, want string }{
-		"another dialect":        {"2020-12", "2019-09", `/: $schema "https://json-schema.org/draft/2019-09/schema" must be "https://json-schema.org/draft/2020-12/schema"`},
-		"another id":             {"events/observed.tick.v1", "events/observed.tock.v1", `$id "https://lockstep.dev/schemas/events/observed.tock.v1.schema.json" must be "https://lockstep.dev/schemas/events/observed.tick.v1.schema.json"`},
-		"title":                  {"ObservedTick", "observed_tick", `title "observed_tick" must be in PascalCase`},
-		"no sentence":            {"Cluster.", "Cluster", `/properties/cluster_uid: the description must be a sentence that ends with a period, not "Cluster"`},
+		"another dialect": {
+			"2020-12", "2019-09",
+			`/: $schema "https://json-schema.org/draft/2019-09/schema" must be "https://json-schema.org/draft/2020-12/schema"`,
+		},
+		"another id": {
+			"events/observed.tick.v1", "events/observed.tock.v1",
+			`$id "https://lockstep.dev/schemas/events/observed.tock.v1.schema.json" must be ` +
+				`"https://lockstep.dev/schemas/events/observed.tick.v1.schema.json"`,
+		},
+		"title": {"ObservedTick", "observed_tick", `title "observed_tick" must be in PascalCase`},
+		"no sentence": {
+			"Cluster.", "Cluster",
+			`/properties/cluster_uid: the description must be a sentence that ends with a period, not "Cluster"`,
+		},
 		"definition undescribed": {`"description": "One.", `, "", `/$defs/One: the description must be a sentence`},
-		"no subject":             {`"x-lockstep-subject": "observed.{agent}.tick",`, "", `x-lockstep-subject "": must be <family>.<key…>`},
-		"odd subject":            {"{agent}.tick", "<agent>.tick", `token "<agent>" is neither a snake_case word nor a {parameter}`},
-		"another family":         {"observed.{agent}", "applied.{agent}", `must start with the family "observed" of the event`},
+		"no subject": {
+			`"x-lockstep-subject": "observed.{agent}.tick",`, "",
+			`x-lockstep-subject "": must be <family>.<key…>`,
+		},
+		"odd subject": {
+			"{agent}.tick", "<agent>.tick", `token "<agent>" is neither a snake_case word nor a {parameter}`,
+		},
+		"another family": {
+			"observed.{agent}", "applied.{agent}", `must start with the family "observed" of the event`,
+		},
+		"empty list of subjects": {`"observed.{agent}.tick"`, `[]`, "must be a subject or a list of subjects"},
+		"further subject of another family": {
+			`"observed.{agent}.tick"`, `["observed.{agent}.tick", "applied.{agent}"]`,
+			`"applied.{agent}": must start with the family "observed" of the event`,
+		},
+		"subject listed twice": {
+			`"observed.{agent}.tick"`, `["observed.{agent}.tick", "observed.{agent}.tick"]`,
+			`lists "observed.{agent}.tick" twice`,
+		},
 		"no object": {`"type": "object",
   "required"`, `"type": "array", "items": {"type":"string"},
   "required"`, "the data of an event must be of type object"},
-		"unknown keyword":      {`"type": "string"}`, `"type": "string", "oneOf": []}`, `/properties/cluster_uid: keyword "oneOf" is not supported`},
-		"camel case":           {`"cluster_uid": {`, `"clusterUid": {`, `/properties/clusterUid: the name of a property must be in snake_case`},
-		"required nothing":     {`["cluster_uid"]`, `["cluster"]`, `required "cluster" is not a property`},
-		"untyped":              {`"Cluster.", "type": "string"`, `"Cluster."`, `/properties/cluster_uid: type "" must be one of`},
-		"untyped items":        {`"items": {"$ref": "#/$defs/One"}`, `"minItems": 0`, `/properties/all: an array needs items`},
-		"closed":               {`"additionalProperties": {"type": "string"}`, `"additionalProperties": false`, "/properties/labels: additionalProperties must be absent or a schema"},
-		"lost reference":       {`"#/$defs/One"`, `"#/$defs/Two"`, "/properties/all/items: observed.tick.v1.schema.json: $ref"},
-		"beside a reference":   {`"$ref": "#/$defs/One"`, `"$ref": "#/$defs/One", "minLength": 1`, `keyword "minLength" beside $ref`},
-		"definition's name":    {`"One": {`, `"one": {`, "/$defs/one: the name of a definition must be in PascalCase"},
-		"enum and known":       {`"x-lockstep-known-values": ["a"]`, `"x-lockstep-known-values": ["a"], "enum": ["a"]`, "must be a list of strings, on a string without enum"},
-		"no schema":            {`{"description": "Cluster.", "type": "string"}`, `true`, "/properties/cluster_uid: must be a schema object"},
+		"unknown keyword": {
+			`"type": "string"}`, `"type": "string", "oneOf": []}`,
+			`/properties/cluster_uid: keyword "oneOf" is not supported`,
+		},
+		"camel case": {
+			`"cluster_uid": {`, `"clusterUid": {`,
+			`/properties/clusterUid: the name of a property must be in snake_case`,
+		},
+		"required nothing": {`["cluster_uid"]`, `["cluster"]`, `required "cluster" is not a property`},
+		"untyped": {
+			`"Cluster.", "type": "string"`, `"Cluster."`, `/properties/cluster_uid: type "" must be one of`,
+		},
+		"untyped items": {
+			`"items": {"$ref": "#/$defs/One"}`, `"minItems": 0`, `/properties/all: an array needs items`,
+		},
+		"closed": {
+			`"additionalProperties": {"type": "string"}`, `"additionalProperties": false`,
+			"/properties/labels: additionalProperties must be absent or a schema",
+		},
+		"lost reference": {
+			`"#/$defs/One"`, `"#/$defs/Two"`, "/properties/all/items: observed.tick.v1.schema.json: $ref",
+		},
+		"beside a reference": {
+			`"$ref": "#/$defs/One"`, `"$ref": "#/$defs/One", "minLength": 1`,
+			`keyword "minLength" beside $ref`,
+		},
+		"definition's name": {`"One": {`, `"one": {`, "/$defs/one: the name of a definition must be in PascalCase"},
+		"enum and known": {
+			`"x-lockstep-known-values": ["a"]`, `"x-lockstep-known-values": ["a"], "enum": ["a"]`,
+			"must be a list of strings, on a string without enum",
+		},
+		"no schema": {
+			`{"description": "Cluster.", "type": "string"}`, `true`,
+			"/properties/cluster_uid: must be a schema object",
+		},
 		"array for the schema": {tick, `[]`, "must be an object"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -84,14 +134,14 @@ func TestLoadRefusesInvalidFiles(t *testing.T) {
 	twice := rename("observed.tick.v2.schema.json")
 	twice[tickFile] = &fstest.MapFile{Data: []byte(tick)}
 	_, err = catalog.Load(twice)
-	require.ErrorContains(t, err, `observed.tick.v2.schema.json: title "ObservedTick" is the title of observed.tick.v1.schema.json`)
+	require.ErrorContains(t, err,
+		`observed.tick.v2.schema.json: title "ObservedTick" is the title of observed.tick.v1.schema.json`)
 
-	unknown := fstest.MapFS{"music.tick.v1.schema.json": {Data: []byte(strings.NewReplacer("events/observed", "events/music", "observed.{agent}", "music.{agent}").Replace(tick))}}
-	_, err = catalog.Load(unknown)
+	music := strings.NewReplacer("events/observed", "events/music", "observed.{agent}", "music.{agent}").Replace(tick)
+	_, err = catalog.Load(fstest.MapFS{"music.tick.v1.schema.json": {Data: []byte(music)}})
 	require.ErrorContains(t, err, `no stream stores the family "music"`)
 }
 
-// The subjects that the schemas name are those that the topology builds.
 func TestSubjectsMatchTheTopology(t *testing.T) {
 	t.Parallel()
 	const cell = topology.Cell("{cell}")
@@ -115,6 +165,7 @@ func TestSubjectsMatchTheTopology(t *testing.T) {
 		"applied.terminated.v1":              cell.Applied(7, "w"),
 		"control.config.v1":                  cell.ControlConfig(7),
 		"control.resync.v1":                  cell.ControlResync(7),
+		"control.read.v1":                    cell.ControlRead(7),
 		"workspace.created.v1":               cell.Workspace(4, "w", "created"),
 		"workspace.desired_state_changed.v1": cell.Workspace(4, "w", "desired_state_changed"),
 		"workspace.state_changed.v1":         cell.Workspace(4, "w", "state_changed"),
@@ -133,15 +184,29 @@ func TestSubjectsMatchTheTopology(t *testing.T) {
 		"directory.agent.v1":                 cell.Directory("agent", "3"),
 		"directory.key.v1":                   cell.Directory("key", "3"),
 	}
-	values := map[string]string{"agent": "7", "kind": "deployment", "namespace": "n", "name": "d", "workspace": "w", "project": "4", "id": "3", "cluster": "c", "fact": "completed"}
+	further := map[string]string{
+		"observed.workload.v1":          cell.Observed(7, "deployment", "n", "d"),
+		"observed.workload_revision.v1": cell.Observed(7, "deployment", "n", "d"),
+	}
+	values := map[string]string{
+		"agent": "7", "kind": "deployment", "namespace": "n", "name": "d", "workspace": "w", "project": "4", "id": "3",
+		"cluster": "c", "fact": "completed",
+	}
 	c, err := catalog.Load(os.DirFS("../../../schemas/events"))
 	require.NoError(t, err)
 	for _, e := range c.Events {
-		subject := e.Subject
-		for _, name := range catalog.Parameters(e.Subject) {
-			subject = strings.Replace(subject, "{"+name+"}", values[name], 1)
+		want := []string{built[e.Name]}
+		if subject, known := further[e.Name]; known {
+			want = append(want, subject)
 		}
-		require.Equal(t, built[e.Name], topology.Root+".{cell}."+subject, e.Name)
+		got := make([]string, 0, len(e.Subjects))
+		for _, subject := range e.Subjects {
+			for _, name := range catalog.Parameters(subject) {
+				subject = strings.Replace(subject, "{"+name+"}", values[name], 1)
+			}
+			got = append(got, topology.Root+".{cell}."+subject)
+		}
+		require.Equal(t, want, got, e.Name)
 	}
 	require.Len(t, built, len(c.Events))
 }

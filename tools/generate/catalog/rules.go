@@ -50,7 +50,8 @@ func (r rules) document(root document.Node) []error {
 		}
 	}
 	if !pascalCase.MatchString(root.At("title").Text()) {
-		faults = append(faults, r.fault("", "title %q must be in PascalCase, as the name of the Go type", root.At("title").Text()))
+		faults = append(faults, r.fault("",
+			"title %q must be in PascalCase, as the name of the Go type", root.At("title").Text()))
 	}
 	if r.file == Common {
 		if root.Has(SubjectKeyword) || root.Has("properties") {
@@ -63,7 +64,8 @@ func (r rules) document(root document.Node) []error {
 	defs := root.At("$defs")
 	for _, name := range defs.Keys() {
 		if !pascalCase.MatchString(name) {
-			faults = append(faults, r.fault("/$defs/"+name, "the name of a definition must be in PascalCase, as the name of the Go type"))
+			faults = append(faults, r.fault("/$defs/"+name,
+				"the name of a definition must be in PascalCase, as the name of the Go type"))
 		}
 		faults = append(faults, r.schema("/$defs/"+name, defs.At(name), schemaKeywords(), true)...)
 	}
@@ -105,7 +107,8 @@ func (r rules) schema(pointer string, n document.Node, allowed []string, describ
 	}
 	if more := n.At("additionalProperties"); n.Has("additionalProperties") {
 		if more.Object() == nil {
-			faults = append(faults, r.fault(pointer, "additionalProperties must be absent or a schema, because events may gain fields"))
+			faults = append(faults, r.fault(pointer,
+				"additionalProperties must be absent or a schema, because events may gain fields"))
 		} else {
 			faults = append(faults, r.schema(pointer+"/additionalProperties", more, schemaKeywords(), false)...)
 		}
@@ -140,7 +143,8 @@ func (r rules) kind(pointer string, n document.Node) []error {
 	}
 	if n.Has(KnownValuesKeyword) {
 		if kind != "string" || n.Has("enum") || len(n.At(KnownValuesKeyword).Texts()) == 0 {
-			faults = append(faults, r.fault(pointer, "%s must be a list of strings, on a string without enum", KnownValuesKeyword))
+			faults = append(faults, r.fault(pointer,
+				"%s must be a list of strings, on a string without enum", KnownValuesKeyword))
 		}
 	}
 	return faults

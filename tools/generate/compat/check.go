@@ -24,7 +24,8 @@ type Break struct {
 // String returns the change, its consequence and the alternative.
 func (b Break) String() string {
 	family, version := cutVersion(b.Event)
-	return fmt.Sprintf("%s: %s: %s: consumers of v%d would break; add %s.v%d instead", b.Event, b.Pointer, b.What, version, family, version+1)
+	return fmt.Sprintf("%s: %s: %s: consumers of v%d would break; add %s.v%d instead",
+		b.Event, b.Pointer, b.What, version, family, version+1)
 }
 
 var versionSuffix = regexp.MustCompile(`\.v([0-9]{1,9})$`)
@@ -51,9 +52,9 @@ func Check(released, current document.Set) []Break {
 		}
 		c := comparison{event: strings.TrimSuffix(file, document.Suffix), within: map[string]bool{}}
 		if current.Raw(file) == nil {
-			c.sayf("", "the type is gone")
+			c.reportf("", "the type is gone")
 		} else {
-			c.subject(released.Root(file), current.Root(file))
+			c.subjects(released.Root(file), current.Root(file))
 			c.schema("", released.Root(file), current.Root(file))
 		}
 		breaks = append(breaks, c.breaks...)
@@ -77,7 +78,7 @@ type comparison struct {
 	steps  int
 }
 
-func (c *comparison) sayf(pointer, format string, args ...any) {
+func (c *comparison) reportf(pointer, format string, args ...any) {
 	if pointer == "" {
 		pointer = "/"
 	}
@@ -87,17 +88,17 @@ func (c *comparison) sayf(pointer, format string, args ...any) {
 	}
 }
 
-func (c *comparison) subject(old, now document.Node) {
-	before, after := old.At(catalog.SubjectKeyword).Text(), now.At(catalog.SubjectKeyword).Text()
-	if before != after {
-		c.sayf("", "subject %s became %s", before, after)
+// subjects refuses a removed subject, which readers subscribe to. A further one has no readers yet.
+func (c *comparison) subjects(old, now document.Node) {
+	for _, gone := range without(catalog.Subjects(old), catalog.Subjects(now)) {
+		c.reportf("", "subject %s is gone", gone)
 	}
 }
 
 // schema compares an old schema with the new one.
 func (c *comparison) schema(pointer string, old, now document.Node) {
 	if c.steps++; c.steps > maxSteps || strings.Count(pointer, "/") > maxDepth {
-		c.sayf("", "the schema is too large or too deep to be compared")
+		c.reportf("", "the schema is too large or too deep to be compared")
 		return
 	}
 	pair := reference(old) + " " + reference(now)
@@ -111,7 +112,7 @@ func (c *comparison) schema(pointer string, old, now document.Node) {
 	old, errOld := old.Resolve()
 	now, errNow := now.Resolve()
 	if errOld != nil || errNow != nil {
-		c.sayf(pointer, "a reference leads nowhere")
+		c.reportf(pointer, "a reference leads nowhere")
 		return
 	}
 	if !c.types(pointer, old, now) {
@@ -128,14 +129,14 @@ func reference(n document.Node) string { return n.File() + ":" + n.At("$ref").Te
 // types reports whether the type is unchanged. Otherwise nothing else is compared.
 func (c *comparison) types(pointer string, old, now document.Node) bool {
 	if before, after := literal(old.At("type")), literal(now.At("type")); before != after {
-		c.sayf(pointer, "type %s became %s", before, after)
+		c.reportf(pointer, "type %s became %s", before, after)
 		return false
 	}
 	if before, after := literal(old.At("format")), literal(now.At("format")); before != after {
-		c.sayf(pointer, "format %s became %s", before, after)
+		c.reportf(pointer, "format %s became %s", before, after)
 	}
 	if before, after := literal(old.At("default")), literal(now.At("default")); before != after {
-		c.sayf(pointer, "default %s became %s, so that absence would mean something else", before, after)
+		c.reportf(pointer, "default %s became %s, so that absence would mean something else", before, after)
 	}
 	return true
 }
@@ -145,7 +146,7 @@ func (c *comparison) fields(pointer string, old, now document.Node) {
 	before, after := old.At("properties"), now.At("properties")
 	for _, name := range before.Keys() {
 		if !after.Has(name) {
-			c.sayf(pointer+"/"+name, "the field is gone")
+			c.reportf(pointer+"/"+name, "the field is gone")
 		}
 	}
 	requiredBefore, requiredNow := old.At("required").Texts(), now.At("required").Texts()
@@ -153,14 +154,14 @@ func (c *comparison) fields(pointer string, old, now document.Node) {
 		switch {
 		case slices.Contains(requiredBefore, name):
 		case before.Has(name):
-			c.sayf(pointer+"/"+name, "an optional field became required, which retained events may lack")
+			c.reportf(pointer+"/"+name, "an optional field became required, which retained events may lack")
 		default:
-			c.sayf(pointer+"/"+name, "a new field is required, which retained events lack")
+			c.reportf(pointer+"/"+name, "a new field is required, which retained events lack")
 		}
 	}
 	for _, name := range requiredBefore {
 		if after.Has(name) && !slices.Contains(requiredNow, name) {
-			c.sayf(pointer+"/"+name, "a required field became optional, which consumers rely on")
+			c.reportf(pointer+"/"+name, "a required field became optional, which consumers rely on")
 		}
 	}
 	// A map's values were of one type; a field that is named now must be of that type too.
@@ -185,20 +186,20 @@ func (c *comparison) children(pointer string, old, now document.Node) {
 	case hadItems && hasItems:
 		c.schema(pointer+"/items", old.At("items"), now.At("items"))
 	case hadItems:
-		c.sayf(pointer+"/items", "the type of items is no longer said")
+		c.reportf(pointer+"/items", "the type of items is gone")
 	case hasItems:
-		c.sayf(pointer+"/items", "items of any type became items of one type")
+		c.reportf(pointer+"/items", "items of any type became items of one type")
 	}
 	oldRest, nowRest := old.At("additionalProperties"), now.At("additionalProperties")
 	switch {
 	case oldRest.Object() != nil && nowRest.Object() != nil:
 		c.schema(pointer+"/*", oldRest, nowRest)
 	case open(old) && nowRest.Object() != nil:
-		c.sayf(pointer+"/*", "fields of any type became fields of one type")
+		c.reportf(pointer+"/*", "fields of any type became fields of one type")
 	case oldRest.Object() != nil && open(now):
-		c.sayf(pointer+"/*", "the type of further fields is no longer said")
+		c.reportf(pointer+"/*", "the type of further fields is gone")
 	case !closed(old) && closed(now):
-		c.sayf(pointer+"/*", "further fields are refused now")
+		c.reportf(pointer+"/*", "further fields are refused now")
 	}
 }
 

@@ -28,31 +28,32 @@ func literal(n document.Node) string {
 // values compares the allowed values of a field: enum, const and known values.
 func (c *comparison) values(pointer string, old, now document.Node) {
 	if before, after := literal(old.At("const")), literal(now.At("const")); before != after {
-		c.sayf(pointer, "const %s became %s", before, after)
+		c.reportf(pointer, "const %s became %s", before, after)
 	}
 	hadEnum, hasEnum := old.Has("enum"), now.Has("enum")
 	knew, knows := old.Has(catalog.KnownValuesKeyword), now.Has(catalog.KnownValuesKeyword)
 	switch {
 	case hadEnum && knows && !hasEnum:
-		c.sayf(pointer, "a closed enum became one that may grow, for which consumers have no branch")
+		c.reportf(pointer, "a closed enum became one that may grow, for which consumers have no branch")
 	case knew && hasEnum && !hadEnum:
-		c.sayf(pointer, "known values became a closed enum")
+		c.reportf(pointer, "known values became a closed enum")
 	case hadEnum && !hasEnum:
-		c.sayf(pointer, "the enum is gone: any value may come")
+		c.reportf(pointer, "the enum is gone: any value may come")
 	case !hadEnum && hasEnum:
-		c.sayf(pointer, "any value became an enum")
+		c.reportf(pointer, "any value became an enum")
 	case hadEnum:
 		before, after := elements(old.At("enum")), elements(now.At("enum"))
 		if gone := without(before, after); len(gone) > 0 {
-			c.sayf(pointer, "enum no longer holds %s", strings.Join(gone, ", "))
+			c.reportf(pointer, "enum no longer holds %s", strings.Join(gone, ", "))
 		}
 		if added := without(after, before); len(added) > 0 {
-			c.sayf(pointer, "enum also holds %s, for which consumers have no branch", strings.Join(added, ", "))
+			c.reportf(pointer, "enum also holds %s, for which consumers have no branch", strings.Join(added, ", "))
 		}
 	}
 	if knew && !hasEnum {
-		if gone := without(elements(old.At(catalog.KnownValuesKeyword)), elements(now.At(catalog.KnownValuesKeyword))); len(gone) > 0 {
-			c.sayf(pointer, "known values no longer hold %s", strings.Join(gone, ", "))
+		before, after := elements(old.At(catalog.KnownValuesKeyword)), elements(now.At(catalog.KnownValuesKeyword))
+		if gone := without(before, after); len(gone) > 0 {
+			c.reportf(pointer, "known values no longer hold %s", strings.Join(gone, ", "))
 		}
 	}
 }
@@ -80,8 +81,9 @@ func (c *comparison) constraints(pointer string, old, now document.Node) {
 	}
 	// Patterns cannot be compared, so only the removal of one is a loosening.
 	for _, key := range []string{"pattern", "multipleOf", "uniqueItems"} {
-		if before, after := literal(old.At(key)), literal(now.At(key)); before != after && after != "nothing" && after != "false" {
-			c.sayf(pointer, "%s %s became %s", key, before, after)
+		before, after := literal(old.At(key)), literal(now.At(key))
+		if before != after && after != "nothing" && after != "false" {
+			c.reportf(pointer, "%s %s became %s", key, before, after)
 		}
 	}
 }
@@ -97,7 +99,7 @@ func (c *comparison) bound(pointer, key string, old, now document.Node, tightene
 		before = new(big.Rat)
 	}
 	if before == nil || tightened(before, after) {
-		c.sayf(pointer, "%s %s became %s", key, literal(old), literal(now))
+		c.reportf(pointer, "%s %s became %s", key, literal(old), literal(now))
 	}
 }
 

@@ -9,10 +9,13 @@ import (
 	"lockstep.internal/tools/generate/document"
 )
 
-func TestReadNamesEveryInvalidFile(t *testing.T) {
+func TestReadReportsEveryInvalidFile(t *testing.T) {
 	t.Parallel()
 	_, err := document.Read(fstest.MapFS{
-		"a.schema.json": {Data: []byte(`{`)}, "b.schema.json": {Data: []byte(`{} {}`)}, "c.schema.json": {Data: []byte(`{}`)}, "README.md": {Data: []byte(`no`)},
+		"a.schema.json": {Data: []byte(`{`)},
+		"b.schema.json": {Data: []byte(`{} {}`)},
+		"c.schema.json": {Data: []byte(`{}`)},
+		"README.md":     {Data: []byte(`no`)},
 	})
 	require.ErrorContains(t, err, "a.schema.json: is not JSON: unexpected EOF")
 	require.ErrorContains(t, err, "b.schema.json: is not JSON: a second value follows the document")
@@ -22,7 +25,8 @@ func TestReadNamesEveryInvalidFile(t *testing.T) {
 func TestResolveFollowsReferences(t *testing.T) {
 	t.Parallel()
 	s, err := document.New(map[string][]byte{
-		"a.schema.json": []byte(`{"title":"A","$defs":{"Own":{"title":"Own"},"Two":{"$ref":"b.schema.json#/$defs/x~1y~0z"},"Loop":{"$ref":"#/$defs/Loop"}}}`),
+		"a.schema.json": []byte(`{"title":"A","$defs":{"Own":{"title":"Own"},` +
+			`"Two":{"$ref":"b.schema.json#/$defs/x~1y~0z"},"Loop":{"$ref":"#/$defs/Loop"}}}`),
 		"b.schema.json": []byte(`{"title":"B","$defs":{"x/y~z":{"title":"Odd"},"Back":{"$ref":"#/$defs/x~1y~0z"}}}`),
 	})
 	require.NoError(t, err)

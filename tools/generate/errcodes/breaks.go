@@ -32,7 +32,8 @@ func Breaks(released, current []byte) ([]string, error) {
 			{"http", before.HTTP, after.HTTP}, {"connect", before.Connect, after.Connect}, {"exit", before.Exit, after.Exit},
 		} {
 			if promise.before != promise.after {
-				sentences = append(sentences, fmt.Sprintf("%s: %s %v became %v: callers branch on it", before.Code, promise.name, promise.before, promise.after))
+				sentences = append(sentences, fmt.Sprintf("%s: %s %v became %v: callers branch on it",
+					before.Code, promise.name, promise.before, promise.after))
 			}
 		}
 	}

@@ -17,7 +17,7 @@ import (
 
 const schemas = "../../../schemas"
 
-// every event that must be readable: of each release, and today's examples.
+// every returns the files of all golden events and examples.
 func every(t *testing.T) []string {
 	t.Helper()
 	released, err := filepath.Glob(schemas + "/released/golden/*/*.json")
@@ -43,7 +43,7 @@ func TestGoldenEventsCanBeDecoded(t *testing.T) {
 			require.NoError(t, err)
 			again, err := json.Marshal(data)
 			require.NoError(t, err)
-			require.JSONEq(t, string(e.Data()), string(again), "the Go type loses something")
+			require.JSONEq(t, string(e.Data()), string(again), "the Go type has every field")
 
 			msg, err := event.Encode(e, "lockstep.local.test")
 			require.NoError(t, err)
@@ -51,7 +51,7 @@ func TestGoldenEventsCanBeDecoded(t *testing.T) {
 			require.NoError(t, err)
 			structured, err := event.MarshalStructured(back)
 			require.NoError(t, err)
-			require.JSONEq(t, string(raw), string(structured), "NATS loses something")
+			require.JSONEq(t, string(raw), string(structured), "the NATS binding keeps everything")
 		})
 	}
 }
@@ -60,15 +60,16 @@ func TestReleaseHasAGoldenEventOfEachType(t *testing.T) {
 	t.Parallel()
 	version, err := os.ReadFile(schemas + "/released/VERSION")
 	require.NoError(t, err)
+	folder := filepath.Join(schemas, "released", "golden", strings.TrimSpace(string(version)))
 	released, err := catalog.Load(os.DirFS(schemas + "/released/events"))
 	require.NoError(t, err)
 	for _, e := range released.Events {
-		require.FileExists(t, filepath.Join(schemas, "released", "golden", strings.TrimSpace(string(version)), e.Name+".json"))
+		require.FileExists(t, filepath.Join(folder, e.Name+".json"))
 	}
 }
 
-// An example that leaves a field out would not notice when the field is lost.
-func TestExamplesHoldEveryField(t *testing.T) {
+// An example without a field would not show that the field is lost.
+func TestExamplesHaveEveryField(t *testing.T) {
 	t.Parallel()
 	c, err := catalog.Load(os.DirFS(schemas + "/events"))
 	require.NoError(t, err)
@@ -83,7 +84,7 @@ func TestExamplesHoldEveryField(t *testing.T) {
 	}
 }
 
-// absent are the pointers of fields that none of the values has.
+// absent returns the pointers of fields that no value has.
 func absent(t *testing.T, pointer string, schema document.Node, values []any) []string {
 	t.Helper()
 	schema, err := schema.Resolve()

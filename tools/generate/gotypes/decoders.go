@@ -38,7 +38,7 @@ func (m Model) Decoders() ([]byte, error) {
 	d.printf("\n// decoded decodes the data of an event type that is known by name.\n")
 	d.printf("func decoded(eventType string, data []byte) (any, error) {\n\tswitch eventType {\n")
 	for _, e := range m.catalog.Events {
-		d.printf("\tcase Type%s:\n\t\treturn pointer(Decode[%s](data))\n", e.Title, e.Title)
+		d.printf("\tcase Type%s:\n\t\treturn untyped(Decode[%s](data))\n", e.Title, e.Title)
 	}
 	d.printf("\tdefault:\n\t\treturn nil, unknownType(eventType)\n\t}\n}\n")
 
@@ -136,7 +136,8 @@ func (d *decoders) assign(target, goType string, n document.Node) error {
 	switch n.At("type").Text() {
 	case "string":
 		if n.Has("format") {
-			if format := n.At("format").Text(); format != formatDateTime || n.Has("pattern") || n.Has("minLength") || n.Has("maxLength") {
+			format, constrained := n.At("format").Text(), n.Has("pattern") || n.Has("minLength") || n.Has("maxLength")
+			if format != formatDateTime || constrained {
 				return fmt.Errorf("%s: format %q: only date-time without further constraints is supported", n.File(), format)
 			}
 			d.printf("%s = r.time()\n", target)
@@ -144,7 +145,8 @@ func (d *decoders) assign(target, goType string, n document.Node) error {
 		}
 		d.printf("%s = r.text(%s)\n", target, d.textRule(n))
 	case "integer":
-		d.printf("%s = r.integer(integerRule{%s, %s})\n", target, number(n, "minimum", "math.MinInt"), number(n, "maximum", "math.MaxInt"))
+		d.printf("%s = r.integer(integerRule{%s, %s})\n",
+			target, number(n, "minimum", "math.MinInt"), number(n, "maximum", "math.MaxInt"))
 	case "boolean":
 		d.printf("%s = r.boolean()\n", target)
 	case "array":

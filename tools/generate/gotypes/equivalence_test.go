@@ -36,7 +36,8 @@ func newOracle(tb testing.TB) oracle {
 	require.NoError(tb, err)
 	o := oracle{schemas: map[string]*jsonschema.Schema{}, goTypes: map[string]reflect.Type{}}
 	for _, t := range events.Types() {
-		o.schemas[t.Name], err = compiler.Compile(event.SchemaBase + strings.TrimPrefix(t.Name, events.Prefix) + document.Suffix)
+		name := strings.TrimPrefix(t.Name, events.Prefix)
+		o.schemas[t.Name], err = compiler.Compile(event.SchemaBase + name + document.Suffix)
 		require.NoError(tb, err)
 	}
 	for file, e := range sources(tb) {
@@ -180,9 +181,6 @@ func FuzzDecodersAgreeWithTheSchemas(f *testing.F) {
 	f.Add(0, []byte(`{"a":1,"a":2}`))
 	o := newOracle(f)
 	f.Fuzz(func(t *testing.T, which int, data []byte) {
-		if which < 0 || which >= len(types) {
-			t.Skipf("no event type %d", which)
-		}
-		o.compare(t, types[which].Name, data)
+		o.compare(t, types[uint(which)%uint(len(types))].Name, data)
 	})
 }

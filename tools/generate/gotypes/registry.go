@@ -3,6 +3,7 @@ package gotypes
 import (
 	"bytes"
 	"fmt"
+	"strings"
 	"text/template"
 
 	"lockstep.internal/tools/generate/catalog"
@@ -20,7 +21,8 @@ func Types() []Type {
 	return []Type{
 {{- range .}}
 		{
-			Name: Type{{.Title}}, Title: {{printf "%q" .Title}}, Stream: {{printf "%q" .Stream.Name}}, Subject: {{printf "%q" .Subject}},
+			Name: Type{{.Title}}, Title: {{printf "%q" .Title}}, Stream: {{printf "%q" .Stream.Name}},
+			Subjects: {{printf "%#v" .Subjects}},
 			Description: {{printf "%q" .Description}},
 		},
 {{- end}}
@@ -44,5 +46,5 @@ func (m Model) Registry() ([]byte, error) {
 
 func typeComment(e catalog.Event) string {
 	return comment("\t", fmt.Sprintf("Type%s is an event with the data [%s], on stream %s at %s: %s",
-		e.Title, e.Title, e.Stream.Name, e.Subject, e.Description))
+		e.Title, e.Title, e.Stream.Name, strings.Join(e.Subjects, " and "), e.Description))
 }

@@ -47,7 +47,8 @@ func writeStruct(out *bytes.Buffer, name string, n document.Node) error {
 		if f.required {
 			option = ""
 		}
-		fmt.Fprintf(out, "%s\t%s %s%s `json:\"%s%s\"`\n", comment("\t", f.description), f.name, pointer, f.goType, f.key, option)
+		fmt.Fprintf(out, "%s\t%s %s%s `json:\"%s%s\"`\n",
+			comment("\t", f.description), f.name, pointer, f.goType, f.key, option)
 	}
 	out.WriteString("}\n")
 	return nil

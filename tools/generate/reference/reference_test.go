@@ -19,7 +19,9 @@ func TestEveryEventOfTheProjectIsInTheReference(t *testing.T) {
 	require.NoError(t, err)
 	for _, e := range c.Events {
 		require.Contains(t, string(page), "\n### "+e.Name+"\n")
-		require.Contains(t, string(page), "* subject `"+e.Subject+"`\n")
+		for _, subject := range e.Subjects {
+			require.Contains(t, string(page), "* subject `"+subject+"`\n")
+		}
 	}
 }
 

@@ -43,7 +43,8 @@ func Open(ctx context.Context, root, bin string, progress io.Writer) (Tools, err
 	if stale == "" {
 		return Tools{bin: bin}, nil
 	}
-	_, _ = fmt.Fprintf(progress, "building the code generators (%s is not in %s); the first time this takes some minutes\n", stale, bin)
+	_, _ = fmt.Fprintf(progress,
+		"building the code generators (%s is not in %s); the first time this takes some minutes\n", stale, bin)
 	cmd := exec.CommandContext(ctx, "go", "install", "tool")
 	cmd.Dir = pinned
 	cmd.Env = append(os.Environ(), "GOWORK=off", "GOBIN="+bin)
@@ -100,14 +101,16 @@ func built(program, command string) string {
 
 // run runs a tool in a folder and returns its output. The error also has the output.
 func (t Tools) run(ctx context.Context, dir, program string, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, filepath.Join(t.bin, program), args...) //nolint:gosec // A pinned tool with arguments of ours.
+	//nolint:gosec // A pinned tool with arguments of ours.
+	cmd := exec.CommandContext(ctx, filepath.Join(t.bin, program), args...)
 	cmd.Dir = dir
 	// buf.gen.yaml names the plugins without a path, so PATH must contain bin.
 	cmd.Env = append(os.Environ(), "PATH="+t.bin+string(os.PathListSeparator)+os.Getenv("PATH"))
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := cmd.Run(); err != nil {
-		return out.String(), fmt.Errorf("%s %s: %w: %s", program, strings.Join(args, " "), err, strings.TrimSpace(out.String()))
+		return out.String(), fmt.Errorf("%s %s: %w: %s",
+			program, strings.Join(args, " "), err, strings.TrimSpace(out.String()))
 	}
 	return out.String(), nil
 }

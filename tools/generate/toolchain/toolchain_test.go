@@ -11,14 +11,15 @@ import (
 	"lockstep.internal/tools/generate/toolchain"
 )
 
-// A module without tools needs none; one that names a tool which no module holds is refused before
-// anything is built.
+// A module without tools is accepted. A tool that no module holds is an error before anything is
+// built.
 func TestOpenReadsThePins(t *testing.T) {
 	t.Parallel()
+	const toolWithoutModule = "module x\ntool example.test/a/cmd/b\nrequire example.test/other v1.0.0\n"
 	for mod, want := range map[string]string{
-		"module x\n": "",
-		"module x\ntool example.test/a/cmd/b\nrequire example.test/other v1.0.0\n": "tool example.test/a/cmd/b: no required module holds it",
-		"no module": "read the pinned tools",
+		"module x\n":      "",
+		toolWithoutModule: "tool example.test/a/cmd/b: no required module holds it",
+		"no module":       "read the pinned tools",
 	} {
 		root := t.TempDir()
 		require.NoError(t, os.MkdirAll(filepath.Join(root, "tools", "generate", "pinned"), 0o750))
@@ -34,14 +35,13 @@ func TestOpenReadsThePins(t *testing.T) {
 	}
 }
 
-// A program of another version, or something that is no program, is not taken for the tool.
+// A program of another version, and a file that is no such program, are built again.
 func TestOpenBuildsToolsOfAnotherVersion(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
 	pinned := filepath.Join(root, "tools", "generate", "pinned")
 	require.NoError(t, os.MkdirAll(pinned, 0o750))
-	// No proxy is asked: the module is required from a folder that has none, so that building fails
-	// at once.
+	// The build fails at once and without the module proxy: the module's folder does not exist.
 	mod := "module x\ngo 1.26.0\ntool example.test/a\nrequire example.test/a v1.0.0\nreplace example.test/a => ./gone\n"
 	require.NoError(t, os.WriteFile(filepath.Join(pinned, "go.mod"), []byte(mod), 0o600))
 	bin := filepath.Join(root, "bin")

@@ -19,7 +19,9 @@ func TestWriteMatchesTheTree(t *testing.T) {
 	sentences, err := want.Differences(root, owned)
 	require.NoError(t, err)
 	require.Equal(t, []string{
-		"gen/a.go: is missing: run make generate", "gen/deep/b.go: is missing: run make generate", "one.yaml: is missing: run make generate",
+		"gen/a.go: is missing: run make generate",
+		"gen/deep/b.go: is missing: run make generate",
+		"one.yaml: is missing: run make generate",
 	}, sentences)
 
 	touched, err := want.Write(root, owned)
@@ -27,9 +29,11 @@ func TestWriteMatchesTheTree(t *testing.T) {
 	require.Equal(t, []string{"gen/a.go", "gen/deep/b.go", "one.yaml"}, touched)
 	touched, err = want.Write(root, owned)
 	require.NoError(t, err)
-	require.Empty(t, touched, "what is as it shall be is left alone")
+	require.Empty(t, touched, "files that match are not written")
 
-	for path, text := range map[string]string{"gen/a.go": "changed", "gen/deep/left.go": "over", "mine.yaml": "not owned"} {
+	for path, text := range map[string]string{
+		"gen/a.go": "changed", "gen/deep/left.go": "over", "mine.yaml": "not owned",
+	} {
 		require.NoError(t, os.WriteFile(filepath.Join(root, path), []byte(text), 0o600))
 	}
 	sentences, err = want.Differences(root, owned)

@@ -22,12 +22,12 @@ const (
 // ServiceIP returns the API server's address in the service network.
 func ServiceIP() net.IP { return net.ParseIP(serviceIP) }
 
-// APIServer says how to run kube-apiserver.
+// APIServer configures kube-apiserver.
 type APIServer struct {
 	Bundle pki.Bundle
-	// Link is how the API server and the kubelets know each other.
-	Link pki.Link
-	// EtcdURL is where etcd serves.
+	// KubeletCerts has the mutual TLS certificates of API server and kubelets.
+	KubeletCerts pki.KubeletCerts
+	// EtcdURL is the URL of etcd.
 	EtcdURL string
 	// Listener accepts connections; the API server closes it.
 	Listener net.Listener
@@ -41,7 +41,7 @@ func StartAPIServer(ctx context.Context, a APIServer) (*Part, error) {
 	}
 	cert, key := a.Bundle.ServerCert()
 	private, public := a.Bundle.ServiceAccountKey()
-	kubeletCert, kubeletKey := a.Link.ClientCert()
+	kubeletCert, kubeletKey := a.KubeletCerts.ClientCert()
 	opts := options.NewServerRunOptions()
 	fs := pflag.NewFlagSet("kube-apiserver", pflag.ContinueOnError)
 	for _, set := range opts.Flags().FlagSets {
@@ -57,10 +57,10 @@ func StartAPIServer(ctx context.Context, a APIServer) (*Part, error) {
 		"--tls-private-key-file=" + key,
 		"--client-ca-file=" + a.Bundle.CA(),
 		"--anonymous-auth=false",
-		"--kubelet-certificate-authority=" + a.Link.CA(),
+		"--kubelet-certificate-authority=" + a.KubeletCerts.CA(),
 		"--kubelet-client-certificate=" + kubeletCert,
 		"--kubelet-client-key=" + kubeletKey,
-		// The internal addresses of nodes lead nowhere.
+		// The internal IPs of nodes are not reachable.
 		"--kubelet-preferred-address-types=ExternalIP",
 		"--authorization-mode=RBAC",
 		"--service-account-issuer=https://kubernetes.default.svc.cluster.local",

@@ -14,12 +14,12 @@ import (
 	"lockstep.internal/tools/kubelab/pki"
 )
 
-// Controllers says how to run kube-controller-manager.
+// Controllers configures kube-controller-manager.
 type Controllers struct {
 	Bundle pki.Bundle
-	// Kubeconfig is the file with which the controllers reach the API server.
+	// Kubeconfig is the path of the kubeconfig of the controllers.
 	Kubeconfig string
-	// NodeGrace is how long a silent kubelet is believed to be alive.
+	// NodeGrace is the node monitor grace period.
 	NodeGrace time.Duration
 }
 

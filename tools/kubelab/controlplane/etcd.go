@@ -16,14 +16,13 @@ import (
 // maxSocketPath is the longest unix socket path that Linux and macOS both take.
 const maxSocketPath = 103
 
-// Etcd says how to run etcd.
+// Etcd configures etcd.
 type Etcd struct {
-	// DataDir keeps the database.
+	// DataDir is the folder of the database.
 	DataDir string
-	// SocketDir holds the socket; short, since socket paths are limited to 103 bytes.
+	// SocketDir is the folder of the socket. It must be short: socket paths are limited to 103 bytes.
 	SocketDir string
-	// Durable makes every write wait for the disk. Data that is thrown away at
-	// the end does without.
+	// Durable enables fsync. Temporary labs disable it.
 	Durable bool
 	// Log receives what etcd logs.
 	Log io.Writer
@@ -37,15 +36,16 @@ func (e Etcd) socket() string { return filepath.Join(e.SocketDir, "etcd.sock") }
 // StartEtcd starts a single-member etcd and returns once it serves.
 func StartEtcd(ctx context.Context, e Etcd) (*Part, error) {
 	if len(e.socket()) > maxSocketPath {
-		return nil, fmt.Errorf("the socket path %s is longer than %d bytes; set TMPDIR to a shorter folder", e.socket(), maxSocketPath)
+		return nil, fmt.Errorf("the socket path %s is longer than %d bytes; set TMPDIR to a shorter folder", e.socket(),
+			maxSocketPath)
 	}
 	cfg := embed.NewConfig()
 	cfg.Name = "kubelab"
 	cfg.Dir = e.DataDir
 	cfg.ListenClientUrls = []url.URL{{Scheme: "unix", Path: e.socket()}}
 	cfg.ListenPeerUrls = nil
-	// A lone member advertises to nobody: both addresses are only part of the
-	// stored membership, so they are constant, and nothing listens on them.
+	// A single member has no peers: both addresses are only part of the stored membership, so they are constant,
+	// and nothing listens on them.
 	cfg.AdvertiseClientUrls = []url.URL{{Scheme: "http", Host: "127.0.0.1:2379"}}
 	cfg.AdvertisePeerUrls = []url.URL{{Scheme: "http", Host: "127.0.0.1:2380"}}
 	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)

@@ -39,7 +39,7 @@ func (p *Part) Name() string { return p.name }
 // Done is closed when the component has ended.
 func (p *Part) Done() <-chan struct{} { return p.ended }
 
-// Err says why the component ended by itself; nil while it runs and after Stop.
+// Err returns the error of a component that exited by itself; nil while it runs and after Stop.
 func (p *Part) Err() error {
 	select {
 	case <-p.ended:
@@ -49,10 +49,10 @@ func (p *Part) Err() error {
 	}
 }
 
-// Stop asks the component to end and waits for it, patience at most.
-func (p *Part) Stop(patience time.Duration) error {
+// Stop stops the component and waits for its end, at most timeout.
+func (p *Part) Stop(timeout time.Duration) error {
 	p.cancel()
-	timer := time.NewTimer(patience)
+	timer := time.NewTimer(timeout)
 	defer timer.Stop()
 	select {
 	case <-p.ended:

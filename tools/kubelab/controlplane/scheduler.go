@@ -18,13 +18,13 @@ import (
 
 const faultPlugin = "KubelabFaults"
 
-// Scheduler says how to run kube-scheduler.
+// Scheduler configures kube-scheduler.
 type Scheduler struct {
-	// Kubeconfig is the file with which the scheduler reaches the API server.
+	// Kubeconfig is the path of the kubeconfig of the scheduler.
 	Kubeconfig string
-	// Dir takes the scheduler's generated configuration file.
+	// Dir is the folder of the scheduler's generated configuration file.
 	Dir string
-	// Unschedulable says whether no node may take the pod; it must be pure.
+	// Unschedulable reports whether the pod must not be scheduled; it must be pure.
 	Unschedulable func(*v1.Pod) bool
 }
 
@@ -61,9 +61,12 @@ func StartScheduler(ctx context.Context, s Scheduler) (*Part, error) {
 	if err := opts.ComponentGlobalsRegistry.Set(); err != nil {
 		return nil, fmt.Errorf("set the scheduler's feature gates: %w", err)
 	}
-	plugin := app.WithPlugin(faultPlugin, func(context.Context, runtime.Object, framework.Handle) (framework.Plugin, error) {
-		return faultFilter{unschedulable: s.Unschedulable}, nil
-	})
+	plugin := app.WithPlugin(
+		faultPlugin,
+		func(context.Context, runtime.Object, framework.Handle) (framework.Plugin, error) {
+			return faultFilter{unschedulable: s.Unschedulable}, nil
+		},
+	)
 	config, scheduler, err := app.Setup(ctx, opts, plugin)
 	if err != nil {
 		return nil, fmt.Errorf("set up the scheduler: %w", err)
@@ -73,14 +76,16 @@ func StartScheduler(ctx context.Context, s Scheduler) (*Part, error) {
 	}), nil
 }
 
-// faultFilter keeps every node from the pods that are meant to find none.
+// faultFilter rejects all nodes for pods with the fault unschedulable.
 type faultFilter struct{ unschedulable func(*v1.Pod) bool }
 
 var _ framework.FilterPlugin = faultFilter{}
 
 func (faultFilter) Name() string { return faultPlugin }
 
-func (f faultFilter) Filter(_ context.Context, _ framework.CycleState, pod *v1.Pod, _ framework.NodeInfo) *framework.Status {
+func (f faultFilter) Filter(
+	_ context.Context, _ framework.CycleState, pod *v1.Pod, _ framework.NodeInfo,
+) *framework.Status {
 	if f.unschedulable(pod) {
 		return framework.NewStatus(framework.UnschedulableAndUnresolvable, "Insufficient memory")
 	}

@@ -17,16 +17,16 @@ import (
 )
 
 const (
-	// exitInterrupted and exitKilled are the exit codes of what a signal ends.
+	// exitInterrupted and exitKilled are the exit codes of a process that a signal ended.
 	exitInterrupted = 130
 	exitKilled      = 137
-	// What a terminal sends for Ctrl-C and Ctrl-D.
+	// Characters of Ctrl-C and Ctrl-D.
 	interrupt, endOfInput = '\x03', '\x04'
 )
 
-// container is the stand-in for one that runs. Its contexts end with it.
+// container simulates a running container. Its contexts end with it.
 type container struct {
-	// input says that the caller sends something.
+	// input: the caller has stdin.
 	input bool
 	// follow prints the log from now on.
 	follow func(context.Context, io.Writer) error
@@ -52,10 +52,10 @@ func (c container) ExecInContainer(ctx context.Context, _, _, _ string, command 
 	if !c.input {
 		return nil
 	}
-	return c.converse(ctx, in, to, resize)
+	return c.echo(ctx, in, to, resize)
 }
 
-// AttachContainer echoes until the input ends, or prints the log when there is none.
+// AttachContainer echoes until the input ends. Without input it prints the log.
 func (c container) AttachContainer(ctx context.Context, _, _, _ string,
 	in io.Reader, out, _ io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize,
 ) error {
@@ -63,21 +63,23 @@ func (c container) AttachContainer(ctx context.Context, _, _, _ string,
 	if !c.input {
 		return c.follow(ctx, to)
 	}
-	err := c.converse(ctx, in, to, resize)
+	err := c.echo(ctx, in, to, resize)
 	if exit := (exec.CodeExitError{}); errors.As(err, &exit) {
-		// An attached stream ends without telling how.
+		// attach has no exit code.
 		return nil
 	}
 	return err
 }
 
-// converse echoes until the input ends or the container does. What it leaves
-// running ends with the connection, which the caller closes.
-func (c container) converse(ctx context.Context, in io.Reader, to *screen, resize <-chan remotecommand.TerminalSize) error {
+// echo copies the input to the output until the input or the container ends. Its goroutine ends when
+// the caller closes the connection.
+func (c container) echo(
+	ctx context.Context, in io.Reader, to *screen, resize <-chan remotecommand.TerminalSize,
+) error {
 	if to.tty {
 		go func() {
 			for size := range resize {
-				// Whoever is gone learns no size.
+				// Ignore the error: the client has left.
 				_ = to.line(fmt.Sprintf("terminal %dx%d", size.Width, size.Height))
 			}
 		}()
@@ -92,7 +94,7 @@ func (c container) converse(ctx context.Context, in io.Reader, to *screen, resiz
 	}
 }
 
-// exit returns the error by which a command ends with code; nil for 0.
+// exit returns the error of a command with this exit code; nil for 0.
 func exit(code int) error {
 	if code == 0 {
 		return nil
@@ -100,8 +102,7 @@ func exit(code int) error {
 	return exec.CodeExitError{Err: fmt.Errorf("exit code %d", code), Code: code}
 }
 
-// ExitCode returns the code with which a command wants to end at once:
-// `exit 3`, also as `sh -c "exit 3"`.
+// ExitCode returns the exit code of `exit N`: `exit 3`, also as `sh -c "exit 3"`.
 func ExitCode(command []string) (int, bool) {
 	if len(command) == 3 && command[1] == "-c" {
 		command = strings.Fields(command[2])
@@ -113,8 +114,7 @@ func ExitCode(command []string) (int, bool) {
 	return int(code), err == nil
 }
 
-// screen is where a container writes: its standard output, line by line and
-// piece by piece.
+// screen is the standard output of a container.
 type screen struct {
 	tty bool
 	mu  sync.Mutex
@@ -145,7 +145,7 @@ func (s *screen) line(text string) error {
 	return nil
 }
 
-// echo writes what it reads until that ends; a terminal says so by a key.
+// echo writes what it reads until that ends; on a terminal, Ctrl-C or Ctrl-D ends the input.
 func (s *screen) echo(in io.Reader) error {
 	if !s.tty {
 		if _, err := io.Copy(s, in); err != nil {
@@ -175,7 +175,7 @@ func (s *screen) echo(in io.Reader) error {
 	}
 }
 
-// forwarder is the stand-in for what listens on the ports of a pod.
+// forwarder simulates the listeners of a pod.
 type forwarder func(stream io.ReadWriteCloser) error
 
 // PortForward serves one connection.
@@ -183,7 +183,7 @@ func (f forwarder) PortForward(_ context.Context, _, _ string, _ int32, stream i
 	return f(stream)
 }
 
-// forward echoes until the other side has sent all or alive ends.
+// forward echoes until EOF, or until alive is done.
 func forward(alive context.Context, stream io.ReadWriter) error {
 	done := make(chan error, 1)
 	go func() {

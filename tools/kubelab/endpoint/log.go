@@ -13,10 +13,10 @@ import (
 	conversion "k8s.io/kubernetes/pkg/apis/core/v1"
 )
 
-// stampFormat is how kubelets write the time of a line.
+// stampFormat is the format of times in the logs of kubelets.
 const stampFormat = "2006-01-02T15:04:05.000000000Z07:00"
 
-var errEnough = errors.New("the limit of bytes is reached")
+var errLimitReached = errors.New("the limit of bytes is reached")
 
 func (s *Server) logs(w http.ResponseWriter, r *http.Request) {
 	var options v1.PodLogOptions
@@ -44,22 +44,21 @@ func (s *Server) logs(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusOK)
 	now := s.Clock.Now()
 	p := newPrinter(w, options, now)
-	// Whoever reads has gone when writing fails, and a full measure is no failure.
-	_ = s.tell(ctx, run, first(run.Count(now), options.TailLines), options.Follow, p.print)
+	// Ignore errors: the client has left, or the byte limit was reached.
+	_ = s.printLog(ctx, run, first(run.Count(now), options.TailLines), options.Follow, p.print)
 }
 
-// first returns the first of count lines that is to be printed.
+// first returns the index of the first line to print, of count lines.
 func first(count int, tail *int64) int {
-	from := max(count-kept, 0)
+	from := max(count-maxLines, 0)
 	if tail != nil {
-		from = max(from, count-int(min(*tail, kept)))
+		from = max(from, count-int(min(*tail, maxLines)))
 	}
 	return from
 }
 
-// tell prints the lines of run from the from-th on; with follow, also those to
-// come until the run ends or ctx does.
-func (s *Server) tell(ctx context.Context, run Run, from int, follow bool, write func([]Line) error) error {
+// printLog prints the lines of a run from index from. With follow it continues until the run or ctx ends.
+func (s *Server) printLog(ctx context.Context, run Run, from int, follow bool, write func([]Line) error) error {
 	for {
 		now := s.Clock.Now()
 		var lines []Line
@@ -81,15 +80,15 @@ func (s *Server) tell(ctx context.Context, run Run, from int, follow bool, write
 	}
 }
 
-// followFrom returns what prints the lines that run prints from now on.
+// followFrom returns a function that prints the following lines of a run.
 func (s *Server) followFrom(run Run) func(context.Context, io.Writer) error {
 	return func(ctx context.Context, w io.Writer) error {
 		now := s.Clock.Now()
-		return s.tell(ctx, run, run.Count(now), true, newPrinter(w, v1.PodLogOptions{}, now).print)
+		return s.printLog(ctx, run, run.Count(now), true, newPrinter(w, v1.PodLogOptions{}, now).print)
 	}
 }
 
-// printer writes lines as the options want them.
+// printer writes lines according to the options.
 type printer struct {
 	w       io.Writer
 	options v1.PodLogOptions
@@ -107,11 +106,11 @@ func newPrinter(w io.Writer, options v1.PodLogOptions, now time.Time) *printer {
 	return p
 }
 
-// print writes lines at once, or as much of them as the limit allows.
+// print writes lines up to the byte limit.
 func (p *printer) print(lines []Line) error {
 	var text bytes.Buffer
 	for _, line := range lines {
-		// Everything is on standard output.
+		// All lines are of standard output.
 		if line.Time.Before(p.since) || (p.options.Stream != nil && *p.options.Stream == v1.LogStreamStderr) {
 			continue
 		}
@@ -133,7 +132,7 @@ func (p *printer) print(lines []Line) error {
 		flusher.Flush()
 	}
 	if enough {
-		return errEnough
+		return errLimitReached
 	}
 	return nil
 }

@@ -11,17 +11,17 @@ import (
 const (
 	// interval is the time between two lines of a log.
 	interval = time.Second
-	// kept is how many lines of a log can still be read.
-	kept = 1000
+	// maxLines is the number of the last lines of a log that can be read.
+	maxLines = 1000
 )
 
 // Run is one run of a container, from its start to its end.
 type Run struct {
 	Namespace, Pod, Container, Image string
-	// ID tells the runs of a container apart.
+	// ID identifies the run of a container.
 	ID      string
 	Started time.Time
-	// Ended is how it ended; nil while it lasts.
+	// Ended is the termination state; nil while the container runs.
 	Ended *v1.ContainerStateTerminated
 }
 
@@ -31,8 +31,8 @@ type Line struct {
 	Text string
 }
 
-// RunOf returns the run of a container that goes on, or else the last one that
-// has ended; with previous, the one before it. The errors are those of a kubelet.
+// RunOf returns the current run of a container, or the last one; with previous, the one before it. The errors
+// are those of a kubelet.
 func RunOf(pod *v1.Pod, container string, previous bool) (Run, error) {
 	status, err := statusOf(pod, container)
 	if err != nil {
@@ -60,7 +60,7 @@ func RunOf(pod *v1.Pod, container string, previous bool) (Run, error) {
 	return run, nil
 }
 
-// statusOf returns what is known of a container, which may be nothing but its name.
+// statusOf returns the status of a container; only its name if it has none.
 func statusOf(pod *v1.Pod, container string) (v1.ContainerStatus, error) {
 	for _, status := range slices.Concat(pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses) {
 		if status.Name == container {
@@ -75,8 +75,8 @@ func statusOf(pod *v1.Pod, container string) (v1.ContainerStatus, error) {
 	return v1.ContainerStatus{}, fmt.Errorf("container %q not found in pod %q", container, pod.Name)
 }
 
-// endIn returns whether the run is over according to a later state of its pod,
-// and how it ended when that is known.
+// endIn reports whether the run has ended according to a later state of its pod. It returns the termination state if it
+// is known.
 func (r Run) endIn(pod *v1.Pod) (*v1.ContainerStateTerminated, bool) {
 	status, err := statusOf(pod, r.Container)
 	if err != nil {
@@ -93,32 +93,31 @@ func (r Run) endIn(pod *v1.Pod) (*v1.ContainerStateTerminated, bool) {
 	return nil, true
 }
 
-// Count returns how many lines the run has printed by now.
+// Count returns the number of lines that the run has printed by now.
 func (r Run) Count(now time.Time) int {
 	count := r.ticks(now) + 1
-	if r.tellsEnd() {
+	if r.logsExit() {
 		count++
 	}
 	return count
 }
 
-// Line returns the i-th line of the run, counted from 0. Once the run has ended,
-// the last one is its farewell.
+// Line returns the i-th line of the run, counted from 0. The last line of an ended run has the exit code.
 func (r Run) Line(i int) Line {
 	line := Line{Time: r.Started.Add(time.Duration(i) * interval), Text: fmt.Sprintf("line %d", i)}
 	switch {
 	case i == 0:
-		line.Text = fmt.Sprintf("kubelab plays container %s of pod %s/%s, image %s: nothing really runs", r.Container, r.Namespace, r.Pod, r.Image)
-	case r.tellsEnd() && i == r.ticks(r.Ended.FinishedAt.Time)+1:
+		line.Text = fmt.Sprintf("simulated container %s of pod %s/%s, image %s", r.Container, r.Namespace, r.Pod, r.Image)
+	case r.logsExit() && i == r.ticks(r.Ended.FinishedAt.Time)+1:
 		line = Line{Time: r.Ended.FinishedAt.Time, Text: fmt.Sprintf("exit code %d", r.Ended.ExitCode)}
 	}
 	return line
 }
 
-// tellsEnd says whether the container had time to say that it ends.
-func (r Run) tellsEnd() bool { return r.Ended != nil && r.Ended.Reason != "OOMKilled" }
+// logsExit reports whether the run logs its exit code. An OOM-killed container does not.
+func (r Run) logsExit() bool { return r.Ended != nil && r.Ended.Reason != "OOMKilled" }
 
-// ticks returns how many intervals of the run are over.
+// ticks returns the number of complete intervals of the run.
 func (r Run) ticks(now time.Time) int {
 	if r.Ended != nil {
 		now = r.Ended.FinishedAt.Time

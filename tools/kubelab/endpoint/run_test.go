@@ -32,7 +32,10 @@ func waiting(reason string) v1.ContainerState {
 func podWith(state, last v1.ContainerState) *v1.Pod {
 	return &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", UID: "u"},
-		Spec:       v1.PodSpec{NodeName: "node-1", Containers: []v1.Container{{Name: "c", Image: "x:1"}, {Name: "new", Image: "x:1"}}},
+		Spec: v1.PodSpec{
+			NodeName:   "node-1",
+			Containers: []v1.Container{{Name: "c", Image: "x:1"}, {Name: "new", Image: "x:1"}},
+		},
 		Status: v1.PodStatus{Phase: v1.PodRunning, ContainerStatuses: []v1.ContainerStatus{
 			{Name: "c", Image: "x:1", ContainerID: "now", State: state, LastTerminationState: last},
 		}},
@@ -50,14 +53,32 @@ func TestRunOf(t *testing.T) {
 		ended       bool
 		err         string
 	}{
-		"running":                     {state: running(), id: "now"},
-		"ended":                       {state: terminated("now", "Completed", 0, 0), id: "now", ended: true},
-		"restarts":                    {state: waiting("CrashLoopBackOff"), last: terminated("old", "Error", 1, 0), id: "old", ended: true},
-		"waits":                       {state: waiting("ErrImagePull"), err: `container "c" in pod "p" is waiting to start: ErrImagePull`},
-		"not heard of yet":            {container: "new", state: none, err: "is waiting to start: ContainerCreating"},
-		"unknown":                     {container: "other", state: running(), err: `container "other" not found in pod "p"`},
-		"previous":                    {state: running(), last: terminated("old", "Error", 1, 0), previous: true, id: "old", ended: true},
-		"previous of the first":       {state: running(), previous: true, err: `previous terminated container "c" in pod "p" not found`},
+		"running": {state: running(), id: "now"},
+		"ended":   {state: terminated("now", "Completed", 0, 0), id: "now", ended: true},
+		"restarts": {
+			state: waiting("CrashLoopBackOff"),
+			last:  terminated("old", "Error", 1, 0),
+			id:    "old",
+			ended: true,
+		},
+		"waits": {
+			state: waiting("ErrImagePull"),
+			err:   `container "c" in pod "p" is waiting to start: ErrImagePull`,
+		},
+		"without a status": {container: "new", state: none, err: "is waiting to start: ContainerCreating"},
+		"unknown":          {container: "other", state: running(), err: `container "other" not found in pod "p"`},
+		"previous": {
+			state:    running(),
+			last:     terminated("old", "Error", 1, 0),
+			previous: true,
+			id:       "old",
+			ended:    true,
+		},
+		"previous of the first": {
+			state:    running(),
+			previous: true,
+			err:      `previous terminated container "c" in pod "p" not found`,
+		},
 		"previous of one that waited": {state: waiting("ErrImagePull"), previous: true, err: "not found"},
 	}
 	for name, test := range tests {
@@ -82,19 +103,27 @@ func TestRunOf(t *testing.T) {
 
 func TestLinesOfARun(t *testing.T) {
 	t.Parallel()
-	const first = "kubelab plays container c of pod ns/p, image x:1: nothing really runs"
+	const first = "simulated container c of pod ns/p, image x:1"
 	tests := map[string]struct {
 		state v1.ContainerState
 		after time.Duration
 		texts []string
 	}{
-		"just started":       {running(), 0, []string{first}},
-		"clock behind":       {running(), -time.Minute, []string{first}},
-		"almost a second":    {running(), 999 * time.Millisecond, []string{first}},
-		"two seconds":        {running(), 2 * time.Second, []string{first, "line 1", "line 2"}},
-		"ended long ago":     {terminated("now", "Error", 1, 1500*time.Millisecond), time.Hour, []string{first, "line 1", "exit code 1"}},
-		"ended at once":      {terminated("now", "Completed", 0, 0), time.Hour, []string{first, "exit code 0"}},
-		"killed says no end": {terminated("now", "OOMKilled", 137, time.Second), time.Hour, []string{first, "line 1"}},
+		"just started":    {running(), 0, []string{first}},
+		"clock behind":    {running(), -time.Minute, []string{first}},
+		"almost a second": {running(), 999 * time.Millisecond, []string{first}},
+		"two seconds":     {running(), 2 * time.Second, []string{first, "line 1", "line 2"}},
+		"ended long ago": {
+			terminated("now", "Error", 1, 1500*time.Millisecond),
+			time.Hour,
+			[]string{first, "line 1", "exit code 1"},
+		},
+		"ended at once": {terminated("now", "Completed", 0, 0), time.Hour, []string{first, "exit code 0"}},
+		"OOM-killed container logs no exit code": {
+			terminated("now", "OOMKilled", 137, time.Second),
+			time.Hour,
+			[]string{first, "line 1"},
+		},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

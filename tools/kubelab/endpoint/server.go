@@ -24,28 +24,28 @@ import (
 const (
 	// idleTimeout ends a stream on which nothing happens, as a kubelet does.
 	idleTimeout = 4 * time.Hour
-	// headerTimeout is how long a request may take to say what it wants.
+	// headerTimeout bounds reading the request header.
 	headerTimeout = 30 * time.Second
 )
 
-// Server answers for the kubelets of all nodes of a lab.
+// Server is the API of all kubelets of a lab.
 type Server struct {
 	// Client reads pods and nodes.
 	Client kubernetes.Interface
-	// Clock says how long logs are.
+	// Clock determines the length of logs.
 	Clock clock.Clock
-	// Log receives what goes wrong below HTTP.
+	// Log receives errors below HTTP.
 	Log io.Writer
 }
 
-// Serve answers on listener, which it closes, until ctx ends, which is no error.
-// It returns when the last stream has been cut. config decides who is let in.
+// Serve serves on listener until ctx ends (no error), and closes it. It returns after the last
+// stream was closed. config verifies client certificates.
 func (s *Server) Serve(ctx context.Context, listener net.Listener, config *tls.Config) error {
 	connections := &connections{Listener: listener, open: map[net.Conn]struct{}{}}
 	var streams sync.WaitGroup
 	routes := s.routes()
 	protocols := new(http.Protocols)
-	// A stream takes its connection over, which HTTP/2 has no word for.
+	// Streams hijack the connection, which HTTP/2 does not support.
 	protocols.SetHTTP1(true)
 	server := &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -58,7 +58,9 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, config *tls.C
 		ReadHeaderTimeout: headerTimeout,
 		ErrorLog:          log.New(s.Log, "kubelets' endpoint: ", log.LstdFlags),
 		BaseContext:       func(net.Listener) context.Context { return ctx },
-		ConnContext:       func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, caller{}, c) },
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return context.WithValue(ctx, caller{}, c)
+		},
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- server.ServeTLS(connections, "", "") }()
@@ -75,8 +77,8 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, config *tls.C
 	if err != nil {
 		err = fmt.Errorf("serve the kubelets' endpoint: %w", err)
 	}
-	// The server does not know the connections any more that streams have taken over.
-	connections.cut()
+	// The server does not close hijacked connections.
+	connections.closeAll()
 	streams.Wait()
 	return err
 }
@@ -100,8 +102,10 @@ func (s *Server) routes() http.Handler {
 	return mux
 }
 
-// stream serves exec or attach to a running container with a request that ends with it.
-func (s *Server) stream(w http.ResponseWriter, r *http.Request, serve func(*http.Request, *remotecommand.Options, Run)) {
+// stream serves exec or attach. The stream ends when the container does.
+func (s *Server) stream(
+	w http.ResponseWriter, r *http.Request, serve func(*http.Request, *remotecommand.Options, Run),
+) {
 	options, err := remotecommand.NewOptions(r)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
@@ -138,7 +142,7 @@ func (s *Server) portForward(w http.ResponseWriter, r *http.Request) {
 		idleTimeout, remotecommand.DefaultStreamCreationTimeout, portforward.SupportedProtocols)
 }
 
-// find returns the pod of a request, or answers that there is none.
+// find returns the pod of a request, or responds 404.
 func (s *Server) find(w http.ResponseWriter, r *http.Request) (*v1.Pod, bool) {
 	name := r.PathValue("pod")
 	pod, err := s.Client.CoreV1().Pods(r.PathValue("namespace")).Get(r.Context(), name, metav1.GetOptions{})
@@ -149,8 +153,8 @@ func (s *Server) find(w http.ResponseWriter, r *http.Request) (*v1.Pod, bool) {
 	if err == nil {
 		err = s.checkNode(r.Context(), pod.Spec.NodeName)
 	}
-	if errors.Is(err, errSilent) {
-		hangUp(r.Context())
+	if errors.Is(err, errKubeletStopped) {
+		closeConnection(r.Context())
 		return nil, false
 	}
 	if err != nil {
@@ -163,10 +167,10 @@ func (s *Server) find(w http.ResponseWriter, r *http.Request) (*v1.Pod, bool) {
 func (s *Server) checkNode(ctx context.Context, name string) error {
 	node, err := s.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
-		return fmt.Errorf("look for %s: %w", name, err)
+		return fmt.Errorf("get %s: %w", name, err)
 	}
-	if !speaks(node) {
-		return errSilent
+	if !kubeletRuns(node) {
+		return errKubeletStopped
 	}
 	return nil
 }
@@ -174,19 +178,19 @@ func (s *Server) checkNode(ctx context.Context, name string) error {
 // caller is the key of the connection in the context of its requests.
 type caller struct{}
 
-// hangUp ends the connection of a request without another word.
-func hangUp(ctx context.Context) {
+// closeConnection closes the connection of a request without a response.
+func closeConnection(ctx context.Context) {
 	if c, ok := ctx.Value(caller{}).(net.Conn); ok {
 		_ = c.Close()
 	}
 }
 
-// connections is a listener that remembers what it has accepted.
+// connections is a listener that keeps track of open connections.
 type connections struct {
 	net.Listener
 
 	mu   sync.Mutex
-	open map[net.Conn]struct{} // nil once they have been cut
+	open map[net.Conn]struct{} // nil after closeAll
 }
 
 func (c *connections) Accept() (net.Conn, error) {
@@ -203,8 +207,8 @@ func (c *connections) Accept() (net.Conn, error) {
 	return connection{Conn: accepted, of: c}, nil
 }
 
-// cut closes what is open, and all that would come.
-func (c *connections) cut() {
+// closeAll closes all connections and rejects new ones.
+func (c *connections) closeAll() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for open := range c.open {

@@ -33,21 +33,21 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// A connection that finds itself closed says so for a second, to nobody. What waits for streams has another name.
+	// A closed SPDY connection runs this goroutine for one more second.
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/moby/spdystream.(*Connection).shutdown"))
 }
 
 const (
-	// patience bounds every wait; it is only ever spent by a test that fails.
-	patience = time.Minute
-	tick     = 10 * time.Millisecond
+	// timeout of every wait.
+	timeout = time.Minute
+	tick    = 10 * time.Millisecond
 )
 
-// kubelets is an endpoint that serves the pod ns/p on node-1, and its caller's side.
+// kubelets is an endpoint with the pod ns/p on node-1, and a client.
 type kubelets struct {
 	client *fake.Clientset
 	clock  *clocktesting.FakeClock
-	link   pki.Link
+	certs  pki.KubeletCerts
 	config *rest.Config
 	// stop ends the endpoint and waits for it.
 	stop func()
@@ -55,29 +55,29 @@ type kubelets struct {
 
 func serve(t *testing.T) *kubelets {
 	t.Helper()
-	link, err := pki.NewLink(filepath.Join(t.TempDir(), "link"), time.Now())
+	certs, err := pki.NewKubeletCerts(filepath.Join(t.TempDir(), "certs"), time.Now())
 	require.NoError(t, err)
 	k := &kubelets{
 		client: fake.NewClientset(podWith(running(), v1.ContainerState{}), &v1.Node{ObjectMeta: metav1.ObjectMeta{
 			Name: "node-1", Labels: map[string]string{kubelet.StateLabel: kubelet.StateRunning},
 		}}),
 		clock: clocktesting.NewFakeClock(epoch().Add(2 * time.Second)),
-		link:  link,
+		certs: certs,
 	}
-	config, err := link.ServerTLS()
+	config, err := certs.ServerTLS()
 	require.NoError(t, err)
 	var lc net.ListenConfig
 	listener, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	certPath, keyPath := link.ClientCert()
-	// Not by path: client-go would watch the files for ever.
+	certPath, keyPath := certs.ClientCert()
+	// Not by path: client-go would watch the files.
 	cert, err := os.ReadFile(certPath)
 	require.NoError(t, err)
 	key, err := os.ReadFile(keyPath)
 	require.NoError(t, err)
 	k.config = &rest.Config{
 		Host:            "https://" + listener.Addr().String(),
-		TLSClientConfig: rest.TLSClientConfig{CAFile: link.CA(), CertData: cert, KeyData: key},
+		TLSClientConfig: rest.TLSClientConfig{CAFile: certs.CA(), CertData: cert, KeyData: key},
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)
@@ -109,7 +109,7 @@ func (k *kubelets) exec(t *testing.T, options remotecommand.StreamOptions, comma
 	return await(t, k.begin(t, options, command...))
 }
 
-// begin starts a command; how it ends is sent.
+// begin starts a command and sends its error.
 func (k *kubelets) begin(t *testing.T, options remotecommand.StreamOptions, command ...string) <-chan error {
 	t.Helper()
 	query := url.Values{"command": command, "output": {"1"}}
@@ -126,13 +126,14 @@ func (k *kubelets) begin(t *testing.T, options remotecommand.StreamOptions, comm
 	return ended
 }
 
-// get asks for a log and returns an answer that the caller closes.
+// get requests a log. The caller closes the response.
 func (k *kubelets) get(t *testing.T, query url.Values) *http.Response {
 	t.Helper()
 	transport, err := rest.TransportFor(k.config)
 	require.NoError(t, err)
 	t.Cleanup((&http.Client{Transport: transport}).CloseIdleConnections)
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, k.url(t, "/containerLogs/ns/p/c", query).String(), nil)
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
+		k.url(t, "/containerLogs/ns/p/c", query).String(), nil)
 	require.NoError(t, err)
 	response, err := transport.RoundTrip(request)
 	require.NoError(t, err)
@@ -140,9 +141,9 @@ func (k *kubelets) get(t *testing.T, query url.Values) *http.Response {
 	return response
 }
 
-// awaitWitness returns when the pod and the node of a stream are watched: unlike
-// an API server, the stand-in forgets what happens between a list and its watch.
-func (k *kubelets) awaitWitness(t *testing.T) {
+// awaitWatches returns when the pod and the node of a stream are watched. Unlike an API server, the fake client loses
+// changes between a list and its watch.
+func (k *kubelets) awaitWatches(t *testing.T) {
 	t.Helper()
 	require.Eventually(t, func() bool {
 		watched := map[string]bool{}
@@ -152,7 +153,7 @@ func (k *kubelets) awaitWitness(t *testing.T) {
 			}
 		}
 		return watched["pods"] && watched["nodes"]
-	}, patience, tick)
+	}, timeout, tick)
 }
 
 // setStatus replaces the state of the pod's container.
@@ -183,7 +184,8 @@ func TestExecEchoesAndExits(t *testing.T) {
 	t.Parallel()
 	k := serve(t)
 	var out bytes.Buffer
-	require.NoError(t, k.exec(t, remotecommand.StreamOptions{Stdin: bytes.NewReader([]byte("hello")), Stdout: &out}, "cat", "-n"))
+	require.NoError(t,
+		k.exec(t, remotecommand.StreamOptions{Stdin: bytes.NewReader([]byte("hello")), Stdout: &out}, "cat", "-n"))
 	require.Equal(t, "cat -n\nhello", out.String())
 	out.Reset()
 	require.NoError(t, k.exec(t, remotecommand.StreamOptions{Stdout: &out}, "ls"))
@@ -191,7 +193,7 @@ func TestExecEchoesAndExits(t *testing.T) {
 	requireExit(t, 3, k.exec(t, remotecommand.StreamOptions{Stdout: io.Discard}, "exit", "3"))
 }
 
-// sizes tells the sizes of a terminal.
+// sizes is a queue of terminal sizes.
 type sizes chan remotecommand.TerminalSize
 
 func (s sizes) Next() *remotecommand.TerminalSize {
@@ -217,7 +219,8 @@ func TestExecOnATerminal(t *testing.T) {
 			screen, out := io.Pipe()
 			resize := make(sizes, 1)
 			resize <- remotecommand.TerminalSize{Width: 80, Height: 24}
-			result := k.begin(t, remotecommand.StreamOptions{Stdin: in, Stdout: out, Tty: true, TerminalSizeQueue: resize}, "bash")
+			result := k.begin(t, remotecommand.StreamOptions{Stdin: in, Stdout: out, Tty: true, TerminalSizeQueue: resize},
+				"bash")
 			lines := bufio.NewReader(screen)
 			for _, want := range []string{"bash\r\n", "terminal 80x24\r\n"} {
 				line, err := lines.ReadString('\n')
@@ -239,8 +242,8 @@ func TestExecOnATerminal(t *testing.T) {
 	}
 }
 
-// talk opens an exec that has echoed once, so that all of it is in place.
-func talk(t *testing.T, k *kubelets) (result <-chan error) {
+// startEcho opens an exec and waits until it has echoed once.
+func startEcho(t *testing.T, k *kubelets) (result <-chan error) {
 	t.Helper()
 	in, keys := io.Pipe()
 	screen, out := io.Pipe()
@@ -257,7 +260,7 @@ func talk(t *testing.T, k *kubelets) (result <-chan error) {
 	return ended
 }
 
-func TestExecEndsWithItsContainer(t *testing.T) {
+func TestExecEndsWithContainer(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		end   func(*kubelets, *testing.T)
@@ -270,23 +273,23 @@ func TestExecEndsWithItsContainer(t *testing.T) {
 			},
 			func(t *testing.T, err error) { requireExit(t, 137, err) },
 		},
-		"the node falls silent": {(*kubelets).stopNode, requireCut},
-		// Whether the last word still gets out is a matter of luck.
+		"the kubelet is stopped": {(*kubelets).stopNode, requireClosed},
+		// The last output may be lost.
 		"the lab ends": {func(k *kubelets, _ *testing.T) { k.stop() }, func(*testing.T, error) {}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			k := serve(t)
-			ended := talk(t, k)
-			k.awaitWitness(t)
+			ended := startEcho(t, k)
+			k.awaitWatches(t)
 			test.end(k, t)
 			test.check(t, await(t, ended))
 		})
 	}
 }
 
-// requireCut says that a stream has ended without a word about its command.
-func requireCut(t *testing.T, err error) {
+// requireClosed checks that a stream has ended without an exit code.
+func requireClosed(t *testing.T, err error) {
 	t.Helper()
 	var exit exec.CodeExitError
 	require.NotErrorAs(t, err, &exit)
@@ -297,13 +300,13 @@ func await(t *testing.T, ended <-chan error) error {
 	select {
 	case err := <-ended:
 		return err
-	case <-time.After(patience):
-		require.Fail(t, "the stream goes on")
+	case <-time.After(timeout):
+		require.Fail(t, "the stream does not end")
 		return nil
 	}
 }
 
-func TestNoExecWithoutARunningContainer(t *testing.T) {
+func TestExecNeedsRunningContainer(t *testing.T) {
 	t.Parallel()
 	k := serve(t)
 	k.setStatus(t, waiting("ErrImagePull"), v1.ContainerState{})
@@ -312,7 +315,7 @@ func TestNoExecWithoutARunningContainer(t *testing.T) {
 	require.ErrorContains(t, k.exec(t, remotecommand.StreamOptions{Stdout: io.Discard}, "ls"), `pod "p" does not exist`)
 }
 
-func TestSilentNodeDoesNotAnswer(t *testing.T) {
+func TestStoppedNodeDoesNotRespond(t *testing.T) {
 	t.Parallel()
 	k := serve(t)
 	k.stopNode(t)
@@ -321,20 +324,23 @@ func TestSilentNodeDoesNotAnswer(t *testing.T) {
 
 func TestLogs(t *testing.T) {
 	t.Parallel()
-	const first = "kubelab plays container c of pod ns/p, image x:1: nothing really runs\n"
+	const first = "simulated container c of pod ns/p, image x:1\n"
 	for name, test := range map[string]struct {
 		query url.Values
 		want  string
 	}{
 		"all":              {nil, first + "line 1\nline 2\n"},
 		"the last":         {url.Values{"tailLines": {"1"}}, "line 2\n"},
-		"more than are":    {url.Values{"tailLines": {"9"}}, first + "line 1\nline 2\n"},
-		"of late":          {url.Values{"sinceSeconds": {"1"}}, "line 1\nline 2\n"},
+		"more than exist":  {url.Values{"tailLines": {"9"}}, first + "line 1\nline 2\n"},
+		"since one second": {url.Values{"sinceSeconds": {"1"}}, "line 1\nline 2\n"},
 		"since a time":     {url.Values{"sinceTime": {epoch().Add(2 * time.Second).Format(time.RFC3339)}}, "line 2\n"},
-		"no more than":     {url.Values{"limitBytes": {"7"}}, "kubelab"},
-		"with times":       {url.Values{"tailLines": {"1"}, "timestamps": {"true"}}, "2026-01-02T03:04:07.000000000Z line 2\n"},
+		"byte limit":       {url.Values{"limitBytes": {"7"}}, first[:7]},
+		"with times": {
+			url.Values{"tailLines": {"1"}, "timestamps": {"true"}},
+			"2026-01-02T03:04:07.000000000Z line 2\n",
+		},
 		"error output":     {url.Values{"stream": {"Stderr"}}, ""},
-		"limit and follow": {url.Values{"limitBytes": {"7"}, "follow": {"true"}}, "kubelab"},
+		"limit and follow": {url.Values{"limitBytes": {"7"}, "follow": {"true"}}, first[:7]},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -347,7 +353,7 @@ func TestLogs(t *testing.T) {
 	}
 }
 
-func TestOldLinesAreForgotten(t *testing.T) {
+func TestOldLinesAreDropped(t *testing.T) {
 	t.Parallel()
 	k := serve(t)
 	k.clock.SetTime(epoch().Add(24 * time.Hour))
@@ -363,8 +369,8 @@ func TestLogsFollowToTheEnd(t *testing.T) {
 	k := serve(t)
 	lines := bufio.NewReader(k.get(t, url.Values{"follow": {"true"}, "tailLines": {"1"}}).Body)
 	require.Equal(t, "line 2\n", readLine(t, lines))
-	k.awaitWitness(t)
-	require.Eventually(t, k.clock.HasWaiters, patience, tick)
+	k.awaitWatches(t)
+	require.Eventually(t, k.clock.HasWaiters, timeout, tick)
 	k.clock.Step(time.Second)
 	require.Equal(t, "line 3\n", readLine(t, lines))
 	k.setStatus(t, waiting("CrashLoopBackOff"), terminated("now", "Error", 1, 4*time.Second))
@@ -380,7 +386,7 @@ func readLine(t *testing.T, from *bufio.Reader) string {
 	return line
 }
 
-func TestLogsOfAContainerThatWaits(t *testing.T) {
+func TestLogsOfWaitingContainer(t *testing.T) {
 	t.Parallel()
 	k := serve(t)
 	k.setStatus(t, waiting("ErrImagePull"), v1.ContainerState{})
@@ -391,14 +397,16 @@ func TestLogsOfAContainerThatWaits(t *testing.T) {
 	require.Contains(t, string(body), "is waiting to start: ErrImagePull")
 }
 
-func TestPortsEchoUntilThePodIsGone(t *testing.T) {
+func TestPortsEchoUntilPodEnds(t *testing.T) {
 	t.Parallel()
 	k := serve(t)
 	transport, upgrader, err := spdy.RoundTripperFor(k.config)
 	require.NoError(t, err)
-	dialer := spdy.NewDialer(upgrader, &http.Client{Transport: transport}, http.MethodPost, k.url(t, "/portForward/ns/p", nil))
+	dialer := spdy.NewDialer(upgrader, &http.Client{Transport: transport}, http.MethodPost,
+		k.url(t, "/portForward/ns/p", nil))
 	ready, stop := make(chan struct{}), make(chan struct{})
-	forwarder, err := portforward.NewOnAddresses(dialer, []string{"127.0.0.1"}, []string{"0:80"}, stop, ready, io.Discard, io.Discard)
+	forwarder, err := portforward.NewOnAddresses(dialer, []string{"127.0.0.1"}, []string{"0:80"}, stop, ready, io.Discard,
+		io.Discard)
 	require.NoError(t, err)
 	ended := make(chan error, 1)
 	go func() { ended <- forwarder.ForwardPorts() }()
@@ -430,29 +438,31 @@ func TestPortsEchoUntilThePodIsGone(t *testing.T) {
 	require.NoError(t, err)
 	_, err = io.ReadFull(open, make([]byte, 1))
 	require.NoError(t, err)
-	k.awaitWitness(t)
+	k.awaitWatches(t)
 	k.deletePod(t)
-	_, _ = io.ReadAll(open) // returns when it is cut
+	_, _ = io.ReadAll(open) // returns when the connection is closed
 	close(stop)
 	await(t, ended)
 }
 
-func TestOnlyTheAPIServerIsLetIn(t *testing.T) {
+func TestOnlyTheAPIServerIsAccepted(t *testing.T) {
 	t.Parallel()
 	k := serve(t)
 	host, err := url.Parse(k.config.Host)
 	require.NoError(t, err)
-	ours, err := k.link.ServerTLS()
+	ours, err := k.certs.ServerTLS()
 	require.NoError(t, err)
 
-	// An administrator of the lab is nobody here, nor is one without a certificate.
+	// An administrator of the lab is rejected, and so is a client without a certificate.
 	bundleDir := filepath.Join(t.TempDir(), "pki")
 	_, err = pki.Ensure(bundleDir, net.IPv4(10, 96, 0, 1), time.Now())
 	require.NoError(t, err)
 	admin, err := tls.LoadX509KeyPair(filepath.Join(bundleDir, "admin.crt"), filepath.Join(bundleDir, "admin.key"))
 	require.NoError(t, err)
 	for name, certificates := range map[string][]tls.Certificate{"administrator": {admin}, "nobody": nil} {
-		dialer := tls.Dialer{Config: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: ours.ClientCAs, Certificates: certificates}}
+		dialer := tls.Dialer{
+			Config: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: ours.ClientCAs, Certificates: certificates},
+		}
 		conn, err := dialer.DialContext(t.Context(), "tcp", host.Host)
 		require.NoError(t, err, name)
 		_, err = io.WriteString(conn, "GET /containerLogs/ns/p/c HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -462,8 +472,8 @@ func TestOnlyTheAPIServerIsLetIn(t *testing.T) {
 		require.ErrorContains(t, err, "certificate", name)
 		_ = conn.Close()
 	}
-	require.FileExists(t, k.link.CA())
-	info, err := os.Stat(filepath.Dir(k.link.CA()))
+	require.FileExists(t, k.certs.CA())
+	info, err := os.Stat(filepath.Dir(k.certs.CA()))
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o700), info.Mode().Perm())
 }

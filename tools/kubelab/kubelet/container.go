@@ -54,7 +54,8 @@ func (c container) next() v1.ContainerStatus {
 	case ImagePullError, ImagePullDenied:
 		return c.pull(fault)
 	case CreateContainerError:
-		return c.create(reasonCreateError, fmt.Sprintf("failed to generate container %q spec: failed to generate spec: no command specified", c.id()))
+		return c.create(reasonCreateError,
+			fmt.Sprintf("failed to generate container %q spec: failed to generate spec: no command specified", c.id()))
 	case CreateContainerConfigError:
 		return c.create(reasonCreateConfigError, fmt.Sprintf("secret %q not found", c.spec.Name+"-config"))
 	case RunContainerError:
@@ -79,8 +80,7 @@ func (c container) healthy() v1.ContainerStatus {
 	}
 }
 
-// crash cycles through running, ended, and waiting for the back-off to pass.
-// As with a kubelet, the first restart is immediate.
+// crash cycles through running, terminated, CrashLoopBackOff. As with a kubelet, the first restart is immediate.
 func (c container) crash(reason string, code int32) v1.ContainerStatus {
 	switch {
 	case c.old.State.Running != nil && c.old.RestartCount > 0 && c.restarts():
@@ -129,7 +129,8 @@ func (c container) pull(fault Fault) v1.ContainerStatus {
 			"authorization failed: no basic auth credentials: 403 Forbidden", c.spec.Image, c.spec.Image)
 	}
 	if c.old.State.Waiting != nil && c.old.State.Waiting.Reason == reasonErrImagePull {
-		return c.waiting(reasonImagePullBackOff, fmt.Sprintf("Back-off pulling image %q: %s: %s", c.spec.Image, reasonErrImagePull, cause))
+		return c.waiting(reasonImagePullBackOff,
+			fmt.Sprintf("Back-off pulling image %q: %s: %s", c.spec.Image, reasonErrImagePull, cause))
 	}
 	return c.waiting(reasonErrImagePull, cause)
 }

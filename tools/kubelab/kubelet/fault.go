@@ -8,11 +8,11 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Fault is something that goes wrong with a pod on purpose.
+// Fault is an injected failure of a pod.
 type Fault string
 
-// The faults. A pod asks for one with the annotation FaultAnnotation, for all of
-// its containers; a container asks with an image whose name contains the fault.
+// The faults. The annotation FaultAnnotation selects a fault for all containers of a pod. An image
+// name that contains a fault selects it for one container.
 const (
 	NoFault Fault = ""
 	// SlowStart keeps a container in ContainerCreating for the fault's duration, 10 s by default.
@@ -23,10 +23,10 @@ const (
 	CrashLoop Fault = "crash-loop"
 	// OutOfMemory is CrashLoop by the kernel: OOMKilled, exit code 137.
 	OutOfMemory Fault = "oom-killed"
-	// ImagePullError answers every pull with "not found". Images named
-	// "missing" or tagged "does-not-exist" have it too.
+	// ImagePullError fails every image pull with "not found". Images named "missing" or tagged
+	// "does-not-exist" have it too.
 	ImagePullError Fault = "image-pull-error"
-	// ImagePullDenied answers every pull with "403 Forbidden".
+	// ImagePullDenied fails every image pull with "403 Forbidden".
 	ImagePullDenied Fault = "image-pull-denied"
 	// CreateContainerError fails before the container exists.
 	CreateContainerError Fault = "create-container-error"
@@ -34,7 +34,7 @@ const (
 	CreateContainerConfigError Fault = "create-container-config-error"
 	// RunContainerError fails when the container's command is started.
 	RunContainerError Fault = "run-container-error"
-	// Unschedulable lets no node take the pod.
+	// Unschedulable keeps the pod from being scheduled.
 	Unschedulable Fault = "unschedulable"
 	// StuckTerminating keeps a deleted pod until the fault goes away.
 	StuckTerminating Fault = "stuck-terminating"
@@ -43,9 +43,8 @@ const (
 const (
 	// FaultAnnotation names the fault of a pod.
 	FaultAnnotation = "kubelab.lockstep.dev/fault"
-	// FaultDurationAnnotation is how long after the second of the pod's start the
-	// fault heals by itself, as Go writes durations; StuckTerminating counts from
-	// the deletion. Without it, or an image tag that is a duration, a fault stays
+	// FaultDurationAnnotation is a Go duration; the fault ends this long after the pod's start time;
+	// StuckTerminating counts from the deletion. Without it, or an image tag that is a duration, a fault stays
 	// (SlowStart: 10 s). Unschedulable has no duration.
 	FaultDurationAnnotation = "kubelab.lockstep.dev/fault-duration"
 )
@@ -59,8 +58,8 @@ func faults() []Fault {
 	}
 }
 
-// FaultOfImage returns the fault that an image reference asks for, and the
-// duration when its tag is one ("registry.example/slow-start:20s").
+// FaultOfImage returns the fault that an image reference selects, and its duration if the tag is one
+// ("registry.example/slow-start:20s").
 func FaultOfImage(image string) (Fault, time.Duration) {
 	name := image[strings.LastIndex(image, "/")+1:]
 	name, _, _ = strings.Cut(name, "@")
@@ -80,7 +79,7 @@ func FaultOfImage(image string) (Fault, time.Duration) {
 	return NoFault, 0
 }
 
-// IsUnschedulable reports whether no node may take the pod.
+// IsUnschedulable reports whether the pod has the fault Unschedulable.
 func IsUnschedulable(pod *v1.Pod) bool {
 	if Fault(pod.Annotations[FaultAnnotation]) == Unschedulable {
 		return true
@@ -91,8 +90,8 @@ func IsUnschedulable(pod *v1.Pod) bool {
 	})
 }
 
-// faultOf returns the fault of one container at now. The annotation speaks for
-// the app containers; init containers have the faults of their images.
+// faultOf returns the fault of one container at now. The annotation applies to app containers; init containers
+// have the faults of their images.
 func faultOf(pod *v1.Pod, c *v1.Container, init bool, now time.Time) Fault {
 	fault, duration := FaultOfImage(c.Image)
 	if annotated := Fault(pod.Annotations[FaultAnnotation]); annotated != NoFault && !init {

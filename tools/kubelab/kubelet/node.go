@@ -36,8 +36,8 @@ func RegisterNodes(ctx context.Context, client kubernetes.Interface, count int) 
 	return nil
 }
 
-// SetNodeState starts or stops the kubelet of a node. A stopped one falls silent;
-// the control plane finds out after its grace period, as with a lost machine.
+// SetNodeState starts or stops the kubelet of a node. A stopped kubelet sends no heartbeats. The node becomes
+// NotReady after the grace period.
 func SetNodeState(ctx context.Context, client kubernetes.Interface, node, state string) error {
 	patch := fmt.Appendf(nil, `{"metadata":{"labels":{%q:%q}}}`, StateLabel, state)
 	_, err := client.CoreV1().Nodes().Patch(ctx, node, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
@@ -49,8 +49,7 @@ func SetNodeState(ctx context.Context, client kubernetes.Interface, node, state 
 
 var errNotReady = errors.New("not ready")
 
-// CheckNodes returns nil when every running node is ready, free of the taints
-// that new and lost nodes carry, and known to be reached on port.
+// CheckNodes returns nil when every running node is ready, has no taint of new and lost nodes, and reports port.
 func CheckNodes(ctx context.Context, client kubernetes.Interface, port int32) error {
 	nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: StateLabel + "=" + StateRunning})
 	if err != nil {

@@ -12,8 +12,8 @@ const (
 	firstRetry = 100 * time.Millisecond
 )
 
-// retrying sends a change again when the API server fails on it. kwok gives up on
-// such a change, and a pod of which nothing is heard again would stay as it is.
+// retrying retries a change when the API server fails. kwok does not retry such a change, so the pod
+// would keep its old status.
 type retrying struct {
 	next http.RoundTripper
 	// wait returns a channel that fires after a delay.
@@ -27,7 +27,7 @@ func (r retrying) RoundTrip(request *http.Request) (*http.Response, error) {
 		failed := err != nil || response.StatusCode == http.StatusInternalServerError
 		change := request.Method == http.MethodPatch || request.Method == http.MethodDelete
 		if !failed || !change || attempt == retries {
-			return response, err //nolint:wrapcheck // a transport returns what the one below it says
+			return response, err //nolint:wrapcheck // a transport returns the error of the next one
 		}
 		again, resetErr := reset(request)
 		if resetErr != nil {

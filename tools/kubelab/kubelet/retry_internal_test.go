@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestChangesAreSentAgainWhenTheServerFails(t *testing.T) {
+func TestChangesAreRetriedAfterServerErrors(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
 		method   string
@@ -20,11 +20,11 @@ func TestChangesAreSentAgainWhenTheServerFails(t *testing.T) {
 		status   int
 		tries    int32
 	}{
-		"no failure":          {http.MethodPatch, 0, http.StatusOK, 1},
-		"patch":               {http.MethodPatch, 3, http.StatusOK, 4},
-		"delete":              {http.MethodDelete, 1, http.StatusOK, 2},
-		"a read is not ours":  {http.MethodGet, 3, http.StatusInternalServerError, 1},
-		"in the end it stops": {http.MethodPatch, 100, http.StatusInternalServerError, 7},
+		"no failure":           {http.MethodPatch, 0, http.StatusOK, 1},
+		"patch":                {http.MethodPatch, 3, http.StatusOK, 4},
+		"delete":               {http.MethodDelete, 1, http.StatusOK, 2},
+		"a GET is not retried": {http.MethodGet, 3, http.StatusInternalServerError, 1},
+		"retries are limited":  {http.MethodPatch, 100, http.StatusInternalServerError, 7},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -40,12 +40,14 @@ func TestChangesAreSentAgainWhenTheServerFails(t *testing.T) {
 			}))
 			defer server.Close()
 			var waited []time.Duration
-			client := &http.Client{Transport: retrying{next: server.Client().Transport, wait: func(d time.Duration) <-chan time.Time {
-				waited = append(waited, d)
-				fired := make(chan time.Time, 1)
-				fired <- time.Time{}
-				return fired
-			}}}
+			client := &http.Client{
+				Transport: retrying{next: server.Client().Transport, wait: func(d time.Duration) <-chan time.Time {
+					waited = append(waited, d)
+					fired := make(chan time.Time, 1)
+					fired <- time.Time{}
+					return fired
+				}},
+			}
 			request, err := http.NewRequestWithContext(t.Context(), test.method, server.URL, strings.NewReader("change"))
 			require.NoError(t, err)
 			response, err := client.Do(request)

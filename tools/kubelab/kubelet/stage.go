@@ -14,32 +14,33 @@ import (
 	"sigs.k8s.io/kwok/pkg/utils/lifecycle"
 )
 
-// jqSeconds reads a duration as Go writes it.
-const jqSeconds = `def seconds: [scan("([0-9.]+)(h|ms|m|s)") | (.[0] | tonumber) * {"h": 3600, "m": 60, "s": 1, "ms": 0.001}[.[1]]] | add // 0; `
+// jqSeconds parses a Go duration.
+const jqSeconds = `def seconds: [scan("([0-9.]+)(h|ms|m|s)") 
+	| (.[0] | tonumber) * {"h": 3600, "m": 60, "s": 1, "ms": 0.001}[.[1]]] | add // 0; `
 
 // jqFault is the pod's annotated fault.
 const jqFault = `.metadata.annotations["` + FaultAnnotation + `"] // ""`
 
-// jqDuration is how long the pod's fault lasts, as a string, or nothing.
+// jqDuration is the duration of the pod's fault as a string, or empty.
 const jqDuration = `(.metadata.annotations["` + FaultDurationAnnotation + `"] //
 	([.spec.containers[].image | capture(":(?<d>([0-9.]+(h|ms|m|s))+)$").d] | first))`
 
-// jqNeedsStep finds the pods on which a kubelet has something to report: those
-// not ready, those of jobs, and those with a fault put upon them later.
+// jqNeedsStep selects the pods with a next step: those not ready, those of jobs, and
+// those with a fault that was added later.
 const jqNeedsStep = `(.metadata.deletionTimestamp == null)
 	and (.status.phase == "Pending" or .status.phase == "Running")
 	and ((any(.status.conditions[]?; .type == "Ready" and .status == "True") | not)
 		or any(.metadata.ownerReferences[]?; .kind == "Job")
 		or (` + jqFault + ` | IN("", "slow-start", "unschedulable", "stuck-terminating") | not))`
 
-// jqStepDelay is how long the pod stays as it is: the shortest of what its
-// containers wait for. A crash loop waits for as long as its message says; pulls
-// are tried again at ever longer intervals, which follow from the pod's age.
+// jqStepDelay is the delay until the next step: the minimum over the containers. CrashLoopBackOff uses the delay in its
+// message; image pulls back off with the pod's age.
 const jqStepDelay = jqSeconds + `
 	(` + jqDuration + ` // "10s" | seconds) as $hold
 	| ((now - ((.status.startTime // (now | todate)) | fromdate)) / 2) as $pull
 	| [(.status.initContainerStatuses // []) + (.status.containerStatuses // []) | .[]
-		| if .state.waiting.reason == "CrashLoopBackOff" then (.state.waiting.message | capture("back-off (?<d>[0-9]+s)").d | seconds)
+		| if .state.waiting.reason == "CrashLoopBackOff" then
+			(.state.waiting.message | capture("back-off (?<d>[0-9]+s)").d | seconds)
 		elif .state.waiting.reason == "ImagePullBackOff" then ([[$pull, 2] | max, 30] | min)
 		elif .state.waiting.reason == "ErrImagePull" or .state.waiting.reason == "RunContainerError" then 1
 		elif .state.waiting.reason == "PodInitializing" then empty
@@ -49,16 +50,15 @@ const jqStepDelay = jqSeconds + `
 		else 0 end]
 	| (min // 0) | "\(.)s"`
 
-// jqStuck finds deleted pods that are meant to stay.
-const jqStuck = `((` + jqFault + `) == "stuck-terminating" or any(.spec.containers[]; .image | test("stuck-terminating[^/]*$")))`
+// jqStuck selects deleted pods with the fault stuck-terminating.
+const jqStuck = `((` + jqFault + `) == "stuck-terminating" or
+	any(.spec.containers[]; .image | test("stuck-terminating[^/]*$")))`
 
-// jqNeedsStatus finds the nodes that are not ready, and those whose kubelet is
-// said to be elsewhere: %d is its port.
+// jqNeedsStatus selects the nodes that are not ready, and those with another kubelet port; %d is the port.
 const jqNeedsStatus = `(any(.status.conditions[]?; .type == "Ready" and .status == "True") | not)
 	or .status.daemonEndpoints.kubeletEndpoint.Port != %d`
 
-// Stages returns the pod and node stages that play a lab's kubelets, which are
-// reached on port.
+// Stages returns the kwok stages of pods and nodes. The kubelets listen on port.
 func Stages(port int32) map[internalversion.StageResourceRef][]*internalversion.Stage {
 	pod := internalversion.StageResourceRef{APIGroup: "v1", Kind: "Pod"}
 	node := internalversion.StageResourceRef{APIGroup: "v1", Kind: "Node"}
@@ -67,8 +67,8 @@ func Stages(port int32) map[internalversion.StageResourceRef][]*internalversion.
 			stage("pod-step", pod, jqNeedsStep, jqStepDelay, statusStep("PodStatus")),
 			stage("pod-delete", pod, `(.metadata.deletionTimestamp != null) and (`+jqStuck+` | not)`, "",
 				internalversion.StageStep{Delete: true}),
-			stage("pod-delete-late", pod, `(.metadata.deletionTimestamp != null) and `+jqStuck+` and (`+jqDuration+` != null)`, jqDuration,
-				internalversion.StageStep{Delete: true}),
+			stage("pod-delete-late", pod, `(.metadata.deletionTimestamp != null) and `+jqStuck+` and (`+jqDuration+` != null)`,
+				jqDuration, internalversion.StageStep{Delete: true}),
 		},
 		node: {
 			stage("node-ready", node, fmt.Sprintf(jqNeedsStatus, port), "", statusStep("NodeStatus")),
@@ -78,10 +78,8 @@ func Stages(port int32) map[internalversion.StageResourceRef][]*internalversion.
 
 // CheckStages compiles all stages and tries them on an empty node and pod.
 //
-// kwok compiles a stage when it first meets an object, for nodes and pods at the
-// same time, and the CEL library below it fills unguarded process-wide caches
-// while it does. Whoever plays stages calls this first, once: afterwards the
-// caches are only read.
+// kwok compiles a stage with the first object, for nodes and pods concurrently, and the CEL library fills global caches
+// without a lock. Call it once before the stages are used: afterwards the caches are only read.
 func CheckStages(ctx context.Context) error {
 	for ref, stages := range Stages(0) {
 		compiled, err := lifecycle.NewLifecycle(stages)
@@ -99,7 +97,9 @@ func CheckStages(ctx context.Context) error {
 	return nil
 }
 
-func stage(name string, ref internalversion.StageResourceRef, selector, delay string, step internalversion.StageStep) *internalversion.Stage {
+func stage(
+	name string, ref internalversion.StageResourceRef, selector, delay string, step internalversion.StageStep,
+) *internalversion.Stage {
 	s := &internalversion.Stage{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: internalversion.StageSpec{
@@ -128,7 +128,7 @@ func statusStep(function string) internalversion.StageStep {
 	}}
 }
 
-// functions are what the stages' templates call.
+// functions returns the functions of the stages' templates.
 func functions(port int32, now func() time.Time) template.FuncMap {
 	return template.FuncMap{
 		"PodStatus": func(object any) (string, error) {

@@ -13,13 +13,15 @@ import (
 	"lockstep.internal/tools/kubelab/kubelet"
 )
 
-// port is where the kubelets serve.
+// port of the kubelets.
 const port = 10250
 
-// next returns the stage that kwok would play on the object, and after how long.
+// next returns the stage that kwok applies to the object, and its delay.
 func next(t *testing.T, kind string, object metav1.Object) (string, time.Duration) {
 	t.Helper()
-	stages, err := lifecycle.NewLifecycle(kubelet.Stages(port)[internalversion.StageResourceRef{APIGroup: "v1", Kind: kind}])
+	stages, err := lifecycle.NewLifecycle(
+		kubelet.Stages(port)[internalversion.StageResourceRef{APIGroup: "v1", Kind: kind}],
+	)
 	require.NoError(t, err)
 	event := &lifecycle.Event{Labels: object.GetLabels(), Annotations: object.GetAnnotations(), Data: object}
 	possible, err := stages.ListAllPossible(t.Context(), event)
@@ -27,7 +29,7 @@ func next(t *testing.T, kind string, object metav1.Object) (string, time.Duratio
 	if len(possible) == 0 {
 		return "", 0
 	}
-	require.Len(t, possible, 1, "no two stages compete for an object")
+	require.Len(t, possible, 1, "one stage applies to an object")
 	delay, _, err := possible[0].Delay(t.Context(), event, time.Now())
 	require.NoError(t, err)
 	return possible[0].Name(), delay
@@ -35,7 +37,7 @@ func next(t *testing.T, kind string, object metav1.Object) (string, time.Duratio
 
 func TestPodStages(t *testing.T) {
 	t.Parallel()
-	// after plays steps upon a pod that was started long ago.
+	// after applies steps to a pod that was started long ago.
 	after := func(steps int, pod *v1.Pod) *v1.Pod {
 		for range steps {
 			pod.Status = kubelet.NextPodStatus(pod, host, epoch())
@@ -59,27 +61,43 @@ func TestPodStages(t *testing.T) {
 		delay time.Duration
 	}{
 		"new":                        {newPod("x"), "pod-step", 0},
-		"at rest":                    {after(1, newPod("x")), "", 0},
+		"complete":                   {after(1, newPod("x")), "", 0},
 		"failed":                     {&v1.Pod{Status: v1.PodStatus{Phase: v1.PodFailed}}, "", 0},
-		"fault put upon a ready pod": {annotated(after(1, newPod("x")), "crash-loop", ""), "pod-step", 0},
+		"fault added to a ready pod": {annotated(after(1, newPod("x")), "crash-loop", ""), "pod-step", 0},
 		"other fault on a ready pod": {annotated(after(1, newPod("x")), "stuck-terminating", ""), "", 0},
-		"node came back":             {notReady(after(1, newPod("x"))), "pod-step", 0},
+		"node recovered":             {notReady(after(1, newPod("x"))), "pod-step", 0},
 		"failed pull":                {after(1, newPod("missing")), "pod-step", time.Second},
 		"pull backs off":             {after(2, newPod("missing")), "pod-step", 30 * time.Second},
 		"running to crash":           {after(1, newPod("crash-loop")), "pod-step", 500 * time.Millisecond},
 		"first crash":                {after(2, newPod("crash-loop")), "pod-step", 200 * time.Millisecond},
 		"crash backs off":            {after(4, newPod("crash-loop")), "pod-step", time.Second},
 		"third crash backs off":      {after(8, newPod("crash-loop")), "pod-step", 4 * time.Second},
-		"slow start by default":      {after(1, annotated(withStart(newPod("x")), "slow-start", "")), "pod-step", 10 * time.Second},
-		"slow start by image":        {after(1, withStart(newPod("registry.example:5000/slow-start:1m30s"))), "pod-step", 90 * time.Second},
-		"slow start by annotation":   {after(1, annotated(withStart(newPod("slow-start:7s")), "slow-start", "2.5s")), "pod-step", 2500 * time.Millisecond},
-		"shortest wait wins":         {after(1, withStart(newPod("slow-start:9s", "missing"))), "pod-step", time.Second},
-		"deleted":                    {deleted(after(1, newPod("x"))), "pod-delete", 0},
-		"deleted and stuck":          {deleted(annotated(newPod("x"), "stuck-terminating", "")), "", 0},
-		"deleted and slow":           {deleted(annotated(newPod("x"), "stuck-terminating", "3s")), "pod-delete-late", 3 * time.Second},
-		"stuck by image":             {deleted(newPod("r/stuck-terminating")), "", 0},
-		"slow by image":              {deleted(newPod("r/stuck-terminating:4s")), "pod-delete-late", 4 * time.Second},
-		"deleted while crashing":     {deleted(after(4, newPod("crash-loop"))), "pod-delete", 0},
+		"slow start by default": {
+			after(1, annotated(withStart(newPod("x")), "slow-start", "")),
+			"pod-step",
+			10 * time.Second,
+		},
+		"slow start by image": {
+			after(1, withStart(newPod("registry.example:5000/slow-start:1m30s"))),
+			"pod-step",
+			90 * time.Second,
+		},
+		"slow start by annotation": {
+			after(1, annotated(withStart(newPod("slow-start:7s")), "slow-start", "2.5s")),
+			"pod-step",
+			2500 * time.Millisecond,
+		},
+		"shortest wait wins": {after(1, withStart(newPod("slow-start:9s", "missing"))), "pod-step", time.Second},
+		"deleted":            {deleted(after(1, newPod("x"))), "pod-delete", 0},
+		"deleted and stuck":  {deleted(annotated(newPod("x"), "stuck-terminating", "")), "", 0},
+		"deleted and slow": {
+			deleted(annotated(newPod("x"), "stuck-terminating", "3s")),
+			"pod-delete-late",
+			3 * time.Second,
+		},
+		"stuck by image":         {deleted(newPod("r/stuck-terminating")), "", 0},
+		"slow by image":          {deleted(newPod("r/stuck-terminating:4s")), "pod-delete-late", 4 * time.Second},
+		"deleted while crashing": {deleted(after(4, newPod("crash-loop"))), "pod-delete", 0},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -91,7 +109,7 @@ func TestPodStages(t *testing.T) {
 	}
 }
 
-// withStart lets a pod start now, so that a fault with a duration has not healed yet.
+// withStart sets the pod's start time to now, so that a fault with a duration is still active.
 func withStart(pod *v1.Pod) *v1.Pod {
 	pod.Status.StartTime = new(metav1.NewTime(epoch()))
 	return pod
@@ -115,7 +133,7 @@ func TestNodeStages(t *testing.T) {
 	node.Status = kubelet.NodeStatus(node, port, epoch())
 	stage, _ = next(t, "Node", node)
 	require.Empty(t, stage)
-	// A lab that comes back listens elsewhere.
+	// A restarted lab has another port.
 	node.Status = kubelet.NodeStatus(node, port+1, epoch())
 	stage, _ = next(t, "Node", node)
 	require.Equal(t, "node-ready", stage)

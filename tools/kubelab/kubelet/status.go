@@ -16,9 +16,8 @@ import (
 // Version is the version of Kubernetes that the nodes report; that of the control plane.
 const Version = "v1.36.3"
 
-// NextPodStatus returns what a kubelet on the node with address hostIP reports
-// next for pod: every container moved one step. It reports what is there when
-// nothing is left to do.
+// NextPodStatus returns what a kubelet on the node with address hostIP reports next for pod: every container
+// moved one step. If nothing changes it returns the current status.
 func NextPodStatus(pod *v1.Pod, hostIP string, now time.Time) v1.PodStatus {
 	pod = pod.DeepCopy()
 	stamp := wholeSecond(now)
@@ -59,7 +58,7 @@ func NextPodStatus(pod *v1.Pod, hostIP string, now time.Time) v1.PodStatus {
 	return status
 }
 
-// wholeSecond is what the API keeps of a time.
+// wholeSecond truncates a time to seconds, as the API does.
 func wholeSecond(t time.Time) metav1.Time { return metav1.NewTime(t.UTC().Truncate(time.Second)) }
 
 func newContainer(pod *v1.Pod, spec *v1.Container, init bool, now time.Time) container {
@@ -179,9 +178,24 @@ func NodeStatus(node *v1.Node, port int32, now time.Time) v1.NodeStatus {
 	stamp := wholeSecond(now)
 	conditions := []v1.NodeCondition{
 		{Type: v1.NodeReady, Status: v1.ConditionTrue, Reason: "KubeletReady", Message: "kubelet is posting ready status"},
-		{Type: v1.NodeMemoryPressure, Status: v1.ConditionFalse, Reason: "KubeletHasSufficientMemory", Message: "kubelet has sufficient memory available"},
-		{Type: v1.NodeDiskPressure, Status: v1.ConditionFalse, Reason: "KubeletHasNoDiskPressure", Message: "kubelet has no disk pressure"},
-		{Type: v1.NodePIDPressure, Status: v1.ConditionFalse, Reason: "KubeletHasSufficientPID", Message: "kubelet has sufficient PID available"},
+		{
+			Type:    v1.NodeMemoryPressure,
+			Status:  v1.ConditionFalse,
+			Reason:  "KubeletHasSufficientMemory",
+			Message: "kubelet has sufficient memory available",
+		},
+		{
+			Type:    v1.NodeDiskPressure,
+			Status:  v1.ConditionFalse,
+			Reason:  "KubeletHasNoDiskPressure",
+			Message: "kubelet has no disk pressure",
+		},
+		{
+			Type:    v1.NodePIDPressure,
+			Status:  v1.ConditionFalse,
+			Reason:  "KubeletHasSufficientPID",
+			Message: "kubelet has sufficient PID available",
+		},
 	}
 	for i := range conditions {
 		conditions[i].LastHeartbeatTime, conditions[i].LastTransitionTime = stamp, stamp

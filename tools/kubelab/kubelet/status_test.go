@@ -38,14 +38,15 @@ func newPod(images ...string) *v1.Pod {
 	return pod
 }
 
-// history renders what the pod's containers go through in the given number of steps, a second apart.
+// history describes the states of the pod's containers over a number of steps, one second apart.
 func history(pod *v1.Pod, steps int) []string {
 	pod = pod.DeepCopy()
 	out := make([]string, 0, steps)
 	for i := range steps {
 		pod.Status = kubelet.NextPodStatus(pod, host, epoch().Add(time.Duration(i)*time.Second))
 		parts := make([]string, 0, 4)
-		for _, s := range append(append([]v1.ContainerStatus{}, pod.Status.InitContainerStatuses...), pod.Status.ContainerStatuses...) {
+		for _, s := range append(append([]v1.ContainerStatus{}, pod.Status.InitContainerStatuses...),
+			pod.Status.ContainerStatuses...) {
 			parts = append(parts, s.Name+":"+describe(s))
 		}
 		out = append(out, strings.Join(append(parts, string(pod.Status.Phase)), " "))
@@ -82,8 +83,12 @@ func TestHistories(t *testing.T) {
 			want: []string{"a:ready b:ready Running", "a:ready b:ready Running"},
 		},
 		"image pull": {
-			pod:  func() *v1.Pod { return newPod("r/missing:1", "y") },
-			want: []string{"a:ErrImagePull b:ready Pending", "a:ImagePullBackOff b:ready Pending", "a:ErrImagePull b:ready Pending"},
+			pod: func() *v1.Pod { return newPod("r/missing:1", "y") },
+			want: []string{
+				"a:ErrImagePull b:ready Pending",
+				"a:ImagePullBackOff b:ready Pending",
+				"a:ErrImagePull b:ready Pending",
+			},
 		},
 		"crash loop": {
 			pod: func() *v1.Pod { return newPod("r/crash-loop") },
@@ -108,8 +113,13 @@ func TestHistories(t *testing.T) {
 			want: []string{"a:running Running", "a:Error Failed", "a:Error Failed"},
 		},
 		"failing start": {
-			pod:  func() *v1.Pod { return newPod("run-container-error") },
-			want: []string{"a:RunContainerError Pending", "a:CrashLoopBackOff Running", "a:RunContainerError+ Running", "a:CrashLoopBackOff+ Running"},
+			pod: func() *v1.Pod { return newPod("run-container-error") },
+			want: []string{
+				"a:RunContainerError Pending",
+				"a:CrashLoopBackOff Running",
+				"a:RunContainerError+ Running",
+				"a:CrashLoopBackOff+ Running",
+			},
 		},
 		"slow start lasts ten seconds": {
 			pod:  func() *v1.Pod { return newPod("slow-start") },
@@ -172,7 +182,7 @@ func repeat(s string, n int) []string {
 	return out
 }
 
-func TestBackOffGrowsToHalfAMinute(t *testing.T) {
+func TestBackOffGrowsTo30Seconds(t *testing.T) {
 	t.Parallel()
 	pod := newPod("crash-loop")
 	var delays []string
@@ -186,7 +196,7 @@ func TestBackOffGrowsToHalfAMinute(t *testing.T) {
 	require.Equal(t, []string{"1s", "2s", "4s", "8s", "16s", "30s", "30s"}, delays)
 }
 
-func TestConditionsFollowTheContainers(t *testing.T) {
+func TestConditionsFollowContainers(t *testing.T) {
 	t.Parallel()
 	pod := newPod("x", "not-ready:3s")
 	pod.Status = kubelet.NextPodStatus(pod, host, epoch())
@@ -197,7 +207,7 @@ func TestConditionsFollowTheContainers(t *testing.T) {
 	initialized := condition(t, pod.Status, v1.PodInitialized)
 
 	pod.Status = kubelet.NextPodStatus(pod, host, epoch().Add(time.Second))
-	require.Equal(t, first, condition(t, pod.Status, v1.PodReady), "nothing changed, nor did the time")
+	require.Equal(t, first, condition(t, pod.Status, v1.PodReady), "without a change the time stays")
 
 	pod.Status = kubelet.NextPodStatus(pod, host, epoch().Add(5*time.Second))
 	last := condition(t, pod.Status, v1.PodReady)
@@ -217,7 +227,7 @@ func condition(t *testing.T, status v1.PodStatus, kind v1.PodConditionType) v1.P
 	return v1.PodCondition{}
 }
 
-func TestHealthyPodIsAtRest(t *testing.T) {
+func TestHealthyPodHasNoNextStep(t *testing.T) {
 	t.Parallel()
 	pod := newPod("x")
 	pod.Status = kubelet.NextPodStatus(pod, host, epoch())

@@ -17,26 +17,25 @@ const (
 	runPrefix = "kubelab-"
 	lockFile  = "lock"
 	stateFile = "lab.json"
-	// sweepAge spares the folder of a lab that is just taking its lock.
+	// sweepAge: younger folders are not removed; their lab may not have locked them yet.
 	sweepAge = time.Minute
 )
 
 var errInUse = errors.New("in use by another lab")
 
-// folder is where one lab keeps its files.
+// folder has the files of one lab.
 type folder struct {
-	// run holds what lives as long as the process: the sockets, and the data
-	// of a temporary lab.
+	// run is removed at the end: it has the sockets, and the data of a temporary lab.
 	run string
-	// data holds the database, the certificates, the kubeconfig and the log.
+	// data has the database, the certificates, the kubeconfig and the log.
 	data      string
 	temporary bool
 	locks     []*os.File
 }
 
-// state is what a lab remembers of itself beside its database.
+// state is stored with a lab's data.
 type state struct {
-	// Port is where the API server listened.
+	// Port of the API server.
 	Port int `json:"port"`
 }
 
@@ -44,7 +43,7 @@ type state struct {
 func openFolder(data string) (*folder, error) {
 	run, err := os.MkdirTemp("", runPrefix)
 	if err != nil {
-		return nil, fmt.Errorf("make a temporary folder: %w", err)
+		return nil, fmt.Errorf("create a temporary folder: %w", err)
 	}
 	f := &folder{run: run, data: data, temporary: data == ""}
 	if f.temporary {
@@ -55,7 +54,7 @@ func openFolder(data string) (*folder, error) {
 	}
 	for _, dir := range []string{f.etcd(), f.components()} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return nil, errors.Join(fmt.Errorf("make a data folder: %w", err), f.close())
+			return nil, errors.Join(fmt.Errorf("create a data folder: %w", err), f.close())
 		}
 	}
 	for _, dir := range []string{f.run, f.data} {
@@ -77,12 +76,12 @@ func (f *folder) close() error {
 	return err
 }
 
-func (f *folder) etcd() string       { return filepath.Join(f.data, "etcd") }
-func (f *folder) components() string { return filepath.Join(f.data, "components") }
-func (f *folder) pki() string        { return filepath.Join(f.data, "pki") }
-func (f *folder) link() string       { return filepath.Join(f.run, "kubelets") }
-func (f *folder) log() string        { return filepath.Join(f.data, "kubelab.log") }
-func (f *folder) kubeconfig() string { return filepath.Join(f.data, "kubeconfig") }
+func (f *folder) etcd() string         { return filepath.Join(f.data, "etcd") }
+func (f *folder) components() string   { return filepath.Join(f.data, "components") }
+func (f *folder) pki() string          { return filepath.Join(f.data, "pki") }
+func (f *folder) kubeletCerts() string { return filepath.Join(f.run, "kubelets") }
+func (f *folder) log() string          { return filepath.Join(f.data, "kubelab.log") }
+func (f *folder) kubeconfig() string   { return filepath.Join(f.data, "kubeconfig") }
 
 func (f *folder) loadState() (state, error) {
 	var s state
@@ -123,7 +122,7 @@ func takeLock(path string) (*os.File, error) {
 	return f, nil
 }
 
-// sweep removes what labs that were killed have left in the temporary folder.
+// sweep removes leftovers of killed labs in the temporary folder.
 func sweep(now time.Time) {
 	dirs, err := filepath.Glob(filepath.Join(os.TempDir(), runPrefix+"*"))
 	if err != nil {
@@ -139,7 +138,7 @@ func sweep(now time.Time) {
 		if err != nil {
 			continue
 		}
-		// What cannot be removed stays for the next sweep.
+		// The next sweep retries.
 		_ = os.RemoveAll(dir)
 		_ = lock.Close()
 	}

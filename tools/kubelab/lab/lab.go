@@ -29,22 +29,21 @@ import (
 type Config struct {
 	// Name names the cluster in the kubeconfig. Defaults to "kubelab".
 	Name string
-	// Data is the folder to keep the lab in. Defaults to a temporary one.
+	// Data is the folder of the lab's data. Defaults to a temporary one.
 	Data string
-	// Nodes is how many nodes there are at least. Defaults to 2.
+	// Nodes is the minimum number of nodes. Defaults to 2.
 	Nodes int
 	// Kubeconfig is the file to write. Defaults to one in the data folder.
 	Kubeconfig string
-	// NodeGrace is how long a silent kubelet is believed to be alive; at least
-	// 8 s, the duration of a node lease. Defaults to 20 s.
+	// NodeGrace is the node monitor grace period, at least 8 s, the duration of a node lease. Defaults to 20 s.
 	NodeGrace time.Duration
 	// StartTimeout bounds the start. Defaults to 3 min.
 	StartTimeout time.Duration
-	// Progress receives what a person should know. Defaults to nowhere.
+	// Progress receives progress messages. Defaults to io.Discard.
 	Progress io.Writer
 }
 
-// Info tells how to reach a lab that is ready.
+// Info has the addresses and files of a ready lab.
 type Info struct {
 	Name       string `json:"name"`
 	Kubeconfig string `json:"kubeconfig"`
@@ -84,8 +83,7 @@ func (c Config) withDefaults() (Config, error) {
 	return c, err
 }
 
-// Run runs a lab until ctx ends, which is no error, or a part of it fails.
-// ready is called once, when all of it works.
+// Run runs a lab until ctx ends (no error) or a component fails. ready is called once.
 func Run(ctx context.Context, config Config, ready func(Info) error) (err error) {
 	config, err = config.withDefaults()
 	if err != nil {
@@ -113,22 +111,23 @@ func Run(ctx context.Context, config Config, ready func(Info) error) (err error)
 
 // lab is a lab that runs or starts.
 type lab struct {
-	config   Config
-	files    *folder
-	log      *os.File
-	progress progress
-	bundle   pki.Bundle
-	link     pki.Link
-	server   string
-	// kubelets is the port at which the kubelets are reached.
+	config       Config
+	files        *folder
+	log          *os.File
+	progress     progress
+	bundle       pki.Bundle
+	kubeletCerts pki.KubeletCerts
+	server       string
+	// kubelets is the port of the kubelets.
 	kubelets int32
 	client   kubernetes.Interface
 	parts    []*controlplane.Part
 }
 
 func (l *lab) run(ctx context.Context, ready func(Info) error) error {
-	l.progress.sayf("kubelab %s: Kubernetes %s in %s, log in %s", l.config.Name, kubelet.Version, l.files.data, l.files.log())
-	// The parts outlive ctx, so that they can be stopped in order.
+	l.progress.printf("kubelab %s: Kubernetes %s in %s, log in %s", l.config.Name, kubelet.Version, l.files.data,
+		l.files.log())
+	// The components outlive ctx, so that they can be stopped in order.
 	live := context.WithoutCancel(ctx)
 	began := time.Now()
 	starting, cancel := context.WithTimeoutCause(ctx, l.config.StartTimeout,
@@ -146,7 +145,7 @@ func (l *lab) run(ctx context.Context, ready func(Info) error) error {
 		Name: l.config.Name, Kubeconfig: l.kubeconfigPath(), Server: l.server, Data: l.files.data,
 		Log: l.files.log(), Temporary: l.files.temporary, PID: os.Getpid(),
 	}
-	l.progress.sayf("ready in %.1fs: export KUBECONFIG=%s", time.Since(began).Seconds(), info.Kubeconfig)
+	l.progress.printf("ready in %.1fs: export KUBECONFIG=%s", time.Since(began).Seconds(), info.Kubeconfig)
 	if err := ready(info); err != nil {
 		return err
 	}
@@ -161,7 +160,7 @@ func (l *lab) start(ctx, live context.Context) (err error) {
 	if l.bundle, err = pki.Ensure(l.files.pki(), controlplane.ServiceIP(), time.Now()); err != nil {
 		return errors.Join(err, listener.Close())
 	}
-	if l.link, err = pki.NewLink(l.files.link(), time.Now()); err != nil {
+	if l.kubeletCerts, err = pki.NewKubeletCerts(l.files.kubeletCerts(), time.Now()); err != nil {
 		return errors.Join(err, listener.Close())
 	}
 	etcd := controlplane.Etcd{
@@ -176,7 +175,7 @@ func (l *lab) start(ctx, live context.Context) (err error) {
 	readyEtcd()
 
 	part, err = controlplane.StartAPIServer(live, controlplane.APIServer{
-		Bundle: l.bundle, Link: l.link, EtcdURL: etcd.URL(), Listener: listener,
+		Bundle: l.bundle, KubeletCerts: l.kubeletCerts, EtcdURL: etcd.URL(), Listener: listener,
 	})
 	if err != nil {
 		return errors.Join(err, listener.Close())
@@ -203,15 +202,16 @@ func (l *lab) start(ctx, live context.Context) (err error) {
 	if err := l.await(ctx, "kube-controller-manager", l.checkControllers); err != nil {
 		return err
 	}
-	if err := l.await(ctx, "nodes", func(ctx context.Context) error { return kubelet.CheckNodes(ctx, l.client, l.kubelets) }); err != nil {
+	if err := l.await(ctx, "nodes",
+		func(ctx context.Context) error { return kubelet.CheckNodes(ctx, l.client, l.kubelets) }); err != nil {
 		return err
 	}
 	return l.writeKubeconfig(pki.Admin, l.kubeconfigPath())
 }
 
-// startEndpoint launches what the API server reaches as the kubelets.
+// startEndpoint starts the API of the kubelets.
 func (l *lab) startEndpoint(ctx, live context.Context) error {
-	config, err := l.link.ServerTLS()
+	config, err := l.kubeletCerts.ServerTLS()
 	if err != nil {
 		return err
 	}
@@ -234,7 +234,7 @@ func (l *lab) startEndpoint(ctx, live context.Context) error {
 	return nil
 }
 
-// startRest launches what works through the API.
+// startRest starts the components that use the API.
 func (l *lab) startRest(live context.Context) error {
 	for identity, path := range map[pki.Identity]string{
 		pki.ControllerManager: l.componentKubeconfig(pki.ControllerManager),
@@ -263,7 +263,7 @@ func (l *lab) startRest(live context.Context) error {
 	if err != nil {
 		return err
 	}
-	player := kubelet.Player{Config: config, Holder: "kubelab", Port: l.kubelets, Log: l.log}
+	player := kubelet.Simulator{Config: config, Holder: "kubelab", Port: l.kubelets, Log: l.log}
 	l.parts = append(l.parts, controlplane.Go(live, "kubelets", player.Run))
 
 	provisioner, err := volume.NewProvisioner(l.client)
@@ -283,7 +283,7 @@ func (l *lab) listen(ctx context.Context) (net.Listener, error) {
 	var lc net.ListenConfig
 	listener, err := lc.Listen(ctx, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(before.Port)))
 	if err != nil && before.Port != 0 {
-		l.progress.sayf("port %d of the last run is taken: the kubeconfig changes", before.Port)
+		l.progress.printf("port %d of the last run is taken: the kubeconfig changes", before.Port)
 		listener, err = lc.Listen(ctx, "tcp", "127.0.0.1:0")
 	}
 	if err != nil {
@@ -318,7 +318,7 @@ func (l *lab) await(ctx context.Context, name string, check func(context.Context
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("wait for %s: %w; it says: %w", name, context.Cause(ctx), err)
+			return fmt.Errorf("wait for %s: %w; last error: %w", name, context.Cause(ctx), err)
 		case <-tick.C:
 		}
 	}
@@ -327,19 +327,22 @@ func (l *lab) await(ctx context.Context, name string, check func(context.Context
 func (l *lab) checkAPI(ctx context.Context) error {
 	err := l.client.CoreV1().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
 	if err != nil {
-		return fmt.Errorf("ask the API server: %w", err)
+		return fmt.Errorf("call the API server: %w", err)
 	}
 	return nil
 }
 
-// checkControllers returns nil when what pods need exists in the default
-// namespace, so that the first object created does not race its controllers.
+// checkControllers returns nil when the controllers have created the objects that pods in the default namespace need.
 func (l *lab) checkControllers(ctx context.Context) error {
-	if _, err := l.client.CoreV1().ServiceAccounts(metav1.NamespaceDefault).Get(ctx, "default", metav1.GetOptions{}); err != nil {
-		return fmt.Errorf("look for the default service account: %w", err)
+	if _, err := l.client.CoreV1().
+		ServiceAccounts(metav1.NamespaceDefault).
+		Get(ctx, "default", metav1.GetOptions{}); err != nil {
+		return fmt.Errorf("get the default service account: %w", err)
 	}
-	if _, err := l.client.CoreV1().ConfigMaps(metav1.NamespaceDefault).Get(ctx, "kube-root-ca.crt", metav1.GetOptions{}); err != nil {
-		return fmt.Errorf("look for the root certificate: %w", err)
+	if _, err := l.client.CoreV1().
+		ConfigMaps(metav1.NamespaceDefault).
+		Get(ctx, "kube-root-ca.crt", metav1.GetOptions{}); err != nil {
+		return fmt.Errorf("get the root certificate: %w", err)
 	}
 	return nil
 }
@@ -361,21 +364,20 @@ func (l *lab) watch(ctx context.Context) error {
 	}
 }
 
-// stop ends the parts, the last started first. A part that takes too long is left
-// to the end of the process.
+// stop ends the parts, the last started first. A component that does not stop in time ends with the process.
 func (l *lab) stop() {
 	began := time.Now()
-	l.progress.sayf("stopping")
+	l.progress.printf("stopping")
 	for _, part := range slices.Backward(l.parts) {
 		if err := part.Stop(5 * time.Second); err != nil {
-			l.progress.sayf("  %s", err)
+			l.progress.printf("  %s", err)
 		}
 	}
 	if l.files.temporary && l.config.Kubeconfig != "" {
-		// The lab it leads to is gone; where it never came to be, so is nothing.
+		// Remove the kubeconfig of a temporary lab; it may not exist.
 		_ = os.Remove(l.config.Kubeconfig)
 	}
-	l.progress.sayf("stopped in %.1fs", time.Since(began).Seconds())
+	l.progress.printf("stopped in %.1fs", time.Since(began).Seconds())
 }
 
 func (l *lab) kubeconfigPath() string {
@@ -406,7 +408,7 @@ func (l *lab) restConfig(identity pki.Identity) (*rest.Config, error) {
 	}
 	config, err := clientcmd.NewDefaultClientConfig(*kubeconfig, nil).ClientConfig()
 	if err != nil {
-		return nil, fmt.Errorf("make a client configuration: %w", err)
+		return nil, fmt.Errorf("create a client configuration: %w", err)
 	}
 	config.QPS, config.Burst = 200, 400
 	config.UserAgent = "kubelab"
@@ -420,7 +422,7 @@ func (l *lab) newClient(identity pki.Identity) (kubernetes.Interface, error) {
 	}
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
-		return nil, fmt.Errorf("make a client: %w", err)
+		return nil, fmt.Errorf("create a client: %w", err)
 	}
 	return client, nil
 }

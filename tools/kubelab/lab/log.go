@@ -11,14 +11,13 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// tailLines is how much of the log a failure shows.
+// tailLines is the number of log lines in an error.
 const tailLines = 15
 
-// openLog sends what the components log to path; the previous run's log stays
-// beside it.
+// openLog sets path as the log of the components. The log of the previous run is renamed.
 func openLog(path string) (*os.File, error) {
 	if err := os.Rename(path, path+".old"); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("put the old log aside: %w", err)
+		return nil, fmt.Errorf("rename the old log: %w", err)
 	}
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -38,7 +37,7 @@ func openLog(path string) (*os.File, error) {
 	return f, nil
 }
 
-// withTail adds the end of the log and its place to an error.
+// withTail adds the end of the log and its path to an error.
 func withTail(err error, path string, kept bool) error {
 	content, readErr := os.ReadFile(path)
 	if readErr != nil {

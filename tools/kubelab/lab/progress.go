@@ -7,20 +7,19 @@ import (
 	"time"
 )
 
-// progress tells a person what a lab is doing.
+// progress prints progress messages.
 type progress struct{ w io.Writer }
 
-func (p progress) sayf(format string, args ...any) {
-	// A terminal that is gone is no reason to stop.
+func (p progress) printf(format string, args ...any) {
+	// Ignore errors: the terminal may be closed.
 	_, _ = fmt.Fprintf(p.w, format+"\n", args...)
 }
 
-// begin announces that a component is waited for and returns how to say that it
-// is ready.
+// begin prints that a component is starting. The returned function prints that it is ready.
 func (p progress) begin(name string) func() {
 	start := time.Now()
-	p.sayf("  %-24s waiting", name)
-	return func() { p.sayf("  %-24s ready in %.1fs", name, time.Since(start).Seconds()) }
+	p.printf("  %-24s waiting", name)
+	return func() { p.printf("  %-24s ready in %.1fs", name, time.Since(start).Seconds()) }
 }
 
 // tail returns the last n lines of text.

@@ -62,7 +62,13 @@ func generate(serviceIP net.IP, now time.Time) (map[string][]byte, error) {
 	files := map[string][]byte{"ca.crt": caPair.cert, "ca.key": caPair.key}
 	server, err := ca.server(
 		"kube-apiserver",
-		[]string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"},
+		[]string{
+			"localhost",
+			"kubernetes",
+			"kubernetes.default",
+			"kubernetes.default.svc",
+			"kubernetes.default.svc.cluster.local",
+		},
 		[]net.IP{net.IPv4(127, 0, 0, 1), serviceIP},
 	)
 	if err != nil {

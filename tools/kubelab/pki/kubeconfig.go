@@ -63,8 +63,8 @@ func WriteFile(path string, content []byte) error {
 	return nil
 }
 
-// CheckKubeconfigPath refuses a path that would overwrite a kubeconfig which
-// this lab did not write: the default ones, and any file with another content.
+// CheckKubeconfigPath returns an error if the file is a kubeconfig of something else: the default ones, and any
+// file with another content.
 func CheckKubeconfigPath(path, name string) error {
 	abs, err := filepath.Abs(path)
 	if err != nil {
@@ -77,7 +77,7 @@ func CheckKubeconfigPath(path, name string) error {
 			continue
 		}
 		if other, err := filepath.Abs(d); err == nil && other == abs {
-			return fmt.Errorf("%s is your own kubeconfig and a lab never writes to it; name another file", path)
+			return fmt.Errorf("%s is the default kubeconfig: set another --kubeconfig", path)
 		}
 	}
 	existing, err := clientcmd.LoadFromFile(abs)
@@ -85,10 +85,10 @@ func CheckKubeconfigPath(path, name string) error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("%s exists and is no kubeconfig; name another file: %w", path, err)
+		return fmt.Errorf("%s exists and is not a kubeconfig: %w", path, err)
 	}
 	if _, ours := existing.Clusters[name]; len(existing.Clusters) > 1 || (len(existing.Clusters) == 1 && !ours) {
-		return fmt.Errorf("%s holds clusters that are not the lab %s; name another file", path, name)
+		return fmt.Errorf("%s has clusters other than the lab %s: set another --kubeconfig", path, name)
 	}
 	return nil
 }

@@ -43,10 +43,10 @@ func contents(t *testing.T, dir string) map[string]string {
 	return out
 }
 
-func TestBundleIsMadeOnceAndWhole(t *testing.T) {
+func TestBundleIsCreatedOnceAndAtomically(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "pki")
-	// What a killed process left half done does not count.
+	// A partial bundle of a killed process is ignored.
 	require.NoError(t, os.MkdirAll(dir+".new", 0o700))
 	require.NoError(t, os.WriteFile(filepath.Join(dir+".new", "ca.crt"), []byte("half"), 0o600))
 
@@ -58,7 +58,7 @@ func TestBundleIsMadeOnceAndWhole(t *testing.T) {
 	require.Equal(t, first, contents(t, dir))
 }
 
-func TestCertificatesAreForWhatTheySay(t *testing.T) {
+func TestCertificatesHaveTheirUsages(t *testing.T) {
 	t.Parallel()
 	bundle := ensure(t, filepath.Join(t.TempDir(), "pki"))
 	ca, err := os.ReadFile(bundle.CA())
@@ -96,11 +96,11 @@ func TestKubeconfigIsReplacedOnlyByItsOwnLab(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, pki.WriteKubeconfig(config, path))
 	require.NoError(t, pki.CheckKubeconfigPath(path, "lab"), "its own file")
-	require.ErrorContains(t, pki.CheckKubeconfigPath(path, "other"), "name another file")
-	require.ErrorContains(t, pki.CheckKubeconfigPath(clientcmd.RecommendedHomeFile, "lab"), "your own kubeconfig")
+	require.ErrorContains(t, pki.CheckKubeconfigPath(path, "other"), "set another --kubeconfig")
+	require.ErrorContains(t, pki.CheckKubeconfigPath(clientcmd.RecommendedHomeFile, "lab"), "the default kubeconfig")
 	garbage := filepath.Join(t.TempDir(), "notes.txt")
 	require.NoError(t, os.WriteFile(garbage, []byte("remember: [the milk"), 0o600))
-	require.ErrorContains(t, pki.CheckKubeconfigPath(garbage, "lab"), "no kubeconfig")
+	require.ErrorContains(t, pki.CheckKubeconfigPath(garbage, "lab"), "is not a kubeconfig")
 	config, err = clientcmd.LoadFromFile(path)
 	require.NoError(t, err)
 	require.Equal(t, "https://127.0.0.1:1", config.Clusters["lab"].Server)

@@ -111,7 +111,7 @@ func (p *Provisioner) Run(ctx context.Context) error {
 			return nil
 		}
 		if err := p.reconcile(ctx, k); err != nil {
-			klog.ErrorS(err, "Volume provisioner will try again", "namespace", k.namespace, "name", k.name)
+			klog.ErrorS(err, "Provisioning failed; retrying", "namespace", k.namespace, "name", k.name)
 			p.queue.AddRateLimited(k)
 		} else {
 			p.queue.Forget(k)
@@ -133,14 +133,15 @@ func (p *Provisioner) reconcile(ctx context.Context, k key) error {
 	return err
 }
 
-var errProvision = errors.New("provisioning fails because the claim asks for it with " + faultAnnotation)
+var errProvision = errors.New("provisioning fails because of the annotation " + faultAnnotation)
 
 func (p *Provisioner) provision(ctx context.Context, k key) error {
 	claim, err := p.claims.PersistentVolumeClaims(k.namespace).Get(k.name)
 	if err != nil {
 		return fmt.Errorf("look up claim %s/%s: %w", k.namespace, k.name, err)
 	}
-	if claim.Annotations[provisionerAnnotation] != provisionerName || claim.Spec.VolumeName != "" || claim.DeletionTimestamp != nil {
+	if claim.Annotations[provisionerAnnotation] != provisionerName || claim.Spec.VolumeName != "" ||
+		claim.DeletionTimestamp != nil {
 		return nil
 	}
 	if claim.Annotations[faultAnnotation] == ProvisionFailure {
@@ -159,7 +160,9 @@ func volumeFor(claim *v1.PersistentVolumeClaim) *v1.PersistentVolume {
 	return &v1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{provisionedAnnotation: provisionerName}},
 		Spec: v1.PersistentVolumeSpec{
-			Capacity:                      v1.ResourceList{v1.ResourceStorage: claim.Spec.Resources.Requests[v1.ResourceStorage]},
+			Capacity: v1.ResourceList{
+				v1.ResourceStorage: claim.Spec.Resources.Requests[v1.ResourceStorage],
+			},
 			AccessModes:                   claim.Spec.AccessModes,
 			VolumeMode:                    claim.Spec.VolumeMode,
 			PersistentVolumeReclaimPolicy: v1.PersistentVolumeReclaimDelete,
@@ -182,7 +185,8 @@ func (p *Provisioner) reclaim(ctx context.Context, name string) error {
 		return fmt.Errorf("look up volume %s: %w", name, err)
 	}
 	if volume.Annotations[provisionedAnnotation] != provisionerName || volume.DeletionTimestamp != nil ||
-		volume.Status.Phase != v1.VolumeReleased || volume.Spec.PersistentVolumeReclaimPolicy != v1.PersistentVolumeReclaimDelete {
+		volume.Status.Phase != v1.VolumeReleased ||
+		volume.Spec.PersistentVolumeReclaimPolicy != v1.PersistentVolumeReclaimDelete {
 		return nil
 	}
 	if err := p.client.CoreV1().PersistentVolumes().Delete(ctx, name, metav1.DeleteOptions{}); err != nil {

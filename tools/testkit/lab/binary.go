@@ -21,10 +21,10 @@ import (
 const sources = "tools/kubelab"
 
 var (
-	// ErrNoRepository says that there is nothing to build kubelab from.
+	// ErrNoRepository is returned if the repository is not found.
 	ErrNoRepository = errors.New("no repository with tools/kubelab found from the working directory upwards: " +
 		"set " + BinaryVariable + " to a kubelab program")
-	// ErrNoGo says that kubelab cannot be built on this machine.
+	// ErrNoGo is returned if the go command is missing.
 	ErrNoGo = errors.New("the go command is needed to build kubelab and was not found: " +
 		"install Go or set " + BinaryVariable + " to a kubelab program")
 )
@@ -36,7 +36,7 @@ func Binary(ctx context.Context, opts Options) (string, error) {
 		opts.Binary = os.Getenv(BinaryVariable)
 	}
 	if opts.Binary != "" {
-		if _, err := os.Stat(opts.Binary); err != nil { //nolint:gosec // the program that whoever runs this names
+		if _, err := os.Stat(opts.Binary); err != nil { //nolint:gosec // a path from the caller
 			return "", fmt.Errorf("find the kubelab program: %w", err)
 		}
 		return opts.Binary, nil
@@ -77,7 +77,7 @@ func findRoot(root string) (string, error) {
 	return root, nil
 }
 
-// builder keeps bin/kubelab in step with its sources.
+// builder rebuilds bin/kubelab when its sources have changed.
 type builder struct {
 	dir, bin string
 	progress io.Writer
@@ -97,7 +97,7 @@ func (b builder) ensure(ctx context.Context) (string, error) {
 		return b.path(), nil
 	}
 	if err := os.MkdirAll(b.bin, 0o755); err != nil { //nolint:gosec // holds programs, not secrets
-		return "", fmt.Errorf("make the folder of programs: %w", err)
+		return "", fmt.Errorf("create the folder of programs: %w", err)
 	}
 	lock, err := b.lock(ctx)
 	if err != nil {
@@ -111,8 +111,7 @@ func (b builder) ensure(ctx context.Context) (string, error) {
 	if err := (build{dir: b.dir, output: fresh, progress: b.progress}).run(ctx); err != nil {
 		return "", err
 	}
-	// Without its key the program counts as stale, so a crash between the steps costs a link, never
-	// a wrong program.
+	// The key is removed first: after a crash between the steps the program is rebuilt.
 	err = errors.Join(remove(b.keyPath()), os.Rename(fresh, b.path()), os.WriteFile(b.keyPath(), []byte(key), 0o600))
 	if err != nil {
 		return "", fmt.Errorf("put the kubelab program in place: %w", err)
@@ -121,8 +120,8 @@ func (b builder) ensure(ctx context.Context) (string, error) {
 }
 
 func (b builder) current(key string) bool {
-	had, err := os.ReadFile(b.keyPath())
-	if err != nil || string(had) != key {
+	stored, err := os.ReadFile(b.keyPath())
+	if err != nil || string(stored) != key {
 		return false
 	}
 	_, err = os.Stat(b.path())
@@ -135,7 +134,7 @@ func (b builder) key(ctx context.Context) (string, error) {
 	env.Dir, env.Env = b.dir, buildEnvironment()
 	toolchain, err := env.Output()
 	if err != nil {
-		return "", fmt.Errorf("ask for the Go version: %w", err)
+		return "", fmt.Errorf("read the Go version: %w", err)
 	}
 	sum := sha256.New()
 	_, _ = sum.Write(toolchain)
@@ -159,7 +158,7 @@ func (b builder) key(ctx context.Context) (string, error) {
 		}
 		relative, err := filepath.Rel(b.dir, path)
 		if err != nil {
-			return "", fmt.Errorf("name kubelab's sources: %w", err)
+			return "", fmt.Errorf("relative path of a source file: %w", err)
 		}
 		_, _ = fmt.Fprintf(sum, "%s %d\n%s", relative, len(content), content)
 	}
@@ -174,7 +173,7 @@ func (b builder) lock(ctx context.Context) (io.Closer, error) {
 	}
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
-	for told := false; ; told = true {
+	for reported := false; ; reported = true {
 		err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 		if err == nil {
 			return file, nil
@@ -182,8 +181,8 @@ func (b builder) lock(ctx context.Context) (io.Closer, error) {
 		if !errors.Is(err, syscall.EWOULDBLOCK) {
 			return nil, errors.Join(fmt.Errorf("lock the build: %w", err), file.Close())
 		}
-		if !told {
-			_, _ = fmt.Fprintln(b.progress, "waiting for another process that builds the Kubernetes control plane")
+		if !reported {
+			_, _ = fmt.Fprintln(b.progress, "waiting for another process that is building the Kubernetes control plane")
 		}
 		select {
 		case <-tick.C:
@@ -200,8 +199,7 @@ func remove(path string) error {
 	return nil
 }
 
-// buildEnvironment keeps the repository's workspace, and flags meant for its modules, away from
-// kubelab.
+// buildEnvironment returns the environment for go build without go.work.
 func buildEnvironment() []string {
-	return append(os.Environ(), "GOWORK=off")
+	return append(os.Environ(), "GOWORK=off", "GOFLAGS=")
 }

@@ -11,11 +11,10 @@ import (
 	"time"
 )
 
-// reportInterval is how often a build says how far it is.
+// reportInterval is the interval of progress messages.
 const reportInterval = 5 * time.Second
 
-// tags keeps Go plugins out of kubectl: the linker would have to keep all that a
-// plugin might call, a third of the program.
+// tags disables Go plugins in kubectl: for them the linker would keep unused code, a third of the program.
 const tags = "kustomize_disable_go_plugin_support"
 
 // build is one run of go build.
@@ -26,8 +25,8 @@ type build struct {
 
 func (b build) run(ctx context.Context) error {
 	began := time.Now()
-	b.sayf("building the Kubernetes control plane: 4 to 6 minutes the first time, seconds after that")
-	b.sayf("  fetching the modules that are not on this machine yet")
+	b.printf("building the Kubernetes control plane: 4 to 6 minutes the first time, seconds after that")
+	b.printf("  fetching the modules that are not on this machine yet")
 	total, err := b.count(ctx)
 	if err != nil {
 		return err
@@ -58,17 +57,17 @@ func (b build) run(ctx context.Context) error {
 			lines <- scanner.Text()
 		}
 	}()
-	complaints := b.follow(lines, total, began)
+	errorOutput := b.follow(lines, total, began)
 	if err := cmd.Wait(); err != nil {
-		return fmt.Errorf("build kubelab in %s: %w\n%s", b.dir, err, complaints)
+		return fmt.Errorf("build kubelab in %s: %w\n%s", b.dir, err, errorOutput)
 	}
-	b.sayf("built the Kubernetes control plane in %s", time.Since(began).Round(time.Second))
+	b.printf("built the Kubernetes control plane in %s", time.Since(began).Round(time.Second))
 	return nil
 }
 
-// follow reports the packages that go build names and returns whatever else it says.
+// follow counts the compiled packages and returns all other output of go build.
 func (b build) follow(lines <-chan string, total int, began time.Time) *lastLines {
-	complaints := &lastLines{}
+	errorOutput := &lastLines{}
 	tick := time.NewTicker(reportInterval)
 	defer tick.Stop()
 	compiled := 0
@@ -77,50 +76,49 @@ func (b build) follow(lines <-chan string, total int, began time.Time) *lastLine
 		case line, open := <-lines:
 			switch {
 			case !open:
-				return complaints
+				return errorOutput
 			case isPackage(line):
 				compiled++
 			default:
-				_, _ = complaints.Write([]byte(line + "\n"))
+				_, _ = errorOutput.Write([]byte(line + "\n"))
 			}
 		case <-tick.C:
-			b.sayf("  %d of at most %d packages compiled, %s", compiled, total, time.Since(began).Round(time.Second))
+			b.printf("  %d of at most %d packages compiled, %s", compiled, total, time.Since(began).Round(time.Second))
 		}
 	}
 }
 
-// count returns how many packages the program consists of; listing them also downloads the modules.
+// count returns the number of packages of the program. Listing them downloads the modules.
 func (b build) count(ctx context.Context) (int, error) {
-	var complaints lastLines
+	var errorOutput lastLines
 	cmd := exec.CommandContext(ctx, "go", "list", "-deps", ".")
 	cmd.Dir, cmd.Env = b.dir, buildEnvironment()
-	cmd.Stderr = &complaints
+	cmd.Stderr = &errorOutput
 	out, err := cmd.Output()
 	if err != nil {
-		return 0, fmt.Errorf("list kubelab's packages in %s: %w\n%s", b.dir, err, &complaints)
+		return 0, fmt.Errorf("list kubelab's packages in %s: %w\n%s", b.dir, err, &errorOutput)
 	}
 	return bytes.Count(out, []byte("\n")), nil
 }
 
-// version returns the version of Kubernetes, which its own build would write into the program.
+// version returns the version of Kubernetes. Its own build writes it into the programs.
 func (b build) version(ctx context.Context) (string, error) {
-	var complaints lastLines
+	var errorOutput lastLines
 	cmd := exec.CommandContext(ctx, "go", "list", "-m", "-e", "-f", "{{.Version}}", "k8s.io/kubernetes")
 	cmd.Dir, cmd.Env = b.dir, buildEnvironment()
-	cmd.Stderr = &complaints
+	cmd.Stderr = &errorOutput
 	out, err := cmd.Output()
 	if err != nil {
-		return "", fmt.Errorf("ask for the version of Kubernetes in %s: %w\n%s", b.dir, err, &complaints)
+		return "", fmt.Errorf("read the version of Kubernetes in %s: %w\n%s", b.dir, err, &errorOutput)
 	}
 	return strings.TrimSpace(string(out)), nil
 }
 
-func (b build) sayf(format string, args ...any) {
+func (b build) printf(format string, args ...any) {
 	_, _ = fmt.Fprintf(b.progress, format+"\n", args...)
 }
 
-// isPackage tells an import path, which go build -v prints for each package that it compiles, from
-// an error or a download.
+// isPackage reports whether a line of go build -v is an import path, not an error or a download.
 func isPackage(line string) bool {
 	return line != "" && !strings.ContainsAny(line, " \t:")
 }

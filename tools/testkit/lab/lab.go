@@ -13,18 +13,18 @@ import (
 	"time"
 )
 
-// stopPatience is how long a lab may take to stop before it is killed; it needs one to two seconds,
-// and many more where the machine is busy.
-const stopPatience = time.Minute
+// stopTimeout is the time after which a lab that does not stop is killed. It stops within two seconds on an idle
+// machine.
+const stopTimeout = time.Minute
 
 // Lab is a running control plane.
 type Lab struct {
-	info  info
-	cmd   *exec.Cmd
-	stdin io.Closer // the child ends when this is closed
-	said  *lastLines
-	done  chan struct{}
-	err   error // how the child ended; read after done
+	info   info
+	cmd    *exec.Cmd
+	stdin  io.Closer // the child ends when this is closed
+	output *lastLines
+	done   chan struct{}
+	err    error // of the exit of the child; read after done
 
 	stop    sync.Once
 	stopErr error
@@ -46,8 +46,7 @@ func Start(ctx context.Context, opts Options) (*Lab, error) {
 		return nil, err
 	}
 	cmd := exec.Command(binary, opts.args()...) //nolint:gosec,noctx // our own program; ctx bounds its start, not its life
-	// A Ctrl-C at the terminal is for this process, which stops the lab when nothing needs it any
-	// more.
+	// A Ctrl-C at the terminal is for this process, which stops the lab.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
@@ -57,12 +56,12 @@ func Start(ctx context.Context, opts Options) (*Lab, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open a pipe from kubelab: %w", err)
 	}
-	said := &lastLines{}
-	cmd.Stderr = io.MultiWriter(opts.Progress, said)
+	output := &lastLines{}
+	cmd.Stderr = io.MultiWriter(opts.Progress, output)
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start kubelab: %w", err)
 	}
-	l := &Lab{cmd: cmd, stdin: stdin, said: said, done: make(chan struct{})}
+	l := &Lab{cmd: cmd, stdin: stdin, output: output, done: make(chan struct{})}
 	ready := make(chan []byte, 1)
 	go func() {
 		defer close(l.done)
@@ -76,18 +75,18 @@ func Start(ctx context.Context, opts Options) (*Lab, error) {
 	select {
 	case line := <-ready:
 		if err := json.Unmarshal(line, &l.info); err != nil {
-			return nil, errors.Join(fmt.Errorf("understand what kubelab said when it was ready (%q): %w", line, err), l.Stop())
+			return nil, errors.Join(fmt.Errorf("parse the ready line of kubelab (%q): %w", line, err), l.Stop())
 		}
 		return l, nil
 	case <-l.done:
-		return nil, fmt.Errorf("kubelab ended before it was ready: %w\n%s", errors.Join(l.err, stdin.Close()), said)
+		return nil, fmt.Errorf("kubelab exited before it was ready: %w\n%s", errors.Join(l.err, stdin.Close()), output)
 	case <-ctx.Done():
-		err := fmt.Errorf("wait for kubelab: %w\n%s", context.Cause(ctx), said)
+		err := fmt.Errorf("wait for kubelab: %w\n%s", context.Cause(ctx), output)
 		return nil, errors.Join(err, l.Stop())
 	}
 }
 
-// Kubeconfig returns the path of the kubeconfig that leads to the lab.
+// Kubeconfig returns the path of the lab's kubeconfig.
 func (l *Lab) Kubeconfig() string { return l.info.Kubeconfig }
 
 // Server returns the URL of the API server.
@@ -99,7 +98,7 @@ func (l *Lab) Log() string { return l.info.Log }
 // Done is closed when the lab has ended, by Stop or by itself.
 func (l *Lab) Done() <-chan struct{} { return l.done }
 
-// Err says how a lab that ended by itself failed; nil while it runs and after an orderly end.
+// Err returns the error of a lab that exited by itself; nil while it runs or after Stop.
 func (l *Lab) Err() error {
 	select {
 	case <-l.done:
@@ -109,23 +108,24 @@ func (l *Lab) Err() error {
 	if l.err == nil {
 		return nil
 	}
-	return fmt.Errorf("kubelab: %w\n%s", l.err, l.said)
+	return fmt.Errorf("kubelab: %w\n%s", l.err, l.output)
 }
 
-// Stop stops the lab and waits for its end. It may be called again, and reports how the lab ended.
+// Stop stops the lab and waits for its end. It returns the error of a lab that exited by itself. Further calls
+// return the same.
 func (l *Lab) Stop() error {
 	l.stop.Do(func() {
-		// The child takes the end of its input as the wish to stop.
+		// The child stops when its stdin is closed.
 		_ = l.stdin.Close()
-		patience := time.NewTimer(stopPatience)
-		defer patience.Stop()
+		timeout := time.NewTimer(stopTimeout)
+		defer timeout.Stop()
 		select {
 		case <-l.done:
 			l.stopErr = l.Err()
-		case <-patience.C:
+		case <-timeout.C:
 			_ = l.cmd.Process.Kill()
 			<-l.done
-			l.stopErr = fmt.Errorf("kubelab did not stop within %s and was killed\n%s", stopPatience, l.said)
+			l.stopErr = fmt.Errorf("kubelab did not stop within %s and was killed\n%s", stopTimeout, l.output)
 		}
 	})
 	return l.stopErr

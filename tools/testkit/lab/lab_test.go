@@ -17,8 +17,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// standIn speaks as kubelab does, without a control plane. Its name says how it behaves.
-const standIn = `package main
+// fakeKubelab prints what kubelab prints, without a control plane. The flag --name selects its behavior.
+const fakeKubelab = `package main
 
 import (
 	"fmt"
@@ -31,24 +31,24 @@ func main() {
 	args := strings.Join(os.Args[1:], " ")
 	fmt.Fprintln(os.Stderr, "started with", args)
 	switch {
-	case strings.Contains(args, "--name=broken"):
+	case strings.Contains(args, "--name=fails"):
 		fmt.Fprintln(os.Stderr, "etcd: no space left on device")
 		os.Exit(3)
-	case strings.Contains(args, "--name=silent"):
-	case strings.Contains(args, "--name=garbled"):
+	case strings.Contains(args, "--name=never-ready"):
+	case strings.Contains(args, "--name=malformed"):
 		fmt.Println("hello")
 	default:
 		fmt.Println("{\"kubeconfig\":\"/k\",\"server\":\"https://127.0.0.1:1\",\"log\":\"/l\"}")
 	}
-	if strings.Contains(args, "--name=fleeting") {
-		fmt.Fprintln(os.Stderr, "kube-apiserver: gone")
+	if strings.Contains(args, "--name=exits") {
+		fmt.Fprintln(os.Stderr, "kube-apiserver: exited")
 		os.Exit(1)
 	}
 	_, _ = io.Copy(io.Discard, os.Stdin)
 }
 `
 
-// repository makes a repository whose kubelab is the stand-in.
+// repository creates a repository with this kubelab.
 func repository(t *testing.T, main string) string {
 	t.Helper()
 	root := t.TempDir()
@@ -64,7 +64,7 @@ func write(t *testing.T, path, content string) {
 	require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
 }
 
-// transcript is an io.Writer that may be read while it is written.
+// transcript is a buffer that can be read while it is written.
 type transcript struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -84,15 +84,15 @@ func (t *transcript) String() string {
 
 func TestStartBuildsAndReturnsWhenReady(t *testing.T) {
 	t.Parallel()
-	var said transcript
+	var output transcript
 	l, err := lab.Start(t.Context(), lab.Options{
-		Root:       repository(t, standIn),
+		Root:       repository(t, fakeKubelab),
 		Name:       "n",
 		Nodes:      3,
 		Data:       "/d",
 		Kubeconfig: "/k",
 		NodeGrace:  time.Minute,
-		Progress:   &said,
+		Progress:   &output,
 	})
 	require.NoError(t, err)
 	require.Equal(t, "/k", l.Kubeconfig())
@@ -102,18 +102,18 @@ func TestStartBuildsAndReturnsWhenReady(t *testing.T) {
 	require.NoError(t, l.Stop())
 	require.NoError(t, l.Stop(), "a second stop does nothing")
 	<-l.Done()
-	require.Contains(t, said.String(), "building the Kubernetes control plane")
-	require.Contains(t, said.String(),
+	require.Contains(t, output.String(), "building the Kubernetes control plane")
+	require.Contains(t, output.String(),
 		"started with up --exit-with-parent --ready-file=- --name=n --nodes=3 --data=/d --kubeconfig=/k --node-grace=1m0s")
 }
 
-func TestStartReportsWhatTheLabSaid(t *testing.T) {
+func TestStartErrorHasTheOutput(t *testing.T) {
 	t.Parallel()
-	binary, err := lab.Binary(t.Context(), lab.Options{Root: repository(t, standIn)})
+	binary, err := lab.Binary(t.Context(), lab.Options{Root: repository(t, fakeKubelab)})
 	require.NoError(t, err)
 	for name, want := range map[string]string{
-		"broken":  "no space left on device",
-		"garbled": "hello",
+		"fails":     "no space left on device",
+		"malformed": "hello",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -121,59 +121,59 @@ func TestStartReportsWhatTheLabSaid(t *testing.T) {
 			require.ErrorContains(t, err, want)
 		})
 	}
-	t.Run("silent", func(t *testing.T) {
+	t.Run("never-ready", func(t *testing.T) {
 		t.Parallel()
 		ctx, cancel := context.WithCancel(t.Context())
-		var said transcript
+		var output transcript
 		failed := make(chan error, 1)
 		go func() {
-			_, err := lab.Start(ctx, lab.Options{Binary: binary, Name: "silent", Progress: &said})
+			_, err := lab.Start(ctx, lab.Options{Binary: binary, Name: "never-ready", Progress: &output})
 			failed <- err
 		}()
 		require.Eventually(
-			t, func() bool { return strings.Contains(said.String(), "started") }, time.Minute, 5*time.Millisecond,
+			t, func() bool { return strings.Contains(output.String(), "started") }, time.Minute, 5*time.Millisecond,
 		)
 		cancel()
 		require.ErrorIs(t, <-failed, context.Canceled)
 	})
-	t.Run("fleeting", func(t *testing.T) {
+	t.Run("exits", func(t *testing.T) {
 		t.Parallel()
-		l, err := lab.Start(t.Context(), lab.Options{Binary: binary, Name: "fleeting"})
+		l, err := lab.Start(t.Context(), lab.Options{Binary: binary, Name: "exits"})
 		require.NoError(t, err)
 		<-l.Done()
-		require.ErrorContains(t, l.Err(), "kube-apiserver: gone")
+		require.ErrorContains(t, l.Err(), "kube-apiserver: exited")
 		require.Error(t, l.Stop())
 	})
 }
 
-func TestBinaryIsBuiltOnceAndAgainWhenItsSourcesChange(t *testing.T) {
+func TestBinaryIsRebuiltOnlyWhenSourcesChange(t *testing.T) {
 	t.Parallel()
-	root := repository(t, standIn)
-	var said transcript
+	root := repository(t, fakeKubelab)
+	var output transcript
 	var group sync.WaitGroup
 	errs := make([]error, 4)
 	for i := range errs {
-		group.Go(func() { _, errs[i] = lab.Binary(t.Context(), lab.Options{Root: root, Progress: &said}) })
+		group.Go(func() { _, errs[i] = lab.Binary(t.Context(), lab.Options{Root: root, Progress: &output}) })
 	}
 	group.Wait()
 	for _, err := range errs {
 		require.NoError(t, err)
 	}
-	require.Equal(t, 1, strings.Count(said.String(), "built the Kubernetes control plane"))
+	require.Equal(t, 1, strings.Count(output.String(), "built the Kubernetes control plane"))
 
 	write(t, filepath.Join(root, "tools/kubelab/main_test.go"), "package main\n")
-	_, err := lab.Binary(t.Context(), lab.Options{Root: root, Progress: &said})
+	_, err := lab.Binary(t.Context(), lab.Options{Root: root, Progress: &output})
 	require.NoError(t, err)
-	require.Equal(t, 1, strings.Count(said.String(), "built the Kubernetes control plane"), "tests are no sources")
+	require.Equal(t, 1, strings.Count(output.String(), "built the Kubernetes control plane"), "tests are not sources")
 
-	write(t, filepath.Join(root, "tools/kubelab/main.go"), standIn+"\n// changed\n")
-	path, err := lab.Binary(t.Context(), lab.Options{Root: root, Progress: &said})
+	write(t, filepath.Join(root, "tools/kubelab/main.go"), fakeKubelab+"\n// changed\n")
+	path, err := lab.Binary(t.Context(), lab.Options{Root: root, Progress: &output})
 	require.NoError(t, err)
 	require.Equal(t, filepath.Join(root, "bin", "kubelab"), path)
-	require.Equal(t, 2, strings.Count(said.String(), "built the Kubernetes control plane"))
+	require.Equal(t, 2, strings.Count(output.String(), "built the Kubernetes control plane"))
 }
 
-func TestBinaryShowsWhyABuildFails(t *testing.T) {
+func TestBuildErrorHasTheOutput(t *testing.T) {
 	t.Parallel()
 	_, err := lab.Binary(
 		t.Context(), lab.Options{Root: repository(t, "package main\n\nfunc main() { undefinedThing() }\n")},
@@ -181,7 +181,7 @@ func TestBinaryShowsWhyABuildFails(t *testing.T) {
 	require.ErrorContains(t, err, "undefined: undefinedThing")
 }
 
-func TestBinaryNamesWhatIsMissing(t *testing.T) {
+func TestMissingRepositoryOrBinary(t *testing.T) {
 	t.Parallel()
 	_, err := lab.Binary(t.Context(), lab.Options{Root: t.TempDir()})
 	require.ErrorIs(t, err, lab.ErrNoRepository)

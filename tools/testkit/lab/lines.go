@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// keptBytes is how much of the end of an output is kept for an error.
+// keptBytes is the length of the end of an output that is kept for an error.
 const keptBytes = 8 << 10
 
 // lastLines keeps the end of what is written to it.

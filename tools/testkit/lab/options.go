@@ -10,7 +10,7 @@ import (
 // kubelab program, which is then neither built nor checked.
 const BinaryVariable = "LOCKSTEP_KUBELAB"
 
-// Options says which lab to start. The zero value is a temporary lab.
+// Options configures a lab. The zero value is a temporary lab.
 type Options struct {
 	// Name is the cluster's name in the kubeconfig. Defaults to "kubelab".
 	Name string
@@ -19,15 +19,14 @@ type Options struct {
 	Nodes int
 
 	// Data is the folder that keeps the lab between runs, with its certificates and its address.
-	// Defaults to a temporary folder that ends with the lab.
+	// Defaults to a temporary folder that is removed with the lab.
 	Data string
 
 	// Kubeconfig is the file to write, removed at the end unless Data is kept. Defaults to a file
 	// in the data folder.
 	Kubeconfig string
 
-	// NodeGrace is how long the control plane believes in a node that has fallen silent; 8 s at
-	// least. Defaults to 20 s.
+	// NodeGrace is the node monitor grace period, at least 8 s. Defaults to 20 s.
 	NodeGrace time.Duration
 
 	// Binary is the kubelab program. Defaults to the value of LOCKSTEP_KUBELAB, else to one built
@@ -38,7 +37,7 @@ type Options struct {
 	// directory upwards.
 	Root string
 
-	// Progress receives what a person who waits should know, line by line. Defaults to nowhere.
+	// Progress receives progress messages, one per line. Defaults to io.Discard.
 	Progress io.Writer
 }
 

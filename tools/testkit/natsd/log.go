@@ -6,8 +6,7 @@ import (
 	"sync"
 )
 
-// serverLog passes the server's log on and remembers what it called fatal, instead of ending the
-// process as the server's own logger does.
+// serverLog forwards the server's log to slog. It records fatal messages instead of exiting the process.
 type serverLog struct {
 	logger *slog.Logger
 

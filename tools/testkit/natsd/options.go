@@ -10,12 +10,12 @@ import (
 
 const host = "127.0.0.1"
 
-// Options says which server to start. The zero value is a server without accounts, with a temporary
+// Options configures a server. The zero value is a server without accounts, with a temporary
 // store.
 type Options struct {
-	// ConfigFile is a nats-server.conf. Its listeners, store folder, log and pid files are replaced
-	// by what stands here; all else holds. It is read again at each Restart. Defaults to none: no
-	// authentication, JetStream on.
+	// ConfigFile is a nats-server.conf. Its listeners, store folder, log and pid files are replaced by these
+	// options; all other settings apply. It is read again at each Restart. Defaults to none: no authentication,
+	// JetStream on.
 	ConfigFile string
 
 	// StoreDir keeps the streams. Defaults to a temporary folder that Stop removes.
@@ -28,21 +28,20 @@ type Options struct {
 	// Defaults to false: the server flushes every SyncInterval.
 	SyncAlways bool
 
-	// SyncInterval is how often the store is flushed to disk. Defaults to the configuration file's,
-	// else to the server's own two minutes.
+	// SyncInterval is the interval at which the store is flushed to disk. Defaults to that of the configuration
+	// file, else two minutes.
 	SyncInterval time.Duration
 
 	// ReadyTimeout bounds Start and Restart. Defaults to 30 s.
 	ReadyTimeout time.Duration
 
-	// Logger receives the server's log; its debug and trace lines are never asked for. Defaults to
-	// silence.
+	// Logger receives the server's log; without debug and trace messages. Defaults to none.
 	Logger *slog.Logger
 }
 
-// farewell is between closing the listener and closing the connections, which whoever came in last
-// has to log in.
-const farewell = 20 * time.Millisecond
+// lameDuckGrace is the time between closing the listener and closing the connections, in which pending logins can
+// finish.
+const lameDuckGrace = 20 * time.Millisecond
 
 func (o Options) withDefaults() Options {
 	if o.ReadyTimeout == 0 {
@@ -54,7 +53,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// server builds the server's own options anew: the server writes into those it is given.
+// server returns new options of nats-server, because the server modifies its options.
 func (o Options) server(store string, port int) (*server.Options, error) {
 	so := &server.Options{}
 	if o.ConfigFile != "" {
@@ -69,7 +68,7 @@ func (o Options) server(store string, port int) (*server.Options, error) {
 	so.MQTT, so.Websocket, so.Routes = server.MQTTOpts{}, server.WebsocketOpts{}, nil
 	so.PidFile, so.PortsFileDir, so.LogFile, so.Syslog = "", "", "", false
 	so.NoSigs = true
-	so.LameDuckGracePeriod, so.LameDuckDuration = farewell, farewell+time.Millisecond
+	so.LameDuckGracePeriod, so.LameDuckDuration = lameDuckGrace, lameDuckGrace+time.Millisecond
 	so.JetStream, so.StoreDir = true, store
 	if o.SyncAlways {
 		so.SyncAlways = true

@@ -12,7 +12,7 @@ import (
 	"lockstep.internal/tools/testkit/port"
 )
 
-// ErrStopped says that Stop was called: the server cannot be started again.
+// ErrStopped is returned after Stop: the server cannot be started again.
 var ErrStopped = errors.New("the NATS server is stopped")
 
 // Server is a NATS server in this process. Its methods may be called from any goroutine.
@@ -22,7 +22,7 @@ type Server struct {
 	temporary bool
 	url       string
 	port      int
-	held      *port.Held // the port, also while the server is down; nil where it was given
+	held      *port.Held // the port, also while the server is down; nil if Options.Port is set
 
 	mu      sync.Mutex
 	running *server.Server // nil while down
@@ -80,7 +80,7 @@ func (s *Server) launch() error {
 	return nil
 }
 
-// awaitReady asks in short steps, to give up at once when the server has called something fatal.
+// awaitReady polls, so that it returns at once after a fatal error.
 func awaitReady(running *server.Server, log *serverLog, timeout time.Duration) bool {
 	for deadline := time.Now().Add(timeout); time.Now().Before(deadline); {
 		if log.lastFatal() != "" {
@@ -93,40 +93,39 @@ func awaitReady(running *server.Server, log *serverLog, timeout time.Duration) b
 	return false
 }
 
-// ClientURL is where clients connect; it stays the same across Restart.
+// ClientURL is the URL for clients; Restart does not change it.
 func (s *Server) ClientURL() string { return s.url }
 
-// Port is the clients' port on 127.0.0.1; it stays the same across Restart.
+// Port is the port for clients on 127.0.0.1; Restart does not change it.
 func (s *Server) Port() int { return s.port }
 
 // StoreDir is the folder that keeps the streams.
 func (s *Server) StoreDir() string { return s.store }
 
-// Down stops serving and keeps the store, as an outage does; Restart ends it. While down, further
-// calls do nothing.
+// Down stops the server and keeps the store, like an outage. Restart ends it. Further calls do nothing.
 func (s *Server) Down() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.end()
 }
 
-// Restart serves again from the same store on the same port, after going down if it still ran.
+// Restart stops the server if it runs, and starts it with the same store and port.
 func (s *Server) Restart() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.restart(func() error { return nil })
 }
 
-// Snapshot copies the store into the folder, which is created and must be empty, and serves on.
-// Clients see a short outage.
+// Snapshot copies the store into the folder, which is created and must be empty, and restarts the
+// server. Clients see a short outage.
 func (s *Server) Snapshot(folder string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.restart(func() error { return copyStore(folder, s.store) })
 }
 
-// Restore puts a copy that Snapshot made in the place of the store, and serves on from it: what was
-// stored since the copy is gone.
+// Restore replaces the store with a copy of Snapshot and restarts the server. Messages that were stored after the
+// copy are lost.
 func (s *Server) Restore(folder string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -138,12 +137,12 @@ func (s *Server) Restore(folder string) error {
 	})
 }
 
-func (s *Server) restart(between func() error) error {
+func (s *Server) restart(offline func() error) error {
 	if s.closed {
 		return ErrStopped
 	}
 	s.end()
-	if err := between(); err != nil {
+	if err := offline(); err != nil {
 		return err
 	}
 	if err := s.launch(); err != nil {
@@ -168,8 +167,7 @@ func (s *Server) end() {
 	if s.running == nil {
 		return
 	}
-	// Nobody may be about to log in when the server ends: it would ask the auth callout by means
-	// that it has given up already, and panic.
+	// Wait for pending logins: the auth callout of a server that is shutting down panics.
 	s.running.LameDuckShutdown()
 	s.running.Shutdown()
 	s.running.WaitForShutdown()

@@ -52,7 +52,7 @@ func TestRestartKeepsStoreAndPort(t *testing.T) {
 	require.Equal(t, uint64(1), lastSequence(t, server))
 }
 
-func TestRestorePutsAnOlderCopyInPlace(t *testing.T) {
+func TestRestoreReplacesTheStore(t *testing.T) {
 	t.Parallel()
 	server := natstest.Server(t)
 	createStream(t, server)
@@ -63,11 +63,11 @@ func TestRestorePutsAnOlderCopyInPlace(t *testing.T) {
 	require.NoError(t, server.Restore(copied))
 	require.Equal(t, uint64(1), lastSequence(t, server), "b was stored after the copy")
 	require.Equal(t, uint64(2), publish(t, server, "c"))
-	require.NoError(t, server.Restore(copied), "a copy can be put back again")
+	require.NoError(t, server.Restore(copied), "a copy can be restored again")
 	require.Equal(t, uint64(1), lastSequence(t, server))
 }
 
-func TestStopRemovesATemporaryStoreOnly(t *testing.T) {
+func TestStopRemovesOnlyATemporaryStore(t *testing.T) {
 	t.Parallel()
 	server, err := natsd.Start(natsd.Options{})
 	require.NoError(t, err)
@@ -84,7 +84,7 @@ func TestStopRemovesATemporaryStoreOnly(t *testing.T) {
 	require.DirExists(t, kept)
 }
 
-func TestConfigurationFileHoldsExceptListenersAndStore(t *testing.T) {
+func TestConfigurationFileAppliesExceptListenersAndStore(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	config := filepath.Join(dir, "nats-server.conf")
@@ -112,7 +112,7 @@ accounts {
 	require.Error(t, err, "no JetStream in this account")
 }
 
-func TestStartReportsWhatIsWrong(t *testing.T) {
+func TestStartErrors(t *testing.T) {
 	t.Parallel()
 	_, err := natsd.Start(natsd.Options{ConfigFile: filepath.Join(t.TempDir(), "missing.conf")})
 	require.ErrorIs(t, err, os.ErrNotExist)

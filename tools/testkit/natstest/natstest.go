@@ -1,7 +1,5 @@
-// Package natstest gives each test a NATS server of its own, stopped when the test ends.
-//
-// A server takes a few milliseconds to start, so none is shared: every test may stop, restart or
-// restore its own.
+// Package natstest gives each test a NATS server of its own, which stops when the test ends. A server starts in
+// milliseconds, so none is shared: every test may stop, restart or restore its own.
 package natstest
 
 import (
@@ -17,11 +15,10 @@ import (
 
 const (
 	reconnectWait = 10 * time.Millisecond
-	patience      = time.Minute
-	// answer is how long JetStream may take to answer: long for a busy disk, and short within the
-	// patience of tests that ask again, since what is asked while the server goes away is never
-	// answered.
-	answer = 20 * time.Second
+	timeout       = time.Minute
+	// requestTimeout of JetStream requests: long enough for a slow disk, short enough that a test can retry a
+	// request lost in an outage.
+	requestTimeout = 20 * time.Second
 )
 
 // Server starts a server with a temporary store and no authentication.
@@ -45,12 +42,10 @@ func Start(tb testing.TB, opts natsd.Options) *natsd.Server {
 	return server
 }
 
-// Connect connects to the server and closes the connection when the test ends. The connection comes
-// back for ever after outages.
+// Connect connects to the server and closes the connection when the test ends. It reconnects without limit.
 func Connect(tb testing.TB, server *natsd.Server, options ...nats.Option) *nats.Conn {
 	tb.Helper()
-	options = append(
-		[]nats.Option{nats.MaxReconnects(-1), nats.ReconnectWait(reconnectWait), nats.Timeout(patience)},
+	options = append([]nats.Option{nats.MaxReconnects(-1), nats.ReconnectWait(reconnectWait), nats.Timeout(timeout)},
 		options...)
 	conn, err := nats.Connect(server.ClientURL(), options...)
 	if err != nil {
@@ -60,8 +55,8 @@ func Connect(tb testing.TB, server *natsd.Server, options ...nats.Option) *nats.
 	return conn
 }
 
-// JetStream connects as Connect does and returns the JetStream API of the connection. A request
-// without a deadline of its own may take 20 s, and not only the client's usual 5 s.
+// JetStream connects as Connect does and returns the JetStream API of the connection. Its
+// requests without a deadline time out after 20 s, not after the default 5 s.
 func JetStream(tb testing.TB, server *natsd.Server, options ...nats.Option) jetstream.JetStream {
 	tb.Helper()
 	return Open(tb, Connect(tb, server, options...))
@@ -70,39 +65,36 @@ func JetStream(tb testing.TB, server *natsd.Server, options ...nats.Option) jets
 // Open returns the JetStream API of a connection, as JetStream does.
 func Open(tb testing.TB, conn *nats.Conn) jetstream.JetStream {
 	tb.Helper()
-	js, err := jetstream.New(conn, jetstream.WithDefaultTimeout(answer))
+	js, err := jetstream.New(conn, jetstream.WithDefaultTimeout(requestTimeout))
 	if err != nil {
 		tb.Fatalf("open JetStream on the test's NATS server: %v", err)
 	}
 	return js
 }
 
-// Context is the test's, with a deadline: for requests through a JetStream API that is not made
-// here, which without one fail after 5 s. A server takes that to make a stream when the disk is
-// busy.
+// Context returns the test's context with a deadline. Without one, JetStream requests time out after 5 s, which
+// is too short on a slow disk.
 func Context(tb testing.TB) context.Context {
 	tb.Helper()
-	ctx, cancel := context.WithTimeout(tb.Context(), patience)
+	ctx, cancel := context.WithTimeout(tb.Context(), timeout)
 	tb.Cleanup(cancel)
 	return ctx
 }
 
-// Reconnected waits until the connection has noticed that its server was away, and is back: a
-// request made before may be lost without an answer. Call it after the server's Restart, Snapshot
-// or Restore.
+// Reconnected waits until the connection has reconnected. Requests sent before that may be lost. Call it after
+// the server's Restart, Snapshot or Restore.
 func Reconnected(tb testing.TB, conn *nats.Conn) {
 	tb.Helper()
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(timeout)
 	for {
 		_, err := conn.RTT()
 		if err == nil {
 			return
 		}
 		if time.Now().After(deadline) {
-			tb.Fatalf("the connection to the test's NATS server is not back: %v", err)
+			tb.Fatalf("the connection to the test's NATS server is not reconnected: %v", err)
 		}
-		// A failed round trip while disconnected returns at once: wait for the change rather than
-		// turn.
+		// A failed round trip while disconnected returns at once: wait for the status change instead of spinning.
 		status := conn.StatusChanged(nats.CONNECTED)
 		select {
 		case <-status:

@@ -42,23 +42,22 @@ func chooseAccount() (account, error) {
 	)
 }
 
-// apply makes the command run as the account, out of reach of the terminal's Ctrl-C, with a folder
-// it may enter.
+// apply makes the command run as the account, in its own process group, with an accessible working directory.
 func (a account) apply(cmd *exec.Cmd, folder string) {
 	cmd.Dir = folder
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: a.credential}
 	cmd.Env = append(os.Environ(), "LC_ALL=C", "TZ=UTC")
 }
 
-// own gives the folder and all in it to the account, readable by nobody else.
-func (a account) own(folder string) error {
+// chown changes the owner of the folder, recursively, and makes it private.
+func (a account) chown(folder string) error {
 	if err := os.Chmod(folder, 0o700); err != nil { //nolint:gosec // a folder needs its x bit
-		return fmt.Errorf("close folder %s to others: %w", folder, err)
+		return fmt.Errorf("make folder %s private: %w", folder, err)
 	}
 	if a.credential == nil {
 		return nil
 	}
-	// Within a root, so that no link that somebody puts there leads out of it.
+	// os.Root prevents symlinks from escaping the folder.
 	root, err := os.OpenRoot(folder)
 	if err != nil {
 		return fmt.Errorf("open folder %s: %w", folder, err)
@@ -76,16 +75,15 @@ func (a account) own(folder string) error {
 	return nil
 }
 
-// reaches checks that the account can enter every parent of the folder, since PostgreSQL's own
-// message does not say which one it cannot.
-func (a account) reaches(folder string) error {
+// checkAccess checks that the account can enter every parent directory, to name the one that it cannot.
+func (a account) checkAccess(folder string) error {
 	if a.credential == nil {
 		return nil
 	}
 	for parent := filepath.Dir(folder); ; parent = filepath.Dir(parent) {
 		info, err := os.Stat(parent)
 		if err != nil {
-			return fmt.Errorf("look at %s: %w", parent, err)
+			return fmt.Errorf("check access to %s: %w", parent, err)
 		}
 		enter := fs.FileMode(0o001)
 		if owner, ok := info.Sys().(*syscall.Stat_t); ok {
@@ -97,10 +95,8 @@ func (a account) reaches(folder string) error {
 			}
 		}
 		if info.Mode()&enter == 0 {
-			return fmt.Errorf(
-				"PostgreSQL does not run as root, and user %s cannot enter %s: choose a data folder elsewhere, or run as another user",
-				a.name, parent,
-			)
+			return fmt.Errorf("PostgreSQL does not run as root, and user %s cannot enter %s: "+
+				"choose another data folder, or run as another user", a.name, parent)
 		}
 		if parent == filepath.Dir(parent) {
 			return nil

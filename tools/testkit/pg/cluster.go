@@ -17,14 +17,14 @@ import (
 
 // A server's folder:
 //
-//	<home>/lock         held while a process of ours uses the folder
+//	<home>/lock         locked while a process uses the folder
 //	<home>/password     of the superuser; readable by the owner only
 //	<home>/log          what postgres printed in its last run
 //	<home>/data/        PostgreSQL's own
 //	<socket>/.s.PGSQL.<port>   in a short temporary folder: socket paths may have about 100 bytes
 const temporaryPrefix = "lockstep-pg-"
 
-// cluster is a folder that holds, or is about to hold, a server's data.
+// cluster is the folder of a server's data.
 type cluster struct {
 	home      string
 	temporary bool
@@ -64,7 +64,7 @@ func openCluster(ctx context.Context, opts Options) (*cluster, error) {
 }
 
 func (c *cluster) prepare(ctx context.Context, opts Options) error {
-	if err := c.account.reaches(c.home); err != nil {
+	if err := c.account.checkAccess(c.home); err != nil {
 		return err
 	}
 	version, err := dataVersion(c.data())
@@ -90,11 +90,10 @@ func (c *cluster) prepare(ctx context.Context, opts Options) error {
 		return fmt.Errorf("read the superuser's password: %w", err)
 	}
 	c.password = strings.TrimSpace(string(password))
-	return c.account.own(c.home)
+	return c.account.chown(c.home)
 }
 
-// initialize runs initdb beside the final place, so that an interrupted run is never mistaken for a
-// cluster.
+// initialize runs initdb in a temporary folder and renames it, so that an interrupted run leaves no partial cluster.
 func (c *cluster) initialize(ctx context.Context) error {
 	fresh := filepath.Join(c.home, "data.new")
 	if err := os.RemoveAll(fresh); err != nil {
@@ -103,7 +102,7 @@ func (c *cluster) initialize(ctx context.Context) error {
 	if err := os.WriteFile(filepath.Join(c.home, "password"), []byte(rand.Text()+"\n"), 0o600); err != nil {
 		return fmt.Errorf("write the superuser's password: %w", err)
 	}
-	if err := c.account.own(c.home); err != nil {
+	if err := c.account.chown(c.home); err != nil {
 		return err
 	}
 	args := []string{
@@ -120,13 +119,12 @@ func (c *cluster) initialize(ctx context.Context) error {
 		return fmt.Errorf("create a cluster with initdb: %w: %s", err, strings.TrimSpace(string(out)))
 	}
 	if err := os.Rename(fresh, c.data()); err != nil {
-		return fmt.Errorf("put the new cluster in its place: %w", err)
+		return fmt.Errorf("rename the new cluster: %w", err)
 	}
 	return nil
 }
 
-// arguments are the command line settings of one run: nothing is written into the cluster's own
-// configuration files.
+// arguments returns the settings of one run as command line flags: the cluster's configuration files do not change.
 func (c *cluster) arguments(opts Options, port int, socket string) []string {
 	settings := map[string]string{
 		"listen_addresses":        "127.0.0.1",
@@ -139,9 +137,8 @@ func (c *cluster) arguments(opts Options, port int, socket string) []string {
 		"jit":                     "off",
 	}
 	if c.temporary {
-		// Without fsync a power loss may corrupt the data, a killed server may not:
-		// synchronous_commit stays on, so that tests which kill the server see exactly what was
-		// committed.
+		// Without fsync a power loss may corrupt the data; killing the server does not. synchronous_commit stays on,
+		// so that committed data survives a kill.
 		settings["fsync"] = "off"
 		settings["full_page_writes"] = "off"
 		settings["max_wal_size"] = "2GB"
@@ -154,7 +151,7 @@ func (c *cluster) arguments(opts Options, port int, socket string) []string {
 	return args
 }
 
-// close gives the folder up, and removes it when it is temporary.
+// close releases the folder; it removes a temporary one.
 func (c *cluster) close() error {
 	var err error
 	if c.temporary {
@@ -166,8 +163,8 @@ func (c *cluster) close() error {
 	return err
 }
 
-// removeOrphans clears what processes that were killed left in the temporary folder. It is best
-// effort: what it cannot judge or remove stays.
+// removeOrphans clears what processes that were killed left in the temporary folder. It is best effort: it
+// skips folders that it cannot check or remove.
 func removeOrphans(ctx context.Context, inst installation, acc account) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()

@@ -30,5 +30,5 @@ func TestPIDFileReady(t *testing.T) {
 	require.True(t, pidFileReady(ready, 42))
 	require.False(t, pidFileReady(ready, 43), "written by another run")
 	require.False(t, pidFileReady("42\n/data\n1700000000\n5432\n/tmp\n127.0.0.1\n  1234 5\nstarting\n", 42))
-	require.False(t, pidFileReady("42\n/data\n", 42), "half written")
+	require.False(t, pidFileReady("42\n/data\n", 42), "partial")
 }

@@ -7,8 +7,7 @@ import (
 	"syscall"
 )
 
-// folderLock marks a folder as used by this process; the kernel drops it with the process, however
-// that ends.
+// folderLock marks a folder as used by this process; the kernel releases it when the process ends.
 type folderLock struct{ file *os.File }
 
 func lockFolder(path string) (*folderLock, error) {

@@ -9,17 +9,17 @@ const MinVersion = 15
 const User = "lockstep"
 
 var (
-	// ErrNotInstalled says that this machine has no usable PostgreSQL binaries.
+	// ErrNotInstalled means that this machine has no usable PostgreSQL binaries.
 	ErrNotInstalled = errors.New("no PostgreSQL 15 or newer found in PATH, pg_config, /usr/lib/postgresql or Homebrew: " +
 		"install it (Debian, Ubuntu: apt-get install postgresql; macOS: brew install postgresql@17) " +
 		"or set DATABASE_URL to a running server")
-	// ErrInUse says that another live process holds the data folder.
+	// ErrInUse means that another process uses the data folder.
 	ErrInUse = errors.New("data folder is in use by another process")
-	// ErrStopped says that the server is not running.
+	// ErrStopped is returned after Stop.
 	ErrStopped = errors.New("the PostgreSQL server is stopped")
 )
 
-// Options says which server to start. The zero value is a temporary server.
+// Options configures a server. The zero value is a temporary server.
 type Options struct {
 	// Data is the folder that keeps the server's data between runs; it is created when missing.
 	// When this process is root, the folder is given to the unprivileged OS user that runs the
@@ -33,15 +33,14 @@ type Options struct {
 	// MaxConnections is the server's max_connections. Defaults to 200.
 	MaxConnections int
 
-	// Settings are further lines of postgresql.conf, name → value; they win over this package's
-	// own.
+	// Settings are further lines of postgresql.conf, name → value; they override the defaults of this package.
 	Settings map[string]string
 
 	// Binaries is the folder of initdb and postgres. Defaults to the newest version found on this
-	// machine, or, with data kept from before, to the version that wrote it.
+	// machine, or to the version that wrote existing data.
 	Binaries string
 
-	// Progress receives a short sentence before each step that takes time. Defaults to silence.
+	// Progress receives a short sentence before each step that takes time. Defaults to none.
 	Progress func(step string)
 }
 

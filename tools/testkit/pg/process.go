@@ -60,7 +60,7 @@ func (p *process) run(started chan<- error) {
 		return
 	}
 	started <- nil
-	_ = p.cmd.Wait() // how it ended is in its log
+	_ = p.cmd.Wait() // its log has the error
 }
 
 func (p *process) awaitReady(ctx context.Context, data, logFile string) error {
@@ -74,7 +74,7 @@ func (p *process) awaitReady(ctx context.Context, data, logFile string) error {
 		select {
 		case <-tick.C:
 		case <-p.done:
-			return fmt.Errorf("PostgreSQL ended while starting: %s", lastLines(logFile, 5))
+			return fmt.Errorf("PostgreSQL exited while starting: %s", lastLines(logFile, 5))
 		case <-ctx.Done():
 			return fmt.Errorf(
 				"wait for PostgreSQL to accept connections: %w (its log ends with: %s)", ctx.Err(), lastLines(logFile, 3),
@@ -83,15 +83,14 @@ func (p *process) awaitReady(ctx context.Context, data, logFile string) error {
 	}
 }
 
-// pidFileReady says whether postmaster.pid was written by the process pid and reports that it
-// accepts connections: its first line is the process id, its eighth the status.
+// pidFileReady reports whether postmaster.pid is from this process and its status is ready: its first line is
+// the process id, its eighth the status.
 func pidFileReady(content string, pid int) bool {
 	lines := strings.Split(content, "\n")
 	return len(lines) >= 8 && strings.TrimSpace(lines[0]) == fmt.Sprint(pid) && strings.TrimSpace(lines[7]) == "ready"
 }
 
-// stop sends the signal and waits for the program's end; when ctx is done first, it goes on to
-// harder signals.
+// stop sends the signal and waits for the program's end; when ctx is done it escalates to SIGQUIT and SIGKILL.
 func (p *process) stop(ctx context.Context, sig syscall.Signal) {
 	_ = p.cmd.Process.Signal(sig)
 	select {
@@ -110,8 +109,8 @@ func (p *process) stop(ctx context.Context, sig syscall.Signal) {
 	}
 }
 
-// stopOrphan ends a server on the data folder whose parent is gone. The caller holds the folder's
-// lock, so no live parent exists.
+// stopOrphan stops a server on the data folder whose parent has exited. The caller holds the folder's
+// lock, so no parent is alive.
 func stopOrphan(ctx context.Context, inst installation, acc account, data string) error {
 	if _, err := os.Stat(filepath.Join(data, "postmaster.pid")); errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -120,13 +119,13 @@ func stopOrphan(ctx context.Context, inst installation, acc account, data string
 	status := exec.CommandContext(ctx, program, "status", "-D", data) //nolint:gosec // the installation's own
 	acc.apply(status, data)
 	if err := status.Run(); err != nil {
-		return nil //nolint:nilerr // not running: the file is a remainder, which PostgreSQL clears itself
+		return nil //nolint:nilerr // not running: the stale file is removed by PostgreSQL
 	}
 	arguments := []string{"stop", "-D", data, "-m", "immediate", "-w", "-t", "30"}
 	stop := exec.CommandContext(ctx, program, arguments...) //nolint:gosec // the installation's own
 	acc.apply(stop, data)
 	if out, err := stop.CombinedOutput(); err != nil {
-		// It may have ended by itself between the two commands.
+		// It may have exited between the two commands.
 		if _, gone := os.Stat(filepath.Join(data, "postmaster.pid")); errors.Is(gone, os.ErrNotExist) {
 			return nil
 		}

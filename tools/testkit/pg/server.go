@@ -26,7 +26,7 @@ type Server struct {
 	cluster *cluster
 	socket  string
 	port    int
-	held    *port.Held // the port, also while the server is stopped or killed; nil where it was given
+	held    *port.Held // the port, also while the server is stopped or killed; nil if Options.Port is set
 
 	mu      sync.Mutex
 	process *process // nil while stopped or killed
@@ -49,7 +49,7 @@ func Start(ctx context.Context, opts Options) (*Server, error) {
 	return s, nil
 }
 
-// launch finds a port and runs the program; a port taken in between is tried again.
+// launch finds a port and starts the program. It retries if the port was taken in between.
 func (s *Server) launch(ctx context.Context) error {
 	if s.socket == "" {
 		socket, err := socketFolder(s.cluster)
@@ -79,7 +79,7 @@ func (s *Server) launch(ctx context.Context) error {
 			return nil
 		}
 		err = errors.Join(err, held.Release())
-		if attempt == attempts || ctx.Err() != nil || !passing(err) {
+		if attempt == attempts || ctx.Err() != nil || !isTransient(err) {
 			return err
 		}
 		select {
@@ -89,9 +89,9 @@ func (s *Server) launch(ctx context.Context) error {
 	}
 }
 
-// passing says whether a start failed for a reason that goes away: a port that was taken, or
-// processes of a killed server that are about to end.
-func passing(err error) bool {
+// isTransient reports whether a start error is temporary: a port that was taken, or processes of a
+// killed server that are about to end.
+func isTransient(err error) bool {
 	text := err.Error()
 	return strings.Contains(text, "Address already in use") ||
 		strings.Contains(text, "could not create any TCP/IP sockets") ||
@@ -110,14 +110,14 @@ func socketFolder(c *cluster) (string, error) {
 	} else if err := os.MkdirAll(socket, 0o700); err != nil {
 		return "", fmt.Errorf("create a folder for the unix socket: %w", err)
 	}
-	return socket, c.account.own(socket)
+	return socket, c.account.chown(socket)
 }
 
 // URL is the connection string of the server's own database "postgres" over TCP, with the
 // superuser's password.
 func (s *Server) URL() string { return s.databaseURL("postgres") }
 
-// Port is the TCP port on 127.0.0.1; it stays the same across Restart.
+// Port is the TCP port on 127.0.0.1; Restart does not change it.
 func (s *Server) Port() int { return s.port }
 
 // Version is the major version.
@@ -134,8 +134,7 @@ func (s *Server) databaseURL(name string) string {
 	return u.String()
 }
 
-// CreateDatabase creates an empty database unless it is there already, and returns its connection
-// string.
+// CreateDatabase creates an empty database unless it exists, and returns its connection string.
 func (s *Server) CreateDatabase(ctx context.Context, name string) (string, error) {
 	if err := CreateDatabase(ctx, s.URL(), name); err != nil {
 		return "", err
@@ -143,19 +142,19 @@ func (s *Server) CreateDatabase(ctx context.Context, name string) (string, error
 	return s.databaseURL(name), nil
 }
 
-// CreateDatabase creates an empty database on the server behind the connection string, unless it is
-// there already.
+// CreateDatabase creates an empty database on the server of the connection string, unless it
+// exists.
 func CreateDatabase(ctx context.Context, serverURL, name string) error {
 	conn, err := pgx.Connect(ctx, serverURL)
 	if err != nil {
 		return fmt.Errorf("connect to create database %s: %w", name, err)
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-	// template1 cannot be copied while anybody is connected to it.
+	// Not template1: it cannot be copied while a session is connected to it.
 	_, err = conn.Exec(ctx, "CREATE DATABASE "+pgx.Identifier{name}.Sanitize()+" TEMPLATE template0 ENCODING 'UTF8'")
-	var refusal *pgconn.PgError
+	var pgErr *pgconn.PgError
 	const duplicateDatabase = "42P04"
-	if errors.As(err, &refusal) && refusal.Code == duplicateDatabase {
+	if errors.As(err, &pgErr) && pgErr.Code == duplicateDatabase {
 		return nil
 	}
 	if err != nil {
@@ -164,7 +163,7 @@ func CreateDatabase(ctx context.Context, serverURL, name string) error {
 	return nil
 }
 
-// DropDatabase drops a database if it is there, cutting its connections.
+// DropDatabase drops a database if it exists, closing its connections.
 func DropDatabase(ctx context.Context, serverURL, name string) error {
 	conn, err := pgx.Connect(ctx, serverURL)
 	if err != nil {
@@ -177,7 +176,7 @@ func DropDatabase(ctx context.Context, serverURL, name string) error {
 	return nil
 }
 
-// Done is closed when the present run of the server has ended, for whatever reason.
+// Done is closed when the current run of the server has ended, for any reason.
 func (s *Server) Done() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -189,8 +188,8 @@ func (s *Server) Done() <-chan struct{} {
 	return s.process.done
 }
 
-// Kill ends the server as a crash does: connections are cut in the middle of what they do, nothing
-// is flushed, and the next Restart goes through crash recovery. Committed transactions survive.
+// Kill ends the server like a crash: connections break, nothing is flushed, and the next Restart goes through crash
+// recovery. Committed transactions survive.
 func (s *Server) Kill() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -211,8 +210,8 @@ func (s *Server) Restart(ctx context.Context) error {
 	return nil
 }
 
-// Stop shuts the server down, cutting open connections; when ctx is done first it goes on as Kill
-// does. It removes a temporary server's folder. Further calls do nothing.
+// Stop shuts the server down, closing open connections; when ctx is done first it kills the
+// server. It removes a temporary server's folder. Further calls do nothing.
 func (s *Server) Stop(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -18,18 +18,18 @@ import (
 	"lockstep.internal/tools/testkit/pg"
 )
 
-// parentVariable makes this test binary play a process that starts a server and is then killed.
+// parentVariable makes this test binary a process that starts a server until it is killed.
 const parentVariable = "LOCKSTEP_TESTKIT_PARENT"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(parentVariable) != "" {
-		playParent()
+		runParent()
 		return
 	}
 	goleak.VerifyTestMain(m)
 }
 
-func playParent() {
+func runParent() {
 	server, err := pg.Start(context.Background(), pg.Options{Data: os.Getenv(parentVariable)})
 	if err != nil {
 		_, _ = os.Stdout.WriteString("error: " + err.Error() + "\n")
@@ -81,17 +81,17 @@ func TestTemporaryServerLeavesNothingBehind(t *testing.T) {
 	url, err := server.CreateDatabase(t.Context(), "odd \"name")
 	require.NoError(t, err)
 	_, err = server.CreateDatabase(t.Context(), "odd \"name")
-	require.NoError(t, err, "a database that is there is fine")
+	require.NoError(t, err, "an existing database is no error")
 	require.Equal(t, "odd \"name", query[string](t, url, "SELECT current_database()::text"))
 
 	require.NoError(t, server.Stop(t.Context()))
-	require.NoError(t, server.Stop(t.Context()), "stopping twice is fine")
+	require.NoError(t, server.Stop(t.Context()), "a second stop does nothing")
 	require.NoDirExists(t, folder)
 	require.NoDirExists(t, filepath.Dir(folder))
 	require.ErrorIs(t, server.Restart(t.Context()), pg.ErrStopped)
 }
 
-func TestCommittedSurvivesKill(t *testing.T) {
+func TestCommittedDataSurvivesKill(t *testing.T) {
 	t.Parallel()
 	server, err := pg.Start(t.Context(), pg.Options{})
 	require.NoError(t, err)
@@ -104,7 +104,7 @@ func TestCommittedSurvivesKill(t *testing.T) {
 	_, err = pgx.Connect(t.Context(), server.URL())
 	require.Error(t, err)
 	require.NoError(t, server.Restart(t.Context()))
-	require.Equal(t, before, server.URL(), "clients reconnect to the same place")
+	require.Equal(t, before, server.URL(), "the address stays the same")
 	require.Equal(t, int32(42), query[int32](t, server.URL(), "SELECT answer FROM fact"))
 	require.NoError(t, server.Restart(t.Context()), "a running server restarts too")
 	require.Equal(t, int32(42), query[int32](t, server.URL(), "SELECT answer FROM fact"))
@@ -154,29 +154,27 @@ func TestServerEndsWithAParentThatIsKilled(t *testing.T) {
 	require.Error(t, parent.Wait())
 
 	server, err := pg.Start(t.Context(), pg.Options{Data: data})
-	require.NoError(t, err, "what the dead process left is cleared")
+	require.NoError(t, err, "the leftovers of the killed process are removed")
 	require.Equal(t, int32(42), query[int32](t, server.URL(), "SELECT answer FROM fact"))
-	require.Eventually(
-		t, func() bool { return syscall.Kill(pid, 0) == syscall.ESRCH || zombie(pid) }, 30*time.Second,
-		10*time.Millisecond,
-	)
+	require.Eventually(t, func() bool { return syscall.Kill(pid, 0) == syscall.ESRCH || zombie(pid) }, 30*time.Second,
+		10*time.Millisecond)
 	require.NoError(t, server.Stop(t.Context()))
 }
 
-// zombie says whether the process has ended and only waits for init to notice.
+// zombie reports whether the process has exited and was not reaped yet.
 func zombie(pid int) bool {
 	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	return err == nil && strings.Contains(string(stat), ") Z ")
 }
 
-func TestStartSaysWhatIsMissing(t *testing.T) {
+func TestMissingBinaries(t *testing.T) {
 	t.Parallel()
 	_, err := pg.Start(t.Context(), pg.Options{Binaries: t.TempDir()})
 	require.ErrorContains(t, err, "look for postgres")
 	require.ErrorContains(t, pg.ErrNotInstalled, "DATABASE_URL")
 }
 
-func TestStartReportsARefusedSetting(t *testing.T) {
+func TestInvalidSetting(t *testing.T) {
 	t.Parallel()
 	_, err := pg.Start(t.Context(), pg.Options{Settings: map[string]string{"shared_buffers": "none"}})
 	require.ErrorContains(t, err, "shared_buffers")

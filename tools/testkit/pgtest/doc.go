@@ -1,5 +1,6 @@
-// Package pgtest gives tests PostgreSQL: [Database] an empty database of the test's own on the one
-// server of the test process, [Server] a whole server of the test's own for tests that kill it.
+// Package pgtest gives tests PostgreSQL: [Database] an empty database for this test on the shared server,
+// [Prepared] a database with empty tables that other tests have used before,
+// [Server] a server for this test alone, for tests that kill it.
 //
 // The shared server starts with the first call of Database and is stopped by [Main], which a
 // package calls from TestMain; Main also fails the package when goroutines leak. With DATABASE_URL

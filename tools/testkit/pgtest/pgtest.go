@@ -22,13 +22,13 @@ const Variable = "DATABASE_URL"
 // startTimeout bounds the start of a server on a machine that is busy with other packages' tests.
 const startTimeout = 2 * time.Minute
 
-// shared is the server of this test process: Go gives the tests of a package no other place to meet
-// than a variable.
+// shared is the server of this test process: a package variable is the only way to share it between tests.
 var shared sharedServer //nolint:gochecknoglobals // see above
 
 type sharedServer struct {
-	mu     sync.Mutex
-	server *pg.Server
+	mu       sync.Mutex
+	server   *pg.Server
+	prepared prepared
 }
 
 func (s *sharedServer) url(tb testing.TB) string {
@@ -47,6 +47,9 @@ func (s *sharedServer) url(tb testing.TB) string {
 func (s *sharedServer) stop() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if given := os.Getenv(Variable); given != "" {
+		return s.dropPrepared(context.Background(), given)
+	}
 	if s.server == nil {
 		return nil
 	}
@@ -65,8 +68,8 @@ func start(tb testing.TB) *pg.Server {
 	return server
 }
 
-// Main runs the package's tests, stops the shared server and fails when goroutines are left. Call
-// it from TestMain; it exits the process.
+// Main runs the package's tests, stops the shared server and fails when goroutines leak. Call it
+// from TestMain; it exits the process.
 func Main(m *testing.M, options ...goleak.Option) {
 	goleak.VerifyTestMain(run{m}, options...)
 }
@@ -83,34 +86,38 @@ func (r run) Run() int {
 	return code
 }
 
-// Database returns the connection string of an empty database that is this test's own and is
-// dropped when the test ends.
+// Database returns the connection string of an empty database for this test. It is dropped when the test ends.
 func Database(tb testing.TB) string {
 	tb.Helper()
+	d := create(tb)
+	tb.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+		defer cancel()
+		if err := pg.DropDatabase(ctx, shared.url(tb), d.name); err != nil {
+			tb.Errorf("drop the test's database: %v", err)
+		}
+	})
+	return d.url
+}
+
+func create(tb testing.TB) database {
+	tb.Helper()
 	server := shared.url(tb)
+	at, err := url.Parse(server)
+	if err != nil {
+		tb.Fatalf("%s is not a URL: %v", Variable, err)
+	}
 	name := "lockstep_test_" + strings.ToLower(rand.Text()[:16])
 	ctx, cancel := context.WithTimeout(tb.Context(), startTimeout)
 	defer cancel()
 	if err := pg.CreateDatabase(ctx, server, name); err != nil {
 		tb.Fatalf("create a database for the test: %v", err)
 	}
-	tb.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
-		defer cancel()
-		if err := pg.DropDatabase(ctx, server, name); err != nil {
-			tb.Errorf("drop the test's database: %v", err)
-		}
-	})
-	database, err := url.Parse(server)
-	if err != nil {
-		tb.Fatalf("%s is not a URL: %v", Variable, err)
-	}
-	database.Path = "/" + name
-	return database.String()
+	at.Path = "/" + name
+	return database{name: name, url: at.String()}
 }
 
-// Server starts a server that is this test's own, to be killed and restarted at will; it is stopped
-// when the test ends.
+// Server starts a server for this test, which may kill and restart it. It stops when the test ends.
 func Server(tb testing.TB) *pg.Server {
 	tb.Helper()
 	server := start(tb)

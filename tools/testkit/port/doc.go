@@ -1,11 +1,9 @@
-// Package port holds TCP ports of 127.0.0.1 for servers of tests that listen later than their port
-// has to be known, or that go down and come back.
+// Package port reserves TCP ports of 127.0.0.1 for servers of tests: those that start after their port must be known,
+// and those that restart.
 //
-// A port that was found by listening and closing is anybody's: another test's server, or the near
-// end of somebody's connection, may have it by the time it is listened on. One that is held is
-// given to nobody who asks for a free port; whoever names it can listen on it, as often as wanted,
-// and while nobody does, connections are refused.
+// A port that was found by listen and close can be taken by another process before it is used. The kernel does
+// not give a held port to others. A server can still listen on it explicitly; without a server, connections are
+// refused.
 //
-// This is so on Linux. Elsewhere a port is found and not held: what is there is what it was without
-// this package.
+// Ports are held on Linux only.
 package port

@@ -5,7 +5,7 @@ import (
 	"strconv"
 )
 
-// Held is a port that is held until Release. A nil one holds nothing.
+// Held reserves a port until Release. A nil Held is valid and does nothing.
 type Held struct {
 	number  int
 	release func() error
@@ -17,7 +17,7 @@ func (h *Held) Number() int { return h.number }
 // Address of the port, as servers listen on it and clients dial it.
 func (h *Held) Address() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(h.number)) }
 
-// Release lets go of the port; who listens on it goes on. Further calls do nothing.
+// Release releases the port. Servers that listen on it are not affected. Further calls do nothing.
 func (h *Held) Release() error {
 	if h == nil || h.release == nil {
 		return nil

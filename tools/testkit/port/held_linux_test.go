@@ -9,9 +9,7 @@ import (
 	"lockstep.internal/tools/testkit/port"
 )
 
-// Of two that were found by listening and closing, one after another, the second may be the first
-// again.
-func TestAHeldPortIsGivenToNobodyElse(t *testing.T) {
+func TestHeldPortIsNotAssignedAgain(t *testing.T) {
 	t.Parallel()
 	const many = 500
 	all := map[int]bool{}

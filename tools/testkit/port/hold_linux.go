@@ -6,8 +6,8 @@ import (
 	"syscall"
 )
 
-// Hold takes a free port and holds it: bound, not listened on, and shared with who listens, by the
-// option that Go's listeners have, and PostgreSQL's and NATS'.
+// Hold binds a free port without listening. SO_REUSEADDR, which Go, PostgreSQL and NATS set, lets a server
+// listen on it.
 func Hold() (*Held, error) {
 	socket, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -27,14 +27,14 @@ func Hold() (*Held, error) {
 
 func bind(socket int) (int, error) {
 	if err := syscall.SetsockoptInt(socket, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1); err != nil {
-		return 0, fmt.Errorf("share it: %w", err)
+		return 0, fmt.Errorf("set SO_REUSEADDR: %w", err)
 	}
 	if err := syscall.Bind(socket, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
-		return 0, fmt.Errorf("bind it: %w", err)
+		return 0, fmt.Errorf("bind: %w", err)
 	}
 	bound, err := syscall.Getsockname(socket)
 	if err != nil {
-		return 0, fmt.Errorf("ask for its number: %w", err)
+		return 0, fmt.Errorf("getsockname: %w", err)
 	}
 	address, is := bound.(*syscall.SockaddrInet4)
 	if !is {

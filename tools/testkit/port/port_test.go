@@ -10,7 +10,7 @@ import (
 	"lockstep.internal/tools/testkit/port"
 )
 
-func TestAHeldPortIsForWhoNamesIt(t *testing.T) {
+func TestServerCanListenOnHeldPort(t *testing.T) {
 	t.Parallel()
 	held, err := port.Hold()
 	require.NoError(t, err)
@@ -18,12 +18,12 @@ func TestAHeldPortIsForWhoNamesIt(t *testing.T) {
 	var dialer net.Dialer
 	for range 3 {
 		_, err = dialer.DialContext(t.Context(), "tcp", held.Address())
-		require.ErrorIs(t, err, syscall.ECONNREFUSED, "nobody listens")
+		require.ErrorIs(t, err, syscall.ECONNREFUSED, "no server listens")
 		listener, err := config.Listen(t.Context(), "tcp", held.Address())
 		require.NoError(t, err)
 		require.Equal(t, held.Number(), listener.Addr().(*net.TCPAddr).Port)
 		_, err = config.Listen(t.Context(), "tcp", held.Address())
-		require.ErrorIs(t, err, syscall.EADDRINUSE, "and one at a time")
+		require.ErrorIs(t, err, syscall.EADDRINUSE, "one listener at a time")
 		conn, err := dialer.DialContext(t.Context(), "tcp", held.Address())
 		require.NoError(t, err)
 		require.NoError(t, conn.Close())

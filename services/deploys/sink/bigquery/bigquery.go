@@ -1,14 +1,13 @@
-// Package bigquery is the sink that inserts each fact as a row into a BigQuery table.
+// Package bigquery contains the sink that inserts each fact as a row into a BigQuery table.
 //
 // The sink creates the table if it is missing, partitioned by day of occurred_at and clustered by
 // namespace and name, and adds missing columns. The dataset must exist. The column data holds the
 // complete fact.
 //
-// Rows are streamed by tabledata.insertAll with the id of the event as insert id, so BigQuery drops
-// a row that repeats within about a minute. The column fact_id is that id, for queries that
-// deduplicate.
+// Rows are streamed by tabledata.insertAll. The id of the event is the insert id, so BigQuery drops a repeated row
+// within about a minute. The column fact_id has that id too, so that queries can remove other duplicates.
 //
-// An invalid row is dead-lettered alone. Every other failure is retried.
+// An invalid row is dead-lettered without the other rows of its batch. Every other error is retried.
 package bigquery
 
 import (
@@ -42,7 +41,7 @@ type Config struct {
 	APIURL          config.URL    `yaml:"api_url" help:"URL of another API, such as an emulator; without credentials_file the sink sends no credentials to it; default: Google's"`
 }
 
-// DefaultConfig returns the default of Config.
+// DefaultConfig returns the default configuration.
 func DefaultConfig() Config { return Config{Table: "deploy_facts"} }
 
 // Missing returns the required settings that are absent.
@@ -61,7 +60,7 @@ var (
 	datasetPattern = regexp.MustCompile(`^[A-Za-z0-9_]+$`)
 )
 
-// Validate returns the faults of the settings.
+// Validate returns the errors of the settings.
 func (c Config) Validate() []error {
 	var faults []error
 	if c.Project != "" && !projectPattern.MatchString(c.Project) {
@@ -69,7 +68,7 @@ func (c Config) Validate() []error {
 	}
 	for key, value := range map[string]string{"dataset": c.Dataset, "table": c.Table} {
 		if value != "" && !datasetPattern.MatchString(value) {
-			faults = append(faults, config.Invalid(key, "%q is not made of letters, digits and underscores", value))
+			faults = append(faults, config.Invalid(key, "%q does not consist of letters, digits and underscores", value))
 		}
 	}
 	if u, err := url.Parse(c.APIURL.Reveal()); c.APIURL != "" && (err != nil || u.Host == "") {
@@ -82,7 +81,7 @@ func (c Config) Validate() []error {
 type Options struct {
 	// Transport with rate limits and address checks. Required.
 	Transport http.RoundTripper
-	// Timeout of one insertion, with the retries of the client. Defaults to 30 s.
+	// Timeout of one insert, including the retries of the client. Defaults to 30 s.
 	Timeout time.Duration
 }
 
@@ -104,7 +103,7 @@ func New(cfg Config, o Options) *Sink {
 	return &Sink{cfg: cfg, options: o}
 }
 
-// batch is how many rows one request inserts. BigQuery recommends at most 500.
+// batch is the maximum number of rows of one request. BigQuery recommends at most 500.
 const batch = 200
 
 // Traits implements sink.Sink.
@@ -135,14 +134,15 @@ func (s *Sink) DeliverBatch(ctx context.Context, deliveries []sink.Delivery) []e
 	}
 	table, err := s.table(ctx)
 	if err != nil {
-		s.all(rows, results, newError("prepare the table", err))
+		setErrors(rows, results, newError("prepare the table", err))
 		return results
 	}
 	s.insert(ctx, table, rows, results)
 	return results
 }
 
-func (s *Sink) all(rows []row, results []error, err error) {
+// setErrors sets the error of all rows.
+func setErrors(rows []row, results []error, err error) {
 	for _, r := range rows {
 		results[r.index] = err
 	}
@@ -159,12 +159,12 @@ func (s *Sink) insert(ctx context.Context, table *bigquery.Table, rows []row, re
 	}
 	err := table.Inserter().Put(ctx, savers)
 	var invalid bigquery.PutMultiError
-	var refused *googleapi.Error
+	var apiError *googleapi.Error
 	switch {
 	case err == nil:
 	case errors.As(err, &invalid):
 		s.setRowErrors(rows, invalid, results)
-	case errors.As(err, &refused) && refused.Code == http.StatusRequestEntityTooLarge:
+	case errors.As(err, &apiError) && apiError.Code == http.StatusRequestEntityTooLarge:
 		if len(rows) == 1 {
 			results[rows[0].index] = retry.Permanent(fmt.Errorf("insert the row: %w", err))
 			return
@@ -172,15 +172,15 @@ func (s *Sink) insert(ctx context.Context, table *bigquery.Table, rows []row, re
 		s.insert(ctx, table, rows[:len(rows)/2], results)
 		s.insert(ctx, table, rows[len(rows)/2:], results)
 	default:
-		if errors.As(err, &refused) && refused.Code == http.StatusNotFound {
-			s.forget()
+		if errors.As(err, &apiError) && apiError.Code == http.StatusNotFound {
+			s.recheckTable()
 		}
-		s.all(rows, results, newError("insert rows", err))
+		setErrors(rows, results, newError("insert rows", err))
 	}
 }
 
-// setRowErrors sets the error of each row that BigQuery reports. BigQuery also reports the valid
-// rows that an invalid row stopped.
+// setRowErrors sets the error of each row that BigQuery reports. BigQuery also reports the valid rows that it did not
+// insert because of an invalid row.
 func (s *Sink) setRowErrors(rows []row, invalid bigquery.PutMultiError, results []error) {
 	for _, e := range invalid {
 		err := fmt.Errorf("insert the row: %w", e.Errors)
@@ -198,22 +198,22 @@ func (s *Sink) setRowErrors(rows []row, invalid bigquery.PutMultiError, results 
 
 func newError(action string, err error) error {
 	wrapped := fmt.Errorf("%s: %w", action, sink.WithoutURL(err))
-	if refused, ok := errors.AsType[*googleapi.Error](err); ok {
-		if delay, ok := sink.ParseRetryAfter(refused.Header, time.Now()); ok {
+	if apiError, ok := errors.AsType[*googleapi.Error](err); ok {
+		if delay, ok := sink.ParseRetryAfter(apiError.Header, time.Now()); ok {
 			return &sink.RetryAfter{Delay: delay, Err: wrapped}
 		}
 	}
 	return wrapped
 }
 
-// forget makes the next delivery check the table again.
-func (s *Sink) forget() {
+// recheckTable makes the next delivery check the table again.
+func (s *Sink) recheckTable() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ensured = false
 }
 
-// table connects and ensures that the table exists.
+// table connects to BigQuery if needed, and ensures that the table exists.
 func (s *Sink) table(ctx context.Context) (*bigquery.Table, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -239,9 +239,9 @@ func (s *Sink) connect(ctx context.Context) (*bigquery.Client, error) {
 	// The client outlives the first delivery.
 	ctx = context.WithoutCancel(ctx)
 	authentication := []option.ClientOption{option.WithScopes(bigquery.Scope)}
-	var where []option.ClientOption
+	var clientOptions []option.ClientOption
 	if s.cfg.APIURL != "" {
-		where = append(where, option.WithEndpoint(s.cfg.APIURL.Reveal()))
+		clientOptions = append(clientOptions, option.WithEndpoint(s.cfg.APIURL.Reveal()))
 	}
 	switch {
 	case s.cfg.CredentialsFile.IsSet():
@@ -257,24 +257,24 @@ func (s *Sink) connect(ctx context.Context) (*bigquery.Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("authenticate to BigQuery: %w", err)
 	}
-	where = append(where, option.WithHTTPClient(&http.Client{Transport: transport}))
-	client, err := bigquery.NewClient(ctx, s.cfg.Project, where...)
+	clientOptions = append(clientOptions, option.WithHTTPClient(&http.Client{Transport: transport}))
+	client, err := bigquery.NewClient(ctx, s.cfg.Project, clientOptions...)
 	if err != nil {
 		return nil, fmt.Errorf("create the client for BigQuery: %w", err)
 	}
 	return client, nil
 }
 
-// ensure creates the table, or adds missing columns.
+// ensure creates the table or adds missing columns.
 func ensure(ctx context.Context, table *bigquery.Table) error {
 	metadata, err := table.Metadata(ctx)
-	if refused, ok := errors.AsType[*googleapi.Error](err); ok && refused.Code == http.StatusNotFound {
+	if apiError, ok := errors.AsType[*googleapi.Error](err); ok && apiError.Code == http.StatusNotFound {
 		err = table.Create(ctx, &bigquery.TableMetadata{
 			Description: "Facts about deploys, published by Lockstep.", Schema: schema(),
 			TimePartitioning: &bigquery.TimePartitioning{Type: bigquery.DayPartitioningType, Field: "occurred_at"},
 			Clustering:       &bigquery.Clustering{Fields: []string{"namespace", "name"}},
 		})
-		if refused, ok := errors.AsType[*googleapi.Error](err); ok && refused.Code == http.StatusConflict {
+		if apiError, ok := errors.AsType[*googleapi.Error](err); ok && apiError.Code == http.StatusConflict {
 			return nil // Another replica created it.
 		}
 		return err //nolint:wrapcheck // Wrapped by the caller.
@@ -282,25 +282,25 @@ func ensure(ctx context.Context, table *bigquery.Table) error {
 	if err != nil {
 		return err //nolint:wrapcheck // Wrapped by the caller.
 	}
-	have := map[string]bool{}
+	existing := map[string]bool{}
 	for _, field := range metadata.Schema {
-		have[field.Name] = true
+		existing[field.Name] = true
 	}
-	grown := metadata.Schema
+	extended := metadata.Schema
 	for _, field := range schema() {
-		if !have[field.Name] {
+		if !existing[field.Name] {
 			field.Required = false // Existing rows lack it.
-			grown = append(grown, field)
+			extended = append(extended, field)
 		}
 	}
-	if len(grown) == len(metadata.Schema) {
+	if len(extended) == len(metadata.Schema) {
 		return nil
 	}
-	_, err = table.Update(ctx, bigquery.TableMetadataToUpdate{Schema: grown}, metadata.ETag)
+	_, err = table.Update(ctx, bigquery.TableMetadataToUpdate{Schema: extended}, metadata.ETag)
 	return err //nolint:wrapcheck // Wrapped by the caller.
 }
 
-// schema of the table.
+// schema returns the schema of the table.
 func schema() bigquery.Schema {
 	field := func(name string, kind bigquery.FieldType, description string) *bigquery.FieldSchema {
 		return &bigquery.FieldSchema{Name: name, Type: kind, Description: description}
@@ -341,7 +341,7 @@ func schema() bigquery.Schema {
 	)
 }
 
-// row is the row of a fact.
+// row is the row of one fact.
 type row struct {
 	index  int // among the deliveries
 	id     string

@@ -22,7 +22,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// A library that BigQuery's uses starts a worker with the process.
+	// A dependency of the BigQuery client starts a goroutine at process start.
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("go.opencensus.io/stats/view.(*worker).start"))
 }
 
@@ -58,10 +58,19 @@ func delivery(n int) sink.Delivery {
 	at := time.Date(2026, 5, 1, 10, 0, n, 0, time.UTC)
 	ms := 1500
 	return sink.Delivery{Key: fmt.Sprintf("id-%d", n), Fact: events.DeployFact{
-		Fact: events.FactCompleted, Sequence: n, OccurredAt: at, ObservedAt: at, Provenance: events.ProvenanceObserved, DurationMs: &ms,
-		Workload: events.Workload{ClusterUID: "c1", Namespace: "shop", Kind: "deployment", Name: "checkout"},
+		Fact:       events.FactCompleted,
+		Sequence:   n,
+		OccurredAt: at,
+		ObservedAt: at,
+		Provenance: events.ProvenanceObserved,
+		DurationMs: &ms,
+		Workload:   events.Workload{ClusterUID: "c1", Namespace: "shop", Kind: "deployment", Name: "checkout"},
 		Rollout: &events.Rollout{
-			ID: "c1/u/42", Revision: 42, Change: "updated", StartedObservedAt: &at, Images: []events.Image{{Container: "c", Image: "shop:1"}},
+			ID:                "c1/u/42",
+			Revision:          42,
+			Change:            "updated",
+			StartedObservedAt: &at,
+			Images:            []events.Image{{Container: "c", Image: "shop:1"}},
 		},
 	}}
 }
@@ -91,18 +100,18 @@ func TestTableIsCreatedAndEachFactIsARow(t *testing.T) {
 	require.Equal(t, "2026-05-01T10:00:01Z", rows[0]["occurred_at"])
 	require.InDelta(t, 1500, rows[0]["duration_ms"], 0)
 	require.Equal(t, []any{"shop:1"}, rows[0]["images"])
-	var whole events.DeployFact
-	require.NoError(t, json.Unmarshal([]byte(rows[0]["data"].(string)), &whole))
-	require.Equal(t, delivery(1).Fact, whole)
-	made := b.server.Table(table)
-	require.JSONEq(t, `{"type":"DAY","field":"occurred_at"}`, string(made.TimePartitioning))
-	require.JSONEq(t, `{"fields":["namespace","name"]}`, string(made.Clustering))
+	var fact events.DeployFact
+	require.NoError(t, json.Unmarshal([]byte(rows[0]["data"].(string)), &fact))
+	require.Equal(t, delivery(1).Fact, fact)
+	created := b.server.Table(table)
+	require.JSONEq(t, `{"type":"DAY","field":"occurred_at"}`, string(created.TimePartitioning))
+	require.JSONEq(t, `{"fields":["namespace","name"]}`, string(created.Clustering))
 
 	scale := delivery(9)
 	scale.Key, scale.Fact.Rollout = strings.Repeat("long", 50), nil
 	require.NoError(t, b.sink.Deliver(t.Context(), scale))
 	noErrors(t, b.sink.DeliverBatch(t.Context(), append(deliveries(3), scale)))
-	require.Len(t, b.server.Rows(table), 4, "again, under their insert ids")
+	require.Len(t, b.server.Rows(table), 4, "BigQuery drops rows with known insert ids")
 }
 
 func TestMissingColumnsAreAdded(t *testing.T) {
@@ -137,7 +146,7 @@ func TestInvalidRowFailsAlone(t *testing.T) {
 	require.NoError(t, b.sink.Deliver(t.Context(), delivery(1)))
 	batch := deliveries(4)
 	b.server.Drop(table, "rollout_id", "revision", "change", "started_at")
-	batch[1].Fact.Rollout, batch[2].Fact.Rollout = nil, nil // these fit
+	batch[1].Fact.Rollout, batch[2].Fact.Rollout = nil, nil // valid rows
 	errs := b.sink.DeliverBatch(t.Context(), batch)
 	require.True(t, retry.IsPermanent(errs[0]))
 	require.ErrorContains(t, errs[0], "no such field")
@@ -150,7 +159,7 @@ func TestInvalidRowFailsAlone(t *testing.T) {
 	require.Len(t, b.server.Rows(table), 3)
 }
 
-func TestTooLargeBatchIsSplit(t *testing.T) {
+func TestLargeBatchIsSplit(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.server.MaxBytes = 4 << 10
@@ -163,18 +172,20 @@ func TestTooLargeBatchIsSplit(t *testing.T) {
 	require.Len(t, b.server.Rows(table), 19)
 }
 
-func TestFailuresOfTheAPI(t *testing.T) {
+func TestErrorsOfAPIAreRetried(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		fault sinktest.Fault
 		rows  int
 	}{
-		"quota":   {sinktest.Status(403, http.Header{"Content-Type": {"application/json"}}, bigquerytest.Refusal(403, "quotaExceeded", "Exceeded quota")), 0},
-		"denied":  {sinktest.Status(403, http.Header{"Content-Type": {"application/json"}}, bigquerytest.Refusal(403, "accessDenied", "Access Denied")), 0},
-		"lost":    {sinktest.DropResponse(), 1},
-		"silence": {sinktest.Hang(true), 1},
-		"half":    {sinktest.TruncateResponse(), 1},
-		"dropped": {sinktest.Drop(), 0},
+		"quota": {sinktest.Status(403, http.Header{"Content-Type": {"application/json"}},
+			bigquerytest.ErrorBody(403, "quotaExceeded", "Exceeded quota")), 0},
+		"denied": {sinktest.Status(403, http.Header{"Content-Type": {"application/json"}},
+			bigquerytest.ErrorBody(403, "accessDenied", "Access Denied")), 0},
+		"lost response":       {sinktest.DropResponse(), 1},
+		"no response":         {sinktest.Hang(true), 1},
+		"incomplete response": {sinktest.TruncateResponse(), 1},
+		"dropped request":     {sinktest.Drop(), 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -182,8 +193,10 @@ func TestFailuresOfTheAPI(t *testing.T) {
 			require.NoError(t, b.sink.Deliver(t.Context(), delivery(1)))
 			b.open(700 * time.Millisecond)
 			inserts := func(r *http.Request) bool { return strings.HasSuffix(r.URL.Path, "insertAll") }
-			for again := true; again; again = len(b.server.Rows(table)) < 1+tc.rows { // an attempt may be over before a busy machine has sent anything
-				b.server.Faults.Matching(inserts, slices.Repeat([]sinktest.Fault{tc.fault}, 20)...) // more than there are attempts within a delivery, however short their pauses
+			// On a slow machine, an attempt may time out before it has sent a request.
+			for retrying := true; retrying; retrying = len(b.server.Rows(table)) < 1+tc.rows {
+				faults := slices.Repeat([]sinktest.Fault{tc.fault}, 20) // more than a delivery has attempts
+				b.server.Faults.Matching(inserts, faults...)
 				err := b.sink.Deliver(t.Context(), delivery(2))
 				require.Error(t, err)
 				require.False(t, retry.IsPermanent(err))
@@ -203,23 +216,26 @@ func TestTemporaryFailureIsRetriedWithinTheDelivery(t *testing.T) {
 	require.NoError(t, b.sink.Deliver(t.Context(), delivery(1)))
 	b.open(30 * time.Second)
 	b.server.Faults.Writes(sinktest.Status(503, http.Header{"Retry-After": {"1"}}, "{}"))
-	began := time.Now()
+	start := time.Now()
 	require.NoError(t, b.sink.Deliver(t.Context(), delivery(2)))
-	require.GreaterOrEqual(t, time.Since(began), time.Second)
+	require.GreaterOrEqual(t, time.Since(start), time.Second)
 }
 
 func TestMissingDatasetIsRetried(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	cfg := bigquery.Config{Project: "acme-deploys", Dataset: "none", Table: "t", APIURL: config.URL(b.server.APIURL())}
-	transport := sink.NewTransport(sink.ClientOptions{Limiter: sink.NewLimiter(), Network: sink.NetworkConfig{AllowPrivate: true}})
+	transport := sink.NewTransport(sink.ClientOptions{
+		Limiter: sink.NewLimiter(),
+		Network: sink.NetworkConfig{AllowPrivate: true},
+	})
 	t.Cleanup((&http.Client{Transport: transport}).CloseIdleConnections)
 	err := bigquery.New(cfg, bigquery.Options{Transport: transport}).Deliver(t.Context(), delivery(1))
 	require.ErrorContains(t, err, "Not found: Dataset none")
 	require.False(t, retry.IsPermanent(err))
 }
 
-func TestInvalidConfigurationIsRefused(t *testing.T) {
+func TestInvalidConfigurationIsReported(t *testing.T) {
 	t.Parallel()
 	require.Len(t, bigquery.Config{}.Missing(), 3)
 	require.Len(t, bigquery.Config{Project: "A", Dataset: "-", Table: "a b", APIURL: "x"}.Validate(), 4)

@@ -5,11 +5,11 @@ import (
 	"encoding/hex"
 )
 
-// longestInsertID is the longest insert id that BigQuery accepts, in characters.
-const longestInsertID = 128
+// maxInsertID is the maximum length of an insert id that BigQuery accepts, in characters.
+const maxInsertID = 128
 
 func insertID(key string) string {
-	if len(key) <= longestInsertID {
+	if len(key) <= maxInsertID {
 		return key
 	}
 	digest := sha256.Sum256([]byte(key))

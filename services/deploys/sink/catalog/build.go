@@ -25,19 +25,19 @@ func (s *Sinks) Close() {
 	}
 }
 
-// Build builds the sinks. Sinks with the same destination and credential share its limits.
+// Build creates the sinks. Sinks with the same destination and credential share its limits.
 func Build(configs []Config) (*Sinks, error) {
-	made := &Sinks{}
+	sinks := &Sinks{}
 	limiters := &sink.Limiters{}
 	for _, c := range configs {
-		entry, err := made.entry(c, limiters)
+		entry, err := sinks.entry(c, limiters)
 		if err != nil {
-			made.Close()
+			sinks.Close()
 			return nil, fmt.Errorf("sink %s: %w", c.Name, err)
 		}
-		made.Entries = append(made.Entries, entry)
+		sinks.Entries = append(sinks.Entries, entry)
 	}
-	return made, nil
+	return sinks, nil
 }
 
 func (s *Sinks) entry(c Config, limiters *sink.Limiters) (sink.Entry, error) {
@@ -58,7 +58,7 @@ func (s *Sinks) entry(c Config, limiters *sink.Limiters) (sink.Entry, error) {
 			return sink.Entry{}, err
 		}
 	}
-	made, err := k.make(client, limiter, template)
+	destination, err := k.newSink(client, limiter, template)
 	if err != nil {
 		return sink.Entry{}, err
 	}
@@ -70,7 +70,8 @@ func (s *Sinks) entry(c Config, limiters *sink.Limiters) (sink.Entry, error) {
 		return sink.Entry{}, err
 	}
 	return sink.Entry{
-		Name: c.Name, Type: c.Type, Sink: made, Filter: filter, Backfill: c.Backfill, Retry: c.Retry, MaxPending: c.Waiting,
+		Name: c.Name, Type: c.Type, Sink: destination, Filter: filter, Backfill: c.Backfill, Retry: c.Retry,
+		MaxPending: c.Waiting,
 	}, nil
 }
 
@@ -80,51 +81,51 @@ type kind struct {
 	limits      []sink.Limit
 	facts       []string // default filter; empty means all
 	escape      func(string) string
-	make        func(*http.Client, *sink.Limiter, *sink.Template) (sink.Sink, error)
+	newSink     func(*http.Client, *sink.Limiter, *sink.Template) (sink.Sink, error)
 }
 
 func kindOf(c Config) (kind, error) {
-	hub := kind{destination: c.GitHub.Destination(), limits: github.Limits()}
-	hubOptions := func(client *http.Client, limiter *sink.Limiter, template *sink.Template) github.Options {
+	gitHub := kind{destination: c.GitHub.Destination(), limits: github.Limits()}
+	gitHubOptions := func(client *http.Client, limiter *sink.Limiter, template *sink.Template) github.Options {
 		return github.Options{Name: c.Name, Template: template, Client: client, Limiter: limiter}
 	}
 	switch c.Type {
 	case GitHubStatus:
-		hub.facts = github.StatusFacts()
-		hub.make = func(client *http.Client, limiter *sink.Limiter, template *sink.Template) (sink.Sink, error) {
-			return github.NewStatuses(c.GitHub, hubOptions(client, limiter, template))
+		gitHub.facts = github.StatusFacts()
+		gitHub.newSink = func(client *http.Client, limiter *sink.Limiter, template *sink.Template) (sink.Sink, error) {
+			return github.NewStatuses(c.GitHub, gitHubOptions(client, limiter, template))
 		}
-		return hub, nil
+		return gitHub, nil
 	case GitHubDeployment:
-		hub.facts = github.DeploymentFacts()
-		hub.make = func(client *http.Client, limiter *sink.Limiter, template *sink.Template) (sink.Sink, error) {
-			return github.NewDeployments(c.GitHub, hubOptions(client, limiter, template))
+		gitHub.facts = github.DeploymentFacts()
+		gitHub.newSink = func(client *http.Client, limiter *sink.Limiter, template *sink.Template) (sink.Sink, error) {
+			return github.NewDeployments(c.GitHub, gitHubOptions(client, limiter, template))
 		}
-		return hub, nil
+		return gitHub, nil
 	case GitHubComment:
-		hub.facts, hub.escape = github.CommentFacts(), github.Escape
-		hub.make = func(client *http.Client, limiter *sink.Limiter, template *sink.Template) (sink.Sink, error) {
-			return github.NewComments(c.GitHub, hubOptions(client, limiter, template))
+		gitHub.facts, gitHub.escape = github.CommentFacts(), github.Escape
+		gitHub.newSink = func(client *http.Client, limiter *sink.Limiter, template *sink.Template) (sink.Sink, error) {
+			return github.NewComments(c.GitHub, gitHubOptions(client, limiter, template))
 		}
-		return hub, nil
+		return gitHub, nil
 	case Slack:
 		return kind{
 			destination: c.Slack.Destination(), limits: slack.Limits(), facts: slack.Facts(), escape: slack.Escape,
-			make: func(client *http.Client, limiter *sink.Limiter, template *sink.Template) (sink.Sink, error) {
+			newSink: func(client *http.Client, limiter *sink.Limiter, template *sink.Template) (sink.Sink, error) {
 				return slack.New(c.Slack, slack.Options{Template: template, Client: client, Limiter: limiter})
 			},
 		}, nil
 	case BigQuery:
 		return kind{
 			destination: "bigquery/" + c.Name,
-			make: func(client *http.Client, _ *sink.Limiter, _ *sink.Template) (sink.Sink, error) {
+			newSink: func(client *http.Client, _ *sink.Limiter, _ *sink.Template) (sink.Sink, error) {
 				return bigquery.New(c.BigQuery, bigquery.Options{Transport: client.Transport, Timeout: c.Timeout}), nil
 			},
 		}, nil
 	case Webhook:
 		return kind{
 			destination: "webhook/" + c.Name,
-			make: func(client *http.Client, _ *sink.Limiter, template *sink.Template) (sink.Sink, error) {
+			newSink: func(client *http.Client, _ *sink.Limiter, template *sink.Template) (sink.Sink, error) {
 				return webhook.New(c.Webhook, webhook.Options{Template: template, Client: client, Parallel: c.Parallel}), nil
 			},
 		}, nil

@@ -1,7 +1,7 @@
-// Package catalog reads the configuration of sinks from a file and builds them.
+// Package catalog reads the configuration of sinks from a file and creates the sinks.
 //
-// The file is YAML with a key for each sink: its name, which identifies its position. [Manual]
-// describes every setting. The error for an invalid file lists all faults with their lines.
+// The file is YAML. Each key is the name of a sink, which identifies its position. [Manual] describes every setting.
+// The error for an invalid file lists all errors with their lines.
 //
 //	shop-slack:
 //	  type: slack
@@ -38,14 +38,14 @@ const (
 	Webhook          = "webhook"
 )
 
-// RateConfig is a limit in addition to that of the destination.
+// RateConfig is a rate limit in addition to the limits of the destination.
 type RateConfig struct {
 	Count  int           `yaml:"count" help:"writes in any window; 0 means no further limit"`
 	Window time.Duration `yaml:"window" help:"length of the window"`
 	Burst  int           `yaml:"burst" help:"writes that may happen at once"`
 }
 
-// Validate returns the faults of the limit.
+// Validate returns the errors of the limit.
 func (c RateConfig) Validate() []error {
 	if c.Count < 0 || c.Burst < 0 || c.Count > 0 && c.Window <= 0 {
 		return []error{config.Invalid("count", "must be at least 0, with a window longer than 0")}
@@ -74,7 +74,7 @@ type Config struct {
 	Webhook  webhook.Config  `yaml:"webhook"`
 }
 
-// DefaultConfig returns the default of Config.
+// DefaultConfig returns the default configuration.
 func DefaultConfig() Config {
 	return Config{
 		Retry: sink.DefaultRetry(), Timeout: 30 * time.Second, Waiting: 500, Parallel: 4,
@@ -84,7 +84,7 @@ func DefaultConfig() Config {
 	}
 }
 
-// Validate returns the faults of the sink.
+// Validate returns the errors of the sink.
 func (c Config) Validate() []error {
 	var faults []error
 	if c.Type == "" {
@@ -145,8 +145,8 @@ func ReadFile(path string) ([]Config, error) {
 	return Read(filepath.Base(path), raw)
 }
 
-// Read reads the sinks of a document. Invalid settings are returned as config.Faults, which name
-// the document.
+// Read reads the sinks of a document. It returns invalid settings as [config.Problems], which contain the name of the
+// document.
 func Read(name string, raw []byte) ([]Config, error) {
 	if len(raw) > maxFile {
 		return nil, fmt.Errorf("%s is larger than 1 MiB", name)
@@ -155,11 +155,11 @@ func Read(name string, raw []byte) ([]Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	var faults config.Faults
+	var problems config.Problems
 	sinks := make([]Config, 0, len(names))
 	for _, key := range names {
 		if !sink.ValidName(key) {
-			faults = append(faults, config.Fault{Key: key, Message: "not a valid name: use a-z, 0-9 and -, at most 40"})
+			problems = append(problems, config.Problem{Key: key, Message: "not a valid name: use a-z, 0-9 and -, at most 40"})
 			continue
 		}
 		c := DefaultConfig()
@@ -172,18 +172,18 @@ func Read(name string, raw []byte) ([]Config, error) {
 		if err == nil {
 			err = binding.Validate()
 		}
-		var found config.Faults
+		var found config.Problems
 		if err != nil && !errors.As(err, &found) {
 			return nil, err
 		}
 		for _, f := range found {
 			f.Env, f.Flag = "", "" // Sinks have neither.
-			faults = append(faults, f)
+			problems = append(problems, f)
 		}
 		sinks = append(sinks, c)
 	}
-	if len(faults) > 0 {
-		return nil, faults
+	if len(problems) > 0 {
+		return nil, problems
 	}
 	return sinks, nil
 }

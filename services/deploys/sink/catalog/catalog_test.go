@@ -17,11 +17,11 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// A library that BigQuery's uses starts a worker with the process.
+	// A dependency of the BigQuery client starts a goroutine at process start.
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("go.opencensus.io/stats/view.(*worker).start"))
 }
 
-const whole = `
+const example = `
 shop-slack:
   type: slack
   filter:
@@ -49,7 +49,7 @@ func document(t *testing.T) string {
 	token, secret := filepath.Join(t.TempDir(), "token"), filepath.Join(t.TempDir(), "secret")
 	require.NoError(t, os.WriteFile(token, []byte("t"), 0o600))
 	require.NoError(t, os.WriteFile(secret, []byte("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\n"), 0o600))
-	return strings.NewReplacer("TOKEN", token, "SECRET", secret).Replace(whole)
+	return strings.NewReplacer("TOKEN", token, "SECRET", secret).Replace(example)
 }
 
 func TestSinksAreReadAndBuilt(t *testing.T) {
@@ -60,7 +60,7 @@ func TestSinksAreReadAndBuilt(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, configs, 6)
 	require.Equal(t, time.Hour, configs[5].Retry.GiveUp)
-	require.Equal(t, time.Second, configs[5].Retry.Min, "what is not given is as it is by default")
+	require.Equal(t, time.Second, configs[5].Retry.Min, "an absent setting has its default")
 	sinks, err := catalog.Build(configs)
 	require.NoError(t, err)
 	t.Cleanup(sinks.Close)
@@ -69,7 +69,8 @@ func TestSinksAreReadAndBuilt(t *testing.T) {
 		names = append(names, e.Name+" "+e.Type)
 	}
 	require.Equal(t, []string{
-		"shop-slack slack", "statuses github_status", "deployments github_deployment", "previews github_comment", "warehouse bigquery", "hook webhook",
+		"shop-slack slack", "statuses github_status", "deployments github_deployment", "previews github_comment",
+		"warehouse bigquery", "hook webhook",
 	}, names)
 	require.True(t, sinks.Entries[2].Backfill)
 
@@ -91,7 +92,7 @@ func TestEmptyFileIsValid(t *testing.T) {
 	}
 }
 
-func TestAllFaultsAreReportedWithTheirLines(t *testing.T) {
+func TestAllErrorsAreReportedWithLines(t *testing.T) {
 	t.Parallel()
 	_, err := catalog.Read("sinks.yaml", []byte(`Shop:
   type: slack
@@ -110,8 +111,8 @@ c:
 d: {type: github_comment}
 e: {}
 `))
-	var faults config.Faults
-	require.ErrorAs(t, err, &faults)
+	var problems config.Problems
+	require.ErrorAs(t, err, &problems)
 	text := err.Error()
 	for _, want := range []string{
 		"Shop: not a valid name", `a.type: "mail"`, "b.chanel", "[sinks.yaml:7]", "c.template: parse the template",
@@ -138,8 +139,8 @@ func TestExampleIsValid(t *testing.T) {
 	require.NoError(t, err)
 	secret := filepath.Join(t.TempDir(), "secret")
 	require.NoError(t, os.WriteFile(secret, []byte("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\n"), 0o600))
-	here := regexp.MustCompile(`/etc/lockstep/[a-z.]+`).ReplaceAllString(string(raw), secret)
-	configs, err := catalog.Read("sinks.yaml", []byte(here))
+	local := regexp.MustCompile(`/etc/lockstep/[a-z.]+`).ReplaceAllString(string(raw), secret)
+	configs, err := catalog.Read("sinks.yaml", []byte(local))
 	require.NoError(t, err)
 	types := map[string]bool{}
 	for _, c := range configs {
@@ -153,15 +154,15 @@ func TestManualDescribesEverySetting(t *testing.T) {
 	text, err := catalog.Manual()
 	require.NoError(t, err)
 	require.Contains(t, text, "github.source.commit_keys (list) = lockstep.dev/commit,org.opencontainers.image.revision\n")
-	require.NotContains(t, text, "\n    \n", "each has a help")
+	require.NotContains(t, text, "\n    \n", "every setting has a help text")
 }
 
 func FuzzReadNeverPanics(f *testing.F) {
-	f.Add(whole)
+	f.Add(example)
 	f.Add("a: {type: webhook, webhook: {url: x}}")
 	f.Fuzz(func(t *testing.T, text string) {
 		if strings.Contains(text, "_file") {
-			return // it would be read
+			return // the file would be read
 		}
 		configs, err := catalog.Read("sinks.yaml", []byte(text))
 		if err != nil {

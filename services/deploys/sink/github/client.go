@@ -28,13 +28,13 @@ type Config struct {
 	TargetURL   string `yaml:"target_url" help:"template of the URL that a status or deployment links to; default: none"`
 	Environment string `yaml:"environment" help:"template of the environment of deployments; default: the group, else the namespace"`
 	Production  bool   `yaml:"production" help:"deployments are to an environment that users see"`
-	Transient   bool   `yaml:"transient" help:"deployments are to environments that will go away"`
+	Transient   bool   `yaml:"transient" help:"deployments are to environments that are deleted later"`
 
 	PullRequestKeys    []string `yaml:"pull_request_keys" help:"annotations or labels that hold the number of the pull request"`
 	PullRequestPattern string   `yaml:"pull_request_pattern" help:"regular expression for the name of the group, with the number of the pull request as its group; without a match the sink searches the pull request of the commit"`
 }
 
-// DefaultConfig returns the default of Config.
+// DefaultConfig returns the default configuration.
 func DefaultConfig() Config {
 	return Config{
 		APIURL: "https://api.github.com", Source: sink.DefaultSource(),
@@ -53,13 +53,17 @@ func (c Config) Missing() []string {
 	return nil
 }
 
-// Validate returns the faults of the settings.
+// Validate returns the errors of the settings.
 func (c Config) Validate() []error {
 	var faults []error
 	if u, err := url.Parse(c.APIURL.Reveal()); err != nil || u.Host == "" || u.User != nil {
 		faults = append(faults, config.Invalid("api_url", "not a URL such as https://api.github.com"))
 	}
-	for key, text := range map[string]string{"context": c.Context, "target_url": c.TargetURL, "environment": c.Environment} {
+	for key, text := range map[string]string{
+		"context":     c.Context,
+		"target_url":  c.TargetURL,
+		"environment": c.Environment,
+	} {
 		if _, err := sink.ParseTemplate(text, nil); err != nil {
 			faults = append(faults, config.Invalid(key, "%v", err))
 		}
@@ -70,12 +74,12 @@ func (c Config) Validate() []error {
 	return faults
 }
 
-// Limits of GitHub for requests that write.
+// Limits returns the limits of GitHub for write requests.
 func Limits() []sink.Limit {
 	return []sink.Limit{{Count: 80, Window: time.Minute, Burst: 10}, {Count: 500, Window: time.Hour, Burst: 80}}
 }
 
-// Destination identifies the token, which shares the limits.
+// Destination identifies the token. Sinks with the same token share the limits.
 func (c Config) Destination() string {
 	secret, err := c.TokenFile.Read()
 	if err != nil {
@@ -102,7 +106,7 @@ type Options struct {
 	Template *sink.Template
 	// Client with rate limits and address checks. Required.
 	Client *http.Client
-	// Limiter of the client. Limits without Retry-After pause it. Required.
+	// Limiter is the limiter of Client. The sink pauses it after a rate-limit response without Retry-After. Required.
 	Limiter *sink.Limiter
 }
 
@@ -124,8 +128,8 @@ func newAPI(cfg Config, o Options) (*api, error) {
 	return &api{cfg: cfg, finder: finder, client: &client, limiter: o.Limiter}, nil
 }
 
-// sameHost follows redirects of renamed repositories and refuses those to another host, which would
-// receive the token.
+// sameHost follows redirects to the same host, such as those of renamed repositories. It does not follow a redirect to
+// another host, because that host would receive the token.
 func sameHost(request *http.Request, via []*http.Request) error {
 	if len(via) >= 5 || request.URL.Host != via[0].URL.Host || request.URL.Scheme != via[0].URL.Scheme {
 		return http.ErrUseLastResponse
@@ -136,14 +140,15 @@ func sameHost(request *http.Request, via []*http.Request) error {
 // AwaitLimit implements sink.RateLimited for all sinks of GitHub.
 func (a *api) AwaitLimit(ctx context.Context) error { return a.limiter.Await(ctx) }
 
-// open returns a client with the present token.
+// open returns a client with the current token.
 func (a *api) open() (*github.Client, error) {
 	token, err := a.cfg.TokenFile.Read()
 	if err != nil {
 		return nil, fmt.Errorf("read the token for GitHub: %w", err)
 	}
 	base := strings.TrimSuffix(a.cfg.APIURL.Reveal(), "/") + "/"
-	client, err := github.NewClient(github.WithHTTPClient(a.client), github.WithAuthToken(strings.TrimSpace(token)), github.WithURLs(&base, nil),
+	client, err := github.NewClient(github.WithHTTPClient(a.client), github.WithAuthToken(strings.TrimSpace(token)),
+		github.WithURLs(&base, nil),
 		github.WithUserAgent("lockstep-deploys"), github.WithDisableRateLimitCheck())
 	if err != nil {
 		return nil, fmt.Errorf("create the client for GitHub: %w", err)
@@ -151,7 +156,7 @@ func (a *api) open() (*github.Client, error) {
 	return client, nil
 }
 
-// secondaryPause is the pause after a secondary limit without a delay, as GitHub asks.
+// secondaryPause is the pause after a secondary rate limit without a delay, as GitHub asks.
 const secondaryPause = time.Minute
 
 // newError classifies an error for the sink worker.
@@ -162,7 +167,7 @@ func (a *api) newError(action string, err error) error {
 	wrapped := fmt.Errorf("%s: %w", action, sink.WithoutURL(err))
 	var primary *github.RateLimitError
 	var secondary *github.AbuseRateLimitError
-	var refused *github.ErrorResponse
+	var errResponse *github.ErrorResponse
 	switch {
 	case errors.As(err, &primary):
 		return a.pause(wrapped, max(time.Until(primary.Rate.Reset.Time), time.Second))
@@ -172,12 +177,13 @@ func (a *api) newError(action string, err error) error {
 			delay = *secondary.RetryAfter
 		}
 		return a.pause(wrapped, delay)
-	case errors.As(err, &refused) && refused.Response != nil:
-		switch refused.Response.StatusCode {
-		case http.StatusNotFound, http.StatusGone, http.StatusUnprocessableEntity, http.StatusUnavailableForLegalReasons, http.StatusBadRequest:
+	case errors.As(err, &errResponse) && errResponse.Response != nil:
+		switch errResponse.Response.StatusCode {
+		case http.StatusNotFound, http.StatusGone, http.StatusUnprocessableEntity, http.StatusUnavailableForLegalReasons,
+			http.StatusBadRequest:
 			return retry.Permanent(wrapped)
 		case http.StatusTooManyRequests, http.StatusForbidden, http.StatusServiceUnavailable:
-			if delay, ok := sink.ParseRetryAfter(refused.Response.Header, time.Now()); ok {
+			if delay, ok := sink.ParseRetryAfter(errResponse.Response.Header, time.Now()); ok {
 				return a.pause(wrapped, delay)
 			}
 		}
@@ -185,22 +191,22 @@ func (a *api) newError(action string, err error) error {
 	return wrapped
 }
 
-const longestPause = time.Hour
+const maxPause = time.Hour
 
 func (a *api) pause(err error, delay time.Duration) error {
-	delay = min(delay, longestPause)
+	delay = min(delay, maxPause)
 	a.limiter.Pause(delay)
 	return &sink.RetryAfter{Delay: delay, Err: err}
 }
 
-// full returns the full commit id. Image tags often have an abbreviated one.
-func (a *api) full(ctx context.Context, client *github.Client, s sink.Source) (string, error) {
+// fullCommit returns the full commit id. Image tags often contain an abbreviated one.
+func (a *api) fullCommit(ctx context.Context, client *github.Client, s sink.Source) (string, error) {
 	if len(s.Commit) == 40 || len(s.Commit) == 64 {
 		return s.Commit, nil
 	}
 	sha, _, err := client.Repositories.GetCommitSHA1(ctx, s.Owner, s.Name, s.Commit, "")
 	if err != nil {
-		return "", a.newError("look for commit "+s.Commit+" of "+s.Repository(), err)
+		return "", a.newError("find commit "+s.Commit+" of "+s.Repository(), err)
 	}
 	return sha, nil
 }

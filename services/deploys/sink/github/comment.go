@@ -18,7 +18,7 @@ import (
 	"lockstep.internal/services/deploys/sink"
 )
 
-// maxComment is the longest body of a comment, in characters.
+// maxComment is the maximum length of the body of a comment, in characters.
 const maxComment = 65536
 
 const defaultComment = `{{if eq .Fact "environment_ready"}}### Preview of {{text .Group}} is ready
@@ -31,15 +31,16 @@ const defaultComment = `{{if eq .Fact "environment_ready"}}### Preview of {{text
 | | |
 |---|---|
 {{if .Ready}}| Shows | ` + "`{{short .Ready}}`" + ` |
-{{end}}{{if and (ne .Fact "environment_ready") (ne .Fact "environment_removed")}}| {{if eq .Fact "environment_failed"}}Failed{{else}}Rolling out{{end}} | ` + "`{{short .Run}}`" + ` |
+{{end}}{{if and (ne .Fact "environment_ready") (ne .Fact "environment_removed")}}` +
+	`| {{if eq .Fact "environment_failed"}}Failed{{else}}Rolling out{{end}} | ` + "`{{short .Run}}`" + ` |
 {{end}}{{range .Members}}| Workload | {{text .}} |
 {{end}}{{if .Duration}}| Took | {{duration .Duration}} |
 {{end}}{{if .Message}}
 {{text .Message}}
 {{end}}`
 
-// Comments keeps one comment on the pull request of each environment. It creates the comment when
-// the environment is ready for the first time and edits it afterwards.
+// Comments is the sink that writes one comment on the pull request of each environment. It creates the comment when the
+// environment is ready for the first time and edits it afterwards.
 type Comments struct {
 	*api
 
@@ -124,8 +125,8 @@ func (s *Comments) Deliver(ctx context.Context, d sink.Delivery) error {
 		return nil // The environment was never ready.
 	}
 	source, _ := s.finder.Repository(d.Fact)
-	mark := s.mark(d.Thread)
-	body, err := s.body(d.Fact, source, known, mark)
+	marker := s.marker(d.Thread)
+	body, err := s.body(d.Fact, source, known, marker)
 	if err != nil {
 		return retry.Permanent(err)
 	}
@@ -143,20 +144,20 @@ func (s *Comments) Deliver(ctx context.Context, d sink.Delivery) error {
 			return errors.Join(err, sink.SaveThread(ctx, d, known))
 		}
 	}
-	if known.ID, err = s.write(ctx, client, source, known, mark, body); err != nil {
+	if known.ID, err = s.write(ctx, client, source, known, marker, body); err != nil {
 		return err
 	}
 	known.Body = hex.EncodeToString(digest[:])
 	return sink.SaveThread(ctx, d, known)
 }
 
-// mark returns the first line of the comment, which identifies it.
-func (s *Comments) mark(thread string) string {
+// marker returns the first line of the comment, which identifies it.
+func (s *Comments) marker(thread string) string {
 	digest := sha256.Sum256([]byte(s.name + "\n" + thread))
 	return "<!-- lockstep " + hex.EncodeToString(digest[:16]) + " -->"
 }
 
-func (s *Comments) body(f events.DeployFact, source sink.Source, known comment, mark string) (string, error) {
+func (s *Comments) body(f events.DeployFact, source sink.Source, known comment, marker string) (string, error) {
 	view := sink.NewView(f, source)
 	view.Ready = known.Ready
 	if view.URL == "" || f.Fact != events.FactEnvironmentReady {
@@ -166,17 +167,19 @@ func (s *Comments) body(f events.DeployFact, source sink.Source, known comment, 
 	if err != nil {
 		return "", err
 	}
-	return mark + "\n" + sink.Truncate(maxComment-len(mark)-1, text), nil
+	return marker + "\n" + sink.Truncate(maxComment-len(marker)-1, text), nil
 }
 
-// write edits the comment. It creates one if there is none.
-func (s *Comments) write(ctx context.Context, client *github.Client, source sink.Source, known comment, mark, body string) (int64, error) {
-	what := fmt.Sprintf("comment on pull request %d of %s", known.PullRequest, source.Repository())
+// write edits the comment, or creates it if it does not exist.
+func (s *Comments) write(
+	ctx context.Context, client *github.Client, source sink.Source, known comment, marker, body string,
+) (int64, error) {
+	action := fmt.Sprintf("write the comment on pull request %d of %s", known.PullRequest, source.Repository())
 	id := known.ID
 	if id == 0 {
 		var err error
-		if id, err = s.find(ctx, client, source, known.PullRequest, mark); err != nil {
-			return 0, s.newError(what, err)
+		if id, err = s.find(ctx, client, source, known.PullRequest, marker); err != nil {
+			return 0, s.newError(action, err)
 		}
 	}
 	request := github.IssueCommentRequest{Body: body}
@@ -186,25 +189,27 @@ func (s *Comments) write(ctx context.Context, client *github.Client, source sink
 			return id, nil
 		}
 		if response == nil || response.StatusCode != http.StatusNotFound && response.StatusCode != http.StatusGone {
-			return 0, s.newError(what, err)
+			return 0, s.newError(action, err)
 		}
 	}
-	made, _, err := client.Issues.CreateComment(ctx, source.Owner, source.Name, known.PullRequest, request)
+	created, _, err := client.Issues.CreateComment(ctx, source.Owner, source.Name, known.PullRequest, request)
 	if err != nil {
-		return 0, s.newError(what, err)
+		return 0, s.newError(action, err)
 	}
-	return made.GetID(), nil
+	return created.GetID(), nil
 }
 
-func (s *Comments) find(ctx context.Context, client *github.Client, source sink.Source, number int, mark string) (int64, error) {
+func (s *Comments) find(
+	ctx context.Context, client *github.Client, source sink.Source, number int, marker string,
+) (int64, error) {
 	options := &github.IssueListCommentsOptions{ListOptions: github.ListOptions{PerPage: pageSize}}
 	for range pagesSearched {
 		page, response, err := client.Issues.ListComments(ctx, source.Owner, source.Name, number, options)
 		if err != nil {
-			return 0, err //nolint:wrapcheck // judged by the caller
+			return 0, err //nolint:wrapcheck // wrapped by the caller
 		}
 		for _, c := range page {
-			if strings.HasPrefix(c.GetBody(), mark) {
+			if strings.HasPrefix(c.GetBody(), marker) {
 				return c.GetID(), nil
 			}
 		}
@@ -216,11 +221,14 @@ func (s *Comments) find(ctx context.Context, client *github.Client, source sink.
 	return 0, nil
 }
 
-// pullRequest returns the number in the fact, else the open pull request of the commit, else 0.
-func (s *Comments) pullRequest(ctx context.Context, client *github.Client, source sink.Source, f events.DeployFact) (int, error) {
+// pullRequest returns the number of the pull request: the one in the fact, or else the open pull request of the commit.
+// It returns 0 if there is none.
+func (s *Comments) pullRequest(
+	ctx context.Context, client *github.Client, source sink.Source, f events.DeployFact,
+) (int, error) {
 	for _, key := range s.cfg.PullRequestKeys {
-		for _, of := range []map[string]string{f.Workload.Annotations, f.Workload.Labels} {
-			if n, err := strconv.Atoi(strings.TrimSpace(of[key])); err == nil && n > 0 {
+		for _, values := range []map[string]string{f.Workload.Annotations, f.Workload.Labels} {
+			if n, err := strconv.Atoi(strings.TrimSpace(values[key])); err == nil && n > 0 {
 				return n, nil
 			}
 		}
@@ -237,7 +245,7 @@ func (s *Comments) pullRequest(ctx context.Context, client *github.Client, sourc
 	}
 	requests, _, err := client.PullRequests.ListPullRequestsWithCommit(ctx, source.Owner, source.Name, source.Commit, nil)
 	if err != nil {
-		return 0, s.newError("pull requests of commit "+source.Commit+" of "+source.Repository(), err)
+		return 0, s.newError("find pull requests of commit "+source.Commit+" of "+source.Repository(), err)
 	}
 	for _, r := range requests {
 		if r.GetState() == "open" {

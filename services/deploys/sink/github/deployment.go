@@ -14,13 +14,13 @@ import (
 
 const (
 	task = "deploy"
-	// pagesSearched bounds the search for a deployment. A commit and environment have few.
+	// pagesSearched is the maximum number of pages that are searched for a deployment or a comment.
 	pagesSearched = 10
 	pageSize      = 100
 )
 
-// Deployments creates one deployment for each rollout, or for each run of a group, and updates its
-// state.
+// Deployments is the sink that creates one deployment for each rollout, or for each run of an environment, and updates
+// its state.
 type Deployments struct {
 	*api
 
@@ -57,7 +57,7 @@ func (s *Deployments) Thread(f events.DeployFact) (string, bool) {
 	return rolloutOf(f)
 }
 
-// rolloutOf identifies a rollout, or a run of a group.
+// rolloutOf returns the name of the rollout, or of the run of an environment, that a fact belongs to.
 func rolloutOf(f events.DeployFact) (string, bool) {
 	switch {
 	case f.Rollout != nil:
@@ -110,7 +110,7 @@ func (s *Deployments) Deliver(ctx context.Context, d sink.Delivery) error {
 	}
 	_, _, err = client.Repositories.CreateDeploymentStatus(ctx, source.Owner, source.Name, known.ID, request)
 	if err != nil {
-		return s.newError(fmt.Sprintf("status %s of deployment %d of %s", state, known.ID, source.Repository()), err)
+		return s.newError(fmt.Sprintf("write status %s of deployment %d of %s", state, known.ID, source.Repository()), err)
 	}
 	known.State = state
 	return sink.SaveThread(ctx, d, known)
@@ -126,7 +126,7 @@ func (s *Deployments) status(view sink.View, state string) (github.DeploymentSta
 		return github.DeploymentStatusRequest{}, err
 	}
 	request := github.DeploymentStatusRequest{
-		State: state, Description: new(sink.Truncate(longestDescription, description)), AutoInactive: new(true),
+		State: state, Description: new(sink.Truncate(maxDescription, description)), AutoInactive: new(true),
 	}
 	if target != "" {
 		request.LogURL = &target
@@ -137,13 +137,15 @@ func (s *Deployments) status(view sink.View, state string) (github.DeploymentSta
 	return request, nil
 }
 
-// ensure returns the deployment of the rollout. It creates one if there is none.
-func (s *Deployments) ensure(ctx context.Context, client *github.Client, source sink.Source, d sink.Delivery) (int64, error) {
+// ensure returns the deployment of the rollout, and creates it if it does not exist.
+func (s *Deployments) ensure(
+	ctx context.Context, client *github.Client, source sink.Source, d sink.Delivery,
+) (int64, error) {
 	environment, err := s.environment.Execute(sink.NewView(d.Fact, source))
 	if err != nil {
 		return 0, retry.Permanent(err)
 	}
-	sha, err := s.full(ctx, client, source)
+	sha, err := s.fullCommit(ctx, client, source)
 	if err != nil {
 		return 0, err
 	}
@@ -151,16 +153,16 @@ func (s *Deployments) ensure(ctx context.Context, client *github.Client, source 
 	if err != nil || id != 0 {
 		return id, err
 	}
-	made, _, err := client.Repositories.CreateDeployment(ctx, source.Owner, source.Name, github.DeploymentRequest{
+	created, _, err := client.Repositories.CreateDeployment(ctx, source.Owner, source.Name, github.DeploymentRequest{
 		Ref: sha, Task: new(task), AutoMerge: new(false), RequiredContexts: []string{},
 		Payload: payload{Lockstep: d.Thread}, Environment: &environment,
-		Description:          new(sink.Truncate(longestDescription, d.Fact.Workload.Namespace+"/"+d.Fact.Workload.Name)),
+		Description:          new(sink.Truncate(maxDescription, d.Fact.Workload.Namespace+"/"+d.Fact.Workload.Name)),
 		TransientEnvironment: &s.cfg.Transient, ProductionEnvironment: &s.cfg.Production,
 	})
 	if err != nil {
-		return 0, s.newError("deployment of commit "+sha+" of "+source.Repository(), err)
+		return 0, s.newError("create the deployment of commit "+sha+" of "+source.Repository(), err)
 	}
-	return made.GetID(), nil
+	return created.GetID(), nil
 }
 
 func (s *Deployments) find(
@@ -172,7 +174,7 @@ func (s *Deployments) find(
 	for range pagesSearched {
 		page, response, err := client.Repositories.ListDeployments(ctx, source.Owner, source.Name, options)
 		if err != nil {
-			return 0, s.newError("deployments of "+source.Repository(), err)
+			return 0, s.newError("list the deployments of "+source.Repository(), err)
 		}
 		for _, candidate := range page {
 			if ofRollout(candidate.Payload, rollout) {
@@ -187,8 +189,7 @@ func (s *Deployments) find(
 	return 0, nil
 }
 
-// ofRollout reports whether a payload is that of a rollout. GitHub returns an object, or a string
-// with one.
+// ofRollout reports whether a payload belongs to a rollout. GitHub returns an object, or a string that contains one.
 func ofRollout(raw json.RawMessage, rollout string) bool {
 	var text string
 	if json.Unmarshal(raw, &text) == nil {

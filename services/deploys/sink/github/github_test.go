@@ -38,11 +38,21 @@ type bundle struct {
 
 func setup(t *testing.T) *bundle {
 	t.Helper()
-	b := &bundle{t: t, server: githubtest.Start(t), threads: &sinktest.Threads{}, limiter: sink.NewLimiter(), cfg: github.DefaultConfig()}
+	b := &bundle{
+		t:       t,
+		server:  githubtest.Start(t),
+		threads: &sinktest.Threads{},
+		limiter: sink.NewLimiter(),
+		cfg:     github.DefaultConfig(),
+	}
 	b.repo = b.server.Repo(repo)
 	b.repo.Commits = []string{commit, newer}
 	b.cfg.APIURL, b.cfg.TokenFile = config.URL(b.server.URL), config.SecretValue(githubtest.Token)
-	b.client = sink.NewClient(sink.ClientOptions{Limiter: b.limiter, Timeout: 5 * time.Second, Network: sink.NetworkConfig{AllowPrivate: true}})
+	b.client = sink.NewClient(sink.ClientOptions{
+		Limiter: b.limiter,
+		Timeout: 5 * time.Second,
+		Network: sink.NetworkConfig{AllowPrivate: true},
+	})
 	t.Cleanup(b.client.CloseIdleConnections)
 	require.Empty(t, b.cfg.Validate())
 	require.Empty(t, b.cfg.Missing())
@@ -92,7 +102,10 @@ func fact(name events.Fact, revision int) events.DeployFact {
 		Fact: name, Sequence: revision * 10, Provenance: events.ProvenanceObserved,
 		Workload: events.Workload{
 			ClusterUID: "c1", Namespace: "shop", Kind: "deployment", Name: "checkout",
-			Annotations: map[string]string{"lockstep.dev/commit": commit, "lockstep.dev/repository": "https://127.0.0.1/" + repo + ".git"},
+			Annotations: map[string]string{
+				"lockstep.dev/commit":     commit,
+				"lockstep.dev/repository": "https://127.0.0.1/" + repo + ".git",
+			},
 		},
 		Rollout: &events.Rollout{ID: "c1/u/" + string(rune('0'+revision)), Revision: revision, Change: "updated"},
 	}
@@ -119,17 +132,19 @@ func (b *bundle) states() string {
 	return strings.Join(list, " ")
 }
 
-func TestCommitStatusFollowsItsRollout(t *testing.T) {
+func TestCommitStatusShowsStateOfRollout(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	s := b.statuses()
 	ms := 14297
 	done := fact(events.FactCompleted, 42)
 	done.DurationMs = &ms
-	for _, f := range []events.DeployFact{fact(events.FactStarted, 42), fact(events.FactStalled, 42), fact(events.FactRecovered, 42), done, done} {
+	for _, f := range []events.DeployFact{
+		fact(events.FactStarted, 42), fact(events.FactStalled, 42), fact(events.FactRecovered, 42), done, done,
+	} {
 		require.NoError(t, b.deliver(s, f))
 	}
-	require.Equal(t, "pending failure pending success", b.states(), "and not twice the same")
+	require.Equal(t, "pending failure pending success", b.states(), "an unchanged status is not written again")
 	require.Equal(t, githubtest.Status{
 		SHA: commit, State: "success", Context: "lockstep/shop/checkout", Description: "completed, revision 42, after 14s",
 	}, b.repo.Statuses[3])
@@ -148,7 +163,8 @@ func TestWaitingFactsBecomeOneStatusAndOldRolloutsAreIgnored(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	s := b.statuses()
-	require.NoError(t, b.deliver(s, fact(events.FactStarted, 1), fact(events.FactStalled, 1), fact(events.FactStarted, 2), fact(events.FactSuperseded, 1)))
+	require.NoError(t, b.deliver(s, fact(events.FactStarted, 1), fact(events.FactStalled, 1), fact(events.FactStarted, 2),
+		fact(events.FactSuperseded, 1)))
 	require.Equal(t, "pending", b.states())
 	require.Contains(t, b.repo.Statuses[0].Description, "revision 2")
 	require.NoError(t, b.deliver(s, fact(events.FactSuperseded, 1)))
@@ -169,7 +185,7 @@ func TestAbbreviatedCommitIsResolved(t *testing.T) {
 	require.True(t, retry.IsPermanent(b.deliver(b.statuses(), f)))
 }
 
-func TestLastStatusesAreReservedForTheEnd(t *testing.T) {
+func TestLastStatusesAreReservedForEnds(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	s := b.statuses()
@@ -190,18 +206,21 @@ func TestLastStatusesAreReservedForTheEnd(t *testing.T) {
 	require.ErrorContains(t, err, "maximum number of statuses")
 }
 
-func TestLimitsOfGitHubAreObeyed(t *testing.T) {
+func TestSinkPausesAfterRateLimitOfGitHub(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	s := b.statuses()
 	b.server.Faults.Writes(
-		sinktest.Status(403, http.Header{"Retry-After": {"1"}}, `{"message":"You have exceeded a secondary rate limit","documentation_url":"https://docs.github.com/rest/overview/rate-limits-for-the-rest-api#about-secondary-rate-limits"}`),
+		sinktest.Status(403, http.Header{"Retry-After": {"1"}},
+			`{"message":"You have exceeded a secondary rate limit",`+
+				`"documentation_url":"https://docs.github.com/rest/overview/rate-limits-for-the-rest-api`+
+				`#about-secondary-rate-limits"}`),
 	)
 	var after *sink.RetryAfter
 	require.ErrorAs(t, b.deliver(s, fact(events.FactStarted, 1)), &after)
 	require.Equal(t, time.Second, after.Delay)
-	require.Positive(t, b.limiter.Paused(), "nothing else is sent meanwhile")
-	require.NoError(t, b.deliver(s, fact(events.FactStarted, 1)), "which waits")
+	require.Positive(t, b.limiter.Paused(), "other requests wait too")
+	require.NoError(t, b.deliver(s, fact(events.FactStarted, 1)), "the delivery waits for the end of the pause")
 
 	for _, code := range []int{429, 503} {
 		b := setup(t)
@@ -212,8 +231,13 @@ func TestLimitsOfGitHubAreObeyed(t *testing.T) {
 	}
 
 	for body, header := range map[string]http.Header{
-		`{"message":"You have exceeded a secondary rate limit","documentation_url":"https://docs.github.com/rest/x#about-secondary-rate-limits"}`: {},
-		`{"message":"API rate limit exceeded"}`: {"X-RateLimit-Remaining": {"0"}, "X-RateLimit-Reset": {"99999999999"}, "X-RateLimit-Limit": {"5000"}},
+		`{"message":"You have exceeded a secondary rate limit",` +
+			`"documentation_url":"https://docs.github.com/rest/x#about-secondary-rate-limits"}`: {},
+		`{"message":"API rate limit exceeded"}`: {
+			"X-RateLimit-Remaining": {"0"},
+			"X-RateLimit-Reset":     {"99999999999"},
+			"X-RateLimit-Limit":     {"5000"},
+		},
 	} {
 		b := setup(t)
 		b.server.Faults.Writes(sinktest.Status(403, header, body))
@@ -224,13 +248,19 @@ func TestLimitsOfGitHubAreObeyed(t *testing.T) {
 	}
 }
 
-// The real limits, on a scale of 1 to 100: the limiter never meets them. What goes out at its pace
-// may arrive closer together.
-func TestLimiterKeepsTheLimits(t *testing.T) {
+// The real limits and windows, scaled down. The limiter stays below them. Its windows are twice as long, because
+// requests may arrive closer together than they were sent.
+func TestLimiterStaysBelowLimits(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.server.Limit.Windows = []sinktest.Window{{Count: 80, Length: 300 * time.Millisecond}, {Count: 100, Length: 3 * time.Second}}
-	b.limiter = sink.NewLimiter(sink.Limit{Count: 80, Window: 600 * time.Millisecond, Burst: 10}, sink.Limit{Count: 100, Window: 6 * time.Second, Burst: 80})
+	b.server.Limit.Windows = []sinktest.Window{
+		{Count: 80, Length: 300 * time.Millisecond}, {Count: 100, Length: 3 * time.Second},
+	}
+	b.limiter = sink.NewLimiter(sink.Limit{
+		Count:  80,
+		Window: 600 * time.Millisecond,
+		Burst:  10,
+	}, sink.Limit{Count: 100, Window: 6 * time.Second, Burst: 80})
 	b.client = sink.NewClient(sink.ClientOptions{Limiter: b.limiter, Network: sink.NetworkConfig{AllowPrivate: true}})
 	t.Cleanup(b.client.CloseIdleConnections)
 	s := b.statuses()
@@ -238,8 +268,8 @@ func TestLimiterKeepsTheLimits(t *testing.T) {
 		require.NoError(t, b.deliver(s, fact(events.FactStarted, i+1)))
 		require.NoError(t, b.deliver(s, fact(events.FactCompleted, i+1)))
 	}
-	refused, _ := b.server.Limit.Refused()
-	require.Zero(t, refused)
+	rejected, _ := b.server.Limit.Refused()
+	require.Zero(t, rejected)
 }
 
 func TestPermanentAndTemporaryErrors(t *testing.T) {
@@ -248,20 +278,22 @@ func TestPermanentAndTemporaryErrors(t *testing.T) {
 		change    func(b *bundle)
 		permanent bool
 	}{
-		"no such repository": {func(b *bundle) { b.cfg.Source.RepositoryKeys, b.cfg.Source.Repository = nil, "acme/none" }, true},
-		"no such commit":     {func(b *bundle) { b.repo.Commits = nil }, true},
-		"another token":      {func(b *bundle) { b.cfg.TokenFile = config.SecretValue("other") }, false},
-		"no token":           {func(b *bundle) { b.cfg.TokenFile = config.SecretFile("/none") }, false},
-		"5xx":                {func(b *bundle) { b.server.Faults.Next(sinktest.Status(502, nil, "<html>")) }, false},
-		"lost":               {func(b *bundle) { b.server.Faults.Next(sinktest.Drop()) }, false},
-		"half":               {func(b *bundle) { b.server.Faults.Next(sinktest.TruncateResponse()) }, false},
-		"time-out": {func(b *bundle) {
+		"no such repository": {
+			func(b *bundle) { b.cfg.Source.RepositoryKeys, b.cfg.Source.Repository = nil, "acme/none" }, true,
+		},
+		"no such commit":      {func(b *bundle) { b.repo.Commits = nil }, true},
+		"another token":       {func(b *bundle) { b.cfg.TokenFile = config.SecretValue("other") }, false},
+		"no token":            {func(b *bundle) { b.cfg.TokenFile = config.SecretFile("/none") }, false},
+		"5xx":                 {func(b *bundle) { b.server.Faults.Next(sinktest.Status(502, nil, "<html>")) }, false},
+		"dropped request":     {func(b *bundle) { b.server.Faults.Next(sinktest.Drop()) }, false},
+		"incomplete response": {func(b *bundle) { b.server.Faults.Next(sinktest.TruncateResponse()) }, false},
+		"timeout": {func(b *bundle) {
 			b.server.Faults.Next(sinktest.Hang(false))
 			b.client.Transport = sink.NewTransport(sink.ClientOptions{
 				Limiter: b.limiter, Timeout: 100 * time.Millisecond, Network: sink.NetworkConfig{AllowPrivate: true},
 			})
 		}, false},
-		"a redirect elsewhere": {func(b *bundle) {
+		"redirect to another host": {func(b *bundle) {
 			b.server.Faults.Next(sinktest.Status(307, http.Header{"Location": {"https://elsewhere.example.com/"}}, ""))
 		}, false},
 	} {
@@ -281,7 +313,9 @@ func TestRolloutIsOneDeployment(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	s := b.deployments()
-	for _, name := range []events.Fact{events.FactStarted, events.FactProgressed, events.FactStalled, events.FactCompleted} {
+	for _, name := range []events.Fact{
+		events.FactStarted, events.FactProgressed, events.FactStalled, events.FactCompleted,
+	} {
 		require.NoError(t, b.deliver(s, fact(name, 1)))
 	}
 	require.NoError(t, b.deliver(s, fact(events.FactStarted, 2)))
@@ -298,13 +332,20 @@ func TestRolloutIsOneDeployment(t *testing.T) {
 	require.NoError(t, b.deliver(s, environment(events.FactEnvironmentReady, commit, "https://pr-318.example.com")))
 	d = b.repo.Deployments[2]
 	require.Equal(t, "pr-318", d.Environment)
-	require.Equal(t, []githubtest.DeploymentStatus{{State: "success", Description: "environment ready", EnvironmentURL: "https://pr-318.example.com"}}, d.States)
+	require.Equal(t, []githubtest.DeploymentStatus{{
+		State:          "success",
+		Description:    "environment ready",
+		EnvironmentURL: "https://pr-318.example.com",
+	}}, d.States)
 }
 
-// The response is lost, or the process is killed before it saves the deployment.
-func TestDeploymentIsFoundAfterACrash(t *testing.T) {
+// The response is lost, or the process crashes before it stores the deployment.
+func TestDeploymentIsFoundAfterCrash(t *testing.T) {
 	t.Parallel()
-	for name, fault := range map[string]sinktest.Fault{"lost": sinktest.DropResponse(), "half": sinktest.TruncateResponse()} {
+	for name, fault := range map[string]sinktest.Fault{
+		"lost response":       sinktest.DropResponse(),
+		"incomplete response": sinktest.TruncateResponse(),
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := setup(t)
@@ -341,7 +382,7 @@ func TestEnvironmentHasOneCommentWhenReady(t *testing.T) {
 	s := b.comments()
 	require.NoError(t, b.deliver(s, environment(events.FactEnvironmentStarted, commit, "")))
 	require.NoError(t, b.deliver(s, environment(events.FactEnvironmentFailed, commit, "")))
-	require.Empty(t, b.bodies(), "not before")
+	require.Empty(t, b.bodies(), "no comment before the environment is ready")
 	require.NoError(t, b.deliver(s, environment(events.FactEnvironmentReady, commit, "https://pr-318.example.com")))
 	require.Len(t, b.bodies(), 1)
 	first := b.bodies()[0]
@@ -351,9 +392,9 @@ func TestEnvironmentHasOneCommentWhenReady(t *testing.T) {
 	require.Contains(t, first, "shop/web")
 
 	require.NoError(t, b.deliver(s, environment(events.FactEnvironmentStarted, newer, "")))
-	require.Len(t, b.bodies(), 1, "edited")
+	require.Len(t, b.bodies(), 1, "the comment is edited")
 	require.Contains(t, b.bodies()[0], "being brought up to date")
-	require.Contains(t, b.bodies()[0], "https://pr-318.example.com", "it still shows the one before")
+	require.Contains(t, b.bodies()[0], "https://pr-318.example.com", "it still shows the previous run")
 	require.Contains(t, b.bodies()[0], "| Rolling out | `1d2e3f4` |")
 	require.NoError(t, b.deliver(s, environment(events.FactEnvironmentFailed, newer, "")))
 	require.Contains(t, b.bodies()[0], "could not be brought up to date")
@@ -361,19 +402,19 @@ func TestEnvironmentHasOneCommentWhenReady(t *testing.T) {
 	require.Contains(t, b.bodies()[0], "| Shows | `1d2e3f4` |")
 	calls := len(b.server.Calls())
 	require.NoError(t, b.deliver(s, environment(events.FactEnvironmentReady, newer, "https://pr-318.example.com")))
-	require.Len(t, b.server.Calls(), calls, "nothing new, nothing to do")
+	require.Len(t, b.server.Calls(), calls, "an unchanged comment is not written")
 	require.NoError(t, b.deliver(s, environment(events.FactEnvironmentRemoved, newer, "")))
 	require.NotContains(t, b.bodies()[0], "https://")
 	require.Len(t, b.bodies(), 1)
 }
 
-func TestCommentIsFoundAfterACrashAndRecreatedWhenDeleted(t *testing.T) {
+func TestCommentIsFoundAfterCrashAndRecreatedWhenDeleted(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	pull := &githubtest.Pull{State: "open"}
 	b.repo.Pulls[318] = pull
 	for range 150 {
-		pull.Comments = append(pull.Comments, &githubtest.Comment{ID: -1, Body: "of somebody else"})
+		pull.Comments = append(pull.Comments, &githubtest.Comment{ID: -1, Body: "another comment"})
 	}
 	b.server.Faults.Writes(sinktest.DropResponse())
 	ready := environment(events.FactEnvironmentReady, commit, "https://pr-318.example.com")
@@ -385,7 +426,8 @@ func TestCommentIsFoundAfterACrashAndRecreatedWhenDeleted(t *testing.T) {
 	require.Len(t, pull.Comments, 151)
 
 	pull.Comments = pull.Comments[:150]
-	require.NoError(t, b.deliver(b.comments(), environment(events.FactEnvironmentReady, newer, "https://pr-318.example.com")))
+	require.NoError(t, b.deliver(b.comments(),
+		environment(events.FactEnvironmentReady, newer, "https://pr-318.example.com")))
 	require.Len(t, pull.Comments, 151)
 }
 
@@ -401,15 +443,20 @@ func TestPullRequestIsFound(t *testing.T) {
 		fact events.DeployFact
 		want int
 	}{
-		"by the annotation":      {named, 7},
-		"as the group is called": {environment(events.FactEnvironmentReady, "sha256:abc", "https://x.example.com"), 318},
-		"that of the commit":     {unnamed, 12},
-		"none without a commit":  {nothing, 0},
+		"from the annotation":   {named, 7},
+		"from the group name":   {environment(events.FactEnvironmentReady, "sha256:abc", "https://x.example.com"), 318},
+		"from the commit":       {unnamed, 12},
+		"none without a commit": {nothing, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := setup(t)
-			b.repo.Pulls = map[int]*githubtest.Pull{7: {}, 318: {}, 11: {Head: commit, State: "closed"}, 12: {Head: commit, State: "open"}}
+			b.repo.Pulls = map[int]*githubtest.Pull{
+				7:   {},
+				318: {},
+				11:  {Head: commit, State: "closed"},
+				12:  {Head: commit, State: "open"},
+			}
 			require.NoError(t, b.deliver(b.comments(), tc.fact))
 			for number, pull := range b.repo.Pulls {
 				require.Equal(t, number == tc.want, len(pull.Comments) == 1, number)
@@ -418,7 +465,7 @@ func TestPullRequestIsFound(t *testing.T) {
 	}
 }
 
-func TestTextIsEscapedInAComment(t *testing.T) {
+func TestTextInCommentIsEscaped(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.repo.Pulls[318] = &githubtest.Pull{State: "open"}
@@ -431,7 +478,7 @@ func TestTextIsEscapedInAComment(t *testing.T) {
 	}
 }
 
-func TestInvalidConfigurationIsRefused(t *testing.T) {
+func TestInvalidConfigurationIsReported(t *testing.T) {
 	t.Parallel()
 	require.Len(t, github.DefaultConfig().Missing(), 1)
 	cfg := github.DefaultConfig()

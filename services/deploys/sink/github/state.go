@@ -22,7 +22,9 @@ func StatusFacts() []string {
 
 // DeploymentFacts returns the default filter of deployments.
 func DeploymentFacts() []string {
-	return []string{"started", "stalled", "recovered", "blocked", "unblocked", "completed", "superseded", "cancelled", "unknown"}
+	return []string{
+		"started", "stalled", "recovered", "blocked", "unblocked", "completed", "superseded", "cancelled", "unknown",
+	}
 }
 
 // CommentFacts returns the default filter of comments.
@@ -34,7 +36,8 @@ func CommentFacts() []string {
 func statusOf(f events.Fact) string {
 	switch f {
 	case events.FactStarted, events.FactProgressed, events.FactRecovered, events.FactUnblocked, events.FactPaused,
-		events.FactResumed, events.FactRolledBack, events.FactRestarted, events.FactPartitionReached, events.FactEnvironmentStarted:
+		events.FactResumed, events.FactRolledBack, events.FactRestarted, events.FactPartitionReached,
+		events.FactEnvironmentStarted:
 		return pending
 	case events.FactCompleted, events.FactEnvironmentReady:
 		return success

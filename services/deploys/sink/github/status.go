@@ -13,18 +13,19 @@ import (
 )
 
 const (
-	// maxStatuses bounds the statuses of a commit and context. reservedStatuses of them are for the
+	// maxStatuses is the maximum number of statuses of a commit and context. reservedStatuses of them are reserved for the
 	// ends of rollouts.
-	maxStatuses        = 1000
-	reservedStatuses   = 50
-	longestDescription = 140
-	longestContext     = 255
+	maxStatuses      = 1000
+	reservedStatuses = 50
+	maxDescription   = 140
+	maxContext       = 255
 )
 
-const defaultDescription = `{{title .Fact}}{{if .Revision}}, revision {{.Revision}}{{end}}{{if .Duration}}, after {{duration .Duration}}{{end}}` +
+const defaultDescription = `{{title .Fact}}{{if .Revision}}, revision {{.Revision}}{{end}}` +
+	`{{if .Duration}}, after {{duration .Duration}}{{end}}` +
 	`{{if .Reason}} ({{.Reason}}){{end}}`
 
-// Statuses sets a commit status for each workload.
+// Statuses is the sink that sets a commit status for each workload.
 type Statuses struct {
 	*api
 
@@ -119,12 +120,12 @@ func (s *Statuses) Deliver(ctx context.Context, d sink.Delivery) error {
 	if err != nil {
 		return err
 	}
-	sha, err := s.full(ctx, client, source)
+	sha, err := s.fullCommit(ctx, client, source)
 	if err != nil {
 		return err
 	}
 	if _, _, err := client.Repositories.CreateStatus(ctx, source.Owner, source.Name, sha, status); err != nil {
-		return s.newError(fmt.Sprintf("status %s of commit %s of %s", next.State, sha, source.Repository()), err)
+		return s.newError(fmt.Sprintf("write status %s of commit %s of %s", next.State, sha, source.Repository()), err)
 	}
 	next.Sent++
 	return sink.SaveThread(ctx, d, next)
@@ -145,8 +146,8 @@ func (s *Statuses) status(f events.DeployFact, source sink.Source) (github.RepoS
 		return github.RepoStatus{}, err
 	}
 	status := github.RepoStatus{
-		State: new(statusOf(f.Fact)), Context: new(sink.Truncate(longestContext, name)),
-		Description: new(sink.Truncate(longestDescription, description)),
+		State: new(statusOf(f.Fact)), Context: new(sink.Truncate(maxContext, name)),
+		Description: new(sink.Truncate(maxDescription, description)),
 	}
 	if target = cmp.Or(target, view.URL); target != "" {
 		status.TargetURL = &target

@@ -1,5 +1,5 @@
-// Package sinktest has the shared fixtures of the tests of sinks: network faults, rate limits and
-// threads in memory.
+// Package sinktest contains the shared fixtures of the tests of sinks: network faults, rate limits and threads in
+// memory.
 package sinktest
 
 import (
@@ -14,7 +14,7 @@ import (
 // Fault replaces the normal response to one request.
 type Fault func(w http.ResponseWriter, r *http.Request, serve http.Handler)
 
-// Faults applies each fault to one matching request, in place of the wrapped handler.
+// Faults wraps a handler. It applies each fault to one matching request, in place of the handler.
 type Faults struct {
 	mu    sync.Mutex
 	queue []queued
@@ -30,7 +30,7 @@ func (f *Faults) Next(faults ...Fault) {
 	f.Matching(func(*http.Request) bool { return true }, faults...)
 }
 
-// Writes applies the faults to the next writing requests.
+// Writes applies the faults to the next write requests.
 func (f *Faults) Writes(faults ...Fault) {
 	f.Matching(func(r *http.Request) bool { return r.Method != http.MethodGet }, faults...)
 }
@@ -44,7 +44,7 @@ func (f *Faults) Matching(matches func(*http.Request) bool, faults ...Fault) {
 	}
 }
 
-// Clear removes the faults that have not happened.
+// Clear removes the faults that were not applied yet.
 func (f *Faults) Clear() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -66,7 +66,7 @@ func (f *Faults) take(r *http.Request) Fault {
 // Wrap returns a handler that applies the faults.
 func (f *Faults) Wrap(serve http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		// Read the whole body, so that the client has sent everything before the fault.
+		// Read the whole body, so that the client has sent the complete request before the fault.
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
 			return
@@ -80,7 +80,7 @@ func (f *Faults) Wrap(serve http.Handler) http.Handler {
 	})
 }
 
-// Status returns a response without an effect.
+// Status returns a fault that responds without calling the handler.
 func Status(code int, header http.Header, body string) Fault {
 	return func(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
 		for name, values := range header {
@@ -91,12 +91,12 @@ func Status(code int, header http.Header, body string) Fault {
 	}
 }
 
-// Drop closes the connection before the effect.
+// Drop returns a fault that closes the connection without calling the handler.
 func Drop() Fault {
 	return func(w http.ResponseWriter, _ *http.Request, _ http.Handler) { closeConnection(w) }
 }
 
-// DropResponse closes the connection after the effect.
+// DropResponse returns a fault that calls the handler and closes the connection without a response.
 func DropResponse() Fault {
 	return func(w http.ResponseWriter, r *http.Request, serve http.Handler) {
 		serve.ServeHTTP(httptest.NewRecorder(), r)
@@ -104,7 +104,7 @@ func DropResponse() Fault {
 	}
 }
 
-// TruncateResponse sends a part of the response after the effect and closes the connection.
+// TruncateResponse returns a fault that calls the handler, sends a part of the response and closes the connection.
 func TruncateResponse() Fault {
 	return func(w http.ResponseWriter, r *http.Request, serve http.Handler) {
 		recorder := httptest.NewRecorder()
@@ -122,7 +122,7 @@ func TruncateResponse() Fault {
 	}
 }
 
-// Hang sends no response until the client gives up, with or without the effect.
+// Hang returns a fault that sends no response until the client gives up. If effect is true, it calls the handler.
 func Hang(effect bool) Fault {
 	return func(_ http.ResponseWriter, r *http.Request, serve http.Handler) {
 		if effect {

@@ -11,10 +11,10 @@ type Window struct {
 	Length time.Duration
 }
 
-// RateLimiter enforces windows like a server, with a penalty for requests that come too early.
+// RateLimiter enforces windows like a server. After an exceeded limit, it rejects all requests for a time.
 type RateLimiter struct {
 	Windows []Window
-	// Penalty is how long all requests are refused after a limit was exceeded.
+	// Penalty is how long all requests are rejected after a limit was exceeded.
 	Penalty time.Duration
 
 	mu      sync.Mutex
@@ -24,7 +24,7 @@ type RateLimiter struct {
 	early   int
 }
 
-// Allow reports whether a request is allowed, and otherwise for how long it is refused.
+// Allow reports whether a request is allowed. Otherwise it also returns how long requests are rejected.
 func (g *RateLimiter) Allow() (time.Duration, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -51,7 +51,7 @@ func (g *RateLimiter) Allow() (time.Duration, bool) {
 	return 0, true
 }
 
-// Refused returns how many requests were refused, and how many of them came during a penalty.
+// Refused returns the number of rejected requests, and how many of them came during a penalty.
 func (g *RateLimiter) Refused() (refused, early int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -7,10 +7,10 @@ import (
 	"sync"
 )
 
-// ErrDown is the error of Threads while they are down.
+// ErrDown is the error of [Threads] while it is down.
 var ErrDown = errors.New("the database is unavailable")
 
-// Threads is a sink.Threads in memory.
+// Threads implements sink.Threads in memory.
 type Threads struct {
 	mu     sync.Mutex
 	values map[string]json.RawMessage

@@ -1,18 +1,17 @@
-// Package slack is the sink that keeps one message per rollout in a channel. It posts the message
-// when the rollout starts and edits it afterwards.
+// Package slack contains the sink that writes one message per rollout in a channel. It posts the message when the
+// rollout starts and edits it afterwards.
 //
-// The message shows the last fact that changed the state, the present pod counts, and whether the
-// old pods are gone. A fact without a rollout or an environment is a message of its own. Waiting
-// facts become one edit, and an edit without a change is skipped, because Slack accepts about one
-// message per second and channel. A 429 is obeyed.
+// The message shows the last fact that changed the state, the current pod counts, and whether the old pods have
+// terminated. A fact without a rollout or an environment gets its own message. Slack accepts about one message per
+// second and channel, so waiting facts become one edit, and an edit without a change is skipped. After a status 429,
+// the sink pauses.
 //
-// Slack has no idempotency keys. So each message has its rollout as metadata, and the sink saves
-// the start of each post. After a crash or a lost response it searches the history of the channel
-// first (scope channels:history or groups:history, in addition to chat:write). Without that scope
-// it posts again: a duplicate is better than no message.
+// Slack has no idempotency keys. So each message contains its rollout as metadata, and the sink stores the start of
+// each post. After a crash or a lost response, it first searches the history of the channel (scope channels:history or
+// groups:history, in addition to chat:write). Without that scope it posts again: a duplicate is better than no message.
 //
-// A message that Slack refuses for its content is dead-lettered. An unknown channel or token is
-// retried, because an operator can fix it.
+// If Slack rejects the content of a message, the fact is dead-lettered. If Slack does not know the channel or the
+// token, the delivery is retried, because an operator can fix it.
 package slack
 
 import (
@@ -41,7 +40,7 @@ type Config struct {
 	APIURL    config.URL    `yaml:"api_url" help:"Slack's API"`
 }
 
-// DefaultConfig returns the default of Config.
+// DefaultConfig returns the default configuration.
 func DefaultConfig() Config { return Config{APIURL: "https://slack.com/api"} }
 
 // Missing returns the required settings that are absent.
@@ -56,7 +55,7 @@ func (c Config) Missing() []string {
 	return missing
 }
 
-// Validate returns the faults of the settings.
+// Validate returns the errors of the settings.
 func (c Config) Validate() []error {
 	if u, err := url.Parse(c.APIURL.Reveal()); err != nil || u.Host == "" || u.User != nil {
 		return []error{config.Invalid("api_url", "not a URL such as https://slack.com/api")}
@@ -64,23 +63,25 @@ func (c Config) Validate() []error {
 	return nil
 }
 
-// Limits of Slack for one channel.
+// Limits returns the limits of Slack for one channel.
 func Limits() []sink.Limit { return []sink.Limit{{Count: 1, Window: 1100 * time.Millisecond}} }
 
-// Destination identifies the channel, which shares the limits.
+// Destination identifies the channel. Sinks with the same channel share the limits.
 func (c Config) Destination() string { return "slack/" + c.APIURL.String() + "/" + c.Channel }
 
 // Facts returns the default filter.
 func Facts() []string {
 	return []string{
 		"started", "progressed", "completed", "drained", "stalled", "recovered", "blocked", "unblocked",
-		"paused", "resumed", "superseded", "cancelled", "unknown", "partition_reached", "environment_started", "environment_ready", "environment_failed", "environment_removed",
+		"paused", "resumed", "superseded", "cancelled", "unknown", "partition_reached", "environment_started",
+		"environment_ready", "environment_failed", "environment_removed",
 	}
 }
 
 const defaultText = `{{$f := .Fact}}{{if or (eq $f "completed") (eq $f "environment_ready")}}:white_check_mark:` +
 	`{{else if or (eq $f "stalled") (eq $f "blocked") (eq $f "environment_failed")}}:warning:` +
-	`{{else if or (eq $f "cancelled") (eq $f "unknown") (eq $f "superseded")}}:heavy_minus_sign:{{else}}:arrows_counterclockwise:{{end}}` +
+	`{{else if or (eq $f "cancelled") (eq $f "unknown") (eq $f "superseded")}}:heavy_minus_sign:` +
+	`{{else}}:arrows_counterclockwise:{{end}}` +
 	` *{{if .Group}}{{text .Group}}{{else}}{{text .Namespace}}/{{text .Name}}{{end}}* {{title $f}}` +
 	`{{if .Revision}} (revision {{.Revision}}{{if ne .Change "updated"}}, {{title .Change}}{{end}}){{end}}` +
 	`{{if .Duration}} after {{duration .Duration}}{{end}}{{if .Drained}}, old pods gone{{end}}` +
@@ -90,8 +91,8 @@ const defaultText = `{{$f := .Fact}}{{if or (eq $f "completed") (eq $f "environm
 >{{text .Message}}{{end}}{{end}}{{range .Images}}
 ` + "`{{text .}}`{{end}}"
 
-// longestText is the longest text that Slack shows unfolded, in characters.
-const longestText = 3900
+// maxText is the maximum length of a text that Slack does not collapse, in characters.
+const maxText = 3900
 
 // Options in addition to the configuration.
 type Options struct {
@@ -103,7 +104,7 @@ type Options struct {
 	Limiter *sink.Limiter
 }
 
-// Sink keeps messages in one channel.
+// Sink posts and edits messages in one channel.
 type Sink struct {
 	cfg      Config
 	options  Options
@@ -148,7 +149,7 @@ func (s *Sink) Thread(f events.DeployFact) (string, bool) {
 
 // message is the stored state of a message.
 type message struct {
-	// Posting is the start of a post with an unknown result; nil if there is none.
+	// Posting is the start of a post whose result is unknown, or nil.
 	Posting *time.Time `json:"posting,omitempty"`
 	TS      string     `json:"ts,omitempty"`
 	Text    string     `json:"text,omitempty"` // digest of the text
@@ -216,11 +217,11 @@ func (s *Sink) Deliver(ctx context.Context, d sink.Delivery) error {
 		}
 	}
 	if m.TS != "" {
-		gone, err := s.edit(ctx, client, &m, d.Thread, text)
+		missing, err := s.edit(ctx, client, &m, d.Thread, text)
 		if err != nil {
 			return err
 		}
-		if gone {
+		if missing {
 			m.TS = ""
 		}
 	}
@@ -241,7 +242,7 @@ func (s *Sink) text(m message) (string, error) {
 	view := sink.NewView(f, sink.Source{})
 	view.Drained = m.Drained
 	text, err := s.template.Execute(view)
-	return sink.Truncate(longestText, text), err
+	return sink.Truncate(maxText, text), err
 }
 
 const eventType = "lockstep_rollout"
@@ -256,8 +257,8 @@ func options(thread, text string) slack.MsgOption {
 func (s *Sink) edit(ctx context.Context, client *slack.Client, m *message, thread, text string) (bool, error) {
 	_, _, _, err := client.UpdateMessageContext( //nolint:dogsled // The library returns four values.
 		ctx, s.cfg.Channel, m.TS, options(thread, text))
-	if refusal, ok := errors.AsType[slack.SlackErrorResponse](err); ok {
-		switch refusal.Err {
+	if slackErr, ok := errors.AsType[slack.SlackErrorResponse](err); ok {
+		switch slackErr.Err {
 		case "message_not_found", "cant_update_message", "edit_window_closed":
 			return true, nil
 		}
@@ -280,23 +281,23 @@ func (s *Sink) post(ctx context.Context, client *slack.Client, d sink.Delivery, 
 		m.TS = ts
 		return nil
 	}
-	if refused(err) {
+	if isRejected(err) {
 		m.Posting = nil
 		err = errors.Join(err, sink.SaveThread(ctx, d, *m))
 	}
 	return newError("post the message", err)
 }
 
-// refused reports whether Slack responded and did not accept the message.
-func refused(err error) bool {
-	var refusal slack.SlackErrorResponse
+// isRejected reports whether Slack responded and did not accept the message.
+func isRejected(err error) bool {
+	var slackErr slack.SlackErrorResponse
 	if _, ok := errors.AsType[*slack.RateLimitedError](err); ok {
 		return true
 	}
-	if !errors.As(err, &refusal) {
+	if !errors.As(err, &slackErr) {
 		return false
 	}
-	switch refusal.Err {
+	switch slackErr.Err {
 	case "fatal_error", "internal_error", "request_timeout", "service_unavailable":
 		return false // The request may have had an effect.
 	}
@@ -306,7 +307,7 @@ func refused(err error) bool {
 const (
 	historyPages = 10
 	historySize  = 200
-	// skew bounds the difference of clocks.
+	// skew is the maximum difference of the clocks.
 	skew = time.Minute
 )
 
@@ -318,7 +319,8 @@ func (s *Sink) find(ctx context.Context, client *slack.Client, thread string, si
 	}
 	for range historyPages {
 		page, err := client.GetConversationHistoryContext(ctx, parameters)
-		if refusal, ok := errors.AsType[slack.SlackErrorResponse](err); ok && (refusal.Err == "missing_scope" || refusal.Err == "not_allowed_token_type") {
+		slackErr, ok := errors.AsType[slack.SlackErrorResponse](err)
+		if ok && (slackErr.Err == "missing_scope" || slackErr.Err == "not_allowed_token_type") {
 			return "", nil
 		}
 		if err != nil {
@@ -345,10 +347,11 @@ func newError(action string, err error) error {
 	if limited, ok := errors.AsType[*slack.RateLimitedError](err); ok {
 		return &sink.RetryAfter{Delay: max(limited.RetryAfter, time.Second), Err: wrapped}
 	}
-	if refusal, ok := errors.AsType[slack.SlackErrorResponse](err); ok {
-		switch refusal.Err {
+	if slackErr, ok := errors.AsType[slack.SlackErrorResponse](err); ok {
+		switch slackErr.Err {
 		case "msg_too_long", "no_text", "invalid_blocks", "invalid_blocks_format", "invalid_metadata_format",
-			"invalid_metadata_schema", "metadata_too_large", "restricted_action", "too_many_attachments", "invalid_arguments", "invalid_arg_name":
+			"invalid_metadata_schema", "metadata_too_large", "restricted_action", "too_many_attachments", "invalid_arguments",
+			"invalid_arg_name":
 			return retry.Permanent(wrapped)
 		case "ratelimited", "rate_limited":
 			return &sink.RetryAfter{Delay: time.Minute, Err: wrapped}

@@ -28,7 +28,7 @@ type bundle struct {
 	next    int
 }
 
-// setup starts a Slack server without limits.
+// setup starts a fake Slack server without rate limits.
 func setup(t *testing.T) *bundle {
 	t.Helper()
 	b := &bundle{t: t, server: slacktest.Start(t), threads: &sinktest.Threads{}, limiter: sink.NewLimiter()}
@@ -40,10 +40,15 @@ func setup(t *testing.T) *bundle {
 func (b *bundle) open() {
 	b.t.Helper()
 	cfg := slack.DefaultConfig()
-	cfg.APIURL, cfg.Channel, cfg.TokenFile = config.URL(b.server.APIURL()), slacktest.Channel, config.SecretValue(slacktest.Token)
+	cfg.APIURL, cfg.Channel, cfg.TokenFile = config.URL(b.server.APIURL()), slacktest.Channel,
+		config.SecretValue(slacktest.Token)
 	require.Empty(b.t, cfg.Validate())
 	require.Empty(b.t, cfg.Missing())
-	client := sink.NewClient(sink.ClientOptions{Limiter: b.limiter, Timeout: 5 * time.Second, Network: sink.NetworkConfig{AllowPrivate: true}})
+	client := sink.NewClient(sink.ClientOptions{
+		Limiter: b.limiter,
+		Timeout: 5 * time.Second,
+		Network: sink.NetworkConfig{AllowPrivate: true},
+	})
 	b.t.Cleanup(client.CloseIdleConnections)
 	var err error
 	b.sink, err = slack.New(cfg, slack.Options{Client: client, Limiter: b.limiter})
@@ -56,7 +61,10 @@ func (b *bundle) fact(name events.Fact) events.DeployFact {
 		Fact: name, Sequence: b.next, Provenance: events.ProvenanceObserved,
 		Workload: events.Workload{ClusterUID: "c1", Namespace: "shop", Kind: "deployment", Name: "checkout"},
 		Rollout: &events.Rollout{
-			ID: "c1/u/42", Revision: 42, Change: "updated", Images: []events.Image{{Container: "c", Image: "registry.example.com/shop:1"}},
+			ID:       "c1/u/42",
+			Revision: 42,
+			Change:   "updated",
+			Images:   []events.Image{{Container: "c", Image: "registry.example.com/shop:1"}},
 		},
 		Counts: &events.Counts{Desired: 5, Updated: b.next, Available: 4},
 	}
@@ -67,14 +75,21 @@ func (b *bundle) deliver(facts ...events.DeployFact) error {
 	last := facts[len(facts)-1]
 	thread, ok := b.sink.Thread(last)
 	require.True(b.t, ok)
-	return b.sink.Deliver(b.t.Context(), sink.Delivery{Key: "k", Thread: thread, Fact: last, Earlier: facts[:len(facts)-1], Threads: b.threads})
+	return b.sink.Deliver(b.t.Context(), sink.Delivery{
+		Key:     "k",
+		Thread:  thread,
+		Fact:    last,
+		Earlier: facts[:len(facts)-1],
+		Threads: b.threads,
+	})
 }
 
 func TestRolloutIsOneEditedMessage(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	require.NoError(t, b.deliver(b.fact(events.FactStarted)))
-	require.Equal(t, ":arrows_counterclockwise: *shop/checkout* started (revision 42) · 1/5 new, 4 available\n`registry.example.com/shop:1`", b.server.Messages()[0].Text)
+	require.Equal(t, ":arrows_counterclockwise: *shop/checkout* started (revision 42) · 1/5 new, 4 available\n"+
+		"`registry.example.com/shop:1`", b.server.Messages()[0].Text)
 	require.NoError(t, b.deliver(b.fact(events.FactProgressed)))
 	require.Contains(t, b.server.Messages()[0].Text, "started (revision 42) · 2/5 new")
 	stalled := b.fact(events.FactStalled)
@@ -83,7 +98,7 @@ func TestRolloutIsOneEditedMessage(t *testing.T) {
 	require.Contains(t, b.server.Messages()[0].Text, ":warning: *shop/checkout* stalled")
 	require.Contains(t, b.server.Messages()[0].Text, ">no &lt;!channel&gt; of 'it'")
 	require.NoError(t, b.deliver(b.fact(events.FactProgressed)))
-	require.Contains(t, b.server.Messages()[0].Text, "stalled (revision 42) · 4/5 new", "still")
+	require.Contains(t, b.server.Messages()[0].Text, "stalled (revision 42) · 4/5 new", "progress keeps the state")
 	done := b.fact(events.FactCompleted)
 	ms := 64000
 	done.DurationMs = &ms
@@ -91,7 +106,8 @@ func TestRolloutIsOneEditedMessage(t *testing.T) {
 	require.NoError(t, b.deliver(b.fact(events.FactDrained)))
 	messages := b.server.Messages()
 	require.Len(t, messages, 1)
-	require.Contains(t, messages[0].Text, ":white_check_mark: *shop/checkout* completed (revision 42) after 1m4s, old pods gone")
+	require.Contains(t, messages[0].Text,
+		":white_check_mark: *shop/checkout* completed (revision 42) after 1m4s, old pods gone")
 	require.Equal(t, 5, messages[0].Edits)
 
 	require.NoError(t, b.deliver(done), "delivered again")
@@ -101,17 +117,19 @@ func TestRolloutIsOneEditedMessage(t *testing.T) {
 func TestWaitingFactsBecomeOneMessage(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	require.NoError(t, b.deliver(b.fact(events.FactStarted), b.fact(events.FactProgressed), b.fact(events.FactCompleted), b.fact(events.FactDrained)))
+	require.NoError(t, b.deliver(b.fact(events.FactStarted), b.fact(events.FactProgressed), b.fact(events.FactCompleted),
+		b.fact(events.FactDrained)))
 	require.Len(t, b.server.Messages(), 1)
 	require.Contains(t, b.server.Messages()[0].Text, "completed (revision 42), old pods gone")
 	require.Zero(t, b.server.Messages()[0].Edits)
 }
 
-// The response of Slack is lost, or the sink is killed before it saves the message.
-func TestMessageIsFoundAfterACrash(t *testing.T) {
+// The response of Slack is lost, or the sink crashes before it stores the message.
+func TestMessageIsFoundAfterCrash(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]sinktest.Fault{
-		"lost": sinktest.DropResponse(), "half": sinktest.TruncateResponse(), "time-out": sinktest.Hang(true),
+		"lost response": sinktest.DropResponse(), "incomplete response": sinktest.TruncateResponse(),
+		"timeout": sinktest.Hang(true),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -120,7 +138,7 @@ func TestMessageIsFoundAfterACrash(t *testing.T) {
 			first := b.fact(events.FactStarted)
 			require.Error(t, b.deliver(first))
 			require.Len(t, b.server.Messages(), 1)
-			b.server.Chatter(450)
+			b.server.AddMessages(450)
 			b.open()
 			require.NoError(t, b.deliver(first))
 			require.NoError(t, b.deliver(b.fact(events.FactCompleted)))
@@ -134,7 +152,8 @@ func TestMessageIsFoundAfterACrash(t *testing.T) {
 func TestLostMessageIsPostedAgain(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]sinktest.Fault{
-		"dropped": sinktest.Drop(), "5xx": sinktest.Status(503, nil, "<html>"), "silence": sinktest.Hang(false),
+		"dropped request": sinktest.Drop(), "status 503": sinktest.Status(503, nil, "<html>"),
+		"no response": sinktest.Hang(false),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -151,10 +170,10 @@ func TestLostMessageIsPostedAgain(t *testing.T) {
 	}
 }
 
-func TestMessageIsPostedAgainWithoutTheHistoryScope(t *testing.T) {
+func TestMessageIsPostedAgainWithoutHistoryScope(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.server.Refuse("conversations.history", "missing_scope")
+	b.server.SetError("conversations.history", "missing_scope")
 	b.server.Faults.Next(sinktest.Drop())
 	first := b.fact(events.FactStarted)
 	require.Error(t, b.deliver(first))
@@ -173,41 +192,47 @@ func TestDeletedMessageIsPostedAgain(t *testing.T) {
 
 func TestPermanentAndTemporaryErrors(t *testing.T) {
 	t.Parallel()
-	for refusal, permanent := range map[string]bool{
-		"msg_too_long": true, "restricted_action": true, "channel_not_found": false, "not_in_channel": false, "is_archived": false, "invalid_auth": false,
-		"token_revoked": false, "internal_error": false, "fatal_error": false,
+	for slackErr, permanent := range map[string]bool{
+		"msg_too_long":      true,
+		"restricted_action": true,
+		"channel_not_found": false,
+		"not_in_channel":    false,
+		"is_archived":       false,
+		"invalid_auth":      false,
+		"token_revoked":     false, "internal_error": false, "fatal_error": false,
 	} {
-		t.Run(refusal, func(t *testing.T) {
+		t.Run(slackErr, func(t *testing.T) {
 			t.Parallel()
 			b := setup(t)
-			b.server.Refuse("chat.postMessage", refusal)
+			b.server.SetError("chat.postMessage", slackErr)
 			first := b.fact(events.FactStarted)
 			err := b.deliver(first)
-			require.ErrorContains(t, err, refusal)
+			require.ErrorContains(t, err, slackErr)
 			require.Equal(t, permanent, retry.IsPermanent(err))
-			b.server.Refuse("chat.postMessage", "")
+			b.server.SetError("chat.postMessage", "")
 			require.NoError(t, b.deliver(first))
 			require.Len(t, b.server.Messages(), 1)
 		})
 	}
 }
 
-func TestRetryAfterIsObeyed(t *testing.T) {
+func TestMessageIsPostedAfterRequestedDelay(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.server.Faults.Next(sinktest.Status(http.StatusTooManyRequests, http.Header{"Retry-After": {"1"}}, `{"ok":false,"error":"ratelimited"}`))
+	b.server.Faults.Next(sinktest.Status(http.StatusTooManyRequests, http.Header{"Retry-After": {"1"}},
+		`{"ok":false,"error":"ratelimited"}`))
 	first := b.fact(events.FactStarted)
 	var after *sink.RetryAfter
 	require.ErrorAs(t, b.deliver(first), &after)
 	require.Equal(t, time.Second, after.Delay)
-	require.NoError(t, b.deliver(first), "which waits for the pause to be over")
-	require.Zero(t, b.server.Calls("conversations.history"), "it is known not to be there")
+	require.NoError(t, b.deliver(first), "the delivery waits for the end of the pause")
+	require.Zero(t, b.server.Calls("conversations.history"), "Slack rejected the message, so the channel is not searched")
 }
 
-func TestLimiterKeepsTheLimitOfSlack(t *testing.T) {
+func TestLimiterStaysBelowLimitOfSlack(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	// What goes out a second apart may arrive closer together.
+	// Requests that are sent one second apart may arrive closer together.
 	b.server.Limit.Windows = []sinktest.Window{{Count: 1, Length: 500 * time.Millisecond}}
 	b.limiter = sink.NewLimiter(slack.Limits()...)
 	b.open()
@@ -215,11 +240,11 @@ func TestLimiterKeepsTheLimitOfSlack(t *testing.T) {
 		require.NoError(t, b.sink.AwaitLimit(t.Context()))
 		require.NoError(t, b.deliver(b.fact(events.FactProgressed)))
 	}
-	refused, _ := b.server.Limit.Refused()
-	require.Zero(t, refused)
+	rejected, _ := b.server.Limit.Refused()
+	require.Zero(t, rejected)
 }
 
-func TestNothingIsPostedWhileTheDatabaseIsDown(t *testing.T) {
+func TestNothingIsPostedWhileDatabaseIsUnavailable(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.threads.Down(true)
@@ -227,7 +252,7 @@ func TestNothingIsPostedWhileTheDatabaseIsDown(t *testing.T) {
 	require.Empty(t, b.server.Messages(), "nothing is posted")
 }
 
-func TestThreads(t *testing.T) {
+func TestEnvironmentAndScalingHaveOwnMessages(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	scale := b.fact(events.FactScaleStarted)
@@ -235,7 +260,11 @@ func TestThreads(t *testing.T) {
 	other := b.fact(events.FactScaleCompleted)
 	other.Rollout = nil
 	group := b.fact(events.FactEnvironmentReady)
-	group.Rollout, group.Environment = nil, &events.Environment{Group: "pr-318", Run: "r", Url: "https://pr-318.example.com"}
+	group.Rollout, group.Environment = nil, &events.Environment{
+		Group: "pr-318",
+		Run:   "r",
+		Url:   "https://pr-318.example.com",
+	}
 	for _, f := range []events.DeployFact{scale, other, group} {
 		require.NoError(t, b.deliver(f))
 	}
@@ -244,7 +273,7 @@ func TestThreads(t *testing.T) {
 	require.Contains(t, b.server.Messages()[2].Text, "<https://pr-318.example.com>")
 }
 
-func TestInvalidConfigurationIsRefused(t *testing.T) {
+func TestInvalidConfigurationIsReported(t *testing.T) {
 	t.Parallel()
 	require.Len(t, slack.DefaultConfig().Missing(), 2)
 	require.Len(t, slack.Config{APIURL: "x"}.Validate(), 1)

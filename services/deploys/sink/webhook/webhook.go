@@ -1,13 +1,12 @@
-// Package webhook is the sink that posts each fact to a URL, signed by Standard Webhooks.
+// Package webhook contains the sink that posts each fact to a URL, signed as Standard Webhooks define.
 //
-// The body is the CloudEvent in structured JSON, or the output of a template. The headers
-// webhook-id, webhook-timestamp and webhook-signature let the receiver verify and deduplicate. The
-// id is the id of the event, the same in every attempt and resend. Facts of one workload arrive in
-// order.
+// The body is the CloudEvent in structured JSON, or the output of a template. With the headers webhook-id,
+// webhook-timestamp and webhook-signature, the receiver verifies a request and detects duplicates. webhook-id is the id
+// of the event, the same in every attempt and resend. Facts of one workload are posted in order.
 //
-// A status 2xx means success. 400, 410, 413, 415 and 422 dead-letter the fact. Any other status,
-// redirects included, is retried with back-off; 429 and 503 may set the delay with Retry-After. The
-// URL may contain a secret and is never logged.
+// A status 2xx means success. After status 400, 410, 413, 415 or 422, the fact is dead-lettered. After any other
+// status, including redirects, the delivery is retried with back-off; 429 and 503 may set the delay with Retry-After.
+// The URL may contain a secret and is never logged.
 package webhook
 
 import (
@@ -39,7 +38,7 @@ type Config struct {
 	ContentType string            `yaml:"content_type" help:"content type of the output of the template"`
 }
 
-// DefaultConfig returns the default of Config.
+// DefaultConfig returns the default configuration.
 func DefaultConfig() Config { return Config{ContentType: "application/json"} }
 
 // Missing returns the required settings that are absent.
@@ -54,7 +53,7 @@ func (c Config) Missing() []string {
 	return missing
 }
 
-// Validate returns the faults of the settings.
+// Validate returns the errors of the settings.
 func (c Config) Validate() []error {
 	var faults []error
 	if c.URL != "" {
@@ -107,7 +106,7 @@ type Options struct {
 	Template *sink.Template
 	// Client with rate limits and address checks. It must not follow redirects. Required.
 	Client *http.Client
-	// Parallel is how many workloads have concurrent deliveries. Defaults to 4.
+	// Parallel is the number of workloads with concurrent deliveries. Defaults to 4.
 	Parallel int
 }
 

@@ -33,16 +33,16 @@ func secret(n byte) string {
 	return "whsec_" + base64.StdEncoding.EncodeToString([]byte(strings.Repeat(string('a'+rune(n)), 24)))
 }
 
-// receiver is an endpoint that verifies signatures by Standard Webhooks and returns the responses
-// of the test.
+// receiver is an HTTP server that verifies the signatures of Standard Webhooks and returns the responses that the test
+// configures.
 type receiver struct {
 	*httptest.Server
 
-	mu     sync.Mutex
-	answer func(w http.ResponseWriter, r *http.Request)
-	bodies []string
-	header http.Header
-	seen   map[string]int
+	mu      sync.Mutex
+	respond func(w http.ResponseWriter, r *http.Request)
+	bodies  []string
+	header  http.Header
+	seen    map[string]int
 }
 
 func receive(t *testing.T, secret string) *receiver {
@@ -60,8 +60,8 @@ func receive(t *testing.T, secret string) *receiver {
 		defer r.mu.Unlock()
 		r.seen[request.Header.Get("Webhook-Id")]++
 		r.bodies, r.header = append(r.bodies, string(body)), request.Header.Clone()
-		if r.answer != nil {
-			r.answer(w, request)
+		if r.respond != nil {
+			r.respond(w, request)
 		}
 	}))
 	t.Cleanup(r.Close)
@@ -74,18 +74,29 @@ func delivery(t *testing.T) sink.Delivery {
 		Fact: events.FactCompleted, Sequence: 3, Provenance: events.ProvenanceObserved,
 		Workload: events.Workload{ClusterUID: "c1", Namespace: "shop", Kind: "deployment", Name: "checkout"},
 	}
-	e, err := event.New(event.Attributes{Type: "dev.cdevents.service.upgraded.0.3.0", Source: "/lockstep/local/deploys", Subject: "s", ID: "id-1", Time: time.Unix(1, 0)}, f)
+	e, err := event.New(event.Attributes{
+		Type:    "dev.cdevents.service.upgraded.0.3.0",
+		Source:  "/lockstep/local/deploys",
+		Subject: "s",
+		ID:      "id-1",
+		Time:    time.Unix(1, 0),
+	}, f)
 	require.NoError(t, err)
 	return sink.Delivery{Key: "id-1", Fact: f, Event: e, Attempt: 1}
 }
 
-func open(t *testing.T, address, secrets string, change func(*webhook.Config, *webhook.Options, *sink.ClientOptions)) *webhook.Sink {
+func open(
+	t *testing.T, address, secrets string, change func(*webhook.Config, *webhook.Options, *sink.ClientOptions),
+) *webhook.Sink {
 	t.Helper()
 	cfg := webhook.DefaultConfig()
 	cfg.URL, cfg.SecretFile = config.URL(address), config.SecretValue(secrets)
 	var options webhook.Options
 	client := sink.ClientOptions{
-		Limiter: sink.NewLimiter(), NoRedirects: true, Timeout: 10 * time.Second, Network: sink.NetworkConfig{AllowPrivate: true},
+		Limiter:     sink.NewLimiter(),
+		NoRedirects: true,
+		Timeout:     10 * time.Second,
+		Network:     sink.NetworkConfig{AllowPrivate: true},
 	}
 	if change != nil {
 		change(&cfg, &options, &client)
@@ -98,12 +109,13 @@ func open(t *testing.T, address, secrets string, change func(*webhook.Config, *w
 func TestEventIsPostedAndSigned(t *testing.T) {
 	t.Parallel()
 	r := receive(t, secret(1))
-	s := open(t, r.URL+"/hook", secret(0)+"\n"+secret(1), func(c *webhook.Config, _ *webhook.Options, _ *sink.ClientOptions) {
-		c.Headers = map[string]string{"X-Team": "shop"}
-	})
+	s := open(t, r.URL+"/hook", secret(0)+"\n"+secret(1),
+		func(c *webhook.Config, _ *webhook.Options, _ *sink.ClientOptions) {
+			c.Headers = map[string]string{"X-Team": "shop"}
+		})
 	d := delivery(t)
 	require.NoError(t, s.Deliver(t.Context(), d))
-	require.NoError(t, s.Deliver(t.Context(), d), "again, under the same id")
+	require.NoError(t, s.Deliver(t.Context(), d), "a second attempt has the same id")
 	require.Equal(t, map[string]int{"id-1": 2}, r.seen)
 	back, err := event.UnmarshalStructured([]byte(r.bodies[0]))
 	require.NoError(t, err)
@@ -129,16 +141,24 @@ func TestTemplateRendersTheBody(t *testing.T) {
 	require.Equal(t, "application/json", r.header.Get("Content-Type"))
 }
 
-func TestStatusDecidesAboutRetry(t *testing.T) {
+func TestStatusDeterminesRetry(t *testing.T) {
 	t.Parallel()
 	for status, want := range map[int]string{
-		200: "ok", 204: "ok", 400: "permanent", 401: "again", 404: "again", 408: "again", 410: "permanent", 413: "permanent", 422: "permanent",
-		429: "after", 500: "again", 503: "after", 302: "again",
+		200: "ok",
+		204: "ok",
+		400: "permanent",
+		401: "retry",
+		404: "retry",
+		408: "retry",
+		410: "permanent",
+		413: "permanent",
+		422: "permanent",
+		429: "after", 500: "retry", 503: "after", 302: "retry",
 	} {
 		t.Run(fmt.Sprint(status), func(t *testing.T) {
 			t.Parallel()
 			r := receive(t, secret(0))
-			r.answer = func(w http.ResponseWriter, _ *http.Request) {
+			r.respond = func(w http.ResponseWriter, _ *http.Request) {
 				w.Header().Set("Retry-After", "7")
 				w.Header().Set("Location", r.URL+"/elsewhere")
 				w.WriteHeader(status)
@@ -175,11 +195,14 @@ func TestWrongSecretIsRetried(t *testing.T) {
 func TestBrokenConnectionsAreRetried(t *testing.T) {
 	t.Parallel()
 	for name, behave := range map[string]func(net.Conn){
-		"closed at once":        func(c net.Conn) { _ = c.Close() },
-		"half closed":           func(c net.Conn) { _ = c.(*net.TCPConn).CloseWrite(); _, _ = io.Copy(io.Discard, c) },
-		"half an answer":        func(c net.Conn) { _, _ = c.Write([]byte("HTTP/1.1 20")); _ = c.Close() },
-		"silence":               func(c net.Conn) { _, _ = io.Copy(io.Discard, c) },
-		"never ends its header": func(c net.Conn) { _, _ = c.Write([]byte("HTTP/1.1 200 OK\r\nX: ")); _, _ = io.Copy(io.Discard, c) },
+		"closed at once":      func(c net.Conn) { _ = c.Close() },
+		"half closed":         func(c net.Conn) { _ = c.(*net.TCPConn).CloseWrite(); _, _ = io.Copy(io.Discard, c) },
+		"incomplete response": func(c net.Conn) { _, _ = c.Write([]byte("HTTP/1.1 20")); _ = c.Close() },
+		"no response":         func(c net.Conn) { _, _ = io.Copy(io.Discard, c) },
+		"endless header": func(c net.Conn) {
+			_, _ = c.Write([]byte("HTTP/1.1 200 OK\r\nX: "))
+			_, _ = io.Copy(io.Discard, c)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -196,9 +219,10 @@ func TestBrokenConnectionsAreRetried(t *testing.T) {
 				}
 			})
 			t.Cleanup(func() { _ = listener.Close(); serving.Wait() })
-			s := open(t, "http://"+listener.Addr().String()+"/topsecret", secret(0), func(_ *webhook.Config, _ *webhook.Options, c *sink.ClientOptions) {
-				c.Timeout = 300 * time.Millisecond
-			})
+			s := open(t, "http://"+listener.Addr().String()+"/topsecret", secret(0),
+				func(_ *webhook.Config, _ *webhook.Options, c *sink.ClientOptions) {
+					c.Timeout = 300 * time.Millisecond
+				})
 			err = s.Deliver(t.Context(), delivery(t))
 			require.Error(t, err)
 			require.False(t, retry.IsPermanent(err))
@@ -207,12 +231,13 @@ func TestBrokenConnectionsAreRetried(t *testing.T) {
 	}
 }
 
-func TestPrivateAddressesAreRefused(t *testing.T) {
+func TestPrivateAddressesAreRejected(t *testing.T) {
 	t.Parallel()
 	r := receive(t, secret(0))
-	s := open(t, strings.Replace(r.URL, "127.0.0.1", "localhost", 1), secret(0), func(_ *webhook.Config, _ *webhook.Options, c *sink.ClientOptions) {
-		c.Network = sink.NetworkConfig{}
-	})
+	s := open(t, strings.Replace(r.URL, "127.0.0.1", "localhost", 1), secret(0),
+		func(_ *webhook.Config, _ *webhook.Options, c *sink.ClientOptions) {
+			c.Network = sink.NetworkConfig{}
+		})
 	require.ErrorIs(t, s.Deliver(t.Context(), delivery(t)), sink.ErrPrivate)
 	require.Empty(t, r.bodies)
 }
@@ -231,7 +256,7 @@ func TestURLFileIsReadAtEachDelivery(t *testing.T) {
 	require.Len(t, r.bodies, 1)
 }
 
-func TestInvalidConfigurationIsRefused(t *testing.T) {
+func TestInvalidConfigurationIsReported(t *testing.T) {
 	t.Parallel()
 	require.Len(t, webhook.Config{}.Missing(), 2)
 	require.Empty(t, webhook.Config{}.Validate())

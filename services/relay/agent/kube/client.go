@@ -20,7 +20,7 @@ const (
 	connectTimeout = 10 * time.Second
 	// idleConnTimeout of a connection with the API server.
 	idleConnTimeout = 90 * time.Second
-	// maxBuffered bytes of one response: what a caller that does not read costs.
+	// maxBuffered is the HTTP/2 receive window of one response.
 	maxBuffered = 256 << 10
 	// pingAfter and pingTimeout detect a dead HTTP/2 connection.
 	pingAfter, pingTimeout = 30 * time.Second, 15 * time.Second
@@ -39,38 +39,39 @@ func newClient(cfg *rest.Config) (*client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("address of the API server: %w", err)
 	}
-	described, err := cfg.TransportConfig()
+	transportConfig, err := cfg.TransportConfig()
 	if err != nil {
 		return nil, fmt.Errorf("connection to the API server: %w", err)
 	}
 	c := &client{base: base}
 	for protocol, into := range map[string]*http.RoundTripper{"h2": &c.plain, "http/1.1": &c.upgrades} {
-		one, err := newTransport(described, protocol == "h2")
+		one, err := newTransport(transportConfig, protocol == "h2")
 		if err != nil {
 			return nil, err
 		}
 		c.transports = append(c.transports, one)
 		// The wrappers read a token again when it changes.
-		if *into, err = transport.HTTPWrappersForConfig(described, one); err != nil {
+		if *into, err = transport.HTTPWrappersForConfig(transportConfig, one); err != nil {
 			return nil, fmt.Errorf("credentials for the API server: %w", err)
 		}
 	}
 	return c, nil
 }
 
-func newTransport(described *transport.Config, multiplexed bool) (*http.Transport, error) {
-	secure, err := transport.TLSConfigFor(described)
+func newTransport(transportConfig *transport.Config, multiplexed bool) (*http.Transport, error) {
+	secure, err := transport.TLSConfigFor(transportConfig)
 	if err != nil {
 		return nil, fmt.Errorf("TLS with the API server: %w", err)
 	}
-	// An upgrade takes its connection with it: resuming sessions makes the next one cheaper.
+	// Each upgrade uses a new connection; TLS session resumption makes it cheaper.
 	if secure != nil {
 		secure.ClientSessionCache = tls.NewLRUClientSessionCache(0)
 	}
 	dialer := &net.Dialer{Timeout: connectTimeout, KeepAlive: pingAfter}
 	t := &http.Transport{
 		Proxy: http.ProxyFromEnvironment, DialContext: dialer.DialContext, TLSClientConfig: secure,
-		TLSHandshakeTimeout: connectTimeout, IdleConnTimeout: idleConnTimeout, MaxIdleConnsPerHost: 32, ExpectContinueTimeout: time.Second,
+		TLSHandshakeTimeout: connectTimeout, IdleConnTimeout: idleConnTimeout, MaxIdleConnsPerHost: 32,
+		ExpectContinueTimeout: time.Second,
 		// Compression is between the caller and the API server.
 		DisableCompression: true,
 		Protocols:          new(http.Protocols),
@@ -78,11 +79,11 @@ func newTransport(described *transport.Config, multiplexed bool) (*http.Transpor
 			MaxReceiveBufferPerStream: maxBuffered, SendPingTimeout: pingAfter, PingTimeout: pingTimeout,
 		},
 	}
-	if described.Proxy != nil {
-		t.Proxy = described.Proxy
+	if transportConfig.Proxy != nil {
+		t.Proxy = transportConfig.Proxy
 	}
-	if described.DialHolder != nil {
-		t.DialContext = described.DialHolder.Dial
+	if transportConfig.DialHolder != nil {
+		t.DialContext = transportConfig.DialHolder.Dial
 	}
 	t.Protocols.SetHTTP1(true)
 	t.Protocols.SetHTTP2(multiplexed)
@@ -104,11 +105,11 @@ func (c *client) check(ctx context.Context) error {
 	}
 	response, err := c.plain.RoundTrip(request)
 	if err != nil {
-		return fmt.Errorf("the cluster's API server does not answer: %w", err)
+		return fmt.Errorf("the cluster's API server does not respond: %w", err)
 	}
 	_, err = io.Copy(io.Discard, io.LimitReader(response.Body, maxBuffered))
 	if err = errors.Join(err, response.Body.Close()); err != nil {
-		return fmt.Errorf("the cluster's API server does not answer: %w", err)
+		return fmt.Errorf("reading the response of the cluster's API server failed: %w", err)
 	}
 	if response.StatusCode != http.StatusOK {
 		return fmt.Errorf("the cluster's API server is not ready: %s", response.Status)

@@ -17,13 +17,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
+	"lockstep.internal/libs/logkey"
 	"lockstep.internal/services/relay/tunnel"
 )
 
 const (
 	maxHeader         = 64 << 10
 	readHeaderTimeout = 10 * time.Second
-	// idleTimeout of a stream: longer than relays pool one.
+	// idleTimeout is longer than the relay keeps a stream in its pool.
 	idleTimeout = 2 * time.Minute
 	// flushInterval of responses with a known length. Others are flushed after every write.
 	flushInterval = 10 * time.Millisecond
@@ -34,7 +35,7 @@ const (
 type Proxy struct {
 	client  *client
 	server  *http.Server
-	streams *streams
+	streams *streamListener
 	logger  *slog.Logger
 }
 
@@ -44,7 +45,7 @@ func New(cfg *rest.Config, logger *slog.Logger) (*Proxy, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Proxy{client: c, streams: newStreams(), logger: logger}
+	p := &Proxy{client: c, streams: newStreamListener(), logger: logger}
 	log := slog.NewLogLogger(logger.Handler(), slog.LevelDebug)
 	reverse := &httputil.ReverseProxy{
 		Rewrite: p.rewrite, Transport: p, FlushInterval: flushInterval, ModifyResponse: p.modifyResponse,
@@ -81,17 +82,17 @@ func (p *Proxy) Check(ctx context.Context) error { return p.client.check(ctx) }
 func (p *Proxy) ServeStream(s *tunnel.Stream, draining <-chan struct{}, ended func()) {
 	one := &stream{Stream: s, draining: draining, cancel: func() {}, ended: ended}
 	if !p.streams.put(one) {
-		s.Reset(tunnel.NotHere, "the agent stops")
+		s.Reset(tunnel.NotAccepted, "the agent is stopping")
 		ended()
 	}
 }
 
 type streamKey struct{}
 
-// connContext is the context of a stream's requests, which ends with the stream.
+// connContext returns a context that is cancelled when the stream ends.
 func (p *Proxy) connContext(ctx context.Context, c net.Conn) context.Context {
-	s, is := c.(*stream)
-	if !is {
+	s, ok := c.(*stream)
+	if !ok {
 		return ctx
 	}
 	ctx, s.cancel = context.WithCancel(context.WithValue(ctx, streamKey{}, s))
@@ -104,11 +105,10 @@ type identityKey struct{}
 // admit refuses requests that do not impersonate a user of the relay.
 func (p *Proxy) admit(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		identity, err := Admit(r.Header)
+		identity, err := ParseIdentity(r.Header)
 		switch {
 		case err != nil:
-			p.logger.WarnContext(r.Context(), "refused a request", slog.String("method", r.Method),
-				slog.String("error", err.Error()))
+			p.logger.WarnContext(r.Context(), "refused a request", slog.String(logkey.Method, r.Method), logkey.Error(err))
 			writeStatus(w, http.StatusForbidden, metav1.StatusReasonForbidden, err.Error())
 		case r.Method == http.MethodConnect || !strings.HasPrefix(r.URL.Path, "/") ||
 			slices.Contains(strings.Split(r.URL.Path, "/"), ".."):
@@ -119,7 +119,8 @@ func (p *Proxy) admit(next http.Handler) http.Handler {
 	})
 }
 
-// rewrite sets impersonation. ReverseProxy removes hop-by-hop headers before it, so a caller cannot have it removed.
+// rewrite sets impersonation. ReverseProxy removes hop-by-hop headers before it, so a Connection header cannot
+// remove impersonation.
 func (p *Proxy) rewrite(r *httputil.ProxyRequest) {
 	r.Out.URL.RawQuery = r.In.URL.RawQuery // unchanged
 	r.SetURL(p.client.base)
@@ -137,8 +138,8 @@ func (p *Proxy) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // modifyResponse ends the stream with this response if its session drains.
 func (p *Proxy) modifyResponse(response *http.Response) error {
-	s, is := response.Request.Context().Value(streamKey{}).(*stream)
-	if !is || response.StatusCode == http.StatusSwitchingProtocols {
+	s, ok := response.Request.Context().Value(streamKey{}).(*stream)
+	if !ok || response.StatusCode == http.StatusSwitchingProtocols {
 		return nil
 	}
 	select {
@@ -151,10 +152,10 @@ func (p *Proxy) modifyResponse(response *http.Response) error {
 
 func (p *Proxy) handleError(w http.ResponseWriter, r *http.Request, err error) {
 	if r.Context().Err() != nil { // nobody reads the response
-		p.logger.DebugContext(r.Context(), "a request was cancelled", slog.String("error", err.Error()))
+		p.logger.DebugContext(r.Context(), "a request was cancelled", logkey.Error(err))
 		panic(http.ErrAbortHandler)
 	}
-	p.logger.WarnContext(r.Context(), "the API server does not respond", slog.String("error", err.Error()))
+	p.logger.WarnContext(r.Context(), "the API server does not respond", logkey.Error(err))
 	var dial *net.OpError
 	if errors.As(err, &dial) && dial.Op == "dial" {
 		writeStatus(w, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable,
@@ -162,7 +163,7 @@ func (p *Proxy) handleError(w http.ResponseWriter, r *http.Request, err error) {
 		return
 	}
 	writeStatus(w, http.StatusBadGateway, metav1.StatusReasonUnknown,
-		"the API server of the cluster gave no answer to the agent: "+err.Error())
+		"the API server did not respond to the agent: "+err.Error())
 }
 
 // writeStatus responds with an error of the Kubernetes API.
@@ -183,7 +184,7 @@ func writeStatus(w http.ResponseWriter, code int, reason metav1.StatusReason, me
 type bufferPool struct{ pool sync.Pool }
 
 func (b *bufferPool) Get() []byte {
-	if buffer, is := b.pool.Get().(*[copyBuffer]byte); is {
+	if buffer, ok := b.pool.Get().(*[copyBuffer]byte); ok {
 		return buffer[:]
 	}
 	return make([]byte, copyBuffer)

@@ -28,19 +28,19 @@ func (s *stream) Close() error {
 	return err
 }
 
-// streams is the listener of the HTTP server.
-type streams struct {
+// streamListener is the listener of the HTTP server.
+type streamListener struct {
 	accepted chan *stream
 	closed   chan struct{}
 	once     sync.Once
 }
 
-func newStreams() *streams {
-	return &streams{accepted: make(chan *stream), closed: make(chan struct{})}
+func newStreamListener() *streamListener {
+	return &streamListener{accepted: make(chan *stream), closed: make(chan struct{})}
 }
 
 // put passes a stream to the server; false after Close.
-func (l *streams) put(s *stream) bool {
+func (l *streamListener) put(s *stream) bool {
 	select {
 	case l.accepted <- s:
 		return true
@@ -49,7 +49,7 @@ func (l *streams) put(s *stream) bool {
 	}
 }
 
-func (l *streams) Accept() (net.Conn, error) {
+func (l *streamListener) Accept() (net.Conn, error) {
 	select {
 	case s := <-l.accepted:
 		return s, nil
@@ -58,10 +58,10 @@ func (l *streams) Accept() (net.Conn, error) {
 	}
 }
 
-func (l *streams) Close() error {
+func (l *streamListener) Close() error {
 	l.once.Do(func() { close(l.closed) })
 	return nil
 }
 
 // Addr has no meaning.
-func (l *streams) Addr() net.Addr { return &net.UnixAddr{Name: "streams", Net: "unix"} }
+func (l *streamListener) Addr() net.Addr { return &net.UnixAddr{Name: "streams", Net: "unix"} }

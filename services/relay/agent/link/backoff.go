@@ -6,23 +6,23 @@ import (
 )
 
 const (
-	// growth of the delay with each failure.
-	growth = 1.6
+	// backoffFactor is how much the delay grows with each failure.
+	backoffFactor = 1.6
 	// maxRetryAfter that a relay can ask for.
 	maxRetryAfter = 5 * time.Minute
 )
 
-// Backoff of attempts to connect.
-type Backoff struct{ Min, Max time.Duration }
+// Backoff of attempts to connect. Base is the largest first delay, Max the largest of all.
+type Backoff struct{ Base, Max time.Duration }
 
-// Delay before the next attempt: retryAfter of the relay, plus a random share of a delay that grows with the failures
-// from Min by 1.6 up to Max. random is from 0 to below 1.
+// Delay before the next attempt: retryAfter of the relay, plus full jitter: random times min(Max,
+// Base·1.6^failures). random is in [0, 1).
 func (b Backoff) Delay(failures int, retryAfter time.Duration, random float64) time.Duration {
-	most := min(float64(b.Max), float64(b.Min)*math.Pow(growth, float64(failures)))
+	most := min(float64(b.Max), float64(b.Base)*math.Pow(backoffFactor, float64(failures)))
 	return max(0, min(retryAfter, maxRetryAfter)) + time.Duration(random*most)
 }
 
-// spread adds or removes up to a tenth, so that connections made together are not replaced together.
-func spread(d time.Duration, random float64) time.Duration {
+// jitter adds or removes up to a tenth, so that connections made together are not replaced together.
+func jitter(d time.Duration, random float64) time.Duration {
 	return time.Duration(float64(d) * (0.9 + 0.2*random))
 }

@@ -9,14 +9,14 @@ import (
 	"lockstep.internal/services/relay/agent/link"
 )
 
-func TestPausesGrowAndAreSpread(t *testing.T) {
+func TestBackoff(t *testing.T) {
 	t.Parallel()
-	p := link.Backoff{Min: time.Second, Max: 20 * time.Second}
+	b := link.Backoff{Base: time.Second, Max: 20 * time.Second}
 	for _, c := range []struct {
-		inVain int
-		after  time.Duration
-		random float64
-		want   time.Duration
+		failures   int
+		retryAfter time.Duration
+		random     float64
+		want       time.Duration
 	}{
 		{0, 0, 0, 0},
 		{0, 0, 0.5, 500 * time.Millisecond},
@@ -33,6 +33,6 @@ func TestPausesGrowAndAreSpread(t *testing.T) {
 		{0, 24 * time.Hour, 0, 5 * time.Minute},
 		{0, -time.Hour, 0, 0},
 	} {
-		require.Equal(t, c.want, p.Delay(c.inVain, c.after, c.random), "%+v", c)
+		require.Equal(t, c.want, b.Delay(c.failures, c.retryAfter, c.random), "%+v", c)
 	}
 }

@@ -1,10 +1,11 @@
 // Package link keeps a connection with a relay.
 //
-// A [Connector] connects, and reconnects whenever the connection is lost, for ever. Delays grow and are random from
-// the first one, so that the agents of a restarted relay do not reconnect at once. It honours a relay's Retry-After.
+// A [Connector] connects, and reconnects whenever the connection is lost. It retries without limit. Delays grow
+// and are random from the first one, so that the agents of a restarted relay do not reconnect at once. It
+// honours a relay's Retry-After.
 //
-// A connection that is old, or whose relay drains, is replaced before it is closed: the next one is made first. The
-// old one is drained, and closed after a time-out. When its context ends, a connector drains, and leaves no goroutine.
+// Before an old connection or one to a draining relay is closed, a new connection is opened. The old one is
+// drained, and closed after a time-out. When its context ends, a connector drains, and leaves no goroutine.
 package link
 
 import (
@@ -16,6 +17,7 @@ import (
 	"sync"
 	"time"
 
+	"lockstep.internal/libs/logkey"
 	"lockstep.internal/services/relay/tunnel"
 )
 
@@ -23,7 +25,7 @@ import (
 type Connection struct {
 	// Conn is unchanged after the dial: its type determines how it is written.
 	Conn net.Conn
-	// Encrypted is that it has TLS.
+	// Encrypted reports whether the connection uses TLS.
 	Encrypted bool
 	// RelayID and ID are the relay's ids of itself and of the connection.
 	RelayID, ID string
@@ -34,7 +36,7 @@ type Outcome string
 
 // Outcomes.
 const (
-	// Connected: an attempt succeeded. Refused: the relay refused it. Failed: no relay answered.
+	// Connected: an attempt succeeded. Refused: the relay refused it. Failed: no relay responded.
 	Connected Outcome = "connected"
 	Refused   Outcome = "refused"
 	Failed    Outcome = "failed"
@@ -50,11 +52,12 @@ type Config struct {
 	Dial func(ctx context.Context) (Connection, error)
 	// Accept is called with each stream that the relay opens, in a goroutine of its own.
 	Accept func(s *tunnel.Session, st *tunnel.Stream)
-	// OnSession runs beside each connection. Its context is done when the connection ends or drains.
+	// OnSession runs in a goroutine of its own for each connection. Its context is done when the connection ends or
+	// drains.
 	OnSession func(ctx context.Context, s *tunnel.Session)
 	Tunnel    tunnel.Config
 	Backoff   Backoff
-	// MaxAge of a connection, plus or minus a tenth, before it is replaced; 0 is no limit.
+	// MaxAge is the age at which a connection is replaced, plus or minus 10 %; 0 means no limit.
 	MaxAge time.Duration
 	// DrainTimeout of a connection that was replaced.
 	DrainTimeout time.Duration
@@ -68,7 +71,7 @@ type Config struct {
 // Connector keeps one connection with a relay, and drains those that it replaced.
 type Connector struct {
 	cfg Config
-	// failures in a row: attempts, and connections that ended early. Owned by Run.
+	// consecutive failures: failed attempts and short connections. Owned by Run.
 	failures int
 	running  sync.WaitGroup
 
@@ -103,9 +106,9 @@ func (c *Connector) Status() Status {
 	return Status{Open: c.open, Err: c.err}
 }
 
-func (c *Connector) setStatus(outcome Outcome, more int, err error) {
+func (c *Connector) setStatus(outcome Outcome, delta int, err error) {
 	c.mu.Lock()
-	c.open += more
+	c.open += delta
 	if err != nil || outcome == Connected {
 		c.err = err
 	}
@@ -113,7 +116,8 @@ func (c *Connector) setStatus(outcome Outcome, more int, err error) {
 	c.cfg.OnOutcome(outcome)
 }
 
-// Run keeps a connection until ctx is done. It returns when all connections have ended, or with finish.
+// Run keeps a connection until ctx is done. It returns when all connections have ended; when finish is done it
+// closes them.
 func (c *Connector) Run(ctx, finish context.Context) {
 	defer c.running.Wait()
 	var before *session
@@ -121,14 +125,14 @@ func (c *Connector) Run(ctx, finish context.Context) {
 	for {
 		s := c.connect(ctx, finish, delay)
 		if replaced := before; replaced != nil {
-			c.running.Go(func() { replaced.replace(ctx) })
+			c.running.Go(func() { replaced.drainAfterOverlap(ctx) })
 		}
 		if s == nil {
 			return
 		}
-		began := time.Now()
+		startedAt := time.Now()
 		end := c.wait(ctx, s)
-		if time.Since(began) >= c.cfg.Backoff.Max {
+		if time.Since(startedAt) >= c.cfg.Backoff.Max {
 			c.failures = 0
 		}
 		before, delay = nil, 0
@@ -166,8 +170,8 @@ func (c *Connector) connect(ctx, finish context.Context, delay time.Duration) *s
 			outcome, retryAfter = Refused, refused.RetryAfter
 		}
 		delay = c.nextDelay(retryAfter)
-		c.cfg.Logger.WarnContext(ctx, "connecting to the relay failed; retrying", slog.String("relay_url", c.cfg.Relay),
-			slog.String("error", err.Error()), slog.Duration("delay", delay))
+		c.cfg.Logger.WarnContext(ctx, "connecting to the relay failed; retrying", slog.String(logkey.RelayURL, c.cfg.Relay),
+			logkey.Error(err), slog.Duration(logkey.RetryIn, delay))
 		c.setStatus(outcome, 0, err)
 	}
 	return nil
@@ -188,21 +192,21 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// end is why a session is to be replaced.
-type end int
+// endReason is why a session is replaced.
+type endReason int
 
 const (
-	endLost end = iota
+	endLost endReason = iota
 	endAged
 	endRelayDrains
 	endStopped
 )
 
 // wait until the session is to be replaced.
-func (c *Connector) wait(ctx context.Context, s *session) end {
+func (c *Connector) wait(ctx context.Context, s *session) endReason {
 	var aged <-chan time.Time
 	if c.cfg.MaxAge > 0 {
-		timer := time.NewTimer(spread(c.cfg.MaxAge, c.cfg.Random()))
+		timer := time.NewTimer(jitter(c.cfg.MaxAge, c.cfg.Random()))
 		defer timer.Stop()
 		aged = timer.C
 	}
@@ -210,8 +214,8 @@ func (c *Connector) wait(ctx context.Context, s *session) end {
 	case <-s.Done():
 		return endLost
 	case <-s.PeerDraining():
-		s.logger.InfoContext(ctx, "relay drains; connecting again")
-		s.stopTask() // its stream must not keep the session open
+		s.logger.InfoContext(ctx, "relay drains; reconnecting")
+		s.stopTask() // the configuration stream must not keep the draining session open
 		return endRelayDrains
 	case <-aged:
 		return endAged

@@ -21,63 +21,64 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// bed is a keeper and the relay that it connects with. It lives in a bubble of synctest.
-type bed struct {
-	t      *testing.T
-	keeper *link.Connector
-	began  time.Time
+// fixture is a Connector and a fake relay, for use in synctest.
+type fixture struct {
+	t         *testing.T
+	connector *link.Connector
+	startedAt time.Time
 
-	mu       sync.Mutex
-	refusals []error // of the next attempts
-	seen     seen
-	serving  sync.WaitGroup
+	mu         sync.Mutex
+	dialErrors []error // of the next dials
+	observed   state
+	serving    sync.WaitGroup
 
-	stop, cut context.CancelFunc
-	done      chan struct{}
+	stop, finish context.CancelFunc
+	done         chan struct{}
 }
 
-// seen is what has happened.
-type seen struct {
-	dials []time.Duration // when there were attempts, since the beginning
-	// sessions as the relay has them.
-	sessions []*tunnel.Session
-	// attending is how many sessions are attended.
-	attending int
-	outcomes  []link.Outcome
+// state is what the fake relay and the callbacks observed.
+type state struct {
+	dials    []time.Duration   // since the start
+	sessions []*tunnel.Session // the relay's sides
+	// runningTasks counts the calls of OnSession that have not returned.
+	runningTasks int
+	outcomes     []link.Outcome
 }
 
-func (b *bed) now() seen {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.seen
+func (f *fixture) state() state {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.observed
 }
 
-// setup has a keeper whose random numbers are all this one.
-func setup(t *testing.T, random float64, refusals ...error) *bed {
+// newFixture makes a connector with a fixed random number.
+func newFixture(t *testing.T, random float64, dialErrors ...error) *fixture {
 	t.Helper()
-	b := &bed{t: t, began: time.Now(), refusals: refusals, done: make(chan struct{})}
-	b.keeper = link.NewConnector(link.Config{
-		Relay: "ws://relay", Dial: b.dial, Accept: func(_ *tunnel.Session, s *tunnel.Stream) { _, _, _ = tunnel.Join(s, echo(s)) }, OnSession: b.attend,
-		Backoff: link.Backoff{Min: time.Second, Max: 20 * time.Second}, MaxAge: 2 * time.Hour, DrainTimeout: 12 * time.Hour, Logger: slog.New(slog.DiscardHandler),
+	f := &fixture{t: t, startedAt: time.Now(), dialErrors: dialErrors, done: make(chan struct{})}
+	f.connector = link.NewConnector(link.Config{
+		Relay: "ws://relay", Dial: f.dial,
+		Accept: func(_ *tunnel.Session, s *tunnel.Stream) { _, _, _ = tunnel.Join(s, echo(s)) }, OnSession: f.runTask,
+		Backoff: link.Backoff{Base: time.Second, Max: 20 * time.Second}, MaxAge: 2 * time.Hour, DrainTimeout: 12 * time.Hour,
+		Logger: slog.New(slog.DiscardHandler),
 		Random: func() float64 { return random },
 		OnOutcome: func(o link.Outcome) {
-			b.mu.Lock()
-			defer b.mu.Unlock()
-			b.seen.outcomes = append(b.seen.outcomes, o)
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.observed.outcomes = append(f.observed.outcomes, o)
 		},
 	})
 	ctx, stop := context.WithCancel(t.Context())
-	finish, cut := context.WithCancel(context.WithoutCancel(ctx))
-	b.stop, b.cut = stop, cut
+	finishCtx, finish := context.WithCancel(context.WithoutCancel(ctx))
+	f.stop, f.finish = stop, finish
 	go func() {
-		defer close(b.done)
-		b.keeper.Run(ctx, finish)
+		defer close(f.done)
+		f.connector.Run(ctx, finishCtx)
 	}()
 	synctest.Wait()
-	return b
+	return f
 }
 
-// echo is a target that sends back what it is sent.
+// echo returns a target that echoes.
 func echo(s *tunnel.Stream) tunnel.Conn {
 	near, far := net.Pipe()
 	go func() {
@@ -92,229 +93,237 @@ type pipe struct{ net.Conn }
 
 func (p pipe) CloseWrite() error { return p.Close() }
 
-func (b *bed) dial(context.Context) (link.Connection, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.seen.dials = append(b.seen.dials, time.Since(b.began))
-	if len(b.refusals) > 0 {
-		err := b.refusals[0]
-		b.refusals = b.refusals[1:]
+func (f *fixture) dial(context.Context) (link.Connection, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.observed.dials = append(f.observed.dials, time.Since(f.startedAt))
+	if len(f.dialErrors) > 0 {
+		err := f.dialErrors[0]
+		f.dialErrors = f.dialErrors[1:]
 		if err != nil {
 			return link.Connection{}, err
 		}
 	}
 	near, far := net.Pipe()
-	s := tunnel.NewSession(far, false, true, tunnel.Config{}, func(s *tunnel.Stream) { s.Reset(tunnel.Refused, "not expected") })
-	b.seen.sessions = append(b.seen.sessions, s)
-	b.serving.Go(func() { _ = s.Serve() })
+	s := tunnel.NewSession(far, false, true, tunnel.Config{}, func(s *tunnel.Stream) {
+		s.Reset(tunnel.Refused, "not expected")
+	})
+	f.observed.sessions = append(f.observed.sessions, s)
+	f.serving.Go(func() { _ = s.Serve() })
 	return link.Connection{Conn: near, Encrypted: true, RelayID: "r", ID: "1"}, nil
 }
 
-func (b *bed) attend(ctx context.Context, _ *tunnel.Session) {
-	b.mu.Lock()
-	b.seen.attending++
-	b.mu.Unlock()
+func (f *fixture) runTask(ctx context.Context, _ *tunnel.Session) {
+	f.mu.Lock()
+	f.observed.runningTasks++
+	f.mu.Unlock()
 	<-ctx.Done()
-	b.mu.Lock()
-	b.seen.attending--
-	b.mu.Unlock()
+	f.mu.Lock()
+	f.observed.runningTasks--
+	f.mu.Unlock()
 }
 
-// pass lets time pass, and what happens then happen.
-func pass(d time.Duration) {
+// advance lets time pass, and waits until all goroutines block.
+func advance(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
 }
 
-// end stops the keeper and waits for everything.
-func (b *bed) end() {
-	b.t.Helper()
-	b.stop()
-	b.cut()
-	<-b.done
-	b.serving.Wait()
+// stopAndWait stops the connector and waits for all goroutines.
+func (f *fixture) stopAndWait() {
+	f.t.Helper()
+	f.stop()
+	f.finish()
+	<-f.done
+	f.serving.Wait()
 	synctest.Wait()
-	require.Zero(b.t, b.now().attending)
-	require.Zero(b.t, b.keeper.Status().Open)
+	require.Zero(f.t, f.state().runningTasks)
+	require.Zero(f.t, f.connector.Status().Open)
 }
 
-// session is the last one.
-func (b *bed) session() *tunnel.Session {
-	sessions := b.now().sessions
+// lastSession returns the relay's side of the last session.
+func (f *fixture) lastSession() *tunnel.Session {
+	sessions := f.state().sessions
 	return sessions[len(sessions)-1]
 }
 
-// open is a stream that has carried something.
-func (b *bed) open(s *tunnel.Session) *tunnel.Stream {
-	b.t.Helper()
+// openStream opens a stream and exchanges data.
+func (f *fixture) openStream(s *tunnel.Session) *tunnel.Stream {
+	f.t.Helper()
 	st, err := s.Open([]byte("head"))
-	require.NoError(b.t, err)
-	b.talk(st)
+	require.NoError(f.t, err)
+	f.exchange(st)
 	return st
 }
 
-func (b *bed) talk(st *tunnel.Stream) {
-	b.t.Helper()
+func (f *fixture) exchange(st *tunnel.Stream) {
+	f.t.Helper()
 	_, err := st.Write([]byte("hello"))
-	require.NoError(b.t, err)
+	require.NoError(f.t, err)
 	_, err = io.ReadFull(st, make([]byte, 5))
-	require.NoError(b.t, err)
+	require.NoError(f.t, err)
 }
 
-func TestAttemptsGoOnUntilOneSucceeds(t *testing.T) {
+func TestConnectRetriesUntilSuccess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		down := errors.New("connection refused")
-		b := setup(t, 1, down, down, &tunnel.RefusedError{Status: http.StatusServiceUnavailable, RetryAfter: 7 * time.Second}, down)
-		require.ErrorIs(t, b.keeper.Status().Err, down)
-		pass(time.Minute)
-		require.Equal(t, []time.Duration{0, time.Second, 2600 * time.Millisecond, 2600*time.Millisecond + 7*time.Second + 2560*time.Millisecond, 12160*time.Millisecond + 4096*time.Millisecond}, b.now().dials)
-		require.Equal(t, link.Status{Open: 1}, b.keeper.Status())
-		require.Equal(t, 1, b.now().attending)
-		b.end()
-		require.Equal(t, []link.Outcome{link.Failed, link.Failed, link.Refused, link.Failed, link.Connected, link.Ended}, b.now().outcomes)
+		refused := &tunnel.RefusedError{Status: http.StatusServiceUnavailable, RetryAfter: 7 * time.Second}
+		f := newFixture(t, 1, down, down, refused, down)
+		require.ErrorIs(t, f.connector.Status().Err, down)
+		advance(time.Minute)
+		wantDials := []time.Duration{
+			0, time.Second, 2600 * time.Millisecond, 2600*time.Millisecond + 7*time.Second + 2560*time.Millisecond,
+			12160*time.Millisecond + 4096*time.Millisecond,
+		}
+		require.Equal(t, wantDials, f.state().dials)
+		require.Equal(t, link.Status{Open: 1}, f.connector.Status())
+		require.Equal(t, 1, f.state().runningTasks)
+		f.stopAndWait()
+		require.Equal(t, []link.Outcome{link.Failed, link.Failed, link.Refused, link.Failed, link.Connected, link.Ended},
+			f.state().outcomes)
 	})
 }
 
 // All agents of a relay that ends lose their connections at the same time.
-func TestTheFirstAttemptAfterALossIsSpreadToo(t *testing.T) {
+func TestFirstReconnectHasJitter(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := setup(t, 0.5)
-		pass(time.Minute)
-		require.NoError(t, b.session().Close())
+		f := newFixture(t, 0.5)
+		advance(time.Minute)
+		require.NoError(t, f.lastSession().Close())
 		synctest.Wait()
-		require.Zero(t, b.keeper.Status().Open)
-		require.ErrorIs(t, b.keeper.Status().Err, tunnel.ErrClosed)
-		pass(time.Second)
-		require.Equal(t, []time.Duration{0, time.Minute + 500*time.Millisecond}, b.now().dials)
-		require.Equal(t, link.Status{Open: 1}, b.keeper.Status())
-		b.end()
+		require.Zero(t, f.connector.Status().Open)
+		require.ErrorIs(t, f.connector.Status().Err, tunnel.ErrClosed)
+		advance(time.Second)
+		require.Equal(t, []time.Duration{0, time.Minute + 500*time.Millisecond}, f.state().dials)
+		require.Equal(t, link.Status{Open: 1}, f.connector.Status())
+		f.stopAndWait()
 	})
 }
 
-func TestConnectionsThatDoNotLastAreMadeAtGrowingPauses(t *testing.T) {
+func TestShortConnectionsIncreaseBackoff(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := setup(t, 1)
+		f := newFixture(t, 1)
 		for range 3 {
-			require.NoError(t, b.session().Close())
+			require.NoError(t, f.lastSession().Close())
 			synctest.Wait()
-			pass(20 * time.Second)
+			advance(20 * time.Second)
 		}
-		// Those that were made lasted for 19 s and less.
-		require.Equal(t, []time.Duration{0, time.Second, 21600 * time.Millisecond, 42560 * time.Millisecond}, b.now().dials)
-		pass(time.Minute)
-		require.NoError(t, b.session().Close())
+		// Each of these connections lasted 19 s or less.
+		require.Equal(t, []time.Duration{0, time.Second, 21600 * time.Millisecond, 42560 * time.Millisecond}, f.state().dials)
+		advance(time.Minute)
+		require.NoError(t, f.lastSession().Close())
 		synctest.Wait()
-		pass(time.Second)
-		require.Len(t, b.now().dials, 5, "one that has lasted lets it begin anew")
-		b.end()
+		advance(time.Second)
+		require.Len(t, f.state().dials, 5, "a long connection resets the backoff")
+		f.stopAndWait()
 	})
 }
 
-func TestAnOldConnectionIsReplacedBeforeItGoes(t *testing.T) {
+func TestOldConnectionIsReplacedBeforeDrain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := setup(t, 1, nil, errors.New("busy"))
-		old := b.session()
-		st := b.open(old)
-		pass(2*time.Hour + 12*time.Minute)
-		require.Len(t, b.now().dials, 2)
-		b.open(old).Reset(tunnel.Cancelled, "enough") // no other has been made yet
-		pass(time.Second)
-		require.Len(t, b.now().sessions, 2)
-		require.Equal(t, link.Status{Open: 2}, b.keeper.Status())
-		require.Equal(t, 2, b.now().attending)
-		b.open(old).Reset(tunnel.Cancelled, "enough") // relays may not know of the new one yet
-		pass(time.Second)
-		require.Equal(t, 1, b.now().attending)
+		f := newFixture(t, 1, nil, errors.New("busy"))
+		old := f.lastSession()
+		st := f.openStream(old)
+		advance(2*time.Hour + 12*time.Minute)
+		require.Len(t, f.state().dials, 2)
+		f.openStream(old).Reset(tunnel.Cancelled, "no longer needed") // the new connection is not open yet
+		advance(time.Second)
+		require.Len(t, f.state().sessions, 2)
+		require.Equal(t, link.Status{Open: 2}, f.connector.Status())
+		require.Equal(t, 2, f.state().runningTasks)
+		f.openStream(old).Reset(tunnel.Cancelled, "no longer needed") // relays may not know of the new one yet
+		advance(time.Second)
+		require.Equal(t, 1, f.state().runningTasks)
 		<-old.PeerDraining()
 		_, err := old.Open([]byte("head"))
 		require.ErrorIs(t, err, tunnel.ErrDraining)
-		b.talk(st) // what is open goes on
-		b.open(b.session()).Reset(tunnel.Cancelled, "enough")
+		f.exchange(st) // open streams continue
+		f.openStream(f.lastSession()).Reset(tunnel.Cancelled, "no longer needed")
 		require.NoError(t, st.CloseWrite())
 		<-old.Done()
 		synctest.Wait()
-		require.Equal(t, link.Status{Open: 1}, b.keeper.Status())
-		b.end()
+		require.Equal(t, link.Status{Open: 1}, f.connector.Status())
+		f.stopAndWait()
 	})
 }
 
-func TestARelayThatLeavesIsLeft(t *testing.T) {
+func TestDrainingRelayIsReplaced(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := setup(t, 0.5)
-		old := b.session()
-		st := b.open(old)
-		pass(time.Hour)
+		f := newFixture(t, 0.5)
+		old := f.lastSession()
+		st := f.openStream(old)
+		advance(time.Hour)
 		old.Drain()
 		synctest.Wait()
-		require.Zero(t, b.now().attending, "what attends does not keep it open")
-		pass(time.Second)
-		require.Equal(t, []time.Duration{0, time.Hour + 500*time.Millisecond}, b.now().dials)
-		b.talk(st)
-		st.Reset(tunnel.Cancelled, "enough")
+		require.Zero(t, f.state().runningTasks, "OnSession has returned")
+		advance(time.Second)
+		require.Equal(t, []time.Duration{0, time.Hour + 500*time.Millisecond}, f.state().dials)
+		f.exchange(st)
+		st.Reset(tunnel.Cancelled, "no longer needed")
 		<-old.Done()
-		b.end()
+		f.stopAndWait()
 	})
 }
 
-func TestWhatLingersIsCut(t *testing.T) {
+func TestDrainTimeoutClosesOldConnection(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := setup(t, 0)
-		st := b.open(b.session())
-		pass(108 * time.Minute)
-		require.Equal(t, link.Status{Open: 2}, b.keeper.Status())
-		pass(12 * time.Hour)
-		b.talk(st)
-		pass(time.Second)
+		f := newFixture(t, 0)
+		st := f.openStream(f.lastSession())
+		advance(108 * time.Minute)
+		require.Equal(t, link.Status{Open: 2}, f.connector.Status())
+		advance(12 * time.Hour)
+		f.exchange(st)
+		advance(time.Second)
 		_, err := st.Read(make([]byte, 1))
 		require.ErrorIs(t, err, tunnel.ErrClosed)
-		b.end()
+		f.stopAndWait()
 	})
 }
 
-func TestStoppingFinishesWhatIsOpen(t *testing.T) {
+func TestStopWaitsForOpenStreams(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := setup(t, 0)
-		st := b.open(b.session())
-		b.stop()
+		f := newFixture(t, 0)
+		st := f.openStream(f.lastSession())
+		f.stop()
 		synctest.Wait()
-		<-b.session().PeerDraining()
-		b.talk(st)
+		<-f.lastSession().PeerDraining()
+		f.exchange(st)
 		require.NoError(t, st.CloseWrite())
-		<-b.done
-		b.end()
-		require.Len(t, b.now().dials, 1)
+		<-f.done
+		f.stopAndWait()
+		require.Len(t, f.state().dials, 1)
 	})
 }
 
-func TestStoppingCutsWhatDoesNotFinish(t *testing.T) {
+func TestFinishClosesOpenStreams(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := setup(t, 0)
-		st := b.open(b.session())
-		b.stop()
-		pass(time.Hour)
-		b.talk(st)
-		b.cut()
-		<-b.done
-		b.serving.Wait()
+		f := newFixture(t, 0)
+		st := f.openStream(f.lastSession())
+		f.stop()
+		advance(time.Hour)
+		f.exchange(st)
+		f.finish()
+		<-f.done
+		f.serving.Wait()
 		require.ErrorIs(t, st.Err(), tunnel.ErrClosed)
 	})
 }
 
-func TestStoppingEndsAttempts(t *testing.T) {
+func TestStopEndsRetries(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := setup(t, 1, errors.New("down"))
-		b.stop()
-		<-b.done
-		require.Len(t, b.now().dials, 1)
-		b.cut()
+		f := newFixture(t, 1, errors.New("down"))
+		f.stop()
+		<-f.done
+		require.Len(t, f.state().dials, 1)
+		f.finish()
 	})
 }

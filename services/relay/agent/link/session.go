@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"time"
 
+	"lockstep.internal/libs/logkey"
 	"lockstep.internal/services/relay/tunnel"
 )
 
@@ -22,7 +23,7 @@ type session struct {
 	taskDone chan struct{}
 }
 
-// begin serves a session until it ends. It is closed with finish.
+// begin starts a session and returns it. When finish is done the session is closed.
 func (c *Connector) begin(ctx, finish context.Context, connection Connection) *session {
 	task, stopTask := context.WithCancel(context.WithoutCancel(ctx))
 	var opened *tunnel.Session
@@ -31,10 +32,10 @@ func (c *Connector) begin(ctx, finish context.Context, connection Connection) *s
 	})
 	s := &session{
 		Session: opened, drainTimeout: c.cfg.DrainTimeout, stopTask: stopTask, taskDone: make(chan struct{}),
-		logger: c.cfg.Logger.With(slog.String("relay_url", c.cfg.Relay), slog.String("relay_id", connection.RelayID),
-			slog.String("connection_id", connection.ID)),
+		logger: c.cfg.Logger.With(slog.String(logkey.RelayURL, c.cfg.Relay), slog.String(logkey.RelayID, connection.RelayID),
+			slog.String(logkey.ConnectionID, connection.ID)),
 	}
-	began := time.Now()
+	startedAt := time.Now()
 	s.logger.InfoContext(ctx, "connected to the relay")
 	c.setStatus(Connected, 1, nil)
 	closeAtFinish := context.AfterFunc(finish, func() { _ = s.Close() }) // always nil
@@ -42,8 +43,8 @@ func (c *Connector) begin(ctx, finish context.Context, connection Connection) *s
 		err := s.Serve()
 		closeAtFinish()
 		stopTask()
-		s.logger.InfoContext(ctx, "connection to the relay ended", slog.String("reason", err.Error()),
-			slog.Duration("duration", time.Since(began)))
+		s.logger.InfoContext(ctx, "connection to the relay ended", slog.String(logkey.Reason, err.Error()),
+			slog.Duration(logkey.Duration, time.Since(startedAt)))
 		if c.Status().Open > 1 { // another connection is open
 			err = nil
 		}
@@ -56,8 +57,8 @@ func (c *Connector) begin(ctx, finish context.Context, connection Connection) *s
 	return s
 }
 
-// replace drains the session after relays had time to learn of the new one.
-func (s *session) replace(ctx context.Context) {
+// drainAfterOverlap drains the session after the overlap, in which relays learn of the new one.
+func (s *session) drainAfterOverlap(ctx context.Context) {
 	timer := time.NewTimer(overlap)
 	defer timer.Stop()
 	select {
@@ -78,7 +79,7 @@ func (s *session) drain() {
 	select {
 	case <-s.Done():
 	case <-timer.C:
-		s.logger.Warn("closed a replaced connection with open streams", slog.Duration("duration", s.drainTimeout))
+		s.logger.Warn("closed a replaced connection with open streams", slog.Duration(logkey.Duration, s.drainTimeout))
 		_ = s.Close() // always nil
 	}
 }

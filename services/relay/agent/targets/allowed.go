@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Address is where a target is: a host's name or IP address, in lower case, and a port.
+// Address of a target: host name or IP address in lower case, and port.
 type Address struct {
 	Host string
 	Port uint16
@@ -21,10 +21,10 @@ func (a Address) String() string { return net.JoinHostPort(a.Host, strconv.Itoa(
 // hostName has labels of letters, digits, dashes and underscores.
 var hostName = regexp.MustCompile(`^[a-z0-9_]([-a-z0-9_]{0,61}[a-z0-9_])?(\.[a-z0-9_]([-a-z0-9_]{0,61}[a-z0-9_])?)*$`)
 
-// maxHost is the longest name that DNS has.
+// maxHost is the maximum length of a DNS name.
 const maxHost = 253
 
-// ParseAddress reads host:port. The dot that may end a full name is left out.
+// ParseAddress reads host:port. A trailing dot is removed.
 func ParseAddress(text string) (Address, error) {
 	host, port, err := net.SplitHostPort(text)
 	if err != nil {
@@ -44,7 +44,7 @@ func ParseAddress(text string) (Address, error) {
 	return Address{Host: host, Port: uint16(number)}, nil
 }
 
-// Allowed are patterns of addresses. It is made by [ParseAllowed]; the zero value allows nothing.
+// Allowed is a list of address patterns; see [ParseAllowed]. The zero value allows nothing.
 type Allowed []pattern
 
 // pattern of addresses; port 0 is any.
@@ -55,7 +55,8 @@ type pattern struct {
 
 var hostPattern = regexp.MustCompile(`^[-a-z0-9_.*:]+$`)
 
-// ParseAllowed reads patterns host:port. In the host a * stands for any characters, dots too; the port is a number, or * for any.
+// ParseAllowed reads patterns host:port. In the host, * matches any characters, including dots; the port is a
+// number, or * for any.
 func ParseAllowed(texts []string) (Allowed, error) {
 	allowed := make(Allowed, 0, len(texts))
 	for _, text := range texts {
@@ -82,7 +83,7 @@ func ParseAllowed(texts []string) (Allowed, error) {
 	return allowed, nil
 }
 
-// Allows says whether a pattern matches the address.
+// Allows reports whether a pattern matches the address.
 func (a Allowed) Allows(address Address) bool {
 	for _, p := range a {
 		if (p.port == 0 || p.port == address.Port) && match(p.host, address.Host) {
@@ -92,7 +93,7 @@ func (a Allowed) Allows(address Address) bool {
 	return false
 }
 
-// match looks for the parts between the asterisks, each as far left as it is found after the one before.
+// match matches greedily: each part is searched at the leftmost position after the previous one.
 func match(pattern, text string) bool {
 	first, rest, wild := strings.Cut(pattern, "*")
 	text, found := strings.CutPrefix(text, first)

@@ -10,17 +10,17 @@ import (
 // maxTargets of one configuration.
 const maxTargets = 1000
 
-// Configuration is what a relay reports.
+// Configuration of the agent, as a relay sends it.
 type Configuration struct {
 	Revision int64
 	// Addresses of targets, by name.
 	Addresses map[string]Address
-	// Faults are why some are left out.
+	// Errors of skipped targets.
 	Faults []error
 }
 
-// wire is one line of the stream.
-type wire struct {
+// configJSON is one line of the stream.
+type configJSON struct {
 	Revision int64 `json:"config_revision"`
 	Targets  []struct {
 		Name    string `json:"name"`
@@ -30,22 +30,23 @@ type wire struct {
 
 // Parse reads one line.
 func Parse(line []byte) (Configuration, error) {
-	var w wire
-	if err := json.Unmarshal(line, &w); err != nil {
-		return Configuration{}, fmt.Errorf("the relay sent something else than a configuration: %w", err)
+	var decoded configJSON
+	if err := json.Unmarshal(line, &decoded); err != nil {
+		return Configuration{}, fmt.Errorf("decode the configuration: %w", err)
 	}
-	if w.Revision < 0 || len(w.Targets) > maxTargets {
-		return Configuration{}, fmt.Errorf("the relay sent a configuration of revision %d with %d targets: that cannot be", w.Revision, len(w.Targets))
+	if decoded.Revision < 0 || len(decoded.Targets) > maxTargets {
+		return Configuration{}, fmt.Errorf("invalid configuration: revision %d, %d targets (maximum %d)",
+			decoded.Revision, len(decoded.Targets), maxTargets)
 	}
-	c := Configuration{Revision: w.Revision, Addresses: make(map[string]Address, len(w.Targets))}
-	for _, t := range w.Targets {
+	c := Configuration{Revision: decoded.Revision, Addresses: make(map[string]Address, len(decoded.Targets))}
+	for _, t := range decoded.Targets {
 		address, err := ParseAddress(t.Address)
 		_, twice := c.Addresses[t.Name]
 		switch {
 		case !route.ValidTarget(t.Name) || t.Name == route.KubernetesAPI:
-			c.Faults = append(c.Faults, fmt.Errorf("%.70q is no name of a target", t.Name))
+			c.Faults = append(c.Faults, fmt.Errorf("%.70q: not a valid target name", t.Name))
 		case twice:
-			c.Faults = append(c.Faults, fmt.Errorf("target %s is there twice", t.Name))
+			c.Faults = append(c.Faults, fmt.Errorf("duplicate target %s", t.Name))
 		case err != nil:
 			c.Faults = append(c.Faults, fmt.Errorf("target %s: %w", t.Name, err))
 		default:

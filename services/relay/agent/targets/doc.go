@@ -1,10 +1,12 @@
-// Package targets knows what the streams that relays open may be joined with.
+// Package targets resolves target names to addresses, and checks that the agent allows them.
 //
-// A target is there when two agree: the agent's configuration, which people edit at the control plane and relays hand on ([Table]), names it; and the agent itself, whose own settings
-// nobody outside of the cluster can change, allows its address ([Allowed]).
+// A target is reachable if it is in the agent's configuration, which relays send ([Table]), and if the agent's
+// local settings allow its address ([Allowed]).
 //
-// Relays may know different revisions for a moment: the highest that a connected relay reports counts, so that a control plane that was restored from an older copy is followed, too.
-// While no relay is connected, the last configuration is kept. Who uses a target ([Table.Use]) is told when a report has it no more, or elsewhere.
+// Relays may know different revisions for a moment. The highest revision that a connected relay has sent is
+// used. So a restored control plane with lower revisions is accepted once the old relays are gone. While no
+// relay is connected, the last configuration is kept. [Table.Use] calls back when its target is removed or its
+// address changes.
 //
-// What cannot be a target is left out, and said; it makes nothing else of the configuration void.
+// Invalid targets are skipped and reported; the other targets stay valid.
 package targets

@@ -1,4 +1,4 @@
-// Command relay carries requests to agents that have dialled out to it.
+// Command relay forwards requests to the agents that are connected to it.
 package main
 
 import (

@@ -23,9 +23,9 @@ type many struct {
 	object   func(i int) runtime.Object
 }
 
-// SetMany is Set for many objects that are not kept: object makes the i-th whenever it is asked
-// for, a *appsv1.Deployment, *appsv1.ReplicaSet or *corev1.Pod, from any number of goroutines.
-// Lists of them come in pages, where the client asks for pages, and in protobuf only.
+// SetMany is Set for many objects that are not kept. Object makes the i-th one for each request: a
+// *appsv1.Deployment, *appsv1.ReplicaSet or *corev1.Pod. It is called concurrently. Lists are in
+// protobuf, and in pages if the client requests pages.
 func (s *Server) SetMany(resource string, version, count int, object func(i int) runtime.Object) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -128,7 +128,7 @@ func (s *Server) Set(resource string, version int, objects ...runtime.Object) {
 	s.lists[resource] = list{version: version, objects: objects}
 }
 
-// Rewind sets the version before that of the next write.
+// Rewind sets the current version. The next write gets the version after it.
 func (s *Server) Rewind(version int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

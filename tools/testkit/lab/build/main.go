@@ -1,8 +1,6 @@
-// Command build builds the Kubernetes control plane for tests, where it is missing or older than
-// its sources, telling on standard error how far it is, and prints the path of the program.
+// Command build builds kubelab if it is missing or outdated, reports progress on standard error, and prints its path.
 //
-// Tests build it themselves when they have to, but `go test` shows nothing of the minutes that this
-// takes the first time.
+// Tests also build it if necessary, but `go test` does not show progress, and the first build takes minutes.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// Package bigquerytest is a BigQuery for tests: tables and tabledata.insertAll of its REST API,
-// with its checks of rows and its refusals.
+// Package bigquerytest contains a fake BigQuery server for tests. It implements tables and tabledata.insertAll of the
+// REST API, and checks rows like BigQuery.
 package bigquerytest
 
 import (
@@ -23,7 +23,7 @@ type Field struct {
 	Mode string `json:"mode,omitempty"`
 }
 
-// Table is one with its rows.
+// Table is a table with its rows.
 type Table struct {
 	Schema struct {
 		Fields []Field `json:"fields"`
@@ -37,13 +37,13 @@ type Table struct {
 	seen map[string]bool
 }
 
-// Server is a BigQuery with one dataset.
+// Server is a fake BigQuery server with one dataset.
 type Server struct {
 	*httptest.Server
 
-	// Faults happen before the API is reached.
+	// Faults are applied before the request reaches the API.
 	Faults sinktest.Faults
-	// MaxBytes of one insertion. Defaults to BigQuery's 10 MB.
+	// MaxBytes is the maximum size of an insert request. Defaults to 10 MB, as in BigQuery.
 	MaxBytes int
 
 	mu       sync.Mutex
@@ -51,10 +51,10 @@ type Server struct {
 	notReady int
 }
 
-// Dataset is the one there is, in any project.
+// Dataset is the only dataset. Every project has it.
 const Dataset = "deploys"
 
-// Start starts a BigQuery that ends with the test.
+// Start starts a server. It stops at the end of the test.
 func Start(tb testing.TB) *Server {
 	tb.Helper()
 	s := &Server{tables: map[string]*Table{}, MaxBytes: 10 << 20}
@@ -69,17 +69,18 @@ func Start(tb testing.TB) *Server {
 	return s
 }
 
-// APIURL is where the API is.
+// APIURL returns the base URL of the API.
 func (s *Server) APIURL() string { return s.URL + "/bigquery/v2/" }
 
-// NotReady makes the next insertions find no table, as they do for a while after a table was made.
+// NotReady makes the next n inserts fail with "table not found". BigQuery does so for a while after a table was
+// created.
 func (s *Server) NotReady(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.notReady = n
 }
 
-// Rows are those of the table.
+// Rows returns the rows of the table.
 func (s *Server) Rows(table string) []map[string]any {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -89,7 +90,7 @@ func (s *Server) Rows(table string) []map[string]any {
 	return append([]map[string]any(nil), s.tables[table].Rows...)
 }
 
-// Table is a copy of what the table is, nil when there is none.
+// Table returns a copy of the table, or nil.
 func (s *Server) Table(name string) *Table {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -101,7 +102,7 @@ func (s *Server) Table(name string) *Table {
 	return &t
 }
 
-// Drop removes the table, or columns of it.
+// Drop removes the table, or some of its columns.
 func (s *Server) Drop(name string, columns ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -119,11 +120,13 @@ func (s *Server) Drop(name string, columns ...string) {
 	t.Schema.Fields = kept
 }
 
-// Refusal is the body of an error of a Google API.
-func Refusal(code int, reason, message string) string {
+// ErrorBody returns the body of an error response of a Google API.
+func ErrorBody(code int, reason, message string) string {
 	body, _ := json.Marshal( //nolint:errchkjson // strings and numbers
 		map[string]any{"error": map[string]any{
-			"code": code, "message": message, "errors": []map[string]any{{"reason": reason, "message": message, "domain": "global"}},
+			"code":    code,
+			"message": message,
+			"errors":  []map[string]any{{"reason": reason, "message": message, "domain": "global"}},
 		}})
 	return string(body)
 }
@@ -133,7 +136,7 @@ func (s *Server) handle(serve func(r *http.Request) (int, any)) http.HandlerFunc
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		w.Header().Set("Content-Type", "application/json; charset=UTF-8")
-		code, body := http.StatusNotFound, any(Refusal(404, "notFound", "Not found: Dataset "+r.PathValue("dataset")))
+		code, body := http.StatusNotFound, any(ErrorBody(404, "notFound", "Not found: Dataset "+r.PathValue("dataset")))
 		if r.PathValue("dataset") == Dataset {
 			code, body = serve(r)
 		}
@@ -147,11 +150,11 @@ func (s *Server) handle(serve func(r *http.Request) (int, any)) http.HandlerFunc
 }
 
 func notFound(r *http.Request) (int, any) {
-	return http.StatusNotFound, Refusal(404, "notFound", "Not found: Table "+r.PathValue("table"))
+	return http.StatusNotFound, ErrorBody(404, "notFound", "Not found: Table "+r.PathValue("table"))
 }
 
 func invalid(message string) (int, any) {
-	return http.StatusBadRequest, Refusal(400, "invalid", message)
+	return http.StatusBadRequest, ErrorBody(400, "invalid", message)
 }
 
 func (s *Server) create(r *http.Request) (int, any) {
@@ -159,11 +162,12 @@ func (s *Server) create(r *http.Request) (int, any) {
 	var reference struct {
 		TableID string `json:"tableId"` //nolint:tagliatelle // as Google spells it
 	}
-	if json.NewDecoder(r.Body).Decode(t) != nil || json.Unmarshal(t.TableReference, &reference) != nil || reference.TableID == "" {
+	if json.NewDecoder(r.Body).Decode(t) != nil || json.Unmarshal(t.TableReference, &reference) != nil ||
+		reference.TableID == "" {
 		return invalid("Required parameter is missing: tableId")
 	}
 	if s.tables[reference.TableID] != nil {
-		return http.StatusConflict, Refusal(409, "duplicate", "Already Exists: Table "+reference.TableID)
+		return http.StatusConflict, ErrorBody(409, "duplicate", "Already Exists: Table "+reference.TableID)
 	}
 	s.tables[reference.TableID] = t
 	return http.StatusOK, t
@@ -182,23 +186,24 @@ func (s *Server) patch(r *http.Request) (int, any) {
 		return notFound(r)
 	}
 	if match := r.Header.Get("If-Match"); match != "" && match != t.Etag {
-		return http.StatusPreconditionFailed, Refusal(412, "conditionNotMet", "Precondition Failed")
+		return http.StatusPreconditionFailed, ErrorBody(412, "conditionNotMet", "Precondition Failed")
 	}
 	var change Table
 	if json.NewDecoder(r.Body).Decode(&change) != nil {
 		return invalid("Invalid JSON")
 	}
-	have := map[string]bool{}
+	remaining := map[string]bool{}
 	for _, f := range t.Schema.Fields {
-		have[f.Name] = true
+		remaining[f.Name] = true
 	}
 	for _, f := range change.Schema.Fields {
-		if !have[f.Name] && f.Mode == "REQUIRED" {
-			return invalid("Provided Schema does not match: Cannot add required fields to an existing schema. (field: " + f.Name + ")")
+		if !remaining[f.Name] && f.Mode == "REQUIRED" {
+			return invalid("Provided Schema does not match: Cannot add required fields to an existing schema. (field: " +
+				f.Name + ")")
 		}
-		delete(have, f.Name)
+		delete(remaining, f.Name)
 	}
-	if len(have) > 0 {
+	if len(remaining) > 0 {
 		return invalid("Provided Schema does not match: a field is missing in new schema")
 	}
 	t.Schema = change.Schema
@@ -219,7 +224,8 @@ func (s *Server) insertAll(r *http.Request) (int, any) {
 		return invalid("unreadable")
 	}
 	if len(body) > s.MaxBytes {
-		return http.StatusRequestEntityTooLarge, Refusal(413, "uploadTooLarge", fmt.Sprintf("Request payload size exceeds the limit: %d bytes.", s.MaxBytes))
+		return http.StatusRequestEntityTooLarge,
+			ErrorBody(413, "uploadTooLarge", fmt.Sprintf("Request payload size exceeds the limit: %d bytes.", s.MaxBytes))
 	}
 	var request struct {
 		Rows []struct {
@@ -241,7 +247,7 @@ func (s *Server) insertAll(r *http.Request) (int, any) {
 	var errs []rowErrors
 	bad := map[int]bool{}
 	for i, row := range request.Rows {
-		message := t.fault(row.JSON)
+		message := t.rowError(row.JSON)
 		if len(row.InsertID) > 128 {
 			message = "insertId is too long"
 		}
@@ -261,15 +267,15 @@ func (s *Server) insertAll(r *http.Request) (int, any) {
 			t.Rows = append(t.Rows, row.JSON)
 		}
 	}
-	answer := map[string]any{"kind": "bigquery#tableDataInsertAllResponse"}
+	response := map[string]any{"kind": "bigquery#tableDataInsertAllResponse"}
 	if len(errs) > 0 {
-		answer["insertErrors"] = errs
+		response["insertErrors"] = errs
 	}
-	return http.StatusOK, answer
+	return http.StatusOK, response
 }
 
-// fault is what is wrong with a row, "" for nothing.
-func (t *Table) fault(row map[string]any) string {
+// rowError returns the error of a row, or "".
+func (t *Table) rowError(row map[string]any) string {
 	fields := map[string]Field{}
 	for _, f := range t.Schema.Fields {
 		fields[f.Name] = f

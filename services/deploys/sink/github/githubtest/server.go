@@ -1,5 +1,5 @@
-// Package githubtest is a GitHub for tests: the part of its REST API that the sinks use, with its
-// limits and refusals.
+// Package githubtest contains a fake GitHub server for tests: the part of the REST API that the sinks use, with
+// GitHub's limits and errors.
 package githubtest
 
 import (
@@ -17,14 +17,14 @@ import (
 	"lockstep.internal/services/deploys/sink/sinktest"
 )
 
-// Token is the one that is accepted.
+// Token is the only accepted token.
 const Token = "ghp_a-token-of-the-test"
 
-// Server is a GitHub with its repositories.
+// Server is a fake GitHub server with repositories.
 type Server struct {
 	*httptest.Server
 
-	// Faults happen before the API is reached.
+	// Faults are applied before the request reaches the API.
 	Faults sinktest.Faults
 	// Limit enforces the secondary limits of writes.
 	Limit sinktest.RateLimiter
@@ -35,9 +35,9 @@ type Server struct {
 	calls  []string
 }
 
-// Repository is one, with what was written to it.
+// Repository is a repository and everything that was written to it.
 type Repository struct {
-	Commits     []string // full
+	Commits     []string // full ids
 	Pulls       map[int]*Pull
 	Statuses    []Status
 	Deployments []*Deployment
@@ -49,13 +49,13 @@ type Pull struct {
 	Comments    []*Comment
 }
 
-// Comment is one on a pull request.
+// Comment is a comment on a pull request.
 type Comment struct {
 	ID   int64  `json:"id"`
 	Body string `json:"body"`
 }
 
-// Status is one of a commit.
+// Status is a commit status.
 type Status struct {
 	SHA         string `json:"-"`
 	State       string `json:"state"`
@@ -64,7 +64,7 @@ type Status struct {
 	TargetURL   string `json:"target_url"`
 }
 
-// Deployment is one with its states, the newest last.
+// Deployment is a deployment with its statuses, oldest first.
 type Deployment struct {
 	ID          int64              `json:"id"`
 	SHA         string             `json:"sha"`
@@ -75,7 +75,7 @@ type Deployment struct {
 	States      []DeploymentStatus `json:"-"`
 }
 
-// DeploymentStatus is a state of a deployment.
+// DeploymentStatus is a status of a deployment.
 type DeploymentStatus struct {
 	State          string `json:"state"`
 	Description    string `json:"description"`
@@ -83,7 +83,7 @@ type DeploymentStatus struct {
 	EnvironmentURL string `json:"environment_url"`
 }
 
-// Start starts a GitHub that ends with the test. Its limits are GitHub's.
+// Start starts a server with the rate limits of GitHub. It stops at the end of the test.
 func Start(tb testing.TB) *Server {
 	tb.Helper()
 	s := &Server{repos: map[string]*Repository{}, Limit: sinktest.RateLimiter{
@@ -105,14 +105,13 @@ func Start(tb testing.TB) *Server {
 	return s
 }
 
-// Settle waits for what is being written, so that repositories may be looked at, or changed.
+// Settle waits until no request is being served. After it, the test may read or change repositories.
 func (s *Server) Settle() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 }
 
-// Repo gives the repository owner/name, made where there is none. Look at it after Settle, while
-// nothing writes.
+// Repo returns the repository owner/name, and creates it if needed. Read it after Settle, while no requests are sent.
 func (s *Server) Repo(name string) *Repository {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -122,7 +121,7 @@ func (s *Server) Repo(name string) *Repository {
 	return s.repos[name]
 }
 
-// Calls are the requests served, such as "POST /repos/o/r/deployments".
+// Calls returns the served requests, such as "POST /repos/o/r/deployments".
 func (s *Server) Calls() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -131,18 +130,19 @@ func (s *Server) Calls() []string {
 
 type handler func(repo *Repository, r *http.Request) (int, any)
 
-// repo does what all endpoints have in common, one request at a time.
+// repo returns an HTTP handler for requests about a repository. It authenticates, applies the rate limit and serves one
+// request at a time.
 func (s *Server) repo(handle handler) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json; charset=utf-8")
 		if r.Header.Get("Authorization") != "Bearer "+Token {
-			answer(w, http.StatusUnauthorized, message("Bad credentials"))
+			respond(w, http.StatusUnauthorized, message("Bad credentials"))
 			return
 		}
 		if r.Method != http.MethodGet {
 			if wait, ok := s.Limit.Allow(); !ok {
 				w.Header().Set("Retry-After", strconv.Itoa(int(wait.Seconds()+0.999)))
-				answer(w, http.StatusForbidden, SecondaryLimit())
+				respond(w, http.StatusForbidden, SecondaryLimit())
 				return
 			}
 		}
@@ -151,7 +151,7 @@ func (s *Server) repo(handle handler) http.HandlerFunc {
 		s.calls = append(s.calls, r.Method+" "+r.URL.Path)
 		repo := s.repos[r.PathValue("owner")+"/"+r.PathValue("repo")]
 		if repo == nil {
-			answer(w, http.StatusNotFound, message("Not Found"))
+			respond(w, http.StatusNotFound, message("Not Found"))
 			return
 		}
 		code, body := handle(repo, r)
@@ -165,14 +165,15 @@ func (s *Server) repo(handle handler) http.HandlerFunc {
 			_, _ = w.Write([]byte(text))
 			return
 		}
-		answer(w, code, body)
+		respond(w, code, body)
 	}
 }
 
-// SecondaryLimit is the body of the refusal of that name.
+// SecondaryLimit returns the body of GitHub's response with a secondary rate limit.
 func SecondaryLimit() map[string]any {
 	return map[string]any{
-		"message":           "You have exceeded a secondary rate limit and have been temporarily blocked from content creation. Please retry your request again later.",
+		"message": "You have exceeded a secondary rate limit and have been temporarily blocked from content creation. " +
+			"Please retry your request again later.",
 		"documentation_url": "https://docs.github.com/rest/overview/rate-limits-for-the-rest-api#about-secondary-rate-limits",
 	}
 }
@@ -188,12 +189,12 @@ func invalid(text string) (int, any) {
 	}
 }
 
-func answer(w http.ResponseWriter, code int, body any) {
+func respond(w http.ResponseWriter, code int, body any) {
 	w.WriteHeader(code)
-	_ = json.NewEncoder(w).Encode(body) //nolint:errchkjson // a client that is gone
+	_ = json.NewEncoder(w).Encode(body) //nolint:errchkjson // the client has disconnected
 }
 
-// page is a list that is served by pages.
+// page is a list that is served page by page.
 type page []any
 
 func (p page) write(w http.ResponseWriter, r *http.Request) {
@@ -212,7 +213,7 @@ func (p page) write(w http.ResponseWriter, r *http.Request) {
 		next.RawQuery = query.Encode()
 		w.Header().Set("Link", fmt.Sprintf(`<http://%s%s>; rel="next"`, r.Host, next.String()))
 	}
-	answer(w, http.StatusOK, append([]any{}, p[from:to]...))
+	respond(w, http.StatusOK, append([]any{}, p[from:to]...))
 }
 
 func (s *Server) createStatus(repo *Repository, r *http.Request) (int, any) {
@@ -236,8 +237,8 @@ func (s *Server) createStatus(repo *Repository, r *http.Request) (int, any) {
 		return invalid("Target url must use http(s) scheme")
 	}
 	count := 0
-	for _, have := range repo.Statuses {
-		if have.SHA == status.SHA && have.Context == status.Context {
+	for _, existing := range repo.Statuses {
+		if existing.SHA == status.SHA && existing.Context == status.Context {
 			count++
 		}
 	}
@@ -269,9 +270,9 @@ func (s *Server) pullsOf(repo *Repository, r *http.Request) (int, any) {
 
 func (s *Server) deployments(repo *Repository, r *http.Request) (int, any) {
 	query, list := r.URL.Query(), page{}
-	wants := func(key, have string) bool { want := query.Get(key); return want == "" || want == have }
+	matches := func(key, value string) bool { want := query.Get(key); return want == "" || want == value }
 	for _, d := range slices.Backward(repo.Deployments) {
-		if wants("sha", d.SHA) && wants("task", d.Task) && wants("environment", d.Environment) {
+		if matches("sha", d.SHA) && matches("task", d.Task) && matches("environment", d.Environment) {
 			list = append(list, d)
 		}
 	}
@@ -304,7 +305,14 @@ func (s *Server) createDeployment(repo *Repository, r *http.Request) (int, any) 
 		return invalid("Description is too long (maximum is 140 characters)")
 	}
 	s.nextID++
-	d := &Deployment{ID: s.nextID, SHA: request.Ref, Ref: request.Ref, Task: request.Task, Environment: request.Environment, Payload: request.Payload}
+	d := &Deployment{
+		ID:          s.nextID,
+		SHA:         request.Ref,
+		Ref:         request.Ref,
+		Task:        request.Task,
+		Environment: request.Environment,
+		Payload:     request.Payload,
+	}
 	repo.Deployments = append(repo.Deployments, d)
 	return http.StatusCreated, d
 }
@@ -314,7 +322,9 @@ func (s *Server) createDeploymentStatus(repo *Repository, r *http.Request) (int,
 	if err := json.NewDecoder(r.Body).Decode(&status); err != nil {
 		return http.StatusBadRequest, message("Problems parsing JSON")
 	}
-	if !slices.Contains([]string{"error", "failure", "inactive", "in_progress", "queued", "pending", "success"}, status.State) {
+	if !slices.Contains([]string{
+		"error", "failure", "inactive", "in_progress", "queued", "pending", "success",
+	}, status.State) {
 		return invalid("State is not included in the list")
 	}
 	for _, d := range repo.Deployments {
@@ -353,8 +363,8 @@ func (s *Server) createComment(repo *Repository, r *http.Request) (int, any) {
 	}
 	s.nextID++
 	c := &Comment{ID: s.nextID}
-	if code, refusal := readComment(r, c); refusal != nil {
-		return code, refusal
+	if code, problem := readComment(r, c); problem != nil {
+		return code, problem
 	}
 	pull.Comments = append(pull.Comments, c)
 	return http.StatusCreated, c
@@ -364,8 +374,8 @@ func (s *Server) editComment(repo *Repository, r *http.Request) (int, any) {
 	for _, pull := range repo.Pulls {
 		for _, c := range pull.Comments {
 			if strconv.FormatInt(c.ID, 10) == r.PathValue("id") {
-				if code, refusal := readComment(r, c); refusal != nil {
-					return code, refusal
+				if code, problem := readComment(r, c); problem != nil {
+					return code, problem
 				}
 				return http.StatusOK, c
 			}

@@ -1,4 +1,5 @@
-// Package slacktest is a Slack for tests: one workspace with channels, its limits and its refusals.
+// Package slacktest contains a fake Slack server for tests: one workspace with one channel, and Slack's rate limits and
+// errors.
 package slacktest
 
 import (
@@ -16,13 +17,13 @@ import (
 	"lockstep.internal/services/deploys/sink/sinktest"
 )
 
-// Token is the one that is accepted, and Channel the one there is.
+// Token is the only accepted token. Channel is the only channel.
 const (
 	Token   = "xoxb-a-token-of-the-test"
 	Channel = "C0123456789"
 )
 
-// Message is one in the channel.
+// Message is a message in the channel.
 type Message struct {
 	TS       string          `json:"ts"`
 	Text     string          `json:"text"`
@@ -30,28 +31,27 @@ type Message struct {
 	Edits    int             `json:"-"`
 }
 
-// Server is a Slack.
+// Server is a fake Slack server.
 type Server struct {
 	*httptest.Server
 
-	// Faults happen before the API is reached.
+	// Faults are applied before the request reaches the API.
 	Faults sinktest.Faults
-	// Limit enforces the limit of messages to the channel.
+	// Limit enforces the rate limit of messages to the channel.
 	Limit sinktest.RateLimiter
 
 	mu       sync.Mutex
 	messages []*Message
-	refuse   map[string]string
+	errors   map[string]string
 	calls    map[string]int
 	clock    int64
 }
 
-// Start starts a Slack that ends with the test. Its limit is Slack's, with the bursts that Slack
-// allows.
+// Start starts a server with the rate limit of Slack. It stops at the end of the test.
 func Start(tb testing.TB) *Server {
 	tb.Helper()
 	s := &Server{
-		refuse: map[string]string{}, calls: map[string]int{},
+		errors: map[string]string{}, calls: map[string]int{},
 		Limit: sinktest.RateLimiter{Windows: []sinktest.Window{{Count: 1, Length: time.Second}}, Penalty: time.Second},
 	}
 	mux := http.NewServeMux()
@@ -65,17 +65,17 @@ func Start(tb testing.TB) *Server {
 	return s
 }
 
-// APIURL is where the API is.
+// APIURL returns the base URL of the API.
 func (s *Server) APIURL() string { return s.URL + "/api" }
 
-// Refuse makes a method answer with the error; "" lets it work again.
-func (s *Server) Refuse(method, refusal string) {
+// SetError makes a method return an error. An empty code removes the error.
+func (s *Server) SetError(method, code string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.refuse[method] = refusal
+	s.errors[method] = code
 }
 
-// Messages are those in the channel, the oldest first.
+// Messages returns the messages of the channel, oldest first.
 func (s *Server) Messages() []Message {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -93,36 +93,36 @@ func (s *Server) Delete() {
 	s.messages = nil
 }
 
-// Chatter puts messages of others into the channel.
-func (s *Server) Chatter(n int) {
+// AddMessages adds n messages of other users to the channel.
+func (s *Server) AddMessages(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for range n {
-		s.messages = append(s.messages, &Message{TS: s.ts(), Text: "chatter"})
+		s.messages = append(s.messages, &Message{TS: s.ts(), Text: "another message"})
 	}
 }
 
-// Calls is how often the method was called.
+// Calls returns how often the method was called.
 func (s *Server) Calls(method string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.calls[method]
 }
 
-func refusal(text string) map[string]any { return map[string]any{"ok": false, "error": text} }
+func errorBody(text string) map[string]any { return map[string]any{"ok": false, "error": text} }
 
 func (s *Server) method(name string, serve func(*http.Request) any) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json; charset=utf-8")
 		if err := r.ParseForm(); err != nil {
-			answer(w, refusal("invalid_form_data"))
+			respond(w, errorBody("invalid_form_data"))
 			return
 		}
 		if name != "conversations.history" {
 			if wait, ok := s.Limit.Allow(); !ok {
 				w.Header().Set("Retry-After", strconv.Itoa(int(wait.Seconds()+0.999)))
 				w.WriteHeader(http.StatusTooManyRequests)
-				answer(w, refusal("ratelimited"))
+				respond(w, errorBody("ratelimited"))
 				return
 			}
 		}
@@ -135,22 +135,22 @@ func (s *Server) method(name string, serve func(*http.Request) any) http.Handler
 		}
 		switch {
 		case token != Token:
-			answer(w, refusal("invalid_auth"))
-		case s.refuse[name] != "":
-			answer(w, refusal(s.refuse[name]))
+			respond(w, errorBody("invalid_auth"))
+		case s.errors[name] != "":
+			respond(w, errorBody(s.errors[name]))
 		case r.Form.Get("channel") != Channel:
-			answer(w, refusal("channel_not_found"))
+			respond(w, errorBody("channel_not_found"))
 		default:
-			answer(w, serve(r))
+			respond(w, serve(r))
 		}
 	}
 }
 
-func answer(w http.ResponseWriter, body any) {
-	_ = json.NewEncoder(w).Encode(body) //nolint:errchkjson // a client that is gone
+func respond(w http.ResponseWriter, body any) {
+	_ = json.NewEncoder(w).Encode(body) //nolint:errchkjson // the client has disconnected
 }
 
-// ts is the time of a new message: different for each, and in order.
+// ts returns the timestamp of a new message. Timestamps are unique and increasing.
 func (s *Server) ts() string {
 	s.clock++
 	return fmt.Sprintf("%d.%06d", time.Now().Unix(), s.clock)
@@ -160,14 +160,14 @@ func (s *Server) read(r *http.Request, m *Message) any {
 	text := r.Form.Get("text")
 	switch {
 	case text == "":
-		return refusal("no_text")
+		return errorBody("no_text")
 	case len([]rune(text)) > 40000:
-		return refusal("msg_too_long")
+		return errorBody("msg_too_long")
 	}
 	m.Text = text
 	if metadata := r.Form.Get("metadata"); metadata != "" {
 		if !json.Valid([]byte(metadata)) {
-			return refusal("invalid_metadata_format")
+			return errorBody("invalid_metadata_format")
 		}
 		m.Metadata = json.RawMessage(metadata)
 	}
@@ -176,8 +176,8 @@ func (s *Server) read(r *http.Request, m *Message) any {
 
 func (s *Server) post(r *http.Request) any {
 	m := &Message{TS: s.ts()}
-	if refused := s.read(r, m); refused != nil {
-		return refused
+	if problem := s.read(r, m); problem != nil {
+		return problem
 	}
 	s.messages = append(s.messages, m)
 	return map[string]any{"ok": true, "channel": Channel, "ts": m.TS, "message": m}
@@ -186,14 +186,14 @@ func (s *Server) post(r *http.Request) any {
 func (s *Server) update(r *http.Request) any {
 	for _, m := range s.messages {
 		if m.TS == r.Form.Get("ts") {
-			if refused := s.read(r, m); refused != nil {
-				return refused
+			if problem := s.read(r, m); problem != nil {
+				return problem
 			}
 			m.Edits++
 			return map[string]any{"ok": true, "channel": Channel, "ts": m.TS, "text": m.Text}
 		}
 	}
-	return refusal("message_not_found")
+	return errorBody("message_not_found")
 }
 
 func (s *Server) history(r *http.Request) any {
@@ -205,7 +205,7 @@ func (s *Server) history(r *http.Request) any {
 	if cursor := r.Form.Get("cursor"); cursor != "" {
 		n, err := strconv.Atoi(cursor)
 		if err != nil {
-			return refusal("invalid_cursor")
+			return errorBody("invalid_cursor")
 		}
 		from = n
 	}

@@ -1,0 +1,9 @@
+package leader_test
+
+import (
+	"testing"
+
+	"lockstep.internal/tools/testkit/labtest"
+)
+
+func TestMain(m *testing.M) { labtest.Main(m) }

@@ -1,0 +1,121 @@
+package natsauth
+
+import (
+	"strconv"
+	"time"
+
+	"lockstep.internal/libs/topology"
+)
+
+// pullThreshold is the time for which the server keeps an idle reply path of a pull request. It must exceed the
+// longest silence of a pull: nats.go requests 30 s with a heartbeat every 15 s at most. A higher value only costs
+// memory, because each pull request leaves one entry for this time.
+const pullThreshold = time.Minute
+
+// The server adds an import of "$JS.API.>" from the system account to every account without JetStream. The system
+// account answers each request with an error. These answers race with those of the imports below. Importing
+// accountInfoSubject prevents the automatic import. Agents do not need that subject, so their import maps it to one
+// without a responder.
+const (
+	accountInfoSubject = "$JS.API.INFO"
+	unusedFamily       = "nowhere"
+)
+
+// exportedService is one subject that AccountControl exports to another account. Agents get service exports only,
+// because a stream import would deliver every agent's messages to the account that all agents share.
+type exportedService struct {
+	subject string
+	// streamResponse means that one request has several responses. Without it the server drops the reply path after
+	// the first.
+	streamResponse bool
+}
+
+// agentServices returns the imported services that one agent may use.
+func agentServices(cell topology.Cell, agent int64) []exportedService {
+	services := publishServices(cell, strconv.FormatInt(agent, 10))
+	for _, consumer := range topology.AgentConsumers(cell, agent) {
+		services = append(services, consumerServices(consumer.Stream, consumer.Config.Durable)...)
+	}
+
+	return services
+}
+
+// accountServices returns [agentServices] with wildcards, for the account's imports. A wildcard cannot stand for a
+// part of a token, so it stands for any consumer of the streams on which agents have consumers. Permissions limit
+// each user to its own.
+func accountServices(cell topology.Cell) []exportedService {
+	services := publishServices(cell, "*")
+	seen := make(map[string]bool)
+
+	for _, consumer := range topology.AgentConsumers(cell, 1) {
+		if !seen[consumer.Stream] {
+			seen[consumer.Stream] = true
+			services = append(services, consumerServices(consumer.Stream, "*")...)
+		}
+	}
+
+	return services
+}
+
+// subscriberServices returns the services of a subscriber's consumer, without reset. With a wildcard: of all
+// subscribers.
+func subscriberServices(consumer string) []exportedService {
+	pair := topology.StreamDeploys + "." + consumer
+
+	return []exportedService{
+		{subject: "$JS.API.CONSUMER.MSG.NEXT." + pair, streamResponse: true},
+		{subject: "$JS.API.CONSUMER.INFO." + pair},
+		{subject: "$JS.ACK." + pair + ".>"},
+	}
+}
+
+// accountImports lists what an account without JetStream imports from AccountControl.
+type accountImports struct {
+	name     Account
+	services []exportedService
+	// streams maps exported subjects to the subjects under which the account receives them.
+	streams map[string]string
+	// external means that the users are external tools, with low connection limits: see [readerSubscriptions] and
+	// [readerPayload].
+	external bool
+}
+
+const (
+	// readerSubscriptions is the subscription limit of one reader connection.
+	readerSubscriptions = 64
+	// readerPayload is the largest message of one, in bytes: requests and acknowledgements are
+	// small.
+	readerPayload = 8 << 10
+)
+
+// allAccountImports returns the imports of every account.
+func allAccountImports(cell topology.Cell) []accountImports {
+	return []accountImports{
+		{name: AccountAgents, services: accountServices(cell)},
+		{name: AccountSubscribers, services: subscriberServices("*"), external: true},
+		// Listeners receive the republished messages of DEPLOYS, under the subjects of the stream.
+		{
+			name:    AccountListeners,
+			streams: map[string]string{cell.All(topology.FamilyDeployLive): cell.All(topology.FamilyDeploy)}, external: true,
+		},
+	}
+}
+
+func publishServices(cell topology.Cell, agent string) []exportedService {
+	return []exportedService{
+		{subject: cell.Prefix(topology.FamilyObserved) + "." + agent + ".>"},
+		{subject: cell.Prefix(topology.FamilyApplied) + "." + agent + ".*"},
+		{subject: cell.Prefix(topology.FamilySecret) + "." + agent + ".*"},
+	}
+}
+
+func consumerServices(stream, consumer string) []exportedService {
+	pair := stream + "." + consumer
+
+	return []exportedService{
+		{subject: "$JS.API.CONSUMER.MSG.NEXT." + pair, streamResponse: true},
+		{subject: "$JS.API.CONSUMER.INFO." + pair},
+		{subject: "$JS.API.CONSUMER.RESET." + pair},
+		{subject: "$JS.ACK." + pair + ".>"},
+	}
+}

@@ -1,0 +1,38 @@
+package forward
+
+import (
+	"errors"
+	"net/http"
+
+	"lockstep.internal/services/relay/route"
+	"lockstep.internal/services/relay/tunnel"
+)
+
+// failureOf classifies the error of a stream for [route.AfterFailure]. reused reports whether the stream had carried a
+// request before.
+func failureOf(err error, reused bool) route.Failure {
+	if reset, ok := errors.AsType[*tunnel.ResetError](err); ok {
+		switch reset.Reason { //nolint:exhaustive // all others are final
+		case tunnel.NotAccepted:
+			return route.NotAccepted
+		case tunnel.Overloaded:
+			return route.Overloaded
+		}
+	}
+	switch {
+	case errors.Is(err, tunnel.ErrClosed):
+		return route.ConnectionLost
+	case reused && errors.Is(err, errNoResponse):
+		return route.ClosedWhileIdle
+	}
+	return route.Final
+}
+
+// isIdempotent reports whether the target may receive a request twice (RFC 9110, section 9.2.2).
+func isIdempotent(request *http.Request) bool {
+	switch request.Method {
+	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace:
+		return request.Header.Get("Upgrade") == ""
+	}
+	return false
+}

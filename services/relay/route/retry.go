@@ -1,0 +1,59 @@
+package route
+
+// Failure is how an attempt to send a request on an open stream ended without a response.
+type Failure int
+
+const (
+	// Final failures are not retried: the agent refused the request or did not reach the target, the target broke
+	// the protocol, or the caller has gone.
+	Final Failure = iota
+	// NotAccepted means that a relay or an agent reset the stream before it used it. The target received nothing.
+	NotAccepted
+	// Overloaded is NotAccepted, because the agent has its maximum of open streams.
+	Overloaded
+	// ConnectionLost means that a tunnel of the stream ended. The target may have received the request.
+	ConnectionLost
+	// ClosedWhileIdle means that the target closed a stream that had carried a request before, and did not respond
+	// to this one. It may have received it.
+	ClosedWhileIdle
+)
+
+// RetryConditions has what a retry of a request depends on.
+type RetryConditions struct {
+	// Idempotent reports whether the target may receive the request twice (RFC 9110, section 9.2.2).
+	Idempotent bool
+	// BodyBegun reports whether part of the body was read from the caller. It cannot be read again.
+	BodyBegun bool
+}
+
+// Action is what follows a failure.
+type Action int
+
+const (
+	// Fail returns the error to the caller.
+	Fail Action = iota
+	// RetryElsewhere sends the request through a connection that was not tried yet.
+	RetryElsewhere
+	// RetryAnywhere sends the request on another stream, through any connection.
+	RetryAnywhere
+)
+
+// AfterFailure decides whether a request is retried. It is the only rule for that:
+//
+//	failure         | idempotent     | not idempotent | part of the body was read
+//	NotAccepted     | RetryElsewhere | RetryElsewhere | Fail
+//	Overloaded      | RetryElsewhere | RetryElsewhere | Fail
+//	ConnectionLost  | RetryElsewhere | Fail           | Fail
+//	ClosedWhileIdle | RetryAnywhere  | Fail           | Fail
+//	Final           | Fail           | Fail           | Fail
+func AfterFailure(f Failure, r RetryConditions) Action {
+	switch {
+	case r.BodyBegun:
+		return Fail
+	case f == NotAccepted, f == Overloaded, f == ConnectionLost && r.Idempotent:
+		return RetryElsewhere
+	case f == ClosedWhileIdle && r.Idempotent:
+		return RetryAnywhere
+	}
+	return Fail
+}

@@ -1,0 +1,87 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/nats-io/nats.go"
+
+	"lockstep.internal/libs/fault"
+	"lockstep.internal/libs/outbox"
+	libpostgres "lockstep.internal/libs/postgres"
+	"lockstep.internal/schemas/gen/errcode"
+	"lockstep.internal/services/state/agent"
+	"lockstep.internal/services/state/directory"
+)
+
+// RegisterAgent creates an agent in a project and publishes its entry and its configuration.
+func (d *Directory) RegisterAgent(ctx context.Context, a agent.Agent) (agent.Agent, error) {
+	err := libpostgres.InTx(ctx, d.DB, func(tx pgx.Tx) (err error) {
+		if a, err = d.Directory.RegisterAgent(ctx, tx, a); err != nil {
+			return err
+		}
+		if err := d.publish(ctx, tx, a.Entry()); err != nil {
+			return err
+		}
+		return d.publishConfigurations(ctx, tx, a)
+	})
+	return a, err
+}
+
+// RevokeAgent revokes an agent's credentials permanently.
+func (d *Directory) RevokeAgent(ctx context.Context, id int64) (agent.Agent, error) {
+	var a agent.Agent
+	err := d.change(ctx, func(tx pgx.Tx) (_ []directory.Entry, err error) {
+		a, err = d.Directory.RevokeAgent(ctx, tx, id)
+		return []directory.Entry{a.Entry()}, err
+	})
+	return a, err
+}
+
+// ConfigureAgent changes an agent's settings and publishes the configuration. A change without effect makes no new
+// revision. The fault invalid_argument names every invalid field. It returns the fault failed_precondition if the
+// agent is revoked.
+func (d *Directory) ConfigureAgent(ctx context.Context, id int64, change agent.Settings) (agent.Agent, error) {
+	var a agent.Agent
+	err := libpostgres.InTx(ctx, d.DB, func(tx pgx.Tx) error {
+		before, err := d.LockSettings(ctx, tx, id)
+		if err != nil {
+			return err
+		}
+		after, changed, err := before.Change(change)
+		if err != nil {
+			return err
+		}
+		revisions := 0
+		if changed {
+			revisions = 1
+		}
+		if a, err = d.SaveSettings(ctx, tx, id, after, revisions); err != nil {
+			return err
+		}
+		if a.Revoked {
+			return fault.New(errcode.FailedPrecondition, "agent %d is revoked and cannot be configured", id)
+		}
+		if !changed {
+			return nil
+		}
+		return d.publishConfigurations(ctx, tx, a)
+	})
+	return a, err
+}
+
+// publishConfigurations puts the configurations of locked agents into the outbox.
+func (d *Directory) publishConfigurations(ctx context.Context, tx pgx.Tx, agents ...agent.Agent) error {
+	messages := make([]*nats.Msg, len(agents))
+	for i := range agents {
+		var err error
+		if messages[i], err = d.Encoder.AgentConfig(ctx, agents[i], d.Now()); err != nil {
+			return err
+		}
+	}
+	if err := outbox.Insert(ctx, tx, messages...); err != nil {
+		return fmt.Errorf("publish %d configurations: %w", len(agents), err)
+	}
+	return nil
+}

@@ -1,0 +1,101 @@
+package state_test
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"lockstep.internal/libs/config"
+	"lockstep.internal/libs/natsauth"
+	"lockstep.internal/libs/seal"
+	"lockstep.internal/services/state"
+	"lockstep.internal/tools/testkit/natsd"
+	"lockstep.internal/tools/testkit/natstest"
+	"lockstep.internal/tools/testkit/pgtest"
+)
+
+func TestMain(m *testing.M) {
+	pgtest.Main(
+		m,
+		goleak.IgnoreTopFunction("net/http.(*persistConn).writeLoop"),
+		goleak.IgnoreTopFunction("internal/poll.runtime_pollWait"),
+	)
+}
+
+// fixture is a whole state service with its own NATS and database.
+type fixture struct {
+	cfg   state.Config
+	nats  *natsd.Server
+	keys  string
+	admin string
+	url   string
+	http  *http.Client
+}
+
+func newFixture(t *testing.T) *fixture {
+	t.Helper()
+	dir := t.TempDir()
+	report, err := natsauth.Init(dir, natsauth.Options{})
+	require.NoError(t, err)
+	b := &fixture{
+		keys:  dir,
+		admin: natsauth.NewToken(natsauth.TokenPersonal),
+		http:  &http.Client{Transport: &http.Transport{}},
+	}
+	b.nats = natstest.Start(t, natsd.Options{ConfigFile: report.ConfigFile, StoreDir: filepath.Join(dir, "store")})
+
+	key, err := seal.GenerateKey()
+	require.NoError(t, err)
+	seed, err := key.Seed()
+	require.NoError(t, err)
+	b.cfg = state.DefaultConfig()
+	b.cfg.Ops.Listen, b.cfg.API.Listen = "127.0.0.1:0", "127.0.0.1:0"
+	b.cfg.Telemetry.Out = io.Discard
+	b.cfg.Database.URL = config.URL(pgtest.Database(t))
+	b.cfg.NATS.URL = config.URL(b.nats.ClientURL())
+	b.cfg.Agents.KeysDir = dir
+	b.cfg.Secrets.SealSeedFile = config.SecretValue(seed.Reveal())
+	b.cfg.Secrets.DigestKeyFile = config.SecretValue(seal.GenerateDigestKey().Encode().Reveal())
+	b.cfg.Bootstrap.AdminTokenFile = config.SecretValue(b.admin)
+	require.Empty(t, b.cfg.Validate())
+	return b
+}
+
+// start runs the service until the test ends, or until stop is called.
+func (b *fixture) start(t *testing.T) (stop func()) {
+	t.Helper()
+	ready := make(chan map[string]string, 1)
+	done := make(chan error, 1)
+	ctx, cancel := context.WithCancel(context.Background())
+	cfg := b.cfg
+	cfg.OnReady = func(addrs map[string]string) { ready <- addrs }
+	go func() { done <- state.Main(ctx, cfg) }()
+	select {
+	case addrs := <-ready:
+		b.url = "http://" + addrs["api"]
+	case err := <-done:
+		cancel()
+		require.NoError(t, err, "the service ended")
+	case <-time.After(2 * time.Minute):
+		cancel()
+		require.FailNow(t, "the service is not ready", "%v", <-done)
+	}
+	stopped := false
+	stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		b.http.CloseIdleConnections()
+		cancel()
+		require.NoError(t, <-done)
+	}
+	t.Cleanup(stop)
+	return stop
+}

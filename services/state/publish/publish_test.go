@@ -1,0 +1,123 @@
+package publish_test
+
+import (
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+
+	"lockstep.internal/services/state/actualstate"
+	"lockstep.internal/services/state/publish"
+	"lockstep.internal/services/state/workspace"
+)
+
+func start() time.Time { return time.Date(2026, 3, 4, 5, 6, 0, 0, time.UTC) }
+
+func encoder() publish.Encoder { return publish.Encoder{Cell: "local"} }
+
+// created returns the update of a new workspace of agent 7 in project 4.
+func created(t *testing.T) workspace.Update {
+	t.Helper()
+	w, events, err := workspace.New(workspace.Creation{
+		Name: "ide", ProjectID: 4, AgentID: 7, UserID: 9, Template: "default",
+		Spec: workspace.Spec{Image: "ide:9"}, Now: start(),
+	})
+	require.NoError(t, err)
+	return workspace.Update{After: w, Events: events}
+}
+
+func encode(t *testing.T, u workspace.Update) []*nats.Msg {
+	t.Helper()
+	messages, err := encoder().Workspaces(t.Context(), u)
+	require.NoError(t, err)
+	return messages
+}
+
+func subjects(messages []*nats.Msg) []string {
+	out := make([]string, len(messages))
+	for i, m := range messages {
+		out[i] = m.Subject
+	}
+	return out
+}
+
+func data(t *testing.T, m *nats.Msg) map[string]any {
+	t.Helper()
+	var out map[string]any
+	require.NoError(t, json.Unmarshal(m.Data, &out))
+	return out
+}
+
+func header(m *nats.Msg, name string) []string { return m.Header[name] }
+
+func TestNewWorkspaceIsPublishedOnDesiredAndWorkspaces(t *testing.T) {
+	t.Parallel()
+	u := created(t)
+	id := u.After.ID.String()
+	messages := encode(t, u)
+	require.Equal(t, []string{
+		"lockstep.local.desired.7." + id,
+		"lockstep.local.desired_log.7." + id,
+		"lockstep.local.workspace.4." + id + ".created",
+	}, subjects(messages))
+	require.Equal(t, []string{id + "/dispatch/1"}, header(messages[0], "ce-id"))
+	require.Equal(t, "running", data(t, messages[0])["target"])
+	require.Equal(t, messages[0].Data, messages[1].Data, "the same message on DESIRED_LOG")
+	require.Equal(t, messages[0].Header, messages[1].Header)
+	require.Equal(t, []string{"/lockstep/local/state"}, header(messages[2], "ce-source"))
+}
+
+func TestUpdateWithoutEventsPublishesNothing(t *testing.T) {
+	t.Parallel()
+	before := created(t).After
+	after := before
+	after.AppliedRevision = 1
+	require.Empty(t, encode(t, workspace.Update{Before: before, After: before}))
+	require.Empty(t, encode(t, workspace.Update{Before: before, After: after}))
+}
+
+func TestChangedActualStateIsPublished(t *testing.T) {
+	t.Parallel()
+	before, _ := created(t).After.ApplyFailed(actualstate.ApplyError{Revision: 1, Reason: "R", Message: "M"}, start())
+	after, events := before.Observe(workspace.Observation{At: start()})
+	messages := encode(t, workspace.Update{Before: before, After: after, Events: events})
+	id := after.ID.String()
+	require.Equal(t, []string{"lockstep.local.workspace.4." + id + ".state_changed"}, subjects(messages))
+	require.Equal(t, []string{id + "/actual/1"}, header(messages[0], "ce-id"))
+}
+
+func TestChangedDesiredStateIsPublishedOnBothStreams(t *testing.T) {
+	t.Parallel()
+	before := created(t).After
+	after, events, err := before.SetDesired(workspace.DesiredStopped, 10, start())
+	require.NoError(t, err)
+	messages := encode(t, workspace.Update{Before: before, After: after, Events: events})
+	require.Len(t, messages, 3)
+	require.Equal(t, "stopped", data(t, messages[0])["target"])
+	require.Equal(t, "stopped", data(t, messages[1])["target"])
+	require.Equal(t, "stopped", data(t, messages[2])["to"])
+	require.EqualValues(t, 10, data(t, messages[2])["user_id"])
+}
+
+func TestDesiredMessageOfATerminatedWorkspaceExpires(t *testing.T) {
+	t.Parallel()
+	before := created(t).After
+	after := before
+	after.ActualState = actualstate.Terminated
+	messages := encode(t, workspace.Update{Before: before, After: after})
+	require.Equal(t, []string{"lockstep.local.desired.7." + after.ID.String()}, subjects(messages))
+	require.Equal(t, []string{"1h0m0s"}, header(messages[0], "Nats-TTL"))
+}
+
+func TestRepublishedDesiredStateKeepsItsRevision(t *testing.T) {
+	t.Parallel()
+	w, _, err := created(t).After.SetDesired(workspace.DesiredStopped, 10, start())
+	require.NoError(t, err)
+	again, err := encoder().Desired(t.Context(), w)
+	require.NoError(t, err)
+	require.EqualValues(t, 2, data(t, again)["desired_revision"])
+	require.Equal(t, []string{w.ID.String() + "/dispatch/2"}, header(again, "ce-id"))
+	require.Empty(t, header(again, "Nats-TTL"))
+}
