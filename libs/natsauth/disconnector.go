@@ -20,8 +20,8 @@ const (
 	// firstPause is the pause before the second round; later pauses double. So a connection that was authorized
 	// before the revocation is closed after at most twice the time that it took to connect.
 	firstPause = 50 * time.Millisecond
-	// roundTimeout bounds one round. A server that does not answer in time is an error.
-	roundTimeout = 2 * time.Second
+	// roundTimeout bounds one round, as the caller's deadline does. A server that does not answer in time is an error.
+	roundTimeout = 20 * time.Second
 )
 
 // Disconnector closes the connections of a principal on every server of the cluster. The [Authenticator]
@@ -78,7 +78,8 @@ func (d *Disconnector) Disconnect(ctx context.Context, principal Principal) (int
 	return closed, err
 }
 
-// DisconnectOnce closes the principal's current connections and returns their number.
+// DisconnectOnce closes the principal's current connections and returns their number. It takes at most 20 s. A server
+// that does not answer does not delay the others.
 func (d *Disconnector) DisconnectOnce(ctx context.Context, principal Principal) (int, error) {
 	if err := principal.Validate(); err != nil {
 		return 0, err
@@ -88,26 +89,13 @@ func (d *Disconnector) DisconnectOnce(ctx context.Context, principal Principal) 
 	defer cancel()
 
 	for closed := 0; ; {
-		connections, more, err := d.connections(ctx, principal)
-
-		for _, c := range connections {
-			closeErr := d.closeConnection(ctx, c)
-			if closeErr == nil {
-				closed++
-			}
-
-			err = errors.Join(err, closeErr)
-		}
+		page, more, err := d.disconnectPage(ctx, principal)
+		closed += page
 
 		if err != nil || !more {
 			return closed, err
 		}
 	}
-}
-
-type connection struct {
-	server string
-	id     uint64
 }
 
 // connectionQuery is the body of a CONNZ request; the filters work only together with auth.
@@ -135,62 +123,83 @@ type serverError struct {
 	Description string `json:"description"`
 }
 
-// connections requests the connections of the principal from all servers and waits for each response. more is true
-// if a server returned a full page.
-func (d *Disconnector) connections(
-	ctx context.Context, principal Principal,
-) (found []connection, more bool, err error) {
+// disconnectPage requests the connections of the principal from all servers and closes those of each response as it
+// arrives. more is true if a server returned a full page.
+func (d *Disconnector) disconnectPage(ctx context.Context, principal Principal) (closed int, more bool, err error) {
 	servers, err := d.activeServers(ctx)
 	if err != nil {
-		return nil, false, err
+		return 0, false, err
 	}
 
+	answers, err := d.requestConnections(principal)
+	if err != nil {
+		return 0, false, err
+	}
+	defer answers.Unsubscribe() //nolint:errcheck // fails only on a closed connection
+
+	var failed []error
+
+	answered := make(map[string]bool)
+	for len(answered) < servers {
+		message, err := answers.NextMsgWithContext(ctx)
+		if err != nil {
+			failed = append(failed, fmt.Errorf("%w: %d of %d: %w", ErrIncompleteDisconnect, len(answered), servers, err))
+
+			break
+		}
+
+		var answer connectionAnswer
+		if err := json.Unmarshal(message.Data, &answer); err != nil {
+			failed = append(failed, fmt.Errorf("decode connection list: %w", err))
+
+			break
+		}
+
+		answered[answer.Server.ID] = true
+		more = more || len(answer.Data.Connections) == connectionPage
+
+		if answer.Error != nil {
+			failed = append(failed, fmt.Errorf(
+				"%w: server %s: %s", ErrIncompleteDisconnect, answer.Server.ID, answer.Error.Description,
+			))
+		}
+
+		for _, c := range answer.Data.Connections {
+			if err := d.closeConnection(ctx, answer.Server.ID, c.ID); err != nil {
+				failed = append(failed, err)
+
+				continue
+			}
+
+			closed++
+		}
+	}
+
+	return closed, more, errors.Join(failed...)
+}
+
+// requestConnections requests the principal's connections from all servers and returns the subscription to the
+// responses.
+func (d *Disconnector) requestConnections(principal Principal) (*nats.Subscription, error) {
 	query, err := json.Marshal(connectionQuery{
 		Auth: true, Account: string(principal.Account()), User: principal.User(), Limit: connectionPage,
 	})
 	if err != nil {
-		return nil, false, fmt.Errorf("encode connection query: %w", err)
+		return nil, fmt.Errorf("encode connection query: %w", err)
 	}
 
 	inbox := d.Conn.NewInbox()
 
 	answers, err := d.Conn.SubscribeSync(inbox)
 	if err != nil {
-		return nil, false, fmt.Errorf("subscribe to connection lists: %w", err)
+		return nil, fmt.Errorf("subscribe to connection lists: %w", err)
 	}
-	defer answers.Unsubscribe() //nolint:errcheck // fails only on a closed connection
 
 	if err := d.Conn.PublishRequest(pingConnectionsSubject, inbox, query); err != nil {
-		return nil, false, fmt.Errorf("request connections: %w", err)
+		return nil, errors.Join(fmt.Errorf("request connections: %w", err), answers.Unsubscribe())
 	}
 
-	answered := make(map[string]bool)
-	for len(answered) < servers {
-		message, err := answers.NextMsgWithContext(ctx)
-		if err != nil {
-			return found, more, fmt.Errorf("%w: %d of %d: %w", ErrIncompleteDisconnect, len(answered), servers, err)
-		}
-
-		var answer connectionAnswer
-		if err := json.Unmarshal(message.Data, &answer); err != nil {
-			return found, more, fmt.Errorf("decode connection list: %w", err)
-		}
-
-		if answer.Error != nil {
-			return found, more, fmt.Errorf(
-				"%w: server %s: %s", ErrIncompleteDisconnect, answer.Server.ID, answer.Error.Description,
-			)
-		}
-
-		answered[answer.Server.ID] = true
-		more = more || len(answer.Data.Connections) == connectionPage
-
-		for _, c := range answer.Data.Connections {
-			found = append(found, connection{answer.Server.ID, c.ID})
-		}
-	}
-
-	return found, more, nil
+	return answers, nil
 }
 
 // activeServers returns the number of servers in the cluster.
@@ -212,15 +221,15 @@ func (d *Disconnector) activeServers(ctx context.Context) (int, error) {
 	return max(answer.Stats.ActiveServers, 1), nil
 }
 
-// closeConnection closes one connection. A closed one is not an error.
-func (d *Disconnector) closeConnection(ctx context.Context, c connection) error {
-	body, err := json.Marshal(map[string]uint64{"cid": c.id})
+// closeConnection closes one connection of a server. A closed one is not an error.
+func (d *Disconnector) closeConnection(ctx context.Context, server string, id uint64) error {
+	body, err := json.Marshal(map[string]uint64{"cid": id})
 	if err != nil {
 		return fmt.Errorf("encode disconnect request: %w", err)
 	}
 
-	if _, err := d.Conn.RequestWithContext(ctx, fmt.Sprintf(kickSubjectFormat, c.server), body); err != nil {
-		return fmt.Errorf("%w: close connection %d on server %s: %w", ErrIncompleteDisconnect, c.id, c.server, err)
+	if _, err := d.Conn.RequestWithContext(ctx, fmt.Sprintf(kickSubjectFormat, server), body); err != nil {
+		return fmt.Errorf("%w: close connection %d on server %s: %w", ErrIncompleteDisconnect, id, server, err)
 	}
 
 	return nil
