@@ -9,12 +9,12 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"lockstep.internal/libs/agentcontrol"
 	"lockstep.internal/libs/event"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/tools/testkit/leaktest"
 	"lockstep.internal/tools/testkit/natsd"
 	"lockstep.internal/tools/testkit/natstest"
 )
@@ -25,7 +25,7 @@ const (
 	timeout  = time.Minute
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // newStreams starts a server with the streams and one agent's consumers.
 func newStreams(t *testing.T) (*natsd.Server, jetstream.JetStream) {

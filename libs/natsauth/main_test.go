@@ -3,9 +3,9 @@ package natsauth_test
 import (
 	"testing"
 
-	"go.uber.org/goleak"
+	"lockstep.internal/tools/testkit/leaktest"
 )
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m)
+	leaktest.Main(m)
 }

@@ -9,15 +9,15 @@ import (
 
 	"github.com/nats-io/nkeys"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 	"go.yaml.in/yaml/v3"
 
 	"lockstep.internal/libs/logkey"
 	"lockstep.internal/libs/seal"
+	"lockstep.internal/tools/testkit/leaktest"
 )
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m)
+	leaktest.Main(m)
 }
 
 func key(tb testing.TB) seal.Key {

@@ -3,7 +3,7 @@ package telemetry_test
 import (
 	"testing"
 
-	"go.uber.org/goleak"
+	"lockstep.internal/tools/testkit/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }

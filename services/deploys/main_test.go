@@ -16,7 +16,6 @@ import (
 	natsgo "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"lockstep.internal/libs/access"
 	"lockstep.internal/libs/config"
@@ -39,10 +38,7 @@ const (
 	soon = time.Minute
 )
 
-func TestMain(m *testing.M) {
-	pgtest.Main(m, goleak.IgnoreTopFunction("net/http.(*persistConn).writeLoop"),
-		goleak.IgnoreTopFunction("internal/poll.runtime_pollWait"))
-}
+func TestMain(m *testing.M) { pgtest.Main(m) }
 
 // fixture is a running service with its own database and its own NATS server, which has the permissions of production.
 type fixture struct {

@@ -25,7 +25,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nkeys"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"lockstep.internal/libs/access"
 	"lockstep.internal/libs/config"
@@ -35,6 +34,7 @@ import (
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/relay"
 	"lockstep.internal/services/relay/agent"
+	"lockstep.internal/tools/testkit/leaktest"
 	"lockstep.internal/tools/testkit/natsd"
 	"lockstep.internal/tools/testkit/natstest"
 )
@@ -56,7 +56,7 @@ func TestMain(m *testing.M) {
 		child(cfg)
 		return
 	}
-	goleak.VerifyTestMain(m)
+	leaktest.Main(m)
 }
 
 // fixture has its own NATS server with least-privilege users, and the events that the state service would publish.

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"lockstep.internal/libs/config"
 	"lockstep.internal/libs/natsauth"
@@ -20,13 +19,7 @@ import (
 	"lockstep.internal/tools/testkit/pgtest"
 )
 
-func TestMain(m *testing.M) {
-	pgtest.Main(
-		m,
-		goleak.IgnoreTopFunction("net/http.(*persistConn).writeLoop"),
-		goleak.IgnoreTopFunction("internal/poll.runtime_pollWait"),
-	)
-}
+func TestMain(m *testing.M) { pgtest.Main(m) }
 
 // fixture is a whole state service with its own NATS and database.
 type fixture struct {

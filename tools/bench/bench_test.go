@@ -10,14 +10,15 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
+
+	"lockstep.internal/tools/testkit/leaktest"
 )
 
 func TestMain(m *testing.M) {
 	if runAsChild() {
 		return
 	}
-	goleak.VerifyTestMain(m)
+	leaktest.Main(m)
 }
 
 func TestTableOfFigures(t *testing.T) {

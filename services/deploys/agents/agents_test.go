@@ -6,15 +6,15 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/deploys/agents"
 	"lockstep.internal/services/deploys/observation"
 	"lockstep.internal/services/deploys/rollout"
+	"lockstep.internal/tools/testkit/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 func start() time.Time { return time.Date(2026, 3, 4, 5, 6, 0, 0, time.UTC) }
 

@@ -9,16 +9,16 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"lockstep.internal/libs/retry"
 	"lockstep.internal/services/dispatcher/queue"
+	"lockstep.internal/tools/testkit/leaktest"
 )
 
 // pause between two repairs.
 const pause = 10 * time.Millisecond
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 func take(t *testing.T, q *queue.Queue[string]) queue.Task[string] {
 	t.Helper()

@@ -14,16 +14,16 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/relay/agentlistener"
 	"lockstep.internal/services/relay/registry"
 	"lockstep.internal/services/relay/tunnel"
+	"lockstep.internal/tools/testkit/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 const timeout = time.Minute
 

@@ -15,7 +15,6 @@ import (
 
 	"connectrpc.com/connect"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/schemas/gen/errcode"
@@ -24,9 +23,10 @@ import (
 	"lockstep.internal/services/relay/api"
 	"lockstep.internal/services/relay/policy"
 	"lockstep.internal/services/relay/registry"
+	"lockstep.internal/tools/testkit/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // callers accepts the Authorization header as the subject.
 type callers struct{}

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/schemas/gen/errcode"
@@ -21,9 +20,10 @@ import (
 	"lockstep.internal/services/relay/registry"
 	"lockstep.internal/services/relay/route"
 	"lockstep.internal/services/relay/tunnel"
+	"lockstep.internal/tools/testkit/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // fixture is two relays that share a registry.
 type fixture struct {

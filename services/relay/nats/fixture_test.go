@@ -10,13 +10,13 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/events"
 	relaynats "lockstep.internal/services/relay/nats"
 	"lockstep.internal/services/relay/registry"
+	"lockstep.internal/tools/testkit/leaktest"
 	"lockstep.internal/tools/testkit/natsd"
 	"lockstep.internal/tools/testkit/natstest"
 )
@@ -78,7 +78,7 @@ func (s *system) run(t *testing.T, id string) *relay {
 	return r
 }
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 const (
 	timeout = time.Minute

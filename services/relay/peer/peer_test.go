@@ -12,15 +12,15 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"lockstep.internal/services/relay/auth"
 	"lockstep.internal/services/relay/peer"
 	"lockstep.internal/services/relay/registry"
 	"lockstep.internal/services/relay/tunnel"
+	"lockstep.internal/tools/testkit/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 var secret = []byte("a secret of more than thirty-two bytes")
 

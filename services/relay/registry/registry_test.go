@@ -8,12 +8,12 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"lockstep.internal/services/relay/registry"
+	"lockstep.internal/tools/testkit/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 func put(t testing.TB, r *registry.Registry, entry interface{ Key() string }) {
 	t.Helper()

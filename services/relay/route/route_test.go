@@ -4,13 +4,13 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"lockstep.internal/services/relay/registry"
 	"lockstep.internal/services/relay/route"
+	"lockstep.internal/tools/testkit/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 func TestDecisions(t *testing.T) {
 	t.Parallel()

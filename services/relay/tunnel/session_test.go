@@ -14,14 +14,14 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 	"golang.org/x/net/nettest"
 	"golang.org/x/sync/errgroup"
 
 	"lockstep.internal/services/relay/tunnel"
+	"lockstep.internal/tools/testkit/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // sessionPair has both sides of a session over TCP.
 type sessionPair struct {

@@ -12,7 +12,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -23,9 +22,10 @@ import (
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/state/render"
 	"lockstep.internal/services/state/workspace"
+	"lockstep.internal/tools/testkit/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 func newWorkspace(tb testing.TB, spec workspace.Spec) workspace.Workspace {
 	tb.Helper()

@@ -9,9 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"lockstep.internal/tools/testkit/lab"
+	"lockstep.internal/tools/testkit/leaktest"
 )
 
 // startTimeout bounds the build and the start of a control plane on a busy machine.
@@ -41,9 +40,7 @@ func Kubeconfig(tb testing.TB) string {
 
 // Main runs the package's tests, stops the control plane and fails when goroutines leak. Call it from
 // TestMain; it exits the process.
-func Main(m *testing.M, options ...goleak.Option) {
-	goleak.VerifyTestMain(run{m}, options...)
-}
+func Main(m *testing.M) { leaktest.Main(run{m}) }
 
 // Parallel sets the default of the flag -parallel. Tests mostly wait for the control plane, so that more of
 // them than there are processors can run at once. Call it before Main.
@@ -55,7 +52,7 @@ func Parallel(tests int) {
 
 type run struct{ m *testing.M }
 
-// Run implements goleak.TestingM.
+// Run runs the tests and stops the control plane.
 func (r run) Run() int {
 	code := r.m.Run()
 	if shared.lab == nil {

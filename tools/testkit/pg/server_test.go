@@ -13,8 +13,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
+	"lockstep.internal/tools/testkit/leaktest"
 	"lockstep.internal/tools/testkit/pg"
 )
 
@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 		runParent()
 		return
 	}
-	goleak.VerifyTestMain(m)
+	leaktest.Main(m)
 }
 
 func runParent() {

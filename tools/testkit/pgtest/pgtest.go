@@ -10,8 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
+	"lockstep.internal/tools/testkit/leaktest"
 	"lockstep.internal/tools/testkit/pg"
 )
 
@@ -70,13 +69,11 @@ func start(tb testing.TB) *pg.Server {
 
 // Main runs the package's tests, stops the shared server and fails when goroutines leak. Call it
 // from TestMain; it exits the process.
-func Main(m *testing.M, options ...goleak.Option) {
-	goleak.VerifyTestMain(run{m}, options...)
-}
+func Main(m *testing.M) { leaktest.Main(run{m}) }
 
 type run struct{ m *testing.M }
 
-// Run implements goleak.TestingM.
+// Run runs the tests and stops the server.
 func (r run) Run() int {
 	code := r.m.Run()
 	if err := shared.stop(); err != nil {

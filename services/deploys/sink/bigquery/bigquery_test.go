@@ -19,11 +19,12 @@ import (
 	"lockstep.internal/services/deploys/sink/bigquery"
 	"lockstep.internal/services/deploys/sink/bigquery/bigquerytest"
 	"lockstep.internal/services/deploys/sink/sinktest"
+	"lockstep.internal/tools/testkit/leaktest"
 )
 
 func TestMain(m *testing.M) {
 	// A dependency of the BigQuery client starts a goroutine at process start.
-	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("go.opencensus.io/stats/view.(*worker).start"))
+	leaktest.Main(m, goleak.IgnoreTopFunction("go.opencensus.io/stats/view.(*worker).start"))
 }
 
 const table = "deploy_facts"

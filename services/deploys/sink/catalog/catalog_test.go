@@ -14,11 +14,12 @@ import (
 	"lockstep.internal/libs/config"
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/deploys/sink/catalog"
+	"lockstep.internal/tools/testkit/leaktest"
 )
 
 func TestMain(m *testing.M) {
 	// A dependency of the BigQuery client starts a goroutine at process start.
-	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("go.opencensus.io/stats/view.(*worker).start"))
+	leaktest.Main(m, goleak.IgnoreTopFunction("go.opencensus.io/stats/view.(*worker).start"))
 }
 
 const example = `

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"lockstep.internal/libs/config"
 	"lockstep.internal/libs/retry"
@@ -16,9 +15,10 @@ import (
 	"lockstep.internal/services/deploys/sink/github"
 	"lockstep.internal/services/deploys/sink/github/githubtest"
 	"lockstep.internal/services/deploys/sink/sinktest"
+	"lockstep.internal/tools/testkit/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 const (
 	repo   = "acme/shop"

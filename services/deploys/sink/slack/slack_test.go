@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"lockstep.internal/libs/config"
 	"lockstep.internal/libs/retry"
@@ -15,9 +14,10 @@ import (
 	"lockstep.internal/services/deploys/sink/sinktest"
 	"lockstep.internal/services/deploys/sink/slack"
 	"lockstep.internal/services/deploys/sink/slack/slacktest"
+	"lockstep.internal/tools/testkit/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 type bundle struct {
 	t       *testing.T

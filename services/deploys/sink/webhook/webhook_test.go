@@ -17,7 +17,6 @@ import (
 
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"lockstep.internal/libs/config"
 	"lockstep.internal/libs/event"
@@ -25,9 +24,10 @@ import (
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/deploys/sink"
 	"lockstep.internal/services/deploys/sink/webhook"
+	"lockstep.internal/tools/testkit/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 func secret(n byte) string {
 	return "whsec_" + base64.StdEncoding.EncodeToString([]byte(strings.Repeat(string('a'+rune(n)), 24)))

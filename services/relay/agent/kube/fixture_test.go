@@ -18,14 +18,14 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 	"k8s.io/client-go/rest"
 
 	"lockstep.internal/services/relay/agent/kube"
 	"lockstep.internal/services/relay/tunnel"
+	"lockstep.internal/tools/testkit/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // fixture is a proxy with a fake API server, and a session to it.
 type fixture struct {
