@@ -21,6 +21,8 @@ type Lock struct {
 	Interval time.Duration
 }
 
+const releaseTimeout = 5 * time.Second
+
 // HeldLock is a lock that this process holds, with the connection that holds it. It must not be
 // used by several goroutines at once.
 type HeldLock struct {
@@ -42,13 +44,13 @@ func (l Lock) Acquire(ctx context.Context, pool *pgxpool.Pool) (*HeldLock, error
 	for {
 		acquired, err := l.tryOn(ctx, held.conn)
 		if err != nil {
-			return nil, errors.Join(err, held.Release(ctx))
+			return nil, errors.Join(err, held.close(ctx))
 		}
 		if acquired {
 			return held, nil
 		}
 		if err := retry.Sleep(ctx, interval); err != nil {
-			return nil, errors.Join(fmt.Errorf("wait for lock %s: %w", l.Name, err), held.Release(ctx))
+			return nil, errors.Join(fmt.Errorf("wait for lock %s: %w", l.Name, err), held.close(ctx))
 		}
 	}
 }
@@ -61,7 +63,7 @@ func (l Lock) Try(ctx context.Context, pool *pgxpool.Pool) (*HeldLock, error) {
 	}
 	acquired, err := l.tryOn(ctx, held.conn)
 	if err != nil || !acquired {
-		return nil, errors.Join(err, held.Release(ctx))
+		return nil, errors.Join(err, held.close(ctx))
 	}
 	return held, nil
 }
@@ -127,8 +129,44 @@ func (h *HeldLock) WaitForNotification(ctx context.Context, timeout time.Duratio
 	}
 }
 
-// Release closes the connection and thereby gives up the lock. It works after ctx has ended.
+// Release rolls back an open transaction, gives up the lock and closes the connection. When it
+// returns nil, the server has released the lock. It works after ctx has ended, waits at most 5 s
+// for the server, and closes the connection in any case.
 func (h *HeldLock) Release(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
+	defer cancel()
+	if h.conn.IsClosed() {
+		return h.awaitCleanup(ctx)
+	}
+	return errors.Join(h.unlock(ctx), h.close(ctx))
+}
+
+// unlock waits for the answer of the server. The end of the session releases the lock as well, but
+// at an unknown time after the connection is closed.
+func (h *HeldLock) unlock(ctx context.Context) error {
+	conn := h.conn.PgConn()
+	statement := "SELECT pg_advisory_unlock_all()"
+	if conn.TxStatus() != 'I' {
+		statement = "ROLLBACK; " + statement
+	}
+	if _, err := conn.Exec(ctx, statement).ReadAll(); err != nil {
+		return fmt.Errorf("release a lock: %w", err)
+	}
+	return nil
+}
+
+// awaitCleanup waits until pgx has ended the session of a closed connection. When ctx ends during a
+// statement, pgx closes the connection at once and ends the session in the background.
+func (h *HeldLock) awaitCleanup(ctx context.Context) error {
+	select {
+	case <-h.conn.PgConn().CleanupDone():
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("end the session of a lock: %w", ctx.Err())
+	}
+}
+
+func (h *HeldLock) close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), checkTimeout)
 	defer cancel()
 	if err := h.conn.Close(ctx); err != nil {

@@ -216,6 +216,68 @@ func TestLockHasOneHolderAndPassesOnWhenTheHolderDies(t *testing.T) {
 	require.NoError(t, second.Release(t.Context()))
 }
 
+// The session of a lock that is slow to end: the server drops its temporary tables before it releases its locks.
+func TestReleasedLockIsFree(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(*testing.T, *postgres.HeldLock, *pgxpool.Pool){
+		"after work":             func(*testing.T, *postgres.HeldLock, *pgxpool.Pool) {},
+		"in a transaction":       beginTransaction,
+		"in a failed one":        failTransaction,
+		"after a canceled query": cancelQuery,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pool := connect(t, postgres.Config{URL: pgtest.Database(t)})
+			lock := postgres.Lock{Name: "leader"}
+			held, err := lock.Acquire(t.Context(), pool)
+			require.NoError(t, err)
+			exec(t, held, `DO $$ BEGIN FOR i IN 1..50 LOOP
+				EXECUTE 'CREATE TEMP TABLE t' || i || ' (n int PRIMARY KEY)'; END LOOP; END $$`)
+			end(t, held, pool)
+			require.NoError(t, held.Release(t.Context()))
+			next, err := lock.Try(t.Context(), pool)
+			require.NoError(t, err)
+			require.NotNil(t, next, "the lock is free")
+			require.NoError(t, next.Release(t.Context()))
+		})
+	}
+}
+
+func exec(t *testing.T, held *postgres.HeldLock, sql string) {
+	t.Helper()
+	_, err := held.Conn().Exec(t.Context(), sql)
+	require.NoError(t, err)
+}
+
+func beginTransaction(t *testing.T, held *postgres.HeldLock, _ *pgxpool.Pool) {
+	t.Helper()
+	exec(t, held, "BEGIN")
+}
+
+func failTransaction(t *testing.T, held *postgres.HeldLock, pool *pgxpool.Pool) {
+	t.Helper()
+	beginTransaction(t, held, pool)
+	_, err := held.Conn().Exec(t.Context(), "SELECT 1/0")
+	require.ErrorContains(t, err, "division by zero")
+}
+
+// cancelQuery cancels a query that runs on the server. A request to cancel that arrives earlier has no effect.
+func cancelQuery(t *testing.T, held *postgres.HeldLock, pool *pgxpool.Pool) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended, pid := make(chan error, 1), held.Conn().PgConn().PID()
+	go func() {
+		_, err := held.Conn().Exec(ctx, "SELECT pg_sleep(600)")
+		ended <- err
+	}()
+	require.Eventually(t, func() bool {
+		return scan[int](t, pool, "SELECT count(*) FROM pg_stat_activity WHERE pid = $1 AND wait_event = 'PgSleep'", pid) == 1
+	}, time.Minute, time.Millisecond)
+	cancel()
+	require.ErrorIs(t, <-ended, context.Canceled)
+}
+
 func TestIsUnavailableSeparatesOutagesFromRefusals(t *testing.T) {
 	t.Parallel()
 	server := pgtest.Server(t)
