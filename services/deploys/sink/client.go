@@ -3,6 +3,7 @@ package sink
 import (
 	"context"
 	"io"
+	"net"
 	"net/http"
 	"time"
 )
@@ -22,6 +23,8 @@ type ClientOptions struct {
 	Timeout time.Duration
 	// Limiter delays writes. A Retry-After header of a response pauses it. Required.
 	Limiter *Limiter
+	// Dial replaces the dialer that checks the addresses of Network. For tests without a network.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// NoRedirects makes the client return redirects instead of following them.
 	NoRedirects bool
 }
@@ -44,8 +47,11 @@ func NewTransport(o ClientOptions) http.RoundTripper {
 	if o.Timeout == 0 {
 		o.Timeout = defaultTimeout
 	}
+	if o.Dial == nil {
+		o.Dial = o.Network.dialer().DialContext
+	}
 	return &transport{options: o, base: &http.Transport{
-		DialContext: o.Network.dialer().DialContext, ForceAttemptHTTP2: true, TLSHandshakeTimeout: dialTimeout,
+		DialContext: o.Dial, ForceAttemptHTTP2: true, TLSHandshakeTimeout: dialTimeout,
 		MaxIdleConnsPerHost: 4, IdleConnTimeout: time.Minute, MaxResponseHeaderBytes: 256 << 10,
 	}}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
 	"lockstep.internal/libs/postgres"
@@ -38,11 +39,15 @@ type fixture struct {
 	js     jetstream.JetStream
 	pool   *pgxpool.Pool
 	next   map[string]int
+	// metrics of each replica.
+	metrics map[*sink.Set]*prometheus.Registry
 }
 
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	f := &fixture{t: t, server: natstest.Server(t), next: map[string]int{}}
+	f := &fixture{
+		t: t, server: natstest.Server(t), next: map[string]int{}, metrics: map[*sink.Set]*prometheus.Registry{},
+	}
 	f.js = natstest.JetStream(t, f.server)
 	require.NoError(t, topology.Ensure(natstest.Context(t), f.js, cell, topology.Options{StorageBytes: 1 << 30}))
 	pool, err := postgres.Connect(t.Context(), postgres.Config{
@@ -109,7 +114,11 @@ func (f *fixture) replica(entries ...sink.Entry) (*sink.Set, func()) {
 			entries[i].Retry = sink.Retry{Min: time.Millisecond, Max: 10 * time.Millisecond}
 		}
 	}
+	registry := prometheus.NewRegistry()
+	metrics, err := sink.NewMetrics(registry)
+	require.NoError(f.t, err)
 	cfg := sink.Config{
+		Metrics:      metrics,
 		Cell:         cell,
 		Pool:         f.pool,
 		JetStream:    natstest.JetStream(f.t, f.server),
@@ -122,6 +131,7 @@ func (f *fixture) replica(entries ...sink.Entry) (*sink.Set, func()) {
 	}
 	set, err := sink.New(cfg)
 	require.NoError(f.t, err)
+	f.metrics[set] = registry
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- set.Run(ctx) }()
@@ -145,6 +155,21 @@ func (f *fixture) awaitStarted(set *sink.Set) {
 		_, err := f.js.Consumer(context.Background(), topology.StreamSinks, "sink-test")
 		return err == nil
 	}, soon, 5*time.Millisecond)
+}
+
+// awaitWaiting waits until the replica has n unfinished facts in its queues.
+func (f *fixture) awaitWaiting(set *sink.Set, n int) {
+	f.t.Helper()
+	f.eventually("facts wait in the queues", func() bool {
+		families, err := f.metrics[set].Gather()
+		require.NoError(f.t, err)
+		for _, family := range families {
+			if family.GetName() == "lockstep_sink_waiting" {
+				return int(family.GetMetric()[0].GetGauge().GetValue()) == n
+			}
+		}
+		return false
+	})
 }
 
 // awaitFinished waits until the sink has finished all facts.

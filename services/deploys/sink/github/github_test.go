@@ -208,26 +208,23 @@ func TestLastStatusesAreReservedForEnds(t *testing.T) {
 
 func TestSinkPausesAfterRateLimitOfGitHub(t *testing.T) {
 	t.Parallel()
+	const secondary = `{"message":"You have exceeded a secondary rate limit",` +
+		`"documentation_url":"https://docs.github.com/rest/overview/rate-limits-for-the-rest-api` +
+		`#about-secondary-rate-limits"}`
+	var after *sink.RetryAfter
 	b := setup(t)
 	s := b.statuses()
-	b.server.Faults.Writes(
-		sinktest.Status(403, http.Header{"Retry-After": {"1"}},
-			`{"message":"You have exceeded a secondary rate limit",`+
-				`"documentation_url":"https://docs.github.com/rest/overview/rate-limits-for-the-rest-api`+
-				`#about-secondary-rate-limits"}`),
-	)
-	var after *sink.RetryAfter
+	b.server.Faults.Writes(sinktest.Status(403, http.Header{"Retry-After": {"1"}}, secondary))
 	require.ErrorAs(t, b.deliver(s, fact(events.FactStarted, 1)), &after)
 	require.Equal(t, time.Second, after.Delay)
-	require.Positive(t, b.limiter.Paused(), "other requests wait too")
 	require.NoError(t, b.deliver(s, fact(events.FactStarted, 1)), "the delivery waits for the end of the pause")
 
-	for _, code := range []int{429, 503} {
+	for code, body := range map[int]string{403: secondary, 429: `{"message":"later"}`, 503: `{"message":"later"}`} {
 		b := setup(t)
-		b.server.Faults.Writes(sinktest.Status(code, http.Header{"Retry-After": {"2"}}, `{"message":"later"}`))
+		b.server.Faults.Writes(sinktest.Status(code, http.Header{"Retry-After": {"3600"}}, body))
 		require.ErrorAs(t, b.deliver(b.statuses(), fact(events.FactStarted, 1)), &after)
-		require.Equal(t, 2*time.Second, after.Delay)
-		require.Positive(t, b.limiter.Paused())
+		require.Equal(t, time.Hour, after.Delay)
+		require.Positive(t, b.limiter.Paused(), "other requests wait too")
 	}
 
 	for body, header := range map[string]http.Header{

@@ -3,6 +3,7 @@ package slack_test
 import (
 	"net/http"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -24,6 +25,7 @@ type bundle struct {
 	server  *slacktest.Server
 	threads *sinktest.Threads
 	limiter *sink.Limiter
+	network *sinktest.Network // nil for the loopback interface
 	sink    *slack.Sink
 	next    int
 }
@@ -44,11 +46,15 @@ func (b *bundle) open() {
 		config.SecretValue(slacktest.Token)
 	require.Empty(b.t, cfg.Validate())
 	require.Empty(b.t, cfg.Missing())
-	client := sink.NewClient(sink.ClientOptions{
+	options := sink.ClientOptions{
 		Limiter: b.limiter,
 		Timeout: 5 * time.Second,
 		Network: sink.NetworkConfig{AllowPrivate: true},
-	})
+	}
+	if b.network != nil {
+		options.Dial = b.network.Dial
+	}
+	client := sink.NewClient(options)
 	b.t.Cleanup(client.CloseIdleConnections)
 	var err error
 	b.sink, err = slack.New(cfg, slack.Options{Client: client, Limiter: b.limiter})
@@ -231,17 +237,20 @@ func TestMessageIsPostedAfterRequestedDelay(t *testing.T) {
 
 func TestLimiterStaysBelowLimitOfSlack(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	// Requests that are sent one second apart may arrive closer together.
-	b.server.Limit.Windows = []sinktest.Window{{Count: 1, Length: 500 * time.Millisecond}}
-	b.limiter = sink.NewLimiter(slack.Limits()...)
-	b.open()
-	for range 4 {
-		require.NoError(t, b.sink.AwaitLimit(t.Context()))
-		require.NoError(t, b.deliver(b.fact(events.FactProgressed)))
-	}
-	rejected, _ := b.server.Limit.Refused()
-	require.Zero(t, rejected)
+	synctest.Test(t, func(t *testing.T) {
+		network := sinktest.NewNetwork()
+		b := &bundle{
+			t: t, server: slacktest.StartOn(t, network), threads: &sinktest.Threads{},
+			limiter: sink.NewLimiter(slack.Limits()...), network: network,
+		}
+		b.open()
+		for range 100 {
+			require.NoError(t, b.sink.AwaitLimit(t.Context()))
+			require.NoError(t, b.deliver(b.fact(events.FactProgressed)))
+		}
+		rejected, _ := b.server.Limit.Refused()
+		require.Zero(t, rejected)
+	})
 }
 
 func TestNothingIsPostedWhileDatabaseIsUnavailable(t *testing.T) {

@@ -50,6 +50,24 @@ type Server struct {
 // Start starts a server with the rate limit of Slack. It stops at the end of the test.
 func Start(tb testing.TB) *Server {
 	tb.Helper()
+	s := newServer()
+	s.Start()
+	tb.Cleanup(s.Close)
+	return s
+}
+
+// StartOn starts a server that listens on the network. It stops at the end of the test.
+func StartOn(tb testing.TB, network *sinktest.Network) *Server {
+	tb.Helper()
+	s := newServer()
+	_ = s.Listener.Close()
+	s.Listener = network
+	s.Start()
+	tb.Cleanup(s.Close)
+	return s
+}
+
+func newServer() *Server {
 	s := &Server{
 		errors: map[string]string{}, calls: map[string]int{},
 		Limit: sinktest.RateLimiter{Windows: []sinktest.Window{{Count: 1, Length: time.Second}}, Penalty: time.Second},
@@ -60,8 +78,7 @@ func Start(tb testing.TB) *Server {
 	} {
 		mux.HandleFunc("POST /api/"+name, s.method(name, method))
 	}
-	s.Server = httptest.NewServer(s.Faults.Wrap(mux))
-	tb.Cleanup(s.Close)
+	s.Server = httptest.NewUnstartedServer(s.Faults.Wrap(mux))
 	return s
 }
 
