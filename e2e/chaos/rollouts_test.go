@@ -57,7 +57,7 @@ func runRollouts(t *testing.T, seed uint64) {
 		Nodes:     2 + workloads/workloadsPerNode,
 		Workloads: watcher.Workloads{Enabled: true},
 		Programs:  fixture.BuildServices(t),
-		Configure: longLeases,
+		Configure: fixture.LongLeases, // missing facts are allowed after each loss of a lease
 	})
 	u := &rolloutChaos{System: s, rng: rand.New(rand.NewPCG(seed, 1))}
 	u.createWorkloads(workloads)
@@ -81,17 +81,6 @@ func runRollouts(t *testing.T, seed uint64) {
 	u.completeAll()
 	u.requireFactsMatchAPIServer()
 	fixture.RequireConsistentFacts(s)
-}
-
-// leaseDeadline is how long a watcher tries to renew its Lease.
-const leaseDeadline = 6 * time.Second
-
-// longLeases sets leases that a killed watcher loses and that a watcher on a busy machine keeps: missing facts
-// are allowed after each loss.
-func longLeases(_ string, config any) {
-	if cfg, is := config.(*watcher.Config); is {
-		cfg.Lease.Duration, cfg.Lease.RenewDeadline, cfg.Lease.RetryPeriod = 8*time.Second, leaseDeadline, time.Second
-	}
 }
 
 // numberFrom returns the number in an environment variable.
@@ -272,7 +261,7 @@ func (u *rolloutChaos) saveRecords() {
 
 // outages returns the periods in which no watcher led, with their margins.
 func (u *rolloutChaos) outages() []history.Outage {
-	outages := history.Outages(u.Recorder.All(), leaseDeadline)
+	outages := history.Outages(u.Recorder.All(), fixture.LongLeaseDeadline)
 	for i := range outages {
 		outages[i].From, outages[i].Until = outages[i].From.Add(-outageMargin), outages[i].Until.Add(outageMargin)
 	}

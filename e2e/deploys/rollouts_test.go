@@ -2,8 +2,11 @@ package deploys_test
 
 import (
 	"context"
+	"fmt"
+	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -16,13 +19,15 @@ import (
 	"lockstep.internal/libs/topology"
 )
 
-// requireFactsMatchAPIServer compares all facts with what the API server reported of the same
+// requireFactsMatchAPIServer waits until all facts match what the API server reported of the same
 // workloads.
 func requireFactsMatchAPIServer(s *fixture.System) {
 	s.T.Helper()
-	expected := s.Recorder.ExpectedRollouts()
-	require.NotEmpty(s.T, expected, "the API server reported workloads")
-	require.Empty(s.T, history.Rollouts(fixture.HistoryRecords(s.Records(topology.FamilyDeploy)), expected, nil))
+	require.EventuallyWithT(s.T, func(c *assert.CollectT) {
+		expected := s.Recorder.ExpectedRollouts()
+		require.NotEmpty(c, expected, "the API server reported workloads")
+		require.Empty(c, history.Rollouts(fixture.HistoryRecords(s.Records(topology.FamilyDeploy)), expected, nil))
+	}, fixture.Timeout, 10*fixture.PollInterval)
 }
 
 func TestRolloutsPausedEditStartsOnResume(t *testing.T) {
@@ -109,9 +114,18 @@ func TestRolloutsUndoneInFlight(t *testing.T) {
 
 func TestRolloutsProgressDeadline(t *testing.T) {
 	s := shared.Parallel(t)
-	w := s.NewDeployment("late", 1, func(spec *appsv1.DeploymentSpec) { spec.ProgressDeadlineSeconds = new(int32(2)) })
-	w.SetImage(fixture.SlowStartImage)
-	w.RequireFacts("started 1", "completed 1", "started 2", "stalled 2", "recovered 2", "completed 2")
+	w := s.NewDeployment("late", 1)
+	setDeadline := func(seconds int) { w.Patch(fmt.Sprintf(`{"spec":{"progressDeadlineSeconds":%d}}`, seconds)) }
+	w.SetImage(fixture.NeverReadyImage)
+	w.AwaitDeployment(2, 1, 1)
+	facts := []string{"started 1", "completed 1", "started 2"}
+	w.RequireFacts(facts...)
+	setDeadline(1)
+	facts = append(facts, "stalled 2")
+	w.RequireFacts(facts...)
+	setDeadline(600)
+	w.EndFaults()
+	w.RequireFacts(append(facts, "recovered 2", "completed 2")...)
 }
 
 func TestRolloutsBlockedByQuota(t *testing.T) {
@@ -123,9 +137,11 @@ func TestRolloutsBlockedByQuota(t *testing.T) {
 	}}
 	_, err := quotas.Create(s.T.Context(), quota, metav1.CreateOptions{})
 	require.NoError(s.T, err)
-	fixture.AwaitCluster(s.T, "the quota holds", func(ctx context.Context) (bool, error) {
-		q, err := quotas.Get(ctx, "few", metav1.GetOptions{})
-		return err == nil && q.Status.Used.Pods().Value() == 2, err
+	fixture.AwaitCluster(s.T, "the quota is in force", func(ctx context.Context) (bool, error) {
+		probe := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "probe"}, Spec: fixture.WorkloadPods().Spec}
+		_, err := s.Kube.CoreV1().Pods(w.Namespace).Create(ctx, probe,
+			metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return err != nil && strings.Contains(err.Error(), "exceeded quota"), nil
 	})
 	w.SetImage(fixture.SecondImage)
 	facts := []string{"started 1", "completed 1", "started 2", "blocked 2"}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/kubernetes"
 
 	"lockstep.internal/e2e/fixture"
 	"lockstep.internal/tools/stack"
@@ -24,8 +25,12 @@ type secondCluster struct {
 	lab     *runningLab
 }
 
-// runningLab is the cluster's current control plane.
-type runningLab struct{ *lab.Lab }
+// runningLab is the cluster's current control plane and its client.
+type runningLab struct {
+	*lab.Lab
+
+	kube kubernetes.Interface
+}
 
 // newSecondCluster starts a cluster and an agent in it. The embedded system has the new cluster as
 // its own.
@@ -33,13 +38,20 @@ func newSecondCluster(s *fixture.System, name string) *secondCluster {
 	s.T.Helper()
 	there := *s
 	r := &secondCluster{System: &there, primary: s, name: name, data: filepath.Join(s.T.TempDir(), name)}
-	r.lab = &runningLab{r.startLab()}
+	started := r.startLab()
+	r.lab = &runningLab{started, fixture.KubeClient(s.T, started.Kubeconfig())}
 	s.T.Cleanup(func() { require.NoError(s.T, r.lab.Stop()) })
-	r.Kube = fixture.KubeClient(r.T, r.lab.Kubeconfig())
+	r.Kube = r.lab.kube
 	r.ProjectID = s.NewProject(name)
 	agent, err := s.AddAgent(s.T.Context(), r.ProjectID, name, r.lab.Kubeconfig())
 	require.NoError(s.T, err)
 	r.AgentID = agent.ID
+	// Without an API server they would not drain in time if another program had taken its port.
+	s.T.Cleanup(func() {
+		for _, service := range []string{stack.WatcherOf(name), stack.DispatcherOf(name)} {
+			require.NoError(s.T, s.StopService(service))
+		}
+	})
 	return r
 }
 
@@ -55,6 +67,7 @@ func (r *secondCluster) in(t testing.TB) *secondCluster {
 	t.Helper()
 	here := *r
 	here.System, here.primary = r.In(t), r.primary.In(t)
+	here.Kube = r.lab.kube
 	return &here
 }
 
@@ -76,7 +89,8 @@ func (r *secondCluster) stoppedDuring(do func()) {
 // addressChanged reconnects everything when another program has taken the cluster's port meanwhile.
 func (r *secondCluster) addressChanged() {
 	r.T.Helper()
-	r.Kube = fixture.KubeClient(r.T, r.lab.Kubeconfig())
+	r.lab.kube = fixture.KubeClient(r.T, r.lab.Kubeconfig())
+	r.Kube = r.lab.kube
 	for _, service := range []string{stack.WatcherOf(r.name), stack.DispatcherOf(r.name)} {
 		require.NoError(r.T, r.Restart(r.T.Context(), service))
 	}

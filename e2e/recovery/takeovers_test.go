@@ -1,6 +1,7 @@
 package recovery_test
 
 import (
+	"context"
 	"net/http"
 	"strconv"
 	"testing"
@@ -20,7 +21,7 @@ import (
 // TestTakeovers runs two replicas of each service and kills one of them.
 func TestTakeovers(t *testing.T) {
 	t.Parallel()
-	s := fixture.StartPrograms(t, fixture.ShortLeases)
+	s := fixture.StartPrograms(t, fixture.LongLeases)
 	s.Sequence(
 		fixture.Case{Name: "a second watcher takes over", Test: secondWatcherTakesOver},
 		fixture.Case{Name: "a second dispatcher takes over", Test: secondDispatcherTakesOver},
@@ -35,16 +36,19 @@ func TestTakeovers(t *testing.T) {
 	)
 }
 
-// killLeader kills the leader of a service. The returned function waits for a new leader.
-func killLeader(s *fixture.System, service string) (takenOver func()) {
+// killBesideReplica adds a replica of a service and kills its leader. The returned function waits for the new leader.
+func killBesideReplica(s *fixture.System, service string) (takenOver func()) {
 	s.T.Helper()
 	before, err := s.Leader(s.T.Context(), service)
 	require.NoError(s.T, err)
 	require.NotEmpty(s.T, before)
+	addReplica(s, service)
 	require.NoError(s.T, s.Kill(service))
 	return func() {
 		s.T.Helper()
-		require.NoError(s.T, s.AwaitLeader(s.T.Context(), service, before))
+		ctx, cancel := context.WithTimeout(s.T.Context(), fixture.Timeout)
+		defer cancel()
+		require.NoError(s.T, s.AwaitLeader(ctx, service, before))
 	}
 }
 
@@ -58,9 +62,8 @@ func addReplica(s *fixture.System, of string) string {
 func secondWatcherTakesOver(s *fixture.System) {
 	t := s.T
 	w := s.CreateRunning("seen-by-two")
-	addReplica(s, s.WatcherName())
-	takenOver := killLeader(s, s.WatcherName())
 	before := len(resyncs(s))
+	takenOver := killBesideReplica(s, s.WatcherName())
 	w.Stop()
 	takenOver()
 	w.AwaitStopped()
@@ -94,9 +97,8 @@ func resyncs(s *fixture.System) []events.ObservedResyncBegun {
 func secondDispatcherTakesOver(s *fixture.System) {
 	t := s.T
 	w, leaving := s.CreateRunning("applied-by-two"), s.CreateRunning("terminated-by-two")
-	addReplica(s, s.DispatcherName())
 	leaving.Terminate()
-	takenOver := killLeader(s, s.DispatcherName())
+	takenOver := killBesideReplica(s, s.DispatcherName())
 	pod := w.PodUID()
 	w.Restart()
 	created := s.Create("created-between-leaders", fixture.GoodImage)

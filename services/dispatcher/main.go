@@ -58,7 +58,7 @@ type dispatcher struct {
 
 // Main runs the dispatcher until ctx ends, then drains. It returns an error for an invalid
 // configuration.
-func Main(ctx context.Context, cfg Config) (err error) {
+func Main(ctx context.Context, cfg Config) error {
 	tel, err := telemetry.Open(ctx, cfg.Telemetry, telemetry.Options{Service: "dispatcher", Version: service.Version()})
 	if err != nil {
 		return err
@@ -66,7 +66,7 @@ func Main(ctx context.Context, cfg Config) (err error) {
 	defer func() {
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
 		defer cancel()
-		err = errors.Join(err, tel.Close(closing))
+		_ = tel.Close(closing) // a failure to send the last spans is ignored
 	}()
 	d, err := newDispatcher(ctx, cfg, tel)
 	if err != nil {

@@ -55,7 +55,7 @@ func Program() config.Program {
 func Namespace(agent int64) string { return "lockstep-agent-" + strconv.FormatInt(agent, 10) }
 
 // Main runs a watcher until ctx is done and everything in flight is acknowledged.
-func Main(ctx context.Context, cfg Config) (err error) {
+func Main(ctx context.Context, cfg Config) error {
 	credentials, err := natsauth.ReadAgentCredentials(cfg.CredentialsFile)
 	if err != nil {
 		return fault.Wrap(err, errcode.InvalidArgument, "invalid agent credentials")
@@ -68,7 +68,7 @@ func Main(ctx context.Context, cfg Config) (err error) {
 	defer func() {
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
-		err = errors.Join(err, tel.Close(closing))
+		_ = tel.Close(closing) // a failure to send the last spans is ignored
 	}()
 	conn, err := connect(ctx, credentials, tel)
 	if err != nil {
