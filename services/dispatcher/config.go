@@ -30,6 +30,9 @@ type Config struct {
 	RetryMin        time.Duration    `yaml:"retry_min" help:"pause after a workspace's first failure; it doubles with each"`
 	RetryMax        time.Duration    `yaml:"retry_max" help:"longest pause between two attempts for a workspace"`
 	Lease           leader.Config    `yaml:"lease" help:"leader election: one dispatcher per agent holds the Lease"`
+
+	// PublishTimeout is the time after which an unacknowledged result is published again. Defaults to 5 s.
+	PublishTimeout time.Duration `yaml:"-"`
 }
 
 // DefaultConfig returns the configuration with its defaults. The credentials file has no default.

@@ -141,11 +141,7 @@ func (p *fixture) respond(dir, token string) {
 func (p *fixture) static(dir, name string) *nats.Conn {
 	seed, err := nats.NkeyOptionFromSeed(natsauth.SeedFile(dir, name))
 	require.NoError(p.t, err)
-	conn, err := nats.Connect(p.server.ClientURL(), seed, nats.CustomInboxPrefix(natsauth.InboxPrefix(name)),
-		nats.MaxReconnects(-1), nats.ReconnectWait(tick), nats.ReconnectJitter(0, 0))
-	require.NoError(p.t, err)
-	p.t.Cleanup(conn.Close)
-	return conn
+	return natstest.Connect(p.t, p.server, seed, nats.CustomInboxPrefix(natsauth.InboxPrefix(name)))
 }
 
 func (p *fixture) credentials(token string) {
@@ -333,11 +329,12 @@ func (p *fixture) desire(w events.DesiredWorkspace, extensions ...string) {
 	require.NoError(p.t, err)
 }
 
-// config retries fast. Its lease is long, so that a slow machine does not lose it.
+// config retries fast. Its lease and its timeouts are long, so that a slow machine exceeds none.
 func (p *fixture) config() dispatcher.Config {
 	cfg := dispatcher.DefaultConfig()
 	cfg.Ops.Listen = "127.0.0.1:0"
 	cfg.CredentialsFile, cfg.Kubeconfig = p.file, labtest.Kubeconfig(p.t)
+	cfg.PublishTimeout = timeout
 	cfg.RetryMin, cfg.RetryMax = 10*time.Millisecond, 200*time.Millisecond
 	cfg.Lease = leader.Config{
 		Duration: 30 * time.Second, RenewDeadline: 20 * time.Second, RetryPeriod: 100 * time.Millisecond,

@@ -174,8 +174,9 @@ func (d *dispatcher) newSession() *session.Session {
 	return session.New(session.Config{
 		Cell: d.cell, Policy: d.policy, Conn: d.conn, JetStream: d.js, Client: d.client, Secrets: d.secrets,
 		Workers: d.cfg.Workers, ApplyTimeout: d.cfg.ApplyTimeout,
-		Retry:        retry.Policy{Min: d.cfg.RetryMin, Max: d.cfg.RetryMax},
-		SetReadError: d.setReadError, Logger: d.logger, Tracer: d.telemetry.Tracer, Metrics: d.metrics,
+		Retry:          retry.Policy{Min: d.cfg.RetryMin, Max: d.cfg.RetryMax},
+		PublishTimeout: d.cfg.PublishTimeout,
+		SetReadError:   d.setReadError, Logger: d.logger, Tracer: d.telemetry.Tracer, Metrics: d.metrics,
 	})
 }
 

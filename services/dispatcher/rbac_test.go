@@ -83,6 +83,27 @@ func (p *fixture) restrictedConfig(account string) dispatcher.Config {
 	return cfg
 }
 
+// restriction is the message of the admission policy.
+const restriction = "may only write to namespaces that begin with ws-"
+
+// awaitPermissions waits until the API server applies the account's ClusterRole and the admission policy, which it
+// does a moment after their creation. It returns a client with the permissions of the account.
+func (p *fixture) awaitPermissions(account string) *kubernetes.Clientset {
+	p.t.Helper()
+	restricted := admin(p.t)
+	restricted.Impersonate = rest.ImpersonationConfig{UserName: account, Groups: accountGroups()}
+	client, err := kubernetes.NewForConfig(restricted)
+	require.NoError(p.t, err)
+	require.Eventually(p.t, func() bool {
+		// The API server authorizes a request before it applies policies.
+		_, err := client.CoreV1().ConfigMaps("default").Create(p.context(), &corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{GenerateName: "x-"},
+		}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return err != nil && strings.Contains(err.Error(), restriction)
+	}, timeout, tick, "the policy and the permissions take effect")
+	return client
+}
+
 // TestFewerKindsNeedFewerPermissions removes the permissions for all kinds that are not allowed from the manifest.
 func TestFewerKindsNeedFewerPermissions(t *testing.T) {
 	t.Parallel()
@@ -103,6 +124,7 @@ func TestFewerKindsNeedFewerPermissions(t *testing.T) {
 			o.RoleRef.Name = few
 		}
 	})
+	p.awaitPermissions(account)
 	cfg := p.restrictedConfig(account)
 	cfg.AllowedKinds = []string{"Namespace", "ConfigMap"}
 	p.start(cfg)
@@ -132,28 +154,18 @@ func TestPermissionsOfTheManifestSuffice(t *testing.T) {
 	p := newFixture(t)
 	account := p.install(func(any) {})
 
-	// The policy restricts the namespaces to which the account may write.
-	restricted := admin(t)
-	restricted.Impersonate = rest.ImpersonationConfig{UserName: account, Groups: accountGroups()}
-	client, err := kubernetes.NewForConfig(restricted)
-	require.NoError(t, err)
-	require.Eventually(t, func() bool {
-		_, err := client.CoreV1().ConfigMaps("default").Create(p.context(), &corev1.ConfigMap{
-			ObjectMeta: metav1.ObjectMeta{GenerateName: "x-"},
-		}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-		return apierrors.IsInvalid(err) || apierrors.IsForbidden(err)
-	}, timeout, tick, "the policy takes effect shortly after its creation")
+	client := p.awaitPermissions(account)
 	foreign := "other-" + strconv.FormatInt(p.agent, 10)
-	_, err = p.kube.CoreV1().Namespaces().Create(
+	_, err := p.kube.CoreV1().Namespaces().Create(
 		p.context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: foreign}}, metav1.CreateOptions{},
 	)
 	require.NoError(t, err)
 	err = client.CoreV1().Namespaces().Delete(p.context(), foreign, metav1.DeleteOptions{})
-	require.ErrorContains(t, err, "may only write to namespaces that begin with ws-")
+	require.ErrorContains(t, err, restriction)
 	_, err = client.CoreV1().ConfigMaps(
 		foreign,
 	).Create(p.context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, metav1.CreateOptions{})
-	require.ErrorContains(t, err, "may only write to namespaces that begin with ws-")
+	require.ErrorContains(t, err, restriction)
 	_, err = client.CoreV1().Pods("default").List(p.context(), metav1.ListOptions{})
 	require.True(t, apierrors.IsForbidden(err))
 

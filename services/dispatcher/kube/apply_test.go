@@ -174,7 +174,11 @@ func TestApplyWaitsForANamespaceThatIsBeingDeleted(t *testing.T) {
 	case <-ctx.Done():
 		require.Fail(t, "the deletion of the namespace was not reported")
 	}
-	_, err = leader.Apply(ctx, w, b.secrets)
+	// The API server may still have the deleted namespace in its cache.
+	require.Eventually(t, func() bool {
+		_, err = leader.Apply(ctx, w, b.secrets)
+		return err == nil || reason(t, err) != failure.NamespaceTerminating
+	}, timeout, tick)
 	require.NoError(t, err)
 	require.Equal(t, []string{"files"}, b.existing(t, w))
 }

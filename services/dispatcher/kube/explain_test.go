@@ -2,6 +2,7 @@ package kube_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -72,10 +73,18 @@ func TestAPIErrorsAreExplained(t *testing.T) {
 		},
 	}, metav1.CreateOptions{})
 	require.NoError(t, err)
+	// The API server enforces a quota a moment after the controller has counted what is used.
 	require.Eventually(t, func() bool {
-		quota, err := b.admin.CoreV1().ResourceQuotas(w.Namespace).Get(ctx, "limit", metav1.GetOptions{})
-		require.NoError(t, err)
-		return len(quota.Status.Used) == 2
+		_, err := b.admin.CoreV1().PersistentVolumeClaims(w.Namespace).Create(ctx, &corev1.PersistentVolumeClaim{
+			ObjectMeta: metav1.ObjectMeta{Name: "probe"},
+			Spec: corev1.PersistentVolumeClaimSpec{
+				AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+				Resources: corev1.VolumeResourceRequirements{
+					Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
+				},
+			},
+		}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return err != nil && strings.Contains(err.Error(), "exceeded quota")
 	}, timeout, tick)
 	f = apply(volume("more", "1Gi"))
 	require.Equal(t, failure.QuotaExceeded, f.Reason)

@@ -1,6 +1,7 @@
 package nats
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -21,7 +22,7 @@ const (
 	senders        = 16
 	minPause       = 100 * time.Millisecond
 	maxPause       = time.Second
-	publishTimeout = 5 * time.Second
+	defaultTimeout = 5 * time.Second
 )
 
 // Sender stores one message and waits for the acknowledgement.
@@ -31,10 +32,11 @@ type Sender interface {
 
 // Publisher publishes results. It is safe for concurrent use. Create it with [NewPublisher].
 type Publisher struct {
-	sender Sender
-	cell   topology.Cell
-	agent  int64
-	logger *slog.Logger
+	sender  Sender
+	cell    topology.Cell
+	agent   int64
+	timeout time.Duration // of one attempt
+	logger  *slog.Logger
 
 	mu      sync.Mutex
 	pending map[string]*pendingResults // by workspace
@@ -49,10 +51,13 @@ type pendingResults struct {
 	sending bool // whether the first one is in flight
 }
 
-// NewPublisher returns a publisher that does nothing until Run.
-func NewPublisher(sender Sender, cell topology.Cell, agent int64, logger *slog.Logger) *Publisher {
+// NewPublisher returns a publisher that does nothing until Run. A result that is not acknowledged within the timeout
+// is published again. The timeout defaults to 5 s.
+func NewPublisher(
+	sender Sender, cell topology.Cell, agent int64, timeout time.Duration, logger *slog.Logger,
+) *Publisher {
 	return &Publisher{
-		sender: sender, cell: cell, agent: agent, logger: logger,
+		sender: sender, cell: cell, agent: agent, timeout: cmp.Or(timeout, defaultTimeout), logger: logger,
 		pending: map[string]*pendingResults{}, changed: make(chan struct{}),
 	}
 }
@@ -142,7 +147,7 @@ func (p *Publisher) publish(ctx context.Context, workspace string, result event.
 	if err != nil {
 		return fmt.Errorf("publish a result: %w", err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
+	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
 	if _, err := p.sender.PublishMsg(ctx, message); err != nil {
 		return fmt.Errorf("publish a result: %w", err)

@@ -80,7 +80,7 @@ func result(t *testing.T, workspace, kind string, n int) event.Event {
 func running(t *testing.T, s *stream) *dispatchernats.Publisher {
 	t.Helper()
 	s.busy = map[string]bool{}
-	p := dispatchernats.NewPublisher(s, "local", 7, slog.New(slog.DiscardHandler))
+	p := dispatchernats.NewPublisher(s, "local", 7, 0, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() {

@@ -44,7 +44,7 @@ const (
 	repairPause = 20 * time.Millisecond
 )
 
-// Config of a session. All fields are required.
+// Config of a session. All fields without a default are required.
 type Config struct {
 	Cell      topology.Cell
 	Policy    desired.Policy // of the agent
@@ -57,6 +57,8 @@ type Config struct {
 	ApplyTimeout time.Duration
 	// Retry is the back-off after a failed attempt.
 	Retry retry.Policy
+	// PublishTimeout is the time after which an unacknowledged result is published again. Defaults to 5 s.
+	PublishTimeout time.Duration
 	// SetReadError is called with the error that stops the reading of desired states, and with nil when it continues.
 	SetReadError func(error)
 	Logger       *slog.Logger
@@ -83,7 +85,7 @@ func New(cfg Config) *Session {
 		Retries: cfg.Workers / 2, //nolint:mnd // half of the workers stay free for new work
 		Repairs: cfg.Workers / repairShare, RepairPause: repairPause,
 	})
-	publisher := nats.NewPublisher(cfg.JetStream, cfg.Cell, agent, cfg.Logger)
+	publisher := nats.NewPublisher(cfg.JetStream, cfg.Cell, agent, cfg.PublishTimeout, cfg.Logger)
 	namespaces := kube.NewNamespaces(cfg.Client, agent, work.Wake)
 	cluster := kube.NewCluster(cfg.Client, cfg.Policy, namespaces)
 	run := uuid.NewString()
