@@ -14,6 +14,7 @@ func TestOneReplicaLeadsAndHandsOver(t *testing.T) {
 	first.leads()
 	require.False(t, first.tookOver)
 	second := f.start("second")
+	require.Eventually(t, func() bool { return second.elector.Holder() == "first" }, timeout, 20*time.Millisecond)
 	require.Equal(t, "first", *f.lease().Spec.HolderIdentity)
 	require.Equal(t, "first", first.elector.Holder())
 	require.NoError(t, first.stop())
