@@ -34,6 +34,9 @@ type Conn struct {
 // error means that the configuration cannot work, or that ctx ended. More options may be given for tests; they
 // cannot replace the handlers.
 func Connect(ctx context.Context, cfg Config, logger *slog.Logger, more ...nats.Option) (*Conn, error) {
+	if ctx.Err() != nil {
+		return nil, fmt.Errorf("connect to NATS: %w", context.Cause(ctx))
+	}
 	logger = logger.With(slog.String(logkey.NATS, cfg.URL.String()))
 	options, err := cfg.options(logger)
 	if err != nil {

@@ -346,12 +346,22 @@ func TestConnectEndsWithItsContext(t *testing.T) {
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer listener.Close()
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
 	cfg := configFor("nats://" + listener.Addr().String())
-	cfg.ConnectTimeout = 50 * time.Millisecond
+	cfg.ConnectTimeout = timeout
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := natsconn.Connect(ctx, cfg, silent())
+		ended <- err
+	}()
+	dialed, err := listener.Accept()
+	require.NoError(t, err)
+	defer dialed.Close()
+	cancel()
+	require.ErrorIs(t, <-ended, context.Canceled)
 	_, err = natsconn.Connect(ctx, cfg, silent())
-	require.ErrorIs(t, err, context.Canceled)
+	require.ErrorIs(t, err, context.Canceled, "it does not connect")
 }
 
 func TestConnectRejectsInvalidConfig(t *testing.T) {
