@@ -167,6 +167,11 @@ func TestEveryBenchmarkRuns(t *testing.T) {
 			}
 			require.Len(t, figures, want)
 			for _, figure := range figures {
+				if strings.HasSuffix(figure.Name, ".kb_per_workload") {
+					// The difference of the heaps of two processes, which may be 0 with few workloads.
+					require.GreaterOrEqual(t, figure.Value, 0.0, figure.Name)
+					continue
+				}
 				require.Positive(t, figure.Value, figure.Name)
 			}
 		})

@@ -148,9 +148,8 @@ type counter struct {
 	last  time.Time
 }
 
-// add counts n events now. It returns false when the window is over.
-func (c *counter) add(n int) bool {
-	now := time.Now()
+// add counts n events at now. It returns false when the window is over.
+func (c *counter) add(n int, now time.Time) bool {
 	if now.After(c.from) && (c.count == 0 || !now.After(c.until)) {
 		c.count, c.last = c.count+n, now
 	}

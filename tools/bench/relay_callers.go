@@ -39,10 +39,10 @@ func load(ctx context.Context, callers int, turn time.Duration, connect func() c
 				if err := c.call(); err != nil {
 					return err
 				}
-				before := counters[i].count
-				goesOn := counters[i].add(1)
+				before, ended := counters[i].count, time.Now()
+				goesOn := counters[i].add(1, ended)
 				if counters[i].count > before {
-					latencies[i] = append(latencies[i], milliseconds(time.Since(began)))
+					latencies[i] = append(latencies[i], milliseconds(ended.Sub(began)))
 				}
 				if !goesOn {
 					return nil
@@ -179,7 +179,7 @@ func (r route) transfer(ctx context.Context, turn time.Duration, streams int, is
 				if err != nil {
 					return fmt.Errorf("transfer through %s: %w", r.name, err)
 				}
-				if !counters[i].add(n * bytesPerByte) {
+				if !counters[i].add(n*bytesPerByte, time.Now()) {
 					return nil
 				}
 			}

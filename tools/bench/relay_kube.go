@@ -83,7 +83,7 @@ func watchPods(ctx context.Context, r route, turn time.Duration) []float64 {
 	defer watch.Stop()
 	t := &counter{window: newWindow(turn)}
 	for range watch.ResultChan() {
-		if !t.add(1) {
+		if !t.add(1, time.Now()) {
 			return []float64{rate(t)}
 		}
 	}

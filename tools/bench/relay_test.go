@@ -102,16 +102,16 @@ func TestOnlyEventsInWindowCount(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	past := &counter{window: window{from: now.Add(-2 * time.Second), until: now.Add(-time.Second)}}
-	require.False(t, past.add(1), "the first thing after the window counts")
-	require.False(t, past.add(1))
+	require.False(t, past.add(1, now), "the first thing after the window counts")
+	require.False(t, past.add(1, now))
 	require.Equal(t, 1, past.count)
-	require.InDelta(t, 0.5, rate(past), 0.1)
+	require.InDelta(t, 0.5, rate(past), 1e-9)
 	early := &counter{window: window{from: now.Add(time.Hour), until: now.Add(2 * time.Hour)}}
-	require.True(t, early.add(1))
+	require.True(t, early.add(1, now))
 	require.Zero(t, early.count)
 	within := &counter{window: window{from: now.Add(-time.Second), until: now.Add(time.Hour)}}
-	require.True(t, within.add(2))
-	require.True(t, within.add(3))
+	require.True(t, within.add(2, now))
+	require.True(t, within.add(3, now))
 	require.Equal(t, 5, within.count)
 }
 
