@@ -74,16 +74,26 @@ func Start(ctx context.Context, opts Options) (*Lab, error) {
 	}()
 	select {
 	case line := <-ready:
-		if err := json.Unmarshal(line, &l.info); err != nil {
-			return nil, errors.Join(fmt.Errorf("parse the ready line of kubelab (%q): %w", line, err), l.Stop())
-		}
-		return l, nil
+		return l.withInfo(line)
 	case <-l.done:
-		return nil, fmt.Errorf("kubelab exited before it was ready: %w\n%s", errors.Join(l.err, stdin.Close()), output)
+		select {
+		case line := <-ready: // it was ready before it exited
+			return l.withInfo(line)
+		default:
+			return nil, fmt.Errorf("kubelab exited before it was ready: %w\n%s", errors.Join(l.err, stdin.Close()), output)
+		}
 	case <-ctx.Done():
 		err := fmt.Errorf("wait for kubelab: %w\n%s", context.Cause(ctx), output)
 		return nil, errors.Join(err, l.Stop())
 	}
+}
+
+// withInfo sets the info from the ready line.
+func (l *Lab) withInfo(line []byte) (*Lab, error) {
+	if err := json.Unmarshal(line, &l.info); err != nil {
+		return nil, errors.Join(fmt.Errorf("parse the ready line of kubelab (%q): %w", line, err), l.Stop())
+	}
+	return l, nil
 }
 
 // Kubeconfig returns the path of the lab's kubeconfig.
