@@ -58,7 +58,7 @@ func openFolder(data string) (*folder, error) {
 		}
 	}
 	for _, dir := range []string{f.run, f.data} {
-		lock, err := takeLock(filepath.Join(dir, lockFile))
+		lock, err := takeLock(filepath.Join(dir, lockFile), os.O_CREATE)
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("lock %s: %w", dir, err), f.close())
 		}
@@ -107,8 +107,8 @@ func (f *folder) saveState(s state) error {
 }
 
 // takeLock holds path until the file is closed, or the process ends.
-func takeLock(path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+func takeLock(path string, flags int) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|flags, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open the lock: %w", err)
 	}
@@ -134,7 +134,8 @@ func sweep(now time.Time) {
 		if err != nil || now.Sub(info.ModTime()) < sweepAge {
 			continue
 		}
-		lock, err := takeLock(path)
+		// Not created: its lab may be removing the folder, which a new file would prevent.
+		lock, err := takeLock(path, 0)
 		if err != nil {
 			continue
 		}

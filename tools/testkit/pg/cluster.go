@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"os/exec"
@@ -178,8 +179,10 @@ func removeOrphans(ctx context.Context, inst installation, acc account) {
 		if err != nil || time.Since(info.ModTime()) < time.Minute {
 			continue
 		}
-		lock, err := lockFolder(filepath.Join(home, "lock"))
-		if err != nil {
+		// Not created: its process may be removing the folder, which a new file would prevent. Without a lock file
+		// no process uses the folder.
+		lock, err := lockFile(filepath.Join(home, "lock"), 0)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		if stopOrphan(ctx, inst, acc, filepath.Join(home, "data")) == nil {

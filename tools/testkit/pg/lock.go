@@ -10,8 +10,11 @@ import (
 // folderLock marks a folder as used by this process; the kernel releases it when the process ends.
 type folderLock struct{ file *os.File }
 
-func lockFolder(path string) (*folderLock, error) {
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+// lockFolder creates the lock file if necessary.
+func lockFolder(path string) (*folderLock, error) { return lockFile(path, os.O_CREATE) }
+
+func lockFile(path string, flags int) (*folderLock, error) {
+	file, err := os.OpenFile(path, os.O_RDWR|flags, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open lock file: %w", err)
 	}
@@ -26,4 +29,8 @@ func lockFolder(path string) (*folderLock, error) {
 	return &folderLock{file: file}, nil
 }
 
-func (l *folderLock) release() { _ = l.file.Close() }
+func (l *folderLock) release() {
+	if l != nil {
+		_ = l.file.Close()
+	}
+}
