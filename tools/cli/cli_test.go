@@ -175,12 +175,13 @@ func TestTextAndAges(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, "CreationRequested",
 		enumName(statev1.ActualState_ACTUAL_STATE_CREATION_REQUESTED.String(), "ACTUAL_STATE_"))
-	require.Equal(t, "never", age(nil))
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	require.Equal(t, "never", ageAt(now, nil))
 	for want, d := range map[string]time.Duration{
 		"0s": -time.Second, "90s": 90 * time.Second, "5m": 5 * time.Minute,
 		"3h": 3 * time.Hour, "4d": 100 * time.Hour,
 	} {
-		require.Equal(t, want, age(timestamppb.New(time.Now().Add(-d))))
+		require.Equal(t, want, ageAt(now, timestamppb.New(now.Add(-d))))
 	}
 }
 

@@ -90,11 +90,13 @@ func (a *app) note(format string, args ...any) error {
 }
 
 // age returns the time since t in one unit.
-func age(t *timestamppb.Timestamp) string {
+func age(t *timestamppb.Timestamp) string { return ageAt(time.Now(), t) }
+
+func ageAt(now time.Time, t *timestamppb.Timestamp) string {
 	if t == nil {
 		return "never"
 	}
-	d := time.Since(t.AsTime())
+	d := now.Sub(t.AsTime())
 	switch {
 	case d < 2*time.Minute:
 		return fmt.Sprintf("%ds", int(max(0, d).Seconds()))

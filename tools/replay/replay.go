@@ -35,8 +35,12 @@ type Options struct {
 	OriginalPace bool
 }
 
-// batch is the number of messages of a request.
-const batch = 500
+const (
+	// batch is the number of messages of a request.
+	batch = 500
+	// cleanupTimeout bounds the deletion of the replay's consumer.
+	cleanupTimeout = 10 * time.Second
+)
 
 // Run calls take with each message of the range, in order, until its first error.
 func Run(
@@ -68,7 +72,7 @@ func Run(
 	}
 	info := consumer.CachedInfo()
 	defer func() {
-		cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 		defer cancel()
 		_ = stream.DeleteConsumer(cleanup, info.Name) // the server removes it after InactiveThreshold
 	}()
