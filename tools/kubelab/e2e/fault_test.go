@@ -77,18 +77,6 @@ func TestFaults(t *testing.T) {
 			annotated(podSpec(image), "fault", "run-container-error"),
 			[]func(v1.ContainerStatus) bool{waits("RunContainerError", ""), loops("StartError", 128, 1)},
 		},
-		"slow start": {
-			annotated(podSpec(image), "fault", "slow-start", "fault-duration", "2s"),
-			[]func(v1.ContainerStatus) bool{waits("ContainerCreating", ""), isReady},
-		},
-		"slow start by image": {
-			podSpec("registry.example/slow-start:2s"),
-			[]func(v1.ContainerStatus) bool{waits("ContainerCreating", ""), isReady},
-		},
-		"crash loop that heals": {
-			podSpec("registry.example/crash-loop:3s"),
-			[]func(v1.ContainerStatus) bool{loops("Error", 1, 1), isReady},
-		},
 		"never ready": {annotated(podSpec(image), "fault", "not-ready"), []func(v1.ContainerStatus) bool{
 			func(s v1.ContainerStatus) bool { return !s.Ready && s.State.Running != nil },
 		}},
@@ -100,11 +88,43 @@ func TestFaults(t *testing.T) {
 			c := newCluster(t)
 			deploy(t, c, "app", 1, test.template)
 			for i, step := range test.steps {
-				eventually(t, "step "+string(rune('0'+i)), func(context.Context) bool {
-					pods := podsOf(t, c, "app")
-					return len(pods) == 1 && len(pods[0].Status.ContainerStatuses) == 1 && step(pods[0].Status.ContainerStatuses[0])
-				})
+				awaitContainer(t, c, "step "+string(rune('0'+i)), step)
 			}
+		})
+	}
+}
+
+// awaitContainer waits until the deployment app has one pod, and its container has the status.
+func awaitContainer(t *testing.T, c cluster, what string, has func(v1.ContainerStatus) bool) {
+	t.Helper()
+	eventually(t, what, func(context.Context) bool {
+		pods := podsOf(t, c, "app")
+		return len(pods) == 1 && len(pods[0].Status.ContainerStatuses) == 1 && has(pods[0].Status.ContainerStatuses[0])
+	})
+}
+
+// TestFaultEndsAfterItsDuration shortens the duration once it has seen the fault, which may be late.
+func TestFaultEndsAfterItsDuration(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct {
+		template v1.PodTemplateSpec
+		fault    func(v1.ContainerStatus) bool
+	}{
+		"slow start": {
+			annotated(podSpec("registry.example/ide:9"), "fault", "slow-start", "fault-duration", "1h"),
+			waits("ContainerCreating", ""),
+		},
+		"slow start by image": {podSpec("registry.example/slow-start:1h"), waits("ContainerCreating", "")},
+		"crash loop by image": {podSpec("registry.example/crash-loop:1h"), loops("Error", 1, 1)},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t)
+			deploy(t, c, "app", 1, test.template)
+			awaitContainer(t, c, "the fault", test.fault)
+			annotate(t, c, podsOf(t, c, "app")[0].Name, "fault-duration", `"1ms"`)
+			awaitContainer(t, c, "the container is ready", isReady)
 		})
 	}
 }
@@ -140,19 +160,20 @@ func TestFaultStartsAndEndsOnRunningPod(t *testing.T) {
 	c := newCluster(t)
 	deploy(t, c, "app", 1, podSpec("nginx:1"))
 	awaitAvailable(t, c, "app", 1)
-	annotate(t, c, podsOf(t, c, "app")[0].Name, `"crash-loop"`)
+	annotate(t, c, podsOf(t, c, "app")[0].Name, "fault", `"crash-loop"`)
 	eventually(t, "the pod crashes", func(context.Context) bool {
 		pod := podsOf(t, c, "app")[0]
 		return loops("Error", 1, 1)(pod.Status.ContainerStatuses[0]) && pod.Status.Phase == v1.PodRunning
 	})
-	annotate(t, c, podsOf(t, c, "app")[0].Name, "null")
+	annotate(t, c, podsOf(t, c, "app")[0].Name, "fault", "null")
 	awaitAvailable(t, c, "app", 1)
 }
 
-func annotate(t *testing.T, c cluster, pod, fault string) {
+// annotate sets an annotation to a JSON value.
+func annotate(t *testing.T, c cluster, pod, name, value string) {
 	t.Helper()
 	_, err := c.CoreV1().Pods(c.namespace).Patch(t.Context(), pod, types.MergePatchType,
-		[]byte(`{"metadata":{"annotations":{"kubelab.lockstep.dev/fault":`+fault+`}}}`), metav1.PatchOptions{})
+		[]byte(`{"metadata":{"annotations":{"kubelab.lockstep.dev/`+name+`":`+value+`}}}`), metav1.PatchOptions{})
 	require.NoError(t, err)
 }
 
@@ -171,7 +192,7 @@ func TestPodIsScheduledAfterFaultEnds(t *testing.T) {
 		}
 		return false
 	})
-	annotate(t, c, podsOf(t, c, "app")[0].Name, "null")
+	annotate(t, c, podsOf(t, c, "app")[0].Name, "fault", "null")
 	awaitAvailable(t, c, "app", 1)
 }
 
@@ -191,7 +212,7 @@ func TestStuckPodIsDeletedAfterFaultEnds(t *testing.T) {
 		return apierrors.IsNotFound(err)
 	}
 	require.Never(t, gone, settle, tick, "the pod stays")
-	annotate(t, c, name, "null")
+	annotate(t, c, name, "fault", "null")
 	eventually(t, "the other goes", func(context.Context) bool { return gone() })
 }
 
@@ -199,7 +220,7 @@ func TestFaultOfInitContainerBlocksPod(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	template := podSpec("nginx:1")
-	template.Spec.InitContainers = []v1.Container{{Name: "clone", Image: "registry.example/crash-loop:3s"}}
+	template.Spec.InitContainers = []v1.Container{{Name: "clone", Image: "registry.example/crash-loop:1h"}}
 	deploy(t, c, "app", 1, template)
 	eventually(t, "the init container crashes", func(context.Context) bool {
 		pods := podsOf(t, c, "app")
@@ -207,5 +228,6 @@ func TestFaultOfInitContainerBlocksPod(t *testing.T) {
 			loops("Error", 1, 1)(pods[0].Status.InitContainerStatuses[0]) &&
 			waits("PodInitializing", "")(pods[0].Status.ContainerStatuses[0]) && pods[0].Status.Phase == v1.PodPending
 	})
+	annotate(t, c, podsOf(t, c, "app")[0].Name, "fault-duration", `"1ms"`)
 	awaitAvailable(t, c, "app", 1)
 }

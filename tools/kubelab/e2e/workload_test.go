@@ -93,9 +93,13 @@ func TestDeploymentRollsOutUpdatesAndStops(t *testing.T) {
 		[]byte(`[{"op":"replace","path":"/spec/template/spec/containers/0/image","value":"nginx:2"}]`), metav1.PatchOptions{})
 	require.NoError(t, err)
 	awaitAvailable(t, c, "web", 3)
+	// An available deployment may still have pods that terminate.
+	isOld := func(id types.UID) bool { return slices.Contains(uids(old), id) }
+	eventually(t, "the old pods are gone", func(context.Context) bool {
+		return !slices.ContainsFunc(uids(podsOf(t, c, "web")), isOld)
+	})
 	for _, pod := range podsOf(t, c, "web") {
 		require.Equal(t, "nginx:2", pod.Status.ContainerStatuses[0].Image)
-		require.NotContains(t, uids(old), pod.UID)
 	}
 
 	scale(t, c, "web", 0)
@@ -178,9 +182,12 @@ func TestVolumesAreProvisionedProtectedAndReclaimed(t *testing.T) {
 	}}}
 	deploy(t, c, "ide", 1, template)
 	awaitAvailable(t, c, "ide", 1)
-	bound, err := claims.Get(t.Context(), "home", metav1.GetOptions{})
-	require.NoError(t, err)
-	require.Equal(t, v1.ClaimBound, bound.Status.Phase)
+	var bound *v1.PersistentVolumeClaim
+	eventually(t, "the claim is bound", func(ctx context.Context) bool {
+		var err error
+		bound, err = claims.Get(ctx, "home", metav1.GetOptions{})
+		return err == nil && bound.Status.Phase == v1.ClaimBound
+	})
 	require.Equal(t, "standard", *bound.Spec.StorageClassName)
 
 	eventually(t, "the failure is reported as an event", func(ctx context.Context) bool {
