@@ -63,7 +63,7 @@ func TestWrongCredentialsAreRefused(t *testing.T) {
 		"nkey of another server": {state},
 		"oversized password":     {nats.UserInfo("17", strings.Repeat("x", 3<<10))},
 	} {
-		_, err := nats.Connect(c.server.ClientURL(), options...)
+		_, err := nats.Connect(c.server.ClientURL(), append(options, nats.Timeout(timeout))...)
 		require.ErrorIs(t, err, nats.ErrAuthorization, name)
 	}
 
@@ -81,7 +81,7 @@ func TestFailingAuthenticatorRefusesAndLogs(t *testing.T) {
 	c := startCell(t, logTo(&log))
 	c.directory.fail(errBroken)
 
-	_, err := nats.Connect(c.server.ClientURL(), nats.UserInfo("17", "token-one"))
+	_, err := nats.Connect(c.server.ClientURL(), nats.UserInfo("17", "token-one"), nats.Timeout(timeout))
 	require.ErrorIs(t, err, nats.ErrAuthorization)
 	require.Contains(t, log.String(), "could not be checked")
 	require.Contains(t, log.String(), errBroken.Error())
@@ -97,7 +97,7 @@ func TestRepeatedRefusalsAreLimited(t *testing.T) {
 
 	const tries = 40
 	for range tries {
-		_, err := nats.Connect(c.server.ClientURL(), nats.UserInfo("17", "wrong"))
+		_, err := nats.Connect(c.server.ClientURL(), nats.UserInfo("17", "wrong"), nats.Timeout(timeout))
 		require.ErrorIs(t, err, nats.ErrAuthorization)
 	}
 
@@ -224,7 +224,8 @@ func TestExpiryLosesNothing(t *testing.T) {
 	for {
 		select {
 		case err := <-agent.complaints:
-			require.ErrorIs(t, err, nats.ErrAuthExpired)
+			// A responder that is too late for a reconnect refuses it.
+			require.True(t, errors.Is(err, nats.ErrAuthExpired) || errors.Is(err, nats.ErrAuthorization), "%v", err)
 		default:
 			return
 		}

@@ -1,6 +1,7 @@
 package natsauth_test
 
 import (
+	"encoding/json"
 	"strconv"
 	"testing"
 	"time"
@@ -62,6 +63,36 @@ func startCluster(t *testing.T, streams bool) (string, []*server.Server) {
 	}, timeout, 10*time.Millisecond)
 
 	return dir, servers
+}
+
+// awaitActiveServers waits until each server of the cluster knows all of them. A new route does not suffice.
+func awaitActiveServers(t *testing.T, system *nats.Conn) {
+	t.Helper()
+
+	answers, err := system.SubscribeSync(system.NewInbox())
+	require.NoError(t, err)
+
+	defer answers.Unsubscribe()
+
+	knowsAll := map[string]bool{}
+
+	require.Eventually(t, func() bool {
+		require.NoError(t, system.PublishRequest("$SYS.REQ.SERVER.PING", answers.Subject, nil))
+
+		for {
+			message, err := answers.NextMsg(100 * time.Millisecond)
+			if err != nil {
+				return len(knowsAll) == clusterSize
+			}
+
+			var answer server.ServerStatsMsg
+			require.NoError(t, json.Unmarshal(message.Data, &answer))
+
+			if answer.Stats.ActiveServers == clusterSize {
+				knowsAll[answer.Server.ID] = true
+			}
+		}
+	}, timeout, time.Millisecond)
 }
 
 // TestAccountBoundaryInACluster lets agents come in at every server, while streams and consumers

@@ -133,6 +133,8 @@ func launchServer(t *testing.T, dir string, adjust func(*server.Options)) *serve
 
 	options.NoSigs = true
 	options.NoLog = true
+	// A client takes a ping for a failure while it waits for the responder.
+	options.DisableShortFirstPing = true
 	adjust(options)
 
 	s, err := server.NewServer(options)
@@ -257,8 +259,7 @@ func dialStatic(t *testing.T, dir, url, name string, options ...nats.Option) *na
 	}, options...)...)
 }
 
-// dial returns when it is connected. A server that is busy for two seconds pings before it has let
-// a client in, which the client takes for a failure: it tries again.
+// dial returns when it is connected. It retries: a server refuses a client when a responder does not answer in time.
 func dial(t *testing.T, url string, options ...nats.Option) *nats.Conn {
 	t.Helper()
 
@@ -266,7 +267,8 @@ func dial(t *testing.T, url string, options ...nats.Option) *nats.Conn {
 	conn, err := nats.Connect(
 		url,
 		append(
-			options, nats.RetryOnFailedConnect(true), nats.ConnectHandler(func(*nats.Conn) { connected <- struct{}{} }),
+			options, nats.Timeout(timeout), nats.RetryOnFailedConnect(true),
+			nats.ConnectHandler(func(*nats.Conn) { connected <- struct{}{} }),
 		)...)
 	require.NoError(t, err)
 	t.Cleanup(conn.Close)
@@ -301,6 +303,7 @@ func dialAgent(t *testing.T, url string, id int64, options ...nats.Option) *clie
 		nats.IgnoreAuthErrorAbort(),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { a.recordError(err) }),
 	}, options...)...)
+	drain(a.complaints) // of failed attempts
 
 	return a
 }

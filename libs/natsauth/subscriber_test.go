@@ -32,6 +32,7 @@ func (c *cell) reader(t *testing.T, user string, options ...nats.Option) *client
 		nats.IgnoreAuthErrorAbort(),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { a.recordError(err) }),
 	}, options...)...)
+	drain(a.complaints) // of failed attempts
 
 	return a
 }

@@ -94,7 +94,7 @@ func TestCredentialsFileConnects(t *testing.T) {
 	options, err := read.ConnectOptions()
 	require.NoError(t, err)
 
-	conn, err := nats.Connect(read.ServerURLs[0], options...)
+	conn, err := nats.Connect(read.ServerURLs[0], append(options, nats.Timeout(timeout))...)
 	require.NoError(t, err)
 	t.Cleanup(conn.Close)
 	require.True(t, conn.TLSRequired())
@@ -116,6 +116,6 @@ func TestCredentialsFileConnects(t *testing.T) {
 	read.CA = ""
 	options, err = read.ConnectOptions()
 	require.NoError(t, err)
-	_, err = nats.Connect(read.ServerURLs[0], options...)
+	_, err = nats.Connect(read.ServerURLs[0], append(options, nats.Timeout(timeout))...)
 	require.ErrorContains(t, err, "certificate")
 }
