@@ -110,6 +110,8 @@ func TestChangesDuringAResyncArePublishedAtOnce(t *testing.T) {
 	hold.Release()
 
 	before := recorder.until(t, "the begin", begun)
+	require.False(t, last(before).ObservedAt.After(seen["new"].Object.ObservedAt),
+		"it does not begin after a change that its lists may miss")
 	id := last(before).ResyncID
 	require.Equal(t, "n", last(before).Nonce)
 	require.Equal(t, 2, last(before).Count)

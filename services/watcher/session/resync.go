@@ -109,7 +109,7 @@ func (p *pipeline) resync(ctx context.Context, r resync.Resync) error {
 
 // begin lists the members, publishes the begin event and makes the queue publish the members.
 func (p *pipeline) begin(ctx context.Context, r *resync.Resync) error {
-	lists, err := p.list(ctx)
+	lists, began, err := p.list(ctx)
 	if err != nil {
 		return err
 	}
@@ -129,7 +129,7 @@ func (p *pipeline) begin(ctx context.Context, r *resync.Resync) error {
 		r.Versions[list.Kind] = list.ResourceVersion
 		r.Count += len(list.Objects)
 	}
-	message, err := p.reporter.ResyncBegun(*r, p.Clock.Now())
+	message, err := p.reporter.ResyncBegun(*r, began)
 	if err != nil {
 		return err
 	}
@@ -167,18 +167,20 @@ func (p *pipeline) catchUp(ctx context.Context, lists []object.List) {
 	}
 }
 
-// list lists every kind of the scope. A failed attempt does not hold up changes.
-func (p *pipeline) list(ctx context.Context) ([]object.List, error) {
+// list lists every kind of the scope. The lists contain every object that was created before began
+// and not deleted since. A failed attempt does not hold up changes.
+func (p *pipeline) list(ctx context.Context) (lists []object.List, began time.Time, err error) {
 	for n := 1; ; n++ {
 		p.mu.Lock()
 		p.queue.BeginList()
 		p.mu.Unlock()
-		lists, err := p.listOnce(ctx)
+		began = p.Clock.Now()
+		lists, err = p.listOnce(ctx)
 		if err == nil || errors.Is(err, ErrVersionsDecreased) {
-			return lists, err
+			return lists, began, err
 		}
 		if ctx.Err() != nil {
-			return nil, fmt.Errorf("full resync: %w", context.Cause(ctx))
+			return nil, began, fmt.Errorf("full resync: %w", context.Cause(ctx))
 		}
 		p.mu.Lock()
 		p.queue.EndList()
