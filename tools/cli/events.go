@@ -52,15 +52,22 @@ func (a *app) nats(ctx context.Context) (*natsconn.Conn, error) {
 	if err != nil {
 		return nil, fault.Wrap(err, errcode.InvalidArgument, "NATS at %s: %v", a.client.NATSURL, err)
 	}
+	if err := a.flush(ctx, conn); err != nil {
+		disconnect(conn)
+		return nil, err
+	}
+	return conn, nil
+}
+
+// flush waits until NATS has processed everything sent before.
+func (a *app) flush(ctx context.Context, conn *natsconn.Conn) error {
 	wait, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	if err := conn.FlushWithContext(wait); err != nil {
-		why := conn.Check(ctx)
-		disconnect(conn)
-		return nil, fault.Wrap(err, errcode.Unavailable, "cannot reach NATS at %s: %v", a.client.NATSURL,
-			errors.Join(why, err))
+		return fault.Wrap(err, errcode.Unavailable, "cannot reach NATS at %s: %v", a.client.NATSURL,
+			errors.Join(conn.Check(ctx), err))
 	}
-	return conn, nil
+	return nil
 }
 
 // disconnect closes the connection.
@@ -138,6 +145,9 @@ func (a *app) tail(ctx context.Context, subject string, filter eventFilter) erro
 		return fault.Wrap(err, errcode.InvalidArgument, "subject %q: %v", subject, err)
 	}
 	defer sub.Unsubscribe() //nolint:errcheck // the connection closes next
+	if err := a.flush(ctx, conn); err != nil {
+		return err
+	}
 	if err := a.note("listening on %s.%s.%s", topology.Root, cell, subject); err != nil {
 		return err
 	}
