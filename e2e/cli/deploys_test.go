@@ -1,11 +1,13 @@
 package cli_test
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
 	"sync"
 	"testing"
 
@@ -63,7 +65,7 @@ func TestDeploysCommands(t *testing.T) {
 	}
 	s := fixture.StartWith(t, stack.Options{Workloads: watcher.Workloads{Enabled: true}, Configure: configure})
 	cli := s.CLI()
-	watch := cli.Start("deploys", "watch")
+	watch := cli.Start("deploys", "watch", "--ended", "100")
 	w := s.NewDeployment("commanded", 2)
 	watch.AwaitLine("commanded/deployment/web", "completed")
 	w.SetImage(fixture.SecondImage)
@@ -117,15 +119,28 @@ func commandsKeepSinks(s *fixture.System, cli fixture.CLI, hook *receiver) {
 			"%d times", times)
 	}
 	sent(1)
-	require.Regexp(t, `(?m)^hook +webhook +\d+ +0 `, cli.OK("deploys", "sinks"))
+	noLag := regexp.MustCompile(`(?m)^hook +webhook +\d+ +0 `)
+	require.Eventually(t, func() bool { return noLag.MatchString(cli.OK("deploys", "sinks")) }, fixture.Timeout,
+		fixture.PollInterval)
 	cli.OK("deploys", "resend", "hook", first)
 	sent(2)
+	// A backfill skips facts whose delivery is recorded after its start.
+	awaitAcknowledged(s, topology.StreamSinks, "sink-hook")
 	cli.OK("deploys", "backfill", "hook")
 	sent(3)
 	require.Contains(t, cli.Fails(5, "deploys", "resend", "hook", "none"), `fact "none" does not exist`)
 	require.Contains(t, cli.Fails(5, "deploys", "resend", "none", first), "none")
 	require.Contains(t, cli.Fails(5, "deploys", "backfill", "none"), "none")
 	require.Contains(t, cli.OK("deploys", "sinks", "--manual"), "webhook.secret_file")
+}
+
+// awaitAcknowledged waits until a consumer has acknowledged every message.
+func awaitAcknowledged(s *fixture.System, stream, consumer string) {
+	s.T.Helper()
+	fixture.AwaitCluster(s.T, consumer+" acknowledges "+stream, func(ctx context.Context) (bool, error) {
+		c, err := s.JS.Consumer(ctx, stream, consumer)
+		return err == nil && c.CachedInfo().NumPending == 0 && c.CachedInfo().NumAckPending == 0, err
+	})
 }
 
 func commandsMakeSubscribers(s *fixture.System, cli fixture.CLI) {

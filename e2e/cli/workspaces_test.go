@@ -51,13 +51,12 @@ func TestWorkspacesCommands(t *testing.T) {
 	w.AwaitRestarted()
 	cli.OK("ws", "update", "by-command", "--image", fixture.OtherGoodImage)
 	w.AwaitRunning()
-	seen := cli.OK("ws", "events", "by-command")
-	for _, words := range []string{
-		"workspace.created", "workspace.state_changed", "to=stopped", "workspace.desired_state_changed",
-		"to=restart_requested", "cause=restart_completed",
-	} {
-		require.Contains(t, seen, words)
-	}
+	require.Eventually(t, func() bool { // events are published after the change is stored
+		return fixture.ContainsAll(cli.OK("ws", "events", "by-command"), []string{
+			"workspace.created", "workspace.state_changed", "to=stopped", "workspace.desired_state_changed",
+			"to=restart_requested", "cause=restart_completed",
+		})
+	}, fixture.Timeout, fixture.PollInterval)
 	listedEvents := fixture.EventIDs(
 		fixture.ParseOutput(t, cli.OK("ws", "events", "by-command", "-o", "json"),
 			&statev1.ListWorkspaceEventsResponse{}).GetEvents(),

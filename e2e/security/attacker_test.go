@@ -17,6 +17,7 @@ import (
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/tools/stack"
+	"lockstep.internal/tools/testkit/natstest"
 )
 
 // connectAgent connects with an agent's real credentials, as anyone with the file can.
@@ -58,8 +59,7 @@ func newAttacker(s *fixture.System, own natsauth.AgentCredentials, workspace str
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { i.violations <- err }))
 	require.NoError(s.T, err)
 	s.T.Cleanup(i.conn.Close)
-	i.js, err = jetstream.New(i.conn)
-	require.NoError(s.T, err)
+	i.js = natstest.Open(s.T, i.conn)
 	i.stolen, err = i.conn.SubscribeSync(i.inbox("stolen.>"))
 	require.NoError(s.T, err)
 	return i

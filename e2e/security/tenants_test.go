@@ -56,7 +56,7 @@ func rolloutsAreVisibleToOwnProjectOnly(s *isolationScenario, ours *fixture.Work
 		require.NoError(t, step())
 	}
 	i.flush()
-	awaitFact(s.System, otherCluster, "2")
+	awaitFact(s.System, otherCluster, "completed", "2")
 
 	here := &tenant{
 		workload: "isolated/deployment/web",
@@ -77,6 +77,9 @@ func rolloutsAreVisibleToOwnProjectOnly(s *isolationScenario, ours *fixture.Work
 		},
 	}
 	tenants := []*tenant{here, there}
+	for _, own := range tenants {
+		own.awaitKnown()
+	}
 	for n, own := range tenants {
 		own.requireSeesOnlyOwn(tenants[1-n])
 	}
@@ -98,6 +101,9 @@ func rolloutsAreVisibleToOwnProjectOnly(s *isolationScenario, ours *fixture.Work
 			require.NotContains(t, line, tenants[1-n].workload)
 		}
 	}
+	// No fact follows these.
+	awaitDrained(s.System, "isolated", 3)
+	awaitFact(s.System, otherCluster, "drained", "3")
 	s.subscribersReceiveOwnFacts(tenants)
 	require.Empty(t, i.violations)
 }
@@ -120,14 +126,24 @@ func clusterUID(s *fixture.System) string {
 	return uid
 }
 
-// awaitFact waits for the completion of a rollout of the simulated Deployment.
-func awaitFact(s *fixture.System, cluster, revision string) {
+// awaitFact waits for a fact about a rollout of the simulated Deployment.
+func awaitFact(s *fixture.System, cluster, fact, revision string) {
 	s.T.Helper()
 	require.Eventually(s.T, func() bool {
 		return slices.ContainsFunc(s.Records(topology.FamilyDeploy), func(r fixture.Record) bool {
-			return r.Subject == stack.Cell.Deploy(cluster, watchertest.Namespace, "deployment", "theirs", "completed") &&
+			return r.Subject == stack.Cell.Deploy(cluster, watchertest.Namespace, "deployment", "theirs", fact) &&
 				strings.Contains(string(r.Data), `"revision":`+revision)
 		})
+	}, fixture.Timeout, fixture.PollInterval)
+}
+
+// awaitKnown waits until the service knows the tenant's user.
+func (own *tenant) awaitKnown() {
+	t := own.cli.T
+	t.Helper()
+	require.Eventually(t, func() bool {
+		code, out, _ := own.cli.Run("deploys", "list")
+		return code == 0 && strings.Contains(out, own.workload)
 	}, fixture.Timeout, fixture.PollInterval)
 }
 
@@ -136,11 +152,6 @@ func awaitFact(s *fixture.System, cluster, revision string) {
 func (own *tenant) requireSeesOnlyOwn(other *tenant) {
 	t := own.cli.T
 	t.Helper()
-	// The service learns of a new user a moment later.
-	require.Eventually(t, func() bool {
-		code, out, _ := own.cli.Run("deploys", "list")
-		return code == 0 && strings.Contains(out, own.workload)
-	}, fixture.Timeout, fixture.PollInterval)
 	namespace, name := strings.Split(other.workload, "/")[0], strings.Split(other.workload, "/")[2]
 	for _, query := range [][]string{
 		{"list", "--limit", "0"},
