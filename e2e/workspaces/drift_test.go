@@ -72,7 +72,11 @@ func TestDriftEditedDeploymentReapplied(t *testing.T) {
 		require.EqualValues(t, 1, *live.Spec.Replicas)
 		require.Equal(t, fixture.GoodImage, live.Spec.Template.Spec.Containers[0].Image)
 		require.Equal(t, after.GetDesiredRevision(), w.DeploymentRevision())
-		drifts := driftEvents(w)
+		var drifts []events.WorkspaceDrifted
+		require.Eventually(t, func() bool {
+			drifts = driftEvents(w)
+			return len(drifts) > seen
+		}, fixture.Timeout, fixture.PollInterval)
 		require.Len(t, drifts, seen+1)
 		require.Contains(t, drifts[seen].Message, edit.message)
 		require.EqualValues(t, after.GetDesiredRevision(), drifts[seen].DesiredRevision)

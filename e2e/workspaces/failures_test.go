@@ -3,12 +3,14 @@ package workspaces_test
 import (
 	"context"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/durationpb"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -80,6 +82,7 @@ func TestFailuresLeaveOtherWorkspacesAlone(t *testing.T) {
 	s := shared.Parallel(t)
 
 	healthy := s.CreateRunning("healthy")
+	healthy.Events().Until(events.ActualStateRunning)
 	before, pod, past := healthy.Get(), healthy.PodUID(), healthy.EventIDs()
 
 	pulling := s.Create("neighbour-pulling", fixture.MissingImage)
@@ -148,9 +151,16 @@ func forbidServices(w *fixture.Workspace) func() {
 		ObjectMeta: metav1.ObjectMeta{Name: "no-services"}, Spec: corev1.ResourceQuotaSpec{Hard: none},
 	}, metav1.CreateOptions{})
 	require.NoError(w.T, err)
+	// The API server enforces a quota a moment after its status is complete.
 	w.AwaitCluster("the quota is in force", func(ctx context.Context) (bool, error) {
-		quota, err := quotas.Get(ctx, "no-services", metav1.GetOptions{})
-		return err == nil && len(quota.Status.Hard) > 0, err
+		_, err := w.System.Kube.CoreV1().Services(w.Namespace).Create(ctx, &corev1.Service{
+			ObjectMeta: metav1.ObjectMeta{GenerateName: "probe-"},
+			Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}},
+		}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		if err == nil || apierrors.IsForbidden(err) {
+			return err != nil && strings.Contains(err.Error(), "exceeded quota: no-services"), nil
+		}
+		return false, err
 	})
 	return func() {
 		w.T.Helper()
@@ -161,10 +171,15 @@ func forbidServices(w *fixture.Workspace) func() {
 // TestFailuresRefusedApplyBacksOff lets a quota refuse a change until the quota is deleted.
 func TestFailuresRefusedApplyBacksOff(t *testing.T) {
 	s := shared.Parallel(t)
+	// A resync of another test would create the deleted Service again.
+	agent, project := newAgent(s, "refused")
 
-	w := s.CreateWith(
-		&statev1.CreateWorkspaceRequest{Name: "refused", Overrides: &statev1.WorkspaceOverrides{Image: fixture.GoodImage}},
-	)
+	w := s.CreateWith(&statev1.CreateWorkspaceRequest{
+		Name:      "refused",
+		ProjectId: project,
+		AgentId:   agent.ID,
+		Overrides: &statev1.WorkspaceOverrides{Image: fixture.GoodImage},
+	})
 	w.AwaitRunning()
 	reader := w.Events()
 	reader.Until(events.ActualStateRunning)

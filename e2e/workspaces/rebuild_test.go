@@ -54,7 +54,9 @@ func TestRebuild(t *testing.T) {
 	stopped.AwaitStopped()
 	requireIdentical(cli)
 
-	// Corrupt some rows.
+	// Corrupt some rows, which no observation corrects meanwhile.
+	require.NoError(t, s.StopService(s.WatcherName()))
+	s.AwaitIngested()
 	conn, err := pgx.Connect(t.Context(), s.Database().URL())
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close(t.Context()) })
@@ -90,6 +92,7 @@ func TestRebuild(t *testing.T) {
 	require.Equal(t, statev1.ActualState_ACTUAL_STATE_STOPPED, now.GetActualState())
 	require.Empty(t, now.GetReason())
 	requireIdentical(cli)
+	require.NoError(t, s.StartService(t.Context(), s.WatcherName()))
 
 	// The system still works.
 	w.AwaitStopped()
