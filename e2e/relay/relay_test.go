@@ -64,6 +64,10 @@ func TestRelayClientGo(t *testing.T) {
 		_, err := developer.CoreV1().Pods("default").List(ctx, metav1.ListOptions{})
 		return err == nil, nil
 	})
+	fixture.AwaitCluster(t, "the stranger is known", func(context.Context) (bool, error) {
+		code, _, _ := strangerCLI.Run("relay", "pods", strconv.FormatInt(s.AgentID, 10))
+		return code == 5, nil
+	})
 	watching, err := reader.CoreV1().ConfigMaps("default").Watch(ctx,
 		metav1.ListOptions{FieldSelector: "metadata.name=through-relay"})
 	require.NoError(t, err)
@@ -188,9 +192,10 @@ func TestRelayForwardsBytes(t *testing.T) {
 	s.CLI().OK("agent", "configure", "bytes", "--relay-target", "sink="+digestServer(t))
 
 	want := sha256.Sum256([]byte("few words"))
-	require.Eventually(t, func() bool { // the agent has received its configuration
+	id := agentID(s, "bytes")
+	require.Eventually(t, func() bool { // both replicas have received their configuration
 		code, out, _ := cli.WithInput("few words").Run("relay", "forward", "bytes", "sink", "--stdio")
-		return code == 0 && out == string(want[:])
+		return code == 0 && out == string(want[:]) && len(successfulConnections(s, id, "sink")) == 2
 	}, fixture.Timeout, time.Second)
 	require.Contains(t, cli.Fails(4, "relay", "forward", "bytes", "other", "--stdio"), `has no target "other"`)
 	require.Eventually(t, func() bool { // the relay learns of new users
@@ -214,7 +219,6 @@ func TestRelayForwardsBytes(t *testing.T) {
 	require.Equal(t, want[:], answer)
 	require.Zero(t, forwarding.Interrupt())
 
-	id := agentID(s, "bytes")
 	awaitRequest(s, id, "the end of a stream", func(r events.AgentRequest) bool {
 		return r.Protocol == events.RequestProtocolTcp && r.Target == "sink" &&
 			r.Phase == events.RequestPhaseEnded && r.Caller.UserID == int(developerID) &&
@@ -287,7 +291,9 @@ func TestRelayDisconnectsRevokedAgent(t *testing.T) {
 	var refusal apierrors.APIStatus
 	require.ErrorAs(t, err, &refusal)
 	require.EqualValues(t, http.StatusConflict, refusal.Status().Code, "a request to a revoked agent fails at once")
-	require.Empty(t, cli.OK("relay", "agents", strconv.FormatInt(revoked.ID, 10)))
+	fixture.AwaitCluster(t, "no agent is connected", func(context.Context) (bool, error) {
+		return cli.OK("relay", "agents", strconv.FormatInt(revoked.ID, 10)) == "", nil
+	})
 }
 
 func agentID(s *fixture.System, name string) int64 {
@@ -348,6 +354,18 @@ func requests(s *fixture.System, agent int64) []events.AgentRequest {
 		all = append(all, e.Requests...)
 	}
 	return all
+}
+
+// successfulConnections returns the connections that have forwarded a stream to the target.
+func successfulConnections(s *fixture.System, agent int64, target string) map[string]bool {
+	s.T.Helper()
+	found := map[string]bool{}
+	for _, r := range requests(s, agent) {
+		if r.Target == target && r.Phase == events.RequestPhaseEnded && r.Error == "" && r.ConnectionID != "" {
+			found[r.ConnectionID] = true
+		}
+	}
+	return found
 }
 
 // awaitRequest waits until a request is reported.

@@ -3,10 +3,11 @@ package subscribers_test
 import (
 	"bufio"
 	"context"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -104,53 +105,69 @@ func follow(t *testing.T, name string, p program) {
 	t.Helper()
 	b := setup(t, name)
 	credentials := b.credentials(t, name)
-	b.publish(t, 1, 3)
-	read := func(from, to int, lines <-chan string) {
-		t.Helper()
-		for n := from; n <= to; n++ {
-			select {
-			case line := <-lines:
-				require.Contains(t, line, fmt.Sprintf("progressed-%d", n))
-				require.Contains(t, line, "checkout")
-			case <-time.After(timeout):
-				require.Fail(t, "a fact does not arrive", "%d, %d wait", n, b.waiting(t, name))
-			}
-		}
-	}
 	settled := func() {
 		t.Helper()
 		require.Eventually(t, func() bool { return b.waiting(t, name) == 0 }, timeout, 20*time.Millisecond,
 			"what is read is not acknowledged")
 	}
+
+	b.publish(t, 1, 3)
 	lines, stop := p.start(t, credentials)
-	read(1, 3, lines)
+	facts := &readFacts{first: 1, lines: lines}
+	facts.awaitThrough(t, 3)
 	b.publish(t, 4, 4)
-	read(4, 4, lines)
+	facts.awaitThrough(t, 4)
 	settled()
 	stop()
 
 	b.publish(t, 5, 7)
 	lines, stop = p.start(t, credentials)
-	read(5, 7, lines)
+	facts = &readFacts{first: 5, lines: lines}
+	facts.awaitThrough(t, 7)
 	settled()
 	require.NoError(t, b.server.Restart())
 	b.publish(t, 8, 9)
-	// A fact in flight when the connection broke is delivered again, perhaps after a younger one.
-	missing := map[string]bool{"progressed-8": true, "progressed-9": true}
-	for len(missing) > 0 {
-		select {
-		case line := <-lines:
-			for fact := range missing {
-				if strings.Contains(line, fact) {
-					delete(missing, fact)
-				}
-			}
-		case <-time.After(timeout):
-			require.Fail(t, "a fact is missed", "%v", missing)
-		}
-	}
+	facts.awaitThrough(t, 9)
 	settled()
 	stop()
+}
+
+// readFacts are the facts that one run of a program reads. A fact in flight when the program or its
+// connection ended is delivered again, perhaps after a younger one.
+type readFacts struct {
+	// first is the first fact that is not acknowledged when the program starts.
+	first int
+	lines <-chan string
+	read  map[int]bool
+}
+
+var factName = regexp.MustCompile(`progressed-(\d+)`)
+
+// awaitThrough waits until the program has read every fact through the last one. It must not read an
+// earlier fact than the first one.
+func (r *readFacts) awaitThrough(t *testing.T, last int) {
+	t.Helper()
+	if r.read == nil {
+		r.read = map[int]bool{}
+	}
+	for n := r.first; n <= last; {
+		if r.read[n] {
+			n++
+			continue
+		}
+		select {
+		case line := <-r.lines:
+			found := factName.FindStringSubmatch(line)
+			require.NotEmpty(t, found, line)
+			require.Contains(t, line, "checkout")
+			fact, err := strconv.Atoi(found[1])
+			require.NoError(t, err)
+			require.GreaterOrEqual(t, fact, r.first, "it has been acknowledged before")
+			r.read[fact] = true
+		case <-time.After(timeout):
+			require.Fail(t, "a fact does not arrive", "%d; read: %v", n, r.read)
+		}
+	}
 }
 
 // start runs the program and returns its output. The function stops it and everything that it
