@@ -20,6 +20,7 @@ import (
 
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/schemas/gen/errcode"
+	"lockstep.internal/tools/testkit/port"
 )
 
 type message = wrapperspb.StringValue
@@ -144,9 +145,12 @@ func TestClientReceivesTheFaultOfTheServer(t *testing.T) {
 
 func TestUnreachableServerIsUnavailable(t *testing.T) {
 	t.Parallel()
+	held, err := port.Hold()
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, held.Release()) })
 	server := serve(t, io.Discard, func(string) error { return nil })
-	server.Close()
-	_, err := client(server, "/u").CallUnary(t.Context(), connect.NewRequest(&message{}))
+	server.URL = "http://" + held.Address() // where nobody listens
+	_, err = client(server, "/u").CallUnary(t.Context(), connect.NewRequest(&message{}))
 	require.Equal(t, errcode.Unavailable, fault.CodeOf(err))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

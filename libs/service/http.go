@@ -21,6 +21,9 @@ type HTTPOptions struct {
 	Logger     *slog.Logger
 	Metrics    prometheus.Registerer // counts and times requests; optional
 	StopBefore []string              // parts that the handler uses: they stop after it
+	// UnreadBodyTimeout bounds the wait for the part of a body that the handler did not read. Defaults to the listener's
+	// read_header_timeout.
+	UnreadBodyTimeout time.Duration
 	// WrapConn wraps each connection below TLS. Optional.
 	WrapConn func(net.Conn) net.Conn
 }
@@ -29,6 +32,9 @@ type HTTPOptions struct {
 // without (h2c), with the limits of cfg. A drain lets requests finish; handlers of long streams
 // watch [Draining]. Requests that are still open at drain_timeout are cut.
 func HTTPServer(name string, cfg Listener, handler http.Handler, options HTTPOptions) Part {
+	if options.UnreadBodyTimeout == 0 {
+		options.UnreadBodyTimeout = cfg.ReadHeaderTimeout
+	}
 	s := &httpServer{name: name, cfg: cfg, handler: handler, options: options}
 	return Part{Name: name, StopBefore: options.StopBefore, Listen: s.listen, Run: s.run}
 }
@@ -148,7 +154,7 @@ func (s *httpServer) limitUnreadBody(handler http.Handler) http.Handler {
 		handler.ServeHTTP(w, r)
 		if r.ProtoMajor == 1 && r.Body != nil && r.Body != http.NoBody {
 			// Fails when the connection is closed.
-			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.cfg.ReadHeaderTimeout))
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.options.UnreadBodyTimeout))
 		}
 	})
 }

@@ -125,10 +125,10 @@ func TestListenerLimits(t *testing.T) {
 // connection.
 func TestUnreadBodyDoesNotBlock(t *testing.T) {
 	t.Parallel()
-	cfg := service.DefaultListener("127.0.0.1:0")
-	cfg.ReadHeaderTimeout = 2 * time.Second // in which a busy machine has sent the header
+	refuse := func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusUnauthorized) }
+	options := service.HTTPOptions{Logger: slog.New(slog.DiscardHandler), UnreadBodyTimeout: time.Millisecond}
 	p := start(
-		t, nil, api(cfg, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusUnauthorized) }),
+		t, nil, service.HTTPServer("api", service.DefaultListener("127.0.0.1:0"), http.HandlerFunc(refuse), options),
 	)
 	<-p.ready
 	for _, body := range []string{"Content-Length: 100\r\n\r\n", "Transfer-Encoding: chunked\r\n\r\n5\r\nab"} {

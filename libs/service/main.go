@@ -10,6 +10,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"syscall"
+	"time"
 
 	// CA certificates for images without any, such as those made from scratch.
 	_ "golang.org/x/crypto/x509roots/fallback"
@@ -39,6 +40,8 @@ type Process struct {
 	Stderr  io.Writer
 	Signals <-chan os.Signal
 	Exit    func(status int) // ends the process at once, on the second signal
+	// ReadyTimeout bounds the request of --check-ready. Defaults to 5 s.
+	ReadyTimeout time.Duration
 }
 
 // Execute is Main with an explicit process. It returns the exit status: 0 for success and for printed output, 2 for

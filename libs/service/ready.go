@@ -13,8 +13,8 @@ import (
 	"lockstep.internal/schemas/gen/errcode"
 )
 
-// readyTimeout bounds the request to /readyz.
-const readyTimeout = 5 * time.Second
+// defaultReadyTimeout is the default of Process.ReadyTimeout.
+const defaultReadyTimeout = 5 * time.Second
 
 // hasOps is a configuration that embeds [Config].
 type hasOps interface{ opsListener() Listener }
@@ -23,7 +23,13 @@ func (c Config) opsListener() Listener { return c.Ops }
 
 // answerReady answers --check-ready and returns the exit status.
 func answerReady(process Process, cfg any) int {
-	report, err := requestReady(context.Background(), cfg)
+	timeout := process.ReadyTimeout
+	if timeout == 0 {
+		timeout = defaultReadyTimeout
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	report, err := requestReady(ctx, cfg)
 	_, _ = io.WriteString(process.Stdout, report)
 	if err != nil {
 		_, _ = fmt.Fprintln(process.Stderr, err)
@@ -45,8 +51,6 @@ func requestReady(ctx context.Context, cfg any) (string, error) {
 		return "", err
 	}
 	defer transport.CloseIdleConnections()
-	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
-	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
 		return "", fmt.Errorf("request %s: %w", url, err)

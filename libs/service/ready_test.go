@@ -21,7 +21,7 @@ func checkReady(t *testing.T, args ...string) (int, string, string) {
 	t.Helper()
 	stdout, stderr := &buffer{}, &buffer{}
 	status := service.Execute(service.Process{
-		Args: append([]string{"--check-ready"}, args...), Stdout: stdout, Stderr: stderr,
+		Args: append([]string{"--check-ready"}, args...), Stdout: stdout, Stderr: stderr, ReadyTimeout: timeout,
 	}, config.Program{Name: "lockstep-greeter"}, greeterDefaults(), func(context.Context, greeterConfig) error {
 		t.Error("the service itself has been started")
 		return nil

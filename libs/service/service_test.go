@@ -23,6 +23,7 @@ import (
 	"lockstep.internal/libs/service"
 	"lockstep.internal/libs/telemetry"
 	"lockstep.internal/schemas/gen/errcode"
+	"lockstep.internal/tools/testkit/port"
 )
 
 // greeterConfig and greeterMain are a whole service, as services write it.
@@ -92,7 +93,11 @@ func TestServiceIsConfiguredServesAndDrains(t *testing.T) {
 	signals, entered, release := make(chan os.Signal, 2), make(chan struct{}), make(chan struct{})
 	ready, status := make(chan map[string]string, 1), make(chan int, 1)
 	log := &buffer{}
+	held, err := port.Hold() // nobody else listens on it after the service
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, held.Release()) })
 	defaults := greeterDefaults()
+	defaults.Ops.Listen = held.Address()
 	defaults.OnReady = func(addrs map[string]string) { ready <- addrs }
 	go func() {
 		status <- service.Execute(service.Process{
