@@ -41,7 +41,7 @@ func connect(t *testing.T, cfg natsconn.Config) *natsconn.Conn {
 
 func configFor(url string) natsconn.Config {
 	cfg := natsconn.DefaultConfig()
-	cfg.URL, cfg.Name = config.URL(url), "test"
+	cfg.URL, cfg.Name, cfg.ConnectTimeout = config.URL(url), "test", timeout
 	return cfg
 }
 
@@ -347,7 +347,6 @@ func TestConnectEndsWithItsContext(t *testing.T) {
 	require.NoError(t, err)
 	defer listener.Close()
 	cfg := configFor("nats://" + listener.Addr().String())
-	cfg.ConnectTimeout = timeout
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	ended := make(chan error, 1)

@@ -35,6 +35,8 @@ const (
 	benchProject = 4
 	// loopback is a free port of this machine.
 	loopback = "127.0.0.1:0"
+	// connectTimeout bounds a connection attempt to NATS on a busy machine.
+	connectTimeout = time.Minute
 )
 
 // fixture starts what a benchmark needs. close stops it in reverse order. Its methods end the benchmark with check.
@@ -133,7 +135,7 @@ func (f *fixture) nats(options natsd.Options) *natsd.Server {
 }
 
 func (f *fixture) connect(url string, options ...nats.Option) *nats.Conn {
-	conn := must(nats.Connect(url, options...))
+	conn := must(nats.Connect(url, append([]nats.Option{nats.Timeout(connectTimeout)}, options...)...))
 	f.onClose(func(context.Context) error {
 		conn.Close()
 		return nil

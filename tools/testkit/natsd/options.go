@@ -39,6 +39,9 @@ type Options struct {
 	Logger *slog.Logger
 }
 
+// authTimeout is the time that a client has to authenticate, if the configuration file sets none.
+const authTimeout = time.Minute
+
 // lameDuckGrace is the time between closing the listener and closing the connections, in which pending logins can
 // finish.
 const lameDuckGrace = 20 * time.Millisecond
@@ -68,6 +71,11 @@ func (o Options) server(store string, port int) (*server.Options, error) {
 	so.MQTT, so.Websocket, so.Routes = server.MQTTOpts{}, server.WebsocketOpts{}, nil
 	so.PidFile, so.PortsFileDir, so.LogFile, so.Syslog = "", "", "", false
 	so.NoSigs = true
+	// A busy machine is slow to authenticate. A client takes an early ping for a failure meanwhile.
+	so.DisableShortFirstPing = true
+	if so.AuthTimeout == 0 {
+		so.AuthTimeout = authTimeout.Seconds()
+	}
 	so.LameDuckGracePeriod, so.LameDuckDuration = lameDuckGrace, lameDuckGrace+time.Millisecond
 	so.JetStream, so.StoreDir = true, store
 	if o.SyncAlways {

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -104,7 +105,7 @@ accounts {
 	require.NoFileExists(t, filepath.Join(dir, "pid"))
 	require.NoDirExists(t, filepath.Join(dir, "elsewhere"))
 
-	_, err := nats.Connect(server.ClientURL())
+	_, err := nats.Connect(server.ClientURL(), nats.Timeout(time.Minute))
 	require.ErrorIs(t, err, nats.ErrAuthorization)
 	_, err = natstest.JetStream(t, server, nats.UserInfo("control", "secret")).AccountInfo(t.Context())
 	require.NoError(t, err)
