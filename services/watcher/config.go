@@ -33,6 +33,8 @@ type Config struct {
 	FullResyncInterval time.Duration `yaml:"full_resync_interval" help:"time between full resyncs until the agent's configuration arrives"`
 	TickInterval       time.Duration `yaml:"tick_interval" help:"time between tick events"`
 
+	// ConfigTimeout is how long the first resync waits for the agent's configuration. Defaults to 5 s.
+	ConfigTimeout time.Duration `yaml:"-"`
 	// Clock of observations, ticks and intervals. Defaults to the real one.
 	Clock clock.WithTicker `yaml:"-"`
 	// Log receives the log. Defaults to standard error.

@@ -235,7 +235,8 @@ func (w *watcher) runSession(ctx, drain context.Context, cause events.ResyncCaus
 	s := session.New(ctx, session.Options{
 		Cluster: w.cluster, Publisher: w.publisher, Control: control, Reporter: reporter, Workloads: w.workloads,
 		Cause: cause, Interval: w.cfg.FullResyncInterval, TickInterval: w.cfg.TickInterval,
-		Window: w.cfg.Publish.Window, MaxMessage: int(w.cfg.Publish.MaxMessage),
+		ConfigTimeout: w.cfg.ConfigTimeout,
+		Window:        w.cfg.Publish.Window, MaxMessage: int(w.cfg.Publish.MaxMessage),
 		Clock: w.cfg.Clock, Logger: w.logger, Tracer: w.tel.Tracer, Metrics: w.metrics, Drain: drain,
 	})
 	w.metrics.SessionStarted()

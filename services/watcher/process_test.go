@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -48,6 +49,8 @@ func (f *fixture) configWith(kubeconfig string) watcher.Config {
 	cfg.Lease = leader.Config{
 		Duration: 30 * time.Second, RenewDeadline: 20 * time.Second, RetryPeriod: 200 * time.Millisecond,
 	}
+	// A slow machine exceeds no timeout.
+	cfg.Publish.AckTimeout, cfg.ConfigTimeout = timeout, timeout
 	cfg.Telemetry.LogFormat = "text"
 	return cfg
 }
@@ -206,22 +209,43 @@ func (w *workspace) patch(t *testing.T, name, patch string) *appsv1.Deployment {
 	return d
 }
 
-// settled waits until the controllers have nothing left to do for a Deployment, and returns its version.
-func (w *workspace) settled(t *testing.T, name string) string {
+// settled waits until the controllers have nothing left to do for the Deployments. It returns the versions of each and
+// of its ReplicaSet.
+func (w *workspace) settled(t *testing.T, names ...string) []string {
 	t.Helper()
-	version := ""
+	return settled(t, w.client, w.namespace, names...)
+}
+
+func settled(t *testing.T, client kubernetes.Interface, namespace string, names ...string) []string {
+	t.Helper()
+	var versions []string
 	require.Eventually(t, func() bool {
-		d, err := w.client.AppsV1().Deployments(w.namespace).Get(t.Context(), name, metav1.GetOptions{})
-		require.NoError(t, err)
-		version = d.ResourceVersion
-		for _, condition := range d.Status.Conditions {
-			if condition.Reason == "NewReplicaSetAvailable" {
-				return d.Status.ObservedGeneration == d.Generation
+		versions = nil
+		for _, name := range names {
+			d, err := client.AppsV1().Deployments(namespace).Get(t.Context(), name, metav1.GetOptions{})
+			require.NoError(t, err)
+			sets, err := client.AppsV1().ReplicaSets(namespace).List(t.Context(), metav1.ListOptions{
+				LabelSelector: metav1.FormatLabelSelector(d.Spec.Selector),
+			})
+			require.NoError(t, err)
+			if !isSettled(d) || len(sets.Items) != 1 {
+				return false
 			}
+			set := sets.Items[0]
+			if set.Status.ObservedGeneration != set.Generation {
+				return false
+			}
+			versions = append(versions, d.ResourceVersion, set.ResourceVersion)
 		}
-		return false
+		return true
 	}, timeout, 50*time.Millisecond)
-	return version
+	return versions
+}
+
+// isSettled reports whether the controller has set the last condition of a new Deployment.
+func isSettled(d *appsv1.Deployment) bool {
+	last := func(c appsv1.DeploymentCondition) bool { return c.Reason == "NewReplicaSetAvailable" }
+	return d.Status.ObservedGeneration == d.Generation && slices.ContainsFunc(d.Status.Conditions, last)
 }
 
 func (w *workspace) remove(t *testing.T, name string) {

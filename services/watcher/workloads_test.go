@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	clocktesting "k8s.io/utils/clock/testing"
 
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/watcher"
@@ -73,6 +74,12 @@ func (s *workloadNamespace) deployment(t *testing.T, name string, replicas int32
 		Spec:       appsv1.DeploymentSpec{Replicas: &replicas, Selector: selector, Template: template},
 	}, metav1.CreateOptions{FieldManager: "tester"})
 	require.NoError(t, err)
+}
+
+// settled waits until the controllers have nothing left to do for the Deployments.
+func (s *workloadNamespace) settled(t *testing.T, names ...string) {
+	t.Helper()
+	settled(t, s.client, s.namespace, names...)
 }
 
 func (s *workloadNamespace) patch(t *testing.T, name, patch string) {
@@ -228,6 +235,9 @@ func TestSelectionChangesAreReported(t *testing.T) {
 		s.deployment(t, "in", 0, map[string]string{"team": "shop"})
 		s.deployment(t, "out", 0, map[string]string{"team": "pay"})
 	}
+	for _, s := range []*workloadNamespace{one, two, other} {
+		s.settled(t, "in", "out")
+	}
 	p := start(t, f.trackingConfig(t, "team=shop", one, two))
 	recorder := f.record(t)
 	begin, members := recorder.resyncedOf(t, workloads)
@@ -368,6 +378,7 @@ func TestResyncWaitsForEarlierVersions(t *testing.T) {
 	server.Set(kubetest.StatefulSets, 100, statefulSet("db", 90))
 	cfg := f.configWith(server.Kubeconfig(t))
 	cfg.Workloads.Enabled = true
+	cfg.Clock = clocktesting.NewFakeClock(epoch()) // the wait has no end
 	start(t, cfg)
 	recorder := f.record(t)
 	recorder.resyncedOf(t, workloads)

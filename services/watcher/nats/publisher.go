@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -127,8 +129,16 @@ func (p *Publisher) Connected(ctx context.Context) error {
 	return nil
 }
 
-// Close fails all unacknowledged messages. It leaves the connection open.
-func (p *Publisher) Close() { p.js.CleanupPublisher() }
+// Close fails all unacknowledged messages. It leaves the connection open. The subscription for acknowledgements ends
+// with the connection: CleanupPublisher of the client leaks a goroutine when it follows the first message closely.
+func (p *Publisher) Close() {
+	p.mu.Lock()
+	unacknowledged := slices.Collect(maps.Keys(p.waiting))
+	p.mu.Unlock()
+	for _, msg := range unacknowledged {
+		p.settle(msg, 0, jetstream.ErrJetStreamPublisherClosed)
+	}
+}
 
 // Size returns the size of a message in bytes, headers included, as the server counts it.
 func Size(msg *nats.Msg) int {

@@ -87,9 +87,18 @@ func TestMissingAcknowledgementFailsTheMessage(t *testing.T) {
 	_, err := conn.Subscribe(cellName.ObservedTick(agent), func(*natsgo.Msg) {})
 	require.NoError(t, err)
 	require.ErrorIs(t, p.PublishSync(t.Context(), message("x")), jetstream.ErrAsyncPublishTimeout)
+}
+
+func TestCanceledMessageIsNotWaitedFor(t *testing.T) {
+	t.Parallel()
+	server, _ := newStreams(t)
+	p, conn := newPublisher(t, server, timeout)
+	require.NoError(t, p.PublishSync(t.Context(), message("x")))
+	_, err := conn.Subscribe("unanswered", func(*natsgo.Msg) {})
+	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	require.ErrorIs(t, p.PublishSync(ctx, message("x")), context.Canceled)
+	require.ErrorIs(t, p.PublishSync(ctx, &natsgo.Msg{Subject: "unanswered"}), context.Canceled)
 }
 
 func TestLostConnectionFailsMessagesInFlight(t *testing.T) {

@@ -52,15 +52,15 @@ func (p *pipeline) runResyncs(ctx context.Context, watch *kube.Watch) {
 	}
 }
 
-// awaitConfig waits for the agent's configuration, at most [configTimeout].
+// awaitConfig waits for the agent's configuration, at most [Options.ConfigTimeout].
 func (s *Session) awaitConfig(ctx context.Context) {
-	timeout := time.NewTimer(configTimeout)
+	timeout := time.NewTimer(s.ConfigTimeout)
 	defer timeout.Stop()
 	select {
 	case <-s.Control.CaughtUp():
 	case <-timeout.C:
 		s.Logger.WarnContext(ctx, "received no configuration; using the defaults",
-			slog.Duration(logkey.Duration, configTimeout))
+			slog.Duration(logkey.Duration, s.ConfigTimeout))
 	case <-ctx.Done():
 	}
 }
@@ -144,9 +144,9 @@ func (p *pipeline) begin(ctx context.Context, r *resync.Resync) error {
 
 // catchUp waits until the watch has reported the listed versions, at most [catchUpTimeout].
 func (p *pipeline) catchUp(ctx context.Context, lists []object.List) {
-	timeout := time.NewTimer(catchUpTimeout)
+	timeout := p.Clock.NewTimer(catchUpTimeout)
 	defer timeout.Stop()
-	poll := time.NewTicker(catchUpTimeout / 200)
+	poll := time.NewTicker(catchUpPoll)
 	defer poll.Stop()
 	for {
 		p.mu.Lock()
@@ -157,7 +157,7 @@ func (p *pipeline) catchUp(ctx context.Context, lists []object.List) {
 		}
 		select {
 		case <-poll.C:
-		case <-timeout.C:
+		case <-timeout.C():
 			p.Logger.WarnContext(ctx, "the watch lags behind a full resync; versions may be lost",
 				slog.Int(logkey.Count, behind))
 			return

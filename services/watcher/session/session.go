@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,10 +26,11 @@ const (
 	minDelay = 100 * time.Millisecond
 	// MaxDelay is the longest delay of [Backoff].
 	MaxDelay = 30 * time.Second
-	// configTimeout is how long a session waits for the agent's configuration before its first resync.
-	configTimeout = 5 * time.Second
+	// defaultConfigTimeout is the default of Options.ConfigTimeout.
+	defaultConfigTimeout = 5 * time.Second
 	// catchUpTimeout is how long a full resync waits for a watch that lags behind its lists.
 	catchUpTimeout = 2 * time.Second
+	catchUpPoll    = 10 * time.Millisecond
 )
 
 // ErrVersionsDecreased ends a session: the cluster no longer has the history that the session knows.
@@ -44,6 +46,8 @@ type Options struct {
 	// Cause and Interval of the full resyncs.
 	Cause    events.ResyncCause
 	Interval time.Duration
+	// ConfigTimeout is how long the first resync waits for the agent's configuration. Defaults to 5 s.
+	ConfigTimeout time.Duration
 	// Workloads to track besides workspaces. Defaults to none.
 	Workloads *Workloads
 	// Window is the maximum number of messages in flight.
@@ -83,6 +87,7 @@ type Session struct {
 
 // New makes a session that lasts until ctx is done. [Session.Run] runs it once.
 func New(ctx context.Context, options Options) *Session {
+	options.ConfigTimeout = cmp.Or(options.ConfigTimeout, defaultConfigTimeout)
 	s := &Session{Options: options, window: make(chan struct{}, options.Window), pace: newPace(options.Clock)}
 	s.ctx, s.abandon = context.WithCancelCause(ctx)
 	s.pipelines = append(s.pipelines, s.workspaces())
