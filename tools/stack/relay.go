@@ -78,21 +78,19 @@ func (s *Stack) startRelays(ctx context.Context) error {
 }
 
 func (s *Stack) relay(name, listen string) *service {
-	configure := func(previous map[string]string) configuration {
+	configure := func(addresses map[string]string) configuration {
 		cfg := relay.DefaultConfig()
 		cfg.Ops.Listen = anyPort
 		for _, l := range []struct {
-			name, first string
-			to          *libservice.Listener
+			name string
+			to   *libservice.Listener
 		}{
-			{ListenerExternal, listen, &cfg.External.Listener},
-			{ListenerAgents, anyPort, &cfg.Agents.Listener},
-			{ListenerInternal, anyPort, &cfg.Internal.Listener},
+			{ListenerExternal, &cfg.External.Listener},
+			{ListenerAgents, &cfg.Agents.Listener},
+			{ListenerInternal, &cfg.Internal.Listener},
 		} {
 			l.to.TLS.CertFile, l.to.TLS.KeyFile = s.relayKeys.CertFile, s.relayKeys.KeyFile
-			if l.to.Listen = l.first; previous[l.name] != "" {
-				l.to.Listen = previous[l.name]
-			}
+			l.to.Listen = addresses[l.name]
 		}
 		cfg.Telemetry = s.telemetry()
 		cfg.Cell.Name = string(Cell)
@@ -107,6 +105,7 @@ func (s *Stack) relay(name, listen string) *service {
 	}
 	return &service{
 		name: name, configure: configure, launch: s.launcher(Relay),
+		listen:     map[string]string{ListenerExternal: listen, ListenerAgents: anyPort, ListenerInternal: anyPort},
 		newReplica: func(name string) *service { return s.relay(name, anyPort) },
 	}
 }

@@ -7,23 +7,27 @@ import (
 	"sync"
 
 	libservice "lockstep.internal/libs/service"
+	"lockstep.internal/tools/testkit/port"
 )
 
 // service is one of the stack's services. It can be started and stopped repeatedly. Its configuration is
 // created at each start.
 type service struct {
 	name string
-	// configure creates its configuration. previous has the listen addresses of the last run, so that a restarted
-	// service keeps them.
-	configure func(previous map[string]string) configuration
+	// listen has the address of each listener that other programs connect to.
+	listen map[string]string
+	// configure creates its configuration. addresses are those of listen, with a port. A restarted service keeps them.
+	configure func(addresses map[string]string) configuration
 	// launch starts a run of the service.
 	launch func(name string, cfg configuration) (*run, error)
 	// newReplica returns a replica with another name.
 	newReplica func(name string) *service
 
-	mu    sync.Mutex
-	run   *run // the current or last one; nil before the first
-	addrs map[string]string
+	mu       sync.Mutex
+	run      *run // the current or last one; nil before the first
+	addrs    map[string]string
+	reserved map[string]string
+	held     []*port.Held // the free ports of reserved, so that no other process gets them between two runs
 }
 
 // configuration of a service.
@@ -55,7 +59,11 @@ var (
 
 // start runs the service and returns when it is ready.
 func (s *service) start(ctx context.Context) error {
-	begun, err := s.launch(s.name, s.configure(s.addresses()))
+	addresses, err := s.reserve()
+	if err != nil {
+		return fmt.Errorf("service %s: %w", s.name, err)
+	}
+	begun, err := s.launch(s.name, s.configure(addresses))
 	if err != nil {
 		return fmt.Errorf("service %s: %w", s.name, err)
 	}
@@ -76,6 +84,39 @@ func (s *service) start(ctx context.Context) error {
 		return errors.Join(fmt.Errorf("service %s: wait until it is ready: %w", s.name, context.Cause(ctx)), s.stop())
 	}
 	return nil
+}
+
+// reserve returns the addresses to listen on. It holds free ports until release.
+func (s *service) reserve() (map[string]string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.reserved != nil {
+		return s.reserved, nil
+	}
+	reserved := make(map[string]string, len(s.listen))
+	for listener, address := range s.listen {
+		if address == anyPort {
+			held, err := port.Hold()
+			if err != nil {
+				return nil, fmt.Errorf("listener %s: %w", listener, err)
+			}
+			s.held, address = append(s.held, held), held.Address()
+		}
+		reserved[listener] = address
+	}
+	s.reserved = reserved
+	return reserved, nil
+}
+
+// release releases the ports of a service that does not start again.
+func (s *service) release() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var errs []error
+	for _, held := range s.held {
+		errs = append(errs, held.Release())
+	}
+	return errors.Join(errs...)
 }
 
 // stop drains the service and waits for its end.

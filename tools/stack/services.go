@@ -62,12 +62,9 @@ func (s *Stack) startState(ctx context.Context) error {
 }
 
 func (s *Stack) state(name, listen string) *service {
-	configure := func(previous map[string]string) configuration {
+	configure := func(addresses map[string]string) configuration {
 		cfg := state.DefaultConfig()
-		cfg.Ops.Listen, cfg.API.Listen = anyPort, listen
-		if address := previous[ListenerAPI]; address != "" {
-			cfg.API.Listen = address
-		}
+		cfg.Ops.Listen, cfg.API.Listen = anyPort, addresses[ListenerAPI]
 		cfg.Telemetry = s.telemetry()
 		cfg.Cell.Name = string(Cell)
 		cfg.Database.URLFile = config.SecretFile(s.databaseURLFile())
@@ -86,6 +83,7 @@ func (s *Stack) state(name, listen string) *service {
 	}
 	return &service{
 		name: name, configure: configure, launch: s.launcher(State),
+		listen:     map[string]string{ListenerAPI: listen},
 		newReplica: func(name string) *service { return s.state(name, anyPort) },
 	}
 }
@@ -108,12 +106,9 @@ func (s *Stack) DeploysURL() string {
 }
 
 func (s *Stack) deploys(name, listen string) *service {
-	configure := func(previous map[string]string) configuration {
+	configure := func(addresses map[string]string) configuration {
 		cfg := deploys.DefaultConfig()
-		cfg.Ops.Listen, cfg.API.Listen = anyPort, listen
-		if address := previous[ListenerAPI]; address != "" {
-			cfg.API.Listen = address
-		}
+		cfg.Ops.Listen, cfg.API.Listen = anyPort, addresses[ListenerAPI]
 		cfg.Telemetry = s.telemetry()
 		cfg.Cell.Name = string(Cell)
 		cfg.Database.URLFile = config.SecretFile(s.databaseURLFile())
@@ -126,6 +121,7 @@ func (s *Stack) deploys(name, listen string) *service {
 	}
 	return &service{
 		name: name, configure: configure, launch: s.launcher(Deploys),
+		listen:     map[string]string{ListenerAPI: listen},
 		newReplica: func(name string) *service { return s.deploys(name, anyPort) },
 	}
 }

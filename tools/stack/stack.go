@@ -211,7 +211,7 @@ func (s *Stack) Stop() error {
 	s.mu.Unlock()
 	var errs []error
 	for _, each := range slices.Backward(services) {
-		errs = append(errs, each.stop())
+		errs = append(errs, each.stop(), each.release())
 	}
 	dependencies := []func() error{}
 	if s.lab != nil {
