@@ -1,7 +1,10 @@
 package natsauth_test
 
 import (
+	"context"
+	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"strconv"
 	"testing"
 	"time"
@@ -9,6 +12,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"lockstep.internal/libs/natsauth"
@@ -108,11 +112,10 @@ func TestAccountBoundaryInACluster(t *testing.T) {
 	var err error
 	c.js, err = jetstream.New(c.state)
 	require.NoError(t, err)
-	require.NoError(
-		t,
-		topology.Ensure(testContext(t), c.js, cellName, topology.Options{Replicas: clusterSize, StorageBytes: 100 << 20}),
-	)
-	require.NoError(t, topology.EnsureAgent(testContext(t), c.js, cellName, agentOne))
+	untilDone(t, func(ctx context.Context) error {
+		return topology.Ensure(ctx, c.js, cellName, topology.Options{Replicas: clusterSize, StorageBytes: 100 << 20})
+	})
+	untilDone(t, func(ctx context.Context) error { return topology.EnsureAgent(ctx, c.js, cellName, agentOne) })
 
 	// Messages that are lost to old pull requests are redelivered after AckWait.
 	short := topology.AgentConsumers(cellName, agentOne)[0].Config
@@ -130,17 +133,24 @@ func TestAccountBoundaryInACluster(t *testing.T) {
 		agent := dialAgent(t, s.ClientURL(), agentOne)
 		js := agent.jetStream(t)
 
-		_, err := c.js.CreateOrUpdateConsumer(testContext(t), "DESIRED", short)
-		require.NoError(t, err)
+		untilDone(t, func(ctx context.Context) error {
+			_, err := c.js.CreateOrUpdateConsumer(ctx, "DESIRED", short)
+
+			return err
+		})
 
 		for _, subject := range []string{"observed.17.resync", "applied.17.w"} {
-			_, err := js.Publish(testContext(t), "lockstep.local."+subject, []byte("x"))
-			require.NoError(t, err)
+			publishUntilStored(t, js, "lockstep.local."+subject)
 		}
 
-		answer, err := agent.RequestWithContext(testContext(t), "lockstep.local.secret.17.w", nil)
-		require.NoError(t, err)
-		require.Equal(t, "secret", string(answer.Data))
+		untilDone(t, func(ctx context.Context) error {
+			answer, err := agent.RequestWithContext(ctx, "lockstep.local.secret.17.w", nil)
+			if err == nil && string(answer.Data) != "secret" {
+				t.Errorf("the answer is %q", answer.Data)
+			}
+
+			return err
+		})
 
 		in := startPullReader(t, agent.Conn, "DESIRED", "dispatcher-17", time.Second)
 		in.log.await(t, "pull reader started")
@@ -148,15 +158,14 @@ func TestAccountBoundaryInACluster(t *testing.T) {
 		for round := range 2 {
 			for j := range 5 {
 				subject := "lockstep.local.desired.17." + strconv.Itoa(i) + strconv.Itoa(round) + strconv.Itoa(j)
-				_, err := c.js.Publish(testContext(t), subject, []byte("x"))
-				require.NoError(t, err)
+				publishUntilStored(t, c.js, subject)
 
 				message := receive(t, in.received)
 				for message.Subject() != subject {
 					message = receive(t, in.received) // One before it, again.
 				}
 
-				require.NoError(t, message.DoubleAck(testContext(t)))
+				untilDone(t, message.DoubleAck)
 			}
 
 			require.NoError(t, agent.ForceReconnect())
@@ -165,20 +174,58 @@ func TestAccountBoundaryInACluster(t *testing.T) {
 
 		in.stop()
 
-		_, err = js.ResetConsumerToSequence(testContext(t), "DESIRED", "dispatcher-17", 1)
-		require.NoError(t, err)
+		untilDone(t, func(ctx context.Context) error {
+			_, err := js.ResetConsumerToSequence(ctx, "DESIRED", "dispatcher-17", 1)
+
+			return err
+		})
 
 		for _, complaint := range drain(agent.complaints) {
 			require.NotErrorIs(t, complaint, nats.ErrPermissionViolation)
 		}
 
 		// The next server's agent starts with nothing to read.
-		require.NoError(t, c.js.DeleteConsumer(testContext(t), "DESIRED", "dispatcher-17"))
-		stream, err := c.js.Stream(testContext(t), "DESIRED")
-		require.NoError(t, err)
-		require.NoError(t, stream.Purge(testContext(t)))
+		untilDone(t, func(ctx context.Context) error {
+			err := c.js.DeleteConsumer(ctx, "DESIRED", "dispatcher-17")
+			if errors.Is(err, jetstream.ErrConsumerNotFound) {
+				return nil
+			}
+
+			return err
+		})
+		untilDone(t, func(ctx context.Context) error {
+			stream, err := c.js.Stream(ctx, "DESIRED")
+			if err != nil {
+				return err
+			}
+
+			return stream.Purge(ctx)
+		})
 		agent.Close()
 	}
+}
+
+// untilDone repeats a call until it succeeds, as every client of a cluster must: a change of the leader loses requests.
+func untilDone(t *testing.T, call func(ctx context.Context) error) {
+	t.Helper()
+
+	require.EventuallyWithT(t, func(collect *assert.CollectT) {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		require.NoError(collect, call(ctx))
+	}, timeout, 10*time.Millisecond)
+}
+
+// publishUntilStored publishes a message once.
+func publishUntilStored(t *testing.T, js jetstream.JetStream, subject string) {
+	t.Helper()
+
+	id := rand.Text()
+	untilDone(t, func(ctx context.Context) error {
+		_, err := js.Publish(ctx, subject, []byte("x"), jetstream.WithMsgID(id))
+
+		return err
+	})
 }
 
 func drain[T any](from <-chan T) []T {
