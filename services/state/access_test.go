@@ -8,13 +8,11 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"lockstep.internal/libs/access"
 	"lockstep.internal/libs/directory"
-	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/errcode"
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
@@ -23,18 +21,7 @@ import (
 // readDirectory reads the directory, as another service does, until the test ends.
 func (b *fixture) readDirectory(t *testing.T) *directory.Directory {
 	t.Helper()
-	option, err := nats.NkeyOptionFromSeed(natsauth.SeedFile(b.keys, natsauth.PrincipalOperator))
-	require.NoError(t, err)
-	conn, err := nats.Connect(
-		b.nats.ClientURL(),
-		option,
-		nats.CustomInboxPrefix(natsauth.InboxPrefix(natsauth.PrincipalOperator)),
-		nats.MaxReconnects(-1),
-		nats.ReconnectWait(10*time.Millisecond),
-	)
-	require.NoError(t, err)
-	t.Cleanup(conn.Close)
-	d, err := directory.New(directory.Config{Conn: conn, Cell: "local", Logger: slog.New(slog.DiscardHandler)})
+	d, err := directory.New(directory.Config{Conn: b.operator(t), Cell: "local", Logger: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ready, ended := make(chan struct{}), make(chan error, 1)

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
 	"lockstep.internal/libs/config"
@@ -29,6 +30,8 @@ type fixture struct {
 	admin string
 	url   string
 	http  *http.Client
+	// connection of the operator, see operator.
+	connection *nats.Conn
 }
 
 func newFixture(t *testing.T) *fixture {
@@ -58,6 +61,19 @@ func newFixture(t *testing.T) *fixture {
 	b.cfg.Bootstrap.AdminTokenFile = config.SecretValue(b.admin)
 	require.Empty(t, b.cfg.Validate())
 	return b
+}
+
+// operator returns a connection of the operator. It waits until the connection works, also after a restart of NATS.
+func (b *fixture) operator(t *testing.T) *nats.Conn {
+	t.Helper()
+	if b.connection == nil {
+		option, err := nats.NkeyOptionFromSeed(natsauth.SeedFile(b.keys, natsauth.PrincipalOperator))
+		require.NoError(t, err)
+		inbox := nats.CustomInboxPrefix(natsauth.InboxPrefix(natsauth.PrincipalOperator))
+		b.connection = natstest.Connect(t, b.nats, option, inbox)
+	}
+	natstest.Reconnected(t, b.connection)
+	return b.connection
 }
 
 // start runs the service until the test ends, or until stop is called.

@@ -30,16 +30,7 @@ func (b *fixture) holds(t *testing.T, stream, subject string) bool {
 // last is the last message on a subject; empty when there is none.
 func (b *fixture) last(t *testing.T, stream, subject string) string {
 	t.Helper()
-	option, err := nats.NkeyOptionFromSeed(natsauth.SeedFile(b.keys, natsauth.PrincipalOperator))
-	require.NoError(t, err)
-	conn, err := nats.Connect(
-		b.nats.ClientURL(),
-		option,
-		nats.CustomInboxPrefix(natsauth.InboxPrefix(natsauth.PrincipalOperator)),
-	)
-	require.NoError(t, err)
-	defer conn.Close()
-	js := natstest.Open(t, conn)
+	js := natstest.Open(t, b.operator(t))
 	s, err := js.Stream(t.Context(), stream)
 	require.NoError(t, err)
 	msg, err := s.GetLastMsgForSubject(t.Context(), subject)
@@ -48,6 +39,20 @@ func (b *fixture) last(t *testing.T, stream, subject string) string {
 		return ""
 	}
 	return string(msg.Data)
+}
+
+// awaitAcknowledged waits until NATS has acknowledged everything that the service has published. A restore can only
+// lose acknowledged messages.
+func (b *fixture) awaitAcknowledged(t *testing.T) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), b.cfg.Database.URL.Reveal())
+	require.NoError(t, err)
+	defer conn.Close(context.WithoutCancel(t.Context()))
+	require.Eventually(t, func() bool {
+		var waiting int
+		require.NoError(t, conn.QueryRow(t.Context(), `select count(*) from state.outbox`).Scan(&waiting))
+		return waiting == 0
+	}, time.Minute, 10*time.Millisecond)
 }
 
 func TestRestoredNATSGetsEverythingPublishedAgain(t *testing.T) {
@@ -83,6 +88,7 @@ func TestRestoredNATSGetsEverythingPublishedAgain(t *testing.T) {
 		return strings.Contains(b.last(t, topology.StreamControl, control), `"full_resync_interval_ms":60000`)
 	}
 	require.Eventually(t, configured, time.Minute, 10*time.Millisecond)
+	b.awaitAcknowledged(t)
 	stop()
 	require.NoError(t, b.nats.Restore(copied))
 	require.False(t, wanted(second)(), "the backup does not contain the second workspace")
@@ -128,17 +134,8 @@ func TestUpgradedServicePublishesTokenHashes(t *testing.T) {
 // hasConsumer reports whether the consumer of an agent's dispatcher exists.
 func (b *fixture) hasConsumer(t *testing.T, agent int64) bool {
 	t.Helper()
-	option, err := nats.NkeyOptionFromSeed(natsauth.SeedFile(b.keys, natsauth.PrincipalOperator))
-	require.NoError(t, err)
-	conn, err := nats.Connect(
-		b.nats.ClientURL(),
-		option,
-		nats.CustomInboxPrefix(natsauth.InboxPrefix(natsauth.PrincipalOperator)),
-	)
-	require.NoError(t, err)
-	defer conn.Close()
-	js := natstest.Open(t, conn)
-	_, err = js.Consumer(t.Context(), topology.StreamDesired, topology.DispatcherConsumer(agent))
+	js := natstest.Open(t, b.operator(t))
+	_, err := js.Consumer(t.Context(), topology.StreamDesired, topology.DispatcherConsumer(agent))
 	if err != nil {
 		require.ErrorIs(t, err, jetstream.ErrConsumerNotFound)
 		return false
@@ -162,14 +159,7 @@ func TestAgentMissingInRestoredNATSConnectsAgain(t *testing.T) {
 		10*time.Millisecond,
 		"NATS may have been away when the agent was registered",
 	)
-	// A restore can only lose acknowledged messages.
-	directory := topology.Cell("local").Directory("agent", strconv.FormatInt(id, 10))
-	require.Eventually(
-		t,
-		func() bool { return b.holds(t, topology.StreamDirectory, directory) },
-		time.Minute,
-		10*time.Millisecond,
-	)
+	b.awaitAcknowledged(t)
 	require.NoError(t, b.nats.Restore(copied))
 	require.Eventually(t, consumes, time.Minute, 10*time.Millisecond)
 }

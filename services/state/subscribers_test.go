@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"path/filepath"
-	"strconv"
 	"testing"
 	"time"
 
@@ -14,7 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"lockstep.internal/libs/fault"
-	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/errcode"
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
@@ -26,19 +24,7 @@ const timeout = time.Minute
 // deploys returns a function that publishes facts as the deploys service does.
 func (b *fixture) deploys(t *testing.T) func(namespace, fact string) {
 	t.Helper()
-	option, err := nats.NkeyOptionFromSeed(natsauth.SeedFile(b.keys, natsauth.PrincipalOperator))
-	require.NoError(t, err)
-	conn, err := nats.Connect(
-		b.nats.ClientURL(),
-		option,
-		nats.CustomInboxPrefix(natsauth.InboxPrefix(natsauth.PrincipalOperator)),
-		nats.MaxReconnects(-1),
-		nats.ReconnectWait(10*time.Millisecond),
-	)
-	require.NoError(t, err)
-	t.Cleanup(conn.Close)
-	js, err := jetstream.New(conn)
-	require.NoError(t, err)
+	js := natstest.Open(t, b.operator(t))
 	return func(namespace, fact string) {
 		t.Helper()
 		require.Eventually(t, func() bool {
@@ -67,6 +53,7 @@ func dial(
 				nats.UserInfo(user, made.GetToken()),
 				nats.CustomInboxPrefix(made.GetInboxPrefix()),
 				nats.MaxReconnects(0),
+				nats.Timeout(timeout),
 			},
 			options...)...)
 	if err == nil {
@@ -207,17 +194,8 @@ func TestSubscriberReadsEventsUntilRevoked(t *testing.T) {
 // hasSubscription reports whether the subscriber's consumer exists.
 func (b *fixture) hasSubscription(t *testing.T, name string) bool {
 	t.Helper()
-	option, err := nats.NkeyOptionFromSeed(natsauth.SeedFile(b.keys, natsauth.PrincipalOperator))
-	require.NoError(t, err)
-	conn, err := nats.Connect(
-		b.nats.ClientURL(),
-		option,
-		nats.CustomInboxPrefix(natsauth.InboxPrefix(natsauth.PrincipalOperator)),
-	)
-	require.NoError(t, err)
-	defer conn.Close()
-	js := natstest.Open(t, conn)
-	_, err = js.Consumer(context.WithoutCancel(t.Context()), topology.StreamDeploys, topology.SubscriberConsumer(name))
+	js := natstest.Open(t, b.operator(t))
+	_, err := js.Consumer(context.WithoutCancel(t.Context()), topology.StreamDeploys, topology.SubscriberConsumer(name))
 	require.True(t, err == nil || errors.Is(err, jetstream.ErrConsumerNotFound), "%v", err)
 	return err == nil
 }
@@ -249,14 +227,8 @@ func TestSubscribersSurviveARestoreOfNATS(t *testing.T) {
 		10*time.Millisecond,
 	)
 	// The restore must lose an acknowledged message: otherwise the outbox cannot detect it.
-	user := call(t, admin.directory.CreateUser, &statev1.CreateUserRequest{Username: "ada"}).GetUser()
-	require.Eventually(t, func() bool {
-		return b.holds(
-			t,
-			topology.StreamDirectory,
-			topology.Cell("local").Directory("user", strconv.FormatInt(user.GetId(), 10)),
-		)
-	}, timeout, 10*time.Millisecond)
+	call(t, admin.directory.CreateUser, &statev1.CreateUserRequest{Username: "ada"})
+	b.awaitAcknowledged(t)
 
 	require.NoError(t, b.nats.Restore(copied))
 	require.Eventually(
@@ -266,8 +238,13 @@ func TestSubscribersSurviveARestoreOfNATS(t *testing.T) {
 		10*time.Millisecond,
 	)
 	publish("shop", "after")
-	conn, err := dial(t, made, made.GetUser())
-	require.NoError(t, err)
+	// Logins succeed when the service has reconnected to answer them.
+	var conn *nats.Conn
+	require.Eventually(t, func() bool {
+		var err error
+		conn, err = dial(t, made, made.GetUser())
+		return err == nil
+	}, timeout, 10*time.Millisecond)
 	require.Equal(t, "after", read(t, conn, made.GetSubscriber()))
 }
 
