@@ -139,5 +139,5 @@ func (w routeWriter) Write(data []byte) (int, error) {
 	w.proxy.forwarding.RLock()
 	defer w.proxy.forwarding.RUnlock()
 
-	return w.to.Write(data) //nolint:wrapcheck // as an io.Writer
+	return w.to.Write(data)
 }
