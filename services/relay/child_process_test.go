@@ -9,12 +9,14 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"strings"
 	"sync"
 	"syscall"
 
 	"github.com/stretchr/testify/require"
 
 	"lockstep.internal/libs/natsauth"
+	"lockstep.internal/libs/topology"
 	"lockstep.internal/services/relay"
 )
 
@@ -35,7 +37,6 @@ func child(config string) {
 		panic(err)
 	}
 	cfg := relayConfig(c.NATS, c.Seed, c.Secret)
-	cfg.Registry.Lease = shortLease
 	cfg.OnReady = func(addrs map[string]string) {
 		if err := json.NewEncoder(os.Stdout).Encode(addrs); err != nil {
 			panic(err)
@@ -66,6 +67,25 @@ func (p *process) kill() {
 		_ = p.command.Process.Kill()
 		_ = p.command.Wait()
 	})
+}
+
+// endLease removes the lease of a killed relay, as its expiry does.
+func (f *fixture) endLease(p *process) {
+	f.t.Helper()
+	kv, err := f.jetStreamAs(natsauth.PrincipalRelay).KeyValue(f.t.Context(), topology.BucketRelays)
+	require.NoError(f.t, err)
+	keys, err := kv.Keys(f.t.Context())
+	require.NoError(f.t, err)
+	ended := 0
+	for _, key := range keys {
+		entry, err := kv.Get(f.t.Context(), key)
+		require.NoError(f.t, err)
+		if strings.HasPrefix(key, "relay.") && strings.Contains(string(entry.Value()), p.addrs["internal"]) {
+			require.NoError(f.t, kv.Purge(f.t.Context(), key))
+			ended++
+		}
+	}
+	require.Equal(f.t, 1, ended)
 }
 
 func (f *fixture) process() *process {

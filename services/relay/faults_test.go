@@ -30,7 +30,8 @@ import (
 // If an agent stops reading, memory stays bounded and requests to other connections succeed.
 func TestAgentThatStopsReadingIsDisconnected(t *testing.T) { //nolint:paralleltest // measures memory
 	f := newFixture(t)
-	r := f.relay(func(cfg *relay.Config) { cfg.Tunnel.PingInterval = time.Second })
+	// Two intervals are longer than the healthy agent is silent on a slow machine.
+	r := f.relay(func(cfg *relay.Config) { cfg.Tunnel.PingInterval = 6 * time.Second })
 	proxy := newFaultProxy(t, r.addrs["agents"])
 	before := measure()
 	stalled := f.replicaWith(func(cfg *agent.Config) {
@@ -76,9 +77,9 @@ func TestAgentThatStopsReadingIsDisconnected(t *testing.T) { //nolint:parallelte
 	var lost events.AgentDisconnected
 	f.waitForEvent(events.TypeAgentDisconnected, func(data []byte) bool {
 		require.NoError(t, json.Unmarshal(data, &lost))
-		return true
+		return lost.PodName == "stalled"
 	})
-	require.Equal(t, []any{events.DisconnectReasonLost, "stalled"}, []any{lost.Reason, lost.PodName})
+	require.Equal(t, events.DisconnectReasonLost, lost.Reason)
 
 	proxy.closeAll()
 	proxy.stall(false)
@@ -367,6 +368,7 @@ func TestKilledRelayAbortsItsRequests(t *testing.T) { //nolint:paralleltest // m
 
 	proxy.setTarget(second.addrs["agents"])
 	killed.kill()
+	f.endLease(killed)
 	for i, body := range bodies {
 		n, err := io.Copy(io.Discard, body)
 		require.Error(t, err, "response %d of %d bytes", i, n)

@@ -150,10 +150,13 @@ func TestClusterRBACApplies(t *testing.T) {
 	})
 	options := metav1.ListOptions{}
 
-	// The API server applies new bindings after a short delay.
+	// The API server applies each new role and binding after a short delay.
 	require.Eventually(t, func() bool {
-		_, err := developer.CoreV1().ConfigMaps(c.namespace).List(t.Context(), options)
-		return err == nil
+		_, errRead := reader.CoreV1().ConfigMaps(c.namespace).List(t.Context(), options)
+		_, errWrite := developer.CoreV1().ConfigMaps(c.namespace).Create(t.Context(), &corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Name: "probe"},
+		}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return errRead == nil && errWrite == nil
 	}, timeout, pollInterval)
 	watching, err := reader.CoreV1().ConfigMaps(c.namespace).Watch(t.Context(), metav1.ListOptions{
 		FieldSelector: "metadata.name=files",

@@ -74,7 +74,7 @@ func TestRetiredRelayStillReadsRegistry(t *testing.T) {
 func TestRelayKilledDuringNATSOutageIsReportedLost(t *testing.T) {
 	t.Parallel()
 	server := natstest.Server(t)
-	a, b := startWithLease(t, server, "a", shortLease), startWithLease(t, server, "b", shortLease)
+	a, b := start(t, server, "a"), startWithLease(t, server, "b", shortLease)
 	a.Connected(connection(7, 1))
 	b.Connected(connection(8, 2))
 	b.requireConnections(t, 7, 1)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -35,20 +36,35 @@ func (s *system) operator(t *testing.T) jetstream.JetStream {
 type pausableRelay struct {
 	*relay
 
-	blocked chan struct{} // receives when the Run loop is blocked
+	blocked chan struct{}              // receives when the Run loop is blocked
+	rounds  chan []registry.Connection // see lostRounds
 
 	mu     sync.Mutex
 	resume chan struct{} // closed to unblock the Run loop; nil while it is not to block
 }
 
-func (s *system) startPausableRelay(t *testing.T, id string) *pausableRelay {
+// lostRounds sends the argument of each PublishLost. A round removes its connections from the bucket after
+// PublishLost, and before the next round.
+type lostRounds struct {
+	*relaynats.EventPublisher
+
+	rounds chan<- []registry.Connection
+}
+
+func (l lostRounds) PublishLost(ctx context.Context, lost []registry.Connection) error {
+	l.rounds <- slices.Clone(lost)
+	return l.EventPublisher.PublishLost(ctx, lost) //nolint:wrapcheck // the publisher's
+}
+
+func (s *system) startPausableRelay(t *testing.T, id string, lease time.Duration) *pausableRelay {
 	t.Helper()
 	js := s.as(t, natsauth.PrincipalRelay)
 	p := &pausableRelay{relay: &relay{registry: registry.New(), js: js}, blocked: make(chan struct{}, 1)}
+	p.rounds = make(chan []registry.Connection, 10_000)
 	publisher := relaynats.NewEventPublisher(js, cell, id, slog.New(slog.DiscardHandler))
 	p.RegistryStore = relaynats.NewRegistryStore(relaynats.RegistryConfig{
-		JetStream: js, Self: registry.Relay{ID: id, URL: "https://" + id}, Registry: p.registry, Lease: 2 * time.Second,
-		Events: publisher, OnRemoved: p.onRemoved, Logger: slog.New(slog.DiscardHandler),
+		JetStream: js, Self: registry.Relay{ID: id, URL: "https://" + id}, Registry: p.registry, Lease: lease,
+		Events: lostRounds{publisher, p.rounds}, OnRemoved: p.onRemoved, Logger: slog.New(slog.DiscardHandler),
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	ready := make(chan struct{}, 100)
@@ -131,25 +147,35 @@ func (s *system) readEvents(t *testing.T, done func(connectionEvent) bool) (all 
 	return all
 }
 
-// watchRemoval returns a function that waits until a relay has removed the connection's entry from the bucket.
-func (s *system) watchRemoval(t *testing.T, c registry.Connection) (wait func()) {
+// awaitRemoval waits until the relay has published the connection as lost and removed its entry from the bucket.
+func (p *pausableRelay) awaitRemoval(t *testing.T, c registry.Connection) {
 	t.Helper()
-	entry := jetstream.OrderedConsumerConfig{FilterSubjects: []string{"$KV." + topology.BucketRelays + "." + c.Key()}}
-	consumer, err := s.operator(t).OrderedConsumer(natstest.Context(t), topology.StreamRelays, entry)
-	require.NoError(t, err)
-	messages, err := consumer.Messages()
-	require.NoError(t, err)
-	t.Cleanup(messages.Stop)
-	return func() {
-		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), timeout)
-		defer cancel()
-		for operation := ""; operation != "PURGE"; {
-			m, err := messages.Next(jetstream.NextContext(ctx))
-			require.NoError(t, err)
-			operation = m.Headers().Get("KV-Operation")
+	for {
+		lost := receive(t, p.rounds)
+		if slices.ContainsFunc(lost, func(l registry.Connection) bool { return l.ID == c.ID }) {
+			receive(t, p.rounds)
+			return
 		}
 	}
+}
+
+func receive[T any](t *testing.T, from <-chan T) T {
+	t.Helper()
+	select {
+	case v := <-from:
+		return v
+	case <-time.After(timeout):
+		require.Fail(t, "timed out waiting for a value")
+		panic("unreachable")
+	}
+}
+
+// endLease removes the lease of a relay, as its expiry does.
+func (p *pausableRelay) endLease(t *testing.T, id string) {
+	t.Helper()
+	kv, err := p.js.KeyValue(natstest.Context(t), topology.BucketRelays)
+	require.NoError(t, err)
+	require.NoError(t, kv.Purge(natstest.Context(t), "relay."+id))
 }
 
 func isLost(e connectionEvent) bool { return e.reason == events.DisconnectReasonLost }
@@ -198,11 +224,12 @@ func TestStalledRelayRepublishesConnections(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newSystem(t)
-			a, b := s.startPausableRelay(t, "a"), s.startPausableRelay(t, "b")
+			a, b := s.startPausableRelay(t, "a", timeout), s.startPausableRelay(t, "b", shortLease)
 			one := connection(7, 1)
 			a.Connected(one)
 			b.requireConnections(t, 7, 1)
 			unblock := a.block(t, b)
+			b.endLease(t, "a")
 			s.readEvents(t, isLost)
 			b.requireConnections(t, 7)
 			duringPause(t, s, a)
@@ -221,7 +248,9 @@ func TestStalledRelayRepublishesConnections(t *testing.T) {
 func TestStalledRelayRepublishesAfterBucketLoss(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t)
-	a, b := s.startPausableRelay(t, "a"), s.startPausableRelay(t, "b")
+	// a republishes a connection if the bucket is older than its lease, so both have the same lease.
+	const lease = 6 * time.Second
+	a, b := s.startPausableRelay(t, "a", lease), s.startPausableRelay(t, "b", lease)
 	one := connection(7, 1)
 	a.Connected(one)
 	b.requireConnections(t, 7, 1)
@@ -231,9 +260,7 @@ func TestStalledRelayRepublishesAfterBucketLoss(t *testing.T) {
 	require.Eventually(t, func() bool {
 		return topology.EnsureRelays(t.Context(), s.state, topology.Options{}) == nil
 	}, timeout, 10*time.Millisecond)
-	waitForRemoval := s.watchRemoval(t, one)
-	s.readEvents(t, isLost)
-	waitForRemoval() // a removal after a has written its entry would cause a second republish
+	b.awaitRemoval(t, one) // a removal after a has written its entry would cause a second republish
 	unblock()
 	b.requireConnections(t, 7, 1)
 	s.readEvents(t, isReconnected)
