@@ -53,7 +53,7 @@ type lostRounds struct {
 
 func (l lostRounds) PublishLost(ctx context.Context, lost []registry.Connection) error {
 	l.rounds <- slices.Clone(lost)
-	return l.EventPublisher.PublishLost(ctx, lost) //nolint:wrapcheck // the publisher's
+	return l.EventPublisher.PublishLost(ctx, lost)
 }
 
 func (s *system) startPausableRelay(t *testing.T, id string, lease time.Duration) *pausableRelay {
