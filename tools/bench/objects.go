@@ -95,6 +95,14 @@ func (o *objects) identify(m *metav1.ObjectMeta, kind string, i, version int) {
 	}
 	m.Labels = labels
 	m.Namespace, m.UID, m.ResourceVersion = o.namespace(i), types.UID(o.id(kind, i).String()), strconv.Itoa(version)
+	later(i, &m.CreationTimestamp)
+}
+
+// later moves times of workspace i by i seconds.
+func later(i int, times ...*metav1.Time) {
+	for _, t := range times {
+		t.Time = t.Add(time.Duration(i) * time.Second)
+	}
 }
 
 // Deployment returns the Deployment of workspace i at a version. It is not ready while its pod starts.
@@ -102,6 +110,9 @@ func (o *objects) Deployment(i, version int, ready bool) *appsv1.Deployment {
 	d := o.deployment.DeepCopy()
 	o.identify(&d.ObjectMeta, "deployment", i, version)
 	d.Name = o.name(i)
+	for n := range d.Status.Conditions {
+		later(i, &d.Status.Conditions[n].LastTransitionTime, &d.Status.Conditions[n].LastUpdateTime)
+	}
 	if !ready {
 		d.Status.AvailableReplicas, d.Status.ReadyReplicas, d.Status.UnavailableReplicas = 0, 0, 1
 		d.Status.Conditions[0].Reason, d.Status.Conditions[0].Status = "MinimumReplicasUnavailable", corev1.ConditionFalse
@@ -126,6 +137,12 @@ func (o *objects) Pod(i, version int) *corev1.Pod {
 	replicaSet := o.name(i) + "-" + templateHash
 	p.Name = replicaSet + "-qvxkh"
 	p.OwnerReferences[0].Name, p.OwnerReferences[0].UID = replicaSet, types.UID(o.id("replicaset", i).String())
+	for n := range p.Status.Conditions {
+		later(i, &p.Status.Conditions[n].LastTransitionTime)
+	}
+	for n := range p.Status.ContainerStatuses {
+		later(i, &p.Status.ContainerStatuses[n].State.Running.StartedAt)
+	}
 	return p
 }
 

@@ -29,9 +29,10 @@ func (s Scope) Concurrent() bool { return s.concurrent }
 // Workspaces selects the Deployments, ReplicaSets and pods of all namespaces that match a label
 // selector. Each is kept as [object.Encoded].
 func Workspaces(labels string) Scope {
+	encoder := object.NewEncoder()
 	return Scope{
 		kinds: object.WorkspaceKinds(), namespaces: []string{metav1.NamespaceAll}, labels: labels,
-		trim: func(o any) (object.Object, error) { return object.Encode(o) }, concurrent: true,
+		trim: func(o any) (object.Object, error) { return encoder.Encode(o) }, concurrent: true,
 	}
 }
 

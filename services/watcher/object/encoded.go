@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"math"
 	"strings"
+	"sync"
 
+	"github.com/klauspost/compress/s2"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,15 +23,41 @@ const (
 	LabelWorkspaceName = "lockstep.dev/workspace-name"
 )
 
-// Encoded is a trimmed Deployment, ReplicaSet or pod of a workspace, in protobuf. Decoded, it would
-// take five times the memory. A watcher holds 150,000 of them, so it has few pointers.
+// Encoded is a trimmed Deployment, ReplicaSet or pod of a workspace, in compressed protobuf. A watcher holds 150,000 of
+// them, so it is small and has few pointers.
 type Encoded struct {
-	kind Kind
+	dictionary *dictionary
 	// identity is the namespace, name, UID, version and Deployment, one after the other. ends holds
 	// the end offsets of the first four.
 	identity string
 	ends     [4]uint16
-	data     []byte // without the identity
+	data     string // without the identity, compressed with the dictionary
+}
+
+// dictionary compresses the objects of one kind, which differ little from each other: it is the first of them.
+type dictionary struct {
+	kind  Kind
+	first *s2.Dict
+}
+
+// Encoder encodes objects of workspaces. It is safe for concurrent use.
+type Encoder struct {
+	mu           sync.Mutex
+	dictionaries map[Kind]*dictionary
+}
+
+// NewEncoder returns an encoder without dictionaries: the first object of each kind becomes one.
+func NewEncoder() *Encoder { return &Encoder{dictionaries: make(map[Kind]*dictionary)} }
+
+func (e *Encoder) dictionary(kind Kind, data []byte) *dictionary {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	d, known := e.dictionaries[kind]
+	if !known {
+		d = &dictionary{kind: kind, first: s2.MakeDict(data, nil)}
+		e.dictionaries[kind] = d
+	}
+	return d
 }
 
 // message is a protobuf message of Kubernetes.
@@ -41,7 +69,7 @@ type message interface {
 
 // Encode trims an object of a workspace and encodes it. It does not change o. It returns an error for
 // any other type.
-func Encode(o any) (*Encoded, error) {
+func (e *Encoder) Encode(o any) (*Encoded, error) {
 	kind, trimmed := trim(o)
 	if trimmed == nil {
 		return nil, fmt.Errorf("a %T is no object of a workspace", o)
@@ -50,24 +78,26 @@ func Encode(o any) (*Encoded, error) {
 		trimmed.GetNamespace(), trimmed.GetName(), string(trimmed.GetUID()), trimmed.GetResourceVersion(),
 		DeploymentOf(kind, trimmed),
 	}
-	e := &Encoded{kind: kind, identity: strings.Join(parts[:], "")}
-	if len(e.identity) > math.MaxUint16 {
+	encoded := &Encoded{identity: strings.Join(parts[:], "")}
+	if len(encoded.identity) > math.MaxUint16 {
 		return nil, fmt.Errorf("encode %s: its identity has more than %d bytes", kind, math.MaxUint16)
 	}
 	end := 0
-	for i := range e.ends {
+	for i := range encoded.ends {
 		end += len(parts[i])
-		e.ends[i] = uint16(end)
+		encoded.ends[i] = uint16(end)
 	}
 	trimmed.SetNamespace("")
 	trimmed.SetName("")
 	trimmed.SetUID("")
 	trimmed.SetResourceVersion("")
-	var err error
-	if e.data, err = trimmed.Marshal(); err != nil {
-		return nil, fmt.Errorf("encode %s %s/%s: %w", kind, e.GetNamespace(), e.GetName(), err)
+	data, err := trimmed.Marshal()
+	if err != nil {
+		return nil, fmt.Errorf("encode %s %s/%s: %w", kind, encoded.GetNamespace(), encoded.GetName(), err)
 	}
-	return e, nil
+	encoded.dictionary = e.dictionary(kind, data)
+	encoded.data = string(encoded.dictionary.first.Encode(nil, data))
+	return encoded, nil
 }
 
 // GetNamespace implements [Object].
@@ -82,7 +112,7 @@ func (e *Encoded) GetUID() types.UID { return types.UID(e.identity[e.ends[1]:e.e
 // GetResourceVersion implements [Object].
 func (e *Encoded) GetResourceVersion() string { return e.identity[e.ends[2]:e.ends[3]] }
 
-// Size returns the length of the encoded object in bytes.
+// Size returns the length of the encoded object in bytes, without its identity.
 func (e *Encoded) Size() int { return len(e.data) }
 
 // Deployment returns the name of the Deployment that the object belongs to, empty for none.
@@ -99,8 +129,12 @@ func Decode(o Object) (metav1.Object, error) {
 		}
 		return decoded, nil
 	}
+	data, err := e.dictionary.first.Decode(nil, []byte(e.data))
+	if err != nil {
+		return nil, fmt.Errorf("decompress %s %s/%s: %w", e.dictionary.kind, e.GetNamespace(), e.GetName(), err)
+	}
 	var decoded message
-	switch e.kind {
+	switch e.dictionary.kind {
 	case Deployment:
 		decoded = &appsv1.Deployment{}
 	case Pod:
@@ -108,8 +142,8 @@ func Decode(o Object) (metav1.Object, error) {
 	default:
 		decoded = &metav1.PartialObjectMetadata{}
 	}
-	if err := decoded.Unmarshal(e.data); err != nil {
-		return nil, fmt.Errorf("decode %s %s/%s: %w", e.kind, e.GetNamespace(), e.GetName(), err)
+	if err := decoded.Unmarshal(data); err != nil {
+		return nil, fmt.Errorf("decode %s %s/%s: %w", e.dictionary.kind, e.GetNamespace(), e.GetName(), err)
 	}
 	decoded.SetNamespace(e.GetNamespace())
 	decoded.SetName(e.GetName())

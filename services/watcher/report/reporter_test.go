@@ -416,7 +416,7 @@ func FuzzWorkspaceEventsMatchTheirSchema(f *testing.F) {
 			again, err := reporter().Observed(d)
 			require.NoError(t, err)
 			require.Equal(t, message.Event.String(), again.Event.String())
-			d.Object, err = object.Encode(o)
+			d.Object, err = object.NewEncoder().Encode(o)
 			require.NoError(t, err)
 			encoded, err := reporter().Observed(d)
 			require.NoError(t, err)
