@@ -48,7 +48,7 @@ func (s *failureState) clear() {
 	s.err = nil
 }
 
-// New returns a consumer; Run starts it. The error lists all faults of the configuration.
+// New returns a consumer; Run starts it. The error lists all errors of the configuration.
 func New[T any](cfg Config[T]) (*Consumer[T], error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err

@@ -19,7 +19,7 @@ func (s *session[T]) deadLetter(ctx context.Context, m *Message[T], reason error
 	letter := deadletter.New(s.cfg.Cell, deadletter.Origin{
 		Service: s.cfg.Service, Consumer: s.cfg.Name, Stream: s.cfg.Stream, Subject: m.Subject, Sequence: m.Sequence,
 	}, m.Header, m.Data, reason)
-	id := fmt.Sprintf("%s/%s/%d/%d", s.cfg.Name, s.cfg.Stream, s.position.epoch, m.Sequence)
+	id := fmt.Sprintf("%s/%s/%d/%d", s.cfg.Name, s.cfg.Stream, s.cursor.epoch, m.Sequence)
 	err := s.cfg.Retry.Do(ctx, func() error {
 		_, err := s.cfg.JetStream.PublishMsg(ctx, letter, jetstream.WithMsgID(id))
 		if err != nil && ctx.Err() != nil {

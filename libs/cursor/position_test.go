@@ -13,9 +13,9 @@ func TestRestartReason(t *testing.T) {
 	anotherEvent := &mark{sequence: 5, id: "f", stored: 50}
 	storedAgain := &mark{sequence: 5, id: "e", stored: 51}
 	for name, test := range map[string]struct {
-		position cursorRow
-		stream   streamState
-		changed  bool
+		cursor  cursorRow
+		stream  streamState
+		changed bool
 	}{
 		"never read":                           {cursorRow{}, streamState{created: 1}, true},
 		"no message handled":                   {cursorRow{epoch: 1}, streamState{created: 7, lastSequence: 3}, false},
@@ -32,7 +32,7 @@ func TestRestartReason(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			require.Equal(t, test.changed, restartReason(test.position, test.stream) != "")
+			require.Equal(t, test.changed, restartReason(test.cursor, test.stream) != "")
 		})
 	}
 }

@@ -21,7 +21,7 @@ func (s *session[T]) checkStream(ctx context.Context) (jetstream.Stream, error) 
 	}
 	info := stream.CachedInfo()
 	state := streamState{created: info.Created.UnixNano(), lastSequence: info.State.LastSeq}
-	if last := s.position.last.sequence; last > 0 && last <= state.lastSequence {
+	if last := s.cursor.last.sequence; last > 0 && last <= state.lastSequence {
 		m, err := stream.GetMsg(ctx, last)
 		switch {
 		case err == nil:
@@ -31,18 +31,18 @@ func (s *session[T]) checkStream(ctx context.Context) (jetstream.Stream, error) 
 			return nil, serverError{fmt.Errorf("read message %d of stream %s: %w", last, s.cfg.Stream, err)}
 		}
 	}
-	if reason := restartReason(s.position, state); reason != "" {
+	if reason := restartReason(s.cursor, state); reason != "" {
 		return stream, s.restart(ctx, reason, state.created)
 	}
-	s.position.created = state.created // recreated from a backup with the same messages: the cursor is still valid
+	s.cursor.created = state.created // recreated from a backup with the same messages: the cursor is still valid
 	return stream, nil
 }
 
 // restart begins an epoch at the start of the stream.
 func (s *session[T]) restart(ctx context.Context, reason string, created int64) error {
-	to := cursorRow{epoch: s.position.epoch + 1, created: created}
+	to := cursorRow{epoch: s.cursor.epoch + 1, created: created}
 	err := postgres.InTx(ctx, s.conn, func(tx pgx.Tx) error {
-		if err := s.cfg.key().move(ctx, tx, s.position, to); err != nil {
+		if err := s.cfg.key().move(ctx, tx, s.cursor, to); err != nil {
 			return err
 		}
 		return s.cfg.Restarted(ctx, tx, Restart{Epoch: to.epoch, Reason: reason})
@@ -50,7 +50,7 @@ func (s *session[T]) restart(ctx context.Context, reason string, created int64) 
 	if err != nil {
 		return fmt.Errorf("begin epoch %d of stream %s: %w", to.epoch, s.cfg.Stream, err)
 	}
-	s.position = to
+	s.cursor = to
 	s.count.restarts.Inc()
 	s.logger.InfoContext(ctx, "reading the stream from its start",
 		slog.Int64(logkey.Epoch, to.epoch), slog.String(logkey.Reason, reason))

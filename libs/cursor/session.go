@@ -31,7 +31,7 @@ type session[T any] struct {
 	logger *slog.Logger
 
 	committed     bool
-	position      cursorRow
+	cursor        cursorRow
 	serverBackoff *retry.Backoff
 	count         counters
 }
@@ -65,7 +65,7 @@ func (e serverError) Unwrap() error { return e.error }
 
 func (s *session[T]) run(ctx context.Context) error {
 	var err error
-	if s.position, err = s.cfg.key().load(ctx, s.conn); err != nil {
+	if s.cursor, err = s.cfg.key().load(ctx, s.conn); err != nil {
 		return err
 	}
 	for {
@@ -112,7 +112,7 @@ func (s *session[T]) read(
 ) error {
 	ctx, release := untilStatusChange(ctx, status)
 	defer release()
-	r, err := openReader(ctx, s.cfg, stream, s.position.last.sequence, batches)
+	r, err := openReader(ctx, s.cfg, stream, s.cursor.last.sequence, batches)
 	if err == nil {
 		s.state.clear()
 		err = r.run(ctx)
@@ -143,7 +143,7 @@ func (s *session[T]) handleBatch(ctx context.Context, b *batch[T]) error {
 			return err
 		}
 	}
-	to := s.position
+	to := s.cursor
 	to.last = markOf(b.last.Subject, b.last.Header, b.last.Data, b.last.Sequence, b.last.Stored)
 	backoff := s.cfg.Retry.Backoff()
 	for {
@@ -173,7 +173,7 @@ func (s *session[T]) handleBatch(ctx context.Context, b *batch[T]) error {
 }
 
 func (s *session[T]) recordCommit(b *batch[T], to cursorRow) {
-	s.position = to
+	s.cursor = to
 	s.committed = true
 	s.serverBackoff.Reset()
 	s.state.clear()
@@ -189,7 +189,7 @@ func (s *session[T]) commit(ctx context.Context, b *batch[T], to cursorRow) erro
 	start := time.Now()
 	defer func() { s.count.seconds.Observe(time.Since(start).Seconds()) }()
 	return postgres.InTx(ctx, s.conn, func(tx pgx.Tx) error {
-		if err := s.cfg.key().move(ctx, tx, s.position, to); err != nil {
+		if err := s.cfg.key().move(ctx, tx, s.cursor, to); err != nil {
 			return err
 		}
 		if len(b.messages) == 0 {

@@ -9,6 +9,5 @@
 // malformed message is an error that names the attribute.
 //
 // [New] creates every event of Lockstep: a type of the registry in schemas, JSON data, time in UTC
-// with milliseconds, and an id that the writer derives from the content, so that a second write is
-// equal.
+// with milliseconds, and the id that the writer gives.
 package event

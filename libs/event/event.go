@@ -30,7 +30,8 @@ type Attributes struct {
 	Source string
 	// Subject is what the event is about, such as a workspace's id.
 	Subject string
-	// ID is deterministic: an event that is published again has the same ID.
+	// ID is unique for the source. If consumers must recognize a repeated event, the writer derives the
+	// ID from the content.
 	ID string
 	// Time when it occurred.
 	Time time.Time

@@ -21,8 +21,8 @@ import (
 // nats.go's Consume and Messages lose messages after a reconnect there: the server forgets the
 // reply path of pull requests, but keeps answering the requests while the client uses the same
 // inbox. Each lost message returns only after the consumer's AckWait. So each request of a
-// PullReader has its own inbox, and a reconnect abandons the current request. The server that leads
-// the consumer then drops the request at once; in a cluster another server drops it when it
+// PullReader has its own inbox, and a reconnect abandons the current request. If the server of the
+// client leads the consumer, it drops the request at once; otherwise the leader drops it when it
 // expires.
 //
 // PullReader drops messages of other consumers: a user of the account who knows an inbox could

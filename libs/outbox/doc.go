@@ -14,6 +14,6 @@
 //   - A stream or database that was restored from an older copy is detected. [Config.Restored] then inserts the current
 //     state again, in a transaction.
 //
-// The revision of a message is its row id. It is sent in the header [RevisionHeader], which only this package uses. A
+// The revision of a message is its row id. It is sent in the header [RevisionHeader], which only this package sets. A
 // subject that an outbox publishes to must have no other writer.
 package outbox

@@ -27,7 +27,7 @@ type hooks struct {
 	waiting      func()                             // before waiting for new rows
 }
 
-// New returns a publisher that does nothing until Run. The error lists all faults of the
+// New returns a publisher that does nothing until Run. The error lists all errors of the
 // configuration.
 func New(cfg Config) (*Publisher, error) {
 	if err := cfg.validate(); err != nil {
@@ -43,9 +43,9 @@ func New(cfg Config) (*Publisher, error) {
 	}, nil
 }
 
-// Run publishes until ctx ends, then finishes the current batch and returns nil. While another
-// replica holds the lock it waits. It logs and retries failures of the database and of NATS for
-// ever.
+// Run publishes until ctx ends. Then it removes the acknowledged rows and returns nil; the other rows stay in the
+// outbox. While another replica holds the lock, Run waits. It logs and retries failures of the database and of NATS
+// forever.
 func (p *Publisher) Run(ctx context.Context) error {
 	js, err := jetstream.New(p.cfg.Conn,
 		jetstream.WithPublishAsyncTimeout(p.cfg.AckTimeout),

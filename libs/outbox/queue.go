@@ -113,8 +113,8 @@ func (q queue) highest(ctx context.Context) (int64, error) {
 	return id, nil
 }
 
-// streamRestored stores the stream's last sequence and calls restored, in one transaction.
-func (q queue) streamRestored(
+// storeRestoredStream stores the stream's last sequence and calls restored, in one transaction.
+func (q queue) storeRestoredStream(
 	ctx context.Context, stream string, last uint64, restored func(tx pgx.Tx) error,
 ) error {
 	return postgres.InTx(ctx, q.conn, func(tx pgx.Tx) error {
@@ -126,10 +126,10 @@ func (q queue) streamRestored(
 	})
 }
 
-// databaseRestored moves the ids of waiting and future rows above a revision that a stream already contains, and
+// storeRestoredDatabase moves the ids of waiting and future rows above a revision that a stream already contains, and
 // calls restored, in one transaction. The waiting rows are the current state, so they must follow what the
 // streams hold.
-func (q queue) databaseRestored(ctx context.Context, above int64, restored func(tx pgx.Tx) error) error {
+func (q queue) storeRestoredDatabase(ctx context.Context, above int64, restored func(tx pgx.Tx) error) error {
 	return postgres.InTx(ctx, q.conn, func(tx pgx.Tx) error {
 		// The lock waits for transactions that have inserted rows, and blocks new ones until the ids are raised.
 		if _, err := tx.Exec(ctx, `LOCK TABLE outbox IN SHARE ROW EXCLUSIVE MODE`); err != nil {

@@ -32,7 +32,7 @@ func (s *session) checkStreams(ctx context.Context) error {
 		last := stream.CachedInfo().State.LastSeq
 		switch known := s.streams[name]; {
 		case last < known:
-			if err := s.streamRestoredAt(ctx, name, last); err != nil {
+			if err := s.handleRestoredStreamAt(ctx, name, last); err != nil {
 				return err
 			}
 		case last > known:
@@ -59,7 +59,7 @@ func (s *session) checkAhead(ctx context.Context, stream jetstream.Stream, seque
 		return err
 	}
 	if revision := revisionOf(last.Header); revision > highest {
-		return s.databaseRestored(ctx, revision)
+		return s.handleRestoredDatabase(ctx, revision)
 	}
 	return nil
 }
@@ -71,21 +71,21 @@ func (s *session) serverError(ctx context.Context, action string, err error) err
 	return outageError{fmt.Errorf("%s: %w", action, err)}
 }
 
-// streamRestored handles a stream that has acknowledged an already used sequence.
-func (s *session) streamRestored(ctx context.Context, name string) error {
+// handleRestoredStream handles a stream that has acknowledged an already used sequence.
+func (s *session) handleRestoredStream(ctx context.Context, name string) error {
 	stream, err := s.js.Stream(ctx, name)
 	if err != nil {
 		return s.serverError(ctx, "open stream "+name, err)
 	}
-	return s.streamRestoredAt(ctx, name, stream.CachedInfo().State.LastSeq)
+	return s.handleRestoredStreamAt(ctx, name, stream.CachedInfo().State.LastSeq)
 }
 
-func (s *session) streamRestoredAt(ctx context.Context, name string, last uint64) error {
+func (s *session) handleRestoredStreamAt(ctx context.Context, name string, last uint64) error {
 	r := Restoration{Stream: name, Reason: fmt.Sprintf(
 		"stream %s ends at sequence %d after it acknowledged %d: it was restored from an older copy or recreated",
 		name, last, s.streams[name])}
 	restored := func(tx pgx.Tx) error { return s.cfg.Restored(ctx, tx, r) }
-	if err := s.queue.streamRestored(ctx, name, last, restored); err != nil {
+	if err := s.queue.storeRestoredStream(ctx, name, last, restored); err != nil {
 		return err
 	}
 	s.streams[name] = last
@@ -93,14 +93,14 @@ func (s *session) streamRestoredAt(ctx context.Context, name string, last uint64
 	return nil
 }
 
-func (s *session) databaseRestored(ctx context.Context, revision int64) error {
+func (s *session) handleRestoredDatabase(ctx context.Context, revision int64) error {
 	r := Restoration{Reason: fmt.Sprintf(
 		"a stream has revision %d, which this database never assigned: the database was restored from an older copy",
 		revision)}
 	// Another stream can have a higher revision, because a batch is published in several rounds.
 	above := revision + 10*int64(s.cfg.Batch)
 	restored := func(tx pgx.Tx) error { return s.cfg.Restored(ctx, tx, r) }
-	if err := s.queue.databaseRestored(ctx, above, restored); err != nil {
+	if err := s.queue.storeRestoredDatabase(ctx, above, restored); err != nil {
 		return err
 	}
 	s.resetAfterRestoration(ctx, r)

@@ -57,7 +57,7 @@ type sent struct {
 
 // publish sends rows in rounds. Each round sends one row per subject and waits for all acknowledgements. So a
 // subject has at most one message in flight, and no message follows a failed one. A subject with a slow
-// acknowledgement is removed from the rounds; collect handles it later.
+// acknowledgement is removed from the rounds; handleSlowAcks handles it later.
 func (s *session) publish(ctx context.Context, rows []row, result *outcome) {
 	waiting := groupBySubject(rows)
 	conflicts := make(map[string]int)
@@ -116,17 +116,17 @@ var (
 func (s *session) publishRound(ctx context.Context, waiting [][]row, result *outcome) []error {
 	before := maps.Clone(s.streams)
 	round := make([]sent, len(waiting))
-	outcomes := make([]error, len(waiting))
+	errs := make([]error, len(waiting))
 	for i, group := range waiting {
 		s.hooks.publish(ctx, group[0])
 		round[i] = sent{row: group[0], before: before}
-		round[i].future, outcomes[i] = s.js.PublishMsgAsync(s.message(group[0]))
+		round[i].future, errs[i] = s.js.PublishMsgAsync(s.message(group[0]))
 	}
 	timeout := time.NewTimer(roundTimeout)
 	defer timeout.Stop()
 	expired := false
 	for i, p := range round {
-		if outcomes[i] != nil {
+		if errs[i] != nil {
 			continue
 		}
 		var ack *jetstream.PubAck
@@ -146,9 +146,9 @@ func (s *session) publishRound(ctx context.Context, waiting [][]row, result *out
 				s.slow[p.row.subject] = p
 			}
 		}
-		outcomes[i] = s.recordAck(ctx, p, ack, err, result)
+		errs[i] = s.recordAck(ctx, p, ack, err, result)
 	}
-	return outcomes
+	return errs
 }
 
 func poll(future jetstream.PubAckFuture) (*jetstream.PubAck, error) {

@@ -21,9 +21,9 @@ const (
 	maxCachedSubjects = 100_000
 	// maxFailing is the number of failing subjects above which NATS itself is treated as failing.
 	maxFailing = 1000
-	// collectInterval is the time between two checks for slow acknowledgements while the session is
+	// slowAckInterval is the time between two checks for slow acknowledgements while the session is
 	// idle.
-	collectInterval = 10 * time.Millisecond
+	slowAckInterval = 10 * time.Millisecond
 	// drainTimeout bounds the removal of acknowledged rows after Run was asked to end.
 	drainTimeout = 5 * time.Second
 )
@@ -38,13 +38,13 @@ type session struct {
 	held  *postgres.HeldLock
 	queue queue
 
-	published  bool
-	lastKnown  map[string]position        // subject → its last message, as far as known
-	streams    map[string]uint64          // stream → the highest sequence it has acknowledged
-	failing    map[string]*failingSubject // subject → its failed row
-	slow       map[string]sent            // subjects with a slow acknowledgement
-	reconnects uint64                     // of the connection, at the last check of the streams
-	outage     *retry.Backoff
+	published     bool
+	lastKnown     map[string]position        // subject → its last message, as far as known
+	streams       map[string]uint64          // stream → the highest sequence it has acknowledged
+	failing       map[string]*failingSubject // subject → its failed row
+	slow          map[string]sent            // subjects with a slow acknowledgement
+	reconnects    uint64                     // of the connection, at the last check of the streams
+	outageBackoff *retry.Backoff
 }
 
 // failingSubject is a subject with a failed row. It is skipped until the back-off ends.
@@ -58,7 +58,7 @@ func newSession(p *Publisher, js jetstream.JetStream, held *postgres.HeldLock) *
 	return &session{
 		cfg: p.cfg, hooks: p.hooks, js: js, held: held, queue: queue{conn: held.Conn()},
 		lastKnown: make(map[string]position), failing: make(map[string]*failingSubject), slow: make(map[string]sent),
-		outage: p.cfg.Retry.Backoff(),
+		outageBackoff: p.cfg.Retry.Backoff(),
 	}
 }
 
@@ -122,7 +122,7 @@ func (s *session) publishBatch(ctx context.Context) (bool, error) {
 	return full || done > 0, err
 }
 
-// publishRows publishes rows, collects slow acknowledgements and records the result. It returns the
+// publishRows publishes rows, handles slow acknowledgements and records the result. It returns the
 // number of rows that are on their streams.
 func (s *session) publishRows(ctx context.Context, rows []row) (int, error) {
 	result := outcome{acknowledged: make(map[string]uint64)}
@@ -132,12 +132,12 @@ func (s *session) publishRows(ctx context.Context, rows []row) (int, error) {
 		return 0, err
 	}
 	if result.restored != "" {
-		if err := s.streamRestored(ctx, result.restored); err != nil {
+		if err := s.handleRestoredStream(ctx, result.restored); err != nil {
 			return 0, err
 		}
 	}
 	if result.restoredRevision > 0 {
-		if err := s.databaseRestored(ctx, result.restoredRevision); err != nil {
+		if err := s.handleRestoredDatabase(ctx, result.restoredRevision); err != nil {
 			return 0, err
 		}
 	}
@@ -232,7 +232,7 @@ func (s *session) removePublished(ctx context.Context, result outcome) error {
 		return err
 	}
 	s.published = true
-	s.outage.Reset()
+	s.outageBackoff.Reset()
 	s.cfg.Metrics.published.Add(float64(len(result.done)))
 	return nil
 }
@@ -262,11 +262,11 @@ func (s *session) backOff(ctx context.Context, r row, err error) {
 func (s *session) waitTimeout() time.Duration {
 	next := s.cfg.Interval
 	if len(s.slow) > 0 {
-		next = min(next, collectInterval)
+		next = min(next, slowAckInterval)
 	}
 	for subject, b := range s.failing {
 		if !s.isSlow(subject) {
-			next = min(next, max(time.Until(b.until), collectInterval))
+			next = min(next, max(time.Until(b.until), slowAckInterval))
 		}
 	}
 	return next
@@ -274,7 +274,7 @@ func (s *session) waitTimeout() time.Duration {
 
 // waitForServer pauses after a failure of NATS. The pause ends when the connection is restored.
 func (s *session) waitForServer(ctx context.Context, cause error) error {
-	pause := s.outage.Next()
+	pause := s.outageBackoff.Next()
 	s.cfg.Metrics.failures.Inc()
 	s.cfg.Logger.WarnContext(ctx, "outbox publisher failed; waiting for NATS",
 		slog.Duration(logkey.RetryIn, pause), logkey.Error(cause))

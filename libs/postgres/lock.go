@@ -13,7 +13,7 @@ import (
 	"lockstep.internal/libs/retry"
 )
 
-// Lock is an advisory lock that the replicas of a service share.
+// Lock is an exclusive advisory lock: one replica of a service holds it at a time.
 type Lock struct {
 	// Name of the lock within the schema.
 	Name string

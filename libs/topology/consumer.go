@@ -32,7 +32,8 @@ func AgentConsumers(cell Cell, agent int64) []AgentConsumer {
 			FilterSubject: filter,
 			DeliverPolicy: jetstream.DeliverAllPolicy,
 			AckPolicy:     jetstream.AckExplicitPolicy,
-			// Agents acknowledge on receipt, so AckWait is only the redelivery delay after a broken connection.
+			// Agents acknowledge on receipt, or extend the deadline until the message has taken effect. So AckWait is
+			// only the redelivery delay after a broken connection.
 			AckWait:       10 * time.Second,
 			MaxAckPending: 1000,
 			Replicas:      1,

@@ -11,7 +11,7 @@ import (
 const Root = "lockstep"
 
 // RevisionHeader is the header with a message's revision: a decimal number that increases per subject, even after a
-// restore of the stream or of the service's database.
+// restore of the stream or of the service's database. It is not the desired revision of a workspace.
 const RevisionHeader = "Lockstep-Revision"
 
 // Families of subjects: the token after the cell.
