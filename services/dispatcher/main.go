@@ -53,7 +53,7 @@ type dispatcher struct {
 
 	mu      sync.Mutex
 	session *session.Session // nil in a standby
-	readErr error            // the error that stops the reading of desired states, or nil
+	readErr error            // why the reading of desired states cannot start, or nil
 }
 
 // Main runs the dispatcher until ctx ends, then drains. It returns an error for an invalid

@@ -106,7 +106,8 @@ func (p Policy) Check(w Workspace) *failure.Failure {
 	return nil
 }
 
-// checkReferences checks the objects of an orphan to be deleted, which have no content. Kinds that this agent does
+// checkReferences checks the manifests of a desired state that terminates. Only the deletion of an orphan (a Deployment
+// of a workspace that the control plane does not know) has them, and they have no content. Kinds that this agent does
 // not apply are allowed, see [Policy.DeletableObjects].
 func (p Policy) checkReferences(w Workspace) *failure.Failure {
 	var refused *failure.Failure

@@ -11,7 +11,7 @@ import (
 // Reason is the machine-readable kind of a failure. Reasons are part of the API and are never renamed.
 type Reason string
 
-// Permanent reasons: the request or a policy must change.
+// Reasons that need a change of the request, a policy or the cluster. The failure is retried unless it is Final.
 const (
 	// Malformed events, and workspaces that are NotAllowed or TooLarge, are rejected by the agent itself.
 	Malformed  Reason = "Malformed"

@@ -35,8 +35,8 @@ func (c *Cluster) Apply(ctx context.Context, w desired.Workspace, secrets Secret
 	return c.applyExplained(ctx, w, secrets, applyOptions{})
 }
 
-// Repair is Apply of a revision that was applied before. It reads every object instead of using the cache, and
-// returns the objects that others have changed.
+// Repair is Apply of a revision that was applied before. It reads every object except the namespace instead of using
+// the cached UIDs, and returns the objects that others have changed.
 func (c *Cluster) Repair(ctx context.Context, w desired.Workspace, secrets SecretSource) (Applied, error) {
 	return c.applyExplained(ctx, w, secrets, applyOptions{repair: true})
 }
@@ -54,13 +54,13 @@ func (c *Cluster) applyExplained(
 // applyOptions control how objects are applied.
 type applyOptions struct {
 	fresh  bool // the namespace was created by this call and is empty
-	repair bool // read every object, to find the changes of others
+	repair bool // read every object except the namespace, to find the changes of others
 }
 
 // appliedObject is an object after the apply.
 type appliedObject struct {
 	live *metav1.PartialObjectMetadata
-	// changed reports whether another client had changed the object. Set in a repair only.
+	// changed reports whether another client had changed or deleted the object. Valid in a repair only.
 	changed bool
 }
 
@@ -126,7 +126,8 @@ func (c *Cluster) apply(
 	return out, desired.Reference{}, nil
 }
 
-// checkNamespaceActive returns an error if the namespace is being deleted. Writes to its objects still succeed then.
+// checkNamespaceActive returns an error if the namespace is missing, is being deleted or has another owner. In a
+// terminating namespace, updates of objects still succeed.
 func (c *Cluster) checkNamespaceActive(ctx context.Context, w desired.Workspace, namespace desired.Reference) error {
 	live, err := c.getMetadata(ctx, namespace)
 	if err != nil {

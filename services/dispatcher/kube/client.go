@@ -24,8 +24,8 @@ type Client struct {
 	meta   metadata.Interface
 }
 
-// NewClient returns a client without a rate limit: the API server has one, and the queue bounds the
-// concurrency. It does not connect yet.
+// NewClient returns a client without a rate limit: the API server has one, and the worker pool bounds
+// the concurrency. It does not connect yet.
 func NewClient(cfg *rest.Config, logger *slog.Logger) (*Client, error) {
 	cfg = rest.CopyConfig(cfg)
 	cfg.QPS = -1

@@ -57,7 +57,8 @@ func (c *Cluster) owner(w desired.Workspace) desired.Owner {
 	return desired.Owner{Agent: c.policy.Agent, Workspace: w.ID}
 }
 
-// maxConflicts bounds the retries of a compare-and-set. More than two happen only if inventories are edited by hand.
+// maxConflicts bounds the attempts to write an inventory, and to apply an object that is deleted and recreated
+// meanwhile.
 const maxConflicts = 5
 
 // recordRevision writes the revision and the objects into the inventory. It fails with Superseded if the inventory

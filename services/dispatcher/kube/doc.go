@@ -14,7 +14,9 @@
 //
 // [Cluster.Repair] applies a revision again. It detects changes by others in managedFields.
 //
-// An object without the labels of agent and workspace is never changed: it is read before the first
-// change, and changed or deleted by its UID afterwards. Errors are a [failure.Failure].
-// [Namespaces] watches the workspaces' namespaces.
+// An object of another owner is not changed: the object is read and its labels of agent and workspace
+// are checked, unless its UID is cached or this call created the namespace. An object with a known
+// UID is changed or deleted only under that UID.
+//
+// Errors are a [failure.Failure]. [Namespaces] watches the workspaces' namespaces.
 package kube

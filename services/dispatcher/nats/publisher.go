@@ -25,7 +25,7 @@ const (
 	defaultTimeout = 5 * time.Second
 )
 
-// Sender stores one message and waits for the acknowledgement.
+// Sender publishes one message and waits for the acknowledgement.
 type Sender interface {
 	PublishMsg(ctx context.Context, message *nats.Msg, options ...jetstream.PublishOpt) (*jetstream.PubAck, error)
 }

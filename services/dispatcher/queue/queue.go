@@ -35,13 +35,14 @@ func (q *Queue[T]) DropBelow(key string, version int64) {
 	q.change(func(s *schedule[T]) { s.dropBelow(key, version) })
 }
 
-// Repair repeats every completed task once, after all other work. A running task is repeated after it has completed.
+// Repair repeats every completed task once, after new work and due retries. A running task is repeated after it has
+// completed.
 func (q *Queue[T]) Repair() {
 	q.change(func(s *schedule[T]) { s.repair(time.Now()) })
 }
 
 // Take waits for the next due task. It returns the error of ctx when that ends first. The caller
-// ends every task by one of Done, Complete, Retry and Wait.
+// ends every task by one of Discard, Complete, Retry and RequeueAfter.
 func (q *Queue[T]) Take(ctx context.Context) (Task[T], error) {
 	for {
 		if err := ctx.Err(); err != nil {
@@ -72,9 +73,9 @@ func (q *Queue[T]) Take(ctx context.Context) (Task[T], error) {
 	}
 }
 
-// Done ends a task that needs no further work, not even repairs.
-func (q *Queue[T]) Done(task Task[T]) {
-	q.change(func(s *schedule[T]) { s.done(task) })
+// Discard ends a task that needs no further work, not even repairs.
+func (q *Queue[T]) Discard(task Task[T]) {
+	q.change(func(s *schedule[T]) { s.discard(task) })
 }
 
 // Complete ends a successful task and keeps the item for repairs.
@@ -87,13 +88,13 @@ func (q *Queue[T]) Retry(task Task[T], delay time.Duration) {
 	q.change(func(s *schedule[T]) { s.retry(time.Now().Add(delay), task, 0) })
 }
 
-// Wait ends a task that waits for an external change. It is due again after the delay, or after
-// Wake.
-func (q *Queue[T]) Wait(task Task[T], delay time.Duration) {
-	q.change(func(s *schedule[T]) { s.retry(time.Now().Add(delay), task, task.Waits+1) })
+// RequeueAfter ends a task that waits for an external change. It is due again after the delay, or
+// after Wake.
+func (q *Queue[T]) RequeueAfter(task Task[T], delay time.Duration) {
+	q.change(func(s *schedule[T]) { s.retry(time.Now().Add(delay), task, task.Requeues+1) })
 }
 
-// Wake makes a waiting or failed task of the key due now.
+// Wake makes a requeued or failed task of the key due now.
 func (q *Queue[T]) Wake(key string) {
 	q.change(func(s *schedule[T]) { s.wake(key) })
 }

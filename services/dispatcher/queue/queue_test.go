@@ -56,11 +56,11 @@ func TestNewestVersionWins(t *testing.T) {
 		require.Equal(t, int64(3), task.Version)
 		require.Equal(t, "three", task.Item)
 		none(t, q)
-		q.Done(task)
+		q.Discard(task)
 		none(t, q)
-		require.False(t, q.Put("a", 3, "redelivered"), "it is done")
+		require.False(t, q.Put("a", 3, "redelivered"), "it was discarded")
 		require.True(t, q.Put("a", 4, "four"))
-		q.Done(take(t, q))
+		q.Discard(take(t, q))
 		require.Equal(t, queue.Depth{}, q.Depth())
 	})
 }
@@ -68,9 +68,9 @@ func TestNewestVersionWins(t *testing.T) {
 func TestKeyHasOneRunningTask(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(*queue.Queue[string], queue.Task[string]){
-		"done":   func(q *queue.Queue[string], task queue.Task[string]) { q.Done(task) },
-		"failed": func(q *queue.Queue[string], task queue.Task[string]) { q.Retry(task, time.Hour) },
-		"waits":  func(q *queue.Queue[string], task queue.Task[string]) { q.Wait(task, time.Hour) },
+		"discarded": func(q *queue.Queue[string], task queue.Task[string]) { q.Discard(task) },
+		"failed":    func(q *queue.Queue[string], task queue.Task[string]) { q.Retry(task, time.Hour) },
+		"requeued":  func(q *queue.Queue[string], task queue.Task[string]) { q.RequeueAfter(task, time.Hour) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -114,19 +114,19 @@ func TestRetriesAreDueAfterTheirDelay(t *testing.T) {
 		require.Equal(t, 1, a.Attempt)
 		require.Equal(t, 3*time.Second, time.Since(start))
 
-		// Wait does not count as an attempt, and Wake ends it early.
-		q.Wait(a, time.Hour)
+		// RequeueAfter does not count as an attempt, and Wake ends it early.
+		q.RequeueAfter(a, time.Hour)
 		q.Wake("a")
 		a = take(t, q)
 		require.Equal(t, 1, a.Attempt)
-		require.Equal(t, 1, a.Waits)
+		require.Equal(t, 1, a.Requeues)
 		q.Wake("a")
-		q.Wait(a, time.Hour)
+		q.RequeueAfter(a, time.Hour)
 		a = take(t, q)
-		require.Equal(t, 2, a.Waits, "woken while it was worked on")
+		require.Equal(t, 2, a.Requeues, "woken while it was worked on")
 		require.Equal(t, 3*time.Second, time.Since(start))
 		q.Wake("unknown")
-		q.Done(a)
+		q.Discard(a)
 		q.Wake("a")
 		none(t, q)
 	})
@@ -153,7 +153,7 @@ func TestThousandFailingKeysDoNotDelayAHealthyOne(t *testing.T) {
 					}
 					if task.Item == "healthy" {
 						waited := time.Since(task.Since)
-						q.Done(task) // before the signal, so that Depth below does not count it as running
+						q.Discard(task) // before the signal, so that Depth below does not count it as running
 						healthy <- waited
 						continue
 					}
@@ -210,7 +210,7 @@ func FuzzQueue(f *testing.F) {
 				delete(running, key)
 				switch how % 4 {
 				case 0:
-					q.Done(task)
+					q.Discard(task)
 					done[key] = task.Version
 				case 3:
 					q.Complete(task, task.Item)
@@ -218,7 +218,7 @@ func FuzzQueue(f *testing.F) {
 				case 1:
 					q.Retry(task, time.Duration(how)*time.Millisecond)
 				default:
-					q.Wait(task, time.Duration(how)*time.Millisecond)
+					q.RequeueAfter(task, time.Duration(how)*time.Millisecond)
 				}
 			}
 			for _, b := range script {

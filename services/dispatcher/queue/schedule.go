@@ -7,16 +7,16 @@ import (
 	"time"
 )
 
-// Task is one attempt at one version of a key.
+// Task is the work for one version of a key. Take returns it once per attempt.
 type Task[T any] struct {
 	Key     string
 	Version int64
 	Item    T
-	// Attempt is the number of this attempt, from 1. A repair starts again at 1. Waits do not
-	// count.
+	// Attempt is the number of this attempt, from 1. A repair starts again at 1. Attempts that
+	// ended with RequeueAfter do not count.
 	Attempt int
-	// Waits is the number of consecutive waits before this attempt.
-	Waits int
+	// Requeues is the number of consecutive calls of RequeueAfter before this attempt.
+	Requeues int
 	// Since is the time at which this version was put or its repair requested.
 	Since time.Time
 	// Repair reports that this version was completed before.
@@ -34,7 +34,7 @@ const (
 	classRepair
 )
 
-// Limits bound the tasks that run in addition to new work.
+// Limits bound the concurrent retries and repairs. New work has no limit here.
 type Limits struct {
 	// Retries is the maximum number of concurrent retries, at least 1.
 	Retries int
@@ -58,8 +58,8 @@ type entry[T any] struct {
 	index     int // in delayed, -1 when absent
 }
 
-// schedule decides which task is next. It is pure: it has no clock and never blocks. It is not safe
-// for concurrent use.
+// schedule decides which task is next. It has no clock and never blocks. It is not safe for
+// concurrent use.
 type schedule[T any] struct {
 	limits         Limits
 	running        int
@@ -141,7 +141,7 @@ func (s *schedule[T]) repair(now time.Time) {
 
 func (s *schedule[T]) makeRepair(now time.Time, e *entry[T]) {
 	e.repair = true
-	e.task.Attempt, e.task.Waits, e.task.Since = 0, 0, now
+	e.task.Attempt, e.task.Requeues, e.task.Since = 0, 0, now
 	s.repairs = append(s.repairs, e)
 }
 
@@ -212,7 +212,7 @@ func (s *schedule[T]) end(task Task[T]) (*entry[T], bool) {
 	}
 }
 
-func (s *schedule[T]) done(task Task[T]) {
+func (s *schedule[T]) discard(task Task[T]) {
 	if e, newest := s.end(task); newest {
 		s.clear(e)
 	}
@@ -229,13 +229,13 @@ func (s *schedule[T]) complete(now time.Time, task Task[T], item T) {
 	}
 }
 
-func (s *schedule[T]) retry(due time.Time, task Task[T], waits int) {
+func (s *schedule[T]) retry(due time.Time, task Task[T], requeues int) {
 	e, newest := s.end(task)
 	if !newest {
 		return
 	}
-	e.task.Waits = waits
-	if waits > 0 {
+	e.task.Requeues = requeues
+	if requeues > 0 {
 		e.task.Attempt--
 	}
 	if e.woken {

@@ -12,8 +12,8 @@ import (
 )
 
 // DecodeAndCheck decodes a message and checks it against the policy. It returns a failure if the desired state must not
-// be applied, and an error if the message has no readable workspace and revision. In a desired state that terminates
-// the workspace, Objects are those that may be deleted.
+// be applied, and an error if the message has no readable workspace and revision. If the desired state terminates an
+// orphan, Objects are those that may be deleted.
 func DecodeAndCheck(
 	cell topology.Cell, policy desired.Policy, subject string, header nats.Header, data []byte,
 ) (desired.Workspace, *failure.Failure, error) {

@@ -9,8 +9,8 @@ import (
 	"lockstep.internal/services/dispatcher/kube"
 )
 
-// Job is the desired state of one workspace and the results that were published about it.
-type Job struct {
+// Item is the desired state of one workspace and the results that were published about it.
+type Item struct {
 	workspace desired.Workspace
 	trace     trace.SpanContext
 
@@ -23,34 +23,34 @@ type Job struct {
 }
 
 // hasChanged reports whether the result of an apply differs from the last published one.
-func (j *Job) hasChanged(applied kube.Applied) bool {
-	return !j.applied || len(applied.Repaired) > 0 || len(applied.Pruned) > 0
+func (i *Item) hasChanged(applied kube.Applied) bool {
+	return !i.applied || len(applied.Repaired) > 0 || len(applied.Pruned) > 0
 }
 
 // hasProgress reports whether other objects remain than in the last published terminating result.
-func (j *Job) hasProgress(remaining []desired.Reference) bool {
-	return !slices.Equal(remaining, j.remaining)
+func (i *Item) hasProgress(remaining []desired.Reference) bool {
+	return !slices.Equal(remaining, i.remaining)
 }
 
 // pack compresses the workspace until its next repair.
-func (j *Job) pack() error {
-	packed, err := desired.Pack(j.workspace)
+func (i *Item) pack() error {
+	packed, err := desired.Pack(i.workspace)
 	if err != nil {
 		return err
 	}
-	j.packed, j.workspace.Objects, j.workspace.Secrets = packed, nil, nil
+	i.packed, i.workspace.Objects, i.workspace.Secrets = packed, nil, nil
 	return nil
 }
 
 // unpack reverses pack.
-func (j *Job) unpack() error {
-	if j.packed == nil {
+func (i *Item) unpack() error {
+	if i.packed == nil {
 		return nil
 	}
-	workspace, err := desired.Unpack(j.packed)
+	workspace, err := desired.Unpack(i.packed)
 	if err != nil {
 		return err
 	}
-	j.workspace, j.packed = workspace, nil
+	i.workspace, i.packed = workspace, nil
 	return nil
 }

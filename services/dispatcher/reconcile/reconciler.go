@@ -42,7 +42,7 @@ type Publisher interface {
 type Reconciler struct {
 	Cell      topology.Cell
 	Policy    desired.Policy
-	Queue     *queue.Queue[*Job]
+	Queue     *queue.Queue[*Item]
 	Cluster   Cluster
 	Secrets   kube.SecretSource
 	Publisher Publisher
@@ -75,7 +75,7 @@ func (r *Reconciler) Receive(ctx context.Context, subject string, header nats.He
 		r.reject(trace.ContextWithRemoteSpanContext(ctx, span), w, rejection)
 		return
 	}
-	r.Queue.Put(w.ID, w.Revision, &Job{workspace: w, trace: span})
+	r.Queue.Put(w.ID, w.Revision, &Item{workspace: w, trace: span})
 }
 
 // reject publishes the failure of a desired state that must not be applied. The queue does not store its revision: the
@@ -117,22 +117,22 @@ func (r *Reconciler) Run(ctx, drain context.Context) {
 }
 
 // process makes one attempt of a task.
-func (r *Reconciler) process(ctx context.Context, task queue.Task[*Job]) {
-	job := task.Item
-	ctx, span := r.Tracer.Start(trace.ContextWithRemoteSpanContext(ctx, job.trace), "apply desired state",
+func (r *Reconciler) process(ctx context.Context, task queue.Task[*Item]) {
+	item := task.Item
+	ctx, span := r.Tracer.Start(trace.ContextWithRemoteSpanContext(ctx, item.trace), "apply desired state",
 		trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(
 			attribute.String("lockstep.workspace", task.Key),
 			attribute.Int64("lockstep.desired_revision", task.Version),
-			attribute.String("lockstep.target", string(job.workspace.Target)),
+			attribute.String("lockstep.target", string(item.workspace.Target)),
 			attribute.Int("lockstep.attempt", task.Attempt)))
 	defer span.End()
 	attemptCtx, cancel := context.WithTimeout(ctx, r.Timeout)
 	defer cancel()
 	var err error
 	if task.Repair && task.Attempt == 1 {
-		job.repairs++
+		item.repairs++
 	}
-	if job.workspace.Target == events.DesiredTargetTerminated {
+	if item.workspace.Target == events.DesiredTargetTerminated {
 		err = r.terminate(ctx, attemptCtx, task)
 	} else {
 		err = r.apply(ctx, attemptCtx, task)
@@ -149,9 +149,9 @@ func (r *Reconciler) process(ctx context.Context, task queue.Task[*Job]) {
 }
 
 // apply applies or repairs the workspace. It publishes the result unless nothing changed since the last one.
-func (r *Reconciler) apply(ctx, attemptCtx context.Context, task queue.Task[*Job]) error {
-	job := task.Item
-	if err := job.unpack(); err != nil {
+func (r *Reconciler) apply(ctx, attemptCtx context.Context, task queue.Task[*Item]) error {
+	item := task.Item
+	if err := item.unpack(); err != nil {
 		return err
 	}
 	start := time.Now()
@@ -159,13 +159,13 @@ func (r *Reconciler) apply(ctx, attemptCtx context.Context, task queue.Task[*Job
 	if task.Repair {
 		apply = r.Cluster.Repair
 	}
-	applied, err := apply(attemptCtx, job.workspace, r.Secrets)
+	applied, err := apply(attemptCtx, item.workspace, r.Secrets)
 	if err != nil {
 		return err
 	}
 	now := time.Now()
 	duration := now.Sub(start)
-	if job.hasChanged(applied) {
+	if item.hasChanged(applied) {
 		result, err := r.Results.Applied(ctx, r.attempt(task, now), applied, duration)
 		if err != nil {
 			return err
@@ -182,20 +182,20 @@ func (r *Reconciler) apply(ctx, attemptCtx context.Context, task queue.Task[*Job
 			r.Metrics.Latency.Observe(now.Sub(task.Since).Seconds())
 		}
 	}
-	job.applied = true
-	if err := job.pack(); err != nil {
+	item.applied = true
+	if err := item.pack(); err != nil {
 		return err
 	}
-	r.Queue.Complete(task, job)
+	r.Queue.Complete(task, item)
 	return nil
 }
 
 // terminate deletes the objects of the workspace. While some remain, it polls and publishes each change of the list.
-func (r *Reconciler) terminate(ctx, attemptCtx context.Context, task queue.Task[*Job]) error {
-	job := task.Item
-	remaining, err := r.Cluster.Terminate(attemptCtx, job.workspace)
+func (r *Reconciler) terminate(ctx, attemptCtx context.Context, task queue.Task[*Item]) error {
+	item := task.Item
+	remaining, err := r.Cluster.Terminate(attemptCtx, item.workspace)
 	if err != nil {
-		job.remaining = nil // the next result replaces the failure
+		item.remaining = nil // the next result replaces the failure
 		return err
 	}
 	a := r.attempt(task, time.Now())
@@ -205,31 +205,31 @@ func (r *Reconciler) terminate(ctx, attemptCtx context.Context, task queue.Task[
 			return err
 		}
 		r.Publisher.Publish(task.Key, result)
-		r.Queue.Done(task)
+		r.Queue.Discard(task)
 		r.Metrics.Terminated.Inc()
 		r.Metrics.TerminationEnded(task.Key)
 		r.Logger.InfoContext(ctx, "terminated the workspace", r.attributes(task)...)
 		return nil
 	}
 	r.Metrics.TerminationStarted(task.Key)
-	if job.hasProgress(remaining) {
-		job.reports++
-		a.Count = job.reports
+	if item.hasProgress(remaining) {
+		item.reports++
+		a.Count = item.reports
 		result, err := r.Results.Terminating(ctx, a, remaining)
 		if err != nil {
 			return err
 		}
 		r.Publisher.Publish(task.Key, result)
-		job.remaining = remaining
+		item.remaining = remaining
 		r.Logger.InfoContext(ctx, "terminating the workspace",
 			r.attributes(task, slog.Int(logkey.Remaining, len(remaining)))...)
 	}
-	r.Queue.Wait(task, r.Poll.Delay(task.Waits+1))
+	r.Queue.RequeueAfter(task, r.Poll.Delay(task.Requeues+1))
 	return nil
 }
 
 // fail publishes the failure, then queues the retry, so that the result of the retry is published later.
-func (r *Reconciler) fail(ctx context.Context, task queue.Task[*Job], f *failure.Failure) {
+func (r *Reconciler) fail(ctx context.Context, task queue.Task[*Item], f *failure.Failure) {
 	var delay time.Duration
 	if !f.Final {
 		delay = r.Retry.Delay(task.Attempt)
@@ -253,20 +253,20 @@ func (r *Reconciler) fail(ctx context.Context, task queue.Task[*Job], f *failure
 		r.Publisher.Publish(task.Key, result)
 	}
 	if f.Final {
-		r.Queue.Done(task)
+		r.Queue.Discard(task)
 		return
 	}
 	r.Queue.Retry(task, delay)
 }
 
-func (r *Reconciler) attempt(task queue.Task[*Job], at time.Time) Attempt {
+func (r *Reconciler) attempt(task queue.Task[*Item], at time.Time) Attempt {
 	return Attempt{
 		Workspace: task.Key, Revision: task.Version, Count: task.Attempt, Repair: task.Item.repairs, At: at,
 	}
 }
 
 // attributes returns the log attributes of a task, followed by more.
-func (r *Reconciler) attributes(task queue.Task[*Job], more ...any) []any {
+func (r *Reconciler) attributes(task queue.Task[*Item], more ...any) []any {
 	return append([]any{
 		slog.String(logkey.WorkspaceID, task.Key), slog.Int64(logkey.Revision, task.Version),
 		slog.String(logkey.Target, string(task.Item.workspace.Target)), slog.Int(logkey.Attempt, task.Attempt),

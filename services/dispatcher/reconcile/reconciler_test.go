@@ -149,7 +149,7 @@ func startReconciler(t *testing.T) (*Reconciler, *fakeCluster, *recorder, contex
 	}, &recorder{}
 	r := &Reconciler{
 		Cell:      "local",
-		Queue:     queue.New[*Job](queue.Limits{Retries: 4, Repairs: 1, RepairPause: time.Second}),
+		Queue:     queue.New[*Item](queue.Limits{Retries: 4, Repairs: 1, RepairPause: time.Second}),
 		Cluster:   cluster,
 		Publisher: published,
 		Results:   Results{Source: "/lockstep/local/agents/7/dispatcher", Run: "r"},
@@ -176,7 +176,7 @@ func startReconciler(t *testing.T) (*Reconciler, *fakeCluster, *recorder, contex
 }
 
 func (r *Reconciler) put(id, name string, target events.DesiredTarget) {
-	r.Queue.Put(id, 1, &Job{workspace: desired.Workspace{ID: id, Name: name, Revision: 1, Target: target}})
+	r.Queue.Put(id, 1, &Item{workspace: desired.Workspace{ID: id, Name: name, Revision: 1, Target: target}})
 }
 
 func TestHangingWorkspacesDoNotDelayAHealthyOne(t *testing.T) {

@@ -86,7 +86,7 @@ func TestRejectedRevisionDoesNotBlockLowerOne(t *testing.T) {
 			"the lower revision is not retried",
 		)
 		require.Equal(t, 1, cluster.attempts["w"])
-		r.Queue.Put("w", 2, &Job{workspace: desired.Workspace{ID: "w", Revision: 2, Target: events.DesiredTargetRunning}})
+		r.Queue.Put("w", 2, &Item{workspace: desired.Workspace{ID: "w", Revision: 2, Target: events.DesiredTargetRunning}})
 		synctest.Wait()
 		kinds, _ = results.of("w")
 		require.Equal(t, "w/2/applied/1/r", kinds[2])

@@ -36,7 +36,7 @@ type Results struct {
 type Attempt struct {
 	Workspace string
 	Revision  int64
-	// Count is the number of this result among those of one kind and revision, from 1.
+	// Count is the number of the attempt, from 1; for terminating, the number of the result.
 	Count int
 	// Repair is the number of the repair, 0 for the first apply.
 	Repair int

@@ -59,7 +59,7 @@ type Config struct {
 	Retry retry.Policy
 	// PublishTimeout is the time after which an unacknowledged result is published again. Defaults to 5 s.
 	PublishTimeout time.Duration
-	// SetReadError is called with the error that stops the reading of desired states, and with nil when it continues.
+	// SetReadError is called with the reason why reading cannot start, and with nil once it has started.
 	SetReadError func(error)
 	Logger       *slog.Logger
 	Tracer       trace.Tracer
@@ -68,7 +68,7 @@ type Config struct {
 
 // Session is the work of one leader. It implements [metrics.Leader].
 type Session struct {
-	queue      *queue.Queue[*reconcile.Job]
+	queue      *queue.Queue[*reconcile.Item]
 	publisher  *nats.Publisher
 	reconciler *reconcile.Reconciler
 	namespaces *kube.Namespaces
@@ -81,7 +81,7 @@ type Session struct {
 // New returns a session that starts with [Session.Run].
 func New(cfg Config) *Session {
 	agent := cfg.Policy.Agent
-	work := queue.New[*reconcile.Job](queue.Limits{
+	work := queue.New[*reconcile.Item](queue.Limits{
 		Retries: cfg.Workers / 2, //nolint:mnd // half of the workers stay free for new work
 		Repairs: cfg.Workers / repairShare, RepairPause: repairPause,
 	})
