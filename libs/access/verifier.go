@@ -107,7 +107,7 @@ func (v *Verifier) Verify(token string) (Caller, error) {
 	if strings.HasPrefix(token, personalPrefix) {
 		return Caller{}, fault.New(
 			errcode.Unauthenticated,
-			"this is a personalPrefix access token: exchange it for an access token at the state service",
+			"this is a personal access token: exchange it for an access token at the state service",
 		)
 	}
 	if len(token) > maxToken {
@@ -138,7 +138,7 @@ func (v *Verifier) Verify(token string) (Caller, error) {
 	return caller, nil
 }
 
-// personalPrefix is the prefix of personalPrefix access tokens.
+// personalPrefix is the prefix of personal access tokens.
 const personalPrefix = "lsp_"
 
 var (
