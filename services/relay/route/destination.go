@@ -2,9 +2,7 @@ package route
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
-	"regexp"
 )
 
 // Destination is the metadata of a stream: where its bytes go. The receiver uses it as is and never reroutes.
@@ -14,14 +12,10 @@ type Destination struct {
 	ConnectionID int64 `json:"connection_id"`
 	// Target is [KubernetesAPI], or a name in the agent's configuration.
 	Target string `json:"target"`
-	// Trace is the traceparent of the request; empty without one.
-	Trace string `json:"trace,omitempty"`
 }
 
 // KubernetesAPI is a target of every agent in a cluster.
 const KubernetesAPI = "kubernetes"
-
-var traceparent = regexp.MustCompile(`^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$`)
 
 // maxTarget is the longest name of a target.
 const maxTarget = 63
@@ -59,8 +53,6 @@ func Decode(metadata []byte) (Destination, error) {
 			d.AgentID, d.ConnectionID)
 	case !ValidTarget(d.Target):
 		return Destination{}, fmt.Errorf("metadata of a stream: target %.70q is not a valid name", d.Target)
-	case d.Trace != "" && !traceparent.MatchString(d.Trace):
-		return Destination{}, errors.New("metadata of a stream: invalid traceparent")
 	}
 	return d, nil
 }

@@ -46,16 +46,14 @@ func TestDecisions(t *testing.T) {
 
 func TestDestination(t *testing.T) {
 	t.Parallel()
-	valid := route.Destination{
-		AgentID: 7, ConnectionID: 1 << 62, Target: "db-1", Trace: "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01",
-	}
+	valid := route.Destination{AgentID: 7, ConnectionID: 1 << 62, Target: "db-1"}
 	read, err := route.Decode(valid.Encode())
 	require.NoError(t, err)
 	require.Equal(t, valid, read)
 	for _, metadata := range []string{
 		``, `[]`, `{}`, `{"agent_id":7,"target":"db"}`, `{"agent_id":7,"connection_id":1,"target":"10.0.0.1:22"}`,
 		`{"agent_id":7,"connection_id":1,"target":""}`,
-		`{"agent_id":-7,"connection_id":1,"target":"db"}`, `{"agent_id":7,"connection_id":1,"target":"db","trace":"x"}`,
+		`{"agent_id":-7,"connection_id":1,"target":"db"}`,
 	} {
 		_, err := route.Decode([]byte(metadata))
 		require.Error(t, err, metadata)
