@@ -5,9 +5,10 @@
 // one. Only the relay that received a request from the caller routes and retries it.
 //
 // The relay has three listeners: agents (package agentlistener), external for callers (forward, policy and api), and
-// internal for other relays (peer). Package connections opens the streams, tunnel carries them. The stream AGENTS has
-// an audit record of every request (audit) and every connection (nats). Payloads never pass through NATS.
+// internal for other relays (peer). Package connections opens the streams, tunnel carries them.
+// The JetStream stream AGENTS has audit records of requests (audit) and events about connections (nats). Payloads never
+// pass through NATS.
 //
 // While NATS is unavailable, connected agents stay reachable, and new connections wait to be registered. A relay that
-// drains sends its agents to other relays before it closes their connections.
+// drains asks its agents to reconnect, and closes each connection after its last stream.
 package relay

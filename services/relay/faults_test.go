@@ -451,5 +451,5 @@ func TestPartitionBetweenRelays(t *testing.T) {
 	waiting = ask("/until/an/agent")
 	f.waitForMetrics(second, "lockstep_relay_requests 1")
 	f.replica(second)
-	require.Equal(t, "GET /until/an/agent ", <-waiting, "a GET is idempotent: it is retried after its tunnel is lost")
+	require.Equal(t, "GET /until/an/agent ", <-waiting, "a GET is replayable: it is retried after its tunnel is lost")
 }

@@ -147,7 +147,7 @@ func (p *process) connectNATS(ctx context.Context) error {
 	p.audit = audit.NewLog(audit.Config{Publish: p.events.Publish, Logger: p.tel.Logger})
 	p.store = nats.NewRegistryStore(nats.RegistryConfig{
 		JetStream: p.js, Self: p.self, Registry: p.registry, Lease: p.cfg.Registry.Lease, Events: p.events,
-		OnRemoved: func(c registry.Connection) { p.transport.Release(c.ID) }, Logger: p.tel.Logger,
+		OnRemoved: func(c registry.Connection) { p.transport.Evict(c.ID) }, Logger: p.tel.Logger,
 	})
 	return nil
 }
@@ -240,7 +240,7 @@ func (p *process) openExternal(context.Context) error {
 func (p *process) openAgents(context.Context) error {
 	p.listener = agentlistener.NewHandler(agentlistener.Config{
 		RelayID: p.self.ID, Agents: agents{p.directory}, Pool: p.connections,
-		Observers: []agentlistener.Observer{releaser{p.transport}, p.store}, AgentConfigs: p.configs,
+		Observers: []agentlistener.Observer{evictor{p.transport}, p.store}, AgentConfigs: p.configs,
 		Sessions: &p.agentSessions, Tunnel: p.cfg.Tunnel.tunnel(), MaxConnections: p.cfg.Agents.MaxConnections,
 		MaxConnectionsPerAgent: p.cfg.Agents.MaxConnectionsPerAgent, Logger: p.tel.Logger, Now: time.Now,
 	})
@@ -288,14 +288,14 @@ const streamsHelp = "Open streams, also idle ones: to agents of this relay, to o
 func (p *process) parts() []service.Part {
 	connection := p.conn.Part()
 	connection.Name = "nats"
-	users := p.directory.Part()
-	users.StartAfter = []string{"nats"}
+	directoryPart := p.directory.Part()
+	directoryPart.StartAfter = []string{"nats"}
 	p.agents.StopBefore = []string{"registry", "events"}
 	p.agents.StartAfter = []string{"directory", "configurations"}
 	p.internal.StopBefore = []string{"registry"}
 	p.external.StopBefore = []string{"registry", "directory", "audit"}
 	return []service.Part{
-		connection, users,
+		connection, directoryPart,
 		{Name: "configurations", StartAfter: []string{"nats"}, Run: func(ctx context.Context, self *service.Handle) error {
 			return p.configs.Run(ctx, self.Ready)
 		}},
@@ -377,15 +377,15 @@ func (a agents) Agent(id int64) (agentlistener.Credential, bool) {
 	return credential, known
 }
 
-// releaser closes idle streams of closed connections.
-type releaser struct{ *forward.Transport }
+// evictor closes idle streams of closed connections.
+type evictor struct{ *forward.Transport }
 
 // Connected does nothing.
-func (releaser) Connected(registry.Connection) {}
+func (evictor) Connected(registry.Connection) {}
 
 // Disconnected closes idle streams.
-func (r releaser) Disconnected(c registry.Connection, _ time.Time, _ events.DisconnectReason) {
-	r.Release(c.ID)
+func (e evictor) Disconnected(c registry.Connection, _ time.Time, _ events.DisconnectReason) {
+	e.Evict(c.ID)
 }
 
 var errNoAddress = errors.New("internal.url is required: the listen address is unspecified (such as 0.0.0.0), " +

@@ -7,7 +7,8 @@
 // that the relay sets (kube).
 //
 // Streams are independent: a slow stream does not delay others, and uses at most one window of memory. A stream
-// above max_streams is reset as retryable. When a stream ends, so does the connection to its target.
+// above max_streams is reset as retryable. When a stream ends, so does the connection to its target,
+// except for the Kubernetes API.
 //
 // On shutdown it accepts no more streams, and waits for open ones up to drain_timeout. It is ready while one
 // relay is connected. The last configuration is kept while no relay is reachable, but not over a restart.

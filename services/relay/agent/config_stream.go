@@ -59,7 +59,7 @@ func (a *agent) readConfigs(ctx context.Context, s *tunnel.Session, source *targ
 			return err
 		}
 		if source.Update(c) {
-			a.logConfig(ctx, errors.Join(c.Faults...))
+			a.logConfig(ctx, errors.Join(c.Errors...))
 		}
 	}
 	if err := lines.Err(); err != nil {

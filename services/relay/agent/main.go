@@ -88,7 +88,7 @@ func newAgent(ctx context.Context, cfg Config, tel *telemetry.Telemetry) (*agent
 	if err != nil {
 		return nil, err
 	}
-	if err := binding.Validate(); err != nil { // the stack and tests fill Config without loading it
+	if err := binding.Validate(); err != nil { // tools/stack and tests fill Config without loading it
 		return nil, err
 	}
 	credentials, err := natsauth.ReadAgentCredentials(cfg.CredentialsFile)

@@ -20,7 +20,7 @@ const (
 	streamOverloaded  = "overloaded"
 )
 
-// acceptStream joins a stream that a relay has opened with its target.
+// acceptStream connects a stream, which a relay has opened, to its target.
 func (a *agent) acceptStream(session *tunnel.Session, s *tunnel.Stream) {
 	if !a.streams.acquire() {
 		a.metrics.streams.WithLabelValues(streamOverloaded).Inc()

@@ -1,8 +1,9 @@
 // Package agentlistener accepts the tunnels that agents dial.
 //
 // It authenticates an agent by its token. A replica is connected once it has opened its configuration stream;
-// the stream then receives every change. A connection ends with its tunnel, when the agent drains it, and at
-// once when the agent is revoked or has another token. Observers see every connection and disconnection.
+// the stream then receives every change. A connection ends with its tunnel, when the agent or this relay
+// drains it, and at once when the agent is revoked or has another token. Observers see every connection and
+// disconnection.
 package agentlistener
 
 import (
@@ -31,7 +32,8 @@ import (
 	"lockstep.internal/services/relay/tunnel"
 )
 
-// Headers of an agent's request for a tunnel, and of the response.
+// Headers of an agent's request for a tunnel, and of the response. Callers send HeaderConnection to choose one
+// connection of an agent.
 const (
 	HeaderAgent      = "Lockstep-Agent"
 	HeaderPod        = "Lockstep-Pod"
@@ -263,9 +265,9 @@ func (h *Handler) release(agent int64) {
 	}
 }
 
-// Drain waits until all connections are closed and reported to the observers, or until finish is done. Drain
+// Drain waits until all connections are closed and reported to the observers, or until drainCtx is done. Drain
 // the sessions first.
-func (h *Handler) Drain(finish context.Context) {
+func (h *Handler) Drain(drainCtx context.Context) {
 	h.mu.Lock()
 	if h.open == 0 {
 		h.mu.Unlock()
@@ -278,7 +280,7 @@ func (h *Handler) Drain(finish context.Context) {
 	h.mu.Unlock()
 	select {
 	case <-allClosed:
-	case <-finish.Done():
+	case <-drainCtx.Done():
 	}
 }
 
@@ -333,8 +335,8 @@ func (h *Handler) use(ctx context.Context, c *connection) {
 	h.removeConnected(c)
 }
 
-// disconnectReason of a session. Both sides drain when one starts, and then the session ends. So check in this
-// order: this relay drains, the agent drains, lost.
+// disconnectReason of a session. When this relay drains, the agent drains, too, and then the session ends. So check
+// in this order: this relay drains, the agent drains, lost.
 func disconnectReason(s *tunnel.Session) events.DisconnectReason {
 	select {
 	case <-s.LocalDraining():

@@ -105,8 +105,8 @@ func (l *Log) Unpublished() int {
 	return l.unpublished
 }
 
-// Run publishes until ctx is done, and then the rest, until finish is done.
-func (l *Log) Run(ctx, finish context.Context) error {
+// Run publishes until ctx is done, and then the rest, until drainCtx is done.
+func (l *Log) Run(ctx, drainCtx context.Context) error {
 	ticker := time.NewTicker(publishInterval)
 	defer ticker.Stop()
 	for {
@@ -114,7 +114,7 @@ func (l *Log) Run(ctx, finish context.Context) error {
 		case <-l.full:
 		case <-ticker.C:
 		case <-ctx.Done():
-			return l.publish(finish)
+			return l.publish(drainCtx)
 		}
 		if err := l.publish(ctx); err != nil && ctx.Err() == nil {
 			return err

@@ -81,14 +81,14 @@ func add(t *testing.T, l *audit.Log, n int) {
 }
 
 // run runs the log in the background. stop publishes the rest and returns the error.
-func run(l *audit.Log) (stop func(finish context.Context) error) {
+func run(l *audit.Log) (stop func(timeoutCtx context.Context) error) {
 	ctx, cancel := context.WithCancel(context.Background())
-	finishing, finished := context.WithCancel(context.Background())
+	drainCtx, endDrain := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- l.Run(ctx, finishing) }()
-	return func(finish context.Context) error {
-		defer finished()
-		defer context.AfterFunc(finish, finished)()
+	go func() { ended <- l.Run(ctx, drainCtx) }()
+	return func(timeoutCtx context.Context) error {
+		defer endDrain()
+		defer context.AfterFunc(timeoutCtx, endDrain)()
 		cancel()
 		return <-ended
 	}
@@ -205,9 +205,9 @@ func TestRunReturnsErrorWhenRecordsAreLeft(t *testing.T) {
 		l := newLog(p, 0)
 		stop := run(l)
 		add(t, l, 3)
-		finish, cancel := context.WithTimeout(t.Context(), time.Minute)
+		timeoutCtx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		require.ErrorContains(t, stop(finish), "publish audit records")
+		require.ErrorContains(t, stop(timeoutCtx), "publish audit records")
 		require.Equal(t, 3, l.Unpublished())
 		p.set(false, false)
 		require.NoError(t, run(l)(t.Context()), "a second Run publishes the rest")

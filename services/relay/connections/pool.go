@@ -3,8 +3,9 @@
 //
 // It promises: a stream goes to a connected replica. If a stream cannot be opened through one connection, the next one
 // is tried. If a stream fails later, [RetryState.RecordFailure] reports whether to open another. The registry wakes
-// waiting requests; there is no polling. Connections that could not be reached are retried after 200 ms, then less
-// often, up to every 5 s. A stream that another relay opened here is served or refused, and never forwarded again.
+// waiting requests; there is no polling. Connections that could not be reached are retried after 0.1 to 0.2 s,
+// then less often, at most every 5 s. A stream that another relay opened here is served or refused, and never
+// forwarded again.
 package connections
 
 import (

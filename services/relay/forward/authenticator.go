@@ -37,9 +37,9 @@ type Authenticator struct {
 	changed  func() <-chan struct{}
 	now      func() time.Time
 
-	mu    sync.Mutex
-	cache map[[sha256.Size]byte]cachedCaller
-	valid <-chan struct{} // closed when the cache is outdated
+	mu       sync.Mutex
+	cache    map[[sha256.Size]byte]cachedCaller
+	outdated <-chan struct{} // closed when the cache is outdated
 }
 
 type cachedCaller struct {
@@ -55,7 +55,7 @@ func NewAuthenticator(
 ) *Authenticator {
 	return &Authenticator{
 		users: users, services: services, changed: changed, now: now,
-		cache: map[[sha256.Size]byte]cachedCaller{}, valid: changed(),
+		cache: map[[sha256.Size]byte]cachedCaller{}, outdated: changed(),
 	}
 }
 
@@ -77,7 +77,7 @@ func (a *Authenticator) Caller(header http.Header) (policy.Caller, error) {
 		return policy.Caller{}, fault.New(errcode.Unauthenticated, "header %s must have the form: Bearer <token>", name)
 	}
 	key, now := sha256.Sum256([]byte(token)), a.now()
-	cached, valid, found := a.cached(key)
+	cached, outdated, found := a.cached(key)
 	if found && now.Before(cached.until) {
 		return cached.Caller, nil
 	}
@@ -94,24 +94,24 @@ func (a *Authenticator) Caller(header http.Header) (policy.Caller, error) {
 	if len(a.cache) >= maxCached {
 		clear(a.cache)
 	}
-	if a.valid == valid { // the directory has not changed since
+	if a.outdated == outdated { // the directory has not changed since
 		a.cache[key] = cachedCaller{caller, until}
 	}
 	return caller, nil
 }
 
 // cached returns the cached caller of a token. It clears an outdated cache first.
-func (a *Authenticator) cached(key [sha256.Size]byte) (cached cachedCaller, valid <-chan struct{}, found bool) {
+func (a *Authenticator) cached(key [sha256.Size]byte) (cached cachedCaller, outdated <-chan struct{}, found bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	select {
-	case <-a.valid:
+	case <-a.outdated:
 		clear(a.cache)
-		a.valid = a.changed()
+		a.outdated = a.changed()
 	default:
 	}
 	cached, found = a.cache[key]
-	return cached, a.valid, found
+	return cached, a.outdated, found
 }
 
 func (a *Authenticator) verify(token string) (policy.Caller, time.Time, error) {

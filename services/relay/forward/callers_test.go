@@ -316,9 +316,9 @@ func TestDrainCancelsRequestsAfterTimeout(t *testing.T) {
 	c := f.connect()
 	c.sendRaw(getRequest("/blocked"))
 	<-target.started
-	finish, cancel := context.WithCancel(t.Context())
+	drainCtx, cancel := context.WithCancel(t.Context())
 	cancel()
-	f.handler.Drain(finish)
+	f.handler.Drain(drainCtx)
 	<-target.cancelled
 	response, body := c.receive()
 	require.Equal(t, http.StatusServiceUnavailable, response.StatusCode, body)

@@ -88,7 +88,7 @@ func (h *Handler) Route(traced func(http.Handler) http.Handler, next http.Handle
 	tracing := traced(h)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
-		case !strings.HasPrefix(r.URL.Path, root):
+		case !strings.HasPrefix(r.URL.Path, agentsPath):
 			next.ServeHTTP(w, r)
 		case len(r.Header["Traceparent"]) > 0:
 			tracing.ServeHTTP(w, r)
@@ -100,7 +100,7 @@ func (h *Handler) Route(traced func(http.Handler) http.Handler, next http.Handle
 
 // ServeHTTP authenticates, authorizes and forwards one request. It returns when the response has ended.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	p, err := h.admit(r)
+	p, err := h.authenticateAndParse(r)
 	if err != nil {
 		h.writeError(w, r, err)
 		return
@@ -139,18 +139,18 @@ func incompleteReason(cause error, aborted bool) string {
 	return ""
 }
 
-// admit authenticates the caller and parses the request. A request that it refuses is not audited: its caller or
-// its agent is unknown.
-func (h *Handler) admit(r *http.Request) (*proxiedRequest, error) {
+// authenticateAndParse authenticates the caller and parses the request. A request that it refuses is not
+// audited: its caller or its agent is unknown, or its path or a header is invalid.
+func (h *Handler) authenticateAndParse(r *http.Request) (*proxiedRequest, error) {
 	caller, err := h.cfg.Authenticator.Caller(r.Header)
 	if err != nil {
 		return nil, err
 	}
-	at, err := parse(r.URL, r.Header)
+	parsed, err := parse(r.URL, r.Header)
 	if err != nil {
 		return nil, err
 	}
-	return h.newRequest(caller, at, r)
+	return h.newRequest(caller, parsed, r)
 }
 
 // begin counts a request as in flight, and waits for capacity for its audit records.
@@ -175,13 +175,13 @@ func (h *Handler) forward(w *responseWriter, r *http.Request, p *proxiedRequest)
 	impersonation, err := h.authorize(p)
 	if err == nil && p.longRunning {
 		h.setGroups(p, impersonation)
-		err = h.reauthorize(p)
+		err = h.reauthorize(p) // until now, Run had no groups to compare: check again
 	}
 	if err != nil {
 		if p.longRunning {
 			h.cfg.Audit.Release(1)
 		}
-		h.refuse(w, r, p, err)
+		h.fail(w, r, p, err)
 		return
 	}
 	if p.longRunning {
@@ -222,13 +222,13 @@ func (h *Handler) Get(
 	ctx context.Context, caller policy.Caller, agentID, connectionID int64, path, accept string,
 	read func(*http.Response) error,
 ) error {
-	at := kubernetesPath(agentID, connectionID)
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+at.Target+path, http.NoBody)
+	to := kubernetesPath(agentID, connectionID)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+to.Target+path, http.NoBody)
 	if err != nil {
 		return fault.Wrap(err, errcode.InvalidArgument, "build the request to agent %d", agentID)
 	}
 	request.Header.Set("Accept", accept)
-	p, err := h.newRequest(caller, at, request)
+	p, err := h.newRequest(caller, to, request)
 	if err != nil {
 		return err
 	}
@@ -310,10 +310,10 @@ func (h *Handler) handleError(w http.ResponseWriter, r *http.Request, err error)
 	if r.ProtoMajor == 1 && p.requestBodyPending() {
 		w.Header().Set("Connection", "close")
 	}
-	h.refuse(w, r, p, publicError(r.Context(), err))
+	h.fail(w, r, p, publicError(r.Context(), err))
 }
 
-func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, p *proxiedRequest, err error) {
+func (h *Handler) fail(w http.ResponseWriter, r *http.Request, p *proxiedRequest, err error) {
 	p.Error = fault.From(err).Error()
 	h.writeError(w, r, err)
 }
@@ -336,14 +336,14 @@ func publicError(ctx context.Context, err error) error {
 		case tunnel.Unreachable:
 			return fault.Wrap(err, errcode.Unavailable, "the agent cannot reach the target: %s", reset.Text)
 		case tunnel.Cancelled, tunnel.NotAccepted, tunnel.Overloaded, tunnel.TargetConnectionLost:
-			return fault.Wrap(err, errcode.Unavailable, "the agent cancelled the request: %s", reset.Text)
+			return fault.Wrap(err, errcode.Unavailable, "the stream to the target was reset: %s", reset.Text)
 		}
 	}
 	if errors.Is(err, tunnel.ErrClosed) {
 		return fault.Wrap(err, errcode.Unavailable,
 			"the connection to the agent was lost: the request may have had an effect")
 	}
-	return fault.Wrap(err, errcode.Unavailable, "the target did not respond: %v", err)
+	return fault.Wrap(err, errcode.Unavailable, "no valid response from the target: %v", err)
 }
 
 const copyBufferSize = 32 << 10

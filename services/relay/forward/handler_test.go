@@ -63,11 +63,11 @@ func TestDrainEndsWatchesAndWaitsForOthers(t *testing.T) {
 		require.NoError(t, err)
 		responses[path] = response
 	}
-	finish, cancel := context.WithCancel(t.Context())
+	drainCtx, cancel := context.WithCancel(t.Context())
 	drained := make(chan struct{})
 	go func() {
 		defer close(drained)
-		f.handler.Drain(finish)
+		f.handler.Drain(drainCtx)
 	}()
 	require.Empty(t, read(t, responses["/kubernetes/api/v1/pods?watch=1"]), "a watch ends with EOF")
 	close(release)

@@ -58,9 +58,9 @@ func (h *Handler) Requests() int {
 
 var errDraining = fault.New(errcode.Unavailable, "this relay is draining: send the request again")
 
-// Drain ends watches, which clients restart elsewhere, and waits for all other requests. When finish is done it
+// Drain ends watches, which clients restart elsewhere, and waits for all other requests. When drainCtx is done it
 // cancels what is left.
-func (h *Handler) Drain(finish context.Context) {
+func (h *Handler) Drain(drainCtx context.Context) {
 	h.mu.Lock()
 	h.draining = true
 	h.closeIfIdle()
@@ -72,7 +72,7 @@ func (h *Handler) Drain(finish context.Context) {
 	h.mu.Unlock()
 	select {
 	case <-h.idle:
-	case <-finish.Done():
+	case <-drainCtx.Done():
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		for _, cancel := range h.inflight {
@@ -153,7 +153,8 @@ func (h *Handler) setGroups(p *proxiedRequest, impersonation policy.Impersonatio
 	p.groups = impersonation.Groups
 }
 
-// reauthorize checks a request in flight: it must still be authorized, in no fewer groups than it began with.
+// reauthorize checks a request in flight: it must still be authorized, and have every group
+// that it began with.
 func (h *Handler) reauthorize(p *proxiedRequest) error {
 	now, err := h.authorize(p)
 	if err != nil || p.protocol != audit.Kubernetes {

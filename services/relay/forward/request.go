@@ -55,22 +55,22 @@ type proxiedRequest struct {
 }
 
 // newRequest parses a request. Fault not_found: the agent does not exist.
-func (h *Handler) newRequest(caller policy.Caller, at requestPath, r *http.Request) (*proxiedRequest, error) {
-	if _, found := h.cfg.Directory.Agent(at.AgentID); !found {
-		return nil, fault.New(errcode.NotFound, "agent %d does not exist", at.AgentID)
+func (h *Handler) newRequest(caller policy.Caller, path requestPath, r *http.Request) (*proxiedRequest, error) {
+	if _, found := h.cfg.Directory.Agent(path.AgentID); !found {
+		return nil, fault.New(errcode.NotFound, "agent %d does not exist", path.AgentID)
 	}
 	upgrades := r.Header.Get("Upgrade") != ""
 	p := &proxiedRequest{
-		caller: caller, requestPath: at, route: RequestRoute{To: at.Destination},
-		longRunning: upgrades || at.protocol == audit.TCP,
+		caller: caller, requestPath: path, route: RequestRoute{To: path.Destination},
+		longRunning: upgrades || path.protocol == audit.TCP,
 		readOnly:    !upgrades && (r.Method == http.MethodGet || r.Method == http.MethodHead),
 		Record: audit.Record{
-			RequestID: uuid.NewString(), UserID: caller.UserID, Subject: caller.Subject, AgentID: at.AgentID,
-			Target: at.Target, Protocol: at.protocol, Method: r.Method, Path: strings.TrimPrefix(r.URL.Path, at.prefix),
+			RequestID: uuid.NewString(), UserID: caller.UserID, Subject: caller.Subject, AgentID: path.AgentID,
+			Target: path.Target, Protocol: path.protocol, Method: r.Method, Path: strings.TrimPrefix(r.URL.Path, path.prefix),
 			StartedAt: h.cfg.Now(),
 		},
 	}
-	if at.protocol != audit.Kubernetes {
+	if path.protocol != audit.Kubernetes {
 		return p, nil
 	}
 	for name := range r.Header {
@@ -85,6 +85,7 @@ func (h *Handler) newRequest(caller policy.Caller, at requestPath, r *http.Reque
 		p.Path = ""
 	}
 	p.longRunning = p.longRunning || p.Verb == verbWatch || isTrue(query, "follow")
+	// The subresource proxy forwards to a pod, service or node, where a GET may change something.
 	p.readOnly = p.readOnly && p.Resource.Subresource != "proxy"
 	return p, nil
 }
@@ -135,8 +136,8 @@ func (b *requestBody) Read(data []byte) (int, error) {
 	return n, err //nolint:wrapcheck // io.EOF must not be wrapped
 }
 
-// requestBodyPending reports whether the caller may still send its body. Its connection cannot be used for another
-// request.
+// requestBodyPending reports whether the caller may still send its body. If so, the caller's connection cannot be used
+// for another request.
 func (p *proxiedRequest) requestBodyPending() bool { return p.body != nil && !p.body.ended.Load() }
 
 // countedBody counts the bytes of a response.

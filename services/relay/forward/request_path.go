@@ -23,7 +23,7 @@ type requestPath struct {
 	prefix string
 }
 
-const root = "/agents/"
+const agentsPath = "/agents/"
 
 func kubernetesPath(agentID, connectionID int64) requestPath {
 	to := route.Destination{AgentID: agentID, ConnectionID: connectionID, Target: route.KubernetesAPI}
@@ -49,7 +49,7 @@ func parse(u *url.URL, header http.Header) (requestPath, error) {
 
 // parsePath reads a path. raw is its encoded form, if that differs.
 func parsePath(path, raw string) (requestPath, error) {
-	below, found := strings.CutPrefix(path, root)
+	below, found := strings.CutPrefix(path, agentsPath)
 	id, rest, _ := strings.Cut(below, "/")
 	agent, err := strconv.ParseInt(id, 10, 64)
 	if !found || err != nil || agent <= 0 || strconv.FormatInt(agent, 10) != id {
@@ -58,7 +58,8 @@ func parsePath(path, raw string) (requestPath, error) {
 	}
 	kind, rest, _ := strings.Cut(rest, "/")
 	a := requestPath{
-		Destination: route.Destination{AgentID: agent}, protocol: audit.Protocol(kind), prefix: root + id + "/" + kind,
+		Destination: route.Destination{AgentID: agent}, protocol: audit.Protocol(kind),
+		prefix: agentsPath + id + "/" + kind,
 	}
 	switch a.protocol {
 	case audit.Kubernetes:
@@ -73,7 +74,7 @@ func parsePath(path, raw string) (requestPath, error) {
 		return requestPath{}, fault.New(errcode.NotFound, "protocol %.100q is unknown: use kubernetes, http or tcp", kind)
 	}
 	if a.protocol == audit.TCP && rest != "" || raw != "" && !a.isPrefixOf(raw) {
-		return requestPath{}, fault.New(errcode.NotFound, "%.200q: not the address of a target", path)
+		return requestPath{}, fault.New(errcode.NotFound, "%.200q: not the path of a target", path)
 	}
 	if hasDotSegment(rest) || hasDotSegment(raw) {
 		return requestPath{}, fault.New(errcode.InvalidArgument, "path: the segments . and .. are not allowed")
@@ -81,7 +82,7 @@ func parsePath(path, raw string) (requestPath, error) {
 	return a, nil
 }
 
-// isPrefixOf reports whether an encoded path begins with the prefix, unencoded, and a slash.
+// isPrefixOf reports whether an encoded path begins with the unencoded prefix, followed by a slash or nothing.
 func (a requestPath) isPrefixOf(raw string) bool {
 	rest, found := strings.CutPrefix(raw, a.prefix)
 	return found && (rest == "" || rest[0] == '/')

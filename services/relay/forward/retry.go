@@ -28,8 +28,9 @@ func failureOf(err error, reused bool) route.Failure {
 	return route.Final
 }
 
-// isIdempotent reports whether the target may receive a request twice (RFC 9110, section 9.2.2).
-func isIdempotent(request *http.Request) bool {
+// isReplayable reports whether a request has a safe method (RFC 9110, section 9.2.1) and does not upgrade. PUT and
+// DELETE are idempotent, but are not retried.
+func isReplayable(request *http.Request) bool {
 	switch request.Method {
 	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace:
 		return request.Header.Get("Upgrade") == ""

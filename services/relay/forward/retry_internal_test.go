@@ -43,15 +43,15 @@ func TestErrorsAreClassifiedForRetries(t *testing.T) {
 	}
 }
 
-func TestIdempotentRequests(t *testing.T) {
+func TestReplayableRequests(t *testing.T) {
 	t.Parallel()
 	for method, want := range map[string]bool{
 		http.MethodGet: true, http.MethodHead: true, http.MethodOptions: true, http.MethodTrace: true,
 		http.MethodPost: false, http.MethodPut: false, http.MethodPatch: false, http.MethodDelete: false,
 	} {
 		request := &http.Request{Method: method, Header: http.Header{}}
-		require.Equal(t, want, isIdempotent(request), method)
+		require.Equal(t, want, isReplayable(request), method)
 		request.Header.Set("Upgrade", "websocket")
-		require.False(t, isIdempotent(request), "%s with an upgrade", method)
+		require.False(t, isReplayable(request), "%s with an upgrade", method)
 	}
 }

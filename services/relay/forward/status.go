@@ -61,7 +61,7 @@ func (h *Handler) writeError(w http.ResponseWriter, r *http.Request, err error) 
 
 // isKubernetesPath reports whether a path is below /agents/<agent>/kubernetes.
 func isKubernetesPath(path string) bool {
-	_, rest, _ := strings.Cut(strings.TrimPrefix(path, root), "/")
+	_, rest, _ := strings.Cut(strings.TrimPrefix(path, agentsPath), "/")
 	kind, _, _ := strings.Cut(rest, "/")
 	return kind == string(audit.Kubernetes)
 }

@@ -15,12 +15,12 @@ import (
 const (
 	// maxIdleTime of a stream in the pool.
 	maxIdleTime = 30 * time.Second
-	// maxStreamAge is how long a stream is reused. Its target may be configured differently after that.
+	// maxStreamAge is the age after which a stream is not reused, so that the target's name is resolved again.
 	maxStreamAge = time.Minute
 	// maxIdleStreams of one destination.
 	maxIdleStreams = 256
-	// releasedTTL is how long a released connection is remembered: its streams may still be in use.
-	releasedTTL = 10 * time.Minute
+	// evictedTTL is how long an evicted connection is remembered: its streams may still be in use.
+	evictedTTL = 10 * time.Minute
 )
 
 // pooledStream is a stream that is reused for several requests, one at a time.
@@ -40,12 +40,12 @@ type pooledStream struct {
 type streamPool struct {
 	mu   sync.Mutex
 	idle map[route.Destination][]*pooledStream
-	// released connections, and until when to remember each.
-	released map[int64]time.Time
+	// evicted connections, and until when to remember each.
+	evicted map[int64]time.Time
 }
 
 func newStreamPool() streamPool {
-	return streamPool{idle: map[route.Destination][]*pooledStream{}, released: map[int64]time.Time{}}
+	return streamPool{idle: map[route.Destination][]*pooledStream{}, evicted: map[int64]time.Time{}}
 }
 
 // get takes an idle stream from the pool; nil if there is none.
@@ -80,8 +80,8 @@ func (p *streamPool) set(to route.Destination, idle []*pooledStream) {
 func (p *streamPool) put(s *pooledStream) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	_, released := p.released[s.Connection.ID]
-	if released || len(p.idle[s.to]) >= maxIdleStreams || time.Since(s.opened) > maxStreamAge {
+	_, evicted := p.evicted[s.Connection.ID]
+	if evicted || len(p.idle[s.to]) >= maxIdleStreams || time.Since(s.opened) > maxStreamAge {
 		s.Reset(tunnel.Cancelled, "the stream is not needed")
 		return
 	}
@@ -103,12 +103,12 @@ func (p *streamPool) expire(s *pooledStream) {
 	s.Reset(tunnel.Cancelled, "the stream was idle for too long")
 }
 
-func (p *streamPool) release(connectionID int64) {
+func (p *streamPool) evict(connectionID int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := time.Now()
-	maps.DeleteFunc(p.released, func(_ int64, until time.Time) bool { return now.After(until) })
-	p.released[connectionID] = now.Add(releasedTTL)
+	maps.DeleteFunc(p.evicted, func(_ int64, until time.Time) bool { return now.After(until) })
+	p.evicted[connectionID] = now.Add(evictedTTL)
 	for to, idle := range p.idle {
 		p.set(to, slices.DeleteFunc(idle, func(s *pooledStream) bool {
 			if s.Connection.ID != connectionID {

@@ -22,13 +22,13 @@ const tcpProtocol = "tcp"
 // joinTCP joins the caller's connection with a target. It responds 101 after the agent has reached the target.
 func (h *Handler) joinTCP(w http.ResponseWriter, r *http.Request, p *proxiedRequest) {
 	if !strings.EqualFold(r.Header.Get("Upgrade"), tcpProtocol) || r.ProtoMajor != 1 {
-		h.refuse(w, r, p, fault.New(errcode.InvalidArgument,
+		h.fail(w, r, p, fault.New(errcode.InvalidArgument,
 			"a TCP stream needs HTTP/1.1 with the headers Connection: Upgrade and Upgrade: %s", tcpProtocol))
 		return
 	}
 	stream, err := h.openTCP(r.Context(), p)
 	if err != nil {
-		h.refuse(w, r, p, publicError(r.Context(), err))
+		h.fail(w, r, p, publicError(r.Context(), err))
 		return
 	}
 	// Hijack before the 101: after the 101 the caller may half-close, which net/http would report as a disconnect.
@@ -79,7 +79,7 @@ func (h *Handler) openTCP(ctx context.Context, p *proxiedRequest) (*connections.
 			return stream, nil
 		}
 		// The caller's bytes are sent only after the agent has accepted the stream.
-		r := route.RetryConditions{Idempotent: true}
+		r := route.RetryConditions{Replayable: true}
 		if ctx.Err() != nil || !state.RecordFailure(stream, err, failureOf(err, false), r) {
 			return nil, err
 		}

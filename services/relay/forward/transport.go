@@ -41,8 +41,8 @@ func NewTransport(opener Opener) *Transport {
 	return &Transport{opener: opener, pool: newStreamPool()}
 }
 
-// Release closes idle streams through a connection that is no longer used, and pools no others.
-func (t *Transport) Release(connectionID int64) { t.pool.release(connectionID) }
+// Evict closes idle streams of a connection that is no longer used, and pools no more of them.
+func (t *Transport) Evict(connectionID int64) { t.pool.evict(connectionID) }
 
 // Close closes idle streams.
 func (t *Transport) Close() { t.pool.close() }
@@ -82,11 +82,11 @@ func (t *Transport) RoundTrip(request *http.Request) (*http.Response, error) {
 			return nil, err
 		}
 		requestRoute.ConnectionID = s.Connection.ID
-		response, bodyBegun, err := t.exchange(request, s)
+		response, hasBody, err := t.exchange(request, s)
 		if err == nil {
 			return response, nil
 		}
-		r := route.RetryConditions{Idempotent: isIdempotent(request), BodyBegun: bodyBegun}
+		r := route.RetryConditions{Replayable: isReplayable(request), HasBody: hasBody}
 		if request.Context().Err() != nil || !state.RecordFailure(s.Stream, err, failureOf(err, s.reused), r) {
 			return nil, err
 		}
@@ -110,34 +110,34 @@ func (t *Transport) open(
 	}, nil
 }
 
-// exchange sends the request and reads the head of its response. bodyBegun reports whether part of the
-// request body may have been sent.
+// exchange sends the request and reads the head of its response. hasBody reports whether the request
+// has a body, part of which may have been sent.
 func (t *Transport) exchange(
 	request *http.Request, s *pooledStream,
-) (response *http.Response, bodyBegun bool, err error) {
+) (response *http.Response, hasBody bool, err error) {
 	stop := context.AfterFunc(request.Context(), func() { s.Reset(tunnel.Cancelled, "the caller has gone") })
 	var sent chan error // nil without a body: the request is sent
 	if request.Body == nil || request.Body == http.NoBody {
 		err = s.send(request)
 	} else {
-		bodyBegun, sent = true, make(chan error, 1)
+		hasBody, sent = true, make(chan error, 1)
 		go func() { sent <- s.send(request) }()
 	}
 	errSend := err
 	if response, err = s.receive(request); err != nil {
 		stop()
 		s.Reset(tunnel.Cancelled, "the request has no response")
-		if bodyBegun {
+		if hasBody {
 			_ = request.Body.Close()
 			select {
 			case errSend = <-sent:
 			default: // the sender may block on the caller; do not wait for it
 			}
 		}
-		if bodyBegun && errSend != nil && !errors.Is(err, errNoResponse) {
+		if hasBody && errSend != nil && !errors.Is(err, errNoResponse) {
 			err = errors.Join(err, errSend)
 		}
-		return nil, bodyBegun, err
+		return nil, hasBody, err
 	}
 	b := &responseBody{
 		ReadCloser: response.Body, pool: &t.pool, stream: s, stop: stop, sent: sent,
@@ -148,7 +148,7 @@ func (t *Transport) exchange(
 	} else {
 		response.Body = b
 	}
-	return response, bodyBegun, nil
+	return response, hasBody, nil
 }
 
 func (s *pooledStream) send(request *http.Request) error {

@@ -242,7 +242,7 @@ func TestResponsesAreNotMixedUp(t *testing.T) {
 }
 
 // A request that may have had an effect is not retried.
-func TestOnlyIdempotentRequestsAreRetried(t *testing.T) {
+func TestOnlyReplayableRequestsAreRetried(t *testing.T) {
 	t.Parallel()
 	const good = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ngood"
 	for method, retried := range map[string]bool{

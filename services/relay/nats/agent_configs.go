@@ -60,9 +60,9 @@ func (c *AgentConfigs) of(agent int64) *agentConfig {
 // Run follows the stream until ctx is done. It returns errors of NATS, and may then be called again; it keeps
 // what it has read. It calls ready after it has read the whole stream.
 func (c *AgentConfigs) Run(ctx context.Context, ready func()) error {
-	opening, opened := context.WithTimeout(ctx, requestTimeout)
-	defer opened()
-	consumer, err := c.js.OrderedConsumer(opening, topology.StreamControl, jetstream.OrderedConsumerConfig{
+	openCtx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	consumer, err := c.js.OrderedConsumer(openCtx, topology.StreamControl, jetstream.OrderedConsumerConfig{
 		FilterSubjects: []string{c.cell.ControlConfigs()}, DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy,
 	})
 	if err != nil {

@@ -160,8 +160,8 @@ func (p *EventPublisher) message(subject string, a event.Attributes, data any) (
 	return msg, nil
 }
 
-// Run publishes queued events in order until ctx is done, and then the rest of the queue, until finish is done.
-func (p *EventPublisher) Run(ctx, finish context.Context) error {
+// Run publishes queued events in order until ctx is done, and then the rest of the queue, until drainCtx is done.
+func (p *EventPublisher) Run(ctx, drainCtx context.Context) error {
 	for {
 		var msg *nats.Msg
 		select {
@@ -176,16 +176,16 @@ func (p *EventPublisher) Run(ctx, finish context.Context) error {
 				continue
 			}
 		}
-		if err := p.publishWithRetry(ctx, finish, msg); err != nil {
+		if err := p.publishWithRetry(ctx, drainCtx, msg); err != nil {
 			return err
 		}
 	}
 }
 
-// publishWithRetry publishes one message. It retries until finish is done.
-func (p *EventPublisher) publishWithRetry(ctx, finish context.Context, msg *nats.Msg) error {
-	publish := func() error { return p.publish(finish, msg) }
-	err := publishRetry.Do(finish, publish, func(err error, pause time.Duration) {
+// publishWithRetry publishes one message. It retries until drainCtx is done.
+func (p *EventPublisher) publishWithRetry(ctx, drainCtx context.Context, msg *nats.Msg) error {
+	publish := func() error { return p.publish(drainCtx, msg) }
+	err := publishRetry.Do(drainCtx, publish, func(err error, pause time.Duration) {
 		p.logger.WarnContext(ctx, "publishing an event failed; retrying", slog.String(logkey.Subject, msg.Subject),
 			logkey.Error(err), slog.Duration(logkey.RetryIn, pause))
 	})

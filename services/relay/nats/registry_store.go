@@ -126,7 +126,7 @@ func (s *RegistryStore) wakeRun() {
 // read the whole bucket.
 func (s *RegistryStore) Run(ctx context.Context, ready func()) error {
 	for {
-		reconnected, err := s.runConnection(ctx, ready)
+		reconnected, err := s.runUntilReconnect(ctx, ready)
 		if ctx.Err() != nil {
 			return s.Unregister(context.WithoutCancel(ctx))
 		}
@@ -136,8 +136,8 @@ func (s *RegistryStore) Run(ctx context.Context, ready func()) error {
 	}
 }
 
-// runConnection lasts as long as one connection to NATS.
-func (s *RegistryStore) runConnection(ctx context.Context, ready func()) (reconnected bool, err error) {
+// runUntilReconnect synchronizes until the client has reconnected to NATS, an error, or the end of ctx.
+func (s *RegistryStore) runUntilReconnect(ctx context.Context, ready func()) (reconnected bool, err error) {
 	conn := s.cfg.JetStream.Conn()
 	status := conn.StatusChanged(nats.CONNECTED)
 	defer conn.RemoveStatusListener(status)
@@ -183,7 +183,7 @@ func (s *RegistryStore) runConnection(ctx context.Context, ready func()) (reconn
 			err = s.refresh(ctx, kv)
 			s.republish()
 		case <-s.wake:
-			if err = s.renew(ctx, kv); err == nil {
+			if err = s.rewriteLostLease(ctx, kv); err == nil {
 				err = s.flush(ctx, kv)
 			}
 		case <-cleanup.C:
@@ -249,8 +249,8 @@ func (s *RegistryStore) refresh(ctx context.Context, _ jetstream.KeyValue) error
 	return nil
 }
 
-// renew writes the lease if it was lost.
-func (s *RegistryStore) renew(ctx context.Context, kv jetstream.KeyValue) error {
+// rewriteLostLease writes the lease if it was lost.
+func (s *RegistryStore) rewriteLostLease(ctx context.Context, kv jetstream.KeyValue) error {
 	s.mu.Lock()
 	leaseLost := s.leaseLost
 	s.leaseLost = false
@@ -261,8 +261,8 @@ func (s *RegistryStore) renew(ctx context.Context, kv jetstream.KeyValue) error 
 	return s.refresh(ctx, kv)
 }
 
-// reset makes all entries of this relay pending. In a recreated bucket, other relays may have published
-// their connections as lost.
+// reset marks all entries of this relay for writing. If the bucket was recreated, other relays may have published
+// this relay's connections as lost.
 func (s *RegistryStore) reset(ctx context.Context, kv jetstream.KeyValue) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -355,7 +355,7 @@ func (s *RegistryStore) handle(ctx context.Context, entry jetstream.KeyValueEntr
 		}
 		return
 	}
-	if s.restore(entry) {
+	if s.handleOwnRemoval(entry) {
 		return
 	}
 	if c, found := s.cfg.Registry.Delete(entry.Key()); found {
@@ -363,9 +363,9 @@ func (s *RegistryStore) handle(ctx context.Context, entry jetstream.KeyValueEntr
 	}
 }
 
-// restore handles the removal of one of this relay's own entries or its lease: it schedules a rewrite and
+// handleOwnRemoval handles the removal of one of this relay's own entries or its lease: it schedules a rewrite and
 // returns true.
-func (s *RegistryStore) restore(removed jetstream.KeyValueEntry) bool {
+func (s *RegistryStore) handleOwnRemoval(removed jetstream.KeyValueEntry) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.unregistered {
@@ -386,8 +386,8 @@ func (s *RegistryStore) removed(c registry.Connection) {
 	}
 }
 
-// endResync removes entries that no relay rewrote after a bucket loss. If the relay has no lease, this relay
-// publishes the connections as lost.
+// endResync removes entries from the registry that are no longer in the bucket. If their relay has no lease, the next
+// removeOrphans publishes them as lost.
 func (s *RegistryStore) endResync() {
 	for _, c := range s.cfg.Registry.EndResync() {
 		s.removed(c)

@@ -29,7 +29,7 @@ var subject = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@/-]{0,127}$`)
 //
 //	callers:
 //	- subject: ci               # sub of its tokens, or the issuer of tokens without one
-//	  agents: [7]               # and, or, projects: [3], or all_agents: true
+//	  agents: [7]               # at least one of agents, projects: [3] and all_agents: true
 //	  targets: [kubernetes]     # and names of other targets
 //	  read_only: true           # may only read the Kubernetes API
 //

@@ -33,7 +33,8 @@ type Connection struct {
 	PodNamespace string    `json:"pod_namespace"`
 	PodName      string    `json:"pod_name"`
 	ConnectedAt  time.Time `json:"connected_at"`
-	// Republished is how often its connected event was published again, after another relay took it for lost by mistake.
+	// Republished is how often its connected event was published again, after another relay published it as
+	// lost by mistake.
 	Republished int `json:"revived,omitempty"`
 }
 

@@ -75,7 +75,8 @@ func (o *OwnEntries) Reset(b Bucket, lease time.Duration) {
 	for key, e := range o.held {
 		o.pending[key] = struct{}{}
 		switch {
-		case !recreated || e.revision == 0: // its entry was never written
+		case !recreated: // a conflict shows whether another relay removed the entry
+		case e.revision == 0: // its entry was never written
 		case b.olderThanLease(lease):
 			e.markForRepublish()
 		default:
@@ -85,7 +86,8 @@ func (o *OwnEntries) Reset(b Bucket, lease time.Duration) {
 }
 
 // EntryRemoved handles the removal of an entry. It reports whether this relay holds the connection, so that the entry
-// has to be written again.
+// has to be written again. That write fails, because the revision has changed, and
+// [OwnEntries.Conflict] schedules the republish.
 func (o *OwnEntries) EntryRemoved(key string, revision uint64) bool {
 	e, held := o.held[key]
 	if held && revision > e.revision { // an older removal was overwritten already

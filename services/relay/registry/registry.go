@@ -15,10 +15,10 @@ type Registry struct {
 	mu          sync.Mutex
 	relays      map[string]Relay
 	connections map[connectionKey]Connection
-	// Indexes of connections, with and without a lease: by agent, project and relay.
+	// Indexes of all connections, also those of relays without a lease: by agent, project and relay.
 	agents   map[int64]map[int64]struct{}
 	projects map[int64]map[connectionKey]struct{}
-	held     map[string]map[connectionKey]struct{}
+	byRelay  map[string]map[connectionKey]struct{}
 	// subscribers of each agent's connections.
 	subscribers map[int64]map[chan struct{}]struct{}
 	// stale are the keys that were not seen since [Registry.BeginResync].
@@ -30,7 +30,7 @@ func New() *Registry {
 	return &Registry{
 		relays: map[string]Relay{}, connections: map[connectionKey]Connection{},
 		agents: map[int64]map[int64]struct{}{}, projects: map[int64]map[connectionKey]struct{}{},
-		held: map[string]map[connectionKey]struct{}{}, subscribers: map[int64]map[chan struct{}]struct{}{},
+		byRelay: map[string]map[connectionKey]struct{}{}, subscribers: map[int64]map[chan struct{}]struct{}{},
 	}
 }
 
@@ -61,7 +61,7 @@ func (r *Registry) putRelay(key string, value []byte) error {
 	if known { // a refreshed lease changes nothing
 		return nil
 	}
-	for k := range r.held[relay.ID] {
+	for k := range r.byRelay[relay.ID] {
 		r.notify(k.agent)
 	}
 	return nil
@@ -83,7 +83,7 @@ func (r *Registry) putConnection(key string, value []byte) error {
 	r.connections[k] = c
 	add(r.agents, k.agent, k.id)
 	add(r.projects, c.ProjectID, k)
-	add(r.held, c.RelayID, k)
+	add(r.byRelay, c.RelayID, k)
 	if r.hasLease(c.RelayID) {
 		r.notify(k.agent)
 	}
@@ -110,7 +110,7 @@ func (r *Registry) remove(k connectionKey) (Connection, bool) {
 	delete(r.connections, k)
 	removeIndex(r.agents, k.agent, k.id)
 	removeIndex(r.projects, c.ProjectID, k)
-	removeIndex(r.held, c.RelayID, k)
+	removeIndex(r.byRelay, c.RelayID, k)
 	return c, true
 }
 
@@ -211,7 +211,7 @@ func (r *Registry) Orphans() []Connection {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var found []Connection
-	for relay, connections := range r.held {
+	for relay, connections := range r.byRelay {
 		if !r.hasLease(relay) {
 			for k := range connections {
 				found = append(found, r.connections[k])

@@ -20,10 +20,12 @@ const (
 
 // RetryConditions has what a retry of a request depends on.
 type RetryConditions struct {
-	// Idempotent reports whether the target may receive the request twice (RFC 9110, section 9.2.2).
-	Idempotent bool
-	// BodyBegun reports whether part of the body was read from the caller. It cannot be read again.
-	BodyBegun bool
+	// Replayable reports whether the request may be sent twice: its method is safe (RFC 9110, section 9.2.1), or
+	// nothing was sent to the target.
+	Replayable bool
+	// HasBody reports whether the request has a body. Part of it may have been read from the caller, and cannot be read
+	// again.
+	HasBody bool
 }
 
 // Action is what follows a failure.
@@ -32,7 +34,7 @@ type Action int
 const (
 	// Fail returns the error to the caller.
 	Fail Action = iota
-	// RetryElsewhere sends the request through a connection that was not tried yet.
+	// RetryElsewhere sends the request through another connection, or in the next round through any.
 	RetryElsewhere
 	// RetryAnywhere sends the request on another stream, through any connection.
 	RetryAnywhere
@@ -40,7 +42,7 @@ const (
 
 // AfterFailure decides whether a request is retried. It is the only rule for that:
 //
-//	failure         | idempotent     | not idempotent | part of the body was read
+//	failure         | replayable     | not replayable | with a body
 //	NotAccepted     | RetryElsewhere | RetryElsewhere | Fail
 //	Overloaded      | RetryElsewhere | RetryElsewhere | Fail
 //	ConnectionLost  | RetryElsewhere | Fail           | Fail
@@ -48,11 +50,11 @@ const (
 //	Final           | Fail           | Fail           | Fail
 func AfterFailure(f Failure, r RetryConditions) Action {
 	switch {
-	case r.BodyBegun:
+	case r.HasBody:
 		return Fail
-	case f == NotAccepted, f == Overloaded, f == ConnectionLost && r.Idempotent:
+	case f == NotAccepted, f == Overloaded, f == ConnectionLost && r.Replayable:
 		return RetryElsewhere
-	case f == ClosedWhileIdle && r.Idempotent:
+	case f == ClosedWhileIdle && r.Replayable:
 		return RetryAnywhere
 	}
 	return Fail

@@ -12,8 +12,8 @@ func TestRequestIsRetriedOnlyIfRepeatingItIsSafe(t *testing.T) {
 	t.Parallel()
 	const fail, elsewhere, anywhere = route.Fail, route.RetryElsewhere, route.RetryAnywhere
 	for name, c := range map[string]struct {
-		failure                              route.Failure
-		idempotent, notIdempotent, bodyBegun route.Action
+		failure                            route.Failure
+		replayable, notReplayable, hasBody route.Action
 	}{
 		"not accepted":      {route.NotAccepted, elsewhere, elsewhere, fail},
 		"overloaded":        {route.Overloaded, elsewhere, elsewhere, fail},
@@ -24,10 +24,10 @@ func TestRequestIsRetriedOnlyIfRepeatingItIsSafe(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			after := func(r route.RetryConditions) route.Action { return route.AfterFailure(c.failure, r) }
-			require.Equal(t, c.idempotent, after(route.RetryConditions{Idempotent: true}))
-			require.Equal(t, c.notIdempotent, after(route.RetryConditions{}))
-			require.Equal(t, c.bodyBegun, after(route.RetryConditions{BodyBegun: true}))
-			require.Equal(t, c.bodyBegun, after(route.RetryConditions{Idempotent: true, BodyBegun: true}))
+			require.Equal(t, c.replayable, after(route.RetryConditions{Replayable: true}))
+			require.Equal(t, c.notReplayable, after(route.RetryConditions{}))
+			require.Equal(t, c.hasBody, after(route.RetryConditions{HasBody: true}))
+			require.Equal(t, c.hasBody, after(route.RetryConditions{Replayable: true, HasBody: true}))
 		})
 	}
 }

@@ -14,9 +14,9 @@ const coalesceSize = 256 << 10
 
 var coalesceBuffers = sync.Pool{New: func() any { return new([coalesceSize]byte) }}
 
-// Coalesce wraps a TCP connection below TLS. It batches reads and writes of TLS records. TLS reads and writes
-// records of 16 KiB. The returned connection reads all that is ready at once, and writes the records of one
-// [Write] at once. It holds no memory while it is idle.
+// Coalesce wraps a TCP connection below TLS, which reads and writes records of 16 KiB. After a read that filled its
+// buffer, the returned connection reads many records at once. It writes many records at once only through
+// [coalescedWriter]. It holds no memory while it is idle.
 func Coalesce(conn net.Conn) net.Conn { return &coalescingConn{Conn: conn} }
 
 // coalescingConn is a connection below TLS. One goroutine reads and one writes at a time. TLS may also write from a
@@ -31,8 +31,8 @@ type coalescingConn struct {
 	busy bool
 	// beforeRead is called before the connection is read; it may be nil.
 	beforeRead func()
-	// ready: Read returns only data that was read before.
-	ready bool
+	// bufferedOnly: Read returns only data that was read before.
+	bufferedOnly bool
 
 	// mu guards what follows, and the order of writes.
 	mu   sync.Mutex
@@ -46,7 +46,7 @@ func (c *coalescingConn) NetConn() net.Conn { return c.Conn }
 
 func (c *coalescingConn) Read(p []byte) (int, error) {
 	if c.in == nil {
-		if c.ready {
+		if c.bufferedOnly {
 			return 0, errNoBufferedData
 		}
 		if c.beforeRead != nil {
@@ -146,8 +146,8 @@ func (notReadyError) Temporary() bool { return true }
 // readReady reads one record of TLS, and then all others that were received. It waits for the first only.
 func (c *coalescingConn) readReady(secure *tls.Conn, p []byte) (n int, err error) {
 	n, err = secure.Read(p)
-	c.ready = true
-	defer func() { c.ready = false }()
+	c.bufferedOnly = true
+	defer func() { c.bufferedOnly = false }()
 	for err == nil && n < len(p) {
 		var more int
 		more, err = secure.Read(p[n:])

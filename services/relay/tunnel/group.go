@@ -44,8 +44,8 @@ func (g *SessionGroup) Draining() bool {
 	return g.draining
 }
 
-// Drain drains all sessions and waits for their end. When finish is done it closes those that are left.
-func (g *SessionGroup) Drain(finish context.Context) {
+// Drain drains all sessions and waits for their end. When drainCtx is done it closes those that are left.
+func (g *SessionGroup) Drain(drainCtx context.Context) {
 	g.mu.Lock()
 	g.draining = true
 	sessions := make([]*Session, 0, len(g.sessions))
@@ -64,7 +64,7 @@ func (g *SessionGroup) Drain(finish context.Context) {
 	}()
 	select {
 	case <-ended:
-	case <-finish.Done():
+	case <-drainCtx.Done():
 		for _, s := range sessions {
 			_ = s.Close() // always nil
 		}

@@ -1,14 +1,14 @@
-// Package tunnel carries many streams over one connection that an agent has dialled, so that a relay reaches the
-// agent behind a firewall.
+// Package tunnel carries many streams over one connection. An agent dials it, so that a relay reaches the agent behind
+// a firewall; relays also dial each other.
 //
 // A [Session] is one side of a connection. Frames travel in binary WebSocket messages; a proxy may split or delay
 // messages. A [Stream] is a [net.Conn] that supports half-close, and opens without a round trip.
 //
 // The bytes of a stream arrive in order, or the stream fails. A sender never exceeds the receiver's window: if
 // a reader stops, only its own writer blocks, and the stream uses at most one window of memory. Reading never
-// waits for writing, so two sides with full buffers do not deadlock. A silent connection is closed with its
-// streams after two pings. A protocol error ends the session. A stream that is opened during a drain is reset
-// with [NotAccepted].
+// waits for writing, so two sides with full buffers do not deadlock. A connection is closed with its
+// streams after two ping intervals without data. A protocol error ends the session. A stream that is opened
+// during a drain is reset with [NotAccepted].
 package tunnel
 
 import (
@@ -25,7 +25,7 @@ const Subprotocol = "tunnel.lockstep.dev.v1"
 //	   ├─ settings ─────────────────────►┤
 //	   │◄──────────────────── settings ─┤    until settings arrive, a stream's window is 64 KiB
 //	   │◄────────────────── open, data… ┤
-//	   ├─ accepted, data…, end ─────────►┤    accepted: the stream's target was reached
+//	   ├─ accepted, data…, end ─────────►┤    accepted: the target was reached, or is the Kubernetes API
 //	   │◄────────────── window…, data…, end   either side may reset the stream instead, with a reason
 //	   │◄────────────────────────── drain┤    the sender accepts no more streams
 //	   ├─ drained ──────────────────────►┤    the sender opens no more; the session ends with its last stream
@@ -44,7 +44,7 @@ const (
 	frameWindow                   // stream; payload: how many more bytes the receiver may send (4 bytes)
 	frameDrain                    // session
 	frameDrained                  // session; answers frameDrain
-	frameAccepted                 // stream; its target was reached
+	frameAccepted                 // stream; its target was reached, or is the Kubernetes API
 	frameSettings                 // session, first frame; payload: the window of each stream (4 bytes)
 )
 

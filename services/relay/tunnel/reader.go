@@ -193,7 +193,7 @@ func (s *Session) sendSettings() {
 	_ = s.post(frameHeader{kind: frameSettings}, window) // the first frame always fits
 }
 
-// answerDrain waits for streams that are being opened.
+// answerDrain sends frameDrained after the frames of streams that are being opened.
 func (s *Session) answerDrain() {
 	s.opening.Lock()
 	defer s.opening.Unlock()

@@ -90,7 +90,7 @@ type Session struct {
 	closing        bool   // send a close message after pending
 	// flushing reports whether a goroutine is writing.
 	flushing bool
-	// concurrent: the last batch had frames of several goroutines.
+	// concurrent: the last batch had several frames, so several goroutines may be sending.
 	concurrent bool
 	capacity   sync.Cond // in pending
 	writeErr   error

@@ -62,7 +62,7 @@ func (st *Stream) deliver(data []byte, whole bool) error {
 		return nil
 	}
 	if st.unread+len(data) > st.s.cfg.Window || st.ended {
-		return fmt.Errorf("the other side exceeded the window of stream %d", st.id)
+		return fmt.Errorf("the other side exceeded the window of stream %d, or sent data after its end", st.id)
 	}
 	if st.readClosed {
 		st.setErr(net.ErrClosed)
@@ -158,12 +158,13 @@ func (st *Stream) Err() error {
 	return st.err
 }
 
-// Accept sends frameAccepted: the target was reached; see [Stream.WaitAccepted].
+// Accept sends frameAccepted: the target was reached, or is the Kubernetes API, to which the agent connects later. See
+// [Stream.WaitAccepted].
 func (st *Stream) Accept() error {
 	return st.s.send(frameHeader{kind: frameAccepted, stream: st.id}, nil)
 }
 
-// ForwardAccepted accepts the stream to when this stream is accepted.
+// ForwardAccepted accepts the other stream once this stream is accepted.
 func (st *Stream) ForwardAccepted(to *Stream) {
 	st.mu.Lock()
 	st.forwardTo = to

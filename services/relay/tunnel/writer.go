@@ -86,7 +86,7 @@ func (s *Session) flush() error {
 		batch, pong, ping := s.pending, s.pong, s.ping
 		if len(batch) == 0 && pong == nil && !ping {
 			closing := s.closing
-			s.flushing = closing
+			s.flushing = closing // stays true before a close message: nothing may follow it
 			s.pending, s.spare = shrink(s.pending), shrink(s.spare)
 			s.writeMu.Unlock()
 			if closing {

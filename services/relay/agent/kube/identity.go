@@ -9,7 +9,8 @@ import (
 	"unicode/utf8"
 )
 
-// Prefix of every user and group that the agent impersonates. The cluster's RBAC grants rights to such names only.
+// Prefix of every user and group that the agent impersonates. Role bindings to these names grant
+// rights to callers.
 const Prefix = "lockstep:"
 
 const (

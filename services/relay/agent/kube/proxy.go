@@ -54,8 +54,9 @@ func New(cfg *rest.Config, logger *slog.Logger) (*Proxy, error) {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	p.server = &http.Server{
-		Handler: p.admit(reverse), Protocols: protocols, MaxHeaderBytes: maxHeader, ReadHeaderTimeout: readHeaderTimeout,
-		IdleTimeout: idleTimeout, ErrorLog: log, ConnContext: p.connContext, DisableGeneralOptionsHandler: true,
+		Handler: p.requireIdentity(reverse), Protocols: protocols, MaxHeaderBytes: maxHeader,
+		ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: idleTimeout, ErrorLog: log, ConnContext: p.connContext,
+		DisableGeneralOptionsHandler: true,
 	}
 	return p, nil
 }
@@ -102,8 +103,8 @@ func (p *Proxy) connContext(ctx context.Context, c net.Conn) context.Context {
 
 type identityKey struct{}
 
-// admit refuses requests that do not impersonate a user of the relay.
-func (p *Proxy) admit(next http.Handler) http.Handler {
+// requireIdentity refuses requests without an allowed impersonation, and invalid paths.
+func (p *Proxy) requireIdentity(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		identity, err := ParseIdentity(r.Header)
 		switch {
@@ -124,7 +125,7 @@ func (p *Proxy) admit(next http.Handler) http.Handler {
 func (p *Proxy) rewrite(r *httputil.ProxyRequest) {
 	r.Out.URL.RawQuery = r.In.URL.RawQuery // unchanged
 	r.SetURL(p.client.base)
-	identity, _ := r.In.Context().Value(identityKey{}).(Identity) // admit has set it
+	identity, _ := r.In.Context().Value(identityKey{}).(Identity) // requireIdentity has set it
 	identity.set(r.Out.Header)
 }
 

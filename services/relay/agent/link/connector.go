@@ -1,11 +1,12 @@
 // Package link keeps a connection with a relay.
 //
 // A [Connector] connects, and reconnects whenever the connection is lost. It retries without limit. Delays grow
-// and are random from the first one, so that the agents of a restarted relay do not reconnect at once. It
-// honours a relay's Retry-After.
+// and are random from the first one, so that the agents of a restarted relay do not all reconnect at the same
+// time. It honours a relay's Retry-After.
 //
-// Before an old connection or one to a draining relay is closed, a new connection is opened. The old one is
-// drained, and closed after a time-out. When its context ends, a connector drains, and leaves no goroutine.
+// A connection that is too old is drained after a new one is open. A draining relay closes a connection after
+// its last stream, so the new one may open later. A replaced connection is closed after a time-out at the latest.
+// When its context ends, a connector drains, and leaves no goroutine.
 package link
 
 import (
@@ -36,7 +37,7 @@ type Outcome string
 
 // Outcomes.
 const (
-	// Connected: an attempt succeeded. Refused: the relay refused it. Failed: no relay responded.
+	// Connected: an attempt succeeded. Refused: the relay refused it. Failed: any other error.
 	Connected Outcome = "connected"
 	Refused   Outcome = "refused"
 	Failed    Outcome = "failed"
@@ -64,7 +65,7 @@ type Config struct {
 	Logger       *slog.Logger
 	// Random returns a number from 0 to below 1. Defaults to that of math/rand.
 	Random func() float64
-	// OnOutcome is called before [Connector.Status] changes. It must be safe for concurrent use.
+	// OnOutcome is called after [Connector.Status] has changed. It must be safe for concurrent use.
 	OnOutcome func(Outcome)
 }
 
@@ -95,7 +96,7 @@ func NewConnector(cfg Config) *Connector {
 type Status struct {
 	// Open connections.
 	Open int
-	// Err of the last attempt, or of the last connection; nil while one is open.
+	// Err of the last failed attempt, or of the only connection when it ended; nil after a successful attempt.
 	Err error
 }
 
@@ -116,14 +117,14 @@ func (c *Connector) setStatus(outcome Outcome, delta int, err error) {
 	c.cfg.OnOutcome(outcome)
 }
 
-// Run keeps a connection until ctx is done. It returns when all connections have ended; when finish is done it
+// Run keeps a connection until ctx is done. It returns when all connections have ended; when drainCtx is done it
 // closes them.
-func (c *Connector) Run(ctx, finish context.Context) {
+func (c *Connector) Run(ctx, drainCtx context.Context) {
 	defer c.running.Wait()
 	var before *session
 	var delay time.Duration
 	for {
-		s := c.connect(ctx, finish, delay)
+		s := c.connect(ctx, drainCtx, delay)
 		if replaced := before; replaced != nil {
 			c.running.Go(func() { replaced.drainAfterOverlap(ctx) })
 		}
@@ -156,11 +157,11 @@ func (c *Connector) nextDelay(retryAfter time.Duration) time.Duration {
 }
 
 // connect retries until there is a session; nil when ctx is done.
-func (c *Connector) connect(ctx, finish context.Context, delay time.Duration) *session {
+func (c *Connector) connect(ctx, drainCtx context.Context, delay time.Duration) *session {
 	for sleep(ctx, delay) {
 		connection, err := c.cfg.Dial(ctx)
 		if err == nil {
-			return c.begin(ctx, finish, connection)
+			return c.begin(ctx, drainCtx, connection)
 		}
 		if ctx.Err() != nil {
 			return nil

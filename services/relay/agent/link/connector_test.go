@@ -32,8 +32,8 @@ type fixture struct {
 	observed   state
 	serving    sync.WaitGroup
 
-	stop, finish context.CancelFunc
-	done         chan struct{}
+	stop, endDrain context.CancelFunc
+	done           chan struct{}
 }
 
 // state is what the fake relay and the callbacks observed.
@@ -68,11 +68,11 @@ func newFixture(t *testing.T, random float64, dialErrors ...error) *fixture {
 		},
 	})
 	ctx, stop := context.WithCancel(t.Context())
-	finishCtx, finish := context.WithCancel(context.WithoutCancel(ctx))
-	f.stop, f.finish = stop, finish
+	drainCtx, endDrain := context.WithCancel(context.WithoutCancel(ctx))
+	f.stop, f.endDrain = stop, endDrain
 	go func() {
 		defer close(f.done)
-		f.connector.Run(ctx, finishCtx)
+		f.connector.Run(ctx, drainCtx)
 	}()
 	synctest.Wait()
 	return f
@@ -133,7 +133,7 @@ func advance(d time.Duration) {
 func (f *fixture) stopAndWait() {
 	f.t.Helper()
 	f.stop()
-	f.finish()
+	f.endDrain()
 	<-f.done
 	f.serving.Wait()
 	synctest.Wait()
@@ -302,7 +302,7 @@ func TestStopWaitsForOpenStreams(t *testing.T) {
 	})
 }
 
-func TestFinishClosesOpenStreams(t *testing.T) {
+func TestEndOfDrainClosesOpenStreams(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, 0)
@@ -310,7 +310,7 @@ func TestFinishClosesOpenStreams(t *testing.T) {
 		f.stop()
 		advance(time.Hour)
 		f.exchange(st)
-		f.finish()
+		f.endDrain()
 		<-f.done
 		f.serving.Wait()
 		require.ErrorIs(t, st.Err(), tunnel.ErrClosed)
@@ -324,6 +324,6 @@ func TestStopEndsRetries(t *testing.T) {
 		f.stop()
 		<-f.done
 		require.Len(t, f.state().dials, 1)
-		f.finish()
+		f.endDrain()
 	})
 }

@@ -23,8 +23,8 @@ type session struct {
 	taskDone chan struct{}
 }
 
-// begin starts a session and returns it. When finish is done the session is closed.
-func (c *Connector) begin(ctx, finish context.Context, connection Connection) *session {
+// begin starts a session and returns it. When drainCtx is done the session is closed.
+func (c *Connector) begin(ctx, drainCtx context.Context, connection Connection) *session {
 	task, stopTask := context.WithCancel(context.WithoutCancel(ctx))
 	var opened *tunnel.Session
 	opened = tunnel.NewSession(connection.Conn, true, connection.Encrypted, c.cfg.Tunnel, func(st *tunnel.Stream) {
@@ -38,10 +38,10 @@ func (c *Connector) begin(ctx, finish context.Context, connection Connection) *s
 	startedAt := time.Now()
 	s.logger.InfoContext(ctx, "connected to the relay")
 	c.setStatus(Connected, 1, nil)
-	closeAtFinish := context.AfterFunc(finish, func() { _ = s.Close() }) // always nil
+	cancelClose := context.AfterFunc(drainCtx, func() { _ = s.Close() }) // always nil
 	c.running.Go(func() {
 		err := s.Serve()
-		closeAtFinish()
+		cancelClose()
 		stopTask()
 		s.logger.InfoContext(ctx, "connection to the relay ended", slog.String(logkey.Reason, err.Error()),
 			slog.Duration(logkey.Duration, time.Since(startedAt)))

@@ -93,7 +93,7 @@ func (a Allowed) Allows(address Address) bool {
 	return false
 }
 
-// match matches greedily: each part is searched at the leftmost position after the previous one.
+// match searches each part between two * at the leftmost position after the previous part.
 func match(pattern, text string) bool {
 	first, rest, wild := strings.Cut(pattern, "*")
 	text, found := strings.CutPrefix(text, first)

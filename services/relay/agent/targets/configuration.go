@@ -16,7 +16,7 @@ type Configuration struct {
 	// Addresses of targets, by name.
 	Addresses map[string]Address
 	// Errors of skipped targets.
-	Faults []error
+	Errors []error
 }
 
 // configJSON is one line of the stream.
@@ -44,11 +44,11 @@ func Parse(line []byte) (Configuration, error) {
 		_, twice := c.Addresses[t.Name]
 		switch {
 		case !route.ValidTarget(t.Name) || t.Name == route.KubernetesAPI:
-			c.Faults = append(c.Faults, fmt.Errorf("%.70q: not a valid target name", t.Name))
+			c.Errors = append(c.Errors, fmt.Errorf("%.70q: not a valid target name", t.Name))
 		case twice:
-			c.Faults = append(c.Faults, fmt.Errorf("duplicate target %s", t.Name))
+			c.Errors = append(c.Errors, fmt.Errorf("duplicate target %s", t.Name))
 		case err != nil:
-			c.Faults = append(c.Faults, fmt.Errorf("target %s: %w", t.Name, err))
+			c.Errors = append(c.Errors, fmt.Errorf("target %s: %w", t.Name, err))
 		default:
 			c.Addresses[t.Name] = address
 		}

@@ -148,7 +148,7 @@ func TestInvalidTargetsAreSkipped(t *testing.T) {
 		{"name":"kubernetes","address":"a:1"},{"name":"A","address":"a:1"},{"name":"db","address":"db"},
 		{"name":"web","address":"a:1"},{"name":"web","address":"b:1"}]}`)
 	require.Equal(t, map[string]targets.Address{"web": {Host: "a", Port: 1}}, c.Addresses)
-	require.EqualError(t, errors.Join(c.Faults...), "\"kubernetes\": not a valid target name\n"+
+	require.EqualError(t, errors.Join(c.Errors...), "\"kubernetes\": not a valid target name\n"+
 		"\"A\": not a valid target name\ntarget db: \"db\" is not host:port\nduplicate target web")
 	for _, line := range []string{``, `[]`, `{"config_revision":-1}`, `{"config_revision":"1"}`, `{`} {
 		_, err := targets.Parse([]byte(line))
