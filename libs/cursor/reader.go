@@ -24,12 +24,12 @@ const (
 
 // batch is the content of one transaction.
 type batch[T any] struct {
-	messages  []Message[T]
-	malformed []malformed[T]
-	last      Message[T] // malformed or not; Sequence 0 while the batch is empty
-	lag       uint64     // messages in the stream after the last one
-	bytes     int
-	latest    time.Time // arrival of the last message
+	messages    []Message[T]
+	malformed   []malformed[T]
+	last        Message[T] // malformed or not; Sequence 0 while the batch is empty
+	lag         uint64     // messages in the stream after the last one
+	bytes       int
+	lastArrival time.Time // arrival of the last message
 }
 
 // malformed is a message that Decode rejected.
@@ -190,7 +190,7 @@ func (r *reader[T]) collectBatches(ctx context.Context, received <-chan jetstrea
 
 // isReady reports whether the batch can be sent now.
 func (r *reader[T]) isReady(b *batch[T]) bool {
-	return b.size() > 0 && (b.lag == 0 || time.Since(b.latest) >= r.cfg.Linger)
+	return b.size() > 0 && (b.lag == 0 || time.Since(b.lastArrival) >= r.cfg.Linger)
 }
 
 // errGap reports messages lost between the server and the reader.
@@ -209,7 +209,7 @@ func (r *reader[T]) add(b *batch[T], received jetstream.Msg) error {
 		Subject: received.Subject(), Header: received.Headers(), Data: received.Data(),
 		Sequence: meta.Sequence.Stream, Stored: meta.Timestamp,
 	}
-	b.last, b.lag, b.bytes, b.latest = m, meta.NumPending, b.bytes+len(m.Data), time.Now()
+	b.last, b.lag, b.bytes, b.lastArrival = m, meta.NumPending, b.bytes+len(m.Data), time.Now()
 	if err := r.cfg.Decode(&m); err != nil {
 		b.malformed = append(b.malformed, malformed[T]{message: m, err: err})
 		return nil //nolint:nilerr // the message goes to DEAD; reading continues
