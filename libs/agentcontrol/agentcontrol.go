@@ -1,7 +1,7 @@
-// Package agentcontrol reads the control channel of an agent: its configuration, its resync
-// requests, and how far its observations are stored.
+// Package agentcontrol reads the control messages of an agent: its configuration, its resync
+// requests, and how far its observations are processed.
 //
-// Each run reads the channel from the start, so a new leader receives the current configuration. A
+// Each run reads them from the first one, so a new leader receives the current configuration. A
 // message is acknowledged after it has taken effect; until then it is kept from redelivery. A
 // message that cannot be decoded is logged and terminated. Event types that the program does not
 // know are ignored.
@@ -40,7 +40,7 @@ type Handler interface {
 	Resync(ctx context.Context, request events.ResyncRequested) <-chan struct{}
 }
 
-// Reader reads the control channel. All fields but SkipResyncsBefore and Read are required.
+// Reader reads control messages. All fields but SkipResyncsBefore and OnObservationsRead are required.
 type Reader struct {
 	// Conn is the agent's connection.
 	Conn *nats.Conn
@@ -50,8 +50,9 @@ type Reader struct {
 	// SkipResyncsBefore makes the reader skip resync requests stored before this local time. Zero
 	// skips none.
 	SkipResyncsBefore time.Time
-	// Read receives how far the state service has stored OBSERVED, as a stream sequence. It must not block. Optional.
-	Read func(sequence uint64)
+	// OnObservationsRead receives the stream sequence up to which the state service has processed OBSERVED. It must not
+	// block. Optional.
+	OnObservationsRead func(sequence uint64)
 
 	once     sync.Once
 	caughtUp chan struct{}
@@ -70,7 +71,7 @@ func (r *Reader) CaughtUp() <-chan struct{} { return r.caughtUp }
 func (r *Reader) Run(ctx context.Context, handler Handler) error {
 	js, err := jetstream.New(r.Conn)
 	if err != nil {
-		return fmt.Errorf("read the control channel: %w", err)
+		return fmt.Errorf("read control messages: %w", err)
 	}
 	var skipBefore time.Time
 	err = retry.Policy{Min: 100 * time.Millisecond, Max: 5 * time.Second}.Do(ctx, func() error {
@@ -80,14 +81,14 @@ func (r *Reader) Run(ctx context.Context, handler Handler) error {
 		}
 		return err
 	}, func(err error, pause time.Duration) {
-		r.Logger.DebugContext(ctx, "control channel not readable, retrying", slog.String(logkey.Consumer, r.Consumer),
+		r.Logger.DebugContext(ctx, "reading control messages failed; retrying", slog.String(logkey.Consumer, r.Consumer),
 			slog.Duration(logkey.RetryIn, pause), logkey.Error(err))
 	})
 	if ctx.Err() != nil {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("read the control channel: %w", err)
+		return fmt.Errorf("read control messages: %w", err)
 	}
 	var acknowledgements sync.WaitGroup
 	defer acknowledgements.Wait()
@@ -173,8 +174,8 @@ func (r *Reader) dispatch(
 		if err != nil {
 			return nil, fmt.Errorf("event %s: %w", e.ID(), err)
 		}
-		if r.Read != nil {
-			r.Read(uint64(read.Sequence))
+		if r.OnObservationsRead != nil {
+			r.OnObservationsRead(uint64(read.Sequence))
 		}
 		return nil, nil //nolint:nilnil // nothing to wait for
 	default:

@@ -191,13 +191,13 @@ func TestInvalidMessageIsDropped(t *testing.T) {
 	require.Empty(t, to.nonces)
 }
 
-func TestReportOfWhatIsStoredIsReceived(t *testing.T) {
+func TestReportOfProcessedObservationsIsReceived(t *testing.T) {
 	t.Parallel()
 	server, js := newStreams(t)
 	logger := slog.New(slog.DiscardHandler)
 	control := agentcontrol.NewReader(natstest.Connect(t, server), topology.WatcherConsumer(agent), logger)
 	sequences := make(chan uint64, 10)
-	control.Read = func(sequence uint64) { sequences <- sequence }
+	control.OnObservationsRead = func(sequence uint64) { sequences <- sequence }
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {

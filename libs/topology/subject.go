@@ -61,8 +61,8 @@ func (c Cell) Prefix(family string) string { return Root + "." + string(c) + "."
 // All matches every subject of a family.
 func (c Cell) All(family string) string { return c.Prefix(family) + ".>" }
 
-// Observed is the subject of observations of one object. Pods and ReplicaSets use their owner's subject. A
-// cluster-scoped object has namespace "".
+// Observed is the subject of observations of one object. The pods and ReplicaSets of a workspace use the
+// subject of their Deployment. A cluster-scoped object has namespace "".
 func (c Cell) Observed(agent int64, kind, namespace, name string) string {
 	return c.agent(FamilyObserved, agent) + "." + Escape(kind) + "." + namespaceToken(namespace) + "." + Escape(name)
 }
@@ -124,7 +124,7 @@ func (c Cell) ControlConfig(agent int64) string { return c.agent(FamilyControl, 
 // ControlResync is the subject of resync requests to an agent.
 func (c Cell) ControlResync(agent int64) string { return c.agent(FamilyControl, agent) + ".resync" }
 
-// ControlRead is the subject on which the state service reports to an agent how far it has stored OBSERVED.
+// ControlRead is the subject on which the state service reports to an agent how far it has processed OBSERVED.
 func (c Cell) ControlRead(agent int64) string { return c.agent(FamilyControl, agent) + ".read" }
 
 // HeaderReportRead is the NATS header of an observation that asks for a report on [Cell.ControlRead]. Its value is 1.

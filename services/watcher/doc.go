@@ -1,12 +1,12 @@
-// Package watcher reports the objects of a Kubernetes cluster: a leader among its replicas
-// publishes each observed version as an event on OBSERVED. It reports the Deployments, ReplicaSets
-// and pods of workspaces and, if enabled, tracked workloads: other Deployments, StatefulSets and
-// DaemonSets with their revisions. Each of the two scopes has its own full resyncs.
+// Package watcher reports the objects of a Kubernetes cluster. One replica, the leader, publishes
+// observed versions as events on OBSERVED. It reports the Deployments, ReplicaSets and pods of
+// workspaces and, if enabled, tracked workloads: other Deployments, StatefulSets and DaemonSets with
+// their revisions. Each of the two scopes has its own full resyncs.
 //
 // Ordering: versions of one name are published in order, one at a time, also when one object
 // replaces another. For workspaces the latest version is published, for tracked workloads every version.
-// Delivery: at least once. A leader publishes a version until it is acknowledged, with one event
-// id.
+// Delivery: at least once. A leader publishes a version until it is acknowledged or, for workspaces, a
+// newer one replaces it. All copies have one event id.
 //
 // Failure modes. NATS unavailable: versions wait; dropped ones are counted in the next. Kubernetes
 // unavailable: watches retry and missed deletions are reported. A scope without permission: the

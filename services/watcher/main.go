@@ -110,7 +110,7 @@ func connect(
 // watcher is one process: a standby or the leader.
 type watcher struct {
 	cfg       Config
-	reporter  report.Reporter // without the cluster
+	reporter  report.Reporter // ClusterUID is set per session
 	conn      *natsconn.Conn
 	publisher *nats.Publisher
 	cluster   *kube.Client
@@ -144,7 +144,7 @@ func newWatcher(
 		Identity: leader.NewIdentity(),
 		VersionDecreased: func() {
 			if s := w.session.Load(); s != nil {
-				s.Abandon(session.ErrVersionsDecreased)
+				s.Cancel(session.ErrVersionsDecreased)
 			}
 		},
 	})

@@ -12,7 +12,7 @@ const defaultInterval = time.Hour
 
 // Scheduler decides when every workspace is applied again: on a resync request of the control plane and at the
 // configured interval. Configure and Resync never block. Requests that arrive while start runs are merged into one.
-// It is the handler of the control channel.
+// It is the handler of control messages.
 type Scheduler struct {
 	start     func(ctx context.Context, cause string)
 	requested chan string        // the last cause

@@ -11,8 +11,8 @@ type Delivery struct {
 
 	// ResyncID of the full resync that the version is a member of; empty for a change.
 	ResyncID string
-	// FirstSeen is true until a version of the object is acknowledged. It is false for an object whose creation
-	// was observed.
+	// FirstSeen is true if earlier versions of the object may be unknown: it was observed as [object.Initial] or
+	// [object.Found], and no version is acknowledged since. It is false for a deletion.
 	FirstSeen bool
 	// TooLarge is true when the server refused the version. Only its rejection can be published.
 	TooLarge bool

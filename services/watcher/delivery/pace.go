@@ -2,36 +2,37 @@ package delivery
 
 import "time"
 
-// Pace limits how many members of full resyncs the reader of the stream has still to read, since it reads a change that
-// is published after them later. The reader reports how far it has read. Without a report for ReportTimeout it is away:
-// members are published without a limit until its next report. Pace is not safe for concurrent use.
+// Pace limits the members of full resyncs that the state service has not processed. It processes the stream in order,
+// so a change waits behind the members published before it. It reports the sequence up to which it has processed the
+// stream. If the limit is reached and no report arrives for ReportTimeout, members are published without a limit until
+// the next report. Pace is not safe for concurrent use.
 type Pace struct {
-	// Unread is the maximum number of messages in the stream that the reader has not read, and of members in
-	// flight.
+	// Unread limits the sum of two numbers: the messages up to the last stored member that are not processed, of all
+	// agents, and the members in flight.
 	Unread uint64
 	// ReportTimeout is how long members wait for a report.
 	ReportTimeout time.Duration
 
-	stored   uint64 // sequence of the member that was stored last
-	read     uint64 // sequence up to which the stream is read, as far as known
-	inFlight uint64
-	full     time.Time // since when nothing is allowed, zero for not
-	away     bool
+	stored       uint64 // sequence of the member that was stored last
+	read         uint64 // sequence up to which the stream is processed, as far as known
+	inFlight     uint64
+	limitedSince time.Time // when the limit was reached, zero if it is not
+	unlimited    bool      // no report arrived for ReportTimeout
 }
 
-// Allows reports whether a member may be published now. If not, it returns when to ask again without a report.
+// Allows reports whether a member may be published now. If not, it returns when to ask again if no report arrives.
 func (p *Pace) Allows(now time.Time) (bool, time.Time) {
-	if p.away || p.unread() < p.Unread {
-		p.full = time.Time{}
+	if p.unlimited || p.unread() < p.Unread {
+		p.limitedSince = time.Time{}
 		return true, time.Time{}
 	}
-	if p.full.IsZero() {
-		p.full = now
+	if p.limitedSince.IsZero() {
+		p.limitedSince = now
 	}
-	if again := p.full.Add(p.ReportTimeout); now.Before(again) {
+	if again := p.limitedSince.Add(p.ReportTimeout); now.Before(again) {
 		return false, again
 	}
-	p.away, p.full = true, time.Time{}
+	p.unlimited, p.limitedSince = true, time.Time{}
 	return true, time.Time{}
 }
 
@@ -49,12 +50,15 @@ func (p *Pace) Published() { p.inFlight++ }
 func (p *Pace) Settled(sequence uint64) {
 	p.inFlight--
 	if p.read == 0 && sequence > 0 {
-		p.read = sequence - 1 // nothing is known of what the reader has read before
+		p.read = sequence - 1 // before the first report: assume that everything before this member is processed
 	}
 	if sequence > 0 {
 		p.stored = sequence
 	}
 }
 
-// Read records a report of the reader. A report may arrive again, and the loss of a stream makes sequences start anew.
-func (p *Pace) Read(sequence uint64) { p.read, p.full, p.away = sequence, time.Time{}, false }
+// Read records a report. Its sequence may be lower than the last: reports are redelivered, and a recreated stream
+// starts at 1.
+func (p *Pace) Read(sequence uint64) {
+	p.read, p.limitedSince, p.unlimited = sequence, time.Time{}, false
+}

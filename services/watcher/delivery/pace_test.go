@@ -21,27 +21,27 @@ func allowed(p *delivery.Pace, now time.Time) int {
 	return n
 }
 
-func TestMembersWaitForTheReader(t *testing.T) {
+func TestMembersWaitForTheStateService(t *testing.T) {
 	t.Parallel()
 	now := epoch()
 	p := &delivery.Pace{Unread: 3, ReportTimeout: time.Second}
-	require.Equal(t, 3, allowed(p, now), "as many as may be unread are in flight")
+	require.Equal(t, 3, allowed(p, now), "as many as the limit are in flight")
 	for sequence := range uint64(3) {
 		p.Settled(100 + sequence)
 	}
-	require.Zero(t, allowed(p, now), "stored and not read")
+	require.Zero(t, allowed(p, now), "stored and not processed")
 	p.Read(101)
 	require.Equal(t, 2, allowed(p, now))
 	p.Settled(0)
 	require.Equal(t, 1, allowed(p, now), "a failed member is not in the stream")
 	p.Settled(250)
 	p.Settled(251)
-	require.Zero(t, allowed(p, now), "messages of others between the members are not read either")
+	require.Zero(t, allowed(p, now), "messages of others between the members are not processed either")
 	p.Read(251)
 	require.Equal(t, 3, allowed(p, now))
 }
 
-func TestReaderWithoutReportsIsNotWaitedFor(t *testing.T) {
+func TestMembersAreNotLimitedWithoutReports(t *testing.T) {
 	t.Parallel()
 	now := epoch()
 	p := &delivery.Pace{Unread: 2, ReportTimeout: time.Second}
@@ -49,12 +49,12 @@ func TestReaderWithoutReportsIsNotWaitedFor(t *testing.T) {
 	ok, again := p.Allows(now.Add(time.Second / 2))
 	require.False(t, ok)
 	require.Equal(t, now.Add(time.Second), again)
-	require.Equal(t, 1000, allowed(p, again), "the reader is away")
+	require.Equal(t, 1000, allowed(p, again), "no report arrived in time")
 	for sequence := range uint64(1002) {
 		p.Settled(1 + sequence)
 	}
 	p.Read(900)
-	require.Zero(t, allowed(p, again), "it is back, and 102 messages behind")
+	require.Zero(t, allowed(p, again), "a report limits members again: 102 are not processed")
 	p.Read(1002)
 	require.Equal(t, 2, allowed(p, again))
 }

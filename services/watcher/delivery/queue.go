@@ -8,7 +8,7 @@ import (
 	"lockstep.internal/services/watcher/object"
 )
 
-// Queue holds, for one leader session, the acknowledged version of each object, the one in flight
+// Queue holds, for one pipeline of a leader session, the acknowledged version of each object, the one in flight
 // and those to publish. It is not safe for concurrent use.
 //
 // An initial object existed when the queue was made. It is published with the first full resync, or earlier
@@ -24,7 +24,7 @@ type Queue struct {
 	waiting  int // versions in all backlogs
 
 	paused      bool
-	listing     bool // deletions are remembered for the members that are being listed
+	listing     bool // a full resync lists: keep deleted names, the lists may still show them
 	resyncID    string
 	outstanding int
 }
@@ -35,19 +35,19 @@ type entry struct {
 	backlog      backlog // versions to publish before the latest, of the same object or its predecessors
 	acked        string  // resourceVersion last acknowledged, empty for none
 	ackedVerb    events.Verb
-	initialUID   string // UID of an initial object until one of its versions is acknowledged
+	initialUID   string // UID of an object whose creation was not observed, until one of its versions is acknowledged
 	awaitsResync bool   // an initial object that waits for the first resync
 	unreported   bool   // to remove once its member is published and the version in flight is settled
 	repeat       bool   // the version in flight may be stored before the begin event of the resync: publish it again
 	member       bool   // to publish for the running resync
 	tooLarge     string // resourceVersion that the server refused
 
-	inFlight         bool
-	delayed          bool
-	inPartials       bool
-	inMembers        bool
-	attempts         int
-	oldestObservedAt time.Time // of the versions to publish; zero for none
+	inFlight     bool
+	delayed      bool
+	inPartials   bool
+	inMembers    bool
+	attempts     int
+	waitingSince time.Time // since when the oldest version waits; zero for none
 }
 
 // New makes an empty queue. With zero bounds only the latest version of each object waits.
@@ -64,7 +64,8 @@ func New(bounds Bounds) *Queue {
 //   - A missed deletion is ordered after the last known version.
 //   - An object that is no longer reported is removed. If it was announced as a member, it is published first.
 //   - A version that is not newer than the latest changes nothing. Neither does one that is not newer than
-//     the last list of its kind: the watch lags behind the list, which shows what exists.
+//     the last list of its kind, unless it deletes the known object or has origin Found: the watch lags behind
+//     the list, which shows what exists.
 func (q *Queue) Add(v object.Version) {
 	e := q.entries[v.ObjectName()]
 	switch {
@@ -135,8 +136,8 @@ func (q *Queue) raiseHighest(v object.Version) {
 	q.highest[v.Kind] = object.Higher(v.ResourceVersion, q.highest[v.Kind])
 }
 
-// supersede makes a version the latest of its name. The former latest version joins the backlog if
-// it is unpublished and may wait, or if it is the deletion of a predecessor.
+// supersede makes a version the latest of its name. If the former latest version is not acknowledged, it joins
+// the backlog when the queue has bounds or when it is the deletion of a predecessor.
 func (q *Queue) supersede(e *entry, v object.Version) {
 	replaced := v.Key != e.latest.Key
 	if replaced && e.latest.Verb != events.VerbDeleted {
@@ -184,9 +185,9 @@ func (q *Queue) Exists(key object.Key) bool {
 }
 
 // BeginList begins the list of a full resync. Deletions meanwhile are remembered until [Queue.StartResync] or
-// [Queue.EndList], since the list may show the deleted objects. With bounds it pauses the queue: a version that is
-// published before the begin of the resync might belong to an earlier epoch of the cluster, and [Queue.StartResync]
-// repeats only the latest one.
+// [Queue.EndList], since the list may show the deleted objects. With bounds it also pauses the queue: a reader may
+// ignore a version that is published before the begin event, as a version of another cluster. [Queue.StartResync]
+// publishes such a version again only without bounds.
 func (q *Queue) BeginList() { q.listing, q.paused = true, q.bounds.PerName > 0 }
 
 // Pause stops [Queue.Next] while the begin event of a resync is published. That event has the highest known
@@ -289,7 +290,7 @@ func (q *Queue) Acked(d Delivery, now time.Time) {
 	if e.repeat {
 		e.repeat, e.acked = false, ""
 	}
-	e.oldestObservedAt = time.Time{}
+	e.waitingSince = time.Time{}
 	switch {
 	case e.unreported && !e.member:
 		q.forget(e)
@@ -347,17 +348,17 @@ func (q *Queue) schedule(e *entry, now time.Time) {
 	if !e.pending() {
 		return
 	}
-	if e.oldestObservedAt.IsZero() {
-		e.oldestObservedAt = now
+	if e.waitingSince.IsZero() {
+		e.waitingSince = now
 		if len(e.backlog) > 0 {
-			e.oldestObservedAt = e.backlog[0].ObservedAt
+			e.waitingSince = e.backlog[0].ObservedAt
 		}
 	}
 	if e.inFlight || e.delayed {
 		return
 	}
 	if e.changed() && !e.inPartials {
-		// Publish initial objects with the resync, after all changes.
+		// An initial object that is a member is not a change: it is published after all changes.
 		if !e.member || e.acked != "" || e.initialUID == "" {
 			e.inPartials = true
 			q.partials.push(e.latest.ObjectName())
@@ -390,8 +391,8 @@ func (q *Queue) Pending() (int, time.Time) {
 			continue
 		}
 		pending++
-		if oldest.IsZero() || e.oldestObservedAt.Before(oldest) {
-			oldest = e.oldestObservedAt
+		if oldest.IsZero() || e.waitingSince.Before(oldest) {
+			oldest = e.waitingSince
 		}
 	}
 	return pending, oldest

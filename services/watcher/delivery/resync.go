@@ -9,8 +9,9 @@ import (
 
 // StartResync starts a full resync whose begin event is stored, and ends the pause. Every listed object is a member.
 // Its latest known version is published once more, even if it is newer than the list or a deletion. A known object
-// that is not listed, and whose version is not above the list's, gets a missed deletion. One above it was published
-// before the begin event. The reader may have ignored it as a version of another cluster, so it is published again.
+// that is not listed, and whose version is not above the list's, gets a missed deletion. Without bounds, one above it
+// is published again: it may have been published before the begin event, and a reader may have ignored it as a version
+// of another cluster.
 func (q *Queue) StartResync(id string, lists []object.List, now time.Time) {
 	q.resyncID, q.outstanding = id, 0
 	q.paused, q.listing = false, false
@@ -104,7 +105,7 @@ func (q *Queue) Behind(lists []object.List) int {
 		for _, o := range list.Objects {
 			v := list.Version(o)
 			listed[v.ObjectName()] = true
-			known := q.highest[v.Kind] // of an object that was deleted and forgotten
+			known := q.highest[v.Kind] // not in the queue: deleted and forgotten, or not reported yet
 			if e := q.entries[v.ObjectName()]; e != nil {
 				known = e.latest.ResourceVersion
 			}

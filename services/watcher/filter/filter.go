@@ -11,8 +11,8 @@ type Filter interface {
 	// Filter returns the versions to publish because of an observed version: itself, others that waited
 	// for it, or none.
 	Filter(v object.Version) []object.Version
-	// FilterLists removes what is not a member from the lists of a full resync, and returns other
-	// versions to publish.
+	// FilterLists removes unreported objects from the lists of a full resync; the rest are its members. It returns
+	// the versions that remove objects reported before: unselected deletions and [object.Unreported].
 	FilterLists(lists []object.List) []object.Version
 }
 

@@ -17,7 +17,7 @@ import (
 //     later publish of that version.
 //   - The members of a full resync depend only on its lists, since the watch may lag behind.
 type Workloads struct {
-	exists func(object.Key) bool // published and not deleted
+	exists func(object.Key) bool // known to the queue and not deleted
 	owners map[string]*owner     // by UID
 }
 
@@ -33,8 +33,8 @@ type waitingRevision struct {
 	initial bool
 }
 
-// NewWorkloads makes a filter without observations. Exists reports whether an object was published and
-// is not deleted.
+// NewWorkloads makes a filter without observations. Exists reports whether the queue knows an object and it is
+// not deleted.
 func NewWorkloads(exists func(object.Key) bool) *Workloads {
 	return &Workloads{exists: exists, owners: make(map[string]*owner)}
 }
@@ -165,7 +165,7 @@ func (f *Workloads) forget(uid string) {
 
 // FilterLists implements [Filter].
 func (f *Workloads) FilterLists(lists []object.List) []object.Version {
-	var others []object.Version
+	var unselected []object.Version
 	selected := make(map[string]bool) // listed workloads by UID
 	for v := range versions(lists) {
 		if o, isWorkload := v.Object.(*object.Workload); isWorkload {
@@ -181,14 +181,14 @@ func (f *Workloads) FilterLists(lists []object.List) []object.Version {
 		} else {
 			v.Origin = object.Unreported
 		}
-		others = append(others, v)
+		unselected = append(unselected, v)
 	}
 	for i := range lists {
 		lists[i].Objects = slices.DeleteFunc(lists[i].Objects, func(o object.Object) bool {
 			return !selected[workloadUID(o)]
 		})
 	}
-	return others
+	return unselected
 }
 
 func versions(lists []object.List) iter.Seq[object.Version] {

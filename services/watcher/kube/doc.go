@@ -6,11 +6,12 @@
 // starts again with a list; objects that disappeared meanwhile are reported as deleted in their last
 // known version. A version that decreases is reported: the cluster was restored from a backup.
 //
-// [Client.List] reads one kind at one version, which is not older than any version watched before the
-// call. Both read pages or a stream and trim each object immediately: no full list is held in memory.
+// [Client.List] reads one kind, each namespace at one version, which is not older than any version
+// watched before the call. [Client.Watch] lists in pages or a stream, [Client.List] in pages. Both trim
+// each object immediately: no untrimmed list is held in memory.
 //
 // [Client.NewElector] returns an elector that also reports a decreased version of the Lease. Two processes
-// can be leader briefly after one was paused. Writes must stay correct then.
+// can be leader briefly after one was paused. So everything that a leader writes must tolerate a second leader.
 //
 // When Kubernetes is unavailable, everything retries; [Watch.Err] and the elector's Err return the reason.
 package kube

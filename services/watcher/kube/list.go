@@ -19,8 +19,8 @@ const pageSize = 500
 //
 // All pages of a namespace have one version, which is not older than any version watched before the
 // call: the request has no resourceVersion, so the API server reads the latest. The version of a
-// list of several namespaces is that of the first: an object missing from it may be in a later
-// namespace.
+// list of several namespaces is that of the first. With a later one, an object created in a namespace
+// after that namespace was listed would look deleted.
 //
 // Held may return the object that is already held in this version; it is used without a copy.
 func (c *Client) List(

@@ -130,7 +130,8 @@ func (p *Publisher) Connected(ctx context.Context) error {
 }
 
 // Close fails all unacknowledged messages. It leaves the connection open. The subscription for acknowledgements ends
-// with the connection: CleanupPublisher of the client leaks a goroutine when it follows the first message closely.
+// with the connection: CleanupPublisher of the client leaks a goroutine when it is called right after the first
+// publish.
 func (p *Publisher) Close() {
 	p.mu.Lock()
 	unacknowledged := slices.Collect(maps.Keys(p.waiting))

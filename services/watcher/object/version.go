@@ -69,7 +69,8 @@ const (
 	Found
 	// Missed: the object was deleted at an unknown version. It carries the last known version.
 	Missed
-	// Unreported: the object exists and is no longer reported. The report of its owner covers it.
+	// Unreported: the object exists and is no longer reported. Its workload is no longer selected, and the event of
+	// the workload stands for it.
 	Unreported
 )
 

@@ -54,19 +54,20 @@ func (r Reporter) Observed(d delivery.Delivery) (Message, error) {
 	}
 	var eventType string
 	var build func(events.ObjectMeta) any
-	switch o := compact(o).(type) {
+	switch c := compact(o).(type) {
 	case *object.Workload:
 		eventType = events.TypeObservedWorkload
-		build = func(m events.ObjectMeta) any { return observedWorkload(m, d, o) }
+		build = func(m events.ObjectMeta) any { return observedWorkload(m, d, c) }
 	case *object.Revision:
 		eventType = events.TypeObservedWorkloadRevision
-		build = func(m events.ObjectMeta) any { return observedRevision(m, o) }
+		build = func(m events.ObjectMeta) any { return observedRevision(m, c) }
 	case *corev1.Pod:
 		eventType = events.TypeObservedPod
-		build = func(m events.ObjectMeta) any { return observedPod(m, o) }
+		build = func(m events.ObjectMeta) any { return observedPod(m, c) }
 	default:
-		return Message{}, fmt.Errorf("make an event: no event reports a %T", o)
+		return Message{}, fmt.Errorf("make an event: no event reports a %T", c)
 	}
+	// subject takes o: the Deployment of a workspace is not a tracked workload.
 	return r.observation(d, eventType, r.subject(d, o), string(d.Verb), objectMeta(r.ClusterUID, d, o), build)
 }
 

@@ -66,7 +66,7 @@ func observedPod(meta events.ObjectMeta, p *corev1.Pod) events.ObservedPod {
 
 // containerStates reports every container of the specification. One without a status is waiting.
 func containerStates(
-	specs []corev1.Container, statuses []corev1.ContainerStatus, initial bool,
+	specs []corev1.Container, statuses []corev1.ContainerStatus, isInit bool,
 ) []events.ContainerState {
 	byName := make(map[string]*corev1.ContainerStatus, len(statuses))
 	for i := range statuses {
@@ -77,7 +77,7 @@ func containerStates(
 		state := events.ContainerState{
 			Name:  specs[i].Name,
 			Image: specs[i].Image,
-			Init:  initial,
+			Init:  isInit,
 			State: events.ContainerStatusWaiting,
 		}
 		if status := byName[specs[i].Name]; status != nil {

@@ -38,11 +38,12 @@ func NewMetrics(registry prometheus.Registerer, current func() *Session) (*Metri
 		published: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "lockstep_watcher_published_total", Help: "Published observations by kind and update type: partial or full.",
 		}, []string{"kind", "update_type"}),
-		acked:     counter("acked_total", "Observations that the stream acknowledged."),
-		retried:   counter("retried_total", "Observations published again after a failure."),
-		rejected:  counter("rejected_total", "Observations that were too large to publish."),
-		malformed: counter("malformed_total", "Objects that could not be encoded as an event."),
-		skipped:   counter("skipped_versions_total", "Versions of workloads dropped because too many waited."),
+		acked:    counter("acked_total", "Observations that the stream acknowledged."),
+		retried:  counter("retried_total", "Observations published again after a failure."),
+		rejected: counter("rejected_total", "Observations that were too large to publish."),
+		malformed: counter("malformed_total",
+			"Objects omitted because they cannot be encoded or have no comparable resourceVersion."),
+		skipped: counter("skipped_versions_total", "Versions of workloads dropped because too many waited."),
 		resyncs: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "lockstep_watcher_resyncs_total", Help: "Full resyncs by cause and scope; the scope of workspaces is empty.",
 		}, []string{"cause", "scope"}),

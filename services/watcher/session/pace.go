@@ -28,20 +28,21 @@ func newPace(c clock.Clock) *pace {
 	return &pace{clock: c, pace: delivery.Pace{Unread: unreadMembers, ReportTimeout: reportTimeout}}
 }
 
-// allows reports whether a member may be published now. If not, it returns when to ask again without a report.
+// allows reports whether a member may be published now. If not, it returns when to ask again if no report
+// arrives.
 func (p *pace) allows() (bool, time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.pace.Allows(p.clock.Now())
 }
 
-func (p *pace) publish() {
+func (p *pace) published() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.pace.Published()
 }
 
-func (p *pace) settle(sequence uint64) {
+func (p *pace) settled(sequence uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.pace.Settled(sequence)

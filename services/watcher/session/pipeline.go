@@ -39,8 +39,8 @@ type pipeline struct {
 	plan   *resync.Plan
 }
 
-// workloadBounds are enough for an outage of NATS: a rollout makes about ten versions of its Deployment
-// for each replica.
+// workloadBounds hold the versions of an outage of NATS: a rollout makes about ten versions of its Deployment for
+// each replica, so 256 are enough for 25 replicas.
 func workloadBounds() delivery.Bounds { return delivery.Bounds{PerName: 256, Total: 100_000} }
 
 // workspaces makes the pipeline of the agent's workspaces. It publishes the latest version of each
@@ -88,7 +88,7 @@ func (p *pipeline) start(ctx context.Context) error {
 // Upserted implements [kube.Handler].
 func (p *pipeline) Upserted(kind object.Kind, o object.Object, origin object.Origin) {
 	if origin == object.Found && p.reporter.Scope != report.ScopeWorkloads {
-		origin = object.Changed // only the latest version counts
+		origin = object.Changed // for workspaces, missed versions are not marked: only the latest counts
 	}
 	p.add(kind, o, events.VerbUpserted, origin)
 }
@@ -103,7 +103,7 @@ func (p *pipeline) Deleted(kind object.Kind, o object.Object, missed bool) {
 }
 
 // VersionDecreased implements [kube.Handler].
-func (p *pipeline) VersionDecreased(object.Kind) { p.Abandon(ErrVersionsDecreased) }
+func (p *pipeline) VersionDecreased(object.Kind) { p.Cancel(ErrVersionsDecreased) }
 
 func (p *pipeline) add(kind object.Kind, o object.Object, verb events.Verb, origin object.Origin) {
 	v := object.Version{

@@ -20,7 +20,7 @@ import (
 	"lockstep.internal/services/watcher/report"
 )
 
-// batch is what is published without a pause. It has one span, so that tracing costs little.
+// batch is the trace span of all messages published without a pause in between. One span for all makes tracing cheap.
 type batch struct {
 	span   trace.Span
 	parent string // traceparent of the span
@@ -47,14 +47,14 @@ func (p *pipeline) publish(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		members, away := p.pace.allows()
+		members, again := p.pace.allows()
 		p.mu.Lock()
 		d, due, ok := p.queue.Next(p.Clock.Now(), members)
 		p.mu.Unlock()
 		if !ok {
 			<-p.window
 			b.end()
-			p.await(ctx, earliest(due, away))
+			p.await(ctx, earliest(due, again))
 			continue
 		}
 		b.begin(ctx, p.Tracer)
@@ -107,11 +107,11 @@ func (p *pipeline) deliver(ctx context.Context, d delivery.Delivery, b *batch) {
 	}
 	if d.ResyncID != "" {
 		msg.Header.Set(topology.HeaderReportRead, "1")
-		p.pace.publish()
+		p.pace.published()
 	}
 	p.Publisher.Publish(msg, func(sequence uint64, err error) {
 		if d.ResyncID != "" {
-			p.pace.settle(sequence)
+			p.pace.settled(sequence)
 		}
 		if err == nil {
 			p.Metrics.acked.Inc()

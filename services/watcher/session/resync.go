@@ -30,7 +30,7 @@ func (p *pipeline) runResyncs(ctx context.Context, watch *kube.Watch) {
 	for ctx.Err() == nil {
 		id, err := uuid.NewV7()
 		if err != nil {
-			p.Abandon(fmt.Errorf("make a resync's id: %w", err))
+			p.Cancel(fmt.Errorf("make a resync's id: %w", err))
 			return
 		}
 		p.mu.Lock()
@@ -42,7 +42,7 @@ func (p *pipeline) runResyncs(ctx context.Context, watch *kube.Watch) {
 		}
 		if err := p.resync(ctx, next); err != nil {
 			if ctx.Err() == nil {
-				p.Abandon(err)
+				p.Cancel(err)
 			}
 			return
 		}
@@ -114,12 +114,12 @@ func (p *pipeline) begin(ctx context.Context, r *resync.Resync) error {
 		return err
 	}
 	p.mu.Lock()
-	others := p.filter.FilterLists(lists)
+	unselected := p.filter.FilterLists(lists)
 	p.mu.Unlock()
 	p.catchUp(ctx, lists)
 	p.mu.Lock()
-	for _, other := range others {
-		p.queue.Add(other)
+	for _, v := range unselected {
+		p.queue.Add(v)
 	}
 	p.queue.Pause()
 	r.Known = p.queue.KnownVersions()
@@ -223,7 +223,7 @@ func (p *pipeline) listKind(ctx context.Context, kind object.Kind) (object.List,
 	if !object.Comparable(list.ResourceVersion) {
 		return list, fmt.Errorf("list %ss: the version of the list, %q, cannot be compared", kind, list.ResourceVersion)
 	}
-	// The list is later than everything known before.
+	// A list is never older than a version known before it, unless the cluster was restored.
 	if known != "" && object.Higher(known, list.ResourceVersion) != list.ResourceVersion {
 		return list, fmt.Errorf("%w (%ss: listed at %s, known at %s)",
 			ErrVersionsDecreased, kind, list.ResourceVersion, known)

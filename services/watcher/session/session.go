@@ -43,8 +43,9 @@ type Options struct {
 	Control   *agentcontrol.Reader
 	// Reporter of workspaces and ticks. The reporter of tracked workloads is derived from it.
 	Reporter report.Reporter
-	// Cause and Interval of the full resyncs.
-	Cause    events.ResyncCause
+	// Cause of the first full resync.
+	Cause events.ResyncCause
+	// Interval between full resyncs until the agent's configuration arrives.
 	Interval time.Duration
 	// ConfigTimeout is how long the first resync waits for the agent's configuration. Defaults to 5 s.
 	ConfigTimeout time.Duration
@@ -79,37 +80,37 @@ type Session struct {
 	window    chan struct{} // one element for each message in flight
 	pace      *pace
 	ctx       context.Context //nolint:containedctx // of the session, for Run
-	abandon   context.CancelCauseFunc
+	cancel    context.CancelCauseFunc
 
 	running  sync.WaitGroup
-	revision int // of the configuration, 0 before any; owned by Control
+	revision int // of the configuration, 0 before any; used only by the goroutine of Control
 }
 
 // New makes a session that lasts until ctx is done. [Session.Run] runs it once.
 func New(ctx context.Context, options Options) *Session {
 	options.ConfigTimeout = cmp.Or(options.ConfigTimeout, defaultConfigTimeout)
 	s := &Session{Options: options, window: make(chan struct{}, options.Window), pace: newPace(options.Clock)}
-	s.ctx, s.abandon = context.WithCancelCause(ctx)
+	s.ctx, s.cancel = context.WithCancelCause(ctx)
 	s.pipelines = append(s.pipelines, s.workspaces())
 	if options.Workloads != nil {
 		s.pipelines = append(s.pipelines, s.workloads(*options.Workloads))
 	}
-	s.Control.Read = s.read
+	s.Control.OnObservationsRead = s.observationsRead
 	return s
 }
 
-// Run reports until the session's context is done or the session is abandoned. It returns the cause.
+// Run reports until the session's context is done or [Session.Cancel] is called. It returns the cause.
 func (s *Session) Run() error {
 	ctx := s.ctx
-	defer s.abandon(nil)
+	defer s.cancel(nil)
 	for _, p := range s.pipelines {
 		if err := p.start(ctx); err != nil {
-			s.abandon(fmt.Errorf("watch the cluster: %w", err))
+			s.cancel(fmt.Errorf("watch the cluster: %w", err))
 		}
 	}
 	s.running.Go(func() {
 		if err := s.Control.Run(ctx, s); err != nil {
-			s.abandon(err)
+			s.cancel(err)
 		}
 	})
 	s.running.Go(func() { s.tick(ctx) })
@@ -122,19 +123,19 @@ func (s *Session) Run() error {
 		s.drain()
 	})
 	s.running.Wait()
-	return context.Cause(ctx) //nolint:wrapcheck // the cause of abandon
+	return context.Cause(ctx) //nolint:wrapcheck // the cause of cancel
 }
 
-// read receives how far the stream is read.
-func (s *Session) read(sequence uint64) {
+// observationsRead receives the sequence up to which the state service has processed OBSERVED.
+func (s *Session) observationsRead(sequence uint64) {
 	s.pace.read(sequence)
 	for _, p := range s.pipelines {
 		signal(p.wake)
 	}
 }
 
-// Configure implements [agentcontrol.Handler]. The first configuration applies to the first resyncs. Each later
-// one causes a resync of every pipeline.
+// Configure implements [agentcontrol.Handler]. It sets the interval of full resyncs. It also requests a resync of each
+// pipeline whose first resync has started.
 func (s *Session) Configure(ctx context.Context, cfg events.AgentConfig) <-chan struct{} {
 	if cfg.ConfigRevision <= s.revision {
 		return nil
@@ -152,7 +153,7 @@ func (s *Session) Configure(ctx context.Context, cfg events.AgentConfig) <-chan 
 	return s.all(ctx, ended)
 }
 
-// Resync implements [agentcontrol.Handler]. Every pipeline answers.
+// Resync implements [agentcontrol.Handler]. Every pipeline runs a full resync with the nonce of the request.
 func (s *Session) Resync(ctx context.Context, request events.ResyncRequested) <-chan struct{} {
 	s.Logger.InfoContext(ctx, "received a request for a full resync",
 		slog.String(logkey.Nonce, request.Nonce), slog.String(logkey.Cause, string(request.Cause)))
@@ -225,8 +226,8 @@ func Backoff(n int) time.Duration {
 	return delay/2 + rand.N(delay/2) //nolint:gosec // jitter
 }
 
-// Abandon ends the session with a cause.
-func (s *Session) Abandon(cause error) { s.abandon(cause) }
+// Cancel ends the session with a cause.
+func (s *Session) Cancel(cause error) { s.cancel(cause) }
 
 // Objects returns the number of known objects.
 func (s *Session) Objects() int {
