@@ -52,9 +52,9 @@ func knownVersions(begun events.ObservedResyncBegun) Versions {
 }
 
 // BeginResync returns the cluster after a resync_begun event. highest has the highest stored versions of its epoch. If
-// the watcher lists and knows lower versions, the resync is late, or the cluster was restored. In this case BeginResync
-// returns true: the caller must request a second resync with a nonce of NewNonce(highest). The second resync shows
-// which of the two happened.
+// the versions that the watcher listed and knew are lower, the resync began before newer observations were stored, or
+// the cluster was restored. In this case BeginResync returns true: the caller must request a second resync with a nonce
+// of NewNonce(highest). The second resync shows which of the two happened.
 func (c Cluster) BeginResync(begun events.ObservedResyncBegun, highest Versions) (Cluster, bool) {
 	if c.UID != begun.ClusterUID {
 		if c.UID != "" {

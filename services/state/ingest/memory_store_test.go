@@ -149,7 +149,7 @@ func (s *memoryStore) BeginResync(_ context.Context, _ agent.Cluster, begun even
 	return nil
 }
 
-func (s *memoryStore) OpenResync(context.Context, agent.Cluster, string) (ingest.OpenResync, bool, error) {
+func (s *memoryStore) FindOpenResync(context.Context, agent.Cluster, string) (ingest.OpenResync, bool, error) {
 	if s.open == nil {
 		return ingest.OpenResync{}, false, nil
 	}

@@ -32,7 +32,7 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 		orphans: prometheus.NewCounter(opts("orphans_total",
 			"Deployments reported with the label of an unknown workspace.")),
 		stale: prometheus.NewCounter(opts("strays_total",
-			"Events dropped because they are from a previous cluster of the agent.")),
+			"Events dropped because they are not from the agent's current cluster.")),
 	}
 	for _, c := range []prometheus.Collector{m.resyncs, m.dispatches, m.unexpected, m.orphans, m.stale} {
 		if err := registerer.Register(c); err != nil {

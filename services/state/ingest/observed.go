@@ -18,7 +18,8 @@ import (
 
 // Observed is a decoded event of OBSERVED: an object, a tick, or the begin or end of a full resync.
 type Observed struct {
-	// Ignored is true for events that only the deploys service reads. All other fields are then zero.
+	// Ignored is true for events that only the deploys service reads. All other fields but Sequence and Stored are then
+	// zero.
 	Ignored bool
 
 	Sequence uint64
@@ -28,7 +29,7 @@ type Observed struct {
 	AgentID    int64
 	ClusterUID string
 	At         time.Time
-	// Object is set for object events only. Epoch is set later, by apply.
+	// Object is set for object events only. Its Epoch stays 0: add sets it in a copy.
 	Object *Object
 	// Label names the object's workspace. It may be any text.
 	Label string
@@ -143,7 +144,8 @@ func (b *observedBatch) apply(ctx context.Context, o *Observed) error {
 		cluster.UID = o.ClusterUID
 	}
 	if o.ClusterUID != cluster.UID {
-		// A late event of the agent's previous cluster.
+		// An event of another cluster: a late one of the previous cluster, or one of the new cluster before its begin
+		// event.
 		b.Metrics.droppedStale()
 		return nil
 	}
@@ -217,7 +219,7 @@ func (b *observedBatch) endResync(ctx context.Context, o *Observed) error {
 		return err
 	}
 	cluster, id := *b.clusters[o.AgentID], o.Ended.ResyncID
-	resync, open, err := b.store.OpenResync(ctx, cluster, id)
+	resync, open, err := b.store.FindOpenResync(ctx, cluster, id)
 	if err != nil || !open {
 		return err
 	}
@@ -227,7 +229,7 @@ func (b *observedBatch) endResync(ctx context.Context, o *Observed) error {
 		return err
 	}
 	if !complete {
-		b.Logger.WarnContext(ctx, "ignored an incomplete full resync",
+		b.Logger.WarnContext(ctx, "a full resync is incomplete; objects that it did not list are kept",
 			slog.Int64(logkey.AgentID, o.AgentID), slog.String(logkey.ResyncID, id),
 			slog.Int64(logkey.Count, resync.Received), slog.Int64(logkey.Expected, resync.Expected))
 		return nil

@@ -40,7 +40,7 @@ type ObservedStore interface {
 	// are distinct.
 	PutObjects(ctx context.Context, objects []Object) ([]ObjectChange, error)
 	// DueWorkspaces returns workspaces whose deadline has passed on their agent's clock, and all workspaces of an
-	// agent with a new configuration.
+	// agent with a new configuration. It marks these configurations as considered.
 	DueWorkspaces(ctx context.Context, clocks map[int64]time.Time) ([]uuid.UUID, error)
 }
 
@@ -68,13 +68,14 @@ type ResyncStore interface {
 	ResyncExists(ctx context.Context, agentID int64, resyncID string) (bool, error)
 	// BeginResync stores an open resync and marks the agent's other open resyncs incomplete.
 	BeginResync(ctx context.Context, c agent.Cluster, begun events.ObservedResyncBegun) error
-	// OpenResync returns an open resync of the cluster's epoch with the number of stored members.
-	OpenResync(ctx context.Context, c agent.Cluster, resyncID string) (OpenResync, bool, error)
+	// FindOpenResync returns an open resync of the cluster's epoch with the number of stored members.
+	FindOpenResync(ctx context.Context, c agent.Cluster, resyncID string) (OpenResync, bool, error)
 	CloseResync(ctx context.Context, agentID int64, resyncID string, received int64, complete bool, at time.Time) error
 	// MarkAbsent marks objects as deleted if a complete resync did not list them and their version is not above the
 	// list.
 	MarkAbsent(ctx context.Context, agentID int64, resyncID string) ([]ObjectChange, error)
-	// WorkspacesToRepair returns workspaces without a Deployment or with one that was not applied.
+	// WorkspacesToRepair returns workspaces without a Deployment, or with one whose UID or revision is not the applied
+	// one.
 	WorkspacesToRepair(ctx context.Context, agentID int64) ([]uuid.UUID, error)
 	// DeploymentsOfTerminated returns existing Deployments of workspaces that were terminated before the resync.
 	DeploymentsOfTerminated(ctx context.Context, c agent.Cluster, resyncID string, at time.Time) ([]FoundOrphan, error)

@@ -94,8 +94,8 @@ func (c *Consumers) Observed() (*cursor.Consumer[ingest.Observed], error) {
 	return cursor.New(cfg)
 }
 
-// reportRead reports to the agents whose observations ask for it how far OBSERVED is stored. The next report replaces a
-// lost one, so it is published without acknowledgement.
+// reportRead reports the committed sequence of OBSERVED to each agent of the batch that asks for it by
+// [topology.HeaderReportRead]. It does not wait for the acknowledgement: the next report replaces a lost one.
 func (c *Consumers) reportRead(ctx context.Context, sequence uint64, batch []cursor.Message[ingest.Observed]) {
 	reported := map[int64]bool{}
 	for i := range batch {
@@ -116,7 +116,7 @@ func (c *Consumers) reportRead(ctx context.Context, sequence uint64, batch []cur
 			err = c.JetStream.Conn().PublishMsg(m)
 		}
 		if err != nil {
-			c.Logger.DebugContext(ctx, "reporting to an agent how far its observations are stored failed",
+			c.Logger.DebugContext(ctx, "publishing an observations-read event failed",
 				slog.Int64(logkey.AgentID, agentID), logkey.Error(err))
 		}
 	}

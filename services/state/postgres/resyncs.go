@@ -55,8 +55,8 @@ const membersOfResync = `
 	from resync_members m, unnest(m.kinds, m.namespaces, m.names) as u (kind, namespace, name)
 	where m.agent_id = $1 and m.resync_id = $2`
 
-// OpenResync implements ingest.ResyncStore.
-func (s *IngestStore) OpenResync(
+// FindOpenResync implements ingest.ResyncStore.
+func (s *IngestStore) FindOpenResync(
 	ctx context.Context,
 	c agent.Cluster,
 	resyncID string,
@@ -93,9 +93,9 @@ func (s *IngestStore) CloseResync(
 	return nil
 }
 
-// listedBelow selects objects whose version is not above the listed version of their kind. Objects created after
-// the list are left out.
-const listedBelow = `
+// notAboveList selects stored objects whose version is not above the listed version of their kind. Objects created
+// after the list are left out.
+const notAboveList = `
 	where r.agent_id = $1 and r.resync_id = $2 and o.agent_id = r.agent_id and o.kind = l.kind
 		and (o.epoch < r.epoch or o.epoch = r.epoch and o.resource_version <= l.version::numeric)`
 
@@ -103,7 +103,8 @@ const listedBelow = `
 // except Deployments.
 func (s *IngestStore) MarkAbsent(ctx context.Context, agentID int64, resyncID string) ([]ingest.ObjectChange, error) {
 	_, err := s.tx.Exec(ctx, `
-		delete from observed_objects o using resyncs r, jsonb_each_text(r.list_versions) as l (kind, version) `+listedBelow+`
+		delete from observed_objects o
+		using resyncs r, jsonb_each_text(r.list_versions) as l (kind, version) `+notAboveList+`
 			and o.deleted and o.kind <> 'deployment'`, agentID, resyncID)
 	if err != nil {
 		return nil, fmt.Errorf("remove the deleted objects of agent %d: %w", agentID, err)
@@ -111,7 +112,7 @@ func (s *IngestStore) MarkAbsent(ctx context.Context, agentID int64, resyncID st
 	rows, err := s.tx.Query(ctx, `
 		with absent as materialized (
 			select o.kind, o.namespace, o.name
-			from observed_objects o, resyncs r, jsonb_each_text(r.list_versions) as l (kind, version) `+listedBelow+`
+			from observed_objects o, resyncs r, jsonb_each_text(r.list_versions) as l (kind, version) `+notAboveList+`
 				and not o.deleted
 			except `+membersOfResync+`
 		)

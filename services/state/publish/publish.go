@@ -161,7 +161,7 @@ func (e Encoder) ResyncRequest(
 	}, events.ResyncRequested{Nonce: nonce, Cause: cause})
 }
 
-// ObservationsRead returns the message that reports to an agent how far OBSERVED is stored.
+// ObservationsRead returns the message that reports to an agent how far OBSERVED is processed.
 func (e Encoder) ObservationsRead(
 	ctx context.Context, agentID int64, sequence uint64, at time.Time,
 ) (*nats.Msg, error) {
