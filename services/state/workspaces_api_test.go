@@ -110,6 +110,39 @@ func TestWorkspaceFromADevfile(t *testing.T) {
 	}
 }
 
+func TestUpdateRefusesMoreSecretsThanASecretHolds(t *testing.T) {
+	t.Parallel()
+	b := newFixture(t)
+	b.start(t)
+	admin := b.as(t, b.admin)
+	project, _ := admin.project()
+	files := func(sizes map[string]int) *statev1.WorkspaceOverrides {
+		o := &statev1.WorkspaceOverrides{SecretFiles: map[string][]byte{}}
+		for name, size := range sizes {
+			o.SecretFiles[name] = make([]byte, size)
+		}
+		return o
+	}
+	update := func(o *statev1.WorkspaceOverrides) *statev1.UpdateWorkspaceRequest {
+		return &statev1.UpdateWorkspaceRequest{Workspace: byName("w"), Overrides: o}
+	}
+	created := call(t, admin.workspaces.CreateWorkspace, &statev1.CreateWorkspaceRequest{
+		Name: "w", ProjectId: project, Overrides: files(map[string]int{"a": 400 << 10}),
+	}).GetWorkspace()
+
+	refused(t, errcode.PayloadTooLarge, admin.workspaces.UpdateWorkspace, update(files(map[string]int{"b": 200 << 10})))
+	after := call(t, admin.workspaces.GetWorkspace, &statev1.GetWorkspaceRequest{Workspace: byName("w")}).GetWorkspace()
+	require.Equal(t, created.GetDesiredRevision(), after.GetDesiredRevision())
+	require.Equal(t, []string{"a"}, after.GetSpec().GetSecretFiles())
+
+	// Variables are in another Secret, and a shorter value makes room.
+	call(t, admin.workspaces.UpdateWorkspace, update(&statev1.WorkspaceOverrides{
+		SecretEnv: map[string]string{"TOKEN": strings.Repeat("x", 200<<10)},
+	}))
+	fits := call(t, admin.workspaces.UpdateWorkspace, update(files(map[string]int{"a": 1, "b": 200 << 10})))
+	require.Equal(t, []string{"a", "b"}, fits.GetWorkspace().GetSpec().GetSecretFiles())
+}
+
 func TestIdempotencyKeyCreatesOneWorkspace(t *testing.T) {
 	t.Parallel()
 	b := newFixture(t)

@@ -12,8 +12,8 @@ import (
 	"lockstep.internal/services/state/workspace"
 )
 
-// maxSecretBytes limits the secret values of a workspace. A Kubernetes Secret holds at most 1 MiB, and one
-// reply carries all values.
+// maxSecretBytes limits the secret values of one request, and the values of each Secret of a workspace, names included.
+// A Kubernetes Secret holds at most 1 MiB, and one reply to the dispatcher carries all values of a Secret.
 const maxSecretBytes = 512 << 10
 
 func spec(s workspace.Spec) *statev1.WorkspaceSpec {
@@ -99,7 +99,7 @@ func secretsOf(o *statev1.WorkspaceOverrides) (secretValues, error) {
 	if size > maxSecretBytes {
 		return nil, fault.New(
 			errcode.PayloadTooLarge,
-			"the secrets have %d bytes, the limit of a workspace is %d",
+			"the secrets have %d bytes, the limit of a request is %d",
 			size,
 			maxSecretBytes,
 		)
@@ -112,6 +112,27 @@ func (s secretValues) add(kind vault.Kind, name, value string) {
 		s[kind] = seal.Values{}
 	}
 	s[kind][name] = seal.NewValue(value)
+}
+
+// mergeSecrets returns the stored values of a kind with the given ones added or replaced. It returns the fault
+// payload_too_large if they exceed maxSecretBytes.
+func mergeSecrets(kind vault.Kind, stored, given seal.Values) (seal.Values, error) {
+	merged := make(seal.Values, len(stored)+len(given))
+	maps.Copy(merged, stored)
+	maps.Copy(merged, given)
+	size := 0
+	for name, value := range merged {
+		size += len(name) + len(value.Reveal())
+	}
+	if size > maxSecretBytes {
+		field := "secret_" + string(kind)
+		return nil, fault.New(
+			errcode.PayloadTooLarge,
+			"%s: the workspace would have %d bytes with these values, the limit is %d; give shorter values",
+			field, size, maxSecretBytes,
+		).With("field", field)
+	}
+	return merged, nil
 }
 
 // withSecretNames sets the names and the digest of secret values in the spec, never the values.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
-	"maps"
 	"strings"
 	"time"
 
@@ -334,11 +333,14 @@ func (s *workspaceService) UpdateWorkspace(
 		func(tx pgx.Tx, w workspace.Workspace) (workspace.Workspace, []workspace.Event, error) {
 			next := override(w.Spec, r.Msg.GetOverrides())
 			for kind, given := range secrets {
-				values, err := s.secrets.Get(ctx, tx, w.ID, kind)
+				stored, err := s.secrets.Get(ctx, tx, w.ID, kind)
 				if err != nil {
 					return w, nil, err
 				}
-				maps.Copy(values, given)
+				values, err := mergeSecrets(kind, stored, given)
+				if err != nil {
+					return w, nil, err
+				}
 				next = withSecretNames(next, kind, values, s.secrets.Vault.Digest(values))
 				if err := s.secrets.Put(ctx, tx, w.ID, kind, values); err != nil {
 					return w, nil, err
