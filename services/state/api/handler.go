@@ -19,7 +19,7 @@ import (
 	"lockstep.internal/services/state/publish"
 )
 
-// Dependencies of the API, all required.
+// Dependencies of the API. All but Interceptors are required.
 type Dependencies struct {
 	Pool         *pgxpool.Pool
 	Directory    *admin.Directory
@@ -40,7 +40,7 @@ type Dependencies struct {
 	Cell            topology.Cell
 	Logger          *slog.Logger
 	Now             func() time.Time
-	// Interceptors before all others, such as tracing.
+	// Interceptors, such as tracing. They run inside the fault interceptor and outside all others. Optional.
 	Interceptors []connect.Interceptor
 }
 

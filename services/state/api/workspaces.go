@@ -359,7 +359,8 @@ func (s *workspaceService) UpdateWorkspace(
 	return connect.NewResponse(&statev1.UpdateWorkspaceResponse{Workspace: messages[0]}), nil
 }
 
-// change locks a workspace that the caller may manage, decides, and saves the result.
+// change locks a workspace, checks that the caller may manage it, calls decide, and stores the result and its messages,
+// in one transaction.
 func (s *workspaceService) change(
 	ctx context.Context, ref *statev1.WorkspaceReference,
 	decide func(pgx.Tx, workspace.Workspace) (workspace.Workspace, []workspace.Event, error),

@@ -12,47 +12,47 @@ import (
 )
 
 const (
-	// maxFaults limits the reported faults, and so the size of the answer.
-	maxFaults = 20
+	// maxErrors limits the reported errors, and so the size of the answer.
+	maxErrors = 20
 	// maxExpanded limits the total size of the values that replace variables, in bytes. A valid workspace is smaller.
 	maxExpanded = 256 << 10
 )
 
-// reader reads one devfile and collects its faults.
+// reader reads one devfile and collects its errors.
 type reader struct {
 	variables map[string]string
 	// remaining bytes of maxExpanded.
 	remaining int
 
-	// paths are the invalid fields, in the order in which they were found. faults has a sentence for each.
-	paths  []string
-	faults map[string]string
+	// paths are the invalid fields, in the order in which they were found. messages has a sentence for each.
+	paths    []string
+	messages map[string]string
 }
 
-// addf adds a fault. Only the first one of a field is kept.
+// addf adds an error. Only the first one of a field is kept.
 func (r *reader) addf(path, format string, args ...any) {
-	if r.faults == nil {
-		r.faults = map[string]string{}
+	if r.messages == nil {
+		r.messages = map[string]string{}
 	}
-	if _, exists := r.faults[path]; !exists {
+	if _, exists := r.messages[path]; !exists {
 		r.paths = append(r.paths, path)
-		r.faults[path] = fmt.Sprintf(format, args...)
+		r.messages[path] = fmt.Sprintf(format, args...)
 	}
 }
 
-// err returns the collected faults as one error; nil without a fault.
+// err returns the collected errors as one fault; nil without an error.
 func (r *reader) err() error {
 	if len(r.paths) == 0 {
 		return nil
 	}
-	reported := r.paths[:min(len(r.paths), maxFaults)]
+	reported := r.paths[:min(len(r.paths), maxErrors)]
 	parts, details := make([]string, 0, len(reported)+1), map[string]string{}
 	for _, path := range reported {
 		at := path
 		if at == "" {
 			at = "the document"
 		}
-		parts, details[at] = append(parts, at+": "+r.faults[path]), r.faults[path]
+		parts, details[at] = append(parts, at+": "+r.messages[path]), r.messages[path]
 	}
 	if more := len(r.paths) - len(reported); more > 0 {
 		parts = append(parts, strconv.Itoa(more)+" more")

@@ -17,7 +17,8 @@ import (
 type Applied struct {
 	Sequence uint64
 	AgentID  int64
-	// Label names the workspace. WorkspaceID is its id, or zero if the label is not a UUID.
+	// Label is the workspace id of the event; for an orphan the value of its workspace label, which may be any text.
+	// WorkspaceID is the parsed id, or zero if Label is not a UUID.
 	Label       string
 	WorkspaceID uuid.UUID
 	Revision    int64
@@ -35,8 +36,8 @@ type Applied struct {
 	ClusterRevision int64
 }
 
-// apply returns the workspace after the report.
-func (a *Applied) apply(w workspace.Workspace) (workspace.Workspace, []workspace.Event) {
+// record returns the workspace after the report.
+func (a *Applied) record(w workspace.Workspace) (workspace.Workspace, []workspace.Event) {
 	switch a.Type {
 	case events.TypeApplied:
 		return w.Applied(workspace.AppliedReport{
@@ -55,8 +56,8 @@ func (a *Applied) apply(w workspace.Workspace) (workspace.Workspace, []workspace
 	}
 }
 
-// applyToOrphan returns the orphan after the report.
-func (a *Applied) applyToOrphan(o orphan.Orphan) orphan.Orphan {
+// recordOrphan returns the orphan after the report.
+func (a *Applied) recordOrphan(o orphan.Orphan) orphan.Orphan {
 	switch a.Type {
 	case events.TypeApplyFailed:
 		return o.DeletionFailed(a.Revision, a.ClusterRevision, a.Message)
@@ -76,7 +77,7 @@ type deletionKey struct {
 	label   string
 }
 
-// HandleApplied applies a batch of APPLIED.
+// HandleApplied processes a batch of APPLIED.
 func (i *Ingest) HandleApplied(ctx context.Context, s Store, batch []*Applied) error {
 	ids := make([]uuid.UUID, len(batch))
 	for m, a := range batch {
@@ -96,7 +97,7 @@ func (i *Ingest) HandleApplied(ctx context.Context, s Store, batch []*Applied) e
 		deletion := orphans[deletionKey{a.AgentID, a.Label}]
 		switch {
 		case deletion != nil && deletion.Before.EndedAt.IsZero():
-			deletion.After, deletion.At = a.applyToOrphan(deletion.After), a.At
+			deletion.After, deletion.At = a.recordOrphan(deletion.After), a.At
 		case known && agentID == a.AgentID:
 			c := changes.get(a.WorkspaceID, a.At)
 			c.applied = append(c.applied, a)

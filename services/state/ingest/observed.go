@@ -69,7 +69,7 @@ type pendingObjects struct {
 	reports []*Observed
 }
 
-// HandleObserved applies a batch of OBSERVED, message by message in the stream's order.
+// HandleObserved processes a batch of OBSERVED, message by message in the stream's order.
 func (i *Ingest) HandleObserved(ctx context.Context, s Store, messages []*Observed) error {
 	b := &observedBatch{
 		Ingest:  i,
@@ -82,7 +82,7 @@ func (i *Ingest) HandleObserved(ctx context.Context, s Store, messages []*Observ
 		return err
 	}
 	for _, o := range messages {
-		if err := b.apply(ctx, o); err != nil {
+		if err := b.process(ctx, o); err != nil {
 			return err
 		}
 	}
@@ -132,7 +132,7 @@ func (b *observedBatch) lockAgents(ctx context.Context, messages []*Observed) er
 	return nil
 }
 
-func (b *observedBatch) apply(ctx context.Context, o *Observed) error {
+func (b *observedBatch) process(ctx context.Context, o *Observed) error {
 	cluster := b.clusters[o.AgentID]
 	if o.Stored.After(cluster.LastSeenAt) {
 		cluster.LastSeenAt = o.Stored

@@ -19,7 +19,7 @@ import (
 // recomputeChunk limits how many workspaces are loaded at once.
 const recomputeChunk = 500
 
-// Ingest applies batches. It is stateless and safe for concurrent use.
+// Ingest processes batches. It is stateless and safe for concurrent use.
 type Ingest struct {
 	Logger *slog.Logger
 	// Encoder makes the messages that are published. It is unused with ReadModelOnly.
@@ -109,21 +109,21 @@ func (i *Ingest) saveWorkspaces(ctx context.Context, s WorkspaceStore, updates [
 	return s.Publish(ctx, messages...)
 }
 
-// decide applies the collected changes to one workspace: applied events, then Observe, then Expire.
+// decide processes the collected changes of one workspace: the reports of the dispatcher, then Observe, then Expire.
 func (c *workspaceChanges) decide(before workspace.Workspace, o workspace.Observation) workspace.Update {
 	o.DeploymentDeleted, o.ResyncBegunAt, o.At = c.deploymentDeleted, c.resyncBegunAt, c.at
 	if o.At.IsZero() {
 		o.At = o.Clock // only the clock has changed
 	}
 	update := workspace.Update{Before: before, After: before}
-	apply := func(after workspace.Workspace, events []workspace.Event) {
+	add := func(after workspace.Workspace, events []workspace.Event) {
 		update.After, update.Events = after, append(update.Events, events...)
 	}
 	for _, a := range c.applied {
-		apply(a.apply(update.After))
+		add(a.record(update.After))
 	}
-	apply(update.After.Observe(o))
-	apply(update.After.Expire(o.AgePolicies, o.Clock))
+	add(update.After.Observe(o))
+	add(update.After.Expire(o.AgePolicies, o.Clock))
 	return update
 }
 

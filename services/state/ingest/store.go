@@ -118,7 +118,7 @@ type OpenResync struct {
 	Expected, Received int64
 }
 
-// UnprocessableError is the error of a message that can never be applied.
+// UnprocessableError is the error of a message that can never be processed.
 type UnprocessableError struct {
 	Sequence uint64
 	Err      error

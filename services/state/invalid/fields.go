@@ -9,7 +9,7 @@ import (
 	"lockstep.internal/schemas/gen/errcode"
 )
 
-// Fields collects one fault per field. The zero value is ready to use.
+// Fields collects one error per field. The zero value is ready to use.
 type Fields struct {
 	paths    []string
 	messages map[string]string

@@ -104,7 +104,7 @@ func (c *Consumers) reportRead(ctx context.Context, sequence uint64, batch []cur
 		}
 		subject, err := topology.Parse(batch[i].Subject)
 		if err != nil {
-			continue // the subject of another message
+			continue // a message for the deploys service; DecodeObserved does not parse its subject
 		}
 		agentID, err := subject.Agent()
 		if err != nil || reported[agentID] {

@@ -121,7 +121,7 @@ type workspaceRows struct {
 	terminations          []string
 	recomputeAt           []*time.Time
 	desiredStateSince     []time.Time
-	expiryWarnedOf        []*time.Time
+	warnedStateDeadline   []*time.Time
 	appliedUIDs           []string
 	appliedGenerations    []int64
 	warnedAgeDeadline     []*time.Time
@@ -151,7 +151,7 @@ func (r *workspaceRows) add(w workspace.Workspace) error {
 	r.terminations = append(r.terminations, string(w.Termination))
 	r.recomputeAt = append(r.recomputeAt, a.recomputeAt)
 	r.desiredStateSince = append(r.desiredStateSince, w.DesiredStateSince)
-	r.expiryWarnedOf = append(r.expiryWarnedOf, a.warnedStateDeadline)
+	r.warnedStateDeadline = append(r.warnedStateDeadline, a.warnedStateDeadline)
 	r.appliedUIDs = append(r.appliedUIDs, w.AppliedUID)
 	r.appliedGenerations = append(r.appliedGenerations, w.AppliedGeneration)
 	r.warnedAgeDeadline = append(r.warnedAgeDeadline, a.warnedAgeDeadline)
@@ -204,7 +204,7 @@ func (r *workspaceRows) update(batch *pgx.Batch, returning string) {
 			r.terminations,
 			r.recomputeAt,
 			r.desiredStateSince,
-			r.expiryWarnedOf,
+			r.warnedStateDeadline,
 			r.appliedUIDs,
 			r.appliedGenerations,
 			r.warnedAgeDeadline,
@@ -239,7 +239,7 @@ func (r *workspaceRows) update(batch *pgx.Batch, returning string) {
 			r.terminations[i],
 			r.recomputeAt[i],
 			r.desiredStateSince[i],
-			r.expiryWarnedOf[i],
+			r.warnedStateDeadline[i],
 			r.appliedUIDs[i],
 			r.appliedGenerations[i],
 			r.warnedAgeDeadline[i],

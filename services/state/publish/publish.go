@@ -48,8 +48,8 @@ func (e Encoder) Workspaces(ctx context.Context, updates ...workspace.Update) ([
 	return messages, nil
 }
 
-// workspace returns the messages of an update: a new desired revision to DESIRED and DESIRED_LOG, and the
-// public events to WORKSPACES.
+// workspace returns the messages of an update: a new desired revision to DESIRED and DESIRED_LOG, the desired state
+// once more with a TTL when the workspace has terminated, and the public events to WORKSPACES.
 func (e Encoder) workspace(ctx context.Context, u workspace.Update) ([]*nats.Msg, error) {
 	var messages []*nats.Msg
 	w := u.After

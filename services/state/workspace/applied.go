@@ -70,8 +70,8 @@ func (w Workspace) Terminating(revision int64, at time.Time) (Workspace, []Event
 	return w.catchUp(revision, at)
 }
 
-// Terminated records that all objects of the workspace are gone. A full resync can request the termination again
-// with a higher revision. That report is recorded too.
+// Terminated records that all objects of the workspace are gone. [Workspace.Observe] may have requested the termination
+// again after a full resync; the report of that higher revision is recorded, too.
 func (w Workspace) Terminated(revision int64, at time.Time) (Workspace, []Event) {
 	finished := w.Termination == actualstate.TerminationFinished
 	if finished && w.AppliedRevision < revision && revision <= w.DesiredRevision {

@@ -85,7 +85,7 @@ type Adopted struct {
 // New creates a workspace with desired state running. The fault invalid_argument names every invalid field.
 func New(c Creation) (Workspace, []Event, error) {
 	c.Spec = c.Spec.WithDefaults()
-	var f faults
+	var f fieldErrors
 	f.name("name", c.Name)
 	c.Spec.check(&f)
 	if err := f.Err("workspace " + strconv.Quote(c.Name)); err != nil {
@@ -105,7 +105,7 @@ func New(c Creation) (Workspace, []Event, error) {
 		CreatedAt: now, Spec: c.Spec,
 		DesiredState: DesiredRunning, DesiredRevision: 1, DesiredStateChangedAt: now, DesiredStateSince: now,
 		ActualState: actualstate.CreationRequested, ActualStateChangedAt: now, Termination: actualstate.TerminationNone,
-		RecomputeAt: NextTick(), // the first tick computes the deadlines of the policies
+		RecomputeAt: DueAtNextTick(), // the first tick computes the deadlines of the policies
 	}
 	if a := c.Adopted; a != nil {
 		w.ID, w.Namespace, w.DesiredState, w.DesiredRevision = a.ID, a.Namespace, a.DesiredState, a.Revision+1
@@ -129,7 +129,7 @@ func (w Workspace) SetDesired(to DesiredState, userID int64, now time.Time) (Wor
 		to = DesiredRunning
 	}
 	w, event := w.newRevision(to, Cause{Kind: events.DesiredStateCauseUser, UserID: userID}, now)
-	w.RecomputeAt = NextTick() // the next tick computes the deadlines of the policies
+	w.RecomputeAt = DueAtNextTick() // the next tick computes the deadlines of the policies
 	return w, []Event{event}, nil
 }
 
@@ -139,7 +139,7 @@ func (w Workspace) Update(spec Spec, userID int64, now time.Time) (Workspace, []
 		return w, nil, err
 	}
 	spec = spec.WithDefaults()
-	var f faults
+	var f fieldErrors
 	spec.check(&f)
 	f.checkVolumeSize("volume_size", w.Spec.VolumeSize, spec.VolumeSize)
 	if err := f.Err("workspace " + strconv.Quote(w.Name)); err != nil {
@@ -159,12 +159,12 @@ func (w Workspace) Redispatch(now time.Time) (Workspace, []Event) {
 	return w, []Event{event}
 }
 
-// NextTick returns a time in the past, the Unix epoch. As RecomputeAt it makes the workspace due at the agent's next
-// tick.
-func NextTick() time.Time { return time.Unix(0, 0).UTC() }
+// DueAtNextTick returns a time in the past, the Unix epoch. As RecomputeAt it makes the workspace due at the agent's
+// next tick.
+func DueAtNextTick() time.Time { return time.Unix(0, 0).UTC() }
 
-// WithDesiredFrom copies everything about the desired state from another version of the workspace. A rebuild uses
-// it, because the streams contain only the actual state.
+// WithDesiredFrom copies everything about the desired state from another version of the workspace. A rebuild uses it,
+// because OBSERVED and APPLIED contain only the actual state.
 func (w Workspace) WithDesiredFrom(other Workspace) Workspace {
 	w.Spec, w.DesiredState, w.DesiredRevision = other.Spec, other.DesiredState, other.DesiredRevision
 	w.DesiredStateChangedAt, w.DesiredStateSince = other.DesiredStateChangedAt, other.DesiredStateSince
@@ -172,13 +172,14 @@ func (w Workspace) WithDesiredFrom(other Workspace) Workspace {
 	return w
 }
 
-// newRevision creates a desired revision. Only New, newRevision and catchUp set DesiredRevision.
+// newRevision creates a desired revision. Only New, newRevision and catchUp choose DesiredRevision; WithDesiredFrom
+// copies it.
 func (w Workspace) newRevision(to DesiredState, cause Cause, now time.Time) (Workspace, Event) {
 	from := w.DesiredState
 	if to != from {
 		w.DesiredState, w.DesiredStateSince, w.WarnedStateDeadline = to, Timestamp(now), time.Time{}
 		if to == DesiredTerminated {
-			w.RecomputeAt = NextTick() // the actual state depends on the desired state, so recompute it
+			w.RecomputeAt = DueAtNextTick() // the actual state depends on the desired state, so recompute it
 		}
 	}
 	w.DesiredRevision++
@@ -195,8 +196,8 @@ func (w Workspace) checkNotTerminated() error {
 		With("workspace_id", w.ID.String())
 }
 
-// checkVolumeSize adds a fault if the volume is smaller than the current one.
-func (f *faults) checkVolumeSize(path, from, to string) {
+// checkVolumeSize adds an error if the volume is smaller than the current one.
+func (f *fieldErrors) checkVolumeSize(path, from, to string) {
 	before, errBefore := resource.ParseQuantity(from)
 	after, errAfter := resource.ParseQuantity(to)
 	if errBefore == nil && errAfter == nil && after.Cmp(before) < 0 {

@@ -8,16 +8,16 @@ import (
 	"lockstep.internal/schemas/gen/events"
 )
 
-// driftPause is the minimum time between an apply and the next repair. It slows down a loop with another
-// controller.
+// driftPause is the minimum time between an apply and the new revision that reverts a drift. It slows down a loop with
+// another controller.
 const driftPause = 5 * time.Second
 
-// drift returns a message if another client changed the Deployment, and the earliest time of the repair. It
+// drift returns a message if another client changed the Deployment, and the earliest time of the new revision. It
 // returns "" without drift.
 //
 // The reports of the watcher and the dispatcher arrive in any order. A generation above the applied one always
 // proves a later change. An edited annotation or a recreated object keeps the generation; only a full resync that
-// began after the apply proves it. A repair reports the new generation, so each change is repaired once.
+// began after the apply proves it. Each apply reports the new generation, so each change is reverted once.
 func (w Workspace) drift(o Observation) (message string, from time.Time) {
 	d := o.Deployment
 	switch {

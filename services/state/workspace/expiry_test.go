@@ -279,7 +279,7 @@ func TestExpire(t *testing.T) {
 			require.Empty(t, changes)
 			switch {
 			case after.DesiredState == workspace.DesiredTerminated && before.DesiredState != workspace.DesiredTerminated:
-				require.Equal(t, workspace.NextTick(), after.RecomputeAt, "the actual state depends on the desired state")
+				require.Equal(t, workspace.DueAtNextTick(), after.RecomputeAt, "the actual state depends on the desired state")
 			case test.wantReconsiderAt == 0:
 				require.Zero(t, after.RecomputeAt)
 			default:
@@ -335,7 +335,7 @@ func TestRestartResetsTheExpiry(t *testing.T) {
 
 	restarted, err := w.SetDesired(workspace.DesiredRestartRequested, 9, near)
 	require.NoError(t, err)
-	require.Equal(t, workspace.NextTick(), restarted.RecomputeAt, "the next tick computes the deadlines")
+	require.Equal(t, workspace.DueAtNextTick(), restarted.RecomputeAt, "the next tick computes the deadlines")
 	restarted = restarted.Observe(workspace.Observation{Clock: at(8 * time.Hour), AgePolicies: policies()}).
 		Expire(policies(), at(8*time.Hour))
 	require.Equal(t, workspace.DesiredRestartRequested, restarted.DesiredState)

@@ -30,14 +30,14 @@ type Observation struct {
 	At time.Time
 }
 
-// Observe computes the actual state. It completes a restart after the stop, and sends the workspace to
-// the cluster again if the Deployment was lost or somebody else changed it. Terminated is final.
+// Observe computes the actual state. It completes a restart after the stop, and creates a new revision if the
+// Deployment was lost or somebody else changed it. Terminated is final.
 func (w Workspace) Observe(o Observation) (Workspace, []Event) {
 	if w.ActualState == actualstate.Terminated {
 		return w, nil
 	}
 	w, changed := w.compute(o)
-	if w.DesiredState == DesiredRestartRequested && w.ActualState == actualstate.Stopped && w.applied(o.Deployment) {
+	if w.DesiredState == DesiredRestartRequested && w.ActualState == actualstate.Stopped && w.isApplied(o.Deployment) {
 		w, event := w.newRevision(DesiredRunning, Cause{Kind: events.DesiredStateCauseRestartCompleted}, o.At)
 		return w, append(changed, event)
 	}
@@ -89,9 +89,9 @@ func (w Workspace) termination(o Observation) actualstate.Termination {
 	return w.Termination
 }
 
-// applied reports whether the dispatcher has applied the desired revision and the cluster has acted on it. A stop
+// isApplied reports whether the dispatcher has applied the desired revision and the cluster has acted on it. A stop
 // that was observed before a restart request does not complete the restart.
-func (w Workspace) applied(d *events.ObservedWorkload) bool {
+func (w Workspace) isApplied(d *events.ObservedWorkload) bool {
 	if d == nil || w.AppliedRevision < w.DesiredRevision || d.ObservedGeneration < d.Generation {
 		return false
 	}

@@ -60,7 +60,7 @@ func (s Spec) WithDefaults() Spec {
 // Validate returns the fault invalid_argument with every invalid field, such as "ports[0].name"; nil if
 // all are valid. Call it on a spec with defaults. It ignores the digests, which users do not set.
 func (s Spec) Validate() error {
-	var f faults
+	var f fieldErrors
 	s.check(&f)
 	return f.Err("the spec")
 }

@@ -40,11 +40,11 @@ func imagePattern() *regexp.Regexp {
 	return regexp.MustCompile(`^` + imageName + `(?::` + imageTag + `)?(?:@` + imageDigest + `)?$`)
 }
 
-// faults collects validation errors by field.
-type faults struct{ invalid.Fields }
+// fieldErrors collects validation errors by field.
+type fieldErrors struct{ invalid.Fields }
 
-// check adds every fault of the spec.
-func (s Spec) check(f *faults) {
+// check adds every error of the spec.
+func (s Spec) check(f *fieldErrors) {
 	switch {
 	case s.Image == "":
 		f.Addf("image", "is required, such as registry.example/ide:9")
@@ -61,7 +61,7 @@ func (s Spec) check(f *faults) {
 	s.checkFiles(f)
 }
 
-func (s Spec) checkPorts(f *faults) {
+func (s Spec) checkPorts(f *fieldErrors) {
 	if len(s.Ports) > maxPorts {
 		f.Addf("ports", "has %d ports, the limit is %d", len(s.Ports), maxPorts)
 	}
@@ -86,7 +86,7 @@ func (s Spec) checkPorts(f *faults) {
 	}
 }
 
-func (s Spec) checkEnv(f *faults) {
+func (s Spec) checkEnv(f *fieldErrors) {
 	if len(s.Env)+len(s.SecretEnv) > maxEnv {
 		f.Addf("env", "has %d variables with the secret ones, the limit is %d", len(s.Env)+len(s.SecretEnv), maxEnv)
 	}
@@ -112,7 +112,7 @@ func (s Spec) checkEnv(f *faults) {
 	}
 }
 
-func (s Spec) checkFiles(f *faults) {
+func (s Spec) checkFiles(f *fieldErrors) {
 	seen := map[string]bool{}
 	for i, name := range s.SecretFiles {
 		at := index("secret_files", i)
@@ -138,7 +138,7 @@ func (s Spec) checkFiles(f *faults) {
 }
 
 // name checks the workspace name, which also names its Service, Deployment and namespace.
-func (f *faults) name(at, name string) {
+func (f *fieldErrors) name(at, name string) {
 	if len(name) > maxName || len(validation.IsDNS1035Label(name)) > 0 {
 		f.Addf(
 			at,
@@ -149,13 +149,13 @@ func (f *faults) name(at, name string) {
 	}
 }
 
-func (f *faults) variable(at, name string) {
+func (f *fieldErrors) variable(at, name string) {
 	if len(validation.IsCIdentifier(name)) > 0 || len(name) > maxPath {
 		f.Addf(at, "%.80q is not a variable name: use letters, digits and underscores, not starting with a digit", name)
 	}
 }
 
-func (f *faults) words(at string, words []string) {
+func (f *fieldErrors) words(at string, words []string) {
 	if len(words) > maxCommand {
 		f.Addf(at, "has %d parts, the limit is %d", len(words), maxCommand)
 	}
@@ -164,14 +164,14 @@ func (f *faults) words(at string, words []string) {
 	}
 }
 
-func (f *faults) text(at, value string) {
+func (f *fieldErrors) text(at, value string) {
 	if !utf8.ValidString(value) || strings.ContainsRune(value, 0) {
 		f.Addf(at, "is not valid UTF-8 or contains a NUL byte")
 	}
 }
 
 // quantity checks a positive Kubernetes quantity. Fractions are allowed only if divisible is true.
-func (f *faults) quantity(at, value string, divisible bool) {
+func (f *fieldErrors) quantity(at, value string, divisible bool) {
 	q, err := resource.ParseQuantity(value)
 	switch {
 	case err != nil:

@@ -46,7 +46,8 @@ type Workspace struct {
 	Spec         Spec
 	DesiredState DesiredState
 	// DesiredRevision grows with every change that the cluster must apply.
-	DesiredRevision       int64
+	DesiredRevision int64
+	// DesiredStateChangedAt is the time of the last desired revision, also of a new spec, a drift or a redispatch.
 	DesiredStateChangedAt time.Time
 	// DesiredStateSince is the last change of DesiredState itself. Policies count from here.
 	DesiredStateSince time.Time
