@@ -190,7 +190,8 @@ func TestFailuresRefusedApplyBacksOff(t *testing.T) {
 		refused := w.AwaitError("QuotaExceeded")
 		require.Contains(t, refused.GetMessage(), "the quota no-services is exceeded by Service "+w.Namespace+"/"+w.Name)
 		failures := w.AwaitAttempt(4, refused.GetDesiredRevision())
-		fixture.RequireBackOff(t, failures) // which begins anew, since the one before succeeded in the end
+		require.LessOrEqual(t, failures[0].Attempt, 4, "attempts are counted anew: the revision before succeeded in the end")
+		fixture.RequireBackOff(t, failures)
 		for _, failed := range failures {
 			require.Equal(t, "QuotaExceeded", failed.Reason)
 			require.Equal(t, refused.GetMessage(), failed.Message)
