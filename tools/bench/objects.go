@@ -173,7 +173,7 @@ func (o *objects) observe(kind object.Kind, i, version int, ready bool) observat
 	}
 	reporter := report.Reporter{Cell: benchCell, Agent: o.agent, ClusterUID: clusterUID}
 	reported := must(reporter.Observed(delivery.Delivery{Version: object.Version{
-		Key:             object.KeyOf(kind, observed),
+		Kind:            kind,
 		ResourceVersion: observed.GetResourceVersion(),
 		Verb:            events.VerbUpserted,
 		Object:          observed,

@@ -58,12 +58,12 @@ func (b *backlog) expendable(first int) int {
 // remove drops the versions of one object and returns how many.
 func (b *backlog) remove(key object.Key) int {
 	before := len(*b)
-	*b = slices.DeleteFunc(*b, func(v object.Version) bool { return v.Key == key })
+	*b = slices.DeleteFunc(*b, func(v object.Version) bool { return v.Key() == key })
 	return before - len(*b)
 }
 
-func (b *backlog) startsWith(v object.Version) bool {
-	return len(*b) > 0 && (*b)[0].ResourceVersion == v.ResourceVersion && (*b)[0].Verb == v.Verb
+func (b backlog) startsWith(v object.Version) bool {
+	return len(b) > 0 && b[0].ResourceVersion == v.ResourceVersion && b[0].Verb == v.Verb
 }
 
 func (b *backlog) shift() {

@@ -3,51 +3,48 @@ package delivery
 import (
 	"container/heap"
 	"time"
-
-	"lockstep.internal/services/watcher/object"
 )
 
-// fifo is a queue of names, first in, first out.
+// fifo is a queue of entries, first in, first out.
 type fifo struct {
-	names []object.Name
-	head  int
+	entries []*entry
+	head    int
 }
 
-func (f *fifo) push(name object.Name) { f.names = append(f.names, name) }
+func (f *fifo) push(e *entry) { f.entries = append(f.entries, e) }
 
-func (f *fifo) pop() (object.Name, bool) {
-	if f.head == len(f.names) {
-		return object.Name{}, false
+// pop returns nil if the queue is empty.
+func (f *fifo) pop() *entry {
+	if f.head == len(f.entries) {
+		return nil
 	}
-	name := f.names[f.head]
-	f.names[f.head] = object.Name{}
+	first := f.entries[f.head]
+	f.entries[f.head] = nil
 	f.head++
 	switch {
-	case f.head == len(f.names):
-		if f.head = 0; cap(f.names) > 1024 {
-			f.names = nil // a full resync made it long
+	case f.head == len(f.entries):
+		if f.head = 0; cap(f.entries) > 1024 {
+			f.entries = nil // a full resync made it long
 		} else {
-			f.names = f.names[:0]
+			f.entries = f.entries[:0]
 		}
-	case f.head > 1024 && f.head > len(f.names)/2:
-		f.names = append(f.names[:0], f.names[f.head:]...)
+	case f.head > 1024 && f.head > len(f.entries)/2:
+		f.entries = append(f.entries[:0], f.entries[f.head:]...)
 		f.head = 0
 	}
-	return name, true
+	return first
 }
 
-// delays is a queue of names by due time.
+// delays is a queue of entries by due time.
 type delays struct{ waiting delayHeap }
 
 func (d *delays) len() int { return len(d.waiting) }
 
-func (d *delays) push(name object.Name, at time.Time) {
-	heap.Push(&d.waiting, delay{name: name, at: at})
-}
+func (d *delays) push(e *entry, at time.Time) { heap.Push(&d.waiting, delay{entry: e, at: at}) }
 
-func (d *delays) pop() object.Name {
+func (d *delays) pop() *entry {
 	first, _ := heap.Pop(&d.waiting).(delay)
-	return first.name
+	return first.entry
 }
 
 // next returns when the earliest is due, zero for none.
@@ -61,8 +58,8 @@ func (d *delays) next() time.Time {
 func (d *delays) due(now time.Time) bool { return len(d.waiting) > 0 && !d.waiting[0].at.After(now) }
 
 type delay struct {
-	name object.Name
-	at   time.Time
+	entry *entry
+	at    time.Time
 }
 
 type delayHeap []delay
@@ -80,6 +77,7 @@ func (h *delayHeap) Push(x any) {
 func (h *delayHeap) Pop() any {
 	old := *h
 	last := old[len(old)-1]
+	old[len(old)-1] = delay{}
 	*h = old[:len(old)-1]
 	return last
 }

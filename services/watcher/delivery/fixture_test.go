@@ -27,10 +27,7 @@ func versionOf(name, uid string, version int, verb events.Verb) object.Version {
 		Namespace: "ns", Name: name, UID: types.UID(uid), ResourceVersion: strconv.Itoa(version),
 	}}
 	return object.Version{
-		Key: object.KeyOf(
-			object.Deployment,
-			o,
-		),
+		Kind:            object.Deployment,
 		ResourceVersion: o.ResourceVersion,
 		Verb:            verb,
 		Object:          o,
@@ -72,7 +69,7 @@ func next(t *testing.T, q *delivery.Queue) (delivery.Delivery, string) {
 	if !ok {
 		return d, ""
 	}
-	text := d.Name + "@" + d.ResourceVersion
+	text := d.Object.GetName() + "@" + d.ResourceVersion
 	if d.Verb == events.VerbDeleted {
 		text += " deleted"
 	}

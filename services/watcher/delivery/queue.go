@@ -14,40 +14,46 @@ import (
 // An initial object existed when the queue was made. It is published with the first full resync, or earlier
 // if it changes. The queue does not know what earlier sessions published.
 type Queue struct {
-	entries  map[object.Name]*entry
-	partials fifo
-	members  fifo
-	delayed  delays
-	highest  map[object.Kind]string
-	listed   map[object.Kind]string // version of the last list
-	bounds   Bounds
-	waiting  int // versions in all backlogs
+	entries map[object.Name]*entry
+	changes fifo
+	members fifo
+	delayed delays
+	highest map[object.Kind]string
+	listed  map[object.Kind]string // version of the last list
+	bounds  Bounds
+	waiting int // versions in all backlogs
 
 	paused      bool
 	listing     bool // a full resync lists: keep deleted names, the lists may still show them
 	resyncID    string
+	resyncBegan time.Time
 	outstanding int
 }
 
-// entry is the state of one name.
+// entry is the state of one name. There may be 150,000, so it is small.
 type entry struct {
-	latest       object.Version
-	backlog      backlog // versions to publish before the latest, of the same object or its predecessors
-	acked        string  // resourceVersion last acknowledged, empty for none
-	ackedVerb    events.Verb
-	initialUID   string // UID of an object whose creation was not observed, until one of its versions is acknowledged
-	awaitsResync bool   // an initial object that waits for the first resync
-	unreported   bool   // to remove once its member is published and the version in flight is settled
-	repeat       bool   // the version in flight may be stored before the begin event of the resync: publish it again
-	member       bool   // to publish for the running resync
-	tooLarge     string // resourceVersion that the server refused
+	latest   object.Version
+	waiting  *waiting // nil if nothing waits but the member of a full resync
+	attempts int32    // to publish the version that is first
 
-	inFlight     bool
-	delayed      bool
-	inPartials   bool
-	inMembers    bool
-	attempts     int
-	waitingSince time.Time // since when the oldest version waits; zero for none
+	acked        bool // the latest version is acknowledged
+	initial      bool // the creation of the first object was not observed, and none of its versions is acknowledged
+	awaitsResync bool // an initial object that waits for the first resync
+	unreported   bool // to remove once its member is published and the version in flight is settled
+	repeat       bool // the version in flight may be stored before the begin event of the resync: publish it again
+	member       bool // to publish for the running resync
+
+	inFlight  bool
+	delayed   bool
+	inChanges bool
+	inMembers bool
+}
+
+// waiting is what a name has while changes of it are not acknowledged.
+type waiting struct {
+	backlog  backlog   // versions to publish before the latest, of the same object or its predecessors
+	since    time.Time // when the oldest version began to wait
+	tooLarge string    // resourceVersion that the server refused, empty for none
 }
 
 // New makes an empty queue. With zero bounds only the latest version of each object waits.
@@ -70,13 +76,13 @@ func (q *Queue) Add(v object.Version) {
 	e := q.entries[v.ObjectName()]
 	switch {
 	case v.Origin == object.Unreported:
-		q.drop(v.Key)
+		q.drop(v.Key())
 		return
 	case v.Origin == object.Initial && e == nil:
 		q.raiseHighest(v)
-		q.entries[v.ObjectName()] = &entry{latest: v, initialUID: v.UID, awaitsResync: true}
+		q.entries[v.ObjectName()] = &entry{latest: v, initial: true, awaitsResync: true}
 		return
-	case v.Origin == object.Missed && e != nil && e.latest.Key == v.Key:
+	case v.Origin == object.Missed && e != nil && e.latest.Key() == v.Key():
 		v.ResourceVersion = object.Higher(v.ResourceVersion, e.latest.ResourceVersion)
 	}
 	q.observe(v)
@@ -91,15 +97,12 @@ func (q *Queue) observe(v object.Version) {
 	}
 	switch {
 	case e == nil && current:
-		e = &entry{latest: v}
-		if v.Origin == object.Found {
-			e.initialUID = v.UID
-		}
+		e = &entry{latest: v, initial: v.Origin == object.Found}
 		q.entries[v.ObjectName()] = e
 	case e == nil:
 		return
 	case v.NewerThan(e.latest.ResourceVersion, e.latest.Verb) &&
-		(current || v.Verb == events.VerbDeleted && v.Key == e.latest.Key):
+		(current || v.Verb == events.VerbDeleted && v.Key() == e.latest.Key()):
 		q.supersede(e, v)
 	case v.ResourceVersion == e.latest.ResourceVersion && v.Verb == e.latest.Verb:
 		e.latest.Object = v.Object // the copy that the watch holds
@@ -110,7 +113,7 @@ func (q *Queue) observe(v object.Version) {
 func (q *Queue) drop(key object.Key) {
 	e := q.entries[key.ObjectName()]
 	switch {
-	case e == nil || e.latest.Key != key:
+	case e == nil || e.latest.Key() != key:
 	case e.member || e.inFlight:
 		e.unreported = true
 	default:
@@ -120,14 +123,17 @@ func (q *Queue) drop(key object.Key) {
 
 // forget removes the latest object of a name. Unpublished versions of its predecessors stay.
 func (q *Queue) forget(e *entry) {
-	q.waiting -= e.backlog.remove(e.latest.Key)
-	n := len(e.backlog)
+	if e.waiting != nil {
+		q.waiting -= e.waiting.backlog.remove(e.latest.Key())
+	}
+	n := len(e.backlog())
 	if n == 0 {
 		delete(q.entries, e.latest.ObjectName())
+		e.inChanges, e.inMembers, e.delayed = false, false, false
 		return
 	}
-	e.latest, e.unreported = e.backlog[n-1], false
-	e.backlog = e.backlog[:n-1]
+	e.latest, e.acked, e.unreported = e.waiting.backlog[n-1], false, false
+	e.waiting.backlog = e.waiting.backlog[:n-1]
 	q.waiting--
 }
 
@@ -139,28 +145,45 @@ func (q *Queue) raiseHighest(v object.Version) {
 // supersede makes a version the latest of its name. If the former latest version is not acknowledged, it joins
 // the backlog when the queue has bounds or when it is the deletion of a predecessor.
 func (q *Queue) supersede(e *entry, v object.Version) {
-	replaced := v.Key != e.latest.Key
+	replaced := v.Key() != e.latest.Key()
 	if replaced && e.latest.Verb != events.VerbDeleted {
 		q.supersede(e, e.latest.MissedDeletion(v.ObservedAt))
 	}
 	switch {
 	case !e.awaitsResync && !e.changed():
 	case q.bounds.PerName > 0:
-		q.waiting += e.backlog.push(e.latest, &v, e.inFlight, q.bounds, q.bounds.Total-q.waiting)
+		q.waiting += e.wait().backlog.push(e.latest, &v, e.inFlight, q.bounds, q.bounds.Total-q.waiting)
 	case replaced:
-		e.backlog = append(e.backlog, e.latest)
+		w := e.wait()
+		w.backlog = append(w.backlog, e.latest)
 		q.waiting++
 	}
-	e.latest, e.awaitsResync = v, false
-	if len(e.backlog) == 0 {
+	e.latest, e.acked, e.awaitsResync = v, false, false
+	if len(e.backlog()) == 0 {
 		e.attempts = 0
 	}
 }
 
+// wait returns e.waiting, which it makes if it is nil.
+func (e *entry) wait() *waiting {
+	if e.waiting == nil {
+		e.waiting = &waiting{}
+	}
+	return e.waiting
+}
+
+// backlog returns the versions to publish before the latest.
+func (e *entry) backlog() backlog {
+	if e.waiting == nil {
+		return nil
+	}
+	return e.waiting.backlog
+}
+
 // next returns the version of an entry to publish next.
 func (e *entry) next() *object.Version {
-	if len(e.backlog) > 0 {
-		return &e.backlog[0]
+	if earlier := e.backlog(); len(earlier) > 0 {
+		return &earlier[0]
 	}
 	return &e.latest
 }
@@ -171,7 +194,7 @@ func (q *Queue) Highest(kind object.Kind) string { return q.highest[kind] }
 // Held returns the object if its latest known version is this one, else nil.
 func (q *Queue) Held(key object.Key, resourceVersion string) object.Object {
 	e := q.entries[key.ObjectName()]
-	if e != nil && e.latest.Key == key && e.latest.ResourceVersion == resourceVersion &&
+	if e != nil && e.latest.Key() == key && e.latest.ResourceVersion == resourceVersion &&
 		e.latest.Verb == events.VerbUpserted {
 		return e.latest.Object
 	}
@@ -181,7 +204,7 @@ func (q *Queue) Held(key object.Key, resourceVersion string) object.Object {
 // Exists reports whether an object is known and not deleted.
 func (q *Queue) Exists(key object.Key) bool {
 	e := q.entries[key.ObjectName()]
-	return e != nil && e.latest.Key == key && e.latest.Verb == events.VerbUpserted
+	return e != nil && e.latest.Key() == key && e.latest.Verb == events.VerbUpserted
 }
 
 // BeginList begins the list of a full resync. Deletions meanwhile are remembered until [Queue.StartResync] or
@@ -233,8 +256,11 @@ func (q *Queue) Next(now time.Time, members bool) (Delivery, time.Time, bool) {
 		e.inFlight = true
 		e.attempts++
 		v := e.next()
-		firstSeen := v.Verb == events.VerbUpserted && (v.UID == e.initialUID || v.Origin == object.Found)
-		d := Delivery{Version: *v, Attempt: e.attempts, TooLarge: e.tooLarge == v.ResourceVersion, FirstSeen: firstSeen}
+		d := Delivery{
+			Version: *v, Attempt: int(e.attempts),
+			FirstSeen: v.Verb == events.VerbUpserted && (e.initial || v.Origin == object.Found),
+			TooLarge:  e.waiting != nil && e.waiting.tooLarge == v.ResourceVersion,
+		}
 		if e.member && v == &e.latest {
 			d.ResyncID = q.resyncID
 		}
@@ -242,23 +268,19 @@ func (q *Queue) Next(now time.Time, members bool) (Delivery, time.Time, bool) {
 	}
 }
 
+// pop skips entries that were forgotten since they were pushed.
 func (q *Queue) pop(members bool) *entry {
-	for {
-		name, ok := q.partials.pop()
-		if !ok {
-			break
-		}
-		if e := q.entries[name]; e != nil && e.inPartials {
-			e.inPartials = false
+	for e := q.changes.pop(); e != nil; e = q.changes.pop() {
+		if e.inChanges {
+			e.inChanges = false
 			return e
 		}
 	}
-	for members {
-		name, ok := q.members.pop()
-		if !ok {
-			break
-		}
-		if e := q.entries[name]; e != nil && e.inMembers {
+	if !members {
+		return nil
+	}
+	for e := q.members.pop(); e != nil; e = q.members.pop() {
+		if e.inMembers {
 			e.inMembers = false
 			return e
 		}
@@ -272,13 +294,11 @@ func (q *Queue) Acked(d Delivery, now time.Time) {
 	if e == nil {
 		return
 	}
-	e.inFlight = false
-	if e.initialUID == d.UID {
-		e.initialUID = ""
-	}
-	e.acked, e.ackedVerb = d.ResourceVersion, d.Verb
-	if e.backlog.startsWith(d.Version) {
-		e.backlog.shift()
+	e.inFlight, e.initial = false, false
+	e.acked = e.latest.ResourceVersion == d.ResourceVersion && e.latest.Verb == d.Verb && !e.repeat
+	e.repeat = false
+	if e.backlog().startsWith(d.Version) {
+		e.waiting.backlog.shift()
 		q.waiting--
 	} else if e.latest.ResourceVersion == d.ResourceVersion {
 		e.latest.Origin, e.latest.Skipped = object.Changed, 0 // a full resync may publish it again
@@ -287,10 +307,11 @@ func (q *Queue) Acked(d Delivery, now time.Time) {
 		e.member = false
 		q.outstanding--
 	}
-	if e.repeat {
-		e.repeat, e.acked = false, ""
+	if len(e.backlog()) == 0 {
+		e.waiting = nil
+	} else {
+		e.waiting.since = time.Time{}
 	}
-	e.waitingSince = time.Time{}
 	switch {
 	case e.unreported && !e.member:
 		q.forget(e)
@@ -316,7 +337,7 @@ func (q *Queue) Failed(d Delivery, retry time.Time) {
 	}
 	if e.pending() {
 		e.delayed = true
-		q.delayed.push(d.ObjectName(), retry)
+		q.delayed.push(e, retry)
 	}
 }
 
@@ -324,7 +345,7 @@ func (q *Queue) Failed(d Delivery, retry time.Time) {
 func (q *Queue) TooLarge(d Delivery, now time.Time) {
 	if e := q.entries[d.ObjectName()]; e != nil {
 		e.inFlight = false
-		e.tooLarge = d.ResourceVersion
+		e.wait().tooLarge = d.ResourceVersion
 		q.schedule(e, now)
 	}
 }
@@ -336,8 +357,8 @@ func (q *Queue) RetryNow(now time.Time) {
 	}
 }
 
-func (q *Queue) release(name object.Name, now time.Time) {
-	if e := q.entries[name]; e != nil && e.delayed {
+func (q *Queue) release(e *entry, now time.Time) {
+	if e.delayed {
 		e.delayed = false
 		q.schedule(e, now)
 	}
@@ -348,33 +369,27 @@ func (q *Queue) schedule(e *entry, now time.Time) {
 	if !e.pending() {
 		return
 	}
-	if e.waitingSince.IsZero() {
-		e.waitingSince = now
-		if len(e.backlog) > 0 {
-			e.waitingSince = e.backlog[0].ObservedAt
+	// An initial object that is a member is not a change: it is published after all changes.
+	isChange := e.changed() && !(e.member && e.initial)
+	if isChange && e.wait().since.IsZero() {
+		e.waiting.since = now
+		if len(e.waiting.backlog) > 0 {
+			e.waiting.since = e.waiting.backlog[0].ObservedAt
 		}
 	}
-	if e.inFlight || e.delayed {
-		return
-	}
-	if e.changed() && !e.inPartials {
-		// An initial object that is a member is not a change: it is published after all changes.
-		if !e.member || e.acked != "" || e.initialUID == "" {
-			e.inPartials = true
-			q.partials.push(e.latest.ObjectName())
-			return
-		}
-	}
-	if e.member && !e.inMembers && !e.inPartials {
+	switch {
+	case e.inFlight || e.delayed || e.inChanges:
+	case isChange:
+		e.inChanges = true
+		q.changes.push(e)
+	case e.member && !e.inMembers:
 		e.inMembers = true
-		q.members.push(e.latest.ObjectName())
+		q.members.push(e)
 	}
 }
 
-// changed reports whether the latest version is not the acknowledged one.
-func (e *entry) changed() bool {
-	return !e.awaitsResync && (e.latest.ResourceVersion != e.acked || e.latest.Verb != e.ackedVerb)
-}
+// changed reports whether a version is not acknowledged, and need not be a member of the first full resync.
+func (e *entry) changed() bool { return !e.awaitsResync && !e.acked }
 
 func (e *entry) pending() bool { return e.member || e.changed() }
 
@@ -391,8 +406,11 @@ func (q *Queue) Pending() (int, time.Time) {
 			continue
 		}
 		pending++
-		if oldest.IsZero() || e.waitingSince.Before(oldest) {
-			oldest = e.waitingSince
+		if e.member && (oldest.IsZero() || q.resyncBegan.Before(oldest)) {
+			oldest = q.resyncBegan
+		}
+		if e.waiting != nil && (oldest.IsZero() || e.waiting.since.Before(oldest)) {
+			oldest = e.waiting.since
 		}
 	}
 	return pending, oldest

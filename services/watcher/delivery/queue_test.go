@@ -196,7 +196,7 @@ func TestHeldReturnsTheObjectOfTheLatestVersion(t *testing.T) {
 	q := delivery.New(delivery.Bounds{})
 	s := upserted("a", 1)
 	q.Add(s)
-	require.Same(t, s.Object, q.Held(s.Key, "1"))
-	require.Nil(t, q.Held(s.Key, "2"))
+	require.Same(t, s.Object, q.Held(s.Key(), "1"))
+	require.Nil(t, q.Held(s.Key(), "2"))
 	require.Equal(t, "1", q.Highest(object.Deployment))
 }

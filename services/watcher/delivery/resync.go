@@ -13,7 +13,7 @@ import (
 // is published again: it may have been published before the begin event, and a reader may have ignored it as a version
 // of another cluster.
 func (q *Queue) StartResync(id string, lists []object.List, now time.Time) {
-	q.resyncID, q.outstanding = id, 0
+	q.resyncID, q.resyncBegan, q.outstanding = id, now, 0
 	q.paused, q.listing = false, false
 	for _, e := range q.entries {
 		e.member = false
@@ -48,7 +48,7 @@ func (q *Queue) publishAgain(e *entry, now time.Time) {
 		e.repeat = true
 		return
 	}
-	e.acked = ""
+	e.acked = false
 	q.schedule(e, now)
 }
 
@@ -74,7 +74,7 @@ func (q *Queue) addMember(v object.Version, now time.Time) {
 // counts as later than the list.
 func (q *Queue) supersedeByList(e *entry, v object.Version) {
 	missed := e.latest.Verb == events.VerbDeleted && e.latest.Origin == object.Missed
-	if q.bounds.PerName == 0 || v.Key != e.latest.Key || !missed {
+	if q.bounds.PerName == 0 || v.Key() != e.latest.Key() || !missed {
 		q.supersede(e, v)
 		return
 	}

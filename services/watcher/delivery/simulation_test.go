@@ -101,18 +101,20 @@ func (s *simulation) deliver() {
 	next := s.watch[0]
 	s.watch = s.watch[1:]
 	if next.Verb == events.VerbDeleted {
-		delete(s.store, next.Name)
+		delete(s.store, next.Object.GetName())
 	} else {
-		s.store[next.Name] = next
+		s.store[next.Object.GetName()] = next
 	}
 	// An object that was created and deleted between two lists, and never published, stays unknown.
-	if _, known := s.last[next.Key]; known || s.queue.Exists(next.Key) || atoi(s.t, next.ResourceVersion) > s.listAt {
+	if _, known := s.last[next.Key()]; known || s.queue.Exists(next.Key()) || atoi(s.t, next.ResourceVersion) > s.listAt {
 		s.watched[keyOf(next)] = true
 	}
 	s.queue.Add(next)
 }
 
-func keyOf(s object.Version) string { return s.UID + "@" + s.ResourceVersion + " " + string(s.Verb) }
+func keyOf(s object.Version) string {
+	return string(s.Object.GetUID()) + "@" + s.ResourceVersion + " " + string(s.Verb)
+}
 
 // relist loses the watch: a new list shows the result of the changes meanwhile.
 func (s *simulation) relist() {
@@ -121,7 +123,7 @@ func (s *simulation) relist() {
 	s.stale, s.complete = true, s.complete && s.listing == nil && !s.running
 	for name, known := range s.store {
 		now, exists := s.cluster[name]
-		if !exists || now.UID != known.UID {
+		if !exists || now.Object.GetUID() != known.Object.GetUID() {
 			known.Verb = events.VerbDeleted
 			s.queue.Add(with(object.Missed, known))
 			delete(s.store, name)
@@ -190,7 +192,7 @@ func (s *simulation) take() {
 	if d, _, ok := s.queue.Next(s.now, true); ok {
 		s.inFlight = append(s.inFlight, d)
 		for _, other := range s.inFlight[:len(s.inFlight)-1] {
-			require.NotEqual(s.t, d.Name, other.Name, "two versions of one name in flight")
+			require.NotEqual(s.t, d.ObjectName(), other.ObjectName(), "two versions of one name in flight")
 		}
 	}
 }
@@ -220,9 +222,9 @@ func (s *simulation) settle(i int, how byte) {
 // stored simulates the state service: versions are ordered, a deletion supersedes an existing object at the same
 // version, members get the resync id.
 func (s *simulation) stored(d delivery.Delivery) {
-	version := atoi(s.t, d.ResourceVersion)
+	version, name := atoi(s.t, d.ResourceVersion), d.Object.GetName()
 	delete(s.watched, keyOf(d.Version))
-	if before, known := s.last[d.Key]; known {
+	if before, known := s.last[d.Key()]; known {
 		require.GreaterOrEqual(
 			s.t,
 			version,
@@ -235,7 +237,7 @@ func (s *simulation) stored(d delivery.Delivery) {
 		changedBefore := before.ResyncID == "" && !before.FirstSeen
 		require.False(s.t, d.FirstSeen && changedBefore, "an initial object is published after its change")
 	}
-	if before, known := s.newest[d.Name]; known && before.UID != d.UID {
+	if before, known := s.newest[name]; known && before.Object.GetUID() != d.Object.GetUID() {
 		require.Greater(s.t, version, atoi(s.t, before.ResourceVersion), "an object is published after its successor")
 		require.True(
 			s.t,
@@ -243,18 +245,18 @@ func (s *simulation) stored(d delivery.Delivery) {
 			"an object is published before the deletion of its predecessor",
 		)
 	}
-	s.last[d.Key], s.newest[d.Name] = d, d
+	s.last[d.Key()], s.newest[name] = d, d
 	if d.ResyncID == s.id() {
-		s.arrived[d.Name] = true
+		s.arrived[name] = true
 	}
-	r := s.rows[d.Name]
+	r := s.rows[name]
 	if version > r.version || version == r.version && d.Verb == events.VerbDeleted {
-		r.version, r.live, r.uid = version, d.Verb == events.VerbUpserted, d.UID
+		r.version, r.live, r.uid = version, d.Verb == events.VerbUpserted, string(d.Object.GetUID())
 	}
 	if d.ResyncID != "" && version >= r.version {
 		r.resyncID = d.ResyncID
 	}
-	s.rows[d.Name] = r
+	s.rows[name] = r
 }
 
 // end deletes the rows that the resync did not list and that are not above the list.
@@ -269,7 +271,7 @@ func (s *simulation) end() {
 		require.False(s.t, exists && atoi(s.t, o.ResourceVersion) <= s.listAt, "%s exists and is declared deleted", name)
 		require.False(
 			s.t,
-			exists && o.UID == r.uid && atoi(s.t, o.ResourceVersion) == r.version,
+			exists && string(o.Object.GetUID()) == r.uid && atoi(s.t, o.ResourceVersion) == r.version,
 			"%s exists as published and is declared deleted",
 			name,
 		)

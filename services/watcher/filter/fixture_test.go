@@ -32,7 +32,7 @@ func newFixture(t *testing.T) *fixture {
 
 func upserted(kind object.Kind, o object.Object) object.Version {
 	return object.Version{
-		Key:             object.KeyOf(kind, o),
+		Kind:            kind,
 		ResourceVersion: o.GetResourceVersion(),
 		Verb:            events.VerbUpserted,
 		Object:          o,
@@ -87,7 +87,7 @@ func (f *fixture) published() []string {
 		if !ok {
 			return all
 		}
-		text := d.Name + "@" + d.ResourceVersion
+		text := d.Object.GetName() + "@" + d.ResourceVersion
 		if d.Verb == events.VerbDeleted {
 			text += " deleted"
 		}

@@ -55,7 +55,7 @@ func (f *Workloads) Filter(v object.Version) []object.Version {
 }
 
 func (f *Workloads) upserted(v object.Version, o *object.Workload) []object.Version {
-	w := f.owner(v.UID)
+	w := f.owner(string(v.Object.GetUID()))
 	before := *w
 	w.observed, w.selected = true, o.Selected
 	if !before.observed {
@@ -73,7 +73,7 @@ func (f *Workloads) upserted(v object.Version, o *object.Workload) []object.Vers
 }
 
 func (f *Workloads) unselect(v object.Version, w *owner) []object.Version {
-	if !f.exists(v.Key) {
+	if !f.exists(v.Key()) {
 		return nil
 	}
 	v.Verb, v.Unselected, v.Origin = events.VerbDeleted, true, object.Changed
@@ -87,11 +87,12 @@ func (f *Workloads) unselect(v object.Version, w *owner) []object.Version {
 }
 
 func (f *Workloads) deleted(v object.Version) []object.Version {
-	if w := f.owners[v.UID]; w != nil {
+	uid := string(v.Object.GetUID())
+	if w := f.owners[uid]; w != nil {
 		w.observed, w.selected = false, false
-		f.forget(v.UID)
+		f.forget(uid)
 	}
-	if !f.exists(v.Key) {
+	if !f.exists(v.Key()) {
 		return nil
 	}
 	return []object.Version{v}
@@ -118,7 +119,7 @@ func (f *Workloads) revision(v object.Version, o *object.Revision) []object.Vers
 		f.forget(uid)
 	}
 	// A list may have published the revision before its workload was observed.
-	if selected || v.Verb == events.VerbDeleted && f.exists(v.Key) {
+	if selected || v.Verb == events.VerbDeleted && f.exists(v.Key()) {
 		return []object.Version{v}
 	}
 	return nil
@@ -143,7 +144,7 @@ func (w *owner) release(v object.Version) []object.Version {
 // versionWith returns the version of a revision, observed with its workload.
 func versionWith(o *object.Revision, workload object.Version) object.Version {
 	return object.Version{
-		Key: object.KeyOf(o.Kind, o), ResourceVersion: o.ResourceVersion, Verb: events.VerbUpserted, Object: o,
+		Kind: o.Kind, Object: o, ResourceVersion: o.ResourceVersion, Verb: events.VerbUpserted,
 		ObservedAt: workload.ObservedAt,
 	}
 }
@@ -169,11 +170,11 @@ func (f *Workloads) FilterLists(lists []object.List) []object.Version {
 	selected := make(map[string]bool) // listed workloads by UID
 	for v := range versions(lists) {
 		if o, isWorkload := v.Object.(*object.Workload); isWorkload {
-			selected[v.UID] = o.Selected
+			selected[string(o.UID)] = o.Selected
 		}
 	}
 	for v := range versions(lists) {
-		if is, listed := selected[workloadUID(v.Object)]; is || !listed || !f.exists(v.Key) {
+		if is, listed := selected[workloadUID(v.Object)]; is || !listed || !f.exists(v.Key()) {
 			continue
 		}
 		if _, isWorkload := v.Object.(*object.Workload); isWorkload {

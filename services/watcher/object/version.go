@@ -37,16 +37,15 @@ type Name struct {
 // ObjectName returns the key without the UID.
 func (k Key) ObjectName() Name { return Name{Kind: k.Kind, Namespace: k.Namespace, Name: k.Name} }
 
-// Version is one version of one object as the watcher observed it. It is immutable.
+// Version is one version of one object as the watcher observed it. Its Object is immutable.
 type Version struct {
-	Key
-
+	Kind Kind
+	// Object as last observed, trimmed. It has the identity.
+	Object Object
 	// ResourceVersion of the object or of its deletion.
 	ResourceVersion string
 	Verb            events.Verb
-	// Object as last observed, trimmed.
-	Object     Object
-	ObservedAt time.Time
+	ObservedAt      time.Time
 	// Origin defaults to Changed.
 	Origin Origin
 	// Unselected marks a deletion of an object that exists and no longer matches the selection.
@@ -73,6 +72,14 @@ const (
 	// the workload stands for it.
 	Unreported
 )
+
+// Key returns the identity of the object.
+func (v Version) Key() Key { return KeyOf(v.Kind, v.Object) }
+
+// ObjectName returns the identity of the object without its UID.
+func (v Version) ObjectName() Name {
+	return Name{Kind: v.Kind, Namespace: v.Object.GetNamespace(), Name: v.Object.GetName()}
+}
 
 // NewerThan reports whether v supersedes a version of the same name. A deletion supersedes an
 // existing object at the same version, since a missed deletion has the last known version.
@@ -124,10 +131,10 @@ type List struct {
 // Version returns the version of a listed object.
 func (l List) Version(o Object) Version {
 	return Version{
-		Key:             KeyOf(l.Kind, o),
+		Kind:            l.Kind,
+		Object:          o,
 		ResourceVersion: o.GetResourceVersion(),
 		Verb:            events.VerbUpserted,
-		Object:          o,
 		ObservedAt:      l.ListedAt,
 	}
 }

@@ -92,8 +92,9 @@ func (r Reporter) Rejected(d delivery.Delivery, size, limit int) (Message, error
 	}
 	meta := objectMeta(r.ClusterUID, d, o)
 	meta.Labels, meta.Annotations = nil, nil
+	key := d.Key()
 	message := fmt.Sprintf("the event of %s %s/%s has %d bytes, the limit is %d: "+
-		"shorten its annotations or the messages of its conditions", d.Kind, d.Namespace, d.Name, size, limit)
+		"shorten its annotations or the messages of its conditions", d.Kind, key.Namespace, key.Name, size, limit)
 	build := func(m events.ObjectMeta) any {
 		return events.ObservedRejected{
 			Object: m, Kind: string(d.Kind), Scope: events.Scope(r.Scope), Reason: events.RejectedReasonTooLarge,
@@ -105,13 +106,14 @@ func (r Reporter) Rejected(d delivery.Delivery, size, limit int) (Message, error
 
 // subject returns the subject of the Deployment or workload that an object is or belongs to.
 func (r Reporter) subject(d delivery.Delivery, o metav1.Object) string {
+	key := d.Key()
 	switch o := o.(type) {
 	case *object.Workload:
-		return r.Cell.ObservedWorkload(r.Agent, string(o.Kind), d.Namespace, d.Name)
+		return r.Cell.ObservedWorkload(r.Agent, string(o.Kind), key.Namespace, key.Name)
 	case *object.Revision:
-		return r.Cell.ObservedWorkload(r.Agent, string(o.Owner.Kind), d.Namespace, o.Owner.Name)
+		return r.Cell.ObservedWorkload(r.Agent, string(o.Owner.Kind), key.Namespace, o.Owner.Name)
 	}
-	return r.Cell.Observed(r.Agent, string(object.Deployment), d.Namespace, object.DeploymentOf(d.Kind, o))
+	return r.Cell.Observed(r.Agent, string(object.Deployment), key.Namespace, object.DeploymentOf(d.Kind, o))
 }
 
 // observation gives the event its id. The digest is of the content without the fields that depend
@@ -119,19 +121,20 @@ func (r Reporter) subject(d delivery.Delivery, o metav1.Object) string {
 func (r Reporter) observation(
 	d delivery.Delivery, eventType, subject, verb string, meta events.ObjectMeta, build func(events.ObjectMeta) any,
 ) (Message, error) {
+	key := d.Key()
 	bare := meta
 	bare.ObservedAt, bare.UpdateType, bare.ResyncID, bare.FirstSeen = time.Time{}, "", "", false
 	content, err := json.Marshal(build(bare))
 	if err != nil {
-		return Message{}, fmt.Errorf("encode %s %s/%s: %w", d.Kind, d.Namespace, d.Name, err)
+		return Message{}, fmt.Errorf("encode %s %s/%s: %w", d.Kind, key.Namespace, key.Name, err)
 	}
 	digest := sha256.Sum256(content)
 	shortened := hex.EncodeToString(digest[:digestBytes])
-	id := []string{r.ClusterUID, string(d.Kind), d.UID, verb, d.ResourceVersion, shortened}
+	id := []string{r.ClusterUID, string(d.Kind), key.UID, verb, d.ResourceVersion, shortened}
 	if d.ResyncID != "" {
 		id = append(id, d.ResyncID)
 	}
-	about := strings.Join([]string{string(d.Kind), d.Namespace, d.Name}, "/")
+	about := strings.Join([]string{string(d.Kind), key.Namespace, key.Name}, "/")
 	return r.message(eventType, subject, about, strings.Join(id, "/"), meta.ObservedAt, build(meta))
 }
 

@@ -26,7 +26,7 @@ func reporter() report.Reporter {
 
 func deliveryOf(kind object.Kind, o metav1.Object) delivery.Delivery {
 	return delivery.Delivery{Version: object.Version{
-		Key:             object.KeyOf(kind, o),
+		Kind:            kind,
 		ResourceVersion: o.GetResourceVersion(),
 		Verb:            events.VerbUpserted,
 		Object:          o,

@@ -19,11 +19,12 @@ const (
 )
 
 func objectMeta(clusterUID string, d delivery.Delivery, o metav1.Object) events.ObjectMeta {
+	key := d.Key()
 	m := events.ObjectMeta{
 		ClusterUID:      clusterUID,
-		Namespace:       d.Namespace,
-		Name:            d.Name,
-		UID:             d.UID,
+		Namespace:       key.Namespace,
+		Name:            key.Name,
+		UID:             key.UID,
 		ResourceVersion: d.ResourceVersion,
 		Verb:            d.Verb,
 		UpdateType:      d.UpdateType(),

@@ -107,12 +107,12 @@ func (p *pipeline) VersionDecreased(object.Kind) { p.Cancel(ErrVersionsDecreased
 
 func (p *pipeline) add(kind object.Kind, o object.Object, verb events.Verb, origin object.Origin) {
 	v := object.Version{
-		Key: object.KeyOf(kind, o), ResourceVersion: o.GetResourceVersion(), Verb: verb, Object: o,
+		Kind: kind, Object: o, ResourceVersion: o.GetResourceVersion(), Verb: verb,
 		ObservedAt: p.Clock.Now(), Origin: origin,
 	}
 	if !object.Comparable(v.ResourceVersion) {
 		p.Metrics.malformed.Inc()
-		p.Logger.Error("omitted an object without a comparable resourceVersion", append(keyAttrs(v.Key),
+		p.Logger.Error("omitted an object without a comparable resourceVersion", append(keyAttrs(v.Key()),
 			slog.String(logkey.ResourceVersion, v.ResourceVersion))...)
 		return
 	}

@@ -94,7 +94,7 @@ func (p *pipeline) deliver(ctx context.Context, d delivery.Delivery, b *batch) {
 		// A retry would fail, too, so count it as acknowledged. Later versions are published.
 		p.Metrics.malformed.Inc()
 		p.Logger.ErrorContext(ctx, "omitted an object that cannot be encoded",
-			append(keyAttrs(d.Key), logkey.Error(err))...)
+			append(keyAttrs(d.Key()), logkey.Error(err))...)
 		p.settle(ctx, d, nil)
 		return
 	}
@@ -144,7 +144,7 @@ func (p *pipeline) settle(ctx context.Context, d delivery.Delivery, err error) {
 	p.mu.Unlock()
 	if err != nil {
 		p.Logger.DebugContext(ctx, "publish observation failed",
-			append(keyAttrs(d.Key), slog.Int(logkey.Attempt, d.Attempt), logkey.Error(err))...)
+			append(keyAttrs(d.Key()), slog.Int(logkey.Attempt, d.Attempt), logkey.Error(err))...)
 	}
 	signal(p.wake)
 	signal(p.settled)
@@ -167,7 +167,7 @@ func (p *pipeline) encode(ctx context.Context, d delivery.Delivery, b *batch) (*
 	}
 	p.Metrics.rejected.Inc()
 	p.Logger.WarnContext(ctx, "rejected an object that is too large to publish",
-		append(keyAttrs(d.Key), slog.Int(logkey.SizeBytes, size), slog.Int(logkey.LimitBytes, limit))...)
+		append(keyAttrs(d.Key()), slog.Int(logkey.SizeBytes, size), slog.Int(logkey.LimitBytes, limit))...)
 	if message, err = p.reporter.Rejected(d, size, limit); err != nil {
 		return nil, err
 	}
