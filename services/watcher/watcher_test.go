@@ -2,8 +2,10 @@ package watcher_test
 
 import (
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -19,6 +21,7 @@ import (
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/watcher"
 	"lockstep.internal/services/watcher/kube"
+	"lockstep.internal/services/watcher/object"
 	"lockstep.internal/tools/testkit/labtest"
 )
 
@@ -451,4 +454,26 @@ func serverOf(t *testing.T, kubeconfig string) string {
 	require.True(t, found)
 	address, _, _ := strings.Cut(after, "\n")
 	return strings.TrimSpace(address)
+}
+
+func TestListReadsObjectsThatAreNotHeldWhole(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	w := f.workspace(t)
+	for _, name := range []string{"a", "b"} {
+		w.create(t, name, 0, func(d *appsv1.Deployment) { d.Spec.MinReadySeconds = 7 })
+	}
+	client, err := kube.NewClient(f.config(t).Kubernetes, "test", slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	scope := kube.Workspaces(object.LabelAgent + "=" + strconv.FormatInt(f.agent, 10))
+	list, err := client.List(t.Context(), scope, object.Deployment, func(object.Key, string) object.Object { return nil })
+	require.NoError(t, err)
+	require.Len(t, list.Objects, 2)
+	for _, listed := range list.Objects {
+		o, err := object.Decode(listed)
+		require.NoError(t, err)
+		d, isDeployment := o.(*appsv1.Deployment)
+		require.True(t, isDeployment)
+		require.Equal(t, int32(7), d.Spec.MinReadySeconds)
+	}
 }

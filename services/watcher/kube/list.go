@@ -2,8 +2,8 @@ package kube
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -12,10 +12,14 @@ import (
 	"lockstep.internal/services/watcher/object"
 )
 
-// pageSize bounds the memory of one response of the API server before it is trimmed.
-const pageSize = 500
+const (
+	// pageSize bounds the memory of one response of the API server before it is trimmed.
+	pageSize = 500
+	// metadataPageSize is of pages without specification and status, which are a third as large.
+	metadataPageSize = 1000
+)
 
-// List reads all objects of one kind of the scope.
+// List reads all objects of one kind of the scope. The caller sets ListedAt.
 //
 // All pages of a namespace have one version, which is not older than any version watched before the
 // call: the request has no resourceVersion, so the API server reads the latest. The version of a
@@ -26,61 +30,96 @@ const pageSize = 500
 func (c *Client) List(
 	ctx context.Context, scope Scope, kind object.Kind, held func(key object.Key, resourceVersion string) object.Object,
 ) (object.List, error) {
-	list := object.List{Kind: kind, ListedAt: time.Now()}
+	list := object.List{Kind: kind}
 	for _, namespace := range scope.namespaces {
-		version, err := c.listNamespace(ctx, scope, kind, namespace, func(item runtime.Object) error {
-			m, err := meta.Accessor(item)
-			if err != nil {
-				return err //nolint:wrapcheck // wrapped below
-			}
-			o := held(object.KeyOf(kind, m), m.GetResourceVersion())
-			if o == nil {
-				if o, err = scope.trim(item); err != nil {
-					return err
-				}
-			}
-			list.Objects = append(list.Objects, o)
-			return nil
-		})
-		if err != nil {
+		l := lister{scope: scope, kind: kind, held: held}
+		if err := l.list(ctx, c, namespace); err != nil {
 			return object.List{}, fmt.Errorf("list %ss%s: %w", kind, inNamespace(namespace), err)
 		}
 		if list.ResourceVersion == "" {
-			list.ResourceVersion = version
+			list.ResourceVersion = l.version
 		}
+		list.Objects = append(list.Objects, l.objects...)
 	}
 	return list, nil
 }
 
-func (c *Client) listNamespace(
-	ctx context.Context, scope Scope, kind object.Kind, namespace string, take func(runtime.Object) error,
-) (string, error) {
-	src, err := c.source(kind, namespace)
+// lister lists one kind in one namespace.
+type lister struct {
+	scope   Scope
+	kind    object.Kind
+	held    func(key object.Key, resourceVersion string) object.Object
+	version string // of the list; empty before the first page
+	objects []object.Object
+}
+
+// list reads all pages. If the scope allows it, their objects have only metadata, and a page with an object that is not
+// held in its version is read again, whole.
+func (l *lister) list(ctx context.Context, c *Client, namespace string) error {
+	src, err := c.source(l.kind, namespace)
 	if err != nil {
-		return "", err
+		return err
 	}
-	version := ""
-	options := metav1.ListOptions{LabelSelector: scope.labels, Limit: pageSize}
+	pages, options := src, metav1.ListOptions{LabelSelector: l.scope.labels, Limit: pageSize}
+	if l.scope.metadataFirst {
+		pages, options.Limit = c.metadata(l.kind, namespace), metadataPageSize
+	}
 	for {
-		page, err := src.list(ctx, options)
+		page, err := pages.list(ctx, options)
 		if err != nil {
-			return "", err
+			return err
 		}
 		head, err := meta.ListAccessor(page)
 		if err != nil {
-			return "", err //nolint:wrapcheck // List wraps it
+			return err //nolint:wrapcheck // List wraps it
 		}
-		if version == "" {
-			version = head.GetResourceVersion()
+		if l.version == "" {
+			l.version = head.GetResourceVersion()
 		}
-		if err := meta.EachListItem(page, take); err != nil {
-			return "", err //nolint:wrapcheck // List wraps it
+		if l.scope.metadataFirst && l.kind != object.ReplicaSet && !l.holds(page) {
+			whole := options
+			if whole.Continue == "" {
+				whole.ResourceVersion, whole.ResourceVersionMatch = l.version, metav1.ResourceVersionMatchExact
+			}
+			if page, err = src.list(ctx, whole); err != nil {
+				return err
+			}
 		}
-		if head.GetContinue() == "" {
-			return version, nil
+		if err := meta.EachListItem(page, l.add); err != nil {
+			return err //nolint:wrapcheck // List wraps it
 		}
-		options.Continue = head.GetContinue()
+		if options.Continue = head.GetContinue(); options.Continue == "" {
+			return nil
+		}
 	}
+}
+
+// holds reports whether all objects of a page are held in their versions.
+func (l *lister) holds(page runtime.Object) bool {
+	return meta.EachListItem(page, func(item runtime.Object) error {
+		m, err := meta.Accessor(item)
+		if err == nil && l.held(object.KeyOf(l.kind, m), m.GetResourceVersion()) == nil {
+			err = errNotHeld
+		}
+		return err //nolint:wrapcheck // not returned
+	}) == nil
+}
+
+var errNotHeld = errors.New("the object is not held")
+
+func (l *lister) add(item runtime.Object) error {
+	m, err := meta.Accessor(item)
+	if err != nil {
+		return err //nolint:wrapcheck // List wraps it
+	}
+	o := l.held(object.KeyOf(l.kind, m), m.GetResourceVersion())
+	if o == nil {
+		if o, err = l.scope.trim(item); err != nil {
+			return err
+		}
+	}
+	l.objects = append(l.objects, o)
+	return nil
 }
 
 // inNamespace names a namespace in a sentence, the empty string for all.

@@ -17,6 +17,8 @@ type Scope struct {
 	trim       func(o any) (object.Object, error)
 	// concurrent is true if a full resync may list the kinds at the same time.
 	concurrent bool
+	// metadataFirst is true if a full resync reads metadata first, since it holds nearly all objects.
+	metadataFirst bool
 }
 
 // Kinds returns the kinds of the scope. Unless they are [Scope.Concurrent], a full resync must list them in this
@@ -32,7 +34,8 @@ func Workspaces(labels string) Scope {
 	encoder := object.NewEncoder()
 	return Scope{
 		kinds: object.WorkspaceKinds(), namespaces: []string{metav1.NamespaceAll}, labels: labels,
-		trim: func(o any) (object.Object, error) { return encoder.Encode(o) }, concurrent: true,
+		trim:       func(o any) (object.Object, error) { return encoder.Encode(o) },
+		concurrent: true, metadataFirst: true,
 	}
 }
 

@@ -32,13 +32,22 @@ func (c *Client) source(kind object.Kind, namespace string) (source, error) {
 	case object.ControllerRevision: // its metadata lack the revision
 		return sourceOf(c.typed, &appsv1.ControllerRevision{}, apps.ControllerRevisions(namespace)), nil
 	case object.ReplicaSet:
-		replicaSets := c.meta.Resource(appsv1.SchemeGroupVersion.WithResource("replicasets")).Namespace(namespace)
-		return sourceOf(c.meta, &metav1.PartialObjectMetadata{}, replicaSets), nil
+		return c.metadata(kind, namespace), nil
 	case object.Pod:
 		return sourceOf(c.typed, &corev1.Pod{}, c.typed.CoreV1().Pods(namespace)), nil
 	default:
 		return source{}, fmt.Errorf("kind %q is not watched", kind)
 	}
+}
+
+// metadata is the source of objects without specification and status.
+func (c *Client) metadata(kind object.Kind, namespace string) source {
+	group := appsv1.SchemeGroupVersion
+	if kind == object.Pod {
+		group = corev1.SchemeGroupVersion
+	}
+	resource := c.meta.Resource(group.WithResource(string(kind) + "s")).Namespace(namespace)
+	return sourceOf(c.meta, &metav1.PartialObjectMetadata{}, resource)
 }
 
 // resource is the client of one kind, L its list.

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/http"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -191,6 +192,38 @@ func TestListTrimsObjectsAndUsesHeldOnes(t *testing.T) {
 	require.Equal(t, map[string]string{"lockstep.dev/note": "kept"}, a.Annotations)
 	require.Empty(t, a.Spec.Template.Spec.NodeName)
 	require.True(t, a.Spec.Paused)
+}
+
+func TestListReadsMetadataIfAllObjectsAreHeld(t *testing.T) {
+	t.Parallel()
+	server := kubetest.Start(t)
+	server.Set(kubetest.Pods, 10, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "ns", Name: "a", UID: "1", ResourceVersion: "5",
+	}})
+	requests := make(chan string, 10)
+	server.Handle(func(_ http.ResponseWriter, r *http.Request) bool {
+		query := r.URL.Query()
+		what := "whole"
+		if strings.Contains(r.Header.Get("Accept"), "PartialObjectMetadataList") {
+			what = "metadata"
+		}
+		requests <- strings.TrimSpace(what + " " + query.Get("resourceVersionMatch") + " " + query.Get("resourceVersion"))
+		return false
+	})
+	client, held := newClient(t, server), object.Object(nil)
+	list := func() object.List {
+		l, err := client.List(t.Context(), kube.Workspaces(""), object.Pod,
+			func(object.Key, string) object.Object { return held })
+		require.NoError(t, err)
+		require.Len(t, l.Objects, 1)
+		return l
+	}
+	held = list().Objects[0]
+	require.Equal(t, "metadata", <-requests)
+	require.Equal(t, "whole Exact 10", <-requests, "the same version again")
+	require.Same(t, held, list().Objects[0])
+	require.Equal(t, "metadata", <-requests)
+	require.Empty(t, requests)
 }
 
 func TestLeaseIsReleasedAfterLeadReturns(t *testing.T) {

@@ -271,11 +271,11 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, resource string) {
 		return
 	}
 	apiVersion, kind := "apps/v1", listKinds()[resource]
-	switch {
-	case resource == Pods:
+	if resource == Pods {
 		apiVersion = "v1"
-	case strings.Contains(r.Header.Get("Accept"), "PartialObjectMetadataList"):
-		apiVersion = "meta.k8s.io/v1"
+	}
+	if strings.Contains(r.Header.Get("Accept"), "PartialObjectMetadataList") {
+		apiVersion, kind = "meta.k8s.io/v1", "PartialObjectMetadataList"
 	}
 	items := l.objects
 	if items == nil {
