@@ -209,10 +209,10 @@ func (w *watcher) lead(ctx, drain context.Context, cause events.ResyncCause) {
 		if err == nil {
 			err = errors.New("the session ended")
 		}
-		if time.Since(started) > session.MaxDelay {
+		if time.Since(started) > session.Retries().Max {
 			n = 1
 		}
-		delay := session.Backoff(n)
+		delay := session.Retries().Delay(n)
 		w.fault.Store(&err)
 		w.logger.WarnContext(ctx, "the session failed; starting another",
 			logkey.Error(err), slog.Duration(logkey.RetryIn, delay))

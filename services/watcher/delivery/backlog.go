@@ -62,8 +62,8 @@ func (b *backlog) remove(key object.Key) int {
 	return before - len(*b)
 }
 
-func (b backlog) startsWith(v object.Version) bool {
-	return len(b) > 0 && b[0].ResourceVersion == v.ResourceVersion && b[0].Verb == v.Verb
+func (b *backlog) startsWith(v object.Version) bool {
+	return len(*b) > 0 && (*b)[0].ResourceVersion == v.ResourceVersion && (*b)[0].Verb == v.Verb
 }
 
 func (b *backlog) shift() {

@@ -1,18 +1,22 @@
 package delivery
 
-import "time"
+import (
+	"sync"
+	"time"
+)
 
 // Pace limits the members of full resyncs that the state service has not processed. It processes the stream in order,
 // so a change waits behind the members published before it. It reports the sequence up to which it has processed the
 // stream. If the limit is reached and no report arrives for ReportTimeout, members are published without a limit until
-// the next report. Pace is not safe for concurrent use.
+// the next report. It is safe for concurrent use.
 type Pace struct {
-	// Unread limits the sum of two numbers: the messages up to the last stored member that are not processed, of all
+	// MaxUnread limits the sum of two numbers: the messages up to the last stored member that are not processed, of all
 	// agents, and the members in flight.
-	Unread uint64
+	MaxUnread uint64
 	// ReportTimeout is how long members wait for a report.
 	ReportTimeout time.Duration
 
+	mu           sync.Mutex
 	stored       uint64 // sequence of the member that was stored last
 	read         uint64 // sequence up to which the stream is processed, as far as known
 	inFlight     uint64
@@ -22,7 +26,9 @@ type Pace struct {
 
 // Allows reports whether a member may be published now. If not, it returns when to ask again if no report arrives.
 func (p *Pace) Allows(now time.Time) (bool, time.Time) {
-	if p.unlimited || p.unread() < p.Unread {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.unlimited || p.unread() < p.MaxUnread {
 		p.limitedSince = time.Time{}
 		return true, time.Time{}
 	}
@@ -44,10 +50,16 @@ func (p *Pace) unread() uint64 {
 }
 
 // Published records that a member is in flight.
-func (p *Pace) Published() { p.inFlight++ }
+func (p *Pace) Published() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.inFlight++
+}
 
 // Settled records that a member is no longer in flight, and its sequence if it is stored, else 0.
 func (p *Pace) Settled(sequence uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.inFlight--
 	if p.read == 0 && sequence > 0 {
 		p.read = sequence - 1 // before the first report: assume that everything before this member is processed
@@ -60,5 +72,7 @@ func (p *Pace) Settled(sequence uint64) {
 // Read records a report. Its sequence may be lower than the last: reports are redelivered, and a recreated stream
 // starts at 1.
 func (p *Pace) Read(sequence uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.read, p.limitedSince, p.unlimited = sequence, time.Time{}, false
 }

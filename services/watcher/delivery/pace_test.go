@@ -24,7 +24,7 @@ func allowed(p *delivery.Pace, now time.Time) int {
 func TestMembersWaitForTheStateService(t *testing.T) {
 	t.Parallel()
 	now := epoch()
-	p := &delivery.Pace{Unread: 3, ReportTimeout: time.Second}
+	p := &delivery.Pace{MaxUnread: 3, ReportTimeout: time.Second}
 	require.Equal(t, 3, allowed(p, now), "as many as the limit are in flight")
 	for sequence := range uint64(3) {
 		p.Settled(100 + sequence)
@@ -44,7 +44,7 @@ func TestMembersWaitForTheStateService(t *testing.T) {
 func TestMembersAreNotLimitedWithoutReports(t *testing.T) {
 	t.Parallel()
 	now := epoch()
-	p := &delivery.Pace{Unread: 2, ReportTimeout: time.Second}
+	p := &delivery.Pace{MaxUnread: 2, ReportTimeout: time.Second}
 	require.Equal(t, 2, allowed(p, now))
 	ok, again := p.Allows(now.Add(time.Second / 2))
 	require.False(t, ok)
@@ -65,7 +65,7 @@ func TestReportsOfAnotherTimeDelayAtMostOneReport(t *testing.T) {
 		"an hour ago":                     5,
 		"of a stream that was lost since": 5_000_000,
 	} {
-		p := &delivery.Pace{Unread: 2, ReportTimeout: time.Second}
+		p := &delivery.Pace{MaxUnread: 2, ReportTimeout: time.Second}
 		p.Read(stale)
 		require.Equal(t, 2, allowed(p, epoch()), name)
 		p.Settled(1001)

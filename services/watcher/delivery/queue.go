@@ -297,7 +297,7 @@ func (q *Queue) Acked(d Delivery, now time.Time) {
 	e.inFlight, e.initial = false, false
 	e.acked = e.latest.ResourceVersion == d.ResourceVersion && e.latest.Verb == d.Verb && !e.repeat
 	e.repeat = false
-	if e.backlog().startsWith(d.Version) {
+	if earlier := e.backlog(); earlier.startsWith(d.Version) {
 		e.waiting.backlog.shift()
 		q.waiting--
 	} else if e.latest.ResourceVersion == d.ResourceVersion {
@@ -370,7 +370,7 @@ func (q *Queue) schedule(e *entry, now time.Time) {
 		return
 	}
 	// An initial object that is a member is not a change: it is published after all changes.
-	isChange := e.changed() && !(e.member && e.initial)
+	isChange := e.changed() && (!e.member || !e.initial)
 	if isChange && e.wait().since.IsZero() {
 		e.waiting.since = now
 		if len(e.waiting.backlog) > 0 {

@@ -24,11 +24,11 @@ type Workloads struct {
 // owner is an observed workload, or the unobserved owner of an observed revision.
 type owner struct {
 	observed, selected bool
-	initial            bool // it existed when the watch started
-	revisions          []waitingRevision
+	initial            bool            // it existed when the watch started
+	revisions          []ownedRevision // all that exist, published or waiting for their workload
 }
 
-type waitingRevision struct {
+type ownedRevision struct {
 	object  *object.Revision
 	initial bool
 }
@@ -102,7 +102,7 @@ func (f *Workloads) revision(v object.Version, o *object.Revision) []object.Vers
 	selected := false
 	if uid := o.Owner.UID; uid != "" {
 		w := f.owner(uid)
-		at := slices.IndexFunc(w.revisions, func(r waitingRevision) bool { return r.object.UID == o.UID })
+		at := slices.IndexFunc(w.revisions, func(r ownedRevision) bool { return r.object.UID == o.UID })
 		switch {
 		case v.Verb == events.VerbDeleted && at >= 0:
 			w.revisions = slices.Delete(w.revisions, at, at+1)
@@ -110,9 +110,10 @@ func (f *Workloads) revision(v object.Version, o *object.Revision) []object.Vers
 		case at >= 0:
 			w.revisions[at].object = o
 		default:
-			w.revisions = append(w.revisions, waitingRevision{object: o, initial: v.Origin == object.Initial})
+			w.revisions = append(w.revisions, ownedRevision{object: o, initial: v.Origin == object.Initial})
 		}
-		// The revision of a workload whose creation was observed was created after it.
+		// If the creation of the workload was observed, its revisions are new, even if the first list of their kind has
+		// them.
 		if selected = w.selected; selected && !w.initial && v.Origin == object.Initial {
 			v.Origin = object.Changed
 		}
@@ -125,7 +126,7 @@ func (f *Workloads) revision(v object.Version, o *object.Revision) []object.Vers
 	return nil
 }
 
-// release returns the revisions that waited for a workload.
+// release returns the revisions of a workload that became selected.
 func (w *owner) release(v object.Version) []object.Version {
 	out := make([]object.Version, 0, len(w.revisions))
 	for _, r := range w.revisions {

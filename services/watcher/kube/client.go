@@ -49,7 +49,7 @@ const (
 	systemNamespace = metav1.NamespaceSystem
 )
 
-// Client reads the objects of one agent. It is safe for concurrent use.
+// Client is the watcher's client of a Kubernetes API server. It is safe for concurrent use.
 type Client struct {
 	typed  kubernetes.Interface
 	meta   metadata.Interface

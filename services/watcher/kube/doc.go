@@ -8,7 +8,8 @@
 //
 // [Client.List] reads one kind, each namespace at one version, which is not older than any version
 // watched before the call. [Client.Watch] lists in pages or a stream, [Client.List] in pages. Both trim
-// each object immediately: no untrimmed list is held in memory.
+// each object immediately: no untrimmed list is held in memory. For workspaces [Client.List] reads pages of
+// metadata, and a page again, whole, only if an object in it is not held in its version.
 //
 // [Client.NewElector] returns an elector that also reports a decreased version of the Lease. Two processes
 // can be leader briefly after one was paused. So everything that a leader writes must tolerate a second leader.

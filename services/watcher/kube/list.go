@@ -101,7 +101,7 @@ func (l *lister) holds(page runtime.Object) bool {
 		if err == nil && l.held(object.KeyOf(l.kind, m), m.GetResourceVersion()) == nil {
 			err = errNotHeld
 		}
-		return err //nolint:wrapcheck // not returned
+		return err
 	}) == nil
 }
 

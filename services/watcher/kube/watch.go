@@ -155,8 +155,8 @@ func (w *Watch) recordResult(ctx context.Context, t target, verb string, err err
 	w.faults[t] = err
 }
 
-// Synced waits until the handler has received every object that existed when the watch started.
-func (w *Watch) Synced(ctx context.Context) error {
+// WaitForSync waits until the handler has received every object that existed when the watch started.
+func (w *Watch) WaitForSync(ctx context.Context) error {
 	for _, s := range w.stores {
 		select {
 		case <-s.synced:

@@ -93,7 +93,7 @@ func watchScope(t *testing.T, server *kubetest.Server, scope kube.Scope) (*kube.
 	t.Cleanup(cancel)
 	waiting, stop := context.WithTimeout(ctx, timeout)
 	defer stop()
-	require.NoError(t, watch.Synced(waiting))
+	require.NoError(t, watch.WaitForSync(waiting))
 	require.Eventually(t, func() bool {
 		return server.Watching(kubetest.Deployments) == 1 && server.Watching(kubetest.ReplicaSets) == 1
 	}, timeout, time.Millisecond)

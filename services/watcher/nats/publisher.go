@@ -107,8 +107,8 @@ func (p *Publisher) Limit() int {
 // IsConnected reports whether there is a connection.
 func (p *Publisher) IsConnected() bool { return p.conn.IsConnected() }
 
-// Connected waits until there is a connection.
-func (p *Publisher) Connected(ctx context.Context) error {
+// WaitForConnection waits until there is a connection.
+func (p *Publisher) WaitForConnection(ctx context.Context) error {
 	for !p.conn.IsConnected() {
 		changed := p.conn.StatusChanged(nats.CONNECTED, nats.CLOSED)
 		if p.conn.IsConnected() {

@@ -117,9 +117,9 @@ func TestLostConnectionFailsMessagesInFlight(t *testing.T) {
 
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	require.ErrorIs(t, p.Connected(ctx), context.Canceled)
+	require.ErrorIs(t, p.WaitForConnection(ctx), context.Canceled)
 	connected := make(chan error, 1)
-	go func() { connected <- p.Connected(t.Context()) }()
+	go func() { connected <- p.WaitForConnection(t.Context()) }()
 	require.NoError(t, server.Restart())
 	require.NoError(t, receive(t, connected))
 }

@@ -1,4 +1,5 @@
-// Package object defines what the watcher keeps of Kubernetes objects. All of it is pure and immutable.
+// Package object defines what the watcher keeps of Kubernetes objects. It has no clock and no I/O. Objects are
+// immutable.
 //
 // A [Version] is one version of one object as the watcher observed it. What is kept of the object
 // depends on its scope:

@@ -34,10 +34,10 @@ type Encoded struct {
 	data     string // without the identity, compressed with the dictionary
 }
 
-// dictionary compresses the objects of one kind, which differ little from each other: it is the first of them.
+// dictionary compresses the objects of one kind, which differ little from each other. It is made of the first of them.
 type dictionary struct {
-	kind  Kind
-	first *s2.Dict
+	kind Kind
+	dict *s2.Dict
 }
 
 // Encoder encodes objects of workspaces. It is safe for concurrent use.
@@ -54,7 +54,7 @@ func (e *Encoder) dictionary(kind Kind, data []byte) *dictionary {
 	defer e.mu.Unlock()
 	d, known := e.dictionaries[kind]
 	if !known {
-		d = &dictionary{kind: kind, first: s2.MakeDict(data, nil)}
+		d = &dictionary{kind: kind, dict: s2.MakeDict(data, nil)}
 		e.dictionaries[kind] = d
 	}
 	return d
@@ -96,7 +96,7 @@ func (e *Encoder) Encode(o any) (*Encoded, error) {
 		return nil, fmt.Errorf("encode %s %s/%s: %w", kind, encoded.GetNamespace(), encoded.GetName(), err)
 	}
 	encoded.dictionary = e.dictionary(kind, data)
-	encoded.data = string(encoded.dictionary.first.Encode(nil, data))
+	encoded.data = string(encoded.dictionary.dict.Encode(nil, data))
 	return encoded, nil
 }
 
@@ -129,7 +129,7 @@ func Decode(o Object) (metav1.Object, error) {
 		}
 		return decoded, nil
 	}
-	data, err := e.dictionary.first.Decode(nil, []byte(e.data))
+	data, err := e.dictionary.dict.Decode(nil, []byte(e.data))
 	if err != nil {
 		return nil, fmt.Errorf("decompress %s %s/%s: %w", e.dictionary.kind, e.GetNamespace(), e.GetName(), err)
 	}

@@ -63,8 +63,8 @@ const (
 	Changed Origin = iota
 	// Initial: the object existed when the watch started.
 	Initial
-	// Found: the object existed before and is reported only now, or a new list found it changed.
-	// Earlier versions may be unknown.
+	// Found: a list after a lost watch found the object new or changed, or the workload that it is or belongs to became
+	// selected. Earlier versions may be unknown.
 	Found
 	// Missed: the object was deleted at an unknown version. It carries the last known version.
 	Missed

@@ -164,7 +164,7 @@ func identity(m *metav1.ObjectMeta) metav1.ObjectMeta {
 }
 
 // WorkloadOf returns the Deployment of a workspace as a workload, with all of its metadata. It has no
-// template, because [Encode] keeps none.
+// template, because [Encoder.Encode] drops it.
 func WorkloadOf(d *appsv1.Deployment) *Workload {
 	w := &Workload{Kind: Deployment, Selected: true, ObjectMeta: d.ObjectMeta}
 	w.ofDeployment(d)

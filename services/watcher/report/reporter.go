@@ -83,8 +83,8 @@ func compact(o metav1.Object) metav1.Object {
 	}
 }
 
-// Rejected makes the event of an object that exists and is too large to publish. It counts as a
-// member of the resync that the object is a member of.
+// Rejected makes the event of a version that is too large to publish. It counts as a member of the resync that the
+// version is a member of.
 func (r Reporter) Rejected(d delivery.Delivery, size, limit int) (Message, error) {
 	o, err := object.Decode(d.Object)
 	if err != nil {

@@ -117,8 +117,8 @@ func (p *pipeline) add(kind object.Kind, o object.Object, verb events.Verb, orig
 		return
 	}
 	p.mu.Lock()
-	for _, published := range p.filter.Filter(v) {
-		p.queue.Add(published)
+	for _, passed := range p.filter.Filter(v) {
+		p.queue.Add(passed)
 	}
 	p.mu.Unlock()
 	signal(p.wake)

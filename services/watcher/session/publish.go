@@ -20,8 +20,9 @@ import (
 	"lockstep.internal/services/watcher/report"
 )
 
-// batch is the trace span of all messages published without a pause in between. One span for all makes tracing cheap.
-type batch struct {
+// batchSpan is the trace span of all messages published without a pause in between. One span for all makes tracing
+// cheap.
+type batchSpan struct {
 	span   trace.Span
 	parent string // traceparent of the span
 	count  int
@@ -30,12 +31,12 @@ type batch struct {
 // publish publishes what the queue returns until ctx is done. [Session.drain] waits for what is in
 // flight.
 func (p *pipeline) publish(ctx context.Context) {
-	var b batch
+	var b batchSpan
 	defer func() { b.end() }()
 	for ctx.Err() == nil {
 		if !p.Publisher.IsConnected() {
 			b.end()
-			if p.Publisher.Connected(ctx) != nil {
+			if p.Publisher.WaitForConnection(ctx) != nil {
 				return
 			}
 			p.mu.Lock()
@@ -47,7 +48,7 @@ func (p *pipeline) publish(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		members, again := p.pace.allows()
+		members, again := p.pace.Allows(p.Clock.Now())
 		p.mu.Lock()
 		d, due, ok := p.queue.Next(p.Clock.Now(), members)
 		p.mu.Unlock()
@@ -88,7 +89,7 @@ func (s *Session) drain() {
 	}
 }
 
-func (p *pipeline) deliver(ctx context.Context, d delivery.Delivery, b *batch) {
+func (p *pipeline) deliver(ctx context.Context, d delivery.Delivery, b *batchSpan) {
 	msg, err := p.encode(ctx, d, b)
 	if err != nil {
 		// A retry would fail, too, so count it as acknowledged. Later versions are published.
@@ -107,11 +108,11 @@ func (p *pipeline) deliver(ctx context.Context, d delivery.Delivery, b *batch) {
 	}
 	if d.ResyncID != "" {
 		msg.Header.Set(topology.HeaderReportRead, "1")
-		p.pace.published()
+		p.pace.Published()
 	}
 	p.Publisher.Publish(msg, func(sequence uint64, err error) {
 		if d.ResyncID != "" {
-			p.pace.settled(sequence)
+			p.pace.Settled(sequence)
 		}
 		if err == nil {
 			p.Metrics.acked.Inc()
@@ -139,7 +140,7 @@ func (p *pipeline) settle(ctx context.Context, d delivery.Delivery, err error) {
 	case errors.Is(err, nats.ErrTooLarge) && !d.TooLarge:
 		p.queue.TooLarge(d, now)
 	default:
-		p.queue.Failed(d, now.Add(Backoff(d.Attempt)))
+		p.queue.Failed(d, now.Add(Retries().Delay(d.Attempt)))
 	}
 	p.mu.Unlock()
 	if err != nil {
@@ -151,7 +152,7 @@ func (p *pipeline) settle(ctx context.Context, d delivery.Delivery, err error) {
 }
 
 // encode makes the message of an observation, or of its rejection if it is too large.
-func (p *pipeline) encode(ctx context.Context, d delivery.Delivery, b *batch) (*natsgo.Msg, error) {
+func (p *pipeline) encode(ctx context.Context, d delivery.Delivery, b *batchSpan) (*natsgo.Msg, error) {
 	message, err := p.reporter.Observed(d)
 	if err != nil {
 		return nil, err
@@ -174,7 +175,7 @@ func (p *pipeline) encode(ctx context.Context, d delivery.Delivery, b *batch) (*
 	return encode(message, b.parent)
 }
 
-func (b *batch) begin(ctx context.Context, tracer trace.Tracer) {
+func (b *batchSpan) begin(ctx context.Context, tracer trace.Tracer) {
 	if b.span != nil {
 		return
 	}
@@ -183,7 +184,7 @@ func (b *batch) begin(ctx context.Context, tracer trace.Tracer) {
 	b.span, b.count, b.parent = span, 0, traceParent(ctx)
 } //nolint:spancheck // end ends it
 
-func (b *batch) end() {
+func (b *batchSpan) end() {
 	if b.span == nil {
 		return
 	}
@@ -226,7 +227,7 @@ func (s *Session) publishOnce(ctx context.Context, message report.Message) error
 // publishUntilStored publishes an event until it is acknowledged. It may be stored more than once.
 func (s *Session) publishUntilStored(ctx context.Context, message report.Message) error {
 	for n := 1; ; n++ {
-		if err := s.Publisher.Connected(ctx); err != nil {
+		if err := s.Publisher.WaitForConnection(ctx); err != nil {
 			return err
 		}
 		err := s.publishOnce(ctx, message)

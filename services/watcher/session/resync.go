@@ -22,7 +22,7 @@ import (
 // runResyncs runs full resyncs one after the other as planned, until ctx is done.
 func (p *pipeline) runResyncs(ctx context.Context, watch *kube.Watch) {
 	// The queue must know the initial objects before the first list, or listed objects would look new.
-	if watch.Synced(ctx) != nil {
+	if watch.WaitForSync(ctx) != nil {
 		return
 	}
 	p.synced.Store(true)

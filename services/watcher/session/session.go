@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -15,7 +14,9 @@ import (
 
 	"lockstep.internal/libs/agentcontrol"
 	"lockstep.internal/libs/logkey"
+	"lockstep.internal/libs/retry"
 	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/services/watcher/delivery"
 	"lockstep.internal/services/watcher/filter"
 	"lockstep.internal/services/watcher/kube"
 	"lockstep.internal/services/watcher/nats"
@@ -23,15 +24,19 @@ import (
 )
 
 const (
-	minDelay = 100 * time.Millisecond
-	// MaxDelay is the longest delay of [Backoff].
-	MaxDelay = 30 * time.Second
 	// defaultConfigTimeout is the default of Options.ConfigTimeout.
 	defaultConfigTimeout = 5 * time.Second
 	// catchUpTimeout is how long a full resync waits for a watch that lags behind its lists.
 	catchUpTimeout = 2 * time.Second
 	catchUpPoll    = 10 * time.Millisecond
+	// maxUnread is about what the state service stores in 40 ms.
+	maxUnread = 500
+	// reportTimeout is longer than any transaction of the state service should take.
+	reportTimeout = 2 * time.Second
 )
+
+// Retries returns the delays between attempts to publish, to list, and to run a session.
+func Retries() retry.Policy { return retry.Policy{Min: 100 * time.Millisecond, Max: 30 * time.Second} }
 
 // ErrVersionsDecreased ends a session: the cluster no longer has the history that the session knows.
 var ErrVersionsDecreased = errors.New("resource versions decreased: the cluster was restored from a backup")
@@ -77,8 +82,8 @@ type Session struct {
 
 	// Static after construction.
 	pipelines []*pipeline
-	window    chan struct{} // one element for each message in flight
-	pace      *pace
+	window    chan struct{}   // one element for each message in flight
+	pace      delivery.Pace   // of all pipelines: they publish to one stream
 	ctx       context.Context //nolint:containedctx // of the session, for Run
 	cancel    context.CancelCauseFunc
 
@@ -89,7 +94,10 @@ type Session struct {
 // New makes a session that lasts until ctx is done. [Session.Run] runs it once.
 func New(ctx context.Context, options Options) *Session {
 	options.ConfigTimeout = cmp.Or(options.ConfigTimeout, defaultConfigTimeout)
-	s := &Session{Options: options, window: make(chan struct{}, options.Window), pace: newPace(options.Clock)}
+	s := &Session{
+		Options: options, window: make(chan struct{}, options.Window),
+		pace: delivery.Pace{MaxUnread: maxUnread, ReportTimeout: reportTimeout},
+	}
 	s.ctx, s.cancel = context.WithCancelCause(ctx)
 	s.pipelines = append(s.pipelines, s.workspaces())
 	if options.Workloads != nil {
@@ -128,7 +136,7 @@ func (s *Session) Run() error {
 
 // observationsRead receives the sequence up to which the state service has processed OBSERVED.
 func (s *Session) observationsRead(sequence uint64) {
-	s.pace.read(sequence)
+	s.pace.Read(sequence)
 	for _, p := range s.pipelines {
 		signal(p.wake)
 	}
@@ -209,21 +217,12 @@ func (s *Session) tick(ctx context.Context) {
 
 // sleep waits for the delay before the n-th retry.
 func (s *Session) sleep(ctx context.Context, n int) {
-	timer := s.Clock.NewTimer(Backoff(n))
+	timer := s.Clock.NewTimer(Retries().Delay(n))
 	defer timer.Stop()
 	select {
 	case <-timer.C():
 	case <-ctx.Done():
 	}
-}
-
-// Backoff returns the delay before the n-th retry: it doubles up to [MaxDelay], with jitter.
-func Backoff(n int) time.Duration {
-	delay := MaxDelay
-	if n < 16 {
-		delay = min(minDelay<<max(n-1, 0), MaxDelay)
-	}
-	return delay/2 + rand.N(delay/2) //nolint:gosec // jitter
 }
 
 // Cancel ends the session with a cause.
