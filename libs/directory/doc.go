@@ -9,7 +9,7 @@
 // revision wins in any order. So a stream that was restored from an older copy removes nothing. A recreated stream
 // replaces the copy once it has been read to its end.
 //
-// The reader starts from the beginning of the stream after every reconnect, and when the check every [Config.Probe]
+// The reader starts from the beginning of the stream after every reconnect, and when a check, once per [Config.Probe],
 // finds a different stream. The stream is small: one message per entry.
 //
 // Unknown and deleted users, scopes and agents have no rights, and neither have blocked users.

@@ -28,7 +28,7 @@ const (
 )
 
 var (
-	errOther        = errors.New("the stream was restored or recreated")
+	errReplaced     = errors.New("the stream was restored or recreated")
 	errDisconnected = errors.New("NATS is not connected")
 )
 
@@ -98,7 +98,7 @@ type reader struct {
 
 	js      jetstream.JetStream
 	ready   func()
-	created time.Time // of the stream that the knowledge is of
+	created time.Time // when the stream of the known entries was created
 }
 
 // messageID identifies the last read message, to detect a replaced stream.
@@ -161,9 +161,9 @@ type reading struct {
 func (r *reading) run(ctx context.Context, status <-chan nats.Status) (bool, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	opening, opened := context.WithTimeout(ctx, requestTimeout)
-	consumer, err := r.stream.OrderedConsumer(opening, jetstream.OrderedConsumerConfig{})
-	opened()
+	openCtx, cancelOpen := context.WithTimeout(ctx, requestTimeout)
+	consumer, err := r.stream.OrderedConsumer(openCtx, jetstream.OrderedConsumerConfig{})
+	cancelOpen()
 	if err != nil {
 		return false, fmt.Errorf("read stream %s: %w", topology.StreamDirectory, err)
 	}
@@ -221,7 +221,7 @@ func (r *reading) read(ctx context.Context, pending uint64, received <-chan jets
 				return err
 			}
 		case <-ctx.Done():
-			return context.Cause(ctx) //nolint:wrapcheck // says what ended the reading
+			return context.Cause(ctx) //nolint:wrapcheck // the cause that ended the reading
 		}
 	}
 }
@@ -291,7 +291,7 @@ func (r *reading) probe(ctx context.Context) error {
 		return fmt.Errorf("read the state of stream %s: %w", topology.StreamDirectory, err)
 	}
 	if !info.Created.Equal(r.created) || info.State.LastSeq < r.last.sequence {
-		return errOther
+		return errReplaced
 	}
 	if r.last.sequence == 0 {
 		return nil
@@ -301,9 +301,9 @@ func (r *reading) probe(ctx context.Context) error {
 	case errors.Is(err, jetstream.ErrMsgNotFound): // replaced by a newer message of its subject
 		return nil
 	case err != nil:
-		return fmt.Errorf("look at stream %s: %w", topology.StreamDirectory, err)
+		return fmt.Errorf("read message %d of stream %s: %w", r.last.sequence, topology.StreamDirectory, err)
 	case messageIDOf(m.Header, m.Sequence) != r.last:
-		return errOther
+		return errReplaced
 	default:
 		return nil
 	}

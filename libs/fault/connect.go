@@ -115,7 +115,7 @@ func fromConnect(rpc *connect.Error) *Error {
 	case isConnectionLost(rpc):
 		return Wrap(
 			rpc, errcode.Unavailable,
-			"the connection broke off before the answer was complete; the call may have taken effect",
+			"the connection was lost before the response was complete; the call may have taken effect",
 		)
 	case code == errcode.Internal:
 		return Wrap(rpc, code, internalMessage)

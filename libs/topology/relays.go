@@ -9,8 +9,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// BucketRelays is the key-value bucket in which relays publish their tunnels, and StreamRelays is its stream. It is
-// in memory: relays write their entries again after it is recreated.
+// BucketRelays is the key-value bucket of the relays' registry: leases of relays, and connections of agents.
+// StreamRelays is its stream. It is in memory: relays write their entries again after it is recreated.
 //
 // A user who may create or change streams can read and write everything, through sources and republishing. Relays
 // face untrusted clients, so the state service creates the bucket.
@@ -20,7 +20,7 @@ const (
 )
 
 const (
-	// relaysMarkerTTL is the lifetime of delete markers.
+	// relaysMarkerTTL is the lifetime of the delete markers of expired entries.
 	relaysMarkerTTL = 15 * time.Second
 	// relaysEntry is the largest entry in bytes, headers included.
 	relaysEntry = 8 << 10

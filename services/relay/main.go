@@ -340,8 +340,8 @@ func (p *process) onListen(next func(map[string]string)) func(map[string]string)
 	}
 }
 
-// drainTunnels waits for the drain. Then it unregisters this relay, drains all sessions and waits for
-// their end. It returns after all disconnections are queued, and so before the parts that publish them stop.
+// drainTunnels waits for the drain. Then it unregisters this relay, drains all sessions and waits for their end. It
+// returns after all disconnections are queued. The parts that publish them stop later.
 func (p *process) drainTunnels(ctx context.Context, self *service.Handle) error {
 	self.Ready()
 	<-ctx.Done()

@@ -1,7 +1,7 @@
 // Package agentlistener accepts the tunnels that agents dial.
 //
-// It authenticates an agent by its token. A replica is connected once it has opened its configuration stream;
-// the stream then receives every change. A connection ends with its tunnel, when the agent or this relay
+// It authenticates an agent by its token. A replica is connected once it has opened its configuration stream. After a
+// change, the stream receives the newest configuration. A connection ends with its tunnel, when the agent or this relay
 // drains it, and at once when the agent is revoked or has another token. Observers see every connection and
 // disconnection.
 package agentlistener
@@ -53,7 +53,8 @@ const (
 	DefaultConfigStreamTimeout = 15 * time.Second
 	// maxAgentStreams that an agent may have open: an agent needs one; each stream may use one window of memory.
 	maxAgentStreams = 4
-	// retryAfter is sent when the relay is full or drains, in seconds. Agents add a random delay.
+	// retryAfter is sent while the relay is full, drains or has not read the directory, in seconds. Agents add a random
+	// delay.
 	retryAfter = "2"
 )
 

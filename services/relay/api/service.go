@@ -149,7 +149,8 @@ func (s *service) GetPods(
 		}
 		if len(out.GetPods()) > maxPods || pages > maxPages {
 			return nil, fault.New(errcode.ResourceExhausted,
-				"the cluster of agent %d has more than %d pods: list them with the Kubernetes API", r.Msg.GetAgentId(), maxPods)
+				"the cluster of agent %d has more than %d pods, or its list does not end: list them with the Kubernetes API",
+				r.Msg.GetAgentId(), maxPods)
 		}
 	}
 	slices.SortFunc(out.GetPods(), func(a, b *relayv1.Pod) int {

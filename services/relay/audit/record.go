@@ -71,7 +71,7 @@ const (
 	maxError = 512
 )
 
-// Truncate cuts a text to n bytes.
+// Truncate cuts a text to at most n bytes, and removes invalid UTF-8.
 func Truncate(text string, n int) string { return strings.ToValidUTF8(text[:min(len(text), n)], "") }
 
 // Describe returns the verb and the resource of a request to the Kubernetes API, as the API server reads them

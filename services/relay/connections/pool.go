@@ -61,7 +61,7 @@ func NewPool(cfg Config) *Pool {
 	return &Pool{cfg: cfg, sessions: map[int64]map[int64]localSession{}}
 }
 
-// Add adds a session of an agent. Call remove when it ends.
+// Add adds a session of an agent. Call remove when it drains or ends.
 func (p *Pool) Add(c registry.Connection, s *tunnel.Session) (remove func()) {
 	c.RelayID = p.cfg.Self
 	p.mu.Lock()

@@ -153,8 +153,8 @@ func (h *Handler) setGroups(p *proxiedRequest, impersonation policy.Impersonatio
 	p.groups = impersonation.Groups
 }
 
-// reauthorize checks a request in flight: it must still be authorized, and have every group
-// that it began with.
+// reauthorize checks a request in flight: it must still be authorized. A long-running request to the Kubernetes API
+// must also have every group that it began with.
 func (h *Handler) reauthorize(p *proxiedRequest) error {
 	now, err := h.authorize(p)
 	if err != nil || p.protocol != audit.Kubernetes {

@@ -116,7 +116,7 @@ func (t *Transport) exchange(
 	request *http.Request, s *pooledStream,
 ) (response *http.Response, hasBody bool, err error) {
 	stop := context.AfterFunc(request.Context(), func() { s.Reset(tunnel.Cancelled, "the caller has gone") })
-	var sent chan error // nil without a body: the request is sent
+	var sent chan error // receives the result of send; nil without a body, when send has returned
 	if request.Body == nil || request.Body == http.NoBody {
 		err = s.send(request)
 	} else {
@@ -271,7 +271,7 @@ func (b *responseBody) release(complete bool) {
 	case complete:
 		_ = b.stream.Close()
 	default:
-		b.stream.Reset(tunnel.Cancelled, "the caller has gone")
+		b.stream.Reset(tunnel.Cancelled, "the response was not read to its end")
 	}
 }
 

@@ -69,8 +69,8 @@ func (p *EventPublisher) Republish(c registry.Connection) bool {
 	}
 }
 
-// Disconnected queues an event. It blocks while the queue is full. Events of several relays about one connection
-// are stored once.
+// Disconnected queues an event. It blocks while the queue is full. Events of several relays about one connection have
+// the same id, so JetStream drops repetitions within the duplicate window of the stream.
 func (p *EventPublisher) Disconnected(c registry.Connection, at time.Time, reason events.DisconnectReason) {
 	if msg := p.disconnected(c, at, reason); msg != nil {
 		p.queue <- msg

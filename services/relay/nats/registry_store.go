@@ -29,7 +29,7 @@ const (
 	requestTimeout = 5 * time.Second
 	// openInterval between attempts to open a missing bucket.
 	openInterval = 200 * time.Millisecond
-	// maxLost connections are published in one batch; the lease is refreshed between batches.
+	// maxLost connections are published in one batch, so that the lease can be refreshed between batches.
 	maxLost = 500
 )
 

@@ -22,8 +22,8 @@ const (
 	// DefaultTunnels to each relay: streams in different tunnels do not delay each other.
 	DefaultTunnels = 4
 	dialTimeout    = 10 * time.Second
-	// Path of tunnels on a relay's listeners.
-	Path = "/tunnel"
+	// tunnelPath is the path of the URL that relays dial. The listener accepts every path.
+	tunnelPath = "/tunnel"
 )
 
 // Config of a [Pool]. Dialer and Token are required.
@@ -134,7 +134,7 @@ func (p *Pool) dial(relay registry.Relay) (*tunnel.Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := p.cfg.Dialer.Dial(ctx, relay.URL+Path, http.Header{"Authorization": {"Bearer " + token}})
+	c, err := p.cfg.Dialer.Dial(ctx, relay.URL+tunnelPath, http.Header{"Authorization": {"Bearer " + token}})
 	if err != nil {
 		return nil, fmt.Errorf("relay %s: %w", relay.ID, err)
 	}

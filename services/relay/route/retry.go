@@ -4,8 +4,8 @@ package route
 type Failure int
 
 const (
-	// Final failures are not retried: the agent refused the request or did not reach the target, the target broke
-	// the protocol, or the caller has gone.
+	// Final failures are not retried: the agent refused the request or did not reach the target, the target broke the
+	// protocol or closed a new stream without a response, or the caller has gone.
 	Final Failure = iota
 	// NotAccepted means that a relay or an agent reset the stream before it used it. The target received nothing.
 	NotAccepted

@@ -14,9 +14,9 @@ const coalesceSize = 256 << 10
 
 var coalesceBuffers = sync.Pool{New: func() any { return new([coalesceSize]byte) }}
 
-// Coalesce wraps a TCP connection below TLS, which reads and writes records of 16 KiB. After a read that filled its
-// buffer, the returned connection reads many records at once. It writes many records at once only through
-// [coalescedWriter]. It holds no memory while it is idle.
+// Coalesce wraps the TCP connection below TLS. TLS reads and writes one record, at most 16 KiB, at a time. After a Read
+// that filled the caller's buffer, the returned connection reads up to 256 KiB at once. It writes many records at once
+// only through [coalescedWriter]. It holds no memory while it is idle.
 func Coalesce(conn net.Conn) net.Conn { return &coalescingConn{Conn: conn} }
 
 // coalescingConn is a connection below TLS. One goroutine reads and one writes at a time. TLS may also write from a

@@ -76,7 +76,8 @@ func dialCoalescing(ctx context.Context, network, address string) (net.Conn, err
 
 // Connection is a connection that has been upgraded.
 type Connection struct {
-	// Conn is passed to [NewSession] unchanged: *tls.Conn over Coalesce is written in batches.
+	// Conn must be passed to [NewSession] unchanged: only a *tls.Conn on a connection of [Coalesce] is written in
+	// batches.
 	Conn net.Conn
 	// Encrypted reports whether the connection uses TLS.
 	Encrypted bool
@@ -85,7 +86,7 @@ type Connection struct {
 }
 
 // Dial connects to a relay at a URL with the scheme wss or ws. The header authenticates. The server must not send
-// before it has received data.
+// before it has received data: bytes that arrive with the response to the upgrade are lost.
 func (d Dialer) Dial(ctx context.Context, url string, header http.Header) (Connection, error) {
 	proxy := http.ProxyFromEnvironment
 	if d.NoProxy {

@@ -45,7 +45,7 @@ const (
 	frameDrain                    // session
 	frameDrained                  // session; answers frameDrain
 	frameAccepted                 // stream; its target was reached, or is the Kubernetes API
-	frameSettings                 // session, first frame; payload: the window of each stream (4 bytes)
+	frameSettings                 // session, once, at the start; payload: the window of each stream (4 bytes)
 )
 
 const (

@@ -190,7 +190,7 @@ func (s *Session) handleSettings(payload []byte) error {
 
 func (s *Session) sendSettings() {
 	window := binary.BigEndian.AppendUint32(nil, uint32(s.cfg.Window))
-	_ = s.post(frameHeader{kind: frameSettings}, window) // the first frame always fits
+	_ = s.post(frameHeader{kind: frameSettings}, window) // it fits: little is pending at the start
 }
 
 // answerDrain sends frameDrained after the frames of streams that are being opened.

@@ -190,7 +190,8 @@ func (st *Stream) handleAccepted() {
 	}
 }
 
-// WaitAccepted waits until the other side has reached the stream's target, or sends data. It is called before Read.
+// WaitAccepted waits until the other side has reached the stream's target, sends data, or ends its direction. It is
+// called before Read.
 func (st *Stream) WaitAccepted() error {
 	st.mu.Lock()
 	defer st.mu.Unlock()

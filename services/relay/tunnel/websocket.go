@@ -24,7 +24,7 @@ const (
 	len16     = 126
 	len64     = 127
 
-	// initial and maximum size
+	// initial and maximum size of the read buffer, in bytes
 	readBuffer    = 2 << 10
 	maxReadBuffer = 64 << 10
 

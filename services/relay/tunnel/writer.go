@@ -13,8 +13,8 @@ const (
 	maxPendingFromReader = 4 * maxPending
 )
 
-// send writes a frame, together with those of other goroutines. It returns when the frame is written, or another
-// goroutine is writing it.
+// send writes a frame, together with those of other goroutines. It returns when the frame is written. While another
+// goroutine is writing, it returns at once: that goroutine writes this frame, too.
 func (s *Session) send(h frameHeader, payload []byte) error {
 	s.writeMu.Lock()
 	for len(s.pending) > maxPending && s.writeErr == nil {

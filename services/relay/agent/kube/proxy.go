@@ -78,8 +78,8 @@ func (p *Proxy) Run(ctx context.Context) error {
 // Check returns why the API server cannot be used; nil if it can.
 func (p *Proxy) Check(ctx context.Context) error { return p.client.check(ctx) }
 
-// ServeStream serves the requests of a stream, one after the other. It returns at once, and calls ended after the
-// stream has ended. After draining is closed, the stream ends with its current request.
+// ServeStream serves the requests of a stream, one after the other. It returns when the server has accepted the stream,
+// and calls ended after the stream has ended. After draining is closed, the next response ends the stream.
 func (p *Proxy) ServeStream(s *tunnel.Stream, draining <-chan struct{}, ended func()) {
 	one := &stream{Stream: s, draining: draining, cancel: func() {}, ended: ended}
 	if !p.streams.put(one) {
