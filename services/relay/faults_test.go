@@ -185,7 +185,7 @@ func TestLimitsAreReportedAndRecover(t *testing.T) {
 	})
 	f.waitForMetrics(r, "lockstep_relay_connections 1")
 	_, err := f.dialFakeAgent(t.Context(), r.addrs["agents"], agentID)
-	var refused *tunnel.RefusedError
+	var refused *tunnel.HandshakeError
 	require.ErrorAs(t, err, &refused)
 	require.Equal(t, 503, refused.Status)
 	require.Contains(t, refused.Text, "its maximum")

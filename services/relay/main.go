@@ -91,13 +91,13 @@ type process struct {
 	events    *nats.EventPublisher
 	audit     *audit.Log
 
-	registry    *registry.Registry
-	store       *nats.RegistryStore
-	peers       *peer.Pool
-	connections *connections.Pool
-	transport   *forward.Transport
-	forward     *forward.Handler
-	listener    *agentlistener.Handler
+	registry     *registry.Registry
+	store        *nats.RegistryStore
+	peers        *peer.Pool
+	connections  *connections.Pool
+	transport    *forward.Transport
+	forward      *forward.Handler
+	agentHandler *agentlistener.Handler
 
 	// Sessions that agents and other relays have opened.
 	agentSessions, relaySessions tunnel.SessionGroup
@@ -233,18 +233,18 @@ func (p *process) openExternal(context.Context) error {
 		Registry: p.registry, Callers: authenticator, MayRead: p.forward.MayRead, Get: p.forward.Get, Logger: p.tel.Logger,
 		Interceptors: []connect.Interceptor{tracing},
 	})
-	p.external = p.server("external", p.cfg.External.Listener, p.forward.Route(p.tel.HTTP, relayAPI))
+	p.external = p.server("external", p.cfg.External.Listener, p.forward.Mux(p.tel.HTTP, relayAPI))
 	return nil
 }
 
 func (p *process) openAgents(context.Context) error {
-	p.listener = agentlistener.NewHandler(agentlistener.Config{
+	p.agentHandler = agentlistener.NewHandler(agentlistener.Config{
 		RelayID: p.self.ID, Agents: agents{p.directory}, Pool: p.connections,
 		Observers: []agentlistener.Observer{evictor{p.transport}, p.store}, AgentConfigs: p.configs,
 		Sessions: &p.agentSessions, Tunnel: p.cfg.Tunnel.tunnel(), MaxConnections: p.cfg.Agents.MaxConnections,
 		MaxConnectionsPerAgent: p.cfg.Agents.MaxConnectionsPerAgent, Logger: p.tel.Logger, Now: time.Now,
 	})
-	p.agents = p.server("agents", p.cfg.Agents.Listener, p.listener)
+	p.agents = p.server("agents", p.cfg.Agents.Listener, p.agentHandler)
 	return nil
 }
 
@@ -261,7 +261,7 @@ func (p *process) registerMetrics(context.Context) error {
 		name, help, direction string
 		value                 func() int
 	}{
-		{"lockstep_relay_connections", "Connections of agents to this relay.", "", p.listener.Connections},
+		{"lockstep_relay_connections", "Connections of agents to this relay.", "", p.agentHandler.Connections},
 		{"lockstep_relay_known_connections", "Agent connections in the registry, of all relays.", "", p.registry.Connections},
 		{"lockstep_relay_requests", "Requests to agents in flight.", "", p.forward.Requests},
 		{"lockstep_relay_unpublished_records", "Audit records that are not published yet.", "", p.audit.Unpublished},
@@ -311,7 +311,7 @@ func (p *process) parts() []service.Part {
 			return p.audit.Run(ctx, self.DrainContext())
 		}},
 		service.Func("agent revocation", func(ctx context.Context) error {
-			p.listener.Run(ctx)
+			p.agentHandler.Run(ctx)
 			return nil
 		}),
 		service.Func("caller revocation", func(ctx context.Context) error {
@@ -351,7 +351,7 @@ func (p *process) drainTunnels(ctx context.Context, self *service.Handle) error 
 		draining.Go(func() { sessions.Drain(self.DrainContext()) })
 	}
 	draining.Wait()
-	p.listener.Drain(self.DrainContext())
+	p.agentHandler.Drain(self.DrainContext())
 	if err != nil {
 		return fmt.Errorf("unregister from the registry: %w", err)
 	}

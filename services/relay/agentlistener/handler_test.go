@@ -216,9 +216,9 @@ func (f *fixture) requireEvent(want string) {
 }
 
 // refusedError requires that the relay refused the tunnel with a fault.
-func refusedError(t *testing.T, err error) *tunnel.RefusedError {
+func refusedError(t *testing.T, err error) *tunnel.HandshakeError {
 	t.Helper()
-	var refused *tunnel.RefusedError
+	var refused *tunnel.HandshakeError
 	require.ErrorAs(t, err, &refused)
 	var body struct {
 		Code string `json:"code"`
@@ -459,7 +459,7 @@ func TestBrowserRequestsAreRefused(t *testing.T) {
 	h := f.header(7, f.token)
 	h.Set("Origin", "https://evil.example")
 	_, err := f.dial(h)
-	var refused *tunnel.RefusedError
+	var refused *tunnel.HandshakeError
 	require.ErrorAs(t, err, &refused)
 	require.Equal(t, http.StatusForbidden, refused.Status)
 	require.Zero(t, f.handler.Connections())

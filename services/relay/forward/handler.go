@@ -83,8 +83,9 @@ func NewHandler(cfg Config) *Handler {
 	return h
 }
 
-// Route serves paths of agents, and passes all others to next. It traces requests that belong to a trace.
-func (h *Handler) Route(traced func(http.Handler) http.Handler, next http.Handler) http.Handler {
+// Mux returns a handler that serves paths of agents with h, and all others with next. It traces requests that belong to
+// a trace.
+func (h *Handler) Mux(traced func(http.Handler) http.Handler, next http.Handler) http.Handler {
 	tracing := traced(h)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {

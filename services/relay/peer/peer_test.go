@@ -120,7 +120,7 @@ func TestNoNewStreamsToDrainingRelay(t *testing.T) {
 	<-s.PeerDraining()
 	require.Eventually(t, func() bool {
 		_, err := p.Session(t.Context(), b.Relay)
-		var refused *tunnel.RefusedError
+		var refused *tunnel.HandshakeError
 		return errors.As(err, &refused) && refused.Status == http.StatusServiceUnavailable
 	}, time.Minute, time.Millisecond, "no tunnel to a draining relay")
 	_, err = io.WriteString(st, "payload")
@@ -136,7 +136,7 @@ func TestWrongSecretIsRejected(t *testing.T) {
 	t.Parallel()
 	b := newRelay(t, "b")
 	_, err := newPool(t, []byte("another secret of more than thirty-two bytes")).Session(t.Context(), b.Relay)
-	var refused *tunnel.RefusedError
+	var refused *tunnel.HandshakeError
 	require.ErrorAs(t, err, &refused)
 	require.Equal(t, http.StatusUnauthorized, refused.Status)
 }

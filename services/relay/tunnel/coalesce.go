@@ -124,8 +124,8 @@ func (c *coalescingConn) flush() error {
 	return err //nolint:wrapcheck // the connection's own
 }
 
-// coalescingBelow returns the coalescingConn under a TLS connection, or nil.
-func coalescingBelow(conn any) *coalescingConn {
+// underlyingCoalescing returns the coalescingConn under a TLS connection, or nil.
+func underlyingCoalescing(conn any) *coalescingConn {
 	secure, ok := conn.(*tls.Conn)
 	if !ok {
 		return nil
@@ -161,8 +161,8 @@ func (c *coalescingConn) readReady(secure *tls.Conn, p []byte) (n int, err error
 
 // coalescedWriter coalesces writes to w, if w is TLS on a connection of [Coalesce].
 func coalescedWriter(w io.Writer) io.Writer {
-	if c := coalescingBelow(w); c != nil {
-		return &coalescingWriter{w.(*tls.Conn), c} //nolint:errcheck,forcetypeassert // coalescingBelow has checked it
+	if c := underlyingCoalescing(w); c != nil {
+		return &coalescingWriter{w.(*tls.Conn), c} //nolint:errcheck,forcetypeassert // underlyingCoalescing has checked it
 	}
 	return w
 }

@@ -119,7 +119,7 @@ func TestPartialDirectWriteKeepsOrder(t *testing.T) {
 		d.deliver(t, piece())
 	}
 	require.Greater(t, d.queued(), 20*(smallBuffer-1)-1)
-	d.s.signalPending() // as before the connection is read again
+	d.s.wakeStreamReader() // as before the connection is read again
 	require.NoError(t, d.s.handle(frameHeader{kind: frameEnd, stream: d.id}, nil))
 	got, err := io.ReadAll(d.target)
 	require.NoError(t, err)
@@ -141,7 +141,7 @@ func TestDirectWriteDoesNotOvertakeQueue(t *testing.T) {
 	require.Equal(t, len(large), d.queued(), "a large frame is queued")
 	d.deliver(t, []byte("b"))
 	require.Equal(t, len(large)+1, d.queued())
-	d.s.signalPending()
+	d.s.wakeStreamReader()
 	got := make([]byte, len(large)+1)
 	_, err := io.ReadFull(d.target, got)
 	require.NoError(t, err)
@@ -159,7 +159,7 @@ func TestDirectWriteErrorFailsStream(t *testing.T) {
 	require.NoError(t, d.target.Close())
 	for d.Err() == nil { // until the reset arrives
 		d.deliver(t, []byte("x"))
-		d.s.signalPending()
+		d.s.wakeStreamReader()
 		runtime.Gosched()
 	}
 	require.Error(t, <-d.joined)
@@ -178,7 +178,7 @@ func TestDirectWriteSendsWindowUpdates(t *testing.T) {
 	for range 3 * minWindow / len(piece) {
 		d.awaitIdle()
 		d.deliver(t, piece)
-		d.s.signalPending()
+		d.s.wakeStreamReader()
 	}
 	d.awaitIdle()
 	require.Less(t, d.uncredited, minWindow/2)

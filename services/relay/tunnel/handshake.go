@@ -19,7 +19,7 @@ const (
 	handshakeTimeout = 15 * time.Second
 	// handshakeBuffer for the heads of the upgrade.
 	handshakeBuffer = 4 << 10
-	// maxRefusal is the longest text of a [RefusedError], in bytes.
+	// maxRefusal is the longest text of a [HandshakeError], in bytes.
 	maxRefusal = 512
 )
 
@@ -45,15 +45,15 @@ func Upgrade(w http.ResponseWriter, r *http.Request, header http.Header) (conn n
 	return ws.NetConn(), r.TLS != nil, nil
 }
 
-// RefusedError is the response of a server that did not upgrade.
-type RefusedError struct {
+// HandshakeError is the response of a server that did not upgrade.
+type HandshakeError struct {
 	Status int
 	Text   string
 	// RetryAfter of the response; 0 without one.
 	RetryAfter time.Duration
 }
 
-func (e *RefusedError) Error() string {
+func (e *HandshakeError) Error() string {
 	return fmt.Sprintf("the relay responded %d %s: %s", e.Status, http.StatusText(e.Status), e.Text)
 }
 
@@ -108,7 +108,7 @@ func (d Dialer) Dial(ctx context.Context, url string, header http.Header) (Conne
 	case errors.Is(err, websocket.ErrBadHandshake) && response != nil:
 		text, _ := io.ReadAll(io.LimitReader(response.Body, maxRefusal)) // a part of the text is enough
 		wait, _ := time.ParseDuration(response.Header.Get("Retry-After") + "s")
-		return Connection{}, &RefusedError{
+		return Connection{}, &HandshakeError{
 			Status: response.StatusCode, Text: strings.TrimSpace(string(text)), RetryAfter: wait,
 		}
 	case err != nil:

@@ -77,14 +77,14 @@ func TestDialAndUpgrade(t *testing.T) {
 	}
 }
 
-func TestRefusedErrorHasTextAndRetryAfter(t *testing.T) {
+func TestHandshakeErrorHasTextAndRetryAfter(t *testing.T) {
 	t.Parallel()
 	server := newRelay(t, (*httptest.Server).Start)
 	url := strings.Replace(server.URL, "http", "ws", 1)
 	_, err := tunnel.Dialer{}.Dial(t.Context(), url, http.Header{"Authorization": {"busy"}})
-	var refused *tunnel.RefusedError
+	var refused *tunnel.HandshakeError
 	require.ErrorAs(t, err, &refused)
-	want := tunnel.RefusedError{
+	want := tunnel.HandshakeError{
 		Status: http.StatusServiceUnavailable, Text: "too many agents at once", RetryAfter: 7 * time.Second,
 	}
 	require.Equal(t, want, *refused)

@@ -102,8 +102,8 @@ func (st *Stream) ReadFrom(r io.Reader) (int64, error) {
 		if raw, err := c.SyscallConn(); err == nil {
 			read = readWhenReady(raw)
 		}
-	} else if c := coalescingBelow(r); c != nil {
-		read = readRecords(r.(*tls.Conn), c) //nolint:errcheck,forcetypeassert // coalescingBelow has checked it
+	} else if c := underlyingCoalescing(r); c != nil {
+		read = readRecords(r.(*tls.Conn), c) //nolint:errcheck,forcetypeassert // underlyingCoalescing has checked it
 	}
 	var sent int64
 	large := false

@@ -17,7 +17,7 @@ func (s *Session) read() error {
 		part []byte // of a payload that is handled whole
 	)
 	for {
-		data, err := s.wire.next()
+		data, err := s.ws.next()
 		if err != nil {
 			return err
 		}
@@ -74,14 +74,14 @@ func (s *Session) deliver(id uint32, data []byte, whole bool) error {
 		return nil // the stream was reset; the peer has not received the reset yet
 	}
 	if s.unsignaled != st {
-		s.signalPending()
+		s.wakeStreamReader()
 	}
 	return st.deliver(data, whole)
 }
 
-// signalPending wakes the reader of the last stream that received data. The wake-up is delayed until another stream
+// wakeStreamReader wakes the reader of the last stream that received data. The wake-up is delayed until another stream
 // gets data or the socket is read again, so that the reader gets larger chunks.
-func (s *Session) signalPending() {
+func (s *Session) wakeStreamReader() {
 	if s.unsignaled != nil {
 		s.unsignaled.readable.Signal()
 		s.unsignaled = nil
@@ -182,7 +182,7 @@ func (s *Session) handleSettings(payload []byte) error {
 	for _, st := range streams {
 		st.addWindow(more)
 	}
-	if !s.wire.dialled {
+	if !s.ws.dialled {
 		s.sendSettings()
 	}
 	return nil

@@ -52,7 +52,7 @@ var errDrained = errors.New("the session was drained")
 type Session struct {
 	// Set by NewSession, then read only.
 	cfg    Config
-	wire   *wire
+	ws     *webSocket
 	accept func(*Stream)
 	// done is closed when the session has ended.
 	done chan struct{}
@@ -104,7 +104,7 @@ func NewSession(conn net.Conn, dialled, encrypted bool, cfg Config, accept func(
 	s := &Session{
 		cfg: cfg, accept: accept, streams: map[uint32]*Stream{}, peerWindow: minWindow, nextID: 2,
 		done: make(chan struct{}), draining: make(chan struct{}), peerDraining: make(chan struct{}),
-		wire: &wire{
+		ws: &webSocket{
 			conn: conn, out: coalescedWriter(conn), dialled: dialled, encrypted: encrypted, buffer: make([]byte, readBuffer),
 			timeout: cfg.WriteTimeout,
 		},
@@ -113,11 +113,11 @@ func NewSession(conn net.Conn, dialled, encrypted bool, cfg Config, accept func(
 		s.nextID = 1
 	}
 	s.capacity.L = &s.writeMu
-	s.wire.pinged = s.sendPong
-	if c := coalescingBelow(conn); c != nil {
-		c.beforeRead = s.signalPending
+	s.ws.pinged = s.sendPong
+	if c := underlyingCoalescing(conn); c != nil {
+		c.beforeRead = s.wakeStreamReader
 	} else {
-		s.wire.beforeRead = s.signalPending
+		s.ws.beforeRead = s.wakeStreamReader
 	}
 	return s
 }
@@ -182,7 +182,7 @@ func (s *Session) Serve() error {
 		s.timer = time.AfterFunc(s.cfg.PingInterval, s.checkAlive)
 	}
 	s.mu.Unlock()
-	if s.wire.dialled { // the other side waits for the settings
+	if s.ws.dialled { // the other side waits for the settings
 		s.sendSettings()
 	}
 	s.fail(s.read())
@@ -191,7 +191,7 @@ func (s *Session) Serve() error {
 
 // checkAlive sends a ping, or ends the session after two intervals without data.
 func (s *Session) checkAlive() {
-	if s.wire.received.Swap(false) {
+	if s.ws.received.Swap(false) {
 		s.silentIntervals = 0
 	} else if s.silentIntervals++; s.silentIntervals >= 2 {
 		s.fail(fmt.Errorf("nothing was received for %s", 2*s.cfg.PingInterval))
@@ -228,7 +228,7 @@ func (s *Session) fail(err error) {
 	s.writeErr = s.err
 	s.capacity.Broadcast()
 	s.writeMu.Unlock()
-	_ = s.wire.conn.Close() // it is over
+	_ = s.ws.conn.Close() // it is over
 	for _, st := range streams {
 		st.fail(s.err)
 	}
@@ -263,7 +263,7 @@ func (s *Session) closeIfDrained() {
 }
 
 // isOwn reports whether this side uses such stream ids.
-func (s *Session) isOwn(id uint32) bool { return (id&1 == 1) == s.wire.dialled }
+func (s *Session) isOwn(id uint32) bool { return (id&1 == 1) == s.ws.dialled }
 
 func (s *Session) count() (opened, accepted int) {
 	s.mu.Lock()

@@ -358,10 +358,10 @@ func (st *Stream) Close() error {
 }
 
 // LocalAddr of the session's connection.
-func (st *Stream) LocalAddr() net.Addr { return st.s.wire.conn.LocalAddr() }
+func (st *Stream) LocalAddr() net.Addr { return st.s.ws.conn.LocalAddr() }
 
 // RemoteAddr of the session's connection.
-func (st *Stream) RemoteAddr() net.Addr { return st.s.wire.conn.RemoteAddr() }
+func (st *Stream) RemoteAddr() net.Addr { return st.s.ws.conn.RemoteAddr() }
 
 // deadline of one direction; guarded by the stream's mutex.
 type deadline struct {

@@ -28,12 +28,12 @@ const (
 	readBuffer    = 2 << 10
 	maxReadBuffer = 64 << 10
 
-	// maxWireHeader is two bytes, the longest length, and a mask.
-	maxWireHeader = 14
+	// maxWebSocketHeader is two bytes, the longest length, and a mask.
+	maxWebSocketHeader = 14
 	// maxControl is the largest payload of a ping, a pong or a close.
 	maxControl = 125
-	// maxWireFrame is the largest payload that is accepted.
-	maxWireFrame = 1 << 24
+	// maxWebSocketFrame is the largest payload that is accepted.
+	maxWebSocketFrame = 1 << 24
 )
 
 // normalClosure is the payload of a close message (RFC 6455, section 7.4.1).
@@ -42,9 +42,9 @@ func normalClosure() []byte { return []byte{1000 >> 8, 1000 & 0xff} }
 // errClosedByPeer ends reading after a close message.
 var errClosedByPeer = errors.New("closed by the other side")
 
-// wire carries bytes over a WebSocket connection, as the payload of binary messages. Proxies may split messages: their
-// ends mean nothing. One goroutine may read and one may write at a time.
-type wire struct {
+// webSocket carries bytes over a WebSocket connection, as the payload of binary messages. Proxies may split messages:
+// their ends mean nothing. One goroutine may read and one may write at a time.
+type webSocket struct {
 	// Set before the first use, then read only.
 	conn net.Conn
 	// out writes to conn.
@@ -71,7 +71,7 @@ type wire struct {
 }
 
 // next returns the next bytes, which are valid until the next call.
-func (w *wire) next() ([]byte, error) {
+func (w *webSocket) next() ([]byte, error) {
 	for w.remaining == 0 {
 		if err := w.readHeader(); err != nil {
 			return nil, err
@@ -91,7 +91,7 @@ func (w *wire) next() ([]byte, error) {
 }
 
 // fill reads until buffer[begin:end] has n bytes.
-func (w *wire) fill(n int) error {
+func (w *webSocket) fill(n int) error {
 	if w.begin == w.end {
 		if w.end == len(w.buffer) && w.end < maxReadBuffer {
 			w.buffer = make([]byte, min(4*len(w.buffer), maxReadBuffer))
@@ -125,7 +125,7 @@ func (w *wire) fill(n int) error {
 }
 
 // readHeader reads the header of a WebSocket frame, and the whole of a control frame.
-func (w *wire) readHeader() error {
+func (w *webSocket) readHeader() error {
 	if err := w.fill(2); err != nil {
 		return err
 	}
@@ -157,7 +157,7 @@ func (w *wire) readHeader() error {
 	}
 	w.begin += size
 	opcode := first & 0x0f
-	if first&0x70 != 0 || masked == w.dialled || length > maxWireFrame {
+	if first&0x70 != 0 || masked == w.dialled || length > maxWebSocketFrame {
 		return fmt.Errorf("the other side sent an invalid WebSocket frame: % x", raw)
 	}
 	switch opcode {
@@ -170,7 +170,7 @@ func (w *wire) readHeader() error {
 	return fmt.Errorf("the other side sent a WebSocket frame with the unknown opcode %#x", opcode)
 }
 
-func (w *wire) readControl(opcode byte, length uint64) error {
+func (w *webSocket) readControl(opcode byte, length uint64) error {
 	if length > maxControl {
 		return fmt.Errorf("the other side sent a control frame of %d bytes, more than %d", length, maxControl)
 	}
@@ -191,7 +191,7 @@ func (w *wire) readControl(opcode byte, length uint64) error {
 }
 
 // unmask decodes data, and rotates the mask for the data after it.
-func (w *wire) unmask(data []byte) {
+func (w *webSocket) unmask(data []byte) {
 	if w.mask == ([4]byte{}) {
 		return
 	}
@@ -213,27 +213,27 @@ func xor(data []byte, mask [4]byte) [4]byte {
 	return [4]byte{mask[shift], mask[(shift+1)&3], mask[(shift+2)&3], mask[(shift+3)&3]}
 }
 
-// send writes frame[maxWireHeader:] as one binary message. It writes the header into the space before, and masks the
-// payload in place.
-func (w *wire) send(frame []byte) error {
-	at := w.writeHeader(frame[:maxWireHeader], opBinary, len(frame)-maxWireHeader)
-	if mask := w.newMask(frame[:maxWireHeader]); mask != ([4]byte{}) {
-		xor(frame[maxWireHeader:], mask)
+// send writes frame[maxWebSocketHeader:] as one binary message. It writes the header into the space before, and masks
+// the payload in place.
+func (w *webSocket) send(frame []byte) error {
+	at := w.writeHeader(frame[:maxWebSocketHeader], opBinary, len(frame)-maxWebSocketHeader)
+	if mask := w.newMask(frame[:maxWebSocketHeader]); mask != ([4]byte{}) {
+		xor(frame[maxWebSocketHeader:], mask)
 	}
 	return w.put(frame[at:])
 }
 
 // sendControl writes a ping, pong or close.
-func (w *wire) sendControl(opcode byte, payload []byte) error {
-	frame := append(make([]byte, maxWireHeader, maxWireHeader+maxControl), payload...)
-	at := w.writeHeader(frame[:maxWireHeader], opcode, len(payload))
-	if mask := w.newMask(frame[:maxWireHeader]); mask != ([4]byte{}) {
-		xor(frame[maxWireHeader:], mask)
+func (w *webSocket) sendControl(opcode byte, payload []byte) error {
+	frame := append(make([]byte, maxWebSocketHeader, maxWebSocketHeader+maxControl), payload...)
+	at := w.writeHeader(frame[:maxWebSocketHeader], opcode, len(payload))
+	if mask := w.newMask(frame[:maxWebSocketHeader]); mask != ([4]byte{}) {
+		xor(frame[maxWebSocketHeader:], mask)
 	}
 	return w.put(frame[at:])
 }
 
-func (w *wire) put(b []byte) error {
+func (w *webSocket) put(b []byte) error {
 	if err := w.conn.SetWriteDeadline(time.Now().Add(w.timeout)); err != nil {
 		return err //nolint:wrapcheck // the connection's own
 	}
@@ -242,7 +242,7 @@ func (w *wire) put(b []byte) error {
 }
 
 // writeHeader writes a header at the end of space, and returns where it begins.
-func (w *wire) writeHeader(space []byte, opcode byte, length int) int {
+func (w *webSocket) writeHeader(space []byte, opcode byte, length int) int {
 	end := len(space)
 	var bit byte
 	if w.dialled {
@@ -268,7 +268,7 @@ func (w *wire) writeHeader(space []byte, opcode byte, length int) int {
 }
 
 // newMask writes a mask at the end of space.
-func (w *wire) newMask(space []byte) [4]byte {
+func (w *webSocket) newMask(space []byte) [4]byte {
 	var mask [4]byte
 	if !w.dialled {
 		return mask

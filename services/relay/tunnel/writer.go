@@ -63,12 +63,12 @@ func (s *Session) flushAndUnlock() {
 // It is called with s.writeMu held.
 func (s *Session) add(h frameHeader, payload []byte) {
 	s.frames++
-	n := maxWireHeader + len(payload) + headerSize*(1+len(payload)/fullPayload)
+	n := maxWebSocketHeader + len(payload) + headerSize*(1+len(payload)/fullPayload)
 	if len(s.pending)+n > smallBuffer {
 		s.pending, _ = grow(s.pending, 0, n)
 	}
 	if len(s.pending) == 0 {
-		s.pending = append(s.pending, make([]byte, maxWireHeader)...)
+		s.pending = append(s.pending, make([]byte, maxWebSocketHeader)...)
 	}
 	for {
 		h.length = min(len(payload), fullPayload)
@@ -90,7 +90,7 @@ func (s *Session) flush() error {
 			s.pending, s.spare = shrink(s.pending), shrink(s.spare)
 			s.writeMu.Unlock()
 			if closing {
-				_ = s.wire.sendControl(opClose, normalClosure()) // the session ends in any case
+				_ = s.ws.sendControl(opClose, normalClosure()) // the session ends in any case
 				s.fail(errDrained)
 			}
 			return nil
@@ -113,17 +113,17 @@ func (s *Session) flush() error {
 
 func (s *Session) write(batch, pong []byte, ping bool) error {
 	if pong != nil {
-		if err := s.wire.sendControl(opPong, pong); err != nil {
+		if err := s.ws.sendControl(opPong, pong); err != nil {
 			return err
 		}
 	}
 	if ping {
-		if err := s.wire.sendControl(opPing, nil); err != nil {
+		if err := s.ws.sendControl(opPing, nil); err != nil {
 			return err
 		}
 	}
 	if len(batch) == 0 {
 		return nil
 	}
-	return s.wire.send(batch)
+	return s.ws.send(batch)
 }

@@ -49,7 +49,7 @@ const (
 type Config struct {
 	// Relay is the relay's URL in logs.
 	Relay string
-	// Dial makes a connection. A [tunnel.RefusedError] may set the next delay.
+	// Dial makes a connection. A [tunnel.HandshakeError] may set the next delay.
 	Dial func(ctx context.Context) (Connection, error)
 	// Accept is called with each stream that the relay opens, in a goroutine of its own.
 	Accept func(s *tunnel.Session, st *tunnel.Stream)
@@ -167,7 +167,7 @@ func (c *Connector) connect(ctx, drainCtx context.Context, delay time.Duration) 
 			return nil
 		}
 		outcome, retryAfter := Failed, time.Duration(0)
-		if refused, ok := errors.AsType[*tunnel.RefusedError](err); ok {
+		if refused, ok := errors.AsType[*tunnel.HandshakeError](err); ok {
 			outcome, retryAfter = Refused, refused.RetryAfter
 		}
 		delay = c.nextDelay(retryAfter)

@@ -168,7 +168,7 @@ func TestConnectRetriesUntilSuccess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		down := errors.New("connection refused")
-		refused := &tunnel.RefusedError{Status: http.StatusServiceUnavailable, RetryAfter: 7 * time.Second}
+		refused := &tunnel.HandshakeError{Status: http.StatusServiceUnavailable, RetryAfter: 7 * time.Second}
 		f := newFixture(t, 1, down, down, refused, down)
 		require.ErrorIs(t, f.connector.Status().Err, down)
 		advance(time.Minute)
