@@ -126,3 +126,20 @@ func Version() string {
 	}
 	return info.Main.Version
 }
+
+// Commit returns the VCS revision of the build, or an empty string if the build does not have one.
+func Commit() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return ""
+	}
+	return commitOf(info)
+}
+
+func commitOf(info *debug.BuildInfo) string {
+	i := slices.IndexFunc(info.Settings, func(s debug.BuildSetting) bool { return s.Key == "vcs.revision" })
+	if i < 0 {
+		return ""
+	}
+	return info.Settings[i].Value
+}

@@ -110,7 +110,7 @@ func newProcess(ctx context.Context, cfg Config, tel *telemetry.Telemetry) (*pro
 	p := &process{
 		cfg: cfg, cell: topology.Cell(cfg.Cell.Name), tel: tel, registry: registry.New(),
 		self: registry.Relay{
-			ID: uuid.NewString(), URL: cfg.Internal.URL, Version: service.Version(),
+			ID: uuid.NewString(), URL: cfg.Internal.URL, Version: service.Version(), Commit: service.Commit(),
 			StartedAt: time.Now().UTC().Truncate(time.Millisecond),
 		},
 	}

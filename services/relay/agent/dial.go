@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"fmt"
 	"net/http"
-	"runtime/debug"
 	"strconv"
 
 	"lockstep.internal/libs/certpool"
@@ -62,7 +61,7 @@ func (d dialer) dial(ctx context.Context, url string) (link.Connection, error) {
 	header.Set("Authorization", "Bearer "+credentials.Token)
 	header.Set(agentlistener.HeaderAgent, strconv.FormatInt(d.agent, 10))
 	header.Set(agentlistener.HeaderVersion, service.Version())
-	header.Set(agentlistener.HeaderCommit, commit())
+	header.Set(agentlistener.HeaderCommit, service.Commit())
 	if d.pod != "" {
 		header.Set(agentlistener.HeaderPod, d.pod)
 	}
@@ -74,18 +73,4 @@ func (d dialer) dial(ctx context.Context, url string) (link.Connection, error) {
 		Conn: c.Conn, Encrypted: c.Encrypted, RelayID: c.Header.Get(agentlistener.HeaderRelay),
 		ID: c.Header.Get(agentlistener.HeaderConnection),
 	}, nil
-}
-
-// commit returns the VCS revision of the build.
-func commit() string {
-	info, known := debug.ReadBuildInfo()
-	if !known {
-		return ""
-	}
-	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" {
-			return s.Value
-		}
-	}
-	return ""
 }
