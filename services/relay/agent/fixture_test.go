@@ -207,6 +207,11 @@ func (r *relay) stream(target string) *connections.Stream {
 	return s
 }
 
+// dialKubernetes opens a stream to the Kubernetes API.
+func (r *relay) dialKubernetes(ctx context.Context, _, _ string) (net.Conn, error) {
+	return r.pool.Open(ctx, &connections.RetryState{}, route.Destination{AgentID: agentID, Target: route.KubernetesAPI})
+}
+
 // refused opens a stream that the agent resets, and returns the error.
 func (r *relay) refused(target string) *tunnel.ResetError {
 	r.t.Helper()

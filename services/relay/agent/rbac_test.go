@@ -25,8 +25,6 @@ import (
 
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/services/relay/agent"
-	"lockstep.internal/services/relay/forward"
-	"lockstep.internal/services/relay/route"
 	"lockstep.internal/tools/testkit/labtest"
 )
 
@@ -37,7 +35,7 @@ type cluster struct {
 	admin     *kubernetes.Clientset
 	namespace string
 	account   string
-	transport *forward.Transport
+	transport *http.Transport // over streams to the agent
 	agent     *process
 }
 
@@ -65,8 +63,8 @@ func newCluster(t *testing.T, asAccount bool) *cluster {
 	}
 	c.agent = start(t, cfg)
 	c.relay.session(1)
-	c.transport = forward.NewTransport(c.relay.pool)
-	t.Cleanup(c.transport.Close)
+	c.transport = &http.Transport{DialContext: c.relay.dialKubernetes}
+	t.Cleanup(c.transport.CloseIdleConnections)
 	return c
 }
 
@@ -121,9 +119,7 @@ type caller struct {
 }
 
 func (c caller) RoundTrip(r *http.Request) (*http.Response, error) {
-	r = r.Clone(forward.WithRoute(r.Context(), &forward.RequestRoute{
-		To: route.Destination{AgentID: agentID, Target: route.KubernetesAPI},
-	}))
+	r = r.Clone(r.Context())
 	maps.Copy(r.Header, c.header)
 	return c.cluster.transport.RoundTrip(r)
 }

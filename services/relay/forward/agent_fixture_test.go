@@ -93,7 +93,7 @@ func (a *agentFixture) Open(
 
 // toShop returns a context whose requests go to a target of the agent.
 func toShop(ctx context.Context) context.Context {
-	return forward.WithRoute(ctx, &forward.RequestRoute{To: route.Destination{AgentID: 7, Target: "shop"}})
+	return forward.WithDestination(ctx, route.Destination{AgentID: 7, Target: "shop"})
 }
 
 func (a *agentFixture) do(method, path string, body io.Reader) (*http.Response, error) {

@@ -62,6 +62,7 @@ func TestAuditRecords(t *testing.T) {
 		require.Equal(t, c.verb, last.Verb, name)
 		require.Equal(t, c.wantPath, last.Path, name)
 		require.Contains(t, last.Error, c.wantError, name)
+		require.Zero(t, last.BytesReceived, "%s: an error of the relay itself is not counted", name)
 		require.NotContains(t, fmt.Sprint(all), "hidden", name)
 	}
 }

@@ -106,7 +106,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.writeError(w, r, err)
 		return
 	}
-	ctx, cancel := context.WithCancelCause(context.WithValue(r.Context(), requestKey{}, p))
+	ctx, cancel := context.WithCancelCause(withRequest(r.Context(), p))
 	defer cancel(nil)
 	if err := h.begin(ctx, p, cancel); err != nil {
 		h.writeError(w, r, err)
@@ -233,7 +233,7 @@ func (h *Handler) Get(
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
+	ctx, cancel := context.WithCancelCause(withRequest(ctx, p))
 	defer cancel(nil)
 	if err := h.begin(ctx, p, cancel); err != nil {
 		return err
@@ -246,14 +246,13 @@ func (h *Handler) Get(
 		return err
 	}
 	setImpersonation(request.Header, impersonation)
-	response, err := h.cfg.Transport.RoundTrip(request.WithContext(WithRoute(ctx, &p.route)))
+	response, err := h.cfg.Transport.RoundTrip(request.WithContext(ctx))
 	if err != nil {
 		err = publicError(ctx, err)
 		p.Error = fault.From(err).Error()
 		return err
 	}
 	p.Status = response.StatusCode
-	response.Body = &countedBody{response.Body, p}
 	defer response.Body.Close() //nolint:errcheck // it was read, or is not wanted
 	return read(response)
 }
@@ -261,7 +260,7 @@ func (h *Handler) Get(
 // record adds an audit record.
 func (h *Handler) record(p *proxiedRequest, phase audit.Phase) {
 	r := p.Record
-	r.Phase, r.ConnectionID = phase, p.route.ConnectionID
+	r.Phase = phase
 	if phase == audit.Ended {
 		r.Duration = h.cfg.Now().Sub(p.StartedAt)
 		r.BytesSent, r.BytesReceived = p.sent.Load(), p.received.Load()
@@ -293,8 +292,7 @@ func rewrite(r *httputil.ProxyRequest) {
 func (h *Handler) modifyResponse(response *http.Response) error {
 	p := requestOf(response.Request.Context())
 	p.largeResponse = response.ContentLength < 0 || response.ContentLength > maxUnreadResponse
-	if conn, ok := response.Body.(*upgradedStream); ok {
-		response.Body = &upgradedConn{conn, p}
+	if response.StatusCode == http.StatusSwitchingProtocols {
 		p.Status = response.StatusCode // ReverseProxy does not write it with WriteHeader
 	} else if p.Verb == verbWatch {
 		response.Body = &watchBody{response.Body, response.Request.Context()}

@@ -29,7 +29,7 @@ const verbWatch = "watch"
 
 // proxiedRequest is one request in flight.
 type proxiedRequest struct {
-	// Set by newRequest, then read only, except for Status and Error.
+	// Set by newRequest, then read only, except for ConnectionID, Status and Error of the record.
 	audit.Record
 	requestPath
 
@@ -42,7 +42,6 @@ type proxiedRequest struct {
 	forbiddenHeader string
 
 	// Owned by the goroutine of ServeHTTP.
-	route         RequestRoute
 	impersonation policy.Impersonation
 	body          *requestBody // nil without a body
 	// largeResponse: the response does not fit into buffers, so a caller that does not read blocks it.
@@ -61,7 +60,7 @@ func (h *Handler) newRequest(caller policy.Caller, path requestPath, r *http.Req
 	}
 	upgrades := r.Header.Get("Upgrade") != ""
 	p := &proxiedRequest{
-		caller: caller, requestPath: path, route: RequestRoute{To: path.Destination},
+		caller: caller, requestPath: path,
 		longRunning: upgrades || path.protocol == audit.TCP,
 		readOnly:    !upgrades && (r.Method == http.MethodGet || r.Method == http.MethodHead),
 		Record: audit.Record{
@@ -114,6 +113,10 @@ func setImpersonation(header http.Header, as policy.Impersonation) {
 
 type requestKey struct{}
 
+func withRequest(ctx context.Context, p *proxiedRequest) context.Context {
+	return context.WithValue(ctx, requestKey{}, p)
+}
+
 func requestOf(ctx context.Context) *proxiedRequest {
 	p, _ := ctx.Value(requestKey{}).(*proxiedRequest)
 	return p
@@ -140,19 +143,6 @@ func (b *requestBody) Read(data []byte) (int, error) {
 // for another request.
 func (p *proxiedRequest) requestBodyPending() bool { return p.body != nil && !p.body.ended.Load() }
 
-// countedBody counts the bytes of a response.
-type countedBody struct {
-	io.ReadCloser
-
-	request *proxiedRequest
-}
-
-func (b *countedBody) Read(data []byte) (int, error) {
-	n, err := b.ReadCloser.Read(data)
-	b.request.received.Add(int64(n))
-	return n, err //nolint:wrapcheck // io.EOF must not be wrapped
-}
-
 // watchBody ends without an error when the relay drains: clients expect watches to end.
 type watchBody struct {
 	io.ReadCloser
@@ -168,7 +158,7 @@ func (b *watchBody) Read(data []byte) (int, error) {
 	return n, err
 }
 
-// responseWriter counts the bytes of a response, and aborts it when the caller does not read.
+// responseWriter records the status of a response, and aborts it when the caller does not read.
 type responseWriter struct {
 	http.ResponseWriter
 
@@ -191,9 +181,7 @@ func (w *responseWriter) WriteHeader(status int) {
 func (w *responseWriter) Write(data []byte) (int, error) {
 	w.startTimer()
 	defer w.stopTimer()
-	n, err := w.ResponseWriter.Write(data)
-	w.request.received.Add(int64(n))
-	return n, err //nolint:wrapcheck // ReverseProxy compares it
+	return w.ResponseWriter.Write(data) //nolint:wrapcheck // ReverseProxy compares it
 }
 
 // FlushError is for [http.ResponseController].
@@ -219,23 +207,4 @@ func (w *responseWriter) stopTimer() {
 	if w.stallTimer != nil {
 		w.stallTimer.Stop()
 	}
-}
-
-// upgradedConn counts the bytes of both directions of a connection that switched protocols.
-type upgradedConn struct {
-	*upgradedStream
-
-	request *proxiedRequest
-}
-
-func (c *upgradedConn) Read(data []byte) (int, error) {
-	n, err := c.upgradedStream.Read(data)
-	c.request.received.Add(int64(n))
-	return n, err
-}
-
-func (c *upgradedConn) Write(data []byte) (int, error) {
-	n, err := c.upgradedStream.Write(data)
-	c.request.sent.Add(int64(n))
-	return n, err
 }

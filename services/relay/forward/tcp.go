@@ -71,7 +71,7 @@ func (h *Handler) openTCP(ctx context.Context, p *proxiedRequest) (*connections.
 		if err != nil {
 			return nil, err
 		}
-		p.route.ConnectionID = stream.Connection.ID
+		p.ConnectionID = stream.Connection.ID
 		stop := context.AfterFunc(ctx, func() { stream.Reset(tunnel.Cancelled, "the caller has gone") })
 		err = stream.WaitAccepted()
 		stop()

@@ -47,42 +47,21 @@ func (t *Transport) Evict(connectionID int64) { t.pool.evict(connectionID) }
 // Close closes idle streams.
 func (t *Transport) Close() { t.pool.close() }
 
-// RequestRoute is where a request goes.
-type RequestRoute struct {
-	To route.Destination
-	// ConnectionID is the connection it was last sent through; 0 before it was sent.
-	ConnectionID int64
-}
-
-type routeKey struct{}
-
-// WithRoute sets the route of a request. [Transport.RoundTrip] sets its ConnectionID.
-func WithRoute(ctx context.Context, route *RequestRoute) context.Context {
-	return context.WithValue(ctx, routeKey{}, route)
-}
-
-func routeOf(ctx context.Context) *RequestRoute {
-	if p := requestOf(ctx); p != nil {
-		return &p.route
-	}
-	route, _ := ctx.Value(routeKey{}).(*RequestRoute)
-	return route
-}
-
-// RoundTrip sends a request on the route of its context.
+// RoundTrip sends a request of a [Handler]. It records the connection that the request was last sent through, and
+// counts the bytes of the response.
 func (t *Transport) RoundTrip(request *http.Request) (*http.Response, error) {
-	requestRoute := routeOf(request.Context())
-	if requestRoute == nil {
-		return nil, errors.New("the request has no route to an agent")
+	p := requestOf(request.Context())
+	if p == nil {
+		return nil, errors.New("the request is not from a Handler")
 	}
 	var state connections.RetryState
 	for {
-		s, err := t.open(request.Context(), &state, requestRoute.To)
+		s, err := t.open(request.Context(), &state, p.Destination)
 		if err != nil {
 			return nil, err
 		}
-		requestRoute.ConnectionID = s.Connection.ID
-		response, hasBody, err := t.exchange(request, s)
+		p.ConnectionID = s.Connection.ID
+		response, hasBody, err := t.exchange(request, p, s)
 		if err == nil {
 			return response, nil
 		}
@@ -113,7 +92,7 @@ func (t *Transport) open(
 // exchange sends the request and reads the head of its response. hasBody reports whether the request
 // has a body, part of which may have been sent.
 func (t *Transport) exchange(
-	request *http.Request, s *pooledStream,
+	request *http.Request, p *proxiedRequest, s *pooledStream,
 ) (response *http.Response, hasBody bool, err error) {
 	stop := context.AfterFunc(request.Context(), func() { s.Reset(tunnel.Cancelled, "the caller has gone") })
 	var sent chan error // receives the result of send; nil without a body, when send has returned
@@ -140,7 +119,7 @@ func (t *Transport) exchange(
 		return nil, hasBody, err
 	}
 	b := &responseBody{
-		ReadCloser: response.Body, pool: &t.pool, stream: s, stop: stop, sent: sent,
+		ReadCloser: response.Body, request: p, pool: &t.pool, stream: s, stop: stop, sent: sent,
 		reusable: errSend == nil && !response.Close && !request.Close,
 	}
 	if response.StatusCode == http.StatusSwitchingProtocols {
@@ -225,20 +204,22 @@ func (l *headLimit) Read(p []byte) (int, error) {
 	return n, err //nolint:wrapcheck // io.EOF must not be wrapped
 }
 
-// responseBody returns the stream to the pool when it ends.
+// responseBody counts the bytes of a response, and returns the stream to the pool when it ends.
 type responseBody struct {
 	io.ReadCloser
 
-	pool   *streamPool
-	stream *pooledStream
-	stop   func() bool
-	sent   chan error
+	request *proxiedRequest
+	pool    *streamPool
+	stream  *pooledStream
+	stop    func() bool
+	sent    chan error
 	// reusable reports whether the stream can be reused.
 	reusable, ended bool
 }
 
 func (b *responseBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
+	b.request.received.Add(int64(n))
 	if err != nil && !b.ended {
 		b.ended = true
 		b.release(errors.Is(err, io.EOF))
@@ -275,14 +256,20 @@ func (b *responseBody) release(complete bool) {
 	}
 }
 
-// upgradedStream is the body of a 101 response: both directions of the stream.
+// upgradedStream is the body of a 101 response: both directions of the stream. It counts their bytes.
 type upgradedStream struct{ *responseBody }
 
 func (u *upgradedStream) Read(p []byte) (int, error) {
-	return u.stream.reader.Read(p) //nolint:wrapcheck // the stream's own
+	n, err := u.stream.reader.Read(p)
+	u.request.received.Add(int64(n))
+	return n, err //nolint:wrapcheck // the stream's own
 }
 
-func (u *upgradedStream) Write(p []byte) (int, error) { return u.stream.Write(p) }
+func (u *upgradedStream) Write(p []byte) (int, error) {
+	n, err := u.stream.Write(p)
+	u.request.sent.Add(int64(n))
+	return n, err
+}
 
 // CloseWrite ends the direction to the target.
 func (u *upgradedStream) CloseWrite() error { return u.stream.CloseWrite() }
