@@ -10,7 +10,6 @@ import (
 	"lockstep.internal/libs/certpool"
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/service"
-	"lockstep.internal/services/relay/agent/link"
 	"lockstep.internal/services/relay/agentlistener"
 	"lockstep.internal/services/relay/tunnel"
 )
@@ -44,18 +43,18 @@ type dialer struct {
 }
 
 // dial reads credentials and certificates again, so that replacing them needs no restart.
-func (d dialer) dial(ctx context.Context, url string) (link.Connection, error) {
+func (d dialer) dial(ctx context.Context, url string) (tunnel.Connection, error) {
 	credentials, err := natsauth.ReadAgentCredentials(d.credentials)
 	if err != nil {
-		return link.Connection{}, err
+		return tunnel.Connection{}, err
 	}
 	if credentials.AgentID != d.agent {
-		return link.Connection{}, fmt.Errorf("%s: is for agent %d, but this agent is %d: restart to use it",
+		return tunnel.Connection{}, fmt.Errorf("%s: is for agent %d, but this agent is %d: restart to use it",
 			d.credentials, credentials.AgentID, d.agent)
 	}
 	tlsConfig, err := d.tls.load()
 	if err != nil {
-		return link.Connection{}, err
+		return tunnel.Connection{}, err
 	}
 	header := http.Header{}
 	header.Set("Authorization", "Bearer "+credentials.Token)
@@ -65,12 +64,5 @@ func (d dialer) dial(ctx context.Context, url string) (link.Connection, error) {
 	if d.pod != "" {
 		header.Set(agentlistener.HeaderPod, d.pod)
 	}
-	c, err := tunnel.Dialer{TLS: tlsConfig}.Dial(ctx, url, header)
-	if err != nil {
-		return link.Connection{}, err
-	}
-	return link.Connection{
-		Conn: c.Conn, Encrypted: c.Encrypted, RelayID: c.Header.Get(agentlistener.HeaderRelay),
-		ID: c.Header.Get(agentlistener.HeaderConnection),
-	}, nil
+	return tunnel.Dialer{TLS: tlsConfig}.Dial(ctx, url, header)
 }

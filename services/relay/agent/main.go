@@ -133,7 +133,7 @@ func (a *agent) addConnectors(ctx context.Context) error {
 		for range a.cfg.Relay.Connections {
 			a.connectors = append(a.connectors, link.NewConnector(link.Config{
 				Relay:  url,
-				Dial:   func(ctx context.Context) (link.Connection, error) { return d.dial(ctx, url) },
+				Dial:   func(ctx context.Context) (tunnel.Connection, error) { return d.dial(ctx, url) },
 				Accept: a.acceptStream, OnSession: a.followConfig,
 				Tunnel:  tunnel.Config{MaxStreams: a.cfg.MaxStreams},
 				Backoff: a.cfg.Relay.backoff(), MaxAge: a.cfg.Relay.MaxAge, DrainTimeout: a.cfg.Relay.Linger,

@@ -14,23 +14,12 @@ import (
 	"errors"
 	"log/slog"
 	"math/rand/v2"
-	"net"
 	"sync"
 	"time"
 
 	"lockstep.internal/libs/logkey"
 	"lockstep.internal/services/relay/tunnel"
 )
-
-// Connection is a connection that was upgraded to a tunnel.
-type Connection struct {
-	// Conn is unchanged after the dial: its type determines how it is written.
-	Conn net.Conn
-	// Encrypted reports whether the connection uses TLS.
-	Encrypted bool
-	// RelayID and ID are the relay's ids of itself and of the connection.
-	RelayID, ID string
-}
 
 // Outcome of a connection, or of an attempt to connect.
 type Outcome string
@@ -50,7 +39,7 @@ type Config struct {
 	// Relay is the relay's URL in logs.
 	Relay string
 	// Dial makes a connection. A [tunnel.HandshakeError] may set the next delay.
-	Dial func(ctx context.Context) (Connection, error)
+	Dial func(ctx context.Context) (tunnel.Connection, error)
 	// Accept is called with each stream that the relay opens, in a goroutine of its own.
 	Accept func(s *tunnel.Session, st *tunnel.Stream)
 	// OnSession runs in a goroutine of its own for each connection. Its context is done when the connection ends or

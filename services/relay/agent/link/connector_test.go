@@ -93,7 +93,7 @@ type pipe struct{ net.Conn }
 
 func (p pipe) CloseWrite() error { return p.Close() }
 
-func (f *fixture) dial(context.Context) (link.Connection, error) {
+func (f *fixture) dial(context.Context) (tunnel.Connection, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.observed.dials = append(f.observed.dials, time.Since(f.startedAt))
@@ -101,7 +101,7 @@ func (f *fixture) dial(context.Context) (link.Connection, error) {
 		err := f.dialErrors[0]
 		f.dialErrors = f.dialErrors[1:]
 		if err != nil {
-			return link.Connection{}, err
+			return tunnel.Connection{}, err
 		}
 	}
 	near, far := net.Pipe()
@@ -110,7 +110,7 @@ func (f *fixture) dial(context.Context) (link.Connection, error) {
 	})
 	f.observed.sessions = append(f.observed.sessions, s)
 	f.serving.Go(func() { _ = s.Serve() })
-	return link.Connection{Conn: near, Encrypted: true, RelayID: "r", ID: "1"}, nil
+	return tunnel.Connection{Conn: near, Encrypted: true}, nil
 }
 
 func (f *fixture) runTask(ctx context.Context, _ *tunnel.Session) {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"lockstep.internal/libs/logkey"
+	"lockstep.internal/services/relay/agentlistener"
 	"lockstep.internal/services/relay/tunnel"
 )
 
@@ -24,7 +25,7 @@ type session struct {
 }
 
 // begin starts a session and returns it. When drainCtx is done the session is closed.
-func (c *Connector) begin(ctx, drainCtx context.Context, connection Connection) *session {
+func (c *Connector) begin(ctx, drainCtx context.Context, connection tunnel.Connection) *session {
 	task, stopTask := context.WithCancel(context.WithoutCancel(ctx))
 	var opened *tunnel.Session
 	opened = tunnel.NewSession(connection.Conn, true, connection.Encrypted, c.cfg.Tunnel, func(st *tunnel.Stream) {
@@ -32,8 +33,9 @@ func (c *Connector) begin(ctx, drainCtx context.Context, connection Connection) 
 	})
 	s := &session{
 		Session: opened, drainTimeout: c.cfg.DrainTimeout, stopTask: stopTask, taskDone: make(chan struct{}),
-		logger: c.cfg.Logger.With(slog.String(logkey.RelayURL, c.cfg.Relay), slog.String(logkey.RelayID, connection.RelayID),
-			slog.String(logkey.ConnectionID, connection.ID)),
+		logger: c.cfg.Logger.With(slog.String(logkey.RelayURL, c.cfg.Relay),
+			slog.String(logkey.RelayID, connection.Header.Get(agentlistener.HeaderRelay)),
+			slog.String(logkey.ConnectionID, connection.Header.Get(agentlistener.HeaderConnection))),
 	}
 	startedAt := time.Now()
 	s.logger.InfoContext(ctx, "connected to the relay")
