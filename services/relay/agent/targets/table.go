@@ -107,15 +107,8 @@ func (t *Table) selectCurrent() bool {
 	return before.Revision != highest.Revision || !maps.Equal(before.Addresses, highest.Addresses)
 }
 
-// Find returns the address of a target. Its error is sent to the caller.
-func (t *Table) Find(name string) (Address, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.find(name)
-}
-
-// Use returns what Find returns. It calls onChange once, when the target is removed, gets another address or is no
-// longer allowed. onChange may run before Use returns. Call release when done.
+// Use returns the address of a target. Its error is sent to the caller. It calls onChange once, when the target is
+// removed, gets another address or is no longer allowed. onChange may run before Use returns. Call release when done.
 func (t *Table) Use(name string, onChange func(reason error)) (address Address, release func(), err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -145,10 +138,8 @@ func (t *Table) find(name string) (Address, error) {
 	return address, nil
 }
 
-// Summary of the current configuration.
+// Summary of the current configuration; empty without one.
 type Summary struct {
-	// Known reports whether a configuration was received.
-	Known    bool
 	Revision int64
 	Targets  int
 	// Forbidden are the names of targets whose addresses are not allowed, in order.
@@ -163,7 +154,7 @@ func (t *Table) Summary() Summary {
 	if current == nil {
 		return Summary{}
 	}
-	s := Summary{Known: true, Revision: current.Revision, Targets: len(current.Addresses)}
+	s := Summary{Revision: current.Revision, Targets: len(current.Addresses)}
 	for _, name := range slices.Sorted(maps.Keys(current.Addresses)) {
 		if !t.allowed.Allows(current.Addresses[name]) {
 			s.Forbidden = append(s.Forbidden, name)

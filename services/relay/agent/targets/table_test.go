@@ -26,10 +26,11 @@ func newTable(t *testing.T, patterns ...string) *targets.Table {
 // findString returns the address of a target, or the text of the error.
 func findString(t *testing.T, table *targets.Table, name string) string {
 	t.Helper()
-	address, err := table.Find(name)
+	address, release, err := table.Use(name, nil)
 	if err != nil {
 		return err.Error()
 	}
+	release()
 	return address.String()
 }
 
@@ -44,7 +45,7 @@ func TestTargetMustBeConfiguredAndAllowed(t *testing.T) {
 	require.Equal(t, `the agent's configuration (revision 3) has no target "db"`, findString(t, table, "db"))
 	const forbidden = `address 169.254.169.254:80 of target "metadata" is not in the agent's targets.allowed_addresses`
 	require.Equal(t, forbidden, findString(t, table, "metadata"))
-	want := targets.Summary{Known: true, Revision: 3, Targets: 2, Forbidden: []string{"metadata"}}
+	want := targets.Summary{Revision: 3, Targets: 2, Forbidden: []string{"metadata"}}
 	require.Equal(t, want, table.Summary())
 }
 
@@ -166,7 +167,7 @@ func FuzzConfiguration(f *testing.F) {
 		table := newTable(t)
 		table.AddSource().Update(c)
 		for name := range c.Addresses {
-			_, err := table.Find(name)
+			_, _, err := table.Use(name, nil)
 			require.Error(t, err, "nothing is allowed")
 		}
 	})
