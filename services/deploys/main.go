@@ -245,17 +245,13 @@ func (p *process) rebuild(
 
 // parts returns the parts of the service with their dependencies.
 func (p *process) parts() []service.Part {
-	connection := p.conn.Part()
-	connection.Name = "nats"
-	users := p.directory.Part()
-	users.StartAfter = []string{"nats"}
 	api := p.api
 	api.StartAfter = []string{"database", "changes"}
 	return []service.Part{
-		connection,
+		p.conn.Part(),
 		{Name: "database", Run: p.migrate, Check: libpostgres.Check(p.pool)},
 		{Name: "streams", StartAfter: []string{"nats"}, Run: p.findStreams},
-		users,
+		p.directory.Part(),
 		{Name: "changes", StartAfter: []string{"database"}, Run: func(ctx context.Context, self *service.Handle) error {
 			return p.changes.Run(ctx, self.Ready)
 		}},
