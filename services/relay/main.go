@@ -27,7 +27,6 @@ import (
 	"lockstep.internal/libs/service"
 	"lockstep.internal/libs/telemetry"
 	"lockstep.internal/libs/topology"
-	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/relay/agentlistener"
 	"lockstep.internal/services/relay/api"
 	"lockstep.internal/services/relay/audit"
@@ -239,8 +238,7 @@ func (p *process) openExternal(context.Context) error {
 
 func (p *process) openAgents(context.Context) error {
 	p.agentHandler = agentlistener.NewHandler(agentlistener.Config{
-		RelayID: p.self.ID, Agents: agents{p.directory}, Pool: p.connections,
-		Observers: []agentlistener.Observer{evictor{p.transport}, p.store}, AgentConfigs: p.configs,
+		RelayID: p.self.ID, Agents: p.directory, Pool: p.connections, Observer: p.store, AgentConfigs: p.configs,
 		Sessions: &p.agentSessions, Tunnel: p.cfg.Tunnel.tunnel(), MaxConnections: p.cfg.Agents.MaxConnections,
 		MaxConnectionsPerAgent: p.cfg.Agents.MaxConnectionsPerAgent, Logger: p.tel.Logger, Now: time.Now,
 	})
@@ -286,16 +284,12 @@ const streamsHelp = "Open streams, also idle ones: to agents of this relay, to o
 
 // parts of the service, and their order.
 func (p *process) parts() []service.Part {
-	connection := p.conn.Part()
-	connection.Name = "nats"
-	directoryPart := p.directory.Part()
-	directoryPart.StartAfter = []string{"nats"}
 	p.agents.StopBefore = []string{"registry", "events"}
 	p.agents.StartAfter = []string{"directory", "configurations"}
 	p.internal.StopBefore = []string{"registry"}
 	p.external.StopBefore = []string{"registry", "directory", "audit"}
 	return []service.Part{
-		connection, directoryPart,
+		p.conn.Part(), p.directory.Part(),
 		{Name: "configurations", StartAfter: []string{"nats"}, Run: func(ctx context.Context, self *service.Handle) error {
 			return p.configs.Run(ctx, self.Ready)
 		}},
@@ -365,27 +359,6 @@ func (p *process) drainRequests(ctx context.Context, self *service.Handle) error
 	<-ctx.Done()
 	p.forward.Drain(self.DrainContext())
 	return nil
-}
-
-// agents of the directory, for the agent listener.
-type agents struct{ *directory.Directory }
-
-// Agent returns the credential of an agent.
-func (a agents) Agent(id int64) (agentlistener.Credential, bool) {
-	found, known := a.Directory.Agent(id)
-	credential := agentlistener.Credential{ProjectID: found.ProjectID, TokenHash: found.TokenHash, Revoked: found.Revoked}
-	return credential, known
-}
-
-// evictor closes idle streams of closed connections.
-type evictor struct{ *forward.Transport }
-
-// Connected does nothing.
-func (evictor) Connected(registry.Connection) {}
-
-// Disconnected closes idle streams.
-func (e evictor) Disconnected(c registry.Connection, _ time.Time, _ events.DisconnectReason) {
-	e.Evict(c.ID)
 }
 
 var errNoAddress = errors.New("internal.url is required: the listen address is unspecified (such as 0.0.0.0), " +

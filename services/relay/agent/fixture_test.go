@@ -21,6 +21,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"lockstep.internal/libs/directory"
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/seal"
 	"lockstep.internal/schemas/gen/events"
@@ -79,7 +80,7 @@ func (r *relay) open(tlsConfig *tls.Config) {
 		},
 	})
 	handler := agentlistener.NewHandler(agentlistener.Config{
-		RelayID: "a", Agents: r, Pool: r, Observers: []agentlistener.Observer{r}, AgentConfigs: r, Sessions: r.sessions,
+		RelayID: "a", Agents: r, Pool: r, Observer: r, AgentConfigs: r, Sessions: r.sessions,
 		MaxConnections: 100, MaxConnectionsPerAgent: 100,
 		Logger: slog.New(slog.DiscardHandler), Now: time.Now,
 	})
@@ -152,10 +153,10 @@ func (r *relay) Ready() bool { return true }
 
 func (r *relay) Changed() <-chan struct{} { return nil }
 
-func (r *relay) Agent(id int64) (agentlistener.Credential, bool) {
+func (r *relay) Agent(id int64) (directory.Agent, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return agentlistener.Credential{ProjectID: 1, TokenHash: r.tokenHash}, id == agentID
+	return directory.Agent{ProjectID: 1, TokenHash: r.tokenHash}, id == agentID
 }
 
 func (r *relay) Connected(c registry.Connection) {

@@ -2,7 +2,7 @@
 //
 // It authenticates an agent by its token. A replica is connected once it has opened its configuration stream. After a
 // change, the stream receives the newest configuration. A connection ends with its tunnel, when the agent or this relay
-// drains it, and at once when the agent is revoked or has another token. Observers see every connection and
+// drains it, and at once when the agent is revoked or has another token. The observer sees every connection and
 // disconnection.
 package agentlistener
 
@@ -23,6 +23,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"lockstep.internal/libs/directory"
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/libs/logkey"
 	"lockstep.internal/libs/natsauth"
@@ -58,19 +59,11 @@ const (
 	retryAfter = "2"
 )
 
-// Credential of an agent.
-type Credential struct {
-	ProjectID int64
-	// TokenHash is zero if it is unknown.
-	TokenHash natsauth.TokenHash
-	Revoked   bool
-}
-
-// Agents looks up the credentials of agents.
+// Agents has the token hashes of agents; a [directory.Directory].
 type Agents interface {
 	// Ready reports whether the directory has been read.
 	Ready() bool
-	Agent(id int64) (Credential, bool)
+	Agent(id int64) (directory.Agent, bool)
 	// Changed is closed at the next change.
 	Changed() <-chan struct{}
 }
@@ -80,7 +73,7 @@ type Pool interface {
 	Add(c registry.Connection, s *tunnel.Session) (remove func())
 }
 
-// Observer of connections.
+// Observer of connections. Its methods may block.
 type Observer interface {
 	Connected(c registry.Connection)
 	Disconnected(c registry.Connection, at time.Time, reason events.DisconnectReason)
@@ -98,7 +91,7 @@ type Config struct {
 	RelayID      string
 	Agents       Agents
 	Pool         Pool
-	Observers    []Observer
+	Observer     Observer
 	AgentConfigs AgentConfigs
 	Sessions     *tunnel.SessionGroup
 	// Tunnel has defaults.
@@ -190,13 +183,13 @@ func (h *Handler) authenticateAndReserve(r *http.Request) (*connection, error) {
 	if err != nil {
 		return nil, fault.New(errcode.Unauthenticated, "the agent's token is malformed")
 	}
-	credential, found := h.cfg.Agents.Agent(id)
-	if err := authenticate(id, credential, found, hash); err != nil {
+	agent, found := h.cfg.Agents.Agent(id)
+	if err := authenticate(id, agent, found, hash); err != nil {
 		return nil, err
 	}
 	namespace, name, _ := strings.Cut(headerText(r, HeaderPod), "/")
 	c := &connection{hash: hash, configStreamOpened: make(chan struct{}), Connection: registry.Connection{
-		AgentID: id, ID: newID(), RelayID: h.cfg.RelayID, ProjectID: credential.ProjectID,
+		AgentID: id, ID: newID(), RelayID: h.cfg.RelayID, ProjectID: agent.ProjectID,
 		Version: headerText(r, HeaderVersion), Commit: headerText(r, HeaderCommit), PodNamespace: namespace, PodName: name,
 		ConnectedAt: h.cfg.Now().UTC().Truncate(time.Millisecond),
 	}}
@@ -218,12 +211,12 @@ func (h *Handler) authenticateAndReserve(r *http.Request) (*connection, error) {
 }
 
 // authenticate returns an error unless the hash is that of the agent's token, and the agent is not revoked.
-func authenticate(id int64, credential Credential, found bool, hash natsauth.TokenHash) error {
-	unknown := credential.TokenHash == natsauth.TokenHash{}
+func authenticate(id int64, agent directory.Agent, found bool, hash natsauth.TokenHash) error {
+	unknown := agent.TokenHash == natsauth.TokenHash{}
 	switch {
-	case !found || subtle.ConstantTimeCompare(credential.TokenHash[:], hash[:]) != 1 || unknown:
+	case !found || subtle.ConstantTimeCompare(agent.TokenHash[:], hash[:]) != 1 || unknown:
 		return fault.New(errcode.Unauthenticated, "invalid token for agent %d", id)
-	case credential.Revoked:
+	case agent.Revoked:
 		return fault.New(errcode.PermissionDenied, "agent %d is revoked: register another one", id)
 	}
 	return nil
@@ -266,7 +259,7 @@ func (h *Handler) release(agent int64) {
 	}
 }
 
-// Drain waits until all connections are closed and reported to the observers, or until drainCtx is done. Drain
+// Drain waits until all connections are closed and reported to the observer, or until drainCtx is done. Drain
 // the sessions first.
 func (h *Handler) Drain(drainCtx context.Context) {
 	h.mu.Lock()
@@ -314,9 +307,7 @@ func (h *Handler) use(ctx context.Context, c *connection) {
 		return
 	}
 	remove := h.cfg.Pool.Add(c.Connection, c.session)
-	for _, o := range h.cfg.Observers {
-		o.Connected(c.Connection)
-	}
+	h.cfg.Observer.Connected(c.Connection)
 	log.InfoContext(ctx, "agent connected", slog.String(logkey.Version, c.Version))
 	select {
 	case <-c.session.PeerDraining():
@@ -328,9 +319,7 @@ func (h *Handler) use(ctx context.Context, c *connection) {
 	if h.isRevoked(c) {
 		reason = events.DisconnectReasonRevoked
 	}
-	for _, o := range h.cfg.Observers {
-		o.Disconnected(c.Connection, h.cfg.Now(), reason)
-	}
+	h.cfg.Observer.Disconnected(c.Connection, h.cfg.Now(), reason)
 	log.InfoContext(ctx, "agent disconnected", slog.String(logkey.Reason, string(reason)))
 	<-c.session.Done() // a draining session stays revocable: its streams may last for hours
 	h.removeConnected(c)
@@ -355,8 +344,8 @@ func disconnectReason(s *tunnel.Session) events.DisconnectReason {
 func (h *Handler) addConnected(c *connection) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	credential, found := h.cfg.Agents.Agent(c.AgentID)
-	if c.revoked = authenticate(c.AgentID, credential, found, c.hash); c.revoked != nil {
+	agent, found := h.cfg.Agents.Agent(c.AgentID)
+	if c.revoked = authenticate(c.AgentID, agent, found, c.hash); c.revoked != nil {
 		return false
 	}
 	if h.connected[c.AgentID] == nil {
@@ -432,9 +421,9 @@ func (h *Handler) closeRevoked(ctx context.Context) {
 	h.mu.Lock()
 	var revoked []*connection
 	for id, connections := range h.connected {
-		credential, found := h.cfg.Agents.Agent(id)
+		agent, found := h.cfg.Agents.Agent(id)
 		for _, c := range connections {
-			if err := authenticate(id, credential, found, c.hash); err != nil {
+			if err := authenticate(id, agent, found, c.hash); err != nil {
 				c.revoked = fmt.Errorf("revoked: %w", err)
 				revoked = append(revoked, c)
 			}

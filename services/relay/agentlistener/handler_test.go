@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"lockstep.internal/libs/directory"
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/relay/agentlistener"
@@ -31,8 +32,8 @@ const timeout = time.Minute
 type fakeDependencies struct {
 	mu            sync.Mutex
 	ready         bool
-	credentials   map[int64]agentlistener.Credential
-	changed       chan struct{} // of credentials
+	agents        map[int64]directory.Agent
+	changed       chan struct{} // of agents
 	config        string        // of each agent, as JSON
 	configChanged chan struct{}
 	pool          map[int64]*tunnel.Session
@@ -47,11 +48,11 @@ func (d *fakeDependencies) Ready() bool {
 	return d.ready
 }
 
-func (d *fakeDependencies) Agent(id int64) (agentlistener.Credential, bool) {
+func (d *fakeDependencies) Agent(id int64) (directory.Agent, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	c, found := d.credentials[id]
-	return c, found
+	a, found := d.agents[id]
+	return a, found
 }
 
 func (d *fakeDependencies) Changed() <-chan struct{} {
@@ -124,11 +125,11 @@ func newBlockedFixture(t *testing.T, change ...func(*agentlistener.Config)) *fix
 	f.unblock = sync.OnceFunc(func() { close(f.disconnect) })
 	hash, err := natsauth.HashToken(natsauth.TokenAgent, f.token)
 	require.NoError(t, err)
-	f.credentials = map[int64]agentlistener.Credential{
+	f.agents = map[int64]directory.Agent{
 		7: {ProjectID: 3, TokenHash: hash}, 8: {ProjectID: 3}, 9: {ProjectID: 3, TokenHash: hash, Revoked: true},
 	}
 	cfg := agentlistener.Config{
-		RelayID: "r", Agents: f, Pool: f, Observers: []agentlistener.Observer{f}, AgentConfigs: f, Sessions: &f.sessions,
+		RelayID: "r", Agents: f, Pool: f, Observer: f, AgentConfigs: f, Sessions: &f.sessions,
 		MaxConnections: 4, MaxConnectionsPerAgent: 2,
 		Logger: slog.New(slog.DiscardHandler), Now: time.Now,
 	}
@@ -332,10 +333,10 @@ func TestAgentOpensOneStream(t *testing.T) {
 
 func TestRevokedAgentIsDisconnectedAtOnce(t *testing.T) {
 	t.Parallel()
-	for name, change := range map[string]func(*agentlistener.Credential){
-		"revoked":       func(c *agentlistener.Credential) { c.Revoked = true },
-		"another token": func(c *agentlistener.Credential) { c.TokenHash[0]++ },
-		"no token":      func(c *agentlistener.Credential) { c.TokenHash = natsauth.TokenHash{} },
+	for name, change := range map[string]func(*directory.Agent){
+		"revoked":       func(a *directory.Agent) { a.Revoked = true },
+		"another token": func(a *directory.Agent) { a.TokenHash[0]++ },
+		"no token":      func(a *directory.Agent) { a.TokenHash = natsauth.TokenHash{} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -343,9 +344,9 @@ func TestRevokedAgentIsDisconnectedAtOnce(t *testing.T) {
 			s, _ := f.connect()
 			f.change(func() {}) // another change
 			f.change(func() {
-				c := f.credentials[7]
-				change(&c)
-				f.credentials[7] = c
+				a := f.agents[7]
+				change(&a)
+				f.agents[7] = a
 			})
 			<-s.Done()
 			f.requireEvent("disconnected: revoked")
@@ -371,7 +372,7 @@ func TestDrainingAgentCanBeRevoked(t *testing.T) {
 	s.Drain()
 	f.requireEvent("disconnected: agent_left")
 	require.NoError(t, open.Err())
-	f.change(func() { f.credentials[7] = agentlistener.Credential{} })
+	f.change(func() { f.agents[7] = directory.Agent{} })
 	<-relaySession.Done()
 	<-s.Done()
 	_, err = open.Read(make([]byte, 1))
@@ -381,7 +382,7 @@ func TestDrainingAgentCanBeRevoked(t *testing.T) {
 func TestConnectionsAreLimited(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.change(func() { f.credentials[10], f.credentials[11] = f.credentials[7], f.credentials[7] })
+	f.change(func() { f.agents[10], f.agents[11] = f.agents[7], f.agents[7] })
 	var open []*tunnel.Session
 	for _, id := range []int64{7, 7, 10, 11} {
 		s, err := f.dial(f.header(id, f.token))
@@ -423,8 +424,8 @@ func TestDrainReportsDisconnectsAndRefusesAgents(t *testing.T) {
 	<-s.Done()
 }
 
-// Observers may stop after Drain returns, so Drain waits until every disconnection was reported.
-func TestDrainWaitsForObservers(t *testing.T) {
+// The observer may stop after Drain returns, so Drain waits until every disconnection was reported.
+func TestDrainWaitsForObserver(t *testing.T) {
 	t.Parallel()
 	f := newBlockedFixture(t)
 	s, _ := f.connect()

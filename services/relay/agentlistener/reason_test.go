@@ -44,7 +44,7 @@ func TestDisconnectReasonAfterSessionEnd(t *testing.T) {
 		observer := &blockingObserver{events: make(chan string, 2), release: make(chan struct{})}
 		var sessions tunnel.SessionGroup
 		handler := agentlistener.NewHandler(agentlistener.Config{
-			RelayID: "r", Agents: f, Pool: f, Observers: []agentlistener.Observer{observer}, AgentConfigs: f,
+			RelayID: "r", Agents: f, Pool: f, Observer: observer, AgentConfigs: f,
 			Sessions: &sessions, MaxConnections: 1, MaxConnectionsPerAgent: 1,
 			Logger: slog.New(slog.DiscardHandler), Now: time.Now,
 		})

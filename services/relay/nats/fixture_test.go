@@ -60,7 +60,8 @@ func (s *system) run(t *testing.T, id string) *relay {
 	r := &relay{registry: registry.New(), js: s.as(t, natsauth.PrincipalRelay)}
 	r.RegistryStore = relaynats.NewRegistryStore(relaynats.RegistryConfig{
 		JetStream: r.js, Self: registry.Relay{ID: id, URL: "https://" + id}, Registry: r.registry, Lease: timeout,
-		Logger: slog.New(slog.DiscardHandler),
+		Events:    relaynats.NewEventPublisher(r.js, cell, id, slog.New(slog.DiscardHandler)),
+		OnRemoved: func(registry.Connection) {}, Logger: slog.New(slog.DiscardHandler),
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	ready, ended := make(chan struct{}, 1), make(chan error, 1)
@@ -110,7 +111,7 @@ func startWithLease(t *testing.T, server *natsd.Server, id string, lease time.Du
 	require.NoError(t, topology.EnsureRelays(natstest.Context(t), r.js, topology.Options{}))
 	r.RegistryStore = relaynats.NewRegistryStore(relaynats.RegistryConfig{
 		JetStream: r.js, Self: registry.Relay{ID: id, URL: "https://" + id}, Registry: r.registry, Lease: lease,
-		Events: lostEvents{lost: r.lost}, Logger: slog.New(slog.DiscardHandler),
+		Events: lostEvents{lost: r.lost}, OnRemoved: func(registry.Connection) {}, Logger: slog.New(slog.DiscardHandler),
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	ready, ended := make(chan struct{}, 100), make(chan struct{})

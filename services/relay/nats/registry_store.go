@@ -33,16 +33,17 @@ const (
 	maxLost = 500
 )
 
-// RegistryConfig of a [RegistryStore]. JetStream, Self, Registry and Logger are required.
+// RegistryConfig of a [RegistryStore]. All fields are required, unless they have a default.
 type RegistryConfig struct {
 	JetStream jetstream.JetStream
 	Self      registry.Relay
 	Registry  *registry.Registry
 	// Lease in whole seconds. Defaults to [DefaultLease].
 	Lease time.Duration
-	// Events publishes connections and disconnections. Defaults to none.
+	// Events publishes connections and disconnections.
 	Events ConnectionEvents
-	// OnRemoved is called with every connection that is removed from the registry. Optional.
+	// OnRemoved is called with each connection that ended: one of this relay at once, one of another relay when it is
+	// removed from the registry. It may be called twice.
 	OnRemoved func(registry.Connection)
 	Logger    *slog.Logger
 }
@@ -81,9 +82,6 @@ func NewRegistryStore(cfg RegistryConfig) *RegistryStore {
 	if cfg.Lease == 0 {
 		cfg.Lease = DefaultLease
 	}
-	if cfg.Events == nil {
-		cfg.Events = noEvents{}
-	}
 	return &RegistryStore{
 		cfg: cfg, own: registry.NewOwnEntries(), wake: make(chan struct{}, 1),
 		unpublished: map[string]registry.Connection{}, unremoved: map[string]registry.Connection{},
@@ -111,6 +109,7 @@ func (s *RegistryStore) Disconnected(c registry.Connection, at time.Time, reason
 	}
 	s.wakeRun()
 	s.mu.Unlock()
+	s.cfg.OnRemoved(c)
 	s.cfg.Events.Disconnected(c, at, reason) // it is never republished after that
 }
 
@@ -359,7 +358,7 @@ func (s *RegistryStore) handle(ctx context.Context, entry jetstream.KeyValueEntr
 		return
 	}
 	if c, found := s.cfg.Registry.Delete(entry.Key()); found {
-		s.removed(c)
+		s.cfg.OnRemoved(c)
 	}
 }
 
@@ -380,17 +379,11 @@ func (s *RegistryStore) handleOwnRemoval(removed jetstream.KeyValueEntry) bool {
 	return true
 }
 
-func (s *RegistryStore) removed(c registry.Connection) {
-	if s.cfg.OnRemoved != nil {
-		s.cfg.OnRemoved(c)
-	}
-}
-
 // endResync removes entries from the registry that are no longer in the bucket. If their relay has no lease, the next
 // removeOrphans publishes them as lost.
 func (s *RegistryStore) endResync() {
 	for _, c := range s.cfg.Registry.EndResync() {
-		s.removed(c)
+		s.cfg.OnRemoved(c)
 		if _, alive := s.cfg.Registry.Relay(c.RelayID); !alive {
 			s.unpublished[c.Key()] = c
 		}
@@ -433,7 +426,7 @@ func (s *RegistryStore) removeOrphans(ctx context.Context, kv jetstream.KeyValue
 		}
 		delete(s.unremoved, key)
 		if c, found := s.cfg.Registry.Delete(key); found {
-			s.removed(c)
+			s.cfg.OnRemoved(c)
 		}
 	}
 	return more, nil
@@ -462,13 +455,3 @@ func (s *RegistryStore) Unregister(ctx context.Context) error {
 	}
 	return nil
 }
-
-type noEvents struct{}
-
-func (noEvents) Connected(registry.Connection) {}
-
-func (noEvents) Disconnected(registry.Connection, time.Time, events.DisconnectReason) {}
-
-func (noEvents) Republish(registry.Connection) bool { return true }
-
-func (noEvents) PublishLost(context.Context, []registry.Connection) error { return nil }

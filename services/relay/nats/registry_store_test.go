@@ -8,6 +8,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"lockstep.internal/libs/topology"
+	"lockstep.internal/schemas/gen/events"
+	relaynats "lockstep.internal/services/relay/nats"
+	"lockstep.internal/services/relay/registry"
 	"lockstep.internal/tools/testkit/natstest"
 )
 
@@ -108,6 +111,19 @@ func TestRemovedEntriesOfLiveRelayAreRestored(t *testing.T) {
 	b.requireConnections(t, 7, 1)
 	a.Disconnected(connection(7, 1), time.Now(), "")
 	b.requireConnections(t, 7)
+}
+
+func TestEndOfOwnConnectionIsReportedAtOnce(t *testing.T) {
+	t.Parallel()
+	var removed []int64
+	s := relaynats.NewRegistryStore(relaynats.RegistryConfig{
+		Self: registry.Relay{ID: "a"}, Registry: registry.New(), Events: lostEvents{},
+		OnRemoved: func(c registry.Connection) { removed = append(removed, c.ID) },
+	})
+	s.Connected(connection(7, 1))
+	require.Empty(t, removed)
+	s.Disconnected(connection(7, 1), time.Now(), events.DisconnectReasonLost)
+	require.Equal(t, []int64{1}, removed)
 }
 
 func TestLeaseIsRefreshed(t *testing.T) {
