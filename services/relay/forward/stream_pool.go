@@ -19,8 +19,6 @@ const (
 	maxStreamAge = time.Minute
 	// maxIdleStreams of one destination.
 	maxIdleStreams = 256
-	// evictedTTL is how long an evicted connection is remembered: its streams may still be in use.
-	evictedTTL = 10 * time.Minute
 )
 
 // pooledStream is a stream that is reused for several requests, one at a time.
@@ -40,7 +38,7 @@ type pooledStream struct {
 type streamPool struct {
 	mu   sync.Mutex
 	idle map[route.Destination][]*pooledStream
-	// evicted connections, and until when to remember each.
+	// evicted connections, and until when to remember each: until their streams are too old to be reused.
 	evicted map[int64]time.Time
 }
 
@@ -108,7 +106,7 @@ func (p *streamPool) evict(connectionID int64) {
 	defer p.mu.Unlock()
 	now := time.Now()
 	maps.DeleteFunc(p.evicted, func(_ int64, until time.Time) bool { return now.After(until) })
-	p.evicted[connectionID] = now.Add(evictedTTL)
+	p.evicted[connectionID] = now.Add(maxStreamAge)
 	for to, idle := range p.idle {
 		p.set(to, slices.DeleteFunc(idle, func(s *pooledStream) bool {
 			if s.Connection.ID != connectionID {
