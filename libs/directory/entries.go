@@ -60,11 +60,10 @@ func (k *entries) apply(cell topology.Cell, subject string, revision int64, data
 	if last, exists := k.revisions[subject]; exists && revision <= last && revision != noRevision {
 		return false, nil
 	}
-	decoded, err := k.decodeEntry(parsed.Tokens[0], data)
+	key, apply, err := k.decodeEntry(parsed.Tokens[0], data)
 	if err != nil {
 		return false, fmt.Errorf("directory: %s: %w", subject, err)
 	}
-	key, apply := decoded()
 	if cell.Directory(parsed.Tokens[0], key) != subject {
 		return false, fmt.Errorf("directory: %s: %w", subject, errForeign)
 	}
@@ -73,8 +72,8 @@ func (k *entries) apply(cell topology.Cell, subject string, revision int64, data
 	return true, nil
 }
 
-// decodeEntry decodes an entry. It returns a function that returns the entry's key and a function that applies it.
-func (k *entries) decodeEntry(kind string, data []byte) (func() (key string, apply func()), error) {
+// decodeEntry returns the key of an entry and a function that applies it.
+func (k *entries) decodeEntry(kind string, data []byte) (key string, apply func(), err error) {
 	switch kind {
 	case "organization":
 		return decode(data, k.organization)
@@ -91,20 +90,21 @@ func (k *entries) decodeEntry(kind string, data []byte) (func() (key string, app
 	case "key":
 		var entry events.DirectoryKey
 		if err := json.Unmarshal(data, &entry); err != nil {
-			return nil, err //nolint:wrapcheck // the caller names the message
+			return "", nil, err //nolint:wrapcheck // the caller names the message
 		}
 		return k.key(entry)
 	default:
-		return nil, errUnknownKind
+		return "", nil, errUnknownKind
 	}
 }
 
-func decode[T any](data []byte, learn func(T) (string, func())) (func() (string, func()), error) {
+func decode[T any](data []byte, of func(T) (string, func())) (key string, apply func(), err error) {
 	var entry T
 	if err := json.Unmarshal(data, &entry); err != nil {
-		return nil, err //nolint:wrapcheck // the caller names the message
+		return "", nil, err //nolint:wrapcheck // the caller names the message
 	}
-	return func() (string, func()) { return learn(entry) }, nil
+	key, apply = of(entry)
+	return key, apply, nil
 }
 
 // put returns a function that sets or deletes the value.
@@ -162,17 +162,17 @@ func (k *entries) membership(m events.DirectoryMembership) (string, func()) {
 	}
 }
 
-func (k *entries) key(entry events.DirectoryKey) (func() (string, func()), error) {
+func (k *entries) key(entry events.DirectoryKey) (string, func(), error) {
 	known := Key{ID: entry.KeyID, NotBefore: entry.NotBefore, NotAfter: entry.NotAfter}
 	if entry.Algorithm != events.KeyAlgorithmEdDSA {
-		return nil, fmt.Errorf("%w: a key of algorithm %q", errUnknownKind, entry.Algorithm)
+		return "", nil, fmt.Errorf("%w: a key of algorithm %q", errUnknownKind, entry.Algorithm)
 	}
 	raw, err := base64.RawURLEncoding.DecodeString(entry.PublicKey)
 	if err != nil || len(raw) != ed25519.PublicKeySize {
-		return nil, fmt.Errorf("key %s is no Ed25519 key", entry.KeyID)
+		return "", nil, fmt.Errorf("key %s is no Ed25519 key", entry.KeyID)
 	}
 	known.Public = raw
-	return func() (string, func()) { return known.ID, put(k.keys, known.ID, known, entry.Deleted) }, nil
+	return known.ID, put(k.keys, known.ID, known, entry.Deleted), nil
 }
 
 func number(id int) string { return fmt.Sprint(id) }
