@@ -3,7 +3,6 @@ package natsconn
 import (
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -11,11 +10,13 @@ import (
 
 	"lockstep.internal/libs/config"
 	"lockstep.internal/libs/logkey"
+	"lockstep.internal/libs/retry"
 )
 
+// reconnectRetry bounds the pauses between rounds through the servers.
+var reconnectRetry = retry.Policy{Min: 100 * time.Millisecond, Max: 5 * time.Second}
+
 const (
-	minDelay = 100 * time.Millisecond
-	maxDelay = 5 * time.Second
 	// A vanished peer is detected after about pingInterval × (maxPings + 1).
 	pingInterval = 15 * time.Second
 	maxPings     = 2
@@ -28,7 +29,7 @@ func (c Config) options(logger *slog.Logger) ([]nats.Option, error) {
 		nats.Timeout(c.ConnectTimeout),
 		nats.RetryOnFailedConnect(true),
 		nats.MaxReconnects(-1),
-		nats.CustomReconnectDelay(reconnectDelay),
+		nats.CustomReconnectDelay(reconnectRetry.Delay),
 		nats.IgnoreAuthErrorAbort(),
 		nats.ReconnectBufSize(-1),
 		nats.PingInterval(pingInterval),
@@ -105,14 +106,4 @@ func keyPair(seed config.Secret) (nkeys.KeyPair, error) {
 		return nil, fmt.Errorf("nkey seed: %w", err)
 	}
 	return pair, nil
-}
-
-// reconnectDelay doubles with each round through the servers. Jitter of up to half keeps clients from reconnecting
-// at the same time.
-func reconnectDelay(rounds int) time.Duration {
-	delay := maxDelay
-	if rounds < 7 {
-		delay = min(minDelay<<max(rounds-1, 0), maxDelay)
-	}
-	return delay - rand.N(delay/2) //nolint:gosec // jitter is not a secret
 }

@@ -1,9 +1,8 @@
-// Package retry retries failed operations with exponential back-off and jitter. It is the only retry
-// policy in Lockstep.
+// Package retry retries failed operations with exponential back-off and jitter. It is the only retry policy in
+// Lockstep, except that relay agents reconnect with delays of their own.
 //
-// The first pause of a series is about [Policy.Min]. Each further pause is about twice the one
-// before, up to [Policy.Max]. Jitter of half a pause keeps replicas from retrying at the same
-// moment.
+// The first pause of a series is at most [Policy.Min]. Each further pause may be twice as long, up to [Policy.Max].
+// Each pause is shortened by up to half at random, so that replicas do not retry at the same moment.
 package retry
 
 import (
@@ -11,11 +10,9 @@ import (
 	"errors"
 	"math/rand/v2"
 	"time"
-
-	"github.com/cenkalti/backoff/v5"
 )
 
-// Policy bounds the pauses between attempts.
+// Policy bounds the pauses between attempts, before they are shortened at random.
 type Policy struct{ Min, Max time.Duration }
 
 // OrDefault returns the policy, or fallback when the policy is empty.
@@ -26,8 +23,7 @@ func (p Policy) OrDefault(fallback Policy) Policy {
 	return p
 }
 
-// Delay returns the pause after a number of consecutive failures, from 1, for callers that keep the
-// number themselves.
+// Delay returns the pause after a number of consecutive failures, from 1, for callers that count them themselves.
 func (p Policy) Delay(failures int) time.Duration {
 	delay := p.Min
 	for i := 1; i < failures && delay < p.Max; i++ {
@@ -37,26 +33,23 @@ func (p Policy) Delay(failures int) time.Duration {
 	return delay - rand.N(delay/2+1) //nolint:gosec // jitter is not a secret
 }
 
-// Backoff yields the pauses of one series of attempts. It must not be used by several goroutines at
-// once.
-type Backoff struct{ policy *backoff.ExponentialBackOff }
-
-// Backoff starts a series of attempts.
-func (p Policy) Backoff() *Backoff {
-	policy := backoff.NewExponentialBackOff()
-	policy.InitialInterval = p.Min
-	policy.MaxInterval = p.Max
-	policy.Multiplier = 2
-	policy.RandomizationFactor = 0.5
-	policy.Reset()
-	return &Backoff{policy: policy}
+// Backoff yields the pauses of one series of attempts. It must not be used by several goroutines at once.
+type Backoff struct {
+	policy   Policy
+	failures int
 }
 
+// Backoff starts a series of attempts.
+func (p Policy) Backoff() *Backoff { return &Backoff{policy: p} }
+
 // Next returns the next pause of the series.
-func (b *Backoff) Next() time.Duration { return min(b.policy.NextBackOff(), b.policy.MaxInterval) }
+func (b *Backoff) Next() time.Duration {
+	b.failures++
+	return b.policy.Delay(b.failures)
+}
 
 // Reset starts the series again. Call it after a success.
-func (b *Backoff) Reset() { b.policy.Reset() }
+func (b *Backoff) Reset() { b.failures = 0 }
 
 // Wait sleeps for the next pause. It returns the context's error when ctx ends first.
 func (b *Backoff) Wait(ctx context.Context) error { return Sleep(ctx, b.Next()) }
