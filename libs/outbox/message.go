@@ -49,19 +49,6 @@ func Migrations() (postgres.Migrations, error) {
 // commit. Only then are the messages published in commit order. Set Nats-Msg-Id if a message needs the
 // de-duplication of JetStream. An invalid message returns ErrInvalidMessage.
 func Insert(ctx context.Context, tx pgx.Tx, messages ...*nats.Msg) error {
-	var batch pgx.Batch
-	if err := QueueInsert(&batch, messages...); err != nil || batch.Len() == 0 {
-		return err
-	}
-	if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
-		return fmt.Errorf("insert %d messages into the outbox: %w", len(messages), err)
-	}
-	return nil
-}
-
-// QueueInsert adds the statements of [Insert] to a batch. The caller sends the batch in the transaction,
-// which saves a round trip when the transaction writes other rows too.
-func QueueInsert(batch *pgx.Batch, messages ...*nats.Msg) error {
 	if len(messages) == 0 {
 		return nil
 	}
@@ -84,6 +71,7 @@ func QueueInsert(batch *pgx.Batch, messages ...*nats.Msg) error {
 			data[i] = []byte{}
 		}
 	}
+	var batch pgx.Batch
 	// PostgreSQL sends the notification with the commit, once per transaction. It is a hint without
 	// a payload.
 	batch.Queue(`SELECT pg_notify($1 || current_schema(), '')`, channel)
@@ -92,6 +80,9 @@ func QueueInsert(batch *pgx.Batch, messages ...*nats.Msg) error {
 		SELECT subject, header::jsonb, data
 		FROM unnest($1::text[], $2::text[], $3::bytea[]) WITH ORDINALITY AS m (subject, header, data, position)
 		ORDER BY position`, subjects, headers, data)
+	if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
+		return fmt.Errorf("insert %d messages into the outbox: %w", len(messages), err)
+	}
 	return nil
 }
 
