@@ -71,32 +71,6 @@ func deadLetters[T any](err error, b *batch[T]) []*DeadLetterError {
 	})
 }
 
-// Latest returns the newest message of each key, in stream order. newer(a, b) reports whether a is newer than b.
-// If newer is nil, the last message of the stream is the newest. Use it when a statement may name each row only
-// once.
-func Latest[T any, K comparable](
-	batch []Message[T], key func(*Message[T]) K, newer func(a, b *Message[T]) bool,
-) []Message[T] {
-	kept := make(map[K]int, len(batch))
-	for i := range batch {
-		k := key(&batch[i])
-		j, known := kept[k]
-		if !known || newer == nil || !newer(&batch[j], &batch[i]) {
-			kept[k] = i
-		}
-	}
-	if len(kept) == len(batch) {
-		return batch
-	}
-	latest := make([]Message[T], 0, len(kept))
-	for i := range batch {
-		if kept[key(&batch[i])] == i {
-			latest = append(latest, batch[i])
-		}
-	}
-	return latest
-}
-
 // idHeader carries the id of a CloudEvent.
 const idHeader = "ce-id"
 
