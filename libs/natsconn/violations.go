@@ -17,55 +17,56 @@ const (
 	maxViolations = 64
 )
 
-// Violation is a permission violation.
-type Violation struct {
-	Operation string // publish or subscription; empty if the server's message has an unknown format
-	Subject   string
-	Count     uint64
-	Last      time.Time
-	Message   string // the server's
+// violation is a permission violation.
+type violation struct {
+	operation string // publish or subscription; empty if the server's message has an unknown format
+	subject   string
+	count     uint64
+	last      time.Time
+	message   string // the server's
 }
 
 type violations struct {
 	mu    sync.Mutex
-	kept  []Violation
+	kept  []violation
 	total map[string]uint64 // by operation
 }
 
 var violationText = regexp.MustCompile(`(?i)permissions violation for (publish|subscription) to "([^"]*)"`)
 
 func (v *violations) add(err error, now time.Time) {
-	found := Violation{Count: 1, Last: now, Message: err.Error()}
+	found := violation{count: 1, last: now, message: err.Error()}
 	if match := violationText.FindStringSubmatch(err.Error()); match != nil {
-		found.Operation, found.Subject = strings.ToLower(match[1]), match[2]
+		found.operation, found.subject = strings.ToLower(match[1]), match[2]
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.total == nil {
 		v.total = map[string]uint64{}
 	}
-	v.total[found.Operation]++
+	v.total[found.operation]++
 	for i := range v.kept {
-		if v.kept[i].Operation == found.Operation && v.kept[i].Subject == found.Subject {
-			found.Count = v.kept[i].Count + 1
+		if v.kept[i].operation == found.operation && v.kept[i].subject == found.subject {
+			found.count = v.kept[i].count + 1
 			v.kept[i] = found
 			return
 		}
 	}
 	if len(v.kept) == maxViolations {
-		oldest := slices.MinFunc(v.kept, func(a, b Violation) int { return a.Last.Compare(b.Last) })
-		v.kept = slices.DeleteFunc(v.kept, func(x Violation) bool { return x == oldest })
+		oldest := slices.MinFunc(v.kept, func(a, b violation) int { return a.last.Compare(b.last) })
+		v.kept = slices.DeleteFunc(v.kept, func(x violation) bool { return x == oldest })
 	}
 	v.kept = append(v.kept, found)
 }
 
-// list returns what is kept, the latest first.
-func (v *violations) list() []Violation {
+// latest returns the latest violation, if there is one.
+func (v *violations) latest() (latest violation, found bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	list := slices.Clone(v.kept)
-	slices.SortFunc(list, func(a, b Violation) int { return b.Last.Compare(a.Last) })
-	return list
+	if len(v.kept) == 0 {
+		return violation{}, false
+	}
+	return slices.MaxFunc(v.kept, func(a, b violation) int { return a.last.Compare(b.last) }), true
 }
 
 func (v *violations) totals() map[string]uint64 {
@@ -74,19 +75,15 @@ func (v *violations) totals() map[string]uint64 {
 	return maps.Clone(v.total)
 }
 
-// Violations returns the permission violations since Connect, the latest first; at most 64 subjects.
-func (c *Conn) Violations() []Violation { return c.violations.list() }
-
 // PermissionDenied returns the latest violation of the last five minutes as an error, or nil.
 func (c *Conn) PermissionDenied() error {
-	list := c.violations.list()
-	if len(list) == 0 || time.Since(list[0].Last) > violationTTL {
+	latest, found := c.violations.latest()
+	if !found || time.Since(latest.last) > violationTTL {
 		return nil
 	}
-	latest := list[0]
-	if latest.Operation == "" {
-		return fmt.Errorf("NATS denied a permission: %s", latest.Message)
+	if latest.operation == "" {
+		return fmt.Errorf("NATS denied a permission: %s", latest.message)
 	}
 	return fmt.Errorf("NATS denied %s of %s, %d times, last at %s; give the user this permission or use another subject",
-		latest.Operation, latest.Subject, latest.Count, latest.Last.UTC().Format(time.RFC3339))
+		latest.operation, latest.subject, latest.count, latest.last.UTC().Format(time.RFC3339))
 }
