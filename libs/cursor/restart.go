@@ -34,7 +34,8 @@ func (s *session[T]) checkStream(ctx context.Context) (jetstream.Stream, error) 
 	if reason := restartReason(s.cursor, state); reason != "" {
 		return stream, s.restart(ctx, reason, state.created)
 	}
-	s.cursor.created = state.created // recreated from a backup with the same messages: the cursor is still valid
+	// It differs if the stream was recreated from a backup with the same messages. The cursor is still valid.
+	s.cursor.created = state.created
 	return stream, nil
 }
 

@@ -98,8 +98,8 @@ func Decode(header nats.Header, data []byte) (Event, error) {
 			"header ce-specversion: %q, must be %q: the message is not a CloudEvent", version, cloudevents.CloudEventsVersionV1,
 		)
 	}
-	if faults := ctx.Validate(); faults != nil {
-		return Event{}, fmt.Errorf("event %s: %w", ctx.ID, faults)
+	if invalid := ctx.Validate(); invalid != nil {
+		return Event{}, fmt.Errorf("event %s: %w", ctx.ID, invalid)
 	}
 	e := Event{Context: ctx}
 	if len(data) > 0 {

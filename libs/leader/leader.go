@@ -1,9 +1,9 @@
 // Package leader elects one leader among the replicas of a program by a Kubernetes Lease.
 //
-// At most one replica leads at a time, as long as the clocks of the machines run at the same speed.
-// If a leader cannot renew the Lease, its contexts are canceled before another replica can acquire it.
-// A leader that stops releases the Lease after its work has returned, so another replica takes over
-// at its next attempt.
+// At most one replica leads at a time, as long as the clocks of the machines run at the same speed
+// and no process is paused. If a leader cannot renew the Lease, its contexts are canceled before
+// another replica can acquire it. A leader that stops releases the Lease after its work has returned,
+// so another replica takes over at its next attempt.
 //
 // While the API server is down nobody is elected, and [Elector.Err] reports the reason after
 // renew_deadline.

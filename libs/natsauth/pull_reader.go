@@ -29,7 +29,8 @@ import (
 // direct its own messages there.
 //
 // It handles one message at a time, in stream order except for redeliveries. Messages in flight
-// during a disconnect may be late by AckWait; in a cluster also those of the next 10 s.
+// during a disconnect may arrive late, after AckWait. In a NATS cluster this includes messages that
+// the leader sends to the abandoned request until it expires, after RequestTimeout.
 type PullReader struct {
 	// Conn is the agent's connection. Required.
 	Conn *nats.Conn

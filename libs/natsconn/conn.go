@@ -31,8 +31,8 @@ type Conn struct {
 }
 
 // Connect starts to connect and returns after at most one attempt at each server. It does not wait for success. An
-// error means that the configuration cannot work, or that ctx ended. More options may be given for tests; they
-// cannot replace the handlers.
+// error means that the configuration cannot work, or that ctx ended. more has options of the client that [Config] does
+// not have, such as the credentials of an agent. They cannot replace the handlers.
 func Connect(ctx context.Context, cfg Config, logger *slog.Logger, more ...nats.Option) (*Conn, error) {
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("connect to NATS: %w", context.Cause(ctx))
@@ -144,7 +144,7 @@ func (c *Conn) disconnectReason() error {
 	return c.lastErr
 }
 
-// Check sends a ping and returns an error without a response. Permission violations of the last minutes are
+// Check sends a ping and returns an error if there is no response. Permission violations of the last minutes are
 // returned as service.Degraded: the connection works, its use does not.
 func (c *Conn) Check(ctx context.Context) error {
 	if !c.IsConnected() {

@@ -4,7 +4,7 @@
 // with X25519 boxes of nkeys ("SX…" seeds, "X…" public keys). Only the recipient and the sender can
 // open a box; the message bus and its operators can neither read nor change it. A box is not bound
 // to a place or time: an old box opens as well. So the plaintext must name what it belongs to, such
-// as workspace and revision; [Values.Seal] does this with its label.
+// as a workspace and the digest of its values; [Values.Seal] does this with its label.
 //
 // [Digest] detects changed values without revealing them. It is keyed, because a plain hash of a
 // short password can be guessed.

@@ -11,8 +11,8 @@ import (
 // ErrWrongLabel means that the box was sealed with another label; see [Values.Seal].
 var ErrWrongLabel = errors.New("sealed values have another label")
 
-// Seal seals the values together with a label that says what they belong to, such as workspace and
-// revision.
+// Seal seals the values together with a label that names what they belong to, such as a workspace and
+// the digest of its values.
 func (v Values) Seal(label, recipientPublic string, sender Key) ([]byte, error) {
 	plaintext := appendString(nil, label)
 	plaintext = appendValues(plaintext, v)
