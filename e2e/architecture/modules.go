@@ -34,7 +34,8 @@ func Modules(tree Tree) []string {
 			faults = append(faults, fmt.Sprintf("go.work uses %s, which has no go.mod", dir))
 		}
 	}
-	return append(faults, versions(tree.Modules)...)
+	faults = append(faults, versions(tree.Modules)...)
+	return append(faults, kubelabVersions(tree.Modules)...)
 }
 
 // identity: a module is named after its folder, has the Go version of go.work, and is in the
@@ -174,6 +175,40 @@ func versions(modules []Module) []string {
 			who = append(who, version+" in "+strings.Join(direct[dependency][version], ", "))
 		}
 		faults = append(faults, fmt.Sprintf("%s is required at different versions: %s", dependency, strings.Join(who, "; ")))
+	}
+	return faults
+}
+
+// kubelabVersions: kubelab has the versions of tools, which requires all that the services use. A package
+// of another version is compiled a second time, and so is each package that imports it: minutes for the
+// clients of Kubernetes.
+func kubelabVersions(modules []Module) []string {
+	// kwok needs a newer version than the workspace has. One package imports it.
+	apart := []string{"github.com/Masterminds/semver/v3"}
+	kubelab := map[string]string{}
+	for _, m := range modules {
+		if m.Dir == string(Kubelab) {
+			for _, r := range m.Requires {
+				kubelab[r.Path] = r.Version
+			}
+			for _, r := range m.Replaces {
+				kubelab[r.Path] = r.NewVersion
+			}
+		}
+	}
+	var faults []string
+	for _, m := range modules {
+		if m.Dir != "tools" {
+			continue
+		}
+		for _, r := range m.Requires {
+			version, shared := kubelab[r.Path]
+			if shared && version != r.Version && !slices.Contains(apart, r.Path) {
+				faults = append(faults, fmt.Sprintf(
+					"%s/go.mod: %s is %s, but %s in %s/go.mod: both need the same version, so that it is compiled once",
+					Kubelab, r.Path, version, r.Version, m.Dir))
+			}
+		}
 	}
 	return faults
 }

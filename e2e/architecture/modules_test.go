@@ -22,7 +22,7 @@ func sound() architecture.Tree {
 	const own = architecture.Prefix
 	return architecture.Tree{
 		Go:   "1.26.0",
-		Used: []string{"libs", "services/state", "tools/testkit"},
+		Used: []string{"libs", "services/state", "tools/testkit", "tools"},
 		Modules: []architecture.Module{
 			{
 				Dir:  "libs",
@@ -57,6 +57,12 @@ func sound() architecture.Tree {
 				},
 				Replaces: []architecture.Replacement{{Path: "k8s.io/api", NewPath: "k8s.io/api", NewVersion: "v0.36.3"}},
 			},
+			{
+				Dir:      "tools",
+				Path:     own + "tools",
+				Go:       "1.26.0",
+				Requires: []architecture.Requirement{{Path: "k8s.io/api", Version: "v0.36.3", Indirect: true}},
+			},
 		},
 		Packages: []architecture.Package{
 			{Path: own + "libs/postgres", TestImports: []string{own + "tools/testkit/pg"}},
@@ -70,7 +76,7 @@ func TestInvalidModulesAreFound(t *testing.T) {
 	t.Parallel()
 	require.Empty(t, architecture.Modules(sound()))
 	const own = architecture.Prefix
-	libs, state, testkit, kubelab := 0, 1, 2, 3
+	libs, state, testkit, kubelab, tools := 0, 1, 2, 3, 4
 	for _, c := range []struct {
 		name string
 		harm func(*architecture.Tree)
@@ -156,6 +162,11 @@ func TestInvalidModulesAreFound(t *testing.T) {
 			"two versions of one dependency",
 			func(tree *architecture.Tree) { tree.Modules[state].Requires[0].Version = "v5.2.0" },
 			"example.org/pgx is required at different versions: v5.1.0 in libs; v5.2.0 in services/state",
+		},
+		{
+			"kubelab has another version of a dependency",
+			func(tree *architecture.Tree) { tree.Modules[tools].Requires[0].Version = "v0.37.0" },
+			"tools/kubelab/go.mod: k8s.io/api is v0.36.3, but v0.37.0 in tools/go.mod",
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {

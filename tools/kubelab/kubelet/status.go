@@ -14,7 +14,7 @@ import (
 )
 
 // Version is the version of Kubernetes that the nodes report; that of the control plane.
-const Version = "v1.36.3"
+const Version = "v1.37.2"
 
 // NextPodStatus returns what a kubelet on the node with address hostIP reports next for pod: every container
 // moved one step. If nothing changes it returns the current status.
