@@ -316,7 +316,7 @@ func (p *fixture) control(subject, kind string, data any) {
 func (p *fixture) desire(w events.DesiredWorkspace, extensions ...string) {
 	p.t.Helper()
 	e, err := event.New(event.Attributes{
-		Type: desired.EventType, Source: event.ServiceSource("local", "state"), Subject: w.WorkspaceID,
+		Type: events.TypeDesiredWorkspace, Source: event.ServiceSource("local", "state"), Subject: w.WorkspaceID,
 		ID: w.WorkspaceID + "/" + strconv.Itoa(w.DesiredRevision), Time: time.Now(),
 	}, w)
 	require.NoError(p.t, err)

@@ -92,7 +92,7 @@ type process struct {
 func assemble(ctx context.Context, cfg Config, tel *telemetry.Telemetry) (*process, error) {
 	p := &process{cfg: cfg, tel: tel, background: newBackground()}
 	for _, step := range []func(context.Context) error{
-		p.openDatabase, p.connect, p.openStreams, p.openIngest, p.openCallout, p.openAPI,
+		p.openDatabase, p.connect, p.openOutbox, p.openIngest, p.openAgents, p.openAPI,
 	} {
 		if err := step(ctx); err != nil {
 			return nil, err
@@ -187,7 +187,7 @@ func (p *process) connect(ctx context.Context) error {
 	return nil
 }
 
-func (p *process) openStreams(context.Context) error {
+func (p *process) openOutbox(context.Context) error {
 	metrics, err := outbox.NewMetrics(p.tel.Metrics)
 	if err != nil {
 		return fmt.Errorf("outbox: %w", err)
@@ -260,7 +260,7 @@ func (p *process) rebuild(
 
 func (p *process) cell() topology.Cell { return topology.Cell(p.cfg.Cell.Name) }
 
-func (p *process) openCallout(context.Context) error {
+func (p *process) openAgents(context.Context) error {
 	keys, err := natsauth.LoadCalloutKeys(p.cfg.Agents.KeysDir)
 	if err != nil {
 		return fmt.Errorf("agents.keys_dir: %w", err)
@@ -272,13 +272,13 @@ func (p *process) openCallout(context.Context) error {
 	cell := p.cell()
 	disconnector := &natsauth.Disconnector{Conn: p.system.Conn}
 	p.subscribers = &nats.Subscribers{
-		Streams:      js,
+		JetStream:    js,
 		Disconnector: disconnector,
 		Logger:       p.tel.Logger,
 		Background:   p.background.enqueue,
 	}
 	p.agents = &nats.Agents{
-		Streams: js, Disconnector: disconnector, Cell: cell, Logger: p.tel.Logger, Background: p.background.enqueue,
+		JetStream: js, Disconnector: disconnector, Cell: cell, Logger: p.tel.Logger, Background: p.background.enqueue,
 		EnsureRequests: make(chan struct{}, 1),
 	}
 	p.responder = &natsauth.Responder{
@@ -312,7 +312,7 @@ func (p *process) openAPI(context.Context) error {
 	}
 	handler := api.NewHandler(api.Dependencies{
 		Pool: p.pool, Directory: p.directory, Workspaces: p.workspaces, IngestStores: p.ingestStores, Secrets: p.secrets,
-		Encoder: p.encoder, Ingest: p.consumers.Ingest, Changes: p.changes, Streams: js, Agents: p.agents,
+		Encoder: p.encoder, Ingest: p.consumers.Ingest, Changes: p.changes, JetStream: js, Agents: p.agents,
 		Subscribers: p.subscribers, Endpoint: endpoint, NamespacePrefix: p.cfg.Workspace.NamespacePrefix,
 		Rebuild: p.rebuild, Issuer: p.keyring, Cell: p.cell(), Logger: p.tel.Logger, Now: time.Now,
 		Interceptors: []connect.Interceptor{tracing},

@@ -86,7 +86,7 @@ func (p *process) ensureStreams(ctx context.Context, self *service.Handle) error
 	connected := p.conn.StatusChanged(natsgo.CONNECTED)
 	defer p.conn.RemoveStatusListener(connected)
 	options := topology.Options{Replicas: p.cfg.Streams.Replicas, StorageBytes: int64(p.cfg.Streams.Storage)}
-	if err := topology.Ensure(ctx, p.agents.Streams, p.agents.Cell, options); err != nil {
+	if err := topology.Ensure(ctx, p.agents.JetStream, p.agents.Cell, options); err != nil {
 		return fmt.Errorf("create the streams: %w", err)
 	}
 	self.Ready()
@@ -96,7 +96,7 @@ func (p *process) ensureStreams(ctx context.Context, self *service.Handle) error
 			if !open {
 				return nil
 			}
-			if err := topology.EnsureRelays(ctx, p.agents.Streams, options); err != nil {
+			if err := topology.EnsureRelays(ctx, p.agents.JetStream, options); err != nil {
 				return fmt.Errorf("create the buckets of relays again: %w", err)
 			}
 		case <-ctx.Done():

@@ -87,6 +87,16 @@ func TestWorkspaceFromADevfile(t *testing.T) {
 			errcode.InvalidArgument,
 			"metadata.name",
 		},
+		"a name that begins with a digit": {
+			&statev1.CreateWorkspaceRequest{Devfile: strings.Replace(aDevfile, "name: shop", "name: 1shop", 1)},
+			errcode.InvalidArgument,
+			`metadata.name "1shop" is not a workspace name; give a name`,
+		},
+		"a given name that begins with a digit": {
+			&statev1.CreateWorkspaceRequest{Name: "1shop", Devfile: aDevfile},
+			errcode.InvalidArgument,
+			"starting with a letter",
+		},
 		"an invalid override": {
 			&statev1.CreateWorkspaceRequest{Name: "w", Devfile: aDevfile, Overrides: &statev1.WorkspaceOverrides{Cpu: "lots"}},
 			errcode.InvalidArgument,

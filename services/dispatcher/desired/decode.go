@@ -14,9 +14,6 @@ import (
 	"lockstep.internal/services/dispatcher/failure"
 )
 
-// EventType of a desired event.
-const EventType = event.TypePrefix + "desired.workspace.v1"
-
 // ErrUnknownWorkspace is returned when the subject does not contain a workspace id of this agent.
 var ErrUnknownWorkspace = errors.New("the subject names no workspace of this agent")
 
@@ -51,10 +48,9 @@ func Decode(cell topology.Cell, agent int64, subject string, header nats.Header,
 		return w, malformed("the desired event cannot be read: %v", err)
 	}
 	w.Revision = max(p.DesiredRevision, 0)
-	w.Name, w.Namespace, w.Target, w.Secrets = p.Name, p.Namespace, p.Target, p.Secrets
 	switch {
-	case e.Type() != EventType:
-		return w, malformed("the event type is %s, expected %s", e.Type(), EventType)
+	case e.Type() != events.TypeDesiredWorkspace:
+		return w, malformed("the event type is %s, expected %s", e.Type(), events.TypeDesiredWorkspace)
 	case p.WorkspaceID != id:
 		return w, malformed("the event for workspace %s is about workspace %q", id, p.WorkspaceID)
 	case p.DesiredRevision < 1:
@@ -62,14 +58,24 @@ func Decode(cell topology.Cell, agent int64, subject string, header nats.Header,
 	case p.DesiredRevision > maxRevision:
 		return w, malformed("the desired revision %d is above %d", p.DesiredRevision, int64(maxRevision))
 	}
+	if err := p.fill(&w); err != nil {
+		return w, malformed("%v", err)
+	}
+	return w, nil
+}
+
+// fill sets all fields of a workspace but its ID and its size.
+func (p *payload) fill(w *Workspace) error {
+	w.Revision = p.DesiredRevision
+	w.Name, w.Namespace, w.Target, w.Secrets = p.Name, p.Namespace, p.Target, p.Secrets
 	for i, raw := range p.Manifests {
 		object, err := decodeObject(raw)
 		if err != nil {
-			return w, malformed("manifest %d: %v", i+1, err)
+			return fmt.Errorf("manifest %d: %w", i+1, err)
 		}
 		w.Objects = append(w.Objects, object)
 	}
-	return w, nil
+	return nil
 }
 
 func workspaceOf(cell topology.Cell, agent int64, subject string) (string, error) {

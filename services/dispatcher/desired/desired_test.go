@@ -65,7 +65,7 @@ func data(change func(*events.DesiredWorkspace)) events.DesiredWorkspace {
 func decode(t *testing.T, content any) (desired.Workspace, error) {
 	t.Helper()
 	e, err := event.New(event.Attributes{
-		Type: desired.EventType, Source: "/lockstep/local/state", Subject: id, ID: "1", Time: time.Unix(0, 0),
+		Type: events.TypeDesiredWorkspace, Source: "/lockstep/local/state", Subject: id, ID: "1", Time: time.Unix(0, 0),
 	}, content)
 	require.NoError(t, err)
 	message, err := event.Encode(e, cell.Desired(agent, id))

@@ -6,28 +6,21 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-
-	"lockstep.internal/schemas/gen/events"
 )
 
 // packed is the JSON form of an applied workspace. Compressed, it saves memory between two repairs.
 type packed struct {
-	ID        string                   `json:"id"`
-	Name      string                   `json:"name"`
-	Namespace string                   `json:"namespace"`
-	Revision  int64                    `json:"revision"`
-	Target    events.DesiredTarget     `json:"target"`
-	Manifests []json.RawMessage        `json:"manifests"`
-	Secrets   []events.SecretReference `json:"secrets"`
-	Size      int                      `json:"size"`
+	payload
+
+	Size int `json:"size"`
 }
 
 // Pack encodes a workspace as compressed JSON.
 func Pack(w Workspace) ([]byte, error) {
-	p := packed{
-		ID: w.ID, Name: w.Name, Namespace: w.Namespace, Revision: w.Revision, Target: w.Target, Secrets: w.Secrets,
-		Size: w.Size,
-	}
+	p := packed{Size: w.Size, payload: payload{
+		WorkspaceID: w.ID, Name: w.Name, Namespace: w.Namespace, DesiredRevision: w.Revision, Target: w.Target,
+		Secrets: w.Secrets,
+	}}
 	for _, object := range w.Objects {
 		manifest, err := json.Marshal(object.Manifest)
 		if err != nil {
@@ -59,16 +52,9 @@ func Unpack(data []byte) (Workspace, error) {
 	if err != nil {
 		return Workspace{}, fmt.Errorf("unpack a workspace: %w", err)
 	}
-	w := Workspace{
-		ID: p.ID, Name: p.Name, Namespace: p.Namespace, Revision: p.Revision, Target: p.Target, Secrets: p.Secrets,
-		Size: p.Size,
-	}
-	for _, manifest := range p.Manifests {
-		object, err := decodeObject(manifest)
-		if err != nil {
-			return Workspace{}, fmt.Errorf("unpack workspace %s: %w", p.ID, err)
-		}
-		w.Objects = append(w.Objects, object)
+	w := Workspace{ID: p.WorkspaceID, Size: p.Size}
+	if err := p.fill(&w); err != nil {
+		return Workspace{}, fmt.Errorf("unpack workspace %s: %w", p.WorkspaceID, err)
 	}
 	return w, nil
 }

@@ -332,7 +332,7 @@ func (c *Cluster) applySecret(
 	}}, options)
 }
 
-// forgetNamespace drops the cached namespace if err shows that it is missing or being deleted. It returns err.
+// forgetNamespace drops the cached namespace if err can mean that it is missing or being deleted. It returns err.
 func (c *Cluster) forgetNamespace(w desired.Workspace, err error) error {
 	var status apierrors.APIStatus
 	if errors.As(err, &status) && (apierrors.IsNotFound(err) || apierrors.IsForbidden(err)) {

@@ -19,10 +19,10 @@ import (
 )
 
 const (
-	senders        = 16
-	minPause       = 100 * time.Millisecond
-	maxPause       = time.Second
-	defaultTimeout = 5 * time.Second
+	concurrentPublishes = 16
+	minPause            = 100 * time.Millisecond
+	maxPause            = time.Second
+	defaultTimeout      = 5 * time.Second
 )
 
 // Sender publishes one message and waits for the acknowledgement.
@@ -112,7 +112,7 @@ func (p *Publisher) Flush(ctx context.Context) error {
 // reports again.
 func (p *Publisher) Run(ctx context.Context) error {
 	var group sync.WaitGroup
-	for range senders {
+	for range concurrentPublishes {
 		group.Go(func() { p.send(ctx) })
 	}
 	group.Wait()

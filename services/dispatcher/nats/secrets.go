@@ -87,7 +87,7 @@ func (s *Secrets) open(data []byte, label, name string, about *desired.Reference
 	switch {
 	case errors.Is(err, seal.ErrWrongLabel):
 		return nil, failure.Wrap(err, failure.SecretRefused, about,
-			"the received values belong to another Secret or another revision than %s; the dispatcher retries", name)
+			"the received values do not have the digest of the Secret %s; the dispatcher retries", name)
 	case err != nil:
 		return nil, failure.Wrap(err, failure.SecretRefused, about,
 			"the values of the Secret %s are not sealed for this agent by its control plane; "+

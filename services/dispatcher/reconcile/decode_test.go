@@ -72,7 +72,7 @@ func TestDesiredStateIsAcceptedRejectedOrDropped(t *testing.T) {
 func encode(t *testing.T, w events.DesiredWorkspace) *nats.Msg {
 	t.Helper()
 	e, err := event.New(event.Attributes{
-		Type: desired.EventType, Source: event.ServiceSource(string(cell), "state"), Subject: id, ID: "1",
+		Type: events.TypeDesiredWorkspace, Source: event.ServiceSource(string(cell), "state"), Subject: id, ID: "1",
 		Time: time.Unix(1, 0),
 	}, w)
 	require.NoError(t, err)

@@ -152,7 +152,7 @@ func startReconciler(t *testing.T) (*Reconciler, *fakeCluster, *recorder, contex
 		Queue:     queue.New[*Item](queue.Limits{Retries: 4, Repairs: 1, RepairPause: time.Second}),
 		Cluster:   cluster,
 		Publisher: published,
-		Results:   Results{Source: "/lockstep/local/agents/7/dispatcher", Run: "r"},
+		Results:   Results{Source: "/lockstep/local/agents/7/dispatcher", SessionID: "r"},
 		Retry:     retry.Policy{Min: time.Second, Max: 5 * time.Minute},
 		Poll:      retry.Policy{Min: time.Second, Max: time.Minute},
 		Workers:   8,

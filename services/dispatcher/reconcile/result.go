@@ -28,8 +28,8 @@ const (
 type Results struct {
 	// Source of the events.
 	Source string
-	// Run is the id of the leader's session. It makes the ids of events unique.
-	Run string
+	// SessionID is the id of the leader's session. It makes the ids of events unique.
+	SessionID string
 }
 
 // Attempt identifies the attempt that a result reports.
@@ -45,7 +45,7 @@ type Attempt struct {
 
 // event returns a result event. Equal attempts of one leader have equal ids.
 func (r Results) event(ctx context.Context, kind string, a Attempt, data any) (event.Event, error) {
-	run := r.Run
+	run := r.SessionID
 	if a.Repair > 0 {
 		run += "/" + strconv.Itoa(a.Repair)
 	}

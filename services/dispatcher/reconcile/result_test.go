@@ -17,7 +17,7 @@ import (
 func TestResultIsIdentifiedByAttemptAndValid(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	results := reconcile.Results{Source: "/lockstep/local/agents/7/dispatcher", Run: "run"}
+	results := reconcile.Results{Source: "/lockstep/local/agents/7/dispatcher", SessionID: "run"}
 	at := time.Date(2026, 3, 4, 5, 6, 7, 123_456_789, time.UTC)
 	first := reconcile.Attempt{Workspace: id, Revision: 3, Count: 1, At: at}
 	repaired := reconcile.Attempt{Workspace: id, Revision: 3, Count: 2, Repair: 4, At: at}

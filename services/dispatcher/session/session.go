@@ -88,14 +88,14 @@ func New(cfg Config) *Session {
 	publisher := nats.NewPublisher(cfg.JetStream, cfg.Cell, agent, cfg.PublishTimeout, cfg.Logger)
 	namespaces := kube.NewNamespaces(cfg.Client, agent, work.Wake)
 	cluster := kube.NewCluster(cfg.Client, cfg.Policy, namespaces)
-	run := uuid.NewString()
+	id := uuid.NewString()
 	r := &reconcile.Reconciler{
 		Cell: cfg.Cell, Policy: cfg.Policy, Queue: work, Cluster: cluster, Secrets: cfg.Secrets, Publisher: publisher,
-		Results: reconcile.Results{Source: event.AgentSource(string(cfg.Cell), agent, "dispatcher"), Run: run},
+		Results: reconcile.Results{Source: event.AgentSource(string(cfg.Cell), agent, "dispatcher"), SessionID: id},
 		Retry:   cfg.Retry,
 		Poll:    retry.Policy{Min: pollMin, Max: pollMax},
 		Workers: cfg.Workers, Timeout: cfg.ApplyTimeout, SlowAfter: slowAfter,
-		Logger: cfg.Logger.With(slog.String(logkey.Run, run)), Tracer: cfg.Tracer, Metrics: cfg.Metrics,
+		Logger: cfg.Logger.With(slog.String(logkey.Run, id)), Tracer: cfg.Tracer, Metrics: cfg.Metrics,
 	}
 	control := agentcontrol.NewReader(cfg.Conn.Conn, topology.DispatcherConsumer(agent), cfg.Logger)
 	control.SkipResyncsBefore = time.Now() // a new leader applies everything, so it ignores earlier resync requests

@@ -46,7 +46,7 @@ func (s *workspaceService) ListWorkspaceEvents(
 	if err != nil {
 		return nil, err
 	}
-	stream, err := s.streams.Stream(ctx, topology.StreamWorkspaces)
+	stream, err := s.jetStream.Stream(ctx, topology.StreamWorkspaces)
 	if err != nil {
 		return nil, fault.Wrap(err, errcode.Unavailable, "the events of workspaces cannot be read now: try again")
 	}

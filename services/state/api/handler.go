@@ -29,7 +29,7 @@ type Dependencies struct {
 	Encoder      publish.Encoder
 	Ingest       *ingest.Ingest
 	Changes      *postgres.Changes
-	Streams      jetstream.JetStream
+	JetStream    jetstream.JetStream
 	Agents       Agents
 	Subscribers  Subscribers
 	Endpoint     AgentEndpoint
@@ -51,9 +51,9 @@ const maxRequest = 4 << 20
 func NewHandler(d Dependencies) http.Handler {
 	interceptors := append([]connect.Interceptor{fault.NewInterceptor(d.Logger)}, d.Interceptors...)
 	sessions := newSessionCache()
-	callers := &authentication{directory: d.Directory.Directory, sessions: sessions, now: d.Now}
+	authn := &authentication{directory: d.Directory.Directory, sessions: sessions, now: d.Now}
 	options := connect.WithHandlerOptions(
-		connect.WithInterceptors(append(interceptors, libpostgres.UnavailableInterceptor(), callers)...),
+		connect.WithInterceptors(append(interceptors, libpostgres.UnavailableInterceptor(), authn)...),
 		connect.WithReadMaxBytes(maxRequest),
 	)
 	access := access{directory: d.Directory}
@@ -80,14 +80,14 @@ func NewHandler(d Dependencies) http.Handler {
 	mux.Handle(statev1connect.NewWorkspaceServiceHandler(&workspaceService{
 		access:       access,
 		prefix:       d.NamespacePrefix,
-		callers:      callers,
+		authn:        authn,
 		pool:         d.Pool,
 		workspaces:   d.Workspaces,
 		ingestStores: d.IngestStores,
 		secrets:      d.Secrets,
 		encoder:      d.Encoder,
 		changes:      d.Changes,
-		streams:      d.Streams,
+		jetStream:    d.JetStream,
 		cell:         d.Cell,
 		now:          d.Now,
 	}, options))

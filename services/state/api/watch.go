@@ -81,7 +81,7 @@ func (s *workspaceService) WatchWorkspaces(
 
 // authorize checks that the caller may still watch, and updates what it may see.
 func (w *watch) authorize(ctx context.Context, authorization string) error {
-	ctx, err := w.service.callers.authenticate(ctx, map[string][]string{"Authorization": {authorization}})
+	ctx, err := w.service.authn.authenticate(ctx, map[string][]string{"Authorization": {authorization}})
 	if err != nil {
 		return err
 	}

@@ -41,12 +41,12 @@ type workspaceService struct {
 	prefix       string // of workspace namespaces
 	pool         *pgxpool.Pool
 	workspaces   *postgres.Workspaces
-	callers      *authentication
+	authn        *authentication
 	ingestStores *postgres.IngestStores
 	secrets      *postgres.Secrets
 	encoder      publish.Encoder
 	changes      *postgres.Changes
-	streams      jetstream.JetStream
+	jetStream    jetstream.JetStream
 	cell         topology.Cell
 	now          func() time.Time
 }
@@ -120,9 +120,6 @@ func (s *workspaceService) newCreation(
 	if c.Template == "" {
 		c.Template = defaultTemplate
 	}
-	if err := slug(c.Name); err != nil {
-		return c, nil, err
-	}
 	if len(c.IdempotencyKey) > maxIdempotencyKey {
 		return c, nil, fault.New(errcode.InvalidArgument,
 			"idempotency_key has %d characters, the limit is %d", len(c.IdempotencyKey), maxIdempotencyKey).
@@ -178,7 +175,7 @@ func fromDevfile(c *workspace.Creation, text string) error {
 		return nil
 	}
 	c.Name = d.Name
-	if err := slug(c.Name); c.Name != "" && err != nil {
+	if c.Name != "" && !workspace.ValidName(c.Name) {
 		return fault.New(errcode.InvalidArgument,
 			"the devfile's metadata.name %.80q is not a workspace name; give a name", c.Name).
 			With("field", "name")
@@ -346,7 +343,7 @@ func (s *workspaceService) UpdateWorkspace(
 					return w, nil, err
 				}
 			}
-			return w.Update(next, caller(ctx).ID, s.now())
+			return w.SetSpec(next, caller(ctx).ID, s.now())
 		},
 	)
 	if err != nil {

@@ -79,7 +79,7 @@ func (a *Authenticator) agent(ctx context.Context, c natsauth.Credentials) (nats
 
 // Agents creates the consumers of agents and disconnects revoked agents.
 type Agents struct {
-	Streams      jetstream.JetStream
+	JetStream    jetstream.JetStream
 	Disconnector *natsauth.Disconnector
 	Cell         topology.Cell
 	Logger       *slog.Logger
@@ -99,7 +99,7 @@ func (a *Agents) RequestEnsure() {
 
 // Ensure creates or updates the consumers of the agent.
 func (a *Agents) Ensure(ctx context.Context, agent int64) error {
-	if err := topology.EnsureAgent(ctx, a.Streams, a.Cell, agent); err != nil {
+	if err := topology.EnsureAgent(ctx, a.JetStream, a.Cell, agent); err != nil {
 		return fmt.Errorf("ensure the consumers of agent %d: %w", agent, err)
 	}
 	return nil

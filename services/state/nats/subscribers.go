@@ -16,7 +16,7 @@ import (
 
 // Subscribers creates the consumers of subscribers and disconnects revoked subscribers.
 type Subscribers struct {
-	Streams      jetstream.JetStream
+	JetStream    jetstream.JetStream
 	Disconnector *natsauth.Disconnector
 	Logger       *slog.Logger
 	// Background runs work after the call. The service waits for it when it stops.
@@ -27,7 +27,7 @@ type Subscribers struct {
 func (s *Subscribers) Ensure(ctx context.Context, subscriber directory.Subscriber) error {
 	err := topology.EnsureSubscriber(
 		ctx,
-		s.Streams,
+		s.JetStream,
 		topology.Subscriber{Name: subscriber.Name, Filter: subscriber.Filter, Since: subscriber.Since()},
 	)
 	if err != nil {
@@ -62,7 +62,7 @@ func (s *Subscribers) Disconnect(ctx context.Context, subscriber directory.Subsc
 
 // Remove removes the consumer of a name that is no longer in use.
 func (s *Subscribers) Remove(ctx context.Context, name string) error {
-	if err := topology.RemoveSubscriber(ctx, s.Streams, name); err != nil {
+	if err := topology.RemoveSubscriber(ctx, s.JetStream, name); err != nil {
 		return fmt.Errorf("remove the consumer of subscriber %s: %w", name, err)
 	}
 	return nil
@@ -71,7 +71,7 @@ func (s *Subscribers) Remove(ctx context.Context, name string) error {
 // RemoveOthers removes the consumers of all other subscribers. A stream restored from an older backup brings
 // back consumers of revoked ones.
 func (s *Subscribers) RemoveOthers(ctx context.Context, names map[string]bool) error {
-	stream, err := s.Streams.Stream(ctx, topology.StreamDeploys)
+	stream, err := s.JetStream.Stream(ctx, topology.StreamDeploys)
 	if err != nil {
 		return fmt.Errorf("list subscribers' consumers: %w", err)
 	}
@@ -95,7 +95,7 @@ func (s *Subscribers) RemoveOthers(ctx context.Context, names map[string]bool) e
 
 // Pending returns the number of events that the subscriber has not read; false if NATS does not answer.
 func (s *Subscribers) Pending(ctx context.Context, name string) (uint64, bool) {
-	consumer, err := s.Streams.Consumer(ctx, topology.StreamDeploys, topology.SubscriberConsumer(name))
+	consumer, err := s.JetStream.Consumer(ctx, topology.StreamDeploys, topology.SubscriberConsumer(name))
 	if err != nil {
 		return 0, false
 	}

@@ -1,7 +1,7 @@
 // Package postgres is the PostgreSQL adapter: the directory, workspaces with their sealed secrets, and the observed
-// objects. It loads and stores. It decides nothing and publishes nothing: the caller puts messages into the outbox, in
-// the same transaction.
+// objects. It loads and stores, also messages of the outbox. It decides nothing and publishes nothing: package outbox
+// publishes after the commit.
 //
-// Transactions lock in this order: agents, observed objects, workspaces by id. Another order can deadlock. Errors for
+// Transactions lock in this order: agents, observed objects, orphans, workspaces by id. Another order can deadlock. Errors for
 // the API's callers are faults.
 package postgres

@@ -14,11 +14,11 @@ import (
 // is reached. It locks an agent that has limits, so that concurrent creations are counted. Call it before locking
 // workspaces.
 func (s *Workspaces) CheckQuota(ctx context.Context, tx pgx.Tx, w workspace.Workspace) error {
-	limits, err := s.limits(ctx, tx, w, "")
-	if err != nil || !limits.configuration.Limited() {
+	in, err := s.readQuotaInput(ctx, tx, w, "")
+	if err != nil || !in.configuration.Limited() {
 		return err
 	}
-	if limits, err = s.limits(ctx, tx, w, " for no key update of a"); err != nil {
+	if in, err = s.readQuotaInput(ctx, tx, w, " for no key update of a"); err != nil {
 		return err
 	}
 	var usage agent.Usage
@@ -29,21 +29,21 @@ func (s *Workspaces) CheckQuota(ctx context.Context, tx pgx.Tx, w workspace.Work
 	if err != nil {
 		return fmt.Errorf("count the workspaces of agent %d: %w", w.AgentID, err)
 	}
-	return limits.configuration.CheckQuota(limits.agent, limits.user, usage)
+	return in.configuration.CheckQuota(in.agent, in.user, usage)
 }
 
-// limits are the names and the configuration for a quota check.
-type limits struct {
+// quotaInput is what a quota check reads: the names for its error, and the agent's configuration.
+type quotaInput struct {
 	agent, user   string
 	configuration agent.Configuration
 }
 
-func (s *Workspaces) limits(ctx context.Context, tx pgx.Tx, w workspace.Workspace, locking string) (limits, error) {
-	var l limits
+func (s *Workspaces) readQuotaInput(ctx context.Context, tx pgx.Tx, w workspace.Workspace, locking string) (quotaInput, error) {
+	var in quotaInput
 	var settings agent.Settings
 	err := tx.QueryRow(ctx, `select a.name, u.username, a.configuration from agents a, users u
 		where a.id = $1 and u.id = $2`+locking, w.AgentID, w.UserID).
-		Scan(&l.agent, &l.user, &settings)
-	l.configuration = settings.Configuration()
-	return l, asFault(err, "", fmt.Sprintf("agent %d or user %d of workspace %q", w.AgentID, w.UserID, w.Name))
+		Scan(&in.agent, &in.user, &settings)
+	in.configuration = settings.Configuration()
+	return in, asFault(err, "", fmt.Sprintf("agent %d or user %d of workspace %q", w.AgentID, w.UserID, w.Name))
 }

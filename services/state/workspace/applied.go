@@ -1,7 +1,6 @@
 package workspace
 
 import (
-	"math"
 	"time"
 
 	"lockstep.internal/schemas/gen/events"
@@ -9,7 +8,7 @@ import (
 )
 
 // MaxRevision is the highest desired revision that is accepted. JSON numbers hold it exactly.
-const MaxRevision = math.MaxInt64 >> 10
+const MaxRevision = 1<<53 - 1
 
 // AppliedReport is the dispatcher's report of an applied revision.
 type AppliedReport struct {

@@ -82,7 +82,8 @@ type Adopted struct {
 	Revision int64
 }
 
-// New creates a workspace with desired state running. The fault invalid_argument names every invalid field.
+// New creates a workspace with desired state running, or with the state in Adopted. The fault invalid_argument names
+// every invalid field.
 func New(c Creation) (Workspace, []Event, error) {
 	c.Spec = c.Spec.WithDefaults()
 	var f fieldErrors
@@ -133,8 +134,8 @@ func (w Workspace) SetDesired(to DesiredState, userID int64, now time.Time) (Wor
 	return w, []Event{event}, nil
 }
 
-// Update replaces the spec. The same spec again is no change. The volume can grow but not shrink.
-func (w Workspace) Update(spec Spec, userID int64, now time.Time) (Workspace, []Event, error) {
+// SetSpec replaces the spec. The same spec again is no change. The volume can grow but not shrink.
+func (w Workspace) SetSpec(spec Spec, userID int64, now time.Time) (Workspace, []Event, error) {
 	if err := w.checkNotTerminated(); err != nil {
 		return w, nil, err
 	}

@@ -91,26 +91,26 @@ func TestTerminatedIsPermanent(t *testing.T) {
 		require.ErrorContains(t, err, `workspace "ide" was asked to terminate, which is permanent; create another one`)
 		require.Equal(t, w.Workspace, same.Workspace)
 	}
-	_, err = w.Update(workspace.Spec{Image: "other:1"}, 9, start())
+	_, err = w.SetSpec(workspace.Spec{Image: "other:1"}, 9, start())
 	require.True(t, fault.Is(err, errcode.WorkspaceTerminated))
 	_, err = newFixture(t).SetDesired("gone", 9, start())
 	require.True(t, fault.Is(err, errcode.InvalidArgument))
 }
 
-func TestUpdate(t *testing.T) {
+func TestSetSpec(t *testing.T) {
 	t.Parallel()
 	before := newFixture(t)
-	same, err := before.Update(
+	same, err := before.SetSpec(
 		workspace.Spec{Image: before.Spec.Image, Env: map[string]string{}, Command: []string{}, Args: []string{}},
 		9,
 		start(),
 	)
 	require.NoError(t, err)
 	require.Equal(t, before.Workspace, same.Workspace)
-	after, err := before.Update(workspace.Spec{Image: "other:1", VolumeSize: "20Gi"}, 9, start())
+	after, err := before.SetSpec(workspace.Spec{Image: "other:1", VolumeSize: "20Gi"}, 9, start())
 	require.NoError(t, err)
 	require.EqualValues(t, 2, after.DesiredRevision)
 	require.Equal(t, workspace.DesiredRunning, after.DesiredState)
-	_, err = after.Update(workspace.Spec{Image: "other:1", VolumeSize: "19Gi"}, 9, start())
+	_, err = after.SetSpec(workspace.Spec{Image: "other:1", VolumeSize: "19Gi"}, 9, start())
 	require.ErrorContains(t, err, `volume_size: "19Gi" is less than the current "20Gi"`)
 }

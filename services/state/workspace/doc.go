@@ -4,7 +4,7 @@
 // A method that decides returns the changed copy and the public events. It does not change the receiver. Three inputs
 // change a workspace:
 //
-//   - Users: [New], [Workspace.SetDesired], [Workspace.Update].
+//   - Users: [New], [Workspace.SetDesired], [Workspace.SetSpec].
 //   - The dispatcher: [Workspace.Applied] and the other methods in applied.go. They ignore revisions older than the
 //     last one reported.
 //   - The watcher: [Workspace.Observe] computes the actual state, completes restarts, and creates a new revision for a

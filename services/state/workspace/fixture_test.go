@@ -48,8 +48,8 @@ func (f fixture) SetDesired(to workspace.DesiredState, userID int64, now time.Ti
 	return fixture{w, events}, err
 }
 
-func (f fixture) Update(spec workspace.Spec, userID int64, now time.Time) (fixture, error) {
-	w, events, err := f.Workspace.Update(spec, userID, now)
+func (f fixture) SetSpec(spec workspace.Spec, userID int64, now time.Time) (fixture, error) {
+	w, events, err := f.Workspace.SetSpec(spec, userID, now)
 	return fixture{w, events}, err
 }
 

@@ -137,9 +137,13 @@ func (s Spec) checkFiles(f *fieldErrors) {
 	}
 }
 
-// name checks the workspace name, which also names its Service, Deployment and namespace.
+// ValidName reports whether a name is a workspace name. It also names the Service, Deployment and namespace.
+func ValidName(name string) bool {
+	return len(name) <= maxName && len(validation.IsDNS1035Label(name)) == 0
+}
+
 func (f *fieldErrors) name(at, name string) {
-	if len(name) > maxName || len(validation.IsDNS1035Label(name)) > 0 {
+	if !ValidName(name) {
 		f.Addf(
 			at,
 			"%.80q is not a workspace name: use 1 to %d lower-case letters, digits and inner hyphens, starting with a letter",

@@ -11,7 +11,8 @@ import (
 	"lockstep.internal/services/state/actualstate"
 )
 
-// DefaultNamespacePrefix starts the namespace of every workspace. Dispatchers refuse other namespaces.
+// DefaultNamespacePrefix is the default prefix of workspace namespaces. A dispatcher refuses namespaces without its own
+// configured prefix.
 const DefaultNamespacePrefix = "ws-"
 
 // Labels and annotations of the objects that Lockstep applies.
