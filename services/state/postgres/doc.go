@@ -2,6 +2,6 @@
 // objects. It loads and stores, also messages of the outbox. It decides nothing and publishes nothing: package outbox
 // publishes after the commit.
 //
-// Transactions lock in this order: agents, observed objects, orphans, workspaces by id. Another order can deadlock. Errors for
-// the API's callers are faults.
+// Transactions lock in this order: agents, observed objects, orphans, workspaces by id. Another order can deadlock.
+// Errors for the API's callers are faults.
 package postgres

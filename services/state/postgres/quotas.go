@@ -38,7 +38,9 @@ type quotaInput struct {
 	configuration agent.Configuration
 }
 
-func (s *Workspaces) readQuotaInput(ctx context.Context, tx pgx.Tx, w workspace.Workspace, locking string) (quotaInput, error) {
+func (s *Workspaces) readQuotaInput(
+	ctx context.Context, tx pgx.Tx, w workspace.Workspace, locking string,
+) (quotaInput, error) {
 	var in quotaInput
 	var settings agent.Settings
 	err := tx.QueryRow(ctx, `select a.name, u.username, a.configuration from agents a, users u
