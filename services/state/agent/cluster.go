@@ -31,7 +31,7 @@ type Cluster struct {
 // Versions are resource versions by kind. Only versions of one kind are compared.
 type Versions map[string]string
 
-// ListVersions returns the versions that a resync lists.
+// ListVersions returns the resource versions of a resync's lists.
 func ListVersions(begun events.ObservedResyncBegun) Versions {
 	listed := make(Versions, len(begun.ListVersions))
 	for _, v := range begun.ListVersions {
@@ -40,7 +40,8 @@ func ListVersions(begun events.ObservedResyncBegun) Versions {
 	return listed
 }
 
-// knownVersions returns the highest versions that the watcher had published or listed when the resync began.
+// knownVersions returns, for each listed kind, the highest version that the watcher had observed or listed before it
+// published the begin event.
 func knownVersions(begun events.ObservedResyncBegun) Versions {
 	known := ListVersions(begun)
 	for _, v := range begun.KnownVersions {

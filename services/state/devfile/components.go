@@ -132,7 +132,7 @@ func (r *reader) mounts(container object, volumes []volume) {
 	}
 }
 
-// check validates the spec. It reports each fault at the devfile field that origin gives.
+// check validates the spec. It reports each error at the devfile field that origin gives.
 func (r *reader) check(spec workspace.Spec, origin map[string]string, container string) {
 	var invalid *fault.Error
 	if !errors.As(spec.Validate(), &invalid) {
@@ -141,7 +141,7 @@ func (r *reader) check(spec workspace.Spec, origin map[string]string, container 
 	for _, field := range slices.Sorted(maps.Keys(invalid.Details)) {
 		at, known := origin[field]
 		if !known {
-			// A fault of a whole list, or of a field whose name was shortened.
+			// An error of a whole list, or of a field whose name was shortened.
 			list, _, _ := strings.Cut(field, "[")
 			if at, known = origin[list]; !known {
 				at = container + "." + list

@@ -17,7 +17,7 @@ type object struct {
 	read   map[string]bool
 }
 
-// object returns the mapping of a node. For another kind of node it adds a fault and returns an empty object.
+// object returns the mapping of a node. For another kind of node it adds an error and returns an empty object.
 func (r *reader) object(path string, n *yaml.Node) object {
 	o := object{r: r, path: path, fields: map[string]*yaml.Node{}, read: map[string]bool{}}
 	if n.Kind != yaml.MappingNode {
@@ -77,7 +77,7 @@ func (o object) boolean(field string, value bool) bool {
 	return value
 }
 
-// port returns a port number. For a missing or invalid one it adds a fault and returns 0.
+// port returns a port number. For a missing or invalid one it adds an error and returns 0.
 func (o object) port(field string) int32 {
 	n := o.value(field)
 	if n == nil {
@@ -157,7 +157,7 @@ func (o object) ignore(fields ...string) {
 	}
 }
 
-// refuse adds a fault if an unsupported field is present and not empty.
+// refuse adds an error if an unsupported field is present and not empty.
 func (o object) refuse(field, why string) {
 	n := o.value(field)
 	if n == nil || n.Kind != yaml.ScalarNode && len(n.Content) == 0 {
@@ -166,7 +166,7 @@ func (o object) refuse(field, why string) {
 	o.addf(field, "%s", why)
 }
 
-// refuseUnknown adds a fault for every field that was not read.
+// refuseUnknown adds an error for every field that was not read.
 func (o object) refuseUnknown() {
 	for _, key := range o.keys {
 		if !o.read[key] {

@@ -219,7 +219,7 @@ func (o *Observed) setOwned(e agentEvent, meta *events.ObjectMeta, kind, deploym
 	return o.setObject(meta, kind, data)
 }
 
-// readRejected decodes ObservedRejected: the object exists, but its event was too large.
+// readRejected decodes ObservedRejected: the event of this version was too large.
 func (o *Observed) readRejected(e agentEvent) error {
 	d, err := events.Decode[events.ObservedRejected](e.Data())
 	if err != nil {

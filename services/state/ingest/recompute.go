@@ -127,7 +127,7 @@ func (c *workspaceChanges) decide(before workspace.Workspace, o workspace.Observ
 	return update
 }
 
-// logDecisions logs and counts revisions that the system created, and unexpected state changes.
+// logDecisions logs and counts revisions that the system created, and counts unexpected state changes.
 func (i *Ingest) logDecisions(ctx context.Context, u workspace.Update) {
 	for _, e := range u.Events {
 		switch data := e.Data.(type) {

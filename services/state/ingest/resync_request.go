@@ -42,7 +42,8 @@ func (i *Ingest) RequestAllResyncs(
 	return err
 }
 
-// requestResync requests a full resync from one agent and returns the nonce, which contains the highest versions.
+// requestResync requests a full resync from one agent and returns the nonce, which contains the highest versions. With
+// ReadModelOnly it does nothing.
 func (i *Ingest) requestResync(
 	ctx context.Context, s Outbox, agentID int64, highest agent.Versions, cause events.ResyncRequestCause, at time.Time,
 ) (string, error) {

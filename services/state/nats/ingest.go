@@ -104,7 +104,7 @@ func (c *Consumers) reportRead(ctx context.Context, sequence uint64, batch []cur
 		}
 		subject, err := topology.Parse(batch[i].Subject)
 		if err != nil {
-			continue // a message for the deploys service; DecodeObserved does not parse its subject
+			continue // only a message for the deploys service: DecodeObserved rejects others with such a subject
 		}
 		agentID, err := subject.Agent()
 		if err != nil || reported[agentID] {

@@ -18,32 +18,32 @@ const driftPause = 5 * time.Second
 // The reports of the watcher and the dispatcher arrive in any order. A generation above the applied one always
 // proves a later change. An edited annotation or a recreated object keeps the generation; only a full resync that
 // began after the apply proves it. Each apply reports the new generation, so each change is reverted once.
-func (w Workspace) drift(o Observation) (message string, from time.Time) {
+func (w Workspace) drift(o Observation) (message string, notBefore time.Time) {
 	d := o.Deployment
 	switch {
 	case d == nil, d.Object.DeletedAt != nil, w.DesiredState == DesiredTerminated:
-		return "", from
+		return "", notBefore
 	case w.ApplyError != nil, w.AppliedRevision != w.DesiredRevision, w.AppliedUID == "":
-		return "", from // an apply is pending, or an old dispatcher does not report what it applied
+		return "", notBefore // an apply is pending, or an old dispatcher does not report what it applied
 	}
 	name := describe(w.deploymentReference())
 	if d.Object.UID == w.AppliedUID && int64(d.Generation) > w.AppliedGeneration {
-		from = w.AppliedAt.Add(driftPause)
+		notBefore = w.AppliedAt.Add(driftPause)
 		if d.SpecReplicas != nil && *d.SpecReplicas != w.replicas() {
-			return fmt.Sprintf("%s was scaled to %d by somebody else; it is applied again", name, *d.SpecReplicas), from
+			return fmt.Sprintf("%s was scaled to %d by somebody else; it is applied again", name, *d.SpecReplicas), notBefore
 		}
-		return name + " was changed by somebody else; it is applied again", from
+		return name + " was changed by somebody else; it is applied again", notBefore
 	}
 	if o.ResyncBegunAt.IsZero() || !w.AppliedAt.Before(o.ResyncBegunAt) {
-		return "", from
+		return "", notBefore
 	}
 	if d.Object.UID != w.AppliedUID {
-		return name + " was deleted and recreated by somebody else; it is applied again", from
+		return name + " was deleted and recreated by somebody else; it is applied again", notBefore
 	}
 	if d.Object.Annotations[AnnotationDesiredRevision] != strconv.FormatInt(w.AppliedRevision, 10) {
-		return fmt.Sprintf("%s differs from applied revision %d; it is applied again", name, w.AppliedRevision), from
+		return fmt.Sprintf("%s differs from applied revision %d; it is applied again", name, w.AppliedRevision), notBefore
 	}
-	return "", from
+	return "", notBefore
 }
 
 // replicas returns the replica count of the desired state.

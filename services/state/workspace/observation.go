@@ -45,12 +45,12 @@ func (w Workspace) Observe(o Observation) (Workspace, []Event) {
 		w, more := w.Redispatch(o.At)
 		return w, append(changed, more...)
 	}
-	message, from := w.drift(o)
+	message, notBefore := w.drift(o)
 	if message == "" {
 		return w, changed
 	}
-	if o.At.Before(from) && o.Clock.Before(from) {
-		w.RecomputeAt = earliest(w.RecomputeAt, from)
+	if o.At.Before(notBefore) && o.Clock.Before(notBefore) {
+		w.RecomputeAt = earliest(w.RecomputeAt, notBefore)
 		return w, changed
 	}
 	w, event := w.newRevision(w.DesiredState, Cause{Kind: events.DesiredStateCauseDrift}, o.At)
