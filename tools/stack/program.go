@@ -27,7 +27,7 @@ type program struct {
 }
 
 // launch writes the configuration and starts the program.
-func (p program) launch(name string, cfg configuration) (*run, error) {
+func (p program) launch(name string, cfg configuration) (*Run, error) {
 	file := filepath.Join(p.dir, name+".yaml")
 	if err := writeSettings(file, cfg.settings); err != nil {
 		return nil, err
@@ -37,6 +37,12 @@ func (p program) launch(name string, cfg configuration) (*run, error) {
 	isOurs := func(variable string) bool { return strings.HasPrefix(variable, "LOCKSTEP_") }
 	cmd.Env = slices.DeleteFunc(os.Environ(), isOurs)
 	cmd.Env = append(cmd.Env, "GORACE=halt_on_error=1")
+	return StartProgram(cmd, p.log)
+}
+
+// StartProgram starts a program that logs when it is ready and ends after SIGTERM, as services do. Its log is copied
+// line by line. The program does not outlive this process.
+func StartProgram(cmd *exec.Cmd, log io.Writer) (*Run, error) {
 	// A Ctrl-C at the terminal is for this process, which stops its services in order.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	dieWithParent(cmd.SysProcAttr)
@@ -48,11 +54,11 @@ func (p program) launch(name string, cfg configuration) (*run, error) {
 			return sendSignal(cmd, signal)
 		}
 	}
-	r := &run{
+	r := &Run{
 		ready: make(chan map[string]string, 1), ended: make(chan struct{}),
 		drain: stopWith(syscall.SIGTERM), kill: stopWith(syscall.SIGKILL),
 	}
-	cmd.Stderr = &output{log: p.log, ready: r.ready}
+	cmd.Stderr = &output{log: log, ready: r.ready}
 	started := make(chan error, 1)
 	go func() {
 		defer close(r.ended)
@@ -71,7 +77,7 @@ func (p program) launch(name string, cfg configuration) (*run, error) {
 			return
 		}
 		if err != nil {
-			r.err = fmt.Errorf("program %s: %w", p.path, err)
+			r.err = fmt.Errorf("program %s: %w", cmd.Path, err)
 		}
 	}()
 	if err := <-started; err != nil {

@@ -19,12 +19,12 @@ type service struct {
 	// configure creates its configuration. addresses are those of listen, with a port. A restarted service keeps them.
 	configure func(addresses map[string]string) configuration
 	// launch starts a run of the service.
-	launch func(name string, cfg configuration) (*run, error)
+	launch func(name string, cfg configuration) (*Run, error)
 	// newReplica returns a replica with another name.
 	newReplica func(name string) *service
 
 	mu       sync.Mutex
-	run      *run // the current or last one; nil before the first
+	run      *Run // the current or last one; nil before the first
 	addrs    map[string]string
 	reserved map[string]string
 	held     []*port.Held // the free ports of reserved, so that no other process gets them between two runs
@@ -39,8 +39,8 @@ type configuration struct {
 	main func(ctx context.Context) error
 }
 
-// run is one run of a service.
-type run struct {
+// Run is one run of a service or program.
+type Run struct {
 	ready chan map[string]string // receives the addresses that it listens on, once
 	ended chan struct{}          // closed when it has exited
 	err   error                  // of its exit; read after ended
@@ -70,20 +70,47 @@ func (s *service) start(ctx context.Context) error {
 	s.mu.Lock()
 	s.run = begun
 	s.mu.Unlock()
+	addrs, err := begun.Ready(ctx)
+	if err != nil {
+		return fmt.Errorf("service %s: %w", s.name, err)
+	}
+	s.mu.Lock()
+	s.addrs = addrs
+	s.mu.Unlock()
+	return nil
+}
+
+// Ready waits until it is ready and returns the addresses that it listens on. When ctx is done, it stops it. It may be
+// called once.
+func (r *Run) Ready(ctx context.Context) (map[string]string, error) {
 	select {
-	case addrs := <-begun.ready:
-		s.setAddresses(addrs)
-	case <-begun.ended:
+	case addrs := <-r.ready:
+		return addrs, nil
+	case <-r.ended:
 		select {
-		case addrs := <-begun.ready: // it was ready before it exited
-			s.setAddresses(addrs)
+		case addrs := <-r.ready: // it was ready before it exited
+			return addrs, nil
 		default:
-			return fmt.Errorf("service %s: %w", s.name, errors.Join(ErrStopped, begun.err))
+			return nil, errors.Join(ErrStopped, r.err)
 		}
 	case <-ctx.Done():
-		return errors.Join(fmt.Errorf("service %s: wait until it is ready: %w", s.name, context.Cause(ctx)), s.stop())
+		return nil, errors.Join(fmt.Errorf("wait until it is ready: %w", context.Cause(ctx)), r.Stop())
 	}
-	return nil
+}
+
+// Ended is closed when it has exited.
+func (r *Run) Ended() <-chan struct{} { return r.ended }
+
+// Stop drains it, waits for its exit, and returns the error of the exit.
+func (r *Run) Stop() error { return r.stopWith(r.drain) }
+
+// stopWith calls stop and waits for the exit.
+func (r *Run) stopWith(stop func() error) error {
+	if err := stop(); err != nil {
+		return err
+	}
+	<-r.ended
+	return r.err
 }
 
 // reserve returns the addresses to listen on. It holds free ports until release.
@@ -120,22 +147,22 @@ func (s *service) release() error {
 }
 
 // stop drains the service and waits for its end.
-func (s *service) stop() error { return s.stopWith(func(r *run) error { return r.drain() }) }
+func (s *service) stop() error { return s.stopWith((*Run).Stop) }
 
 // kill sends SIGKILL. It is an error if the service had already exited.
 func (s *service) kill() error {
-	return s.stopWith(func(r *run) error {
+	return s.stopWith(func(r *Run) error {
 		select {
 		case <-r.ended:
 			return errors.Join(ErrExited, r.err)
 		default:
-			return r.kill()
+			return r.stopWith(r.kill)
 		}
 	})
 }
 
-// stopWith calls stop and waits for the end of the current run.
-func (s *service) stopWith(stop func(*run) error) error {
+// stopWith ends the current run with stop.
+func (s *service) stopWith(stop func(*Run) error) error {
 	current := s.current()
 	if current == nil {
 		return nil
@@ -143,24 +170,14 @@ func (s *service) stopWith(stop func(*run) error) error {
 	if err := stop(current); err != nil {
 		return fmt.Errorf("service %s: %w", s.name, err)
 	}
-	<-current.ended
-	if current.err != nil {
-		return fmt.Errorf("service %s: %w", s.name, current.err)
-	}
 	return nil
 }
 
 // current returns the current or last run; nil before the first.
-func (s *service) current() *run {
+func (s *service) current() *Run {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.run
-}
-
-func (s *service) setAddresses(addrs map[string]string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.addrs = addrs
 }
 
 func (s *service) addresses() map[string]string {
@@ -170,9 +187,9 @@ func (s *service) addresses() map[string]string {
 }
 
 // inProcess runs a service in this process.
-func inProcess(_ string, cfg configuration) (*run, error) {
+func inProcess(_ string, cfg configuration) (*Run, error) {
 	ctx, cancel := context.WithCancel(context.Background())
-	r := &run{
+	r := &Run{
 		ready: make(chan map[string]string, 1), ended: make(chan struct{}),
 		drain: func() error { cancel(); return nil },
 		kill:  func() error { return ErrInProcess },

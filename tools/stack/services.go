@@ -36,7 +36,7 @@ func (s *Stack) telemetry() telemetry.Config {
 }
 
 // launcher returns the function that starts services of this kind.
-func (s *Stack) launcher(kind string) func(string, configuration) (*run, error) {
+func (s *Stack) launcher(kind string) func(string, configuration) (*Run, error) {
 	if s.opts.Programs == "" {
 		return inProcess
 	}
