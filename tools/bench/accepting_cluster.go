@@ -1,85 +1,54 @@
 package main
 
 import (
+	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
+	"path"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
-	"k8s.io/apimachinery/pkg/runtime"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes/scheme"
-
-	"lockstep.internal/services/watcher/kube/kubetest"
 )
 
 // acceptingCluster is a stand-in for an API server: it accepts every object that a dispatcher
-// applies, and records when each revision of a workspace first arrives.
+// applies, and records when revisions of workspaces arrive.
 type acceptingCluster struct {
-	mu      sync.Mutex
-	version int
-	first   map[string]arrival // by workspace
-	changed chan struct{}      // closed and replaced after each arrival
+	arrivals *timeline[arrival]
 }
 
 type arrival struct {
-	revision int64
-	at       time.Time
-}
-
-// inventoryPrefix begins the names of the dispatcher's inventory objects. It writes one before it
-// applies.
-const inventoryPrefix = "workspace-"
-
-func newAcceptingCluster(server *kubetest.Server) *acceptingCluster {
-	c := &acceptingCluster{first: map[string]arrival{}, changed: make(chan struct{})}
-	server.Handle(c.serve)
-	return c
+	workspace string
+	revision  int64
 }
 
 // applied waits for a revision of a workspace, or a later one, and returns the time of its arrival.
-func (c *acceptingCluster) applied(ctx context.Context, workspace string, revision int64) (time.Time, error) {
-	for {
-		c.mu.Lock()
-		first, changed := c.first[workspace], c.changed
-		c.mu.Unlock()
-		if first.revision >= revision {
-			return first.at, nil
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return time.Time{}, fmt.Errorf("wait for revision %d of workspace %s: %w", revision, workspace, context.Cause(ctx))
-		}
-	}
+func (c *acceptingCluster) applied(ctx context.Context, workspace string, revision int64) time.Time {
+	return c.arrivals.first(ctx, func(a arrival) bool { return a.workspace == workspace && a.revision >= revision })
 }
 
-// serve handles the requests that the test server does not know. It returns false for the others.
+// serve handles the lists and watches of the dispatcher, which are empty. It returns false for the other requests.
 func (c *acceptingCluster) serve(w http.ResponseWriter, r *http.Request) bool {
 	at := time.Now()
-	collection := r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:]
-	query := r.URL.Query()
+	collection, query := path.Base(r.URL.Path), r.URL.Query()
 	switch {
 	case r.URL.Path == "/readyz":
-		w.WriteHeader(http.StatusOK)
-	case r.Method == http.MethodPatch:
-		c.echo(w, r, "meta.k8s.io/v1", "PartialObjectMetadata", at)
-	case strings.Contains(r.URL.Path, "/configmaps") && r.Method != http.MethodGet && r.Method != http.MethodDelete:
-		c.echo(w, r, "v1", "ConfigMap", at)
-	case r.Method == http.MethodGet && collection == "configmaps":
-		writeEmptyList(w, "v1", "ConfigMapList")
-	case r.Method == http.MethodGet && collection == "namespaces" && query.Get("watch") == "":
-		writeEmptyList(w, "meta.k8s.io/v1", "PartialObjectMetadataList")
-	case r.Method == http.MethodGet && collection == "namespaces" && query.Get("sendInitialEvents") == "":
-		w.Header().Set("Content-Type", "application/json")
-		w.WriteHeader(http.StatusOK)
-		if flusher, can := w.(http.Flusher); can {
-			flusher.Flush()
+	case r.Method != http.MethodGet:
+		if strings.Contains(r.URL.Path, "/configmaps") {
+			c.record(r, at)
 		}
+		return false
+	case collection == "configmaps":
+		writeEmptyList(w, "v1", "ConfigMapList")
+	case collection == "namespaces" && query.Get("watch") == "":
+		writeEmptyList(w, "meta.k8s.io/v1", "PartialObjectMetadataList")
+	case collection == "namespaces" && query.Get("sendInitialEvents") == "":
+		w.Header().Set("Content-Type", "application/json")
+		_ = http.NewResponseController(w).Flush() // a client that is gone needs no answer
 		<-r.Context().Done()
 	default:
 		return false
@@ -92,72 +61,18 @@ func writeEmptyList(w http.ResponseWriter, apiVersion, kind string) {
 	_, _ = fmt.Fprintf(w, `{"apiVersion":%q,"kind":%q,"metadata":{"resourceVersion":"1"},"items":[]}`, apiVersion, kind)
 }
 
-// echo accepts an object and returns it with a new version.
-func (c *acceptingCluster) echo(w http.ResponseWriter, r *http.Request, apiVersion, kind string, at time.Time) {
-	object, err := decodeObject(r)
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest)
+// record records the revision of a workspace in its inventory, which the dispatcher writes before it applies.
+func (c *acceptingCluster) record(r *http.Request, at time.Time) {
+	raw, _ := io.ReadAll(r.Body) // the server fails on a part
+	r.Body = io.NopCloser(bytes.NewReader(raw))
+	object, _, _ := scheme.Codecs.UniversalDeserializer().Decode(raw, nil, nil)
+	inventory, is := object.(*corev1.ConfigMap)
+	if !is {
 		return
 	}
-	meta, _ := object["metadata"].(map[string]any)
-	if meta == nil {
-		http.Error(w, "metadata is missing", http.StatusBadRequest)
-		return
+	workspace, isInventory := strings.CutPrefix(inventory.Name, "workspace-")
+	revision, err := strconv.ParseInt(inventory.Data["desired_revision"], 10, 64)
+	if isInventory && err == nil {
+		c.arrivals.add(arrival{workspace, revision}, at, nil)
 	}
-	name, _ := meta["name"].(string)
-	if workspace, isInventory := strings.CutPrefix(name, inventoryPrefix); isInventory && kind == "ConfigMap" {
-		c.record(workspace, object, at)
-	}
-	c.mu.Lock()
-	c.version++
-	meta["resourceVersion"], meta["generation"] = strconv.Itoa(c.version), 1
-	c.mu.Unlock()
-	if meta["uid"] == nil {
-		meta["uid"] = "uid-" + name
-	}
-	w.Header().Set("Content-Type", "application/json")
-	raw, err := json.Marshal(map[string]any{
-		"apiVersion": apiVersion, "kind": kind, "metadata": meta, "data": object["data"],
-	})
-	if err != nil {
-		raw = []byte(err.Error())
-	}
-	_, _ = w.Write(raw)
-}
-
-// decodeObject reads an object in JSON, or in protobuf from a typed client.
-func decodeObject(r *http.Request) (map[string]any, error) {
-	raw, err := io.ReadAll(r.Body)
-	if err != nil {
-		return nil, fmt.Errorf("read the object: %w", err)
-	}
-	if r.Header.Get("Content-Type") == runtime.ContentTypeProtobuf {
-		typed, _, err := scheme.Codecs.UniversalDeserializer().Decode(raw, nil, nil)
-		if err != nil {
-			return nil, fmt.Errorf("decode the object: %w", err)
-		}
-		if raw, err = json.Marshal(typed); err != nil {
-			return nil, fmt.Errorf("encode the object: %w", err)
-		}
-	}
-	var object map[string]any
-	if err := json.Unmarshal(raw, &object); err != nil {
-		return nil, fmt.Errorf("decode the object: %w", err)
-	}
-	return object, nil
-}
-
-// record records the first inventory with a revision.
-func (c *acceptingCluster) record(workspace string, inventory map[string]any, at time.Time) {
-	data, _ := inventory["data"].(map[string]any)
-	text, _ := data["desired_revision"].(string)
-	revision, err := strconv.ParseInt(text, 10, 64)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if err != nil || revision <= c.first[workspace].revision {
-		return
-	}
-	c.first[workspace] = arrival{revision: revision, at: at}
-	close(c.changed)
-	c.changed = make(chan struct{})
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -12,10 +13,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"lockstep.internal/tools/testkit/leaktest"
+	"lockstep.internal/tools/testkit/programs"
 )
 
 func TestMain(m *testing.M) {
-	if runAsChild() {
+	if runAsStandIn() {
 		return
 	}
 	leaktest.Main(m)
@@ -24,7 +26,7 @@ func TestMain(m *testing.M) {
 func TestTableOfFigures(t *testing.T) {
 	t.Parallel()
 	var listed bytes.Buffer
-	require.NoError(t, command(benchmarks(), &listed, io.Discard, []string{"list"}).Execute())
+	require.NoError(t, command(&listed, io.Discard, []string{"list"}).Execute())
 	rows := 0
 	for _, b := range benchmarks() {
 		for _, s := range specsOf(b.Name) {
@@ -45,35 +47,30 @@ func TestTableOfFigures(t *testing.T) {
 
 func TestChooseFigures(t *testing.T) {
 	t.Parallel()
-	all := []Benchmark{{Name: "ingest"}, {Name: "resync"}, {Name: "outbox"}}
-	for name, test := range map[string]struct {
-		names []string
-		short bool
-		want  map[string]int // number of figures
-	}{
-		"all":                     {nil, false, map[string]int{"ingest": 4, "resync": 7, "outbox": 1}},
-		"a benchmark":             {[]string{"outbox"}, false, map[string]int{"outbox": 1}},
-		"a figure":                {[]string{"ingest.rows_per_s"}, false, map[string]int{"ingest": 1}},
-		"the parts of a figure":   {[]string{"resync.peak_mb"}, false, map[string]int{"resync": 2}},
-		"a figure of a benchmark": {[]string{"ingest.rows_per_s", "ingest"}, false, map[string]int{"ingest": 4}},
-		"those with a margin":     {[]string{"ingest", "resync"}, true, map[string]int{"ingest": 3, "resync": 1}},
+	for names, want := range map[string]map[string]int{ // number of figures
+		"outbox":                   {"outbox": 1},
+		"ingest.rows_per_s":        {"ingest": 1},
+		"resync.peak_mb":           {"resync": 2},
+		"ingest.rows_per_s ingest": {"ingest": 4},
+		"--short ingest resync":    {"ingest": 3, "resync": 1},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			selected, err := choose(all, test.names, test.short)
-			require.NoError(t, err)
-			got := map[string]int{}
-			for _, s := range selected {
-				got[s.benchmark.Name] = len(s.figures())
-			}
-			require.Equal(t, test.want, got)
-		})
+		names, isShort := strings.CutPrefix(names, "--short ")
+		selected, err := choose(benchmarks(), strings.Fields(names), isShort)
+		require.NoError(t, err)
+		got := map[string]int{}
+		for _, s := range selected {
+			got[s.benchmark.Name] = len(s.figures())
+		}
+		require.Equal(t, want, got, names)
 	}
+	all, err := choose(benchmarks(), nil, false)
+	require.NoError(t, err)
+	require.Len(t, all, len(benchmarks()))
 	for args, want := range map[string]string{
 		"measure": "unknown command", "run ingest.x": "no figure is named ingest.x", "run in": "no figure is named in",
 		"run --fro=3s": "unknown flag", "run --for=0s": "must be positive", "run --scale=-1": "must be positive",
 	} {
-		err := command(all, io.Discard, io.Discard, strings.Fields(args)).Execute()
+		err := command(io.Discard, io.Discard, strings.Fields(args)).Execute()
 		require.ErrorContains(t, err, want, args)
 	}
 }
@@ -144,19 +141,71 @@ func TestFigures(t *testing.T) {
 	require.ErrorContains(t, err, "no row resync.w")
 }
 
+func TestGate(t *testing.T) {
+	t.Parallel()
+	rate := spec{name: "a.rate", unit: "1/s", observed: 0.8, margin: 2}
+	latency := spec{name: "a.latency", unit: "ms", observed: 0.8, margin: 2}
+	free := spec{name: "a.free", unit: "ms"}
+	for _, test := range []struct {
+		spec  spec
+		ratio float64
+		want  []string
+	}{
+		{rate, 0.4, nil},
+		{rate, 8, nil},
+		{rate, 0.39, []string{"a.rate: ratio 0.39 is below 0.4 (observed 0.8, margin 2)"}},
+		{latency, 1.6, nil},
+		{latency, 0.1, nil},
+		{latency, 1.7, []string{"a.latency: ratio 1.7 is above 1.6 (observed 0.8, margin 2)"}},
+		{free, 100, nil},
+	} {
+		require.Equal(t, test.want, gate([]spec{test.spec}, []Figure{{Name: test.spec.name, Ratio: &test.ratio}}))
+	}
+	require.Equal(t, []string{"a.rate: no ratio was measured", "a.latency: no ratio was measured"},
+		gate([]spec{rate, latency, free}, []Figure{{Name: "a.latency"}, {Name: "a.free"}}))
+}
+
+func TestShortRunFailsOnlyWhenFigureIsBeyondItsMarginTwice(t *testing.T) {
+	t.Parallel()
+	for name, ratios := range map[string][]float64{"within": {0.2}, "beyond": {0.001, 0.002}, "once": {0.001, 0.2}} {
+		var progress bytes.Buffer
+		runs := 0
+		measure := func(_ context.Context, _ *fixture, _ Size, measured Measured) {
+			measured["rows_per_s"] = beside(ratios[runs], 1)
+			runs++
+		}
+		err := run{isShort: true, out: io.Discard, progress: &progress}.
+			measure(t.Context(), []selection{{Benchmark{"outbox", measure}, specsOf("outbox")}})
+		require.Equal(t, len(ratios), runs, name)
+		if name != "beyond" {
+			require.NoError(t, err, name)
+			continue
+		}
+		require.ErrorContains(t, err, "outbox.rows_per_s: ratio 0.002 is below")
+		require.Contains(t, progress.String(), "outbox.rows_per_s: ratio 0.001 is below")
+	}
+}
+
 // smallRun returns the smallest size that still runs each benchmark. It omits figures that need a kubelab or a flag.
-func smallRun(benchmark string) Size {
-	return Size{For: time.Millisecond, Scale: 0.01, Figures: map[string][]string{
+func smallRun(t *testing.T, benchmark string) Size {
+	t.Helper()
+	folder, err := programs.Services(t.Context())
+	require.NoError(t, err)
+	figures := map[string][]string{
 		"dispatch": {"p50_ms", "p99_ms"},
-		"resync":   {"1k_s", "10k_s", "peak_mb.watcher", "peak_mb.state", "growth", "live_p99_ms"},
+		"resync":   {"1k_s", "10k_s", "growth", "live_p99_ms"},
 		"deploys":  {"facts_per_s", "kb_per_workload"},
-	}[benchmark]}
+	}
+	if runtime.GOOS == "linux" {
+		figures["resync"] = append(figures["resync"], "peak_mb.watcher", "peak_mb.state")
+	}
+	return Size{For: time.Millisecond, Scale: 0.01, Programs: folder, Figures: figures[benchmark]}
 }
 
 func TestEveryBenchmarkRuns(t *testing.T) {
 	for _, b := range benchmarks() {
 		t.Run(b.Name, func(t *testing.T) {
-			size := smallRun(b.Name)
+			size := smallRun(t, b.Name)
 			measured, err := b.Run(t.Context(), size)
 			require.NoError(t, err)
 			figures, err := figuresOf(b.Name, measured, size)
@@ -181,9 +230,10 @@ func TestEveryBenchmarkRuns(t *testing.T) {
 func TestInterruptedBenchmarksCleanUp(t *testing.T) {
 	for _, b := range benchmarks() {
 		t.Run(b.Name, func(t *testing.T) {
+			size := smallRun(t, b.Name)
 			ctx, cancel := context.WithCancel(t.Context())
 			cancel()
-			_, err := b.Run(ctx, smallRun(b.Name))
+			_, err := b.Run(ctx, size)
 			require.Error(t, err)
 		})
 	}

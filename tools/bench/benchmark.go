@@ -27,7 +27,7 @@ type Benchmark struct {
 // Run measures on a fixture, and cleans up when ctx is done, too.
 func (b Benchmark) Run(ctx context.Context, size Size) (Measured, error) {
 	measured := Measured{}
-	err := onFixture(ctx, size.Profile, func(f *fixture) { b.measure(ctx, f, size, measured) })
+	err := onFixture(ctx, size.Programs, func(f *fixture) { b.measure(ctx, f, size, measured) })
 	return measured, err
 }
 
@@ -39,8 +39,8 @@ type Size struct {
 	Scale float64
 	// Long measures the figures that take more than a minute, too.
 	Long bool
-	// Profile is a file for the CPU profile, and the beginning of those of the children; "" for none.
-	Profile string
+	// Programs is the folder of Lockstep's programs.
+	Programs string
 	// Figures are the wanted ones without the name of the benchmark; nil for all.
 	Figures []string
 }
@@ -54,23 +54,10 @@ func (s Size) wants(names ...string) bool {
 // of returns a scaled number of things, at least one.
 func (s Size) of(n int) int { return max(int(float64(n)*s.Scale), 1) }
 
-// Measured are values by the name of the figure without that of the benchmark.
-type Measured map[string]Measurement
+// Measured are figures by their names without that of the benchmark. A benchmark sets Value, Baseline, Peers and Note.
+type Measured map[string]Figure
 
-// Measurement is a value beside its baseline.
-type Measurement struct {
-	Value float64
-	// Baseline is nil when there is none.
-	Baseline *float64
-	// Peers are the values of other implementations by their names.
-	Peers map[string]float64
-	// Note describes this run.
-	Note string
-}
-
-func beside(value, baseline float64) Measurement {
-	return Measurement{Value: value, Baseline: &baseline}
-}
+func beside(value, baseline float64) Figure { return Figure{Value: value, Baseline: &baseline} }
 
 // benchmarks returns all of them in the order in which they run.
 func benchmarks() []Benchmark {

@@ -11,6 +11,7 @@ import (
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/tools/detection/watchertest"
+	"lockstep.internal/tools/stack"
 )
 
 func deployFacts(ctx context.Context, f *fixture, size Size, measured Measured) {
@@ -77,13 +78,13 @@ const (
 func measureDeploysHeap(ctx context.Context, f *fixture, size Size, measured Measured) {
 	n := size.of(heapWorkloads)
 	var stored float64
-	heap := heapPerItem(ctx, f, n, func(f *fixture, n int) *child {
+	heap := heapPerItem(ctx, f, n, func(f *fixture, n int) *process {
 		database := f.postgres(ctx)
 		_, js, url := f.jetStream(ctx)
 		publishAgent(ctx, js, events.DirectoryAgent{AgentID: watchertest.AgentID, ProjectID: benchProject})
-		service := f.start(ctx, childDeploys, "--cell-name="+string(benchCell),
+		service := f.start(ctx, stack.Deploys, "--cell-name="+string(benchCell),
 			"--database-url="+database, "--nats-url="+url, "--api-listen="+loopback, "--ops-listen="+loopback)
-		pool := f.pool(ctx, database, childDeploys)
+		pool := f.pool(ctx, database, stack.Deploys)
 		cursor := watchCursor(ctx, f, pool)
 		cursor.reached(ctx, newRecording(js, n).publish(ctx, heapRollouts))
 		check(pool.QueryRow(ctx, `select coalesce(avg(octet_length(state)), 0) from workloads`).Scan(&stored))
@@ -95,10 +96,10 @@ func measureDeploysHeap(ctx context.Context, f *fixture, size Size, measured Mea
 }
 
 // heapPerItem returns the kilobytes of heap per item of a child that start starts with n items, and without any.
-func heapPerItem(ctx context.Context, f *fixture, n int, start func(f *fixture, n int) *child) float64 {
+func heapPerItem(ctx context.Context, f *fixture, n int, start func(f *fixture, n int) *process) float64 {
 	heap := map[int]float64{}
 	for _, items := range []int{0, n} {
-		check(onFixture(ctx, f.profile, func(f *fixture) { heap[items] = float64(start(f, items).memory(ctx).Heap) }))
+		check(onFixture(ctx, f.programs, func(f *fixture) { heap[items] = start(f, items).heap(ctx) }))
 	}
 	return max(heap[n]-heap[0], 0) / float64(n) / 1024
 }

@@ -118,12 +118,9 @@ func (b *factsFixture) readFacts(ctx context.Context) {
 	stream := must(b.js.Stream(ctx, topology.StreamDeploys))
 	for n := uint64(1); n <= stream.CachedInfo().State.LastSeq; n++ {
 		m := must(stream.GetMsg(ctx, n))
-		header := maps.Clone(m.Header)
-		delete(header, jetstream.ExpectedLastSubjSeqHeader)
-		delete(header, jetstream.ExpectedLastSubjSeqSubjHeader)
 		subject := bareRoot + "." + m.Subject
 		workload := subject[:strings.LastIndexByte(subject, '.')]
-		b.facts = append(b.facts, bareFact{workload: workload, subject: subject, header: header, data: m.Data})
+		b.facts = append(b.facts, bareFact{workload: workload, subject: subject, header: m.Header, data: m.Data})
 	}
 	if len(b.facts) == 0 {
 		check(errors.New("the deploys service published no fact"))
@@ -164,35 +161,22 @@ func (b *factsFixture) bare(ctx context.Context) float64 {
 // publish publishes facts, each with a compare-and-set on the last fact of its workload. The next
 // fact of a workload follows the acknowledgement of the one before.
 func (b *factsFixture) publish(ctx context.Context, facts []bareFact, last map[string]uint64) {
-	type inflight struct {
-		workload string
-		ack      jetstream.PubAckFuture
-	}
-	queues := map[string][]bareFact{}
-	var sent []inflight // in the order of the acknowledgements
-	send := func(workload string) {
-		f := queues[workload][0]
-		queues[workload] = queues[workload][1:]
-		m := &nats.Msg{Subject: f.subject, Header: maps.Clone(f.header), Data: f.data}
-		m.Header[jetstream.ExpectedLastSubjSeqHeader] = []string{strconv.FormatUint(last[workload], 10)}
-		m.Header[jetstream.ExpectedLastSubjSeqSubjHeader] = []string{workload + ".*"}
-		sent = append(sent, inflight{workload, must(b.js.PublishMsgAsync(m, jetstream.WithStallWait(publishTimeout)))})
-	}
-	var workloads []string
-	for _, f := range facts {
-		if queues[f.workload] == nil {
-			workloads = append(workloads, f.workload)
+	for len(facts) > 0 {
+		futures := map[string]jetstream.PubAckFuture{} // by workload
+		var later []bareFact
+		for _, f := range facts {
+			if futures[f.workload] != nil {
+				later = append(later, f)
+				continue
+			}
+			m := &nats.Msg{Subject: f.subject, Header: maps.Clone(f.header), Data: f.data}
+			m.Header[jetstream.ExpectedLastSubjSeqHeader] = []string{strconv.FormatUint(last[f.workload], 10)}
+			m.Header[jetstream.ExpectedLastSubjSeqSubjHeader] = []string{f.workload + ".*"}
+			futures[f.workload] = must(b.js.PublishMsgAsync(m, jetstream.WithStallWait(publishTimeout)))
 		}
-		queues[f.workload] = append(queues[f.workload], f)
-	}
-	for _, workload := range workloads {
-		send(workload)
-	}
-	for ; len(sent) > 0; sent = sent[1:] {
-		workload := sent[0].workload
-		last[workload] = acknowledged(ctx, sent[0].ack)
-		if len(queues[workload]) > 0 {
-			send(workload)
+		for workload, future := range futures {
+			last[workload] = acknowledged(ctx, future)
 		}
+		facts = later
 	}
 }

@@ -23,15 +23,6 @@ const (
 	dispatchPause = 40 * time.Millisecond
 )
 
-func dispatch(ctx context.Context, f *fixture, size Size, measured Measured) {
-	if size.wants("p50_ms", "p99_ms") {
-		measureLatency(ctx, f, size, measured)
-	}
-	if size.wants("applied_per_s") {
-		measureApplied(ctx, f, size, measured)
-	}
-}
-
 // latencyFixture is a whole system. A stand-in for the API server accepts everything.
 type latencyFixture struct {
 	api        *client.API
@@ -40,9 +31,9 @@ type latencyFixture struct {
 	next       int
 }
 
-// measureLatency measures from a request to the state service to the first request of the
+// dispatch measures from a request to the state service to the first request of the
 // dispatcher to the API server, beside commits of one row in the same database.
-func measureLatency(ctx context.Context, f *fixture, size Size, measured Measured) {
+func dispatch(ctx context.Context, f *fixture, size Size, measured Measured) {
 	database := f.postgres(ctx)
 	pool := f.pool(ctx, database, "public")
 	must(pool.Exec(ctx, `create table bench as select ''::text as value`))
@@ -71,15 +62,12 @@ func measureLatency(ctx context.Context, f *fixture, size Size, measured Measure
 
 func newLatencyFixture(ctx context.Context, f *fixture, database string) *latencyFixture {
 	server := kubetest.New()
-	f.onClose(func(context.Context) error {
-		server.Close()
-		return nil
-	})
+	f.onEnd(server.Close)
 	kubeconfig := f.file("kubeconfig")
 	check(server.WriteKubeconfig(kubeconfig))
-	l := &latencyFixture{cluster: newAcceptingCluster(server)}
-	system := must(stack.Start(ctx, stack.Options{Kubeconfig: kubeconfig, DatabaseURL: database}))
-	f.onClose(func(context.Context) error { return system.Stop() })
+	l := &latencyFixture{cluster: &acceptingCluster{newTimeline[arrival]()}}
+	server.Handle(l.cluster.serve)
+	system := f.system(ctx, stack.Options{Kubeconfig: kubeconfig, DatabaseURL: database})
 	token := readLine(filepath.Join(system.Dir(), "keys", "admin.token"))
 	l.api = client.New(f.httpClient(), system.APIURL(), token)
 	project := must(l.api.Projects(ctx))[0].GetId()
@@ -88,7 +76,7 @@ func newLatencyFixture(ctx context.Context, f *fixture, database string) *latenc
 			Name: fmt.Sprintf("w%d", i), ProjectId: project,
 		})))
 		w := created.Msg.GetWorkspace()
-		must(l.cluster.applied(ctx, w.GetId(), w.GetDesiredRevision()))
+		l.cluster.applied(ctx, w.GetId(), w.GetDesiredRevision())
 		l.workspaces = append(l.workspaces, w.GetId())
 	}
 	return l
@@ -107,5 +95,5 @@ func (l *latencyFixture) change(ctx context.Context) time.Duration {
 		Workspace:    &statev1.WorkspaceReference{Reference: &statev1.WorkspaceReference_Id{Id: id}},
 		DesiredState: to,
 	})))
-	return must(l.cluster.applied(ctx, id, changed.Msg.GetWorkspace().GetDesiredRevision())).Sub(began)
+	return l.cluster.applied(ctx, id, changed.Msg.GetWorkspace().GetDesiredRevision()).Sub(began)
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	_ "embed"
 	"encoding/json"
 	"fmt"
@@ -96,24 +97,21 @@ func figuresOf(benchmark string, measured Measured, size Size) (figures []Figure
 	left := maps.Clone(measured)
 	for _, s := range specsOf(benchmark) {
 		name := strings.TrimPrefix(s.name, benchmark+".")
-		m, there := measured[name]
+		f, there := measured[name]
 		delete(left, name)
 		if !there || !size.wants(name) {
 			continue
 		}
-		f := Figure{Name: s.name, Value: rounded(m.Value), Unit: s.unit, Aim: s.aim, Note: m.Note}
-		if m.Baseline != nil && *m.Baseline != 0 {
-			baseline, ratio := rounded(*m.Baseline), rounded(m.Value / *m.Baseline)
-			f.Baseline, f.Ratio = &baseline, &ratio
-		}
-		if f.Met, err = s.meets(f.Value, f.Baseline, m.Peers); err != nil {
+		f.Name, f.Unit, f.Aim = s.name, s.unit, s.aim
+		if f.Met, err = s.meets(f.Value, f.Baseline, f.Peers); err != nil {
 			return nil, err
 		}
-		if len(m.Peers) > 0 {
-			f.Peers = map[string]float64{}
-			for peer, value := range m.Peers {
-				f.Peers[peer] = rounded(value)
-			}
+		if f.Baseline != nil && *f.Baseline != 0 {
+			f.Baseline, f.Ratio = new(rounded(*f.Baseline)), new(rounded(f.Value / *f.Baseline))
+		}
+		f.Value = rounded(f.Value)
+		for peer, value := range f.Peers {
+			f.Peers[peer] = rounded(value)
 		}
 		figures = append(figures, f)
 	}
@@ -148,24 +146,20 @@ func writeTable(out io.Writer, figures []Figure) error {
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	_, _ = fmt.Fprintln(table, "figure\tvalue\tunit\tbaseline\tratio\tpeers\taim\tmet\tnote")
 	for _, f := range figures {
-		met, aim, peers := "-", "-", []string{}
+		met, peers := "", []string{}
 		if f.Met != nil {
 			met = map[bool]string{true: "yes", false: "NO"}[*f.Met]
 		}
-		if f.Aim != "" {
-			aim = f.Aim
-		}
 		for _, name := range slices.Sorted(maps.Keys(f.Peers)) {
-			value := f.Peers[name]
-			peers = append(peers, name+" "+short(&value))
+			peers = append(peers, name+" "+short(new(f.Peers[name])))
 		}
-		if len(peers) == 0 {
-			peers = append(peers, "-")
+		cells := []string{
+			f.Name, short(&f.Value), f.Unit, short(f.Baseline), short(f.Ratio), strings.Join(peers, ", "), f.Aim, met, f.Note,
 		}
-		_, _ = fmt.Fprintln(table, strings.Join([]string{
-			f.Name, short(&f.Value), f.Unit, short(f.Baseline), short(f.Ratio), strings.Join(peers, ", "), aim,
-			met, f.Note,
-		}, "\t"))
+		for i := range cells[:8] {
+			cells[i] = cmp.Or(cells[i], "-")
+		}
+		_, _ = fmt.Fprintln(table, strings.Join(cells, "\t"))
 	}
 	if err := table.Flush(); err != nil {
 		return fmt.Errorf("print: %w", err)
@@ -176,7 +170,7 @@ func writeTable(out io.Writer, figures []Figure) error {
 // short writes three significant digits without an exponent.
 func short(value *float64) string {
 	if value == nil {
-		return "-"
+		return ""
 	}
 	decimals := 3
 	for v := math.Abs(*value); v >= 1 && decimals > 0; v /= 10 {

@@ -24,6 +24,7 @@ import (
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/events"
 	store "lockstep.internal/services/state/postgres"
+	"lockstep.internal/tools/stack"
 	"lockstep.internal/tools/testkit/natsd"
 	"lockstep.internal/tools/testkit/pg"
 )
@@ -39,13 +40,12 @@ const (
 	connectTimeout = time.Minute
 )
 
-// fixture starts what a benchmark needs. close stops it in reverse order. Its methods end the benchmark with check.
+// fixture starts what a benchmark needs. Its methods end the benchmark with check.
 type fixture struct {
-	// profile is the beginning of the files for the CPU profiles of children; "" for none.
-	profile  string
-	folder   string
-	children int
-	closing  []func(ctx context.Context) error
+	programs  string // folder of Lockstep's programs
+	folder    string // a temporary one
+	processes int
+	closing   []func(ctx context.Context) error
 }
 
 // failure is the panic of check.
@@ -64,34 +64,35 @@ func must[T any](value T, err error) T {
 	return value
 }
 
-func recoverFailure(err *error) {
-	switch r := recover().(type) {
-	case nil:
-	case failure:
-		*err = r.err
-	default:
-		panic(r)
-	}
-}
-
-// onFixture runs fn on a fixture and closes it. A failed check ends fn with the error.
-func onFixture(ctx context.Context, profile string, fn func(f *fixture)) (err error) {
-	f := &fixture{profile: profile}
-	defer f.close(ctx, &err)
-	defer recoverFailure(&err)
+// onFixture runs fn on a fixture. Then it stops everything in reverse order, also when ctx is done. A failed check ends
+// fn with the error.
+func onFixture(ctx context.Context, programs string, fn func(f *fixture)) (err error) {
+	f := &fixture{programs: programs}
+	defer func() {
+		r := recover()
+		if failed, is := r.(failure); is {
+			err, r = failed.err, nil
+		}
+		for _, fn := range slices.Backward(f.closing) {
+			err = errors.Join(err, fn(context.WithoutCancel(ctx)))
+		}
+		if r != nil {
+			panic(r)
+		}
+	}()
 	fn(f)
 	return nil
 }
 
-// onClose adds a function that close calls before those that were added earlier.
+// onClose adds a function that is called at the end, before those that were added earlier.
 func (f *fixture) onClose(fn func(ctx context.Context) error) { f.closing = append(f.closing, fn) }
 
-// close stops everything, also when ctx is done, and joins the errors to err.
-func (f *fixture) close(ctx context.Context, err *error) {
-	ctx = context.WithoutCancel(ctx)
-	for _, fn := range slices.Backward(f.closing) {
-		*err = errors.Join(*err, fn(ctx))
-	}
+// onEnd is onClose for a function that cannot fail.
+func (f *fixture) onEnd(fn func()) {
+	f.onClose(func(context.Context) error {
+		fn()
+		return nil
+	})
 }
 
 // background runs a function until the fixture is closed, or the returned function is called.
@@ -136,10 +137,7 @@ func (f *fixture) nats(options natsd.Options) *natsd.Server {
 
 func (f *fixture) connect(url string, options ...nats.Option) *nats.Conn {
 	conn := must(nats.Connect(url, append([]nats.Option{nats.Timeout(connectTimeout)}, options...)...))
-	f.onClose(func(context.Context) error {
-		conn.Close()
-		return nil
-	})
+	f.onEnd(conn.Close)
 	return conn
 }
 
@@ -152,13 +150,18 @@ func (f *fixture) jetStream(ctx context.Context) (*nats.Conn, jetstream.JetStrea
 	return conn, js, url
 }
 
+// system starts all of Lockstep with its programs.
+func (f *fixture) system(ctx context.Context, options stack.Options) *stack.Stack {
+	options.Programs = f.programs
+	system := must(stack.Start(ctx, options))
+	f.onClose(func(context.Context) error { return system.Stop() })
+	return system
+}
+
 // pool opens a schema of the server and applies the migrations.
 func (f *fixture) pool(ctx context.Context, url, schema string, migrations ...postgres.Migrations) *pgxpool.Pool {
 	pool := must(postgres.Open(postgres.Config{URL: url, Schema: schema}))
-	f.onClose(func(context.Context) error {
-		pool.Close()
-		return nil
-	})
+	f.onEnd(pool.Close)
 	if len(migrations) > 0 {
 		check(postgres.Migrate(ctx, pool, quiet(), migrations...))
 	}
@@ -183,11 +186,8 @@ func (f *fixture) stateTables(ctx context.Context, url, schema string) *pgxpool.
 
 // httpClient returns a client with connections of its own.
 func (f *fixture) httpClient() *http.Client {
-	transport := &http.Transport{}
-	f.onClose(func(context.Context) error {
-		transport.CloseIdleConnections()
-		return nil
-	})
+	transport := &http.Transport{DisableCompression: true}
+	f.onEnd(transport.CloseIdleConnections)
 	return &http.Client{Transport: transport}
 }
 

@@ -31,9 +31,8 @@ type ingestFixture struct {
 	*fixture
 
 	js         jetstream.JetStream
-	pool       *pgxpool.Pool
-	bare       *bareUpsert
-	cursor     *commits
+	pool, bare *pgxpool.Pool
+	cursor     cursor
 	workspaces []workspace.Workspace
 	version    int
 	sequence   uint64 // of the last message
@@ -43,11 +42,13 @@ type ingestFixture struct {
 func ingest(ctx context.Context, f *fixture, size Size, measured Measured) {
 	database := f.postgres(ctx)
 	_, js, _ := f.jetStream(ctx)
-	i := &ingestFixture{fixture: f, js: js, pool: f.stateTables(ctx, database, "ours")}
-	i.bare = newBareUpsert(ctx, f.stateTables(ctx, database, "bare"))
+	i := &ingestFixture{
+		fixture: f, js: js, pool: f.stateTables(ctx, database, "ours"), bare: f.stateTables(ctx, database, "bare"),
+	}
 	i.cursor = watchCursor(ctx, f, i.pool)
-	i.createWorkspaces(ctx, size.of(ingestWorkspaces))
-
+	for k := range size.of(ingestWorkspaces) {
+		i.createWorkspace(ctx, fmt.Sprintf("w%06d", k))
+	}
 	unowned, owned := newObjects(benchAgent, "o"), newObjects(benchAgent, "w")
 	unowned.anonymous, owned.workspaces = true, i.workspaces
 	n := size.of(ingestObjects)
@@ -67,24 +68,14 @@ func ingest(ctx context.Context, f *fixture, size Size, measured Measured) {
 	}
 }
 
-func (i *ingestFixture) createWorkspaces(ctx context.Context, n int) {
-	workspaces := &store.Workspaces{}
-	check(postgres.InTx(ctx, i.pool, func(tx pgx.Tx) error {
-		for k := range n {
-			w, _, err := workspace.New(workspace.Creation{
-				Name: fmt.Sprintf("w%06d", k), ProjectID: 4, AgentID: benchAgent, UserID: 9, Template: "default",
-				Spec: workspace.Spec{Image: "registry.example.com/ide:9"}, Now: time.Now(),
-			})
-			if err != nil {
-				return err
-			}
-			if err := workspaces.Insert(ctx, tx, w); err != nil {
-				return err
-			}
-			i.workspaces = append(i.workspaces, w)
-		}
-		return nil
-	}))
+func (i *ingestFixture) createWorkspace(ctx context.Context, name string) {
+	w, _, err := workspace.New(workspace.Creation{
+		Name: name, ProjectID: benchProject, AgentID: benchAgent, UserID: 9, Template: "default",
+		Spec: workspace.Spec{Image: "registry.example.com/ide:9"}, Now: time.Now(),
+	})
+	check(err)
+	check(postgres.InTx(ctx, i.pool, func(tx pgx.Tx) error { return (&store.Workspaces{}).Insert(ctx, tx, w) }))
+	i.workspaces = append(i.workspaces, w)
 }
 
 // observations returns new versions of the three objects of n workspaces from the first on.
@@ -100,7 +91,7 @@ func (i *ingestFixture) observations(o *objects, first, n int, ready bool) []obs
 }
 
 // compare measures ingest and bare upserts of the same observations in turns.
-func (i *ingestFixture) compare(ctx context.Context, size Size, observe func(round int) []observation) Measurement {
+func (i *ingestFixture) compare(ctx context.Context, size Size, observe func(round int) []observation) Figure {
 	var observed []observation
 	last := -1
 	observedIn := func(round int) []observation {
@@ -112,12 +103,12 @@ func (i *ingestFixture) compare(ctx context.Context, size Size, observe func(rou
 	return takeTurns(ctx, size.For,
 		func(round int) float64 { return i.ingest(ctx, observedIn(round)) },
 		func(round int) float64 {
-			rows := make([]row, 0, len(observed))
+			var rows []row
 			for _, o := range observedIn(round) {
 				rows = append(rows, o.row)
 			}
 			began := time.Now()
-			i.bare.put(ctx, rows)
+			putRows(ctx, i.bare, rows)
 			return perSecond(len(rows), began)
 		})
 }
@@ -141,11 +132,10 @@ func (i *ingestFixture) ingest(ctx context.Context, observed []observation) floa
 
 // consume runs the consumer of the state service until it is stopped.
 func (i *ingestFixture) consume(ctx context.Context) (stop func() error) {
-	encoder, workspaces := publish.Encoder{Cell: benchCell}, &store.Workspaces{}
 	observed := must((&statenats.Consumers{
 		Pool: i.pool, JetStream: i.js, Cell: benchCell, Logger: quiet(),
-		Ingest:       &stateingest.Ingest{Logger: quiet(), Encoder: encoder},
-		IngestStores: &store.IngestStores{Workspaces: workspaces},
+		Ingest:       &stateingest.Ingest{Logger: quiet(), Encoder: publish.Encoder{Cell: benchCell}},
+		IngestStores: &store.IngestStores{Workspaces: &store.Workspaces{}},
 	}).Observed())
 	return i.background(ctx, observed.Run)
 }
@@ -172,7 +162,7 @@ func (i *ingestFixture) measureCommits(ctx context.Context, o *objects, size Siz
 				i.version++
 				id := uuid.New().String()
 				began := time.Now()
-				i.bare.put(ctx, []row{{
+				putRows(ctx, i.bare, []row{{
 					kind: "pod", namespace: "bare", name: id, uid: id, version: strconv.Itoa(i.version), data: "{}",
 				}})
 				bare = append(bare, milliseconds(time.Since(began)))

@@ -10,20 +10,21 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"runtime/pprof"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"lockstep.internal/tools/testkit/programs"
 )
 
 func main() {
-	if runAsChild() {
+	if runAsStandIn() {
 		return
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := command(benchmarks(), os.Stdout, os.Stderr, os.Args[1:]).ExecuteContext(ctx)
+	err := command(os.Stdout, os.Stderr, os.Args[1:]).ExecuteContext(ctx)
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
@@ -31,16 +32,12 @@ func main() {
 	}
 }
 
-func command(all []Benchmark, out, progress io.Writer, args []string) *cobra.Command {
+func command(out, progress io.Writer, args []string) *cobra.Command {
 	root := &cobra.Command{
 		Use: "bench", Short: "Measure Lockstep beside the technology that it uses", SilenceUsage: true,
 		SilenceErrors: true,
 		Long: "Measure Lockstep beside the technology that it uses, in the same run and in turns.\n\n" +
-			"A figure is a JSON line with name, value, unit, baseline, ratio, peers, aim, met and note. " +
-			"Values are medians;\n" +
-			"ratio is value / baseline. baseline and ratio are null without a baseline; the fields after them " +
-			"are absent\n" +
-			"when empty.",
+			"A figure is a JSON line. Values are medians; ratio is value / baseline, and null without a baseline.",
 	}
 	root.SetArgs(args)
 	root.SetOut(out)
@@ -60,18 +57,21 @@ func command(all []Benchmark, out, progress io.Writer, args []string) *cobra.Com
 			if size.For <= 0 || size.Scale <= 0 {
 				return errors.New("--for and --scale must be positive")
 			}
+			selected, err := choose(benchmarks(), names, r.isShort)
+			if err != nil {
+				return err
+			}
 			ctx := c.Context()
+			if size.Programs, err = programs.Services(ctx); err != nil {
+				return fmt.Errorf("build the services: %w", err)
+			}
 			if r.isShort {
 				size.For, size.Scale = shortFor, shortScale
 				var cancel context.CancelFunc
 				ctx, cancel = context.WithTimeoutCause(ctx, shortLimit, fmt.Errorf("it took longer than %s", shortLimit))
 				defer cancel()
 			}
-			selected, err := choose(all, names, r.isShort)
-			if err != nil {
-				return err
-			}
-			return profiled(size.Profile, func() error { return r.measure(ctx, selected) })
+			return r.measure(ctx, selected)
 		},
 	}
 	flags := runCommand.Flags()
@@ -81,27 +81,8 @@ func command(all []Benchmark, out, progress io.Writer, args []string) *cobra.Com
 	flags.BoolVar(&r.isShort, "short", false,
 		"measure only figures with a margin, in a few minutes; fail when a ratio is beyond its margin twice")
 	flags.BoolVar(&r.isTable, "table", false, "print a table at the end instead of JSON lines")
-	flags.StringVar(&size.Profile, "cpuprofile", "",
-		"write the CPU profile of this process to `file`, and those of its children to files with their names appended")
 	root.AddCommand(runCommand)
 	return root
-}
-
-// profiled writes the CPU profile of fn to a file, unless path is empty.
-func profiled(path string, fn func() error) (err error) {
-	if path == "" {
-		return fn()
-	}
-	file, err := os.Create(path) //nolint:gosec // named on the command line
-	if err != nil {
-		return fmt.Errorf("open the profile: %w", err)
-	}
-	defer func() { err = errors.Join(err, file.Close()) }()
-	if err := pprof.StartCPUProfile(file); err != nil {
-		return fmt.Errorf("start the profile: %w", err)
-	}
-	defer pprof.StopCPUProfile()
-	return fn()
 }
 
 // run is a run of benchmarks.
@@ -121,24 +102,16 @@ func (r run) measure(ctx context.Context, selected []selection) error {
 	var failed []string
 	for _, s := range selected {
 		figures, err := r.figures(ctx, s)
+		if beyond := gate(s.specs, figures); err == nil && r.isShort && len(beyond) > 0 {
+			_, _ = fmt.Fprintf(r.progress, "bench: once more, since\n  %s\n", strings.Join(beyond, "\n  "))
+			figures, err = r.figures(ctx, s)
+			failed = append(failed, gate(s.specs, figures)...)
+		}
+		if err == nil && !r.isTable {
+			err = writeLines(r.out, figures)
+		}
 		if err != nil {
 			return err
-		}
-		if r.isShort {
-			beyond := gate(s.specs, figures)
-			if len(beyond) > 0 {
-				_, _ = fmt.Fprintf(r.progress, "bench: once more, since\n  %s\n", strings.Join(beyond, "\n  "))
-				if figures, err = r.figures(ctx, s); err != nil {
-					return err
-				}
-				beyond = gate(s.specs, figures)
-			}
-			failed = append(failed, beyond...)
-		}
-		if !r.isTable {
-			if err := writeLines(r.out, figures); err != nil {
-				return err
-			}
 		}
 		all = append(all, figures...)
 	}

@@ -26,23 +26,19 @@ func kubePod(n int) string { return fmt.Sprintf("pod-%04d", n) }
 // compared and not the encoding: lists and single pods, a watch that sends events as fast as it can, and an exec
 // that ends at once.
 func apiServer() (http.Handler, error) {
-	list := &corev1.PodList{
-		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}, ListMeta: metav1.ListMeta{ResourceVersion: "1"},
-	}
+	list := &corev1.PodList{TypeMeta: typeMeta("PodList"), ListMeta: metav1.ListMeta{ResourceVersion: "1"}}
 	for n := range kubePods {
-		list.Items = append(list.Items, *podOf(n))
-	}
-	allPods, err := encoded(list)
-	if err != nil {
-		return nil, err
+		list.Items = append(list.Items, podOf(n))
 	}
 	pod := podOf(0)
-	pod.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}
-	onePod, err := encoded(pod)
-	if err != nil {
-		return nil, err
+	pod.TypeMeta = typeMeta("Pod")
+	var allPods, onePod bytes.Buffer
+	for to, object := range map[*bytes.Buffer]runtime.Object{&allPods: list, &onePod: &pod} {
+		if err := protobuf.NewSerializer(scheme.Scheme, scheme.Scheme).Encode(object, to); err != nil {
+			return nil, fmt.Errorf("encode a %T: %w", object, err)
+		}
 	}
-	event, err := (&metav1.WatchEvent{Type: "MODIFIED", Object: runtime.RawExtension{Raw: onePod}}).Marshal()
+	event, err := (&metav1.WatchEvent{Type: "MODIFIED", Object: runtime.RawExtension{Raw: onePod.Bytes()}}).Marshal()
 	if err != nil {
 		return nil, fmt.Errorf("encode an event: %w", err)
 	}
@@ -52,7 +48,7 @@ func apiServer() (http.Handler, error) {
 	mux.HandleFunc("/readyz", func(http.ResponseWriter, *http.Request) {})
 	mux.HandleFunc(pods, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Query().Get("watch") == "" {
-			writeProtobuf(w, allPods)
+			writeProtobuf(w, allPods.Bytes())
 			return
 		}
 		w.Header().Set("Content-Type", runtime.ContentTypeProtobuf+";stream=watch")
@@ -62,51 +58,33 @@ func apiServer() (http.Handler, error) {
 			}
 		}
 	})
-	mux.HandleFunc(pods+"/{name}", func(w http.ResponseWriter, _ *http.Request) { writeProtobuf(w, onePod) })
+	mux.HandleFunc(pods+"/{name}", func(w http.ResponseWriter, _ *http.Request) { writeProtobuf(w, onePod.Bytes()) })
 	mux.HandleFunc(pods+"/{name}/exec", execute)
 	return mux, nil
 }
+
+func typeMeta(kind string) metav1.TypeMeta { return metav1.TypeMeta{APIVersion: "v1", Kind: kind} }
 
 func writeProtobuf(w http.ResponseWriter, body []byte) {
 	w.Header().Set("Content-Type", runtime.ContentTypeProtobuf)
 	_, _ = w.Write(body)
 }
 
-func encoded(object runtime.Object) ([]byte, error) {
-	var b bytes.Buffer
-	if err := protobuf.NewSerializer(scheme.Scheme, scheme.Scheme).Encode(object, &b); err != nil {
-		return nil, fmt.Errorf("encode a %T: %w", object, err)
-	}
-	return b.Bytes(), nil
-}
-
 // podOf is a pod of about 1.5 KB.
-func podOf(n int) *corev1.Pod {
-	return &corev1.Pod{
+func podOf(n int) corev1.Pod {
+	return corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: kubePod(n), Namespace: kubeNamespace, UID: "0", ResourceVersion: "1",
-			Labels: map[string]string{"app": "bench"}, Annotations: map[string]string{"noise": strings.Repeat("x", 1000)},
+			Labels: map[string]string{"app": "bench"}, Annotations: map[string]string{"noise": strings.Repeat("x", 1200)},
 		},
 		Spec: corev1.PodSpec{NodeName: "node", Containers: []corev1.Container{{
 			Name: "main", Image: "registry.example/bench:1", Command: []string{"sleep"},
-			Env: []corev1.EnvVar{{Name: "A", Value: "1"}, {Name: "B", Value: "2"}},
 		}}},
-		Status: corev1.PodStatus{
-			Phase: corev1.PodRunning, PodIP: "10.0.0.1", HostIP: "10.0.0.2",
-			Conditions: []corev1.PodCondition{
-				{Type: corev1.PodReady, Status: corev1.ConditionTrue},
-				{Type: corev1.PodScheduled, Status: corev1.ConditionTrue},
-			},
-		},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.0.0.1", HostIP: "10.0.0.2"},
 	}
 }
 
-// Channels of the remote command protocol: the first byte of each message.
-const (
-	channelStdout = 1
-	channelStatus = 3
-)
-
+// execute answers like a command that prints a line and exits: messages of channels 1, output, and 3, status.
 func execute(w http.ResponseWriter, r *http.Request) {
 	upgrader := websocket.Upgrader{Subprotocols: []string{"v5.channel.k8s.io"}}
 	conn, err := upgrader.Upgrade(w, r, nil)
@@ -114,10 +92,8 @@ func execute(w http.ResponseWriter, r *http.Request) {
 		return // the upgrader has answered
 	}
 	defer conn.Close() //nolint:errcheck // it is over
-	for _, message := range [][]byte{
-		append([]byte{channelStdout}, "done\n"...), append([]byte{channelStatus}, `{"metadata":{},"status":"Success"}`...),
-	} {
-		if conn.WriteMessage(websocket.BinaryMessage, message) != nil {
+	for _, message := range []string{"\x01done\n", "\x03" + `{"metadata":{},"status":"Success"}`} {
+		if conn.WriteMessage(websocket.BinaryMessage, []byte(message)) != nil {
 			return
 		}
 	}

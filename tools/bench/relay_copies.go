@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -12,71 +11,70 @@ import (
 // A route through processes that only copy bytes from one connection to another shows what so many processes cost,
 // whatever they do. They know no agents and have a connection for each of the client's, so they are no relay.
 
-// copyConfig configures a child that copies. Its callers use TLS if there is a certificate.
+// copyConfig configures a stand-in that copies. It has an address for each entry of To.
 type copyConfig struct {
 	certified
 
-	// HTTP, Stream and Kube are the addresses to copy to.
-	HTTP, Stream, Kube string
-	// IsSecure is true if HTTP and Stream use TLS; Kube always does if there is a certificate.
+	To map[string]copyTarget
+}
+
+// copyTarget is where bytes are copied to.
+type copyTarget struct {
+	Address  string
 	IsSecure bool
 }
 
-// copyBuffer is the size of a buffer.
-const copyBuffer = 32 << 10
+// copies returns the route through as many processes as Lockstep's has: a relay and an agent.
+func (r *relayFixture) copies(ctx context.Context) route {
+	to := map[string]copyTarget{targetHTTP: {r.target[targetHTTP], false}, targetStream: {r.target[targetStream], false}}
+	if r.tls != nil {
+		to = map[string]copyTarget{
+			targetHTTPS: to[targetHTTP], targetStreamTLS: to[targetStream], targetKube: {r.target[targetKube], true},
+		}
+	}
+	first := r.startStandIn(ctx, standInCopies, copyConfig{r.certified, to}).addresses
+	for name := range to {
+		to[name] = copyTarget{first[name], r.tls != nil}
+	}
+	return r.direct(r.startStandIn(ctx, standInCopies, copyConfig{r.certified, to}).addresses, copiesName)
+}
 
 func runCopies(ctx context.Context, cfg copyConfig, ready readyFunc) error {
 	secure, err := cfg.client()
 	if err != nil {
 		return err
 	}
-	to := route{name: "the next process"}
-	if cfg.IsSecure {
-		to.tls = secure
+	servers := map[string]server{}
+	for name, to := range cfg.To {
+		next := route{name: "the next process"}
+		if to.IsSecure {
+			next.tls = secure
+		}
+		servers[name] = server{cfg.certified, func(l net.Listener) error {
+			return serveConnections(l, func(from net.Conn) { copyConnection(ctx, from, next, to.Address) })
+		}}
 	}
-	toKube := route{name: "the next process", tls: secure}
-	http, errHTTP := cfg.listen()
-	stream, errStream := cfg.listen()
-	kube, errKube := cfg.listen(httpProtocols()...)
-	if err := errors.Join(errHTTP, errStream, errKube); err != nil {
-		return err
-	}
-	copyTo := func(to route, address string) func(net.Listener) error {
-		return func(l net.Listener) error { return copyAll(ctx, l, to, address) }
-	}
-	return serveAll(ctx, map[string]server{
-		targetHTTP: {http, copyTo(to, cfg.HTTP)}, targetStream: {stream, copyTo(to, cfg.Stream)},
-		targetKube: {kube, copyTo(toKube, cfg.Kube)},
-	}, ready)
+	return serveAll(ctx, servers, ready)
 }
 
-func copyAll(ctx context.Context, l net.Listener, to route, address string) error {
-	for {
-		from, err := l.Accept()
-		if err != nil {
-			return fmt.Errorf("accept: %w", err)
+func copyConnection(ctx context.Context, from net.Conn, next route, address string) {
+	if secure, is := from.(*tls.Conn); is && next.tls != nil {
+		if secure.HandshakeContext(ctx) != nil {
+			return
 		}
-		go func() {
-			defer from.Close() //nolint:errcheck // nothing follows
-			to := to
-			if secure, is := from.(*tls.Conn); is && to.tls != nil {
-				if secure.HandshakeContext(ctx) != nil {
-					return
-				}
-				to.tls = to.tls.Clone()
-				if protocol := secure.ConnectionState().NegotiatedProtocol; protocol != "" {
-					to.tls.NextProtos = []string{protocol}
-				}
-			}
-			conn, err := to.dial(ctx, address)
-			if err != nil {
-				return
-			}
-			defer conn.Close() //nolint:errcheck // nothing follows
-			join(from, conn)
-		}()
+		next.tls = next.tls.Clone()
+		if protocol := secure.ConnectionState().NegotiatedProtocol; protocol != "" {
+			next.tls.NextProtos = []string{protocol}
+		}
+	}
+	if to, err := next.dial(ctx, address); err == nil {
+		join(from, to)
+		_ = to.Close() // nothing follows
 	}
 }
+
+// copyBuffer is the size of a buffer.
+const copyBuffer = 32 << 10
 
 // join copies in both directions until one of them ends. It only reads and writes: a relay that inspects what it
 // carries cannot use splice.
@@ -92,21 +90,16 @@ func join(a, b net.Conn) {
 	<-ended
 }
 
-// copies returns the route through as many processes as Lockstep's has: a relay and an agent.
-func (r *relayFixture) copies(ctx context.Context) route {
-	addresses, isSecure := r.target.addresses, false
-	for range 2 {
-		addresses = r.startConfigured(ctx, childCopies, copyConfig{
-			certified: r.certified, HTTP: addresses[targetHTTP], Stream: addresses[targetStream], Kube: addresses[targetKube],
-			IsSecure: isSecure,
-		}).addresses
-		isSecure = r.tls != nil
+// serveConnections serves each connection until it is done.
+func serveConnections(l net.Listener, serve func(net.Conn)) error {
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			return fmt.Errorf("accept: %w", err)
+		}
+		go func() {
+			defer conn.Close() //nolint:errcheck // nothing follows
+			serve(conn)
+		}()
 	}
-	to := route{
-		name: copiesName, http: addresses[targetHTTP], stream: addresses[targetStream], caFile: r.CAFile, tls: r.tls,
-	}
-	if r.tls != nil {
-		to.kube = addresses[targetKube]
-	}
-	return to
 }

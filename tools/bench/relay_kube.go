@@ -30,25 +30,30 @@ func listPods(ctx context.Context, c kubernetes.Interface) error {
 
 func getPod(ctx context.Context, c kubernetes.Interface) error {
 	_, err := c.CoreV1().Pods(kubeNamespace).Get(ctx, kubePod(0), metav1.GetOptions{})
-	return err //nolint:wrapcheck // call wraps it
+	return err //nolint:wrapcheck // load wraps it
+}
+
+// calls measures calls by n clients.
+func calls(n int, do kubeCall) func(context.Context, route, time.Duration) []float64 {
+	return func(ctx context.Context, r route, turn time.Duration) []float64 {
+		return load(ctx, r, n, turn, func() caller { return r.connectKube(ctx, do) })
+	}
 }
 
 // kubeCaller is client-go with a connection of its own.
 type kubeCaller struct {
 	kubernetes.Interface
 
-	route route
-	http  *http.Client
-	ctx   context.Context //nolint:containedctx // of the benchmark
-	do    kubeCall
+	http *http.Client
+	do   func() error
 }
 
-func (r route) newKubeCaller(ctx context.Context, do kubeCall) *kubeCaller {
+func (r route) connectKube(ctx context.Context, do kubeCall) *kubeCaller {
 	cfg := r.restConfig()
 	client := must(rest.HTTPClientFor(cfg))
-	return &kubeCaller{
-		Interface: must(kubernetes.NewForConfigAndClient(cfg, client)), route: r, http: client, ctx: ctx, do: do,
-	}
+	c := &kubeCaller{Interface: must(kubernetes.NewForConfigAndClient(cfg, client)), http: client}
+	c.do = func() error { return do(ctx, c) }
+	return c
 }
 
 func (r route) restConfig() *rest.Config {
@@ -62,12 +67,7 @@ func (r route) restConfig() *rest.Config {
 	}
 }
 
-func (c *kubeCaller) call() error {
-	if err := c.do(c.ctx, c.Interface); err != nil {
-		return fmt.Errorf("request to the API server through %s: %w", c.route.name, err)
-	}
-	return nil
-}
+func (c *kubeCaller) call() error { return c.do() }
 
 // Close closes the connection.
 func (c *kubeCaller) Close() error {
@@ -77,32 +77,29 @@ func (c *kubeCaller) Close() error {
 
 // watchPods returns the events of one watch per second.
 func watchPods(ctx context.Context, r route, turn time.Duration) []float64 {
-	c := r.newKubeCaller(ctx, nil)
+	c := r.connectKube(ctx, nil)
 	defer c.Close() //nolint:errcheck // nothing follows
 	watch := must(c.CoreV1().Pods(kubeNamespace).Watch(ctx, metav1.ListOptions{}))
 	defer watch.Stop()
-	t := &counter{window: newWindow(turn)}
+	m := newMeter(turn)
 	for range watch.ResultChan() {
-		if !t.add(1, time.Now()) {
-			return []float64{rate(t)}
+		if now := time.Now(); !m.add(1, now, now) {
+			return []float64{m.rate()}
 		}
 	}
-	check(interrupted(ctx, fmt.Errorf("watch through %s: the watch has ended", r.name)))
+	check(interrupted(ctx))
+	check(fmt.Errorf("watch through %s: the watch has ended", r.name))
 	return nil
 }
 
-// executeCommands executes commands one after the other and returns the median in milliseconds.
+// executeCommands executes commands one after the other and returns their median time.
 func executeCommands(ctx context.Context, r route, turn time.Duration) []float64 {
-	c := r.newKubeCaller(ctx, nil)
+	c := r.connectKube(ctx, nil)
 	defer c.Close() //nolint:errcheck // nothing follows
 	url := c.CoreV1().RESTClient().Post().Resource("pods").Namespace(kubeNamespace).Name(kubePod(0)).SubResource("exec").
 		VersionedParams(&corev1.PodExecOptions{Command: []string{"true"}, Stdout: true}, scheme.ParameterCodec).URL()
-	var times []float64
-	for until := time.Now().Add(turn); len(times) < leastTurns || time.Now().Before(until); {
+	return repeat(turn, func() {
 		executor := must(remotecommand.NewWebSocketExecutor(r.restConfig(), http.MethodGet, url.String()))
-		began := time.Now()
 		check(executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: io.Discard}))
-		times = append(times, milliseconds(time.Since(began)))
-	}
-	return []float64{median(times)}
+	})
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -16,6 +15,8 @@ import (
 	"github.com/gorilla/websocket"
 	"github.com/rancher/remotedialer"
 	"github.com/sirupsen/logrus"
+
+	"lockstep.internal/tools/stack"
 )
 
 // The peer is remotedialer as its users run it: a reverse proxy that keeps connections dials through the sessions of a
@@ -25,72 +26,50 @@ import (
 type peerConfig struct {
 	certified
 
-	// HTTP, Stream and Kube are the addresses of the target that the agent dials.
-	HTTP, Stream, Kube string
+	// Target has the addresses that the agent dials.
+	Target map[string]string
 	// URL of the server, for the agent.
 	URL string
 }
 
-const (
-	peerToken = "remotedialer"
-	// keptConnections are more than there are clients.
-	keptConnections = 1024
-)
+// peerToken is the token of the agent.
+const peerToken = "Bearer remotedialer"
 
 // remotedialer returns the route through a server and an agent of remotedialer.
 func (r *relayFixture) remotedialer(ctx context.Context) route {
-	cfg := peerConfig{
-		certified: r.certified, HTTP: r.target.addresses[targetHTTP], Stream: r.target.addresses[targetStream],
-		Kube: r.target.addresses[targetKube],
-	}
-	relay := r.startConfigured(ctx, childPeerRelay, cfg)
-	cfg.URL = "ws://" + relay.addresses[relayAgents]
+	cfg := peerConfig{certified: r.certified, Target: r.target}
+	relay := r.startStandIn(ctx, standInPeerRelay, cfg).addresses
+	cfg.URL = "ws://" + relay[stack.ListenerAgents]
 	if r.tls != nil {
-		cfg.URL = "wss://" + relay.addresses[relayAgents]
+		cfg.URL = "wss://" + relay[stack.ListenerAgents]
 	}
-	r.startConfigured(ctx, childPeerAgent, cfg)
-	to := r.relays.route(relay)
-	to.name, to.token = peerName, ""
-	return to
+	r.startStandIn(ctx, standInPeerAgent, cfg)
+	return r.throughRelay(peerName, relay[stack.ListenerExternal], "")
 }
 
 func runPeerRelay(ctx context.Context, cfg peerConfig, ready readyFunc) error {
 	logrus.SetLevel(logrus.ErrorLevel)
 	sessions := remotedialer.New(func(r *http.Request) (string, bool, error) {
-		return r.Header.Get(remotedialer.ID), r.Header.Get("Authorization") == "Bearer "+peerToken, nil
+		return r.Header.Get(remotedialer.ID), r.Header.Get("Authorization") == peerToken, nil
 	}, remotedialer.DefaultErrorWriter)
-	proxy, err := peerProxy(cfg, sessions)
-	if err != nil {
-		return err
-	}
-	agents, errAgents := cfg.listen()
-	external, errExternal := cfg.listen(httpProtocols()...)
-	if err := errors.Join(errAgents, errExternal); err != nil {
-		return err
-	}
-	return serveAll(ctx, map[string]server{
-		relayAgents: {agents, newHTTPServer(sessions)}, relayExternal: {external, newHTTPServer(proxy)},
-	}, ready)
-}
-
-// peerProxy forwards callers to agents.
-func peerProxy(cfg peerConfig, sessions *remotedialer.Server) (http.Handler, error) {
 	secure, err := cfg.client()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	// The host of a forwarded request is the agent, so that each agent has its kept connections.
-	reverse := func(scheme, address string) http.Handler {
+	const keptConnections = 1024 // more than there are clients
+	pool := &buffers{}
+	reverse := func(scheme, target string) http.Handler {
 		return &httputil.ReverseProxy{
 			Rewrite: func(r *httputil.ProxyRequest) {
 				r.Out.URL.Path = "/" + r.In.PathValue("path")
 				r.SetURL(&url.URL{Scheme: scheme, Host: r.In.PathValue("agent")})
 			},
-			BufferPool: &buffers{},
+			BufferPool: pool,
 			Transport: &http.Transport{
 				DialContext: func(ctx context.Context, network, agent string) (net.Conn, error) {
 					agent, _, _ = strings.Cut(agent, ":")
-					return sessions.Dialer(agent)(ctx, network, address)
+					return sessions.Dialer(agent)(ctx, network, cfg.Target[target])
 				},
 				MaxIdleConnsPerHost: keptConnections, MaxIdleConns: keptConnections, TLSClientConfig: secure,
 				DisableCompression: true,
@@ -98,10 +77,10 @@ func peerProxy(cfg peerConfig, sessions *remotedialer.Server) (http.Handler, err
 		}
 	}
 	mux := http.NewServeMux()
-	mux.Handle("/agents/{agent}/http/{target}/{path...}", reverse("http", cfg.HTTP))
-	mux.Handle("/agents/{agent}/kubernetes/{path...}", reverse("https", cfg.Kube))
+	mux.Handle("/agents/{agent}/http/{target}/{path...}", reverse("http", targetHTTP))
+	mux.Handle("/agents/{agent}/kubernetes/{path...}", reverse("https", targetKube))
 	mux.HandleFunc("/agents/{agent}/tcp/{target}", func(w http.ResponseWriter, r *http.Request) {
-		to, err := sessions.Dialer(r.PathValue("agent"))(r.Context(), "tcp", cfg.Stream)
+		to, err := sessions.Dialer(r.PathValue("agent"))(r.Context(), "tcp", cfg.Target[targetStream])
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusBadGateway)
 			return
@@ -117,7 +96,10 @@ func peerProxy(cfg peerConfig, sessions *remotedialer.Server) (http.Handler, err
 			join(from, to)
 		}
 	})
-	return mux, nil
+	return serveAll(ctx, map[string]server{
+		stack.ListenerAgents:   {cfg.certified, newHTTPServer(sessions)},
+		stack.ListenerExternal: {cfg.certified, newHTTPServer(mux)},
+	}, ready)
 }
 
 // buffers are the reused buffers of a reverse proxy.
@@ -141,9 +123,8 @@ func runPeerAgent(ctx context.Context, cfg peerConfig, ready readyFunc) error {
 	if err != nil {
 		return err
 	}
-	agent := strconv.FormatInt(benchAgent, 10)
 	err = remotedialer.ConnectToProxy(ctx, cfg.URL,
-		http.Header{"Authorization": {"Bearer " + peerToken}, remotedialer.ID: {agent}},
+		http.Header{"Authorization": {peerToken}, remotedialer.ID: {strconv.FormatInt(benchAgent, 10)}},
 		func(string, string) bool { return true },
 		&websocket.Dialer{TLSClientConfig: secure, HandshakeTimeout: remotedialer.HandshakeTimeOut},
 		func(context.Context, *remotedialer.Session) error {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -9,6 +10,8 @@ import (
 	"net"
 	"net/http"
 	"time"
+
+	"lockstep.internal/libs/certpool"
 )
 
 // Operations of a stream of the target: its first byte.
@@ -34,9 +37,41 @@ const (
 	targetKube      = "kube" // always over TLS
 )
 
-// server is a listener with what serves it.
+// certified are the files of stand-ins that use TLS; empty for plaintext.
+type certified struct {
+	CertFile, KeyFile, CAFile string
+}
+
+// client returns the configuration of a client; nil for plaintext.
+func (c certified) client() (*tls.Config, error) {
+	if c.CAFile == "" {
+		return nil, nil //nolint:nilnil // plaintext
+	}
+	pool, err := certpool.Load(c.CAFile)
+	if err != nil {
+		return nil, fmt.Errorf("read the certificate of the authority: %w", err)
+	}
+	return &tls.Config{RootCAs: pool, ServerName: "127.0.0.1", MinVersion: tls.VersionTLS13}, nil
+}
+
+// listen listens on a free port, with TLS if there is a certificate.
+func (c certified) listen() (net.Listener, error) {
+	l, err := new(net.ListenConfig).Listen(context.Background(), "tcp", loopback)
+	if err != nil || c.CertFile == "" {
+		return l, err //nolint:wrapcheck // it names the address
+	}
+	pair, err := tls.LoadX509KeyPair(c.CertFile, c.KeyFile)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("read the certificate: %w", err), l.Close())
+	}
+	return tls.NewListener(l, &tls.Config{
+		Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS13, NextProtos: []string{"h2", "http/1.1"},
+	}), nil
+}
+
+// server is what serves a listener.
 type server struct {
-	net.Listener
+	certified
 
 	serve func(net.Listener) error
 }
@@ -45,8 +80,12 @@ type server struct {
 func serveAll(ctx context.Context, servers map[string]server, ready readyFunc) error {
 	addresses, failed := map[string]string{}, make(chan error, len(servers))
 	for name, s := range servers {
-		addresses[name] = s.Addr().String()
-		go func() { failed <- s.serve(s.Listener) }()
+		l, err := s.listen()
+		if err != nil {
+			return err
+		}
+		addresses[name] = l.Addr().String()
+		go func() { failed <- s.serve(l) }()
 	}
 	ready(addresses)
 	select {
@@ -67,18 +106,11 @@ func runTarget(ctx context.Context, c certified, ready readyFunc) error {
 	if err != nil {
 		return err
 	}
-	plain, errPlain := certified{}.listen()
-	secure, errSecure := c.listen()
-	stream, errStream := certified{}.listen()
-	streamTLS, errStreamTLS := c.listen()
-	kube, errKube := c.listen(httpProtocols()...)
-	if err := errors.Join(errPlain, errSecure, errStream, errStreamTLS, errKube); err != nil {
-		return err
-	}
 	responses := newHTTPServer(respond())
+	streams := func(l net.Listener) error { return serveConnections(l, serveStream) }
 	return serveAll(ctx, map[string]server{
-		targetHTTP: {plain, responses}, targetHTTPS: {secure, responses}, targetStream: {stream, serveStreams},
-		targetStreamTLS: {streamTLS, serveStreams}, targetKube: {kube, newHTTPServer(api)},
+		targetHTTP: {certified{}, responses}, targetHTTPS: {c, responses}, targetStream: {certified{}, streams},
+		targetStreamTLS: {c, streams}, targetKube: {c, newHTTPServer(api)},
 	}, ready)
 }
 
@@ -95,19 +127,6 @@ func noise(n int) []byte {
 	out := make([]byte, n)
 	_, _ = rand.NewChaCha8([32]byte{}).Read(out) // never fails
 	return out
-}
-
-func serveStreams(l net.Listener) error {
-	for {
-		conn, err := l.Accept()
-		if err != nil {
-			return fmt.Errorf("accept: %w", err)
-		}
-		go func() {
-			defer conn.Close() //nolint:errcheck // nothing follows
-			serveStream(conn)
-		}()
-	}
 }
 
 // serveStream serves a stream until it closes.

@@ -15,12 +15,12 @@ import (
 )
 
 // listen serves like a target in this process and returns the address.
-func listen(t *testing.T, serve func(net.Listener) error) string {
+func listen(t *testing.T, serve func(net.Conn)) string {
 	t.Helper()
 	l, err := certified{}.listen()
 	require.NoError(t, err)
 	served := make(chan error, 1)
-	go func() { served <- serve(l) }()
+	go func() { served <- serveConnections(l, serve) }()
 	t.Cleanup(func() {
 		require.NoError(t, l.Close())
 		require.ErrorIs(t, <-served, net.ErrClosed)
@@ -38,30 +38,22 @@ func measured(t *testing.T, fn func(ctx context.Context)) error {
 
 func TestBulkIsTransferredInBothDirections(t *testing.T) {
 	t.Parallel()
-	to := route{name: "the test", stream: listen(t, serveStreams)}
+	to := route{name: "the test", stream: listen(t, serveStream)}
 	require.NoError(t, measured(t, func(ctx context.Context) {
-		for _, isDown := range []bool{true, false} {
-			require.Positive(t, to.transfer(ctx, time.Millisecond, 3, isDown))
+		for _, op := range []byte{opDown, opUp} {
+			require.Positive(t, transfer(op, 3)(ctx, to, time.Millisecond)[0])
 		}
-		require.Positive(t, to.openTime(ctx, time.Millisecond))
+		require.Positive(t, openStreams(ctx, to, time.Millisecond)[0])
 	}))
 }
 
 func TestClosedConnectionIsAnError(t *testing.T) {
 	t.Parallel()
-	address := listen(t, func(l net.Listener) error {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return err
-			}
-			_, _ = io.CopyN(conn, conn, 1)
-			_ = conn.Close()
-		}
-	})
+	address := listen(t, func(conn net.Conn) { _, _ = io.CopyN(conn, conn, 1) })
 	to := route{name: "the test", stream: address, http: address}
-	require.ErrorContains(t, measured(t, func(ctx context.Context) { to.transfer(ctx, time.Hour, 1, true) }), "the test")
-	require.ErrorContains(t, measured(t, func(ctx context.Context) { requests(2)(ctx, to, time.Hour) }), "the test")
+	for _, measure := range []func(context.Context, route, time.Duration) []float64{transfer(opDown, 1), requests(2)} {
+		require.ErrorContains(t, measured(t, func(ctx context.Context) { measure(ctx, to, time.Hour) }), "the test")
+	}
 }
 
 func TestLoadIsInterrupted(t *testing.T) {
@@ -95,23 +87,23 @@ func TestRequestsHaveTheirPathAndToken(t *testing.T) {
 	to.token = "other"
 	require.ErrorContains(t, measured(t, func(ctx context.Context) { requests(1)(ctx, to, time.Hour) }), "status 403")
 	to.stream = to.http
-	require.ErrorContains(t, measured(t, func(ctx context.Context) { to.openTime(ctx, time.Hour) }), "403 Forbidden")
+	require.ErrorContains(t, measured(t, func(ctx context.Context) { openStreams(ctx, to, time.Hour) }), "403 Forbidden")
 }
 
-func TestOnlyEventsInWindowCount(t *testing.T) {
+func TestOnlyEventsOfATurnCount(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	past := &counter{window: window{from: now.Add(-2 * time.Second), until: now.Add(-time.Second)}}
-	require.False(t, past.add(1, now), "the first thing after the window counts")
-	require.False(t, past.add(1, now))
+	past := &meter{from: now.Add(-2 * time.Second), until: now.Add(-time.Second)}
+	require.False(t, past.add(1, now, now), "the first thing after the turn counts")
+	require.False(t, past.add(1, now, now.Add(time.Second)))
 	require.Equal(t, 1, past.count)
-	require.InDelta(t, 0.5, rate(past), 1e-9)
-	early := &counter{window: window{from: now.Add(time.Hour), until: now.Add(2 * time.Hour)}}
-	require.True(t, early.add(1, now))
+	require.InDelta(t, 0.5, past.rate(), 1e-9)
+	early := &meter{from: now.Add(time.Hour), until: now.Add(2 * time.Hour)}
+	require.True(t, early.add(1, now, now))
 	require.Zero(t, early.count)
-	within := &counter{window: window{from: now.Add(-time.Second), until: now.Add(time.Hour)}}
-	require.True(t, within.add(2, now))
-	require.True(t, within.add(3, now))
+	within := &meter{from: now.Add(-time.Second), until: now.Add(time.Hour)}
+	require.True(t, within.add(2, now, now))
+	require.True(t, within.add(3, now, now))
 	require.Equal(t, 5, within.count)
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"runtime"
 	"strconv"
 	"time"
 
@@ -26,26 +27,25 @@ import (
 const (
 	// workspacePrefix begins the names of workspaces.
 	workspacePrefix = "w"
-	// resyncSmall is the number of workspaces of the smallest resync.
-	resyncSmall = 1000
 	// liveChanges is the least number of changes for a 99th percentile.
 	liveChanges = 300
 	// livePause is the time between two changes.
 	livePause = 10 * time.Millisecond
 )
 
-// resyncFixture is a control plane with one agent. The state service and the watcher are processes.
+// resyncFixture is a control plane with one agent.
 type resyncFixture struct {
 	*fixture
 
 	database    *pgxpool.Pool
-	state       *child
+	state       *process
 	agent       int64
 	project     int64
 	credentials string
-	workspaces  int // stored ones
+	stored      int // workspaces
+	completed   int // resyncs
 	http        *http.Client
-	live        *commits
+	live        *timeline[commit]
 	changed     int // number of changes
 }
 
@@ -55,34 +55,38 @@ func resync(ctx context.Context, f *fixture, size Size, measured Measured) {
 	sizes := []struct {
 		name  string
 		count int
-	}{{"1k_s", resyncSmall}, {"10k_s", 10_000}, {"50k_s", 50_000}}
+	}{{"1k_s", 1000}, {"10k_s", 10_000}, {"50k_s", 50_000}}
 	if !size.Long {
 		sizes = sizes[:2]
 	}
 	var first float64
 	for i, s := range sizes {
 		count := size.of(s.count)
-		isLast := i == len(sizes)-1
-		seconds, peak := 0.0, 0.0
-		check(onFixture(ctx, f.profile, func(f *fixture) {
-			c := r.startCluster(ctx, f, count)
-			seconds = c.resync(ctx)
-			peak = float64(c.watcher.memory(ctx).Peak) / (1 << 20)
-			if isLast && size.wants("live_p99_ms") {
-				measured["live_p99_ms"] = c.measureLive(ctx, size.of(liveChanges))
+		note := fmt.Sprintf("%d workspaces", count)
+		check(onFixture(ctx, f.programs, func(f *fixture) {
+			watcher, changes := r.startCluster(ctx, f, count)
+			began := time.Now()
+			r.request(ctx)
+			r.await(ctx, r.completed+1)
+			seconds := time.Since(began).Seconds()
+			if i == 0 {
+				first = seconds / float64(count)
+			}
+			measured[s.name] = Figure{Value: seconds}
+			growth := beside(seconds/float64(count)*1000, first*1000)
+			growth.Note = fmt.Sprintf("%s beside %d", note, size.of(sizes[0].count))
+			measured["growth"] = growth
+			if runtime.GOOS == "linux" {
+				measured["peak_mb.watcher"] = Figure{Value: watcher.peakMB(), Note: note}
+			}
+			if i == len(sizes)-1 && size.wants("live_p99_ms") {
+				measured["live_p99_ms"] = r.measureLive(ctx, changes, size.of(liveChanges), count)
+			}
+			if runtime.GOOS == "linux" {
+				measured["peak_mb.state"] = Figure{Value: r.state.peakMB(), Note: note}
 			}
 		}))
-		if i == 0 {
-			first = seconds / float64(count)
-		}
-		measured[s.name] = Measurement{Value: seconds}
-		measured["peak_mb.watcher"] = Measurement{Value: peak, Note: fmt.Sprintf("%d workspaces", count)}
-		growth := beside(seconds/float64(count)*1000, first*1000)
-		growth.Note = fmt.Sprintf("%d workspaces beside %d", count, size.of(resyncSmall))
-		measured["growth"] = growth
 	}
-	peak := float64(r.state.memory(ctx).Peak) / (1 << 20)
-	measured["peak_mb.state"] = Measurement{Value: peak, Note: measured["peak_mb.watcher"].Note}
 }
 
 func newResyncFixture(ctx context.Context, f *fixture) *resyncFixture {
@@ -92,15 +96,15 @@ func newResyncFixture(ctx context.Context, f *fixture) *resyncFixture {
 	server := f.nats(natsd.Options{ConfigFile: must(natsauth.Init(natsDir, natsauth.Options{Cell: benchCell})).ConfigFile})
 	keys, _, err := stack.InitKeys(f.file("keys"))
 	check(err)
-	r.state = f.start(ctx, childState,
+	r.state = f.start(ctx, stack.State,
 		"--cell-name="+string(benchCell), "--database-url="+database, "--nats-url="+server.ClientURL(),
 		"--agents-keys-dir="+natsDir, "--secrets-seal-seed-file="+keys.SealSeedFile,
 		"--secrets-digest-key-file="+keys.DigestKeyFile, "--bootstrap-admin-token-file="+keys.AdminTokenFile,
 		"--api-listen="+loopback, "--ops-listen="+loopback)
-	r.database = f.pool(ctx, database, childState)
+	r.database = f.pool(ctx, database, stack.State)
 	r.live = watchCommits(ctx, f, r.database, "observed_objects", "resource_version",
 		fmt.Sprintf("new.resource_version > %d", listedAt))
-	api := client.New(r.http, "http://"+r.state.addresses["api"], readLine(keys.AdminTokenFile))
+	api := client.New(r.http, "http://"+r.state.addresses[stack.ListenerAPI], readLine(keys.AdminTokenFile))
 	r.project = must(api.EnsureProject(ctx, "bench/bench/bench")).GetId()
 	credentials, agent, err := stack.RegisterAgent(ctx, api, r.project, "bench")
 	check(err)
@@ -109,45 +113,26 @@ func newResyncFixture(ctx context.Context, f *fixture) *resyncFixture {
 	return r
 }
 
-// resyncCluster is a cluster with a watcher.
-type resyncCluster struct {
-	*resyncFixture
-
-	workspaces int
-	watcher    *child
-	changes    string // URL
-	completed  int    // number of complete resyncs
-}
-
-// startCluster starts a cluster with n running workspaces and a watcher, and waits for its first full resync.
-func (r *resyncFixture) startCluster(ctx context.Context, f *fixture, n int) *resyncCluster {
+// startCluster starts a cluster with n running workspaces and a watcher, and waits for its first full resync. It
+// returns the URL for changes, too.
+func (r *resyncFixture) startCluster(ctx context.Context, f *fixture, n int) (watcher *process, changes string) {
 	r.storeWorkspaces(ctx, n)
-	kubeconfig, server := f.cluster(ctx, clusterConfig{Agent: r.agent, Workspaces: n})
-	c := &resyncCluster{resyncFixture: r, workspaces: n, changes: server.addresses[addressChanges]}
-	c.await(ctx, 0)
-	c.watcher = f.startWatcher(ctx, r.credentials, kubeconfig)
+	kubeconfig, changes := f.cluster(ctx, clusterConfig{Agent: r.agent, Workspaces: n})
+	r.await(ctx, 0)
+	watcher = f.startWatcher(ctx, r.credentials, kubeconfig)
 	// The configuration of the agent may cause another one.
-	c.await(ctx, c.completed+1)
-	return c
-}
-
-// resync requests a full resync and returns the seconds until it is complete.
-func (c *resyncCluster) resync(ctx context.Context) float64 {
-	began := time.Now()
-	c.request(ctx)
-	c.await(ctx, c.completed+1)
-	return time.Since(began).Seconds()
+	r.await(ctx, r.completed+1)
+	return watcher, changes
 }
 
 // storeWorkspaces stores running workspaces until there are n.
 func (r *resyncFixture) storeWorkspaces(ctx context.Context, n int) {
 	o := newObjects(r.agent, workspacePrefix)
 	var ids, names, namespaces []string
-	for i := r.workspaces; i < n; i++ {
-		ids = append(ids, o.id("workspace", i).String())
-		names, namespaces = append(names, o.name(i)), append(namespaces, o.namespace(i))
+	for ; r.stored < n; r.stored++ {
+		ids = append(ids, o.id("workspace", r.stored).String())
+		names, namespaces = append(names, o.name(r.stored)), append(namespaces, o.namespace(r.stored))
 	}
-	r.workspaces = max(r.workspaces, n)
 	must(r.database.Exec(ctx, `
 		insert into workspaces (id, name, namespace, project_id, agent_id, user_id, template, created_at, spec,
 			desired_state, desired_revision, desired_state_changed_at,
@@ -159,12 +144,11 @@ func (r *resyncFixture) storeWorkspaces(ctx context.Context, n int) {
 }
 
 // request requests a full resync, as the state service does.
-func (c *resyncCluster) request(ctx context.Context) {
+func (r *resyncFixture) request(ctx context.Context) {
 	ingest := &stateingest.Ingest{Logger: quiet(), Encoder: publish.Encoder{Cell: benchCell}}
-	stores := &store.IngestStores{}
-	agents, cause := []int64{c.agent}, events.ResyncRequestCauseOperator
-	check(postgres.InTx(ctx, c.database, func(tx pgx.Tx) error {
-		nonces, err := ingest.RequestResyncs(ctx, stores.In(tx), agents, cause, time.Now())
+	check(postgres.InTx(ctx, r.database, func(tx pgx.Tx) error {
+		nonces, err := ingest.RequestResyncs(ctx, (&store.IngestStores{}).In(tx), []int64{r.agent},
+			events.ResyncRequestCauseOperator, time.Now())
 		if err == nil && len(nonces) == 0 {
 			return errors.New("the agent does not exist")
 		}
@@ -173,70 +157,71 @@ func (c *resyncCluster) request(ctx context.Context) {
 }
 
 // await waits until at least so many full resyncs are complete and none is open.
-func (c *resyncCluster) await(ctx context.Context, least int) {
+func (r *resyncFixture) await(ctx context.Context, least int) {
 	poll := time.NewTicker(5 * time.Millisecond)
 	defer poll.Stop()
-	for !c.isComplete(ctx, least) {
+	for !r.isComplete(ctx, least) {
 		select {
 		case <-poll.C:
-		case <-c.state.ended:
-			check(fmt.Errorf("the state service ended: %w", c.state.err))
+		case <-r.state.Ended():
+			check(r.state.withLog(errors.New("the state service ended")))
 		case <-ctx.Done():
 			check(fmt.Errorf("wait for a full resync: %w", context.Cause(ctx)))
 		}
 	}
 }
 
-func (c *resyncCluster) isComplete(ctx context.Context, least int) bool {
+func (r *resyncFixture) isComplete(ctx context.Context, least int) bool {
 	var open int
-	check(c.database.QueryRow(ctx, `
+	check(r.database.QueryRow(ctx, `
 		select count(*) filter (where outcome = 'complete'), count(*) filter (where outcome = 'open') from resyncs`).
-		Scan(&c.completed, &open))
-	return c.completed >= least && open == 0
+		Scan(&r.completed, &open))
+	return r.completed >= least && open == 0
 }
 
 // measureLive measures from the change of an object in the API server to the commit of its row in PostgreSQL, which the
 // API of the state service reads: during full resyncs, beside the same without a resync.
-func (c *resyncCluster) measureLive(ctx context.Context, n int) Measurement {
-	idle := c.change(ctx, func(changes int) bool { return changes < n })
+func (r *resyncFixture) measureLive(ctx context.Context, url string, n, workspaces int) Figure {
+	idle := r.change(ctx, url, workspaces, func(changes int) bool { return changes < n })
 	var during []float64
 	resyncs := 0
 	for ; len(during) < n; resyncs++ {
-		least := c.completed + 1
-		c.request(ctx)
-		during = append(during, c.change(ctx, func(int) bool { return !c.isComplete(ctx, least) })...)
+		least := r.completed + 1
+		r.request(ctx)
+		isOpen := func(int) bool { return !r.isComplete(ctx, least) }
+		during = append(during, r.change(ctx, url, workspaces, isOpen)...)
 	}
 	m := beside(percentile(during, 99), percentile(idle, 99))
 	m.Note = fmt.Sprintf("%d changes during %d resyncs of %d workspaces; p50 %.1f, without a resync %.1f",
-		len(during), resyncs, c.workspaces, median(during), median(idle))
+		len(during), resyncs, workspaces, median(during), median(idle))
 	return m
 }
 
 // change changes a Deployment every livePause while more holds, at least once, and returns the milliseconds until the
 // commit of each change.
-func (c *resyncCluster) change(ctx context.Context, more func(changes int) bool) []float64 {
+func (r *resyncFixture) change(ctx context.Context, url string, workspaces int, more func(changes int) bool) []float64 {
 	pace := time.NewTicker(livePause)
 	defer pace.Stop()
-	var changes []commit
-	for len(changes) == 0 || more(len(changes)) {
+	var versions []int
+	var changed []time.Time
+	for len(changed) == 0 || more(len(changed)) {
 		<-pace.C
-		c.changed++
-		version := listedAt + c.changed
-		url := fmt.Sprintf("%s?version=%d", c.changes, version)
-		request := must(http.NewRequestWithContext(ctx, http.MethodPost, url, nil))
-		response := must(c.http.Do(request)) //nolint:bodyclose // closed below
+		r.changed++
+		version := listedAt + r.changed
+		request := must(http.NewRequestWithContext(ctx, http.MethodPost, fmt.Sprintf("%s?version=%d", url, version), nil))
+		response := must(r.http.Do(request)) //nolint:bodyclose // closed below
 		body := must(io.ReadAll(response.Body))
 		check(response.Body.Close())
-		at := must(strconv.ParseInt(string(body), 10, 64))
-		changes = append(changes, commit{number: uint64(version), at: time.Unix(0, at)})
+		versions = append(versions, version)
+		changed = append(changed, time.Unix(0, must(strconv.ParseInt(string(body), 10, 64))))
 	}
-	times := make([]float64, len(changes))
-	for i, change := range changes {
+	times := make([]float64, len(changed))
+	for i, at := range changed {
 		// A later version of the same Deployment may replace it.
-		committed := c.live.first(ctx, func(number uint64) bool {
-			return number >= change.number && (number-change.number)%uint64(c.workspaces) == 0
+		committed := r.live.first(ctx, func(version commit) bool {
+			return int(version) >= versions[i] && (int(version)-versions[i])%workspaces == 0
 		})
-		times[i] = milliseconds(committed.Sub(change.at))
+		times[i] = milliseconds(committed.Sub(at))
 	}
 	return times
 }

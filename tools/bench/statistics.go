@@ -26,7 +26,7 @@ func percentile(values []float64, p float64) float64 {
 const leastTurns = 3
 
 // takeTurns measures ours and the baseline in turns, and returns the medians.
-func takeTurns(ctx context.Context, duration time.Duration, ours, baseline func(round int) float64) Measurement {
+func takeTurns(ctx context.Context, duration time.Duration, ours, baseline func(round int) float64) Figure {
 	var our, base []float64
 	rotate(ctx, duration,
 		func(round int) { our = append(our, ours(round)) },

@@ -4,12 +4,12 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"strconv"
 	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/informers"
@@ -22,6 +22,7 @@ import (
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/state/workspace"
 	"lockstep.internal/services/watcher/kube/kubetest"
+	"lockstep.internal/tools/stack"
 )
 
 const (
@@ -34,15 +35,15 @@ const (
 func watchHeap(ctx context.Context, f *fixture, size Size, measured Measured) {
 	n := size.of(watchedWorkloads)
 	measured["kb_per_workload"] = beside(
-		heapPerItem(ctx, f, n, func(f *fixture, n int) *child { return startSyncedWatcher(ctx, f, n) }),
-		heapPerItem(ctx, f, n, func(f *fixture, n int) *child {
+		heapPerItem(ctx, f, n, func(f *fixture, n int) *process { return startSyncedWatcher(ctx, f, n) }),
+		heapPerItem(ctx, f, n, func(f *fixture, n int) *process {
 			kubeconfig, _ := f.cluster(ctx, clusterConfig{Agent: benchAgent, Workspaces: n})
-			return f.startConfigured(ctx, childInformer, kubeconfig)
+			return f.startStandIn(ctx, standInInformers, kubeconfig)
 		}))
 }
 
 // startSyncedWatcher starts a watcher of n workspaces and waits for the end of its full resync.
-func startSyncedWatcher(ctx context.Context, f *fixture, n int) *child {
+func startSyncedWatcher(ctx context.Context, f *fixture, n int) *process {
 	kubeconfig, _ := f.cluster(ctx, clusterConfig{Agent: benchAgent, Workspaces: n})
 	_, js, url := f.jetStream(ctx)
 	check(topology.EnsureAgent(ctx, js, benchCell, benchAgent))
@@ -58,12 +59,12 @@ func startSyncedWatcher(ctx context.Context, f *fixture, n int) *child {
 	}
 }
 
-func (f *fixture) startWatcher(ctx context.Context, credentials, kubeconfig string) *child {
-	return f.start(ctx, childWatcher, "--credentials-file="+credentials, "--kubernetes-kubeconfig="+kubeconfig,
+func (f *fixture) startWatcher(ctx context.Context, credentials, kubeconfig string) *process {
+	return f.start(ctx, stack.Watcher, "--credentials-file="+credentials, "--kubernetes-kubeconfig="+kubeconfig,
 		"--ops-listen="+loopback)
 }
 
-// clusterConfig configures a child that is a stand-in for an API server.
+// clusterConfig configures a stand-in for an API server.
 type clusterConfig struct {
 	// Kubeconfig is the file to write.
 	Kubeconfig string
@@ -71,20 +72,16 @@ type clusterConfig struct {
 	Workspaces int
 }
 
-// cluster starts an API server in a process of its own, so that its objects cost the measured processes no memory. It
-// returns a kubeconfig and the child.
-func (f *fixture) cluster(ctx context.Context, cfg clusterConfig) (kubeconfig string, server *child) {
+// cluster starts an API server. It returns a kubeconfig and a URL: a request to it changes a Deployment.
+func (f *fixture) cluster(ctx context.Context, cfg clusterConfig) (kubeconfig, changes string) {
 	cfg.Kubeconfig = f.file("kubeconfig")
-	return cfg.Kubeconfig, f.startConfigured(ctx, childCluster, cfg)
+	return cfg.Kubeconfig, "http://" + f.startStandIn(ctx, standInCluster, cfg).addresses["changes"]
 }
-
-// addressChanges is the address of a cluster at which a request changes an object.
-const addressChanges = "changes"
 
 func runCluster(ctx context.Context, cfg clusterConfig, ready readyFunc) error {
 	o := newObjects(cfg.Agent, workspacePrefix)
-	server := kubetest.New()
-	defer server.Close()
+	cluster := kubetest.New()
+	defer cluster.Close()
 	var mu sync.Mutex
 	changed := map[int]int{} // version of a Deployment by its workspace
 	deployment := func(i int) runtime.Object {
@@ -92,14 +89,14 @@ func runCluster(ctx context.Context, cfg clusterConfig, ready readyFunc) error {
 		defer mu.Unlock()
 		return o.Deployment(i, max(3*i+1, changed[i]), true)
 	}
-	server.SetMany(kubetest.Deployments, listedAt, cfg.Workspaces, deployment)
-	server.SetMany(kubetest.ReplicaSets, listedAt, cfg.Workspaces,
+	cluster.SetMany(kubetest.Deployments, listedAt, cfg.Workspaces, deployment)
+	cluster.SetMany(kubetest.ReplicaSets, listedAt, cfg.Workspaces,
 		func(i int) runtime.Object { return o.ReplicaSet(i, 3*i+2) })
-	server.SetMany(kubetest.Pods, listedAt, cfg.Workspaces, func(i int) runtime.Object { return o.Pod(i, 3*i+3) })
-	if err := server.WriteKubeconfig(cfg.Kubeconfig); err != nil {
+	cluster.SetMany(kubetest.Pods, listedAt, cfg.Workspaces, func(i int) runtime.Object { return o.Pod(i, 3*i+3) })
+	if err := cluster.WriteKubeconfig(cfg.Kubeconfig); err != nil {
 		return fmt.Errorf("start the API server: %w", err)
 	}
-	changes := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	change := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		version, err := strconv.Atoi(r.URL.Query().Get("version"))
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
@@ -109,29 +106,19 @@ func runCluster(ctx context.Context, cfg clusterConfig, ready readyFunc) error {
 		mu.Lock()
 		changed[i] = version
 		mu.Unlock()
-		server.SetMany(kubetest.Deployments, version, cfg.Workspaces, deployment)
+		cluster.SetMany(kubetest.Deployments, version, cfg.Workspaces, deployment)
 		at := time.Now()
-		server.Send(kubetest.Deployments, "MODIFIED", o.Deployment(i, version, true))
+		cluster.Send(kubetest.Deployments, "MODIFIED", o.Deployment(i, version, true))
 		_, _ = fmt.Fprint(w, at.UnixNano())
-	}))
-	defer changes.Close()
-	ready(map[string]string{addressChanges: changes.URL})
-	<-ctx.Done()
-	return nil
+	})
+	return serveAll(ctx, map[string]server{"changes": {certified{}, newHTTPServer(change)}}, ready)
 }
 
 // runInformers keeps all objects in the informers of client-go.
 func runInformers(ctx context.Context, kubeconfig string, ready readyFunc) error {
-	cfg, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	client, err := newTypedClient(kubeconfig)
 	if err != nil {
-		return fmt.Errorf("kubeconfig: %w", err)
-	}
-	cfg.ContentType = runtime.ContentTypeProtobuf
-	cfg.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
-	cfg.QPS = -1
-	client, err := kubernetes.NewForConfig(cfg)
-	if err != nil {
-		return fmt.Errorf("client: %w", err)
+		return err
 	}
 	selectAgent := func(o *metav1.ListOptions) {
 		o.LabelSelector = workspace.LabelAgent + "=" + strconv.FormatInt(benchAgent, 10)
@@ -147,7 +134,17 @@ func runInformers(ctx context.Context, kubeconfig string, ready readyFunc) error
 	if !cache.WaitForCacheSync(ctx.Done(), synced...) {
 		return fmt.Errorf("wait for the objects: %w", context.Cause(ctx))
 	}
-	ready(nil)
-	<-ctx.Done()
-	return nil
+	return serveAll(ctx, map[string]server{stack.ListenerOps: {certified{}, newHTTPServer(promhttp.Handler())}}, ready)
+}
+
+// newTypedClient returns a client of an API server, with protobuf and without a limit of requests.
+func newTypedClient(kubeconfig string) (kubernetes.Interface, error) {
+	cfg, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("kubeconfig: %w", err)
+	}
+	cfg.ContentType = runtime.ContentTypeProtobuf
+	cfg.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
+	cfg.QPS = -1
+	return kubernetes.NewForConfig(cfg) //nolint:wrapcheck // of the configuration
 }
