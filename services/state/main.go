@@ -24,6 +24,7 @@ import (
 	"lockstep.internal/services/state/admin"
 	"lockstep.internal/services/state/api"
 	"lockstep.internal/services/state/ingest"
+	"lockstep.internal/services/state/judge"
 	"lockstep.internal/services/state/nats"
 	"lockstep.internal/services/state/postgres"
 	"lockstep.internal/services/state/publish"
@@ -86,6 +87,7 @@ type process struct {
 	api             service.Part
 	consumers       *nats.Consumers
 	ingest          []service.Part
+	judge           *judge.Judge
 	secretResponder *nats.SecretResponder
 }
 
@@ -232,6 +234,9 @@ func (p *process) openIngest(context.Context) error {
 	p.consumers = &nats.Consumers{
 		Pool: p.pool, JetStream: js, Cell: p.cell(), Logger: p.tel.Logger, IngestStores: p.ingestStores, Cursors: cursors,
 		Ingest: &ingest.Ingest{Logger: p.tel.Logger, Encoder: p.encoder, Metrics: metrics},
+	}
+	p.judge = &judge.Judge{
+		Pool: p.pool, Logger: p.tel.Logger, Ingest: p.consumers.Ingest, IngestStores: p.ingestStores,
 	}
 	p.ingest, err = p.consumers.Parts()
 	if err != nil {

@@ -49,6 +49,7 @@ func (p *process) parts() []service.Part {
 				return p.secretResponder.Run(ctx, self.Ready)
 			},
 		},
+		{Name: "judge", StartAfter: []string{"database"}, Run: ready(p.judge.Run)},
 		{Name: "background", StopBefore: []string{"nats-system"}, Run: ready(p.background.wait)},
 		p.apiPart(),
 	}, p.ingest...)

@@ -61,7 +61,7 @@ type Resync struct {
 	ID string
 	// Cause explains why the watcher began it. Nonce identifies the request; empty without one.
 	Cause, Nonce string
-	// Outcome is open, complete or incomplete.
+	// Outcome is open until the resync is judged, then complete or incomplete.
 	Outcome string
 	// Count of its objects.
 	Count int64

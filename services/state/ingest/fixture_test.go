@@ -16,11 +16,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"lockstep.internal/libs/event"
+	"lockstep.internal/libs/logkey"
 	"lockstep.internal/libs/outbox"
 	"lockstep.internal/libs/postgres"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/services/state/admin"
 	"lockstep.internal/services/state/ingest"
+	"lockstep.internal/services/state/judge"
 	"lockstep.internal/services/state/nats"
 	store "lockstep.internal/services/state/postgres"
 	"lockstep.internal/services/state/publish"
@@ -63,10 +65,11 @@ func newFixture(tb testing.TB) *fixture {
 	return w
 }
 
-// cursorChannel is the NOTIFY channel of moved cursors.
+// cursorChannel is the NOTIFY channel of moved cursors and judged resyncs.
 const cursorChannel = "cursors"
 
-// prepare creates the tables, and a trigger that notifies cursorChannel when a consumer commits.
+// prepare creates the tables, and triggers that notify cursorChannel when a consumer commits and when a resync is
+// judged.
 func prepare(url string) error {
 	ctx, logger := context.Background(), slog.New(slog.DiscardHandler)
 	pool, err := postgres.Connect(ctx, postgres.Config{URL: url}, logger)
@@ -85,7 +88,8 @@ func prepare(url string) error {
 		create function notify_cursor() returns trigger language plpgsql as
 			$$ begin perform pg_notify('`+cursorChannel+`', ''); return null; end $$;
 		create trigger notify_cursor after insert or update on stream_cursors
-			for each row execute function notify_cursor()`)
+			for each row execute function notify_cursor();
+		create trigger notify_judged after delete on resyncs_to_judge for each row execute function notify_cursor()`)
 	return err
 }
 
@@ -214,17 +218,47 @@ func (w *fixture) consumers(batch int) *nats.Consumers {
 	}
 }
 
-// startConsumers starts both consumers and returns a function that stops them.
+func (w *fixture) judge() *judge.Judge {
+	return &judge.Judge{
+		Pool: w.pool, Logger: slog.New(w.logs), Ingest: w.ingest(), IngestStores: w.ingestStores,
+	}
+}
+
+// startConsumers starts both consumers and the judge, and returns a function that stops them.
 func (w *fixture) startConsumers(batch int) func() {
+	w.t.Helper()
+	stopReaders, stopJudge := w.startReaders(batch), w.startJudge()
+	return func() { stopReaders(); stopJudge() }
+}
+
+// startReaders starts both consumers and returns a function that stops them.
+func (w *fixture) startReaders(batch int) func() {
 	w.t.Helper()
 	in := w.consumers(batch)
 	observed, err := in.Observed()
 	require.NoError(w.t, err)
 	applied, err := in.Applied()
 	require.NoError(w.t, err)
+	return w.startAll(observed.Run, applied.Run)
+}
+
+// startJudge starts a judge, which starts again after a failure, and returns a function that stops it.
+func (w *fixture) startJudge() func() {
+	w.t.Helper()
+	return w.startAll(func(ctx context.Context) error {
+		for ctx.Err() == nil {
+			if err := w.judge().Run(ctx); err != nil {
+				slog.New(w.logs).WarnContext(ctx, "judge failed", logkey.Error(err))
+			}
+		}
+		return nil
+	})
+}
+
+func (w *fixture) startAll(runs ...func(context.Context) error) func() {
 	ctx, cancel := context.WithCancel(w.t.Context())
 	var running sync.WaitGroup
-	for _, run := range []func(context.Context) error{observed.Run, applied.Run} {
+	for _, run := range runs {
 		running.Go(func() {
 			if err := run(ctx); err != nil {
 				w.t.Errorf("consumer: %v", err)
@@ -234,14 +268,22 @@ func (w *fixture) startConsumers(batch int) func() {
 	return func() { cancel(); running.Wait() }
 }
 
-// ingestAll consumes all messages of both streams.
+// read consumes all messages of both streams, and judges no resync unless a message requires it.
+func (w *fixture) read() {
+	w.t.Helper()
+	defer w.startReaders(0)()
+	w.haveRead()
+}
+
+// ingestAll consumes all messages of both streams and judges all resyncs.
 func (w *fixture) ingestAll() {
 	w.t.Helper()
 	defer w.startConsumers(0)()
 	w.caughtUp()
 }
 
-func (w *fixture) caughtUp() {
+// haveRead waits until all messages are consumed.
+func (w *fixture) haveRead() {
 	w.t.Helper()
 	for _, stream := range []string{topology.StreamObserved, topology.StreamApplied} {
 		s, err := w.js.Stream(w.t.Context(), stream)
@@ -252,8 +294,27 @@ func (w *fixture) caughtUp() {
 	}
 }
 
+// caughtUp waits until all messages are consumed and all resyncs are judged.
+func (w *fixture) caughtUp() {
+	w.t.Helper()
+	w.haveRead()
+	w.waitUntil("all resyncs are judged", func(db store.Querier) bool {
+		rows, err := db.Query(w.t.Context(), `select agent_id from resyncs_to_judge`)
+		require.NoError(w.t, err)
+		left, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+		require.NoError(w.t, err)
+		return len(left) == 0
+	})
+}
+
 // waitForCursor waits until the cursor of a stream has moved to an expected sequence.
 func (w *fixture) waitForCursor(stream string, expected func(sequence uint64) bool) {
+	w.t.Helper()
+	w.waitUntil(stream+" is consumed", func(db store.Querier) bool { return expected(w.sequence(db, stream)) })
+}
+
+// waitUntil waits for a condition that becomes true with a notification of cursorChannel.
+func (w *fixture) waitUntil(what string, condition func(db store.Querier) bool) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.t.Context(), timeout)
 	defer cancel()
@@ -262,9 +323,9 @@ func (w *fixture) waitForCursor(stream string, expected func(sequence uint64) bo
 	defer conn.Release()
 	_, err = conn.Exec(ctx, `listen `+cursorChannel)
 	require.NoError(w.t, err)
-	for !expected(w.sequence(conn, stream)) {
+	for !condition(conn) {
 		_, err := conn.Conn().WaitForNotification(ctx)
-		require.NoError(w.t, err, "%s is consumed", stream)
+		require.NoError(w.t, err, what)
 	}
 	_, err = conn.Exec(ctx, `unlisten *`)
 	require.NoError(w.t, err)

@@ -29,14 +29,16 @@ type memoryStore struct {
 	orphans []orphan.Orphan
 
 	highest agent.Versions
-	// open is the open full resync. repair and terminated are returned when it ends.
-	open       *ingest.OpenResync
+	// open is the open full resync, ended those to judge. A judgement finds received members, repair and terminated.
+	open       *ingest.EndedResync
+	ended      map[int64]ingest.EndedResync
+	received   int64
 	repair     []uuid.UUID
 	terminated []ingest.FoundOrphan
 
-	begun, closed []string
-	deleted       []ingest.ObjectChange
-	messages      []*natsgo.Msg
+	begun, judged, closed []string
+	deleted               []ingest.ObjectChange
+	messages              []*natsgo.Msg
 }
 
 var _ ingest.Store = (*memoryStore)(nil)
@@ -48,6 +50,7 @@ func newMemoryStore(workspaces ...workspace.Workspace) *memoryStore {
 		},
 		workspaces: map[uuid.UUID]workspace.Workspace{},
 		objects:    map[ingest.ObjectKey]ingest.Object{},
+		ended:      map[int64]ingest.EndedResync{},
 	}
 	for _, w := range workspaces {
 		s.workspaces[w.ID] = w
@@ -98,13 +101,13 @@ func (s *memoryStore) WorkspaceAgents(_ context.Context, ids []uuid.UUID) (map[u
 
 func (s *memoryStore) LockAgents(
 	ctx context.Context, agents []int64, workspaces []uuid.UUID,
-) (map[int64]*agent.Cluster, map[uuid.UUID]int64, error) {
+) (ingest.LockedAgents, error) {
 	clusters, err := s.LockClusters(ctx, agents)
 	if err != nil {
-		return nil, nil, err
+		return ingest.LockedAgents{}, err
 	}
 	byWorkspace, err := s.WorkspaceAgents(ctx, workspaces)
-	return clusters, byWorkspace, err
+	return ingest.LockedAgents{Clusters: clusters, Ended: maps.Clone(s.ended), WorkspaceAgents: byWorkspace}, err
 }
 
 func (s *memoryStore) SaveClusters(_ context.Context, clusters map[int64]*agent.Cluster) error {
@@ -149,48 +152,81 @@ func (s *memoryStore) BeginResync(_ context.Context, _ agent.Cluster, begun even
 	return nil
 }
 
-func (s *memoryStore) FindOpenResync(context.Context, agent.Cluster, string) (ingest.OpenResync, bool, error) {
+func (s *memoryStore) EndResync(
+	_ context.Context, c agent.Cluster, ended events.ObservedResyncEnded,
+) (*ingest.EndedResync, error) {
 	if s.open == nil {
-		return ingest.OpenResync{}, false, nil
+		return nil, nil //nolint:nilnil // not open
 	}
-	return *s.open, true, nil
+	r := *s.open
+	r.AgentID, r.ID, r.ClusterUID, r.Epoch = c.AgentID, ended.ResyncID, c.UID, c.Epoch
+	r.Count, r.Ended = int64(ended.Count), ended.ObservedAt
+	s.open, s.ended[c.AgentID] = nil, r
+	return &r, nil
 }
 
-func (s *memoryStore) CloseResync(
-	_ context.Context, _ int64, resync string, _ int64, complete bool, _ time.Time,
-) error {
+// Judge finds all objects absent if the resync is complete.
+func (s *memoryStore) Judge(_ context.Context, r ingest.EndedResync) (*ingest.Judgement, error) {
+	s.judged = append(s.judged, r.ID)
+	j := &ingest.Judgement{Resync: r, Received: s.received}
+	if !r.IsComplete(s.received) {
+		return j, nil
+	}
+	for key, o := range s.objects {
+		if key.AgentID == r.AgentID && !o.Deleted {
+			j.Findings.Absent = append(j.Findings.Absent, ingest.AbsentObject{Key: key, WorkspaceID: o.WorkspaceID})
+		}
+	}
+	j.Findings.Repair = s.repair
+	for _, o := range s.terminated {
+		key := ingest.ObjectKey{
+			AgentID: o.AgentID, Kind: ingest.KindDeployment, Namespace: o.Namespace, Name: o.Name,
+		}
+		j.Findings.Unowned = append(j.Findings.Unowned, key)
+	}
+	return j, nil
+}
+
+func (s *memoryStore) CloseResync(_ context.Context, r ingest.EndedResync, _ int64, complete bool) error {
 	outcome := "incomplete"
 	if complete {
 		outcome = "complete"
 	}
-	s.closed = append(s.closed, resync+" "+outcome)
+	s.closed = append(s.closed, r.ID+" "+outcome)
+	delete(s.ended, r.AgentID)
 	return nil
 }
 
-// MarkAbsent marks all objects that no resync listed.
-func (s *memoryStore) MarkAbsent(_ context.Context, agentID int64, resync string) ([]ingest.ObjectChange, error) {
+func (s *memoryStore) MarkAbsent(
+	_ context.Context, _ ingest.EndedResync, objects []ingest.AbsentObject,
+) ([]ingest.ObjectChange, error) {
 	var absent []ingest.ObjectChange
-	for key, o := range s.objects {
-		if key.AgentID == agentID && o.ResyncID != resync && !o.Deleted {
-			o.Deleted = true
-			s.objects[key] = o
-			absent = append(absent, ingest.ObjectChange{
-				Key: key, UID: o.UID, WorkspaceID: o.WorkspaceID, Deleted: true,
-				Existed: true, UIDBefore: o.UID, WorkspaceIDBefore: o.WorkspaceID,
-			})
-		}
+	for _, a := range objects {
+		o := s.objects[a.Key]
+		o.Deleted = true
+		s.objects[a.Key] = o
+		absent = append(absent, ingest.ObjectChange{
+			Key: a.Key, UID: o.UID, WorkspaceID: o.WorkspaceID, Deleted: true,
+			Existed: true, UIDBefore: o.UID, WorkspaceIDBefore: o.WorkspaceID,
+		})
 	}
 	return absent, nil
 }
 
-func (s *memoryStore) WorkspacesToRepair(context.Context, int64) ([]uuid.UUID, error) {
-	return s.repair, nil
+func (s *memoryStore) RemoveDeleted(context.Context, ingest.EndedResync, []ingest.ObjectKey) error {
+	return nil
 }
 
 func (s *memoryStore) DeploymentsOfTerminated(
-	context.Context, agent.Cluster, string, time.Time,
+	_ context.Context, _ ingest.EndedResync, deployments []ingest.ObjectKey,
 ) ([]ingest.FoundOrphan, error) {
-	return s.terminated, nil
+	var found []ingest.FoundOrphan
+	for _, o := range s.terminated {
+		if slices.ContainsFunc(deployments, func(d ingest.ObjectKey) bool { return d.Name == o.Name }) {
+			found = append(found, o)
+		}
+	}
+	return found, nil
 }
 
 func (s *memoryStore) InsertOrphans(_ context.Context, found []ingest.FoundOrphan) ([]ingest.FoundOrphan, error) {

@@ -12,7 +12,6 @@ import (
 
 	"lockstep.internal/libs/logkey"
 	"lockstep.internal/schemas/gen/events"
-	"lockstep.internal/services/state/agent"
 	"lockstep.internal/services/state/orphan"
 )
 
@@ -50,9 +49,9 @@ func (o *Observed) workspaceID() uuid.UUID {
 type observedBatch struct {
 	*Ingest
 
-	store           Store
-	clusters        map[int64]*agent.Cluster
-	workspaceAgents map[uuid.UUID]int64
+	LockedAgents
+
+	store Store
 	// pending are the objects of each agent that are not stored yet, one version per key.
 	pending map[int64]*pendingObjects
 	changes changesByWorkspace
@@ -71,13 +70,7 @@ type pendingObjects struct {
 
 // HandleObserved processes a batch of OBSERVED, message by message in the stream's order.
 func (i *Ingest) HandleObserved(ctx context.Context, s Store, messages []*Observed) error {
-	b := &observedBatch{
-		Ingest:  i,
-		store:   s,
-		pending: map[int64]*pendingObjects{},
-		changes: changesByWorkspace{},
-		ticked:  map[int64]time.Time{},
-	}
+	b := i.newObservedBatch(s)
 	if err := b.lockAgents(ctx, messages); err != nil {
 		return err
 	}
@@ -92,16 +85,31 @@ func (i *Ingest) HandleObserved(ctx context.Context, s Store, messages []*Observ
 	if err := b.addDue(ctx); err != nil {
 		return err
 	}
-	if err := s.SaveClusters(ctx, b.clusters); err != nil {
+	if err := s.SaveClusters(ctx, b.Clusters); err != nil {
 		return err
 	}
-	if err := s.DeleteOrphans(ctx, b.resolved); err != nil {
+	return b.storeChanges(ctx)
+}
+
+func (i *Ingest) newObservedBatch(s Store) *observedBatch {
+	return &observedBatch{
+		Ingest:  i,
+		store:   s,
+		pending: map[int64]*pendingObjects{},
+		changes: changesByWorkspace{},
+		ticked:  map[int64]time.Time{},
+	}
+}
+
+// storeChanges stores the changes of orphans and recomputes the changed workspaces.
+func (b *observedBatch) storeChanges(ctx context.Context) error {
+	if err := b.store.DeleteOrphans(ctx, b.resolved); err != nil {
 		return err
 	}
 	if err := b.insertOrphans(ctx); err != nil {
 		return err
 	}
-	return i.recompute(ctx, s, b.changes)
+	return b.recompute(ctx, b.store, b.changes)
 }
 
 // lockAgents locks the agents and rejects messages of unknown ones. An object that names another agent's
@@ -118,14 +126,14 @@ func (b *observedBatch) lockAgents(ctx context.Context, messages []*Observed) er
 		}
 	}
 	var err error
-	if b.clusters, b.workspaceAgents, err = b.store.LockAgents(ctx, agents, distinct(ids)); err != nil {
+	if b.LockedAgents, err = b.store.LockAgents(ctx, agents, distinct(ids)); err != nil {
 		return err
 	}
 	for _, o := range messages {
-		if b.clusters[o.AgentID] == nil {
+		if b.Clusters[o.AgentID] == nil {
 			return &UnprocessableError{o.Sequence, fmt.Errorf("agent %d does not exist", o.AgentID)}
 		}
-		if agentID, known := b.workspaceAgents[o.workspaceID()]; known && agentID != o.AgentID {
+		if agentID, known := b.WorkspaceAgents[o.workspaceID()]; known && agentID != o.AgentID {
 			o.Object.WorkspaceID = uuid.Nil
 		}
 	}
@@ -133,7 +141,7 @@ func (b *observedBatch) lockAgents(ctx context.Context, messages []*Observed) er
 }
 
 func (b *observedBatch) process(ctx context.Context, o *Observed) error {
-	cluster := b.clusters[o.AgentID]
+	cluster := b.Clusters[o.AgentID]
 	if o.Stored.After(cluster.LastSeenAt) {
 		cluster.LastSeenAt = o.Stored
 	}
@@ -158,6 +166,11 @@ func (b *observedBatch) process(ctx context.Context, o *Observed) error {
 		}
 		b.ticked[o.AgentID] = cluster.TickedAt
 	default:
+		if ended, isEnded := b.Ended[o.AgentID]; isEnded && ended.covers(o.Object) {
+			if err := b.judge(ctx, o.AgentID); err != nil {
+				return err
+			}
+		}
 		b.add(o, cluster.Epoch)
 	}
 	return nil
@@ -185,7 +198,8 @@ func (b *observedBatch) add(o *Observed, epoch int64) {
 	p.objects[at] = merged
 }
 
-// beginResync starts a full resync. A duplicate begin event is ignored.
+// beginResync judges the previous full resync of the agent if it has ended, and starts the next one. A duplicate begin
+// event is ignored.
 func (b *observedBatch) beginResync(ctx context.Context, o *Observed) error {
 	exists, err := b.store.ResyncExists(ctx, o.AgentID, o.Begun.ResyncID)
 	if err != nil || exists {
@@ -194,7 +208,10 @@ func (b *observedBatch) beginResync(ctx context.Context, o *Observed) error {
 	if err := b.storeAgent(ctx, o.AgentID); err != nil {
 		return err
 	}
-	before := *b.clusters[o.AgentID]
+	if err := b.judge(ctx, o.AgentID); err != nil {
+		return err
+	}
+	before := *b.Clusters[o.AgentID]
 	highest, err := b.store.HighestVersions(ctx, before)
 	if err != nil {
 		return err
@@ -205,7 +222,7 @@ func (b *observedBatch) beginResync(ctx context.Context, o *Observed) error {
 			slog.Int64(logkey.AgentID, o.AgentID), slog.String(logkey.ClusterUID, cluster.UID),
 			slog.String(logkey.PreviousClusterUID, before.UID), slog.Int64(logkey.Epoch, cluster.Epoch))
 	}
-	b.clusters[o.AgentID] = &cluster
+	b.Clusters[o.AgentID] = &cluster
 	if err := b.store.BeginResync(ctx, cluster, *o.Begun); err != nil || !needsSecondResync {
 		return err
 	}
@@ -213,44 +230,20 @@ func (b *observedBatch) beginResync(ctx context.Context, o *Observed) error {
 	return err
 }
 
-// endResync ends a full resync. If it is complete, objects that it did not list are marked as deleted.
+// endResync records that a full resync has ended. Package judge judges it later, a rebuild at once.
 func (b *observedBatch) endResync(ctx context.Context, o *Observed) error {
 	if err := b.storeAgent(ctx, o.AgentID); err != nil {
 		return err
 	}
-	cluster, id := *b.clusters[o.AgentID], o.Ended.ResyncID
-	resync, open, err := b.store.FindOpenResync(ctx, cluster, id)
-	if err != nil || !open {
+	ended, err := b.store.EndResync(ctx, *b.Clusters[o.AgentID], *o.Ended)
+	if err != nil || ended == nil {
 		return err
 	}
-	complete := resync.Received == resync.Expected && int64(o.Ended.Count) == resync.Expected
-	b.Metrics.resyncEnded(complete)
-	if err := b.store.CloseResync(ctx, o.AgentID, id, resync.Received, complete, o.Ended.ObservedAt); err != nil {
-		return err
+	b.Ended[o.AgentID] = *ended
+	if b.ReadModelOnly {
+		return b.judge(ctx, o.AgentID)
 	}
-	if !complete {
-		b.Logger.WarnContext(ctx, "a full resync is incomplete; objects that it did not list are kept",
-			slog.Int64(logkey.AgentID, o.AgentID), slog.String(logkey.ResyncID, id),
-			slog.Int64(logkey.Count, resync.Received), slog.Int64(logkey.Expected, resync.Expected))
-		return nil
-	}
-	absent, err := b.store.MarkAbsent(ctx, o.AgentID, id)
-	if err != nil {
-		return err
-	}
-	for i := range absent {
-		b.objectChanged(&absent[i], o, "")
-	}
-	repair, err := b.store.WorkspacesToRepair(ctx, o.AgentID)
-	if err != nil {
-		return err
-	}
-	for _, workspaceID := range repair {
-		b.changes.get(workspaceID, o.At).resyncBegunAt = resync.Begun
-	}
-	found, err := b.store.DeploymentsOfTerminated(ctx, cluster, id, o.Ended.ObservedAt)
-	b.orphans = append(b.orphans, found...)
-	return err
+	return nil
 }
 
 // storeAll stores all pending objects.
@@ -315,7 +308,7 @@ func (b *observedBatch) objectChanged(c *ObjectChange, o *Observed, label string
 // findOrphan records new orphans, and Deployments that are no longer orphans because they were deleted, recreated
 // or relabeled.
 func (b *observedBatch) findOrphan(c *ObjectChange, o *Observed, label string) {
-	_, known := b.workspaceAgents[c.WorkspaceID]
+	_, known := b.WorkspaceAgents[c.WorkspaceID]
 	isOrphan := !c.Deleted && label != "" && !known
 	existed, relabelled := c.Existed && !c.DeletedBefore, c.WorkspaceIDBefore != c.WorkspaceID
 	if existed && (c.Deleted || c.UIDBefore != c.UID || relabelled && !isOrphan) {

@@ -200,40 +200,145 @@ func TestBeginOfAFullResync(t *testing.T) {
 	}
 }
 
-func TestEndOfAFullResync(t *testing.T) {
+func ended(count int) *ingest.Observed {
+	return &ingest.Observed{
+		AgentID: 7, ClusterUID: "cluster-7", At: start(),
+		Ended: &events.ObservedResyncEnded{ResyncID: "r1", Count: count, ObservedAt: start()},
+	}
+}
+
+// openResync returns an open resync with two members, which listed Deployments at version 100.
+func openResync() *ingest.EndedResync {
+	return &ingest.EndedResync{
+		Begun: start(), Expected: 2, Listed: agent.Versions{ingest.KindDeployment: "100"},
+	}
+}
+
+// storeJudgement judges the ended resync of agent 7 and stores the steps one by one.
+func storeJudgement(t *testing.T, s *memoryStore) {
+	t.Helper()
+	j, err := s.Judge(t.Context(), s.ended[7])
+	require.NoError(t, err)
+	for _, step := range j.Steps() {
+		stored, err := newIngest().StoreJudgement(t.Context(), s, step)
+		require.NoError(t, err)
+		require.True(t, stored)
+	}
+}
+
+func TestJudgementOfAFullResync(t *testing.T) {
 	t.Parallel()
 	lost, _ := newWorkspace(t, "lost")
 	lost.AppliedRevision = 1
-	received := func(members int64) *ingest.OpenResync {
-		return &ingest.OpenResync{Begun: start(), Expected: 2, Received: members}
-	}
 	for name, test := range map[string]struct {
-		open     *ingest.OpenResync
+		received int64
 		count    int
 		closed   []string
 		deleted  bool
 		revision int64
 	}{
-		"complete":          {received(2), 2, []string{"r1 complete"}, true, 2},
-		"a member is lost":  {received(1), 2, []string{"r1 incomplete"}, false, 1},
-		"the counts differ": {received(2), 3, []string{"r1 incomplete"}, false, 1},
-		"no open resync":    {nil, 2, nil, false, 1},
+		"complete":          {2, 2, []string{"r1 complete"}, true, 2},
+		"a member is lost":  {1, 2, []string{"r1 incomplete"}, false, 1},
+		"the counts differ": {2, 3, []string{"r1 incomplete"}, false, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newMemoryStore(lost)
-			s.open, s.observation.Seen = test.open, true
+			s.open, s.received, s.observation.Seen = openResync(), test.received, true
 			report := observed("lost", "u", "8", lost.ID.String())
-			ended := &ingest.Observed{
-				AgentID: 7, ClusterUID: "cluster-7", At: start(),
-				Ended: &events.ObservedResyncEnded{ResyncID: "r1", Count: test.count, ObservedAt: start()},
-			}
-			require.NoError(t, newIngest().HandleObserved(t.Context(), s, []*ingest.Observed{report, ended}))
+			require.NoError(t, newIngest().HandleObserved(t.Context(), s, []*ingest.Observed{report, ended(test.count)}))
+			require.Empty(t, s.judged, "the batch only records the end")
+			require.Empty(t, s.closed)
+			storeJudgement(t, s)
 			require.Equal(t, test.closed, s.closed)
 			require.Equal(t, test.deleted, s.objects[report.Object.Key()].Deleted, "only absent objects are deleted")
 			require.Equal(t, test.revision, s.workspaces[lost.ID].DesiredRevision)
 		})
 	}
+}
+
+func TestEndOfAResyncThatIsNotOpenIsIgnored(t *testing.T) {
+	t.Parallel()
+	s := newMemoryStore()
+	require.NoError(t, newIngest().HandleObserved(t.Context(), s, []*ingest.Observed{ended(2)}))
+	require.Empty(t, s.ended)
+}
+
+func TestBatchThatCouldChangeAJudgementJudgesFirst(t *testing.T) {
+	t.Parallel()
+	pod := observed("pod", "u", "8", "")
+	pod.Object.Kind = ingest.KindPod
+	next := begun("cluster-7", "", "101")
+	next.Begun.ResyncID = "r2"
+	for name, test := range map[string]struct {
+		later  *ingest.Observed
+		judged bool
+	}{
+		"the next resync begins":           {next, true},
+		"a new cluster begins":             {begun("cluster-9", "", "5"), true},
+		"a version that the list covers":   {observed("late", "u", "100", ""), true},
+		"a version above the list":         {observed("new", "u", "101", ""), false},
+		"an object whose kind has no list": {pod, false},
+		"a tick":                           {tick(start()), false},
+		"the end again":                    {ended(2), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for _, inOneBatch := range []bool{true, false} {
+				s := newMemoryStore()
+				s.open, s.received = openResync(), 2
+				before := observed("before", "u", "8", "")
+				batches := [][]*ingest.Observed{{before, ended(2)}, {test.later}}
+				if inOneBatch {
+					batches = [][]*ingest.Observed{{before, ended(2), test.later}}
+				}
+				for _, batch := range batches {
+					require.NoError(t, newIngest().HandleObserved(t.Context(), s, batch))
+				}
+				require.Equal(t, test.judged, s.objects[before.Object.Key()].Deleted)
+				if !test.judged {
+					require.Contains(t, s.ended, int64(7))
+					continue
+				}
+				require.Equal(t, []string{"r1 complete"}, s.closed)
+				require.Empty(t, s.ended)
+				if test.later.Object != nil {
+					require.False(t, s.objects[test.later.Object.Key()].Deleted, "it is stored after the judgement")
+				}
+			}
+		})
+	}
+}
+
+func TestRebuildJudgesAtTheEnd(t *testing.T) {
+	t.Parallel()
+	s := newMemoryStore()
+	s.open, s.received = openResync(), 2
+	in := newIngest()
+	in.ReadModelOnly = true
+	require.NoError(t, in.HandleObserved(t.Context(), s, []*ingest.Observed{ended(2)}))
+	require.Equal(t, []string{"r1 complete"}, s.closed)
+}
+
+func TestJudgementIsStoredOnce(t *testing.T) {
+	t.Parallel()
+	lost, _ := newWorkspace(t, "lost")
+	lost.AppliedRevision = 1
+	s := newMemoryStore(lost)
+	s.open, s.received, s.observation.Seen = openResync(), 2, true
+	report := observed("lost", "u", "8", lost.ID.String())
+	require.NoError(t, newIngest().HandleObserved(t.Context(), s, []*ingest.Observed{report, ended(2)}))
+	j, err := s.Judge(t.Context(), s.ended[7])
+	require.NoError(t, err)
+	storeJudgement(t, s)
+	closed, messages := s.closed, len(s.messages)
+	for _, step := range j.Steps() {
+		stored, err := newIngest().StoreJudgement(t.Context(), s, step)
+		require.NoError(t, err)
+		require.False(t, stored)
+	}
+	require.Equal(t, closed, s.closed)
+	require.Len(t, s.messages, messages)
 }
 
 func TestRecomputeAppliesEventsThenPolicies(t *testing.T) {

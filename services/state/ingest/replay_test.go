@@ -138,6 +138,11 @@ func TestReplayIntoAnEmptyDatabaseGivesTheSameRows(t *testing.T) {
 	}
 	require.Empty(t, w.deadLetterReasons())
 
+	w.reset(workspaces)
+	w.read()
+	w.judgeAll()
+	require.Equal(t, want, w.derivedRows(), "judged as late as possible")
+
 	// Terminate the database sessions at several positions, also within a transaction.
 	w.reset(workspaces)
 	for _, at := range []uint64{20, 60, 61, 100} {
@@ -198,6 +203,7 @@ func TestConcurrentUsersAndStreamsDoNotDeadlock(t *testing.T) {
 	stop()
 	require.Empty(t, w.logs.matching("deadlock"))
 	require.Empty(t, w.logs.matching("consumer failed"))
+	require.Empty(t, w.logs.matching("judge failed"))
 	for _, ws := range workspaces {
 		desired := w.published("desired.7." + ws.ID.String())
 		revisions := make([]int64, 0, len(desired))

@@ -28,13 +28,8 @@ type ObservedStore interface {
 	ResyncRequestStore
 	OrphanStore
 
-	// LockAgents locks the existing agents and returns their clusters. It also returns the agent of each existing
-	// workspace.
-	LockAgents(
-		ctx context.Context,
-		agents []int64,
-		workspaces []uuid.UUID,
-	) (map[int64]*agent.Cluster, map[uuid.UUID]int64, error)
+	// LockAgents locks the agents that exist. It also reads the agents of workspaces.
+	LockAgents(ctx context.Context, agents []int64, workspaces []uuid.UUID) (LockedAgents, error)
 	SaveClusters(ctx context.Context, clusters map[int64]*agent.Cluster) error
 	// PutObjects stores objects that are newer than the stored ones and returns these changes. The keys
 	// are distinct.
@@ -68,17 +63,20 @@ type ResyncStore interface {
 	ResyncExists(ctx context.Context, agentID int64, resyncID string) (bool, error)
 	// BeginResync stores an open resync and marks the agent's other open resyncs incomplete.
 	BeginResync(ctx context.Context, c agent.Cluster, begun events.ObservedResyncBegun) error
-	// FindOpenResync returns an open resync of the cluster's epoch with the number of stored members.
-	FindOpenResync(ctx context.Context, c agent.Cluster, resyncID string) (OpenResync, bool, error)
-	CloseResync(ctx context.Context, agentID int64, resyncID string, received int64, complete bool, at time.Time) error
-	// MarkAbsent marks objects as deleted if a complete resync did not list them and their version is not above the
-	// list.
-	MarkAbsent(ctx context.Context, agentID int64, resyncID string) ([]ObjectChange, error)
-	// WorkspacesToRepair returns workspaces without a Deployment, or with one whose UID or revision is not the applied
-	// one.
-	WorkspacesToRepair(ctx context.Context, agentID int64) ([]uuid.UUID, error)
-	// DeploymentsOfTerminated returns existing Deployments of workspaces that were terminated before the resync.
-	DeploymentsOfTerminated(ctx context.Context, c agent.Cluster, resyncID string, at time.Time) ([]FoundOrphan, error)
+	// EndResync records the end of an open resync of the cluster's epoch. It returns nil for other resyncs, and for a
+	// duplicate.
+	EndResync(ctx context.Context, c agent.Cluster, ended events.ObservedResyncEnded) (*EndedResync, error)
+	// Judge compares an ended resync with the stored objects. It changes nothing.
+	Judge(ctx context.Context, r EndedResync) (*Judgement, error)
+	// MarkAbsent marks those of the objects as deleted that still exist and are covered by the lists.
+	MarkAbsent(ctx context.Context, r EndedResync, objects []AbsentObject) ([]ObjectChange, error)
+	// RemoveDeleted removes those of the objects that are still deleted and covered by the lists.
+	RemoveDeleted(ctx context.Context, r EndedResync, objects []ObjectKey) error
+	// DeploymentsOfTerminated returns those of the Deployments that exist and belong to workspaces that were
+	// terminated before the resync.
+	DeploymentsOfTerminated(ctx context.Context, r EndedResync, deployments []ObjectKey) ([]FoundOrphan, error)
+	// CloseResync stores the outcome of an ended resync.
+	CloseResync(ctx context.Context, r EndedResync, received int64, complete bool) error
 }
 
 // OrphanStore holds orphans.
@@ -111,11 +109,13 @@ type WorkspaceStore interface {
 	SaveWorkspaces(ctx context.Context, workspaces []workspace.Workspace) error
 }
 
-// OpenResync is a full resync that has begun and not ended.
-type OpenResync struct {
-	Begun time.Time
-	// Expected is the announced number of members, Received the stored one.
-	Expected, Received int64
+// LockedAgents are agents that the transaction has locked.
+type LockedAgents struct {
+	Clusters map[int64]*agent.Cluster
+	// Ended has the ended resync in the cluster's epoch of agents that have one.
+	Ended map[int64]EndedResync
+	// WorkspaceAgents has the agent of each workspace that exists.
+	WorkspaceAgents map[uuid.UUID]int64
 }
 
 // UnprocessableError is the error of a message that can never be processed.

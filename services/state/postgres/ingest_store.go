@@ -47,21 +47,25 @@ func (s *IngestStore) Publish(ctx context.Context, messages ...*nats.Msg) error 
 
 // LockClusters implements ingest.ResyncRequestStore.
 func (s *IngestStore) LockClusters(ctx context.Context, agentIDs []int64) (map[int64]*agent.Cluster, error) {
-	clusters, _, err := s.LockAgents(ctx, agentIDs, nil)
-	return clusters, err
+	locked, err := s.LockAgents(ctx, agentIDs, nil)
+	return locked.Clusters, err
 }
 
 // LockAgents implements ingest.ObservedStore.
 func (s *IngestStore) LockAgents(
 	ctx context.Context, agentIDs []int64, workspaces []uuid.UUID,
-) (map[int64]*agent.Cluster, map[uuid.UUID]int64, error) {
+) (ingest.LockedAgents, error) {
 	var batch pgx.Batch
-	clusters, agents := queueClusters(&batch, agentIDs), queueWorkspaceAgents(&batch, workspaces)
+	locked := ingest.LockedAgents{
+		Clusters:        queueClusters(&batch, agentIDs),
+		Ended:           queueEndedResyncs(&batch, agentIDs),
+		WorkspaceAgents: queueWorkspaceAgents(&batch, workspaces),
+	}
 	err := send(ctx, s.tx, &batch, "lock %d agents and read the agents of %d workspaces", len(agentIDs), len(workspaces))
 	if err != nil {
-		return nil, nil, err
+		return ingest.LockedAgents{}, err
 	}
-	return clusters, agents, nil
+	return locked, nil
 }
 
 // queueClusters adds the statement that locks the agents. The map is filled when the batch is sent.

@@ -100,7 +100,9 @@ func (s *IngestStore) recordMembers(ctx context.Context, objects []ingest.Object
 		batch.Queue(`
 			insert into resync_members (agent_id, resync_id, kinds, namespaces, names)
 			select agent_id, resync_id, $3, $4, $5 from resyncs
-			where agent_id = $1 and resync_id = $2 and outcome = 'open'`, r.agentID, r.id, c.kinds, c.namespaces, c.names)
+			where agent_id = $1 and resync_id = $2 and outcome = 'open'
+				and not exists (select from resyncs_to_judge where agent_id = $1 and resync_id = $2)`,
+			r.agentID, r.id, c.kinds, c.namespaces, c.names)
 	}
 	stored := make(map[int]bool, len(indexes))
 	batch.Queue(`

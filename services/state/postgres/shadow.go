@@ -27,8 +27,11 @@ func NewShadow(ctx context.Context, conn *pgx.Conn) (*Shadow, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Members are stored by batch, so their rows differ from the live ones.
+	// Members are stored by batch, so their rows differ from the live ones. A rebuild judges each resync at its end.
 	if err := tables.AddTable(ctx, "resync_members", ""); err != nil {
+		return nil, err
+	}
+	if err := tables.AddTable(ctx, "resyncs_to_judge", ""); err != nil {
 		return nil, err
 	}
 	return &Shadow{tables}, nil

@@ -15,6 +15,7 @@ import (
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/services/state/ingest"
+	"lockstep.internal/services/state/judge"
 	"lockstep.internal/services/state/nats"
 	"lockstep.internal/services/state/postgres"
 )
@@ -268,6 +269,14 @@ func (b *run) finish(ctx context.Context, check bool) (Outcome, error) {
 // complete replays up to the locked cursors, then adds the values that the streams no longer have.
 func (b *run) complete(ctx context.Context, tx pgx.Tx) error {
 	if err := b.readPositions(ctx, tx, true); err != nil {
+		return err
+	}
+	// The shadow tables have no resyncs to judge. Until the positions are released, no other one ends.
+	live := judge.Judge{
+		Pool: b.Consumers.Pool, Logger: b.Consumers.Logger,
+		Ingest: b.Consumers.Ingest, IngestStores: b.Consumers.IngestStores,
+	}
+	if err := live.All(ctx, live.Pool); err != nil {
 		return err
 	}
 	if err := b.shadow.Sync(ctx, tx); err != nil {
