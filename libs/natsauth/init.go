@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/nats-io/nkeys"
 )
@@ -43,7 +44,7 @@ type Report struct {
 	Files []File
 }
 
-// Changed reports whether a file changed. Then a running server must be reloaded.
+// Changed reports whether a file changed.
 func (r Report) Changed() bool {
 	for _, f := range r.Files {
 		if f.Change != Kept {
@@ -52,6 +53,17 @@ func (r Report) Changed() bool {
 	}
 
 	return false
+}
+
+// ReloadNeeded reports whether a running server has to read the configuration again.
+func (r Report) ReloadNeeded() bool {
+	return slices.Contains(r.Files, File{r.ConfigFile, Updated})
+}
+
+// RestartNeeded reports whether a reload is not enough: a key is new, and nats-server refuses to reload a
+// configuration with other users of the auth callout.
+func (r Report) RestartNeeded() bool {
+	return r.ReloadNeeded() && slices.ContainsFunc(r.Files, func(f File) bool { return f.Change == Created })
 }
 
 // ConfigFile is where [Init] puts the server's configuration.

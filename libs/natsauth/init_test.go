@@ -102,6 +102,40 @@ func TestInitUpdatesTheConfigAndKeepsKeys(t *testing.T) {
 	require.Len(t, options.Routes, 1)
 }
 
+func TestNewKeyNeedsRestartOfServer(t *testing.T) {
+	t.Parallel()
+
+	dir, options := t.TempDir(), natsauth.Options{ListenPort: -1, StoreDir: t.TempDir()}
+	report, err := natsauth.Init(dir, options)
+	require.NoError(t, err)
+	require.False(t, report.ReloadNeeded(), "no server runs with it yet")
+
+	configuration, err := server.ProcessConfigFile(report.ConfigFile)
+	require.NoError(t, err)
+
+	configuration.NoLog, configuration.NoSigs = true, true
+	running, err := server.NewServer(configuration)
+	require.NoError(t, err)
+	running.Start()
+	t.Cleanup(func() {
+		running.Shutdown()
+		running.WaitForShutdown()
+	})
+	require.True(t, running.ReadyForConnections(time.Minute))
+
+	options.SyncInterval = natsauth.SyncAlways
+	report, err = natsauth.Init(dir, options)
+	require.NoError(t, err)
+	require.True(t, report.ReloadNeeded())
+	require.False(t, report.RestartNeeded())
+
+	require.NoError(t, os.Remove(natsauth.SeedFile(dir, natsauth.PrincipalDeploys)))
+	report, err = natsauth.Init(dir, options)
+	require.NoError(t, err)
+	require.True(t, report.RestartNeeded())
+	require.ErrorContains(t, running.Reload(), "not supported for AuthCallout")
+}
+
 func router() natsauth.StaticPrincipal {
 	return natsauth.StaticPrincipal{
 		Name: "router", Account: natsauth.AccountControl, Permissions: jwt.Permissions{

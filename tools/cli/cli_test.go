@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"lockstep.internal/libs/event"
+	"lockstep.internal/libs/natsauth"
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
 	"lockstep.internal/tools/dead"
 )
@@ -121,6 +122,49 @@ func TestInitKeepsExistingFiles(t *testing.T) {
 		require.NotContains(t, stdout, "created")
 		require.Equal(t, before, contents(t, dir))
 	}
+}
+
+func TestNATSInitKeepsSettings(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "nats")
+	initialize := func(flags ...string) (int, string) {
+		code, _, stderr := run(t, append([]string{"nats", "init", "--dir", dir}, flags...)...)
+		return code, stderr
+	}
+	configured := func() string { return contents(t, dir)[natsauth.ConfigFile(dir)] }
+	code, stderr := initialize("--cell", "eu", "--listen-host", "0.0.0.0", "--tls-cert-file", "/tls.crt", "--tls-key-file",
+		"/tls.key", "--store-dir", "/streams", "--monitor-port", "8222", "--sync-interval", "1s")
+	require.Zero(t, code, stderr)
+	before := configured()
+	require.Contains(t, before, `listen: "0.0.0.0:4222"`)
+
+	code, stderr = initialize("--cell", "eu")
+	require.Zero(t, code, stderr)
+	require.Equal(t, before, configured(), "a run without flags changes nothing")
+
+	code, stderr = initialize("--cell", "eu", "--tls-cert-file=", "--tls-key-file=", "--listen-port", "4333")
+	require.Zero(t, code, stderr)
+	require.Contains(t, stderr, "reload the NATS server")
+	require.Contains(t, configured(), `listen: "0.0.0.0:4333"`)
+	require.Contains(t, configured(), "/streams")
+	require.NotContains(t, configured(), "/tls.crt", "an empty flag removes the setting")
+
+	require.NoError(t, os.Remove(natsauth.SeedFile(dir, natsauth.PrincipalDeploys)))
+	code, stderr = initialize("--cell", "eu")
+	require.Zero(t, code, stderr)
+	require.Contains(t, stderr, "restart the NATS server")
+
+	before = configured()
+	code, stderr = initialize()
+	require.Equal(t, 2, code)
+	require.Contains(t, stderr, "the folder belongs to cell eu: repeat with --cell eu")
+	require.Equal(t, before, configured())
+
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "init.json"), []byte("{"), 0o600))
+	code, stderr = initialize("--cell", "eu")
+	require.Equal(t, 2, code)
+	require.Contains(t, stderr, "init.json: not written by nats init")
+	require.Equal(t, before, configured())
 }
 
 func contents(t *testing.T, dir string) map[string]string {

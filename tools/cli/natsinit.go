@@ -1,12 +1,22 @@
 package cli
 
 import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
+	"lockstep.internal/libs/fault"
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/topology"
+	"lockstep.internal/schemas/gen/errcode"
 )
 
 func (a *app) natsCommands() *cobra.Command {
@@ -21,9 +31,17 @@ func (a *app) natsInit() *cobra.Command {
 		Short: "Write the configuration, accounts and keys of the NATS server",
 		Args:  exactly(),
 		Long: `Write nats-server.conf and the keys of the control plane to a folder. A second run keeps every key and
-writes the configuration again, so it can be part of every start. The configuration has public keys only. Give each
-key file to its service only.`,
-		RunE: func(*cobra.Command, []string) error {
+writes the configuration again, so it can be part of every start. It uses the flags of the run before, which are in
+init.json, unless it has its own. Reload a running server after it, or restart the server if a key is new. The
+configuration has public keys only. Give each key file to its service only.`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			before, err := readNATSSettings(dir)
+			if err != nil {
+				return err
+			}
+			if err := before.apply(c.LocalNonPersistentFlags(), a.client.Cell); err != nil {
+				return fmt.Errorf("%s: %w", natsSettingsFile(dir), err)
+			}
 			opts.Cell = topology.Cell(a.client.Cell)
 			if opts.TLS.CertFile == "" && opts.TLS.KeyFile == "" {
 				opts.TLS = nil
@@ -32,11 +50,21 @@ key file to its service only.`,
 			if err != nil {
 				return err
 			}
+			settings, err := writeNATSSettings(dir, before, natsSettingsOf(c.LocalNonPersistentFlags(), a.client.Cell))
+			if err != nil {
+				return err
+			}
 			t := table{header: []string{"FILE", "CHANGE"}}
-			for _, f := range report.Files {
+			for _, f := range append(report.Files, settings) {
 				t.rows = append(t.rows, []string{f.Path, string(f.Change)})
 			}
-			return a.printTable(t)
+			switch {
+			case report.RestartNeeded():
+				err = a.note("restart the NATS server: it cannot reload new keys")
+			case report.ReloadNeeded():
+				err = a.note("reload the NATS server; restart it if it logs that a change cannot be reloaded")
+			}
+			return errors.Join(err, a.printTable(t))
 		},
 	}
 	f := c.Flags()
@@ -51,4 +79,87 @@ key file to its service only.`,
 	f.StringVar(&opts.TLS.CertFile, "tls-cert-file", "", "PEM file with the certificate, as a path of the server")
 	f.StringVar(&opts.TLS.KeyFile, "tls-key-file", "", "PEM file with the key, as a path of the server")
 	return c
+}
+
+// natsSettings are the cell and the flags of a run of nats init, without its folder.
+type natsSettings struct {
+	Cell  string            `json:"cell"`
+	Flags map[string]string `json:"flags"`
+}
+
+func natsSettingsFile(dir string) string { return filepath.Join(dir, "init.json") }
+
+func natsSettingsOf(flags *pflag.FlagSet, cell string) natsSettings {
+	settings := natsSettings{Cell: cell, Flags: map[string]string{}}
+	flags.VisitAll(func(f *pflag.Flag) {
+		if f.Name != "dir" && f.Name != "help" {
+			settings.Flags[f.Name] = f.Value.String()
+		}
+	})
+	return settings
+}
+
+// readNATSSettings returns the settings of the last run in a folder. They are empty before the first run.
+func readNATSSettings(dir string) (natsSettings, error) {
+	var settings natsSettings
+	content, err := os.ReadFile(natsSettingsFile(dir))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return natsSettings{}, nil
+	case err != nil:
+		return natsSettings{}, fmt.Errorf("read the settings of the last run: %w", err)
+	}
+	if err := json.Unmarshal(content, &settings); err != nil {
+		return natsSettings{}, fault.New(errcode.InvalidArgument,
+			"%s: not written by nats init: %v; remove it and repeat all flags", natsSettingsFile(dir), err)
+	}
+	return settings, nil
+}
+
+// apply sets the flags that this run does not have. The cell of a folder never changes: its keys belong to one cell.
+func (s natsSettings) apply(flags *pflag.FlagSet, cell string) error {
+	if s.Cell != "" && s.Cell != cell {
+		return fault.New(errcode.InvalidArgument,
+			"the folder belongs to cell %s: repeat with --cell %s, or choose another --dir", s.Cell, s.Cell)
+	}
+	for name, value := range s.Flags {
+		if f := flags.Lookup(name); f == nil || f.Changed {
+			continue
+		}
+		if err := flags.Set(name, value); err != nil {
+			return fault.New(errcode.InvalidArgument, "%s: %v; give the flag --%s", name, err, name)
+		}
+	}
+	return nil
+}
+
+func writeNATSSettings(dir string, before, now natsSettings) (natsauth.File, error) {
+	file := natsauth.File{Path: natsSettingsFile(dir), Change: natsauth.Updated}
+	content, err := json.MarshalIndent(now, "", "  ")
+	if err != nil {
+		return natsauth.File{}, fmt.Errorf("encode the settings: %w", err)
+	}
+	last, err := json.MarshalIndent(before, "", "  ")
+	if err != nil {
+		return natsauth.File{}, fmt.Errorf("encode the settings: %w", err)
+	}
+	switch {
+	case bytes.Equal(content, last):
+		file.Change = natsauth.Kept
+		return file, nil
+	case before.Flags == nil:
+		file.Change = natsauth.Created
+	}
+	temporary, err := os.CreateTemp(dir, ".init-*.json")
+	if err != nil {
+		return natsauth.File{}, fmt.Errorf("write the settings: %w", err)
+	}
+	_, err = temporary.Write(append(content, '\n'))
+	if err = errors.Join(err, temporary.Close()); err == nil {
+		err = os.Rename(temporary.Name(), file.Path)
+	}
+	if err != nil {
+		return natsauth.File{}, errors.Join(fmt.Errorf("write the settings: %w", err), os.Remove(temporary.Name()))
+	}
+	return file, nil
 }
