@@ -232,7 +232,8 @@ func (p *process) openIngest(context.Context) error {
 		return fmt.Errorf("ingest: %w", err)
 	}
 	p.consumers = &nats.Consumers{
-		Pool: p.pool, JetStream: js, Cell: p.cell(), Logger: p.tel.Logger, IngestStores: p.ingestStores, Cursors: cursors,
+		Pool: p.pool, JetStream: js, Cell: p.cell(), Logger: p.tel.Logger, IngestStores: p.ingestStores,
+		CursorMetrics: cursors,
 		Ingest: &ingest.Ingest{Logger: p.tel.Logger, Encoder: p.encoder, Metrics: metrics},
 	}
 	p.judge = &judge.Judge{

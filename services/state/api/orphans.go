@@ -204,7 +204,7 @@ func (s *workspaceService) DeleteOrphan(
 		if err != nil {
 			return err
 		}
-		return s.ingestStores.In(tx).Publish(ctx, messages...)
+		return s.ingestStores.In(tx).InsertMessages(ctx, messages...)
 	})
 	if err != nil {
 		return nil, err

@@ -20,7 +20,7 @@
 // PROJECT_SOURCE to it, and sourceMapping may have no other value. Replaced text is not replaced again, so a variable
 // with the value {{x}} gives a literal {{x}}.
 //
-// Errors are the fault invalid_argument. It names the path of every invalid field, such as components[0].container.image, and
-// what to do. A devfile above [MaxSize] is payload_too_large. The input is untrusted: YAML aliases are refused, and the
-// depth and the size after the replacement of variables are limited.
+// Errors are the fault invalid_argument. It names the path of every invalid field, such as
+// components[0].container.image, and what to do. A devfile above [MaxSize] is payload_too_large. The input is
+// untrusted: YAML aliases are refused, and the depth and the size after the replacement of variables are limited.
 package devfile

@@ -131,7 +131,7 @@ func (i *Ingest) saveOrphan(ctx context.Context, s Store, update orphan.Update) 
 	if err != nil {
 		return err
 	}
-	return s.Publish(ctx, messages...)
+	return s.InsertMessages(ctx, messages...)
 }
 
 // lockOrphans locks the orphans that the batch names. If several have the same label, it returns the one with an

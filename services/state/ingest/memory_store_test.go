@@ -71,7 +71,7 @@ func (s *memoryStore) subjects() []string {
 	return out
 }
 
-func (s *memoryStore) Publish(_ context.Context, messages ...*natsgo.Msg) error {
+func (s *memoryStore) InsertMessages(_ context.Context, messages ...*natsgo.Msg) error {
 	s.messages = append(s.messages, messages...)
 	return nil
 }

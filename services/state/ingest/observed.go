@@ -337,7 +337,7 @@ func (b *observedBatch) insertOrphans(ctx context.Context) error {
 			return err
 		}
 	}
-	return b.store.Publish(ctx, messages...)
+	return b.store.InsertMessages(ctx, messages...)
 }
 
 // addDue adds the workspaces with a deadline that the batch's ticks have reached.

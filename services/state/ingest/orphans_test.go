@@ -72,7 +72,7 @@ func (w *fixture) saveOrphan(tx pgx.Tx, update orphan.Update) error {
 	if err != nil {
 		return err
 	}
-	return w.ingestStores.In(tx).Publish(w.t.Context(), messages...)
+	return w.ingestStores.In(tx).InsertMessages(w.t.Context(), messages...)
 }
 
 // expiringRevisions returns the desired revisions of messages with a TTL.

@@ -106,7 +106,7 @@ func (i *Ingest) saveWorkspaces(ctx context.Context, s WorkspaceStore, updates [
 	if err != nil {
 		return err
 	}
-	return s.Publish(ctx, messages...)
+	return s.InsertMessages(ctx, messages...)
 }
 
 // decide processes the collected changes of one workspace: the reports of the dispatcher, then Observe, then Expire.

@@ -58,5 +58,5 @@ func (i *Ingest) requestResync(
 	if err != nil {
 		return "", err
 	}
-	return nonce, s.Publish(ctx, request)
+	return nonce, s.InsertMessages(ctx, request)
 }

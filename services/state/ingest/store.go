@@ -39,10 +39,10 @@ type ObservedStore interface {
 	DueWorkspaces(ctx context.Context, clocks map[int64]time.Time) ([]uuid.UUID, error)
 }
 
-// Outbox publishes messages after the transaction has committed.
+// Outbox holds messages until the transaction has committed. Package outbox then publishes them.
 type Outbox interface {
-	// Publish puts the messages into the outbox.
-	Publish(ctx context.Context, messages ...*nats.Msg) error
+	// InsertMessages puts the messages into the outbox.
+	InsertMessages(ctx context.Context, messages ...*nats.Msg) error
 }
 
 // ResyncRequestStore holds what a request for a full resync needs.

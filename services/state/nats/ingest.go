@@ -37,8 +37,8 @@ type Consumers struct {
 	IngestStores *postgres.IngestStores
 	// Batch limits the messages of one transaction. Defaults to the cursor's default.
 	Batch int
-	// Cursors are the metrics of the consumers. Defaults to none.
-	Cursors *cursor.Metrics
+	// CursorMetrics of the consumers. Defaults to none.
+	CursorMetrics *cursor.Metrics
 }
 
 // Parts returns the consumers as parts of the service. They start after the parts "database" and "streams".
@@ -150,7 +150,7 @@ func config[T any](c *Consumers, name, stream string) cursor.Config[T] {
 		Logger:    c.Logger,
 		Cell:      c.Cell,
 		Service:   serviceName,
-		Metrics:   c.Cursors,
+		Metrics:   c.CursorMetrics,
 		Batch:     c.Batch,
 	}
 }

@@ -37,10 +37,10 @@ func (s *IngestStore) SaveWorkspaces(ctx context.Context, workspaces []workspace
 	return s.Workspaces.Save(ctx, s.tx, workspaces...)
 }
 
-// Publish implements ingest.Outbox.
-func (s *IngestStore) Publish(ctx context.Context, messages ...*nats.Msg) error {
+// InsertMessages implements ingest.Outbox.
+func (s *IngestStore) InsertMessages(ctx context.Context, messages ...*nats.Msg) error {
 	if err := outbox.Insert(ctx, s.tx, messages...); err != nil {
-		return fmt.Errorf("publish %d messages: %w", len(messages), err)
+		return fmt.Errorf("insert %d messages: %w", len(messages), err)
 	}
 	return nil
 }

@@ -134,7 +134,7 @@ func (r *Rebuild) begin(ctx context.Context, conn *pgx.Conn) (*run, error) {
 	consumers.IngestStores = &postgres.IngestStores{Workspaces: &postgres.Workspaces{NoNotify: true}}
 	consumers.Logger = slog.New(slog.DiscardHandler)
 	consumers.Ingest = &ingest.Ingest{Logger: consumers.Logger, ReadModelOnly: true}
-	consumers.Cursors = nil
+	consumers.CursorMetrics = nil
 	applied, err := consumers.Applied()
 	if err != nil {
 		return nil, err
