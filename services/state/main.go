@@ -234,7 +234,7 @@ func (p *process) openIngest(context.Context) error {
 	p.consumers = &nats.Consumers{
 		Pool: p.pool, JetStream: js, Cell: p.cell(), Logger: p.tel.Logger, IngestStores: p.ingestStores,
 		CursorMetrics: cursors,
-		Ingest: &ingest.Ingest{Logger: p.tel.Logger, Encoder: p.encoder, Metrics: metrics},
+		Ingest:        &ingest.Ingest{Logger: p.tel.Logger, Encoder: p.encoder, Metrics: metrics},
 	}
 	p.judge = &judge.Judge{
 		Pool: p.pool, Logger: p.tel.Logger, Ingest: p.consumers.Ingest, IngestStores: p.ingestStores,
