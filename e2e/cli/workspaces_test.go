@@ -144,7 +144,7 @@ func TestWorkspacesCommandErrors(t *testing.T) {
 	require.Contains(t, cli.Fails(2, "ws", "stopp", "x"), "unknown command")
 	require.Contains(t, cli.Fails(2, "ws", "list", "--nonsense"), "--nonsense")
 	require.Contains(t, cli.Fails(2, "ws", "list", "-o", "xml"), "table, json or yaml")
-	require.Contains(t, cli.Fails(2, create("Not-A-Name")...), "a-z, 0-9")
+	require.Contains(t, cli.Fails(2, create("Not-A-Name")...), "is not a workspace name")
 	require.Contains(t, cli.Fails(2, "replay", "nonsense.>"), "workspace.>")
 	require.Contains(t, fixture.NewCLI(t).Fails(2, "ws", "list"), "no server is configured")
 	require.Contains(t, fixture.NewCLI(t).Fails(3, "ws", "list", "--server", s.APIURL()),
