@@ -4,7 +4,7 @@
 //   - decode.go decodes a message and rejects what its agent is not allowed to send.
 //   - conversion.go converts the events and stored data of earlier versions.
 //   - observed.go processes a batch of OBSERVED: newer versions of objects, ticks, full resyncs.
-//   - judgement.go stores what a full resync that has ended shows: absent objects, workspaces to repair, orphans.
+//   - judgement.go stores what a full resync that has ended shows: absent objects, differing workspaces, orphans.
 //   - applied.go processes a batch of APPLIED for workspaces and for orphans that are being deleted.
 //   - recompute.go locks the affected workspaces, computes their states and stores the updates.
 //

@@ -53,8 +53,8 @@ type Findings struct {
 	// Removable are rows of deleted objects, except Deployments, that the lists cover. Older versions of them are
 	// not reported any more.
 	Removable []ObjectKey
-	// Repair are workspaces without a Deployment, or with one whose UID or revision is not the applied one.
-	Repair []uuid.UUID
+	// Differing are workspaces without a Deployment, or with one whose UID or revision is not the applied one.
+	Differing []uuid.UUID
 	// Unowned are existing Deployments with the label of no workspace that exists and is not terminated.
 	Unowned []ObjectKey
 }
@@ -70,7 +70,7 @@ type AbsentObject struct {
 const findingsChunk = 200
 
 func (f *Findings) size() int {
-	return len(f.Absent) + len(f.Removable) + len(f.Repair) + len(f.Unowned)
+	return len(f.Absent) + len(f.Removable) + len(f.Differing) + len(f.Unowned)
 }
 
 // chunks divides the findings into transactions of about limit findings.
@@ -91,16 +91,16 @@ func (f *Findings) chunks(limit int) []Findings {
 		next()
 	}
 	delete(absent, uuid.Nil)
-	repair := map[uuid.UUID]bool{}
-	for _, id := range f.Repair {
-		repair[id] = true
+	differing := map[uuid.UUID]bool{}
+	for _, id := range f.Differing {
+		differing[id] = true
 	}
-	workspaces := slices.AppendSeq(slices.Clone(f.Repair), maps.Keys(absent))
+	workspaces := slices.AppendSeq(slices.Clone(f.Differing), maps.Keys(absent))
 	slices.SortFunc(workspaces, func(a, b uuid.UUID) int { return bytes.Compare(a[:], b[:]) })
 	for _, id := range slices.Compact(workspaces) {
 		chunk.Absent = append(chunk.Absent, absent[id]...)
-		if repair[id] {
-			chunk.Repair = append(chunk.Repair, id)
+		if differing[id] {
+			chunk.Differing = append(chunk.Differing, id)
 		}
 		next()
 	}
@@ -199,7 +199,7 @@ func (b *observedBatch) storeStep(ctx context.Context, step JudgementStep) error
 	for i := range absent {
 		b.objectChanged(&absent[i], end, "")
 	}
-	for _, workspaceID := range findings.Repair {
+	for _, workspaceID := range findings.Differing {
 		b.changes.get(workspaceID, r.Ended).resyncBegunAt = r.Begun
 	}
 	found, err := b.store.DeploymentsOfTerminated(ctx, r, findings.Unowned)

@@ -30,16 +30,16 @@ func TestFindingsAreDividedByWorkspace(t *testing.T) {
 			Findings{Absent: pod}, []Findings{{Absent: pod}},
 		},
 		"absent objects of a workspace to repair": {
-			Findings{Absent: pod[:1], Repair: []uuid.UUID{third, second, first}},
-			[]Findings{{Absent: pod[:1], Repair: []uuid.UUID{first, second}}, {Repair: []uuid.UUID{third}}},
+			Findings{Absent: pod[:1], Differing: []uuid.UUID{third, second, first}},
+			[]Findings{{Absent: pod[:1], Differing: []uuid.UUID{first, second}}, {Differing: []uuid.UUID{third}}},
 		},
 		"a workspace that needs no repair": {
-			Findings{Absent: pod[:1], Repair: []uuid.UUID{first}},
-			[]Findings{{Absent: pod[:1], Repair: []uuid.UUID{first}}},
+			Findings{Absent: pod[:1], Differing: []uuid.UUID{first}},
+			[]Findings{{Absent: pod[:1], Differing: []uuid.UUID{first}}},
 		},
 		"all kinds of findings": {
-			Findings{Absent: foreign[:1], Removable: key("g"), Repair: []uuid.UUID{first}, Unowned: key("h")},
-			[]Findings{{Absent: foreign[:1], Repair: []uuid.UUID{first}}, {Removable: key("g"), Unowned: key("h")}},
+			Findings{Absent: foreign[:1], Removable: key("g"), Differing: []uuid.UUID{first}, Unowned: key("h")},
+			[]Findings{{Absent: foreign[:1], Differing: []uuid.UUID{first}}, {Removable: key("g"), Unowned: key("h")}},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

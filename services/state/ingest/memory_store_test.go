@@ -177,7 +177,7 @@ func (s *memoryStore) Judge(_ context.Context, r ingest.EndedResync) (*ingest.Ju
 			j.Findings.Absent = append(j.Findings.Absent, ingest.AbsentObject{Key: key, WorkspaceID: o.WorkspaceID})
 		}
 	}
-	j.Findings.Repair = s.repair
+	j.Findings.Differing = s.repair
 	for _, o := range s.terminated {
 		key := ingest.ObjectKey{
 			AgentID: o.AgentID, Kind: ingest.KindDeployment, Namespace: o.Namespace, Name: o.Name,

@@ -93,7 +93,7 @@ func (s *IngestStore) Judge(ctx context.Context, r ingest.EndedResync) (*ingest.
 		return j, nil
 	}
 	if err := s.compareWorkspaces(ctx, j, deployments); err != nil {
-		return nil, fmt.Errorf("read the workspaces to repair of agent %d: %w", r.AgentID, err)
+		return nil, fmt.Errorf("read the workspaces of agent %d: %w", r.AgentID, err)
 	}
 	return j, nil
 }
@@ -190,7 +190,7 @@ func (s *IngestStore) compareMembers(ctx context.Context, j *ingest.Judgement) (
 	return deployments, err //nolint:wrapcheck // Judge wraps it
 }
 
-// compareWorkspaces finds workspaces to repair and unowned Deployments. It compares in memory: PostgreSQL takes seconds
+// compareWorkspaces finds differing workspaces and unowned Deployments. It compares in memory: PostgreSQL takes seconds
 // to join 50,000 rows of each side, because statistics are old during a resync.
 func (s *IngestStore) compareWorkspaces(
 	ctx context.Context, j *ingest.Judgement, deployments map[objectName]deployment,
@@ -211,7 +211,7 @@ func (s *IngestStore) compareWorkspaces(
 	_, err = pgx.ForEachRow(rows, scan, func() error {
 		active[id] = struct{}{}
 		if d, exists := deployments[name]; !exists || applied.ReplacedBy(d.ExistingDeployment) {
-			j.Findings.Repair = append(j.Findings.Repair, id)
+			j.Findings.Differing = append(j.Findings.Differing, id)
 		}
 		return nil
 	})
