@@ -19,7 +19,8 @@ func TestAgentPublishesItsOwnFacts(t *testing.T) {
 	js := agent.jetStream(t)
 
 	for _, subject := range []string{
-		"observed.17.deployment.ws-17-x.x", "observed.17.resync", "observed.17.tick", "applied.17.0198c2a4",
+		"observed.17.deployment.ws-17-x.x", "observed.17.workload.statefulset.shop.db", "observed.17.resync",
+		"observed.17.tick", "observed.17.rejected", "applied.17.0198c2a4",
 	} {
 		message := nats.NewMsg("lockstep.local." + subject)
 		message.Header.Set("ce-id", "one")

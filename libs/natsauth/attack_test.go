@@ -2,6 +2,7 @@ package natsauth_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -34,6 +35,14 @@ func factSubjects(agent string) []string {
 		subjects = append(subjects,
 			prefix+"."+agent, prefix+"."+agent+".w", prefix+"."+agent+".resync", prefix+"."+agent+".deployment.ns.name",
 			prefix+".state."+agent+".w", prefix+".x", prefix)
+	}
+
+	observed := "lockstep.local.observed." + agent
+	for _, deeper := range []string{
+		".deployment.ns.name.deeper", ".deployment.ns", ".tick.deeper", ".rejected", ".workload.deployment.ns.name",
+		".workload.deployment.ns.name.deeper", ".a.b.c.d.e.f.g.h.i.j.k",
+	} {
+		subjects = append(subjects, observed+deeper)
 	}
 
 	return append(
@@ -128,11 +137,21 @@ func wildcardSubjects() []string {
 // allowedTo reports whether agent 17 may publish to the subject, independently of the implementation.
 func allowedTo(subject string) bool {
 	for _, prefix := range []string{
-		"lockstep.local.observed.17.",
 		"$JS.ACK.DESIRED.dispatcher-17.", "$JS.ACK.CONTROL.dispatcher-17.", "$JS.ACK.CONTROL.watcher-17.",
 	} {
 		if strings.HasPrefix(subject, prefix) {
 			return true
+		}
+	}
+
+	if rest, ok := strings.CutPrefix(subject, "lockstep.local.observed.17."); ok {
+		switch object, tracked := strings.CutPrefix(rest, "workload."); strings.Count(object, ".") {
+		case 2:
+			return true // <kind>.<namespace>.<name>
+		case 0:
+			return !tracked && slices.Contains([]string{"resync", "tick", "rejected"}, object)
+		default:
+			return false
 		}
 	}
 

@@ -102,11 +102,16 @@ func allAccountImports(cell topology.Cell) []accountImports {
 }
 
 func publishServices(cell topology.Cell, agent string) []exportedService {
-	return []exportedService{
-		{subject: cell.Prefix(topology.FamilyObserved) + "." + agent + ".>"},
-		{subject: cell.Prefix(topology.FamilyApplied) + "." + agent + ".*"},
-		{subject: cell.Prefix(topology.FamilySecret) + "." + agent + ".*"},
+	var services []exportedService
+	for _, pattern := range cell.ObservedPatterns(agent) {
+		services = append(services, exportedService{subject: pattern})
 	}
+
+	return append(
+		services,
+		exportedService{subject: cell.Prefix(topology.FamilyApplied) + "." + agent + ".*"},
+		exportedService{subject: cell.Prefix(topology.FamilySecret) + "." + agent + ".*"},
+	)
 }
 
 func consumerServices(stream, consumer string) []exportedService {

@@ -28,7 +28,11 @@ func TestPermissions(t *testing.T) {
 			natsauth.Principal{Kind: natsauth.KindAgent, AgentID: 7},
 			jwt.Permissions{
 				Pub: jwt.Permission{Allow: jwt.StringList{
-					"lockstep.eu-1.observed.7.>",
+					"lockstep.eu-1.observed.7.*.*.*",
+					"lockstep.eu-1.observed.7.workload.*.*.*",
+					"lockstep.eu-1.observed.7.resync",
+					"lockstep.eu-1.observed.7.tick",
+					"lockstep.eu-1.observed.7.rejected",
 					"lockstep.eu-1.applied.7.*",
 					"lockstep.eu-1.secret.7.*",
 					"$JS.API.CONSUMER.MSG.NEXT.DESIRED.dispatcher-7",

@@ -85,6 +85,19 @@ func (c Cell) ObservedRejected(agent int64) string {
 	return c.agent(FamilyObserved, agent) + ".rejected"
 }
 
+// ObservedPatterns returns the patterns of all subjects under which an agent observes. agent is its id, or * for all
+// agents. Their number of tokens is fixed, so an agent cannot publish under longer subjects.
+func (c Cell) ObservedPatterns(agent string) []string {
+	prefix := c.Prefix(FamilyObserved) + "." + agent
+	return []string{
+		prefix + ".*.*.*",
+		prefix + "." + TokenWorkload + ".*.*.*",
+		prefix + ".resync",
+		prefix + ".tick",
+		prefix + ".rejected",
+	}
+}
+
 // ObservedClusterReleased is the subject of releases of a cluster, which the service deploys
 // writes.
 func (c Cell) ObservedClusterReleased(cluster string) string {

@@ -1,9 +1,11 @@
 package topology_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/stretchr/testify/require"
 
 	"lockstep.internal/libs/topology"
@@ -32,6 +34,26 @@ func TestSubjects(t *testing.T) {
 	} {
 		require.Equal(t, want, got)
 	}
+}
+
+func TestObservedPatternsMatchWhatTheBuildersReturnAndNoLongerSubject(t *testing.T) {
+	t.Parallel()
+	cell := topology.Cell("eu-1")
+	matches := func(subject string) bool {
+		return slices.ContainsFunc(cell.ObservedPatterns("7"), func(pattern string) bool {
+			return server.SubjectsCollide(pattern, subject)
+		})
+	}
+	for _, subject := range []string{
+		cell.Observed(7, "deployment", "a.b", "c.d"), cell.Observed(7, "namespace", "", ""),
+		cell.ObservedWorkload(7, "deployment", "a.b", "c.d"), cell.ObservedResync(7), cell.ObservedTick(7),
+		cell.ObservedRejected(7),
+	} {
+		require.True(t, matches(subject), subject)
+		require.False(t, matches(subject+".deeper.by.two"), subject)
+	}
+	require.False(t, matches(cell.ObservedResync(8)))
+	require.False(t, matches(cell.ObservedClusterReleased("7")))
 }
 
 func TestParseInvertsTheBuilders(t *testing.T) {
