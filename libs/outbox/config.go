@@ -35,8 +35,8 @@ type Config struct {
 	Logger *slog.Logger
 
 	// Restored is called when a stream or the database was restored from an older copy. It inserts the current state
-	// again, because stream and database may differ. It runs in the transaction that records the restoration; an
-	// error rolls back and the call is repeated. Defaults to logging only.
+	// again, because stream and database may differ. It may lock entities, in the order of all transactions. It runs in
+	// the transaction that ends the restoration; an error rolls back and the call is repeated. Defaults to logging only.
 	Restored func(ctx context.Context, tx pgx.Tx, r Restoration) error
 
 	// Batch is the maximum number of rows read at once. Defaults to 1000.

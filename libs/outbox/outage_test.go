@@ -207,6 +207,84 @@ func TestRestoredDatabasePublishesAboveTheStreams(t *testing.T) {
 	}
 }
 
+// A change locks its entity first and the outbox last. A restoration that locked the outbox first would deadlock with
+// it, and one of both would fail.
+func TestRestorationDoesNotDeadlockWithChanges(t *testing.T) {
+	t.Parallel()
+	b := newFixture(t)
+	b.restoreOlderDatabase()
+	calls, locked, restoring := 0, make(chan struct{}), make(chan struct{})
+	committed := make(chan error, 1)
+	go func() {
+		committed <- postgres.InTx(t.Context(), b.pool, func(tx pgx.Tx) error {
+			change, err := changed(t.Context(), tx, "x")
+			close(locked)
+			if err != nil {
+				return err
+			}
+			<-restoring
+			return outbox.Insert(t.Context(), tx, message("x", change))
+		})
+	}()
+	<-locked
+	restored := make(chan struct{})
+	b.run(b.publisher(func(c *outbox.Config) {
+		c.Restored = func(ctx context.Context, tx pgx.Tx, _ outbox.Restoration) error {
+			if calls++; calls == 1 {
+				close(restoring)
+			}
+			err := b.republish(ctx, tx)
+			if err == nil {
+				close(restored)
+			}
+			return err
+		}
+	}))
+	require.NoError(t, <-committed)
+	<-restored
+	require.Equal(t, 1, calls)
+}
+
+func TestFailedRestorationOfTheDatabaseIsRepeated(t *testing.T) {
+	t.Parallel()
+	b := newFixture(t)
+	b.restoreOlderDatabase()
+	calls, restored := 0, make(chan struct{})
+	b.run(b.publisher(func(c *outbox.Config) {
+		c.Restored = func(ctx context.Context, tx pgx.Tx, _ outbox.Restoration) error {
+			if calls++; calls == 1 {
+				return errors.New("not this time")
+			}
+			close(restored)
+			return b.republish(ctx, tx)
+		}
+	}))
+	select {
+	case <-restored:
+	case <-time.After(timeout):
+		require.Fail(t, "the restoration was forgotten")
+	}
+	b.awaitEmpty()
+	want := append(changesUpTo(8), "3")
+	b.awaitStream(map[string][]string{"fact.x": want})
+	require.Equal(t, 2, calls)
+}
+
+// restoreOlderDatabase publishes 8 changes of an entity, and replaces the database with a copy from after the third.
+func (f *fixture) restoreOlderDatabase() {
+	f.t.Helper()
+	stop := f.run(f.publisher(nil))
+	f.changes("x", 3)
+	f.awaitEmpty()
+	stop()
+	restored := f.copyDatabase()
+	stop = f.run(f.publisher(nil))
+	f.changes("x", 5)
+	f.awaitEmpty()
+	stop()
+	f.pool = f.connect(restored)
+}
+
 // copyDatabase copies the fixture's database, as a backup does, and returns the copy's connection string. The
 // pool is opened again.
 func (f *fixture) copyDatabase() string {

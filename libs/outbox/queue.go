@@ -126,19 +126,39 @@ func (q queue) storeRestoredStream(
 	})
 }
 
-// storeRestoredDatabase moves the ids of waiting and future rows above a revision that a stream already contains, and
-// calls restored, in one transaction. The waiting rows are the current state, so they must follow what the
-// streams hold.
-func (q queue) storeRestoredDatabase(ctx context.Context, above int64, restored func(tx pgx.Tx) error) error {
+// restoredDatabase is the key in outbox_streams of a database that was restored, until [Config.Restored] has
+// committed. No stream has an empty name.
+const restoredDatabase = ""
+
+// recordRestoredDatabase records a restored database before anything is changed: what follows is repeated until it
+// has committed. A rollback alone would not repeat it, because it does not undo the raised ids.
+func (q queue) recordRestoredDatabase(ctx context.Context, above int64) error {
+	_, err := q.conn.Exec(ctx, `INSERT INTO outbox_streams (stream, last_sequence) VALUES ($1, $2)`,
+		restoredDatabase, above)
+	if err != nil {
+		return fmt.Errorf("record the restored database: %w", err)
+	}
+	return nil
+}
+
+// raiseIDs moves the ids of waiting and future rows above a revision that a stream already contains. The waiting rows
+// are the current state, so they must follow what the streams hold.
+//
+// Transactions lock entities first and the outbox last. So this one locks no entity: it would deadlock with each
+// transaction that has locked one and inserts a row.
+func (q queue) raiseIDs(ctx context.Context, above int64) error {
 	return postgres.InTx(ctx, q.conn, func(tx pgx.Tx) error {
 		// The lock waits for transactions that have inserted rows, and blocks new ones until the ids are raised.
 		if _, err := tx.Exec(ctx, `LOCK TABLE outbox IN SHARE ROW EXCLUSIVE MODE`); err != nil {
 			return fmt.Errorf("lock the outbox: %w", err)
 		}
-		if _, err := tx.Exec(ctx, `SELECT setval(pg_get_serial_sequence('outbox', 'id'), $1)`, above); err != nil {
+		_, err := tx.Exec(ctx, `
+			SELECT setval(sequence, greatest(pg_sequence_last_value(sequence), $1::bigint))
+			FROM (SELECT pg_get_serial_sequence('outbox', 'id')::regclass AS sequence) AS of`, above)
+		if err != nil {
 			return fmt.Errorf("raise the outbox's ids: %w", err)
 		}
-		_, err := tx.Exec(ctx, `
+		_, err = tx.Exec(ctx, `
 			WITH raised AS (
 				SELECT id, nextval(pg_get_serial_sequence('outbox', 'id')) AS new
 				FROM (SELECT id FROM outbox ORDER BY id) AS ordered
@@ -147,6 +167,19 @@ func (q queue) storeRestoredDatabase(ctx context.Context, above int64, restored 
 		if err != nil {
 			return fmt.Errorf("raise the ids of waiting messages: %w", err)
 		}
-		return restored(tx)
+		return nil
+	})
+}
+
+// finishRestoredDatabase calls restored and removes the record of the restored database, in one transaction.
+func (q queue) finishRestoredDatabase(ctx context.Context, restored func(tx pgx.Tx) error) error {
+	return postgres.InTx(ctx, q.conn, func(tx pgx.Tx) error {
+		if err := restored(tx); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, `DELETE FROM outbox_streams WHERE stream = $1`, restoredDatabase); err != nil {
+			return fmt.Errorf("remove the record of the restored database: %w", err)
+		}
+		return nil
 	})
 }

@@ -99,8 +99,29 @@ func (s *session) handleRestoredDatabase(ctx context.Context, revision int64) er
 		revision)}
 	// Another stream can have a higher revision, because a batch is published in several rounds.
 	above := revision + 10*int64(s.cfg.Batch)
+	if err := s.queue.recordRestoredDatabase(ctx, above); err != nil {
+		return err
+	}
+	return s.restoreDatabase(ctx, r, above)
+}
+
+// finishRestoration repeats what an earlier session has recorded and not finished.
+func (s *session) finishRestoration(ctx context.Context) error {
+	above, unfinished := s.streams[restoredDatabase]
+	if !unfinished {
+		return nil
+	}
+	delete(s.streams, restoredDatabase)
+	r := Restoration{Reason: "the database was restored from an older copy; an earlier attempt to publish again failed"}
+	return s.restoreDatabase(ctx, r, int64(above))
+}
+
+func (s *session) restoreDatabase(ctx context.Context, r Restoration, above int64) error {
+	if err := s.queue.raiseIDs(ctx, above); err != nil {
+		return err
+	}
 	restored := func(tx pgx.Tx) error { return s.cfg.Restored(ctx, tx, r) }
-	if err := s.queue.storeRestoredDatabase(ctx, above, restored); err != nil {
+	if err := s.queue.finishRestoredDatabase(ctx, restored); err != nil {
 		return err
 	}
 	s.resetAfterRestoration(ctx, r)

@@ -74,6 +74,9 @@ func (s *session) run(ctx context.Context) error {
 	if s.streams, err = s.queue.streams(ctx); err != nil {
 		return err
 	}
+	if err := s.finishRestoration(ctx); err != nil {
+		return err
+	}
 	checked := false
 	for {
 		if reconnects := s.cfg.Conn.Stats().Reconnects; !checked || reconnects != s.reconnects {
