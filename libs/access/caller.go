@@ -67,12 +67,14 @@ func AgentsWithRole(ctx context.Context, roles Roles, minimum directory.Role) (a
 	}
 }
 
+var errNoCaller = fault.New(errcode.Unauthenticated, "the request has no authenticated caller")
+
 // RequireAdministrator returns nil when the caller is an administrator of the cell.
 func RequireAdministrator(ctx context.Context) error {
 	c, known := CallerFrom(ctx)
 	switch {
 	case !known:
-		return fault.New(errcode.Unauthenticated, "the request has no authenticated caller")
+		return errNoCaller
 	case !c.Admin:
 		return fault.New(errcode.PermissionDenied, "user %s is not an administrator of this cell", fmt.Sprint(c.UserID))
 	default:

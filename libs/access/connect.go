@@ -12,45 +12,9 @@ import (
 	"lockstep.internal/schemas/gen/errcode"
 )
 
-// Interceptor accepts requests with an access token and rejects others. Install it inside the
-// interceptor of package fault. A handler gets the caller by [CallerFrom].
-func (v *Verifier) Interceptor() connect.Interceptor { return interceptor{v} }
-
-type interceptor struct{ *Verifier }
-
-func (i interceptor) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
-	return func(ctx context.Context, request connect.AnyRequest) (connect.AnyResponse, error) {
-		caller, err := i.authenticate(request.Header())
-		if err != nil {
-			return nil, err
-		}
-		return next(WithCaller(ctx, caller), request)
-	}
-}
-
-func (i interceptor) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
-	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
-		caller, err := i.authenticate(conn.RequestHeader())
-		if err != nil {
-			return err
-		}
-		ctx, release := i.bounded(WithCaller(ctx, caller), caller)
-		defer release()
-		err = next(ctx, conn)
-		// The cause of the cancellation is more precise than the handler's error.
-		if cut, ok := context.Cause(ctx).(*fault.Error); ok { //nolint:errorlint // the cause is never wrapped
-			return cut
-		}
-		return err
-	}
-}
-
-// WrapStreamingClient is for clients only, which this interceptor is not.
-func (i interceptor) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
-	return next
-}
-
-// Handler is the Interceptor for plain HTTP. reject writes the error response.
+// Handler authenticates requests by their headers: a request without an access token reaches neither next nor any
+// memory for its body. reject writes the error response. next gets the caller by [CallerFrom]. Its context ends, with a
+// fault as its cause, when the caller loses access or after StreamLifetime.
 func (v *Verifier) Handler(reject func(http.ResponseWriter, *http.Request, error), next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		caller, err := v.authenticate(r.Header)
@@ -62,6 +26,54 @@ func (v *Verifier) Handler(reject func(http.ResponseWriter, *http.Request, error
 		defer release()
 		next.ServeHTTP(w, r.WithContext(ctx))
 	})
+}
+
+// Interceptor is for Connect handlers inside of [Verifier.Handler]. It refuses requests that did not pass the Handler,
+// and reports why the Handler ended a request. Install it inside the interceptor of package fault.
+func (v *Verifier) Interceptor() connect.Interceptor { return interceptor{} }
+
+type interceptor struct{}
+
+func (interceptor) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
+	return func(ctx context.Context, request connect.AnyRequest) (connect.AnyResponse, error) {
+		if err := requireCaller(ctx); err != nil {
+			return nil, err
+		}
+		response, err := next(ctx, request)
+		return response, endReason(ctx, err)
+	}
+}
+
+func (interceptor) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
+	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
+		if err := requireCaller(ctx); err != nil {
+			return err
+		}
+		return endReason(ctx, next(ctx, conn))
+	}
+}
+
+// WrapStreamingClient is for clients only, which this interceptor is not.
+func (interceptor) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
+	return next
+}
+
+func requireCaller(ctx context.Context) error {
+	if _, known := CallerFrom(ctx); !known {
+		return errNoCaller
+	}
+	return nil
+}
+
+// endReason returns why the request was ended, which is more precise than the handler's error.
+func endReason(ctx context.Context, err error) error {
+	if err == nil {
+		return nil
+	}
+	if ended, ok := context.Cause(ctx).(*fault.Error); ok { //nolint:errorlint // the cause is never wrapped
+		return ended
+	}
+	return err
 }
 
 func (v *Verifier) authenticate(header http.Header) (Caller, error) {

@@ -2,10 +2,12 @@ package access_test
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"connectrpc.com/connect"
@@ -55,18 +57,19 @@ func serve(t *testing.T, b *fixture) *httptest.Server {
 			options,
 		),
 	)
-	refuse := func(w http.ResponseWriter, r *http.Request, err error) {
-		fault.WriteHTTP(w, r, slog.New(slog.DiscardHandler), err)
-	}
-	mux.Handle("/plain", b.verifier.Handler(refuse, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	mux.HandleFunc("/plain", func(w http.ResponseWriter, r *http.Request) {
 		caller, _ := access.CallerFrom(r.Context())
 		if caller.UserID == 5 {
 			w.WriteHeader(http.StatusNoContent)
 		}
-	})))
-	server := httptest.NewServer(mux)
+	})
+	server := httptest.NewServer(b.verifier.Handler(reject, mux))
 	t.Cleanup(server.Close)
 	return server
+}
+
+func reject(w http.ResponseWriter, r *http.Request, err error) {
+	fault.WriteConnect(w, r, slog.New(slog.DiscardHandler), err)
 }
 
 func request(authorization ...string) *connect.Request[emptypb.Empty] {
@@ -77,7 +80,7 @@ func request(authorization ...string) *connect.Request[emptypb.Empty] {
 	return r
 }
 
-func TestInterceptorAuthenticatesByToken(t *testing.T) {
+func TestCallerIsAuthenticatedByToken(t *testing.T) {
 	t.Parallel()
 	b := newFixture(t)
 	server := serve(t, b)
@@ -116,6 +119,31 @@ func TestInterceptorAuthenticatesByToken(t *testing.T) {
 		require.Equal(t, c.status, plain(t, server, c.authorization...), name)
 	}
 	require.Equal(t, http.StatusNoContent, plain(t, server, "Bearer "+b.sign(t)))
+}
+
+func TestRequestIsRefusedBeforeItsBodyIsRead(t *testing.T) {
+	t.Parallel()
+	b := newFixture(t)
+	read := errors.New("the body was read")
+	for _, contentType := range []string{
+		"application/proto", "application/connect+proto", "application/grpc", "text/plain",
+	} {
+		r := httptest.NewRequest(http.MethodPost, "/x/who", iotest.ErrReader(read))
+		r.Header.Set("Content-Type", contentType)
+		w := httptest.NewRecorder()
+		b.verifier.Handler(reject, http.NotFoundHandler()).ServeHTTP(w, r)
+		require.Contains(t, w.Body.String()+w.Header().Get("Grpc-Message"), "no access token was sent", contentType)
+	}
+}
+
+func TestConnectHandlerWithoutAuthenticationRefuses(t *testing.T) {
+	t.Parallel()
+	b := newFixture(t)
+	called := connect.UnaryFunc(func(context.Context, connect.AnyRequest) (connect.AnyResponse, error) {
+		return connect.NewResponse(&emptypb.Empty{}), nil
+	})
+	_, err := b.verifier.Interceptor().WrapUnary(called)(t.Context(), request("Bearer "+b.sign(t)))
+	require.Equal(t, errcode.Unauthenticated, fault.CodeOf(err))
 }
 
 func plain(t *testing.T, server *httptest.Server, authorization ...string) int {

@@ -7,9 +7,10 @@
 // the user is neither deleted nor blocked. An administrator must be one in the token and in the
 // directory.
 //
-// [Verifier.Interceptor] is for Connect and gRPC, [Verifier.Handler] for plain HTTP. A stream may
-// outlive its token. It ends when the user is blocked or deleted, and after an hour, with the code
-// unavailable, so that the client reconnects with a new token.
+// [Verifier.Handler] authenticates a request by its headers, before its body is read. Handlers of
+// Connect and gRPC also have [Verifier.Interceptor]. A stream may outlive its token. It ends when
+// the user is blocked or deleted, and after an hour, with the code unavailable, so that the client
+// reconnects with a new token.
 //
 // Errors are faults: unauthenticated for a missing, malformed, forged or expired token, or one for another service
 // or cell; permission_denied for a blocked user; unavailable before the directory is ready. They never quote the

@@ -5,12 +5,14 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"net/http"
 	"strings"
 	"syscall"
 
 	"connectrpc.com/connect"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 
+	"lockstep.internal/libs/logkey"
 	"lockstep.internal/schemas/gen/errcode"
 )
 
@@ -72,6 +74,17 @@ func received(err error) error {
 		return err
 	}
 	return From(err)
+}
+
+var errorWriter = connect.NewErrorWriter()
+
+// WriteConnect answers a request of Connect, gRPC or gRPC-Web with err, without reading its body: for HTTP handlers
+// around those of Connect. Internal faults are logged with their reference.
+func WriteConnect(w http.ResponseWriter, r *http.Request, logger *slog.Logger, err error) {
+	w.Header().Set("Cache-Control", "no-store")
+	if writeErr := errorWriter.Write(w, r, ToConnect(Public(r.Context(), logger, err))); writeErr != nil {
+		logger.DebugContext(r.Context(), "response not written: the client disconnected", logkey.Error(writeErr))
+	}
 }
 
 // ToConnect converts e to a Connect error. Call [Public] first. It returns nil for nil.

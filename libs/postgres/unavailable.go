@@ -60,13 +60,13 @@ type unavailableInterceptor struct{}
 func (unavailableInterceptor) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, request connect.AnyRequest) (connect.AnyResponse, error) {
 		response, err := next(ctx, request)
-		return response, unavailable(ctx, err)
+		return response, Unavailable(ctx, err)
 	}
 }
 
 func (unavailableInterceptor) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
 	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
-		return unavailable(ctx, next(ctx, conn))
+		return Unavailable(ctx, next(ctx, conn))
 	}
 }
 
@@ -75,7 +75,9 @@ func (unavailableInterceptor) WrapStreamingClient(next connect.StreamingClientFu
 	return next
 }
 
-func unavailable(ctx context.Context, err error) error {
+// Unavailable returns the fault unavailable for an error that means that the database cannot be reached, and any other
+// error unchanged.
+func Unavailable(ctx context.Context, err error) error {
 	if err == nil || ctx.Err() != nil || !IsUnavailable(err) {
 		return err
 	}

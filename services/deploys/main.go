@@ -197,7 +197,7 @@ func (p *process) openAPI(context.Context) error {
 		return fmt.Errorf("api: %w", err)
 	}
 	handler := api.NewHandler(api.Dependencies{
-		Pool: p.pool, Changes: p.changes, Access: verifier.Interceptor(), Roles: p.directory, Sinks: p.sinks,
+		Pool: p.pool, Changes: p.changes, Access: verifier, Roles: p.directory, Sinks: p.sinks,
 		Rebuild: p.rebuild,
 		Stream:  observations{&nats.Releaser{JetStream: p.js, Cell: p.cell}, p}, Projects: p.directory,
 		Logger: p.tel.Logger, Now: time.Now, Interceptors: []connect.Interceptor{tracing},

@@ -257,35 +257,18 @@ func (fakeTokens) ExchangeToken(
 // fakeAuth accepts the access token and returns an administrator.
 type fakeAuth struct{}
 
-func (fakeAuth) authenticate(ctx context.Context, header http.Header) (context.Context, error) {
-	if header.Get("Authorization") != "Bearer "+accessToken {
-		return nil, fault.New(errcode.Unauthenticated, "no access token")
-	}
-	return access.WithCaller(ctx, access.Caller{UserID: 1, Admin: true}), nil
-}
-
-func (a fakeAuth) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
-	return func(ctx context.Context, r connect.AnyRequest) (connect.AnyResponse, error) {
-		ctx, err := a.authenticate(ctx, r.Header())
-		if err != nil {
-			return nil, err
+func (fakeAuth) Handler(reject func(http.ResponseWriter, *http.Request, error), next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "Bearer "+accessToken {
+			reject(w, r, fault.New(errcode.Unauthenticated, "no access token"))
+			return
 		}
-		return next(ctx, r)
-	}
+		next.ServeHTTP(w, r.WithContext(access.WithCaller(r.Context(), access.Caller{UserID: 1, Admin: true})))
+	})
 }
 
-func (fakeAuth) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
-	return next
-}
-
-func (a fakeAuth) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
-	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
-		ctx, err := a.authenticate(ctx, conn.RequestHeader())
-		if err != nil {
-			return err
-		}
-		return next(ctx, conn)
-	}
+func (fakeAuth) Interceptor() connect.Interceptor {
+	return connect.UnaryInterceptorFunc(func(next connect.UnaryFunc) connect.UnaryFunc { return next })
 }
 
 // observations is the stream that the reader consumes.

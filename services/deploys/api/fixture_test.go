@@ -230,7 +230,7 @@ func (b *fixture) serve() {
 	handler := api.NewHandler(api.Dependencies{
 		Pool:    b.pool,
 		Changes: changes,
-		Access:  verifier.Interceptor(),
+		Access:  verifier,
 		Roles:   b.directory,
 		Sinks:   b.sinks,
 		Logger:  logger,

@@ -21,7 +21,7 @@ type Dependencies struct {
 	Pool    *pgxpool.Pool
 	Changes *postgres.Changes
 	// Access authenticates callers by their tokens. Roles returns the agents that they may read.
-	Access  connect.Interceptor
+	Access  Access
 	Roles   access.Roles
 	Sinks   Sinks
 	Rebuild Rebuild
@@ -45,10 +45,16 @@ type Rebuilt struct {
 	Replaced    bool
 }
 
+// Access authenticates callers; an [access.Verifier].
+type Access interface {
+	Handler(reject func(http.ResponseWriter, *http.Request, error), next http.Handler) http.Handler
+	Interceptor() connect.Interceptor
+}
+
 // NewHandler returns the handler of all services of the API.
 func NewHandler(d Dependencies) http.Handler {
 	interceptors := append([]connect.Interceptor{fault.NewInterceptor(d.Logger)}, d.Interceptors...)
-	interceptors = append(interceptors, libpostgres.UnavailableInterceptor(), d.Access, newLimits())
+	interceptors = append(interceptors, libpostgres.UnavailableInterceptor(), d.Access.Interceptor(), newLimits())
 	options := connect.WithHandlerOptions(connect.WithInterceptors(interceptors...), connect.WithReadMaxBytes(maxRequest))
 	mux := http.NewServeMux()
 	rollouts := &postgres.Rollouts{DB: d.Pool}
@@ -60,5 +66,6 @@ func NewHandler(d Dependencies) http.Handler {
 	mux.Handle(deploysv1connect.NewClusterServiceHandler(&clusterService{
 		clusters: &postgres.Clusters{Pool: d.Pool}, stream: d.Stream, projects: d.Projects, logger: d.Logger, now: d.Now,
 	}, options))
-	return mux
+	reject := func(w http.ResponseWriter, r *http.Request, err error) { fault.WriteConnect(w, r, d.Logger, err) }
+	return d.Access.Handler(reject, mux)
 }

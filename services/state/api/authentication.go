@@ -2,14 +2,14 @@ package api
 
 import (
 	"context"
+	"log/slog"
 	"net/http"
 	"strings"
 	"time"
 
-	"connectrpc.com/connect"
-
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/libs/natsauth"
+	libpostgres "lockstep.internal/libs/postgres"
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/services/state/directory"
 	"lockstep.internal/services/state/postgres"
@@ -31,37 +31,25 @@ func sessionOf(ctx context.Context) session {
 	return s
 }
 
-// authentication finds the user of each call by the personal access token, and refuses calls without a
+// authentication finds the user of each request by the personal access token, and refuses requests without a
 // valid one.
 type authentication struct {
 	directory *postgres.Directory
 	sessions  *sessionCache
+	logger    *slog.Logger
 	now       func() time.Time
 }
 
-func (a *authentication) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
-	return func(ctx context.Context, request connect.AnyRequest) (connect.AnyResponse, error) {
-		ctx, err := a.authenticate(ctx, request.Header())
+// handler authenticates requests by their headers, before their body is read. next gets the user by [caller].
+func (a *authentication) handler(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ctx, err := a.authenticate(r.Context(), r.Header)
 		if err != nil {
-			return nil, err
+			fault.WriteConnect(w, r, a.logger, libpostgres.Unavailable(r.Context(), err))
+			return
 		}
-		return next(ctx, request)
-	}
-}
-
-func (a *authentication) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
-	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
-		ctx, err := a.authenticate(ctx, conn.RequestHeader())
-		if err != nil {
-			return err
-		}
-		return next(ctx, conn)
-	}
-}
-
-// WrapStreamingClient does nothing: this interceptor is for servers.
-func (a *authentication) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
-	return next
+		next.ServeHTTP(w, r.WithContext(ctx))
+	})
 }
 
 func (a *authentication) authenticate(ctx context.Context, header http.Header) (context.Context, error) {

@@ -44,16 +44,16 @@ type Dependencies struct {
 	Interceptors []connect.Interceptor
 }
 
-// maxRequest limits a decompressed message, in bytes. It is read before the caller is authenticated.
+// maxRequest limits a decompressed message, in bytes.
 const maxRequest = 4 << 20
 
 // NewHandler returns the handler of every service of the API.
 func NewHandler(d Dependencies) http.Handler {
 	interceptors := append([]connect.Interceptor{fault.NewInterceptor(d.Logger)}, d.Interceptors...)
 	sessions := newSessionCache()
-	authn := &authentication{directory: d.Directory.Directory, sessions: sessions, now: d.Now}
+	authn := &authentication{directory: d.Directory.Directory, sessions: sessions, logger: d.Logger, now: d.Now}
 	options := connect.WithHandlerOptions(
-		connect.WithInterceptors(append(interceptors, libpostgres.UnavailableInterceptor(), authn)...),
+		connect.WithInterceptors(append(interceptors, libpostgres.UnavailableInterceptor())...),
 		connect.WithReadMaxBytes(maxRequest),
 	)
 	access := access{directory: d.Directory}
@@ -97,5 +97,5 @@ func NewHandler(d Dependencies) http.Handler {
 	mux.Handle(statev1connect.NewSubscriberServiceHandler(&subscriberService{
 		access: access, subscribers: d.Subscribers, agents: d.Agents, endpoint: d.Endpoint, cell: d.Cell, logger: d.Logger,
 	}, options))
-	return mux
+	return authn.handler(mux)
 }
