@@ -116,7 +116,7 @@ func writerOf(cell topology.Cell, subject string) (string, error) {
 			topology.FamilyApplied:  "dispatcher",
 		}[parsed.Family]
 		return event.AgentSource(string(cell), agent, component), nil
-	case topology.FamilyAgent:
+	case topology.FamilyAgent, topology.FamilyAudit:
 		return event.ServiceSource(string(cell), "relay"), nil
 	default:
 		return event.ServiceSource(string(cell), "state"), nil

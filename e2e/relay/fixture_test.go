@@ -32,7 +32,7 @@ var shared = fixture.Share(func(tb testing.TB) stack.Options {
 	}
 }, nil, func(s *fixture.System) {
 	for _, stream := range topology.Streams() {
-		if stream.Name == topology.StreamAgents {
+		if stream.Name == topology.StreamAgents || stream.Name == topology.StreamAudit {
 			require.Empty(s.T, history.Events(stack.Cell, stream, fixture.HistoryRecords(s.Records(stream.Family))))
 		}
 	}

@@ -310,8 +310,12 @@ func agentID(s *fixture.System, name string) int64 {
 // ofAgent returns the events of one type that relays published about an agent.
 func ofAgent[T any](s *fixture.System, agent int64, kind string) []T {
 	s.T.Helper()
+	family := topology.FamilyAgent
+	if kind == events.TypeAuditRequests {
+		family = topology.FamilyAudit
+	}
 	var all []T
-	for _, r := range s.Records(topology.FamilyAgent + "." + strconv.FormatInt(agent, 10)) {
+	for _, r := range s.Records(family + "." + strconv.FormatInt(agent, 10)) {
 		e, err := event.Decode(r.Header, r.Data)
 		require.NoError(s.T, err)
 		if e.Type() == kind {
@@ -350,7 +354,7 @@ func awaitDisconnected(s *fixture.System, agent int64, connection string) events
 func requests(s *fixture.System, agent int64) []events.AgentRequest {
 	s.T.Helper()
 	var all []events.AgentRequest
-	for _, e := range ofAgent[events.AgentRequests](s, agent, events.TypeAgentRequests) {
+	for _, e := range ofAgent[events.AuditRequests](s, agent, events.TypeAuditRequests) {
 		all = append(all, e.Requests...)
 	}
 	return all

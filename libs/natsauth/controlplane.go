@@ -155,11 +155,12 @@ func operatorPermissions(cell topology.Cell) jwt.Permissions {
 	}
 }
 
-// relayPermissions: reads DIRECTORY and CONTROL, writes events about agent connections, and writes the bucket of
-// relays, where a message deletes a key. It can neither create, change nor purge a stream.
+// relayPermissions: reads DIRECTORY and CONTROL, writes events about agent connections and audit records, and
+// writes the bucket of relays, where a message deletes a key. It can neither create, change nor purge a stream.
 func relayPermissions(cell topology.Cell) jwt.Permissions {
 	allow := jwt.StringList{
 		cell.All(topology.FamilyAgent),
+		cell.All(topology.FamilyAudit),
 		"$KV." + topology.BucketRelays + ".>",
 		// Push consumers of a bucket use flow control: the client must respond.
 		"$JS.FC." + topology.StreamRelays + ".>",

@@ -9,7 +9,7 @@ import (
 
 // Version of the declarations below. Raise it with every change of [Streams]; [Ensure] applies only
 // a higher one.
-const Version = 6
+const Version = 7
 
 // MaxMessageSize is the largest message of any stream, headers included, in bytes (1 MiB).
 const MaxMessageSize = 1 << 20
@@ -25,6 +25,7 @@ const (
 	StreamDeploys    = "DEPLOYS"
 	StreamSinks      = "SINKS"
 	StreamAgents     = "AGENTS"
+	StreamAudit      = "AUDIT"
 	StreamDirectory  = "DIRECTORY"
 	StreamDead       = "DEAD"
 )
@@ -54,7 +55,7 @@ type Stream struct {
 	LastPerSubject bool
 	// DiscardNew rejects new messages at the limit instead of dropping old ones: for streams that hold current state.
 	DiscardNew bool
-	// DenyDelete denies deletion and purge, for public history.
+	// DenyDelete denies deletion and purge for ever, for public history and the audit log.
 	DenyDelete bool
 	// Duplicates is the window in which a repeated Nats-Msg-Id is dropped. Streams that agents
 	// write get the shortest: they carry no message ids.
@@ -99,7 +100,7 @@ func Streams() []Stream {
 			Family:      FamilyDesiredLog,
 			Writer:      "state",
 			MaxAge:      30 * day,
-			Share:       10,
+			Share:       6,
 			Duplicates:  time.Second,
 			CopyOf:      FamilyDesired,
 			Description: "History of DESIRED, for debugging only.",
@@ -150,7 +151,17 @@ func Streams() []Stream {
 		},
 		{
 			Name: StreamAgents, Family: FamilyAgent, Writer: "relay", MaxAge: 90 * day, Share: 4, Duplicates: 2 * time.Minute,
-			Description: "Agent connections, and audit records of relayed requests.",
+			Description: "Agent connections.",
+		},
+		{
+			Name:        StreamAudit,
+			Family:      FamilyAudit,
+			Writer:      "relay",
+			MaxAge:      400 * day,
+			Share:       4,
+			DenyDelete:  true,
+			Duplicates:  2 * time.Minute,
+			Description: "Audit records of relayed requests.",
 		},
 		{
 			Name:           StreamDirectory,

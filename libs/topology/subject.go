@@ -26,6 +26,7 @@ const (
 	FamilySink       = "sink"
 	FamilyDeployLive = "deploy_live"
 	FamilyAgent      = "agent"
+	FamilyAudit      = "audit"
 	FamilyDirectory  = "directory"
 	FamilyDead       = "dead"
 	FamilySecret     = "secret"
@@ -192,8 +193,11 @@ func (c Cell) AgentDisconnected(agent int64) string {
 	return c.agent(FamilyAgent, agent) + ".disconnected"
 }
 
-// AgentRequests is the subject of audit records of an agent.
+// AgentRequests is the subject of audit records that relays published before the stream AUDIT existed.
 func (c Cell) AgentRequests(agent int64) string { return c.agent(FamilyAgent, agent) + ".requests" }
+
+// AuditRequests is the subject of audit records of requests to an agent.
+func (c Cell) AuditRequests(agent int64) string { return c.agent(FamilyAudit, agent) + ".requests" }
 
 // ControlConfigs matches the configuration of every agent.
 func (c Cell) ControlConfigs() string { return c.Prefix(FamilyControl) + ".*.config" }
@@ -246,11 +250,12 @@ func Parse(subject string) (Subject, error) {
 	return Subject{Cell: Cell(parts[1]), Family: parts[2], Tokens: tokens}, nil
 }
 
-// Agent returns the agent id: the first key token of observed, desired, applied, control, secret and agent
+// Agent returns the agent id: the first key token of observed, desired, applied, control, secret, agent and audit
 // subjects. Only this token identifies the agent, because the server allows each agent only its own subjects.
 func (s Subject) Agent() (int64, error) {
 	switch s.Family {
-	case FamilyObserved, FamilyDesired, FamilyDesiredLog, FamilyApplied, FamilyControl, FamilySecret, FamilyAgent:
+	case FamilyObserved, FamilyDesired, FamilyDesiredLog, FamilyApplied, FamilyControl, FamilySecret, FamilyAgent,
+		FamilyAudit:
 	default:
 		return 0, fmt.Errorf("subjects of family %q have no agent", s.Family)
 	}

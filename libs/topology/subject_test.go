@@ -23,6 +23,7 @@ func TestSubjects(t *testing.T) {
 		"lockstep.eu-1.agent.7.connected":               cell.AgentConnected(7),
 		"lockstep.eu-1.agent.7.disconnected":            cell.AgentDisconnected(7),
 		"lockstep.eu-1.agent.7.requests":                cell.AgentRequests(7),
+		"lockstep.eu-1.audit.7.requests":                cell.AuditRequests(7),
 		"lockstep.eu-1.control.*.config":                cell.ControlConfigs(),
 		"lockstep.eu-1.workspace.3.w.state_changed":     cell.Workspace(3, "w", "state_changed"),
 		"lockstep.eu-1.dead.state.observed.7.deployment.ws-7-a.a": cell.Dead(

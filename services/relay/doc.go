@@ -6,8 +6,8 @@
 //
 // The relay has three listeners: agents (package agentlistener), external for callers (forward, policy and api), and
 // internal for other relays (peer). Package connections opens the streams, tunnel carries them.
-// The JetStream stream AGENTS has audit records of requests (audit) and events about connections (nats). Payloads never
-// pass through NATS.
+// The stream AUDIT has audit records of requests (audit), and AGENTS has events about connections (nats). Payloads
+// never pass through NATS.
 //
 // While NATS is unavailable, connected agents stay reachable, and new connections wait to be registered. A relay that
 // drains asks its agents to reconnect, and closes each connection after its last stream.

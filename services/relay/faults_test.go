@@ -316,7 +316,7 @@ func TestNATSOutage(t *testing.T) { //nolint:paralleltest // measures memory
 	first.stop() // it publishes all events before it stops
 	second.stop()
 	phases := map[string]int{}
-	for _, batch := range allEvents[events.AgentRequests](f, events.TypeAgentRequests) {
+	for _, batch := range allEvents[events.AuditRequests](f, events.TypeAuditRequests) {
 		for _, request := range batch.Requests {
 			phases[request.RequestID+" "+string(request.Phase)]++
 			if request.Phase == events.RequestPhaseEnded && request.Status == 200 {

@@ -335,11 +335,19 @@ func (f *fixture) connect(r *running, user int, target string) (*net.TCPConn, *b
 	return conn.(*net.TCPConn), reader, response
 }
 
-// waitForEvent reads the stream AGENTS until an event of this type matches.
+// streamOf returns the stream of an event type.
+func streamOf(eventType string) string {
+	if eventType == events.TypeAuditRequests {
+		return topology.StreamAudit
+	}
+	return topology.StreamAgents
+}
+
+// waitForEvent reads the stream of an event type until an event matches.
 func (f *fixture) waitForEvent(eventType string, matches func(data []byte) bool) {
 	f.t.Helper()
 	js := f.jetStreamAs(natsauth.PrincipalOperator)
-	consumer, err := js.OrderedConsumer(f.t.Context(), topology.StreamAgents, jetstream.OrderedConsumerConfig{})
+	consumer, err := js.OrderedConsumer(f.t.Context(), streamOf(eventType), jetstream.OrderedConsumerConfig{})
 	require.NoError(f.t, err)
 	ctx, cancel := context.WithTimeout(f.t.Context(), timeout)
 	defer cancel()
@@ -383,11 +391,11 @@ func (f *fixture) waitForMetrics(r *running, lines ...string) {
 	}, timeout, pollInterval, "%v", lines)
 }
 
-// allEvents returns all events of a type on the stream AGENTS.
+// allEvents returns all events of a type.
 func allEvents[T any](f *fixture, eventType string) []T {
 	f.t.Helper()
 	js := f.jetStreamAs(natsauth.PrincipalOperator)
-	consumer, err := js.OrderedConsumer(f.t.Context(), topology.StreamAgents, jetstream.OrderedConsumerConfig{})
+	consumer, err := js.OrderedConsumer(f.t.Context(), streamOf(eventType), jetstream.OrderedConsumerConfig{})
 	require.NoError(f.t, err)
 	info, err := consumer.Info(f.t.Context())
 	require.NoError(f.t, err)

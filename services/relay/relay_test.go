@@ -42,8 +42,8 @@ func TestRequestReachesAgentThroughAnyRelay(t *testing.T) {
 		return true
 	})
 	relays := map[string]bool{}
-	f.waitForEvent(events.TypeAgentRequests, func(data []byte) bool {
-		var batch events.AgentRequests
+	f.waitForEvent(events.TypeAuditRequests, func(data []byte) bool {
+		var batch events.AuditRequests
 		require.NoError(t, json.Unmarshal(data, &batch))
 		for _, r := range batch.Requests {
 			require.Equal(t, events.RequestCaller{Kind: events.CallerKindUser, UserID: developer}, r.Caller)

@@ -164,6 +164,8 @@ func (v *AgentRequest) decode(r *reader) {
 			v.BytesSent = r.integer(integerRule{0, math.MaxInt})
 		case "connection_id":
 			v.ConnectionID = r.text(textRule{pattern: pattern2})
+		case "count":
+			v.Count = r.integer(integerRule{1, math.MaxInt})
 		case "duration_ms":
 			v.DurationMs = new(int)
 			*v.DurationMs = r.integer(integerRule{0, math.MaxInt})
@@ -291,6 +293,28 @@ func (v *ApplyFailed) decode(r *reader) {
 		}
 	}
 	r.endObject(present, "attempt", "desired_revision", "message", "observed_at", "reason", "retry_after_ms", "workspace_id")
+}
+
+func (v *AuditRequests) decode(r *reader) {
+	var present uint64
+	if !r.beginObject() {
+		return
+	}
+	for r.nextName() {
+		switch string(r.name) {
+		case "agent_id":
+			present |= 1 << 0
+			v.AgentID = r.integer(integerRule{1, math.MaxInt})
+		case "requests":
+			present |= 1 << 1
+			v.Requests = readArray(r, lengthRule{1, 500}, func(item *AgentRequest) {
+				item.decode(r)
+			})
+		default:
+			r.skip()
+		}
+	}
+	r.endObject(present, "agent_id", "requests")
 }
 
 func (v *CallerKind) decode(r *reader) {
@@ -1962,6 +1986,8 @@ func (*Terminated) eventType() string { return TypeTerminated }
 
 func (*Terminating) eventType() string { return TypeTerminating }
 
+func (*AuditRequests) eventType() string { return TypeAuditRequests }
+
 func (*AgentConfig) eventType() string { return TypeAgentConfig }
 
 func (*ObservationsRead) eventType() string { return TypeObservationsRead }
@@ -2037,6 +2063,8 @@ func decoded(eventType string, data []byte) (any, error) {
 		return untyped(Decode[Terminated](data))
 	case TypeTerminating:
 		return untyped(Decode[Terminating](data))
+	case TypeAuditRequests:
+		return untyped(Decode[AuditRequests](data))
 	case TypeAgentConfig:
 		return untyped(Decode[AgentConfig](data))
 	case TypeObservationsRead:

@@ -112,7 +112,7 @@ type AgentDisconnected struct {
 	Version string `json:"version,omitempty"`
 }
 
-// AgentRequest: One request.
+// AgentRequest: One request, or several of one kind in one record.
 type AgentRequest struct {
 	// Bytes of bodies or streams that the caller received from the target.
 	BytesReceived int `json:"bytes_received,omitempty"`
@@ -125,6 +125,10 @@ type AgentRequest struct {
 
 	// Connection of the agent that carried the request, in decimal; empty if none did.
 	ConnectionID string `json:"connection_id,omitempty"`
+
+	// Number of requests that the record sums up. Above 1: requests of one kind of a caller above its
+	// limit, which began within duration_ms after started_at; without names, paths and errors.
+	Count int `json:"count,omitempty"`
 
 	// Duration of the request, in milliseconds; absent in phase begun.
 	DurationMs *int `json:"duration_ms,omitempty"`
@@ -166,8 +170,8 @@ type AgentRequest struct {
 	Verb string `json:"verb,omitempty"`
 }
 
-// AgentRequests: Audit of requests to an agent through a relay: ended requests, and the start of
-// long-running ones. Without bodies, headers and queries.
+// AgentRequests: Audit of requests to an agent through a relay. Relays before AUDIT published it;
+// audit.requests has replaced it.
 type AgentRequests struct {
 	// The agent.
 	AgentID int `json:"agent_id"`
@@ -238,6 +242,16 @@ type ApplyFailed struct {
 
 	// Workspace (UUIDv7).
 	WorkspaceID string `json:"workspace_id"`
+}
+
+// AuditRequests: Audit of requests to an agent through a relay: ended requests, and the start of
+// long-running ones. Without bodies, headers and queries.
+type AuditRequests struct {
+	// The agent.
+	AgentID int `json:"agent_id"`
+
+	// Requests, in the order in which the relay recorded them.
+	Requests []AgentRequest `json:"requests"`
 }
 
 // CallerKind: Kind of a caller.

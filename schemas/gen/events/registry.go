@@ -13,8 +13,8 @@ const (
 	// killed, another relay publishes the event.
 	TypeAgentDisconnected = "dev.lockstep.agent.disconnected.v1"
 	// TypeAgentRequests is an event with the data [AgentRequests], on stream AGENTS at
-	// agent.{agent}.requests: Audit of requests to an agent through a relay: ended requests, and the
-	// start of long-running ones. Without bodies, headers and queries.
+	// agent.{agent}.requests: Audit of requests to an agent through a relay. Relays before AUDIT
+	// published it; audit.requests has replaced it.
 	TypeAgentRequests = "dev.lockstep.agent.requests.v1"
 	// TypeApplied is an event with the data [Applied], on stream APPLIED at
 	// applied.{agent}.{workspace}: A desired revision was applied completely.
@@ -29,6 +29,10 @@ const (
 	// TypeTerminating is an event with the data [Terminating], on stream APPLIED at
 	// applied.{agent}.{workspace}: The deletion of a workspace's objects has started.
 	TypeTerminating = "dev.lockstep.applied.terminating.v1"
+	// TypeAuditRequests is an event with the data [AuditRequests], on stream AUDIT at
+	// audit.{agent}.requests: Audit of requests to an agent through a relay: ended requests, and the
+	// start of long-running ones. Without bodies, headers and queries.
+	TypeAuditRequests = "dev.lockstep.audit.requests.v1"
 	// TypeAgentConfig is an event with the data [AgentConfig], on stream CONTROL at
 	// control.{agent}.config: Configuration of one agent. Its watcher, its dispatcher and the relays
 	// apply changes at once.
@@ -158,7 +162,7 @@ func Types() []Type {
 		{
 			Name: TypeAgentRequests, Title: "AgentRequests", Stream: "AGENTS",
 			Subjects:    []string{"agent.{agent}.requests"},
-			Description: "Audit of requests to an agent through a relay: ended requests, and the start of long-running ones. Without bodies, headers and queries.",
+			Description: "Audit of requests to an agent through a relay. Relays before AUDIT published it; audit.requests has replaced it.",
 		},
 		{
 			Name: TypeApplied, Title: "Applied", Stream: "APPLIED",
@@ -179,6 +183,11 @@ func Types() []Type {
 			Name: TypeTerminating, Title: "Terminating", Stream: "APPLIED",
 			Subjects:    []string{"applied.{agent}.{workspace}"},
 			Description: "The deletion of a workspace's objects has started.",
+		},
+		{
+			Name: TypeAuditRequests, Title: "AuditRequests", Stream: "AUDIT",
+			Subjects:    []string{"audit.{agent}.requests"},
+			Description: "Audit of requests to an agent through a relay: ended requests, and the start of long-running ones. Without bodies, headers and queries.",
 		},
 		{
 			Name: TypeAgentConfig, Title: "AgentConfig", Stream: "CONTROL",

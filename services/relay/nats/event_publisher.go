@@ -31,7 +31,7 @@ const (
 // publishRetry bounds the pauses between attempts to publish.
 var publishRetry = retry.Policy{Min: 500 * time.Millisecond, Max: 5 * time.Second}
 
-// EventPublisher publishes on the stream AGENTS. It may be used by many goroutines.
+// EventPublisher publishes on the streams AGENTS and AUDIT. It may be used by many goroutines.
 type EventPublisher struct {
 	js      jetstream.JetStream
 	cell    topology.Cell
@@ -206,12 +206,12 @@ func (p *EventPublisher) publish(ctx context.Context, msg *nats.Msg) error {
 
 // Publish stores a batch of audit records. It splits a batch that is too large for one event.
 func (p *EventPublisher) Publish(ctx context.Context, b audit.Batch) error {
-	data := events.AgentRequests{AgentID: int(b.AgentID), Requests: make([]events.AgentRequest, len(b.Records))}
+	data := events.AuditRequests{AgentID: int(b.AgentID), Requests: make([]events.AgentRequest, len(b.Records))}
 	for i, r := range b.Records {
 		data.Requests[i] = p.request(r)
 	}
-	msg, err := p.message(p.cell.AgentRequests(b.AgentID), event.Attributes{
-		Type: events.TypeAgentRequests, Subject: strconv.FormatInt(b.AgentID, 10), ID: b.ID, Time: b.At,
+	msg, err := p.message(p.cell.AuditRequests(b.AgentID), event.Attributes{
+		Type: events.TypeAuditRequests, Subject: strconv.FormatInt(b.AgentID, 10), ID: b.ID, Time: b.At,
 	}, data)
 	if err != nil {
 		return err

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	natsgo "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
@@ -93,11 +94,48 @@ func TestRelayPrincipalReadsDirectoryAndPublishesAgentEvents(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, cell.ControlConfig(7), message.Subject())
 
-	for _, subject := range []string{cell.AgentConnected(7), cell.AgentDisconnected(7), cell.AgentRequests(7)} {
+	for subject, stream := range map[string]string{
+		cell.AgentConnected(7): topology.StreamAgents, cell.AgentDisconnected(7): topology.StreamAgents,
+		cell.AuditRequests(7): topology.StreamAudit,
+	} {
 		ack, err := js.Publish(t.Context(), subject, nil)
 		require.NoError(t, err)
-		require.Equal(t, topology.StreamAgents, ack.Stream)
+		require.Equal(t, stream, ack.Stream)
 	}
 	cancel()
 	require.NoError(t, <-ended)
+}
+
+// Neither the relay nor state can delete, purge or replace audit records, and the stream cannot be unsealed.
+func TestAuditRecordsCannotBeRemoved(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t)
+	js := s.as(t, natsauth.PrincipalRelay)
+	_, err := js.Publish(t.Context(), cell.AuditRequests(7), []byte("kept"))
+	require.NoError(t, err)
+	for header, value := range map[string]string{
+		"Nats-Rollup": "all", "Nats-TTL": "1s",
+	} {
+		_, err := js.PublishMsg(t.Context(), &natsgo.Msg{
+			Subject: cell.AuditRequests(7), Data: []byte("later"), Header: natsgo.Header{header: {value}},
+		})
+		require.Error(t, err, header)
+	}
+	// The administrator of JetStream stands for whoever may ask for it.
+	stream, err := s.state.Stream(t.Context(), topology.StreamAudit)
+	require.NoError(t, err)
+	cfg := stream.CachedInfo().Config
+	require.True(t, cfg.DenyDelete && cfg.DenyPurge)
+	for name, unseal := range map[string]func(*jetstream.StreamConfig){
+		"delete": func(c *jetstream.StreamConfig) { c.DenyDelete = false },
+		"purge":  func(c *jetstream.StreamConfig) { c.DenyPurge = false },
+	} {
+		changed := cfg
+		unseal(&changed)
+		_, err := s.state.UpdateStream(t.Context(), changed)
+		require.Error(t, err, name)
+	}
+	kept, err := stream.GetMsg(t.Context(), 1)
+	require.NoError(t, err)
+	require.Equal(t, "kept", string(kept.Data))
 }

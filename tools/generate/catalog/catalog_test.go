@@ -176,6 +176,7 @@ func TestSubjectsMatchTheTopology(t *testing.T) {
 		"agent.connected.v1":                 cell.AgentConnected(7),
 		"agent.disconnected.v1":              cell.AgentDisconnected(7),
 		"agent.requests.v1":                  cell.AgentRequests(7),
+		"audit.requests.v1":                  cell.AuditRequests(7),
 		"directory.organization.v1":          cell.Directory("organization", "3"),
 		"directory.group.v1":                 cell.Directory("group", "3"),
 		"directory.project.v1":               cell.Directory("project", "3"),
