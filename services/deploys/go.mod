@@ -5,6 +5,7 @@ go 1.26.0
 require (
 	github.com/cdevents/sdk-go v0.5.1
 	github.com/stretchr/testify v1.12.1
+	github.com/yuin/goldmark v1.8.7
 	go.uber.org/goleak v1.3.0
 	lockstep.internal/libs v0.0.0
 	lockstep.internal/schemas/gen v0.0.0

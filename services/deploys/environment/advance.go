@@ -199,7 +199,7 @@ func (p *step) publish(fact events.Fact, reason, message string, settled bool) {
 	if p.reconstructed {
 		f.Provenance = events.ProvenanceReconstructed
 	}
-	f.Environment.Url = f.Workload.Annotations[AnnotationURL]
+	f.Environment.Url = WebURL(f.Workload.Annotations[AnnotationURL])
 	for _, m := range s.Members {
 		f.Environment.Members = append(f.Environment.Members, events.Member{
 			Namespace: m.Workload.Namespace,

@@ -20,7 +20,7 @@ const (
 	AnnotationScope = "lockstep.dev/deploy-group-scope"
 	// AnnotationCommit is the commit that the workload was built from.
 	AnnotationCommit = "lockstep.dev/commit"
-	// AnnotationURL is the URL of the environment.
+	// AnnotationURL is the URL of the environment. It is ignored unless [WebURL] accepts it.
 	AnnotationURL = "lockstep.dev/url"
 )
 

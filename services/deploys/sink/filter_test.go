@@ -1,7 +1,6 @@
 package sink_test
 
 import (
-	"strings"
 	"testing"
 	"time"
 
@@ -83,19 +82,21 @@ func TestTemplates(t *testing.T) {
 	f.DurationMs, f.Message = &ms, "a <b>"
 	f.Rollout.Images = []events.Image{{Image: "shop:1"}, {Image: "db:2"}}
 	view := sink.NewView(f, sink.Source{Owner: "acme", Name: "shop", Commit: "9fceb02d0ae598e9"})
+	view.URL = "https://x.example"
 	for text, want := range map[string]string{
-		`{{.Namespace}}/{{.Name}} {{title .Fact}} {{.Title}}`:     "shop/checkout rolled back rolled back",
-		`{{short .Commit}} of {{.Repository}}`:                    "9fceb02 of acme/shop",
-		`{{duration .Duration}}`:                                  "1m4s",
-		`{{join .Images ", "}}`:                                   "shop:1, db:2",
-		`{{default "none" .Group}} {{default "none" .Name}}`:      "none checkout",
-		`{{text .Message}}`:                                       "A <B>",
-		`{{truncate 3 "abcdef"}} {{truncate 20 "short"}}`:         "abc short",
-		`{{json .Name}} {{time .Occurred}} {{upper "a"}}`:         `"checkout" 2026-05-01T10:00:03Z A`,
+		`{{.Namespace}}/{{.Name}} {{title .Fact}} {{.Title}}`:     "SHOP/CHECKOUT ROLLED BACK ROLLED BACK",
+		`{{short .Commit}} of {{.Repository}}`:                    "9FCEB02 of ACME/SHOP",
+		`{{duration .Duration}}`:                                  "1M4S",
+		`{{join .Images ", "}}`:                                   "SHOP:1, DB:2",
+		`{{default "none" .Group}} {{default "none" .Name}}`:      "NONE CHECKOUT",
+		`{{.Message}} {{text .Message}} {{code .Name}}`:           "A <B> A <B> [checkout]",
+		`{{$x := .Name}}{{with $x}}{{.}}{{end}}{{.URL}}`:          "CHECKOUT(https://x.example)",
+		`{{truncate 3 "abcdef"}} {{truncate 20 "short"}}`:         "ABC SHORT",
+		`{{json .Name}} {{time .Occurred}} {{upper "a"}}`:         `"CHECKOUT" 2026-05-01T10:00:03Z A`,
 		`{{index .Annotation "x"}}{{range .Members}}{{.}}{{end}}`: "",
 		`{{.Whole.Sequence}}`:                                     "3",
 	} {
-		template, err := sink.ParseTemplate(text, strings.ToUpper)
+		template, err := sink.ParseTemplate(text, shout)
 		require.NoError(t, err, text)
 		got, err := template.Execute(view)
 		require.NoError(t, err, text)
@@ -140,23 +141,28 @@ func TestSources(t *testing.T) {
 	}
 	group := newFact("pr", 1, events.FactEnvironmentReady)
 	group.Environment = &events.Environment{Group: "pr", Run: commit}
-	byImage := sink.SourceConfig{ImagePattern: `^ghcr\.io/(?P<repository>acme/shop):sha-(?P<commit>[0-9a-f]+)$`}
+	anywhere := sink.DefaultSource()
+	anywhere.Repositories = []string{"*/*"}
+	byImage := sink.SourceConfig{
+		Repositories: []string{"acme/*"},
+		ImagePattern: `^ghcr\.io/(?P<repository>acme/shop):sha-(?P<commit>[0-9a-f]+)$`,
+	}
 	for name, tc := range map[string]struct {
 		cfg  sink.SourceConfig
 		fact events.DeployFact
 		want string
 	}{
 		"annotations": {
-			sink.DefaultSource(),
+			anywhere,
 			with(map[string]string{"lockstep.dev/commit": commit, "lockstep.dev/repository": "acme/shop"}, nil),
 			"acme/shop@" + commit,
 		},
-		"a URL": {sink.DefaultSource(), with(map[string]string{
+		"a URL": {anywhere, with(map[string]string{
 			"org.opencontainers.image.revision": commit,
 			"org.opencontainers.image.source":   "https://github.com/acme/shop.git",
 		}, nil), "acme/shop@" + commit},
 		"an SSH URL": {
-			sink.DefaultSource(),
+			anywhere,
 			with(map[string]string{
 				"lockstep.dev/commit":     commit,
 				"lockstep.dev/repository": "git@github.com:acme/shop.git",
@@ -164,22 +170,22 @@ func TestSources(t *testing.T) {
 			"acme/shop@" + commit,
 		},
 		"labels": {
-			sink.DefaultSource(),
+			anywhere,
 			with(nil, map[string]string{"lockstep.dev/commit": "9FCEB02", "lockstep.dev/repository": "acme/shop"}),
 			"acme/shop@9fceb02",
 		},
-		"another host": {sink.DefaultSource(), with(map[string]string{
+		"another host": {anywhere, with(map[string]string{
 			"lockstep.dev/commit":     commit,
 			"lockstep.dev/repository": "https://gitlab.com/acme/shop",
 		}, nil), ""},
 		"no commit": {
-			sink.DefaultSource(),
+			anywhere,
 			with(map[string]string{"lockstep.dev/commit": "main", "lockstep.dev/repository": "acme/shop"}, nil),
 			"",
 		},
-		"no repository": {sink.DefaultSource(), with(map[string]string{"lockstep.dev/commit": commit}, nil), ""},
+		"no repository": {anywhere, with(map[string]string{"lockstep.dev/commit": commit}, nil), ""},
 		"a path traversal": {
-			sink.DefaultSource(),
+			anywhere,
 			with(map[string]string{"lockstep.dev/commit": commit, "lockstep.dev/repository": "acme/.."}, nil),
 			"",
 		},
@@ -192,6 +198,16 @@ func TestSources(t *testing.T) {
 		"not allowed": {
 			sink.SourceConfig{CommitKeys: []string{"c"}, Repository: "acme/shop", Repositories: []string{"other/*"}},
 			with(map[string]string{"c": commit}, nil),
+			"",
+		},
+		"not the only repository": {
+			sink.SourceConfig{CommitKeys: []string{"c"}, RepositoryKeys: []string{"r"}, Repository: "acme/shop"},
+			with(map[string]string{"c": commit, "r": "acme/secrets"}, nil),
+			"",
+		},
+		"no repository is allowed": {
+			sink.DefaultSource(),
+			with(map[string]string{"lockstep.dev/commit": commit, "lockstep.dev/repository": "acme/shop"}, nil),
 			"",
 		},
 		"allowed": {
@@ -221,7 +237,9 @@ func FuzzFindReturnsValidRepositories(f *testing.F) {
 	f.Add("git@github.com:a/b", "")
 	f.Add("//..//", "../..")
 	f.Fuzz(func(t *testing.T, repository, commit string) {
-		finder, err := sink.NewFinder(sink.DefaultSource(), "github.com")
+		cfg := sink.DefaultSource()
+		cfg.Repositories = []string{"*/*"}
+		finder, err := sink.NewFinder(cfg, "github.com")
 		require.NoError(t, err)
 		fact := newFact("a", 1, events.FactStarted)
 		fact.Workload.Annotations = map[string]string{"lockstep.dev/commit": commit, "lockstep.dev/repository": repository}

@@ -16,7 +16,7 @@ type SourceConfig struct {
 	RepositoryKeys []string `yaml:"repository_keys" help:"annotations or labels that hold the repository, as owner/name or as a URL; the first one found wins"`
 	ImagePattern   string   `yaml:"image_pattern" help:"regular expression for image references, used if the keys are absent, with the groups (?P<commit>…) and (?P<repository>…); default: none"`
 	Repository     string   `yaml:"repository" help:"owner/name of the repository of facts that name none; default: none"`
-	Repositories   []string `yaml:"repositories" help:"repositories that the sink may write to, * for any characters but /; restrict them, because the annotations of a workload name its repository; default: all that the token can write to"`
+	Repositories   []string `yaml:"repositories" help:"repositories that the sink may write to, * for any characters but /; default: the one of the setting repository; one of both is required, because the annotations of a workload name its repository"`
 }
 
 // DefaultSource returns the default configuration.
@@ -44,6 +44,14 @@ func (c SourceConfig) Validate() []error {
 		}
 	}
 	return faults
+}
+
+// allows reports whether the sink may write to the repository.
+func (c SourceConfig) allows(repository string) bool {
+	if len(c.Repositories) == 0 {
+		return repository == c.Repository
+	}
+	return matches(c.Repositories, repository)
 }
 
 // Source is a commit of a repository.
@@ -106,7 +114,7 @@ func (f *Finder) Repository(fact events.DeployFact) (Source, bool) {
 	if !commitPattern.MatchString(s.Commit) {
 		s.Commit = ""
 	}
-	if !ok || !matches(f.cfg.Repositories, s.Repository()) {
+	if !ok || !f.cfg.allows(s.Repository()) {
 		return Source{}, false
 	}
 	return s, true

@@ -15,8 +15,8 @@ import (
 
 // Template renders a [View] as text. It adds these functions to text/template: short (the first 7
 // characters), lower, upper, title, join LIST SEP, default FALLBACK VALUE, truncate LENGTH TEXT,
-// duration (1m4s), time (RFC 3339), json (any value as JSON), and text, which escapes the
-// destination's markup.
+// duration (1m4s), time (RFC 3339), json (any value as JSON), and code, which shows a value as code. Each value that a
+// template writes is escaped for the destination's markup; text escapes a value earlier, for example before printf.
 type Template struct {
 	template *template.Template
 }
@@ -28,32 +28,37 @@ const (
 	maxSteps = 100_000
 )
 
-// countIterations adds an empty text to every loop, so that each iteration is a write.
-func countIterations(list *parse.ListNode) {
+// prepare adds an empty text to every loop, so that each iteration is a write, and escapes every output.
+func prepare(list *parse.ListNode) {
 	if list == nil {
 		return
 	}
 	for _, node := range list.Nodes {
 		switch n := node.(type) {
+		case *parse.ActionNode:
+			if len(n.Pipe.Decl) == 0 {
+				escape := []parse.Node{parse.NewIdentifier("text")}
+				n.Pipe.Cmds = append(n.Pipe.Cmds, &parse.CommandNode{NodeType: parse.NodeCommand, Pos: n.Pos, Args: escape})
+			}
 		case *parse.IfNode:
-			countIterations(n.List)
-			countIterations(n.ElseList)
+			prepare(n.List)
+			prepare(n.ElseList)
 		case *parse.WithNode:
-			countIterations(n.List)
-			countIterations(n.ElseList)
+			prepare(n.List)
+			prepare(n.ElseList)
 		case *parse.RangeNode:
-			countIterations(n.List)
-			countIterations(n.ElseList)
+			prepare(n.List)
+			prepare(n.ElseList)
 			n.List.Nodes = append([]parse.Node{&parse.TextNode{NodeType: parse.NodeText, Pos: n.Pos}}, n.List.Nodes...)
 		}
 	}
 }
 
-// ParseTemplate parses a template. To find errors, it renders an empty view. The template function text calls escape;
-// nil means no escaping.
-func ParseTemplate(text string, escape func(string) string) (*Template, error) {
-	if escape == nil {
-		escape = func(s string) string { return s }
+// ParseTemplate parses a template. To find errors, it renders an empty view. Without a markup, values are written
+// unchanged.
+func ParseTemplate(text string, markup *Markup) (*Template, error) {
+	if markup == nil {
+		markup = plain()
 	}
 	t, err := template.New("template").Option("missingkey=zero").Funcs(template.FuncMap{
 		"short":    func(s string) string { return Truncate(7, s) },
@@ -66,14 +71,15 @@ func ParseTemplate(text string, escape func(string) string) (*Template, error) {
 		"duration": duration,
 		"time":     func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
 		"json":     marshal,
-		"text":     escape,
+		"text":     markup.escape,
+		"code":     markup.code,
 	}).Parse(text)
 	if err != nil {
 		return nil, fmt.Errorf("parse the template: %w", err)
 	}
 	for _, part := range t.Templates() {
 		if part.Tree != nil {
-			countIterations(part.Root)
+			prepare(part.Root)
 		}
 	}
 	parsed := &Template{template: t}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/services/deploys/environment"
 )
 
 // View holds the fields of a fact for templates. Operators use their names in templates. Whole is the complete fact.
@@ -36,8 +37,9 @@ type View struct {
 	Reconstructed   bool          // derived later, not observed
 
 	// Fields of an environment.
-	Group, Run, URL string
-	Members         []string // namespace/name of the workloads
+	Group, Run string
+	URL        URL
+	Members    []string // namespace/name of the workloads
 
 	// Fields of a message that is edited.
 	Ready   string // run of the environment that became ready last
@@ -47,6 +49,12 @@ type View struct {
 
 	Whole events.DeployFact
 }
+
+// URL is a valid absolute http or https URL, or empty. A template writes it as a link.
+type URL string
+
+// NewURL returns the URL, or "" if it is not valid.
+func NewURL(text string) URL { return URL(environment.WebURL(text)) }
 
 // NewView returns the view of a fact and its source.
 func NewView(f events.DeployFact, s Source) View {
@@ -76,7 +84,7 @@ func NewView(f events.DeployFact, s Source) View {
 		v.Duration = time.Duration(*f.DurationMs) * time.Millisecond
 	}
 	if e := f.Environment; e != nil {
-		v.Group, v.Run, v.URL = e.Group, e.Run, e.Url
+		v.Group, v.Run, v.URL = e.Group, e.Run, NewURL(e.Url)
 		for _, m := range e.Members {
 			v.Members = append(v.Members, m.Namespace+"/"+m.Name)
 		}

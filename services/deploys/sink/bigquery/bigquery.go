@@ -373,7 +373,7 @@ func newRow(key string, f events.DeployFact) (row, error) {
 		values["duration_ms"] = *f.DurationMs
 	}
 	if f.Environment != nil {
-		values["environment_group"], values["environment_run"], values["environment_url"] = v.Group, v.Run, v.URL
+		values["environment_group"], values["environment_run"], values["environment_url"] = v.Group, v.Run, string(v.URL)
 	}
 	return row{id: insertID(key), values: values}, nil
 }

@@ -54,7 +54,7 @@ func (s *Sinks) entry(c Config, limiters *sink.Limiters) (sink.Entry, error) {
 	s.clients = append(s.clients, client)
 	var template *sink.Template
 	if c.Template != "" {
-		if template, err = sink.ParseTemplate(c.Template, k.escape); err != nil {
+		if template, err = sink.ParseTemplate(c.Template, k.markup); err != nil {
 			return sink.Entry{}, err
 		}
 	}
@@ -79,8 +79,8 @@ func (s *Sinks) entry(c Config, limiters *sink.Limiters) (sink.Entry, error) {
 type kind struct {
 	destination string
 	limits      []sink.Limit
-	facts       []string // default filter; empty means all
-	escape      func(string) string
+	facts       []string     // default filter; empty means all
+	markup      *sink.Markup // nil: plain text
 	newSink     func(*http.Client, *sink.Limiter, *sink.Template) (sink.Sink, error)
 }
 
@@ -103,14 +103,14 @@ func kindOf(c Config) (kind, error) {
 		}
 		return gitHub, nil
 	case GitHubComment:
-		gitHub.facts, gitHub.escape = github.CommentFacts(), github.Escape
+		gitHub.facts, gitHub.markup = github.CommentFacts(), github.Markup()
 		gitHub.newSink = func(client *http.Client, limiter *sink.Limiter, template *sink.Template) (sink.Sink, error) {
 			return github.NewComments(c.GitHub, gitHubOptions(client, limiter, template))
 		}
 		return gitHub, nil
 	case Slack:
 		return kind{
-			destination: c.Slack.Destination(), limits: slack.Limits(), facts: slack.Facts(), escape: slack.Escape,
+			destination: c.Slack.Destination(), limits: slack.Limits(), facts: slack.Facts(), markup: slack.Markup(),
 			newSink: func(client *http.Client, limiter *sink.Limiter, template *sink.Template) (sink.Sink, error) {
 				return slack.New(c.Slack, slack.Options{Template: template, Client: client, Limiter: limiter})
 			},

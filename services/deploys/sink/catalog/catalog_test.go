@@ -29,13 +29,13 @@ shop-slack:
     namespaces: [shop]
     labels: {team: web}
     expression: 'kind == "deployment" && change != "restarted"'
-  template: "{{text .Name}} {{.Fact}}"
+  template: "{{.Name}} {{.Fact}}"
   slack: {channel: C1, token_file: TOKEN}
 statuses:
   type: github_status
   github: {token_file: TOKEN, source: {repositories: [acme/*]}}
-deployments: {type: github_deployment, backfill: true, github: {token_file: TOKEN}}
-previews: {type: github_comment, github: {token_file: TOKEN}}
+deployments: {type: github_deployment, backfill: true, github: {token_file: TOKEN, source: {repository: acme/shop}}}
+previews: {type: github_comment, github: {token_file: TOKEN, source: {repositories: [acme/*]}}}
 warehouse: {type: bigquery, bigquery: {project: acme-deploys, dataset: deploys}}
 hook:
   type: webhook
@@ -118,7 +118,8 @@ e: {}
 	for _, want := range []string{
 		"Shop: not a valid name", `a.type: "mail"`, "b.chanel", "[sinks.yaml:7]", "c.template: parse the template",
 		"c.filter.expression: parse the expression", `c.network.allow_networks: "ten" is not a network`, "c.webhook.url",
-		"d.github.token_file: is required", "c.webhook.secret_file: is required", "e.type: is required",
+		"d.github.token_file: is required", "d.github.source.repositories: is required",
+		"c.webhook.secret_file: is required", "e.type: is required",
 	} {
 		require.Contains(t, text, want)
 	}

@@ -47,10 +47,14 @@ func DefaultConfig() Config {
 
 // Missing returns the required settings that are absent.
 func (c Config) Missing() []string {
+	var missing []string
 	if !c.TokenFile.IsSet() {
-		return []string{"token_file"}
+		missing = append(missing, "token_file")
 	}
-	return nil
+	if len(c.Source.Repositories) == 0 && c.Source.Repository == "" {
+		missing = append(missing, "source.repositories")
+	}
+	return missing
 }
 
 // Validate returns the errors of the settings.

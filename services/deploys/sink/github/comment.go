@@ -21,22 +21,22 @@ import (
 // maxComment is the maximum length of the body of a comment, in characters.
 const maxComment = 65536
 
-const defaultComment = `{{if eq .Fact "environment_ready"}}### Preview of {{text .Group}} is ready
-{{else if eq .Fact "environment_failed"}}### Preview of {{text .Group}} could not be brought up to date
-{{else if eq .Fact "environment_removed"}}### Preview of {{text .Group}} is gone
-{{else}}### Preview of {{text .Group}} is being brought up to date
+const defaultComment = `{{if eq .Fact "environment_ready"}}### Preview of {{.Group}} is ready
+{{else if eq .Fact "environment_failed"}}### Preview of {{.Group}} could not be brought up to date
+{{else if eq .Fact "environment_removed"}}### Preview of {{.Group}} is gone
+{{else}}### Preview of {{.Group}} is being brought up to date
 {{end}}{{if and .URL (ne .Fact "environment_removed")}}
 **{{.URL}}**
 {{end}}
 | | |
 |---|---|
-{{if .Ready}}| Shows | ` + "`{{short .Ready}}`" + ` |
+{{if .Ready}}| Shows | {{code (short .Ready)}} |
 {{end}}{{if and (ne .Fact "environment_ready") (ne .Fact "environment_removed")}}` +
-	`| {{if eq .Fact "environment_failed"}}Failed{{else}}Rolling out{{end}} | ` + "`{{short .Run}}`" + ` |
-{{end}}{{range .Members}}| Workload | {{text .}} |
+	`| {{if eq .Fact "environment_failed"}}Failed{{else}}Rolling out{{end}} | {{code (short .Run)}} |
+{{end}}{{range .Members}}| Workload | {{.}} |
 {{end}}{{if .Duration}}| Took | {{duration .Duration}} |
 {{end}}{{if .Message}}
-{{text .Message}}
+{{.Message}}
 {{end}}`
 
 // Comments is the sink that writes one comment on the pull request of each environment. It creates the comment when the
@@ -60,7 +60,7 @@ func NewComments(cfg Config, o Options) (*Comments, error) {
 		return nil, err
 	}
 	if s.template == nil {
-		s.template, err = sink.ParseTemplate(defaultComment, Escape)
+		s.template, err = sink.ParseTemplate(defaultComment, Markup())
 	}
 	return s, err
 }
@@ -78,16 +78,6 @@ func pullRequestPattern(text string) (*regexp.Regexp, error) {
 	}
 	return pattern, nil
 }
-
-// Escape disables Markdown, mentions and links in a text.
-func Escape(text string) string {
-	return markdown.Replace(text)
-}
-
-var markdown = strings.NewReplacer(
-	"\\", "\\\\", "`", "\\`", "*", "\\*", "_", "\\_", "[", "\\[", "]", "\\]", "|", "\\|", "~", "\\~", "!", "\\!",
-	"<", "&lt;", ">", "&gt;", "&", "&amp;", "@", "@\u200b", "#", "#\u200b", "://", ":\u200b//", "\r", " ", "\n", " ",
-)
 
 // Traits implements sink.Sink.
 func (s *Comments) Traits() sink.Traits { return sink.Traits{Latest: true} }
@@ -161,7 +151,7 @@ func (s *Comments) body(f events.DeployFact, source sink.Source, known comment, 
 	view := sink.NewView(f, source)
 	view.Ready = known.Ready
 	if view.URL == "" || f.Fact != events.FactEnvironmentReady {
-		view.URL = known.URL
+		view.URL = sink.NewURL(known.URL)
 	}
 	text, err := s.template.Execute(view)
 	if err != nil {

@@ -128,11 +128,11 @@ func (s *Deployments) status(view sink.View, state string) (github.DeploymentSta
 	request := github.DeploymentStatusRequest{
 		State: state, Description: new(sink.Truncate(maxDescription, description)), AutoInactive: new(true),
 	}
-	if target != "" {
-		request.LogURL = &target
+	if link := string(sink.NewURL(target)); link != "" {
+		request.LogURL = &link
 	}
-	if view.URL != "" {
-		request.EnvironmentURL = &view.URL
+	if link := string(view.URL); link != "" {
+		request.EnvironmentURL = &link
 	}
 	return request, nil
 }

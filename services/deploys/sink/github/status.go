@@ -149,8 +149,8 @@ func (s *Statuses) status(f events.DeployFact, source sink.Source) (github.RepoS
 		State: new(statusOf(f.Fact)), Context: new(sink.Truncate(maxContext, name)),
 		Description: new(sink.Truncate(maxDescription, description)),
 	}
-	if target = cmp.Or(target, view.URL); target != "" {
-		status.TargetURL = &target
+	if link := string(cmp.Or(sink.NewURL(target), view.URL)); link != "" {
+		status.TargetURL = &link
 	}
 	return status, nil
 }

@@ -82,14 +82,14 @@ const defaultText = `{{$f := .Fact}}{{if or (eq $f "completed") (eq $f "environm
 	`{{else if or (eq $f "stalled") (eq $f "blocked") (eq $f "environment_failed")}}:warning:` +
 	`{{else if or (eq $f "cancelled") (eq $f "unknown") (eq $f "superseded")}}:heavy_minus_sign:` +
 	`{{else}}:arrows_counterclockwise:{{end}}` +
-	` *{{if .Group}}{{text .Group}}{{else}}{{text .Namespace}}/{{text .Name}}{{end}}* {{title $f}}` +
+	` *{{if .Group}}{{.Group}}{{else}}{{.Namespace}}/{{.Name}}{{end}}* {{title $f}}` +
 	`{{if .Revision}} (revision {{.Revision}}{{if ne .Change "updated"}}, {{title .Change}}{{end}}){{end}}` +
 	`{{if .Duration}} after {{duration .Duration}}{{end}}{{if .Drained}}, old pods gone{{end}}` +
 	`{{if and .Desired (ne $f "completed")}} · {{.Updated}}/{{.Desired}} new, {{.Available}} available{{end}}` +
 	`{{if .URL}}
 <{{.URL}}>{{end}}{{if .Message}}{{if or (eq $f "stalled") (eq $f "blocked") (eq $f "environment_failed")}}
->{{text .Message}}{{end}}{{end}}{{range .Images}}
-` + "`{{text .}}`{{end}}"
+>{{.Message}}{{end}}{{end}}{{range .Images}}
+{{code .}}{{end}}`
 
 // maxText is the maximum length of a text that Slack does not collapse, in characters.
 const maxText = 3900
@@ -116,17 +116,12 @@ func New(cfg Config, o Options) (*Sink, error) {
 	s := &Sink{cfg: cfg, options: o, template: o.Template}
 	if s.template == nil {
 		var err error
-		if s.template, err = sink.ParseTemplate(defaultText, Escape); err != nil {
+		if s.template, err = sink.ParseTemplate(defaultText, Markup()); err != nil {
 			return nil, err
 		}
 	}
 	return s, nil
 }
-
-// Escape disables mentions and links in a text.
-func Escape(text string) string { return escapes.Replace(text) }
-
-var escapes = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", "`", "'", "\n", " ", "\r", " ")
 
 // Traits implements sink.Sink.
 func (s *Sink) Traits() sink.Traits { return sink.Traits{Latest: true} }
