@@ -46,8 +46,9 @@ type Config[T any] struct {
 	// batch. An error moves the message to DEAD. Required.
 	Decode func(m *Message[T]) error
 	// Handle writes the effects of the batch, in stream order, in the transaction that moves the cursor. After any
-	// error it is called again in a new transaction. A *DeadLetterError or DeadLetterErrors names messages that can
-	// never be handled. Handle must not keep a reference to the batch. Required.
+	// error it is called again in a new transaction, after a data error of the database with a part of the batch. A
+	// *DeadLetterError or DeadLetterErrors names messages that can never be handled. Handle must not keep a reference to
+	// the batch. Required.
 	Handle func(ctx context.Context, tx pgx.Tx, batch []Message[T]) error
 	// Committed is called after each commit with the sequence up to which the stream is now handled, and the batch. It
 	// must not block. Optional.

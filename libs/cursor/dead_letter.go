@@ -6,8 +6,6 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
-
 	"lockstep.internal/libs/deadletter"
 	"lockstep.internal/libs/logkey"
 	"lockstep.internal/libs/retry"
@@ -21,11 +19,11 @@ func (s *session[T]) deadLetter(ctx context.Context, m *Message[T], reason error
 	}, m.Header, m.Data, reason)
 	id := fmt.Sprintf("%s/%s/%d/%d", s.cfg.Name, s.cfg.Stream, s.cursor.epoch, m.Sequence)
 	err := s.cfg.Retry.Do(ctx, func() error {
-		_, err := s.cfg.JetStream.PublishMsg(ctx, letter, jetstream.WithMsgID(id))
+		err := deadletter.Publish(ctx, s.cfg.JetStream, letter, id)
 		if err != nil && ctx.Err() != nil {
 			return retry.Permanent(ctx.Err())
 		}
-		return err //nolint:wrapcheck // wrapped below
+		return err
 	}, func(err error, pause time.Duration) {
 		s.recordFailure(ctx, fmt.Errorf("publish message %d to DEAD: %w", m.Sequence, err), pause)
 	})

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/nats-io/nats.go"
 )
@@ -71,15 +73,25 @@ func deadLetters[T any](err error, b *batch[T]) []*DeadLetterError {
 	})
 }
 
-// idHeader carries the id of a CloudEvent.
-const idHeader = "ce-id"
+const (
+	// idHeader carries the id of a CloudEvent.
+	idHeader = "ce-id"
+	// maxID limits the ids that are stored as they are, in bytes.
+	maxID = 1024
+)
 
-// identify returns the id of the event in a message, or a digest of a message without one.
+// identify returns the id of the event in a message. It returns a digest for a message without an id, and for an id
+// that PostgreSQL cannot store.
 func identify(subject string, header nats.Header, data []byte) string {
-	if ids := header[idHeader]; len(ids) > 0 && ids[0] != "" {
-		return ids[0]
-	}
 	digest := sha256.New()
+	if ids := header[idHeader]; len(ids) > 0 && ids[0] != "" {
+		id := ids[0]
+		if len(id) <= maxID && utf8.ValidString(id) && !strings.ContainsRune(id, 0) {
+			return id
+		}
+		digest.Write([]byte(id))
+		digest.Write([]byte{0})
+	}
 	digest.Write([]byte(subject))
 	digest.Write([]byte{0})
 	digest.Write(data)

@@ -22,24 +22,6 @@ const (
 	inactiveAfter = 2 * time.Minute
 )
 
-// batch is the content of one transaction.
-type batch[T any] struct {
-	messages    []Message[T]
-	malformed   []malformed[T]
-	last        Message[T] // malformed or not; Sequence 0 while the batch is empty
-	lag         uint64     // messages in the stream after the last one
-	bytes       int
-	lastArrival time.Time // arrival of the last message
-}
-
-// malformed is a message that Decode rejected.
-type malformed[T any] struct {
-	message Message[T]
-	err     error
-}
-
-func (b *batch[T]) size() int { return len(b.messages) + len(b.malformed) }
-
 // reader receives and decodes messages while transactions run. The messages that arrive during one
 // transaction are the batch of the next.
 type reader[T any] struct {

@@ -28,8 +28,7 @@ type ReplayResult struct {
 	FirstStored time.Time
 	// Last is the sequence of the last message, up to SequenceRange.To.
 	Last uint64
-	// Handled counts the handled messages; Skipped the malformed ones and those reported by
-	// DeadLetterError.
+	// Handled counts the handled messages; Skipped those that Run would publish to DEAD.
 	Handled, Skipped uint64
 }
 
@@ -40,8 +39,8 @@ var ErrStreamTooShort = errors.New("the stream ends before the range to replay: 
 // a read model elsewhere. Each batch is one transaction on db. db is a connection, or a transaction that is used
 // with savepoints.
 //
-// Replay does not use the cursor and publishes nothing. It skips and counts malformed messages and those that
-// Handle reports by DeadLetterError. It calls progress with the last sequence of each committed batch.
+// Replay does not use the cursor and publishes nothing. It skips and counts the messages that Run would publish to
+// DEAD. It calls progress with the last sequence of each committed batch.
 //
 // It holds at most three batches in memory. While NATS is down it waits, then continues. It returns any other
 // failure of the database or the handler; the batches up to ReplayResult.Last are then committed.
@@ -200,24 +199,22 @@ func (r *replay[T]) handleBatch(ctx context.Context, b *batch[T]) error {
 		first := b.first()
 		r.result.First, r.result.FirstStored = first.Sequence, first.Stored
 	}
-	skipped := len(b.malformed)
-	for len(b.messages) > 0 {
+	r.result.Skipped += uint64(len(b.malformed))
+	return b.handle(ctx,
+		func(part *batch[T]) error { return r.commit(ctx, part) },
+		func(*Message[T], error) error { r.result.Skipped++; return nil },
+	)
+}
+
+func (r *replay[T]) commit(ctx context.Context, b *batch[T]) error {
+	if len(b.messages) > 0 {
 		err := postgres.InTx(ctx, r.db, func(tx pgx.Tx) error { return r.cfg.Handle(ctx, tx, b.messages) })
-		if dead := deadLetters(err, b); len(dead) > 0 {
-			for _, d := range dead {
-				b.remove(d.Sequence)
-				skipped++
-			}
-			continue
-		}
 		if err != nil {
-			return fmt.Errorf("handle messages up to %d: %w", b.last.Sequence, err)
+			return fmt.Errorf("handle messages up to %d: %w", b.last.Sequence, asDataError(err))
 		}
-		break
 	}
 	r.result.Last = b.last.Sequence
 	r.result.Handled += uint64(len(b.messages))
-	r.result.Skipped += uint64(skipped)
 	r.progress(r.result.Last)
 	return nil
 }

@@ -140,7 +140,7 @@ func TestReplayFailsWhenTheStreamWasRestoredOrTheHandlerFails(t *testing.T) {
 	require.ErrorContains(t, err, "it ends at 5, before 6")
 
 	failing := b.consumer(func(c *cursor.Config[string]) {
-		c.Batch = 2
+		c.Batch, c.Linger = 2, timeout // all batches but the last are full
 		c.Handle = func(ctx context.Context, tx pgx.Tx, batch []cursor.Message[string]) error {
 			if err := handle(ctx, tx, batch); err != nil {
 				return err

@@ -136,33 +136,36 @@ func untilStatusChange(ctx context.Context, status <-chan nats.Status) (context.
 	return ctx, func() { cancel(nil); <-watched }
 }
 
-// handleBatch commits a batch and retries until that succeeds.
+// handleBatch commits a batch without the messages that can never be handled. Those it publishes to DEAD.
 func (s *session[T]) handleBatch(ctx context.Context, b *batch[T]) error {
 	for i := range b.malformed {
 		if err := s.deadLetter(ctx, &b.malformed[i].message, fmt.Errorf("malformed: %w", b.malformed[i].err)); err != nil {
 			return err
 		}
 	}
+	return b.handle(ctx,
+		func(part *batch[T]) error { return s.commitOrRetry(ctx, part) },
+		func(m *Message[T], reason error) error { return s.deadLetter(ctx, m, reason) },
+	)
+}
+
+// commitOrRetry commits a batch and retries until that succeeds. It returns errors about the messages, and those that
+// end the session.
+func (s *session[T]) commitOrRetry(ctx context.Context, b *batch[T]) error {
 	to := s.cursor
 	to.last = markOf(b.last.Subject, b.last.Header, b.last.Data, b.last.Sequence, b.last.Stored)
 	backoff := s.cfg.Retry.Backoff()
 	for {
 		err := s.commit(ctx, b, to)
-		deadLetters := deadLetters(err, b)
-		switch {
-		case err == nil:
+		if err == nil {
 			s.recordCommit(b, to)
 			s.cfg.Committed(ctx, to.last.sequence, b.messages)
 			return s.hooks.committed()
-		case ctx.Err() != nil, errors.Is(err, errSuperseded), s.conn.IsClosed():
+		}
+		_, isData := errors.AsType[dataError](err)
+		if isData || len(deadLetters(err, b)) > 0 ||
+			ctx.Err() != nil || errors.Is(err, errSuperseded) || s.conn.IsClosed() {
 			return err
-		case len(deadLetters) > 0:
-			for _, d := range deadLetters {
-				if err := s.deadLetter(ctx, b.remove(d.Sequence), d.Err); err != nil {
-					return err
-				}
-			}
-			continue
 		}
 		pause := backoff.Next()
 		s.recordFailure(ctx, fmt.Errorf("handle messages up to %d: %w", to.last.sequence, err), pause)
@@ -188,10 +191,12 @@ func (s *session[T]) commit(ctx context.Context, b *batch[T], to cursorRow) erro
 	defer cancel()
 	start := time.Now()
 	defer func() { s.count.seconds.Observe(time.Since(start).Seconds()) }()
-	return postgres.InTx(ctx, s.conn, func(tx pgx.Tx) error {
+	moved := false
+	err := postgres.InTx(ctx, s.conn, func(tx pgx.Tx) error {
 		if err := s.cfg.key().move(ctx, tx, s.cursor, to); err != nil {
 			return err
 		}
+		moved = true
 		if len(b.messages) == 0 {
 			return nil
 		}
@@ -200,6 +205,10 @@ func (s *session[T]) commit(ctx context.Context, b *batch[T], to cursorRow) erro
 		}
 		return nil
 	})
+	if !moved {
+		return err
+	}
+	return asDataError(err)
 }
 
 // withDrainTimeout returns a context that ends drainTimeout after ctx, so that a transaction can
@@ -214,25 +223,6 @@ func withDrainTimeout(ctx context.Context) (context.Context, context.CancelFunc)
 		stop()
 		cancel()
 	}
-}
-
-func (b *batch[T]) find(sequence uint64) int {
-	for i := range b.messages {
-		if b.messages[i].Sequence == sequence {
-			return i
-		}
-	}
-	return -1
-}
-
-func (b *batch[T]) has(sequence uint64) bool { return b.find(sequence) >= 0 }
-
-// remove removes and returns a message that the batch contains.
-func (b *batch[T]) remove(sequence uint64) *Message[T] {
-	i := b.find(sequence)
-	removed := b.messages[i]
-	b.messages = append(b.messages[:i], b.messages[i+1:]...)
-	return &removed
 }
 
 // recordFailure records a failure that is retried after the pause.

@@ -106,6 +106,7 @@ type letterJSON struct {
 	Stream         string              `json:"stream"`
 	StreamSequence uint64              `json:"stream_sequence"`
 	OmittedBytes   int                 `json:"omitted_bytes,omitempty"`
+	OmittedHeaders int                 `json:"omitted_headers,omitempty"`
 	Header         map[string][]string `json:"header,omitempty"`
 	// Data is set when the data is JSON, DataBase64 otherwise.
 	Data       json.RawMessage `json:"data,omitempty"`
@@ -123,6 +124,7 @@ func letterOf(l dead.Letter, full bool) letterJSON {
 		Stream:         l.Stream,
 		StreamSequence: l.StreamSequence,
 		OmittedBytes:   l.Omitted,
+		OmittedHeaders: l.OmittedHeaders,
 	}
 	if !full {
 		return out
@@ -193,6 +195,9 @@ func letterText(l dead.Letter) string {
 		}
 	}
 	b.WriteString("\n")
+	if l.OmittedHeaders > 0 {
+		fmt.Fprintf(&b, "%d headers were too large to be stored: this message cannot be retried\n", l.OmittedHeaders)
+	}
 	var pretty bytes.Buffer
 	switch {
 	case l.Omitted > 0:
@@ -251,7 +256,7 @@ func (a *app) deadRetry() *cobra.Command {
 		Long: `Publish the original messages with their headers to their subjects, oldest first, and remove each
 letter when its message is stored. A message that fails again comes back with a new sequence. After an interruption
 the last message may be published a second time; services ignore the duplicate. A message cannot be retried when its
-data was too large to be stored.`,
+data or headers were too large to be stored.`,
 		Example: "  lockstep dead retry 12 13\n  lockstep dead retry --all --subject 'applied.7.*'",
 		RunE: func(c *cobra.Command, args []string) error {
 			selection, err := flags.selection(c, args)

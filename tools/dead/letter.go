@@ -6,7 +6,7 @@
 // duplicates. Retries keep the order of the letters. A message that fails again comes back with a
 // new sequence.
 //
-// A letter whose data was too large has headers only, and cannot be retried.
+// A letter whose data or headers were too large has only a part of them, and cannot be retried.
 package dead
 
 import (
@@ -33,15 +33,13 @@ type Letter struct {
 	// Subject, Stream and StreamSequence of the original.
 	Subject, Stream string
 	StreamSequence  uint64
-	// Omitted is the size of the data when it was too large to be stored, 0 otherwise.
-	Omitted int
+	// Omitted is the size of the data when it was too large to be stored, 0 otherwise. OmittedHeaders is the number of
+	// headers that were too large.
+	Omitted, OmittedHeaders int
 	// Header and Data of the original.
 	Header nats.Header
 	Data   []byte
 }
-
-// deadPrefix begins the headers that DEAD adds to those of the original.
-const deadPrefix = "Lockstep-Dead-"
 
 // Read parses a message of DEAD. Fields of missing headers are empty.
 func Read(
@@ -65,9 +63,10 @@ func Read(
 	}
 	l.StreamSequence, _ = strconv.ParseUint(header.Get(deadletter.SequenceHeader), 10, 64)
 	l.Omitted, _ = strconv.Atoi(header.Get(deadletter.OmittedHeader))
+	l.OmittedHeaders, _ = strconv.Atoi(header.Get(deadletter.OmittedHeadersHeader))
 	for name, values := range header {
 		// Nats-* headers concern the storage of the letter.
-		if !strings.HasPrefix(name, deadPrefix) && !strings.HasPrefix(name, "Nats-") {
+		if !strings.HasPrefix(name, deadletter.HeaderPrefix) && !strings.HasPrefix(name, "Nats-") {
 			l.Header[name] = values
 		}
 	}
@@ -80,6 +79,10 @@ func (l Letter) Original(cell topology.Cell) (*nats.Msg, error) {
 	if l.Omitted > 0 {
 		return nil, fault.New(errcode.FailedPrecondition,
 			"message %d cannot be retried: its data of %d bytes was too large to be stored", l.Sequence, l.Omitted)
+	}
+	if l.OmittedHeaders > 0 {
+		return nil, fault.New(errcode.FailedPrecondition,
+			"message %d cannot be retried: %d of its headers were too large to be stored", l.Sequence, l.OmittedHeaders)
 	}
 	parsed, err := topology.Parse(l.Subject)
 	if err != nil || parsed.Cell != cell || parsed.Family == topology.FamilyDead {

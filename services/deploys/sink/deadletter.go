@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"lockstep.internal/libs/deadletter"
 	"lockstep.internal/libs/logkey"
@@ -38,7 +37,7 @@ func (w *worker) deadLetter(ctx context.Context, f *queued, reason error) error 
 	defer cancel()
 	id := fmt.Sprintf("%s/%s/%d", consumerName(w.name), f.position.stream, f.position.sequence)
 	msg := newDeadLetter(w.set.cfg.Cell, w.name, f, reason)
-	if _, err := w.set.cfg.JetStream.PublishMsg(ctx, msg, jetstream.WithMsgID(id)); err != nil {
+	if err := deadletter.Publish(ctx, w.set.cfg.JetStream, msg, id); err != nil {
 		return fmt.Errorf("dead-letter fact %d of %s: %w", f.position.sequence, f.position.stream, err)
 	}
 	w.logger.WarnContext(ctx, "dead-lettered a fact", slog.String(logkey.Stream, f.position.stream),
