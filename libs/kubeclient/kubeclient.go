@@ -32,6 +32,14 @@ func Load(kubeconfig, contextName string) (*rest.Config, error) {
 	return cfg, nil
 }
 
+// CheckReady fails when the API server is not ready or cannot be reached before ctx ends.
+func CheckReady(ctx context.Context, client rest.Interface) error {
+	if err := client.Get().AbsPath("/readyz").Do(ctx).Error(); err != nil {
+		return fmt.Errorf("the Kubernetes API server is not ready: %w", err)
+	}
+	return nil
+}
+
 // LogWarnings logs the warnings of the API server, for rest.Config.WarningHandlerWithContext.
 func LogWarnings(logger *slog.Logger) rest.WarningHandlerWithContext { return warningLogger{logger} }
 

@@ -98,6 +98,12 @@ type candidate struct {
 // start starts a candidate that leads at most once.
 func (f *fixture) start(identity string) *candidate {
 	f.t.Helper()
+	return f.startOf("installation-1", identity)
+}
+
+// startOf starts a candidate of an installation.
+func (f *fixture) startOf(installation, identity string) *candidate {
+	f.t.Helper()
 	c := &candidate{t: f.t, outage: &outage{}, leading: make(chan struct{}), stopped: make(chan time.Time, 1)}
 	cfg := rest.CopyConfig(f.config)
 	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper {
@@ -107,9 +113,10 @@ func (f *fixture) start(identity string) *candidate {
 	client, err := kubernetes.NewForConfig(cfg)
 	require.NoError(f.t, err)
 	c.elector = leader.New(leader.Options{
-		Config: f.timing, Leases: client.CoordinationV1(), Namespace: f.namespace, Name: leaseName, Identity: identity,
+		Config: f.timing, Leases: client.CoordinationV1(), Namespace: f.namespace, Name: leaseName,
+		Installation: installation, Identity: identity,
 		EnsureNamespace: func(ctx context.Context) error {
-			return leader.EnsureNamespace(ctx, client.CoreV1(), f.namespace, nil)
+			return leader.EnsureNamespace(ctx, client.CoreV1(), f.namespace)
 		},
 		Logger: slog.New(slog.NewTextHandler(f.t.Output(), nil)),
 	})

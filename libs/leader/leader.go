@@ -5,6 +5,8 @@
 // another replica can acquire it. A leader that stops releases the Lease after its work has returned,
 // so another replica takes over at its next attempt.
 //
+// A Lease belongs to one installation. Replicas of another one, whose agent has the same id, do not acquire it.
+//
 // While the API server is down nobody is elected, and [Elector.Err] reports the reason after
 // renew_deadline.
 package leader
@@ -41,6 +43,9 @@ type Options struct {
 	Leases coordinationclient.LeasesGetter
 	// Namespace and Name of the Lease.
 	Namespace, Name string
+	// Installation is the value of [LabelInstallation]: the same for all replicas, and different for other systems in
+	// the cluster. A Lease of another one is never acquired.
+	Installation string
 	// Identity of this replica, unique among all. It appears in the Lease.
 	Identity string
 	// EnsureNamespace creates the namespace when it does not exist.
@@ -60,7 +65,8 @@ func New(options Options) *Elector {
 	return &Elector{options: options, lock: &lock{
 		Interface: &resourcelock.LeaseLock{
 			LeaseMeta:  metav1.ObjectMeta{Namespace: options.Namespace, Name: options.Name},
-			Client:     options.Leases,
+			Client:     ownLeases{LeasesGetter: options.Leases, installation: options.Installation},
+			Labels:     map[string]string{LabelInstallation: options.Installation},
 			LockConfig: resourcelock.ResourceLockConfig{Identity: options.Identity},
 		},
 		ensureNamespace: options.EnsureNamespace,
@@ -158,10 +164,13 @@ func (e *Elector) Holder() string {
 }
 
 // Err is a health check: an error when the API server has not answered for longer than
-// renew_deadline.
+// renew_deadline, or when the Lease belongs to another installation.
 func (e *Elector) Err() error {
 	e.lock.mu.Lock()
 	defer e.lock.mu.Unlock()
+	if errors.Is(e.lock.err, errOtherInstallation) {
+		return e.lock.err
+	}
 	if silence := time.Since(e.lock.answered); e.lock.err != nil && silence > e.options.Config.RenewDeadline {
 		return fmt.Errorf("the Kubernetes API server has not answered for %s: %w",
 			silence.Round(time.Second), e.lock.err)

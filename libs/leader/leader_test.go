@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"lockstep.internal/libs/leader"
 )
 
 func TestOneReplicaLeadsAndHandsOver(t *testing.T) {
@@ -53,4 +55,23 @@ func TestStandbyStops(t *testing.T) {
 	require.NoError(t, f.start("second").stop())
 	require.Equal(t, "first", *f.lease().Spec.HolderIdentity, "a standby does not release the Lease")
 	require.NoError(t, first.stop())
+}
+
+func TestInstallationsDoNotShareALease(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, longLease())
+	first := f.start("first")
+	first.leads()
+	require.Equal(t, "installation-1", f.lease().Labels[leader.LabelInstallation])
+	other := f.startOf("installation-2", "other")
+	require.Eventually(t, func() bool { return other.elector.Err() != nil }, timeout, 20*time.Millisecond)
+	require.ErrorContains(t, other.elector.Err(), "belongs to another installation")
+	require.NoError(t, first.stop())
+	require.Empty(t, *f.lease().Spec.HolderIdentity, "released")
+
+	second := f.start("second")
+	second.leads()
+	require.Error(t, other.elector.Err(), "it has not acquired the released Lease")
+	require.NoError(t, other.stop())
+	require.NoError(t, second.stop())
 }

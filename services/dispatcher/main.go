@@ -138,7 +138,7 @@ func newDispatcher(ctx context.Context, cfg Config, tel *telemetry.Telemetry) (*
 		},
 		elector: leader.New(leader.Options{
 			Config: cfg.Lease, Leases: client.Leases(), Namespace: kube.AgentNamespace(credentials.AgentID), Name: LeaseName,
-			Identity: leader.NewIdentity(), Logger: logger,
+			Installation: credentials.SealerKey, Identity: leader.NewIdentity(), Logger: logger,
 			EnsureNamespace: func(ctx context.Context) error { return client.EnsureAgentNamespace(ctx, credentials.AgentID) },
 		}),
 	}, nil

@@ -27,7 +27,6 @@ import (
 	"lockstep.internal/services/watcher/filter"
 	"lockstep.internal/services/watcher/kube"
 	"lockstep.internal/services/watcher/nats"
-	"lockstep.internal/services/watcher/object"
 	"lockstep.internal/services/watcher/report"
 	"lockstep.internal/services/watcher/session"
 )
@@ -140,7 +139,7 @@ func newWatcher(
 		return nil, err
 	}
 	w.elector = w.cluster.NewElector(cfg.Lease, kube.LeaseOptions{
-		Namespace: Namespace(w.reporter.Agent), Name: leaseName, Labels: w.labels(),
+		Namespace: Namespace(w.reporter.Agent), Name: leaseName, Installation: credentials.SealerKey,
 		Identity: leader.NewIdentity(),
 		VersionDecreased: func() {
 			if s := w.session.Load(); s != nil {
@@ -164,15 +163,11 @@ func newWatcher(
 	return w, nil
 }
 
-func (w *watcher) labels() map[string]string {
-	return map[string]string{object.LabelAgent: strconv.FormatInt(w.reporter.Agent, 10)}
-}
-
 func (w *watcher) parts() []service.Part {
 	return []service.Part{
 		// A process that cannot reach NATS must not become the leader.
 		{Name: "leader", StartAfter: []string{"nats"}, Run: w.elect, Check: w.checkLeader},
-		{Name: "kubernetes", Check: func(context.Context) error { return w.elector.Err() }},
+		{Name: "kubernetes", Check: w.cluster.Check},
 		{Name: "backlog", Check: w.checkBacklog},
 	}
 }
@@ -180,7 +175,7 @@ func (w *watcher) parts() []service.Part {
 // elect takes part in the leader election until ctx is done.
 func (w *watcher) elect(ctx context.Context, handle *service.Handle) error {
 	namespace := Namespace(w.reporter.Agent)
-	if err := w.cluster.EnsureNamespace(ctx, namespace, w.labels()); err != nil {
+	if err := w.cluster.EnsureNamespace(ctx, namespace); err != nil {
 		return fmt.Errorf("create the agent's namespace: %w", err)
 	}
 	handle.Ready()
@@ -253,6 +248,9 @@ func (w *watcher) checkLeader(context.Context) error {
 	}
 	if fault := w.fault.Load(); fault != nil {
 		return *fault
+	}
+	if err := w.elector.Err(); err != nil {
+		return err
 	}
 	if holder := w.elector.Holder(); holder != "" {
 		return service.Degraded(fmt.Errorf("standby: %s is the leader", holder))

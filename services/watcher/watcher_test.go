@@ -3,6 +3,7 @@ package watcher_test
 import (
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -401,6 +402,7 @@ func TestWatcherRetriesWhileKubernetesIsUnavailable(t *testing.T) {
 	cfg.Lease.Duration, cfg.Lease.RenewDeadline = 9*time.Second, 8*time.Second
 	p := start(t, cfg)
 	p.awaitReason(t, "leader", false, "lockstep-agent-")
+	p.awaitReason(t, "kubernetes", false, "API server is not ready")
 	proxy.restore()
 	recorder := f.record(t)
 	recorder.resynced(t)
@@ -410,8 +412,8 @@ func TestWatcherRetriesWhileKubernetesIsUnavailable(t *testing.T) {
 	w.create(t, "before", 0)
 	recorder.until(t, "the report", func(h recorded) bool { return h.Object.Name == "before" })
 	proxy.cut()
-	p.awaitReason(t, "kubernetes", false, "has not answered")
-	p.awaitReason(t, "leader", true, "standby")
+	p.awaitReason(t, "kubernetes", false, "API server is not ready")
+	p.awaitReason(t, "leader", false, "has not answered")
 	w.remove(t, "before")
 	w.create(t, "after", 0)
 	proxy.restore()
@@ -422,6 +424,23 @@ func TestWatcherRetriesWhileKubernetesIsUnavailable(t *testing.T) {
 	require.Equal(t, events.ResyncCauseLeaderElected, begin.Cause, "the Lease was lost")
 	require.Empty(t, of(members, events.TypeObservedWorkload, "before"))
 	p.awaitReason(t, "kubernetes", true, "")
+}
+
+// A request that is never answered is not an error. No election asks the API server while NATS is down.
+func TestSilentAPIServerIsReported(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.server.Down()
+	var listening net.ListenConfig
+	silent, err := listening.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, silent.Close()) })
+	whole, err := os.ReadFile(labtest.Kubeconfig(t))
+	require.NoError(t, err)
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	redirected := strings.ReplaceAll(string(whole), serverOf(t, string(whole)), silent.Addr().String())
+	require.NoError(t, os.WriteFile(path, []byte(redirected), 0o600))
+	start(t, f.configWith(path)).awaitReason(t, "kubernetes", false, "API server is not ready")
 }
 
 func TestMainRejectsUnreadableCredentials(t *testing.T) {

@@ -28,7 +28,8 @@ func (a *app) up() *cobra.Command {
 		Args:  exactly(),
 		Long: `Run a whole Lockstep system on this machine until Ctrl-C: an embedded NATS, a private PostgreSQL, a
 Kubernetes control plane (kubelab, built on first use), every service, and an agent. Without --data, nothing remains
-afterwards. With --kubeconfig, use a real cluster instead of kubelab; no other kubeconfig is read or written.`,
+afterwards. With --kubeconfig, use a real cluster instead of kubelab; no other kubeconfig is read or written. Repeat it
+with the same --data: a cluster keeps the agents of one system apart from those of another.`,
 		Example: "  lockstep up --demo\n  lockstep up --data ~/lockstep --kubeconfig ~/.kube/test-cluster",
 		RunE: func(c *cobra.Command, _ []string) error {
 			opts.Progress = a.stdout

@@ -52,10 +52,7 @@ func NewClient(cfg *rest.Config, logger *slog.Logger) (*Client, error) {
 
 // Check is a health check. It fails when the API server is not ready.
 func (c *Client) Check(ctx context.Context) error {
-	if err := c.core.RESTClient().Get().AbsPath("/readyz").Do(ctx).Error(); err != nil {
-		return fmt.Errorf("the Kubernetes API server is not ready: %w", err)
-	}
-	return nil
+	return kubeclient.CheckReady(ctx, c.core.RESTClient())
 }
 
 // Leases returns the client of Leases, for the leader election.

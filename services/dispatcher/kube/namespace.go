@@ -12,5 +12,5 @@ func AgentNamespace(agent int64) string { return "lockstep-agent-" + strconv.For
 
 // EnsureAgentNamespace creates the agent's own namespace when it does not exist.
 func (c *Client) EnsureAgentNamespace(ctx context.Context, agent int64) error {
-	return leader.EnsureNamespace(ctx, c.core, AgentNamespace(agent), nil)
+	return leader.EnsureNamespace(ctx, c.core, AgentNamespace(agent))
 }

@@ -77,6 +77,11 @@ func NewClient(cfg Config, userAgent string, logger *slog.Logger) (*Client, erro
 	return &Client{typed: typed, meta: meta, logger: logger}, nil
 }
 
+// Check is a health check. It fails when the API server is not ready.
+func (c *Client) Check(ctx context.Context) error {
+	return kubeclient.CheckReady(ctx, c.typed.Discovery().RESTClient())
+}
+
 // ClusterUID identifies the cluster. A recreated cluster has another one.
 func (c *Client) ClusterUID(ctx context.Context) (string, error) {
 	namespace, err := c.typed.CoreV1().Namespaces().Get(ctx, systemNamespace, metav1.GetOptions{})
@@ -87,8 +92,8 @@ func (c *Client) ClusterUID(ctx context.Context) (string, error) {
 }
 
 // EnsureNamespace creates the namespace if it is missing. It does not change an existing one.
-func (c *Client) EnsureNamespace(ctx context.Context, name string, labels map[string]string) error {
-	return leader.EnsureNamespace(ctx, c.typed.CoreV1(), name, labels)
+func (c *Client) EnsureNamespace(ctx context.Context, name string) error {
+	return leader.EnsureNamespace(ctx, c.typed.CoreV1(), name)
 }
 
 // withLogger makes the client library write to the service's log, information as debug messages.

@@ -10,8 +10,8 @@ import (
 type LeaseOptions struct {
 	// Namespace and Name of the Lease.
 	Namespace, Name string
-	// Labels of the namespace, if it must be created.
-	Labels map[string]string
+	// Installation that the Lease belongs to.
+	Installation string
 	// Identity of this process, unique, stored in the Lease.
 	Identity string
 	// VersionDecreased is called when the version of the Lease decreased, or another Lease has its name:
@@ -25,9 +25,10 @@ func (c *Client) NewElector(cfg leader.Config, options LeaseOptions) *leader.Ele
 	return leader.New(leader.Options{
 		Config:    cfg,
 		Leases:    &versionedLeases{LeasesGetter: c.typed.CoordinationV1(), versionDecreased: options.VersionDecreased},
-		Namespace: options.Namespace, Name: options.Name, Identity: options.Identity, Logger: c.logger,
+		Namespace: options.Namespace, Name: options.Name, Installation: options.Installation,
+		Identity: options.Identity, Logger: c.logger,
 		EnsureNamespace: func(ctx context.Context) error {
-			return c.EnsureNamespace(ctx, options.Namespace, options.Labels)
+			return c.EnsureNamespace(ctx, options.Namespace)
 		},
 	})
 }
