@@ -71,6 +71,7 @@ const (
 	Attempt            = "attempt"
 	Cause              = "cause"
 	Check              = "check"
+	ClockOffset        = "clock_offset"
 	Code               = "code"
 	Count              = "count"
 	Differences        = "differences"

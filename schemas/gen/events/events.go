@@ -1576,7 +1576,7 @@ type WorkspaceExpiryWarning struct {
 	// Agent of its cluster.
 	AgentID int `json:"agent_id"`
 
-	// When it acts, by the agent's clock.
+	// When it acts, by the clock of the control plane.
 	ExpiresAt time.Time `json:"expires_at"`
 
 	// The consequence and what to do about it, as a sentence for the user.

@@ -22,8 +22,10 @@ type Cluster struct {
 	// Epoch separates resource versions that cannot be compared. It grows when the cluster is recreated or
 	// restored, because its resource versions are then lower than the stored ones.
 	Epoch int64
-	// TickedAt is the agent's clock.
+	// TickedAt is the agent's clock: the time of its last tick, see EventTime.
 	TickedAt time.Time
+	// ClockOffset is how far the agent's clock was ahead when the stream stored that tick.
+	ClockOffset time.Duration
 	// LastSeenAt is the storage time of the last report of its watcher.
 	LastSeenAt time.Time
 }

@@ -9,6 +9,7 @@ import (
 
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/state/actualstate"
+	"lockstep.internal/services/state/agent"
 	"lockstep.internal/services/state/orphan"
 	"lockstep.internal/services/state/workspace"
 )
@@ -34,6 +35,11 @@ type Applied struct {
 	// Reason and Message of a failure. ClusterRevision is set if the cluster has a newer revision.
 	Reason, Message string
 	ClusterRevision int64
+}
+
+// StoredIn sets where the stream stored the event, and bounds the agent's time by the time at which it did.
+func (a *Applied) StoredIn(sequence uint64, stored time.Time) {
+	a.Sequence, a.At = sequence, agent.EventTime(a.At, stored)
 }
 
 // record returns the workspace after the report.
@@ -116,7 +122,7 @@ func (i *Ingest) HandleApplied(ctx context.Context, s Store, batch []*Applied) e
 			return err
 		}
 	}
-	return i.recompute(ctx, s, changes)
+	return i.recompute(ctx, s, changes, nil)
 }
 
 // saveOrphan stores a changed orphan and publishes the messages of the change.

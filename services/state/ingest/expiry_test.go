@@ -11,6 +11,7 @@ import (
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/state/actualstate"
 	"lockstep.internal/services/state/agent"
+	"lockstep.internal/services/state/ingest"
 	"lockstep.internal/services/state/workspace"
 )
 
@@ -26,12 +27,22 @@ func milliseconds(d time.Duration) *agent.Milliseconds {
 	return &m
 }
 
-// tick publishes a tick event with this time after start.
+// tick ingests a tick with this time after start, both by the agent's clock and the stream's.
 func (a *fakeAgent) tick(since time.Duration) {
 	a.t.Helper()
+	a.tickOf(since, since)
+}
+
+// tickOf ingests a tick with the agent's time after start, as if the stream had stored it at another time.
+func (a *fakeAgent) tickOf(since, stored time.Duration) {
+	a.t.Helper()
 	a.now = start().Add(since)
-	a.ticks()
 	a.caughtUp()
+	a.tx(func(tx pgx.Tx) error {
+		tick := &ingest.Observed{AgentID: a.id, ClusterUID: a.cluster, At: a.now, Tick: true}
+		tick.StoredIn(1, start().Add(stored))
+		return a.ingest().HandleObserved(a.t.Context(), a.ingestStores.In(tx), []*ingest.Observed{tick})
+	})
 }
 
 // warnings returns policy and deadline of each expiry_warning event.
@@ -102,6 +113,31 @@ func TestPolicyExpiresByTicks(t *testing.T) {
 	a.tick(1000 * time.Hour)
 	require.Equal(t, "terminate_after_stopped terminated", w.causes(ide.ID)[3])
 	require.Len(t, w.causes(ide.ID), 4)
+}
+
+func TestJumpOfAnAgentsClockTerminatesNothing(t *testing.T) {
+	t.Parallel()
+	const year = 365 * 24 * time.Hour
+	w := newFixture(t)
+	a, ide := w.agent(7), w.workspace("ide")
+	w.configure(agent.Settings{MaxAge: milliseconds(10 * time.Hour), ExpiryWarning: milliseconds(time.Hour)})
+	defer w.startConsumers(0)()
+	a.tick(0)
+	a.tickOf(year, time.Minute)
+	a.tickOf(year+time.Hour, time.Hour)
+	a.tickOf(-year, 2*time.Hour)
+	a.tickOf(-year, 9*time.Hour-time.Second)
+	require.Empty(t, w.warnings(ide.ID))
+	require.Empty(t, w.causes(ide.ID))
+	a.tickOf(-year, 9*time.Hour)
+	require.Equal(t, []string{"max_age 2026-03-04T15:06:00Z"}, w.warnings(ide.ID), "the agent's clock is a year behind")
+	a.tickOf(10*time.Hour, 9*time.Hour+time.Second)
+	a.tickOf(year, 10*time.Hour-time.Second)
+	require.Empty(t, w.causes(ide.ID), "an hour after the warning, by the stream's clock")
+	a.tickOf(-year, 10*time.Hour)
+	require.Equal(t, []string{"max_age terminated"}, w.causes(ide.ID))
+	require.Len(t, w.warnings(ide.ID), 1)
+	require.Len(t, w.logs.matching("the clock of an agent jumped"), 6)
 }
 
 func TestUnreportedWorkspaceTerminates(t *testing.T) {

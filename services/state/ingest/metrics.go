@@ -15,6 +15,7 @@ type Metrics struct {
 	unexpected *prometheus.CounterVec
 	orphans    prometheus.Counter
 	stale      prometheus.Counter
+	jumps      prometheus.Counter
 }
 
 // NewMetrics creates and registers the metrics.
@@ -33,8 +34,10 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 			"Deployments reported with the label of an unknown workspace.")),
 		stale: prometheus.NewCounter(opts("strays_total",
 			"Events dropped because they are not from the agent's current cluster.")),
+		jumps: prometheus.NewCounter(opts("clock_jumps_total",
+			"Changes of an agent's clock by more than a minute between two ticks.")),
 	}
-	for _, c := range []prometheus.Collector{m.resyncs, m.dispatches, m.unexpected, m.orphans, m.stale} {
+	for _, c := range []prometheus.Collector{m.resyncs, m.dispatches, m.unexpected, m.orphans, m.stale, m.jumps} {
 		if err := registerer.Register(c); err != nil {
 			return nil, fmt.Errorf("register the ingest metrics: %w", err)
 		}
@@ -68,6 +71,12 @@ func (m *Metrics) dispatched(cause events.DesiredStateCause) {
 func (m *Metrics) orphanFound() {
 	if m != nil {
 		m.orphans.Inc()
+	}
+}
+
+func (m *Metrics) clockJumped() {
+	if m != nil {
+		m.jumps.Inc()
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"lockstep.internal/libs/logkey"
 	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/services/state/agent"
 	"lockstep.internal/services/state/orphan"
 )
 
@@ -27,7 +28,10 @@ type Observed struct {
 
 	AgentID    int64
 	ClusterUID string
-	At         time.Time
+	// At is the agent's time. StoredIn bounds it.
+	At time.Time
+	// ReportedAt is the agent's time as it was reported.
+	ReportedAt time.Time
 	// Object is set for object events only. Its Epoch stays 0: add sets it in a copy.
 	Object *Object
 	// Label names the object's workspace. It may be any text.
@@ -36,6 +40,18 @@ type Observed struct {
 	Begun *events.ObservedResyncBegun
 	Ended *events.ObservedResyncEnded
 	Tick  bool
+}
+
+// StoredIn sets where and when the stream stored the event, and bounds the agent's time by it.
+func (o *Observed) StoredIn(sequence uint64, stored time.Time) {
+	o.Sequence, o.Stored, o.ReportedAt = sequence, stored, o.At
+	o.At = agent.EventTime(o.At, stored)
+	if o.Begun != nil {
+		o.Begun.ObservedAt = o.At
+	}
+	if o.Ended != nil {
+		o.Ended.ObservedAt = o.At
+	}
 }
 
 func (o *Observed) workspaceID() uuid.UUID {
@@ -55,7 +71,8 @@ type observedBatch struct {
 	// pending are the objects of each agent that are not stored yet, one version per key.
 	pending map[int64]*pendingObjects
 	changes changesByWorkspace
-	ticked  map[int64]time.Time
+	// ticked has the storage time of the last tick of each agent.
+	ticked map[int64]time.Time
 	// orphans are new orphans. resolved are changed Deployments that are no longer orphans.
 	orphans  []FoundOrphan
 	resolved []ObjectChange
@@ -109,7 +126,7 @@ func (b *observedBatch) storeChanges(ctx context.Context) error {
 	if err := b.insertOrphans(ctx); err != nil {
 		return err
 	}
-	return b.recompute(ctx, b.store, b.changes)
+	return b.recompute(ctx, b.store, b.changes, b.ticked)
 }
 
 // lockAgents locks the agents and rejects messages of unknown ones. An object that names another agent's
@@ -161,10 +178,7 @@ func (b *observedBatch) process(ctx context.Context, o *Observed) error {
 	case o.Ended != nil:
 		return b.endResync(ctx, o)
 	case o.Tick:
-		if o.At.After(cluster.TickedAt) {
-			cluster.TickedAt = o.At
-		}
-		b.ticked[o.AgentID] = cluster.TickedAt
+		b.tick(ctx, cluster, o)
 	default:
 		if ended, isEnded := b.Ended[o.AgentID]; isEnded && ended.covers(o.Object) {
 			if err := b.judge(ctx, o.AgentID); err != nil {
@@ -174,6 +188,17 @@ func (b *observedBatch) process(ctx context.Context, o *Observed) error {
 		b.add(o, cluster.Epoch)
 	}
 	return nil
+}
+
+func (b *observedBatch) tick(ctx context.Context, cluster *agent.Cluster, o *Observed) {
+	var jumped bool
+	*cluster, jumped = cluster.Tick(o.ReportedAt, o.Stored)
+	b.ticked[o.AgentID] = o.Stored
+	if jumped {
+		b.Metrics.clockJumped()
+		b.Logger.WarnContext(ctx, "the clock of an agent jumped; policies use the clock of the stream",
+			slog.Int64(logkey.AgentID, o.AgentID), slog.Duration(logkey.ClockOffset, cluster.ClockOffset))
+	}
 }
 
 // add merges an object with its pending version.
@@ -345,7 +370,14 @@ func (b *observedBatch) addDue(ctx context.Context) error {
 	if len(b.ticked) == 0 {
 		return nil
 	}
-	due, err := b.store.DueWorkspaces(ctx, b.ticked)
+	clocks := make(map[int64]time.Time, len(b.ticked))
+	for id, stored := range b.ticked {
+		clocks[id] = stored
+		if agentClock := b.Clusters[id].TickedAt; agentClock.After(stored) {
+			clocks[id] = agentClock
+		}
+	}
+	due, err := b.store.DueWorkspaces(ctx, clocks)
 	if err != nil {
 		return err
 	}

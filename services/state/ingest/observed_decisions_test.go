@@ -35,7 +35,14 @@ func deleted(o *ingest.Observed) *ingest.Observed {
 }
 
 func tick(at time.Time) *ingest.Observed {
-	return &ingest.Observed{AgentID: 7, ClusterUID: "cluster-7", At: at, Tick: true}
+	return tickOf(at, at)
+}
+
+// tickOf returns a tick of agent 7 with its time, which the stream stored at another time.
+func tickOf(at, stored time.Time) *ingest.Observed {
+	o := &ingest.Observed{AgentID: 7, ClusterUID: "cluster-7", At: at, Tick: true}
+	o.StoredIn(5, stored)
+	return o
 }
 
 func TestDeploymentsThatAreOrphans(t *testing.T) {
@@ -159,6 +166,60 @@ func TestTickMovesTheClockAndRecomputesDueWorkspaces(t *testing.T) {
 	after := s.workspaces[ide.ID]
 	require.Equal(t, actualstate.CreationRequested, after.ActualState)
 	require.Equal(t, start().Add(time.Hour), after.ActualStateChangedAt, "without an event the clock is the time")
+}
+
+func TestTimeOfAnAgentIsBoundedByTheStream(t *testing.T) {
+	t.Parallel()
+	ahead := start().AddDate(1, 0, 0)
+	limit := start().Add(agent.MaxClockLead)
+	s := newMemoryStore()
+	began := begun("cluster-7", "", "100")
+	began.At, began.Begun.ObservedAt = ahead, ahead
+	began.StoredIn(1, start())
+	require.Equal(t, limit, began.Begun.ObservedAt)
+	require.NoError(t, newIngest().HandleObserved(t.Context(), s, []*ingest.Observed{began, tickOf(ahead, start())}))
+	require.Equal(t, limit, s.clusters[7].TickedAt)
+	require.Equal(t, 365*24*time.Hour, s.clusters[7].ClockOffset)
+
+	ended := &ingest.Observed{
+		AgentID: 7, ClusterUID: "cluster-7", At: ahead, Ended: &events.ObservedResyncEnded{ObservedAt: ahead},
+	}
+	ended.StoredIn(2, start())
+	require.Equal(t, limit, ended.Ended.ObservedAt)
+	applied := &ingest.Applied{At: ahead}
+	applied.StoredIn(3, start())
+	require.Equal(t, limit, applied.At)
+}
+
+func TestClockOfTheStreamDecidesPolicies(t *testing.T) {
+	t.Parallel()
+	ide, _ := newWorkspace(t, "ide")
+	s := newMemoryStore(ide)
+	s.due = []uuid.UUID{ide.ID}
+	s.observation.AgePolicies = workspace.AgePolicies{MaxAge: time.Hour, Warning: time.Minute}
+	warnedAt := func(at, stored time.Time) time.Time {
+		s.observation.Clock = at
+		require.NoError(t, newIngest().HandleObserved(t.Context(), s, []*ingest.Observed{tickOf(at, stored)}))
+		return s.workspaces[ide.ID].WarnedAgeDeadline
+	}
+	require.Zero(t, warnedAt(start().AddDate(1, 0, 0), start().Add(59*time.Minute-1)), "the agent's clock is ahead")
+	require.Equal(t, start().Add(time.Hour), warnedAt(start(), start().Add(59*time.Minute)), "the agent's clock is behind")
+}
+
+func TestPoliciesActAtTicksOnly(t *testing.T) {
+	t.Parallel()
+	ide, _ := newWorkspace(t, "ide")
+	s := newMemoryStore(ide)
+	s.due = []uuid.UUID{ide.ID}
+	s.observation.AgePolicies = workspace.AgePolicies{MaxAge: time.Hour}
+	// The watcher has been away, so nobody knows how long ago its last tick was.
+	s.observation.Clock = start().Add(2 * time.Hour)
+	require.NoError(t, newIngest().HandleApplied(t.Context(), s, []*ingest.Applied{{
+		AgentID: 7, WorkspaceID: ide.ID, Label: ide.ID.String(), Revision: 1, Type: events.TypeApplied, At: start(),
+	}}))
+	require.Equal(t, workspace.DesiredRunning, s.workspaces[ide.ID].DesiredState)
+	require.NoError(t, newIngest().HandleObserved(t.Context(), s, []*ingest.Observed{tick(start().Add(2 * time.Hour))}))
+	require.Equal(t, workspace.DesiredTerminated, s.workspaces[ide.ID].DesiredState)
 }
 
 func begun(cluster, nonce, version string) *ingest.Observed {
@@ -346,10 +407,9 @@ func TestRecomputeAppliesEventsThenPolicies(t *testing.T) {
 	ide, _ := newWorkspace(t, "ide")
 	ide.ActualState, ide.AppliedRevision = actualstate.Running, 1
 	s := newMemoryStore(ide)
-	s.observation = workspace.Observation{
-		Clock: start().Add(2 * time.Hour), AgePolicies: workspace.AgePolicies{MaxAge: time.Hour},
-	}
-	require.NoError(t, newIngest().Recompute(t.Context(), s, []uuid.UUID{ide.ID, uuid.New()}))
+	s.due = []uuid.UUID{ide.ID, uuid.New()}
+	s.observation.AgePolicies = workspace.AgePolicies{MaxAge: time.Hour}
+	require.NoError(t, newIngest().HandleObserved(t.Context(), s, []*ingest.Observed{tick(start().Add(2 * time.Hour))}))
 	after := s.workspaces[ide.ID]
 	require.Equal(t, workspace.DesiredTerminated, after.DesiredState, "it is older than max_age")
 	id := ide.ID.String()

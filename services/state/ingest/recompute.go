@@ -62,12 +62,15 @@ func (i *Ingest) Recompute(ctx context.Context, s WorkspaceStore, ids []uuid.UUI
 	for _, id := range ids {
 		changes[id] = &workspaceChanges{}
 	}
-	return i.recompute(ctx, s, changes)
+	return i.recompute(ctx, s, changes, nil)
 }
 
 // recompute processes the workspaces in id order. So locks do not deadlock, and events have a deterministic
-// order.
-func (i *Ingest) recompute(ctx context.Context, s WorkspaceStore, changes changesByWorkspace) error {
+// order. ticked has the storage time of the last tick of each agent that ticked in the batch. Policies act only then:
+// without a tick, the time since the last one is unknown.
+func (i *Ingest) recompute(
+	ctx context.Context, s WorkspaceStore, changes changesByWorkspace, ticked map[int64]time.Time,
+) error {
 	ids := slices.SortedFunc(maps.Keys(changes), func(a, b uuid.UUID) int { return bytes.Compare(a[:], b[:]) })
 	for chunk := range slices.Chunk(ids, recomputeChunk) {
 		locked, observations, err := s.LockWorkspaces(ctx, chunk)
@@ -77,7 +80,7 @@ func (i *Ingest) recompute(ctx context.Context, s WorkspaceStore, changes change
 		updates := make([]workspace.Update, 0, len(chunk))
 		for _, id := range chunk {
 			if before, known := locked[id]; known {
-				update := changes[id].decide(before, *observations[id])
+				update := changes[id].decide(before, *observations[id], ticked[before.AgentID])
 				i.logDecisions(ctx, update)
 				if i.ReadModelOnly {
 					update.After, update.Events = update.After.WithDesiredFrom(before), nil
@@ -110,7 +113,9 @@ func (i *Ingest) saveWorkspaces(ctx context.Context, s WorkspaceStore, updates [
 }
 
 // decide processes the collected changes of one workspace: the reports of the dispatcher, then Observe, then Expire.
-func (c *workspaceChanges) decide(before workspace.Workspace, o workspace.Observation) workspace.Update {
+func (c *workspaceChanges) decide(
+	before workspace.Workspace, o workspace.Observation, ticked time.Time,
+) workspace.Update {
 	o.DeploymentDeleted, o.ResyncBegunAt, o.At = c.deploymentDeleted, c.resyncBegunAt, c.at
 	if o.At.IsZero() {
 		o.At = o.Clock // only the clock has changed
@@ -123,7 +128,7 @@ func (c *workspaceChanges) decide(before workspace.Workspace, o workspace.Observ
 		add(a.record(update.After))
 	}
 	add(update.After.Observe(o))
-	add(update.After.Expire(o.AgePolicies, o.Clock))
+	add(update.After.Expire(o.AgePolicies, ticked))
 	return update
 }
 

@@ -34,7 +34,7 @@ type ObservedStore interface {
 	// PutObjects stores objects that are newer than the stored ones and returns these changes. The keys
 	// are distinct.
 	PutObjects(ctx context.Context, objects []Object) ([]ObjectChange, error)
-	// DueWorkspaces returns workspaces whose deadline has passed on their agent's clock, and those of an agent with a
+	// DueWorkspaces returns workspaces whose deadline has passed on the clock of their agent, and those of an agent with a
 	// new configuration that are not terminated. It marks these configurations as considered.
 	DueWorkspaces(ctx context.Context, clocks map[int64]time.Time) ([]uuid.UUID, error)
 }

@@ -70,7 +70,7 @@ func (c *Consumers) Observed() (*cursor.Consumer[ingest.Observed], error) {
 	cfg.Decode = func(m *cursor.Message[ingest.Observed]) error {
 		var err error
 		m.Value, err = ingest.DecodeObserved(c.Cell, m.Subject, m.Header, m.Data)
-		m.Value.Sequence, m.Value.Stored = m.Sequence, m.Stored
+		m.Value.StoredIn(m.Sequence, m.Stored)
 		return err
 	}
 	cfg.Handle = func(ctx context.Context, tx pgx.Tx, batch []cursor.Message[ingest.Observed]) error {
@@ -128,7 +128,7 @@ func (c *Consumers) Applied() (*cursor.Consumer[ingest.Applied], error) {
 	cfg.Decode = func(m *cursor.Message[ingest.Applied]) error {
 		var err error
 		m.Value, err = ingest.DecodeApplied(c.Cell, m.Subject, m.Header, m.Data)
-		m.Value.Sequence = m.Sequence
+		m.Value.StoredIn(m.Sequence, m.Stored)
 		return err
 	}
 	cfg.Handle = func(ctx context.Context, tx pgx.Tx, batch []cursor.Message[ingest.Applied]) error {

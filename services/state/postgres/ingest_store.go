@@ -72,13 +72,16 @@ func (s *IngestStore) LockAgents(
 func queueClusters(batch *pgx.Batch, agentIDs []int64) map[int64]*agent.Cluster {
 	clusters := make(map[int64]*agent.Cluster, len(agentIDs))
 	batch.Queue(`
-		select id, coalesce(cluster_uid, ''), epoch, ticked_at, last_seen_at from agents where id = any($1)
+		select id, coalesce(cluster_uid, ''), epoch, ticked_at, clock_offset_ms, last_seen_at from agents where id = any($1)
 		order by id for no key update`, agentIDs).Query(func(rows pgx.Rows) error {
 		var c agent.Cluster
 		var ticked, seen *time.Time
-		_, err := pgx.ForEachRow(rows, []any{&c.AgentID, &c.UID, &c.Epoch, &ticked, &seen}, func() error {
+		var offset int64
+		scan := []any{&c.AgentID, &c.UID, &c.Epoch, &ticked, &offset, &seen}
+		_, err := pgx.ForEachRow(rows, scan, func() error {
 			cluster := c
 			cluster.TickedAt, cluster.LastSeenAt = fromNullable(ticked), fromNullable(seen)
+			cluster.ClockOffset = time.Duration(offset) * time.Millisecond
 			clusters[c.AgentID] = &cluster
 			return nil
 		})
@@ -121,15 +124,18 @@ func (s *IngestStore) SaveClusters(ctx context.Context, clusters map[int64]*agen
 	n := len(clusters)
 	ids, epochs, uids := make([]int64, 0, n), make([]int64, 0, n), make([]string, 0, n)
 	ticked, seen := make([]*time.Time, 0, n), make([]*time.Time, 0, n)
+	offsets := make([]int64, 0, n)
 	for id, c := range clusters {
 		ids, epochs, uids = append(ids, id), append(epochs, c.Epoch), append(uids, c.UID)
 		ticked, seen = append(ticked, nullable(c.TickedAt)), append(seen, nullable(c.LastSeenAt))
+		offsets = append(offsets, c.ClockOffset.Milliseconds())
 	}
 	_, err := s.tx.Exec(ctx, `
-		update agents a set cluster_uid = nullif(n.uid, ''), epoch = n.epoch, ticked_at = n.ticked, last_seen_at = n.seen
-		from unnest($1::bigint[], $2::text[], $3::bigint[], $4::timestamptz[], $5::timestamptz[])
-			as n (id, uid, epoch, ticked, seen)
-		where a.id = n.id`, ids, uids, epochs, ticked, seen)
+		update agents a set cluster_uid = nullif(n.uid, ''), epoch = n.epoch, ticked_at = n.ticked,
+			clock_offset_ms = n.clock_offset, last_seen_at = n.seen
+		from unnest($1::bigint[], $2::text[], $3::bigint[], $4::timestamptz[], $5::bigint[], $6::timestamptz[])
+			as n (id, uid, epoch, ticked, clock_offset, seen)
+		where a.id = n.id`, ids, uids, epochs, ticked, offsets, seen)
 	if err != nil {
 		return fmt.Errorf("store the clusters of %d agents: %w", len(ids), err)
 	}

@@ -95,10 +95,12 @@ func (s *Shadow) copyObserved(ctx context.Context, tx pgx.Tx, f Missing) error {
 		f,
 		// Agents without a report in the stream.
 		`update pg_temp.agents s
-			set cluster_uid = l.cluster_uid, epoch = l.epoch, ticked_at = l.ticked_at, last_seen_at = l.last_seen_at
+			set cluster_uid = l.cluster_uid, epoch = l.epoch, ticked_at = l.ticked_at,
+				clock_offset_ms = l.clock_offset_ms, last_seen_at = l.last_seen_at
 			from {agents} l, f where l.id = s.id and s.last_seen_at is null and (f.restored or l.last_seen_at < f.before)`,
 		// Clocks never go back.
-		`update pg_temp.agents s set ticked_at = l.ticked_at from {agents} l, f
+		`update pg_temp.agents s set clock_offset_ms = case when s.ticked_at is null then l.clock_offset_ms
+				else s.clock_offset_ms end, ticked_at = l.ticked_at from {agents} l, f
 			where l.id = s.id and (s.ticked_at is null or s.ticked_at < l.ticked_at)`,
 		// Deleted objects that are newer than the restored stream. This runs before the epoch update, because they
 		// may belong to a lost epoch.

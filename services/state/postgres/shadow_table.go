@@ -18,9 +18,9 @@ func rebuiltTables() []rebuiltTable {
 		{
 			Table: readmodel.Table{
 				Name: "agents", Key: []string{"id"}, UserRows: true,
-				Derived: []string{"cluster_uid", "epoch", "ticked_at", "last_seen_at"},
+				Derived: []string{"cluster_uid", "epoch", "ticked_at", "clock_offset_ms", "last_seen_at"},
 			},
-			reset: `cluster_uid = null, epoch = 1, ticked_at = null, last_seen_at = null`,
+			reset: `cluster_uid = null, epoch = 1, ticked_at = null, clock_offset_ms = 0, last_seen_at = null`,
 		},
 		{
 			Table: readmodel.Table{

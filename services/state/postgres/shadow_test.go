@@ -31,6 +31,7 @@ func everyColumn() map[string]map[string]bool {
 			"entry_form":             stored,
 			"last_seen_at":           derived,
 			"ticked_at":              derived,
+			"clock_offset_ms":        derived,
 			"cluster_uid":            derived,
 			"epoch":                  derived,
 		},

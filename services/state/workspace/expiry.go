@@ -9,7 +9,8 @@ import (
 	"lockstep.internal/services/state/actualstate"
 )
 
-// AgePolicies stop and terminate workspaces after a time, measured by the agent's clock. 0 means never.
+// AgePolicies stop and terminate workspaces after a time, measured by the clock of the
+// stream: no agent can move it. 0 means never.
 type AgePolicies struct {
 	// StopAfterRunning limits how long the desired state stays running.
 	StopAfterRunning time.Duration
@@ -27,7 +28,7 @@ type Expiry struct {
 	Policy events.ExpiryPolicy
 	// To is the new desired state.
 	To DesiredState
-	// At is the deadline by the agent's clock.
+	// At is the deadline by the clock of the stream.
 	At time.Time
 }
 
@@ -48,18 +49,19 @@ func (e Expiry) before(other Expiry) bool {
 }
 
 // Expire enforces the age policies after Observe: it changes the desired state at the deadline, warns
-// before it, and sets RecomputeAt. Before the agent's first tick nothing expires.
-func (w Workspace) Expire(p AgePolicies, clock time.Time) (Workspace, []Event) {
+// before it, and sets RecomputeAt. ticked is when the stream stored the tick that led to this decision; zero for
+// other events, which only set RecomputeAt.
+func (w Workspace) Expire(p AgePolicies, ticked time.Time) (Workspace, []Event) {
 	if w.DesiredState == DesiredTerminated || w.ActualState == actualstate.Terminated {
 		return w, nil
 	}
 	var changes []Event
-	if d, due := w.due(p, clock); due {
+	if d, due := w.due(p, ticked); due {
 		var event Event
-		w, event = w.newRevision(d.To, Cause{Kind: events.DesiredStateCause(d.Policy), Message: d.endMessage(w.Name)}, clock)
+		w, event = w.newRevision(d.To, Cause{Kind: events.DesiredStateCause(d.Policy), Message: d.endMessage(w.Name)}, ticked)
 		changes = append(changes, event)
 	}
-	w, warnings := w.warn(p, clock)
+	w, warnings := w.warn(p, ticked)
 	for _, d := range w.deadlines(p) {
 		w.RecomputeAt = earliest(w.RecomputeAt, Timestamp(d.actAt()))
 	}
@@ -215,6 +217,14 @@ func shortDuration(d time.Duration) string {
 		}
 	}
 	return text
+}
+
+// latest returns the later of two times.
+func latest(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
 }
 
 // earliest returns the earlier of two times. Zero means never.

@@ -2,12 +2,14 @@ package workspace_test
 
 import (
 	"fmt"
+	"strconv"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/services/state/agent"
 	"lockstep.internal/services/state/workspace"
 )
 
@@ -16,7 +18,10 @@ type expirySimulation struct {
 	t        *testing.T
 	w        fixture
 	policies workspace.AgePolicies
-	clock    time.Time
+	// clock is the clock of the stream. The agent's clock is ahead by offset, which may be negative.
+	clock   time.Time
+	offset  time.Duration
+	cluster agent.Cluster
 	// since is the last change of the desired state. changes counts them.
 	since   time.Time
 	changes int
@@ -71,17 +76,41 @@ func (l *expirySimulation) setDesired(to workspace.DesiredState, behind time.Dur
 
 // tick recomputes the workspace if it is due.
 func (l *expirySimulation) tick() {
-	if l.w.RecomputeAt.IsZero() || l.w.RecomputeAt.After(l.clock) {
+	l.cluster, _ = l.cluster.Tick(l.clock.Add(l.offset), l.clock)
+	if l.w.RecomputeAt.IsZero() || l.w.RecomputeAt.After(l.clock) && l.w.RecomputeAt.After(l.cluster.TickedAt) {
 		return
 	}
-	l.observe()
+	l.observe(l.clock)
 }
 
-// observe recomputes the workspace and checks the result.
-func (l *expirySimulation) observe() {
+// observation returns an observation at the agent's time.
+func (l *expirySimulation) observation() workspace.Observation {
+	return workspace.Observation{
+		Clock: l.cluster.TickedAt, AgePolicies: l.policies, At: agent.EventTime(l.clock.Add(l.offset), l.clock),
+	}
+}
+
+// completeRestart observes the stop that a requested restart waits for.
+func (l *expirySimulation) completeRestart() {
+	if l.w.DesiredState != workspace.DesiredRestartRequested {
+		return
+	}
+	o := l.observation()
+	l.w.AppliedRevision = l.w.DesiredRevision
+	o.Seen, o.Deployment = true, deployment(0, strconv.FormatInt(l.w.DesiredRevision, 10))
+	l.w = l.w.Observe(o)
+	require.Equal(l.t, workspace.DesiredRunning, l.w.DesiredState)
+	if o.At.After(l.since) {
+		l.since = o.At
+	}
+	l.changes++
+	l.w = l.w.Expire(l.policies, time.Time{})
+}
+
+// observe recomputes the workspace and checks the result. ticked is zero for an event that is no tick.
+func (l *expirySimulation) observe(ticked time.Time) {
 	t, before, deadlines := l.t, l.w, l.deadlines()
-	after := before.Observe(workspace.Observation{Clock: l.clock, At: l.clock, AgePolicies: l.policies}).
-		Expire(l.policies, l.clock)
+	after := before.Observe(l.observation()).Expire(l.policies, ticked)
 	if before.DesiredState == workspace.DesiredTerminated {
 		require.Equal(t, before.DesiredRevision, after.DesiredRevision, "a terminated workspace must not change")
 		require.Empty(t, after.warnings())
@@ -163,14 +192,18 @@ func (l *expirySimulation) requireNothingOverdue() {
 	}
 }
 
-// FuzzExpire checks that no workspace expires early, late or without a warning, and that no deadline gets two
-// warnings, for any user requests and ticks.
+// FuzzExpire checks that no workspace expires early, late or without a warning and its full notice, all by the clock of
+// the stream, and that no deadline gets two warnings: for any user requests, restarts, ticks, outages of the agent and
+// jumps of its clock.
 func FuzzExpire(f *testing.F) {
 	f.Add([]byte{10, 20, 200, 3, 1, 7, 1, 0, 1, 4, 1, 30, 0x12, 1, 1, 50})
 	f.Add([]byte{0, 0, 5, 0, 1, 4, 0x20, 1, 1, 1})
 	f.Add([]byte{3, 3, 9, 8, 1, 1, 0x31, 2, 1, 1, 0x41, 1, 1, 1, 1, 1, 1, 9})
 	f.Add([]byte{5, 0, 0, 2, 0x53, 1, 0x52, 1, 0x51, 1, 1, 200})
 	f.Add([]byte{10, 0, 0, 10, 1, 1, 0x34, 0, 1, 1, 1, 5, 1, 9, 1, 10})
+	f.Add([]byte{0, 0, 200, 20, 0x6f, 1, 0, 9, 0x60, 1, 0, 180, 0x6f, 9, 0, 12})           // forwards and backwards
+	f.Add([]byte{0, 50, 200, 20, 0x10, 1, 0x60, 1, 0x70, 250, 0, 1, 0x6f, 1, 0, 19, 1, 9}) // an outage and a jump
+	f.Add([]byte{30, 9, 0, 9, 0x60, 1, 0x31, 1, 0x80, 1, 0, 21, 0x6f, 1, 0, 9, 0, 9})      // a restart by a slow clock
 	f.Fuzz(func(t *testing.T, script []byte) {
 		if len(script) < 4 {
 			return
@@ -192,7 +225,7 @@ func FuzzExpire(f *testing.F) {
 		for step := script[4:]; len(step) >= 2; step = step[2:] {
 			l.clock = l.clock.Add(seconds(step[1]))
 			if l.w.DesiredState == workspace.DesiredTerminated {
-				l.observe()
+				l.observe(l.clock)
 				return
 			}
 			since, behind := l.w.DesiredStateSince, seconds(step[0]&0xf)
@@ -207,7 +240,14 @@ func FuzzExpire(f *testing.F) {
 				l.w = l.w.Redispatch(l.clock)
 				require.Equal(t, since, l.w.DesiredStateSince, "a redispatch does not restart the policy")
 			case 5:
-				l.observe() // another event of the workspace
+				l.observe(time.Time{}) // another event of the workspace
+			case 6:
+				// The agent's clock jumps: 0 is 8 years behind, 15 is 7 years ahead.
+				l.offset = time.Duration(int(step[0]&0xf)-8) * 365 * 24 * time.Hour
+			case 7:
+				continue // no tick arrives
+			case 8:
+				l.completeRestart()
 			}
 			l.tick()
 			l.requireNothingOverdue()

@@ -22,7 +22,7 @@ type Observation struct {
 	// ResyncBegunAt is when the full resync that ended in this batch began; zero without one.
 	ResyncBegunAt time.Time
 
-	// Clock is the time of the agent's last tick.
+	// Clock is the time of the agent's last tick, by the agent's clock. Timeouts are measured by it.
 	Clock       time.Time
 	Timeouts    actualstate.PodTimeouts
 	AgePolicies AgePolicies
@@ -38,7 +38,9 @@ func (w Workspace) Observe(o Observation) (Workspace, []Event) {
 	}
 	w, changed := w.compute(o)
 	if w.DesiredState == DesiredRestartRequested && w.ActualState == actualstate.Stopped && w.isApplied(o.Deployment) {
-		w, event := w.newRevision(DesiredRunning, Cause{Kind: events.DesiredStateCauseRestartCompleted}, o.At)
+		// The agent's clock may be behind the clock of the request.
+		completedAt := latest(w.DesiredStateSince, o.At)
+		w, event := w.newRevision(DesiredRunning, Cause{Kind: events.DesiredStateCauseRestartCompleted}, completedAt)
 		return w, append(changed, event)
 	}
 	if w.isLost(o) {

@@ -75,8 +75,8 @@ type Workspace struct {
 	// ApplyError is the error of the last apply; nil if it succeeded.
 	ApplyError  *actualstate.ApplyError
 	Termination actualstate.Termination
-	// RecomputeAt is the next time, by the agent's clock, at which the state is recomputed without a new event.
-	// Zero means never.
+	// RecomputeAt is the next time, by the agent's clock or the stream's, at which the state is recomputed without a new
+	// event. Zero means never.
 	RecomputeAt time.Time
 }
 
