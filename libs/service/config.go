@@ -24,6 +24,7 @@ type Config struct {
 func DefaultConfig(opsListen string) Config {
 	ops := DefaultListener(opsListen)
 	ops.MaxBody = 64 * config.KiB
+	ops.MaxHTTPConnections, ops.MaxHTTPConnectionsPerHost = 100, 50
 	return Config{Ops: ops, DrainTimeout: 25 * time.Second}
 }
 
@@ -42,8 +43,14 @@ type Listener struct {
 	ReadHeaderTimeout    time.Duration `yaml:"read_header_timeout" help:"time that a client has to send the header of a request"`
 	IdleTimeout          time.Duration `yaml:"idle_timeout" help:"time after which an idle connection is closed"`
 	MaxHeader            config.Bytes  `yaml:"max_header" help:"largest request header"`
-	MaxBody              config.Bytes  `yaml:"max_body" help:"largest request body, also for a whole stream; 0 = unlimited"`
+	MaxBody              config.Bytes  `yaml:"max_body" help:"largest request body, also for a whole stream; 0 = unlimited, also for max_bodies and body_timeout"`
+	MaxBodies            config.Bytes  `yaml:"max_bodies" help:"largest sum of the bodies of all concurrent requests; a request above it gets resource_exhausted"`
+	BodyTimeout          time.Duration `yaml:"body_timeout" help:"time that a client has to send the body of a request"`
 	MaxConcurrentStreams int           `yaml:"max_concurrent_streams" help:"largest number of concurrent requests on one HTTP/2 connection"`
+
+	MaxHTTPConnections        int `yaml:"max_http_connections" help:"maximum open connections, without those that were upgraded, such as tunnels; others are closed at once"`
+	MaxHTTPConnectionsPerHost int `yaml:"max_http_connections_per_host" help:"the same for one remote address (IPv6: one /64 network), except for this machine; raise it if clients share the address of a proxy"`
+	MaxConnectsPerHost        int `yaml:"max_connects_per_host" help:"maximum new connections of one remote address per second, ten times as many at once, except for this machine"`
 }
 
 // TLS names the certificate of a listener. The files are read again when they change.
@@ -59,9 +66,15 @@ func DefaultListener(addr string) Listener {
 		Listen:               addr,
 		ReadHeaderTimeout:    10 * time.Second,
 		IdleTimeout:          2 * time.Minute,
-		MaxHeader:            64 * config.KiB,
+		MaxHeader:            16 * config.KiB,
 		MaxBody:              4 * config.MiB,
+		MaxBodies:            32 * config.MiB,
+		BodyTimeout:          30 * time.Second,
 		MaxConcurrentStreams: 250,
+
+		MaxHTTPConnections:        1000,
+		MaxHTTPConnectionsPerHost: 200,
+		MaxConnectsPerHost:        50,
 	}
 }
 
@@ -82,8 +95,21 @@ func (l Listener) Validate() []error {
 	if l.MaxHeader < config.KiB {
 		errs = append(errs, config.Invalid("max_header", "%s is less than 1KiB", l.MaxHeader))
 	}
-	if l.MaxConcurrentStreams < 1 {
-		errs = append(errs, config.Invalid("max_concurrent_streams", "%d is less than 1", l.MaxConcurrentStreams))
+	if l.MaxBody > 0 && l.MaxBodies < l.MaxBody {
+		errs = append(errs, config.Invalid("max_bodies", "%s is less than max_body, %s", l.MaxBodies, l.MaxBody))
+	}
+	if l.MaxBody > 0 && l.BodyTimeout <= 0 {
+		errs = append(errs, config.Invalid("body_timeout", "%s is not a positive duration", l.BodyTimeout))
+	}
+	for key, limit := range map[string]int{
+		"max_concurrent_streams":        l.MaxConcurrentStreams,
+		"max_http_connections":          l.MaxHTTPConnections,
+		"max_http_connections_per_host": l.MaxHTTPConnectionsPerHost,
+		"max_connects_per_host":         l.MaxConnectsPerHost,
+	} {
+		if limit < 1 {
+			errs = append(errs, config.Invalid(key, "%d is less than 1", limit))
+		}
 	}
 	return errs
 }

@@ -28,6 +28,14 @@ type HTTPOptions struct {
 	WrapConn func(net.Conn) net.Conn
 }
 
+const (
+	// maxReadFrame is the largest HTTP/2 frame, in bytes: the smallest maximum that the protocol allows. Each connection
+	// keeps a buffer of the largest frame that it received.
+	maxReadFrame = 16 << 10
+	// maxUnreadPerConnection is how many bytes of bodies an HTTP/2 connection buffers until handlers read them.
+	maxUnreadPerConnection = 256 << 10
+)
+
 // HTTPServer is the part that serves handler on a listener: HTTP/1.1 and HTTP/2, with TLS or
 // without (h2c), with the limits of cfg. A drain lets requests finish; handlers of long streams
 // watch [Draining]. Requests that are still open at drain_timeout are cut.
@@ -101,10 +109,10 @@ func (s *httpServer) run(ctx context.Context, part *Handle) error {
 	if err != nil {
 		return Permanent(err)
 	}
-	if limit := int64(s.cfg.MaxBody); limit > 0 {
-		handler = http.MaxBytesHandler(handler, limit)
-	}
-	handler = s.limitUnreadBody(handler)
+	bodies := &bodyLimits{cfg: s.cfg, refused: part.refused}
+	handler = s.limitUnreadBody(bodies.handler(handler))
+	listener := limitConnections(part.Listener(), s.cfg,
+		s.options.Logger.With(slog.String(logkey.Part, s.name)), part.refused)
 	draining := ctx.Done()
 	base := context.WithValue(context.WithoutCancel(ctx), drainingKey{}, draining)
 	protocols := new(http.Protocols)
@@ -117,8 +125,12 @@ func (s *httpServer) run(ctx context.Context, part *Handle) error {
 		ReadHeaderTimeout: s.cfg.ReadHeaderTimeout,
 		IdleTimeout:       s.cfg.IdleTimeout,
 		MaxHeaderBytes:    int(s.cfg.MaxHeader),
+		ConnState:         listener.onState,
 		HTTP2: &http.HTTP2Config{
-			MaxConcurrentStreams: s.cfg.MaxConcurrentStreams,
+			MaxConcurrentStreams:          s.cfg.MaxConcurrentStreams,
+			MaxReadFrameSize:              maxReadFrame,
+			MaxReceiveBufferPerConnection: maxUnreadPerConnection,
+			MaxReceiveBufferPerStream:     maxUnreadPerConnection,
 			// A vanished client, or one that reads nothing, does not keep its streams open for
 			// ever.
 			SendPingTimeout:  30 * time.Second,
@@ -129,7 +141,7 @@ func (s *httpServer) run(ctx context.Context, part *Handle) error {
 		ErrorLog:    slog.NewLogLogger(s.options.Logger.With(slog.String(logkey.Part, s.name)).Handler(), slog.LevelWarn),
 	}
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(part.Listener()) }()
+	go func() { served <- server.Serve(listener) }()
 	part.Ready()
 	select {
 	case err := <-served:

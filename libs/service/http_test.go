@@ -213,7 +213,8 @@ func TestValidateConfig(t *testing.T) {
 			*c = service.Config{}
 		}, []string{
 			"drain_timeout", "ops.listen", "ops.read_header_timeout", "ops.idle_timeout", "ops.max_header",
-			"ops.max_concurrent_streams",
+			"ops.max_concurrent_streams", "ops.max_http_connections", "ops.max_http_connections_per_host",
+			"ops.max_connects_per_host",
 		}},
 		"half": {
 			func(c *service.Config) { c.Ops.TLS.CertFile = certFile }, []string{"ops.tls: set cert_file and key_file together"},
@@ -265,4 +266,35 @@ func TestListenersShareOneMetricsRegistry(t *testing.T) {
 	}
 	_, err := registry.Gather()
 	require.NoError(t, err)
+}
+
+func TestConnectionsAboveTheMaximumAreClosed(t *testing.T) {
+	t.Parallel()
+	cfg := service.DefaultListener("127.0.0.1:0")
+	cfg.MaxHTTPConnections = 2
+	p := start(t, nil, api(cfg, func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.Proto) }))
+	<-p.ready
+	// open returns a connection that was used, or nil if it was refused.
+	open := func() net.Conn {
+		conn, err := net.Dial("tcp", p.addrs["api"])
+		require.NoError(t, err)
+		_, err = io.WriteString(conn, "GET / HTTP/1.1\r\nHost: api\r\n\r\n")
+		if err == nil {
+			_, err = io.ReadFull(conn, make([]byte, 1))
+		}
+		if err == nil {
+			return conn
+		}
+		require.NoError(t, conn.Close())
+		return nil
+	}
+	first, second := open(), open()
+	require.NotNil(t, first)
+	require.NotNil(t, second)
+	require.Nil(t, open())
+	require.NoError(t, first.Close())
+	var third net.Conn
+	require.Eventually(t, func() bool { third = open(); return third != nil }, time.Minute, time.Millisecond)
+	require.NoError(t, third.Close())
+	require.NoError(t, second.Close())
 }

@@ -21,10 +21,12 @@ import (
 
 // Main runs a program. It loads the configuration from file, environment and flags,
 // answers --help and similar flags, runs main, and exits with the status of its error. SIGTERM or
-// SIGINT cancels the context of main; a second signal ends the process at once.
+// SIGINT cancels the context of main; a second signal ends the process at once. The memory limit of Go is nine tenths
+// of the container's, unless GOMEMLIMIT is set.
 //
 //	func main() { service.Main(state.Program(), state.DefaultConfig(), state.Main) }
 func Main[C any](program config.Program, defaults C, main func(context.Context, C) error) {
+	limitMemory("/")
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	os.Exit(Execute(Process{

@@ -48,6 +48,8 @@ type Handle struct {
 	listener net.Listener
 	drain    context.Context //nolint:containedctx // returned by DrainContext
 	set      func(ready bool, reason string)
+	// refused counts a connection or request that an HTTP server refused.
+	refused func(reason string)
 }
 
 // Ready reports that the part works.

@@ -72,6 +72,7 @@ type run struct {
 	logger   *slog.Logger
 	health   *health
 	restarts *prometheus.CounterVec
+	refused  *prometheus.CounterVec
 	parts    []*running
 	ops      *running
 	addrs    map[string]string
@@ -121,8 +122,14 @@ func (r *run) prepare(ctx context.Context, parts []Part) error {
 	r.restarts = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "lockstep_part_restarts_total", Help: "Restarts of a part after a failure.",
 	}, []string{"part"})
-	if err := r.options.Metrics.Register(r.restarts); err != nil {
-		return fmt.Errorf("register metrics: %w", err)
+	r.refused = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "lockstep_http_refused_total",
+		Help: "Connections and requests that a listener refused because of a limit, by reason.",
+	}, []string{"listener", "reason"})
+	for _, counter := range []*prometheus.CounterVec{r.restarts, r.refused} {
+		if err := r.options.Metrics.Register(counter); err != nil {
+			return fmt.Errorf("register metrics: %w", err)
+		}
 	}
 	r.drainCtx, r.cancelDrain = context.WithCancel(context.WithoutCancel(ctx))
 	r.ops = r.add(
@@ -154,7 +161,7 @@ func (r *run) add(ctx context.Context, p Part) *running {
 		if p.Name != opsName {
 			r.health.setRun(p.Name, ready, reason)
 		}
-	}}
+	}, refused: func(reason string) { r.refused.WithLabelValues(p.Name, reason).Inc() }}
 	return started
 }
 

@@ -88,9 +88,11 @@ func (c TunnelConfig) tunnel() tunnel.Config {
 
 // DefaultConfig is for one machine. Secrets are required.
 func DefaultConfig() Config {
-	listener := func(address string) service.Listener {
+	listener := func(address string, connections, perHost int) service.Listener {
 		l := service.DefaultListener(address)
 		l.MaxBody = 0 // bodies are streamed
+		l.MaxHeader = 64 * config.KiB
+		l.MaxHTTPConnections, l.MaxHTTPConnectionsPerHost = connections, perHost
 		return l
 	}
 	return Config{
@@ -98,12 +100,14 @@ func DefaultConfig() Config {
 		Telemetry: telemetry.DefaultConfig(),
 		Cell:      CellConfig{Name: "local"},
 		NATS:      natsconn.DefaultConfig(),
-		Agents:    AgentsConfig{Listener: listener("127.0.0.1:8090"), MaxConnections: 20_000, MaxConnectionsPerAgent: 1_000},
+		Agents: AgentsConfig{
+			Listener: listener("127.0.0.1:8090", 2_000, 500), MaxConnections: 20_000, MaxConnectionsPerAgent: 50,
+		},
 		External: ExternalConfig{
-			Listener: listener("127.0.0.1:8086"), Issuer: "lockstep", Audience: serviceName,
+			Listener: listener("127.0.0.1:8086", 10_000, 2_000), Issuer: "lockstep", Audience: serviceName,
 			AgentTimeout: connections.DefaultAgentTimeout, MaxRequests: 20_000, MaxRequestsPerCaller: 2_000,
 		},
-		Internal: InternalConfig{Listener: listener("127.0.0.1:8087")},
+		Internal: InternalConfig{Listener: listener("127.0.0.1:8087", 1_000, 200)},
 		Registry: RegistryConfig{Lease: nats.DefaultLease},
 		Tunnel: TunnelConfig{
 			Window: 512 * config.KiB, MaxStreams: 10_000, PingInterval: 20 * time.Second, WriteTimeout: 30 * time.Second,
