@@ -2,6 +2,7 @@ package workspaces_test
 
 import (
 	"context"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -9,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"lockstep.internal/e2e/fixture"
@@ -143,4 +145,47 @@ func TestSecretsReachOnlyCluster(t *testing.T) {
 	})
 	require.Equal(t, []string{changed}, w.SecretValues("-env"))
 	w.AwaitNewPod(before)
+}
+
+func TestSecretsCanBeRemoved(t *testing.T) {
+	s := shared.Parallel(t)
+	update := func(w *fixture.Workspace, request *statev1.UpdateWorkspaceRequest) error {
+		request.Workspace = w.Reference()
+		_, err := s.API.Workspaces.UpdateWorkspace(t.Context(), connect.NewRequest(request))
+		return err
+	}
+
+	variable, first, second := s.Secrets.New(), s.Secrets.New(), s.Secrets.New()
+	w := s.CreateWith(&statev1.CreateWorkspaceRequest{Name: "forgetful", Overrides: &statev1.WorkspaceOverrides{
+		Image:       fixture.GoodImage,
+		Env:         map[string]string{"PLAIN": "x"},
+		SecretEnv:   map[string]string{"TOKEN": variable},
+		SecretFiles: map[string][]byte{"first": []byte(first), "second": []byte(second)},
+	}})
+	shown := w.AwaitRunning()
+	require.ErrorContains(t, update(w, &statev1.UpdateWorkspaceRequest{RemovedSecretFiles: []string{"third"}}),
+		`removed_secret_files: the workspace has no "third"`)
+	require.Equal(t, shown.GetDesiredRevision(), w.Get().GetDesiredRevision())
+
+	require.NoError(t, update(w, &statev1.UpdateWorkspaceRequest{
+		RemovedEnv: []string{"PLAIN"}, RemovedSecretEnv: []string{"TOKEN"}, RemovedSecretFiles: []string{"first"},
+	}))
+	shown = w.Await("Running without the removed values", func(now *statev1.Workspace) bool {
+		return fixture.Settled(statev1.ActualState_ACTUAL_STATE_RUNNING)(now) &&
+			now.GetDesiredRevision() > shown.GetDesiredRevision()
+	})
+	require.Empty(t, shown.GetSpec().GetEnv())
+	require.Empty(t, shown.GetSpec().GetSecretEnv())
+	require.Equal(t, []string{"second"}, shown.GetSpec().GetSecretFiles())
+	require.Equal(t, []string{second}, w.SecretValues("-files"))
+	_, err := s.Kube.CoreV1().Secrets(w.Namespace).Get(t.Context(), w.Name+"-env", metav1.GetOptions{})
+	require.True(t, apierrors.IsNotFound(err), err)
+
+	tooMany := map[string][]byte{}
+	for i := range 201 {
+		tooMany[strconv.Itoa(i)] = []byte("x")
+	}
+	require.ErrorContains(t, update(w, &statev1.UpdateWorkspaceRequest{
+		Overrides: &statev1.WorkspaceOverrides{SecretFiles: tooMany},
+	}), "the limit is 200")
 }

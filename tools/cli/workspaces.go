@@ -179,6 +179,7 @@ func (a *app) workspaceCreate() *cobra.Command {
 
 func (a *app) workspaceUpdate() *cobra.Command {
 	var o overrides
+	var removedEnv, removedSecretEnv, removedSecretFiles []string
 	c := &cobra.Command{
 		Use:               "update WORKSPACE",
 		Short:             "Change the specification of a workspace, such as its image",
@@ -194,7 +195,10 @@ func (a *app) workspaceUpdate() *cobra.Command {
 				return err
 			}
 			response, err := api.Workspaces.UpdateWorkspace(c.Context(),
-				connect.NewRequest(&statev1.UpdateWorkspaceRequest{Workspace: reference(args[0]), Overrides: changes}))
+				connect.NewRequest(&statev1.UpdateWorkspaceRequest{
+					Workspace: reference(args[0]), Overrides: changes, RemovedEnv: removedEnv,
+					RemovedSecretEnv: removedSecretEnv, RemovedSecretFiles: removedSecretFiles,
+				}))
 			if err != nil {
 				return err
 			}
@@ -202,6 +206,10 @@ func (a *app) workspaceUpdate() *cobra.Command {
 		},
 	}
 	o.flags(c)
+	f := c.Flags()
+	f.StringArrayVar(&removedEnv, "remove-env", nil, "environment variable to remove; can be repeated")
+	f.StringArrayVar(&removedSecretEnv, "remove-secret-env", nil, "secret environment variable to remove; can be repeated")
+	f.StringArrayVar(&removedSecretFiles, "remove-secret-file", nil, "secret file to remove; can be repeated")
 	return c
 }
 

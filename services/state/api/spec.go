@@ -82,6 +82,20 @@ func override(base workspace.Spec, o *statev1.WorkspaceOverrides) workspace.Spec
 	return base
 }
 
+// without returns a copy of the values without the removed names, at least an empty map. It returns the fault
+// invalid_argument for a name that is not there.
+func without[V any](field string, values map[string]V, removed []string) (map[string]V, error) {
+	rest := make(map[string]V, len(values))
+	maps.Copy(rest, values)
+	for _, name := range removed {
+		if _, found := rest[name]; !found {
+			return nil, fault.New(errcode.InvalidArgument, "%s: the workspace has no %.80q", field, name).With("field", field)
+		}
+		delete(rest, name)
+	}
+	return rest, nil
+}
+
 // secretValues are the secrets of a request by kind.
 type secretValues map[vault.Kind]seal.Values
 
@@ -114,11 +128,13 @@ func (s secretValues) add(kind vault.Kind, name, value string) {
 	s[kind][name] = seal.NewValue(value)
 }
 
-// mergeSecrets returns the stored values of a kind with the given ones added or replaced. It returns the fault
-// payload_too_large if they exceed maxSecretBytes.
-func mergeSecrets(kind vault.Kind, stored, given seal.Values) (seal.Values, error) {
-	merged := make(seal.Values, len(stored)+len(given))
-	maps.Copy(merged, stored)
+// changeSecrets returns the stored values of a kind without the removed and with the given ones.
+// It returns the fault payload_too_large if they exceed maxSecretBytes.
+func changeSecrets(kind vault.Kind, stored, given seal.Values, removed []string) (seal.Values, error) {
+	merged, err := without("removed_secret_"+string(kind), stored, removed)
+	if err != nil {
+		return nil, err
+	}
 	maps.Copy(merged, given)
 	size := 0
 	for name, value := range merged {
@@ -138,6 +154,9 @@ func mergeSecrets(kind vault.Kind, stored, given seal.Values) (seal.Values, erro
 // withSecretNames sets the names and the digest of secret values in the spec, never the values.
 func withSecretNames(spec workspace.Spec, kind vault.Kind, values seal.Values, digest string) workspace.Spec {
 	names := slices.Sorted(maps.Keys(values))
+	if len(names) == 0 {
+		digest = ""
+	}
 	switch kind {
 	case vault.Env:
 		spec.SecretEnv, spec.SecretEnvDigest = names, digest

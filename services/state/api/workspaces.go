@@ -25,6 +25,7 @@ import (
 	"lockstep.internal/services/state/directory"
 	"lockstep.internal/services/state/postgres"
 	"lockstep.internal/services/state/publish"
+	"lockstep.internal/services/state/vault"
 	"lockstep.internal/services/state/workspace"
 )
 
@@ -324,17 +325,29 @@ func (s *workspaceService) UpdateWorkspace(
 	if err != nil {
 		return nil, err
 	}
+	removed := map[vault.Kind][]string{
+		vault.Env: r.Msg.GetRemovedSecretEnv(), vault.Files: r.Msg.GetRemovedSecretFiles(),
+	}
 	w, err := s.change(
 		ctx,
 		r.Msg.GetWorkspace(),
 		func(tx pgx.Tx, w workspace.Workspace) (workspace.Workspace, []workspace.Event, error) {
-			next := override(w.Spec, r.Msg.GetOverrides())
-			for kind, given := range secrets {
+			env, err := without("removed_env", w.Spec.Env, r.Msg.GetRemovedEnv())
+			if err != nil {
+				return w, nil, err
+			}
+			next := w.Spec
+			next.Env = env
+			next = override(next, r.Msg.GetOverrides())
+			for _, kind := range []vault.Kind{vault.Env, vault.Files} {
+				if len(secrets[kind])+len(removed[kind]) == 0 {
+					continue
+				}
 				stored, err := s.secrets.Get(ctx, tx, w.ID, kind)
 				if err != nil {
 					return w, nil, err
 				}
-				values, err := mergeSecrets(kind, stored, given)
+				values, err := changeSecrets(kind, stored, secrets[kind], removed[kind])
 				if err != nil {
 					return w, nil, err
 				}

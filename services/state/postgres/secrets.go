@@ -26,6 +26,13 @@ func (s *Secrets) Put(
 	kind vault.Kind,
 	values seal.Values,
 ) error {
+	if len(values) == 0 {
+		_, err := tx.Exec(ctx, `delete from workspace_secrets where workspace_id = $1 and kind = $2`, workspaceID, kind)
+		if err != nil {
+			return fmt.Errorf("delete the %s secrets of workspace %s: %w", kind, workspaceID, err)
+		}
+		return nil
+	}
 	box, err := s.Vault.Seal(workspaceID.String(), kind, values)
 	if err != nil {
 		return fmt.Errorf("store secrets: %w", err)

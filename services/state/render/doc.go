@@ -5,7 +5,7 @@
 //
 //	Namespace       pod security "restricted" is enforced, warned of and audited
 //	ServiceAccount  <name>            without its token in pods
-//	NetworkPolicy   <name>            ingress: the configured peers; egress: DNS and public addresses
+//	NetworkPolicy   <name>            ingress: the configured peers; egress: the cluster's DNS and public addresses
 //	ResourceQuota   <name>            only with the option
 //	PersistentVolumeClaim <name>-data at /workspace; kept while stopped
 //	Service         <name>            the ports; none without ports

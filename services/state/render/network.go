@@ -10,10 +10,20 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-const dnsPort = 53
+// Ports of DNS, and the limits of port numbers.
+const (
+	dnsPort = 53
+	minPort = 1
+	maxPort = 65535
+)
 
-// networkPolicy allows ingress from the configured peers, and egress to DNS and to addresses that are not
-// private. NetworkPolicies are additive.
+// nodeLocalDNS is the address of the DNS cache on each node, where a cluster has one.
+//
+// See https://kubernetes.io/docs/tasks/administer-cluster/nodelocaldns.
+const nodeLocalDNS = "169.254.20.10/32"
+
+// networkPolicy allows ingress from the configured peers. Egress is allowed to the cluster's DNS, to all other ports of
+// addresses that are not private, and to the allowed networks. NetworkPolicies are additive.
 func (r rendering) networkPolicy() (networkingv1.NetworkPolicy, error) {
 	policy := networkingv1.NetworkPolicy{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "networking.k8s.io/v1", Kind: "NetworkPolicy"},
@@ -22,52 +32,69 @@ func (r rendering) networkPolicy() (networkingv1.NetworkPolicy, error) {
 			PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress},
 		},
 	}
-	from := make([]networkingv1.NetworkPolicyPeer, 0, len(r.options.Ingress))
-	for _, p := range r.options.Ingress {
-		from = append(from, networkingv1.NetworkPolicyPeer{
-			NamespaceSelector: &metav1.LabelSelector{MatchLabels: p.NamespaceLabels},
-			PodSelector:       &metav1.LabelSelector{MatchLabels: p.PodLabels},
-		})
-	}
+	from := pods(r.options.Ingress)
 	if len(from) > 0 {
 		// An ingress rule without peers allows all sources.
 		policy.Spec.Ingress = []networkingv1.NetworkPolicyIngressRule{{From: from}}
 	}
-	egress, err := r.egressPeers()
+	public, allowed, err := r.egressPeers()
 	if err != nil {
 		return policy, err
 	}
-	dns := intstr.FromInt32(dnsPort)
+	dns := append(pods(r.options.DNS), networkingv1.NetworkPolicyPeer{IPBlock: &networkingv1.IPBlock{CIDR: nodeLocalDNS}})
 	policy.Spec.Egress = []networkingv1.NetworkPolicyEgressRule{
-		{Ports: []networkingv1.NetworkPolicyPort{
-			{Protocol: new(corev1.ProtocolUDP), Port: &dns},
-			{Protocol: new(corev1.ProtocolTCP), Port: &dns},
-		}},
-		{To: egress},
+		{To: dns, Ports: ports(dnsPort, dnsPort)},
+		{To: public, Ports: append(ports(minPort, dnsPort-1), ports(dnsPort+1, maxPort)...)},
+	}
+	if len(allowed) > 0 {
+		policy.Spec.Egress = append(policy.Spec.Egress, networkingv1.NetworkPolicyEgressRule{To: allowed})
 	}
 	return policy, nil
 }
 
-// egressPeers returns all public addresses (IPv4 and IPv6) and the allowed private networks.
-func (r rendering) egressPeers() ([]networkingv1.NetworkPolicyPeer, error) {
+func pods(peers []Peer) []networkingv1.NetworkPolicyPeer {
+	list := make([]networkingv1.NetworkPolicyPeer, 0, len(peers)+1)
+	for _, p := range peers {
+		list = append(list, networkingv1.NetworkPolicyPeer{
+			NamespaceSelector: &metav1.LabelSelector{MatchLabels: p.NamespaceLabels},
+			PodSelector:       &metav1.LabelSelector{MatchLabels: p.PodLabels},
+		})
+	}
+	return list
+}
+
+// ports returns a range of ports of UDP and TCP, both ends included.
+func ports(first, last int32) []networkingv1.NetworkPolicyPort {
+	list := make([]networkingv1.NetworkPolicyPort, 0, 4)
+	for _, protocol := range []corev1.Protocol{corev1.ProtocolUDP, corev1.ProtocolTCP} {
+		port := networkingv1.NetworkPolicyPort{Protocol: &protocol, Port: new(intstr.FromInt32(first))}
+		if last != first {
+			port.EndPort = &last
+		}
+		list = append(list, port)
+	}
+	return list
+}
+
+// egressPeers returns all public addresses (IPv4 and IPv6), and the allowed private networks.
+func (r rendering) egressPeers() (public, allowed []networkingv1.NetworkPolicyPeer, err error) {
 	v4, v6 := &networkingv1.IPBlock{CIDR: "0.0.0.0/0"}, &networkingv1.IPBlock{CIDR: "::/0"}
 	for _, cidr := range r.options.PrivateRanges {
 		prefix, err := netip.ParsePrefix(cidr)
 		switch {
 		case err != nil:
-			return nil, fmt.Errorf("private range %q: %w", cidr, err)
+			return nil, nil, fmt.Errorf("private range %q: %w", cidr, err)
 		case prefix.Addr().Is4():
 			v4.Except = append(v4.Except, cidr)
 		default:
 			v6.Except = append(v6.Except, cidr)
 		}
 	}
-	peers := []networkingv1.NetworkPolicyPeer{{IPBlock: v4}, {IPBlock: v6}}
 	for _, cidr := range r.options.EgressAllowed {
 		if _, err := netip.ParsePrefix(cidr); err != nil {
-			return nil, fmt.Errorf("allowed range %q: %w", cidr, err)
+			return nil, nil, fmt.Errorf("allowed range %q: %w", cidr, err)
 		}
-		peers = append(peers, networkingv1.NetworkPolicyPeer{IPBlock: &networkingv1.IPBlock{CIDR: cidr}})
+		allowed = append(allowed, networkingv1.NetworkPolicyPeer{IPBlock: &networkingv1.IPBlock{CIDR: cidr}})
 	}
-	return peers, nil
+	return []networkingv1.NetworkPolicyPeer{{IPBlock: v4}, {IPBlock: v6}}, allowed, nil
 }

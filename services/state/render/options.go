@@ -7,6 +7,9 @@ type Options struct {
 	// Ingress lists the pods that may connect to workspaces. Defaults to the gateway and the relay agent in
 	// namespace lockstep.
 	Ingress []Peer
+	// DNS lists the pods that answer DNS queries. Workspaces reach no other address on port 53, except those of
+	// EgressAllowed. Defaults to the pods with the label k8s-app=kube-dns in namespace kube-system.
+	DNS []Peer
 	// PrivateRanges are the networks that workspaces may not reach, in CIDR notation. Defaults to the
 	// private, shared, link-local and loopback ranges.
 	PrivateRanges []string
@@ -36,6 +39,12 @@ func (o Options) withDefaults() Options {
 			{NamespaceLabels: namespace, PodLabels: map[string]string{"app.kubernetes.io/name": "lockstep-gateway"}},
 			{NamespaceLabels: namespace, PodLabels: map[string]string{"app.kubernetes.io/name": "lockstep-relay-agent"}},
 		}
+	}
+	if o.DNS == nil {
+		o.DNS = []Peer{{
+			NamespaceLabels: map[string]string{"kubernetes.io/metadata.name": "kube-system"},
+			PodLabels:       map[string]string{"k8s-app": "kube-dns"},
+		}}
 	}
 	if o.PrivateRanges == nil {
 		o.PrivateRanges = []string{

@@ -20,6 +20,7 @@ const (
 	maxName     = 40
 	maxPorts    = 50
 	maxEnv      = 500
+	maxFiles    = 200
 	maxEnvValue = 32 << 10
 	maxCommand  = 100
 	maxImage    = 500
@@ -113,6 +114,9 @@ func (s Spec) checkEnv(f *fieldErrors) {
 }
 
 func (s Spec) checkFiles(f *fieldErrors) {
+	if len(s.SecretFiles) > maxFiles {
+		f.Addf("secret_files", "has %d files, the limit is %d", len(s.SecretFiles), maxFiles)
+	}
 	seen := map[string]bool{}
 	for i, name := range s.SecretFiles {
 		at := index("secret_files", i)

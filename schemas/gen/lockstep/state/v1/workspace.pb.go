@@ -1268,11 +1268,17 @@ func (x *SetDesiredStateResponse) GetWorkspace() *Workspace {
 }
 
 type UpdateWorkspaceRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Workspace     *WorkspaceReference    `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
-	Overrides     *WorkspaceOverrides    `protobuf:"bytes,2,opt,name=overrides,proto3" json:"overrides,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Workspace *WorkspaceReference    `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	Overrides *WorkspaceOverrides    `protobuf:"bytes,2,opt,name=overrides,proto3" json:"overrides,omitempty"`
+	// Names of the plain variables to remove.
+	RemovedEnv []string `protobuf:"bytes,3,rep,name=removed_env,json=removedEnv,proto3" json:"removed_env,omitempty"`
+	// Names of the secret variables to remove.
+	RemovedSecretEnv []string `protobuf:"bytes,4,rep,name=removed_secret_env,json=removedSecretEnv,proto3" json:"removed_secret_env,omitempty"`
+	// Paths of the secret files to remove.
+	RemovedSecretFiles []string `protobuf:"bytes,5,rep,name=removed_secret_files,json=removedSecretFiles,proto3" json:"removed_secret_files,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
 }
 
 func (x *UpdateWorkspaceRequest) Reset() {
@@ -1315,6 +1321,27 @@ func (x *UpdateWorkspaceRequest) GetWorkspace() *WorkspaceReference {
 func (x *UpdateWorkspaceRequest) GetOverrides() *WorkspaceOverrides {
 	if x != nil {
 		return x.Overrides
+	}
+	return nil
+}
+
+func (x *UpdateWorkspaceRequest) GetRemovedEnv() []string {
+	if x != nil {
+		return x.RemovedEnv
+	}
+	return nil
+}
+
+func (x *UpdateWorkspaceRequest) GetRemovedSecretEnv() []string {
+	if x != nil {
+		return x.RemovedSecretEnv
+	}
+	return nil
+}
+
+func (x *UpdateWorkspaceRequest) GetRemovedSecretFiles() []string {
+	if x != nil {
+		return x.RemovedSecretFiles
 	}
 	return nil
 }
@@ -2252,10 +2279,14 @@ const file_lockstep_state_v1_workspace_proto_rawDesc = "" +
 	"\tworkspace\x18\x01 \x01(\v2%.lockstep.state.v1.WorkspaceReferenceR\tworkspace\x12D\n" +
 	"\rdesired_state\x18\x02 \x01(\x0e2\x1f.lockstep.state.v1.DesiredStateR\fdesiredState\"U\n" +
 	"\x17SetDesiredStateResponse\x12:\n" +
-	"\tworkspace\x18\x01 \x01(\v2\x1c.lockstep.state.v1.WorkspaceR\tworkspace\"\xa2\x01\n" +
+	"\tworkspace\x18\x01 \x01(\v2\x1c.lockstep.state.v1.WorkspaceR\tworkspace\"\xa3\x02\n" +
 	"\x16UpdateWorkspaceRequest\x12C\n" +
 	"\tworkspace\x18\x01 \x01(\v2%.lockstep.state.v1.WorkspaceReferenceR\tworkspace\x12C\n" +
-	"\toverrides\x18\x02 \x01(\v2%.lockstep.state.v1.WorkspaceOverridesR\toverrides\"U\n" +
+	"\toverrides\x18\x02 \x01(\v2%.lockstep.state.v1.WorkspaceOverridesR\toverrides\x12\x1f\n" +
+	"\vremoved_env\x18\x03 \x03(\tR\n" +
+	"removedEnv\x12,\n" +
+	"\x12removed_secret_env\x18\x04 \x03(\tR\x10removedSecretEnv\x120\n" +
+	"\x14removed_secret_files\x18\x05 \x03(\tR\x12removedSecretFiles\"U\n" +
 	"\x17UpdateWorkspaceResponse\x12:\n" +
 	"\tworkspace\x18\x01 \x01(\v2\x1c.lockstep.state.v1.WorkspaceR\tworkspace\"T\n" +
 	"\x16WatchWorkspacesRequest\x12:\n" +
