@@ -8,52 +8,46 @@ import (
 	"sync"
 	"time"
 
-	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
+	"lockstep.internal/libs/lastvalue"
 	"lockstep.internal/libs/topology"
 )
 
 // Config of a copy.
 type Config struct {
-	// Conn is a connection to NATS that reconnects for ever. Its user may read the stream: see
-	// natsauth.DirectoryReaderSubjects. Required.
-	Conn *nats.Conn
+	// JetStream has a connection that reconnects for ever. Its user may read the stream: see
+	// natsauth.LastValueReaderSubjects. Required.
+	JetStream jetstream.JetStream
 	// Cell of the directory. Required.
 	Cell topology.Cell
 	// Logger. Required.
 	Logger *slog.Logger
-	// Probe is the time between two checks that the stream is still the same. Defaults to 10 s.
+	// Probe is the time between two checks of the stream. Defaults to 5 s.
 	Probe time.Duration
 	// StaleAfter is the time without the stream after which [Directory.Check] reports it. Defaults
 	// to 30 s.
 	StaleAfter time.Duration
 }
 
-const (
-	defaultProbe      = 10 * time.Second
-	defaultStaleAfter = 30 * time.Second
-)
-
 // ErrInvalidConfig is wrapped by errors about a configuration that cannot work.
 var ErrInvalidConfig = errors.New("invalid directory configuration")
 
 // Directory is the copy. It is safe for concurrent use. It is empty before it is ready.
 type Directory struct {
-	cfg Config
+	cfg    Config
+	reader *lastvalue.Reader
 
 	mu      sync.RWMutex
 	known   *entries
 	changed chan struct{} // closed with the next change
-	ready   bool
-	readErr error     // the error that stops the reading, or nil
-	since   time.Time // the time of readErr
 }
 
 // New returns an empty copy. [Directory.Run] fills it.
 func New(cfg Config) (*Directory, error) {
 	switch {
-	case cfg.Conn == nil:
-		return nil, fmt.Errorf("%w: no NATS connection", ErrInvalidConfig)
+	case cfg.JetStream == nil:
+		return nil, fmt.Errorf("%w: no JetStream", ErrInvalidConfig)
 	case cfg.Logger == nil:
 		return nil, fmt.Errorf("%w: no logger", ErrInvalidConfig)
 	case cfg.Probe < 0 || cfg.StaleAfter < 0:
@@ -62,28 +56,13 @@ func New(cfg Config) (*Directory, error) {
 	if err := topology.ValidateCell(string(cfg.Cell)); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalidConfig, err)
 	}
-	if cfg.Probe == 0 {
-		cfg.Probe = defaultProbe
-	}
-	if cfg.StaleAfter == 0 {
-		cfg.StaleAfter = defaultStaleAfter
-	}
-	return &Directory{cfg: cfg, known: newEntries(), changed: make(chan struct{}), since: time.Now()}, nil
-}
-
-// Ready reports whether the copy has read the stream to its end once.
-func (d *Directory) Ready() bool {
-	d.mu.RLock()
-	defer d.mu.RUnlock()
-	return d.ready
-}
-
-// UpToDate reports whether the copy is ready and reads the stream without errors. Then a missing entry does not
-// exist or was created just now.
-func (d *Directory) UpToDate() bool {
-	d.mu.RLock()
-	defer d.mu.RUnlock()
-	return d.ready && d.readErr == nil
+	d := &Directory{cfg: cfg, known: newEntries(), changed: make(chan struct{})}
+	d.reader = lastvalue.NewReader(lastvalue.Config{
+		JetStream: cfg.JetStream, Stream: topology.StreamDirectory, Subjects: cfg.Cell.All(topology.FamilyDirectory),
+		Live: cfg.Cell.All(topology.FamilyDirectoryLive), Handler: &loader{Directory: d}, Logger: cfg.Logger,
+		Probe: cfg.Probe, StaleAfter: cfg.StaleAfter,
+	})
+	return d, nil
 }
 
 // Changed returns a channel that is closed by the next change. Get it before the query whose result

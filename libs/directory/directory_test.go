@@ -57,18 +57,21 @@ func (f *fixture) followWith(conn *nats.Conn) {
 	f.t.Helper()
 	var err error
 	f.copy, err = directory.New(directory.Config{
-		Conn:   conn,
-		Cell:   cell,
-		Logger: slog.New(slog.NewTextHandler(f.t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
-		Probe:  20 * time.Millisecond,
+		JetStream: natstest.Open(f.t, conn),
+		Cell:      cell,
+		Logger:    slog.New(slog.NewTextHandler(f.t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Probe:     20 * time.Millisecond,
 	})
 	require.NoError(f.t, err)
 	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- f.copy.Run(ctx, func() { close(f.ready) }) }()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		f.copy.Run(ctx, func() { close(f.ready) })
+	}()
 	f.t.Cleanup(func() {
 		cancel()
-		require.NoError(f.t, <-ended)
+		<-ended
 	})
 }
 
@@ -182,7 +185,7 @@ func TestDirectoryWaitsForStreamAndServer(t *testing.T) {
 	require.Eventually(t, func() bool {
 		err := b.copy.Check(context.Background())
 		return err != nil &&
-			err.Error() == "the directory is not loaded yet: stream DIRECTORY does not exist: the state service creates it"
+			err.Error() == "stream DIRECTORY is not loaded yet: it does not exist; the state service creates it"
 	}, timeout, 5*time.Millisecond)
 	require.False(t, b.copy.Ready())
 	b.server.Down()
@@ -259,16 +262,18 @@ func TestRecreatedStreamReplacesEverything(t *testing.T) {
 	require.True(t, b.copy.Ready())
 }
 
-// TestDirectoryReaderSubjectsSuffice runs a copy as a service that may do nothing else.
-func TestDirectoryReaderSubjectsSuffice(t *testing.T) {
+// TestLastValueReaderSubjectsSuffice runs a copy as a service that may do nothing else.
+func TestLastValueReaderSubjectsSuffice(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	report, err := natsauth.Init(dir, natsauth.Options{Principals: []natsauth.StaticPrincipal{{
 		Name: "billing", Account: natsauth.AccountControl, Permissions: jwt.Permissions{
 			Pub: jwt.Permission{
-				Allow: natsauth.DirectoryReaderSubjects(),
+				Allow: natsauth.LastValueReaderSubjects(topology.StreamDirectory),
 			},
-			Sub: jwt.Permission{Allow: jwt.StringList{natsauth.InboxPrefix("billing") + ".>"}},
+			Sub: jwt.Permission{Allow: jwt.StringList{
+				natsauth.InboxPrefix("billing") + ".>", cell.All(topology.FamilyDirectoryLive),
+			}},
 		},
 	}}})
 	require.NoError(t, err)
@@ -301,14 +306,14 @@ func TestDirectoryReaderSubjectsSuffice(t *testing.T) {
 func TestNewValidatesItsConfig(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	good := directory.Config{Conn: b.conn, Cell: cell, Logger: slog.New(slog.DiscardHandler)}
+	good := directory.Config{JetStream: b.js, Cell: cell, Logger: slog.New(slog.DiscardHandler)}
 	_, err := directory.New(good)
 	require.NoError(t, err)
 	for name, spoil := range map[string]func(*directory.Config){
-		"connection": func(c *directory.Config) { c.Conn = nil },
-		"logger":     func(c *directory.Config) { c.Logger = nil },
-		"cell":       func(c *directory.Config) { c.Cell = "a.b" },
-		"time":       func(c *directory.Config) { c.Probe = -1 },
+		"JetStream": func(c *directory.Config) { c.JetStream = nil },
+		"logger":    func(c *directory.Config) { c.Logger = nil },
+		"cell":      func(c *directory.Config) { c.Cell = "a.b" },
+		"time":      func(c *directory.Config) { c.Probe = -1 },
 	} {
 		bad := good
 		spoil(&bad)

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 
+	"lockstep.internal/libs/lastvalue"
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/events"
@@ -44,11 +45,8 @@ var (
 	errForeign     = errors.New("the entry's key does not match its subject")
 )
 
-// noRevision is used for messages without a revision header; they always apply.
-const noRevision = -1
-
-// apply applies a message and reports whether it changed anything. It ignores lower and equal revisions. A
-// malformed message is an error and changes nothing.
+// apply applies a message and reports whether it changed anything. It ignores lower and equal revisions; a message
+// without a revision always applies. A malformed message is an error and changes nothing.
 func (k *entries) apply(cell topology.Cell, subject string, revision int64, data []byte) (bool, error) {
 	parsed, err := topology.Parse(subject)
 	if err != nil {
@@ -57,7 +55,7 @@ func (k *entries) apply(cell topology.Cell, subject string, revision int64, data
 	if parsed.Family != topology.FamilyDirectory || len(parsed.Tokens) != 2 {
 		return false, fmt.Errorf("directory: %s: %w", subject, errUnknownKind)
 	}
-	if last, exists := k.revisions[subject]; exists && revision <= last && revision != noRevision {
+	if last, exists := k.revisions[subject]; exists && revision <= last && revision != lastvalue.NoRevision {
 		return false, nil
 	}
 	key, apply, err := k.decodeEntry(parsed.Tokens[0], data)

@@ -100,9 +100,7 @@ func deploysPermissions(cell topology.Cell) jwt.Permissions {
 		cell.Prefix(topology.FamilyDead) + "." + PrincipalDeploys + ".>",
 		"$JS.API.INFO",
 	}
-	for _, stream := range []string{
-		topology.StreamObserved, topology.StreamDeploys, topology.StreamSinks, topology.StreamDirectory,
-	} {
+	for _, stream := range []string{topology.StreamObserved, topology.StreamDeploys, topology.StreamSinks} {
 		allow = append(
 			allow,
 			"$JS.API.STREAM.INFO."+stream,
@@ -118,9 +116,12 @@ func deploysPermissions(cell topology.Cell) jwt.Permissions {
 	for _, stream := range []string{topology.StreamDeploys, topology.StreamSinks} {
 		allow = append(allow, "$JS.API.CONSUMER.RESET."+stream+".*", "$JS.ACK."+stream+".>")
 	}
+	allow = append(allow, LastValueReaderSubjects(topology.StreamDirectory)...)
 	return jwt.Permissions{
 		Pub: jwt.Permission{Allow: allow},
-		Sub: jwt.Permission{Allow: jwt.StringList{InboxPrefix(PrincipalDeploys) + ".>"}},
+		Sub: jwt.Permission{Allow: jwt.StringList{
+			InboxPrefix(PrincipalDeploys) + ".>", cell.All(topology.FamilyDirectoryLive),
+		}},
 	}
 }
 
@@ -165,18 +166,26 @@ func relayPermissions(cell topology.Cell) jwt.Permissions {
 		// Push consumers of a bucket use flow control: the client must respond.
 		"$JS.FC." + topology.StreamRelays + ".>",
 	}
-	allow = append(allow, DirectoryReaderSubjects()...)
-	allow = append(allow, readStream(topology.StreamControl)...)
+	allow = append(allow, LastValueReaderSubjects(topology.StreamDirectory)...)
+	allow = append(allow, LastValueReaderSubjects(topology.StreamControl)...)
 	allow = append(allow, readStream(topology.StreamRelays)...)
 	return jwt.Permissions{
 		Pub: jwt.Permission{Allow: allow},
-		Sub: jwt.Permission{Allow: jwt.StringList{InboxPrefix(PrincipalRelay) + ".>"}},
+		Sub: jwt.Permission{Allow: jwt.StringList{
+			InboxPrefix(PrincipalRelay) + ".>", cell.All(topology.FamilyDirectoryLive), cell.ControlConfigsLive(),
+		}},
 	}
 }
 
-// DirectoryReaderSubjects are the subjects that a control-plane service publishes to in order to
-// keep its copy of the directory, for its permissions.
-func DirectoryReaderSubjects() jwt.StringList { return readStream(topology.StreamDirectory) }
+// LastValueReaderSubjects are the subjects that a control-plane service publishes to in order to read a stream with
+// package lastvalue, for its permissions. It also subscribes to the republished subjects.
+func LastValueReaderSubjects(stream string) jwt.StringList {
+	return jwt.StringList{
+		"$JS.API.STREAM.INFO." + stream,
+		"$JS.API.STREAM.MSG.GET." + stream,
+		"$JS.API.DIRECT.GET." + stream,
+	}
+}
 
 // readStream returns the subjects that a control-plane service publishes to in order to read a stream with
 // ephemeral consumers.

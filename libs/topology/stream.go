@@ -9,7 +9,7 @@ import (
 
 // Version of the declarations below. Raise it with every change of [Streams]; [Ensure] applies only
 // a higher one.
-const Version = 7
+const Version = 8
 
 // MaxMessageSize is the largest message of any stream, headers included, in bytes (1 MiB).
 const MaxMessageSize = 1 << 20
@@ -64,7 +64,7 @@ type Stream struct {
 	AllowTTL bool
 	// Republish is the subject family to which the server republishes stored messages, for live subscriptions. A
 	// republished message carries its sequences in headers (Nats-Sequence, Nats-Last-Sequence of its subject). No
-	// stream captures it.
+	// stream captures it. Messages of a stream with LastPerSubject are republished without their data.
 	Republish string
 	// CopyOf is a family whose messages the writer also publishes here. A republished, unchanged message is not copied.
 	// A mirror or source does not work: it keeps the Nats-Expected-* headers, which then fail.
@@ -122,6 +122,7 @@ func Streams() []Stream {
 			LastPerSubject: true,
 			DiscardNew:     true,
 			Duplicates:     2 * time.Minute,
+			Republish:      FamilyControlLive,
 			Description:    "Configuration of agents, and requests for full resyncs.",
 		},
 		{
@@ -171,6 +172,7 @@ func Streams() []Stream {
 			LastPerSubject: true,
 			DiscardNew:     true,
 			Duplicates:     2 * time.Minute,
+			Republish:      FamilyDirectoryLive,
 			Description: "Organizations, groups, projects, users, memberships, agents and keys: the latest entry of each. " +
 				"Every service keeps a copy.",
 		},
@@ -233,7 +235,9 @@ func (s Stream) Config(cell Cell, opts Options) jetstream.StreamConfig {
 		cfg.MaxMsgsPerSubject = 1
 	}
 	if s.Republish != "" {
-		cfg.RePublish = &jetstream.RePublish{Source: cell.All(s.Family), Destination: cell.All(s.Republish)}
+		cfg.RePublish = &jetstream.RePublish{
+			Source: cell.All(s.Family), Destination: cell.All(s.Republish), HeadersOnly: s.LastPerSubject,
+		}
 	}
 	if s.DiscardNew {
 		cfg.Discard = jetstream.DiscardNew

@@ -16,20 +16,22 @@ const RevisionHeader = "Lockstep-Revision"
 
 // Families of subjects: the token after the cell.
 const (
-	FamilyObserved   = "observed"
-	FamilyDesired    = "desired"
-	FamilyDesiredLog = "desired_log"
-	FamilyApplied    = "applied"
-	FamilyControl    = "control"
-	FamilyWorkspace  = "workspace"
-	FamilyDeploy     = "deploy"
-	FamilySink       = "sink"
-	FamilyDeployLive = "deploy_live"
-	FamilyAgent      = "agent"
-	FamilyAudit      = "audit"
-	FamilyDirectory  = "directory"
-	FamilyDead       = "dead"
-	FamilySecret     = "secret"
+	FamilyObserved      = "observed"
+	FamilyDesired       = "desired"
+	FamilyDesiredLog    = "desired_log"
+	FamilyApplied       = "applied"
+	FamilyControl       = "control"
+	FamilyControlLive   = "control_live"
+	FamilyWorkspace     = "workspace"
+	FamilyDeploy        = "deploy"
+	FamilySink          = "sink"
+	FamilyDeployLive    = "deploy_live"
+	FamilyAgent         = "agent"
+	FamilyAudit         = "audit"
+	FamilyDirectory     = "directory"
+	FamilyDirectoryLive = "directory_live"
+	FamilyDead          = "dead"
+	FamilySecret        = "secret"
 )
 
 // TokenWorkload follows the agent id in the subjects of tracked workloads, so that consumers can tell them from the
@@ -201,6 +203,9 @@ func (c Cell) AuditRequests(agent int64) string { return c.agent(FamilyAudit, ag
 
 // ControlConfigs matches the configuration of every agent.
 func (c Cell) ControlConfigs() string { return c.Prefix(FamilyControl) + ".*.config" }
+
+// ControlConfigsLive matches the subjects to which the server republishes them.
+func (c Cell) ControlConfigsLive() string { return c.Prefix(FamilyControlLive) + ".*.config" }
 
 // Directory is the subject of one entry of the directory, such as kind "user".
 func (c Cell) Directory(kind, id string) string {

@@ -133,7 +133,7 @@ func (p *process) connect(ctx context.Context) error {
 
 func (p *process) openDirectory(context.Context) error {
 	var err error
-	p.directory, err = directory.New(directory.Config{Conn: p.conn.Conn, Cell: p.cell, Logger: p.tel.Logger})
+	p.directory, err = directory.New(directory.Config{JetStream: p.js, Cell: p.cell, Logger: p.tel.Logger})
 	if err != nil {
 		return fmt.Errorf("directory: %w", err)
 	}

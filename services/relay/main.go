@@ -137,7 +137,7 @@ func (p *process) connectNATS(ctx context.Context) error {
 	if p.js, err = p.conn.JetStream(); err != nil {
 		return fmt.Errorf("connect to NATS: %w", err)
 	}
-	p.directory, err = directory.New(directory.Config{Conn: p.conn.Conn, Cell: p.cell, Logger: p.tel.Logger})
+	p.directory, err = directory.New(directory.Config{JetStream: p.js, Cell: p.cell, Logger: p.tel.Logger})
 	if err != nil {
 		return fmt.Errorf("directory: %w", err)
 	}
@@ -290,9 +290,13 @@ func (p *process) parts() []service.Part {
 	p.external.StopBefore = []string{"registry", "directory", "audit"}
 	return []service.Part{
 		p.conn.Part(), p.directory.Part(),
-		{Name: "configurations", StartAfter: []string{"nats"}, Run: func(ctx context.Context, self *service.Handle) error {
-			return p.configs.Run(ctx, self.Ready)
-		}},
+		{
+			Name: "configurations", StartAfter: []string{"nats"}, Check: p.configs.Check,
+			Run: func(ctx context.Context, self *service.Handle) error {
+				p.configs.Run(ctx, self.Ready)
+				return nil
+			},
+		},
 		{Name: "registry", StartAfter: []string{"nats"}, Run: func(ctx context.Context, self *service.Handle) error {
 			return p.store.Run(ctx, self.Ready)
 		}},

@@ -16,17 +16,23 @@ import (
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/errcode"
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
+	"lockstep.internal/tools/testkit/natstest"
 )
 
 // readDirectory reads the directory, as another service does, until the test ends.
 func (b *fixture) readDirectory(t *testing.T) *directory.Directory {
 	t.Helper()
-	d, err := directory.New(directory.Config{Conn: b.operator(t), Cell: "local", Logger: slog.New(slog.DiscardHandler)})
+	d, err := directory.New(directory.Config{
+		JetStream: natstest.Open(t, b.operator(t)), Cell: "local", Logger: slog.New(slog.DiscardHandler),
+	})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
-	ready, ended := make(chan struct{}), make(chan error, 1)
-	go func() { ended <- d.Run(ctx, func() { close(ready) }) }()
-	t.Cleanup(func() { cancel(); require.NoError(t, <-ended) })
+	ready, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		d.Run(ctx, func() { close(ready) })
+	}()
+	t.Cleanup(func() { cancel(); <-ended })
 	select {
 	case <-ready:
 	case <-time.After(time.Minute):

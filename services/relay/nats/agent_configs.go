@@ -1,28 +1,24 @@
 package nats
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
-	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"lockstep.internal/libs/lastvalue"
 	"lockstep.internal/libs/logkey"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/events"
 )
 
-// heartbeat is the idle heartbeat of the consumer.
-const heartbeat = 5 * time.Second
-
 // AgentConfigs has the configuration of every agent, from the stream CONTROL. It may be used by many goroutines.
 type AgentConfigs struct {
-	js     jetstream.JetStream
-	cell   topology.Cell
+	reader *lastvalue.Reader
 	logger *slog.Logger
 
 	mu     sync.Mutex
@@ -30,13 +26,27 @@ type AgentConfigs struct {
 }
 
 type agentConfig struct {
-	line    []byte
-	changed chan struct{}
+	line     []byte
+	revision int64
+	changed  chan struct{}
 }
 
 // NewAgentConfigs makes an empty copy; Run fills it.
 func NewAgentConfigs(js jetstream.JetStream, cell topology.Cell, logger *slog.Logger) *AgentConfigs {
-	return &AgentConfigs{js: js, cell: cell, logger: logger, agents: map[int64]*agentConfig{}}
+	c := &AgentConfigs{logger: logger, agents: map[int64]*agentConfig{}}
+	c.reader = lastvalue.NewReader(lastvalue.Config{
+		JetStream: js, Stream: topology.StreamControl, Subjects: cell.ControlConfigs(), Live: cell.ControlConfigsLive(),
+		Handler: configLoader{c}, Logger: logger,
+	})
+	return c
+}
+
+// Run keeps the copy until ctx is done, and calls ready once it is loaded for the first time.
+func (c *AgentConfigs) Run(ctx context.Context, ready func()) { c.reader.Run(ctx, ready) }
+
+// Check is a health check, see [lastvalue.Reader.Check].
+func (c *AgentConfigs) Check(ctx context.Context) error {
+	return c.reader.Check(ctx)
 }
 
 // AgentConfig returns the configuration of an agent as a line of JSON, empty if it has none, and a channel that is
@@ -51,52 +61,40 @@ func (c *AgentConfigs) AgentConfig(agent int64) ([]byte, <-chan struct{}) {
 func (c *AgentConfigs) of(agent int64) *agentConfig {
 	found := c.agents[agent]
 	if found == nil {
-		found = &agentConfig{changed: make(chan struct{})}
+		found = &agentConfig{revision: lastvalue.NoRevision, changed: make(chan struct{})}
 		c.agents[agent] = found
 	}
 	return found
 }
 
-// Run follows the stream until ctx is done. It returns errors of NATS, and may then be called again; it keeps
-// what it has read. It calls ready after it has read the whole stream.
-func (c *AgentConfigs) Run(ctx context.Context, ready func()) error {
-	openCtx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	consumer, err := c.js.OrderedConsumer(openCtx, topology.StreamControl, jetstream.OrderedConsumerConfig{
-		FilterSubjects: []string{c.cell.ControlConfigs()}, DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy,
-	})
-	if err != nil {
-		return fmt.Errorf("read stream %s: %w", topology.StreamControl, err)
+// configLoader applies what the reader reads.
+type configLoader struct{ *AgentConfigs }
+
+// Begin implements lastvalue.Handler. Revisions of another stream do not compare.
+func (l configLoader) Begin(replaced bool) {
+	if !replaced {
+		return
 	}
-	messages, err := consumer.Messages(jetstream.PullHeartbeat(heartbeat))
-	if err != nil {
-		return fmt.Errorf("read stream %s: %w", topology.StreamControl, err)
-	}
-	defer messages.Stop()
-	if consumer.CachedInfo().NumPending == 0 {
-		ready()
-	}
-	for {
-		m, err := messages.Next(jetstream.NextContext(ctx))
-		switch {
-		case ctx.Err() != nil:
-			return nil
-		case errors.Is(err, jetstream.ErrNoHeartbeat): // the client recreates the consumer
-			continue
-		case err != nil:
-			return fmt.Errorf("read stream %s: %w", topology.StreamControl, err)
-		}
-		if err := c.handle(m.Subject(), m.Data()); err != nil {
-			c.logger.WarnContext(ctx, "ignored an invalid configuration of an agent", slog.String(logkey.Subject, m.Subject()),
-				logkey.Error(err))
-		}
-		if meta, err := m.Metadata(); err == nil && meta.NumPending == 0 {
-			ready()
-		}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, known := range l.agents {
+		known.revision = lastvalue.NoRevision
 	}
 }
 
-func (c *AgentConfigs) handle(subject string, data []byte) error {
+// Apply implements lastvalue.Handler.
+func (l configLoader) Apply(ctx context.Context, m lastvalue.Message) {
+	if err := l.apply(m.Subject, m.Revision(), m.Data); err != nil {
+		l.logger.WarnContext(ctx, "ignored an invalid configuration of an agent", slog.String(logkey.Subject, m.Subject),
+			logkey.Error(err))
+	}
+}
+
+// Loaded implements lastvalue.Handler.
+func (l configLoader) Loaded() {}
+
+// apply keeps the configuration unless a higher revision is known.
+func (c *AgentConfigs) apply(subject string, revision int64, data []byte) error {
 	parsed, err := topology.Parse(subject)
 	if err != nil {
 		return fmt.Errorf("parse the subject: %w", err)
@@ -116,6 +114,13 @@ func (c *AgentConfigs) handle(subject string, data []byte) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	known := c.of(agent)
+	if revision < known.revision && revision != lastvalue.NoRevision {
+		return nil
+	}
+	known.revision = max(known.revision, revision)
+	if bytes.Equal(known.line, line) {
+		return nil
+	}
 	known.line = line
 	close(known.changed)
 	known.changed = make(chan struct{})

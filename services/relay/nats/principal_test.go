@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"lockstep.internal/libs/directory"
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/topology"
+	relaynats "lockstep.internal/services/relay/nats"
 )
 
 func TestRelayPrincipalCanMaintainRegistry(t *testing.T) {
@@ -71,28 +73,13 @@ func TestRelayPrincipalReadsDirectoryAndPublishesAgentEvents(t *testing.T) {
 		require.NoError(t, err)
 	}
 	d, err := directory.New(directory.Config{
-		Conn: js.Conn(), Cell: cell, Logger: slog.New(slog.DiscardHandler), Probe: 10 * time.Millisecond,
+		JetStream: js, Cell: cell, Logger: slog.New(slog.DiscardHandler), Probe: 10 * time.Millisecond,
 	})
 	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(t.Context())
-	ready, ended := make(chan struct{}), make(chan error, 1)
-	go func() { ended <- d.Run(ctx, func() { close(ready) }) }()
-	select {
-	case <-ready:
-	case <-time.After(timeout):
-		require.Fail(t, "the directory was not read")
-	}
+	untilReady(t, d.Run)
 	agent, found := d.Agent(7)
 	require.True(t, found)
 	require.Equal(t, int64(3), agent.ProjectID)
-
-	consumer, err := js.OrderedConsumer(t.Context(), topology.StreamControl, jetstream.OrderedConsumerConfig{
-		FilterSubjects: []string{cell.ControlConfigs()},
-	})
-	require.NoError(t, err)
-	message, err := consumer.Next(jetstream.FetchMaxWait(timeout))
-	require.NoError(t, err)
-	require.Equal(t, cell.ControlConfig(7), message.Subject())
 
 	for subject, stream := range map[string]string{
 		cell.AgentConnected(7): topology.StreamAgents, cell.AgentDisconnected(7): topology.StreamAgents,
@@ -102,8 +89,51 @@ func TestRelayPrincipalReadsDirectoryAndPublishesAgentEvents(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, stream, ack.Stream)
 	}
-	cancel()
-	require.NoError(t, <-ended)
+}
+
+func TestRelayPrincipalFollowsTheConfigurationsOfAgents(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t)
+	publish := func(revision int) {
+		t.Helper()
+		m := natsgo.NewMsg(cell.ControlConfig(7))
+		m.Header.Set(topology.RevisionHeader, strconv.Itoa(revision))
+		m.Data = fmt.Appendf(nil, `{"config_revision":%d}`, revision)
+		_, err := s.state.PublishMsg(t.Context(), m)
+		require.NoError(t, err)
+	}
+	publish(5)
+	configs := relaynats.NewAgentConfigs(s.as(t, natsauth.PrincipalRelay), cell, slog.New(slog.DiscardHandler))
+	untilReady(t, configs.Run)
+	require.NoError(t, configs.Check(t.Context()))
+	line, changed := configs.AgentConfig(7)
+	require.Contains(t, string(line), `"config_revision":5`)
+
+	publish(4) // as after a restore of the stream
+	publish(6)
+	<-changed
+	line, _ = configs.AgentConfig(7)
+	require.Contains(t, string(line), `"config_revision":6`)
+}
+
+// untilReady runs a copy until the test ends, and returns when it is ready.
+func untilReady(t *testing.T, run func(ctx context.Context, ready func())) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	ready, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		run(ctx, func() { close(ready) })
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-ended
+	})
+	select {
+	case <-ready:
+	case <-time.After(timeout):
+		require.Fail(t, "the stream was not read", "within %s", timeout)
+	}
 }
 
 // Neither the relay nor state can delete, purge or replace audit records, and the stream cannot be unsealed.
