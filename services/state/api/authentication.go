@@ -36,6 +36,7 @@ func sessionOf(ctx context.Context) session {
 type authentication struct {
 	directory *postgres.Directory
 	sessions  *sessionCache
+	lookups   *tokenLookups
 	logger    *slog.Logger
 	now       func() time.Time
 }
@@ -77,7 +78,12 @@ func (a *authentication) session(ctx context.Context, value string) (session, er
 	if found {
 		return known, nil
 	}
+	end, err := a.lookups.begin(ctx, hash)
+	if err != nil {
+		return session{}, err
+	}
 	user, expires, err := a.directory.UserByToken(ctx, hash[:])
+	end(err)
 	if fault.Is(err, errcode.NotFound) {
 		return session{}, fault.New(
 			errcode.Unauthenticated,

@@ -51,7 +51,9 @@ const maxRequest = 4 << 20
 func NewHandler(d Dependencies) http.Handler {
 	interceptors := append([]connect.Interceptor{fault.NewInterceptor(d.Logger)}, d.Interceptors...)
 	sessions := newSessionCache()
-	authn := &authentication{directory: d.Directory.Directory, sessions: sessions, logger: d.Logger, now: d.Now}
+	authn := &authentication{
+		directory: d.Directory.Directory, sessions: sessions, lookups: newTokenLookups(), logger: d.Logger, now: d.Now,
+	}
 	options := connect.WithHandlerOptions(
 		connect.WithInterceptors(append(interceptors, libpostgres.UnavailableInterceptor())...),
 		connect.WithReadMaxBytes(maxRequest),
