@@ -18,6 +18,9 @@ const (
 	idleWait = 30 * time.Second
 	// requestTimeout is the lifetime of one pull request.
 	requestTimeout = 30 * time.Second
+	// heartbeat is the interval at which the server confirms a pull request. The reader restarts without two of them,
+	// because the server that has its consumer has failed.
+	heartbeat = 2 * time.Second
 	// inactiveAfter is the time after which the server deletes the consumer of a vanished reader.
 	inactiveAfter = 2 * time.Minute
 )
@@ -92,6 +95,7 @@ func (r *reader[T]) request(ctx context.Context, received chan<- jetstream.Msg) 
 	// A message may be larger than a batch; it is then a batch of its own.
 	fetched, err := r.consumer.Fetch(r.cfg.Batch,
 		jetstream.FetchContext(requestContext{ctx, time.Now().Add(requestTimeout)}),
+		jetstream.FetchHeartbeat(heartbeat),
 		jetstream.FetchMaxBytes(max(r.cfg.BatchBytes, 2*topology.MaxMessageSize)))
 	if err != nil {
 		return fmt.Errorf("request messages: %w", err)

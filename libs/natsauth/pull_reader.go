@@ -49,6 +49,9 @@ type PullReader struct {
 const (
 	pullTimeout = 10 * time.Second
 	pullBatch   = 500
+	// maxHeartbeat is the longest interval at which the server confirms a pull request. Without two of them, another
+	// server may lead the consumer.
+	maxHeartbeat = 2 * time.Second
 )
 
 // ErrInvalidPullReader is wrapped by errors of [PullReader.Run] about missing fields.
@@ -133,7 +136,8 @@ func (r *PullReader) request(ctx context.Context, consumer jetstream.Consumer) e
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	batch, err := consumer.Fetch(pullBatch, jetstream.FetchContext(ctx))
+	batch, err := consumer.Fetch(pullBatch, jetstream.FetchContext(ctx),
+		jetstream.FetchHeartbeat(min(maxHeartbeat, timeout/4)))
 	if err != nil {
 		return fmt.Errorf("request messages: %w", err)
 	}

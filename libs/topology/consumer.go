@@ -24,7 +24,7 @@ func DispatcherConsumer(agent int64) string { return "dispatcher-" + strconv.For
 func WatcherConsumer(agent int64) string { return "watcher-" + strconv.FormatInt(agent, 10) }
 
 // AgentConsumers returns every consumer an agent needs: each delivers all and is acknowledged
-// explicitly.
+// explicitly. A consumer has the replicas of its stream.
 func AgentConsumers(cell Cell, agent int64) []AgentConsumer {
 	config := func(name, filter string) jetstream.ConsumerConfig {
 		return jetstream.ConsumerConfig{
@@ -36,7 +36,6 @@ func AgentConsumers(cell Cell, agent int64) []AgentConsumer {
 			// only the redelivery delay after a broken connection.
 			AckWait:       10 * time.Second,
 			MaxAckPending: 1000,
-			Replicas:      1,
 		}
 	}
 	return []AgentConsumer{

@@ -6,8 +6,8 @@
 //
 // [Streams] declares each stream completely: subjects, retention, sizes. [Ensure] creates and updates them on a
 // server. Every declaration carries [Version] in its metadata, and only a higher version changes a stream, so an
-// old replica cannot revert a newer one. Streams are never deleted. Reducing a stream's share drops its oldest
-// messages.
+// old replica cannot revert a newer one. Only the number of replicas is a setting that an equal version changes, too.
+// Streams are never deleted. Reducing a stream's share drops its oldest messages.
 //
 // Retention is by limits everywhere: work-queue retention would delete messages that a replay needs.
 package topology

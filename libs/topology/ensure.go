@@ -9,8 +9,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Ensure creates the streams, and the bucket, that are missing and updates those of a lower [Version]. Replicas may
-// call it concurrently. The error names the stream. The caller retries if the server is unavailable.
+// Ensure creates the streams, and the bucket, that are missing and updates those of a lower [Version]. It changes the
+// number of replicas of those of the same version: the service that was started last decides. Replicas may call it
+// concurrently. The error names the stream. The caller retries if the server is unavailable.
 func Ensure(ctx context.Context, js jetstream.JetStream, cell Cell, opts Options) error {
 	if err := ValidateCell(string(cell)); err != nil {
 		return err
@@ -32,9 +33,15 @@ func ensure(ctx context.Context, js jetstream.JetStream, want jetstream.StreamCo
 	if err != nil {
 		return err //nolint:wrapcheck // Ensure names the stream.
 	}
-	version, err := strconv.Atoi(have.CachedInfo().Config.Metadata[versionKey])
-	if err == nil && version >= Version {
+	config := have.CachedInfo().Config
+	version, err := strconv.Atoi(config.Metadata[versionKey])
+	switch {
+	case err != nil || version < Version:
+	case version > Version || config.Replicas == want.Replicas:
 		return nil
+	default:
+		config.Replicas = want.Replicas
+		want = config
 	}
 	_, err = js.UpdateStream(ctx, want)
 	return err //nolint:wrapcheck // Ensure names the stream.

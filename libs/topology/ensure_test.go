@@ -9,6 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"lockstep.internal/libs/topology"
@@ -124,4 +125,59 @@ func TestOldReplicaDoesNotRevertStreams(t *testing.T) {
 	s, err = js.Stream(ctx, topology.StreamDesired)
 	require.NoError(t, err)
 	require.Equal(t, "newer", s.CachedInfo().Config.Description)
+}
+
+// TestReplicasFollowTheSetting starts with consumers that an earlier version created with one replica.
+func TestReplicasFollowTheSetting(t *testing.T) {
+	t.Parallel()
+	cluster := natstest.StartCluster(t)
+	js := cluster.Connect(t)
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
+	defer cancel()
+	ensure := func(replicas int) {
+		t.Helper()
+		require.EventuallyWithT(t, func(c *assert.CollectT) {
+			opts := topology.Options{StorageBytes: 100 << 20, Replicas: replicas}
+			require.NoError(c, topology.Ensure(ctx, js, cell, opts))
+			require.NoError(c, topology.EnsureAgent(ctx, js, cell, 7))
+		}, timeout, 10*time.Millisecond)
+	}
+	requireReplicas := func(want int) {
+		t.Helper()
+		require.EventuallyWithT(t, func(c *assert.CollectT) {
+			for _, declared := range topology.Streams() {
+				stream, err := js.Stream(ctx, declared.Name)
+				require.NoError(c, err)
+				info := stream.CachedInfo()
+				require.Equal(c, want, info.Config.Replicas, declared.Name)
+				require.NotNil(c, info.Cluster, declared.Name)
+				require.Len(c, info.Cluster.Replicas, want-1, declared.Name)
+			}
+			for _, declared := range topology.AgentConsumers(cell, 7) {
+				consumer, err := js.Consumer(ctx, declared.Stream, declared.Config.Durable)
+				require.NoError(c, err)
+				info := consumer.CachedInfo()
+				require.NotNil(c, info.Cluster, declared.Config.Durable)
+				require.Len(c, info.Cluster.Replicas, want-1, declared.Config.Durable)
+			}
+		}, timeout, 10*time.Millisecond)
+	}
+	ensure(1)
+	_, err := js.Publish(ctx, cell.Desired(7, "w"), []byte("kept"))
+	require.NoError(t, err)
+	for _, declared := range topology.AgentConsumers(cell, 7) {
+		declared.Config.Replicas = 1
+		_, err := js.UpdateConsumer(ctx, declared.Stream, declared.Config)
+		require.NoError(t, err)
+	}
+	requireReplicas(1)
+	ensure(3)
+	requireReplicas(3)
+	ensure(1)
+	requireReplicas(1)
+	consumer, err := js.Consumer(ctx, topology.StreamDesired, topology.DispatcherConsumer(7))
+	require.NoError(t, err)
+	m, err := consumer.Next(jetstream.FetchMaxWait(timeout))
+	require.NoError(t, err)
+	require.Equal(t, "kept", string(m.Data()))
 }
