@@ -1,6 +1,7 @@
 package deployment_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -26,7 +27,10 @@ type composeService struct {
 	Volumes     []string
 	Ports       []string
 	Healthcheck struct{ Test []string }
-	DependsOn   map[string]any `yaml:"depends_on"`
+	DependsOn   map[string]struct{ Restart bool } `yaml:"depends_on"`
+	PullPolicy  string                            `yaml:"pull_policy"`
+	Build       struct{ Args map[string]string }
+	Logging     struct{ Options map[string]string }
 	Deploy      struct {
 		Resources struct{ Limits struct{ Memory, CPUs string } }
 	}
@@ -42,8 +46,45 @@ func TestEveryServiceIsInCompose(t *testing.T) {
 		require.Equal(t, []string{"CMD", "/program", "--check-ready"}, s.Healthcheck.Test, name)
 		require.Equal(t, "unless-stopped", s.Restart, name)
 		require.Equal(t, "65532:65532", s.User, name)
+		require.Equal(t, name, s.Build.Args["PROGRAM"])
 		requireSettings(t, name, s.Environment)
 	}
+}
+
+func TestContainersAreBoundedAndPullOnlyWhatIsPublished(t *testing.T) {
+	t.Parallel()
+	for name, s := range document[composeFile](t, "docker-compose.yml").Services {
+		require.NotEmpty(t, s.Logging.Options["max-size"], name)
+		require.NotEmpty(t, s.Logging.Options["max-file"], name)
+		if strings.HasPrefix(s.Image, "lockstep/") {
+			require.Equal(t, "never", s.PullPolicy, name)
+			continue // libs/service bounds Go's memory by the container's limit
+		}
+		if slices.Contains([]string{"nats", "otel-collector", "prometheus"}, name) {
+			require.NotEmpty(t, s.Environment["GOMEMLIMIT"], name)
+		}
+	}
+}
+
+func TestPasswordsAreInFilesOnly(t *testing.T) {
+	t.Parallel()
+	compose := document[composeFile](t, "docker-compose.yml")
+	for name, s := range compose.Services {
+		for variable, value := range s.Environment {
+			if strings.Contains(variable, "PASSWORD") {
+				require.True(t, strings.HasSuffix(variable, "_FILE"), "%s: %s", name, variable)
+			}
+			require.NotContains(t, value, "PASSWORD", "%s: %s", name, variable)
+		}
+	}
+	environment := compose.Services["state"].Environment
+	require.Equal(t, "/run/secrets/postgres-password", environment["LOCKSTEP_DATABASE_PASSWORD_FILE"])
+}
+
+func TestNATSRestartsWithNewConfiguration(t *testing.T) {
+	t.Parallel()
+	compose := document[composeFile](t, "docker-compose.yml")
+	require.True(t, compose.Services["nats"].DependsOn["nats-init"].Restart)
 }
 
 func TestContainersHaveLeastPrivileges(t *testing.T) {

@@ -20,6 +20,7 @@ type Conn struct {
 	*nats.Conn
 
 	logger     *slog.Logger
+	key        string // public nkey, or ""
 	violations violations
 	closed     chan struct{} // closed when the connection is closed for good
 
@@ -43,6 +44,9 @@ func Connect(ctx context.Context, cfg Config, logger *slog.Logger, more ...nats.
 		return nil, fmt.Errorf("connect to NATS: %w", err)
 	}
 	c := &Conn{logger: logger, closed: make(chan struct{}), since: time.Now()}
+	if c.key, err = cfg.publicKey(); err != nil {
+		return nil, fmt.Errorf("connect to NATS: %w", err)
+	}
 	options = append(append(options, more...), c.handlers()...)
 	connected := make(chan error, 1)
 	go func() {
@@ -67,7 +71,7 @@ func Connect(ctx context.Context, cfg Config, logger *slog.Logger, more ...nats.
 		logger.InfoContext(ctx, "connected to NATS", slog.String(logkey.Server, c.ConnectedUrlRedacted()))
 	} else {
 		logger.WarnContext(ctx, "not connected to NATS, retrying",
-			slog.String(logkey.ErrorKey, errorText(c.disconnectReason())))
+			slog.String(logkey.ErrorKey, c.reason()))
 	}
 	return c, nil
 }
@@ -128,7 +132,7 @@ func (c *Conn) onAsyncError(sub *nats.Subscription, err error) {
 		c.mu.Lock()
 		c.lastErr = err
 		c.mu.Unlock()
-		c.logger.Error("NATS rejected the credentials, retrying", attrs...)
+		c.logger.Error("NATS rejected the credentials, retrying", logkey.Error(c.explain(err)))
 	default:
 		c.logger.Warn("NATS reported an error", attrs...)
 	}
@@ -144,6 +148,17 @@ func (c *Conn) disconnectReason() error {
 	return c.lastErr
 }
 
+func (c *Conn) reason() string { return errorText(c.explain(c.disconnectReason())) }
+
+// explain adds the public key that the server does not know to an error of authorization.
+func (c *Conn) explain(err error) error {
+	if c.key == "" || !errors.Is(err, nats.ErrAuthorization) {
+		return err
+	}
+	return fmt.Errorf(
+		"%w: the configuration of the server does not have the key %s: run lockstep nats init and restart NATS", err, c.key)
+}
+
 // Check sends a ping and returns an error if there is no response. Permission violations of the last minutes are
 // returned as service.Degraded: the connection works, its use does not.
 func (c *Conn) Check(ctx context.Context) error {
@@ -152,7 +167,7 @@ func (c *Conn) Check(ctx context.Context) error {
 		since := c.since
 		c.mu.Unlock()
 		return fmt.Errorf(
-			"not connected to NATS for %s, retrying: %s", time.Since(since).Round(time.Second), errorText(c.disconnectReason()),
+			"not connected to NATS for %s, retrying: %s", time.Since(since).Round(time.Second), c.reason(),
 		)
 	}
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
@@ -202,7 +217,7 @@ func (c *Conn) Part() service.Part {
 			case <-ctx.Done():
 				return c.Shutdown(self.DrainContext())
 			case <-c.closed:
-				return service.Permanent(fmt.Errorf("the connection to NATS is closed: %s", errorText(c.disconnectReason())))
+				return service.Permanent(fmt.Errorf("the connection to NATS is closed: %s", c.reason()))
 			}
 		},
 		Check: c.Check,

@@ -172,11 +172,12 @@ func TestWrongCredentialsAreReportedAndReadAgain(t *testing.T) {
 		cfg.NKeySeedFile = config.SecretFile(seedFile)
 		healthy(t, connect(t, cfg))
 
-		otherSeed, _ := newSeed(t)
+		otherSeed, unknown := newSeed(t)
 		cfg.NKeySeedFile = config.SecretFile(otherSeed)
 		require.Eventually(t, func() bool {
 			err := connect(t, cfg).Check(t.Context())
-			return err != nil && strings.Contains(err.Error(), "Authorization Violation")
+			return err != nil && strings.Contains(err.Error(), "Authorization Violation") &&
+				strings.Contains(err.Error(), "does not have the key "+unknown)
 		}, timeout, time.Millisecond)
 	})
 }

@@ -66,14 +66,9 @@ func (c Config) credentials(logger *slog.Logger) ([]nats.Option, error) {
 	}
 	switch {
 	case c.NKeySeedFile.IsSet():
-		pair, err := keyPair(c.NKeySeedFile)
+		public, err := c.publicKey()
 		if err != nil {
 			return nil, err
-		}
-		public, err := pair.PublicKey()
-		pair.Wipe()
-		if err != nil {
-			return nil, fmt.Errorf("nkey seed: %w", err)
 		}
 		return []nats.Option{nats.Nkey(public, func(nonce []byte) ([]byte, error) {
 			pair, err := keyPair(c.NKeySeedFile)
@@ -94,6 +89,23 @@ func (c Config) credentials(logger *slog.Logger) ([]nats.Option, error) {
 	default:
 		return nil, nil
 	}
+}
+
+// publicKey returns the public key of the nkey seed, or "" if there is no seed.
+func (c Config) publicKey() (string, error) {
+	if !c.NKeySeedFile.IsSet() {
+		return "", nil
+	}
+	pair, err := keyPair(c.NKeySeedFile)
+	if err != nil {
+		return "", err
+	}
+	defer pair.Wipe()
+	public, err := pair.PublicKey()
+	if err != nil {
+		return "", fmt.Errorf("nkey seed: %w", err)
+	}
+	return public, nil
 }
 
 func keyPair(seed config.Secret) (nkeys.KeyPair, error) {

@@ -35,6 +35,9 @@ type Config struct {
 	// URL is the connection string, as URL or keyword=value pairs. Required.
 	URL string
 
+	// Password returns the password for a new connection. Nil: the one of URL.
+	Password func() (string, error)
+
 	// Schema is the service's schema: the search path of every connection, created by Migrate.
 	// Lower-case letters, digits and underscores. Defaults to the server's setting, usually public.
 	Schema string
@@ -77,6 +80,14 @@ func Open(cfg Config) (*pgxpool.Pool, error) {
 	pool.MaxConnLifetimeJitter = 5 * time.Minute
 	pool.MaxConnIdleTime = 5 * time.Minute
 	pool.AfterConnect = func(_ context.Context, conn *pgx.Conn) error { return checkVersion(conn) }
+
+	if cfg.Password != nil {
+		pool.BeforeConnect = func(_ context.Context, conn *pgx.ConnConfig) error {
+			var err error
+			conn.Password, err = cfg.Password()
+			return err
+		}
+	}
 
 	conn := pool.ConnConfig
 	if conn.ConnectTimeout == 0 {

@@ -5,6 +5,7 @@ import (
 
 	"lockstep.internal/libs/config"
 	"lockstep.internal/libs/natsconn"
+	"lockstep.internal/libs/postgres"
 	"lockstep.internal/libs/service"
 	"lockstep.internal/libs/telemetry"
 	"lockstep.internal/libs/topology"
@@ -17,7 +18,7 @@ type Config struct {
 	Telemetry    telemetry.Config   `yaml:"telemetry"`
 	API          service.Listener   `yaml:"api" help:"the user API: Connect, gRPC and JSON over HTTP"`
 	Cell         CellConfig         `yaml:"cell"`
-	Database     DatabaseConfig     `yaml:"database"`
+	Database     postgres.Settings  `yaml:"database"`
 	NATS         natsconn.Config    `yaml:"nats"`
 	Ingest       IngestConfig       `yaml:"ingest"`
 	Environments EnvironmentsConfig `yaml:"environments"`
@@ -27,14 +28,6 @@ type Config struct {
 // CellConfig names the cell.
 type CellConfig struct {
 	Name string `yaml:"name" help:"name of the cell, a DNS label: the second token of every subject"`
-}
-
-// DatabaseConfig locates PostgreSQL.
-type DatabaseConfig struct {
-	URL     config.URL    `yaml:"url" help:"PostgreSQL connection string; or set url_file"`
-	URLFile config.Secret `yaml:"url_file" help:"file with the connection string, if it contains a password"`
-	// MaxConnections to PostgreSQL per process.
-	MaxConnections int `yaml:"max_connections" help:"connections; 0 = 10, or pool_max_conns of the connection string"`
 }
 
 // IngestConfig sizes the reader.
@@ -66,9 +59,6 @@ func (c Config) Validate() []error {
 	var errs []error
 	if err := topology.ValidateCell(c.Cell.Name); err != nil {
 		errs = append(errs, config.Invalid("cell.name", "%v", err))
-	}
-	if (c.Database.URL == "") != c.Database.URLFile.IsSet() {
-		errs = append(errs, config.Invalid("database.url", "set either database.url or database.url_file"))
 	}
 	if c.Ingest.CachedWorkloads < 1 {
 		errs = append(errs, config.Invalid("ingest.cached_workloads", "%d is not positive", c.Ingest.CachedWorkloads))

@@ -96,18 +96,8 @@ func assemble(ctx context.Context, cfg Config, tel *telemetry.Telemetry) (*proce
 }
 
 func (p *process) openDatabase(context.Context) error {
-	url := p.cfg.Database.URL.Reveal()
-	if p.cfg.Database.URLFile.IsSet() {
-		var err error
-		if url, err = p.cfg.Database.URLFile.Read(); err != nil {
-			return fmt.Errorf("database.url_file: %w", err)
-		}
-	}
 	var err error
-	p.pool, err = libpostgres.Open(libpostgres.Config{
-		URL: url, Schema: serviceName, ApplicationName: "lockstep-deploys",
-		MaxConnections: int32(p.cfg.Database.MaxConnections),
-	})
+	p.pool, err = p.cfg.Database.Open(serviceName)
 	if err != nil {
 		return fmt.Errorf("open the database: %w", err)
 	}

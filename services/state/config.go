@@ -3,6 +3,7 @@ package state
 import (
 	"lockstep.internal/libs/config"
 	"lockstep.internal/libs/natsconn"
+	"lockstep.internal/libs/postgres"
 	"lockstep.internal/libs/service"
 	"lockstep.internal/libs/telemetry"
 	"lockstep.internal/libs/topology"
@@ -13,29 +14,22 @@ import (
 type Config struct {
 	service.Config `yaml:",inline"`
 
-	Telemetry telemetry.Config `yaml:"telemetry"`
-	API       service.Listener `yaml:"api" help:"the API: Connect, gRPC and JSON over HTTP"`
-	Cell      CellConfig       `yaml:"cell"`
-	Database  DatabaseConfig   `yaml:"database"`
-	NATS      natsconn.Config  `yaml:"nats"`
-	Agents    AgentsConfig     `yaml:"agents"`
-	Streams   StreamsConfig    `yaml:"streams"`
-	Secrets   SecretsConfig    `yaml:"secrets"`
-	Workspace WorkspaceConfig  `yaml:"workspace"`
-	Bootstrap BootstrapConfig  `yaml:"bootstrap"`
+	Telemetry telemetry.Config  `yaml:"telemetry"`
+	API       service.Listener  `yaml:"api" help:"the API: Connect, gRPC and JSON over HTTP"`
+	Cell      CellConfig        `yaml:"cell"`
+	Database  postgres.Settings `yaml:"database"`
+	NATS      natsconn.Config   `yaml:"nats"`
+	Agents    AgentsConfig      `yaml:"agents"`
+	Streams   StreamsConfig     `yaml:"streams"`
+	Secrets   SecretsConfig     `yaml:"secrets"`
+	Workspace WorkspaceConfig   `yaml:"workspace"`
+	Bootstrap BootstrapConfig   `yaml:"bootstrap"`
 }
 
 // CellConfig identifies the cell.
 type CellConfig struct {
 	Name   string `yaml:"name" help:"name of the cell, a DNS label: the second token of every subject"`
 	Number int64  `yaml:"number" help:"number of the cell from 0 to 8191, unique among cells: ids start at number * 2^40"`
-}
-
-// DatabaseConfig locates PostgreSQL.
-type DatabaseConfig struct {
-	URL            config.URL    `yaml:"url" help:"PostgreSQL connection string; set this or url_file"`
-	URLFile        config.Secret `yaml:"url_file" help:"file with the connection string; use it if the string has a password"`
-	MaxConnections int           `yaml:"max_connections" help:"connections of this process; 0 = 10, or pool_max_conns of the connection string"`
 }
 
 // AgentsConfig configures the connections of agents.
@@ -94,9 +88,6 @@ func (c Config) Validate() []error {
 	}
 	if c.Cell.Number < 0 || c.Cell.Number > maxCellNumber {
 		errs = append(errs, config.Invalid("cell.number", "%d is not between 0 and %d", c.Cell.Number, maxCellNumber))
-	}
-	if (c.Database.URL == "") != c.Database.URLFile.IsSet() {
-		errs = append(errs, config.Invalid("database.url", "give either database.url or database.url_file"))
 	}
 	if c.Agents.KeysDir == "" {
 		errs = append(errs,

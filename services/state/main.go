@@ -17,7 +17,6 @@ import (
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/natsconn"
 	"lockstep.internal/libs/outbox"
-	libpostgres "lockstep.internal/libs/postgres"
 	"lockstep.internal/libs/service"
 	"lockstep.internal/libs/telemetry"
 	"lockstep.internal/libs/topology"
@@ -104,13 +103,6 @@ func assemble(ctx context.Context, cfg Config, tel *telemetry.Telemetry) (*proce
 }
 
 func (p *process) openDatabase(context.Context) error {
-	url := p.cfg.Database.URL.Reveal()
-	if p.cfg.Database.URLFile.IsSet() {
-		var err error
-		if url, err = p.cfg.Database.URLFile.Read(); err != nil {
-			return fmt.Errorf("database.url_file: %w", err)
-		}
-	}
 	seed, err := p.cfg.Secrets.SealSeedFile.Read()
 	if err != nil {
 		return fmt.Errorf("secrets.seal_seed_file: %w", err)
@@ -123,14 +115,7 @@ func (p *process) openDatabase(context.Context) error {
 	if err != nil {
 		return fmt.Errorf("open the vault: %w", err)
 	}
-	p.pool, err = libpostgres.Open(
-		libpostgres.Config{
-			URL:             url,
-			Schema:          serviceName,
-			ApplicationName: "lockstep-state",
-			MaxConnections:  int32(p.cfg.Database.MaxConnections),
-		},
-	)
+	p.pool, err = p.cfg.Database.Open(serviceName)
 	if err != nil {
 		return fmt.Errorf("open the database: %w", err)
 	}
