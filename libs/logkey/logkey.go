@@ -100,6 +100,7 @@ const (
 	Target             = "target"
 	Targets            = "targets"
 	Timeout            = "timeout"
+	Until              = "until"
 	Warning            = "warning"
 	Workloads          = "workloads"
 )

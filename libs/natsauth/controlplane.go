@@ -61,6 +61,7 @@ func statePermissions(cell topology.Cell) jwt.Permissions {
 				cell.All(topology.FamilyControl),
 				cell.All(topology.FamilyWorkspace),
 				cell.All(topology.FamilyDirectory),
+				cell.Prefix(topology.FamilyAgent) + ".*.blocked",
 				cell.Prefix(topology.FamilyDead) + "." + PrincipalState + ".>",
 				"$JS.API.INFO",
 				"$JS.API.STREAM.CREATE.*",

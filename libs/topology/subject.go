@@ -195,6 +195,9 @@ func (c Cell) AgentDisconnected(agent int64) string {
 	return c.agent(FamilyAgent, agent) + ".disconnected"
 }
 
+// AgentBlocked is the subject of blocked events of an agent.
+func (c Cell) AgentBlocked(agent int64) string { return c.agent(FamilyAgent, agent) + ".blocked" }
+
 // AgentRequests is the subject of audit records that relays published before the stream AUDIT existed.
 func (c Cell) AgentRequests(agent int64) string { return c.agent(FamilyAgent, agent) + ".requests" }
 

@@ -7,6 +7,7 @@ import (
 	"lockstep.internal/libs/service"
 	"lockstep.internal/libs/telemetry"
 	"lockstep.internal/libs/topology"
+	"lockstep.internal/services/state/meter"
 	"lockstep.internal/services/state/workspace"
 )
 
@@ -37,6 +38,10 @@ type AgentsConfig struct {
 	KeysDir string   `yaml:"keys_dir" help:"directory written by lockstep nats init, with the NATS keys of the auth callout and the system account"`
 	URLs    []string `yaml:"urls" help:"NATS addresses for agents; empty = nats.url"`
 	CAFile  string   `yaml:"ca_file" help:"PEM file with the CAs of NATS for agents; empty = system CAs"`
+
+	HourlyMessages int64        `yaml:"hourly_messages" help:"messages that an agent may publish within an hour; one that publishes more is disconnected until its hour is over; at least 350000"`
+	HourlyBytes    config.Bytes `yaml:"hourly_bytes" help:"size of these messages; at least 640MiB"`
+	HourlySubjects int          `yaml:"hourly_subjects" help:"distinct subjects of these messages; at least 50000"`
 }
 
 // StreamsConfig sizes the streams.
@@ -72,7 +77,12 @@ func DefaultConfig() Config {
 		API:       service.DefaultListener("127.0.0.1:8080"),
 		Cell:      CellConfig{Name: "local"},
 		NATS:      natsconn.DefaultConfig(),
-		Streams:   StreamsConfig{Replicas: 1, Storage: config.Bytes(topology.DefaultStorageBytes)},
+		Agents: AgentsConfig{
+			HourlyMessages: meter.Default().Messages,
+			HourlyBytes:    config.Bytes(meter.Default().Bytes),
+			HourlySubjects: meter.Default().Subjects,
+		},
+		Streams: StreamsConfig{Replicas: 1, Storage: config.Bytes(topology.DefaultStorageBytes)},
 		Workspace: WorkspaceConfig{
 			NamespacePrefix: workspace.DefaultNamespacePrefix,
 			Image:           "mcr.microsoft.com/devcontainers/base:debian",
@@ -93,6 +103,7 @@ func (c Config) Validate() []error {
 		errs = append(errs,
 			config.Invalid("agents.keys_dir", "is missing: run lockstep nats init and set the directory that it writes"))
 	}
+	errs = append(errs, c.Agents.validateLimits()...)
 	if c.Streams.Replicas != 1 && c.Streams.Replicas != 3 && c.Streams.Replicas != 5 {
 		errs = append(errs, config.Invalid("streams.replicas", "%d is not 1, 3 or 5", c.Streams.Replicas))
 	}
@@ -101,6 +112,30 @@ func (c Config) Validate() []error {
 			errs,
 			config.Invalid("secrets.seal_seed_file", "seal_seed_file and digest_key_file are missing: run lockstep state init"),
 		)
+	}
+	return errs
+}
+
+// limits returns the limits of one agent.
+func (c AgentsConfig) limits() meter.Limits {
+	return meter.Limits{Messages: c.HourlyMessages, Bytes: int64(c.HourlyBytes), Subjects: c.HourlySubjects}
+}
+
+func (c AgentsConfig) validateLimits() []error {
+	limits, least := c.limits(), meter.Minimum()
+	var errs []error
+	for _, limit := range []struct {
+		path         string
+		value, least int64
+	}{
+		{"agents.hourly_messages", limits.Messages, least.Messages},
+		{"agents.hourly_bytes", limits.Bytes, least.Bytes},
+		{"agents.hourly_subjects", int64(limits.Subjects), int64(least.Subjects)},
+	} {
+		if limit.value < limit.least {
+			errs = append(errs, config.Invalid(limit.path,
+				"%d is less than %d, the full resync of an agent with 50,000 workspaces", limit.value, limit.least))
+		}
 	}
 	return errs
 }

@@ -21,9 +21,11 @@ import (
 	"lockstep.internal/libs/telemetry"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/services/state/admin"
+	"lockstep.internal/services/state/agent"
 	"lockstep.internal/services/state/api"
 	"lockstep.internal/services/state/ingest"
 	"lockstep.internal/services/state/judge"
+	"lockstep.internal/services/state/meter"
 	"lockstep.internal/services/state/nats"
 	"lockstep.internal/services/state/postgres"
 	"lockstep.internal/services/state/publish"
@@ -87,6 +89,7 @@ type process struct {
 	consumers       *nats.Consumers
 	ingest          []service.Part
 	judge           *judge.Judge
+	meter           *nats.Meter
 	secretResponder *nats.SecretResponder
 }
 
@@ -272,6 +275,10 @@ func (p *process) openAgents(context.Context) error {
 		JetStream: js, Disconnector: disconnector, Cell: cell, Logger: p.tel.Logger, Background: p.background.enqueue,
 		EnsureRequests: make(chan struct{}, 1),
 	}
+	p.meter = &nats.Meter{
+		JetStream: js, Limits: p.cfg.Agents.limits(), Logger: p.tel.Logger, Block: p.blockAgent,
+		Disconnect: p.agents.Disconnect,
+	}
 	p.responder = &natsauth.Responder{
 		Conn: p.callout.Conn, Keys: keys, Cell: cell, Logger: p.tel.Logger,
 		Authenticator: &nats.Authenticator{Directory: p.directory.Directory},
@@ -286,6 +293,12 @@ func (p *process) openAgents(context.Context) error {
 		},
 	}
 	return nil
+}
+
+// blockAgent blocks an agent that exceeded a limit.
+func (p *process) blockAgent(ctx context.Context, excess meter.Excess) (bool, error) {
+	return p.directory.BlockAgent(
+		ctx, excess.AgentID, agent.Block{Reason: excess.Reason, At: time.Now().UTC(), Until: excess.Until.UTC()})
 }
 
 func (p *process) openAPI(context.Context) error {

@@ -50,6 +50,7 @@ func (p *process) parts() []service.Part {
 			},
 		},
 		{Name: "judge", StartAfter: []string{"database"}, Run: ready(p.judge.Run)},
+		{Name: "meter", StartAfter: []string{"database", "streams"}, Run: ready(p.meter.Run)},
 		{Name: "background", StopBefore: []string{"nats-system"}, Run: ready(p.background.wait)},
 		p.apiPart(),
 	}, p.ingest...)

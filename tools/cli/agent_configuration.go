@@ -231,9 +231,9 @@ func resyncTable(r *statev1.Resync) table {
 // agentFields returns all fields of an agent.
 func agentFields(g *statev1.Agent) table {
 	c := g.GetConfiguration()
-	state := "active"
-	if g.GetRevoked() {
-		state = "revoked"
+	state := agentState(g)
+	if reason := g.GetBlock().GetReason(); reason != "" {
+		state += ": it " + reason
 	}
 	resync := "none yet"
 	if r := g.GetLastResync(); r != nil {
@@ -247,6 +247,7 @@ func agentFields(g *statev1.Agent) table {
 		{"project", strconv.FormatInt(g.GetProjectId(), 10)},
 		{"cluster", g.GetClusterUid()},
 		{"last seen", age(g.GetLastSeenAt())},
+		{"clock", clockOffset(g.GetClockOffset().AsDuration())},
 		{"last resync", resync},
 		{"full resync interval", shortDuration(c.GetFullResyncInterval())},
 		{"unschedulable patience", orNever(c.GetUnschedulablePatience())},
@@ -260,6 +261,18 @@ func agentFields(g *statev1.Agent) table {
 		{"relay targets", relayTargets(c.GetRelayTargets().GetTargets())},
 		{"configuration revision", strconv.FormatInt(c.GetRevision(), 10)},
 	}}
+}
+
+// clockOffset describes how far a clock is ahead of the control plane's.
+func clockOffset(offset time.Duration) string {
+	switch {
+	case offset.Abs() <= time.Minute:
+		return "right"
+	case offset > 0:
+		return offset.Round(time.Second).String() + " ahead"
+	default:
+		return (-offset).Round(time.Second).String() + " behind"
+	}
 }
 
 func relayTargets(targets []*statev1.RelayTarget) string {

@@ -155,3 +155,21 @@ func TestExpiry(t *testing.T) {
 	)
 	require.Equal(t, []string{"unlimited", "0", "3"}, []string{orUnlimited(-1), orUnlimited(0), orUnlimited(3)})
 }
+
+func TestBlockAndClockOfAnAgentAreShown(t *testing.T) {
+	t.Parallel()
+	until := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
+	g := &statev1.Agent{
+		ClockOffset: durationpb.New(-2 * time.Hour),
+		Block:       &statev1.AgentBlock{Reason: "published more than 5 bytes", BlockedUntil: timestamppb.New(until)},
+	}
+	fields := map[string]string{}
+	for _, row := range agentFields(g).rows {
+		fields[row[0]] = row[1]
+	}
+	require.Equal(t, "blocked until 2026-03-04T05:06:07Z: it published more than 5 bytes", fields["state"])
+	require.Equal(t, "2h0m0s behind", fields["clock"])
+	require.Equal(t, "8760h0m0s ahead", clockOffset(365*24*time.Hour))
+	require.Equal(t, "right", clockOffset(-time.Minute))
+	require.Contains(t, agentTable(g).rows[0], "blocked until 2026-03-04T05:06:07Z")
+}

@@ -3,6 +3,7 @@ package cli
 import (
 	"os"
 	"strconv"
+	"time"
 
 	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
@@ -132,20 +133,27 @@ func (a *app) agentRevoke() *cobra.Command {
 func agentTable(agents ...*statev1.Agent) table {
 	t := table{header: []string{"ID", "NAME", "PROJECT", "CLUSTER", "LAST SEEN", "STATE"}}
 	for _, g := range agents {
-		state := "active"
-		if g.GetRevoked() {
-			state = "revoked"
-		}
 		t.rows = append(t.rows, []string{
 			strconv.FormatInt(g.GetId(), 10),
 			g.GetName(),
 			strconv.FormatInt(g.GetProjectId(), 10),
 			g.GetClusterUid(),
 			age(g.GetLastSeenAt()),
-			state,
+			agentState(g),
 		})
 	}
 	return t
+}
+
+func agentState(g *statev1.Agent) string {
+	switch {
+	case g.GetRevoked():
+		return "revoked"
+	case g.GetBlock() != nil:
+		return "blocked until " + g.GetBlock().GetBlockedUntil().AsTime().Format(time.RFC3339)
+	default:
+		return "active"
+	}
 }
 
 // parseID parses a positive number. The argument what names it in the error.

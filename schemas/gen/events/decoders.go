@@ -21,6 +21,32 @@ func (v *ActualState) decode(r *reader) {
 	*v = ActualState(r.enum("creation_requested", "error", "failed", "running", "starting", "stopped", "stopping", "terminated", "terminating", "unknown"))
 }
 
+func (v *AgentBlocked) decode(r *reader) {
+	var present uint64
+	if !r.beginObject() {
+		return
+	}
+	for r.nextName() {
+		switch string(r.name) {
+		case "agent_id":
+			present |= 1 << 0
+			v.AgentID = r.integer(integerRule{1, math.MaxInt})
+		case "blocked_at":
+			present |= 1 << 1
+			v.BlockedAt = r.time()
+		case "blocked_until":
+			present |= 1 << 2
+			v.BlockedUntil = r.time()
+		case "reason":
+			present |= 1 << 3
+			v.Reason = r.text(textRule{minLength: 1})
+		default:
+			r.skip()
+		}
+	}
+	r.endObject(present, "agent_id", "blocked_at", "blocked_until", "reason")
+}
+
 func (v *AgentConfig) decode(r *reader) {
 	var present uint64
 	if !r.beginObject() {
@@ -1972,6 +1998,8 @@ func (v *WorkspaceStateChanged) decode(r *reader) {
 	r.endObject(present, "agent_id", "desired_state", "from", "name", "project_id", "to", "workspace_id")
 }
 
+func (*AgentBlocked) eventType() string { return TypeAgentBlocked }
+
 func (*AgentConnected) eventType() string { return TypeAgentConnected }
 
 func (*AgentDisconnected) eventType() string { return TypeAgentDisconnected }
@@ -2049,6 +2077,8 @@ func (*WorkspaceStateChanged) eventType() string { return TypeWorkspaceStateChan
 // decoded decodes the data of an event type that is known by name.
 func decoded(eventType string, data []byte) (any, error) {
 	switch eventType {
+	case TypeAgentBlocked:
+		return untyped(Decode[AgentBlocked](data))
 	case TypeAgentConnected:
 		return untyped(Decode[AgentConnected](data))
 	case TypeAgentDisconnected:

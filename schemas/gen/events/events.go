@@ -22,6 +22,22 @@ const (
 	ActualStateUnknown           ActualState = "unknown"
 )
 
+// AgentBlocked: An agent exceeded a limit. Its watcher and dispatcher were disconnected and may not
+// connect for some time.
+type AgentBlocked struct {
+	// The agent.
+	AgentID int `json:"agent_id"`
+
+	// When it was blocked, UTC, by the clock of the state service.
+	BlockedAt time.Time `json:"blocked_at"`
+
+	// When it may connect again, UTC, by the clock of the state service.
+	BlockedUntil time.Time `json:"blocked_until"`
+
+	// The limit that it exceeded.
+	Reason string `json:"reason"`
+}
+
 // AgentConfig: Configuration of one agent. Its watcher, its dispatcher and the relays apply changes
 // at once.
 type AgentConfig struct {

@@ -4,6 +4,10 @@ package events
 
 // Names of the event types.
 const (
+	// TypeAgentBlocked is an event with the data [AgentBlocked], on stream AGENTS at
+	// agent.{agent}.blocked: An agent exceeded a limit. Its watcher and dispatcher were disconnected
+	// and may not connect for some time.
+	TypeAgentBlocked = "dev.lockstep.agent.blocked.v1"
 	// TypeAgentConnected is an event with the data [AgentConnected], on stream AGENTS at
 	// agent.{agent}.connected: A replica of an agent connected to a relay. Published again, with the
 	// same connection_id and connected_at, if the connection was reported lost by mistake.
@@ -149,6 +153,11 @@ const (
 // Types returns a copy of the list of event types, sorted by name.
 func Types() []Type {
 	return []Type{
+		{
+			Name: TypeAgentBlocked, Title: "AgentBlocked", Stream: "AGENTS",
+			Subjects:    []string{"agent.{agent}.blocked"},
+			Description: "An agent exceeded a limit. Its watcher and dispatcher were disconnected and may not connect for some time.",
+		},
 		{
 			Name: TypeAgentConnected, Title: "AgentConnected", Stream: "AGENTS",
 			Subjects:    []string{"agent.{agent}.connected"},

@@ -39,6 +39,26 @@ func (d *Directory) RevokeAgent(ctx context.Context, id int64) (agent.Agent, err
 	return a, err
 }
 
+// BlockAgent refuses the agent's credentials until the end of the block, and publishes the block. It returns false if
+// the agent is blocked already.
+func (d *Directory) BlockAgent(ctx context.Context, id int64, b agent.Block) (bool, error) {
+	var blocked bool
+	err := libpostgres.InTx(ctx, d.DB, func(tx pgx.Tx) (err error) {
+		if blocked, err = d.Directory.BlockAgent(ctx, tx, id, b); err != nil || !blocked {
+			return err
+		}
+		m, err := d.Encoder.AgentBlocked(ctx, id, b)
+		if err != nil {
+			return err
+		}
+		if err := outbox.Insert(ctx, tx, m); err != nil {
+			return fmt.Errorf("publish the block of agent %d: %w", id, err)
+		}
+		return nil
+	})
+	return blocked, err
+}
+
 // ConfigureAgent changes an agent's settings and publishes the configuration. A change without effect makes no new
 // revision. The fault invalid_argument names every invalid field. It returns the fault failed_precondition if the
 // agent is revoked.

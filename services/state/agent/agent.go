@@ -19,12 +19,26 @@ type Agent struct {
 	CreatedAt      time.Time
 	LastSeenAt     time.Time
 	ClusterUID     string
-	Revoked        bool
+	// ClockOffset is how far the agent's clock was ahead at its last tick; negative if it was behind.
+	ClockOffset time.Duration
+	Revoked     bool
 	// TokenHash is the SHA-256 of the agent's token.
 	TokenHash []byte
 	// ConfigurationRevision grows with every change of Configuration.
 	Configuration         Configuration
 	ConfigurationRevision int64
+}
+
+// Block is a time for which an agent that exceeded a limit may not connect.
+type Block struct {
+	// Reason names the limit.
+	Reason    string
+	At, Until time.Time
+}
+
+// Event is the payload that reports the block.
+func (b Block) Event(agentID int64) events.AgentBlocked {
+	return events.AgentBlocked{AgentID: int(agentID), Reason: b.Reason, BlockedAt: b.At, BlockedUntil: b.Until}
 }
 
 // EntryVersion is the version of the agent's directory entry. Version 0 has no token_hash. Raise it when

@@ -64,12 +64,20 @@ func (s *agentService) RequestResync(
 
 // messages returns agents with their last resyncs.
 func (s *agentService) messages(ctx context.Context, agents ...agent.Agent) ([]*statev1.Agent, error) {
-	resyncs, err := s.directory.LastResyncs(ctx, convertAll(agents, func(a agent.Agent) int64 { return a.ID }))
+	ids := convertAll(agents, func(a agent.Agent) int64 { return a.ID })
+	resyncs, err := s.directory.LastResyncs(ctx, ids)
+	if err != nil {
+		return nil, err
+	}
+	blocks, err := s.directory.AgentBlocks(ctx, ids...)
 	if err != nil {
 		return nil, err
 	}
 	return convertAll(agents, func(a agent.Agent) *statev1.Agent {
 		out := agentMessage(a)
+		if b, blocked := blocks[a.ID]; blocked {
+			out.Block = &statev1.AgentBlock{Reason: b.Reason, BlockedAt: timestamp(b.At), BlockedUntil: timestamp(b.Until)}
+		}
 		if last, begun := resyncs[a.ID]; begun {
 			out.LastResync = &statev1.Resync{
 				Id:      last.ID,

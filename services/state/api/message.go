@@ -1,6 +1,8 @@
 package api
 
 import (
+	"google.golang.org/protobuf/types/known/durationpb"
+
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
 	"lockstep.internal/services/state/agent"
 	"lockstep.internal/services/state/directory"
@@ -47,6 +49,7 @@ func agentMessage(a agent.Agent) *statev1.Agent {
 		LastSeenAt:    timestamp(a.LastSeenAt),
 		ClusterUid:    a.ClusterUID,
 		Revoked:       a.Revoked,
+		ClockOffset:   durationpb.New(a.ClockOffset),
 		Configuration: configuration(a.Configuration, a.ConfigurationRevision),
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -73,6 +74,14 @@ func (a *Authenticator) agent(ctx context.Context, c natsauth.Credentials) (nats
 	}
 	if err != nil {
 		return natsauth.Principal{}, fmt.Errorf("look up agent %d: %w", id, err)
+	}
+	blocks, err := a.Directory.AgentBlocks(ctx, id)
+	if err != nil {
+		return natsauth.Principal{}, fmt.Errorf("look up agent %d: %w", id, err)
+	}
+	if block, blocked := blocks[id]; blocked {
+		return natsauth.Principal{}, fmt.Errorf("%w: agent %d is blocked until %s: it %s",
+			natsauth.ErrRefused, id, block.Until.Format(time.RFC3339), block.Reason)
 	}
 	return natsauth.Principal{Kind: natsauth.KindAgent, AgentID: agent.ID}, nil
 }

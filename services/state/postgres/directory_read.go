@@ -51,12 +51,13 @@ func one[T any](
 }
 
 const agentColumns = `id, project_id, name, curve_public_key, created_at, last_seen_at, coalesce(cluster_uid, ''),
-	revoked_at is not null, token_hash, configuration, configuration_revision`
+	clock_offset_ms, revoked_at is not null, token_hash, configuration, configuration_revision`
 
 func scanAgent(row pgx.CollectableRow) (agent.Agent, error) {
 	var a agent.Agent
 	var lastSeen *time.Time
 	var settings agent.Settings
+	var clockOffset int64
 	err := row.Scan(
 		&a.ID,
 		&a.ProjectID,
@@ -65,12 +66,13 @@ func scanAgent(row pgx.CollectableRow) (agent.Agent, error) {
 		&a.CreatedAt,
 		&lastSeen,
 		&a.ClusterUID,
+		&clockOffset,
 		&a.Revoked,
 		&a.TokenHash,
 		&settings,
 		&a.ConfigurationRevision,
 	)
-	a.Configuration = settings.Configuration()
+	a.Configuration, a.ClockOffset = settings.Configuration(), time.Duration(clockOffset)*time.Millisecond
 	if lastSeen != nil {
 		a.LastSeenAt = *lastSeen
 	}

@@ -153,6 +153,14 @@ func (e Encoder) AgentConfig(ctx context.Context, a agent.Agent, at time.Time) (
 	}, a.ConfigEvent())
 }
 
+// AgentBlocked returns the message that reports the block of an agent.
+func (e Encoder) AgentBlocked(ctx context.Context, agentID int64, b agent.Block) (*nats.Msg, error) {
+	return e.message(ctx, e.Cell.AgentBlocked(agentID), event.Attributes{
+		Type: events.TypeAgentBlocked, Subject: agentSubject(agentID),
+		ID: fmt.Sprintf("%s/blocked/%d", agentSubject(agentID), b.At.UnixMilli()), Time: b.At,
+	}, b.Event(agentID))
+}
+
 // ResyncRequest returns the message that requests a full resync from an agent.
 func (e Encoder) ResyncRequest(
 	ctx context.Context, agentID int64, nonce string, cause events.ResyncRequestCause, at time.Time,

@@ -38,7 +38,11 @@ type Agent struct {
 	Revoked       bool                `protobuf:"varint,7,opt,name=revoked,proto3" json:"revoked,omitempty"`
 	Configuration *AgentConfiguration `protobuf:"bytes,8,opt,name=configuration,proto3" json:"configuration,omitempty"`
 	// The latest full resync; absent before the first.
-	LastResync    *Resync `protobuf:"bytes,9,opt,name=last_resync,json=lastResync,proto3" json:"last_resync,omitempty"`
+	LastResync *Resync `protobuf:"bytes,9,opt,name=last_resync,json=lastResync,proto3" json:"last_resync,omitempty"`
+	// How far the agent's clock was ahead of the control plane's at its last tick; negative if it was behind.
+	ClockOffset *durationpb.Duration `protobuf:"bytes,10,opt,name=clock_offset,json=clockOffset,proto3" json:"clock_offset,omitempty"`
+	// Set while the agent may not connect, because it exceeded a limit.
+	Block         *AgentBlock `protobuf:"bytes,11,opt,name=block,proto3" json:"block,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -136,6 +140,82 @@ func (x *Agent) GetLastResync() *Resync {
 	return nil
 }
 
+func (x *Agent) GetClockOffset() *durationpb.Duration {
+	if x != nil {
+		return x.ClockOffset
+	}
+	return nil
+}
+
+func (x *Agent) GetBlock() *AgentBlock {
+	if x != nil {
+		return x.Block
+	}
+	return nil
+}
+
+// AgentBlock is a time for which an agent may not connect.
+type AgentBlock struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The limit that the agent exceeded.
+	Reason        string                 `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
+	BlockedAt     *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=blocked_at,json=blockedAt,proto3" json:"blocked_at,omitempty"`
+	BlockedUntil  *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=blocked_until,json=blockedUntil,proto3" json:"blocked_until,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AgentBlock) Reset() {
+	*x = AgentBlock{}
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AgentBlock) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AgentBlock) ProtoMessage() {}
+
+func (x *AgentBlock) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AgentBlock.ProtoReflect.Descriptor instead.
+func (*AgentBlock) Descriptor() ([]byte, []int) {
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *AgentBlock) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *AgentBlock) GetBlockedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.BlockedAt
+	}
+	return nil
+}
+
+func (x *AgentBlock) GetBlockedUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.BlockedUntil
+	}
+	return nil
+}
+
 // AgentConfiguration holds the settings of one agent. A duration of 0 means never, a limit of -1 means unlimited.
 type AgentConfiguration struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -168,7 +248,7 @@ type AgentConfiguration struct {
 
 func (x *AgentConfiguration) Reset() {
 	*x = AgentConfiguration{}
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[1]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -180,7 +260,7 @@ func (x *AgentConfiguration) String() string {
 func (*AgentConfiguration) ProtoMessage() {}
 
 func (x *AgentConfiguration) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[1]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -193,7 +273,7 @@ func (x *AgentConfiguration) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AgentConfiguration.ProtoReflect.Descriptor instead.
 func (*AgentConfiguration) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{1}
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *AgentConfiguration) GetRevision() int64 {
@@ -284,7 +364,7 @@ type RelayTargets struct {
 
 func (x *RelayTargets) Reset() {
 	*x = RelayTargets{}
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[2]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -296,7 +376,7 @@ func (x *RelayTargets) String() string {
 func (*RelayTargets) ProtoMessage() {}
 
 func (x *RelayTargets) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[2]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -309,7 +389,7 @@ func (x *RelayTargets) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RelayTargets.ProtoReflect.Descriptor instead.
 func (*RelayTargets) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{2}
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *RelayTargets) GetTargets() []*RelayTarget {
@@ -333,7 +413,7 @@ type RelayTarget struct {
 
 func (x *RelayTarget) Reset() {
 	*x = RelayTarget{}
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[3]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -345,7 +425,7 @@ func (x *RelayTarget) String() string {
 func (*RelayTarget) ProtoMessage() {}
 
 func (x *RelayTarget) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[3]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -358,7 +438,7 @@ func (x *RelayTarget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RelayTarget.ProtoReflect.Descriptor instead.
 func (*RelayTarget) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{3}
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *RelayTarget) GetName() string {
@@ -395,7 +475,7 @@ type Resync struct {
 
 func (x *Resync) Reset() {
 	*x = Resync{}
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[4]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -407,7 +487,7 @@ func (x *Resync) String() string {
 func (*Resync) ProtoMessage() {}
 
 func (x *Resync) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[4]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -420,7 +500,7 @@ func (x *Resync) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resync.ProtoReflect.Descriptor instead.
 func (*Resync) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{4}
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Resync) GetId() string {
@@ -484,7 +564,7 @@ type RegisterAgentRequest struct {
 
 func (x *RegisterAgentRequest) Reset() {
 	*x = RegisterAgentRequest{}
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[5]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -496,7 +576,7 @@ func (x *RegisterAgentRequest) String() string {
 func (*RegisterAgentRequest) ProtoMessage() {}
 
 func (x *RegisterAgentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[5]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -509,7 +589,7 @@ func (x *RegisterAgentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterAgentRequest.ProtoReflect.Descriptor instead.
 func (*RegisterAgentRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{5}
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *RegisterAgentRequest) GetName() string {
@@ -551,7 +631,7 @@ type RegisterAgentResponse struct {
 
 func (x *RegisterAgentResponse) Reset() {
 	*x = RegisterAgentResponse{}
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[6]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -563,7 +643,7 @@ func (x *RegisterAgentResponse) String() string {
 func (*RegisterAgentResponse) ProtoMessage() {}
 
 func (x *RegisterAgentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[6]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -576,7 +656,7 @@ func (x *RegisterAgentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterAgentResponse.ProtoReflect.Descriptor instead.
 func (*RegisterAgentResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{6}
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *RegisterAgentResponse) GetAgent() *Agent {
@@ -630,7 +710,7 @@ type GetAgentRequest struct {
 
 func (x *GetAgentRequest) Reset() {
 	*x = GetAgentRequest{}
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[7]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -642,7 +722,7 @@ func (x *GetAgentRequest) String() string {
 func (*GetAgentRequest) ProtoMessage() {}
 
 func (x *GetAgentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[7]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -655,7 +735,7 @@ func (x *GetAgentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetAgentRequest.ProtoReflect.Descriptor instead.
 func (*GetAgentRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{7}
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *GetAgentRequest) GetId() int64 {
@@ -674,7 +754,7 @@ type GetAgentResponse struct {
 
 func (x *GetAgentResponse) Reset() {
 	*x = GetAgentResponse{}
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[8]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -686,7 +766,7 @@ func (x *GetAgentResponse) String() string {
 func (*GetAgentResponse) ProtoMessage() {}
 
 func (x *GetAgentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[8]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -699,7 +779,7 @@ func (x *GetAgentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetAgentResponse.ProtoReflect.Descriptor instead.
 func (*GetAgentResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{8}
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *GetAgentResponse) GetAgent() *Agent {
@@ -721,7 +801,7 @@ type ListAgentsRequest struct {
 
 func (x *ListAgentsRequest) Reset() {
 	*x = ListAgentsRequest{}
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[9]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -733,7 +813,7 @@ func (x *ListAgentsRequest) String() string {
 func (*ListAgentsRequest) ProtoMessage() {}
 
 func (x *ListAgentsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[9]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -746,7 +826,7 @@ func (x *ListAgentsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAgentsRequest.ProtoReflect.Descriptor instead.
 func (*ListAgentsRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{9}
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ListAgentsRequest) GetProjectId() int64 {
@@ -780,7 +860,7 @@ type ListAgentsResponse struct {
 
 func (x *ListAgentsResponse) Reset() {
 	*x = ListAgentsResponse{}
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[10]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -792,7 +872,7 @@ func (x *ListAgentsResponse) String() string {
 func (*ListAgentsResponse) ProtoMessage() {}
 
 func (x *ListAgentsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[10]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -805,7 +885,7 @@ func (x *ListAgentsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAgentsResponse.ProtoReflect.Descriptor instead.
 func (*ListAgentsResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{10}
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ListAgentsResponse) GetAgents() []*Agent {
@@ -831,7 +911,7 @@ type RevokeAgentRequest struct {
 
 func (x *RevokeAgentRequest) Reset() {
 	*x = RevokeAgentRequest{}
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[11]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -843,7 +923,7 @@ func (x *RevokeAgentRequest) String() string {
 func (*RevokeAgentRequest) ProtoMessage() {}
 
 func (x *RevokeAgentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[11]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -856,7 +936,7 @@ func (x *RevokeAgentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeAgentRequest.ProtoReflect.Descriptor instead.
 func (*RevokeAgentRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{11}
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *RevokeAgentRequest) GetId() int64 {
@@ -875,7 +955,7 @@ type RevokeAgentResponse struct {
 
 func (x *RevokeAgentResponse) Reset() {
 	*x = RevokeAgentResponse{}
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[12]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -887,7 +967,7 @@ func (x *RevokeAgentResponse) String() string {
 func (*RevokeAgentResponse) ProtoMessage() {}
 
 func (x *RevokeAgentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[12]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -900,7 +980,7 @@ func (x *RevokeAgentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeAgentResponse.ProtoReflect.Descriptor instead.
 func (*RevokeAgentResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{12}
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *RevokeAgentResponse) GetAgent() *Agent {
@@ -920,7 +1000,7 @@ type ConfigureAgentRequest struct {
 
 func (x *ConfigureAgentRequest) Reset() {
 	*x = ConfigureAgentRequest{}
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[13]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -932,7 +1012,7 @@ func (x *ConfigureAgentRequest) String() string {
 func (*ConfigureAgentRequest) ProtoMessage() {}
 
 func (x *ConfigureAgentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[13]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -945,7 +1025,7 @@ func (x *ConfigureAgentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigureAgentRequest.ProtoReflect.Descriptor instead.
 func (*ConfigureAgentRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{13}
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ConfigureAgentRequest) GetId() int64 {
@@ -971,7 +1051,7 @@ type ConfigureAgentResponse struct {
 
 func (x *ConfigureAgentResponse) Reset() {
 	*x = ConfigureAgentResponse{}
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[14]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -983,7 +1063,7 @@ func (x *ConfigureAgentResponse) String() string {
 func (*ConfigureAgentResponse) ProtoMessage() {}
 
 func (x *ConfigureAgentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[14]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -996,7 +1076,7 @@ func (x *ConfigureAgentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigureAgentResponse.ProtoReflect.Descriptor instead.
 func (*ConfigureAgentResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{14}
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ConfigureAgentResponse) GetAgent() *Agent {
@@ -1015,7 +1095,7 @@ type RequestResyncRequest struct {
 
 func (x *RequestResyncRequest) Reset() {
 	*x = RequestResyncRequest{}
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[15]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1027,7 +1107,7 @@ func (x *RequestResyncRequest) String() string {
 func (*RequestResyncRequest) ProtoMessage() {}
 
 func (x *RequestResyncRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[15]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1040,7 +1120,7 @@ func (x *RequestResyncRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequestResyncRequest.ProtoReflect.Descriptor instead.
 func (*RequestResyncRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{15}
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *RequestResyncRequest) GetId() int64 {
@@ -1060,7 +1140,7 @@ type RequestResyncResponse struct {
 
 func (x *RequestResyncResponse) Reset() {
 	*x = RequestResyncResponse{}
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[16]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1072,7 +1152,7 @@ func (x *RequestResyncResponse) String() string {
 func (*RequestResyncResponse) ProtoMessage() {}
 
 func (x *RequestResyncResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[16]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1085,7 +1165,7 @@ func (x *RequestResyncResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequestResyncResponse.ProtoReflect.Descriptor instead.
 func (*RequestResyncResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{16}
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *RequestResyncResponse) GetNonce() string {
@@ -1099,7 +1179,7 @@ var File_lockstep_state_v1_agent_proto protoreflect.FileDescriptor
 
 const file_lockstep_state_v1_agent_proto_rawDesc = "" +
 	"\n" +
-	"\x1dlockstep/state/v1/agent.proto\x12\x11lockstep.state.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x87\x03\n" +
+	"\x1dlockstep/state/v1/agent.proto\x12\x11lockstep.state.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xfa\x03\n" +
 	"\x05Agent\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1d\n" +
@@ -1114,7 +1194,16 @@ const file_lockstep_state_v1_agent_proto_rawDesc = "" +
 	"\arevoked\x18\a \x01(\bR\arevoked\x12K\n" +
 	"\rconfiguration\x18\b \x01(\v2%.lockstep.state.v1.AgentConfigurationR\rconfiguration\x12:\n" +
 	"\vlast_resync\x18\t \x01(\v2\x19.lockstep.state.v1.ResyncR\n" +
-	"lastResync\"\xfe\x05\n" +
+	"lastResync\x12<\n" +
+	"\fclock_offset\x18\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\vclockOffset\x123\n" +
+	"\x05block\x18\v \x01(\v2\x1d.lockstep.state.v1.AgentBlockR\x05block\"\xa0\x01\n" +
+	"\n" +
+	"AgentBlock\x12\x16\n" +
+	"\x06reason\x18\x01 \x01(\tR\x06reason\x129\n" +
+	"\n" +
+	"blocked_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\tblockedAt\x12?\n" +
+	"\rblocked_until\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\fblockedUntil\"\xfe\x05\n" +
 	"\x12AgentConfiguration\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x03R\brevision\x12K\n" +
 	"\x14full_resync_interval\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x12fullResyncInterval\x12P\n" +
@@ -1202,67 +1291,72 @@ func file_lockstep_state_v1_agent_proto_rawDescGZIP() []byte {
 	return file_lockstep_state_v1_agent_proto_rawDescData
 }
 
-var file_lockstep_state_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_lockstep_state_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_lockstep_state_v1_agent_proto_goTypes = []any{
 	(*Agent)(nil),                  // 0: lockstep.state.v1.Agent
-	(*AgentConfiguration)(nil),     // 1: lockstep.state.v1.AgentConfiguration
-	(*RelayTargets)(nil),           // 2: lockstep.state.v1.RelayTargets
-	(*RelayTarget)(nil),            // 3: lockstep.state.v1.RelayTarget
-	(*Resync)(nil),                 // 4: lockstep.state.v1.Resync
-	(*RegisterAgentRequest)(nil),   // 5: lockstep.state.v1.RegisterAgentRequest
-	(*RegisterAgentResponse)(nil),  // 6: lockstep.state.v1.RegisterAgentResponse
-	(*GetAgentRequest)(nil),        // 7: lockstep.state.v1.GetAgentRequest
-	(*GetAgentResponse)(nil),       // 8: lockstep.state.v1.GetAgentResponse
-	(*ListAgentsRequest)(nil),      // 9: lockstep.state.v1.ListAgentsRequest
-	(*ListAgentsResponse)(nil),     // 10: lockstep.state.v1.ListAgentsResponse
-	(*RevokeAgentRequest)(nil),     // 11: lockstep.state.v1.RevokeAgentRequest
-	(*RevokeAgentResponse)(nil),    // 12: lockstep.state.v1.RevokeAgentResponse
-	(*ConfigureAgentRequest)(nil),  // 13: lockstep.state.v1.ConfigureAgentRequest
-	(*ConfigureAgentResponse)(nil), // 14: lockstep.state.v1.ConfigureAgentResponse
-	(*RequestResyncRequest)(nil),   // 15: lockstep.state.v1.RequestResyncRequest
-	(*RequestResyncResponse)(nil),  // 16: lockstep.state.v1.RequestResyncResponse
-	(*timestamppb.Timestamp)(nil),  // 17: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),    // 18: google.protobuf.Duration
+	(*AgentBlock)(nil),             // 1: lockstep.state.v1.AgentBlock
+	(*AgentConfiguration)(nil),     // 2: lockstep.state.v1.AgentConfiguration
+	(*RelayTargets)(nil),           // 3: lockstep.state.v1.RelayTargets
+	(*RelayTarget)(nil),            // 4: lockstep.state.v1.RelayTarget
+	(*Resync)(nil),                 // 5: lockstep.state.v1.Resync
+	(*RegisterAgentRequest)(nil),   // 6: lockstep.state.v1.RegisterAgentRequest
+	(*RegisterAgentResponse)(nil),  // 7: lockstep.state.v1.RegisterAgentResponse
+	(*GetAgentRequest)(nil),        // 8: lockstep.state.v1.GetAgentRequest
+	(*GetAgentResponse)(nil),       // 9: lockstep.state.v1.GetAgentResponse
+	(*ListAgentsRequest)(nil),      // 10: lockstep.state.v1.ListAgentsRequest
+	(*ListAgentsResponse)(nil),     // 11: lockstep.state.v1.ListAgentsResponse
+	(*RevokeAgentRequest)(nil),     // 12: lockstep.state.v1.RevokeAgentRequest
+	(*RevokeAgentResponse)(nil),    // 13: lockstep.state.v1.RevokeAgentResponse
+	(*ConfigureAgentRequest)(nil),  // 14: lockstep.state.v1.ConfigureAgentRequest
+	(*ConfigureAgentResponse)(nil), // 15: lockstep.state.v1.ConfigureAgentResponse
+	(*RequestResyncRequest)(nil),   // 16: lockstep.state.v1.RequestResyncRequest
+	(*RequestResyncResponse)(nil),  // 17: lockstep.state.v1.RequestResyncResponse
+	(*timestamppb.Timestamp)(nil),  // 18: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),    // 19: google.protobuf.Duration
 }
 var file_lockstep_state_v1_agent_proto_depIdxs = []int32{
-	17, // 0: lockstep.state.v1.Agent.created_at:type_name -> google.protobuf.Timestamp
-	17, // 1: lockstep.state.v1.Agent.last_seen_at:type_name -> google.protobuf.Timestamp
-	1,  // 2: lockstep.state.v1.Agent.configuration:type_name -> lockstep.state.v1.AgentConfiguration
-	4,  // 3: lockstep.state.v1.Agent.last_resync:type_name -> lockstep.state.v1.Resync
-	18, // 4: lockstep.state.v1.AgentConfiguration.full_resync_interval:type_name -> google.protobuf.Duration
-	18, // 5: lockstep.state.v1.AgentConfiguration.unschedulable_patience:type_name -> google.protobuf.Duration
-	18, // 6: lockstep.state.v1.AgentConfiguration.stop_patience:type_name -> google.protobuf.Duration
-	18, // 7: lockstep.state.v1.AgentConfiguration.stop_after_running:type_name -> google.protobuf.Duration
-	18, // 8: lockstep.state.v1.AgentConfiguration.terminate_after_stopped:type_name -> google.protobuf.Duration
-	18, // 9: lockstep.state.v1.AgentConfiguration.max_age:type_name -> google.protobuf.Duration
-	18, // 10: lockstep.state.v1.AgentConfiguration.expiry_warning:type_name -> google.protobuf.Duration
-	2,  // 11: lockstep.state.v1.AgentConfiguration.relay_targets:type_name -> lockstep.state.v1.RelayTargets
-	3,  // 12: lockstep.state.v1.RelayTargets.targets:type_name -> lockstep.state.v1.RelayTarget
-	17, // 13: lockstep.state.v1.Resync.begun_at:type_name -> google.protobuf.Timestamp
-	17, // 14: lockstep.state.v1.Resync.ended_at:type_name -> google.protobuf.Timestamp
-	0,  // 15: lockstep.state.v1.RegisterAgentResponse.agent:type_name -> lockstep.state.v1.Agent
-	0,  // 16: lockstep.state.v1.GetAgentResponse.agent:type_name -> lockstep.state.v1.Agent
-	0,  // 17: lockstep.state.v1.ListAgentsResponse.agents:type_name -> lockstep.state.v1.Agent
-	0,  // 18: lockstep.state.v1.RevokeAgentResponse.agent:type_name -> lockstep.state.v1.Agent
-	1,  // 19: lockstep.state.v1.ConfigureAgentRequest.configuration:type_name -> lockstep.state.v1.AgentConfiguration
-	0,  // 20: lockstep.state.v1.ConfigureAgentResponse.agent:type_name -> lockstep.state.v1.Agent
-	5,  // 21: lockstep.state.v1.AgentService.RegisterAgent:input_type -> lockstep.state.v1.RegisterAgentRequest
-	7,  // 22: lockstep.state.v1.AgentService.GetAgent:input_type -> lockstep.state.v1.GetAgentRequest
-	9,  // 23: lockstep.state.v1.AgentService.ListAgents:input_type -> lockstep.state.v1.ListAgentsRequest
-	11, // 24: lockstep.state.v1.AgentService.RevokeAgent:input_type -> lockstep.state.v1.RevokeAgentRequest
-	13, // 25: lockstep.state.v1.AgentService.ConfigureAgent:input_type -> lockstep.state.v1.ConfigureAgentRequest
-	15, // 26: lockstep.state.v1.AgentService.RequestResync:input_type -> lockstep.state.v1.RequestResyncRequest
-	6,  // 27: lockstep.state.v1.AgentService.RegisterAgent:output_type -> lockstep.state.v1.RegisterAgentResponse
-	8,  // 28: lockstep.state.v1.AgentService.GetAgent:output_type -> lockstep.state.v1.GetAgentResponse
-	10, // 29: lockstep.state.v1.AgentService.ListAgents:output_type -> lockstep.state.v1.ListAgentsResponse
-	12, // 30: lockstep.state.v1.AgentService.RevokeAgent:output_type -> lockstep.state.v1.RevokeAgentResponse
-	14, // 31: lockstep.state.v1.AgentService.ConfigureAgent:output_type -> lockstep.state.v1.ConfigureAgentResponse
-	16, // 32: lockstep.state.v1.AgentService.RequestResync:output_type -> lockstep.state.v1.RequestResyncResponse
-	27, // [27:33] is the sub-list for method output_type
-	21, // [21:27] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	18, // 0: lockstep.state.v1.Agent.created_at:type_name -> google.protobuf.Timestamp
+	18, // 1: lockstep.state.v1.Agent.last_seen_at:type_name -> google.protobuf.Timestamp
+	2,  // 2: lockstep.state.v1.Agent.configuration:type_name -> lockstep.state.v1.AgentConfiguration
+	5,  // 3: lockstep.state.v1.Agent.last_resync:type_name -> lockstep.state.v1.Resync
+	19, // 4: lockstep.state.v1.Agent.clock_offset:type_name -> google.protobuf.Duration
+	1,  // 5: lockstep.state.v1.Agent.block:type_name -> lockstep.state.v1.AgentBlock
+	18, // 6: lockstep.state.v1.AgentBlock.blocked_at:type_name -> google.protobuf.Timestamp
+	18, // 7: lockstep.state.v1.AgentBlock.blocked_until:type_name -> google.protobuf.Timestamp
+	19, // 8: lockstep.state.v1.AgentConfiguration.full_resync_interval:type_name -> google.protobuf.Duration
+	19, // 9: lockstep.state.v1.AgentConfiguration.unschedulable_patience:type_name -> google.protobuf.Duration
+	19, // 10: lockstep.state.v1.AgentConfiguration.stop_patience:type_name -> google.protobuf.Duration
+	19, // 11: lockstep.state.v1.AgentConfiguration.stop_after_running:type_name -> google.protobuf.Duration
+	19, // 12: lockstep.state.v1.AgentConfiguration.terminate_after_stopped:type_name -> google.protobuf.Duration
+	19, // 13: lockstep.state.v1.AgentConfiguration.max_age:type_name -> google.protobuf.Duration
+	19, // 14: lockstep.state.v1.AgentConfiguration.expiry_warning:type_name -> google.protobuf.Duration
+	3,  // 15: lockstep.state.v1.AgentConfiguration.relay_targets:type_name -> lockstep.state.v1.RelayTargets
+	4,  // 16: lockstep.state.v1.RelayTargets.targets:type_name -> lockstep.state.v1.RelayTarget
+	18, // 17: lockstep.state.v1.Resync.begun_at:type_name -> google.protobuf.Timestamp
+	18, // 18: lockstep.state.v1.Resync.ended_at:type_name -> google.protobuf.Timestamp
+	0,  // 19: lockstep.state.v1.RegisterAgentResponse.agent:type_name -> lockstep.state.v1.Agent
+	0,  // 20: lockstep.state.v1.GetAgentResponse.agent:type_name -> lockstep.state.v1.Agent
+	0,  // 21: lockstep.state.v1.ListAgentsResponse.agents:type_name -> lockstep.state.v1.Agent
+	0,  // 22: lockstep.state.v1.RevokeAgentResponse.agent:type_name -> lockstep.state.v1.Agent
+	2,  // 23: lockstep.state.v1.ConfigureAgentRequest.configuration:type_name -> lockstep.state.v1.AgentConfiguration
+	0,  // 24: lockstep.state.v1.ConfigureAgentResponse.agent:type_name -> lockstep.state.v1.Agent
+	6,  // 25: lockstep.state.v1.AgentService.RegisterAgent:input_type -> lockstep.state.v1.RegisterAgentRequest
+	8,  // 26: lockstep.state.v1.AgentService.GetAgent:input_type -> lockstep.state.v1.GetAgentRequest
+	10, // 27: lockstep.state.v1.AgentService.ListAgents:input_type -> lockstep.state.v1.ListAgentsRequest
+	12, // 28: lockstep.state.v1.AgentService.RevokeAgent:input_type -> lockstep.state.v1.RevokeAgentRequest
+	14, // 29: lockstep.state.v1.AgentService.ConfigureAgent:input_type -> lockstep.state.v1.ConfigureAgentRequest
+	16, // 30: lockstep.state.v1.AgentService.RequestResync:input_type -> lockstep.state.v1.RequestResyncRequest
+	7,  // 31: lockstep.state.v1.AgentService.RegisterAgent:output_type -> lockstep.state.v1.RegisterAgentResponse
+	9,  // 32: lockstep.state.v1.AgentService.GetAgent:output_type -> lockstep.state.v1.GetAgentResponse
+	11, // 33: lockstep.state.v1.AgentService.ListAgents:output_type -> lockstep.state.v1.ListAgentsResponse
+	13, // 34: lockstep.state.v1.AgentService.RevokeAgent:output_type -> lockstep.state.v1.RevokeAgentResponse
+	15, // 35: lockstep.state.v1.AgentService.ConfigureAgent:output_type -> lockstep.state.v1.ConfigureAgentResponse
+	17, // 36: lockstep.state.v1.AgentService.RequestResync:output_type -> lockstep.state.v1.RequestResyncResponse
+	31, // [31:37] is the sub-list for method output_type
+	25, // [25:31] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_state_v1_agent_proto_init() }
@@ -1270,14 +1364,14 @@ func file_lockstep_state_v1_agent_proto_init() {
 	if File_lockstep_state_v1_agent_proto != nil {
 		return
 	}
-	file_lockstep_state_v1_agent_proto_msgTypes[1].OneofWrappers = []any{}
+	file_lockstep_state_v1_agent_proto_msgTypes[2].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_state_v1_agent_proto_rawDesc), len(file_lockstep_state_v1_agent_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   17,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
