@@ -19,8 +19,9 @@ import (
 // service has its own series and adds those of the libraries that keep tables in its schema
 // (outbox, cursor). Each series has its own version, in the table <name>_migrations.
 //
-// A released file never changes. The previous version of the service runs beside the new one during
-// an upgrade, so a file only adds; a later release removes what is unused.
+// A released file never changes: the table applied_migrations has the checksum of each applied file, and [Migrate]
+// refuses another content. The previous version of the service runs beside the new one during an upgrade, so a file
+// only adds; a later release removes what is unused.
 type Migrations struct {
 	// Name of the series: lower-case letters, digits and underscores.
 	Name string
@@ -65,7 +66,7 @@ func migrateOn(ctx context.Context, conn *pgx.Conn, logger *slog.Logger, series 
 	if schema == "" {
 		schema = "public"
 	}
-	if err := createSchema(ctx, conn, schema); err != nil {
+	if err := prepareSchema(ctx, conn, schema); err != nil {
 		return err
 	}
 	for _, s := range series {
@@ -76,25 +77,42 @@ func migrateOn(ctx context.Context, conn *pgx.Conn, logger *slog.Logger, series 
 	return nil
 }
 
-// createSchema takes a lock of its own: without it, one of two sessions that create the same schema
-// fails.
-func createSchema(ctx context.Context, conn *pgx.Conn, schema string) error {
+// prepareSchema creates the schema and the table of applied files. It takes a lock of its own: without it, one of two
+// sessions that create the same schema fails.
+func prepareSchema(ctx context.Context, conn *pgx.Conn, schema string) error {
 	return InTx(ctx, conn, func(tx pgx.Tx) error {
 		const lock = "SELECT pg_advisory_xact_lock(hashtextextended('lockstep/schema/' || $1::text, 0))"
 		if _, err := tx.Exec(ctx, lock, schema); err != nil {
 			return fmt.Errorf("lock the creation of schema %s: %w", schema, err)
 		}
-		var exists bool
-		// CREATE SCHEMA IF NOT EXISTS needs the privilege to create even when the schema exists.
-		const find = "SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1)"
-		if err := tx.QueryRow(ctx, find, schema).Scan(&exists); err != nil {
-			return fmt.Errorf("find schema %s: %w", schema, err)
-		}
-		if exists {
-			return nil
-		}
-		if _, err := tx.Exec(ctx, "CREATE SCHEMA "+pgx.Identifier{schema}.Sanitize()); err != nil {
-			return fmt.Errorf("create schema %s: %w", schema, err)
+		table := pgx.Identifier{schema, "applied_migrations"}.Sanitize()
+		for _, object := range []struct{ find, name, create string }{
+			{
+				// CREATE SCHEMA IF NOT EXISTS needs the privilege to create even when the schema exists.
+				"SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1)", schema,
+				"CREATE SCHEMA " + pgx.Identifier{schema}.Sanitize(),
+			},
+			{
+				"SELECT to_regclass($1) IS NOT NULL", table,
+				"CREATE TABLE " + table + ` (
+					series  text  NOT NULL,
+					version int   NOT NULL,
+					file    text  NOT NULL,
+					sha256  bytea NOT NULL,
+					PRIMARY KEY (series, version)
+				)`,
+			},
+		} {
+			var exists bool
+			if err := tx.QueryRow(ctx, object.find, object.name).Scan(&exists); err != nil {
+				return fmt.Errorf("find %s: %w", object.name, err)
+			}
+			if exists {
+				continue
+			}
+			if _, err := tx.Exec(ctx, object.create); err != nil {
+				return fmt.Errorf("create %s: %w", object.name, err)
+			}
 		}
 		return nil
 	})
@@ -116,10 +134,21 @@ func (s Migrations) run(ctx context.Context, conn *pgx.Conn, logger *slog.Logger
 	if err != nil {
 		return fmt.Errorf("read the schema's version: %w", err)
 	}
+	files, err := s.files()
+	if err != nil {
+		return contentError{err}
+	}
+	if err := s.checkApplied(ctx, conn, files, version); err != nil {
+		return err
+	}
 	if known := int32(len(migrator.Migrations)); version > known {
 		logger.InfoContext(ctx, "database schema is newer than this program", slog.String(logkey.Name, s.Name),
 			slog.Int(logkey.Version, int(version)), slog.Int(logkey.KnownVersion, int(known)))
 		return nil
+	}
+	for i, f := range files {
+		// In the transaction of the file.
+		migrator.Migrations[i].UpSQL += "\n;\n" + f.record(s.Name)
 	}
 	if err := migrator.Migrate(ctx); err != nil {
 		return fmt.Errorf("run the files: %w", err)

@@ -179,6 +179,39 @@ func TestFailedMigrationIsRolledBack(t *testing.T) {
 	require.ErrorContains(t, postgres.Migrate(t.Context(), pool, discard(), series("a b")), "name")
 }
 
+func TestMigrationThatWasEditedAfterItWasAppliedIsRefused(t *testing.T) {
+	t.Parallel()
+	pool := connect(t, postgres.Config{URL: pgtest.Database(t), Schema: "state"})
+	migrate := func(files ...string) error {
+		return postgres.Migrate(t.Context(), pool, discard(), series("state", files...))
+	}
+	const first, second = "CREATE TABLE steps (n int)", "INSERT INTO steps VALUES (1) -- a comment ends the file"
+	require.NoError(t, migrate(first, second))
+	require.NoError(t, migrate(first, second))
+	err := migrate(first+" -- edited", second, "INSERT INTO steps VALUES (100)")
+	require.ErrorContains(t, err, "series state: 001_step.sql differs from 001_step.sql, which this database has applied")
+	require.ErrorContains(t, migrate(first, "SELECT 1"), "002_step.sql differs")
+	require.ErrorContains(t, migrate(first+" "), "001_step.sql differs", "also of an older program")
+	require.NoError(t, migrate(first), "an older program knows fewer files")
+	require.NoError(t, migrate(first, second, "INSERT INTO steps VALUES (10)"))
+	require.Equal(t, int64(11), scan[int64](t, pool, "SELECT sum(n) FROM steps"))
+}
+
+func TestFilesAppliedWithoutChecksumsAreAdopted(t *testing.T) {
+	t.Parallel()
+	pool := connect(t, postgres.Config{URL: pgtest.Database(t)})
+	_, err := pool.Exec(t.Context(), `
+		CREATE TABLE state_migrations (version int4 NOT NULL); INSERT INTO state_migrations VALUES (1);
+		CREATE TABLE steps (n int)`)
+	require.NoError(t, err)
+	require.NoError(t, postgres.Migrate(t.Context(), pool, discard(),
+		series("state", "CREATE TABLE steps (n int)", "INSERT INTO steps VALUES (1)")))
+	require.Equal(t, int64(1), scan[int64](t, pool, "SELECT sum(n) FROM steps"))
+	require.Equal(t, int64(2), scan[int64](t, pool, "SELECT count(*) FROM applied_migrations WHERE series = 'state'"))
+	err = postgres.Migrate(t.Context(), pool, discard(), series("state", "SELECT 1", "INSERT INTO steps VALUES (1)"))
+	require.ErrorContains(t, err, "001_step.sql differs")
+}
+
 func TestLockHasOneHolderAndPassesOnWhenTheHolderDies(t *testing.T) {
 	t.Parallel()
 	pool := connect(t, postgres.Config{URL: pgtest.Database(t)})

@@ -204,6 +204,9 @@ type observations struct {
 	process *process
 }
 
+// Check reports whether the reader works.
+func (o observations) Check(ctx context.Context) error { return o.process.consumer.Check(ctx) }
+
 // Position returns the position of the reader.
 func (o observations) Position(ctx context.Context) (at cursor.Position, err error) {
 	err = libpostgres.InTx(ctx, o.process.pool, func(tx pgx.Tx) error {

@@ -279,6 +279,8 @@ type observations struct {
 	consumer *nats.Consumer
 }
 
+func (o observations) Check(ctx context.Context) error { return o.consumer.Check(ctx) }
+
 func (o observations) Position(ctx context.Context) (at cursor.Position, err error) {
 	err = pgx.BeginFunc(ctx, o.pool, func(tx pgx.Tx) error {
 		at, err = o.consumer.Position(ctx, tx)

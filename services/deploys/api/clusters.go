@@ -32,8 +32,20 @@ type Stream interface {
 	Release(
 		ctx context.Context, claim ownership.Claim, toProjectID, userID int64, reason string, at time.Time,
 	) (uint64, error)
-	// Position returns the position of the reader.
+	// Position returns the position of the reader. Check returns an error if the reader has been failing for a while.
 	Position(ctx context.Context) (cursor.Position, error)
+	Check(ctx context.Context) error
+}
+
+// requireReader is for answers that find nothing. It returns an error if the reader fails: what the caller looks for
+// may only not be stored yet.
+func requireReader(ctx context.Context, stream Stream) error {
+	if err := stream.Check(ctx); err != nil {
+		return fault.Wrap(err, errcode.Unavailable,
+			"nothing is found, but new observations cannot be stored at the moment: "+
+				"/readyz of the deploys service has the reason")
+	}
+	return nil
 }
 
 const (
@@ -70,6 +82,11 @@ func (s *clusterService) ListClusters(
 	reporters, err := s.clusters.Reporters(ctx)
 	if err != nil {
 		return nil, err
+	}
+	if len(found) == 0 {
+		if err := requireReader(ctx, s.stream); err != nil {
+			return nil, err
+		}
 	}
 	out := &deploysv1.ListClustersResponse{StreamRestored: at.Epoch > 1}
 	for i := range found {
@@ -162,6 +179,9 @@ func (s *clusterService) find(ctx context.Context, clusterUID string) (*postgres
 		return nil, err
 	}
 	if len(found) == 0 {
+		if err := requireReader(ctx, s.stream); err != nil {
+			return nil, err
+		}
 		return nil, fault.New(errcode.NotFound,
 			"no agent has reported cluster %q: `lockstep deploys clusters` lists all clusters", clusterUID)
 	}

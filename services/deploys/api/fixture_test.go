@@ -180,6 +180,14 @@ type fakeStream struct {
 	held   bool
 	fails  error
 	faster bool
+	// failing is the error of the reader.
+	failing error
+}
+
+func (s *fakeStream) Check(context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.failing
 }
 
 func (s *fakeStream) Release(

@@ -25,7 +25,7 @@ type Dependencies struct {
 	Roles   access.Roles
 	Sinks   Sinks
 	Rebuild Rebuild
-	// Stream releases clusters. Projects looks up projects.
+	// Stream releases clusters and reports whether its reader works. Projects looks up projects.
 	Stream   Stream
 	Projects Projects
 	Logger   *slog.Logger
@@ -59,7 +59,8 @@ func NewHandler(d Dependencies) http.Handler {
 	mux := http.NewServeMux()
 	rollouts := &postgres.Rollouts{DB: d.Pool}
 	mux.Handle(deploysv1connect.NewRolloutServiceHandler(&rolloutService{
-		rollouts: rollouts, roles: d.Roles, changes: d.Changes, now: d.Now, stats: make(semaphore, maxStats),
+		rollouts: rollouts, roles: d.Roles, changes: d.Changes, stream: d.Stream, now: d.Now,
+		stats: make(semaphore, maxStats),
 	}, options))
 	mux.Handle(deploysv1connect.NewSinkServiceHandler(&sinkService{sinks: d.Sinks, pool: d.Pool}, options))
 	mux.Handle(deploysv1connect.NewOperationServiceHandler(&operationService{rebuild: d.Rebuild, now: d.Now}, options))

@@ -32,6 +32,7 @@ type rolloutService struct {
 	rollouts *postgres.Rollouts
 	roles    access.Roles
 	changes  *postgres.Changes
+	stream   Stream
 	now      func() time.Time
 	// stats limits concurrent GetStats calls.
 	stats semaphore
@@ -60,6 +61,11 @@ func (s *rolloutService) ListRollouts(
 	found, err := s.rollouts.List(ctx, filter, page)
 	if err != nil {
 		return nil, err
+	}
+	if len(found) == 0 && page.After == nil {
+		if err := requireReader(ctx, s.stream); err != nil {
+			return nil, err
+		}
 	}
 	out := &deploysv1.ListRolloutsResponse{}
 	for i := range found {
@@ -143,6 +149,9 @@ func (s *rolloutService) find(ctx context.Context, r *deploysv1.GetRolloutReques
 		return nil, err
 	}
 	if len(found) == 0 {
+		if err := requireReader(ctx, s.stream); err != nil {
+			return nil, err
+		}
 		return nil, fault.New(errcode.NotFound, "%s does not exist", description)
 	}
 	for i := range found {

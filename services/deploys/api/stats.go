@@ -54,6 +54,11 @@ func (s *rolloutService) GetStats(
 	if err != nil {
 		return nil, err
 	}
+	if total.Rollouts == 0 {
+		if err := requireReader(ctx, s.stream); err != nil {
+			return nil, err
+		}
+	}
 	days := float64(filter.Until.Sub(filter.Since)) / float64(day)
 	out := &deploysv1.GetStatsResponse{
 		Total: statsMessage(&total, days), Since: timestamppb.New(filter.Since), Until: timestamppb.New(filter.Until),

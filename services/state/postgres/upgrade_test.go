@@ -1,0 +1,119 @@
+package postgres_test
+
+import (
+	"io/fs"
+	"log/slog"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	libpostgres "lockstep.internal/libs/postgres"
+	"lockstep.internal/services/state/orphan"
+	"lockstep.internal/services/state/postgres"
+	"lockstep.internal/services/state/workspace"
+	"lockstep.internal/tools/testkit/pgtest"
+)
+
+func schema(t *testing.T, pool *pgxpool.Pool) []string {
+	t.Helper()
+	lines, err := pgtest.Schema(t.Context(), pool)
+	require.NoError(t, err)
+	return lines
+}
+
+// migrated connects to a database, runs a script and migrates it.
+func migrated(t *testing.T, script string) *pgxpool.Pool {
+	t.Helper()
+	url := pgtest.Database(t)
+	pool, err := libpostgres.Connect(t.Context(), libpostgres.Config{URL: url}, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	_, err = pool.Exec(t.Context(), script)
+	require.NoError(t, err)
+	require.NoError(t, migrate(url))
+	return pool
+}
+
+// TestReleasedSchemasAreUpgraded upgrades dumps of databases with each schema that was ever released, and uses the
+// stores. The dumps are frozen: a new schema gets a new file.
+func TestReleasedSchemasAreUpgraded(t *testing.T) {
+	t.Parallel()
+	want := schema(t, migrated(t, ""))
+	files, err := fs.Glob(os.DirFS("testdata/released"), "*.sql")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	for _, file := range files {
+		t.Run(file, func(t *testing.T) {
+			t.Parallel()
+			dump, err := os.ReadFile("testdata/released/" + file)
+			require.NoError(t, err)
+			pool := migrated(t, string(dump))
+			require.Equal(t, want, schema(t, pool))
+			require.NoError(t, migrate(pool.Config().ConnString()))
+			useStores(t, pool)
+		})
+	}
+}
+
+func useStores(t *testing.T, pool *pgxpool.Pool) {
+	t.Helper()
+	ctx := t.Context()
+	workspaces := &postgres.Workspaces{}
+	found, err := workspaces.List(ctx, pool, postgres.WorkspaceFilter{}, postgres.WorkspacePage{Size: 10})
+	require.NoError(t, err)
+	require.Len(t, found, 2)
+	require.Equal(t, "calm-heron", found[0].Name)
+	require.Equal(t, "quota exceeded", found[0].ApplyError.Message)
+	require.Equal(t, []string{"TOKEN"}, found[1].Spec.SecretEnv)
+	require.NotZero(t, found[1].DesiredStateSince)
+
+	ingest := &postgres.IngestStores{Workspaces: workspaces}
+	orphans, err := ingest.Orphans(ctx, pool, nil, orphan.Orphan{}, 10)
+	require.NoError(t, err)
+	require.Len(t, orphans, 1)
+	observations, err := ingest.OrphanObservations(ctx, pool, orphans)
+	require.NoError(t, err)
+	require.Equal(t, []orphan.Observation{{Replicas: 2, Revision: 5}}, observations)
+
+	directory := &postgres.Directory{DB: pool, Now: start}
+	agents, err := directory.Agents(ctx, nil, postgres.Page{Size: 10})
+	require.NoError(t, err)
+	require.Len(t, agents, 1)
+	_, err = directory.Tokens(ctx, 10)
+	require.NoError(t, err)
+	_, err = directory.Subscribers(ctx, postgres.Page{Size: 10})
+	require.NoError(t, err)
+	_, err = directory.LastResyncs(ctx, []int64{7})
+	require.NoError(t, err)
+
+	require.NoError(t, libpostgres.InTx(ctx, pool, func(tx pgx.Tx) error {
+		entries, err := directory.LockEntries(ctx, tx)
+		require.NoError(t, err)
+		require.NotEmpty(t, entries)
+		ended, err := ingest.In(tx).EndedResyncs(ctx)
+		require.NoError(t, err)
+		for _, r := range ended {
+			_, err := ingest.In(tx).Judge(ctx, r)
+			require.NoError(t, err)
+		}
+		clusters, err := ingest.In(tx).LockClusters(ctx, []int64{7})
+		require.NoError(t, err)
+		require.NoError(t, ingest.In(tx).SaveClusters(ctx, clusters))
+		locked, observations, err := ingest.In(tx).LockWorkspaces(ctx, []uuid.UUID{found[1].ID})
+		require.NoError(t, err)
+		require.NotNil(t, observations[found[1].ID].Deployment)
+		w := locked[found[1].ID]
+		w.WarnedAgeDeadline = start().Add(time.Hour)
+		require.NoError(t, ingest.In(tx).SaveWorkspaces(ctx, []workspace.Workspace{w}))
+		orphans[0].Message, orphans[0].EndedAt = "deleted", start()
+		return ingest.In(tx).SaveOrphan(ctx, orphans[0])
+	}))
+	saved, err := workspaces.Get(ctx, pool, postgres.WorkspaceReference{ID: found[1].ID})
+	require.NoError(t, err)
+	require.Equal(t, start().Add(time.Hour), saved.WarnedAgeDeadline)
+}
