@@ -13,12 +13,17 @@ import (
 )
 
 // Handler authenticates requests by their headers: a request without an access token reaches neither next nor any
-// memory for its body. reject writes the error response. next gets the caller by [CallerFrom]. Its context ends, with a
-// fault as its cause, when the caller loses access or after StreamLifetime.
+// memory for its body. It refuses tokens without the scope of the procedure, which the path names. reject writes the
+// error response. next gets the caller by [CallerFrom]. Its context ends, with a fault as its cause, when the caller
+// loses access, when its personal access token expires, or after StreamLifetime.
 func (v *Verifier) Handler(reject func(http.ResponseWriter, *http.Request, error), next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		caller, err := v.authenticate(r.Header)
 		if err != nil {
+			reject(w, r, err)
+			return
+		}
+		if err := v.cfg.Scopes.Check(caller.Scope, r.URL.Path); err != nil {
 			reject(w, r, err)
 			return
 		}
@@ -91,18 +96,30 @@ func (v *Verifier) authenticate(header http.Header) (Caller, error) {
 	return v.Verify(token)
 }
 
-// bounded returns a context that ends, with a fault as its cause, when the caller loses access or
-// after StreamLifetime.
+// StreamEnd returns when a stream of a token that expires at tokenExpiresAt ends, and why. A zero tokenExpiresAt is
+// never.
+func StreamEnd(now time.Time, lifetime time.Duration, tokenExpiresAt time.Time) (time.Time, error) {
+	end := now.Add(lifetime)
+	if !tokenExpiresAt.IsZero() && tokenExpiresAt.Before(end) {
+		return tokenExpiresAt, fault.New(errcode.Unauthenticated, "the personal access token has expired: create a new one")
+	}
+	return end, fault.New(errcode.Unavailable, "the stream reached its maximum lifetime of %s: reconnect", lifetime)
+}
+
+// bounded returns a context that ends, with a fault as its cause, when the caller loses access, when its personal
+// access token expires, or after StreamLifetime.
 func (v *Verifier) bounded(ctx context.Context, caller Caller) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		limit := time.NewTimer(v.cfg.StreamLifetime)
+		now := v.cfg.Now()
+		end, reason := StreamEnd(now, v.cfg.StreamLifetime, caller.TokenExpiresAt)
+		limit := time.NewTimer(end.Sub(now))
 		defer limit.Stop()
 		for {
 			changed := v.cfg.Directory.Changed()
-			now, err := v.caller(caller.UserID, caller.Admin)
+			now, err := CurrentCaller(v.cfg.Directory, caller)
 			if err == nil && now.Admin != caller.Admin {
 				err = fault.New(errcode.Unavailable, "user %d is no longer an administrator: reconnect", caller.UserID)
 			}
@@ -113,8 +130,7 @@ func (v *Verifier) bounded(ctx context.Context, caller Caller) (context.Context,
 			select {
 			case <-changed:
 			case <-limit.C:
-				cancel(fault.New(errcode.Unavailable, "the stream reached its maximum lifetime of %s: reconnect",
-					v.cfg.StreamLifetime))
+				cancel(reason)
 				return
 			case <-ctx.Done():
 				return

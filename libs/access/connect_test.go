@@ -168,6 +168,12 @@ func TestStreamEndsWhenTheCallerLosesAccess(t *testing.T) {
 		"blocked": {
 			func(b *fakeDirectory) { b.users[6] = directory.User{ID: 6, Admin: true, Blocked: true} }, errcode.PermissionDenied,
 		},
+		"its token revoked": {
+			func(b *fakeDirectory) {
+				b.users[6] = directory.User{ID: 6, Admin: true, RevokedTokens: []int64{12, 11}}
+			},
+			errcode.Unauthenticated,
+		},
 		"deleted":                   {func(b *fakeDirectory) { delete(b.users, 6) }, errcode.Unauthenticated},
 		"no administrator any more": {func(b *fakeDirectory) { b.users[6] = directory.User{ID: 6} }, errcode.Unavailable},
 	} {
@@ -176,6 +182,7 @@ func TestStreamEndsWhenTheCallerLosesAccess(t *testing.T) {
 			b := newFixture(t)
 			answers := watch(t, b, serve(t, b))
 			b.book.write(func() { b.book.users[5] = directory.User{ID: 5, Blocked: true} })
+			b.book.write(func() { b.book.users[6] = directory.User{ID: 6, Admin: true, RevokedTokens: []int64{12}} })
 			b.book.write(func() { c.change(b.book) })
 			require.False(t, answers.Receive())
 			require.Equal(t, c.code, fault.CodeOf(answers.Err()), "%v", answers.Err())
@@ -183,14 +190,18 @@ func TestStreamEndsWhenTheCallerLosesAccess(t *testing.T) {
 	}
 }
 
-func watch(t *testing.T, b *fixture, server *httptest.Server) *connect.ServerStreamForClient[wrapperspb.Int64Value] {
+func watch(
+	t *testing.T, b *fixture, server *httptest.Server, change ...func(*access.Grant),
+) *connect.ServerStreamForClient[wrapperspb.Int64Value] {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	t.Cleanup(cancel)
 	client := connect.NewClient[emptypb.Empty, wrapperspb.Int64Value](server.Client(), server.URL+"/x/watch",
 		connect.WithInterceptors(fault.NewInterceptor(slog.New(slog.DiscardHandler))))
 	answers, err := client.CallServerStream(
-		ctx, request("Bearer "+b.sign(t, func(g *access.Grant) { g.UserID, g.Admin = 6, true })),
+		ctx, request("Bearer "+b.sign(t, append(change, func(g *access.Grant) {
+			g.UserID, g.Admin, g.TokenID = 6, true, 11
+		})...)),
 	)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = answers.Close() })
@@ -207,6 +218,31 @@ func TestStreamEndsAfterItsLifetime(t *testing.T) {
 	require.False(t, answers.Receive())
 	require.Equal(t, errcode.Unavailable, fault.CodeOf(answers.Err()))
 	require.ErrorContains(t, answers.Err(), "reconnect")
+}
+
+func TestStreamEndsWithItsPersonalAccessToken(t *testing.T) {
+	t.Parallel()
+	b := newFixture(t)
+	// The lifetime is long enough to open a stream on a slow machine.
+	answers := watch(t, b, serve(t, b), func(g *access.Grant) { g.TokenExpiresAt = b.now.Add(3 * time.Second) })
+	require.False(t, answers.Receive())
+	require.Equal(t, errcode.Unauthenticated, fault.CodeOf(answers.Err()))
+	require.ErrorContains(t, answers.Err(), "the personal access token has expired")
+}
+
+func TestHandlerRequiresTheScopeOfTheProcedure(t *testing.T) {
+	t.Parallel()
+	b := newFixture(t, func(c *access.Config) { c.Scopes = access.Scopes{"/x/who": access.ScopeWrite} })
+	server := serve(t, b)
+	client := connect.NewClient[emptypb.Empty, wrapperspb.Int64Value](server.Client(), server.URL+"/x/who",
+		connect.WithInterceptors(fault.NewInterceptor(slog.New(slog.DiscardHandler))))
+	for scope, code := range map[access.Scope]fault.Code{
+		access.ScopeRead: errcode.PermissionDenied, access.ScopeWrite: "", access.ScopeAdmin: "", "": "",
+		"other": errcode.Unauthenticated,
+	} {
+		_, err := client.CallUnary(t.Context(), request("Bearer "+b.sign(t, func(g *access.Grant) { g.Scope = scope })))
+		require.Equal(t, code, fault.CodeOf(err), "%s: %v", scope, err)
+	}
 }
 
 // roles are of user 5: reader of agent 1, owner of agent 2.

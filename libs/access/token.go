@@ -32,6 +32,12 @@ type Grant struct {
 	UserID int64
 	// Admin reports whether the user was an administrator of the cell at IssuedAt.
 	Admin bool
+	// TokenID is the personal access token that was exchanged. Zero for none.
+	TokenID int64
+	// TokenExpiresAt is its expiry, at which streams end. Zero for never.
+	TokenExpiresAt time.Time
+	// Scope of the personal access token. Empty means [ScopeAdmin].
+	Scope Scope
 	// IssuedAt and ExpiresAt bound the validity; encoded in whole seconds.
 	IssuedAt, ExpiresAt time.Time
 }
@@ -41,6 +47,11 @@ type claims struct {
 	jwt.RegisteredClaims
 
 	Admin bool `json:"admin,omitempty"`
+
+	TokenID        int64            `json:"token_id,omitempty"`
+	TokenExpiresAt *jwt.NumericDate `json:"token_expires_at,omitempty"`
+	// Scope is the claim of RFC 8693. A state service without scopes does not set it.
+	Scope Scope `json:"scope,omitempty"`
 }
 
 // ErrInvalidGrant is wrapped by what [Sign] returns for a grant that no verifier would accept.
@@ -54,10 +65,14 @@ func Sign(key ed25519.PrivateKey, keyID string, g Grant) (string, error) {
 	if len(key) != ed25519.PrivateKeySize {
 		return "", fmt.Errorf("%w: a private key of %d bytes", ErrInvalidGrant, len(key))
 	}
-	token := jwt.NewWithClaims(jwt.SigningMethodEdDSA, claims{Admin: g.Admin, RegisteredClaims: jwt.RegisteredClaims{
+	content := claims{Admin: g.Admin, TokenID: g.TokenID, Scope: g.Scope, RegisteredClaims: jwt.RegisteredClaims{
 		Issuer: g.Issuer, Audience: g.Audience, Subject: strconv.FormatInt(g.UserID, 10), ID: uuid.NewString(),
 		IssuedAt: jwt.NewNumericDate(g.IssuedAt), ExpiresAt: jwt.NewNumericDate(g.ExpiresAt),
-	}})
+	}}
+	if !g.TokenExpiresAt.IsZero() {
+		content.TokenExpiresAt = jwt.NewNumericDate(g.TokenExpiresAt)
+	}
+	token := jwt.NewWithClaims(jwt.SigningMethodEdDSA, content)
 	token.Header["kid"], token.Header["typ"] = keyID, mediaType
 	signed, err := token.SignedString(key)
 	if err != nil {

@@ -1,6 +1,7 @@
 package access
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strconv"
@@ -19,9 +20,26 @@ const (
 	defaultSkew = 30 * time.Second
 	maxSkew     = time.Minute
 	// maxToken is the maximum size of a token in bytes.
-	maxToken              = 8 << 10
-	defaultStreamLifetime = time.Hour
+	maxToken = 8 << 10
 )
+
+const (
+	// DefaultStreamLifetime is the default maximum lifetime of a stream.
+	DefaultStreamLifetime = 24 * time.Hour
+	// MaxStreamLifetime is the highest maximum lifetime of a stream. The directory names revoked tokens for longer.
+	MaxStreamLifetime = 24 * time.Hour
+	// RevocationPeriod is how long the directory names a revoked token: until its last stream and its last access token
+	// have ended, with an hour for clocks that differ.
+	RevocationPeriod = MaxStreamLifetime + time.Hour
+)
+
+// ValidateStreamLifetime returns an error if a setting is not a lifetime of streams.
+func ValidateStreamLifetime(lifetime time.Duration) error {
+	if lifetime <= 0 || lifetime > MaxStreamLifetime {
+		return fmt.Errorf("%s is not positive, or above %s", lifetime, MaxStreamLifetime)
+	}
+	return nil
+}
 
 // Directory is the part of [directory.Directory] that a Verifier uses.
 type Directory interface {
@@ -41,8 +59,11 @@ type Config struct {
 	Audience string
 	// Skew is the tolerated clock difference to the state service. Defaults to 30 s; at most a minute.
 	Skew time.Duration
-	// StreamLifetime is the maximum lifetime of a stream. Defaults to an hour.
+	// StreamLifetime is the maximum lifetime of a stream. Defaults to [DefaultStreamLifetime]; at most
+	// [MaxStreamLifetime].
 	StreamLifetime time.Duration
+	// Scopes of the procedures that [Verifier.Handler] serves. Others need [ScopeAdmin].
+	Scopes Scopes
 	// Now defaults to time.Now.
 	Now func() time.Time
 }
@@ -50,8 +71,14 @@ type Config struct {
 // Caller is the authenticated user of a request.
 type Caller struct {
 	UserID int64
-	// Admin may do everything in the cell.
+	// Admin may do everything in the cell that Scope permits.
 	Admin bool
+	// Scope of the token.
+	Scope Scope
+	// TokenID is the personal access token that was exchanged; zero for none. TokenExpiresAt is its expiry; zero for
+	// never.
+	TokenID        int64
+	TokenExpiresAt time.Time
 	// ExpiresAt is the token's expiry by the issuer's clock. Skew is not included. Zero without a token.
 	ExpiresAt time.Time
 }
@@ -73,16 +100,17 @@ func NewVerifier(cfg Config) (*Verifier, error) {
 	if err := topology.ValidateCell(string(cfg.Cell)); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalidConfig, err)
 	}
-	if cfg.Skew < 0 || cfg.Skew > maxSkew || cfg.StreamLifetime < 0 {
-		return nil, fmt.Errorf(
-			"%w: skew %s is not between 0 and %s, or a stream's lifetime is negative", ErrInvalidConfig, cfg.Skew, maxSkew,
-		)
+	if cfg.Skew < 0 || cfg.Skew > maxSkew {
+		return nil, fmt.Errorf("%w: skew %s is not between 0 and %s", ErrInvalidConfig, cfg.Skew, maxSkew)
 	}
 	if cfg.Skew == 0 {
 		cfg.Skew = defaultSkew
 	}
 	if cfg.StreamLifetime == 0 {
-		cfg.StreamLifetime = defaultStreamLifetime
+		cfg.StreamLifetime = DefaultStreamLifetime
+	}
+	if err := ValidateStreamLifetime(cfg.StreamLifetime); err != nil {
+		return nil, fmt.Errorf("%w: a stream's lifetime: %w", ErrInvalidConfig, err)
 	}
 	if cfg.Now == nil {
 		cfg.Now = time.Now
@@ -130,12 +158,17 @@ func (v *Verifier) Verify(token string) (Caller, error) {
 	if err != nil || id <= 0 {
 		return Caller{}, fault.New(errcode.Unauthenticated, "the access token has no valid subject")
 	}
-	caller, err := v.caller(id, claimed.Admin)
-	if err != nil {
-		return Caller{}, err
+	caller := Caller{
+		UserID: id, Admin: claimed.Admin, Scope: cmp.Or(claimed.Scope, ScopeAdmin), TokenID: claimed.TokenID,
+		ExpiresAt: claimed.ExpiresAt.Time,
 	}
-	caller.ExpiresAt = claimed.ExpiresAt.Time
-	return caller, nil
+	if claimed.TokenExpiresAt != nil {
+		caller.TokenExpiresAt = claimed.TokenExpiresAt.Time
+	}
+	if !caller.Scope.Valid() {
+		return Caller{}, fault.New(errcode.Unauthenticated, "the access token has the unknown scope %q", caller.Scope)
+	}
+	return CurrentCaller(v.cfg.Directory, caller)
 }
 
 // personalPrefix is the prefix of personal access tokens.
@@ -173,18 +206,29 @@ func (v *Verifier) withinKey(claimed claims, key directory.Key) error {
 	return nil
 }
 
-// caller is the user as the directory knows it now.
-func (v *Verifier) caller(id int64, admin bool) (Caller, error) {
-	user, known := v.cfg.Directory.User(id)
+// Users finds users. [directory.Directory] implements it.
+type Users interface {
+	User(id int64) (directory.User, bool)
+}
+
+// CurrentCaller returns an authenticated caller as the directory knows it now. Faults: unauthenticated for an unknown
+// user and for a revoked token, permission_denied for a blocked user.
+func CurrentCaller(users Users, c Caller) (Caller, error) {
+	user, known := users.User(c.UserID)
 	switch {
 	case !known:
 		return Caller{}, fault.New(
-			errcode.Unauthenticated, "user %d of the access token does not exist, or was created just now: try again", id,
+			errcode.Unauthenticated, "user %d of the access token does not exist, or was created just now: try again", c.UserID,
 		)
 	case user.Blocked:
-		return Caller{}, fault.New(errcode.PermissionDenied, "user %d is blocked: ask an administrator", id)
+		return Caller{}, fault.New(errcode.PermissionDenied, "user %d is blocked: ask an administrator", c.UserID)
+	case user.Revoked(c.TokenID):
+		return Caller{}, fault.New(
+			errcode.Unauthenticated, "token %d, from which the access token was made, is revoked: create a new one", c.TokenID,
+		)
 	default:
-		return Caller{UserID: id, Admin: admin && user.Admin}, nil
+		c.Admin = c.Admin && user.Admin
+		return c, nil
 	}
 }
 

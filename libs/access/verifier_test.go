@@ -44,6 +44,21 @@ func TestTokenOfStateIsAccepted(t *testing.T) {
 	require.False(t, caller.Admin, "no administrator any more")
 }
 
+func TestAccessTokenOfARevokedTokenIsRefused(t *testing.T) {
+	t.Parallel()
+	b := newFixture(t)
+	token := b.sign(t, func(g *access.Grant) { g.TokenID = 11 })
+	other := b.sign(t, func(g *access.Grant) { g.TokenID = 12 })
+	_, err := b.verifier.Verify(token)
+	require.NoError(t, err)
+	b.book.write(func() { b.book.users[5] = directory.User{ID: 5, RevokedTokens: []int64{10, 11}} })
+	_, err = b.verifier.Verify(token)
+	require.Equal(t, errcode.Unauthenticated, fault.CodeOf(err))
+	require.ErrorContains(t, err, "token 11, from which the access token was made, is revoked")
+	_, err = b.verifier.Verify(other)
+	require.NoError(t, err)
+}
+
 func TestClockSkewIsTolerated(t *testing.T) {
 	t.Parallel()
 	b := newFixture(t)

@@ -133,6 +133,9 @@ func (k *entries) project(p events.DirectoryProject) (string, func()) {
 
 func (k *entries) user(u events.DirectoryUser) (string, func()) {
 	known := User{ID: int64(u.UserID), Admin: u.Admin, Blocked: u.State != events.UserStateActive}
+	for _, token := range u.RevokedTokens {
+		known.RevokedTokens = append(known.RevokedTokens, int64(token))
+	}
 	return number(u.UserID), put(k.users, known.ID, known, u.Deleted)
 }
 

@@ -2,6 +2,7 @@ package directory
 
 import (
 	"crypto/ed25519"
+	"slices"
 	"time"
 
 	"lockstep.internal/libs/natsauth"
@@ -12,7 +13,12 @@ type User struct {
 	ID      int64
 	Admin   bool
 	Blocked bool
+	// RevokedTokens are the user's personal access tokens that were revoked lately. What was made of them is void.
+	RevokedTokens []int64
 }
+
+// Revoked reports whether a personal access token of the user was revoked lately.
+func (u User) Revoked(tokenID int64) bool { return slices.Contains(u.RevokedTokens, tokenID) }
 
 // Agent as the directory knows it.
 type Agent struct {

@@ -3,6 +3,7 @@ package deploys
 import (
 	"time"
 
+	"lockstep.internal/libs/access"
 	"lockstep.internal/libs/config"
 	"lockstep.internal/libs/natsconn"
 	"lockstep.internal/libs/postgres"
@@ -17,6 +18,7 @@ type Config struct {
 
 	Telemetry    telemetry.Config   `yaml:"telemetry"`
 	API          service.Listener   `yaml:"api" help:"the user API: Connect, gRPC and JSON over HTTP"`
+	Access       AccessConfig       `yaml:"access"`
 	Cell         CellConfig         `yaml:"cell"`
 	Database     postgres.Settings  `yaml:"database"`
 	NATS         natsconn.Config    `yaml:"nats"`
@@ -28,6 +30,11 @@ type Config struct {
 // CellConfig names the cell.
 type CellConfig struct {
 	Name string `yaml:"name" help:"name of the cell, a DNS label: the second token of every subject"`
+}
+
+// AccessConfig bounds what callers of the API may have.
+type AccessConfig struct {
+	StreamLifetime time.Duration `yaml:"stream_lifetime" help:"a stream of the API, such as a watch, ends after this time; at most 24h"`
 }
 
 // IngestConfig sizes the reader.
@@ -47,6 +54,7 @@ func DefaultConfig() Config {
 		Config:       service.DefaultConfig("127.0.0.1:8085"),
 		Telemetry:    telemetry.DefaultConfig(),
 		API:          service.DefaultListener("127.0.0.1:8084"),
+		Access:       AccessConfig{StreamLifetime: access.DefaultStreamLifetime},
 		Cell:         CellConfig{Name: "local"},
 		NATS:         natsconn.DefaultConfig(),
 		Ingest:       IngestConfig{CachedWorkloads: 50_000},
@@ -59,6 +67,9 @@ func (c Config) Validate() []error {
 	var errs []error
 	if err := topology.ValidateCell(c.Cell.Name); err != nil {
 		errs = append(errs, config.Invalid("cell.name", "%v", err))
+	}
+	if err := access.ValidateStreamLifetime(c.Access.StreamLifetime); err != nil {
+		errs = append(errs, config.Invalid("access.stream_lifetime", "%v", err))
 	}
 	if c.Ingest.CachedWorkloads < 1 {
 		errs = append(errs, config.Invalid("ingest.cached_workloads", "%d is not positive", c.Ingest.CachedWorkloads))

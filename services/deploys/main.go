@@ -182,7 +182,10 @@ func (p *process) openAPI(context.Context) error {
 	if err != nil {
 		return fmt.Errorf("api: %w", err)
 	}
-	verifier, err := access.NewVerifier(access.Config{Directory: p.directory, Cell: p.cell, Audience: serviceName})
+	verifier, err := access.NewVerifier(access.Config{
+		Directory: p.directory, Cell: p.cell, Audience: serviceName, StreamLifetime: p.cfg.Access.StreamLifetime,
+		Scopes: api.Scopes(),
+	})
 	if err != nil {
 		return fmt.Errorf("api: %w", err)
 	}

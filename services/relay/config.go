@@ -4,6 +4,7 @@ import (
 	"net/url"
 	"time"
 
+	"lockstep.internal/libs/access"
 	"lockstep.internal/libs/config"
 	"lockstep.internal/libs/natsconn"
 	"lockstep.internal/libs/service"
@@ -54,6 +55,7 @@ type ExternalConfig struct {
 	CallersFile          string        `yaml:"callers_file" help:"YAML file with rules: which service may reach which agents; empty = none"`
 	AgentTimeout         time.Duration `yaml:"agent_timeout" help:"how long a request waits for an agent that is not connected"`
 	MaxRequests          int           `yaml:"max_requests" help:"maximum requests in flight"`
+	StreamLifetime       time.Duration `yaml:"stream_lifetime" help:"a request, such as a watch, exec or TCP stream, ends after this time; at most 24h"`
 	MaxRequestsPerCaller int           `yaml:"max_requests_per_caller" help:"maximum requests in flight of one user or service"`
 }
 
@@ -106,6 +108,7 @@ func DefaultConfig() Config {
 		External: ExternalConfig{
 			Listener: listener("127.0.0.1:8086", 10_000, 2_000), Issuer: "lockstep", Audience: serviceName,
 			AgentTimeout: connections.DefaultAgentTimeout, MaxRequests: 20_000, MaxRequestsPerCaller: 2_000,
+			StreamLifetime: access.DefaultStreamLifetime,
 		},
 		Internal: InternalConfig{Listener: listener("127.0.0.1:8087", 1_000, 200)},
 		Registry: RegistryConfig{Lease: nats.DefaultLease},
@@ -130,6 +133,9 @@ func (c Config) Validate() []error {
 	atLeastOne("agents.max_connections", c.Agents.MaxConnections)
 	atLeastOne("agents.max_connections_per_agent", c.Agents.MaxConnectionsPerAgent)
 	invalidIf(c.External.AgentTimeout <= 0, "external.agent_timeout", "%s is not positive", c.External.AgentTimeout)
+	if err := access.ValidateStreamLifetime(c.External.StreamLifetime); err != nil {
+		invalidIf(true, "external.stream_lifetime", "%v", err)
+	}
 	atLeastOne("external.max_requests", c.External.MaxRequests)
 	atLeastOne("external.max_requests_per_caller", c.External.MaxRequestsPerCaller)
 	invalidIf(c.External.OtherSecretFile.IsSet() && !c.External.SecretFile.IsSet(),

@@ -226,7 +226,8 @@ func (p *process) openExternal(context.Context) error {
 	p.forward = forward.NewHandler(forward.Config{
 		Authenticator: authenticator, Directory: p.directory, Rules: rules, Opener: p.connections, Transport: p.transport,
 		Audit: p.audit, MaxRequests: p.cfg.External.MaxRequests, MaxRequestsPerCaller: p.cfg.External.MaxRequestsPerCaller,
-		Logger: p.tel.Logger, Now: time.Now,
+		StreamLifetime: p.cfg.External.StreamLifetime,
+		Logger:         p.tel.Logger, Now: time.Now,
 	})
 	relayAPI := api.NewHandler(api.Dependencies{
 		Registry: p.registry, Callers: authenticator, MayRead: p.forward.MayRead, Get: p.forward.Get, Logger: p.tel.Logger,

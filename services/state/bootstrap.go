@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"lockstep.internal/libs/access"
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/schemas/gen/errcode"
@@ -53,7 +54,7 @@ func createAdmin(ctx context.Context, store *admin.Directory, hash []byte) error
 	if err != nil {
 		return fmt.Errorf("create the user %s: %w", adminUser, err)
 	}
-	_, err = store.CreateToken(ctx, directory.Token{UserID: user.ID, Name: "bootstrap"}, hash)
+	_, err = store.CreateToken(ctx, directory.Token{UserID: user.ID, Name: "bootstrap", Scope: access.ScopeAdmin}, hash, 0)
 	if err != nil && !fault.Is(err, errcode.AlreadyExists) {
 		return fmt.Errorf("create the token of user %s: %w", adminUser, err)
 	}

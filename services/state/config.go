@@ -1,6 +1,9 @@
 package state
 
 import (
+	"time"
+
+	"lockstep.internal/libs/access"
 	"lockstep.internal/libs/config"
 	"lockstep.internal/libs/natsconn"
 	"lockstep.internal/libs/postgres"
@@ -17,6 +20,7 @@ type Config struct {
 
 	Telemetry telemetry.Config  `yaml:"telemetry"`
 	API       service.Listener  `yaml:"api" help:"the API: Connect, gRPC and JSON over HTTP"`
+	Access    AccessConfig      `yaml:"access"`
 	Cell      CellConfig        `yaml:"cell"`
 	Database  postgres.Settings `yaml:"database"`
 	NATS      natsconn.Config   `yaml:"nats"`
@@ -31,6 +35,12 @@ type Config struct {
 type CellConfig struct {
 	Name   string `yaml:"name" help:"name of the cell, a DNS label: the second token of every subject"`
 	Number int64  `yaml:"number" help:"number of the cell from 0 to 8191, unique among cells: ids start at number * 2^40"`
+}
+
+// AccessConfig bounds what callers of the API may have.
+type AccessConfig struct {
+	StreamLifetime   time.Duration `yaml:"stream_lifetime" help:"a stream of the API, such as a watch, ends after this time; at most 24h"`
+	MaxTokensPerUser int           `yaml:"max_tokens_per_user" help:"maximum active personal access tokens of a user"`
 }
 
 // AgentsConfig configures the connections of agents.
@@ -67,7 +77,11 @@ type BootstrapConfig struct {
 	AdminTokenFile config.Secret `yaml:"admin_token_file" help:"file with the personal access token of the first administrator, created by lockstep state init"`
 }
 
-const maxCellNumber = 1<<13 - 1
+const (
+	maxCellNumber = 1<<13 - 1
+	// maxTokensPerUser leaves room in the directory for as many revoked tokens.
+	maxTokensPerUser = 500
+)
 
 // DefaultConfig returns the defaults for a single machine. Database and keys have none.
 func DefaultConfig() Config {
@@ -75,6 +89,7 @@ func DefaultConfig() Config {
 		Config:    service.DefaultConfig("127.0.0.1:8081"),
 		Telemetry: telemetry.DefaultConfig(),
 		API:       service.DefaultListener("127.0.0.1:8080"),
+		Access:    AccessConfig{StreamLifetime: access.DefaultStreamLifetime, MaxTokensPerUser: 50},
 		Cell:      CellConfig{Name: "local"},
 		NATS:      natsconn.DefaultConfig(),
 		Agents: AgentsConfig{
@@ -95,6 +110,13 @@ func (c Config) Validate() []error {
 	var errs []error
 	if err := topology.ValidateCell(c.Cell.Name); err != nil {
 		errs = append(errs, config.Invalid("cell.name", "%v", err))
+	}
+	if err := access.ValidateStreamLifetime(c.Access.StreamLifetime); err != nil {
+		errs = append(errs, config.Invalid("access.stream_lifetime", "%v", err))
+	}
+	if c.Access.MaxTokensPerUser < 1 || c.Access.MaxTokensPerUser > maxTokensPerUser {
+		errs = append(errs, config.Invalid("access.max_tokens_per_user", "%d is not between 1 and %d",
+			c.Access.MaxTokensPerUser, maxTokensPerUser))
 	}
 	if c.Cell.Number < 0 || c.Cell.Number > maxCellNumber {
 		errs = append(errs, config.Invalid("cell.number", "%d is not between 0 and %d", c.Cell.Number, maxCellNumber))

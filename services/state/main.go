@@ -76,6 +76,7 @@ type process struct {
 	ingestStores    *postgres.IngestStores
 	secrets         *postgres.Secrets
 	changes         *postgres.Changes
+	accessChanges   *postgres.AccessChanges
 	keyring         *signing.Keyring
 	conn            *natsconn.Conn
 	callout         *natsconn.Conn
@@ -131,7 +132,7 @@ func (p *process) openDatabase(context.Context) error {
 	p.workspaces = &postgres.Workspaces{}
 	p.ingestStores = &postgres.IngestStores{Workspaces: p.workspaces}
 	p.secrets = &postgres.Secrets{Vault: v}
-	p.changes = postgres.NewChanges(p.pool)
+	p.changes, p.accessChanges = postgres.NewChanges(p.pool), postgres.NewAccessChanges(p.pool)
 	p.keyring = &signing.Keyring{
 		Store: &admin.SigningKeys{
 			Directory: p.directory,
@@ -317,7 +318,9 @@ func (p *process) openAPI(context.Context) error {
 	handler := api.NewHandler(api.Dependencies{
 		Pool: p.pool, Directory: p.directory, Workspaces: p.workspaces, IngestStores: p.ingestStores, Secrets: p.secrets,
 		Encoder: p.encoder, Ingest: p.consumers.Ingest, Changes: p.changes, JetStream: js, Agents: p.agents,
-		Subscribers: p.subscribers, Endpoint: endpoint, NamespacePrefix: p.cfg.Workspace.NamespacePrefix,
+		AccessChanges: p.accessChanges, StreamLifetime: p.cfg.Access.StreamLifetime,
+		MaxTokensPerUser: p.cfg.Access.MaxTokensPerUser,
+		Subscribers:      p.subscribers, Endpoint: endpoint, NamespacePrefix: p.cfg.Workspace.NamespacePrefix,
 		Rebuild: p.rebuild, Issuer: p.keyring, Cell: p.cell(), Logger: p.tel.Logger, Now: time.Now,
 		Interceptors: []connect.Interceptor{tracing},
 	})

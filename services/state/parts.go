@@ -37,6 +37,9 @@ func (p *process) parts() []service.Part {
 		{Name: "changes", StartAfter: []string{"database"}, Run: func(ctx context.Context, self *service.Handle) error {
 			return p.changes.Run(ctx, self.Ready)
 		}},
+		{Name: "access", StartAfter: []string{"database"}, Run: func(ctx context.Context, self *service.Handle) error {
+			return p.accessChanges.Run(ctx, self.Ready)
+		}},
 		{Name: "keys", StartAfter: []string{"bootstrap"}, Run: func(ctx context.Context, self *service.Handle) error {
 			return p.keyring.Run(ctx, self.Ready)
 		}},
@@ -59,7 +62,7 @@ func (p *process) parts() []service.Part {
 // apiPart returns the API as a part that starts when the tables and the signing keys exist.
 func (p *process) apiPart() service.Part {
 	api := p.api
-	api.StartAfter = []string{"bootstrap", "changes", "keys"}
+	api.StartAfter = []string{"bootstrap", "changes", "access", "keys"}
 	return api
 }
 

@@ -2,12 +2,16 @@ package cli
 
 import (
 	"strconv"
+	"strings"
 	"time"
 
 	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"lockstep.internal/libs/access"
+	"lockstep.internal/libs/fault"
+	"lockstep.internal/schemas/gen/errcode"
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
 )
 
@@ -16,9 +20,13 @@ func (a *app) tokens() *cobra.Command {
 		a.tokenCreate(), a.tokenList(), a.tokenRevoke())
 }
 
+// tokenScopePrefix begins the names of scopes in the API.
+const tokenScopePrefix = "TOKEN_SCOPE_"
+
 func (a *app) tokenCreate() *cobra.Command {
 	var lifetime time.Duration
 	var user int64
+	var scope string
 	c := &cobra.Command{
 		Use: "create NAME", Short: "Create a token and print it once", Args: exactly("NAME"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -27,6 +35,13 @@ func (a *app) tokenCreate() *cobra.Command {
 				return err
 			}
 			request := &statev1.CreateTokenRequest{Name: args[0], UserId: user}
+			if scope != "" {
+				value, known := statev1.TokenScope_value[tokenScopePrefix+strings.ToUpper(scope)]
+				if !known || value == 0 {
+					return fault.New(errcode.InvalidArgument, "--scope %q is unknown: use %s", scope, access.ScopeNames)
+				}
+				request.Scope = statev1.TokenScope(value)
+			}
 			if lifetime > 0 {
 				request.ExpiresAt = timestamppb.New(time.Now().Add(lifetime))
 			}
@@ -45,6 +60,9 @@ func (a *app) tokenCreate() *cobra.Command {
 		},
 	}
 	c.Flags().DurationVar(&lifetime, "expires-in", 0, "time until it expires, such as 720h; default: never")
+	c.Flags().StringVar(&scope, "scope", "",
+		"what it may do: read, write (also change workspaces and open streams into clusters) or admin (everything that the "+
+			"user may do); default: as your token")
 	c.Flags().Int64Var(&user, "user", 0, "create it for another user (administrators only)")
 	return c
 }
@@ -61,7 +79,7 @@ func (a *app) tokenList() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			t := table{header: []string{"ID", "NAME", "AGE", "LAST USED", "EXPIRES", "STATE"}}
+			t := table{header: []string{"ID", "NAME", "SCOPE", "AGE", "LAST USED", "EXPIRES", "STATE"}}
 			for _, k := range response.Msg.GetTokens() {
 				state, expires := "active", "never"
 				if k.GetRevoked() {
@@ -78,6 +96,7 @@ func (a *app) tokenList() *cobra.Command {
 					[]string{
 						strconv.FormatInt(k.GetId(), 10),
 						k.GetName(),
+						strings.ToLower(strings.TrimPrefix(k.GetScope().String(), tokenScopePrefix)),
 						age(k.GetCreatedAt()),
 						age(k.GetLastUsedAt()),
 						expires,

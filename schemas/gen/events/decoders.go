@@ -735,6 +735,10 @@ func (v *DirectoryUser) decode(r *reader) {
 			v.Admin = r.boolean()
 		case "deleted":
 			v.Deleted = r.boolean()
+		case "revoked_tokens":
+			v.RevokedTokens = readArray(r, lengthRule{0, 1000}, func(item *int) {
+				*item = r.integer(integerRule{1, math.MaxInt})
+			})
 		default:
 			r.skip()
 		}

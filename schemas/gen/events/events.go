@@ -616,6 +616,10 @@ type DirectoryUser struct {
 	// It was deleted.
 	Deleted bool `json:"deleted,omitempty"`
 
+	// Ids of the user's personal access tokens that were revoked within the last 25 hours. Access
+	// tokens that were made of them are void.
+	RevokedTokens []int `json:"revoked_tokens,omitempty"`
+
 	// Whether the user is active or blocked.
 	State UserState `json:"state"`
 

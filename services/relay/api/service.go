@@ -22,29 +22,21 @@ type service struct{ Dependencies }
 
 // ConnectedAgentsForProject lists the connected agents of a project that the caller may access.
 func (s *service) ConnectedAgentsForProject(
-	_ context.Context, r *connect.Request[relayv1.ConnectedAgentsForProjectRequest],
+	ctx context.Context, r *connect.Request[relayv1.ConnectedAgentsForProjectRequest],
 ) (*connect.Response[relayv1.ConnectedAgentsForProjectResponse], error) {
-	caller, err := s.Callers.Caller(r.Header())
-	if err != nil {
-		return nil, err
-	}
 	if r.Msg.GetProjectId() <= 0 {
 		return nil, fault.New(errcode.InvalidArgument, "project_id %d is not positive", r.Msg.GetProjectId())
 	}
 	found := slices.DeleteFunc(s.Registry.Project(r.Msg.GetProjectId()), func(c registry.Connection) bool {
-		return s.MayRead(caller, c.AgentID) != nil
+		return s.MayRead(callerFrom(ctx), c.AgentID) != nil
 	})
 	return connect.NewResponse(&relayv1.ConnectedAgentsForProjectResponse{Agents: s.connectedAgents(found)}), nil
 }
 
 func (s *service) ConnectedAgentsById(
-	_ context.Context, r *connect.Request[relayv1.ConnectedAgentsByIdRequest],
+	ctx context.Context, r *connect.Request[relayv1.ConnectedAgentsByIdRequest],
 ) (*connect.Response[relayv1.ConnectedAgentsByIdResponse], error) {
-	caller, err := s.Callers.Caller(r.Header())
-	if err != nil {
-		return nil, err
-	}
-	if err := s.MayRead(caller, r.Msg.GetAgentId()); err != nil {
+	if err := s.MayRead(callerFrom(ctx), r.Msg.GetAgentId()); err != nil {
 		return nil, err
 	}
 	return connect.NewResponse(
@@ -76,11 +68,8 @@ func relayMessage(r registry.Relay) *relayv1.Relay {
 }
 
 func (s *service) ListRelays(
-	_ context.Context, r *connect.Request[relayv1.ListRelaysRequest],
+	context.Context, *connect.Request[relayv1.ListRelaysRequest],
 ) (*connect.Response[relayv1.ListRelaysResponse], error) {
-	if _, err := s.Callers.Caller(r.Header()); err != nil {
-		return nil, err
-	}
 	out := &relayv1.ListRelaysResponse{}
 	for _, relay := range s.Registry.Relays() {
 		out.Relays = append(out.Relays, relayMessage(relay))
@@ -120,10 +109,6 @@ type pods struct {
 func (s *service) GetPods(
 	ctx context.Context, r *connect.Request[relayv1.GetPodsRequest],
 ) (*connect.Response[relayv1.GetPodsResponse], error) {
-	caller, err := s.Callers.Caller(r.Header())
-	if err != nil {
-		return nil, err
-	}
 	if r.Msg.GetConnectionId() < 0 {
 		return nil, fault.New(errcode.InvalidArgument, "connection_id %d is negative", r.Msg.GetConnectionId())
 	}
@@ -143,7 +128,7 @@ func (s *service) GetPods(
 			return err
 		}
 		path := "/api/v1/pods?" + query.Encode()
-		err := s.Get(ctx, caller, r.Msg.GetAgentId(), r.Msg.GetConnectionId(), path, metadataOnly, read)
+		err := s.Get(ctx, callerFrom(ctx), r.Msg.GetAgentId(), r.Msg.GetConnectionId(), path, metadataOnly, read)
 		if err != nil {
 			return nil, err
 		}

@@ -16,6 +16,7 @@ import (
 	"connectrpc.com/connect"
 	"github.com/stretchr/testify/require"
 
+	"lockstep.internal/libs/access"
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/schemas/gen/errcode"
 	relayv1 "lockstep.internal/schemas/gen/lockstep/relay/v1"
@@ -35,7 +36,7 @@ func (callers) Caller(header http.Header) (policy.Caller, error) {
 	if header.Get("Authorization") == "" {
 		return policy.Caller{}, fault.New(errcode.Unauthenticated, "no token")
 	}
-	return policy.Caller{Subject: header.Get("Authorization")}, nil
+	return policy.Caller{Subject: header.Get("Authorization"), Scope: access.ScopeAdmin}, nil
 }
 
 // fixture is a client of the API, with a registry and a fake cluster. Agents 7 and 8 are in project 3, agent 9 is in

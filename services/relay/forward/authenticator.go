@@ -117,10 +117,12 @@ func (a *Authenticator) cached(key [sha256.Size]byte) (cached cachedCaller, outd
 func (a *Authenticator) verify(token string) (policy.Caller, time.Time, error) {
 	if a.services != nil && isSymmetric(token) {
 		c, err := a.services.Verify(token)
-		return policy.Caller{Subject: c.Subject}, c.ExpiresAt, err
+		return policy.Caller{Subject: c.Subject, Scope: access.ScopeAdmin}, c.ExpiresAt, err
 	}
 	c, err := a.users.Verify(token)
-	return policy.Caller{UserID: c.UserID, Admin: c.Admin}, c.ExpiresAt, err
+	return policy.Caller{
+		UserID: c.UserID, Admin: c.Admin, Scope: c.Scope, TokenID: c.TokenID, TokenExpiresAt: c.TokenExpiresAt,
+	}, c.ExpiresAt, err
 }
 
 // isSymmetric reports whether the token's header names an HMAC algorithm. It only selects the verifier,

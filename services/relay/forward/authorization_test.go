@@ -2,11 +2,13 @@ package forward_test
 
 import (
 	"io"
+	"maps"
 	"net/http"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"lockstep.internal/libs/access"
 	"lockstep.internal/libs/directory"
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/schemas/gen/errcode"
@@ -90,7 +92,7 @@ func TestImpersonationHeadersAreRefused(t *testing.T) {
 	require.Equal(t, http.StatusNotFound, response.StatusCode, "a user without a role gets 404")
 }
 
-func TestReadersMayOnlyRead(t *testing.T) {
+func TestReadersAndReadTokensMayOnlyRead(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, newAgent(t, &recordingTarget{}))
 	for _, c := range []struct {
@@ -121,6 +123,10 @@ func TestReadersMayOnlyRead(t *testing.T) {
 	} {
 		response, body := f.request(reader, c.method, "/agents/7"+c.path, c.header)
 		require.Equal(t, c.status, response.StatusCode, "%s %s: %s", c.method, c.path, body)
+		header := http.Header{"Authorization": {f.token(admin, func(g *access.Grant) { g.Scope = access.ScopeRead })}}
+		maps.Copy(header, c.header)
+		response, body = f.request(0, c.method, "/agents/7"+c.path, header)
+		require.Equal(t, c.status, response.StatusCode, "a read token of an administrator: %s %s: %s", c.method, c.path, body)
 	}
 	for _, path := range []string{"/agents/7/kubernetes/api", "/agents/8/kubernetes/api", "/agents/7/http/shop/"} {
 		response, body := f.request(noRole, http.MethodGet, path, nil)
@@ -202,8 +208,11 @@ func TestMayReadAndGetImpersonateCaller(t *testing.T) {
 	t.Parallel()
 	target := &recordingTarget{}
 	f := newFixture(t, newAgent(t, target))
-	require.NoError(t, f.handler.MayRead(policy.Caller{UserID: reader}, agentID))
-	require.Equal(t, errcode.NotFound, fault.CodeOf(f.handler.MayRead(policy.Caller{UserID: noRole}, agentID)))
+	reads, stranger := policy.Caller{UserID: reader, Scope: access.ScopeRead}, policy.Caller{
+		UserID: noRole, Scope: access.ScopeRead,
+	}
+	require.NoError(t, f.handler.MayRead(reads, agentID))
+	require.Equal(t, errcode.NotFound, fault.CodeOf(f.handler.MayRead(stranger, agentID)))
 	require.Equal(t, errcode.PermissionDenied, fault.CodeOf(f.handler.MayRead(policy.Caller{Subject: "cd"}, agentID)))
 	text := ""
 	readText := func(r *http.Response) error {
@@ -214,11 +223,11 @@ func TestMayReadAndGetImpersonateCaller(t *testing.T) {
 	get := func(caller policy.Caller) error {
 		return f.handler.Get(t.Context(), caller, agentID, 1, "/api/v1/pods?limit=5", "application/json", readText)
 	}
-	require.NoError(t, get(policy.Caller{UserID: reader}))
+	require.NoError(t, get(reads))
 	require.Equal(t, "response", text)
 	require.Equal(t, "lockstep:user:6", target.lastRequest().Header.Get("Impersonate-User"))
 	require.Equal(t, "/api/v1/pods?limit=5", target.lastRequest().RequestURI)
-	require.Equal(t, errcode.NotFound, fault.CodeOf(get(policy.Caller{UserID: noRole})))
+	require.Equal(t, errcode.NotFound, fault.CodeOf(get(stranger)))
 	all := f.auditRecords()
 	require.Len(t, all, 2)
 	require.Equal(t, "list", all[0].Verb)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"lockstep.internal/libs/access"
 	"lockstep.internal/libs/directory"
 )
 
@@ -220,6 +221,67 @@ func TestInterruptedResponseIsNotComplete(t *testing.T) {
 
 // block blocks the developer.
 func block(d *fakeDirectory) { d.users[developer] = directory.User{ID: developer, Blocked: true} }
+
+func TestRequestOfRevokedTokenIsCancelled(t *testing.T) {
+	t.Parallel()
+	target := newBlockingTarget("begun")
+	f := newFixture(t, newAgent(t, target))
+	revoked := f.token(developer, func(g *access.Grant) { g.TokenID = 11 })
+	c := f.connect()
+	c.sendRaw(strings.ReplaceAll(getRequest("/revoked"), "{token}", revoked))
+	<-target.started
+	response, err := http.ReadResponse(c.r, nil)
+	require.NoError(t, err)
+	f.directory.change(func() {
+		f.directory.users[developer] = directory.User{ID: developer, RevokedTokens: []int64{11}}
+	})
+	_, err = io.ReadAll(response.Body)
+	require.ErrorIs(t, err, io.ErrUnexpectedEOF, "the response must not look complete")
+	require.Equal(t, "/revoked", <-target.cancelled)
+	require.Contains(t, f.lastRecord().Error, "token 11, from which the access token was made, is revoked")
+
+	response, body := f.request(developer, http.MethodGet, "/agents/7/http/shop/", http.Header{"Authorization": {revoked}})
+	require.Equal(t, http.StatusUnauthorized, response.StatusCode, body)
+}
+
+func TestRequestEndsAfterItsLifetime(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		path, reason string
+		lifetime     time.Duration
+		grant        func(*access.Grant)
+		err          error
+	}{
+		"maximum": {
+			"/agents/7/http/shop/x", "unavailable: the stream reached its maximum lifetime of 2s: reconnect", 2 * time.Second,
+			func(*access.Grant) {}, io.ErrUnexpectedEOF,
+		},
+		"a watch ends as clients expect it": {
+			"/agents/7/kubernetes/api/v1/pods?watch=1", "unavailable: the stream reached its maximum lifetime of 2s: reconnect",
+			2 * time.Second, func(*access.Grant) {}, nil,
+		},
+		"its token": {
+			"/agents/7/http/shop/x", "the personal access token has expired", 0,
+			func(g *access.Grant) { g.TokenExpiresAt = time.Now().Add(3 * time.Second) }, io.ErrUnexpectedEOF,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			target := newBlockingTarget("begun")
+			f := newFixture(t, newAgent(t, target), options{streamLifetime: c.lifetime})
+			connection := f.connect()
+			connection.sendRaw("GET " + c.path + " HTTP/1.1\r\nHost: relay\r\nAuthorization: " +
+				f.token(developer, c.grant) + "\r\n\r\n")
+			<-target.started
+			response, err := http.ReadResponse(connection.r, nil)
+			require.NoError(t, err)
+			_, err = io.ReadAll(response.Body)
+			require.ErrorIs(t, err, c.err)
+			<-target.cancelled
+			require.Contains(t, f.lastRecord().Error, c.reason)
+		})
+	}
+}
 
 func TestRequestOfBlockedUserIsCancelled(t *testing.T) {
 	t.Parallel()

@@ -146,6 +146,8 @@ type options struct {
 	tls           bool // the relay listens with TLS
 	auditCapacity int
 	stallTimeout  time.Duration
+	// streamLifetime is the maximum lifetime of a request.
+	streamLifetime time.Duration
 }
 
 // coalescingListener is the listener below TLS, as the relay has it.
@@ -194,6 +196,7 @@ func newFixture(t *testing.T, agent *agentFixture, set ...options) *fixture {
 		Rules:  []policy.Rule{{Subject: "ci", Agents: []int64{agentID}, Targets: []string{"kubernetes"}, ReadOnly: true}},
 		Opener: agent, Transport: agent.transport, Audit: f.auditLog, MaxRequests: 10, MaxRequestsPerCaller: 3,
 		Logger: slog.New(slog.NewTextHandler(f.logs, nil)), Now: time.Now, StallTimeout: opts.stallTimeout,
+		StreamLifetime: opts.streamLifetime,
 	})
 	f.server = httptest.NewUnstartedServer(f.handler)
 	if opts.tls {
@@ -236,13 +239,17 @@ func (f *fixture) auditRecords() []audit.Record {
 	return all
 }
 
-func (f *fixture) token(user int64) string {
+func (f *fixture) token(user int64, change ...func(*access.Grant)) string {
 	f.t.Helper()
 	now := time.Now()
-	token, err := access.Sign(f.private, "k", access.Grant{
+	grant := access.Grant{
 		Issuer: access.Issuer("local"), Audience: []string{"relay"}, UserID: user, Admin: user == admin, IssuedAt: now,
 		ExpiresAt: now.Add(access.TokenLifetime),
-	})
+	}
+	for _, c := range change {
+		c(&grant)
+	}
+	token, err := access.Sign(f.private, "k", grant)
 	require.NoError(f.t, err)
 	return "Bearer " + token
 }

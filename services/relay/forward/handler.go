@@ -12,6 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"lockstep.internal/libs/access"
 	"lockstep.internal/libs/directory"
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/schemas/gen/errcode"
@@ -46,8 +47,10 @@ type Config struct {
 	StallTimeout time.Duration
 	// MaxRequests in flight of all callers, and MaxRequestsPerCaller of one.
 	MaxRequests, MaxRequestsPerCaller int
-	Logger                            *slog.Logger
-	Now                               func() time.Time
+	// StreamLifetime is the maximum duration of a request. Defaults to [access.DefaultStreamLifetime].
+	StreamLifetime time.Duration
+	Logger         *slog.Logger
+	Now            func() time.Time
 }
 
 // Handler forwards callers' requests to agents. It may be used by many goroutines.
@@ -59,7 +62,7 @@ type Handler struct {
 	mu sync.Mutex
 	// inflight has the requests and their cancel functions; perCaller counts them by caller.
 	inflight  map[*proxiedRequest]context.CancelCauseFunc
-	perCaller map[policy.Caller]int
+	perCaller map[policy.Identity]int
 	draining  bool
 	// idle is closed when the handler is draining and no request is in flight.
 	idle     chan struct{}
@@ -71,8 +74,11 @@ func NewHandler(cfg Config) *Handler {
 	if cfg.StallTimeout == 0 {
 		cfg.StallTimeout = DefaultStallTimeout
 	}
+	if cfg.StreamLifetime == 0 {
+		cfg.StreamLifetime = access.DefaultStreamLifetime
+	}
 	h := &Handler{
-		cfg: cfg, inflight: map[*proxiedRequest]context.CancelCauseFunc{}, perCaller: map[policy.Caller]int{},
+		cfg: cfg, inflight: map[*proxiedRequest]context.CancelCauseFunc{}, perCaller: map[policy.Identity]int{},
 		idle: make(chan struct{}), durations: newDurations(),
 	}
 	h.proxy = &httputil.ReverseProxy{
@@ -108,6 +114,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithCancelCause(withRequest(r.Context(), p))
 	defer cancel(nil)
+	ctx, stop := h.withEnd(ctx, p.caller)
+	defer stop()
 	if err := h.begin(ctx, p, cancel); err != nil {
 		h.writeError(w, r, err)
 		return
@@ -124,6 +132,12 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}()
 	h.forward(&responseWriter{ResponseWriter: w, request: p, stallTimeout: h.cfg.StallTimeout}, r.WithContext(ctx), p)
+}
+
+// withEnd returns a context that ends after StreamLifetime, or when the caller's token expires.
+func (h *Handler) withEnd(ctx context.Context, caller policy.Caller) (context.Context, context.CancelFunc) {
+	end, reason := access.StreamEnd(h.cfg.Now(), h.cfg.StreamLifetime, caller.TokenExpiresAt)
+	return context.WithDeadlineCause(ctx, end, reason)
 }
 
 // incompleteReason returns why a response was not completed, or an empty string.

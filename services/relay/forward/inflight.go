@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 
+	"lockstep.internal/libs/access"
 	"lockstep.internal/libs/directory"
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/schemas/gen/errcode"
@@ -20,12 +21,12 @@ func (h *Handler) addInflight(p *proxiedRequest, cancel context.CancelCauseFunc)
 	case len(h.inflight) >= h.cfg.MaxRequests:
 		return fault.New(errcode.ResourceExhausted, "this relay has %d requests in flight, its maximum: try again",
 			len(h.inflight))
-	case h.perCaller[p.caller] >= h.cfg.MaxRequestsPerCaller:
+	case h.perCaller[p.caller.Identity()] >= h.cfg.MaxRequestsPerCaller:
 		return fault.New(errcode.ResourceExhausted, "you have %d requests in flight at this relay, its maximum: try again",
-			h.perCaller[p.caller])
+			h.perCaller[p.caller.Identity()])
 	}
 	h.inflight[p] = cancel
-	h.perCaller[p.caller]++
+	h.perCaller[p.caller.Identity()]++
 	if h.draining && p.Verb == verbWatch {
 		cancel(errDraining)
 	}
@@ -36,8 +37,9 @@ func (h *Handler) removeInflight(p *proxiedRequest) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	delete(h.inflight, p)
-	if h.perCaller[p.caller]--; h.perCaller[p.caller] == 0 {
-		delete(h.perCaller, p.caller)
+	caller := p.caller.Identity()
+	if h.perCaller[caller]--; h.perCaller[caller] == 0 {
+		delete(h.perCaller, caller)
 	}
 	h.closeIfIdle()
 }
@@ -108,23 +110,25 @@ func (h *Handler) checkPolicy(p *proxiedRequest) (policy.Impersonation, error) {
 	if !found {
 		return none, fault.New(errcode.NotFound, "agent %d does not exist", p.requestPath.AgentID)
 	}
-	access := policy.Access{
+	requested := policy.Access{
 		AgentID: p.requestPath.AgentID, ProjectID: agent.ProjectID, Target: p.requestPath.Target, ReadOnly: p.readOnly,
 	}
 	var role directory.Role
 	caller := p.caller
 	if caller.UserID == 0 {
-		if err := policy.CheckService(caller, h.cfg.Rules, access); err != nil {
+		if err := policy.CheckService(caller, h.cfg.Rules, requested); err != nil {
 			return none, err
 		}
 	} else {
-		user, known := h.cfg.Directory.User(caller.UserID)
-		if !known || user.Blocked {
-			return none, fault.New(errcode.PermissionDenied, "user %d is blocked or does not exist", caller.UserID)
+		current, err := access.CurrentCaller(h.cfg.Directory, access.Caller{
+			UserID: caller.UserID, Admin: caller.Admin, TokenID: caller.TokenID,
+		})
+		if err != nil {
+			return none, err
 		}
-		caller.Admin = caller.Admin && user.Admin
+		caller.Admin = current.Admin
 		role = h.cfg.Directory.AgentRole(caller.UserID, p.requestPath.AgentID)
-		if err := policy.CheckUser(caller, role, access); err != nil {
+		if err := policy.CheckUser(caller, role, requested); err != nil {
 			return none, err
 		}
 	}

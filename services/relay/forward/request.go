@@ -2,7 +2,6 @@ package forward
 
 import (
 	"context"
-	"errors"
 	"io"
 	"net/http"
 	"net/url"
@@ -143,7 +142,7 @@ func (b *requestBody) Read(data []byte) (int, error) {
 // for another request.
 func (p *proxiedRequest) requestBodyPending() bool { return p.body != nil && !p.body.ended.Load() }
 
-// watchBody ends without an error when the relay drains: clients expect watches to end.
+// watchBody ends without an error when the relay drains and at the end of its lifetime: clients expect watches to end.
 type watchBody struct {
 	io.ReadCloser
 
@@ -152,7 +151,7 @@ type watchBody struct {
 
 func (b *watchBody) Read(data []byte) (int, error) {
 	n, err := b.ReadCloser.Read(data)
-	if err != nil && errors.Is(context.Cause(b.ctx), errDraining) {
+	if err != nil && fault.Is(context.Cause(b.ctx), errcode.Unavailable) {
 		err = io.EOF
 	}
 	return n, err

@@ -3,14 +3,16 @@ package policy
 import (
 	"slices"
 	"strconv"
+	"time"
 
+	"lockstep.internal/libs/access"
 	"lockstep.internal/libs/directory"
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/services/relay/route"
 )
 
-// Caller is the user or the service that makes a request.
+// Caller is the user or the service that makes a request, with its token.
 type Caller struct {
 	// UserID of a user; 0 for a service.
 	UserID int64
@@ -18,7 +20,21 @@ type Caller struct {
 	Admin bool
 	// Subject of a service, from its token.
 	Subject string
+	// Scope of the token. A service has [access.ScopeAdmin]: its rules limit it.
+	Scope access.Scope
+	// TokenID is the user's personal access token; 0 for none. TokenExpiresAt is its expiry; zero for never.
+	TokenID        int64
+	TokenExpiresAt time.Time
 }
+
+// Identity names a caller, whichever token it uses.
+type Identity struct {
+	UserID  int64
+	Subject string
+}
+
+// Identity returns who the caller is.
+func (c Caller) Identity() Identity { return Identity{UserID: c.UserID, Subject: c.Subject} }
 
 // Access is the permission that a request needs.
 type Access struct {
@@ -30,15 +46,15 @@ type Access struct {
 }
 
 // CheckUser returns nil if a user with this role in the agent's project may have the access. Faults: not_found for a
-// user without a role in the project, permission_denied.
+// user without a role in the project, permission_denied for a lower role and for a token without the scope.
 func CheckUser(c Caller, role directory.Role, a Access) error {
-	required := directory.RoleDeveloper
+	required, scope := directory.RoleDeveloper, access.ScopeWrite
 	if a.ReadOnly && a.Target == route.KubernetesAPI {
-		required = directory.RoleReader
+		required, scope = directory.RoleReader, access.ScopeRead
 	}
 	switch {
 	case c.Admin || directory.Includes(role, required):
-		return nil
+		return c.Scope.Require(scope, "this request")
 	case !directory.Includes(role, directory.RoleReader):
 		return fault.New(errcode.NotFound, "agent %d does not exist", a.AgentID)
 	}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"lockstep.internal/libs/access"
 	"lockstep.internal/libs/directory"
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/schemas/gen/errcode"
@@ -17,20 +18,37 @@ func TestUserAccess(t *testing.T) {
 	read := policy.Access{AgentID: 7, ProjectID: 3, Target: route.KubernetesAPI, ReadOnly: true}
 	write := policy.Access{AgentID: 7, ProjectID: 3, Target: route.KubernetesAPI}
 	shop := policy.Access{AgentID: 7, ProjectID: 3, Target: "shop", ReadOnly: true}
+	user := policy.Caller{Scope: access.ScopeAdmin, UserID: 5}
 	for name, tc := range map[string]struct {
 		caller policy.Caller
 		role   directory.Role
 		access policy.Access
 		want   errcode.Code
 	}{
-		"no role, read":                  {policy.Caller{UserID: 5}, directory.RoleNone, read, errcode.NotFound},
-		"an unknown role":                {policy.Caller{UserID: 5}, "emperor", read, errcode.NotFound},
-		"a reader reads":                 {policy.Caller{UserID: 5}, directory.RoleReader, read, ""},
-		"a reader writes":                {policy.Caller{UserID: 5}, directory.RoleReader, write, errcode.PermissionDenied},
-		"a reader reaches a target":      {policy.Caller{UserID: 5}, directory.RoleReader, shop, errcode.PermissionDenied},
-		"a developer writes":             {policy.Caller{UserID: 5}, directory.RoleDeveloper, write, ""},
-		"an owner reaches a target":      {policy.Caller{UserID: 5}, directory.RoleOwner, shop, ""},
-		"an administrator without roles": {policy.Caller{UserID: 5, Admin: true}, directory.RoleNone, write, ""},
+		"no role, read":             {user, directory.RoleNone, read, errcode.NotFound},
+		"an unknown role":           {user, "emperor", read, errcode.NotFound},
+		"a reader reads":            {user, directory.RoleReader, read, ""},
+		"a reader writes":           {user, directory.RoleReader, write, errcode.PermissionDenied},
+		"a reader reaches a target": {user, directory.RoleReader, shop, errcode.PermissionDenied},
+		"a developer writes":        {user, directory.RoleDeveloper, write, ""},
+		"an owner reaches a target": {user, directory.RoleOwner, shop, ""},
+		"a read token reads": {
+			policy.Caller{Scope: access.ScopeRead, UserID: 5}, directory.RoleOwner, read, "",
+		},
+		"a read token writes": {
+			policy.Caller{Scope: access.ScopeRead, UserID: 5, Admin: true}, directory.RoleOwner, write, errcode.PermissionDenied,
+		},
+		"a read token reaches a target": {
+			policy.Caller{Scope: access.ScopeRead, UserID: 5}, directory.RoleOwner, shop, errcode.PermissionDenied,
+		},
+		"a write token writes": {
+			policy.Caller{Scope: access.ScopeWrite, UserID: 5}, directory.RoleDeveloper, write, "",
+		},
+		"a write token of a reader": {
+			policy.Caller{Scope: access.ScopeWrite, UserID: 5}, directory.RoleReader, write, errcode.PermissionDenied,
+		},
+		"no scope":                       {policy.Caller{UserID: 5}, directory.RoleOwner, read, errcode.PermissionDenied},
+		"an administrator without roles": {policy.Caller{Scope: access.ScopeAdmin, UserID: 5, Admin: true}, directory.RoleNone, write, ""},
 	} {
 		err := policy.CheckUser(tc.caller, tc.role, tc.access)
 		if tc.want == "" {

@@ -98,6 +98,14 @@ func (d *Directory) BlockUser(ctx context.Context, id int64) (directory.User, er
 	return u, err
 }
 
+// RevokeToken revokes a token permanently, and with it what was made of it.
+func (d *Directory) RevokeToken(ctx context.Context, t directory.Token) error {
+	return d.change(ctx, func(tx pgx.Tx) ([]directory.Entry, error) {
+		u, err := d.Directory.RevokeToken(ctx, tx, t)
+		return []directory.Entry{u.Entry()}, err
+	})
+}
+
 // PutMembership sets the user's role in a scope.
 func (d *Directory) PutMembership(ctx context.Context, m directory.Membership) error {
 	return d.change(ctx, func(tx pgx.Tx) ([]directory.Entry, error) {

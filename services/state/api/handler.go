@@ -29,10 +29,15 @@ type Dependencies struct {
 	Encoder      publish.Encoder
 	Ingest       *ingest.Ingest
 	Changes      *postgres.Changes
-	JetStream    jetstream.JetStream
-	Agents       Agents
-	Subscribers  Subscribers
-	Endpoint     AgentEndpoint
+	// AccessChanges ends the streams of callers who lose access.
+	AccessChanges *postgres.AccessChanges
+	// StreamLifetime is the maximum lifetime of a stream; MaxTokensPerUser the maximum number of active tokens.
+	StreamLifetime   time.Duration
+	MaxTokensPerUser int
+	JetStream        jetstream.JetStream
+	Agents           Agents
+	Subscribers      Subscribers
+	Endpoint         AgentEndpoint
 	// NamespacePrefix is the prefix of workspace namespaces.
 	NamespacePrefix string
 	Rebuild         Rebuild
@@ -52,10 +57,11 @@ func NewHandler(d Dependencies) http.Handler {
 	interceptors := append([]connect.Interceptor{fault.NewInterceptor(d.Logger)}, d.Interceptors...)
 	sessions := newSessionCache()
 	authn := &authentication{
-		directory: d.Directory.Directory, sessions: sessions, lookups: newTokenLookups(), logger: d.Logger, now: d.Now,
+		directory: d.Directory.Directory, sessions: sessions, lookups: newTokenLookups(), changes: d.AccessChanges,
+		scopes: Scopes(), streamLifetime: d.StreamLifetime, logger: d.Logger, now: d.Now,
 	}
 	options := connect.WithHandlerOptions(
-		connect.WithInterceptors(append(interceptors, libpostgres.UnavailableInterceptor())...),
+		connect.WithInterceptors(append(interceptors, libpostgres.UnavailableInterceptor(), endReasons{})...),
 		connect.WithReadMaxBytes(maxRequest),
 	)
 	access := access{directory: d.Directory}
@@ -63,7 +69,7 @@ func NewHandler(d Dependencies) http.Handler {
 	mux.Handle(statev1connect.NewDirectoryServiceHandler(&directoryService{access: access, sessions: sessions}, options))
 	mux.Handle(
 		statev1connect.NewTokenServiceHandler(
-			&tokenService{access: access, issuer: d.Issuer, sessions: sessions, now: d.Now},
+			&tokenService{access: access, issuer: d.Issuer, sessions: sessions, maxTokens: d.MaxTokensPerUser, now: d.Now},
 			options,
 		),
 	)
@@ -80,18 +86,18 @@ func NewHandler(d Dependencies) http.Handler {
 	}, options))
 	mux.Handle(statev1connect.NewTemplateServiceHandler(&templateService{access: access}, options))
 	mux.Handle(statev1connect.NewWorkspaceServiceHandler(&workspaceService{
-		access:       access,
-		prefix:       d.NamespacePrefix,
-		authn:        authn,
-		pool:         d.Pool,
-		workspaces:   d.Workspaces,
-		ingestStores: d.IngestStores,
-		secrets:      d.Secrets,
-		encoder:      d.Encoder,
-		changes:      d.Changes,
-		jetStream:    d.JetStream,
-		cell:         d.Cell,
-		now:          d.Now,
+		access:        access,
+		prefix:        d.NamespacePrefix,
+		accessChanges: d.AccessChanges,
+		pool:          d.Pool,
+		workspaces:    d.Workspaces,
+		ingestStores:  d.IngestStores,
+		secrets:       d.Secrets,
+		encoder:       d.Encoder,
+		changes:       d.Changes,
+		jetStream:     d.JetStream,
+		cell:          d.Cell,
+		now:           d.Now,
 	}, options))
 	mux.Handle(
 		statev1connect.NewOperationServiceHandler(&operationService{access: access, rebuild: d.Rebuild, now: d.Now}, options),

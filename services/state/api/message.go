@@ -3,6 +3,7 @@ package api
 import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	libaccess "lockstep.internal/libs/access"
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
 	"lockstep.internal/services/state/agent"
 	"lockstep.internal/services/state/directory"
@@ -36,7 +37,7 @@ func user(u directory.User) *statev1.User {
 func accessToken(t directory.Token) *statev1.Token {
 	return &statev1.Token{
 		Id: t.ID, UserId: t.UserID, Name: t.Name, CreatedAt: timestamp(t.CreatedAt), ExpiresAt: timestamp(t.ExpiresAt),
-		LastUsedAt: timestamp(t.LastUsedAt), Revoked: t.Revoked,
+		LastUsedAt: timestamp(t.LastUsedAt), Revoked: t.Revoked, Scope: tokenScope(t.Scope),
 	}
 }
 
@@ -75,6 +76,24 @@ func scopeKinds() map[statev1.ScopeKind]directory.ScopeKind {
 		statev1.ScopeKind_SCOPE_KIND_GROUP:        directory.ScopeGroup,
 		statev1.ScopeKind_SCOPE_KIND_PROJECT:      directory.ScopeProject,
 	}
+}
+
+func tokenScopes() map[statev1.TokenScope]libaccess.Scope {
+	return map[statev1.TokenScope]libaccess.Scope{
+		statev1.TokenScope_TOKEN_SCOPE_READ:  libaccess.ScopeRead,
+		statev1.TokenScope_TOKEN_SCOPE_WRITE: libaccess.ScopeWrite,
+		statev1.TokenScope_TOKEN_SCOPE_ADMIN: libaccess.ScopeAdmin,
+	}
+}
+
+// tokenScope is unspecified for an unknown scope.
+func tokenScope(s libaccess.Scope) statev1.TokenScope {
+	for message, scope := range tokenScopes() {
+		if scope == s {
+			return message
+		}
+	}
+	return statev1.TokenScope_TOKEN_SCOPE_UNSPECIFIED
 }
 
 func roles() map[statev1.Role]directory.Role {

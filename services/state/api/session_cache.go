@@ -52,8 +52,8 @@ func (c *sessionCache) add(hash natsauth.TokenHash, s session, now time.Time, ge
 		clear(c.sessions)
 	}
 	until := now.Add(sessionTTL)
-	if !s.expires.IsZero() && s.expires.Before(until) {
-		until = s.expires
+	if expires := s.token.ExpiresAt; !expires.IsZero() && expires.Before(until) {
+		until = expires
 	}
 	c.sessions[hash] = cachedSession{session: s, until: until}
 }

@@ -63,7 +63,7 @@ func TestSessionCacheDropsExpiredTokens(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 	r := newSessionCache()
-	r.add(natsauth.TokenHash{1}, session{expires: now.Add(time.Millisecond)}, now, 0)
+	r.add(natsauth.TokenHash{1}, session{token: directory.Token{ExpiresAt: now.Add(time.Millisecond)}}, now, 0)
 	_, found, _ := r.find(natsauth.TokenHash{1}, now)
 	require.True(t, found)
 	_, found, _ = r.find(natsauth.TokenHash{1}, now.Add(time.Millisecond))

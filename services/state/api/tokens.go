@@ -6,6 +6,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	libaccess "lockstep.internal/libs/access"
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/schemas/gen/errcode"
@@ -18,14 +19,15 @@ type tokenService struct {
 	statev1connect.UnimplementedTokenServiceHandler
 	access
 
-	issuer   Issuer
-	sessions *sessionCache
-	now      func() time.Time
+	issuer    Issuer
+	sessions  *sessionCache
+	maxTokens int
+	now       func() time.Time
 }
 
-// Issuer issues access tokens that expire no later than until; zero sets no limit.
+// Issuer exchanges a personal access token of the user for an access token.
 type Issuer interface {
-	Issue(userID int64, admin bool, audience []string, until time.Time) (token string, expires time.Time, err error)
+	Issue(user directory.User, personal directory.Token, audience []string) (token string, expires time.Time, err error)
 }
 
 // maxAudience limits the services that one access token is for.
@@ -38,13 +40,28 @@ func (s *tokenService) CreateToken(
 	if err := displayName("name", r.Msg.GetName()); err != nil {
 		return nil, err
 	}
-	t := directory.Token{Name: r.Msg.GetName()}
+	own := sessionOf(ctx).token
+	t := directory.Token{Name: r.Msg.GetName(), Scope: own.Scope}
+	if r.Msg.GetScope() != statev1.TokenScope_TOKEN_SCOPE_UNSPECIFIED {
+		if t.Scope = tokenScopes()[r.Msg.GetScope()]; !t.Scope.Valid() {
+			return nil, fault.New(errcode.InvalidArgument, "scope %d is unknown: use %s", r.Msg.GetScope(),
+				libaccess.ScopeNames).With("field", "scope")
+		}
+		if err := own.Scope.Require(t.Scope, "a token with this scope"); err != nil {
+			return nil, err
+		}
+	}
 	if r.Msg.GetExpiresAt() != nil {
 		t.ExpiresAt = r.Msg.GetExpiresAt().AsTime()
 		if !t.ExpiresAt.After(s.now()) {
 			return nil, fault.New(errcode.InvalidArgument, "expires_at %s is in the past", t.ExpiresAt.Format(time.RFC3339)).
 				With("field", "expires_at")
 		}
+	}
+	if !own.ExpiresAt.IsZero() && (t.ExpiresAt.IsZero() || t.ExpiresAt.After(own.ExpiresAt)) {
+		return nil, fault.New(errcode.InvalidArgument,
+			"the new token must not outlive your own, which expires at %s: choose an earlier expiry (--expires-in)",
+			own.ExpiresAt.UTC().Format(time.RFC3339)).With("field", "expires_at")
 	}
 	var err error
 	if t.UserID, err = s.owner(ctx, r.Msg.GetUserId()); err != nil {
@@ -55,7 +72,7 @@ func (s *tokenService) CreateToken(
 	if err != nil {
 		return nil, fault.Wrap(err, errcode.Internal, "make a token")
 	}
-	if t, err = s.directory.CreateToken(ctx, t, hash[:]); err != nil {
+	if t, err = s.directory.CreateToken(ctx, t, hash[:], s.maxTokens); err != nil {
 		return nil, err
 	}
 	return connect.NewResponse(&statev1.CreateTokenResponse{Token: accessToken(t), Value: value}), nil
@@ -91,7 +108,7 @@ func (s *tokenService) RevokeToken(
 		return nil, fault.New(errcode.NotFound, "token %d does not exist", t.ID)
 	}
 	defer s.sessions.invalidate()
-	if err := s.directory.RevokeToken(ctx, t.ID); err != nil {
+	if err := s.directory.RevokeToken(ctx, t); err != nil {
 		return nil, err
 	}
 	return connect.NewResponse(&statev1.RevokeTokenResponse{}), nil
@@ -114,7 +131,7 @@ func (s *tokenService) ExchangeToken(
 		}
 	}
 	by := sessionOf(ctx)
-	token, expires, err := s.issuer.Issue(by.user.ID, by.user.Admin, audience, by.expires)
+	token, expires, err := s.issuer.Issue(by.user, by.token, audience)
 	if err != nil {
 		return nil, err
 	}

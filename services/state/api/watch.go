@@ -17,8 +17,8 @@ import (
 	"lockstep.internal/services/state/workspace"
 )
 
-// authorizeInterval is the time between two authorizations of a watch. The stream of a caller whose role or token is
-// revoked ends within this time.
+// authorizeInterval is the time between two authorizations of a watch, which find new projects. A role that was taken
+// away ends the watch at once.
 const authorizeInterval = 15 * time.Second
 
 // version identifies a state of a workspace.
@@ -42,6 +42,8 @@ func (s *workspaceService) WatchWorkspaces(
 	r *connect.Request[statev1.WatchWorkspacesRequest],
 	stream *connect.ServerStream[statev1.WatchWorkspacesResponse],
 ) error {
+	access := s.accessChanges.Subscribe()
+	defer access.Close()
 	filter, err := s.filter(ctx, r.Msg.GetFilter())
 	if err != nil {
 		return err
@@ -65,7 +67,11 @@ func (s *workspaceService) WatchWorkspaces(
 		case <-service.Draining(ctx):
 			return fault.New(errcode.Unavailable, "the server is stopping: watch again")
 		case <-authorize.C:
-			err = w.authorize(ctx, r.Header().Get("Authorization"))
+			err = w.authorize(ctx)
+		case <-access.Changed():
+			if users, all := access.Take(); all || slices.Contains(users, caller(ctx).ID) {
+				err = w.authorize(ctx)
+			}
 		case <-changed.Changed():
 			if ids, all := changed.Take(); all {
 				err = w.sendAll(ctx, false)
@@ -79,14 +85,19 @@ func (s *workspaceService) WatchWorkspaces(
 	}
 }
 
-// authorize checks that the caller may still watch, and updates what it may see.
-func (w *watch) authorize(ctx context.Context, authorization string) error {
-	ctx, err := w.service.authn.authenticate(ctx, map[string][]string{"Authorization": {authorization}})
-	if err != nil {
+// authorize updates what the caller may see. A caller that lost a project must watch again.
+func (w *watch) authorize(ctx context.Context) error {
+	before := w.filter.ProjectIDs
+	var err error
+	if w.filter, err = w.service.filter(ctx, w.request); err != nil || w.filter.ProjectIDs == nil {
 		return err
 	}
-	w.filter, err = w.service.filter(ctx, w.request)
-	return err
+	for _, project := range before {
+		if !slices.Contains(w.filter.ProjectIDs, project) {
+			return fault.New(errcode.Unavailable, "you no longer have a role in project %d: watch again", project)
+		}
+	}
+	return nil
 }
 
 // sendAll sends every workspace with a version that the caller does not have.

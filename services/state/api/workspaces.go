@@ -39,17 +39,17 @@ type workspaceService struct {
 	statev1connect.UnimplementedWorkspaceServiceHandler
 	access
 
-	prefix       string // of workspace namespaces
-	pool         *pgxpool.Pool
-	workspaces   *postgres.Workspaces
-	authn        *authentication
-	ingestStores *postgres.IngestStores
-	secrets      *postgres.Secrets
-	encoder      publish.Encoder
-	changes      *postgres.Changes
-	jetStream    jetstream.JetStream
-	cell         topology.Cell
-	now          func() time.Time
+	prefix        string // of workspace namespaces
+	pool          *pgxpool.Pool
+	workspaces    *postgres.Workspaces
+	accessChanges *postgres.AccessChanges
+	ingestStores  *postgres.IngestStores
+	secrets       *postgres.Secrets
+	encoder       publish.Encoder
+	changes       *postgres.Changes
+	jetStream     jetstream.JetStream
+	cell          topology.Cell
+	now           func() time.Time
 }
 
 func (s *workspaceService) CreateWorkspace(

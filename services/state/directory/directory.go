@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"lockstep.internal/libs/access"
 	"lockstep.internal/schemas/gen/events"
 )
 
@@ -70,6 +71,8 @@ type User struct {
 	Username string
 	Admin    bool
 	Blocked  bool
+	// RevokedTokens are the tokens that were revoked within [access.RevocationPeriod]. Only entries need them.
+	RevokedTokens []int64
 }
 
 // Entry returns the directory entry of the user. It does not contain the username.
@@ -78,7 +81,11 @@ func (u User) Entry() Entry {
 	if u.Blocked {
 		state = events.UserStateBlocked
 	}
-	return Entry{"user", Key(u.ID), events.DirectoryUser{UserID: int(u.ID), State: state, Admin: u.Admin}}
+	entry := events.DirectoryUser{UserID: int(u.ID), State: state, Admin: u.Admin}
+	for _, token := range u.RevokedTokens {
+		entry.RevokedTokens = append(entry.RevokedTokens, int(token))
+	}
+	return Entry{"user", Key(u.ID), entry}
 }
 
 // Token is a personal access token without its value. A zero time means never.
@@ -86,6 +93,7 @@ type Token struct {
 	ID         int64
 	UserID     int64
 	Name       string
+	Scope      access.Scope
 	CreatedAt  time.Time
 	ExpiresAt  time.Time
 	LastUsedAt time.Time

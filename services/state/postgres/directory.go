@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"lockstep.internal/libs/access"
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/libs/postgres"
 	"lockstep.internal/schemas/gen/errcode"
@@ -136,10 +137,32 @@ func (d *Directory) CreateUser(ctx context.Context, tx pgx.Tx, u directory.User)
 
 // BlockUser blocks the user. All later requests are denied.
 func (d *Directory) BlockUser(ctx context.Context, tx pgx.Tx, id int64) (directory.User, error) {
-	u := directory.User{ID: id, Blocked: true}
-	err := tx.QueryRow(ctx, `update users set state = 'blocked' where id = $1 returning username, admin`, id).
-		Scan(&u.Username, &u.Admin)
-	return u, asFault(err, "", fmt.Sprintf("user %d", id))
+	if _, err := tx.Exec(ctx, `update users set state = 'blocked' where id = $1`, id); err != nil {
+		return directory.User{}, fmt.Errorf("block user %d: %w", id, err)
+	}
+	if err := notifyAccess(ctx, tx, id); err != nil {
+		return directory.User{}, err
+	}
+	return d.userEntry(ctx, tx, id)
+}
+
+// userEntry returns the user with its revoked tokens. The caller has locked it.
+func (d *Directory) userEntry(ctx context.Context, tx pgx.Tx, id int64) (directory.User, error) {
+	query := `select ` + userEntryColumns + ` from users where id = $2`
+	return one(ctx, d.Within(tx), fmt.Sprintf("user %d", id), scanUserEntry, query, d.revokedSince(), id)
+}
+
+// revokedSince is the time after which a revoked token is in the entry of its user.
+func (d *Directory) revokedSince() time.Time { return d.Now().Add(-access.RevocationPeriod) }
+
+// AccessChannel is the NOTIFY channel with the id of each user who lost a token, a role or all access, or got a role.
+const AccessChannel = "access"
+
+func notifyAccess(ctx context.Context, tx pgx.Tx, userID int64) error {
+	if _, err := tx.Exec(ctx, `select pg_notify($1, ($2::bigint)::text)`, AccessChannel, userID); err != nil {
+		return fmt.Errorf("notify of changed access: %w", err)
+	}
+	return nil
 }
 
 // lockUser locks a user and with it its memberships.
@@ -161,6 +184,7 @@ func (d *Directory) PutMembership(ctx context.Context, tx pgx.Tx, m directory.Me
 		m.UserID, m.Scope.Kind, m.Scope.ID, m.Role)
 	batch.Queue(`delete from ended_memberships where user_id = $1 and scope = $2 and scope_id = $3`,
 		m.UserID, m.Scope.Kind, m.Scope.ID)
+	batch.Queue(`select pg_notify($1, ($2::bigint)::text)`, AccessChannel, m.UserID)
 	return send(ctx, tx, &batch, "store membership")
 }
 
@@ -184,7 +208,7 @@ func (d *Directory) DeleteMembership(
 	if err != nil {
 		return m, fmt.Errorf("store the end of a membership: %w", err)
 	}
-	return m, nil
+	return m, notifyAccess(ctx, tx, userID)
 }
 
 // RegisterAgent creates an agent with the default configuration in a project.

@@ -85,6 +85,17 @@ func scanUser(row pgx.CollectableRow) (directory.User, error) {
 	return u, err //nolint:wrapcheck // the caller wraps it
 }
 
+// userEntryColumns are those of a user with the tokens that were revoked after $1. The limit bounds the entry.
+const userEntryColumns = `users.id, users.username, users.admin, users.state = 'blocked', array(
+		select t.id from personal_access_tokens t where t.user_id = users.id and t.revoked_at > $1
+			order by t.revoked_at desc, t.id desc limit 1000)`
+
+func scanUserEntry(row pgx.CollectableRow) (directory.User, error) {
+	var u directory.User
+	err := row.Scan(&u.ID, &u.Username, &u.Admin, &u.Blocked, &u.RevokedTokens)
+	return u, err //nolint:wrapcheck // the caller wraps it
+}
+
 func scanGroup(row pgx.CollectableRow) (directory.Group, error) {
 	var g directory.Group
 	err := row.Scan(&g.ID, &g.OrganizationID, &g.ParentID, &g.Name)
@@ -97,42 +108,45 @@ func scanMembership(row pgx.CollectableRow) (directory.Membership, error) {
 	return m, err //nolint:wrapcheck // the caller wraps it
 }
 
-// UserByToken returns the user of a valid token and the token's expiry, zero for never. The user may be
-// blocked. It updates the token's last use at most once a minute. It returns the fault not_found if the
-// token is unknown, revoked or expired.
-func (d *Directory) UserByToken(ctx context.Context, hash []byte) (directory.User, time.Time, error) {
+// UserByToken returns the user of a valid token, and the token's id, scope and expiry. The user may be blocked. It
+// updates the token's last use at most once a minute. It returns the fault not_found if the token is unknown, revoked
+// or expired.
+func (d *Directory) UserByToken(ctx context.Context, hash []byte) (directory.User, directory.Token, error) {
 	now := d.Now()
 	type found struct {
 		user    directory.User
-		token   int64
+		token   directory.Token
 		used    *time.Time
 		expires *time.Time
 	}
 	f, err := one(ctx, d, "token", func(row pgx.CollectableRow) (found, error) {
 		var f found
-		err := row.Scan(&f.user.ID, &f.user.Username, &f.user.Admin, &f.user.Blocked, &f.token, &f.used, &f.expires)
+		err := row.Scan(
+			&f.user.ID, &f.user.Username, &f.user.Admin, &f.user.Blocked, &f.token.ID, &f.token.Scope, &f.used, &f.expires,
+		)
+		f.token.UserID = f.user.ID
 		return f, err //nolint:wrapcheck // the caller wraps it
 	}, `
-		select u.id, u.username, u.admin, u.state = 'blocked', t.id, t.last_used_at, t.expires_at
+		select u.id, u.username, u.admin, u.state = 'blocked', t.id, t.scope, t.last_used_at, t.expires_at
 		from personal_access_tokens t join users u on u.id = t.user_id
 		where t.token_hash = $1 and t.revoked_at is null and (t.expires_at is null or t.expires_at > $2)`, hash, now)
 	if err != nil {
-		return directory.User{}, time.Time{}, err
+		return directory.User{}, directory.Token{}, err
 	}
 	if f.used == nil || now.Sub(*f.used) > time.Minute {
 		if _, err := d.DB.Exec(
 			ctx,
 			`update personal_access_tokens set last_used_at = $2 where id = $1`,
-			f.token,
+			f.token.ID,
 			now,
 		); err != nil {
-			return directory.User{}, time.Time{}, fmt.Errorf("update the last use of token %d: %w", f.token, err)
+			return directory.User{}, directory.Token{}, fmt.Errorf("update the last use of token %d: %w", f.token.ID, err)
 		}
 	}
-	if f.expires == nil {
-		return f.user, time.Time{}, nil
+	if f.expires != nil {
+		f.token.ExpiresAt = *f.expires
 	}
-	return f.user, *f.expires, nil
+	return f.user, f.token, nil
 }
 
 // AgentByToken returns the agent with an id and token hash. It returns the fault not_found if the agent

@@ -27,8 +27,8 @@ func (d *Directory) LockEntries(ctx context.Context, tx pgx.Tx) ([]directory.Ent
 			return collect(ctx, tx, projectPaths+` order by p.id`, scanProject, directory.Project.Entry)
 		},
 		func() ([]directory.Entry, error) {
-			query := `select id, username, admin, state = 'blocked' from users order by id for no key update`
-			return collect(ctx, tx, query, scanUser, directory.User.Entry)
+			query := `select ` + userEntryColumns + ` from users order by id for no key update of users`
+			return collect(ctx, tx, query, scanUserEntry, directory.User.Entry, d.revokedSince())
 		},
 		func() ([]directory.Entry, error) {
 			return collect(ctx, tx, membershipsOf("memberships"), scanMembership,
@@ -88,9 +88,9 @@ func (d *Directory) UpgradeAgentEntries(ctx context.Context, tx pgx.Tx) ([]agent
 
 // collect reads the rows of a query and converts each.
 func collect[Row, T any](
-	ctx context.Context, tx pgx.Tx, query string, scan pgx.RowToFunc[Row], convert func(Row) T,
+	ctx context.Context, tx pgx.Tx, query string, scan pgx.RowToFunc[Row], convert func(Row) T, args ...any,
 ) ([]T, error) {
-	rows, err := tx.Query(ctx, query)
+	rows, err := tx.Query(ctx, query, args...)
 	if err != nil {
 		return nil, fmt.Errorf("read the directory: %w", err)
 	}

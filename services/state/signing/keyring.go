@@ -12,6 +12,7 @@ import (
 	"lockstep.internal/libs/logkey"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/errcode"
+	"lockstep.internal/services/state/directory"
 )
 
 // Store stores the keys.
@@ -84,23 +85,26 @@ func (k *Keyring) current() (Key, bool) {
 	return Current(k.Now(), k.keys)
 }
 
-// Issue returns an access token for the user and its expiry, which is not after until. A zero until sets no
-// limit. Errors are faults.
-func (k *Keyring) Issue(userID int64, admin bool, audience []string, until time.Time) (string, time.Time, error) {
+// Issue exchanges a personal access token of the user: it returns an access token and its expiry, which is not after
+// the expiry of the personal access token. Errors are faults.
+func (k *Keyring) Issue(
+	user directory.User, personal directory.Token, audience []string,
+) (string, time.Time, error) {
 	key, found := k.current()
 	if !found {
 		return "", time.Time{}, fault.New(errcode.Unavailable, "no key can sign access tokens now: try again")
 	}
 	now := k.Now().UTC().Truncate(time.Second)
 	expires := now.Add(access.TokenLifetime)
-	if !until.IsZero() && until.Before(expires) {
+	if until := personal.ExpiresAt; !until.IsZero() && until.Before(expires) {
 		expires = until.UTC().Truncate(time.Second)
 	}
 	if !expires.After(now) {
 		return "", time.Time{}, fault.New(errcode.Unauthenticated, "the personal access token has expired: create a new one")
 	}
 	token, err := access.Sign(key.Private, key.ID, access.Grant{
-		Issuer: access.Issuer(k.Cell), Audience: audience, UserID: userID, Admin: admin, IssuedAt: now, ExpiresAt: expires,
+		Issuer: access.Issuer(k.Cell), Audience: audience, UserID: user.ID, Admin: user.Admin, IssuedAt: now,
+		ExpiresAt: expires, TokenID: personal.ID, TokenExpiresAt: personal.ExpiresAt, Scope: personal.Scope,
 	})
 	if err != nil {
 		return "", time.Time{}, fault.Wrap(err, errcode.Internal, "make an access token")

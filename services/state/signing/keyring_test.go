@@ -13,6 +13,7 @@ import (
 	"lockstep.internal/libs/access"
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/schemas/gen/errcode"
+	"lockstep.internal/services/state/directory"
 	"lockstep.internal/services/state/signing"
 )
 
@@ -50,7 +51,7 @@ func TestKeyringSignsWithKnownKeysWithoutDatabase(t *testing.T) {
 		Now:      func() time.Time { return start },
 		Interval: time.Millisecond,
 	}
-	_, _, err := ring.Issue(5, false, []string{"deploys"}, time.Time{})
+	_, _, err := ring.Issue(directory.User{ID: 5}, directory.Token{}, []string{"deploys"})
 	require.Equal(t, errcode.Unavailable, fault.CodeOf(err))
 	require.ErrorContains(
 		t,
@@ -74,16 +75,17 @@ func TestKeyringSignsWithKnownKeysWithoutDatabase(t *testing.T) {
 	for range 3 {
 		<-store.rotated
 	}
-	token, expires, err := ring.Issue(5, false, []string{"deploys"}, time.Time{})
+	token, expires, err := ring.Issue(directory.User{ID: 5}, directory.Token{}, []string{"deploys"})
 	require.NoError(t, err)
 	require.NotEmpty(t, token)
 	require.Equal(t, start.Add(access.TokenLifetime), expires)
 	cancel()
 	require.NoError(t, <-ended)
 
-	_, expires, err = ring.Issue(5, false, []string{"deploys"}, start.Add(time.Minute))
+	personal := directory.Token{ExpiresAt: start.Add(time.Minute)}
+	_, expires, err = ring.Issue(directory.User{ID: 5}, personal, []string{"deploys"})
 	require.NoError(t, err)
 	require.Equal(t, start.Add(time.Minute), expires, "no longer than the personal access token")
-	_, _, err = ring.Issue(5, false, []string{"deploys"}, start)
+	_, _, err = ring.Issue(directory.User{ID: 5}, directory.Token{ExpiresAt: start}, []string{"deploys"})
 	require.Equal(t, errcode.Unauthenticated, fault.CodeOf(err))
 }

@@ -22,6 +22,62 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// TokenScope limits what a token may do. It never gives more rights than the user has. Each scope includes the previous one.
+type TokenScope int32
+
+const (
+	TokenScope_TOKEN_SCOPE_UNSPECIFIED TokenScope = 0
+	// Reads: lists, watches, logs.
+	TokenScope_TOKEN_SCOPE_READ TokenScope = 1
+	// Also changes workspaces, templates and objects in clusters, and opens streams into clusters.
+	TokenScope_TOKEN_SCOPE_WRITE TokenScope = 2
+	// Everything that the user may do: also manages users, memberships, tokens, agents and the cell.
+	TokenScope_TOKEN_SCOPE_ADMIN TokenScope = 3
+)
+
+// Enum value maps for TokenScope.
+var (
+	TokenScope_name = map[int32]string{
+		0: "TOKEN_SCOPE_UNSPECIFIED",
+		1: "TOKEN_SCOPE_READ",
+		2: "TOKEN_SCOPE_WRITE",
+		3: "TOKEN_SCOPE_ADMIN",
+	}
+	TokenScope_value = map[string]int32{
+		"TOKEN_SCOPE_UNSPECIFIED": 0,
+		"TOKEN_SCOPE_READ":        1,
+		"TOKEN_SCOPE_WRITE":       2,
+		"TOKEN_SCOPE_ADMIN":       3,
+	}
+)
+
+func (x TokenScope) Enum() *TokenScope {
+	p := new(TokenScope)
+	*p = x
+	return p
+}
+
+func (x TokenScope) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (TokenScope) Descriptor() protoreflect.EnumDescriptor {
+	return file_lockstep_state_v1_token_proto_enumTypes[0].Descriptor()
+}
+
+func (TokenScope) Type() protoreflect.EnumType {
+	return &file_lockstep_state_v1_token_proto_enumTypes[0]
+}
+
+func (x TokenScope) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use TokenScope.Descriptor instead.
+func (TokenScope) EnumDescriptor() ([]byte, []int) {
+	return file_lockstep_state_v1_token_proto_rawDescGZIP(), []int{0}
+}
+
 type Token struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Id        int64                  `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -32,6 +88,7 @@ type Token struct {
 	ExpiresAt     *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
 	LastUsedAt    *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=last_used_at,json=lastUsedAt,proto3" json:"last_used_at,omitempty"`
 	Revoked       bool                   `protobuf:"varint,7,opt,name=revoked,proto3" json:"revoked,omitempty"`
+	Scope         TokenScope             `protobuf:"varint,8,opt,name=scope,proto3,enum=lockstep.state.v1.TokenScope" json:"scope,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -115,13 +172,22 @@ func (x *Token) GetRevoked() bool {
 	return false
 }
 
+func (x *Token) GetScope() TokenScope {
+	if x != nil {
+		return x.Scope
+	}
+	return TokenScope_TOKEN_SCOPE_UNSPECIFIED
+}
+
 type CreateTokenRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// 0: the caller.
 	UserId int64 `protobuf:"varint,2,opt,name=user_id,json=userId,proto3" json:"user_id,omitempty"`
-	// Absent: never.
-	ExpiresAt     *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
+	// Absent: never. It must not be after the expiry of the caller's own token.
+	ExpiresAt *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
+	// At most the scope of the caller's own token. Unspecified: the same.
+	Scope         TokenScope `protobuf:"varint,4,opt,name=scope,proto3,enum=lockstep.state.v1.TokenScope" json:"scope,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -175,6 +241,13 @@ func (x *CreateTokenRequest) GetExpiresAt() *timestamppb.Timestamp {
 		return x.ExpiresAt
 	}
 	return nil
+}
+
+func (x *CreateTokenRequest) GetScope() TokenScope {
+	if x != nil {
+		return x.Scope
+	}
+	return TokenScope_TOKEN_SCOPE_UNSPECIFIED
 }
 
 type CreateTokenResponse struct {
@@ -501,7 +574,7 @@ var File_lockstep_state_v1_token_proto protoreflect.FileDescriptor
 
 const file_lockstep_state_v1_token_proto_rawDesc = "" +
 	"\n" +
-	"\x1dlockstep/state/v1/token.proto\x12\x11lockstep.state.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x92\x02\n" +
+	"\x1dlockstep/state/v1/token.proto\x12\x11lockstep.state.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc7\x02\n" +
 	"\x05Token\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x12\x17\n" +
 	"\auser_id\x18\x02 \x01(\x03R\x06userId\x12\x12\n" +
@@ -512,12 +585,14 @@ const file_lockstep_state_v1_token_proto_rawDesc = "" +
 	"expires_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x12<\n" +
 	"\flast_used_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"lastUsedAt\x12\x18\n" +
-	"\arevoked\x18\a \x01(\bR\arevoked\"|\n" +
+	"\arevoked\x18\a \x01(\bR\arevoked\x123\n" +
+	"\x05scope\x18\b \x01(\x0e2\x1d.lockstep.state.v1.TokenScopeR\x05scope\"\xb1\x01\n" +
 	"\x12CreateTokenRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x17\n" +
 	"\auser_id\x18\x02 \x01(\x03R\x06userId\x129\n" +
 	"\n" +
-	"expires_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\"[\n" +
+	"expires_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x123\n" +
+	"\x05scope\x18\x04 \x01(\x0e2\x1d.lockstep.state.v1.TokenScopeR\x05scope\"[\n" +
 	"\x13CreateTokenResponse\x12.\n" +
 	"\x05token\x18\x01 \x01(\v2\x18.lockstep.state.v1.TokenR\x05token\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\",\n" +
@@ -533,7 +608,13 @@ const file_lockstep_state_v1_token_proto_rawDesc = "" +
 	"\x15ExchangeTokenResponse\x12!\n" +
 	"\faccess_token\x18\x01 \x01(\tR\vaccessToken\x129\n" +
 	"\n" +
-	"expires_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt2\x89\x03\n" +
+	"expires_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt*m\n" +
+	"\n" +
+	"TokenScope\x12\x1b\n" +
+	"\x17TOKEN_SCOPE_UNSPECIFIED\x10\x00\x12\x14\n" +
+	"\x10TOKEN_SCOPE_READ\x10\x01\x12\x15\n" +
+	"\x11TOKEN_SCOPE_WRITE\x10\x02\x12\x15\n" +
+	"\x11TOKEN_SCOPE_ADMIN\x10\x032\x89\x03\n" +
 	"\fTokenService\x12\\\n" +
 	"\vCreateToken\x12%.lockstep.state.v1.CreateTokenRequest\x1a&.lockstep.state.v1.CreateTokenResponse\x12Y\n" +
 	"\n" +
@@ -553,40 +634,44 @@ func file_lockstep_state_v1_token_proto_rawDescGZIP() []byte {
 	return file_lockstep_state_v1_token_proto_rawDescData
 }
 
+var file_lockstep_state_v1_token_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
 var file_lockstep_state_v1_token_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_lockstep_state_v1_token_proto_goTypes = []any{
-	(*Token)(nil),                 // 0: lockstep.state.v1.Token
-	(*CreateTokenRequest)(nil),    // 1: lockstep.state.v1.CreateTokenRequest
-	(*CreateTokenResponse)(nil),   // 2: lockstep.state.v1.CreateTokenResponse
-	(*ListTokensRequest)(nil),     // 3: lockstep.state.v1.ListTokensRequest
-	(*ListTokensResponse)(nil),    // 4: lockstep.state.v1.ListTokensResponse
-	(*RevokeTokenRequest)(nil),    // 5: lockstep.state.v1.RevokeTokenRequest
-	(*RevokeTokenResponse)(nil),   // 6: lockstep.state.v1.RevokeTokenResponse
-	(*ExchangeTokenRequest)(nil),  // 7: lockstep.state.v1.ExchangeTokenRequest
-	(*ExchangeTokenResponse)(nil), // 8: lockstep.state.v1.ExchangeTokenResponse
-	(*timestamppb.Timestamp)(nil), // 9: google.protobuf.Timestamp
+	(TokenScope)(0),               // 0: lockstep.state.v1.TokenScope
+	(*Token)(nil),                 // 1: lockstep.state.v1.Token
+	(*CreateTokenRequest)(nil),    // 2: lockstep.state.v1.CreateTokenRequest
+	(*CreateTokenResponse)(nil),   // 3: lockstep.state.v1.CreateTokenResponse
+	(*ListTokensRequest)(nil),     // 4: lockstep.state.v1.ListTokensRequest
+	(*ListTokensResponse)(nil),    // 5: lockstep.state.v1.ListTokensResponse
+	(*RevokeTokenRequest)(nil),    // 6: lockstep.state.v1.RevokeTokenRequest
+	(*RevokeTokenResponse)(nil),   // 7: lockstep.state.v1.RevokeTokenResponse
+	(*ExchangeTokenRequest)(nil),  // 8: lockstep.state.v1.ExchangeTokenRequest
+	(*ExchangeTokenResponse)(nil), // 9: lockstep.state.v1.ExchangeTokenResponse
+	(*timestamppb.Timestamp)(nil), // 10: google.protobuf.Timestamp
 }
 var file_lockstep_state_v1_token_proto_depIdxs = []int32{
-	9,  // 0: lockstep.state.v1.Token.created_at:type_name -> google.protobuf.Timestamp
-	9,  // 1: lockstep.state.v1.Token.expires_at:type_name -> google.protobuf.Timestamp
-	9,  // 2: lockstep.state.v1.Token.last_used_at:type_name -> google.protobuf.Timestamp
-	9,  // 3: lockstep.state.v1.CreateTokenRequest.expires_at:type_name -> google.protobuf.Timestamp
-	0,  // 4: lockstep.state.v1.CreateTokenResponse.token:type_name -> lockstep.state.v1.Token
-	0,  // 5: lockstep.state.v1.ListTokensResponse.tokens:type_name -> lockstep.state.v1.Token
-	9,  // 6: lockstep.state.v1.ExchangeTokenResponse.expires_at:type_name -> google.protobuf.Timestamp
-	1,  // 7: lockstep.state.v1.TokenService.CreateToken:input_type -> lockstep.state.v1.CreateTokenRequest
-	3,  // 8: lockstep.state.v1.TokenService.ListTokens:input_type -> lockstep.state.v1.ListTokensRequest
-	5,  // 9: lockstep.state.v1.TokenService.RevokeToken:input_type -> lockstep.state.v1.RevokeTokenRequest
-	7,  // 10: lockstep.state.v1.TokenService.ExchangeToken:input_type -> lockstep.state.v1.ExchangeTokenRequest
-	2,  // 11: lockstep.state.v1.TokenService.CreateToken:output_type -> lockstep.state.v1.CreateTokenResponse
-	4,  // 12: lockstep.state.v1.TokenService.ListTokens:output_type -> lockstep.state.v1.ListTokensResponse
-	6,  // 13: lockstep.state.v1.TokenService.RevokeToken:output_type -> lockstep.state.v1.RevokeTokenResponse
-	8,  // 14: lockstep.state.v1.TokenService.ExchangeToken:output_type -> lockstep.state.v1.ExchangeTokenResponse
-	11, // [11:15] is the sub-list for method output_type
-	7,  // [7:11] is the sub-list for method input_type
-	7,  // [7:7] is the sub-list for extension type_name
-	7,  // [7:7] is the sub-list for extension extendee
-	0,  // [0:7] is the sub-list for field type_name
+	10, // 0: lockstep.state.v1.Token.created_at:type_name -> google.protobuf.Timestamp
+	10, // 1: lockstep.state.v1.Token.expires_at:type_name -> google.protobuf.Timestamp
+	10, // 2: lockstep.state.v1.Token.last_used_at:type_name -> google.protobuf.Timestamp
+	0,  // 3: lockstep.state.v1.Token.scope:type_name -> lockstep.state.v1.TokenScope
+	10, // 4: lockstep.state.v1.CreateTokenRequest.expires_at:type_name -> google.protobuf.Timestamp
+	0,  // 5: lockstep.state.v1.CreateTokenRequest.scope:type_name -> lockstep.state.v1.TokenScope
+	1,  // 6: lockstep.state.v1.CreateTokenResponse.token:type_name -> lockstep.state.v1.Token
+	1,  // 7: lockstep.state.v1.ListTokensResponse.tokens:type_name -> lockstep.state.v1.Token
+	10, // 8: lockstep.state.v1.ExchangeTokenResponse.expires_at:type_name -> google.protobuf.Timestamp
+	2,  // 9: lockstep.state.v1.TokenService.CreateToken:input_type -> lockstep.state.v1.CreateTokenRequest
+	4,  // 10: lockstep.state.v1.TokenService.ListTokens:input_type -> lockstep.state.v1.ListTokensRequest
+	6,  // 11: lockstep.state.v1.TokenService.RevokeToken:input_type -> lockstep.state.v1.RevokeTokenRequest
+	8,  // 12: lockstep.state.v1.TokenService.ExchangeToken:input_type -> lockstep.state.v1.ExchangeTokenRequest
+	3,  // 13: lockstep.state.v1.TokenService.CreateToken:output_type -> lockstep.state.v1.CreateTokenResponse
+	5,  // 14: lockstep.state.v1.TokenService.ListTokens:output_type -> lockstep.state.v1.ListTokensResponse
+	7,  // 15: lockstep.state.v1.TokenService.RevokeToken:output_type -> lockstep.state.v1.RevokeTokenResponse
+	9,  // 16: lockstep.state.v1.TokenService.ExchangeToken:output_type -> lockstep.state.v1.ExchangeTokenResponse
+	13, // [13:17] is the sub-list for method output_type
+	9,  // [9:13] is the sub-list for method input_type
+	9,  // [9:9] is the sub-list for extension type_name
+	9,  // [9:9] is the sub-list for extension extendee
+	0,  // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_state_v1_token_proto_init() }
@@ -599,13 +684,14 @@ func file_lockstep_state_v1_token_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_state_v1_token_proto_rawDesc), len(file_lockstep_state_v1_token_proto_rawDesc)),
-			NumEnums:      0,
+			NumEnums:      1,
 			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
 		GoTypes:           file_lockstep_state_v1_token_proto_goTypes,
 		DependencyIndexes: file_lockstep_state_v1_token_proto_depIdxs,
+		EnumInfos:         file_lockstep_state_v1_token_proto_enumTypes,
 		MessageInfos:      file_lockstep_state_v1_token_proto_msgTypes,
 	}.Build()
 	File_lockstep_state_v1_token_proto = out.File

@@ -52,6 +52,7 @@ type TokenServiceClient interface {
 	// hash is stored.
 	CreateToken(context.Context, *connect.Request[v1.CreateTokenRequest]) (*connect.Response[v1.CreateTokenResponse], error)
 	ListTokens(context.Context, *connect.Request[v1.ListTokensRequest]) (*connect.Response[v1.ListTokensResponse], error)
+	// RevokeToken revokes a token permanently. Streams that were opened with it end within a second.
 	RevokeToken(context.Context, *connect.Request[v1.RevokeTokenRequest]) (*connect.Response[v1.RevokeTokenResponse], error)
 	// ExchangeToken returns an access token for the named services, which verify it with the keys on the stream DIRECTORY. It is
 	// valid for five minutes, and no longer than the personal access token.
@@ -130,6 +131,7 @@ type TokenServiceHandler interface {
 	// hash is stored.
 	CreateToken(context.Context, *connect.Request[v1.CreateTokenRequest]) (*connect.Response[v1.CreateTokenResponse], error)
 	ListTokens(context.Context, *connect.Request[v1.ListTokensRequest]) (*connect.Response[v1.ListTokensResponse], error)
+	// RevokeToken revokes a token permanently. Streams that were opened with it end within a second.
 	RevokeToken(context.Context, *connect.Request[v1.RevokeTokenRequest]) (*connect.Response[v1.RevokeTokenResponse], error)
 	// ExchangeToken returns an access token for the named services, which verify it with the keys on the stream DIRECTORY. It is
 	// valid for five minutes, and no longer than the personal access token.
