@@ -10,6 +10,7 @@ import (
 	"lockstep.internal/libs/service"
 	"lockstep.internal/libs/telemetry"
 	"lockstep.internal/libs/topology"
+	"lockstep.internal/services/relay/audit"
 	"lockstep.internal/services/relay/auth"
 	"lockstep.internal/services/relay/connections"
 	"lockstep.internal/services/relay/nats"
@@ -27,6 +28,7 @@ type Config struct {
 	Agents    AgentsConfig     `yaml:"agents"`
 	External  ExternalConfig   `yaml:"external"`
 	Internal  InternalConfig   `yaml:"internal"`
+	Audit     AuditConfig      `yaml:"audit"`
 	Registry  RegistryConfig   `yaml:"registry"`
 	Tunnel    TunnelConfig     `yaml:"tunnel"`
 }
@@ -57,6 +59,12 @@ type ExternalConfig struct {
 	MaxRequests          int           `yaml:"max_requests" help:"maximum requests in flight"`
 	StreamLifetime       time.Duration `yaml:"stream_lifetime" help:"a request, such as a watch, exec or TCP stream, ends after this time; at most 24h"`
 	MaxRequestsPerCaller int           `yaml:"max_requests_per_caller" help:"maximum requests in flight of one user or service"`
+}
+
+// AuditConfig bounds the audit records of one caller, so that nobody fills the stream AUDIT.
+type AuditConfig struct {
+	Burst     int `yaml:"burst" help:"audit records that one caller may cause at once; above it, changes of clusters are refused and other requests are summed up"`
+	PerMinute int `yaml:"per_minute" help:"audit records that one caller may cause per minute after burst"`
 }
 
 // InternalConfig is the listener for other relays.
@@ -110,6 +118,7 @@ func DefaultConfig() Config {
 			AgentTimeout: connections.DefaultAgentTimeout, MaxRequests: 20_000, MaxRequestsPerCaller: 2_000,
 			StreamLifetime: access.DefaultStreamLifetime,
 		},
+		Audit:    AuditConfig{Burst: audit.DefaultBurst, PerMinute: audit.DefaultPerMinute},
 		Internal: InternalConfig{Listener: listener("127.0.0.1:8087", 1_000, 200)},
 		Registry: RegistryConfig{Lease: nats.DefaultLease},
 		Tunnel: TunnelConfig{
@@ -138,6 +147,8 @@ func (c Config) Validate() []error {
 	}
 	atLeastOne("external.max_requests", c.External.MaxRequests)
 	atLeastOne("external.max_requests_per_caller", c.External.MaxRequestsPerCaller)
+	atLeastOne("audit.burst", c.Audit.Burst)
+	atLeastOne("audit.per_minute", c.Audit.PerMinute)
 	invalidIf(c.External.OtherSecretFile.IsSet() && !c.External.SecretFile.IsSet(),
 		"external.other_secret_file", "has no effect without external.secret_file")
 	invalidIf(!c.Internal.SecretFile.IsSet(),

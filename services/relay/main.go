@@ -143,7 +143,9 @@ func (p *process) connectNATS(ctx context.Context) error {
 	}
 	p.configs = nats.NewAgentConfigs(p.js, p.cell, p.tel.Logger)
 	p.events = nats.NewEventPublisher(p.js, p.cell, p.self.ID, p.tel.Logger)
-	p.audit = audit.NewLog(audit.Config{Publish: p.events.Publish, Logger: p.tel.Logger})
+	p.audit = audit.NewLog(audit.Config{
+		Publish: p.events.Publish, Burst: p.cfg.Audit.Burst, PerMinute: p.cfg.Audit.PerMinute, Logger: p.tel.Logger,
+	})
 	p.store = nats.NewRegistryStore(nats.RegistryConfig{
 		JetStream: p.js, Self: p.self, Registry: p.registry, Lease: p.cfg.Registry.Lease, Events: p.events,
 		OnRemoved: func(c registry.Connection) { p.transport.Evict(c.ID) }, Logger: p.tel.Logger,

@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -43,7 +44,10 @@ type Config struct {
 	Publish func(ctx context.Context, b Batch) error
 	// Capacity for records. Defaults to [DefaultCapacity].
 	Capacity int
-	Logger   *slog.Logger
+	// Burst is how many records one caller may cause at once, and PerMinute how many per minute after that. Default to
+	// [DefaultBurst] and [DefaultPerMinute].
+	Burst, PerMinute int
+	Logger           *slog.Logger
 }
 
 // Log collects records and publishes them. It may be used by many goroutines.
@@ -55,6 +59,7 @@ type Log struct {
 	waiting     []Record
 	unpublished int           // records
 	full        chan struct{} // receives when there is a full batch
+	budgets     map[caller]*budget
 
 	// batches that are being published. Owned by Run.
 	batches []Batch
@@ -65,7 +70,11 @@ func NewLog(cfg Config) *Log {
 	if cfg.Capacity == 0 {
 		cfg.Capacity = DefaultCapacity
 	}
-	return &Log{cfg: cfg, capacity: semaphore.NewWeighted(int64(cfg.Capacity)), full: make(chan struct{}, 1)}
+	cfg.Burst, cfg.PerMinute = cmp.Or(cfg.Burst, DefaultBurst), cmp.Or(cfg.PerMinute, DefaultPerMinute)
+	return &Log{
+		cfg: cfg, capacity: semaphore.NewWeighted(int64(cfg.Capacity)), full: make(chan struct{}, 1),
+		budgets: map[caller]*budget{},
+	}
 }
 
 // Reserve waits until there is capacity for the records of one request. The caller adds each with [Log.Add], or
@@ -83,19 +92,27 @@ func (l *Log) Release(records int) { l.capacity.Release(int64(records)) }
 
 // Add adds a record for which capacity was reserved.
 func (l *Log) Add(r Record) {
-	r.Path, r.Error, r.Subject = Truncate(r.Path, MaxPath), Truncate(r.Error, maxError), Truncate(r.Subject, maxName)
-	r.Method, r.Verb = Truncate(r.Method, maxMethod), Truncate(r.Verb, maxMethod)
 	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.add(truncated(r))
+}
+
+// add is called with the mutex held.
+func (l *Log) add(r Record) {
 	l.waiting = append(l.waiting, r)
 	l.unpublished++
-	full := len(l.waiting) == MaxBatch
-	l.mu.Unlock()
-	if full {
+	if len(l.waiting) == MaxBatch {
 		select {
 		case l.full <- struct{}{}:
 		default:
 		}
 	}
+}
+
+func truncated(r Record) Record {
+	r.Path, r.Error, r.Subject = Truncate(r.Path, MaxPath), Truncate(r.Error, maxError), Truncate(r.Subject, maxName)
+	r.Method, r.Verb = Truncate(r.Method, maxMethod), Truncate(r.Verb, maxMethod)
+	return r
 }
 
 // Unpublished counts the records that are not published.
@@ -109,11 +126,19 @@ func (l *Log) Unpublished() int {
 func (l *Log) Run(ctx, drainCtx context.Context) error {
 	ticker := time.NewTicker(publishInterval)
 	defer ticker.Stop()
+	summaries := time.NewTicker(summaryInterval)
+	defer summaries.Stop()
 	for {
 		select {
 		case <-l.full:
 		case <-ticker.C:
+		case <-summaries.C:
+			l.flushSummaries()
 		case <-ctx.Done():
+			if err := l.publish(drainCtx); err != nil { // makes capacity for the summaries
+				return err
+			}
+			l.flushSummaries()
 			return l.publish(drainCtx)
 		}
 		if err := l.publish(ctx); err != nil && ctx.Err() == nil {

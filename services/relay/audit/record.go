@@ -51,6 +51,8 @@ type Record struct {
 	Duration time.Duration
 	// BytesSent to the target and BytesReceived from it: bodies and upgraded connections, without headers.
 	BytesSent, BytesReceived int64
+	// Count of requests that the record sums up; 0 for the record of one request.
+	Count int
 	// Error is why there was no response, or why it was not completed.
 	Error string
 }

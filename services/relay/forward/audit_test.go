@@ -90,3 +90,31 @@ func TestCallerDisconnectIsAudited(t *testing.T) {
 	require.EqualValues(t, 5, all[1].BytesReceived)
 	require.Equal(t, "the caller has gone", all[1].Error)
 }
+
+// A caller above its budget of records may not change a cluster unseen. Its other requests are summed up.
+func TestRequestsAboveTheAuditBudget(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, newAgent(t, &recordingTarget{}), options{auditBurst: 2})
+	pods := "/agents/7/kubernetes/api/v1/namespaces/a/pods"
+	for range 2 {
+		response, body := f.request(developer, http.MethodDelete, pods+"/x", nil)
+		require.Equal(t, http.StatusOK, response.StatusCode, body)
+	}
+	response, body := f.request(developer, http.MethodDelete, pods+"/x", nil)
+	require.Equal(t, http.StatusTooManyRequests, response.StatusCode, body)
+	require.Equal(t, "1", response.Header.Get("Retry-After"))
+	require.Contains(t, body, "than the audit log records of one caller")
+	for range 3 {
+		response, body := f.request(developer, http.MethodGet, pods, nil)
+		require.Equal(t, http.StatusOK, response.StatusCode, body)
+	}
+	response, body = f.request(admin, http.MethodDelete, pods+"/x", nil)
+	require.Equal(t, http.StatusOK, response.StatusCode, "another caller: "+body)
+	requests := map[string]int{}
+	for _, r := range f.auditRecords() {
+		requests[fmt.Sprintf("user %d %s %d", r.UserID, r.Verb, r.Status)] += max(1, r.Count)
+	}
+	require.Equal(t, map[string]int{
+		"user 8 delete 200": 2, "user 8 delete 429": 1, "user 8 list 200": 3, "user 5 delete 200": 1,
+	}, requests)
+}

@@ -145,6 +145,7 @@ var serviceSecret = []byte("a secret of more than thirty-two bytes")
 type options struct {
 	tls           bool // the relay listens with TLS
 	auditCapacity int
+	auditBurst    int // also the records per minute
 	stallTimeout  time.Duration
 	// streamLifetime is the maximum lifetime of a request.
 	streamLifetime time.Duration
@@ -189,7 +190,8 @@ func newFixture(t *testing.T, agent *agentFixture, set ...options) *fixture {
 	f.services, err = auth.NewSigner(secret)
 	require.NoError(t, err)
 	f.auditLog = audit.NewLog(audit.Config{
-		Publish: f.published.publish, Capacity: opts.auditCapacity, Logger: slog.New(slog.DiscardHandler),
+		Publish: f.published.publish, Capacity: opts.auditCapacity, Burst: opts.auditBurst, PerMinute: opts.auditBurst,
+		Logger: slog.New(slog.DiscardHandler),
 	})
 	f.handler = forward.NewHandler(forward.Config{
 		Authenticator: forward.NewAuthenticator(users, services, f.directory.Changed, time.Now), Directory: f.directory,

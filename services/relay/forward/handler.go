@@ -168,7 +168,8 @@ func (h *Handler) authenticateAndParse(r *http.Request) (*proxiedRequest, error)
 	return h.newRequest(caller, parsed, r)
 }
 
-// begin counts a request as in flight, and waits for capacity for its audit records.
+// begin counts a request as in flight, and waits for capacity for its audit records. A caller that has used up its
+// budget of records may not change a cluster: such a request needs a record of its own. Its other requests are summed up.
 func (h *Handler) begin(ctx context.Context, p *proxiedRequest, cancel context.CancelCauseFunc) error {
 	if err := h.addInflight(p, cancel); err != nil {
 		return err
@@ -177,9 +178,19 @@ func (h *Handler) begin(ctx context.Context, p *proxiedRequest, cancel context.C
 	if p.longRunning {
 		records = 2
 	}
-	if err := h.cfg.Audit.Reserve(ctx, records); err != nil {
-		h.removeInflight(p)
+	if p.summedUp = !h.cfg.Audit.Allow(p.Record, records); !p.summedUp {
+		err := h.cfg.Audit.Reserve(ctx, records)
+		if err != nil {
+			h.removeInflight(p)
+		}
 		return err
+	}
+	if p.protocol == audit.Kubernetes && !p.readOnly {
+		p.Status = http.StatusTooManyRequests
+		h.record(p, audit.Ended)
+		h.removeInflight(p)
+		return fault.New(errcode.ResourceExhausted,
+			"you have sent more requests than the audit log records of one caller: send changes more slowly")
 	}
 	return nil
 }
@@ -193,7 +204,7 @@ func (h *Handler) forward(w *responseWriter, r *http.Request, p *proxiedRequest)
 		err = h.reauthorize(p) // until now, Run had no groups to compare: check again
 	}
 	if err != nil {
-		if p.longRunning {
+		if p.longRunning && !p.summedUp {
 			h.cfg.Audit.Release(1)
 		}
 		h.fail(w, r, p, err)
@@ -282,7 +293,12 @@ func (h *Handler) record(p *proxiedRequest, phase audit.Phase) {
 			h.durations.WithLabelValues(string(p.protocol), statusClass(r.Status)).Observe(r.Duration.Seconds())
 		}
 	}
-	h.cfg.Audit.Add(r)
+	switch {
+	case !p.summedUp:
+		h.cfg.Audit.Add(r)
+	case phase == audit.Ended:
+		h.cfg.Audit.Sum(r)
+	}
 }
 
 // rewrite sets URL, host and headers of the outgoing request.

@@ -37,6 +37,8 @@ type proxiedRequest struct {
 	readOnly bool
 	// longRunning requests have two audit records and may last for hours.
 	longRunning bool
+	// summedUp requests have no audit record of their own.
+	summedUp bool
 	// forbiddenHeader is an impersonation header of the caller, which is refused; empty if there is none.
 	forbiddenHeader string
 

@@ -53,6 +53,9 @@ func (h *Handler) writeError(w http.ResponseWriter, r *http.Request, err error) 
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
+	if code == http.StatusTooManyRequests {
+		w.Header().Set("Retry-After", "1") // Kubernetes' clients then try again on their own
+	}
 	w.WriteHeader(code)
 	if _, errWrite := w.Write(append(body, '\n')); errWrite != nil {
 		h.cfg.Logger.DebugContext(r.Context(), "the caller left before the error was sent", logkey.Error(errWrite))

@@ -239,6 +239,7 @@ func (p *EventPublisher) request(r audit.Record) events.AgentRequest {
 	if r.ConnectionID != 0 {
 		out.ConnectionID = decimal(r.ConnectionID)
 	}
+	out.Count = max(1, r.Count)
 	if r.Phase == audit.Ended {
 		durationMs := int(r.Duration.Milliseconds())
 		out.DurationMs = &durationMs
