@@ -44,7 +44,7 @@ func Kinds() []Kind {
 		core("ConfigMap", "configmaps"),
 		core(KindSecret, "secrets"),
 		core(KindPersistentVolumeClaim, "persistentvolumeclaims"),
-		core("Service", "services"),
+		core(KindService, "services"),
 		grouped("networking.k8s.io", "NetworkPolicy", "networkpolicies"),
 		grouped("apps", KindDeployment, "deployments"),
 	}
@@ -65,6 +65,7 @@ const (
 	KindNamespace             = "Namespace"
 	KindSecret                = "Secret"
 	KindPersistentVolumeClaim = "PersistentVolumeClaim"
+	KindService               = "Service"
 	KindDeployment            = "Deployment"
 )
 

@@ -15,8 +15,13 @@ import (
 // MaxSize is the maximum size of a desired event's data, in bytes (256 KiB).
 const MaxSize = 256 << 10
 
-// labelPodSecurity is the label with the pod security level that a namespace enforces.
-const labelPodSecurity = "pod-security.kubernetes.io/enforce"
+const (
+	// labelPodSecurity is the label with the pod security level that a namespace enforces.
+	labelPodSecurity = "pod-security.kubernetes.io/enforce"
+	// labelPodSecurityVersion is the label with the version of that level. The level of an old version allows more.
+	labelPodSecurityVersion = labelPodSecurity + "-version"
+	latestPodSecurity       = "latest"
+)
 
 // PodSecurity is a level of pod security; higher is stricter.
 type PodSecurity int
@@ -202,6 +207,11 @@ func (p Policy) checkObject(w Workspace, object Object) *failure.Failure {
 	case len(validation.IsDNS1123Subdomain(object.Name)) > 0:
 		return malformed("%s has no valid name", failure.Describe(object.Reference))
 	}
+	if kind.Name == KindService {
+		if err := checkService(object.Manifest); err != nil {
+			return notAllowed(&object.Reference, "%s: %v", failure.Describe(object.Reference), err)
+		}
+	}
 	return p.checkMetadata(w, object)
 }
 
@@ -223,13 +233,25 @@ func (p Policy) checkMetadata(w Workspace, object Object) *failure.Failure {
 		return notAllowed(&object.Reference, "%s: must carry the labels %s=%s and %s=%s", failure.Describe(object.Reference),
 			LabelAgent, strconv.FormatInt(p.Agent, 10), LabelWorkspace, w.ID)
 	}
-	if name, present := labels[labelPodSecurity]; present && object.Kind == KindNamespace {
+	if object.Kind == KindNamespace {
+		return p.checkPodSecurity(object.Reference, labels)
+	}
+	return nil
+}
+
+func (p Policy) checkPodSecurity(namespace Reference, labels map[string]string) *failure.Failure {
+	if name, present := labels[labelPodSecurity]; present {
 		if level, known := ParsePodSecurity(name); !known || level < p.PodSecurity {
 			return notAllowed(
-				&object.Reference, "%s: pod security level %q is below %s, the minimum of this agent",
-				failure.Describe(object.Reference), name, p.PodSecurity,
+				&namespace, "%s: pod security level %q is below %s, the minimum of this agent",
+				failure.Describe(namespace), name, p.PodSecurity,
 			)
 		}
+	}
+	if version, present := labels[labelPodSecurityVersion]; present && version != latestPodSecurity {
+		return notAllowed(
+			&namespace, "%s: pod security version %.80q must be %s", failure.Describe(namespace), version, latestPodSecurity,
+		)
 	}
 	return nil
 }
