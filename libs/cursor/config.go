@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"lockstep.internal/libs/consumers"
 	"lockstep.internal/libs/postgres"
 	"lockstep.internal/libs/retry"
 	"lockstep.internal/libs/topology"
@@ -37,6 +38,8 @@ type Config[T any] struct {
 	Pool *pgxpool.Pool
 	// JetStream with a connection that reconnects forever. Required.
 	JetStream jetstream.JetStream
+	// Consumers creates the consumer on the server. Defaults to [consumers.Direct], which only the state service may use.
+	Consumers Consumers
 	// Logger. Required.
 	Logger *slog.Logger
 	// Cell and Service name the subjects on DEAD. Required.
@@ -74,7 +77,19 @@ type Config[T any] struct {
 	Metrics *Metrics
 }
 
+// Consumers creates the consumer of a reader on the server.
+type Consumers interface {
+	// Reader creates an ephemeral consumer.
+	Reader(ctx context.Context, r topology.ReaderConsumer) (jetstream.Consumer, error)
+	// EndsAtEmptyMessage reports whether the server drops the messages of a pull request that follow one without payload
+	// and headers, as it does across accounts.
+	EndsAtEmptyMessage() bool
+}
+
 func (c Config[T]) withDefaults() Config[T] {
+	if c.Consumers == nil {
+		c.Consumers = consumers.Direct{JetStream: c.JetStream, Cell: c.Cell, Service: c.Service}
+	}
 	if c.Committed == nil {
 		c.Committed = func(context.Context, uint64, []Message[T]) {}
 	}

@@ -21,8 +21,6 @@ const (
 	// heartbeat is the interval at which the server confirms a pull request. The reader restarts without two of them,
 	// because the server that has its consumer has failed.
 	heartbeat = 2 * time.Second
-	// inactiveAfter is the time after which the server deletes the consumer of a vanished reader.
-	inactiveAfter = 2 * time.Minute
 )
 
 // reader receives and decodes messages while transactions run. The messages that arrive during one
@@ -31,7 +29,9 @@ type reader[T any] struct {
 	cfg                  Config[T]
 	consumer             jetstream.Consumer
 	lastConsumerSequence uint64
-	out                  chan<- *batch[T]
+	// responseEnded: the server drops the messages after the last one; see [Consumers].
+	responseEnded bool
+	out           chan<- *batch[T]
 	// onIdle is called after idleAfter without a message. If it returns an error, run ends.
 	onIdle    func(ctx context.Context) error
 	idleAfter time.Duration
@@ -40,17 +40,10 @@ type reader[T any] struct {
 // openReader creates the consumer on the server: without acknowledgements, in memory, with one
 // replica. The reader sends batches to out, which must not be buffered.
 func openReader[T any](
-	ctx context.Context, cfg Config[T], stream jetstream.Stream, after uint64, out chan<- *batch[T],
+	ctx context.Context, cfg Config[T], name string, after uint64, out chan<- *batch[T],
 ) (*reader[T], error) {
-	consumer, err := stream.CreateConsumer(ctx, jetstream.ConsumerConfig{
-		Description:       "cursor of " + cfg.Service + "/" + cfg.Name,
-		DeliverPolicy:     jetstream.DeliverByStartSequencePolicy,
-		OptStartSeq:       after + 1,
-		AckPolicy:         jetstream.AckNonePolicy,
-		FilterSubjects:    cfg.Subjects,
-		InactiveThreshold: inactiveAfter,
-		Replicas:          1,
-		MemoryStorage:     true,
+	consumer, err := cfg.Consumers.Reader(ctx, topology.ReaderConsumer{
+		Name: name, Stream: cfg.Stream, Subjects: cfg.Subjects, StartSequence: after + 1,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("create a consumer from sequence %d: %w", after+1, err)
@@ -134,7 +127,7 @@ func (r *reader[T]) collectBatches(ctx context.Context, received <-chan jetstrea
 	defer timer.Stop()
 	for {
 		in, out := received, r.out
-		if overflow != nil || b.size() >= r.cfg.Batch {
+		if overflow != nil || b.size() >= r.cfg.Batch || r.responseEnded {
 			in = nil
 		} else if !r.isReady(b) {
 			out = nil
@@ -150,6 +143,9 @@ func (r *reader[T]) collectBatches(ctx context.Context, received <-chan jetstrea
 			}
 			timer.Reset(r.cfg.Linger)
 		case out <- b:
+			if r.responseEnded {
+				return errResponseEnded
+			}
 			b = &batch[T]{}
 			timer.Reset(r.idleAfter)
 			if overflow == nil {
@@ -176,11 +172,15 @@ func (r *reader[T]) collectBatches(ctx context.Context, received <-chan jetstrea
 
 // isReady reports whether the batch can be sent now.
 func (r *reader[T]) isReady(b *batch[T]) bool {
-	return b.size() > 0 && (b.lag == 0 || time.Since(b.lastArrival) >= r.cfg.Linger)
+	return b.size() > 0 && (b.lag == 0 || r.responseEnded || time.Since(b.lastArrival) >= r.cfg.Linger)
 }
 
-// errGap reports messages lost between the server and the reader.
-var errGap = errors.New("gap in the consumer sequence")
+var (
+	// errGap reports messages lost between the server and the reader.
+	errGap = errors.New("gap in the consumer sequence")
+	// errResponseEnded reports that the reader has sent all messages that it can get. A new reader continues.
+	errResponseEnded = errors.New("an empty message ended the response of the server")
+)
 
 func (r *reader[T]) add(b *batch[T], received jetstream.Msg) error {
 	meta, err := received.Metadata()
@@ -195,6 +195,7 @@ func (r *reader[T]) add(b *batch[T], received jetstream.Msg) error {
 		Subject: received.Subject(), Header: received.Headers(), Data: received.Data(),
 		Sequence: meta.Sequence.Stream, Stored: meta.Timestamp,
 	}
+	r.responseEnded = len(m.Data) == 0 && len(m.Header) == 0 && r.cfg.Consumers.EndsAtEmptyMessage()
 	b.last, b.lag, b.bytes, b.lastArrival = m, meta.NumPending, b.bytes+len(m.Data), time.Now()
 	if err := r.cfg.Decode(&m); err != nil {
 		b.malformed = append(b.malformed, malformed[T]{message: m, err: err})

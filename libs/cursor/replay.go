@@ -2,14 +2,15 @@ package cursor
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/errgroup"
 
 	"lockstep.internal/libs/logkey"
@@ -47,7 +48,10 @@ var ErrStreamTooShort = errors.New("the stream ends before the range to replay: 
 func (c *Consumer[T]) Replay(
 	ctx context.Context, db postgres.Beginner, sequences SequenceRange, progress func(sequence uint64),
 ) (ReplayResult, error) {
-	r := &replay[T]{cfg: c.cfg, hooks: c.hooks, db: db, sequences: sequences, progress: progress}
+	r := &replay[T]{
+		cfg: c.cfg, hooks: c.hooks, db: db, sequences: sequences, progress: progress,
+		name: c.cfg.Name + "-replay-" + strings.ToLower(rand.Text()[:8]),
+	}
 	if sequences.From > 0 {
 		r.result.Last = sequences.From - 1
 	}
@@ -59,6 +63,8 @@ func (c *Consumer[T]) Replay(
 		switch {
 		case err == nil:
 			return r.result, nil
+		case errors.Is(err, errResponseEnded) && ctx.Err() == nil:
+			continue
 		case ctx.Err() != nil:
 			return r.result, fmt.Errorf("replay stream %s: %w", c.cfg.Stream, context.Cause(ctx))
 		case !errors.As(err, &serverErr):
@@ -79,6 +85,7 @@ func (c *Consumer[T]) Replay(
 // replay is one call of Replay.
 type replay[T any] struct {
 	cfg       Config[T]
+	name      string // of the consumer on the server
 	hooks     hooks
 	db        postgres.Beginner
 	sequences SequenceRange
@@ -104,7 +111,7 @@ func (r *replay[T]) readRange(ctx context.Context) error {
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		defer close(batches)
-		return r.read(groupCtx, stream, batches, status)
+		return r.read(groupCtx, batches, status)
 	})
 	group.Go(func() error {
 		for b := range batches {
@@ -122,23 +129,26 @@ func (r *replay[T]) readRange(ctx context.Context) error {
 		}
 		return nil
 	})
-	if err := group.Wait(); !errors.Is(err, errRangeDone) {
+	err = group.Wait()
+	switch {
+	case errors.Is(err, errRangeDone):
+		return nil
+	case err == nil:
+		return errResponseEnded
+	default:
 		return err //nolint:wrapcheck // both wrap
 	}
-	return nil
 }
 
-// read fills the channel until the end of the range, a failure, or a status change of the
-// connection.
-func (r *replay[T]) read(
-	ctx context.Context, stream jetstream.Stream, batches chan<- *batch[T], status <-chan nats.Status,
-) error {
+// read fills the channel until the end of the range, a failure, a status change of the connection, or until a new
+// reader has to continue.
+func (r *replay[T]) read(ctx context.Context, batches chan<- *batch[T], status <-chan nats.Status) error {
 	ctx, release := untilStatusChange(ctx, status)
 	defer release()
 	if r.result.Last >= r.sequences.To {
 		return errRangeDone
 	}
-	reader, err := openReader(ctx, r.cfg, stream, r.result.Last, batches)
+	reader, err := openReader(ctx, r.cfg, r.name, r.result.Last, batches)
 	if err != nil {
 		return serverError{err}
 	}
@@ -157,7 +167,10 @@ func (r *replay[T]) read(
 			return nil
 		}
 	}, r.hooks.idle
-	return serverError{reader.run(ctx)}
+	if err := reader.run(ctx); !errors.Is(err, errResponseEnded) {
+		return serverError{err}
+	}
+	return nil
 }
 
 // truncate removes the messages after the sequence and reports whether any is left.

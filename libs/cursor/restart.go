@@ -14,10 +14,10 @@ import (
 )
 
 // checkStream opens the stream and begins a new epoch when the stream was restored or recreated.
-func (s *session[T]) checkStream(ctx context.Context) (jetstream.Stream, error) {
+func (s *session[T]) checkStream(ctx context.Context) error {
 	stream, err := openStream(ctx, s.cfg.JetStream, s.cfg.Stream)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	info := stream.CachedInfo()
 	state := streamState{created: info.Created.UnixNano(), lastSequence: info.State.LastSeq}
@@ -28,15 +28,15 @@ func (s *session[T]) checkStream(ctx context.Context) (jetstream.Stream, error) 
 			at := markOf(m.Subject, m.Header, m.Data, m.Sequence, m.Time)
 			state.atCursor = &at
 		case !errors.Is(err, jetstream.ErrMsgNotFound):
-			return nil, serverError{fmt.Errorf("read message %d of stream %s: %w", last, s.cfg.Stream, err)}
+			return serverError{fmt.Errorf("read message %d of stream %s: %w", last, s.cfg.Stream, err)}
 		}
 	}
 	if reason := restartReason(s.cursor, state); reason != "" {
-		return stream, s.restart(ctx, reason, state.created)
+		return s.restart(ctx, reason, state.created)
 	}
 	// It differs if the stream was recreated from a backup with the same messages. The cursor is still valid.
 	s.cursor.created = state.created
-	return stream, nil
+	return nil
 }
 
 // restart begins an epoch at the start of the stream.

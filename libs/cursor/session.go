@@ -9,7 +9,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
@@ -71,7 +70,12 @@ func (s *session[T]) run(ctx context.Context) error {
 	for {
 		err := s.readUntilFailure(ctx)
 		var failure serverError
-		if ctx.Err() != nil || !errors.As(err, &failure) {
+		switch {
+		case ctx.Err() != nil:
+			return err
+		case err == nil:
+			continue
+		case !errors.As(err, &failure):
 			return err
 		}
 		if err := s.waitForServer(ctx, failure); err != nil {
@@ -80,20 +84,20 @@ func (s *session[T]) run(ctx context.Context) error {
 	}
 }
 
-// readUntilFailure reads the stream from the cursor until something fails or the connection changes. The
-// stream is checked after every reconnect, because a restored server disconnects its clients.
+// readUntilFailure reads the stream from the cursor until something fails, the connection changes, or a new reader has
+// to continue: then it returns nil. The stream is checked after every reconnect, because a restored server disconnects
+// its clients.
 func (s *session[T]) readUntilFailure(ctx context.Context) error {
 	status := s.cfg.JetStream.Conn().StatusChanged()
 	defer s.cfg.JetStream.Conn().RemoveStatusListener(status)
-	stream, err := s.checkStream(ctx)
-	if err != nil {
+	if err := s.checkStream(ctx); err != nil {
 		return err
 	}
 	batches := make(chan *batch[T])
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		defer close(batches)
-		return s.read(groupCtx, stream, batches, status)
+		return s.read(groupCtx, batches, status)
 	})
 	group.Go(func() error {
 		for b := range batches {
@@ -106,16 +110,17 @@ func (s *session[T]) readUntilFailure(ctx context.Context) error {
 	return group.Wait() //nolint:wrapcheck // both wrap
 }
 
-// read fills the channel until something fails or the connection changes.
-func (s *session[T]) read(
-	ctx context.Context, stream jetstream.Stream, batches chan<- *batch[T], status <-chan nats.Status,
-) error {
+// read fills the channel until something fails, the connection changes, or a new reader has to continue.
+func (s *session[T]) read(ctx context.Context, batches chan<- *batch[T], status <-chan nats.Status) error {
 	ctx, release := untilStatusChange(ctx, status)
 	defer release()
-	r, err := openReader(ctx, s.cfg, stream, s.cursor.last.sequence, batches)
+	r, err := openReader(ctx, s.cfg, s.cfg.Name, s.cursor.last.sequence, batches)
 	if err == nil {
 		s.state.clear()
 		err = r.run(ctx)
+	}
+	if errors.Is(err, errResponseEnded) {
+		return nil
 	}
 	return serverError{err}
 }

@@ -82,6 +82,7 @@ func statePermissions(cell topology.Cell) jwt.Permissions {
 			Allow: jwt.StringList{
 				InboxPrefix(PrincipalState) + ".>",
 				cell.Prefix(topology.FamilySecret) + ".*.*",
+				cell.Prefix(topology.FamilyConsumer) + ".*",
 				"$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.>",
 				"$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.>",
 			},
@@ -99,6 +100,7 @@ func deploysPermissions(cell topology.Cell) jwt.Permissions {
 		cell.All(topology.FamilySink),
 		cell.ObservedClusters(),
 		cell.Prefix(topology.FamilyDead) + "." + PrincipalDeploys + ".>",
+		cell.ConsumerRequests(PrincipalDeploys),
 		"$JS.API.INFO",
 	}
 	for _, stream := range []string{topology.StreamObserved, topology.StreamDeploys, topology.StreamSinks} {
@@ -108,8 +110,6 @@ func deploysPermissions(cell topology.Cell) jwt.Permissions {
 			"$JS.API.STREAM.MSG.GET."+stream,
 			"$JS.API.DIRECT.GET."+stream,
 			"$JS.API.DIRECT.GET."+stream+".>",
-			"$JS.API.CONSUMER.CREATE."+stream,
-			"$JS.API.CONSUMER.CREATE."+stream+".>",
 			"$JS.API.CONSUMER.INFO."+stream+".*",
 			"$JS.API.CONSUMER.MSG.NEXT."+stream+".*",
 		)

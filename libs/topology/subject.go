@@ -32,6 +32,7 @@ const (
 	FamilyDirectoryLive = "directory_live"
 	FamilyDead          = "dead"
 	FamilySecret        = "secret"
+	FamilyConsumer      = "consumer"
 )
 
 // TokenWorkload follows the agent id in the subjects of tracked workloads, so that consumers can tell them from the
@@ -152,6 +153,11 @@ func (c Cell) ControlAgent(agent int64) string { return c.agent(FamilyControl, a
 // Secret is the request subject for the sealed secret values of one workspace. No stream stores it.
 func (c Cell) Secret(agent int64, workspace string) string {
 	return c.agent(FamilySecret, agent) + "." + Escape(workspace)
+}
+
+// ConsumerRequests is the subject on which a service requests consumers from the state service. No stream stores it.
+func (c Cell) ConsumerRequests(service string) string {
+	return c.Prefix(FamilyConsumer) + "." + Escape(service)
 }
 
 // Workspace is the subject of one kind of event of one workspace, such as state_changed.

@@ -13,6 +13,7 @@ import (
 
 	"lockstep.internal/libs/access"
 	"lockstep.internal/libs/config"
+	"lockstep.internal/libs/consumers"
 	"lockstep.internal/libs/cursor"
 	"lockstep.internal/libs/directory"
 	"lockstep.internal/libs/logkey"
@@ -70,6 +71,7 @@ type process struct {
 	pool      *pgxpool.Pool
 	conn      *natsconn.Conn
 	js        jetstream.JetStream
+	consumers consumers.Requested
 	changes   *postgres.Changes
 	directory *directory.Directory
 	reader    *nats.Reader
@@ -118,6 +120,7 @@ func (p *process) connect(ctx context.Context) error {
 	if p.js, err = p.conn.JetStream(); err != nil {
 		return fmt.Errorf("connect to NATS: %w", err)
 	}
+	p.consumers = consumers.Requested{JetStream: p.js, Cell: p.cell, Service: natsauth.PrincipalDeploys}
 	return nil
 }
 
@@ -141,6 +144,7 @@ func (p *process) openIngest(context.Context) error {
 	}
 	p.reader = &nats.Reader{
 		Pool: p.pool, JetStream: p.js, Cell: p.cell, Logger: p.tel.Logger, Directory: p.directory,
+		Consumers:    p.consumers,
 		Environments: environment.Rules{Label: p.cfg.Environments.Label, Settle: p.cfg.Environments.Settle},
 		History:      history.Rules{GroupLabel: p.cfg.Environments.Label},
 		Cached:       p.cfg.Ingest.CachedWorkloads, Tracer: p.tel.Tracer, Cursors: cursors, Metrics: counts,
@@ -170,6 +174,7 @@ func (p *process) openSinks(context.Context) error {
 	}
 	p.sinks, err = sink.New(sink.Config{
 		Cell: p.cell, Pool: p.pool, JetStream: p.js, Logger: p.tel.Logger, Metrics: metrics, Entries: p.catalog.Entries,
+		Consumers: p.consumers,
 	})
 	if err != nil {
 		return fmt.Errorf("sinks: %w", err)

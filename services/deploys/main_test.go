@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"path/filepath"
 	"testing"
@@ -19,6 +20,7 @@ import (
 
 	"lockstep.internal/libs/access"
 	"lockstep.internal/libs/config"
+	"lockstep.internal/libs/consumers"
 	"lockstep.internal/libs/event"
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/libs/natsauth"
@@ -61,8 +63,30 @@ func newFixture(t *testing.T) *fixture {
 	b.state, b.watcher = b.as(natsauth.PrincipalState), b.as(natsauth.PrincipalOperator)
 	require.NoError(t, topology.Ensure(natstest.Context(t), b.state, cell, topology.Options{StorageBytes: 1 << 30}))
 	b.directory()
+	b.createConsumers()
 	b.start()
 	return b
+}
+
+// createConsumers creates the consumers that the service requests, as the service state does.
+func (b *fixture) createConsumers() {
+	b.t.Helper()
+	responder := &consumers.Responder{
+		Direct: consumers.Direct{JetStream: b.state, Cell: cell, Service: natsauth.PrincipalState},
+		Logger: slog.New(slog.NewTextHandler(b.t.Output(), nil)),
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ready, ended := make(chan struct{}), make(chan error, 1)
+	go func() { ended <- responder.Run(ctx, func() { close(ready) }) }()
+	b.t.Cleanup(func() {
+		cancel()
+		require.NoError(b.t, <-ended)
+	})
+	select {
+	case <-ready:
+	case <-time.After(soon):
+		require.FailNow(b.t, "no consumers can be requested")
+	}
 }
 
 func (b *fixture) as(principal string) jetstream.JetStream {

@@ -12,6 +12,7 @@ import (
 
 	"lockstep.internal/libs/certpool"
 	"lockstep.internal/libs/config"
+	"lockstep.internal/libs/consumers"
 	"lockstep.internal/libs/cursor"
 	"lockstep.internal/libs/logkey"
 	"lockstep.internal/libs/natsauth"
@@ -92,6 +93,8 @@ type process struct {
 	judge           *judge.Judge
 	meter           *nats.Meter
 	secretResponder *nats.SecretResponder
+	// consumerResponder creates consumers for other services.
+	consumerResponder *consumers.Responder
 }
 
 func assemble(ctx context.Context, cfg Config, tel *telemetry.Telemetry) (*process, error) {
@@ -283,6 +286,9 @@ func (p *process) openAgents(context.Context) error {
 	p.responder = &natsauth.Responder{
 		Conn: p.callout.Conn, Keys: keys, Cell: cell, Logger: p.tel.Logger,
 		Authenticator: &nats.Authenticator{Directory: p.directory.Directory},
+	}
+	p.consumerResponder = &consumers.Responder{
+		Direct: consumers.Direct{JetStream: js, Cell: cell, Service: serviceName}, Logger: p.tel.Logger,
 	}
 	p.secretResponder = &nats.SecretResponder{
 		Conn: p.conn.Conn, Cell: cell, Logger: p.tel.Logger,

@@ -52,6 +52,9 @@ func (p *process) parts() []service.Part {
 				return p.secretResponder.Run(ctx, self.Ready)
 			},
 		},
+		{Name: "consumers", StartAfter: []string{"streams"}, Run: func(ctx context.Context, self *service.Handle) error {
+			return p.consumerResponder.Run(ctx, self.Ready)
+		}},
 		{Name: "judge", StartAfter: []string{"database"}, Run: ready(p.judge.Run)},
 		{Name: "meter", StartAfter: []string{"database", "streams"}, Run: ready(p.meter.Run)},
 		{Name: "background", StopBefore: []string{"nats-system"}, Run: ready(p.background.wait)},

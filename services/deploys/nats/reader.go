@@ -47,6 +47,8 @@ type Reader struct {
 	Cell      topology.Cell
 	Logger    *slog.Logger
 	Directory Directory
+	// Consumers defaults to [cursor.Config]'s default.
+	Consumers cursor.Consumers
 	// DirectoryTimeout is how long an agent may be missing in the directory before its messages are dead-lettered.
 	// Defaults to 15 s.
 	DirectoryTimeout time.Duration
@@ -119,7 +121,7 @@ func (r *Reader) consumer(store *postgres.Store, processor *ingest.Processor) (*
 	// The consumer has no filter: with several filters, the server searches all subjects for each message.
 	c, err := cursor.New(cursor.Config[observation.Observation]{
 		Name: consumerName, Stream: topology.StreamObserved, Pool: r.Pool, JetStream: r.JetStream, Logger: r.Logger,
-		Cell: r.Cell, Service: serviceName, Metrics: r.Cursors, Batch: batch,
+		Consumers: r.Consumers, Cell: r.Cell, Service: serviceName, Metrics: r.Cursors, Batch: batch,
 		Decode: func(m *cursor.Message[observation.Observation]) (err error) {
 			m.Value, err = decoder.Decode(m.Subject, m.Header, m.Data)
 			return err

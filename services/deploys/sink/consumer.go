@@ -10,7 +10,7 @@ import (
 )
 
 // consumerName returns the name of a sink's durable consumers on DEPLOYS and on SINKS.
-func consumerName(sink string) string { return "sink-" + sink }
+func consumerName(sink string) string { return topology.SinkConsumerName(sink) }
 
 // streamConsumer is a stream with the sink's consumer on it.
 type streamConsumer struct {
@@ -26,7 +26,7 @@ func (w *worker) openConsumers(ctx context.Context) ([]streamConsumer, error) {
 	if err != nil {
 		return nil, err
 	}
-	requested, err := w.openConsumer(ctx, topology.StreamSinks, w.set.cfg.Cell.SinkAll(w.name))
+	requested, err := w.openConsumer(ctx, topology.StreamSinks)
 	if err != nil {
 		return nil, err
 	}
@@ -51,7 +51,7 @@ func (w *worker) openDeploys(ctx context.Context) (jetstream.Consumer, error) {
 	if err != nil {
 		return nil, err
 	}
-	consumer, err := w.openConsumer(ctx, topology.StreamDeploys, w.set.cfg.Cell.All(topology.FamilyDeploy))
+	consumer, err := w.openConsumer(ctx, topology.StreamDeploys)
 	if err != nil {
 		return nil, err
 	}
@@ -68,15 +68,9 @@ func (w *worker) openDeploys(ctx context.Context) (jetstream.Consumer, error) {
 	return consumer, nil
 }
 
-func (w *worker) openConsumer(ctx context.Context, stream, filter string) (jetstream.Consumer, error) {
-	consumer, err := w.set.cfg.JetStream.CreateOrUpdateConsumer(ctx, stream, jetstream.ConsumerConfig{
-		Durable:       consumerName(w.name),
-		FilterSubject: filter,
-		DeliverPolicy: jetstream.DeliverAllPolicy,
-		AckPolicy:     jetstream.AckExplicitPolicy,
-		AckWait:       w.set.cfg.AckWait,
-		MaxAckPending: w.cfg.MaxPending,
-		MaxDeliver:    -1,
+func (w *worker) openConsumer(ctx context.Context, stream string) (jetstream.Consumer, error) {
+	consumer, err := w.set.cfg.Consumers.Sink(ctx, topology.SinkConsumer{
+		Name: w.name, Stream: stream, AckWait: w.set.cfg.AckWait, MaxPending: w.cfg.MaxPending,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("create the consumer of sink %s on %s: %w", w.name, stream, err)

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"lockstep.internal/libs/consumers"
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/libs/logkey"
 	"lockstep.internal/libs/postgres"
@@ -62,6 +63,8 @@ type Config struct {
 	Logger    *slog.Logger
 	Entries   []Entry
 
+	// Consumers creates the consumers of the sinks. Defaults to [consumers.Direct], which only the state service may use.
+	Consumers Consumers
 	// Metrics defaults to metrics that are not registered.
 	Metrics *Metrics
 	// LockInterval is how often a standby replica tries to take the lock. Defaults to 500 ms.
@@ -74,6 +77,11 @@ type Config struct {
 	StaleAfter time.Duration
 	// SaveInterval is how often positions and errors are saved. Defaults to 10 s.
 	SaveInterval time.Duration
+}
+
+// Consumers creates the consumer of a sink on a stream, or updates its settings.
+type Consumers interface {
+	Sink(ctx context.Context, s topology.SinkConsumer) (jetstream.Consumer, error)
 }
 
 // Set runs all sinks of the service.
@@ -122,6 +130,9 @@ func New(cfg Config) (*Set, error) {
 	cfg.SaveInterval = cmp.Or(cfg.SaveInterval, 10*time.Second)
 	if cfg.Metrics == nil {
 		cfg.Metrics = newMetrics()
+	}
+	if cfg.Consumers == nil {
+		cfg.Consumers = consumers.Direct{JetStream: cfg.JetStream, Cell: cfg.Cell}
 	}
 	return &Set{cfg: cfg, metrics: cfg.Metrics}, nil
 }
