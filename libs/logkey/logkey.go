@@ -82,6 +82,7 @@ const (
 	FullResyncInterval = "full_resync_interval"
 	Key                = "key"           // of a configuration or of a key-value bucket
 	KnownVersion       = "known_version" // newest that this program has
+	Limit              = "limit"
 	LimitBytes         = "limit_bytes"
 	Lost               = "lost"
 	Members            = "members"

@@ -248,6 +248,7 @@ func agentFields(g *statev1.Agent) table {
 		{"cluster", g.GetClusterUid()},
 		{"last seen", age(g.GetLastSeenAt())},
 		{"clock", clockOffset(g.GetClockOffset().AsDuration())},
+		{"stored objects", strconv.FormatInt(g.GetObjects(), 10)},
 		{"last resync", resync},
 		{"full resync interval", shortDuration(c.GetFullResyncInterval())},
 		{"unschedulable patience", orNever(c.GetUnschedulablePatience())},

@@ -21,7 +21,9 @@ type Agent struct {
 	ClusterUID     string
 	// ClockOffset is how far the agent's clock was ahead at its last tick; negative if it was behind.
 	ClockOffset time.Duration
-	Revoked     bool
+	// Objects is the number of stored objects, at most MaxObjects and one for each of its workspaces.
+	Objects int64
+	Revoked bool
 	// TokenHash is the SHA-256 of the agent's token.
 	TokenHash []byte
 	// ConfigurationRevision grows with every change of Configuration.

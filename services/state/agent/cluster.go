@@ -26,6 +26,8 @@ type Cluster struct {
 	TickedAt time.Time
 	// ClockOffset is how far the agent's clock was ahead when the stream stored that tick.
 	ClockOffset time.Duration
+	// Objects is the number of stored objects. Within a batch it is an upper bound.
+	Objects int64
 	// LastSeenAt is the storage time of the last report of its watcher.
 	LastSeenAt time.Time
 }

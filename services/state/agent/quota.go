@@ -7,6 +7,10 @@ import (
 	"lockstep.internal/schemas/gen/errcode"
 )
 
+// MaxObjects limits the stored objects of an agent, deleted ones included. It is more than twice those of 50,000
+// workspaces. Each workspace of the agent, also a terminated one, adds one: its deleted Deployment stays stored.
+const MaxObjects = 1_000_000
+
 // Usage counts the workspaces of an agent with a desired state other than terminated.
 type Usage struct {
 	// Agent counts all of them, User those of one user.

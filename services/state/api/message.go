@@ -51,6 +51,7 @@ func agentMessage(a agent.Agent) *statev1.Agent {
 		ClusterUid:    a.ClusterUID,
 		Revoked:       a.Revoked,
 		ClockOffset:   durationpb.New(a.ClockOffset),
+		Objects:       a.Objects,
 		Configuration: configuration(a.Configuration, a.ConfigurationRevision),
 	}
 }

@@ -50,6 +50,8 @@ type fixture struct {
 	workspaces   *store.Workspaces
 	ingestStores *store.IngestStores
 	logs         *logs
+	// maxObjects is a field of ingest.Ingest.
+	maxObjects int64
 }
 
 func newFixture(tb testing.TB) *fixture {
@@ -172,7 +174,7 @@ func (w *fixture) publishUpdate(tx pgx.Tx, update workspace.Update) error {
 func encoder() publish.Encoder { return publish.Encoder{Cell: cell} }
 
 func (w *fixture) ingest() *ingest.Ingest {
-	return &ingest.Ingest{Logger: slog.New(w.logs), Encoder: encoder()}
+	return &ingest.Ingest{Logger: slog.New(w.logs), Encoder: encoder(), MaxObjects: w.maxObjects}
 }
 
 func (w *fixture) directory() *admin.Directory {

@@ -135,6 +135,31 @@ func (s *memoryStore) PutObjects(_ context.Context, objects []ingest.Object) ([]
 	return changes, nil
 }
 
+func (s *memoryStore) CountObjects(_ context.Context, id int64, before time.Time) (int64, int64, error) {
+	var objects, workspaces int64
+	for key := range s.objects {
+		if key.AgentID == id {
+			objects++
+		}
+	}
+	for _, w := range s.workspaces {
+		if w.AgentID == id && w.CreatedAt.Before(before) {
+			workspaces++
+		}
+	}
+	return objects, workspaces, nil
+}
+
+func (s *memoryStore) StoredObjects(_ context.Context, keys []ingest.ObjectKey) (map[ingest.ObjectKey]bool, error) {
+	stored := map[ingest.ObjectKey]bool{}
+	for _, key := range keys {
+		if _, exists := s.objects[key]; exists {
+			stored[key] = true
+		}
+	}
+	return stored, nil
+}
+
 func (s *memoryStore) HighestVersions(context.Context, agent.Cluster) (agent.Versions, error) {
 	return s.highest, nil
 }

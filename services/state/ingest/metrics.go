@@ -16,6 +16,7 @@ type Metrics struct {
 	orphans    prometheus.Counter
 	stale      prometheus.Counter
 	jumps      prometheus.Counter
+	refused    prometheus.Counter
 }
 
 // NewMetrics creates and registers the metrics.
@@ -36,8 +37,12 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 			"Events dropped because they are not from the agent's current cluster.")),
 		jumps: prometheus.NewCounter(opts("clock_jumps_total",
 			"Changes of an agent's clock by more than a minute between two ticks.")),
+		refused: prometheus.NewCounter(opts("objects_refused_total",
+			"New objects that were not stored, because their agent has as many as one may have.")),
 	}
-	for _, c := range []prometheus.Collector{m.resyncs, m.dispatches, m.unexpected, m.orphans, m.stale, m.jumps} {
+	for _, c := range []prometheus.Collector{
+		m.resyncs, m.dispatches, m.unexpected, m.orphans, m.stale, m.jumps, m.refused,
+	} {
 		if err := registerer.Register(c); err != nil {
 			return nil, fmt.Errorf("register the ingest metrics: %w", err)
 		}
@@ -77,6 +82,12 @@ func (m *Metrics) orphanFound() {
 func (m *Metrics) clockJumped() {
 	if m != nil {
 		m.jumps.Inc()
+	}
+}
+
+func (m *Metrics) refusedObjects(n int64) {
+	if m != nil {
+		m.refused.Add(float64(n))
 	}
 }
 

@@ -292,8 +292,8 @@ func (b *observedBatch) storeAgent(ctx context.Context, agentID int64) error {
 }
 
 func (b *observedBatch) put(ctx context.Context, p *pendingObjects) error {
-	if len(p.objects) == 0 {
-		return nil
+	if err := b.refuseNew(ctx, p); err != nil || len(p.objects) == 0 {
+		return err
 	}
 	changes, err := b.store.PutObjects(ctx, p.objects)
 	if err != nil || len(changes) == 0 {
@@ -308,6 +308,84 @@ func (b *observedBatch) put(ctx context.Context, p *pendingObjects) error {
 		b.objectChanged(&changes[i], o, o.Label)
 	}
 	return nil
+}
+
+// refuseNew removes new objects of agents that have as many as they may have. So the tables of an agent are bounded,
+// whatever it reports. The result depends only on the messages before.
+func (b *observedBatch) refuseNew(ctx context.Context, p *pendingObjects) error {
+	byAgent := map[int64][]int{}
+	for i := range p.objects {
+		byAgent[p.objects[i].AgentID] = append(byAgent[p.objects[i].AgentID], i)
+	}
+	refused := map[int]bool{}
+	for id, indexes := range byAgent {
+		b.Clusters[id].Objects += int64(len(indexes))
+		if b.Clusters[id].Objects <= b.maxObjects() {
+			continue
+		}
+		if err := b.refuseNewOf(ctx, id, p, indexes, refused); err != nil {
+			return err
+		}
+	}
+	if len(refused) == 0 {
+		return nil
+	}
+	left := &pendingObjects{}
+	for i := range p.objects {
+		if !refused[i] {
+			left.objects, left.reports = append(left.objects, p.objects[i]), append(left.reports, p.reports[i])
+		}
+	}
+	*p = *left
+	return nil
+}
+
+// refuseNewOf adds the indexes of the objects of one agent that are refused.
+func (b *observedBatch) refuseNewOf(
+	ctx context.Context, agentID int64, p *pendingObjects, indexes []int, refused map[int]bool,
+) error {
+	// A judgement removes deleted objects. A rebuild has judged by now.
+	if err := b.judge(ctx, agentID); err != nil {
+		return err
+	}
+	objects, workspaces, err := b.store.CountObjects(ctx, agentID, p.reports[indexes[0]].Stored)
+	if err != nil {
+		return err
+	}
+	keys := make([]ObjectKey, len(indexes))
+	for n, i := range indexes {
+		keys[n] = p.objects[i].Key()
+	}
+	stored, err := b.store.StoredObjects(ctx, keys)
+	if err != nil {
+		return err
+	}
+	count, limit := int64(0), b.maxObjects()+workspaces
+	for n, i := range indexes {
+		switch {
+		case stored[keys[n]]:
+		case objects < limit:
+			objects++
+		default:
+			refused[i] = true
+			count++
+		}
+	}
+	b.Clusters[agentID].Objects = objects
+	if count == 0 {
+		return nil
+	}
+	b.Metrics.refusedObjects(count)
+	b.Logger.WarnContext(ctx, "refused new objects of an agent: it has as many as it may have",
+		slog.Int64(logkey.AgentID, agentID), slog.Int64(logkey.Count, count), slog.Int64(logkey.Limit, limit))
+	return nil
+}
+
+func (b *observedBatch) maxObjects() int64 {
+	if b.MaxObjects == 0 {
+		return agent.MaxObjects
+	}
+	return b.MaxObjects
 }
 
 // objectChanged records the workspaces that are affected by a changed object. label is the workspace label; it is

@@ -26,6 +26,8 @@ type Ingest struct {
 	Encoder publish.Encoder
 	// Metrics defaults to none.
 	Metrics *Metrics
+	// MaxObjects is a limit of each agent. Defaults to agent.MaxObjects.
+	MaxObjects int64
 	// ReadModelOnly disables changes of the desired state, and publishes nothing. A rebuild sets it.
 	ReadModelOnly bool
 }

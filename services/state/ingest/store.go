@@ -34,6 +34,11 @@ type ObservedStore interface {
 	// PutObjects stores objects that are newer than the stored ones and returns these changes. The keys
 	// are distinct.
 	PutObjects(ctx context.Context, objects []Object) ([]ObjectChange, error)
+	// CountObjects returns the number of stored objects of a locked agent, and of its workspaces that were created
+	// before a time.
+	CountObjects(ctx context.Context, agentID int64, before time.Time) (objects, workspaces int64, err error)
+	// StoredObjects returns those of the objects that are stored.
+	StoredObjects(ctx context.Context, keys []ObjectKey) (map[ObjectKey]bool, error)
 	// DueWorkspaces returns workspaces whose deadline has passed on the clock of their agent, and those of an agent with a
 	// new configuration that are not terminated. It marks these configurations as considered.
 	DueWorkspaces(ctx context.Context, clocks map[int64]time.Time) ([]uuid.UUID, error)

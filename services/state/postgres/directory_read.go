@@ -51,7 +51,7 @@ func one[T any](
 }
 
 const agentColumns = `id, project_id, name, curve_public_key, created_at, last_seen_at, coalesce(cluster_uid, ''),
-	clock_offset_ms, revoked_at is not null, token_hash, configuration, configuration_revision`
+	clock_offset_ms, objects, revoked_at is not null, token_hash, configuration, configuration_revision`
 
 func scanAgent(row pgx.CollectableRow) (agent.Agent, error) {
 	var a agent.Agent
@@ -67,6 +67,7 @@ func scanAgent(row pgx.CollectableRow) (agent.Agent, error) {
 		&lastSeen,
 		&a.ClusterUID,
 		&clockOffset,
+		&a.Objects,
 		&a.Revoked,
 		&a.TokenHash,
 		&settings,

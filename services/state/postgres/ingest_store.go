@@ -18,6 +18,15 @@ import (
 // IngestStores creates an [IngestStore] for each transaction, and reads orphans.
 type IngestStores struct {
 	Workspaces *Workspaces
+	// MaxMembers limits the recorded members of one full resync. Defaults to 2,000,000.
+	MaxMembers int
+}
+
+func (o *IngestStores) maxMembers() int {
+	if o.MaxMembers == 0 {
+		return maxMembers
+	}
+	return o.MaxMembers
 }
 
 // In returns the store within a transaction.
@@ -72,12 +81,12 @@ func (s *IngestStore) LockAgents(
 func queueClusters(batch *pgx.Batch, agentIDs []int64) map[int64]*agent.Cluster {
 	clusters := make(map[int64]*agent.Cluster, len(agentIDs))
 	batch.Queue(`
-		select id, coalesce(cluster_uid, ''), epoch, ticked_at, clock_offset_ms, last_seen_at from agents where id = any($1)
-		order by id for no key update`, agentIDs).Query(func(rows pgx.Rows) error {
+		select id, coalesce(cluster_uid, ''), epoch, ticked_at, clock_offset_ms, last_seen_at, objects
+		from agents where id = any($1) order by id for no key update`, agentIDs).Query(func(rows pgx.Rows) error {
 		var c agent.Cluster
 		var ticked, seen *time.Time
 		var offset int64
-		scan := []any{&c.AgentID, &c.UID, &c.Epoch, &ticked, &offset, &seen}
+		scan := []any{&c.AgentID, &c.UID, &c.Epoch, &ticked, &offset, &seen, &c.Objects}
 		_, err := pgx.ForEachRow(rows, scan, func() error {
 			cluster := c
 			cluster.TickedAt, cluster.LastSeenAt = fromNullable(ticked), fromNullable(seen)
@@ -140,6 +149,19 @@ func (s *IngestStore) SaveClusters(ctx context.Context, clusters map[int64]*agen
 		return fmt.Errorf("store the clusters of %d agents: %w", len(ids), err)
 	}
 	return nil
+}
+
+// CountObjects implements ingest.ObservedStore.
+func (s *IngestStore) CountObjects(
+	ctx context.Context, agentID int64, before time.Time,
+) (objects, workspaces int64, err error) {
+	err = s.tx.QueryRow(ctx, `
+		select objects, (select count(*) from workspaces where agent_id = a.id and created_at < $2)
+		from agents a where id = $1`, agentID, before).Scan(&objects, &workspaces)
+	if err != nil {
+		return 0, 0, fmt.Errorf("count the objects of agent %d: %w", agentID, err)
+	}
+	return objects, workspaces, nil
 }
 
 // DueWorkspaces implements ingest.ObservedStore.

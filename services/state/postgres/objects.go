@@ -69,6 +69,37 @@ func (s *IngestStore) PutObjects(ctx context.Context, objects []ingest.Object) (
 	return changes, nil
 }
 
+// StoredObjects implements ingest.ObservedStore.
+func (s *IngestStore) StoredObjects(
+	ctx context.Context, keys []ingest.ObjectKey,
+) (map[ingest.ObjectKey]bool, error) {
+	agents := make([]int64, len(keys))
+	for i, key := range keys {
+		agents[i] = key.AgentID
+	}
+	kinds, namespaces, names := names(keys)
+	rows, err := s.tx.Query(ctx, `
+		select agent_id, kind, namespace, name from observed_objects
+			join unnest($1::bigint[], $2::text[], $3::text[], $4::text[]) as n (agent_id, kind, namespace, name)
+				using (agent_id, kind, namespace, name)`, agents, kinds, namespaces, names)
+	if err != nil {
+		return nil, fmt.Errorf("look up %d objects: %w", len(keys), err)
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[ingest.ObjectKey])
+	if err != nil {
+		return nil, fmt.Errorf("look up %d objects: %w", len(keys), err)
+	}
+	stored := make(map[ingest.ObjectKey]bool, len(found))
+	for _, key := range found {
+		stored[key] = true
+	}
+	return stored, nil
+}
+
+// maxMembers limits the recorded members of one full resync. More of them are ignored, so the resync is incomplete. A
+// member counts again if it is reported again.
+const maxMembers = 2 * agent.MaxObjects
+
 // recordMembers records the members of open full resyncs, and returns the indexes of those whose version, or a later
 // one, is stored. In a full resync these are nearly all objects, and reading is much cheaper than an upsert.
 func (s *IngestStore) recordMembers(ctx context.Context, objects []ingest.Object) (map[int]bool, error) {
@@ -98,11 +129,15 @@ func (s *IngestStore) recordMembers(ctx context.Context, objects []ingest.Object
 	var batch pgx.Batch
 	for r, c := range members {
 		batch.Queue(`
+			with r as (
+				update resyncs set recorded = recorded + $6
+				where agent_id = $1 and resync_id = $2 and outcome = 'open' and recorded + $6 <= $7
+					and not exists (select from resyncs_to_judge where agent_id = $1 and resync_id = $2)
+				returning agent_id, resync_id
+			)
 			insert into resync_members (agent_id, resync_id, kinds, namespaces, names)
-			select agent_id, resync_id, $3, $4, $5 from resyncs
-			where agent_id = $1 and resync_id = $2 and outcome = 'open'
-				and not exists (select from resyncs_to_judge where agent_id = $1 and resync_id = $2)`,
-			r.agentID, r.id, c.kinds, c.namespaces, c.names)
+			select agent_id, resync_id, $3, $4, $5 from r`,
+			r.agentID, r.id, c.kinds, c.namespaces, c.names, len(c.kinds), s.maxMembers())
 	}
 	stored := make(map[int]bool, len(indexes))
 	batch.Queue(`

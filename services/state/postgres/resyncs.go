@@ -9,6 +9,10 @@ import (
 	"lockstep.internal/services/state/ingest"
 )
 
+// keptResyncs is the number of full resyncs that are stored of an agent, more than it makes in 30 days by default. An
+// older one that is read again, after a restore of the stream, counts as a new one.
+const keptResyncs = 1000
+
 // ResyncExists implements ingest.ResyncStore.
 func (s *IngestStore) ResyncExists(ctx context.Context, agentID int64, resyncID string) (bool, error) {
 	var known bool
@@ -35,6 +39,13 @@ func (s *IngestStore) BeginResync(ctx context.Context, c agent.Cluster, begun ev
 		c.AgentID, begun.ResyncID)
 	if err != nil {
 		return fmt.Errorf("close the resyncs of agent %d before %s: %w", c.AgentID, begun.ResyncID, err)
+	}
+	_, err = s.tx.Exec(ctx, `
+		delete from resyncs where agent_id = $1 and resync_id in (
+			select resync_id from resyncs where agent_id = $1 and resync_id <> $2
+			order by begun_at desc, resync_id desc offset $3)`, c.AgentID, begun.ResyncID, keptResyncs-1)
+	if err != nil {
+		return fmt.Errorf("delete the oldest resyncs of agent %d: %w", c.AgentID, err)
 	}
 	for _, table := range []string{"resync_members", "resyncs_to_judge"} {
 		if _, err = s.tx.Exec(ctx, `delete from `+table+` where agent_id = $1`, c.AgentID); err != nil {

@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/google/uuid"
@@ -34,6 +35,16 @@ func NewShadow(ctx context.Context, conn *pgx.Conn) (*Shadow, error) {
 	if err := tables.AddTable(ctx, "resyncs_to_judge", ""); err != nil {
 		return nil, err
 	}
+	for _, trigger := range []string{
+		`count_inserted after insert on pg_temp.observed_objects referencing new table as changed
+			for each statement execute function count_inserted_objects()`,
+		`count_deleted after delete on pg_temp.observed_objects referencing old table as changed
+			for each statement execute function count_deleted_objects()`,
+	} {
+		if _, err := conn.Exec(ctx, `create trigger `+trigger); err != nil {
+			return nil, fmt.Errorf("count the objects of the shadow tables: %w", err)
+		}
+	}
 	return &Shadow{tables}, nil
 }
 
@@ -45,7 +56,7 @@ func (s *Shadow) Sync(ctx context.Context, tx pgx.Tx) error {
 		if !table.UserRows {
 			continue
 		}
-		stored, err := s.ColumnsExcept(ctx, table.Name, append(append([]string{}, table.Key...), table.Derived...))
+		stored, err := s.ColumnsExcept(ctx, table.Name, slices.Concat(table.Key, table.Derived, table.counted))
 		if err != nil {
 			return err
 		}

@@ -6,6 +6,8 @@ import "lockstep.internal/libs/readmodel"
 type rebuiltTable struct {
 	readmodel.Table
 
+	// counted are columns that triggers keep, in the live table and in its shadow.
+	counted []string
 	// reset is an SQL assignment of the initial values of the derived columns.
 	reset string
 	// final is an SQL condition for live rows that no event changes any more.
@@ -20,7 +22,8 @@ func rebuiltTables() []rebuiltTable {
 				Name: "agents", Key: []string{"id"}, UserRows: true,
 				Derived: []string{"cluster_uid", "epoch", "ticked_at", "clock_offset_ms", "last_seen_at"},
 			},
-			reset: `cluster_uid = null, epoch = 1, ticked_at = null, clock_offset_ms = 0, last_seen_at = null`,
+			counted: []string{"objects"},
+			reset:   `objects = 0, cluster_uid = null, epoch = 1, ticked_at = null, clock_offset_ms = 0, last_seen_at = null`,
 		},
 		{
 			Table: readmodel.Table{

@@ -131,9 +131,13 @@ func (r *Rebuild) lock(ctx context.Context) (*libpostgres.HeldLock, error) {
 func (r *Rebuild) begin(ctx context.Context, conn *pgx.Conn) (*run, error) {
 	// A replay must not publish events, write logs or count metrics.
 	consumers := *r.Consumers
-	consumers.IngestStores = &postgres.IngestStores{Workspaces: &postgres.Workspaces{NoNotify: true}}
+	consumers.IngestStores = &postgres.IngestStores{
+		Workspaces: &postgres.Workspaces{NoNotify: true}, MaxMembers: r.Consumers.IngestStores.MaxMembers,
+	}
 	consumers.Logger = slog.New(slog.DiscardHandler)
-	consumers.Ingest = &ingest.Ingest{Logger: consumers.Logger, ReadModelOnly: true}
+	consumers.Ingest = &ingest.Ingest{
+		Logger: consumers.Logger, ReadModelOnly: true, MaxObjects: r.Consumers.Ingest.MaxObjects,
+	}
 	consumers.CursorMetrics = nil
 	applied, err := consumers.Applied()
 	if err != nil {

@@ -42,7 +42,9 @@ type Agent struct {
 	// How far the agent's clock was ahead of the control plane's at its last tick; negative if it was behind.
 	ClockOffset *durationpb.Duration `protobuf:"bytes,10,opt,name=clock_offset,json=clockOffset,proto3" json:"clock_offset,omitempty"`
 	// Set while the agent may not connect, because it exceeded a limit.
-	Block         *AgentBlock `protobuf:"bytes,11,opt,name=block,proto3" json:"block,omitempty"`
+	Block *AgentBlock `protobuf:"bytes,11,opt,name=block,proto3" json:"block,omitempty"`
+	// Number of stored objects, deleted ones included. Above 1,000,000, and one for each workspace, no new ones are stored.
+	Objects       int64 `protobuf:"varint,12,opt,name=objects,proto3" json:"objects,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -152,6 +154,13 @@ func (x *Agent) GetBlock() *AgentBlock {
 		return x.Block
 	}
 	return nil
+}
+
+func (x *Agent) GetObjects() int64 {
+	if x != nil {
+		return x.Objects
+	}
+	return 0
 }
 
 // AgentBlock is a time for which an agent may not connect.
@@ -1179,7 +1188,7 @@ var File_lockstep_state_v1_agent_proto protoreflect.FileDescriptor
 
 const file_lockstep_state_v1_agent_proto_rawDesc = "" +
 	"\n" +
-	"\x1dlockstep/state/v1/agent.proto\x12\x11lockstep.state.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xfa\x03\n" +
+	"\x1dlockstep/state/v1/agent.proto\x12\x11lockstep.state.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x94\x04\n" +
 	"\x05Agent\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1d\n" +
@@ -1197,7 +1206,8 @@ const file_lockstep_state_v1_agent_proto_rawDesc = "" +
 	"lastResync\x12<\n" +
 	"\fclock_offset\x18\n" +
 	" \x01(\v2\x19.google.protobuf.DurationR\vclockOffset\x123\n" +
-	"\x05block\x18\v \x01(\v2\x1d.lockstep.state.v1.AgentBlockR\x05block\"\xa0\x01\n" +
+	"\x05block\x18\v \x01(\v2\x1d.lockstep.state.v1.AgentBlockR\x05block\x12\x18\n" +
+	"\aobjects\x18\f \x01(\x03R\aobjects\"\xa0\x01\n" +
 	"\n" +
 	"AgentBlock\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x129\n" +
