@@ -3,6 +3,7 @@ module lockstep.internal/e2e
 go 1.26.0
 
 replace (
+	lockstep.internal/deploy => ../deploy
 	lockstep.internal/libs => ../libs
 	lockstep.internal/schemas/gen => ../schemas/gen
 	lockstep.internal/services/dispatcher => ../services/dispatcher
@@ -29,6 +30,7 @@ require (
 	k8s.io/apimachinery v0.37.2
 	k8s.io/client-go v0.37.2
 	k8s.io/utils v0.0.0-20260626114624-be93311217bd
+	lockstep.internal/deploy v0.0.0
 	lockstep.internal/libs v0.0.0
 	lockstep.internal/schemas/gen v0.0.0
 	lockstep.internal/services/dispatcher v0.0.0-00010101000000-000000000000

@@ -3,6 +3,7 @@ module lockstep.internal/tools
 go 1.26.0
 
 replace (
+	lockstep.internal/deploy => ../deploy
 	lockstep.internal/libs => ../libs
 	lockstep.internal/schemas/gen => ../schemas/gen
 	lockstep.internal/services/dispatcher => ../services/dispatcher
@@ -27,6 +28,7 @@ require (
 	k8s.io/api v0.37.2
 	k8s.io/apimachinery v0.37.2
 	k8s.io/client-go v0.37.2
+	lockstep.internal/deploy v0.0.0
 	lockstep.internal/libs v0.0.0
 	lockstep.internal/schemas/gen v0.0.0
 	lockstep.internal/services/dispatcher v0.0.0-00010101000000-000000000000
@@ -126,7 +128,7 @@ require (
 	github.com/munnerz/goautoneg v0.0.0-20191010083416-a7dc8b61c822 // indirect
 	github.com/nats-io/jwt/v2 v2.8.2 // indirect
 	github.com/nats-io/nats-server/v2 v2.15.2 // indirect
-	github.com/nats-io/nkeys v0.4.16 // indirect
+	github.com/nats-io/nkeys v0.4.16
 	github.com/nats-io/nuid v1.0.1 // indirect
 	github.com/pmezard/go-difflib v1.0.1-0.20181226105442-5d4384ee4fb2 // indirect
 	github.com/prometheus/client_model v0.6.3 // indirect

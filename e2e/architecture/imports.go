@@ -18,6 +18,7 @@ const (
 	Kubelab  Layer = "tools/kubelab"
 	Generate Layer = "tools/generate"
 	Tools    Layer = "tools"
+	Deploy   Layer = "deploy"
 	Outside  Layer = "deploy/subscribers"
 	E2E      Layer = "e2e"
 )
@@ -42,8 +43,10 @@ func Allowed() map[Layer]Rule {
 		Generate: {Imports: []Layer{Libs, Wire}},
 		// Example programs: they know Lockstep by its events only.
 		Outside: {},
-		Tools:   {Imports: []Layer{Services, Libs, Wire, Testkit}},
-		E2E:     {Imports: []Layer{Services, Libs, Wire, Testkit, Tools}},
+		Tools:   {Imports: []Layer{Services, Libs, Wire, Testkit, Deploy}},
+		E2E:     {Imports: []Layer{Services, Libs, Wire, Testkit, Tools, Deploy}},
+		// It imports nothing of the tree: it embeds manifests.
+		Deploy: {},
 	}
 }
 

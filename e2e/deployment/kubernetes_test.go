@@ -11,49 +11,63 @@ import (
 	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
-)
 
-// agents are the programs that run in a cluster, by manifest file.
-var agents = map[string][]string{"agent.yaml": {"watcher", "dispatcher"}, "relay-agent.yaml": {"relay-agent"}}
+	"lockstep.internal/deploy"
+)
 
 func TestAgentHasLeastPrivileges(t *testing.T) {
 	t.Parallel()
-	for file, programs := range agents {
-		requireAgents(t, "deploy/kubernetes/"+file, programs)
+	for _, name := range deploy.Components() {
+		requireComponent(t, name)
 	}
 }
 
-func requireAgents(t *testing.T, file string, programs []string) {
+// requireComponent checks the manifests of a program that runs in the clusters of agents.
+func requireComponent(t *testing.T, name string) {
 	t.Helper()
-	deployments, budgets := map[string]appsv1.Deployment{}, map[string]policyv1.PodDisruptionBudget{}
-	for _, raw := range manifests(t, file) {
+	var d appsv1.Deployment
+	var budget policyv1.PodDisruptionBudget
+	var policy networkingv1.NetworkPolicy
+	for _, raw := range manifests(t, "deploy/kubernetes/"+name+".yaml") {
 		switch kind(t, raw) {
 		case "Deployment":
-			d := decode[appsv1.Deployment](t, raw)
-			deployments[d.Name] = d
+			d = decode[appsv1.Deployment](t, raw)
 		case "PodDisruptionBudget":
-			b := decode[policyv1.PodDisruptionBudget](t, raw)
-			budgets[b.Name] = b
+			budget = decode[policyv1.PodDisruptionBudget](t, raw)
+		case "NetworkPolicy":
+			policy = decode[networkingv1.NetworkPolicy](t, raw)
 		default:
 			require.FailNow(t, "unexpected kind", string(raw))
 		}
 	}
-	require.Len(t, deployments, len(programs))
-	for _, name := range programs {
-		d := deployments["lockstep-"+name]
-		require.Equal(t, d.Spec.Selector.MatchLabels, budgets[d.Name].Spec.Selector.MatchLabels)
-		require.Subset(t, d.Spec.Template.Labels, d.Spec.Selector.MatchLabels)
-		pod := d.Spec.Template.Spec
-		account := serviceAccount(t, "deploy/rbac/"+name+".yaml")
-		require.Equal(t, account.Name, pod.ServiceAccountName)
-		require.Equal(t, account.Namespace, d.Namespace)
-		environment := requirePod(t, name, pod)
-		require.True(t,
-			strings.HasPrefix(environment["LOCKSTEP_CREDENTIALS_FILE"], pod.Containers[0].VolumeMounts[0].MountPath+"/"))
+	require.Equal(t, "lockstep-"+name, d.Name)
+	require.Equal(t, d.Spec.Selector.MatchLabels, budget.Spec.Selector.MatchLabels)
+	require.Subset(t, d.Spec.Template.Labels, d.Spec.Selector.MatchLabels)
+	requireOnlyDials(t, d, policy)
+	pod := d.Spec.Template.Spec
+	account := serviceAccount(t, "deploy/rbac/"+name+".yaml")
+	require.Equal(t, account.Name, pod.ServiceAccountName)
+	require.Equal(t, account.Namespace, d.Namespace)
+	environment := requirePod(t, name, pod)
+	require.True(t,
+		strings.HasPrefix(environment["LOCKSTEP_CREDENTIALS_FILE"], pod.Containers[0].VolumeMounts[0].MountPath+"/"))
+}
+
+// requireOnlyDials checks that only the ops port can be reached, and that every way out names ports or pods.
+func requireOnlyDials(t *testing.T, d appsv1.Deployment, policy networkingv1.NetworkPolicy) {
+	t.Helper()
+	require.Equal(t, d.Spec.Selector.MatchLabels, policy.Spec.PodSelector.MatchLabels)
+	require.Len(t, policy.Spec.PolicyTypes, 2)
+	require.Len(t, policy.Spec.Ingress, 1)
+	require.Len(t, policy.Spec.Ingress[0].Ports, 1)
+	require.Equal(t, "ops", policy.Spec.Ingress[0].Ports[0].Port.String())
+	for _, rule := range policy.Spec.Egress {
+		require.NotZero(t, len(rule.Ports)+len(rule.To), "%s may reach everything", d.Name)
 	}
 }
 
@@ -90,6 +104,8 @@ func serviceAccount(t *testing.T, file string) corev1.ServiceAccount {
 	bound := 0
 	for _, raw := range manifests(t, file) {
 		switch kind(t, raw) {
+		case "Namespace":
+			require.Equal(t, "restricted", decode[corev1.Namespace](t, raw).Labels["pod-security.kubernetes.io/enforce"], file)
 		case "ServiceAccount":
 			account = decode[corev1.ServiceAccount](t, raw)
 		case "ClusterRoleBinding":

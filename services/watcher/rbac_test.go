@@ -1,7 +1,6 @@
 package watcher_test
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -29,19 +28,7 @@ func TestManifestGrantsTheNeededPermissions(t *testing.T) {
 	w := f.workspace(t)
 	manifest, err := os.ReadFile(filepath.Join("..", "..", "deploy", "rbac", "watcher.yaml"))
 	require.NoError(t, err)
-	// As its first lines say.
-	apply(
-		t,
-		w.client,
-		strings.NewReplacer(
-			"lockstep-agent-1",
-			watcher.Namespace(f.agent),
-			"agent-1",
-			fmt.Sprintf("agent-%d", f.agent),
-		).Replace(
-			string(manifest),
-		),
-	)
+	apply(t, w.client, strings.ReplaceAll(string(manifest), "lockstep-agent-1", watcher.Namespace(f.agent)))
 
 	cfg := f.config(t)
 	cfg.Kubernetes.Kubeconfig = asServiceAccount(t, w.client, watcher.Namespace(f.agent), "lockstep-watcher")
@@ -59,12 +46,10 @@ func TestWorkloadsManifestGrantsTheNeededPermissions(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	w, s := f.workspace(t), f.workloadNamespace(t, "")
-	own := strings.NewReplacer("lockstep-agent-1", watcher.Namespace(f.agent), "agent-1", fmt.Sprintf("agent-%d", f.agent))
 	permit := func(name string) {
 		manifest, err := os.ReadFile(filepath.Join("..", "..", "deploy", "rbac", name))
 		require.NoError(t, err)
-		// The test of the other manifest gives the same ClusterRole.
-		apply(t, w.client, own.Replace(string(manifest)))
+		apply(t, w.client, strings.ReplaceAll(string(manifest), "lockstep-agent-1", watcher.Namespace(f.agent)))
 	}
 	permit("watcher.yaml")
 	cfg := f.trackingConfig(t, "")

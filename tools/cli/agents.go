@@ -17,7 +17,8 @@ import (
 
 func (a *app) agents() *cobra.Command {
 	return group("agent", "Register, configure and revoke agents of clusters",
-		a.agentRegister(), a.agentList(), a.agentGet(), a.agentConfigure(), a.agentResync(), a.agentRevoke())
+		a.agentRegister(), a.agentManifest(), a.agentList(), a.agentGet(), a.agentConfigure(), a.agentResync(),
+		a.agentRevoke())
 }
 
 func (a *app) agentRegister() *cobra.Command {

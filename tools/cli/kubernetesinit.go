@@ -1,0 +1,86 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"path"
+
+	"github.com/spf13/cobra"
+	"k8s.io/client-go/kubernetes"
+
+	"lockstep.internal/libs/fault"
+	"lockstep.internal/libs/kubeclient"
+	"lockstep.internal/libs/natsauth"
+	"lockstep.internal/libs/topology"
+	"lockstep.internal/schemas/gen/errcode"
+	"lockstep.internal/tools/stack"
+)
+
+func (a *app) kubernetesCommands() *cobra.Command {
+	return group("kubernetes", "Create the keys of a control plane in Kubernetes", a.kubernetesInit())
+}
+
+func (a *app) kubernetesInit() *cobra.Command {
+	options := stack.SecretsOptions{NATS: natsauth.Options{
+		ListenHost: "0.0.0.0", MonitorPort: 8222, StoreDir: "/data/jetstream",
+	}}
+	var kubeconfig, namespace, tlsDir string
+	var postgreSQL bool
+	c := &cobra.Command{
+		Use:   "init --namespace NAMESPACE",
+		Short: "Create the keys of a control plane as Secrets, one for each principal",
+		Args:  exactly(),
+		Long: `Create the missing Secrets of a control plane, and write the configuration of NATS. The Helm chart runs this
+before each install and upgrade. No key is ever replaced: Secrets that exist, such as restored ones, are used. Back
+them up with the database: without the key seal.seed of NAME-state all secret values are lost.`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if namespace == "" {
+				return fault.New(errcode.InvalidArgument, "--namespace is missing")
+			}
+			options.NATS.Cell = topology.Cell(a.client.Cell)
+			if tlsDir != "" {
+				options.NATS.TLS = &natsauth.TLS{CertFile: path.Join(tlsDir, "tls.crt"), KeyFile: path.Join(tlsDir, "tls.key")}
+			}
+			relay := options.Name + "-relay"
+			for _, service := range []string{relay, relay + "-agents", "*." + relay + "-internal"} {
+				options.RelayHosts = append(options.RelayHosts, service+"."+namespace+".svc")
+			}
+			if postgreSQL {
+				options.PostgreSQLHost = options.Name + "-postgresql." + namespace + ".svc:5432"
+			}
+			changes, err := initSecrets(c.Context(), kubeconfig, namespace, options)
+			if err != nil {
+				return err
+			}
+			t := table{header: []string{"SECRET", "CHANGE"}}
+			for _, change := range changes {
+				t.rows = append(t.rows, []string{change.Name, string(change.Change)})
+			}
+			return a.printTable(t)
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&options.Name, "name", "lockstep", "prefix of the names of Secrets and Services")
+	f.StringVar(&namespace, "namespace", "", "namespace of the control plane (required)")
+	f.StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig of the cluster; default: the cluster that this runs in")
+	f.StringVar(&tlsDir, "nats-tls-dir", "", "folder of tls.crt and tls.key on the NATS servers; default: no TLS")
+	f.BoolVar(&options.RelayCertificate, "relay-certificate", true, "create a self-signed certificate of relays")
+	f.StringSliceVar(&options.RelayHosts, "relay-host", nil,
+		"further names of relays in that certificate; can be repeated")
+	f.BoolVar(&postgreSQL, "postgresql", true, "create a password for the PostgreSQL of the chart")
+	return c
+}
+
+func initSecrets(
+	ctx context.Context, kubeconfig, namespace string, options stack.SecretsOptions,
+) ([]stack.SecretChange, error) {
+	cfg, err := kubeclient.Load(kubeconfig, "")
+	if err != nil {
+		return nil, fault.Wrap(err, errcode.InvalidArgument, "%v", err)
+	}
+	client, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("create the Kubernetes client: %w", err)
+	}
+	return stack.InitSecrets(ctx, client.CoreV1().Secrets(namespace), options)
+}

@@ -1,0 +1,86 @@
+package stack_test
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"lockstep.internal/libs/natsauth"
+	"lockstep.internal/tools/stack"
+)
+
+func options() stack.SecretsOptions {
+	return stack.SecretsOptions{
+		Name: "ls", NATS: natsauth.Options{Cell: "east"}, RelayCertificate: true, RelayHosts: []string{"relay.example"},
+		PostgreSQLHost: "ls-postgresql.x.svc:5432",
+	}
+}
+
+func TestEachPrincipalHasASecret(t *testing.T) {
+	t.Parallel()
+	// A fake API server: the test of the chart uses a real one.
+	client := fake.NewClientset().CoreV1().Secrets("x")
+	changes, err := stack.InitSecrets(t.Context(), client, options())
+	require.NoError(t, err)
+	for _, change := range changes {
+		require.Equal(t, natsauth.Created, change.Change, change.Name)
+	}
+	list, err := client.List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	keys := map[string]string{}
+	for _, secret := range list.Items {
+		keys[secret.Name] = strings.Join(slices.Sorted(maps.Keys(secret.Data)), " ")
+	}
+	require.Equal(t, map[string]string{
+		"ls-nats":       "nats-server.conf",
+		"ls-state":      "callout.seed digest.key exchange.seed issuer.seed seal.seed state.seed sys.seed",
+		"ls-admin":      "admin.token",
+		"ls-deploys":    "deploys.seed",
+		"ls-operator":   "operator.seed",
+		"ls-relay":      "relay.secret relay.seed",
+		"ls-relay-tls":  "ca.crt tls.crt tls.key",
+		"ls-postgresql": "password url",
+	}, keys)
+}
+
+func TestExistingKeysAreKept(t *testing.T) {
+	t.Parallel()
+	client := fake.NewClientset().CoreV1().Secrets("x")
+	_, err := stack.InitSecrets(t.Context(), client, options())
+	require.NoError(t, err)
+	before, err := client.List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+
+	changes, err := stack.InitSecrets(t.Context(), client, options())
+	require.NoError(t, err)
+	for _, change := range changes {
+		require.Equal(t, natsauth.Kept, change.Change, change.Name)
+	}
+
+	require.NoError(t, client.Delete(t.Context(), "ls-deploys", metav1.DeleteOptions{}))
+	changes, err = stack.InitSecrets(t.Context(), client, options())
+	require.NoError(t, err)
+	for _, change := range changes {
+		want := map[string]natsauth.Change{"ls-deploys": natsauth.Created, "ls-nats": natsauth.Updated}[change.Name]
+		if want == "" {
+			want = natsauth.Kept
+		}
+		require.Equal(t, want, change.Change, change.Name)
+	}
+	after, err := client.List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	require.Len(t, after.Items, len(before.Items))
+	for _, old := range before.Items {
+		if old.Name == "ls-deploys" || old.Name == "ls-nats" {
+			continue
+		}
+		i := slices.IndexFunc(after.Items, func(s corev1.Secret) bool { return s.Name == old.Name })
+		require.Equal(t, old.Data, after.Items[i].Data, old.Name)
+	}
+}
