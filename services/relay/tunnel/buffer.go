@@ -37,6 +37,19 @@ func grow(b []byte, at, n int) (grown []byte, begin int) {
 	return grown, 0
 }
 
+// bufferSize is the size of the buffer that n bytes need, 0 if that is a small one.
+func bufferSize(n int) int {
+	switch {
+	case n <= smallBuffer:
+		return 0
+	case n <= mediumBuffer:
+		return mediumBuffer
+	case n <= largeBuffer:
+		return largeBuffer
+	}
+	return 2 * n
+}
+
 // shrink empties a buffer, and returns a large one to its pool.
 func shrink(b []byte) []byte {
 	switch {

@@ -5,7 +5,8 @@
 // messages. A [Stream] is a [net.Conn] that supports half-close, and opens without a round trip.
 //
 // The bytes of a stream arrive in order, or the stream fails. A sender never exceeds the receiver's window: if
-// a reader stops, only its own writer blocks, and the stream uses at most one window of memory. Reading never
+// a reader stops, only its own writer blocks, and the stream uses at most one window of memory; all streams together
+// use at most the [Budget]. Reading never
 // waits for writing, so two sides with full buffers do not deadlock. A connection is closed with its
 // streams after two ping intervals without data. A protocol error ends the session. A stream that is opened
 // during a drain is reset with [NotAccepted].

@@ -76,7 +76,9 @@ func (s *Session) deliver(id uint32, data []byte, whole bool) error {
 	if s.unsignaled != st {
 		s.wakeStreamReader()
 	}
-	return st.deliver(data, whole)
+	err := st.deliver(data, whole)
+	s.cfg.Budget.enforce()
+	return err
 }
 
 // wakeStreamReader wakes the reader of the last stream that received data. The wake-up is delayed until another stream

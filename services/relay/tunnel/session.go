@@ -20,6 +20,8 @@ type Config struct {
 	WriteTimeout time.Duration
 	// PingInterval of pings. The connection is closed after two intervals without data. Defaults to 20 s.
 	PingInterval time.Duration
+	// Budget bounds the unread data of all streams of the sessions that share it. Defaults to no bound.
+	Budget *Budget
 }
 
 func (c Config) withDefaults() Config {

@@ -1,6 +1,7 @@
 package tunnel
 
 import (
+	"container/list"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -31,6 +32,11 @@ type Stream struct {
 	readClosed   bool          // nobody reads any more
 	directWriter *directWriter // of a WriteTo that waits for data
 	readDeadline deadline
+
+	// The stream's part of the budget, for the Budget.
+	counted   int
+	uncounted bool
+	waiting   *list.Element
 
 	// Sending.
 	window        int // bytes that may be sent
@@ -84,6 +90,7 @@ func (st *Stream) deliver(data []byte, whole bool) error {
 	st.in, st.at = grow(st.in, st.at, len(data))
 	st.in = append(st.in, data...)
 	st.unread += len(data)
+	st.s.cfg.Budget.count(st, st.unread, false)
 	st.s.unsignaled = st
 	return nil
 }
@@ -252,7 +259,9 @@ func (st *Stream) Read(p []byte) (int, error) {
 // countRead counts bytes that left the stream. It returns the result of credit, and is called with st.mu held.
 func (st *Stream) countRead(n int) (update int) {
 	st.unread -= n
-	return st.credit(n)
+	update = st.credit(n)
+	st.s.cfg.Budget.count(st, st.unread, update > 0)
+	return update
 }
 
 // sendWindowUpdate allows the other side to send n more bytes.
@@ -332,6 +341,7 @@ var errReadClosed = &ResetError{Reason: Cancelled, Text: "nobody reads the strea
 
 func (st *Stream) reset(reason *ResetError) {
 	st.mu.Lock()
+	st.s.cfg.Budget.forget(st)
 	over := st.err != nil || st.closed && st.ended
 	st.mu.Unlock()
 	if over {
@@ -348,6 +358,7 @@ func (st *Stream) Close() error {
 	st.readClosed = true
 	unread := st.at < len(st.in) && !st.ended
 	st.in, st.at = nil, 0
+	st.s.cfg.Budget.forget(st)
 	st.readable.Broadcast()
 	st.mu.Unlock()
 	if unread {
