@@ -59,6 +59,8 @@ type ExternalConfig struct {
 	MaxRequests          int           `yaml:"max_requests" help:"maximum requests in flight"`
 	StreamLifetime       time.Duration `yaml:"stream_lifetime" help:"a request, such as a watch, exec or TCP stream, ends after this time; at most 24h"`
 	MaxRequestsPerCaller int           `yaml:"max_requests_per_caller" help:"maximum requests in flight of one user or service"`
+	MaxRequestsPerAgent  int           `yaml:"max_requests_per_agent" help:"maximum requests in flight of one user or service to one agent; keeps one caller from using all max_streams of the agent"`
+	MaxWaitingRequests   int           `yaml:"max_waiting_requests" help:"maximum requests that wait for an agent that is not connected"`
 }
 
 // AuditConfig bounds the audit records of one caller, so that nobody fills the stream AUDIT.
@@ -85,14 +87,16 @@ type RegistryConfig struct {
 // TunnelConfig bounds tunnels.
 type TunnelConfig struct {
 	Window       config.Bytes  `yaml:"window" help:"receive window of a stream, and the most memory it uses"`
+	MaxUnread    config.Bytes  `yaml:"max_unread" help:"most memory for received and unread data of all streams; above it, the stream is reset that has waited longest for its reader; 0 = half of Go's memory limit, 1GiB without one"`
 	MaxStreams   int           `yaml:"max_streams" help:"maximum streams that another relay may have open in one tunnel"`
 	PingInterval time.Duration `yaml:"ping_interval" help:"interval of pings; a tunnel is closed after two intervals without data"`
 	WriteTimeout time.Duration `yaml:"write_timeout" help:"a tunnel is closed after a write made no progress for this long"`
 }
 
-func (c TunnelConfig) tunnel() tunnel.Config {
+func (c TunnelConfig) tunnel(budget *tunnel.Budget) tunnel.Config {
 	return tunnel.Config{
 		Window: int(c.Window), MaxStreams: c.MaxStreams, PingInterval: c.PingInterval, WriteTimeout: c.WriteTimeout,
+		Budget: budget,
 	}
 }
 
@@ -116,7 +120,8 @@ func DefaultConfig() Config {
 		External: ExternalConfig{
 			Listener: listener("127.0.0.1:8086", 10_000, 2_000), Issuer: "lockstep", Audience: serviceName,
 			AgentTimeout: connections.DefaultAgentTimeout, MaxRequests: 20_000, MaxRequestsPerCaller: 2_000,
-			StreamLifetime: access.DefaultStreamLifetime,
+			StreamLifetime:      access.DefaultStreamLifetime,
+			MaxRequestsPerAgent: 100, MaxWaitingRequests: connections.DefaultMaxWaiting,
 		},
 		Audit:    AuditConfig{Burst: audit.DefaultBurst, PerMinute: audit.DefaultPerMinute},
 		Internal: InternalConfig{Listener: listener("127.0.0.1:8087", 1_000, 200)},
@@ -149,6 +154,8 @@ func (c Config) Validate() []error {
 	atLeastOne("external.max_requests_per_caller", c.External.MaxRequestsPerCaller)
 	atLeastOne("audit.burst", c.Audit.Burst)
 	atLeastOne("audit.per_minute", c.Audit.PerMinute)
+	atLeastOne("external.max_requests_per_agent", c.External.MaxRequestsPerAgent)
+	atLeastOne("external.max_waiting_requests", c.External.MaxWaitingRequests)
 	invalidIf(c.External.OtherSecretFile.IsSet() && !c.External.SecretFile.IsSet(),
 		"external.other_secret_file", "has no effect without external.secret_file")
 	invalidIf(!c.Internal.SecretFile.IsSet(),
@@ -162,10 +169,12 @@ func (c Config) Validate() []error {
 		"registry.lease", "%s: must be whole seconds, at least 3s", c.Registry.Lease)
 	invalidIf(c.Tunnel.Window < 64*config.KiB || c.Tunnel.Window > 64*config.MiB,
 		"tunnel.window", "%s: must be between 64KiB and 64MiB", c.Tunnel.Window)
+	invalidIf(c.Tunnel.MaxUnread != 0 && c.Tunnel.MaxUnread < c.Tunnel.Window,
+		"tunnel.max_unread", "%s is less than tunnel.window, %s", c.Tunnel.MaxUnread, c.Tunnel.Window)
 	atLeastOne("tunnel.max_streams", c.Tunnel.MaxStreams)
 	invalidIf(c.Tunnel.PingInterval <= 0, "tunnel.ping_interval", "%s is not positive", c.Tunnel.PingInterval)
 	invalidIf(c.Tunnel.WriteTimeout <= 0, "tunnel.write_timeout", "%s is not positive", c.Tunnel.WriteTimeout)
-	if _, err := c.internalTokens(); c.Internal.SecretFile.IsSet() && err != nil {
+	if _, err := c.internalTokens(""); c.Internal.SecretFile.IsSet() && err != nil {
 		invalidIf(true, "internal.secret_file", "%v", err)
 	}
 	if _, err := c.serviceVerifier(); err != nil {
@@ -177,15 +186,16 @@ func (c Config) Validate() []error {
 	return errs
 }
 
-// internalAudience is the issuer and the audience of tokens between relays.
 const (
-	internalAudience = "lockstep-relay"
+	// internalIssuer is the issuer of tokens between relays. Their audience is the id of the relay that they are for.
+	internalIssuer   = "lockstep-relay"
 	internalLifetime = 5 * time.Second
 )
 
-func (c Config) internalTokens() (auth.Config, error) {
+// internalTokens is for tokens to the relay with this id.
+func (c Config) internalTokens(relayID string) (auth.Config, error) {
 	keys, err := secrets(c.Internal.SecretFile, c.Internal.OtherSecretFile)
-	cfg := auth.Config{Issuer: internalAudience, Audience: internalAudience, Secrets: keys, Lifetime: internalLifetime}
+	cfg := auth.Config{Issuer: internalIssuer, Audience: relayID, Secrets: keys, Lifetime: internalLifetime}
 	return cfg, err
 }
 

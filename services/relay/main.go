@@ -101,6 +101,11 @@ type process struct {
 	// Sessions that agents and other relays have opened.
 	agentSessions, relaySessions tunnel.SessionGroup
 
+	// unread bounds the memory of all tunnels.
+	unread *tunnel.Budget
+	// refused counts requests and connections above a limit.
+	refused *prometheus.CounterVec
+
 	// Servers for agents, callers and other relays.
 	agents, external, internal service.Part
 }
@@ -113,6 +118,11 @@ func newProcess(ctx context.Context, cfg Config, tel *telemetry.Telemetry) (*pro
 			StartedAt: time.Now().UTC().Truncate(time.Millisecond),
 		},
 	}
+	p.refused = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "lockstep_relay_refused_total",
+		Help: "Requests, connections of agents and streams that were refused or reset because of a limit.",
+	}, []string{"limit"})
+	p.unread = tunnel.NewBudget(int64(cfg.Tunnel.MaxUnread), func() { p.countRefused("unread") })
 	for _, step := range []func(context.Context) error{
 		p.connectNATS, p.openPeers, p.openExternal, p.openAgents, p.registerMetrics,
 	} {
@@ -123,6 +133,8 @@ func newProcess(ctx context.Context, cfg Config, tel *telemetry.Telemetry) (*pro
 	p.cfg.OnListen = p.onListen(p.cfg.OnListen)
 	return p, nil
 }
+
+func (p *process) countRefused(limit string) { p.refused.WithLabelValues(limit).Inc() }
 
 func (p *process) connectNATS(ctx context.Context) error {
 	cfg := p.cfg.NATS
@@ -154,7 +166,7 @@ func (p *process) connectNATS(ctx context.Context) error {
 }
 
 func (p *process) openPeers(context.Context) error {
-	cfg, err := p.cfg.internalTokens()
+	cfg, err := p.cfg.internalTokens(p.self.ID)
 	if err != nil {
 		return fmt.Errorf("internal.secret_file: %w", err)
 	}
@@ -171,14 +183,15 @@ func (p *process) openPeers(context.Context) error {
 		return err
 	}
 	p.peers = peer.NewPool(peer.Config{
-		Dialer: tunnel.Dialer{TLS: tlsConfig, NoProxy: true}, Tunnel: p.cfg.Tunnel.tunnel(),
-		Token: func() (string, error) { return signer.Sign(p.self.ID) },
+		Dialer: tunnel.Dialer{TLS: tlsConfig, NoProxy: true}, Tunnel: p.cfg.Tunnel.tunnel(p.unread),
+		Token: func(relayID string) (string, error) { return signer.SignFor(p.self.ID, relayID) },
 	})
 	p.connections = connections.NewPool(connections.Config{
 		Self: p.self.ID, Registry: p.registry, Peer: p.peers.Session, AgentTimeout: p.cfg.External.AgentTimeout,
+		MaxWaiting: p.cfg.External.MaxWaitingRequests, Refused: func() { p.countRefused("waiting_requests") },
 	})
 	p.internal = p.server("internal", p.cfg.Internal.Listener, &peer.Handler{
-		Verifier: verifier, Sessions: &p.relaySessions, Serve: p.connections.ServePeer, Tunnel: p.cfg.Tunnel.tunnel(),
+		Verifier: verifier, Sessions: &p.relaySessions, Serve: p.connections.ServePeer, Tunnel: p.cfg.Tunnel.tunnel(p.unread),
 		Logger: p.tel.Logger,
 	})
 	return nil
@@ -228,8 +241,8 @@ func (p *process) openExternal(context.Context) error {
 	p.forward = forward.NewHandler(forward.Config{
 		Authenticator: authenticator, Directory: p.directory, Rules: rules, Opener: p.connections, Transport: p.transport,
 		Audit: p.audit, MaxRequests: p.cfg.External.MaxRequests, MaxRequestsPerCaller: p.cfg.External.MaxRequestsPerCaller,
-		StreamLifetime: p.cfg.External.StreamLifetime,
-		Logger:         p.tel.Logger, Now: time.Now,
+		MaxRequestsPerAgent: p.cfg.External.MaxRequestsPerAgent, StreamLifetime: p.cfg.External.StreamLifetime,
+		Refused: p.countRefused, Logger: p.tel.Logger, Now: time.Now,
 	})
 	relayAPI := api.NewHandler(api.Dependencies{
 		Registry: p.registry, Callers: authenticator, MayRead: p.forward.MayRead, Get: p.forward.Get, Logger: p.tel.Logger,
@@ -242,8 +255,8 @@ func (p *process) openExternal(context.Context) error {
 func (p *process) openAgents(context.Context) error {
 	p.agentHandler = agentlistener.NewHandler(agentlistener.Config{
 		RelayID: p.self.ID, Agents: p.directory, Pool: p.connections, Observer: p.store, AgentConfigs: p.configs,
-		Sessions: &p.agentSessions, Tunnel: p.cfg.Tunnel.tunnel(), MaxConnections: p.cfg.Agents.MaxConnections,
-		MaxConnectionsPerAgent: p.cfg.Agents.MaxConnectionsPerAgent, Logger: p.tel.Logger, Now: time.Now,
+		Sessions: &p.agentSessions, Tunnel: p.cfg.Tunnel.tunnel(p.unread), MaxConnections: p.cfg.Agents.MaxConnections,
+		MaxConnectionsPerAgent: p.cfg.Agents.MaxConnectionsPerAgent, Refused: p.countRefused, Logger: p.tel.Logger, Now: time.Now,
 	})
 	p.agents = p.server("agents", p.cfg.Agents.Listener, p.agentHandler)
 	return nil
@@ -254,8 +267,10 @@ func (p *process) server(name string, cfg service.Listener, handler http.Handler
 }
 
 func (p *process) registerMetrics(context.Context) error {
-	if err := p.tel.Metrics.Register(p.forward.Metrics()); err != nil {
-		return fmt.Errorf("register metrics: %w", err)
+	for _, metrics := range []prometheus.Collector{p.forward.Metrics(), p.refused} {
+		if err := p.tel.Metrics.Register(metrics); err != nil {
+			return fmt.Errorf("register metrics: %w", err)
+		}
 	}
 	const streams = "lockstep_relay_streams"
 	for _, gauge := range []struct {
@@ -265,6 +280,8 @@ func (p *process) registerMetrics(context.Context) error {
 		{"lockstep_relay_connections", "Connections of agents to this relay.", "", p.agentHandler.Connections},
 		{"lockstep_relay_known_connections", "Agent connections in the registry, of all relays.", "", p.registry.Connections},
 		{"lockstep_relay_requests", "Requests to agents in flight.", "", p.forward.Requests},
+		{"lockstep_relay_waiting_requests", "Requests that wait for an agent to connect.", "", p.connections.Waiting},
+		{"lockstep_relay_unread_bytes", "Memory for data of streams that was not read.", "", p.unread.Used},
 		{"lockstep_relay_unpublished_records", "Audit records that are not published yet.", "", p.audit.Unpublished},
 		{streams, streamsHelp, "to_agent", func() int { opened, _ := p.agentSessions.Streams(); return opened }},
 		{streams, streamsHelp, "to_relay", p.peers.Streams},

@@ -40,6 +40,7 @@ type Config struct {
 	Kubernetes      Kubernetes       `yaml:"kubernetes" help:"the cluster's API server"`
 	Targets         Targets          `yaml:"targets" help:"other targets in the cluster"`
 	MaxStreams      int              `yaml:"max_streams" help:"maximum open streams of all connections"`
+	MaxUnread       config.Bytes     `yaml:"max_unread" help:"most memory for received and unread data of all streams; above it, the stream is reset that has waited longest for its target; 0 = half of Go's memory limit, 1GiB without one"`
 }
 
 // Relay configures the connections with relays.
@@ -73,7 +74,7 @@ type Targets struct {
 }
 
 // DefaultConfig serves metrics and health checks on 127.0.0.1:8089, dials a relay on this machine, and allows
-// Services as targets.
+// Services of workspaces as targets.
 func DefaultConfig() Config {
 	return Config{
 		Config:    service.DefaultConfig("127.0.0.1:8089"),
@@ -83,7 +84,10 @@ func DefaultConfig() Config {
 			MaxAge: 2 * time.Hour, Linger: 12 * time.Hour,
 		},
 		Kubernetes: Kubernetes{Enabled: true},
-		Targets:    Targets{AllowedAddresses: []string{"*.svc:*", "*.svc.cluster.local:*"}, DialTimeout: 10 * time.Second},
+		Targets: Targets{
+			// Services in the namespaces of workspaces.
+			AllowedAddresses: []string{"*.ws-*.svc:*", "*.ws-*.svc.cluster.local:*"}, DialTimeout: 10 * time.Second,
+		},
 		MaxStreams: 1000,
 	}
 }

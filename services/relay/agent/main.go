@@ -120,6 +120,7 @@ func newAgent(ctx context.Context, cfg Config, tel *telemetry.Telemetry) (*agent
 
 // addConnectors makes a connector for each connection with a relay.
 func (a *agent) addConnectors(ctx context.Context) error {
+	unread := tunnel.NewBudget(int64(a.cfg.MaxUnread), nil)
 	d := dialer{agent: a.id, credentials: a.cfg.CredentialsFile, pod: a.cfg.Pod, tls: a.cfg.Relay.TLS}
 	for _, text := range a.cfg.Relay.URLs {
 		url, err := tunnelURL(text)
@@ -135,7 +136,7 @@ func (a *agent) addConnectors(ctx context.Context) error {
 				Relay:  url,
 				Dial:   func(ctx context.Context) (tunnel.Connection, error) { return d.dial(ctx, url) },
 				Accept: a.acceptStream, OnSession: a.followConfig,
-				Tunnel:  tunnel.Config{MaxStreams: a.cfg.MaxStreams},
+				Tunnel:  tunnel.Config{MaxStreams: a.cfg.MaxStreams, Budget: unread},
 				Backoff: a.cfg.Relay.backoff(), MaxAge: a.cfg.Relay.MaxAge, DrainTimeout: a.cfg.Relay.Linger,
 				Logger: a.logger, OnOutcome: a.onOutcome,
 			}))

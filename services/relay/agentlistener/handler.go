@@ -54,6 +54,9 @@ const (
 	DefaultConfigStreamTimeout = 15 * time.Second
 	// maxAgentStreams that an agent may have open: an agent needs one; each stream may use one window of memory.
 	maxAgentStreams = 4
+	// Limits of connections, in metrics.
+	limitConnections      = "connections"
+	limitAgentConnections = "agent_connections"
 	// retryAfter is sent while the relay is full, drains or has not read the directory, in seconds. Agents add a random
 	// delay.
 	retryAfter = "2"
@@ -100,8 +103,10 @@ type Config struct {
 	MaxConnections, MaxConnectionsPerAgent int
 	// ConfigStreamTimeout for an agent to open its configuration stream. Defaults to [DefaultConfigStreamTimeout].
 	ConfigStreamTimeout time.Duration
-	Logger              *slog.Logger
-	Now                 func() time.Time
+	// Refused counts a connection above a limit. Optional.
+	Refused func(limit string)
+	Logger  *slog.Logger
+	Now     func() time.Time
 }
 
 // Handler accepts tunnels of agents. It may be used by many goroutines.
@@ -141,6 +146,9 @@ func NewHandler(cfg Config) *Handler {
 	cfg.Tunnel.MaxStreams = maxAgentStreams
 	if cfg.ConfigStreamTimeout == 0 {
 		cfg.ConfigStreamTimeout = DefaultConfigStreamTimeout
+	}
+	if cfg.Refused == nil {
+		cfg.Refused = func(string) {}
 	}
 	return &Handler{cfg: cfg, connected: map[int64]map[int64]*connection{}, openPerAgent: map[int64]int{}}
 }
@@ -197,10 +205,12 @@ func (h *Handler) authenticateAndReserve(r *http.Request) (*connection, error) {
 	defer h.mu.Unlock()
 	switch {
 	case h.open >= h.cfg.MaxConnections:
+		h.cfg.Refused(limitConnections)
 		return nil, fault.New(errcode.Unavailable,
 			"this relay has %d connections of agents, its maximum: connect to another one",
 			h.open)
 	case h.openPerAgent[id] >= h.cfg.MaxConnectionsPerAgent:
+		h.cfg.Refused(limitAgentConnections)
 		return nil, fault.New(errcode.Unavailable,
 			"agent %d has %d connections to this relay, the maximum: connect to another one",
 			id, h.openPerAgent[id])

@@ -104,6 +104,7 @@ type fixture struct {
 	sessions tunnel.SessionGroup
 	handler  *agentlistener.Handler
 	url      string
+	refused  []string // limits
 	// unblock unblocks Disconnected.
 	unblock func()
 }
@@ -131,7 +132,8 @@ func newBlockedFixture(t *testing.T, change ...func(*agentlistener.Config)) *fix
 	cfg := agentlistener.Config{
 		RelayID: "r", Agents: f, Pool: f, Observer: f, AgentConfigs: f, Sessions: &f.sessions,
 		MaxConnections: 4, MaxConnectionsPerAgent: 2,
-		Logger: slog.New(slog.DiscardHandler), Now: time.Now,
+		Refused: func(limit string) { f.refused = append(f.refused, limit) },
+		Logger:  slog.New(slog.DiscardHandler), Now: time.Now,
 	}
 	for _, set := range change {
 		set(&cfg)
@@ -399,6 +401,7 @@ func TestConnectionsAreLimited(t *testing.T) {
 	}
 	_, err := f.dial(f.header(10, f.token))
 	require.Contains(t, refusedError(t, err).Text, "connections of agents, its maximum")
+	require.Equal(t, []string{"agent_connections", "connections"}, f.refused)
 	require.Equal(t, http.StatusServiceUnavailable, refusedError(t, err).Status)
 	require.NoError(t, open[0].Close())
 	require.Eventually(t, func() bool {

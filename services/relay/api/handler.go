@@ -38,9 +38,8 @@ type Dependencies struct {
 // NewHandler serves the API.
 func NewHandler(d Dependencies) http.Handler {
 	interceptors := append([]connect.Interceptor{fault.NewInterceptor(d.Logger)}, d.Interceptors...)
-	interceptors = append(interceptors, connect.UnaryInterceptorFunc(authenticate(d.Callers)))
 	mux := http.NewServeMux()
 	mux.Handle(relayv1connect.NewRelayServiceHandler(&service{d}, connect.WithInterceptors(interceptors...),
 		connect.WithReadMaxBytes(maxRequest)))
-	return mux
+	return authenticate(d, mux)
 }

@@ -3,6 +3,7 @@ package api_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -11,6 +12,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"connectrpc.com/connect"
@@ -105,6 +107,33 @@ func newRequest[T any](message *T) *connect.Request[T] {
 	r := connect.NewRequest(message)
 	r.Header().Set("Authorization", "ci")
 	return r
+}
+
+func TestRequestIsRefusedBeforeItsBodyIsRead(t *testing.T) {
+	t.Parallel()
+	handler := api.NewHandler(api.Dependencies{Callers: callers{}, Logger: slog.New(slog.DiscardHandler)})
+	r := httptest.NewRequest(http.MethodPost, relayv1connect.RelayServiceListRelaysProcedure,
+		iotest.ErrReader(errors.New("the body was read")))
+	r.Header.Set("Content-Type", "application/proto")
+	w := httptest.NewRecorder()
+	handler.ServeHTTP(w, r)
+	require.Equal(t, http.StatusUnauthorized, w.Code)
+	require.NotContains(t, w.Body.String(), "body")
+}
+
+func TestLargeRequestIsRefused(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	_, err := f.ListRelays(t.Context(), newRequest(&relayv1.ListRelaysRequest{}))
+	require.NoError(t, err)
+	handler := api.NewHandler(api.Dependencies{Callers: callers{}, Logger: slog.New(slog.DiscardHandler)})
+	r := httptest.NewRequest(http.MethodPost, relayv1connect.RelayServiceListRelaysProcedure,
+		strings.NewReader(strings.Repeat("x", 1<<20)))
+	r.Header.Set("Content-Type", "application/proto")
+	r.Header.Set("Authorization", "ci")
+	w := httptest.NewRecorder()
+	handler.ServeHTTP(w, r)
+	require.Contains(t, w.Body.String(), "the request body is larger than 65536 bytes")
 }
 
 func TestConnectedAgents(t *testing.T) {

@@ -152,11 +152,14 @@ func NewSigner(cfg Config) (*Signer, error) {
 	return &Signer{cfg}, nil
 }
 
-// Sign makes a token for a subject.
-func (s *Signer) Sign(subject string) (string, error) {
+// Sign makes a token for a subject and the audience of the configuration.
+func (s *Signer) Sign(subject string) (string, error) { return s.SignFor(subject, s.cfg.Audience) }
+
+// SignFor makes a token for a subject and an audience: only its verifiers accept the token.
+func (s *Signer) SignFor(subject, audience string) (string, error) {
 	now := s.cfg.Now()
 	token, err := jwt.NewWithClaims(jwt.SigningMethodHS256, jwt.RegisteredClaims{
-		Issuer: s.cfg.Issuer, Audience: jwt.ClaimStrings{s.cfg.Audience}, Subject: subject,
+		Issuer: s.cfg.Issuer, Audience: jwt.ClaimStrings{audience}, Subject: subject,
 		IssuedAt: jwt.NewNumericDate(now), ExpiresAt: jwt.NewNumericDate(now.Add(s.cfg.Lifetime)),
 	}).SignedString(s.cfg.Secrets[0])
 	if err != nil {

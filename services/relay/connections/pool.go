@@ -23,8 +23,12 @@ import (
 	"lockstep.internal/services/relay/tunnel"
 )
 
-// DefaultAgentTimeout is how long a request waits for an agent by default.
-const DefaultAgentTimeout = time.Minute
+const (
+	// DefaultAgentTimeout is how long a request waits for an agent by default.
+	DefaultAgentTimeout = time.Minute
+	// DefaultMaxWaiting is the default maximum of requests that wait for an agent.
+	DefaultMaxWaiting = 2000
+)
 
 // Config of a [Pool]. All fields are required, unless they have a default.
 type Config struct {
@@ -35,6 +39,10 @@ type Config struct {
 	Peer func(ctx context.Context, relay registry.Relay) (*tunnel.Session, error)
 	// AgentTimeout defaults to [DefaultAgentTimeout].
 	AgentTimeout time.Duration
+	// MaxWaiting requests for agents. Defaults to [DefaultMaxWaiting].
+	MaxWaiting int
+	// Refused counts a request that may not wait. Optional.
+	Refused func()
 }
 
 // Pool holds the sessions of agents that are connected to this relay, and opens streams. It may be used by many
@@ -45,6 +53,8 @@ type Pool struct {
 	mu sync.Mutex
 	// sessions by agent and connection id.
 	sessions map[int64]map[int64]localSession
+	// waiting counts requests that wait for an agent.
+	waiting int
 }
 
 type localSession struct {
@@ -57,6 +67,9 @@ type localSession struct {
 func NewPool(cfg Config) *Pool {
 	if cfg.AgentTimeout == 0 {
 		cfg.AgentTimeout = DefaultAgentTimeout
+	}
+	if cfg.MaxWaiting == 0 {
+		cfg.MaxWaiting = DefaultMaxWaiting
 	}
 	return &Pool{cfg: cfg, sessions: map[int64]map[int64]localSession{}}
 }
@@ -97,7 +110,7 @@ type Stream struct {
 
 // Open opens a stream to a target of an agent, or of one replica of it. It waits until one is connected and can
 // be reached. Faults: unavailable after the agent timeout, which starts with the first call; resource_exhausted
-// if an agent is overloaded.
+// if an agent is overloaded, or too many requests wait.
 func (p *Pool) Open(ctx context.Context, state *RetryState, to route.Destination) (*Stream, error) {
 	if state.startedAt.IsZero() {
 		state.startedAt = time.Now()
@@ -105,6 +118,10 @@ func (p *Pool) Open(ctx context.Context, state *RetryState, to route.Destination
 	if s := p.tryAll(ctx, state, to); s != nil { // fast path: usually one is connected
 		return s, nil
 	}
+	if err := p.beginWait(to); err != nil {
+		return nil, err
+	}
+	defer p.endWait()
 	ctx, cancel := context.WithDeadline(ctx, state.startedAt.Add(p.cfg.AgentTimeout))
 	defer cancel()
 	connected, unsubscribe := p.cfg.Registry.Subscribe(to.AgentID)
@@ -121,6 +138,35 @@ func (p *Pool) Open(ctx context.Context, state *RetryState, to route.Destination
 			return nil, state.timeout(err, to)
 		}
 	}
+}
+
+// beginWait counts a request that waits. Fault resource_exhausted.
+func (p *Pool) beginWait(to route.Destination) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.waiting >= p.cfg.MaxWaiting {
+		if p.cfg.Refused != nil {
+			p.cfg.Refused()
+		}
+		return fault.New(errcode.ResourceExhausted,
+			"%s is not connected, and %d requests wait for agents at this relay, its maximum: try again",
+			describe(to), p.waiting)
+	}
+	p.waiting++
+	return nil
+}
+
+func (p *Pool) endWait() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.waiting--
+}
+
+// Waiting returns the number of requests that wait for an agent.
+func (p *Pool) Waiting() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.waiting
 }
 
 // wait until a connection may be usable.

@@ -32,6 +32,8 @@ type fixture struct {
 	relays   map[string]*connections.Pool
 	// partitioned reports whether the relays cannot reach each other.
 	partitioned atomic.Bool
+	// refused counts requests that may not wait.
+	refused atomic.Int64
 }
 
 func newFixture(t *testing.T) *fixture {
@@ -41,7 +43,9 @@ func newFixture(t *testing.T) *fixture {
 		value, err := json.Marshal(registry.Relay{URL: "https://" + id})
 		require.NoError(t, err)
 		require.NoError(t, f.registry.Put("relay."+id, value))
-		f.relays[id] = connections.NewPool(connections.Config{Self: id, Registry: f.registry, Peer: f.peer})
+		f.relays[id] = connections.NewPool(connections.Config{
+			Self: id, Registry: f.registry, Peer: f.peer, MaxWaiting: 2, Refused: func() { f.refused.Add(1) },
+		})
 	}
 	return f
 }
@@ -168,6 +172,29 @@ func TestStaleRegistryEntryIsRetried(t *testing.T) {
 	r, err = f.relays["a"].Open(t.Context(), state, to)
 	require.NoError(t, err)
 	require.Equal(t, "two hello", f.exchange(r))
+}
+
+func TestWaitingRequestsAreLimited(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		responses := make(chan string, 2)
+		for range 2 {
+			go func() { responses <- f.request("a", 0) }()
+		}
+		synctest.Wait()
+		require.Equal(t, 2, f.relays["a"].Waiting())
+		_, err := f.relays["a"].Open(t.Context(), &connections.RetryState{}, route.Destination{AgentID: 8, Target: "shop"})
+		require.Equal(t, errcode.ResourceExhausted, fault.CodeOf(err))
+		require.ErrorContains(t, err, "agent 8 is not connected, and 2 requests wait for agents at this relay")
+		require.EqualValues(t, 1, f.refused.Load())
+		f.connect("a", 1, "one")
+		for range 2 {
+			require.Equal(t, "one hello", <-responses)
+		}
+		require.Zero(t, f.relays["a"].Waiting())
+		require.Equal(t, "one hello", f.request("a", 0))
+	})
 }
 
 func TestUnreachableRelayIsSkipped(t *testing.T) {

@@ -3,6 +3,7 @@ package forward_test
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/ed25519"
 	"crypto/rand"
@@ -136,6 +137,15 @@ type fixture struct {
 	published *recordingPublisher
 	auditLog  *audit.Log
 	logs      *logBuffer
+
+	mu      sync.Mutex
+	refused []string // limits
+}
+
+func (f *fixture) countRefused(limit string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.refused = append(f.refused, limit)
 }
 
 // serviceSecret signs the tokens of services.
@@ -149,6 +159,8 @@ type options struct {
 	stallTimeout  time.Duration
 	// streamLifetime is the maximum lifetime of a request.
 	streamLifetime time.Duration
+	// requestsPerAgent of one caller
+	requestsPerAgent int
 }
 
 // coalescingListener is the listener below TLS, as the relay has it.
@@ -197,6 +209,7 @@ func newFixture(t *testing.T, agent *agentFixture, set ...options) *fixture {
 		Authenticator: forward.NewAuthenticator(users, services, f.directory.Changed, time.Now), Directory: f.directory,
 		Rules:  []policy.Rule{{Subject: "ci", Agents: []int64{agentID}, Targets: []string{"kubernetes"}, ReadOnly: true}},
 		Opener: agent, Transport: agent.transport, Audit: f.auditLog, MaxRequests: 10, MaxRequestsPerCaller: 3,
+		MaxRequestsPerAgent: cmp.Or(opts.requestsPerAgent, 3), Refused: f.countRefused,
 		Logger: slog.New(slog.NewTextHandler(f.logs, nil)), Now: time.Now, StallTimeout: opts.stallTimeout,
 		StreamLifetime: opts.streamLifetime,
 	})

@@ -45,12 +45,14 @@ type Config struct {
 	Audit     *audit.Log
 	// StallTimeout is how long a caller may read nothing of a large response. Defaults to [DefaultStallTimeout].
 	StallTimeout time.Duration
-	// MaxRequests in flight of all callers, and MaxRequestsPerCaller of one.
-	MaxRequests, MaxRequestsPerCaller int
+	// MaxRequests in flight of all callers, MaxRequestsPerCaller of one, and MaxRequestsPerAgent of one to one agent.
+	MaxRequests, MaxRequestsPerCaller, MaxRequestsPerAgent int
 	// StreamLifetime is the maximum duration of a request. Defaults to [access.DefaultStreamLifetime].
 	StreamLifetime time.Duration
-	Logger         *slog.Logger
-	Now            func() time.Time
+	// Refused counts a request above a limit. Optional.
+	Refused func(limit string)
+	Logger  *slog.Logger
+	Now     func() time.Time
 }
 
 // Handler forwards callers' requests to agents. It may be used by many goroutines.
@@ -60,9 +62,10 @@ type Handler struct {
 	durations *prometheus.HistogramVec
 
 	mu sync.Mutex
-	// inflight has the requests and their cancel functions; perCaller counts them by caller.
+	// inflight has the requests and their cancel functions; perCaller and perAgent count them.
 	inflight  map[*proxiedRequest]context.CancelCauseFunc
 	perCaller map[policy.Identity]int
+	perAgent  map[callerAndAgent]int
 	draining  bool
 	// idle is closed when the handler is draining and no request is in flight.
 	idle     chan struct{}
@@ -77,9 +80,12 @@ func NewHandler(cfg Config) *Handler {
 	if cfg.StreamLifetime == 0 {
 		cfg.StreamLifetime = access.DefaultStreamLifetime
 	}
+	if cfg.Refused == nil {
+		cfg.Refused = func(string) {}
+	}
 	h := &Handler{
 		cfg: cfg, inflight: map[*proxiedRequest]context.CancelCauseFunc{}, perCaller: map[policy.Identity]int{},
-		idle: make(chan struct{}), durations: newDurations(),
+		perAgent: map[callerAndAgent]int{}, idle: make(chan struct{}), durations: newDurations(),
 	}
 	h.proxy = &httputil.ReverseProxy{
 		Rewrite: rewrite, Transport: cfg.Transport, BufferPool: bufferPool{}, FlushInterval: flushInterval,

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -99,6 +100,31 @@ func TestRequestsAreLimited(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, http.StatusOK, response.StatusCode, "another user is not limited")
 	require.Equal(t, 4, f.handler.Requests())
+	require.Equal(t, []string{"caller_requests"}, f.refused)
+}
+
+// One caller leaves streams of an agent to the others.
+func TestRequestsOfOneCallerToOneAgentAreLimited(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, newAgent(t, http.HandlerFunc(endless)), options{requestsPerAgent: 1})
+	conn, r := f.sendRaw(developer, "GET /agents/7/http/shop/ HTTP/1.1\r\n\r\n")
+	_, err := http.ReadResponse(r, nil)
+	require.NoError(t, err)
+	response, body := f.request(developer, http.MethodGet, "/agents/7/http/other/", nil)
+	require.Equal(t, http.StatusTooManyRequests, response.StatusCode)
+	require.Contains(t, body, "you have 1 requests in flight to agent 7 at this relay, its maximum")
+	require.Equal(t, []string{"agent_requests"}, f.refused)
+	response, _ = f.request(developer, http.MethodGet, "/agents/8/http/shop/", nil)
+	require.Equal(t, http.StatusNotFound, response.StatusCode, "another agent")
+	_, r = f.sendRaw(admin, "GET /agents/7/http/shop/ HTTP/1.1\r\n\r\n")
+	_, err = http.ReadResponse(r, nil)
+	require.NoError(t, err, "another user")
+	require.NoError(t, conn.Close())
+	require.Eventually(t, func() bool { return f.handler.Requests() == 1 }, timeout, time.Millisecond)
+	_, r = f.sendRaw(developer, "GET /agents/7/http/shop/ HTTP/1.1\r\n\r\n")
+	response, err = http.ReadResponse(r, nil)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusOK, response.StatusCode)
 }
 
 // A caller that has sent only part of its body still receives the response.

@@ -13,20 +13,42 @@ import (
 	"lockstep.internal/services/relay/policy"
 )
 
+// callerAndAgent is the key of the requests of one caller to one agent.
+type callerAndAgent struct {
+	policy.Identity
+
+	agentID int64
+}
+
+// Limits of requests in flight, in metrics.
+const (
+	limitRequests       = "requests"
+	limitCallerRequests = "caller_requests"
+	limitAgentRequests  = "agent_requests"
+)
+
 // addInflight counts a request as in flight. Fault resource_exhausted.
 func (h *Handler) addInflight(p *proxiedRequest, cancel context.CancelCauseFunc) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
 	case len(h.inflight) >= h.cfg.MaxRequests:
+		h.cfg.Refused(limitRequests)
 		return fault.New(errcode.ResourceExhausted, "this relay has %d requests in flight, its maximum: try again",
 			len(h.inflight))
 	case h.perCaller[p.caller.Identity()] >= h.cfg.MaxRequestsPerCaller:
+		h.cfg.Refused(limitCallerRequests)
 		return fault.New(errcode.ResourceExhausted, "you have %d requests in flight at this relay, its maximum: try again",
 			h.perCaller[p.caller.Identity()])
+	case h.perAgent[p.callerAndAgent()] >= h.cfg.MaxRequestsPerAgent:
+		h.cfg.Refused(limitAgentRequests)
+		return fault.New(errcode.ResourceExhausted,
+			"you have %d requests in flight to agent %d at this relay, its maximum: try again",
+			h.perAgent[p.callerAndAgent()], p.requestPath.AgentID)
 	}
 	h.inflight[p] = cancel
 	h.perCaller[p.caller.Identity()]++
+	h.perAgent[p.callerAndAgent()]++
 	if h.draining && p.Verb == verbWatch {
 		cancel(errDraining)
 	}
@@ -41,7 +63,14 @@ func (h *Handler) removeInflight(p *proxiedRequest) {
 	if h.perCaller[caller]--; h.perCaller[caller] == 0 {
 		delete(h.perCaller, caller)
 	}
+	if h.perAgent[p.callerAndAgent()]--; h.perAgent[p.callerAndAgent()] == 0 {
+		delete(h.perAgent, p.callerAndAgent())
+	}
 	h.closeIfIdle()
+}
+
+func (p *proxiedRequest) callerAndAgent() callerAndAgent {
+	return callerAndAgent{p.caller.Identity(), p.requestPath.AgentID}
 }
 
 // closeIfIdle is called with the mutex held.

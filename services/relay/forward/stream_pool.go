@@ -17,7 +17,7 @@ const (
 	maxIdleTime = 30 * time.Second
 	// maxStreamAge is the age after which a stream is not reused, so that the target's name is resolved again.
 	maxStreamAge = time.Minute
-	// maxIdleStreams of one destination.
+	// maxIdleStreams of one agent, so that idle ones leave room below max_streams of the agent.
 	maxIdleStreams = 256
 )
 
@@ -38,12 +38,16 @@ type pooledStream struct {
 type streamPool struct {
 	mu   sync.Mutex
 	idle map[route.Destination][]*pooledStream
+	// perAgent counts the idle streams of each agent.
+	perAgent map[int64]int
 	// evicted connections, and until when to remember each: until their streams are too old to be reused.
 	evicted map[int64]time.Time
 }
 
 func newStreamPool() streamPool {
-	return streamPool{idle: map[route.Destination][]*pooledStream{}, evicted: map[int64]time.Time{}}
+	return streamPool{
+		idle: map[route.Destination][]*pooledStream{}, perAgent: map[int64]int{}, evicted: map[int64]time.Time{},
+	}
 }
 
 // get takes an idle stream from the pool; nil if there is none.
@@ -67,6 +71,9 @@ func (p *streamPool) get(to route.Destination) *pooledStream {
 }
 
 func (p *streamPool) set(to route.Destination, idle []*pooledStream) {
+	if p.perAgent[to.AgentID] += len(idle) - len(p.idle[to]); p.perAgent[to.AgentID] == 0 {
+		delete(p.perAgent, to.AgentID)
+	}
 	if len(idle) == 0 {
 		delete(p.idle, to)
 	} else {
@@ -79,11 +86,11 @@ func (p *streamPool) put(s *pooledStream) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	_, evicted := p.evicted[s.Connection.ID]
-	if evicted || len(p.idle[s.to]) >= maxIdleStreams || time.Since(s.opened) > maxStreamAge {
+	if evicted || p.perAgent[s.to.AgentID] >= maxIdleStreams || time.Since(s.opened) > maxStreamAge {
 		s.Reset(tunnel.Cancelled, "the stream is not needed")
 		return
 	}
-	p.idle[s.to] = append(p.idle[s.to], s)
+	p.set(s.to, append(p.idle[s.to], s))
 	if s.timer == nil {
 		s.timer = time.AfterFunc(maxIdleTime, func() { p.expire(s) })
 	} else {
@@ -131,4 +138,5 @@ func (p *streamPool) close() {
 		}
 	}
 	clear(p.idle)
+	clear(p.perAgent)
 }

@@ -24,11 +24,9 @@ func TestMain(m *testing.M) { leaktest.Main(m) }
 
 var secret = []byte("a secret of more than thirty-two bytes")
 
-func tokens(t *testing.T, secret []byte) (*auth.Signer, *auth.Verifier) {
+func tokens(t *testing.T, secret []byte, relayID string) (*auth.Signer, *auth.Verifier) {
 	t.Helper()
-	cfg := auth.Config{
-		Issuer: "lockstep-relay", Audience: "lockstep-relay", Secrets: [][]byte{secret}, Lifetime: time.Minute,
-	}
+	cfg := auth.Config{Issuer: "lockstep-relay", Audience: relayID, Secrets: [][]byte{secret}, Lifetime: time.Minute}
 	signer, err := auth.NewSigner(cfg)
 	require.NoError(t, err)
 	verifier, err := auth.NewVerifier(cfg)
@@ -45,7 +43,7 @@ type relay struct {
 
 func newRelay(t *testing.T, id string) *relay {
 	t.Helper()
-	_, verifier := tokens(t, secret)
+	_, verifier := tokens(t, secret, id)
 	r := &relay{}
 	server := httptest.NewServer(&peer.Handler{
 		Verifier: verifier, Sessions: &r.sessions, Logger: slog.New(slog.DiscardHandler),
@@ -67,8 +65,8 @@ func newRelay(t *testing.T, id string) *relay {
 
 func newPool(t *testing.T, secret []byte) *peer.Pool {
 	t.Helper()
-	signer, _ := tokens(t, secret)
-	token := func() (string, error) { return signer.Sign("a") }
+	signer, _ := tokens(t, secret, "a")
+	token := func(relayID string) (string, error) { return signer.SignFor("a", relayID) }
 	p := peer.NewPool(peer.Config{Dialer: tunnel.Dialer{NoProxy: true}, Token: token, Tunnels: 2})
 	t.Cleanup(p.Close)
 	return p
@@ -139,6 +137,17 @@ func TestWrongSecretIsRejected(t *testing.T) {
 	var refused *tunnel.HandshakeError
 	require.ErrorAs(t, err, &refused)
 	require.Equal(t, http.StatusUnauthorized, refused.Status)
+}
+
+func TestTokenForAnotherRelayIsRefused(t *testing.T) {
+	t.Parallel()
+	p, b := newPool(t, secret), newRelay(t, "b")
+	b.ID = "c" // the dialling relay believes that c is at the address of b
+	_, err := p.Session(t.Context(), b.Relay)
+	var refused *tunnel.HandshakeError
+	require.ErrorAs(t, err, &refused)
+	require.Equal(t, http.StatusUnauthorized, refused.Status)
+	require.Contains(t, refused.Text, "meant for another service")
 }
 
 func TestClosedPoolReturnsErrClosed(t *testing.T) {

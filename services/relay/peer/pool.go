@@ -2,8 +2,8 @@
 // agent's connection.
 //
 // A [Pool] keeps a few tunnels to each relay in use; a [Handler] accepts those of other relays. A relay
-// authenticates each tunnel with a token that is valid for seconds. Only the relay that took the request opens
-// streams, and the other one never forwards a stream again, so there are no routing loops.
+// authenticates each tunnel with a token that only the other relay accepts, for seconds. Only the relay that took the
+// request opens streams, and the other one never forwards a stream again, so there are no routing loops.
 package peer
 
 import (
@@ -29,8 +29,8 @@ const (
 // Config of a [Pool]. Dialer and Token are required.
 type Config struct {
 	Dialer tunnel.Dialer
-	// Token returns a token for another relay.
-	Token func() (string, error)
+	// Token returns a token that only the relay with this id accepts.
+	Token func(relayID string) (string, error)
 	// Tunnels to each relay. Defaults to [DefaultTunnels].
 	Tunnels int
 	Tunnel  tunnel.Config
@@ -130,7 +130,7 @@ func (p *Pool) run(relay registry.Relay, key tunnelKey, t *peerTunnel) {
 func (p *Pool) dial(relay registry.Relay) (*tunnel.Session, error) {
 	ctx, cancel := context.WithTimeout(p.ctx, dialTimeout)
 	defer cancel()
-	token, err := p.cfg.Token()
+	token, err := p.cfg.Token(relay.ID)
 	if err != nil {
 		return nil, err
 	}

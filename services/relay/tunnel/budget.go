@@ -37,7 +37,7 @@ func NewBudget(bytes int64, onReset func()) *Budget {
 }
 
 // Used returns the bytes that are counted.
-func (b *Budget) Used() int64 { return b.used.Load() }
+func (b *Budget) Used() int { return int(b.used.Load()) }
 
 // count counts the buffers of a stream with this many unread bytes. moved reports whether its reader has moved on. It
 // is called with st.mu held.

@@ -69,7 +69,7 @@ func TestStreamThatWaitsLongestIsResetAboveTheBudget(t *testing.T) {
 		_, err = s.near.Read(make([]byte, 1))
 		require.ErrorContains(t, err, "too many bytes of all streams are unread")
 	}
-	require.LessOrEqual(t, budget.Used(), int64(4*window))
+	require.LessOrEqual(t, budget.Used(), 4*window)
 }
 
 func TestBudgetIsFreeAfterStreamsEnd(t *testing.T) {

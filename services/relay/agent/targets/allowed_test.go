@@ -6,38 +6,47 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"lockstep.internal/services/relay/agent"
 	"lockstep.internal/services/relay/agent/targets"
 )
 
 func TestAllows(t *testing.T) {
 	t.Parallel()
 	services := []string{"*.svc:*", "*.svc.cluster.local:*"}
+	workspaces := agent.DefaultConfig().Targets.AllowedAddresses
 	for name, c := range map[string]struct {
 		patterns []string
 		address  string
 		want     bool
 	}{
-		"a service":                        {services, "shop.apps.svc:80", true},
-		"a service by its full name":       {services, "shop.apps.svc.cluster.local:80", true},
-		"trailing dot":                     {services, "shop.apps.svc.cluster.local.:80", true},
-		"upper case":                       {services, "Shop.Apps.SVC:80", true},
-		"similar prefix":                   {services, "shop.apps.svc.example:80", false},
-		"similar suffix":                   {services, "shopsvc:80", false},
-		"no subdomain":                     {services, "svc:80", false},
-		"an address":                       {services, "169.254.169.254:80", false},
-		"localhost":                        {services, "localhost:80", false},
-		"nothing is allowed":               {nil, "shop.apps.svc:80", false},
-		"everything allowed":               {[]string{"*:*"}, "[::1]:22", true},
-		"one port":                         {[]string{"*.svc:443"}, "shop.apps.svc:443", true},
-		"another port":                     {[]string{"*.svc:443"}, "shop.apps.svc:80", false},
-		"one address":                      {[]string{"10.0.0.1:5432"}, "10.0.0.1:5432", true},
-		"IPv4-mapped IPv6":                 {[]string{"10.0.0.1:5432"}, "[::ffff:10.0.0.1]:5432", true},
-		"IPv6 address in another notation": {[]string{"[2001:DB8::0:1]:80"}, "[2001:db8::1]:80", true},
-		"another address":                  {[]string{"10.0.0.1:5432"}, "10.0.0.10:5432", false},
-		"parts in between":                 {[]string{"a*b*c:1"}, "a1b2b3c:1", true},
-		"parts in the wrong order":         {[]string{"a*b*c:1"}, "acb:1", false},
-		"overlapping parts":                {[]string{"ab*ba:1"}, "aba:1", false},
-		"dot is literal":                   {[]string{"*.svc:*"}, "shop.appsxsvc:80", false},
+		"a service":                                  {services, "shop.apps.svc:80", true},
+		"a service by its full name":                 {services, "shop.apps.svc.cluster.local:80", true},
+		"a service of a workspace, by default":       {workspaces, "shop.ws-7.svc:80", true},
+		"by its full name, by default":               {workspaces, "shop.ws-7.svc.cluster.local:80", true},
+		"the API server, by default":                 {workspaces, "kubernetes.default.svc:443", false},
+		"a service of the cluster, by default":       {workspaces, "kube-dns.kube-system.svc.cluster.local:9153", false},
+		"the agent's own service, by default":        {workspaces, "watcher.lockstep-agent-1.svc:8081", false},
+		"a name in another domain, by default":       {workspaces, "shop.ws-7.svc.example:80", false},
+		"a service named as a workspace, by default": {workspaces, "ws-7.kube-system.svc:80", false},
+		"trailing dot":                               {services, "shop.apps.svc.cluster.local.:80", true},
+		"upper case":                                 {services, "Shop.Apps.SVC:80", true},
+		"similar prefix":                             {services, "shop.apps.svc.example:80", false},
+		"similar suffix":                             {services, "shopsvc:80", false},
+		"no subdomain":                               {services, "svc:80", false},
+		"an address":                                 {services, "169.254.169.254:80", false},
+		"localhost":                                  {services, "localhost:80", false},
+		"nothing is allowed":                         {nil, "shop.apps.svc:80", false},
+		"everything allowed":                         {[]string{"*:*"}, "[::1]:22", true},
+		"one port":                                   {[]string{"*.svc:443"}, "shop.apps.svc:443", true},
+		"another port":                               {[]string{"*.svc:443"}, "shop.apps.svc:80", false},
+		"one address":                                {[]string{"10.0.0.1:5432"}, "10.0.0.1:5432", true},
+		"IPv4-mapped IPv6":                           {[]string{"10.0.0.1:5432"}, "[::ffff:10.0.0.1]:5432", true},
+		"IPv6 address in another notation":           {[]string{"[2001:DB8::0:1]:80"}, "[2001:db8::1]:80", true},
+		"another address":                            {[]string{"10.0.0.1:5432"}, "10.0.0.10:5432", false},
+		"parts in between":                           {[]string{"a*b*c:1"}, "a1b2b3c:1", true},
+		"parts in the wrong order":                   {[]string{"a*b*c:1"}, "acb:1", false},
+		"overlapping parts":                          {[]string{"ab*ba:1"}, "aba:1", false},
+		"dot is literal":                             {[]string{"*.svc:*"}, "shop.appsxsvc:80", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
