@@ -256,7 +256,8 @@ func (p *process) openAgents(context.Context) error {
 	p.agentHandler = agentlistener.NewHandler(agentlistener.Config{
 		RelayID: p.self.ID, Agents: p.directory, Pool: p.connections, Observer: p.store, AgentConfigs: p.configs,
 		Sessions: &p.agentSessions, Tunnel: p.cfg.Tunnel.tunnel(p.unread), MaxConnections: p.cfg.Agents.MaxConnections,
-		MaxConnectionsPerAgent: p.cfg.Agents.MaxConnectionsPerAgent, Refused: p.countRefused, Logger: p.tel.Logger, Now: time.Now,
+		MaxConnectionsPerAgent: p.cfg.Agents.MaxConnectionsPerAgent, Refused: p.countRefused,
+		Logger: p.tel.Logger, Now: time.Now,
 	})
 	p.agents = p.server("agents", p.cfg.Agents.Listener, p.agentHandler)
 	return nil

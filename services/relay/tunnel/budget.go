@@ -11,9 +11,9 @@ import (
 // defaultBudget is the default of [NewBudget] without a memory limit, in bytes.
 const defaultBudget = 1 << 30
 
-// Budget bounds the memory of data that was received and not read, for all sessions that share it. Above it, streams are
-// reset, those first whose reader has not moved on for the longest time. Streams with at most 4 KiB of such data are
-// not counted. A nil budget has no bound.
+// Budget bounds the memory of data that was received and not read, for all sessions that share it. Above it, streams
+// are reset, those first whose reader has not moved on for the longest time. Streams with at most 4 KiB of such data
+// are not counted. A nil budget has no bound.
 type Budget struct {
 	max     int64
 	onReset func()
@@ -49,7 +49,8 @@ func (b *Budget) count(st *Stream, unread int, moved bool) {
 	if unread > 0 { // a buffer does not shrink before it is empty
 		size = max(st.counted, bufferSize(unread))
 	}
-	if size == st.counted && !(moved && size > 0) {
+	moved = moved && size > 0
+	if size == st.counted && !moved {
 		return
 	}
 	b.used.Add(int64(size - st.counted))
