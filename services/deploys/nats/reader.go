@@ -124,6 +124,7 @@ func (r *Reader) consumer(store *postgres.Store, processor *ingest.Processor) (*
 		Consumers: r.Consumers, Cell: r.Cell, Service: serviceName, Metrics: r.Cursors, Batch: batch,
 		Decode: func(m *cursor.Message[observation.Observation]) (err error) {
 			m.Value, err = decoder.Decode(m.Subject, m.Header, m.Data)
+			m.Value.StoredAt(m.Stored)
 			return err
 		},
 		Handle: func(ctx context.Context, tx pgx.Tx, batch []cursor.Message[observation.Observation]) error {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"lockstep.internal/libs/event"
 	"lockstep.internal/services/deploys/history"
 	store "lockstep.internal/services/deploys/postgres"
 )
@@ -88,4 +89,18 @@ func TestFactsDoNotDependOnBatchSize(t *testing.T) {
 		require.NotEmpty(t, w.checkOnce())
 	}
 	require.Contains(t, names(w.published(), "b-8"), "stalled")
+}
+
+func TestClockOfAnAgentIsBoundedByTheStream(t *testing.T) {
+	t.Parallel()
+	w := newFixture(t)
+	a := w.agent(7)
+	a.now = time.Now().AddDate(1, 0, 0)
+	a.tick()
+	stop := w.run(w.reader(0))
+	w.awaitProcessed()
+	stop()
+	var ticked time.Time
+	require.NoError(t, w.pool.QueryRow(t.Context(), `select ticked_at from agents where agent_id = 7`).Scan(&ticked))
+	require.WithinDuration(t, time.Now(), ticked, 2*event.MaxLead)
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"lockstep.internal/libs/event"
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/deploys/rollout"
 )
@@ -16,7 +17,7 @@ import (
 type Observation struct {
 	AgentID    int64
 	ClusterUID string
-	// ObservedAt is the time of the watcher's clock.
+	// ObservedAt is the time of the watcher's clock. StoredAt bounds it.
 	ObservedAt time.Time
 	// TraceParent is the W3C trace context of the message; empty for none.
 	TraceParent string
@@ -33,6 +34,13 @@ type Observation struct {
 	// Key and ID identify the workload that a workload, a revision or a rejected workload belongs to.
 	Key rollout.Key
 	ID  uuid.UUID
+}
+
+// StoredAt bounds the agent's time by the time at which the stream stored the message.
+func (o *Observation) StoredAt(stored time.Time) {
+	if o.ClusterReleased == nil {
+		o.ObservedAt = event.AgentTime(o.ObservedAt, stored)
+	}
 }
 
 // Relevant reports whether this service processes the observation.

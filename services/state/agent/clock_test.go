@@ -9,22 +9,6 @@ import (
 	"lockstep.internal/services/state/agent"
 )
 
-func TestEventTimeIsAtMostAMinuteAfterTheStorageTime(t *testing.T) {
-	t.Parallel()
-	stored := time.Date(2026, 3, 4, 5, 6, 7, 999, time.UTC)
-	limit := time.Date(2026, 3, 4, 5, 7, 7, 0, time.UTC)
-	for name, test := range map[string]struct{ at, want time.Time }{
-		"the same time":     {stored, stored},
-		"late":              {stored.Add(-time.Hour), stored.Add(-time.Hour)},
-		"a little ahead":    {stored.Add(30 * time.Second), stored.Add(30 * time.Second)},
-		"a year ahead":      {stored.AddDate(1, 0, 0), limit},
-		"ten thousand":      {time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC), limit},
-		"before the common": {time.Time{}, time.Time{}},
-	} {
-		require.Equal(t, test.want, agent.EventTime(test.at, stored), name)
-	}
-}
-
 func TestClockOfAnAgent(t *testing.T) {
 	t.Parallel()
 	stored := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)

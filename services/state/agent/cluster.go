@@ -22,7 +22,7 @@ type Cluster struct {
 	// Epoch separates resource versions that cannot be compared. It grows when the cluster is recreated or
 	// restored, because its resource versions are then lower than the stored ones.
 	Epoch int64
-	// TickedAt is the agent's clock: the time of its last tick, see EventTime.
+	// TickedAt is the agent's clock: the time of its last tick, see event.AgentTime.
 	TickedAt time.Time
 	// ClockOffset is how far the agent's clock was ahead when the stream stored that tick.
 	ClockOffset time.Duration

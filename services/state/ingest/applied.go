@@ -7,9 +7,9 @@ import (
 
 	"github.com/google/uuid"
 
+	"lockstep.internal/libs/event"
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/state/actualstate"
-	"lockstep.internal/services/state/agent"
 	"lockstep.internal/services/state/orphan"
 	"lockstep.internal/services/state/workspace"
 )
@@ -39,7 +39,7 @@ type Applied struct {
 
 // StoredIn sets where the stream stored the event, and bounds the agent's time by the time at which it did.
 func (a *Applied) StoredIn(sequence uint64, stored time.Time) {
-	a.Sequence, a.At = sequence, agent.EventTime(a.At, stored)
+	a.Sequence, a.At = sequence, event.AgentTime(a.At, stored)
 }
 
 // record returns the workspace after the report.

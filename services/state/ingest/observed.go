@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
 
+	"lockstep.internal/libs/event"
 	"lockstep.internal/libs/logkey"
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/state/agent"
@@ -45,7 +46,7 @@ type Observed struct {
 // StoredIn sets where and when the stream stored the event, and bounds the agent's time by it.
 func (o *Observed) StoredIn(sequence uint64, stored time.Time) {
 	o.Sequence, o.Stored, o.ReportedAt = sequence, stored, o.At
-	o.At = agent.EventTime(o.At, stored)
+	o.At = event.AgentTime(o.At, stored)
 	if o.Begun != nil {
 		o.Begun.ObservedAt = o.At
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"lockstep.internal/libs/event"
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/state/actualstate"
 	"lockstep.internal/services/state/agent"
@@ -171,7 +172,7 @@ func TestTickMovesTheClockAndRecomputesDueWorkspaces(t *testing.T) {
 func TestTimeOfAnAgentIsBoundedByTheStream(t *testing.T) {
 	t.Parallel()
 	ahead := start().AddDate(1, 0, 0)
-	limit := start().Add(agent.MaxClockLead)
+	limit := start().Add(event.MaxLead)
 	s := newMemoryStore()
 	began := begun("cluster-7", "", "100")
 	began.At, began.Begun.ObservedAt = ahead, ahead

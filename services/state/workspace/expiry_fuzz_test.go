@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"lockstep.internal/libs/event"
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/state/agent"
 	"lockstep.internal/services/state/workspace"
@@ -86,7 +87,7 @@ func (l *expirySimulation) tick() {
 // observation returns an observation at the agent's time.
 func (l *expirySimulation) observation() workspace.Observation {
 	return workspace.Observation{
-		Clock: l.cluster.TickedAt, AgePolicies: l.policies, At: agent.EventTime(l.clock.Add(l.offset), l.clock),
+		Clock: l.cluster.TickedAt, AgePolicies: l.policies, At: event.AgentTime(l.clock.Add(l.offset), l.clock),
 	}
 }
 
