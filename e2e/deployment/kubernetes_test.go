@@ -66,9 +66,17 @@ func requireOnlyDials(t *testing.T, d appsv1.Deployment, policy networkingv1.Net
 	require.Len(t, policy.Spec.Ingress, 1)
 	require.Len(t, policy.Spec.Ingress[0].Ports, 1)
 	require.Equal(t, "ops", policy.Spec.Ingress[0].Ports[0].Port.String())
+	requireFromMonitoring(t, policy.Spec.Ingress[0])
 	for _, rule := range policy.Spec.Egress {
 		require.NotZero(t, len(rule.Ports)+len(rule.To), "%s may reach everything", d.Name)
 	}
+}
+
+// requireFromMonitoring requires that only Prometheus reaches the ports of a rule.
+func requireFromMonitoring(t *testing.T, rule networkingv1.NetworkPolicyIngressRule) {
+	t.Helper()
+	require.Len(t, rule.From, 1)
+	require.Equal(t, map[string]string{corev1.LabelMetadataName: "monitoring"}, rule.From[0].NamespaceSelector.MatchLabels)
 }
 
 // requirePod checks what every pod must have and returns its environment.

@@ -104,13 +104,17 @@ func TestOnlyRelaysReachInternalListener(t *testing.T) {
 				open[port.Port.String()] = true
 				continue
 			}
+			if port.Port.String() == "ops" {
+				requireFromMonitoring(t, rule)
+				continue
+			}
 			require.Equal(t, "internal", port.Port.String())
 			require.Len(t, rule.From, 1)
 			require.Nil(t, rule.From[0].NamespaceSelector)
 			require.Equal(t, found.replicas.Spec.Selector.MatchLabels, rule.From[0].PodSelector.MatchLabels)
 		}
 	}
-	require.Equal(t, map[string]bool{"external": true, "agents": true, "ops": true}, open)
+	require.Equal(t, map[string]bool{"external": true, "agents": true}, open)
 }
 
 func TestRelayAgentIsInComposeAndScraped(t *testing.T) {

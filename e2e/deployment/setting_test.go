@@ -32,34 +32,55 @@ func requireSettings(t *testing.T, service string, environment map[string]string
 // variables returns the environment variables that a service knows.
 func variables(t *testing.T, service string) []string {
 	t.Helper()
-	var cfg any
-	switch service {
-	case "deploys":
-		defaults := deploys.DefaultConfig()
-		cfg = &defaults
-	case "dispatcher":
-		defaults := dispatcher.DefaultConfig()
-		cfg = &defaults
-	case "relay":
-		defaults := relay.DefaultConfig()
-		cfg = &defaults
-	case "relay-agent":
-		defaults := agent.DefaultConfig()
-		cfg = &defaults
-	case "state":
-		defaults := state.DefaultConfig()
-		cfg = &defaults
-	case "watcher":
-		defaults := watcher.DefaultConfig()
-		cfg = &defaults
-	default:
-		require.FailNow(t, "add the service to this test: "+service)
-	}
-	binding, err := config.Bind(cfg, "")
-	require.NoError(t, err)
+	binding := defaults(t, service)
 	names := make([]string, 0, len(binding.Fields()))
 	for _, field := range binding.Fields() {
 		names = append(names, field.Env)
 	}
 	return names
+}
+
+func TestListenersAreLocalByDefault(t *testing.T) {
+	t.Parallel()
+	for _, service := range []string{"deploys", "dispatcher", "relay", "relay-agent", "state", "watcher"} {
+		ops := false
+		for _, field := range defaults(t, service).Fields() {
+			if strings.HasSuffix(field.Key, ".listen") {
+				require.True(t, strings.HasPrefix(field.Default, "127.0.0.1:"), "%s: %s is %s", service, field.Key, field.Default)
+				ops = ops || field.Key == "ops.listen"
+			}
+		}
+		require.True(t, ops, service)
+	}
+}
+
+// defaults are the settings of a service with their defaults.
+func defaults(t *testing.T, service string) *config.Binding {
+	t.Helper()
+	var cfg any
+	switch service {
+	case "deploys":
+		c := deploys.DefaultConfig()
+		cfg = &c
+	case "dispatcher":
+		c := dispatcher.DefaultConfig()
+		cfg = &c
+	case "relay":
+		c := relay.DefaultConfig()
+		cfg = &c
+	case "relay-agent":
+		c := agent.DefaultConfig()
+		cfg = &c
+	case "state":
+		c := state.DefaultConfig()
+		cfg = &c
+	case "watcher":
+		c := watcher.DefaultConfig()
+		cfg = &c
+	default:
+		require.FailNow(t, "add the service to this test: "+service)
+	}
+	binding, err := config.Bind(cfg, "")
+	require.NoError(t, err)
+	return binding
 }

@@ -61,7 +61,7 @@ type Workloads struct {
 // DefaultConfig returns the defaults. CredentialsFile has none.
 func DefaultConfig() Config {
 	return Config{
-		Config:     service.DefaultConfig(":9090"),
+		Config:     service.DefaultConfig("127.0.0.1:9090"),
 		Telemetry:  telemetry.DefaultConfig(),
 		Kubernetes: kube.DefaultConfig(),
 		Lease:      leader.DefaultConfig(),
