@@ -192,9 +192,17 @@ const (
 	internalLifetime = 5 * time.Second
 )
 
+func (c Config) internalSecrets() ([][]byte, error) {
+	return secrets(c.Internal.SecretFile, c.Internal.OtherSecretFile)
+}
+
+func (c Config) serviceSecrets() ([][]byte, error) {
+	return secrets(c.External.SecretFile, c.External.OtherSecretFile)
+}
+
 // internalTokens is for tokens to the relay with this id.
 func (c Config) internalTokens(relayID string) (auth.Config, error) {
-	keys, err := secrets(c.Internal.SecretFile, c.Internal.OtherSecretFile)
+	keys, err := c.internalSecrets()
 	cfg := auth.Config{Issuer: internalIssuer, Audience: relayID, Secrets: keys, Lifetime: internalLifetime}
 	return cfg, err
 }
@@ -204,7 +212,7 @@ func (c Config) serviceVerifier() (*auth.Verifier, error) {
 	if !c.External.SecretFile.IsSet() {
 		return nil, nil //nolint:nilnil // nil means none
 	}
-	keys, err := secrets(c.External.SecretFile, c.External.OtherSecretFile)
+	keys, err := c.serviceSecrets()
 	if err != nil {
 		return nil, err
 	}

@@ -24,6 +24,7 @@ import (
 	"lockstep.internal/libs/logkey"
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/natsconn"
+	"lockstep.internal/libs/reload"
 	"lockstep.internal/libs/service"
 	"lockstep.internal/libs/telemetry"
 	"lockstep.internal/libs/topology"
@@ -35,6 +36,7 @@ import (
 	"lockstep.internal/services/relay/forward"
 	"lockstep.internal/services/relay/nats"
 	"lockstep.internal/services/relay/peer"
+	"lockstep.internal/services/relay/policy"
 	"lockstep.internal/services/relay/registry"
 	"lockstep.internal/services/relay/tunnel"
 )
@@ -108,6 +110,8 @@ type process struct {
 
 	// Servers for agents, callers and other relays.
 	agents, external, internal service.Part
+	// reloads read files again when they change.
+	reloads []service.Part
 }
 
 func newProcess(ctx context.Context, cfg Config, tel *telemetry.Telemetry) (*process, error) {
@@ -178,6 +182,9 @@ func (p *process) openPeers(context.Context) error {
 	if err != nil {
 		return fmt.Errorf("internal.secret_file: %w", err)
 	}
+	p.reload("internal.secret_file", p.cfg.internalSecrets, cfg.Secrets, func(secrets [][]byte) error {
+		return errors.Join(signer.SetSecrets(secrets), verifier.SetSecrets(secrets))
+	})
 	tlsConfig, err := p.cfg.Internal.clientTLS()
 	if err != nil {
 		return err
@@ -244,12 +251,38 @@ func (p *process) openExternal(context.Context) error {
 		MaxRequestsPerAgent: p.cfg.External.MaxRequestsPerAgent, StreamLifetime: p.cfg.External.StreamLifetime,
 		Refused: p.countRefused, Logger: p.tel.Logger, Now: time.Now,
 	})
+	if services != nil {
+		secrets, err := p.cfg.serviceSecrets()
+		if err != nil {
+			return fmt.Errorf("external.secret_file: %w", err)
+		}
+		p.reload("external.secret_file", p.cfg.serviceSecrets, secrets, func(secrets [][]byte) error {
+			defer p.forward.Reauthorize()
+			return authenticator.SetServiceSecrets(secrets)
+		})
+	}
+	if p.cfg.External.CallersFile != "" {
+		p.reloads = append(p.reloads, reload.Part(reload.Source[[]policy.Rule]{
+			Name: "external.callers_file", Read: p.cfg.rules, Logger: p.tel.Logger,
+			Apply: func(rules []policy.Rule) error {
+				p.forward.SetRules(rules)
+				return nil
+			},
+		}, rules))
+	}
 	relayAPI := api.NewHandler(api.Dependencies{
 		Registry: p.registry, Callers: authenticator, MayRead: p.forward.MayRead, Get: p.forward.Get, Logger: p.tel.Logger,
 		Interceptors: []connect.Interceptor{tracing},
 	})
 	p.external = p.server("external", p.cfg.External.Listener, p.forward.Mux(p.tel.HTTP, relayAPI))
 	return nil
+}
+
+// reload adds a part that reads secrets again when their files change.
+func (p *process) reload(name string, read func() ([][]byte, error), initial [][]byte, apply func([][]byte) error) {
+	p.reloads = append(p.reloads, reload.Part(
+		reload.Source[[][]byte]{Name: name, Read: read, Apply: apply, Logger: p.tel.Logger}, initial,
+	))
 }
 
 func (p *process) openAgents(context.Context) error {
@@ -309,7 +342,7 @@ func (p *process) parts() []service.Part {
 	p.agents.StartAfter = []string{"directory", "configurations"}
 	p.internal.StopBefore = []string{"registry"}
 	p.external.StopBefore = []string{"registry", "directory", "audit"}
-	return []service.Part{
+	return append([]service.Part{
 		p.conn.Part(), p.directory.Part(),
 		{
 			Name: "configurations", StartAfter: []string{"nats"}, Check: p.configs.Check,
@@ -340,7 +373,7 @@ func (p *process) parts() []service.Part {
 		{Name: "tunnels", StopBefore: []string{"registry", "events"}, Run: p.drainTunnels},
 		{Name: "requests", StopBefore: []string{"registry", "audit"}, Run: p.drainRequests},
 		p.agents, p.internal, p.external,
-	}
+	}, p.reloads...)
 }
 
 // onListen sets the URL of this relay to where it listens, unless one is configured.

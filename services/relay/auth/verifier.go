@@ -1,8 +1,11 @@
 package auth
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
+	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
@@ -38,26 +41,48 @@ type Config struct {
 var ErrInvalidConfig = errors.New("invalid configuration")
 
 func (c Config) validate() (Config, error) {
-	switch {
-	case c.Issuer == "" || c.Audience == "":
+	if c.Issuer == "" || c.Audience == "" {
 		return c, fmt.Errorf("%w: issuer and audience are required", ErrInvalidConfig)
-	case len(c.Secrets) == 0 || len(c.Secrets) > maxSecrets:
-		return c, fmt.Errorf("%w: %d secrets: must be one, or two during rotation", ErrInvalidConfig, len(c.Secrets))
-	}
-	for _, s := range c.Secrets {
-		if len(s) < minSecret {
-			return c, fmt.Errorf("%w: a secret has %d bytes: must have at least %d; create one with: openssl rand -base64 48",
-				ErrInvalidConfig, len(s), minSecret)
-		}
 	}
 	if c.Now == nil {
 		c.Now = time.Now
 	}
-	return c, nil
+	return c, ValidateSecrets(c.Secrets)
+}
+
+// ValidateSecrets returns an error that wraps [ErrInvalidConfig] for insecure secrets.
+func ValidateSecrets(secrets [][]byte) error {
+	if len(secrets) == 0 || len(secrets) > maxSecrets {
+		return fmt.Errorf("%w: %d secrets: must be one, or two during rotation", ErrInvalidConfig, len(secrets))
+	}
+	for _, s := range secrets {
+		if len(s) < minSecret {
+			return fmt.Errorf("%w: a secret has %d bytes: must have at least %d; create one with: openssl rand -base64 48",
+				ErrInvalidConfig, len(s), minSecret)
+		}
+	}
+	return nil
+}
+
+// secrets that can be replaced.
+type secrets struct{ current atomic.Pointer[[][]byte] }
+
+func (s *secrets) get() [][]byte { return *s.current.Load() }
+
+// SetSecrets replaces the secrets. It returns an error that wraps [ErrInvalidConfig] and changes nothing if they are
+// insecure.
+func (s *secrets) SetSecrets(replacement [][]byte) error {
+	if err := ValidateSecrets(replacement); err != nil {
+		return err
+	}
+	s.current.Store(&replacement)
+	return nil
 }
 
 // Verifier checks tokens. It may be used by many goroutines.
 type Verifier struct {
+	secrets
+
 	cfg    Config
 	parser *jwt.Parser
 }
@@ -68,11 +93,12 @@ func NewVerifier(cfg Config) (*Verifier, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Verifier{cfg: cfg, parser: jwt.NewParser(
+	v := &Verifier{cfg: cfg, parser: jwt.NewParser(
 		jwt.WithValidMethods([]string{"HS256", "HS384", "HS512"}), jwt.WithIssuer(cfg.Issuer), jwt.WithAudience(cfg.Audience),
 		jwt.WithExpirationRequired(),
 		jwt.WithIssuedAt(), jwt.WithLeeway(MaxSkew), jwt.WithTimeFunc(cfg.Now), jwt.WithStrictDecoding(),
-	)}, nil
+	)}
+	return v, v.SetSecrets(cfg.Secrets)
 }
 
 // Caller is the subject of a token.
@@ -81,6 +107,16 @@ type Caller struct {
 	Subject string
 	// ExpiresAt is when the token expires.
 	ExpiresAt time.Time
+	// Secret identifies the secret that signed the token; see [Verifier.Accepts].
+	Secret SecretID
+}
+
+// SecretID is the hash of a secret.
+type SecretID [sha256.Size]byte
+
+// Accepts reports whether the secret of an earlier token is still accepted.
+func (v *Verifier) Accepts(id SecretID) bool {
+	return slices.ContainsFunc(v.get(), func(secret []byte) bool { return sha256.Sum256(secret) == id })
 }
 
 // Verify checks a token and returns its caller.
@@ -89,9 +125,10 @@ func (v *Verifier) Verify(token string) (Caller, error) {
 		return Caller{}, fault.New(errcode.Unauthenticated, "the token has %d bytes, more than %d", len(token), maxToken)
 	}
 	var claims jwt.RegisteredClaims
+	var signedWith SecretID
 	err := errors.New("no secret")
-	for _, secret := range v.cfg.Secrets {
-		claims = jwt.RegisteredClaims{}
+	for _, secret := range v.get() {
+		claims, signedWith = jwt.RegisteredClaims{}, sha256.Sum256(secret)
 		key := func(*jwt.Token) (any, error) { return secret, nil }
 		if _, err = v.parser.ParseWithClaims(token, &claims, key); !errors.Is(err, jwt.ErrTokenSignatureInvalid) {
 			break
@@ -112,7 +149,7 @@ func (v *Verifier) Verify(token string) (Caller, error) {
 	if claims.Subject == "" {
 		claims.Subject = claims.Issuer
 	}
-	return Caller{Subject: claims.Subject, ExpiresAt: claims.ExpiresAt.Time}, nil
+	return Caller{Subject: claims.Subject, ExpiresAt: claims.ExpiresAt.Time, Secret: signedWith}, nil
 }
 
 // tokenError translates an error of the JWT library into a message for the token's issuer.
@@ -138,7 +175,11 @@ func tokenError(err error) error {
 }
 
 // Signer makes tokens. It may be used by many goroutines.
-type Signer struct{ cfg Config }
+type Signer struct {
+	secrets
+
+	cfg Config
+}
 
 // NewSigner makes a signer. cfg.Lifetime is required.
 func NewSigner(cfg Config) (*Signer, error) {
@@ -149,7 +190,8 @@ func NewSigner(cfg Config) (*Signer, error) {
 	if cfg.Lifetime <= 0 {
 		return nil, fmt.Errorf("%w: a lifetime is required", ErrInvalidConfig)
 	}
-	return &Signer{cfg}, nil
+	s := &Signer{cfg: cfg}
+	return s, s.SetSecrets(cfg.Secrets)
 }
 
 // Sign makes a token for a subject and the audience of the configuration.
@@ -161,7 +203,7 @@ func (s *Signer) SignFor(subject, audience string) (string, error) {
 	token, err := jwt.NewWithClaims(jwt.SigningMethodHS256, jwt.RegisteredClaims{
 		Issuer: s.cfg.Issuer, Audience: jwt.ClaimStrings{audience}, Subject: subject,
 		IssuedAt: jwt.NewNumericDate(now), ExpiresAt: jwt.NewNumericDate(now.Add(s.cfg.Lifetime)),
-	}).SignedString(s.cfg.Secrets[0])
+	}).SignedString(s.get()[0])
 	if err != nil {
 		return "", fmt.Errorf("sign a token: %w", err)
 	}

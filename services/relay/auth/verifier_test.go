@@ -122,7 +122,15 @@ func TestLifetimeIsLimited(t *testing.T) {
 	require.NoError(t, err)
 	caller, err := v.Verify(token)
 	require.NoError(t, err)
-	require.Equal(t, auth.Caller{Subject: "relay-1", ExpiresAt: now.Add(5 * time.Second).Local()}, caller)
+	require.Equal(t, auth.Caller{
+		Subject: "relay-1", ExpiresAt: now.Add(5 * time.Second).Local(), Secret: caller.Secret,
+	}, caller)
+	require.True(t, v.Accepts(caller.Secret))
+	require.NoError(t, v.SetSecrets([][]byte{secret("z")}))
+	require.False(t, v.Accepts(caller.Secret))
+	_, err = v.Verify(token)
+	require.ErrorContains(t, err, "is not signed with a secret of this relay")
+	require.NoError(t, v.SetSecrets(cfg.Secrets))
 	claims := validClaims()
 	_, err = v.Verify(sign(t, jwt.SigningMethodHS256, secret("a"), claims))
 	require.ErrorContains(t, err, "is valid for 1m0s: the maximum is 5s")

@@ -114,10 +114,29 @@ func (a *Authenticator) cached(key [sha256.Size]byte) (cached cachedCaller, outd
 	return cached, a.outdated, found
 }
 
+// SetServiceSecrets replaces the secrets that services sign their tokens with. Call [Handler.Reauthorize] afterwards.
+func (a *Authenticator) SetServiceSecrets(secrets [][]byte) error {
+	if err := a.services.SetSecrets(secrets); err != nil {
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	clear(a.cache)
+	return nil
+}
+
+// checkSecret returns the fault unauthenticated if the secret of a service's token is no longer accepted.
+func (a *Authenticator) checkSecret(service policy.Caller) error {
+	if service.Secret == (auth.SecretID{}) || a.services.Accepts(service.Secret) {
+		return nil
+	}
+	return fault.New(errcode.Unauthenticated, "the secret that signed the token is no longer accepted")
+}
+
 func (a *Authenticator) verify(token string) (policy.Caller, time.Time, error) {
 	if a.services != nil && isSymmetric(token) {
 		c, err := a.services.Verify(token)
-		return policy.Caller{Subject: c.Subject, Scope: access.ScopeAdmin}, c.ExpiresAt, err
+		return policy.Caller{Subject: c.Subject, Scope: access.ScopeAdmin, Secret: c.Secret}, c.ExpiresAt, err
 	}
 	c, err := a.users.Verify(token)
 	return policy.Caller{

@@ -4,6 +4,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -233,4 +234,37 @@ func TestMayReadAndGetImpersonateCaller(t *testing.T) {
 	require.Equal(t, "list", all[0].Verb)
 	require.EqualValues(t, 8, all[0].BytesReceived)
 	require.Contains(t, all[1].Error, "not_found")
+}
+
+// Rules and secrets are replaced while requests of services are in flight.
+func TestServiceLosesItsRequestsWithItsRuleOrSecret(t *testing.T) {
+	t.Parallel()
+	watch := "/agents/7/kubernetes/api/v1/pods?watch=1"
+	for name, lose := range map[string]func(*fixture){
+		"rule": func(f *fixture) { f.handler.SetRules(nil) },
+		"secret": func(f *fixture) {
+			require.NoError(f.t, f.authenticator.SetServiceSecrets([][]byte{[]byte(strings.Repeat("another", 8))}))
+			f.handler.Reauthorize()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			target := newBlockingTarget("begun")
+			f := newFixture(t, newAgent(t, target))
+			token, err := f.services.Sign("ci")
+			require.NoError(t, err)
+			require.Error(t, f.authenticator.SetServiceSecrets([][]byte{[]byte("too short")}), "nothing changes")
+			c := f.connect()
+			c.sendRaw("GET " + watch + " HTTP/1.1\r\nHost: relay\r\nAuthorization: Bearer " + token + "\r\n\r\n")
+			<-target.started
+			response, err := http.ReadResponse(c.r, nil)
+			require.NoError(t, err)
+			lose(f)
+			_, err = io.ReadAll(response.Body)
+			require.ErrorIs(t, err, io.ErrUnexpectedEOF)
+			<-target.cancelled
+			response, body := f.request(0, http.MethodGet, watch, http.Header{"Authorization": {"Bearer " + token}})
+			require.Contains(t, []int{http.StatusUnauthorized, http.StatusForbidden}, response.StatusCode, body)
+		})
+	}
 }

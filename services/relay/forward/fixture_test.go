@@ -133,10 +133,12 @@ type fixture struct {
 	private   ed25519.PrivateKey
 	services  *auth.Signer
 	handler   *forward.Handler
-	server    *httptest.Server
-	published *recordingPublisher
-	auditLog  *audit.Log
-	logs      *logBuffer
+
+	authenticator *forward.Authenticator
+	server        *httptest.Server
+	published     *recordingPublisher
+	auditLog      *audit.Log
+	logs          *logBuffer
 
 	mu      sync.Mutex
 	refused []string // limits
@@ -205,8 +207,9 @@ func newFixture(t *testing.T, agent *agentFixture, set ...options) *fixture {
 		Publish: f.published.publish, Capacity: opts.auditCapacity, Burst: opts.auditBurst, PerMinute: opts.auditBurst,
 		Logger: slog.New(slog.DiscardHandler),
 	})
+	f.authenticator = forward.NewAuthenticator(users, services, f.directory.Changed, time.Now)
 	f.handler = forward.NewHandler(forward.Config{
-		Authenticator: forward.NewAuthenticator(users, services, f.directory.Changed, time.Now), Directory: f.directory,
+		Authenticator: f.authenticator, Directory: f.directory,
 		Rules:  []policy.Rule{{Subject: "ci", Agents: []int64{agentID}, Targets: []string{"kubernetes"}, ReadOnly: true}},
 		Opener: agent, Transport: agent.transport, Audit: f.auditLog, MaxRequests: 10, MaxRequestsPerCaller: 3,
 		MaxRequestsPerAgent: cmp.Or(opts.requestsPerAgent, 3), Refused: f.countRefused,

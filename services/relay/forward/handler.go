@@ -38,7 +38,7 @@ type Directory interface {
 type Config struct {
 	Authenticator *Authenticator
 	Directory     Directory
-	// Rules for services.
+	// Rules for services; see [Handler.SetRules].
 	Rules     []policy.Rule
 	Opener    Opener
 	Transport *Transport
@@ -67,6 +67,9 @@ type Handler struct {
 	perCaller map[policy.Identity]int
 	perAgent  map[callerAndAgent]int
 	draining  bool
+	rules     []policy.Rule
+	// changed receives when requests in flight must be authorized again.
+	changed chan struct{}
 	// idle is closed when the handler is draining and no request is in flight.
 	idle     chan struct{}
 	idleOnce sync.Once
@@ -85,7 +88,8 @@ func NewHandler(cfg Config) *Handler {
 	}
 	h := &Handler{
 		cfg: cfg, inflight: map[*proxiedRequest]context.CancelCauseFunc{}, perCaller: map[policy.Identity]int{},
-		perAgent: map[callerAndAgent]int{}, idle: make(chan struct{}), durations: newDurations(),
+		perAgent: map[callerAndAgent]int{}, idle: make(chan struct{}), durations: newDurations(), rules: cfg.Rules,
+		changed: make(chan struct{}, 1),
 	}
 	h.proxy = &httputil.ReverseProxy{
 		Rewrite: rewrite, Transport: cfg.Transport, BufferPool: bufferPool{}, FlushInterval: flushInterval,
@@ -175,7 +179,8 @@ func (h *Handler) authenticateAndParse(r *http.Request) (*proxiedRequest, error)
 }
 
 // begin counts a request as in flight, and waits for capacity for its audit records. A caller that has used up its
-// budget of records may not change a cluster: such a request needs a record of its own. Its other requests are summed up.
+// budget of records may not change a cluster: such a request needs a record of its own. Its other requests are
+// summed up.
 func (h *Handler) begin(ctx context.Context, p *proxiedRequest, cancel context.CancelCauseFunc) error {
 	if err := h.addInflight(p, cancel); err != nil {
 		return err

@@ -126,10 +126,33 @@ func (h *Handler) Run(ctx context.Context) {
 		}
 		select {
 		case <-changed:
+		case <-h.changed:
 		case <-ctx.Done():
 			return
 		}
 	}
+}
+
+// SetRules replaces the rules for services. Requests in flight that they no longer allow are cancelled.
+func (h *Handler) SetRules(rules []policy.Rule) {
+	h.mu.Lock()
+	h.rules = rules
+	h.mu.Unlock()
+	h.Reauthorize()
+}
+
+// Reauthorize cancels requests in flight whose callers have lost access.
+func (h *Handler) Reauthorize() {
+	select {
+	case h.changed <- struct{}{}:
+	default:
+	}
+}
+
+func (h *Handler) currentRules() []policy.Rule {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.rules
 }
 
 // checkPolicy returns the impersonation of a request that policy permits.
@@ -145,7 +168,10 @@ func (h *Handler) checkPolicy(p *proxiedRequest) (policy.Impersonation, error) {
 	var role directory.Role
 	caller := p.caller
 	if caller.UserID == 0 {
-		if err := policy.CheckService(caller, h.cfg.Rules, requested); err != nil {
+		if err := h.cfg.Authenticator.checkSecret(caller); err != nil {
+			return none, err
+		}
+		if err := policy.CheckService(caller, h.currentRules(), requested); err != nil {
 			return none, err
 		}
 	} else {

@@ -9,6 +9,7 @@ import (
 	"lockstep.internal/libs/directory"
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/schemas/gen/errcode"
+	"lockstep.internal/services/relay/auth"
 	"lockstep.internal/services/relay/route"
 )
 
@@ -22,6 +23,8 @@ type Caller struct {
 	Subject string
 	// Scope of the token. A service has [access.ScopeAdmin]: its rules limit it.
 	Scope access.Scope
+	// Secret that signed the token of a service; zero for a user.
+	Secret auth.SecretID
 	// TokenID is the user's personal access token; 0 for none. TokenExpiresAt is its expiry; zero for never.
 	TokenID        int64
 	TokenExpiresAt time.Time
