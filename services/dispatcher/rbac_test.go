@@ -11,10 +11,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -149,6 +151,41 @@ func TestFewerKindsNeedFewerPermissions(t *testing.T) {
 	require.Equal(t, 2, until[events.Terminated](p, "terminated").DesiredRevision)
 }
 
+// requireOwnSecretsClosed checks that the account cannot read the agent's token: not by a read, not by the answer to a
+// change, and not by a pod.
+func (p *fixture) requireOwnSecretsClosed(client *kubernetes.Clientset) {
+	p.t.Helper()
+	ctx, own := p.context(), "lockstep-agent-"+strconv.FormatInt(p.agent, 10)
+	const name = "agent-credentials"
+	_, err := p.kube.CoreV1().Secrets(own).Create(
+		ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{},
+	)
+	require.NoError(p.t, err)
+	for _, namespace := range []string{own, "kube-system"} {
+		_, err = client.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
+		require.True(p.t, apierrors.IsForbidden(err), "%v", err)
+		_, err = client.CoreV1().Secrets(namespace).List(ctx, metav1.ListOptions{})
+		require.True(p.t, apierrors.IsForbidden(err), "%v", err)
+	}
+	for _, dryRun := range [][]string{nil, {metav1.DryRunAll}} {
+		_, err = client.CoreV1().Secrets(own).Patch(
+			ctx, name, types.MergePatchType, []byte("{}"), metav1.PatchOptions{DryRun: dryRun},
+		)
+		require.ErrorContains(p.t, err, restriction)
+	}
+	_, err = client.AppsV1().Deployments(own).Create(ctx, &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Name: "thief"},
+		Spec: appsv1.DeploymentSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"a": "b"}},
+				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}},
+			},
+		},
+	}, metav1.CreateOptions{})
+	require.ErrorContains(p.t, err, restriction)
+}
+
 func TestPermissionsOfTheManifestSuffice(t *testing.T) {
 	t.Parallel()
 	p := newFixture(t)
@@ -168,6 +205,8 @@ func TestPermissionsOfTheManifestSuffice(t *testing.T) {
 	require.ErrorContains(t, err, restriction)
 	_, err = client.CoreV1().Pods("default").List(p.context(), metav1.ListOptions{})
 	require.True(t, apierrors.IsForbidden(err))
+
+	p.requireOwnSecretsClosed(client)
 
 	p.start(p.restrictedConfig(account))
 

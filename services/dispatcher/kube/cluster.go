@@ -125,7 +125,7 @@ func (c *Cluster) getMetadata(ctx context.Context, reference desired.Reference) 
 	if err != nil {
 		return nil, err
 	}
-	object, err := resource.Get(ctx, reference.Name, metav1.GetOptions{})
+	object, err := readMetadata(ctx, resource, reference)
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil, nil //nolint:nilnil // nil means not found
@@ -133,6 +133,20 @@ func (c *Cluster) getMetadata(ctx context.Context, reference desired.Reference) 
 		return nil, fmt.Errorf("get %s: %w", failure.Describe(reference), err)
 	}
 	return object, nil
+}
+
+// readMetadata reads a Secret by a patch that changes nothing. The dispatcher has no permission to get Secrets: RBAC
+// could not confine it to the namespaces of workspaces. The admission policy of deploy/rbac/dispatcher.yaml confines
+// patches.
+func readMetadata(
+	ctx context.Context, resource metadata.ResourceInterface, reference desired.Reference,
+) (*metav1.PartialObjectMetadata, error) {
+	if reference.Kind != desired.KindSecret {
+		return resource.Get(ctx, reference.Name, metav1.GetOptions{}) //nolint:wrapcheck // the caller wraps it
+	}
+	options := metav1.PatchOptions{FieldManager: FieldManager, DryRun: []string{metav1.DryRunAll}}
+	//nolint:wrapcheck // the caller wraps it
+	return resource.Patch(ctx, reference.Name, types.MergePatchType, []byte("{}"), options)
 }
 
 // patch applies a manifest by server-side apply. With a UID, it changes only the object with that UID.

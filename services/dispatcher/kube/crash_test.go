@@ -36,7 +36,7 @@ func (c *crash) RoundTrip(request *http.Request) (*http.Response, error) {
 	if c.crashed {
 		return nil, errCrashed
 	}
-	if request.Method != http.MethodGet {
+	if request.Method != http.MethodGet && !request.URL.Query().Has("dryRun") {
 		c.left--
 		if c.left < 0 {
 			c.crashed = true

@@ -53,6 +53,10 @@ func newCluster(t *testing.T, asAccount bool) *cluster {
 	require.NoError(t, err)
 	id := "agent-" + strconv.FormatInt(clusters.Add(1), 10)
 	c.namespace = "lockstep-" + id
+	_, err = c.admin.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{
+		ObjectMeta: metav1.ObjectMeta{Name: c.shop()},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
 	c.install("relay-agent.yaml", id)
 	c.install(filepath.Join("relay-agent-roles", "project-roles.yaml"), id)
 
@@ -68,13 +72,17 @@ func newCluster(t *testing.T, asAccount bool) *cluster {
 	return c
 }
 
+// shop is a namespace in which developers may change objects.
+func (c *cluster) shop() string { return c.namespace + "-shop" }
+
 // install makes the objects of a manifest.
 func (c *cluster) install(file, id string) {
 	c.t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "..", "..", "deploy", "rbac", file))
 	require.NoError(c.t, err)
 	ctx, options := c.t.Context(), metav1.CreateOptions{}
-	for document := range strings.SplitSeq(strings.ReplaceAll(string(text), "agent-1", id), "\n---\n") {
+	replace := strings.NewReplacer("agent-1", id, "namespace: shop", "namespace: "+c.shop())
+	for document := range strings.SplitSeq(replace.Replace(string(text)), "\n---\n") {
 		object, _, err := scheme.Codecs.UniversalDeserializer().Decode([]byte(document), nil, nil)
 		require.NoError(c.t, err)
 		switch o := object.(type) {
@@ -87,6 +95,8 @@ func (c *cluster) install(file, id string) {
 			_, err = c.admin.RbacV1().ClusterRoles().Create(ctx, o, options)
 		case *rbacv1.ClusterRoleBinding:
 			_, err = c.admin.RbacV1().ClusterRoleBindings().Create(ctx, o, options)
+		case *rbacv1.RoleBinding:
+			_, err = c.admin.RbacV1().RoleBindings(o.Namespace).Create(ctx, o, options)
 		default:
 			require.Fail(c.t, "unknown object", "%T", object)
 		}
@@ -148,13 +158,13 @@ func TestClusterRBACApplies(t *testing.T) {
 
 	// The API server applies each new role and binding after a short delay.
 	require.Eventually(t, func() bool {
-		_, errRead := reader.CoreV1().ConfigMaps(c.namespace).List(t.Context(), options)
-		_, errWrite := developer.CoreV1().ConfigMaps(c.namespace).Create(t.Context(), &corev1.ConfigMap{
+		_, errRead := reader.CoreV1().ConfigMaps(c.shop()).List(t.Context(), options)
+		_, errWrite := developer.CoreV1().ConfigMaps(c.shop()).Create(t.Context(), &corev1.ConfigMap{
 			ObjectMeta: metav1.ObjectMeta{Name: "probe"},
 		}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		return errRead == nil && errWrite == nil
 	}, timeout, pollInterval)
-	watching, err := reader.CoreV1().ConfigMaps(c.namespace).Watch(t.Context(), metav1.ListOptions{
+	watching, err := reader.CoreV1().ConfigMaps(c.shop()).Watch(t.Context(), metav1.ListOptions{
 		FieldSelector: "metadata.name=files",
 	})
 	require.NoError(t, err)
@@ -162,23 +172,30 @@ func TestClusterRBACApplies(t *testing.T) {
 	files := &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Name: "files"}, Data: map[string]string{"big": strings.Repeat("x", 500_000)},
 	}
-	created, err := developer.CoreV1().ConfigMaps(c.namespace).Create(t.Context(), files, metav1.CreateOptions{})
+	created, err := developer.CoreV1().ConfigMaps(c.shop()).Create(t.Context(), files, metav1.CreateOptions{})
 	require.NoError(t, err)
 	event := <-watching.ResultChan()
 	require.Equal(t, watch.Added, event.Type)
 	require.Equal(t, created.UID, event.Object.(*corev1.ConfigMap).UID)
-	got, err := reader.CoreV1().ConfigMaps(c.namespace).Get(t.Context(), "files", metav1.GetOptions{})
+	got, err := reader.CoreV1().ConfigMaps(c.shop()).Get(t.Context(), "files", metav1.GetOptions{})
 	require.NoError(t, err)
 	require.Equal(t, created.Data, got.Data)
-	require.NoError(t, developer.CoreV1().ConfigMaps(c.namespace).Delete(t.Context(), "files", metav1.DeleteOptions{}))
+	require.NoError(t, developer.CoreV1().ConfigMaps(c.shop()).Delete(t.Context(), "files", metav1.DeleteOptions{}))
 	require.Equal(t, watch.Deleted, (<-watching.ResultChan()).Type)
 
 	// The API server denies it and names the impersonated user.
-	err = reader.CoreV1().ConfigMaps(c.namespace).Delete(t.Context(), "files", metav1.DeleteOptions{})
+	err = reader.CoreV1().ConfigMaps(c.shop()).Delete(t.Context(), "files", metav1.DeleteOptions{})
 	require.True(t, apierrors.IsForbidden(err), "%v", err)
 	require.ErrorContains(t, err, `User "lockstep:user:8" cannot delete resource "configmaps"`)
-	_, err = service.CoreV1().ConfigMaps(c.namespace).List(t.Context(), options)
+	_, err = service.CoreV1().ConfigMaps(c.shop()).List(t.Context(), options)
 	require.ErrorContains(t, err, `User "lockstep:service:gitlab" cannot list resource "configmaps"`)
+	// The agent's token is in its own namespace. No role reads Secrets or changes objects there.
+	for _, caller := range []*kubernetes.Clientset{reader, developer} {
+		_, err = caller.CoreV1().Secrets(c.namespace).List(t.Context(), options)
+		require.True(t, apierrors.IsForbidden(err), "%v", err)
+		_, err = caller.CoreV1().ConfigMaps(c.namespace).Create(t.Context(), files, metav1.CreateOptions{})
+		require.True(t, apierrors.IsForbidden(err), "%v", err)
+	}
 	_, err = service.Discovery().ServerVersion()
 	require.NoError(t, err)
 	c.agent.waitFor("/readyz", http.StatusOK, "[ok] kubernetes")

@@ -1,0 +1,74 @@
+package deployment_test
+
+import (
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	rbacv1 "k8s.io/api/rbac/v1"
+
+	"lockstep.internal/e2e/architecture"
+)
+
+// agentNamespace is the namespace of the agents in the manifests. It has the Secret with their token.
+const agentNamespace = "lockstep-agent-1"
+
+// TestNobodyReadsTheTokenOfTheAgent reads all manifests with permissions. Whoever reads Secrets in the agent's
+// namespace, or runs programs there, has its token.
+func TestNobodyReadsTheTokenOfTheAgent(t *testing.T) {
+	t.Parallel()
+	root, err := architecture.Root()
+	require.NoError(t, err)
+	roles, bindings := 0, 0
+	folder := os.DirFS(filepath.Join(root, "deploy", "rbac"))
+	err = fs.WalkDir(folder, ".", func(name string, d fs.DirEntry, err error) error {
+		require.NoError(t, err)
+		if d.IsDir() {
+			return nil
+		}
+		for _, raw := range manifests(t, path.Join("deploy/rbac", name)) {
+			switch kind(t, raw) {
+			case "ClusterRole", "Role":
+				roles++
+				for _, rule := range decode[rbacv1.ClusterRole](t, raw).Rules {
+					requireNarrow(t, name, rule)
+				}
+			case "ClusterRoleBinding":
+				bindings++
+				require.NotContains(t, []string{"edit", "admin", "cluster-admin"},
+					decode[rbacv1.ClusterRoleBinding](t, raw).RoleRef.Name, "%s: in the namespace of the agent, too", name)
+			case "RoleBinding":
+				bindings++
+				b := decode[rbacv1.RoleBinding](t, raw)
+				require.False(t, b.Namespace == agentNamespace && b.RoleRef.Kind == "ClusterRole", name)
+			}
+		}
+		return nil
+	})
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, roles, 5)
+	require.GreaterOrEqual(t, bindings, 6)
+}
+
+func requireNarrow(t *testing.T, name string, rule rbacv1.PolicyRule) {
+	t.Helper()
+	for _, list := range [][]string{rule.APIGroups, rule.Resources, rule.Verbs} {
+		require.NotContains(t, list, "*", name)
+	}
+	for _, resource := range []string{
+		"pods/exec", "pods/attach", "pods/portforward", "pods/ephemeralcontainers", "serviceaccounts/token",
+	} {
+		require.NotContains(t, rule.Resources, resource, name)
+	}
+	for _, verb := range rule.Verbs {
+		require.NotContains(t, []string{"bind", "escalate"}, verb, name)
+		for _, resource := range rule.Resources {
+			reads := verb == "get" || verb == "list" || verb == "watch"
+			require.False(t, reads && resource == "secrets", "%s: %s secrets", name, verb)
+			require.False(t, verb == "impersonate" && resource != "users" && resource != "groups", name)
+		}
+	}
+}
