@@ -8,7 +8,7 @@ export PATH := $(BIN):$(PATH)
 
 # Modules of the workspace, and those that stay out of it since their dependencies must not reach the others.
 MODULES = $(patsubst ./%,%,$(shell go work edit -json | sed -n 's/.*"DiskPath": "\(.*\)".*/\1/p'))
-ALONE := tools/generate tools/kubelab
+ALONE := tools/generate tools/kubelab deploy/helm
 # Patterns for one call of a tool over the whole workspace: each dependency is then type-checked once and not once per module.
 PACKAGES = $(addprefix ./,$(addsuffix /...,$(MODULES)))
 PROGRAMS := $(patsubst %/main.go,./%,$(wildcard services/*/cmd/*/main.go)) ./tools/lockstep

@@ -19,6 +19,7 @@ const (
 	Generate Layer = "tools/generate"
 	Tools    Layer = "tools"
 	Deploy   Layer = "deploy"
+	Charts   Layer = "deploy/helm"
 	Outside  Layer = "deploy/subscribers"
 	E2E      Layer = "e2e"
 )
@@ -47,6 +48,8 @@ func Allowed() map[Layer]Rule {
 		E2E:     {Imports: []Layer{Services, Libs, Wire, Testkit, Tools, Deploy}},
 		// It imports nothing of the tree: it embeds manifests.
 		Deploy: {},
+		// Tests of the chart: helm's dependencies must not reach others.
+		Charts: {TestImports: []Layer{Testkit, Deploy}},
 	}
 }
 

@@ -15,7 +15,7 @@ func standalone() []string {
 }
 
 // outside returns the modules that are not in go.work.
-func outside() []string { return append(standalone(), "tools/generate") }
+func outside() []string { return append(standalone(), "tools/generate", "deploy/helm") }
 
 // Modules returns the faults of the go.mod files.
 func Modules(tree Tree) []string {

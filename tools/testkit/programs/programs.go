@@ -36,7 +36,11 @@ func servicePackages() []string {
 // Build compiles programs into a folder below bin/e2e, which all processes share, and returns the folder. `go build`
 // leaves a program alone that is up to date, and a lock keeps two processes from building at once.
 func Build(ctx context.Context, folder string, arguments ...string) (string, error) {
-	workspace, err := exec.CommandContext(ctx, "go", "env", "GOWORK").Output()
+	// Tests of modules outside of the workspace run with GOWORK=off. The programs are of the workspace.
+	environment := append(os.Environ(), "GOWORK=")
+	find := exec.CommandContext(ctx, "go", "env", "GOWORK")
+	find.Env = environment
+	workspace, err := find.Output()
 	if err != nil {
 		return "", fmt.Errorf("find the source tree: %w", err)
 	}
@@ -54,6 +58,7 @@ func Build(ctx context.Context, folder string, arguments ...string) (string, err
 	}
 	arguments = append([]string{"build", "-o", dir + "/"}, arguments...)
 	compile := exec.CommandContext(ctx, "go", arguments...) //nolint:gosec // packages of this tree
+	compile.Dir, compile.Env = filepath.Dir(string(workspace)), environment
 	if output, err := compile.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build programs: %w\n%s", err, output)
 	}

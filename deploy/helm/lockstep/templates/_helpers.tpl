@@ -1,0 +1,354 @@
+{{/* The prefix of all names. */}}
+{{- define "lockstep.name" -}}
+{{ .Release.Name | trunc 40 | trimSuffix "-" }}
+{{- end }}
+
+{{/* Below, a component is a dict: root, the context of the chart; name, such as state; and values, its section. */}}
+
+{{- define "lockstep.component" -}}
+{{ include "lockstep.name" .root }}-{{ .name }}
+{{- end }}
+
+{{- define "lockstep.selector" -}}
+app.kubernetes.io/name: lockstep-{{ .name }}
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+{{- end }}
+
+{{- define "lockstep.labels" -}}
+{{ include "lockstep.selector" . }}
+app.kubernetes.io/component: {{ .name }}
+app.kubernetes.io/part-of: lockstep
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+{{- end }}
+
+{{- define "lockstep.metadata" -}}
+name: {{ include "lockstep.component" . }}
+namespace: {{ .root.Release.Namespace }}
+labels:
+  {{- include "lockstep.labels" . | nindent 2 }}
+{{- end }}
+
+{{/* The tag of Lockstep's images. */}}
+{{- define "lockstep.tag" -}}
+{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end }}
+
+{{/* The image of a program: a dict of root and program. */}}
+{{- define "lockstep.image" -}}
+{{ .root.Values.image.repository }}/{{ .program }}:{{ include "lockstep.tag" .root }}
+{{- end }}
+
+{{/* What every pod of a component has: labels, placement, and as whom it runs. `user` defaults to 65532. */}}
+{{- define "lockstep.podMetadata" -}}
+labels:
+  {{- include "lockstep.labels" . | nindent 2 }}
+{{- end }}
+
+{{- define "lockstep.pod" -}}
+{{- $user := .user | default 65532 -}}
+serviceAccountName: {{ include "lockstep.component" . }}
+automountServiceAccountToken: {{ .automount | default false }}
+enableServiceLinks: false
+{{- with .root.Values.image.pullSecrets }}
+imagePullSecrets: {{ toJson . }}
+{{- end }}
+securityContext:
+  runAsNonRoot: true
+  runAsUser: {{ $user }}
+  runAsGroup: {{ $user }}
+  fsGroup: {{ $user }}
+  fsGroupChangePolicy: OnRootMismatch
+  seccompProfile: {type: RuntimeDefault}
+{{- with .values.nodeSelector }}
+nodeSelector: {{ toJson . }}
+{{- end }}
+{{- with .values.tolerations }}
+tolerations: {{ toJson . }}
+{{- end }}
+topologySpreadConstraints:
+  - maxSkew: 1
+    topologyKey: kubernetes.io/hostname
+    whenUnsatisfiable: ScheduleAnyway
+    labelSelector: {matchLabels: {{ include "lockstep.selector" . | fromYaml | toJson }}}
+{{- end }}
+
+{{- define "lockstep.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end }}
+
+{{/* Copies of each stream. */}}
+{{- define "lockstep.streamReplicas" -}}
+{{- if gt (int .Values.streams.replicas) 0 -}}
+{{ .Values.streams.replicas }}
+{{- else -}}
+{{ ternary 3 1 (and (not .Values.nats.url) (ge (int .Values.nats.replicas) 3)) }}
+{{- end -}}
+{{- end }}
+
+{{/* The container of a service, up to its own variables: those of all services, probes, resources. */}}
+{{- define "lockstep.container" -}}
+name: {{ .name }}
+image: {{ include "lockstep.image" (dict "root" .root "program" .name) }}
+imagePullPolicy: {{ .root.Values.image.pullPolicy }}
+startupProbe:
+  httpGet: {path: /livez, port: ops}
+  periodSeconds: 2
+  failureThreshold: 60
+livenessProbe:
+  httpGet: {path: /livez, port: ops}
+  periodSeconds: 10
+  failureThreshold: 6
+# A service waits for NATS and PostgreSQL by itself. To restart it would not help.
+readinessProbe:
+  httpGet: {path: /readyz, port: ops}
+  periodSeconds: 5
+resources: {{ toJson .values.resources }}
+securityContext:
+  {{- include "lockstep.containerSecurity" . | nindent 2 }}
+{{- end }}
+
+{{/* The variables that all services have, and those of values.settings, which come last and win. */}}
+{{- define "lockstep.environment" -}}
+- {name: LOCKSTEP_OPS_LISTEN, value: ":8081"}
+- {name: LOCKSTEP_CELL_NAME, value: {{ .root.Values.cell.name | quote }}}
+- {name: LOCKSTEP_NATS_URL, value: {{ include "lockstep.natsURL" .root | quote }}}
+{{- if .root.Values.nats.tls.secretName }}
+- {name: LOCKSTEP_NATS_TLS_CA_FILE, value: /nats-tls/ca.crt}
+{{- end }}
+{{- with .root.Values.telemetry.otlpEndpoint }}
+- {name: LOCKSTEP_TELEMETRY_OTLP_ENDPOINT, value: {{ . | quote }}}
+{{- end }}
+{{- range $name, $value := .values.settings }}
+- {name: {{ $name }}, value: {{ $value | quote }}}
+{{- end }}
+{{- end }}
+
+{{- define "lockstep.natsTLSMount" -}}
+{{- if .root.Values.nats.tls.secretName -}}
+- {name: nats-tls, mountPath: /nats-tls, readOnly: true}
+{{- end -}}
+{{- end }}
+
+{{/* Only the CA: the key is for the servers. */}}
+{{- define "lockstep.natsTLSVolume" -}}
+{{- if .root.Values.nats.tls.secretName -}}
+- name: nats-tls
+  secret: {secretName: {{ .root.Values.nats.tls.secretName }}, defaultMode: 0440, items: [{key: ca.crt, path: ca.crt}]}
+{{- end -}}
+{{- end }}
+
+{{/* The server's certificate of an API, if values.tls.secretName is set. */}}
+{{- define "lockstep.tlsMount" -}}
+{{- if .values.tls.secretName -}}
+- {name: tls, mountPath: /tls, readOnly: true}
+{{- end -}}
+{{- end }}
+
+{{- define "lockstep.tlsVolume" -}}
+{{- if .values.tls.secretName -}}
+- name: tls
+  secret: {secretName: {{ .values.tls.secretName }}, defaultMode: 0440}
+{{- end -}}
+{{- end }}
+
+{{- define "lockstep.databaseVolume" -}}
+- name: database
+  secret:
+    secretName: {{ include "lockstep.databaseSecret" .root }}
+    defaultMode: 0440
+    items: [{key: {{ .root.Values.postgresql.secretKey }}, path: url}]
+{{- end }}
+
+{{- define "lockstep.natsURL" -}}
+{{- if .Values.nats.url -}}
+{{ .Values.nats.url }}
+{{- else -}}
+{{ if .Values.nats.tls.secretName }}tls{{ else }}nats{{ end }}://{{ include "lockstep.name" . }}-nats.{{ .Release.Namespace }}.svc:4222
+{{- end -}}
+{{- end }}
+
+{{/* The Secret with the connection string of PostgreSQL. */}}
+{{- define "lockstep.databaseSecret" -}}
+{{- if .Values.postgresql.secretName -}}
+{{ .Values.postgresql.secretName }}
+{{- else if .Values.postgresql.url -}}
+{{ include "lockstep.name" . }}-database
+{{- else -}}
+{{ include "lockstep.name" . }}-postgresql
+{{- end -}}
+{{- end }}
+
+{{/* The objects that every component has beside its pods. */}}
+
+{{- define "lockstep.serviceAccount" -}}
+apiVersion: v1
+kind: ServiceAccount
+metadata:
+  {{- include "lockstep.metadata" . | nindent 2 }}
+automountServiceAccountToken: false
+{{- end }}
+
+{{- define "lockstep.podDisruptionBudget" -}}
+{{- if and .root.Values.podDisruptionBudgets.enabled (gt (int .values.replicas) 1) }}
+---
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata:
+  {{- include "lockstep.metadata" . | nindent 2 }}
+spec:
+  maxUnavailable: 1
+  selector: {matchLabels: {{ include "lockstep.selector" . | fromYaml | toJson }}}
+{{- end }}
+{{- end }}
+
+{{/* The port of an API, without the one of operators: this Service may be a load balancer. */}}
+{{- define "lockstep.service" -}}
+apiVersion: v1
+kind: Service
+metadata:
+  {{- include "lockstep.metadata" . | nindent 2 }}
+  {{- with .values.service.annotations }}
+  annotations: {{ toJson . }}
+  {{- end }}
+spec:
+  type: {{ .values.service.type }}
+  selector: {{ include "lockstep.selector" . | fromYaml | toJson }}
+  ports:
+    - {name: api, port: {{ .values.service.port }}, targetPort: api}
+{{- end }}
+
+{{- define "lockstep.ingress" -}}
+{{- with .values.ingress }}
+{{- if .enabled }}
+---
+apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata:
+  {{- include "lockstep.metadata" $ | nindent 2 }}
+  {{- with .annotations }}
+  annotations: {{ toJson . }}
+  {{- end }}
+spec:
+  {{- with .className }}
+  ingressClassName: {{ . }}
+  {{- end }}
+  rules:
+    - host: {{ required (printf "%s.ingress.host is missing" $.name) .host | quote }}
+      http:
+        paths:
+          - path: /
+            pathType: Prefix
+            backend: {service: {name: {{ include "lockstep.component" $ }}, port: {name: api}}}
+  {{- with .tlsSecretName }}
+  tls:
+    - {hosts: [{{ $.values.ingress.host | quote }}], secretName: {{ . }}}
+  {{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "lockstep.serviceMonitor" -}}
+{{- with .root.Values.monitoring.serviceMonitors }}
+{{- if .enabled }}
+---
+apiVersion: v1
+kind: Service
+metadata:
+  name: {{ include "lockstep.component" $ }}-ops
+  namespace: {{ $.root.Release.Namespace }}
+  labels:
+    {{- include "lockstep.labels" $ | nindent 4 }}
+spec:
+  clusterIP: None
+  publishNotReadyAddresses: true
+  selector: {{ include "lockstep.selector" $ | fromYaml | toJson }}
+  ports:
+    - {name: ops, port: 8081, targetPort: ops}
+---
+apiVersion: monitoring.coreos.com/v1
+kind: ServiceMonitor
+metadata:
+  name: {{ include "lockstep.component" $ }}
+  namespace: {{ $.root.Release.Namespace }}
+  labels:
+    {{- include "lockstep.labels" $ | nindent 4 }}
+    {{- with .labels }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+spec:
+  # The name of the job is the component's, as dashboards and alerts have it.
+  jobLabel: app.kubernetes.io/component
+  selector: {matchLabels: {{ include "lockstep.selector" $ | fromYaml | toJson }}}
+  endpoints:
+    - {port: ops, path: /metrics, interval: {{ .interval }}}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Rules of NetworkPolicies. */}}
+
+{{- define "lockstep.ingressOps" -}}
+# Prometheus. Probes come from the node, which no policy concerns.
+- ports: [{port: ops}]
+  from: {{ toJson .root.Values.networkPolicies.monitoring }}
+{{- end }}
+
+{{- define "lockstep.egressDNS" -}}
+- ports:
+    - {protocol: UDP, port: 53}
+    - {protocol: TCP, port: 53}
+  to: {{ toJson .root.Values.networkPolicies.dns }}
+{{- end }}
+
+{{- define "lockstep.egressNATS" -}}
+{{- if .root.Values.nats.url -}}
+- ports:
+    {{- range splitList "," .root.Values.nats.url }}
+    - {protocol: TCP, port: {{ (urlParse (trim .)).host | regexFind "[0-9]+$" | default "4222" }}}
+    {{- end }}
+{{- else -}}
+- ports: [{protocol: TCP, port: 4222}]
+  to:
+    - podSelector: {matchLabels: {{ include "lockstep.selector" (dict "root" .root "name" "nats") | fromYaml | toJson }}}
+{{- end -}}
+{{- end }}
+
+{{- define "lockstep.egressPostgreSQL" -}}
+{{- if or .root.Values.postgresql.url .root.Values.postgresql.secretName -}}
+- ports: [{protocol: TCP, port: {{ .root.Values.postgresql.port }}}]
+{{- else -}}
+- ports: [{protocol: TCP, port: 5432}]
+  to:
+    - podSelector: {matchLabels: {{ include "lockstep.selector" (dict "root" .root "name" "postgresql") | fromYaml | toJson }}}
+{{- end -}}
+{{- end }}
+
+{{- define "lockstep.egressTelemetry" -}}
+{{- with .root.Values.telemetry.otlpEndpoint -}}
+- ports: [{protocol: TCP, port: {{ (urlParse .).host | regexFind "[0-9]+$" | default "4317" }}}]
+{{- end -}}
+{{- end }}
+
+{{- define "lockstep.volumeClaim" -}}
+- apiVersion: v1
+  kind: PersistentVolumeClaim
+  metadata:
+    name: data
+  spec:
+    accessModes: [ReadWriteOnce]
+    {{- with .values.storage.className }}
+    storageClassName: {{ . }}
+    {{- end }}
+    resources: {requests: {storage: {{ .values.storage.size }}}}
+{{- end }}
+
+{{/* Metadata of what the job needs: made before it, and anew for each release. A dict of component and weight. */}}
+{{- define "lockstep.hookMetadata" -}}
+{{ include "lockstep.metadata" .component }}
+annotations:
+  helm.sh/hook: pre-install,pre-upgrade
+  helm.sh/hook-weight: {{ .weight | quote }}
+  helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+{{- end }}
