@@ -4,8 +4,7 @@ package natsauth
 type Account string
 
 const (
-	// AccountControl is the control plane: the only account with JetStream. Its users are static
-	// nkeys.
+	// AccountControl holds the streams. Its users are the state service, which owns them, and the operator.
 	AccountControl Account = "CONTROL"
 	// AccountAgents holds the agents. It has no JetStream and reaches the control plane through
 	// imported services only.
@@ -16,6 +15,9 @@ const (
 	// AccountListeners holds the live subscriptions of the same readers. It imports one stream, and its users may not
 	// publish.
 	AccountListeners Account = "LISTENERS"
+	// AccountDeploys holds the deploys service. It has no JetStream and reaches the control plane through imported
+	// services only.
+	AccountDeploys Account = "DEPLOYS"
 	// AccountAuth holds only the auth callout responders.
 	AccountAuth Account = "AUTH"
 	// AccountSystem is the server's own account: connection lists and kicks.

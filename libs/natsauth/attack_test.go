@@ -373,12 +373,14 @@ func (c *cell) foreign(t *testing.T) map[string]any {
 	return c.stored(t, func(subject string) bool {
 		return strings.HasPrefix(subject, "lockstep.local.observed.17.") ||
 			strings.HasPrefix(subject, "lockstep.local.applied.17.")
-	}, func(consumer string) bool { return strings.HasSuffix(consumer, "-17") })
+	}, func(_, consumer string) bool { return strings.HasSuffix(consumer, "-17") })
 }
 
 // stored is everything in the cell's streams but these subjects and consumers. The number of pending messages
 // follows from it, and the server updates that one after it has acknowledged a message.
-func (c *cell) stored(t *testing.T, exceptSubject, exceptConsumer func(string) bool) map[string]any {
+func (c *cell) stored(
+	t *testing.T, exceptSubject func(string) bool, exceptConsumer func(stream, consumer string) bool,
+) map[string]any {
 	t.Helper()
 
 	found := make(map[string]any)
@@ -393,7 +395,7 @@ func (c *cell) stored(t *testing.T, exceptSubject, exceptConsumer func(string) b
 		require.NoError(t, err)
 
 		for subject := range details.State.Subjects {
-			if exceptSubject(subject) {
+			if exceptSubject(subject) || strings.HasSuffix(subject, ".settled") {
 				continue
 			}
 
@@ -406,7 +408,7 @@ func (c *cell) stored(t *testing.T, exceptSubject, exceptConsumer func(string) b
 
 		consumers := stream.ListConsumers(testContext(t))
 		for consumer := range consumers.Info() {
-			if !exceptConsumer(consumer.Name) {
+			if !exceptConsumer(info.Config.Name, consumer.Name) {
 				found[info.Config.Name+" "+consumer.Name] = []any{
 					consumer.Config,
 					consumer.Delivered,

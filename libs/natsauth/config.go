@@ -160,11 +160,17 @@ func (w *configWriter) accounts(cell topology.Cell, users []staticUser) {
 		w.section(string(AccountControl), func() {
 			w.linef("jetstream: enabled")
 			w.list("exports", func() {
+				var importers []string
+
 				for _, account := range imports {
 					w.exports(account)
+
+					if len(account.services) > 0 {
+						importers = append(importers, string(account.name))
+					}
 				}
 
-				w.linef("{service: %s, accounts: [%s, %s]}", quote(nowhere), AccountAgents, AccountSubscribers)
+				w.linef("{service: %s, accounts: [%s]}", quote(nowhere), strings.Join(importers, ", "))
 			})
 			w.denyByDefault()
 			w.users(AccountControl, users)
@@ -180,6 +186,7 @@ func (w *configWriter) accounts(cell topology.Cell, users []staticUser) {
 				}
 
 				w.denyByDefault()
+				w.users(account.name, users)
 			})
 		}
 
@@ -233,6 +240,10 @@ func (w *configWriter) denyByDefault() {
 }
 
 func (w *configWriter) users(account Account, users []staticUser) {
+	if !slices.ContainsFunc(users, func(u staticUser) bool { return u.Account == account }) {
+		return
+	}
+
 	w.list("users", func() {
 		for _, u := range users {
 			if u.Account != account {

@@ -42,7 +42,10 @@ const responseExpiry = time.Minute
 func StaticPrincipals(cell topology.Cell) []StaticPrincipal {
 	return []StaticPrincipal{
 		{PrincipalState, AccountControl, statePermissions(cell)},
-		{PrincipalDeploys, AccountControl, deploysPermissions(cell)},
+		{
+			PrincipalDeploys, AccountDeploys,
+			servicePermissions(deploysServices(cell), PrincipalDeploys, cell.All(topology.FamilyDirectoryLive)),
+		},
 		{PrincipalRelay, AccountControl, relayPermissions(cell)},
 		{PrincipalOperator, AccountControl, operatorPermissions(cell)},
 		{PrincipalCallout, AccountAuth, calloutPermissions()},
@@ -88,41 +91,6 @@ func statePermissions(cell topology.Cell) jwt.Permissions {
 			},
 		},
 		Resp: &jwt.ResponsePermission{MaxMsgs: 1, Expires: responseExpiry},
-	}
-}
-
-// deploysPermissions: reads OBSERVED and DIRECTORY, writes facts, and has its own consumers on what it writes. It
-// can neither create, change nor purge a stream, nor publish what agents or the state service publish. On OBSERVED
-// it may write only the subjects of clusters.
-func deploysPermissions(cell topology.Cell) jwt.Permissions {
-	allow := jwt.StringList{
-		cell.All(topology.FamilyDeploy),
-		cell.All(topology.FamilySink),
-		cell.ObservedClusters(),
-		cell.Prefix(topology.FamilyDead) + "." + PrincipalDeploys + ".>",
-		cell.ConsumerRequests(PrincipalDeploys),
-		"$JS.API.INFO",
-	}
-	for _, stream := range []string{topology.StreamObserved, topology.StreamDeploys, topology.StreamSinks} {
-		allow = append(
-			allow,
-			"$JS.API.STREAM.INFO."+stream,
-			"$JS.API.STREAM.MSG.GET."+stream,
-			"$JS.API.DIRECT.GET."+stream,
-			"$JS.API.DIRECT.GET."+stream+".>",
-			"$JS.API.CONSUMER.INFO."+stream+".*",
-			"$JS.API.CONSUMER.MSG.NEXT."+stream+".*",
-		)
-	}
-	for _, stream := range []string{topology.StreamDeploys, topology.StreamSinks} {
-		allow = append(allow, "$JS.API.CONSUMER.RESET."+stream+".*", "$JS.ACK."+stream+".>")
-	}
-	allow = append(allow, LastValueReaderSubjects(topology.StreamDirectory)...)
-	return jwt.Permissions{
-		Pub: jwt.Permission{Allow: allow},
-		Sub: jwt.Permission{Allow: jwt.StringList{
-			InboxPrefix(PrincipalDeploys) + ".>", cell.All(topology.FamilyDirectoryLive),
-		}},
 	}
 }
 

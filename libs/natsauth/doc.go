@@ -1,11 +1,15 @@
 // Package natsauth writes the configuration of the NATS server and decides what each client may
 // publish and subscribe to.
 //
-// [Init] writes the server's configuration and keys. The control plane's services are static users of
-// the account CONTROL, the only one with JetStream. Agents are users of AGENTS, without JetStream: with
-// JetStream, a publish whose reply is another agent's subject would store the acknowledgement there.
-// CONTROL exports the agents' subjects and consumers as services; [Permissions] limits each agent to its
-// own.
+// [Init] writes the server's configuration and keys. The account CONTROL has the streams. Its users are the
+// state service, which owns them, and the operator. Everybody else is in an account without them: with
+// JetStream, the server writes the response to any request to the subject that the requester names, and
+// the messages of a consumer to the subject that its creator names. So it would write what the requester
+// may not write, and acknowledgements would erase desired state.
+//
+// CONTROL exports subjects and consumers as services. Agents are users of AGENTS; [Permissions] limits each
+// agent to its own. The deploys service has an account of its own, DEPLOYS: an import serves all users of an
+// account. It asks the state service for its consumers; see package consumers.
 //
 // Outside tools can only read the public stream DEPLOYS. A subscriber (SUBSCRIBERS) reaches one existing
 // consumer. A listener (LISTENERS) receives facts as the stream stores them and may publish nothing. The

@@ -93,11 +93,74 @@ func allAccountImports(cell topology.Cell) []accountImports {
 	return []accountImports{
 		{name: AccountAgents, services: accountServices(cell)},
 		{name: AccountSubscribers, services: subscriberServices("*"), external: true},
+		{
+			name: AccountDeploys, services: deploysServices(cell),
+			streams: identity(cell.All(topology.FamilyDirectoryLive)),
+		},
 		// Listeners receive the republished messages of DEPLOYS, under the subjects of the stream.
 		{
 			name:    AccountListeners,
 			streams: map[string]string{cell.All(topology.FamilyDeployLive): cell.All(topology.FamilyDeploy)}, external: true,
 		},
+	}
+}
+
+// identity maps each subject to itself.
+func identity(subjects ...string) map[string]string {
+	same := make(map[string]string, len(subjects))
+	for _, subject := range subjects {
+		same[subject] = subject
+	}
+
+	return same
+}
+
+// deploysServices returns the imported services of the deploys service. It may use every consumer on the streams that
+// only it writes. On OBSERVED it uses its own: it cannot guess the names of others.
+func deploysServices(cell topology.Cell) []exportedService {
+	services := writeServices(
+		cell.All(topology.FamilyDeploy), cell.All(topology.FamilySink), cell.ObservedClusters(),
+		cell.Prefix(topology.FamilyDead)+"."+PrincipalDeploys+".>", cell.ConsumerRequests(PrincipalDeploys),
+	)
+	services = append(services, lastValueServices(topology.StreamDirectory)...)
+	services = append(services, readServices(topology.StreamObserved)...)
+	services = append(services,
+		exportedService{subject: "$JS.API.CONSUMER.MSG.NEXT." + topology.StreamObserved + ".*", streamResponse: true},
+		exportedService{subject: "$JS.API.CONSUMER.INFO." + topology.StreamObserved + ".*"},
+	)
+
+	for _, stream := range []string{topology.StreamDeploys, topology.StreamSinks} {
+		services = append(services, readServices(stream)...)
+		services = append(services, consumerServices(stream, "*")...)
+	}
+
+	return services
+}
+
+// writeServices returns services with one response, such as the acknowledgement of a stream.
+func writeServices(subjects ...string) []exportedService {
+	services := make([]exportedService, len(subjects))
+	for i, subject := range subjects {
+		services[i] = exportedService{subject: subject}
+	}
+
+	return services
+}
+
+// readServices returns the services to read single messages of a stream.
+func readServices(stream string) []exportedService {
+	return writeServices(
+		"$JS.API.STREAM.INFO."+stream, "$JS.API.STREAM.MSG.GET."+stream, "$JS.API.DIRECT.GET."+stream,
+		"$JS.API.DIRECT.GET."+stream+".>",
+	)
+}
+
+// lastValueServices returns the services to read a stream with package lastvalue.
+func lastValueServices(stream string) []exportedService {
+	return []exportedService{
+		{subject: "$JS.API.STREAM.INFO." + stream},
+		{subject: "$JS.API.STREAM.MSG.GET." + stream},
+		{subject: "$JS.API.DIRECT.GET." + stream, streamResponse: true},
 	}
 }
 

@@ -110,9 +110,9 @@ func Permissions(cell topology.Cell, p Principal) jwt.Permissions {
 
 	switch p.Kind {
 	case KindAgent:
-		return servicePermissions(agentServices(cell, p.AgentID), p)
+		return servicePermissions(agentServices(cell, p.AgentID), p.User())
 	case KindSubscriber:
-		return servicePermissions(subscriberServices(topology.SubscriberConsumer(p.Name)), p)
+		return servicePermissions(subscriberServices(topology.SubscriberConsumer(p.Name)), p.User())
 	case KindListener:
 		filter, err := cell.DeployFilter(p.Filter)
 		if err != nil || filter != p.Filter {
@@ -125,8 +125,8 @@ func Permissions(cell topology.Cell, p Principal) jwt.Permissions {
 	}
 }
 
-// servicePermissions allows publishing to the services and subscribing to the own inbox.
-func servicePermissions(services []exportedService, p Principal) jwt.Permissions {
+// servicePermissions allows a user to publish to the services, and to subscribe to its inbox and to the streams.
+func servicePermissions(services []exportedService, user string, streams ...string) jwt.Permissions {
 	publish := make(jwt.StringList, 0, len(services))
 
 	for _, s := range services {
@@ -135,7 +135,7 @@ func servicePermissions(services []exportedService, p Principal) jwt.Permissions
 
 	return jwt.Permissions{
 		Pub: jwt.Permission{Allow: publish},
-		Sub: jwt.Permission{Allow: jwt.StringList{InboxPrefix(p.User()) + ".>"}},
+		Sub: jwt.Permission{Allow: append(jwt.StringList{InboxPrefix(user) + ".>"}, streams...)},
 	}
 }
 

@@ -254,7 +254,7 @@ func (c *cell) untouched(t *testing.T) map[string]any {
 	require.NoError(t, err)
 
 	return whole.stored(
-		t, func(string) bool { return false }, func(consumer string) bool { return consumer == "subscriber-reader" },
+		t, func(string) bool { return false }, func(_, consumer string) bool { return consumer == "subscriber-reader" },
 	)
 }
 

@@ -58,6 +58,9 @@ func (w *worker) supervise(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
+		if errors.Is(err, errReconnected) {
+			continue
+		}
 		if time.Since(start) > time.Minute {
 			delay.Reset()
 		}
@@ -69,12 +72,18 @@ func (w *worker) supervise(ctx context.Context) {
 	}
 }
 
-// run receives and delivers facts until ctx ends or a consumer fails. Deliveries in progress may then continue for
+// errReconnected reports that the connection to NATS was lost. The server still answers the pull requests that were
+// open, but across accounts their messages are lost.
+var errReconnected = errors.New("reconnected to NATS")
+
+// run receives and delivers facts until ctx ends, a consumer fails or the connection was lost. Deliveries in progress may then continue for
 // Config.Grace.
 func (w *worker) run(ctx context.Context) error {
 	w.mu.Lock()
 	w.queues, w.pending, w.busy = map[string]*queue{}, map[position]*queued{}, 0
 	w.mu.Unlock()
+	reconnected := w.set.cfg.JetStream.Conn().StatusChanged(nats.CONNECTED)
+	defer w.set.cfg.JetStream.Conn().RemoveStatusListener(reconnected)
 	consumers, err := w.openConsumers(ctx)
 	if err != nil {
 		return err
@@ -92,6 +101,13 @@ func (w *worker) run(ctx context.Context) error {
 		})
 	}
 	running.Go(func() { w.reportProgress(ctx, consumers[0]) })
+	running.Go(func() {
+		select {
+		case <-reconnected:
+			cancel(errReconnected)
+		case <-ctx.Done():
+		}
+	})
 	w.dispatch(ctx, deliveryCtx)
 	running.Wait()
 	stop := time.AfterFunc(w.set.cfg.Grace, endDeliveries)
@@ -103,7 +119,9 @@ func (w *worker) run(ctx context.Context) error {
 
 // receive queues the messages of a consumer.
 func (w *worker) receive(ctx context.Context, c streamConsumer) error {
-	messages, err := c.consumer.Messages(jetstream.PullMaxMessages(min(w.cfg.MaxPending, 200)))
+	messages, err := c.consumer.Messages(
+		jetstream.PullMaxMessages(min(w.cfg.MaxPending, 200)), jetstream.PullExpiry(pullExpiry),
+	)
 	if err != nil {
 		return fmt.Errorf("read %s: %w", c.stream, err)
 	}
@@ -133,6 +151,9 @@ func (w *worker) receive(ctx context.Context, c streamConsumer) error {
 		w.enqueue(ctx, position{stream: c.stream, sequence: meta.Sequence.Stream}, msg)
 	}
 }
+
+// pullExpiry is the lifetime of a pull request: the longest time for which a lost one takes messages.
+const pullExpiry = 10 * time.Second
 
 // errSkipped reports that the server delivered a message to another client of the consumer.
 var errSkipped = errors.New("a fact was delivered to another replica")

@@ -1,0 +1,348 @@
+package natsauth_test
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"lockstep.internal/libs/natsauth"
+	"lockstep.internal/libs/topology"
+)
+
+// principal is a client that tries to exceed its rights.
+type principal struct {
+	name    string
+	connect func(t *testing.T, c *cell) *client
+	// writes are filters of the subjects whose messages it may change.
+	writes []string
+	// consumers are the beginnings of those that it may move, as <stream>.<consumer>.
+	consumers []string
+	// requests are filters of the other subjects that it may publish on.
+	requests []string
+	// subscribes are filters of the subjects that it may subscribe to, beside its inbox.
+	subscribes []string
+}
+
+func (p principal) moves(stream, consumer string) bool {
+	return slices.ContainsFunc(p.consumers, func(begin string) bool {
+		return strings.HasPrefix(stream+"."+consumer, begin)
+	})
+}
+
+func staticPrincipal(name string) func(t *testing.T, c *cell) *client {
+	return func(t *testing.T, c *cell) *client {
+		t.Helper()
+
+		a := &client{complaints: make(chan error, 10_000)}
+		a.Conn = c.static(t, name,
+			nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { a.recordError(err) }))
+
+		return a
+	}
+}
+
+// confined are all principals that must not reach JetStream: not the state service, which owns the streams, nor the
+// operator, who may publish everything.
+func confined() []principal {
+	return []principal{
+		{
+			name: natsauth.PrincipalDeploys, connect: staticPrincipal(natsauth.PrincipalDeploys),
+			writes: []string{
+				"lockstep.local.deploy.>", "lockstep.local.sink.>", "lockstep.local.observed.cluster.>",
+				"lockstep.local.dead.deploys.>",
+			},
+			// It cannot guess the names of others on OBSERVED, and only it writes the other streams.
+			consumers: []string{"OBSERVED.deploys-", "DEPLOYS.", "SINKS."},
+			requests: []string{
+				"lockstep.local.consumer.deploys",
+				"$JS.API.STREAM.INFO.OBSERVED", "$JS.API.STREAM.MSG.GET.OBSERVED", "$JS.API.DIRECT.GET.OBSERVED",
+				"$JS.API.DIRECT.GET.OBSERVED.>", "$JS.API.CONSUMER.INFO.OBSERVED.*", "$JS.API.CONSUMER.MSG.NEXT.OBSERVED.*",
+				"$JS.API.STREAM.INFO.DEPLOYS", "$JS.API.STREAM.MSG.GET.DEPLOYS", "$JS.API.DIRECT.GET.DEPLOYS",
+				"$JS.API.DIRECT.GET.DEPLOYS.>", "$JS.API.CONSUMER.INFO.DEPLOYS.*", "$JS.API.CONSUMER.MSG.NEXT.DEPLOYS.*",
+				"$JS.API.CONSUMER.RESET.DEPLOYS.*", "$JS.ACK.DEPLOYS.*.>",
+				"$JS.API.STREAM.INFO.SINKS", "$JS.API.STREAM.MSG.GET.SINKS", "$JS.API.DIRECT.GET.SINKS",
+				"$JS.API.DIRECT.GET.SINKS.>", "$JS.API.CONSUMER.INFO.SINKS.*", "$JS.API.CONSUMER.MSG.NEXT.SINKS.*",
+				"$JS.API.CONSUMER.RESET.SINKS.*", "$JS.ACK.SINKS.*.>",
+				"$JS.API.STREAM.INFO.DIRECTORY", "$JS.API.STREAM.MSG.GET.DIRECTORY", "$JS.API.DIRECT.GET.DIRECTORY",
+			},
+			subscribes: []string{"lockstep.local.directory_live.>"},
+		},
+		{name: natsauth.PrincipalCallout, connect: staticPrincipal(natsauth.PrincipalCallout)},
+		{
+			name: natsauth.PrincipalSystem, connect: staticPrincipal(natsauth.PrincipalSystem),
+			requests: []string{"$SYS.REQ.SERVER.PING", "$SYS.REQ.SERVER.PING.CONNZ", "$SYS.REQ.SERVER.*.KICK"},
+		},
+		{
+			name: "17",
+			connect: func(t *testing.T, c *cell) *client {
+				t.Helper()
+
+				return c.agent(t, agentOne)
+			},
+			writes:    []string{"lockstep.local.observed.17.>", "lockstep.local.applied.17.*"},
+			consumers: []string{"DESIRED.dispatcher-17", "CONTROL.dispatcher-17", "CONTROL.watcher-17"},
+			requests: []string{
+				"lockstep.local.secret.17.*", "$JS.ACK.DESIRED.dispatcher-17.>", "$JS.ACK.CONTROL.dispatcher-17.>",
+				"$JS.ACK.CONTROL.watcher-17.>",
+				"$JS.API.CONSUMER.INFO.DESIRED.dispatcher-17", "$JS.API.CONSUMER.RESET.DESIRED.dispatcher-17",
+				"$JS.API.CONSUMER.INFO.CONTROL.dispatcher-17", "$JS.API.CONSUMER.RESET.CONTROL.dispatcher-17",
+				"$JS.API.CONSUMER.INFO.CONTROL.watcher-17", "$JS.API.CONSUMER.RESET.CONTROL.watcher-17",
+				"$JS.API.CONSUMER.MSG.NEXT.DESIRED.dispatcher-17", "$JS.API.CONSUMER.MSG.NEXT.CONTROL.dispatcher-17",
+				"$JS.API.CONSUMER.MSG.NEXT.CONTROL.watcher-17",
+			},
+		},
+		{
+			name: "reader",
+			connect: func(t *testing.T, c *cell) *client {
+				t.Helper()
+
+				return c.reader(t, "reader")
+			},
+			consumers: []string{"DEPLOYS.subscriber-reader"},
+			requests: []string{
+				"$JS.API.CONSUMER.INFO.DEPLOYS.subscriber-reader", "$JS.API.CONSUMER.MSG.NEXT.DEPLOYS.subscriber-reader",
+				"$JS.ACK.DEPLOYS.subscriber-reader.>",
+			},
+		},
+		{
+			name: "reader.live",
+			connect: func(t *testing.T, c *cell) *client {
+				t.Helper()
+
+				return c.reader(t, "reader.live")
+			},
+			subscribes: []string{"lockstep.local.deploy.>"},
+		},
+	}
+}
+
+// withJetStream are the state service and the operator. The server writes anything for them.
+func withJetStream() []principal {
+	return []principal{
+		{
+			name: natsauth.PrincipalState, connect: staticPrincipal(natsauth.PrincipalState),
+			writes: []string{
+				"lockstep.local.desired.>", "lockstep.local.desired_log.>", "lockstep.local.control.>",
+				"lockstep.local.workspace.>", "lockstep.local.directory.>", "lockstep.local.dead.state.>",
+			},
+			requests: []string{
+				"$JS.API.INFO", "$JS.API.STREAM.CREATE.*", "$JS.API.STREAM.UPDATE.*", "$JS.API.STREAM.INFO.*",
+				"$JS.API.STREAM.NAMES", "$JS.API.STREAM.LIST", "$JS.API.STREAM.MSG.GET.*", "$JS.API.DIRECT.GET.>",
+				"$JS.API.CONSUMER.>", "$JS.API.STREAM.PURGE.DESIRED", "$JS.API.STREAM.PURGE.CONTROL",
+				"$JS.API.STREAM.PURGE.DIRECTORY", "$JS.ACK.>",
+			},
+			subscribes: []string{"lockstep.local.secret.*.*", "lockstep.local.consumer.*"},
+		},
+		{
+			name: natsauth.PrincipalOperator, connect: staticPrincipal(natsauth.PrincipalOperator),
+			writes: []string{"lockstep.local.>"},
+			requests: []string{
+				"$JS.API.INFO", "$JS.API.STREAM.INFO.*", "$JS.API.STREAM.NAMES", "$JS.API.STREAM.LIST",
+				"$JS.API.STREAM.MSG.GET.*", "$JS.API.DIRECT.GET.>", "$JS.API.CONSUMER.CREATE.>", "$JS.API.CONSUMER.INFO.>",
+				"$JS.API.CONSUMER.NAMES.*", "$JS.API.CONSUMER.LIST.*", "$JS.API.CONSUMER.DELETE.>",
+				"$JS.API.CONSUMER.MSG.NEXT.>", "$JS.API.STREAM.MSG.DELETE.DEAD", "$JS.API.STREAM.PURGE.DEAD", "$JS.ACK.>",
+			},
+			subscribes: []string{"lockstep.local.>"},
+		},
+	}
+}
+
+func matches(filters []string, subject string) bool {
+	return slices.ContainsFunc(filters, func(filter string) bool {
+		return server.SubjectMatchesFilter(subject, filter)
+	})
+}
+
+// targetSubjects are subjects of every kind that belong to others: of all streams, of all requests of JetStream, of the
+// server, and inboxes.
+func targetSubjects() []string {
+	subjects := slices.Concat(serverSubjects(), factSubjects("18"), apiSubjects("dispatcher-18"), []string{
+		"lockstep.local.directory.key.forged", "lockstep.local.consumer.deploys", "lockstep.local.observed.cluster.uid.released",
+		"lockstep.local.deploy.c1.shop.deployment.web.completed", "lockstep.local.agent.18.connected", "$KV.RELAYS.x",
+	})
+	slices.Sort(subjects)
+
+	return slices.Compact(subjects)
+}
+
+// carrierSubjects are all subjects that one of the principals might publish on.
+func carrierSubjects() []string {
+	subjects := targetSubjects()
+
+	for _, owner := range []string{"17", "state", "deploys", "relay", "reader"} {
+		subjects = append(subjects, factSubjects(owner)...)
+	}
+
+	for _, consumer := range []string{
+		"dispatcher-17", "watcher-17", "subscriber-reader", "subscriber-shop", "sink-x", "deploys-workloads", "x",
+	} {
+		subjects = append(subjects, apiSubjects(consumer)...)
+	}
+
+	subjects = append(subjects, "lockstep.local.consumer.relay", "lockstep.local.dead.deploys.x", "lockstep.local.dead.state.x")
+	slices.Sort(subjects)
+
+	return slices.Compact(subjects)
+}
+
+// carriers are the subjects that the server lets the client publish on.
+func (a *client) carriers(t *testing.T, name string, candidates []string) []string {
+	t.Helper()
+
+	var allowed []string
+
+	for _, subject := range candidates {
+		require.NoError(t, a.PublishRequest(subject, natsauth.InboxPrefix(name)+".probe", nil))
+		require.NoError(t, a.FlushWithContext(testContext(t)))
+
+		if !a.refused(subject) {
+			allowed = append(allowed, subject)
+		}
+	}
+
+	return allowed
+}
+
+// refused reports whether the last refusal of the server was about the subject.
+func (a *client) refused(subject string) bool {
+	err := a.LastError()
+
+	return err != nil && strings.Contains(err.Error(), strconv.Quote(subject))
+}
+
+// bodies are the requests that make the server respond on the carrier. A new consumer delivers to the target.
+func bodies(carrier, target string) []string {
+	rest, creates := strings.CutPrefix(carrier, "$JS.API.CONSUMER.CREATE.")
+	if !creates {
+		rest, creates = strings.CutPrefix(carrier, "$JS.API.CONSUMER.DURABLE.CREATE.")
+	}
+
+	if creates {
+		tokens := strings.SplitN(rest, ".", 3)
+		config := fmt.Sprintf(`"deliver_subject":%q,"deliver_policy":"all","ack_policy":"none"`, target)
+
+		if len(tokens) > 1 {
+			config += fmt.Sprintf(`,"name":%q`, tokens[1])
+		}
+
+		if len(tokens) > 2 {
+			config += fmt.Sprintf(`,"filter_subject":%q`, tokens[2])
+		}
+
+		return []string{fmt.Sprintf(`{"stream_name":%q,"config":{%s}}`, tokens[0], config)}
+	}
+
+	switch {
+	case strings.Contains(carrier, ".DIRECT.GET."), strings.Contains(carrier, ".MSG.GET."):
+		return []string{"", `{"seq":1}`, `{"multi_last":["lockstep.>"],"batch":2}`}
+	case strings.Contains(carrier, ".MSG.NEXT."):
+		return []string{`{"batch":1,"no_wait":true}`, `{"batch":5,"expires":1000000}`}
+	case strings.Contains(carrier, ".RESET."):
+		return []string{"", `{"seq":1}`}
+	default:
+		return []string{"{}"}
+	}
+}
+
+// TestNoPrincipalWritesThroughTheServer tries to make the server write for each principal what the principal may not
+// write itself: it sends every request that it may send, with every subject as the one for the response and for the
+// messages of a new consumer. An acknowledgement that is stored as desired state would also erase it.
+func TestNoPrincipalWritesThroughTheServer(t *testing.T) {
+	t.Parallel()
+
+	for _, p := range confined() {
+		t.Run(p.name, func(t *testing.T) {
+			t.Parallel()
+
+			c := startCell(t)
+			c.fillStreams(t)
+			c.settle(t) // a message in every stream
+
+			stolen, err := c.state.SubscribeSync(natsauth.InboxPrefix(natsauth.PrincipalState) + ".x")
+			require.NoError(t, err)
+
+			a := p.connect(t, c)
+			targets := slices.DeleteFunc(targetSubjects(), func(subject string) bool { return matches(p.writes, subject) })
+			carriers := a.carriers(t, p.name, carrierSubjects())
+			evidence := func() map[string]any {
+				return c.stored(t, func(subject string) bool { return matches(p.writes, subject) },
+					p.moves)
+			}
+			before := evidence()
+
+			for _, carrier := range carriers {
+				for _, target := range targets {
+					for _, body := range bodies(carrier, target) {
+						require.NoError(t, a.PublishRequest(carrier, target, []byte(body)))
+					}
+				}
+
+				require.NoError(t, a.FlushWithContext(testContext(t)))
+			}
+
+			c.settle(t)
+			require.Equal(t, before, evidence())
+
+			received, _, err := stolen.Pending()
+			require.NoError(t, err)
+			require.Zero(t, received, "messages in the inbox of the state service")
+			require.True(t, a.IsConnected())
+		})
+	}
+}
+
+// TestPrincipalsReachNothingElse publishes on every subject and subscribes to every subject.
+func TestPrincipalsReachNothingElse(t *testing.T) {
+	t.Parallel()
+
+	for _, p := range append(confined(), withJetStream()...) {
+		t.Run(p.name, func(t *testing.T) {
+			t.Parallel()
+
+			c := startCell(t)
+			a := p.connect(t, c)
+			own := natsauth.InboxPrefix(p.name) + "."
+
+			for _, subject := range a.carriers(t, p.name, append(carrierSubjects(), wildcardSubjects()...)) {
+				require.True(t, matches(p.writes, subject) || matches(p.requests, subject), "publish on %s", subject)
+			}
+
+			for _, subject := range append(carrierSubjects(), wildcardSubjects()...) {
+				for _, queue := range []string{"", "q"} {
+					subscription, err := a.QueueSubscribeSync(subject, queue)
+					require.NoError(t, err)
+					require.NoError(t, a.FlushWithContext(testContext(t)))
+
+					if !a.refused(subject) {
+						require.True(t, strings.HasPrefix(subject, own) || matches(p.subscribes, subject), "subscribe to %s", subject)
+					}
+
+					require.NoError(t, subscription.Unsubscribe())
+				}
+			}
+		})
+	}
+}
+
+// settle returns when the streams have stored what was published before.
+func (c *cell) settle(t *testing.T) {
+	t.Helper()
+
+	conn := c.static(t, natsauth.PrincipalOperator)
+	js, err := jetstream.New(conn)
+	require.NoError(t, err)
+
+	for _, stream := range topology.Streams() {
+		_, err := js.Publish(testContext(t), cellName.Prefix(stream.Family)+".settled", nil)
+		require.NoError(t, err, stream.Name)
+	}
+
+	conn.Close()
+}
