@@ -18,6 +18,9 @@ const (
 	// AccountDeploys holds the deploys service. It has no JetStream and reaches the control plane through imported
 	// services only.
 	AccountDeploys Account = "DEPLOYS"
+	// AccountRelay holds the relay. It reaches the control plane through imported services only. Its JetStream is in
+	// memory and for the relays' bucket only; it imports the requests to the streams under [ControlAPIPrefix].
+	AccountRelay Account = "RELAY"
 	// AccountAuth holds only the auth callout responders.
 	AccountAuth Account = "AUTH"
 	// AccountSystem is the server's own account: connection lists and kicks.

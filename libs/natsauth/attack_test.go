@@ -63,7 +63,7 @@ func apiSubjects(consumer string) []string {
 		fmt.Sprintf(server.JSApiStreamCreateT, "EVIL"),
 	)
 
-	for _, stream := range topology.Streams() {
+	for _, stream := range append(topology.Streams(), topology.Stream{Name: topology.StreamRelays, Family: "relays"}) {
 		for _, format := range []string{
 			server.JSApiStreamCreateT, server.JSApiStreamUpdateT, server.JSApiStreamInfoT, server.JSApiStreamDeleteT,
 			server.JSApiStreamPurgeT, server.JSApiStreamSnapshotT, server.JSApiStreamRestoreT, server.JSApiMsgDeleteT,

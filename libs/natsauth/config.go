@@ -165,7 +165,7 @@ func (w *configWriter) accounts(cell topology.Cell, users []staticUser) {
 				for _, account := range imports {
 					w.exports(account)
 
-					if len(account.services) > 0 {
+					if account.needsNowhere() {
 						importers = append(importers, string(account.name))
 					}
 				}
@@ -175,10 +175,14 @@ func (w *configWriter) accounts(cell topology.Cell, users []staticUser) {
 			w.denyByDefault()
 			w.users(AccountControl, users)
 		})
-		w.linef("# No JetStream here: a publish whose reply is a stream's subject would store the acknowledgement there.")
+		w.linef("# No streams here: a publish whose reply is a stream's subject would store the acknowledgement there.")
 
 		for _, account := range imports {
 			w.section(string(account.name), func() {
+				if account.jetStream != "" {
+					w.linef("jetstream %s", account.jetStream)
+				}
+
 				w.list("imports", func() { w.imports(account, nowhere) })
 
 				if account.external {
@@ -220,7 +224,12 @@ func (w *configWriter) exports(account accountImports) {
 // imports writes the imports of one account.
 func (w *configWriter) imports(account accountImports, nowhere string) {
 	for _, s := range account.services {
-		w.linef("{service: {account: %s, subject: %s}}", AccountControl, quote(s.subject))
+		imported := account.imported(s)
+		if imported == s.subject {
+			w.linef("{service: {account: %s, subject: %s}}", AccountControl, quote(s.subject))
+		} else {
+			w.linef("{service: {account: %s, subject: %s}, to: %s}", AccountControl, quote(s.subject), quote(imported))
+		}
 	}
 
 	for _, subject := range slices.Sorted(maps.Keys(account.streams)) {
@@ -228,7 +237,7 @@ func (w *configWriter) imports(account accountImports, nowhere string) {
 		w.linef("{stream: {account: %s, subject: %s}, to: %s}", AccountControl, quote(subject), quote(received))
 	}
 
-	if len(account.services) > 0 {
+	if account.needsNowhere() {
 		w.linef("# Without this import the server itself answers JetStream requests here: \"not enabled for account\".")
 		w.linef("{service: {account: %s, subject: %s}, to: %s}", AccountControl, quote(nowhere), quote(accountInfoSubject))
 	}

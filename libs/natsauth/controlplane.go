@@ -46,7 +46,7 @@ func StaticPrincipals(cell topology.Cell) []StaticPrincipal {
 			PrincipalDeploys, AccountDeploys,
 			servicePermissions(deploysServices(cell), PrincipalDeploys, cell.All(topology.FamilyDirectoryLive)),
 		},
-		{PrincipalRelay, AccountControl, relayPermissions(cell)},
+		{PrincipalRelay, AccountRelay, relayPermissions(cell)},
 		{PrincipalOperator, AccountControl, operatorPermissions(cell)},
 		{PrincipalCallout, AccountAuth, calloutPermissions()},
 		{PrincipalSystem, AccountSystem, systemPermissions()},
@@ -125,25 +125,35 @@ func operatorPermissions(cell topology.Cell) jwt.Permissions {
 	}
 }
 
-// relayPermissions: reads DIRECTORY and CONTROL, writes events about agent connections and audit records, and
-// writes the bucket of relays, where a message deletes a key. It can neither create, change nor purge a stream.
+// relayPermissions allows the imported services and the bucket of relays, which a relay creates in its own account.
 func relayPermissions(cell topology.Cell) jwt.Permissions {
-	allow := jwt.StringList{
-		cell.All(topology.FamilyAgent),
-		cell.All(topology.FamilyAudit),
-		"$KV." + topology.BucketRelays + ".>",
+	account := accountImports{jetStream: "its own"}
+	services := relayServices(cell)
+
+	for i := range services {
+		services[i].subject = account.imported(services[i])
+	}
+
+	permissions := servicePermissions(
+		services, PrincipalRelay, cell.All(topology.FamilyDirectoryLive), cell.ControlConfigsLive(),
+	)
+	permissions.Pub.Allow = append(permissions.Pub.Allow,
+		"$KV."+topology.BucketRelays+".>",
 		// Push consumers of a bucket use flow control: the client must respond.
-		"$JS.FC." + topology.StreamRelays + ".>",
-	}
-	allow = append(allow, LastValueReaderSubjects(topology.StreamDirectory)...)
-	allow = append(allow, LastValueReaderSubjects(topology.StreamControl)...)
-	allow = append(allow, readStream(topology.StreamRelays)...)
-	return jwt.Permissions{
-		Pub: jwt.Permission{Allow: allow},
-		Sub: jwt.Permission{Allow: jwt.StringList{
-			InboxPrefix(PrincipalRelay) + ".>", cell.All(topology.FamilyDirectoryLive), cell.ControlConfigsLive(),
-		}},
-	}
+		"$JS.FC."+topology.StreamRelays+".>",
+		"$JS.API.STREAM.CREATE."+topology.StreamRelays,
+		"$JS.API.STREAM.UPDATE."+topology.StreamRelays,
+		"$JS.API.STREAM.INFO."+topology.StreamRelays,
+		"$JS.API.STREAM.MSG.GET."+topology.StreamRelays,
+		"$JS.API.DIRECT.GET."+topology.StreamRelays,
+		"$JS.API.DIRECT.GET."+topology.StreamRelays+".>",
+		"$JS.API.CONSUMER.CREATE."+topology.StreamRelays+".>",
+		"$JS.API.CONSUMER.INFO."+topology.StreamRelays+".*",
+		"$JS.API.CONSUMER.DELETE."+topology.StreamRelays+".*",
+		"$JS.API.CONSUMER.MSG.NEXT."+topology.StreamRelays+".*",
+	)
+
+	return permissions
 }
 
 // LastValueReaderSubjects are the subjects that a control-plane service publishes to in order to read a stream with
@@ -153,21 +163,6 @@ func LastValueReaderSubjects(stream string) jwt.StringList {
 		"$JS.API.STREAM.INFO." + stream,
 		"$JS.API.STREAM.MSG.GET." + stream,
 		"$JS.API.DIRECT.GET." + stream,
-	}
-}
-
-// readStream returns the subjects that a control-plane service publishes to in order to read a stream with
-// ephemeral consumers.
-func readStream(stream string) jwt.StringList {
-	return jwt.StringList{
-		"$JS.API.STREAM.INFO." + stream,
-		"$JS.API.STREAM.MSG.GET." + stream,
-		"$JS.API.DIRECT.GET." + stream,
-		"$JS.API.DIRECT.GET." + stream + ".>",
-		"$JS.API.CONSUMER.CREATE." + stream + ".>",
-		"$JS.API.CONSUMER.INFO." + stream + ".*",
-		"$JS.API.CONSUMER.DELETE." + stream + ".*",
-		"$JS.API.CONSUMER.MSG.NEXT." + stream + ".*",
 	}
 }
 

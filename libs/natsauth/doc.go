@@ -8,8 +8,9 @@
 // may not write, and acknowledgements would erase desired state.
 //
 // CONTROL exports subjects and consumers as services. Agents are users of AGENTS; [Permissions] limits each
-// agent to its own. The deploys service has an account of its own, DEPLOYS: an import serves all users of an
-// account. It asks the state service for its consumers; see package consumers.
+// agent to its own. The deploys service and the relay have accounts of their own, DEPLOYS and RELAY: an import serves
+// all users of an account. Deploys asks the state service for its consumers; see package consumers. The
+// relay's account has JetStream in memory, for the bucket of relays only.
 //
 // Outside tools can only read the public stream DEPLOYS. A subscriber (SUBSCRIBERS) reaches one existing
 // consumer. A listener (LISTENERS) receives facts as the stream stores them and may publish nothing. The

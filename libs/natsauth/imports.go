@@ -1,8 +1,12 @@
 package natsauth
 
 import (
+	"fmt"
 	"strconv"
+	"strings"
 	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
 
 	"lockstep.internal/libs/topology"
 )
@@ -20,6 +24,10 @@ const (
 	accountInfoSubject = "$JS.API.INFO"
 	unusedFamily       = "nowhere"
 )
+
+// ControlAPIPrefix is the prefix of JetStream requests to AccountControl in accounts with a JetStream of their own.
+// Pass it to jetstream.NewWithAPIPrefix.
+const ControlAPIPrefix = "$JS.CONTROL.API"
 
 // exportedService is one subject that AccountControl exports to another account. Agents get service exports only,
 // because a stream import would deliver every agent's messages to the account that all agents share.
@@ -69,15 +77,29 @@ func subscriberServices(consumer string) []exportedService {
 	}
 }
 
-// accountImports lists what an account without JetStream imports from AccountControl.
+// accountImports lists what an account imports from AccountControl.
 type accountImports struct {
 	name     Account
 	services []exportedService
 	// streams maps exported subjects to the subjects under which the account receives them.
 	streams map[string]string
+	// jetStream limits the account's own JetStream, as a section of the configuration. Empty means that it has none.
+	jetStream string
 	// external means that the users are external tools, with low connection limits: see [readerSubscriptions] and
 	// [readerPayload].
 	external bool
+}
+
+// needsNowhere reports whether the account must import accountInfoSubject.
+func (a accountImports) needsNowhere() bool { return a.jetStream == "" && len(a.services) > 0 }
+
+// imported returns the subject under which the account imports a service.
+func (a accountImports) imported(service exportedService) string {
+	if request, ok := strings.CutPrefix(service.subject, jetstream.DefaultAPIPrefix); ok && a.jetStream != "" {
+		return ControlAPIPrefix + "." + request
+	}
+
+	return service.subject
 }
 
 const (
@@ -96,6 +118,11 @@ func allAccountImports(cell topology.Cell) []accountImports {
 		{
 			name: AccountDeploys, services: deploysServices(cell),
 			streams: identity(cell.All(topology.FamilyDirectoryLive)),
+		},
+		{
+			name: AccountRelay, services: relayServices(cell),
+			streams:   identity(cell.All(topology.FamilyDirectoryLive), cell.ControlConfigsLive()),
+			jetStream: fmt.Sprintf("{max_mem: %d, max_file: 0, max_streams: 1}", relayMemory),
 		},
 		// Listeners receive the republished messages of DEPLOYS, under the subjects of the stream.
 		{
@@ -135,6 +162,17 @@ func deploysServices(cell topology.Cell) []exportedService {
 	}
 
 	return services
+}
+
+// relayMemory is the memory of the relays' bucket, in bytes.
+const relayMemory = 256 << 20
+
+// relayServices returns the imported services of the relay.
+func relayServices(cell topology.Cell) []exportedService {
+	services := writeServices(cell.All(topology.FamilyAgent), cell.All(topology.FamilyAudit))
+	services = append(services, lastValueServices(topology.StreamDirectory)...)
+
+	return append(services, lastValueServices(topology.StreamControl)...)
 }
 
 // writeServices returns services with one response, such as the acknowledgement of a stream.

@@ -74,6 +74,22 @@ func confined() []principal {
 			},
 			subscribes: []string{"lockstep.local.directory_live.>"},
 		},
+		{
+			name: natsauth.PrincipalRelay, connect: staticPrincipal(natsauth.PrincipalRelay),
+			writes: []string{"lockstep.local.agent.>", "lockstep.local.audit.>"},
+			requests: []string{
+				"$JS.CONTROL.API.STREAM.INFO.DIRECTORY", "$JS.CONTROL.API.STREAM.MSG.GET.DIRECTORY",
+				"$JS.CONTROL.API.DIRECT.GET.DIRECTORY",
+				"$JS.CONTROL.API.STREAM.INFO.CONTROL", "$JS.CONTROL.API.STREAM.MSG.GET.CONTROL",
+				"$JS.CONTROL.API.DIRECT.GET.CONTROL",
+				// Its bucket, in its own account.
+				"$KV.RELAYS.>", "$JS.FC.KV_RELAYS.>", "$JS.API.STREAM.CREATE.KV_RELAYS", "$JS.API.STREAM.UPDATE.KV_RELAYS",
+				"$JS.API.STREAM.INFO.KV_RELAYS", "$JS.API.STREAM.MSG.GET.KV_RELAYS", "$JS.API.DIRECT.GET.KV_RELAYS",
+				"$JS.API.DIRECT.GET.KV_RELAYS.>", "$JS.API.CONSUMER.CREATE.KV_RELAYS.>", "$JS.API.CONSUMER.INFO.KV_RELAYS.*",
+				"$JS.API.CONSUMER.DELETE.KV_RELAYS.*", "$JS.API.CONSUMER.MSG.NEXT.KV_RELAYS.*",
+			},
+			subscribes: []string{"lockstep.local.directory_live.>", "lockstep.local.control_live.*.config"},
+		},
 		{name: natsauth.PrincipalCallout, connect: staticPrincipal(natsauth.PrincipalCallout)},
 		{
 			name: natsauth.PrincipalSystem, connect: staticPrincipal(natsauth.PrincipalSystem),
@@ -131,6 +147,7 @@ func withJetStream() []principal {
 			writes: []string{
 				"lockstep.local.desired.>", "lockstep.local.desired_log.>", "lockstep.local.control.>",
 				"lockstep.local.workspace.>", "lockstep.local.directory.>", "lockstep.local.dead.state.>",
+				"lockstep.local.agent.*.blocked",
 			},
 			requests: []string{
 				"$JS.API.INFO", "$JS.API.STREAM.CREATE.*", "$JS.API.STREAM.UPDATE.*", "$JS.API.STREAM.INFO.*",
@@ -164,7 +181,8 @@ func matches(filters []string, subject string) bool {
 // server, and inboxes.
 func targetSubjects() []string {
 	subjects := slices.Concat(serverSubjects(), factSubjects("18"), apiSubjects("dispatcher-18"), []string{
-		"lockstep.local.directory.key.forged", "lockstep.local.consumer.deploys", "lockstep.local.observed.cluster.uid.released",
+		"lockstep.local.directory.key.forged", "lockstep.local.consumer.deploys",
+		"lockstep.local.observed.cluster.uid.released",
 		"lockstep.local.deploy.c1.shop.deployment.web.completed", "lockstep.local.agent.18.connected", "$KV.RELAYS.x",
 	})
 	slices.Sort(subjects)
@@ -186,7 +204,15 @@ func carrierSubjects() []string {
 		subjects = append(subjects, apiSubjects(consumer)...)
 	}
 
-	subjects = append(subjects, "lockstep.local.consumer.relay", "lockstep.local.dead.deploys.x", "lockstep.local.dead.state.x")
+	for _, subject := range subjects {
+		if request, ok := strings.CutPrefix(subject, jetstream.DefaultAPIPrefix); ok {
+			subjects = append(subjects, natsauth.ControlAPIPrefix+"."+request)
+		}
+	}
+
+	subjects = append(subjects,
+		"lockstep.local.consumer.relay", "lockstep.local.dead.deploys.x", "lockstep.local.dead.state.x",
+	)
 	slices.Sort(subjects)
 
 	return slices.Compact(subjects)
@@ -240,6 +266,11 @@ func bodies(carrier, target string) []string {
 	}
 
 	switch {
+	case strings.HasSuffix(carrier, ".STREAM.CREATE.KV_RELAYS"), strings.HasSuffix(carrier, ".STREAM.UPDATE.KV_RELAYS"):
+		return []string{fmt.Sprintf(
+			`{"name":"KV_RELAYS","subjects":["$KV.RELAYS.>"],"storage":"memory","allow_direct":true,`+
+				`"republish":{"src":"$KV.RELAYS.>","dest":%q}}`, target,
+		)}
 	case strings.Contains(carrier, ".DIRECT.GET."), strings.Contains(carrier, ".MSG.GET."):
 		return []string{"", `{"seq":1}`, `{"multi_last":["lockstep.>"],"batch":2}`}
 	case strings.Contains(carrier, ".MSG.NEXT."):

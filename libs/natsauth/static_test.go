@@ -75,7 +75,7 @@ func TestStaticPrincipalsCannotExceedTheirPermissions(t *testing.T) {
 				"lockstep.local.observed.18.x", "lockstep.local.desired.18.w", "lockstep.local.control.18.config",
 				"lockstep.local.directory.agent.18", "lockstep.other.agent.18.connected",
 				"lockstep.local.secret.18.w", "lockstep.local.dead.relay.x", "$KV.OTHERS.x", "$JS.API.STREAM.CREATE.EVIL",
-				"$JS.API.STREAM.CREATE.KV_RELAYS", "$JS.API.STREAM.UPDATE.KV_RELAYS", "$JS.API.STREAM.UPDATE.CONTROL",
+				"$JS.API.STREAM.UPDATE.CONTROL",
 				"$JS.API.STREAM.PURGE.KV_RELAYS",
 				"$JS.API.STREAM.DELETE.KV_RELAYS", "$JS.API.STREAM.MSG.DELETE.KV_RELAYS", "$JS.API.STREAM.MSG.GET.DESIRED",
 				"$JS.API.STREAM.INFO.AGENTS", "$JS.API.DIRECT.GET.OBSERVED",

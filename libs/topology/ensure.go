@@ -9,7 +9,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Ensure creates the streams, and the bucket, that are missing and updates those of a lower [Version]. It changes the
+// Ensure creates the streams that are missing and updates those of a lower [Version]. It changes the
 // number of replicas of those of the same version: the service that was started last decides. Replicas may call it
 // concurrently. The error names the stream. The caller retries if the server is unavailable.
 func Ensure(ctx context.Context, js jetstream.JetStream, cell Cell, opts Options) error {
@@ -21,7 +21,7 @@ func Ensure(ctx context.Context, js jetstream.JetStream, cell Cell, opts Options
 			return fmt.Errorf("stream %s: %w", stream.Name, err)
 		}
 	}
-	return EnsureRelays(ctx, js, opts)
+	return nil
 }
 
 func ensure(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig) error {

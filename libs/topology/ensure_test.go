@@ -84,7 +84,7 @@ func TestEnsureRelaysCreatesTheBucket(t *testing.T) {
 	server := natstest.Server(t)
 	js := natstest.JetStream(t, server)
 	for range 2 {
-		require.NoError(t, topology.Ensure(natstest.Context(t), js, cell, options()))
+		require.NoError(t, topology.EnsureRelays(natstest.Context(t), js, options()))
 		kv, err := js.KeyValue(t.Context(), topology.BucketRelays)
 		require.NoError(t, err)
 		// The bucket supports what relays need: entries that expire, and delete markers.

@@ -12,8 +12,8 @@ import (
 // BucketRelays is the key-value bucket of the relays' registry: leases of relays, and connections of agents.
 // StreamRelays is its stream. It is in memory: relays write their entries again after it is recreated.
 //
-// A user who may create or change streams can read and write everything, through sources and republishing. Relays
-// face untrusted clients, so the state service creates the bucket.
+// It is in the relays' own NATS account. A user who may create or change streams can read and write everything in the
+// account, through sources and republishing.
 const (
 	BucketRelays = "RELAYS"
 	StreamRelays = "KV_" + BucketRelays

@@ -81,7 +81,8 @@ type InternalConfig struct {
 
 // RegistryConfig configures the registry of relays.
 type RegistryConfig struct {
-	Lease time.Duration `yaml:"lease" help:"how long a relay counts as alive after its last refresh; whole seconds"`
+	Lease    time.Duration `yaml:"lease" help:"how long a relay counts as alive after its last refresh; whole seconds"`
+	Replicas int           `yaml:"replicas" help:"replicas of the registry's bucket: 1, or 3 with three NATS servers"`
 }
 
 // TunnelConfig bounds tunnels.
@@ -125,7 +126,7 @@ func DefaultConfig() Config {
 		},
 		Audit:    AuditConfig{Burst: audit.DefaultBurst, PerMinute: audit.DefaultPerMinute},
 		Internal: InternalConfig{Listener: listener("127.0.0.1:8087", 1_000, 200)},
-		Registry: RegistryConfig{Lease: nats.DefaultLease},
+		Registry: RegistryConfig{Lease: nats.DefaultLease, Replicas: 1},
 		Tunnel: TunnelConfig{
 			Window: 512 * config.KiB, MaxStreams: 10_000, PingInterval: 20 * time.Second, WriteTimeout: 30 * time.Second,
 		},
@@ -167,6 +168,8 @@ func (c Config) Validate() []error {
 	}
 	invalidIf(c.Registry.Lease < 3*time.Second || c.Registry.Lease%time.Second != 0,
 		"registry.lease", "%s: must be whole seconds, at least 3s", c.Registry.Lease)
+	invalidIf(c.Registry.Replicas < 1 || c.Registry.Replicas > 5,
+		"registry.replicas", "%d: must be 1 to 5", c.Registry.Replicas)
 	invalidIf(c.Tunnel.Window < 64*config.KiB || c.Tunnel.Window > 64*config.MiB,
 		"tunnel.window", "%s: must be between 64KiB and 64MiB", c.Tunnel.Window)
 	invalidIf(c.Tunnel.MaxUnread != 0 && c.Tunnel.MaxUnread < c.Tunnel.Window,

@@ -18,7 +18,6 @@ import (
 
 	"lockstep.internal/libs/config"
 	"lockstep.internal/libs/service"
-	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/relay"
 	"lockstep.internal/services/relay/agent"
@@ -302,9 +301,6 @@ func TestNATSOutage(t *testing.T) { //nolint:paralleltest // measures memory
 	require.NoError(t, conn.Close())
 
 	require.NoError(t, f.server.Restart())
-	require.Eventually(t, func() bool {
-		return topology.EnsureRelays(t.Context(), f.state, topology.Options{}) == nil
-	}, timeout, pollInterval)
 	require.Equal(t, "9 /waits/9", <-responses[9])
 	f.waitForMetrics(first, "lockstep_relay_unpublished_records 0", "lockstep_relay_known_connections 3")
 	f.waitForMetrics(second, "lockstep_relay_unpublished_records 0", "lockstep_relay_known_connections 3")

@@ -86,7 +86,7 @@ type process struct {
 	self registry.Relay
 
 	conn      *natsconn.Conn
-	js        jetstream.JetStream
+	js        jetstream.JetStream // of the control plane
 	directory *directory.Directory
 	configs   *nats.AgentConfigs
 	events    *nats.EventPublisher
@@ -150,7 +150,11 @@ func (p *process) connectNATS(ctx context.Context) error {
 	if err := p.tel.Metrics.Register(p.conn.Collector()); err != nil {
 		return fmt.Errorf("register metrics: %w", err)
 	}
-	if p.js, err = p.conn.JetStream(); err != nil {
+	own, err := p.conn.JetStream()
+	if err != nil {
+		return fmt.Errorf("connect to NATS: %w", err)
+	}
+	if p.js, err = jetstream.NewWithAPIPrefix(p.conn.Conn, natsauth.ControlAPIPrefix); err != nil {
 		return fmt.Errorf("connect to NATS: %w", err)
 	}
 	p.directory, err = directory.New(directory.Config{JetStream: p.js, Cell: p.cell, Logger: p.tel.Logger})
@@ -163,7 +167,8 @@ func (p *process) connectNATS(ctx context.Context) error {
 		Publish: p.events.Publish, Burst: p.cfg.Audit.Burst, PerMinute: p.cfg.Audit.PerMinute, Logger: p.tel.Logger,
 	})
 	p.store = nats.NewRegistryStore(nats.RegistryConfig{
-		JetStream: p.js, Self: p.self, Registry: p.registry, Lease: p.cfg.Registry.Lease, Events: p.events,
+		JetStream: own, Replicas: p.cfg.Registry.Replicas, Self: p.self, Registry: p.registry,
+		Lease: p.cfg.Registry.Lease, Events: p.events,
 		OnRemoved: func(c registry.Connection) { p.transport.Evict(c.ID) }, Logger: p.tel.Logger,
 	})
 	return nil

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"sync"
 
-	natsgo "github.com/nats-io/nats.go"
-
 	libpostgres "lockstep.internal/libs/postgres"
 	"lockstep.internal/libs/service"
 	"lockstep.internal/libs/topology"
@@ -88,29 +86,13 @@ func (p *process) migrate(ctx context.Context, _ *service.Handle) error {
 	return nil
 }
 
-// ensureStreams creates the streams. After every reconnect it creates the relays' buckets again, which NATS keeps in
-// memory.
-func (p *process) ensureStreams(ctx context.Context, self *service.Handle) error {
-	connected := p.conn.StatusChanged(natsgo.CONNECTED)
-	defer p.conn.RemoveStatusListener(connected)
+// ensureStreams creates the streams.
+func (p *process) ensureStreams(ctx context.Context, _ *service.Handle) error {
 	options := topology.Options{Replicas: p.cfg.Streams.Replicas, StorageBytes: int64(p.cfg.Streams.Storage)}
 	if err := topology.Ensure(ctx, p.agents.JetStream, p.agents.Cell, options); err != nil {
 		return fmt.Errorf("create the streams: %w", err)
 	}
-	self.Ready()
-	for {
-		select {
-		case _, open := <-connected:
-			if !open {
-				return nil
-			}
-			if err := topology.EnsureRelays(ctx, p.agents.JetStream, options); err != nil {
-				return fmt.Errorf("create the buckets of relays again: %w", err)
-			}
-		case <-ctx.Done():
-			return nil
-		}
-	}
+	return nil
 }
 
 // ensureConsumers creates missing consumers of agents and subscribers, at the start and on request. Some are missing

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -162,27 +161,6 @@ func TestAgentMissingInRestoredNATSConnectsAgain(t *testing.T) {
 	b.awaitAcknowledged(t)
 	require.NoError(t, b.nats.Restore(copied))
 	require.Eventually(t, consumes, time.Minute, 10*time.Millisecond)
-}
-
-// Relays are not allowed to create the buckets that NATS keeps in memory.
-func TestBucketsOfRelaysReturnAfterARestartOfNATS(t *testing.T) {
-	t.Parallel()
-	b := newFixture(t)
-	b.start(t)
-	option, err := nats.NkeyOptionFromSeed(natsauth.SeedFile(b.keys, natsauth.PrincipalRelay))
-	require.NoError(t, err)
-	js := natstest.JetStream(t, b.nats, option, nats.CustomInboxPrefix(natsauth.InboxPrefix(natsauth.PrincipalRelay)))
-	put := func() error {
-		kv, err := js.KeyValue(t.Context(), topology.BucketRelays)
-		if err == nil {
-			_, err = kv.Put(t.Context(), "relay.a", nil)
-		}
-		return err
-	}
-	require.NoError(t, put())
-	b.nats.Down()
-	require.NoError(t, b.nats.Restart())
-	require.Eventually(t, func() bool { return put() == nil }, time.Minute, 10*time.Millisecond)
 }
 
 func TestAgentRegisteredWithoutNATSConnectsLater(t *testing.T) {

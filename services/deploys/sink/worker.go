@@ -76,8 +76,8 @@ func (w *worker) supervise(ctx context.Context) {
 // open, but across accounts their messages are lost.
 var errReconnected = errors.New("reconnected to NATS")
 
-// run receives and delivers facts until ctx ends, a consumer fails or the connection was lost. Deliveries in progress may then continue for
-// Config.Grace.
+// run receives and delivers facts until ctx ends, a consumer fails or the connection was lost. Deliveries in
+// progress may then continue for Config.Grace.
 func (w *worker) run(ctx context.Context) error {
 	w.mu.Lock()
 	w.queues, w.pending, w.busy = map[string]*queue{}, map[position]*queued{}, 0

@@ -54,6 +54,14 @@ func (s *system) as(t *testing.T, name string) jetstream.JetStream {
 	return natstest.JetStream(t, s.server, seed, inbox, failOnError)
 }
 
+// control returns the streams of the control plane, as a relay reaches them.
+func (s *system) control(t *testing.T) jetstream.JetStream {
+	t.Helper()
+	js, err := jetstream.NewWithAPIPrefix(s.as(t, natsauth.PrincipalRelay).Conn(), natsauth.ControlAPIPrefix)
+	require.NoError(t, err)
+	return js
+}
+
 // run starts a RegistryStore and returns after it has read the bucket.
 func (s *system) run(t *testing.T, id string) *relay {
 	t.Helper()
@@ -108,7 +116,6 @@ func start(t *testing.T, server *natsd.Server, id string) *relay {
 func startWithLease(t *testing.T, server *natsd.Server, id string, lease time.Duration) *relay {
 	t.Helper()
 	r := &relay{registry: registry.New(), js: natstest.JetStream(t, server), lost: make(chan int64, 10)}
-	require.NoError(t, topology.EnsureRelays(natstest.Context(t), r.js, topology.Options{}))
 	r.RegistryStore = relaynats.NewRegistryStore(relaynats.RegistryConfig{
 		JetStream: r.js, Self: registry.Relay{ID: id, URL: "https://" + id}, Registry: r.registry, Lease: lease,
 		Events: lostEvents{lost: r.lost}, OnRemoved: func(registry.Connection) {}, Logger: slog.New(slog.DiscardHandler),

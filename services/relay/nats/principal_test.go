@@ -65,7 +65,7 @@ func TestRelayPrincipalReadsLargeBucket(t *testing.T) {
 func TestRelayPrincipalReadsDirectoryAndPublishesAgentEvents(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t)
-	js := s.as(t, natsauth.PrincipalRelay)
+	js := s.control(t)
 	for subject, data := range map[string]string{
 		cell.Directory("agent", "7"): `{"agent_id":7,"project_id":3}`, cell.ControlConfig(7): `{"config_revision":1}`,
 	} {
@@ -103,7 +103,7 @@ func TestRelayPrincipalFollowsTheConfigurationsOfAgents(t *testing.T) {
 		require.NoError(t, err)
 	}
 	publish(5)
-	configs := relaynats.NewAgentConfigs(s.as(t, natsauth.PrincipalRelay), cell, slog.New(slog.DiscardHandler))
+	configs := relaynats.NewAgentConfigs(s.control(t), cell, slog.New(slog.DiscardHandler))
 	untilReady(t, configs.Run)
 	require.NoError(t, configs.Check(t.Context()))
 	line, changed := configs.AgentConfig(7)

@@ -27,17 +27,18 @@ const (
 	refreshes = 3
 	// requestTimeout of one request to NATS.
 	requestTimeout = 5 * time.Second
-	// openInterval between attempts to open a missing bucket.
-	openInterval = 200 * time.Millisecond
 	// maxLost connections are published in one batch, so that the lease can be refreshed between batches.
 	maxLost = 500
 )
 
 // RegistryConfig of a [RegistryStore]. All fields are required, unless they have a default.
 type RegistryConfig struct {
+	// JetStream of the relays' own account.
 	JetStream jetstream.JetStream
-	Self      registry.Relay
-	Registry  *registry.Registry
+	// Replicas of the bucket. Defaults to 1.
+	Replicas int
+	Self     registry.Relay
+	Registry *registry.Registry
 	// Lease in whole seconds. Defaults to [DefaultLease].
 	Lease time.Duration
 	// Events publishes connections and disconnections.
@@ -201,26 +202,18 @@ func (s *RegistryStore) runUntilReconnect(ctx context.Context, ready func()) (re
 	}
 }
 
-// open retries while the bucket does not exist: the state service recreates it after a NATS restart.
+// open opens the bucket, and creates it if it is missing: NATS keeps it in memory.
 func (s *RegistryStore) open(ctx context.Context) (jetstream.KeyValue, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	retry := time.NewTicker(openInterval)
-	defer retry.Stop()
-	for {
-		kv, err := s.cfg.JetStream.KeyValue(ctx, bucket)
-		switch {
-		case err == nil:
-			return kv, nil
-		case !errors.Is(err, jetstream.ErrBucketNotFound):
-			return nil, fmt.Errorf("open bucket %s: %w", bucket, err)
-		}
-		select {
-		case <-retry.C:
-		case <-ctx.Done():
-			return nil, fmt.Errorf("open bucket %s: it does not exist: the service state creates it", bucket)
-		}
+	if err := topology.EnsureRelays(ctx, s.cfg.JetStream, topology.Options{Replicas: s.cfg.Replicas}); err != nil {
+		return nil, fmt.Errorf("create: %w", err)
 	}
+	kv, err := s.cfg.JetStream.KeyValue(ctx, bucket)
+	if err != nil {
+		return nil, fmt.Errorf("open bucket %s: %w", bucket, err)
+	}
+	return kv, nil
 }
 
 // refresh writes the lease. It publishes to the bucket's subject: KeyValue.Put does not keep the per-key TTL.

@@ -7,7 +7,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/events"
 	relaynats "lockstep.internal/services/relay/nats"
 	"lockstep.internal/services/relay/registry"
@@ -84,7 +83,6 @@ func TestRelayKilledDuringNATSOutageIsReportedLost(t *testing.T) {
 	server.Down()
 	a.kill()
 	require.NoError(t, server.Restart())
-	require.NoError(t, topology.EnsureRelays(natstest.Context(t), natstest.JetStream(t, server), topology.Options{}))
 	require.EqualValues(t, 1, <-b.lost)
 	b.requireConnections(t, 7)
 	b.requireConnections(t, 8, 2)
@@ -160,7 +158,6 @@ func TestLostBucketIsRefilled(t *testing.T) {
 	a.Connected(connection(9, 3))
 	require.Len(t, b.registry.Agent(7), 1, "the entry stays valid")
 	require.NoError(t, server.Restart())
-	require.NoError(t, topology.EnsureRelays(natstest.Context(t), natstest.JetStream(t, server), topology.Options{}))
 	b.requireConnections(t, 9, 3)
 	b.requireConnections(t, 8)
 	b.requireConnections(t, 7, 1)
