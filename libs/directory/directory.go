@@ -16,8 +16,8 @@ import (
 
 // Config of a copy.
 type Config struct {
-	// JetStream has a connection that reconnects for ever. Its user may read the stream: see
-	// natsauth.LastValueReaderSubjects. Required.
+	// JetStream has a connection that reconnects for ever. Its user may read the stream without consumers, as package
+	// lastvalue does. Required.
 	JetStream jetstream.JetStream
 	// Cell of the directory. Required.
 	Cell topology.Cell

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/jwt/v2"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
@@ -262,20 +261,10 @@ func TestRecreatedStreamReplacesEverything(t *testing.T) {
 	require.True(t, b.copy.Ready())
 }
 
-// TestLastValueReaderSubjectsSuffice runs a copy as a service that may do nothing else.
-func TestLastValueReaderSubjectsSuffice(t *testing.T) {
+func TestDeploysPrincipalFollowsTheDirectory(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	report, err := natsauth.Init(dir, natsauth.Options{Principals: []natsauth.StaticPrincipal{{
-		Name: "billing", Account: natsauth.AccountControl, Permissions: jwt.Permissions{
-			Pub: jwt.Permission{
-				Allow: natsauth.LastValueReaderSubjects(topology.StreamDirectory),
-			},
-			Sub: jwt.Permission{Allow: jwt.StringList{
-				natsauth.InboxPrefix("billing") + ".>", cell.All(topology.FamilyDirectoryLive),
-			}},
-		},
-	}}})
+	report, err := natsauth.Init(dir, natsauth.Options{})
 	require.NoError(t, err)
 	server := natstest.Start(t, natsd.Options{ConfigFile: report.ConfigFile, StoreDir: t.TempDir()})
 	as := func(name string) *nats.Conn {
@@ -288,7 +277,7 @@ func TestLastValueReaderSubjectsSuffice(t *testing.T) {
 	b.makeStream()
 	b.publish(append(tree(), member(10, directory.Group, 2, "reader"))...)
 	denied := make(chan error, 100)
-	conn := as("billing")
+	conn := as(natsauth.PrincipalDeploys)
 	conn.SetErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { denied <- err })
 	b.followWith(conn)
 	b.awaitReady()

@@ -42,10 +42,7 @@ const responseExpiry = time.Minute
 func StaticPrincipals(cell topology.Cell) []StaticPrincipal {
 	return []StaticPrincipal{
 		{PrincipalState, AccountControl, statePermissions(cell)},
-		{
-			PrincipalDeploys, AccountDeploys,
-			servicePermissions(deploysServices(cell), PrincipalDeploys, cell.All(topology.FamilyDirectoryLive)),
-		},
+		{PrincipalDeploys, AccountDeploys, deploysImports(cell).permissions(PrincipalDeploys)},
 		{PrincipalRelay, AccountRelay, relayPermissions(cell)},
 		{PrincipalOperator, AccountControl, operatorPermissions(cell)},
 		{PrincipalCallout, AccountAuth, calloutPermissions()},
@@ -127,16 +124,7 @@ func operatorPermissions(cell topology.Cell) jwt.Permissions {
 
 // relayPermissions allows the imported services and the bucket of relays, which a relay creates in its own account.
 func relayPermissions(cell topology.Cell) jwt.Permissions {
-	account := accountImports{jetStream: "its own"}
-	services := relayServices(cell)
-
-	for i := range services {
-		services[i].subject = account.imported(services[i])
-	}
-
-	permissions := servicePermissions(
-		services, PrincipalRelay, cell.All(topology.FamilyDirectoryLive), cell.ControlConfigsLive(),
-	)
+	permissions := relayImports(cell).permissions(PrincipalRelay)
 	permissions.Pub.Allow = append(permissions.Pub.Allow,
 		"$KV."+topology.BucketRelays+".>",
 		// Push consumers of a bucket use flow control: the client must respond.
@@ -154,16 +142,6 @@ func relayPermissions(cell topology.Cell) jwt.Permissions {
 	)
 
 	return permissions
-}
-
-// LastValueReaderSubjects are the subjects that a control-plane service publishes to in order to read a stream with
-// package lastvalue, for its permissions. It also subscribes to the republished subjects.
-func LastValueReaderSubjects(stream string) jwt.StringList {
-	return jwt.StringList{
-		"$JS.API.STREAM.INFO." + stream,
-		"$JS.API.STREAM.MSG.GET." + stream,
-		"$JS.API.DIRECT.GET." + stream,
-	}
 }
 
 func calloutPermissions() jwt.Permissions {

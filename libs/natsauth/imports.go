@@ -2,10 +2,13 @@ package natsauth
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/nats-io/jwt/v2"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"lockstep.internal/libs/topology"
@@ -115,21 +118,27 @@ func allAccountImports(cell topology.Cell) []accountImports {
 	return []accountImports{
 		{name: AccountAgents, services: accountServices(cell)},
 		{name: AccountSubscribers, services: subscriberServices("*"), external: true},
-		{
-			name: AccountDeploys, services: deploysServices(cell),
-			streams: identity(cell.All(topology.FamilyDirectoryLive)),
-		},
-		{
-			name: AccountRelay, services: relayServices(cell),
-			streams:   identity(cell.All(topology.FamilyDirectoryLive), cell.ControlConfigsLive()),
-			jetStream: fmt.Sprintf("{max_mem: %d, max_file: 0, max_streams: 1}", relayMemory),
-		},
+		deploysImports(cell),
+		relayImports(cell),
 		// Listeners receive the republished messages of DEPLOYS, under the subjects of the stream.
 		{
 			name:    AccountListeners,
 			streams: map[string]string{cell.All(topology.FamilyDeployLive): cell.All(topology.FamilyDeploy)}, external: true,
 		},
 	}
+}
+
+// permissions allow a user all that the account imports.
+func (a accountImports) permissions(user string) jwt.Permissions {
+	services := slices.Clone(a.services)
+	for i := range services {
+		services[i].subject = a.imported(services[i])
+	}
+
+	permissions := servicePermissions(services, user)
+	permissions.Sub.Allow = append(permissions.Sub.Allow, slices.Sorted(maps.Values(a.streams))...)
+
+	return permissions
 }
 
 // identity maps each subject to itself.
@@ -142,9 +151,9 @@ func identity(subjects ...string) map[string]string {
 	return same
 }
 
-// deploysServices returns the imported services of the deploys service. It may use every consumer on the streams that
-// only it writes. On OBSERVED it uses its own: it cannot guess the names of others.
-func deploysServices(cell topology.Cell) []exportedService {
+// deploysImports returns the imports of the deploys service. It may use every consumer on the streams that only it
+// writes. On OBSERVED it uses its own: it cannot guess the names of others.
+func deploysImports(cell topology.Cell) accountImports {
 	services := writeServices(
 		cell.All(topology.FamilyDeploy), cell.All(topology.FamilySink), cell.ObservedClusters(),
 		cell.Prefix(topology.FamilyDead)+"."+PrincipalDeploys+".>", cell.ConsumerRequests(PrincipalDeploys),
@@ -161,18 +170,25 @@ func deploysServices(cell topology.Cell) []exportedService {
 		services = append(services, consumerServices(stream, "*")...)
 	}
 
-	return services
+	return accountImports{
+		name: AccountDeploys, services: services, streams: identity(cell.All(topology.FamilyDirectoryLive)),
+	}
 }
 
-// relayMemory is the memory of the relays' bucket, in bytes.
+// relayMemory is the memory of the relays' bucket with all its replicas, in bytes.
 const relayMemory = 256 << 20
 
-// relayServices returns the imported services of the relay.
-func relayServices(cell topology.Cell) []exportedService {
+// relayImports returns the imports of the relay.
+func relayImports(cell topology.Cell) accountImports {
 	services := writeServices(cell.All(topology.FamilyAgent), cell.All(topology.FamilyAudit))
 	services = append(services, lastValueServices(topology.StreamDirectory)...)
+	services = append(services, lastValueServices(topology.StreamControl)...)
 
-	return append(services, lastValueServices(topology.StreamControl)...)
+	return accountImports{
+		name: AccountRelay, services: services,
+		streams:   identity(cell.All(topology.FamilyDirectoryLive), cell.ControlConfigsLive()),
+		jetStream: fmt.Sprintf("{max_mem: %d, max_file: 0, max_streams: 1}", relayMemory),
+	}
 }
 
 // writeServices returns services with one response, such as the acknowledgement of a stream.

@@ -125,8 +125,8 @@ func Permissions(cell topology.Cell, p Principal) jwt.Permissions {
 	}
 }
 
-// servicePermissions allows a user to publish to the services, and to subscribe to its inbox and to the streams.
-func servicePermissions(services []exportedService, user string, streams ...string) jwt.Permissions {
+// servicePermissions allows a user to publish to the services and to subscribe to its inbox.
+func servicePermissions(services []exportedService, user string) jwt.Permissions {
 	publish := make(jwt.StringList, 0, len(services))
 
 	for _, s := range services {
@@ -135,7 +135,7 @@ func servicePermissions(services []exportedService, user string, streams ...stri
 
 	return jwt.Permissions{
 		Pub: jwt.Permission{Allow: publish},
-		Sub: jwt.Permission{Allow: append(jwt.StringList{InboxPrefix(user) + ".>"}, streams...)},
+		Sub: jwt.Permission{Allow: jwt.StringList{InboxPrefix(user) + ".>"}},
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"lockstep.internal/libs/natsauth"
+	"lockstep.internal/libs/topology"
 )
 
 func TestOperatorReadsAndRetries(t *testing.T) {
@@ -129,4 +130,20 @@ func TestStaticPrincipalsCannotExceedTheirPermissions(t *testing.T) {
 
 		require.Equal(t, before, c.foreign(t))
 	}
+}
+
+func TestRelayStoresInMemoryOnly(t *testing.T) {
+	t.Parallel()
+
+	c := startCell(t)
+	js, err := jetstream.New(c.static(t, natsauth.PrincipalRelay))
+	require.NoError(t, err)
+
+	config := jetstream.StreamConfig{Name: topology.StreamRelays, Subjects: []string{"$KV.RELAYS.>"}}
+	_, err = js.CreateStream(testContext(t), config)
+	require.ErrorContains(t, err, "insufficient storage")
+
+	config.Storage, config.MaxBytes = jetstream.MemoryStorage, 1<<30
+	_, err = js.CreateStream(testContext(t), config)
+	require.ErrorContains(t, err, "insufficient memory")
 }
