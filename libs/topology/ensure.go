@@ -1,9 +1,11 @@
 package topology
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -11,38 +13,79 @@ import (
 
 // Ensure creates the streams that are missing and updates those of a lower [Version]. It changes the
 // number of replicas of those of the same version: the service that was started last decides. Replicas may call it
-// concurrently. The error names the stream. The caller retries if the server is unavailable.
+// concurrently. Streams that shrink come first, so a server whose storage is exactly as large as the streams suffices.
+// The error names the stream. The caller retries if the server is unavailable.
 func Ensure(ctx context.Context, js jetstream.JetStream, cell Cell, opts Options) error {
 	if err := ValidateCell(string(cell)); err != nil {
 		return err
 	}
+	var changes []streamChange
 	for _, stream := range Streams() {
-		if err := ensure(ctx, js, stream.Config(cell, opts)); err != nil {
+		change, err := compare(ctx, js, stream.Config(cell, opts))
+		if err != nil {
 			return fmt.Errorf("stream %s: %w", stream.Name, err)
+		}
+		changes = append(changes, change)
+	}
+	slices.SortStableFunc(changes, func(a, b streamChange) int { return cmp.Compare(a.growth, b.growth) })
+	for _, change := range changes {
+		if err := change.apply(ctx, js); err != nil {
+			return fmt.Errorf("stream %s: %w", change.want.Name, explain(err, opts))
 		}
 	}
 	return nil
 }
 
-func ensure(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig) error {
-	_, err := js.CreateStream(ctx, want)
-	if !errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
-		return err //nolint:wrapcheck // Ensure names the stream.
+// streamChange is what is missing between a stream and its declaration.
+type streamChange struct {
+	want   jetstream.StreamConfig
+	create bool
+	update bool
+	growth int64 // in bytes of the server's storage
+}
+
+// compare looks the stream up first. NATS refuses to create a stream without enough free storage, even if it exists.
+func compare(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig) (streamChange, error) {
+	stream, err := js.Stream(ctx, want.Name)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return streamChange{want: want, create: true, growth: want.MaxBytes}, nil
 	}
-	have, err := js.Stream(ctx, want.Name)
 	if err != nil {
-		return err //nolint:wrapcheck // Ensure names the stream.
+		return streamChange{}, err //nolint:wrapcheck // Ensure names the stream.
 	}
-	config := have.CachedInfo().Config
-	version, err := strconv.Atoi(config.Metadata[versionKey])
+	have := stream.CachedInfo().Config
+	version, _ := strconv.Atoi(have.Metadata[versionKey]) // 0 of a stream that somebody else created
 	switch {
-	case err != nil || version < Version:
-	case version > Version || config.Replicas == want.Replicas:
-		return nil
+	case version < Version:
+		return streamChange{want: want, update: true, growth: want.MaxBytes - have.MaxBytes}, nil
+	case version > Version || have.Replicas == want.Replicas:
+		return streamChange{want: want}, nil
 	default:
-		config.Replicas = want.Replicas
-		want = config
+		have.Replicas = want.Replicas
+		return streamChange{want: have, update: true}, nil
 	}
-	_, err = js.UpdateStream(ctx, want)
+}
+
+func (c streamChange) apply(ctx context.Context, js jetstream.JetStream) error {
+	var err error
+	switch {
+	case c.create:
+		_, err = js.CreateStream(ctx, c.want)
+	case c.update:
+		_, err = js.UpdateStream(ctx, c.want)
+	}
 	return err //nolint:wrapcheck // Ensure names the stream.
+}
+
+// codeInsufficientStorage is the error of a server whose storage is smaller than all streams together.
+const codeInsufficientStorage = jetstream.ErrorCode(10047)
+
+// explain says what to do about an error of the server.
+func explain(err error, opts Options) error {
+	var api *jetstream.APIError
+	if errors.As(err, &api) && api.ErrorCode == codeInsufficientStorage {
+		return fmt.Errorf("all streams together reserve %d bytes, and the NATS server has less storage: "+
+			"free disk space, raise max_file_store of the server, or lower streams.storage: %w", opts.storage(), err)
+	}
+	return err
 }

@@ -14,6 +14,7 @@ import (
 
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/tools/testkit/leaktest"
+	"lockstep.internal/tools/testkit/natsd"
 	"lockstep.internal/tools/testkit/natstest"
 )
 
@@ -107,6 +108,39 @@ func TestEnsureRelaysCreatesTheBucket(t *testing.T) {
 		require.NoError(t, topology.EnsureRelays(natstest.Context(t), js, options()), "existing entries are kept")
 		require.NoError(t, js.DeleteKeyValue(t.Context(), topology.BucketRelays))
 	}
+}
+
+// TestStreamsFitExactly has a server with as much storage as the streams need, and no byte more.
+func TestStreamsFitExactly(t *testing.T) {
+	t.Parallel()
+	storage := options().StorageBytes
+	server := natstest.Start(t, natsd.Options{MaxStore: storage})
+	js := natstest.JetStream(t, server)
+	ctx := t.Context()
+	for range 2 {
+		require.NoError(t, topology.Ensure(ctx, js, cell, options()))
+	}
+
+	// An earlier version gave the storage of the last streams to the first one.
+	first := topology.Streams()[0]
+	cfg := first.Config(cell, options())
+	for _, stream := range topology.Streams()[5:] {
+		cfg.MaxBytes += stream.Config(cell, options()).MaxBytes
+		require.NoError(t, js.DeleteStream(ctx, stream.Name))
+	}
+	cfg.Metadata["lockstep.dev/topology"] = strconv.Itoa(topology.Version - 1)
+	_, err := js.UpdateStream(ctx, cfg)
+	require.NoError(t, err)
+	require.NoError(t, topology.Ensure(ctx, js, cell, options()))
+	_, err = js.Stream(ctx, topology.Streams()[5].Name)
+	require.NoError(t, err)
+
+	larger := options()
+	larger.StorageBytes *= 4
+	require.NoError(t, js.DeleteStream(ctx, first.Name))
+	err = topology.Ensure(ctx, js, cell, larger)
+	require.ErrorContains(t, err, "stream "+first.Name+": all streams together reserve 419430400 bytes")
+	require.ErrorContains(t, err, "lower streams.storage")
 }
 
 func TestOldReplicaDoesNotRevertStreams(t *testing.T) {

@@ -29,7 +29,7 @@ const (
 // EnsureRelays creates [BucketRelays] if it is missing, and updates it if it has a lower [Version]. A restarted
 // server has lost it.
 func EnsureRelays(ctx context.Context, js jetstream.JetStream, opts Options) error {
-	err := ensure(ctx, js, jetstream.StreamConfig{
+	change, err := compare(ctx, js, jetstream.StreamConfig{
 		Name:                   StreamRelays,
 		Description:            "Which relay holds a connection to which replica of which agent.",
 		Subjects:               []string{"$KV." + BucketRelays + ".>"},
@@ -49,6 +49,9 @@ func EnsureRelays(ctx context.Context, js jetstream.JetStream, opts Options) err
 		SubjectDeleteMarkerTTL: relaysMarkerTTL,
 		Metadata:               map[string]string{versionKey: strconv.Itoa(Version)},
 	})
+	if err == nil {
+		err = change.apply(ctx, js)
+	}
 	if err != nil {
 		return fmt.Errorf("bucket %s: %w", BucketRelays, err)
 	}

@@ -1,6 +1,7 @@
 package topology
 
 import (
+	"cmp"
 	"strconv"
 	"time"
 
@@ -203,13 +204,12 @@ type Options struct {
 // DefaultStorageBytes is 8 GiB.
 const DefaultStorageBytes = int64(8) << 30
 
+func (o Options) storage() int64 { return cmp.Or(o.StorageBytes, DefaultStorageBytes) }
+
 // Config is the stream's configuration in a cell.
 func (s Stream) Config(cell Cell, opts Options) jetstream.StreamConfig {
 	if opts.Replicas == 0 {
 		opts.Replicas = 1
-	}
-	if opts.StorageBytes == 0 {
-		opts.StorageBytes = DefaultStorageBytes
 	}
 	cfg := jetstream.StreamConfig{
 		Name:              s.Name,
@@ -219,7 +219,7 @@ func (s Stream) Config(cell Cell, opts Options) jetstream.StreamConfig {
 		Storage:           jetstream.FileStorage,
 		Replicas:          opts.Replicas,
 		MaxAge:            s.MaxAge,
-		MaxBytes:          opts.StorageBytes / 100 * int64(s.Share),
+		MaxBytes:          opts.storage() / 100 * int64(s.Share),
 		MaxMsgs:           -1,
 		MaxMsgSize:        MaxMessageSize,
 		MaxConsumers:      maxConsumers,

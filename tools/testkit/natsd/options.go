@@ -24,6 +24,10 @@ type Options struct {
 	// Port for clients on 127.0.0.1. Defaults to a free one (so does -1).
 	Port int
 
+	// MaxStore is the disk space in bytes that streams may reserve. Defaults to 1 TiB: the free disk space does not
+	// matter.
+	MaxStore int64
+
 	// SyncAlways makes every acknowledged write survive a power loss, at a fraction of the speed.
 	// Defaults to false: the server flushes every SyncInterval.
 	SyncAlways bool
@@ -53,6 +57,9 @@ func (o Options) withDefaults() Options {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
+	if o.MaxStore == 0 {
+		o.MaxStore = 1 << 40
+	}
 	return o
 }
 
@@ -77,7 +84,7 @@ func (o Options) server(store string, port int) (*server.Options, error) {
 		so.AuthTimeout = authTimeout.Seconds()
 	}
 	so.LameDuckGracePeriod, so.LameDuckDuration = lameDuckGrace, lameDuckGrace+time.Millisecond
-	so.JetStream, so.StoreDir = true, store
+	so.JetStream, so.StoreDir, so.JetStreamMaxStore = true, store, o.MaxStore
 	if o.SyncAlways {
 		so.SyncAlways = true
 	}
