@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 
 	"lockstep.internal/libs/logkey"
 	"lockstep.internal/libs/service"
@@ -36,6 +37,9 @@ const (
 	standInPeerRelay = "peer-relay"
 	standInPeerAgent = "peer-agent"
 )
+
+// readyTimeout is the time that a program has to become ready.
+const readyTimeout = 5 * time.Minute
 
 // readyFunc reports that a stand-in is ready at these addresses.
 type readyFunc func(addresses map[string]string)
@@ -103,6 +107,8 @@ func (f *fixture) run(ctx context.Context, cmd *exec.Cmd) *process {
 	log := must(os.Create(f.file(fmt.Sprintf("%d.log", f.processes))))
 	p := &process{cmd: cmd, log: log, http: f.httpClient(), Run: must(stack.StartProgram(cmd, log))}
 	f.onClose(func(context.Context) error { return errors.Join(p.withLog(p.Stop()), log.Close()) })
+	ctx, cancel := context.WithTimeoutCause(ctx, readyTimeout, errors.New("the program is not ready in time"))
+	defer cancel()
 	addresses, err := p.Ready(ctx)
 	check(p.withLog(err))
 	p.addresses = addresses

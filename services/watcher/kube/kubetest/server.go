@@ -2,7 +2,7 @@
 // watches, refused lists, a cluster restored from a backup.
 //
 // It serves lists and watches of given objects, the same in every namespace, and stores Leases and
-// namespaces. A list has one page, except after [Server.SetMany]. A watch sends what Send is given.
+// namespaces. It is ready. A list has one page, except after [Server.SetMany]. A watch sends what Send is given.
 package kubetest
 
 import (
@@ -232,6 +232,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	_, listed := s.lists[resource]
 	s.mu.Unlock()
 	switch {
+	case r.URL.Path == "/readyz":
 	case !listed:
 		s.keep(w, r)
 	case r.URL.Query().Get("watch") == "":
