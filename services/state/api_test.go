@@ -333,6 +333,30 @@ func TestTokensOfAUserAreLimited(t *testing.T) {
 	call(t, ada.tokens.CreateToken, &statev1.CreateTokenRequest{Name: "again"})
 }
 
+func TestAgentsOfAProjectAreLimited(t *testing.T) {
+	t.Parallel()
+	b := newFixture(t)
+	b.cfg.Agents.MaxPerProject = 2
+	b.start(t)
+	admin := b.as(t, b.admin)
+	project, first := admin.project()
+	key, err := seal.GenerateKey()
+	require.NoError(t, err)
+	register := func(name string) error {
+		_, err := admin.agents.RegisterAgent(t.Context(), connect.NewRequest(&statev1.RegisterAgentRequest{
+			ProjectId: project, Name: name, CurvePublicKey: key.Public(),
+		}))
+		return err
+	}
+	require.NoError(t, register("second"))
+	for range 2 { // a revocation makes no room at once: each registration leaves rows
+		err := register("third")
+		require.Equal(t, errcode.ResourceExhausted, fault.CodeOf(err))
+		require.ErrorContains(t, err, "has 2 agents, the maximum: revoke one")
+		call(t, admin.agents.RevokeAgent, &statev1.RevokeAgentRequest{Id: first.GetAgent().GetId()})
+	}
+}
+
 // A revocation ends the streams of a token at state, and publishes that its access tokens are void.
 func TestRevokedTokenLosesStreamsAndAccessTokens(t *testing.T) {
 	t.Parallel()

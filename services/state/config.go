@@ -49,6 +49,8 @@ type AgentsConfig struct {
 	URLs    []string `yaml:"urls" help:"NATS addresses for agents; empty = nats.url"`
 	CAFile  string   `yaml:"ca_file" help:"PEM file with the CAs of NATS for agents; empty = system CAs"`
 
+	MaxPerProject int `yaml:"max_per_project" help:"maximum agents of a project; revoked ones count for a day after their registration"`
+
 	HourlyMessages int64        `yaml:"hourly_messages" help:"messages that an agent may publish within an hour; one that publishes more is disconnected until its hour is over; at least 350000"`
 	HourlyBytes    config.Bytes `yaml:"hourly_bytes" help:"size of these messages; at least 640MiB"`
 	HourlySubjects int          `yaml:"hourly_subjects" help:"distinct subjects of these messages; at least 50000"`
@@ -93,6 +95,7 @@ func DefaultConfig() Config {
 		Cell:      CellConfig{Name: "local"},
 		NATS:      natsconn.DefaultConfig(),
 		Agents: AgentsConfig{
+			MaxPerProject:  200,
 			HourlyMessages: meter.Default().Messages,
 			HourlyBytes:    config.Bytes(meter.Default().Bytes),
 			HourlySubjects: meter.Default().Subjects,
@@ -146,6 +149,9 @@ func (c AgentsConfig) limits() meter.Limits {
 func (c AgentsConfig) validateLimits() []error {
 	limits, least := c.limits(), meter.Minimum()
 	var errs []error
+	if c.MaxPerProject < 1 {
+		errs = append(errs, config.Invalid("agents.max_per_project", "%d is less than 1", c.MaxPerProject))
+	}
 	for _, limit := range []struct {
 		path         string
 		value, least int64

@@ -325,8 +325,8 @@ func (p *process) openAPI(context.Context) error {
 		Pool: p.pool, Directory: p.directory, Workspaces: p.workspaces, IngestStores: p.ingestStores, Secrets: p.secrets,
 		Encoder: p.encoder, Ingest: p.consumers.Ingest, Changes: p.changes, JetStream: js, Agents: p.agents,
 		AccessChanges: p.accessChanges, StreamLifetime: p.cfg.Access.StreamLifetime,
-		MaxTokensPerUser: p.cfg.Access.MaxTokensPerUser,
-		Subscribers:      p.subscribers, Endpoint: endpoint, NamespacePrefix: p.cfg.Workspace.NamespacePrefix,
+		MaxTokensPerUser: p.cfg.Access.MaxTokensPerUser, MaxAgentsPerProject: p.cfg.Agents.MaxPerProject,
+		Subscribers: p.subscribers, Endpoint: endpoint, NamespacePrefix: p.cfg.Workspace.NamespacePrefix,
 		Rebuild: p.rebuild, Issuer: p.keyring, Cell: p.cell(), Logger: p.tel.Logger, Now: time.Now,
 		Interceptors: []connect.Interceptor{tracing},
 	})

@@ -15,10 +15,10 @@ import (
 	"lockstep.internal/services/state/directory"
 )
 
-// RegisterAgent creates an agent in a project and publishes its entry and its configuration.
-func (d *Directory) RegisterAgent(ctx context.Context, a agent.Agent) (agent.Agent, error) {
+// RegisterAgent creates an agent in a project with at most limit agents, and publishes its entry and its configuration.
+func (d *Directory) RegisterAgent(ctx context.Context, a agent.Agent, limit int) (agent.Agent, error) {
 	err := libpostgres.InTx(ctx, d.DB, func(tx pgx.Tx) (err error) {
-		if a, err = d.Directory.RegisterAgent(ctx, tx, a); err != nil {
+		if a, err = d.Directory.RegisterAgent(ctx, tx, a, limit); err != nil {
 			return err
 		}
 		if err := d.publish(ctx, tx, a.Entry()); err != nil {

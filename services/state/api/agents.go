@@ -48,6 +48,7 @@ type agentService struct {
 	ingest       *ingest.Ingest
 	now          func() time.Time
 	agents       Agents
+	maxAgents    int
 	endpoint     AgentEndpoint
 	sealerKey    string
 	logger       *slog.Logger
@@ -84,7 +85,7 @@ func (s *agentService) RegisterAgent(
 	}
 	a, err := s.directory.RegisterAgent(ctx, agent.Agent{
 		ProjectID: r.Msg.GetProjectId(), Name: r.Msg.GetName(), CurvePublicKey: r.Msg.GetCurvePublicKey(), TokenHash: hash[:],
-	})
+	}, s.maxAgents)
 	if err != nil {
 		return nil, err
 	}

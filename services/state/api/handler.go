@@ -34,10 +34,12 @@ type Dependencies struct {
 	// StreamLifetime is the maximum lifetime of a stream; MaxTokensPerUser the maximum number of active tokens.
 	StreamLifetime   time.Duration
 	MaxTokensPerUser int
-	JetStream        jetstream.JetStream
-	Agents           Agents
-	Subscribers      Subscribers
-	Endpoint         AgentEndpoint
+	// MaxAgentsPerProject limits active agents; see postgres.Directory.RegisterAgent.
+	MaxAgentsPerProject int
+	JetStream           jetstream.JetStream
+	Agents              Agents
+	Subscribers         Subscribers
+	Endpoint            AgentEndpoint
 	// NamespacePrefix is the prefix of workspace namespaces.
 	NamespacePrefix string
 	Rebuild         Rebuild
@@ -80,6 +82,7 @@ func NewHandler(d Dependencies) http.Handler {
 		ingest:       d.Ingest,
 		now:          d.Now,
 		agents:       d.Agents,
+		maxAgents:    d.MaxAgentsPerProject,
 		endpoint:     d.Endpoint,
 		sealerKey:    d.Secrets.Vault.PublicKey(),
 		logger:       d.Logger,

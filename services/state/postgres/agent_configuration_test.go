@@ -36,6 +36,7 @@ func TestAgentConfigurationIsPublished(t *testing.T) {
 	made, err := d.RegisterAgent(
 		t.Context(),
 		agent.Agent{ProjectID: 4, Name: "new", CurvePublicKey: "X", TokenHash: []byte("new")},
+		10,
 	)
 	require.NoError(t, err)
 	messages := b.outbox()

@@ -211,8 +211,36 @@ func (d *Directory) DeleteMembership(
 	return m, notifyAccess(ctx, tx, userID)
 }
 
-// RegisterAgent creates an agent with the default configuration in a project.
-func (d *Directory) RegisterAgent(ctx context.Context, tx pgx.Tx, a agent.Agent) (agent.Agent, error) {
+// agentPeriod is the time in which the registration of an agent counts, even if the agent is revoked.
+const agentPeriod = 24 * time.Hour
+
+// checkAgents returns the fault resource_exhausted if the project may have no further agent. It locks the project:
+// registrations in one project wait for each other.
+func (d *Directory) checkAgents(ctx context.Context, tx pgx.Tx, project int64, limit int) error {
+	var one, counted int
+	if err := tx.QueryRow(ctx, `select 1 from projects where id = $1 for no key update`, project).Scan(&one); err != nil {
+		return asFault(err, "", fmt.Sprintf("project %d", project))
+	}
+	err := tx.QueryRow(ctx, `
+		select count(*) from agents where project_id = $1 and (revoked_at is null or created_at > $2)`,
+		project, d.Now().Add(-agentPeriod)).Scan(&counted)
+	if err != nil {
+		return fmt.Errorf("count the agents of project %d: %w", project, err)
+	}
+	if counted >= limit {
+		return fault.New(errcode.ResourceExhausted,
+			"project %d has %d agents, the maximum: revoke one that is not needed (lockstep agent list, agent revoke); "+
+				"one that was registered within the last %s still counts", project, counted, agentPeriod)
+	}
+	return nil
+}
+
+// RegisterAgent creates an agent with the default configuration in a project. The project may have at most limit
+// agents.
+func (d *Directory) RegisterAgent(ctx context.Context, tx pgx.Tx, a agent.Agent, limit int) (agent.Agent, error) {
+	if err := d.checkAgents(ctx, tx, a.ProjectID, limit); err != nil {
+		return a, err
+	}
 	err := tx.QueryRow(ctx, `
 		insert into agents (project_id, name, token_hash, curve_public_key, created_at, entry_form)
 			values ($1, $2, $3, $4, $5, $6) returning id, created_at, configuration_revision`,

@@ -21,6 +21,7 @@ func TestEntriesOfOldAgentsArePublishedAgainOnce(t *testing.T) {
 	made, err := d.RegisterAgent(
 		t.Context(),
 		agent.Agent{ProjectID: 4, Name: "new", CurvePublicKey: "X", TokenHash: hash[:]},
+		10,
 	)
 	require.NoError(t, err)
 	messages := b.outbox()
