@@ -9,10 +9,10 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"lockstep.internal/e2e/architecture"
-	"lockstep.internal/tools/testkit/leaktest"
+	"lockstep.internal/tools/testkit/labtest"
 )
 
-func TestMain(m *testing.M) { leaktest.Main(m) }
+func TestMain(m *testing.M) { labtest.Main(m) }
 
 // content reads a file of the repository.
 func content(t *testing.T, file string) []byte {
