@@ -168,6 +168,9 @@ func TestStreamsHaveAsManyReplicasAsServersAllow(t *testing.T) {
 		state := decode[appsv1.Deployment](r, "Deployment/"+releaseName+"-state")
 		require.Contains(t, state.Spec.Template.Spec.Containers[0].Env,
 			corev1.EnvVar{Name: "LOCKSTEP_STREAMS_REPLICAS", Value: want})
+		relay := decode[appsv1.StatefulSet](r, "StatefulSet/"+releaseName+"-relay")
+		require.Contains(t, relay.Spec.Template.Spec.Containers[0].Env,
+			corev1.EnvVar{Name: "LOCKSTEP_REGISTRY_REPLICAS", Value: want})
 	}
 }
 

@@ -99,6 +99,27 @@ func awaitActiveServers(t *testing.T, system *nats.Conn) {
 	}, timeout, time.Millisecond)
 }
 
+func TestRelaysReplicateTheirBucket(t *testing.T) {
+	t.Parallel()
+
+	dir, servers := startCluster(t, true)
+	c := &cell{dir: dir, server: servers[0]}
+	js, err := jetstream.New(c.static(t, natsauth.PrincipalRelay))
+	require.NoError(t, err)
+	untilDone(t, func(ctx context.Context) error {
+		return topology.EnsureRelays(ctx, js, topology.Options{Replicas: clusterSize})
+	})
+
+	bucket, err := js.KeyValue(testContext(t), topology.BucketRelays)
+	require.NoError(t, err)
+	_, err = bucket.Put(testContext(t), "relay.a", nil)
+	require.NoError(t, err)
+
+	stream, err := js.Stream(testContext(t), topology.StreamRelays)
+	require.NoError(t, err)
+	require.Len(t, stream.CachedInfo().Cluster.Replicas, clusterSize-1)
+}
+
 // TestAccountBoundaryInACluster lets agents come in at every server, while streams and consumers
 // are led by any of them.
 func TestAccountBoundaryInACluster(t *testing.T) {
