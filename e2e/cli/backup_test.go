@@ -138,7 +138,7 @@ func (m *manual) startControlPlane(url string) (stop func()) {
 	case addresses := <-ready:
 		m.cli = m.cli.With(
 			"LOCKSTEP_SERVER=http://"+addresses["api"], "LOCKSTEP_TOKEN_FILE=state/admin.token",
-			"LOCKSTEP_NATS_URL="+nats.ClientURL(), "LOCKSTEP_NATS_SEED_FILE=nats/keys/operator.seed",
+			"LOCKSTEP_NATS_URL="+nats.ClientURL(), "LOCKSTEP_NATS_SEED_FILE=nats/operator/operator.seed",
 		)
 	case err := <-ended:
 		require.NoError(t, err)

@@ -1,11 +1,17 @@
 package deployment_test
 
 import (
+	"cmp"
+	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"lockstep.internal/libs/natsauth"
+	"lockstep.internal/libs/topology"
 )
 
 type composeFile struct {
@@ -34,6 +40,18 @@ type composeService struct {
 	Deploy      struct {
 		Resources struct{ Limits struct{ Memory, CPUs string } }
 	}
+}
+
+// mounts returns the folder in the container of each named volume.
+func (s composeService) mounts() map[string]string {
+	folders := map[string]string{}
+	for _, volume := range s.Volumes {
+		source, target, _ := strings.Cut(volume, ":")
+		if !strings.ContainsAny(source, "./$") {
+			folders[source], _, _ = strings.Cut(target, ":")
+		}
+	}
+	return folders
 }
 
 func TestEveryServiceIsInCompose(t *testing.T) {
@@ -85,6 +103,48 @@ func TestNATSRestartsWithNewConfiguration(t *testing.T) {
 	t.Parallel()
 	compose := document[composeFile](t, "docker-compose.yml")
 	require.True(t, compose.Services["nats"].DependsOn["nats-init"].Restart)
+}
+
+func TestContainersMountOnlyTheirOwnKeys(t *testing.T) {
+	t.Parallel()
+	compose := document[composeFile](t, "docker-compose.yml")
+	created := map[string]string{} // volume of each folder that an init container writes
+	for _, name := range []string{"nats-init", "state-init", "relay-init"} {
+		for volume, folder := range compose.Services[name].mounts() {
+			require.NotContains(t, created, folder)
+			created[folder] = volume
+		}
+	}
+	programs := map[string]string{natsauth.PrincipalOperator: "cli"}
+	mounted := map[string][]string{ // by each container, besides those that write the keys
+		created["/data/nats"]:      {"nats"},
+		created["/data/state"]:     {"state"},
+		created["/data/relay"]:     {"relay"},
+		created["/data/admin"]:     {"cli"},
+		created["/data/relay-ca"]:  {"cli", "relay-agent"}, // has no key
+		created["/data/jetstream"]: {"nats"},
+	}
+	for key, holder := range natsauth.KeyHolders(topology.Cell("local")) {
+		file := natsauth.SeedFile("/data/nats", key)
+		program := cmp.Or(programs[holder], holder)
+		require.Contains(t, created, filepath.Dir(file), "%s has no volume", file)
+		mounted[created[filepath.Dir(file)]] = []string{program}
+		if holder == key && holder != natsauth.PrincipalState {
+			require.Contains(t, slices.Collect(maps.Values(compose.Services[program].Environment)), file)
+		}
+	}
+	require.Len(t, mounted, len(created))
+	for name, s := range compose.Services {
+		if strings.HasSuffix(name, "-init") {
+			continue
+		}
+		for volume, folder := range s.mounts() {
+			if programs, ok := mounted[volume]; ok {
+				require.Contains(t, programs, name, "%s mounts the volume %s", name, volume)
+				require.Equal(t, volume, created[folder], "%s mounts the volume %s elsewhere", name, volume)
+			}
+		}
+	}
 }
 
 func TestContainersHaveLeastPrivileges(t *testing.T) {

@@ -25,6 +25,8 @@ const (
 	Created Change = "created"
 	// Kept means that the file already had this content.
 	Kept Change = "kept"
+	// Moved means that the key was in the folder of another program.
+	Moved Change = "moved"
 	// Updated means that the file had other content. Only the configuration is updated, never a key.
 	Updated Change = "updated"
 )
@@ -81,18 +83,26 @@ func Init(dir string, options Options) (Report, error) {
 		return Report{}, err
 	}
 
-	if err := os.MkdirAll(filepath.Join(dir, keyDir), keyDirMode); err != nil {
-		return Report{}, fmt.Errorf("create key folder: %w", err)
-	}
-
 	report := Report{ConfigFile: ConfigFile(dir)}
 
 	key := func(name string, kind nkeys.PrefixByte) (string, error) {
 		path := SeedFile(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), keyDirMode); err != nil {
+			return "", fmt.Errorf("create key folder: %w", err)
+		}
+
+		moved, err := moveKey(dir, name)
+		if err != nil {
+			return "", err
+		}
 
 		public, change, err := ensureKey(path, kind)
 		if err != nil {
 			return "", err
+		}
+
+		if moved {
+			change = Moved
 		}
 
 		report.Files = append(report.Files, File{path, change})

@@ -253,7 +253,7 @@ func TestInitRejectsInvalidOptions(t *testing.T) {
 		"allow everything":             {Principals: []natsauth.StaticPrincipal{open}},
 		"come from the directory only": {Principals: []natsauth.StaticPrincipal{agents}},
 		"unknown account":              {Principals: []natsauth.StaticPrincipal{unknown}},
-		"the name of a key":            {Principals: []natsauth.StaticPrincipal{taken}},
+		"a reserved name":              {Principals: []natsauth.StaticPrincipal{taken}},
 	} {
 		dir := t.TempDir()
 		_, err := natsauth.Init(dir, options)
@@ -261,4 +261,33 @@ func TestInitRejectsInvalidOptions(t *testing.T) {
 		require.ErrorContains(t, err, want)
 		require.Empty(t, readAll(t, dir))
 	}
+}
+
+func TestInitMovesKeysToTheFoldersOfTheirPrograms(t *testing.T) {
+	t.Parallel()
+
+	dir := t.TempDir()
+	_, err := natsauth.Init(dir, natsauth.Options{})
+	require.NoError(t, err)
+
+	before := readAll(t, dir)
+	programs := []string{natsauth.PrincipalDeploys, natsauth.PrincipalRelay, natsauth.PrincipalOperator}
+
+	for _, name := range programs {
+		require.NoError(t, os.Rename(natsauth.SeedFile(dir, name), filepath.Join(dir, "keys", name+".seed")))
+		require.NoError(t, os.Remove(filepath.Join(dir, name)))
+	}
+
+	report, err := natsauth.Init(dir, natsauth.Options{})
+	require.NoError(t, err)
+	require.False(t, report.RestartNeeded())
+	require.Equal(t, before, readAll(t, dir))
+
+	for _, name := range programs {
+		require.Contains(t, report.Files, natsauth.File{Path: natsauth.SeedFile(dir, name), Change: natsauth.Moved})
+	}
+
+	again, err := natsauth.Init(dir, natsauth.Options{})
+	require.NoError(t, err)
+	require.False(t, again.Changed())
 }

@@ -24,10 +24,16 @@ const (
 // ErrUnusableKey is wrapped by errors about key files that exist but have invalid content.
 var ErrUnusableKey = errors.New("unusable key file")
 
-// SeedFile is the path of the nkey seed of the static principal with this name, below the folder
-// given to [Init]. Pass it to nats.NkeyOptionFromSeed.
+// SeedFile is the path of the nkey seed of the static principal with this name, below the folder given to [Init]. Pass
+// it to nats.NkeyOptionFromSeed. Each program that holds keys has a folder of its own, which can be mounted alone: keys
+// for the state service, and others with the name of their principal.
 func SeedFile(dir, principal string) string {
-	return filepath.Join(dir, keyDir, principal+keySuffix)
+	folder := holder(principal)
+	if folder == PrincipalState {
+		folder = keyDir
+	}
+
+	return filepath.Join(dir, folder, principal+keySuffix)
 }
 
 // CalloutKeys are the keys with which a responder signs and decrypts. The holder of the issuer key can create users
@@ -164,6 +170,24 @@ func createKey(path string, kind nkeys.PrefixByte) (Change, error) {
 	}
 
 	return Created, nil
+}
+
+// moveKey moves a key from the folder that once had all keys. It replaces no file.
+func moveKey(dir, principal string) (bool, error) {
+	from, to := filepath.Join(dir, keyDir, principal+keySuffix), SeedFile(dir, principal)
+
+	switch err := os.Link(from, to); {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrExist):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("move key file: %w", err)
+	}
+
+	if err := os.Remove(from); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false, fmt.Errorf("move key file: %w", err)
+	}
+
+	return true, nil
 }
 
 // writeTemp writes a complete, synced file beside path and returns its name.

@@ -167,8 +167,8 @@ func (p StaticPrincipal) validate() error {
 	switch {
 	case !namePattern.MatchString(p.Name):
 		return fmt.Errorf("%w: static principal %q is not a DNS label", ErrInvalidOptions, p.Name)
-	case p.Name == nameIssuer || p.Name == nameExchange:
-		return fmt.Errorf("%w: static principal %q has the name of a key", ErrInvalidOptions, p.Name)
+	case p.Name == nameIssuer || p.Name == nameExchange || p.Name == keyDir:
+		return fmt.Errorf("%w: static principal %q has a reserved name", ErrInvalidOptions, p.Name)
 	case len(p.Permissions.Pub.Allow)+len(p.Permissions.Pub.Deny) == 0,
 		len(p.Permissions.Sub.Allow)+len(p.Permissions.Sub.Deny) == 0:
 		return fmt.Errorf("%w: static principal %q lists no permissions, which would allow everything",

@@ -124,6 +124,22 @@ func TestInitKeepsExistingFiles(t *testing.T) {
 	}
 }
 
+func TestStateInitCopiesTheAdminToken(t *testing.T) {
+	t.Parallel()
+	dir, file := t.TempDir(), filepath.Join(t.TempDir(), "admin.token")
+	command := []string{"state", "init", "--dir", dir, "--admin-token-file", file}
+	for range 2 {
+		code, stdout, stderr := run(t, command...)
+		require.Zero(t, code, stderr)
+		require.Contains(t, stdout, file)
+		files := contents(t, filepath.Dir(file))
+		require.Equal(t, map[string]string{file: contents(t, dir)[filepath.Join(dir, "admin.token")]}, files)
+		info, err := os.Stat(file)
+		require.NoError(t, err)
+		require.Equal(t, os.FileMode(0o600), info.Mode())
+	}
+}
+
 func TestNATSInitKeepsSettings(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "nats")

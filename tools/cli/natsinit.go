@@ -33,7 +33,8 @@ func (a *app) natsInit() *cobra.Command {
 		Long: `Write nats-server.conf and the keys of the control plane to a folder. A second run keeps every key and
 writes the configuration again, so it can be part of every start. It uses the flags of the run before, which are in
 init.json, unless it has its own. Reload a running server after it, or restart the server if a key is new. The
-configuration has public keys only. Give each key file to its service only.`,
+configuration has public keys only. The folder keys has the keys of the state service. The folder of each other
+service, and of the operator, who uses the command line, has its key: give each only its own folder.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			before, err := readNATSSettings(dir)
 			if err != nil {

@@ -14,7 +14,7 @@ func (a *app) stateCommands() *cobra.Command {
 }
 
 func (a *app) stateInit() *cobra.Command {
-	var dir string
+	var dir, tokenFile string
 	c := &cobra.Command{
 		Use:   "init --dir DIR",
 		Short: "Create the keys of the state service and the token of the first administrator",
@@ -23,9 +23,14 @@ func (a *app) stateInit() *cobra.Command {
 admin.token, the personal access token of the user admin. A second run creates missing files and replaces none. Back
 up seal.seed: without it all secret values are lost.`,
 		RunE: func(*cobra.Command, []string) error {
-			_, created, err := stack.InitKeys(dir)
+			keys, created, err := stack.InitKeys(dir)
 			if err != nil {
 				return err
+			}
+			if tokenFile != "" {
+				if created[tokenFile], err = keys.CopyAdminToken(tokenFile); err != nil {
+					return err
+				}
 			}
 			t := table{header: []string{"FILE", "CHANGE"}}
 			for _, path := range slices.Sorted(maps.Keys(created)) {
@@ -39,5 +44,6 @@ up seal.seed: without it all secret values are lost.`,
 		},
 	}
 	c.Flags().StringVar(&dir, "dir", "state", "folder to write")
+	c.Flags().StringVar(&tokenFile, "admin-token-file", "", "write the token to this file, too, for the command line")
 	return c
 }

@@ -13,7 +13,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 )
 
@@ -59,12 +58,9 @@ func InitRelay(dir string, hosts ...string) (RelayKeys, map[string]bool, error) 
 // PublishCA writes the certificate, which is no secret, to a file in another folder, for clients, and reports
 // whether it was created.
 func (k RelayKeys) PublishCA(file string) (bool, error) {
-	made, err := writeOnce(file, func() (string, error) {
-		raw, err := os.ReadFile(k.CertFile)
-		return strings.TrimSuffix(string(raw), "\n"), err
-	})
+	made, err := copyOnce(k.CertFile, file)
 	if err != nil {
-		return false, fmt.Errorf("create %s: %w", file, err)
+		return false, err
 	}
 	if err := os.Chmod(file, 0o644); err != nil { //nolint:gosec // it is for everybody
 		return made, fmt.Errorf("create %s: %w", file, err)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/seal"
@@ -42,6 +43,10 @@ func InitKeys(dir string) (Keys, map[string]bool, error) {
 	return keys, made, nil
 }
 
+// CopyAdminToken writes the first administrator's token to a file in another folder, for the command line, and reports
+// whether it was created.
+func (k Keys) CopyAdminToken(file string) (bool, error) { return copyOnce(k.AdminTokenFile, file) }
+
 func sealSeed() (string, error) {
 	key, err := seal.GenerateKey()
 	if err != nil {
@@ -52,6 +57,18 @@ func sealSeed() (string, error) {
 		return "", fmt.Errorf("create a key: %w", err)
 	}
 	return seed.Reveal(), nil
+}
+
+// copyOnce copies a text file, or leaves a copy that is there.
+func copyOnce(from, to string) (bool, error) {
+	created, err := writeOnce(to, func() (string, error) {
+		raw, err := os.ReadFile(from)
+		return strings.TrimSuffix(string(raw), "\n"), err
+	})
+	if err != nil {
+		return false, fmt.Errorf("create %s: %w", to, err)
+	}
+	return created, nil
 }
 
 // writeOnce creates the file whole, or leaves one that is there.
