@@ -206,7 +206,9 @@ func TestEveryBenchmarkRuns(t *testing.T) {
 	for _, b := range benchmarks() {
 		t.Run(b.Name, func(t *testing.T) {
 			size := smallRun(t, b.Name)
-			measured, err := b.Run(t.Context(), size)
+			ctx, cancel := context.WithTimeoutCause(t.Context(), 5*time.Minute, errors.New("the benchmark does not end"))
+			defer cancel()
+			measured, err := b.Run(ctx, size)
 			require.NoError(t, err)
 			figures, err := figuresOf(b.Name, measured, size)
 			require.NoError(t, err)

@@ -81,6 +81,7 @@ func measureDeploysHeap(ctx context.Context, f *fixture, size Size, measured Mea
 	heap := heapPerItem(ctx, f, n, func(f *fixture, n int) *process {
 		database := f.postgres(ctx)
 		_, js, url := f.jetStream(ctx)
+		f.createConsumers(ctx, js)
 		publishAgent(ctx, js, events.DirectoryAgent{AgentID: watchertest.AgentID, ProjectID: benchProject})
 		service := f.start(ctx, stack.Deploys, "--cell-name="+string(benchCell),
 			"--database-url="+database, "--nats-url="+url, "--api-listen="+loopback, "--ops-listen="+loopback)

@@ -17,6 +17,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"lockstep.internal/libs/consumers"
 	"lockstep.internal/libs/event"
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/postgres"
@@ -145,9 +146,32 @@ func (f *fixture) connect(url string, options ...nats.Option) *nats.Conn {
 func (f *fixture) jetStream(ctx context.Context) (*nats.Conn, jetstream.JetStream, string) {
 	url := f.nats(natsd.Options{}).ClientURL()
 	conn := f.connect(url)
+	return conn, ensureStreams(ctx, conn), url
+}
+
+// accounts starts NATS with the accounts of a cell and with its streams. It returns JetStream as the state service, and
+// the folder with the keys.
+func (f *fixture) accounts(ctx context.Context) (js jetstream.JetStream, url, keys string) {
+	keys = f.file("nats")
+	report := must(natsauth.Init(keys, natsauth.Options{Cell: benchCell}))
+	url = f.nats(natsd.Options{ConfigFile: report.ConfigFile}).ClientURL()
+	key := must(nats.NkeyOptionFromSeed(natsauth.SeedFile(keys, natsauth.PrincipalState)))
+	inbox := nats.CustomInboxPrefix(natsauth.InboxPrefix(natsauth.PrincipalState))
+	return ensureStreams(ctx, f.connect(url, key, inbox)), url, keys
+}
+
+func ensureStreams(ctx context.Context, conn *nats.Conn) jetstream.JetStream {
 	js := must(jetstream.New(conn, jetstream.WithPublishAsyncMaxPending(1000)))
 	check(topology.Ensure(ctx, js, benchCell, topology.Options{StorageBytes: 1 << 30}))
-	return conn, js, url
+	return js
+}
+
+// createConsumers creates the consumers that services request, as the state service does.
+func (f *fixture) createConsumers(ctx context.Context, js jetstream.JetStream) {
+	responder := &consumers.Responder{
+		Direct: consumers.Direct{JetStream: js, Cell: benchCell, Service: natsauth.PrincipalState}, Logger: quiet(),
+	}
+	f.background(ctx, func(ctx context.Context) error { return responder.Run(ctx, func() {}) })
 }
 
 // system starts all of Lockstep with its programs.

@@ -75,7 +75,7 @@ func (r *relayFixture) throughSecondRelay(ctx context.Context) route {
 
 // lockstep starts a relay with an agent and returns the route through them.
 func (r *relayFixture) lockstep(ctx context.Context) route {
-	_, js, url := r.jetStream(ctx)
+	js, url, keys := r.accounts(ctx)
 	token := natsauth.NewToken(natsauth.TokenAgent)
 	hash := must(natsauth.HashToken(natsauth.TokenAgent, token))
 	publishAgent(ctx, js, events.DirectoryAgent{
@@ -99,6 +99,7 @@ func (r *relayFixture) lockstep(ctx context.Context) route {
 	r.token = must(signer.Sign(subject))
 	r.relay = []string{
 		"--cell-name=" + string(benchCell), "--nats-url=" + url, "--ops-listen=" + loopback,
+		"--nats-nkey-seed-file=" + natsauth.SeedFile(keys, natsauth.PrincipalRelay),
 		"--agents-listen=" + loopback, "--external-listen=" + loopback, "--internal-listen=" + loopback,
 		"--external-secret-file=" + secret, "--external-callers-file=" + rules, "--external-issuer=" + issuer,
 		"--external-audience=" + audience, "--internal-secret-file=" + secret,
