@@ -24,14 +24,24 @@ func (a accesses) add(program, access string) {
 	a[program][access] = ""
 }
 
-// TestProgramsHaveOnlyTheAccessThatTheyNeed compares the manifests with docs/access.md. New access
-// needs a line with its reason there.
+// TestProgramsHaveOnlyTheAccessThatTheyNeed compares the manifests and docker-compose.yml with docs/access.md. New
+// access needs a line with its reason there.
 func TestProgramsHaveOnlyTheAccessThatTheyNeed(t *testing.T) {
 	t.Parallel()
 	documented := readAccess(t, "docs/access.md")
-	found, err := kubernetesAccess(allManifests(t))
-	require.NoError(t, err)
-	requireDocumented(t, documented["Kubernetes"], found)
+	require.Len(t, documented, 2)
+	t.Run("Kubernetes", func(t *testing.T) {
+		t.Parallel()
+		found, err := kubernetesAccess(allManifests(t))
+		require.NoError(t, err)
+		requireDocumented(t, documented["Kubernetes"], found)
+	})
+	t.Run("Docker Compose", func(t *testing.T) {
+		t.Parallel()
+		found, err := composeAccess(content(t, "docker-compose.yml"))
+		require.NoError(t, err)
+		requireDocumented(t, documented["Docker Compose"], found)
+	})
 }
 
 // TestPrintedManifestGrantsWhatItsFilesGrant reads what `lockstep agent manifest` prints.
@@ -53,7 +63,7 @@ func TestPrintedManifestGrantsWhatItsFilesGrant(t *testing.T) {
 	requireDocumented(t, expected, printed)
 }
 
-// TestNewAccessIsFound changes the manifests as a careless change would.
+// TestNewAccessIsFound changes the manifests and docker-compose.yml as a careless change would.
 func TestNewAccessIsFound(t *testing.T) {
 	t.Parallel()
 	before, err := kubernetesAccess(allManifests(t))
@@ -91,6 +101,28 @@ func TestNewAccessIsFound(t *testing.T) {
 	} {
 		text := bytes.Join(allManifests(t), []byte("\n---\n"))
 		after, err := kubernetesAccess(split(t, replace(t, text, change)))
+		require.True(t, errors.Is(err, errUnknown) || err == nil && !sameAccess(before, after), "%q: %v", change, err)
+	}
+
+	before, err = composeAccess(content(t, "docker-compose.yml"))
+	require.NoError(t, err)
+	for _, change := range [][2]string{
+		{"read_only: true", "read_only: false"},
+		{"cap_drop: [ALL]", "cap_drop: [CHOWN]"},
+		{"user: \"65532:65532\"", "user: \"0:0\""},
+		{"[\"no-new-privileges:true\"]", "[\"no-new-privileges:true\", \"seccomp:unconfined\"]"},
+		{"    secrets: [grafana-password]\n", "    secrets: [grafana-password, postgres-password]\n"},
+		{"ports: [\"127.0.0.1:3000:3000\"]", "ports: [\"3000:3000\"]"},
+		{"- state-keys:/data/state:ro\n", "- state-keys:/data/state\n"},
+		{"- prometheus:/prometheus\n", "- prometheus:/prometheus\n      - /var/run/docker.sock:/var/run/docker.sock\n"},
+		{"  network_mode: none\n", "  network_mode: host\n"},
+		{"  network_mode: none\n", ""},
+		{"cap_add: [CHOWN,", "cap_add: [SYS_ADMIN, CHOWN,"},
+		{"    user: \"472:0\"", "    privileged: true\n    user: \"472:0\""},
+		{"    tmpfs: [/tmp]\n", "    tmpfs: [/tmp]\n    pid: host\n"},
+		{"  state-keys:\n", "  state-keys: {driver_opts: {type: none, o: bind, device: /etc}}\n"},
+	} {
+		after, err := composeAccess(replace(t, content(t, "docker-compose.yml"), change))
 		require.True(t, errors.Is(err, errUnknown) || err == nil && !sameAccess(before, after), "%q: %v", change, err)
 	}
 }
