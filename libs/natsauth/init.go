@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,8 +14,9 @@ import (
 )
 
 const (
-	configName                 = "nats-server.conf"
-	configFileMode fs.FileMode = 0o644
+	configExtension             = ".conf"
+	configName                  = "nats-server" + configExtension
+	configFileMode  fs.FileMode = 0o644
 )
 
 // Change is what [Init] did to one file.
@@ -40,9 +42,9 @@ type File struct {
 
 // Report is the result of [Init].
 type Report struct {
-	// ConfigFile is the path for nats-server -c.
+	// ConfigFile is the path for nats-server -c; in a cluster, that of its first server.
 	ConfigFile string
-	// Files are the configuration and all keys in a fixed order.
+	// Files are the configurations and all keys in a fixed order.
 	Files []File
 }
 
@@ -59,7 +61,7 @@ func (r Report) Changed() bool {
 
 // ReloadNeeded reports whether a running server has to read the configuration again.
 func (r Report) ReloadNeeded() bool {
-	return slices.Contains(r.Files, File{r.ConfigFile, Updated})
+	return slices.ContainsFunc(r.Files, func(f File) bool { return f.Change == Updated })
 }
 
 // RestartNeeded reports whether a reload is not enough: a key is new, and nats-server refuses to reload a
@@ -68,7 +70,7 @@ func (r Report) RestartNeeded() bool {
 	return r.ReloadNeeded() && slices.ContainsFunc(r.Files, func(f File) bool { return f.Change == Created })
 }
 
-// ConfigFile is where [Init] puts the server's configuration.
+// ConfigFile is where [Init] puts the configuration of a single server.
 func ConfigFile(dir string) string {
 	return filepath.Join(dir, configName)
 }
@@ -83,7 +85,7 @@ func Init(dir string, options Options) (Report, error) {
 		return Report{}, err
 	}
 
-	report := Report{ConfigFile: ConfigFile(dir)}
+	report := Report{}
 
 	key := func(name string, kind nkeys.PrefixByte) (string, error) {
 		path := SeedFile(dir, name)
@@ -131,12 +133,22 @@ func Init(dir string, options Options) (Report, error) {
 		users = append(users, staticUser{p, public})
 	}
 
-	change, err := writeConfig(report.ConfigFile, renderConfig(options, issuer, exchange, users))
-	if err != nil {
-		return Report{}, err
+	var written []File
+
+	configurations := options.configurations()
+
+	for _, name := range slices.Sorted(maps.Keys(configurations)) {
+		path := filepath.Join(dir, name)
+
+		change, err := writeConfig(path, renderConfig(configurations[name], issuer, exchange, users))
+		if err != nil {
+			return Report{}, err
+		}
+
+		written = append(written, File{path, change})
 	}
 
-	report.Files = append([]File{{report.ConfigFile, change}}, report.Files...)
+	report.ConfigFile, report.Files = written[0].Path, append(written, report.Files...)
 
 	return report, nil
 }

@@ -102,6 +102,51 @@ func TestInitUpdatesTheConfigAndKeepsKeys(t *testing.T) {
 	require.Len(t, options.Routes, 1)
 }
 
+func TestInitWritesOneConfigurationPerServerOfACluster(t *testing.T) {
+	t.Parallel()
+
+	dir := t.TempDir()
+	options := natsauth.Options{ListenHost: "0.0.0.0", Cluster: &natsauth.Cluster{
+		Name: "local", ListenHost: "0.0.0.0",
+		TLS: &natsauth.TLS{CertFile: "c.pem", KeyFile: "k.pem", CAFile: "ca.pem", VerifyClients: true},
+		Servers: []natsauth.ClusterServer{
+			{Name: "nats-0", Host: "10.0.0.1", Port: 6222},
+			{Name: "nats-1", Host: "nats-1.internal", Port: 6222},
+			{Name: "nats-2", Host: "fd00::2", Port: 7222},
+		},
+	}}
+	report, err := natsauth.Init(dir, options)
+	require.NoError(t, err)
+	require.Equal(t, filepath.Join(dir, "nats-0.conf"), report.ConfigFile)
+
+	files := readAll(t, dir)
+	require.Len(t, files, len(report.Files))
+
+	common := func(name string) string {
+		_, rest, _ := strings.Cut(files[filepath.Join(dir, name)], "\nauthorization {")
+
+		return rest
+	}
+	require.NotEmpty(t, common("nats-0.conf"))
+	require.Equal(t, common("nats-0.conf"), common("nats-1.conf"), "the same users and accounts")
+	require.Equal(t, common("nats-0.conf"), common("nats-2.conf"), "the same users and accounts")
+
+	last := files[filepath.Join(dir, "nats-2.conf")]
+	require.Contains(t, last, `server_name: "nats-2"`)
+	require.Contains(t, last, `listen: "0.0.0.0:7222"`)
+	require.Contains(t, last, `routes: ["nats://10.0.0.1:6222", "nats://nats-1.internal:6222"]`)
+	require.Contains(t, files[report.ConfigFile], `"nats://[fd00::2]:7222"`)
+
+	report, err = natsauth.Init(dir, options)
+	require.NoError(t, err)
+	require.False(t, report.Changed())
+
+	options.Cluster.Servers[2].Port = 6222
+	report, err = natsauth.Init(dir, options)
+	require.NoError(t, err)
+	require.True(t, report.ReloadNeeded())
+}
+
 func TestNewKeyNeedsRestartOfServer(t *testing.T) {
 	t.Parallel()
 
@@ -239,15 +284,24 @@ func TestInitRejectsInvalidOptions(t *testing.T) {
 	taken.Name = "issuer"
 
 	for want, options := range map[string]natsauth.Options{
-		"cell":                         {Cell: "A.b"},
-		"listen port":                  {ListenPort: 70000},
-		"monitor port":                 {MonitorPort: -2},
-		"sync interval":                {SyncInterval: -5},
-		"certificate file":             {TLS: &natsauth.TLS{}},
-		"only with a CA":               {TLS: &natsauth.TLS{CertFile: "c", KeyFile: "k", VerifyClients: true}},
-		"line break":                   {TLS: &natsauth.TLS{CertFile: "c\n", KeyFile: "k"}},
-		"cluster without a name":       {Cluster: &natsauth.Cluster{ListenPort: 1}},
-		"cluster listen port":          {Cluster: &natsauth.Cluster{Name: "c"}},
+		"cell":                   {Cell: "A.b"},
+		"listen port":            {ListenPort: 70000},
+		"monitor port":           {MonitorPort: -2},
+		"sync interval":          {SyncInterval: -5},
+		"certificate file":       {TLS: &natsauth.TLS{}},
+		"only with a CA":         {TLS: &natsauth.TLS{CertFile: "c", KeyFile: "k", VerifyClients: true}},
+		"line break":             {TLS: &natsauth.TLS{CertFile: "c\n", KeyFile: "k"}},
+		"cluster without a name": {Cluster: &natsauth.Cluster{ListenPort: 1}},
+		"cluster listen port":    {Cluster: &natsauth.Cluster{Name: "c"}},
+		`server "a" is listed twice`: {Cluster: &natsauth.Cluster{Name: "c", Servers: []natsauth.ClusterServer{
+			{Name: "a", Host: "a", Port: 1}, {Name: "a", Host: "b", Port: 1}, {Name: "c", Host: "c", Port: 1},
+		}}},
+		"survives the failure of none": {Cluster: &natsauth.Cluster{
+			Name: "c", Servers: []natsauth.ClusterServer{{Name: "a", Host: "a", Port: 1}},
+		}},
+		"is not a host": {Cluster: &natsauth.Cluster{
+			Name: "c", Servers: []natsauth.ClusterServer{{Name: "a", Host: "", Port: 1}},
+		}},
 		"is listed twice":              {Principals: []natsauth.StaticPrincipal{{Name: natsauth.PrincipalState}}},
 		"not a DNS label":              {Principals: []natsauth.StaticPrincipal{{Name: "../x"}}},
 		"allow everything":             {Principals: []natsauth.StaticPrincipal{open}},

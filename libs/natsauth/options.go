@@ -3,6 +3,8 @@ package natsauth
 import (
 	"errors"
 	"fmt"
+	"net"
+	"strconv"
 	"strings"
 	"time"
 
@@ -73,6 +75,19 @@ type Cluster struct {
 	Routes []string
 	// TLS protects the routes. Defaults to none.
 	TLS *TLS
+	// Servers are all servers of the cluster. With them [Init] writes one configuration for each, and ServerName,
+	// ListenPort and Routes follow from them. Defaults to one configuration for a server of this name and these routes.
+	Servers []ClusterServer
+}
+
+// ClusterServer is one server of a cluster.
+type ClusterServer struct {
+	// Name is a DNS label. The server's configuration is <name>.conf.
+	Name string
+	// Host is where the other servers reach it.
+	Host string
+	// Port is its port for routes.
+	Port int
 }
 
 // ErrInvalidOptions is wrapped by what [Init] returns for options that it cannot render.
@@ -108,6 +123,32 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
+// configurations are the options of each configuration file, by its name.
+func (o Options) configurations() map[string]Options {
+	if o.Cluster == nil || len(o.Cluster.Servers) == 0 {
+		return map[string]Options{configName: o}
+	}
+
+	all := make(map[string]Options)
+
+	for _, server := range o.Cluster.Servers {
+		cluster := *o.Cluster
+		cluster.ListenPort, cluster.Routes = server.Port, nil
+
+		for _, other := range o.Cluster.Servers {
+			if other.Name != server.Name {
+				cluster.Routes = append(cluster.Routes, "nats://"+net.JoinHostPort(other.Host, strconv.Itoa(other.Port)))
+			}
+		}
+
+		one := o
+		one.ServerName, one.Cluster = server.Name, &cluster
+		all[server.Name+configExtension] = one
+	}
+
+	return all
+}
+
 // principals are all static users, those that every cell has first.
 func (o Options) principals() []StaticPrincipal {
 	return append(StaticPrincipals(o.Cell), o.Principals...)
@@ -141,11 +182,11 @@ func (o Options) validate() error {
 			fault("cluster without a name")
 		}
 
-		if c.ListenPort < -1 || c.ListenPort == 0 || c.ListenPort > 65535 {
+		if len(c.Servers) == 0 && (c.ListenPort < -1 || c.ListenPort == 0 || c.ListenPort > 65535) {
 			fault("cluster listen port %d is not a port", c.ListenPort)
 		}
 
-		errs = append(errs, c.TLS.validate("cluster tls"))
+		errs = append(errs, c.TLS.validate("cluster tls"), c.validateServers())
 	}
 
 	seen := make(map[string]bool)
@@ -158,6 +199,34 @@ func (o Options) validate() error {
 		seen[p.Name] = true
 
 		errs = append(errs, p.validate())
+	}
+
+	return errors.Join(errs...)
+}
+
+func (c *Cluster) validateServers() error {
+	var errs []error
+
+	seen := make(map[string]bool)
+
+	for _, s := range c.Servers {
+		switch {
+		case !namePattern.MatchString(s.Name):
+			errs = append(errs, fmt.Errorf("%w: server name %q is not a DNS label", ErrInvalidOptions, s.Name))
+		case seen[s.Name]:
+			errs = append(errs, fmt.Errorf("%w: server %q is listed twice", ErrInvalidOptions, s.Name))
+		case s.Host == "" || strings.ContainsAny(s.Host, " /\\\n\r\t"):
+			errs = append(errs, fmt.Errorf("%w: server %s: %q is not a host", ErrInvalidOptions, s.Name, s.Host))
+		case s.Port < 1 || s.Port > 65535:
+			errs = append(errs, fmt.Errorf("%w: server %s: %d is not a port", ErrInvalidOptions, s.Name, s.Port))
+		}
+
+		seen[s.Name] = true
+	}
+
+	if len(c.Servers) == 1 || len(c.Servers) == 2 {
+		errs = append(errs, fmt.Errorf("%w: a cluster of %d servers survives the failure of none: list three or more",
+			ErrInvalidOptions, len(c.Servers)))
 	}
 
 	return errors.Join(errs...)

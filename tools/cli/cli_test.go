@@ -183,6 +183,29 @@ func TestNATSInitKeepsSettings(t *testing.T) {
 	require.Equal(t, before, configured())
 }
 
+func TestNATSInitConfiguresThreeServers(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "nats")
+	code, stdout, stderr := run(t, "nats", "init", "--dir", dir, "--listen-host", "0.0.0.0",
+		"--cluster", "nats-0=nats-0.nats,nats-1=nats-1.nats,nats-2=10.0.0.3:7222",
+		"--cluster-tls-cert-file", "/tls.crt", "--cluster-tls-key-file", "/tls.key", "--cluster-tls-ca-file", "/ca.crt")
+	require.Zero(t, code, stderr)
+	require.Contains(t, stdout, "nats-2.conf")
+	files := contents(t, dir)
+	require.NotContains(t, files, natsauth.ConfigFile(dir))
+	first := files[filepath.Join(dir, "nats-0.conf")]
+	require.Contains(t, first, `routes: ["nats://nats-1.nats:6222", "nats://10.0.0.3:7222"]`)
+	require.Contains(t, first, "verify: true")
+
+	code, _, stderr = run(t, "nats", "init", "--dir", dir)
+	require.Zero(t, code, stderr)
+	require.Equal(t, files, contents(t, dir), "a run without flags changes nothing")
+
+	code, _, stderr = run(t, "nats", "init", "--dir", dir, "--cluster", "a=b:x,c=d,e=f")
+	require.Equal(t, 2, code)
+	require.Contains(t, stderr, `--cluster: "a=b:x" is not NAME=HOST:PORT`)
+}
+
 func contents(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	out := map[string]string{}

@@ -6,8 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -26,6 +29,7 @@ func (a *app) natsCommands() *cobra.Command {
 func (a *app) natsInit() *cobra.Command {
 	var dir string
 	opts := natsauth.Options{TLS: &natsauth.TLS{}}
+	cluster := natsCluster{tls: natsauth.TLS{VerifyClients: true}}
 	c := &cobra.Command{
 		Use:   "init --dir DIR",
 		Short: "Write the configuration, accounts and keys of the NATS server",
@@ -34,7 +38,9 @@ func (a *app) natsInit() *cobra.Command {
 writes the configuration again, so it can be part of every start. It uses the flags of the run before, which are in
 init.json, unless it has its own. Reload a running server after it, or restart the server if a key is new. The
 configuration has public keys only. The folder keys has the keys of the state service. The folder of each other
-service, and of the operator, who uses the command line, has its key: give each only its own folder.`,
+service, and of the operator, who uses the command line, has its key: give each only its own folder.
+
+With --cluster it writes one configuration per server, NAME.conf, with the same keys. Give each server its own.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			before, err := readNATSSettings(dir)
 			if err != nil {
@@ -46,6 +52,9 @@ service, and of the operator, who uses the command line, has its key: give each 
 			opts.Cell = topology.Cell(a.client.Cell)
 			if opts.TLS.CertFile == "" && opts.TLS.KeyFile == "" {
 				opts.TLS = nil
+			}
+			if opts.Cluster, err = cluster.options(opts); err != nil {
+				return err
 			}
 			report, err := natsauth.Init(dir, opts)
 			if err != nil {
@@ -79,7 +88,46 @@ service, and of the operator, who uses the command line, has its key: give each 
 		"time of acknowledged writes that a power failure of a single server may lose")
 	f.StringVar(&opts.TLS.CertFile, "tls-cert-file", "", "PEM file with the certificate, as a path of the server")
 	f.StringVar(&opts.TLS.KeyFile, "tls-key-file", "", "PEM file with the key, as a path of the server")
+	f.StringVar(&cluster.servers, "cluster", "",
+		"servers of a cluster, comma-separated: NAME=HOST or NAME=HOST:PORT, where the others reach it; "+
+			"the default port is 6222")
+	f.StringVar(&cluster.tls.CertFile, "cluster-tls-cert-file", "", "PEM file with the certificate for other servers")
+	f.StringVar(&cluster.tls.KeyFile, "cluster-tls-key-file", "", "PEM file with the key for other servers")
+	f.StringVar(&cluster.tls.CAFile, "cluster-tls-ca-file", "", "PEM file that verifies the certificates of other servers")
 	return c
+}
+
+// natsCluster are the flags of a cluster.
+type natsCluster struct {
+	servers string
+	tls     natsauth.TLS
+}
+
+// routePort is the default port of a server for the others.
+const routePort = 6222
+
+// options returns nil for a single server.
+func (c natsCluster) options(common natsauth.Options) (*natsauth.Cluster, error) {
+	if c.servers == "" {
+		return nil, nil //nolint:nilnil // it is optional
+	}
+	cluster := &natsauth.Cluster{Name: string(common.Cell), ListenHost: common.ListenHost}
+	if c.tls.CertFile != "" || c.tls.KeyFile != "" || c.tls.CAFile != "" {
+		cluster.TLS = &c.tls
+	}
+	for each := range strings.SplitSeq(c.servers, ",") {
+		name, host, _ := strings.Cut(strings.TrimSpace(each), "=")
+		server := natsauth.ClusterServer{Name: name, Host: host, Port: routePort}
+		if before, after, err := net.SplitHostPort(host); err == nil {
+			port, err := strconv.Atoi(after)
+			if err != nil {
+				return nil, fault.New(errcode.InvalidArgument, "--cluster: %q is not NAME=HOST:PORT", each)
+			}
+			server.Host, server.Port = before, port
+		}
+		cluster.Servers = append(cluster.Servers, server)
+	}
+	return cluster, nil
 }
 
 // natsSettings are the cell and the flags of a run of nats init, without its folder.
