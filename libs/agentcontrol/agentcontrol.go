@@ -28,8 +28,8 @@ import (
 )
 
 // inProgressInterval is the time between two extensions of a message's acknowledgement deadline,
-// which is 10 s.
-const inProgressInterval = 3 * time.Second
+// which is 5 s.
+const inProgressInterval = 2 * time.Second
 
 // Handler receives the messages one at a time, in order. Each method returns a channel that is
 // closed once the message has taken effect, or nil when it already has. It must not block.
@@ -40,7 +40,7 @@ type Handler interface {
 	Resync(ctx context.Context, request events.ResyncRequested) <-chan struct{}
 }
 
-// Reader reads control messages. All fields but SkipResyncsBefore and OnObservationsRead are required.
+// Reader reads control messages. Conn, Consumer and Logger are required.
 type Reader struct {
 	// Conn is the agent's connection.
 	Conn *nats.Conn
@@ -53,6 +53,9 @@ type Reader struct {
 	// OnObservationsRead receives the stream sequence up to which the state service has processed OBSERVED. It must not
 	// block. Optional.
 	OnObservationsRead func(sequence uint64)
+	// SetError is called with an error that names the consumer while it does not answer, and with nil once it answers or
+	// Run ends. Optional.
+	SetError func(err error)
 
 	once     sync.Once
 	caughtUp chan struct{}
@@ -73,6 +76,12 @@ func (r *Reader) Run(ctx context.Context, handler Handler) error {
 	if err != nil {
 		return fmt.Errorf("read control messages: %w", err)
 	}
+	setError := func(err error) {
+		if r.SetError != nil {
+			r.SetError(err)
+		}
+	}
+	defer setError(nil)
 	var skipBefore time.Time
 	err = retry.Policy{Min: 100 * time.Millisecond, Max: 5 * time.Second}.Do(ctx, func() error {
 		skipBefore, err = r.reset(ctx, js)
@@ -81,6 +90,7 @@ func (r *Reader) Run(ctx context.Context, handler Handler) error {
 		}
 		return err
 	}, func(err error, pause time.Duration) {
+		setError(err)
 		r.Logger.DebugContext(ctx, "reading control messages failed; retrying", slog.String(logkey.Consumer, r.Consumer),
 			slog.Duration(logkey.RetryIn, pause), logkey.Error(err))
 	})
@@ -94,7 +104,8 @@ func (r *Reader) Run(ctx context.Context, handler Handler) error {
 	defer acknowledgements.Wait()
 	messages := natsauth.PullReader{
 		Conn: r.Conn, Stream: topology.StreamControl, Consumer: r.Consumer, Logger: r.Logger,
-		Handle: func(message jetstream.Msg) { r.handle(ctx, handler, message, skipBefore, &acknowledgements) },
+		SetError: setError,
+		Handle:   func(message jetstream.Msg) { r.handle(ctx, handler, message, skipBefore, &acknowledgements) },
 	}
 	return messages.Run(ctx)
 }
@@ -103,11 +114,11 @@ func (r *Reader) Run(ctx context.Context, handler Handler) error {
 // it. It returns SkipResyncsBefore by the server's clock.
 func (r *Reader) reset(ctx context.Context, js jetstream.JetStream) (time.Time, error) {
 	if _, err := js.ResetConsumerToSequence(ctx, topology.StreamControl, r.Consumer, 1); err != nil {
-		return time.Time{}, fmt.Errorf("reset consumer %s: %w", r.Consumer, err)
+		return time.Time{}, fmt.Errorf("reset consumer %s of stream %s: %w", r.Consumer, topology.StreamControl, err)
 	}
 	consumer, err := js.Consumer(ctx, topology.StreamControl, r.Consumer)
 	if err != nil {
-		return time.Time{}, fmt.Errorf("consumer %s: %w", r.Consumer, err)
+		return time.Time{}, fmt.Errorf("consumer %s of stream %s: %w", r.Consumer, topology.StreamControl, err)
 	}
 	info := consumer.CachedInfo()
 	if info.NumPending == 0 && info.NumAckPending == 0 {

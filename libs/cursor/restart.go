@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/nats-io/nats.go/jetstream"
@@ -63,6 +64,9 @@ func openStream(ctx context.Context, js jetstream.JetStream, name string) (jetst
 	if !js.Conn().IsConnected() { // a request would only time out
 		return nil, serverError{errors.New("NATS is not connected")}
 	}
+	// Nobody answers while the servers elect a leader of the stream.
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
 	stream, err := js.Stream(ctx, name)
 	if err != nil {
 		return nil, serverError{fmt.Errorf("open stream %s: %w", name, err)}

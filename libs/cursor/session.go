@@ -20,6 +20,9 @@ import (
 // drainTimeout limits the current transaction after ctx is done.
 const drainTimeout = 5 * time.Second
 
+// serverRetry is short: for seconds after a server has failed, its streams have no leader.
+var serverRetry = retry.Policy{Min: 50 * time.Millisecond, Max: 500 * time.Millisecond}
+
 // session reads while this replica holds the lock. Transactions run in one goroutine on the connection that holds
 // the lock. A second goroutine prefetches messages.
 type session[T any] struct {
@@ -45,7 +48,7 @@ type counters struct {
 func newSession[T any](c *Consumer[T], conn *pgx.Conn) *session[T] {
 	m, name, stream := c.cfg.Metrics, c.cfg.Name, c.cfg.Stream
 	return &session[T]{
-		cfg: c.cfg, hooks: c.hooks, state: &c.state, conn: conn, logger: c.logger(), serverBackoff: c.cfg.Retry.Backoff(),
+		cfg: c.cfg, hooks: c.hooks, state: &c.state, conn: conn, logger: c.logger(), serverBackoff: serverRetry.Backoff(),
 		count: counters{
 			handled:     m.handled.WithLabelValues(name, stream),
 			deadLetters: m.deadLetters.WithLabelValues(name, stream),

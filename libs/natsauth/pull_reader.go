@@ -1,6 +1,7 @@
 package natsauth
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,17 +42,25 @@ type PullReader struct {
 	Handle func(jetstream.Msg)
 	// Logger. Required.
 	Logger *slog.Logger
-	// RequestTimeout of one pull request. Defaults to 10 s. The maximum is one minute, the time for
+	// SetError is called with an error that names the consumer while it has not answered for SilentAfter, and with nil
+	// once it answers or Run ends. Optional.
+	SetError func(err error)
+	// SilentAfter defaults to 10 s: the servers need up to 9 s to elect another leader of the consumer.
+	SilentAfter time.Duration
+	// RequestTimeout of one pull request. Defaults to 5 s. The maximum is one minute, the time for
 	// which the boundary keeps an idle reply path.
 	RequestTimeout time.Duration
+
+	silentSince time.Time // zero while the consumer answers
 }
 
 const (
-	pullTimeout = 10 * time.Second
+	// pullTimeout is also the time after which a reader notices that the server that led its consumer has failed.
+	pullTimeout = 5 * time.Second
 	pullBatch   = 500
-	// maxHeartbeat is the longest interval at which the server confirms a pull request. Without two of them, another
-	// server may lead the consumer.
-	maxHeartbeat = 2 * time.Second
+	// lookupTimeout bounds a request about the consumer, which nobody answers while the servers elect its leader.
+	lookupTimeout      = time.Second
+	defaultSilentAfter = 10 * time.Second
 )
 
 // ErrInvalidPullReader is wrapped by errors of [PullReader.Run] about missing fields.
@@ -67,6 +76,7 @@ func (r *PullReader) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read stream %s: %w", r.Stream, err)
 	}
+	defer r.recordAnswer(nil)
 	status := r.Conn.StatusChanged(nats.CONNECTED, nats.CLOSED)
 	defer r.Conn.RemoveStatusListener(status)
 	for ctx.Err() == nil {
@@ -84,20 +94,38 @@ func (r *PullReader) Run(ctx context.Context) error {
 func (r *PullReader) findConsumer(
 	ctx context.Context, js jetstream.JetStream,
 ) (consumer jetstream.Consumer, err error) {
-	err = retry.Policy{Min: time.Second, Max: 30 * time.Second}.Do(ctx, func() error {
+	err = retry.Policy{Min: 100 * time.Millisecond, Max: time.Second}.Do(ctx, func() error {
 		if r.Conn.IsClosed() {
 			return retry.Permanent(nats.ErrConnectionClosed)
 		}
-		if consumer, err = js.Consumer(ctx, r.Stream, r.Consumer); err != nil {
-			return fmt.Errorf("find consumer %s of stream %s: %w", r.Consumer, r.Stream, err)
+		lookupCtx, cancel := context.WithTimeout(ctx, lookupTimeout)
+		defer cancel()
+		if consumer, err = js.Consumer(lookupCtx, r.Stream, r.Consumer); err != nil {
+			err = fmt.Errorf("find consumer %s of stream %s: %w", r.Consumer, r.Stream, err)
 		}
-		return nil
+		r.recordAnswer(err)
+		return err
 	}, func(err error, pause time.Duration) {
 		r.Logger.WarnContext(ctx, "pull reader waits for its consumer",
 			slog.String(logkey.Stream, r.Stream), slog.String(logkey.Consumer, r.Consumer),
 			slog.Duration(logkey.RetryIn, pause), logkey.Error(err))
 	})
-	return consumer, err //nolint:wrapcheck // wrapped above
+	return consumer, err
+}
+
+// recordAnswer records whether the consumer has answered.
+func (r *PullReader) recordAnswer(err error) {
+	switch {
+	case r.SetError == nil:
+	case err == nil:
+		r.silentSince = time.Time{}
+		r.SetError(nil)
+	case r.silentSince.IsZero():
+		r.silentSince = time.Now()
+	case time.Since(r.silentSince) >= cmp.Or(r.SilentAfter, defaultSilentAfter):
+		r.SetError(fmt.Errorf("consumer %s of stream %s has not answered for %s: %w",
+			r.Consumer, r.Stream, time.Since(r.silentSince).Round(time.Second), err))
+	}
 }
 
 // read requests and handles messages until the connection changes, a request fails or ctx ends.
@@ -136,8 +164,7 @@ func (r *PullReader) request(ctx context.Context, consumer jetstream.Consumer) e
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	batch, err := consumer.Fetch(pullBatch, jetstream.FetchContext(ctx),
-		jetstream.FetchHeartbeat(min(maxHeartbeat, timeout/4)))
+	batch, err := consumer.Fetch(pullBatch, jetstream.FetchContext(ctx))
 	if err != nil {
 		return fmt.Errorf("request messages: %w", err)
 	}
@@ -150,9 +177,9 @@ func (r *PullReader) request(ctx context.Context, consumer jetstream.Consumer) e
 		}
 		r.Handle(message)
 	}
-	err = batch.Error()
-	if err == nil || errors.Is(err, nats.ErrTimeout) || errors.Is(err, context.DeadlineExceeded) {
-		return nil
+	if err = batch.Error(); err != nil {
+		err = fmt.Errorf("receive messages: %w", err)
 	}
-	return fmt.Errorf("receive messages: %w", err)
+	r.recordAnswer(err)
+	return err
 }

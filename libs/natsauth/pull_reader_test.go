@@ -111,6 +111,41 @@ func TestPullReaderContinuesAfterReconnect(t *testing.T) {
 	require.Zero(t, consumerPending(t, c, "DESIRED", "dispatcher-17"))
 }
 
+func TestPullReaderReportsAConsumerThatDoesNotAnswer(t *testing.T) {
+	t.Parallel()
+
+	c := startCell(t)
+	agent := c.agent(t, agentOne)
+	errs, received := make(chan error, 1000), make(chan jetstream.Msg, 1)
+	reader := &natsauth.PullReader{
+		Conn: agent.Conn, Stream: "DESIRED", Consumer: "dispatcher-17", Handle: func(m jetstream.Msg) { received <- m },
+		Logger: slog.New(slog.DiscardHandler), RequestTimeout: time.Second, SilentAfter: time.Second,
+		SetError: func(err error) { errs <- err },
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+
+	go func() { ended <- reader.Run(ctx) }()
+
+	require.NoError(t, receive(t, errs), "it answers")
+	require.NoError(t, c.js.DeleteConsumer(testContext(t), "DESIRED", "dispatcher-17"))
+
+	err := receive(t, errs)
+	for err == nil {
+		err = receive(t, errs)
+	}
+
+	require.ErrorContains(t, err, "consumer dispatcher-17 of stream DESIRED has not answered for")
+	require.NoError(t, topology.EnsureAgent(testContext(t), c.js, cellName, agentOne))
+
+	for err != nil {
+		err = receive(t, errs)
+	}
+
+	cancel()
+	require.NoError(t, receive(t, ended))
+}
+
 func TestPullReaderWaitsForItsConsumer(t *testing.T) {
 	t.Parallel()
 

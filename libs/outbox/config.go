@@ -47,7 +47,7 @@ type Config struct {
 	Interval time.Duration
 	// AckTimeout is how long to wait for an acknowledgement of JetStream. Defaults to 5 s.
 	AckTimeout time.Duration
-	// Retry sets the minimum and maximum back-off. Defaults to 50 ms and 5 s.
+	// Retry sets the minimum and maximum back-off. Defaults to 50 ms and 1 s.
 	Retry retry.Policy
 	// LockInterval is the time between two attempts of a waiting replica to get the lock.
 	// Defaults to 500 ms.
@@ -74,7 +74,7 @@ func (c Config) withDefaults() Config {
 	if c.AckTimeout == 0 {
 		c.AckTimeout = 5 * time.Second
 	}
-	c.Retry = c.Retry.OrDefault(retry.Policy{Min: 50 * time.Millisecond, Max: 5 * time.Second})
+	c.Retry = c.Retry.OrDefault(retry.Policy{Min: 50 * time.Millisecond, Max: time.Second})
 	if c.StaleAfter == 0 {
 		c.StaleAfter = 30 * time.Second
 	}

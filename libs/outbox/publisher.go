@@ -51,7 +51,7 @@ func (p *Publisher) Run(ctx context.Context) error {
 	js, err := jetstream.New(p.cfg.Conn,
 		jetstream.WithPublishAsyncTimeout(p.cfg.AckTimeout),
 		jetstream.WithPublishAsyncMaxPending(4*p.cfg.Batch+maxFailing),
-		jetstream.WithDefaultTimeout(p.cfg.AckTimeout))
+		jetstream.WithDefaultTimeout(min(lookupTimeout, p.cfg.AckTimeout)))
 	if err != nil {
 		return fmt.Errorf("open JetStream: %w", err)
 	}

@@ -24,9 +24,14 @@ const (
 	// slowAckInterval is the time between two checks for slow acknowledgements while the session is
 	// idle.
 	slowAckInterval = 10 * time.Millisecond
+	// lookupTimeout bounds a request about a stream, which nobody answers while the servers elect its leader.
+	lookupTimeout = time.Second
 	// drainTimeout bounds the removal of acknowledged rows after Run was asked to end.
 	drainTimeout = 5 * time.Second
 )
+
+// outageRetry is short: for seconds after a server has failed, its streams have no leader.
+var outageRetry = retry.Policy{Min: 50 * time.Millisecond, Max: 500 * time.Millisecond}
 
 // session publishes while this replica holds the lock. It runs in one goroutine. All its database
 // work goes through the connection that holds the lock, so a session that lost the lock cannot
@@ -58,7 +63,7 @@ func newSession(p *Publisher, js jetstream.JetStream, held *postgres.HeldLock) *
 	return &session{
 		cfg: p.cfg, hooks: p.hooks, js: js, held: held, queue: queue{conn: held.Conn()},
 		lastKnown: make(map[string]position), failing: make(map[string]*failingSubject), slow: make(map[string]sent),
-		outageBackoff: p.cfg.Retry.Backoff(),
+		outageBackoff: outageRetry.Backoff(),
 	}
 }
 

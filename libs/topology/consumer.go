@@ -34,7 +34,7 @@ func AgentConsumers(cell Cell, agent int64) []AgentConsumer {
 			AckPolicy:     jetstream.AckExplicitPolicy,
 			// Agents acknowledge on receipt, or extend the deadline until the message has taken effect. So AckWait is
 			// only the redelivery delay after a broken connection.
-			AckWait:       10 * time.Second,
+			AckWait:       5 * time.Second,
 			MaxAckPending: 1000,
 		}
 	}

@@ -31,7 +31,7 @@ type Config struct {
 	RetryMax        time.Duration    `yaml:"retry_max" help:"longest pause between two attempts for a workspace"`
 	Lease           leader.Config    `yaml:"lease" help:"leader election: one dispatcher per agent holds the Lease"`
 
-	// PublishTimeout is the time after which an unacknowledged result is published again. Defaults to 5 s.
+	// PublishTimeout is the time after which an unacknowledged result is published again. Defaults to 3 s.
 	PublishTimeout time.Duration `yaml:"-"`
 }
 

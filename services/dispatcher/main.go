@@ -53,7 +53,7 @@ type dispatcher struct {
 
 	mu      sync.Mutex
 	session *session.Session // nil in a standby
-	readErr error            // why the reading of desired states cannot start, or nil
+	readErr map[string]error // by stream: why it cannot be read, or nil
 }
 
 // Main runs the dispatcher until ctx ends, then drains. It returns an error for an invalid
@@ -127,7 +127,8 @@ func newDispatcher(ctx context.Context, cfg Config, tel *telemetry.Telemetry) (*
 		return nil, fmt.Errorf("dispatcher: %w", err)
 	}
 	return &dispatcher{
-		cfg: cfg, agent: credentials.AgentID, cell: credentials.Cell,
+		readErr: map[string]error{},
+		cfg:     cfg, agent: credentials.AgentID, cell: credentials.Cell,
 		policy: desired.Policy{
 			Agent: credentials.AgentID, NamespacePrefix: cfg.NamespacePrefix, PodSecurity: level, Kinds: cfg.AllowedKinds,
 		},
@@ -186,10 +187,10 @@ func (d *dispatcher) setSession(s *session.Session) {
 	d.session = s
 }
 
-func (d *dispatcher) setReadError(err error) {
+func (d *dispatcher) setReadError(stream string, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.readErr = err
+	d.readErr[stream] = err
 }
 
 // maxWaiting is the number of results without an acknowledgement above which the service is degraded.
@@ -198,7 +199,7 @@ const maxWaiting = 100
 // check reports why desired states are not applied. A standby is ready, and shown as degraded.
 func (d *dispatcher) check(context.Context) error {
 	d.mu.Lock()
-	leading, readErr := d.session, d.readErr
+	leading, readErr := d.session, errors.Join(d.readErr[topology.StreamDesired], d.readErr[topology.StreamControl])
 	d.mu.Unlock()
 	switch {
 	case leading == nil && d.elector.Err() != nil:

@@ -1,7 +1,10 @@
 package dispatcher_test
 
 import (
+	"fmt"
+	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -9,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/dispatcher"
 )
@@ -136,22 +140,59 @@ func TestResultsWaitForNATS(t *testing.T) {
 	next[events.ApplyFailed](p, "apply_failed")
 
 	p.server.Down()
-	require.Eventually(t, func() bool { return status(t, addrs["ops"]) == http.StatusServiceUnavailable }, timeout, tick)
+	require.Eventually(t, func() bool { return readiness(t, addrs["ops"]) != ready }, timeout, tick)
 	p.secret("later", "v")
 	require.NoError(t, p.server.Restart())
 	until[events.Applied](p, "applied")
-	require.Eventually(t, func() bool { return status(t, addrs["ops"]) == http.StatusOK }, timeout, tick)
+	require.Eventually(t, func() bool { return readiness(t, addrs["ops"]) == ready }, timeout, tick)
 }
 
-func status(t *testing.T, addr string) int {
+func TestConsumerThatDoesNotAnswerIsReported(t *testing.T) {
+	t.Parallel()
+	p := newFixture(t)
+	streams := []string{topology.StreamDesired, topology.StreamControl}
+	remove := func() {
+		for _, stream := range streams {
+			require.NoError(t, p.js.DeleteConsumer(p.context(), stream, topology.DispatcherConsumer(p.agent)))
+		}
+	}
+	remove()
+	addrs, _ := p.start(p.config())
+	await := func(condition func(report string) bool) {
+		t.Helper()
+		require.Eventually(t, func() bool { return condition(readiness(t, addrs["ops"])) }, timeout, tick)
+	}
+	for range 2 { // when the dispatcher starts, and while it reads
+		await(func(report string) bool {
+			return !slices.ContainsFunc(streams, func(stream string) bool {
+				named := fmt.Sprintf("consumer %s of stream %s", topology.DispatcherConsumer(p.agent), stream)
+				return !strings.Contains(report, named)
+			})
+		})
+		require.NoError(t, topology.EnsureAgent(p.context(), p.js, cell, p.agent))
+		await(func(report string) bool { return report == ready })
+		remove()
+	}
+}
+
+// ready is the readiness of a service without a fault.
+const ready = ""
+
+// readiness returns what /readyz reports, or ready.
+func readiness(t *testing.T, addr string) string {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+addr+"/readyz", nil)
 	require.NoError(t, err)
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	response, err := client.Do(request)
 	require.NoError(t, err)
-	require.NoError(t, response.Body.Close())
-	return response.StatusCode
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	require.NoError(t, err)
+	if response.StatusCode == http.StatusOK {
+		return ready
+	}
+	return string(body)
 }
 
 func TestTraceContinuesToTheResult(t *testing.T) {

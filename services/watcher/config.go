@@ -66,7 +66,7 @@ func DefaultConfig() Config {
 		Kubernetes: kube.DefaultConfig(),
 		Lease:      leader.DefaultConfig(),
 		Publish: Publish{
-			Window: 256, AckTimeout: 5 * time.Second, MaxBacklogAge: time.Minute, MaxMessage: topology.MaxMessageSize,
+			Window: 256, AckTimeout: 3 * time.Second, MaxBacklogAge: time.Minute, MaxMessage: topology.MaxMessageSize,
 		},
 		Workloads: Workloads{
 			Annotations: []string{"app.kubernetes.io/", "kubernetes.io/change-cause", "argocd.argoproj.io/", "meta.helm.sh/"},

@@ -121,6 +121,7 @@ type watcher struct {
 
 	session atomic.Pointer[session.Session] // nil on a standby
 	fault   atomic.Pointer[error]           // why the last session ended
+	readErr atomic.Pointer[error]           // why CONTROL is not read
 }
 
 func newWatcher(
@@ -225,6 +226,7 @@ func (w *watcher) runSession(ctx, drain context.Context, cause events.ResyncCaus
 		return fmt.Errorf("identify the cluster: %w", err)
 	}
 	control := agentcontrol.NewReader(w.conn.Conn, topology.WatcherConsumer(w.reporter.Agent), w.logger)
+	control.SetError = func(err error) { w.readErr.Store(&err) }
 	reporter := w.reporter
 	reporter.ClusterUID = uid
 	s := session.New(ctx, session.Options{
@@ -244,7 +246,11 @@ func (w *watcher) runSession(ctx, drain context.Context, cause events.ResyncCaus
 // checkLeader reports a standby as ready.
 func (w *watcher) checkLeader(context.Context) error {
 	if s := w.session.Load(); s != nil {
-		return s.Err()
+		err := s.Err()
+		if silent := w.readErr.Load(); silent != nil {
+			err = errors.Join(err, *silent)
+		}
+		return err
 	}
 	if fault := w.fault.Load(); fault != nil {
 		return *fault

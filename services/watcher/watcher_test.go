@@ -24,6 +24,7 @@ import (
 	"lockstep.internal/services/watcher/kube"
 	"lockstep.internal/services/watcher/object"
 	"lockstep.internal/tools/testkit/labtest"
+	"lockstep.internal/tools/testkit/natstest"
 )
 
 func contains(text, part string) bool { return strings.Contains(text, part) }
@@ -441,6 +442,18 @@ func TestSilentAPIServerIsReported(t *testing.T) {
 	redirected := strings.ReplaceAll(string(whole), serverOf(t, string(whole)), silent.Addr().String())
 	require.NoError(t, os.WriteFile(path, []byte(redirected), 0o600))
 	start(t, f.configWith(path)).awaitReason(t, "kubernetes", false, "API server is not ready")
+}
+
+func TestConsumerThatDoesNotAnswerIsReported(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	p := start(t, f.config(t))
+	p.awaitReason(t, "leader", true, "")
+	consumer := topology.WatcherConsumer(f.agent)
+	require.NoError(t, f.js.DeleteConsumer(natstest.Context(t), topology.StreamControl, consumer))
+	p.awaitReason(t, "leader", false, "consumer "+consumer+" of stream CONTROL has not answered")
+	require.NoError(t, topology.EnsureAgent(natstest.Context(t), f.js, cellName, f.agent))
+	p.awaitReason(t, "leader", true, "")
 }
 
 func TestMainRejectsUnreadableCredentials(t *testing.T) {

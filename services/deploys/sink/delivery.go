@@ -41,13 +41,11 @@ func (w *worker) deliverNext(ctx, deliveryCtx context.Context, q *queue) {
 	switch {
 	case err == nil:
 		q.succeeded()
-		w.succeededAt, w.lastError = time.Now(), nil
+		w.succeededAt = time.Now()
+		w.delivering.set(nil)
 	case !stopped:
 		q.failed(err, time.Now(), w.cfg.Retry)
-		if w.lastError == nil {
-			w.failingAt = time.Now()
-		}
-		w.lastError = err
+		w.delivering.set(err)
 	}
 	exhausted := err != nil && !stopped && len(q.facts) > 0 && w.exhausted(q)
 	w.mu.Unlock()

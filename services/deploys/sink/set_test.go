@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -448,6 +449,20 @@ func TestDeletedConsumerIsRecreatedAtItsPosition(t *testing.T) {
 	set, _ = f.replica(sink.Entry{Name: "test", Sink: r, Backfill: true})
 	f.awaitFinished(set)
 	require.Equal(t, ids("a", 1, 4), r.delivered())
+}
+
+func TestIdleSinkIsReadyAgainAfterItsConsumerFailed(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	set, _ := f.replica(sink.Entry{Name: "test", Sink: &recorder{}})
+	f.awaitStarted(set)
+	require.NoError(t, f.js.DeleteStream(t.Context(), topology.StreamDeploys))
+	f.eventually("the sink is not ready", func() bool {
+		err := set.Check(context.Background())
+		return err != nil && strings.Contains(err.Error(), topology.StreamDeploys)
+	})
+	require.NoError(t, topology.Ensure(natstest.Context(t), f.js, cell, topology.Options{StorageBytes: 1 << 30}))
+	f.eventually("the sink is ready", func() bool { return set.Check(context.Background()) == nil })
 }
 
 func TestThreadsAreDurableAndClaimedOnce(t *testing.T) {

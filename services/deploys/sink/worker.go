@@ -1,6 +1,7 @@
 package sink
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -36,8 +37,22 @@ type worker struct {
 	received    uint64
 	busy        int       // queues with a delivery in progress
 	succeededAt time.Time // the last success
-	lastError   error     // nil after a success
-	failingAt   time.Time
+	reading     failure   // of the consumers
+	delivering  failure   // of the last delivery
+}
+
+// failure is an error and since when there has been one. The zero value is none.
+type failure struct {
+	err   error
+	since time.Time
+}
+
+// set records the last error, or that there is none.
+func (f *failure) set(err error) {
+	if f.err == nil {
+		f.since = time.Now()
+	}
+	f.err = err
 }
 
 func newWorker(s *Set, e Entry, st *store) *worker {
@@ -64,7 +79,7 @@ func (w *worker) supervise(ctx context.Context) {
 		if time.Since(start) > time.Minute {
 			delay.Reset()
 		}
-		w.failed(err)
+		w.setReading(err)
 		w.logger.WarnContext(ctx, "delivery to the sink failed; restarting", logkey.Error(err))
 		if delay.Wait(ctx) != nil {
 			return
@@ -88,6 +103,7 @@ func (w *worker) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	w.setReading(nil)
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	deliveryCtx, endDeliveries := context.WithCancel(context.WithoutCancel(ctx))
@@ -133,10 +149,8 @@ func (w *worker) receive(ctx context.Context, c streamConsumer) error {
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case errors.Is(err, jetstream.ErrNoHeartbeat):
-			continue // The client reconnects.
 		case err != nil:
-			return fmt.Errorf("read %s: %w", c.stream, err)
+			return fmt.Errorf("read consumer %s of %s: %w", consumerName(w.name), c.stream, err)
 		}
 		meta, err := msg.Metadata()
 		if err != nil {
@@ -152,7 +166,8 @@ func (w *worker) receive(ctx context.Context, c streamConsumer) error {
 	}
 }
 
-// pullExpiry is the lifetime of a pull request: the longest time for which a lost one takes messages.
+// pullExpiry is the lifetime of a pull request: the longest time for which a lost one takes messages. The
+// server confirms it in the middle.
 const pullExpiry = 10 * time.Second
 
 // errSkipped reports that the server delivered a message to another client of the consumer.
@@ -281,11 +296,12 @@ func (w *worker) savePosition(ctx context.Context, deploys streamConsumer) {
 	if err == nil {
 		w.set.metrics.lag.WithLabelValues(w.name).Set(float64(info.NumPending))
 		w.mu.Lock()
-		lastError := ""
-		if w.lastError != nil {
-			lastError = w.lastError.Error()
-		}
+		last := cmp.Or(w.delivering.err, w.reading.err)
 		w.mu.Unlock()
+		lastError := ""
+		if last != nil {
+			lastError = last.Error()
+		}
 		err = w.store.savePosition(ctx, w.name, info.AckFloor.Stream+1, lastError)
 	}
 	if err != nil && ctx.Err() == nil {
@@ -293,22 +309,21 @@ func (w *worker) savePosition(ctx context.Context, deploys streamConsumer) {
 	}
 }
 
-func (w *worker) failed(err error) {
+func (w *worker) setReading(err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.lastError == nil {
-		w.failingAt = time.Now()
-	}
-	w.lastError = err
+	w.reading.set(err)
 }
 
-// check returns an error if the sink has failed for longer than staleAfter.
+// check returns an error if reading or delivering has failed for longer than staleAfter.
 func (w *worker) check(staleAfter time.Duration) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.lastError == nil || time.Since(w.failingAt) < staleAfter {
-		return nil
+	for _, f := range []failure{w.delivering, w.reading} {
+		if f.err != nil && time.Since(f.since) >= staleAfter {
+			return fmt.Errorf("sink %s has failed for %s, %d facts wait: %w",
+				w.name, time.Since(f.since).Round(time.Second), len(w.pending), f.err)
+		}
 	}
-	return fmt.Errorf("sink %s has failed for %s, %d facts wait: %w",
-		w.name, time.Since(w.failingAt).Round(time.Second), len(w.pending), w.lastError)
+	return nil
 }

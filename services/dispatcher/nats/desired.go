@@ -23,8 +23,8 @@ type DesiredReader struct {
 	Logger  *slog.Logger
 	// Receive is called with one message at a time. The message is acknowledged when it returns.
 	Receive func(ctx context.Context, subject string, header nats.Header, data []byte)
-	// SetError is called with the reason why reading cannot start, and with nil once it has
-	// started.
+	// SetError is called with the reason why reading cannot start or the consumer does not answer, and with nil once
+	// it does.
 	SetError func(err error)
 }
 
@@ -43,7 +43,7 @@ func (d DesiredReader) Run(ctx context.Context) error {
 	}
 	reader := natsauth.PullReader{
 		Conn: d.Conn, Stream: topology.StreamDesired, Consumer: topology.DispatcherConsumer(d.AgentID), Logger: d.Logger,
-		Handle: func(message jetstream.Msg) { d.handle(ctx, message) },
+		Handle: func(message jetstream.Msg) { d.handle(ctx, message) }, SetError: d.SetError,
 	}
 	if err := reader.Run(ctx); err != nil {
 		return fmt.Errorf("read desired states: %w", err)
@@ -64,9 +64,10 @@ func (d DesiredReader) reset(ctx context.Context, js jetstream.JetStream) error 
 			return retry.Permanent(err)
 		case errors.Is(err, jetstream.ErrConsumerNotFound), errors.Is(err, jetstream.ErrConsumerDoesNotExist),
 			errors.Is(err, jetstream.ErrStreamNotFound):
-			err = fmt.Errorf("consumer %s does not exist; is agent %d registered?: %w", consumer, d.AgentID, err)
+			err = fmt.Errorf("consumer %s of stream %s does not exist; is agent %d registered?: %w",
+				consumer, topology.StreamDesired, d.AgentID, err)
 		default:
-			err = fmt.Errorf("reset consumer %s: %w", consumer, err)
+			err = fmt.Errorf("reset consumer %s of stream %s: %w", consumer, topology.StreamDesired, err)
 		}
 		if ctx.Err() == nil {
 			d.SetError(err)

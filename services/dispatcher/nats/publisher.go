@@ -22,7 +22,7 @@ const (
 	concurrentPublishes = 16
 	minPause            = 100 * time.Millisecond
 	maxPause            = time.Second
-	defaultTimeout      = 5 * time.Second
+	defaultTimeout      = 3 * time.Second
 )
 
 // Sender publishes one message and waits for the acknowledgement.
@@ -52,7 +52,7 @@ type pendingResults struct {
 }
 
 // NewPublisher returns a publisher that does nothing until Run. A result that is not acknowledged within the timeout
-// is published again. The timeout defaults to 5 s.
+// is published again. The timeout defaults to 3 s.
 func NewPublisher(
 	sender Sender, cell topology.Cell, agent int64, timeout time.Duration, logger *slog.Logger,
 ) *Publisher {

@@ -57,10 +57,10 @@ type Config struct {
 	ApplyTimeout time.Duration
 	// Retry is the back-off after a failed attempt.
 	Retry retry.Policy
-	// PublishTimeout is the time after which an unacknowledged result is published again. Defaults to 5 s.
+	// PublishTimeout is the time after which an unacknowledged result is published again. Defaults to 3 s.
 	PublishTimeout time.Duration
-	// SetReadError is called with the reason why reading cannot start, and with nil once it has started.
-	SetReadError func(error)
+	// SetReadError is called with the reason why a stream cannot be read, and with nil once it can.
+	SetReadError func(stream string, err error)
 	Logger       *slog.Logger
 	Tracer       trace.Tracer
 	Metrics      *metrics.Metrics
@@ -98,12 +98,14 @@ func New(cfg Config) *Session {
 		Logger: cfg.Logger.With(slog.String(logkey.Run, id)), Tracer: cfg.Tracer, Metrics: cfg.Metrics,
 	}
 	control := agentcontrol.NewReader(cfg.Conn.Conn, topology.DispatcherConsumer(agent), cfg.Logger)
+	control.SetError = func(err error) { cfg.SetReadError(topology.StreamControl, err) }
 	control.SkipResyncsBefore = time.Now() // a new leader applies everything, so it ignores earlier resync requests
 	return &Session{
 		queue: work, publisher: publisher, reconciler: r, namespaces: namespaces, cluster: cluster,
 		repairs: repair.NewScheduler(r.Repair), control: control,
 		desired: nats.DesiredReader{
-			Conn: cfg.Conn.Conn, AgentID: agent, Logger: cfg.Logger, Receive: r.Receive, SetError: cfg.SetReadError,
+			Conn: cfg.Conn.Conn, AgentID: agent, Logger: cfg.Logger, Receive: r.Receive,
+			SetError: func(err error) { cfg.SetReadError(topology.StreamDesired, err) },
 		},
 	}
 }

@@ -140,7 +140,7 @@ func (p *pipeline) settle(ctx context.Context, d delivery.Delivery, err error) {
 	case errors.Is(err, nats.ErrTooLarge) && !d.TooLarge:
 		p.queue.TooLarge(d, now)
 	default:
-		p.queue.Failed(d, now.Add(Retries().Delay(d.Attempt)))
+		p.queue.Failed(d, now.Add(publishRetries().Delay(d.Attempt)))
 	}
 	p.mu.Unlock()
 	if err != nil {

@@ -35,8 +35,14 @@ const (
 	reportTimeout = 2 * time.Second
 )
 
-// Retries returns the delays between attempts to publish, to list, and to run a session.
+// Retries returns the delays between attempts to list, and to run a session.
 func Retries() retry.Policy { return retry.Policy{Min: 100 * time.Millisecond, Max: 30 * time.Second} }
+
+// publishRetries returns the delays between attempts to publish. They are short: a stream has no leader for seconds
+// after a NATS server has failed.
+func publishRetries() retry.Policy {
+	return retry.Policy{Min: 100 * time.Millisecond, Max: 2 * time.Second}
+}
 
 // ErrVersionsDecreased ends a session: the cluster no longer has the history that the session knows.
 var ErrVersionsDecreased = errors.New("resource versions decreased: the cluster was restored from a backup")
