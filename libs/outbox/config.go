@@ -45,7 +45,7 @@ type Config struct {
 	BatchBytes int64
 	// Interval is the maximum delay of a message after a lost notification. Defaults to 1 s.
 	Interval time.Duration
-	// AckTimeout is how long to wait for an acknowledgement of JetStream. Defaults to 5 s.
+	// AckTimeout is how long to wait for an acknowledgement of JetStream. Defaults to 3 s.
 	AckTimeout time.Duration
 	// Retry sets the minimum and maximum back-off. Defaults to 50 ms and 1 s.
 	Retry retry.Policy
@@ -72,7 +72,7 @@ func (c Config) withDefaults() Config {
 		c.Interval = time.Second
 	}
 	if c.AckTimeout == 0 {
-		c.AckTimeout = 5 * time.Second
+		c.AckTimeout = 3 * time.Second
 	}
 	c.Retry = c.Retry.OrDefault(retry.Policy{Min: 50 * time.Millisecond, Max: time.Second})
 	if c.StaleAfter == 0 {
