@@ -30,7 +30,13 @@ import (
 	"lockstep.internal/tools/testkit/labtest"
 )
 
-func TestMain(m *testing.M) { labtest.Main(m) }
+func TestMain(m *testing.M) {
+	if os.Getenv(helmVariable) != "" {
+		runHelm()
+		return
+	}
+	labtest.Main(m)
+}
 
 const (
 	chartDir    = "lockstep"

@@ -25,6 +25,7 @@ func (a *app) kubernetesInit() *cobra.Command {
 		ListenHost: "0.0.0.0", MonitorPort: 8222, StoreDir: "/data/jetstream",
 	}}
 	var kubeconfig, namespace, tlsDir string
+	var natsServers int
 	var postgreSQL bool
 	c := &cobra.Command{
 		Use:   "init --namespace NAMESPACE",
@@ -40,6 +41,9 @@ them up with the database: without the key seal.seed of NAME-state all secret va
 			options.NATS.Cell = topology.Cell(a.client.Cell)
 			if tlsDir != "" {
 				options.NATS.TLS = &natsauth.TLS{CertFile: path.Join(tlsDir, "tls.crt"), KeyFile: path.Join(tlsDir, "tls.key")}
+			}
+			if natsServers > 1 {
+				options.NATS.Cluster = podCluster(options.Name+"-nats", namespace, natsServers, tlsDir)
 			}
 			relay := options.Name + "-relay"
 			for _, service := range []string{relay, relay + "-agents", "*." + relay + "-internal"} {
@@ -63,12 +67,31 @@ them up with the database: without the key seal.seed of NAME-state all secret va
 	f.StringVar(&options.Name, "name", "lockstep", "prefix of the names of Secrets and Services")
 	f.StringVar(&namespace, "namespace", "", "namespace of the control plane (required)")
 	f.StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig of the cluster; default: the cluster that this runs in")
-	f.StringVar(&tlsDir, "nats-tls-dir", "", "folder of tls.crt and tls.key on the NATS servers; default: no TLS")
+	f.IntVar(&natsServers, "nats-servers", 1, "number of NATS servers of the chart")
+	f.StringVar(&tlsDir, "nats-tls-dir", "",
+		"folder of tls.crt, tls.key and ca.crt on the NATS servers; default: no TLS")
 	f.BoolVar(&options.RelayCertificate, "relay-certificate", true, "create a self-signed certificate of relays")
 	f.StringSliceVar(&options.RelayHosts, "relay-host", nil,
 		"further names of relays in that certificate; can be repeated")
 	f.BoolVar(&postgreSQL, "postgresql", true, "create a password for the PostgreSQL of the chart")
 	return c
+}
+
+// podCluster are the routes between the pods of a StatefulSet. All servers have the same configuration.
+func podCluster(name, namespace string, servers int, tlsDir string) *natsauth.Cluster {
+	const port = 6222
+	cluster := &natsauth.Cluster{Name: "lockstep", ListenHost: "0.0.0.0", ListenPort: port}
+	for i := range servers {
+		cluster.Routes = append(cluster.Routes,
+			fmt.Sprintf("nats://%s-%d.%s-internal.%s.svc:%d", name, i, name, namespace, port))
+	}
+	if tlsDir != "" {
+		cluster.TLS = &natsauth.TLS{
+			CertFile: path.Join(tlsDir, "tls.crt"), KeyFile: path.Join(tlsDir, "tls.key"),
+			CAFile: path.Join(tlsDir, "ca.crt"), VerifyClients: true,
+		}
+	}
+	return cluster
 }
 
 func initSecrets(

@@ -161,11 +161,16 @@ securityContext:
     items: [{key: {{ .root.Values.postgresql.secretKey }}, path: url}]
 {{- end }}
 
+{{/* All servers, so that a client does not wait when it has to leave one. */}}
 {{- define "lockstep.natsURL" -}}
 {{- if .Values.nats.url -}}
 {{ .Values.nats.url }}
 {{- else -}}
-{{ if .Values.nats.tls.secretName }}tls{{ else }}nats{{ end }}://{{ include "lockstep.name" . }}-nats.{{ .Release.Namespace }}.svc:4222
+{{- $scheme := ternary "tls" "nats" (ne .Values.nats.tls.secretName "") -}}
+{{- $name := printf "%s-nats" (include "lockstep.name" .) -}}
+{{- range $i := until (int .Values.nats.replicas) -}}
+{{ if $i }},{{ end }}{{ $scheme }}://{{ $name }}-{{ $i }}.{{ $name }}-internal.{{ $.Release.Namespace }}.svc:4222
+{{- end -}}
 {{- end -}}
 {{- end }}
 
