@@ -98,7 +98,7 @@ func (s *Stack) writeClient() error {
 		RelayCAFile:   relayCAFile,
 		TokenFile:     s.keys.AdminTokenFile,
 		Cell:          string(Cell),
-		NATSURL:       s.nats.ClientURL(),
+		NATSURL:       s.natsURL(),
 		NATSSeedFile:  natsauth.SeedFile(s.natsDir(), natsauth.PrincipalOperator),
 	}.Write(s.ClientFile())
 }

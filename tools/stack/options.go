@@ -21,6 +21,9 @@ type Options struct {
 	APIListen string
 	// NATSPort is where NATS listens on 127.0.0.1. Defaults to a free one.
 	NATSPort int
+	// NATSURL has the servers of a running NATS, comma-separated, and NATSDir the folder that natsauth.Init wrote for
+	// them. Defaults to an embedded server.
+	NATSURL, NATSDir string
 	// Image of the template default. Defaults to the state service's own.
 	Image string
 	// Workloads that the watchers report besides workspaces; they enable the deploys service. Defaults to none.

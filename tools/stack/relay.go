@@ -94,7 +94,7 @@ func (s *Stack) relay(name, listen string) *service {
 		}
 		cfg.Telemetry = s.telemetry()
 		cfg.Cell.Name = string(Cell)
-		cfg.NATS.URL = config.URL(s.nats.ClientURL())
+		cfg.NATS.URL = config.URL(s.natsURL())
 		cfg.NATS.NKeySeedFile = config.SecretFile(natsauth.SeedFile(s.natsDir(), natsauth.PrincipalRelay))
 		cfg.Internal.SecretFile = config.SecretFile(s.relayKeys.SecretFile)
 		cfg.Internal.CAFile = s.relayKeys.CertFile

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"lockstep.internal/libs/config"
 	"lockstep.internal/libs/natsauth"
@@ -68,7 +69,7 @@ func (s *Stack) state(name, listen string) *service {
 		cfg.Telemetry = s.telemetry()
 		cfg.Cell.Name = string(Cell)
 		cfg.Database.URLFile = config.SecretFile(s.databaseURLFile())
-		cfg.NATS.URL = config.URL(s.nats.ClientURL())
+		cfg.NATS.URL = config.URL(s.natsURL())
 		cfg.Agents.KeysDir = s.natsDir()
 		cfg.Secrets.SealSeedFile = config.SecretFile(s.keys.SealSeedFile)
 		cfg.Secrets.DigestKeyFile = config.SecretFile(s.keys.DigestKeyFile)
@@ -112,7 +113,7 @@ func (s *Stack) deploys(name, listen string) *service {
 		cfg.Telemetry = s.telemetry()
 		cfg.Cell.Name = string(Cell)
 		cfg.Database.URLFile = config.SecretFile(s.databaseURLFile())
-		cfg.NATS.URL = config.URL(s.nats.ClientURL())
+		cfg.NATS.URL = config.URL(s.natsURL())
 		cfg.NATS.NKeySeedFile = config.SecretFile(natsauth.SeedFile(s.natsDir(), natsauth.PrincipalDeploys))
 		s.opts.Configure(Deploys, &cfg)
 		return configuration{
@@ -147,7 +148,7 @@ func (s *Stack) AddAgent(ctx context.Context, project int64, name, kubeconfig st
 	credentials, err := natsauth.ReadAgentCredentials(agent.CredentialsFile)
 	if err == nil {
 		// NATS has another port after a restart.
-		credentials.ServerURLs = []string{s.nats.ClientURL()}
+		credentials.ServerURLs = strings.Split(s.natsURL(), ",")
 		err = natsauth.WriteAgentCredentials(agent.CredentialsFile, credentials)
 	} else {
 		credentials, err = s.register(ctx, project, agent)

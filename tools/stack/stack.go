@@ -1,6 +1,7 @@
 package stack
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -166,6 +167,10 @@ func (s *Stack) writeDatabaseURL(url string) error {
 }
 
 func (s *Stack) startNATS(context.Context) error {
+	if s.opts.NATSURL != "" {
+		s.progress.printf("NATS", "%s", s.opts.NATSURL)
+		return nil
+	}
 	done := s.progress.step("NATS")
 	report, err := natsauth.Init(s.natsDir(), natsauth.Options{Cell: Cell})
 	if err != nil {
@@ -252,8 +257,16 @@ func (s *Stack) APIURL() string { return s.apiURL }
 // Kubeconfig of the cluster.
 func (s *Stack) Kubeconfig() string { return s.kubeconfig }
 
-// NATS is the embedded server.
+// NATS is the embedded server; nil where a running one was given.
 func (s *Stack) NATS() *natsd.Server { return s.nats }
+
+// natsURL has every NATS server.
+func (s *Stack) natsURL() string {
+	if s.nats == nil {
+		return s.opts.NATSURL
+	}
+	return s.nats.ClientURL()
+}
 
 // Database is the private server; nil where a running one was given.
 func (s *Stack) Database() *pg.Server { return s.database }
@@ -276,7 +289,7 @@ func (s *Stack) LogFile() string { return filepath.Join(s.dir, "lockstep.log") }
 // ClientFile is the client configuration for this stack's administrator.
 func (s *Stack) ClientFile() string { return filepath.Join(s.dir, "client.yaml") }
 
-func (s *Stack) natsDir() string { return filepath.Join(s.dir, "nats") }
+func (s *Stack) natsDir() string { return cmp.Or(s.opts.NATSDir, filepath.Join(s.dir, "nats")) }
 
 func (s *Stack) databaseURLFile() string { return filepath.Join(s.dir, "keys", "database.url") }
 

@@ -1,0 +1,190 @@
+package natscluster_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"lockstep.internal/e2e/fixture"
+	"lockstep.internal/libs/topology"
+	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
+	"lockstep.internal/services/state"
+	"lockstep.internal/services/watcher"
+	"lockstep.internal/tools/stack"
+)
+
+const (
+	// longestWait of a workspace for Running while a server is down. It counts from the election of leaders, which takes
+	// the servers up to nine seconds, and longer when votes are split. On a quiet machine it is six seconds. Timeouts of
+	// five seconds follow each other on a slow one, where a client cannot connect or send a request in time.
+	longestWait = 30 * time.Second
+	// slowdown is how many times as long as with all servers a workspace may wait if this is more than longestWait.
+	slowdown = 30
+	// interval between two new workspaces.
+	interval = 700 * time.Millisecond
+	// perFailure is the number of workspaces that are created while a server is down. Kubernetes has room for 60 in all.
+	perFailure = 15
+	// undisturbed is the number of workspaces that are created before, while all servers run.
+	undisturbed = 3
+)
+
+// TestEachNATSServerMayFail kills each of three servers under a load of new workspaces. The server stays down until all
+// of them are Running.
+func TestEachNATSServerMayFail(t *testing.T) {
+	servers := startServers(t)
+	s := fixture.StartWith(t, stack.Options{
+		NATSURL: servers.url(), NATSDir: servers.dir, Workloads: watcher.Workloads{Enabled: true},
+		Configure: func(_ string, config any) {
+			if cfg, is := config.(*state.Config); is {
+				cfg.Streams.Replicas, cfg.Streams.Storage = 3, 512<<20
+			}
+		},
+	})
+	load := &load{s: s}
+	load.run(t, 1)
+	for _, failing := range servers.all {
+		awaitServers(t, s, complete)
+		usual := longest(load.run(t, undisturbed), time.Time{})
+
+		failing.kill()
+		killed := time.Now()
+		elected := make(chan time.Time, 1)
+		go func() {
+			awaitServers(t, s, func(of *jetstream.ClusterInfo) bool { return of.Leader != "" && of.Leader != failing.name })
+			elected <- time.Now()
+		}()
+		waits := load.run(t, perFailure)
+		leaders := <-elected
+		require.False(t, t.Failed())
+		after, limit := longest(waits, leaders), max(longestWait, slowdown*usual)
+		t.Logf("without %s a workspace waited up to %s, with all servers %s; leaders were elected after %s, "+
+			"and a workspace waited up to %s more", failing.name, longest(waits, time.Time{}), usual, leaders.Sub(killed), after)
+		require.LessOrEqual(t, after, limit)
+
+		begun := time.Now()
+		s.NewDeployment("rollout-without-"+failing.name, 1)
+		require.LessOrEqual(t, time.Since(begun), limit, "facts about a rollout")
+		failing.start(t)
+	}
+	s.RequireConverged()
+}
+
+// wait of one workspace, from its request until it was seen Running.
+type wait struct{ begun, ended time.Time }
+
+// longest returns the longest of the waits, of each only what is after the start.
+func longest(waits []wait, start time.Time) time.Duration {
+	var out time.Duration
+	for _, w := range waits {
+		if w.begun.After(start) {
+			out = max(out, w.ended.Sub(w.begun))
+		} else {
+			out = max(out, w.ended.Sub(start))
+		}
+	}
+	return out.Round(time.Millisecond)
+}
+
+// load creates workspaces.
+type load struct {
+	s       *fixture.System
+	created int
+}
+
+// run creates workspaces, one per interval, and returns when all are Running or the test has failed.
+func (l *load) run(t *testing.T, count int) []wait {
+	t.Helper()
+	var following sync.WaitGroup
+	waits := make([]wait, count)
+	next := time.NewTicker(interval)
+	defer next.Stop()
+	for i := range count {
+		<-next.C
+		waits[i].begun = time.Now()
+		w := l.s.Create(fmt.Sprintf("load-%d", l.created), fixture.GoodImage)
+		l.created++
+		following.Go(func() {
+			l.follow(t, w)
+			waits[i].ended = time.Now()
+		})
+	}
+	following.Wait()
+	return waits
+}
+
+func (l *load) follow(t *testing.T, w *fixture.Workspace) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), fixture.Timeout)
+	defer cancel()
+	poll := time.NewTicker(fixture.PollInterval)
+	defer poll.Stop()
+	is := fixture.Settled(statev1.ActualState_ACTUAL_STATE_RUNNING)
+	for {
+		got, err := l.s.API.Workspaces.GetWorkspace(ctx, connect.NewRequest(&statev1.GetWorkspaceRequest{
+			Workspace: w.Reference(),
+		}))
+		if err == nil && is(got.Msg.GetWorkspace()) {
+			return
+		}
+		select {
+		case <-poll.C:
+		case <-ctx.Done():
+			t.Errorf("workspace %s is not Running: %v", w.Name, err)
+			return
+		}
+	}
+}
+
+// awaitServers waits until the condition holds for every stream and every consumer of the agent.
+func awaitServers(t *testing.T, s *fixture.System, holds func(*jetstream.ClusterInfo) bool) {
+	t.Helper()
+	await := func(name string, read func(context.Context) (*jetstream.ClusterInfo, error)) {
+		if t.Failed() {
+			return
+		}
+		assert.Eventually(t, func() bool {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			of, err := read(ctx)
+			return err == nil && holds(of)
+		}, fixture.Timeout, fixture.PollInterval, name)
+	}
+	for _, declared := range topology.Streams() {
+		await(declared.Name, func(ctx context.Context) (*jetstream.ClusterInfo, error) {
+			stream, err := s.JS.Stream(ctx, declared.Name)
+			if err != nil {
+				return nil, err
+			}
+			return stream.CachedInfo().Cluster, nil
+		})
+	}
+	for _, declared := range topology.AgentConsumers(stack.Cell, s.AgentID) {
+		await(declared.Stream+"/"+declared.Config.Durable, func(ctx context.Context) (*jetstream.ClusterInfo, error) {
+			consumer, err := s.JS.Consumer(ctx, declared.Stream, declared.Config.Durable)
+			if err != nil {
+				return nil, err
+			}
+			return consumer.CachedInfo().Cluster, nil
+		})
+	}
+}
+
+// complete reports whether there are three replicas, all up to date.
+func complete(cluster *jetstream.ClusterInfo) bool {
+	if cluster.Leader == "" || len(cluster.Replicas) != 2 {
+		return false
+	}
+	for _, replica := range cluster.Replicas {
+		if !replica.Current || replica.Offline {
+			return false
+		}
+	}
+	return true
+}
