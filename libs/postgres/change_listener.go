@@ -34,7 +34,7 @@ func NewChangeListener[ID comparable](
 // Run listens until ctx ends or the connection is lost; it may then be called again. It calls ready
 // once it listens.
 func (c *ChangeListener[ID]) Run(ctx context.Context, ready func()) error {
-	conn, err := pgx.ConnectConfig(ctx, c.pool.Config().ConnConfig.Copy())
+	conn, err := connectAlone(ctx, c.pool, nil)
 	if err != nil {
 		return fmt.Errorf("listen on channel %s: %w", c.channel, err)
 	}

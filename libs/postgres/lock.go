@@ -70,9 +70,7 @@ func (l Lock) Try(ctx context.Context, pool *pgxpool.Pool) (*HeldLock, error) {
 
 func (l Lock) connect(ctx context.Context, pool *pgxpool.Pool) (*HeldLock, error) {
 	held := &HeldLock{}
-	config := pool.Config().ConnConfig
-	config.OnNotification = func(*pgconn.PgConn, *pgconn.Notification) { held.notified = true }
-	conn, err := pgx.ConnectConfig(ctx, config)
+	conn, err := connectAlone(ctx, pool, func(*pgconn.PgConn, *pgconn.Notification) { held.notified = true })
 	if err != nil {
 		return nil, fmt.Errorf("connect for lock %s: %w", l.Name, err)
 	}

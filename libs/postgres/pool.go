@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"lockstep.internal/libs/logkey"
@@ -109,6 +110,18 @@ func Open(cfg Config) (*pgxpool.Pool, error) {
 		return nil, fmt.Errorf("open the database pool: %w", err)
 	}
 	return opened, nil
+}
+
+// connectAlone opens a connection that is not of the pool, with the settings of the pool and its password.
+func connectAlone(ctx context.Context, pool *pgxpool.Pool, notified pgconn.NotificationHandler) (*pgx.Conn, error) {
+	config := pool.Config()
+	config.ConnConfig.OnNotification = notified
+	if config.BeforeConnect != nil {
+		if err := config.BeforeConnect(ctx, config.ConnConfig); err != nil {
+			return nil, err //nolint:wrapcheck // an error of this package
+		}
+	}
+	return pgx.ConnectConfig(ctx, config.ConnConfig) //nolint:wrapcheck // the caller says what it is for
 }
 
 func sessionSettings(cfg Config) map[string]string {

@@ -1,9 +1,11 @@
 package postgres_test
 
 import (
+	"context"
 	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -16,7 +18,8 @@ import (
 
 func TestPasswordOfAnyCharactersIsReadForEachConnection(t *testing.T) {
 	t.Parallel()
-	admin, err := pgx.Connect(t.Context(), pgtest.Database(t))
+	database := pgtest.Database(t)
+	admin, err := pgx.Connect(t.Context(), database)
 	require.NoError(t, err)
 	defer admin.Close(t.Context())
 	change := func(statement, password string) {
@@ -27,12 +30,14 @@ func TestPasswordOfAnyCharactersIsReadForEachConnection(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "password")
 	require.NoError(t, os.WriteFile(file, []byte(first+"\n"), 0o600))
 	change("CREATE ROLE settings_test LOGIN", first)
+	_, err = admin.Exec(t.Context(), "CREATE SCHEMA settings_test AUTHORIZATION settings_test")
+	require.NoError(t, err)
 	defer func() {
-		_, err := admin.Exec(t.Context(), "DROP ROLE settings_test")
+		_, err := admin.Exec(t.Context(), "DROP SCHEMA settings_test; DROP ROLE settings_test")
 		require.NoError(t, err)
 	}()
 
-	address, err := url.Parse(pgtest.Database(t))
+	address, err := url.Parse(database)
 	require.NoError(t, err)
 	address.User = url.User("settings_test")
 	settings := postgres.Settings{URL: config.URL(address.String()), PasswordFile: config.SecretFile(file)}
@@ -46,6 +51,15 @@ func TestPasswordOfAnyCharactersIsReadForEachConnection(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, []byte(second), 0o600))
 	pool.Reset()
 	require.NoError(t, pool.Ping(t.Context()))
+
+	// Locks and listeners have connections of their own.
+	held, err := postgres.Lock{Name: "settings_test"}.Try(t.Context(), pool)
+	require.NoError(t, err)
+	require.NotNil(t, held)
+	require.NoError(t, held.Release(t.Context()))
+	ctx, cancel := context.WithCancel(t.Context())
+	listener := postgres.NewChangeListener(pool, "settings_test", strconv.Atoi)
+	require.NoError(t, listener.Run(ctx, cancel))
 
 	require.NoError(t, os.Remove(file))
 	pool.Reset()

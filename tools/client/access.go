@@ -96,7 +96,8 @@ func (a *API) AccessToken(ctx context.Context, service string) (AccessToken, err
 // of a unary call, the call is retried once with a new token. A stream starts with a valid token.
 // If the service ends the stream with unavailable, the caller opens it again.
 func (a *API) ClientOption(service string) connect.ClientOption {
-	return connect.WithInterceptors(faults(), &tokenInterceptor{tokens: a.access, service: service})
+	token := &tokenInterceptor{tokens: a.access, service: service}
+	return connect.WithInterceptors(faults(), answerWithin(answerTimeout), token)
 }
 
 // tokenInterceptor adds an access token to each call.
