@@ -69,7 +69,7 @@ type Kubernetes struct {
 
 // Targets limits the targets other than the Kubernetes API.
 type Targets struct {
-	AllowedAddresses []string      `yaml:"allowed_addresses" help:"allowed addresses host:port of targets; * matches any characters of the host, or any port"`
+	AllowedAddresses []string      `yaml:"allowed_addresses" help:"allowed addresses host:port of targets; * is any host, any part of one label of its name, or any port"`
 	DialTimeout      time.Duration `yaml:"dial_timeout" help:"time-out to connect to a target"`
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"path"
 	"regexp"
 	"strconv"
 	"strings"
@@ -55,14 +56,14 @@ type pattern struct {
 
 var hostPattern = regexp.MustCompile(`^[-a-z0-9_.*:]+$`)
 
-// ParseAllowed reads patterns host:port. In the host, * matches any characters, including dots; the port is a
-// number, or * for any.
+// ParseAllowed reads patterns host:port. In the host, * matches any characters of one label, but no dot; the
+// host * is any host. The port is a number, or * for any.
 func ParseAllowed(texts []string) (Allowed, error) {
 	allowed := make(Allowed, 0, len(texts))
 	for _, text := range texts {
 		host, port, err := net.SplitHostPort(text)
 		if err != nil {
-			return nil, fmt.Errorf("%q is not host:port, such as *.svc:* or 10.0.0.1:5432", text)
+			return nil, fmt.Errorf("%q is not host:port, such as *.*.svc:* or 10.0.0.1:5432", text)
 		}
 		p := pattern{host: strings.ToLower(strings.TrimSuffix(host, "."))}
 		if !hostPattern.MatchString(p.host) {
@@ -93,21 +94,12 @@ func (a Allowed) Allows(address Address) bool {
 	return false
 }
 
-// match searches each part between two * at the leftmost position after the previous part.
+// match matches labels of host names, which are separated by dots. A host that is only * is any host.
 func match(pattern, text string) bool {
-	first, rest, wild := strings.Cut(pattern, "*")
-	text, found := strings.CutPrefix(text, first)
-	if !found || !wild {
-		return found && text == ""
+	if pattern == "*" {
+		return true
 	}
-	parts := strings.Split(rest, "*")
-	last := parts[len(parts)-1]
-	for _, part := range parts[:len(parts)-1] {
-		at := strings.Index(text, part)
-		if at < 0 {
-			return false
-		}
-		text = text[at+len(part):]
-	}
-	return strings.HasSuffix(text, last)
+	// path.Match does not match separators with *. hostPattern excludes its other special characters.
+	matches, err := path.Match(strings.ReplaceAll(pattern, ".", "/"), strings.ReplaceAll(text, ".", "/"))
+	return err == nil && matches
 }

@@ -12,7 +12,7 @@ import (
 
 func TestAllows(t *testing.T) {
 	t.Parallel()
-	services := []string{"*.svc:*", "*.svc.cluster.local:*"}
+	services := []string{"*.*.svc:*", "*.*.svc.cluster.local:*"}
 	workspaces := agent.DefaultConfig().Targets.AllowedAddresses
 	for name, c := range map[string]struct {
 		patterns []string
@@ -28,6 +28,13 @@ func TestAllows(t *testing.T) {
 		"the agent's own service, by default":        {workspaces, "watcher.lockstep-agent-1.svc:8081", false},
 		"a name in another domain, by default":       {workspaces, "shop.ws-7.svc.example:80", false},
 		"a service named as a workspace, by default": {workspaces, "ws-7.kube-system.svc:80", false},
+		"a label named as a workspace, by default":   {workspaces, "x.ws-7.kube-system.svc:80", false},
+		"a pod's name, by default":                   {workspaces, "web-0.shop.ws-7.svc:80", false},
+		"one label":                                  {[]string{"*.svc:*"}, "shop.svc:80", true},
+		"two labels":                                 {[]string{"*.svc:*"}, "shop.apps.svc:80", false},
+		"a part of an IP address":                    {[]string{"10.0.0.*:80"}, "10.0.0.7:80", true},
+		"more than a part of an IP address":          {[]string{"10.*:80"}, "10.0.0.7:80", false},
+		"every host at one port":                     {[]string{"*:443"}, "shop.apps.svc:443", true},
 		"trailing dot":                               {services, "shop.apps.svc.cluster.local.:80", true},
 		"upper case":                                 {services, "Shop.Apps.SVC:80", true},
 		"similar prefix":                             {services, "shop.apps.svc.example:80", false},
@@ -37,8 +44,8 @@ func TestAllows(t *testing.T) {
 		"localhost":                                  {services, "localhost:80", false},
 		"nothing is allowed":                         {nil, "shop.apps.svc:80", false},
 		"everything allowed":                         {[]string{"*:*"}, "[::1]:22", true},
-		"one port":                                   {[]string{"*.svc:443"}, "shop.apps.svc:443", true},
-		"another port":                               {[]string{"*.svc:443"}, "shop.apps.svc:80", false},
+		"one port":                                   {[]string{"*.*.svc:443"}, "shop.apps.svc:443", true},
+		"another port":                               {[]string{"*.*.svc:443"}, "shop.apps.svc:80", false},
 		"one address":                                {[]string{"10.0.0.1:5432"}, "10.0.0.1:5432", true},
 		"IPv4-mapped IPv6":                           {[]string{"10.0.0.1:5432"}, "[::ffff:10.0.0.1]:5432", true},
 		"IPv6 address in another notation":           {[]string{"[2001:DB8::0:1]:80"}, "[2001:db8::1]:80", true},
@@ -46,7 +53,7 @@ func TestAllows(t *testing.T) {
 		"parts in between":                           {[]string{"a*b*c:1"}, "a1b2b3c:1", true},
 		"parts in the wrong order":                   {[]string{"a*b*c:1"}, "acb:1", false},
 		"overlapping parts":                          {[]string{"ab*ba:1"}, "aba:1", false},
-		"dot is literal":                             {[]string{"*.svc:*"}, "shop.appsxsvc:80", false},
+		"dot is literal":                             {[]string{"*.*.svc:*"}, "shop.appsxsvc:80", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -36,7 +36,7 @@ func findString(t *testing.T, table *targets.Table, name string) string {
 
 func TestTargetMustBeConfiguredAndAllowed(t *testing.T) {
 	t.Parallel()
-	table := newTable(t, "*.svc:*")
+	table := newTable(t, "*.*.svc:*")
 	require.Equal(t, "the agent has not received its configuration yet", findString(t, table, "web"))
 	require.Equal(t, targets.Summary{}, table.Summary())
 	require.True(t, table.AddSource().Update(parse(t, `{"config_revision":3,"relay_targets":[
