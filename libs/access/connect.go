@@ -101,7 +101,7 @@ func (v *Verifier) authenticate(header http.Header) (Caller, error) {
 func StreamEnd(now time.Time, lifetime time.Duration, tokenExpiresAt time.Time) (time.Time, error) {
 	end := now.Add(lifetime)
 	if !tokenExpiresAt.IsZero() && tokenExpiresAt.Before(end) {
-		return tokenExpiresAt, fault.New(errcode.Unauthenticated, "the personal access token has expired: create a new one")
+		return tokenExpiresAt, fault.New(errcode.Unauthenticated, "the token has expired: use a new one")
 	}
 	return end, fault.New(errcode.Unavailable, "the stream reached its maximum lifetime of %s: reconnect", lifetime)
 }

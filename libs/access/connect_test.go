@@ -227,7 +227,7 @@ func TestStreamEndsWithItsPersonalAccessToken(t *testing.T) {
 	answers := watch(t, b, serve(t, b), func(g *access.Grant) { g.TokenExpiresAt = b.now.Add(3 * time.Second) })
 	require.False(t, answers.Receive())
 	require.Equal(t, errcode.Unauthenticated, fault.CodeOf(answers.Err()))
-	require.ErrorContains(t, answers.Err(), "the personal access token has expired")
+	require.ErrorContains(t, answers.Err(), "the token has expired")
 }
 
 func TestHandlerRequiresTheScopeOfTheProcedure(t *testing.T) {

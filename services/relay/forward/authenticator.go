@@ -136,7 +136,9 @@ func (a *Authenticator) checkSecret(service policy.Caller) error {
 func (a *Authenticator) verify(token string) (policy.Caller, time.Time, error) {
 	if a.services != nil && isSymmetric(token) {
 		c, err := a.services.Verify(token)
-		return policy.Caller{Subject: c.Subject, Scope: access.ScopeAdmin, Secret: c.Secret}, c.ExpiresAt, err
+		return policy.Caller{
+			Subject: c.Subject, Scope: access.ScopeAdmin, Secret: c.Secret, TokenExpiresAt: c.ExpiresAt.Add(auth.MaxSkew),
+		}, c.ExpiresAt, err
 	}
 	c, err := a.users.Verify(token)
 	return policy.Caller{

@@ -17,6 +17,7 @@ import (
 
 	"lockstep.internal/libs/access"
 	"lockstep.internal/libs/directory"
+	"lockstep.internal/services/relay/auth"
 )
 
 func TestPipelinedRequestsAreAnsweredInOrder(t *testing.T) {
@@ -246,23 +247,37 @@ func TestRequestOfRevokedTokenIsCancelled(t *testing.T) {
 
 func TestRequestEndsAfterItsLifetime(t *testing.T) {
 	t.Parallel()
+	user := func(f *fixture) string { return f.token(developer) }
 	for name, c := range map[string]struct {
 		path, reason string
 		lifetime     time.Duration
-		grant        func(*access.Grant)
+		token        func(*fixture) string
 		err          error
 	}{
 		"maximum": {
 			"/agents/7/http/shop/x", "unavailable: the stream reached its maximum lifetime of 2s: reconnect", 2 * time.Second,
-			func(*access.Grant) {}, io.ErrUnexpectedEOF,
+			user, io.ErrUnexpectedEOF,
 		},
 		"a watch ends as clients expect it": {
 			"/agents/7/kubernetes/api/v1/pods?watch=1", "unavailable: the stream reached its maximum lifetime of 2s: reconnect",
-			2 * time.Second, func(*access.Grant) {}, nil,
+			2 * time.Second, user, nil,
 		},
 		"its token": {
-			"/agents/7/http/shop/x", "the personal access token has expired", 0,
-			func(g *access.Grant) { g.TokenExpiresAt = time.Now().Add(3 * time.Second) }, io.ErrUnexpectedEOF,
+			"/agents/7/http/shop/x", "the token has expired", 0, func(f *fixture) string {
+				return f.token(developer, func(g *access.Grant) { g.TokenExpiresAt = time.Now().Add(3 * time.Second) })
+			}, io.ErrUnexpectedEOF,
+		},
+		"the token of a service": {
+			"/agents/7/kubernetes/api/v1/pods", "the token has expired", 0, func(f *fixture) string {
+				signer, err := auth.NewSigner(auth.Config{
+					Issuer: "gitlab", Audience: "gitlab-kas", Secrets: [][]byte{serviceSecret}, Lifetime: time.Second,
+					Now: func() time.Time { return time.Now().Add(3*time.Second - auth.MaxSkew) },
+				})
+				require.NoError(f.t, err)
+				token, err := signer.Sign("ci")
+				require.NoError(f.t, err)
+				return "Bearer " + token
+			}, io.ErrUnexpectedEOF,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -271,7 +286,7 @@ func TestRequestEndsAfterItsLifetime(t *testing.T) {
 			f := newFixture(t, newAgent(t, target), options{streamLifetime: c.lifetime})
 			connection := f.connect()
 			connection.sendRaw("GET " + c.path + " HTTP/1.1\r\nHost: relay\r\nAuthorization: " +
-				f.token(developer, c.grant) + "\r\n\r\n")
+				c.token(f) + "\r\n\r\n")
 			<-target.started
 			response, err := http.ReadResponse(connection.r, nil)
 			require.NoError(t, err)

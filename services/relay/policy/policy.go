@@ -25,8 +25,9 @@ type Caller struct {
 	Scope access.Scope
 	// Secret that signed the token of a service; zero for a user.
 	Secret auth.SecretID
-	// TokenID is the user's personal access token; 0 for none. TokenExpiresAt is its expiry; zero for never.
-	TokenID        int64
+	// TokenID is the user's personal access token; 0 for none.
+	TokenID int64
+	// TokenExpiresAt is when the personal access token, or the token of the service, is no longer accepted. Zero for never.
 	TokenExpiresAt time.Time
 }
 
