@@ -184,7 +184,7 @@ func TestCheckReportsEveryFault(t *testing.T) {
 			"token.proto",
 		},
 		"API renumbered field": {
-			edit("schemas/proto/lockstep/state/v1/token.proto", "bool revoked = 7;", "bool revoked = 8;"),
+			edit("schemas/proto/lockstep/state/v1/token.proto", "bool revoked = 7;", "bool revoked = 99;"),
 			`"7" with name "revoked" on message "Token" was deleted`,
 		},
 		"schema that is no JSON": {

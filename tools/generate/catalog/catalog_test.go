@@ -175,6 +175,7 @@ func TestSubjectsMatchTheTopology(t *testing.T) {
 		"workspace.orphan_deleted.v1":        cell.Workspace(4, "w", "orphan_deleted"),
 		"agent.connected.v1":                 cell.AgentConnected(7),
 		"agent.disconnected.v1":              cell.AgentDisconnected(7),
+		"agent.blocked.v1":                   cell.AgentBlocked(7),
 		"agent.requests.v1":                  cell.AgentRequests(7),
 		"audit.requests.v1":                  cell.AuditRequests(7),
 		"directory.organization.v1":          cell.Directory("organization", "3"),
