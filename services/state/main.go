@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	"connectrpc.com/connect"
@@ -342,7 +343,9 @@ func (p *process) openAPI(context.Context) error {
 func (p *process) endpoint() (api.AgentEndpoint, error) {
 	e := api.AgentEndpoint{URLs: p.cfg.Agents.URLs, Cell: p.cfg.Cell.Name}
 	if len(e.URLs) == 0 {
-		e.URLs = []string{p.cfg.NATS.URL.Reveal()}
+		for each := range strings.SplitSeq(p.cfg.NATS.URL.Reveal(), ",") {
+			e.URLs = append(e.URLs, strings.TrimSpace(each))
+		}
 	}
 	if p.cfg.Agents.CAFile != "" {
 		raw, err := certpool.ReadPEM(p.cfg.Agents.CAFile)
