@@ -11,10 +11,11 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Ensure creates the streams that are missing and updates those of a lower [Version]. It changes the
-// number of replicas of those of the same version: the service that was started last decides. Replicas may call it
-// concurrently. Streams that shrink come first, so a server whose storage is exactly as large as the streams suffices.
-// The error names the stream. The caller retries if the server is unavailable.
+// Ensure creates the streams that are missing and updates those of a lower [Version]. It changes the replicas and the
+// storage of those of the same version: the service that was started last decides. A stream that shrinks loses its
+// oldest messages, unless it has DiscardNew. Replicas may call it concurrently. Streams that shrink come first, so a
+// server whose storage is exactly as large as the streams suffices. The error names the stream. The caller retries if
+// the server is unavailable.
 func Ensure(ctx context.Context, js jetstream.JetStream, cell Cell, opts Options) error {
 	if err := ValidateCell(string(cell)); err != nil {
 		return err
@@ -58,11 +59,12 @@ func compare(ctx context.Context, js jetstream.JetStream, want jetstream.StreamC
 	switch {
 	case version < Version:
 		return streamChange{want: want, update: true, growth: want.MaxBytes - have.MaxBytes}, nil
-	case version > Version || have.Replicas == want.Replicas:
+	case version > Version || have.Replicas == want.Replicas && have.MaxBytes == want.MaxBytes:
 		return streamChange{want: want}, nil
 	default:
-		have.Replicas = want.Replicas
-		return streamChange{want: have, update: true}, nil
+		growth := want.MaxBytes - have.MaxBytes
+		have.Replicas, have.MaxBytes = want.Replicas, want.MaxBytes
+		return streamChange{want: have, update: true, growth: growth}, nil
 	}
 }
 

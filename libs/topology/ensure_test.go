@@ -139,8 +139,24 @@ func TestStreamsFitExactly(t *testing.T) {
 	larger.StorageBytes *= 4
 	require.NoError(t, js.DeleteStream(ctx, first.Name))
 	err = topology.Ensure(ctx, js, cell, larger)
-	require.ErrorContains(t, err, "stream "+first.Name+": all streams together reserve 419430400 bytes")
+	require.ErrorContains(t, err, "stream ")
+	require.ErrorContains(t, err, ": all streams together reserve 419430400 bytes")
 	require.ErrorContains(t, err, "lower streams.storage")
+}
+
+// TestStorageFollowsTheSetting has a server with as much storage as the streams need before they shrink.
+func TestStorageFollowsTheSetting(t *testing.T) {
+	t.Parallel()
+	js := natstest.JetStream(t, natstest.Start(t, natsd.Options{MaxStore: options().StorageBytes}))
+	for _, storage := range []int64{100 << 20, 50 << 20, 100 << 20} {
+		opts := topology.Options{StorageBytes: storage}
+		require.NoError(t, topology.Ensure(t.Context(), js, cell, opts))
+		for _, declared := range topology.Streams() {
+			stream, err := js.Stream(t.Context(), declared.Name)
+			require.NoError(t, err)
+			require.Equal(t, declared.Config(cell, opts).MaxBytes, stream.CachedInfo().Config.MaxBytes, declared.Name)
+		}
+	}
 }
 
 func TestOldReplicaDoesNotRevertStreams(t *testing.T) {
