@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"encoding/json"
 	"net/http"
 	"strings"
 	"time"
@@ -32,7 +33,9 @@ type Record struct {
 	// UserID of a user; 0 for a service, which has a Subject.
 	UserID  int64
 	Subject string
-	AgentID int64
+	// WithoutRule reports whether no rule names the Subject. All such services share one budget.
+	WithoutRule bool
+	AgentID     int64
 	// ConnectionID that it was sent through; 0 if it was not sent.
 	ConnectionID int64
 	Target       string
@@ -72,6 +75,18 @@ const (
 	// maxError of a record, in bytes.
 	maxError = 512
 )
+
+// recordText is how much text of its caller one record of the budget holds, in bytes as it is stored.
+const recordText = 512
+
+// cost is how many records of the budget the record takes: one more for each recordText of what its caller chose.
+func (r Record) cost() int {
+	text, err := json.Marshal([]any{r.Subject, r.Target, r.Method, r.Verb, r.Resource, r.Path})
+	if err != nil {
+		panic(err) // strings can be marshalled
+	}
+	return 1 + len(text)/recordText
+}
 
 // Truncate cuts a text to at most n bytes, and removes invalid UTF-8.
 func Truncate(text string, n int) string { return strings.ToValidUTF8(text[:min(len(text), n)], "") }

@@ -14,8 +14,10 @@ const (
 	DefaultPerMinute = 120
 	// summaryInterval is how long requests of one kind are summed up in one record.
 	summaryInterval = time.Minute
-	// maxKinds of one caller in an interval. Further kinds are one kind per agent.
+	// maxKinds of one caller in an interval. Further kinds, and long names, are one kind per agent and protocol.
 	maxKinds = 20
+	// manyTargets is the target of a summary of requests to any targets. No target has this name.
+	manyTargets = "*"
 )
 
 // caller is who made a request, whichever token it used.
@@ -24,7 +26,13 @@ type caller struct {
 	subject string
 }
 
-func callerOf(r Record) caller { return caller{r.UserID, r.Subject} }
+// callerOf is empty for services without a rule: a service chooses its subject.
+func callerOf(r Record) caller {
+	if r.WithoutRule {
+		return caller{}
+	}
+	return caller{r.UserID, r.Subject}
+}
 
 // budget counts the records that one caller may still cause, and sums up its requests above that.
 type budget struct {
@@ -43,11 +51,13 @@ type kind struct {
 	status                 int
 }
 
-// Allow reports whether the caller may cause this many further records. If not, [Log.Sum] sums up the request.
+// Allow reports whether the caller may cause this many further records. If not, [Log.Sum] sums up the request. A record
+// with long names or a long path takes more of the budget.
 func (l *Log) Allow(r Record, records int) bool {
+	cost := min(records*truncated(r).cost(), l.cfg.Burst)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.budget(callerOf(r)).limiter.AllowN(time.Now(), records)
+	return l.budget(callerOf(r)).limiter.AllowN(time.Now(), cost)
 }
 
 // budget is called with the mutex held.
@@ -65,6 +75,8 @@ func (l *Log) budget(c caller) *budget {
 // one record: without names, paths and errors, with the number of requests. It needs no reservation.
 func (l *Log) Sum(r Record) {
 	r = truncated(r)
+	r.Path = ""
+	c := callerOf(r)
 	k := kind{
 		agentID: r.AgentID, target: r.Target, protocol: r.Protocol, method: r.Method, verb: r.Verb,
 		group: r.Resource.Group, resource: r.Resource.Resource, subresource: r.Resource.Subresource,
@@ -72,14 +84,17 @@ func (l *Log) Sum(r Record) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	b := l.budget(callerOf(r))
-	if b.summaries[k] == nil && len(b.summaries) >= maxKinds {
+	b := l.budget(c)
+	if b.summaries[k] == nil && (len(b.summaries) >= maxKinds || r.cost() > 1) {
 		k = kind{agentID: r.AgentID, target: r.Target, protocol: r.Protocol}
+		if r.Protocol != Kubernetes { // callers choose names of targets
+			k.target = manyTargets
+		}
 	}
 	s := b.summaries[k]
 	if s == nil {
 		s = &Record{
-			RequestID: uuid.NewString(), UserID: r.UserID, Subject: r.Subject, AgentID: k.agentID, Target: k.target,
+			RequestID: uuid.NewString(), UserID: c.userID, Subject: c.subject, AgentID: k.agentID, Target: k.target,
 			Protocol: k.protocol, Phase: Ended, Method: k.method, Verb: k.verb, Status: k.status, StartedAt: r.StartedAt,
 		}
 		if k.resource != "" {

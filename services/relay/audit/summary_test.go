@@ -1,6 +1,8 @@
 package audit_test
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -81,7 +83,7 @@ func TestKindsOfSummariesAreBounded(t *testing.T) {
 		l := newBudgetLog(p)
 		stop := run(l)
 		for i := range 10_000 {
-			send(t, l, audit.Record{UserID: 5, Protocol: audit.HTTP, Target: "shop", Status: i})
+			send(t, l, audit.Record{UserID: 5, Protocol: audit.HTTP, Target: fmt.Sprint("invented", i), Status: i % 3})
 		}
 		require.NoError(t, stop(t.Context()))
 		total := 0
@@ -90,5 +92,54 @@ func TestKindsOfSummariesAreBounded(t *testing.T) {
 		}
 		require.Equal(t, 10_000, total)
 		require.LessOrEqual(t, len(p.records(7)), 10+20+1)
+	})
+}
+
+func TestServicesWithoutRuleShareABudget(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := &fakePublisher{}
+		l := newBudgetLog(p)
+		stop := run(l)
+		for i := range 1000 {
+			send(t, l, audit.Record{
+				Subject: fmt.Sprint("invented", i), WithoutRule: true, Protocol: audit.HTTP, Target: "shop", Status: 403,
+			})
+		}
+		send(t, l, audit.Record{Subject: "ci", Protocol: audit.HTTP, Target: "shop"})
+		require.NoError(t, stop(t.Context()))
+		records := p.records(7)
+		require.Len(t, records, 10+1+1, "the budget, a service with a rule, and a summary")
+		require.Equal(t, "invented9", records[9].Subject)
+		require.Equal(t, "ci", records[10].Subject)
+		require.Equal(t, 1000-10, records[11].Count)
+		require.Empty(t, records[11].Subject)
+	})
+}
+
+func TestLongRecordsTakeMoreOfTheBudget(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := &fakePublisher{}
+		l := newBudgetLog(p)
+		stop := run(l)
+		long := strings.Repeat("x", 300)
+		escaped := strings.Repeat("\x01", 253) // six bytes each
+		for range 100 {
+			send(t, l, audit.Record{UserID: 5, Protocol: audit.HTTP, Target: "shop", Path: strings.Repeat("x", 1<<16)})
+			send(t, l, audit.Record{UserID: 6, Protocol: audit.HTTP, Target: "shop", Path: long})
+			send(t, l, audit.Record{UserID: 7, Protocol: audit.Kubernetes, Target: "kubernetes", Resource: audit.Resource{
+				Resource: escaped, Namespace: escaped, Name: escaped,
+			}})
+		}
+		require.NoError(t, stop(t.Context()))
+		single := map[int64]int{}
+		for _, r := range p.records(7) {
+			if r.Count == 0 {
+				single[r.UserID]++
+			}
+			require.True(t, r.Count == 0 || r.Resource == audit.Resource{}, "a summary has no long names")
+		}
+		require.Equal(t, map[int64]int{5: 3, 6: 10, 7: 1}, single)
 	})
 }

@@ -118,3 +118,26 @@ func TestRequestsAboveTheAuditBudget(t *testing.T) {
 		"user 8 delete 200": 2, "user 8 delete 429": 1, "user 8 list 200": 3, "user 5 delete 200": 1,
 	}, requests)
 }
+
+// The subject of a service's token is free.
+func TestInventedSubjectsShareABudgetOfAuditRecords(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, newAgent(t, &recordingTarget{}), options{auditBurst: 2})
+	get := func(subject string) int {
+		token, err := f.services.Sign(subject)
+		require.NoError(t, err)
+		response, _ := f.request(0, http.MethodGet, "/agents/7/kubernetes/api/v1/pods", http.Header{
+			"Authorization": {"Bearer " + token},
+		})
+		return response.StatusCode
+	}
+	for i := range 6 {
+		require.Equal(t, http.StatusForbidden, get(fmt.Sprint("invented", i)))
+	}
+	require.Equal(t, http.StatusOK, get("ci"))
+	counts := map[string]int{}
+	for _, r := range f.auditRecords() {
+		counts[r.Subject] += max(1, r.Count)
+	}
+	require.Equal(t, map[string]int{"invented0": 1, "invented1": 1, "": 4, "ci": 1}, counts)
+}

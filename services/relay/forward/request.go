@@ -67,7 +67,7 @@ func (h *Handler) newRequest(caller policy.Caller, path requestPath, r *http.Req
 		Record: audit.Record{
 			RequestID: uuid.NewString(), UserID: caller.UserID, Subject: caller.Subject, AgentID: path.AgentID,
 			Target: path.Target, Protocol: path.protocol, Method: r.Method, Path: strings.TrimPrefix(r.URL.Path, path.prefix),
-			StartedAt: h.cfg.Now(),
+			StartedAt: h.cfg.Now(), WithoutRule: caller.UserID == 0 && !policy.Names(h.currentRules(), caller.Subject),
 		},
 	}
 	if path.protocol != audit.Kubernetes {

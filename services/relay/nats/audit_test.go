@@ -3,6 +3,7 @@ package nats_test
 import (
 	"context"
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -49,7 +50,7 @@ func TestFloodDoesNotEvictAuditRecords(t *testing.T) {
 	send(6, "of another caller")
 	const flood = 50_000 // fifty times what the stream holds
 	for range flood {
-		send(5, "flood")
+		send(5, strings.Repeat("<", audit.MaxPath)) // six times as long when it is stored
 	}
 	send(6, "later")
 	cancel()

@@ -27,7 +27,7 @@ type Caller struct {
 	Secret auth.SecretID
 	// TokenID is the user's personal access token; 0 for none.
 	TokenID int64
-	// TokenExpiresAt is when the personal access token, or the token of the service, is no longer accepted. Zero for never.
+	// TokenExpiresAt is when the personal access token or the service's token is no longer accepted. Zero for never.
 	TokenExpiresAt time.Time
 }
 
@@ -84,6 +84,11 @@ func (r Rule) allows(c Caller, a Access) bool {
 	return r.Subject == c.Subject && (r.All || slices.Contains(r.Agents, a.AgentID) || slices.Contains(r.Projects,
 		a.ProjectID)) && slices.Contains(r.Targets, a.Target) &&
 		(!r.ReadOnly || a.ReadOnly && a.Target == route.KubernetesAPI)
+}
+
+// Names reports whether a rule is for the service.
+func Names(rules []Rule, subject string) bool {
+	return slices.ContainsFunc(rules, func(r Rule) bool { return r.Subject == subject })
 }
 
 // CheckService returns nil if one of the rules lets the service have the access, else the fault permission_denied.
