@@ -59,15 +59,10 @@ func (r Report) Changed() bool {
 	return false
 }
 
-// ReloadNeeded reports whether a running server has to read the configuration again.
-func (r Report) ReloadNeeded() bool {
-	return slices.ContainsFunc(r.Files, func(f File) bool { return f.Change == Updated })
-}
-
-// RestartNeeded reports whether a reload is not enough: a key is new, and nats-server refuses to reload a
-// configuration with other users of the auth callout.
+// RestartNeeded reports whether a running server has to read the configuration again. A reload is not enough:
+// nats-server refuses to reload a configuration with other users of the auth callout.
 func (r Report) RestartNeeded() bool {
-	return r.ReloadNeeded() && slices.ContainsFunc(r.Files, func(f File) bool { return f.Change == Created })
+	return slices.ContainsFunc(r.Files, func(f File) bool { return f.Change == Updated })
 }
 
 // ConfigFile is where [Init] puts the configuration of a single server.

@@ -144,16 +144,16 @@ func TestInitWritesOneConfigurationPerServerOfACluster(t *testing.T) {
 	options.Cluster.Servers[2].Port = 6222
 	report, err = natsauth.Init(dir, options)
 	require.NoError(t, err)
-	require.True(t, report.ReloadNeeded())
+	require.True(t, report.RestartNeeded())
 }
 
-func TestNewKeyNeedsRestartOfServer(t *testing.T) {
+func TestUpdatedConfigurationNeedsRestartOfServer(t *testing.T) {
 	t.Parallel()
 
 	dir, options := t.TempDir(), natsauth.Options{ListenPort: -1, StoreDir: t.TempDir()}
 	report, err := natsauth.Init(dir, options)
 	require.NoError(t, err)
-	require.False(t, report.ReloadNeeded(), "no server runs with it yet")
+	require.False(t, report.RestartNeeded(), "no server runs with it yet")
 
 	configuration, err := server.ProcessConfigFile(report.ConfigFile)
 	require.NoError(t, err)
@@ -171,8 +171,7 @@ func TestNewKeyNeedsRestartOfServer(t *testing.T) {
 	options.SyncInterval = natsauth.SyncAlways
 	report, err = natsauth.Init(dir, options)
 	require.NoError(t, err)
-	require.True(t, report.ReloadNeeded())
-	require.False(t, report.RestartNeeded())
+	require.True(t, report.RestartNeeded())
 
 	require.NoError(t, os.Remove(natsauth.SeedFile(dir, natsauth.PrincipalDeploys)))
 	report, err = natsauth.Init(dir, options)

@@ -160,7 +160,7 @@ func TestNATSInitKeepsSettings(t *testing.T) {
 
 	code, stderr = initialize("--cell", "eu", "--tls-cert-file=", "--tls-key-file=", "--listen-port", "4333")
 	require.Zero(t, code, stderr)
-	require.Contains(t, stderr, "reload the NATS server")
+	require.Contains(t, stderr, "restart the NATS server")
 	require.Contains(t, configured(), `listen: "0.0.0.0:4333"`)
 	require.Contains(t, configured(), "/streams")
 	require.NotContains(t, configured(), "/tls.crt", "an empty flag removes the setting")

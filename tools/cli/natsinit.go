@@ -36,11 +36,12 @@ func (a *app) natsInit() *cobra.Command {
 		Args:  exactly(),
 		Long: `Write nats-server.conf and the keys of the control plane to a folder. A second run keeps every key and
 writes the configuration again, so it can be part of every start. It uses the flags of the run before, which are in
-init.json, unless it has its own. Reload a running server after it, or restart the server if a key is new. The
+init.json, unless it has its own. Restart a running server if the configuration changed: it cannot reload all of it. The
 configuration has public keys only. The folder keys has the keys of the state service. The folder of each other
 service, and of the operator, who uses the command line, has its key: give each only its own folder.
 
-With --cluster it writes one configuration per server, NAME.conf, with the same keys. Give each server its own.`,
+With --cluster it writes one configuration per server, NAME.conf, with the same keys. Give each server its own. The
+nats-server.conf of an earlier run without --cluster stays as it was: remove it.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			before, err := readNATSSettings(dir)
 			if err != nil {
@@ -68,11 +69,8 @@ With --cluster it writes one configuration per server, NAME.conf, with the same 
 			for _, f := range append(report.Files, settings) {
 				t.rows = append(t.rows, []string{f.Path, string(f.Change)})
 			}
-			switch {
-			case report.RestartNeeded():
-				err = a.note("restart the NATS server: it cannot reload new keys")
-			case report.ReloadNeeded():
-				err = a.note("reload the NATS server; restart it if it logs that a change cannot be reloaded")
+			if report.RestartNeeded() {
+				err = a.note("restart the NATS server: it cannot reload all of the new configuration")
 			}
 			return errors.Join(err, a.printTable(t))
 		},
