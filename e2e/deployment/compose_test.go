@@ -74,7 +74,7 @@ func TestContainersAreBoundedAndPullOnlyWhatIsPublished(t *testing.T) {
 			require.Equal(t, "never", s.PullPolicy, name)
 			continue // libs/service bounds Go's memory by the container's limit
 		}
-		if slices.Contains([]string{"nats", "otel-collector", "prometheus"}, name) {
+		if slices.Contains([]string{"nats", "otel-collector", "prometheus", "grafana"}, name) {
 			require.NotEmpty(t, s.Environment["GOMEMLIMIT"], name)
 		}
 	}
