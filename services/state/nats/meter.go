@@ -2,14 +2,13 @@ package nats
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
 
+	natsgo "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/errgroup"
 
@@ -19,14 +18,13 @@ import (
 	"lockstep.internal/services/state/meter"
 )
 
-const (
-	// msgSizeHeader is the header in which the server reports the size of the data that it does not deliver.
-	msgSizeHeader = "Nats-Msg-Size"
-	// messageOverhead is what a message takes on the stream besides its subject, headers and data, in bytes.
-	messageOverhead = 50
-)
+// messageOverhead is what a message takes on the stream besides its subject, headers and data, in bytes.
+const messageOverhead = 50
 
-// Meter reads the headers of all messages of agents, and blocks an agent that exceeds the limits. It does not wait for
+// meterRetry is the pause before the meter reads on after a failure.
+var meterRetry = retry.Policy{Min: 50 * time.Millisecond, Max: 2 * time.Second}
+
+// Meter reads all messages of agents, and blocks an agent that exceeds the limits. It does not wait for
 // the database that the consumers write to. Each replica may run one. Its fields are required.
 type Meter struct {
 	JetStream jetstream.JetStream
@@ -39,8 +37,8 @@ type Meter struct {
 	Disconnect func(ctx context.Context, agent int64) error
 }
 
-// Run reads from one window before now, so that a restart forgets nothing, until ctx ends or reading fails. Then it may
-// be called again.
+// Run reads from one window before now, so that a restart forgets nothing, until ctx ends. If reading fails, it reads
+// on after the last message.
 func (m *Meter) Run(ctx context.Context) error {
 	var counting sync.Mutex
 	counts := meter.New(m.Limits)
@@ -63,74 +61,42 @@ func (m *Meter) Run(ctx context.Context) error {
 	return nil
 }
 
-// read calls add with each message of an agent.
+// read calls add with each message of an agent, until ctx ends.
 func (m *Meter) read(ctx context.Context, stream string, add func(meter.Message)) error {
-	since := time.Now().Add(-meter.Window)
-	consumer, err := m.JetStream.OrderedConsumer(ctx, stream, jetstream.OrderedConsumerConfig{
-		DeliverPolicy: jetstream.DeliverByStartTimePolicy, OptStartTime: &since, HeadersOnly: true,
-	})
-	if err != nil {
-		return fmt.Errorf("read %s: %w", stream, err)
-	}
-	messages, err := consumer.Messages()
-	if err != nil {
-		return fmt.Errorf("read %s: %w", stream, err)
-	}
-	stop := context.AfterFunc(ctx, messages.Stop)
-	defer stop()
-	defer messages.Stop()
+	since, backoff := time.Now().Add(-meter.Window), meterRetry.Backoff()
 	for {
-		received, err := messages.Next()
-		if errors.Is(err, jetstream.ErrMsgIteratorClosed) && ctx.Err() != nil {
-			return nil
+		err := readSince(ctx, m.JetStream, stream, since, func(received *natsgo.Msg, meta *natsgo.MsgMetadata) {
+			since = meta.Timestamp.Add(1)
+			backoff.Reset()
+			if message, ok := metered(received, meta.Timestamp); ok {
+				add(message)
+			}
+		})
+		if ctx.Err() != nil {
+			return nil //nolint:nilerr // it has ended as asked
 		}
-		if err != nil {
-			return fmt.Errorf("read %s: %w", stream, err)
-		}
-		message, err := metered(received)
-		if err != nil {
-			return fmt.Errorf("read %s: %w", stream, err)
-		}
-		if message.AgentID != 0 {
-			add(message)
+		pause := backoff.Next()
+		m.Logger.WarnContext(ctx, "the meter of agents failed, retrying", slog.String(logkey.Stream, stream),
+			slog.Duration(logkey.RetryIn, pause), logkey.Error(err))
+		if err := retry.Sleep(ctx, pause); err != nil {
+			return nil //nolint:nilerr // it has ended as asked
 		}
 	}
 }
 
-// metered returns the message as it counts. Its AgentID is 0 if no agent published it.
-func metered(received jetstream.Msg) (meter.Message, error) {
-	meta, err := received.Metadata()
-	if err != nil {
-		return meter.Message{}, err //nolint:wrapcheck // the caller wraps it
-	}
-	tokens := strings.SplitN(received.Subject(), ".", 5) // lockstep.<cell>.<family>.<agent>.…
+// metered returns the message as it counts. It returns false if no agent published it.
+func metered(received *natsgo.Msg, stored time.Time) (meter.Message, bool) {
+	tokens := strings.SplitN(received.Subject, ".", 5) // lockstep.<cell>.<family>.<agent>.…
 	if len(tokens) < 4 {
-		return meter.Message{}, nil
+		return meter.Message{}, false
 	}
 	agentID, err := topology.Subject{Family: tokens[2], Tokens: tokens[3:]}.Agent()
 	if err != nil {
-		return meter.Message{}, nil //nolint:nilerr // an event about a whole cluster
+		return meter.Message{}, false // an event about a whole cluster
 	}
-	return meter.Message{
-		AgentID: agentID, Subject: received.Subject(), Bytes: storedSize(received), Stored: meta.Timestamp,
-	}, nil
-}
-
-// storedSize returns the size of a message whose data is not delivered.
-func storedSize(received jetstream.Msg) int {
-	size := messageOverhead + len(received.Subject())
-	for name, values := range received.Headers() {
-		for _, value := range values {
-			size += len(name) + len(": \r\n") + len(value)
-		}
-	}
-	// The server adds its value after those of the publisher.
-	if sizes := received.Headers().Values(msgSizeHeader); len(sizes) > 0 {
-		if data, err := strconv.Atoi(sizes[len(sizes)-1]); err == nil {
-			size += data
-		}
-	}
-	return size
+	// Size is that of all received bytes. So it counts headers that the client could not decode, too.
+	size := messageOverhead + received.Size() - len(received.Reply)
+	return meter.Message{AgentID: agentID, Subject: received.Subject, Bytes: size, Stored: stored}, true
 }
 
 // expel blocks and disconnects an agent. It retries until ctx ends, or until the agent's hour is over.
