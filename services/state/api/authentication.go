@@ -54,7 +54,7 @@ type authentication struct {
 // the token expires, or after streamLifetime.
 func (a *authentication) handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		// Subscribe first, so that no change is missed.
+		// Subscribe first, so that no change is missed: the session cache knows of all earlier ones.
 		changed := a.changes.Subscribe()
 		defer changed.Close()
 		token, err := bearer(r.Header)
@@ -93,7 +93,6 @@ func (a *authentication) bounded(
 				if users, all := changed.Take(); !all && !slices.Contains(users, s.user.ID) {
 					continue
 				}
-				a.sessions.invalidate()
 				if _, err := a.session(ctx, token); lostAccess(err) {
 					cancel(err)
 					return
@@ -110,6 +109,19 @@ func (a *authentication) bounded(
 }
 
 type accessSubscription = libpostgres.Subscription[int64]
+
+// changedIn returns a function that reports whether there was a change since its previous call.
+func changedIn(s *accessSubscription) func() bool {
+	return func() bool {
+		select {
+		case <-s.Changed():
+			s.Take()
+			return true
+		default:
+			return false
+		}
+	}
+}
 
 // lostAccess reports whether an error of session is final. A database that is down is not.
 func lostAccess(err error) bool {

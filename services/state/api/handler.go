@@ -57,7 +57,7 @@ const maxRequest = 4 << 20
 // NewHandler returns the handler of every service of the API.
 func NewHandler(d Dependencies) http.Handler {
 	interceptors := append([]connect.Interceptor{fault.NewInterceptor(d.Logger)}, d.Interceptors...)
-	sessions := newSessionCache()
+	sessions := newSessionCache(changedIn(d.AccessChanges.Subscribe())) // for as long as the process runs
 	authn := &authentication{
 		directory: d.Directory.Directory, sessions: sessions, lookups: newTokenLookups(), changes: d.AccessChanges,
 		scopes: Scopes(), streamLifetime: d.StreamLifetime, logger: d.Logger, now: d.Now,

@@ -8,7 +8,8 @@ import (
 )
 
 const (
-	// sessionTTL is the lifetime of a cached session. A revocation by another replica takes effect within it.
+	// sessionTTL is the lifetime of a cached session. A revocation takes effect within it even if its notification is
+	// late.
 	sessionTTL = time.Second
 	// maxSessions limits the memory. A full cache is cleared.
 	maxSessions = 10_000
@@ -17,6 +18,9 @@ const (
 // sessionCache caches the sessions of tokens, so that a busy caller costs one query per second. It is safe for
 // concurrent use.
 type sessionCache struct {
+	// changed reports whether the access of users changed since the previous call.
+	changed func() bool
+
 	mu sync.Mutex
 	// generation counts invalidations.
 	generation int
@@ -28,14 +32,18 @@ type cachedSession struct {
 	until   time.Time
 }
 
-func newSessionCache() *sessionCache {
-	return &sessionCache{sessions: map[natsauth.TokenHash]cachedSession{}}
+func newSessionCache(changed func() bool) *sessionCache {
+	return &sessionCache{changed: changed, sessions: map[natsauth.TokenHash]cachedSession{}}
 }
 
-// find returns the session of a token, and the generation to pass to add.
+// find returns the session of a token, and the generation to pass to add. It does not return one from before a change
+// of access that changed reports.
 func (c *sessionCache) find(hash natsauth.TokenHash, now time.Time) (session, bool, int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.changed() {
+		c.clear()
+	}
 	s, known := c.sessions[hash]
 	return s.session, known && now.Before(s.until), c.generation
 }
@@ -62,6 +70,11 @@ func (c *sessionCache) add(hash natsauth.TokenHash, s session, now time.Time, ge
 func (c *sessionCache) invalidate() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.clear()
+}
+
+// clear is called with the mutex held.
+func (c *sessionCache) clear() {
 	c.generation++
 	clear(c.sessions)
 }

@@ -41,7 +41,7 @@ func TestSessionCacheKeepsSessionsForASecond(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := newSessionCache()
+			r := newSessionCache(func() bool { return false })
 			_, found, generation := r.find(hash, now)
 			require.False(t, found)
 			r.add(hash, ada, now, generation)
@@ -62,7 +62,7 @@ func TestSessionCacheKeepsSessionsForASecond(t *testing.T) {
 func TestSessionCacheDropsExpiredTokens(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
-	r := newSessionCache()
+	r := newSessionCache(func() bool { return false })
 	r.add(natsauth.TokenHash{1}, session{token: directory.Token{ExpiresAt: now.Add(time.Millisecond)}}, now, 0)
 	_, found, _ := r.find(natsauth.TokenHash{1}, now)
 	require.True(t, found)
@@ -73,10 +73,29 @@ func TestSessionCacheDropsExpiredTokens(t *testing.T) {
 func TestSessionCacheDropsTokensRevokedDuringTheQuery(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
-	r := newSessionCache()
+	r := newSessionCache(func() bool { return false })
 	_, _, generation := r.find(natsauth.TokenHash{1}, now)
 	r.invalidate()
 	r.add(natsauth.TokenHash{1}, session{user: directory.User{ID: 7}}, now, generation)
 	_, found, _ := r.find(natsauth.TokenHash{1}, now)
 	require.False(t, found)
+}
+
+// A request that begins after the notification of a revocation gets no session from before it.
+func TestSessionCacheForgetsSessionsWhenAccessChanges(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+	changed := false
+	c := newSessionCache(func() bool { was := changed; changed = false; return was })
+	hash := natsauth.TokenHash{1}
+	_, _, generation := c.find(hash, now)
+	c.add(hash, session{}, now, generation)
+	_, found, _ := c.find(hash, now)
+	require.True(t, found)
+	changed = true
+	_, found, _ = c.find(hash, now)
+	require.False(t, found)
+	c.add(hash, session{}, now, generation)
+	_, found, _ = c.find(hash, now)
+	require.False(t, found, "it was read before the change")
 }
