@@ -8,18 +8,21 @@ import (
 const (
 	limiterWindow  = 10 * time.Second
 	limiterRefused = 20
-	limiterSources = 16 << 10
+	// limiterHostRefused is for all users of a host together, since a host can invent users.
+	limiterHostRefused = 200
+	limiterSources     = 16 << 10
 )
 
 // limiter limits clients that fail repeatedly, to protect the authenticator and the database behind it. It counts
-// refusals per user and host, so an attacker on another host cannot lock out an agent. Tokens are too long to
-// guess: the limiter protects capacity, not secrets.
+// refusals per user and host, and per host, so an attacker on another host cannot lock out an agent. Tokens are too
+// long to guess: the limiter protects capacity, not secrets.
 type limiter struct {
 	now func() time.Time
 
 	mu      sync.Mutex
 	until   time.Time
 	refused map[source]int
+	hosts   map[string]int
 }
 
 type source struct {
@@ -28,7 +31,7 @@ type source struct {
 }
 
 func newLimiter(now func() time.Time) *limiter {
-	return &limiter{now: now, refused: make(map[source]int)}
+	return &limiter{now: now, refused: make(map[source]int), hosts: make(map[string]int)}
 }
 
 // allowed reports whether the source may try again in this window.
@@ -38,18 +41,23 @@ func (l *limiter) allowed(s source) bool {
 
 	l.rotate()
 
-	return l.refused[s] < limiterRefused
+	return l.refused[s] < limiterRefused && l.hosts[s.host] < limiterHostRefused
 }
 
-// fail counts a refusal. It counts at most limiterSources sources per window, to bound the memory.
+// fail counts a refusal. It counts at most limiterSources sources and hosts per window, to bound the memory.
 func (l *limiter) fail(s source) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
 	l.rotate()
 
-	if _, known := l.refused[s]; known || len(l.refused) < limiterSources {
-		l.refused[s]++
+	count(l.refused, s)
+	count(l.hosts, s.host)
+}
+
+func count[K comparable](refused map[K]int, key K) {
+	if _, known := refused[key]; known || len(refused) < limiterSources {
+		refused[key]++
 	}
 }
 
@@ -58,5 +66,6 @@ func (l *limiter) rotate() {
 	if now := l.now(); !now.Before(l.until) {
 		l.until = now.Add(limiterWindow)
 		clear(l.refused)
+		clear(l.hosts)
 	}
 }
