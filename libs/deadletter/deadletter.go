@@ -29,8 +29,8 @@ const (
 	StreamHeader   = HeaderPrefix + "Stream"   // stream of the original
 	SequenceHeader = HeaderPrefix + "Sequence" // sequence of the original on its stream
 	OmittedHeader  = HeaderPrefix + "Omitted"  // bytes of data omitted because the dead letter would be too large
-	// OmittedHeadersHeader is the number of headers omitted because the dead letter would be too large. A subject
-	// without SubjectHeader counts as one.
+	// OmittedHeadersHeader is the number of headers omitted because the dead letter would be too large, or because no
+	// client sends their names. A subject without SubjectHeader counts as one.
 	OmittedHeadersHeader = HeaderPrefix + "Omitted-Headers"
 )
 
@@ -56,7 +56,7 @@ type Origin struct {
 }
 
 // New returns the dead letter of a message. It drops the original's Nats- headers, which control how a stream stores
-// a message. Of the other headers it keeps 16 KiB, those of the CloudEvent first. It truncates the dead letter's
+// a message, and those that readers take for a status of the server. Of the other headers it keeps 16 KiB, those of the CloudEvent first. It truncates the dead letter's
 // subject to 1024 bytes. It drops the data when the dead letter would exceed topology.MaxMessageSize.
 func New(cell topology.Cell, origin Origin, header nats.Header, data []byte, reason error) *nats.Msg {
 	kept, omitted := limitHeader(header)
@@ -83,14 +83,15 @@ func New(cell topology.Cell, origin Origin, header nats.Header, data []byte, rea
 func limitHeader(header nats.Header) (nats.Header, int) {
 	kept, omitted, size := make(nats.Header, len(header)+7), 0, 0
 	for _, name := range slices.SortedFunc(maps.Keys(header), cloudEventFirst) {
-		if strings.HasPrefix(name, "Nats-") || strings.HasPrefix(name, HeaderPrefix) {
+		if strings.HasPrefix(name, "Nats-") || strings.HasPrefix(name, HeaderPrefix) ||
+			name == "Status" || name == "Description" {
 			continue
 		}
 		needed := 0
 		for _, value := range header[name] {
 			needed += len(name) + len(value) + len(": \r\n")
 		}
-		if size+needed > maxHeaders {
+		if size+needed > maxHeaders || strings.ContainsFunc(name, isInvalidInName) {
 			omitted++
 			continue
 		}
@@ -98,6 +99,11 @@ func limitHeader(header nats.Header) (nats.Header, int) {
 		kept[name] = header[name]
 	}
 	return kept, omitted
+}
+
+// isInvalidInName reports whether the client refuses to send a header whose name contains the character.
+func isInvalidInName(r rune) bool {
+	return r <= ' ' || r > '~' || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r)
 }
 
 // cloudEventFirst orders the names of headers.
@@ -129,11 +135,11 @@ func omitData(letter *nats.Msg) {
 	}
 }
 
-// Publish publishes a dead letter with a message id. When NATS refuses its size, Publish omits the data and the headers
-// of the original: the server or its stream DEAD has lower limits than [topology.Streams] declares.
+// Publish publishes a dead letter with a message id. When NATS refuses its size or headers, Publish omits the data and
+// the headers of the original: the server or its stream DEAD has lower limits than [topology.Streams] declares.
 func Publish(ctx context.Context, js jetstream.JetStream, letter *nats.Msg, id string) error {
 	_, err := js.PublishMsg(ctx, letter, jetstream.WithMsgID(id))
-	if isTooLarge(err) {
+	if isRefused(err) {
 		omitContent(letter)
 		_, err = js.PublishMsg(ctx, letter, jetstream.WithMsgID(id))
 	}
@@ -148,11 +154,11 @@ const (
 	codeHeadersTooLarge = 10097
 )
 
-func isTooLarge(err error) bool {
+func isRefused(err error) bool {
 	if refusal, ok := errors.AsType[*jetstream.APIError](err); ok {
 		return refusal.ErrorCode == codeMessageTooLarge || refusal.ErrorCode == codeHeadersTooLarge
 	}
-	return errors.Is(err, nats.ErrMaxPayload)
+	return errors.Is(err, nats.ErrMaxPayload) || errors.Is(err, nats.ErrBadHeaderMsg)
 }
 
 func omitContent(letter *nats.Msg) {

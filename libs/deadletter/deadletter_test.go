@@ -47,6 +47,35 @@ func TestHeadersAboveTheLimitAreOmittedAndCounted(t *testing.T) {
 		Header[deadletter.OmittedHeadersHeader])
 }
 
+func TestHeadersThatNATSClientsDoNotSendAreOmittedAndCounted(t *testing.T) {
+	t.Parallel()
+	js := natstest.JetStream(t, natstest.Server(t))
+	_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "DEAD", Subjects: []string{"lockstep.local.dead.>"}})
+	require.NoError(t, err)
+	header := nats.Header{"!#$%&'*+.^_`|~-aZ0": {"kept"}}
+	refused := 0
+	for r := range rune(256) {
+		name := "a" + string([]byte{byte(r)})
+		m := &nats.Msg{Subject: "none", Header: nats.Header{name: {"x"}}}
+		if errors.Is(js.Conn().PublishMsg(m), nats.ErrBadHeaderMsg) {
+			header[name] = []string{"x"}
+			refused++
+		}
+	}
+	letter := newLetter("lockstep.local.observed.7.x", header, []byte("data"))
+	require.Equal(t, strconv.Itoa(refused), letter.Header.Get(deadletter.OmittedHeadersHeader))
+	require.Equal(t, "kept", letter.Header.Get("!#$%&'*+.^_`|~-aZ0"))
+	require.NoError(t, deadletter.Publish(t.Context(), js, letter, "id"))
+	require.Equal(t, "data", string(letter.Data))
+}
+
+func TestADeadLetterIsNoStatusOfTheServer(t *testing.T) {
+	t.Parallel()
+	letter := newLetter("lockstep.local.observed.7.x", nats.Header{"Status": {"404"}, "Description": {"x"}}, nil)
+	require.NotContains(t, letter.Header, "Status")
+	require.NotContains(t, letter.Header, "Description")
+}
+
 func TestSubjectAboveTheLimitIsTruncated(t *testing.T) {
 	t.Parallel()
 	for length := 990; length < 1010; length++ { // the cut falls on a dot, before and after it

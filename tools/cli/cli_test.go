@@ -355,7 +355,7 @@ Header       ce-id: 1
 	l.Data, l.Omitted = nil, 99
 	require.Contains(t, letterText(l), "the data of 99 bytes was too large to be stored")
 	l.OmittedHeaders = 2
-	require.Contains(t, letterText(l), "2 headers were too large to be stored")
+	require.Contains(t, letterText(l), "2 headers could not be stored")
 }
 
 func TestOrphanArgumentsAndConfirmation(t *testing.T) {

@@ -196,7 +196,7 @@ func letterText(l dead.Letter) string {
 	}
 	b.WriteString("\n")
 	if l.OmittedHeaders > 0 {
-		fmt.Fprintf(&b, "%d headers were too large to be stored: this message cannot be retried\n", l.OmittedHeaders)
+		fmt.Fprintf(&b, "%d headers could not be stored: this message cannot be retried\n", l.OmittedHeaders)
 	}
 	var pretty bytes.Buffer
 	switch {
@@ -256,7 +256,7 @@ func (a *app) deadRetry() *cobra.Command {
 		Long: `Publish the original messages with their headers to their subjects, oldest first, and remove each
 letter when its message is stored. A message that fails again comes back with a new sequence. After an interruption
 the last message may be published a second time; services ignore the duplicate. A message cannot be retried when its
-data or headers were too large to be stored.`,
+data or headers could not be stored.`,
 		Example: "  lockstep dead retry 12 13\n  lockstep dead retry --all --subject 'applied.7.*'",
 		RunE: func(c *cobra.Command, args []string) error {
 			selection, err := flags.selection(c, args)

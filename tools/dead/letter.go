@@ -6,7 +6,7 @@
 // duplicates. Retries keep the order of the letters. A message that fails again comes back with a
 // new sequence.
 //
-// A letter whose data or headers were too large has only a part of them, and cannot be retried.
+// A letter whose data or headers could not be stored has only a part of them, and cannot be retried.
 package dead
 
 import (
@@ -34,7 +34,7 @@ type Letter struct {
 	Subject, Stream string
 	StreamSequence  uint64
 	// Omitted is the size of the data when it was too large to be stored, 0 otherwise. OmittedHeaders is the number of
-	// headers that were too large.
+	// headers that could not be stored.
 	Omitted, OmittedHeaders int
 	// Header and Data of the original.
 	Header nats.Header
@@ -82,7 +82,7 @@ func (l Letter) Original(cell topology.Cell) (*nats.Msg, error) {
 	}
 	if l.OmittedHeaders > 0 {
 		return nil, fault.New(errcode.FailedPrecondition,
-			"message %d cannot be retried: %d of its headers were too large to be stored", l.Sequence, l.OmittedHeaders)
+			"message %d cannot be retried: %d of its headers could not be stored", l.Sequence, l.OmittedHeaders)
 	}
 	parsed, err := topology.Parse(l.Subject)
 	if err != nil || parsed.Cell != cell || parsed.Family == topology.FamilyDead {
