@@ -67,10 +67,15 @@ func (a acrossAccounts) Reader(ctx context.Context, r topology.ReaderConsumer) (
 
 func (acrossAccounts) EndsAtEmptyMessage() bool { return true }
 
-// The server ends the response to a pull request across accounts at a message without payload and headers. Anybody who
-// may write to the stream can publish one.
-func TestEmptyMessagesDoNotStopAReaderInAnotherAccount(t *testing.T) {
-	t.Parallel()
+// accountsFixture has a stream in one account, and makes readers in another.
+type accountsFixture struct {
+	*fixture
+	server *natsd.Server
+	owner  jetstream.JetStream
+}
+
+func newAccounts(t *testing.T) accountsFixture {
+	t.Helper()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "nats.conf")
 	require.NoError(t, os.WriteFile(file, fmt.Appendf(nil, accounts, filepath.Join(dir, "store")), 0o600))
@@ -79,19 +84,32 @@ func TestEmptyMessagesDoNotStopAReaderInAnotherAccount(t *testing.T) {
 	createStream(t, owner, stream, "lockstep.local.fact.>")
 	f := newFixtureOn(t, pgtest.Database(t))
 	f.js = owner
+	return accountsFixture{fixture: f, server: server, owner: owner}
+}
+
+func (a accountsFixture) consumer(change func(*cursor.Config[string])) *cursor.Consumer[string] {
+	a.t.Helper()
+	return a.fixture.consumer(func(c *cursor.Config[string]) {
+		c.JetStream = natstest.JetStream(a.t, a.server, nats.UserInfo("reader", "x"))
+		c.Consumers = acrossAccounts{owner: a.owner, reader: c.JetStream}
+		c.Retry = retry.Policy{Min: timeout, Max: timeout} // a failure would end the test
+		change(c)
+	})
+}
+
+// The server ends the response to a pull request across accounts at a message without payload and headers. Anybody who
+// may write to the stream can publish one.
+func TestEmptyMessagesDoNotStopAReaderInAnotherAccount(t *testing.T) {
+	t.Parallel()
+	f := newAccounts(t)
 	for range 20 {
 		f.publish(3)
-		_, err := owner.Publish(t.Context(), subject, nil)
+		_, err := f.owner.Publish(t.Context(), subject, nil)
 		require.NoError(t, err)
 	}
 	f.publish(1)
 
-	c := f.consumer(func(c *cursor.Config[string]) {
-		c.JetStream = natstest.JetStream(t, server, nats.UserInfo("reader", "x"))
-		c.Consumers = acrossAccounts{owner: owner, reader: c.JetStream}
-		c.Batch = 10
-		c.Retry = retry.Policy{Min: timeout, Max: timeout} // a failure would end the test
-	})
+	c := f.consumer(func(c *cursor.Config[string]) { c.Batch = 10 })
 	f.run(c)
 
 	require.Eventually(t, func() bool { return len(f.handled()) == 81 }, timeout/3, 10*time.Millisecond)

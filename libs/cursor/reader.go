@@ -13,15 +13,8 @@ import (
 	"lockstep.internal/libs/topology"
 )
 
-const (
-	// idleWait is the time without a message after which a replay checks for the end of the stream.
-	idleWait = 30 * time.Second
-	// requestTimeout is the lifetime of one pull request.
-	requestTimeout = 30 * time.Second
-	// heartbeat is the interval at which the server confirms a pull request. The reader restarts without two of them,
-	// because the server that has its consumer has failed.
-	heartbeat = 2 * time.Second
-)
+// idleWait is the time without a message after which a replay checks for the end of the stream.
+const idleWait = 30 * time.Second
 
 // reader receives and decodes messages while transactions run. The messages that arrive during one
 // transaction are the batch of the next.
@@ -29,6 +22,7 @@ type reader[T any] struct {
 	cfg                  Config[T]
 	consumer             jetstream.Consumer
 	lastConsumerSequence uint64
+	lastSequence         uint64 // on the stream
 	// responseEnded: the server drops the messages after the last one; see [Consumers].
 	responseEnded bool
 	out           chan<- *batch[T]
@@ -54,7 +48,7 @@ func openReader[T any](
 
 // run reads until ctx ends or something fails.
 func (r *reader[T]) run(ctx context.Context) error {
-	received := make(chan jetstream.Msg)
+	received := make(chan *nats.Msg)
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		for {
@@ -67,62 +61,11 @@ func (r *reader[T]) run(ctx context.Context) error {
 	return group.Wait() //nolint:wrapcheck // both wrap
 }
 
-// requestContext has a deadline for the server but does not end at it. Otherwise the client would drop messages
-// that the server sent just before the deadline.
-type requestContext struct {
-	context.Context //nolint:containedctx // it is a context
-
-	deadline time.Time
-}
-
-// Deadline implements context.Context.
-func (c requestContext) Deadline() (time.Time, bool) { return c.deadline, true }
-
-// request sends one pull request and forwards its messages until it is complete or has expired.
-//
-// The reader sends one request after the other and does not use the client's Consume. Consume drops buffered
-// messages when the receiver stops.
-func (r *reader[T]) request(ctx context.Context, received chan<- jetstream.Msg) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	// A message may be larger than a batch; it is then a batch of its own.
-	fetched, err := r.consumer.Fetch(r.cfg.Batch,
-		jetstream.FetchContext(requestContext{ctx, time.Now().Add(requestTimeout)}),
-		jetstream.FetchHeartbeat(heartbeat),
-		jetstream.FetchMaxBytes(max(r.cfg.BatchBytes, 2*topology.MaxMessageSize)))
-	if err != nil {
-		return fmt.Errorf("request messages: %w", err)
-	}
-	defer func() {
-		cancel()
-		for range fetched.Messages() {
-		}
-	}()
-	for {
-		select {
-		case m, more := <-fetched.Messages():
-			if !more {
-				if err := fetched.Error(); err != nil {
-					return fmt.Errorf("receive messages: %w", err)
-				}
-				return nil
-			}
-			select {
-			case received <- m:
-			case <-ctx.Done():
-				return fmt.Errorf("receive messages: %w", context.Cause(ctx))
-			}
-		case <-ctx.Done():
-			return fmt.Errorf("receive messages: %w", context.Cause(ctx))
-		}
-	}
-}
-
 // collectBatches collects messages into batches and sends each one to out once it is ready and the
 // receiver is free.
-func (r *reader[T]) collectBatches(ctx context.Context, received <-chan jetstream.Msg) error {
+func (r *reader[T]) collectBatches(ctx context.Context, received <-chan *nats.Msg) error {
 	b := &batch[T]{}
-	var overflow jetstream.Msg // did not fit into the batch
+	var overflow *nats.Msg // did not fit into the batch
 	timer := time.NewTimer(r.idleAfter)
 	defer timer.Stop()
 	for {
@@ -134,7 +77,7 @@ func (r *reader[T]) collectBatches(ctx context.Context, received <-chan jetstrea
 		}
 		select {
 		case m := <-in:
-			if b.size() > 0 && b.bytes+len(m.Data()) > r.cfg.BatchBytes {
+			if b.size() > 0 && b.bytes+len(m.Data) > r.cfg.BatchBytes {
 				overflow = m
 				continue
 			}
@@ -182,7 +125,7 @@ var (
 	errResponseEnded = errors.New("an empty message ended the response of the server")
 )
 
-func (r *reader[T]) add(b *batch[T], received jetstream.Msg) error {
+func (r *reader[T]) add(b *batch[T], received *nats.Msg) error {
 	meta, err := received.Metadata()
 	if err != nil {
 		return fmt.Errorf("read a message's metadata: %w", err)
@@ -190,9 +133,9 @@ func (r *reader[T]) add(b *batch[T], received jetstream.Msg) error {
 	if meta.Sequence.Consumer != r.lastConsumerSequence+1 {
 		return fmt.Errorf("%w: %d follows %d", errGap, meta.Sequence.Consumer, r.lastConsumerSequence)
 	}
-	r.lastConsumerSequence = meta.Sequence.Consumer
+	r.lastConsumerSequence, r.lastSequence = meta.Sequence.Consumer, meta.Sequence.Stream
 	m := Message[T]{
-		Subject: received.Subject(), Header: received.Headers(), Data: received.Data(),
+		Subject: received.Subject, Header: received.Header, Data: received.Data,
 		Sequence: meta.Sequence.Stream, Stored: meta.Timestamp,
 	}
 	r.responseEnded = len(m.Data) == 0 && len(m.Header) == 0 && r.cfg.Consumers.EndsAtEmptyMessage()

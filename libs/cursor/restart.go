@@ -23,12 +23,7 @@ func (s *session[T]) checkStream(ctx context.Context) error {
 	info := stream.CachedInfo()
 	state := streamState{created: info.Created.UnixNano(), lastSequence: info.State.LastSeq}
 	if last := s.cursor.last.sequence; last > 0 && last <= state.lastSequence {
-		m, err := stream.GetMsg(ctx, last)
-		switch {
-		case err == nil:
-			at := markOf(m.Subject, m.Header, m.Data, m.Sequence, m.Time)
-			state.atCursor = &at
-		case !errors.Is(err, jetstream.ErrMsgNotFound):
+		if state.atCursor, err = readMark(ctx, s.cfg.JetStream, s.cfg.Stream, last); err != nil {
 			return serverError{fmt.Errorf("read message %d of stream %s: %w", last, s.cfg.Stream, err)}
 		}
 	}

@@ -73,12 +73,7 @@ func (s *session[T]) run(ctx context.Context) error {
 	for {
 		err := s.readUntilFailure(ctx)
 		var failure serverError
-		switch {
-		case ctx.Err() != nil:
-			return err
-		case err == nil:
-			continue
-		case !errors.As(err, &failure):
+		if ctx.Err() != nil || !errors.As(err, &failure) {
 			return err
 		}
 		if err := s.waitForServer(ctx, failure); err != nil {
@@ -87,9 +82,8 @@ func (s *session[T]) run(ctx context.Context) error {
 	}
 }
 
-// readUntilFailure reads the stream from the cursor until something fails, the connection changes, or a new reader has
-// to continue: then it returns nil. The stream is checked after every reconnect, because a restored server disconnects
-// its clients.
+// readUntilFailure reads the stream from the cursor until something fails or the connection changes. The stream is
+// checked after every reconnect, because a restored server disconnects its clients.
 func (s *session[T]) readUntilFailure(ctx context.Context) error {
 	status := s.cfg.JetStream.Conn().StatusChanged()
 	defer s.cfg.JetStream.Conn().RemoveStatusListener(status)
@@ -113,19 +107,21 @@ func (s *session[T]) readUntilFailure(ctx context.Context) error {
 	return group.Wait() //nolint:wrapcheck // both wrap
 }
 
-// read fills the channel until something fails, the connection changes, or a new reader has to continue.
+// read fills the channel until something fails or the connection changes.
 func (s *session[T]) read(ctx context.Context, batches chan<- *batch[T], status <-chan nats.Status) error {
 	ctx, release := untilStatusChange(ctx, status)
 	defer release()
-	r, err := openReader(ctx, s.cfg, s.cfg.Name, s.cursor.last.sequence, batches)
-	if err == nil {
-		s.state.clear()
-		err = r.run(ctx)
+	for after := s.cursor.last.sequence; ; {
+		r, err := openReader(ctx, s.cfg, s.cfg.Name, after, batches)
+		if err == nil {
+			s.state.clear()
+			err = r.run(ctx)
+		}
+		if !errors.Is(err, errResponseEnded) {
+			return serverError{err}
+		}
+		after = r.lastSequence
 	}
-	if errors.Is(err, errResponseEnded) {
-		return nil
-	}
-	return serverError{err}
 }
 
 // untilStatusChange returns a context that ends with the next status change of the connection. The
