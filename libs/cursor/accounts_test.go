@@ -70,6 +70,7 @@ func (acrossAccounts) EndsAtEmptyMessage() bool { return true }
 // accountsFixture has a stream in one account, and makes readers in another.
 type accountsFixture struct {
 	*fixture
+
 	server *natsd.Server
 	owner  jetstream.JetStream
 }

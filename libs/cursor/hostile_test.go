@@ -29,8 +29,10 @@ func hostileMessages() map[string]natstest.RawMessage {
 		"a name with a slash":     "a/b: x\r\n",
 		"a name with other bytes": "\xff\x01: x\r\n",
 	} {
-		messages[name] = natstest.RawMessage{Subject: subject, Header: "NATS/1.0\r\n" + lines + "\r\n"}
-		messages[name+", with data"] = natstest.RawMessage{Subject: subject, Header: "NATS/1.0\r\n" + lines + "\r\n", Data: "bad"}
+		m := natstest.RawMessage{Subject: subject, Header: "NATS/1.0\r\n" + lines + "\r\n"}
+		messages[name] = m
+		m.Data = "bad"
+		messages[name+", with data"] = m
 	}
 	messages["a status in the first line"] = natstest.RawMessage{Subject: subject, Header: "NATS/1.0 503\r\n\r\n"}
 	return messages

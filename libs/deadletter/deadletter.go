@@ -56,8 +56,9 @@ type Origin struct {
 }
 
 // New returns the dead letter of a message. It drops the original's Nats- headers, which control how a stream stores
-// a message, and those that readers take for a status of the server. Of the other headers it keeps 16 KiB, those of the CloudEvent first. It truncates the dead letter's
-// subject to 1024 bytes. It drops the data when the dead letter would exceed topology.MaxMessageSize.
+// a message, and those that readers take for a status of the server. Of the other headers it keeps 16 KiB, those of the
+// CloudEvent first. It truncates the dead letter's subject to 1024 bytes. It drops the data when the dead letter would
+// exceed topology.MaxMessageSize.
 func New(cell topology.Cell, origin Origin, header nats.Header, data []byte, reason error) *nats.Msg {
 	kept, omitted := limitHeader(header)
 	letter := &nats.Msg{Subject: truncateSubject(cell.Dead(origin.Service, origin.Subject)), Header: kept, Data: data}

@@ -50,7 +50,9 @@ func TestHeadersAboveTheLimitAreOmittedAndCounted(t *testing.T) {
 func TestHeadersThatNATSClientsDoNotSendAreOmittedAndCounted(t *testing.T) {
 	t.Parallel()
 	js := natstest.JetStream(t, natstest.Server(t))
-	_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "DEAD", Subjects: []string{"lockstep.local.dead.>"}})
+	_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{
+		Name: "DEAD", Subjects: []string{"lockstep.local.dead.>"},
+	})
 	require.NoError(t, err)
 	header := nats.Header{"!#$%&'*+.^_`|~-aZ0": {"kept"}}
 	refused := 0

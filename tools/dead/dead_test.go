@@ -73,7 +73,7 @@ func TestReadLetterAndOriginal(t *testing.T) {
 
 	for name, m := range map[string]*nats.Msg{
 		"data of 12 bytes was too large":         letter(subject, "", "Lockstep-Dead-Omitted", "12"),
-		"3 of its headers could not be stored":        letter(subject, "x", "Lockstep-Dead-Omitted-Headers", "3"),
+		"3 of its headers could not be stored":   letter(subject, "x", "Lockstep-Dead-Omitted-Headers", "3"),
 		"it names no subject of this cell":       letter("lockstep.another.applied.7.w", "x"),
 		"cannot be retried: it names no subject": letter(cell.Dead("state", subject), "x"),
 		"names no subject of this cell":          letter("$SYS.REQ.SERVER.PING", "x"),
