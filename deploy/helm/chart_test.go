@@ -21,10 +21,15 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/dynamic/fake"
+	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/yaml"
 
 	"lockstep.internal/tools/testkit/labtest"
@@ -160,6 +165,37 @@ func TestInvalidValuesAreRefused(t *testing.T) {
 		options := common.ReleaseOptions{Name: releaseName, Namespace: "here"}
 		_, err := util.ToRenderValues(loaded, given, options, common.DefaultCapabilities)
 		require.ErrorContains(t, err, "values don't meet the specifications of the schema", name)
+	}
+}
+
+// existing is a cluster that has objects.
+type existing struct{ dynamic.Interface }
+
+func (e existing) GetClientFor(apiVersion, kind string) (dynamic.NamespaceableResourceInterface, bool, error) {
+	group, err := schema.ParseGroupVersion(apiVersion)
+	resource, _ := meta.UnsafeGuessKindToResource(group.WithKind(kind))
+	return e.Resource(resource), true, err
+}
+
+func TestOneServerDoesNotBecomeACluster(t *testing.T) {
+	t.Parallel()
+	loaded := load(t)
+	withServers := func(n int) values { return values{"nats": values{"replicas": n}} }
+	for before, after := range map[int]map[int]bool{1: {1: true, 3: false, 5: false}, 3: {1: false, 3: true, 5: true}} {
+		r := render(t, loaded, "before", withServers(before))
+		servers := decode[appsv1.StatefulSet](r, "StatefulSet/"+releaseName+"-nats")
+		cluster := existing{fake.NewSimpleDynamicClient(scheme.Scheme, &servers)}
+		for replicas, permitted := range after {
+			options := common.ReleaseOptions{Name: releaseName, Namespace: "here", Revision: 2, IsUpgrade: true}
+			input, err := util.ToRenderValues(loaded, withServers(replicas), options, common.DefaultCapabilities)
+			require.NoError(t, err)
+			_, err = engine.RenderWithClientProvider(loaded, input, cluster)
+			if permitted {
+				require.NoError(t, err)
+			} else {
+				require.ErrorContains(t, err, "their streams would be lost")
+			}
+		}
 	}
 }
 
