@@ -27,7 +27,7 @@ import (
 func TestBackupAndRestore(t *testing.T) {
 	t.Parallel()
 	m := &manual{t: t, dir: t.TempDir(), cli: fixture.NewCLI(t)}
-	m.run("lockstep nats init --dir nats", "lockstep state init --dir state")
+	m.run("lockstep nats init --dir nats", "lockstep state init --dir state", "lockstep relay init --dir relay")
 	database := pgtest.Server(t)
 	url, err := database.CreateDatabase(t.Context(), "lockstep")
 	require.NoError(t, err)
@@ -42,8 +42,8 @@ func TestBackupAndRestore(t *testing.T) {
 	m.run(m.commands("Backup")...)
 	stop()
 	require.NoError(t, database.Stop(t.Context()))
-	seed := m.file("state/seal.seed")
-	for _, lost := range []string{"nats", "state"} {
+	seed, certificate := m.file("state/seal.seed"), m.file("relay/relay.crt")
+	for _, lost := range []string{"nats", "state", "relay"} {
 		require.NoError(t, os.RemoveAll(filepath.Join(m.dir, lost)))
 	}
 	for _, backup := range []string{"lockstep.dump", "lockstep-keys.tar.gz"} {
@@ -57,6 +57,7 @@ func TestBackupAndRestore(t *testing.T) {
 	m.cli = m.cli.With("ADMIN_URL="+database.URL(), "DATABASE_URL="+url)
 	m.run(m.commands("Restore")...)
 	require.Equal(t, seed, m.file("state/seal.seed"))
+	require.Equal(t, certificate, m.file("relay/relay.crt"))
 	defer m.startControlPlane(url)()
 	require.Contains(t, m.run("lockstep ws list"), "my-workspace")
 	require.Eventually(t, func() bool {
