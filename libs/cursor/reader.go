@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/errgroup"
 
+	"lockstep.internal/libs/jetstreamapi"
 	"lockstep.internal/libs/topology"
 )
 
@@ -50,15 +51,30 @@ func openReader[T any](
 func (r *reader[T]) run(ctx context.Context) error {
 	received := make(chan *nats.Msg)
 	group, groupCtx := errgroup.WithContext(ctx)
-	group.Go(func() error {
-		for {
-			if err := r.request(groupCtx, received); err != nil {
-				return err
-			}
-		}
-	})
+	group.Go(func() error { return r.receive(groupCtx, received) })
 	group.Go(func() error { return r.collectBatches(groupCtx, received) })
 	return group.Wait() //nolint:wrapcheck // both wrap
+}
+
+// receive forwards messages to received, until ctx ends or something fails.
+func (r *reader[T]) receive(ctx context.Context, received chan<- *nats.Msg) error {
+	next := jetstreamapi.Pull{
+		JetStream: r.cfg.JetStream, Stream: r.cfg.Stream, Consumer: r.consumer.CachedInfo().Name,
+		Messages: r.cfg.Batch, Bytes: r.cfg.BatchBytes,
+	}
+	for {
+		err := next.Do(ctx, func(m *nats.Msg) error {
+			select {
+			case received <- m:
+				return nil
+			case <-ctx.Done():
+				return fmt.Errorf("receive messages: %w", context.Cause(ctx))
+			}
+		})
+		if err != nil {
+			return err
+		}
+	}
 }
 
 // collectBatches collects messages into batches and sends each one to out once it is ready and the

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"lockstep.internal/libs/jetstreamapi"
 	"lockstep.internal/libs/logkey"
 	"lockstep.internal/libs/postgres"
 )
@@ -23,7 +24,12 @@ func (s *session[T]) checkStream(ctx context.Context) error {
 	info := stream.CachedInfo()
 	state := streamState{created: info.Created.UnixNano(), lastSequence: info.State.LastSeq}
 	if last := s.cursor.last.sequence; last > 0 && last <= state.lastSequence {
-		if state.atCursor, err = readMark(ctx, s.cfg.JetStream, s.cfg.Stream, last); err != nil {
+		m, err := jetstreamapi.Get(ctx, s.cfg.JetStream, s.cfg.Stream, jetstreamapi.GetRequest{Sequence: last})
+		switch {
+		case err == nil:
+			at := markOf(m.Subject, m.Header, m.Data, m.Sequence, m.Time)
+			state.atCursor = &at
+		case !errors.Is(err, jetstream.ErrMsgNotFound):
 			return serverError{fmt.Errorf("read message %d of stream %s: %w", last, s.cfg.Stream, err)}
 		}
 	}

@@ -1,16 +1,16 @@
 package lastvalue
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"lockstep.internal/libs/jetstreamapi"
 )
 
 const (
@@ -61,25 +61,18 @@ func (f *following) apply(ctx context.Context, m Message) {
 	f.last = messageIDOf(m.Header, m.Sequence)
 }
 
-// getRequest asks for the messages of the subjects from a sequence on.
-type getRequest struct {
+// pageRequest asks for the messages of the subjects from a sequence on.
+type pageRequest struct {
 	Sequence uint64 `json:"seq"`
 	Subjects string `json:"next_by_subj"`
-	Batch    int    `json:"batch,omitempty"`
-	MaxBytes int    `json:"max_bytes,omitempty"`
-}
-
-// apiSubject is the subject of a request about the stream.
-func (f *following) apiSubject(request string) string {
-	options := f.cfg.JetStream.Options()
-	prefix := strings.TrimSuffix(cmp.Or(options.APIPrefix, jetstream.DefaultAPIPrefix), ".")
-	return prefix + "." + request + "." + f.cfg.Stream
+	Batch    int    `json:"batch"`
+	MaxBytes int    `json:"max_bytes"`
 }
 
 // applyPage applies one response to a direct get, and reports whether the replica that has responded has more.
 func (f *following) applyPage(ctx context.Context) (bool, error) {
 	conn := f.cfg.JetStream.Conn()
-	request, err := json.Marshal(getRequest{f.last.sequence + 1, f.cfg.Subjects, pageMessages, pageBytes})
+	request, err := json.Marshal(pageRequest{f.last.sequence + 1, f.cfg.Subjects, pageMessages, pageBytes})
 	if err != nil {
 		return false, fmt.Errorf("encode a request: %w", err)
 	}
@@ -89,7 +82,7 @@ func (f *following) applyPage(ctx context.Context) (bool, error) {
 		return false, fmt.Errorf("subscribe to responses: %w", err)
 	}
 	defer responses.Unsubscribe() //nolint:errcheck // fails only on a closed connection
-	subject := f.apiSubject("DIRECT.GET")
+	subject := jetstreamapi.Subject(f.cfg.JetStream, "DIRECT.GET", f.cfg.Stream)
 	if err := conn.PublishRequest(subject, inbox, request); err != nil {
 		return false, fmt.Errorf("send request %s: %w", subject, err)
 	}
@@ -162,54 +155,17 @@ func (p *page) follows(header nats.Header) error {
 	return nil
 }
 
-// leaderResponse is the leader's response to a request for one message.
-type leaderResponse struct {
-	Error   *jetstream.APIError `json:"error"`
-	Message *struct {
-		Subject  string `json:"subject"`
-		Sequence uint64 `json:"seq"`
-		Header   []byte `json:"hdrs"`
-		Data     []byte `json:"data"`
-	} `json:"message"`
-}
-
 // applyNext applies the next message that the leader of the stream has. It reports false if there is none.
 func (f *following) applyNext(ctx context.Context) (bool, error) {
-	request, err := json.Marshal(getRequest{Sequence: f.last.sequence + 1, Subjects: f.cfg.Subjects})
-	if err != nil {
-		return false, fmt.Errorf("encode a request: %w", err)
-	}
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	subject := f.apiSubject("STREAM.MSG.GET")
-	m, err := f.cfg.JetStream.Conn().RequestWithContext(ctx, subject, request)
-	if err != nil {
-		return false, fmt.Errorf("request %s: %w", subject, err)
-	}
-	var response leaderResponse
-	if err := json.Unmarshal(m.Data, &response); err != nil {
-		return false, fmt.Errorf("response to %s: %w", subject, err)
-	}
-	switch found := response.Message; {
-	case response.Error != nil && response.Error.ErrorCode == jetstream.JSErrCodeMessageNotFound:
+	m, err := jetstreamapi.Get(ctx, f.cfg.JetStream, f.cfg.Stream, jetstreamapi.GetRequest{
+		Sequence: f.last.sequence + 1, Subjects: f.cfg.Subjects,
+	})
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
 		return false, nil
-	case response.Error != nil:
-		return false, fmt.Errorf("response to %s: %w", subject, response.Error)
-	case found == nil:
-		return false, fmt.Errorf("response to %s: no message", subject)
-	default:
-		header, err := decodeHeader(found.Header)
-		if err != nil {
-			return false, fmt.Errorf("response to %s: %w", subject, err)
-		}
-		f.apply(ctx, Message{Subject: found.Subject, Header: header, Data: found.Data, Sequence: found.Sequence})
-		return true, nil
 	}
-}
-
-func decodeHeader(raw []byte) (nats.Header, error) {
-	if len(raw) == 0 {
-		return nats.Header{}, nil
+	if err != nil {
+		return false, err
 	}
-	return nats.DecodeHeadersMsg(raw) //nolint:wrapcheck // the caller names the request
+	f.apply(ctx, Message{Subject: m.Subject, Header: m.Header, Data: m.Data, Sequence: m.Sequence})
+	return true, nil
 }

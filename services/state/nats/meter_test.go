@@ -1,11 +1,8 @@
 package nats
 
 import (
-	"bufio"
 	"context"
-	"fmt"
 	"log/slog"
-	"net"
 	"strings"
 	"sync"
 	"testing"
@@ -20,51 +17,6 @@ import (
 	"lockstep.internal/tools/testkit/natsd"
 	"lockstep.internal/tools/testkit/natstest"
 )
-
-// rawClient speaks the protocol of NATS itself, so that it may send what no client library does.
-type rawClient struct {
-	t      *testing.T
-	conn   net.Conn
-	reader *bufio.Reader
-}
-
-func dialRaw(t *testing.T, url string) *rawClient {
-	t.Helper()
-	conn, err := net.Dial("tcp", strings.TrimPrefix(url, "nats://"))
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = conn.Close() })
-	c := &rawClient{t: t, conn: conn, reader: bufio.NewReader(conn)}
-	c.send(`CONNECT {"verbose":false,"headers":true}` + "\r\n")
-	c.flush()
-	return c
-}
-
-func (c *rawClient) send(text string) {
-	c.t.Helper()
-	_, err := c.conn.Write([]byte(text))
-	require.NoError(c.t, err)
-}
-
-// publish sends a message with any bytes as headers.
-func (c *rawClient) publish(subject, header, data string) {
-	c.t.Helper()
-	c.send(fmt.Sprintf("HPUB %s %d %d\r\n%s%s\r\n", subject, len(header), len(header)+len(data), header, data))
-}
-
-// flush waits until the server has processed what was sent.
-func (c *rawClient) flush() {
-	c.t.Helper()
-	c.send("PING\r\n")
-	require.NoError(c.t, c.conn.SetReadDeadline(time.Now().Add(time.Minute)))
-	for {
-		line, err := c.reader.ReadString('\n')
-		require.NoError(c.t, err, "the server has closed the connection")
-		require.False(c.t, strings.HasPrefix(line, "-ERR"), line)
-		if strings.HasPrefix(line, "PONG") {
-			return
-		}
-	}
-}
 
 // runMeter runs a meter until the test ends, and returns the agents that it blocks.
 func runMeter(t *testing.T, js jetstream.JetStream, limits meter.Limits) <-chan meter.Excess {
@@ -120,12 +72,12 @@ func startStreams(t *testing.T) (*natsd.Server, jetstream.JetStream) {
 func TestMeterCountsEveryByteOfMessagesWithHostileHeaders(t *testing.T) {
 	t.Parallel()
 	server, js := startStreams(t)
-	client := dialRaw(t, server.ClientURL())
+	messages := []natstest.RawMessage{}
 	large := strings.Repeat("x", 64<<10)
 	bytes := 0
 	for _, subject := range []string{testCell.ObservedTick(testAgent), testCell.Applied(testAgent, "a")} {
 		for _, header := range []string{
-			"X", "XX", "XXX", "\r\n", "\r\n\r\n", "NATS/1.0", "NATS/1.0\r\n", "NATS/1.0\r\n\r\n",
+			"X", "XY", "XYZ", "\r\n", "\r\n\r\n", "NATS/1.0", "NATS/1.0\r\n", "NATS/1.0\r\n\r\n",
 			"NATS/1.0\r\nno colon\r\n\r\n",
 			"NATS/1.0\r\nA: b",
 			"NATS/1.0\r\nA: b\r\n\r\nC: d\r\n\r\n",
@@ -139,12 +91,12 @@ func TestMeterCountsEveryByteOfMessagesWithHostileHeaders(t *testing.T) {
 			"NATS/1.0\r\nX: " + large[:60<<10] + "\r\n",
 		} {
 			for _, data := range []string{"", large} {
-				client.publish(subject, header, data)
+				messages = append(messages, natstest.RawMessage{Subject: subject, Header: header, Data: data})
 				bytes += len(subject) + len(header) + len(data) + messageOverhead
 			}
 		}
 	}
-	client.flush()
+	natstest.PublishRaw(t, server.ClientURL(), "", "", messages...)
 	limits := meter.Limits{Messages: meter.Default().Messages, Bytes: int64(bytes) - 1, Subjects: 10}
 	excess := awaitBlocked(t, runMeter(t, js, limits))
 	require.EqualValues(t, testAgent, excess.AgentID)
@@ -154,7 +106,7 @@ func TestMeterCountsEveryByteOfMessagesWithHostileHeaders(t *testing.T) {
 func TestMeterCountsOnAfterTheServerHasRestarted(t *testing.T) {
 	t.Parallel()
 	server, js := startStreams(t)
-	const messages = 3 * meterBatch
+	const messages = 3 * meterMessages
 	publish := func(agent int64, count int) {
 		t.Helper()
 		for range count {

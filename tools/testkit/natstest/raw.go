@@ -2,6 +2,7 @@ package natstest
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -17,8 +18,8 @@ import (
 type RawMessage struct{ Subject, Header, Data string }
 
 // PublishRaw publishes without a client, as the user if it is not empty, and returns once the server has received the
-// message.
-func PublishRaw(tb testing.TB, serverURL, user, password string, m RawMessage) {
+// messages.
+func PublishRaw(tb testing.TB, serverURL, user, password string, messages ...RawMessage) {
 	tb.Helper()
 	address, err := url.Parse(serverURL)
 	require.NoError(tb, err)
@@ -28,8 +29,14 @@ func PublishRaw(tb testing.TB, serverURL, user, password string, m RawMessage) {
 	require.NoError(tb, conn.SetDeadline(time.Now().Add(time.Minute)))
 	options, err := json.Marshal(map[string]any{"user": user, "pass": password, "headers": true, "verbose": false})
 	require.NoError(tb, err)
-	_, err = fmt.Fprintf(conn, "CONNECT %s\r\nHPUB %s %d %d\r\n%s%s\r\nPING\r\n",
-		options, m.Subject, len(m.Header), len(m.Header)+len(m.Data), m.Header, m.Data)
+	out := &bytes.Buffer{}
+	fmt.Fprintf(out, "CONNECT %s\r\n", options)
+	for _, m := range messages {
+		fmt.Fprintf(out, "HPUB %s %d %d\r\n%s%s\r\n",
+			m.Subject, len(m.Header), len(m.Header)+len(m.Data), m.Header, m.Data)
+	}
+	fmt.Fprint(out, "PING\r\n")
+	_, err = conn.Write(out.Bytes())
 	require.NoError(tb, err)
 	for lines := bufio.NewScanner(conn); lines.Scan(); {
 		require.False(tb, strings.HasPrefix(lines.Text(), "-ERR"), lines.Text())

@@ -1,7 +1,6 @@
-package cursor
+package jetstreamapi
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -15,10 +14,10 @@ import (
 )
 
 const (
-	// requestTimeout is the lifetime of one pull request.
-	requestTimeout = 30 * time.Second
-	// heartbeat is the interval at which the server confirms a pull request. The reader restarts without two of them,
-	// because the server that has its consumer has failed.
+	// pullTimeout is the lifetime of one pull request.
+	pullTimeout = 30 * time.Second
+	// heartbeat is the interval at which the server confirms a pull request. Without two of them the server that has
+	// the consumer has failed.
 	heartbeat = 2 * time.Second
 	// maxStatuses is more than the server sends during one pull request: heartbeats and the end.
 	maxStatuses = 32
@@ -35,41 +34,44 @@ const (
 	statusNoResponders = "503"
 )
 
-// pullRequest asks for the next messages of a consumer.
-type pullRequest struct {
-	Batch     int           `json:"batch"`
-	MaxBytes  int           `json:"max_bytes"`
-	Expires   time.Duration `json:"expires"`
-	Heartbeat time.Duration `json:"idle_heartbeat"`
+// Pull asks for the next messages of a consumer.
+type Pull struct {
+	JetStream        jetstream.JetStream
+	Stream, Consumer string
+	// Messages and Bytes bound the response. Bytes is raised to 2 MiB, so that every message fits.
+	Messages, Bytes int
 }
 
-// request sends one pull request and forwards its messages until it is complete or has expired.
+// Do sends the request and calls handle with each message until the response is complete or 30 s have passed. Headers
+// that cannot be decoded are nil. It returns the first error of handle, the cause of ctx, jetstream.ErrNoHeartbeat if
+// the server is silent for 4 s, nats.ErrNoResponders if there is no such consumer, and an error for any other status.
 //
-// The client's own readers take a message for a status of the server if its publisher set the header Status.
-func (r *reader[T]) request(ctx context.Context, received chan<- *nats.Msg) error {
-	conn, inbox := r.cfg.JetStream.Conn(), r.cfg.JetStream.Conn().NewInbox()
-	// A message may be larger than a batch; it is then a batch of its own.
-	wanted := pullRequest{
-		Batch: r.cfg.Batch, MaxBytes: max(r.cfg.BatchBytes, 2*topology.MaxMessageSize),
-		Expires: requestTimeout, Heartbeat: heartbeat,
-	}
-	encoded, err := json.Marshal(wanted)
+// Whatever its error, messages may have been lost: compare the consumer sequences of those received.
+func (p Pull) Do(ctx context.Context, handle func(*nats.Msg) error) error {
+	maxBytes := max(p.Bytes, 2*topology.MaxMessageSize)
+	request, err := json.Marshal(struct {
+		Batch     int           `json:"batch"`
+		MaxBytes  int           `json:"max_bytes"`
+		Expires   time.Duration `json:"expires"`
+		Heartbeat time.Duration `json:"idle_heartbeat"`
+	}{p.Messages, maxBytes, pullTimeout, heartbeat})
 	if err != nil {
 		return fmt.Errorf("encode a request: %w", err)
 	}
-	responses := make(chan *nats.Msg, r.cfg.Batch+maxStatuses)
+	conn := p.JetStream.Conn()
+	inbox, responses := conn.NewInbox(), make(chan *nats.Msg, p.Messages+maxStatuses)
 	subscription, err := conn.ChanSubscribe(inbox, responses)
 	if err != nil {
 		return fmt.Errorf("subscribe to messages: %w", err)
 	}
 	defer subscription.Unsubscribe() //nolint:errcheck // fails only on a closed connection
-	subject := apiSubject(r.cfg.JetStream, "CONSUMER.MSG.NEXT", r.cfg.Stream) + "." + r.consumer.CachedInfo().Name
-	if err := conn.PublishRequest(subject, inbox, encoded); err != nil {
+	subject := Subject(p.JetStream, "CONSUMER.MSG.NEXT", p.Stream) + "." + p.Consumer
+	if err := conn.PublishRequest(subject, inbox, request); err != nil {
 		return fmt.Errorf("request messages: %w", err)
 	}
 	silence := time.NewTimer(2 * heartbeat)
 	defer silence.Stop()
-	for messages, bytes := 0, 0; messages < wanted.Batch && bytes < wanted.MaxBytes; silence.Reset(2 * heartbeat) {
+	for messages, bytes := 0, 0; messages < p.Messages && bytes < maxBytes; silence.Reset(2 * heartbeat) {
 		select {
 		case m := <-responses:
 			if !strings.HasPrefix(m.Reply, ackPrefix) {
@@ -79,10 +81,8 @@ func (r *reader[T]) request(ctx context.Context, received chan<- *nats.Msg) erro
 				continue
 			}
 			messages, bytes = messages+1, bytes+m.Size()
-			select {
-			case received <- m:
-			case <-ctx.Done():
-				return fmt.Errorf("receive messages: %w", context.Cause(ctx))
+			if err := handle(m); err != nil {
+				return err
 			}
 		case <-silence.C:
 			return fmt.Errorf("receive messages: %w", jetstream.ErrNoHeartbeat)
@@ -93,7 +93,7 @@ func (r *reader[T]) request(ctx context.Context, received chan<- *nats.Msg) erro
 	return nil
 }
 
-// readStatus reports whether the status ends the request, or its error.
+// readStatus reports whether the status ends the response, or its error.
 func readStatus(header nats.Header) (bool, error) {
 	status, description := header.Get("Status"), header.Get("Description")
 	switch {
@@ -109,10 +109,4 @@ func readStatus(header nats.Header) (bool, error) {
 	default:
 		return false, fmt.Errorf("receive messages: status %q: %s", status, description)
 	}
-}
-
-// apiSubject is the subject of a request about the stream.
-func apiSubject(js jetstream.JetStream, request, stream string) string {
-	prefix := strings.TrimSuffix(cmp.Or(js.Options().APIPrefix, jetstream.DefaultAPIPrefix), ".")
-	return prefix + "." + request + "." + stream
 }
