@@ -41,6 +41,21 @@ type AgentCredentials struct {
 	CA string `json:"ca,omitempty"`
 }
 
+// ValidateServerURL checks an address of NATS for agents. The error does not contain a password.
+func ValidateServerURL(raw string) error {
+	u, err := url.Parse(raw)
+	switch {
+	case err != nil:
+		return errors.New("contains an invalid URL")
+	case u.User != nil:
+		return fmt.Errorf("the URL of %s contains a user; agents use the field token", u.Host)
+	case (u.Scheme != "nats" && u.Scheme != "tls") || u.Hostname() == "":
+		return fmt.Errorf("%q is not nats://host:port or tls://host:port", raw)
+	}
+
+	return nil
+}
+
 // Validate returns all errors at once.
 func (c AgentCredentials) Validate() error {
 	var errs []error
@@ -54,14 +69,8 @@ func (c AgentCredentials) Validate() error {
 	}
 
 	for _, raw := range c.ServerURLs {
-		u, err := url.Parse(raw)
-		switch {
-		case err != nil:
-			fault("server_urls: contains an invalid URL")
-		case u.User != nil:
-			fault("server_urls: the URL of %s contains a user; put the token into the field token", u.Host)
-		case (u.Scheme != "nats" && u.Scheme != "tls") || u.Hostname() == "":
-			fault("server_urls: %q is not nats://host:port or tls://host:port", raw)
+		if err := ValidateServerURL(raw); err != nil {
+			fault("server_urls: %w", err)
 		}
 	}
 

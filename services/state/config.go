@@ -1,10 +1,12 @@
 package state
 
 import (
+	"strings"
 	"time"
 
 	"lockstep.internal/libs/access"
 	"lockstep.internal/libs/config"
+	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/natsconn"
 	"lockstep.internal/libs/postgres"
 	"lockstep.internal/libs/service"
@@ -128,6 +130,11 @@ func (c Config) Validate() []error {
 		errs = append(errs,
 			config.Invalid("agents.keys_dir", "is missing: run lockstep nats init and set the directory that it writes"))
 	}
+	for _, url := range c.agentURLs() {
+		if err := natsauth.ValidateServerURL(url); err != nil {
+			errs = append(errs, config.Invalid("agents.urls", "%v; the default is nats.url", err))
+		}
+	}
 	errs = append(errs, c.Agents.validateLimits()...)
 	if c.Streams.Replicas != 1 && c.Streams.Replicas != 3 && c.Streams.Replicas != 5 {
 		errs = append(errs, config.Invalid("streams.replicas", "%d is not 1, 3 or 5", c.Streams.Replicas))
@@ -139,6 +146,21 @@ func (c Config) Validate() []error {
 		)
 	}
 	return errs
+}
+
+// agentURLs returns the addresses of NATS that new agents get.
+func (c Config) agentURLs() []string {
+	if len(c.Agents.URLs) > 0 {
+		return c.Agents.URLs
+	}
+	var urls []string
+	for each := range strings.SplitSeq(c.NATS.URL.Reveal(), ",") {
+		if each = strings.TrimSpace(each); !strings.Contains(each, "://") {
+			each = "nats://" + each
+		}
+		urls = append(urls, each)
+	}
+	return urls
 }
 
 // limits returns the limits of one agent.

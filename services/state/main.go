@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"strings"
 	"time"
 
 	"connectrpc.com/connect"
@@ -341,12 +340,7 @@ func (p *process) openAPI(context.Context) error {
 }
 
 func (p *process) endpoint() (api.AgentEndpoint, error) {
-	e := api.AgentEndpoint{URLs: p.cfg.Agents.URLs, Cell: p.cfg.Cell.Name}
-	if len(e.URLs) == 0 {
-		for each := range strings.SplitSeq(p.cfg.NATS.URL.Reveal(), ",") {
-			e.URLs = append(e.URLs, strings.TrimSpace(each))
-		}
-	}
+	e := api.AgentEndpoint{URLs: p.cfg.agentURLs(), Cell: p.cfg.Cell.Name}
 	if p.cfg.Agents.CAFile != "" {
 		raw, err := certpool.ReadPEM(p.cfg.Agents.CAFile)
 		if err != nil {

@@ -1,16 +1,18 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"net/url"
-	"os"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"lockstep.internal/deploy"
+	"lockstep.internal/libs/certpool"
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/schemas/gen/errcode"
@@ -106,8 +108,13 @@ func (f *manifestFlags) validate(c *cobra.Command, args []string) error {
 	if f.agent.RelayPorts, err = ports("443", f.agent.RelayURLs, "ws", "wss"); err != nil {
 		return err
 	}
+	for _, port := range f.agent.NATSPorts {
+		if !isPort(port) {
+			return invalid("--nats-port %q is not a port from 1 to 65535", port)
+		}
+	}
 	if f.relayCAFile != "" {
-		raw, err := os.ReadFile(f.relayCAFile)
+		raw, err := certpool.ReadPEM(f.relayCAFile)
 		if err != nil {
 			return invalid("--relay-agent-ca-file: %v", err)
 		}
@@ -139,14 +146,21 @@ func (a *app) identify(ctx context.Context, flags *manifestFlags, args []string)
 			return err
 		}
 		if len(flags.agent.NATSPorts) == 0 {
-			flags.agent.NATSPorts = []string{"4222"}
+			flags.agent.NATSPorts = []string{natsPort}
 		}
 		flags.agent.ID, err = agentID(ctx, api, args[0])
 		return err
 	}
 	flags.agent.ID = credentials.AgentID
 	if len(flags.agent.NATSPorts) == 0 {
-		if flags.agent.NATSPorts, err = ports("4222", credentials.ServerURLs, "nats", "tls"); err != nil {
+		flags.agent.NATSPorts, err = ports(natsPort, credentials.ServerURLs, "nats", "tls")
+		if err != nil {
+			// A new agent's credentials are printed in any case: they are shown only once.
+			flags.agent.NATSPorts = []string{natsPort}
+			err = a.note("the network policies permit port %s for NATS, since its address is unknown: %v; "+
+				"correct agents.urls of the state service, and server_urls in the credentials", natsPort, err)
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -157,6 +171,14 @@ func (a *app) identify(ctx context.Context, flags *manifestFlags, args []string)
 	return nil
 }
 
+// natsPort is the default port of NATS.
+const natsPort = "4222"
+
+func isPort(text string) bool {
+	n, err := strconv.ParseUint(text, 10, 16)
+	return err == nil && n > 0
+}
+
 // ports returns the ports of addresses, each once.
 func ports(byDefault string, addresses []string, schemes ...string) ([]string, error) {
 	var found []string
@@ -165,9 +187,9 @@ func ports(byDefault string, addresses []string, schemes ...string) ([]string, e
 		if err != nil || u.Hostname() == "" || !slices.Contains(schemes, u.Scheme) {
 			return nil, fault.New(errcode.InvalidArgument, "%q is not %s://host:port", address, schemes[len(schemes)-1])
 		}
-		port := u.Port()
-		if port == "" {
-			port = byDefault
+		port := cmp.Or(u.Port(), byDefault)
+		if !isPort(port) {
+			return nil, fault.New(errcode.InvalidArgument, "%q: the port is not from 1 to 65535", address)
 		}
 		if !slices.Contains(found, port) {
 			found = append(found, port)
