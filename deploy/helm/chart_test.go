@@ -4,6 +4,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -21,11 +22,13 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/dynamic/fake"
@@ -161,6 +164,8 @@ func TestInvalidValuesAreRefused(t *testing.T) {
 		"two NATS servers":         {"nats": values{"replicas": 2}},
 		"a setting of another one": {"state": values{"settings": values{"PATH": "/"}}},
 		"a string as a number":     {"relay": values{"replicas": "2"}},
+		"telemetry without a port": {"telemetry": values{"otlpEndpoint": "http://collector"}},
+		"a peer that is a host":    {"telemetry": values{"peers": []any{values{"host": "collector"}}}},
 	} {
 		options := common.ReleaseOptions{Name: releaseName, Namespace: "here"}
 		_, err := util.ToRenderValues(loaded, given, options, common.DefaultCapabilities)
@@ -243,6 +248,88 @@ func TestOnlyPeersReachPortsThatAreNotPublic(t *testing.T) {
 		}
 		require.True(t, found, name)
 	}
+}
+
+func TestPoliciesPermitTheTelemetryEndpoint(t *testing.T) {
+	t.Parallel()
+	loaded := load(t)
+	monitoring := metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: "monitoring"}}
+	for name, given := range map[string]struct {
+		telemetry values
+		want      []networkingv1.NetworkPolicyEgressRule
+	}{
+		"no endpoint": {values{}, nil},
+		"anywhere": {values{"otlpEndpoint": "https://collector7:4318/v1"}, []networkingv1.NetworkPolicyEgressRule{{
+			Ports: tcp(4318),
+		}}},
+		"a namespace": {values{"otlpEndpoint": "http://collector.monitoring:4317", "peers": []any{
+			values{"namespaceSelector": values{"matchLabels": values{corev1.LabelMetadataName: "monitoring"}}},
+		}}, []networkingv1.NetworkPolicyEgressRule{{
+			Ports: tcp(4317), To: []networkingv1.NetworkPolicyPeer{{NamespaceSelector: &monitoring}},
+		}}},
+	} {
+		r := render(t, loaded, name, values{"telemetry": given.telemetry})
+		before := render(t, loaded, name, values{})
+		for _, service := range []string{"state", "deploys", "relay"} {
+			key := "NetworkPolicy/" + releaseName + "-" + service
+			without := decode[networkingv1.NetworkPolicy](before, key).Spec.Egress
+			var added []networkingv1.NetworkPolicyEgressRule
+			for _, rule := range decode[networkingv1.NetworkPolicy](r, key).Spec.Egress {
+				if !slices.ContainsFunc(without, func(o networkingv1.NetworkPolicyEgressRule) bool {
+					return equality.Semantic.DeepEqual(o, rule)
+				}) {
+					added = append(added, rule)
+				}
+			}
+			require.Equal(t, given.want, added, "%s: %s", name, service)
+		}
+	}
+}
+
+func tcp(port int32) []networkingv1.NetworkPolicyPort {
+	return []networkingv1.NetworkPolicyPort{{Protocol: new(corev1.ProtocolTCP), Port: new(intstr.FromInt32(port))}}
+}
+
+// TestSettingsDoNotRepeatVariablesOfTheChart tries, as a setting of each service, each variable that the chart sets
+// with any value.
+func TestSettingsDoNotRepeatVariablesOfTheChart(t *testing.T) {
+	t.Parallel()
+	loaded := load(t)
+	defaults, err := util.ToRenderValues(loaded, values{}, common.ReleaseOptions{}, common.DefaultCapabilities)
+	require.NoError(t, err)
+	tried := sets.New[string]()
+	for _, s := range append(switches, struct {
+		name   string
+		change values
+	}{"defaults", values{}}) {
+		for _, w := range render(t, loaded, s.name, s.change).workloads() {
+			service := strings.TrimPrefix(w.Name, releaseName+"-")
+			for _, e := range w.template.Spec.Containers[0].Env {
+				section, _ := s.change[service].(values)
+				settings, _ := section["settings"].(values)
+				_, isSetting := settings[e.Name]
+				if !strings.HasPrefix(e.Name, "LOCKSTEP_") || isSetting || tried.Has(service+e.Name) {
+					continue
+				}
+				tried.Insert(service + e.Name)
+				given := values{service: values{"settings": values{e.Name: "x"}}}
+				options := common.ReleaseOptions{Name: releaseName, Namespace: "here"}
+				input, err := util.ToRenderValues(loaded, given, options, common.DefaultCapabilities)
+				require.NoError(t, err)
+				_, err = engine.Render(loaded, input)
+				require.ErrorContains(t, err, service+".settings."+e.Name+": ")
+				if _, value, found := strings.Cut(err.Error(), "use the value "); found {
+					parent, name := "Values."+value[:strings.LastIndex(value, ".")], value[strings.LastIndex(value, ".")+1:]
+					section, err := defaults.Table(parent)
+					require.NoError(t, err, e.Name)
+					require.Contains(t, section, name, "%s: there is no value %s", e.Name, value)
+				} else {
+					require.ErrorContains(t, err, "the chart sets it, and it cannot be changed")
+				}
+			}
+		}
+	}
+	require.Greater(t, tried.Len(), 40)
 }
 
 // switches turn parts of the chart on or off.
@@ -401,7 +488,10 @@ func requireHardened(r rendered, w workload) {
 	}
 	mounts.Delete("data") // a claim of a StatefulSet
 	require.Empty(r.t, mounts, at)
+	variables := sets.New[string]()
 	for _, e := range c.Env {
+		require.NotContains(r.t, variables, e.Name, at)
+		variables.Insert(e.Name)
 		if path, isFile := strings.CutPrefix(e.Value, "/"); isFile && strings.HasPrefix(e.Name, "LOCKSTEP_") {
 			dir, _, _ := strings.Cut(path, "/")
 			require.Contains(r.t, mountPaths(c), "/"+dir, "%s: %s", at, e.Name)

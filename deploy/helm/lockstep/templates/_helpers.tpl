@@ -109,8 +109,51 @@ securityContext:
   {{- include "lockstep.containerSecurity" . | nindent 2 }}
 {{- end }}
 
-{{/* The variables that all services have, and those of values.settings, which come last and win. */}}
+{{/* The variables that the chart sets, and the value that decides each. Empty: none does. */}}
+{{- define "lockstep.variables" -}}
+LOCKSTEP_AGENTS_CA_FILE: nats.tls.secretName
+LOCKSTEP_AGENTS_KEYS_DIR:
+LOCKSTEP_AGENTS_LISTEN:
+LOCKSTEP_AGENTS_TLS_CERT_FILE: relay.tls.secretName
+LOCKSTEP_AGENTS_TLS_KEY_FILE: relay.tls.secretName
+LOCKSTEP_AGENTS_URLS: agents.natsURLs
+LOCKSTEP_API_LISTEN:
+LOCKSTEP_API_TLS_CERT_FILE: {{ .name }}.tls.secretName
+LOCKSTEP_API_TLS_KEY_FILE: {{ .name }}.tls.secretName
+LOCKSTEP_BOOTSTRAP_ADMIN_TOKEN_FILE:
+LOCKSTEP_CELL_NAME: cell.name
+LOCKSTEP_CELL_NUMBER: cell.number
+LOCKSTEP_DATABASE_URL_FILE: postgresql.secretName
+LOCKSTEP_DRAIN_TIMEOUT:
+LOCKSTEP_EXTERNAL_AUDIENCE: relay.callers.audience
+LOCKSTEP_EXTERNAL_CALLERS_FILE: relay.callers.secretName
+LOCKSTEP_EXTERNAL_ISSUER: relay.callers.issuer
+LOCKSTEP_EXTERNAL_LISTEN:
+LOCKSTEP_EXTERNAL_SECRET_FILE: relay.callers.secretName
+LOCKSTEP_EXTERNAL_TLS_CERT_FILE: relay.tls.secretName
+LOCKSTEP_EXTERNAL_TLS_KEY_FILE: relay.tls.secretName
+LOCKSTEP_INTERNAL_CA_FILE: relay.tls.secretName
+LOCKSTEP_INTERNAL_LISTEN:
+LOCKSTEP_INTERNAL_SECRET_FILE:
+LOCKSTEP_INTERNAL_TLS_CERT_FILE: relay.tls.secretName
+LOCKSTEP_INTERNAL_TLS_KEY_FILE: relay.tls.secretName
+LOCKSTEP_INTERNAL_URL:
+LOCKSTEP_NATS_NKEY_SEED_FILE:
+LOCKSTEP_NATS_TLS_CA_FILE: nats.tls.secretName
+LOCKSTEP_NATS_URL: nats.url
+LOCKSTEP_OPS_LISTEN:
+LOCKSTEP_REGISTRY_REPLICAS: streams.replicas
+LOCKSTEP_SECRETS_DIGEST_KEY_FILE:
+LOCKSTEP_SECRETS_SEAL_SEED_FILE:
+LOCKSTEP_SINKS_FILE: deploys.sinks.secretName
+LOCKSTEP_STREAMS_REPLICAS: streams.replicas
+LOCKSTEP_STREAMS_STORAGE: streams.storage
+LOCKSTEP_TELEMETRY_OTLP_ENDPOINT: telemetry.otlpEndpoint
+{{- end }}
+
+{{/* The variables that all services have, and those of values.settings, of which the chart sets none. */}}
 {{- define "lockstep.environment" -}}
+{{- $set := include "lockstep.variables" . | fromYaml }}
 - {name: LOCKSTEP_OPS_LISTEN, value: ":8081"}
 - {name: LOCKSTEP_CELL_NAME, value: {{ .root.Values.cell.name | quote }}}
 - {name: LOCKSTEP_NATS_URL, value: {{ include "lockstep.natsURL" .root | quote }}}
@@ -121,6 +164,9 @@ securityContext:
 - {name: LOCKSTEP_TELEMETRY_OTLP_ENDPOINT, value: {{ . | quote }}}
 {{- end }}
 {{- range $name, $value := .values.settings }}
+{{- if hasKey $set $name }}
+{{- fail (printf "%s.settings.%s: %s" $.name $name (empty (get $set $name) | ternary "the chart sets it, and it cannot be changed" (printf "use the value %s" (get $set $name)))) }}
+{{- end }}
 - {name: {{ $name }}, value: {{ $value | quote }}}
 {{- end }}
 {{- end }}
@@ -311,7 +357,7 @@ spec:
 {{- if .root.Values.nats.url -}}
 - ports:
     {{- range splitList "," .root.Values.nats.url }}
-    - {protocol: TCP, port: {{ (urlParse (trim .)).host | regexFind "[0-9]+$" | default "4222" }}}
+    - {protocol: TCP, port: {{ (urlParse (trim .)).host | regexFind ":[0-9]+$" | trimPrefix ":" | default "4222" }}}
     {{- end }}
 {{- else -}}
 - ports: [{protocol: TCP, port: 4222}]
@@ -331,8 +377,13 @@ spec:
 {{- end }}
 
 {{- define "lockstep.egressTelemetry" -}}
-{{- with .root.Values.telemetry.otlpEndpoint -}}
-- ports: [{protocol: TCP, port: {{ (urlParse .).host | regexFind "[0-9]+$" | default "4317" }}}]
+{{- with .root.Values.telemetry -}}
+{{- if .otlpEndpoint -}}
+- ports: [{protocol: TCP, port: {{ (urlParse .otlpEndpoint).host | regexFind "[0-9]+$" }}}]
+  {{- with .peers }}
+  to: {{ toJson . }}
+  {{- end }}
+{{- end -}}
 {{- end -}}
 {{- end }}
 
