@@ -112,7 +112,12 @@ func commandLineMakesTokens(s *fixture.System, cli fixture.CLI) {
 			id = token.GetId()
 		}
 	}
-	cli.OK("token", "revoke", strconv.FormatInt(id, 10))
+	child := strings.TrimSpace(script.OK("token", "create", "for-another-script", "--expires-in", "30m"))
+	s.Secrets.Add(child)
+	another := cli.With("LOCKSTEP_TOKEN=" + child)
+	require.Regexp(t, `for-another-script +admin +`+strconv.FormatInt(id, 10), another.OK("token", "list"))
+	require.Regexp(t, `(?s)for-a-script.*for-another-script`, cli.OK("token", "revoke", strconv.FormatInt(id, 10)))
+	require.Contains(t, another.Fails(3, "token", "list"), "token")
 	require.Contains(t, script.Fails(3, "token", "list"), "token")
 	require.Regexp(t, `for-a-script .* revoked`, cli.OK("token", "list"))
 }

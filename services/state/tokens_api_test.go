@@ -145,7 +145,10 @@ func TestRevokedTokenLosesStreamsAndAccessTokens(t *testing.T) {
 	require.True(t, streams["admin"].Receive(), "%v", streams["admin"].Err())
 
 	// Other changes of the user do not bring the token back.
-	call(t, admin.tokens.RevokeToken, &statev1.RevokeTokenRequest{Id: made.GetToken().GetId()})
+	further := call(t, admin.tokens.CreateToken, &statev1.CreateTokenRequest{Name: "further"})
+	void := b.as(t, further.GetValue()).exchange(t, "deploys")
+	call(t, admin.tokens.RevokeToken, &statev1.RevokeTokenRequest{Id: further.GetToken().GetId()})
+	until(t, d, func() bool { _, err := v.Verify(void); return fault.Is(err, errcode.Unauthenticated) })
 	_, err = v.Verify(token)
 	require.Equal(t, errcode.Unauthenticated, fault.CodeOf(err))
 }

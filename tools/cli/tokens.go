@@ -79,7 +79,7 @@ func (a *app) tokenList() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			t := table{header: []string{"ID", "NAME", "SCOPE", "AGE", "LAST USED", "EXPIRES", "STATE"}}
+			t := table{header: []string{"ID", "NAME", "SCOPE", "CREATED BY", "AGE", "LAST USED", "EXPIRES", "STATE"}}
 			for _, k := range response.Msg.GetTokens() {
 				state, expires := "active", "never"
 				if k.GetRevoked() {
@@ -97,6 +97,7 @@ func (a *app) tokenList() *cobra.Command {
 						strconv.FormatInt(k.GetId(), 10),
 						k.GetName(),
 						strings.ToLower(strings.TrimPrefix(k.GetScope().String(), tokenScopePrefix)),
+						creator(k),
 						age(k.GetCreatedAt()),
 						age(k.GetLastUsedAt()),
 						expires,
@@ -111,7 +112,10 @@ func (a *app) tokenList() *cobra.Command {
 
 func (a *app) tokenRevoke() *cobra.Command {
 	return &cobra.Command{
-		Use: "revoke ID", Short: "Revoke a token permanently", Args: exactly("ID"),
+		Use: "revoke ID", Short: "Revoke a token permanently, with all tokens that it created", Args: exactly("ID"),
+		Long: `Revoke a token permanently, with all tokens that it created, that those created, and so on, of every
+user. The output lists them. To rotate a token, create a replacement with it, log in with the replacement
+(LOCKSTEP_TOKEN), then revoke the old token: your own token stays valid, with all tokens that it created.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			api, err := a.api()
 			if err != nil {
@@ -121,11 +125,34 @@ func (a *app) tokenRevoke() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if _, err := api.Tokens.RevokeToken(c.Context(),
-				connect.NewRequest(&statev1.RevokeTokenRequest{Id: id})); err != nil {
+			response, err := api.Tokens.RevokeToken(c.Context(),
+				connect.NewRequest(&statev1.RevokeTokenRequest{Id: id}))
+			if err != nil {
 				return err
 			}
-			return a.note("revoked token %d", id)
+			return a.printRevoked(id, response.Msg)
 		},
 	}
+}
+
+// creator returns the id of the token that created one.
+func creator(t *statev1.Token) string {
+	if t.GetCreatedBy() == 0 {
+		return "-"
+	}
+	return strconv.FormatInt(t.GetCreatedBy(), 10)
+}
+
+// printRevoked prints the tokens that were revoked with token id.
+func (a *app) printRevoked(id int64, r *statev1.RevokeTokenResponse) error {
+	if a.output == outputTable && len(r.GetRevoked()) == 0 {
+		return a.note("token %d was already revoked or has expired, as has each token that it created", id)
+	}
+	t := table{header: []string{"REVOKED", "NAME", "USER", "CREATED BY"}}
+	for _, k := range r.GetRevoked() {
+		t.rows = append(t.rows, []string{
+			strconv.FormatInt(k.GetId(), 10), k.GetName(), strconv.FormatInt(k.GetUserId(), 10), creator(k),
+		})
+	}
+	return a.print(r, t)
 }

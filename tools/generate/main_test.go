@@ -172,7 +172,7 @@ func TestCheckReportsEveryFault(t *testing.T) {
 		}, "schemas/released/events: is empty"},
 		"API lint": {
 			edit("schemas/proto/lockstep/state/v1/token.proto",
-				"message RevokeTokenResponse {}", "message RevokeTokenResponse {}\nmessage bad_name {}"),
+				"message ListTokensRequest {", "message bad_name {}\nmessage ListTokensRequest {"),
 			"bad_name",
 		},
 		"API break": {

@@ -98,12 +98,19 @@ func (d *Directory) BlockUser(ctx context.Context, id int64) (directory.User, er
 	return u, err
 }
 
-// RevokeToken revokes a token permanently, and with it what was made of it.
-func (d *Directory) RevokeToken(ctx context.Context, t directory.Token) error {
-	return d.change(ctx, func(tx pgx.Tx) ([]directory.Entry, error) {
-		u, err := d.Directory.RevokeToken(ctx, tx, t)
-		return []directory.Entry{u.Entry()}, err
+// RevokeToken revokes a token permanently, with all tokens that descend from it, and returns those that it revoked. It
+// spares the token caller and its descendants, unless caller is the token itself.
+func (d *Directory) RevokeToken(ctx context.Context, id, caller int64) ([]directory.Token, error) {
+	var revoked postgres.Revocation
+	err := d.change(ctx, func(tx pgx.Tx) (_ []directory.Entry, err error) {
+		revoked, err = d.Directory.RevokeToken(ctx, tx, id, caller)
+		entries := make([]directory.Entry, len(revoked.Users))
+		for i, u := range revoked.Users {
+			entries[i] = u.Entry()
+		}
+		return entries, err
 	})
+	return revoked.Tokens, err
 }
 
 // PutMembership sets the user's role in a scope.

@@ -38,6 +38,7 @@ func accessToken(t directory.Token) *statev1.Token {
 	return &statev1.Token{
 		Id: t.ID, UserId: t.UserID, Name: t.Name, CreatedAt: timestamp(t.CreatedAt), ExpiresAt: timestamp(t.ExpiresAt),
 		LastUsedAt: timestamp(t.LastUsedAt), Revoked: t.Revoked, Scope: tokenScope(t.Scope),
+		CreatedBy: t.CreatedBy,
 	}
 }
 

@@ -41,7 +41,7 @@ func (s *tokenService) CreateToken(
 		return nil, err
 	}
 	own := sessionOf(ctx).token
-	t := directory.Token{Name: r.Msg.GetName(), Scope: own.Scope}
+	t := directory.Token{Name: r.Msg.GetName(), Scope: own.Scope, CreatedBy: own.ID}
 	if r.Msg.GetScope() != statev1.TokenScope_TOKEN_SCOPE_UNSPECIFIED {
 		if t.Scope = tokenScopes()[r.Msg.GetScope()]; !t.Scope.Valid() {
 			return nil, fault.New(errcode.InvalidArgument, "scope %d is unknown: use %s", r.Msg.GetScope(),
@@ -108,10 +108,11 @@ func (s *tokenService) RevokeToken(
 		return nil, fault.New(errcode.NotFound, "token %d does not exist", t.ID)
 	}
 	defer s.sessions.invalidate()
-	if err := s.directory.RevokeToken(ctx, t); err != nil {
+	revoked, err := s.directory.RevokeToken(ctx, t.ID, sessionOf(ctx).token.ID)
+	if err != nil {
 		return nil, err
 	}
-	return connect.NewResponse(&statev1.RevokeTokenResponse{}), nil
+	return connect.NewResponse(&statev1.RevokeTokenResponse{Revoked: convertAll(revoked, accessToken)}), nil
 }
 
 func (s *tokenService) ExchangeToken(

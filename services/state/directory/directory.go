@@ -90,10 +90,12 @@ func (u User) Entry() Entry {
 
 // Token is a personal access token without its value. A zero time means never.
 type Token struct {
-	ID         int64
-	UserID     int64
-	Name       string
-	Scope      access.Scope
+	ID     int64
+	UserID int64
+	Name   string
+	Scope  access.Scope
+	// CreatedBy is the token whose caller created it; 0 means none.
+	CreatedBy  int64
 	CreatedAt  time.Time
 	ExpiresAt  time.Time
 	LastUsedAt time.Time

@@ -1,8 +1,11 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -14,12 +17,13 @@ import (
 	"lockstep.internal/services/state/directory"
 )
 
-const tokenColumns = `id, user_id, name, scope, created_at, expires_at, last_used_at, revoked_at is not null`
+const tokenColumns = `id, user_id, name, scope, coalesce(created_by, 0), created_at, expires_at, last_used_at,
+	revoked_at is not null`
 
 func scanToken(row pgx.CollectableRow) (directory.Token, error) {
 	var t directory.Token
 	var expires, used *time.Time
-	err := row.Scan(&t.ID, &t.UserID, &t.Name, &t.Scope, &t.CreatedAt, &expires, &used, &t.Revoked)
+	err := row.Scan(&t.ID, &t.UserID, &t.Name, &t.Scope, &t.CreatedBy, &t.CreatedAt, &expires, &used, &t.Revoked)
 	if expires != nil {
 		t.ExpiresAt = *expires
 	}
@@ -34,11 +38,15 @@ func scanToken(row pgx.CollectableRow) (directory.Token, error) {
 const maxUserTokens = 1000
 
 // CreateToken stores the hash of a token. A zero ExpiresAt means never. It returns the fault resource_exhausted if the
-// user has limit active tokens; limit 0 means no limit.
+// user has limit active tokens; limit 0 means no limit. It returns the fault unauthenticated if the token CreatedBy is
+// revoked.
 func (d *Directory) CreateToken(
 	ctx context.Context, t directory.Token, hash []byte, limit int,
 ) (directory.Token, error) {
 	err := postgres.InTx(ctx, d.DB, func(tx pgx.Tx) error {
+		if err := lockCreator(ctx, tx, t.CreatedBy); err != nil {
+			return err
+		}
 		if err := lockUser(ctx, tx, t.UserID); err != nil {
 			return err
 		}
@@ -49,12 +57,31 @@ func (d *Directory) CreateToken(
 		}
 		var err error
 		t, err = one(ctx, d.Within(tx), fmt.Sprintf("user %d", t.UserID), scanToken, `
-			insert into personal_access_tokens (user_id, name, scope, token_hash, created_at, expires_at)
-			values ($1, $2, $3, $4, $5, $6) returning `+tokenColumns,
-			t.UserID, t.Name, t.Scope, hash, d.Now(), nullable(t.ExpiresAt))
+			insert into personal_access_tokens (user_id, name, scope, created_by, token_hash, created_at, expires_at)
+			values ($1, $2, $3, nullif($4, 0), $5, $6, $7) returning `+tokenColumns,
+			t.UserID, t.Name, t.Scope, t.CreatedBy, hash, d.Now(), nullable(t.ExpiresAt))
 		return err
 	})
 	return t, err
+}
+
+// lockCreator locks the token that creates another one until the end of the transaction. A concurrent revocation of it
+// waits, and revokes both. Token 0 is none. Transactions lock tokens before users.
+func lockCreator(ctx context.Context, tx pgx.Tx, id int64) error {
+	if id == 0 {
+		return nil
+	}
+	var one int
+	err := tx.QueryRow(ctx, `select 1 from personal_access_tokens where id = $1 and revoked_at is null for share`, id).
+		Scan(&one)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return fault.New(errcode.Unauthenticated, "your personal access token was revoked: create a new one")
+	case err != nil:
+		return fmt.Errorf("lock token %d: %w", id, err)
+	default:
+		return nil
+	}
 }
 
 // checkTokens returns the fault resource_exhausted if the user may have no further token.
@@ -104,19 +131,80 @@ func (d *Directory) Token(ctx context.Context, id int64) (directory.Token, error
 	)
 }
 
-// RevokeToken revokes a token permanently. It returns the user with its revoked tokens.
-func (d *Directory) RevokeToken(ctx context.Context, tx pgx.Tx, t directory.Token) (directory.User, error) {
-	if err := lockUser(ctx, tx, t.UserID); err != nil {
-		return directory.User{}, err
-	}
-	_, err := one(ctx, d.Within(tx), fmt.Sprintf("token %d", t.ID), scanToken, `
-		update personal_access_tokens set revoked_at = coalesce(revoked_at, $2) where id = $1
-			returning `+tokenColumns, t.ID, d.Now())
+// Revocation is the effect of RevokeToken.
+type Revocation struct {
+	// Tokens that it revoked, by id.
+	Tokens []directory.Token
+	// Users of these tokens, with their revoked tokens.
+	Users []directory.User
+}
+
+// RevokeToken revokes a token permanently, with all tokens that descend from it: those that it created, those that they
+// created, and so on. It spares the token caller, and what descends from caller, unless caller is the token itself. It
+// changes no token that is revoked already, or has expired.
+func (d *Directory) RevokeToken(ctx context.Context, tx pgx.Tx, id, caller int64) (Revocation, error) {
+	now := d.Now()
+	tokens, err := lockDescendants(ctx, tx, id, caller, now)
 	if err != nil {
-		return directory.User{}, err
+		return Revocation{}, err
 	}
-	if err := notifyAccess(ctx, tx, t.UserID); err != nil {
-		return directory.User{}, err
+	revoked, err := list(ctx, d.Within(tx), "revoked tokens", scanToken, `
+		update personal_access_tokens set revoked_at = $2
+		where id = any($1) and revoked_at is null and (expires_at is null or expires_at > $2)
+		returning `+tokenColumns, tokens, now)
+	if err != nil {
+		return Revocation{}, err
 	}
-	return d.userEntry(ctx, tx, t.UserID)
+	slices.SortFunc(revoked, func(a, b directory.Token) int { return cmp.Compare(a.ID, b.ID) })
+	users := make([]int64, len(revoked))
+	for i := range revoked {
+		users[i] = revoked[i].UserID
+	}
+	slices.Sort(users)
+	affected, err := d.lockRevokedUsers(ctx, tx, slices.Compact(users))
+	return Revocation{Tokens: revoked, Users: affected}, err
+}
+
+// lockDescendants locks a token and all that descend from it, without caller and its descendants. An expired token is
+// left out: what it created has expired, too.
+func lockDescendants(ctx context.Context, tx pgx.Tx, id, caller int64, now time.Time) ([]int64, error) {
+	var locked []int64
+	for {
+		// A creation that holds the lock of its creator ends before this statement does. The next statement sees the
+		// token that it created. Once all are locked, none of them can create another one.
+		rows, err := tx.Query(ctx, `
+			select id from personal_access_tokens where id = any(array(
+				with recursive tree as (
+					select $1::bigint as id
+					union all
+					select t.id from personal_access_tokens t join tree on t.created_by = tree.id
+					where t.id <> $2 and (t.expires_at is null or t.expires_at > $3)
+				)
+				select id from tree))
+			order by id for no key update`, id, caller, now)
+		if err != nil {
+			return nil, fmt.Errorf("lock the descendants of token %d: %w", id, err)
+		}
+		found, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+		if err != nil {
+			return nil, fmt.Errorf("lock the descendants of token %d: %w", id, err)
+		}
+		if len(found) == len(locked) {
+			return locked, nil
+		}
+		locked = found
+	}
+}
+
+// lockRevokedUsers locks the users and notifies of their changed access. It returns them with their revoked tokens.
+func (d *Directory) lockRevokedUsers(ctx context.Context, tx pgx.Tx, ids []int64) ([]directory.User, error) {
+	_, err := tx.Exec(ctx, `
+		select pg_notify($1, u.id::text) from (select id from users where id = any($2) order by id for update) as u`,
+		AccessChannel, ids)
+	if err != nil {
+		return nil, fmt.Errorf("lock the users of revoked tokens: %w", err)
+	}
+	// A statement of its own: it sees what earlier holders of the locks committed.
+	query := `select ` + userEntryColumns + ` from users where id = any($2) order by id`
+	return list(ctx, d.Within(tx), "users of revoked tokens", scanUserEntry, query, d.revokedSince(), ids)
 }

@@ -85,10 +85,12 @@ type Token struct {
 	Name      string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
 	CreatedAt *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
 	// Absent: never.
-	ExpiresAt     *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
-	LastUsedAt    *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=last_used_at,json=lastUsedAt,proto3" json:"last_used_at,omitempty"`
-	Revoked       bool                   `protobuf:"varint,7,opt,name=revoked,proto3" json:"revoked,omitempty"`
-	Scope         TokenScope             `protobuf:"varint,8,opt,name=scope,proto3,enum=lockstep.state.v1.TokenScope" json:"scope,omitempty"`
+	ExpiresAt  *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
+	LastUsedAt *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=last_used_at,json=lastUsedAt,proto3" json:"last_used_at,omitempty"`
+	Revoked    bool                   `protobuf:"varint,7,opt,name=revoked,proto3" json:"revoked,omitempty"`
+	Scope      TokenScope             `protobuf:"varint,8,opt,name=scope,proto3,enum=lockstep.state.v1.TokenScope" json:"scope,omitempty"`
+	// The token whose caller created it. 0: none, or created by a version that did not store it.
+	CreatedBy     int64 `protobuf:"varint,9,opt,name=created_by,json=createdBy,proto3" json:"created_by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -177,6 +179,13 @@ func (x *Token) GetScope() TokenScope {
 		return x.Scope
 	}
 	return TokenScope_TOKEN_SCOPE_UNSPECIFIED
+}
+
+func (x *Token) GetCreatedBy() int64 {
+	if x != nil {
+		return x.CreatedBy
+	}
+	return 0
 }
 
 type CreateTokenRequest struct {
@@ -437,7 +446,9 @@ func (x *RevokeTokenRequest) GetId() int64 {
 }
 
 type RevokeTokenResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Tokens that the call revoked, by id: none if the token was revoked before or has expired, and so have all that descend from it.
+	Revoked       []*Token `protobuf:"bytes,1,rep,name=revoked,proto3" json:"revoked,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -470,6 +481,13 @@ func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
 // Deprecated: Use RevokeTokenResponse.ProtoReflect.Descriptor instead.
 func (*RevokeTokenResponse) Descriptor() ([]byte, []int) {
 	return file_lockstep_state_v1_token_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *RevokeTokenResponse) GetRevoked() []*Token {
+	if x != nil {
+		return x.Revoked
+	}
+	return nil
 }
 
 type ExchangeTokenRequest struct {
@@ -574,7 +592,7 @@ var File_lockstep_state_v1_token_proto protoreflect.FileDescriptor
 
 const file_lockstep_state_v1_token_proto_rawDesc = "" +
 	"\n" +
-	"\x1dlockstep/state/v1/token.proto\x12\x11lockstep.state.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc7\x02\n" +
+	"\x1dlockstep/state/v1/token.proto\x12\x11lockstep.state.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe6\x02\n" +
 	"\x05Token\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x12\x17\n" +
 	"\auser_id\x18\x02 \x01(\x03R\x06userId\x12\x12\n" +
@@ -586,7 +604,9 @@ const file_lockstep_state_v1_token_proto_rawDesc = "" +
 	"\flast_used_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"lastUsedAt\x12\x18\n" +
 	"\arevoked\x18\a \x01(\bR\arevoked\x123\n" +
-	"\x05scope\x18\b \x01(\x0e2\x1d.lockstep.state.v1.TokenScopeR\x05scope\"\xb1\x01\n" +
+	"\x05scope\x18\b \x01(\x0e2\x1d.lockstep.state.v1.TokenScopeR\x05scope\x12\x1d\n" +
+	"\n" +
+	"created_by\x18\t \x01(\x03R\tcreatedBy\"\xb1\x01\n" +
 	"\x12CreateTokenRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x17\n" +
 	"\auser_id\x18\x02 \x01(\x03R\x06userId\x129\n" +
@@ -601,8 +621,9 @@ const file_lockstep_state_v1_token_proto_rawDesc = "" +
 	"\x12ListTokensResponse\x120\n" +
 	"\x06tokens\x18\x01 \x03(\v2\x18.lockstep.state.v1.TokenR\x06tokens\"$\n" +
 	"\x12RevokeTokenRequest\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\x03R\x02id\"\x15\n" +
-	"\x13RevokeTokenResponse\"2\n" +
+	"\x02id\x18\x01 \x01(\x03R\x02id\"I\n" +
+	"\x13RevokeTokenResponse\x122\n" +
+	"\arevoked\x18\x01 \x03(\v2\x18.lockstep.state.v1.TokenR\arevoked\"2\n" +
 	"\x14ExchangeTokenRequest\x12\x1a\n" +
 	"\baudience\x18\x01 \x03(\tR\baudience\"u\n" +
 	"\x15ExchangeTokenResponse\x12!\n" +
@@ -658,20 +679,21 @@ var file_lockstep_state_v1_token_proto_depIdxs = []int32{
 	0,  // 5: lockstep.state.v1.CreateTokenRequest.scope:type_name -> lockstep.state.v1.TokenScope
 	1,  // 6: lockstep.state.v1.CreateTokenResponse.token:type_name -> lockstep.state.v1.Token
 	1,  // 7: lockstep.state.v1.ListTokensResponse.tokens:type_name -> lockstep.state.v1.Token
-	10, // 8: lockstep.state.v1.ExchangeTokenResponse.expires_at:type_name -> google.protobuf.Timestamp
-	2,  // 9: lockstep.state.v1.TokenService.CreateToken:input_type -> lockstep.state.v1.CreateTokenRequest
-	4,  // 10: lockstep.state.v1.TokenService.ListTokens:input_type -> lockstep.state.v1.ListTokensRequest
-	6,  // 11: lockstep.state.v1.TokenService.RevokeToken:input_type -> lockstep.state.v1.RevokeTokenRequest
-	8,  // 12: lockstep.state.v1.TokenService.ExchangeToken:input_type -> lockstep.state.v1.ExchangeTokenRequest
-	3,  // 13: lockstep.state.v1.TokenService.CreateToken:output_type -> lockstep.state.v1.CreateTokenResponse
-	5,  // 14: lockstep.state.v1.TokenService.ListTokens:output_type -> lockstep.state.v1.ListTokensResponse
-	7,  // 15: lockstep.state.v1.TokenService.RevokeToken:output_type -> lockstep.state.v1.RevokeTokenResponse
-	9,  // 16: lockstep.state.v1.TokenService.ExchangeToken:output_type -> lockstep.state.v1.ExchangeTokenResponse
-	13, // [13:17] is the sub-list for method output_type
-	9,  // [9:13] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	1,  // 8: lockstep.state.v1.RevokeTokenResponse.revoked:type_name -> lockstep.state.v1.Token
+	10, // 9: lockstep.state.v1.ExchangeTokenResponse.expires_at:type_name -> google.protobuf.Timestamp
+	2,  // 10: lockstep.state.v1.TokenService.CreateToken:input_type -> lockstep.state.v1.CreateTokenRequest
+	4,  // 11: lockstep.state.v1.TokenService.ListTokens:input_type -> lockstep.state.v1.ListTokensRequest
+	6,  // 12: lockstep.state.v1.TokenService.RevokeToken:input_type -> lockstep.state.v1.RevokeTokenRequest
+	8,  // 13: lockstep.state.v1.TokenService.ExchangeToken:input_type -> lockstep.state.v1.ExchangeTokenRequest
+	3,  // 14: lockstep.state.v1.TokenService.CreateToken:output_type -> lockstep.state.v1.CreateTokenResponse
+	5,  // 15: lockstep.state.v1.TokenService.ListTokens:output_type -> lockstep.state.v1.ListTokensResponse
+	7,  // 16: lockstep.state.v1.TokenService.RevokeToken:output_type -> lockstep.state.v1.RevokeTokenResponse
+	9,  // 17: lockstep.state.v1.TokenService.ExchangeToken:output_type -> lockstep.state.v1.ExchangeTokenResponse
+	14, // [14:18] is the sub-list for method output_type
+	10, // [10:14] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_state_v1_token_proto_init() }
