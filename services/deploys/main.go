@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"time"
 
+	"lockstep.internal/libs/readmodel"
+
 	"connectrpc.com/connect"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -226,12 +228,12 @@ func (o observations) Position(ctx context.Context) (at cursor.Position, err err
 
 // rebuild rebuilds the read model for the API.
 func (p *process) rebuild(
-	ctx context.Context, check bool, progress func(sequence, last uint64) error,
-) (api.Rebuilt, error) {
+	ctx context.Context, check bool, progress func(readmodel.Progress) error,
+) (readmodel.Outcome, error) {
 	start := time.Now()
-	out, err := (&rebuild.Rebuild{Reader: p.reader, Progress: progress}).Run(ctx, check)
+	out, err := rebuild.New(p.reader, progress).Run(ctx, check)
 	if err != nil {
-		return api.Rebuilt{}, fmt.Errorf("deploys: %w", err)
+		return readmodel.Outcome{}, fmt.Errorf("deploys: %w", err)
 	}
 	p.tel.Logger.InfoContext(ctx, "rebuilt the tables", slog.Bool(logkey.Check, check),
 		slog.Any(logkey.Differences, out.Differences), slog.Duration(logkey.Duration, time.Since(start)))
@@ -241,7 +243,7 @@ func (p *process) rebuild(
 		default:
 		}
 	}
-	return api.Rebuilt{Tables: out.Tables, Differences: out.Differences, Replaced: out.Replaced}, nil
+	return out, nil
 }
 
 // parts returns the parts of the service with their dependencies.

@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"time"
 
+	"lockstep.internal/libs/readmodel"
+
 	"connectrpc.com/connect"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -242,11 +244,10 @@ func (p *process) openIngest(context.Context) error {
 func (p *process) rebuild(
 	ctx context.Context,
 	check bool,
-	progress func(rebuild.Progress) error,
-) (rebuild.Outcome, error) {
-	r := rebuild.Rebuild{Consumers: p.consumers, OnProgress: progress}
+	progress func(readmodel.Progress) error,
+) (readmodel.Outcome, error) {
 	began := time.Now()
-	out, err := r.Run(ctx, check)
+	out, err := rebuild.New(p.consumers, progress).Run(ctx, check)
 	if err != nil {
 		return out, fmt.Errorf("state: %w", err)
 	}

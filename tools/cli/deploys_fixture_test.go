@@ -29,6 +29,7 @@ import (
 	"lockstep.internal/libs/event"
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/libs/postgres"
+	"lockstep.internal/libs/readmodel"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/schemas/gen/events"
@@ -96,10 +97,9 @@ func newDeploysFixture(t *testing.T) *deploysFixture {
 	b.background(func(ctx context.Context) error { return changes.Run(ctx, func() { close(listening) }) })
 	<-listening
 	rebuildTables := func(
-		ctx context.Context, check bool, progress func(sequence, last uint64) error,
-	) (deploysapi.Rebuilt, error) {
-		out, err := (&rebuild.Rebuild{Reader: reader, Progress: progress}).Run(ctx, check)
-		return deploysapi.Rebuilt{Tables: out.Tables, Differences: out.Differences, Replaced: out.Replaced}, err
+		ctx context.Context, check bool, progress func(readmodel.Progress) error,
+	) (readmodel.Outcome, error) {
+		return rebuild.New(reader, progress).Run(ctx, check)
 	}
 	b.api = httptest.NewServer(deploysapi.NewHandler(deploysapi.Dependencies{
 		Pool:     b.pool,

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"lockstep.internal/libs/readmodel"
+
 	"connectrpc.com/connect"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -244,8 +246,8 @@ func (b *fixture) serve() {
 		Logger:  logger,
 		Now:     time.Now,
 		Stream:  b.stream, Projects: projects{2: true, 3: true},
-		Rebuild: func(context.Context, bool, func(sequence, last uint64) error) (api.Rebuilt, error) {
-			return api.Rebuilt{}, b.sinks.record("rebuild")
+		Rebuild: func(context.Context, bool, func(readmodel.Progress) error) (readmodel.Outcome, error) {
+			return readmodel.Outcome{}, b.sinks.record("rebuild")
 		},
 	})
 	cfg := service.DefaultConfig("127.0.0.1:0")

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"context"
 	"log/slog"
 	"net/http"
 	"time"
@@ -32,17 +31,6 @@ type Dependencies struct {
 	Now      func() time.Time
 	// Interceptors run before all others, such as tracing.
 	Interceptors []connect.Interceptor
-}
-
-// Rebuild recreates the tables from the stream and compares them with the stored ones. Unless check is set, it replaces
-// the stored ones. It calls progress with the current and the last position; an error of progress cancels the rebuild.
-type Rebuild func(ctx context.Context, check bool, progress func(sequence, last uint64) error) (Rebuilt, error)
-
-// Rebuilt is the outcome of a rebuild.
-type Rebuilt struct {
-	Tables      []postgres.RebuiltTable
-	Differences []string
-	Replaced    bool
 }
 
 // Access authenticates callers; an [access.Verifier].

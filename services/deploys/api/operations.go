@@ -2,22 +2,21 @@ package api
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"connectrpc.com/connect"
 
 	"lockstep.internal/libs/access"
-	"lockstep.internal/libs/fault"
-	"lockstep.internal/libs/service"
-	"lockstep.internal/libs/topology"
-	"lockstep.internal/schemas/gen/errcode"
+	"lockstep.internal/libs/readmodel"
 	deploysv1 "lockstep.internal/schemas/gen/lockstep/deploys/v1"
 	"lockstep.internal/schemas/gen/lockstep/deploys/v1/deploysv1connect"
 )
 
-// progressInterval is the minimum time between two progress messages.
-const progressInterval = 100 * time.Millisecond
+// Rebuild recreates the tables from the stream and compares them with the stored ones. Unless check is set, it replaces
+// the stored ones. An error of progress cancels it.
+type Rebuild func(
+	ctx context.Context, check bool, progress func(readmodel.Progress) error,
+) (readmodel.Outcome, error)
 
 type operationService struct {
 	deploysv1connect.UnimplementedOperationServiceHandler
@@ -33,30 +32,17 @@ func (s *operationService) Rebuild(
 	if err := access.RequireAdministrator(ctx); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	done := make(chan struct{})
-	defer close(done)
-	go func() {
-		select {
-		case <-service.Draining(ctx):
-			cancel(fault.New(errcode.Unavailable, "the server is stopping and changed nothing: rebuild again"))
-		case <-done:
-		}
-	}()
-	var last time.Time
-	out, err := s.rebuild(ctx, r.Msg.GetCheck(), func(sequence, until uint64) error {
-		now := s.now()
-		if sequence < until && now.Sub(last) < progressInterval {
-			return nil
-		}
-		last = now
+	report := func(p readmodel.Progress) error {
 		return stream.Send(&deploysv1.RebuildResponse{Message: &deploysv1.RebuildResponse_Progress{
-			Progress: &deploysv1.RebuildProgress{Stream: topology.StreamObserved, Sequence: sequence, LastSequence: until},
+			Progress: &deploysv1.RebuildProgress{Stream: p.Stream, Sequence: p.Sequence, LastSequence: p.Last},
 		}})
-	})
+	}
+	out, err := readmodel.Serve(ctx, s.now, report,
+		func(ctx context.Context, progress func(readmodel.Progress) error) (readmodel.Outcome, error) {
+			return s.rebuild(ctx, r.Msg.GetCheck(), progress)
+		})
 	if err != nil {
-		return errors.Join(context.Cause(ctx), err)
+		return err
 	}
 	outcome := &deploysv1.RebuildOutcome{Differences: out.Differences, Replaced: out.Replaced}
 	for _, table := range out.Tables {
@@ -65,5 +51,5 @@ func (s *operationService) Rebuild(
 		})
 	}
 	response := &deploysv1.RebuildResponse{Message: &deploysv1.RebuildResponse_Outcome{Outcome: outcome}}
-	return stream.Send(response) //nolint:wrapcheck // The caller disconnected.
+	return stream.Send(response) //nolint:wrapcheck // the caller is gone
 }

@@ -4,14 +4,16 @@ import (
 	"strings"
 	"testing"
 
+	"lockstep.internal/libs/readmodel"
+
 	"lockstep.internal/services/deploys/rebuild"
 
 	"github.com/stretchr/testify/require"
 )
 
-func (w *fixture) rebuild(check bool, batch int) rebuild.Outcome {
+func (w *fixture) rebuild(check bool, batch int) readmodel.Outcome {
 	w.t.Helper()
-	r := &rebuild.Rebuild{Reader: w.reader(batch), Progress: func(uint64, uint64) error { return nil }}
+	r := rebuild.New(w.reader(batch), func(readmodel.Progress) error { return nil })
 	out, err := r.Run(w.t.Context(), check)
 	require.NoError(w.t, err)
 	require.Equal(w.t, !check, out.Replaced)

@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"lockstep.internal/libs/readmodel"
+
 	"lockstep.internal/services/deploys/rebuild"
 
 	"github.com/stretchr/testify/require"
@@ -238,7 +240,7 @@ func TestReleaseDuringRebuild(t *testing.T) {
 	stop := w.run(w.reader(0))
 	w.awaitProcessed()
 	var b *agent
-	r := &rebuild.Rebuild{Reader: w.reader(0), Progress: func(uint64, uint64) error {
+	r := rebuild.New(w.reader(0), func(readmodel.Progress) error {
 		if b != nil {
 			return nil
 		}
@@ -248,7 +250,7 @@ func TestReleaseDuringRebuild(t *testing.T) {
 		b.list("s", theirs...)
 		w.awaitProcessed()
 		return nil
-	}}
+	})
 	out, err := r.Run(t.Context(), true)
 	require.NoError(t, err)
 	stop()

@@ -13,9 +13,6 @@ import (
 // concurrent use.
 type Shadow struct{ *readmodel.ShadowTables }
 
-// RebuiltTable compares a table with its shadow.
-type RebuiltTable = readmodel.TableComparison
-
 // rebuiltTables returns the tables in the order of comparison and replacement.
 func rebuiltTables() []readmodel.Table {
 	return []readmodel.Table{

@@ -3,6 +3,8 @@ package postgres_test
 import (
 	"testing"
 
+	"lockstep.internal/libs/readmodel"
+
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
@@ -42,7 +44,7 @@ func storedRows() postgres.Rows {
 }
 
 // different returns the number of different rows of each table.
-func different(tables []postgres.RebuiltTable) map[string]int64 {
+func different(tables []readmodel.TableComparison) map[string]int64 {
 	out := map[string]int64{}
 	for _, table := range tables {
 		if table.Different > 0 {

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"lockstep.internal/libs/readmodel"
+
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
@@ -17,25 +19,24 @@ import (
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/errcode"
-	store "lockstep.internal/services/state/postgres"
 	"lockstep.internal/services/state/rebuild"
 	"lockstep.internal/services/state/workspace"
 )
 
-func noProgress(rebuild.Progress) error { return nil }
+func noProgress(readmodel.Progress) error { return nil }
 
 func (w *fixture) tryRebuild(
 	ctx context.Context,
 	check bool,
 	batch int,
-	onProgress func(rebuild.Progress) error,
-) (rebuild.Outcome, error) {
+	onProgress func(readmodel.Progress) error,
+) (readmodel.Outcome, error) {
 	w.t.Helper()
-	r := &rebuild.Rebuild{Consumers: w.consumers(batch), OnProgress: onProgress}
+	r := rebuild.New(w.consumers(batch), onProgress)
 	return r.Run(ctx, check)
 }
 
-func (w *fixture) rebuild(check bool, batch int) rebuild.Outcome {
+func (w *fixture) rebuild(check bool, batch int) readmodel.Outcome {
 	w.t.Helper()
 	out, err := w.tryRebuild(w.t.Context(), check, batch, noProgress)
 	require.NoError(w.t, err)
@@ -159,7 +160,7 @@ func checkCorruption(t *testing.T, seed uint64) {
 		corrupted := w.dump()
 		out := w.rebuild(true, 0)
 		require.Contains(t, strings.Join(out.Differences, "\n"), corruption.want, corruption.statement)
-		at := slices.IndexFunc(out.Tables, func(table store.RebuiltTable) bool { return table.Name == corruption.table })
+		at := slices.IndexFunc(out.Tables, func(t readmodel.TableComparison) bool { return t.Name == corruption.table })
 		require.Positive(t, out.Tables[at].Different, corruption.statement)
 		require.Equal(t, corrupted, w.dump(), "a check changes nothing")
 
@@ -226,7 +227,7 @@ func TestCanceledRebuildChangesNothing(t *testing.T) {
 
 	// While it reads.
 	ctx, cancel := context.WithCancel(t.Context())
-	_, err := w.tryRebuild(ctx, false, 10, func(p rebuild.Progress) error {
+	_, err := w.tryRebuild(ctx, false, 10, func(p readmodel.Progress) error {
 		if p.Stream == topology.StreamObserved && p.Sequence > p.Last/2 {
 			cancel()
 		}
@@ -234,7 +235,8 @@ func TestCanceledRebuildChangesNothing(t *testing.T) {
 	})
 	require.ErrorIs(t, err, context.Canceled)
 	require.Equal(t, corrupted, w.dump())
-	_, err = w.tryRebuild(t.Context(), false, 10, func(rebuild.Progress) error { return errors.New("the caller is gone") })
+	gone := errors.New("the caller is gone")
+	_, err = w.tryRebuild(t.Context(), false, 10, func(readmodel.Progress) error { return gone })
 	require.ErrorContains(t, err, "the caller is gone")
 	require.Equal(t, corrupted, w.dump())
 
@@ -274,7 +276,7 @@ func TestOneRebuildAtATime(t *testing.T) {
 	w := newFixture(t)
 	w.randomHistory(1).run(20)
 	tried := false
-	_, err := w.tryRebuild(t.Context(), true, 0, func(rebuild.Progress) error {
+	_, err := w.tryRebuild(t.Context(), true, 0, func(readmodel.Progress) error {
 		if tried {
 			return nil
 		}
@@ -362,8 +364,8 @@ func TestRebuildReportsProgress(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	w.randomHistory(3).run(40)
-	last := map[string]rebuild.Progress{}
-	_, err := w.tryRebuild(t.Context(), true, 4, func(p rebuild.Progress) error {
+	last := map[string]readmodel.Progress{}
+	_, err := w.tryRebuild(t.Context(), true, 4, func(p readmodel.Progress) error {
 		require.Greater(t, p.Sequence, last[p.Stream].Sequence)
 		require.LessOrEqual(t, p.Sequence, p.Last)
 		last[p.Stream] = p

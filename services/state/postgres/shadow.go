@@ -15,9 +15,6 @@ import (
 // Shadow is a set of temporary copies of the tables that ingest reads and writes. It is not safe for concurrent use.
 type Shadow struct{ *readmodel.ShadowTables }
 
-// RebuiltTable compares a live table with its shadow.
-type RebuiltTable = readmodel.TableComparison
-
 // NewShadow creates the tables on a connection: agents and workspaces without derived values, the others empty.
 func NewShadow(ctx context.Context, conn *pgx.Conn) (*Shadow, error) {
 	declared := []readmodel.Table{}
