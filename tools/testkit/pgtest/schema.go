@@ -7,8 +7,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Schema describes the columns, constraints and indexes of the tables in the search path, one line each, sorted. The
-// order of columns does not matter.
+// Schema describes the columns, constraints, indexes and triggers of the tables in the search path, one line each,
+// sorted. The order of columns does not matter.
 func Schema(ctx context.Context, db interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 },
@@ -30,6 +30,9 @@ func Schema(ctx context.Context, db interface {
 			union all
 			select format('%s: %s', t.name, pg_get_indexdef(i.indexrelid))
 			from tables t join pg_index i on i.indrelid = t.oid
+			union all
+			select format('%s: %s %s', t.name, pg_get_triggerdef(g.oid), p.prosrc)
+			from tables t join pg_trigger g on g.tgrelid = t.oid and not g.tgisinternal join pg_proc p on p.oid = g.tgfoid
 		) as described order by line`)
 	if err != nil {
 		return nil, fmt.Errorf("describe the schema: %w", err)
