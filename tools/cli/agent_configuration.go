@@ -121,10 +121,6 @@ allow their addresses, too.`,
   lockstep agent configure local --relay-target shop=shop.apps.svc:80 --relay-target db=db.apps.svc:5432
   lockstep agent configure local --stop-after-running 10h --terminate-after-stopped 720h --expiry-warning 30m`,
 		RunE: func(c *cobra.Command, args []string) error {
-			api, err := a.api()
-			if err != nil {
-				return err
-			}
 			change, given, err := flags.change(c)
 			if err != nil {
 				return err
@@ -133,7 +129,7 @@ allow their addresses, too.`,
 				return fault.New(errcode.InvalidArgument,
 					"no setting is given: see `%s --help`; `lockstep agent get` shows the configuration", c.CommandPath())
 			}
-			id, err := agentID(c.Context(), api, args[0])
+			api, id, err := a.agent(c.Context(), args[0])
 			if err != nil {
 				return err
 			}
@@ -157,11 +153,7 @@ func (a *app) agentResync() *cobra.Command {
 		Args:              exactly("AGENT"),
 		ValidArgsFunction: a.completeAgents,
 		RunE: func(c *cobra.Command, args []string) error {
-			api, err := a.api()
-			if err != nil {
-				return err
-			}
-			id, err := agentID(c.Context(), api, args[0])
+			api, id, err := a.agent(c.Context(), args[0])
 			if err != nil {
 				return err
 			}

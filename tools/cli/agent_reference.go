@@ -31,6 +31,16 @@ func listAgents(ctx context.Context, api *client.API, project int64) ([]*statev1
 	}
 }
 
+// agent returns a client of the API, and the id of the agent that an argument names.
+func (a *app) agent(ctx context.Context, nameOrID string) (*client.API, int64, error) {
+	api, err := a.api()
+	if err != nil {
+		return nil, 0, err
+	}
+	id, err := agentID(ctx, api, nameOrID)
+	return api, id, err
+}
+
 // agentID returns the id of an agent by its id, or by a name that is unique among the projects of
 // the caller.
 func agentID(ctx context.Context, api *client.API, nameOrID string) (int64, error) {

@@ -90,11 +90,7 @@ func (a *app) agentGet() *cobra.Command {
 		Args:              exactly("AGENT"),
 		ValidArgsFunction: a.completeAgents,
 		RunE: func(c *cobra.Command, args []string) error {
-			api, err := a.api()
-			if err != nil {
-				return err
-			}
-			id, err := agentID(c.Context(), api, args[0])
+			api, id, err := a.agent(c.Context(), args[0])
 			if err != nil {
 				return err
 			}
@@ -114,11 +110,7 @@ func (a *app) agentRevoke() *cobra.Command {
 		Args:              exactly("AGENT"),
 		ValidArgsFunction: a.completeAgents,
 		RunE: func(c *cobra.Command, args []string) error {
-			api, err := a.api()
-			if err != nil {
-				return err
-			}
-			id, err := agentID(c.Context(), api, args[0])
+			api, id, err := a.agent(c.Context(), args[0])
 			if err != nil {
 				return err
 			}

@@ -6,8 +6,6 @@ import (
 	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
 
-	"lockstep.internal/libs/fault"
-	"lockstep.internal/schemas/gen/errcode"
 	deploysv1 "lockstep.internal/schemas/gen/lockstep/deploys/v1"
 )
 
@@ -58,19 +56,7 @@ func (a *app) runRebuildDeploys(ctx context.Context, check bool) (*deploysv1.Reb
 	if err != nil {
 		return nil, err
 	}
-	defer stream.Close() //nolint:errcheck // read to its end
-	progress := progress{}
-	for stream.Receive() {
-		if outcome := stream.Msg().GetOutcome(); outcome != nil {
-			return outcome, nil
-		}
-		p := stream.Msg().GetProgress()
-		if err := progress.note(a, p.GetStream(), p.GetSequence(), p.GetLastSequence()); err != nil {
-			return nil, err
-		}
-	}
-	if err := stream.Err(); err != nil {
-		return nil, fault.From(err)
-	}
-	return nil, fault.New(errcode.Unavailable, "the server stopped the rebuild and changed nothing: run it again")
+	return awaitRebuild(a, stream, func(m *deploysv1.RebuildResponse) (*deploysv1.RebuildOutcome, rebuildProgress) {
+		return m.GetOutcome(), m.GetProgress()
+	})
 }

@@ -39,7 +39,6 @@ time.`,
 	return c
 }
 
-// runRebuild notes the progress at every tenth of a stream.
 func (a *app) runRebuild(ctx context.Context, check bool) (*statev1.RebuildOutcome, error) {
 	api, err := a.api()
 	if err != nil {
@@ -49,14 +48,30 @@ func (a *app) runRebuild(ctx context.Context, check bool) (*statev1.RebuildOutco
 	if err != nil {
 		return nil, err
 	}
+	return awaitRebuild(a, stream, func(m *statev1.RebuildResponse) (*statev1.RebuildOutcome, rebuildProgress) {
+		return m.GetOutcome(), m.GetProgress()
+	})
+}
+
+// rebuildProgress is the position of a rebuild of any service.
+type rebuildProgress interface {
+	GetStream() string
+	GetSequence() uint64
+	GetLastSequence() uint64
+}
+
+// awaitRebuild returns the outcome of a rebuild, and notes the progress before it.
+func awaitRebuild[Message, Outcome any](
+	a *app, stream *connect.ServerStreamForClient[Message], read func(*Message) (*Outcome, rebuildProgress),
+) (*Outcome, error) {
 	defer stream.Close() //nolint:errcheck // read to its end
-	progress := progress{}
+	noted := progress{}
 	for stream.Receive() {
-		if outcome := stream.Msg().GetOutcome(); outcome != nil {
+		outcome, at := read(stream.Msg())
+		if outcome != nil {
 			return outcome, nil
 		}
-		p := stream.Msg().GetProgress()
-		if err := progress.note(a, p.GetStream(), p.GetSequence(), p.GetLastSequence()); err != nil {
+		if err := noted.note(a, at); err != nil {
 			return nil, err
 		}
 	}
@@ -124,11 +139,11 @@ func (a *app) showRebuild(outcome rebuilt) error {
 // progress notes the progress at every tenth of a stream.
 type progress map[string]uint64
 
-func (p progress) note(a *app, stream string, sequence, last uint64) error {
-	tenth := sequence * 10 / max(last, 1)
-	if before, known := p[stream]; known && tenth <= before {
+func (p progress) note(a *app, at rebuildProgress) error {
+	tenth := at.GetSequence() * 10 / max(at.GetLastSequence(), 1)
+	if before, known := p[at.GetStream()]; known && tenth <= before {
 		return nil
 	}
-	p[stream] = tenth
-	return a.note("%-8s  read %d of %d messages", stream, sequence, last)
+	p[at.GetStream()] = tenth
+	return a.note("%-8s  read %d of %d messages", at.GetStream(), at.GetSequence(), at.GetLastSequence())
 }

@@ -1,9 +1,6 @@
 package cli
 
 import (
-	"maps"
-	"slices"
-
 	"github.com/spf13/cobra"
 
 	"lockstep.internal/tools/stack"
@@ -30,15 +27,7 @@ and replaces none.`,
 					return err
 				}
 			}
-			t := table{header: []string{"FILE", "CHANGE"}}
-			for _, path := range slices.Sorted(maps.Keys(created)) {
-				change := "kept"
-				if created[path] {
-					change = "created"
-				}
-				t.rows = append(t.rows, []string{path, change})
-			}
-			return a.printTable(t)
+			return a.printTable(createdFiles(created))
 		},
 	}
 	c.Flags().StringVar(&dir, "dir", "relay", "folder to write")

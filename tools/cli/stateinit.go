@@ -32,18 +32,23 @@ up seal.seed: without it all secret values are lost.`,
 					return err
 				}
 			}
-			t := table{header: []string{"FILE", "CHANGE"}}
-			for _, path := range slices.Sorted(maps.Keys(created)) {
-				change := "kept"
-				if created[path] {
-					change = "created"
-				}
-				t.rows = append(t.rows, []string{path, change})
-			}
-			return a.printTable(t)
+			return a.printTable(createdFiles(created))
 		},
 	}
 	c.Flags().StringVar(&dir, "dir", "state", "folder to write")
 	c.Flags().StringVar(&tokenFile, "admin-token-file", "", "write the token to this file, too, for the command line")
 	return c
+}
+
+// createdFiles returns the table of files that a command has created, or kept because they exist.
+func createdFiles(created map[string]bool) table {
+	t := table{header: []string{"FILE", "CHANGE"}}
+	for _, path := range slices.Sorted(maps.Keys(created)) {
+		change := "kept"
+		if created[path] {
+			change = "created"
+		}
+		t.rows = append(t.rows, []string{path, change})
+	}
+	return t
 }
