@@ -67,18 +67,26 @@ func asDataError(err error) error {
 	return err
 }
 
-// dataErrorAttempts is how often a message alone must fail with a data error. Such an error can also come from a
-// concurrent transaction, for example a deleted parent of a foreign key. The next attempt sees what that one committed.
+// dataErrorAttempts is how often a message alone must fail with a data error. Such an error can also come from other
+// transactions, for example a missing parent of a foreign key. The next attempt sees what those committed.
 const dataErrorAttempts = 3
+
+// batchHandler is what a session and a replay do with a batch.
+type batchHandler[T any] interface {
+	// commit handles a batch, or a part of it, in one transaction.
+	commit(ctx context.Context, b *batch[T]) error
+	// pause waits before the next attempt at a message that failed alone with a data error, so many times.
+	pause(ctx context.Context, m *Message[T], err error, failures int) error
+	// reject is called with a message that can never be handled.
+	reject(ctx context.Context, m *Message[T], reason error) error
+}
 
 // handle commits the batch and rejects the messages that can never be handled: those that the handler reports, and
 // those that alone fail with a data error. To find the latter, it commits the halves of the batch one after the other.
 // So each message is handled after the effects of all earlier ones, as in one batch.
-func (b *batch[T]) handle(
-	ctx context.Context, commit func(*batch[T]) error, reject func(*Message[T], error) error,
-) error {
+func (b *batch[T]) handle(ctx context.Context, h batchHandler[T]) error {
 	for attempts := 0; ; {
-		err := commit(b)
+		err := h.commit(ctx, b)
 		if err == nil || ctx.Err() != nil {
 			return err
 		}
@@ -87,21 +95,24 @@ func (b *batch[T]) handle(
 		switch {
 		case len(reported) > 0:
 			for _, d := range reported {
-				if err := reject(b.remove(d.Sequence), d.Err); err != nil {
+				if err := h.reject(ctx, b.remove(d.Sequence), d.Err); err != nil {
 					return err
 				}
 			}
 		case !isData || len(b.messages) == 0:
 			return err
 		case len(b.messages) > 1:
-			if err := b.cutFirstHalf().handle(ctx, commit, reject); err != nil {
+			if err := b.cutFirstHalf().handle(ctx, h); err != nil {
 				return err
 			}
 		default:
 			if attempts++; attempts < dataErrorAttempts {
+				if err := h.pause(ctx, &b.messages[0], err, attempts); err != nil {
+					return err
+				}
 				continue
 			}
-			if err := reject(b.remove(b.messages[0].Sequence), err); err != nil {
+			if err := h.reject(ctx, b.remove(b.messages[0].Sequence), err); err != nil {
 				return err
 			}
 		}

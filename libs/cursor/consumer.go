@@ -21,9 +21,11 @@ type Consumer[T any] struct {
 
 // hooks are points at which tests pause or end a consumer.
 type hooks struct {
-	committed func() error  // after a commit
-	waiting   func()        // before waiting for the lock
-	idle      time.Duration // time without a message after which a replay checks for the end
+	committed func() error                               // after a commit
+	waiting   func()                                     // before waiting for the lock
+	idle      time.Duration                              // time without a message after which a replay checks for the end
+	sleep     func(context.Context, time.Duration) error // before a message alone is tried again
+	now       func() time.Time
 }
 
 // failureState is the current failure, for Check.
@@ -54,8 +56,10 @@ func New[T any](cfg Config[T]) (*Consumer[T], error) {
 		return nil, err
 	}
 	return &Consumer[T]{
-		cfg:   cfg.withDefaults(),
-		hooks: hooks{committed: func() error { return nil }, waiting: func() {}, idle: idleWait},
+		cfg: cfg.withDefaults(),
+		hooks: hooks{
+			committed: func() error { return nil }, waiting: func() {}, idle: idleWait, sleep: retry.Sleep, now: time.Now,
+		},
 	}, nil
 }
 

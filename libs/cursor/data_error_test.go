@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -113,22 +114,127 @@ func TestMessagesThatFailOnlyTogetherAreHandled(t *testing.T) {
 	require.Empty(t, b.deadLetters())
 }
 
-func TestDataErrorOfAConcurrentTransactionIsRetried(t *testing.T) {
+// orders is a table of which the handler of insertItem needs a row.
+func (f *fixture) orders() {
+	f.t.Helper()
+	_, err := f.pool.Exec(f.t.Context(), `
+		CREATE TABLE orders (value text PRIMARY KEY);
+		CREATE TABLE items (value text REFERENCES orders)`)
+	require.NoError(f.t, err)
+}
+
+func (f *fixture) addOrder(value string) {
+	f.t.Helper()
+	_, err := f.pool.Exec(f.t.Context(), `INSERT INTO orders VALUES ($1)`, value)
+	require.NoError(f.t, err)
+}
+
+func insertItem(ctx context.Context, tx pgx.Tx, batch []cursor.Message[string]) error {
+	for i := range batch {
+		if _, err := tx.Exec(ctx, `INSERT INTO items VALUES ($1)`, batch[i].Value); err != nil {
+			return err
+		}
+	}
+	return handle(ctx, tx, batch)
+}
+
+// clock counts the pauses of a consumer and moves with them.
+type clock struct {
+	mu     sync.Mutex
+	time   time.Time
+	pauses []time.Duration
+}
+
+func (c *clock) now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.time
+}
+
+func (c *clock) sleep(_ context.Context, d time.Duration) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.pauses = append(c.pauses, d)
+	c.time = c.time.Add(d)
+	return nil
+}
+
+// pass moves the clock and returns the number of pauses.
+func (c *clock) pass(d time.Duration) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.time = c.time.Add(d)
+	return len(c.pauses)
+}
+
+// After a restore of an older database, the rows that a message needs can be stored after it is read.
+func TestViolatedConstraintIsRetriedAfterPauses(t *testing.T) {
 	t.Parallel()
 	b := newFixture(t)
 	createStream(t, b.js, "DEAD", "lockstep.local.dead.>")
-	b.publish(1)
-	failures := 2
-	b.run(b.consumer(func(c *cursor.Config[string]) {
-		c.Handle = func(ctx context.Context, tx pgx.Tx, batch []cursor.Message[string]) error {
-			if failures--; failures >= 0 {
-				return &pgconn.PgError{Code: "23503", Message: "the parent was just deleted"}
-			}
-			return handle(ctx, tx, batch)
+	b.orders()
+	b.publish(3)
+	c := b.consumer(func(c *cursor.Config[string]) { c.Handle = insertItem })
+	var clock clock
+	stored := [][]string{{}, {"1"}, {"2"}, {"3"}} // in each pause: the second one ends the failures of message 1
+	c.SetSleep(func(ctx context.Context, d time.Duration) error {
+		for _, value := range stored[clock.pass(0)] {
+			b.addOrder(value)
 		}
-	}))
-	b.awaitHandled(numbers(1))
+		return clock.sleep(ctx, d)
+	}, clock.now)
+	b.run(c)
+	b.awaitHandled(numbers(3))
 	require.Empty(t, b.deadLetters())
+	require.Equal(t, len(stored), clock.pass(0))
+	require.Greater(t, clock.pauses[0]+clock.pauses[1], time.Second)
+	require.LessOrEqual(t, clock.pauses[0]+clock.pauses[1], 3*time.Second)
+}
+
+// Many messages that are never accepted delay a stream by seconds in a minute, and those with other refused data by
+// nothing.
+func TestPausesAfterViolatedConstraintsAreBounded(t *testing.T) {
+	t.Parallel()
+	b := newFixture(t)
+	createStream(t, b.js, "DEAD", "lockstep.local.dead.>")
+	b.orders()
+	c := b.consumer(func(c *cursor.Config[string]) { c.Handle = insertItem })
+	var clock clock
+	c.SetSleep(clock.sleep, clock.now)
+	b.publishText(unstorable)
+	b.publish(20)
+	b.run(c)
+	b.cursorAt(1, 21)
+	require.Len(t, b.deadLetters(), 21)
+	require.Equal(t, 2, clock.pass(time.Minute))
+	b.publish(2)
+	b.cursorAt(1, 23)
+	require.Len(t, b.deadLetters(), 23)
+	require.Equal(t, 4, clock.pass(0))
+}
+
+func TestReaderThatEndsInAPauseLosesNothing(t *testing.T) {
+	t.Parallel()
+	b := newFixture(t)
+	createStream(t, b.js, "DEAD", "lockstep.local.dead.>")
+	b.orders()
+	b.publish(1)
+	configure := func(c *cursor.Config[string]) { c.Handle = insertItem }
+	c := b.consumer(configure)
+	paused := make(chan struct{})
+	c.SetSleep(func(ctx context.Context, _ time.Duration) error {
+		close(paused)
+		<-ctx.Done()
+		return ctx.Err()
+	}, time.Now)
+	stop := b.run(c)
+	<-paused
+	stop()
+	require.Empty(t, b.deadLetters())
+	b.addOrder("1")
+	b.run(b.consumer(configure))
+	b.awaitHandled(numbers(1))
+	b.cursorAt(1, 1)
 }
 
 func TestSerializationFailuresAreRetriedForever(t *testing.T) {

@@ -11,7 +11,9 @@
 //   - A message that cannot be decoded, or that the handler reports by [DeadLetterError], is published to DEAD with
 //     the reason before the cursor moves past it. So is a message whose data the database refuses (SQLSTATE classes 22,
 //     23 and 54) when it is handled alone: the batch is divided, and its parts are handled in order, each in a
-//     transaction of its own. After any other error of the handler the batch is retried forever, with back-off.
+//     transaction of its own. Such a message is tried three times. If it violates a constraint (class 23), the reader
+//     pauses between the attempts, together at most 3 s: the missing row may be stored meanwhile. After pauses in vain
+//     it does not pause for a minute. After any other error of the handler the batch is retried forever, with back-off.
 //   - [Consumer.Replay] reads a range again through the same Decode and Handle, in bounded memory and without other
 //     effects. [Consumer.LockPosition] blocks the live reader during a replay.
 //

@@ -213,11 +213,17 @@ func (r *replay[T]) handleBatch(ctx context.Context, b *batch[T]) error {
 		r.result.First, r.result.FirstStored = first.Sequence, first.Stored
 	}
 	r.result.Skipped += uint64(len(b.malformed))
-	return b.handle(ctx,
-		func(part *batch[T]) error { return r.commit(ctx, part) },
-		func(*Message[T], error) error { r.result.Skipped++; return nil },
-	)
+	return b.handle(ctx, r)
 }
+
+// reject counts the message.
+func (r *replay[T]) reject(context.Context, *Message[T], error) error {
+	r.result.Skipped++
+	return nil
+}
+
+// pause does not wait: Run has waited when it read the message.
+func (r *replay[T]) pause(context.Context, *Message[T], error, int) error { return nil }
 
 func (r *replay[T]) commit(ctx context.Context, b *batch[T]) error {
 	if len(b.messages) > 0 {

@@ -35,6 +35,7 @@ type session[T any] struct {
 	committed     bool
 	cursor        cursorRow
 	serverBackoff *retry.Backoff
+	noPauseUntil  time.Time // see constraintInterval
 	count         counters
 }
 
@@ -147,20 +148,52 @@ func (s *session[T]) handleBatch(ctx context.Context, b *batch[T]) error {
 			return err
 		}
 	}
-	return b.handle(ctx,
-		func(part *batch[T]) error { return s.commitOrRetry(ctx, part) },
-		func(m *Message[T], reason error) error { return s.deadLetter(ctx, m, reason) },
-	)
+	return b.handle(ctx, s)
 }
 
-// commitOrRetry commits a batch and retries until that succeeds. It returns errors about the messages, and those that
+// constraintRetry bounds the pauses before a message that violates a constraint is tried again: what it needs may
+// be stored meanwhile, for example after a restore of an older database.
+var constraintRetry = retry.Policy{Min: time.Second, Max: 2 * time.Second}
+
+// constraintInterval is how long violated constraints cause no pause after one for which the pauses were in vain. It
+// bounds the delay of a stream with many such messages.
+const constraintInterval = time.Minute
+
+// pause waits before the next attempt at a message that violated a constraint. After other data errors it does not
+// wait.
+func (s *session[T]) pause(ctx context.Context, m *Message[T], err error, failures int) error {
+	if !s.pausesAfter(err) {
+		return nil
+	}
+	pause := constraintRetry.Delay(failures)
+	s.recordFailure(ctx, fmt.Errorf("handle message %d: %w", m.Sequence, err), pause)
+	if err := s.hooks.sleep(ctx, pause); err != nil {
+		return fmt.Errorf("retry message %d: %w", m.Sequence, err)
+	}
+	return nil
+}
+
+func (s *session[T]) pausesAfter(err error) bool {
+	_, isData := errors.AsType[dataError](err)
+	return isData && postgres.IsConstraintViolation(err) && !s.hooks.now().Before(s.noPauseUntil)
+}
+
+// reject publishes the message to DEAD.
+func (s *session[T]) reject(ctx context.Context, m *Message[T], reason error) error {
+	if s.pausesAfter(reason) {
+		s.noPauseUntil = s.hooks.now().Add(constraintInterval)
+	}
+	return s.deadLetter(ctx, m, reason)
+}
+
+// commit commits a batch and retries until that succeeds. It returns errors about the messages, and those that
 // end the session.
-func (s *session[T]) commitOrRetry(ctx context.Context, b *batch[T]) error {
+func (s *session[T]) commit(ctx context.Context, b *batch[T]) error {
 	to := s.cursor
 	to.last = markOf(b.last.Subject, b.last.Header, b.last.Data, b.last.Sequence, b.last.Stored)
 	backoff := s.cfg.Retry.Backoff()
 	for {
-		err := s.commit(ctx, b, to)
+		err := s.commitTo(ctx, b, to)
 		if err == nil {
 			s.recordCommit(b, to)
 			s.cfg.Committed(ctx, to.last.sequence, b.messages)
@@ -188,9 +221,9 @@ func (s *session[T]) recordCommit(b *batch[T], to cursorRow) {
 	s.count.lag.Set(float64(b.lag))
 }
 
-// commit moves the cursor and handles the batch. The cursor moves first, so a superseded reader
+// commitTo moves the cursor and handles the batch. The cursor moves first, so a superseded reader
 // does nothing else.
-func (s *session[T]) commit(ctx context.Context, b *batch[T], to cursorRow) error {
+func (s *session[T]) commitTo(ctx context.Context, b *batch[T], to cursorRow) error {
 	ctx, cancel := withDrainTimeout(ctx)
 	defer cancel()
 	start := time.Now()

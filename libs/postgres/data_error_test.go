@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -21,6 +22,7 @@ func TestDataErrors(t *testing.T) {
 	} {
 		err := fmt.Errorf("handler: %w", &pgconn.PgError{Code: code})
 		require.Equal(t, want, postgres.IsDataError(err), code)
+		require.Equal(t, strings.HasPrefix(code, "23"), postgres.IsConstraintViolation(err), code)
 	}
 	require.False(t, postgres.IsDataError(nil))
 	require.False(t, postgres.IsDataError(errors.New("SQLSTATE 22021")))
