@@ -22,11 +22,10 @@ import (
 
 const (
 	// longestWait of a workspace for Running while a server is down. It counts from the election of leaders, which takes
-	// the servers up to nine seconds, and longer when votes are split. On a quiet machine it is six seconds. Timeouts of
-	// five seconds follow each other on a slow one, where a client cannot connect or send a request in time.
-	longestWait = 30 * time.Second
+	// the servers up to nine seconds, and longer when votes are split.
+	longestWait = 10 * time.Second
 	// slowdown is how many times as long as with all servers a workspace may wait if this is more than longestWait.
-	slowdown = 30
+	slowdown = 10
 	// interval between two new workspaces.
 	interval = 700 * time.Millisecond
 	// perFailure is the number of workspaces that are created while a server is down. Kubernetes has room for 60 in all.
@@ -142,7 +141,8 @@ func (l *load) follow(t *testing.T, w *fixture.Workspace) {
 	}
 }
 
-// awaitServers waits until the condition holds for every stream and every consumer of the agent.
+// awaitServers waits until the condition holds for every stream and every consumer of the agent, and until there is a
+// leader of JetStream, which places new consumers.
 func awaitServers(t *testing.T, s *fixture.System, holds func(*jetstream.ClusterInfo) bool) {
 	t.Helper()
 	await := func(name string, read func(context.Context) (*jetstream.ClusterInfo, error)) {
@@ -153,9 +153,13 @@ func awaitServers(t *testing.T, s *fixture.System, holds func(*jetstream.Cluster
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
 			of, err := read(ctx)
-			return err == nil && holds(of)
+			return err == nil && (of == nil || holds(of))
 		}, fixture.Timeout, fixture.PollInterval, name)
 	}
+	await("JetStream", func(ctx context.Context) (*jetstream.ClusterInfo, error) {
+		_, err := s.JS.AccountInfo(ctx) // only the leader answers
+		return nil, err
+	})
 	for _, declared := range topology.Streams() {
 		await(declared.Name, func(ctx context.Context) (*jetstream.ClusterInfo, error) {
 			stream, err := s.JS.Stream(ctx, declared.Name)

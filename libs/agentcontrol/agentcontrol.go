@@ -27,9 +27,8 @@ import (
 	"lockstep.internal/schemas/gen/events"
 )
 
-// inProgressInterval is the time between two extensions of a message's acknowledgement deadline,
-// which is 5 s.
-const inProgressInterval = 2 * time.Second
+// inProgressInterval is the time between two extensions of a message's acknowledgement deadline.
+const inProgressInterval = topology.AgentAckWait / 4
 
 // Handler receives the messages one at a time, in order. Each method returns a channel that is
 // closed once the message has taken effect, or nil when it already has. It must not block.

@@ -13,8 +13,13 @@ import (
 	"lockstep.internal/libs/topology"
 )
 
-// requestTimeout is the maximum time until the state service replies.
-const requestTimeout = 10 * time.Second
+const (
+	// requestTimeout is the maximum time until the state service replies.
+	requestTimeout = 5 * time.Second
+	// createTimeout bounds the requests for one consumer. Nobody answers while the servers elect a leader, so a request
+	// must soon be sent again.
+	createTimeout = 2 * time.Second
+)
 
 // ErrRefused is wrapped by the error of a request that the state service refuses.
 var ErrRefused = errors.New("the service state refuses the consumer")
@@ -89,6 +94,8 @@ func (d Direct) names(ctx context.Context, name string) ([]string, error) {
 func (d Direct) create(
 	ctx context.Context, stream string, config jetstream.ConsumerConfig,
 ) (jetstream.Consumer, error) {
+	ctx, cancel := context.WithTimeout(ctx, createTimeout)
+	defer cancel()
 	if config.Durable == "" && config.Name != "" {
 		err := d.JetStream.DeleteConsumer(ctx, stream, config.Name)
 		if err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound) {

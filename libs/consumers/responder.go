@@ -15,7 +15,6 @@ import (
 
 const (
 	queue            = "state"
-	createTimeout    = 5 * time.Second
 	subscribeTimeout = 5 * time.Second
 	// maxWaiting requests; a service repeats a request that is dropped.
 	maxWaiting = 256

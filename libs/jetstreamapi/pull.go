@@ -18,9 +18,9 @@ const (
 	pullTimeout = 30 * time.Second
 	// heartbeat is the interval at which the server confirms a pull request. Without two of them the server that has
 	// the consumer has failed.
-	heartbeat = 2 * time.Second
+	heartbeat = time.Second
 	// maxStatuses is more than the server sends during one pull request: heartbeats and the end.
-	maxStatuses = 32
+	maxStatuses = 64
 	// ackPrefix begins the reply subject of a message of a consumer. The server's statuses have no reply.
 	ackPrefix = "$JS.ACK."
 )

@@ -14,7 +14,7 @@ import (
 )
 
 // getTimeout is the time that the leader of a stream has to send one message.
-const getTimeout = 5 * time.Second
+const getTimeout = 2 * time.Second
 
 // Subject is the subject of a request about a stream, with the API prefix of js: for example
 // $JS.API.STREAM.MSG.GET.OBSERVED.

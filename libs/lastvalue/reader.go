@@ -21,8 +21,11 @@ import (
 
 const (
 	retryMin = 50 * time.Millisecond
-	retryMax = 5 * time.Second
-	// requestTimeout bounds each request to the server, and the wait for each message of a page.
+	retryMax = 2 * time.Second
+	// openTimeout bounds the first request about the stream. Nobody answers while the servers elect a leader, so it must
+	// soon be sent again.
+	openTimeout = 2 * time.Second
+	// requestTimeout bounds each other request to the server, and the wait for each message of a page.
 	requestTimeout = 5 * time.Second
 
 	defaultProbe      = 5 * time.Second
@@ -273,7 +276,7 @@ func (a *announcement) receive(m *nats.Msg) {
 
 // load applies the whole stream.
 func (f *following) load(ctx context.Context) error {
-	requestCtx, cancel := context.WithTimeout(ctx, requestTimeout)
+	requestCtx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
 	var err error
 	f.stream, err = f.cfg.JetStream.Stream(requestCtx, f.cfg.Stream)

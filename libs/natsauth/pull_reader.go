@@ -47,7 +47,7 @@ type PullReader struct {
 	SetError func(err error)
 	// SilentAfter defaults to 10 s: the servers need up to 9 s to elect another leader of the consumer.
 	SilentAfter time.Duration
-	// RequestTimeout of one pull request. Defaults to 5 s. The maximum is one minute, the time for
+	// RequestTimeout of one pull request. Defaults to 3 s. The maximum is one minute, the time for
 	// which the boundary keeps an idle reply path.
 	RequestTimeout time.Duration
 
@@ -56,7 +56,7 @@ type PullReader struct {
 
 const (
 	// pullTimeout is also the time after which a reader notices that the server that led its consumer has failed.
-	pullTimeout = 5 * time.Second
+	pullTimeout = 3 * time.Second
 	pullBatch   = 500
 	// lookupTimeout bounds a request about the consumer, which nobody answers while the servers elect its leader.
 	lookupTimeout      = time.Second

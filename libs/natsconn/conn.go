@@ -25,10 +25,12 @@ type Conn struct {
 	closed     chan struct{} // closed when the connection is closed for good
 
 	mu      sync.Mutex
-	lastErr error     // error of the last attempt; nil while connected
-	since   time.Time // of the outage
-	slow    uint64    // number of slow consumer errors
-	ending  bool      // Shutdown was called
+	lastErr error                // error of the last attempt; nil while connected
+	since   time.Time            // of the outage
+	slow    uint64               // number of slow consumer errors
+	errors  uint64               // number of other errors that belong to no call
+	logged  map[string]time.Time // error → when it was logged
+	ending  bool                 // Shutdown was called
 }
 
 // Connect starts to connect and returns after at most one attempt at each server. It does not wait for success. An
@@ -43,7 +45,7 @@ func Connect(ctx context.Context, cfg Config, logger *slog.Logger, more ...nats.
 	if err != nil {
 		return nil, fmt.Errorf("connect to NATS: %w", err)
 	}
-	c := &Conn{logger: logger, closed: make(chan struct{}), since: time.Now()}
+	c := &Conn{logger: logger, closed: make(chan struct{}), since: time.Now(), logged: map[string]time.Time{}}
 	if c.key, err = cfg.publicKey(); err != nil {
 		return nil, fmt.Errorf("connect to NATS: %w", err)
 	}
@@ -134,8 +136,33 @@ func (c *Conn) onAsyncError(sub *nats.Subscription, err error) {
 		c.mu.Unlock()
 		c.logger.Error("NATS rejected the credentials, retrying", logkey.Error(c.explain(err)))
 	default:
-		c.logger.Warn("NATS reported an error", attrs...)
+		c.mu.Lock()
+		c.errors++
+		logged := c.shouldLog(err.Error(), time.Now())
+		c.mu.Unlock()
+		if logged {
+			c.logger.Warn("NATS reported an error; for a minute, further ones like it are only counted", attrs...)
+		}
 	}
+}
+
+const (
+	// errorLogInterval is the shortest time between two log entries about the same error.
+	errorLogInterval = time.Minute
+	// maxLoggedErrors bounds the errors that are known to be logged.
+	maxLoggedErrors = 64
+)
+
+// shouldLog reports whether an error was not logged for a minute. The caller holds mu.
+func (c *Conn) shouldLog(text string, now time.Time) bool {
+	if now.Before(c.logged[text].Add(errorLogInterval)) {
+		return false
+	}
+	if len(c.logged) >= maxLoggedErrors {
+		clear(c.logged)
+	}
+	c.logged[text] = now
+	return true
 }
 
 // disconnectReason returns the last connection error.
@@ -178,8 +205,13 @@ func (c *Conn) Check(ctx context.Context) error {
 	return service.Degraded(c.PermissionDenied())
 }
 
-// JetStream returns the JetStream API of this connection.
+// requestTimeout bounds a request to JetStream without a deadline of its own. Nobody answers while the servers elect a
+// leader, so a request must soon be sent again.
+const requestTimeout = 2 * time.Second
+
+// JetStream returns the JetStream API of this connection. A request fails after 2 s, unless its context has a deadline.
 func (c *Conn) JetStream(options ...jetstream.JetStreamOpt) (jetstream.JetStream, error) {
+	options = append([]jetstream.JetStreamOpt{jetstream.WithDefaultTimeout(requestTimeout)}, options...)
 	js, err := jetstream.New(c.Conn, options...)
 	if err != nil {
 		return nil, fmt.Errorf("open JetStream: %w", err)

@@ -15,16 +15,17 @@ func (c *Conn) Collector() prometheus.Collector {
 		bytes:      desc("bytes_total", "Bytes of messages received (in) and sent (out).", "direction"),
 		denied:     desc("permission_violations_total", "Permission violations reported by NATS, by operation.", "operation"),
 		slow:       desc("slow_consumer_total", "Slow consumer errors; each one lost messages."),
+		errors:     desc("errors_total", "Other errors that belong to no request, such as headers that cannot be decoded."),
 	}
 }
 
 type collector struct {
-	conn                                                 *Conn
-	connected, reconnects, messages, bytes, denied, slow *prometheus.Desc
+	conn                                                         *Conn
+	connected, reconnects, messages, bytes, denied, slow, errors *prometheus.Desc
 }
 
 func (c *collector) Describe(descs chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{c.connected, c.reconnects, c.messages, c.bytes, c.denied, c.slow} {
+	for _, desc := range []*prometheus.Desc{c.connected, c.reconnects, c.messages, c.bytes, c.denied, c.slow, c.errors} {
 		descs <- desc
 	}
 }
@@ -49,7 +50,8 @@ func (c *collector) Collect(metrics chan<- prometheus.Metric) {
 		counter(c.denied, denied[operation], operation)
 	}
 	c.conn.mu.Lock()
-	slow := c.conn.slow
+	slow, errors := c.conn.slow, c.conn.errors
 	c.conn.mu.Unlock()
 	counter(c.slow, slow)
+	counter(c.errors, errors)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -210,4 +211,19 @@ func (f *fixture) terminateLockHolder() {
 			AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`).Scan(&ended)
 	require.NoError(f.t, err)
 	require.True(f.t, ended)
+}
+
+// metric returns the value of a counter or gauge.
+func metric(t *testing.T, registry prometheus.Gatherer, name string) float64 {
+	t.Helper()
+	families, err := registry.Gather()
+	require.NoError(t, err)
+	for _, family := range families {
+		if family.GetName() == name {
+			m := family.GetMetric()[0]
+			return m.GetCounter().GetValue() + m.GetGauge().GetValue()
+		}
+	}
+	require.Fail(t, "no metric "+name)
+	return 0
 }

@@ -150,18 +150,7 @@ func TestMetrics(t *testing.T) {
 	b.run(b.publisher(func(c *outbox.Config) { c.Metrics = metrics }))
 	b.changes("x", 3)
 	b.awaitEmpty()
-	value := func(name string) float64 {
-		families, err := registry.Gather()
-		require.NoError(t, err)
-		for _, family := range families {
-			if family.GetName() == name {
-				m := family.GetMetric()[0]
-				return m.GetCounter().GetValue() + m.GetGauge().GetValue()
-			}
-		}
-		require.Fail(t, "no metric "+name)
-		return 0
-	}
+	value := func(name string) float64 { return metric(t, registry, name) }
 	require.Eventually(t, func() bool { return value("lockstep_outbox_published_total") == 3 }, timeout, time.Millisecond)
 	require.InDelta(t, 1, value("lockstep_outbox_active"), 0)
 	require.Eventually(t, func() bool { return value("lockstep_outbox_waiting") == 0 }, timeout, time.Millisecond)

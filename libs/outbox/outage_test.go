@@ -1,20 +1,28 @@
 package outbox_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"log/slog"
 	"net/url"
+	"os"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
 	"lockstep.internal/libs/outbox"
 	"lockstep.internal/libs/postgres"
+	"lockstep.internal/tools/testkit/natsd"
 	"lockstep.internal/tools/testkit/natstest"
 	"lockstep.internal/tools/testkit/pgtest"
 )
@@ -62,6 +70,55 @@ func TestPublishingContinuesAfterRestartsOfNATS(t *testing.T) {
 	require.NoError(t, writer.Wait())
 	b.awaitEmpty()
 	require.Equal(t, changesUpTo(changes), b.onStream()["fact.x"])
+}
+
+func TestStreamThatDoesNotAnswerAfterAReconnectDelaysNoOther(t *testing.T) {
+	t.Parallel()
+	config := filepath.Join(t.TempDir(), "nats-server.conf")
+	require.NoError(t, os.WriteFile(config, []byte(`
+authorization {
+  users: [
+    {user: test, password: test}
+    {user: publisher, password: test, permissions: {publish: {deny: "$JS.API.STREAM.INFO.SILENT"}}}
+  ]
+}`), 0o600))
+	b := &fixture{t: t, url: pgtest.Database(t), server: natstest.Start(t, natsd.Options{ConfigFile: config})}
+	b.pool = b.connect(b.url)
+	b.migrate()
+	b.js = natstest.JetStream(t, b.server, nats.UserInfo("test", "test"))
+	b.createStream()
+	_, err := b.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "SILENT", Subjects: []string{"silent"}})
+	require.NoError(t, err)
+	quiet := nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})
+	b.options = []nats.Option{nats.UserInfo("publisher", "test"), quiet}
+	b.run(b.publisher(nil))
+	b.changes("x", 1)
+	require.NoError(t, postgres.InTx(t.Context(), b.pool, func(tx pgx.Tx) error {
+		return outbox.Insert(t.Context(), tx, &nats.Msg{Subject: "silent"})
+	}))
+	b.awaitEmpty()
+
+	b.restart()
+	b.changes("x", 1)
+	b.awaitStream(map[string][]string{"fact.x": changesUpTo(2)})
+}
+
+func TestAnOutageIsLoggedOnce(t *testing.T) {
+	t.Parallel()
+	b := newFixture(t)
+	registry := prometheus.NewRegistry()
+	metrics, err := outbox.NewMetrics(registry)
+	require.NoError(t, err)
+	var log bytes.Buffer
+	b.changes("x", 1)
+	require.NoError(t, b.js.DeleteStream(t.Context(), stream))
+	stop := b.run(b.publisher(func(c *outbox.Config) {
+		c.Metrics, c.Logger = metrics, slog.New(slog.NewTextHandler(&log, nil))
+	}))
+	require.Eventually(t, func() bool { return metric(t, registry, "lockstep_outbox_failures_total") >= 5 },
+		timeout, 5*time.Millisecond)
+	stop()
+	require.Equal(t, 1, strings.Count(log.String(), "publishing an outbox message failed"), log.String())
 }
 
 func TestPublishingContinuesAfterARestartOfPostgreSQL(t *testing.T) {

@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
-	"slices"
+	"sync"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/nats-io/nats.go/jetstream"
@@ -14,52 +14,114 @@ import (
 	"lockstep.internal/libs/logkey"
 )
 
-// checkStreams compares the last sequence of each stream with the last acknowledged one. It runs at
-// the start of the session and after each reconnect, because a restored server disconnects its
-// clients.
-func (s *session) checkStreams(ctx context.Context) error {
-	if len(s.streams) > 0 && !s.cfg.Conn.IsConnected() { // a request would only time out
-		return errDisconnected
+// streamEnd is the end of a stream, as the server reports it.
+type streamEnd struct {
+	name string
+	// acknowledged is the highest sequence that the session knew when it asked the server.
+	acknowledged uint64
+	last         uint64
+	// revision of the last message, 0 unless the stream is ahead of the database.
+	revision int64
+}
+
+// checkStreams asks for the end of each stream, in the background. It runs at the start of the session and after each
+// reconnect, because a restored server disconnects its clients. After a reconnect, publishing continues meanwhile: a
+// stream without a leader delays no other.
+func (s *session) checkStreams(ctx context.Context) {
+	s.stopChecks()
+	ctx, cancel := context.WithCancel(ctx)
+	var checks sync.WaitGroup
+	s.stopChecks = func() { cancel(); checks.Wait() }
+	s.unchecked, s.ends = len(s.streams), make(chan streamEnd, len(s.streams))
+	for name, acknowledged := range s.streams {
+		end := streamEnd{name: name, acknowledged: acknowledged}
+		checks.Go(func() {
+			failed := func(err error, pause time.Duration) {
+				s.cfg.Metrics.failures.Inc()
+				s.cfg.Logger.DebugContext(ctx, "checking the end of a stream failed; retrying",
+					slog.String(logkey.Stream, name), slog.Duration(logkey.RetryIn, pause), logkey.Error(err))
+			}
+			if outageRetry.Do(ctx, func() error { return end.read(ctx, s.js) }, failed) == nil {
+				s.ends <- end
+			}
+		})
 	}
-	for _, name := range slices.Sorted(maps.Keys(s.streams)) {
-		stream, err := s.js.Stream(ctx, name)
-		if errors.Is(err, jetstream.ErrStreamNotFound) {
-			continue // detected later: the first acknowledgement of the recreated stream has a low sequence
-		}
-		if err != nil {
-			return s.serverError(ctx, "open stream "+name, err)
-		}
-		last := stream.CachedInfo().State.LastSeq
-		switch known := s.streams[name]; {
-		case last < known:
-			if err := s.handleRestoredStreamAt(ctx, name, last); err != nil {
+}
+
+// read reads the end of the stream.
+func (e *streamEnd) read(ctx context.Context, js jetstream.JetStream) error {
+	stream, err := js.Stream(ctx, e.name)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		e.last = e.acknowledged // detected later: the first acknowledgement of the recreated stream has a low sequence
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("open stream %s: %w", e.name, err)
+	}
+	if e.last = stream.CachedInfo().State.LastSeq; e.last <= e.acknowledged {
+		return nil
+	}
+	last, err := stream.GetMsg(ctx, e.last)
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read the last message of stream %s: %w", e.name, err)
+	}
+	e.revision = revisionOf(last.Header)
+	return nil
+}
+
+// awaitChecks waits for the ends of all streams, and compares them.
+func (s *session) awaitChecks(ctx context.Context) error {
+	slow := time.NewTicker(waitInterval)
+	defer slow.Stop()
+	for s.unchecked > 0 {
+		select {
+		case end := <-s.ends:
+			if err := s.compare(ctx, end); err != nil {
 				return err
 			}
-		case last > known:
-			if err := s.checkAhead(ctx, stream, last); err != nil {
-				return err
-			}
+		case <-slow.C:
+			s.warn(ctx, "outbox publisher waits for NATS to report the ends of its streams")
+		case <-ctx.Done():
+			return fmt.Errorf("check the streams: %w", ctx.Err())
 		}
 	}
 	return nil
 }
 
-// checkAhead reads the last message of a stream that is ahead of the database. Usually the previous publisher
-// crashed before it stored the acknowledgement. A revision that was never assigned proves a restored database.
-func (s *session) checkAhead(ctx context.Context, stream jetstream.Stream, sequence uint64) error {
-	last, err := stream.GetMsg(ctx, sequence)
-	if errors.Is(err, jetstream.ErrMsgNotFound) {
-		return nil
+// finishChecks compares the ends of streams that have arrived with the last acknowledged sequences.
+func (s *session) finishChecks(ctx context.Context) error {
+	for {
+		select {
+		case end := <-s.ends:
+			if err := s.compare(ctx, end); err != nil {
+				return err
+			}
+		default:
+			return nil
+		}
 	}
-	if err != nil {
-		return s.serverError(ctx, "read the last message of stream "+stream.CachedInfo().Config.Name, err)
+}
+
+// compare detects restorations. A stream that is ahead of the database is usual: the previous publisher crashed before
+// it stored the acknowledgement. A revision that was never assigned proves a restored database.
+func (s *session) compare(ctx context.Context, end streamEnd) error {
+	s.unchecked--
+	// It is lower if an acknowledgement has shown meanwhile that the stream was restored.
+	if end.last < end.acknowledged && s.streams[end.name] >= end.acknowledged {
+		return s.handleRestoredStreamAt(ctx, end.name, end.last)
+	}
+	if end.revision == 0 {
+		return nil
 	}
 	highest, err := s.queue.highest(ctx)
 	if err != nil {
 		return err
 	}
-	if revision := revisionOf(last.Header); revision > highest {
-		return s.handleRestoredDatabase(ctx, revision)
+	if end.revision > highest {
+		return s.handleRestoredDatabase(ctx, end.revision)
 	}
 	return nil
 }

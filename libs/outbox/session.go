@@ -24,6 +24,12 @@ const (
 	// slowAckInterval is the time between two checks for slow acknowledgements while the session is
 	// idle.
 	slowAckInterval = 10 * time.Millisecond
+	// checkInterval is the time between two checks for ends of streams that have arrived, while the session is idle.
+	checkInterval = 100 * time.Millisecond
+	// waitInterval is the time between two warnings of a session that waits for the ends of its streams; see warn.
+	waitInterval = time.Second
+	// warningInterval is the shortest time between two warnings about an outage.
+	warningInterval = time.Minute
 	// lookupTimeout bounds a request about a stream, which nobody answers while the servers elect its leader.
 	lookupTimeout = time.Second
 	// drainTimeout bounds the removal of acknowledged rows after Run was asked to end.
@@ -49,7 +55,11 @@ type session struct {
 	failing       map[string]*failingSubject // subject → its failed row
 	slow          map[string]sent            // subjects with a slow acknowledgement
 	reconnects    uint64                     // of the connection, at the last check of the streams
+	unchecked     int                        // streams whose end has not arrived
+	ends          chan streamEnd
+	stopChecks    func()
 	outageBackoff *retry.Backoff
+	nextWarning   time.Time
 }
 
 // failingSubject is a subject with a failed row. It is skipped until the back-off ends.
@@ -63,7 +73,7 @@ func newSession(p *Publisher, js jetstream.JetStream, held *postgres.HeldLock) *
 	return &session{
 		cfg: p.cfg, hooks: p.hooks, js: js, held: held, queue: queue{conn: held.Conn()},
 		lastKnown: make(map[string]position), failing: make(map[string]*failingSubject), slow: make(map[string]sent),
-		outageBackoff: outageRetry.Backoff(),
+		outageBackoff: outageRetry.Backoff(), stopChecks: func() {},
 	}
 }
 
@@ -82,19 +92,17 @@ func (s *session) run(ctx context.Context) error {
 	if err := s.finishRestoration(ctx); err != nil {
 		return err
 	}
-	checked := false
+	s.reconnects = s.cfg.Conn.Stats().Reconnects
+	s.checkStreams(ctx)
+	defer func() { s.stopChecks() }()
+	// Before it knows that the database was not restored, it cannot tell which rows are published.
+	if err := s.awaitChecks(ctx); err != nil {
+		return err
+	}
 	for {
-		if reconnects := s.cfg.Conn.Stats().Reconnects; !checked || reconnects != s.reconnects {
-			if err := s.checkStreams(ctx); err != nil {
-				if !isOutage(err) {
-					return err
-				}
-				if err := s.waitForServer(ctx, err); err != nil {
-					return err
-				}
-				continue
-			}
-			checked, s.reconnects = true, reconnects
+		if reconnects := s.cfg.Conn.Stats().Reconnects; reconnects != s.reconnects {
+			s.reconnects = reconnects
+			s.checkStreams(ctx)
 		}
 		more, err := s.publishBatch(ctx)
 		switch {
@@ -122,6 +130,9 @@ func (s *session) waitForRows(ctx context.Context) error {
 // over. It reports whether more rows can be published now.
 func (s *session) publishBatch(ctx context.Context) (bool, error) {
 	s.held.ClearNotification()
+	if err := s.finishChecks(ctx); err != nil {
+		return false, err
+	}
 	rows, full, err := s.readRows(ctx)
 	if err != nil {
 		return false, err
@@ -241,6 +252,9 @@ func (s *session) removePublished(ctx context.Context, result outcome) error {
 	}
 	s.published = true
 	s.outageBackoff.Reset()
+	if len(s.failing) == 0 {
+		s.nextWarning = time.Time{}
+	}
 	s.cfg.Metrics.published.Add(float64(len(result.done)))
 	return nil
 }
@@ -261,14 +275,26 @@ func (s *session) backOff(ctx context.Context, r row, err error) {
 	}
 	pause := b.backoff.Next()
 	b.row, b.until = r.id, time.Now().Add(pause)
-	s.cfg.Metrics.failures.Inc()
-	s.cfg.Logger.WarnContext(ctx, "publishing an outbox message failed; retrying",
+	s.warn(ctx, "publishing an outbox message failed; retrying",
 		slog.String(logkey.Subject, r.subject), slog.Duration(logkey.RetryIn, pause), logkey.Error(err))
+}
+
+// warn counts a failure. It logs the first failure of an outage and then one per minute as warnings.
+func (s *session) warn(ctx context.Context, message string, attrs ...slog.Attr) {
+	s.cfg.Metrics.failures.Inc()
+	level := slog.LevelDebug
+	if now := time.Now(); !now.Before(s.nextWarning) {
+		level, s.nextWarning = slog.LevelWarn, now.Add(warningInterval)
+	}
+	s.cfg.Logger.LogAttrs(ctx, level, message, attrs...)
 }
 
 // waitTimeout returns the maximum time to wait for a notification.
 func (s *session) waitTimeout() time.Duration {
 	next := s.cfg.Interval
+	if s.unchecked > 0 {
+		next = min(next, checkInterval)
+	}
 	if len(s.slow) > 0 {
 		next = min(next, slowAckInterval)
 	}
@@ -283,8 +309,7 @@ func (s *session) waitTimeout() time.Duration {
 // waitForServer pauses after a failure of NATS. The pause ends when the connection is restored.
 func (s *session) waitForServer(ctx context.Context, cause error) error {
 	pause := s.outageBackoff.Next()
-	s.cfg.Metrics.failures.Inc()
-	s.cfg.Logger.WarnContext(ctx, "outbox publisher failed; waiting for NATS",
+	s.warn(ctx, "outbox publisher failed; waiting for NATS",
 		slog.Duration(logkey.RetryIn, pause), logkey.Error(cause))
 	connected := s.cfg.Conn.StatusChanged(nats.CONNECTED)
 	defer s.cfg.Conn.RemoveStatusListener(connected)

@@ -23,6 +23,10 @@ func DispatcherConsumer(agent int64) string { return "dispatcher-" + strconv.For
 // WatcherConsumer is the name of the consumer an agent's watcher reads CONTROL with.
 func WatcherConsumer(agent int64) string { return "watcher-" + strconv.FormatInt(agent, 10) }
 
+// AgentAckWait is the deadline of an agent's acknowledgement. Agents acknowledge on receipt, or extend the deadline until
+// the message has taken effect. So it is only the redelivery delay after a broken connection.
+const AgentAckWait = 2 * time.Second
+
 // AgentConsumers returns every consumer an agent needs: each delivers all and is acknowledged
 // explicitly. A consumer has the replicas of its stream.
 func AgentConsumers(cell Cell, agent int64) []AgentConsumer {
@@ -32,9 +36,7 @@ func AgentConsumers(cell Cell, agent int64) []AgentConsumer {
 			FilterSubject: filter,
 			DeliverPolicy: jetstream.DeliverAllPolicy,
 			AckPolicy:     jetstream.AckExplicitPolicy,
-			// Agents acknowledge on receipt, or extend the deadline until the message has taken effect. So AckWait is
-			// only the redelivery delay after a broken connection.
-			AckWait:       5 * time.Second,
+			AckWait:       AgentAckWait,
 			MaxAckPending: 1000,
 		}
 	}

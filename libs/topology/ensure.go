@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -68,7 +69,12 @@ func compare(ctx context.Context, js jetstream.JetStream, want jetstream.StreamC
 	}
 }
 
+// changeTimeout bounds the change of one stream, which the servers of a cluster agree on.
+const changeTimeout = 10 * time.Second
+
 func (c streamChange) apply(ctx context.Context, js jetstream.JetStream) error {
+	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
+	defer cancel()
 	var err error
 	switch {
 	case c.create:

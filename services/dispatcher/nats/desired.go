@@ -31,7 +31,7 @@ type DesiredReader struct {
 // Run reads from the first message until ctx ends. It waits for a consumer that does not exist yet.
 // After the end of ctx it neither receives nor acknowledges.
 func (d DesiredReader) Run(ctx context.Context) error {
-	js, err := jetstream.New(d.Conn)
+	js, err := jetstream.New(d.Conn, jetstream.WithDefaultTimeout(resetTimeout))
 	if err != nil {
 		return fmt.Errorf("read desired states: %w", err)
 	}
@@ -51,10 +51,13 @@ func (d DesiredReader) Run(ctx context.Context) error {
 	return nil
 }
 
+// resetTimeout bounds one attempt to reset the consumer, which nobody answers while the servers elect its leader.
+const resetTimeout = time.Second
+
 // reset retries until the consumer is at the first message.
 func (d DesiredReader) reset(ctx context.Context, js jetstream.JetStream) error {
 	consumer := topology.DispatcherConsumer(d.AgentID)
-	return retry.Policy{Min: 100 * time.Millisecond, Max: 5 * time.Second}.Do(ctx, func() error {
+	return retry.Policy{Min: 100 * time.Millisecond, Max: time.Second}.Do(ctx, func() error {
 		_, err := js.ResetConsumerToSequence(ctx, topology.StreamDesired, consumer, 1)
 		switch {
 		case err == nil:
