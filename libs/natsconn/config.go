@@ -36,7 +36,7 @@ type TLS struct {
 
 // DefaultConfig connects to the local server without credentials.
 func DefaultConfig() Config {
-	return Config{URL: "nats://127.0.0.1:4222", ConnectTimeout: 5 * time.Second}
+	return Config{URL: "nats://127.0.0.1:4222", ConnectTimeout: 3 * time.Second}
 }
 
 // Validate checks the addresses, that at most one kind of credentials is given, and the inbox
