@@ -23,8 +23,8 @@ func DispatcherConsumer(agent int64) string { return "dispatcher-" + strconv.For
 // WatcherConsumer is the name of the consumer an agent's watcher reads CONTROL with.
 func WatcherConsumer(agent int64) string { return "watcher-" + strconv.FormatInt(agent, 10) }
 
-// AgentAckWait is the deadline of an agent's acknowledgement. Agents acknowledge on receipt, or extend the deadline until
-// the message has taken effect. So it is only the redelivery delay after a broken connection.
+// AgentAckWait is the deadline of an agent's acknowledgement. Agents acknowledge on receipt, or extend the deadline
+// until the message has taken effect. So it is only the redelivery delay after a broken connection.
 const AgentAckWait = 2 * time.Second
 
 // AgentConsumers returns every consumer an agent needs: each delivers all and is acknowledged
