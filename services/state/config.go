@@ -53,9 +53,10 @@ type AgentsConfig struct {
 
 	MaxPerProject int `yaml:"max_per_project" help:"maximum agents of a project; revoked ones count for a day after their registration"`
 
-	HourlyMessages int64        `yaml:"hourly_messages" help:"messages that an agent may publish within an hour; one that publishes more is disconnected until its hour is over; at least 350000"`
+	HourlyMessages int64        `yaml:"hourly_messages" help:"messages that an agent may publish within an hour on each stream; one that publishes more is disconnected until its hour is over; at least 350000"`
 	HourlyBytes    config.Bytes `yaml:"hourly_bytes" help:"size of these messages; at least 640MiB"`
-	HourlySubjects int          `yaml:"hourly_subjects" help:"distinct subjects of these messages; at least 50000"`
+	DailyShare     int          `yaml:"daily_share" help:"percent of each stream that the messages of an agent may fill within 24 hours; one that fills more is disconnected until it is below; 1 to 100"`
+	DailySubjects  int          `yaml:"daily_subjects" help:"distinct subjects that an agent may use on each stream within 24 hours; at least 50000"`
 }
 
 // StreamsConfig sizes the streams.
@@ -100,7 +101,8 @@ func DefaultConfig() Config {
 			MaxPerProject:  200,
 			HourlyMessages: meter.Default().Messages,
 			HourlyBytes:    config.Bytes(meter.Default().Bytes),
-			HourlySubjects: meter.Default().Subjects,
+			DailyShare:     75,
+			DailySubjects:  meter.Default().DailySubjects,
 		},
 		Streams: StreamsConfig{Replicas: 1, Storage: config.Bytes(topology.DefaultStorageBytes)},
 		Workspace: WorkspaceConfig{
@@ -163,14 +165,25 @@ func (c Config) agentURLs() []string {
 	return urls
 }
 
-// limits returns the limits of one agent.
-func (c AgentsConfig) limits() meter.Limits {
-	return meter.Limits{Messages: c.HourlyMessages, Bytes: int64(c.HourlyBytes), Subjects: c.HourlySubjects}
+// limits returns the limits of one agent on each stream.
+func (c Config) limits() meter.Limits {
+	limits := meter.Limits{
+		Messages: c.Agents.HourlyMessages, Bytes: int64(c.Agents.HourlyBytes), DailySubjects: c.Agents.DailySubjects,
+		DailyBytes: map[string]int64{},
+	}
+	for _, stream := range topology.Streams() {
+		size := stream.Config(topology.Cell(c.Cell.Name), topology.Options{StorageBytes: int64(c.Streams.Storage)}).MaxBytes
+		limits.DailyBytes[stream.Name] = size / 100 * int64(c.Agents.DailyShare)
+	}
+	return limits
 }
 
 func (c AgentsConfig) validateLimits() []error {
-	limits, least := c.limits(), meter.Minimum()
+	least := meter.Minimum()
 	var errs []error
+	if c.DailyShare < 1 || c.DailyShare > 100 {
+		errs = append(errs, config.Invalid("agents.daily_share", "%d is not between 1 and 100", c.DailyShare))
+	}
 	if c.MaxPerProject < 1 {
 		errs = append(errs, config.Invalid("agents.max_per_project", "%d is less than 1", c.MaxPerProject))
 	}
@@ -178,9 +191,9 @@ func (c AgentsConfig) validateLimits() []error {
 		path         string
 		value, least int64
 	}{
-		{"agents.hourly_messages", limits.Messages, least.Messages},
-		{"agents.hourly_bytes", limits.Bytes, least.Bytes},
-		{"agents.hourly_subjects", int64(limits.Subjects), int64(least.Subjects)},
+		{"agents.hourly_messages", c.HourlyMessages, least.Messages},
+		{"agents.hourly_bytes", int64(c.HourlyBytes), least.Bytes},
+		{"agents.daily_subjects", int64(c.DailySubjects), int64(least.DailySubjects)},
 	} {
 		if limit.value < limit.least {
 			errs = append(errs, config.Invalid(limit.path,

@@ -281,8 +281,8 @@ func (p *process) openAgents(context.Context) error {
 		EnsureRequests: make(chan struct{}, 1),
 	}
 	p.meter = &nats.Meter{
-		JetStream: js, Limits: p.cfg.Agents.limits(), Logger: p.tel.Logger, Block: p.blockAgent,
-		Disconnect: p.agents.Disconnect,
+		JetStream: js, Limits: p.cfg.limits(), Logger: p.tel.Logger, Block: p.blockAgent,
+		Unblock: p.directory.UnblockAgents, Disconnect: p.agents.Disconnect,
 	}
 	p.responder = &natsauth.Responder{
 		Conn: p.callout.Conn, Keys: keys, Cell: cell, Logger: p.tel.Logger,

@@ -104,9 +104,57 @@ func TestAgentThatExceedsItsLimitsIsBlockedBeforeItDisplacesOthers(t *testing.T)
 	require.Equal(t, reason, blocked.Reason)
 }
 
+// TestAgentFillsNoMoreThanItsShareOfAStream has an agent that is within its hourly limits, which are larger than the
+// stream.
+func TestAgentFillsNoMoreThanItsShareOfAStream(t *testing.T) {
+	t.Parallel()
+	b := newFixture(t)
+	b.cfg.Streams.Storage, b.cfg.Agents.DailyShare = config.GiB, 10 // of 369 MiB
+	stop := b.start(t)
+	admin := b.as(t, b.admin)
+	project, broken := admin.project()
+	honest := admin.agent(project, "honest")
+	cell, brokenID, honestID := topology.Cell("local"), broken.GetAgent().GetId(), honest.GetAgent().GetId()
+	other, err := dialAgent(t, honest)
+	require.NoError(t, err)
+	require.NoError(t, other.Publish(cell.ObservedTick(honestID), nil))
+	require.NoError(t, other.Flush())
+
+	flooding, err := dialAgent(t, broken)
+	require.NoError(t, err)
+	data, began := make([]byte, 16<<10), time.Now()
+	for err == nil && time.Since(began) < timeout {
+		for range 64 {
+			_ = flooding.Publish(cell.ObservedTick(brokenID), data)
+		}
+		err = flooding.FlushTimeout(timeout)
+	}
+	require.Error(t, err, "the agent is disconnected")
+	t.Logf("stored %d MiB of the agent in %s", b.stored(t, brokenID)/64, time.Since(began))
+	require.Equal(t, 1, b.stored(t, honestID), "the oldest message of another agent is still there")
+	block := call(t, admin.agents.GetAgent, &statev1.GetAgentRequest{Id: brokenID}).GetAgent().GetBlock()
+	require.Contains(t, block.GetReason(), "bytes on OBSERVED within 24 hours")
+	require.WithinDuration(t, began.Truncate(time.Hour).Add(25*time.Hour), block.GetBlockedUntil().AsTime(), time.Hour)
+
+	// A restart reads the day again: the agent stays blocked, unless the limits now permit what it has published.
+	stop()
+	stop = b.start(t)
+	_, err = dialAgent(t, broken)
+	require.ErrorIs(t, err, nats.ErrAuthorization)
+	stop()
+	b.cfg.Agents.DailyShare = 100
+	b.start(t)
+	require.Eventually(t, func() bool {
+		_, err := dialAgent(t, broken)
+		return err == nil
+	}, timeout, 50*time.Millisecond, "it is within the new limit")
+}
+
 func TestLimitsOfAgentsPermitAFullResyncOfTheLargestAgent(t *testing.T) {
 	t.Parallel()
 	b := newFixture(t)
-	b.cfg.Agents.HourlyMessages, b.cfg.Agents.HourlyBytes, b.cfg.Agents.HourlySubjects = 349_999, config.MiB, 1
+	b.cfg.Agents.HourlyMessages, b.cfg.Agents.HourlyBytes, b.cfg.Agents.DailySubjects = 349_999, config.MiB, 1
 	require.Len(t, b.cfg.Validate(), 3)
+	b.cfg.Agents.DailyShare = 101
+	require.Len(t, b.cfg.Validate(), 4)
 }

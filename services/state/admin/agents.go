@@ -40,7 +40,7 @@ func (d *Directory) RevokeAgent(ctx context.Context, id int64) (agent.Agent, err
 }
 
 // BlockAgent refuses the agent's credentials until the end of the block, and publishes the block. It returns false if
-// the agent is blocked already.
+// the agent is blocked for as long already.
 func (d *Directory) BlockAgent(ctx context.Context, id int64, b agent.Block) (bool, error) {
 	var blocked bool
 	err := libpostgres.InTx(ctx, d.DB, func(tx pgx.Tx) (err error) {

@@ -6,28 +6,37 @@ import (
 	"time"
 )
 
-// Window is the time for which the limits count. It begins with the first message of an agent, and again with the first
-// one after its end.
-const Window = time.Hour
+const (
+	// Window is the time for which the hourly limits count. It begins with the first message of an agent, and again with
+	// the first one after its end.
+	Window = time.Hour
+	// Day is the time for which the daily limits count. It ends with the newest message and is up to an hour longer.
+	Day = 24 * time.Hour
+)
 
-// Limits of one agent within a [Window].
+// Limits of one agent on one stream.
 type Limits struct {
+	// Messages and Bytes limit a [Window]. Bytes includes the headers.
 	Messages int64
-	// Bytes of the messages with their headers.
-	Bytes int64
-	// Subjects is the number of distinct subjects. Each one costs the server memory for as long as its messages live.
-	Subjects int
+	Bytes    int64
+	// DailyBytes limits a [Day], by stream. A stream that is missing has no limit.
+	DailyBytes map[string]int64
+	// DailySubjects limits the distinct subjects of a [Day]. Each one costs the server memory for as long as its messages
+	// live.
+	DailySubjects int
 }
 
 // Minimum returns the lowest permitted limits: those of one full resync of 50,000 workspaces.
-func Minimum() Limits { return Limits{Messages: 350_000, Bytes: 640 << 20, Subjects: 50_000} }
+func Minimum() Limits { return Limits{Messages: 350_000, Bytes: 640 << 20, DailySubjects: 50_000} }
 
-// Default returns the default limits, which permit two such resyncs in a window.
-func Default() Limits { return Limits{Messages: 1_000_000, Bytes: 3 << 29, Subjects: 150_000} }
+// Default returns the default limits, which permit two such resyncs in an hour. The daily bytes depend on the size of
+// the streams.
+func Default() Limits { return Limits{Messages: 1_000_000, Bytes: 3 << 29, DailySubjects: 150_000} }
 
 // Message is a stored message of an agent.
 type Message struct {
 	AgentID int64
+	Stream  string
 	Subject string
 	Bytes   int
 	Stored  time.Time
@@ -38,64 +47,116 @@ type Excess struct {
 	AgentID int64
 	// Reason names the limit.
 	Reason string
-	// Since is the begin of the window, Until its end.
-	Since, Until time.Time
+	// Until is the time from which the limits permit messages again.
+	Until time.Time
 }
 
 // Meter counts the messages of each agent. It is not safe for concurrent use.
 type Meter struct {
 	limits Limits
 	seed   maphash.Seed
-	agents map[int64]*usage
+	agents map[key]*usage
 }
 
+type key struct {
+	agentID int64
+	stream  string
+}
+
+// usage is what an agent has published on a stream.
 type usage struct {
-	since           time.Time
-	messages, bytes int64
-	// subjects has the hash of each subject.
-	subjects map[uint64]struct{}
-	exceeded bool
+	window window
+	day    day
+	// until is the end of the last excess.
+	until time.Time
 }
 
 // New returns a meter.
 func New(limits Limits) *Meter {
-	return &Meter{limits: limits, seed: maphash.MakeSeed(), agents: map[int64]*usage{}}
+	return &Meter{limits: limits, seed: maphash.MakeSeed(), agents: map[key]*usage{}}
 }
 
-// Add counts a message. It returns true for the first message of a window that exceeds a limit.
+// Add counts a message. The messages of a stream must be in order. It returns true for the first message that exceeds a
+// limit, and again for the first one after the end of the excess if a limit is still exceeded.
 func (m *Meter) Add(message Message) (Excess, bool) {
-	u := m.agents[message.AgentID]
-	if u == nil || message.Stored.Sub(u.since) >= Window {
-		u = &usage{since: message.Stored, subjects: map[uint64]struct{}{}}
-		m.agents[message.AgentID] = u
+	k := key{message.AgentID, message.Stream}
+	u := m.agents[k]
+	if u == nil {
+		u = &usage{day: day{subjects: map[uint64]time.Time{}}}
+		m.agents[k] = u
 	}
-	if u.exceeded {
+	u.window.add(message)
+	u.day.add(message, maphash.String(m.seed, message.Subject))
+	if message.Stored.Before(u.until) {
 		return Excess{}, false
 	}
-	u.messages++
-	u.bytes += int64(message.Bytes)
-	u.subjects[maphash.String(m.seed, message.Subject)] = struct{}{}
-	reason := m.limits.exceededBy(u)
-	if reason == "" {
-		return Excess{}, false
-	}
-	u.exceeded, u.subjects = true, nil
-	return Excess{AgentID: message.AgentID, Reason: reason, Since: u.since, Until: u.since.Add(Window)}, true
-}
-
-func (l Limits) exceededBy(u *usage) string {
-	for _, limit := range []struct {
-		what      string
-		used, max int64
-	}{
-		{"messages", u.messages, l.Messages},
-		{"bytes", u.bytes, l.Bytes},
-		{"subjects", int64(len(u.subjects)), int64(l.Subjects)},
-	} {
-		if limit.used > limit.max {
-			return fmt.Sprintf("published more than %d %s within an hour, the limit of agents.hourly_%s",
-				limit.max, limit.what, limit.what)
+	excess := Excess{AgentID: message.AgentID}
+	for _, check := range []func(key, *usage) (string, time.Time){m.checkWindow, m.checkBytes, m.checkSubjects} {
+		if reason, until := check(k, u); until.After(excess.Until) {
+			excess.Reason, excess.Until = reason, until
 		}
 	}
-	return ""
+	if excess.Reason == "" {
+		return Excess{}, false
+	}
+	u.until = excess.Until
+	return excess, true
+}
+
+// Exceeding returns the agents whose excess has not ended.
+func (m *Meter) Exceeding(now time.Time) []int64 {
+	agents := []int64{}
+	for k, u := range m.agents {
+		if now.Before(u.until) {
+			agents = append(agents, k.agentID)
+		}
+	}
+	return agents
+}
+
+func (m *Meter) checkWindow(_ key, u *usage) (string, time.Time) {
+	until := u.window.since.Add(Window)
+	switch {
+	case u.window.messages > m.limits.Messages:
+		return hourly(m.limits.Messages, "messages"), until
+	case u.window.bytes > m.limits.Bytes:
+		return hourly(m.limits.Bytes, "bytes"), until
+	default:
+		return "", time.Time{}
+	}
+}
+
+func hourly(limit int64, what string) string {
+	return fmt.Sprintf("published more than %d %s within an hour, the limit of agents.hourly_%s", limit, what, what)
+}
+
+func (m *Meter) checkBytes(k key, u *usage) (string, time.Time) {
+	limit, limited := m.limits.DailyBytes[k.stream]
+	if !limited || u.day.bytes <= limit {
+		return "", time.Time{}
+	}
+	return fmt.Sprintf("published more than %d bytes on %s within 24 hours, the limit of agents.daily_share: "+
+		"if it needs as much, raise streams.storage", limit, k.stream), u.day.fits(limit)
+}
+
+func (m *Meter) checkSubjects(_ key, u *usage) (string, time.Time) {
+	if len(u.day.subjects) <= m.limits.DailySubjects {
+		return "", time.Time{}
+	}
+	return fmt.Sprintf("published more than %d subjects within 24 hours, the limit of agents.daily_subjects",
+		m.limits.DailySubjects), u.day.fewerSubjects(m.limits.DailySubjects)
+}
+
+// window counts an hour.
+type window struct {
+	since           time.Time
+	messages, bytes int64
+}
+
+func (w *window) add(message Message) {
+	if message.Stored.Sub(w.since) >= Window {
+		*w = window{since: message.Stored}
+	}
+	w.messages++
+	w.bytes += int64(message.Bytes)
 }

@@ -31,21 +31,35 @@ type Meter struct {
 	Limits    meter.Limits
 	Logger    *slog.Logger
 	// Block blocks an agent. Its credentials are refused when Block returns. It returns false if the agent is blocked
-	// already.
+	// for as long already.
 	Block func(ctx context.Context, excess meter.Excess) (bool, error)
+	// Unblock ends the blocks of all agents but these. Higher limits so have an effect when the service starts.
+	Unblock func(ctx context.Context, except []int64) error
 	// Disconnect closes the agent's connections.
 	Disconnect func(ctx context.Context, agent int64) error
 }
 
-// Run reads from one window before now, so that a restart forgets nothing, until ctx ends. If reading fails, it reads
+// Run reads from one day before now, so that a restart forgets nothing, until ctx ends. If reading fails, it reads
 // on after the last message.
 func (m *Meter) Run(ctx context.Context) error {
 	var counting sync.Mutex
 	counts := meter.New(m.Limits)
 	group, groupCtx := errgroup.WithContext(ctx)
-	for _, stream := range []string{topology.StreamObserved, topology.StreamApplied} {
+	streams := []string{topology.StreamObserved, topology.StreamApplied}
+	var reading sync.WaitGroup // until each stream was read to its end once
+	reading.Add(len(streams))
+	group.Go(func() error {
+		reading.Wait()
+		counting.Lock()
+		exceeding := counts.Exceeding(time.Now())
+		counting.Unlock()
+		return m.unblock(groupCtx, exceeding)
+	})
+	for _, stream := range streams {
 		group.Go(func() error {
-			return m.read(groupCtx, stream, func(message meter.Message) {
+			caughtUp := sync.OnceFunc(reading.Done)
+			defer caughtUp()
+			return m.read(groupCtx, stream, caughtUp, func(message meter.Message) {
 				counting.Lock()
 				excess, exceeded := counts.Add(message)
 				counting.Unlock()
@@ -61,17 +75,17 @@ func (m *Meter) Run(ctx context.Context) error {
 	return nil
 }
 
-// read calls add with each message of an agent, until ctx ends.
-func (m *Meter) read(ctx context.Context, stream string, add func(meter.Message)) error {
-	since, backoff := time.Now().Add(-meter.Window), meterRetry.Backoff()
+// read calls add with each message of an agent, and caughtUp at the end of the stream, until ctx ends.
+func (m *Meter) read(ctx context.Context, stream string, caughtUp func(), add func(meter.Message)) error {
+	since, backoff := time.Now().Add(-meter.Day), meterRetry.Backoff()
 	for {
 		err := readSince(ctx, m.JetStream, stream, since, func(received *natsgo.Msg, meta *natsgo.MsgMetadata) {
 			since = meta.Timestamp.Add(1)
 			backoff.Reset()
-			if message, ok := metered(received, meta.Timestamp); ok {
+			if message, ok := metered(received, meta); ok {
 				add(message)
 			}
-		})
+		}, caughtUp)
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // it has ended as asked
 		}
@@ -85,7 +99,7 @@ func (m *Meter) read(ctx context.Context, stream string, add func(meter.Message)
 }
 
 // metered returns the message as it counts. It returns false if no agent published it.
-func metered(received *natsgo.Msg, stored time.Time) (meter.Message, bool) {
+func metered(received *natsgo.Msg, meta *natsgo.MsgMetadata) (meter.Message, bool) {
 	tokens := strings.SplitN(received.Subject, ".", 5) // lockstep.<cell>.<family>.<agent>.…
 	if len(tokens) < 4 {
 		return meter.Message{}, false
@@ -96,10 +110,24 @@ func metered(received *natsgo.Msg, stored time.Time) (meter.Message, bool) {
 	}
 	// Size is that of all received bytes. So it counts headers that the client could not decode, too.
 	size := messageOverhead + received.Size() - len(received.Reply)
-	return meter.Message{AgentID: agentID, Subject: received.Subject, Bytes: size, Stored: stored}, true
+	return meter.Message{
+		AgentID: agentID, Stream: meta.Stream, Subject: received.Subject, Bytes: size, Stored: meta.Timestamp,
+	}, true
 }
 
-// expel blocks and disconnects an agent. It retries until ctx ends, or until the agent's hour is over.
+// unblock ends the blocks of all agents but these. It retries until ctx ends.
+func (m *Meter) unblock(ctx context.Context, except []int64) error {
+	err := meterRetry.Do(ctx, func() error { return m.Unblock(ctx, except) }, func(err error, pause time.Duration) {
+		m.Logger.WarnContext(ctx, "unblocking agents failed; retrying", slog.Duration(logkey.RetryIn, pause),
+			logkey.Error(err))
+	})
+	if err != nil && ctx.Err() == nil {
+		return fmt.Errorf("unblock agents: %w", err)
+	}
+	return nil
+}
+
+// expel blocks and disconnects an agent. It retries until ctx ends, or until the end of the excess.
 func (m *Meter) expel(ctx context.Context, excess meter.Excess) error {
 	ctx, cancel := context.WithDeadline(ctx, excess.Until)
 	defer cancel()
@@ -109,7 +137,7 @@ func (m *Meter) expel(ctx context.Context, excess meter.Excess) error {
 			return err
 		}
 		if blocked {
-			m.Logger.WarnContext(ctx, "blocked an agent until its hour is over", slog.Int64(logkey.AgentID, excess.AgentID),
+			m.Logger.WarnContext(ctx, "blocked an agent", slog.Int64(logkey.AgentID, excess.AgentID),
 				slog.String(logkey.Reason, excess.Reason), slog.Time(logkey.Until, excess.Until))
 		}
 		return m.Disconnect(ctx, excess.AgentID)

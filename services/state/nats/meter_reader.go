@@ -21,12 +21,12 @@ const (
 
 var errGap = errors.New("messages were lost on the way")
 
-// readSince calls handle with each message stored from a time on, until ctx ends or reading fails. Messages may be
-// without headers if these cannot be decoded. It reads whole messages: the server fails when it has to add to broken
-// headers, as it does for consumers that deliver headers only.
+// readSince calls handle with each message stored from a time on, until ctx ends or reading fails. It calls caughtUp
+// whenever no message is left. Messages may be without headers if these cannot be decoded. It reads whole messages: the
+// server fails when it has to add to broken headers, as it does for consumers that deliver headers only.
 func readSince(
 	ctx context.Context, js jetstream.JetStream, stream string, since time.Time,
-	handle func(*natsgo.Msg, *natsgo.MsgMetadata),
+	handle func(*natsgo.Msg, *natsgo.MsgMetadata), caughtUp func(),
 ) error {
 	consumer, err := js.CreateConsumer(ctx, stream, jetstream.ConsumerConfig{
 		Description: "meter of " + serviceName, DeliverPolicy: jetstream.DeliverByStartTimePolicy, OptStartTime: &since,
@@ -34,6 +34,9 @@ func readSince(
 	})
 	if err != nil {
 		return fmt.Errorf("create a consumer: %w", err)
+	}
+	if consumer.CachedInfo().NumPending == 0 {
+		caughtUp()
 	}
 	next := jetstreamapi.Pull{
 		JetStream: js, Stream: stream, Consumer: consumer.CachedInfo().Name, Messages: meterMessages, Bytes: meterBytes,
@@ -50,6 +53,9 @@ func readSince(
 			}
 			last = meta.Sequence.Consumer
 			handle(m, meta)
+			if meta.NumPending == 0 {
+				caughtUp()
+			}
 			return nil
 		})
 		if err != nil {

@@ -10,17 +10,26 @@ import (
 	"lockstep.internal/services/state/agent"
 )
 
-// BlockAgent stores a block. It returns false and changes nothing if the agent is blocked already.
+// BlockAgent stores a block. It returns false and changes nothing if the agent is blocked for as long already.
 func (d *Directory) BlockAgent(ctx context.Context, tx pgx.Tx, id int64, b agent.Block) (bool, error) {
 	stored, err := tx.Exec(ctx, `
 		insert into agent_blocks as b (agent_id, reason, blocked_at, blocked_until) values ($1, $2, $3, $4)
 		on conflict (agent_id) do update
 			set reason = excluded.reason, blocked_at = excluded.blocked_at, blocked_until = excluded.blocked_until
-			where b.blocked_until <= excluded.blocked_at`, id, b.Reason, b.At, b.Until)
+			where b.blocked_until < excluded.blocked_until`, id, b.Reason, b.At, b.Until)
 	if err != nil {
 		return false, fmt.Errorf("block agent %d: %w", id, err)
 	}
 	return stored.RowsAffected() > 0, nil
+}
+
+// UnblockAgents ends the blocks of all agents but these.
+func (d *Directory) UnblockAgents(ctx context.Context, except []int64) error {
+	_, err := d.DB.Exec(ctx, `delete from agent_blocks where agent_id <> all($1)`, except)
+	if err != nil {
+		return fmt.Errorf("unblock agents: %w", err)
+	}
+	return nil
 }
 
 // AgentBlocks returns the blocks of these agents that have not ended.

@@ -16,8 +16,8 @@ func TestBlockOfAnAgentEndsAndIsStoredOnce(t *testing.T) {
 	b := newFixture(t)
 	now := start()
 	d := &postgres.Directory{DB: b.pool, Now: func() time.Time { return now }}
-	block := func(reason string) (bool, agent.Block) {
-		blocked, made := false, agent.Block{Reason: reason, At: now, Until: now.Add(time.Hour)}
+	block := func(reason string, until time.Duration) (bool, agent.Block) {
+		blocked, made := false, agent.Block{Reason: reason, At: now, Until: start().Add(until)}
 		require.NoError(t, b.tx(func(tx pgx.Tx) (err error) {
 			blocked, err = d.BlockAgent(t.Context(), tx, 7, made)
 			return err
@@ -30,15 +30,21 @@ func TestBlockOfAnAgentEndsAndIsStoredOnce(t *testing.T) {
 		return found
 	}
 	require.Empty(t, blocks())
-	blocked, first := block("first")
+	blocked, first := block("first", time.Hour)
 	require.True(t, blocked)
 	now = start().Add(time.Hour - 1)
-	blocked, _ = block("again")
+	blocked, _ = block("again", time.Hour)
 	require.False(t, blocked)
 	require.Equal(t, map[int64]agent.Block{7: first}, blocks())
-	now = start().Add(time.Hour)
-	require.Empty(t, blocks())
-	blocked, second := block("second")
+	blocked, longer := block("longer", 2*time.Hour)
 	require.True(t, blocked)
+	require.Equal(t, map[int64]agent.Block{7: longer}, blocks())
+	now = start().Add(2 * time.Hour)
+	require.Empty(t, blocks())
+	blocked, second := block("second", 3*time.Hour)
+	require.True(t, blocked)
+	require.NoError(t, d.UnblockAgents(t.Context(), []int64{7}))
 	require.Equal(t, map[int64]agent.Block{7: second}, blocks())
+	require.NoError(t, d.UnblockAgents(t.Context(), []int64{}))
+	require.Empty(t, blocks())
 }
