@@ -36,6 +36,8 @@ type Agent struct {
 	// ListedVersions are the list versions by kind of the resync that began at ListedAt.
 	ListedVersions map[string]string
 	ListedAt       time.Time
+	// Rows that the agent has added.
+	Rows Rows
 }
 
 // IsMember reports whether the observed object belongs to the open full resync.
@@ -63,8 +65,9 @@ func (a *Agent) Absence(kind string) *rollout.Absence {
 
 func (a *Agent) beginResync(o *observation.Observation) {
 	if a.ClusterUID != o.ClusterUID {
-		*a = Agent{ID: a.ID, ClusterUID: o.ClusterUID, TickedAt: a.TickedAt}
+		*a = Agent{ID: a.ID, ClusterUID: o.ClusterUID, TickedAt: a.TickedAt, Rows: a.Rows}
 	}
+	a.Rows.Members = 0
 	begun := o.ResyncBegun
 	a.ResyncID, a.ResyncOpen, a.ResyncExpected, a.ResyncAt = begun.ResyncID, true, int64(begun.Count), o.ObservedAt
 	a.Selection = begun.Selection

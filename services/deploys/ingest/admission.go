@@ -93,6 +93,9 @@ func (b *batch) admitOne(ctx context.Context, m Message, clusters map[int64]stri
 	if !joined {
 		cluster = b.agents.Agent(o.AgentID).ClusterUID
 	}
+	if moves(o, cluster) && !b.mayMove(o.AgentID) {
+		return nil // it has no effect, so it claims no cluster
+	}
 	if err := b.claims.Admit(o, m.Sequence, project, cluster); err != nil {
 		return err
 	}

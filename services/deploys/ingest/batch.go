@@ -30,6 +30,8 @@ type batch struct {
 	// steps are the inputs of environments, in order.
 	steps   []step
 	members map[Member]struct{}
+	// refused counts the refused rows of each agent.
+	refused map[int64]int
 	// traceParent of the current message.
 	traceParent string
 }
@@ -75,7 +77,9 @@ func (b *batch) observe(a *agents.Agent, o *observation.Observation) {
 		if o.Revision == nil {
 			m.WorkloadID = o.ID
 		}
-		b.members[m] = struct{}{}
+		if b.addRow(a.ID, memberRows) {
+			b.members[m] = struct{}{}
+		}
 	}
 	if o.Rejected != nil {
 		return
@@ -90,6 +94,10 @@ func (b *batch) observe(a *agents.Agent, o *observation.Observation) {
 func (b *batch) advance(w *entry[rollout.State], input rollout.Input) {
 	before := w.State
 	after, facts := rollout.Advance(before, input)
+	isNew := after.Serial != before.Serial && !w.Stored && !w.changed
+	if isNew && !b.addRow(input.AgentID, workloadRows) {
+		return
+	}
 	w.State = after
 	if after.Serial != before.Serial {
 		w.changed = true
@@ -172,6 +180,10 @@ func (b *batch) loadEnvironments(ctx context.Context) error {
 func (b *batch) advanceEnvironment(g *entry[environment.State], input environment.Input, traceParent string) {
 	before := g.State
 	after, facts := b.environmentRules.Advance(before, input)
+	isNew := after.Serial != before.Serial && !g.Stored && !g.changed
+	if isNew && !b.addRow(input.AgentID, environmentRows) {
+		return
+	}
 	g.State = after
 	if after.Serial != before.Serial {
 		g.changed = true

@@ -39,6 +39,8 @@ type Config struct {
 	Publisher    Publisher
 	Environments environment.Rules
 	History      history.Rules
+	// Limits of each agent. Default to [agents.DefaultLimits].
+	Limits agents.Rows
 	// CachedRecords limits the workloads, and the environments, kept in memory. Defaults to none.
 	CachedRecords int
 	// Metrics default to none.
@@ -53,6 +55,7 @@ type Processor struct {
 	publisher        Publisher
 	environmentRules environment.Rules
 	history          history.Rules
+	limits           agents.Rows
 	metrics          *metrics.Metrics
 	cache            *cache
 }
@@ -63,9 +66,14 @@ func New(cfg Config) *Processor {
 	if projects == nil || cfg.Mode != ownership.FirstRead {
 		projects = func(_ context.Context, agentID int64) (int64, error) { return 0, UnknownAgentError{agentID} }
 	}
+	limits := cfg.Limits
+	if limits == (agents.Rows{}) {
+		limits = agents.DefaultLimits()
+	}
 	return &Processor{
 		logger: cfg.Logger, projects: projects, mode: cfg.Mode, publisher: cfg.Publisher,
-		environmentRules: cfg.Environments, history: cfg.History, metrics: cfg.Metrics, cache: newCache(cfg.CachedRecords),
+		environmentRules: cfg.Environments, history: cfg.History, limits: limits, metrics: cfg.Metrics,
+		cache: newCache(cfg.CachedRecords),
 	}
 }
 
@@ -113,6 +121,7 @@ func (p *Processor) Process(ctx context.Context, store Store, messages []Message
 	if err := store.Save(ctx, changes); err != nil {
 		return Result{}, err
 	}
+	b.reportRefused(ctx)
 	b.commit()
 	p.cache.batch = number
 	return Result{Admitted: admitted, Facts: changes.Facts}, nil
@@ -141,6 +150,7 @@ func (p *Processor) begin(ctx context.Context, store Store, messages []Message) 
 		workloads:    newRecords(p.cache.workloads.records),
 		environments: newRecords(p.cache.environments.records),
 		members:      map[Member]struct{}{},
+		refused:      map[int64]int{},
 	}
 	b.workloads.load(loaded.Workloads)
 	b.environments.load(loaded.Environments)

@@ -22,6 +22,9 @@ func (b *batch) beginResync(ctx context.Context, o *observation.Observation) err
 	if err != nil || !begun {
 		return err
 	}
+	if moves(o, b.agents.Agent(o.AgentID).ClusterUID) && !b.addRow(o.AgentID, clusterRows) {
+		return nil
+	}
 	start := b.agents.BeginResync(o)
 	if start.PreviousCluster != "" {
 		b.logger.WarnContext(ctx, "an agent moved to another cluster", slog.Int64(logkey.AgentID, o.AgentID),

@@ -17,6 +17,7 @@ type Metrics struct {
 	previousCluster prometheus.Counter
 	foreign         prometheus.Counter
 	releases        prometheus.Counter
+	refused         prometheus.Counter
 	conflicts       prometheus.Counter
 	divergences     prometheus.Counter
 	republished     prometheus.Counter
@@ -40,6 +41,8 @@ func New(registerer prometheus.Registerer) (*Metrics, error) {
 		foreign: prometheus.NewCounter(opts("foreign_total",
 			"Messages by agents about clusters of other projects: ticks are dropped, others are dead-lettered.")),
 		releases: prometheus.NewCounter(opts("releases_total", "Clusters released from their projects.")),
+		refused: prometheus.NewCounter(opts("rows_refused_total",
+			"New rows that were not stored, because their agent has as many as one may have.")),
 		conflicts: prometheus.NewCounter(opts("conflicts_total",
 			"Facts that the stream refused because its newest message was not the expected one.")),
 		divergences: prometheus.NewCounter(opts("divergences_total",
@@ -53,8 +56,8 @@ func New(registerer prometheus.Registerer) (*Metrics, error) {
 		}),
 	}
 	for _, c := range []prometheus.Collector{
-		m.facts, m.resyncs, m.previousCluster, m.foreign, m.releases, m.conflicts, m.divergences, m.republished, m.published,
-		m.seconds,
+		m.facts, m.resyncs, m.previousCluster, m.foreign, m.releases, m.refused, m.conflicts, m.divergences, m.republished,
+		m.published, m.seconds,
 	} {
 		if err := registerer.Register(c); err != nil {
 			return nil, fmt.Errorf("register metrics: %w", err)
@@ -100,6 +103,13 @@ func (m *Metrics) Foreign() {
 func (m *Metrics) Release() {
 	if m != nil {
 		m.releases.Inc()
+	}
+}
+
+// Refused counts rows of an agent that has as many as it may have.
+func (m *Metrics) Refused(rows int) {
+	if m != nil {
+		m.refused.Add(float64(rows))
 	}
 }
 

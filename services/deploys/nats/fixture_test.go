@@ -17,10 +17,12 @@ import (
 	"lockstep.internal/libs/postgres"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/services/deploys/agents"
 	"lockstep.internal/services/deploys/cdevent"
 	"lockstep.internal/services/deploys/environment"
 	"lockstep.internal/services/deploys/history"
 	"lockstep.internal/services/deploys/ingest"
+	"lockstep.internal/services/deploys/metrics"
 	"lockstep.internal/services/deploys/nats"
 	store "lockstep.internal/services/deploys/postgres"
 	"lockstep.internal/services/deploys/publish"
@@ -45,6 +47,9 @@ type fixture struct {
 	server *natsd.Server
 	js     jetstream.JetStream
 	agents *fakeDirectory
+	// limits of each agent; the default if empty.
+	limits  agents.Rows
+	metrics *metrics.Metrics
 }
 
 func newFixture(tb testing.TB) *fixture {
@@ -79,6 +84,7 @@ func (w *fixture) reader(batch int) *nats.Reader {
 	return &nats.Reader{
 		Pool: w.pool, JetStream: natstest.JetStream(w.t, w.server), Cell: cell, Logger: w.logger(), Directory: w.agents,
 		Environments: environment.Rules{Label: label}, History: history.Rules{GroupLabel: label}, Batch: batch,
+		Limits: w.limits, Metrics: w.metrics,
 	}
 }
 

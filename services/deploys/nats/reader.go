@@ -20,6 +20,7 @@ import (
 	"lockstep.internal/libs/service"
 	"lockstep.internal/libs/telemetry"
 	"lockstep.internal/libs/topology"
+	"lockstep.internal/services/deploys/agents"
 	"lockstep.internal/services/deploys/environment"
 	"lockstep.internal/services/deploys/history"
 	"lockstep.internal/services/deploys/ingest"
@@ -54,6 +55,8 @@ type Reader struct {
 	DirectoryTimeout time.Duration
 	Environments     environment.Rules
 	History          history.Rules
+	// Limits of each agent. Default to [agents.DefaultLimits].
+	Limits agents.Rows
 	// Batch is the maximum number of messages per transaction. Defaults to 4,000.
 	Batch int
 	// Cached is the maximum number of workloads kept in memory. Defaults to 50,000.
@@ -88,7 +91,7 @@ func (r *Reader) Consumer() (*Consumer, error) {
 	projects := &agentProjects{directory: r.Directory, timeout: timeout, unknownSince: map[int64]time.Time{}}
 	return r.consumer(&postgres.Store{}, ingest.New(ingest.Config{
 		Logger: r.Logger, Projects: projects.project, Publisher: publisher, Environments: r.Environments, History: r.History,
-		CachedRecords: r.cached(), Metrics: r.Metrics,
+		Limits: r.Limits, CachedRecords: r.cached(), Metrics: r.Metrics,
 	}))
 }
 
@@ -97,7 +100,7 @@ func (r *Reader) Consumer() (*Consumer, error) {
 func (r *Reader) RebuildConsumer() (*Consumer, *ingest.Processor, error) {
 	processor := ingest.New(ingest.Config{
 		Logger: slog.New(slog.DiscardHandler), Mode: ownership.Replay, Environments: r.Environments, History: r.History,
-		CachedRecords: r.cached(),
+		Limits: r.Limits, CachedRecords: r.cached(),
 	})
 	quiet := *r
 	quiet.Logger, quiet.Tracer, quiet.Cursors, quiet.Metrics = slog.New(slog.DiscardHandler), nil, nil, nil

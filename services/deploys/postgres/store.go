@@ -27,7 +27,8 @@ const (
 	recordColumns = `select id, agent_id, state, told from `
 	agentColumns  = `select agent_id, cluster_uid, epoch, coalesce(ticked_at, '0001-01-01'), resync_id, resync_open,
 		resync_expected, resync_versions, coalesce(resync_at, '0001-01-01'), selection, selection_complete,
-		coalesce(complete_at, '0001-01-01'), listed_versions, coalesce(listed_at, '0001-01-01') from agents`
+		coalesce(complete_at, '0001-01-01'), listed_versions, coalesce(listed_at, '0001-01-01'),
+		workload_rows, environment_rows, member_rows, clusters from agents`
 )
 
 // begin increments the batch number. It returns the number and the result of the query. The commit is asynchronous: if
@@ -105,6 +106,7 @@ func scanAgent(row pgx.CollectableRow) (agents.Agent, error) {
 	err := row.Scan(
 		&a.ID, &a.ClusterUID, &a.Epoch, &a.TickedAt, &a.ResyncID, &a.ResyncOpen, &a.ResyncExpected, &a.ResyncVersions,
 		&a.ResyncAt, &a.Selection, &a.SelectionComplete, &a.CompleteSince, &a.ListedVersions, &a.ListedAt,
+		&a.Rows.Workloads, &a.Rows.Environments, &a.Rows.Members, &a.Rows.Clusters,
 	)
 	for _, t := range []*time.Time{&a.TickedAt, &a.ResyncAt, &a.CompleteSince, &a.ListedAt} {
 		*t = fromColumn(*t)
@@ -128,8 +130,13 @@ func toColumn(t time.Time) *time.Time {
 	return &t
 }
 
-// resyncRetention is how long begins of full resyncs are stored. It is longer than the stream keeps their messages.
-const resyncRetention = 45 * 24 * time.Hour
+const (
+	// resyncRetention is how long begins of full resyncs are stored. It is longer than the stream keeps their messages.
+	resyncRetention = 45 * 24 * time.Hour
+	// keptResyncs is the number of begins that are stored of an agent, more than it makes in 30 days by default. An older
+	// one that is read again, after a restore of the stream, counts as a new one.
+	keptResyncs = 1000
+)
 
 func beginResync(ctx context.Context, tx pgx.Tx, agentID int64, resyncID string, begunAt time.Time) (bool, error) {
 	var b pgx.Batch
@@ -139,7 +146,9 @@ func beginResync(ctx context.Context, tx pgx.Tx, agentID int64, resyncID string,
 		begun = tag.RowsAffected() == 1
 		return nil
 	})
-	b.Queue(`delete from resyncs where agent_id = $1 and begun_at < $2`, agentID, begunAt.Add(-resyncRetention))
+	b.Queue(`delete from resyncs where agent_id = $1 and (begun_at < $2 or resync_id in (
+			select resync_id from resyncs where agent_id = $1 order by begun_at desc, resync_id desc offset $3))`,
+		agentID, begunAt.Add(-resyncRetention), keptResyncs)
 	err := tx.SendBatch(ctx, &b).Close()
 	if err == nil && begun {
 		_, err = tx.Exec(ctx, `delete from resync_members where agent_id = $1`, agentID)

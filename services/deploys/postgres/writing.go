@@ -58,17 +58,20 @@ func (s *Store) queueAgents(b *pgx.Batch, agents []agents.Agent) {
 		b.Queue(`
 			insert into agents (agent_id, cluster_uid, epoch, ticked_at, resync_id, resync_open, resync_expected,
 				resync_versions, resync_at, selection, selection_complete,
-				listed_versions, listed_at, complete_at)
-			values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
+				listed_versions, listed_at, complete_at, workload_rows, environment_rows, member_rows, clusters)
+			values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)
 			on conflict (agent_id) do update set cluster_uid = excluded.cluster_uid, epoch = excluded.epoch,
 				ticked_at = excluded.ticked_at,
 				resync_id = excluded.resync_id, resync_open = excluded.resync_open,
 				resync_expected = excluded.resync_expected, resync_versions = excluded.resync_versions,
 				resync_at = excluded.resync_at, selection = excluded.selection, selection_complete = excluded.selection_complete,
-				listed_versions = excluded.listed_versions, listed_at = excluded.listed_at, complete_at = excluded.complete_at`,
+				listed_versions = excluded.listed_versions, listed_at = excluded.listed_at, complete_at = excluded.complete_at,
+				workload_rows = excluded.workload_rows, environment_rows = excluded.environment_rows,
+				member_rows = excluded.member_rows, clusters = excluded.clusters`,
 			a.ID, a.ClusterUID, a.Epoch, toColumn(a.TickedAt), a.ResyncID, a.ResyncOpen, a.ResyncExpected,
 			a.ResyncVersions, toColumn(a.ResyncAt), a.Selection, a.SelectionComplete,
-			a.ListedVersions, toColumn(a.ListedAt), toColumn(a.CompleteSince))
+			a.ListedVersions, toColumn(a.ListedAt), toColumn(a.CompleteSince),
+			a.Rows.Workloads, a.Rows.Environments, a.Rows.Members, a.Rows.Clusters)
 	}
 }
 
