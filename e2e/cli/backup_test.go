@@ -17,6 +17,7 @@ import (
 	"lockstep.internal/e2e/fixture"
 	"lockstep.internal/libs/config"
 	"lockstep.internal/services/state"
+	"lockstep.internal/tools/pgroles"
 	"lockstep.internal/tools/testkit/natsd"
 	"lockstep.internal/tools/testkit/natstest"
 	"lockstep.internal/tools/testkit/pgtest"
@@ -58,6 +59,8 @@ func TestBackupAndRestore(t *testing.T) {
 	m.run(m.commands("Restore")...)
 	require.Equal(t, seed, m.file("state/seal.seed"))
 	require.Equal(t, certificate, m.file("relay/relay.crt"))
+	url, err = pgroles.URL(url, "state", strings.TrimSpace(m.file("postgres/state/password")))
+	require.NoError(t, err)
 	defer m.startControlPlane(url)()
 	require.Contains(t, m.run("lockstep ws list"), "my-workspace")
 	require.Eventually(t, func() bool {

@@ -3,6 +3,7 @@ package deployment_test
 import (
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -24,12 +25,20 @@ func composeAccess(raw []byte) (accesses, error) {
 			return nil, fmt.Errorf("options of volume %s: %w", name, errUnknown)
 		}
 	}
-	if len(file.Networks) > 0 {
-		return nil, fmt.Errorf("networks: %w", errUnknown)
+	networks := map[string]string{} // by name, as access
+	for name, options := range file.Networks {
+		switch text := text(options); text {
+		case "<nil>":
+			networks[name] = "network " + name
+		case "internal=true":
+			networks[name] = "internal network " + name
+		default:
+			return nil, fmt.Errorf("network %s has the options %s: %w", name, text, errUnknown)
+		}
 	}
 	found := accesses{}
 	for name, service := range file.Services {
-		if err := addService(found, name, service); err != nil {
+		if err := addService(found, name, service, networks); err != nil {
 			return nil, fmt.Errorf("service %s: %w", name, err)
 		}
 	}
@@ -44,8 +53,9 @@ func harmless() []string {
 	}
 }
 
-func addService(found accesses, name string, service map[string]any) error {
+func addService(found accesses, name string, service map[string]any, networks map[string]string) error {
 	service = maps.Clone(service)
+	addRoles(found, name, service)
 	take := func(field string) []string {
 		all := texts(service[field])
 		delete(service, field)
@@ -67,11 +77,8 @@ func addService(found accesses, name string, service map[string]any) error {
 			return fmt.Errorf("%s is %q: %w", field, all, errUnknown)
 		}
 	}
-	switch mode := take("network_mode"); {
-	case len(mode) == 0:
-		found.add(name, "network of all containers")
-	case mode[0] != "none":
-		return fmt.Errorf("network %s: %w", mode[0], errUnknown)
+	if err := addNetworks(found, name, take("network_mode"), take("networks"), networks); err != nil {
+		return err
 	}
 	for field, title := range map[string]string{
 		"cap_add": "capability", "ports": "port", "secrets": "secret", "tmpfs": "folder in memory", "volumes": "",
@@ -84,6 +91,41 @@ func addService(found accesses, name string, service map[string]any) error {
 		return fmt.Errorf("field %s: %w", field, errUnknown)
 	}
 	return nil
+}
+
+func addNetworks(found accesses, name string, mode, joined []string, networks map[string]string) error {
+	switch {
+	case len(mode) > 0:
+		other, ofService := strings.CutPrefix(mode[0], "service:")
+		if ofService {
+			found.add(name, "network of the container "+other)
+		}
+		if !ofService && mode[0] != "none" || len(joined) > 0 {
+			return fmt.Errorf("network %s: %w", mode[0], errUnknown)
+		}
+	case len(joined) == 0:
+		return fmt.Errorf("a network with all others: %w", errUnknown)
+	}
+	for _, network := range joined {
+		if networks[network] == "" {
+			return fmt.Errorf("network %s: %w", network, errUnknown)
+		}
+		found.add(name, networks[network])
+	}
+	return nil
+}
+
+var databaseUser = regexp.MustCompile(`postgres(?:ql)?://([^:@/]*)`)
+
+// addRoles adds the roles of PostgreSQL in connection strings.
+func addRoles(found accesses, name string, service map[string]any) {
+	for _, field := range []string{"command", "entrypoint", "environment"} {
+		for _, text := range texts(service[field]) {
+			for _, match := range databaseUser.FindAllStringSubmatch(text, -1) {
+				found.add(name, "PostgreSQL role "+match[1])
+			}
+		}
+	}
 }
 
 // texts returns a value, or the values of a list. Values with several fields are JSON-like.

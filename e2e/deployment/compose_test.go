@@ -3,6 +3,7 @@ package deployment_test
 import (
 	"cmp"
 	"maps"
+	"net/url"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -12,6 +13,7 @@ import (
 
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/topology"
+	"lockstep.internal/tools/pgroles"
 )
 
 type composeFile struct {
@@ -31,6 +33,8 @@ type composeService struct {
 	Healthcheck struct{ Test []string }
 	DependsOn   map[string]struct{ Restart bool } `yaml:"depends_on"`
 	PullPolicy  string                            `yaml:"pull_policy"`
+	NetworkMode string                            `yaml:"network_mode"`
+	Networks    []string
 	Build       struct{ Args map[string]string }
 	Logging     struct{ Options map[string]string }
 	Deploy      struct {
@@ -91,8 +95,66 @@ func TestPasswordsAreInFilesOnly(t *testing.T) {
 			require.NotContains(t, value, "PASSWORD", "%s: %s", name, variable)
 		}
 	}
-	environment := compose.Services["state"].Environment
-	require.Equal(t, "/run/secrets/postgres-password", environment["LOCKSTEP_DATABASE_PASSWORD_FILE"])
+}
+
+func TestEachServiceHasItsOwnRoleOfPostgreSQL(t *testing.T) {
+	t.Parallel()
+	compose := document[composeFile](t, "docker-compose.yml")
+	database := compose.Services["postgres"].Environment["POSTGRES_DB"]
+	init := compose.Services["postgres-init"]
+	dir := init.Command[slices.Index(init.Command, "--dir")+1]
+	// The administrator has no password, so only those in the container of PostgreSQL are administrators.
+	require.Contains(t, init.Command, "--remove-own-password")
+	require.Equal(t, "service:postgres", init.NetworkMode)
+	for name, s := range compose.Services {
+		address, stores := s.Environment["LOCKSTEP_DATABASE_URL"]
+		require.Equal(t, slices.Contains(pgroles.Services(), name), stores, name)
+		if !stores {
+			continue
+		}
+		u, err := url.Parse(address)
+		require.NoError(t, err)
+		require.Equal(t, pgroles.Role(database, name), u.User.String())
+		require.Equal(t, "/"+database, u.Path)
+		require.Contains(t, s.DependsOn, "postgres-init")
+		volume := "postgres-" + name
+		require.Equal(t, dir+"/"+name, init.mounts()[volume])
+		require.Equal(t, s.mounts()[volume]+"/password", s.Environment["LOCKSTEP_DATABASE_PASSWORD_FILE"])
+	}
+}
+
+// TestContainersReachOnlyTheirPeers lists the containers that must talk to each other. Others share no network, except
+// those that serve or observe the same one.
+func TestContainersReachOnlyTheirPeers(t *testing.T) {
+	t.Parallel()
+	compose := document[composeFile](t, "docker-compose.yml")
+	shared := func(a, b string) bool {
+		return slices.ContainsFunc(compose.Services[a].Networks, func(network string) bool {
+			return slices.Contains(compose.Services[b].Networks, network)
+		})
+	}
+	programs := services(t)
+	dials := map[string][]string{
+		"state": {"nats", "postgres", "otel-collector"}, "deploys": {"nats", "postgres", "otel-collector"},
+		"relay": {"nats", "otel-collector"}, "relay-agent": {"relay", "otel-collector"},
+		"watcher": {"nats", "otel-collector"}, "dispatcher": {"nats", "otel-collector"},
+		"cli":        {"nats", "state", "deploys", "relay"},
+		"prometheus": append([]string{"otel-collector"}, programs...), "grafana": {"prometheus"},
+	}
+	for from, all := range dials {
+		for _, to := range all {
+			require.True(t, shared(from, to), "%s does not reach %s", from, to)
+		}
+	}
+	for _, a := range append([]string{"postgres"}, programs...) {
+		for name := range compose.Services {
+			if name == a || name == "prometheus" && a != "postgres" || !shared(a, name) {
+				continue
+			}
+			serves := slices.Contains(dials[a], name) || slices.Contains(dials[name], a)
+			require.True(t, serves, "%s and %s reach each other", a, name)
+		}
+	}
 }
 
 func TestNATSRestartsWithNewConfiguration(t *testing.T) {
@@ -101,11 +163,18 @@ func TestNATSRestartsWithNewConfiguration(t *testing.T) {
 	require.True(t, compose.Services["nats"].DependsOn["nats-init"].Restart)
 }
 
+// TestNATSMonitoringIsLocal is about a port that asks for no key.
+func TestNATSMonitoringIsLocal(t *testing.T) {
+	t.Parallel()
+	command := document[composeFile](t, "docker-compose.yml").Services["nats-init"].Command
+	require.Equal(t, "127.0.0.1", command[slices.Index(command, "--monitor-host")+1])
+}
+
 func TestContainersMountOnlyTheirOwnKeys(t *testing.T) {
 	t.Parallel()
 	compose := document[composeFile](t, "docker-compose.yml")
 	created := map[string]string{} // volume of each folder that an init container writes
-	for _, name := range []string{"nats-init", "state-init", "relay-init"} {
+	for _, name := range []string{"nats-init", "state-init", "relay-init", "postgres-init"} {
 		for volume, folder := range compose.Services[name].mounts() {
 			require.NotContains(t, created, folder)
 			created[folder] = volume
@@ -119,6 +188,9 @@ func TestContainersMountOnlyTheirOwnKeys(t *testing.T) {
 		created["/data/admin"]:     {"cli"},
 		created["/data/relay-ca"]:  {"cli", "relay-agent"}, // has no key
 		created["/data/jetstream"]: {"nats"},
+	}
+	for _, service := range pgroles.Services() {
+		mounted[created["/data/postgres/"+service]] = []string{service}
 	}
 	for key, holder := range natsauth.KeyHolders(topology.Cell("local")) {
 		file := natsauth.SeedFile("/data/nats", key)
@@ -137,7 +209,9 @@ func TestContainersMountOnlyTheirOwnKeys(t *testing.T) {
 		for volume, folder := range s.mounts() {
 			if programs, ok := mounted[volume]; ok {
 				require.Contains(t, programs, name, "%s mounts the volume %s", name, volume)
-				require.Equal(t, volume, created[folder], "%s mounts the volume %s elsewhere", name, volume)
+				if folder != "/data/postgres" { // only the password of this service is there
+					require.Equal(t, volume, created[folder], "%s mounts the volume %s elsewhere", name, volume)
+				}
 			}
 		}
 	}

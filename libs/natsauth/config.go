@@ -2,6 +2,7 @@ package natsauth
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -41,7 +42,7 @@ func renderConfig(o Options, issuer, exchange string, users []staticUser) []byte
 	w.linef("listen: %s", quote(o.ListenHost+":"+strconv.Itoa(o.ListenPort)))
 
 	if o.MonitorPort != 0 {
-		w.linef("http: %s", quote(o.ListenHost+":"+strconv.Itoa(o.MonitorPort)))
+		w.linef("http: %s", quote(cmp.Or(o.MonitorHost, o.ListenHost)+":"+strconv.Itoa(o.MonitorPort)))
 	}
 
 	w.linef("max_payload: %d", topology.MaxMessageSize)

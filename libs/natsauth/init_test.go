@@ -70,7 +70,8 @@ func TestInitUpdatesTheConfigAndKeepsKeys(t *testing.T) {
 	before := readAll(t, dir)
 
 	report, err := natsauth.Init(dir, natsauth.Options{
-		ListenPort: 4333, SyncInterval: natsauth.SyncAlways, MonitorPort: 8222, ServerName: "nats-1", ListenHost: "0.0.0.0",
+		ListenPort: 4333, SyncInterval: natsauth.SyncAlways, MonitorPort: 8222, MonitorHost: "127.0.0.1",
+		ServerName: "nats-1", ListenHost: "0.0.0.0",
 		Cluster:    &natsauth.Cluster{Name: "c", ListenPort: 6222, Routes: []string{"nats://nats-2:6222"}},
 		Principals: []natsauth.StaticPrincipal{router()},
 	})
@@ -96,6 +97,7 @@ func TestInitUpdatesTheConfigAndKeepsKeys(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 4333, options.Port)
 	require.Equal(t, 8222, options.HTTPPort)
+	require.Equal(t, "127.0.0.1", options.HTTPHost, "not where clients are")
 	require.Equal(t, "nats-1", options.ServerName)
 	require.True(t, options.SyncAlways)
 	require.Equal(t, "c", options.Cluster.Name)

@@ -34,9 +34,11 @@ type Options struct {
 	ListenHost string
 	// ListenPort is the port for clients; -1 uses a free one. Defaults to 4222.
 	ListenPort int
-	// MonitorPort serves the server's own health and metrics on ListenHost; -1 takes a free one.
+	// MonitorPort serves the server's own health and metrics, to everybody; -1 takes a free one.
 	// Defaults to none.
 	MonitorPort int
+	// MonitorHost is the address of MonitorPort. Defaults to ListenHost.
+	MonitorHost string
 	// StoreDir holds the streams. A relative one is relative to the server's working directory, not
 	// to the configuration: this is how nats-server reads it. Defaults to "jetstream".
 	StoreDir string

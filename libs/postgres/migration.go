@@ -8,6 +8,7 @@ import (
 	"log/slog"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/tern/v2/migrate"
 
@@ -30,7 +31,8 @@ type Migrations struct {
 
 // Migrate creates the schema of the pool's connections and brings each series to its newest
 // version, in the given order. Replicas may call it at the same time. It waits for a database that
-// is down. An error of a migration is returned, and that file is rolled back. A schema that is
+// is down, and for missing privileges: the roles of a restored database get their schemas after it
+// answers. Another error of a migration is returned, and that file is rolled back. A schema that is
 // newer than the program stays as it is.
 func Migrate(ctx context.Context, pool *pgxpool.Pool, logger *slog.Logger, series ...Migrations) error {
 	for _, s := range series {
@@ -45,7 +47,8 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool, logger *slog.Logger, serie
 			conn.Release()
 		}
 		var content contentError
-		if err == nil || isTemporary(err) && !errors.As(err, &content) && !errors.Is(err, ErrUnsupportedVersion) {
+		mayPass := isTemporary(err) || lacksPrivilege(err)
+		if err == nil || mayPass && !errors.As(err, &content) && !errors.Is(err, ErrUnsupportedVersion) {
 			return err
 		}
 		return retry.Permanent(err)
@@ -54,6 +57,12 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool, logger *slog.Logger, serie
 		return fmt.Errorf("migrate the database: %w", err)
 	}
 	return nil
+}
+
+func lacksPrivilege(err error) bool {
+	const insufficientPrivilege = "42501"
+	refusal, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && refusal.Code == insufficientPrivilege
 }
 
 // contentError marks an error in a migration file, which a retry cannot mend.

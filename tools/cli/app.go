@@ -102,7 +102,7 @@ success, 2 for a wrong request, 3 without a valid token, 4 for a denied and 5 fo
 	for _, c := range []*cobra.Command{
 		a.workspaces(), a.projects(), a.agents(), a.tokens(), a.subscribers(), a.deploys(), a.kubeConfig(),
 		a.kubeCredential(), a.relayCommands(), a.events(), a.replay(), a.dead(), a.rebuild(),
-		a.natsCommands(), a.stateCommands(), a.kubernetesCommands(), a.up(),
+		a.natsCommands(), a.postgresCommands(), a.stateCommands(), a.kubernetesCommands(), a.up(),
 	} {
 		root.AddCommand(c)
 	}

@@ -80,6 +80,8 @@ nats-server.conf of an earlier run without --cluster stays as it was: remove it.
 	f.StringVar(&opts.ListenHost, "listen-host", "127.0.0.1", "address on which the server listens")
 	f.IntVar(&opts.ListenPort, "listen-port", 4222, "port for clients")
 	f.IntVar(&opts.MonitorPort, "monitor-port", 0, "port for health and metrics of the server; 0 for none")
+	f.StringVar(&opts.MonitorHost, "monitor-host", "",
+		"address of that port, which asks for no key; default: that of --listen-host")
 	f.StringVar(&opts.StoreDir, "store-dir", "jetstream",
 		"folder of the streams; a relative path is relative to the working directory of the server")
 	f.DurationVar(&opts.SyncInterval, "sync-interval", 10*time.Second,

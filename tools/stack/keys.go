@@ -1,14 +1,17 @@
 package stack
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 
+	"lockstep.internal/libs/config"
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/seal"
+	"lockstep.internal/tools/pgroles"
 )
 
 // Keys are the files that the state service keeps secrets with, and the first administrator's
@@ -41,6 +44,25 @@ func InitKeys(dir string) (Keys, map[string]bool, error) {
 		made[path] = created
 	}
 	return keys, made, nil
+}
+
+// InitDatabase makes the passwords of the services' database roles that are missing in a folder: <service>/password. It
+// never replaces a file. The map reports which files were created.
+func InitDatabase(dir string) (passwords map[string]string, created map[string]bool, err error) {
+	passwords, created = map[string]string{}, map[string]bool{}
+	for _, service := range pgroles.Services() {
+		path := filepath.Join(dir, service, "password")
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			return nil, nil, fmt.Errorf("create the folder of a password: %w", err)
+		}
+		if created[path], err = writeOnce(path, func() (string, error) { return rand.Text(), nil }); err != nil {
+			return nil, nil, fmt.Errorf("create %s: %w", path, err)
+		}
+		if passwords[service], err = config.SecretFile(path).Read(); err != nil {
+			return nil, nil, fmt.Errorf("read the password of %s: %w", service, err)
+		}
+	}
+	return passwords, created, nil
 }
 
 // CopyAdminToken writes the first administrator's token to a file in another folder, for the command line, and reports

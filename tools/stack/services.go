@@ -68,7 +68,7 @@ func (s *Stack) state(name, listen string) *service {
 		cfg.Ops.Listen, cfg.API.Listen = anyPort, addresses[ListenerAPI]
 		cfg.Telemetry = s.telemetry()
 		cfg.Cell.Name = string(Cell)
-		cfg.Database.URLFile = config.SecretFile(s.databaseURLFile())
+		cfg.Database.URLFile = config.SecretFile(s.databaseURLFile(State))
 		cfg.NATS.URL = config.URL(s.natsURL())
 		cfg.Agents.KeysDir = s.natsDir()
 		cfg.Secrets.SealSeedFile = config.SecretFile(s.keys.SealSeedFile)
@@ -112,7 +112,7 @@ func (s *Stack) deploys(name, listen string) *service {
 		cfg.Ops.Listen, cfg.API.Listen = anyPort, addresses[ListenerAPI]
 		cfg.Telemetry = s.telemetry()
 		cfg.Cell.Name = string(Cell)
-		cfg.Database.URLFile = config.SecretFile(s.databaseURLFile())
+		cfg.Database.URLFile = config.SecretFile(s.databaseURLFile(Deploys))
 		cfg.NATS.URL = config.URL(s.natsURL())
 		cfg.NATS.NKeySeedFile = config.SecretFile(natsauth.SeedFile(s.natsDir(), natsauth.PrincipalDeploys))
 		s.opts.Configure(Deploys, &cfg)

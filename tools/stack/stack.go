@@ -12,11 +12,13 @@ import (
 	"sync"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/telemetry"
 	"lockstep.internal/libs/topology"
+	"lockstep.internal/tools/pgroles"
 	"lockstep.internal/tools/testkit/lab"
 	"lockstep.internal/tools/testkit/natsd"
 	"lockstep.internal/tools/testkit/pg"
@@ -142,7 +144,12 @@ func (s *Stack) openDir() error {
 
 func (s *Stack) startDatabase(ctx context.Context) error {
 	if s.opts.DatabaseURL != "" {
-		return s.writeDatabaseURL(s.opts.DatabaseURL)
+		for _, service := range pgroles.Services() {
+			if err := s.writeDatabaseURL(service, s.opts.DatabaseURL); err != nil {
+				return err
+			}
+		}
+		return nil
 	}
 	done := s.progress.step("PostgreSQL")
 	options := pg.Options{Progress: func(string) {}}
@@ -155,12 +162,38 @@ func (s *Stack) startDatabase(ctx context.Context) error {
 	}
 	s.database = server
 	done("%d, private, on port %d", server.Version(), server.Port())
-	return s.writeDatabaseURL(server.URL())
+	return s.createRoles(ctx, server.URL())
 }
 
-// writeDatabaseURL writes the database URL with the password to a file.
-func (s *Stack) writeDatabaseURL(url string) error {
-	if err := os.WriteFile(s.databaseURLFile(), []byte(url+"\n"), 0o600); err != nil {
+// createRoles gives each service a role of its own.
+func (s *Stack) createRoles(ctx context.Context, admin string) error {
+	passwords, _, err := InitDatabase(filepath.Join(s.dir, "keys", "postgres"))
+	if err != nil {
+		return err
+	}
+	conn, err := pgx.Connect(ctx, admin)
+	if err != nil {
+		return fmt.Errorf("connect to PostgreSQL: %w", err)
+	}
+	err = pgroles.Apply(ctx, conn, passwords)
+	if err = errors.Join(err, conn.Close(context.WithoutCancel(ctx))); err != nil {
+		return fmt.Errorf("create the roles of services: %w", err)
+	}
+	for service, password := range passwords {
+		url, err := pgroles.URL(admin, service, password)
+		if err != nil {
+			return fmt.Errorf("role of %s: %w", service, err)
+		}
+		if err := s.writeDatabaseURL(service, url); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writeDatabaseURL writes the database URL of a service, with the password, to a file.
+func (s *Stack) writeDatabaseURL(service, url string) error {
+	if err := os.WriteFile(s.databaseURLFile(service), []byte(url+"\n"), 0o600); err != nil {
 		return fmt.Errorf("write the database URL: %w", err)
 	}
 	return nil
@@ -291,7 +324,9 @@ func (s *Stack) ClientFile() string { return filepath.Join(s.dir, "client.yaml")
 
 func (s *Stack) natsDir() string { return cmp.Or(s.opts.NATSDir, filepath.Join(s.dir, "nats")) }
 
-func (s *Stack) databaseURLFile() string { return filepath.Join(s.dir, "keys", "database.url") }
+func (s *Stack) databaseURLFile(service string) string {
+	return filepath.Join(s.dir, "keys", service+".database.url")
+}
 
 // servicesDir holds the configuration of services that run as separate processes.
 func (s *Stack) servicesDir() string { return filepath.Join(s.dir, "services") }
