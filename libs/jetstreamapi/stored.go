@@ -26,7 +26,9 @@ func Subject(js jetstream.JetStream, request, stream string) string {
 // GetRequest asks for one message of a stream.
 type GetRequest struct {
 	// Sequence of the message, or the lowest one that it may have if Subjects is set.
-	Sequence uint64 `json:"seq"`
+	Sequence uint64 `json:"seq,omitempty"`
+	// Since asks for the first message that was stored at this time or later, instead of Sequence. It needs Subjects.
+	Since *time.Time `json:"start_time,omitempty"`
 	// Subjects that the message may have, with wildcards. "" means exactly the message at the sequence.
 	Subjects string `json:"next_by_subj,omitempty"`
 }
@@ -44,7 +46,7 @@ type getResponse struct {
 }
 
 // Get returns a message that the leader of the stream has stored, and jetstream.ErrMsgNotFound if it has none. Headers
-// that cannot be decoded are nil, as readers of the stream receive them. It waits at most 5 s.
+// that cannot be decoded are nil, as readers of the stream receive them. It waits at most 2 s.
 func Get(
 	ctx context.Context, js jetstream.JetStream, stream string, wanted GetRequest,
 ) (*jetstream.RawStreamMsg, error) {

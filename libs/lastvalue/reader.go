@@ -25,7 +25,7 @@ const (
 	// openTimeout bounds the first request about the stream. Nobody answers while the servers elect a leader, so it must
 	// soon be sent again.
 	openTimeout = 2 * time.Second
-	// requestTimeout bounds each other request to the server, and the wait for each message of a page.
+	// requestTimeout bounds each other request to the server.
 	requestTimeout = 5 * time.Second
 
 	defaultProbe      = 5 * time.Second

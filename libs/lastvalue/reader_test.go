@@ -62,6 +62,7 @@ func TestReaderLoadsWhatALaggingReplicaDoesNotHave(t *testing.T) {
 		}
 		_ = m.RespondMsg(&nats.Msg{Data: []byte("1"), Header: nats.Header{
 			"Nats-Subject": {"value.a.1"}, "Nats-Sequence": {"1"}, "Nats-Last-Sequence": {"0"},
+			"Nats-Time-Stamp": {"2026-01-02T15:04:05Z"},
 		}})
 		_ = m.RespondMsg(&nats.Msg{Header: nats.Header{
 			"Status": {"204"}, "Nats-Num-Pending": {"0"}, "Nats-Last-Sequence": {"1"},

@@ -51,7 +51,7 @@ func StaticPrincipals(cell topology.Cell) []StaticPrincipal {
 }
 
 // statePermissions: manages streams and consumers but cannot delete history. It may purge the streams that hold
-// current state and have no other writer.
+// current state and have no other writer. It retries and drops dead letters for administrators.
 func statePermissions(cell topology.Cell) jwt.Permissions {
 	return jwt.Permissions{
 		Pub: jwt.Permission{
@@ -63,6 +63,10 @@ func statePermissions(cell topology.Cell) jwt.Permissions {
 				cell.All(topology.FamilyDirectory),
 				cell.Prefix(topology.FamilyAgent) + ".*.blocked",
 				cell.Prefix(topology.FamilyDead) + "." + PrincipalState + ".>",
+				cell.All(topology.FamilyObserved),
+				cell.All(topology.FamilyApplied),
+				cell.All(topology.FamilySink),
+				"$JS.API.STREAM.MSG.DELETE." + topology.StreamDead,
 				"$JS.API.INFO",
 				"$JS.API.STREAM.CREATE.*",
 				"$JS.API.STREAM.UPDATE.*",

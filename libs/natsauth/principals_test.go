@@ -148,12 +148,14 @@ func withJetStream() []principal {
 				"lockstep.local.desired.>", "lockstep.local.desired_log.>", "lockstep.local.control.>",
 				"lockstep.local.workspace.>", "lockstep.local.directory.>", "lockstep.local.dead.state.>",
 				"lockstep.local.agent.*.blocked",
+				// Dead letters that it retries.
+				"lockstep.local.observed.>", "lockstep.local.applied.>", "lockstep.local.sink.>",
 			},
 			requests: []string{
 				"$JS.API.INFO", "$JS.API.STREAM.CREATE.*", "$JS.API.STREAM.UPDATE.*", "$JS.API.STREAM.INFO.*",
 				"$JS.API.STREAM.NAMES", "$JS.API.STREAM.LIST", "$JS.API.STREAM.MSG.GET.*", "$JS.API.DIRECT.GET.>",
 				"$JS.API.CONSUMER.>", "$JS.API.STREAM.PURGE.DESIRED", "$JS.API.STREAM.PURGE.CONTROL",
-				"$JS.API.STREAM.PURGE.DIRECTORY", "$JS.ACK.>",
+				"$JS.API.STREAM.PURGE.DIRECTORY", "$JS.API.STREAM.MSG.DELETE.DEAD", "$JS.ACK.>",
 			},
 			subscribes: []string{"lockstep.local.secret.*.*", "lockstep.local.consumer.*"},
 		},

@@ -55,7 +55,7 @@ func TestStaticPrincipalsCannotExceedTheirPermissions(t *testing.T) {
 	for name, forbidden := range map[string]struct{ publish, subscribe []string }{
 		natsauth.PrincipalState: {
 			publish: []string{
-				"lockstep.local.observed.18.x", "lockstep.local.applied.18.w", "lockstep.other.desired.18.w",
+				"lockstep.other.desired.18.w", "lockstep.local.audit.18.requests", "lockstep.local.deploy.c.n.k.w.started",
 				"lockstep.local.dead.dispatcher.x", "lockstep.local.agent.18.connected",
 				"$JS.API.STREAM.DELETE.DESIRED", "$JS.API.STREAM.PURGE.WORKSPACES", "$JS.API.STREAM.PURGE.OBSERVED",
 				"$JS.API.STREAM.MSG.DELETE.DESIRED", "$JS.API.STREAM.RESTORE.DESIRED", "$SYS.REQ.SERVER.PING", "$SYS.REQ.USER.AUTH",

@@ -328,8 +328,8 @@ func (p *process) openAPI(context.Context) error {
 		AccessChanges: p.accessChanges, StreamLifetime: p.cfg.Access.StreamLifetime,
 		MaxTokensPerUser: p.cfg.Access.MaxTokensPerUser, MaxAgentsPerProject: p.cfg.Agents.MaxPerProject,
 		Subscribers: p.subscribers, Endpoint: endpoint, NamespacePrefix: p.cfg.Workspace.NamespacePrefix,
-		Rebuild: p.rebuild, Issuer: p.keyring, Cell: p.cell(), Logger: p.tel.Logger, Now: time.Now,
-		Interceptors: []connect.Interceptor{tracing},
+		Rebuild: p.rebuild, DeadLetters: nats.DeadLetters{JetStream: js, Cell: p.cell()}, Issuer: p.keyring, Cell: p.cell(),
+		Logger: p.tel.Logger, Now: time.Now, Interceptors: []connect.Interceptor{tracing},
 	})
 	p.api = service.HTTPServer(
 		"api",

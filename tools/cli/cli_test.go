@@ -11,10 +11,10 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"lockstep.internal/libs/deadletter"
 	"lockstep.internal/libs/event"
 	"lockstep.internal/libs/natsauth"
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
-	"lockstep.internal/tools/dead"
 )
 
 // run executes a command line with no configuration but what is given.
@@ -83,6 +83,8 @@ func TestUsageErrorsAndExitCodes(t *testing.T) {
 		{"dead retry 1 --all", 2, "set either SEQUENCE… or --all"},
 		{"dead drop 1 --subject applied.>", 2, "set either SEQUENCE… or --all"},
 		{"dead drop 0", 2, "must be a positive number"},
+		{"dead drop 1", 2, "no server is configured"},
+		{"dead retry --all", 2, "no server is configured"},
 	} {
 		t.Run(tc.args, func(t *testing.T) {
 			t.Parallel()
@@ -322,7 +324,7 @@ func TestEventFilterAndSummary(t *testing.T) {
 
 func TestDeadLetterOutput(t *testing.T) {
 	t.Parallel()
-	l := dead.Letter{
+	l := deadletter.Letter{
 		Sequence:       3,
 		Stored:         time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
 		Service:        "state",

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"lockstep.internal/libs/deadletter"
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/errcode"
@@ -39,6 +40,18 @@ func (a *app) deadLetters(ctx context.Context, use func(dead.Queue) error) error
 	return use(dead.Queue{JetStream: js, Cell: topology.Cell(a.client.Cell)})
 }
 
+// changeDeadLetters is deadLetters for a queue that also retries and drops letters.
+func (a *app) changeDeadLetters(ctx context.Context, use func(dead.Queue) error) error {
+	api, err := a.api()
+	if err != nil {
+		return err
+	}
+	return a.deadLetters(ctx, func(queue dead.Queue) error {
+		queue.Operations = api.Operations
+		return use(queue)
+	})
+}
+
 func (a *app) deadList() *cobra.Command {
 	var selection dead.Selection
 	c := &cobra.Command{
@@ -54,7 +67,7 @@ lockstep.<cell>., such as applied.7.*. With -o json, print one message per line.
 			}
 			t := table{header: []string{"SEQUENCE", "AGE", "SERVICE", "SUBJECT", "REASON"}}
 			err := a.deadLetters(c.Context(), func(queue dead.Queue) error {
-				return queue.Each(c.Context(), selection, func(l dead.Letter) error {
+				return queue.Each(c.Context(), selection, func(l deadletter.Letter) error {
 					if a.output == outputTable {
 						t.rows = append(
 							t.rows,
@@ -113,7 +126,7 @@ type letterJSON struct {
 	DataBase64 []byte          `json:"data_base64,omitempty"`
 }
 
-func letterOf(l dead.Letter, full bool) letterJSON {
+func letterOf(l deadletter.Letter, full bool) letterJSON {
 	out := letterJSON{
 		Sequence:       l.Sequence,
 		Stored:         l.Stored.UTC(),
@@ -140,7 +153,7 @@ func letterOf(l dead.Letter, full bool) letterJSON {
 
 // printLetter prints a letter as JSON or YAML: a list entry on one line, a full letter with
 // indentation.
-func (a *app) printLetter(l dead.Letter, full bool) error {
+func (a *app) printLetter(l deadletter.Letter, full bool) error {
 	raw, err := json.Marshal(letterOf(l, full))
 	if err != nil {
 		return fmt.Errorf("print: %w", err)
@@ -167,7 +180,7 @@ func (a *app) deadShow() *cobra.Command {
 				return err
 			}
 			return a.deadLetters(c.Context(), func(queue dead.Queue) error {
-				return queue.Each(c.Context(), dead.Selection{Sequences: sequences}, func(l dead.Letter) error {
+				return queue.Each(c.Context(), dead.Selection{Sequences: sequences}, func(l deadletter.Letter) error {
 					if a.output != outputTable {
 						return a.printLetter(l, true)
 					}
@@ -179,7 +192,7 @@ func (a *app) deadShow() *cobra.Command {
 }
 
 // letterText is the text output of a letter.
-func letterText(l dead.Letter) string {
+func letterText(l deadletter.Letter) string {
 	var b strings.Builder
 	line := func(name, value string) { fmt.Fprintf(&b, "%-12s %s\n", name, value) }
 	line("Sequence", strconv.FormatUint(l.Sequence, 10))
@@ -256,7 +269,7 @@ func (a *app) deadRetry() *cobra.Command {
 		Long: `Publish the original messages with their headers to their subjects, oldest first, and remove each
 letter when its message is stored. A message that fails again comes back with a new sequence. After an interruption
 the last message may be published a second time; services ignore the duplicate. A message cannot be retried when its
-data or headers could not be stored.`,
+data or headers could not be stored. The state service publishes and removes, for administrators only.`,
 		Example: "  lockstep dead retry 12 13\n  lockstep dead retry --all --subject 'applied.7.*'",
 		RunE: func(c *cobra.Command, args []string) error {
 			selection, err := flags.selection(c, args)
@@ -264,8 +277,8 @@ data or headers could not be stored.`,
 				return err
 			}
 			retried, refused := 0, 0
-			err = a.deadLetters(c.Context(), func(queue dead.Queue) error {
-				return queue.Retry(c.Context(), selection, func(_ dead.Letter, err error) error {
+			err = a.changeDeadLetters(c.Context(), func(queue dead.Queue) error {
+				return queue.Retry(c.Context(), selection, func(_ deadletter.Letter, err error) error {
 					if err != nil {
 						refused++
 						return a.note("%s", fault.From(err).Message)
@@ -292,6 +305,7 @@ func (a *app) deadDrop() *cobra.Command {
 	var flags deadFlags
 	c := &cobra.Command{
 		Use: "drop SEQUENCE… | --all", Short: "Remove dead letters permanently", Args: cobra.ArbitraryArgs,
+		Long:    "Remove dead letters permanently. The state service removes them, for administrators only.",
 		Example: "  lockstep dead drop 12 13\n  lockstep dead drop --all --subject 'observed.7.>'",
 		RunE: func(c *cobra.Command, args []string) error {
 			selection, err := flags.selection(c, args)
@@ -299,8 +313,8 @@ func (a *app) deadDrop() *cobra.Command {
 				return err
 			}
 			dropped := 0
-			err = a.deadLetters(c.Context(), func(queue dead.Queue) error {
-				return queue.Drop(c.Context(), selection, func(dead.Letter) error { dropped++; return nil })
+			err = a.changeDeadLetters(c.Context(), func(queue dead.Queue) error {
+				return queue.Drop(c.Context(), selection, func(deadletter.Letter) error { dropped++; return nil })
 			})
 			if err := a.note("dropped: %d", dropped); err != nil {
 				return err

@@ -15,6 +15,7 @@ import (
 
 	"lockstep.internal/libs/event"
 	"lockstep.internal/libs/fault"
+	"lockstep.internal/libs/stored"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/schemas/gen/events"
@@ -149,14 +150,14 @@ func (a *app) loadClaims(ctx context.Context, d *detection.Detector, js jetstrea
 	}
 	projects := map[int64]int64{}
 	agents := replay.Options{Subject: topology.FamilyDirectory + ".agent.>"}
-	err = replay.Run(ctx, js, cell, agents, func(msg jetstream.Msg, meta *jetstream.MsgMetadata) error {
-		e, err := event.Decode(msg.Headers(), msg.Data())
+	err = replay.Run(ctx, js, cell, agents, func(m stored.Message) error {
+		e, err := event.Decode(m.Header, m.Data)
 		if err != nil {
-			return fmt.Errorf("%s, sequence %d: %w", msg.Subject(), meta.Sequence.Stream, err)
+			return fmt.Errorf("%s, sequence %d: %w", m.Subject, m.Sequence, err)
 		}
 		var agent events.DirectoryAgent
 		if err := e.DataAs(&agent); err != nil {
-			return fmt.Errorf("%s, sequence %d: %w", msg.Subject(), meta.Sequence.Stream, err)
+			return fmt.Errorf("%s, sequence %d: %w", m.Subject, m.Sequence, err)
 		}
 		projects[int64(agent.AgentID)] = int64(agent.ProjectID)
 		return nil
@@ -210,14 +211,14 @@ func publishedFacts(
 ) ([]events.DeployFact, error) {
 	var published []events.DeployFact
 	all := replay.Options{Subject: topology.FamilyDeploy + ".>"}
-	err := replay.Run(ctx, js, cell, all, func(msg jetstream.Msg, meta *jetstream.MsgMetadata) error {
-		e, err := event.Decode(msg.Headers(), msg.Data())
+	err := replay.Run(ctx, js, cell, all, func(m stored.Message) error {
+		e, err := event.Decode(m.Header, m.Data)
 		if err != nil {
-			return fmt.Errorf("%s, sequence %d: %w", msg.Subject(), meta.Sequence.Stream, err)
+			return fmt.Errorf("%s, sequence %d: %w", m.Subject, m.Sequence, err)
 		}
 		fact, err := cdevent.Read(e)
 		if err != nil {
-			return fmt.Errorf("%s, sequence %d: %w", msg.Subject(), meta.Sequence.Stream, err)
+			return fmt.Errorf("%s, sequence %d: %w", m.Subject, m.Sequence, err)
 		}
 		if d.Covers(&fact) {
 			published = append(published, fact)

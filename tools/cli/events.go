@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/cobra"
 
 	"lockstep.internal/libs/config"
@@ -19,6 +18,7 @@ import (
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/natsconn"
+	"lockstep.internal/libs/stored"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/services/deploys/environment"
@@ -306,14 +306,14 @@ func (a *app) printHistory(ctx context.Context, opts replay.Options, positions b
 		js,
 		topology.Cell(a.client.Cell),
 		opts,
-		func(msg jetstream.Msg, meta *jetstream.MsgMetadata) error {
-			e, err := event.Decode(msg.Headers(), msg.Data())
+		func(m stored.Message) error {
+			e, err := event.Decode(m.Header, m.Data)
 			if err != nil {
-				return a.note("%s, sequence %d: not a CloudEvent: %v", msg.Subject(), meta.Sequence.Stream, err)
+				return a.note("%s, sequence %d: not a CloudEvent: %v", m.Subject, m.Sequence, err)
 			}
 			if positions {
-				e.SetExtension("natssubject", msg.Subject())
-				e.SetExtension("natssequence", strconv.FormatUint(meta.Sequence.Stream, 10))
+				e.SetExtension("natssubject", m.Subject)
+				e.SetExtension("natssequence", strconv.FormatUint(m.Sequence, 10))
 			}
 			raw, err := event.MarshalStructured(e)
 			if err != nil {

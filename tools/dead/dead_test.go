@@ -1,21 +1,24 @@
 package dead_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
+	"connectrpc.com/connect"
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"lockstep.internal/libs/deadletter"
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/errcode"
+	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
+	statenats "lockstep.internal/services/state/nats"
 	"lockstep.internal/tools/dead"
 	"lockstep.internal/tools/testkit/leaktest"
 	"lockstep.internal/tools/testkit/natstest"
@@ -24,6 +27,21 @@ import (
 func TestMain(m *testing.M) { leaktest.Main(m) }
 
 const cell = topology.Cell("local")
+
+// operations calls the state service's own code without its API.
+type operations struct{ letters statenats.DeadLetters }
+
+func (o operations) RetryDeadLetter(
+	ctx context.Context, r *connect.Request[statev1.RetryDeadLetterRequest],
+) (*connect.Response[statev1.RetryDeadLetterResponse], error) {
+	return connect.NewResponse(&statev1.RetryDeadLetterResponse{}), o.letters.Retry(ctx, r.Msg.GetSequence())
+}
+
+func (o operations) DropDeadLetter(
+	ctx context.Context, r *connect.Request[statev1.DropDeadLetterRequest],
+) (*connect.Response[statev1.DropDeadLetterResponse], error) {
+	return connect.NewResponse(&statev1.DropDeadLetterResponse{}), o.letters.Drop(ctx, r.Msg.GetSequence())
+}
 
 // letter is a message as a consumer puts it on DEAD.
 func letter(subject, text string, more ...string) *nats.Msg {
@@ -44,67 +62,6 @@ func letter(subject, text string, more ...string) *nats.Msg {
 	return m
 }
 
-func read(m *nats.Msg) dead.Letter {
-	return dead.Read(cell, 3, time.Unix(5, 0), m.Subject, m.Header, m.Data)
-}
-
-func TestReadLetterAndOriginal(t *testing.T) {
-	t.Parallel()
-	subject := cell.Applied(7, "w")
-	l := read(letter(subject, "x"))
-	require.Equal(t, dead.Letter{
-		Sequence:       3,
-		Stored:         time.Unix(5, 0),
-		Service:        "state",
-		Consumer:       "applied",
-		Reason:         "no good",
-		Subject:        subject,
-		Stream:         "APPLIED",
-		StreamSequence: 12,
-		Header:         nats.Header{"ce-id": {"id-x"}},
-		Data:           []byte("x"),
-	}, l)
-	original, err := l.Original(cell)
-	require.NoError(t, err)
-	require.Equal(t, &nats.Msg{Subject: subject, Header: nats.Header{"ce-id": {"id-x"}}, Data: []byte("x")}, original)
-
-	bare := dead.Read(cell, 3, time.Unix(5, 0), cell.Dead("state", subject), nil, nil)
-	require.Equal(t, subject, bare.Subject, "a letter without headers has its original subject")
-
-	for name, m := range map[string]*nats.Msg{
-		"data of 12 bytes was too large":         letter(subject, "", "Lockstep-Dead-Omitted", "12"),
-		"3 of its headers could not be stored":   letter(subject, "x", "Lockstep-Dead-Omitted-Headers", "3"),
-		"it names no subject of this cell":       letter("lockstep.another.applied.7.w", "x"),
-		"cannot be retried: it names no subject": letter(cell.Dead("state", subject), "x"),
-		"names no subject of this cell":          letter("$SYS.REQ.SERVER.PING", "x"),
-	} {
-		_, err := read(m).Original(cell)
-		require.Equal(t, errcode.FailedPrecondition, fault.CodeOf(err))
-		require.ErrorContains(t, err, name)
-	}
-}
-
-func FuzzReadNeverPanics(f *testing.F) {
-	f.Add("lockstep.local.dead.state.applied.7.w", "lockstep.local.applied.7.w", "1", "x")
-	f.Add("", "", "", "")
-	f.Fuzz(func(t *testing.T, subject, original, number, other string) {
-		l := dead.Read(cell, 1, time.Time{}, subject, nats.Header{
-			"Lockstep-Dead-Subject": {
-				original,
-			},
-			"Lockstep-Dead-Sequence":        {number},
-			"Lockstep-Dead-Omitted":         {number},
-			"Lockstep-Dead-Omitted-Headers": {number},
-			other:                           {other},
-		}, nil)
-		if m, err := l.Original(cell); err == nil {
-			parsed, err := topology.Parse(m.Subject)
-			require.NoError(t, err)
-			require.Equal(t, cell, parsed.Cell)
-		}
-	})
-}
-
 // newQueue returns a queue with six dead letters of two agents, alternating. The third has no data.
 func newQueue(t *testing.T) dead.Queue {
 	t.Helper()
@@ -118,13 +75,15 @@ func newQueue(t *testing.T) dead.Queue {
 		_, err := js.PublishMsg(t.Context(), m)
 		require.NoError(t, err)
 	}
-	return dead.Queue{JetStream: js, Cell: cell}
+	return dead.Queue{
+		JetStream: js, Cell: cell, Operations: operations{statenats.DeadLetters{JetStream: js, Cell: cell}},
+	}
 }
 
 func list(t *testing.T, b dead.Queue, s dead.Selection) string {
 	t.Helper()
 	out := ""
-	require.NoError(t, b.Each(t.Context(), s, func(l dead.Letter) error { out += string(l.Data); return nil }))
+	require.NoError(t, b.Each(t.Context(), s, func(l deadletter.Letter) error { out += string(l.Data); return nil }))
 	return out
 }
 
@@ -170,7 +129,7 @@ func TestRetryPublishesInOrderAndRemoves(t *testing.T) {
 	var results []string
 	require.NoError(
 		t,
-		b.Retry(t.Context(), dead.Selection{Sequences: []uint64{6, 1}}, func(l dead.Letter, err error) error {
+		b.Retry(t.Context(), dead.Selection{Sequences: []uint64{6, 1}}, func(l deadletter.Letter, err error) error {
 			results = append(results, fmt.Sprint(l.Sequence, err))
 			return nil
 		}),
@@ -180,7 +139,7 @@ func TestRetryPublishesInOrderAndRemoves(t *testing.T) {
 	require.Equal(t, "2345", list(t, b, dead.Selection{}))
 
 	refused := 0
-	require.NoError(t, b.Retry(t.Context(), dead.Selection{}, func(l dead.Letter, err error) error {
+	require.NoError(t, b.Retry(t.Context(), dead.Selection{}, func(l deadletter.Letter, err error) error {
 		if err != nil {
 			refused++
 			require.Equal(t, uint64(3), l.Sequence)
@@ -197,7 +156,7 @@ func TestDrop(t *testing.T) {
 	t.Parallel()
 	b := newQueue(t)
 	dropped := 0
-	count := func(dead.Letter) error { dropped++; return nil }
+	count := func(deadletter.Letter) error { dropped++; return nil }
 	require.NoError(t, b.Drop(t.Context(), dead.Selection{Subject: "applied.7.>"}, count))
 	require.Equal(t, 3, dropped)
 	require.Equal(t, "246", list(t, b, dead.Selection{}))
@@ -212,7 +171,7 @@ func TestInterruptedRetryLosesNothing(t *testing.T) {
 	t.Parallel()
 	b := newQueue(t)
 	enough := errors.New("enough")
-	err := b.Retry(t.Context(), dead.Selection{Subject: "applied.8.>"}, func(l dead.Letter, _ error) error {
+	err := b.Retry(t.Context(), dead.Selection{Subject: "applied.8.>"}, func(l deadletter.Letter, _ error) error {
 		if l.Sequence == 2 {
 			return enough
 		}
@@ -225,15 +184,14 @@ func TestInterruptedRetryLosesNothing(t *testing.T) {
 	// Two at once: the other has removed it already.
 	stream, err := b.JetStream.Stream(t.Context(), topology.StreamDead)
 	require.NoError(t, err)
-	require.NoError(t, b.Drop(t.Context(), dead.Selection{Sequences: []uint64{4}}, func(dead.Letter) error { return nil }))
-	_, err = stream.GetMsg(t.Context(), 4)
-	require.ErrorIs(t, err, jetstream.ErrMsgNotFound)
+	none := func(deadletter.Letter) error { return nil }
+	require.NoError(t, b.Drop(t.Context(), dead.Selection{Sequences: []uint64{4}}, none))
 	removed := false
-	require.NoError(t, b.Each(t.Context(), dead.Selection{Sequences: []uint64{5}}, func(dead.Letter) error {
+	require.NoError(t, b.Each(t.Context(), dead.Selection{Sequences: []uint64{5}}, func(deadletter.Letter) error {
 		require.NoError(t, stream.DeleteMsg(t.Context(), 5))
 		return nil
 	}))
-	require.NoError(t, b.Drop(t.Context(), dead.Selection{}, func(l dead.Letter) error {
+	require.NoError(t, b.Drop(t.Context(), dead.Selection{}, func(l deadletter.Letter) error {
 		if !removed {
 			removed = true
 			require.NoError(t, stream.DeleteMsg(t.Context(), 6))

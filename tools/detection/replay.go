@@ -7,6 +7,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/errgroup"
 
+	"lockstep.internal/libs/stored"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/tools/replay"
@@ -104,14 +105,14 @@ func (d *Detector) read(
 			return context.Cause(ctx)
 		}
 	}
-	err := replay.Run(ctx, js, cell, opts, func(msg jetstream.Msg, meta *jetstream.MsgMetadata) error {
-		if !begun && meta.Sequence.Stream >= fromSequence && !meta.Timestamp.Before(fromTime) {
+	err := replay.Run(ctx, js, cell, opts, func(next stored.Message) error {
+		if !begun && next.Sequence >= fromSequence && !next.Stored.Before(fromTime) {
 			begun = true
 			if err := send(); err != nil {
 				return err
 			}
 		}
-		m := d.decode(meta.Sequence.Stream, msg.Subject(), msg.Headers(), msg.Data())
+		m := d.decode(next.Sequence, next.Subject, next.Header, next.Data)
 		m.beforeRange = !begun
 		if batch = append(batch, m); len(batch) < size {
 			return nil

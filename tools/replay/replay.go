@@ -2,13 +2,14 @@
 // original pace.
 //
 // The range ends at the last message that the stream has when the replay starts. Two replays of a
-// range return the same messages. Messages that the stream has dropped are missing. A replay leaves
-// nothing on the server.
+// range return the same messages. Messages that the stream has dropped are missing. A replay needs no
+// consumer and changes nothing on the server.
 package replay
 
 import (
+	"cmp"
 	"context"
-	"fmt"
+	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -16,6 +17,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"lockstep.internal/libs/fault"
+	"lockstep.internal/libs/retry"
+	"lockstep.internal/libs/stored"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/errcode"
 )
@@ -25,7 +28,7 @@ type Options struct {
 	// Subject is a filter below lockstep.<cell>., such as workspace.> or observed.7.>. Its first
 	// token names the stream.
 	Subject string
-	// Also are more filters on the same stream. No two filters may overlap.
+	// Also are more filters on the same stream, for few messages: they are held in memory. No two filters may overlap.
 	Also []string
 	// FromSequence and ToSequence are the first and last sequence; 0 for no bound.
 	FromSequence, ToSequence uint64
@@ -35,129 +38,115 @@ type Options struct {
 	OriginalPace bool
 }
 
-const (
-	// batch is the number of messages of a request.
-	batch = 500
-	// cleanupTimeout bounds the deletion of the replay's consumer.
-	cleanupTimeout = 10 * time.Second
-)
+// errEnd reports the end of the range.
+var errEnd = errors.New("end of the range")
 
 // Run calls take with each message of the range, in order, until its first error.
 func Run(
-	ctx context.Context,
-	js jetstream.JetStream,
-	cell topology.Cell,
-	opts Options,
-	take func(jetstream.Msg, *jetstream.MsgMetadata) error,
+	ctx context.Context, js jetstream.JetStream, cell topology.Cell, opts Options, take func(stored.Message) error,
 ) error {
 	name, err := streamOf(opts.Subject)
 	if err != nil {
 		return err
 	}
-	stream, err := js.Stream(ctx, name)
-	if err != nil {
+	if opts.FromSequence != 0 && !opts.FromTime.IsZero() {
+		return fault.New(errcode.InvalidArgument, "set either a first sequence or a first time, not both")
+	}
+	r := &run{
+		reader: stored.Reader{JetStream: js, Stream: name}, cell: cell, opts: opts, take: take,
+		from: max(1, opts.FromSequence),
+	}
+	err = r.run(ctx)
+	switch {
+	case r.failed != nil:
+		return r.failed
+	case err == nil, errors.Is(err, errEnd):
+		return nil
+	case ctx.Err() != nil:
+		return fault.From(ctx.Err())
+	default:
 		return fault.Wrap(err, errcode.Unavailable, "read stream %s: %v", name, err)
 	}
-	end := stream.CachedInfo().State.LastSeq
-	if opts.ToSequence != 0 {
-		end = min(end, opts.ToSequence)
+}
+
+// run is one call of Run.
+type run struct {
+	reader   stored.Reader
+	cell     topology.Cell
+	opts     Options
+	take     func(stored.Message) error
+	failed   error // the error of take
+	from, to uint64
+	also     []stored.Message // not taken yet
+	last     time.Time        // of the message that was taken last
+}
+
+func (r *run) run(ctx context.Context) error {
+	stream, err := r.reader.JetStream.Stream(ctx, r.reader.Stream)
+	if err != nil {
+		return err //nolint:wrapcheck // Run names the stream.
 	}
-	cfg, err := opts.consumer(cell)
+	r.to = stream.CachedInfo().State.LastSeq
+	if r.opts.ToSequence != 0 {
+		r.to = min(r.to, r.opts.ToSequence)
+	}
+	if !r.opts.FromTime.IsZero() {
+		first, err := r.reader.Since(ctx, r.opts.FromTime)
+		if first == nil || err != nil {
+			return err
+		}
+		r.from = first.Sequence
+	}
+	for _, subject := range r.opts.Also {
+		err := r.read(ctx, subject, func(m stored.Message) error {
+			r.also = append(r.also, m)
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	slices.SortFunc(r.also, func(a, b stored.Message) int { return cmp.Compare(a.Sequence, b.Sequence) })
+	err = r.read(ctx, r.opts.Subject, func(m stored.Message) error {
+		if err := r.deliverAlso(ctx, m.Sequence); err != nil {
+			return err
+		}
+		return r.deliver(ctx, m)
+	})
 	if err != nil {
 		return err
 	}
-	consumer, err := stream.CreateConsumer(ctx, cfg)
-	if err != nil {
-		return fault.Wrap(err, errcode.Unavailable, "read stream %s: %v", name, err)
-	}
-	info := consumer.CachedInfo()
-	defer func() {
-		cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
-		defer cancel()
-		_ = stream.DeleteConsumer(cleanup, info.Name) // the server removes it after InactiveThreshold
-	}()
-	if info.NumPending == 0 {
-		return nil
-	}
-	return drain(ctx, consumer, end, opts.ToTime, take)
+	return r.deliverAlso(ctx, r.to)
 }
 
-func drain(
-	ctx context.Context,
-	consumer jetstream.Consumer,
-	end uint64,
-	until time.Time,
-	take func(jetstream.Msg, *jetstream.MsgMetadata) error,
-) error {
-	messages, err := consumer.Messages(jetstream.PullMaxMessages(batch))
-	if err != nil {
-		return fmt.Errorf("replay: %w", err)
-	}
-	defer messages.Stop()
-	for {
-		msg, err := next(ctx, messages)
-		if err != nil {
+func (r *run) read(ctx context.Context, subject string, take func(stored.Message) error) error {
+	subject = topology.Root + "." + string(r.cell) + "." + subject
+	return r.reader.Read(ctx, subject, r.from, r.to, take)
+}
+
+// deliverAlso delivers the messages of the other subjects up to the sequence.
+func (r *run) deliverAlso(ctx context.Context, to uint64) error {
+	for len(r.also) > 0 && r.also[0].Sequence <= to {
+		if err := r.deliver(ctx, r.also[0]); err != nil {
 			return err
 		}
-		meta, err := msg.Metadata()
-		if err != nil {
-			return fmt.Errorf("replay: %w", err)
-		}
-		if meta.Sequence.Stream > end || !until.IsZero() && meta.Timestamp.After(until) {
-			return nil
-		}
-		if err := take(msg, meta); err != nil {
+		r.also = r.also[1:]
+	}
+	return nil
+}
+
+func (r *run) deliver(ctx context.Context, m stored.Message) error {
+	if !r.opts.ToTime.IsZero() && m.Stored.After(r.opts.ToTime) {
+		return errEnd
+	}
+	if r.opts.OriginalPace && !r.last.IsZero() {
+		if err := retry.Sleep(ctx, m.Stored.Sub(r.last)); err != nil {
 			return err
 		}
-		if meta.NumPending == 0 || meta.Sequence.Stream == end {
-			return nil
-		}
 	}
-}
-
-// next waits for a message until ctx is done: at the original pace that may take long.
-func next(ctx context.Context, messages jetstream.MessagesContext) (jetstream.Msg, error) {
-	msg, err := messages.Next(jetstream.NextContext(ctx))
-	switch {
-	case err == nil:
-		return msg, nil
-	case ctx.Err() != nil:
-		return nil, fault.From(ctx.Err())
-	default:
-		return nil, fault.Wrap(err, errcode.Unavailable, "the replay failed: %v", err)
-	}
-}
-
-func (o Options) consumer(cell topology.Cell) (jetstream.ConsumerConfig, error) {
-	if o.FromSequence != 0 && !o.FromTime.IsZero() {
-		return jetstream.ConsumerConfig{}, fault.New(errcode.InvalidArgument,
-			"set either a first sequence or a first time, not both")
-	}
-	cfg := jetstream.ConsumerConfig{
-		FilterSubjects:    o.filters(cell),
-		AckPolicy:         jetstream.AckNonePolicy,
-		DeliverPolicy:     jetstream.DeliverAllPolicy,
-		MemoryStorage:     true,
-		InactiveThreshold: time.Minute,
-	}
-	if o.OriginalPace {
-		cfg.ReplayPolicy = jetstream.ReplayOriginalPolicy
-	}
-	if o.FromSequence != 0 {
-		cfg.DeliverPolicy, cfg.OptStartSeq = jetstream.DeliverByStartSequencePolicy, o.FromSequence
-	}
-	if !o.FromTime.IsZero() {
-		cfg.DeliverPolicy, cfg.OptStartTime = jetstream.DeliverByStartTimePolicy, &o.FromTime
-	}
-	return cfg, nil
-}
-
-func (o Options) filters(cell topology.Cell) []string {
-	filters := []string{topology.Root + "." + string(cell) + "." + o.Subject}
-	for _, also := range o.Also {
-		filters = append(filters, topology.Root+"."+string(cell)+"."+also)
-	}
-	return filters
+	r.last = m.Stored
+	r.failed = r.take(m)
+	return r.failed
 }
 
 // streamOf returns the stream of a subject filter.

@@ -2,6 +2,7 @@ package replay_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"lockstep.internal/libs/fault"
+	"lockstep.internal/libs/stored"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/tools/replay"
@@ -43,9 +45,9 @@ func collect(t *testing.T, js jetstream.JetStream, opts replay.Options) (data st
 	t.Helper()
 	require.NoError(
 		t,
-		replay.Run(t.Context(), js, cell, opts, func(msg jetstream.Msg, meta *jetstream.MsgMetadata) error {
-			data += string(msg.Data())
-			times = append(times, meta.Timestamp)
+		replay.Run(t.Context(), js, cell, opts, func(m stored.Message) error {
+			data += string(m.Data)
+			times = append(times, m.Stored)
 			return nil
 		}),
 	)
@@ -67,9 +69,12 @@ func TestReplayInOrder(t *testing.T) {
 		"01234":      {Subject: "workspace.>", ToTime: times[4]},
 		"":           {Subject: "workspace.2.>"},
 		"9":          {Subject: "workspace.>", FromSequence: 10, ToSequence: 99},
+		"2345 also":  {Subject: "workspace.1.w1.*", Also: []string{"workspace.1.w0.*"}, FromSequence: 3, ToSequence: 6},
+		"13 also":    {Subject: "workspace.1.w1.*", Also: []string{"workspace.2.*.*"}, ToSequence: 5},
+		"0246 also":  {Subject: "workspace.2.>", Also: []string{"workspace.1.w0.*"}, ToTime: times[7]},
 	} {
 		got, _ := collect(t, js, opts)
-		require.Equal(t, want, got, "%+v", opts)
+		require.Equal(t, strings.TrimSuffix(want, " also"), got, "%+v", opts)
 	}
 	stream, err := js.Stream(t.Context(), topology.StreamWorkspaces)
 	require.NoError(t, err)
@@ -87,7 +92,7 @@ func TestReplayEndsAtTheLastMessageAtItsStart(t *testing.T) {
 			js,
 			cell,
 			replay.Options{Subject: "workspace.>"},
-			func(jetstream.Msg, *jetstream.MsgMetadata) error {
+			func(stored.Message) error {
 				seen++
 				_, err := js.Publish(t.Context(), cell.Workspace(1, "w0", "state_changed"), []byte("new"))
 				return err
@@ -100,7 +105,7 @@ func TestReplayEndsAtTheLastMessageAtItsStart(t *testing.T) {
 func TestInvalidOptions(t *testing.T) {
 	t.Parallel()
 	js := history(t)
-	none := func(jetstream.Msg, *jetstream.MsgMetadata) error { return nil }
+	none := func(stored.Message) error { return nil }
 	err := replay.Run(t.Context(), js, cell, replay.Options{Subject: "nothing.>"}, none)
 	require.Equal(t, errcode.InvalidArgument, fault.CodeOf(err))
 	require.ErrorContains(t, err, "observed, desired")
@@ -108,6 +113,6 @@ func TestInvalidOptions(t *testing.T) {
 		none)
 	require.Equal(t, errcode.InvalidArgument, fault.CodeOf(err))
 	err = replay.Run(t.Context(), js, cell, replay.Options{Subject: "workspace.>"},
-		func(jetstream.Msg, *jetstream.MsgMetadata) error { return fmt.Errorf("enough") })
+		func(stored.Message) error { return fmt.Errorf("enough") })
 	require.EqualError(t, err, "enough")
 }

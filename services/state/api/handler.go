@@ -43,6 +43,7 @@ type Dependencies struct {
 	// NamespacePrefix is the prefix of workspace namespaces.
 	NamespacePrefix string
 	Rebuild         Rebuild
+	DeadLetters     DeadLetters
 	Issuer          Issuer
 	Cell            topology.Cell
 	Logger          *slog.Logger
@@ -103,7 +104,9 @@ func NewHandler(d Dependencies) http.Handler {
 		now:           d.Now,
 	}, options))
 	mux.Handle(
-		statev1connect.NewOperationServiceHandler(&operationService{access: access, rebuild: d.Rebuild, now: d.Now}, options),
+		statev1connect.NewOperationServiceHandler(
+			&operationService{access: access, rebuild: d.Rebuild, deadLetters: d.DeadLetters, now: d.Now}, options,
+		),
 	)
 	mux.Handle(statev1connect.NewSubscriberServiceHandler(&subscriberService{
 		access: access, subscribers: d.Subscribers, agents: d.Agents, endpoint: d.Endpoint, cell: d.Cell, logger: d.Logger,

@@ -16,12 +16,43 @@ type Rebuild func(
 	ctx context.Context, check bool, progress func(readmodel.Progress) error,
 ) (readmodel.Outcome, error)
 
+// DeadLetters retries and drops single dead letters by their sequence.
+type DeadLetters interface {
+	Retry(ctx context.Context, sequence uint64) error
+	Drop(ctx context.Context, sequence uint64) error
+}
+
 type operationService struct {
 	statev1connect.UnimplementedOperationServiceHandler
 	access
 
-	rebuild Rebuild
-	now     func() time.Time
+	rebuild     Rebuild
+	deadLetters DeadLetters
+	now         func() time.Time
+}
+
+func (s *operationService) RetryDeadLetter(
+	ctx context.Context, r *connect.Request[statev1.RetryDeadLetterRequest],
+) (*connect.Response[statev1.RetryDeadLetterResponse], error) {
+	if err := s.administer(ctx); err != nil {
+		return nil, err
+	}
+	if err := s.deadLetters.Retry(ctx, r.Msg.GetSequence()); err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&statev1.RetryDeadLetterResponse{}), nil
+}
+
+func (s *operationService) DropDeadLetter(
+	ctx context.Context, r *connect.Request[statev1.DropDeadLetterRequest],
+) (*connect.Response[statev1.DropDeadLetterResponse], error) {
+	if err := s.administer(ctx); err != nil {
+		return nil, err
+	}
+	if err := s.deadLetters.Drop(ctx, r.Msg.GetSequence()); err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&statev1.DropDeadLetterResponse{}), nil
 }
 
 func (s *operationService) Rebuild(

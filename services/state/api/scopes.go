@@ -30,7 +30,9 @@ func Scopes() libaccess.Scopes {
 		statev1connect.DirectoryServicePutMembershipProcedure:      libaccess.ScopeAdmin,
 		statev1connect.DirectoryServiceWhoAmIProcedure:             libaccess.ScopeRead,
 
-		statev1connect.OperationServiceRebuildProcedure: libaccess.ScopeAdmin,
+		statev1connect.OperationServiceDropDeadLetterProcedure:  libaccess.ScopeAdmin,
+		statev1connect.OperationServiceRebuildProcedure:         libaccess.ScopeAdmin,
+		statev1connect.OperationServiceRetryDeadLetterProcedure: libaccess.ScopeAdmin,
 
 		statev1connect.SubscriberServiceCreateSubscriberProcedure: libaccess.ScopeAdmin,
 		statev1connect.SubscriberServiceListSubscribersProcedure:  libaccess.ScopeRead,

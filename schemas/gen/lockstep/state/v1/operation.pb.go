@@ -331,6 +331,168 @@ func (x *RebuiltTable) GetDifferent() int64 {
 	return 0
 }
 
+type RetryDeadLetterRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Sequence on the stream DEAD.
+	Sequence      uint64 `protobuf:"varint,1,opt,name=sequence,proto3" json:"sequence,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RetryDeadLetterRequest) Reset() {
+	*x = RetryDeadLetterRequest{}
+	mi := &file_lockstep_state_v1_operation_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RetryDeadLetterRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RetryDeadLetterRequest) ProtoMessage() {}
+
+func (x *RetryDeadLetterRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_state_v1_operation_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RetryDeadLetterRequest.ProtoReflect.Descriptor instead.
+func (*RetryDeadLetterRequest) Descriptor() ([]byte, []int) {
+	return file_lockstep_state_v1_operation_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *RetryDeadLetterRequest) GetSequence() uint64 {
+	if x != nil {
+		return x.Sequence
+	}
+	return 0
+}
+
+type RetryDeadLetterResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RetryDeadLetterResponse) Reset() {
+	*x = RetryDeadLetterResponse{}
+	mi := &file_lockstep_state_v1_operation_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RetryDeadLetterResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RetryDeadLetterResponse) ProtoMessage() {}
+
+func (x *RetryDeadLetterResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_state_v1_operation_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RetryDeadLetterResponse.ProtoReflect.Descriptor instead.
+func (*RetryDeadLetterResponse) Descriptor() ([]byte, []int) {
+	return file_lockstep_state_v1_operation_proto_rawDescGZIP(), []int{6}
+}
+
+type DropDeadLetterRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Sequence on the stream DEAD.
+	Sequence      uint64 `protobuf:"varint,1,opt,name=sequence,proto3" json:"sequence,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DropDeadLetterRequest) Reset() {
+	*x = DropDeadLetterRequest{}
+	mi := &file_lockstep_state_v1_operation_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DropDeadLetterRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DropDeadLetterRequest) ProtoMessage() {}
+
+func (x *DropDeadLetterRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_state_v1_operation_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DropDeadLetterRequest.ProtoReflect.Descriptor instead.
+func (*DropDeadLetterRequest) Descriptor() ([]byte, []int) {
+	return file_lockstep_state_v1_operation_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *DropDeadLetterRequest) GetSequence() uint64 {
+	if x != nil {
+		return x.Sequence
+	}
+	return 0
+}
+
+type DropDeadLetterResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DropDeadLetterResponse) Reset() {
+	*x = DropDeadLetterResponse{}
+	mi := &file_lockstep_state_v1_operation_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DropDeadLetterResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DropDeadLetterResponse) ProtoMessage() {}
+
+func (x *DropDeadLetterResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_state_v1_operation_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DropDeadLetterResponse.ProtoReflect.Descriptor instead.
+func (*DropDeadLetterResponse) Descriptor() ([]byte, []int) {
+	return file_lockstep_state_v1_operation_proto_rawDescGZIP(), []int{8}
+}
+
 var File_lockstep_state_v1_operation_proto protoreflect.FileDescriptor
 
 const file_lockstep_state_v1_operation_proto_rawDesc = "" +
@@ -353,9 +515,17 @@ const file_lockstep_state_v1_operation_proto_rawDesc = "" +
 	"\fRebuiltTable\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04rows\x18\x02 \x01(\x03R\x04rows\x12\x1c\n" +
-	"\tdifferent\x18\x03 \x01(\x03R\tdifferent2f\n" +
+	"\tdifferent\x18\x03 \x01(\x03R\tdifferent\"4\n" +
+	"\x16RetryDeadLetterRequest\x12\x1a\n" +
+	"\bsequence\x18\x01 \x01(\x04R\bsequence\"\x19\n" +
+	"\x17RetryDeadLetterResponse\"3\n" +
+	"\x15DropDeadLetterRequest\x12\x1a\n" +
+	"\bsequence\x18\x01 \x01(\x04R\bsequence\"\x18\n" +
+	"\x16DropDeadLetterResponse2\xb7\x02\n" +
 	"\x10OperationService\x12R\n" +
-	"\aRebuild\x12!.lockstep.state.v1.RebuildRequest\x1a\".lockstep.state.v1.RebuildResponse0\x01B9Z7lockstep.internal/schemas/gen/lockstep/state/v1;statev1b\x06proto3"
+	"\aRebuild\x12!.lockstep.state.v1.RebuildRequest\x1a\".lockstep.state.v1.RebuildResponse0\x01\x12h\n" +
+	"\x0fRetryDeadLetter\x12).lockstep.state.v1.RetryDeadLetterRequest\x1a*.lockstep.state.v1.RetryDeadLetterResponse\x12e\n" +
+	"\x0eDropDeadLetter\x12(.lockstep.state.v1.DropDeadLetterRequest\x1a).lockstep.state.v1.DropDeadLetterResponseB9Z7lockstep.internal/schemas/gen/lockstep/state/v1;statev1b\x06proto3"
 
 var (
 	file_lockstep_state_v1_operation_proto_rawDescOnce sync.Once
@@ -369,22 +539,30 @@ func file_lockstep_state_v1_operation_proto_rawDescGZIP() []byte {
 	return file_lockstep_state_v1_operation_proto_rawDescData
 }
 
-var file_lockstep_state_v1_operation_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
+var file_lockstep_state_v1_operation_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_lockstep_state_v1_operation_proto_goTypes = []any{
-	(*RebuildRequest)(nil),  // 0: lockstep.state.v1.RebuildRequest
-	(*RebuildResponse)(nil), // 1: lockstep.state.v1.RebuildResponse
-	(*RebuildProgress)(nil), // 2: lockstep.state.v1.RebuildProgress
-	(*RebuildOutcome)(nil),  // 3: lockstep.state.v1.RebuildOutcome
-	(*RebuiltTable)(nil),    // 4: lockstep.state.v1.RebuiltTable
+	(*RebuildRequest)(nil),          // 0: lockstep.state.v1.RebuildRequest
+	(*RebuildResponse)(nil),         // 1: lockstep.state.v1.RebuildResponse
+	(*RebuildProgress)(nil),         // 2: lockstep.state.v1.RebuildProgress
+	(*RebuildOutcome)(nil),          // 3: lockstep.state.v1.RebuildOutcome
+	(*RebuiltTable)(nil),            // 4: lockstep.state.v1.RebuiltTable
+	(*RetryDeadLetterRequest)(nil),  // 5: lockstep.state.v1.RetryDeadLetterRequest
+	(*RetryDeadLetterResponse)(nil), // 6: lockstep.state.v1.RetryDeadLetterResponse
+	(*DropDeadLetterRequest)(nil),   // 7: lockstep.state.v1.DropDeadLetterRequest
+	(*DropDeadLetterResponse)(nil),  // 8: lockstep.state.v1.DropDeadLetterResponse
 }
 var file_lockstep_state_v1_operation_proto_depIdxs = []int32{
 	2, // 0: lockstep.state.v1.RebuildResponse.progress:type_name -> lockstep.state.v1.RebuildProgress
 	3, // 1: lockstep.state.v1.RebuildResponse.outcome:type_name -> lockstep.state.v1.RebuildOutcome
 	4, // 2: lockstep.state.v1.RebuildOutcome.tables:type_name -> lockstep.state.v1.RebuiltTable
 	0, // 3: lockstep.state.v1.OperationService.Rebuild:input_type -> lockstep.state.v1.RebuildRequest
-	1, // 4: lockstep.state.v1.OperationService.Rebuild:output_type -> lockstep.state.v1.RebuildResponse
-	4, // [4:5] is the sub-list for method output_type
-	3, // [3:4] is the sub-list for method input_type
+	5, // 4: lockstep.state.v1.OperationService.RetryDeadLetter:input_type -> lockstep.state.v1.RetryDeadLetterRequest
+	7, // 5: lockstep.state.v1.OperationService.DropDeadLetter:input_type -> lockstep.state.v1.DropDeadLetterRequest
+	1, // 6: lockstep.state.v1.OperationService.Rebuild:output_type -> lockstep.state.v1.RebuildResponse
+	6, // 7: lockstep.state.v1.OperationService.RetryDeadLetter:output_type -> lockstep.state.v1.RetryDeadLetterResponse
+	8, // 8: lockstep.state.v1.OperationService.DropDeadLetter:output_type -> lockstep.state.v1.DropDeadLetterResponse
+	6, // [6:9] is the sub-list for method output_type
+	3, // [3:6] is the sub-list for method input_type
 	3, // [3:3] is the sub-list for extension type_name
 	3, // [3:3] is the sub-list for extension extendee
 	0, // [0:3] is the sub-list for field type_name
@@ -405,7 +583,7 @@ func file_lockstep_state_v1_operation_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_state_v1_operation_proto_rawDesc), len(file_lockstep_state_v1_operation_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   5,
+			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

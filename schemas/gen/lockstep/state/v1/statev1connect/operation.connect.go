@@ -36,6 +36,12 @@ const (
 	// OperationServiceRebuildProcedure is the fully-qualified name of the OperationService's Rebuild
 	// RPC.
 	OperationServiceRebuildProcedure = "/lockstep.state.v1.OperationService/Rebuild"
+	// OperationServiceRetryDeadLetterProcedure is the fully-qualified name of the OperationService's
+	// RetryDeadLetter RPC.
+	OperationServiceRetryDeadLetterProcedure = "/lockstep.state.v1.OperationService/RetryDeadLetter"
+	// OperationServiceDropDeadLetterProcedure is the fully-qualified name of the OperationService's
+	// DropDeadLetter RPC.
+	OperationServiceDropDeadLetterProcedure = "/lockstep.state.v1.OperationService/DropDeadLetter"
 )
 
 // OperationServiceClient is a client for the lockstep.state.v1.OperationService service.
@@ -43,6 +49,12 @@ type OperationServiceClient interface {
 	// Rebuild recomputes the read model from the streams, compares it with the stored one, and replaces it in one transaction.
 	// Reading continues meanwhile. The response stream reports the progress; its last message holds the outcome.
 	Rebuild(context.Context, *connect.Request[v1.RebuildRequest]) (*connect.ServerStreamForClient[v1.RebuildResponse], error)
+	// RetryDeadLetter publishes the original message of a dead letter to its subject, and removes the letter when the message is
+	// stored. A message that fails again comes back with a new sequence. After an interruption the message may be published twice;
+	// services ignore the duplicate.
+	RetryDeadLetter(context.Context, *connect.Request[v1.RetryDeadLetterRequest]) (*connect.Response[v1.RetryDeadLetterResponse], error)
+	// DropDeadLetter removes a dead letter permanently.
+	DropDeadLetter(context.Context, *connect.Request[v1.DropDeadLetterRequest]) (*connect.Response[v1.DropDeadLetterResponse], error)
 }
 
 // NewOperationServiceClient constructs a client for the lockstep.state.v1.OperationService service.
@@ -62,12 +74,26 @@ func NewOperationServiceClient(httpClient connect.HTTPClient, baseURL string, op
 			connect.WithSchema(operationServiceMethods.ByName("Rebuild")),
 			connect.WithClientOptions(opts...),
 		),
+		retryDeadLetter: connect.NewClient[v1.RetryDeadLetterRequest, v1.RetryDeadLetterResponse](
+			httpClient,
+			baseURL+OperationServiceRetryDeadLetterProcedure,
+			connect.WithSchema(operationServiceMethods.ByName("RetryDeadLetter")),
+			connect.WithClientOptions(opts...),
+		),
+		dropDeadLetter: connect.NewClient[v1.DropDeadLetterRequest, v1.DropDeadLetterResponse](
+			httpClient,
+			baseURL+OperationServiceDropDeadLetterProcedure,
+			connect.WithSchema(operationServiceMethods.ByName("DropDeadLetter")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
 // operationServiceClient implements OperationServiceClient.
 type operationServiceClient struct {
-	rebuild *connect.Client[v1.RebuildRequest, v1.RebuildResponse]
+	rebuild         *connect.Client[v1.RebuildRequest, v1.RebuildResponse]
+	retryDeadLetter *connect.Client[v1.RetryDeadLetterRequest, v1.RetryDeadLetterResponse]
+	dropDeadLetter  *connect.Client[v1.DropDeadLetterRequest, v1.DropDeadLetterResponse]
 }
 
 // Rebuild calls lockstep.state.v1.OperationService.Rebuild.
@@ -75,11 +101,27 @@ func (c *operationServiceClient) Rebuild(ctx context.Context, req *connect.Reque
 	return c.rebuild.CallServerStream(ctx, req)
 }
 
+// RetryDeadLetter calls lockstep.state.v1.OperationService.RetryDeadLetter.
+func (c *operationServiceClient) RetryDeadLetter(ctx context.Context, req *connect.Request[v1.RetryDeadLetterRequest]) (*connect.Response[v1.RetryDeadLetterResponse], error) {
+	return c.retryDeadLetter.CallUnary(ctx, req)
+}
+
+// DropDeadLetter calls lockstep.state.v1.OperationService.DropDeadLetter.
+func (c *operationServiceClient) DropDeadLetter(ctx context.Context, req *connect.Request[v1.DropDeadLetterRequest]) (*connect.Response[v1.DropDeadLetterResponse], error) {
+	return c.dropDeadLetter.CallUnary(ctx, req)
+}
+
 // OperationServiceHandler is an implementation of the lockstep.state.v1.OperationService service.
 type OperationServiceHandler interface {
 	// Rebuild recomputes the read model from the streams, compares it with the stored one, and replaces it in one transaction.
 	// Reading continues meanwhile. The response stream reports the progress; its last message holds the outcome.
 	Rebuild(context.Context, *connect.Request[v1.RebuildRequest], *connect.ServerStream[v1.RebuildResponse]) error
+	// RetryDeadLetter publishes the original message of a dead letter to its subject, and removes the letter when the message is
+	// stored. A message that fails again comes back with a new sequence. After an interruption the message may be published twice;
+	// services ignore the duplicate.
+	RetryDeadLetter(context.Context, *connect.Request[v1.RetryDeadLetterRequest]) (*connect.Response[v1.RetryDeadLetterResponse], error)
+	// DropDeadLetter removes a dead letter permanently.
+	DropDeadLetter(context.Context, *connect.Request[v1.DropDeadLetterRequest]) (*connect.Response[v1.DropDeadLetterResponse], error)
 }
 
 // NewOperationServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -95,10 +137,26 @@ func NewOperationServiceHandler(svc OperationServiceHandler, opts ...connect.Han
 		connect.WithSchema(operationServiceMethods.ByName("Rebuild")),
 		connect.WithHandlerOptions(opts...),
 	)
+	operationServiceRetryDeadLetterHandler := connect.NewUnaryHandler(
+		OperationServiceRetryDeadLetterProcedure,
+		svc.RetryDeadLetter,
+		connect.WithSchema(operationServiceMethods.ByName("RetryDeadLetter")),
+		connect.WithHandlerOptions(opts...),
+	)
+	operationServiceDropDeadLetterHandler := connect.NewUnaryHandler(
+		OperationServiceDropDeadLetterProcedure,
+		svc.DropDeadLetter,
+		connect.WithSchema(operationServiceMethods.ByName("DropDeadLetter")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/lockstep.state.v1.OperationService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case OperationServiceRebuildProcedure:
 			operationServiceRebuildHandler.ServeHTTP(w, r)
+		case OperationServiceRetryDeadLetterProcedure:
+			operationServiceRetryDeadLetterHandler.ServeHTTP(w, r)
+		case OperationServiceDropDeadLetterProcedure:
+			operationServiceDropDeadLetterHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -110,4 +168,12 @@ type UnimplementedOperationServiceHandler struct{}
 
 func (UnimplementedOperationServiceHandler) Rebuild(context.Context, *connect.Request[v1.RebuildRequest], *connect.ServerStream[v1.RebuildResponse]) error {
 	return connect.NewError(connect.CodeUnimplemented, errors.New("lockstep.state.v1.OperationService.Rebuild is not implemented"))
+}
+
+func (UnimplementedOperationServiceHandler) RetryDeadLetter(context.Context, *connect.Request[v1.RetryDeadLetterRequest]) (*connect.Response[v1.RetryDeadLetterResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("lockstep.state.v1.OperationService.RetryDeadLetter is not implemented"))
+}
+
+func (UnimplementedOperationServiceHandler) DropDeadLetter(context.Context, *connect.Request[v1.DropDeadLetterRequest]) (*connect.Response[v1.DropDeadLetterResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("lockstep.state.v1.OperationService.DropDeadLetter is not implemented"))
 }
