@@ -81,7 +81,6 @@ var errorWriter = connect.NewErrorWriter()
 // WriteConnect answers a request of Connect, gRPC or gRPC-Web with err, without reading its body: for HTTP handlers
 // around those of Connect. Internal faults are logged with their reference.
 func WriteConnect(w http.ResponseWriter, r *http.Request, logger *slog.Logger, err error) {
-	limitWrite(w, r)
 	w.Header().Set("Cache-Control", "no-store")
 	if writeErr := errorWriter.Write(w, r, ToConnect(Public(r.Context(), logger, err))); writeErr != nil {
 		logger.DebugContext(r.Context(), "response not written: the client disconnected", logkey.Error(writeErr))

@@ -46,10 +46,14 @@ type Listener struct {
 	MaxBody              config.Bytes  `yaml:"max_body" help:"largest request body, also for a whole stream; 0 = unlimited, also for max_bodies and body_timeout"`
 	MaxBodies            config.Bytes  `yaml:"max_bodies" help:"largest sum of the bodies of all concurrent requests; a request above it gets resource_exhausted"`
 	BodyTimeout          time.Duration `yaml:"body_timeout" help:"time that a client has to send the body of a request"`
+	WriteTimeout         time.Duration `yaml:"write_timeout" help:"time that a client has to read the next 64KiB of a response, or 10s for an error if that is less; the response is then cut"`
+	MaxResponses         config.Bytes  `yaml:"max_responses" help:"largest sum of the responses that wait for their clients; above it, the response is cut that has waited longest; 0 = unlimited"`
 	MaxConcurrentStreams int           `yaml:"max_concurrent_streams" help:"largest number of concurrent requests on one HTTP/2 connection"`
 
 	MaxHTTPConnections        int `yaml:"max_http_connections" help:"maximum open connections, without those that were upgraded, such as tunnels; others are closed at once"`
 	MaxHTTPConnectionsPerHost int `yaml:"max_http_connections_per_host" help:"the same for one remote address (IPv6: one /64 network), except for this machine; raise it if clients share the address of a proxy"`
+	MaxHTTPRequests           int `yaml:"max_http_requests" help:"maximum requests in progress, without those that were upgraded; others get unavailable"`
+	MaxHTTPRequestsPerHost    int `yaml:"max_http_requests_per_host" help:"the same for one remote address, like max_http_connections_per_host"`
 	MaxConnectsPerHost        int `yaml:"max_connects_per_host" help:"maximum new connections of one remote address per second, ten times as many at once, except for this machine"`
 }
 
@@ -70,10 +74,14 @@ func DefaultListener(addr string) Listener {
 		MaxBody:              4 * config.MiB,
 		MaxBodies:            32 * config.MiB,
 		BodyTimeout:          30 * time.Second,
-		MaxConcurrentStreams: 250,
+		WriteTimeout:         time.Minute,
+		MaxResponses:         64 * config.MiB,
+		MaxConcurrentStreams: 100,
 
 		MaxHTTPConnections:        1000,
 		MaxHTTPConnectionsPerHost: 200,
+		MaxHTTPRequests:           2000,
+		MaxHTTPRequestsPerHost:    500,
 		MaxConnectsPerHost:        50,
 	}
 }
@@ -87,6 +95,7 @@ func (l Listener) Validate() []error {
 	for key, timeout := range map[string]time.Duration{
 		"read_header_timeout": l.ReadHeaderTimeout,
 		"idle_timeout":        l.IdleTimeout,
+		"write_timeout":       l.WriteTimeout,
 	} {
 		if timeout <= 0 {
 			errs = append(errs, config.Invalid(key, "%s is not a positive duration", timeout))
@@ -105,6 +114,8 @@ func (l Listener) Validate() []error {
 		"max_concurrent_streams":        l.MaxConcurrentStreams,
 		"max_http_connections":          l.MaxHTTPConnections,
 		"max_http_connections_per_host": l.MaxHTTPConnectionsPerHost,
+		"max_http_requests":             l.MaxHTTPRequests,
+		"max_http_requests_per_host":    l.MaxHTTPRequestsPerHost,
 		"max_connects_per_host":         l.MaxConnectsPerHost,
 	} {
 		if limit < 1 {

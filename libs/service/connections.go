@@ -18,6 +18,8 @@ const (
 	refusedHostConnects    = "host_connects"
 	refusedBodies          = "bodies"
 	refusedBodyTimeout     = "body_timeout"
+	refusedRequests        = "requests"
+	refusedResponses       = "responses"
 )
 
 const (
@@ -96,7 +98,7 @@ func (l *limitedListener) add(address net.Addr) (reason string, logged bool) {
 }
 
 func (l *limitedListener) check(address net.Addr, now time.Time) (reason string) {
-	key, remote := hostOf(address)
+	key, remote := hostOf(address.String())
 	if !remote {
 		if l.open >= l.cfg.MaxHTTPConnections {
 			return refusedConnections
@@ -137,7 +139,7 @@ func (l *limitedListener) onState(conn net.Conn, state http.ConnState) {
 	if state != http.StateClosed && state != http.StateHijacked {
 		return
 	}
-	key, remote := hostOf(conn.RemoteAddr())
+	key, remote := hostOf(conn.RemoteAddr().String())
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.open--
@@ -146,13 +148,13 @@ func (l *limitedListener) onState(conn net.Conn, state http.ConnState) {
 	}
 }
 
-// hostOf returns the remote host of a connection; false for this machine.
-func hostOf(address net.Addr) (netip.Prefix, bool) {
-	tcp, ok := address.(*net.TCPAddr)
-	if !ok {
+// hostOf returns the remote host of an address, host:port; false for this machine.
+func hostOf(address string) (netip.Prefix, bool) {
+	parsed, err := netip.ParseAddrPort(address)
+	if err != nil {
 		return netip.Prefix{}, false
 	}
-	ip := tcp.AddrPort().Addr().Unmap().WithZone("")
+	ip := parsed.Addr().Unmap().WithZone("")
 	if ip.IsLoopback() {
 		return netip.Prefix{}, false
 	}

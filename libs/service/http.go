@@ -110,7 +110,7 @@ func (s *httpServer) run(ctx context.Context, part *Handle) error {
 		return Permanent(err)
 	}
 	bodies := &bodyLimits{cfg: s.cfg, refused: part.refused}
-	handler = s.limitUnreadBody(bodies.handler(handler))
+	handler = s.limitUnreadBody(bodies.handler(limitRequests(s.cfg, part.refused).handler(handler)))
 	listener := limitConnections(part.Listener(), s.cfg,
 		s.options.Logger.With(slog.String(logkey.Part, s.name)), part.refused)
 	draining := ctx.Done()
@@ -135,7 +135,7 @@ func (s *httpServer) run(ctx context.Context, part *Handle) error {
 			// ever.
 			SendPingTimeout:  30 * time.Second,
 			PingTimeout:      15 * time.Second,
-			WriteByteTimeout: time.Minute,
+			WriteByteTimeout: s.cfg.WriteTimeout,
 		},
 		BaseContext: func(net.Listener) context.Context { return base },
 		ErrorLog:    slog.NewLogLogger(s.options.Logger.With(slog.String(logkey.Part, s.name)).Handler(), slog.LevelWarn),

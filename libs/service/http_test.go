@@ -214,7 +214,7 @@ func TestValidateConfig(t *testing.T) {
 		}, []string{
 			"drain_timeout", "ops.listen", "ops.read_header_timeout", "ops.idle_timeout", "ops.max_header",
 			"ops.max_concurrent_streams", "ops.max_http_connections", "ops.max_http_connections_per_host",
-			"ops.max_connects_per_host",
+			"ops.max_connects_per_host", "ops.max_http_requests (", "ops.max_http_requests_per_host", "ops.write_timeout",
 		}},
 		"half": {
 			func(c *service.Config) { c.Ops.TLS.CertFile = certFile }, []string{"ops.tls: set cert_file and key_file together"},

@@ -101,6 +101,9 @@ func (c TunnelConfig) tunnel(budget *tunnel.Budget) tunnel.Config {
 	}
 }
 
+// maxHTTPRequests leaves room to refuse requests above max_requests of callers with a reason.
+const maxHTTPRequests = 25_000
+
 // DefaultConfig is for one machine. Secrets are required.
 func DefaultConfig() Config {
 	listener := func(address string, connections, perHost int) service.Listener {
@@ -108,6 +111,9 @@ func DefaultConfig() Config {
 		l.MaxBody = 0 // bodies are streamed
 		l.MaxHeader = 64 * config.KiB
 		l.MaxHTTPConnections, l.MaxHTTPConnectionsPerHost = connections, perHost
+		l.MaxHTTPRequests, l.MaxHTTPRequestsPerHost = maxHTTPRequests, 2*perHost
+		// kubectl logs may wait in a pager.
+		l.WriteTimeout, l.MaxResponses = 2*time.Minute, 128*config.MiB
 		return l
 	}
 	return Config{

@@ -22,6 +22,7 @@ import (
 	"lockstep.internal/services/relay"
 	"lockstep.internal/services/relay/agent"
 	"lockstep.internal/services/relay/tunnel"
+	"lockstep.internal/tools/testkit/unreadflood"
 )
 
 // The tests of this file that measure what the process uses do not run in parallel with others.
@@ -127,6 +128,14 @@ func TestStalledCallerBlocksNoOtherRequest(t *testing.T) { //nolint:paralleltest
 	replica.stop()
 	f.waitForMetrics(first, "lockstep_relay_connections 0")
 	before.requireNoLeak(t)
+}
+
+// Callers without a token open many streams and read no response.
+func TestUnreadResponsesCostLittleMemory(t *testing.T) { //nolint:paralleltest // measures memory
+	f := newFixture(t)
+	r := f.relay()
+	grown := unreadflood.Flood(t, r.addrs["external"], "/agents/7/http/web/", 15, 100)
+	require.Less(t, grown, int64(unreadflood.MaxGrowth))
 }
 
 // Each listener closes connections with slow or oversized requests.

@@ -129,7 +129,7 @@ func TestRequestEndsWhenCallerStopsReading(t *testing.T) {
 						return
 					}
 				}
-			})), options{tls: c.tls, stallTimeout: 200 * time.Millisecond})
+			})), options{tls: c.tls, writeTimeout: 200 * time.Millisecond})
 			f.connect().sendRaw(getRequest("/large"))
 			<-targetDone
 			last := f.lastRecord()

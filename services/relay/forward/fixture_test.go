@@ -157,8 +157,8 @@ var serviceSecret = []byte("a secret of more than thirty-two bytes")
 type options struct {
 	tls           bool // the relay listens with TLS
 	auditCapacity int
-	auditBurst    int // also the records per minute
-	stallTimeout  time.Duration
+	auditBurst    int           // also the records per minute
+	writeTimeout  time.Duration // of the server
 	// streamLifetime is the maximum lifetime of a request.
 	streamLifetime time.Duration
 	// requestsPerAgent of one caller
@@ -213,10 +213,10 @@ func newFixture(t *testing.T, agent *agentFixture, set ...options) *fixture {
 		Rules:  []policy.Rule{{Subject: "ci", Agents: []int64{agentID}, Targets: []string{"kubernetes"}, ReadOnly: true}},
 		Opener: agent, Transport: agent.transport, Audit: f.auditLog, MaxRequests: 10, MaxRequestsPerCaller: 3,
 		MaxRequestsPerAgent: cmp.Or(opts.requestsPerAgent, 3), Refused: f.countRefused,
-		Logger: slog.New(slog.NewTextHandler(f.logs, nil)), Now: time.Now, StallTimeout: opts.stallTimeout,
-		StreamLifetime: opts.streamLifetime,
+		Logger: slog.New(slog.NewTextHandler(f.logs, nil)), Now: time.Now, StreamLifetime: opts.streamLifetime,
 	})
 	f.server = httptest.NewUnstartedServer(f.handler)
+	f.server.Config.WriteTimeout = opts.writeTimeout
 	if opts.tls {
 		f.server.Listener = coalescingListener{f.server.Listener}
 		f.server.StartTLS()

@@ -43,8 +43,6 @@ type Config struct {
 	Opener    Opener
 	Transport *Transport
 	Audit     *audit.Log
-	// StallTimeout is how long a caller may read nothing of a large response. Defaults to [DefaultStallTimeout].
-	StallTimeout time.Duration
 	// MaxRequests in flight of all callers, MaxRequestsPerCaller of one, and MaxRequestsPerAgent of one to one agent.
 	MaxRequests, MaxRequestsPerCaller, MaxRequestsPerAgent int
 	// StreamLifetime is the maximum duration of a request. Defaults to [access.DefaultStreamLifetime].
@@ -77,9 +75,6 @@ type Handler struct {
 
 // NewHandler makes a handler for paths that begin with /agents/.
 func NewHandler(cfg Config) *Handler {
-	if cfg.StallTimeout == 0 {
-		cfg.StallTimeout = DefaultStallTimeout
-	}
 	if cfg.StreamLifetime == 0 {
 		cfg.StreamLifetime = access.DefaultStreamLifetime
 	}
@@ -141,7 +136,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			panic(failure)
 		}
 	}()
-	h.forward(&responseWriter{ResponseWriter: w, request: p, stallTimeout: h.cfg.StallTimeout}, r.WithContext(ctx), p)
+	h.forward(&responseWriter{ResponseWriter: w, request: p}, r.WithContext(ctx), p)
 }
 
 // withEnd returns a context that ends after StreamLifetime, or when the caller's token expires.
@@ -332,7 +327,6 @@ func rewrite(r *httputil.ProxyRequest) {
 
 func (h *Handler) modifyResponse(response *http.Response) error {
 	p := requestOf(response.Request.Context())
-	p.largeResponse = response.ContentLength < 0 || response.ContentLength > maxUnreadResponse
 	if response.StatusCode == http.StatusSwitchingProtocols {
 		p.Status = response.StatusCode // ReverseProxy does not write it with WriteHeader
 	} else if p.Verb == verbWatch {

@@ -7,7 +7,6 @@ import (
 	"net/url"
 	"strings"
 	"sync/atomic"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -15,13 +14,6 @@ import (
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/services/relay/audit"
 	"lockstep.internal/services/relay/policy"
-)
-
-const (
-	// DefaultStallTimeout is how long a caller may read nothing of a large response.
-	DefaultStallTimeout = 2 * time.Minute
-	// maxUnreadResponse is how many response bytes fit into the connection's buffers when the caller does not read.
-	maxUnreadResponse = 16 << 10
 )
 
 const verbWatch = "watch"
@@ -45,8 +37,6 @@ type proxiedRequest struct {
 	// Owned by the goroutine of ServeHTTP.
 	impersonation policy.Impersonation
 	body          *requestBody // nil without a body
-	// largeResponse: the response does not fit into buffers, so a caller that does not read blocks it.
-	largeResponse bool
 
 	sent, received atomic.Int64
 
@@ -159,14 +149,11 @@ func (b *watchBody) Read(data []byte) (int, error) {
 	return n, err
 }
 
-// responseWriter records the status of a response, and aborts it when the caller does not read.
+// responseWriter records the status of a response.
 type responseWriter struct {
 	http.ResponseWriter
 
-	request      *proxiedRequest
-	stallTimeout time.Duration
-	// stallTimer runs during a write. It replaces a write deadline, which would also end an idle HTTP/2 stream.
-	stallTimer *time.Timer
+	request *proxiedRequest
 }
 
 // Unwrap is for [http.ResponseController].
@@ -177,35 +164,4 @@ func (w *responseWriter) WriteHeader(status int) {
 		w.request.Status = status
 	}
 	w.ResponseWriter.WriteHeader(status)
-}
-
-func (w *responseWriter) Write(data []byte) (int, error) {
-	w.startTimer()
-	defer w.stopTimer()
-	return w.ResponseWriter.Write(data) //nolint:wrapcheck // ReverseProxy compares it
-}
-
-// FlushError is for [http.ResponseController].
-func (w *responseWriter) FlushError() error {
-	w.startTimer()
-	defer w.stopTimer()
-	return http.NewResponseController(w.ResponseWriter).Flush() //nolint:wrapcheck // ReverseProxy compares it
-}
-
-func (w *responseWriter) startTimer() {
-	switch {
-	case !w.request.largeResponse:
-	case w.stallTimer == nil:
-		w.stallTimer = time.AfterFunc(w.stallTimeout, func() {
-			_ = http.NewResponseController(w.ResponseWriter).SetWriteDeadline(time.Unix(1, 0)) // aborts the write
-		})
-	default:
-		w.stallTimer.Reset(w.stallTimeout)
-	}
-}
-
-func (w *responseWriter) stopTimer() {
-	if w.stallTimer != nil {
-		w.stallTimer.Stop()
-	}
 }

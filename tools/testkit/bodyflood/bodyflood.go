@@ -1,4 +1,4 @@
-// Package bodyflood attacks an API: one HTTP/2 connection sends many large bodies that never end, without a token.
+// Package bodyflood attacks an API over HTTP/2: it sends many large bodies that never end, without a token.
 package bodyflood
 
 import (
@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// streams of the connection: as many as a listener allows by default.
+	// streams in all.
 	streams = 250
 	// sent is how much of each body is sent.
 	sent = 1 << 20
