@@ -36,8 +36,8 @@ func limitRequests(cfg Listener, refused func(reason string)) *requestLimits {
 
 // handler counts a request until its response is written. It refuses requests above max_http_requests with 503.
 //
-// A response of HTTP/2 needs a window that the client grants, but for its headers. So a refusal has no body. Its headers
-// wait, too, if the client does not read its connection: above twice the limit, the stream is reset.
+// A body of HTTP/2 needs a window that the client grants, so a refusal has none. Its headers wait, too, if the client
+// does not read its connection: above twice the limit, the stream is reset.
 func (l *requestLimits) handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host, remote := hostOf(r.RemoteAddr)

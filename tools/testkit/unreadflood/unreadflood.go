@@ -51,7 +51,8 @@ type Seen struct {
 // Open opens a connection. The test closes it at its end.
 func Open(t testing.TB, address string) *Conn {
 	t.Helper()
-	conn, err := net.Dial("tcp", address)
+	var dialer net.Dialer
+	conn, err := dialer.DialContext(t.Context(), "tcp", address)
 	require.NoError(t, err)
 	c := &Conn{
 		t: t, conn: conn, framer: http2.NewFramer(conn, conn), host: address, changed: make(chan struct{}),
@@ -180,8 +181,8 @@ func (s Seen) Answered() int {
 }
 
 // Flood opens connections with the given number of streams each, and waits until all are answered or were reset. It
-// returns by how much the memory in use has grown, with that of the attacker, who runs in the same process. No other test
-// may run in the process.
+// returns by how many bytes the memory in use has grown, with that of the attacker, who runs in the same process. No
+// other test may run in the process.
 func Flood(t testing.TB, address, path string, connections, streams int) int64 {
 	t.Helper()
 	before := memory()
