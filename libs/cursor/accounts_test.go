@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -53,11 +54,15 @@ accounts {
 `
 
 // acrossAccounts creates consumers in the account of the stream for readers in another.
-type acrossAccounts struct{ owner, reader jetstream.JetStream }
+type acrossAccounts struct {
+	owner, reader jetstream.JetStream
+	created       *atomic.Int64
+}
 
 func (a acrossAccounts) Reader(ctx context.Context, r topology.ReaderConsumer) (jetstream.Consumer, error) {
 	config := r.Config("test")
 	config.Name = ""
+	a.created.Add(1)
 	made, err := a.owner.CreateConsumer(ctx, r.Stream, config)
 	if err != nil {
 		return nil, err
@@ -73,6 +78,8 @@ type accountsFixture struct {
 
 	server *natsd.Server
 	owner  jetstream.JetStream
+	// created counts the created consumers.
+	created *atomic.Int64
 }
 
 func newAccounts(t *testing.T) accountsFixture {
@@ -85,14 +92,14 @@ func newAccounts(t *testing.T) accountsFixture {
 	createStream(t, owner, stream, "lockstep.local.fact.>")
 	f := newFixtureOn(t, pgtest.Database(t))
 	f.js = owner
-	return accountsFixture{fixture: f, server: server, owner: owner}
+	return accountsFixture{fixture: f, server: server, owner: owner, created: &atomic.Int64{}}
 }
 
 func (a accountsFixture) consumer(change func(*cursor.Config[string])) *cursor.Consumer[string] {
 	a.t.Helper()
 	return a.fixture.consumer(func(c *cursor.Config[string]) {
 		c.JetStream = natstest.JetStream(a.t, a.server, nats.UserInfo("reader", "x"))
-		c.Consumers = acrossAccounts{owner: a.owner, reader: c.JetStream}
+		c.Consumers = acrossAccounts{owner: a.owner, reader: c.JetStream, created: a.created}
 		c.Retry = retry.Policy{Min: timeout, Max: timeout} // a failure would end the test
 		change(c)
 	})
@@ -117,4 +124,5 @@ func TestEmptyMessagesDoNotStopAReaderInAnotherAccount(t *testing.T) {
 	result, err := c.Replay(t.Context(), f.pool, cursor.SequenceRange{From: 1, To: 81}, func(uint64) {})
 	require.NoError(t, err)
 	require.Equal(t, uint64(81), result.Handled)
+	require.LessOrEqual(t, f.created.Load(), int64(4), "most empty messages need no new consumer")
 }

@@ -64,6 +64,7 @@ func (c *Consumer[T]) Replay(
 		case err == nil:
 			return r.result, nil
 		case errors.Is(err, errResponseEnded) && ctx.Err() == nil:
+			r.single = singleRequests
 			continue
 		case ctx.Err() != nil:
 			return r.result, fmt.Errorf("replay stream %s: %w", c.cfg.Stream, context.Cause(ctx))
@@ -91,6 +92,7 @@ type replay[T any] struct {
 	sequences SequenceRange
 	progress  func(sequence uint64)
 	result    ReplayResult
+	single    int // messages that the next reader requests one by one
 }
 
 // errRangeDone reports that the last message of the range was read.
@@ -148,7 +150,7 @@ func (r *replay[T]) read(ctx context.Context, batches chan<- *batch[T], status <
 	if r.result.Last >= r.sequences.To {
 		return errRangeDone
 	}
-	reader, err := openReader(ctx, r.cfg, r.name, r.result.Last, batches)
+	reader, err := openReader(ctx, r.cfg, r.name, r.result.Last, r.single, batches)
 	if err != nil {
 		return serverError{err}
 	}

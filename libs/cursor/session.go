@@ -112,8 +112,9 @@ func (s *session[T]) readUntilFailure(ctx context.Context) error {
 func (s *session[T]) read(ctx context.Context, batches chan<- *batch[T], status <-chan nats.Status) error {
 	ctx, release := untilStatusChange(ctx, status)
 	defer release()
+	single := 0
 	for after := s.cursor.last.sequence; ; {
-		r, err := openReader(ctx, s.cfg, s.cfg.Name, after, batches)
+		r, err := openReader(ctx, s.cfg, s.cfg.Name, after, single, batches)
 		if err == nil {
 			s.state.clear()
 			err = r.run(ctx)
@@ -121,7 +122,7 @@ func (s *session[T]) read(ctx context.Context, batches chan<- *batch[T], status 
 		if !errors.Is(err, errResponseEnded) {
 			return serverError{err}
 		}
-		after = r.lastSequence
+		after, single = r.lastSequence, singleRequests
 	}
 }
 
