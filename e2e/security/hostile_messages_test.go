@@ -5,28 +5,39 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
 	"lockstep.internal/e2e/fixture"
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/services/watcher"
 	"lockstep.internal/tools/stack"
+	"lockstep.internal/tools/testkit/natstest"
 )
 
 // hostileMessages returns messages that NATS stores on the agent's own subjects and whose handling could fail for
 // ever. The subject of each is that of an object named name.
-func hostileMessages(subject func(name string) string) map[string]*nats.Msg {
+func hostileMessages(subject func(name string) string) map[string]natstest.RawMessage {
 	const longName, longHeader = 3900, 65_300 // NATS allows 4,096 bytes for a subject, 64 KiB for headers
-	return map[string]*nats.Msg{
+	header := func(lines string) string { return "NATS/1.0\r\n" + lines + "\r\n" }
+	messages := map[string]natstest.RawMessage{
 		"headers as large as NATS allows": {
-			Subject: subject("headers"), Header: nats.Header{"X": {strings.Repeat("x", longHeader)}},
+			Subject: subject("headers"), Header: header("X: " + strings.Repeat("x", longHeader) + "\r\n"), Data: "{}",
 		},
-		"a subject as long as NATS allows": {Subject: subject(strings.Repeat("x", longName-len(subject(""))))},
+		"a subject as long as NATS allows": {
+			Subject: subject(strings.Repeat("x", longName-len(subject("")))), Header: header(""), Data: "{}",
+		},
 		"an event id that PostgreSQL refuses": {
-			Subject: subject("id"), Header: nats.Header{"ce-id": {"\xff\x00"}},
+			Subject: subject("id"), Header: header("ce-id: \xff\x00\r\n"), Data: "{}",
 		},
+		"a header that clients do not send": {Subject: subject("name"), Header: header("a b: x\r\n"), Data: "{}"},
 	}
+	for name, lines := range map[string]string{
+		"status-100": "Status: 100\r\n", "status-400": "Status: 400\r\n", "status-404": "Status: 404\r\n",
+		"no-colon": "x\r\n", "sequence": "Nats-Sequence: x\r\n", "time": "Nats-Time-Stamp: 2001-01-01T00:00:00Z\r\n",
+	} {
+		messages[name] = natstest.RawMessage{Subject: subject(name), Header: header(lines)}
+	}
+	return messages
 }
 
 // TestHostileMessagesDelayNoOther publishes hostile messages with an agent's real credentials, one after the other, so
@@ -37,7 +48,6 @@ func TestHostileMessagesDelayNoOther(t *testing.T) {
 	workload, healthy, cli := s.NewDeployment("hostile", 1), s.CreateRunning("healthy"), s.CLI()
 	credentials, err := natsauth.ReadAgentCredentials(s.Agents()[0].CredentialsFile)
 	require.NoError(t, err)
-	i := newAttacker(s, credentials, healthy.ID)
 	agentID := s.AgentID
 	refused := 0
 	for service, subjects := range map[string][]func(name string) string{
@@ -49,9 +59,7 @@ func TestHostileMessagesDelayNoOther(t *testing.T) {
 	} {
 		for _, subject := range subjects {
 			for name, m := range hostileMessages(subject) {
-				m.Data = []byte("{}")
-				_, err := i.js.PublishMsg(t.Context(), m)
-				require.NoError(t, err, name)
+				natstest.PublishRaw(t, credentials.ServerURLs[0], strconv.FormatInt(agentID, 10), credentials.Token, m)
 				var letter fixture.DeadLetter
 				require.Eventually(t, func() bool {
 					for _, letter = range cli.DeadLetters("--service", service) {
@@ -71,8 +79,10 @@ func TestHostileMessagesDelayNoOther(t *testing.T) {
 			}
 		}
 	}
-	require.Equal(t, 3, refused, "one on each subject has too large headers")
+	require.Equal(t, 6, refused, "one on each subject has too large headers, one a header that clients do not send")
 	cli.OK("dead", "drop", "--all")
+	require.NoError(t, s.Restart(t.Context(), stack.State))
+	require.NoError(t, s.Restart(t.Context(), stack.Deploys))
 
 	healthy.Stop()
 	healthy.AwaitStopped()
