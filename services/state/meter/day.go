@@ -8,41 +8,47 @@ import (
 // day counts the last 24 hours in steps of an hour, so that a restart which reads these hours again comes to the same
 // result.
 type day struct {
-	hours []hour // oldest first
-	bytes int64  // of all hours
-	// subjects has the hash of each subject with the begin of the last hour in which it occurred.
-	subjects map[uint64]time.Time
+	hours []usedHour // oldest first
+	bytes int64      // of all hours
+	// subjects has the hash of each subject with the last hour in which it occurred. It is the meter's largest part.
+	subjects map[uint64]hour
 }
 
-// hour begins at a full hour.
-type hour struct {
-	begin time.Time
+type usedHour struct {
+	hour  hour
 	bytes int64
 }
 
+// hour counts full hours since 1970.
+type hour int32
+
+func hourOf(at time.Time) hour { return hour(at.Unix() / int64(time.Hour/time.Second)) }
+
 // leaves returns the time at which all messages of the hour are older than a day.
-func leaves(begin time.Time) time.Time { return begin.Add(time.Hour + Day) }
+func (h hour) leaves() time.Time {
+	return time.Unix(0, 0).UTC().Add(time.Duration(h+1)*time.Hour + Day)
+}
 
 func (d *day) add(message Message, subject uint64) {
-	begin := message.Stored.Truncate(time.Hour)
-	if n := len(d.hours); n == 0 || d.hours[n-1].begin.Before(begin) {
+	now := hourOf(message.Stored)
+	if n := len(d.hours); n == 0 || d.hours[n-1].hour < now {
 		d.drop(message.Stored)
-		d.hours = append(d.hours, hour{begin: begin})
+		d.hours = append(d.hours, usedHour{hour: now})
 	}
 	newest := &d.hours[len(d.hours)-1]
 	newest.bytes += int64(message.Bytes)
 	d.bytes += int64(message.Bytes)
-	d.subjects[subject] = newest.begin
+	d.subjects[subject] = newest.hour
 }
 
 // drop removes the hours that have left the day.
 func (d *day) drop(now time.Time) {
-	for len(d.hours) > 0 && !now.Before(leaves(d.hours[0].begin)) {
+	for len(d.hours) > 0 && !now.Before(d.hours[0].hour.leaves()) {
 		d.bytes -= d.hours[0].bytes
 		d.hours = d.hours[1:]
 	}
-	for subject, begin := range d.subjects {
-		if !now.Before(leaves(begin)) {
+	for subject, last := range d.subjects {
+		if !now.Before(last.leaves()) {
 			delete(d.subjects, subject)
 		}
 	}
@@ -51,20 +57,20 @@ func (d *day) drop(now time.Time) {
 // fits returns the time at which so many hours have left that the bytes are within the limit.
 func (d *day) fits(limit int64) time.Time {
 	bytes := d.bytes
-	for _, h := range d.hours {
-		if bytes -= h.bytes; bytes <= limit {
-			return leaves(h.begin)
+	for _, used := range d.hours {
+		if bytes -= used.bytes; bytes <= limit {
+			return used.hour.leaves()
 		}
 	}
-	return leaves(d.hours[len(d.hours)-1].begin)
+	return d.hours[len(d.hours)-1].hour.leaves()
 }
 
 // fewerSubjects returns the time at which so many subjects have left that their number is within the limit.
 func (d *day) fewerSubjects(limit int) time.Time {
-	begins := make([]time.Time, 0, len(d.subjects))
-	for _, begin := range d.subjects {
-		begins = append(begins, begin)
+	last := make([]hour, 0, len(d.subjects))
+	for _, each := range d.subjects {
+		last = append(last, each)
 	}
-	slices.SortFunc(begins, time.Time.Compare)
-	return leaves(begins[len(begins)-limit-1])
+	slices.Sort(last)
+	return last[len(last)-limit-1].leaves()
 }

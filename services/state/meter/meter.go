@@ -82,7 +82,7 @@ func (m *Meter) Add(message Message) (Excess, bool) {
 	k := key{message.AgentID, message.Stream}
 	u := m.agents[k]
 	if u == nil {
-		u = &usage{day: day{subjects: map[uint64]time.Time{}}}
+		u = &usage{day: day{subjects: map[uint64]hour{}}}
 		m.agents[k] = u
 	}
 	u.window.add(message)
