@@ -174,6 +174,7 @@ func (m *manual) release() *release.Release {
 func (m *manual) startControlPlane() (stop func()) {
 	m.t.Helper()
 	p := newPods(m.t, m.cluster, m.release().Manifest, m.database)
+	p.createRoles()
 	api := p.start("state")["LOCKSTEP_API_LISTEN"]
 	keys := filepath.Join(m.dir, "keys")
 	p.write(keys, "lockstep-admin", nil)

@@ -173,6 +173,46 @@ func TestInvalidValuesAreRefused(t *testing.T) {
 	}
 }
 
+func TestServicesDoNotShareARoleOfPostgreSQL(t *testing.T) {
+	t.Parallel()
+	loaded := load(t)
+	for want, given := range map[string]values{
+		"set postgresql.urls or postgresql.secretNames": {"url": "postgres://x"},
+		"deploys needs a role of its own":               {"urls": values{"state": "postgres://x"}},
+		"state needs a role of its own":                 {"secretNames": values{"deploys": "db"}},
+		"state and deploys have the same connection string": {
+			"urls": values{"state": "postgres://x", "deploys": "postgres://x"},
+		},
+	} {
+		options := common.ReleaseOptions{Name: releaseName, Namespace: "here"}
+		input, err := util.ToRenderValues(loaded, values{"postgresql": given}, options, common.DefaultCapabilities)
+		require.NoError(t, err)
+		_, err = engine.Render(loaded, input)
+		require.ErrorContains(t, err, want)
+	}
+}
+
+func TestRolesAreCreatedInEachRevision(t *testing.T) {
+	t.Parallel()
+	loaded := load(t)
+	names := sets.New[string]()
+	for _, revision := range []int{1, 2, 2} {
+		options := common.ReleaseOptions{Name: releaseName, Namespace: "here", Revision: revision}
+		input, err := util.ToRenderValues(loaded, values{}, options, common.DefaultCapabilities)
+		require.NoError(t, err)
+		files, err := engine.Render(loaded, input)
+		require.NoError(t, err)
+		r := rendered{t: t, name: "revision", all: map[string]string{}}
+		r.add(files["lockstep/templates/postgresql.yaml"])
+		each(r, "Job", func(j batchv1.Job) { names.Insert(j.Name) })
+	}
+	require.Len(t, names, 2)
+	off := values{"enabled": false}
+	for key := range render(t, loaded, "restore", values{"state": off, "deploys": off}).all {
+		require.NotContains(t, key, "-roles", "schemas that exist before it make a restore fail")
+	}
+}
+
 // existing is a cluster that has objects.
 type existing struct{ dynamic.Interface }
 
@@ -342,8 +382,12 @@ var switches = []struct { //nolint:gochecknoglobals // a table
 	{"without relay", values{"relay": values{"enabled": false}}},
 	{"without keys", values{"keys": values{"enabled": false}}},
 	{"other NATS", values{"nats": values{"url": "tls://a:4222,tls://b:4223"}}},
-	{"database by URL", values{"postgresql": values{"url": "postgres://me@db:5433/x"}}},
-	{"database by Secret", values{"postgresql": values{"secretName": "db", "secretKey": "dsn", "port": 5433}}},
+	{"database by URL", values{"postgresql": values{"urls": values{
+		"state": "postgres://x_state@db:5433/x", "deploys": "postgres://x_deploys@db:5433/x",
+	}}}},
+	{"database by Secret", values{"postgresql": values{
+		"secretNames": values{"state": "state-db", "deploys": "deploys-db"}, "secretKey": "dsn", "port": 5433,
+	}}},
 	{"TLS", values{
 		"nats": values{"tls": values{"secretName": "nats-tls"}}, "state": values{"tls": values{"secretName": "api-tls"}},
 		"deploys": values{"tls": values{"secretName": "api-tls"}}, "relay": values{"tls": values{"secretName": "relay-tls"}},
@@ -446,7 +490,7 @@ func requireConsistent(r rendered, given values) {
 		require.Equal(r.t, backend.Port.Name, service.Spec.Ports[0].Name)
 	})
 	each(r, "NetworkPolicy", func(p networkingv1.NetworkPolicy) {
-		if p.Name != releaseName+"-keys" {
+		if !slices.Contains([]string{releaseName + "-keys", releaseName + "-roles"}, p.Name) {
 			matches(p.Name, p.Spec.PodSelector.MatchLabels)
 		}
 		require.Len(r.t, p.Spec.PolicyTypes, 2, p.Name)
@@ -535,20 +579,21 @@ func requireOwnSecrets(r rendered, w workload) {
 	r.t.Helper()
 	// Besides the Secret of its own name.
 	allowed := map[string][]string{
-		"state":      {"ls-admin", "ls-postgresql", "ls-database", "db", "nats-tls", "api-tls"},
-		"deploys":    {"ls-postgresql", "ls-database", "db", "nats-tls", "api-tls", "sinks"},
+		"state":      {"ls-admin", "ls-state-database", "state-db", "nats-tls", "api-tls"},
+		"deploys":    {"ls-deploys-database", "deploys-db", "nats-tls", "api-tls", "sinks"},
+		"roles":      {"ls-postgresql", "ls-state", "ls-deploys"},
 		"relay":      {"ls-relay-tls", "relay-tls", "nats-tls", "callers"},
 		"nats":       {"nats-tls"},
 		"postgresql": {},
 		"keys":       {},
-	}[strings.TrimPrefix(w.Name, releaseName+"-")]
+	}[w.Labels["app.kubernetes.io/component"]]
 	for secret, keys := range secretsOf(w.template.Spec) {
 		require.Contains(r.t, append(allowed, w.Name), secret, "%s: %s", r.name, w.Name)
 		if secret == "nats-tls" && w.Name != releaseName+"-nats" {
 			require.Equal(r.t, []string{"", "ca.crt"}, keys, "%s: %s has the key of NATS", r.name, w.Name)
 		}
-		if secret == "ls-postgresql" && w.Name != releaseName+"-postgresql" {
-			require.Equal(r.t, []string{"", "url"}, keys, "%s: %s", r.name, w.Name)
+		if w.Labels["app.kubernetes.io/component"] == "roles" && secret != "ls-postgresql" {
+			require.Equal(r.t, []string{"", "database.password"}, keys, "%s: %s", r.name, w.Name)
 		}
 	}
 }

@@ -170,7 +170,6 @@ func (p *pods) mount(component string) string {
 
 func (p *pods) write(dir, secret string, items []corev1.KeyToPath) {
 	p.t.Helper()
-	require.NoError(p.t, os.MkdirAll(dir, 0o700))
 	if items == nil {
 		for key := range p.secrets[secret] {
 			items = append(items, corev1.KeyToPath{Key: key, Path: key})
@@ -180,10 +179,14 @@ func (p *pods) write(dir, secret string, items []corev1.KeyToPath) {
 		value := p.secrets[secret][item.Key]
 		require.NotEmpty(p.t, value, "%s of %s", item.Key, secret)
 		if bytes.HasPrefix(value, []byte("postgres://")) {
-			require.Equal(p.t, strings.TrimSpace(string(p.secrets[secret]["password"])), passwordOf(p.t, string(value)))
-			value = []byte(strings.Replace(p.database.URL(), "/postgres?", "/lockstep?", 1))
+			u, err := url.Parse(strings.TrimSpace(string(value)))
+			require.NoError(p.t, err)
+			u.Host = fmt.Sprintf("127.0.0.1:%d", p.database.Port())
+			value = []byte(u.String())
 		}
-		require.NoError(p.t, os.WriteFile(filepath.Join(dir, item.Path), value, 0o600))
+		path := filepath.Join(dir, item.Path)
+		require.NoError(p.t, os.MkdirAll(filepath.Dir(path), 0o700))
+		require.NoError(p.t, os.WriteFile(path, value, 0o600))
 	}
 }
 
@@ -193,6 +196,31 @@ func passwordOf(t *testing.T, connection string) string {
 	require.NoError(t, err)
 	password, _ := parsed.User.Password()
 	return password
+}
+
+// createRoles runs the job of the release that creates the roles of services in PostgreSQL.
+func (p *pods) createRoles() {
+	p.t.Helper()
+	root, pod := p.mount("roles"), p.workload("roles").template.Spec
+	var args []string
+	for _, arg := range pod.Containers[0].Args {
+		switch flag, value, _ := strings.Cut(arg, "="); flag {
+		case "--url":
+			u, err := url.Parse(value)
+			require.NoError(p.t, err)
+			require.Equal(p.t, "lockstep", u.User.String())
+			u.Host, u.User = fmt.Sprintf("127.0.0.1:%d", p.database.Port()), nil
+			args = append(args, "--url="+u.String())
+		case "--password-file":
+			require.FileExists(p.t, root+value) // the database of the test has another one
+		default:
+			args = append(args, strings.Replace(arg, "=/", "="+root+"/", 1))
+		}
+	}
+	command := exec.CommandContext(p.t.Context(), filepath.Join(build(p.t), "lockstep"), args...)
+	command.Env = []string{"PGUSER=lockstep", "PGPASSWORD=" + passwordOf(p.t, p.database.URL())}
+	output, err := command.CombinedOutput()
+	require.NoError(p.t, err, string(output))
 }
 
 var anyAddress = regexp.MustCompile(`^:[0-9]+$`)

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,6 +18,7 @@ import (
 	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"lockstep.internal/libs/natsauth"
+	"lockstep.internal/tools/pgroles"
 )
 
 // SecretsOptions describe the Secrets of a control plane in Kubernetes.
@@ -30,7 +30,7 @@ type SecretsOptions struct {
 	// RelayCertificate adds a self-signed certificate of relays for these hosts, if there is none.
 	RelayCertificate bool
 	RelayHosts       []string
-	// PostgreSQLHost adds a password and a connection string of a database on this host. Empty means none.
+	// PostgreSQLHost adds passwords and connection strings of a database on this host. Empty means none.
 	PostgreSQLHost string
 }
 
@@ -51,7 +51,8 @@ type secretFile struct{ secret, key, path string }
 //	<name>-admin       admin.token
 //	<name>-relay       relay.seed, relay.secret
 //	<name>-relay-tls   tls.crt, tls.key, ca.crt
-//	<name>-postgresql  password, url
+//	<name>-postgresql  password, of the administrator
+//	<name>-<service>   database.password, database.url, of the role of each service in PostgreSQL
 //	<name>-<principal> <principal>.seed, for each other principal of NATS: deploys, operator
 func InitSecrets(
 	ctx context.Context, client coreclient.SecretInterface, options SecretsOptions,
@@ -91,8 +92,12 @@ func (o SecretsOptions) files(dir string) []secretFile {
 			secretFile{"relay-tls", "tls.key", key}, secretFile{"relay-tls", "ca.crt", certificate})
 	}
 	if o.PostgreSQLHost != "" {
-		files = append(files, secretFile{"postgresql", "password", filepath.Join(dir, "password")},
-			secretFile{"postgresql", "url", filepath.Join(dir, "url")})
+		files = append(files, secretFile{"postgresql", "password", filepath.Join(dir, "password")})
+		for _, service := range pgroles.Services() {
+			role := filepath.Join(dir, "postgres", service)
+			files = append(files, secretFile{service, "database.password", filepath.Join(role, "password")},
+				secretFile{service, "database.url", filepath.Join(role, "url")})
+		}
 	}
 	for i := range files {
 		files[i].secret = o.Name + "-" + files[i].secret
@@ -150,16 +155,17 @@ func (o SecretsOptions) create(dir string) error {
 	if _, err := writeOnce(password, func() (string, error) { return rand.Text(), nil }); err != nil {
 		return fmt.Errorf("create the password of PostgreSQL: %w", err)
 	}
-	_, err := writeOnce(filepath.Join(dir, "url"), func() (string, error) {
-		raw, err := os.ReadFile(password)
-		database := url.URL{
-			Scheme: "postgres", User: url.UserPassword("lockstep", string(bytes.TrimSpace(raw))),
-			Host: o.PostgreSQLHost, Path: "/lockstep", RawQuery: "sslmode=disable",
-		}
-		return database.String(), err
-	})
+	passwords, _, err := InitDatabase(filepath.Join(dir, "postgres"))
 	if err != nil {
-		return fmt.Errorf("create the connection string of PostgreSQL: %w", err)
+		return err
+	}
+	for service, password := range passwords {
+		_, err := writeOnce(filepath.Join(dir, "postgres", service, "url"), func() (string, error) {
+			return pgroles.URL("postgres://"+o.PostgreSQLHost+"/lockstep?sslmode=disable", service, password)
+		})
+		if err != nil {
+			return fmt.Errorf("create the connection string of %s: %w", service, err)
+		}
 	}
 	return nil
 }

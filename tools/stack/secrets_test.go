@@ -39,13 +39,13 @@ func TestEachPrincipalHasASecret(t *testing.T) {
 	}
 	require.Equal(t, map[string]string{
 		"ls-nats":       "nats-server.conf",
-		"ls-state":      "callout.seed digest.key exchange.seed issuer.seed seal.seed state.seed sys.seed",
+		"ls-state":      "callout.seed database.password database.url digest.key exchange.seed issuer.seed seal.seed state.seed sys.seed",
 		"ls-admin":      "admin.token",
-		"ls-deploys":    "deploys.seed",
+		"ls-deploys":    "database.password database.url deploys.seed",
 		"ls-operator":   "operator.seed",
 		"ls-relay":      "relay.secret relay.seed",
 		"ls-relay-tls":  "ca.crt tls.crt tls.key",
-		"ls-postgresql": "password url",
+		"ls-postgresql": "password",
 	}, keys)
 }
 

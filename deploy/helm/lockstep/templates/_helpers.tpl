@@ -123,7 +123,7 @@ LOCKSTEP_API_TLS_KEY_FILE: {{ .name }}.tls.secretName
 LOCKSTEP_BOOTSTRAP_ADMIN_TOKEN_FILE:
 LOCKSTEP_CELL_NAME: cell.name
 LOCKSTEP_CELL_NUMBER: cell.number
-LOCKSTEP_DATABASE_URL_FILE: postgresql.secretName
+LOCKSTEP_DATABASE_URL_FILE: postgresql.secretNames
 LOCKSTEP_DRAIN_TIMEOUT:
 LOCKSTEP_EXTERNAL_AUDIENCE: relay.callers.audience
 LOCKSTEP_EXTERNAL_CALLERS_FILE: relay.callers.secretName
@@ -202,9 +202,9 @@ LOCKSTEP_TELEMETRY_OTLP_ENDPOINT: telemetry.otlpEndpoint
 {{- define "lockstep.databaseVolume" -}}
 - name: database
   secret:
-    secretName: {{ include "lockstep.databaseSecret" .root }}
+    secretName: {{ include "lockstep.databaseSecret" . }}
     defaultMode: 0440
-    items: [{key: {{ .root.Values.postgresql.secretKey }}, path: url}]
+    items: [{key: {{ ternary "database.url" .root.Values.postgresql.secretKey (eq "true" (include "lockstep.ownDatabase" .root)) }}, path: url}]
 {{- end }}
 
 {{/* All servers, so that a client does not wait when it has to leave one. */}}
@@ -220,14 +220,27 @@ LOCKSTEP_TELEMETRY_OTLP_ENDPOINT: telemetry.otlpEndpoint
 {{- end -}}
 {{- end }}
 
-{{/* The Secret with the connection string of PostgreSQL. */}}
+{{/* Whether the chart brings PostgreSQL along. */}}
+{{- define "lockstep.ownDatabase" -}}
+{{- with .Values.postgresql }}
+{{- if or .url .secretName }}
+{{- fail "postgresql.url and postgresql.secretName: set postgresql.urls or postgresql.secretNames, for each service a role of its own; see docs/operations.md" }}
+{{- end }}
+{{- eq "" (join "" (concat (values .urls) (values .secretNames))) }}
+{{- end }}
+{{- end }}
+
+{{/* The Secret with the connection string of a service: its own Secret, or what the values name. */}}
 {{- define "lockstep.databaseSecret" -}}
-{{- if .Values.postgresql.secretName -}}
-{{ .Values.postgresql.secretName }}
-{{- else if .Values.postgresql.url -}}
-{{ include "lockstep.name" . }}-database
+{{- $given := .root.Values.postgresql }}
+{{- if eq "true" (include "lockstep.ownDatabase" .root) -}}
+{{ include "lockstep.component" . }}
+{{- else if get $given.secretNames .name -}}
+{{ get $given.secretNames .name }}
+{{- else if get $given.urls .name -}}
+{{ include "lockstep.component" . }}-database
 {{- else -}}
-{{ include "lockstep.name" . }}-postgresql
+{{- fail (printf "postgresql: %s needs a role of its own: set urls.%s or secretNames.%s" .name .name .name) }}
 {{- end -}}
 {{- end }}
 
@@ -367,12 +380,12 @@ spec:
 {{- end }}
 
 {{- define "lockstep.egressPostgreSQL" -}}
-{{- if or .root.Values.postgresql.url .root.Values.postgresql.secretName -}}
-- ports: [{protocol: TCP, port: {{ .root.Values.postgresql.port }}}]
-{{- else -}}
+{{- if eq "true" (include "lockstep.ownDatabase" .root) -}}
 - ports: [{protocol: TCP, port: 5432}]
   to:
     - podSelector: {matchLabels: {{ include "lockstep.selector" (dict "root" .root "name" "postgresql") | fromYaml | toJson }}}
+{{- else -}}
+- ports: [{protocol: TCP, port: {{ .root.Values.postgresql.port }}}]
 {{- end -}}
 {{- end }}
 
