@@ -372,6 +372,25 @@ func TestSettingsDoNotRepeatVariablesOfTheChart(t *testing.T) {
 	require.Greater(t, tried.Len(), 40)
 }
 
+// TestMonitoringOfNATSIsClosed is about a port that asks for no key. Probes come from the node, which no policy
+// concerns.
+func TestMonitoringOfNATSIsClosed(t *testing.T) {
+	t.Parallel()
+	r := render(t, load(t), "defaults", values{})
+	var open []string
+	for _, rule := range decode[networkingv1.NetworkPolicy](r, "NetworkPolicy/"+releaseName+"-nats").Spec.Ingress {
+		for _, p := range rule.Ports {
+			open = append(open, p.Port.String())
+		}
+	}
+	require.Equal(t, []string{"client", "cluster"}, open)
+	each(r, "Service", func(s corev1.Service) {
+		for _, p := range s.Spec.Ports {
+			require.NotEqual(t, "monitor", p.TargetPort.String(), s.Name)
+		}
+	})
+}
+
 // switches turn parts of the chart on or off.
 var switches = []struct { //nolint:gochecknoglobals // a table
 	name   string
