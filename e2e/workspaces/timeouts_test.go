@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"lockstep.internal/e2e/fixture"
 	"lockstep.internal/schemas/gen/events"
@@ -13,6 +14,13 @@ import (
 
 // clockAgent is the name of an agent that has its own clock.
 const clockAgent = "own-clock"
+
+const (
+	// clockPatience is how long the agent's cluster may take to start or stop a pod.
+	clockPatience = 45 * time.Second
+	// clockLead is more, and less than the state service accepts of an agent's clock.
+	clockLead = 50 * time.Second
+)
 
 // TestTimeoutsUseAgentClock delays workspaces in three ways. They fail when the timeout has passed on
 // the agent's clock.
@@ -23,8 +31,14 @@ func TestTimeoutsUseAgentClock(t *testing.T) {
 	agent, err := s.AddAgent(t.Context(), here.ProjectID, clockAgent, s.Kubeconfig())
 	require.NoError(t, err)
 	here.AgentID = agent.ID
+	configureAgent(s, agent.ID, &statev1.AgentConfiguration{
+		UnschedulablePatience: durationpb.New(clockPatience), StopPatience: durationpb.New(clockPatience),
+	})
 
 	unschedulable := here.Create("timeout-unschedulable", "registry.example/unschedulable:1")
+	unschedulable.Await("without a node", func(w *statev1.Workspace) bool {
+		return w.GetActualState() == statev1.ActualState_ACTUAL_STATE_STARTING
+	})
 	terminating, finalized := here.CreateRunning("timeout-terminating"), here.CreateRunning("timeout-finalized")
 	terminatingPod, finalizedPod := terminating.Pod().Name, finalized.Pod().Name
 	terminating.BreakPod("stuck-terminating")
@@ -33,11 +47,8 @@ func TestTimeoutsUseAgentClock(t *testing.T) {
 	finalized.Stop()
 	terminating.AwaitStopped()
 	finalized.AwaitStopped()
-	unschedulable.Await("without a node", func(w *statev1.Workspace) bool {
-		return w.GetActualState() == statev1.ActualState_ACTUAL_STATE_STARTING
-	})
 
-	agentClock.Advance(time.Hour)
+	agentClock.Advance(clockLead)
 	require.Contains(t, unschedulable.AwaitFailed("Unschedulable").GetMessage(),
 		"no node of the cluster can take the workspace")
 	require.Contains(t, terminating.AwaitFailed("PodNotEnding").GetMessage(),
