@@ -284,6 +284,9 @@ func (p *process) openAgents(context.Context) error {
 		JetStream: js, Limits: p.cfg.limits(), Logger: p.tel.Logger, Block: p.blockAgent,
 		Unblock: p.directory.UnblockAgents, Disconnect: p.agents.Disconnect,
 	}
+	if err := p.tel.Metrics.Register(p.meter); err != nil {
+		return fmt.Errorf("metrics of agents' limits: %w", err)
+	}
 	p.responder = &natsauth.Responder{
 		Conn: p.callout.Conn, Keys: keys, Cell: cell, Logger: p.tel.Logger,
 		Authenticator: &nats.Authenticator{Directory: p.directory.Directory},

@@ -54,6 +54,26 @@ func (d *day) drop(now time.Time) {
 	}
 }
 
+// bytesSince returns the bytes of the day that ends now.
+func (d *day) bytesSince(now time.Time) int64 {
+	bytes := d.bytes
+	for _, used := range d.hours {
+		if now.Before(used.hour.leaves()) {
+			break
+		}
+		bytes -= used.bytes
+	}
+	return bytes
+}
+
+// subjectsSince returns the number of subjects of the day that ends now. Only the next message drops the earlier ones.
+func (d *day) subjectsSince(now time.Time) int {
+	if n := len(d.hours); n == 0 || !now.Before(d.hours[n-1].hour.leaves()) {
+		return 0
+	}
+	return len(d.subjects)
+}
+
 // fits returns the time at which so many hours have left that the bytes are within the limit.
 func (d *day) fits(limit int64) time.Time {
 	bytes := d.bytes

@@ -114,6 +114,36 @@ func (m *Meter) Exceeding(now time.Time) []int64 {
 	return agents
 }
 
+// Usage is how much of its limits an agent uses on a stream.
+type Usage struct {
+	AgentID int64
+	Stream  string
+	// Part of the limit of which it uses most: 1 is all.
+	Part float64
+}
+
+// Used returns the agents that use at least a part of a limit, in any order.
+func (m *Meter) Used(now time.Time, least float64) []Usage {
+	usages := []Usage{}
+	for k, u := range m.agents {
+		part := max(m.usedWindow(u, now), float64(u.day.subjectsSince(now))/float64(m.limits.DailySubjects))
+		if limit, limited := m.limits.DailyBytes[k.stream]; limited {
+			part = max(part, float64(u.day.bytesSince(now))/float64(limit))
+		}
+		if part >= least {
+			usages = append(usages, Usage{AgentID: k.agentID, Stream: k.stream, Part: part})
+		}
+	}
+	return usages
+}
+
+func (m *Meter) usedWindow(u *usage, now time.Time) float64 {
+	if now.Sub(u.window.since) >= Window {
+		return 0
+	}
+	return max(float64(u.window.messages)/float64(m.limits.Messages), float64(u.window.bytes)/float64(m.limits.Bytes))
+}
+
 func (m *Meter) checkWindow(_ key, u *usage) (string, time.Time) {
 	until := u.window.since.Add(Window)
 	switch {

@@ -154,3 +154,23 @@ func TestDefaultLimitsPermitTwoFullResyncsOfTheLargestAgentInAnHour(t *testing.T
 	require.GreaterOrEqual(t, limits.Messages, least.Messages)
 	require.GreaterOrEqual(t, limits.DailySubjects, least.DailySubjects)
 }
+
+func TestUseOfTheLimitsIsThatOfTheDay(t *testing.T) {
+	t.Parallel()
+	m := meter.New(limits())
+	used := func(at time.Time) []meter.Usage { return m.Used(at, 0.25) }
+	require.Empty(t, used(start()))
+	m.Add(message(start(), "s", 600))
+	require.Equal(t, []meter.Usage{{AgentID: 7, Stream: "OBSERVED", Part: 0.6}}, used(start()), "of the hourly bytes")
+	later := start().Add(2 * time.Hour)
+	require.Empty(t, used(later), "0.2 of the daily bytes")
+	m.Add(message(later, "s", 900))
+	require.InDelta(t, 0.5, used(later.Add(20 * time.Hour))[0].Part, 0.001, "of the daily bytes")
+	require.InDelta(t, 0.3, used(later.Add(24 * time.Hour))[0].Part, 0.001, "the first message is older than a day")
+	require.Empty(t, used(later.Add(26*time.Hour)))
+	for n := range 30 {
+		m.Add(message(later.Add(48*time.Hour), strconv.Itoa(n), 1))
+	}
+	require.InDelta(t, 0.3, used(later.Add(60 * time.Hour))[0].Part, 0.001, "of the daily subjects")
+	require.Empty(t, used(later.Add(74*time.Hour)))
+}

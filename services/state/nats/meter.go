@@ -4,12 +4,14 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	natsgo "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
 	"lockstep.internal/libs/logkey"
@@ -37,22 +39,51 @@ type Meter struct {
 	Unblock func(ctx context.Context, except []int64) error
 	// Disconnect closes the agent's connections.
 	Disconnect func(ctx context.Context, agent int64) error
+
+	counting sync.Mutex
+	counts   *meter.Meter
+}
+
+// reportedPart is the part of a limit from which an agent has a value in the metric.
+const reportedPart = 0.5
+
+var usedLimit = prometheus.NewDesc(
+	"lockstep_state_agent_limit_used_ratio",
+	"Part of the limit of which an agent uses most, from 0.5. Above 1 it is blocked.",
+	[]string{"agent", "stream"}, nil,
+)
+
+// Describe implements prometheus.Collector.
+func (m *Meter) Describe(descriptions chan<- *prometheus.Desc) { descriptions <- usedLimit }
+
+// Collect implements prometheus.Collector.
+func (m *Meter) Collect(metrics chan<- prometheus.Metric) {
+	m.counting.Lock()
+	defer m.counting.Unlock()
+	if m.counts == nil {
+		return
+	}
+	for _, u := range m.counts.Used(time.Now(), reportedPart) {
+		metrics <- prometheus.MustNewConstMetric(
+			usedLimit, prometheus.GaugeValue, u.Part, strconv.FormatInt(u.AgentID, 10), u.Stream)
+	}
 }
 
 // Run reads from one day before now, so that a restart forgets nothing, until ctx ends. If reading fails, it reads
 // on after the last message.
 func (m *Meter) Run(ctx context.Context) error {
-	var counting sync.Mutex
-	counts := meter.New(m.Limits)
+	m.counting.Lock()
+	m.counts = meter.New(m.Limits)
+	m.counting.Unlock()
 	group, groupCtx := errgroup.WithContext(ctx)
 	streams := []string{topology.StreamObserved, topology.StreamApplied}
 	var reading sync.WaitGroup // until each stream was read to its end once
 	reading.Add(len(streams))
 	group.Go(func() error {
 		reading.Wait()
-		counting.Lock()
-		exceeding := counts.Exceeding(time.Now())
-		counting.Unlock()
+		m.counting.Lock()
+		exceeding := m.counts.Exceeding(time.Now())
+		m.counting.Unlock()
 		return m.unblock(groupCtx, exceeding)
 	})
 	for _, stream := range streams {
@@ -60,9 +91,9 @@ func (m *Meter) Run(ctx context.Context) error {
 			caughtUp := sync.OnceFunc(reading.Done)
 			defer caughtUp()
 			return m.read(groupCtx, stream, caughtUp, func(message meter.Message) {
-				counting.Lock()
-				excess, exceeded := counts.Add(message)
-				counting.Unlock()
+				m.counting.Lock()
+				excess, exceeded := m.counts.Add(message)
+				m.counting.Unlock()
 				if exceeded && time.Now().Before(excess.Until) {
 					group.Go(func() error { return m.expel(groupCtx, excess) })
 				}
