@@ -81,6 +81,12 @@ func (f *fakeRegistry) RegisterAgent(
 // register runs agent manifest --register against a fake API.
 func register(t *testing.T, args ...string) (code int, stdout, stderr string, agents *fakeRegistry) {
 	t.Helper()
+	return withRegistry(t, append([]string{"agent", "manifest", "east", "--register", "--project", "4"}, args...)...)
+}
+
+// withRegistry runs a command against a fake API.
+func withRegistry(t *testing.T, args ...string) (code int, stdout, stderr string, agents *fakeRegistry) {
+	t.Helper()
 	agents = &fakeRegistry{}
 	mux := http.NewServeMux()
 	mux.Handle(statev1connect.NewAgentServiceHandler(agents))
@@ -89,9 +95,7 @@ func register(t *testing.T, args ...string) (code int, stdout, stderr string, ag
 	token := filepath.Join(t.TempDir(), "token")
 	require.NoError(t, os.WriteFile(token, []byte(natsauth.NewToken(natsauth.TokenPersonal)), 0o600))
 	var out, errs bytes.Buffer
-	code = Run(t.Context(), append([]string{
-		"agent", "manifest", "east", "--register", "--project", "4", "--server", server.URL, "--token-file", token,
-	}, args...), &out, &errs, "v7")
+	code = Run(t.Context(), append(args, "--server", server.URL, "--token-file", token), &out, &errs, "v7")
 	return code, out.String(), errs.String(), agents
 }
 
@@ -122,4 +126,17 @@ func TestCredentialsOfRegisteredAgentArePrintedInAnyCase(t *testing.T) {
 	require.Contains(t, stdout, "the-token")
 	require.Contains(t, stdout, "- {protocol: TCP, port: 4222}\n")
 	require.Contains(t, stderr, `"nats.example:4223" is not tls://host:port`)
+}
+
+func TestUnwritableCredentialsFileRegistersNobody(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "none", "credentials.json")
+	for _, command := range [][]string{
+		{"agent", "register", "east", "--project", "4"}, {"subscriber", "create", "east"},
+	} {
+		code, _, stderr, registry := withRegistry(t, append(command, "--credentials", file)...)
+		require.Equal(t, 2, code, stderr)
+		require.Contains(t, stderr, "--credentials: open "+file)
+		require.Zero(t, registry.registered.Load())
+	}
 }

@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"errors"
+	"io/fs"
 	"os"
 	"strconv"
 	"time"
@@ -35,8 +37,8 @@ file has the token and the key that decrypts secrets: the server stores a hash o
 			if err != nil {
 				return err
 			}
-			if _, err := os.Stat(file); err == nil {
-				return fault.New(errcode.AlreadyExists, "%s already exists: set another --credentials", file)
+			if err := checkNewFile(file); err != nil {
+				return err
 			}
 			credentials, agent, err := stack.RegisterAgent(c.Context(), api, project, args[0])
 			if err != nil {
@@ -61,6 +63,21 @@ file has the token and the key that decrypts secrets: the server stores a hash o
 	c.Flags().Int64Var(&project, "project", 0, "project of the agent (required)")
 	c.Flags().StringVar(&file, "credentials", "agent-credentials.json", "credentials file to write")
 	return c
+}
+
+// checkNewFile checks that a file for credentials can be created: they are shown only once.
+func checkNewFile(file string) error {
+	created, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	switch {
+	case errors.Is(err, fs.ErrExist):
+		return fault.New(errcode.AlreadyExists, "%s already exists: set another --credentials", file)
+	case err != nil:
+		return fault.Wrap(err, errcode.InvalidArgument, "--credentials: %v", err)
+	}
+	if err := errors.Join(created.Close(), os.Remove(file)); err != nil {
+		return fault.Wrap(err, errcode.InvalidArgument, "--credentials: %v", err)
+	}
+	return nil
 }
 
 func (a *app) agentList() *cobra.Command {

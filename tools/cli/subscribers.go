@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"os"
 	"strconv"
 	"strings"
 
@@ -45,8 +44,8 @@ The file is also a context of the nats command line. deploy/subscribers has exam
 			if file == "" {
 				file = args[0] + ".json"
 			}
-			if _, err := os.Stat(file); err == nil {
-				return fault.New(errcode.AlreadyExists, "%s already exists: set another --credentials", file)
+			if err := checkNewFile(file); err != nil {
+				return err
 			}
 			request.Name = args[0]
 			response, err := api.Subscribers.CreateSubscriber(c.Context(), connect.NewRequest(request))
