@@ -199,7 +199,7 @@ func smallRun(t *testing.T, benchmark string) Size {
 	if runtime.GOOS == "linux" {
 		figures["resync"] = append(figures["resync"], "peak_mb.watcher", "peak_mb.state")
 	}
-	return Size{For: time.Millisecond, Scale: 0.01, Programs: folder, Figures: figures[benchmark]}
+	return Size{For: time.Millisecond, Scale: 0.01, Pods: 5, Programs: folder, Figures: figures[benchmark]}
 }
 
 func TestEveryBenchmarkRuns(t *testing.T) {

@@ -37,6 +37,8 @@ type Size struct {
 	For time.Duration
 	// Scale multiplies the number of messages or workspaces of a turn. Defaults to 1.
 	Scale float64
+	// Pods is how many pods a list of the Kubernetes API has. Defaults to 500.
+	Pods int
 	// Long measures the figures that take more than a minute, too.
 	Long bool
 	// Programs is the folder of Lockstep's programs.

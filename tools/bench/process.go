@@ -95,10 +95,11 @@ func (f *fixture) start(ctx context.Context, program string, args ...string) *pr
 // startStandIn starts a stand-in like start.
 func (f *fixture) startStandIn(ctx context.Context, kind string, cfg any) *process {
 	cmd := exec.Command(must(os.Executable()), string(must(json.Marshal(cfg)))) //nolint:gosec,noctx // see stop
-	cmd.Env = append(os.Environ(), standInVariable+"="+kind)
+	race := "atexit_sleep_ms=0"
 	if kind == standInPeerRelay || kind == standInPeerAgent {
-		cmd.Env = append(cmd.Env, "GORACE=exitcode=0") // data races of other projects are not ours
+		race += " exitcode=0" // data races of other projects are not ours
 	}
+	cmd.Env = append(os.Environ(), standInVariable+"="+kind, "GORACE="+race)
 	return f.run(ctx, cmd)
 }
 

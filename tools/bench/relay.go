@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"time"
@@ -23,15 +24,15 @@ type relayFigure struct {
 // twoRelays compares the route through two relays with the one through one relay, instead of all routes.
 const twoRelays = "http_c32_two_relays_rps"
 
-func relayFigures() []relayFigure {
+func relayFigures(pods int) []relayFigure {
 	return []relayFigure{
 		{[]string{"http_c1_rps"}, false, requests(1)},
 		{[]string{"http_c32_rps", "http_c32_p99_ms"}, false, requests(32)},
 		{[]string{twoRelays}, false, requests(32)},
 		{[]string{"open_ms"}, false, openStreams},
 		{[]string{"https_c32_rps"}, true, requests(32)},
-		{[]string{"kube_list_c1_rps"}, true, calls(1, listPods)},
-		{[]string{"kube_list_c32_rps"}, true, calls(32, listPods)},
+		{[]string{"kube_list_c1_rps"}, true, calls(1, listPods(pods))},
+		{[]string{"kube_list_c32_rps"}, true, calls(32, listPods(pods))},
 		{[]string{"kube_get_c32_rps"}, true, calls(32, getPod)},
 		{[]string{"kube_watch_events_per_s"}, true, watchPods},
 		{[]string{"kube_exec_ms"}, true, executeCommands},
@@ -44,10 +45,11 @@ func relayFigures() []relayFigure {
 
 // relayRoutes measures what callers send to the target of an agent through a relay.
 func relayRoutes(ctx context.Context, f *fixture, size Size, measured Measured) {
+	pods := cmp.Or(size.Pods, defaultPods)
 	size.For = size.For * 3 / 4 // there are many comparisons, and steady ones
 	for _, isSecure := range []bool{false, true} {
 		var wanted []relayFigure
-		for _, rf := range relayFigures() {
+		for _, rf := range relayFigures(pods) {
 			if rf.isSecure == isSecure && size.wants(rf.names...) {
 				wanted = append(wanted, rf)
 			}
@@ -56,7 +58,7 @@ func relayRoutes(ctx context.Context, f *fixture, size Size, measured Measured) 
 			continue
 		}
 		check(onFixture(ctx, f.programs, func(f *fixture) {
-			r := newRelayFixture(ctx, f, isSecure)
+			r := newRelayFixture(ctx, f, pods, isSecure)
 			for _, rf := range wanted {
 				r.compare(ctx, rf, size, measured)
 			}

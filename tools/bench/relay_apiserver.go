@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	kubePods      = 500
+	defaultPods   = 500
 	kubeNamespace = "bench"
 )
 
@@ -25,9 +25,9 @@ func kubePod(n int) string { return fmt.Sprintf("pod-%04d", n) }
 // apiServer is a stand-in for the Kubernetes API server. Its responses are encoded once, so that relays are
 // compared and not the encoding: lists and single pods, a watch that sends events as fast as it can, and an exec
 // that ends at once.
-func apiServer() (http.Handler, error) {
+func apiServer(pods int) (http.Handler, error) {
 	list := &corev1.PodList{TypeMeta: typeMeta("PodList"), ListMeta: metav1.ListMeta{ResourceVersion: "1"}}
-	for n := range kubePods {
+	for n := range pods {
 		list.Items = append(list.Items, podOf(n))
 	}
 	pod := podOf(0)
@@ -43,10 +43,10 @@ func apiServer() (http.Handler, error) {
 		return nil, fmt.Errorf("encode an event: %w", err)
 	}
 	event = append(binary.BigEndian.AppendUint32(nil, uint32(len(event))), event...)
-	const pods = "/api/v1/namespaces/" + kubeNamespace + "/pods"
+	const path = "/api/v1/namespaces/" + kubeNamespace + "/pods"
 	mux := http.NewServeMux()
 	mux.HandleFunc("/readyz", func(http.ResponseWriter, *http.Request) {})
-	mux.HandleFunc(pods, func(w http.ResponseWriter, r *http.Request) {
+	mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Query().Get("watch") == "" {
 			writeProtobuf(w, allPods.Bytes())
 			return
@@ -58,8 +58,8 @@ func apiServer() (http.Handler, error) {
 			}
 		}
 	})
-	mux.HandleFunc(pods+"/{name}", func(w http.ResponseWriter, _ *http.Request) { writeProtobuf(w, onePod.Bytes()) })
-	mux.HandleFunc(pods+"/{name}/exec", execute)
+	mux.HandleFunc(path+"/{name}", func(w http.ResponseWriter, _ *http.Request) { writeProtobuf(w, onePod.Bytes()) })
+	mux.HandleFunc(path+"/{name}/exec", execute)
 	return mux, nil
 }
 

@@ -28,7 +28,7 @@ type relayFixture struct {
 	routes []route
 }
 
-func newRelayFixture(ctx context.Context, f *fixture, isSecure bool) *relayFixture {
+func newRelayFixture(ctx context.Context, f *fixture, pods int, isSecure bool) *relayFixture {
 	keys, _, err := stack.InitRelay(f.file("keys"))
 	check(err)
 	r := &relayFixture{fixture: f}
@@ -36,7 +36,7 @@ func newRelayFixture(ctx context.Context, f *fixture, isSecure bool) *relayFixtu
 	if isSecure {
 		r.certified, r.tls = files, must(files.client())
 	}
-	r.target = f.startStandIn(ctx, standInTarget, files).addresses
+	r.target = f.startStandIn(ctx, standInTarget, targetConfig{files, pods}).addresses
 	r.routes = []route{r.lockstep(ctx), r.direct(r.target, "the direct connection"), r.remotedialer(ctx), r.copies(ctx)}
 	for _, to := range r.routes {
 		to.awaitTarget(ctx)

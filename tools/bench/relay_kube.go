@@ -20,12 +20,15 @@ import (
 // kubeCall is a request that clients of client-go send again and again, with protobuf over HTTP/2 and TLS.
 type kubeCall func(ctx context.Context, c kubernetes.Interface) error
 
-func listPods(ctx context.Context, c kubernetes.Interface) error {
-	found, err := c.CoreV1().Pods(kubeNamespace).List(ctx, metav1.ListOptions{})
-	if err == nil && len(found.Items) != kubePods {
-		err = fmt.Errorf("%d pods instead of %d", len(found.Items), kubePods)
+// listPods expects n pods.
+func listPods(n int) kubeCall {
+	return func(ctx context.Context, c kubernetes.Interface) error {
+		found, err := c.CoreV1().Pods(kubeNamespace).List(ctx, metav1.ListOptions{})
+		if err == nil && len(found.Items) != n {
+			err = fmt.Errorf("%d pods instead of %d", len(found.Items), n)
+		}
+		return err
 	}
-	return err
 }
 
 func getPod(ctx context.Context, c kubernetes.Interface) error {

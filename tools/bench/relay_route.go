@@ -69,7 +69,7 @@ func (r route) open(ctx context.Context) net.Conn {
 func (r route) awaitTarget(ctx context.Context) {
 	callers := []caller{r.connectHTTP(ctx)}
 	if r.kube != "" {
-		callers = append(callers, r.connectKube(ctx, listPods))
+		callers = append(callers, r.connectKube(ctx, getPod))
 	}
 	poll := time.NewTicker(5 * time.Millisecond)
 	defer poll.Stop()

@@ -100,17 +100,24 @@ func newHTTPServer(handler http.Handler) func(net.Listener) error {
 	return (&http.Server{Handler: handler, ReadHeaderTimeout: time.Minute}).Serve
 }
 
+// targetConfig configures the target of relays.
+type targetConfig struct {
+	certified
+
+	Pods int
+}
+
 // runTarget serves the target of relays and of direct connections: HTTP, the Kubernetes API, and streams.
-func runTarget(ctx context.Context, c certified, ready readyFunc) error {
-	api, err := apiServer()
+func runTarget(ctx context.Context, c targetConfig, ready readyFunc) error {
+	api, err := apiServer(c.Pods)
 	if err != nil {
 		return err
 	}
 	responses := newHTTPServer(respond())
 	streams := func(l net.Listener) error { return serveConnections(l, serveStream) }
 	return serveAll(ctx, map[string]server{
-		targetHTTP: {certified{}, responses}, targetHTTPS: {c, responses}, targetStream: {certified{}, streams},
-		targetStreamTLS: {c, streams}, targetKube: {c, newHTTPServer(api)},
+		targetHTTP: {certified{}, responses}, targetHTTPS: {c.certified, responses}, targetStream: {certified{}, streams},
+		targetStreamTLS: {c.certified, streams}, targetKube: {c.certified, newHTTPServer(api)},
 	}, ready)
 }
 

@@ -36,7 +36,7 @@ func (p program) launch(name string, cfg configuration) (*Run, error) {
 	// Remove LOCKSTEP_* variables of this process. A data race must end the service.
 	isOurs := func(variable string) bool { return strings.HasPrefix(variable, "LOCKSTEP_") }
 	cmd.Env = slices.DeleteFunc(os.Environ(), isOurs)
-	cmd.Env = append(cmd.Env, "GORACE=halt_on_error=1")
+	cmd.Env = append(cmd.Env, "GORACE=halt_on_error=1 atexit_sleep_ms=0")
 	return StartProgram(cmd, p.log)
 }
 
