@@ -24,14 +24,12 @@ const (
 	// longestWait of a workspace for Running while a server is down. It counts from the election of leaders, which takes
 	// the servers up to nine seconds, and longer when votes are split.
 	longestWait = 10 * time.Second
-	// longestUnaffected is the same for a server that leads nothing. It is less than an election takes.
-	longestUnaffected = 3 * time.Second
-	// slowdown is how many times as long as with all servers a workspace may wait if this is more.
+	// slowdown is how many times as long as with all servers a workspace may wait if this is more than longestWait.
 	slowdown = 10
 	// interval between two new workspaces.
 	interval = 700 * time.Millisecond
 	// perFailure is the number of workspaces that are created while a server is down. Kubernetes has room for 60 in all.
-	perFailure = 14
+	perFailure = 15
 	// undisturbed is the number of workspaces that are created before, while all servers run.
 	undisturbed = 3
 )
@@ -74,16 +72,6 @@ func TestEachNATSServerMayFail(t *testing.T) {
 		require.LessOrEqual(t, time.Since(begun), limit, "facts about a rollout")
 		failing.start(t)
 	}
-
-	// The server that was started last leads nothing, and has no clients of services: its loss costs nothing.
-	last := servers.all[len(servers.all)-1]
-	awaitServers(t, s, func(of *jetstream.ClusterInfo) bool { return complete(of) && of.Leader != last.name })
-	usual := longest(load.run(t, undisturbed), time.Time{})
-	last.kill()
-	waited := longest(load.run(t, undisturbed), time.Time{})
-	t.Logf("without %s, which led nothing, a workspace waited up to %s, with all servers %s", last.name, waited, usual)
-	require.LessOrEqual(t, waited, longestUnaffected+usual)
-	last.start(t)
 	s.RequireConverged()
 }
 

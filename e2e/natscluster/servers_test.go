@@ -17,6 +17,7 @@ import (
 
 	"lockstep.internal/e2e/fixture"
 	"lockstep.internal/libs/natsauth"
+	"lockstep.internal/libs/natsauth/natsadmin"
 	"lockstep.internal/tools/stack"
 	"lockstep.internal/tools/testkit/port"
 )
@@ -95,7 +96,9 @@ func startServers(t *testing.T) *natsServers {
 			File: filepath.Join(c.dir, name+".conf"), Port: hold(), Store: t.TempDir(),
 		}})
 	}
-	_, err := natsauth.Init(c.dir, natsauth.Options{Cell: stack.Cell, Cluster: cluster})
+	_, err := natsauth.Init(c.dir, natsauth.Options{
+		Cell: stack.Cell, Cluster: cluster, Principals: []natsauth.StaticPrincipal{natsadmin.Principal()},
+	})
 	require.NoError(t, err)
 	for _, s := range c.all {
 		s.start(t)

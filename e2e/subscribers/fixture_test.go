@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"lockstep.internal/libs/natsauth"
+	"lockstep.internal/libs/natsauth/natsadmin"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/tools/testkit/leaktest"
@@ -47,7 +48,9 @@ func (b *subscriberFixture) Authenticate(_ context.Context, c natsauth.Credentia
 func setup(t *testing.T, names ...string) *subscriberFixture {
 	t.Helper()
 	dir := t.TempDir()
-	report, err := natsauth.Init(dir, natsauth.Options{Cell: cell})
+	report, err := natsauth.Init(dir, natsauth.Options{
+		Cell: cell, Principals: []natsauth.StaticPrincipal{natsadmin.Principal()},
+	})
 	require.NoError(t, err)
 	b := &subscriberFixture{
 		server: natstest.Start(t, natsd.Options{ConfigFile: report.ConfigFile, StoreDir: filepath.Join(dir, "store")}),
@@ -68,7 +71,7 @@ func setup(t *testing.T, names ...string) *subscriberFixture {
 				topology.Subscriber{Name: name, Filter: cell.All(topology.FamilyDeploy)}),
 		)
 	}
-	b.js = natstest.Open(t, as(natsauth.PrincipalOperator))
+	b.js = natstest.Open(t, as(natsadmin.Name))
 	b.admit(t, dir, as(natsauth.PrincipalCallout))
 	return b
 }

@@ -4,7 +4,7 @@ package natsauth
 type Account string
 
 const (
-	// AccountControl holds the streams. Its users are the state service, which owns them, and the operator.
+	// AccountControl holds the streams. Its user is the state service, which owns them.
 	AccountControl Account = "CONTROL"
 	// AccountAgents holds the agents. It has no JetStream and reaches the control plane through
 	// imported services only.
@@ -21,6 +21,8 @@ const (
 	// AccountRelay holds the relay. It reaches the control plane through imported services only. Its JetStream is in
 	// memory and for the relays' bucket only; it imports the requests to the streams under [ControlAPIPrefix].
 	AccountRelay Account = "RELAY"
+	// AccountOperator holds the operator. It has no JetStream. It reads streams through imported services only.
+	AccountOperator Account = "OPERATOR"
 	// AccountAuth holds only the auth callout responders.
 	AccountAuth Account = "AUTH"
 	// AccountSystem is the server's own account: connection lists and kicks.

@@ -16,7 +16,7 @@ const (
 	PrincipalDeploys = "deploys"
 	// PrincipalRelay is the relay: it publishes connections of agents and audit records.
 	PrincipalRelay = "relay"
-	// PrincipalOperator is a person with the command line: tail, replay, dead letters.
+	// PrincipalOperator is a person with the command line, who reads: tail, replay, dead letters.
 	PrincipalOperator = "operator"
 	// PrincipalCallout answers authorization requests.
 	PrincipalCallout = "callout"
@@ -44,7 +44,7 @@ func StaticPrincipals(cell topology.Cell) []StaticPrincipal {
 		{PrincipalState, AccountControl, statePermissions(cell)},
 		{PrincipalDeploys, AccountDeploys, deploysImports(cell).permissions(PrincipalDeploys)},
 		{PrincipalRelay, AccountRelay, relayPermissions(cell)},
-		{PrincipalOperator, AccountControl, operatorPermissions(cell)},
+		{PrincipalOperator, AccountOperator, operatorImports(cell).permissions(PrincipalOperator)},
 		{PrincipalCallout, AccountAuth, calloutPermissions()},
 		{PrincipalSystem, AccountSystem, systemPermissions()},
 	}
@@ -92,37 +92,6 @@ func statePermissions(cell topology.Cell) jwt.Permissions {
 			},
 		},
 		Resp: &jwt.ResponsePermission{MaxMsgs: 1, Expires: responseExpiry},
-	}
-}
-
-// operatorPermissions: reads every stream, republishes and deletes dead letters.
-func operatorPermissions(cell topology.Cell) jwt.Permissions {
-	return jwt.Permissions{
-		Pub: jwt.Permission{
-			Allow: jwt.StringList{
-				topology.Root + "." + string(cell) + ".>",
-				"$JS.API.INFO",
-				"$JS.API.STREAM.INFO.*",
-				"$JS.API.STREAM.NAMES",
-				"$JS.API.STREAM.LIST",
-				"$JS.API.STREAM.MSG.GET.*",
-				"$JS.API.DIRECT.GET.>",
-				"$JS.API.CONSUMER.CREATE.>",
-				"$JS.API.CONSUMER.INFO.>",
-				"$JS.API.CONSUMER.NAMES.*",
-				"$JS.API.CONSUMER.LIST.*",
-				"$JS.API.CONSUMER.DELETE.>",
-				"$JS.API.CONSUMER.MSG.NEXT.>",
-				"$JS.API.STREAM.MSG.DELETE." + topology.StreamDead,
-				"$JS.API.STREAM.PURGE." + topology.StreamDead,
-				"$JS.ACK.>",
-			},
-			Deny: jwt.StringList{cell.All(topology.FamilySecret)},
-		},
-		Sub: jwt.Permission{
-			Allow: jwt.StringList{InboxPrefix(PrincipalOperator) + ".>", topology.Root + "." + string(cell) + ".>"},
-			Deny:  jwt.StringList{cell.All(topology.FamilySecret)},
-		},
 	}
 }
 

@@ -1,8 +1,8 @@
 // Package natsauth writes the configuration of the NATS server and decides what each client may
 // publish and subscribe to.
 //
-// [Init] writes the server's configuration and keys. The account CONTROL has the streams. Its users are the
-// state service, which owns them, and the operator. Everybody else is in an account without them: with
+// [Init] writes the server's configuration and keys. The account CONTROL has the streams. Its only user is the
+// state service, which owns them. Everybody else is in an account without them: with
 // JetStream, the server writes the response to any request to the subject that the requester names, and
 // the messages of a consumer to the subject that its creator names. So it would write what the requester
 // may not write, and acknowledgements would erase desired state.
@@ -10,7 +10,8 @@
 // CONTROL exports subjects and consumers as services. Agents are users of AGENTS; [Permissions] limits each
 // agent to its own. The deploys service and the relay have accounts of their own, DEPLOYS and RELAY: an import serves
 // all users of an account. Deploys asks the state service for its consumers; see package consumers. The
-// relay's account has JetStream in memory, for the bucket of relays only.
+// relay's account has JetStream in memory, for the bucket of relays only. The operator, a person with the command line,
+// reads streams by direct gets and can change nothing.
 //
 // Outside tools can only read the public stream DEPLOYS. A subscriber (SUBSCRIBERS) reaches one existing
 // consumer. A listener (LISTENERS) receives facts as the stream stores them and may publish nothing. The

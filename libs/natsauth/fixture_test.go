@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"lockstep.internal/libs/natsauth"
+	"lockstep.internal/libs/natsauth/natsadmin"
 	"lockstep.internal/libs/topology"
 )
 
@@ -24,6 +25,8 @@ const (
 	timeout  = 2 * time.Minute
 	agentOne = int64(17)
 	agentTwo = int64(18)
+	// maxComplaints that a client keeps.
+	maxComplaints = 10_000
 )
 
 // directory is an authenticator over a map of tokens.
@@ -153,6 +156,7 @@ func initDir(t *testing.T, options natsauth.Options) string {
 
 	dir := t.TempDir()
 	options.Cell = cellName
+	options.Principals = []natsauth.StaticPrincipal{natsadmin.Principal()}
 	options.ListenPort = -1
 	options.StoreDir = t.TempDir()
 	_, err := natsauth.Init(dir, options)
@@ -288,12 +292,17 @@ type client struct {
 	*nats.Conn
 
 	complaints chan error
+	ignored    chan *nats.Msg // see trySubscribe
+}
+
+func newClient() *client {
+	return &client{complaints: make(chan error, maxComplaints), ignored: make(chan *nats.Msg)}
 }
 
 func dialAgent(t *testing.T, url string, id int64, options ...nats.Option) *client {
 	t.Helper()
 
-	a := &client{complaints: make(chan error, 1024)}
+	a := newClient()
 	user := strconv.FormatInt(id, 10)
 
 	a.Conn = dial(t, url, append([]nats.Option{

@@ -120,6 +120,7 @@ func allAccountImports(cell topology.Cell) []accountImports {
 		{name: AccountSubscribers, services: subscriberServices("*"), external: true},
 		deploysImports(cell),
 		relayImports(cell),
+		operatorImports(cell),
 		// Listeners receive the republished messages of DEPLOYS, under the subjects of the stream.
 		{
 			name:    AccountListeners,
@@ -158,7 +159,7 @@ func deploysImports(cell topology.Cell) accountImports {
 		cell.All(topology.FamilyDeploy), cell.All(topology.FamilySink), cell.ObservedClusters(),
 		cell.Prefix(topology.FamilyDead)+"."+PrincipalDeploys+".>", cell.ConsumerRequests(PrincipalDeploys),
 	)
-	services = append(services, lastValueServices(topology.StreamDirectory)...)
+	services = append(services, pageServices(topology.StreamDirectory)...)
 	services = append(services, readServices(topology.StreamObserved)...)
 	services = append(services,
 		exportedService{subject: "$JS.API.CONSUMER.MSG.NEXT." + topology.StreamObserved + ".*", streamResponse: true},
@@ -181,14 +182,32 @@ const relayMemory = 256 << 20
 // relayImports returns the imports of the relay.
 func relayImports(cell topology.Cell) accountImports {
 	services := writeServices(cell.All(topology.FamilyAgent), cell.All(topology.FamilyAudit))
-	services = append(services, lastValueServices(topology.StreamDirectory)...)
-	services = append(services, lastValueServices(topology.StreamControl)...)
+	services = append(services, pageServices(topology.StreamDirectory)...)
+	services = append(services, pageServices(topology.StreamControl)...)
 
 	return accountImports{
 		name: AccountRelay, services: services,
 		streams:   identity(cell.All(topology.FamilyDirectoryLive), cell.ControlConfigsLive()),
 		jetStream: fmt.Sprintf("{max_mem: %d, max_file: 0, max_streams: 1}", relayMemory),
 	}
+}
+
+// operatorImports returns the imports of the operator: messages of every stream, in pages and single. Of the directory
+// it reads the agents only, one by one.
+func operatorImports(cell topology.Cell) accountImports {
+	imports := accountImports{name: AccountOperator}
+
+	for _, stream := range topology.Streams() {
+		if stream.Name != topology.StreamDirectory {
+			imports.services = append(imports.services, pageServices(stream.Name)...)
+		}
+	}
+
+	imports.services = append(imports.services, writeServices(
+		"$JS.API.DIRECT.GET."+topology.StreamDirectory+"."+cell.Prefix(topology.FamilyDirectory)+".agent.*",
+	)...)
+
+	return imports
 }
 
 // writeServices returns services with one response, such as the acknowledgement of a stream.
@@ -209,8 +228,8 @@ func readServices(stream string) []exportedService {
 	)
 }
 
-// lastValueServices returns the services to read a stream with package lastvalue.
-func lastValueServices(stream string) []exportedService {
+// pageServices returns the services to read a stream with package stored.
+func pageServices(stream string) []exportedService {
 	return []exportedService{
 		{subject: "$JS.API.STREAM.INFO." + stream},
 		{subject: "$JS.API.STREAM.MSG.GET." + stream},

@@ -247,7 +247,7 @@ func (p StaticPrincipal) validate() error {
 	}
 
 	switch p.Account {
-	case AccountControl, AccountDeploys, AccountRelay, AccountAuth, AccountSystem:
+	case AccountControl, AccountDeploys, AccountRelay, AccountOperator, AccountAuth, AccountSystem:
 		return nil
 	case AccountAgents, AccountSubscribers, AccountListeners:
 		return fmt.Errorf("%w: static principal %q in account %s, whose users come from the directory only",

@@ -1,6 +1,7 @@
 package natsauth_test
 
 import (
+	"encoding/base64"
 	"fmt"
 	"slices"
 	"strconv"
@@ -13,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"lockstep.internal/libs/natsauth"
+	"lockstep.internal/libs/natsauth/natsadmin"
 	"lockstep.internal/libs/topology"
 )
 
@@ -40,7 +42,7 @@ func staticPrincipal(name string) func(t *testing.T, c *cell) *client {
 	return func(t *testing.T, c *cell) *client {
 		t.Helper()
 
-		a := &client{complaints: make(chan error, 10_000)}
+		a := newClient()
 		a.Conn = c.static(t, name,
 			nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { a.recordError(err) }))
 
@@ -48,8 +50,7 @@ func staticPrincipal(name string) func(t *testing.T, c *cell) *client {
 	}
 }
 
-// confined are all principals that must not reach JetStream: not the state service, which owns the streams, nor the
-// operator, who may publish everything.
+// confined are all principals that must not reach JetStream: all but the state service, which owns the streams.
 func confined() []principal {
 	return []principal{
 		{
@@ -89,6 +90,10 @@ func confined() []principal {
 				"$JS.API.CONSUMER.DELETE.KV_RELAYS.*", "$JS.API.CONSUMER.MSG.NEXT.KV_RELAYS.*",
 			},
 			subscribes: []string{"lockstep.local.directory_live.>", "lockstep.local.control_live.*.config"},
+		},
+		{
+			name: natsauth.PrincipalOperator, connect: staticPrincipal(natsauth.PrincipalOperator),
+			requests: append(operatorRequests(), "$JS.API.DIRECT.GET.DIRECTORY.lockstep.local.directory.agent.*"),
 		},
 		{name: natsauth.PrincipalCallout, connect: staticPrincipal(natsauth.PrincipalCallout)},
 		{
@@ -139,7 +144,22 @@ func confined() []principal {
 	}
 }
 
-// withJetStream are the state service and the operator. The server writes anything for them.
+// operatorRequests are those for the messages of every stream but DIRECTORY.
+func operatorRequests() []string {
+	var requests []string
+
+	for _, stream := range []string{
+		"OBSERVED", "DESIRED", "DESIRED_LOG", "APPLIED", "CONTROL", "WORKSPACES", "DEPLOYS", "SINKS", "AGENTS", "AUDIT",
+		"DEAD",
+	} {
+		requests = append(requests,
+			"$JS.API.STREAM.INFO."+stream, "$JS.API.STREAM.MSG.GET."+stream, "$JS.API.DIRECT.GET."+stream)
+	}
+
+	return requests
+}
+
+// withJetStream is the state service. The server writes anything for it.
 func withJetStream() []principal {
 	return []principal{
 		{
@@ -158,17 +178,6 @@ func withJetStream() []principal {
 				"$JS.API.STREAM.PURGE.DIRECTORY", "$JS.API.STREAM.MSG.DELETE.DEAD", "$JS.ACK.>",
 			},
 			subscribes: []string{"lockstep.local.secret.*.*", "lockstep.local.consumer.*"},
-		},
-		{
-			name: natsauth.PrincipalOperator, connect: staticPrincipal(natsauth.PrincipalOperator),
-			writes: []string{"lockstep.local.>"},
-			requests: []string{
-				"$JS.API.INFO", "$JS.API.STREAM.INFO.*", "$JS.API.STREAM.NAMES", "$JS.API.STREAM.LIST",
-				"$JS.API.STREAM.MSG.GET.*", "$JS.API.DIRECT.GET.>", "$JS.API.CONSUMER.CREATE.>", "$JS.API.CONSUMER.INFO.>",
-				"$JS.API.CONSUMER.NAMES.*", "$JS.API.CONSUMER.LIST.*", "$JS.API.CONSUMER.DELETE.>",
-				"$JS.API.CONSUMER.MSG.NEXT.>", "$JS.API.STREAM.MSG.DELETE.DEAD", "$JS.API.STREAM.PURGE.DEAD", "$JS.ACK.>",
-			},
-			subscribes: []string{"lockstep.local.>"},
 		},
 	}
 }
@@ -196,7 +205,7 @@ func targetSubjects() []string {
 func carrierSubjects() []string {
 	subjects := targetSubjects()
 
-	for _, owner := range []string{"17", "state", "deploys", "relay", "reader"} {
+	for _, owner := range []string{"17", "state", "deploys", "relay", "operator", "reader"} {
 		subjects = append(subjects, factSubjects(owner)...)
 	}
 
@@ -213,6 +222,8 @@ func carrierSubjects() []string {
 	}
 
 	subjects = append(subjects,
+		"$JS.API.DIRECT.GET.DIRECTORY.lockstep.local.directory.agent.7",
+		"$JS.API.DIRECT.GET.DIRECTORY.lockstep.local.directory.user.1",
 		"lockstep.local.consumer.relay", "lockstep.local.dead.deploys.x", "lockstep.local.dead.state.x",
 	)
 	slices.Sort(subjects)
@@ -224,25 +235,55 @@ func carrierSubjects() []string {
 func (a *client) carriers(t *testing.T, name string, candidates []string) []string {
 	t.Helper()
 
-	var allowed []string
+	refused := a.refused(t, candidates, func(subject string) error {
+		return a.PublishRequest(subject, natsauth.InboxPrefix(name)+".probe", nil)
+	})
 
-	for _, subject := range candidates {
-		require.NoError(t, a.PublishRequest(subject, natsauth.InboxPrefix(name)+".probe", nil))
-		require.NoError(t, a.FlushWithContext(testContext(t)))
-
-		if !a.refused(subject) {
-			allowed = append(allowed, subject)
-		}
-	}
-
-	return allowed
+	return slices.DeleteFunc(slices.Clone(candidates), func(subject string) bool {
+		return refused[strings.ToLower(subject)]
+	})
 }
 
-// refused reports whether the last refusal of the server was about the subject.
-func (a *client) refused(subject string) bool {
-	err := a.LastError()
+// refused returns the subjects, in lower case, for which the server refuses what the client tries.
+func (a *client) refused(t *testing.T, subjects []string, try func(subject string) error) map[string]bool {
+	t.Helper()
 
-	return err != nil && strings.Contains(err.Error(), strconv.Quote(subject))
+	const last = "refused.to.all"
+
+	drain(a.complaints)
+
+	for _, subject := range subjects {
+		require.NoError(t, try(subject))
+	}
+
+	require.NoError(t, a.Publish(last, nil))
+
+	refused := make(map[string]bool)
+
+	for !refused[last] {
+		complaint := receive(t, a.complaints).Error()
+		_, quoted, found := strings.Cut(complaint, ` to "`)
+		require.True(t, found, complaint)
+		quoted, err := strconv.QuotedPrefix(`"` + quoted)
+		require.NoError(t, err)
+		subject, err := strconv.Unquote(quoted)
+		require.NoError(t, err)
+
+		refused[strings.ToLower(subject)] = true
+	}
+
+	return refused
+}
+
+// trySubscribe subscribes and unsubscribes, because accounts limit the subscriptions. It makes no channel of its own:
+// that of a synchronous subscription has 4 MB.
+func (a *client) trySubscribe(subject, queue string) error {
+	subscription, err := a.ChanQueueSubscribe(subject, queue, a.ignored)
+	if err != nil {
+		return fmt.Errorf("subscribe to %s: %w", subject, err)
+	}
+
+	return subscription.Unsubscribe()
 }
 
 // bodies are the requests that make the server respond on the carrier. A new consumer delivers to the target.
@@ -347,17 +388,14 @@ func TestPrincipalsReachNothingElse(t *testing.T) {
 				require.True(t, matches(p.writes, subject) || matches(p.requests, subject), "publish on %s", subject)
 			}
 
-			for _, subject := range append(carrierSubjects(), wildcardSubjects()...) {
-				for _, queue := range []string{"", "q"} {
-					subscription, err := a.QueueSubscribeSync(subject, queue)
-					require.NoError(t, err)
-					require.NoError(t, a.FlushWithContext(testContext(t)))
+			all := append(carrierSubjects(), wildcardSubjects()...)
 
-					if !a.refused(subject) {
-						require.True(t, strings.HasPrefix(subject, own) || matches(p.subscribes, subject), "subscribe to %s", subject)
-					}
+			for _, queue := range []string{"", "q"} {
+				refused := a.refused(t, all, func(subject string) error { return a.trySubscribe(subject, queue) })
 
-					require.NoError(t, subscription.Unsubscribe())
+				for _, subject := range all {
+					require.True(t, refused[strings.ToLower(subject)] || strings.HasPrefix(subject, own) ||
+						matches(p.subscribes, subject), "subscribe to %s", subject)
 				}
 			}
 		})
@@ -368,7 +406,7 @@ func TestPrincipalsReachNothingElse(t *testing.T) {
 func (c *cell) settle(t *testing.T) {
 	t.Helper()
 
-	conn := c.static(t, natsauth.PrincipalOperator)
+	conn := c.static(t, natsadmin.Name)
 	js, err := jetstream.New(conn)
 	require.NoError(t, err)
 
@@ -378,4 +416,74 @@ func (c *cell) settle(t *testing.T) {
 	}
 
 	conn.Close()
+}
+
+// TestOnlyReadersOfAuditAndDirectoryReceiveThem lets each principal subscribe to everything that it may, and send every
+// request that it may, while records are stored that only some may read.
+func TestOnlyReadersOfAuditAndDirectoryReceiveThem(t *testing.T) {
+	t.Parallel()
+
+	const audited, listed = "who requested what", "who may do what"
+
+	readers := map[string][]string{
+		natsauth.PrincipalState:    {audited, listed}, // It owns the streams.
+		natsauth.PrincipalDeploys:  {listed},
+		natsauth.PrincipalRelay:    {listed},
+		natsauth.PrincipalOperator: {audited},
+	}
+	c := startCell(t)
+	admin := c.static(t, natsadmin.Name)
+	store := func() {
+		t.Helper()
+
+		for subject, record := range map[string]string{
+			"lockstep.local.audit.7.requests": audited, "lockstep.local.directory.user.1": listed,
+			"lockstep.local.directory.key.k": listed,
+		} {
+			_, err := admin.RequestWithContext(testContext(t), subject, []byte(record))
+			require.NoError(t, err)
+		}
+	}
+
+	for _, p := range append(confined(), withJetStream()...) {
+		store()
+
+		a := p.connect(t, c)
+		received := make(chan *nats.Msg, 100_000)
+		inbox := natsauth.InboxPrefix(p.name) + ".readers"
+
+		for _, subject := range append(p.subscribes, inbox, "lockstep.local.audit.>", "lockstep.local.directory.>") {
+			_, err := a.ChanSubscribe(subject, received)
+			require.NoError(t, err)
+		}
+
+		carriers := a.carriers(t, p.name, carrierSubjects())
+
+		for _, carrier := range carriers {
+			for _, body := range append(bodies(carrier, inbox), `{"seq":1,"batch":10}`,
+				`{"last_by_subj":"lockstep.local.audit.7.requests"}`, `{"next_by_subj":">","seq":1}`) {
+				require.NoError(t, a.PublishRequest(carrier, inbox, []byte(body)))
+			}
+		}
+
+		require.NoError(t, a.FlushWithContext(testContext(t)))
+		store()
+		c.settle(t)
+		require.NoError(t, a.FlushWithContext(testContext(t)))
+
+		found := map[string]bool{}
+
+		for _, m := range drain(received) {
+			for _, record := range []string{audited, listed} {
+				found[record] = found[record] || strings.Contains(string(m.Data), record) ||
+					strings.Contains(string(m.Data), base64.StdEncoding.EncodeToString([]byte(record)))
+			}
+		}
+
+		for _, record := range []string{audited, listed} {
+			require.Equal(t, slices.Contains(readers[p.name], record), found[record], "%s reads %q", p.name, record)
+		}
+
+		a.Close()
+	}
 }

@@ -94,7 +94,7 @@ func (r *PullReader) Run(ctx context.Context) error {
 func (r *PullReader) findConsumer(
 	ctx context.Context, js jetstream.JetStream,
 ) (consumer jetstream.Consumer, err error) {
-	err = retry.Policy{Min: 100 * time.Millisecond, Max: 500 * time.Millisecond}.Do(ctx, func() error {
+	err = retry.Policy{Min: 100 * time.Millisecond, Max: time.Second}.Do(ctx, func() error {
 		if r.Conn.IsClosed() {
 			return retry.Permanent(nats.ErrConnectionClosed)
 		}

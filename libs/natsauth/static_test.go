@@ -1,6 +1,9 @@
 package natsauth_test
 
 import (
+	"cmp"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/nats-io/nats.go"
@@ -8,40 +11,84 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"lockstep.internal/libs/natsauth"
+	"lockstep.internal/libs/stored"
 	"lockstep.internal/libs/topology"
 )
 
-func TestOperatorReadsAndRetries(t *testing.T) {
+func TestOperatorReadsEveryStreamButTheDirectory(t *testing.T) {
 	t.Parallel()
 
 	c := startCell(t)
-	c.fillStreams(t)
+	js, err := jetstream.New(c.static(t, natsauth.PrincipalOperator))
+	require.NoError(t, err)
+	c.settle(t)
 
-	conn := c.static(t, natsauth.PrincipalOperator)
-	js, err := jetstream.New(conn)
+	for _, stream := range topology.Streams() {
+		if stream.Name == topology.StreamDirectory {
+			continue
+		}
+
+		_, err = js.Stream(testContext(t), stream.Name)
+		require.NoError(t, err)
+
+		reader, found := stored.Reader{JetStream: js, Stream: stream.Name}, ""
+
+		require.NoError(t, reader.Read(testContext(t), cellName.All(stream.Family), 1, 99, func(m stored.Message) error {
+			found = m.Subject
+
+			return nil
+		}))
+		require.Equal(t, cellName.Prefix(stream.Family)+".settled", found)
+
+		_, err = reader.Get(testContext(t), 1)
+		require.NoError(t, err)
+	}
+
+	_, err = c.js.Publish(testContext(t), "lockstep.local.directory.agent.7", []byte("x"))
+	require.NoError(t, err)
+	directory := stored.Reader{JetStream: js, Stream: "DIRECTORY"}
+	agent, err := directory.Last(testContext(t), "lockstep.local.directory.agent.7")
+	require.NoError(t, err)
+	require.Equal(t, "x", string(agent.Data))
+}
+
+// TestKeysOfAnOlderVersionWorkAfterInit starts a server with the configuration for a folder in which all keys were once
+// together, and whose configuration was of another version.
+func TestKeysOfAnOlderVersionWorkAfterInit(t *testing.T) {
+	t.Parallel()
+
+	options := natsauth.Options{Cell: cellName, ListenPort: -1, StoreDir: t.TempDir()}
+	dir := t.TempDir()
+	report, err := natsauth.Init(dir, options)
 	require.NoError(t, err)
 
-	ctx := testContext(t)
-	stream, err := js.Stream(ctx, "DESIRED")
-	require.NoError(t, err)
-	consumer, err := stream.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{})
-	require.NoError(t, err)
-	message, err := consumer.Next(jetstream.FetchMaxWait(timeout))
-	require.NoError(t, err)
-	require.Contains(t, message.Subject(), ".desired.")
+	names := []string{natsauth.PrincipalDeploys, natsauth.PrincipalRelay, natsauth.PrincipalOperator}
+	for _, name := range names {
+		require.NoError(t, os.Rename(natsauth.SeedFile(dir, name), filepath.Join(dir, "keys", name+".seed")))
+	}
 
-	plain, err := stream.CreateConsumer(ctx, jetstream.ConsumerConfig{ReplayPolicy: jetstream.ReplayOriginalPolicy})
+	require.NoError(t, os.WriteFile(report.ConfigFile, []byte("# of another version"), 0o600))
+	report, err = natsauth.Init(dir, options)
 	require.NoError(t, err)
-	message, err = plain.Next(jetstream.FetchMaxWait(timeout))
-	require.NoError(t, err)
-	require.NoError(t, message.DoubleAck(ctx))
-	require.NoError(t, stream.DeleteConsumer(ctx, plain.CachedInfo().Name))
+	require.True(t, report.RestartNeeded())
 
-	ack, err := js.Publish(ctx, "lockstep.local.dead.state.observed.17.x", nil)
+	c := &cell{dir: dir, server: startServer(t, dir)}
+	state, err := jetstream.New(c.static(t, natsauth.PrincipalState))
 	require.NoError(t, err)
-	dead, err := js.Stream(ctx, "DEAD")
-	require.NoError(t, err)
-	require.NoError(t, dead.DeleteMsg(ctx, ack.Sequence))
+	createStreams(t, state)
+
+	for _, name := range names {
+		js, err := jetstream.New(c.static(t, name))
+		if name == natsauth.PrincipalRelay {
+			js, err = jetstream.NewWithAPIPrefix(c.static(t, name), natsauth.ControlAPIPrefix)
+		}
+
+		require.NoError(t, err)
+
+		stream := map[string]string{natsauth.PrincipalOperator: "AUDIT"}[name]
+		_, err = js.Stream(testContext(t), cmp.Or(stream, "DIRECTORY"))
+		require.NoError(t, err, name)
+	}
 }
 
 // TestStaticPrincipalsCannotExceedTheirPermissions tries, as each principal, what only others may do.
@@ -87,12 +134,16 @@ func TestStaticPrincipalsCannotExceedTheirPermissions(t *testing.T) {
 		},
 		natsauth.PrincipalOperator: {
 			publish: []string{
+				"lockstep.local.observed.18.x", "lockstep.local.desired.18.w", "lockstep.local.directory.key.x",
+				"lockstep.local.control.18.config", "lockstep.local.dead.state.x", "lockstep.local.secret.18.w",
+				"lockstep.local.consumer.operator", "lockstep.local.audit.18.requests",
 				"$JS.API.STREAM.CREATE.EVIL", "$JS.API.STREAM.UPDATE.DESIRED", "$JS.API.STREAM.DELETE.DESIRED",
-				"$JS.API.STREAM.PURGE.DESIRED",
-				"$JS.API.STREAM.MSG.DELETE.DESIRED", "$JS.API.CONSUMER.RESET.DESIRED.dispatcher-18", "lockstep.local.secret.18.w",
-				"$JS.API.CONSUMER.PAUSE.DESIRED.dispatcher-18", "$SYS.REQ.SERVER.PING.CONNZ",
+				"$JS.API.STREAM.PURGE.DEAD", "$JS.API.STREAM.MSG.DELETE.DEAD", "$JS.API.STREAM.SNAPSHOT.DESIRED",
+				"$JS.API.CONSUMER.CREATE.DESIRED", "$JS.API.CONSUMER.RESET.DESIRED.dispatcher-18",
+				"$JS.API.CONSUMER.PAUSE.DESIRED.dispatcher-18", "$JS.API.CONSUMER.MSG.NEXT.DESIRED.dispatcher-18",
+				"$JS.API.DIRECT.GET.DIRECTORY", "$JS.API.STREAM.MSG.GET.DIRECTORY", "$SYS.REQ.SERVER.PING.CONNZ",
 			},
-			subscribe: []string{">", "_INBOX_state.>", "lockstep.local.secret.*.*", "lockstep.local.secret.>"},
+			subscribe: []string{">", "_INBOX_state.>", "lockstep.>", "lockstep.local.>", "lockstep.local.audit.>", "$JS.>"},
 		},
 		natsauth.PrincipalCallout: {
 			publish: []string{
@@ -108,7 +159,7 @@ func TestStaticPrincipalsCannotExceedTheirPermissions(t *testing.T) {
 			subscribe: []string{">", "$SYS.>", "$SYS.ACCOUNT.>"},
 		},
 	} {
-		a := &client{complaints: make(chan error, 10)}
+		a := newClient()
 		a.Conn = c.static(t, name,
 			nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { a.recordError(err) }))
 
@@ -119,13 +170,11 @@ func TestStaticPrincipalsCannotExceedTheirPermissions(t *testing.T) {
 		}
 
 		for _, subject := range forbidden.subscribe {
-			subscription, err := a.SubscribeSync(subject)
-			require.NoError(t, err)
+			require.NoError(t, a.trySubscribe(subject, ""))
 			require.NoError(t, a.Flush())
 			// An allowed wildcard with a denied part subscribes to the rest; only all of it denied
 			// is an error.
 			require.ErrorContains(t, receive(t, a.complaints), "Permissions Violation", name+" "+subject)
-			require.NoError(t, subscription.Unsubscribe())
 		}
 
 		require.Equal(t, before, c.foreign(t))

@@ -75,7 +75,7 @@ func DefaultListener(addr string) Listener {
 		MaxBodies:            32 * config.MiB,
 		BodyTimeout:          30 * time.Second,
 		WriteTimeout:         time.Minute,
-		MaxResponses:         32 * config.MiB,
+		MaxResponses:         64 * config.MiB,
 		MaxConcurrentStreams: 100,
 
 		MaxHTTPConnections:        1000,

@@ -24,6 +24,7 @@ import (
 	"lockstep.internal/libs/event"
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/libs/natsauth"
+	"lockstep.internal/libs/natsauth/natsadmin"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/schemas/gen/events"
@@ -57,10 +58,10 @@ type fixture struct {
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	b := &fixture{t: t, keys: t.TempDir()}
-	report, err := natsauth.Init(b.keys, natsauth.Options{})
+	report, err := natsauth.Init(b.keys, natsauth.Options{Principals: []natsauth.StaticPrincipal{natsadmin.Principal()}})
 	require.NoError(t, err)
 	b.server = natstest.Start(t, natsd.Options{ConfigFile: report.ConfigFile, StoreDir: filepath.Join(b.keys, "store")})
-	b.state, b.watcher = b.as(natsauth.PrincipalState), b.as(natsauth.PrincipalOperator)
+	b.state, b.watcher = b.as(natsauth.PrincipalState), b.as(natsadmin.Name)
 	require.NoError(t, topology.Ensure(natstest.Context(t), b.state, cell, topology.Options{StorageBytes: 1 << 30}))
 	b.directory()
 	b.createConsumers()

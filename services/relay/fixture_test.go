@@ -30,6 +30,7 @@ import (
 	"lockstep.internal/libs/config"
 	"lockstep.internal/libs/event"
 	"lockstep.internal/libs/natsauth"
+	"lockstep.internal/libs/natsauth/natsadmin"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/relay"
@@ -75,7 +76,7 @@ type fixture struct {
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	f := &fixture{t: t, dir: t.TempDir(), token: natsauth.NewToken(natsauth.TokenAgent)}
-	report, err := natsauth.Init(f.dir, natsauth.Options{})
+	report, err := natsauth.Init(f.dir, natsauth.Options{Principals: []natsauth.StaticPrincipal{natsadmin.Principal()}})
 	require.NoError(t, err)
 	f.server = natstest.Start(t, natsd.Options{ConfigFile: report.ConfigFile, StoreDir: filepath.Join(f.dir, "store")})
 	f.state = f.jetStreamAs(natsauth.PrincipalState)
@@ -346,7 +347,7 @@ func streamOf(eventType string) string {
 // waitForEvent reads the stream of an event type until an event matches.
 func (f *fixture) waitForEvent(eventType string, matches func(data []byte) bool) {
 	f.t.Helper()
-	js := f.jetStreamAs(natsauth.PrincipalOperator)
+	js := f.jetStreamAs(natsadmin.Name)
 	consumer, err := js.OrderedConsumer(f.t.Context(), streamOf(eventType), jetstream.OrderedConsumerConfig{})
 	require.NoError(f.t, err)
 	ctx, cancel := context.WithTimeout(f.t.Context(), timeout)
@@ -394,7 +395,7 @@ func (f *fixture) waitForMetrics(r *running, lines ...string) {
 // allEvents returns all events of a type.
 func allEvents[T any](f *fixture, eventType string) []T {
 	f.t.Helper()
-	js := f.jetStreamAs(natsauth.PrincipalOperator)
+	js := f.jetStreamAs(natsadmin.Name)
 	consumer, err := js.OrderedConsumer(f.t.Context(), streamOf(eventType), jetstream.OrderedConsumerConfig{})
 	require.NoError(f.t, err)
 	info, err := consumer.Info(f.t.Context())

@@ -23,7 +23,7 @@ import (
 func (b *fixture) readDirectory(t *testing.T) *directory.Directory {
 	t.Helper()
 	d, err := directory.New(directory.Config{
-		JetStream: natstest.Open(t, b.operator(t)), Cell: "local", Logger: slog.New(slog.DiscardHandler),
+		JetStream: natstest.Open(t, b.administrator(t)), Cell: "local", Logger: slog.New(slog.DiscardHandler),
 	})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())

@@ -13,6 +13,7 @@ import (
 
 	"lockstep.internal/libs/config"
 	"lockstep.internal/libs/natsauth"
+	"lockstep.internal/libs/natsauth/natsadmin"
 	"lockstep.internal/libs/seal"
 	"lockstep.internal/services/state"
 	"lockstep.internal/tools/testkit/natsd"
@@ -30,14 +31,14 @@ type fixture struct {
 	admin string
 	url   string
 	http  *http.Client
-	// connection of the operator, see operator.
+	// connection of the administrator, see administrator.
 	connection *nats.Conn
 }
 
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	dir := t.TempDir()
-	report, err := natsauth.Init(dir, natsauth.Options{})
+	report, err := natsauth.Init(dir, natsauth.Options{Principals: []natsauth.StaticPrincipal{natsadmin.Principal()}})
 	require.NoError(t, err)
 	b := &fixture{
 		keys:  dir,
@@ -63,14 +64,12 @@ func newFixture(t *testing.T) *fixture {
 	return b
 }
 
-// operator returns a connection of the operator. It waits until the connection works, also after a restart of NATS.
-func (b *fixture) operator(t *testing.T) *nats.Conn {
+// administrator returns a connection of the administrator. It waits until the connection works, also after a restart
+// of NATS.
+func (b *fixture) administrator(t *testing.T) *nats.Conn {
 	t.Helper()
 	if b.connection == nil {
-		option, err := nats.NkeyOptionFromSeed(natsauth.SeedFile(b.keys, natsauth.PrincipalOperator))
-		require.NoError(t, err)
-		inbox := nats.CustomInboxPrefix(natsauth.InboxPrefix(natsauth.PrincipalOperator))
-		b.connection = natstest.Connect(t, b.nats, option, inbox)
+		b.connection = natstest.Connect(t, b.nats, natsadmin.Key(t, b.keys))
 	}
 	natstest.Reconnected(t, b.connection)
 	return b.connection

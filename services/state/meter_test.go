@@ -42,7 +42,7 @@ func dialAgent(t *testing.T, registered *statev1.RegisterAgentResponse) (*nats.C
 // stored returns how many messages of an agent OBSERVED holds.
 func (b *fixture) stored(t *testing.T, agent int64) int {
 	t.Helper()
-	js, err := jetstream.New(b.operator(t))
+	js, err := jetstream.New(b.administrator(t))
 	require.NoError(t, err)
 	stream, err := js.Stream(t.Context(), topology.StreamObserved)
 	require.NoError(t, err)
@@ -74,9 +74,9 @@ func TestAgentThatExceedsItsLimitsIsBlockedBeforeItDisplacesOthers(t *testing.T)
 	}
 	require.NoError(t, other.Flush())
 
-	published, err := b.operator(t).SubscribeSync(cell.AgentBlocked(brokenID))
+	published, err := b.administrator(t).SubscribeSync(cell.AgentBlocked(brokenID))
 	require.NoError(t, err)
-	require.NoError(t, b.operator(t).Flush())
+	require.NoError(t, b.administrator(t).Flush())
 	flooding, err := dialAgent(t, broken)
 	require.NoError(t, err)
 	data, began := make([]byte, 16<<10), time.Now()

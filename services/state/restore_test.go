@@ -29,7 +29,7 @@ func (b *fixture) holds(t *testing.T, stream, subject string) bool {
 // last is the last message on a subject; empty when there is none.
 func (b *fixture) last(t *testing.T, stream, subject string) string {
 	t.Helper()
-	js := natstest.Open(t, b.operator(t))
+	js := natstest.Open(t, b.administrator(t))
 	s, err := js.Stream(t.Context(), stream)
 	require.NoError(t, err)
 	msg, err := s.GetLastMsgForSubject(t.Context(), subject)
@@ -133,7 +133,7 @@ func TestUpgradedServicePublishesTokenHashes(t *testing.T) {
 // hasConsumer reports whether the consumer of an agent's dispatcher exists.
 func (b *fixture) hasConsumer(t *testing.T, agent int64) bool {
 	t.Helper()
-	js := natstest.Open(t, b.operator(t))
+	js := natstest.Open(t, b.administrator(t))
 	_, err := js.Consumer(t.Context(), topology.StreamDesired, topology.DispatcherConsumer(agent))
 	if err != nil {
 		require.ErrorIs(t, err, jetstream.ErrConsumerNotFound)

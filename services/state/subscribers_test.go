@@ -24,7 +24,7 @@ const timeout = time.Minute
 // deploys returns a function that publishes facts as the deploys service does.
 func (b *fixture) deploys(t *testing.T) func(namespace, fact string) {
 	t.Helper()
-	js := natstest.Open(t, b.operator(t))
+	js := natstest.Open(t, b.administrator(t))
 	return func(namespace, fact string) {
 		t.Helper()
 		require.Eventually(t, func() bool {
@@ -194,7 +194,7 @@ func TestSubscriberReadsEventsUntilRevoked(t *testing.T) {
 // hasSubscription reports whether the subscriber's consumer exists.
 func (b *fixture) hasSubscription(t *testing.T, name string) bool {
 	t.Helper()
-	js := natstest.Open(t, b.operator(t))
+	js := natstest.Open(t, b.administrator(t))
 	_, err := js.Consumer(context.WithoutCancel(t.Context()), topology.StreamDeploys, topology.SubscriberConsumer(name))
 	require.True(t, err == nil || errors.Is(err, jetstream.ErrConsumerNotFound), "%v", err)
 	return err == nil

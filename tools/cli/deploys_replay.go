@@ -148,25 +148,37 @@ func (a *app) loadClaims(ctx context.Context, d *detection.Detector, js jetstrea
 	if err := a.note(unavailable, fault.From(err).Message); err != nil {
 		return err
 	}
-	projects := map[int64]int64{}
-	agents := replay.Options{Subject: topology.FamilyDirectory + ".agent.>"}
-	err = replay.Run(ctx, js, cell, agents, func(m stored.Message) error {
+	d.ResolveProjects(agentProjects(js, cell))
+	return nil
+}
+
+// agentProjects returns a function that reads the project of an agent from the directory, once.
+func agentProjects(
+	js jetstream.JetStream, cell topology.Cell,
+) func(ctx context.Context, agentID int64) (int64, error) {
+	reader, projects := stored.Reader{JetStream: js, Stream: topology.StreamDirectory}, map[int64]int64{}
+	return func(ctx context.Context, agentID int64) (int64, error) {
+		if project, known := projects[agentID]; known {
+			return project, nil
+		}
+		m, err := reader.Last(ctx, cell.Directory("agent", strconv.FormatInt(agentID, 10)))
+		if err != nil {
+			return 0, fmt.Errorf("read agent %d of the directory: %w", agentID, err)
+		}
+		if m == nil {
+			return 0, ingest.UnknownAgentError{AgentID: agentID}
+		}
 		e, err := event.Decode(m.Header, m.Data)
 		if err != nil {
-			return fmt.Errorf("%s, sequence %d: %w", m.Subject, m.Sequence, err)
+			return 0, fmt.Errorf("%s, sequence %d: %w", m.Subject, m.Sequence, err)
 		}
 		var agent events.DirectoryAgent
 		if err := e.DataAs(&agent); err != nil {
-			return fmt.Errorf("%s, sequence %d: %w", m.Subject, m.Sequence, err)
+			return 0, fmt.Errorf("%s, sequence %d: %w", m.Subject, m.Sequence, err)
 		}
-		projects[int64(agent.AgentID)] = int64(agent.ProjectID)
-		return nil
-	})
-	d.ResolveProjects(func(agentID int64) (int64, bool) {
-		project, known := projects[agentID]
-		return project, known
-	})
-	return err
+		projects[agentID] = int64(agent.ProjectID)
+		return projects[agentID], nil
+	}
 }
 
 // decidedClaims converts the response of the service.

@@ -26,7 +26,6 @@ import (
 )
 
 const (
-	tailBuffer     = 1024
 	connectTimeout = 5 * time.Second
 )
 
@@ -117,7 +116,7 @@ func (a *app) eventsTail() *cobra.Command {
 		Use:   "tail [SUBJECT]",
 		Short: "Show live events until Ctrl-C",
 		Args:  cobra.MaximumNArgs(1),
-		Long: `Show live events. SUBJECT selects a subject below lockstep.<cell>., such as workspace.> or
+		Long: `Show events as they are stored. SUBJECT selects a subject below lockstep.<cell>., such as workspace.> or
 observed.7.>. For earlier events, see lockstep replay.`,
 		Example: "  lockstep events tail 'workspace.>'\n  lockstep events tail --type state_changed -o json",
 		RunE: func(c *cobra.Command, args []string) error {
@@ -133,38 +132,23 @@ observed.7.>. For earlier events, see lockstep replay.`,
 }
 
 func (a *app) tail(ctx context.Context, subject string, filter eventFilter) error {
+	if err := checkReadable(subject); err != nil {
+		return err
+	}
 	conn, err := a.nats(ctx)
 	if err != nil {
 		return err
 	}
 	defer disconnect(conn)
-	cell := topology.Cell(a.client.Cell)
-	messages := make(chan *nats.Msg, tailBuffer)
-	sub, err := conn.ChanSubscribe(topology.Root+"."+a.client.Cell+"."+subject, messages)
+	js, err := conn.JetStream()
 	if err != nil {
-		return fault.Wrap(err, errcode.InvalidArgument, "subject %q: %v", subject, err)
+		return fmt.Errorf("tail: %w", err)
 	}
-	defer sub.Unsubscribe() //nolint:errcheck // the connection closes next
-	if err := a.flush(ctx, conn); err != nil {
-		return err
-	}
-	if err := a.note("listening on %s.%s.%s", topology.Root, cell, subject); err != nil {
-		return err
-	}
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case msg := <-messages:
-			// DESIRED_LOG has a copy of every desired state.
-			if strings.HasPrefix(msg.Subject, cell.Prefix(topology.FamilyDesiredLog)+".") && subject == ">" {
-				continue
-			}
-			if err := a.showEvent(msg.Subject, msg.Header, msg.Data, filter); err != nil {
-				return err
-			}
-		}
-	}
+	begun := func() error { return a.note("listening on %s.%s.%s", topology.Root, a.client.Cell, subject) }
+	failed := func(err error) { _ = a.note("%s; retrying", fault.From(err).Message) }
+	return replay.Follow(ctx, js, topology.Cell(a.client.Cell), subject, begun, failed, func(m stored.Message) error {
+		return a.showEvent(m.Subject, m.Header, m.Data, filter)
+	})
 }
 
 // showEvent prints an event on a line, as text or as structured JSON.
@@ -255,6 +239,9 @@ clusters. It publishes and stores nothing.`,
 			if opts.Subject, err = replaySubject(c, args, through); err != nil {
 				return err
 			}
+			if err := checkReadable(opts.Subject); err != nil {
+				return err
+			}
 			if opts.FromTime, err = parseTime("--from", from, time.Now()); err != nil {
 				return err
 			}
@@ -289,6 +276,15 @@ clusters. It publishes and stores nothing.`,
 	_ = c.RegisterFlagCompletionFunc("pace",
 		cobra.FixedCompletions([]string{"full", "original"}, cobra.ShellCompDirectiveNoFileComp))
 	return c
+}
+
+// checkReadable returns an error for the directory, which the key of operators cannot read.
+func checkReadable(subject string) error {
+	if family, _, _ := strings.Cut(subject, "."); family == topology.FamilyDirectory {
+		return fault.New(errcode.InvalidArgument,
+			"subject %q: the directory is for services only: list users, projects, agents and tokens through the API", subject)
+	}
+	return nil
 }
 
 func (a *app) printHistory(ctx context.Context, opts replay.Options, positions bool) error {

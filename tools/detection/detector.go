@@ -56,14 +56,10 @@ func (d *Detector) UseDecisions(restored bool, reporters []ownership.Reporter, c
 }
 
 // ResolveProjects makes the detector decide on ownership itself, as the service does when it reads the stream first.
-// Where the stream has dropped its first messages, the result may differ. Call it before the first message.
-func (d *Detector) ResolveProjects(project func(agentID int64) (int64, bool)) {
-	d.config.Projects = func(_ context.Context, agentID int64) (int64, error) {
-		if id, known := project(agentID); known {
-			return id, nil
-		}
-		return 0, ingest.UnknownAgentError{AgentID: agentID}
-	}
+// Where the stream has dropped its first messages, the result may differ. The error of project is
+// [ingest.UnknownAgentError] for an unknown agent; any other ends the replay. Call it before the first message.
+func (d *Detector) ResolveProjects(project func(ctx context.Context, agentID int64) (int64, error)) {
+	d.config.Projects = project
 	d.processor = ingest.New(d.config)
 }
 

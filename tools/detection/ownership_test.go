@@ -1,6 +1,7 @@
 package detection_test
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
@@ -100,7 +101,7 @@ func (f forgery) detect(t *testing.T, d *detection.Detector) []events.DeployFact
 
 // decide makes the detector resolve projects: those of agents 1 and 2 are 10 and 20.
 func decide(d *detection.Detector) {
-	d.ResolveProjects(func(agent int64) (int64, bool) { return agent * 10, true })
+	d.ResolveProjects(func(_ context.Context, agent int64) (int64, error) { return agent * 10, nil })
 }
 
 func TestReportsOfForeignClustersAreRejected(t *testing.T) {
@@ -161,7 +162,9 @@ func TestUnknownAgentIsRejected(t *testing.T) {
 	t.Parallel()
 	m := recorded(t)[0]
 	d := detection.New(cell, environment.Rules{})
-	d.ResolveProjects(func(int64) (int64, bool) { return 0, false })
+	d.ResolveProjects(func(_ context.Context, agent int64) (int64, error) {
+		return 0, ingest.UnknownAgentError{AgentID: agent}
+	})
 	_, err := d.Take(1, m.Subject, m.Header, m.Data)
 	require.ErrorIs(t, err, ingest.UnknownAgentError{AgentID: 1})
 	d = detection.New(cell, environment.Rules{})

@@ -3,6 +3,7 @@ package stack
 import (
 	"io"
 
+	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/services/watcher"
 )
 
@@ -24,6 +25,8 @@ type Options struct {
 	// NATSURL has the servers of a running NATS, comma-separated, and NATSDir the folder that natsauth.Init wrote for
 	// them. Defaults to an embedded server.
 	NATSURL, NATSDir string
+	// NATSPrincipals are users of the embedded NATS in addition to those of every cell. Defaults to none; for tests.
+	NATSPrincipals []natsauth.StaticPrincipal
 	// Image of the template default. Defaults to the state service's own.
 	Image string
 	// Workloads that the watchers report besides workspaces; they enable the deploys service. Defaults to none.

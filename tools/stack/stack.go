@@ -205,7 +205,7 @@ func (s *Stack) startNATS(context.Context) error {
 		return nil
 	}
 	done := s.progress.step("NATS")
-	report, err := natsauth.Init(s.natsDir(), natsauth.Options{Cell: Cell})
+	report, err := natsauth.Init(s.natsDir(), natsauth.Options{Cell: Cell, Principals: s.opts.NATSPrincipals})
 	if err != nil {
 		return fmt.Errorf("configure NATS: %w", err)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"lockstep.internal/libs/natsauth"
+	"lockstep.internal/libs/natsauth/natsadmin"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/relay/audit"
@@ -57,7 +58,7 @@ func TestFloodDoesNotEvictAuditRecords(t *testing.T) {
 	require.NoError(t, <-ended)
 
 	found, total := map[string]bool{}, 0
-	consumer, err := s.as(t, natsauth.PrincipalOperator).OrderedConsumer(
+	consumer, err := s.as(t, natsadmin.Name).OrderedConsumer(
 		t.Context(), topology.StreamAudit, jetstream.OrderedConsumerConfig{})
 	require.NoError(t, err)
 	info, err := consumer.Info(t.Context())

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"lockstep.internal/libs/natsauth"
+	"lockstep.internal/libs/natsauth/natsadmin"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/events"
 	relaynats "lockstep.internal/services/relay/nats"
@@ -28,13 +29,15 @@ type system struct {
 	dir    string
 	server *natsd.Server
 	state  jetstream.JetStream
-	reader jetstream.JetStream // see operator
+	reader jetstream.JetStream // see administrator
 }
 
 func newSystem(t *testing.T) *system {
 	t.Helper()
 	s := &system{dir: t.TempDir()}
-	report, err := natsauth.Init(s.dir, natsauth.Options{Cell: cell, StoreDir: t.TempDir()})
+	report, err := natsauth.Init(s.dir, natsauth.Options{
+		Cell: cell, StoreDir: t.TempDir(), Principals: []natsauth.StaticPrincipal{natsadmin.Principal()},
+	})
 	require.NoError(t, err)
 	s.server = natstest.Start(t, natsd.Options{ConfigFile: report.ConfigFile})
 	s.state = s.as(t, natsauth.PrincipalState)

@@ -16,6 +16,7 @@ import (
 
 	"lockstep.internal/libs/event"
 	"lockstep.internal/libs/natsauth"
+	"lockstep.internal/libs/natsauth/natsadmin"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/events"
 	relaynats "lockstep.internal/services/relay/nats"
@@ -23,11 +24,11 @@ import (
 	"lockstep.internal/tools/testkit/natstest"
 )
 
-// operator reads the streams.
-func (s *system) operator(t *testing.T) jetstream.JetStream {
+// administrator reads the streams.
+func (s *system) administrator(t *testing.T) jetstream.JetStream {
 	t.Helper()
 	if s.reader == nil {
-		s.reader = s.as(t, natsauth.PrincipalOperator)
+		s.reader = s.as(t, natsadmin.Name)
 	}
 	return s.reader
 }
@@ -127,7 +128,7 @@ func (s *system) readEvents(t *testing.T, done func(connectionEvent) bool) (all 
 	agent7 := jetstream.OrderedConsumerConfig{
 		FilterSubjects: []string{cell.AgentConnected(7), cell.AgentDisconnected(7)},
 	}
-	consumer, err := s.operator(t).OrderedConsumer(natstest.Context(t), topology.StreamAgents, agent7)
+	consumer, err := s.administrator(t).OrderedConsumer(natstest.Context(t), topology.StreamAgents, agent7)
 	require.NoError(t, err)
 	messages, err := consumer.Messages()
 	require.NoError(t, err)
