@@ -46,8 +46,8 @@ type Listener struct {
 	MaxBody              config.Bytes  `yaml:"max_body" help:"largest request body, also for a whole stream; 0 = unlimited, also for max_bodies and body_timeout"`
 	MaxBodies            config.Bytes  `yaml:"max_bodies" help:"largest sum of the bodies of all concurrent requests; a request above it gets resource_exhausted"`
 	BodyTimeout          time.Duration `yaml:"body_timeout" help:"time that a client has to send the body of a request"`
-	WriteTimeout         time.Duration `yaml:"write_timeout" help:"time that a client has to read the next 64KiB of a response, or 10s for an error if that is less; the response is then cut"`
-	MaxResponses         config.Bytes  `yaml:"max_responses" help:"largest sum of the responses that wait for their clients; above it, the response is cut that has waited longest; 0 = unlimited"`
+	WriteTimeout         time.Duration `yaml:"write_timeout" help:"time that a client has to read 64KiB of a response, at most 10s if it is an error; then the response is cut"`
+	MaxResponses         config.Bytes  `yaml:"max_responses" help:"largest sum of the responses that wait for their clients; above it, those that have waited longest are cut; 0 = unlimited"`
 	MaxConcurrentStreams int           `yaml:"max_concurrent_streams" help:"largest number of concurrent requests on one HTTP/2 connection"`
 
 	MaxHTTPConnections        int `yaml:"max_http_connections" help:"maximum open connections, without those that were upgraded, such as tunnels; others are closed at once"`

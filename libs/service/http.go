@@ -59,6 +59,13 @@ func Draining(ctx context.Context) <-chan struct{} {
 	return draining
 }
 
+type connKey struct{}
+
+// connOf returns the connection of a request.
+func connOf(ctx context.Context) net.Conn {
+	return ctx.Value(connKey{}).(net.Conn) //nolint:errcheck,forcetypeassert // the server sets it
+}
+
 type httpServer struct {
 	name    string
 	cfg     Listener
@@ -138,7 +145,10 @@ func (s *httpServer) run(ctx context.Context, part *Handle) error {
 			WriteByteTimeout: s.cfg.WriteTimeout,
 		},
 		BaseContext: func(net.Listener) context.Context { return base },
-		ErrorLog:    slog.NewLogLogger(s.options.Logger.With(slog.String(logkey.Part, s.name)).Handler(), slog.LevelWarn),
+		ConnContext: func(ctx context.Context, conn net.Conn) context.Context {
+			return context.WithValue(ctx, connKey{}, conn)
+		},
+		ErrorLog: slog.NewLogLogger(s.options.Logger.With(slog.String(logkey.Part, s.name)).Handler(), slog.LevelWarn),
 	}
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()

@@ -6,7 +6,9 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -15,6 +17,8 @@ const (
 	maxWrite = 64 << 10
 	// errorTimeout is the time that a client has to read an error. Clients get errors without authentication.
 	errorTimeout = 10 * time.Second
+	// resetTimeout is the time that a response has to end after it was aborted. Then its connection is closed.
+	resetTimeout = 5 * time.Second
 )
 
 // requestLimits bounds the requests in progress, and the memory of responses that clients do not read.
@@ -22,12 +26,15 @@ type requestLimits struct {
 	cfg     Listener
 	refused func(reason string)
 
-	mu    sync.Mutex
-	open  int
-	hosts map[netip.Prefix]int
-	// writing holds each *response that is being written, the one without progress for the longest time first.
+	mu       sync.Mutex
+	open     int
+	refusing int                  // refused requests in progress
+	hosts    map[netip.Prefix]int // requests in progress, refused or not, of each host; the zero prefix is this machine
+	// writing holds each *response that is being written and was not cut. The first has made no progress for the
+	// longest time.
 	writing list.List
 	unread  int64 // bytes of writing
+	cut     int64 // bytes of responses that were cut and have not ended
 }
 
 func limitRequests(cfg Listener, refused func(reason string)) *requestLimits {
@@ -41,58 +48,76 @@ func limitRequests(cfg Listener, refused func(reason string)) *requestLimits {
 func (l *requestLimits) handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host, remote := hostOf(r.RemoteAddr)
-		release, share := l.add(host, remote)
+		release, decision := l.add(host, remote)
 		defer release()
-		switch {
-		case share > 2:
+		handler := next
+		if decision != admit {
 			l.refused(refusedRequests)
-			panic(http.ErrAbortHandler)
-		case share > 1:
-			l.refused(refusedRequests)
-			w.Header().Set("Retry-After", "1")
-			w.WriteHeader(http.StatusServiceUnavailable)
-			_ = http.NewResponseController(w).Flush() // fails when the connection is closed
-		default:
-			limited := &response{
-				ResponseWriter: w, control: http.NewResponseController(w), limits: l, release: release,
-				timeout: l.cfg.WriteTimeout,
-			}
-			next.ServeHTTP(limited, r)
-			limited.finish(r.ProtoMajor)
+			handler = refusal
 		}
+		if decision == reset {
+			panic(http.ErrAbortHandler)
+		}
+		limited := &response{
+			ResponseWriter: w, control: http.NewResponseController(w), conn: connOf(r.Context()), limits: l,
+			release: release, timeout: l.cfg.WriteTimeout,
+		}
+		handler.ServeHTTP(limited, r)
+		limited.finish(r.ProtoMajor)
 	})
 }
 
-// add counts a request until release is called, which may be called twice. It returns how much of its limit is used, 1
-// is all of it: of all requests or of those of the host, whichever is more.
-func (l *requestLimits) add(host netip.Prefix, remote bool) (release func(), share float64) {
+var refusal = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Retry-After", "1")
+	w.WriteHeader(http.StatusServiceUnavailable)
+})
+
+// admission is what happens to a request.
+type admission int
+
+const (
+	admit admission = iota
+	refuse
+	reset
+)
+
+// add counts a request until release is called, which may be called twice. A refused request counts only for its host,
+// so that it takes no place from others.
+func (l *requestLimits) add(host netip.Prefix, remote bool) (release func(), decision admission) {
+	perHost := l.cfg.MaxHTTPRequests
+	if remote {
+		perHost = l.cfg.MaxHTTPRequestsPerHost
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.open++
-	share = float64(l.open) / float64(l.cfg.MaxHTTPRequests)
-	if remote {
-		l.hosts[host]++
-		share = max(share, float64(l.hosts[host])/float64(l.cfg.MaxHTTPRequestsPerHost))
+	l.hosts[host]++
+	var count *int
+	switch {
+	case l.hosts[host] <= perHost && l.open < l.cfg.MaxHTTPRequests:
+		count, decision = &l.open, admit
+	case l.hosts[host] <= 2*perHost && l.refusing < l.cfg.MaxHTTPRequests:
+		count, decision = &l.refusing, refuse
+	default:
+		count, decision = new(int), reset
 	}
+	*count++
 	return sync.OnceFunc(func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		l.open--
-		if !remote {
-			return
-		}
+		*count--
 		if l.hosts[host]--; l.hosts[host] == 0 {
 			delete(l.hosts, host)
 		}
-	}), share
+	}), decision
 }
 
-// response aborts itself when the client reads nothing for write_timeout, or when it has waited for its client the
-// longest and the responses that wait exceed max_responses.
+// response aborts itself when the client reads nothing for write_timeout. If the responses that wait for their clients
+// exceed max_responses, those are cut first that have waited longest.
 type response struct {
 	http.ResponseWriter
 
 	control *http.ResponseController
+	conn    net.Conn
 	limits  *requestLimits
 	release func()
 
@@ -101,12 +126,16 @@ type response struct {
 	hijacked bool
 
 	// Guarded by limits.mu.
-	element *list.Element // nil while nothing is written
+	element *list.Element // of limits.writing; nil while nothing is written, and after the response was cut
 	bytes   int64         // that wait to be written
+	cut     bool          // bytes count in limits.cut
 
-	timer   *time.Timer // runs abort
 	mu      sync.Mutex  // held by abort
-	blocked bool        // guarded by mu: a write is in progress
+	timer   *time.Timer // runs abort
+	blocked bool        // a write is in progress
+	aborted bool
+
+	closeNow atomic.Bool // abort closes the connection at once
 }
 
 // Unwrap is for [http.ResponseController].
@@ -126,7 +155,9 @@ func (w *response) Write(data []byte) (int, error) {
 	written := 0
 	for {
 		part := data[written:min(len(data), written+maxWrite)]
-		w.begin(len(data) - written)
+		if err := w.begin(len(data) - written); err != nil {
+			return written, err
+		}
 		n, err := w.ResponseWriter.Write(part)
 		if written += n; err != nil || written >= len(data) {
 			return written, err //nolint:wrapcheck // callers compare it
@@ -139,7 +170,9 @@ func (w *response) Flush() { _ = w.FlushError() }
 
 // FlushError is for [http.ResponseController].
 func (w *response) FlushError() error {
-	w.begin(0)
+	if err := w.begin(0); err != nil {
+		return err
+	}
 	defer w.end()
 	return w.control.Flush() //nolint:wrapcheck // callers compare it
 }
@@ -165,26 +198,60 @@ func (w *response) finish(protocol int) {
 	}
 }
 
-// begin starts the timeout of a write. bytes is what the handler wants to write.
-func (w *response) begin(bytes int) {
+// begin starts the timeout of a write, unless the response is aborted. bytes is what the handler wants to write.
+func (w *response) begin(bytes int) error {
 	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.aborted {
+		return os.ErrDeadlineExceeded
+	}
 	w.blocked = true
-	w.mu.Unlock()
 	if w.timer == nil {
 		w.timer = time.AfterFunc(w.timeout, w.abort)
 	} else {
 		w.timer.Reset(w.timeout)
 	}
-	l := w.limits
+	w.limits.count(w, int64(bytes))
+	return nil
+}
+
+// end stops the timeout.
+func (w *response) end() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.blocked = false
+	w.timer.Stop()
+	w.limits.mu.Lock()
+	defer w.limits.mu.Unlock()
+	w.limits.remove(w)
+}
+
+// abort ends the write in progress with an error, and the response with it. HTTP/2 sends a reset for that, which waits
+// for a client that does not read its connection. Called again, abort closes the connection.
+func (w *response) abort() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case !w.blocked:
+	case w.aborted || w.closeNow.Load():
+		w.aborted = true
+		_ = w.conn.Close() // fails when it is closed
+	default:
+		w.aborted = true
+		w.timer.Reset(resetTimeout)
+		_ = w.control.SetWriteDeadline(time.Unix(1, 0)) // fails when the connection is closed
+	}
+}
+
+// count counts the bytes of a response until it is removed. It cuts the responses that have waited longest while those
+// that wait exceed max_responses. If those that were cut do, too, their connections do not send resets: it closes them.
+func (l *requestLimits) count(w *response, bytes int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if w.element == nil {
-		w.element = l.writing.PushBack(w)
-	} else {
-		l.writing.MoveToBack(w.element)
-	}
-	l.unread += int64(bytes) - w.bytes
-	w.bytes = int64(bytes)
+	l.remove(w)
+	w.closeNow.Store(false)
+	w.element, w.bytes = l.writing.PushBack(w), bytes
+	l.unread += bytes
 	if l.cfg.MaxResponses == 0 {
 		return
 	}
@@ -193,38 +260,24 @@ func (w *response) begin(bytes int) {
 		if oldest == w {
 			return // a response that is alone may be larger
 		}
+		size := oldest.bytes
 		l.remove(oldest)
+		oldest.bytes, oldest.cut = size, true
+		l.cut += size
 		l.refused(refusedResponses)
+		oldest.closeNow.Store(l.cut > int64(l.cfg.MaxResponses))
 		oldest.timer.Reset(0)
 	}
 }
 
-// end stops the timeout.
-func (w *response) end() {
-	w.timer.Stop()
-	w.mu.Lock()
-	w.blocked = false
-	w.mu.Unlock()
-	w.limits.mu.Lock()
-	defer w.limits.mu.Unlock()
-	w.limits.remove(w)
-}
-
 // remove is called with the mutex held.
 func (l *requestLimits) remove(w *response) {
-	if w.element == nil {
-		return
+	switch {
+	case w.cut:
+		l.cut -= w.bytes
+	case w.element != nil:
+		l.writing.Remove(w.element)
+		l.unread -= w.bytes
 	}
-	l.writing.Remove(w.element)
-	l.unread -= w.bytes
-	w.element, w.bytes = nil, 0
-}
-
-// abort ends the write in progress with an error, and the response with it.
-func (w *response) abort() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.blocked {
-		_ = w.control.SetWriteDeadline(time.Unix(1, 0)) // fails when the connection is closed
-	}
+	w.element, w.bytes, w.cut = nil, 0, false
 }

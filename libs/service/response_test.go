@@ -155,62 +155,6 @@ func TestResponseOfHTTP1IsCutWhenTheClientStopsReading(t *testing.T) {
 	}
 }
 
-func TestSlowClientGetsItsWholeResponse(t *testing.T) {
-	t.Parallel()
-	cfg := service.DefaultListener("127.0.0.1:0")
-	cfg.WriteTimeout = time.Second
-	const part = 64 << 10
-	const parts = 12
-	c := unreadflood.Open(t, serve(t, cfg, func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = w.Write(make([]byte, parts*part))
-	}))
-	id := c.Get("/")
-	pace := time.NewTicker(cfg.WriteTimeout / 5)
-	defer pace.Stop()
-	for i := range parts {
-		<-pace.C
-		c.Grant(id, part)
-		c.Await(func(s unreadflood.Seen) bool { return s.Bytes[id] == (i+1)*part || s.Reset[id] })
-	}
-	c.Await(func(s unreadflood.Seen) bool { return s.Ended[id] || s.Reset[id] })
-	c.Await(func(s unreadflood.Seen) bool { return !s.Reset[id] })
-}
-
-func TestStreamWithoutEventsOutlivesTheWriteTimeout(t *testing.T) {
-	t.Parallel()
-	cfg := service.DefaultListener("127.0.0.1:0")
-	cfg.WriteTimeout = 50 * time.Millisecond
-	next := make(chan struct{})
-	address := serve(t, cfg, func(w http.ResponseWriter, _ *http.Request) {
-		for range 2 {
-			_, _ = w.Write([]byte("x"))
-			_ = http.NewResponseController(w).Flush()
-			<-next
-		}
-	})
-	for name, set := range map[string]func(*http.Protocols){
-		"HTTP/1.1": func(p *http.Protocols) { p.SetHTTP1(true) },
-		"HTTP/2.0": func(p *http.Protocols) { p.SetUnencryptedHTTP2(true) },
-	} {
-		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address, http.NoBody)
-		require.NoError(t, err)
-		response, err := clientFor(t, nil, set).Do(request)
-		require.NoError(t, err)
-		read := func() {
-			one := make([]byte, 1)
-			_, err := response.Body.Read(one)
-			require.NoError(t, err, name)
-			require.Equal(t, "x", string(one))
-		}
-		read()
-		<-time.After(3 * cfg.WriteTimeout)
-		next <- struct{}{}
-		read()
-		next <- struct{}{}
-		require.NoError(t, response.Body.Close())
-	}
-}
-
 func TestResponseThatWaitsLongestIsCutAboveMaxResponses(t *testing.T) {
 	t.Parallel()
 	cfg := service.DefaultListener("127.0.0.1:0")

@@ -54,12 +54,18 @@ func Open(t testing.TB, address string) *Conn {
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(t.Context(), "tcp", address)
 	require.NoError(t, err)
+	return On(t, conn, address)
+}
+
+// On uses a connection to host. The test closes it at its end.
+func On(t testing.TB, conn net.Conn, host string) *Conn {
+	t.Helper()
 	c := &Conn{
-		t: t, conn: conn, framer: http2.NewFramer(conn, conn), host: address, changed: make(chan struct{}),
+		t: t, conn: conn, framer: http2.NewFramer(conn, conn), host: host, changed: make(chan struct{}),
 		seen: Seen{Status: map[uint32]int{}, Bytes: map[uint32]int{}, Ended: map[uint32]bool{}, Reset: map[uint32]bool{}},
 	}
 	c.framer.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
-	_, err = io.WriteString(conn, http2.ClientPreface)
+	_, err := io.WriteString(conn, http2.ClientPreface)
 	require.NoError(t, err)
 	require.NoError(t, c.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0}))
 	ready := make(chan struct{})
