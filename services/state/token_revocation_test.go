@@ -77,6 +77,33 @@ func TestRevokedTokenTakesTheTokensThatItCreatedWithIt(t *testing.T) {
 	require.Empty(t, admin.revoke(stolen.GetId()), "revoked before")
 }
 
+func TestAdministratorWhoLeavesTakesNobodyElsesTokens(t *testing.T) {
+	t.Parallel()
+	b := newFixture(t)
+	b.start(t)
+	admin := b.as(t, b.admin)
+	create := &statev1.CreateUserRequest{Username: "ada", Admin: true}
+	ada := call(t, admin.directory.CreateUser, create).GetUser().GetId()
+	eve := call(t, admin.directory.CreateUser, &statev1.CreateUserRequest{Username: "eve"}).GetUser().GetId()
+	old, adas := admin.token(b, "of ada", ada)
+	_, replaced := adas.token(b, "replacement", 0)
+	_, eves := adas.token(b, "of eve", eve)
+
+	rotated := call(t, replaced.tokens.RevokeToken, &statev1.RevokeTokenRequest{Id: old.GetId(), KeepOtherUsers: true})
+	require.Len(t, rotated.GetRevoked(), 1)
+	_, another := replaced.token(b, "another of eve", eve)
+	blocked := call(t, admin.directory.BlockUser, &statev1.BlockUserRequest{Id: ada, KeepOtherUsers: true})
+	require.True(t, blocked.GetUser().GetBlocked())
+	require.Empty(t, blocked.GetRevoked())
+	for _, kept := range []as{eves, another} {
+		call(t, kept.directory.WhoAmI, &statev1.WhoAmIRequest{})
+	}
+	require.Len(t, call(t, admin.directory.BlockUser, &statev1.BlockUserRequest{Id: ada}).GetRevoked(), 2)
+	for _, lost := range []as{eves, another} {
+		refused(t, errcode.Unauthenticated, lost.directory.WhoAmI, &statev1.WhoAmIRequest{})
+	}
+}
+
 func TestReplacementRevokesItsPredecessorAndStays(t *testing.T) {
 	t.Parallel()
 	b := newFixture(t)

@@ -111,28 +111,32 @@ func (a *app) tokenList() *cobra.Command {
 }
 
 func (a *app) tokenRevoke() *cobra.Command {
-	return &cobra.Command{
+	request := &statev1.RevokeTokenRequest{}
+	c := &cobra.Command{
 		Use: "revoke ID", Short: "Revoke a token permanently, with all tokens that it created", Args: exactly("ID"),
 		Long: `Revoke a token permanently, with all tokens that it created, that those created, and so on, of every
-user. The output lists them. To rotate a token, create a replacement with it, log in with the replacement
-(LOCKSTEP_TOKEN), then revoke the old token: your own token stays valid, with all tokens that it created.`,
+user. The output lists them.
+
+To rotate a token, create a replacement with it, log in with the replacement (LOCKSTEP_TOKEN), then revoke the old
+token: your own token stays valid, with all tokens that it created. An administrator who has created tokens for others
+keeps theirs with --keep-other-users. Do not use it if anybody else may have had the token.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			api, err := a.api()
 			if err != nil {
 				return err
 			}
-			id, err := parseID("ID", args[0])
+			if request.Id, err = parseID("ID", args[0]); err != nil {
+				return err
+			}
+			response, err := api.Tokens.RevokeToken(c.Context(), connect.NewRequest(request))
 			if err != nil {
 				return err
 			}
-			response, err := api.Tokens.RevokeToken(c.Context(),
-				connect.NewRequest(&statev1.RevokeTokenRequest{Id: id}))
-			if err != nil {
-				return err
-			}
-			return a.printRevoked(id, response.Msg)
+			return a.printRevoked(request.GetId(), response.Msg)
 		},
 	}
+	c.Flags().BoolVar(&request.KeepOtherUsers, "keep-other-users", false, "keep the tokens of other users")
+	return c
 }
 
 // creator returns the id of the token that created one.

@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 
@@ -88,29 +89,43 @@ func (d *Directory) CreateUser(ctx context.Context, username string, admin bool)
 	return u, err
 }
 
-// BlockUser blocks the user. All later requests are denied.
-func (d *Directory) BlockUser(ctx context.Context, id int64) (directory.User, error) {
-	var u directory.User
-	err := d.change(ctx, func(tx pgx.Tx) (_ []directory.Entry, err error) {
-		u, err = d.Directory.BlockUser(ctx, tx, id)
-		return []directory.Entry{u.Entry()}, err
+// BlockUser blocks the user: all later requests are denied. It also revokes the tokens of other users that descend from
+// the user's, but those that are spared. It returns the user and the tokens that it revoked.
+func (d *Directory) BlockUser(
+	ctx context.Context, id int64, spare postgres.Spare,
+) (directory.User, []directory.Token, error) {
+	revoked, err := d.revoke(ctx, func(tx pgx.Tx) (postgres.Revocation, error) {
+		return d.Directory.BlockUser(ctx, tx, id, spare)
 	})
-	return u, err
+	if err != nil {
+		return directory.User{}, nil, err
+	}
+	at := slices.IndexFunc(revoked.Users, func(u directory.User) bool { return u.ID == id })
+	return revoked.Users[at], revoked.Tokens, nil
 }
 
-// RevokeToken revokes a token permanently, with all tokens that descend from it, and returns those that it revoked. It
-// spares the token caller and its descendants, unless caller is the token itself.
-func (d *Directory) RevokeToken(ctx context.Context, id, caller int64) ([]directory.Token, error) {
-	var revoked postgres.Revocation
-	err := d.change(ctx, func(tx pgx.Tx) (_ []directory.Entry, err error) {
-		revoked, err = d.Directory.RevokeToken(ctx, tx, id, caller)
-		entries := make([]directory.Entry, len(revoked.Users))
-		for i, u := range revoked.Users {
-			entries[i] = u.Entry()
+// RevokeToken revokes a token permanently, with all tokens that descend from it but those that are spared. It returns
+// the tokens that it revoked.
+func (d *Directory) RevokeToken(
+	ctx context.Context, t directory.Token, spare postgres.Spare,
+) ([]directory.Token, error) {
+	revoked, err := d.revoke(ctx, func(tx pgx.Tx) (postgres.Revocation, error) {
+		return d.Directory.RevokeToken(ctx, tx, t, spare)
+	})
+	return revoked.Tokens, err
+}
+
+func (d *Directory) revoke(
+	ctx context.Context, do func(tx pgx.Tx) (postgres.Revocation, error),
+) (revoked postgres.Revocation, err error) {
+	err = d.change(ctx, func(tx pgx.Tx) (entries []directory.Entry, err error) {
+		revoked, err = do(tx)
+		for _, u := range revoked.Users {
+			entries = append(entries, u.Entry())
 		}
 		return entries, err
 	})
-	return revoked.Tokens, err
+	return revoked, err
 }
 
 // PutMembership sets the user's role in a scope.

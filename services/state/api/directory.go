@@ -12,6 +12,7 @@ import (
 	"lockstep.internal/schemas/gen/lockstep/state/v1/statev1connect"
 	"lockstep.internal/services/state/authz"
 	"lockstep.internal/services/state/directory"
+	"lockstep.internal/services/state/postgres"
 )
 
 type directoryService struct {
@@ -223,11 +224,12 @@ func (s *directoryService) BlockUser(
 		return nil, fault.New(errcode.FailedPrecondition, "you cannot block yourself: ask another administrator")
 	}
 	defer s.sessions.invalidate()
-	u, err := s.directory.BlockUser(ctx, r.Msg.GetId())
+	spare := postgres.Spare{Caller: sessionOf(ctx).token.ID, OtherUsers: r.Msg.GetKeepOtherUsers()}
+	u, revoked, err := s.directory.BlockUser(ctx, r.Msg.GetId(), spare)
 	if err != nil {
 		return nil, err
 	}
-	return connect.NewResponse(&statev1.BlockUserResponse{User: user(u)}), nil
+	return connect.NewResponse(&statev1.BlockUserResponse{User: user(u), Revoked: convertAll(revoked, accessToken)}), nil
 }
 
 func (s *directoryService) PutMembership(

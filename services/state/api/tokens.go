@@ -13,6 +13,7 @@ import (
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
 	"lockstep.internal/schemas/gen/lockstep/state/v1/statev1connect"
 	"lockstep.internal/services/state/directory"
+	"lockstep.internal/services/state/postgres"
 )
 
 type tokenService struct {
@@ -108,7 +109,8 @@ func (s *tokenService) RevokeToken(
 		return nil, fault.New(errcode.NotFound, "token %d does not exist", t.ID)
 	}
 	defer s.sessions.invalidate()
-	revoked, err := s.directory.RevokeToken(ctx, t.ID, sessionOf(ctx).token.ID)
+	spare := postgres.Spare{Caller: sessionOf(ctx).token.ID, OtherUsers: r.Msg.GetKeepOtherUsers()}
+	revoked, err := s.directory.RevokeToken(ctx, t, spare)
 	if err != nil {
 		return nil, err
 	}

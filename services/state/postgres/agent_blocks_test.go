@@ -32,7 +32,7 @@ func TestBlockOfAnAgentEndsAndIsStoredOnce(t *testing.T) {
 	require.Empty(t, blocks())
 	blocked, first := block("first", time.Hour)
 	require.True(t, blocked)
-	now = start().Add(time.Hour - 1)
+	now = start().Add(time.Hour - time.Second)
 	blocked, _ = block("again", time.Hour)
 	require.False(t, blocked)
 	require.Equal(t, map[int64]agent.Block{7: first}, blocks())

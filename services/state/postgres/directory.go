@@ -135,23 +135,6 @@ func (d *Directory) CreateUser(ctx context.Context, tx pgx.Tx, u directory.User)
 	return u, asFault(err, fmt.Sprintf("user %q", u.Username), "")
 }
 
-// BlockUser blocks the user. All later requests are denied.
-func (d *Directory) BlockUser(ctx context.Context, tx pgx.Tx, id int64) (directory.User, error) {
-	if _, err := tx.Exec(ctx, `update users set state = 'blocked' where id = $1`, id); err != nil {
-		return directory.User{}, fmt.Errorf("block user %d: %w", id, err)
-	}
-	if err := notifyAccess(ctx, tx, id); err != nil {
-		return directory.User{}, err
-	}
-	return d.userEntry(ctx, tx, id)
-}
-
-// userEntry returns the user with its revoked tokens. The caller has locked it.
-func (d *Directory) userEntry(ctx context.Context, tx pgx.Tx, id int64) (directory.User, error) {
-	query := `select ` + userEntryColumns + ` from users where id = $2`
-	return one(ctx, d.Within(tx), fmt.Sprintf("user %d", id), scanUserEntry, query, d.revokedSince(), id)
-}
-
 // revokedSince is the time after which a revoked token is in the entry of its user.
 func (d *Directory) revokedSince() time.Time { return d.Now().Add(-access.RevocationPeriod) }
 

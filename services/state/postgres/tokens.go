@@ -71,9 +71,13 @@ func lockCreator(ctx context.Context, tx pgx.Tx, id int64) error {
 	if id == 0 {
 		return nil
 	}
-	var one int
-	err := tx.QueryRow(ctx, `select 1 from personal_access_tokens where id = $1 and revoked_at is null for share`, id).
-		Scan(&one)
+	var userID int64
+	err := tx.QueryRow(ctx, `
+		select user_id from personal_access_tokens where id = $1 and revoked_at is null for share`, id).Scan(&userID)
+	if err == nil {
+		// A statement of its own: it sees what earlier holders of the lock committed.
+		err = tx.QueryRow(ctx, `select id from users where id = $1 and state <> 'blocked'`, userID).Scan(&userID)
+	}
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return fault.New(errcode.Unauthenticated, "your personal access token was revoked: create a new one")
@@ -131,43 +135,88 @@ func (d *Directory) Token(ctx context.Context, id int64) (directory.Token, error
 	)
 }
 
-// Revocation is the effect of RevokeToken.
+// Revocation is the effect of RevokeToken and BlockUser.
 type Revocation struct {
 	// Tokens that it revoked, by id.
 	Tokens []directory.Token
-	// Users of these tokens, with their revoked tokens.
+	// Users of these tokens, and the blocked user, with their revoked tokens.
 	Users []directory.User
 }
 
-// RevokeToken revokes a token permanently, with all tokens that descend from it: those that it created, those that they
-// created, and so on. It spares the token caller, and what descends from caller, unless caller is the token itself. It
-// changes no token that is revoked already, or has expired.
-func (d *Directory) RevokeToken(ctx context.Context, tx pgx.Tx, id, caller int64) (Revocation, error) {
-	now := d.Now()
-	tokens, err := lockDescendants(ctx, tx, id, caller, now)
-	if err != nil {
-		return Revocation{}, err
-	}
-	revoked, err := list(ctx, d.Within(tx), "revoked tokens", scanToken, `
-		update personal_access_tokens set revoked_at = $2
-		where id = any($1) and revoked_at is null and (expires_at is null or expires_at > $2)
-		returning `+tokenColumns, tokens, now)
-	if err != nil {
-		return Revocation{}, err
-	}
-	slices.SortFunc(revoked, func(a, b directory.Token) int { return cmp.Compare(a.ID, b.ID) })
-	users := make([]int64, len(revoked))
-	for i := range revoked {
-		users[i] = revoked[i].UserID
-	}
-	slices.Sort(users)
-	affected, err := d.lockRevokedUsers(ctx, tx, slices.Compact(users))
-	return Revocation{Tokens: revoked, Users: affected}, err
+// Spare is what a revocation does not reach.
+type Spare struct {
+	// Caller is a token that stays valid, with all that descend from it, unless it is revoked itself. 0 means none.
+	Caller int64
+	// OtherUsers keeps the tokens of other users, with all that descend from them.
+	OtherUsers bool
 }
 
-// lockDescendants locks a token and all that descend from it, without caller and its descendants. An expired token is
-// left out: what it created has expired, too.
-func lockDescendants(ctx context.Context, tx pgx.Tx, id, caller int64, now time.Time) ([]int64, error) {
+// RevokeToken revokes a token permanently, with all tokens that descend from it: those that it created, those that they
+// created, and so on. It changes no token that is revoked already, or has expired.
+func (d *Directory) RevokeToken(ctx context.Context, tx pgx.Tx, t directory.Token, spare Spare) (Revocation, error) {
+	tokens, err := lockDescendants(ctx, tx, t.UserID, []int64{t.ID}, spare, d.Now())
+	if err != nil {
+		return Revocation{}, err
+	}
+	revoked, err := d.revoke(ctx, tx, tokens, 0)
+	if err != nil {
+		return Revocation{}, err
+	}
+	users := owners(revoked)
+	if err := lockUsers(ctx, tx, users); err != nil {
+		return Revocation{}, err
+	}
+	return d.revocation(ctx, tx, revoked, users)
+}
+
+// BlockUser blocks the user: all later requests are denied. It also revokes the tokens of other users that descend from
+// the user's tokens.
+func (d *Directory) BlockUser(ctx context.Context, tx pgx.Tx, id int64, spare Spare) (Revocation, error) {
+	tokens, err := list(ctx, d.Within(tx), "tokens", pgx.RowTo[int64],
+		`select id from personal_access_tokens where user_id = $1`, id)
+	if err != nil {
+		return Revocation{}, err
+	}
+	// Locks all, so that no creation is missed. The user's own tokens need no revocation.
+	descendants, err := lockDescendants(ctx, tx, id, tokens, spare, d.Now())
+	if err != nil {
+		return Revocation{}, err
+	}
+	revoked, err := d.revoke(ctx, tx, descendants, id)
+	if err != nil {
+		return Revocation{}, err
+	}
+	users := append(owners(revoked), id)
+	slices.Sort(users)
+	users = slices.Compact(users)
+	if err := lockUsers(ctx, tx, users); err != nil {
+		return Revocation{}, err
+	}
+	tag, err := tx.Exec(ctx, `update users set state = 'blocked' where id = $1`, id)
+	switch {
+	case err != nil:
+		return Revocation{}, fmt.Errorf("block user %d: %w", id, err)
+	case tag.RowsAffected() == 0:
+		return Revocation{}, fault.New(errcode.NotFound, "user %d does not exist", id)
+	}
+	return d.revocation(ctx, tx, revoked, users)
+}
+
+// revoke revokes tokens, but those of one user.
+func (d *Directory) revoke(ctx context.Context, tx pgx.Tx, tokens []int64, but int64) ([]directory.Token, error) {
+	revoked, err := list(ctx, d.Within(tx), "revoked tokens", scanToken, `
+		update personal_access_tokens set revoked_at = $2
+		where id = any($1) and user_id <> $3 and revoked_at is null and (expires_at is null or expires_at > $2)
+		returning `+tokenColumns, tokens, d.Now(), but)
+	slices.SortFunc(revoked, func(a, b directory.Token) int { return cmp.Compare(a.ID, b.ID) })
+	return revoked, err
+}
+
+// lockDescendants locks tokens and all that descend from them, without what is spared. An expired token is left out:
+// what it created has expired, too.
+func lockDescendants(
+	ctx context.Context, tx pgx.Tx, userID int64, tokens []int64, spare Spare, now time.Time,
+) ([]int64, error) {
 	var locked []int64
 	for {
 		// A creation that holds the lock of its creator ends before this statement does. The next statement sees the
@@ -175,19 +224,19 @@ func lockDescendants(ctx context.Context, tx pgx.Tx, id, caller int64, now time.
 		rows, err := tx.Query(ctx, `
 			select id from personal_access_tokens where id = any(array(
 				with recursive tree as (
-					select $1::bigint as id
-					union all
+					select unnest($1::bigint[]) as id
+					union
 					select t.id from personal_access_tokens t join tree on t.created_by = tree.id
-					where t.id <> $2 and (t.expires_at is null or t.expires_at > $3)
+					where t.id <> $2 and (t.expires_at is null or t.expires_at > $3) and (t.user_id = $4 or not $5)
 				)
 				select id from tree))
-			order by id for no key update`, id, caller, now)
+			order by id for no key update`, tokens, spare.Caller, now, userID, spare.OtherUsers)
 		if err != nil {
-			return nil, fmt.Errorf("lock the descendants of token %d: %w", id, err)
+			return nil, fmt.Errorf("lock the descendants of tokens %d: %w", tokens, err)
 		}
 		found, err := pgx.CollectRows(rows, pgx.RowTo[int64])
 		if err != nil {
-			return nil, fmt.Errorf("lock the descendants of token %d: %w", id, err)
+			return nil, fmt.Errorf("lock the descendants of tokens %d: %w", tokens, err)
 		}
 		if len(found) == len(locked) {
 			return locked, nil
@@ -196,15 +245,33 @@ func lockDescendants(ctx context.Context, tx pgx.Tx, id, caller int64, now time.
 	}
 }
 
-// lockRevokedUsers locks the users and notifies of their changed access. It returns them with their revoked tokens.
-func (d *Directory) lockRevokedUsers(ctx context.Context, tx pgx.Tx, ids []int64) ([]directory.User, error) {
+// owners returns the users of tokens, each once, by id.
+func owners(tokens []directory.Token) []int64 {
+	users := make([]int64, len(tokens))
+	for i := range tokens {
+		users[i] = tokens[i].UserID
+	}
+	slices.Sort(users)
+	return slices.Compact(users)
+}
+
+// lockUsers locks users in the order of their ids, and notifies of their changed access.
+func lockUsers(ctx context.Context, tx pgx.Tx, ids []int64) error {
 	_, err := tx.Exec(ctx, `
 		select pg_notify($1, u.id::text) from (select id from users where id = any($2) order by id for update) as u`,
 		AccessChannel, ids)
 	if err != nil {
-		return nil, fmt.Errorf("lock the users of revoked tokens: %w", err)
+		return fmt.Errorf("lock the users of revoked tokens: %w", err)
 	}
-	// A statement of its own: it sees what earlier holders of the locks committed.
+	return nil
+}
+
+// revocation reads the users, which are locked, with their revoked tokens. Its statement sees what earlier holders of
+// the locks committed.
+func (d *Directory) revocation(
+	ctx context.Context, tx pgx.Tx, revoked []directory.Token, ids []int64,
+) (Revocation, error) {
 	query := `select ` + userEntryColumns + ` from users where id = any($2) order by id`
-	return list(ctx, d.Within(tx), "users of revoked tokens", scanUserEntry, query, d.revokedSince(), ids)
+	users, err := list(ctx, d.Within(tx), "users of revoked tokens", scanUserEntry, query, d.revokedSince(), ids)
+	return Revocation{Tokens: revoked, Users: users}, err
 }

@@ -13,6 +13,7 @@ import (
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/services/state/directory"
+	"lockstep.internal/services/state/postgres"
 )
 
 const tokenLimit = 50
@@ -41,6 +42,9 @@ func (b *fixture) tokenTree() map[string]int64 {
 	return ids
 }
 
+// nine is a token of user 9.
+func nine(id int64) directory.Token { return directory.Token{ID: id, UserID: 9} }
+
 func names(tokens []directory.Token) []string {
 	out := []string{}
 	for _, t := range tokens {
@@ -53,22 +57,25 @@ func TestRevocationReachesEachDescendantAndSparesTheCallers(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		revoked, caller string
+		keepOthers      bool
 		want            []string
 	}{
-		"a root by another token": {"root", "beside", []string{"root", "a", "b", "c", "d", "e"}},
-		"a part":                  {"a", "beside", []string{"a", "b", "c", "d"}},
-		"a leaf":                  {"c", "beside", []string{"c"}},
-		"by its creator":          {"b", "a", []string{"b", "c"}},
-		"by a child":              {"root", "a", []string{"root", "e"}},
-		"by a grandchild":         {"root", "b", []string{"root", "a", "d", "e"}},
-		"by itself":               {"a", "a", []string{"a", "b", "c", "d"}},
+		"a root by another token": {"root", "beside", false, []string{"root", "a", "b", "c", "d", "e"}},
+		"a part":                  {"a", "beside", false, []string{"a", "b", "c", "d"}},
+		"a leaf":                  {"c", "beside", false, []string{"c"}},
+		"by its creator":          {"b", "a", false, []string{"b", "c"}},
+		"by a child":              {"root", "a", false, []string{"root", "e"}},
+		"by a grandchild":         {"root", "b", false, []string{"root", "a", "d", "e"}},
+		"by itself":               {"a", "a", false, []string{"a", "b", "c", "d"}},
+		"but not of other users":  {"root", "beside", true, []string{"root", "a", "d"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := newFixture(t)
 			ids := b.tokenTree()
 			b.outbox()
-			revoked, err := b.directory().RevokeToken(t.Context(), ids[c.revoked], ids[c.caller])
+			spare := postgres.Spare{Caller: ids[c.caller], OtherUsers: c.keepOthers}
+			revoked, err := b.directory().RevokeToken(t.Context(), nine(ids[c.revoked]), spare)
 			require.NoError(t, err)
 			require.Equal(t, c.want, names(revoked))
 			entries := map[string][]any{}
@@ -87,7 +94,7 @@ func TestRevocationReachesEachDescendantAndSparesTheCallers(t *testing.T) {
 				}
 				require.ElementsMatch(t, want, entries[u.subject], u.subject)
 			}
-			again, err := b.directory().RevokeToken(t.Context(), ids[c.revoked], ids[c.caller])
+			again, err := b.directory().RevokeToken(t.Context(), nine(ids[c.revoked]), spare)
 			require.NoError(t, err)
 			require.Empty(t, again)
 			require.Empty(t, b.outbox())
@@ -95,14 +102,48 @@ func TestRevocationReachesEachDescendantAndSparesTheCallers(t *testing.T) {
 	}
 }
 
+func TestTokensThatAUserCreatedEndWhenTheUserIsBlocked(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		caller     string
+		keepOthers bool
+		want       []string
+	}{
+		"of every user":          {"", false, []string{"b", "e"}},
+		"but not of other users": {"", true, []string{}},
+		"but not the caller's":   {"b", false, []string{"e"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newFixture(t)
+			ids := b.tokenTree()
+			b.outbox()
+			spare := postgres.Spare{Caller: ids[c.caller], OtherUsers: c.keepOthers}
+			user, revoked, err := b.directory().BlockUser(t.Context(), 9, spare)
+			require.NoError(t, err)
+			require.True(t, user.Blocked)
+			require.Equal(t, c.want, names(revoked))
+			for _, m := range b.outbox() {
+				require.Equal(t, m.Subject == "lockstep.local.directory.user.9", m.Data["state"] == "blocked", m.Subject)
+			}
+			_, err = b.directory().CreateToken(t.Context(), directory.Token{
+				Name: "new", UserID: 10, CreatedBy: ids["a"], Scope: access.ScopeAdmin,
+			}, []byte("new"), tokenLimit)
+			require.True(t, fault.Is(err, errcode.Unauthenticated), "%v", err)
+		})
+	}
+	_, _, err := newFixture(t).directory().BlockUser(t.Context(), 999, postgres.Spare{})
+	require.True(t, fault.Is(err, errcode.NotFound), "%v", err)
+}
+
 // A descendant that an earlier revocation spared is below tokens that are revoked already.
 func TestRevocationPassesTokensThatWereRevokedBefore(t *testing.T) {
 	t.Parallel()
 	b := newFixture(t)
 	ids := b.tokenTree()
-	_, err := b.directory().RevokeToken(t.Context(), ids["a"], ids["b"])
+	_, err := b.directory().RevokeToken(t.Context(), nine(ids["a"]), postgres.Spare{Caller: ids["b"]})
 	require.NoError(t, err)
-	revoked, err := b.directory().RevokeToken(t.Context(), ids["root"], ids["beside"])
+	revoked, err := b.directory().RevokeToken(t.Context(), nine(ids["root"]), postgres.Spare{Caller: ids["beside"]})
 	require.NoError(t, err)
 	require.Equal(t, []string{"root", "b", "c", "e"}, names(revoked))
 }
@@ -114,7 +155,7 @@ func TestExpiredTokensAreNotRevoked(t *testing.T) {
 	root := b.createToken(directory.Token{Name: "root", UserID: 9})
 	b.createToken(directory.Token{Name: "valid", UserID: 9, CreatedBy: root.ID, ExpiresAt: time.Now().Add(time.Hour)})
 	b.createToken(directory.Token{Name: "expired", UserID: 9, CreatedBy: root.ID, ExpiresAt: time.Now().Add(-time.Hour)})
-	revoked, err := b.directory().RevokeToken(t.Context(), root.ID, 0)
+	revoked, err := b.directory().RevokeToken(t.Context(), root, postgres.Spare{})
 	require.NoError(t, err)
 	require.Equal(t, []string{"root", "valid"}, names(revoked))
 }
@@ -158,7 +199,7 @@ func TestRevocationAndConcurrentCreationMissNoToken(t *testing.T) {
 			}
 			var revoked []directory.Token
 			require.NoError(t, b.concurrently(create, func(ctx context.Context, tx pgx.Tx) (err error) {
-				revoked, err = b.directory().Within(tx).RevokeToken(ctx, ids["root"], ids["beside"])
+				revoked, err = b.directory().Within(tx).RevokeToken(ctx, nine(ids["root"]), postgres.Spare{Caller: ids["beside"]})
 				return err
 			}))
 			require.Equal(t, []string{"root", "a", "b", "c", "d", "e", "new"}, names(revoked))
@@ -171,7 +212,7 @@ func TestRevocationAndConcurrentCreationMissNoToken(t *testing.T) {
 			b := newFixture(t)
 			ids := b.tokenTree()
 			err := b.concurrently(func(ctx context.Context, tx pgx.Tx) error {
-				_, err := b.directory().Within(tx).RevokeToken(ctx, ids["root"], ids["beside"])
+				_, err := b.directory().Within(tx).RevokeToken(ctx, nine(ids["root"]), postgres.Spare{Caller: ids["beside"]})
 				return err
 			}, func(ctx context.Context, tx pgx.Tx) error {
 				_, err := b.directory().Within(tx).CreateToken(ctx, directory.Token{
@@ -191,10 +232,10 @@ func TestRevocationsOfNestedTokensWaitForEachOther(t *testing.T) {
 	ids := b.tokenTree()
 	var inner, outer []directory.Token
 	require.NoError(t, b.concurrently(func(ctx context.Context, tx pgx.Tx) (err error) {
-		inner, err = b.directory().Within(tx).RevokeToken(ctx, ids["b"], ids["beside"])
+		inner, err = b.directory().Within(tx).RevokeToken(ctx, nine(ids["b"]), postgres.Spare{Caller: ids["beside"]})
 		return err
 	}, func(ctx context.Context, tx pgx.Tx) (err error) {
-		outer, err = b.directory().Within(tx).RevokeToken(ctx, ids["root"], ids["beside"])
+		outer, err = b.directory().Within(tx).RevokeToken(ctx, nine(ids["root"]), postgres.Spare{Caller: ids["beside"]})
 		return err
 	}))
 	require.Equal(t, []string{"b", "c"}, names(inner))

@@ -95,7 +95,7 @@ func useStores(t *testing.T, pool *pgxpool.Pool) {
 	require.NoError(t, err)
 
 	require.NoError(t, libpostgres.InTx(ctx, pool, func(tx pgx.Tx) error {
-		revoked, err := directory.RevokeToken(ctx, tx, tokens[0].ID, 0)
+		revoked, err := directory.RevokeToken(ctx, tx, tokens[0], postgres.Spare{})
 		require.NoError(t, err)
 		require.Equal(t, tokens[0].ID, revoked.Tokens[0].ID)
 		entries, err := directory.LockEntries(ctx, tx)

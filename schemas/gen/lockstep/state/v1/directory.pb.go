@@ -1366,10 +1366,12 @@ func (x *ListUsersResponse) GetNextPageToken() string {
 }
 
 type BlockUserRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            int64                  `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    int64                  `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Keep the tokens of other users: for a user who leaves, and whose tokens nobody else has had.
+	KeepOtherUsers bool `protobuf:"varint,2,opt,name=keep_other_users,json=keepOtherUsers,proto3" json:"keep_other_users,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *BlockUserRequest) Reset() {
@@ -1409,9 +1411,18 @@ func (x *BlockUserRequest) GetId() int64 {
 	return 0
 }
 
+func (x *BlockUserRequest) GetKeepOtherUsers() bool {
+	if x != nil {
+		return x.KeepOtherUsers
+	}
+	return false
+}
+
 type BlockUserResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	User          *User                  `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	User  *User                  `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	// Tokens of other users that the call revoked, by id.
+	Revoked       []*Token `protobuf:"bytes,2,rep,name=revoked,proto3" json:"revoked,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1449,6 +1460,13 @@ func (*BlockUserResponse) Descriptor() ([]byte, []int) {
 func (x *BlockUserResponse) GetUser() *User {
 	if x != nil {
 		return x.User
+	}
+	return nil
+}
+
+func (x *BlockUserResponse) GetRevoked() []*Token {
+	if x != nil {
+		return x.Revoked
 	}
 	return nil
 }
@@ -1746,7 +1764,7 @@ var File_lockstep_state_v1_directory_proto protoreflect.FileDescriptor
 
 const file_lockstep_state_v1_directory_proto_rawDesc = "" +
 	"\n" +
-	"!lockstep/state/v1/directory.proto\x12\x11lockstep.state.v1\"2\n" +
+	"!lockstep/state/v1/directory.proto\x12\x11lockstep.state.v1\x1a\x1dlockstep/state/v1/token.proto\"2\n" +
 	"\fOrganization\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\"|\n" +
@@ -1824,11 +1842,13 @@ const file_lockstep_state_v1_directory_proto_rawDesc = "" +
 	"page_token\x18\x02 \x01(\tR\tpageToken\"j\n" +
 	"\x11ListUsersResponse\x12-\n" +
 	"\x05users\x18\x01 \x03(\v2\x17.lockstep.state.v1.UserR\x05users\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\"\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"L\n" +
 	"\x10BlockUserRequest\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\x03R\x02id\"@\n" +
+	"\x02id\x18\x01 \x01(\x03R\x02id\x12(\n" +
+	"\x10keep_other_users\x18\x02 \x01(\bR\x0ekeepOtherUsers\"t\n" +
 	"\x11BlockUserResponse\x12+\n" +
-	"\x04user\x18\x01 \x01(\v2\x17.lockstep.state.v1.UserR\x04user\"U\n" +
+	"\x04user\x18\x01 \x01(\v2\x17.lockstep.state.v1.UserR\x04user\x122\n" +
+	"\arevoked\x18\x02 \x03(\v2\x18.lockstep.state.v1.TokenR\arevoked\"U\n" +
 	"\x14PutMembershipRequest\x12=\n" +
 	"\n" +
 	"membership\x18\x01 \x01(\v2\x1d.lockstep.state.v1.MembershipR\n" +
@@ -1926,6 +1946,7 @@ var file_lockstep_state_v1_directory_proto_goTypes = []any{
 	(*DeleteMembershipResponse)(nil),   // 30: lockstep.state.v1.DeleteMembershipResponse
 	(*ListMembershipsRequest)(nil),     // 31: lockstep.state.v1.ListMembershipsRequest
 	(*ListMembershipsResponse)(nil),    // 32: lockstep.state.v1.ListMembershipsResponse
+	(*Token)(nil),                      // 33: lockstep.state.v1.Token
 }
 var file_lockstep_state_v1_directory_proto_depIdxs = []int32{
 	1,  // 0: lockstep.state.v1.Membership.scope:type_name -> lockstep.state.v1.ScopeKind
@@ -1940,42 +1961,43 @@ var file_lockstep_state_v1_directory_proto_depIdxs = []int32{
 	5,  // 9: lockstep.state.v1.CreateUserResponse.user:type_name -> lockstep.state.v1.User
 	5,  // 10: lockstep.state.v1.ListUsersResponse.users:type_name -> lockstep.state.v1.User
 	5,  // 11: lockstep.state.v1.BlockUserResponse.user:type_name -> lockstep.state.v1.User
-	6,  // 12: lockstep.state.v1.PutMembershipRequest.membership:type_name -> lockstep.state.v1.Membership
-	6,  // 13: lockstep.state.v1.PutMembershipResponse.membership:type_name -> lockstep.state.v1.Membership
-	1,  // 14: lockstep.state.v1.DeleteMembershipRequest.scope:type_name -> lockstep.state.v1.ScopeKind
-	1,  // 15: lockstep.state.v1.ListMembershipsRequest.scope:type_name -> lockstep.state.v1.ScopeKind
-	6,  // 16: lockstep.state.v1.ListMembershipsResponse.memberships:type_name -> lockstep.state.v1.Membership
-	7,  // 17: lockstep.state.v1.DirectoryService.WhoAmI:input_type -> lockstep.state.v1.WhoAmIRequest
-	9,  // 18: lockstep.state.v1.DirectoryService.CreateOrganization:input_type -> lockstep.state.v1.CreateOrganizationRequest
-	11, // 19: lockstep.state.v1.DirectoryService.ListOrganizations:input_type -> lockstep.state.v1.ListOrganizationsRequest
-	13, // 20: lockstep.state.v1.DirectoryService.CreateGroup:input_type -> lockstep.state.v1.CreateGroupRequest
-	15, // 21: lockstep.state.v1.DirectoryService.ListGroups:input_type -> lockstep.state.v1.ListGroupsRequest
-	17, // 22: lockstep.state.v1.DirectoryService.CreateProject:input_type -> lockstep.state.v1.CreateProjectRequest
-	19, // 23: lockstep.state.v1.DirectoryService.ListProjects:input_type -> lockstep.state.v1.ListProjectsRequest
-	21, // 24: lockstep.state.v1.DirectoryService.CreateUser:input_type -> lockstep.state.v1.CreateUserRequest
-	23, // 25: lockstep.state.v1.DirectoryService.ListUsers:input_type -> lockstep.state.v1.ListUsersRequest
-	25, // 26: lockstep.state.v1.DirectoryService.BlockUser:input_type -> lockstep.state.v1.BlockUserRequest
-	27, // 27: lockstep.state.v1.DirectoryService.PutMembership:input_type -> lockstep.state.v1.PutMembershipRequest
-	29, // 28: lockstep.state.v1.DirectoryService.DeleteMembership:input_type -> lockstep.state.v1.DeleteMembershipRequest
-	31, // 29: lockstep.state.v1.DirectoryService.ListMemberships:input_type -> lockstep.state.v1.ListMembershipsRequest
-	8,  // 30: lockstep.state.v1.DirectoryService.WhoAmI:output_type -> lockstep.state.v1.WhoAmIResponse
-	10, // 31: lockstep.state.v1.DirectoryService.CreateOrganization:output_type -> lockstep.state.v1.CreateOrganizationResponse
-	12, // 32: lockstep.state.v1.DirectoryService.ListOrganizations:output_type -> lockstep.state.v1.ListOrganizationsResponse
-	14, // 33: lockstep.state.v1.DirectoryService.CreateGroup:output_type -> lockstep.state.v1.CreateGroupResponse
-	16, // 34: lockstep.state.v1.DirectoryService.ListGroups:output_type -> lockstep.state.v1.ListGroupsResponse
-	18, // 35: lockstep.state.v1.DirectoryService.CreateProject:output_type -> lockstep.state.v1.CreateProjectResponse
-	20, // 36: lockstep.state.v1.DirectoryService.ListProjects:output_type -> lockstep.state.v1.ListProjectsResponse
-	22, // 37: lockstep.state.v1.DirectoryService.CreateUser:output_type -> lockstep.state.v1.CreateUserResponse
-	24, // 38: lockstep.state.v1.DirectoryService.ListUsers:output_type -> lockstep.state.v1.ListUsersResponse
-	26, // 39: lockstep.state.v1.DirectoryService.BlockUser:output_type -> lockstep.state.v1.BlockUserResponse
-	28, // 40: lockstep.state.v1.DirectoryService.PutMembership:output_type -> lockstep.state.v1.PutMembershipResponse
-	30, // 41: lockstep.state.v1.DirectoryService.DeleteMembership:output_type -> lockstep.state.v1.DeleteMembershipResponse
-	32, // 42: lockstep.state.v1.DirectoryService.ListMemberships:output_type -> lockstep.state.v1.ListMembershipsResponse
-	30, // [30:43] is the sub-list for method output_type
-	17, // [17:30] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	33, // 12: lockstep.state.v1.BlockUserResponse.revoked:type_name -> lockstep.state.v1.Token
+	6,  // 13: lockstep.state.v1.PutMembershipRequest.membership:type_name -> lockstep.state.v1.Membership
+	6,  // 14: lockstep.state.v1.PutMembershipResponse.membership:type_name -> lockstep.state.v1.Membership
+	1,  // 15: lockstep.state.v1.DeleteMembershipRequest.scope:type_name -> lockstep.state.v1.ScopeKind
+	1,  // 16: lockstep.state.v1.ListMembershipsRequest.scope:type_name -> lockstep.state.v1.ScopeKind
+	6,  // 17: lockstep.state.v1.ListMembershipsResponse.memberships:type_name -> lockstep.state.v1.Membership
+	7,  // 18: lockstep.state.v1.DirectoryService.WhoAmI:input_type -> lockstep.state.v1.WhoAmIRequest
+	9,  // 19: lockstep.state.v1.DirectoryService.CreateOrganization:input_type -> lockstep.state.v1.CreateOrganizationRequest
+	11, // 20: lockstep.state.v1.DirectoryService.ListOrganizations:input_type -> lockstep.state.v1.ListOrganizationsRequest
+	13, // 21: lockstep.state.v1.DirectoryService.CreateGroup:input_type -> lockstep.state.v1.CreateGroupRequest
+	15, // 22: lockstep.state.v1.DirectoryService.ListGroups:input_type -> lockstep.state.v1.ListGroupsRequest
+	17, // 23: lockstep.state.v1.DirectoryService.CreateProject:input_type -> lockstep.state.v1.CreateProjectRequest
+	19, // 24: lockstep.state.v1.DirectoryService.ListProjects:input_type -> lockstep.state.v1.ListProjectsRequest
+	21, // 25: lockstep.state.v1.DirectoryService.CreateUser:input_type -> lockstep.state.v1.CreateUserRequest
+	23, // 26: lockstep.state.v1.DirectoryService.ListUsers:input_type -> lockstep.state.v1.ListUsersRequest
+	25, // 27: lockstep.state.v1.DirectoryService.BlockUser:input_type -> lockstep.state.v1.BlockUserRequest
+	27, // 28: lockstep.state.v1.DirectoryService.PutMembership:input_type -> lockstep.state.v1.PutMembershipRequest
+	29, // 29: lockstep.state.v1.DirectoryService.DeleteMembership:input_type -> lockstep.state.v1.DeleteMembershipRequest
+	31, // 30: lockstep.state.v1.DirectoryService.ListMemberships:input_type -> lockstep.state.v1.ListMembershipsRequest
+	8,  // 31: lockstep.state.v1.DirectoryService.WhoAmI:output_type -> lockstep.state.v1.WhoAmIResponse
+	10, // 32: lockstep.state.v1.DirectoryService.CreateOrganization:output_type -> lockstep.state.v1.CreateOrganizationResponse
+	12, // 33: lockstep.state.v1.DirectoryService.ListOrganizations:output_type -> lockstep.state.v1.ListOrganizationsResponse
+	14, // 34: lockstep.state.v1.DirectoryService.CreateGroup:output_type -> lockstep.state.v1.CreateGroupResponse
+	16, // 35: lockstep.state.v1.DirectoryService.ListGroups:output_type -> lockstep.state.v1.ListGroupsResponse
+	18, // 36: lockstep.state.v1.DirectoryService.CreateProject:output_type -> lockstep.state.v1.CreateProjectResponse
+	20, // 37: lockstep.state.v1.DirectoryService.ListProjects:output_type -> lockstep.state.v1.ListProjectsResponse
+	22, // 38: lockstep.state.v1.DirectoryService.CreateUser:output_type -> lockstep.state.v1.CreateUserResponse
+	24, // 39: lockstep.state.v1.DirectoryService.ListUsers:output_type -> lockstep.state.v1.ListUsersResponse
+	26, // 40: lockstep.state.v1.DirectoryService.BlockUser:output_type -> lockstep.state.v1.BlockUserResponse
+	28, // 41: lockstep.state.v1.DirectoryService.PutMembership:output_type -> lockstep.state.v1.PutMembershipResponse
+	30, // 42: lockstep.state.v1.DirectoryService.DeleteMembership:output_type -> lockstep.state.v1.DeleteMembershipResponse
+	32, // 43: lockstep.state.v1.DirectoryService.ListMemberships:output_type -> lockstep.state.v1.ListMembershipsResponse
+	31, // [31:44] is the sub-list for method output_type
+	18, // [18:31] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_state_v1_directory_proto_init() }
@@ -1983,6 +2005,7 @@ func file_lockstep_state_v1_directory_proto_init() {
 	if File_lockstep_state_v1_directory_proto != nil {
 		return
 	}
+	file_lockstep_state_v1_token_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

@@ -402,10 +402,13 @@ func (x *ListTokensResponse) GetTokens() []*Token {
 }
 
 type RevokeTokenRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            int64                  `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    int64                  `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Keep the tokens of other users, and what descends from these: for the rotation of an administrator's token that
+	// nobody else has had.
+	KeepOtherUsers bool `protobuf:"varint,2,opt,name=keep_other_users,json=keepOtherUsers,proto3" json:"keep_other_users,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *RevokeTokenRequest) Reset() {
@@ -445,9 +448,17 @@ func (x *RevokeTokenRequest) GetId() int64 {
 	return 0
 }
 
+func (x *RevokeTokenRequest) GetKeepOtherUsers() bool {
+	if x != nil {
+		return x.KeepOtherUsers
+	}
+	return false
+}
+
 type RevokeTokenResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Tokens that the call revoked, by id: none if the token was revoked before or has expired, and so have all that descend from it.
+	// Tokens that the call revoked, by id: none if the token was revoked before or has expired, and so have all that
+	// descend from it.
 	Revoked       []*Token `protobuf:"bytes,1,rep,name=revoked,proto3" json:"revoked,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -619,9 +630,10 @@ const file_lockstep_state_v1_token_proto_rawDesc = "" +
 	"\x11ListTokensRequest\x12\x17\n" +
 	"\auser_id\x18\x01 \x01(\x03R\x06userId\"F\n" +
 	"\x12ListTokensResponse\x120\n" +
-	"\x06tokens\x18\x01 \x03(\v2\x18.lockstep.state.v1.TokenR\x06tokens\"$\n" +
+	"\x06tokens\x18\x01 \x03(\v2\x18.lockstep.state.v1.TokenR\x06tokens\"N\n" +
 	"\x12RevokeTokenRequest\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\x03R\x02id\"I\n" +
+	"\x02id\x18\x01 \x01(\x03R\x02id\x12(\n" +
+	"\x10keep_other_users\x18\x02 \x01(\bR\x0ekeepOtherUsers\"I\n" +
 	"\x13RevokeTokenResponse\x122\n" +
 	"\arevoked\x18\x01 \x03(\v2\x18.lockstep.state.v1.TokenR\arevoked\"2\n" +
 	"\x14ExchangeTokenRequest\x12\x1a\n" +

@@ -48,13 +48,14 @@ const (
 
 // TokenServiceClient is a client for the lockstep.state.v1.TokenService service.
 type TokenServiceClient interface {
-	// CreateToken creates a token of the caller. An administrator may create one of any user. The value is returned once; only a
-	// hash is stored.
+	// CreateToken creates a token of the caller. An administrator may create one of any user. The value is returned once;
+	// only a hash is stored.
 	CreateToken(context.Context, *connect.Request[v1.CreateTokenRequest]) (*connect.Response[v1.CreateTokenResponse], error)
 	ListTokens(context.Context, *connect.Request[v1.ListTokensRequest]) (*connect.Response[v1.ListTokensResponse], error)
-	// RevokeToken revokes a token permanently, with all tokens that descend from it: those that it created, those that they created,
-	// and so on, of every user. Streams that were opened with them end within a second. If the caller's own token descends from the
-	// revoked one, it and its descendants stay valid, so that a replacement can revoke its predecessor.
+	// RevokeToken revokes a token permanently, with all tokens that descend from it: those that it created, those that
+	// they created, and so on, of every user. Streams that were opened with them end within a second. If the caller's own
+	// token descends from the revoked one, it and its descendants stay valid, so that a replacement can revoke its
+	// predecessor.
 	RevokeToken(context.Context, *connect.Request[v1.RevokeTokenRequest]) (*connect.Response[v1.RevokeTokenResponse], error)
 	// ExchangeToken returns an access token for the named services, which verify it with the keys on the stream DIRECTORY. It is
 	// valid for five minutes, and no longer than the personal access token.
@@ -129,13 +130,14 @@ func (c *tokenServiceClient) ExchangeToken(ctx context.Context, req *connect.Req
 
 // TokenServiceHandler is an implementation of the lockstep.state.v1.TokenService service.
 type TokenServiceHandler interface {
-	// CreateToken creates a token of the caller. An administrator may create one of any user. The value is returned once; only a
-	// hash is stored.
+	// CreateToken creates a token of the caller. An administrator may create one of any user. The value is returned once;
+	// only a hash is stored.
 	CreateToken(context.Context, *connect.Request[v1.CreateTokenRequest]) (*connect.Response[v1.CreateTokenResponse], error)
 	ListTokens(context.Context, *connect.Request[v1.ListTokensRequest]) (*connect.Response[v1.ListTokensResponse], error)
-	// RevokeToken revokes a token permanently, with all tokens that descend from it: those that it created, those that they created,
-	// and so on, of every user. Streams that were opened with them end within a second. If the caller's own token descends from the
-	// revoked one, it and its descendants stay valid, so that a replacement can revoke its predecessor.
+	// RevokeToken revokes a token permanently, with all tokens that descend from it: those that it created, those that
+	// they created, and so on, of every user. Streams that were opened with them end within a second. If the caller's own
+	// token descends from the revoked one, it and its descendants stay valid, so that a replacement can revoke its
+	// predecessor.
 	RevokeToken(context.Context, *connect.Request[v1.RevokeTokenRequest]) (*connect.Response[v1.RevokeTokenResponse], error)
 	// ExchangeToken returns an access token for the named services, which verify it with the keys on the stream DIRECTORY. It is
 	// valid for five minutes, and no longer than the personal access token.
