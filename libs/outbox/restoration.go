@@ -33,6 +33,7 @@ func (s *session) checkStreams(ctx context.Context) {
 	var checks sync.WaitGroup
 	s.stopChecks = func() { cancel(); checks.Wait() }
 	s.unchecked, s.ends = len(s.streams), make(chan streamEnd, len(s.streams))
+	clear(s.restored)
 	for name, acknowledged := range s.streams {
 		end := streamEnd{name: name, acknowledged: acknowledged}
 		checks.Go(func() {
@@ -109,8 +110,8 @@ func (s *session) finishChecks(ctx context.Context) error {
 // it stored the acknowledgement. A revision that was never assigned proves a restored database.
 func (s *session) compare(ctx context.Context, end streamEnd) error {
 	s.unchecked--
-	// It is lower if an acknowledgement has shown meanwhile that the stream was restored.
-	if end.last < end.acknowledged && s.streams[end.name] >= end.acknowledged {
+	// An acknowledgement may have shown meanwhile that the stream was restored.
+	if end.last < end.acknowledged && !s.restored[end.name] {
 		return s.handleRestoredStreamAt(ctx, end.name, end.last)
 	}
 	if end.revision == 0 {
@@ -150,7 +151,10 @@ func (s *session) handleRestoredStreamAt(ctx context.Context, name string, last 
 	if err := s.queue.storeRestoredStream(ctx, name, last, restored); err != nil {
 		return err
 	}
-	s.streams[name] = last
+	s.streams[name], s.restored[name] = last, true
+	for _, p := range s.slow {
+		delete(p.before, name) // its acknowledgement shows the same restoration
+	}
 	s.resetAfterRestoration(ctx, r)
 	return nil
 }

@@ -57,6 +57,7 @@ type session struct {
 	reconnects    uint64                     // of the connection, at the last check of the streams
 	unchecked     int                        // streams whose end has not arrived
 	ends          chan streamEnd
+	restored      map[string]bool // streams that were handled as restored since checkStreams
 	stopChecks    func()
 	outageBackoff *retry.Backoff
 	nextWarning   time.Time
@@ -73,6 +74,7 @@ func newSession(p *Publisher, js jetstream.JetStream, held *postgres.HeldLock) *
 	return &session{
 		cfg: p.cfg, hooks: p.hooks, js: js, held: held, queue: queue{conn: held.Conn()},
 		lastKnown: make(map[string]position), failing: make(map[string]*failingSubject), slow: make(map[string]sent),
+		restored:      make(map[string]bool),
 		outageBackoff: outageRetry.Backoff(), stopChecks: func() {},
 	}
 }
