@@ -44,7 +44,7 @@ type Pull struct {
 
 // Do sends the request and calls handle with each message until the response is complete or 30 s have passed. Headers
 // that cannot be decoded are nil. It returns the first error of handle, the cause of ctx, jetstream.ErrNoHeartbeat if
-// the server is silent for 4 s, nats.ErrNoResponders if there is no such consumer, and an error for any other status.
+// the server is silent for 2 s, nats.ErrNoResponders if there is no such consumer, and an error for any other status.
 //
 // Whatever its error, messages may have been lost: compare the consumer sequences of those received.
 func (p Pull) Do(ctx context.Context, handle func(*nats.Msg) error) error {

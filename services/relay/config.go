@@ -101,7 +101,7 @@ func (c TunnelConfig) tunnel(budget *tunnel.Budget) tunnel.Config {
 	}
 }
 
-// maxHTTPRequests leaves room to refuse requests above max_requests of callers with a reason.
+// maxHTTPRequests is more than external.max_requests, so that requests above that are refused with the reason.
 const maxHTTPRequests = 25_000
 
 // DefaultConfig is for one machine. Secrets are required.
@@ -158,6 +158,9 @@ func (c Config) Validate() []error {
 		invalidIf(true, "external.stream_lifetime", "%v", err)
 	}
 	atLeastOne("external.max_requests", c.External.MaxRequests)
+	invalidIf(c.External.MaxHTTPRequests <= c.External.MaxRequests, "external.max_http_requests",
+		"%d is not more than external.max_requests, %d: callers would not learn the reason of a refusal",
+		c.External.MaxHTTPRequests, c.External.MaxRequests)
 	atLeastOne("external.max_requests_per_caller", c.External.MaxRequestsPerCaller)
 	atLeastOne("audit.burst", c.Audit.Burst)
 	atLeastOne("audit.per_minute", c.Audit.PerMinute)
