@@ -11,8 +11,13 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 
 helm get values "$release" --namespace "$namespace" --output yaml >"$folder/values.yaml"
-kubectl -n "$namespace" get secrets -l app.kubernetes.io/part-of=lockstep -o yaml |
-	sed '/^    \(resourceVersion\|uid\):/d' >"$folder/keys.yaml"
+kubectl -n "$namespace" get secrets -l app.kubernetes.io/part-of=lockstep -o yaml >"$folder/secrets.yaml"
+sed '/^    \(resourceVersion\|uid\):/d' "$folder/secrets.yaml" >"$folder/keys.yaml"
+rm "$folder/secrets.yaml"
+grep -q '^  kind: Secret$' "$folder/keys.yaml" || {
+	echo "Namespace $namespace has no keys of Lockstep." >&2
+	exit 1
+}
 database=$(kubectl -n "$namespace" get statefulsets \
 	-l "app.kubernetes.io/instance=$release,app.kubernetes.io/name=lockstep-postgresql" -o name)
 if [ -n "$database" ]; then

@@ -80,6 +80,31 @@ func TestBackupAndRestoreOfTheManual(t *testing.T) {
 	}, timeout, 100*time.Millisecond, "the desired state is published to the new streams")
 }
 
+// A backup without keys is worthless: nothing could read the secrets of workspaces.
+func TestBackupWithoutKeysFails(t *testing.T) {
+	t.Parallel()
+	for name, secrets := range map[string]string{
+		"refused": "exit 1",
+		"none":    "echo 'items: []'",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			for program, script := range map[string]string{
+				"helm": "echo '{}'", "kubectl": `case "$*" in *secrets*) ` + secrets + `;; esac`,
+			} {
+				require.NoError(t, os.WriteFile(filepath.Join(dir, program), []byte("#!/bin/sh\n"+script+"\n"), 0o700))
+			}
+			file := filepath.Join(dir, "backup.tar")
+			backup := exec.CommandContext(t.Context(), "./backup.sh", "lockstep", "lockstep", file)
+			backup.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"))
+			out, err := backup.CombinedOutput()
+			require.Error(t, err, "%s", out)
+			require.NoFileExists(t, file)
+		})
+	}
+}
+
 // manual runs the commands of docs/operations.md in a folder.
 type manual struct {
 	*cluster
