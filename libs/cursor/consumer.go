@@ -33,21 +33,25 @@ type failureState struct {
 	mu    sync.Mutex
 	err   error
 	since time.Time
+	log   retry.FailureLog
 }
 
-func (s *failureState) set(err error) {
+// set returns the level of the failure's log entry.
+func (s *failureState) set(err error) slog.Level {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.err == nil {
 		s.since = time.Now()
 	}
 	s.err = err
+	return s.log.Level()
 }
 
 func (s *failureState) clear() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.err = nil
+	s.log.Reset()
 }
 
 // New returns a consumer; Run starts it. The error lists all errors of the configuration.
@@ -76,9 +80,8 @@ func (c *Consumer[T]) Run(ctx context.Context) error {
 			backoff.Reset()
 		}
 		c.cfg.Metrics.failures.WithLabelValues(c.cfg.Name, c.cfg.Stream).Inc()
-		c.state.set(err)
 		pause := backoff.Next()
-		c.logger().WarnContext(ctx, "consumer failed; retrying",
+		c.logger().LogAttrs(ctx, c.state.set(err), "consumer failed; retrying",
 			slog.Duration(logkey.RetryIn, pause), logkey.Error(err))
 		if retry.Sleep(ctx, pause) != nil {
 			return nil //nolint:nilerr // ctx has ended

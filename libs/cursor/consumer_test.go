@@ -1,14 +1,18 @@
 package cursor_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
@@ -289,6 +293,37 @@ func TestReadingContinuesAfterAnOutageOfNATS(t *testing.T) {
 	b.awaitHandled(numbers(6))
 	b.cursorAt(1, 6)
 	require.Eventually(t, func() bool { return c.Check(t.Context()) == nil }, timeout, timeout/10000)
+}
+
+func TestAnOutageIsLoggedOnce(t *testing.T) {
+	t.Parallel()
+	b := newFixture(t)
+	registry := prometheus.NewRegistry()
+	metrics, err := cursor.NewMetrics(registry)
+	require.NoError(t, err)
+	var log bytes.Buffer
+	stop := b.run(b.consumer(func(c *cursor.Config[string]) {
+		c.Metrics, c.Logger = metrics, slog.New(slog.NewTextHandler(&log, nil))
+	}))
+	b.publish(3)
+	b.awaitHandled(numbers(3))
+	b.server.Down()
+	require.Eventually(t, func() bool { return failures(t, registry) >= 5 }, timeout, timeout/10000)
+	stop()
+	require.Equal(t, 1, strings.Count(log.String(), "consumer failed"), log.String())
+}
+
+// failures is how often consumers have failed.
+func failures(t *testing.T, registry prometheus.Gatherer) float64 {
+	t.Helper()
+	families, err := registry.Gather()
+	require.NoError(t, err)
+	for _, family := range families {
+		if family.GetName() == "lockstep_cursor_failures_total" {
+			return family.GetMetric()[0].GetCounter().GetValue()
+		}
+	}
+	return 0
 }
 
 func TestReadingContinuesAfterRestartsOfNATS(t *testing.T) {

@@ -265,9 +265,9 @@ func withDrainTimeout(ctx context.Context) (context.Context, context.CancelFunc)
 
 // recordFailure records a failure that is retried after the pause.
 func (s *session[T]) recordFailure(ctx context.Context, err error, pause time.Duration) {
-	s.state.set(err)
 	s.count.failures.Inc()
-	s.logger.WarnContext(ctx, "consumer failed, retrying", slog.Duration(logkey.RetryIn, pause), logkey.Error(err))
+	s.logger.LogAttrs(ctx, s.state.set(err), "consumer failed; retrying",
+		slog.Duration(logkey.RetryIn, pause), logkey.Error(err))
 }
 
 // waitForServer pauses after a failure of NATS. The pause ends when the connection is restored.

@@ -28,8 +28,6 @@ const (
 	checkInterval = 100 * time.Millisecond
 	// waitInterval is the time between two warnings of a session that waits for the ends of its streams; see warn.
 	waitInterval = time.Second
-	// warningInterval is the shortest time between two warnings about an outage.
-	warningInterval = time.Minute
 	// lookupTimeout bounds a request about a stream, which nobody answers while the servers elect its leader.
 	lookupTimeout = time.Second
 	// drainTimeout bounds the removal of acknowledged rows after Run was asked to end.
@@ -60,7 +58,7 @@ type session struct {
 	restored      map[string]bool // streams that were handled as restored since checkStreams
 	stopChecks    func()
 	outageBackoff *retry.Backoff
-	nextWarning   time.Time
+	failureLog    retry.FailureLog
 }
 
 // failingSubject is a subject with a failed row. It is skipped until the back-off ends.
@@ -255,7 +253,7 @@ func (s *session) removePublished(ctx context.Context, result outcome) error {
 	s.published = true
 	s.outageBackoff.Reset()
 	if len(s.failing) == 0 {
-		s.nextWarning = time.Time{}
+		s.failureLog.Reset()
 	}
 	s.cfg.Metrics.published.Add(float64(len(result.done)))
 	return nil
@@ -284,11 +282,7 @@ func (s *session) backOff(ctx context.Context, r row, err error) {
 // warn counts a failure. It logs the first failure of an outage and then one per minute as warnings.
 func (s *session) warn(ctx context.Context, message string, attrs ...slog.Attr) {
 	s.cfg.Metrics.failures.Inc()
-	level := slog.LevelDebug
-	if now := time.Now(); !now.Before(s.nextWarning) {
-		level, s.nextWarning = slog.LevelWarn, now.Add(warningInterval)
-	}
-	s.cfg.Logger.LogAttrs(ctx, level, message, attrs...)
+	s.cfg.Logger.LogAttrs(ctx, s.failureLog.Level(), message, attrs...)
 }
 
 // waitTimeout returns the maximum time to wait for a notification.

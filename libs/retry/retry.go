@@ -8,6 +8,7 @@ package retry
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"math/rand/v2"
 	"time"
 )
@@ -78,6 +79,26 @@ func (p Policy) Do(ctx context.Context, attempt func() error, failed func(err er
 		}
 	}
 }
+
+// warningInterval is the shortest time between two warnings about an outage.
+const warningInterval = time.Minute
+
+// FailureLog selects the level of log entries about failures that are retried, so that an outage does not fill the log.
+// The zero value is ready. It must not be used by several goroutines at once.
+type FailureLog struct{ next time.Time }
+
+// Level returns the level for a failure: a warning for the first of an outage, then for one per minute, else debug.
+func (l *FailureLog) Level() slog.Level {
+	now := time.Now()
+	if now.Before(l.next) {
+		return slog.LevelDebug
+	}
+	l.next = now.Add(warningInterval)
+	return slog.LevelWarn
+}
+
+// Reset ends the outage. Call it after a success.
+func (l *FailureLog) Reset() { l.next = time.Time{} }
 
 // Permanent marks an error that a retry cannot fix.
 func Permanent(err error) error { return &permanentError{err} }

@@ -3,7 +3,9 @@ package retry_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -89,4 +91,19 @@ func TestDelayDoublesWithEachFailureUpToMax(t *testing.T) {
 		require.LessOrEqual(t, delay, longest)
 		require.GreaterOrEqual(t, delay, longest/2)
 	}
+}
+
+func TestOutageIsOneWarningPerMinute(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var failures retry.FailureLog
+		levels := map[slog.Level]int{}
+		for range 121 {
+			levels[failures.Level()]++
+			time.Sleep(time.Second)
+		}
+		require.Equal(t, map[slog.Level]int{slog.LevelWarn: 3, slog.LevelDebug: 118}, levels)
+		failures.Reset()
+		require.Equal(t, slog.LevelWarn, failures.Level())
+	})
 }

@@ -108,11 +108,13 @@ func (m *Meter) Run(ctx context.Context) error {
 
 // read calls add with each message of an agent, and caughtUp at the end of the stream, until ctx ends.
 func (m *Meter) read(ctx context.Context, stream string, caughtUp func(), add func(meter.Message)) error {
+	var failures retry.FailureLog
 	since, backoff := time.Now().Add(-meter.Day), meterRetry.Backoff()
 	for {
 		err := readSince(ctx, m.JetStream, stream, since, func(received *natsgo.Msg, meta *natsgo.MsgMetadata) {
 			since = meta.Timestamp.Add(1)
 			backoff.Reset()
+			failures.Reset()
 			if message, ok := metered(received, meta); ok {
 				add(message)
 			}
@@ -121,8 +123,8 @@ func (m *Meter) read(ctx context.Context, stream string, caughtUp func(), add fu
 			return nil //nolint:nilerr // it has ended as asked
 		}
 		pause := backoff.Next()
-		m.Logger.WarnContext(ctx, "the meter of agents failed, retrying", slog.String(logkey.Stream, stream),
-			slog.Duration(logkey.RetryIn, pause), logkey.Error(err))
+		m.Logger.LogAttrs(ctx, failures.Level(), "the meter of agents failed; retrying",
+			slog.String(logkey.Stream, stream), slog.Duration(logkey.RetryIn, pause), logkey.Error(err))
 		if err := retry.Sleep(ctx, pause); err != nil {
 			return nil //nolint:nilerr // it has ended as asked
 		}
