@@ -248,6 +248,8 @@ func TestReplyInjection(t *testing.T) {
 
 	var carriers, targets []string
 
+	attacker := confined()[slices.IndexFunc(confined(), func(p principal) bool { return p.name == "17" })]
+
 	for _, subject := range everySubject() {
 		if allowedTo(subject) {
 			carriers = append(carriers, subject)
@@ -256,7 +258,7 @@ func TestReplyInjection(t *testing.T) {
 		}
 	}
 
-	for _, carrier := range carriers {
+	for _, carrier := range attacker.representatives(2, carriers) {
 		body := []byte("")
 		if strings.Contains(carrier, "MSG.NEXT") {
 			body = []byte(`{"batch":1,"no_wait":true}`)
