@@ -188,9 +188,15 @@ func (w *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 }
 
 // finish writes what the server still buffers. HTTP/1 does so after the handler, within a deadline that it then clears.
+// An aborted response ends with an error, so that the client does not take it for a whole one.
 func (w *response) finish(protocol int) {
+	w.mu.Lock()
+	aborted := w.aborted
+	w.mu.Unlock()
 	switch {
 	case w.hijacked:
+	case aborted:
+		panic(http.ErrAbortHandler)
 	case protocol == 1:
 		_ = w.control.SetWriteDeadline(time.Now().Add(w.timeout)) // fails when the connection is closed
 	default:

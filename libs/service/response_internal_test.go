@@ -7,12 +7,14 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"lockstep.internal/libs/config"
@@ -83,6 +85,31 @@ func servePipes(t *testing.T, cfg Listener, handler http.HandlerFunc) *pipeListe
 		running.Wait()
 	})
 	return l
+}
+
+var protocols = map[string]func(*http.Protocols){
+	"HTTP/1.1": func(p *http.Protocols) { p.SetHTTP1(true) },
+	"HTTP/2.0": func(p *http.Protocols) { p.SetUnencryptedHTTP2(true) },
+}
+
+// get returns the body of a response, and the error with which it ends.
+func (l *pipeListener) get(t *testing.T, set func(*http.Protocols)) (string, error) {
+	t.Helper()
+	transport := &http.Transport{
+		Protocols: new(http.Protocols), DisableKeepAlives: true,
+		DialContext: func(context.Context, string, string) (net.Conn, error) {
+			conn, _ := l.dial(t)
+			return conn, nil
+		},
+	}
+	set(transport.Protocols)
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://api", http.NoBody)
+	require.NoError(t, err)
+	response, err := transport.RoundTrip(request)
+	require.NoError(t, err)
+	body, err := io.ReadAll(response.Body)
+	require.NoError(t, response.Body.Close())
+	return string(body), err
 }
 
 // stallingConn reads a byte every 5 s when it is stalled.
@@ -179,10 +206,7 @@ func TestSlowClientGetsItsWholeResponse(t *testing.T) {
 
 func TestStreamWithoutEventsOutlivesTheWriteTimeout(t *testing.T) {
 	t.Parallel()
-	for name, set := range map[string]func(*http.Protocols){
-		"HTTP/1.1": func(p *http.Protocols) { p.SetHTTP1(true) },
-		"HTTP/2.0": func(p *http.Protocols) { p.SetUnencryptedHTTP2(true) },
-	} {
+	for name, set := range protocols {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
@@ -194,23 +218,32 @@ func TestStreamWithoutEventsOutlivesTheWriteTimeout(t *testing.T) {
 						time.Sleep(3 * cfg.WriteTimeout)
 					}
 				})
-				protocols := new(http.Protocols)
-				set(protocols)
-				transport := &http.Transport{
-					Protocols: protocols, DisableKeepAlives: true,
-					DialContext: func(context.Context, string, string) (net.Conn, error) {
-						conn, _ := l.dial(t)
-						return conn, nil
-					},
-				}
-				request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://api", http.NoBody)
+				body, err := l.get(t, set)
 				require.NoError(t, err)
-				response, err := transport.RoundTrip(request)
-				require.NoError(t, err)
-				body, err := io.ReadAll(response.Body)
-				require.NoError(t, err)
-				require.Equal(t, "xx", string(body))
-				require.NoError(t, response.Body.Close())
+				require.Equal(t, "xx", body)
+			})
+		})
+	}
+}
+
+func TestAbortedResponseIsNotTakenForAWholeOne(t *testing.T) {
+	t.Parallel()
+	for name, set := range protocols {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				body, err := servePipes(t, DefaultListener(""), func(w http.ResponseWriter, _ *http.Request) {
+					assert.NoError(t, http.NewResponseController(w).Flush())
+					aborted, ok := w.(*response)
+					assert.True(t, ok)
+					aborted.mu.Lock()
+					aborted.aborted = true // as if the write had succeeded meanwhile
+					aborted.mu.Unlock()
+					_, err := w.Write([]byte("x"))
+					assert.ErrorIs(t, err, os.ErrDeadlineExceeded)
+				}).get(t, set)
+				require.Error(t, err)
+				require.Empty(t, body)
 			})
 		})
 	}
