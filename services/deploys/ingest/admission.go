@@ -41,8 +41,8 @@ func (e RejectedError) Error() string {
 func (b *batch) admit(ctx context.Context, messages []Message) ([]Message, error) {
 	var rejected RejectedError
 	admitted := make([]Message, 0, len(messages))
-	// clusters maps agents to the clusters that they join within the batch.
-	clusters := map[int64]string{}
+	// agents that join a cluster within the batch
+	joined := map[int64]membership{}
 	for _, m := range messages {
 		o := m.Observation
 		if !o.Relevant() {
@@ -57,7 +57,7 @@ func (b *batch) admit(ctx context.Context, messages []Message) ([]Message, error
 			}
 			continue
 		}
-		err := b.admitOne(ctx, m, clusters)
+		err := b.admitOne(ctx, m, joined)
 		foreign, isForeign := errors.AsType[*ownership.ForeignError](err)
 		if isForeign {
 			b.metrics.Foreign()
@@ -79,7 +79,13 @@ func (b *batch) admit(ctx context.Context, messages []Message) ([]Message, error
 	return admitted, nil
 }
 
-func (b *batch) admitOne(ctx context.Context, m Message, clusters map[int64]string) error {
+// membership is the cluster of an agent, and how often the agent has moved.
+type membership struct {
+	clusterUID string
+	moves      int64
+}
+
+func (b *batch) admitOne(ctx context.Context, m Message, joined map[int64]membership) error {
 	o := m.Observation
 	project, known := b.claims.Project(o.AgentID, m.Sequence)
 	if !known {
@@ -89,18 +95,24 @@ func (b *batch) admitOne(ctx context.Context, m Message, clusters map[int64]stri
 		}
 		b.claims.AddReporter(o.AgentID, project, m.Sequence)
 	}
-	cluster, joined := clusters[o.AgentID]
-	if !joined {
-		cluster = b.agents.Agent(o.AgentID).ClusterUID
+	in, isJoined := joined[o.AgentID]
+	if !isJoined {
+		a := b.agents.Agent(o.AgentID)
+		in = membership{clusterUID: a.ClusterUID, moves: a.Rows.Clusters}
 	}
-	if moves(o, cluster) && !b.mayMove(o.AgentID) {
+	isMove := moves(o, in.clusterUID)
+	if isMove && in.moves >= b.limits.Clusters {
 		return nil // it has no effect, so it claims no cluster
 	}
-	if err := b.claims.Admit(o, m.Sequence, project, cluster); err != nil {
+	if err := b.claims.Admit(o, m.Sequence, project, in.clusterUID); err != nil {
 		return err
 	}
-	if cluster == "" || o.ResyncBegun != nil {
-		clusters[o.AgentID] = o.ClusterUID
+	if isMove {
+		in.moves++
+	}
+	if in.clusterUID == "" || o.ResyncBegun != nil {
+		in.clusterUID = o.ClusterUID
+		joined[o.AgentID] = in
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"slices"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -58,6 +59,8 @@ type Processor struct {
 	limits           agents.Rows
 	metrics          *metrics.Metrics
 	cache            *cache
+	// refusedAt is when refused rows of an agent were logged.
+	refusedAt map[int64]time.Time
 }
 
 // New returns a processor.
@@ -73,7 +76,7 @@ func New(cfg Config) *Processor {
 	return &Processor{
 		logger: cfg.Logger, projects: projects, mode: cfg.Mode, publisher: cfg.Publisher,
 		environmentRules: cfg.Environments, history: cfg.History, limits: limits, metrics: cfg.Metrics,
-		cache: newCache(cfg.CachedRecords),
+		cache: newCache(cfg.CachedRecords), refusedAt: map[int64]time.Time{},
 	}
 }
 
@@ -121,7 +124,7 @@ func (p *Processor) Process(ctx context.Context, store Store, messages []Message
 	if err := store.Save(ctx, changes); err != nil {
 		return Result{}, err
 	}
-	b.reportRefused(ctx)
+	p.reportRefused(ctx, b.refused, time.Now())
 	b.commit()
 	p.cache.batch = number
 	return Result{Admitted: admitted, Facts: changes.Facts}, nil

@@ -13,14 +13,14 @@ import (
 
 // beginResync applies the begin of a full resync. A begin that was processed before has no effect.
 func (b *batch) beginResync(ctx context.Context, o *observation.Observation) error {
+	begun, err := b.store.BeginResync(ctx, o.AgentID, o.ResyncBegun.ResyncID, o.ObservedAt)
+	if err != nil || !begun {
+		return err
+	}
 	for m := range b.members {
 		if m.AgentID == o.AgentID { // members of the previous resync
 			delete(b.members, m)
 		}
-	}
-	begun, err := b.store.BeginResync(ctx, o.AgentID, o.ResyncBegun.ResyncID, o.ObservedAt)
-	if err != nil || !begun {
-		return err
 	}
 	if moves(o, b.agents.Agent(o.AgentID).ClusterUID) && !b.addRow(o.AgentID, clusterRows) {
 		return nil

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"time"
 
 	"lockstep.internal/libs/logkey"
 	"lockstep.internal/services/deploys/agents"
@@ -31,16 +32,19 @@ func moves(o *observation.Observation, clusterUID string) bool {
 	return o.ResyncBegun != nil && clusterUID != "" && clusterUID != o.ClusterUID
 }
 
-// mayMove reports whether an agent may move to another cluster.
-func (b *batch) mayMove(agentID int64) bool {
-	return b.agents.Agent(agentID).Rows.Clusters < b.limits.Clusters
-}
+// refusedInterval is the minimum time between two log lines about refused rows of an agent.
+const refusedInterval = time.Minute
 
-// reportRefused logs and counts the refused rows.
-func (b *batch) reportRefused(ctx context.Context) {
-	for _, agentID := range slices.Sorted(maps.Keys(b.refused)) {
-		b.metrics.Refused(b.refused[agentID])
-		b.logger.WarnContext(ctx, "refused new rows of an agent: it has as many as it may have",
-			slog.Int64(logkey.AgentID, agentID), slog.Int(logkey.Count, b.refused[agentID]))
+// reportRefused counts the refused rows. It logs each agent once a minute.
+func (p *Processor) reportRefused(ctx context.Context, refused map[int64]int, now time.Time) {
+	maps.DeleteFunc(p.refusedAt, func(_ int64, at time.Time) bool { return now.Sub(at) >= refusedInterval })
+	for _, agentID := range slices.Sorted(maps.Keys(refused)) {
+		p.metrics.Refused(refused[agentID])
+		if _, logged := p.refusedAt[agentID]; logged {
+			continue
+		}
+		p.refusedAt[agentID] = now
+		p.logger.WarnContext(ctx, "refused new rows of an agent: it has as many as it may have",
+			slog.Int64(logkey.AgentID, agentID))
 	}
 }

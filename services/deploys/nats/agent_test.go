@@ -71,6 +71,12 @@ func (a *agent) begin(count int, selection string) {
 	a.w.t.Helper()
 	a.advance(time.Second)
 	a.resync = uuid.Must(uuid.NewV7()).String()
+	a.publishBegin(count, selection)
+}
+
+// publishBegin publishes the begin of the current full resync.
+func (a *agent) publishBegin(count int, selection string) {
+	a.w.t.Helper()
 	a.publish(cell.ObservedResync(a.id), events.TypeObservedResyncBegun, map[string]any{
 		"resync_id": a.resync, "cluster_uid": a.cluster, "cause": "start", "count": count, "observed_at": a.now,
 		"scope": "workloads", "selection": selection,

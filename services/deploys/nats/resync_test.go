@@ -65,6 +65,13 @@ func TestWorkloadAbsentFromCompleteResyncIsRemoved(t *testing.T) {
 			listed.sendSet(listed.sets[0])
 			a.end(2)
 		}, nil},
+		"the begin is repeated": {func(a *agent, listed, _ *app) {
+			a.begin(2, "s")
+			listed.send()
+			a.publishBegin(2, "s")
+			listed.sendSet(listed.sets[0])
+			a.end(2)
+		}, []string{"removed"}},
 		"the workload changed after the list": {func(a *agent, listed, absent *app) {
 			a.begin(2, "s")
 			absent.rv = a.next()
