@@ -156,8 +156,8 @@ func (s *session[T]) handleBatch(ctx context.Context, b *batch[T]) error {
 // be stored meanwhile, for example after a restore of an older database.
 var constraintRetry = retry.Policy{Min: time.Second, Max: 2 * time.Second}
 
-// constraintInterval is how long violated constraints cause no pause after one for which the pauses were in vain. It
-// bounds the delay of a stream with many such messages.
+// constraintInterval bounds the delay of a stream with many such messages. After a message still fails after its
+// pauses, violated constraints cause no pause for this long.
 const constraintInterval = time.Minute
 
 // pause waits before the next attempt at a message that violated a constraint. After other data errors it does not
