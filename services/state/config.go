@@ -53,7 +53,7 @@ type AgentsConfig struct {
 
 	MaxPerProject int `yaml:"max_per_project" help:"maximum agents of a project; revoked ones count for a day after their registration"`
 
-	HourlyMessages int64        `yaml:"hourly_messages" help:"messages that an agent may publish within an hour on each stream; one that publishes more is disconnected until its hour is over; at least 350000"`
+	HourlyMessages int64        `yaml:"hourly_messages" help:"messages that an agent may publish within an hour of the clock on each stream; one that publishes more is disconnected until the hour is over; at least 350000"`
 	HourlyBytes    config.Bytes `yaml:"hourly_bytes" help:"size of these messages; at least 640MiB"`
 	DailyShare     int          `yaml:"daily_share" help:"percent of each stream that the messages of an agent may fill within 24 hours; one that fills more is disconnected until it is below; 1 to 100"`
 	DailySubjects  int          `yaml:"daily_subjects" help:"distinct subjects that an agent may use on each stream within 24 hours; at least 50000"`

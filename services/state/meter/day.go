@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// day counts the last 24 hours in steps of an hour, so that a restart which reads these hours again comes to the same
-// result.
+// day counts the last 24 hours in steps of an hour. A restart reads all messages of these hours again, so it ends no
+// block early.
 type day struct {
 	hours []usedHour // oldest first
 	bytes int64      // of all hours
@@ -29,10 +29,12 @@ func (h hour) leaves() time.Time {
 	return time.Unix(0, 0).UTC().Add(time.Duration(h+1)*time.Hour + Day)
 }
 
+// Since returns the time from which messages still count.
+func Since(now time.Time) time.Time { return now.Add(-Day).Truncate(time.Hour) }
+
 func (d *day) add(message Message, subject uint64) {
 	now := hourOf(message.Stored)
 	if n := len(d.hours); n == 0 || d.hours[n-1].hour < now {
-		d.drop(message.Stored)
 		d.hours = append(d.hours, usedHour{hour: now})
 	}
 	newest := &d.hours[len(d.hours)-1]
@@ -66,7 +68,8 @@ func (d *day) bytesSince(now time.Time) int64 {
 	return bytes
 }
 
-// subjectsSince returns the number of subjects of the day that ends now. Only the next message drops the earlier ones.
+// subjectsSince returns the number of subjects of the day that ends now. Only the next message on the stream drops the
+// earlier ones.
 func (d *day) subjectsSince(now time.Time) int {
 	if n := len(d.hours); n == 0 || !now.Before(d.hours[n-1].hour.leaves()) {
 		return 0

@@ -7,11 +7,12 @@ import (
 )
 
 const (
-	// Window is the time for which the hourly limits count. It begins with the first message of an agent, and again with
-	// the first one after its end.
+	// Window is the time for which the hourly limits count: each hour of the clock.
 	Window = time.Hour
 	// Day is the time for which the daily limits count. It ends with the newest message and is up to an hour longer.
 	Day = 24 * time.Hour
+	// repeatInterval is the time after which a message during an excess is reported again.
+	repeatInterval = time.Minute
 )
 
 // Limits of one agent on one stream.
@@ -49,6 +50,8 @@ type Excess struct {
 	Reason string
 	// Until is the time from which the limits permit messages again.
 	Until time.Time
+	// Repeated is true if the excess was reported before. The agent still publishes, so its block may be lost.
+	Repeated bool
 }
 
 // Meter counts the messages of each agent. It is not safe for concurrent use.
@@ -56,6 +59,8 @@ type Meter struct {
 	limits Limits
 	seed   maphash.Seed
 	agents map[key]*usage
+	// newest is the hour of the newest message of each stream.
+	newest map[string]hour
 }
 
 type key struct {
@@ -67,18 +72,23 @@ type key struct {
 type usage struct {
 	window window
 	day    day
-	// until is the end of the last excess.
-	until time.Time
+	// until is the end of the last excess, reported the time of the message that was reported last.
+	until, reported time.Time
 }
 
 // New returns a meter.
 func New(limits Limits) *Meter {
-	return &Meter{limits: limits, seed: maphash.MakeSeed(), agents: map[key]*usage{}}
+	return &Meter{limits: limits, seed: maphash.MakeSeed(), agents: map[key]*usage{}, newest: map[string]hour{}}
 }
 
 // Add counts a message. The messages of a stream must be in order. It returns true for the first message that exceeds a
-// limit, and again for the first one after the end of the excess if a limit is still exceeded.
+// limit, and again for the first one after the end of the excess if a limit is still exceeded. During the excess it
+// returns true for a message that was stored more than a minute after the last report.
 func (m *Meter) Add(message Message) (Excess, bool) {
+	if now := hourOf(message.Stored); now > m.newest[message.Stream] {
+		m.newest[message.Stream] = now
+		m.forget(message.Stream, message.Stored)
+	}
 	k := key{message.AgentID, message.Stream}
 	u := m.agents[k]
 	if u == nil {
@@ -87,10 +97,11 @@ func (m *Meter) Add(message Message) (Excess, bool) {
 	}
 	u.window.add(message)
 	u.day.add(message, maphash.String(m.seed, message.Subject))
-	if message.Stored.Before(u.until) {
+	repeated := message.Stored.Before(u.until)
+	if repeated && message.Stored.Sub(u.reported) <= repeatInterval {
 		return Excess{}, false
 	}
-	excess := Excess{AgentID: message.AgentID}
+	excess := Excess{AgentID: message.AgentID, Repeated: repeated}
 	for _, check := range []func(key, *usage) (string, time.Time){m.checkWindow, m.checkBytes, m.checkSubjects} {
 		if reason, until := check(k, u); until.After(excess.Until) {
 			excess.Reason, excess.Until = reason, until
@@ -99,8 +110,21 @@ func (m *Meter) Add(message Message) (Excess, bool) {
 	if excess.Reason == "" {
 		return Excess{}, false
 	}
-	u.until = excess.Until
+	u.until, u.reported = excess.Until, message.Stored
 	return excess, true
+}
+
+// forget drops what no longer counts on a stream. An agent without hours has no excess, either.
+func (m *Meter) forget(stream string, now time.Time) {
+	for k, u := range m.agents {
+		if k.stream != stream {
+			continue
+		}
+		u.day.drop(now)
+		if len(u.day.hours) == 0 {
+			delete(m.agents, k)
+		}
+	}
 }
 
 // Exceeding returns the agents whose excess has not ended.
@@ -118,7 +142,7 @@ func (m *Meter) Exceeding(now time.Time) []int64 {
 type Usage struct {
 	AgentID int64
 	Stream  string
-	// Part of the limit of which it uses most: 1 is all.
+	// Part is the use of the limit that is closest to its maximum; 1 is all.
 	Part float64
 }
 
@@ -185,7 +209,7 @@ type window struct {
 
 func (w *window) add(message Message) {
 	if message.Stored.Sub(w.since) >= Window {
-		*w = window{since: message.Stored}
+		*w = window{since: message.Stored.Truncate(Window)}
 	}
 	w.messages++
 	w.bytes += int64(message.Bytes)

@@ -22,7 +22,7 @@ func message(at time.Time, subject string, bytes int) meter.Message {
 	return meter.Message{AgentID: 7, Stream: "OBSERVED", Subject: subject, Bytes: bytes, Stored: at}
 }
 
-func TestEachHourlyLimitIsExceededOnceInAWindow(t *testing.T) {
+func TestEachHourlyLimitIsExceededOnceInAnHourOfTheClock(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		bytes int
@@ -39,14 +39,87 @@ func TestEachHourlyLimitIsExceededOnceInAWindow(t *testing.T) {
 		for window := range 3 {
 			begin := start().Add(time.Duration(window) * meter.Window)
 			for n := range 20 {
-				excess, exceeded := m.Add(message(begin.Add(time.Duration(n)*time.Minute), "s", test.bytes))
+				excess, exceeded := m.Add(message(begin.Add(time.Duration(n)*time.Second), "s", test.bytes))
 				require.Equal(t, n == test.after, exceeded, "%s, message %d", name, n)
 				if exceeded {
-					require.Equal(t, meter.Excess{AgentID: 7, Reason: test.reason, Until: begin.Add(time.Hour)}, excess)
+					require.Equal(t, meter.Excess{
+						AgentID: 7, Reason: test.reason, Until: begin.Truncate(time.Hour).Add(time.Hour),
+					}, excess)
 				}
 			}
 		}
 	}
+}
+
+func TestExcessOfAnAgentThatStillPublishesIsReportedEachMinute(t *testing.T) {
+	t.Parallel()
+	m := meter.New(limits())
+	for range 10 {
+		_, exceeded := m.Add(message(start(), "s", 1))
+		require.False(t, exceeded)
+	}
+	var reported []int
+	for seconds := range 200 {
+		excess, exceeded := m.Add(message(start().Add(time.Duration(seconds)*time.Second), "s", 1))
+		if exceeded {
+			reported = append(reported, seconds)
+			require.Equal(t, start().Truncate(time.Hour).Add(time.Hour), excess.Until)
+			require.Equal(t, len(reported) > 1, excess.Repeated)
+		}
+	}
+	require.Equal(t, []int{0, 61, 122, 183}, reported)
+}
+
+func TestRestartKeepsEachBlock(t *testing.T) {
+	t.Parallel()
+	bytesOfTheDay := []meter.Message{}
+	for hour := range 4 {
+		bytesOfTheDay = append(bytesOfTheDay, message(start().Add(time.Duration(hour)*time.Hour), "s", 900))
+	}
+	bytesOfTheHour := []meter.Message{}
+	for minutes := range 30 * 60 / 7 {
+		bytesOfTheHour = append(bytesOfTheHour, message(start().Add(time.Duration(minutes)*7*time.Minute), "s", 1))
+	}
+	last := start().Add(30 * time.Hour)
+	bytesOfTheHour = append(bytesOfTheHour, message(last, "s", 600), message(last.Add(20*time.Minute), "s", 600))
+	for name, stored := range map[string][]meter.Message{"the day": bytesOfTheDay, "the hour": bytesOfTheHour} {
+		running := meter.New(limits())
+		for _, each := range stored {
+			running.Add(each)
+		}
+		last, blocked := stored[len(stored)-1].Stored, 0
+		for after := range 30 * 60 {
+			now := last.Add(time.Duration(after) * time.Minute)
+			restarted := meter.New(limits())
+			for _, each := range stored {
+				if !each.Stored.Before(meter.Since(now)) {
+					restarted.Add(each)
+				}
+			}
+			require.Equal(t, running.Exceeding(now), restarted.Exceeding(now), "%s, at %s", name, now)
+			blocked += len(running.Exceeding(now))
+		}
+		require.Positive(t, blocked, name)
+	}
+}
+
+func TestAgentWithoutMessagesIsForgotten(t *testing.T) {
+	t.Parallel()
+	m := meter.New(limits())
+	for agent := range int64(10) {
+		m.Add(meter.Message{AgentID: agent, Stream: "OBSERVED", Subject: "s", Bytes: 5000, Stored: start()})
+		m.Add(meter.Message{AgentID: agent, Stream: "APPLIED", Subject: "s", Bytes: 1, Stored: start()})
+	}
+	next := start().Truncate(time.Hour).Add(24 * time.Hour)
+	m.Add(message(next, "s", 1))
+	require.Len(t, m.Used(next, 0), 20)
+	require.Len(t, m.Exceeding(next), 10)
+	next = next.Add(time.Hour)
+	require.Empty(t, m.Exceeding(next))
+	m.Add(message(next, "s", 1))
+	require.Len(t, m.Used(next, 0), 11, "one on OBSERVED, all on APPLIED: each stream has its own time")
+	m.Add(meter.Message{AgentID: 99, Stream: "APPLIED", Subject: "s", Bytes: 1, Stored: next})
+	require.Len(t, m.Used(next, 0), 2)
 }
 
 // TestAgentBelowItsHourlyLimitsFillsItsDailyShareOnly is an agent that publishes 900 bytes in each hour for three days.
@@ -84,16 +157,6 @@ func TestAgentBelowItsHourlyLimitsFillsItsDailyShareOnly(t *testing.T) {
 		require.LessOrEqual(t, bytes, 3000+100, "the message that exceeds the limit is stored")
 	}
 	require.Greater(t, len(stored), 2*30, "it may publish again every day")
-
-	// A restart reads the last day again.
-	restarted := meter.New(limits())
-	end := start().Add(72 * time.Hour)
-	for _, each := range stored {
-		if end.Sub(each.Stored) <= meter.Day {
-			restarted.Add(each)
-		}
-	}
-	require.Equal(t, m.Exceeding(end), restarted.Exceeding(end))
 }
 
 func TestDailySubjectsAreCountedOnce(t *testing.T) {

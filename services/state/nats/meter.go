@@ -35,8 +35,9 @@ type Meter struct {
 	// Block blocks an agent. Its credentials are refused when Block returns. It returns false if the agent is blocked
 	// for as long already.
 	Block func(ctx context.Context, excess meter.Excess) (bool, error)
-	// Unblock ends the blocks of all agents but these. Higher limits so have an effect when the service starts.
-	Unblock func(ctx context.Context, except []int64) error
+	// Unblock ends the blocks that were stored before a time, except those of these agents. Higher limits so have an
+	// effect when the service starts.
+	Unblock func(ctx context.Context, before time.Time, except []int64) error
 	// Disconnect closes the agent's connections.
 	Disconnect func(ctx context.Context, agent int64) error
 
@@ -49,7 +50,7 @@ const reportedPart = 0.5
 
 var usedLimit = prometheus.NewDesc(
 	"lockstep_state_agent_limit_used_ratio",
-	"Part of the limit of which an agent uses most, from 0.5. Above 1 it is blocked.",
+	"Use of the limit that is closest to its maximum, from 0.5; 1 is all. Above 1 the agent is blocked.",
 	[]string{"agent", "stream"}, nil,
 )
 
@@ -69,9 +70,10 @@ func (m *Meter) Collect(metrics chan<- prometheus.Metric) {
 	}
 }
 
-// Run reads from one day before now, so that a restart forgets nothing, until ctx ends. If reading fails, it reads
-// on after the last message.
+// Run reads all messages that count, so that a restart forgets nothing, until ctx ends. If reading fails, it reads on
+// after the last message.
 func (m *Meter) Run(ctx context.Context) error {
+	began := time.Now()
 	m.counting.Lock()
 	m.counts = meter.New(m.Limits)
 	m.counting.Unlock()
@@ -81,10 +83,7 @@ func (m *Meter) Run(ctx context.Context) error {
 	reading.Add(len(streams))
 	group.Go(func() error {
 		reading.Wait()
-		m.counting.Lock()
-		exceeding := m.counts.Exceeding(time.Now())
-		m.counting.Unlock()
-		return m.unblock(groupCtx, exceeding)
+		return m.unblock(groupCtx, began)
 	})
 	for _, stream := range streams {
 		group.Go(func() error {
@@ -94,7 +93,8 @@ func (m *Meter) Run(ctx context.Context) error {
 				m.counting.Lock()
 				excess, exceeded := m.counts.Add(message)
 				m.counting.Unlock()
-				if exceeded && time.Now().Before(excess.Until) {
+				old := excess.Repeated && message.Stored.Before(began) // the first report suffices
+				if exceeded && !old && time.Now().Before(excess.Until) {
 					group.Go(func() error { return m.expel(groupCtx, excess) })
 				}
 			})
@@ -109,7 +109,7 @@ func (m *Meter) Run(ctx context.Context) error {
 // read calls add with each message of an agent, and caughtUp at the end of the stream, until ctx ends.
 func (m *Meter) read(ctx context.Context, stream string, caughtUp func(), add func(meter.Message)) error {
 	var failures retry.FailureLog
-	since, backoff := time.Now().Add(-meter.Day), meterRetry.Backoff()
+	since, backoff := meter.Since(time.Now()), meterRetry.Backoff()
 	for {
 		err := readSince(ctx, m.JetStream, stream, since, func(received *natsgo.Msg, meta *natsgo.MsgMetadata) {
 			since = meta.Timestamp.Add(1)
@@ -148,9 +148,15 @@ func metered(received *natsgo.Msg, meta *natsgo.MsgMetadata) (meter.Message, boo
 	}, true
 }
 
-// unblock ends the blocks of all agents but these. It retries until ctx ends.
-func (m *Meter) unblock(ctx context.Context, except []int64) error {
-	err := meterRetry.Do(ctx, func() error { return m.Unblock(ctx, except) }, func(err error, pause time.Duration) {
+// unblock ends the blocks that were stored before a time, except those of agents that exceed a limit. It retries until
+// ctx ends.
+func (m *Meter) unblock(ctx context.Context, before time.Time) error {
+	err := meterRetry.Do(ctx, func() error {
+		m.counting.Lock()
+		exceeding := m.counts.Exceeding(time.Now())
+		m.counting.Unlock()
+		return m.Unblock(ctx, before, exceeding)
+	}, func(err error, pause time.Duration) {
 		m.Logger.WarnContext(ctx, "unblocking agents failed; retrying", slog.Duration(logkey.RetryIn, pause),
 			logkey.Error(err))
 	})

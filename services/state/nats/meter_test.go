@@ -2,6 +2,7 @@ package nats
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"strings"
 	"sync"
@@ -18,19 +19,31 @@ import (
 	"lockstep.internal/tools/testkit/natstest"
 )
 
-// runMeter runs a meter until the test ends, and returns the agents that it blocks.
-func runMeter(t *testing.T, js jetstream.JetStream, limits meter.Limits) <-chan meter.Excess {
-	t.Helper()
+// newMeter returns a meter and the agents that it blocks.
+func newMeter(js jetstream.JetStream, limits meter.Limits) (*Meter, <-chan meter.Excess) {
 	blocked := make(chan meter.Excess, 1)
-	m := &Meter{
+	return &Meter{
 		JetStream: js, Limits: limits, Logger: slog.New(slog.DiscardHandler),
 		Block: func(_ context.Context, excess meter.Excess) (bool, error) {
 			blocked <- excess
 			return true, nil
 		},
-		Unblock:    func(context.Context, []int64) error { return nil },
+		Unblock:    func(context.Context, time.Time, []int64) error { return nil },
 		Disconnect: func(context.Context, int64) error { return nil },
-	}
+	}, blocked
+}
+
+// runMeter runs a meter until the test ends, and returns the agents that it blocks.
+func runMeter(t *testing.T, js jetstream.JetStream, limits meter.Limits) <-chan meter.Excess {
+	t.Helper()
+	m, blocked := newMeter(js, limits)
+	run(t, m)
+	return blocked
+}
+
+// run runs a meter until the test ends.
+func run(t *testing.T, m *Meter) {
+	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() {
@@ -42,7 +55,6 @@ func runMeter(t *testing.T, js jetstream.JetStream, limits meter.Limits) <-chan 
 		stop()
 		running.Wait()
 	})
-	return blocked
 }
 
 func awaitBlocked(t *testing.T, blocked <-chan meter.Excess) meter.Excess {
@@ -72,15 +84,18 @@ func startStreams(t *testing.T) (*natsd.Server, jetstream.JetStream) {
 
 func TestMeterCountsEveryByteOfMessagesWithHostileHeaders(t *testing.T) {
 	t.Parallel()
-	for _, subject := range []string{testCell.ObservedTick(testAgent), testCell.Applied(testAgent, "a")} {
-		t.Run(subject, func(t *testing.T) {
+	for stream, subject := range map[string]string{
+		topology.StreamObserved: testCell.ObservedTick(testAgent),
+		topology.StreamApplied:  testCell.Applied(testAgent, "a"),
+	} {
+		t.Run(stream, func(t *testing.T) {
 			t.Parallel()
-			countsEveryByte(t, subject)
+			countsEveryByte(t, stream, subject)
 		})
 	}
 }
 
-func countsEveryByte(t *testing.T, subject string) {
+func countsEveryByte(t *testing.T, stream, subject string) {
 	t.Helper()
 	server, js := startStreams(t)
 	messages := []natstest.RawMessage{}
@@ -107,7 +122,7 @@ func countsEveryByte(t *testing.T, subject string) {
 	}
 	natstest.PublishRaw(t, server.ClientURL(), "", "", messages...)
 	limits := meter.Default()
-	limits.Bytes = int64(bytes) - 1
+	limits.DailyBytes = map[string]int64{stream: int64(bytes) - 1}
 	excess := awaitBlocked(t, runMeter(t, js, limits))
 	require.EqualValues(t, testAgent, excess.AgentID)
 	require.Contains(t, excess.Reason, " bytes ", "with one byte less, the agent would be within its limits")
@@ -125,7 +140,8 @@ func TestMeterCountsOnAfterTheServerHasRestarted(t *testing.T) {
 		}
 	}
 	limits := meter.Default()
-	limits.Messages = messages
+	size := int64(messageOverhead + len(testCell.ObservedTick(testAgent)))
+	limits.DailyBytes = map[string]int64{topology.StreamObserved: messages * size}
 	blocked := runMeter(t, js, limits)
 	publish(testAgent, messages)
 	publish(testAgent+1, messages+1)
@@ -136,4 +152,38 @@ func TestMeterCountsOnAfterTheServerHasRestarted(t *testing.T) {
 	require.EqualValues(t, testAgent+2, awaitBlocked(t, blocked).AgentID, "no message is counted again")
 	publish(testAgent, 1)
 	require.EqualValues(t, testAgent, awaitBlocked(t, blocked).AgentID, "the messages before the restart count")
+}
+
+func TestBlockStoredWhileTheMeterStartsIsKept(t *testing.T) {
+	t.Parallel()
+	_, js := startStreams(t)
+	limits := meter.Default()
+	limits.DailyBytes = map[string]int64{topology.StreamObserved: 0}
+	m, blocked := newMeter(js, limits)
+	type unblock struct {
+		before time.Time
+		except []int64
+	}
+	unblocked := make(chan unblock, 1)
+	attempt, blockedAt := 0, time.Time{}
+	m.Unblock = func(ctx context.Context, before time.Time, except []int64) error {
+		if attempt++; attempt > 1 {
+			unblocked <- unblock{before, except}
+			return nil
+		}
+		blockedAt = time.Now()
+		if _, err := js.Publish(ctx, testCell.ObservedTick(testAgent), nil); err != nil {
+			return err
+		}
+		<-blocked
+		return errors.New("the database is not available")
+	}
+	run(t, m)
+	select {
+	case last := <-unblocked:
+		require.Equal(t, []int64{testAgent}, last.except, "the meter has blocked it meanwhile")
+		require.True(t, last.before.Before(blockedAt), "another replica may have stored a block")
+	case <-time.After(time.Minute):
+		t.Fatal("the meter unblocks nobody")
+	}
 }

@@ -23,9 +23,9 @@ func (d *Directory) BlockAgent(ctx context.Context, tx pgx.Tx, id int64, b agent
 	return stored.RowsAffected() > 0, nil
 }
 
-// UnblockAgents ends the blocks of all agents but these.
-func (d *Directory) UnblockAgents(ctx context.Context, except []int64) error {
-	_, err := d.DB.Exec(ctx, `delete from agent_blocks where agent_id <> all($1)`, except)
+// UnblockAgents ends the blocks that were stored before a time, except those of these agents.
+func (d *Directory) UnblockAgents(ctx context.Context, before time.Time, except []int64) error {
+	_, err := d.DB.Exec(ctx, `delete from agent_blocks where blocked_at < $1 and agent_id <> all($2)`, before, except)
 	if err != nil {
 		return fmt.Errorf("unblock agents: %w", err)
 	}

@@ -43,8 +43,9 @@ func TestBlockOfAnAgentEndsAndIsStoredOnce(t *testing.T) {
 	require.Empty(t, blocks())
 	blocked, second := block("second", 3*time.Hour)
 	require.True(t, blocked)
-	require.NoError(t, d.UnblockAgents(t.Context(), []int64{7}))
-	require.Equal(t, map[int64]agent.Block{7: second}, blocks())
-	require.NoError(t, d.UnblockAgents(t.Context(), []int64{}))
+	require.NoError(t, d.UnblockAgents(t.Context(), now.Add(time.Second), []int64{7}))
+	require.NoError(t, d.UnblockAgents(t.Context(), now, []int64{}))
+	require.Equal(t, map[int64]agent.Block{7: second}, blocks(), "it was not stored before that time")
+	require.NoError(t, d.UnblockAgents(t.Context(), now.Add(time.Second), []int64{}))
 	require.Empty(t, blocks())
 }
