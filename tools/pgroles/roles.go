@@ -40,6 +40,10 @@ func URL(admin, service, password string) (string, error) {
 func Apply(ctx context.Context, conn *pgx.Conn, passwords map[string]string) error {
 	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error { //nolint:wrapcheck // errors below name the step
 		a := applying{tx: tx}
+		// Others may create functions in the schema public. Names without a schema find none of them.
+		if err := a.exec(ctx, `set local search_path = pg_catalog`); err != nil {
+			return err
+		}
 		// Two runs at the same time would both create a role.
 		if err := a.exec(ctx, `select pg_advisory_xact_lock(hashtextextended('lockstep/roles', 0))`); err != nil {
 			return err
@@ -49,6 +53,11 @@ func Apply(ctx context.Context, conn *pgx.Conn, passwords map[string]string) err
 			return fmt.Errorf("read the user of the session: %w", err)
 		}
 		if err := a.exec(ctx, `revoke all on database `+name(a.database)+` from public`); err != nil {
+			return err
+		}
+		if err := a.execEach(ctx, `
+			select 'revoke create on schema public from public' from pg_namespace
+			where nspname = 'public' and pg_has_role(nspowner, 'usage')`); err != nil {
 			return err
 		}
 		for _, service := range slices.Sorted(maps.Keys(passwords)) {
@@ -76,6 +85,24 @@ func (a applying) exec(ctx context.Context, sql string) error {
 	return nil
 }
 
+// execEach executes the statements that a query returns.
+func (a applying) execEach(ctx context.Context, query string, args ...any) error {
+	rows, err := a.tx.Query(ctx, query, args...)
+	if err != nil {
+		return fmt.Errorf("%s: %w", query, err)
+	}
+	statements, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return fmt.Errorf("%s: %w", query, err)
+	}
+	for _, statement := range statements {
+		if err := a.exec(ctx, statement); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func (a applying) service(ctx context.Context, service, password string) error {
 	role := Role(a.database, service)
 	if len(role) > maxName {
@@ -96,7 +123,7 @@ func (a applying) service(ctx context.Context, service, password string) error {
 	return a.schema(ctx, service, role)
 }
 
-// role creates a role, and takes from one that exists what it does not need.
+// role creates a role, and takes privileges and memberships from one that exists.
 func (a applying) role(ctx context.Context, role, password string) error {
 	verifier, err := scramVerifier(password)
 	if err != nil {
@@ -123,7 +150,13 @@ func (a applying) role(ctx context.Context, role, password string) error {
 	if _, err := a.tx.Exec(ctx, change+` role `+name(role)+privileges+` login password '`+verifier+`'`); err != nil {
 		return fmt.Errorf("%s the role: %w", change, err)
 	}
-	return nil
+	// Later versions than 15 revoke only what the named role has granted.
+	return a.execEach(ctx, `
+		select format('revoke %I from %I', granted.rolname, $1::text)
+			|| coalesce(format(' granted by %I', grantor.rolname), '')
+		from pg_auth_members m join pg_roles member on member.oid = m.member join pg_roles granted on granted.oid = m.roleid
+			left join pg_roles grantor on grantor.oid = m.grantor
+		where member.rolname = $1`, role)
 }
 
 // schema creates the schema of a service, and makes its role the owner of all objects in it.
@@ -136,7 +169,7 @@ func (a applying) schema(ctx context.Context, schema, role string) error {
 	if !exists {
 		return a.exec(ctx, `create schema `+name(schema)+` authorization `+name(role))
 	}
-	rows, err := a.tx.Query(ctx, `
+	return a.execEach(ctx, `
 		with o as (select oid from pg_roles where rolname = $2),
 			n as (select oid, nspname, nspowner from pg_namespace where nspname = $1)
 		select format('alter schema %I owner to %I', n.nspname, $2) from n, o where n.nspowner <> o.oid
@@ -155,17 +188,4 @@ func (a applying) schema(ctx context.Context, schema, role string) error {
 		select format('alter type %s owner to %I', t.oid::regtype, $2)
 		from pg_type t join n on n.oid = t.typnamespace, o
 		where t.typtype in ('e', 'd') and t.typowner <> o.oid`, schema, role)
-	if err != nil {
-		return fmt.Errorf("find objects of other owners: %w", err)
-	}
-	statements, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return fmt.Errorf("find objects of other owners: %w", err)
-	}
-	for _, statement := range statements {
-		if err := a.exec(ctx, statement); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -59,6 +59,27 @@ func newFixture(t *testing.T) *fixture {
 	return f
 }
 
+// owner returns a session of the database's owner, who may create roles.
+func (f *fixture) owner() *pgx.Conn {
+	f.t.Helper()
+	owner := f.name + "_owner"
+	execute(f.t, f.admin, `create role "`+owner+`" login createrole password 'x'`,
+		`alter database "`+f.name+`" owner to "`+owner+`"`)
+	f.t.Cleanup(func() {
+		execute := func(sql string) {
+			_, err := f.admin.Exec(context.Background(), sql)
+			require.NoError(f.t, err, sql)
+		}
+		execute(`alter database "` + f.name + `" owner to current_user`)
+		execute(`drop owned by "` + owner + `" cascade`)
+		execute(`drop role "` + owner + `"`)
+	})
+	u, err := url.Parse(f.url)
+	require.NoError(f.t, err)
+	u.User = url.UserPassword(owner, "x")
+	return connect(f.t, u.String())
+}
+
 func (f *fixture) apply() {
 	f.t.Helper()
 	require.NoError(f.t, pgroles.Apply(f.t.Context(), f.admin, f.passwords))
@@ -134,7 +155,7 @@ func TestPasswordIsReplaced(t *testing.T) {
 	require.Equal(t, "28P01", refused.Code)
 }
 
-// TestExistingObjectsGetTheRoleAsOwner is about an upgrade, and about a dump that was restored without owners.
+// TestExistingObjectsGetTheRoleAsOwner is about schemas that were made before the services had roles.
 func TestExistingObjectsGetTheRoleAsOwner(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -177,26 +198,69 @@ func TestRoleLosesPrivilegesOfAnAdministrator(t *testing.T) {
 	require.False(t, privileged)
 }
 
+func TestRoleLosesMemberships(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	role := pgroles.Role(f.name, "deploys")
+	granted, grantor := f.name+" granted", f.name+" grantor"
+	execute(t, f.admin, `create role "`+role+`"`, `create role "`+granted+`"`, `create role "`+grantor+`"`,
+		`grant pg_read_server_files, pg_signal_backend to "`+role+`"`,
+		`grant "`+granted+`" to "`+grantor+`" with admin option`,
+		`grant "`+granted+`" to "`+role+`" granted by "`+grantor+`"`)
+	t.Cleanup(func() {
+		_, err := f.admin.Exec(context.Background(), `drop role "`+granted+`"; drop role "`+grantor+`"`)
+		require.NoError(t, err)
+	})
+	for range 2 {
+		f.apply()
+		var memberships int
+		require.NoError(t, f.admin.QueryRow(t.Context(), `
+			select count(*) from pg_auth_members where member = (select oid from pg_roles where rolname = $1)`,
+			role).Scan(&memberships))
+		require.Zero(t, memberships)
+	}
+}
+
+// TestMembershipThatCannotBeRevokedIsReported is about an administrator who may create roles, and is no superuser.
+func TestMembershipThatCannotBeRevokedIsReported(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	admin := f.owner()
+	role, superuser := pgroles.Role(f.name, "deploys"), f.admin.Config().User
+	execute(t, f.admin, `create role "`+role+`"`, `grant "`+superuser+`" to "`+role+`"`)
+	require.ErrorContains(t, pgroles.Apply(t.Context(), admin, f.passwords), "revoke "+superuser+" from "+role)
+	f.apply()
+}
+
+// TestAdministratorRunsNoFunctionsOfOthers is about a database where everybody may create objects in the schema public.
+func TestAdministratorRunsNoFunctionsOfOthers(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.apply()
+	attacker := pgroles.Role(f.name, "deploys")
+	execute(t, f.admin, "grant create on schema public to public")
+	// Each is the better match for the arguments of a call that names no schema.
+	const body = ` language plpgsql as $$ begin
+		if (select usesuper from pg_user where usename = current_user) then raise 'a function of another user runs'; end if;
+		return null; end $$`
+	execute(t, connect(t, f.roleURL("deploys")),
+		"create function public.hashtextextended(text, int) returns bigint"+body,
+		"create function public.format(text, name) returns text"+body,
+		"create function public.format(text, name, text) returns text"+body,
+		"create function public.format(text, name, name) returns text"+body,
+		"create function public.format(text, regclass, text) returns text"+body)
+	execute(t, f.admin, "drop schema state", "create schema state", "create table state.objects ()")
+	f.apply()
+	var creates bool
+	require.NoError(t, f.admin.QueryRow(t.Context(), "select has_schema_privilege($1, 'public', 'create')",
+		attacker).Scan(&creates))
+	require.False(t, creates)
+}
+
 func TestAdministratorNeedsNotBeSuperuser(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	owner := f.name + "_owner"
-	execute(t, f.admin, `create role "`+owner+`" login createrole password 'x'`,
-		`alter database "`+f.name+`" owner to "`+owner+`"`)
-	superuser := f.admin
-	t.Cleanup(func() {
-		execute := func(sql string) {
-			_, err := superuser.Exec(context.Background(), sql)
-			require.NoError(t, err, sql)
-		}
-		execute(`alter database "` + f.name + `" owner to current_user`)
-		execute(`drop owned by "` + owner + `" cascade`)
-		execute(`drop role "` + owner + `"`)
-	})
-	u, err := url.Parse(f.url)
-	require.NoError(t, err)
-	u.User = url.UserPassword(owner, "x")
-	admin := connect(t, u.String())
+	admin := f.owner()
 	execute(t, admin, "create schema state", "create table state.before (id int)")
 	for range 2 {
 		require.NoError(t, pgroles.Apply(t.Context(), admin, f.passwords))
@@ -210,7 +274,7 @@ func TestServiceWaitsUntilItOwnsItsSchema(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	f.apply()
-	execute(t, f.admin, "drop schema state", "create schema state") // as restored
+	execute(t, f.admin, "drop schema state", "create schema state") // of another owner
 	pool, err := postgres.Open(postgres.Config{URL: f.roleURL("state"), Schema: "state"})
 	require.NoError(t, err)
 	defer pool.Close()
