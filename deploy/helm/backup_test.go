@@ -6,6 +6,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -25,13 +28,23 @@ import (
 	"lockstep.internal/tools/testkit/pgtest"
 )
 
-// helmVariable makes the test binary the program helm.
-const helmVariable = "LOCKSTEP_TEST_HELM"
+const (
+	// helmVariable makes the test binary the program helm.
+	helmVariable = "LOCKSTEP_TEST_HELM"
+	// jobsVariable is a URL that helm gets after each command: it runs the programs of jobs.
+	jobsVariable = "LOCKSTEP_TEST_JOBS"
+)
 
 func runHelm() {
 	root, err := helmcmd.NewRootCmd(os.Stdout, os.Args[1:], helmcmd.SetupLogging)
 	if err == nil {
 		err = root.Execute()
+	}
+	if jobs := os.Getenv(jobsVariable); err == nil && jobs != "" {
+		var response *http.Response
+		if response, err = http.Get(jobs); err == nil {
+			err = response.Body.Close()
+		}
 	}
 	if err != nil {
 		slog.Error(err.Error())
@@ -41,7 +54,7 @@ func runHelm() {
 
 // TestBackupAndRestoreOfTheManual runs the commands of docs/operations.md as they stand there. The services, NATS and
 // PostgreSQL are real, with the settings and keys of their pods, which have no containers in kubelab. Between backup
-// and restore the database, the streams and all keys are lost.
+// and restore the database, the streams and all keys are lost. The dump has code of somebody who took deploys over.
 func TestBackupAndRestoreOfTheManual(t *testing.T) {
 	t.Parallel()
 	m := newManual(t)
@@ -63,6 +76,7 @@ func TestBackupAndRestoreOfTheManual(t *testing.T) {
 	require.Len(t, list.Projects, 1)
 	m.run("lockstep agent register my-cluster --credentials credentials.json --project " + list.Projects[0].ID)
 	m.run("printf 'of the workspace' >token; lockstep ws create my-workspace --secret-env TOKEN=token")
+	m.plantCode()
 	m.run(backup)
 	info, err := os.Stat(filepath.Join(m.dir, "lockstep-backup.tar"))
 	require.NoError(t, err)
@@ -71,7 +85,9 @@ func TestBackupAndRestoreOfTheManual(t *testing.T) {
 	m.loseNamespace()
 
 	m.startDatabase()
+	m.runJobs()
 	m.run(restore)
+	pgtest.RequirePlantedCodeRanAs(t, m.databaseURL().String(), "deploys", "lockstep_deploys")
 	require.Equal(t, secrets, m.createKeys(), "the job keeps the restored keys")
 	defer m.startControlPlane()()
 	require.Contains(t, m.run("lockstep ws list"), "my-workspace")
@@ -175,8 +191,34 @@ func (m *manual) startDatabase() {
 	m.database = pgtest.Server(m.t)
 	_, err := m.database.CreateDatabase(m.t.Context(), "lockstep")
 	require.NoError(m.t, err)
-	m.environment = append(m.environment, "PGHOST=127.0.0.1", fmt.Sprintf("PGPORT=%d", m.database.Port()),
-		"PGPASSWORD="+passwordOf(m.t, m.database.URL()))
+	// As in its container, the socket needs no password.
+	m.environment = append(m.environment, "PGHOST="+m.database.Socket(), fmt.Sprintf("PGPORT=%d", m.database.Port()))
+}
+
+func (m *manual) databaseURL() *url.URL {
+	m.t.Helper()
+	u, err := url.Parse(m.database.URL())
+	require.NoError(m.t, err)
+	u.Path = "/lockstep"
+	return u
+}
+
+func (m *manual) plantCode() {
+	m.t.Helper()
+	u := m.databaseURL()
+	password := string(m.secrets()["lockstep-deploys"]["database.password"])
+	u.User = url.UserPassword("lockstep_deploys", strings.TrimSpace(password))
+	pgtest.PlantCode(m.t, u.String(), "deploys")
+}
+
+// runJobs makes helm wait until the job of the release that creates roles has done its work.
+func (m *manual) runJobs() {
+	m.t.Helper()
+	jobs := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		newJobs(m.t, m.cluster, m.release().Manifest, m.database).createRoles()
+	}))
+	m.t.Cleanup(jobs.Close)
+	m.environment = append(m.environment, jobsVariable+"="+jobs.URL)
 }
 
 // createKeys runs the job of the release and returns the Secrets.

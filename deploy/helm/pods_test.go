@@ -56,11 +56,17 @@ type pods struct {
 // newPods starts the NATS servers with empty streams.
 func newPods(t *testing.T, c *cluster, manifest string, database *pg.Server) *pods {
 	t.Helper()
-	objects := rendered{t: t, name: "installed", all: map[string]string{}}
-	objects.add(strings.ReplaceAll(manifest, "namespace: "+c.namespace, "namespace: here"))
-	p := &pods{t: t, dir: t.TempDir(), secrets: c.secrets(), all: objects.workloads(), database: database}
+	p := newJobs(t, c, manifest, database)
 	p.startNATS(c.namespace)
 	return p
+}
+
+// newJobs starts nothing.
+func newJobs(t *testing.T, c *cluster, manifest string, database *pg.Server) *pods {
+	t.Helper()
+	objects := rendered{t: t, name: "installed", all: map[string]string{}}
+	objects.add(strings.ReplaceAll(manifest, "namespace: "+c.namespace, "namespace: here"))
+	return &pods{t: t, dir: t.TempDir(), secrets: c.secrets(), all: objects.workloads(), database: database}
 }
 
 // startNATS starts as many servers as there are routes, with the arguments of their pods.

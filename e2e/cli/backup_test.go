@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,6 +21,7 @@ import (
 	"lockstep.internal/tools/pgroles"
 	"lockstep.internal/tools/testkit/natsd"
 	"lockstep.internal/tools/testkit/natstest"
+	"lockstep.internal/tools/testkit/pg"
 	"lockstep.internal/tools/testkit/pgtest"
 )
 
@@ -40,7 +42,7 @@ func TestBackupAndRestore(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(m.dir, "token"), []byte("of the workspace"), 0o600))
 	m.run("lockstep ws create my-workspace --secret-env TOKEN=token")
 
-	m.run(m.commands("Backup")...)
+	m.run(m.commands("Backup", 0)...)
 	stop()
 	require.NoError(t, database.Stop(t.Context()))
 	seed, certificate := m.file("state/seal.seed"), m.file("relay/relay.crt")
@@ -55,8 +57,8 @@ func TestBackupAndRestore(t *testing.T) {
 
 	database = pgtest.Server(t)
 	url = strings.Replace(database.URL(), "/postgres?", "/lockstep?", 1)
-	m.cli = m.cli.With("ADMIN_URL="+database.URL(), "DATABASE_URL="+url)
-	m.run(m.commands("Restore")...)
+	m.cli = m.cli.With("ADMIN_URL="+database.URL(), "DATABASE_URL="+url, host(database))
+	m.run(m.commands("Restore", 0)...)
 	require.Equal(t, seed, m.file("state/seal.seed"))
 	require.Equal(t, certificate, m.file("relay/relay.crt"))
 	url, err = pgroles.URL(url, "state", strings.TrimSpace(m.file("postgres/state/password")))
@@ -68,6 +70,60 @@ func TestBackupAndRestore(t *testing.T) {
 	}, fixture.Timeout, fixture.PollInterval, "the desired state is published to the new streams")
 }
 
+// docker runs the programs of containers on this machine, since tests have no containers. The environment has the
+// address of PostgreSQL, which trusts its own container.
+const docker = `#!/bin/sh -eu
+case "$*" in
+"compose run --rm --no-deps -T "*" --entrypoint tar postgres "*) cat >/dev/null ;;
+"compose run --rm -T postgres-init") lockstep postgres init --url "$DATABASE_URL" --dir postgres ;;
+"compose exec -T postgres "*) shift 4; exec "$@" ;;
+"compose up -d"*) ;;
+*) echo "unknown: $*" >&2; exit 2 ;;
+esac
+`
+
+// TestRestoreRunsCodeOfADumpAsItsService runs the commands of docs/operations.md with a dump that has a function of
+// somebody who took deploys over.
+func TestRestoreRunsCodeOfADumpAsItsService(t *testing.T) {
+	t.Parallel()
+	for _, section := range []string{"Restore", "Backup and restore with containers"} {
+		t.Run(section, func(t *testing.T) {
+			t.Parallel()
+			m := &manual{t: t, dir: t.TempDir(), cli: fixture.NewCLI(t)}
+			database := pgtest.Server(t)
+			url, err := database.CreateDatabase(t.Context(), "lockstep")
+			require.NoError(t, err)
+			m.cli = m.cli.With("DATABASE_URL=" + url)
+			m.run(`lockstep postgres init --url "$DATABASE_URL" --dir postgres`)
+			deploys, err := pgroles.URL(url, "deploys", strings.TrimSpace(m.file("postgres/deploys/password")))
+			require.NoError(t, err)
+			pgtest.PlantCode(t, deploys, "deploys")
+			m.run(`pg_dump --format=custom --file=lockstep.dump "$DATABASE_URL"`, "tar -czf lockstep-keys.tar.gz postgres")
+			require.NoError(t, os.RemoveAll(filepath.Join(m.dir, "postgres")))
+
+			database = pgtest.Server(t)
+			block := 0
+			if section == "Restore" {
+				url = strings.Replace(database.URL(), "/postgres?", "/lockstep?", 1)
+				m.cli = m.cli.With("ADMIN_URL="+database.URL(), host(database))
+			} else {
+				block = 1
+				url, err = database.CreateDatabase(t.Context(), "lockstep")
+				require.NoError(t, err)
+				require.NoError(t, os.WriteFile(filepath.Join(m.dir, "docker"), []byte(docker), 0o700))
+				m.cli = m.cli.With("VOLUMES=-v keys:/data/keys", "PGHOST="+database.Socket(),
+					fmt.Sprintf("PGPORT=%d", database.Port()))
+			}
+			m.cli = m.cli.With("DATABASE_URL=" + url)
+			m.run(m.commands(section, block)...)
+			pgtest.RequirePlantedCodeRanAs(t, url, "deploys", "lockstep_deploys")
+		})
+	}
+}
+
+// host is the variable HOST of the manual.
+func host(database *pg.Server) string { return fmt.Sprintf("HOST=127.0.0.1:%d", database.Port()) }
+
 // manual runs the commands of docs/operations.md in a folder.
 type manual struct {
 	t   *testing.T
@@ -75,8 +131,8 @@ type manual struct {
 	cli fixture.CLI
 }
 
-// commands returns the first block of commands of a section.
-func (m *manual) commands(section string) []string {
+// commands returns a block of commands of a section. The first one is 0.
+func (m *manual) commands(section string, block int) []string {
 	m.t.Helper()
 	root, err := architecture.Root()
 	require.NoError(m.t, err)
@@ -85,12 +141,12 @@ func (m *manual) commands(section string) []string {
 	_, text, found := strings.Cut(string(page), "\n## "+section+"\n")
 	require.True(m.t, found, section)
 	text, _, _ = strings.Cut(text, "\n## ")
-	_, text, found = strings.Cut(text, "```console\n")
-	require.True(m.t, found, section)
-	block, _, _ := strings.Cut(text, "```")
+	blocks := strings.Split(text, "```console\n")
+	require.Greater(m.t, len(blocks), block+1, section)
+	text, _, _ = strings.Cut(blocks[block+1], "```")
 	var commands []string
-	for line := range strings.Lines(block) {
-		commands = append(commands, strings.TrimPrefix(line, "$ "))
+	for line := range strings.Lines(text) {
+		commands = append(commands, strings.TrimPrefix(strings.TrimSuffix(line, "\n"), "$ "))
 	}
 	return commands
 }
@@ -103,7 +159,7 @@ func (m *manual) run(commands ...string) string {
 	var out, errs bytes.Buffer
 	shell := exec.CommandContext(ctx, "bash", "-euc", strings.Join(commands, "\n"))
 	shell.Dir, shell.Stdout, shell.Stderr = m.dir, &out, &errs
-	shell.Env = append(slices.Clone(m.cli.Env), "PATH="+filepath.Dir(m.cli.Path)+":"+os.Getenv("PATH"))
+	shell.Env = append(slices.Clone(m.cli.Env), "PATH="+m.dir+":"+filepath.Dir(m.cli.Path)+":"+os.Getenv("PATH"))
 	require.NoError(m.t, shell.Run(), "%s: %s", commands, &errs)
 	return out.String()
 }

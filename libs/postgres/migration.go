@@ -31,7 +31,7 @@ type Migrations struct {
 
 // Migrate creates the schema of the pool's connections and brings each series to its newest
 // version, in the given order. Replicas may call it at the same time. It waits for a database that
-// is down, and for missing privileges: the roles of a restored database get their schemas after it
+// is down, and for missing privileges: the roles of an upgraded database get their schemas after it
 // answers. Another error of a migration is returned, and that file is rolled back. A schema that is
 // newer than the program stays as it is.
 func Migrate(ctx context.Context, pool *pgxpool.Pool, logger *slog.Logger, series ...Migrations) error {

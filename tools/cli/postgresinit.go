@@ -33,8 +33,8 @@ its service, and can read and change nothing else. The user of --url must be a s
 permitted to create roles.
 
 The passwords are in DIR/state/password and DIR/deploys/password: give each service its own only. A second run replaces
-no file, and sets the passwords of the files. It also gives the schemas of a restored database to the roles, so run it
-after each restore, before the services start.`,
+no file, and sets the passwords of the files. It also gives schemas of earlier versions to the roles. Run it before each
+restore: a schema is restored as the role of its service. Other users of the database need a privilege to connect.`,
 		Example: `  lockstep postgres init --url postgres://postgres@db/lockstep --password-file admin.password`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if url == "" {

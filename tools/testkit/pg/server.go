@@ -120,6 +120,9 @@ func (s *Server) URL() string { return s.databaseURL("postgres") }
 // Port is the TCP port on 127.0.0.1; Restart does not change it.
 func (s *Server) Port() int { return s.port }
 
+// Socket is the folder of the unix socket. It asks for no password.
+func (s *Server) Socket() string { return s.socket }
+
 // Version is the major version.
 func (s *Server) Version() int { return s.cluster.inst.major }
 
