@@ -9,7 +9,8 @@ export PATH := $(BIN):$(PATH)
 # Modules of the workspace, and those that stay out of it since their dependencies must not reach the others.
 MODULES = $(patsubst ./%,%,$(shell go work edit -json | sed -n 's/.*"DiskPath": "\(.*\)".*/\1/p'))
 ALONE := tools/generate tools/kubelab deploy/helm
-# Patterns for one call of a tool over the whole workspace: each dependency is then type-checked once and not once per module.
+# Patterns for one call of a tool over the whole workspace: each dependency is then type-checked once and not once per
+# module.
 PACKAGES = $(addprefix ./,$(addsuffix /...,$(MODULES)))
 PROGRAMS := $(patsubst %/main.go,./%,$(wildcard services/*/cmd/*/main.go)) ./tools/lockstep
 
@@ -33,15 +34,17 @@ demo: ## Start everything on this machine, create a workspace, watch it become R
 # The packages of end-to-end tests that start systems, longest first: none is left running alone at the end.
 SYSTEM_TESTS := $(addprefix ./e2e/,chaos recovery workspaces deploys relay security cli natscluster scale)
 OTHER_TESTS = $(filter-out ./e2e/...,$(PACKAGES)) ./e2e/history/... ./e2e/subscribers/...
-# go test prints a line for each package when it ends. Each step of a test has its own deadline; TIMEOUT ends a package that hangs.
+# go test prints a line for each package when it ends. Each step of a test has its own deadline; TIMEOUT ends a package
+# that hangs.
 TIMEOUT ?= 30m
 # The linter vets. Vetting here would type-check all dependencies once more beside the build.
 UNVETTED = go test -vet=off -timeout $(TIMEOUT)
 # Packages wait a lot, so more of them run at once than there are processors.
 GO_TEST = $(UNVETTED) -race -p $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
-# The data of tests' databases and streams is in memory where 4 GB are free; they take up to 0.5 GB per package. Creating the files of a
-# database on a disk costs more of the processor than all that PostgreSQL does. What go compiles stays on the disk.
+# The data of tests' databases and streams is in memory where 4 GB are free; they take up to 0.5 GB per package.
+# Creating the files of a database on a disk costs more of the processor than all that PostgreSQL does. What go compiles
+# stays on the disk.
 MEMORY := $(shell findmnt -nbo AVAIL,OPTIONS /dev/shm 2>/dev/null | tail -n 1 | awk '$$1 >= 4e9 && $$2 !~ /noexec/ {print "/dev/shm"}')
 ifneq ($(MEMORY),)
 test test-short chaos: export GOTMPDIR := $(or $(GOTMPDIR),$(TMPDIR),/tmp)

@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 
@@ -19,20 +20,51 @@ var (
 	link = regexp.MustCompile(`\]\(([^)#\s]+)[^)]*\)`)
 )
 
-func TestLinksOfDocumentsAreValid(t *testing.T) {
-	t.Parallel()
+// documents returns the text of all Markdown files by path.
+func documents(t *testing.T) (root string, texts map[string]string) {
+	t.Helper()
 	root, err := architecture.Root()
 	require.NoError(t, err)
 	files, err := architecture.Files(root)
 	require.NoError(t, err)
-	links := 0
+	texts = map[string]string{}
 	for _, file := range files {
-		if path.Ext(file) != ".md" {
-			continue
+		if path.Ext(file) == ".md" {
+			text, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(file)))
+			require.NoError(t, err)
+			texts[file] = string(text)
 		}
-		text, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(file)))
-		require.NoError(t, err)
-		for _, found := range link.FindAllStringSubmatch(code.ReplaceAllString(string(text), ""), -1) {
+	}
+	return root, texts
+}
+
+// Tables, blocks of code and words such as long links may be wider.
+func TestLinesOfDocumentsHaveAtMost120Columns(t *testing.T) {
+	t.Parallel()
+	_, texts := documents(t)
+	for file, text := range texts {
+		if strings.HasPrefix(file, "docs/reference/") {
+			continue // generated
+		}
+		inBlock := false
+		for i, line := range strings.Split(text, "\n") {
+			if strings.HasPrefix(strings.TrimSpace(line), "```") {
+				inBlock = !inBlock
+			}
+			if inBlock || strings.HasPrefix(line, "|") || !strings.Contains(strings.TrimSpace(line), " ") {
+				continue
+			}
+			require.LessOrEqual(t, utf8.RuneCountInString(line), 120, "%s:%d", file, i+1)
+		}
+	}
+}
+
+func TestLinksOfDocumentsAreValid(t *testing.T) {
+	t.Parallel()
+	root, texts := documents(t)
+	links := 0
+	for file, text := range texts {
+		for _, found := range link.FindAllStringSubmatch(code.ReplaceAllString(text, ""), -1) {
 			target := found[1]
 			if strings.Contains(target, ":") {
 				continue // an address, not a file

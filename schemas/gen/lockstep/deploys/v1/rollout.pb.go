@@ -1436,8 +1436,8 @@ type Stats struct {
 	Unknown    int64     `protobuf:"varint,7,opt,name=unknown,proto3" json:"unknown,omitempty"`
 	// Rollouts that returned to an earlier revision.
 	RolledBack int64 `protobuf:"varint,8,opt,name=rolled_back,json=rolledBack,proto3" json:"rolled_back,omitempty"`
-	// Finished changes (rollouts that are neither rollbacks nor restarts), and failed ones: a failed change stalled or was blocked
-	// and did not complete, or the next rollout of its workload was a rollback.
+	// Finished changes (rollouts that are neither rollbacks nor restarts), and failed ones: a failed change stalled or
+	// was blocked and did not complete, or the next rollout of its workload was a rollback.
 	Changes       int64 `protobuf:"varint,9,opt,name=changes,proto3" json:"changes,omitempty"`
 	FailedChanges int64 `protobuf:"varint,10,opt,name=failed_changes,json=failedChanges,proto3" json:"failed_changes,omitempty"`
 	// Of rollouts with an observed completion; absent if there are none.

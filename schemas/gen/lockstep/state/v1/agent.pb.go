@@ -43,7 +43,8 @@ type Agent struct {
 	ClockOffset *durationpb.Duration `protobuf:"bytes,10,opt,name=clock_offset,json=clockOffset,proto3" json:"clock_offset,omitempty"`
 	// Set while the agent may not connect, because it exceeded a limit.
 	Block *AgentBlock `protobuf:"bytes,11,opt,name=block,proto3" json:"block,omitempty"`
-	// Number of stored objects, deleted ones included. Above 1,000,000, and one for each workspace, no new ones are stored.
+	// Number of stored objects, deleted ones included. Above 1,000,000, and one for each workspace, no new ones are
+	// stored.
 	Objects       int64 `protobuf:"varint,12,opt,name=objects,proto3" json:"objects,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -411,8 +412,8 @@ func (x *RelayTargets) GetTargets() []*RelayTarget {
 // RelayTarget is one address. The agent decides which addresses it allows.
 type RelayTarget struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Unique name that callers use: lower-case letters, digits and dashes, at most 63. kubernetes is reserved for the agent's
-	// Kubernetes API.
+	// Unique name that callers use: lower-case letters, digits and dashes, at most 63. kubernetes is reserved for the
+	// agent's Kubernetes API.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Address that the agent connects to: host:port, the host in lower case or as an IP address.
 	Address       string `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
@@ -565,7 +566,8 @@ type RegisterAgentRequest struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Name      string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	ProjectId int64                  `protobuf:"varint,2,opt,name=project_id,json=projectId,proto3" json:"project_id,omitempty"`
-	// X25519 public key (nkeys, prefix X) that secrets are sealed to. The caller creates the pair and keeps the private key.
+	// X25519 public key (nkeys, prefix X) that secrets are sealed to. The caller creates the pair and keeps the private
+	// key.
 	CurvePublicKey string `protobuf:"bytes,3,opt,name=curve_public_key,json=curvePublicKey,proto3" json:"curve_public_key,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache

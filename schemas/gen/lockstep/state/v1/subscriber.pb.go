@@ -139,7 +139,8 @@ type CreateSubscriberRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Subjects of deploy facts, with or without the prefix lockstep.<cell>:
-	// deploy.<cluster>.<namespace>.<kind>.<name>.<fact>, with the wildcards * for one token and > for the rest. Empty: all.
+	// deploy.<cluster>.<namespace>.<kind>.<name>.<fact>, with the wildcards * for one token and > for the rest. Empty:
+	// all.
 	Filter string `protobuf:"bytes,2,opt,name=filter,proto3" json:"filter,omitempty"`
 	// Start with the oldest stored fact instead of the next one.
 	FromBeginning bool `protobuf:"varint,3,opt,name=from_beginning,json=fromBeginning,proto3" json:"from_beginning,omitempty"`

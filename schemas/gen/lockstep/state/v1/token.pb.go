@@ -22,7 +22,8 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// TokenScope limits what a token may do. It never gives more rights than the user has. Each scope includes the previous one.
+// TokenScope limits what a token may do. It never gives more rights than the user has. Each scope includes the previous
+// one.
 type TokenScope int32
 
 const (

@@ -660,8 +660,8 @@ type CreateWorkspaceRequest struct {
 	Overrides *WorkspaceOverrides `protobuf:"bytes,5,opt,name=overrides,proto3" json:"overrides,omitempty"`
 	// Idempotency key: a repeated request returns the first workspace. Optional, at most 64 characters.
 	IdempotencyKey string `protobuf:"bytes,6,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
-	// A devfile (schema 2.2, YAML, at most 64 KiB) instead of a template. Unsupported features are refused. If name is empty,
-	// its metadata.name names the workspace.
+	// A devfile (schema 2.2, YAML, at most 64 KiB) instead of a template. Unsupported features are refused. If name is
+	// empty, its metadata.name names the workspace.
 	Devfile       string `protobuf:"bytes,7,opt,name=devfile,proto3" json:"devfile,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

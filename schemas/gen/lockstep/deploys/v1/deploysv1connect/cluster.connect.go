@@ -45,8 +45,8 @@ const (
 type ClusterServiceClient interface {
 	// ListClusters returns all clusters that agents ever reported, with their present and former owners.
 	ListClusters(context.Context, *connect.Request[v1.ListClustersRequest]) (*connect.Response[v1.ListClustersResponse], error)
-	// ReleaseCluster releases a cluster from its project. The project keeps the history; rollouts in progress end as unknown. The
-	// next full resync of an agent of the new owner is a baseline that publishes no facts.
+	// ReleaseCluster releases a cluster from its project. The project keeps the history; rollouts in progress end as
+	// unknown. The next full resync of an agent of the new owner is a baseline that publishes no facts.
 	ReleaseCluster(context.Context, *connect.Request[v1.ReleaseClusterRequest]) (*connect.Response[v1.ReleaseClusterResponse], error)
 }
 
@@ -96,8 +96,8 @@ func (c *clusterServiceClient) ReleaseCluster(ctx context.Context, req *connect.
 type ClusterServiceHandler interface {
 	// ListClusters returns all clusters that agents ever reported, with their present and former owners.
 	ListClusters(context.Context, *connect.Request[v1.ListClustersRequest]) (*connect.Response[v1.ListClustersResponse], error)
-	// ReleaseCluster releases a cluster from its project. The project keeps the history; rollouts in progress end as unknown. The
-	// next full resync of an agent of the new owner is a baseline that publishes no facts.
+	// ReleaseCluster releases a cluster from its project. The project keeps the history; rollouts in progress end as
+	// unknown. The next full resync of an agent of the new owner is a baseline that publishes no facts.
 	ReleaseCluster(context.Context, *connect.Request[v1.ReleaseClusterRequest]) (*connect.Response[v1.ReleaseClusterResponse], error)
 }
 

@@ -41,8 +41,8 @@ const (
 // OperationServiceClient is a client for the lockstep.deploys.v1.OperationService service.
 type OperationServiceClient interface {
 	// Rebuild recomputes the read model from the stream OBSERVED, compares it with the stored one, and replaces it in one
-	// transaction. It publishes no fact again, and reading continues meanwhile. The response stream reports the progress; its last
-	// message holds the outcome.
+	// transaction. It publishes no fact again, and reading continues meanwhile. The response stream reports the progress;
+	// its last message holds the outcome.
 	Rebuild(context.Context, *connect.Request[v1.RebuildRequest]) (*connect.ServerStreamForClient[v1.RebuildResponse], error)
 }
 
@@ -79,8 +79,8 @@ func (c *operationServiceClient) Rebuild(ctx context.Context, req *connect.Reque
 // OperationServiceHandler is an implementation of the lockstep.deploys.v1.OperationService service.
 type OperationServiceHandler interface {
 	// Rebuild recomputes the read model from the stream OBSERVED, compares it with the stored one, and replaces it in one
-	// transaction. It publishes no fact again, and reading continues meanwhile. The response stream reports the progress; its last
-	// message holds the outcome.
+	// transaction. It publishes no fact again, and reading continues meanwhile. The response stream reports the progress;
+	// its last message holds the outcome.
 	Rebuild(context.Context, *connect.Request[v1.RebuildRequest], *connect.ServerStream[v1.RebuildResponse]) error
 }
 

@@ -52,8 +52,8 @@ type RolloutServiceClient interface {
 	ListRollouts(context.Context, *connect.Request[v1.ListRolloutsRequest]) (*connect.Response[v1.ListRolloutsResponse], error)
 	// GetRollout returns one rollout with its facts.
 	GetRollout(context.Context, *connect.Request[v1.GetRolloutRequest]) (*connect.Response[v1.GetRolloutResponse], error)
-	// WatchRollouts streams rollouts: first the existing ones, then each one with a new fact, progress included, until the caller
-	// disconnects.
+	// WatchRollouts streams rollouts: first the existing ones, then each one with a new fact, progress included, until
+	// the caller disconnects.
 	WatchRollouts(context.Context, *connect.Request[v1.WatchRolloutsRequest]) (*connect.ServerStreamForClient[v1.WatchRolloutsResponse], error)
 	// GetStats returns statistics of the rollouts that started in a period, per workload and in total.
 	GetStats(context.Context, *connect.Request[v1.GetStatsRequest]) (*connect.Response[v1.GetStatsResponse], error)
@@ -131,8 +131,8 @@ type RolloutServiceHandler interface {
 	ListRollouts(context.Context, *connect.Request[v1.ListRolloutsRequest]) (*connect.Response[v1.ListRolloutsResponse], error)
 	// GetRollout returns one rollout with its facts.
 	GetRollout(context.Context, *connect.Request[v1.GetRolloutRequest]) (*connect.Response[v1.GetRolloutResponse], error)
-	// WatchRollouts streams rollouts: first the existing ones, then each one with a new fact, progress included, until the caller
-	// disconnects.
+	// WatchRollouts streams rollouts: first the existing ones, then each one with a new fact, progress included, until
+	// the caller disconnects.
 	WatchRollouts(context.Context, *connect.Request[v1.WatchRolloutsRequest], *connect.ServerStream[v1.WatchRolloutsResponse]) error
 	// GetStats returns statistics of the rollouts that started in a period, per workload and in total.
 	GetStats(context.Context, *connect.Request[v1.GetStatsRequest]) (*connect.Response[v1.GetStatsResponse], error)

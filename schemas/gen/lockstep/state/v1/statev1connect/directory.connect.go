@@ -85,8 +85,8 @@ type DirectoryServiceClient interface {
 	ListProjects(context.Context, *connect.Request[v1.ListProjectsRequest]) (*connect.Response[v1.ListProjectsResponse], error)
 	CreateUser(context.Context, *connect.Request[v1.CreateUserRequest]) (*connect.Response[v1.CreateUserResponse], error)
 	ListUsers(context.Context, *connect.Request[v1.ListUsersRequest]) (*connect.Response[v1.ListUsersResponse], error)
-	// BlockUser blocks every further request of the user, and revokes the tokens of other users that descend from those of
-	// the user, as RevokeToken does.
+	// BlockUser blocks every further request of the user, and revokes the tokens of other users that descend from those
+	// of the user, as RevokeToken does.
 	BlockUser(context.Context, *connect.Request[v1.BlockUserRequest]) (*connect.Response[v1.BlockUserResponse], error)
 	// PutMembership gives a user a role. It replaces an earlier role in the same scope.
 	PutMembership(context.Context, *connect.Request[v1.PutMembershipRequest]) (*connect.Response[v1.PutMembershipResponse], error)
@@ -280,8 +280,8 @@ type DirectoryServiceHandler interface {
 	ListProjects(context.Context, *connect.Request[v1.ListProjectsRequest]) (*connect.Response[v1.ListProjectsResponse], error)
 	CreateUser(context.Context, *connect.Request[v1.CreateUserRequest]) (*connect.Response[v1.CreateUserResponse], error)
 	ListUsers(context.Context, *connect.Request[v1.ListUsersRequest]) (*connect.Response[v1.ListUsersResponse], error)
-	// BlockUser blocks every further request of the user, and revokes the tokens of other users that descend from those of
-	// the user, as RevokeToken does.
+	// BlockUser blocks every further request of the user, and revokes the tokens of other users that descend from those
+	// of the user, as RevokeToken does.
 	BlockUser(context.Context, *connect.Request[v1.BlockUserRequest]) (*connect.Response[v1.BlockUserResponse], error)
 	// PutMembership gives a user a role. It replaces an earlier role in the same scope.
 	PutMembership(context.Context, *connect.Request[v1.PutMembershipRequest]) (*connect.Response[v1.PutMembershipResponse], error)

@@ -46,12 +46,13 @@ const (
 
 // OperationServiceClient is a client for the lockstep.state.v1.OperationService service.
 type OperationServiceClient interface {
-	// Rebuild recomputes the read model from the streams, compares it with the stored one, and replaces it in one transaction.
-	// Reading continues meanwhile. The response stream reports the progress; its last message holds the outcome.
+	// Rebuild recomputes the read model from the streams, compares it with the stored one, and replaces it in one
+	// transaction. Reading continues meanwhile. The response stream reports the progress; its last message holds the
+	// outcome.
 	Rebuild(context.Context, *connect.Request[v1.RebuildRequest]) (*connect.ServerStreamForClient[v1.RebuildResponse], error)
-	// RetryDeadLetter publishes the original message of a dead letter to its subject, and removes the letter when the message is
-	// stored. A message that fails again comes back with a new sequence. After an interruption the message may be published twice;
-	// services ignore the duplicate.
+	// RetryDeadLetter publishes the original message of a dead letter to its subject, and removes the letter when the
+	// message is stored. A message that fails again comes back with a new sequence. After an interruption the message may
+	// be published twice; services ignore the duplicate.
 	RetryDeadLetter(context.Context, *connect.Request[v1.RetryDeadLetterRequest]) (*connect.Response[v1.RetryDeadLetterResponse], error)
 	// DropDeadLetter removes a dead letter permanently.
 	DropDeadLetter(context.Context, *connect.Request[v1.DropDeadLetterRequest]) (*connect.Response[v1.DropDeadLetterResponse], error)
@@ -113,12 +114,13 @@ func (c *operationServiceClient) DropDeadLetter(ctx context.Context, req *connec
 
 // OperationServiceHandler is an implementation of the lockstep.state.v1.OperationService service.
 type OperationServiceHandler interface {
-	// Rebuild recomputes the read model from the streams, compares it with the stored one, and replaces it in one transaction.
-	// Reading continues meanwhile. The response stream reports the progress; its last message holds the outcome.
+	// Rebuild recomputes the read model from the streams, compares it with the stored one, and replaces it in one
+	// transaction. Reading continues meanwhile. The response stream reports the progress; its last message holds the
+	// outcome.
 	Rebuild(context.Context, *connect.Request[v1.RebuildRequest], *connect.ServerStream[v1.RebuildResponse]) error
-	// RetryDeadLetter publishes the original message of a dead letter to its subject, and removes the letter when the message is
-	// stored. A message that fails again comes back with a new sequence. After an interruption the message may be published twice;
-	// services ignore the duplicate.
+	// RetryDeadLetter publishes the original message of a dead letter to its subject, and removes the letter when the
+	// message is stored. A message that fails again comes back with a new sequence. After an interruption the message may
+	// be published twice; services ignore the duplicate.
 	RetryDeadLetter(context.Context, *connect.Request[v1.RetryDeadLetterRequest]) (*connect.Response[v1.RetryDeadLetterResponse], error)
 	// DropDeadLetter removes a dead letter permanently.
 	DropDeadLetter(context.Context, *connect.Request[v1.DropDeadLetterRequest]) (*connect.Response[v1.DropDeadLetterResponse], error)

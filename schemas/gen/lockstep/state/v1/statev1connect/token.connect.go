@@ -57,8 +57,8 @@ type TokenServiceClient interface {
 	// token descends from the revoked one, it and its descendants stay valid, so that a replacement can revoke its
 	// predecessor.
 	RevokeToken(context.Context, *connect.Request[v1.RevokeTokenRequest]) (*connect.Response[v1.RevokeTokenResponse], error)
-	// ExchangeToken returns an access token for the named services, which verify it with the keys on the stream DIRECTORY. It is
-	// valid for five minutes, and no longer than the personal access token.
+	// ExchangeToken returns an access token for the named services, which verify it with the keys on the stream
+	// DIRECTORY. It is valid for five minutes, and no longer than the personal access token.
 	ExchangeToken(context.Context, *connect.Request[v1.ExchangeTokenRequest]) (*connect.Response[v1.ExchangeTokenResponse], error)
 }
 
@@ -139,8 +139,8 @@ type TokenServiceHandler interface {
 	// token descends from the revoked one, it and its descendants stay valid, so that a replacement can revoke its
 	// predecessor.
 	RevokeToken(context.Context, *connect.Request[v1.RevokeTokenRequest]) (*connect.Response[v1.RevokeTokenResponse], error)
-	// ExchangeToken returns an access token for the named services, which verify it with the keys on the stream DIRECTORY. It is
-	// valid for five minutes, and no longer than the personal access token.
+	// ExchangeToken returns an access token for the named services, which verify it with the keys on the stream
+	// DIRECTORY. It is valid for five minutes, and no longer than the personal access token.
 	ExchangeToken(context.Context, *connect.Request[v1.ExchangeTokenRequest]) (*connect.Response[v1.ExchangeTokenResponse], error)
 }
 
