@@ -185,6 +185,25 @@ func TestUnreadStreamBlocksOnlyItsWriter(t *testing.T) {
 	require.Len(t, all, 11*window)
 }
 
+// An HTTP client closes a connection while another goroutine of it writes.
+func TestCloseEndsAWriteThatWaitsForTheWindow(t *testing.T) {
+	t.Parallel()
+	const window = 64 << 10
+	near, far := newSessionPair(t, tunnel.Config{Window: window}).stream(t)
+	require.NoError(t, far.CloseWrite())
+	_, err := near.Read(make([]byte, 1))
+	require.ErrorIs(t, err, io.EOF)
+	written := make(chan error, 1)
+	go func() {
+		_, err := near.Write(make([]byte, 2*window))
+		written <- err
+	}()
+	_, err = io.ReadFull(far, make([]byte, window/4))
+	require.NoError(t, err)
+	require.NoError(t, near.Close())
+	require.ErrorIs(t, <-written, net.ErrClosed)
+}
+
 func TestResetEndsBothSides(t *testing.T) {
 	t.Parallel()
 	near, far := newSessionPair(t, tunnel.Config{}).stream(t)

@@ -324,6 +324,7 @@ func (st *Stream) CloseWrite() error {
 	}
 	st.closed = true
 	over := st.ended
+	st.writable.Broadcast() // a Write that waits for the window ends
 	st.mu.Unlock()
 	err := st.s.send(frameHeader{kind: frameEnd, stream: st.id}, nil)
 	if over {
