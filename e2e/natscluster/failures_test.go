@@ -24,14 +24,13 @@ const (
 	// longestWait of a workspace for Running while a server is down. It counts from the election of leaders, which takes
 	// the servers up to nine seconds, and longer when votes are split.
 	longestWait = 10 * time.Second
-	// slowdown is how many times as long as with all servers a workspace may wait if this is more than longestWait.
-	slowdown = 10
-	// interval between two new workspaces.
-	interval = 700 * time.Millisecond
-	// perFailure is the number of workspaces that are created while a server is down. Kubernetes has room for 60 in all.
-	perFailure = 15
-	// undisturbed is the number of workspaces that are created before, while all servers run.
-	undisturbed = 3
+	// slowdown is how many times as long a workspace may wait as one of as many that are created at once while all
+	// servers run, if this is more than longestWait: all that wait for the election are applied at once, too.
+	slowdown = 4
+	// interval between two new workspaces while a server is down; atOnce before.
+	interval, atOnce = 1200 * time.Millisecond, time.Millisecond
+	// count of the workspaces that are created while a server is down, and before. Kubernetes has room for 60 in all.
+	count = 9
 )
 
 // TestEachNATSServerMayFail kills each of three servers under a load of new workspaces. The server stays down until all
@@ -47,10 +46,10 @@ func TestEachNATSServerMayFail(t *testing.T) {
 		},
 	})
 	load := &load{s: s}
-	load.run(t, 1)
+	load.run(t, 1, atOnce)
 	for _, failing := range servers.all {
 		awaitServers(t, s, complete)
-		usual := longest(load.run(t, undisturbed), time.Time{})
+		usual := longest(load.run(t, count, atOnce), time.Time{})
 
 		failing.kill()
 		killed := time.Now()
@@ -59,12 +58,13 @@ func TestEachNATSServerMayFail(t *testing.T) {
 			awaitServers(t, s, func(of *jetstream.ClusterInfo) bool { return of.Leader != "" && of.Leader != failing.name })
 			elected <- time.Now()
 		}()
-		waits := load.run(t, perFailure)
+		waits := load.run(t, count, interval)
 		leaders := <-elected
 		require.False(t, t.Failed())
 		after, limit := longest(waits, leaders), max(longestWait, slowdown*usual)
-		t.Logf("without %s a workspace waited up to %s, with all servers %s; leaders were elected after %s, "+
-			"and a workspace waited up to %s more", failing.name, longest(waits, time.Time{}), usual, leaders.Sub(killed), after)
+		t.Logf("without %s a workspace waited up to %s; of as many at once, with all servers, up to %s; leaders were "+
+			"elected after %s, and a workspace waited up to %s more",
+			failing.name, longest(waits, time.Time{}), usual, leaders.Sub(killed), after)
 		require.LessOrEqual(t, after, limit)
 
 		begun := time.Now()
@@ -97,12 +97,12 @@ type load struct {
 	created int
 }
 
-// run creates workspaces, one per interval, and returns when all are Running or the test has failed.
-func (l *load) run(t *testing.T, count int) []wait {
+// run creates workspaces one after the other, and returns when all are Running or the test has failed.
+func (l *load) run(t *testing.T, count int, every time.Duration) []wait {
 	t.Helper()
 	var following sync.WaitGroup
 	waits := make([]wait, count)
-	next := time.NewTicker(interval)
+	next := time.NewTicker(every)
 	defer next.Stop()
 	for i := range count {
 		<-next.C
