@@ -95,7 +95,7 @@ func (s *session) run(ctx context.Context) error {
 	s.reconnects = s.cfg.Conn.Stats().Reconnects
 	s.checkStreams(ctx)
 	defer func() { s.stopChecks() }()
-	// Before it knows that the database was not restored, it cannot tell which rows are published.
+	// Before it knows that the database was not restored, it does not know which rows are published.
 	if err := s.awaitChecks(ctx); err != nil {
 		return err
 	}

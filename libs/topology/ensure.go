@@ -15,7 +15,7 @@ import (
 // Ensure creates the streams that are missing and updates those of a lower [Version]. It changes the replicas and the
 // storage of those of the same version: the service that was started last decides. A stream that shrinks loses its
 // oldest messages, unless it has DiscardNew. Replicas may call it concurrently. Streams that shrink come first, so a
-// server whose storage is exactly as large as the streams suffices. The error names the stream. The caller retries if
+// server with exactly as much storage as the streams need suffices. The error names the stream. The caller retries if
 // the server is unavailable.
 func Ensure(ctx context.Context, js jetstream.JetStream, cell Cell, opts Options) error {
 	if err := ValidateCell(string(cell)); err != nil {

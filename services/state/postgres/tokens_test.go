@@ -18,7 +18,7 @@ import (
 
 const tokenLimit = 50
 
-// createToken creates a token of a user, whose name is the value, too.
+// createToken creates a token. Its name is its value, too.
 func (b *fixture) createToken(t directory.Token) directory.Token {
 	b.t.Helper()
 	t.Scope = access.ScopeAdmin

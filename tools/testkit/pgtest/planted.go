@@ -38,11 +38,11 @@ func RequirePlantedCodeRanAs(tb testing.TB, url, schema, role string) {
 	tb.Helper()
 	rows, err := connectPlanted(tb, url).Query(tb.Context(), "select name::text from "+schema+".planted_users")
 	if err != nil {
-		tb.Fatalf("read as whom code of the schema %s ran: %v", schema, err)
+		tb.Fatalf("read the roles that ran code of the schema %s: %v", schema, err)
 	}
 	users, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
-		tb.Fatalf("read as whom code of the schema %s ran: %v", schema, err)
+		tb.Fatalf("read the roles that ran code of the schema %s: %v", schema, err)
 	}
 	// Once when it was planted, once in the restore.
 	if len(users) != 2 || users[0] != role || users[1] != role {
