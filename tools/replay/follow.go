@@ -23,12 +23,13 @@ type followed struct {
 	reader  stored.Reader
 	subject string
 	next    uint64 // the lowest sequence to read
+	failing bool   // since the last look
 }
 
 // Follow calls take with each message that is stored after its start, in order of each stream, until ctx ends or take
 // fails. It calls begun at the start. The subject is a filter as in [Options]; if it begins with a wildcard, it follows
-// all streams but DIRECTORY and DESIRED_LOG, which has a copy of every desired state. While NATS does not answer it
-// calls failed, and continues where it was.
+// all streams but DIRECTORY and DESIRED_LOG, which has a copy of every desired state. When NATS does not answer it
+// calls failed once for each stream, and later continues where it was.
 func Follow(
 	ctx context.Context, js jetstream.JetStream, cell topology.Cell, subject string, begun func() error,
 	failed func(error), take func(stored.Message) error,
@@ -54,9 +55,10 @@ func Follow(
 				return taken
 			case ctx.Err() != nil:
 				return nil
-			case err != nil:
+			case err != nil && !f.failing:
 				failed(fault.Wrap(err, errcode.Unavailable, "read stream %s: %v", f.reader.Stream, err))
 			}
+			f.failing = err != nil
 		}
 		select {
 		case <-ctx.Done():

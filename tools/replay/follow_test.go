@@ -91,3 +91,37 @@ func TestFollowContinuesAfterAnOutage(t *testing.T) {
 		func(error) {}, func(stored.Message) error { return enough }), enough)
 	require.NoError(t, <-restarted)
 }
+
+func TestFollowReportsAnOutageOnce(t *testing.T) {
+	t.Parallel()
+	server := natstest.Server(t)
+	js, admin := natstest.JetStream(t, server), natstest.JetStream(t, server)
+	ensure := func() error {
+		return topology.Ensure(natstest.Context(t), admin, cell, topology.Options{StorageBytes: 1 << 28})
+	}
+	require.NoError(t, ensure())
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	restored := make(chan error, 1)
+	failures := 0
+	enough := errors.New("enough")
+	err := replay.Follow(ctx, js, cell, "observed.>", func() error {
+		sent := js.Conn().Stats().OutMsgs
+		go func() {
+			looks := time.NewTicker(time.Millisecond)
+			defer looks.Stop()
+			for ctx.Err() == nil && js.Conn().Stats().OutMsgs < sent+5 {
+				<-looks.C
+			}
+			err := ensure()
+			if err == nil {
+				_, err = admin.Publish(ctx, cell.ObservedTick(7), []byte("x"))
+			}
+			restored <- err
+		}()
+		return admin.DeleteStream(ctx, topology.StreamObserved)
+	}, func(error) { failures++ }, func(stored.Message) error { return enough })
+	require.ErrorIs(t, err, enough)
+	require.NoError(t, <-restored)
+	require.Equal(t, 1, failures)
+}
