@@ -46,6 +46,7 @@ func TestGetReturnsWhatTheLeaderHasStored(t *testing.T) {
 	natstest.PublishRaw(t, server.ClientURL(), "", "",
 		natstest.RawMessage{Subject: "fact.c", Header: forged},
 		natstest.RawMessage{Subject: "fact.c", Header: "NATS/1.0\r\nno colon\r\n\r\n", Data: "x"})
+	publish(t, js, "fact.d") // It is stored after the ones without an acknowledgement.
 	get := func(wanted jetstreamapi.GetRequest) *jetstream.RawStreamMsg {
 		m, err := jetstreamapi.Get(t.Context(), js, stream, wanted)
 		require.NoError(t, err)
@@ -62,7 +63,7 @@ func TestGetReturnsWhatTheLeaderHasStored(t *testing.T) {
 	require.Equal(t, "404", third.Header.Get("Status"))
 	require.Nil(t, get(jetstreamapi.GetRequest{Sequence: 4}).Header, "they cannot be decoded")
 
-	_, err := jetstreamapi.Get(t.Context(), js, stream, jetstreamapi.GetRequest{Sequence: 5})
+	_, err := jetstreamapi.Get(t.Context(), js, stream, jetstreamapi.GetRequest{Sequence: 6})
 	require.ErrorIs(t, err, jetstream.ErrMsgNotFound)
 	_, err = jetstreamapi.Get(t.Context(), js, "OTHER", jetstreamapi.GetRequest{Sequence: 1})
 	require.ErrorIs(t, err, jetstream.ErrStreamNotFound)

@@ -18,7 +18,7 @@ import (
 type RawMessage struct{ Subject, Header, Data string }
 
 // PublishRaw publishes without a client, as the user if it is not empty, and returns once the server has received the
-// messages.
+// messages. Streams store them soon after that, and before any message that is published later.
 func PublishRaw(tb testing.TB, serverURL, user, password string, messages ...RawMessage) {
 	tb.Helper()
 	address, err := url.Parse(serverURL)
