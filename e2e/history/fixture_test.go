@@ -69,8 +69,14 @@ func (b *builder) desires(revision int, from, to events.DesiredState, cause even
 		})
 }
 
-// became adds a state change without a reason. Only failed states need one.
+// became adds a state change of a workspace that shall run, without a reason. Only failed states need one.
 func (b *builder) became(from, to events.ActualState, unexpected bool) *builder {
+	b.t.Helper()
+	return b.becameWith(events.DesiredStateRunning, from, to, unexpected)
+}
+
+// becameWith is became for another desired state.
+func (b *builder) becameWith(desired events.DesiredState, from, to events.ActualState, unexpected bool) *builder {
 	b.t.Helper()
 	return b.published(events.TypeWorkspaceStateChanged, "state_changed", events.WorkspaceStateChanged{
 		WorkspaceID:  id,
@@ -79,8 +85,15 @@ func (b *builder) became(from, to events.ActualState, unexpected bool) *builder 
 		AgentID:      int(agent),
 		From:         from,
 		To:           to,
-		DesiredState: events.DesiredStateRunning,
+		DesiredState: desired,
 		Unexpected:   unexpected,
+	})
+}
+
+func (b *builder) drifted(revision int) *builder {
+	b.t.Helper()
+	return b.published(events.TypeWorkspaceDrifted, "drifted", events.WorkspaceDrifted{
+		WorkspaceID: id, Name: "w", ProjectID: 1, AgentID: int(agent), DesiredRevision: revision, Message: "changed",
 	})
 }
 

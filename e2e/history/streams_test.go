@@ -53,15 +53,28 @@ func TestWorkspaces(t *testing.T) {
 	t.Parallel()
 	const (
 		running, stopped = events.DesiredStateRunning, events.DesiredStateStopped
+		restart          = events.DesiredStateRestartRequested
 		user             = events.DesiredStateCauseUser
+		completed        = events.DesiredStateCauseRestartCompleted
 		requested        = events.ActualStateCreationRequested
 	)
 	requireFound(t, []faulty{
 		{"sound", func(b *builder) {
 			b.created().became(requested, events.ActualStateStarting, false).
-				desires(2, running, stopped, user).desires(3, stopped, stopped, user).
-				became(events.ActualStateStarting, events.ActualStateStopped, false)
+				desires(2, running, stopped, user).desires(3, stopped, stopped, user).drifted(3).
+				becameWith(stopped, events.ActualStateStarting, events.ActualStateStopped, false)
 		}, ""},
+		{"a sound restart", func(b *builder) {
+			b.created().desires(2, running, restart, user).becameWith(restart, requested, events.ActualStateStopped, false).
+				desires(3, restart, running, completed).became(events.ActualStateStopped, events.ActualStateStarting, false)
+		}, ""},
+		{"a restart completes before the stop", func(b *builder) {
+			b.created().desires(2, running, restart, user).desires(3, restart, running, completed)
+		}, "the restart completes before the workspace is stopped"},
+		{"a state before its desired state", func(b *builder) {
+			b.created().becameWith(stopped, requested, events.ActualStateStopped, false)
+		}, "with desired state stopped, but the stream has running"},
+		{"a drift before its revision", func(b *builder) { b.created().drifted(2) }, "drift from revision 2 precedes"},
 		{"created twice", func(b *builder) { b.created().created() }, "is created twice"},
 		{"never created", func(b *builder) { b.desires(2, running, stopped, user) }, "changes before it is created"},
 		{"a change is lost", func(b *builder) { b.created().desires(3, running, stopped, user) }, "from revision 1 to 3"},

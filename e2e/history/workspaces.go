@@ -9,7 +9,8 @@ import (
 
 // Workspaces checks the public history of each workspace: it is created once and first; each
 // desired revision has one change, in sequence, from the desired state before; actual states follow
-// the state diagram; and failures have a reason. It does not hold after a restore from a copy.
+// the state diagram; failures have a reason; and each event follows its causes. It does not hold
+// after a restore from a copy.
 func Workspaces(published []Record) Findings {
 	var f Findings
 	known := map[string]*workspace{}
@@ -29,6 +30,12 @@ func Workspaces(published []Record) Findings {
 		each(&f, one, events.TypeWorkspaceStateChanged, func(r Record, e events.WorkspaceStateChanged) {
 			if w := created(&f, known, r, e.WorkspaceID, e.Name); w != nil {
 				w.become(&f, r, e)
+			}
+		})
+		each(&f, one, events.TypeWorkspaceDrifted, func(r Record, e events.WorkspaceDrifted) {
+			if w := created(&f, known, r, e.WorkspaceID, e.Name); w != nil && e.DesiredRevision > w.revision {
+				f.addf("sequence %d: workspace %s: drift from revision %d precedes that revision", r.Sequence, e.Name,
+					e.DesiredRevision)
 			}
 		})
 	}
@@ -57,6 +64,10 @@ func (w *workspace) desire(f *Findings, r Record, e events.WorkspaceDesiredState
 		f.addf("sequence %d: workspace %s: event has previous desired state %s, want %s",
 			r.Sequence, e.Name, e.From, w.desired)
 	}
+	if e.Cause != nil && *e.Cause == events.DesiredStateCauseRestartCompleted && w.actual != events.ActualStateStopped {
+		f.addf("sequence %d: workspace %s: the restart completes before the workspace is stopped: it is %s",
+			r.Sequence, e.Name, w.actual)
+	}
 	w.revision, w.desired = e.DesiredRevision, e.To
 }
 
@@ -64,6 +75,10 @@ func (w *workspace) become(f *Findings, r Record, e events.WorkspaceStateChanged
 	if e.From != w.actual {
 		f.addf("sequence %d: workspace %s: event has previous actual state %s, want %s",
 			r.Sequence, e.Name, e.From, w.actual)
+	}
+	if e.DesiredState != w.desired {
+		f.addf("sequence %d: workspace %s is %s with desired state %s, but the stream has %s",
+			r.Sequence, e.Name, e.To, e.DesiredState, w.desired)
 	}
 	if e.Unexpected {
 		f.addf("sequence %d: workspace %s: transition from %s to %s is not allowed",

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"lockstep.internal/e2e/fixture"
+	"lockstep.internal/e2e/history"
 	"lockstep.internal/libs/event"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/events"
@@ -159,6 +160,45 @@ func deletedDeploymentIsRecreated(s *fixture.System) {
 	require.Equal(t, claim, w.Claim().UID)
 }
 
+// eventsKeepTheirOrder restarts workspaces while the publisher of their events restarts, and reads the events of each
+// from the stream. A publisher that has just started does not know which subjects have messages.
+func eventsKeepTheirOrder(s *fixture.System) {
+	t := s.T
+	const cycles = 3
+	lost := s.CreateRunning("ordered-after-takeover")
+	reader := lost.Events()
+	reader.Until(events.ActualStateRunning)
+	require.NoError(t, s.Restart(t.Context(), stack.State))
+	lost.DeleteDeployment()
+	require.Empty(t, reader.Until(events.ActualStateUnknown).DesiredChanges, "the loss precedes its repair")
+	lost.AwaitRunning()
+
+	restarted := []*fixture.Workspace{s.CreateRunning("ordered-1"), s.CreateRunning("ordered-2")}
+	for range cycles {
+		for _, w := range restarted {
+			w.Restart()
+		}
+		require.NoError(t, s.Restart(t.Context(), stack.State))
+		for _, w := range restarted {
+			w.AwaitRestarted()
+		}
+	}
+	published := fixture.HistoryRecords(s.Records(topology.FamilyWorkspace))
+	require.Empty(t, history.Workspaces(published))
+	for _, w := range restarted {
+		completed := 0
+		for _, r := range published {
+			e, err := event.Decode(r.Header, r.Data)
+			require.NoError(t, err)
+			if e.Subject() == w.ID && e.Type() == events.TypeWorkspaceDesiredStateChanged &&
+				*fixture.Decode[events.WorkspaceDesiredStateChanged](t, e).Cause == events.DesiredStateCauseRestartCompleted {
+				completed++
+			}
+		}
+		require.Equal(t, cycles, completed)
+	}
+}
+
 func lossIsReportedWithoutDispatcher(s *fixture.System) {
 	t := s.T
 	w := s.CreateRunning("lost-without-dispatcher")
@@ -219,6 +259,7 @@ func TestOutages(t *testing.T) {
 		fixture.Case{Name: "the API accepts changes without NATS", Test: apiAcceptsChangesWithoutNATS},
 		fixture.Case{Name: "every restart converges", Test: everyRestartConverges},
 		fixture.Case{Name: "a deleted Deployment is recreated", Test: deletedDeploymentIsRecreated},
+		fixture.Case{Name: "events of a workspace keep their order", Test: eventsKeepTheirOrder},
 		fixture.Case{Name: "a loss is reported while the dispatcher is stopped", Test: lossIsReportedWithoutDispatcher},
 		fixture.Case{Name: "an unobserved loss is repaired", Test: unobservedLossIsRepaired},
 		fixture.Case{Name: "termination continues after a restart", Test: terminationContinuesAfterRestart},

@@ -39,6 +39,11 @@ type Config struct {
 	// the transaction that ends the restoration; an error rolls back and the call is repeated. Defaults to logging only.
 	Restored func(ctx context.Context, tx pgx.Tx, r Restoration) error
 
+	// OrderingKey is a regular expression of PostgreSQL. Messages whose subjects have the same match, or the same first
+	// group of it, are published in the order of their insertion, one after another. A subject without a match has an
+	// order of its own. Defaults to an order for each subject.
+	OrderingKey string
+
 	// Batch is the maximum number of rows read at once. Defaults to 1000.
 	Batch int
 	// BatchBytes bounds the data of the rows read at once. Defaults to 16 MiB.

@@ -9,7 +9,9 @@
 //   - On one subject the order of the stream is the order of commits. A message never appears again after a later one,
 //     even when a paused publisher continues after another took over. Each publish names the subject's last sequence;
 //     after a rejection the publisher reads the last message and compares revisions.
-//   - There is no order between subjects. A subject that fails (no stream, a full stream) delays no other.
+//   - Messages with the same [Config.OrderingKey] have one order across their subjects: each is sent after the one
+//     before it was acknowledged. There is no order between keys. A key that fails (no stream, a full stream) delays no
+//     other.
 //   - An open transaction delays no other message: rows are read once they are visible, without a cursor over ids.
 //   - A stream or database that was restored from an older copy is detected. [Config.Restored] then inserts the current
 //     state again, in a transaction.

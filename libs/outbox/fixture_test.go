@@ -165,15 +165,25 @@ func (f *fixture) waiting() int {
 // onStream returns what each entity's subject holds, in the stream's order.
 func (f *fixture) onStream() map[string][]string {
 	f.t.Helper()
-	facts, err := f.js.Stream(f.t.Context(), stream)
-	require.NoError(f.t, err)
 	found := make(map[string][]string)
-	for sequence := uint64(1); sequence <= facts.CachedInfo().State.LastSeq; sequence++ {
-		m, err := facts.GetMsg(f.t.Context(), sequence)
-		require.NoError(f.t, err)
+	for _, m := range f.messages() {
 		found[m.Subject] = append(found[m.Subject], string(m.Data))
 	}
 	return found
+}
+
+// messages returns what the stream holds.
+func (f *fixture) messages() []*jetstream.RawStreamMsg {
+	f.t.Helper()
+	facts, err := f.js.Stream(f.t.Context(), stream)
+	require.NoError(f.t, err)
+	var all []*jetstream.RawStreamMsg
+	for sequence := uint64(1); sequence <= facts.CachedInfo().State.LastSeq; sequence++ {
+		m, err := facts.GetMsg(f.t.Context(), sequence)
+		require.NoError(f.t, err)
+		all = append(all, m)
+	}
+	return all
 }
 
 // awaitStream waits until the stream contains exactly these messages.

@@ -45,9 +45,9 @@ func Migrations() (postgres.Migrations, error) {
 
 // Insert adds messages to the outbox within the transaction. They are published in this order after the commit.
 //
-// Every writer to a subject must first take the same lock, such as the row of the entity, and hold it until the
-// commit. Only then are the messages published in commit order. Set Nats-Msg-Id if a message needs the
-// de-duplication of JetStream. An invalid message returns ErrInvalidMessage.
+// Every writer to a subject, or to the subjects of one [Config.OrderingKey], must first take the same lock, such as the
+// row of the entity, and hold it until the commit. Only then are the messages published in commit order. Set
+// Nats-Msg-Id if a message needs the de-duplication of JetStream. An invalid message returns ErrInvalidMessage.
 func Insert(ctx context.Context, tx pgx.Tx, messages ...*nats.Msg) error {
 	if len(messages) == 0 {
 		return nil

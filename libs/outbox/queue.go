@@ -13,7 +13,9 @@ import (
 
 // row is a message in the outbox.
 type row struct {
-	id      int64
+	id int64
+	// key orders the row: rows with the same key are published one after another.
+	key     string
 	subject string
 	header  nats.Header
 	data    []byte
@@ -22,36 +24,42 @@ type row struct {
 
 const columns = `id, subject, header, data, created_at`
 
-// queue reads and writes the outbox's tables through the connection that holds the lock.
-type queue struct{ conn *pgx.Conn }
+// key is the ordering key of a row; $1 is [Config.OrderingKey].
+const key = `coalesce(substring(subject FROM nullif($1::text, '')), subject)`
 
-// read returns the oldest rows whose subject is not excluded: at most limit rows, with about maxBytes bytes in all.
+// queue reads and writes the outbox's tables through the connection that holds the lock.
+type queue struct {
+	conn        *pgx.Conn
+	orderingKey string
+}
+
+// read returns the oldest rows whose key is not excluded: at most limit rows, with about maxBytes bytes in all.
 func (q queue) read(ctx context.Context, excluded []string, limit int, maxBytes int64) ([]row, error) {
-	return q.collect(ctx, `SELECT `+columns+` FROM outbox WHERE subject <> ALL ($2) ORDER BY id LIMIT $3`,
+	return q.collect(ctx, `SELECT `+columns+` FROM outbox WHERE `+key+` <> ALL ($3) ORDER BY id LIMIT $4`,
 		maxBytes, excluded, limit)
 }
 
 // readRows returns the rows with these ids that still exist, with about maxBytes bytes in all.
 func (q queue) readRows(ctx context.Context, ids []int64, maxBytes int64) ([]row, error) {
-	return q.collect(ctx, `SELECT `+columns+` FROM outbox WHERE id = ANY ($2)`, maxBytes, ids)
+	return q.collect(ctx, `SELECT `+columns+` FROM outbox WHERE id = ANY ($3)`, maxBytes, ids)
 }
 
-func (q queue) collect(ctx context.Context, selection string, args ...any) ([]row, error) {
+func (q queue) collect(ctx context.Context, selection string, maxBytes int64, args ...any) ([]row, error) {
 	rows, err := q.conn.Query(ctx, `
-		SELECT id, subject, header, data, greatest(extract(epoch FROM clock_timestamp() - created_at), 0)::float8
+		SELECT id, `+key+`, subject, header, data, greatest(extract(epoch FROM clock_timestamp() - created_at), 0)::float8
 		FROM (
 			SELECT `+columns+`, sum(octet_length(data)) OVER (ORDER BY id) - octet_length(data) AS before
 			FROM (`+selection+`) AS selected
 		) AS counted
-		WHERE before < $1
-		ORDER BY id`, args...)
+		WHERE before < $2
+		ORDER BY id`, append([]any{q.orderingKey, maxBytes}, args...)...)
 	if err != nil {
 		return nil, fmt.Errorf("read the outbox: %w", err)
 	}
 	waiting, err := pgx.CollectRows(rows, func(collected pgx.CollectableRow) (row, error) {
 		var r row
 		var seconds float64
-		err := collected.Scan(&r.id, &r.subject, &r.header, &r.data, &seconds)
+		err := collected.Scan(&r.id, &r.key, &r.subject, &r.header, &r.data, &seconds)
 		r.age = time.Duration(seconds * float64(time.Second))
 		return r, err //nolint:wrapcheck // wrapped below
 	})

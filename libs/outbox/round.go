@@ -15,11 +15,10 @@ import (
 // roundTimeout is how long a round waits for acknowledgements.
 const roundTimeout = 100 * time.Millisecond
 
-// maxConflicts is the number of consecutive wrong-last-sequence refusals after which a subject is
-// failing.
+// maxConflicts is the number of consecutive wrong-last-sequence refusals after which a key is failing.
 const maxConflicts = 5
 
-// outageError marks a failure of the server or the connection, not of one subject.
+// outageError marks a failure of the server or the connection, not of one key.
 type outageError struct{ error }
 
 func (e outageError) Unwrap() error { return e.error }
@@ -55,11 +54,11 @@ type sent struct {
 	before map[string]uint64
 }
 
-// publish sends rows in rounds. Each round sends one row per subject and waits for all acknowledgements. So a
-// subject has at most one message in flight, and no message follows a failed one. A subject with a slow
-// acknowledgement is removed from the rounds; handleSlowAcks handles it later.
+// publish sends rows in rounds. Each round sends one row per key and waits for all acknowledgements. So a key has at
+// most one message in flight, and no message follows a failed one. A key with a slow acknowledgement is removed from
+// the rounds; handleSlowAcks handles it later.
 func (s *session) publish(ctx context.Context, rows []row, result *outcome) {
-	waiting := groupBySubject(rows)
+	waiting := groupByKey(rows)
 	conflicts := make(map[string]int)
 	for ctx.Err() == nil && result.outage == nil {
 		if waiting = s.skipPublished(waiting, result); len(waiting) == 0 {
@@ -72,12 +71,12 @@ func (s *session) publish(ctx context.Context, rows []row, result *outcome) {
 		next := waiting[:0]
 		for i, err := range s.publishRound(ctx, waiting, result) {
 			group := waiting[i]
-			switch subject := group[0].subject; {
+			switch key := group[0].key; {
 			case err == nil:
-				delete(conflicts, subject)
+				delete(conflicts, key)
 				next = append(next, group[1:])
-			case errors.Is(err, errConflict) && conflicts[subject] < maxConflicts:
-				conflicts[subject]++
+			case errors.Is(err, errConflict) && conflicts[key] < maxConflicts:
+				conflicts[key]++
 				next = append(next, group)
 			case errors.Is(err, errSlow):
 			default:
@@ -88,15 +87,15 @@ func (s *session) publish(ctx context.Context, rows []row, result *outcome) {
 	}
 }
 
-// groupBySubject groups rows by subject. Groups are ordered by their first row.
-func groupBySubject(rows []row) [][]row {
+// groupByKey groups rows by key. Groups are ordered by their first row.
+func groupByKey(rows []row) [][]row {
 	index := make(map[string]int, len(rows))
 	var groups [][]row
 	for _, r := range rows {
-		i, known := index[r.subject]
+		i, known := index[r.key]
 		if !known {
 			i = len(groups)
-			index[r.subject] = i
+			index[r.key] = i
 			groups = append(groups, nil)
 		}
 		groups[i] = append(groups[i], r)
@@ -143,7 +142,7 @@ func (s *session) publishRound(ctx context.Context, waiting [][]row, result *out
 		}
 		if ack == nil && err == nil {
 			if ack, err = poll(p.future); errors.Is(err, errSlow) {
-				s.slow[p.row.subject] = p
+				s.slow[p.row.key] = p
 			}
 		}
 		errs[i] = s.recordAck(ctx, p, ack, err, result)
@@ -164,12 +163,12 @@ func poll(future jetstream.PubAckFuture) (*jetstream.PubAck, error) {
 
 // handleSlowAcks handles slow acknowledgements that have arrived.
 func (s *session) handleSlowAcks(ctx context.Context, result *outcome) {
-	for subject, p := range s.slow {
+	for key, p := range s.slow {
 		ack, err := poll(p.future)
 		if errors.Is(err, errSlow) {
 			continue
 		}
-		delete(s.slow, subject)
+		delete(s.slow, key)
 		if err = s.recordAck(ctx, p, ack, err, result); err != nil && !errors.Is(err, errConflict) {
 			s.handleFailure(ctx, p.row, err, result)
 		}
@@ -188,7 +187,7 @@ func (s *session) recordAck(ctx context.Context, p sent, ack *jetstream.PubAck, 
 	if err != nil {
 		return err
 	}
-	delete(s.failing, p.row.subject)
+	delete(s.failing, p.row.key)
 	result.done = append(result.done, p.row.id)
 	if ack.Duplicate { // the sequence is that of the first message; later ones are unknown
 		delete(s.lastKnown, p.row.subject)
@@ -210,7 +209,7 @@ func (s *session) skipPublished(waiting [][]row, result *outcome) [][]row {
 	for _, group := range waiting {
 		for len(group) > 0 && group[0].id <= s.lastKnown[group[0].subject].revision {
 			result.done = append(result.done, group[0].id)
-			delete(s.failing, group[0].subject)
+			delete(s.failing, group[0].key)
 			group = group[1:]
 		}
 		if len(group) > 0 {
@@ -289,7 +288,7 @@ func revisionOf(header nats.Header) int64 {
 	return revision
 }
 
-// handleFailure handles a failed publish: it delays the subject, or reports an outage when the server is
+// handleFailure handles a failed publish: it delays the key, or reports an outage when the server is
 // the cause.
 func (s *session) handleFailure(ctx context.Context, r row, err error, result *outcome) {
 	switch {

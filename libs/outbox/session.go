@@ -19,7 +19,7 @@ import (
 const (
 	// maxCachedSubjects limits the cache of last sequences. A cache miss costs one rejected publish.
 	maxCachedSubjects = 100_000
-	// maxFailing is the number of failing subjects above which NATS itself is treated as failing.
+	// maxFailing is the number of failing keys above which NATS itself is treated as failing.
 	maxFailing = 1000
 	// slowAckInterval is the time between two checks for slow acknowledgements while the session is
 	// idle.
@@ -48,12 +48,12 @@ type session struct {
 	queue queue
 
 	published     bool
-	lastKnown     map[string]position        // subject → its last message, as far as known
-	streams       map[string]uint64          // stream → the highest sequence it has acknowledged
-	failing       map[string]*failingSubject // subject → its failed row
-	slow          map[string]sent            // subjects with a slow acknowledgement
-	reconnects    uint64                     // of the connection, at the last check of the streams
-	unchecked     int                        // streams whose end has not arrived
+	lastKnown     map[string]position    // subject → its last message, as far as known
+	streams       map[string]uint64      // stream → the highest sequence it has acknowledged
+	failing       map[string]*failingKey // key → its failed row
+	slow          map[string]sent        // keys with a slow acknowledgement
+	reconnects    uint64                 // of the connection, at the last check of the streams
+	unchecked     int                    // streams whose end has not arrived
 	ends          chan streamEnd
 	restored      map[string]bool // streams that were handled as restored since checkStreams
 	stopChecks    func()
@@ -61,8 +61,8 @@ type session struct {
 	failureLog    retry.FailureLog
 }
 
-// failingSubject is a subject with a failed row. It is skipped until the back-off ends.
-type failingSubject struct {
+// failingKey is an ordering key with a failed row. It is skipped until the back-off ends.
+type failingKey struct {
 	row     int64
 	until   time.Time
 	backoff *retry.Backoff
@@ -70,8 +70,8 @@ type failingSubject struct {
 
 func newSession(p *Publisher, js jetstream.JetStream, held *postgres.HeldLock) *session {
 	return &session{
-		cfg: p.cfg, hooks: p.hooks, js: js, held: held, queue: queue{conn: held.Conn()},
-		lastKnown: make(map[string]position), failing: make(map[string]*failingSubject), slow: make(map[string]sent),
+		cfg: p.cfg, hooks: p.hooks, js: js, held: held, queue: queue{conn: held.Conn(), orderingKey: p.cfg.OrderingKey},
+		lastKnown: make(map[string]position), failing: make(map[string]*failingKey), slow: make(map[string]sent),
 		restored:      make(map[string]bool),
 		outageBackoff: outageRetry.Backoff(), stopChecks: func() {},
 	}
@@ -126,7 +126,7 @@ func (s *session) waitForRows(ctx context.Context) error {
 	return nil
 }
 
-// publishBatch publishes the oldest rows of healthy subjects and retries failed rows whose pause is
+// publishBatch publishes the oldest rows of healthy keys and retries failed rows whose pause is
 // over. It reports whether more rows can be published now.
 func (s *session) publishBatch(ctx context.Context) (bool, error) {
 	s.held.ClearNotification()
@@ -166,15 +166,15 @@ func (s *session) publishRows(ctx context.Context, rows []row) (int, error) {
 	return len(result.done), ctx.Err()
 }
 
-// readRows reads the rows to publish now. The failed rows of failing subjects are read separately, so they never
+// readRows reads the rows to publish now. The failed rows of failing keys are read separately, so they never
 // fill the batch. full reports whether more rows may wait.
 func (s *session) readRows(ctx context.Context) (rows []row, full bool, err error) {
 	excluded := make([]string, 0, len(s.failing)+len(s.slow)) // not nil: with NULL the query would return no rows
-	for subject := range s.failing {
-		excluded = append(excluded, subject)
+	for key := range s.failing {
+		excluded = append(excluded, key)
 	}
-	for subject := range s.slow {
-		excluded = append(excluded, subject)
+	for key := range s.slow {
+		excluded = append(excluded, key)
 	}
 	if slow := len(s.slow) - s.retrying(); slow < s.cfg.Batch {
 		if rows, err = s.queue.read(ctx, excluded, s.cfg.Batch, s.cfg.BatchBytes); err != nil {
@@ -191,15 +191,14 @@ func (s *session) readRows(ctx context.Context) (rows []row, full bool, err erro
 	return append(retries, rows...), len(rows) == s.cfg.Batch, err
 }
 
-// readRetries reads the rows of failing subjects whose pause is over. A subject whose row is gone
-// is healthy again.
+// readRetries reads the rows of failing keys whose pause is over. A key whose row is gone is healthy again.
 func (s *session) readRetries(ctx context.Context) ([]row, error) {
 	due := make(map[string]int64)
 	now := time.Now()
 	limit := s.cfg.Batch - s.retrying()
-	for subject, b := range s.failing {
-		if !s.isSlow(subject) && !now.Before(b.until) && len(due) < limit {
-			due[subject] = b.row
+	for key, b := range s.failing {
+		if !s.isSlow(key) && !now.Before(b.until) && len(due) < limit {
+			due[key] = b.row
 		}
 	}
 	if len(due) == 0 {
@@ -211,26 +210,26 @@ func (s *session) readRetries(ctx context.Context) ([]row, error) {
 	}
 	if len(rows) < len(due) {
 		for _, r := range rows {
-			delete(due, r.subject)
+			delete(due, r.key)
 		}
-		for subject := range due {
-			delete(s.failing, subject)
+		for key := range due {
+			delete(s.failing, key)
 		}
 	}
 	return rows, nil
 }
 
-// isSlow reports whether the subject's last acknowledgement is missing.
-func (s *session) isSlow(subject string) bool {
-	_, slow := s.slow[subject]
+// isSlow reports whether the key's last acknowledgement is missing.
+func (s *session) isSlow(key string) bool {
+	_, slow := s.slow[key]
 	return slow
 }
 
-// retrying counts the failing subjects with a message in flight.
+// retrying counts the failing keys with a message in flight.
 func (s *session) retrying() int {
 	n := 0
-	for subject := range s.slow {
-		if _, failing := s.failing[subject]; failing {
+	for key := range s.slow {
+		if _, failing := s.failing[key]; failing {
 			n++
 		}
 	}
@@ -266,12 +265,12 @@ func (s *session) remember(subject string, last position) {
 	s.lastKnown[subject] = last
 }
 
-// backOff skips the row's subject for a while.
+// backOff skips the row's key for a while.
 func (s *session) backOff(ctx context.Context, r row, err error) {
-	b := s.failing[r.subject]
+	b := s.failing[r.key]
 	if b == nil {
-		b = &failingSubject{backoff: s.cfg.Retry.Backoff()}
-		s.failing[r.subject] = b
+		b = &failingKey{backoff: s.cfg.Retry.Backoff()}
+		s.failing[r.key] = b
 	}
 	pause := b.backoff.Next()
 	b.row, b.until = r.id, time.Now().Add(pause)
@@ -294,8 +293,8 @@ func (s *session) waitTimeout() time.Duration {
 	if len(s.slow) > 0 {
 		next = min(next, slowAckInterval)
 	}
-	for subject, b := range s.failing {
-		if !s.isSlow(subject) {
+	for key, b := range s.failing {
+		if !s.isSlow(key) {
 			next = min(next, max(time.Until(b.until), slowAckInterval))
 		}
 	}

@@ -2,6 +2,7 @@ package topology
 
 import (
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -168,6 +169,11 @@ func (c Cell) Workspace(project int64, workspace, event string) string {
 // WorkspaceAll matches every event of one workspace.
 func (c Cell) WorkspaceAll(project int64, workspace string) string {
 	return c.Prefix(FamilyWorkspace) + "." + strconv.FormatInt(project, 10) + "." + Escape(workspace) + ".*"
+}
+
+// WorkspaceID is a regular expression whose group matches the workspace's id in the subjects of its events.
+func (c Cell) WorkspaceID() string {
+	return "^" + regexp.QuoteMeta(c.Prefix(FamilyWorkspace)) + `[.][^.]+[.]([^.]+)[.]`
 }
 
 // Deploy is the subject of one kind of fact, such as completed, about one workload of a cluster.

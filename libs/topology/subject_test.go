@@ -1,6 +1,7 @@
 package topology_test
 
 import (
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -90,6 +91,22 @@ func TestParseRejectsInvalidSubjects(t *testing.T) {
 	require.NoError(t, err)
 	_, err = s.Agent()
 	require.ErrorContains(t, err, "no agent")
+}
+
+func TestWorkspaceIDMatchesTheEventsOfOneWorkspace(t *testing.T) {
+	t.Parallel()
+	id := regexp.MustCompile(topology.Cell("local").WorkspaceID())
+	for _, subject := range []string{
+		topology.Cell("local").Workspace(7, "w", "created"), topology.Cell("local").Workspace(0, "w", "orphaned"),
+	} {
+		require.Equal(t, "w", id.FindStringSubmatch(subject)[1])
+	}
+	for _, subject := range []string{
+		topology.Cell("other").Workspace(7, "w", "created"), topology.Cell("local").Desired(7, "w"),
+		"lockstep.local.workspace",
+	} {
+		require.Nil(t, id.FindStringSubmatch(subject), subject)
+	}
 }
 
 func FuzzEscape(f *testing.F) {

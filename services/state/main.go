@@ -188,9 +188,10 @@ func (p *process) openOutbox(context.Context) error {
 	if err != nil {
 		return fmt.Errorf("outbox: %w", err)
 	}
-	p.publisher, err = outbox.New(
-		outbox.Config{Pool: p.pool, Conn: p.conn.Conn, Logger: p.tel.Logger, Metrics: metrics, Restored: p.republish},
-	)
+	p.publisher, err = outbox.New(outbox.Config{
+		Pool: p.pool, Conn: p.conn.Conn, Logger: p.tel.Logger, Metrics: metrics, Restored: p.republish,
+		OrderingKey: p.cell().WorkspaceID(),
+	})
 	if err != nil {
 		return fmt.Errorf("outbox: %w", err)
 	}

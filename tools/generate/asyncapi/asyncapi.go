@@ -23,7 +23,8 @@ const about = `The events that a reader can read from Lockstep's JetStream strea
 Every event is a CloudEvent 1.0 in binary mode, by the CloudEvents NATS protocol binding: attributes are headers
 (ce-type, ce-id …, percent-encoded), the data is the payload. Subjects are lockstep.<cell>.<family>.<key…>. Key
 tokens are ids, or names with percent-encoded dots, wildcards, percent signs, spaces and control characters. Times are
-UTC. The position on the stream gives the order, not the time.
+UTC. The position on the stream gives the order, not the time. The events of one workspace on WORKSPACES are in the
+order in which they happened, across all its subjects. There is no order between workspaces.
 `
 
 // Generate returns the document. Examples holds one structured CloudEvent per type, named as the
