@@ -101,6 +101,7 @@ const (
 	Target             = "target"
 	Targets            = "targets"
 	Timeout            = "timeout"
+	Since              = "since"
 	Until              = "until"
 	Warning            = "warning"
 	Workloads          = "workloads"

@@ -62,6 +62,8 @@ func statePermissions(cell topology.Cell) jwt.Permissions {
 				cell.All(topology.FamilyWorkspace),
 				cell.All(topology.FamilyDirectory),
 				cell.Prefix(topology.FamilyAgent) + ".*.blocked",
+				cell.Prefix(topology.FamilyAgent) + ".*.silent",
+				cell.Prefix(topology.FamilyAgent) + ".*.returned",
 				cell.Prefix(topology.FamilyDead) + "." + PrincipalState + ".>",
 				cell.All(topology.FamilyObserved),
 				cell.All(topology.FamilyApplied),

@@ -166,7 +166,7 @@ func withJetStream() []principal {
 			writes: []string{
 				"lockstep.local.desired.>", "lockstep.local.desired_log.>", "lockstep.local.control.>",
 				"lockstep.local.workspace.>", "lockstep.local.directory.>", "lockstep.local.dead.state.>",
-				"lockstep.local.agent.*.blocked",
+				"lockstep.local.agent.*.blocked", "lockstep.local.agent.*.silent", "lockstep.local.agent.*.returned",
 				// Dead letters that it retries.
 				"lockstep.local.observed.>", "lockstep.local.applied.>", "lockstep.local.sink.>",
 			},

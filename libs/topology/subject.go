@@ -210,6 +210,12 @@ func (c Cell) AgentDisconnected(agent int64) string {
 // AgentBlocked is the subject of blocked events of an agent.
 func (c Cell) AgentBlocked(agent int64) string { return c.agent(FamilyAgent, agent) + ".blocked" }
 
+// AgentSilent is the subject of silent events of an agent.
+func (c Cell) AgentSilent(agent int64) string { return c.agent(FamilyAgent, agent) + ".silent" }
+
+// AgentReturned is the subject of returned events of an agent.
+func (c Cell) AgentReturned(agent int64) string { return c.agent(FamilyAgent, agent) + ".returned" }
+
 // AgentRequests is the subject of audit records that relays published before the stream AUDIT existed.
 func (c Cell) AgentRequests(agent int64) string { return c.agent(FamilyAgent, agent) + ".requests" }
 

@@ -51,6 +51,8 @@ type AgentsConfig struct {
 	URLs    []string `yaml:"urls" help:"NATS addresses for agents; empty = nats.url"`
 	CAFile  string   `yaml:"ca_file" help:"PEM file with the CAs of NATS for agents; empty = system CAs"`
 
+	SilentAfter time.Duration `yaml:"silent_after" help:"an agent whose watcher has reported nothing for this time is silent, and its workspaces are stale; several times tick_interval of the watchers, at least 1s"`
+
 	MaxPerProject int `yaml:"max_per_project" help:"maximum agents of a project; revoked ones count for a day after their registration"`
 
 	HourlyMessages int64        `yaml:"hourly_messages" help:"messages that an agent may publish within an hour of the clock on each stream; one that publishes more is disconnected until the hour is over; at least 350000"`
@@ -98,6 +100,7 @@ func DefaultConfig() Config {
 		Cell:      CellConfig{Name: "local"},
 		NATS:      natsconn.DefaultConfig(),
 		Agents: AgentsConfig{
+			SilentAfter:    time.Minute,
 			MaxPerProject:  200,
 			HourlyMessages: meter.Default().Messages,
 			HourlyBytes:    config.Bytes(meter.Default().Bytes),
@@ -183,6 +186,9 @@ func (c AgentsConfig) validateLimits() []error {
 	var errs []error
 	if c.DailyShare < 1 || c.DailyShare > 100 {
 		errs = append(errs, config.Invalid("agents.daily_share", "%d is not between 1 and 100", c.DailyShare))
+	}
+	if c.SilentAfter < time.Second {
+		errs = append(errs, config.Invalid("agents.silent_after", "%s is less than 1s", c.SilentAfter))
 	}
 	if c.MaxPerProject < 1 {
 		errs = append(errs, config.Invalid("agents.max_per_project", "%d is less than 1", c.MaxPerProject))

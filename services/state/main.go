@@ -94,6 +94,7 @@ type process struct {
 	ingest          []service.Part
 	judge           *judge.Judge
 	meter           *nats.Meter
+	silences        *nats.Silences
 	secretResponder *nats.SecretResponder
 	// consumerResponder creates consumers for other services.
 	consumerResponder *consumers.Responder
@@ -287,6 +288,13 @@ func (p *process) openAgents(context.Context) error {
 	}
 	if err := p.tel.Metrics.Register(p.meter); err != nil {
 		return fmt.Errorf("metrics of agents' limits: %w", err)
+	}
+	p.silences = &nats.Silences{
+		JetStream: js, Patience: p.cfg.Agents.SilentAfter, Processed: p.consumers.ObservedSequence,
+		Record: p.directory.RecordSilences, Count: p.directory.CountSilent, Logger: p.tel.Logger,
+	}
+	if err := p.tel.Metrics.Register(p.silences); err != nil {
+		return fmt.Errorf("metrics of silent agents: %w", err)
 	}
 	p.responder = &natsauth.Responder{
 		Conn: p.callout.Conn, Keys: keys, Cell: cell, Logger: p.tel.Logger,

@@ -55,6 +55,7 @@ func (p *process) parts() []service.Part {
 		}},
 		{Name: "judge", StartAfter: []string{"database"}, Run: ready(p.judge.Run)},
 		{Name: "meter", StartAfter: []string{"database", "streams"}, Run: ready(p.meter.Run)},
+		{Name: "silences", StartAfter: []string{"database", "streams"}, Run: ready(p.silences.Run)},
 		{Name: "background", StopBefore: []string{"nats-system"}, Run: ready(p.background.wait)},
 		p.apiPart(),
 	}, p.ingest...)

@@ -173,3 +173,16 @@ func TestBlockAndClockOfAnAgentAreShown(t *testing.T) {
 	require.Equal(t, "right", clockOffset(-time.Minute))
 	require.Contains(t, agentTable(g).rows[0], "blocked until 2026-03-04T05:06:07Z")
 }
+
+func TestSilentAgentsAndTheirStaleWorkspacesAreShown(t *testing.T) {
+	t.Parallel()
+	since := timestamppb.New(time.Now().Add(-5 * time.Minute))
+	g := &statev1.Agent{LastSeenAt: since, SilentSince: since}
+	require.Contains(t, agentTable(g).rows[0], "silent for 5m")
+	require.Contains(t, agentFields(g).rows, []string{"state", "silent for 5m"})
+	require.Contains(t, agentFields(g).rows, []string{"last seen", "5m"})
+	w := &statev1.Workspace{ActualState: statev1.ActualState_ACTUAL_STATE_RUNNING, StaleSince: since}
+	require.Contains(t, workspaceTable(w).rows[0], "Running (stale for 5m)")
+	w.StaleSince = nil
+	require.Contains(t, workspaceTable(w).rows[0], "Running")
+}

@@ -161,6 +161,8 @@ func agentState(g *statev1.Agent) string {
 		return "revoked"
 	case g.GetBlock() != nil:
 		return "blocked until " + g.GetBlock().GetBlockedUntil().AsTime().Format(time.RFC3339)
+	case g.GetSilentSince() != nil:
+		return "silent for " + age(g.GetSilentSince())
 	default:
 		return "active"
 	}

@@ -233,7 +233,7 @@ func (a *app) workspaceGet() *cobra.Command {
 			return a.print(response.Msg, table{header: []string{"FIELD", "VALUE"}, rows: [][]string{
 				{"name", w.GetName()},
 				{"id", w.GetId()},
-				{"actual state", actual(w)},
+				{"actual state", freshOrStale(w)},
 				{"desired state", desired(w)},
 				{"message", w.GetMessage()},
 				{"image", w.GetSpec().GetImage()},
@@ -252,6 +252,8 @@ func (a *app) workspaceList() *cobra.Command {
 	var filter statev1.WorkspaceFilter
 	c := &cobra.Command{
 		Use: "list", Short: "List workspaces, newest first", Args: exactly(),
+		Long: `List workspaces, newest first. The actual state of a workspace is stale if its agent is silent or
+revoked: nothing has been reported since.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			api, err := a.api()
 			if err != nil {
@@ -349,7 +351,7 @@ func workspaceTable(workspaces ...*statev1.Workspace) table {
 	for _, w := range workspaces {
 		t.rows = append(t.rows, []string{
 			w.GetName(),
-			actual(w),
+			freshOrStale(w),
 			desired(w),
 			strconv.FormatInt(w.GetProjectId(), 10),
 			strconv.FormatInt(w.GetAgentId(), 10),
@@ -362,6 +364,14 @@ func workspaceTable(workspaces ...*statev1.Workspace) table {
 
 func actual(w *statev1.Workspace) string {
 	return enumName(w.GetActualState().String(), "ACTUAL_STATE_")
+}
+
+// freshOrStale returns the actual state, and how old it is if the agent does not report.
+func freshOrStale(w *statev1.Workspace) string {
+	if w.GetStaleSince() == nil {
+		return actual(w)
+	}
+	return fmt.Sprintf("%s (stale for %s)", actual(w), age(w.GetStaleSince()))
 }
 
 func desired(w *statev1.Workspace) string {

@@ -237,6 +237,49 @@ func (v *AgentRequests) decode(r *reader) {
 	r.endObject(present, "agent_id", "requests")
 }
 
+func (v *AgentReturned) decode(r *reader) {
+	var present uint64
+	if !r.beginObject() {
+		return
+	}
+	for r.nextName() {
+		switch string(r.name) {
+		case "agent_id":
+			present |= 1 << 0
+			v.AgentID = r.integer(integerRule{1, math.MaxInt})
+		case "returned_at":
+			present |= 1 << 1
+			v.ReturnedAt = r.time()
+		case "silent_since":
+			present |= 1 << 2
+			v.SilentSince = r.time()
+		default:
+			r.skip()
+		}
+	}
+	r.endObject(present, "agent_id", "returned_at", "silent_since")
+}
+
+func (v *AgentSilent) decode(r *reader) {
+	var present uint64
+	if !r.beginObject() {
+		return
+	}
+	for r.nextName() {
+		switch string(r.name) {
+		case "agent_id":
+			present |= 1 << 0
+			v.AgentID = r.integer(integerRule{1, math.MaxInt})
+		case "silent_since":
+			present |= 1 << 1
+			v.SilentSince = r.time()
+		default:
+			r.skip()
+		}
+	}
+	r.endObject(present, "agent_id", "silent_since")
+}
+
 func (v *Applied) decode(r *reader) {
 	var present uint64
 	if !r.beginObject() {
@@ -2010,6 +2053,10 @@ func (*AgentDisconnected) eventType() string { return TypeAgentDisconnected }
 
 func (*AgentRequests) eventType() string { return TypeAgentRequests }
 
+func (*AgentReturned) eventType() string { return TypeAgentReturned }
+
+func (*AgentSilent) eventType() string { return TypeAgentSilent }
+
 func (*Applied) eventType() string { return TypeApplied }
 
 func (*ApplyFailed) eventType() string { return TypeApplyFailed }
@@ -2089,6 +2136,10 @@ func decoded(eventType string, data []byte) (any, error) {
 		return untyped(Decode[AgentDisconnected](data))
 	case TypeAgentRequests:
 		return untyped(Decode[AgentRequests](data))
+	case TypeAgentReturned:
+		return untyped(Decode[AgentReturned](data))
+	case TypeAgentSilent:
+		return untyped(Decode[AgentSilent](data))
 	case TypeApplied:
 		return untyped(Decode[Applied](data))
 	case TypeApplyFailed:

@@ -196,6 +196,28 @@ type AgentRequests struct {
 	Requests []AgentRequest `json:"requests"`
 }
 
+// AgentReturned: The watcher of a silent agent reports again.
+type AgentReturned struct {
+	// The agent.
+	AgentID int `json:"agent_id"`
+
+	// When the stream stored a report of its watcher again, UTC.
+	ReturnedAt time.Time `json:"returned_at"`
+
+	// When the stream stored the last report of its watcher before it was silent, UTC.
+	SilentSince time.Time `json:"silent_since"`
+}
+
+// AgentSilent: An agent's watcher has reported nothing for some time, ticks included. The states of
+// its workspaces are stale.
+type AgentSilent struct {
+	// The agent.
+	AgentID int `json:"agent_id"`
+
+	// When the stream stored the last report of its watcher before it was silent, UTC.
+	SilentSince time.Time `json:"silent_since"`
+}
+
 // Applied: A desired revision was applied completely.
 type Applied struct {
 	// Number of the successful attempt, from 1.

@@ -20,6 +20,13 @@ const (
 	// agent.{agent}.requests: Audit of requests to an agent through a relay. Relays before AUDIT
 	// published it; audit.requests has replaced it.
 	TypeAgentRequests = "dev.lockstep.agent.requests.v1"
+	// TypeAgentReturned is an event with the data [AgentReturned], on stream AGENTS at
+	// agent.{agent}.returned: The watcher of a silent agent reports again.
+	TypeAgentReturned = "dev.lockstep.agent.returned.v1"
+	// TypeAgentSilent is an event with the data [AgentSilent], on stream AGENTS at
+	// agent.{agent}.silent: An agent's watcher has reported nothing for some time, ticks included. The
+	// states of its workspaces are stale.
+	TypeAgentSilent = "dev.lockstep.agent.silent.v1"
 	// TypeApplied is an event with the data [Applied], on stream APPLIED at
 	// applied.{agent}.{workspace}: A desired revision was applied completely.
 	TypeApplied = "dev.lockstep.applied.applied.v1"
@@ -172,6 +179,16 @@ func Types() []Type {
 			Name: TypeAgentRequests, Title: "AgentRequests", Stream: "AGENTS",
 			Subjects:    []string{"agent.{agent}.requests"},
 			Description: "Audit of requests to an agent through a relay. Relays before AUDIT published it; audit.requests has replaced it.",
+		},
+		{
+			Name: TypeAgentReturned, Title: "AgentReturned", Stream: "AGENTS",
+			Subjects:    []string{"agent.{agent}.returned"},
+			Description: "The watcher of a silent agent reports again.",
+		},
+		{
+			Name: TypeAgentSilent, Title: "AgentSilent", Stream: "AGENTS",
+			Subjects:    []string{"agent.{agent}.silent"},
+			Description: "An agent's watcher has reported nothing for some time, ticks included. The states of its workspaces are stale.",
 		},
 		{
 			Name: TypeApplied, Title: "Applied", Stream: "APPLIED",

@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/nats-io/nats.go"
@@ -57,6 +58,37 @@ func (d *Directory) BlockAgent(ctx context.Context, id int64, b agent.Block) (bo
 		return nil
 	})
 	return blocked, err
+}
+
+// RecordSilences records and publishes which agents reported again since they were silent, and which reported before a
+// time and not since. It returns both. Each silence begins and ends once, however many replicas call it.
+func (d *Directory) RecordSilences(
+	ctx context.Context, before, at time.Time,
+) (silent, returned []agent.Silence, err error) {
+	err = libpostgres.InTx(ctx, d.DB, func(tx pgx.Tx) (err error) {
+		if returned, err = d.EndSilences(ctx, tx); err != nil {
+			return err
+		}
+		if silent, err = d.BeginSilences(ctx, tx, before); err != nil {
+			return err
+		}
+		messages := make([]*nats.Msg, len(returned)+len(silent))
+		for i, s := range returned {
+			if messages[i], err = d.Encoder.AgentReturned(ctx, s); err != nil {
+				return err
+			}
+		}
+		for i, s := range silent {
+			if messages[len(returned)+i], err = d.Encoder.AgentSilent(ctx, s, at); err != nil {
+				return err
+			}
+		}
+		if err := outbox.Insert(ctx, tx, messages...); err != nil {
+			return fmt.Errorf("publish the silences of agents: %w", err)
+		}
+		return nil
+	})
+	return silent, returned, err
 }
 
 // ConfigureAgent changes an agent's settings and publishes the configuration. A change without effect makes no new

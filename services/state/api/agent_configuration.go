@@ -62,7 +62,7 @@ func (s *agentService) RequestResync(
 	return connect.NewResponse(&statev1.RequestResyncResponse{Nonce: nonces[a.ID]}), nil
 }
 
-// messages returns agents with their last resyncs.
+// messages returns agents with their last resyncs, blocks and silences.
 func (s *agentService) messages(ctx context.Context, agents ...agent.Agent) ([]*statev1.Agent, error) {
 	ids := convertAll(agents, func(a agent.Agent) int64 { return a.ID })
 	resyncs, err := s.directory.LastResyncs(ctx, ids)
@@ -73,8 +73,13 @@ func (s *agentService) messages(ctx context.Context, agents ...agent.Agent) ([]*
 	if err != nil {
 		return nil, err
 	}
+	silent, err := s.directory.SilentSince(ctx, ids)
+	if err != nil {
+		return nil, err
+	}
 	return convertAll(agents, func(a agent.Agent) *statev1.Agent {
 		out := agentMessage(a)
+		out.SilentSince = timestamp(silent[a.ID])
 		if b, blocked := blocks[a.ID]; blocked {
 			out.Block = &statev1.AgentBlock{Reason: b.Reason, BlockedAt: timestamp(b.At), BlockedUntil: timestamp(b.Until)}
 		}

@@ -100,7 +100,7 @@ func (s *workspaceService) filter(ctx context.Context, f *statev1.WorkspaceFilte
 	return out, nil
 }
 
-// messages returns workspaces with their next expiry.
+// messages returns workspaces with their next expiry, and since when they are stale.
 func (s *workspaceService) messages(
 	ctx context.Context,
 	workspaces ...workspace.Workspace,
@@ -117,8 +117,13 @@ func (s *workspaceService) messages(
 	if err != nil {
 		return nil, err
 	}
+	silent, err := s.directory.SilentSince(ctx, agents)
+	if err != nil {
+		return nil, err
+	}
 	return convertAll(workspaces, func(w workspace.Workspace) *statev1.Workspace {
 		out := workspaceMessage(w)
+		out.StaleSince = timestamp(silent[w.AgentID])
 		if end, ends := w.Expiry(configurations[w.AgentID].AgePolicies()); ends {
 			out.ExpiresAt, out.ExpiryPolicy = timestamp(end.At), string(end.Policy)
 		}

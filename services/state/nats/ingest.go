@@ -13,6 +13,7 @@ import (
 
 	"lockstep.internal/libs/cursor"
 	"lockstep.internal/libs/logkey"
+	libpostgres "lockstep.internal/libs/postgres"
 	"lockstep.internal/libs/service"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/events"
@@ -92,6 +93,24 @@ func (c *Consumers) Observed() (*cursor.Consumer[ingest.Observed], error) {
 	}
 	cfg.Committed = c.reportRead
 	return cursor.New(cfg)
+}
+
+// ObservedSequence returns the sequence up to which OBSERVED is processed.
+func (c *Consumers) ObservedSequence(ctx context.Context) (uint64, error) {
+	consumer, err := c.Observed()
+	if err != nil {
+		return 0, err
+	}
+	var position cursor.Position
+	err = libpostgres.InTx(ctx, c.Pool, func(tx pgx.Tx) error {
+		var err error
+		position, err = consumer.Position(ctx, tx)
+		return err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("ingest: %w", err)
+	}
+	return position.Sequence, nil
 }
 
 // reportRead reports the committed sequence of OBSERVED to each agent of the batch that asks for it by

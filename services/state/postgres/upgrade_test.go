@@ -93,6 +93,8 @@ func useStores(t *testing.T, pool *pgxpool.Pool) {
 	require.NoError(t, err)
 	_, err = directory.LastResyncs(ctx, []int64{7})
 	require.NoError(t, err)
+	_, err = directory.SilentSince(ctx, []int64{7})
+	require.NoError(t, err)
 
 	require.NoError(t, libpostgres.InTx(ctx, pool, func(tx pgx.Tx) error {
 		revoked, err := directory.RevokeToken(ctx, tx, tokens[0], postgres.Spare{})

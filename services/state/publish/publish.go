@@ -162,6 +162,22 @@ func (e Encoder) AgentBlocked(ctx context.Context, agentID int64, b agent.Block)
 	}, b.Event(agentID))
 }
 
+// AgentSilent returns the message that reports that an agent is silent.
+func (e Encoder) AgentSilent(ctx context.Context, s agent.Silence, at time.Time) (*nats.Msg, error) {
+	return e.message(ctx, e.Cell.AgentSilent(s.AgentID), event.Attributes{
+		Type: events.TypeAgentSilent, Subject: agentSubject(s.AgentID),
+		ID: fmt.Sprintf("%s/silent/%d", agentSubject(s.AgentID), s.Since.UnixMilli()), Time: at,
+	}, s.SilentEvent())
+}
+
+// AgentReturned returns the message that reports that a silent agent reports again.
+func (e Encoder) AgentReturned(ctx context.Context, s agent.Silence) (*nats.Msg, error) {
+	return e.message(ctx, e.Cell.AgentReturned(s.AgentID), event.Attributes{
+		Type: events.TypeAgentReturned, Subject: agentSubject(s.AgentID),
+		ID: fmt.Sprintf("%s/returned/%d", agentSubject(s.AgentID), s.Since.UnixMilli()), Time: s.Until,
+	}, s.ReturnedEvent())
+}
+
 // ResyncRequest returns the message that requests a full resync from an agent.
 func (e Encoder) ResyncRequest(
 	ctx context.Context, agentID int64, nonce string, cause events.ResyncRequestCause, at time.Time,

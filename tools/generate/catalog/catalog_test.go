@@ -176,6 +176,8 @@ func TestSubjectsMatchTheTopology(t *testing.T) {
 		"agent.connected.v1":                 cell.AgentConnected(7),
 		"agent.disconnected.v1":              cell.AgentDisconnected(7),
 		"agent.blocked.v1":                   cell.AgentBlocked(7),
+		"agent.silent.v1":                    cell.AgentSilent(7),
+		"agent.returned.v1":                  cell.AgentReturned(7),
 		"agent.requests.v1":                  cell.AgentRequests(7),
 		"audit.requests.v1":                  cell.AuditRequests(7),
 		"directory.organization.v1":          cell.Directory("organization", "3"),

@@ -45,7 +45,9 @@ type Agent struct {
 	Block *AgentBlock `protobuf:"bytes,11,opt,name=block,proto3" json:"block,omitempty"`
 	// Number of stored objects, deleted ones included. Above 1,000,000, and one for each workspace, no new ones are
 	// stored.
-	Objects       int64 `protobuf:"varint,12,opt,name=objects,proto3" json:"objects,omitempty"`
+	Objects int64 `protobuf:"varint,12,opt,name=objects,proto3" json:"objects,omitempty"`
+	// Time of the last event of its watcher, if the agent is silent or revoked: its workspaces are stale. Absent otherwise.
+	SilentSince   *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=silent_since,json=silentSince,proto3" json:"silent_since,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -162,6 +164,13 @@ func (x *Agent) GetObjects() int64 {
 		return x.Objects
 	}
 	return 0
+}
+
+func (x *Agent) GetSilentSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.SilentSince
+	}
+	return nil
 }
 
 // AgentBlock is a time for which an agent may not connect.
@@ -1190,7 +1199,7 @@ var File_lockstep_state_v1_agent_proto protoreflect.FileDescriptor
 
 const file_lockstep_state_v1_agent_proto_rawDesc = "" +
 	"\n" +
-	"\x1dlockstep/state/v1/agent.proto\x12\x11lockstep.state.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x94\x04\n" +
+	"\x1dlockstep/state/v1/agent.proto\x12\x11lockstep.state.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd3\x04\n" +
 	"\x05Agent\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1d\n" +
@@ -1209,7 +1218,8 @@ const file_lockstep_state_v1_agent_proto_rawDesc = "" +
 	"\fclock_offset\x18\n" +
 	" \x01(\v2\x19.google.protobuf.DurationR\vclockOffset\x123\n" +
 	"\x05block\x18\v \x01(\v2\x1d.lockstep.state.v1.AgentBlockR\x05block\x12\x18\n" +
-	"\aobjects\x18\f \x01(\x03R\aobjects\"\xa0\x01\n" +
+	"\aobjects\x18\f \x01(\x03R\aobjects\x12=\n" +
+	"\fsilent_since\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\vsilentSince\"\xa0\x01\n" +
 	"\n" +
 	"AgentBlock\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x129\n" +
@@ -1333,42 +1343,43 @@ var file_lockstep_state_v1_agent_proto_depIdxs = []int32{
 	5,  // 3: lockstep.state.v1.Agent.last_resync:type_name -> lockstep.state.v1.Resync
 	19, // 4: lockstep.state.v1.Agent.clock_offset:type_name -> google.protobuf.Duration
 	1,  // 5: lockstep.state.v1.Agent.block:type_name -> lockstep.state.v1.AgentBlock
-	18, // 6: lockstep.state.v1.AgentBlock.blocked_at:type_name -> google.protobuf.Timestamp
-	18, // 7: lockstep.state.v1.AgentBlock.blocked_until:type_name -> google.protobuf.Timestamp
-	19, // 8: lockstep.state.v1.AgentConfiguration.full_resync_interval:type_name -> google.protobuf.Duration
-	19, // 9: lockstep.state.v1.AgentConfiguration.unschedulable_patience:type_name -> google.protobuf.Duration
-	19, // 10: lockstep.state.v1.AgentConfiguration.stop_patience:type_name -> google.protobuf.Duration
-	19, // 11: lockstep.state.v1.AgentConfiguration.stop_after_running:type_name -> google.protobuf.Duration
-	19, // 12: lockstep.state.v1.AgentConfiguration.terminate_after_stopped:type_name -> google.protobuf.Duration
-	19, // 13: lockstep.state.v1.AgentConfiguration.max_age:type_name -> google.protobuf.Duration
-	19, // 14: lockstep.state.v1.AgentConfiguration.expiry_warning:type_name -> google.protobuf.Duration
-	3,  // 15: lockstep.state.v1.AgentConfiguration.relay_targets:type_name -> lockstep.state.v1.RelayTargets
-	4,  // 16: lockstep.state.v1.RelayTargets.targets:type_name -> lockstep.state.v1.RelayTarget
-	18, // 17: lockstep.state.v1.Resync.begun_at:type_name -> google.protobuf.Timestamp
-	18, // 18: lockstep.state.v1.Resync.ended_at:type_name -> google.protobuf.Timestamp
-	0,  // 19: lockstep.state.v1.RegisterAgentResponse.agent:type_name -> lockstep.state.v1.Agent
-	0,  // 20: lockstep.state.v1.GetAgentResponse.agent:type_name -> lockstep.state.v1.Agent
-	0,  // 21: lockstep.state.v1.ListAgentsResponse.agents:type_name -> lockstep.state.v1.Agent
-	0,  // 22: lockstep.state.v1.RevokeAgentResponse.agent:type_name -> lockstep.state.v1.Agent
-	2,  // 23: lockstep.state.v1.ConfigureAgentRequest.configuration:type_name -> lockstep.state.v1.AgentConfiguration
-	0,  // 24: lockstep.state.v1.ConfigureAgentResponse.agent:type_name -> lockstep.state.v1.Agent
-	6,  // 25: lockstep.state.v1.AgentService.RegisterAgent:input_type -> lockstep.state.v1.RegisterAgentRequest
-	8,  // 26: lockstep.state.v1.AgentService.GetAgent:input_type -> lockstep.state.v1.GetAgentRequest
-	10, // 27: lockstep.state.v1.AgentService.ListAgents:input_type -> lockstep.state.v1.ListAgentsRequest
-	12, // 28: lockstep.state.v1.AgentService.RevokeAgent:input_type -> lockstep.state.v1.RevokeAgentRequest
-	14, // 29: lockstep.state.v1.AgentService.ConfigureAgent:input_type -> lockstep.state.v1.ConfigureAgentRequest
-	16, // 30: lockstep.state.v1.AgentService.RequestResync:input_type -> lockstep.state.v1.RequestResyncRequest
-	7,  // 31: lockstep.state.v1.AgentService.RegisterAgent:output_type -> lockstep.state.v1.RegisterAgentResponse
-	9,  // 32: lockstep.state.v1.AgentService.GetAgent:output_type -> lockstep.state.v1.GetAgentResponse
-	11, // 33: lockstep.state.v1.AgentService.ListAgents:output_type -> lockstep.state.v1.ListAgentsResponse
-	13, // 34: lockstep.state.v1.AgentService.RevokeAgent:output_type -> lockstep.state.v1.RevokeAgentResponse
-	15, // 35: lockstep.state.v1.AgentService.ConfigureAgent:output_type -> lockstep.state.v1.ConfigureAgentResponse
-	17, // 36: lockstep.state.v1.AgentService.RequestResync:output_type -> lockstep.state.v1.RequestResyncResponse
-	31, // [31:37] is the sub-list for method output_type
-	25, // [25:31] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	18, // 6: lockstep.state.v1.Agent.silent_since:type_name -> google.protobuf.Timestamp
+	18, // 7: lockstep.state.v1.AgentBlock.blocked_at:type_name -> google.protobuf.Timestamp
+	18, // 8: lockstep.state.v1.AgentBlock.blocked_until:type_name -> google.protobuf.Timestamp
+	19, // 9: lockstep.state.v1.AgentConfiguration.full_resync_interval:type_name -> google.protobuf.Duration
+	19, // 10: lockstep.state.v1.AgentConfiguration.unschedulable_patience:type_name -> google.protobuf.Duration
+	19, // 11: lockstep.state.v1.AgentConfiguration.stop_patience:type_name -> google.protobuf.Duration
+	19, // 12: lockstep.state.v1.AgentConfiguration.stop_after_running:type_name -> google.protobuf.Duration
+	19, // 13: lockstep.state.v1.AgentConfiguration.terminate_after_stopped:type_name -> google.protobuf.Duration
+	19, // 14: lockstep.state.v1.AgentConfiguration.max_age:type_name -> google.protobuf.Duration
+	19, // 15: lockstep.state.v1.AgentConfiguration.expiry_warning:type_name -> google.protobuf.Duration
+	3,  // 16: lockstep.state.v1.AgentConfiguration.relay_targets:type_name -> lockstep.state.v1.RelayTargets
+	4,  // 17: lockstep.state.v1.RelayTargets.targets:type_name -> lockstep.state.v1.RelayTarget
+	18, // 18: lockstep.state.v1.Resync.begun_at:type_name -> google.protobuf.Timestamp
+	18, // 19: lockstep.state.v1.Resync.ended_at:type_name -> google.protobuf.Timestamp
+	0,  // 20: lockstep.state.v1.RegisterAgentResponse.agent:type_name -> lockstep.state.v1.Agent
+	0,  // 21: lockstep.state.v1.GetAgentResponse.agent:type_name -> lockstep.state.v1.Agent
+	0,  // 22: lockstep.state.v1.ListAgentsResponse.agents:type_name -> lockstep.state.v1.Agent
+	0,  // 23: lockstep.state.v1.RevokeAgentResponse.agent:type_name -> lockstep.state.v1.Agent
+	2,  // 24: lockstep.state.v1.ConfigureAgentRequest.configuration:type_name -> lockstep.state.v1.AgentConfiguration
+	0,  // 25: lockstep.state.v1.ConfigureAgentResponse.agent:type_name -> lockstep.state.v1.Agent
+	6,  // 26: lockstep.state.v1.AgentService.RegisterAgent:input_type -> lockstep.state.v1.RegisterAgentRequest
+	8,  // 27: lockstep.state.v1.AgentService.GetAgent:input_type -> lockstep.state.v1.GetAgentRequest
+	10, // 28: lockstep.state.v1.AgentService.ListAgents:input_type -> lockstep.state.v1.ListAgentsRequest
+	12, // 29: lockstep.state.v1.AgentService.RevokeAgent:input_type -> lockstep.state.v1.RevokeAgentRequest
+	14, // 30: lockstep.state.v1.AgentService.ConfigureAgent:input_type -> lockstep.state.v1.ConfigureAgentRequest
+	16, // 31: lockstep.state.v1.AgentService.RequestResync:input_type -> lockstep.state.v1.RequestResyncRequest
+	7,  // 32: lockstep.state.v1.AgentService.RegisterAgent:output_type -> lockstep.state.v1.RegisterAgentResponse
+	9,  // 33: lockstep.state.v1.AgentService.GetAgent:output_type -> lockstep.state.v1.GetAgentResponse
+	11, // 34: lockstep.state.v1.AgentService.ListAgents:output_type -> lockstep.state.v1.ListAgentsResponse
+	13, // 35: lockstep.state.v1.AgentService.RevokeAgent:output_type -> lockstep.state.v1.RevokeAgentResponse
+	15, // 36: lockstep.state.v1.AgentService.ConfigureAgent:output_type -> lockstep.state.v1.ConfigureAgentResponse
+	17, // 37: lockstep.state.v1.AgentService.RequestResync:output_type -> lockstep.state.v1.RequestResyncResponse
+	32, // [32:38] is the sub-list for method output_type
+	26, // [26:32] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_state_v1_agent_proto_init() }

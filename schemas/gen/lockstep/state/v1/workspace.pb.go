@@ -181,7 +181,10 @@ type Workspace struct {
 	// When a policy of its agent will stop or terminate it; absent for never.
 	ExpiresAt *timestamppb.Timestamp `protobuf:"bytes,18,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
 	// That policy: stop_after_running, terminate_after_stopped or max_age.
-	ExpiryPolicy  string `protobuf:"bytes,19,opt,name=expiry_policy,json=expiryPolicy,proto3" json:"expiry_policy,omitempty"`
+	ExpiryPolicy string `protobuf:"bytes,19,opt,name=expiry_policy,json=expiryPolicy,proto3" json:"expiry_policy,omitempty"`
+	// Time of the last event of its agent's watcher, if the agent is silent or revoked: the actual state may have changed
+	// since. Absent otherwise.
+	StaleSince    *timestamppb.Timestamp `protobuf:"bytes,20,opt,name=stale_since,json=staleSince,proto3" json:"stale_since,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -347,6 +350,13 @@ func (x *Workspace) GetExpiryPolicy() string {
 		return x.ExpiryPolicy
 	}
 	return ""
+}
+
+func (x *Workspace) GetStaleSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.StaleSince
+	}
+	return nil
 }
 
 // WorkspaceSpec is the template of a workspace with the creator's overrides. Secret values are never returned.
@@ -2167,7 +2177,7 @@ var File_lockstep_state_v1_workspace_proto protoreflect.FileDescriptor
 
 const file_lockstep_state_v1_workspace_proto_rawDesc = "" +
 	"\n" +
-	"!lockstep/state/v1/workspace.proto\x12\x11lockstep.state.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc6\x06\n" +
+	"!lockstep/state/v1/workspace.proto\x12\x11lockstep.state.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x83\a\n" +
 	"\tWorkspace\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1d\n" +
@@ -2191,7 +2201,9 @@ const file_lockstep_state_v1_workspace_proto_rawDesc = "" +
 	"\x04spec\x18\x11 \x01(\v2 .lockstep.state.v1.WorkspaceSpecR\x04spec\x129\n" +
 	"\n" +
 	"expires_at\x18\x12 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x12#\n" +
-	"\rexpiry_policy\x18\x13 \x01(\tR\fexpiryPolicy\"\x84\x03\n" +
+	"\rexpiry_policy\x18\x13 \x01(\tR\fexpiryPolicy\x12;\n" +
+	"\vstale_since\x18\x14 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"staleSince\"\x84\x03\n" +
 	"\rWorkspaceSpec\x12\x14\n" +
 	"\x05image\x18\x01 \x01(\tR\x05image\x12-\n" +
 	"\x05ports\x18\x02 \x03(\v2\x17.lockstep.state.v1.PortR\x05ports\x12;\n" +
@@ -2433,65 +2445,66 @@ var file_lockstep_state_v1_workspace_proto_depIdxs = []int32{
 	35, // 4: lockstep.state.v1.Workspace.actual_state_changed_at:type_name -> google.protobuf.Timestamp
 	3,  // 5: lockstep.state.v1.Workspace.spec:type_name -> lockstep.state.v1.WorkspaceSpec
 	35, // 6: lockstep.state.v1.Workspace.expires_at:type_name -> google.protobuf.Timestamp
-	4,  // 7: lockstep.state.v1.WorkspaceSpec.ports:type_name -> lockstep.state.v1.Port
-	31, // 8: lockstep.state.v1.WorkspaceSpec.env:type_name -> lockstep.state.v1.WorkspaceSpec.EnvEntry
-	32, // 9: lockstep.state.v1.WorkspaceOverrides.env:type_name -> lockstep.state.v1.WorkspaceOverrides.EnvEntry
-	4,  // 10: lockstep.state.v1.WorkspaceOverrides.ports:type_name -> lockstep.state.v1.Port
-	33, // 11: lockstep.state.v1.WorkspaceOverrides.secret_env:type_name -> lockstep.state.v1.WorkspaceOverrides.SecretEnvEntry
-	34, // 12: lockstep.state.v1.WorkspaceOverrides.secret_files:type_name -> lockstep.state.v1.WorkspaceOverrides.SecretFilesEntry
-	5,  // 13: lockstep.state.v1.CreateWorkspaceRequest.overrides:type_name -> lockstep.state.v1.WorkspaceOverrides
-	2,  // 14: lockstep.state.v1.CreateWorkspaceResponse.workspace:type_name -> lockstep.state.v1.Workspace
-	8,  // 15: lockstep.state.v1.GetWorkspaceRequest.workspace:type_name -> lockstep.state.v1.WorkspaceReference
-	2,  // 16: lockstep.state.v1.GetWorkspaceResponse.workspace:type_name -> lockstep.state.v1.Workspace
-	1,  // 17: lockstep.state.v1.WorkspaceFilter.actual_states:type_name -> lockstep.state.v1.ActualState
-	0,  // 18: lockstep.state.v1.WorkspaceFilter.desired_states:type_name -> lockstep.state.v1.DesiredState
-	8,  // 19: lockstep.state.v1.WorkspaceFilter.workspaces:type_name -> lockstep.state.v1.WorkspaceReference
-	11, // 20: lockstep.state.v1.ListWorkspacesRequest.filter:type_name -> lockstep.state.v1.WorkspaceFilter
-	2,  // 21: lockstep.state.v1.ListWorkspacesResponse.workspaces:type_name -> lockstep.state.v1.Workspace
-	8,  // 22: lockstep.state.v1.SetDesiredStateRequest.workspace:type_name -> lockstep.state.v1.WorkspaceReference
-	0,  // 23: lockstep.state.v1.SetDesiredStateRequest.desired_state:type_name -> lockstep.state.v1.DesiredState
-	2,  // 24: lockstep.state.v1.SetDesiredStateResponse.workspace:type_name -> lockstep.state.v1.Workspace
-	8,  // 25: lockstep.state.v1.UpdateWorkspaceRequest.workspace:type_name -> lockstep.state.v1.WorkspaceReference
-	5,  // 26: lockstep.state.v1.UpdateWorkspaceRequest.overrides:type_name -> lockstep.state.v1.WorkspaceOverrides
-	2,  // 27: lockstep.state.v1.UpdateWorkspaceResponse.workspace:type_name -> lockstep.state.v1.Workspace
-	11, // 28: lockstep.state.v1.WatchWorkspacesRequest.filter:type_name -> lockstep.state.v1.WorkspaceFilter
-	2,  // 29: lockstep.state.v1.WatchWorkspacesResponse.workspace:type_name -> lockstep.state.v1.Workspace
-	8,  // 30: lockstep.state.v1.ListWorkspaceEventsRequest.workspace:type_name -> lockstep.state.v1.WorkspaceReference
-	35, // 31: lockstep.state.v1.WorkspaceEvent.time:type_name -> google.protobuf.Timestamp
-	21, // 32: lockstep.state.v1.ListWorkspaceEventsResponse.events:type_name -> lockstep.state.v1.WorkspaceEvent
-	23, // 33: lockstep.state.v1.Orphan.reference:type_name -> lockstep.state.v1.OrphanReference
-	35, // 34: lockstep.state.v1.Orphan.seen_at:type_name -> google.protobuf.Timestamp
-	24, // 35: lockstep.state.v1.ListOrphansResponse.orphans:type_name -> lockstep.state.v1.Orphan
-	23, // 36: lockstep.state.v1.AdoptOrphanRequest.orphan:type_name -> lockstep.state.v1.OrphanReference
-	5,  // 37: lockstep.state.v1.AdoptOrphanRequest.overrides:type_name -> lockstep.state.v1.WorkspaceOverrides
-	2,  // 38: lockstep.state.v1.AdoptOrphanResponse.workspace:type_name -> lockstep.state.v1.Workspace
-	23, // 39: lockstep.state.v1.DeleteOrphanRequest.orphan:type_name -> lockstep.state.v1.OrphanReference
-	24, // 40: lockstep.state.v1.DeleteOrphanResponse.orphan:type_name -> lockstep.state.v1.Orphan
-	6,  // 41: lockstep.state.v1.WorkspaceService.CreateWorkspace:input_type -> lockstep.state.v1.CreateWorkspaceRequest
-	9,  // 42: lockstep.state.v1.WorkspaceService.GetWorkspace:input_type -> lockstep.state.v1.GetWorkspaceRequest
-	12, // 43: lockstep.state.v1.WorkspaceService.ListWorkspaces:input_type -> lockstep.state.v1.ListWorkspacesRequest
-	14, // 44: lockstep.state.v1.WorkspaceService.SetDesiredState:input_type -> lockstep.state.v1.SetDesiredStateRequest
-	16, // 45: lockstep.state.v1.WorkspaceService.UpdateWorkspace:input_type -> lockstep.state.v1.UpdateWorkspaceRequest
-	18, // 46: lockstep.state.v1.WorkspaceService.WatchWorkspaces:input_type -> lockstep.state.v1.WatchWorkspacesRequest
-	20, // 47: lockstep.state.v1.WorkspaceService.ListWorkspaceEvents:input_type -> lockstep.state.v1.ListWorkspaceEventsRequest
-	25, // 48: lockstep.state.v1.WorkspaceService.ListOrphans:input_type -> lockstep.state.v1.ListOrphansRequest
-	27, // 49: lockstep.state.v1.WorkspaceService.AdoptOrphan:input_type -> lockstep.state.v1.AdoptOrphanRequest
-	29, // 50: lockstep.state.v1.WorkspaceService.DeleteOrphan:input_type -> lockstep.state.v1.DeleteOrphanRequest
-	7,  // 51: lockstep.state.v1.WorkspaceService.CreateWorkspace:output_type -> lockstep.state.v1.CreateWorkspaceResponse
-	10, // 52: lockstep.state.v1.WorkspaceService.GetWorkspace:output_type -> lockstep.state.v1.GetWorkspaceResponse
-	13, // 53: lockstep.state.v1.WorkspaceService.ListWorkspaces:output_type -> lockstep.state.v1.ListWorkspacesResponse
-	15, // 54: lockstep.state.v1.WorkspaceService.SetDesiredState:output_type -> lockstep.state.v1.SetDesiredStateResponse
-	17, // 55: lockstep.state.v1.WorkspaceService.UpdateWorkspace:output_type -> lockstep.state.v1.UpdateWorkspaceResponse
-	19, // 56: lockstep.state.v1.WorkspaceService.WatchWorkspaces:output_type -> lockstep.state.v1.WatchWorkspacesResponse
-	22, // 57: lockstep.state.v1.WorkspaceService.ListWorkspaceEvents:output_type -> lockstep.state.v1.ListWorkspaceEventsResponse
-	26, // 58: lockstep.state.v1.WorkspaceService.ListOrphans:output_type -> lockstep.state.v1.ListOrphansResponse
-	28, // 59: lockstep.state.v1.WorkspaceService.AdoptOrphan:output_type -> lockstep.state.v1.AdoptOrphanResponse
-	30, // 60: lockstep.state.v1.WorkspaceService.DeleteOrphan:output_type -> lockstep.state.v1.DeleteOrphanResponse
-	51, // [51:61] is the sub-list for method output_type
-	41, // [41:51] is the sub-list for method input_type
-	41, // [41:41] is the sub-list for extension type_name
-	41, // [41:41] is the sub-list for extension extendee
-	0,  // [0:41] is the sub-list for field type_name
+	35, // 7: lockstep.state.v1.Workspace.stale_since:type_name -> google.protobuf.Timestamp
+	4,  // 8: lockstep.state.v1.WorkspaceSpec.ports:type_name -> lockstep.state.v1.Port
+	31, // 9: lockstep.state.v1.WorkspaceSpec.env:type_name -> lockstep.state.v1.WorkspaceSpec.EnvEntry
+	32, // 10: lockstep.state.v1.WorkspaceOverrides.env:type_name -> lockstep.state.v1.WorkspaceOverrides.EnvEntry
+	4,  // 11: lockstep.state.v1.WorkspaceOverrides.ports:type_name -> lockstep.state.v1.Port
+	33, // 12: lockstep.state.v1.WorkspaceOverrides.secret_env:type_name -> lockstep.state.v1.WorkspaceOverrides.SecretEnvEntry
+	34, // 13: lockstep.state.v1.WorkspaceOverrides.secret_files:type_name -> lockstep.state.v1.WorkspaceOverrides.SecretFilesEntry
+	5,  // 14: lockstep.state.v1.CreateWorkspaceRequest.overrides:type_name -> lockstep.state.v1.WorkspaceOverrides
+	2,  // 15: lockstep.state.v1.CreateWorkspaceResponse.workspace:type_name -> lockstep.state.v1.Workspace
+	8,  // 16: lockstep.state.v1.GetWorkspaceRequest.workspace:type_name -> lockstep.state.v1.WorkspaceReference
+	2,  // 17: lockstep.state.v1.GetWorkspaceResponse.workspace:type_name -> lockstep.state.v1.Workspace
+	1,  // 18: lockstep.state.v1.WorkspaceFilter.actual_states:type_name -> lockstep.state.v1.ActualState
+	0,  // 19: lockstep.state.v1.WorkspaceFilter.desired_states:type_name -> lockstep.state.v1.DesiredState
+	8,  // 20: lockstep.state.v1.WorkspaceFilter.workspaces:type_name -> lockstep.state.v1.WorkspaceReference
+	11, // 21: lockstep.state.v1.ListWorkspacesRequest.filter:type_name -> lockstep.state.v1.WorkspaceFilter
+	2,  // 22: lockstep.state.v1.ListWorkspacesResponse.workspaces:type_name -> lockstep.state.v1.Workspace
+	8,  // 23: lockstep.state.v1.SetDesiredStateRequest.workspace:type_name -> lockstep.state.v1.WorkspaceReference
+	0,  // 24: lockstep.state.v1.SetDesiredStateRequest.desired_state:type_name -> lockstep.state.v1.DesiredState
+	2,  // 25: lockstep.state.v1.SetDesiredStateResponse.workspace:type_name -> lockstep.state.v1.Workspace
+	8,  // 26: lockstep.state.v1.UpdateWorkspaceRequest.workspace:type_name -> lockstep.state.v1.WorkspaceReference
+	5,  // 27: lockstep.state.v1.UpdateWorkspaceRequest.overrides:type_name -> lockstep.state.v1.WorkspaceOverrides
+	2,  // 28: lockstep.state.v1.UpdateWorkspaceResponse.workspace:type_name -> lockstep.state.v1.Workspace
+	11, // 29: lockstep.state.v1.WatchWorkspacesRequest.filter:type_name -> lockstep.state.v1.WorkspaceFilter
+	2,  // 30: lockstep.state.v1.WatchWorkspacesResponse.workspace:type_name -> lockstep.state.v1.Workspace
+	8,  // 31: lockstep.state.v1.ListWorkspaceEventsRequest.workspace:type_name -> lockstep.state.v1.WorkspaceReference
+	35, // 32: lockstep.state.v1.WorkspaceEvent.time:type_name -> google.protobuf.Timestamp
+	21, // 33: lockstep.state.v1.ListWorkspaceEventsResponse.events:type_name -> lockstep.state.v1.WorkspaceEvent
+	23, // 34: lockstep.state.v1.Orphan.reference:type_name -> lockstep.state.v1.OrphanReference
+	35, // 35: lockstep.state.v1.Orphan.seen_at:type_name -> google.protobuf.Timestamp
+	24, // 36: lockstep.state.v1.ListOrphansResponse.orphans:type_name -> lockstep.state.v1.Orphan
+	23, // 37: lockstep.state.v1.AdoptOrphanRequest.orphan:type_name -> lockstep.state.v1.OrphanReference
+	5,  // 38: lockstep.state.v1.AdoptOrphanRequest.overrides:type_name -> lockstep.state.v1.WorkspaceOverrides
+	2,  // 39: lockstep.state.v1.AdoptOrphanResponse.workspace:type_name -> lockstep.state.v1.Workspace
+	23, // 40: lockstep.state.v1.DeleteOrphanRequest.orphan:type_name -> lockstep.state.v1.OrphanReference
+	24, // 41: lockstep.state.v1.DeleteOrphanResponse.orphan:type_name -> lockstep.state.v1.Orphan
+	6,  // 42: lockstep.state.v1.WorkspaceService.CreateWorkspace:input_type -> lockstep.state.v1.CreateWorkspaceRequest
+	9,  // 43: lockstep.state.v1.WorkspaceService.GetWorkspace:input_type -> lockstep.state.v1.GetWorkspaceRequest
+	12, // 44: lockstep.state.v1.WorkspaceService.ListWorkspaces:input_type -> lockstep.state.v1.ListWorkspacesRequest
+	14, // 45: lockstep.state.v1.WorkspaceService.SetDesiredState:input_type -> lockstep.state.v1.SetDesiredStateRequest
+	16, // 46: lockstep.state.v1.WorkspaceService.UpdateWorkspace:input_type -> lockstep.state.v1.UpdateWorkspaceRequest
+	18, // 47: lockstep.state.v1.WorkspaceService.WatchWorkspaces:input_type -> lockstep.state.v1.WatchWorkspacesRequest
+	20, // 48: lockstep.state.v1.WorkspaceService.ListWorkspaceEvents:input_type -> lockstep.state.v1.ListWorkspaceEventsRequest
+	25, // 49: lockstep.state.v1.WorkspaceService.ListOrphans:input_type -> lockstep.state.v1.ListOrphansRequest
+	27, // 50: lockstep.state.v1.WorkspaceService.AdoptOrphan:input_type -> lockstep.state.v1.AdoptOrphanRequest
+	29, // 51: lockstep.state.v1.WorkspaceService.DeleteOrphan:input_type -> lockstep.state.v1.DeleteOrphanRequest
+	7,  // 52: lockstep.state.v1.WorkspaceService.CreateWorkspace:output_type -> lockstep.state.v1.CreateWorkspaceResponse
+	10, // 53: lockstep.state.v1.WorkspaceService.GetWorkspace:output_type -> lockstep.state.v1.GetWorkspaceResponse
+	13, // 54: lockstep.state.v1.WorkspaceService.ListWorkspaces:output_type -> lockstep.state.v1.ListWorkspacesResponse
+	15, // 55: lockstep.state.v1.WorkspaceService.SetDesiredState:output_type -> lockstep.state.v1.SetDesiredStateResponse
+	17, // 56: lockstep.state.v1.WorkspaceService.UpdateWorkspace:output_type -> lockstep.state.v1.UpdateWorkspaceResponse
+	19, // 57: lockstep.state.v1.WorkspaceService.WatchWorkspaces:output_type -> lockstep.state.v1.WatchWorkspacesResponse
+	22, // 58: lockstep.state.v1.WorkspaceService.ListWorkspaceEvents:output_type -> lockstep.state.v1.ListWorkspaceEventsResponse
+	26, // 59: lockstep.state.v1.WorkspaceService.ListOrphans:output_type -> lockstep.state.v1.ListOrphansResponse
+	28, // 60: lockstep.state.v1.WorkspaceService.AdoptOrphan:output_type -> lockstep.state.v1.AdoptOrphanResponse
+	30, // 61: lockstep.state.v1.WorkspaceService.DeleteOrphan:output_type -> lockstep.state.v1.DeleteOrphanResponse
+	52, // [52:62] is the sub-list for method output_type
+	42, // [42:52] is the sub-list for method input_type
+	42, // [42:42] is the sub-list for extension type_name
+	42, // [42:42] is the sub-list for extension extendee
+	0,  // [0:42] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_state_v1_workspace_proto_init() }
