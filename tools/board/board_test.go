@@ -149,9 +149,9 @@ func TestWaits(t *testing.T) {
 		"waits for its controller to report completion": counts(5, 5, 5, 5),
 		"waits for its first pods":                      func(r *deploysv1.Rollout) { r.Counts = nil },
 		"paused until it is resumed":                    func(r *deploysv1.Rollout) { r.Paused = true },
-		"the cluster rejects its pods: quota exceeded": func(r *deploysv1.Rollout) {
-			r.Blocked, r.Message = true,
-				"quota\nexceeded"
+		"the cluster refuses to create its pods":        func(r *deploysv1.Rollout) { r.Blocked = true },
+		"a quota does not allow its pods": func(r *deploysv1.Rollout) {
+			r.Blocked, r.Message = true, "a quota\ndoes not allow its pods"
 		},
 		"no progress (3 new pods to be created): ProgressDeadlineExceeded": func(r *deploysv1.Rollout) {
 			r.Stalled,

@@ -1,6 +1,7 @@
 package board
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -58,12 +59,17 @@ func Change(r *deploysv1.Rollout) string {
 	return "changed"
 }
 
+// Why returns why a running rollout is stalled or blocked; empty for others.
+func Why(r *deploysv1.Rollout) string {
+	if !Running(r) || !r.GetStalled() && !r.GetBlocked() {
+		return ""
+	}
+	return plain(cmp.Or(r.GetMessage(), r.GetReason()))
+}
+
 // Waits describes what a running rollout waits for, or why it is stuck.
 func Waits(r *deploysv1.Rollout) string {
-	why := plain(r.GetMessage())
-	if why == "" {
-		why = plain(r.GetReason())
-	}
+	why := Why(r)
 	because := func(what string) string {
 		if why == "" {
 			return what
@@ -74,7 +80,10 @@ func Waits(r *deploysv1.Rollout) string {
 	case r.GetPaused():
 		return "paused until it is resumed"
 	case r.GetBlocked():
-		return because("the cluster rejects its pods")
+		if why == "" {
+			return "the cluster refuses to create its pods"
+		}
+		return why
 	case r.GetStalled():
 		return because("no progress (" + pods(r) + ")")
 	default:

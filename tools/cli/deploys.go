@@ -135,7 +135,8 @@ func (a *app) deploysList() *cobra.Command {
 	var limit int
 	c := &cobra.Command{
 		Use: "list [WORKLOAD]", Short: "List rollouts, newest first", Args: cobra.MaximumNArgs(1),
-		Long: "List rollouts, newest first. WORKLOAD is NAMESPACE/KIND/NAME, or NAMESPACE/NAME of a Deployment.",
+		Long: "List rollouts, newest first. WORKLOAD is NAMESPACE/KIND/NAME, or NAMESPACE/NAME of a Deployment.\n" +
+			"The Deployments of workspaces are not listed: `lockstep ws list` shows workspaces.",
 		Example: `  lockstep deploys list --since 2h
   lockstep deploys list shop/web --limit 0
   lockstep deploys list --stuck -o json`,
@@ -189,7 +190,7 @@ func listRollouts(
 }
 
 func rolloutTable(rollouts []*deploysv1.Rollout) table {
-	t := table{header: []string{"STARTED", "WORKLOAD", "REVISION", "CHANGE", "STATE", "DURATION", "PODS", "IMAGES"}}
+	t := table{header: []string{"STARTED", "WORKLOAD", "REVISION", "CHANGE", "STATE", "DURATION", "PODS", "IMAGES", "REASON"}}
 	for _, r := range rollouts {
 		took, pods := board.Span(board.Age(r, time.Now())), ""
 		if c := r.GetCounts(); c != nil {
@@ -204,6 +205,7 @@ func rolloutTable(rollouts []*deploysv1.Rollout) table {
 			took,
 			pods,
 			board.Images(r),
+			board.Why(r),
 		})
 	}
 	return t

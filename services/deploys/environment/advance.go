@@ -153,8 +153,7 @@ func (p *step) evaluate() {
 		inRun := s.inRun(s.Members[at])
 		if s.Phase == started && (inRun || p.settled()) {
 			s.Phase = failed
-			w := s.Members[at].Workload
-			p.publish(events.FactEnvironmentFailed, "MemberFailed", w.Kind+" "+w.Name+" does not complete", !inRun)
+			p.publish(events.FactEnvironmentFailed, "MemberFailed", s.Members[at].explanation(), !inRun)
 		}
 		return
 	}

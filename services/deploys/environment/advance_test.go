@@ -301,6 +301,19 @@ func TestEnvironmentFacts(t *testing.T) {
 	}
 }
 
+func TestFailedEnvironmentNamesTheReasonOfItsMember(t *testing.T) {
+	t.Parallel()
+	p := newPreview(t, environment.AnnotationSize+"=1")
+	p.observe("api", rollout.Running, "c1", "a:1", "r1")
+	p.advance(environment.Input{Member: &environment.Member{
+		Workload: rollout.Key{ClusterUID: "c", Namespace: "pr", Kind: "deployment", Name: "api"},
+		State:    rollout.Failed, Message: "image a:1 cannot be pulled: not found", Commit: "c1", RolloutID: "r1",
+	}})
+	failed := p.facts[len(p.facts)-1]
+	require.Equal(t, events.FactEnvironmentFailed, failed.Fact)
+	require.Equal(t, "deployment api: image a:1 cannot be pulled: not found", failed.Message)
+}
+
 func TestFactListsMembers(t *testing.T) {
 	t.Parallel()
 	p := newPreview(t, environment.AnnotationSize+"=1", environment.AnnotationURL+"=https://pr-1.example.com")

@@ -1,6 +1,7 @@
 package environment
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strconv"
@@ -69,6 +70,8 @@ type Member struct {
 	// State is [rollout.Running], [rollout.Completed] or [rollout.Failed]; empty for a removed
 	// member.
 	State string `json:"state,omitempty"`
+	// Message explains the state [rollout.Failed].
+	Message string `json:"message,omitempty"`
 	// Unselected means that a removed member still exists.
 	Unselected bool `json:"unselected,omitempty"`
 	// RolloutID of its newest rollout.
@@ -83,8 +86,13 @@ type Member struct {
 	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
+// explanation is why a failed member fails its environment.
+func (m Member) explanation() string {
+	return m.Workload.Kind + " " + m.Workload.Name + ": " + cmp.Or(m.Message, "does not complete")
+}
+
 // same reports whether two states of a member are equal. Empty and nil are equal, because JSON does
-// not distinguish them.
+// not distinguish them. Another message is no change.
 func (m Member) same(o Member) bool {
 	return m.Workload == o.Workload && m.State == o.State && m.RolloutID == o.RolloutID &&
 		m.Reconstructed == o.Reconstructed && m.Commit == o.Commit && m.Size == o.Size &&
@@ -139,7 +147,8 @@ func (r Rules) member(s rollout.State) (Key, Member, bool) {
 		key.Namespace = ""
 	}
 	m := Member{
-		Workload: s.Key, State: status.State, RolloutID: status.RolloutID, Reconstructed: status.Reconstructed,
+		Workload: s.Key, State: status.State, Message: status.Message, RolloutID: status.RolloutID,
+		Reconstructed: status.Reconstructed,
 		Commit: status.Annotations[AnnotationCommit], Labels: status.Labels, Annotations: status.Annotations,
 	}
 	if size, err := strconv.Atoi(status.Annotations[AnnotationSize]); err == nil && size > 0 {

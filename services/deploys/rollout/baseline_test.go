@@ -408,7 +408,10 @@ func TestRefusedReplicaSetBlocksBeforeRollout(t *testing.T) {
 	}}
 	d.send(refused)
 	require.Equal(t, []string{"blocked"}, d.since(2))
-	require.Equal(t, "quota", d.last(events.FactBlocked).Message)
+	require.Equal(t, "the cluster refuses to create its ReplicaSet: quota", d.last(events.FactBlocked).Message)
+	status := d.state.Status()
+	require.Equal(t, rollout.Failed, status.State, "it fails its environment")
+	require.Equal(t, "the cluster refuses to create its ReplicaSet: quota", status.Message)
 	d.run()
 	require.Equal(t, []string{"blocked", "unblocked", "started 2", "completed 2"}, d.since(2))
 }

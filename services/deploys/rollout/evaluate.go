@@ -141,6 +141,7 @@ func (p *step) evaluateCondition(r *Rollout, v View) {
 		r.Stalled = stalledByCondition
 		f := p.repeatableFact(r, events.FactStalled, conditionTime(v.Progress, v.At), timeCondition)
 		f.Reason, f.Message = v.Progress.Reason, v.Progress.Message
+		r.Message = f.Message
 		p.emit(f)
 	case r.Stalled == stalledByCondition && !late, r.Stalled == stalledByTimer && r.OverdueSince.IsZero():
 		p.emitRecovered(r, v)
@@ -148,7 +149,7 @@ func (p *step) evaluateCondition(r *Rollout, v View) {
 }
 
 func (p *step) emitRecovered(r *Rollout, v View) {
-	r.Stalled = ""
+	r.Stalled, r.Message = "", ""
 	f := p.repeatableFact(r, events.FactRecovered, v.At, timeObservation)
 	if v.Progress.Status != "False" && v.Progress.names(r.Name) && !v.Progress.At.IsZero() {
 		f.OccurredAt, f.TimeSource = v.Progress.At, timeCondition
@@ -181,7 +182,7 @@ func (p *step) evaluateBlocked(r *Rollout, v View) {
 		return
 	}
 	f := p.repeatableFact(r, events.FactBlocked, conditionTime(v.Failure, v.At), timeCondition)
-	f.Reason, f.Message = v.Failure.Reason, v.Failure.Message
+	f.Reason, f.Message = v.refusal()
 	p.emit(f)
 }
 
@@ -221,7 +222,7 @@ func (p *step) evaluateCreation(v View) {
 			cause = v.Progress
 		}
 		f.OccurredAt, f.TimeSource = conditionTime(cause, v.At), timeCondition
-		f.Reason, f.Message = cause.Reason, cause.Message
+		f.Reason, f.Message = v.refusal()
 	}
 	p.emit(f)
 }
@@ -313,6 +314,7 @@ func (p *step) checkDeadline() {
 	f := p.repeatableFact(r, events.FactStalled, p.at, timeObservation)
 	f.Reason = reasonDeadline
 	f.Message = "no pod has come nearer to completion since " + r.ProgressAt.Format(time.RFC3339)
+	r.Message = f.Message
 	p.emit(f)
 }
 

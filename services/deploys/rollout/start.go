@@ -115,7 +115,7 @@ func (p *step) startRollout(k Pending, v View, newest bool) {
 	s.Rollout = next.Rollout
 	s.Last, s.Name, s.Hash, s.Template = next.Revision, next.Name, next.Hash, next.Template
 	f := p.rolloutFact(next.Rollout, events.FactStarted, next.StartedAt, next.source)
-	f.ObservedAt, f.Counts = next.SeenAt, new(v.Counts)
+	f.ObservedAt = next.SeenAt
 	p.emit(f)
 	switch next.Change {
 	case events.ChangeRolledBack:
@@ -183,10 +183,14 @@ type rolloutStart struct {
 // newRollout returns the rollout of a revision. It emits no fact.
 func (p *step) newRollout(k Pending, v View, newest bool) *rolloutStart {
 	s := &p.s
+	counts := v.Counts
+	if !newest || !v.isObserved() {
+		counts.Updated = 0 // the status counts the pods of another template
+	}
 	r := &Rollout{
 		ID: p.rolloutID(k), Revision: k.Revision, Name: k.Name, Hash: k.Hash, Strategy: v.Strategy, Labels: v.Labels,
 		Annotations: v.Annotations,
-		Provenance:  p.provenance, Replicas: v.Counts.Desired, Newest: v.Counts, Reported: v.Counts, ReportedAt: v.At,
+		Provenance:  p.provenance, Replicas: counts.Desired, Newest: counts, Reported: counts, ReportedAt: v.At,
 		ProgressAt: v.At,
 	}
 	r.Template = p.templateOf(k.Name, v, newest)

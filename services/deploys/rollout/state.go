@@ -185,9 +185,11 @@ type Rollout struct {
 	// ProgressAt is the time of the last progress, OverdueSince the time of the first tick after the deadline.
 	ProgressAt   time.Time `json:"progress_at"`
 	OverdueSince time.Time `json:"overdue,omitzero"`
-	Stalled      string    `json:"stalled,omitempty"`
-	Blocked      bool      `json:"blocked,omitempty"`
-	Paused       bool      `json:"paused,omitempty"`
+	// Stalled is how the stall was detected; empty if the rollout is not stalled. Message is that of its fact.
+	Stalled string `json:"stalled,omitempty"`
+	Message string `json:"message,omitempty"`
+	Blocked bool   `json:"blocked,omitempty"`
+	Paused  bool   `json:"paused,omitempty"`
 	// Partition is the last partition that was reached; nil for none.
 	Partition *int `json:"partition,omitempty"`
 	// Unobserved is a period without observations in which the rollout may have completed; nil if a later view shows that

@@ -8,7 +8,7 @@ const (
 	Running = "running"
 	// Completed: the newest template is rolled out. Scaling and later pod failures do not change this state.
 	Completed = "completed"
-	// Failed: the rollout in flight has stalled.
+	// Failed: the rollout in flight has stalled or is blocked, or a new ReplicaSet cannot be created.
 	Failed = "failed"
 )
 
@@ -16,6 +16,8 @@ const (
 type Status struct {
 	// State is [Running], [Completed] or [Failed]; empty for an unknown or deleted workload.
 	State string
+	// Message explains [Failed].
+	Message string
 	// Gone: the workload was deleted. Unselected: it exists but the watcher does not follow it.
 	Gone, Unselected bool
 	// RolloutID of the newest rollout, in flight or ended; empty for none.
@@ -42,8 +44,11 @@ func (s State) Status() Status {
 	}
 	pending := v.Template.known() && s.Template.known() && !v.Template.equals(s.Template)
 	switch {
-	case s.InFlight() && s.Rollout.Stalled != "":
+	case v.Progress.Reason == reasonCreateError, s.InFlight() && s.Rollout.Blocked:
 		status.State = Failed
+		_, status.Message = v.refusal()
+	case s.InFlight() && s.Rollout.Stalled != "":
+		status.State, status.Message = Failed, s.Rollout.Message
 	case s.InFlight(), pending, len(s.Waiting) > 0, s.Last == 0 && s.Rollout == nil:
 		status.State = Running
 	}

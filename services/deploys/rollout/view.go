@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"lockstep.internal/libs/podstate"
 	"lockstep.internal/schemas/gen/events"
 )
 
@@ -86,6 +87,16 @@ func (c Condition) object() string {
 	_, rest, _ := strings.Cut(c.Message, `"`)
 	name, _, _ := strings.Cut(rest, `"`)
 	return name
+}
+
+// refusal explains why the cluster does not create the ReplicaSet or its pods.
+func (v View) refusal() (reason, message string) {
+	what, cause := "its pods", v.Failure
+	if v.Progress.Reason == reasonCreateError {
+		what, cause = "its ReplicaSet", v.Progress
+	}
+	f := podstate.Refused(what, cause.Reason, cause.Message)
+	return f.Reason, f.Message
 }
 
 // newView returns the view of an observation.

@@ -53,8 +53,6 @@ const (
 	newReplicaSetAvailable     = "NewReplicaSetAvailable"
 	minimumReplicasAvailable   = "MinimumReplicasAvailable"
 	minimumReplicasUnavailable = "MinimumReplicasUnavailable"
-	podScheduledType           = "PodScheduled"
-	podUnschedulable           = "Unschedulable"
 )
 
 // Reasons and messages of results. They are published.
@@ -64,7 +62,6 @@ const (
 	reasonIncomplete               = "Incomplete"
 	reasonUnrecognized             = "Unrecognized"
 	reasonPodNotEnding             = "PodNotEnding"
-	reasonQuotaExceeded            = "QuotaExceeded"
 	messageApplyFailed             = "applying the workspace's objects failed; the cluster gave no reason"
 	messageNotReported             = "the cluster has not reported a Deployment of this workspace"
 	messageIncomplete              = "the cluster has not reported the status of the workspace's Deployment yet"
@@ -97,7 +94,7 @@ func Compute(in Input) Result {
 	pods := evaluatePods(in)
 	if pods.failure != nil {
 		f := pods.failure
-		return Result{State: Failed, Reason: f.reason, Message: f.message, RecomputeAt: pods.recomputeAt}
+		return Result{State: Failed, Reason: f.Reason, Message: f.Message, RecomputeAt: pods.recomputeAt}
 	}
 	result := fromDeployment(d, progressing)
 	result.RecomputeAt = pods.recomputeAt

@@ -288,12 +288,12 @@ func TestReasonsOfTheProgressDeadline(t *testing.T) {
 			actualstate.Input{
 				Deployment: refused(`pods "w" is forbidden: exceeded quota: q, requested: cpu=2, used: cpu=0, limited: cpu=1`),
 			},
-			"QuotaExceeded", `a quota of the cluster does not allow this workspace: pods "w" is forbidden: exceeded quota: q, requested: cpu=2, used: cpu=0, limited: cpu=1`,
+			"QuotaExceeded", `a quota of the cluster does not allow the workspace: pods "w" is forbidden: exceeded quota: q, requested: cpu=2, used: cpu=0, limited: cpu=1`,
 		},
 		"another refusal": {
 			actualstate.Input{Deployment: refused("a webhook said no")},
 			"FailedCreate",
-			"the cluster refuses to create the workspace's pod: a webhook said no",
+			"the cluster refuses to create the workspace: a webhook said no",
 		},
 		"unschedulable, whatever the timeout": {
 			actualstate.Input{

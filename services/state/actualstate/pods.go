@@ -5,16 +5,14 @@ import (
 	"slices"
 	"time"
 
+	"lockstep.internal/libs/podstate"
 	"lockstep.internal/schemas/gen/events"
 )
-
-// failure is a reason code and a message for the user.
-type failure struct{ reason, message string }
 
 // podResult is the result of the pod checks.
 type podResult struct {
 	// failure is nil without a problem.
-	failure *failure
+	failure *podstate.Failure
 	// recomputeAt is the next time at which the result changes.
 	recomputeAt time.Time
 }
@@ -32,40 +30,34 @@ func evaluatePods(in Input) podResult {
 				r.checkStart(p, in)
 			}
 		} else if p.Object.DeletedAt != nil {
-			r.checkTimeout(in.Clock, *p.Object.DeletedAt, in.Timeouts.Termination, func() failure { return stuckTerminating(p) })
+			r.checkTimeout(in.Clock, *p.Object.DeletedAt, in.Timeouts.Termination, stuckTerminating(p))
 		}
 	}
 	return r
 }
 
-// checkStart checks a pod that should run. A container failure has priority over a scheduling failure.
+// checkStart checks a pod that should run.
 func (r *podResult) checkStart(p events.ObservedPod, in Input) {
-	if f := containerFailure(p); f != nil {
+	f := podstate.Explain(workspaceNoun, podstate.Pod{
+		Containers: p.Containers, Conditions: p.Conditions,
+		CreatedAt: p.Object.CreatedAt, ObservedAt: p.Object.ObservedAt,
+	})
+	switch {
+	case f == nil:
+	case f.MayPass():
+		r.checkTimeout(in.Clock, f.Since, in.Timeouts.Unschedulable, *f)
+	default:
 		r.failure = f
-		return
 	}
-	c := conditionOf(p.Conditions, podScheduledType)
-	if c == nil || c.Reason != podUnschedulable {
-		return
-	}
-	since := c.LastTransitionTime
-	if since == nil {
-		since = p.Object.CreatedAt
-	}
-	if since == nil {
-		since = &p.Object.ObservedAt
-	}
-	r.checkTimeout(in.Clock, *since, in.Timeouts.Unschedulable, func() failure { return unschedulable(c.Message) })
 }
 
 // checkTimeout sets the failure if the timeout has passed. Otherwise it sets recomputeAt. Timeout 0 means none.
-func (r *podResult) checkTimeout(clock, since time.Time, timeout time.Duration, found func() failure) {
+func (r *podResult) checkTimeout(clock, since time.Time, timeout time.Duration, f podstate.Failure) {
 	if timeout == 0 {
 		return
 	}
 	at := since.Add(timeout)
 	if !clock.IsZero() && !clock.Before(at) {
-		f := found()
 		r.failure = &f
 		return
 	}

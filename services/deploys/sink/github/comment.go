@@ -22,7 +22,8 @@ import (
 const maxComment = 65536
 
 const defaultComment = `{{if eq .Fact "environment_ready"}}### Preview of {{.Group}} is ready
-{{else if eq .Fact "environment_failed"}}### Preview of {{.Group}} could not be brought up to date
+{{else if eq .Fact "environment_failed"}}### Preview of {{.Group}} could not be {{if .Ready}}brought up to date` +
+	`{{else}}started{{end}}
 {{else if eq .Fact "environment_removed"}}### Preview of {{.Group}} is gone
 {{else}}### Preview of {{.Group}} is being brought up to date
 {{end}}{{if and .URL (ne .Fact "environment_removed")}}
@@ -40,7 +41,7 @@ const defaultComment = `{{if eq .Fact "environment_ready"}}### Preview of {{.Gro
 {{end}}`
 
 // Comments is the sink that writes one comment on the pull request of each environment. It creates the comment when the
-// environment is ready for the first time and edits it afterwards.
+// environment is ready or failed for the first time and edits it afterwards.
 type Comments struct {
 	*api
 
@@ -111,8 +112,8 @@ func (s *Comments) Deliver(ctx context.Context, d sink.Delivery) error {
 			known.Ready, known.URL = f.Environment.Run, f.Environment.Url
 		}
 	}
-	if known.Ready == "" {
-		return nil // The environment was never ready.
+	if known.Ready == "" && known.PullRequest == 0 && d.Fact.Fact != events.FactEnvironmentFailed {
+		return nil // The environment was neither ready nor failed.
 	}
 	source, _ := s.finder.Repository(d.Fact)
 	marker := s.marker(d.Thread)

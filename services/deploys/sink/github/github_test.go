@@ -150,6 +150,11 @@ func TestCommitStatusShowsStateOfRollout(t *testing.T) {
 		SHA: commit, State: "success", Context: "lockstep/shop/checkout", Description: "completed, revision 42, after 14s",
 	}, b.repo.Statuses[3])
 
+	stalled := fact(events.FactStalled, 43)
+	stalled.Reason, stalled.Message = "ErrImagePull", "image shop:3 cannot be pulled: not found"
+	require.NoError(t, b.deliver(s, stalled))
+	require.Equal(t, "stalled, revision 43: image shop:3 cannot be pulled: not found", b.repo.Statuses[4].Description)
+
 	for _, name := range []events.Fact{events.FactDrained, events.FactScaleStarted, events.FactGap} {
 		_, ok := s.Thread(fact(name, 42))
 		require.False(t, ok, name)
@@ -379,7 +384,6 @@ func TestEnvironmentHasOneCommentWhenReady(t *testing.T) {
 	b.repo.Pulls[318] = &githubtest.Pull{State: "open"}
 	s := b.comments()
 	require.NoError(t, b.deliver(s, environment(events.FactEnvironmentStarted, commit, "")))
-	require.NoError(t, b.deliver(s, environment(events.FactEnvironmentFailed, commit, "")))
 	require.Empty(t, b.bodies(), "no comment before the environment is ready")
 	require.NoError(t, b.deliver(s, environment(events.FactEnvironmentReady, commit, "https://pr-318.example.com")))
 	require.Len(t, b.bodies(), 1)
@@ -404,6 +408,29 @@ func TestEnvironmentHasOneCommentWhenReady(t *testing.T) {
 	require.NoError(t, b.deliver(s, environment(events.FactEnvironmentRemoved, newer, "")))
 	require.NotContains(t, b.bodies()[0], "https://")
 	require.Len(t, b.bodies(), 1)
+}
+
+func TestEnvironmentHasACommentWhenItsFirstRunFails(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.repo.Pulls[318] = &githubtest.Pull{State: "open"}
+	s := b.comments()
+	failed := environment(events.FactEnvironmentFailed, commit, "https://pr-318.example.com")
+	failed.Message = "deployment web: image shop/web:2 cannot be pulled: not found"
+	require.NoError(t, b.deliver(s, environment(events.FactEnvironmentStarted, commit, "")))
+	require.NoError(t, b.deliver(s, failed))
+	require.Len(t, b.bodies(), 1)
+	require.Contains(t, b.bodies()[0], "could not be started")
+	require.Contains(t, b.bodies()[0], "not found")
+	require.NotContains(t, b.bodies()[0], "https://", "nothing answers there")
+	require.NotContains(t, b.bodies()[0], "Shows")
+
+	require.NoError(t, b.deliver(s, environment(events.FactEnvironmentStarted, newer, "")))
+	require.Len(t, b.bodies(), 1, "the comment is edited")
+	require.Contains(t, b.bodies()[0], "being brought up to date")
+	require.NoError(t, b.deliver(s, environment(events.FactEnvironmentReady, newer, "https://pr-318.example.com")))
+	require.Len(t, b.bodies(), 1)
+	require.Contains(t, b.bodies()[0], "is ready")
 }
 
 func TestCommentIsFoundAfterCrashAndRecreatedWhenDeleted(t *testing.T) {

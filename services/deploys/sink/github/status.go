@@ -23,7 +23,8 @@ const (
 
 const defaultDescription = `{{title .Fact}}{{if .Revision}}, revision {{.Revision}}{{end}}` +
 	`{{if .Duration}}, after {{duration .Duration}}{{end}}` +
-	`{{if .Reason}} ({{.Reason}}){{end}}`
+	`{{if and .Message (or (eq .Fact "stalled") (eq .Fact "blocked") (eq .Fact "environment_failed"))}}: {{.Message}}` +
+	`{{else if .Reason}} ({{.Reason}}){{end}}`
 
 // Statuses is the sink that sets a commit status for each workload.
 type Statuses struct {

@@ -1,0 +1,80 @@
+package podstate_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"lockstep.internal/libs/podstate"
+	"lockstep.internal/schemas/gen/events"
+)
+
+func TestExplainNamesWhatThePodWaitsFor(t *testing.T) {
+	t.Parallel()
+	created, since := time.Unix(100, 0), time.Unix(200, 0)
+	waiting := func(reason string) []events.ContainerState {
+		return []events.ContainerState{{
+			Name: "main", Image: "shop:2", State: events.ContainerStatusWaiting, Reason: reason, Message: "manifest unknown",
+			ExitCode: 3,
+		}}
+	}
+	noNode := events.Condition{
+		Type: "PodScheduled", Status: "False", Reason: "Unschedulable", Message: "0/2 nodes are available.",
+	}
+	transition := noNode
+	transition.LastTransitionTime = &since
+	const sentence = "no node of the cluster can take its pods: 0/2 nodes are available."
+	for name, test := range map[string]struct {
+		pod  podstate.Pod
+		want *podstate.Failure
+	}{
+		"starting": {podstate.Pod{Containers: waiting("ContainerCreating")}, nil},
+		"a missing image": {podstate.Pod{Containers: waiting("ImagePullBackOff")}, &podstate.Failure{
+			Reason: "ErrImagePull", Message: "image shop:2 cannot be pulled: not found",
+		}},
+		"a failed container has priority": {
+			podstate.Pod{Containers: waiting("CrashLoopBackOff"), Conditions: []events.Condition{noNode}},
+			&podstate.Failure{
+				Reason: "CrashLoopBackOff", Message: "container main keeps exiting: its command failed with exit code 3",
+			},
+		},
+		"no node since the transition": {
+			podstate.Pod{Conditions: []events.Condition{transition}, CreatedAt: &created},
+			&podstate.Failure{Reason: "Unschedulable", Message: sentence, Since: since},
+		},
+		"no node since the creation": {
+			podstate.Pod{Conditions: []events.Condition{noNode}, CreatedAt: &created},
+			&podstate.Failure{Reason: "Unschedulable", Message: sentence, Since: created},
+		},
+		"no node since the observation": {
+			podstate.Pod{Conditions: []events.Condition{noNode}, ObservedAt: since},
+			&podstate.Failure{Reason: "Unschedulable", Message: sentence, Since: since},
+		},
+		"not scheduled for another reason": {
+			podstate.Pod{Conditions: []events.Condition{{Type: "PodScheduled", Reason: "SchedulingGated"}}}, nil,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got := podstate.Explain("its pods", test.pod)
+			require.Equal(t, test.want, got)
+			if got != nil {
+				require.Equal(t, got.Reason == "Unschedulable", got.MayPass())
+			}
+		})
+	}
+}
+
+func TestRefusedNamesTheQuota(t *testing.T) {
+	t.Parallel()
+	const quota = `pods "web-x" is forbidden: exceeded quota: few, requested: pods=1, used: pods=2, limited: pods=2`
+	require.Equal(t, podstate.Failure{
+		Reason: "QuotaExceeded", Message: "a quota of the cluster does not allow its pods: " + quota,
+	}, podstate.Refused("its pods", "FailedCreate", quota))
+	require.Equal(t, podstate.Failure{
+		Reason: "FailedCreate", Message: "the cluster refuses to create its pods: a webhook said no",
+	}, podstate.Refused("its pods", "FailedCreate", "a webhook\n said no"))
+	require.Less(t, len(podstate.Refused("its pods", "FailedCreate", strings.Repeat("é", 5000)).Message), 400)
+}
