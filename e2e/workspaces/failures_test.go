@@ -2,6 +2,7 @@ package workspaces_test
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -50,17 +51,25 @@ func repairImage(w *fixture.Workspace) {
 }
 
 // TestFailuresCrashAfterRunning crashes a workspace that was Running. The Deployment's conditions
-// alone do not show it.
+// alone do not show it. The crash loop is one failure, however often the container is started again.
 func TestFailuresCrashAfterRunning(t *testing.T) {
 	s := shared.Parallel(t)
 
 	w := s.CreateRunning("crashes-later")
+	reader := w.Events()
+	reader.Until(events.ActualStateRunning)
 	pod := w.PodUID()
 	w.BreakPod("crash-loop")
 	w.AwaitFailed("CrashLoopBackOff")
+	w.AwaitCluster("the container is started again", func(context.Context) (bool, error) {
+		return w.Pod().Status.ContainerStatuses[0].RestartCount >= 4, nil
+	})
 	w.BreakPod("")
 	w.AwaitRunning()
 	require.Equal(t, pod, w.PodUID(), "it leaves Failed by itself")
+	states := reader.Until(events.ActualStateRunning).States
+	require.Equal(t, []events.ActualState{events.ActualStateFailed, events.ActualStateRunning},
+		states[slices.Index(states, events.ActualStateFailed):])
 }
 
 func TestFailuresUnschedulable(t *testing.T) {
@@ -73,6 +82,9 @@ func TestFailuresUnschedulable(t *testing.T) {
 	w := here.Create("unschedulable", "registry.example/unschedulable:1")
 	failed := w.AwaitFailed("Unschedulable")
 	require.Contains(t, failed.GetMessage(), "no node of the cluster can take the workspace")
+	require.Eventually(t, func() bool {
+		return fixture.ContainsAll(s.CLI().OK("ws", "events", w.Name), []string{"to=starting", "reason=Unschedulable"})
+	}, fixture.Timeout, fixture.PollInterval, "the reason is shown before it fails")
 	repairImage(w)
 }
 

@@ -21,43 +21,67 @@ const (
 const (
 	exitNotExecutable = 126
 	exitNotFound      = 127
+	exitNotStarted    = 128
 	exitKilled        = 137
 	exitSegmentation  = 139
 	exitTerminated    = 143
 )
 
-// ofContainers returns the failure of the first container that cannot start, or nil.
+// restartsOfLoop is the number of restarts from which on a container keeps exiting: the kubelet waits before it starts it
+// for the second time.
+const restartsOfLoop = 2
+
+// ofContainers returns the failure of the first container that cannot start, or nil. One that keeps exiting fails while
+// it is started again, too, so that a crash loop is one failure.
 func ofContainers(containers []events.ContainerState) *Failure {
 	for i := range containers {
 		c := &containers[i]
-		if c.State != events.ContainerStatusWaiting {
-			continue
-		}
-		switch c.Reason {
-		case imagePullBackOff, errImagePull:
-			// The kubelet alternates between the two. One reason for both avoids repeated state changes.
-			return &Failure{
-				Reason:  errImagePull,
-				Message: fmt.Sprintf("image %s cannot be pulled: %s", Name(c.Image), pullFailure(c.Image, c.Message)),
+		if c.State == events.ContainerStatusWaiting {
+			if f := ofWaiting(c); f != nil {
+				return f
 			}
-		case crashLoopBackOff:
-			return &Failure{
-				Reason:  c.Reason,
-				Message: fmt.Sprintf("container %s keeps exiting: %s", Name(c.Name), exit(c.ExitCode)),
-			}
-		case createContainerError, createContainerConfigError:
-			return &Failure{
-				Reason:  c.Reason,
-				Message: fmt.Sprintf("container %s cannot be created: %s", Name(c.Name), creationFailure(c.Message)),
-			}
-		case runContainerError:
-			return &Failure{
-				Reason:  c.Reason,
-				Message: fmt.Sprintf("container %s cannot be started: %s", Name(c.Name), Detail(c.Message)),
-			}
+		} else if !c.Ready && c.RestartCount >= restartsOfLoop {
+			return keepsExiting(c)
 		}
 	}
 	return nil
+}
+
+func ofWaiting(c *events.ContainerState) *Failure {
+	switch c.Reason {
+	case imagePullBackOff, errImagePull:
+		// The kubelet alternates between the two. One reason for both avoids repeated state changes.
+		return &Failure{
+			Reason:  errImagePull,
+			Message: fmt.Sprintf("image %s cannot be pulled: %s", Name(c.Image), pullFailure(c.Image, c.Message)),
+		}
+	case crashLoopBackOff:
+		if c.ExitCode == exitNotStarted {
+			// The kubelet alternates between this and RunContainerError, which has the message.
+			return &Failure{
+				Reason: runContainerError, Message: fmt.Sprintf("container %s cannot be started (exit code 128)", Name(c.Name)),
+			}
+		}
+		return keepsExiting(c)
+	case createContainerError, createContainerConfigError:
+		return &Failure{
+			Reason:  c.Reason,
+			Message: fmt.Sprintf("container %s cannot be created: %s", Name(c.Name), creationFailure(c.Message)),
+		}
+	case runContainerError:
+		return &Failure{
+			Reason:  c.Reason,
+			Message: fmt.Sprintf("container %s cannot be started: %s", Name(c.Name), Detail(c.Message)),
+		}
+	default:
+		return nil
+	}
+}
+
+func keepsExiting(c *events.ContainerState) *Failure {
+	return &Failure{
+		Reason: crashLoopBackOff, Message: fmt.Sprintf("container %s keeps exiting: %s", Name(c.Name), exit(c.ExitCode)),
+	}
 }
 
 // pullFailure translates the container runtime's error to a short text. It searches the error chain for known

@@ -15,6 +15,7 @@ const (
 	QuotaExceeded = "QuotaExceeded"
 
 	scheduledType = "PodScheduled"
+	readyType     = "Ready"
 )
 
 // Failure explains why a pod does not start.
@@ -23,7 +24,7 @@ type Failure struct {
 	Reason string
 	// Message for people.
 	Message string
-	// Since is when the scheduler first found no node; zero for other failures.
+	// Since is when the scheduler first found no node, or since when a restarted pod is ready; zero for other failures.
 	Since time.Time
 }
 
@@ -64,6 +65,25 @@ func Explain(what string, p Pod) *Failure {
 			f.Since = p.ObservedAt
 		}
 		return f
+	}
+	return nil
+}
+
+// Restarted returns the failure of a ready pod with a container that kept exiting, or nil. It may exit again: the caller
+// decides how long after Since it counts as recovered.
+func Restarted(p Pod) *Failure {
+	for i := range p.Containers {
+		c := &p.Containers[i]
+		if c.State != events.ContainerStatusRunning || c.RestartCount < restartsOfLoop {
+			continue
+		}
+		for j := range p.Conditions {
+			if ready := &p.Conditions[j]; ready.Type == readyType && ready.LastTransitionTime != nil {
+				f := keepsExiting(c)
+				f.Since = *ready.LastTransitionTime
+				return f
+			}
+		}
 	}
 	return nil
 }

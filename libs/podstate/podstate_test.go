@@ -40,6 +40,19 @@ func TestExplainNamesWhatThePodWaitsFor(t *testing.T) {
 				Reason: "CrashLoopBackOff", Message: "container main keeps exiting: its command failed with exit code 3",
 			},
 		},
+		"started again after two restarts": {
+			podstate.Pod{Containers: []events.ContainerState{
+				{Name: "main", State: events.ContainerStatusRunning, RestartCount: 2, ExitCode: 1},
+			}},
+			&podstate.Failure{
+				Reason: "CrashLoopBackOff", Message: "container main keeps exiting: its command failed with exit code 1",
+			},
+		},
+		"restarted once": {
+			podstate.Pod{Containers: []events.ContainerState{
+				{Name: "main", State: events.ContainerStatusRunning, RestartCount: 1, ExitCode: 1},
+			}}, nil,
+		},
 		"no node since the transition": {
 			podstate.Pod{Conditions: []events.Condition{transition}, CreatedAt: &created},
 			&podstate.Failure{Reason: "Unschedulable", Message: sentence, Since: since},

@@ -97,6 +97,9 @@ func Compute(in Input) Result {
 		return Result{State: Failed, Reason: f.Reason, Message: f.Message, RecomputeAt: pods.recomputeAt}
 	}
 	result := fromDeployment(d, progressing)
+	if result.State == Starting && pods.pending != nil {
+		result.Reason, result.Message = pods.pending.Reason, pods.pending.Message
+	}
 	result.RecomputeAt = pods.recomputeAt
 	return result
 }

@@ -233,9 +233,13 @@ func inputFromBytes(seed []byte) actualstate.Input {
 					State:    events.ContainerStatus(choose("waiting", "running")),
 					Reason:   choose("", "CrashLoopBackOff", "ErrImagePull"),
 					ExitCode: pick(256),
+					Ready:    pick(2) == 1, RestartCount: pick(4),
 				},
 			},
-			Conditions: []events.Condition{{Type: "PodScheduled", Reason: choose("", "Unschedulable")}},
+			Conditions: []events.Condition{
+				{Type: "PodScheduled", Reason: choose("", "Unschedulable")},
+				{Type: "Ready", LastTransitionTime: new(time.Unix(int64(pick(256)), 0))},
+			},
 		}
 		if pick(2) == 1 {
 			p.Object.DeletedAt = new(time.Unix(int64(pick(256)), 0))

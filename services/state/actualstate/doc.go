@@ -20,7 +20,9 @@
 //
 // If a pod crashes after a complete rollout, the Deployment alone shows "starting" forever. So pods are evaluated
 // before rule 6: a pod of the current ReplicaSet that cannot start, finds no node in time, or does not end in time
-// after a stop makes the workspace failed. The state changes again when the pod recovers or is deleted.
+// after a stop makes the workspace failed. The state changes again when the pod recovers or is deleted. A crash loop is
+// one failure: it ends when the container has been ready for a while, not with each restart. While a pod waits for a
+// node, starting has a reason and a message, too.
 //
 // Failed and error always have a machine-readable reason and a message for the user. [Expected] reports whether a
 // change is in the state diagram. It is used only to mark unexpected changes.

@@ -9,10 +9,16 @@ import (
 	"lockstep.internal/schemas/gen/events"
 )
 
+// readyAfterLoop is how long a container that kept exiting must be ready until it counts as recovered: without a
+// readiness probe it is ready as soon as it is started again.
+const readyAfterLoop = 10 * time.Second
+
 // podResult is the result of the pod checks.
 type podResult struct {
 	// failure is nil without a problem.
 	failure *podstate.Failure
+	// pending is why a pod waits, within its timeout; nil for none.
+	pending *podstate.Failure
 	// recomputeAt is the next time at which the result changes.
 	recomputeAt time.Time
 }
@@ -30,7 +36,9 @@ func evaluatePods(in Input) podResult {
 				r.checkStart(p, in)
 			}
 		} else if p.Object.DeletedAt != nil {
-			r.checkTimeout(in.Clock, *p.Object.DeletedAt, in.Timeouts.Termination, stuckTerminating(p))
+			if r.hasPassed(in.Clock, *p.Object.DeletedAt, in.Timeouts.Termination) {
+				r.failure = new(stuckTerminating(p))
+			}
 		}
 	}
 	return r
@@ -38,32 +46,37 @@ func evaluatePods(in Input) podResult {
 
 // checkStart checks a pod that should run.
 func (r *podResult) checkStart(p events.ObservedPod, in Input) {
-	f := podstate.Explain(workspaceNoun, podstate.Pod{
+	pod := podstate.Pod{
 		Containers: p.Containers, Conditions: p.Conditions,
 		CreatedAt: p.Object.CreatedAt, ObservedAt: p.Object.ObservedAt,
-	})
+	}
+	f := podstate.Explain(workspaceNoun, pod)
+	if f == nil {
+		if f = podstate.Restarted(pod); f == nil || r.hasPassed(in.Clock, f.Since, readyAfterLoop) {
+			return
+		}
+	}
 	switch {
-	case f == nil:
-	case f.MayPass():
-		r.checkTimeout(in.Clock, f.Since, in.Timeouts.Unschedulable, *f)
-	default:
+	case !f.MayPass(), r.hasPassed(in.Clock, f.Since, in.Timeouts.Unschedulable):
 		r.failure = f
+	case r.pending == nil:
+		r.pending = f
 	}
 }
 
-// checkTimeout sets the failure if the timeout has passed. Otherwise it sets recomputeAt. Timeout 0 means none.
-func (r *podResult) checkTimeout(clock, since time.Time, timeout time.Duration, f podstate.Failure) {
+// hasPassed reports whether the timeout has passed. Otherwise it sets recomputeAt. Timeout 0 never passes.
+func (r *podResult) hasPassed(clock, since time.Time, timeout time.Duration) bool {
 	if timeout == 0 {
-		return
+		return false
 	}
 	at := since.Add(timeout)
 	if !clock.IsZero() && !clock.Before(at) {
-		r.failure = &f
-		return
+		return true
 	}
 	if r.recomputeAt.IsZero() || at.Before(r.recomputeAt) {
 		r.recomputeAt = at
 	}
+	return false
 }
 
 // currentHash is the pod-template-hash of the Deployment's current ReplicaSet; empty if unknown.

@@ -95,6 +95,11 @@ func TestPodsThatCannotStart(t *testing.T) {
 			pod(waiting("CreateContainerConfigError", "container has runAsNonRoot and image will run as root", 0)),
 			"CreateContainerConfigError", "container workspace cannot be created: its image runs as root, which is not allowed; use an image with another user",
 		},
+		"CrashLoopBackOff after RunContainerError": {
+			pod(waiting("CrashLoopBackOff", "back-off 10s", 128)),
+			"RunContainerError",
+			"container workspace cannot be started (exit code 128)",
+		},
 		"RunContainerError": {
 			pod(waiting("RunContainerError", "exec: nothing", 0)),
 			"RunContainerError",
@@ -163,6 +168,73 @@ func TestPodsThatCannotStart(t *testing.T) {
 	}
 }
 
+// TestCrashLoopIsOneFailure has the statuses that kubelets report of a container that exits again and again, without a
+// readiness probe and with one, and that recovers at last.
+func TestCrashLoopIsOneFailure(t *testing.T) {
+	t.Parallel()
+	since := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	const running, terminated, waiting = events.ContainerStatusRunning, events.ContainerStatusTerminated,
+		events.ContainerStatusWaiting
+	type status struct {
+		state    events.ContainerStatus
+		reason   string
+		restarts int
+	}
+	loop := []status{
+		{running, "", 0},
+		{terminated, "Error", 0},
+		{running, "", 1},
+		{terminated, "Error", 1},
+		{waiting, "CrashLoopBackOff", 1},
+		{running, "", 2},
+		{terminated, "Error", 2},
+		{waiting, "CrashLoopBackOff", 2},
+		{running, "", 3},
+		{waiting, "CrashLoopBackOff", 3},
+		{running, "", 4},
+	}
+	for name, readyAtOnce := range map[string]bool{"without a readiness probe": true, "never ready": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var got []actualstate.Result
+			compute := func(s status, ready bool, clock time.Time) actualstate.Result {
+				deployment := shape{1, 0, 1, complete, unavailable}
+				if ready {
+					deployment = shape{1, 1, 0, complete, minimum}
+				}
+				return actualstate.Compute(actualstate.Input{
+					Deployment: deployment.deployment(), ReplicaSets: replicaSets(), Clock: clock,
+					Pods: []events.ObservedPod{pod(func(p *events.ObservedPod) {
+						p.Containers[0].State, p.Containers[0].Reason, p.Containers[0].RestartCount = s.state, s.reason, s.restarts
+						p.Containers[0].Ready, p.Containers[0].ExitCode = ready, min(s.restarts, 1)
+						p.Conditions = []events.Condition{{Type: "Ready", Status: "True", LastTransitionTime: &since}}
+					})},
+				})
+			}
+			for _, s := range loop {
+				r := compute(s, readyAtOnce && s.state == running, since.Add(time.Second))
+				r.RecomputeAt = time.Time{}
+				if len(got) == 0 || got[len(got)-1] != r {
+					got = append(got, r)
+				}
+			}
+			for len(got) > 0 && got[0].State != actualstate.Failed {
+				got = got[1:]
+			}
+			require.Equal(t, []actualstate.Result{{
+				State: actualstate.Failed, Reason: "CrashLoopBackOff",
+				Message: "container workspace keeps exiting: its command failed with exit code 1",
+			}}, got)
+
+			last := loop[len(loop)-1]
+			recovering := compute(last, true, since.Add(9*time.Second))
+			require.Equal(t, actualstate.Failed, recovering.State)
+			require.Equal(t, since.Add(10*time.Second), recovering.RecomputeAt)
+			require.Equal(t, actualstate.Result{State: actualstate.Running}, compute(last, true, recovering.RecomputeAt))
+		})
+	}
+}
+
 func TestLongMessageIsTruncated(t *testing.T) {
 	t.Parallel()
 	in := actualstate.Input{
@@ -196,6 +268,11 @@ func TestPodTimeoutsUseTheAgentClock(t *testing.T) {
 		Reason:  "Unschedulable",
 		Message: "no node of the cluster can take the workspace: 0/3 nodes are available: 3 Insufficient memory.",
 	}
+	waits := func(until time.Time) actualstate.Result {
+		return actualstate.Result{
+			State: actualstate.Starting, Reason: noNode.Reason, Message: noNode.Message, RecomputeAt: until,
+		}
+	}
 	stuck := actualstate.Result{
 		State:  actualstate.Failed,
 		Reason: "PodNotEnding",
@@ -214,13 +291,13 @@ func TestPodTimeoutsUseTheAgentClock(t *testing.T) {
 			starting,
 			[]events.ObservedPod{pod(unschedulable)},
 			since.Add(5*time.Minute - 1),
-			actualstate.Result{State: actualstate.Starting, RecomputeAt: since.Add(5 * time.Minute)},
+			waits(since.Add(5 * time.Minute)),
 		},
 		"unschedulable, no clock yet": {
 			starting,
 			[]events.ObservedPod{pod(unschedulable)},
 			time.Time{},
-			actualstate.Result{State: actualstate.Starting, RecomputeAt: since.Add(5 * time.Minute)},
+			waits(since.Add(5 * time.Minute)),
 		},
 		"unschedulable, limit passed": {
 			starting,
@@ -243,7 +320,7 @@ func TestPodTimeoutsUseTheAgentClock(t *testing.T) {
 				}),
 			},
 			since,
-			actualstate.Result{State: actualstate.Starting, RecomputeAt: since.Add(5 * time.Minute)},
+			waits(since.Add(5 * time.Minute)),
 		},
 		"two deadlines": {
 			starting,
@@ -252,7 +329,7 @@ func TestPodTimeoutsUseTheAgentClock(t *testing.T) {
 				p.Object.Name, p.Conditions[0].LastTransitionTime = "w-2-b", &earlier
 			})},
 			since,
-			actualstate.Result{State: actualstate.Starting, RecomputeAt: since.Add(4 * time.Minute)},
+			waits(since.Add(4 * time.Minute)),
 		},
 		"stopping, within the limit": {
 			stopped,
@@ -301,19 +378,20 @@ func TestPodTimeoutsUseTheAgentClock(t *testing.T) {
 func TestTimeoutZeroNeverExpires(t *testing.T) {
 	t.Parallel()
 	since := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	for want, test := range map[actualstate.State]struct {
+	noNode := "no node of the cluster can take the workspace: the cluster gave no reason"
+	for want, test := range map[actualstate.Result]struct {
 		deployment shape
 		pod        events.ObservedPod
 	}{
-		actualstate.Starting: {shape{1, 0, 1, updating, unavailable}, pod(func(p *events.ObservedPod) {
+		{State: actualstate.Starting, Reason: "Unschedulable", Message: noNode}: {shape{1, 0, 1, updating, unavailable}, pod(func(p *events.ObservedPod) {
 			p.Conditions = []events.Condition{{Type: "PodScheduled", Reason: "Unschedulable", LastTransitionTime: &since}}
 		})},
-		actualstate.Stopped: {
+		{State: actualstate.Stopped}: {
 			shape{0, 0, 0, complete, minimum},
 			pod(func(p *events.ObservedPod) { p.Object.DeletedAt = &since }),
 		},
 	} {
-		require.Equal(t, actualstate.Result{State: want}, actualstate.Compute(actualstate.Input{
+		require.Equal(t, want, actualstate.Compute(actualstate.Input{
 			Deployment:  test.deployment.deployment(),
 			ReplicaSets: replicaSets(),
 			Pods:        []events.ObservedPod{test.pod},
