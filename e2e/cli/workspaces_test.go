@@ -62,7 +62,7 @@ func TestWorkspacesCommands(t *testing.T) {
 			&statev1.ListWorkspaceEventsResponse{}).GetEvents(),
 	)
 	require.Equal(t, listedEvents, w.EventIDs()[:len(listedEvents)])
-	cli.OK("ws", "delete", "by-command")
+	cli.OK("ws", "delete", "by-command", "--yes", "--wait")
 	w.AwaitTerminated()
 	require.NotContains(t, cli.OK("ws", "list"), "by-command")
 	require.Contains(t, cli.OK("ws", "list", "--terminated"), "by-command")
@@ -163,7 +163,7 @@ func TestWorkspacesCommandErrors(t *testing.T) {
 	reader := cli.With("LOCKSTEP_TOKEN=" + s.NewUser("reader", s.ProjectID, statev1.Role_ROLE_READER).Token)
 	require.Contains(t, reader.OK("ws", "get", "taken"), "taken")
 	reader.Fails(4, "ws", "stop", "taken")
-	cli.OK("ws", "delete", "taken")
+	cli.OK("ws", "delete", "taken", "--yes")
 	require.Contains(t, cli.Fails(9, "ws", "start", w.ID), "permanent")
 }
 

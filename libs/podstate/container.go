@@ -27,8 +27,8 @@ const (
 	exitTerminated    = 143
 )
 
-// restartsOfLoop is the number of restarts from which on a container keeps exiting: the kubelet waits before it starts it
-// for the second time.
+// restartsOfLoop is the number of restarts from which on a container keeps exiting: the kubelet waits before it starts
+// it for the second time.
 const restartsOfLoop = 2
 
 // ofContainers returns the failure of the first container that cannot start, or nil. One that keeps exiting fails while

@@ -69,8 +69,8 @@ func Explain(what string, p Pod) *Failure {
 	return nil
 }
 
-// Restarted returns the failure of a ready pod with a container that kept exiting, or nil. It may exit again: the caller
-// decides how long after Since it counts as recovered.
+// Restarted returns the failure of a ready pod with a container that kept exiting, or nil. It may exit again: the
+// caller decides how long after Since it counts as recovered.
 func Restarted(p Pod) *Failure {
 	for i := range p.Containers {
 		c := &p.Containers[i]

@@ -106,7 +106,7 @@ another release reverts this. Only administrators may run it; the user and the r
 		Int64Var(&request.ToProjectId, "to", 0, "id of the new project; default: that of the next agent that "+
 			"reports the cluster")
 	c.Flags().StringVar(&request.Reason, "reason", "", "reason to store")
-	c.Flags().BoolVar(&yes, "yes", false, "do not ask for confirmation")
+	yesFlag(c, &yes)
 	return c
 }
 

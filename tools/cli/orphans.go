@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bufio"
 	"strconv"
 	"strings"
 
@@ -113,20 +112,8 @@ and the error if there is one.`,
 			return a.print(response.Msg, orphanTable(response.Msg.GetOrphan()))
 		},
 	}
-	c.Flags().BoolVar(&yes, "yes", false, "do not ask for confirmation")
+	yesFlag(c, &yes)
 	return c
-}
-
-// confirm asks the user to type a word.
-func (a *app) confirm(c *cobra.Command, what, word string) error {
-	if err := a.note("%s Type %q to continue:", what, word); err != nil {
-		return err
-	}
-	typed, err := bufio.NewReader(c.InOrStdin()).ReadString('\n')
-	if strings.TrimSpace(typed) != word || err != nil && typed == "" {
-		return fault.New(errcode.InvalidArgument, "not confirmed, nothing changed; --yes skips the confirmation")
-	}
-	return nil
 }
 
 // orphanReference parses AGENT/NAMESPACE/NAME.

@@ -105,7 +105,11 @@ func (a *app) demo(ctx context.Context, s *stack.Stack) error {
 	if err != nil {
 		return err
 	}
-	return a.follow(ctx, api, response.Msg.GetWorkspace())
+	err = a.wait(ctx, api, response.Msg.GetWorkspace(), defaultWaitTimeout)
+	if err != nil && ctx.Err() == nil {
+		return a.note("%s", fault.From(err).Message) // the system runs all the same
+	}
+	return err
 }
 
 // nextSteps returns commands to try.

@@ -38,24 +38,6 @@ func (a *app) workspaceWatch() *cobra.Command {
 	}
 }
 
-// follow shows the states of one workspace until it is Running. It continues after failed states.
-func (a *app) follow(ctx context.Context, api *client.API, w *statev1.Workspace) error {
-	filter := &statev1.WorkspaceFilter{
-		IncludeTerminated: true,
-		Workspaces:        []*statev1.WorkspaceReference{{Reference: &statev1.WorkspaceReference_Id{Id: w.GetId()}}},
-	}
-	return a.watch(ctx, api, filter, func(message *statev1.WatchWorkspacesResponse) (bool, error) {
-		switch message.GetWorkspace().GetActualState() {
-		case statev1.ActualState_ACTUAL_STATE_RUNNING:
-			return message.GetWorkspace().GetDesiredState() == statev1.DesiredState_DESIRED_STATE_RUNNING, nil
-		case statev1.ActualState_ACTUAL_STATE_TERMINATED:
-			return true, fault.New(errcode.FailedPrecondition, "workspace %q was terminated", w.GetName())
-		default:
-			return false, nil
-		}
-	})
-}
-
 // watch prints messages until enough returns true, the server ends the stream, or ctx is done.
 func (a *app) watch(
 	ctx context.Context,

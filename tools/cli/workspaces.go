@@ -23,12 +23,12 @@ func (a *app) workspaces() *cobra.Command {
 		a.workspaceCreate(),
 		a.workspaceList(),
 		a.workspaceGet(),
-		a.workspaceDesire("start", "Start a workspace", statev1.DesiredState_DESIRED_STATE_RUNNING),
-		a.workspaceDesire("stop", "Stop a workspace and keep its volume", statev1.DesiredState_DESIRED_STATE_STOPPED),
+		a.workspaceDesire("start", "Start a workspace", statev1.DesiredState_DESIRED_STATE_RUNNING, "Running"),
+		a.workspaceDesire("stop", "Stop a workspace and keep its volume", statev1.DesiredState_DESIRED_STATE_STOPPED,
+			"Stopped"),
 		a.workspaceDesire("restart", "Stop a workspace and start it again",
-			statev1.DesiredState_DESIRED_STATE_RESTART_REQUESTED),
-		a.workspaceDesire("delete", "Delete a workspace and its volume permanently",
-			statev1.DesiredState_DESIRED_STATE_TERMINATED),
+			statev1.DesiredState_DESIRED_STATE_RESTART_REQUESTED, "Running again"),
+		a.workspaceDelete(),
 		a.workspaceUpdate(),
 		a.workspaceWatch(),
 		a.workspaceEvents(),
@@ -124,14 +124,18 @@ func (a *app) workspaceCreate() *cobra.Command {
 	var o overrides
 	var project, agent int64
 	var template, file, key string
-	var wait bool
+	var waiting waitFlags
 	c := &cobra.Command{
 		Use: "create [NAME]", Short: "Create a workspace", Args: cobra.MaximumNArgs(1),
-		Long: "Create a workspace and return when it is stored. With --wait, show its states until it is Running.",
+		Long: `Create a workspace and return when it is stored. With --wait, show its states until it is Running. The
+command fails with the reason when the workspace is Failed or Error; the system keeps trying.`,
 		Example: `  lockstep ws create mine --project 3
   lockstep ws create mine --project 3 --image registry.example/ide:9 --env EDITOR=vi --wait
   lockstep ws create --devfile devfile.yaml`,
 		RunE: func(c *cobra.Command, args []string) error {
+			if err := waiting.check(c); err != nil {
+				return err
+			}
 			api, err := a.api()
 			if err != nil {
 				return err
@@ -159,10 +163,7 @@ func (a *app) workspaceCreate() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if !wait {
-				return a.print(response.Msg, workspaceTable(response.Msg.GetWorkspace()))
-			}
-			return a.follow(c.Context(), api, response.Msg.GetWorkspace())
+			return a.printChanged(c.Context(), api, waiting, response.Msg, response.Msg.GetWorkspace())
 		},
 	}
 	o.flags(c)
@@ -173,19 +174,23 @@ func (a *app) workspaceCreate() *cobra.Command {
 	f.StringVar(&file, "devfile", "",
 		"devfile (schema 2.2) instead of a template, - for standard input; the other flags override it")
 	f.StringVar(&key, "idempotency-key", "", "key that makes a repeated command return the first workspace")
-	f.BoolVar(&wait, "wait", false, "show the states until it is Running")
+	waiting.flags(c, "Running")
 	return c
 }
 
 func (a *app) workspaceUpdate() *cobra.Command {
 	var o overrides
 	var removedEnv, removedSecretEnv, removedSecretFiles []string
+	var waiting waitFlags
 	c := &cobra.Command{
 		Use:               "update WORKSPACE",
 		Short:             "Change the specification of a workspace, such as its image",
 		Args:              exactly("WORKSPACE"),
 		ValidArgsFunction: a.completeWorkspaces,
 		RunE: func(c *cobra.Command, args []string) error {
+			if err := waiting.check(c); err != nil {
+				return err
+			}
 			api, err := a.api()
 			if err != nil {
 				return err
@@ -202,7 +207,7 @@ func (a *app) workspaceUpdate() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.print(response.Msg, workspaceTable(response.Msg.GetWorkspace()))
+			return a.printChanged(c.Context(), api, waiting, response.Msg, response.Msg.GetWorkspace())
 		},
 	}
 	o.flags(c)
@@ -210,6 +215,7 @@ func (a *app) workspaceUpdate() *cobra.Command {
 	f.StringArrayVar(&removedEnv, "remove-env", nil, "environment variable to remove; can be repeated")
 	f.StringArrayVar(&removedSecretEnv, "remove-secret-env", nil, "secret environment variable to remove; can be repeated")
 	f.StringArrayVar(&removedSecretFiles, "remove-secret-file", nil, "secret file to remove; can be repeated")
+	waiting.flags(c, "Running with the change, or Stopped if it is stopped")
 	return c
 }
 
@@ -220,17 +226,12 @@ func (a *app) workspaceGet() *cobra.Command {
 		Args:              exactly("WORKSPACE"),
 		ValidArgsFunction: a.completeWorkspaces,
 		RunE: func(c *cobra.Command, args []string) error {
-			api, err := a.api()
+			w, err := a.workspace(c.Context(), args[0])
 			if err != nil {
 				return err
 			}
-			response, err := api.Workspaces.GetWorkspace(c.Context(),
-				connect.NewRequest(&statev1.GetWorkspaceRequest{Workspace: reference(args[0])}))
-			if err != nil {
-				return err
-			}
-			w := response.Msg.GetWorkspace()
-			return a.print(response.Msg, table{header: []string{"FIELD", "VALUE"}, rows: [][]string{
+			shown := &statev1.GetWorkspaceResponse{Workspace: w}
+			return a.print(shown, table{header: []string{"FIELD", "VALUE"}, rows: [][]string{
 				{"name", w.GetName()},
 				{"id", w.GetId()},
 				{"actual state", freshOrStale(w)},
@@ -281,10 +282,15 @@ revoked: nothing has been reported since.`,
 	return c
 }
 
-func (a *app) workspaceDesire(use, short string, desired statev1.DesiredState) *cobra.Command {
-	return &cobra.Command{
+// workspaceDesire returns a command that sets a desired state. result is the actual state that follows.
+func (a *app) workspaceDesire(use, short string, desired statev1.DesiredState, result string) *cobra.Command {
+	var waiting waitFlags
+	c := &cobra.Command{
 		Use: use + " WORKSPACE", Short: short, Args: exactly("WORKSPACE"), ValidArgsFunction: a.completeWorkspaces,
 		RunE: func(c *cobra.Command, args []string) error {
+			if err := waiting.check(c); err != nil {
+				return err
+			}
 			api, err := a.api()
 			if err != nil {
 				return err
@@ -294,9 +300,33 @@ func (a *app) workspaceDesire(use, short string, desired statev1.DesiredState) *
 			if err != nil {
 				return err
 			}
-			return a.print(response.Msg, workspaceTable(response.Msg.GetWorkspace()))
+			return a.printChanged(c.Context(), api, waiting, response.Msg, response.Msg.GetWorkspace())
 		},
 	}
+	waiting.flags(c, result)
+	return c
+}
+
+func (a *app) workspaceDelete() *cobra.Command {
+	c := a.workspaceDesire("delete", "Delete a workspace and its volume permanently",
+		statev1.DesiredState_DESIRED_STATE_TERMINATED, "Terminated")
+	set := c.RunE
+	var yes bool
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if !yes {
+			w, err := a.workspace(c.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			what := fmt.Sprintf("This deletes workspace %q and its volume permanently.", w.GetName())
+			if err := a.confirm(c, what, w.GetName()); err != nil {
+				return err
+			}
+		}
+		return set(c, args)
+	}
+	yesFlag(c, &yes)
+	return c
 }
 
 func (a *app) workspaceEvents() *cobra.Command {
@@ -338,6 +368,20 @@ func (a *app) workspaceEvents() *cobra.Command {
 	}
 }
 
+// workspace returns a workspace by its name or id.
+func (a *app) workspace(ctx context.Context, nameOrID string) (*statev1.Workspace, error) {
+	api, err := a.api()
+	if err != nil {
+		return nil, err
+	}
+	response, err := api.Workspaces.GetWorkspace(ctx,
+		connect.NewRequest(&statev1.GetWorkspaceRequest{Workspace: reference(nameOrID)}))
+	if err != nil {
+		return nil, err
+	}
+	return response.Msg.GetWorkspace(), nil
+}
+
 // reference takes a UUID as an id and everything else as a name.
 func reference(nameOrID string) *statev1.WorkspaceReference {
 	if len(nameOrID) == 36 && strings.Count(nameOrID, "-") == 4 {
@@ -362,8 +406,10 @@ func workspaceTable(workspaces ...*statev1.Workspace) table {
 	return t
 }
 
+const actualStatePrefix = "ACTUAL_STATE_"
+
 func actual(w *statev1.Workspace) string {
-	return enumName(w.GetActualState().String(), "ACTUAL_STATE_")
+	return enumName(w.GetActualState().String(), actualStatePrefix)
 }
 
 // freshOrStale returns the actual state, and how old it is if the agent does not report.

@@ -383,9 +383,12 @@ func TestTimeoutZeroNeverExpires(t *testing.T) {
 		deployment shape
 		pod        events.ObservedPod
 	}{
-		{State: actualstate.Starting, Reason: "Unschedulable", Message: noNode}: {shape{1, 0, 1, updating, unavailable}, pod(func(p *events.ObservedPod) {
-			p.Conditions = []events.Condition{{Type: "PodScheduled", Reason: "Unschedulable", LastTransitionTime: &since}}
-		})},
+		{State: actualstate.Starting, Reason: "Unschedulable", Message: noNode}: {
+			shape{1, 0, 1, updating, unavailable},
+			pod(func(p *events.ObservedPod) {
+				p.Conditions = []events.Condition{{Type: "PodScheduled", Reason: "Unschedulable", LastTransitionTime: &since}}
+			}),
+		},
 		{State: actualstate.Stopped}: {
 			shape{0, 0, 0, complete, minimum},
 			pod(func(p *events.ObservedPod) { p.Object.DeletedAt = &since }),
