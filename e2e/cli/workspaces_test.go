@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -95,7 +96,19 @@ func commandLineRegistersAgents(s *fixture.System, cli fixture.CLI) {
 		&statev1.ListAgentsResponse{})
 	require.Len(t, listed.GetAgents(), 1)
 	cli.Fails(6, "agent", "register", "another", "--project", project, "--credentials", file)
-	cli.OK("agent", "revoke", strconv.FormatInt(agent.GetId(), 10))
+	id := strconv.FormatInt(agent.GetId(), 10)
+	rotated := fixture.ParseOutput(t, cli.OK("agent", "rotate", "elsewhere", "--credentials", file, "-o", "json"),
+		&statev1.Agent{})
+	require.WithinDuration(t, time.Now().Add(24*time.Hour), rotated.GetPreviousTokenValidUntil().AsTime(), fixture.Timeout)
+	renewed, err := natsauth.ReadAgentCredentials(file)
+	require.NoError(t, err)
+	s.Secrets.Add(renewed.Token)
+	require.NotEqual(t, credentials.Token, renewed.Token)
+	credentials.Token = renewed.Token
+	require.Equal(t, credentials, renewed, "only the token is new")
+	require.Contains(t, cli.OK("agent", "get", id), "2, the older one until")
+	require.Contains(t, cli.Fails(8, "agent", "rotate", id, "--credentials", file), "--valid-for 0s")
+	cli.OK("agent", "revoke", id)
 	require.Contains(t, cli.OK("agent", "list", "--project", project), "revoked")
 }
 

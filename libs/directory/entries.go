@@ -139,11 +139,20 @@ func (k *entries) user(u events.DirectoryUser) (string, func()) {
 	return number(u.UserID), put(k.users, known.ID, known, u.Deleted)
 }
 
+// tokenHash decodes a hash. An invalid one is zero, which matches no token.
+func tokenHash(text string) natsauth.TokenHash {
+	hash, err := hex.DecodeString(text)
+	if err != nil || len(hash) != len(natsauth.TokenHash{}) {
+		return natsauth.TokenHash{}
+	}
+	return natsauth.TokenHash(hash)
+}
+
 func (k *entries) agent(a events.DirectoryAgent) (string, func()) {
 	known := Agent{ID: int64(a.AgentID), ProjectID: int64(a.ProjectID), Revoked: a.Revoked}
-	// An invalid hash matches no token; the other fields still apply.
-	if hash, err := hex.DecodeString(a.TokenHash); err == nil && len(hash) == len(known.TokenHash) {
-		known.TokenHash = natsauth.TokenHash(hash)
+	known.TokenHash, known.PreviousTokenHash = tokenHash(a.TokenHash), tokenHash(a.PreviousTokenHash)
+	if a.PreviousTokenValidUntil != nil {
+		known.PreviousTokenValidUntil = *a.PreviousTokenValidUntil
 	}
 	return number(a.AgentID), put(k.agents, known.ID, known, a.Deleted)
 }

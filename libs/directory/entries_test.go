@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -244,6 +245,24 @@ func TestAgentHasTheHashOfItsToken(t *testing.T) {
 			name,
 		)
 	}
+}
+
+func TestAgentAcceptsThePreviousTokenUntilItsEnd(t *testing.T) {
+	t.Parallel()
+	end := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
+	current, previous := natsauth.TokenHash{1}, natsauth.TokenHash{2}
+	f := fold(t, entry{"agent", "7", events.DirectoryAgent{
+		AgentID: 7, ProjectID: 4, TokenHash: hex.EncodeToString(current[:]),
+		PreviousTokenHash: hex.EncodeToString(previous[:]), PreviousTokenValidUntil: &end,
+	}})
+	agent, known := f.Agent(7)
+	require.True(t, known)
+	require.True(t, agent.Accepts(current, end))
+	require.True(t, agent.Accepts(previous, end.Add(-1)))
+	require.False(t, agent.Accepts(previous, end))
+	require.False(t, agent.Accepts(natsauth.TokenHash{3}, end.Add(-1)))
+	require.False(t, agent.Accepts(natsauth.TokenHash{}, end.Add(-1)))
+	require.False(t, directory.Agent{PreviousTokenValidUntil: end}.Accepts(natsauth.TokenHash{}, end.Add(-1)))
 }
 
 func FuzzTake(f *testing.F) {

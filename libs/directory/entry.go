@@ -2,6 +2,7 @@ package directory
 
 import (
 	"crypto/ed25519"
+	"crypto/subtle"
 	"slices"
 	"time"
 
@@ -27,6 +28,17 @@ type Agent struct {
 	Revoked   bool
 	// TokenHash is the hash of the agent's token; zero if unknown. No token has the zero hash.
 	TokenHash natsauth.TokenHash
+	// PreviousTokenHash is that of the token before a rotation, which ends at PreviousTokenValidUntil; zero without one.
+	PreviousTokenHash       natsauth.TokenHash
+	PreviousTokenValidUntil time.Time
+}
+
+// Accepts reports whether a token with this hash is valid.
+func (a Agent) Accepts(hash natsauth.TokenHash, now time.Time) bool {
+	isKnown := func(known natsauth.TokenHash) bool {
+		return known != natsauth.TokenHash{} && subtle.ConstantTimeCompare(known[:], hash[:]) == 1
+	}
+	return isKnown(a.TokenHash) || isKnown(a.PreviousTokenHash) && now.Before(a.PreviousTokenValidUntil)
 }
 
 // Key is a public key that verifies access tokens.

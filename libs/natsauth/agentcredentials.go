@@ -116,14 +116,43 @@ func checkCurveSeed(seed string) error {
 // retries after a refusal, because the auth callout may be down, and connections expire within the hour. Add an
 // error handler: without it a denied publish is only a timeout.
 func (c AgentCredentials) ConnectOptions() ([]nats.Option, error) {
+	return c.options(nats.UserInfo(c.user(), c.Token))
+}
+
+// ConnectOptionsFrom is ConnectOptions for the credentials in a file. Each connection reads the token from the file, so
+// that a new token needs no restart. While the file cannot be used, the last token is.
+func (c AgentCredentials) ConnectOptionsFrom(path string, logger *slog.Logger) ([]nats.Option, error) {
+	token := c.Token
+
+	return c.options(nats.UserInfoHandler(func() (string, string) {
+		now, err := ReadAgentCredentials(path)
+		if err == nil && now.AgentID != c.AgentID {
+			err = fmt.Errorf("%s: is for agent %d: restart to use it", path, now.AgentID)
+		}
+
+		if err != nil {
+			logger.Error("reading the agent's token again failed; using the last one",
+				slog.Int64(logkey.AgentID, c.AgentID), logkey.Error(err))
+
+			return c.user(), token
+		}
+
+		token = now.Token
+
+		return c.user(), token
+	}))
+}
+
+func (c AgentCredentials) user() string { return strconv.FormatInt(c.AgentID, 10) }
+
+func (c AgentCredentials) options(authentication nats.Option) ([]nats.Option, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
 
-	user := strconv.FormatInt(c.AgentID, 10)
 	options := []nats.Option{
-		nats.UserInfo(user, c.Token),
-		nats.CustomInboxPrefix(InboxPrefix(user)),
+		authentication,
+		nats.CustomInboxPrefix(InboxPrefix(c.user())),
 		nats.IgnoreAuthErrorAbort(),
 		nats.MaxReconnects(-1),
 	}

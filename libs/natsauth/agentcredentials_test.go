@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nkeys"
 	"github.com/stretchr/testify/require"
 
@@ -87,6 +88,42 @@ func TestAgentCredentialsFaults(t *testing.T) {
 
 	_, err = natsauth.ReadAgentCredentials(filepath.Join(t.TempDir(), "none"))
 	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
+func TestEachConnectionReadsTheTokenFromTheFile(t *testing.T) {
+	t.Parallel()
+
+	path := filepath.Join(t.TempDir(), "agent.json")
+	first := someCredentials(t)
+	require.NoError(t, natsauth.WriteAgentCredentials(path, first))
+	set, err := first.ConnectOptionsFrom(path, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+
+	var options nats.Options
+	for _, o := range set {
+		require.NoError(t, o(&options))
+	}
+
+	requireToken := func(want string) {
+		t.Helper()
+
+		user, token := options.UserInfo()
+		require.Equal(t, "17", user)
+		require.Equal(t, want, token)
+	}
+	requireToken(first.Token)
+
+	second := first
+	second.Token = natsauth.NewToken(natsauth.TokenAgent)
+	require.NoError(t, natsauth.WriteAgentCredentials(path, second))
+	requireToken(second.Token)
+
+	another := someCredentials(t)
+	another.AgentID = 18
+	require.NoError(t, natsauth.WriteAgentCredentials(path, another))
+	requireToken(second.Token)
+	require.NoError(t, os.Remove(path))
+	requireToken(second.Token)
 }
 
 func TestSecretsAreNotPrinted(t *testing.T) {

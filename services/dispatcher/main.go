@@ -93,11 +93,11 @@ func newDispatcher(ctx context.Context, cfg Config, tel *telemetry.Telemetry) (*
 	if err != nil {
 		return nil, fmt.Errorf("agent credentials: %w", err)
 	}
-	options, err := credentials.ConnectOptions()
+	logger := tel.Logger.With(slog.Int64(logkey.AgentID, credentials.AgentID))
+	options, err := credentials.ConnectOptionsFrom(cfg.CredentialsFile, logger)
 	if err != nil {
 		return nil, err
 	}
-	logger := tel.Logger.With(slog.Int64(logkey.AgentID, credentials.AgentID))
 	m, err := metrics.New(tel.Metrics)
 	if err != nil {
 		return nil, err

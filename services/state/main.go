@@ -95,6 +95,7 @@ type process struct {
 	judge           *judge.Judge
 	meter           *nats.Meter
 	silences        *nats.Silences
+	endedTokens     *nats.EndedTokens
 	secretResponder *nats.SecretResponder
 	// consumerResponder creates consumers for other services.
 	consumerResponder *consumers.Responder
@@ -295,6 +296,10 @@ func (p *process) openAgents(context.Context) error {
 	}
 	if err := p.tel.Metrics.Register(p.silences); err != nil {
 		return fmt.Errorf("metrics of silent agents: %w", err)
+	}
+	p.endedTokens = &nats.EndedTokens{
+		Agents: p.directory.AgentsWithEndedToken, Disconnect: p.agents.Disconnect, Clear: p.directory.ClearEndedToken,
+		Logger: p.tel.Logger,
 	}
 	p.responder = &natsauth.Responder{
 		Conn: p.callout.Conn, Keys: keys, Cell: cell, Logger: p.tel.Logger,

@@ -69,7 +69,7 @@ func Main(ctx context.Context, cfg Config) error {
 		defer cancel()
 		_ = tel.Close(closing) // a failure to send the last spans is ignored
 	}()
-	conn, err := connect(ctx, credentials, tel)
+	conn, err := connect(ctx, cfg.CredentialsFile, credentials, tel)
 	if err != nil {
 		return fmt.Errorf("watcher: %w", err)
 	}
@@ -85,13 +85,14 @@ func Main(ctx context.Context, cfg Config) error {
 
 func connect(
 	ctx context.Context,
+	file string,
 	credentials natsauth.AgentCredentials,
 	tel *telemetry.Telemetry,
 ) (*natsconn.Conn, error) {
 	cfg := natsconn.DefaultConfig()
 	cfg.URL = config.URL(strings.Join(credentials.ServerURLs, ","))
 	cfg.Name = component + "-" + strconv.FormatInt(credentials.AgentID, 10)
-	options, err := credentials.ConnectOptions()
+	options, err := credentials.ConnectOptionsFrom(file, tel.Logger)
 	if err != nil {
 		return nil, err
 	}

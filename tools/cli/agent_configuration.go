@@ -10,6 +10,7 @@ import (
 	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/schemas/gen/errcode"
@@ -239,6 +240,7 @@ func agentFields(g *statev1.Agent) table {
 		{"project", strconv.FormatInt(g.GetProjectId(), 10)},
 		{"cluster", g.GetClusterUid()},
 		{"last seen", age(g.GetLastSeenAt())},
+		{"tokens", tokens(g.GetPreviousTokenValidUntil())},
 		{"clock", clockOffset(g.GetClockOffset().AsDuration())},
 		{"stored objects", strconv.FormatInt(g.GetObjects(), 10)},
 		{"last resync", resync},
@@ -254,6 +256,14 @@ func agentFields(g *statev1.Agent) table {
 		{"relay targets", relayTargets(c.GetRelayTargets().GetTargets())},
 		{"configuration revision", strconv.FormatInt(c.GetRevision(), 10)},
 	}}
+}
+
+// tokens describes the tokens of an agent whose token before the last rotation ends at a time.
+func tokens(end *timestamppb.Timestamp) string {
+	if end == nil {
+		return "1"
+	}
+	return "2, the older one until " + end.AsTime().Format(time.RFC3339)
 }
 
 // clockOffset describes how far a clock is ahead of the control plane's.

@@ -9,6 +9,7 @@ import (
 
 	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/libs/natsauth"
@@ -20,7 +21,7 @@ import (
 func (a *app) agents() *cobra.Command {
 	return group("agent", "Register, configure and revoke agents of clusters",
 		a.agentRegister(), a.agentManifest(), a.agentList(), a.agentGet(), a.agentConfigure(), a.agentResync(),
-		a.agentRevoke())
+		a.agentRotate(), a.agentRevoke())
 }
 
 func (a *app) agentRegister() *cobra.Command {
@@ -118,6 +119,58 @@ func (a *app) agentGet() *cobra.Command {
 			return a.print(response.Msg, agentFields(response.Msg.GetAgent()))
 		},
 	}
+}
+
+func (a *app) agentRotate() *cobra.Command {
+	var file string
+	var overlap time.Duration
+	c := &cobra.Command{
+		Use:               "rotate AGENT --credentials FILE",
+		Short:             "Issue a new token for an agent and write it to its credentials file",
+		Args:              exactly("AGENT"),
+		ValidArgsFunction: a.completeAgents,
+		Long: `Issue a new token for an agent and write it to the agent's credentials file, which keeps its key and its
+addresses. The token before stays valid for --valid-for: meanwhile, give the file to the agent's watcher, dispatcher and
+relay agent. They read it for each connection and need no restart. Then the connections of the old token are closed.
+While an agent has two tokens, it gets a third one only with --valid-for 0s, which ends both at once.`,
+		RunE: func(c *cobra.Command, args []string) error {
+			api, id, err := a.agent(c.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			credentials, err := natsauth.ReadAgentCredentials(file)
+			switch {
+			case err != nil:
+				return fault.Wrap(err, errcode.InvalidArgument, "--credentials: %v", err)
+			case credentials.AgentID != id:
+				return fault.New(errcode.InvalidArgument, "--credentials: %s is of agent %d, not of agent %d",
+					file, credentials.AgentID, id)
+			}
+			// Written before, so that the new token is not lost.
+			if err := natsauth.WriteAgentCredentials(file, credentials); err != nil {
+				return fault.Wrap(err, errcode.InvalidArgument, "--credentials: %v", err)
+			}
+			response, err := api.Agents.RotateAgent(c.Context(),
+				connect.NewRequest(&statev1.RotateAgentRequest{Id: id, ValidFor: durationpb.New(overlap)}))
+			if err != nil {
+				return err
+			}
+			agent := response.Msg.GetAgent()
+			credentials.Token = response.Msg.GetToken()
+			if err := natsauth.WriteAgentCredentials(file, credentials); err != nil {
+				return fault.Wrap(err, errcode.Internal,
+					"rotated the token of agent %d, but cannot write %s: %v; rotate it again with --valid-for 0s", id, file, err)
+			}
+			if err := a.note("wrote the new token to %s; the old one is valid until %s", file,
+				agent.GetPreviousTokenValidUntil().AsTime().Format(time.RFC3339)); err != nil {
+				return err
+			}
+			return a.print(agent, agentTable(agent))
+		},
+	}
+	c.Flags().StringVar(&file, "credentials", "agent-credentials.json", "credentials file of the agent")
+	c.Flags().DurationVar(&overlap, "valid-for", 24*time.Hour, "how long the old token stays valid; 0s to 720h")
+	return c
 }
 
 func (a *app) agentRevoke() *cobra.Command {

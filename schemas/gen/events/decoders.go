@@ -623,6 +623,11 @@ func (v *DirectoryAgent) decode(r *reader) {
 			v.CurvePublicKey = r.text(textRule{})
 		case "deleted":
 			v.Deleted = r.boolean()
+		case "previous_token_hash":
+			v.PreviousTokenHash = r.text(textRule{pattern: pattern3})
+		case "previous_token_valid_until":
+			v.PreviousTokenValidUntil = new(time.Time)
+			*v.PreviousTokenValidUntil = r.time()
 		case "revoked":
 			v.Revoked = r.boolean()
 		case "token_hash":

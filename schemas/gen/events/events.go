@@ -542,6 +542,12 @@ type DirectoryAgent struct {
 	// It was deleted.
 	Deleted bool `json:"deleted,omitempty"`
 
+	// SHA-256, in hexadecimal, of the token before a rotation; empty without one.
+	PreviousTokenHash string `json:"previous_token_hash,omitempty"`
+
+	// When that token ends, UTC.
+	PreviousTokenValidUntil *time.Time `json:"previous_token_valid_until,omitempty"`
+
 	// Project that configures it.
 	ProjectID int `json:"project_id"`
 

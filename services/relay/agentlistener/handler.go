@@ -2,14 +2,13 @@
 //
 // It authenticates an agent by its token. A replica is connected once it has opened its configuration stream. After a
 // change, the stream receives the newest configuration. A connection ends with its tunnel, when the agent or this relay
-// drains it, and at once when the agent is revoked or has another token. The observer sees every connection and
+// drains it, and at once when the agent is revoked or its token has ended. The observer sees every connection and
 // disconnection.
 package agentlistener
 
 import (
 	"context"
 	"crypto/rand"
-	"crypto/subtle"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -192,7 +191,7 @@ func (h *Handler) authenticateAndReserve(r *http.Request) (*connection, error) {
 		return nil, fault.New(errcode.Unauthenticated, "the agent's token is malformed")
 	}
 	agent, found := h.cfg.Agents.Agent(id)
-	if err := authenticate(id, agent, found, hash); err != nil {
+	if err := authenticate(id, agent, found, hash, h.cfg.Now()); err != nil {
 		return nil, err
 	}
 	namespace, name, _ := strings.Cut(headerText(r, HeaderPod), "/")
@@ -220,11 +219,10 @@ func (h *Handler) authenticateAndReserve(r *http.Request) (*connection, error) {
 	return c, nil
 }
 
-// authenticate returns an error unless the hash is that of the agent's token, and the agent is not revoked.
-func authenticate(id int64, agent directory.Agent, found bool, hash natsauth.TokenHash) error {
-	unknown := agent.TokenHash == natsauth.TokenHash{}
+// authenticate returns an error unless the hash is that of a valid token of the agent, and the agent is not revoked.
+func authenticate(id int64, agent directory.Agent, found bool, hash natsauth.TokenHash, now time.Time) error {
 	switch {
-	case !found || subtle.ConstantTimeCompare(agent.TokenHash[:], hash[:]) != 1 || unknown:
+	case !found || !agent.Accepts(hash, now):
 		return fault.New(errcode.Unauthenticated, "invalid token for agent %d", id)
 	case agent.Revoked:
 		return fault.New(errcode.PermissionDenied, "agent %d is revoked: register another one", id)
@@ -355,7 +353,7 @@ func (h *Handler) addConnected(c *connection) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	agent, found := h.cfg.Agents.Agent(c.AgentID)
-	if c.revoked = authenticate(c.AgentID, agent, found, c.hash); c.revoked != nil {
+	if c.revoked = authenticate(c.AgentID, agent, found, c.hash, h.cfg.Now()); c.revoked != nil {
 		return false
 	}
 	if h.connected[c.AgentID] == nil {
@@ -418,22 +416,35 @@ func (h *Handler) serveStream(c *connection, s *tunnel.Stream) {
 func (h *Handler) Run(ctx context.Context) {
 	for {
 		changed := h.cfg.Agents.Changed()
-		h.closeRevoked(ctx)
+		end := time.NewTimer(h.closeRevoked(ctx))
 		select {
 		case <-changed:
+		case <-end.C:
 		case <-ctx.Done():
+		}
+		end.Stop()
+		if ctx.Err() != nil {
 			return
 		}
 	}
 }
 
-func (h *Handler) closeRevoked(ctx context.Context) {
+// noTokenEnds is longer than the time between two changes of the directory.
+const noTokenEnds = 24 * time.Hour
+
+// closeRevoked closes the connections of agents that are revoked, and of tokens that have ended. It returns the time
+// until the next token of a connected agent ends.
+func (h *Handler) closeRevoked(ctx context.Context) time.Duration {
 	h.mu.Lock()
 	var revoked []*connection
+	now, next := h.cfg.Now(), noTokenEnds
 	for id, connections := range h.connected {
 		agent, found := h.cfg.Agents.Agent(id)
+		if left := agent.PreviousTokenValidUntil.Sub(now); left > 0 {
+			next = min(next, left)
+		}
 		for _, c := range connections {
-			if err := authenticate(id, agent, found, c.hash); err != nil {
+			if err := authenticate(id, agent, found, c.hash, now); err != nil {
 				c.revoked = fmt.Errorf("revoked: %w", err)
 				revoked = append(revoked, c)
 			}
@@ -445,4 +456,5 @@ func (h *Handler) closeRevoked(ctx context.Context) {
 			slog.Int64(logkey.ConnectionID, c.ID), logkey.Error(c.revoked))
 		_ = c.session.Close() // always nil
 	}
+	return next
 }

@@ -358,6 +358,34 @@ func TestRevokedAgentIsDisconnectedAtOnce(t *testing.T) {
 	}
 }
 
+func TestConnectionEndsWithItsToken(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	s, _ := f.connect()
+	token := natsauth.NewToken(natsauth.TokenAgent)
+	hash, err := natsauth.HashToken(natsauth.TokenAgent, token)
+	require.NoError(t, err)
+	end := time.Now().Add(time.Second)
+	f.change(func() {
+		a := f.agents[7]
+		a.TokenHash, a.PreviousTokenHash, a.PreviousTokenValidUntil = hash, a.TokenHash, end
+		f.agents[7] = a
+	})
+	next, err := f.dial(f.header(7, token))
+	require.NoError(t, err)
+	select {
+	case <-s.Done():
+	case <-next.Done():
+		require.FailNow(t, "the connection of the new token ended")
+	}
+	require.False(t, time.Now().Before(end), "both tokens are valid until then")
+	f.requireEvent("disconnected: revoked")
+	_, err = f.dial(f.header(7, f.token))
+	require.Equal(t, http.StatusUnauthorized, refusedError(t, err).Status)
+	_, err = f.dial(f.header(7, token))
+	require.NoError(t, err)
+}
+
 func TestDrainingAgentCanBeRevoked(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

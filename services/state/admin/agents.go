@@ -40,6 +40,36 @@ func (d *Directory) RevokeAgent(ctx context.Context, id int64) (agent.Agent, err
 	return a, err
 }
 
+// RotateAgent gives an agent a new token, see [agent.Agent.Rotate].
+func (d *Directory) RotateAgent(
+	ctx context.Context, id int64, tokenHash []byte, overlap time.Duration,
+) (agent.Agent, error) {
+	var a agent.Agent
+	err := d.change(ctx, func(tx pgx.Tx) (_ []directory.Entry, err error) {
+		if a, err = d.LockAgent(ctx, tx, id); err != nil {
+			return nil, err
+		}
+		if a, err = a.Rotate(tokenHash, overlap, d.Now().UTC()); err != nil {
+			return nil, err
+		}
+		return []directory.Entry{a.Entry()}, d.SaveTokens(ctx, tx, a)
+	})
+	return a, err
+}
+
+// ClearEndedToken forgets the previous token of an agent if it has ended. Call it when the token's connections are
+// closed.
+func (d *Directory) ClearEndedToken(ctx context.Context, id int64) error {
+	return d.change(ctx, func(tx pgx.Tx) ([]directory.Entry, error) {
+		a, err := d.LockAgent(ctx, tx, id)
+		if err != nil || len(a.PreviousTokenHash) == 0 || d.Now().Before(a.PreviousTokenValidUntil) {
+			return nil, err
+		}
+		a.PreviousTokenHash, a.PreviousTokenValidUntil = nil, time.Time{}
+		return []directory.Entry{a.Entry()}, d.SaveTokens(ctx, tx, a)
+	})
+}
+
 // BlockAgent refuses the agent's credentials until the end of the block, and publishes the block. It returns false if
 // the agent is blocked for as long already.
 func (d *Directory) BlockAgent(ctx context.Context, id int64, b agent.Block) (bool, error) {

@@ -26,6 +26,9 @@ type Agent struct {
 	Revoked bool
 	// TokenHash is the SHA-256 of the agent's token.
 	TokenHash []byte
+	// PreviousTokenHash is that of the token before a rotation, which ends at PreviousTokenValidUntil; empty without one.
+	PreviousTokenHash       []byte
+	PreviousTokenValidUntil time.Time
 	// ConfigurationRevision grows with every change of Configuration.
 	Configuration         Configuration
 	ConfigurationRevision int64
@@ -49,10 +52,15 @@ const EntryVersion = 1
 
 // Entry publishes the agent without its name.
 func (a Agent) Entry() directory.Entry {
-	return directory.Entry{Kind: "agent", Key: directory.Key(a.ID), Data: events.DirectoryAgent{
+	entry := events.DirectoryAgent{
 		AgentID: int(a.ID), ProjectID: int(a.ProjectID), CurvePublicKey: a.CurvePublicKey,
-		TokenHash: hex.EncodeToString(a.TokenHash), Revoked: a.Revoked,
-	}}
+		TokenHash: hex.EncodeToString(a.TokenHash), PreviousTokenHash: hex.EncodeToString(a.PreviousTokenHash),
+		Revoked: a.Revoked,
+	}
+	if len(a.PreviousTokenHash) > 0 {
+		entry.PreviousTokenValidUntil = &a.PreviousTokenValidUntil
+	}
+	return directory.Entry{Kind: "agent", Key: directory.Key(a.ID), Data: entry}
 }
 
 // ConfigEvent is the payload that configures the agent's programs.

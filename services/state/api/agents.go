@@ -161,6 +161,36 @@ func (s *agentService) ListAgents(
 	), nil
 }
 
+func (s *agentService) RotateAgent(
+	ctx context.Context,
+	r *connect.Request[statev1.RotateAgentRequest],
+) (*connect.Response[statev1.RotateAgentResponse], error) {
+	a, err := s.agent(ctx, r.Msg.GetId(), authz.ManageAgents)
+	if err != nil {
+		return nil, err
+	}
+	overlap := agent.DefaultTokenOverlap
+	if given := r.Msg.GetValidFor(); given != nil {
+		if err := given.CheckValid(); err != nil {
+			return nil, fault.New(errcode.InvalidArgument, "valid_for: %v", err).With("field", "valid_for")
+		}
+		overlap = given.AsDuration()
+	}
+	value := natsauth.NewToken(natsauth.TokenAgent)
+	hash, err := natsauth.HashToken(natsauth.TokenAgent, value)
+	if err != nil {
+		return nil, fault.Wrap(err, errcode.Internal, "make a token")
+	}
+	if a, err = s.directory.RotateAgent(ctx, a.ID, hash[:], overlap); err != nil {
+		return nil, err
+	}
+	messages, err := s.messages(ctx, a)
+	if err != nil { // the token exists
+		messages = []*statev1.Agent{agentMessage(a)}
+	}
+	return connect.NewResponse(&statev1.RotateAgentResponse{Agent: messages[0], Token: value}), nil
+}
+
 func (s *agentService) RevokeAgent(
 	ctx context.Context,
 	r *connect.Request[statev1.RevokeAgentRequest],

@@ -54,6 +54,8 @@ func agentMessage(a agent.Agent) *statev1.Agent {
 		ClockOffset:   durationpb.New(a.ClockOffset),
 		Objects:       a.Objects,
 		Configuration: configuration(a.Configuration, a.ConfigurationRevision),
+
+		PreviousTokenValidUntil: timestamp(a.PreviousTokenValidUntil),
 	}
 }
 

@@ -14,6 +14,7 @@ func Scopes() libaccess.Scopes {
 		statev1connect.AgentServiceListAgentsProcedure:     libaccess.ScopeRead,
 		statev1connect.AgentServiceRegisterAgentProcedure:  libaccess.ScopeAdmin,
 		statev1connect.AgentServiceRequestResyncProcedure:  libaccess.ScopeWrite,
+		statev1connect.AgentServiceRotateAgentProcedure:    libaccess.ScopeAdmin,
 		statev1connect.AgentServiceRevokeAgentProcedure:    libaccess.ScopeAdmin,
 
 		statev1connect.DirectoryServiceBlockUserProcedure:          libaccess.ScopeAdmin,

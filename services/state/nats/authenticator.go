@@ -1,6 +1,7 @@
 package nats
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -83,7 +84,11 @@ func (a *Authenticator) agent(ctx context.Context, c natsauth.Credentials) (nats
 		return natsauth.Principal{}, fmt.Errorf("%w: agent %d is blocked until %s: it %s",
 			natsauth.ErrRefused, id, block.Until.Format(time.RFC3339), block.Reason)
 	}
-	return natsauth.Principal{Kind: natsauth.KindAgent, AgentID: agent.ID}, nil
+	principal := natsauth.Principal{Kind: natsauth.KindAgent, AgentID: agent.ID}
+	if !bytes.Equal(hash[:], agent.TokenHash) {
+		principal.NotAfter = agent.PreviousTokenValidUntil
+	}
+	return principal, nil
 }
 
 // Agents creates the consumers of agents and disconnects revoked agents.

@@ -51,11 +51,12 @@ func one[T any](
 }
 
 const agentColumns = `id, project_id, name, curve_public_key, created_at, last_seen_at, coalesce(cluster_uid, ''),
-	clock_offset_ms, objects, revoked_at is not null, token_hash, configuration, configuration_revision`
+	clock_offset_ms, objects, revoked_at is not null, token_hash, previous_token_hash, previous_token_valid_until,
+	configuration, configuration_revision`
 
 func scanAgent(row pgx.CollectableRow) (agent.Agent, error) {
 	var a agent.Agent
-	var lastSeen *time.Time
+	var lastSeen, previousUntil *time.Time
 	var settings agent.Settings
 	var clockOffset int64
 	err := row.Scan(
@@ -70,13 +71,13 @@ func scanAgent(row pgx.CollectableRow) (agent.Agent, error) {
 		&a.Objects,
 		&a.Revoked,
 		&a.TokenHash,
+		&a.PreviousTokenHash,
+		&previousUntil,
 		&settings,
 		&a.ConfigurationRevision,
 	)
 	a.Configuration, a.ClockOffset = settings.Configuration(), time.Duration(clockOffset)*time.Millisecond
-	if lastSeen != nil {
-		a.LastSeenAt = *lastSeen
-	}
+	a.LastSeenAt, a.PreviousTokenValidUntil = fromNullable(lastSeen), fromNullable(previousUntil).UTC()
 	return a, err //nolint:wrapcheck // the caller wraps it
 }
 
@@ -150,17 +151,19 @@ func (d *Directory) UserByToken(ctx context.Context, hash []byte) (directory.Use
 	return f.user, f.token, nil
 }
 
-// AgentByToken returns the agent with an id and token hash. It returns the fault not_found if the agent
-// is unknown or revoked.
+// AgentByToken returns the agent with an id and the hash of a valid token, which may be the one before a rotation. It
+// returns the fault not_found if the agent is unknown or revoked.
 func (d *Directory) AgentByToken(ctx context.Context, id int64, hash []byte) (agent.Agent, error) {
 	return one(
 		ctx,
 		d,
 		"agent",
 		scanAgent,
-		`select `+agentColumns+` from agents where id = $1 and token_hash = $2 and revoked_at is null`,
+		`select `+agentColumns+` from agents where id = $1 and revoked_at is null
+			and (token_hash = $2 or previous_token_hash = $2 and previous_token_valid_until > $3)`,
 		id,
 		hash,
+		d.Now(),
 	)
 }
 

@@ -47,9 +47,11 @@ type Agent struct {
 	// stored.
 	Objects int64 `protobuf:"varint,12,opt,name=objects,proto3" json:"objects,omitempty"`
 	// Time of the last event of its watcher, if the agent is silent or revoked: its workspaces are stale. Absent otherwise.
-	SilentSince   *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=silent_since,json=silentSince,proto3" json:"silent_since,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	SilentSince *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=silent_since,json=silentSince,proto3" json:"silent_since,omitempty"`
+	// When the token before the last rotation ends; absent if the agent has one token.
+	PreviousTokenValidUntil *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=previous_token_valid_until,json=previousTokenValidUntil,proto3" json:"previous_token_valid_until,omitempty"`
+	unknownFields           protoimpl.UnknownFields
+	sizeCache               protoimpl.SizeCache
 }
 
 func (x *Agent) Reset() {
@@ -169,6 +171,13 @@ func (x *Agent) GetObjects() int64 {
 func (x *Agent) GetSilentSince() *timestamppb.Timestamp {
 	if x != nil {
 		return x.SilentSince
+	}
+	return nil
+}
+
+func (x *Agent) GetPreviousTokenValidUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.PreviousTokenValidUntil
 	}
 	return nil
 }
@@ -922,6 +931,112 @@ func (x *ListAgentsResponse) GetNextPageToken() string {
 	return ""
 }
 
+type RotateAgentRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    int64                  `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// How long the token before stays valid: 0 to 720 h. At 0, every earlier token ends at once. Default 24 h.
+	ValidFor      *durationpb.Duration `protobuf:"bytes,2,opt,name=valid_for,json=validFor,proto3" json:"valid_for,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RotateAgentRequest) Reset() {
+	*x = RotateAgentRequest{}
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RotateAgentRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RotateAgentRequest) ProtoMessage() {}
+
+func (x *RotateAgentRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RotateAgentRequest.ProtoReflect.Descriptor instead.
+func (*RotateAgentRequest) Descriptor() ([]byte, []int) {
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *RotateAgentRequest) GetId() int64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *RotateAgentRequest) GetValidFor() *durationpb.Duration {
+	if x != nil {
+		return x.ValidFor
+	}
+	return nil
+}
+
+type RotateAgentResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Agent *Agent                 `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
+	// Shown once. It replaces the token in the agent's credentials; the key and the addresses stay.
+	Token         string `protobuf:"bytes,2,opt,name=token,proto3" json:"token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RotateAgentResponse) Reset() {
+	*x = RotateAgentResponse{}
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RotateAgentResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RotateAgentResponse) ProtoMessage() {}
+
+func (x *RotateAgentResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RotateAgentResponse.ProtoReflect.Descriptor instead.
+func (*RotateAgentResponse) Descriptor() ([]byte, []int) {
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *RotateAgentResponse) GetAgent() *Agent {
+	if x != nil {
+		return x.Agent
+	}
+	return nil
+}
+
+func (x *RotateAgentResponse) GetToken() string {
+	if x != nil {
+		return x.Token
+	}
+	return ""
+}
+
 type RevokeAgentRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            int64                  `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -931,7 +1046,7 @@ type RevokeAgentRequest struct {
 
 func (x *RevokeAgentRequest) Reset() {
 	*x = RevokeAgentRequest{}
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[12]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -943,7 +1058,7 @@ func (x *RevokeAgentRequest) String() string {
 func (*RevokeAgentRequest) ProtoMessage() {}
 
 func (x *RevokeAgentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[12]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -956,7 +1071,7 @@ func (x *RevokeAgentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeAgentRequest.ProtoReflect.Descriptor instead.
 func (*RevokeAgentRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{12}
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *RevokeAgentRequest) GetId() int64 {
@@ -975,7 +1090,7 @@ type RevokeAgentResponse struct {
 
 func (x *RevokeAgentResponse) Reset() {
 	*x = RevokeAgentResponse{}
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[13]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -987,7 +1102,7 @@ func (x *RevokeAgentResponse) String() string {
 func (*RevokeAgentResponse) ProtoMessage() {}
 
 func (x *RevokeAgentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[13]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1000,7 +1115,7 @@ func (x *RevokeAgentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeAgentResponse.ProtoReflect.Descriptor instead.
 func (*RevokeAgentResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{13}
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *RevokeAgentResponse) GetAgent() *Agent {
@@ -1020,7 +1135,7 @@ type ConfigureAgentRequest struct {
 
 func (x *ConfigureAgentRequest) Reset() {
 	*x = ConfigureAgentRequest{}
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[14]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1032,7 +1147,7 @@ func (x *ConfigureAgentRequest) String() string {
 func (*ConfigureAgentRequest) ProtoMessage() {}
 
 func (x *ConfigureAgentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[14]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1045,7 +1160,7 @@ func (x *ConfigureAgentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigureAgentRequest.ProtoReflect.Descriptor instead.
 func (*ConfigureAgentRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{14}
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ConfigureAgentRequest) GetId() int64 {
@@ -1071,7 +1186,7 @@ type ConfigureAgentResponse struct {
 
 func (x *ConfigureAgentResponse) Reset() {
 	*x = ConfigureAgentResponse{}
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[15]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1083,7 +1198,7 @@ func (x *ConfigureAgentResponse) String() string {
 func (*ConfigureAgentResponse) ProtoMessage() {}
 
 func (x *ConfigureAgentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[15]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1096,7 +1211,7 @@ func (x *ConfigureAgentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigureAgentResponse.ProtoReflect.Descriptor instead.
 func (*ConfigureAgentResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{15}
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ConfigureAgentResponse) GetAgent() *Agent {
@@ -1115,7 +1230,7 @@ type RequestResyncRequest struct {
 
 func (x *RequestResyncRequest) Reset() {
 	*x = RequestResyncRequest{}
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[16]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1127,7 +1242,7 @@ func (x *RequestResyncRequest) String() string {
 func (*RequestResyncRequest) ProtoMessage() {}
 
 func (x *RequestResyncRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[16]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1140,7 +1255,7 @@ func (x *RequestResyncRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequestResyncRequest.ProtoReflect.Descriptor instead.
 func (*RequestResyncRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{16}
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *RequestResyncRequest) GetId() int64 {
@@ -1160,7 +1275,7 @@ type RequestResyncResponse struct {
 
 func (x *RequestResyncResponse) Reset() {
 	*x = RequestResyncResponse{}
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[17]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1172,7 +1287,7 @@ func (x *RequestResyncResponse) String() string {
 func (*RequestResyncResponse) ProtoMessage() {}
 
 func (x *RequestResyncResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[17]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1185,7 +1300,7 @@ func (x *RequestResyncResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequestResyncResponse.ProtoReflect.Descriptor instead.
 func (*RequestResyncResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{17}
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *RequestResyncResponse) GetNonce() string {
@@ -1199,7 +1314,7 @@ var File_lockstep_state_v1_agent_proto protoreflect.FileDescriptor
 
 const file_lockstep_state_v1_agent_proto_rawDesc = "" +
 	"\n" +
-	"\x1dlockstep/state/v1/agent.proto\x12\x11lockstep.state.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd3\x04\n" +
+	"\x1dlockstep/state/v1/agent.proto\x12\x11lockstep.state.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xac\x05\n" +
 	"\x05Agent\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1d\n" +
@@ -1219,7 +1334,8 @@ const file_lockstep_state_v1_agent_proto_rawDesc = "" +
 	" \x01(\v2\x19.google.protobuf.DurationR\vclockOffset\x123\n" +
 	"\x05block\x18\v \x01(\v2\x1d.lockstep.state.v1.AgentBlockR\x05block\x12\x18\n" +
 	"\aobjects\x18\f \x01(\x03R\aobjects\x12=\n" +
-	"\fsilent_since\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\vsilentSince\"\xa0\x01\n" +
+	"\fsilent_since\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\vsilentSince\x12W\n" +
+	"\x1aprevious_token_valid_until\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\x17previousTokenValidUntil\"\xa0\x01\n" +
 	"\n" +
 	"AgentBlock\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x129\n" +
@@ -1278,7 +1394,13 @@ const file_lockstep_state_v1_agent_proto_rawDesc = "" +
 	"page_token\x18\x03 \x01(\tR\tpageToken\"n\n" +
 	"\x12ListAgentsResponse\x120\n" +
 	"\x06agents\x18\x01 \x03(\v2\x18.lockstep.state.v1.AgentR\x06agents\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"$\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\\\n" +
+	"\x12RotateAgentRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x03R\x02id\x126\n" +
+	"\tvalid_for\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\bvalidFor\"[\n" +
+	"\x13RotateAgentResponse\x12.\n" +
+	"\x05agent\x18\x01 \x01(\v2\x18.lockstep.state.v1.AgentR\x05agent\x12\x14\n" +
+	"\x05token\x18\x02 \x01(\tR\x05token\"$\n" +
 	"\x12RevokeAgentRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\"E\n" +
 	"\x13RevokeAgentResponse\x12.\n" +
@@ -1291,12 +1413,13 @@ const file_lockstep_state_v1_agent_proto_rawDesc = "" +
 	"\x14RequestResyncRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\"-\n" +
 	"\x15RequestResyncResponse\x12\x14\n" +
-	"\x05nonce\x18\x01 \x01(\tR\x05nonce2\xcb\x04\n" +
+	"\x05nonce\x18\x01 \x01(\tR\x05nonce2\xa9\x05\n" +
 	"\fAgentService\x12b\n" +
 	"\rRegisterAgent\x12'.lockstep.state.v1.RegisterAgentRequest\x1a(.lockstep.state.v1.RegisterAgentResponse\x12S\n" +
 	"\bGetAgent\x12\".lockstep.state.v1.GetAgentRequest\x1a#.lockstep.state.v1.GetAgentResponse\x12Y\n" +
 	"\n" +
 	"ListAgents\x12$.lockstep.state.v1.ListAgentsRequest\x1a%.lockstep.state.v1.ListAgentsResponse\x12\\\n" +
+	"\vRotateAgent\x12%.lockstep.state.v1.RotateAgentRequest\x1a&.lockstep.state.v1.RotateAgentResponse\x12\\\n" +
 	"\vRevokeAgent\x12%.lockstep.state.v1.RevokeAgentRequest\x1a&.lockstep.state.v1.RevokeAgentResponse\x12e\n" +
 	"\x0eConfigureAgent\x12(.lockstep.state.v1.ConfigureAgentRequest\x1a).lockstep.state.v1.ConfigureAgentResponse\x12b\n" +
 	"\rRequestResync\x12'.lockstep.state.v1.RequestResyncRequest\x1a(.lockstep.state.v1.RequestResyncResponseB9Z7lockstep.internal/schemas/gen/lockstep/state/v1;statev1b\x06proto3"
@@ -1313,7 +1436,7 @@ func file_lockstep_state_v1_agent_proto_rawDescGZIP() []byte {
 	return file_lockstep_state_v1_agent_proto_rawDescData
 }
 
-var file_lockstep_state_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_lockstep_state_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_lockstep_state_v1_agent_proto_goTypes = []any{
 	(*Agent)(nil),                  // 0: lockstep.state.v1.Agent
 	(*AgentBlock)(nil),             // 1: lockstep.state.v1.AgentBlock
@@ -1327,59 +1450,66 @@ var file_lockstep_state_v1_agent_proto_goTypes = []any{
 	(*GetAgentResponse)(nil),       // 9: lockstep.state.v1.GetAgentResponse
 	(*ListAgentsRequest)(nil),      // 10: lockstep.state.v1.ListAgentsRequest
 	(*ListAgentsResponse)(nil),     // 11: lockstep.state.v1.ListAgentsResponse
-	(*RevokeAgentRequest)(nil),     // 12: lockstep.state.v1.RevokeAgentRequest
-	(*RevokeAgentResponse)(nil),    // 13: lockstep.state.v1.RevokeAgentResponse
-	(*ConfigureAgentRequest)(nil),  // 14: lockstep.state.v1.ConfigureAgentRequest
-	(*ConfigureAgentResponse)(nil), // 15: lockstep.state.v1.ConfigureAgentResponse
-	(*RequestResyncRequest)(nil),   // 16: lockstep.state.v1.RequestResyncRequest
-	(*RequestResyncResponse)(nil),  // 17: lockstep.state.v1.RequestResyncResponse
-	(*timestamppb.Timestamp)(nil),  // 18: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),    // 19: google.protobuf.Duration
+	(*RotateAgentRequest)(nil),     // 12: lockstep.state.v1.RotateAgentRequest
+	(*RotateAgentResponse)(nil),    // 13: lockstep.state.v1.RotateAgentResponse
+	(*RevokeAgentRequest)(nil),     // 14: lockstep.state.v1.RevokeAgentRequest
+	(*RevokeAgentResponse)(nil),    // 15: lockstep.state.v1.RevokeAgentResponse
+	(*ConfigureAgentRequest)(nil),  // 16: lockstep.state.v1.ConfigureAgentRequest
+	(*ConfigureAgentResponse)(nil), // 17: lockstep.state.v1.ConfigureAgentResponse
+	(*RequestResyncRequest)(nil),   // 18: lockstep.state.v1.RequestResyncRequest
+	(*RequestResyncResponse)(nil),  // 19: lockstep.state.v1.RequestResyncResponse
+	(*timestamppb.Timestamp)(nil),  // 20: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),    // 21: google.protobuf.Duration
 }
 var file_lockstep_state_v1_agent_proto_depIdxs = []int32{
-	18, // 0: lockstep.state.v1.Agent.created_at:type_name -> google.protobuf.Timestamp
-	18, // 1: lockstep.state.v1.Agent.last_seen_at:type_name -> google.protobuf.Timestamp
+	20, // 0: lockstep.state.v1.Agent.created_at:type_name -> google.protobuf.Timestamp
+	20, // 1: lockstep.state.v1.Agent.last_seen_at:type_name -> google.protobuf.Timestamp
 	2,  // 2: lockstep.state.v1.Agent.configuration:type_name -> lockstep.state.v1.AgentConfiguration
 	5,  // 3: lockstep.state.v1.Agent.last_resync:type_name -> lockstep.state.v1.Resync
-	19, // 4: lockstep.state.v1.Agent.clock_offset:type_name -> google.protobuf.Duration
+	21, // 4: lockstep.state.v1.Agent.clock_offset:type_name -> google.protobuf.Duration
 	1,  // 5: lockstep.state.v1.Agent.block:type_name -> lockstep.state.v1.AgentBlock
-	18, // 6: lockstep.state.v1.Agent.silent_since:type_name -> google.protobuf.Timestamp
-	18, // 7: lockstep.state.v1.AgentBlock.blocked_at:type_name -> google.protobuf.Timestamp
-	18, // 8: lockstep.state.v1.AgentBlock.blocked_until:type_name -> google.protobuf.Timestamp
-	19, // 9: lockstep.state.v1.AgentConfiguration.full_resync_interval:type_name -> google.protobuf.Duration
-	19, // 10: lockstep.state.v1.AgentConfiguration.unschedulable_patience:type_name -> google.protobuf.Duration
-	19, // 11: lockstep.state.v1.AgentConfiguration.stop_patience:type_name -> google.protobuf.Duration
-	19, // 12: lockstep.state.v1.AgentConfiguration.stop_after_running:type_name -> google.protobuf.Duration
-	19, // 13: lockstep.state.v1.AgentConfiguration.terminate_after_stopped:type_name -> google.protobuf.Duration
-	19, // 14: lockstep.state.v1.AgentConfiguration.max_age:type_name -> google.protobuf.Duration
-	19, // 15: lockstep.state.v1.AgentConfiguration.expiry_warning:type_name -> google.protobuf.Duration
-	3,  // 16: lockstep.state.v1.AgentConfiguration.relay_targets:type_name -> lockstep.state.v1.RelayTargets
-	4,  // 17: lockstep.state.v1.RelayTargets.targets:type_name -> lockstep.state.v1.RelayTarget
-	18, // 18: lockstep.state.v1.Resync.begun_at:type_name -> google.protobuf.Timestamp
-	18, // 19: lockstep.state.v1.Resync.ended_at:type_name -> google.protobuf.Timestamp
-	0,  // 20: lockstep.state.v1.RegisterAgentResponse.agent:type_name -> lockstep.state.v1.Agent
-	0,  // 21: lockstep.state.v1.GetAgentResponse.agent:type_name -> lockstep.state.v1.Agent
-	0,  // 22: lockstep.state.v1.ListAgentsResponse.agents:type_name -> lockstep.state.v1.Agent
-	0,  // 23: lockstep.state.v1.RevokeAgentResponse.agent:type_name -> lockstep.state.v1.Agent
-	2,  // 24: lockstep.state.v1.ConfigureAgentRequest.configuration:type_name -> lockstep.state.v1.AgentConfiguration
-	0,  // 25: lockstep.state.v1.ConfigureAgentResponse.agent:type_name -> lockstep.state.v1.Agent
-	6,  // 26: lockstep.state.v1.AgentService.RegisterAgent:input_type -> lockstep.state.v1.RegisterAgentRequest
-	8,  // 27: lockstep.state.v1.AgentService.GetAgent:input_type -> lockstep.state.v1.GetAgentRequest
-	10, // 28: lockstep.state.v1.AgentService.ListAgents:input_type -> lockstep.state.v1.ListAgentsRequest
-	12, // 29: lockstep.state.v1.AgentService.RevokeAgent:input_type -> lockstep.state.v1.RevokeAgentRequest
-	14, // 30: lockstep.state.v1.AgentService.ConfigureAgent:input_type -> lockstep.state.v1.ConfigureAgentRequest
-	16, // 31: lockstep.state.v1.AgentService.RequestResync:input_type -> lockstep.state.v1.RequestResyncRequest
-	7,  // 32: lockstep.state.v1.AgentService.RegisterAgent:output_type -> lockstep.state.v1.RegisterAgentResponse
-	9,  // 33: lockstep.state.v1.AgentService.GetAgent:output_type -> lockstep.state.v1.GetAgentResponse
-	11, // 34: lockstep.state.v1.AgentService.ListAgents:output_type -> lockstep.state.v1.ListAgentsResponse
-	13, // 35: lockstep.state.v1.AgentService.RevokeAgent:output_type -> lockstep.state.v1.RevokeAgentResponse
-	15, // 36: lockstep.state.v1.AgentService.ConfigureAgent:output_type -> lockstep.state.v1.ConfigureAgentResponse
-	17, // 37: lockstep.state.v1.AgentService.RequestResync:output_type -> lockstep.state.v1.RequestResyncResponse
-	32, // [32:38] is the sub-list for method output_type
-	26, // [26:32] is the sub-list for method input_type
-	26, // [26:26] is the sub-list for extension type_name
-	26, // [26:26] is the sub-list for extension extendee
-	0,  // [0:26] is the sub-list for field type_name
+	20, // 6: lockstep.state.v1.Agent.silent_since:type_name -> google.protobuf.Timestamp
+	20, // 7: lockstep.state.v1.Agent.previous_token_valid_until:type_name -> google.protobuf.Timestamp
+	20, // 8: lockstep.state.v1.AgentBlock.blocked_at:type_name -> google.protobuf.Timestamp
+	20, // 9: lockstep.state.v1.AgentBlock.blocked_until:type_name -> google.protobuf.Timestamp
+	21, // 10: lockstep.state.v1.AgentConfiguration.full_resync_interval:type_name -> google.protobuf.Duration
+	21, // 11: lockstep.state.v1.AgentConfiguration.unschedulable_patience:type_name -> google.protobuf.Duration
+	21, // 12: lockstep.state.v1.AgentConfiguration.stop_patience:type_name -> google.protobuf.Duration
+	21, // 13: lockstep.state.v1.AgentConfiguration.stop_after_running:type_name -> google.protobuf.Duration
+	21, // 14: lockstep.state.v1.AgentConfiguration.terminate_after_stopped:type_name -> google.protobuf.Duration
+	21, // 15: lockstep.state.v1.AgentConfiguration.max_age:type_name -> google.protobuf.Duration
+	21, // 16: lockstep.state.v1.AgentConfiguration.expiry_warning:type_name -> google.protobuf.Duration
+	3,  // 17: lockstep.state.v1.AgentConfiguration.relay_targets:type_name -> lockstep.state.v1.RelayTargets
+	4,  // 18: lockstep.state.v1.RelayTargets.targets:type_name -> lockstep.state.v1.RelayTarget
+	20, // 19: lockstep.state.v1.Resync.begun_at:type_name -> google.protobuf.Timestamp
+	20, // 20: lockstep.state.v1.Resync.ended_at:type_name -> google.protobuf.Timestamp
+	0,  // 21: lockstep.state.v1.RegisterAgentResponse.agent:type_name -> lockstep.state.v1.Agent
+	0,  // 22: lockstep.state.v1.GetAgentResponse.agent:type_name -> lockstep.state.v1.Agent
+	0,  // 23: lockstep.state.v1.ListAgentsResponse.agents:type_name -> lockstep.state.v1.Agent
+	21, // 24: lockstep.state.v1.RotateAgentRequest.valid_for:type_name -> google.protobuf.Duration
+	0,  // 25: lockstep.state.v1.RotateAgentResponse.agent:type_name -> lockstep.state.v1.Agent
+	0,  // 26: lockstep.state.v1.RevokeAgentResponse.agent:type_name -> lockstep.state.v1.Agent
+	2,  // 27: lockstep.state.v1.ConfigureAgentRequest.configuration:type_name -> lockstep.state.v1.AgentConfiguration
+	0,  // 28: lockstep.state.v1.ConfigureAgentResponse.agent:type_name -> lockstep.state.v1.Agent
+	6,  // 29: lockstep.state.v1.AgentService.RegisterAgent:input_type -> lockstep.state.v1.RegisterAgentRequest
+	8,  // 30: lockstep.state.v1.AgentService.GetAgent:input_type -> lockstep.state.v1.GetAgentRequest
+	10, // 31: lockstep.state.v1.AgentService.ListAgents:input_type -> lockstep.state.v1.ListAgentsRequest
+	12, // 32: lockstep.state.v1.AgentService.RotateAgent:input_type -> lockstep.state.v1.RotateAgentRequest
+	14, // 33: lockstep.state.v1.AgentService.RevokeAgent:input_type -> lockstep.state.v1.RevokeAgentRequest
+	16, // 34: lockstep.state.v1.AgentService.ConfigureAgent:input_type -> lockstep.state.v1.ConfigureAgentRequest
+	18, // 35: lockstep.state.v1.AgentService.RequestResync:input_type -> lockstep.state.v1.RequestResyncRequest
+	7,  // 36: lockstep.state.v1.AgentService.RegisterAgent:output_type -> lockstep.state.v1.RegisterAgentResponse
+	9,  // 37: lockstep.state.v1.AgentService.GetAgent:output_type -> lockstep.state.v1.GetAgentResponse
+	11, // 38: lockstep.state.v1.AgentService.ListAgents:output_type -> lockstep.state.v1.ListAgentsResponse
+	13, // 39: lockstep.state.v1.AgentService.RotateAgent:output_type -> lockstep.state.v1.RotateAgentResponse
+	15, // 40: lockstep.state.v1.AgentService.RevokeAgent:output_type -> lockstep.state.v1.RevokeAgentResponse
+	17, // 41: lockstep.state.v1.AgentService.ConfigureAgent:output_type -> lockstep.state.v1.ConfigureAgentResponse
+	19, // 42: lockstep.state.v1.AgentService.RequestResync:output_type -> lockstep.state.v1.RequestResyncResponse
+	36, // [36:43] is the sub-list for method output_type
+	29, // [29:36] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_state_v1_agent_proto_init() }
@@ -1394,7 +1524,7 @@ func file_lockstep_state_v1_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_state_v1_agent_proto_rawDesc), len(file_lockstep_state_v1_agent_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   18,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

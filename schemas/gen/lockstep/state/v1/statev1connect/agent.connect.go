@@ -40,6 +40,9 @@ const (
 	AgentServiceGetAgentProcedure = "/lockstep.state.v1.AgentService/GetAgent"
 	// AgentServiceListAgentsProcedure is the fully-qualified name of the AgentService's ListAgents RPC.
 	AgentServiceListAgentsProcedure = "/lockstep.state.v1.AgentService/ListAgents"
+	// AgentServiceRotateAgentProcedure is the fully-qualified name of the AgentService's RotateAgent
+	// RPC.
+	AgentServiceRotateAgentProcedure = "/lockstep.state.v1.AgentService/RotateAgent"
 	// AgentServiceRevokeAgentProcedure is the fully-qualified name of the AgentService's RevokeAgent
 	// RPC.
 	AgentServiceRevokeAgentProcedure = "/lockstep.state.v1.AgentService/RevokeAgent"
@@ -57,6 +60,9 @@ type AgentServiceClient interface {
 	RegisterAgent(context.Context, *connect.Request[v1.RegisterAgentRequest]) (*connect.Response[v1.RegisterAgentResponse], error)
 	GetAgent(context.Context, *connect.Request[v1.GetAgentRequest]) (*connect.Response[v1.GetAgentResponse], error)
 	ListAgents(context.Context, *connect.Request[v1.ListAgentsRequest]) (*connect.Response[v1.ListAgentsResponse], error)
+	// RotateAgent issues a new token for an agent and returns it once. The token before stays valid for some time. If that
+	// time is not 0, the fault failed_precondition means that the agent has two tokens already.
+	RotateAgent(context.Context, *connect.Request[v1.RotateAgentRequest]) (*connect.Response[v1.RotateAgentResponse], error)
 	// RevokeAgent revokes an agent's credentials and closes its connections.
 	RevokeAgent(context.Context, *connect.Request[v1.RevokeAgentRequest]) (*connect.Response[v1.RevokeAgentResponse], error)
 	// ConfigureAgent changes the given fields of an agent's configuration. The agent applies them at once.
@@ -94,6 +100,12 @@ func NewAgentServiceClient(httpClient connect.HTTPClient, baseURL string, opts .
 			connect.WithSchema(agentServiceMethods.ByName("ListAgents")),
 			connect.WithClientOptions(opts...),
 		),
+		rotateAgent: connect.NewClient[v1.RotateAgentRequest, v1.RotateAgentResponse](
+			httpClient,
+			baseURL+AgentServiceRotateAgentProcedure,
+			connect.WithSchema(agentServiceMethods.ByName("RotateAgent")),
+			connect.WithClientOptions(opts...),
+		),
 		revokeAgent: connect.NewClient[v1.RevokeAgentRequest, v1.RevokeAgentResponse](
 			httpClient,
 			baseURL+AgentServiceRevokeAgentProcedure,
@@ -120,6 +132,7 @@ type agentServiceClient struct {
 	registerAgent  *connect.Client[v1.RegisterAgentRequest, v1.RegisterAgentResponse]
 	getAgent       *connect.Client[v1.GetAgentRequest, v1.GetAgentResponse]
 	listAgents     *connect.Client[v1.ListAgentsRequest, v1.ListAgentsResponse]
+	rotateAgent    *connect.Client[v1.RotateAgentRequest, v1.RotateAgentResponse]
 	revokeAgent    *connect.Client[v1.RevokeAgentRequest, v1.RevokeAgentResponse]
 	configureAgent *connect.Client[v1.ConfigureAgentRequest, v1.ConfigureAgentResponse]
 	requestResync  *connect.Client[v1.RequestResyncRequest, v1.RequestResyncResponse]
@@ -138,6 +151,11 @@ func (c *agentServiceClient) GetAgent(ctx context.Context, req *connect.Request[
 // ListAgents calls lockstep.state.v1.AgentService.ListAgents.
 func (c *agentServiceClient) ListAgents(ctx context.Context, req *connect.Request[v1.ListAgentsRequest]) (*connect.Response[v1.ListAgentsResponse], error) {
 	return c.listAgents.CallUnary(ctx, req)
+}
+
+// RotateAgent calls lockstep.state.v1.AgentService.RotateAgent.
+func (c *agentServiceClient) RotateAgent(ctx context.Context, req *connect.Request[v1.RotateAgentRequest]) (*connect.Response[v1.RotateAgentResponse], error) {
+	return c.rotateAgent.CallUnary(ctx, req)
 }
 
 // RevokeAgent calls lockstep.state.v1.AgentService.RevokeAgent.
@@ -161,6 +179,9 @@ type AgentServiceHandler interface {
 	RegisterAgent(context.Context, *connect.Request[v1.RegisterAgentRequest]) (*connect.Response[v1.RegisterAgentResponse], error)
 	GetAgent(context.Context, *connect.Request[v1.GetAgentRequest]) (*connect.Response[v1.GetAgentResponse], error)
 	ListAgents(context.Context, *connect.Request[v1.ListAgentsRequest]) (*connect.Response[v1.ListAgentsResponse], error)
+	// RotateAgent issues a new token for an agent and returns it once. The token before stays valid for some time. If that
+	// time is not 0, the fault failed_precondition means that the agent has two tokens already.
+	RotateAgent(context.Context, *connect.Request[v1.RotateAgentRequest]) (*connect.Response[v1.RotateAgentResponse], error)
 	// RevokeAgent revokes an agent's credentials and closes its connections.
 	RevokeAgent(context.Context, *connect.Request[v1.RevokeAgentRequest]) (*connect.Response[v1.RevokeAgentResponse], error)
 	// ConfigureAgent changes the given fields of an agent's configuration. The agent applies them at once.
@@ -194,6 +215,12 @@ func NewAgentServiceHandler(svc AgentServiceHandler, opts ...connect.HandlerOpti
 		connect.WithSchema(agentServiceMethods.ByName("ListAgents")),
 		connect.WithHandlerOptions(opts...),
 	)
+	agentServiceRotateAgentHandler := connect.NewUnaryHandler(
+		AgentServiceRotateAgentProcedure,
+		svc.RotateAgent,
+		connect.WithSchema(agentServiceMethods.ByName("RotateAgent")),
+		connect.WithHandlerOptions(opts...),
+	)
 	agentServiceRevokeAgentHandler := connect.NewUnaryHandler(
 		AgentServiceRevokeAgentProcedure,
 		svc.RevokeAgent,
@@ -220,6 +247,8 @@ func NewAgentServiceHandler(svc AgentServiceHandler, opts ...connect.HandlerOpti
 			agentServiceGetAgentHandler.ServeHTTP(w, r)
 		case AgentServiceListAgentsProcedure:
 			agentServiceListAgentsHandler.ServeHTTP(w, r)
+		case AgentServiceRotateAgentProcedure:
+			agentServiceRotateAgentHandler.ServeHTTP(w, r)
 		case AgentServiceRevokeAgentProcedure:
 			agentServiceRevokeAgentHandler.ServeHTTP(w, r)
 		case AgentServiceConfigureAgentProcedure:
@@ -245,6 +274,10 @@ func (UnimplementedAgentServiceHandler) GetAgent(context.Context, *connect.Reque
 
 func (UnimplementedAgentServiceHandler) ListAgents(context.Context, *connect.Request[v1.ListAgentsRequest]) (*connect.Response[v1.ListAgentsResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("lockstep.state.v1.AgentService.ListAgents is not implemented"))
+}
+
+func (UnimplementedAgentServiceHandler) RotateAgent(context.Context, *connect.Request[v1.RotateAgentRequest]) (*connect.Response[v1.RotateAgentResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("lockstep.state.v1.AgentService.RotateAgent is not implemented"))
 }
 
 func (UnimplementedAgentServiceHandler) RevokeAgent(context.Context, *connect.Request[v1.RevokeAgentRequest]) (*connect.Response[v1.RevokeAgentResponse], error) {
