@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"fmt"
 	"io"
 	"net"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -96,6 +98,37 @@ func TestKubectl(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestReaderAsksWithKubectlWhatItMayDo(t *testing.T) {
+	s := shared.Parallel(t)
+	id, cli := member(s, "kubectl-reader", s.ProjectID, statev1.Role_ROLE_READER)
+	k := newKubectl(cli, "local", true)
+	fixture.AwaitCluster(t, "the relay knows the reader", func(context.Context) (bool, error) {
+		_, out, _ := k.Run("kubectl", "auth", "whoami")
+		return strings.Contains(out, fmt.Sprintf("lockstep:user:%d", id)), nil
+	})
+	require.Equal(t, "yes\n", k.output("auth", "can-i", "list", "pods"))
+	code, out, _ := k.Run("kubectl", "auth", "can-i", "list", "secrets")
+	require.Equal(t, 1, code)
+	require.Equal(t, "no\n", out)
+	require.Contains(t, k.output("auth", "can-i", "--list"), "selfsubjectreviews")
+}
+
+func TestKubectlShowsThatAnAgentIsAbsent(t *testing.T) {
+	s := shared.Parallel(t)
+	project := s.NewProject("absent")
+	s.CLI().OK("agent", "register", "absent", "--project", strconv.FormatInt(project, 10), "--credentials",
+		filepath.Join(t.TempDir(), "credentials.json"))
+	_, cli := member(s, "absent-reader", project, statev1.Role_ROLE_READER)
+	k := newKubectl(cli, "absent", true)
+	reason := fmt.Sprintf("agent %d is not connected; the request waited for 8s", agentID(s, "absent"))
+	fixture.AwaitCluster(t, "the relay knows the reader", func(context.Context) (bool, error) {
+		_, _, stderr := k.Run("kubectl", "version", "--request-timeout=10s") // one request for discovery
+		return strings.Contains(stderr, "Warning: "+reason), nil
+	})
+	_, _, stderr := k.Run("kubectl", "get", "--raw", "/api/v1/pods?timeout=10s")
+	require.Contains(t, stderr, "Error from server (ServiceUnavailable): "+reason)
 }
 
 // echoed sends data to an address that echoes and reads it back.

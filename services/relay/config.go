@@ -55,7 +55,7 @@ type ExternalConfig struct {
 	SecretFile           config.Secret `yaml:"secret_file" help:"file with the secret that services sign their tokens with (HS256 or better); empty = users only"`
 	OtherSecretFile      config.Secret `yaml:"other_secret_file" help:"file with a second accepted secret, for rotation"`
 	CallersFile          string        `yaml:"callers_file" help:"YAML file with rules: which service may reach which agents; empty = none"`
-	AgentTimeout         time.Duration `yaml:"agent_timeout" help:"how long a request waits for an agent that is not connected"`
+	AgentTimeout         time.Duration `yaml:"agent_timeout" help:"how long a request waits for an agent that is not connected, unless its caller has a deadline: of gRPC or Connect, the query timeout of the Kubernetes API (kubectl --request-timeout), or the header Prefer: wait=SECONDS"`
 	MaxRequests          int           `yaml:"max_requests" help:"maximum requests in flight"`
 	StreamLifetime       time.Duration `yaml:"stream_lifetime" help:"a request, such as a watch, exec or TCP stream, ends after this time; at most 24h"`
 	MaxRequestsPerCaller int           `yaml:"max_requests_per_caller" help:"maximum requests in flight of one user or service"`

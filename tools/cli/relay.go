@@ -161,7 +161,7 @@ func (a *app) relayPods() *cobra.Command {
 	request := &relayv1.GetPodsRequest{}
 	c := &cobra.Command{
 		Use:               "pods AGENT",
-		Short:             "List the pods in the cluster of an agent",
+		Short:             "List the running pods in the cluster of an agent",
 		Args:              exactly("AGENT"),
 		ValidArgsFunction: a.completeAgents,
 		RunE: func(c *cobra.Command, args []string) error {

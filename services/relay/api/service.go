@@ -115,7 +115,7 @@ func (s *service) GetPods(
 	out := &relayv1.GetPodsResponse{}
 	pages := 0
 	for next := "first"; next != ""; pages++ {
-		query := url.Values{"limit": {page}}
+		query := url.Values{"limit": {page}, "fieldSelector": {"status.phase=Running"}}
 		if next != "first" {
 			query.Set("continue", next)
 		}

@@ -199,6 +199,9 @@ func TestPodsOfAllPages(t *testing.T) {
 	}
 	require.Equal(t, []string{"apps/db", "apps/web", "shop/web"}, names)
 	require.Len(t, f.queries, 2)
+	for _, query := range f.queries {
+		require.Equal(t, "status.phase=Running", query.Get("fieldSelector"))
+	}
 }
 
 func TestGetPodsErrors(t *testing.T) {

@@ -37,7 +37,7 @@ type Config struct {
 	Registry *registry.Registry
 	// Peer returns a session with another relay.
 	Peer func(ctx context.Context, relay registry.Relay) (*tunnel.Session, error)
-	// AgentTimeout defaults to [DefaultAgentTimeout].
+	// AgentTimeout is how long a request without a deadline of its caller waits. Defaults to [DefaultAgentTimeout].
 	AgentTimeout time.Duration
 	// MaxWaiting requests for agents. Defaults to [DefaultMaxWaiting].
 	MaxWaiting int
@@ -109,12 +109,17 @@ type Stream struct {
 }
 
 // Open opens a stream to a target of an agent, or of one replica of it. It waits until one is connected and can
-// be reached. Faults: unavailable after the agent timeout, which starts with the first call; resource_exhausted
-// if an agent is overloaded, or too many requests wait.
+// be reached. Faults: unavailable after [RetryState.Deadline]; resource_exhausted if an agent is overloaded, or too
+// many requests wait.
 func (p *Pool) Open(ctx context.Context, state *RetryState, to route.Destination) (*Stream, error) {
 	if state.startedAt.IsZero() {
 		state.startedAt = time.Now()
+		if state.Deadline.IsZero() {
+			state.Deadline = state.startedAt.Add(p.cfg.AgentTimeout)
+		}
 	}
+	ctx, cancel := context.WithDeadline(ctx, state.Deadline)
+	defer cancel()
 	if s := p.tryAll(ctx, state, to); s != nil { // fast path: usually one is connected
 		return s, nil
 	}
@@ -122,8 +127,6 @@ func (p *Pool) Open(ctx context.Context, state *RetryState, to route.Destination
 		return nil, err
 	}
 	defer p.endWait()
-	ctx, cancel := context.WithDeadline(ctx, state.startedAt.Add(p.cfg.AgentTimeout))
-	defer cancel()
 	connected, unsubscribe := p.cfg.Registry.Subscribe(to.AgentID)
 	defer unsubscribe()
 	for {

@@ -304,6 +304,22 @@ func TestOpenTimesOut(t *testing.T) {
 	})
 }
 
+// The caller's deadline applies, also one after the agent timeout.
+func TestRequestWaitsUntilItsCallersDeadline(t *testing.T) {
+	t.Parallel()
+	for _, patience := range []time.Duration{time.Second, time.Hour} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFixture(t)
+			startedAt := time.Now()
+			state := &connections.RetryState{Deadline: startedAt.Add(patience)}
+			_, err := f.relays["a"].Open(t.Context(), state, route.Destination{AgentID: 7, Target: "shop"})
+			require.Equal(t, errcode.Unavailable, fault.CodeOf(err))
+			require.ErrorContains(t, err, "the request waited for "+patience.String())
+			require.Equal(t, patience, time.Since(startedAt))
+		})
+	}
+}
+
 func TestInvalidDestinationIsRefused(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

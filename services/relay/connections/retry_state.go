@@ -11,6 +11,10 @@ import (
 
 // RetryState records which connections a request has tried. The zero value is a new request.
 type RetryState struct {
+	// Deadline until which the request waits for an agent, if its caller has one. Zero is [Config.AgentTimeout] after
+	// the first call of [Pool.Open].
+	Deadline time.Time
+
 	startedAt time.Time
 	tried     map[int64]bool // connections
 	// rounds in which every connection was tried.
@@ -65,7 +69,7 @@ func (s *RetryState) roundTimer() (fired <-chan time.Time, stop func() bool) {
 
 // timeout is the fault of a request that waited for too long.
 func (s *RetryState) timeout(err error, to route.Destination) error {
-	waited := time.Since(s.startedAt).Round(time.Millisecond)
+	waited := time.Since(s.startedAt).Round(100 * time.Millisecond)
 	if s.err != nil {
 		return fault.Wrap(err, errcode.Unavailable,
 			"%s could not be reached within %s; last error: %v", describe(to), waited, s.err)

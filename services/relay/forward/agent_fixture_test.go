@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -30,6 +31,8 @@ type agentFixture struct {
 	// connections generates a connection id for each stream.
 	connections atomic.Int64
 	target      string
+	// deadline of the last request.
+	deadline atomic.Pointer[time.Time]
 	// connected, if not nil, is closed when the agent connects.
 	connected chan struct{}
 }
@@ -75,8 +78,9 @@ func (a *agentFixture) serve(s *tunnel.Stream) {
 }
 
 func (a *agentFixture) Open(
-	ctx context.Context, _ *connections.RetryState, to route.Destination,
+	ctx context.Context, state *connections.RetryState, to route.Destination,
 ) (*connections.Stream, error) {
+	a.deadline.Store(&state.Deadline)
 	if a.connected != nil {
 		select {
 		case <-a.connected:

@@ -135,6 +135,37 @@ func TestReadersAndReadTokensMayOnlyRead(t *testing.T) {
 	}
 }
 
+// kubectl auth whoami and can-i create objects that the API server answers and does not store.
+func TestReadersMayAskWhatTheyMayDo(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, newAgent(t, &recordingTarget{}))
+	const authentication, authorization = "/apis/authentication.k8s.io/v1", "/apis/authorization.k8s.io/v1"
+	for _, c := range []struct {
+		method, path string
+		status       int
+	}{
+		{"POST", authentication + "/selfsubjectreviews", 200},
+		{"POST", authorization + "/selfsubjectaccessreviews", 200},
+		{"POST", authorization + "/selfsubjectrulesreviews", 200},
+		{"POST", authorization + "/subjectaccessreviews", 200},
+		{"POST", authorization + "/namespaces/a/localsubjectaccessreviews", 200},
+		{"PUT", authorization + "/selfsubjectaccessreviews", 403},
+		{"POST", authorization + "/selfsubjectaccessreviews/a", 403},
+		{"POST", authorization + "/selfsubjectaccessreviews/a/b", 403},
+		{"POST", authorization + "//selfsubjectaccessreviews", 403},
+		{"POST", authentication + "/tokenreviews", 403},
+		{"POST", "/apis/example.com/v1/selfsubjectaccessreviews", 403},
+		{"POST", "/api/v1/selfsubjectaccessreviews", 403},
+	} {
+		response, body := f.request(reader, c.method, "/agents/7/kubernetes"+c.path, nil)
+		require.Equal(t, c.status, response.StatusCode, "%s %s: %s", c.method, c.path, body)
+	}
+	response, _ := f.request(reader, http.MethodPost, "/agents/7/kubernetes"+authentication+"/selfsubjectreviews",
+		http.Header{"Connection": {"Upgrade"}, "Upgrade": {"x"}})
+	require.Equal(t, http.StatusForbidden, response.StatusCode)
+	require.Equal(t, "create", f.auditRecords()[0].Verb, "they are audited")
+}
+
 func TestRequestIsCancelledWhenAccessIsLost(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

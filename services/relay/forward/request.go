@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -25,8 +26,10 @@ type proxiedRequest struct {
 	requestPath
 
 	caller policy.Caller
-	// readOnly reports whether the request changes nothing.
+	// readOnly reports whether the request is to the Kubernetes API and changes nothing.
 	readOnly bool
+	// deadline until which the request waits for the agent; zero if the caller names none.
+	deadline time.Time
 	// longRunning requests have two audit records and may last for hours.
 	longRunning bool
 	// summedUp requests have no audit record of their own.
@@ -53,13 +56,14 @@ func (h *Handler) newRequest(caller policy.Caller, path requestPath, r *http.Req
 	p := &proxiedRequest{
 		caller: caller, requestPath: path,
 		longRunning: upgrades || path.protocol == audit.TCP,
-		readOnly:    !upgrades && (r.Method == http.MethodGet || r.Method == http.MethodHead),
 		Record: audit.Record{
 			RequestID: uuid.NewString(), UserID: caller.UserID, Subject: caller.Subject, AgentID: path.AgentID,
 			Target: path.Target, Protocol: path.protocol, Method: r.Method, Path: strings.TrimPrefix(r.URL.Path, path.prefix),
 			StartedAt: h.cfg.Now(), WithoutRule: caller.UserID == 0 && !policy.Names(h.currentRules(), caller.Subject),
 		},
 	}
+	query := queryOf(r.URL)
+	p.deadline = deadlineOf(r, path.protocol, query, p.StartedAt)
 	if path.protocol != audit.Kubernetes {
 		return p, nil
 	}
@@ -68,16 +72,37 @@ func (h *Handler) newRequest(caller policy.Caller, path requestPath, r *http.Req
 			p.forbiddenHeader = name
 		}
 	}
-	query := queryOf(r.URL)
 	// A server may merge two slashes, so the path is not safe to classify as read-only.
-	p.readOnly = p.readOnly && !strings.Contains(p.Path, "//")
+	classifiable := !upgrades && !strings.Contains(p.Path, "//")
 	if p.Verb, p.Resource = audit.Describe(r.Method, p.Path, isTrue(query, "watch")); p.Verb != "" {
 		p.Path = ""
 	}
 	p.longRunning = p.longRunning || p.Verb == verbWatch || isTrue(query, "follow")
-	// The subresource proxy forwards to a pod, service or node, where a GET may change something.
-	p.readOnly = p.readOnly && p.Resource.Subresource != "proxy"
+	p.readOnly = classifiable && changesNothing(r.Method, p.Resource)
 	return p, nil
+}
+
+// reviews are resources that clients create to ask a question, as kubectl auth whoami and can-i do. The API server
+// answers and stores nothing.
+var reviews = map[audit.Resource]bool{
+	{Group: "authentication.k8s.io", Resource: "selfsubjectreviews"}:       true,
+	{Group: "authorization.k8s.io", Resource: "selfsubjectaccessreviews"}:  true,
+	{Group: "authorization.k8s.io", Resource: "selfsubjectrulesreviews"}:   true,
+	{Group: "authorization.k8s.io", Resource: "subjectaccessreviews"}:      true,
+	{Group: "authorization.k8s.io", Resource: "localsubjectaccessreviews"}: true,
+}
+
+// changesNothing reports whether a request to the Kubernetes API only reads.
+func changesNothing(method string, to audit.Resource) bool {
+	switch method {
+	case http.MethodGet, http.MethodHead:
+		// The subresource proxy forwards to a pod, service or node, where a GET may change something.
+		return to.Subresource != "proxy"
+	case http.MethodPost:
+		to.Version, to.Namespace = "", ""
+		return reviews[to]
+	}
+	return false
 }
 
 func queryOf(u *url.URL) url.Values {

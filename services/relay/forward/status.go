@@ -3,6 +3,7 @@ package forward
 import (
 	"encoding/json"
 	"net/http"
+	"strconv"
 	"strings"
 
 	"lockstep.internal/libs/fault"
@@ -35,10 +36,11 @@ var statusReasons = map[int]string{
 	http.StatusGatewayTimeout:      "Timeout",
 }
 
-// writeError responds with an error: a Status to clients of the Kubernetes API, so that kubectl shows it, and a
-// fault to all others.
+// writeError responds with an error: a Status, and a warning for discovery, to clients of the Kubernetes API, so that
+// kubectl shows it; a fault to all others.
 func (h *Handler) writeError(w http.ResponseWriter, r *http.Request, err error) {
-	if !isKubernetesPath(r.URL.Path) {
+	path, found := belowKubernetes(r.URL.Path)
+	if !found {
 		fault.WriteHTTP(w, r, h.cfg.Logger, err)
 		return
 	}
@@ -53,6 +55,10 @@ func (h *Handler) writeError(w http.ResponseWriter, r *http.Request, err error) 
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
+	if verb, _ := audit.Describe(r.Method, path, false); verb == "" {
+		// Clients do not read the body of a failed discovery. They print warnings (RFC 7234, section 5.5.7).
+		w.Header().Set("Warning", "299 lockstep "+strconv.Quote(public.Message))
+	}
 	if code == http.StatusTooManyRequests {
 		w.Header().Set("Retry-After", "1") // Kubernetes' clients then try again on their own
 	}
@@ -62,9 +68,9 @@ func (h *Handler) writeError(w http.ResponseWriter, r *http.Request, err error) 
 	}
 }
 
-// isKubernetesPath reports whether a path is below /agents/<agent>/kubernetes.
-func isKubernetesPath(path string) bool {
-	_, rest, _ := strings.Cut(strings.TrimPrefix(path, agentsPath), "/")
-	kind, _, _ := strings.Cut(rest, "/")
-	return kind == string(audit.Kubernetes)
+// belowKubernetes returns the rest of a path that begins with /agents/<agent>/kubernetes.
+func belowKubernetes(path string) (rest string, found bool) {
+	_, rest, _ = strings.Cut(strings.TrimPrefix(path, agentsPath), "/")
+	kind, rest, _ := strings.Cut(rest, "/")
+	return rest, kind == string(audit.Kubernetes)
 }

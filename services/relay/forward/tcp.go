@@ -65,7 +65,7 @@ func (h *Handler) joinTCP(w http.ResponseWriter, r *http.Request, p *proxiedRequ
 
 // openTCP opens a stream to the target, and waits until the agent has reached it.
 func (h *Handler) openTCP(ctx context.Context, p *proxiedRequest) (*connections.Stream, error) {
-	var state connections.RetryState
+	state := connections.RetryState{Deadline: p.deadline}
 	for {
 		stream, err := h.cfg.Opener.Open(ctx, &state, p.Destination)
 		if err != nil {

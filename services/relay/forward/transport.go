@@ -54,7 +54,7 @@ func (t *Transport) RoundTrip(request *http.Request) (*http.Response, error) {
 	if p == nil {
 		return nil, errors.New("the request is not from a Handler")
 	}
-	var state connections.RetryState
+	state := connections.RetryState{Deadline: p.deadline}
 	for {
 		s, err := t.open(request.Context(), &state, p.Destination)
 		if err != nil {

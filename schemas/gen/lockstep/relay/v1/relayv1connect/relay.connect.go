@@ -51,8 +51,9 @@ type RelayServiceClient interface {
 	ConnectedAgentsForProject(context.Context, *connect.Request[v1.ConnectedAgentsForProjectRequest]) (*connect.Response[v1.ConnectedAgentsForProjectResponse], error)
 	// ConnectedAgentsById returns the connections of one agent: one for each replica and relay.
 	ConnectedAgentsById(context.Context, *connect.Request[v1.ConnectedAgentsByIdRequest]) (*connect.Response[v1.ConnectedAgentsByIdResponse], error)
-	// GetPods returns the pods of an agent's cluster that its Kubernetes API shows the caller. Like every request, it
-	// waits for an agent that is not connected.
+	// GetPods returns the running pods (phase Running) of an agent's cluster that its Kubernetes API shows the caller.
+	// Like every request, it waits for an agent that is not connected: until the caller's deadline, else as long as the
+	// relay's setting external.agent_timeout.
 	GetPods(context.Context, *connect.Request[v1.GetPodsRequest]) (*connect.Response[v1.GetPodsResponse], error)
 	// ListRelays returns the running relays.
 	ListRelays(context.Context, *connect.Request[v1.ListRelaysRequest]) (*connect.Response[v1.ListRelaysResponse], error)
@@ -130,8 +131,9 @@ type RelayServiceHandler interface {
 	ConnectedAgentsForProject(context.Context, *connect.Request[v1.ConnectedAgentsForProjectRequest]) (*connect.Response[v1.ConnectedAgentsForProjectResponse], error)
 	// ConnectedAgentsById returns the connections of one agent: one for each replica and relay.
 	ConnectedAgentsById(context.Context, *connect.Request[v1.ConnectedAgentsByIdRequest]) (*connect.Response[v1.ConnectedAgentsByIdResponse], error)
-	// GetPods returns the pods of an agent's cluster that its Kubernetes API shows the caller. Like every request, it
-	// waits for an agent that is not connected.
+	// GetPods returns the running pods (phase Running) of an agent's cluster that its Kubernetes API shows the caller.
+	// Like every request, it waits for an agent that is not connected: until the caller's deadline, else as long as the
+	// relay's setting external.agent_timeout.
 	GetPods(context.Context, *connect.Request[v1.GetPodsRequest]) (*connect.Response[v1.GetPodsResponse], error)
 	// ListRelays returns the running relays.
 	ListRelays(context.Context, *connect.Request[v1.ListRelaysRequest]) (*connect.Response[v1.ListRelaysResponse], error)
