@@ -118,16 +118,19 @@ func TestReaderAsksWithKubectlWhatItMayDo(t *testing.T) {
 func TestKubectlShowsThatAnAgentIsAbsent(t *testing.T) {
 	s := shared.Parallel(t)
 	project := s.NewProject("absent")
-	s.CLI().OK("agent", "register", "absent", "--project", strconv.FormatInt(project, 10), "--credentials",
-		filepath.Join(t.TempDir(), "credentials.json"))
+	absent := fixture.ParseOutput(t, s.CLI().OK("agent", "register", "absent", "--project",
+		strconv.FormatInt(project, 10), "--credentials", filepath.Join(t.TempDir(), "credentials.json"), "-o", "json"),
+		&statev1.Agent{})
 	_, cli := member(s, "absent-reader", project, statev1.Role_ROLE_READER)
 	k := newKubectl(cli, "absent", true)
-	reason := fmt.Sprintf("agent %d is not connected; the request waited for 8s", agentID(s, "absent"))
 	fixture.AwaitCluster(t, "the relay knows the reader", func(context.Context) (bool, error) {
-		_, _, stderr := k.Run("kubectl", "version", "--request-timeout=10s") // one request for discovery
-		return strings.Contains(stderr, "Warning: "+reason), nil
+		code, _, _ := cli.Run("relay", "agents", "absent")
+		return code == 0, nil
 	})
-	_, _, stderr := k.Run("kubectl", "get", "--raw", "/api/v1/pods?timeout=10s")
+	reason := fmt.Sprintf("agent %d is not connected; the request waited for ", absent.GetId())
+	_, _, stderr := k.Run("kubectl", "version", "--request-timeout=20s") // asks one thing, of discovery
+	require.Contains(t, stderr, "Warning: "+reason)
+	_, _, stderr = k.Run("kubectl", "get", "--raw", "/api/v1/pods?timeout=2s")
 	require.Contains(t, stderr, "Error from server (ServiceUnavailable): "+reason)
 }
 

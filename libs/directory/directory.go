@@ -37,6 +37,9 @@ var ErrInvalidConfig = errors.New("invalid directory configuration")
 type Directory struct {
 	cfg    Config
 	reader *lastvalue.Reader
+	// ready is closed when the copy was loaded once.
+	ready     chan struct{}
+	readyOnce sync.Once
 
 	mu      sync.RWMutex
 	known   *entries
@@ -56,7 +59,7 @@ func New(cfg Config) (*Directory, error) {
 	if err := topology.ValidateCell(string(cfg.Cell)); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalidConfig, err)
 	}
-	d := &Directory{cfg: cfg, known: newEntries(), changed: make(chan struct{})}
+	d := &Directory{cfg: cfg, known: newEntries(), changed: make(chan struct{}), ready: make(chan struct{})}
 	d.reader = lastvalue.NewReader(lastvalue.Config{
 		JetStream: cfg.JetStream, Stream: topology.StreamDirectory, Subjects: cfg.Cell.All(topology.FamilyDirectory),
 		Live: cfg.Cell.All(topology.FamilyDirectoryLive), Handler: &loader{Directory: d}, Logger: cfg.Logger,

@@ -23,7 +23,12 @@ func (d *Directory) Part() service.Part {
 
 // Run keeps the copy until ctx is done, and calls ready once it is loaded for the first time. It waits for an
 // unavailable server or a missing stream.
-func (d *Directory) Run(ctx context.Context, ready func()) { d.reader.Run(ctx, ready) }
+func (d *Directory) Run(ctx context.Context, ready func()) {
+	d.reader.Run(ctx, func() {
+		d.readyOnce.Do(func() { close(d.ready) })
+		ready()
+	})
+}
 
 // Check is a health check. It fails before the copy is ready, and is degraded when the stream has
 // not been read for StaleAfter.
@@ -33,6 +38,9 @@ func (d *Directory) Check(ctx context.Context) error {
 
 // Ready reports whether the copy was loaded once.
 func (d *Directory) Ready() bool { return d.reader.Ready() }
+
+// WhenReady returns a channel that is closed once the copy is loaded.
+func (d *Directory) WhenReady() <-chan struct{} { return d.ready }
 
 // UpToDate reports whether the copy is ready and reads the stream without errors. Then a missing entry does not
 // exist or was created just now.

@@ -2,7 +2,8 @@
 // connected, it waits for one.
 //
 // It promises: a stream goes to a connected replica. If a stream cannot be opened through one connection, the next one
-// is tried. If a stream fails later, [RetryState.RecordFailure] reports whether to open another. The registry wakes
+// is tried. If a stream fails later, [RetryState.RecordFailure] reports whether to open another. A request without an
+// answer leaves a replica that is silent for another one ([Pool.AwaitAnswer]). The registry wakes
 // waiting requests; there is no polling. Connections that could not be reached are retried after 0.1 to 0.2 s,
 // then less often, at most every 5 s. A stream that another relay opened here is served or refused, and never
 // forwarded again.
@@ -123,7 +124,7 @@ func (p *Pool) Open(ctx context.Context, state *RetryState, to route.Destination
 	if s := p.tryAll(ctx, state, to); s != nil { // fast path: usually one is connected
 		return s, nil
 	}
-	if err := p.beginWait(to); err != nil {
+	if err := p.beginWait(describe(to) + " is not connected"); err != nil {
 		return nil, err
 	}
 	defer p.endWait()
@@ -143,8 +144,29 @@ func (p *Pool) Open(ctx context.Context, state *RetryState, to route.Destination
 	}
 }
 
-// beginWait counts a request that waits. Fault resource_exhausted.
-func (p *Pool) beginWait(to route.Destination) error {
+// AwaitStart waits until ready is closed, because the relay cannot authenticate callers before. Faults: unavailable at
+// the deadline, which defaults to AgentTimeout from now; resource_exhausted if too many requests wait.
+func (p *Pool) AwaitStart(ctx context.Context, ready <-chan struct{}, deadline time.Time) error {
+	const reason = "this relay has just started and has not read the directory of users and agents from NATS"
+	if deadline.IsZero() {
+		deadline = time.Now().Add(p.cfg.AgentTimeout)
+	}
+	if err := p.beginWait(reason); err != nil {
+		return err
+	}
+	defer p.endWait()
+	ctx, cancel := context.WithDeadline(ctx, deadline)
+	defer cancel()
+	select {
+	case <-ready:
+		return nil
+	case <-ctx.Done():
+		return fault.Wrap(context.Cause(ctx), errcode.Unavailable, "%s: try again", reason)
+	}
+}
+
+// beginWait counts a request that waits for a reason. Fault resource_exhausted.
+func (p *Pool) beginWait(reason string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.waiting >= p.cfg.MaxWaiting {
@@ -152,8 +174,7 @@ func (p *Pool) beginWait(to route.Destination) error {
 			p.cfg.Refused()
 		}
 		return fault.New(errcode.ResourceExhausted,
-			"%s is not connected, and %d requests wait for agents at this relay, its maximum: try again",
-			describe(to), p.waiting)
+			"%s, and %d requests wait for agents at this relay, its maximum: try again", reason, p.waiting)
 	}
 	p.waiting++
 	return nil
@@ -260,6 +281,10 @@ func (p *Pool) ServePeer(from *tunnel.Stream) {
 	if !found {
 		from.Reset(tunnel.NotAccepted,
 			fmt.Sprintf("this relay has no connection %d of agent %d", to.ConnectionID, to.AgentID))
+		return
+	}
+	if to.Probe {
+		serveProbe(from, c.session)
 		return
 	}
 	stream, err := c.session.Open(from.Metadata())

@@ -32,6 +32,8 @@ type fixture struct {
 	relays   map[string]*connections.Pool
 	// partitioned reports whether the relays cannot reach each other.
 	partitioned atomic.Bool
+	// silent reports whether the relays do not respond to each other.
+	silent atomic.Bool
 	// refused counts requests that may not wait.
 	refused atomic.Int64
 }
@@ -72,6 +74,9 @@ func (f *fixture) peer(_ context.Context, relay registry.Relay) (*tunnel.Session
 	if f.partitioned.Load() {
 		return nil, errors.New("no route to host")
 	}
+	if f.silent.Load() {
+		return f.silentSession(), nil
+	}
 	return f.session(f.relays[relay.ID].ServePeer), nil
 }
 
@@ -83,11 +88,17 @@ func (f *fixture) connect(relay string, id int64, name string) (_ *tunnel.Sessio
 		_, _ = io.Copy(s, s)
 		_ = s.CloseWrite()
 	})
-	disconnect = f.relays[relay].Add(c, s)
+	return s, f.register(c, s)
+}
+
+// register adds a connection to its relay and to the registry.
+func (f *fixture) register(c registry.Connection, s *tunnel.Session) (disconnect func()) {
+	f.t.Helper()
+	disconnect = f.relays[c.RelayID].Add(c, s)
 	value, err := json.Marshal(c)
 	require.NoError(f.t, err)
 	require.NoError(f.t, f.registry.Put(c.Key(), value))
-	return s, disconnect
+	return disconnect
 }
 
 // request opens a stream at a relay, and returns the response.
@@ -128,11 +139,7 @@ func TestAcceptedIsForwardedToOpener(t *testing.T) {
 	f := newFixture(t)
 	streams := make(chan *tunnel.Stream, 2)
 	s := f.session(func(s *tunnel.Stream) { streams <- s })
-	c := registry.Connection{AgentID: 7, ID: 1, RelayID: "a"}
-	f.relays["a"].Add(c, s)
-	value, err := json.Marshal(c)
-	require.NoError(t, err)
-	require.NoError(t, f.registry.Put(c.Key(), value))
+	f.register(registry.Connection{AgentID: 7, ID: 1, RelayID: "a"}, s)
 	for _, relay := range []string{"a", "b"} {
 		r, err := f.relays[relay].Open(t.Context(), &connections.RetryState{}, route.Destination{AgentID: 7, Target: "shop"})
 		require.NoError(t, err)

@@ -95,6 +95,14 @@ func (a *agentFixture) Open(
 	return &connections.Stream{Stream: s, Connection: registry.Connection{ID: a.connections.Add(1)}}, nil
 }
 
+func (*agentFixture) AwaitStart(context.Context, <-chan struct{}, time.Time) error { return nil }
+
+func (*agentFixture) AwaitAnswer(
+	_ *connections.RetryState, _ *connections.Stream, _ route.Destination, wait func() error,
+) error {
+	return wait()
+}
+
 // toShop returns a context whose requests go to a target of the agent.
 func toShop(ctx context.Context) context.Context {
 	return forward.WithDestination(ctx, route.Destination{AgentID: 7, Target: "shop"})

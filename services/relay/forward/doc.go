@@ -19,8 +19,11 @@
 //   - [connections.Pool.Open] tries one connection after the other until a stream is open. Nothing was sent, so
 //     every request may do so. When no connection is left it waits for a new one or for the next round, up to
 //     the agent timeout. It does not wait for an overloaded agent: the request fails with resource_exhausted.
+//   - TCP, and a request that may not be repeated, open another stream if one failed before the agent accepted it.
+//     The caller's bytes are sent after that. Only requests that may be repeated use pooled streams.
 //   - [Transport] retries a request without a body if its stream failed before the response.
-//   - TCP opens another stream if one failed before the agent accepted it. The caller's bytes are sent after that.
+//
+// A replica that does not respond is left for another one by the same rules; see [connections.Pool.AwaitAnswer].
 //
 // The last two use one table, [route.AfterFailure]. All other parts only report a failure: the tunnel, the relay
 // with the tunnel, the agent. An agent that reconnects (package agent/link) retries no request.

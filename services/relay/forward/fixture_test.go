@@ -49,6 +49,12 @@ type fakeDirectory struct {
 
 func (*fakeDirectory) Ready() bool { return true }
 
+func (d *fakeDirectory) WhenReady() <-chan struct{} {
+	ready := make(chan struct{})
+	close(ready)
+	return ready
+}
+
 func (d *fakeDirectory) Changed() <-chan struct{} {
 	d.mu.Lock()
 	defer d.mu.Unlock()

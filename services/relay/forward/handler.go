@@ -32,6 +32,8 @@ type Directory interface {
 	AgentRole(userID, agentID int64) directory.Role
 	// Changed is closed at the next change.
 	Changed() <-chan struct{}
+	// WhenReady is closed once the directory is read.
+	WhenReady() <-chan struct{}
 }
 
 // Config of a [Handler]. All fields are required, unless they have a default.
@@ -94,13 +96,18 @@ func NewHandler(cfg Config) *Handler {
 	return h
 }
 
-// Mux returns a handler that serves paths of agents with h, and all others with next. It traces requests that belong to
-// a trace.
+// Mux returns a handler that serves paths of agents with h, and all others, which are of the Connect API, with next. It
+// traces requests that belong to a trace. Requests wait until the directory is read.
 func (h *Handler) Mux(traced func(http.Handler) http.Handler, next http.Handler) http.Handler {
 	tracing := traced(h)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		switch {
-		case !strings.HasPrefix(r.URL.Path, agentsPath):
+		isAPI := !strings.HasPrefix(r.URL.Path, agentsPath)
+		switch err := h.awaitDirectory(r); {
+		case err != nil && isAPI:
+			fault.WriteConnect(w, r, h.cfg.Logger, err)
+		case err != nil:
+			h.writeError(w, r, err)
+		case isAPI:
 			next.ServeHTTP(w, r)
 		case len(r.Header["Traceparent"]) > 0:
 			tracing.ServeHTTP(w, r)
@@ -108,6 +115,21 @@ func (h *Handler) Mux(traced func(http.Handler) http.Handler, next http.Handler)
 			h.ServeHTTP(w, r)
 		}
 	})
+}
+
+// awaitDirectory waits until the directory is read. Without it the relay knows neither users nor agents.
+func (h *Handler) awaitDirectory(r *http.Request) error {
+	ready := h.cfg.Directory.WhenReady()
+	select {
+	case <-ready:
+		return nil
+	default:
+	}
+	protocol := audit.HTTP
+	if _, isKubernetes := kubernetesVerb(r); isKubernetes {
+		protocol = audit.Kubernetes
+	}
+	return h.cfg.Opener.AwaitStart(r.Context(), ready, deadlineOf(r, protocol, queryOf(r.URL), h.cfg.Now()))
 }
 
 // ServeHTTP authenticates, authorizes and forwards one request. It returns when the response has ended.

@@ -39,8 +39,8 @@ var statusReasons = map[int]string{
 // writeError responds with an error: a Status, and a warning for discovery, to clients of the Kubernetes API, so that
 // kubectl shows it; a fault to all others.
 func (h *Handler) writeError(w http.ResponseWriter, r *http.Request, err error) {
-	path, found := belowKubernetes(r.URL.Path)
-	if !found {
+	verb, isKubernetes := kubernetesVerb(r)
+	if !isKubernetes {
 		fault.WriteHTTP(w, r, h.cfg.Logger, err)
 		return
 	}
@@ -55,7 +55,7 @@ func (h *Handler) writeError(w http.ResponseWriter, r *http.Request, err error) 
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
-	if verb, _ := audit.Describe(r.Method, path, false); verb == "" {
+	if verb == "" {
 		// Clients do not read the body of a failed discovery. They print warnings (RFC 7234, section 5.5.7).
 		w.Header().Set("Warning", "299 lockstep "+strconv.Quote(public.Message))
 	}
@@ -68,9 +68,14 @@ func (h *Handler) writeError(w http.ResponseWriter, r *http.Request, err error) 
 	}
 }
 
-// belowKubernetes returns the rest of a path that begins with /agents/<agent>/kubernetes.
-func belowKubernetes(path string) (rest string, found bool) {
-	_, rest, _ = strings.Cut(strings.TrimPrefix(path, agentsPath), "/")
-	kind, rest, _ := strings.Cut(rest, "/")
-	return rest, kind == string(audit.Kubernetes)
+// kubernetesVerb reports whether a request is to the Kubernetes API, and returns its verb; empty for one that is not
+// for a resource, such as discovery.
+func kubernetesVerb(r *http.Request) (verb string, isKubernetes bool) {
+	if p := requestOf(r.Context()); p != nil { // ReverseProxy has removed the prefix of the path
+		return p.Verb, p.protocol == audit.Kubernetes
+	}
+	_, rest, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, agentsPath), "/")
+	protocol, path, _ := strings.Cut(rest, "/")
+	verb, _ = audit.Describe(r.Method, path, false)
+	return verb, protocol == string(audit.Kubernetes)
 }

@@ -27,3 +27,24 @@ func TestFailedDiscoveryHasAWarning(t *testing.T) {
 		require.Equal(t, want, response.Header.Get("Warning"), path)
 	}
 }
+
+// The connection to the agent is lost: clients of the Kubernetes API receive a Status, others a fault.
+func TestFailedForwardingIsExplained(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, newAgent(t, &recordingTarget{}))
+	require.NoError(t, f.session.Close())
+	const reason = "the connection to the agent was lost: the request may have had an effect"
+	for path, want := range map[string]string{
+		"/kubernetes/api": `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"` + reason +
+			`","reason":"ServiceUnavailable","code":503}`,
+		"/kubernetes/api/v1/pods": `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"` +
+			reason + `","reason":"ServiceUnavailable","code":503}`,
+		"/http/shop/api/v1/pods":     `{"code":"unavailable","message":"` + reason + `"}`,
+		"/http/shop/kubernetes/api/": `{"code":"unavailable","message":"` + reason + `"}`,
+	} {
+		response, body := f.request(developer, http.MethodGet, "/agents/7"+path, nil)
+		require.Equal(t, http.StatusServiceUnavailable, response.StatusCode, path)
+		require.JSONEq(t, want, body, path)
+		require.Equal(t, path == "/kubernetes/api", response.Header.Get("Warning") != "", path)
+	}
+}

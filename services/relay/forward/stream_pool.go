@@ -32,6 +32,8 @@ type pooledStream struct {
 	writer *bufio.Writer
 	timer  *time.Timer
 	reused bool // it has carried a request before
+	// repeatable streams carry only requests that may be repeated, and are pooled.
+	repeatable bool
 }
 
 // streamPool keeps idle streams for the next request to the same destination.

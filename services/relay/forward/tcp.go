@@ -12,7 +12,6 @@ import (
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/services/relay/connections"
-	"lockstep.internal/services/relay/route"
 	"lockstep.internal/services/relay/tunnel"
 )
 
@@ -26,7 +25,8 @@ func (h *Handler) joinTCP(w http.ResponseWriter, r *http.Request, p *proxiedRequ
 			"a TCP stream needs HTTP/1.1 with the headers Connection: Upgrade and Upgrade: %s", tcpProtocol))
 		return
 	}
-	stream, err := h.openTCP(r.Context(), p)
+	state := connections.RetryState{Deadline: p.deadline}
+	stream, err := openAccepted(r.Context(), h.cfg.Opener, &state, p) // the caller's bytes are sent after that
 	if err != nil {
 		h.fail(w, r, p, publicError(r.Context(), err))
 		return
@@ -60,29 +60,6 @@ func (h *Handler) joinTCP(w http.ResponseWriter, r *http.Request, p *proxiedRequ
 	}
 	if err != nil {
 		p.Error = err.Error()
-	}
-}
-
-// openTCP opens a stream to the target, and waits until the agent has reached it.
-func (h *Handler) openTCP(ctx context.Context, p *proxiedRequest) (*connections.Stream, error) {
-	state := connections.RetryState{Deadline: p.deadline}
-	for {
-		stream, err := h.cfg.Opener.Open(ctx, &state, p.Destination)
-		if err != nil {
-			return nil, err
-		}
-		p.ConnectionID = stream.Connection.ID
-		stop := context.AfterFunc(ctx, func() { stream.Reset(tunnel.Cancelled, "the caller has gone") })
-		err = stream.WaitAccepted()
-		stop()
-		if err == nil {
-			return stream, nil
-		}
-		// The caller's bytes are sent only after the agent has accepted the stream.
-		r := route.RetryConditions{Replayable: true}
-		if ctx.Err() != nil || !state.RecordFailure(stream, err, failureOf(err, false), r) {
-			return nil, err
-		}
 	}
 }
 

@@ -26,7 +26,9 @@ const (
 
 // Opener opens streams to agents; see [connections.Pool].
 type Opener interface {
+	AwaitStart(ctx context.Context, ready <-chan struct{}, deadline time.Time) error
 	Open(ctx context.Context, state *connections.RetryState, to route.Destination) (*connections.Stream, error)
+	AwaitAnswer(state *connections.RetryState, on *connections.Stream, to route.Destination, wait func() error) error
 }
 
 // Transport is an [http.RoundTripper] that sends HTTP/1.1 requests over streams to agents. It may be used by many
@@ -56,78 +58,118 @@ func (t *Transport) RoundTrip(request *http.Request) (*http.Response, error) {
 	}
 	state := connections.RetryState{Deadline: p.deadline}
 	for {
-		s, err := t.open(request.Context(), &state, p.Destination)
+		s, err := t.open(request, &state, p)
 		if err != nil {
 			return nil, err
 		}
 		p.ConnectionID = s.Connection.ID
-		response, hasBody, err := t.exchange(request, p, s)
+		response, err := t.exchange(request, &state, p, s)
 		if err == nil {
 			return response, nil
 		}
-		r := route.RetryConditions{Replayable: isReplayable(request), HasBody: hasBody}
+		r := route.RetryConditions{Replayable: isReplayable(request), HasBody: hasBody(request)}
 		if request.Context().Err() != nil || !state.RecordFailure(s.Stream, err, failureOf(err, s.reused), r) {
 			return nil, err
 		}
 	}
 }
 
+// open returns a stream for the request. A request that may be repeated takes a pooled one. Any other gets a stream of
+// its own, which the agent has accepted: the request is sent only to a replica that responds.
 func (t *Transport) open(
-	ctx context.Context, state *connections.RetryState, to route.Destination,
+	request *http.Request, state *connections.RetryState, p *proxiedRequest,
 ) (*pooledStream, error) {
-	if s := t.pool.get(to); s != nil {
-		return s, nil
+	var opened *connections.Stream
+	var err error
+	repeatable := isRepeatable(request)
+	if repeatable {
+		if s := t.pool.get(p.Destination); s != nil {
+			return s, nil
+		}
+		opened, err = t.opener.Open(request.Context(), state, p.Destination)
+	} else {
+		opened, err = openAccepted(request.Context(), t.opener, state, p)
 	}
-	opened, err := t.opener.Open(ctx, state, to)
 	if err != nil {
 		return nil, err
 	}
 	head := &headLimit{opened, unlimited}
 	return &pooledStream{
-		Stream: opened, to: to, opened: time.Now(), head: head,
+		Stream: opened, to: p.Destination, opened: time.Now(), head: head, repeatable: repeatable,
 		reader: bufio.NewReaderSize(head, streamBuffer), writer: bufio.NewWriterSize(opened, streamBuffer),
 	}, nil
 }
 
-// exchange sends the request and reads the head of its response. hasBody reports whether the request
-// has a body, part of which may have been sent.
+// openAccepted opens a stream to the target of a request, and waits until the agent has accepted it. Nothing of the
+// request is sent before, so it may try several connections.
+func openAccepted(
+	ctx context.Context, opener Opener, state *connections.RetryState, p *proxiedRequest,
+) (*connections.Stream, error) {
+	for {
+		stream, err := opener.Open(ctx, state, p.Destination)
+		if err != nil {
+			return nil, err
+		}
+		p.ConnectionID = stream.Connection.ID
+		stop := context.AfterFunc(ctx, func() { stream.Reset(tunnel.Cancelled, "the caller has gone") })
+		err = opener.AwaitAnswer(state, stream, p.Destination, stream.WaitAccepted)
+		stop()
+		if err == nil {
+			return stream, nil
+		}
+		r := route.RetryConditions{Replayable: true}
+		if ctx.Err() != nil || !state.RecordFailure(stream, err, failureOf(err, false), r) {
+			return nil, err
+		}
+	}
+}
+
+// exchange sends the request and reads the head of its response.
 func (t *Transport) exchange(
-	request *http.Request, p *proxiedRequest, s *pooledStream,
-) (response *http.Response, hasBody bool, err error) {
+	request *http.Request, state *connections.RetryState, p *proxiedRequest, s *pooledStream,
+) (response *http.Response, err error) {
 	stop := context.AfterFunc(request.Context(), func() { s.Reset(tunnel.Cancelled, "the caller has gone") })
 	var sent chan error // receives the result of send; nil without a body, when send has returned
-	if request.Body == nil || request.Body == http.NoBody {
-		err = s.send(request)
-	} else {
-		hasBody, sent = true, make(chan error, 1)
+	if hasBody(request) {
+		sent = make(chan error, 1)
 		go func() { sent <- s.send(request) }()
+	} else {
+		err = s.send(request)
 	}
 	errSend := err
-	if response, err = s.receive(request); err != nil {
+	if s.repeatable {
+		err = t.opener.AwaitAnswer(state, s.Stream, p.Destination, s.awaitResponse)
+	} else {
+		err = s.awaitResponse()
+	}
+	if err == nil {
+		response, err = s.receive(request)
+	}
+	if err != nil {
 		stop()
 		s.Reset(tunnel.Cancelled, "the request has no response")
-		if hasBody {
+		if sent != nil {
 			_ = request.Body.Close()
 			select {
 			case errSend = <-sent:
 			default: // the sender may block on the caller; do not wait for it
 			}
 		}
-		if hasBody && errSend != nil && !errors.Is(err, errNoResponse) {
+		if sent != nil && errSend != nil && !errors.Is(err, errNoResponse) {
 			err = errors.Join(err, errSend)
 		}
-		return nil, hasBody, err
+		return nil, err
 	}
 	b := &responseBody{
 		ReadCloser: response.Body, request: p, pool: &t.pool, stream: s, stop: stop, sent: sent,
-		reusable: errSend == nil && !response.Close && !request.Close,
+		reusable: s.repeatable && errSend == nil && !response.Close && !request.Close,
 	}
 	if response.StatusCode == http.StatusSwitchingProtocols {
 		response.Body = &upgradedStream{b}
 	} else {
 		response.Body = b
 	}
-	return response, hasBody, nil
+	return response, nil
 }
 
 func (s *pooledStream) send(request *http.Request) error {
@@ -148,9 +190,6 @@ var (
 
 // receive reads the head of the final response.
 func (s *pooledStream) receive(request *http.Request) (*http.Response, error) {
-	if err := s.awaitResponse(); err != nil {
-		return nil, err
-	}
 	s.head.left = maxResponseHead
 	defer func() { s.head.left = unlimited }()
 	for range maxInterim {

@@ -12,6 +12,8 @@ type Destination struct {
 	ConnectionID int64 `json:"connection_id"`
 	// Target is [KubernetesAPI], or a name in the agent's configuration.
 	Target string `json:"target"`
+	// Probe asks the relay that holds the connection whether the replica responds. Nothing is sent to the target.
+	Probe bool `json:"probe,omitempty"`
 }
 
 // KubernetesAPI is a target of every agent in a cluster.

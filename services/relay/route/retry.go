@@ -11,7 +11,8 @@ const (
 	NotAccepted
 	// Overloaded is NotAccepted, because the agent has its maximum of open streams.
 	Overloaded
-	// ConnectionLost means that a tunnel of the stream ended. The target may have received the request.
+	// ConnectionLost means that a tunnel of the stream ended, or that the agent does not respond. The target may have
+	// received the request, or receive it later.
 	ConnectionLost
 	// ClosedWhileIdle means that the target closed a stream that had carried a request before, and did not respond
 	// to this one. It may have received it.

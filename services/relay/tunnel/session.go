@@ -1,6 +1,7 @@
 package tunnel
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -67,7 +68,8 @@ type Session struct {
 	unsignaled *Stream
 
 	// Owned by the timer.
-	silentIntervals int // intervals without data
+	silentIntervals int    // intervals without data
+	readsAtPing     uint64 // before the last ping
 
 	// opening is read-locked while a stream is opened: frameDrained comes after the last frameOpen.
 	opening sync.RWMutex
@@ -193,20 +195,35 @@ func (s *Session) Serve() error {
 
 // checkAlive sends a ping, or ends the session after two intervals without data.
 func (s *Session) checkAlive() {
-	if s.ws.received.Swap(false) {
-		s.silentIntervals = 0
+	if reads := s.ws.reads.Load(); reads != s.readsAtPing {
+		s.readsAtPing, s.silentIntervals = reads, 0
 	} else if s.silentIntervals++; s.silentIntervals >= 2 {
 		s.fail(fmt.Errorf("nothing was received for %s", 2*s.cfg.PingInterval))
 		return
 	}
-	s.writeMu.Lock()
-	s.ping = true
-	s.flushAndUnlock()
+	s.sendPing()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.err == nil {
 		s.timer.Reset(s.cfg.PingInterval)
 	}
+}
+
+func (s *Session) sendPing() {
+	s.writeMu.Lock()
+	s.ping = true
+	s.flushAndUnlock()
+}
+
+// Responds sends a ping, waits until ctx is done, and reports whether anything was received meanwhile.
+func (s *Session) Responds(ctx context.Context) bool {
+	before := s.ws.reads.Load()
+	s.sendPing()
+	select {
+	case <-ctx.Done():
+	case <-s.done:
+	}
+	return s.ws.reads.Load() != before
 }
 
 func (s *Session) fail(err error) {

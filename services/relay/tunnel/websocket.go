@@ -66,8 +66,8 @@ type webSocket struct {
 	remaining uint64
 	mask      [4]byte
 
-	// received is set with any data.
-	received atomic.Bool
+	// reads counts the reads of any data.
+	reads atomic.Uint64
 }
 
 // next returns the next bytes, which are valid until the next call.
@@ -108,8 +108,8 @@ func (w *webSocket) fill(n int) error {
 		}
 		read, err := w.conn.Read(w.buffer[w.end:])
 		w.end += read
-		if read > 0 && !w.received.Load() {
-			w.received.Store(true)
+		if read > 0 {
+			w.reads.Add(1)
 		}
 		if w.end-w.begin >= n {
 			return nil
