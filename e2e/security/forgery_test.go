@@ -90,7 +90,7 @@ func moveCluster(s *fixture.System, to, agent int64) {
 	same()
 	count := len(s.Records(topology.FamilyDeploy))
 	cli.OK(append(strings.Fields(command), "--yes")...)
-	require.Regexp(t, fmt.Sprintf(`%s +%d .* user \d+ `, clusterUID(s), to), cli.OK("deploys", "clusters"))
+	require.Regexp(t, clusterUID(s)+` +\S+/\S+ .* user admin `, cli.OK("deploys", "clusters"))
 	late := &fixture.Workload{System: s, Namespace: "forged", Kind: "deployment"}
 	late.SetImage(fixture.SecondImage)
 	reason := fmt.Sprintf("to which an administrator assigned it; agent %d belongs to project %d", s.AgentID, s.ProjectID)

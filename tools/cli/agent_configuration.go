@@ -139,7 +139,7 @@ allow their addresses, too.`,
 			if err != nil {
 				return err
 			}
-			return a.print(response.Msg, agentFields(response.Msg.GetAgent()))
+			return a.print(response.Msg, agentFields(a.names(c.Context(), api), response.Msg.GetAgent()))
 		},
 	}
 	flags.add(c)
@@ -222,7 +222,7 @@ func resyncTable(r *statev1.Resync) table {
 }
 
 // agentFields returns all fields of an agent.
-func agentFields(g *statev1.Agent) table {
+func agentFields(names *names, g *statev1.Agent) table {
 	c := g.GetConfiguration()
 	state := agentState(g)
 	if reason := g.GetBlock().GetReason(); reason != "" {
@@ -237,7 +237,7 @@ func agentFields(g *statev1.Agent) table {
 		{"name", g.GetName()},
 		{"id", strconv.FormatInt(g.GetId(), 10)},
 		{"state", state},
-		{"project", strconv.FormatInt(g.GetProjectId(), 10)},
+		{"project", names.project(g.GetProjectId())},
 		{"cluster", g.GetClusterUid()},
 		{"last seen", age(g.GetLastSeenAt())},
 		{"tokens", tokens(g.GetPreviousTokenValidUntil())},

@@ -85,29 +85,6 @@ func TestInvalidRelayTargets(t *testing.T) {
 		relayTargets([]*statev1.RelayTarget{{Name: "db", Address: "db:1"}, {Name: "shop", Address: "shop:80"}}))
 }
 
-func TestAgentIDByName(t *testing.T) {
-	t.Parallel()
-	all := []*statev1.Agent{
-		{Id: 1, Name: "one", ProjectId: 7},
-		{Id: 2, Name: "two", ProjectId: 7},
-		{Id: 3, Name: "two", ProjectId: 8},
-		{Id: 4, Name: "one", ProjectId: 8, Revoked: true},
-		{Id: 5, Name: "gone", ProjectId: 8, Revoked: true},
-	}
-	for name, want := range map[string]int64{"one": 1, "gone": 5} {
-		id, err := agentOf(all, name)
-		require.NoError(t, err)
-		require.Equal(t, want, id)
-	}
-	_, err := agentOf(all, "none")
-	require.True(t, fault.Is(err, errcode.NotFound))
-	_, err = agentOf(all, "two")
-	require.ErrorContains(t, err, "2 (project 7), 3 (project 8)")
-	id, err := agentID(t.Context(), nil, "12")
-	require.NoError(t, err)
-	require.EqualValues(t, 12, id)
-}
-
 func TestWaitForResync(t *testing.T) {
 	t.Parallel()
 	const earlier, mine, later = "01936f5e-8f3a-7c55-9b1c-0242ac120002/deployment:9",
@@ -164,25 +141,25 @@ func TestBlockAndClockOfAnAgentAreShown(t *testing.T) {
 		Block:       &statev1.AgentBlock{Reason: "published more than 5 bytes", BlockedUntil: timestamppb.New(until)},
 	}
 	fields := map[string]string{}
-	for _, row := range agentFields(g).rows {
+	for _, row := range agentFields(&names{hidden: true}, g).rows {
 		fields[row[0]] = row[1]
 	}
 	require.Equal(t, "blocked until 2026-03-04T05:06:07Z: it published more than 5 bytes", fields["state"])
 	require.Equal(t, "2h0m0s behind", fields["clock"])
 	require.Equal(t, "8760h0m0s ahead", clockOffset(365*24*time.Hour))
 	require.Equal(t, "right", clockOffset(-time.Minute))
-	require.Contains(t, agentTable(g).rows[0], "blocked until 2026-03-04T05:06:07Z")
+	require.Contains(t, agentTable(&names{hidden: true}, g).rows[0], "blocked until 2026-03-04T05:06:07Z")
 }
 
 func TestSilentAgentsAndTheirStaleWorkspacesAreShown(t *testing.T) {
 	t.Parallel()
 	since := timestamppb.New(time.Now().Add(-5 * time.Minute))
 	g := &statev1.Agent{LastSeenAt: since, SilentSince: since}
-	require.Contains(t, agentTable(g).rows[0], "silent for 5m")
-	require.Contains(t, agentFields(g).rows, []string{"state", "silent for 5m"})
-	require.Contains(t, agentFields(g).rows, []string{"last seen", "5m"})
+	require.Contains(t, agentTable(&names{hidden: true}, g).rows[0], "silent for 5m")
+	require.Contains(t, agentFields(&names{hidden: true}, g).rows, []string{"state", "silent for 5m"})
+	require.Contains(t, agentFields(&names{hidden: true}, g).rows, []string{"last seen", "5m"})
 	w := &statev1.Workspace{ActualState: statev1.ActualState_ACTUAL_STATE_RUNNING, StaleSince: since}
-	require.Contains(t, workspaceTable(w).rows[0], "Running (stale for 5m)")
+	require.Contains(t, workspaceTable(&names{hidden: true}, w).rows[0], "Running (stale for 5m)")
 	w.StaleSince = nil
-	require.Contains(t, workspaceTable(w).rows[0], "Running")
+	require.Contains(t, workspaceTable(&names{hidden: true}, w).rows[0], "Running")
 }

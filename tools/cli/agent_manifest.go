@@ -21,7 +21,7 @@ import (
 
 // manifestFlags are the flags of agent manifest.
 type manifestFlags struct {
-	project         int64
+	project         string
 	register        bool
 	credentialsFile string
 	relayCAFile     string
@@ -41,7 +41,7 @@ policies, the watcher and the dispatcher; with --relay-url, also the relay agent
 With --register, the agent is registered first, and its credentials are printed. They are shown only once: if they are
 lost, revoke the agent and register another. With --credentials, they are those of the file that lockstep agent register
 wrote. Otherwise the Secret is left out, so that the one in the cluster stays: use this to upgrade.`,
-		Example: `  lockstep agent manifest east --register --project 4 --relay-url wss://relay.example | kubectl apply -f -
+		Example: `  lockstep agent manifest east --register --project web --relay-url wss://relay.example | kubectl apply -f -
   lockstep agent manifest --credentials credentials.json | kubectl apply -f -
   lockstep agent manifest east --relay-url wss://relay.example | kubectl apply -f -`,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -60,7 +60,7 @@ wrote. Otherwise the Secret is left out, so that the one in the cluster stays: u
 	}
 	f := c.Flags()
 	f.BoolVar(&flags.register, "register", false, "register a new agent of this name")
-	f.Int64Var(&flags.project, "project", 0, "project of the new agent")
+	a.projectFlag(c, &flags.project, "project", "project of the new agent")
 	f.StringVar(&flags.credentialsFile, "credentials", "", "credentials file of the agent")
 	f.StringSliceVar(&flags.agent.Components, "component", nil,
 		"what to print: watcher, dispatcher, relay-agent; default: all, the relay agent only with --relay-url")
@@ -84,7 +84,7 @@ func (f *manifestFlags) validate(c *cobra.Command, args []string) error {
 		return invalid("name the agent or give its --credentials: see `%s --help`", c.CommandPath())
 	case f.register && len(args) == 0:
 		return invalid("--register needs the name of the agent")
-	case f.register == (f.project == 0):
+	case f.register == (f.project == ""):
 		return invalid("--register and --project belong together")
 	}
 	if f.agent.ImageTag == "" {
@@ -137,7 +137,11 @@ func (a *app) identify(ctx context.Context, flags *manifestFlags, args []string)
 		if err != nil {
 			return err
 		}
-		if credentials, _, err = stack.RegisterAgent(ctx, api, flags.project, args[0]); err != nil {
+		projectID, err := a.names(ctx, api).projectID(flags.project)
+		if err != nil {
+			return err
+		}
+		if credentials, _, err = stack.RegisterAgent(ctx, api, projectID, args[0]); err != nil {
 			return err
 		}
 	default:

@@ -25,10 +25,9 @@ func (a *app) agents() *cobra.Command {
 }
 
 func (a *app) agentRegister() *cobra.Command {
-	var project int64
-	var file string
+	var project, file string
 	c := &cobra.Command{
-		Use:   "register NAME --project ID --credentials FILE",
+		Use:   "register NAME --project PROJECT --credentials FILE",
 		Short: "Register an agent and write its credentials file",
 		Args:  exactly("NAME"),
 		Long: `Register an agent and write the credentials file of its watcher, dispatcher and relay agent. Only this
@@ -41,7 +40,12 @@ file has the token and the key that decrypts secrets: the server stores a hash o
 			if err := checkNewFile(file); err != nil {
 				return err
 			}
-			credentials, agent, err := stack.RegisterAgent(c.Context(), api, project, args[0])
+			names := a.names(c.Context(), api)
+			projectID, err := names.projectID(project)
+			if err != nil {
+				return err
+			}
+			credentials, agent, err := stack.RegisterAgent(c.Context(), api, projectID, args[0])
 			if err != nil {
 				return err
 			}
@@ -58,10 +62,10 @@ file has the token and the key that decrypts secrets: the server stores a hash o
 			if err := a.note("wrote the credentials to %s", file); err != nil {
 				return err
 			}
-			return a.print(agent, agentTable(agent))
+			return a.print(agent, agentTable(names, agent))
 		},
 	}
-	c.Flags().Int64Var(&project, "project", 0, "project of the agent (required)")
+	a.projectFlag(c, &project, "project", "project of the agent (required)")
 	c.Flags().StringVar(&file, "credentials", "agent-credentials.json", "credentials file to write")
 	return c
 }
@@ -82,7 +86,7 @@ func checkNewFile(file string) error {
 }
 
 func (a *app) agentList() *cobra.Command {
-	var project int64
+	var project string
 	c := &cobra.Command{
 		Use: "list", Short: "List agents", Args: exactly(),
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -90,14 +94,19 @@ func (a *app) agentList() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			all := &statev1.ListAgentsResponse{}
-			if all.Agents, err = listAgents(c.Context(), api, project); err != nil {
+			names := a.names(c.Context(), api)
+			projectID, err := names.projectID(project)
+			if err != nil {
 				return err
 			}
-			return a.print(all, agentTable(all.GetAgents()...))
+			all := &statev1.ListAgentsResponse{}
+			if all.Agents, err = listAgents(c.Context(), api, projectID); err != nil {
+				return err
+			}
+			return a.print(all, agentTable(names, all.GetAgents()...))
 		},
 	}
-	c.Flags().Int64Var(&project, "project", 0, "only agents of this project")
+	a.projectFlag(c, &project, "project", "only agents of this project")
 	return c
 }
 
@@ -116,7 +125,7 @@ func (a *app) agentGet() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.print(response.Msg, agentFields(response.Msg.GetAgent()))
+			return a.print(response.Msg, agentFields(a.names(c.Context(), api), response.Msg.GetAgent()))
 		},
 	}
 }
@@ -165,7 +174,7 @@ While an agent has two tokens, it gets a third one only with --valid-for 0s, whi
 				agent.GetPreviousTokenValidUntil().AsTime().Format(time.RFC3339)); err != nil {
 				return err
 			}
-			return a.print(agent, agentTable(agent))
+			return a.print(agent, agentTable(a.names(c.Context(), api), agent))
 		},
 	}
 	c.Flags().StringVar(&file, "credentials", "agent-credentials.json", "credentials file of the agent")
@@ -188,18 +197,18 @@ func (a *app) agentRevoke() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.print(response.Msg, agentTable(response.Msg.GetAgent()))
+			return a.print(response.Msg, agentTable(a.names(c.Context(), api), response.Msg.GetAgent()))
 		},
 	}
 }
 
-func agentTable(agents ...*statev1.Agent) table {
+func agentTable(names *names, agents ...*statev1.Agent) table {
 	t := table{header: []string{"ID", "NAME", "PROJECT", "CLUSTER", "LAST SEEN", "STATE"}}
 	for _, g := range agents {
 		t.rows = append(t.rows, []string{
 			strconv.FormatInt(g.GetId(), 10),
 			g.GetName(),
-			strconv.FormatInt(g.GetProjectId(), 10),
+			names.project(g.GetProjectId()),
 			g.GetClusterUid(),
 			age(g.GetLastSeenAt()),
 			agentState(g),

@@ -100,7 +100,8 @@ success, 2 for a wrong request, 3 without a valid token, 4 for a denied and 5 fo
 	_ = root.RegisterFlagCompletionFunc("output",
 		cobra.FixedCompletions([]string{outputTable, outputJSON, outputYAML}, cobra.ShellCompDirectiveNoFileComp))
 	for _, c := range []*cobra.Command{
-		a.workspaces(), a.projects(), a.agents(), a.tokens(), a.subscribers(), a.deploys(), a.kubeConfig(),
+		a.workspaces(), a.templates(), a.projects(), a.groups(), a.users(), a.members(), a.whoAmI(), a.version(),
+		a.agents(), a.tokens(), a.subscribers(), a.deploys(), a.kubeConfig(),
 		a.kubeCredential(), a.relayCommands(), a.events(), a.replay(), a.dead(), a.rebuild(),
 		a.natsCommands(), a.postgresCommands(), a.stateCommands(), a.kubernetesCommands(), a.up(),
 	} {

@@ -45,19 +45,20 @@ func (a *app) deploysAPI() (*client.Deploys, error) {
 // rolloutFilter are the flags that select rollouts.
 type rolloutFilter struct {
 	message      deploysv1.RolloutFilter
+	agent        string
 	states       []string
 	changes      []string
 	since, until string
 }
 
 // flags adds the flags. With past it adds those that select ended rollouts.
-func (f *rolloutFilter) flags(c *cobra.Command, past bool) {
+func (f *rolloutFilter) flags(a *app, c *cobra.Command, past bool) {
 	flags := c.Flags()
 	flags.StringVarP(&f.message.Namespace, "namespace", "n", "", "only workloads in this namespace")
 	flags.StringVar(&f.message.Kind, "kind", "", "only this kind: deployment, statefulset or daemonset")
 	flags.StringVar(&f.message.Name, "name", "", "only workloads with this name")
 	flags.StringVar(&f.message.ClusterUid, "cluster", "", "only this cluster: the UID of its namespace kube-system")
-	flags.Int64Var(&f.message.AgentId, "agent", 0, "only the cluster of this agent")
+	a.agentFlag(c, &f.agent, "only the cluster of this agent")
 	flags.StringToStringVarP(&f.message.Labels, "label", "l", nil,
 		"only workloads with these labels, such as app=web,tier=front")
 	flags.StringVar(&f.message.Commit, "commit", "", "only this commit")
@@ -117,6 +118,19 @@ func (f *rolloutFilter) read(args []string, now time.Time) (*deploysv1.RolloutFi
 	return &f.message, nil
 }
 
+// resolve finds the agent by its name.
+func (f *rolloutFilter) resolve(ctx context.Context, a *app) error {
+	if f.agent == "" {
+		return nil
+	}
+	names, err := a.namesOfAPI(ctx)
+	if err != nil {
+		return err
+	}
+	f.message.AgentId, err = names.agentID(f.agent)
+	return err
+}
+
 // workloadOf parses NAMESPACE/KIND/NAME, or NAMESPACE/NAME of a Deployment.
 func workloadOf(text string) (*deploysv1.Workload, error) {
 	parts := strings.Split(text, "/")
@@ -152,6 +166,9 @@ func (a *app) deploysList() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if err := filter.resolve(c.Context(), a); err != nil {
+				return err
+			}
 			found, err := listRollouts(c.Context(), api, wanted, limit)
 			if err != nil {
 				return err
@@ -159,7 +176,7 @@ func (a *app) deploysList() *cobra.Command {
 			return a.print(found, rolloutTable(found.GetRollouts()))
 		},
 	}
-	filter.flags(c, true)
+	filter.flags(a, c, true)
 	c.Flags().IntVar(&limit, "limit", 50, "largest number of rollouts; 0 for all")
 	return c
 }
@@ -190,7 +207,9 @@ func listRollouts(
 }
 
 func rolloutTable(rollouts []*deploysv1.Rollout) table {
-	t := table{header: []string{"STARTED", "WORKLOAD", "REVISION", "CHANGE", "STATE", "DURATION", "PODS", "IMAGES", "REASON"}}
+	t := table{header: []string{
+		"STARTED", "WORKLOAD", "REVISION", "CHANGE", "STATE", "DURATION", "PODS", "IMAGES", "REASON",
+	}}
 	for _, r := range rollouts {
 		took, pods := board.Span(board.Age(r, time.Now())), ""
 		if c := r.GetCounts(); c != nil {
@@ -247,7 +266,11 @@ func (a *app) deploysGet() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := a.print(response.Msg, rolloutFields(response.Msg.GetRollout())); err != nil ||
+			names, err := a.namesOfAPI(c.Context())
+			if err != nil {
+				return err
+			}
+			if err := a.print(response.Msg, rolloutFields(names, response.Msg.GetRollout())); err != nil ||
 				a.output != outputTable {
 				return err
 			}
@@ -266,7 +289,7 @@ func (a *app) deploysGet() *cobra.Command {
 	return c
 }
 
-func rolloutFields(r *deploysv1.Rollout) table {
+func rolloutFields(names *names, r *deploysv1.Rollout) table {
 	t := table{header: []string{"FIELD", "VALUE"}}
 	add := func(name, value string) {
 		if value != "" {
@@ -296,7 +319,7 @@ func rolloutFields(r *deploysv1.Rollout) table {
 	add("drained", clock(r.GetDrainedAt()))
 	add("duration", board.Span(board.Age(r, time.Now())))
 	add("superseded by", r.GetSupersededBy())
-	add("agent", strconv.FormatInt(r.GetWorkload().GetAgentId(), 10))
+	add("agent", names.agent(r.GetWorkload().GetAgentId()))
 	if r.GetReconstructed() {
 		add("reconstructed", "yes, from what the cluster still had")
 	}

@@ -19,7 +19,7 @@ func (a *app) deploysClusters() *cobra.Command {
 first. Reports by agents of other projects become dead letters. -o json shows the earlier projects, too. Only
 administrators may run this.`,
 		Example: "  lockstep deploys clusters\n  lockstep deploys clusters release " +
-			"6f1d9c34-0b5e-4c7e-9f0a-2d1f6f4f5a10 --to 12",
+			"6f1d9c34-0b5e-4c7e-9f0a-2d1f6f4f5a10 --to acme/platform/web",
 		RunE: func(c *cobra.Command, _ []string) error {
 			api, err := a.deploysAPI()
 			if err != nil {
@@ -29,43 +29,48 @@ administrators may run this.`,
 			if err != nil {
 				return err
 			}
-			return a.print(response.Msg, clusterTable(response.Msg.GetClusters()...))
+			names, err := a.namesOfAPI(c.Context())
+			if err != nil {
+				return err
+			}
+			return a.print(response.Msg, clusterTable(names, response.Msg.GetClusters()...))
 		},
 	}
 	c.AddCommand(a.clusterRelease())
 	return c
 }
 
-func clusterTable(clusters ...*deploysv1.Cluster) table {
+func clusterTable(names *names, clusters ...*deploysv1.Cluster) table {
 	t := table{header: []string{"CLUSTER", "PROJECT", "SINCE", "BY", "AGENTS", "WORKLOADS", "RUNNING"}}
 	for _, c := range clusters {
 		claim := c.GetClaims()[len(c.GetClaims())-1]
 		agents := make([]string, len(c.GetAgentIds()))
 		for i, id := range c.GetAgentIds() {
-			agents[i] = strconv.FormatInt(id, 10)
+			agents[i] = names.agent(id)
 		}
-		by := "agent " + strconv.FormatInt(claim.GetAgentId(), 10)
+		by := "agent " + names.agent(claim.GetAgentId())
 		if claim.GetAgentId() == 0 {
-			by = "user " + strconv.FormatInt(claim.GetUserId(), 10)
+			by = "user " + names.user(claim.GetUserId())
 		}
 		t.rows = append(t.rows, []string{
-			c.GetClusterUid(), project(c.GetProjectId()), age(claim.GetClaimedAt()), by, strings.Join(agents, ","),
+			c.GetClusterUid(), projectOrNone(names, c.GetProjectId()), age(claim.GetClaimedAt()), by, strings.Join(agents, ","),
 			strconv.FormatInt(c.GetWorkloads(), 10), strconv.FormatInt(c.GetRunningRollouts(), 10),
 		})
 	}
 	return t
 }
 
-// project returns the id of a project, "none" for 0.
-func project(id int64) string {
+// projectOrNone returns the path of a project, "none" for 0.
+func projectOrNone(names *names, id int64) string {
 	if id == 0 {
 		return "none"
 	}
-	return strconv.FormatInt(id, 10)
+	return names.project(id)
 }
 
 func (a *app) clusterRelease() *cobra.Command {
 	request := &deploysv1.ReleaseClusterRequest{}
+	var to string
 	var yes bool
 	c := &cobra.Command{
 		Use:   "release CLUSTER [--to PROJECT]",
@@ -78,12 +83,19 @@ reports it: stop the agent of the old project first.
 The history stays with the old project. Running rollouts end as unknown, since subscribers of the old project cannot see
 their end. The next full resync of the new project is a baseline: no deploys are published for changes before it. Only
 another release reverts this. Only administrators may run it; the user and the reason are stored.`,
-		Example: "  lockstep deploys clusters release 6f1d9c34-0b5e-4c7e-9f0a-2d1f6f4f5a10 --to 12 " +
+		Example: "  lockstep deploys clusters release 6f1d9c34-0b5e-4c7e-9f0a-2d1f6f4f5a10 --to acme/platform/web " +
 			"--reason 'moved to the platform team'",
 		RunE: func(c *cobra.Command, args []string) error {
 			request.ClusterUid = args[0]
 			api, err := a.deploysAPI()
 			if err != nil {
+				return err
+			}
+			names, err := a.namesOfAPI(c.Context())
+			if err != nil {
+				return err
+			}
+			if request.ToProjectId, err = names.projectID(to); err != nil {
 				return err
 			}
 			if !yes {
@@ -96,22 +108,20 @@ another release reverts this. Only administrators may run it; the user and the r
 			if err != nil {
 				return err
 			}
-			if err := a.noteRelease(response.Msg, request.GetToProjectId()); err != nil {
+			if err := a.noteRelease(names, response.Msg, request.GetToProjectId()); err != nil {
 				return err
 			}
-			return a.print(response.Msg, clusterTable(response.Msg.GetCluster()))
+			return a.print(response.Msg, clusterTable(names, response.Msg.GetCluster()))
 		},
 	}
-	c.Flags().
-		Int64Var(&request.ToProjectId, "to", 0, "id of the new project; default: that of the next agent that "+
-			"reports the cluster")
+	a.projectFlag(c, &to, "to", "new project; default: that of the next agent that reports the cluster")
 	c.Flags().StringVar(&request.Reason, "reason", "", "reason to store")
 	yesFlag(c, &yes)
 	return c
 }
 
 // noteRelease prints the result and the next steps.
-func (a *app) noteRelease(r *deploysv1.ReleaseClusterResponse, to int64) error {
+func (a *app) noteRelease(names *names, r *deploysv1.ReleaseClusterResponse, to int64) error {
 	if r.GetPending() {
 		return a.note(
 			"stored the release; it takes effect when the deploys service has read the earlier messages: see `lockstep " +
@@ -119,7 +129,8 @@ func (a *app) noteRelease(r *deploysv1.ReleaseClusterResponse, to int64) error {
 		)
 	}
 	if err := a.note("moved cluster %s from project %s to %s; rollouts that ended as unknown: %d",
-		r.GetCluster().GetClusterUid(), project(r.GetFromProjectId()), project(to), r.GetEndedRollouts()); err != nil {
+		r.GetCluster().GetClusterUid(), projectOrNone(names, r.GetFromProjectId()), projectOrNone(names, to),
+		r.GetEndedRollouts()); err != nil {
 		return err
 	}
 	return a.note(

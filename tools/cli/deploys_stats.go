@@ -35,6 +35,9 @@ complete, or when the next rollout of its workload was a rollback.`,
 			if err != nil {
 				return err
 			}
+			if err := filter.resolve(c.Context(), a); err != nil {
+				return err
+			}
 			response, err := api.Rollouts.GetStats(c.Context(),
 				connect.NewRequest(&deploysv1.GetStatsRequest{Filter: wanted, Workloads: workloads}))
 			if err != nil {
@@ -43,7 +46,7 @@ complete, or when the next rollout of its workload was a rollback.`,
 			return a.print(response.Msg, statsTable(response.Msg))
 		},
 	}
-	filter.flags(c, true)
+	filter.flags(a, c, true)
 	c.Flags().
 		Int32Var(&workloads, "workloads", 0, "largest number of workloads, those with the most rollouts "+
 			"first; default 100")

@@ -51,6 +51,9 @@ above. With --plain, or without a terminal, print one line per fact; with -o jso
 			if err != nil {
 				return err
 			}
+			if err := filter.resolve(c.Context(), a); err != nil {
+				return err
+			}
 			var show rolloutView = &factLines{app: a}
 			switch file, onTerminal := a.stdout.(*os.File); {
 			case a.output != outputTable:
@@ -63,7 +66,7 @@ above. With --plain, or without a terminal, print one line per fact; with -o jso
 			return a.watchRollouts(c.Context(), api, &deploysv1.WatchRolloutsRequest{Filter: wanted, Ended: ended}, show)
 		},
 	}
-	filter.flags(c, false)
+	filter.flags(a, c, false)
 	c.Flags().Int32Var(&ended, "ended", 0, "show this number of ended rollouts first")
 	c.Flags().BoolVar(&plain, "plain", false, "print one line per fact on a terminal, too")
 	return c

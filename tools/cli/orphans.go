@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"strconv"
 	"strings"
 
 	"connectrpc.com/connect"
@@ -13,7 +12,7 @@ import (
 )
 
 func (a *app) workspaceOrphans() *cobra.Command {
-	var agent int64
+	var agent string
 	c := &cobra.Command{
 		Use:   "orphans",
 		Short: "List orphans: Deployments of unknown workspaces",
@@ -25,26 +24,32 @@ example after its loss. They stay unchanged until lockstep ws adopt or lockstep 
 			if err != nil {
 				return err
 			}
+			names := a.names(c.Context(), api)
+			agentID, err := names.agentID(agent)
+			if err != nil {
+				return err
+			}
 			all := &statev1.ListOrphansResponse{}
 			for token := ""; ; {
 				response, err := api.Workspaces.ListOrphans(c.Context(),
-					connect.NewRequest(&statev1.ListOrphansRequest{AgentId: agent, PageToken: token}))
+					connect.NewRequest(&statev1.ListOrphansRequest{AgentId: agentID, PageToken: token}))
 				if err != nil {
 					return err
 				}
 				all.Orphans = append(all.Orphans, response.Msg.GetOrphans()...)
 				if token = response.Msg.GetNextPageToken(); token == "" {
-					return a.print(all, orphanTable(all.GetOrphans()...))
+					return a.print(all, orphanTable(names, all.GetOrphans()...))
 				}
 			}
 		},
 	}
-	c.Flags().Int64Var(&agent, "agent", 0, "only orphans of this agent")
+	a.agentFlag(c, &agent, "only orphans of this agent")
 	return c
 }
 
 func (a *app) workspaceAdopt() *cobra.Command {
 	var o overrides
+	var project, user string
 	request := &statev1.AdoptOrphanRequest{}
 	c := &cobra.Command{
 		Use:   "adopt AGENT/NAMESPACE/NAME",
@@ -53,14 +58,21 @@ func (a *app) workspaceAdopt() *cobra.Command {
 		Long: `Make an orphan a workspace with its name, namespace and current state. The workspace uses a template;
 without --template, the template default with the image of the orphan. A volume cannot shrink: set --volume when it is
 larger than that of the template.`,
-		Example: `  lockstep ws adopt 7/ws-7-mine/mine --user 9
-  lockstep ws adopt 7/ws-7-mine/mine --template go --volume 50Gi`,
+		Example: `  lockstep ws adopt east/ws-7-mine/mine --user alice
+  lockstep ws adopt east/ws-7-mine/mine --template go --volume 50Gi`,
 		RunE: func(c *cobra.Command, args []string) error {
 			api, err := a.api()
 			if err != nil {
 				return err
 			}
-			if request.Orphan, err = orphanReference(args[0]); err != nil {
+			names := a.names(c.Context(), api)
+			if request.Orphan, err = orphanReference(names, args[0]); err != nil {
+				return err
+			}
+			if request.ProjectId, err = names.projectID(project); err != nil {
+				return err
+			}
+			if request.UserId, err = names.userID(user); err != nil {
 				return err
 			}
 			if request.Overrides, err = o.message(); err != nil {
@@ -70,14 +82,14 @@ larger than that of the template.`,
 			if err != nil {
 				return err
 			}
-			return a.print(response.Msg, workspaceTable(response.Msg.GetWorkspace()))
+			return a.print(response.Msg, workspaceTable(names, response.Msg.GetWorkspace()))
 		},
 	}
 	o.flags(c)
 	f := c.Flags()
-	f.Int64Var(&request.ProjectId, "project", 0, "project of the workspace; default: that of the agent")
+	a.projectFlag(c, &project, "project", "project of the workspace; default: that of the agent")
 	f.StringVar(&request.Template, "template", "", "template of the workspace")
-	f.Int64Var(&request.UserId, "user", 0, "user of the workspace; default: you")
+	a.userFlag(c, &user, "user of the workspace; default: you")
 	return c
 }
 
@@ -95,7 +107,8 @@ and the error if there is one.`,
 			if err != nil {
 				return err
 			}
-			orphan, err := orphanReference(args[0])
+			names := a.names(c.Context(), api)
+			orphan, err := orphanReference(names, args[0])
 			if err != nil {
 				return err
 			}
@@ -109,7 +122,7 @@ and the error if there is one.`,
 			if err != nil {
 				return err
 			}
-			return a.print(response.Msg, orphanTable(response.Msg.GetOrphan()))
+			return a.print(response.Msg, orphanTable(names, response.Msg.GetOrphan()))
 		},
 	}
 	yesFlag(c, &yes)
@@ -117,19 +130,19 @@ and the error if there is one.`,
 }
 
 // orphanReference parses AGENT/NAMESPACE/NAME.
-func orphanReference(text string) (*statev1.OrphanReference, error) {
+func orphanReference(names *names, text string) (*statev1.OrphanReference, error) {
 	parts := strings.Split(text, "/")
-	if len(parts) != 3 || parts[1] == "" || parts[2] == "" {
+	if len(parts) != 3 || parts[0] == "" || parts[1] == "" || parts[2] == "" {
 		return nil, fault.New(errcode.InvalidArgument, "%q must be AGENT/NAMESPACE/NAME from `lockstep ws orphans`", text)
 	}
-	agent, err := parseID("AGENT", parts[0])
+	agent, err := names.agentID(parts[0])
 	if err != nil {
 		return nil, err
 	}
 	return &statev1.OrphanReference{AgentId: agent, Namespace: parts[1], Name: parts[2]}, nil
 }
 
-func orphanTable(orphans ...*statev1.Orphan) table {
+func orphanTable(names *names, orphans ...*statev1.Orphan) table {
 	t := table{header: []string{"ORPHAN", "IMAGE", "WORKSPACE", "LAST SEEN", "STATE", "MESSAGE"}}
 	for _, o := range orphans {
 		state := "unchanged"
@@ -138,7 +151,7 @@ func orphanTable(orphans ...*statev1.Orphan) table {
 		}
 		ref := o.GetReference()
 		t.rows = append(t.rows, []string{
-			strconv.FormatInt(ref.GetAgentId(), 10) + "/" + ref.GetNamespace() + "/" + ref.GetName(),
+			names.agent(ref.GetAgentId()) + "/" + ref.GetNamespace() + "/" + ref.GetName(),
 			o.GetImage(),
 			o.GetWorkspaceId(),
 			age(o.GetSeenAt()),

@@ -39,7 +39,7 @@ func (a *app) relay() (*client.Relay, *client.API, error) {
 }
 
 func (a *app) relayAgents() *cobra.Command {
-	var project int64
+	var project string
 	c := &cobra.Command{
 		Use:               "agents [AGENT]",
 		Short:             "List the connections of agents",
@@ -48,7 +48,7 @@ func (a *app) relayAgents() *cobra.Command {
 		Long: `List the connections of one agent, of the agents of a project, or of all your agents: one per replica
 and relay. Requests to an agent without a connection wait for it.`,
 		RunE: func(c *cobra.Command, args []string) error {
-			if len(args) > 0 && project != 0 {
+			if len(args) > 0 && project != "" {
 				return fault.New(errcode.InvalidArgument, "set either an agent or --project, not both")
 			}
 			relay, api, err := a.relay()
@@ -65,10 +65,10 @@ and relay. Requests to an agent without a connection wait for it.`,
 			if err != nil {
 				return err
 			}
-			return a.print(found, connectionTable(found.GetAgents()))
+			return a.print(found, connectionTable(a.names(c.Context(), api), found.GetAgents()))
 		},
 	}
-	c.Flags().Int64Var(&project, "project", 0, "only agents of this project")
+	a.projectFlag(c, &project, "project", "only agents of this project")
 	return c
 }
 
@@ -86,13 +86,16 @@ func connectionsOf(
 	return response.Msg.GetAgents(), nil
 }
 
-// connectionsOfProjects returns the connections of a project; 0 means all projects with agents of
-// the caller.
+// connectionsOfProjects returns the connections of a project; "" means all projects with agents of the caller.
 func connectionsOfProjects(
-	ctx context.Context, relay *client.Relay, api *client.API, project int64,
+	ctx context.Context, relay *client.Relay, api *client.API, project string,
 ) ([]*relayv1.ConnectedAgent, error) {
-	projects := []int64{project}
-	if project == 0 {
+	id, err := (&names{ctx: ctx, api: api}).projectID(project)
+	if err != nil {
+		return nil, err
+	}
+	projects := []int64{id}
+	if id == 0 {
 		agents, err := listAgents(ctx, api, 0)
 		if err != nil {
 			return nil, err
@@ -116,7 +119,7 @@ func connectionsOfProjects(
 	return all, nil
 }
 
-func connectionTable(connections []*relayv1.ConnectedAgent) table {
+func connectionTable(names *names, connections []*relayv1.ConnectedAgent) table {
 	t := table{header: []string{"AGENT", "CONNECTION", "POD", "VERSION", "AGE", "RELAY"}}
 	for _, c := range connections {
 		pod := c.GetPodName()
@@ -124,7 +127,7 @@ func connectionTable(connections []*relayv1.ConnectedAgent) table {
 			pod = c.GetPodNamespace() + "/" + pod
 		}
 		t.rows = append(t.rows, []string{
-			strconv.FormatInt(c.GetAgentId(), 10),
+			names.agent(c.GetAgentId()),
 			strconv.FormatInt(c.GetConnectionId(), 10),
 			pod,
 			c.GetVersion(),

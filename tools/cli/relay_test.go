@@ -31,7 +31,7 @@ func TestListRelaysAndConnections(t *testing.T) {
 	b.startAgent()
 	for _, args := range [][]string{{"relay", "agents"}, {"relay", "agents", "7"}, {"relay", "agents", "--project", "3"}} {
 		out, _ := b.runs(readerID, args...)
-		require.Regexp(t, `(?m)^7 +\d+ +lockstep/agent-0 `, out)
+		require.Regexp(t, `(?m)^east +\d+ +lockstep/agent-0 `, out)
 	}
 	_, note = b.runs(adminID, "relay", "agents", "--project", "4")
 	require.Contains(t, note, "nothing found")

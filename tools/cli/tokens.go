@@ -25,8 +25,7 @@ const tokenScopePrefix = "TOKEN_SCOPE_"
 
 func (a *app) tokenCreate() *cobra.Command {
 	var lifetime time.Duration
-	var user int64
-	var scope string
+	var user, scope string
 	c := &cobra.Command{
 		Use: "create NAME", Short: "Create a token and print it once", Args: exactly("NAME"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -34,7 +33,10 @@ func (a *app) tokenCreate() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			request := &statev1.CreateTokenRequest{Name: args[0], UserId: user}
+			request := &statev1.CreateTokenRequest{Name: args[0]}
+			if request.UserId, err = a.names(c.Context(), api).userID(user); err != nil {
+				return err
+			}
 			if scope != "" {
 				value, known := statev1.TokenScope_value[tokenScopePrefix+strings.ToUpper(scope)]
 				if !known || value == 0 {
@@ -63,7 +65,7 @@ func (a *app) tokenCreate() *cobra.Command {
 	c.Flags().StringVar(&scope, "scope", "",
 		"what it may do: read, write (also change workspaces and open streams into clusters) or admin (everything that the "+
 			"user may do); default: as your token")
-	c.Flags().Int64Var(&user, "user", 0, "create it for another user (administrators only)")
+	a.userFlag(c, &user, "create it for another user (administrators only)")
 	return c
 }
 
@@ -132,7 +134,7 @@ keeps theirs with --keep-other-users. Do not use it if anybody else may have had
 			if err != nil {
 				return err
 			}
-			return a.printRevoked(request.GetId(), response.Msg)
+			return a.printRevoked(a.names(c.Context(), api), request.GetId(), response.Msg)
 		},
 	}
 	c.Flags().BoolVar(&request.KeepOtherUsers, "keep-other-users", false, "keep the tokens of other users")
@@ -148,14 +150,14 @@ func creator(t *statev1.Token) string {
 }
 
 // printRevoked prints the tokens that were revoked with token id.
-func (a *app) printRevoked(id int64, r *statev1.RevokeTokenResponse) error {
+func (a *app) printRevoked(names *names, id int64, r *statev1.RevokeTokenResponse) error {
 	if a.output == outputTable && len(r.GetRevoked()) == 0 {
 		return a.note("token %d was already revoked or has expired, as has each token that it created", id)
 	}
 	t := table{header: []string{"REVOKED", "NAME", "USER", "CREATED BY"}}
 	for _, k := range r.GetRevoked() {
 		t.rows = append(t.rows, []string{
-			strconv.FormatInt(k.GetId(), 10), k.GetName(), strconv.FormatInt(k.GetUserId(), 10), creator(k),
+			strconv.FormatInt(k.GetId(), 10), k.GetName(), names.user(k.GetUserId()), creator(k),
 		})
 	}
 	return a.print(r, t)

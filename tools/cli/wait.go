@@ -50,7 +50,7 @@ func (a *app) printChanged(
 	ctx context.Context, api *client.API, f waitFlags, response proto.Message, w *statev1.Workspace,
 ) error {
 	if !f.wait {
-		return a.print(response, workspaceTable(w))
+		return a.print(response, workspaceTable(a.names(ctx, api), w))
 	}
 	return a.wait(ctx, api, w, f.timeout)
 }

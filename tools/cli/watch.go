@@ -15,8 +15,6 @@ import (
 	"lockstep.internal/tools/client"
 )
 
-const completionTimeout = 2 * time.Second
-
 func (a *app) workspaceWatch() *cobra.Command {
 	return &cobra.Command{
 		Use:               "watch [WORKSPACE…]",

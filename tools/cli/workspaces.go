@@ -14,6 +14,7 @@ import (
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/schemas/gen/errcode"
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
+	"lockstep.internal/tools/client"
 )
 
 func (a *app) workspaces() *cobra.Command {
@@ -47,16 +48,22 @@ type overrides struct {
 }
 
 func (o *overrides) flags(c *cobra.Command) {
+	o.specFlags(c)
 	f := c.Flags()
-	f.StringVar(&o.image, "image", "", "container image instead of that of the template")
-	f.StringVar(&o.cpu, "cpu", "", "CPU, such as 500m")
-	f.StringVar(&o.memory, "memory", "", "memory, such as 1Gi")
-	f.StringVar(&o.volume, "volume", "", "size of the volume, such as 10Gi")
-	f.StringArrayVar(&o.env, "env", nil, "environment variable NAME=VALUE; can be repeated")
 	f.StringArrayVar(&o.secretEnv, "secret-env", nil,
 		"secret environment variable NAME=FILE with its value in a file; can be repeated")
 	f.StringArrayVar(&o.secretFiles, "secret-file", nil,
 		"secret file NAME=FILE below /run/secrets/workspace; can be repeated")
+}
+
+// specFlags adds the flags that a template has, too.
+func (o *overrides) specFlags(c *cobra.Command) {
+	f := c.Flags()
+	f.StringVar(&o.image, "image", "", "container image")
+	f.StringVar(&o.cpu, "cpu", "", "CPU, such as 500m")
+	f.StringVar(&o.memory, "memory", "", "memory, such as 1Gi")
+	f.StringVar(&o.volume, "volume", "", "size of the volume, such as 10Gi")
+	f.StringArrayVar(&o.env, "env", nil, "environment variable NAME=VALUE; can be repeated")
 	f.StringArrayVar(&o.ports, "port", nil, "port NAME=NUMBER of the workspace; can be repeated")
 	f.StringArrayVar(&o.command, "command", nil, "word of the command instead of that of the image; can be repeated")
 	f.StringArrayVar(&o.args, "arg", nil, "argument of the command; can be repeated")
@@ -122,15 +129,14 @@ func pairs(flag string, given []string, take func(name, value string) error) err
 
 func (a *app) workspaceCreate() *cobra.Command {
 	var o overrides
-	var project, agent int64
-	var template, file, key string
+	var project, agent, template, file, key string
 	var waiting waitFlags
 	c := &cobra.Command{
 		Use: "create [NAME]", Short: "Create a workspace", Args: cobra.MaximumNArgs(1),
 		Long: `Create a workspace and return when it is stored. With --wait, show its states until it is Running. The
 command fails with the reason when the workspace is Failed or Error; the system keeps trying.`,
-		Example: `  lockstep ws create mine --project 3
-  lockstep ws create mine --project 3 --image registry.example/ide:9 --env EDITOR=vi --wait
+		Example: `  lockstep ws create mine --project acme/platform/web
+  lockstep ws create mine --project web --image registry.example/ide:9 --env EDITOR=vi --wait
   lockstep ws create --devfile devfile.yaml`,
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := waiting.check(c); err != nil {
@@ -148,9 +154,18 @@ command fails with the reason when the workspace is Failed or Error; the system 
 			if err != nil {
 				return err
 			}
+			names := a.names(c.Context(), api)
+			projectID, err := names.projectID(project)
+			if err != nil {
+				return err
+			}
+			agentID, err := names.agentID(agent)
+			if err != nil {
+				return err
+			}
 			request := &statev1.CreateWorkspaceRequest{
-				ProjectId:      project,
-				AgentId:        agent,
+				ProjectId:      projectID,
+				AgentId:        agentID,
 				Template:       template,
 				Devfile:        text,
 				Overrides:      changes,
@@ -168,8 +183,8 @@ command fails with the reason when the workspace is Failed or Error; the system 
 	}
 	o.flags(c)
 	f := c.Flags()
-	f.Int64Var(&project, "project", 0, "project of the workspace; default: the only one that you can see")
-	f.Int64Var(&agent, "agent", 0, "agent of the cluster; default: the only one of the project")
+	a.projectFlag(c, &project, "project", "project of the workspace; default: the only one that you can see")
+	a.agentFlag(c, &agent, "agent of the cluster; default: the only one of the project")
 	f.StringVar(&template, "template", "", "template of the workspace; default: default")
 	f.StringVar(&file, "devfile", "",
 		"devfile (schema 2.2) instead of a template, - for standard input; the other flags override it")
@@ -226,11 +241,11 @@ func (a *app) workspaceGet() *cobra.Command {
 		Args:              exactly("WORKSPACE"),
 		ValidArgsFunction: a.completeWorkspaces,
 		RunE: func(c *cobra.Command, args []string) error {
-			w, err := a.workspace(c.Context(), args[0])
+			api, w, err := a.workspace(c.Context(), args[0])
 			if err != nil {
 				return err
 			}
-			shown := &statev1.GetWorkspaceResponse{Workspace: w}
+			shown, names := &statev1.GetWorkspaceResponse{Workspace: w}, a.names(c.Context(), api)
 			return a.print(shown, table{header: []string{"FIELD", "VALUE"}, rows: [][]string{
 				{"name", w.GetName()},
 				{"id", w.GetId()},
@@ -238,8 +253,9 @@ func (a *app) workspaceGet() *cobra.Command {
 				{"desired state", desired(w)},
 				{"message", w.GetMessage()},
 				{"image", w.GetSpec().GetImage()},
-				{"project", strconv.FormatInt(w.GetProjectId(), 10)},
-				{"agent", strconv.FormatInt(w.GetAgentId(), 10)},
+				{"project", names.project(w.GetProjectId())},
+				{"agent", names.agent(w.GetAgentId())},
+				{"user", names.user(w.GetUserId())},
 				{"namespace", w.GetNamespace()},
 				{"revision", fmt.Sprintf("%d desired, %d applied", w.GetDesiredRevision(), w.GetAppliedRevision())},
 				{"created", age(w.GetCreatedAt()) + " ago"},
@@ -251,6 +267,7 @@ func (a *app) workspaceGet() *cobra.Command {
 
 func (a *app) workspaceList() *cobra.Command {
 	var filter statev1.WorkspaceFilter
+	var project, agent, user string
 	c := &cobra.Command{
 		Use: "list", Short: "List workspaces, newest first", Args: exactly(),
 		Long: `List workspaces, newest first. The actual state of a workspace is stale if its agent is silent or
@@ -258,6 +275,16 @@ revoked: nothing has been reported since.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			api, err := a.api()
 			if err != nil {
+				return err
+			}
+			names := a.names(c.Context(), api)
+			if filter.ProjectId, err = names.projectID(project); err != nil {
+				return err
+			}
+			if filter.AgentId, err = names.agentID(agent); err != nil {
+				return err
+			}
+			if filter.UserId, err = names.userID(user); err != nil {
 				return err
 			}
 			all := &statev1.ListWorkspacesResponse{}
@@ -269,16 +296,15 @@ revoked: nothing has been reported since.`,
 				}
 				all.Workspaces = append(all.Workspaces, response.Msg.GetWorkspaces()...)
 				if token = response.Msg.GetNextPageToken(); token == "" {
-					return a.print(all, workspaceTable(all.GetWorkspaces()...))
+					return a.print(all, workspaceTable(names, all.GetWorkspaces()...))
 				}
 			}
 		},
 	}
-	f := c.Flags()
-	f.Int64Var(&filter.ProjectId, "project", 0, "only workspaces of this project")
-	f.Int64Var(&filter.AgentId, "agent", 0, "only workspaces of this agent")
-	f.Int64Var(&filter.UserId, "user", 0, "only workspaces of this user")
-	f.BoolVar(&filter.IncludeTerminated, "terminated", false, "include terminated workspaces")
+	a.projectFlag(c, &project, "project", "only workspaces of this project")
+	a.agentFlag(c, &agent, "only workspaces of this agent")
+	a.userFlag(c, &user, "only workspaces of this user")
+	c.Flags().BoolVar(&filter.IncludeTerminated, "terminated", false, "include terminated workspaces")
 	return c
 }
 
@@ -314,7 +340,7 @@ func (a *app) workspaceDelete() *cobra.Command {
 	var yes bool
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if !yes {
-			w, err := a.workspace(c.Context(), args[0])
+			_, w, err := a.workspace(c.Context(), args[0])
 			if err != nil {
 				return err
 			}
@@ -368,18 +394,18 @@ func (a *app) workspaceEvents() *cobra.Command {
 	}
 }
 
-// workspace returns a workspace by its name or id.
-func (a *app) workspace(ctx context.Context, nameOrID string) (*statev1.Workspace, error) {
+// workspace returns a client of the API, and a workspace by its name or id.
+func (a *app) workspace(ctx context.Context, nameOrID string) (*client.API, *statev1.Workspace, error) {
 	api, err := a.api()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	response, err := api.Workspaces.GetWorkspace(ctx,
 		connect.NewRequest(&statev1.GetWorkspaceRequest{Workspace: reference(nameOrID)}))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return response.Msg.GetWorkspace(), nil
+	return api, response.Msg.GetWorkspace(), nil
 }
 
 // reference takes a UUID as an id and everything else as a name.
@@ -390,15 +416,15 @@ func reference(nameOrID string) *statev1.WorkspaceReference {
 	return &statev1.WorkspaceReference{Reference: &statev1.WorkspaceReference_Name{Name: nameOrID}}
 }
 
-func workspaceTable(workspaces ...*statev1.Workspace) table {
+func workspaceTable(names *names, workspaces ...*statev1.Workspace) table {
 	t := table{header: []string{"NAME", "ACTUAL", "DESIRED", "PROJECT", "AGENT", "AGE", "MESSAGE"}}
 	for _, w := range workspaces {
 		t.rows = append(t.rows, []string{
 			w.GetName(),
 			freshOrStale(w),
 			desired(w),
-			strconv.FormatInt(w.GetProjectId(), 10),
-			strconv.FormatInt(w.GetAgentId(), 10),
+			names.project(w.GetProjectId()),
+			names.agent(w.GetAgentId()),
 			age(w.GetCreatedAt()),
 			w.GetMessage(),
 		})
@@ -422,26 +448,4 @@ func freshOrStale(w *statev1.Workspace) string {
 
 func desired(w *statev1.Workspace) string {
 	return enumName(w.GetDesiredState().String(), "DESIRED_STATE_")
-}
-
-// completeWorkspaces completes names in the shell.
-func (a *app) completeWorkspaces(c *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	if len(args) > 0 || a.load() != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	api, err := a.api()
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	ctx, cancel := context.WithTimeout(c.Context(), completionTimeout)
-	defer cancel()
-	response, err := api.Workspaces.ListWorkspaces(ctx, connect.NewRequest(&statev1.ListWorkspacesRequest{PageSize: 500}))
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	names := make([]string, 0, len(response.Msg.GetWorkspaces()))
-	for _, w := range response.Msg.GetWorkspaces() {
-		names = append(names, w.GetName()+"\t"+actual(w))
-	}
-	return names, cobra.ShellCompDirectiveNoFileComp
 }

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"slices"
 	"strings"
 
 	"connectrpc.com/connect"
@@ -30,11 +31,62 @@ func (a *API) Projects(ctx context.Context) ([]*statev1.Project, error) {
 	}
 }
 
+// Users lists all users, by name. Only administrators may.
+func (a *API) Users(ctx context.Context) ([]*statev1.User, error) {
+	var all []*statev1.User
+	for token := ""; ; {
+		response, err := a.Directory.ListUsers(
+			ctx, connect.NewRequest(&statev1.ListUsersRequest{PageSize: pageSize, PageToken: token}),
+		)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, response.Msg.GetUsers()...)
+		if token = response.Msg.GetNextPageToken(); token == "" {
+			slices.SortFunc(all, func(a, b *statev1.User) int { return strings.Compare(a.GetUsername(), b.GetUsername()) })
+			return all, nil
+		}
+	}
+}
+
+// Organizations lists the organizations that the caller may read.
+func (a *API) Organizations(ctx context.Context) ([]*statev1.Organization, error) {
+	var all []*statev1.Organization
+	for token := ""; ; {
+		response, err := a.Directory.ListOrganizations(
+			ctx, connect.NewRequest(&statev1.ListOrganizationsRequest{PageSize: pageSize, PageToken: token}),
+		)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, response.Msg.GetOrganizations()...)
+		if token = response.Msg.GetNextPageToken(); token == "" {
+			return all, nil
+		}
+	}
+}
+
+// Groups lists the groups of an organization.
+func (a *API) Groups(ctx context.Context, organization int64) ([]*statev1.Group, error) {
+	var all []*statev1.Group
+	for token := ""; ; {
+		response, err := a.Directory.ListGroups(ctx,
+			connect.NewRequest(&statev1.ListGroupsRequest{OrganizationId: organization, PageSize: pageSize, PageToken: token}))
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, response.Msg.GetGroups()...)
+		if token = response.Msg.GetNextPageToken(); token == "" {
+			return all, nil
+		}
+	}
+}
+
 // EnsureProject returns the project at a path organization/group[/group…]/project. It creates the
 // project, its organization and its groups if they are missing.
 func (a *API) EnsureProject(ctx context.Context, path string) (*statev1.Project, error) {
-	names := strings.Split(path, "/")
-	if len(names) < 3 {
+	above, name := split(path)
+	if strings.Count(path, "/") < 2 {
 		return nil, fault.New(errcode.InvalidArgument, "project path %q must be organization/group/project", path)
 	}
 	projects, err := a.Projects(ctx)
@@ -46,18 +98,12 @@ func (a *API) EnsureProject(ctx context.Context, path string) (*statev1.Project,
 			return p, nil
 		}
 	}
-	organization, err := a.ensureOrganization(ctx, names[0])
+	parent, err := a.EnsureGroup(ctx, above)
 	if err != nil {
 		return nil, err
 	}
-	var parent int64
-	for _, name := range names[1 : len(names)-1] {
-		if parent, err = a.ensureGroup(ctx, organization, parent, name); err != nil {
-			return nil, err
-		}
-	}
 	created, err := a.Directory.CreateProject(
-		ctx, connect.NewRequest(&statev1.CreateProjectRequest{GroupId: parent, Name: names[len(names)-1]}),
+		ctx, connect.NewRequest(&statev1.CreateProjectRequest{GroupId: parent.GetId(), Name: name}),
 	)
 	if err != nil {
 		return nil, err
@@ -65,21 +111,44 @@ func (a *API) EnsureProject(ctx context.Context, path string) (*statev1.Project,
 	return created.Msg.GetProject(), nil
 }
 
+// EnsureGroup returns the group at a path organization/group[/group…]. It creates the group, its organization and the
+// groups above it if they are missing.
+func (a *API) EnsureGroup(ctx context.Context, path string) (*statev1.Group, error) {
+	names := strings.Split(path, "/")
+	if len(names) < 2 {
+		return nil, fault.New(errcode.InvalidArgument, "group path %q must be organization/group", path)
+	}
+	organization, err := a.ensureOrganization(ctx, names[0])
+	if err != nil {
+		return nil, err
+	}
+	all, err := a.Groups(ctx, organization)
+	if err != nil {
+		return nil, err
+	}
+	var parent *statev1.Group
+	for _, name := range names[1:] {
+		if parent, err = a.ensureGroup(ctx, all, organization, parent, name); err != nil {
+			return nil, err
+		}
+	}
+	return parent, nil
+}
+
+// split returns the path above a name, and the name.
+func split(path string) (above, name string) {
+	at := strings.LastIndexByte(path, '/')
+	return path[:max(at, 0)], path[at+1:]
+}
+
 func (a *API) ensureOrganization(ctx context.Context, name string) (int64, error) {
-	for token := ""; ; {
-		response, err := a.Directory.ListOrganizations(
-			ctx, connect.NewRequest(&statev1.ListOrganizationsRequest{PageSize: pageSize, PageToken: token}),
-		)
-		if err != nil {
-			return 0, err
-		}
-		for _, o := range response.Msg.GetOrganizations() {
-			if o.GetName() == name {
-				return o.GetId(), nil
-			}
-		}
-		if token = response.Msg.GetNextPageToken(); token == "" {
-			break
+	all, err := a.Organizations(ctx)
+	if err != nil {
+		return 0, err
+	}
+	for _, o := range all {
+		if o.GetName() == name {
+			return o.GetId(), nil
 		}
 	}
 	created, err := a.Directory.CreateOrganization(ctx, connect.NewRequest(&statev1.CreateOrganizationRequest{Name: name}))
@@ -89,29 +158,22 @@ func (a *API) ensureOrganization(ctx context.Context, name string) (int64, error
 	return created.Msg.GetOrganization().GetId(), nil
 }
 
-func (a *API) ensureGroup(ctx context.Context, organization, parent int64, name string) (int64, error) {
-	for token := ""; ; {
-		response, err := a.Directory.ListGroups(ctx,
-			connect.NewRequest(&statev1.ListGroupsRequest{OrganizationId: organization, PageSize: pageSize, PageToken: token}))
-		if err != nil {
-			return 0, err
-		}
-		for _, g := range response.Msg.GetGroups() {
-			if g.GetName() == name && g.GetParentGroupId() == parent {
-				return g.GetId(), nil
-			}
-		}
-		if token = response.Msg.GetNextPageToken(); token == "" {
-			break
+// ensureGroup returns the group with a name below parent, nil for the organization. all are those that exist.
+func (a *API) ensureGroup(
+	ctx context.Context, all []*statev1.Group, organization int64, parent *statev1.Group, name string,
+) (*statev1.Group, error) {
+	for _, g := range all {
+		if g.GetName() == name && g.GetParentGroupId() == parent.GetId() {
+			return g, nil
 		}
 	}
 	request := &statev1.CreateGroupRequest{OrganizationId: organization, Name: name}
-	if parent != 0 {
-		request = &statev1.CreateGroupRequest{ParentGroupId: parent, Name: name}
+	if parent != nil {
+		request = &statev1.CreateGroupRequest{ParentGroupId: parent.GetId(), Name: name}
 	}
 	created, err := a.Directory.CreateGroup(ctx, connect.NewRequest(request))
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	return created.Msg.GetGroup().GetId(), nil
+	return created.Msg.GetGroup(), nil
 }

@@ -238,11 +238,12 @@ func (s *directoryService) PutMembership(
 ) (*connect.Response[statev1.PutMembershipResponse], error) {
 	requested := r.Msg.GetMembership()
 	m := directory.Membership{
-		UserID: requested.GetUserId(),
-		Scope:  directory.Scope{Kind: scopeKind(requested.GetScope()), ID: requested.GetScopeId()},
-		Role:   role(requested.GetRole()),
+		UserID:   requested.GetUserId(),
+		Username: requested.GetUsername(),
+		Scope:    directory.Scope{Kind: scopeKind(requested.GetScope()), ID: requested.GetScopeId()},
+		Role:     role(requested.GetRole()),
 	}
-	if err := membershipFields(m.UserID, m.Scope); err != nil {
+	if err := membershipFields(m); err != nil {
 		return nil, err
 	}
 	if m.Role == directory.RoleNone {
@@ -250,6 +251,9 @@ func (s *directoryService) PutMembership(
 			With("field", "role")
 	}
 	if err := s.allowMembers(ctx, m.Scope); err != nil {
+		return nil, err
+	}
+	if err := s.findMember(ctx, &m); err != nil {
 		return nil, err
 	}
 	if err := s.directory.PutMembership(ctx, m); err != nil {
@@ -262,14 +266,21 @@ func (s *directoryService) DeleteMembership(
 	ctx context.Context,
 	r *connect.Request[statev1.DeleteMembershipRequest],
 ) (*connect.Response[statev1.DeleteMembershipResponse], error) {
-	scope := directory.Scope{Kind: scopeKind(r.Msg.GetScope()), ID: r.Msg.GetScopeId()}
-	if err := membershipFields(r.Msg.GetUserId(), scope); err != nil {
+	m := directory.Membership{
+		UserID:   r.Msg.GetUserId(),
+		Username: r.Msg.GetUsername(),
+		Scope:    directory.Scope{Kind: scopeKind(r.Msg.GetScope()), ID: r.Msg.GetScopeId()},
+	}
+	if err := membershipFields(m); err != nil {
 		return nil, err
 	}
-	if err := s.allowMembers(ctx, scope); err != nil {
+	if err := s.allowMembers(ctx, m.Scope); err != nil {
 		return nil, err
 	}
-	if err := s.directory.DeleteMembership(ctx, r.Msg.GetUserId(), scope); err != nil {
+	if err := s.findMember(ctx, &m); err != nil {
+		return nil, err
+	}
+	if err := s.directory.DeleteMembership(ctx, m.UserID, m.Scope); err != nil {
 		return nil, err
 	}
 	return connect.NewResponse(&statev1.DeleteMembershipResponse{}), nil
@@ -309,15 +320,35 @@ func (s *directoryService) allowMembers(ctx context.Context, scope directory.Sco
 	return s.directory.ScopeExists(ctx, scope)
 }
 
-func membershipFields(userID int64, scope directory.Scope) error {
-	if err := id("user_id", userID); err != nil {
-		return err
+// findMember sets the id of a user who is given by name. The caller must be allowed to change members: others cannot
+// find out who exists.
+func (s *directoryService) findMember(ctx context.Context, m *directory.Membership) error {
+	if m.Username == "" {
+		return nil
 	}
-	if scope.Kind == "" {
+	u, err := s.directory.UserByName(ctx, m.Username)
+	m.UserID = u.ID
+	return err
+}
+
+func membershipFields(m directory.Membership) error {
+	switch {
+	case m.Username != "" && m.UserID != 0:
+		return fault.New(errcode.InvalidArgument, "give user_id or username, not both").With("field", "username")
+	case m.Username != "":
+		if err := username(m.Username); err != nil {
+			return err
+		}
+	default:
+		if err := id("user_id", m.UserID); err != nil {
+			return err
+		}
+	}
+	if m.Scope.Kind == "" {
 		return fault.New(errcode.InvalidArgument, "scope is missing: give organization, group or project").
 			With("field", "scope")
 	}
-	return id("scope_id", scope.ID)
+	return id("scope_id", m.Scope.ID)
 }
 
 func scopeName(scope directory.Scope) string { return fmt.Sprintf("%s %d", scope.Kind, scope.ID) }

@@ -60,7 +60,7 @@ func agentMessage(a agent.Agent) *statev1.Agent {
 }
 
 func membership(m directory.Membership) *statev1.Membership {
-	out := &statev1.Membership{UserId: m.UserID, ScopeId: m.Scope.ID}
+	out := &statev1.Membership{UserId: m.UserID, ScopeId: m.Scope.ID, Username: m.Username}
 	for k, v := range scopeKinds() {
 		if v == m.Scope.Kind {
 			out.Scope = k

@@ -171,6 +171,8 @@ type Membership struct {
 	UserID int64
 	Scope  Scope
 	Role   Role
+	// Username of the user, in lists for the API. It is not published.
+	Username string
 }
 
 // Entry returns the directory entry of the membership. ended marks it as deleted.

@@ -250,10 +250,15 @@ func (d *Directory) Memberships(
 	userID int64,
 	scope directory.Scope,
 ) ([]directory.Membership, error) {
-	return list(ctx, d, "memberships", scanMembership, `
-		select user_id, scope, scope_id, role from memberships
-		where ($1 <> 0 and user_id = $1) or ($1 = 0 and scope = $2 and scope_id = $3)
-			order by user_id, scope, scope_id`, userID, scope.Kind, scope.ID)
+	scan := func(row pgx.CollectableRow) (directory.Membership, error) {
+		var m directory.Membership
+		err := row.Scan(&m.UserID, &m.Scope.Kind, &m.Scope.ID, &m.Role, &m.Username)
+		return m, err //nolint:wrapcheck // list wraps it
+	}
+	return list(ctx, d, "memberships", scan, `
+		select m.user_id, m.scope, m.scope_id, m.role, u.username from memberships m join users u on u.id = m.user_id
+		where ($1 <> 0 and m.user_id = $1) or ($1 = 0 and m.scope = $2 and m.scope_id = $3)
+			order by m.user_id, m.scope, m.scope_id`, userID, scope.Kind, scope.ID)
 }
 
 // above selects the group of a scope and all groups above it, with their organization.

@@ -401,11 +401,13 @@ func (x *User) GetBlocked() bool {
 }
 
 type Membership struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	UserId        int64                  `protobuf:"varint,1,opt,name=user_id,json=userId,proto3" json:"user_id,omitempty"`
-	Scope         ScopeKind              `protobuf:"varint,2,opt,name=scope,proto3,enum=lockstep.state.v1.ScopeKind" json:"scope,omitempty"`
-	ScopeId       int64                  `protobuf:"varint,3,opt,name=scope_id,json=scopeId,proto3" json:"scope_id,omitempty"`
-	Role          Role                   `protobuf:"varint,4,opt,name=role,proto3,enum=lockstep.state.v1.Role" json:"role,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A request has either user_id or username.
+	UserId        int64     `protobuf:"varint,1,opt,name=user_id,json=userId,proto3" json:"user_id,omitempty"`
+	Scope         ScopeKind `protobuf:"varint,2,opt,name=scope,proto3,enum=lockstep.state.v1.ScopeKind" json:"scope,omitempty"`
+	ScopeId       int64     `protobuf:"varint,3,opt,name=scope_id,json=scopeId,proto3" json:"scope_id,omitempty"`
+	Role          Role      `protobuf:"varint,4,opt,name=role,proto3,enum=lockstep.state.v1.Role" json:"role,omitempty"`
+	Username      string    `protobuf:"bytes,5,opt,name=username,proto3" json:"username,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -466,6 +468,13 @@ func (x *Membership) GetRole() Role {
 		return x.Role
 	}
 	return Role_ROLE_UNSPECIFIED
+}
+
+func (x *Membership) GetUsername() string {
+	if x != nil {
+		return x.Username
+	}
+	return ""
 }
 
 type WhoAmIRequest struct {
@@ -1560,10 +1569,12 @@ func (x *PutMembershipResponse) GetMembership() *Membership {
 }
 
 type DeleteMembershipRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	UserId        int64                  `protobuf:"varint,1,opt,name=user_id,json=userId,proto3" json:"user_id,omitempty"`
-	Scope         ScopeKind              `protobuf:"varint,2,opt,name=scope,proto3,enum=lockstep.state.v1.ScopeKind" json:"scope,omitempty"`
-	ScopeId       int64                  `protobuf:"varint,3,opt,name=scope_id,json=scopeId,proto3" json:"scope_id,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Either user_id or username is given.
+	UserId        int64     `protobuf:"varint,1,opt,name=user_id,json=userId,proto3" json:"user_id,omitempty"`
+	Scope         ScopeKind `protobuf:"varint,2,opt,name=scope,proto3,enum=lockstep.state.v1.ScopeKind" json:"scope,omitempty"`
+	ScopeId       int64     `protobuf:"varint,3,opt,name=scope_id,json=scopeId,proto3" json:"scope_id,omitempty"`
+	Username      string    `protobuf:"bytes,4,opt,name=username,proto3" json:"username,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1617,6 +1628,13 @@ func (x *DeleteMembershipRequest) GetScopeId() int64 {
 		return x.ScopeId
 	}
 	return 0
+}
+
+func (x *DeleteMembershipRequest) GetUsername() string {
+	if x != nil {
+		return x.Username
+	}
+	return ""
 }
 
 type DeleteMembershipResponse struct {
@@ -1783,13 +1801,14 @@ const file_lockstep_state_v1_directory_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x12\x1a\n" +
 	"\busername\x18\x02 \x01(\tR\busername\x12\x14\n" +
 	"\x05admin\x18\x03 \x01(\bR\x05admin\x12\x18\n" +
-	"\ablocked\x18\x04 \x01(\bR\ablocked\"\xa1\x01\n" +
+	"\ablocked\x18\x04 \x01(\bR\ablocked\"\xbd\x01\n" +
 	"\n" +
 	"Membership\x12\x17\n" +
 	"\auser_id\x18\x01 \x01(\x03R\x06userId\x122\n" +
 	"\x05scope\x18\x02 \x01(\x0e2\x1c.lockstep.state.v1.ScopeKindR\x05scope\x12\x19\n" +
 	"\bscope_id\x18\x03 \x01(\x03R\ascopeId\x12+\n" +
-	"\x04role\x18\x04 \x01(\x0e2\x17.lockstep.state.v1.RoleR\x04role\"\x0f\n" +
+	"\x04role\x18\x04 \x01(\x0e2\x17.lockstep.state.v1.RoleR\x04role\x12\x1a\n" +
+	"\busername\x18\x05 \x01(\tR\busername\"\x0f\n" +
 	"\rWhoAmIRequest\"=\n" +
 	"\x0eWhoAmIResponse\x12+\n" +
 	"\x04user\x18\x01 \x01(\v2\x17.lockstep.state.v1.UserR\x04user\"/\n" +
@@ -1856,11 +1875,12 @@ const file_lockstep_state_v1_directory_proto_rawDesc = "" +
 	"\x15PutMembershipResponse\x12=\n" +
 	"\n" +
 	"membership\x18\x01 \x01(\v2\x1d.lockstep.state.v1.MembershipR\n" +
-	"membership\"\x81\x01\n" +
+	"membership\"\x9d\x01\n" +
 	"\x17DeleteMembershipRequest\x12\x17\n" +
 	"\auser_id\x18\x01 \x01(\x03R\x06userId\x122\n" +
 	"\x05scope\x18\x02 \x01(\x0e2\x1c.lockstep.state.v1.ScopeKindR\x05scope\x12\x19\n" +
-	"\bscope_id\x18\x03 \x01(\x03R\ascopeId\"\x1a\n" +
+	"\bscope_id\x18\x03 \x01(\x03R\ascopeId\x12\x1a\n" +
+	"\busername\x18\x04 \x01(\tR\busername\"\x1a\n" +
 	"\x18DeleteMembershipResponse\"\x80\x01\n" +
 	"\x16ListMembershipsRequest\x12\x17\n" +
 	"\auser_id\x18\x01 \x01(\x03R\x06userId\x122\n" +
