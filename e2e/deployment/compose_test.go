@@ -23,6 +23,8 @@ type composeFile struct {
 
 type composeService struct {
 	Image       string
+	Hostname    string
+	Container   string `yaml:"container_name"`
 	User        string
 	Command     []string
 	Restart     string

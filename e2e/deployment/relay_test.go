@@ -2,6 +2,7 @@ package deployment_test
 
 import (
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -23,6 +24,21 @@ func TestRelayAgentIsInComposeAndScraped(t *testing.T) {
 		for _, volume := range compose.Services[other].Volumes {
 			require.False(t, strings.HasPrefix(volume, "relay-keys:"), "%s has the secret of relays", other)
 		}
+	}
+}
+
+// TestRelaysOfComposeScale is about docker compose up --scale relay=3.
+func TestRelaysOfComposeScale(t *testing.T) {
+	t.Parallel()
+	compose := document[composeFile](t, "docker-compose.yml")
+	relay, initialize := compose.Services["relay"], compose.Services["relay-init"].Command
+	require.NotContains(t, relay.Environment, "LOCKSTEP_INTERNAL_URL", "it would be the address of all replicas")
+	require.Empty(t, relay.Hostname+relay.Container, "each replica has its own host name")
+	require.Equal(t, ":8087", relay.Environment["LOCKSTEP_INTERNAL_LISTEN"])
+	require.Contains(t, strings.Split(initialize[slices.Index(initialize, "--host")+1], ","),
+		relay.Environment["LOCKSTEP_INTERNAL_SERVER_NAME"], "the certificate of all replicas is for this name")
+	for _, port := range relay.Ports {
+		require.Regexp(t, `^127\.0\.0\.1:\$\{LOCKSTEP_RELAY_\w+:-\d+\}:\d+$`, port, "one port is for one replica only")
 	}
 }
 

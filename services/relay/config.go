@@ -73,10 +73,11 @@ type AuditConfig struct {
 type InternalConfig struct {
 	service.Listener `yaml:",inline"`
 
-	URL             string        `yaml:"url" help:"where other relays reach this one, ws://host:port or wss://host:port; empty = its listen address"`
+	URL             string        `yaml:"url" help:"where other relays reach this one, ws://host:port or wss://host:port; empty = its listen address, or its host name if it listens at all addresses"`
 	SecretFile      config.Secret `yaml:"secret_file" help:"file with a secret that only relays share; required"`
 	OtherSecretFile config.Secret `yaml:"other_secret_file" help:"file with a second accepted secret, for rotation"`
 	CAFile          string        `yaml:"ca_file" help:"PEM file with the CAs of other relays' certificates; empty = the system's"`
+	ServerName      string        `yaml:"server_name" help:"name in the certificates of other relays; empty = the host of their internal.url"`
 }
 
 // RegistryConfig configures the registry of relays.

@@ -211,7 +211,7 @@ func (p *process) openPeers(context.Context) error {
 
 // clientTLS is the TLS configuration to dial other relays with.
 func (c InternalConfig) clientTLS() (*tls.Config, error) {
-	tlsConfig := &tls.Config{MinVersion: tls.VersionTLS12}
+	tlsConfig := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: c.ServerName}
 	if c.CAFile != "" {
 		pool, err := certpool.Load(c.CAFile)
 		if err != nil {
@@ -424,17 +424,17 @@ func (p *process) drainRequests(ctx context.Context, self *service.Handle) error
 	return nil
 }
 
-var errNoAddress = errors.New("internal.url is required: the listen address is unspecified (such as 0.0.0.0), " +
-	"so other relays cannot dial it")
-
-// internalURL returns the URL at which other relays dial a relay that listens at address.
+// internalURL returns the URL at which other relays dial a relay that listens at address. One that listens at all
+// addresses is dialled by its host name.
 func internalURL(address string, secure bool) (string, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
 		return "", fmt.Errorf("internal.url: %w", err)
 	}
 	if ip := net.ParseIP(host); ip == nil || ip.IsUnspecified() {
-		return "", errNoAddress
+		if host, err = os.Hostname(); err != nil {
+			return "", fmt.Errorf("internal.url: %w", err)
+		}
 	}
 	scheme := "ws"
 	if secure {
