@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -183,6 +184,32 @@ func TestNATSInitKeepsSettings(t *testing.T) {
 	require.Equal(t, 2, code)
 	require.Contains(t, stderr, "init.json: not written by nats init")
 	require.Equal(t, before, configured())
+}
+
+func TestNATSInitSetsSyncInterval(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "nats")
+	configured := func(flags ...string) *server.Options {
+		code, _, stderr := run(t, append([]string{"nats", "init", "--dir", dir}, flags...)...)
+		require.Zero(t, code, stderr)
+		options, err := server.ProcessConfigFile(natsauth.ConfigFile(dir))
+		require.NoError(t, err)
+		return options
+	}
+	require.Equal(t, 10*time.Second, configured().SyncInterval)
+	require.True(t, configured("--sync-interval", "always").SyncAlways)
+	require.True(t, configured().SyncAlways, "the next run keeps the setting")
+	options := configured("--sync-interval", "1500ms")
+	require.False(t, options.SyncAlways)
+	require.Equal(t, 1500*time.Millisecond, options.SyncInterval)
+
+	before := contents(t, dir)
+	for _, value := range []string{"0", "0s", "-1ns", "never", "10", ""} {
+		code, _, stderr := run(t, "nats", "init", "--dir", dir, "--sync-interval", value)
+		require.Equal(t, 2, code)
+		require.Contains(t, stderr, "must be always, or a duration above 0 such as 10s")
+	}
+	require.Equal(t, before, contents(t, dir))
 }
 
 func TestNATSInitConfiguresThreeServers(t *testing.T) {

@@ -84,8 +84,10 @@ nats-server.conf of an earlier run without --cluster stays as it was: remove it.
 		"address of that port, which asks for no key; default: that of --listen-host")
 	f.StringVar(&opts.StoreDir, "store-dir", "jetstream",
 		"folder of the streams; a relative path is relative to the working directory of the server")
-	f.DurationVar(&opts.SyncInterval, "sync-interval", 10*time.Second,
-		"time of acknowledged writes that a power failure of a single server may lose")
+	opts.SyncInterval = 10 * time.Second
+	f.Var((*syncInterval)(&opts.SyncInterval), "sync-interval",
+		"time of acknowledged writes that a power failure of a single server may lose; always: none, at a tenth of the "+
+			"speed or less")
 	f.StringVar(&opts.TLS.CertFile, "tls-cert-file", "", "PEM file with the certificate, as a path of the server")
 	f.StringVar(&opts.TLS.KeyFile, "tls-key-file", "", "PEM file with the key, as a path of the server")
 	f.StringVar(&cluster.servers, "cluster", "",
@@ -96,6 +98,33 @@ nats-server.conf of an earlier run without --cluster stays as it was: remove it.
 	f.StringVar(&cluster.tls.CAFile, "cluster-tls-ca-file", "", "PEM file that verifies the certificates of other servers")
 	return c
 }
+
+// syncInterval is the value of a flag: a positive duration, or always.
+type syncInterval time.Duration
+
+const syncAlways = "always"
+
+func (s *syncInterval) Set(value string) error {
+	if value == syncAlways {
+		*s = syncInterval(natsauth.SyncAlways)
+		return nil
+	}
+	d, err := time.ParseDuration(value)
+	if err != nil || d <= 0 {
+		return fmt.Errorf("must be %s, or a duration above 0 such as 10s", syncAlways)
+	}
+	*s = syncInterval(d)
+	return nil
+}
+
+func (s *syncInterval) String() string {
+	if time.Duration(*s) == natsauth.SyncAlways {
+		return syncAlways
+	}
+	return time.Duration(*s).String()
+}
+
+func (*syncInterval) Type() string { return "always|duration" }
 
 // natsCluster are the flags of a cluster.
 type natsCluster struct {
