@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
+	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"strconv"
@@ -56,6 +59,80 @@ func TestUpDemoLeavesNothingBehind(t *testing.T) {
 	left, err := os.ReadDir(dir)
 	require.NoError(t, err)
 	require.Empty(t, left, "nothing is left in the folder of temporary files")
+}
+
+// TestUpStartsAgainWithTheSameDataAndPorts starts a system again after it was killed, and whatever happened in it.
+func TestUpStartsAgainWithTheSameDataAndPorts(t *testing.T) {
+	t.Parallel()
+	dir, err := os.MkdirTemp("", "up-") //nolint:usetesting // the paths of t.TempDir are too long for sockets
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
+	require.NoError(t, os.Chmod(dir, 0o711)) // PostgreSQL may run as another user
+	kubelab, err := lab.Binary(t.Context(), lab.Options{Progress: t.Output()})
+	require.NoError(t, err)
+	require.NoError(t, os.Mkdir(dir+"/bin", 0o700))
+	require.NoError(t, os.Symlink(kubelab, dir+"/bin/kubelab"))
+	data := dir + "/data"
+	// Outside of the repository, with kubelab in PATH and without kubectl.
+	cli := fixture.NewCLI(t).InDir(dir).With("TMPDIR="+dir, "PATH="+dir+"/bin", "DATABASE_URL=")
+	user := cli.With(client.Variable + "=" + data + "/client.yaml")
+	up := []string{"up", "--data", data, "--demo", "--workloads=false"}
+
+	first := cli.Start(up...)
+	first.AwaitLine("hello", "Running")
+	first.AwaitLine("export " + client.Variable)
+	first.AwaitLine("./bin/kubelab kubectl --kubeconfig", "# through the relay")
+	first.AwaitLine("Ctrl-C stops everything")
+	requireTargetAnswers(t, user, "local")
+	code, _, message := cli.Run(up...)
+	require.Equal(t, 8, code)
+	require.Contains(t, message, "is in use by another system: stop it, or choose another folder")
+	before := readFile(t, data+"/client.yaml")
+
+	user.OK("project", "create", "acme/platform/web")
+	user.OK("ws", "stop", "hello")
+	user.OK("agent", "revoke", "local")
+	require.NoError(t, os.WriteFile(data+"/notes.txt", []byte("mine"), 0o600))
+	require.NoError(t, first.Cmd.Process.Kill())
+	_ = first.Cmd.Wait()
+
+	second := cli.Start(up...)
+	second.AwaitLine("✓", "local-2")
+	second.AwaitLine(`workspace "hello" exists from an earlier run`)
+	second.AwaitLine("Ctrl-C stops everything")
+	require.Equal(t, before, readFile(t, data+"/client.yaml"), "the same addresses")
+	requireTargetAnswers(t, user, "local-2")
+	require.Zero(t, second.Interrupt())
+
+	taken, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, taken.Close()) })
+	code, _, message = cli.Run("up", "--data", data, "--api-listen", taken.Addr().String())
+	require.Equal(t, 2, code)
+	require.Regexp(t, `port \d+ of state is used by another program: stop it, or choose another port`, message)
+}
+
+// requireTargetAnswers requests the target of the demo through the relay.
+func requireTargetAnswers(t *testing.T, user fixture.CLI, agent string) {
+	t.Helper()
+	forward := user.Start("relay", "forward", agent, "hello")
+	address, _, _ := strings.Cut(forward.AwaitLine("forwards to hello"), " ")
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address, nil)
+	require.NoError(t, err)
+	request.Close = true
+	response, err := http.DefaultClient.Do(request)
+	require.NoError(t, err)
+	body, err := io.ReadAll(response.Body)
+	require.NoError(t, errors.Join(err, response.Body.Close()))
+	require.Contains(t, string(body), "Hello")
+	require.Zero(t, forward.Interrupt())
+}
+
+func readFile(t *testing.T, path string) string {
+	t.Helper()
+	content, err := os.ReadFile(path)
+	require.NoError(t, err)
+	return string(content)
 }
 
 // descendants returns the processes below a process.

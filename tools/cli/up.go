@@ -3,21 +3,17 @@ package cli
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 
-	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
 
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/schemas/gen/errcode"
-	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
 	"lockstep.internal/tools/stack"
 )
-
-const demoWorkspace = "hello"
 
 func (a *app) up() *cobra.Command {
 	var opts stack.Options
@@ -27,9 +23,12 @@ func (a *app) up() *cobra.Command {
 		Short: "Run a whole Lockstep system on this machine until Ctrl-C",
 		Args:  exactly(),
 		Long: `Run a whole Lockstep system on this machine until Ctrl-C: an embedded NATS, a private PostgreSQL, a
-Kubernetes control plane (kubelab, built on first use), every service, and an agent. Without --data, nothing remains
-afterwards. With --kubeconfig, use a real cluster instead of kubelab; no other kubeconfig is read or written. Repeat it
-with the same --data: a cluster keeps the agents of one system apart from those of another.`,
+Kubernetes control plane (kubelab), every service, and an agent. Without --data, nothing remains afterwards. With it,
+the next start has the same data and ports. With --kubeconfig, use a real cluster instead of kubelab; no other
+kubeconfig is read or written. Repeat it with the same --data: a cluster keeps the agents of one system apart from those
+of another.
+
+In a clone of the repository, kubelab is built on first use. Elsewhere it must be beside this program or in PATH.`,
 		Example: "  lockstep up --demo\n  lockstep up --data ~/lockstep --kubeconfig ~/.kube/test-cluster",
 		RunE: func(c *cobra.Command, _ []string) error {
 			opts.Progress = a.stdout
@@ -56,13 +55,21 @@ with the same --data: a cluster keeps the agents of one system apart from those 
 	f.BoolVar(&opts.Workloads.Enabled, "workloads", true, "watch the rollouts of workloads in the cluster")
 	f.StringSliceVar(&opts.Workloads.Namespaces, "workload-namespaces", nil, "namespaces of these workloads; default: all")
 	f.StringVar(&opts.Workloads.Selector, "workload-selector", "", "label selector of these workloads; default: all")
-	f.BoolVar(&demo, "demo", false, "create a workspace, and show its states until it is Running")
+	f.BoolVar(&demo, "demo", false, "create a workspace and show its states until it is Running, and add a relay target")
 	return c
 }
 
-func (a *app) runStack(ctx context.Context, opts stack.Options, demo bool) (err error) {
+func (a *app) runStack(ctx context.Context, opts stack.Options, withDemo bool) (err error) {
 	if err := a.write("Starting Lockstep on this machine\n"); err != nil {
 		return err
+	}
+	var shown *demo
+	if withDemo {
+		if shown, err = a.newDemo(ctx); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, shown.close()) }()
+		opts.Configure = shown.allow
 	}
 	s, err := stack.Start(ctx, opts)
 	if err != nil {
@@ -75,63 +82,52 @@ func (a *app) runStack(ctx context.Context, opts stack.Options, demo bool) (err 
 		_ = a.note("stopping …") // standard error may be closed
 		err = errors.Join(err, s.Stop())
 	}()
-	if demo {
-		if err := a.demo(ctx, s); err != nil || ctx.Err() != nil {
+	if withDemo {
+		if err := shown.run(ctx, s); err != nil || ctx.Err() != nil {
 			return err
 		}
 	}
-	if err := a.write(nextSteps(s, demo)); err != nil {
+	if err := a.write(nextSteps(s, withDemo)); err != nil {
 		return err
 	}
 	return s.Failed(ctx)
 }
 
-// demo creates a workspace and shows its states until it is Running.
-func (a *app) demo(ctx context.Context, s *stack.Stack) error {
-	api, err := s.Client()
-	if err != nil {
-		return err
+// command returns the path of a program as it is typed in the working directory.
+func command(path string) string {
+	if dir, err := os.Getwd(); err == nil {
+		if relative, err := filepath.Rel(dir, path); err == nil && filepath.IsLocal(relative) {
+			return "./" + relative
+		}
 	}
-	if err := a.write(
-		fmt.Sprintf("\nCreating workspace %q; the cluster reports its states\n", demoWorkspace),
-	); err != nil {
-		return err
+	return path
+}
+
+// kubectl returns the kubectl of this machine, or that of kubelab where there is none.
+func kubectl(s *stack.Stack) string {
+	if _, err := exec.LookPath("kubectl"); err == nil {
+		return "kubectl"
 	}
-	response, err := api.Workspaces.CreateWorkspace(ctx,
-		connect.NewRequest(&statev1.CreateWorkspaceRequest{Name: demoWorkspace}))
-	if fault.Is(err, errcode.AlreadyExists) {
-		return a.note("workspace %q exists from an earlier run", demoWorkspace)
-	}
-	if err != nil {
-		return err
-	}
-	err = a.wait(ctx, api, response.Msg.GetWorkspace(), defaultWaitTimeout)
-	if err != nil && ctx.Err() == nil {
-		return a.note("%s", fault.From(err).Message) // the system runs all the same
-	}
-	return err
+	words := s.Kubectl()
+	words[0] = command(words[0])
+	return strings.Join(words, " ")
 }
 
 // nextSteps returns commands to try.
-func nextSteps(s *stack.Stack, demo bool) string {
-	program, err := os.Executable()
-	if err != nil {
-		program = "lockstep"
+func nextSteps(s *stack.Stack, withDemo bool) string {
+	program := "lockstep"
+	if path, err := os.Executable(); err == nil {
+		program = command(path)
 	}
-	if dir, err := os.Getwd(); err == nil {
-		if relative, err := filepath.Rel(dir, program); err == nil && !strings.HasPrefix(relative, "..") {
-			program = "./" + relative
-		}
-	}
-	workspace := demoWorkspace
+	agent, kubectl := s.Agents()[0].Name, kubectl(s)
 	lines := []string{"", "Lockstep is running. In another terminal:", "", "  export LOCKSTEP_CLIENT=" + s.ClientFile()}
-	if !demo {
-		lines = append(lines, "  "+program+" ws create "+workspace+" --wait")
+	if !withDemo {
+		lines = append(lines, "  "+program+" ws create "+demoWorkspace+" --wait")
 	}
 	commands := []string{
 		"ws list",
-		"ws stop " + workspace,
-		"ws events " + workspace,
+		"ws stop " + demoWorkspace,
+		"ws events " + demoWorkspace,
 		"events tail 'workspace.>'",
 		"replay 'observed.>'",
 	}
@@ -141,25 +137,35 @@ func nextSteps(s *stack.Stack, demo bool) string {
 	for _, command := range commands {
 		lines = append(lines, "  "+program+" "+command)
 	}
-	kubectl := "  kubectl --kubeconfig " + s.Kubeconfig()
+	direct := "  " + kubectl + " --kubeconfig " + s.Kubeconfig()
 	if s.RelayURL() != "" {
 		through := filepath.Join(s.Dir(), "relay.kubeconfig")
 		lines = append(
 			lines,
 			"  "+program+" relay agents",
-			"  "+program+" kube-config "+s.Agents()[0].Name+" --file "+through,
-			"  kubectl --kubeconfig "+through+" get pods -A   # through the relay",
+			"  "+program+" kube-config "+agent+" --file "+through,
+			"  "+kubectl+" --kubeconfig "+through+" get pods -A   # through the relay",
 		)
 	}
-	lines = append(lines, kubectl+" get pods -A")
+	lines = append(lines, direct+" get pods -A")
+	if withDemo && s.RelayURL() != "" {
+		lines = append(
+			lines,
+			"",
+			"Reach an HTTP server behind the agent through the relay:",
+			"",
+			"  "+program+" relay forward "+agent+" "+demoTarget+" --listen 127.0.0.1:8000",
+			"  curl http://127.0.0.1:8000",
+		)
+	}
 	if s.DeploysURL() != "" {
 		lines = append(
 			lines,
 			"",
 			"Deploy a workload, and watch it with `"+program+" deploys watch`:",
 			"",
-			kubectl+" create deployment web --image registry.example/web:1 --replicas 5",
-			kubectl+" set image deployment/web web=registry.example/web:2",
+			direct+" create deployment web --image registry.example/web:1 --replicas 5",
+			direct+" set image deployment/web web=registry.example/web:2",
 		)
 	}
 	lines = append(lines, "", "The services' log is "+s.LogFile()+". Ctrl-C stops everything.", "")

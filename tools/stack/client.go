@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"strings"
 
 	"connectrpc.com/connect"
 
@@ -41,19 +42,47 @@ func (s *Stack) ensureProject(ctx context.Context) (int64, error) {
 	return project.GetId(), nil
 }
 
-func (s *Stack) register(ctx context.Context, project int64, agent Agent) (natsauth.AgentCredentials, error) {
+// ensureAgent returns the agent of a credentials file. If there is none that may connect, it registers an agent, with
+// another name if the project has an agent with this one, and writes the file.
+func (s *Stack) ensureAgent(ctx context.Context, wanted Agent) (Agent, error) {
 	api, err := s.Client()
 	if err != nil {
-		return natsauth.AgentCredentials{}, err
+		return Agent{}, err
 	}
-	credentials, _, err := RegisterAgent(ctx, api, project, agent.Name)
+	credentials, err := natsauth.ReadAgentCredentials(wanted.CredentialsFile)
+	var found *statev1.Agent
+	if err == nil {
+		if found, err = activeAgent(ctx, api, credentials.AgentID); err != nil {
+			return Agent{}, err
+		}
+	}
+	name := wanted.Name
+	for n := 2; found == nil; n++ {
+		credentials, found, err = RegisterAgent(ctx, api, wanted.ProjectID, name)
+		if err != nil && !fault.Is(err, errcode.AlreadyExists) {
+			return Agent{}, err
+		}
+		name = fmt.Sprintf("%s-%d", wanted.Name, n)
+	}
+	credentials.ServerURLs = strings.Split(s.natsURL(), ",") // another port than at the last start
+	if err := natsauth.WriteAgentCredentials(wanted.CredentialsFile, credentials); err != nil {
+		return Agent{}, fmt.Errorf("write the credentials: %w", err)
+	}
+	return Agent{
+		ID: found.GetId(), Name: found.GetName(), ProjectID: found.GetProjectId(), CredentialsFile: wanted.CredentialsFile,
+	}, nil
+}
+
+// activeAgent returns nil for an agent that does not exist or was revoked.
+func activeAgent(ctx context.Context, api *client.API, id int64) (*statev1.Agent, error) {
+	response, err := api.Agents.GetAgent(ctx, connect.NewRequest(&statev1.GetAgentRequest{Id: id}))
+	if fault.Is(err, errcode.NotFound) || err == nil && response.Msg.GetAgent().GetRevoked() {
+		return nil, nil //nolint:nilnil // it is optional
+	}
 	if err != nil {
-		return natsauth.AgentCredentials{}, fmt.Errorf("register agent %s: %w", agent.Name, err)
+		return nil, fmt.Errorf("get agent %d: %w", id, err)
 	}
-	if err := natsauth.WriteAgentCredentials(agent.CredentialsFile, credentials); err != nil {
-		return natsauth.AgentCredentials{}, fmt.Errorf("register agent %s: %w", agent.Name, err)
-	}
-	return credentials, nil
+	return response.Msg.GetAgent(), nil
 }
 
 // RegisterAgent makes a key for an agent, registers it, and returns its credentials; the server does not store them.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"lockstep.internal/libs/config"
 	"lockstep.internal/libs/natsauth"
@@ -131,6 +130,7 @@ func (s *Stack) deploys(name, listen string) *service {
 type Agent struct {
 	ID              int64
 	Name            string
+	ProjectID       int64
 	CredentialsFile string
 }
 
@@ -140,23 +140,16 @@ func WatcherOf(agent string) string { return Watcher + "-" + agent }
 // DispatcherOf is the name of an agent's dispatcher.
 func DispatcherOf(agent string) string { return Dispatcher + "-" + agent }
 
-// AddAgent registers an agent, or uses its existing credentials file, and starts its watcher and dispatcher
+// AddAgent registers an agent, or uses the one of its existing credentials file, and starts its watcher and dispatcher
 // and, where there are relays, its relay agent.
 func (s *Stack) AddAgent(ctx context.Context, project int64, name, kubeconfig string) (Agent, error) {
 	done := s.progress.step("agent")
-	agent := Agent{Name: name, CredentialsFile: filepath.Join(s.dir, "agents", name+".json")}
-	credentials, err := natsauth.ReadAgentCredentials(agent.CredentialsFile)
-	if err == nil {
-		// NATS has another port after a restart.
-		credentials.ServerURLs = strings.Split(s.natsURL(), ",")
-		err = natsauth.WriteAgentCredentials(agent.CredentialsFile, credentials)
-	} else {
-		credentials, err = s.register(ctx, project, agent)
-	}
+	agent, err := s.ensureAgent(ctx, Agent{
+		Name: name, ProjectID: project, CredentialsFile: filepath.Join(s.dir, "agents", name+".json"),
+	})
 	if err != nil {
-		return Agent{}, err
+		return Agent{}, fmt.Errorf("agent %s: %w", name, err)
 	}
-	agent.ID = credentials.AgentID
 	watcherErr := s.run(ctx, s.watcher(WatcherOf(name), agent, kubeconfig))
 	dispatcherErr := s.run(ctx, s.dispatcher(DispatcherOf(name), agent, kubeconfig))
 	relayErr := s.startRelayAgents(ctx, agent, kubeconfig)
@@ -170,7 +163,7 @@ func (s *Stack) AddAgent(ctx context.Context, project int64, name, kubeconfig st
 	if s.opts.Relays > 0 {
 		programs = "watcher, dispatcher and relay agent"
 	}
-	done("%q (id %d): %s are running", name, agent.ID, programs)
+	done("%q (id %d): %s are running", agent.Name, agent.ID, programs)
 	return agent, nil
 }
 

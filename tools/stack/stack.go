@@ -9,19 +9,24 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
+	"lockstep.internal/libs/fault"
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/telemetry"
 	"lockstep.internal/libs/topology"
+	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/tools/pgroles"
 	"lockstep.internal/tools/testkit/lab"
 	"lockstep.internal/tools/testkit/natsd"
 	"lockstep.internal/tools/testkit/pg"
+	"lockstep.internal/tools/testkit/port"
 )
 
 // Cell is the name of a stack's cell.
@@ -54,6 +59,10 @@ type Stack struct {
 	lab        *lab.Lab
 	kubeconfig string
 	apiURL     string
+
+	lock         *os.File     // of the data folder
+	held         []*port.Held // until the end, so that no other process gets them while a server restarts
+	databasePort int          // of the private server; 0 for a free one
 
 	mu       sync.Mutex
 	services []*service // in the order of their start
@@ -129,6 +138,12 @@ func (s *Stack) openDir() error {
 	if s.dir, err = filepath.Abs(s.dir); err != nil {
 		return fmt.Errorf("data folder: %w", err)
 	}
+	if s.lock, err = lockFolder(s.dir); err != nil {
+		return err
+	}
+	if err := s.reservePorts(); err != nil {
+		return err
+	}
 	if s.keys, _, err = InitKeys(filepath.Join(s.dir, "keys")); err != nil {
 		return err
 	}
@@ -142,6 +157,26 @@ func (s *Stack) openDir() error {
 	return nil
 }
 
+// lockFolder makes this process the only one that uses a data folder, until the file is closed.
+func lockFolder(dir string) (*os.File, error) {
+	path := filepath.Join(dir, "lock")
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock the data folder: %w", err)
+	}
+	err = syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	if err == nil {
+		return file, nil
+	}
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		err = fault.New(errcode.FailedPrecondition,
+			"the data folder %s is in use by another system: stop it, or choose another folder", dir)
+	} else {
+		err = fmt.Errorf("lock the data folder: %w", err)
+	}
+	return nil, errors.Join(err, file.Close())
+}
+
 func (s *Stack) startDatabase(ctx context.Context) error {
 	if s.opts.DatabaseURL != "" {
 		for _, service := range pgroles.Services() {
@@ -152,7 +187,7 @@ func (s *Stack) startDatabase(ctx context.Context) error {
 		return nil
 	}
 	done := s.progress.step("PostgreSQL")
-	options := pg.Options{Progress: func(string) {}}
+	options := pg.Options{Port: s.databasePort, Progress: func(string) {}}
 	if !s.temporary {
 		options.Data = filepath.Join(s.dir, "postgres")
 	}
@@ -228,7 +263,7 @@ func (s *Stack) startCluster(ctx context.Context) error {
 		return nil
 	}
 	done := s.progress.step("Kubernetes")
-	options := lab.Options{Name: "lockstep", Nodes: s.opts.Nodes, Progress: s.progress.indented()}
+	options := lab.Options{Name: "lockstep", Nodes: s.opts.Nodes, Progress: s.progress.indented(), Output: s.log}
 	if !s.temporary {
 		options.Data = filepath.Join(s.dir, "kubelab")
 	}
@@ -272,8 +307,13 @@ func (s *Stack) Stop() error {
 	for range dependencies {
 		errs = append(errs, <-results)
 	}
-	if s.log != nil {
-		errs = append(errs, s.log.Close())
+	for _, each := range s.held {
+		errs = append(errs, each.Release())
+	}
+	for _, file := range []*os.File{s.log, s.lock} {
+		if file != nil {
+			errs = append(errs, file.Close())
+		}
 	}
 	if s.temporary && s.dir != "" {
 		errs = append(errs, os.RemoveAll(s.dir))
@@ -289,6 +329,14 @@ func (s *Stack) APIURL() string { return s.apiURL }
 
 // Kubeconfig of the cluster.
 func (s *Stack) Kubeconfig() string { return s.kubeconfig }
+
+// Kubectl is the kubectl program of kubelab and its first argument; without kubelab it is the one in PATH.
+func (s *Stack) Kubectl() []string {
+	if s.lab == nil {
+		return []string{"kubectl"}
+	}
+	return []string{s.lab.Binary(), "kubectl"}
+}
 
 // NATS is the embedded server; nil where a running one was given.
 func (s *Stack) NATS() *natsd.Server { return s.nats }
@@ -310,7 +358,7 @@ func (s *Stack) AdminToken() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("read the administrator's token: %w", err)
 	}
-	return string(raw[:len(raw)-1]), nil
+	return strings.TrimSpace(string(raw)), nil
 }
 
 // Dir holds everything that the stack writes.

@@ -78,6 +78,15 @@ func TestDataFolderHasOneLab(t *testing.T) {
 	require.Contains(t, stderr.String(), "in use by another lab")
 }
 
+func TestLabWaitsForTheEndOfTheOneBeforeIt(t *testing.T) {
+	t.Parallel()
+	data := t.TempDir()
+	before := start(t, "--data="+data)
+	require.NoError(t, before.stdin.Close(), "as if its parent was killed")
+	start(t, "--data="+data)
+	<-before.ended
+}
+
 func TestRestartKeepsData(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]syscall.Signal{"stopped": syscall.SIGTERM, "killed": syscall.SIGKILL} {

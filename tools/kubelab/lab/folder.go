@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,6 +18,9 @@ const (
 	runPrefix = "kubelab-"
 	lockFile  = "lock"
 	stateFile = "lab.json"
+	// lockPatience is how long a lab waits for the end of the one before it in its data folder, whose parent was killed.
+	lockPatience = 15 * time.Second
+	lockInterval = 100 * time.Millisecond
 	// sweepAge: younger folders are not removed; their lab may not have locked them yet.
 	sweepAge = time.Minute
 )
@@ -40,7 +44,7 @@ type state struct {
 }
 
 // openFolder locks data, or a new temporary folder when data is empty.
-func openFolder(data string) (*folder, error) {
+func openFolder(ctx context.Context, data string) (*folder, error) {
 	run, err := os.MkdirTemp("", runPrefix)
 	if err != nil {
 		return nil, fmt.Errorf("create a temporary folder: %w", err)
@@ -58,7 +62,7 @@ func openFolder(data string) (*folder, error) {
 		}
 	}
 	for _, dir := range []string{f.run, f.data} {
-		lock, err := takeLock(filepath.Join(dir, lockFile), os.O_CREATE)
+		lock, err := awaitLock(ctx, filepath.Join(dir, lockFile))
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("lock %s: %w", dir, err), f.close())
 		}
@@ -104,6 +108,25 @@ func (f *folder) saveState(s state) error {
 		return fmt.Errorf("encode the lab's state: %w", err)
 	}
 	return pki.WriteFile(filepath.Join(f.data, stateFile), content)
+}
+
+// awaitLock takes a lock that another lab may be about to release.
+func awaitLock(ctx context.Context, path string) (*os.File, error) {
+	ctx, cancel := context.WithTimeout(ctx, lockPatience)
+	defer cancel()
+	tick := time.NewTicker(lockInterval)
+	defer tick.Stop()
+	for {
+		lock, err := takeLock(path, os.O_CREATE)
+		if !errors.Is(err, errInUse) {
+			return lock, err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil, err
+		}
+	}
 }
 
 // takeLock holds path until the file is closed, or the process ends.

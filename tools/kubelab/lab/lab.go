@@ -90,7 +90,7 @@ func Run(ctx context.Context, config Config, ready func(Info) error) (err error)
 		return err
 	}
 	sweep(time.Now())
-	files, err := openFolder(config.Data)
+	files, err := openFolder(ctx, config.Data)
 	if err != nil {
 		return err
 	}

@@ -17,14 +17,17 @@ import (
 	"time"
 )
 
-// sources is where kubelab lives in the repository.
-const sources = "tools/kubelab"
+const (
+	// sources is where kubelab lives in the repository.
+	sources = "tools/kubelab"
+	program = "kubelab"
+)
 
 var (
-	// ErrNoRepository is returned if the repository is not found.
-	ErrNoRepository = errors.New("no repository with tools/kubelab found from the working directory upwards: " +
-		"set " + BinaryVariable + " to a kubelab program")
-	// ErrNoGo is returned if the go command is missing.
+	// ErrNoRepository is returned if neither a kubelab program nor the repository is found.
+	ErrNoRepository = errors.New("no kubelab program found beside this program or in PATH, and no repository to build " +
+		"it from the working directory upwards: install kubelab, or set " + BinaryVariable + " to its path")
+	// ErrNoGo is returned if there is no kubelab program and the go command is missing.
 	ErrNoGo = errors.New("the go command is needed to build kubelab and was not found: " +
 		"install Go or set " + BinaryVariable + " to a kubelab program")
 )
@@ -42,11 +45,16 @@ func Binary(ctx context.Context, opts Options) (string, error) {
 		return opts.Binary, nil
 	}
 	root, err := findRoot(opts.Root)
-	if err != nil {
-		return "", err
+	if err == nil {
+		if _, noGo := exec.LookPath("go"); noGo != nil {
+			err = fmt.Errorf("%w: %w", ErrNoGo, noGo)
+		}
 	}
-	if _, err := exec.LookPath("go"); err != nil {
-		return "", fmt.Errorf("%w: %w", ErrNoGo, err)
+	if err != nil {
+		if path := installed(opts.Path); path != "" {
+			return path, nil
+		}
+		return "", err
 	}
 	b := builder{
 		dir:      filepath.Join(root, sources),
@@ -54,6 +62,17 @@ func Binary(ctx context.Context, opts Options) (string, error) {
 		progress: opts.Progress,
 	}
 	return b.ensure(ctx)
+}
+
+// installed returns the first kubelab program in the folders; empty if there is none.
+func installed(folders []string) string {
+	for _, folder := range folders {
+		// With a slash in the path, only this file is looked up.
+		if path, err := exec.LookPath(filepath.Join(folder, program)); filepath.IsAbs(folder) && err == nil {
+			return path
+		}
+	}
+	return ""
 }
 
 func findRoot(root string) (string, error) {
@@ -83,7 +102,7 @@ type builder struct {
 	progress io.Writer
 }
 
-func (b builder) path() string { return filepath.Join(b.bin, "kubelab") }
+func (b builder) path() string { return filepath.Join(b.bin, program) }
 
 // keyPath holds the key of the sources that the program was built from.
 func (b builder) keyPath() string { return filepath.Join(b.bin, ".kubelab.key") }

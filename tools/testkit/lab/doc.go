@@ -7,5 +7,6 @@
 //
 // The program is taken from LOCKSTEP_KUBELAB, or built from tools/kubelab of the repository into bin/kubelab,
 // once for all processes and again only when its sources or the Go version change. The first build on a machine
-// takes minutes and reports progress; it needs the go command.
+// takes minutes and reports progress; it needs the go command. Without the repository or the go command, the program is
+// one beside this program, or in PATH.
 package lab

@@ -20,6 +20,7 @@ const stopTimeout = time.Minute
 // Lab is a running control plane.
 type Lab struct {
 	info   info
+	binary string
 	cmd    *exec.Cmd
 	stdin  io.Closer // the child ends when this is closed
 	output *lastLines
@@ -57,11 +58,11 @@ func Start(ctx context.Context, opts Options) (*Lab, error) {
 		return nil, fmt.Errorf("open a pipe from kubelab: %w", err)
 	}
 	output := &lastLines{}
-	cmd.Stderr = io.MultiWriter(opts.Progress, output)
+	cmd.Stderr = io.MultiWriter(opts.Output, output)
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start kubelab: %w", err)
 	}
-	l := &Lab{cmd: cmd, stdin: stdin, output: output, done: make(chan struct{})}
+	l := &Lab{binary: binary, cmd: cmd, stdin: stdin, output: output, done: make(chan struct{})}
 	ready := make(chan []byte, 1)
 	go func() {
 		defer close(l.done)
@@ -95,6 +96,9 @@ func (l *Lab) withInfo(line []byte) (*Lab, error) {
 	}
 	return l, nil
 }
+
+// Binary returns the path of the kubelab program.
+func (l *Lab) Binary() string { return l.binary }
 
 // Kubeconfig returns the path of the lab's kubeconfig.
 func (l *Lab) Kubeconfig() string { return l.info.Kubeconfig }

@@ -183,8 +183,19 @@ func TestBuildErrorHasTheOutput(t *testing.T) {
 
 func TestMissingRepositoryOrBinary(t *testing.T) {
 	t.Parallel()
-	_, err := lab.Binary(t.Context(), lab.Options{Root: t.TempDir()})
+	_, err := lab.Binary(t.Context(), lab.Options{Root: t.TempDir(), Path: []string{t.TempDir()}})
 	require.ErrorIs(t, err, lab.ErrNoRepository)
 	_, err = lab.Binary(t.Context(), lab.Options{Binary: filepath.Join(t.TempDir(), "kubelab")})
 	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
+func TestProgramInPathIsUsedWithoutRepository(t *testing.T) {
+	t.Parallel()
+	first, second := t.TempDir(), t.TempDir()
+	write(t, filepath.Join(first, "kubelab"), "not executable")
+	want := filepath.Join(second, "kubelab")
+	require.NoError(t, os.WriteFile(want, []byte("#!/bin/sh\n"), 0o700))
+	got, err := lab.Binary(t.Context(), lab.Options{Root: t.TempDir(), Path: []string{first, second}})
+	require.NoError(t, err)
+	require.Equal(t, want, got)
 }

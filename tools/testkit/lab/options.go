@@ -2,6 +2,8 @@ package lab
 
 import (
 	"io"
+	"os"
+	"path/filepath"
 	"strconv"
 	"time"
 )
@@ -30,20 +32,35 @@ type Options struct {
 	NodeGrace time.Duration
 
 	// Binary is the kubelab program. Defaults to the value of LOCKSTEP_KUBELAB, else to one built
-	// from the repository.
+	// from the repository, else to one in Path.
 	Binary string
+
+	// Path lists folders with programs. Defaults to the folder of this program, then those of PATH.
+	Path []string
 
 	// Root is the repository. Defaults to the nearest folder with a go.work, from the working
 	// directory upwards.
 	Root string
 
-	// Progress receives progress messages, one per line. Defaults to io.Discard.
+	// Progress receives messages about the build, one per line. Defaults to io.Discard.
 	Progress io.Writer
+
+	// Output receives what the kubelab program prints. Defaults to Progress.
+	Output io.Writer
 }
 
 func (o Options) withDefaults() Options {
 	if o.Progress == nil {
 		o.Progress = io.Discard
+	}
+	if o.Output == nil {
+		o.Output = o.Progress
+	}
+	if o.Path == nil {
+		if self, err := os.Executable(); err == nil {
+			o.Path = append(o.Path, filepath.Dir(self))
+		}
+		o.Path = append(o.Path, filepath.SplitList(os.Getenv("PATH"))...)
 	}
 	return o
 }

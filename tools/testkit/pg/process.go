@@ -112,26 +112,45 @@ func (p *process) stop(ctx context.Context, sig syscall.Signal) {
 // stopOrphan stops a server on the data folder whose parent has exited. The caller holds the folder's
 // lock, so no parent is alive.
 func stopOrphan(ctx context.Context, inst installation, acc account, data string) error {
-	if _, err := os.Stat(filepath.Join(data, "postmaster.pid")); errors.Is(err, os.ErrNotExist) {
+	file := filepath.Join(data, "postmaster.pid")
+	content, err := os.ReadFile(file)
+	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	program := inst.path("pg_ctl")
-	status := exec.CommandContext(ctx, program, "status", "-D", data) //nolint:gosec // the installation's own
-	acc.apply(status, data)
-	if err := status.Run(); err != nil {
-		return nil //nolint:nilerr // not running: the stale file is removed by PostgreSQL
+	if err != nil {
+		return fmt.Errorf("look for a server left behind: %w", err)
 	}
-	arguments := []string{"stop", "-D", data, "-m", "immediate", "-w", "-t", "30"}
-	stop := exec.CommandContext(ctx, program, arguments...) //nolint:gosec // the installation's own
-	acc.apply(stop, data)
-	if out, err := stop.CombinedOutput(); err != nil {
-		// It may have exited between the two commands.
-		if _, gone := os.Stat(filepath.Join(data, "postmaster.pid")); errors.Is(gone, os.ErrNotExist) {
-			return nil
+	if number, _, _ := strings.Cut(string(content), "\n"); isOtherProgram(ctx, number) {
+		if err := os.Remove(file); err != nil {
+			return fmt.Errorf("remove the file of a server that has ended: %w", err)
 		}
+		return nil
+	}
+	control := func(arguments ...string) ([]byte, error) {
+		arguments = append(arguments, "-D", data)
+		cmd := exec.CommandContext(ctx, inst.path("pg_ctl"), arguments...) //nolint:gosec // the installation's own
+		acc.apply(cmd, data)
+		return cmd.CombinedOutput()
+	}
+	running := func() bool {
+		_, err := control("status")
+		return err == nil
+	}
+	if !running() {
+		return nil // PostgreSQL removes the stale file
+	}
+	// A server that was killed may exit meanwhile and leave its file.
+	if out, err := control("stop", "-m", "immediate", "-w", "-t", "30"); err != nil && running() {
 		return fmt.Errorf("stop the server left behind in %s: %w: %s", data, err, strings.TrimSpace(string(out)))
 	}
 	return nil
+}
+
+// isOtherProgram reports whether a process is no PostgreSQL: after a restart of the machine, the number of a server may
+// belong to any program.
+func isOtherProgram(ctx context.Context, number string) bool {
+	out, err := exec.CommandContext(ctx, "ps", "-o", "args=", "-p", number).Output() //nolint:gosec // a number
+	return err == nil && !strings.Contains(string(out), "postgres")
 }
 
 func lastLines(path string, n int) string {

@@ -133,6 +133,18 @@ func TestKeptDataIsOpenedAgainByOneProcessAtATime(t *testing.T) {
 
 func TestServerEndsWithAParentThatIsKilled(t *testing.T) {
 	t.Parallel()
+	t.Run("the parent is killed", func(t *testing.T) {
+		t.Parallel()
+		endWithParent(t, func(int) {})
+	})
+	t.Run("both are killed", func(t *testing.T) {
+		t.Parallel()
+		endWithParent(t, func(server int) { require.NoError(t, syscall.Kill(server, syscall.SIGKILL)) })
+	})
+}
+
+func endWithParent(t *testing.T, end func(server int)) {
+	t.Helper()
 	data := dataFolder(t)
 	parent := exec.CommandContext(t.Context(), os.Args[0])
 	parent.Env = append(os.Environ(), parentVariable+"="+data)
@@ -150,6 +162,7 @@ func TestServerEndsWithAParentThatIsKilled(t *testing.T) {
 	pid, err := strconv.Atoi(first)
 	require.NoError(t, err)
 
+	end(pid)
 	require.NoError(t, parent.Process.Kill())
 	require.Error(t, parent.Wait())
 

@@ -11,6 +11,9 @@ type Held struct {
 	release func() error
 }
 
+// Hold reserves a free port.
+func Hold() (*Held, error) { return HoldNumber(0) }
+
 // Number of the port.
 func (h *Held) Number() int { return h.number }
 

@@ -1,6 +1,7 @@
 package port_test
 
 import (
+	"errors"
 	"net"
 	"syscall"
 	"testing"
@@ -33,4 +34,20 @@ func TestServerCanListenOnHeldPort(t *testing.T) {
 	require.NoError(t, held.Release())
 	var none *port.Held
 	require.NoError(t, none.Release())
+}
+
+func TestPortOfAnotherProgramIsRefused(t *testing.T) {
+	t.Parallel()
+	held, err := port.Hold()
+	require.NoError(t, err)
+	require.NoError(t, held.Release())
+	again, err := port.HoldNumber(held.Number())
+	require.NoError(t, err)
+	require.Equal(t, held.Number(), again.Number())
+	var config net.ListenConfig
+	listener, err := config.Listen(t.Context(), "tcp", again.Address())
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, errors.Join(listener.Close(), again.Release())) })
+	_, err = port.HoldNumber(held.Number())
+	require.ErrorIs(t, err, syscall.EADDRINUSE)
 }
