@@ -23,6 +23,7 @@ type Conn struct {
 	key        string // public nkey, or ""
 	violations violations
 	closed     chan struct{} // closed when the connection is closed for good
+	refused    chan struct{} // closed when refusal is set
 
 	mu      sync.Mutex
 	lastErr error                // error of the last attempt; nil while connected
@@ -31,6 +32,7 @@ type Conn struct {
 	errors  uint64               // number of other errors that belong to no call
 	logged  map[string]time.Time // error → when it was logged
 	ending  bool                 // Shutdown was called
+	refusal error                // the first
 }
 
 // Connect starts to connect and returns after at most one attempt at each server. It does not wait for success. An
@@ -45,7 +47,10 @@ func Connect(ctx context.Context, cfg Config, logger *slog.Logger, more ...nats.
 	if err != nil {
 		return nil, fmt.Errorf("connect to NATS: %w", err)
 	}
-	c := &Conn{logger: logger, closed: make(chan struct{}), since: time.Now(), logged: map[string]time.Time{}}
+	c := &Conn{
+		logger: logger, closed: make(chan struct{}), refused: make(chan struct{}), since: time.Now(),
+		logged: map[string]time.Time{},
+	}
 	if c.key, err = cfg.publicKey(); err != nil {
 		return nil, fmt.Errorf("connect to NATS: %w", err)
 	}
@@ -87,6 +92,9 @@ func (c *Conn) handlers() []nats.Option {
 			c.mu.Lock()
 			c.lastErr = err
 			c.mu.Unlock()
+			if isRefused(err) {
+				c.refuse(c.credentialsRefused(err))
+			}
 			c.logger.Debug("NATS cannot be reached", slog.String(logkey.ErrorKey, errorText(err)))
 		}),
 		nats.ClosedHandler(func(*nats.Conn) { close(c.closed) }),
@@ -121,19 +129,18 @@ func (c *Conn) onAsyncError(sub *nats.Subscription, err error) {
 	switch {
 	case errors.Is(err, nats.ErrPermissionViolation):
 		c.violations.add(err, time.Now())
+		c.refuse(refusal{violationOf(err).String(), err})
 		c.logger.Error("NATS denied a permission", attrs...)
 	case errors.Is(err, nats.ErrSlowConsumer):
 		c.mu.Lock()
 		c.slow++
 		c.mu.Unlock()
 		c.logger.Warn("dropped messages: the consumer is slow", attrs...)
-	case errors.Is(err, nats.ErrAuthorization),
-		errors.Is(err, nats.ErrAuthExpired),
-		errors.Is(err, nats.ErrAuthRevoked),
-		errors.Is(err, nats.ErrAccountAuthExpired):
+	case isRefused(err):
 		c.mu.Lock()
 		c.lastErr = err
 		c.mu.Unlock()
+		c.refuse(c.credentialsRefused(err))
 		c.logger.Error("NATS rejected the credentials, retrying", logkey.Error(c.explain(err)))
 	default:
 		c.mu.Lock()
@@ -144,6 +151,49 @@ func (c *Conn) onAsyncError(sub *nats.Subscription, err error) {
 			c.logger.Warn("NATS reported an error; for a minute, further ones like it are only counted", attrs...)
 		}
 	}
+}
+
+// isRefused reports whether a server refused the credentials.
+func isRefused(err error) bool {
+	return errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) ||
+		errors.Is(err, nats.ErrAuthRevoked) || errors.Is(err, nats.ErrAccountAuthExpired)
+}
+
+// refusal is an error in words.
+type refusal struct {
+	text  string
+	cause error
+}
+
+func (r refusal) Error() string { return r.text }
+
+func (r refusal) Unwrap() error { return r.cause }
+
+func (c *Conn) credentialsRefused(err error) refusal {
+	if c.key == "" || !errors.Is(err, nats.ErrAuthorization) {
+		return refusal{"NATS refused the credentials: " + err.Error(), err}
+	}
+	return refusal{"NATS refused the key: " + c.unknownKey(), err}
+}
+
+func (c *Conn) refuse(r refusal) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.refusal == nil {
+		c.refusal = r
+		close(c.refused)
+	}
+}
+
+// Refused is closed when a server has refused the credentials or a permission. [Conn.Refusal] has the reason. Programs
+// that run for ever try again; commands of people end.
+func (c *Conn) Refused() <-chan struct{} { return c.refused }
+
+// Refusal returns the first refusal, or nil. It wraps [nats.ErrPermissionViolation] for a permission.
+func (c *Conn) Refusal() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.refusal
 }
 
 const (
@@ -182,8 +232,12 @@ func (c *Conn) explain(err error) error {
 	if c.key == "" || !errors.Is(err, nats.ErrAuthorization) {
 		return err
 	}
-	return fmt.Errorf(
-		"%w: the configuration of the server does not have the key %s: run lockstep nats init and restart NATS", err, c.key)
+	return fmt.Errorf("%w: %s", err, c.unknownKey())
+}
+
+func (c *Conn) unknownKey() string {
+	return fmt.Sprintf("the configuration of the server does not have the key %s: run lockstep nats init and restart NATS",
+		c.key)
 }
 
 // Check sends a ping and returns an error if there is no response. Permission violations of the last minutes are

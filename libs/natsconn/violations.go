@@ -1,6 +1,7 @@
 package natsconn
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"regexp"
@@ -34,11 +35,24 @@ type violations struct {
 
 var violationText = regexp.MustCompile(`(?i)permissions violation for (publish|subscription) to "([^"]*)"`)
 
-func (v *violations) add(err error, now time.Time) {
-	found := violation{count: 1, last: now, message: err.Error()}
+func violationOf(err error) violation {
+	found := violation{count: 1, message: err.Error()}
 	if match := violationText.FindStringSubmatch(err.Error()); match != nil {
 		found.operation, found.subject = strings.ToLower(match[1]), match[2]
 	}
+	return found
+}
+
+func (v violation) String() string {
+	if v.operation == "" {
+		return "NATS denied a permission: " + v.message
+	}
+	return fmt.Sprintf("NATS denied %s of %s", v.operation, v.subject)
+}
+
+func (v *violations) add(err error, now time.Time) {
+	found := violationOf(err)
+	found.last = now
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.total == nil {
@@ -82,8 +96,8 @@ func (c *Conn) PermissionDenied() error {
 		return nil
 	}
 	if latest.operation == "" {
-		return fmt.Errorf("NATS denied a permission: %s", latest.message)
+		return errors.New(latest.String())
 	}
-	return fmt.Errorf("NATS denied %s of %s, %d times, last at %s; give the user this permission or use another subject",
-		latest.operation, latest.subject, latest.count, latest.last.UTC().Format(time.RFC3339))
+	return fmt.Errorf("%s, %d times, last at %s; give the user this permission or use another subject",
+		latest, latest.count, latest.last.UTC().Format(time.RFC3339))
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"strings"
 
@@ -19,7 +18,6 @@ import (
 // app has what every command uses.
 type app struct {
 	stdout, stderr io.Writer
-	logger         *slog.Logger
 	clientFile     string
 	client         client.Config
 	flags          client.Config
@@ -31,7 +29,6 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer, version s
 	a := &app{
 		stdout: stdout,
 		stderr: stderr,
-		logger: slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	}
 	root := a.root(version)
 	root.SetArgs(args)

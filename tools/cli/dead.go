@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -27,28 +28,21 @@ func (a *app) dead() *cobra.Command {
 }
 
 // deadLetters connects to NATS and calls use with the queue of dead letters.
-func (a *app) deadLetters(ctx context.Context, use func(dead.Queue) error) error {
-	conn, err := a.nats(ctx)
-	if err != nil {
-		return err
-	}
-	defer disconnect(conn)
-	js, err := conn.JetStream()
-	if err != nil {
-		return fmt.Errorf("dead: %w", err)
-	}
-	return use(dead.Queue{JetStream: js, Cell: topology.Cell(a.client.Cell)})
+func (a *app) deadLetters(ctx context.Context, use func(context.Context, dead.Queue) error) error {
+	return a.withNATS(ctx, func(ctx context.Context, js jetstream.JetStream) error {
+		return use(ctx, dead.Queue{JetStream: js, Cell: topology.Cell(a.client.Cell)})
+	})
 }
 
 // changeDeadLetters is deadLetters for a queue that also retries and drops letters.
-func (a *app) changeDeadLetters(ctx context.Context, use func(dead.Queue) error) error {
+func (a *app) changeDeadLetters(ctx context.Context, use func(context.Context, dead.Queue) error) error {
 	api, err := a.api()
 	if err != nil {
 		return err
 	}
-	return a.deadLetters(ctx, func(queue dead.Queue) error {
+	return a.deadLetters(ctx, func(ctx context.Context, queue dead.Queue) error {
 		queue.Operations = api.Operations
-		return use(queue)
+		return use(ctx, queue)
 	})
 }
 
@@ -66,8 +60,8 @@ lockstep.<cell>., such as applied.7.*. With -o json, print one message per line.
 				selection.Subject = args[0]
 			}
 			t := table{header: []string{"SEQUENCE", "AGE", "SERVICE", "SUBJECT", "REASON"}}
-			err := a.deadLetters(c.Context(), func(queue dead.Queue) error {
-				return queue.Each(c.Context(), selection, func(l deadletter.Letter) error {
+			err := a.deadLetters(c.Context(), func(ctx context.Context, queue dead.Queue) error {
+				return queue.Each(ctx, selection, func(l deadletter.Letter) error {
 					if a.output == outputTable {
 						t.rows = append(
 							t.rows,
@@ -179,8 +173,8 @@ func (a *app) deadShow() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.deadLetters(c.Context(), func(queue dead.Queue) error {
-				return queue.Each(c.Context(), dead.Selection{Sequences: sequences}, func(l deadletter.Letter) error {
+			return a.deadLetters(c.Context(), func(ctx context.Context, queue dead.Queue) error {
+				return queue.Each(ctx, dead.Selection{Sequences: sequences}, func(l deadletter.Letter) error {
 					if a.output != outputTable {
 						return a.printLetter(l, true)
 					}
@@ -277,8 +271,8 @@ data or headers could not be stored. The state service publishes and removes, fo
 				return err
 			}
 			retried, refused := 0, 0
-			err = a.changeDeadLetters(c.Context(), func(queue dead.Queue) error {
-				return queue.Retry(c.Context(), selection, func(_ deadletter.Letter, err error) error {
+			err = a.changeDeadLetters(c.Context(), func(ctx context.Context, queue dead.Queue) error {
+				return queue.Retry(ctx, selection, func(_ deadletter.Letter, err error) error {
 					if err != nil {
 						refused++
 						return a.note("%s", fault.From(err).Message)
@@ -313,8 +307,8 @@ func (a *app) deadDrop() *cobra.Command {
 				return err
 			}
 			dropped := 0
-			err = a.changeDeadLetters(c.Context(), func(queue dead.Queue) error {
-				return queue.Drop(c.Context(), selection, func(deadletter.Letter) error { dropped++; return nil })
+			err = a.changeDeadLetters(c.Context(), func(ctx context.Context, queue dead.Queue) error {
+				return queue.Drop(ctx, selection, func(deadletter.Letter) error { dropped++; return nil })
 			})
 			if err := a.note("dropped: %d", dropped); err != nil {
 				return err

@@ -51,15 +51,14 @@ func replaySubject(c *cobra.Command, args []string, through string) (string, err
 // printDetection detects rollouts in a range of observations and prints the facts, compared with the
 // published ones.
 func (a *app) printDetection(ctx context.Context, opts replay.Options, rules environment.Rules) error {
-	conn, err := a.nats(ctx)
-	if err != nil {
-		return err
-	}
-	defer disconnect(conn)
-	js, err := conn.JetStream()
-	if err != nil {
-		return fmt.Errorf("replay: %w", err)
-	}
+	return a.withNATS(ctx, func(ctx context.Context, js jetstream.JetStream) error {
+		return a.detect(ctx, js, opts, rules)
+	})
+}
+
+func (a *app) detect(
+	ctx context.Context, js jetstream.JetStream, opts replay.Options, rules environment.Rules,
+) error {
 	cell := topology.Cell(a.client.Cell)
 	d := detection.New(cell, rules)
 	if err := a.loadClaims(ctx, d, js, cell); err != nil {

@@ -139,7 +139,9 @@ func TestWatchPrintsOneLinePerFact(t *testing.T) {
 	b.publish(web.Finish)
 	awaitOutput("completed after 5.5s\n")
 	require.Zero(t, stop())
-	for _, once := range []string{"started", "completed"} {
+	for _, once := range []string{
+		"started", "completed", "lost the server; connecting again\n", "connected to the server again\n",
+	} {
 		require.Equal(t, 1, strings.Count(out.String(), once), out.String())
 	}
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -13,8 +14,6 @@ import (
 	"golang.org/x/term"
 	"google.golang.org/protobuf/encoding/protojson"
 
-	"lockstep.internal/libs/fault"
-	"lockstep.internal/schemas/gen/errcode"
 	deploysv1 "lockstep.internal/schemas/gen/lockstep/deploys/v1"
 	"lockstep.internal/tools/board"
 	"lockstep.internal/tools/client"
@@ -23,8 +22,6 @@ import (
 const (
 	// redraw is the interval of the live view. It shows ages, so it changes without events.
 	redraw = 250 * time.Millisecond
-	// watchAgain is the pause before a failed watch starts again.
-	watchAgain = time.Second
 	// endedAfterRestart is the number of ended rollouts that a restarted watch requests.
 	endedAfterRestart = 500
 )
@@ -87,58 +84,47 @@ type rolloutView interface {
 	take(before *deploysv1.Rollout, message *deploysv1.WatchRolloutsResponse) error
 	// draw is called at an interval with the running rollouts.
 	draw(running []*deploysv1.Rollout, now time.Time) error
+	// note shows what happens to the stream.
+	note(text string)
 }
 
-// watchRollouts shows rollouts until ctx is done. It restarts a watch that the server ends, and
-// then shows the rollouts that ended meanwhile, too.
+// watchRollouts shows rollouts until ctx is done. It opens a lost stream again, and then shows the rollouts that ended
+// meanwhile, too.
 func (a *app) watchRollouts(
 	ctx context.Context, api *client.Deploys, request *deploysv1.WatchRolloutsRequest, show rolloutView,
 ) error {
 	w := &rolloutWatch{show: show, began: time.Now()}
-	for first := true; ; first = false {
-		err := w.follow(ctx, api, request)
-		switch {
-		case ctx.Err() != nil:
-			return nil //nolint:nilerr // Ctrl-C is how it ends
-		case w.failed != nil:
-			return w.failed
-		case err != nil && (first && !w.connected || !retryable(err)):
-			return fault.From(err)
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(watchAgain):
-		}
-		request = &deploysv1.WatchRolloutsRequest{Filter: request.GetFilter(), Ended: endedAfterRestart}
-		w.restarted = true
+	note := func(text string) {
+		show.note(text)
+		_ = show.draw(w.board.Running(), time.Now()) // the next one reports the error
 	}
-}
-
-// retryable reports whether a watch that ended with err can start again.
-func retryable(err error) bool {
-	return fault.Is(err, errcode.Unavailable) || fault.Is(err, errcode.Unauthenticated) ||
-		fault.Is(err, errcode.DeadlineExceeded)
+	return followStream(ctx, note, func(ctx context.Context, connected func()) error {
+		err := w.follow(ctx, api, request, connected)
+		request = &deploysv1.WatchRolloutsRequest{Filter: request.GetFilter(), Ended: endedAfterRestart}
+		return err
+	})
 }
 
 type rolloutWatch struct {
 	show  rolloutView
 	board board.Board
 	began time.Time
-	// connected: the server has responded. restarted: the watch started again. failed: the view has failed.
-	connected, restarted bool
-	failed               error
+	// restarted: the stream was opened before.
+	restarted bool
 }
 
 // follow shows one stream of the server until its end.
-func (w *rolloutWatch) follow(ctx context.Context, api *client.Deploys, request *deploysv1.WatchRolloutsRequest) error {
+func (w *rolloutWatch) follow(
+	ctx context.Context, api *client.Deploys, request *deploysv1.WatchRolloutsRequest, connected func(),
+) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream, err := api.Rollouts.WatchRollouts(ctx, connect.NewRequest(request))
 	if err != nil {
 		return err
 	}
-	w.connected = true
+	connected()
+	defer func() { w.restarted = true }()
 	messages := make(chan *deploysv1.WatchRolloutsResponse)
 	ended := make(chan error, 1)
 	go func() {
@@ -158,17 +144,18 @@ func (w *rolloutWatch) follow(ctx context.Context, api *client.Deploys, request 
 	ticker := time.NewTicker(redraw)
 	defer ticker.Stop()
 	for {
+		var err error
 		select {
 		case message, open := <-messages:
 			if !open {
-				return <-ended
+				return cmp.Or(<-ended, errStreamEnded) //nolint:wrapcheck // a fault
 			}
-			w.failed = w.take(message)
+			err = w.take(message)
 		case now := <-ticker.C:
-			w.failed = w.show.draw(w.board.Running(), now)
+			err = w.show.draw(w.board.Running(), now)
 		}
-		if w.failed != nil {
-			return w.failed
+		if err != nil {
+			return err
 		}
 	}
 }
@@ -198,6 +185,8 @@ func (m messageLines) take(_ *deploysv1.Rollout, message *deploysv1.WatchRollout
 
 func (messageLines) draw([]*deploysv1.Rollout, time.Time) error { return nil }
 
+func (m messageLines) note(text string) { m.noteStream(text) }
+
 // factLines prints one fact per line.
 type factLines struct{ *app }
 
@@ -218,6 +207,8 @@ func (f *factLines) take(before *deploysv1.Rollout, message *deploysv1.WatchRoll
 }
 
 func (*factLines) draw([]*deploysv1.Rollout, time.Time) error { return nil }
+
+func (f *factLines) note(text string) { f.noteStream(text) }
 
 // screen is the live view: it redraws the last lines of the terminal. Ended rollouts scroll above them.
 type screen struct {
@@ -243,6 +234,9 @@ func (s *screen) take(before *deploysv1.Rollout, message *deploysv1.WatchRollout
 	}
 	return nil
 }
+
+// note scrolls above the running rollouts.
+func (s *screen) note(text string) { s.above = append(s.above, text) }
 
 func (s *screen) draw(running []*deploysv1.Rollout, now time.Time) error {
 	lines := board.Lines(running, now, s.page())

@@ -3,78 +3,28 @@ package cli
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"connectrpc.com/connect"
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/cobra"
 
-	"lockstep.internal/libs/config"
 	"lockstep.internal/libs/event"
 	"lockstep.internal/libs/fault"
-	"lockstep.internal/libs/natsauth"
-	"lockstep.internal/libs/natsconn"
 	"lockstep.internal/libs/stored"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/errcode"
+	"lockstep.internal/schemas/gen/events"
+	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
 	"lockstep.internal/services/deploys/environment"
 	"lockstep.internal/tools/replay"
 )
-
-const (
-	connectTimeout = 5 * time.Second
-)
-
-// nats connects to NATS as an operator.
-func (a *app) nats(ctx context.Context) (*natsconn.Conn, error) {
-	if a.client.NATSURL == "" {
-		return nil, fault.New(
-			errcode.InvalidArgument,
-			"no NATS is configured: set --nats-url and --nats-seed-file, LOCKSTEP_NATS_URL and "+
-				"LOCKSTEP_NATS_SEED_FILE, or nats_url and nats_seed_file in %s",
-			a.clientFile,
-		)
-	}
-	cfg := natsconn.DefaultConfig()
-	cfg.URL = config.URL(a.client.NATSURL)
-	cfg.Name = "lockstep"
-	cfg.InboxPrefix = natsauth.InboxPrefix(natsauth.PrincipalOperator)
-	cfg.TLS.CAFile = a.client.NATSCAFile
-	if a.client.NATSSeedFile != "" {
-		cfg.NKeySeedFile = config.SecretFile(a.client.NATSSeedFile)
-	}
-	conn, err := natsconn.Connect(ctx, cfg, a.logger)
-	if err != nil {
-		return nil, fault.Wrap(err, errcode.InvalidArgument, "NATS at %s: %v", a.client.NATSURL, err)
-	}
-	if err := a.flush(ctx, conn); err != nil {
-		disconnect(conn)
-		return nil, err
-	}
-	return conn, nil
-}
-
-// flush waits until NATS has processed everything sent before.
-func (a *app) flush(ctx context.Context, conn *natsconn.Conn) error {
-	wait, cancel := context.WithTimeout(ctx, connectTimeout)
-	defer cancel()
-	if err := conn.FlushWithContext(wait); err != nil {
-		return fault.Wrap(err, errcode.Unavailable, "cannot reach NATS at %s: %v", a.client.NATSURL,
-			errors.Join(conn.Check(ctx), err))
-	}
-	return nil
-}
-
-// disconnect closes the connection.
-func disconnect(conn *natsconn.Conn) {
-	ctx, cancel := context.WithTimeout(context.Background(), connectTimeout)
-	defer cancel()
-	_ = conn.Shutdown(ctx) // everything has been read
-}
 
 func (a *app) events() *cobra.Command {
 	return group("events", "Show live events", a.eventsTail())
@@ -89,7 +39,7 @@ type eventFilter struct {
 func (f *eventFilter) flags(c *cobra.Command) {
 	c.Flags().
 		StringArrayVar(&f.types, "type", nil, "only this type, such as workspace.* or state_changed; can be repeated")
-	c.Flags().StringVar(&f.workspace, "workspace", "", "only events of the workspace with this id")
+	c.Flags().StringVar(&f.workspace, "workspace", "", "only events of this workspace, by name or id")
 }
 
 func (f *eventFilter) wants(subject string, e event.Event) bool {
@@ -100,14 +50,41 @@ func (f *eventFilter) wants(subject string, e event.Event) bool {
 	if len(f.types) == 0 {
 		return true
 	}
-	short := shortType(e.Type())
+	return slices.ContainsFunc(f.types, func(pattern string) bool { return matchesType(pattern, e.Type()) })
+}
+
+func matchesType(pattern, eventType string) bool {
+	short := shortType(eventType)
+	ok, err := path.Match(pattern, short)
+	return ok && err == nil || strings.HasSuffix(short, "."+pattern) || eventType == pattern
+}
+
+// resolve returns an error if a type or the workspace is unknown, and replaces the workspace's name by its id. Without
+// an API, it takes any id.
+func (f *eventFilter) resolve(ctx context.Context, a *app) error {
 	for _, pattern := range f.types {
-		if ok, err := path.Match(pattern, short); ok && err == nil || strings.HasSuffix(short, "."+pattern) ||
-			e.Type() == pattern {
-			return true
+		// Facts about deploys have types of CDEvents.
+		if !strings.HasPrefix(pattern, "dev.cdevents") && !slices.ContainsFunc(events.Types(),
+			func(t events.Type) bool { return matchesType(pattern, t.Name) }) {
+			return fault.New(errcode.InvalidArgument,
+				"--type %q: no event has such a type; types are as in workspace.* or state_changed", pattern)
 		}
 	}
-	return false
+	workspace := reference(f.workspace)
+	if f.workspace == "" || workspace.GetId() != "" && a.client.Server == "" {
+		return nil
+	}
+	api, err := a.api()
+	if err != nil {
+		return err
+	}
+	response, err := api.Workspaces.GetWorkspace(ctx,
+		connect.NewRequest(&statev1.GetWorkspaceRequest{Workspace: workspace}))
+	if err != nil {
+		return err
+	}
+	f.workspace = response.Msg.GetWorkspace().GetId()
+	return nil
 }
 
 func (a *app) eventsTail() *cobra.Command {
@@ -135,20 +112,23 @@ func (a *app) tail(ctx context.Context, subject string, filter eventFilter) erro
 	if err := checkReadable(subject); err != nil {
 		return err
 	}
-	conn, err := a.nats(ctx)
-	if err != nil {
+	if err := filter.resolve(ctx, a); err != nil {
 		return err
 	}
-	defer disconnect(conn)
-	js, err := conn.JetStream()
-	if err != nil {
-		return fmt.Errorf("tail: %w", err)
-	}
-	begun := func() error { return a.note("listening on %s.%s.%s", topology.Root, a.client.Cell, subject) }
-	failed := func(err error) { _ = a.note("%s; retrying", fault.From(err).Message) }
-	return replay.Follow(ctx, js, topology.Cell(a.client.Cell), subject, begun, failed, func(m stored.Message) error {
-		return a.showEvent(m.Subject, m.Header, m.Data, filter)
+	return a.withNATS(ctx, func(ctx context.Context, js jetstream.JetStream) error {
+		begun := func() error { return a.note("listening on %s.%s.%s", topology.Root, a.client.Cell, subject) }
+		take := func(m stored.Message) error { return a.showEvent(m.Subject, m.Header, m.Data, filter) }
+		return replay.Follow(ctx, js, topology.Cell(a.client.Cell), subject, begun, a.noteOutage, take)
 	})
+}
+
+// noteOutage notes that a stream of events is interrupted by an error, or with nil that it continues.
+func (a *app) noteOutage(err error) {
+	if err == nil {
+		_ = a.note("connected again")
+	} else {
+		_ = a.note("connection lost: %s; trying again", strings.TrimSpace(fault.From(err).Message))
+	}
 }
 
 // showEvent prints an event on a line, as text or as structured JSON.
@@ -167,9 +147,14 @@ func (a *app) showEvent(subject string, header nats.Header, data []byte, filter 
 	if a.output != outputTable {
 		return a.write(string(raw) + "\n")
 	}
-	return a.write(
-		fmt.Sprintf("%s  %-34s %s\n", e.Time().Local().Format("15:04:05.000"), shortType(e.Type()), summary(raw)),
-	)
+	text := summary(raw)
+	if !strings.Contains(text, "name=") {
+		// The subject identifies what the event is about.
+		_, about, _ := strings.Cut(a.relativeSubject(subject), ".")
+		text = about + " " + strings.TrimPrefix(text, e.Subject())
+	}
+	return a.write(fmt.Sprintf("%s  %-34s %s\n",
+		e.Time().Local().Format("15:04:05.000"), shortType(e.Type()), strings.TrimSpace(text)))
 }
 
 // shortType returns the type without the common prefix and the version.
@@ -288,21 +273,8 @@ func checkReadable(subject string) error {
 }
 
 func (a *app) printHistory(ctx context.Context, opts replay.Options, positions bool) error {
-	conn, err := a.nats(ctx)
-	if err != nil {
-		return err
-	}
-	defer disconnect(conn)
-	js, err := conn.JetStream()
-	if err != nil {
-		return fmt.Errorf("replay: %w", err)
-	}
-	return replay.Run(
-		ctx,
-		js,
-		topology.Cell(a.client.Cell),
-		opts,
-		func(m stored.Message) error {
+	return a.withNATS(ctx, func(ctx context.Context, js jetstream.JetStream) error {
+		return replay.Run(ctx, js, topology.Cell(a.client.Cell), opts, func(m stored.Message) error {
 			e, err := event.Decode(m.Header, m.Data)
 			if err != nil {
 				return a.note("%s, sequence %d: not a CloudEvent: %v", m.Subject, m.Sequence, err)
@@ -316,8 +288,8 @@ func (a *app) printHistory(ctx context.Context, opts replay.Options, positions b
 				return fmt.Errorf("replay: %w", err)
 			}
 			return a.write(string(raw) + "\n")
-		},
-	)
+		})
+	})
 }
 
 // parseTime parses a time, or a duration before now. An empty value is the zero time.

@@ -3,7 +3,6 @@ package cli
 import (
 	"fmt"
 	"io"
-	"log/slog"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -12,7 +11,7 @@ import (
 
 // Reference returns the manual of all commands in Markdown: docs/reference/commands.md.
 func Reference() string {
-	a := &app{stdout: io.Discard, stderr: io.Discard, logger: slog.New(slog.DiscardHandler)}
+	a := &app{stdout: io.Discard, stderr: io.Discard}
 	root := a.root("")
 	root.InitDefaultCompletionCmd()
 	var b strings.Builder

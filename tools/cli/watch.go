@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -8,9 +9,8 @@ import (
 	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 
-	"lockstep.internal/libs/fault"
-	"lockstep.internal/schemas/gen/errcode"
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
 	"lockstep.internal/tools/client"
 )
@@ -29,6 +29,10 @@ func (a *app) workspaceWatch() *cobra.Command {
 			}
 			filter := &statev1.WorkspaceFilter{IncludeTerminated: len(args) > 0}
 			for _, name := range args {
+				request := &statev1.GetWorkspaceRequest{Workspace: reference(name)}
+				if _, err := api.Workspaces.GetWorkspace(c.Context(), connect.NewRequest(request)); err != nil {
+					return err
+				}
 				filter.Workspaces = append(filter.Workspaces, reference(name))
 			}
 			return a.watch(c.Context(), api, filter, func(*statev1.WatchWorkspacesResponse) (bool, error) { return false, nil })
@@ -36,35 +40,57 @@ func (a *app) workspaceWatch() *cobra.Command {
 	}
 }
 
-// watch prints messages until enough returns true, the server ends the stream, or ctx is done.
+// watch prints messages until enough returns true, or ctx is done. It opens a lost stream again.
 func (a *app) watch(
 	ctx context.Context,
 	api *client.API,
 	filter *statev1.WorkspaceFilter,
 	enough func(*statev1.WatchWorkspacesResponse) (bool, error),
 ) error {
-	stream, err := api.Workspaces.WatchWorkspaces(ctx, connect.NewRequest(&statev1.WatchWorkspacesRequest{Filter: filter}))
-	if err != nil {
-		return err
+	began, shown, last := time.Now(), map[string]string{}, map[string]*statev1.Workspace{}
+	// Of a stream that is opened again, what is known is skipped, and what ended before the command.
+	isNew := func(message *statev1.WatchWorkspacesResponse) bool {
+		w := message.GetWorkspace()
+		before, known := last[w.GetId()]
+		last[w.GetId()] = w
+		switch {
+		case !message.GetInitial():
+			return true
+		case known:
+			return !proto.Equal(before, w)
+		default:
+			return w.GetActualState() != statev1.ActualState_ACTUAL_STATE_TERMINATED || filter.GetIncludeTerminated() ||
+				w.GetCreatedAt().AsTime().After(began)
+		}
 	}
-	defer stream.Close() //nolint:errcheck // read to its end
-	shown := map[string]string{}
-	for stream.Receive() {
-		if err := a.showChange(stream.Msg(), shown); err != nil {
+	request := &statev1.WatchWorkspacesRequest{Filter: filter}
+	return followStream(ctx, a.noteStream, func(ctx context.Context, connected func()) error {
+		stream, err := api.Workspaces.WatchWorkspaces(ctx, connect.NewRequest(request))
+		if err != nil {
 			return err
 		}
-		if done, err := enough(stream.Msg()); done || err != nil {
-			return err
+		defer stream.Close() //nolint:errcheck // read to its end
+		connected()
+		again := proto.CloneOf(filter)
+		again.IncludeTerminated = true // what is terminated until then
+		request = &statev1.WatchWorkspacesRequest{Filter: again}
+		for stream.Receive() {
+			if !isNew(stream.Msg()) {
+				continue
+			}
+			if err := a.showChange(stream.Msg(), shown); err != nil {
+				return err
+			}
+			if done, err := enough(stream.Msg()); done || err != nil {
+				return err
+			}
 		}
-	}
-	if ctx.Err() != nil {
-		return nil
-	}
-	if err := stream.Err(); err != nil {
-		return fault.From(err)
-	}
-	return fault.New(errcode.Unavailable, "the server ended the watch: run the command again")
+		return cmp.Or(stream.Err(), errStreamEnded)
+	})
 }
+
+// noteStream notes what happens to a stream.
+func (a *app) noteStream(text string) { _ = a.note("%s", text) } // standard error may be closed
 
 // showChange prints one line per change. As text, it skips changes that are not visible.
 func (a *app) showChange(message *statev1.WatchWorkspacesResponse, shown map[string]string) error {

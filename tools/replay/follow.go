@@ -2,6 +2,7 @@ package replay
 
 import (
 	"context"
+	"errors"
 	"math"
 	"strings"
 	"time"
@@ -23,16 +24,17 @@ type followed struct {
 	reader  stored.Reader
 	subject string
 	next    uint64 // the lowest sequence to read
-	failing bool   // since the last look
 }
+
+var errDisconnected = fault.New(errcode.Unavailable, "NATS cannot be reached")
 
 // Follow calls take with each message that is stored after its start, in order of each stream, until ctx ends or take
 // fails. It calls begun at the start. The subject is a filter as in [Options]; if it begins with a wildcard, it follows
-// all streams but DIRECTORY and DESIRED_LOG, which has a copy of every desired state. When NATS does not answer it
-// calls failed once for each stream, and later continues where it was.
+// all streams but DIRECTORY and DESIRED_LOG, which has a copy of every desired state. When a stream cannot be read, it
+// calls outage once with the error, later continues where it was, and calls outage with nil when it reads all of them.
 func Follow(
 	ctx context.Context, js jetstream.JetStream, cell topology.Cell, subject string, begun func() error,
-	failed func(error), take func(stored.Message) error,
+	outage func(error), take func(stored.Message) error,
 ) error {
 	streams, err := follow(ctx, js, cell, subject)
 	if err != nil {
@@ -43,23 +45,40 @@ func Follow(
 	}
 	ticker := time.NewTicker(followInterval)
 	defer ticker.Stop()
+	var reported error
+	report := func(err error) {
+		if (err == nil) != (reported == nil) {
+			outage(err)
+		}
+		reported = err
+	}
 	for {
+		var failed error
 		for _, f := range streams {
 			var taken error
-			err := f.reader.Read(ctx, f.subject, f.next, math.MaxUint64, func(m stored.Message) error {
-				f.next, taken = m.Sequence+1, take(m)
-				return taken
-			})
+			err := error(errDisconnected)
+			if js.Conn().IsConnected() {
+				err = f.reader.Read(ctx, f.subject, f.next, math.MaxUint64, func(m stored.Message) error {
+					if errors.Is(reported, errDisconnected) {
+						report(nil)
+					}
+					f.next, taken = m.Sequence+1, take(m)
+					return taken
+				})
+			}
 			switch {
 			case taken != nil:
 				return taken
-			case ctx.Err() != nil:
-				return nil
-			case err != nil && !f.failing:
-				failed(fault.Wrap(err, errcode.Unavailable, "read stream %s: %v", f.reader.Stream, err))
+			case err != nil && !js.Conn().IsConnected():
+				failed = errDisconnected
+			case err != nil:
+				failed = fault.Wrap(err, errcode.Unavailable, "stream %s cannot be read: %v", f.reader.Stream, err)
 			}
-			f.failing = err != nil
 		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		report(failed)
 		select {
 		case <-ctx.Done():
 			return nil

@@ -76,20 +76,34 @@ func TestFollowContinuesAfterAnOutage(t *testing.T) {
 	require.NoError(t, topology.Ensure(natstest.Context(t), js, cell, topology.Options{StorageBytes: 1 << 28}))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	begun, restarted := make(chan struct{}), make(chan error, 1)
-	go func() {
-		<-begun
-		err := server.Restart()
-		if err == nil {
-			publisher := natstest.JetStream(t, server)
-			_, err = publisher.Publish(ctx, cell.ObservedTick(7), []byte("x"))
-		}
-		restarted <- err
-	}()
+	publish := func(agent int64) {
+		_, err := natstest.JetStream(t, server).Publish(ctx, cell.ObservedTick(agent), []byte("x"))
+		require.NoError(t, err)
+	}
 	enough := errors.New("enough")
-	require.ErrorIs(t, replay.Follow(ctx, js, cell, "observed.>", func() error { close(begun); return nil },
-		func(error) {}, func(stored.Message) error { return enough }), enough)
-	require.NoError(t, <-restarted)
+	var got []string
+	err := replay.Follow(ctx, js, cell, "observed.>", func() error {
+		server.Down()
+		require.Eventually(t, func() bool { return !js.Conn().IsConnected() }, time.Minute, time.Millisecond)
+		return nil
+	},
+		func(err error) {
+			if err == nil {
+				got = append(got, "back")
+				publish(8)
+				return
+			}
+			got = append(got, "lost")
+			require.NoError(t, server.Restart())
+			publish(7)
+		}, func(m stored.Message) error {
+			if got = append(got, m.Subject); m.Subject == cell.ObservedTick(8) {
+				return enough
+			}
+			return nil
+		})
+	require.ErrorIs(t, err, enough)
+	require.Equal(t, []string{"lost", "back", cell.ObservedTick(7), cell.ObservedTick(8)}, got)
 }
 
 func TestFollowReportsAnOutageOnce(t *testing.T) {
@@ -120,7 +134,11 @@ func TestFollowReportsAnOutageOnce(t *testing.T) {
 			restored <- err
 		}()
 		return admin.DeleteStream(ctx, topology.StreamObserved)
-	}, func(error) { failures++ }, func(stored.Message) error { return enough })
+	}, func(err error) {
+		if err != nil {
+			failures++
+		}
+	}, func(stored.Message) error { return enough })
 	require.ErrorIs(t, err, enough)
 	require.NoError(t, <-restored)
 	require.Equal(t, 1, failures)

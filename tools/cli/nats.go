@@ -1,0 +1,98 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"lockstep.internal/libs/config"
+	"lockstep.internal/libs/fault"
+	"lockstep.internal/libs/natsauth"
+	"lockstep.internal/libs/natsconn"
+	"lockstep.internal/schemas/gen/errcode"
+)
+
+const connectTimeout = 5 * time.Second
+
+// withNATS calls use with JetStream, for the key of an operator. When NATS refuses the key or a permission, it ends ctx
+// and returns the fault unauthenticated or permission_denied.
+func (a *app) withNATS(ctx context.Context, use func(context.Context, jetstream.JetStream) error) error {
+	conn, err := a.connectNATS(ctx)
+	if err != nil {
+		return err
+	}
+	defer disconnect(conn)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-conn.Refused():
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	err = a.flush(ctx, conn)
+	if err == nil {
+		var js jetstream.JetStream
+		if js, err = conn.JetStream(); err == nil {
+			err = use(ctx, js)
+		}
+	}
+	refusal := conn.Refusal()
+	switch {
+	case refusal == nil:
+		return err
+	case errors.Is(refusal, nats.ErrPermissionViolation):
+		return fault.Wrap(refusal, errcode.PermissionDenied,
+			"%v: --nats-seed-file must name the key of the operator", refusal)
+	default:
+		return fault.Wrap(refusal, errcode.Unauthenticated, "%v", refusal)
+	}
+}
+
+// connectNATS starts to connect.
+func (a *app) connectNATS(ctx context.Context) (*natsconn.Conn, error) {
+	if a.client.NATSURL == "" {
+		return nil, fault.New(
+			errcode.InvalidArgument,
+			"no NATS is configured: set --nats-url and --nats-seed-file, LOCKSTEP_NATS_URL and "+
+				"LOCKSTEP_NATS_SEED_FILE, or nats_url and nats_seed_file in %s",
+			a.clientFile,
+		)
+	}
+	cfg := natsconn.DefaultConfig()
+	cfg.URL = config.URL(a.client.NATSURL)
+	cfg.Name = "lockstep"
+	cfg.InboxPrefix = natsauth.InboxPrefix(natsauth.PrincipalOperator)
+	cfg.TLS.CAFile = a.client.NATSCAFile
+	if a.client.NATSSeedFile != "" {
+		cfg.NKeySeedFile = config.SecretFile(a.client.NATSSeedFile)
+	}
+	conn, err := natsconn.Connect(ctx, cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return nil, fault.Wrap(err, errcode.InvalidArgument, "NATS at %s: %v", a.client.NATSURL, err)
+	}
+	return conn, nil
+}
+
+// flush waits until NATS has processed everything sent before.
+func (a *app) flush(ctx context.Context, conn *natsconn.Conn) error {
+	wait, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	if err := conn.FlushWithContext(wait); err != nil {
+		return fault.Wrap(err, errcode.Unavailable, "cannot reach NATS at %s: %v", a.client.NATSURL,
+			errors.Join(conn.Check(ctx), err))
+	}
+	return nil
+}
+
+// disconnect closes the connection.
+func disconnect(conn *natsconn.Conn) {
+	ctx, cancel := context.WithTimeout(context.Background(), connectTimeout)
+	defer cancel()
+	_ = conn.Shutdown(ctx) // everything has been read
+}
