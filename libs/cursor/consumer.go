@@ -97,7 +97,9 @@ func (c *Consumer[T]) logger() *slog.Logger {
 // the cursor, or ctx ends. It reports whether it committed anything.
 func (c *Consumer[T]) readWhileLocked(ctx context.Context) (bool, error) {
 	c.hooks.waiting()
-	held, err := c.cfg.lock().Acquire(ctx, c.cfg.Pool)
+	lock := c.cfg.lock()
+	lock.Waiting = c.state.clear
+	held, err := lock.Acquire(ctx, c.cfg.Pool)
 	if err != nil {
 		return false, err
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
@@ -17,6 +18,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"lockstep.internal/libs/cursor"
+	"lockstep.internal/tools/testkit/pg"
 	"lockstep.internal/tools/testkit/pgtest"
 )
 
@@ -174,6 +176,33 @@ func TestAnotherReplicaTakesOver(t *testing.T) {
 	b.publish(3)
 	b.awaitHandled(numbers(6))
 	stops[1]()
+}
+
+func TestStandbyIsHealthyAfterAnOutageOfTheDatabase(t *testing.T) {
+	t.Parallel()
+	database, err := pg.Start(t.Context(), pg.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, database.Stop(context.Background())) })
+	b := newFixtureOn(t, database.URL())
+	replicas := []*cursor.Consumer[string]{b.consumer(nil), b.consumer(nil)}
+	await := func(healthy bool) {
+		t.Helper()
+		for _, replica := range replicas {
+			require.Eventually(t, func() bool { return (replica.Check(t.Context()) == nil) == healthy }, timeout,
+				time.Millisecond)
+		}
+	}
+	for _, replica := range replicas {
+		b.run(replica)
+	}
+	b.publish(3)
+	b.awaitHandled(numbers(3))
+	database.Kill()
+	b.publish(3)
+	await(false)
+	require.NoError(t, database.Restart(t.Context()))
+	b.awaitHandled(numbers(6))
+	await(true)
 }
 
 func TestPartitionsAreIndependent(t *testing.T) {

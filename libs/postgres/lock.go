@@ -19,6 +19,8 @@ type Lock struct {
 	Name string
 	// Interval is the time between two attempts of a waiting replica. Defaults to 500 ms.
 	Interval time.Duration
+	// Waiting is called after each attempt that found another session with the lock: the database works. Optional.
+	Waiting func()
 }
 
 const releaseTimeout = 5 * time.Second
@@ -48,6 +50,9 @@ func (l Lock) Acquire(ctx context.Context, pool *pgxpool.Pool) (*HeldLock, error
 		}
 		if acquired {
 			return held, nil
+		}
+		if l.Waiting != nil {
+			l.Waiting()
 		}
 		if err := retry.Sleep(ctx, interval); err != nil {
 			return nil, errors.Join(fmt.Errorf("wait for lock %s: %w", l.Name, err), held.close(ctx))
