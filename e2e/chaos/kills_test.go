@@ -13,10 +13,10 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"lockstep.internal/e2e/fixture"
-	"lockstep.internal/e2e/history"
 	"lockstep.internal/libs/topology"
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
 	"lockstep.internal/tools/client"
+	"lockstep.internal/tools/history"
 	"lockstep.internal/tools/stack"
 )
 

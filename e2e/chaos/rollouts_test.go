@@ -19,9 +19,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"lockstep.internal/e2e/fixture"
-	"lockstep.internal/e2e/history"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/services/watcher"
+	"lockstep.internal/tools/history"
 	"lockstep.internal/tools/stack"
 )
 

@@ -15,8 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"lockstep.internal/e2e/fixture"
-	"lockstep.internal/e2e/history"
 	"lockstep.internal/libs/topology"
+	"lockstep.internal/tools/history"
 )
 
 // requireFactsMatchAPIServer waits until all facts match what the API server reported of the same

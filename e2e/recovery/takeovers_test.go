@@ -9,12 +9,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"lockstep.internal/e2e/fixture"
-	"lockstep.internal/e2e/history"
 	"lockstep.internal/libs/event"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/events"
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
 	"lockstep.internal/tools/client"
+	"lockstep.internal/tools/history"
 	"lockstep.internal/tools/stack"
 )
 

@@ -7,10 +7,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"lockstep.internal/e2e/fixture"
-	"lockstep.internal/e2e/history"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/services/relay"
 	"lockstep.internal/services/relay/agent"
+	"lockstep.internal/tools/history"
 	"lockstep.internal/tools/stack"
 )
 

@@ -6,11 +6,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"lockstep.internal/e2e/history"
 	"lockstep.internal/libs/event"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/deploys/cdevent"
+	"lockstep.internal/tools/history"
 )
 
 // fact is one of the rollout of a revision; change makes it another.

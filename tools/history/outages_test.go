@@ -9,7 +9,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"lockstep.internal/e2e/history"
+	"lockstep.internal/tools/history"
 )
 
 func TestOutages(t *testing.T) {

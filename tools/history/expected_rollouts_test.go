@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"lockstep.internal/e2e/history"
+	"lockstep.internal/tools/history"
 )
 
 func TestExpectedRollouts(t *testing.T) {

@@ -5,10 +5,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"lockstep.internal/e2e/history"
 	"lockstep.internal/libs/event"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/tools/history"
 )
 
 func TestEvents(t *testing.T) {

@@ -6,8 +6,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"lockstep.internal/e2e/history"
 	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/tools/history"
 )
 
 func TestRollouts(t *testing.T) {

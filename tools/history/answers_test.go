@@ -3,8 +3,8 @@ package history_test
 import (
 	"testing"
 
-	"lockstep.internal/e2e/history"
 	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/tools/history"
 )
 
 func TestCalls(t *testing.T) {
