@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"syscall"
 )
 
 // AddReplica starts another replica of a service, with the same configuration but for its
@@ -67,6 +68,16 @@ func (s *Stack) Kill(name string) error {
 		return err
 	}
 	return found.kill()
+}
+
+// Signal sends a signal that does not end a service, such as SIGSTOP. It returns [ErrInProcess] unless Options.Programs
+// is set.
+func (s *Stack) Signal(name string, signal syscall.Signal) error {
+	found, err := s.service(name)
+	if err != nil {
+		return err
+	}
+	return found.do(func(r *Run) error { return r.Signal(signal) })
 }
 
 // Address is where a service listened when it was last ready, as host:port; empty if it has no such listener.

@@ -47,16 +47,13 @@ func StartProgram(cmd *exec.Cmd, log io.Writer) (*Run, error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	dieWithParent(cmd.SysProcAttr)
 
-	var sent atomic.Int64 // the signal that was sent to end it
-	stopWith := func(signal syscall.Signal) func() error {
-		return func() error {
-			sent.Store(int64(signal))
-			return sendSignal(cmd, signal)
-		}
-	}
+	var sent atomic.Int64 // the last signal that was sent
 	r := &Run{
 		ready: make(chan map[string]string, 1), ended: make(chan struct{}),
-		drain: stopWith(syscall.SIGTERM), kill: stopWith(syscall.SIGKILL),
+		signal: func(signal syscall.Signal) error {
+			sent.Store(int64(signal))
+			return sendSignal(cmd, signal)
+		},
 	}
 	cmd.Stderr = &output{log: log, ready: r.ready}
 	started := make(chan error, 1)

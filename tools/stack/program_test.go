@@ -54,6 +54,16 @@ func TestProgramIsReadyAfterReadyMessage(t *testing.T) {
 	require.Contains(t, log.String(), "half a line\n")
 }
 
+func TestStoppedProgramContinues(t *testing.T) {
+	t.Parallel()
+	s := shell(t, new(bytes.Buffer), `trap 'exit 0' TERM; `+logReady+`while :; do sleep 0.01; done`)
+	require.NoError(t, s.start(t.Context()))
+	for _, signal := range []syscall.Signal{syscall.SIGSTOP, syscall.SIGCONT} {
+		require.NoError(t, s.do(func(r *Run) error { return r.Signal(signal) }))
+	}
+	require.NoError(t, s.stop())
+}
+
 func TestProgramIsStoppedInOrder(t *testing.T) {
 	t.Parallel()
 	s := shell(t, new(bytes.Buffer), `trap 'exit 0' TERM; `+logReady+`while :; do sleep 0.01; done`)

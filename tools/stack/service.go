@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"syscall"
 
 	libservice "lockstep.internal/libs/service"
 	"lockstep.internal/tools/testkit/port"
@@ -41,11 +42,10 @@ type configuration struct {
 
 // Run is one run of a service or program.
 type Run struct {
-	ready chan map[string]string // receives the addresses that it listens on, once
-	ended chan struct{}          // closed when it has exited
-	err   error                  // of its exit; read after ended
-	drain func() error           // stops it in order
-	kill  func() error           // ends it like a crash
+	ready  chan map[string]string // receives the addresses that it listens on, once
+	ended  chan struct{}          // closed when it has exited
+	err    error                  // of its exit; read after ended
+	signal func(syscall.Signal) error
 }
 
 var (
@@ -53,7 +53,7 @@ var (
 	ErrStopped = errors.New("exited before it was ready")
 	// ErrExited means that the service had already exited.
 	ErrExited = errors.New("exited by itself")
-	// ErrInProcess refuses to kill a service that runs in this process.
+	// ErrInProcess refuses a signal to a service that runs in this process.
 	ErrInProcess = errors.New("runs in this process and cannot be killed: set Options.Programs")
 )
 
@@ -102,11 +102,24 @@ func (r *Run) Ready(ctx context.Context) (map[string]string, error) {
 func (r *Run) Ended() <-chan struct{} { return r.ended }
 
 // Stop drains it, waits for its exit, and returns the error of the exit.
-func (r *Run) Stop() error { return r.stopWith(r.drain) }
+func (r *Run) Stop() error { return r.stopWith(syscall.SIGTERM) }
 
-// stopWith calls stop and waits for the exit.
-func (r *Run) stopWith(stop func() error) error {
-	if err := stop(); err != nil {
+// Kill ends it as a crash does and waits for its exit. It returns [ErrExited] if it had exited before.
+func (r *Run) Kill() error {
+	select {
+	case <-r.ended:
+		return errors.Join(ErrExited, r.err)
+	default:
+		return r.stopWith(syscall.SIGKILL)
+	}
+}
+
+// Signal sends a signal that does not end it, such as SIGSTOP.
+func (r *Run) Signal(signal syscall.Signal) error { return r.signal(signal) }
+
+// stopWith sends a signal and waits for the exit.
+func (r *Run) stopWith(signal syscall.Signal) error {
+	if err := r.signal(signal); err != nil {
 		return err
 	}
 	<-r.ended
@@ -147,27 +160,18 @@ func (s *service) release() error {
 }
 
 // stop drains the service and waits for its end.
-func (s *service) stop() error { return s.stopWith((*Run).Stop) }
+func (s *service) stop() error { return s.do((*Run).Stop) }
 
 // kill sends SIGKILL. It is an error if the service had already exited.
-func (s *service) kill() error {
-	return s.stopWith(func(r *Run) error {
-		select {
-		case <-r.ended:
-			return errors.Join(ErrExited, r.err)
-		default:
-			return r.stopWith(r.kill)
-		}
-	})
-}
+func (s *service) kill() error { return s.do((*Run).Kill) }
 
-// stopWith ends the current run with stop.
-func (s *service) stopWith(stop func(*Run) error) error {
+// do calls a method of the current run, if there is one.
+func (s *service) do(act func(*Run) error) error {
 	current := s.current()
 	if current == nil {
 		return nil
 	}
-	if err := stop(current); err != nil {
+	if err := act(current); err != nil {
 		return fmt.Errorf("service %s: %w", s.name, err)
 	}
 	return nil
@@ -191,8 +195,13 @@ func inProcess(_ string, cfg configuration) (*Run, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	r := &Run{
 		ready: make(chan map[string]string, 1), ended: make(chan struct{}),
-		drain: func() error { cancel(); return nil },
-		kill:  func() error { return ErrInProcess },
+		signal: func(signal syscall.Signal) error {
+			if signal != syscall.SIGTERM {
+				return ErrInProcess
+			}
+			cancel()
+			return nil
+		},
 	}
 	cfg.common.OnReady = func(addrs map[string]string) { r.ready <- addrs }
 	go func() {
