@@ -3,20 +3,20 @@ package history
 // Call is a change requested from the API, repeated until it was answered.
 type Call struct {
 	// Workspace is the workspace's id.
-	Workspace string
+	Workspace string `json:"workspace"`
 	// What describes the change for people.
-	What string
+	What string `json:"what"`
 	// Revision is the desired revision in the answer. It has no meaning if the call was refused.
-	Revision int
+	Revision int `json:"revision"`
 	// Refused reports that the API refused the change.
-	Refused bool
+	Refused bool `json:"refused,omitempty"`
 	// Lost is the number of earlier attempts without an answer. Their effect is unknown.
-	Lost int
+	Lost int `json:"lost,omitempty"`
 	// Sure reports that the call changes something: the state was not desired already.
-	Sure bool
+	Sure bool `json:"sure,omitempty"`
 	// Repeats reports that the call changes something again after a lost attempt took effect, like
 	// a second restart.
-	Repeats bool
+	Repeats bool `json:"repeats,omitempty"`
 }
 
 // Calls checks that each accepted change is published exactly once and that no other change is.

@@ -11,10 +11,10 @@ import (
 
 // Record is one message of a stream.
 type Record struct {
-	Subject  string
-	Sequence uint64
-	Header   nats.Header
-	Data     []byte
+	Subject  string      `json:"subject"`
+	Sequence uint64      `json:"sequence"`
+	Header   nats.Header `json:"header,omitempty"`
+	Data     []byte      `json:"data"`
 }
 
 // Findings are descriptions of faults.

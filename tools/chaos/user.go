@@ -1,47 +1,73 @@
-package chaos_test
+package main
 
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
 	"time"
 
 	"connectrpc.com/connect"
-	"github.com/cenkalti/backoff/v5"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 
-	"lockstep.internal/e2e/fixture"
 	"lockstep.internal/libs/fault"
+	"lockstep.internal/libs/retry"
 	"lockstep.internal/schemas/gen/errcode"
+	"lockstep.internal/schemas/gen/events"
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
 	"lockstep.internal/tools/client"
 	"lockstep.internal/tools/history"
 )
 
-// workspacesPerUser is how many workspaces each user creates.
-const workspacesPerUser = 5
+const (
+	users = 4
+	// workspacesPerUser is the quota of each user.
+	workspacesPerUser = 4
+	// settleTimeout is how long a user waits for a workspace before the next change.
+	settleTimeout = 15 * time.Second
+	// longestThought is the longest time between two changes of a user.
+	longestThought = 300 * time.Millisecond
+	// stepTimeout limits a step that takes seconds on an idle machine without faults.
+	stepTimeout = 4 * time.Minute
+	retryPause  = 100 * time.Millisecond
 
-// settleTimeout is how long a user waits for a workspace before the next change. Convergence is
-// checked at the end.
-const settleTimeout = 15 * time.Second
+	numberVariable  = "NUMBER"
+	faultAnnotation = "kubelab.lockstep.dev/fault"
+)
 
-// user creates and changes workspaces at random from a seed, one change after another, and
-// sometimes waits for the result. Nobody else changes its workspaces.
+// states are the names of the states that a workspace may end in.
+var states = map[statev1.ActualState]events.ActualState{
+	statev1.ActualState_ACTUAL_STATE_RUNNING:    events.ActualStateRunning,
+	statev1.ActualState_ACTUAL_STATE_STOPPED:    events.ActualStateStopped,
+	statev1.ActualState_ACTUAL_STATE_FAILED:     events.ActualStateFailed,
+	statev1.ActualState_ACTUAL_STATE_TERMINATED: events.ActualStateTerminated,
+}
+
+// Images and how the cluster's simulated kubelets treat them.
+const (
+	goodImage      = "registry.example/ide:1"
+	otherGoodImage = "registry.example/ide:2"
+	missingImage   = "registry.example/missing:1"
+	crashingImage  = "registry.example/crash-loop:1"
+)
+
+// user creates and changes workspaces at random from a seed, one change after another, and sometimes waits for the
+// result. Nobody else changes its workspaces.
 type user struct {
-	s      *fixture.System
-	api    *client.API
-	name   string
-	rng    *rand.Rand
-	limit  int // of workspaces
-	own    []*ownedWorkspace
-	calls  []history.Call
-	events int // counter for unique values
+	kube    kubernetes.Interface
+	apis    []*client.API // of the replicas of state; the first is asked
+	name    string
+	project int64
+	agent   int64
+	rng     *rand.Rand
+	record  *recorder
+	own     []*ownedWorkspace
+	events  int // counter for unique values
 }
 
 // ownedWorkspace is a workspace as its user remembers it.
@@ -61,22 +87,38 @@ func (w *ownedWorkspace) terminated() bool {
 	return w.desired == statev1.DesiredState_DESIRED_STATE_TERMINATED
 }
 
-// run makes a number of changes, each when the schedule allows it, and leaves no pod broken.
-func (u *user) run(ctx context.Context, changes int, sched *schedule) error {
-	left := changes
-	defer func() { sched.changed(left) }() // also after an error, so that the faults do not wait
-	for ; left > 0; left-- {
-		if err := sched.awaitTurn(ctx); err != nil {
-			return fmt.Errorf("%s: %w", u.name, err)
-		}
+// run creates a workspace that stays and restarts it. Then it makes changes until the load ends, and leaves no pod
+// broken.
+func (u *user) run(ctx, load context.Context) error {
+	if err := u.begin(ctx); err != nil {
+		return fmt.Errorf("%s: %w", u.name, err)
+	}
+	for load.Err() == nil {
 		if err := u.change(ctx); err != nil {
 			return fmt.Errorf("%s: %w", u.name, err)
 		}
-		sched.changed(1)
+		if retry.Sleep(load, upTo(u.rng, longestThought)) != nil {
+			break
+		}
 	}
 	for _, w := range u.own {
 		if err := u.healPod(ctx, w); err != nil {
 			return fmt.Errorf("%s: %w", u.name, err)
+		}
+	}
+	return nil
+}
+
+// begin creates the first workspace and restarts it.
+func (u *user) begin(ctx context.Context) error {
+	if err := u.create(ctx); err != nil {
+		return err
+	}
+	for _, do := range []func(context.Context, *ownedWorkspace) error{
+		u.settle, u.desire(statev1.DesiredState_DESIRED_STATE_RESTART_REQUESTED), u.settle,
+	} {
+		if err := do(ctx, u.own[0]); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -90,7 +132,7 @@ type act struct {
 
 // change makes one change and the failures that go with it.
 func (u *user) change(ctx context.Context) error {
-	if len(u.own) < u.limit && (len(u.own) == 0 || u.rng.IntN(3) == 0) {
+	if u.rng.IntN(6) == 0 {
 		return u.create(ctx)
 	}
 	w := u.own[u.rng.IntN(len(u.own))]
@@ -102,7 +144,9 @@ func (u *user) change(ctx context.Context) error {
 		{8, u.desire(statev1.DesiredState_DESIRED_STATE_STOPPED)},
 		{8, u.desire(statev1.DesiredState_DESIRED_STATE_RUNNING)},
 		{8, u.desire(statev1.DesiredState_DESIRED_STATE_RESTART_REQUESTED)},
-		{2, u.desire(statev1.DesiredState_DESIRED_STATE_TERMINATED)},
+	}
+	if w != u.own[0] {
+		acts = append(acts, act{2, u.desire(statev1.DesiredState_DESIRED_STATE_TERMINATED)})
 	}
 	total := 0
 	for _, a := range acts {
@@ -131,50 +175,55 @@ func (u *user) change(ctx context.Context) error {
 func (u *user) create(ctx context.Context) error {
 	u.events++
 	w := &ownedWorkspace{
-		name:    fmt.Sprintf("%s-%d", u.name, len(u.own)),
+		name:    fmt.Sprintf("%s-%d", u.name, u.events),
 		desired: statev1.DesiredState_DESIRED_STATE_RUNNING,
-		image:   fixture.GoodImage,
+		image:   goodImage,
 		number:  fmt.Sprint(u.events),
 		port:    8080,
-		secret:  u.s.Secrets.New(),
+		secret:  u.newSecret(),
 	}
 	request := &statev1.CreateWorkspaceRequest{
 		Name:           w.name,
-		ProjectId:      u.s.ProjectID,
-		AgentId:        u.s.AgentID,
+		ProjectId:      u.project,
+		AgentId:        u.agent,
 		IdempotencyKey: w.name,
 		Overrides: &statev1.WorkspaceOverrides{
 			Image:     w.image,
-			Env:       map[string]string{"NUMBER": w.number},
+			Env:       map[string]string{numberVariable: w.number},
 			SecretEnv: map[string]string{"TOKEN": w.secret},
 			Ports:     []*statev1.Port{{Name: "web", Number: w.port}},
 		},
 	}
-	made, lost, err := retry(ctx, func(ctx context.Context) (*statev1.Workspace, error) {
-		response, err := u.api.Workspaces.CreateWorkspace(ctx, connect.NewRequest(request))
+	made, lost, err := u.ask(ctx, func(ctx context.Context, api *client.API) (*statev1.Workspace, error) {
+		response, err := api.Workspaces.CreateWorkspace(ctx, connect.NewRequest(request))
 		if err != nil {
 			return nil, err
 		}
 		return response.Msg.GetWorkspace(), nil
 	})
+	if fault.Is(err, errcode.QuotaExceeded) {
+		call := history.Call{What: "create", Lost: lost, Refused: true}
+		u.record.write(entry{Call: &Call{Call: call, User: u.name, OverQuota: true}})
+		return nil
+	}
 	if err != nil {
 		return fmt.Errorf("create %s: %w", w.name, err)
 	}
 	w.id, w.namespace = made.GetId(), made.GetNamespace()
 	u.own = append(u.own, w)
-	u.calls = append(u.calls,
-		history.Call{Workspace: w.id, What: "create", Revision: int(made.GetDesiredRevision()), Lost: lost, Sure: true})
+	call := history.Call{Workspace: w.id, What: "create", Revision: int(made.GetDesiredRevision()), Lost: lost, Sure: true}
+	u.record.write(entry{Call: &Call{Call: call, User: u.name, Created: true}})
 	return nil
 }
 
 func (u *user) updateImage(ctx context.Context, w *ownedWorkspace) error {
 	images := []string{
-		fixture.GoodImage,
-		fixture.OtherGoodImage,
-		fixture.GoodImage,
-		fixture.OtherGoodImage,
-		fixture.MissingImage,
-		fixture.CrashingImage,
+		goodImage,
+		otherGoodImage,
+		goodImage,
+		otherGoodImage,
+		missingImage,
+		crashingImage,
 	}
 	image := images[u.rng.IntN(len(images))]
 	return u.update(ctx, w, image != w.image, &statev1.WorkspaceOverrides{Image: image}, func() { w.image = image })
@@ -183,7 +232,7 @@ func (u *user) updateImage(ctx context.Context, w *ownedWorkspace) error {
 func (u *user) updateNumber(ctx context.Context, w *ownedWorkspace) error {
 	u.events++
 	number := fmt.Sprint(u.events)
-	return u.update(ctx, w, true, &statev1.WorkspaceOverrides{Env: map[string]string{"NUMBER": number}},
+	return u.update(ctx, w, true, &statev1.WorkspaceOverrides{Env: map[string]string{numberVariable: number}},
 		func() { w.number = number })
 }
 
@@ -195,7 +244,7 @@ func (u *user) updatePort(ctx context.Context, w *ownedWorkspace) error {
 }
 
 func (u *user) updateSecret(ctx context.Context, w *ownedWorkspace) error {
-	secret := u.s.Secrets.New()
+	secret := u.newSecret()
 	return u.update(ctx, w, true, &statev1.WorkspaceOverrides{SecretEnv: map[string]string{"TOKEN": secret}},
 		func() { w.secret = secret })
 }
@@ -203,8 +252,8 @@ func (u *user) updateSecret(ctx context.Context, w *ownedWorkspace) error {
 func (u *user) update(
 	ctx context.Context, w *ownedWorkspace, sure bool, overrides *statev1.WorkspaceOverrides, accepted func(),
 ) error {
-	answer, lost, err := retry(ctx, func(ctx context.Context) (*statev1.Workspace, error) {
-		response, err := u.api.Workspaces.UpdateWorkspace(ctx,
+	answer, lost, err := u.ask(ctx, func(ctx context.Context, api *client.API) (*statev1.Workspace, error) {
+		response, err := api.Workspaces.UpdateWorkspace(ctx,
 			connect.NewRequest(&statev1.UpdateWorkspaceRequest{Workspace: w.reference(), Overrides: overrides}))
 		if err != nil {
 			return nil, err
@@ -217,8 +266,8 @@ func (u *user) update(
 // desire requests a state.
 func (u *user) desire(state statev1.DesiredState) func(ctx context.Context, w *ownedWorkspace) error {
 	return func(ctx context.Context, w *ownedWorkspace) error {
-		answer, lost, err := retry(ctx, func(ctx context.Context) (*statev1.Workspace, error) {
-			response, err := u.api.Workspaces.SetDesiredState(ctx,
+		answer, lost, err := u.ask(ctx, func(ctx context.Context, api *client.API) (*statev1.Workspace, error) {
+			response, err := api.Workspaces.SetDesiredState(ctx,
 				connect.NewRequest(&statev1.SetDesiredStateRequest{Workspace: w.reference(), DesiredState: state}))
 			if err != nil {
 				return nil, err
@@ -243,38 +292,59 @@ func (u *user) recordCall(
 	w *ownedWorkspace, call history.Call, answer *statev1.Workspace, err error, accepted func(),
 ) error {
 	call.Workspace = w.id
+	ended := false
 	switch {
 	case err == nil:
 		call.Revision = int(answer.GetDesiredRevision())
+		ended = !w.terminated()
 		accepted()
+		ended = ended && w.terminated()
 	case fault.Is(err, errcode.WorkspaceTerminated) && w.terminated():
 		call.Refused = true
 	default:
 		return fmt.Errorf("%s of %s: %w", call.What, w.name, err)
 	}
-	u.calls = append(u.calls, call)
+	u.record.write(entry{Call: &Call{Call: call, User: u.name, Terminated: ended}})
 	return nil
 }
 
-// retry repeats a call until it is answered and counts the attempts without an answer.
-func retry(
-	ctx context.Context, call func(ctx context.Context) (*statev1.Workspace, error),
+// ask repeats a call until it is answered, by one replica after the other, and counts the attempts without an answer.
+func (u *user) ask(
+	ctx context.Context, call func(ctx context.Context, api *client.API) (*statev1.Workspace, error),
 ) (*statev1.Workspace, int, error) {
-	ctx, cancel := context.WithTimeout(ctx, fixture.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
 	defer cancel()
 	lost := 0
-	answer, err := backoff.Retry(ctx, func() (*statev1.Workspace, error) {
-		answer, err := call(ctx)
-		if err == nil {
-			return answer, nil
+	var answer *statev1.Workspace
+	err := retry.Policy{Min: retryPause, Max: retryPause}.Do(ctx, func() (err error) {
+		if answer, err = call(ctx, u.apis[0]); err == nil || !isUnanswered(err) {
+			return permanent(err)
 		}
-		if fault.Is(err, errcode.Unavailable) {
-			lost++
-			return nil, err
-		}
-		return nil, backoff.Permanent(err)
-	}, backoff.WithBackOff(backoff.NewConstantBackOff(fixture.RetryPause)), backoff.WithMaxElapsedTime(0))
+		lost++
+		u.apis = append(u.apis[1:], u.apis[0])
+		return err
+	}, nil)
 	return answer, lost, err
+}
+
+func permanent(err error) error {
+	if err == nil {
+		return nil
+	}
+	return retry.Permanent(err)
+}
+
+// isUnanswered reports whether it is unknown if the call took effect.
+func isUnanswered(err error) bool {
+	return fault.Is(err, errcode.Unavailable) || fault.Is(err, errcode.DeadlineExceeded)
+}
+
+// newSecret returns a value that must appear in no event.
+func (u *user) newSecret() string {
+	u.events++
+	value := fmt.Sprintf("secret-of-%s-%d-%016x", u.name, u.events, u.rng.Uint64())
+	u.record.write(entry{Hidden: value})
+	return value
 }
 
 func (w *ownedWorkspace) reference() *statev1.WorkspaceReference {
@@ -292,7 +362,7 @@ func (w *ownedWorkspace) expects(now *statev1.Workspace) bool {
 		return state == statev1.ActualState_ACTUAL_STATE_TERMINATED
 	case w.desired == statev1.DesiredState_DESIRED_STATE_STOPPED:
 		return state == statev1.ActualState_ACTUAL_STATE_STOPPED
-	case w.image == fixture.MissingImage || w.image == fixture.CrashingImage:
+	case w.image == missingImage || w.image == crashingImage:
 		return state == statev1.ActualState_ACTUAL_STATE_FAILED
 	default:
 		return state == statev1.ActualState_ACTUAL_STATE_RUNNING || w.broken
@@ -303,7 +373,7 @@ func (w *ownedWorkspace) expects(now *statev1.Workspace) bool {
 func (u *user) settle(ctx context.Context, w *ownedWorkspace) error {
 	waiting, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
-	_, err := u.s.AwaitWorkspace(waiting, u.api, w.reference(), w.expects)
+	_, err := u.awaitWorkspace(waiting, w)
 	if err != nil && waiting.Err() == nil &&
 		!fault.Is(err, errcode.DeadlineExceeded) { // which the server may notice first
 		return fmt.Errorf("follow %s: %w", w.name, err)
@@ -327,13 +397,13 @@ func (u *user) healPod(ctx context.Context, w *ownedWorkspace) error {
 }
 
 func (u *user) annotate(ctx context.Context, w *ownedWorkspace, value any) error {
-	pods := u.s.Kube.CoreV1().Pods(w.namespace)
+	pods := u.kube.CoreV1().Pods(w.namespace)
 	list, err := pods.List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return fmt.Errorf("list the pods of %s: %w", w.name, err)
 	}
 	patch, err := json.Marshal(
-		map[string]any{"metadata": map[string]any{"annotations": map[string]any{fixture.FaultAnnotation: value}}},
+		map[string]any{"metadata": map[string]any{"annotations": map[string]any{faultAnnotation: value}}},
 	)
 	if err != nil {
 		return fmt.Errorf("make a patch: %w", err)
@@ -350,52 +420,51 @@ func (u *user) annotate(ctx context.Context, w *ownedWorkspace, value any) error
 	return nil
 }
 
-// requireSettled checks that each workspace is as its user desires and that the cluster has its
-// last settings.
-func (u *user) requireSettled(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, fixture.Timeout)
+// awaitWorkspace watches a workspace until it is as its user desires. It returns the last version that it saw.
+func (u *user) awaitWorkspace(ctx context.Context, w *ownedWorkspace) (*statev1.Workspace, error) {
+	var last *statev1.Workspace
+	err := retry.Policy{Min: retryPause, Max: retryPause}.Do(ctx, func() error {
+		stream, err := u.apis[0].Workspaces.WatchWorkspaces(ctx, connect.NewRequest(&statev1.WatchWorkspacesRequest{
+			Filter: &statev1.WorkspaceFilter{Workspaces: []*statev1.WorkspaceReference{w.reference()}},
+		}))
+		if err == nil {
+			defer stream.Close() //nolint:errcheck // the watch ends
+			for stream.Receive() {
+				if last = stream.Msg().GetWorkspace(); w.expects(last) {
+					return nil
+				}
+			}
+			err = stream.Err()
+		}
+		u.apis = append(u.apis[1:], u.apis[0])
+		if err == nil || fault.Is(err, errcode.Unavailable) {
+			return fault.New(errcode.Unavailable, "the watch has ended: %v", err)
+		}
+		return permanent(err)
+	}, nil)
+	return last, err
+}
+
+// finish waits until each workspace is as its user desires, and records what that is.
+func (u *user) finish(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
 	defer cancel()
 	for _, w := range u.own {
-		now, err := u.s.AwaitWorkspace(ctx, u.api, w.reference(), w.expects)
+		now, err := u.awaitWorkspace(ctx, w)
 		if err != nil {
 			return fmt.Errorf("workspace %s does not become what %s wants, %+v, but is %v: %w", w.name, u.name, w, now, err)
 		}
-		if err := u.check(ctx, w); err != nil {
-			return err
+		d := Desired{
+			Workspace: w.id, Namespace: w.namespace, Name: w.name, Terminated: w.terminated(),
+			State: states[now.GetActualState()],
 		}
-	}
-	return nil
-}
-
-// errNotAsDesired reports that a workspace is not as its user desires.
-var errNotAsDesired = errors.New("is not what its user requested")
-
-// check compares the cluster with the user's last settings.
-func (u *user) check(ctx context.Context, w *ownedWorkspace) error {
-	if w.terminated() {
-		return nil
-	}
-	deployment, err := u.s.Kube.AppsV1().Deployments(w.namespace).Get(ctx, w.name, metav1.GetOptions{})
-	if err != nil {
-		return fmt.Errorf("workspace %s: %w", w.name, err)
-	}
-	container := deployment.Spec.Template.Spec.Containers[0]
-	at := slices.IndexFunc(container.Env, func(v corev1.EnvVar) bool { return v.Name == "NUMBER" })
-	if at < 0 || container.Env[at].Value != w.number || container.Image != w.image ||
-		container.Ports[0].ContainerPort != w.port {
-		return fmt.Errorf("workspace %s %w: %+v, not %+v", w.name, errNotAsDesired, container, w)
-	}
-	service, err := u.s.Kube.CoreV1().Services(w.namespace).Get(ctx, w.name, metav1.GetOptions{})
-	if err != nil {
-		return fmt.Errorf("workspace %s: %w", w.name, err)
-	}
-	secret, err := u.s.Kube.CoreV1().Secrets(w.namespace).Get(ctx, w.name+"-env", metav1.GetOptions{})
-	if err != nil {
-		return fmt.Errorf("workspace %s: %w", w.name, err)
-	}
-	if service.Spec.Ports[0].Port != w.port || string(secret.Data["TOKEN"]) != w.secret {
-		return fmt.Errorf("workspace %s %w: port %d, token %s, not %+v", w.name, errNotAsDesired, service.Spec.Ports[0].Port,
-			secret.Data["TOKEN"], w)
+		if !d.Terminated {
+			d.Image, d.Number, d.Port = w.image, w.number, w.port
+		}
+		if w.desired == statev1.DesiredState_DESIRED_STATE_RUNNING {
+			d.Replicas = 1
+		}
+		u.record.write(entry{Desired: &d})
 	}
 	return nil
 }

@@ -1,4 +1,4 @@
-package chaos_test
+package main
 
 import (
 	"context"
@@ -13,12 +13,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-
-	"lockstep.internal/e2e/fixture"
 )
 
-// chaosWorkload is one workload and its last settings.
-type chaosWorkload struct {
+// workload is one workload and its last settings.
+type workload struct {
 	name, kind string
 	image      string
 	paused     bool
@@ -26,11 +24,11 @@ type chaosWorkload struct {
 }
 
 // canComplete reports whether the workload's rollout can complete.
-func (w *chaosWorkload) canComplete() bool {
-	return !w.paused && w.partition == 0 && w.image != fixture.NeverReadyImage
+func (w *workload) canComplete() bool {
+	return !w.paused && w.partition == 0 && w.image != neverReadyImage
 }
 
-func (u *rolloutChaos) create(ctx context.Context, w *chaosWorkload) error {
+func (u *workloads) create(ctx context.Context, w *workload) error {
 	meta := metav1.ObjectMeta{Name: w.name}
 	labels := map[string]string{"app": w.name}
 	selector := &metav1.LabelSelector{MatchLabels: labels}
@@ -41,28 +39,28 @@ func (u *rolloutChaos) create(ctx context.Context, w *chaosWorkload) error {
 	err := u.retry(ctx, "create "+w.kind+" "+w.name, func(ctx context.Context) (err error) {
 		switch w.kind {
 		case "deployment":
-			_, err = u.Kube.AppsV1().Deployments(chaosNamespace).Create(ctx, &appsv1.Deployment{
+			_, err = u.kube.AppsV1().Deployments(workloadsNamespace).Create(ctx, &appsv1.Deployment{
 				ObjectMeta: meta, Spec: appsv1.DeploymentSpec{Replicas: new(int32(2)), Selector: selector, Template: pods},
 			}, metav1.CreateOptions{})
 		case "statefulset":
-			_, err = u.Kube.AppsV1().StatefulSets(chaosNamespace).Create(ctx, &appsv1.StatefulSet{
+			_, err = u.kube.AppsV1().StatefulSets(workloadsNamespace).Create(ctx, &appsv1.StatefulSet{
 				ObjectMeta: meta, Spec: appsv1.StatefulSetSpec{Replicas: new(int32(2)), Selector: selector, Template: pods},
 			}, metav1.CreateOptions{})
 		default:
-			_, err = u.Kube.AppsV1().DaemonSets(chaosNamespace).Create(ctx, &appsv1.DaemonSet{
+			_, err = u.kube.AppsV1().DaemonSets(workloadsNamespace).Create(ctx, &appsv1.DaemonSet{
 				ObjectMeta: meta, Spec: appsv1.DaemonSetSpec{Selector: selector, Template: pods},
 			}, metav1.CreateOptions{})
 		}
 		if apierrors.IsAlreadyExists(err) {
 			return nil // an earlier attempt created it
 		}
-		return err
+		return err //nolint:wrapcheck // await names the operation
 	})
 	w.paused, w.partition = false, 0
 	return err
 }
 
-func (u *rolloutChaos) patch(ctx context.Context, w *chaosWorkload, patch string, subresources ...string) error {
+func (u *workloads) patch(ctx context.Context, w *workload, patch string, subresources ...string) error {
 	kind := types.StrategicMergePatchType
 	if len(subresources) > 0 {
 		kind = types.MergePatchType
@@ -71,43 +69,43 @@ func (u *rolloutChaos) patch(ctx context.Context, w *chaosWorkload, patch string
 	return u.retry(ctx, "change "+w.kind+" "+w.name, func(ctx context.Context) (err error) {
 		switch w.kind {
 		case "deployment":
-			_, err = u.Kube.AppsV1().Deployments(chaosNamespace).Patch(ctx, w.name, kind, data, options, subresources...)
+			_, err = u.kube.AppsV1().Deployments(workloadsNamespace).Patch(ctx, w.name, kind, data, options, subresources...)
 		case "statefulset":
-			_, err = u.Kube.AppsV1().StatefulSets(chaosNamespace).Patch(ctx, w.name, kind, data, options, subresources...)
+			_, err = u.kube.AppsV1().StatefulSets(workloadsNamespace).Patch(ctx, w.name, kind, data, options, subresources...)
 		default:
-			_, err = u.Kube.AppsV1().DaemonSets(chaosNamespace).Patch(ctx, w.name, kind, data, options)
+			_, err = u.kube.AppsV1().DaemonSets(workloadsNamespace).Patch(ctx, w.name, kind, data, options)
 		}
-		return err
+		return err //nolint:wrapcheck // await names the operation
 	})
 }
 
-func (u *rolloutChaos) delete(ctx context.Context, w *chaosWorkload) error {
+func (u *workloads) delete(ctx context.Context, w *workload) error {
 	return u.retry(ctx, "delete "+w.kind+" "+w.name, func(ctx context.Context) (err error) {
 		switch w.kind {
 		case "deployment":
-			err = u.Kube.AppsV1().Deployments(chaosNamespace).Delete(ctx, w.name, metav1.DeleteOptions{})
+			err = u.kube.AppsV1().Deployments(workloadsNamespace).Delete(ctx, w.name, metav1.DeleteOptions{})
 		case "statefulset":
-			err = u.Kube.AppsV1().StatefulSets(chaosNamespace).Delete(ctx, w.name, metav1.DeleteOptions{})
+			err = u.kube.AppsV1().StatefulSets(workloadsNamespace).Delete(ctx, w.name, metav1.DeleteOptions{})
 		default:
-			err = u.Kube.AppsV1().DaemonSets(chaosNamespace).Delete(ctx, w.name, metav1.DeleteOptions{})
+			err = u.kube.AppsV1().DaemonSets(workloadsNamespace).Delete(ctx, w.name, metav1.DeleteOptions{})
 		}
 		if apierrors.IsNotFound(err) {
 			return nil
 		}
-		return err
+		return err //nolint:wrapcheck // await names the operation
 	})
 }
 
 // deleteSet deletes the newest ReplicaSet of a complete Deployment and waits for its replacement.
-func (u *rolloutChaos) deleteSet(ctx context.Context, w *chaosWorkload) error {
+func (u *workloads) deleteSet(ctx context.Context, w *workload) error {
 	if err := u.awaitComplete(ctx, w); err != nil {
 		return err
 	}
-	sets := u.Kube.AppsV1().ReplicaSets(chaosNamespace)
+	sets := u.kube.AppsV1().ReplicaSets(workloadsNamespace)
 	var list *appsv1.ReplicaSetList
 	err := u.retry(ctx, "list the ReplicaSets of "+w.name, func(ctx context.Context) (err error) {
 		list, err = sets.List(ctx, metav1.ListOptions{LabelSelector: "app=" + w.name})
-		return err
+		return err //nolint:wrapcheck // await names the operation
 	})
 	if err != nil {
 		return err
@@ -121,7 +119,7 @@ func (u *rolloutChaos) deleteSet(ctx context.Context, w *chaosWorkload) error {
 			if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 				return nil // an earlier attempt deleted it
 			}
-			return err
+			return err //nolint:wrapcheck // await names the operation
 		})
 		if err != nil {
 			return err
@@ -131,7 +129,8 @@ func (u *rolloutChaos) deleteSet(ctx context.Context, w *chaosWorkload) error {
 			if apierrors.IsNotFound(err) {
 				return false, nil
 			}
-			return err == nil && now.UID != set.UID && now.Status.AvailableReplicas == *now.Spec.Replicas, err
+			replaced := err == nil && now.UID != set.UID && now.Status.AvailableReplicas == *now.Spec.Replicas
+			return replaced, err //nolint:wrapcheck // await names the operation
 		})
 		if err != nil {
 			return err
@@ -141,33 +140,33 @@ func (u *rolloutChaos) deleteSet(ctx context.Context, w *chaosWorkload) error {
 }
 
 // deletePods deletes all pods of a workload, which is no rollout.
-func (u *rolloutChaos) deletePods(ctx context.Context, w *chaosWorkload) error {
+func (u *workloads) deletePods(ctx context.Context, w *workload) error {
 	return u.retry(ctx, "delete the pods of "+w.name, func(ctx context.Context) error {
 		pods := metav1.ListOptions{LabelSelector: "app=" + w.name}
-		return u.Kube.CoreV1().Pods(chaosNamespace).DeleteCollection(ctx, metav1.DeleteOptions{}, pods)
+		return u.kube.CoreV1().Pods(workloadsNamespace).DeleteCollection(ctx, metav1.DeleteOptions{}, pods)
 	})
 }
 
-func (u *rolloutChaos) edit(ctx context.Context, w *chaosWorkload, image string) error {
+func (u *workloads) edit(ctx context.Context, w *workload, image string) error {
 	w.image = image
 	template := fmt.Sprintf(`{"spec":{"containers":[{"name":"main","image":%q}]}}`, image)
 	return u.patch(ctx, w, `{"spec":{"template":`+template+`}}`)
 }
 
 // awaitComplete waits until the newest version of a workload is complete.
-func (u *rolloutChaos) awaitComplete(ctx context.Context, w *chaosWorkload) error {
+func (u *workloads) awaitComplete(ctx context.Context, w *workload) error {
 	what := fmt.Sprintf("wait for %s %s with %s", w.kind, w.name, w.image)
 	err := u.await(ctx, what, func(ctx context.Context) (bool, error) { return u.isComplete(ctx, w) })
 	if err != nil {
-		err = fmt.Errorf("%w; its pods: %s", err, u.pods(w))
+		err = fmt.Errorf("%w; its pods: %s", err, u.pods(ctx, w))
 	}
 	return err
 }
 
 // pods describes the pods of a workload for a failure message.
-func (u *rolloutChaos) pods(w *chaosWorkload) string {
-	ctx := context.WithoutCancel(u.T.Context())
-	list, err := u.Kube.CoreV1().Pods(chaosNamespace).List(ctx, metav1.ListOptions{LabelSelector: "app=" + w.name})
+func (u *workloads) pods(ctx context.Context, w *workload) string {
+	ctx = context.WithoutCancel(ctx)
+	list, err := u.kube.CoreV1().Pods(workloadsNamespace).List(ctx, metav1.ListOptions{LabelSelector: "app=" + w.name})
 	if err != nil {
 		return err.Error()
 	}
@@ -182,7 +181,7 @@ func (u *rolloutChaos) pods(w *chaosWorkload) string {
 
 // retry repeats an operation until the API server responds. Without a response it is unknown whether the
 // operation took effect.
-func (u *rolloutChaos) retry(ctx context.Context, what string, do func(ctx context.Context) error) error {
+func (u *workloads) retry(ctx context.Context, what string, do func(ctx context.Context) error) error {
 	return u.await(ctx, what, func(ctx context.Context) (bool, error) {
 		err := do(ctx)
 		return err == nil, err
@@ -196,10 +195,10 @@ func isRetryable(err error) bool {
 		apierrors.IsTooManyRequests(err)
 }
 
-func (u *rolloutChaos) await(ctx context.Context, what string, done func(ctx context.Context) (bool, error)) error {
-	ctx, cancel := context.WithTimeout(ctx, fixture.Timeout)
+func (u *workloads) await(ctx context.Context, what string, done func(ctx context.Context) (bool, error)) error {
+	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
 	defer cancel()
-	ticker := time.NewTicker(fixture.PollInterval)
+	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
 	for {
 		met, err := done(ctx)
@@ -217,20 +216,23 @@ func (u *rolloutChaos) await(ctx context.Context, what string, done func(ctx con
 	}
 }
 
-func (u *rolloutChaos) isComplete(ctx context.Context, w *chaosWorkload) (bool, error) {
+// isComplete reports whether the newest version of a workload is complete.
+//
+//nolint:wrapcheck // awaitComplete names the operation
+func (u *workloads) isComplete(ctx context.Context, w *workload) (bool, error) {
 	switch w.kind {
 	case "deployment":
-		o, err := u.Kube.AppsV1().Deployments(chaosNamespace).Get(ctx, w.name, metav1.GetOptions{})
+		o, err := u.kube.AppsV1().Deployments(workloadsNamespace).Get(ctx, w.name, metav1.GetOptions{})
 		return err == nil && o.Status.ObservedGeneration >= o.Generation &&
-			fixture.AllEqual(*o.Spec.Replicas, o.Status.Replicas, o.Status.UpdatedReplicas, o.Status.AvailableReplicas), err
+			allEqual(*o.Spec.Replicas, o.Status.Replicas, o.Status.UpdatedReplicas, o.Status.AvailableReplicas), err
 	case "statefulset":
-		o, err := u.Kube.AppsV1().StatefulSets(chaosNamespace).Get(ctx, w.name, metav1.GetOptions{})
+		o, err := u.kube.AppsV1().StatefulSets(workloadsNamespace).Get(ctx, w.name, metav1.GetOptions{})
 		return err == nil && o.Status.ObservedGeneration >= o.Generation &&
 			o.Status.CurrentRevision == o.Status.UpdateRevision &&
-			fixture.AllEqual(*o.Spec.Replicas, o.Status.Replicas, o.Status.UpdatedReplicas, o.Status.AvailableReplicas), err
+			allEqual(*o.Spec.Replicas, o.Status.Replicas, o.Status.UpdatedReplicas, o.Status.AvailableReplicas), err
 	default:
-		o, err := u.Kube.AppsV1().DaemonSets(chaosNamespace).Get(ctx, w.name, metav1.GetOptions{})
+		o, err := u.kube.AppsV1().DaemonSets(workloadsNamespace).Get(ctx, w.name, metav1.GetOptions{})
 		return err == nil && o.Status.ObservedGeneration >= o.Generation && o.Status.DesiredNumberScheduled > 0 &&
-			fixture.AllEqual(o.Status.DesiredNumberScheduled, o.Status.UpdatedNumberScheduled, o.Status.NumberAvailable), err
+			allEqual(o.Status.DesiredNumberScheduled, o.Status.UpdatedNumberScheduled, o.Status.NumberAvailable), err
 	}
 }
