@@ -8,16 +8,21 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"lockstep.internal/e2e/fixture"
+	"lockstep.internal/services/deploys"
 	"lockstep.internal/services/watcher"
 	"lockstep.internal/tools/stack"
 )
 
 // shared is a system that reports all workloads of its cluster. At the end, everything that it
 // published about rollouts is compared with what the API server reported.
-var shared = fixture.Share(func(testing.TB) stack.Options {
+var shared = fixture.Share(func(tb testing.TB) stack.Options {
+	sinks := writeSinks(tb)
 	return stack.Options{Workloads: watcher.Workloads{Enabled: true}, Configure: func(service string, config any) {
-		if service == stack.Watcher {
+		switch service {
+		case stack.Watcher:
 			config.(*watcher.Config).TickInterval = time.Second
+		case stack.Deploys:
+			config.(*deploys.Config).SinksFile = sinks
 		}
 	}}
 }, func(s *fixture.System) {

@@ -1,7 +1,8 @@
 // Package watcher reports the objects of a Kubernetes cluster. One replica, the leader, publishes
 // observed versions as events on OBSERVED. It reports the Deployments, ReplicaSets and pods of
 // workspaces and, if enabled, tracked workloads: other Deployments, StatefulSets and DaemonSets with
-// their revisions. Each of the two scopes has its own full resyncs.
+// their revisions, and the pods of rollouts without progress that do not start. Each of the two scopes
+// has its own full resyncs.
 //
 // Ordering: versions of one name are published in order, one at a time, also when one object
 // replaces another. For workspaces the latest version is published, for tracked workloads every version.
@@ -13,6 +14,6 @@
 // other one is reported. A restored cluster: the session ends and a new one lists everything. Two
 // leaders for a short time: events are published twice. A killed process: the next leader starts with a full resync.
 //
-// Packages: session runs a leader session; object, filter, delivery, resync and report are pure;
+// Packages: session runs a leader session; object, filter, delivery, inflight, resync and report are pure;
 // kube and nats are the adapters.
 package watcher

@@ -195,6 +195,7 @@ type recorded struct {
 	Available   int                 `json:"available_replicas"`
 	Updated     int                 `json:"updated_replicas"`
 	Template    *events.PodTemplate `json:"template"`
+	Pods        []events.WaitingPod `json:"pods"`
 }
 
 func (f *fixture) record(t *testing.T) *recorder {

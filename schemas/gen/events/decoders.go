@@ -1375,6 +1375,36 @@ func (v *ObservedWorkload) decode(r *reader) {
 	r.endObject(present, "kind", "object")
 }
 
+func (v *ObservedWorkloadPods) decode(r *reader) {
+	var present uint64
+	if !r.beginObject() {
+		return
+	}
+	for r.nextName() {
+		switch string(r.name) {
+		case "kind":
+			present |= 1 << 0
+			v.Kind.decode(r)
+		case "list_version":
+			present |= 1 << 1
+			v.ListVersion = r.text(textRule{pattern: pattern4})
+		case "object":
+			present |= 1 << 2
+			v.Object.decode(r)
+		case "revision_name":
+			present |= 1 << 3
+			v.RevisionName = r.text(textRule{minLength: 1})
+		case "pods":
+			v.Pods = readArray(r, lengthRule{0, math.MaxInt}, func(item *WaitingPod) {
+				item.decode(r)
+			})
+		default:
+			r.skip()
+		}
+	}
+	r.endObject(present, "kind", "list_version", "object", "revision_name")
+}
+
 func (v *ObservedWorkloadRevision) decode(r *reader) {
 	var present uint64
 	if !r.beginObject() {
@@ -1736,6 +1766,34 @@ func (v *UserState) decode(r *reader) {
 
 func (v *Verb) decode(r *reader) {
 	*v = Verb(r.enum("deleted", "upserted"))
+}
+
+func (v *WaitingPod) decode(r *reader) {
+	var present uint64
+	if !r.beginObject() {
+		return
+	}
+	for r.nextName() {
+		switch string(r.name) {
+		case "name":
+			present |= 1 << 0
+			v.Name = r.text(textRule{minLength: 1})
+		case "conditions":
+			v.Conditions = readArray(r, lengthRule{0, math.MaxInt}, func(item *Condition) {
+				item.decode(r)
+			})
+		case "containers":
+			v.Containers = readArray(r, lengthRule{0, math.MaxInt}, func(item *ContainerState) {
+				item.decode(r)
+			})
+		case "created_at":
+			v.CreatedAt = new(time.Time)
+			*v.CreatedAt = r.time()
+		default:
+			r.skip()
+		}
+	}
+	r.endObject(present, "name")
 }
 
 func (v *Workload) decode(r *reader) {
@@ -2114,6 +2172,8 @@ func (*ObservedTick) eventType() string { return TypeObservedTick }
 
 func (*ObservedWorkload) eventType() string { return TypeObservedWorkload }
 
+func (*ObservedWorkloadPods) eventType() string { return TypeObservedWorkloadPods }
+
 func (*ObservedWorkloadRevision) eventType() string { return TypeObservedWorkloadRevision }
 
 func (*WorkspaceCreated) eventType() string { return TypeWorkspaceCreated }
@@ -2197,6 +2257,8 @@ func decoded(eventType string, data []byte) (any, error) {
 		return untyped(Decode[ObservedTick](data))
 	case TypeObservedWorkload:
 		return untyped(Decode[ObservedWorkload](data))
+	case TypeObservedWorkloadPods:
+		return untyped(Decode[ObservedWorkloadPods](data))
 	case TypeObservedWorkloadRevision:
 		return untyped(Decode[ObservedWorkloadRevision](data))
 	case TypeWorkspaceCreated:

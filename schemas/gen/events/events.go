@@ -1169,6 +1169,28 @@ type ObservedWorkload struct {
 	UpdatedReplicas int `json:"updated_replicas,omitempty"`
 }
 
+// ObservedWorkloadPods: Pods of the newest revision of a workload that do not start, on the subject
+// of the workload. The watcher lists them while a rollout makes no progress, and publishes a list
+// that says something else than the one before.
+type ObservedWorkloadPods struct {
+	// Kind of the workload.
+	Kind WorkloadKind `json:"kind"`
+
+	// resourceVersion of the list of pods: decimal, orders lists within one cluster and epoch.
+	ListVersion string `json:"list_version"`
+
+	// The workload in the version that named the revision, and the origin of the observation. Without
+	// labels and annotations.
+	Object ObjectMeta `json:"object"`
+
+	// Up to 3 pods that do not start, by name. None: no listed pod fails.
+	Pods []WaitingPod `json:"pods,omitempty"`
+
+	// Name of the ReplicaSet, or of the ControllerRevision of a StatefulSet; template generation of a
+	// DaemonSet.
+	RevisionName string `json:"revision_name"`
+}
+
 // ObservedWorkloadRevision: Metadata of an observed ReplicaSet or ControllerRevision, on the
 // subject of its workload.
 type ObservedWorkloadRevision struct {
@@ -1480,6 +1502,21 @@ const (
 	VerbDeleted  Verb = "deleted"
 	VerbUpserted Verb = "upserted"
 )
+
+// WaitingPod: A pod that does not start.
+type WaitingPod struct {
+	// The condition PodScheduled of status.conditions.
+	Conditions []Condition `json:"conditions,omitempty"`
+
+	// Up to 10 waiting containers, init containers first.
+	Containers []ContainerState `json:"containers,omitempty"`
+
+	// The pod's creationTimestamp.
+	CreatedAt *time.Time `json:"created_at,omitempty"`
+
+	// Name of the pod.
+	Name string `json:"name"`
+}
 
 // Workload: A workload of a cluster. For facts about an environment its kind is group.
 type Workload struct {

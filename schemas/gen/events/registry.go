@@ -123,6 +123,11 @@ const (
 	// DaemonSet whose rollouts are observed, or the Deployment of a workspace. Absent counts are 0.
 	// Fields are named as in a Deployment; the descriptions give the names in other kinds.
 	TypeObservedWorkload = "dev.lockstep.observed.workload.v1"
+	// TypeObservedWorkloadPods is an event with the data [ObservedWorkloadPods], on stream OBSERVED at
+	// observed.{agent}.workload.{kind}.{namespace}.{name}: Pods of the newest revision of a workload
+	// that do not start, on the subject of the workload. The watcher lists them while a rollout makes
+	// no progress, and publishes a list that says something else than the one before.
+	TypeObservedWorkloadPods = "dev.lockstep.observed.workload_pods.v1"
 	// TypeObservedWorkloadRevision is an event with the data [ObservedWorkloadRevision], on stream
 	// OBSERVED at observed.{agent}.workload.{kind}.{namespace}.{name} and
 	// observed.{agent}.{kind}.{namespace}.{name}: Metadata of an observed ReplicaSet or
@@ -319,6 +324,11 @@ func Types() []Type {
 			Name: TypeObservedWorkload, Title: "ObservedWorkload", Stream: "OBSERVED",
 			Subjects:    []string{"observed.{agent}.workload.{kind}.{namespace}.{name}", "observed.{agent}.{kind}.{namespace}.{name}"},
 			Description: "An observed workload: a Deployment, StatefulSet or DaemonSet whose rollouts are observed, or the Deployment of a workspace. Absent counts are 0. Fields are named as in a Deployment; the descriptions give the names in other kinds.",
+		},
+		{
+			Name: TypeObservedWorkloadPods, Title: "ObservedWorkloadPods", Stream: "OBSERVED",
+			Subjects:    []string{"observed.{agent}.workload.{kind}.{namespace}.{name}"},
+			Description: "Pods of the newest revision of a workload that do not start, on the subject of the workload. The watcher lists them while a rollout makes no progress, and publishes a list that says something else than the one before.",
 		},
 		{
 			Name: TypeObservedWorkloadRevision, Title: "ObservedWorkloadRevision", Stream: "OBSERVED",

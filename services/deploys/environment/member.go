@@ -149,7 +149,7 @@ func (r Rules) member(s rollout.State) (Key, Member, bool) {
 	m := Member{
 		Workload: s.Key, State: status.State, Message: status.Message, RolloutID: status.RolloutID,
 		Reconstructed: status.Reconstructed,
-		Commit: status.Annotations[AnnotationCommit], Labels: status.Labels, Annotations: status.Annotations,
+		Commit:        status.Annotations[AnnotationCommit], Labels: status.Labels, Annotations: status.Annotations,
 	}
 	if size, err := strconv.Atoi(status.Annotations[AnnotationSize]); err == nil && size > 0 {
 		m.Size = size

@@ -86,7 +86,7 @@ func (b *batch) observe(a *agents.Agent, o *observation.Observation) {
 	}
 	w := b.workloads.touch(o.ID, rollout.New(o.Key))
 	input := b.agents.Input(a, o.ObservedAt)
-	input.Workload, input.Revision = o.Workload, o.Revision
+	input.Workload, input.Revision, input.Pods = o.Workload, o.Revision, o.Pods
 	b.advance(w, input)
 }
 

@@ -183,7 +183,7 @@ func (p *Processor) query(messages []Message) Query {
 				q.DueAt = o.ObservedAt
 			}
 		}
-		if o.Workload == nil && o.Revision == nil {
+		if o.Workload == nil && o.Revision == nil && o.Pods == nil {
 			continue
 		}
 		if _, done := requested[o.ID]; done {

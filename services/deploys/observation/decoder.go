@@ -106,6 +106,8 @@ func (d *Decoder) decodeReport(o *Observation, parsed topology.Subject, e event.
 		return o.decodeWorkload(path, e.Data())
 	case events.TypeObservedWorkloadRevision:
 		return o.decodeRevision(path, e.Data())
+	case events.TypeObservedWorkloadPods:
+		return o.decodePods(path, e.Data())
 	case events.TypeObservedTick:
 		return o.decodeTick(path, e.Data())
 	case events.TypeObservedResyncBegun:
@@ -184,6 +186,31 @@ func (o *Observation) decodeRevision(path []string, data []byte) error {
 	return errors.Join(
 		checkKey("workload_uid", r.WorkloadUID), checkOptionalKey("template_hash", r.TemplateHash),
 		o.setKey(&r.Object, path, owner, r.Workload),
+	)
+}
+
+func (o *Observation) decodePods(path []string, data []byte) error {
+	w, err := decode[events.ObservedWorkloadPods](data)
+	if err != nil {
+		return err
+	}
+	o.Pods = w
+	w.Object.ResyncID = "" // it is no member of a full resync
+	for i := range w.Pods {
+		pod := &w.Pods[i]
+		if err := checkTimes("created_at of a pod", pod.CreatedAt); err != nil {
+			return err
+		}
+		for j := range pod.Conditions {
+			c := &pod.Conditions[j]
+			if err := checkTimes("condition "+c.Type, c.LastUpdateTime, c.LastTransitionTime); err != nil {
+				return err
+			}
+		}
+	}
+	return errors.Join(
+		checkKey("revision_name", w.RevisionName), checkVersion("list_version", w.ListVersion),
+		o.setKey(&w.Object, path, string(w.Kind), w.Object.Name),
 	)
 }
 

@@ -24,6 +24,7 @@ type Observation struct {
 
 	Workload    *events.ObservedWorkload
 	Revision    *events.ObservedWorkloadRevision
+	Pods        *events.ObservedWorkloadPods
 	Rejected    *events.ObservedRejected
 	ResyncBegun *events.ObservedResyncBegun
 	ResyncEnded *events.ObservedResyncEnded
@@ -53,6 +54,8 @@ func (o *Observation) Object() *events.ObjectMeta {
 		return &o.Workload.Object
 	case o.Revision != nil:
 		return &o.Revision.Object
+	case o.Pods != nil:
+		return &o.Pods.Object
 	case o.Rejected != nil:
 		return &o.Rejected.Object
 	default:

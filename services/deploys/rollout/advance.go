@@ -20,6 +20,8 @@ func Advance(s State, in Input) (State, []events.DeployFact) {
 		changed = p.workload(in)
 	case in.Revision != nil:
 		changed = p.revision(in)
+	case in.Pods != nil:
+		changed = p.pods(in)
 	case in.Absence != nil:
 		changed = p.absence(in)
 	case in.Released:
@@ -30,8 +32,10 @@ func Advance(s State, in Input) (State, []events.DeployFact) {
 	if !changed {
 		return s, nil
 	}
+	p.at, p.provenance = normalizeTime(in.ObservedAt), events.ProvenanceObserved
+	p.explainStall()
 	p.s.Serial++
-	p.s.At = normalizeTime(in.ObservedAt)
+	p.s.At = p.at
 	return p.s, p.facts
 }
 
@@ -83,7 +87,7 @@ func (p *step) beginEpoch(epoch int) {
 	s := &p.s
 	s.Restored = s.Version != ""
 	s.Epoch, s.Version, s.Tombstone = epoch, "", false
-	s.Revisions, s.Pending, s.TakenVersion = nil, nil, ""
+	s.Revisions, s.Pending, s.TakenVersion, s.Pods = nil, nil, "", nil
 }
 
 func (p *step) absence(in Input) bool {
@@ -147,6 +151,9 @@ func (s State) Wake() time.Time {
 		}
 		if deadline, ok := s.deadline(); ok {
 			sooner(deadline)
+		}
+		if at, ok := s.explainAt(); ok {
+			sooner(at)
 		}
 	}
 	return wake

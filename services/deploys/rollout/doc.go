@@ -13,5 +13,7 @@
 // object must arrive in order. Changes during a period without observations are reconstructed or reported in a gap.
 // Revision numbers may repeat or decrease.
 //
+// Pods of the newest revision that do not start explain a stall. The rules are in explain.go.
+//
 // The size of a state is limited. Malformed input has no effect.
 package rollout

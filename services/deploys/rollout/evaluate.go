@@ -76,7 +76,7 @@ func (p *step) evaluateRollout(r *Rollout, before, v View) {
 	}
 	changed := r.Newest.Desired != v.Counts.Desired || countsArray(r.Newest) != countsArray(v.Counts)
 	r.Newest = v.Counts
-	p.evaluateCondition(r, v)
+	p.evaluateCondition(r, v, r.advance(before, v))
 	p.evaluateBlocked(r, v)
 	if v.isComplete(p.s.Key.Kind) && p.countsApply(r, v) || r.Unobserved != nil && r.confirmedBy(v.Progress) {
 		p.completeRollout(r, v)
@@ -131,11 +131,10 @@ func (p *step) emitProgress(ticked bool) {
 	p.emitRepeatable(r, events.FactProgressed, at, timeObservation)
 }
 
-// evaluateCondition derives stalled and recovered from the progress condition of the Deployment controller. The
-// condition must name this rollout, because it may still describe an earlier one.
-func (p *step) evaluateCondition(r *Rollout, v View) {
-	late := v.Progress.Reason == reasonDeadline && v.Progress.Status == "False" && v.Progress.names(r.Name) &&
-		!r.startedAfter(v.Progress)
+// evaluateCondition derives stalled and recovered from the progress condition of the Deployment controller. advanced
+// ends a stall that the pods caused.
+func (p *step) evaluateCondition(r *Rollout, v View, advanced bool) {
+	late := r.isLate(v)
 	switch {
 	case late && r.Stalled == "" && v.isObserved():
 		r.Stalled = stalledByCondition
@@ -143,13 +142,21 @@ func (p *step) evaluateCondition(r *Rollout, v View) {
 		f.Reason, f.Message = v.Progress.Reason, v.Progress.Message
 		r.Message = f.Message
 		p.emit(f)
-	case r.Stalled == stalledByCondition && !late, r.Stalled == stalledByTimer && r.OverdueSince.IsZero():
+	case r.Stalled == stalledByCondition && !late, r.Stalled == stalledByTimer && r.OverdueSince.IsZero(),
+		r.Stalled == stalledByPods && !late && advanced:
 		p.emitRecovered(r, v)
 	}
 }
 
+// isLate reports whether the condition says that the progress deadline passed. The condition must name this rollout,
+// because it may still describe an earlier one.
+func (r *Rollout) isLate(v View) bool {
+	return v.Progress.Reason == reasonDeadline && v.Progress.Status == "False" && v.Progress.names(r.Name) &&
+		!r.startedAfter(v.Progress)
+}
+
 func (p *step) emitRecovered(r *Rollout, v View) {
-	r.Stalled, r.Message = "", ""
+	r.Stalled, r.Message, r.Reasons, r.MayPass, r.BestAt = "", "", nil, false, v.At
 	f := p.repeatableFact(r, events.FactRecovered, v.At, timeObservation)
 	if v.Progress.Status != "False" && v.Progress.names(r.Name) && !v.Progress.At.IsZero() {
 		f.OccurredAt, f.TimeSource = v.Progress.At, timeCondition
@@ -281,7 +288,7 @@ func (s State) deadline() (time.Time, bool) {
 	r, v := s.Rollout, s.View
 	partitionReached := r.Partition != nil && *r.Partition == v.Partition
 	switch {
-	case r.Stalled != "", v.Paused, partitionReached,
+	case r.Stalled != "" && !r.MayPass, r.Stalled == stalledByTimer, v.Paused, partitionReached,
 		s.Key.Kind == Deployment && v.Deadline != nil, s.Key.Kind != Deployment && v.Strategy == onDelete:
 		return time.Time{}, false
 	case !r.OverdueSince.IsZero():
@@ -310,7 +317,11 @@ func (p *step) checkDeadline() {
 		r.OverdueSince = p.at
 		return
 	}
+	stalled := r.Stalled != ""
 	r.Stalled = stalledByTimer
+	if stalled {
+		return // the fact has a better reason
+	}
 	f := p.repeatableFact(r, events.FactStalled, p.at, timeObservation)
 	f.Reason = reasonDeadline
 	f.Message = "no pod has come nearer to completion since " + r.ProgressAt.Format(time.RFC3339)

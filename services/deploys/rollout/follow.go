@@ -140,7 +140,7 @@ func (p *step) endWorkload(v View, reason, message string) {
 // from a new one.
 func (p *step) dropView() {
 	s := &p.s
-	s.View, s.Scaling, s.Templates, s.Blocked = nil, nil, nil, false
+	s.View, s.Scaling, s.Templates, s.Pods, s.Blocked = nil, nil, nil, nil, false
 }
 
 // unselectWorkload applies that the watcher no longer follows the workload, which still exists. A rollout in flight

@@ -82,6 +82,28 @@ func randomInput(rng *rand.Rand, kind string, now time.Time) rollout.Input {
 	return in
 }
 
+// randomPods returns a list of pods with random values.
+func randomPods(rng *rand.Rand, now time.Time) rollout.Input {
+	pod := events.WaitingPod{Name: "web-x"}
+	if rng.IntN(3) == 0 {
+		pod.Conditions = []events.Condition{{Type: "PodScheduled", Status: "False", Reason: "Unschedulable"}}
+	} else {
+		pod.Containers = []events.ContainerState{{
+			Name: "main", State: events.ContainerStatusWaiting,
+			Reason: []string{"CrashLoopBackOff", "ErrImagePull", "ContainerCreating"}[rng.IntN(3)],
+		}}
+	}
+	return rollout.Input{AgentID: 7, ObservedAt: now, Pods: &events.ObservedWorkloadPods{
+		Object: events.ObjectMeta{
+			ClusterUID: "cluster", Namespace: "shop", Name: "web", UID: "u" + strconv.Itoa(rng.IntN(4)), ObservedAt: now,
+			ResourceVersion: strconv.Itoa(rng.IntN(400)),
+		},
+		RevisionName: []string{"web-a", "web-b", "web-c", "1", "2"}[rng.IntN(5)],
+		ListVersion:  []string{strconv.Itoa(rng.IntN(1000)), "x", ""}[rng.IntN(3)],
+		Pods:         []events.WaitingPod{pod},
+	}}
+}
+
 // FuzzAdvance applies random inputs. Advance does not panic. The size of the state is limited, and the state
 // round-trips through JSON. No rollout starts or ends twice, or ends before it starts.
 func FuzzAdvance(f *testing.F) {
@@ -95,12 +117,13 @@ func FuzzAdvance(f *testing.F) {
 
 // checkRandomInputs applies random inputs and checks the state after each. It calls afterInput after each of them.
 func checkRandomInputs(t *testing.T, seed uint64, kind byte, afterInput func(c *cluster, now time.Time)) *cluster {
-	rng := rand.New(rand.NewPCG(seed, 11))
+	rng, lists := rand.New(rand.NewPCG(seed, 11)), rand.New(rand.NewPCG(seed, 17))
 	c := &cluster{fixture: newFixture(t, kinds()[int(kind)%3], seed)}
 	now := startTime
 	for range 150 {
 		now = now.Add(time.Duration(rng.IntN(20_000)) * time.Millisecond)
 		c.deliver(randomInput(rng, c.kind, now))
+		c.deliver(randomPods(lists, now))
 		raw := encode(t, c.state)
 		require.Less(t, len(raw), 120_000)
 		var back rollout.State

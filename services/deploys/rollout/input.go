@@ -6,8 +6,8 @@ import (
 	"lockstep.internal/schemas/gen/events"
 )
 
-// Input is one input of a workload: exactly one of Workload, Revision, Absence and Released is set, or none of them for
-// a tick.
+// Input is one input of a workload: exactly one of Workload, Revision, Pods, Absence and Released is set, or none of
+// them for a tick.
 type Input struct {
 	// AgentID of the sender.
 	AgentID int64
@@ -27,6 +27,8 @@ type Input struct {
 	Workload *events.ObservedWorkload
 	// Revision is an observation of a ReplicaSet or a ControllerRevision of the workload.
 	Revision *events.ObservedWorkloadRevision
+	// Pods is a list of pods of the workload that do not start.
+	Pods *events.ObservedWorkloadPods
 	// Absence reports that a complete full resync did not list the workload.
 	Absence *Absence
 	// Released reports that the cluster was released to another project.

@@ -191,7 +191,7 @@ func (p *step) newRollout(k Pending, v View, newest bool) *rolloutStart {
 		ID: p.rolloutID(k), Revision: k.Revision, Name: k.Name, Hash: k.Hash, Strategy: v.Strategy, Labels: v.Labels,
 		Annotations: v.Annotations,
 		Provenance:  p.provenance, Replicas: counts.Desired, Newest: counts, Reported: counts, ReportedAt: v.At,
-		ProgressAt: v.At,
+		ProgressAt: v.At, Version: v.Version, Best: progressOf(counts), BestAt: v.At,
 	}
 	r.Template = p.templateOf(k.Name, v, newest)
 	r.Previous = s.Template.Images

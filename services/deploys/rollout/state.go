@@ -75,6 +75,9 @@ type State struct {
 	// Pending are the unprocessed revisions after Last, in the order in which the objects got them.
 	Pending []Pending `json:"pending,omitempty"`
 
+	// Pods is the newest list of pods that do not start; nil for none.
+	Pods *Pods `json:"pods,omitempty"`
+
 	// Rollout is the newest rollout, in flight or ended; nil after a complete baseline.
 	Rollout *Rollout `json:"rollout,omitempty"`
 	// Scaling is the scaling in progress. ScaleCount is the number of scalings so far.
@@ -166,6 +169,9 @@ type Rollout struct {
 	Labels      map[string]string `json:"labels,omitempty"`
 	Annotations map[string]string `json:"annotations,omitempty"`
 
+	// Version of the workload that started it.
+	Version string `json:"version,omitempty"`
+
 	StartedAt  time.Time         `json:"started_at"`
 	SeenAt     time.Time         `json:"seen_at"`
 	Provenance events.Provenance `json:"provenance"`
@@ -188,8 +194,15 @@ type Rollout struct {
 	// Stalled is how the stall was detected; empty if the rollout is not stalled. Message is that of its fact.
 	Stalled string `json:"stalled,omitempty"`
 	Message string `json:"message,omitempty"`
-	Blocked bool   `json:"blocked,omitempty"`
-	Paused  bool   `json:"paused,omitempty"`
+	// Reasons of the pods in the facts of this stall. MayPass: the cluster may end the last one without a person.
+	Reasons []string `json:"reasons,omitempty"`
+	MayPass bool     `json:"may_pass,omitempty"`
+	// Best is the best progress so far, reached at BestAt.
+	Best   Progress  `json:"best,omitzero"`
+	BestAt time.Time `json:"best_at,omitzero"`
+
+	Blocked bool `json:"blocked,omitempty"`
+	Paused  bool `json:"paused,omitempty"`
 	// Partition is the last partition that was reached; nil for none.
 	Partition *int `json:"partition,omitempty"`
 	// Unobserved is a period without observations in which the rollout may have completed; nil if a later view shows that
@@ -216,6 +229,7 @@ type Ordinal struct {
 const (
 	stalledByCondition = "condition"
 	stalledByTimer     = "timer"
+	stalledByPods      = "pods"
 )
 
 // Scaling is a change of the desired replicas that is in progress.
@@ -248,7 +262,7 @@ func (s State) clone() State {
 	s.Pending = slices.Clone(s.Pending)
 	if s.Rollout != nil {
 		r := *s.Rollout
-		r.Ordinals = slices.Clone(r.Ordinals)
+		r.Ordinals, r.Reasons = slices.Clone(r.Ordinals), slices.Clip(r.Reasons)
 		s.Rollout = &r
 	}
 	if s.Scaling != nil {

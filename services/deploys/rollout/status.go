@@ -47,7 +47,7 @@ func (s State) Status() Status {
 	case v.Progress.Reason == reasonCreateError, s.InFlight() && s.Rollout.Blocked:
 		status.State = Failed
 		_, status.Message = v.refusal()
-	case s.InFlight() && s.Rollout.Stalled != "":
+	case s.InFlight() && s.Rollout.isStuck(*v):
 		status.State, status.Message = Failed, s.Rollout.Message
 	case s.InFlight(), pending, len(s.Waiting) > 0, s.Last == 0 && s.Rollout == nil:
 		status.State = Running

@@ -207,6 +207,12 @@ func (q *Queue) Exists(key object.Key) bool {
 	return e != nil && e.latest.Key() == key && e.latest.Verb == events.VerbUpserted
 }
 
+// IsAcked reports whether the latest version of its name is this one, and is acknowledged.
+func (q *Queue) IsAcked(key object.Key, resourceVersion string) bool {
+	e := q.entries[key.ObjectName()]
+	return e != nil && e.latest.Key() == key && e.latest.ResourceVersion == resourceVersion && e.acked
+}
+
 // BeginList begins the list of a full resync. Deletions meanwhile are remembered until [Queue.StartResync] or
 // [Queue.EndList], since the list may show the deleted objects. With bounds it also pauses the queue: a reader may
 // ignore a version that is published before the begin event, as a version of another cluster. [Queue.StartResync]

@@ -155,6 +155,12 @@ func (c Compactor) workload(kind Kind, m *metav1.ObjectMeta, template *corev1.Po
 	return w, nil
 }
 
+// RevisionNumber returns the number of a Deployment's revision, 0 for none.
+func (w *Workload) RevisionNumber() int64 {
+	number, _ := parseRevision(w.Annotations[annotationRevision])
+	return number
+}
+
 // identity returns the metadata that every compact object keeps.
 func identity(m *metav1.ObjectMeta) metav1.ObjectMeta {
 	return metav1.ObjectMeta{

@@ -26,7 +26,7 @@ func observedWorkload(meta events.ObjectMeta, d delivery.Delivery, w *object.Wor
 	if w.Template.Digest != "" {
 		observed.Template = podTemplate(&w.Template)
 	}
-	observed.Revision = revision(w)
+	observed.Revision = int(w.RevisionNumber())
 	observed.TemplateGeneration = numberOf(w.TemplateGeneration)
 
 	status := &w.Status

@@ -13,10 +13,7 @@ import (
 	"lockstep.internal/services/watcher/object"
 )
 
-const (
-	annotationRevision = "deployment.kubernetes.io/revision"
-	labelTemplateHash  = appsv1.DefaultDeploymentUniqueLabelKey
-)
+const labelTemplateHash = appsv1.DefaultDeploymentUniqueLabelKey
 
 func objectMeta(clusterUID string, d delivery.Delivery, o metav1.Object) events.ObjectMeta {
 	key := d.Key()
@@ -112,11 +109,6 @@ func appendCondition(to []events.Condition, c events.Condition) []events.Conditi
 		return to
 	}
 	return append(to, c)
-}
-
-// revision returns 0 for none.
-func revision(o metav1.Object) int {
-	return numberOf(o.GetAnnotations()[annotationRevision])
 }
 
 // numberOf returns 0 for text that is not a number.

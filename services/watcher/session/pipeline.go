@@ -13,6 +13,7 @@ import (
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/watcher/delivery"
 	"lockstep.internal/services/watcher/filter"
+	"lockstep.internal/services/watcher/inflight"
 	"lockstep.internal/services/watcher/kube"
 	"lockstep.internal/services/watcher/object"
 	"lockstep.internal/services/watcher/report"
@@ -27,16 +28,18 @@ type pipeline struct {
 	scope    kube.Scope
 	reporter report.Reporter
 
-	wake    chan struct{} // a version may be published
-	settled chan struct{} // a delivery was acknowledged or failed
-	replan  chan struct{} // the plan changed
-	watch   atomic.Pointer[kube.Watch]
-	synced  atomic.Bool
+	wake     chan struct{} // a version may be published
+	settled  chan struct{} // a delivery was acknowledged or failed
+	replan   chan struct{} // the plan changed
+	observed chan struct{} // inflight changed
+	watch    atomic.Pointer[kube.Watch]
+	synced   atomic.Bool
 
-	mu     sync.Mutex
-	filter filter.Filter
-	queue  *delivery.Queue
-	plan   *resync.Plan
+	mu       sync.Mutex
+	filter   filter.Filter
+	queue    *delivery.Queue
+	plan     *resync.Plan
+	inflight *inflight.Tracker // of tracked workloads; nil for workspaces, whose pods are watched
 }
 
 // workloadBounds hold the versions of an outage of NATS: a rollout makes about ten versions of its Deployment for
@@ -58,7 +61,9 @@ func (s *Session) workloads(w Workloads) *pipeline {
 	reporter := s.Reporter
 	reporter.Scope, reporter.Selection = report.ScopeWorkloads, w.Selection.Digest()
 	queue := delivery.New(workloadBounds())
-	return s.pipeline(scope, reporter, queue, filter.NewWorkloads(queue.Exists))
+	p := s.pipeline(scope, reporter, queue, filter.NewWorkloads(queue.Exists))
+	p.inflight = inflight.NewTracker()
+	return p
 }
 
 func (s *Session) pipeline(
@@ -70,6 +75,7 @@ func (s *Session) pipeline(
 	return &pipeline{
 		Session: s, scope: scope, reporter: reporter, queue: queue, filter: f, plan: resync.NewPlan(s.Cause, s.Interval),
 		wake: make(chan struct{}, 1), settled: make(chan struct{}, 1), replan: make(chan struct{}, 1),
+		observed: make(chan struct{}, 1),
 	}
 }
 
@@ -82,6 +88,9 @@ func (p *pipeline) start(ctx context.Context) error {
 	p.watch.Store(watch)
 	p.running.Go(watch.Wait)
 	p.running.Go(func() { p.runResyncs(ctx, watch) })
+	if p.inflight != nil {
+		p.running.Go(func() { p.explain(ctx) })
+	}
 	return nil
 }
 
@@ -119,9 +128,13 @@ func (p *pipeline) add(kind object.Kind, o object.Object, verb events.Verb, orig
 	p.mu.Lock()
 	for _, passed := range p.filter.Filter(v) {
 		p.queue.Add(passed)
+		if p.inflight != nil {
+			p.inflight.Observe(passed)
+		}
 	}
 	p.mu.Unlock()
 	signal(p.wake)
+	signal(p.observed)
 }
 
 func keyAttrs(key object.Key) []any {

@@ -55,7 +55,7 @@ func (p *pipeline) publish(ctx context.Context) {
 		if !ok {
 			<-p.window
 			b.end()
-			p.await(ctx, earliest(due, again))
+			p.await(ctx, p.wake, earliest(due, again))
 			continue
 		}
 		b.begin(ctx, p.Tracer)
@@ -63,8 +63,8 @@ func (p *pipeline) publish(ctx context.Context) {
 	}
 }
 
-// await waits until a version may be published.
-func (p *pipeline) await(ctx context.Context, due time.Time) {
+// await waits for a signal or until due, zero for never.
+func (p *pipeline) await(ctx context.Context, wake <-chan struct{}, due time.Time) {
 	var elapsed <-chan time.Time
 	if !due.IsZero() {
 		timer := p.Clock.NewTimer(due.Sub(p.Clock.Now()))
@@ -72,7 +72,7 @@ func (p *pipeline) await(ctx context.Context, due time.Time) {
 		elapsed = timer.C()
 	}
 	select {
-	case <-p.wake:
+	case <-wake:
 	case <-elapsed:
 	case <-ctx.Done():
 	}

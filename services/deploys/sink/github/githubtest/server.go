@@ -121,6 +121,17 @@ func (s *Server) Repo(name string) *Repository {
 	return s.repos[name]
 }
 
+// Comments returns the bodies of the comments on a pull request.
+func (s *Server) Comments(p *Pull) []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	bodies := make([]string, 0, len(p.Comments))
+	for _, c := range p.Comments {
+		bodies = append(bodies, c.Body)
+	}
+	return bodies
+}
+
 // Calls returns the served requests, such as "POST /repos/o/r/deployments".
 func (s *Server) Calls() []string {
 	s.mu.Lock()

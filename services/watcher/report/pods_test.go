@@ -1,0 +1,105 @@
+package report_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/services/watcher/report"
+)
+
+// waiting returns a pod whose container waits for a reason.
+func waiting(name, reason, message string) corev1.Pod {
+	return corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "web:2"}}},
+		Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{
+			Name:  "main",
+			State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}},
+		}}},
+	}
+}
+
+func unscheduled(name string) corev1.Pod {
+	pod := waiting(name, "", "")
+	pod.Status.ContainerStatuses = nil
+	pod.Status.Conditions = []corev1.PodCondition{
+		{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable", Message: "no room"},
+		{Type: corev1.PodReady, Status: corev1.ConditionFalse},
+	}
+	return pod
+}
+
+func listed(t *testing.T, pods ...corev1.Pod) (events.ObservedWorkloadPods, string, report.Message) {
+	t.Helper()
+	message, says, err := report.Reporter{Cell: "local", Agent: 7, ClusterUID: "c"}.WorkloadPods(report.PodList{
+		Workload: someWorkload(), Revision: "web-2", Version: "99", ListedAt: epoch(), Pods: pods,
+	})
+	require.NoError(t, err)
+	require.NoError(t, events.Validate(message.Event.Type(), message.Event.Data()))
+	var data events.ObservedWorkloadPods
+	require.NoError(t, json.Unmarshal(message.Event.Data(), &data))
+	return data, says, message
+}
+
+func TestFailingPodsArePublishedUnderTheirWorkload(t *testing.T) {
+	t.Parallel()
+	data, says, message := listed(t, unscheduled("a"), waiting("b", "ContainerCreating", ""),
+		waiting("c", "ImagePullBackOff", "Back-off pulling image: not found"))
+	require.Equal(t, "lockstep.local.observed.7.workload.statefulset.ns.web", message.Subject)
+	require.Equal(t, "ErrImagePull: image web:2 cannot be pulled: not found\nUnschedulable: "+
+		"no node of the cluster can take its pods: no room", says)
+	require.Equal(t, "web-2", data.RevisionName)
+	require.Equal(t, "99", data.ListVersion)
+	require.Equal(t, "42", data.Object.ResourceVersion)
+	require.Equal(t, []events.WaitingPod{
+		{Name: "c", Containers: []events.ContainerState{{
+			Name: "main", Image: "web:2", State: events.ContainerStatusWaiting, Reason: "ImagePullBackOff",
+			Message: "Back-off pulling image: not found",
+		}}},
+		{
+			Name: "a", Conditions: []events.Condition{{
+				Type: "PodScheduled", Status: "False", Reason: "Unschedulable", Message: "no room",
+			}},
+			Containers: []events.ContainerState{{Name: "main", Image: "web:2", State: events.ContainerStatusWaiting}},
+		},
+	}, data.Pods)
+}
+
+func TestListOfHealthyPodsSaysNothing(t *testing.T) {
+	t.Parallel()
+	data, says, _ := listed(t, waiting("b", "ContainerCreating", ""))
+	require.Empty(t, says)
+	require.Empty(t, data.Pods)
+}
+
+func TestEqualFailuresSayTheSame(t *testing.T) {
+	t.Parallel()
+	_, first, before := listed(t, waiting("b", "ErrImagePull", "not found"))
+	_, second, after := listed(t, waiting("c", "ImagePullBackOff", "Back-off: not found"),
+		waiting("d", "ErrImagePull", "not found"))
+	require.Equal(t, first, second)
+	require.NotEqual(t, before.Event.ID(), after.Event.ID())
+}
+
+func TestEventOfManyPodsIsBounded(t *testing.T) {
+	t.Parallel()
+	var pods []corev1.Pod
+	for i := range 100 {
+		pod := waiting(fmt.Sprintf("web-%03d", i), "RunContainerError", strings.Repeat("é", 10_000))
+		for j := range 50 {
+			c := corev1.Container{Name: fmt.Sprintf("side-%d", j), Image: "side:1"}
+			pod.Spec.Containers = append(pod.Spec.Containers, c)
+		}
+		pods = append(pods, pod)
+	}
+	data, _, message := listed(t, pods...)
+	require.Len(t, data.Pods, 3)
+	require.Less(t, len(message.Event.Data()), 32<<10)
+}
