@@ -211,6 +211,7 @@ func TestChanges(t *testing.T) {
 		{web(), web(), nil},
 		{web(), stalled, []string{"stalled: no news"}},
 		{stalled, web(), []string{"recovered"}},
+		{stalled, web(func(r *deploysv1.Rollout) { r.Stalled, r.Message = true, "no image" }), []string{"stalled: no image"}},
 		{web(), web(func(r *deploysv1.Rollout) { r.Paused = true }), []string{"paused"}},
 		{web(func(r *deploysv1.Rollout) { r.Blocked = true }), web(), []string{"no longer blocked"}},
 		{web(), web(func(r *deploysv1.Rollout) { r.Counts.Updated = 3 }), []string{"3 new, 2 old, 4 available of 5"}},

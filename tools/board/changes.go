@@ -34,6 +34,9 @@ func Changes(before, after *deploysv1.Rollout) []string {
 	addToggle(before.GetPaused(), after.GetPaused(), "paused", "resumed")
 	addToggle(before.GetBlocked(), after.GetBlocked(), "blocked", "no longer blocked")
 	addToggle(before.GetStalled(), after.GetStalled(), "stalled", "recovered")
+	if why := Why(after); why != "" && before.GetStalled() && after.GetStalled() && why != Why(before) {
+		add("stalled: %s", why)
+	}
 	if Counts(before.GetCounts()) != Counts(after.GetCounts()) && Running(after) && after.GetCounts() != nil {
 		add("%s", Counts(after.GetCounts()))
 	}
