@@ -25,6 +25,7 @@ var switches = []struct { //nolint:gochecknoglobals // a table
 	{"without relay", values{"relay": values{"enabled": false}}},
 	{"without keys", values{"keys": values{"enabled": false}}},
 	{"other NATS", values{"nats": values{"url": "tls://a:4222,tls://b:4223"}}},
+	{"WebSockets", values{"nats": values{"service": values{"webSocketPort": 443}}}},
 	{"database by URL", values{"postgresql": values{"urls": values{
 		"state": "postgres://x_state@db:5433/x", "deploys": "postgres://x_deploys@db:5433/x",
 	}}}},

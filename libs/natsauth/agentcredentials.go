@@ -10,7 +10,9 @@ import (
 	"log/slog"
 	"net/url"
 	"os"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nkeys"
@@ -27,7 +29,7 @@ var ErrInvalidCredentials = errors.New("invalid agent credentials")
 // AgentCredentials is the content of an agent's credentials file: addresses, identity and keys. Its JSON contains
 // the secrets. String and LogValue hide them.
 type AgentCredentials struct {
-	// ServerURLs are one or more nats:// or tls:// URLs without user and password.
+	// ServerURLs are one or more nats:// or tls:// URLs, or ws:// or wss:// URLs, without user and password.
 	ServerURLs []string      `json:"server_urls"`
 	Cell       topology.Cell `json:"cell"`
 	AgentID    int64         `json:"agent_id"`
@@ -41,19 +43,40 @@ type AgentCredentials struct {
 	CA string `json:"ca,omitempty"`
 }
 
-// ValidateServerURL checks an address of NATS for agents. The error does not contain a password.
-func ValidateServerURL(raw string) error {
+// validateServerURL checks an address of NATS for agents. The error does not contain a password.
+func validateServerURL(raw string) error {
 	u, err := url.Parse(raw)
 	switch {
 	case err != nil:
 		return errors.New("contains an invalid URL")
 	case u.User != nil:
 		return fmt.Errorf("the URL of %s contains a user; agents use the field token", u.Host)
-	case (u.Scheme != "nats" && u.Scheme != "tls") || u.Hostname() == "":
-		return fmt.Errorf("%q is not nats://host:port or tls://host:port", raw)
+	case !slices.Contains([]string{"nats", "tls", "ws", "wss"}, u.Scheme) || u.Hostname() == "":
+		return fmt.Errorf("%q is not nats://host:port, tls://host:port or wss://host", raw)
 	}
 
 	return nil
+}
+
+// ValidateServerURLs checks the addresses of NATS for agents.
+func ValidateServerURLs(all []string) error {
+	var errs []error
+
+	webSockets := 0
+
+	for _, raw := range all {
+		errs = append(errs, validateServerURL(raw))
+
+		if strings.HasPrefix(raw, "ws") {
+			webSockets++
+		}
+	}
+
+	if webSockets > 0 && webSockets < len(all) {
+		errs = append(errs, errors.New("some of the URLs are of WebSockets (ws, wss), and some are not"))
+	}
+
+	return errors.Join(errs...)
 }
 
 // Validate returns all errors at once.
@@ -68,10 +91,8 @@ func (c AgentCredentials) Validate() error {
 		fault("server_urls is empty")
 	}
 
-	for _, raw := range c.ServerURLs {
-		if err := ValidateServerURL(raw); err != nil {
-			fault("server_urls: %w", err)
-		}
+	if err := ValidateServerURLs(c.ServerURLs); err != nil {
+		fault("server_urls: %w", err)
 	}
 
 	if err := topology.ValidateCell(string(c.Cell)); err != nil {

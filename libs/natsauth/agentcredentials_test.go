@@ -58,8 +58,11 @@ func TestAgentCredentialsFaults(t *testing.T) {
 	t.Parallel()
 
 	for name, spoil := range map[string]func(*natsauth.AgentCredentials){
-		"server_urls is empty":    func(c *natsauth.AgentCredentials) { c.ServerURLs = nil },
-		"contains a user":         func(c *natsauth.AgentCredentials) { c.ServerURLs = []string{"nats://u:p@host:1"} },
+		"server_urls is empty": func(c *natsauth.AgentCredentials) { c.ServerURLs = nil },
+		"contains a user":      func(c *natsauth.AgentCredentials) { c.ServerURLs = []string{"nats://u:p@host:1"} },
+		"some of the URLs are of": func(c *natsauth.AgentCredentials) {
+			c.ServerURLs = []string{"wss://nats.example", "nats://nats.example"}
+		},
 		"is not nats://":          func(c *natsauth.AgentCredentials) { c.ServerURLs = []string{"http://host"} },
 		"contains an invalid URL": func(c *natsauth.AgentCredentials) { c.ServerURLs = []string{"nats://%zz"} },
 		"cell":                    func(c *natsauth.AgentCredentials) { c.Cell = "a.b" },

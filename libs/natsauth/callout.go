@@ -119,7 +119,9 @@ func (r *Responder) userToken(userKey string, principal Principal, now time.Time
 	claims.Audience = string(principal.Account())
 	claims.Expires = expires.Unix()
 	claims.Permissions = Permissions(r.Cell, principal)
-	claims.AllowedConnectionTypes = jwt.StringList{jwt.ConnectionTypeStandard, jwt.ConnectionTypeInProcess}
+	claims.AllowedConnectionTypes = jwt.StringList{
+		jwt.ConnectionTypeStandard, jwt.ConnectionTypeInProcess, jwt.ConnectionTypeWebsocket,
+	}
 
 	token, err := claims.Encode(r.Keys.Issuer)
 	if err != nil {

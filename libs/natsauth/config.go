@@ -47,6 +47,7 @@ func renderConfig(o Options, issuer, exchange string, users []staticUser) []byte
 
 	w.linef("max_payload: %d", topology.MaxMessageSize)
 	w.tls(o.TLS)
+	w.webSocket(o)
 	w.linef("")
 	w.linef("# Permissions and exports name acknowledgement subjects in this form; do not change it.")
 	w.linef("feature_flags { js_ack_fc_v2: false }")
@@ -100,6 +101,21 @@ func (w *configWriter) tls(t *TLS) {
 
 		w.linef("verify: %t", t.VerifyClients)
 		w.linef("min_version: \"1.2\"")
+	})
+}
+
+func (w *configWriter) webSocket(o Options) {
+	if o.WebSocketPort == 0 {
+		return
+	}
+
+	w.section("websocket", func() {
+		w.linef("listen: %s", quote(o.ListenHost+":"+strconv.Itoa(o.WebSocketPort)))
+		w.tls(o.TLS)
+
+		if o.TLS == nil {
+			w.linef("no_tls: true # a proxy in front of it, or a loopback address")
+		}
 	})
 }
 

@@ -47,6 +47,9 @@ type Options struct {
 	SyncInterval time.Duration
 	// TLS turns on TLS for clients. Without it tokens are sent in clear text: omit it on a loopback address only.
 	TLS *TLS
+	// WebSocketPort is the port for clients behind HTTP proxies, on ListenHost; -1 uses a free one. It has the same TLS as
+	// ListenPort. Defaults to none.
+	WebSocketPort int
 	// Cluster joins several servers. Defaults to one server alone.
 	Cluster *Cluster
 	// Principals are static users in addition to [StaticPrincipals]. Duplicate names are an error.
@@ -167,7 +170,9 @@ func (o Options) validate() error {
 		fault("%w", err)
 	}
 
-	for name, port := range map[string]int{"listen port": o.ListenPort, "monitor port": o.MonitorPort} {
+	for name, port := range map[string]int{
+		"listen port": o.ListenPort, "monitor port": o.MonitorPort, "websocket port": o.WebSocketPort,
+	} {
 		if port < -1 || port > 65535 {
 			fault("%s %d is not a port", name, port)
 		}

@@ -12,7 +12,7 @@ import (
 
 // Config is the part `nats` of every service's configuration.
 type Config struct {
-	URL             config.URL    `yaml:"url" help:"NATS servers, comma-separated: nats://host:4222, tls://host:4222 or ws://host:80"`
+	URL             config.URL    `yaml:"url" help:"NATS servers, comma-separated: nats://host:4222, tls://host:4222, or with WebSockets wss://host:443 or ws://host:80, through the proxy of HTTPS_PROXY or HTTP_PROXY"`
 	NKeySeedFile    config.Secret `yaml:"nkey_seed_file" help:"file with the nkey seed for authentication"`
 	User            string        `yaml:"user" help:"user name, together with password_file"`
 	PasswordFile    config.Secret `yaml:"password_file" help:"file with the password of user"`
@@ -101,6 +101,18 @@ func (t TLS) Validate() []error {
 		}
 	}
 	return errs
+}
+
+// isWebSocket reports whether the servers are reached with WebSockets. The client refuses a mixture.
+func (c Config) isWebSocket() bool {
+	return c.isEncrypted() || strings.HasPrefix(c.firstURL(), "ws://")
+}
+
+func (c Config) isEncrypted() bool { return strings.HasPrefix(c.firstURL(), "wss://") }
+
+func (c Config) firstURL() string {
+	first, _, _ := strings.Cut(c.URL.Reveal(), ",")
+	return strings.ToLower(strings.TrimSpace(first))
 }
 
 func readable(key, path string) error {

@@ -1,8 +1,10 @@
 package natsconn
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -10,6 +12,7 @@ import (
 
 	"lockstep.internal/libs/config"
 	"lockstep.internal/libs/logkey"
+	"lockstep.internal/libs/proxy"
 	"lockstep.internal/libs/retry"
 )
 
@@ -36,6 +39,11 @@ func (c Config) options(logger *slog.Logger) ([]nats.Option, error) {
 		nats.MaxPingsOutstanding(maxPings),
 		nats.PermissionErrOnSubscribe(true),
 	}
+	if c.isWebSocket() {
+		// A proxy resolves the names. Behind one, only the given servers can be reached.
+		options = append(options, nats.SetCustomDialer(webSocketDialer{c.isEncrypted(), c.ConnectTimeout}),
+			nats.SkipHostLookup(), nats.IgnoreDiscoveredServers())
+	}
 	if c.InboxPrefix != "" {
 		options = append(options, nats.CustomInboxPrefix(c.InboxPrefix))
 	}
@@ -53,6 +61,19 @@ func (c Config) options(logger *slog.Logger) ([]nats.Option, error) {
 		return nil, err
 	}
 	return append(options, credentials...), nil
+}
+
+// webSocketDialer dials through the proxy of the environment.
+type webSocketDialer struct {
+	encrypted bool
+	timeout   time.Duration
+}
+
+// Dial implements [nats.CustomDialer].
+func (d webSocketDialer) Dial(_, address string) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), d.timeout)
+	defer cancel()
+	return proxy.Dial(ctx, address, d.encrypted)
 }
 
 // credentials returns options that read the secret files at every connection.

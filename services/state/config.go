@@ -135,10 +135,8 @@ func (c Config) Validate() []error {
 		errs = append(errs,
 			config.Invalid("agents.keys_dir", "is missing: run lockstep nats init and set the directory that it writes"))
 	}
-	for _, url := range c.agentURLs() {
-		if err := natsauth.ValidateServerURL(url); err != nil {
-			errs = append(errs, config.Invalid("agents.urls", "%v; the default is nats.url", err))
-		}
+	if err := natsauth.ValidateServerURLs(c.agentURLs()); err != nil {
+		errs = append(errs, config.Invalid("agents.urls", "%v; the default is nats.url", err))
 	}
 	errs = append(errs, c.Agents.validateLimits()...)
 	if c.Streams.Replicas != 1 && c.Streams.Replicas != 3 && c.Streams.Replicas != 5 {

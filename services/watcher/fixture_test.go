@@ -41,6 +41,7 @@ type fixture struct {
 	js          jetstream.JetStream // as the state service
 	agent       int64
 	credentials string // file
+	caFile      string // of the server's certificate, empty without TLS
 }
 
 // acceptAll accepts every user that is an agent id.
@@ -56,12 +57,21 @@ func (acceptAll) Authenticate(_ context.Context, c natsauth.Credentials) (natsau
 
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
+	return newFixtureWith(t, natsauth.Options{})
+}
+
+func newFixtureWith(t *testing.T, options natsauth.Options) *fixture {
+	t.Helper()
 	dir := t.TempDir()
-	_, err := natsauth.Init(dir, natsauth.Options{Cell: cellName, ListenPort: -1, StoreDir: filepath.Join(dir, "store")})
+	options.Cell, options.ListenPort, options.StoreDir = cellName, -1, filepath.Join(dir, "store")
+	_, err := natsauth.Init(dir, options)
 	require.NoError(t, err)
 	f := &fixture{
 		server: natstest.Start(t, natsd.Options{ConfigFile: natsauth.ConfigFile(dir)}),
 		agent:  1000 + lastAgent.Add(1),
+	}
+	if options.TLS != nil {
+		f.caFile = options.TLS.CertFile
 	}
 
 	keys, err := natsauth.LoadCalloutKeys(dir)
@@ -93,7 +103,11 @@ func (f *fixture) static(t *testing.T, dir, principal string) *nats.Conn {
 	t.Helper()
 	seed, err := nats.NkeyOptionFromSeed(natsauth.SeedFile(dir, principal))
 	require.NoError(t, err)
-	return natstest.Connect(t, f.server, seed, nats.CustomInboxPrefix(natsauth.InboxPrefix(principal)))
+	options := []nats.Option{seed, nats.CustomInboxPrefix(natsauth.InboxPrefix(principal))}
+	if f.caFile != "" {
+		options = append(options, nats.RootCAs(f.caFile))
+	}
+	return natstest.Connect(t, f.server, options...)
 }
 
 func (f *fixture) writeCredentials(t *testing.T, dir string) string {

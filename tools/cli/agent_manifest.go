@@ -157,7 +157,7 @@ func (a *app) identify(ctx context.Context, flags *manifestFlags, args []string)
 	}
 	flags.agent.ID = credentials.AgentID
 	if len(flags.agent.NATSPorts) == 0 {
-		flags.agent.NATSPorts, err = ports(natsPort, credentials.ServerURLs, "nats", "tls")
+		flags.agent.NATSPorts, err = natsPorts(credentials.ServerURLs)
 		if err != nil {
 			// A new agent's credentials are printed in any case: they are shown only once.
 			flags.agent.NATSPorts = []string{natsPort}
@@ -177,6 +177,14 @@ func (a *app) identify(ctx context.Context, flags *manifestFlags, args []string)
 
 // natsPort is the default port of NATS.
 const natsPort = "4222"
+
+// natsPorts returns the ports of addresses of NATS.
+func natsPorts(addresses []string) ([]string, error) {
+	if len(addresses) > 0 && strings.HasPrefix(addresses[0], "ws") { // then all do
+		return ports("443", addresses, "ws", "wss")
+	}
+	return ports(natsPort, addresses, "nats", "tls")
+}
 
 func isPort(text string) bool {
 	n, err := strconv.ParseUint(text, 10, 16)

@@ -68,6 +68,8 @@ them up with the database: without the key seal.seed of NAME-state all secret va
 	f.StringVar(&namespace, "namespace", "", "namespace of the control plane (required)")
 	f.StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig of the cluster; default: the cluster that this runs in")
 	f.IntVar(&natsServers, "nats-servers", 1, "number of NATS servers of the chart")
+	f.IntVar(&options.NATS.WebSocketPort, "nats-websocket-port", 0,
+		"port of the NATS servers for agents behind HTTP proxies; 0 for none")
 	f.StringVar(&tlsDir, "nats-tls-dir", "",
 		"folder of tls.crt, tls.key and ca.crt on the NATS servers; default: no TLS")
 	f.BoolVar(&options.RelayCertificate, "relay-certificate", true, "create a self-signed certificate of relays")

@@ -79,6 +79,9 @@ nats-server.conf of an earlier run without --cluster stays as it was: remove it.
 	f.StringVar(&dir, "dir", "nats", "folder to write")
 	f.StringVar(&opts.ListenHost, "listen-host", "127.0.0.1", "address on which the server listens")
 	f.IntVar(&opts.ListenPort, "listen-port", 4222, "port for clients")
+	f.IntVar(&opts.WebSocketPort, "websocket-port", 0,
+		"port for clients behind HTTP proxies, which use wss:// addresses; with the certificate of the port for clients; "+
+			"0 for none")
 	f.IntVar(&opts.MonitorPort, "monitor-port", 0, "port for health and metrics of the server; 0 for none")
 	f.StringVar(&opts.MonitorHost, "monitor-host", "",
 		"address of that port, which asks for no key; default: that of --listen-host")

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/gorilla/websocket"
+
+	"lockstep.internal/libs/proxy"
 )
 
 const (
@@ -65,11 +67,15 @@ type Dialer struct {
 	NoProxy bool
 }
 
-// dialCoalescing dials the connection below TLS.
-func dialCoalescing(ctx context.Context, network, address string) (net.Conn, error) {
-	conn, err := new(net.Dialer).DialContext(ctx, network, address)
-	if err != nil {
-		return nil, err //nolint:wrapcheck // it names the address
+// dialBelow dials the connection below TLS and the WebSocket.
+func (d Dialer) dialBelow(ctx context.Context, address string, encrypted bool) (conn net.Conn, err error) {
+	if d.NoProxy {
+		conn, err = new(net.Dialer).DialContext(ctx, "tcp", address)
+	} else {
+		conn, err = proxy.Dial(ctx, address, encrypted)
+	}
+	if err != nil || !encrypted {
+		return conn, err
 	}
 	return Coalesce(conn), nil
 }
@@ -88,17 +94,13 @@ type Connection struct {
 // Dial connects to a relay at a URL with the scheme wss or ws. The header authenticates. The server must not send
 // before it has received data: bytes that arrive with the response to the upgrade are lost.
 func (d Dialer) Dial(ctx context.Context, url string, header http.Header) (Connection, error) {
-	proxy := http.ProxyFromEnvironment
-	if d.NoProxy {
-		proxy = nil
-	}
 	dialer := websocket.Dialer{
-		Proxy: proxy, TLSClientConfig: d.TLS, HandshakeTimeout: handshakeTimeout, ReadBufferSize: handshakeBuffer,
+		NetDialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
+			return d.dialBelow(ctx, address, strings.HasPrefix(url, "wss:"))
+		},
+		TLSClientConfig: d.TLS, HandshakeTimeout: handshakeTimeout, ReadBufferSize: handshakeBuffer,
 		WriteBufferSize: handshakeBuffer,
 		Subprotocols:    []string{Subprotocol},
-	}
-	if strings.HasPrefix(url, "wss:") {
-		dialer.NetDialContext = dialCoalescing
 	}
 	ws, response, err := dialer.DialContext(ctx, url, header)
 	if response != nil {

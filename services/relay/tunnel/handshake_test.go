@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"lockstep.internal/services/relay/tunnel"
+	"lockstep.internal/tools/testkit/proxytest"
 )
 
 // newRelay upgrades every request and echoes every stream.
@@ -75,6 +76,21 @@ func TestDialAndUpgrade(t *testing.T) {
 			require.ErrorIs(t, <-ended, tunnel.ErrClosed)
 		})
 	}
+}
+
+func TestDialsRelaysThroughAProxy(t *testing.T) { //nolint:paralleltest // sets the environment
+	server := newRelay(t, (*httptest.Server).StartTLS)
+	const relay = "relay.example.com:443"
+	p := proxytest.Start(t, map[string]string{relay: server.Listener.Addr().String()})
+	proxytest.Environment(t, p.URL, "")
+	cfg := server.Client().Transport.(*http.Transport).TLSClientConfig
+	conn, err := tunnel.Dialer{TLS: cfg}.Dial(t.Context(), "wss://relay.example.com/tunnel", nil)
+	require.NoError(t, err)
+	require.True(t, conn.Encrypted)
+	require.Equal(t, []string{relay}, p.Connects())
+	require.NoError(t, conn.Conn.Close())
+	_, err = tunnel.Dialer{TLS: cfg, NoProxy: true}.Dial(t.Context(), "wss://relay.example.com/tunnel", nil)
+	require.Error(t, err)
 }
 
 func TestHandshakeErrorHasTextAndRetryAfter(t *testing.T) {

@@ -75,7 +75,10 @@ func (o Options) server(store string, port int) (*server.Options, error) {
 	so.Host, so.Port, so.ClientAdvertise = host, port, ""
 	so.HTTPPort, so.HTTPSPort, so.ProfPort = 0, 0, 0
 	so.Cluster, so.Gateway, so.LeafNode = server.ClusterOpts{}, server.GatewayOpts{}, server.LeafNodeOpts{}
-	so.MQTT, so.Websocket, so.Routes = server.MQTTOpts{}, server.WebsocketOpts{}, nil
+	so.MQTT, so.Routes = server.MQTTOpts{}, nil
+	if so.Websocket.Port != 0 {
+		so.Websocket.Host, so.Websocket.Port, so.Websocket.Advertise = host, server.RANDOM_PORT, ""
+	}
 	so.PidFile, so.PortsFileDir, so.LogFile, so.Syslog = "", "", "", false
 	so.NoSigs = true
 	// A busy machine is slow to authenticate. A client takes an early ping for a failure meanwhile.

@@ -96,6 +96,14 @@ func awaitReady(running *server.Server, log *serverLog, timeout time.Duration) b
 // ClientURL is the URL for clients; Restart does not change it.
 func (s *Server) ClientURL() string { return s.url }
 
+// WebSocketURL is the URL for clients with WebSockets, if the configuration file has a port for them. Restart changes
+// it.
+func (s *Server) WebSocketURL() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.running.WebsocketURL()
+}
+
 // Port is the port for clients on 127.0.0.1; Restart does not change it.
 func (s *Server) Port() int { return s.port }
 
