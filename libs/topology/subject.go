@@ -171,9 +171,10 @@ func (c Cell) WorkspaceAll(project int64, workspace string) string {
 	return c.Prefix(FamilyWorkspace) + "." + strconv.FormatInt(project, 10) + "." + Escape(workspace) + ".*"
 }
 
-// WorkspaceID is a regular expression whose group matches the workspace's id in the subjects of its events.
-func (c Cell) WorkspaceID() string {
-	return "^" + regexp.QuoteMeta(c.Prefix(FamilyWorkspace)) + `[.][^.]+[.]([^.]+)[.]`
+// OrderingKey is a regular expression whose group matches the id of the workspace or the agent in the subjects of its
+// events.
+func (c Cell) OrderingKey() string {
+	return "^" + regexp.QuoteMeta(c.Prefix("")) + `(?:` + FamilyWorkspace + `[.][^.]+|` + FamilyAgent + `)[.]([^.]+)[.]`
 }
 
 // Deploy is the subject of one kind of fact, such as completed, about one workload of a cluster.

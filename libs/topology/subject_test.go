@@ -93,13 +93,16 @@ func TestParseRejectsInvalidSubjects(t *testing.T) {
 	require.ErrorContains(t, err, "no agent")
 }
 
-func TestWorkspaceIDMatchesTheEventsOfOneWorkspace(t *testing.T) {
+func TestOrderingKeyMatchesTheEventsOfOneWorkspaceOrAgent(t *testing.T) {
 	t.Parallel()
-	id := regexp.MustCompile(topology.Cell("local").WorkspaceID())
+	id := regexp.MustCompile(topology.Cell("local").OrderingKey())
 	for _, subject := range []string{
 		topology.Cell("local").Workspace(7, "w", "created"), topology.Cell("local").Workspace(0, "w", "orphaned"),
 	} {
 		require.Equal(t, "w", id.FindStringSubmatch(subject)[1])
+	}
+	for _, subject := range []string{topology.Cell("local").AgentSilent(7), topology.Cell("local").AgentReturned(7)} {
+		require.Equal(t, "7", id.FindStringSubmatch(subject)[1])
 	}
 	for _, subject := range []string{
 		topology.Cell("other").Workspace(7, "w", "created"), topology.Cell("local").Desired(7, "w"),

@@ -192,7 +192,7 @@ func (p *process) openOutbox(context.Context) error {
 	}
 	p.publisher, err = outbox.New(outbox.Config{
 		Pool: p.pool, Conn: p.conn.Conn, Logger: p.tel.Logger, Metrics: metrics, Restored: p.republish,
-		OrderingKey: p.cell().WorkspaceID(),
+		OrderingKey: p.cell().OrderingKey(),
 	})
 	if err != nil {
 		return fmt.Errorf("outbox: %w", err)

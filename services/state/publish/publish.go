@@ -1,7 +1,7 @@
 // Package publish makes the messages that the state service publishes: it renders manifests, encodes
 // events and chooses subjects. It is pure, except that [Encoder.Entries] makes a new id for each event: the caller puts
-// the messages into the outbox, in the transaction of the change, and the outbox publishes them in order per subject
-// and per workspace.
+// the messages into the outbox, in the transaction of the change, and the outbox publishes them in order per subject,
+// per workspace and per agent.
 // Only the message of ObservationsRead is published directly.
 package publish
 
