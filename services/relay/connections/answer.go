@@ -62,21 +62,22 @@ func (p *Pool) hasOther(to route.Destination, one registry.Connection, tried map
 	return route.Decide(p.connections(to.AgentID), p.cfg.Self, to.ConnectionID, excluded, rand.IntN).Connection != nil
 }
 
-// isSilent reports whether the replica of a connection does not respond to a probe, or its relay does not.
+// isSilent reports whether the replica of a connection does not respond to a probe, or its relay does not. One that
+// drains or is gone is not silent: its streams end, or fail.
 func (p *Pool) isSilent(ctx context.Context, c registry.Connection, to route.Destination) bool {
-	if local, found := p.get(c.AgentID, c.ID); found {
-		return !responds(ctx, local.session)
+	if local, found := p.get(c.AgentID, c.ID); found || c.RelayID == p.cfg.Self {
+		return found && !responds(ctx, local.session)
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*probeTimeout)
 	defer cancel()
 	session, err := p.session(ctx, route.Decision{Connection: &c})
 	if err != nil {
-		return true
+		return ctx.Err() != nil
 	}
 	to.ConnectionID, to.Probe = c.ID, true
 	probe, err := session.Open(to.Encode())
 	if err != nil {
-		return true
+		return false
 	}
 	defer probe.Reset(tunnel.Cancelled, "the probe is over")
 	stop := context.AfterFunc(ctx, func() { probe.Reset(tunnel.Cancelled, "the relay did not respond") })

@@ -93,17 +93,40 @@ func TestRequestLeavesSilentRelay(t *testing.T) {
 // A target may take its time, and a request without another replica has nowhere to go.
 func TestRequestStaysWithReplicaThatResponds(t *testing.T) {
 	t.Parallel()
-	for name, connect := range map[string]func(f *fixture){
-		"slow target":       func(f *fixture) { f.connect("a", 1, "one") },
-		"no other replica":  func(f *fixture) { f.connectSilent("a", 1) },
-		"slow target, peer": func(f *fixture) { f.connect("b", 1, "one") },
+	for name, connect := range map[string]func(f *fixture) (drain func()){
+		"slow target": func(f *fixture) func() {
+			f.connect("a", 1, "one")
+			return func() {}
+		},
+		"slow target at another relay": func(f *fixture) func() {
+			f.connect("b", 1, "one")
+			return func() {}
+		},
+		"no other replica": func(f *fixture) func() {
+			f.connectSilent("a", 1)
+			return func() {}
+		},
+		"a replica that drains": func(f *fixture) func() {
+			_, disconnect := f.connect("a", 1, "one")
+			return disconnect
+		},
+		"a replica that drains at another relay": func(f *fixture) func() {
+			_, disconnect := f.connect("b", 1, "one")
+			return disconnect
+		},
+		"a relay that drains": func(f *fixture) func() {
+			f.connect("b", 1, "one")
+			return func() { f.partitioned.Store(true) }
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				f := newFixture(t)
-				connect(f)
+				drain := connect(f)
 				s, await := f.open("a")
+				synctest.Wait() // the stream has arrived
+				drain()
 				if name != "no other replica" {
 					f.connect("a", 2, "two")
 				}
