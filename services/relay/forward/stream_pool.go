@@ -110,7 +110,9 @@ func (p *streamPool) expire(s *pooledStream) {
 	s.Reset(tunnel.Cancelled, "the stream was idle for too long")
 }
 
+// evict closes idle streams of a connection, and pools no more of them. It does not wait for a silent replica.
 func (p *streamPool) evict(connectionID int64) {
+	var evicted []*pooledStream
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := time.Now()
@@ -122,11 +124,16 @@ func (p *streamPool) evict(connectionID int64) {
 				return false
 			}
 			if s.timer.Stop() {
-				s.Reset(tunnel.Cancelled, "the connection is no longer used")
+				evicted = append(evicted, s)
 			}
 			return true
 		}))
 	}
+	go func() {
+		for _, s := range evicted {
+			s.Reset(tunnel.Cancelled, "the connection is no longer used")
+		}
+	}()
 }
 
 func (p *streamPool) close() {

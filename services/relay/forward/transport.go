@@ -67,6 +67,9 @@ func (t *Transport) RoundTrip(request *http.Request) (*http.Response, error) {
 		if err == nil {
 			return response, nil
 		}
+		if errors.Is(err, connections.ErrSilent) {
+			t.pool.evict(s.Connection.ID)
+		}
 		r := route.RetryConditions{Replayable: isReplayable(request), HasBody: hasBody(request)}
 		if request.Context().Err() != nil || !state.RecordFailure(s.Stream, err, failureOf(err, s.reused), r) {
 			return nil, err

@@ -15,6 +15,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"lockstep.internal/services/relay/connections"
+	"lockstep.internal/services/relay/forward"
+	"lockstep.internal/services/relay/route"
 	"lockstep.internal/tools/testkit/leaktest"
 )
 
@@ -121,6 +124,64 @@ func TestClosedPooledStreamIsReplaced(t *testing.T) {
 	close(closeFirst)
 	require.Equal(t, "/second", a.get("/second"))
 	require.EqualValues(t, 2, a.opened.Load())
+}
+
+// silentReplica is an agent with two connections, of which the first becomes silent.
+type silentReplica struct {
+	*agentFixture
+
+	silent atomic.Bool
+	// leftFirst counts requests that left the first connection.
+	leftFirst atomic.Int64
+}
+
+func (s *silentReplica) Open(
+	ctx context.Context, state *connections.RetryState, to route.Destination,
+) (*connections.Stream, error) {
+	stream, err := s.agentFixture.Open(ctx, state, to)
+	if err == nil {
+		stream.Connection.ID = 1
+		if s.silent.Load() {
+			stream.Connection.ID = 2
+		}
+	}
+	return stream, err
+}
+
+func (s *silentReplica) AwaitAnswer(
+	_ *connections.RetryState, on *connections.Stream, _ route.Destination, wait func() error,
+) error {
+	if on.Connection.ID == 1 && s.silent.Load() {
+		s.leftFirst.Add(1)
+		return connections.ErrSilent
+	}
+	return wait()
+}
+
+// A request that leaves a silent replica does not try each of its pooled streams.
+func TestStreamsOfSilentReplicaAreNotReused(t *testing.T) {
+	t.Parallel()
+	const pooled = 3
+	var together sync.WaitGroup
+	together.Add(pooled)
+	s := &silentReplica{agentFixture: newAgent(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/together" {
+			together.Done()
+			together.Wait()
+		}
+	}))}
+	s.transport = forward.NewTransport(s)
+	t.Cleanup(s.transport.Close)
+	var requests sync.WaitGroup
+	for range pooled {
+		requests.Go(func() { _ = s.get("/together") })
+	}
+	requests.Wait()
+	s.silent.Store(true)
+	require.Empty(t, s.get("/"))
+	require.Empty(t, s.get("/"))
+	require.EqualValues(t, 1, s.leftFirst.Load())
+	require.EqualValues(t, pooled+1, s.opened.Load())
 }
 
 func TestUnreachableTargetIsNotRetried(t *testing.T) {
