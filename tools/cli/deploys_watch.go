@@ -98,8 +98,8 @@ func (a *app) watchRollouts(
 		show.note(text)
 		_ = show.draw(w.board.Running(), time.Now()) // the next one reports the error
 	}
-	return followStream(ctx, note, func(ctx context.Context, connected func()) error {
-		err := w.follow(ctx, api, request, connected)
+	return followStream(ctx, note, func(ctx context.Context, state *streamState) error {
+		err := w.follow(ctx, api, request, state)
 		request = &deploysv1.WatchRolloutsRequest{Filter: request.GetFilter(), Ended: endedAfterRestart}
 		return err
 	})
@@ -115,7 +115,7 @@ type rolloutWatch struct {
 
 // follow shows one stream of the server until its end.
 func (w *rolloutWatch) follow(
-	ctx context.Context, api *client.Deploys, request *deploysv1.WatchRolloutsRequest, connected func(),
+	ctx context.Context, api *client.Deploys, request *deploysv1.WatchRolloutsRequest, state *streamState,
 ) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -123,7 +123,7 @@ func (w *rolloutWatch) follow(
 	if err != nil {
 		return err
 	}
-	connected()
+	state.answer(stream.ResponseHeader())
 	defer func() { w.restarted = true }()
 	messages := make(chan *deploysv1.WatchRolloutsResponse)
 	ended := make(chan error, 1)
@@ -150,6 +150,7 @@ func (w *rolloutWatch) follow(
 			if !open {
 				return cmp.Or(<-ended, errStreamEnded) //nolint:wrapcheck // a fault
 			}
+			state.receive()
 			err = w.take(message)
 		case now := <-ticker.C:
 			err = w.show.draw(w.board.Running(), now)

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"net/http"
 	"time"
 
 	"lockstep.internal/libs/fault"
@@ -13,33 +14,49 @@ const streamRetry = time.Second
 
 var errStreamEnded error = fault.New(errcode.Unavailable, "the server ended the stream")
 
+// streamState is what is known about a stream that is opened again when the server is lost.
+type streamState struct {
+	note func(string)
+	// begun: the server has answered once. answered: it has answered this attempt. lost: that was noted.
+	begun, answered, lost bool
+}
+
+// answer takes the header of a response; it is empty if the server cannot be reached.
+func (s *streamState) answer(header http.Header) {
+	s.answered = len(header) > 0
+	s.begun = s.begun || s.answered
+}
+
+// receive is called with each message. A server that is not ready answers, but sends none.
+func (s *streamState) receive() {
+	if s.lost {
+		s.lost = false
+		s.note("connected to the server again")
+	}
+}
+
 // followStream calls follow, which reads a stream of a server, until it succeeds, or fails with another reason than a
-// lost server. follow calls connected when the server has answered. note is called once when a server that answered is
-// lost, and once when it is back.
+// lost server. note is called once when a server that answered is lost, and once when it sends messages again.
 func followStream(
-	ctx context.Context, note func(string), follow func(ctx context.Context, connected func()) error,
+	ctx context.Context, note func(string), follow func(ctx context.Context, state *streamState) error,
 ) error {
-	for begun, lost := false, false; ; {
-		connected := false
-		err := follow(ctx, func() {
-			if lost {
-				note("connected to the server again")
-			}
-			begun, connected, lost = true, true, false
-		})
+	state := &streamState{note: note}
+	for {
+		state.answered = false
+		err := follow(ctx, state)
 		if err == nil || ctx.Err() != nil {
 			return nil //nolint:nilerr // the caller ended ctx
 		}
 		// A token that was valid when the stream began may be replaced.
 		again := fault.Is(err, errcode.Unavailable) || fault.Is(err, errcode.DeadlineExceeded) ||
-			connected && fault.Is(err, errcode.Unauthenticated)
-		if !begun || !again {
+			state.answered && fault.Is(err, errcode.Unauthenticated)
+		if !state.begun || !again {
 			return err
 		}
-		if !lost {
+		if !state.lost {
+			state.lost = true
 			note("lost the server; connecting again")
 		}
-		lost = true
 		select {
 		case <-ctx.Done():
 			return nil

@@ -64,17 +64,18 @@ func (a *app) watch(
 		}
 	}
 	request := &statev1.WatchWorkspacesRequest{Filter: filter}
-	return followStream(ctx, a.noteStream, func(ctx context.Context, connected func()) error {
+	return followStream(ctx, a.noteStream, func(ctx context.Context, state *streamState) error {
 		stream, err := api.Workspaces.WatchWorkspaces(ctx, connect.NewRequest(request))
 		if err != nil {
 			return err
 		}
 		defer stream.Close() //nolint:errcheck // read to its end
-		connected()
+		state.answer(stream.ResponseHeader())
 		again := proto.CloneOf(filter)
 		again.IncludeTerminated = true // what is terminated until then
 		request = &statev1.WatchWorkspacesRequest{Filter: again}
 		for stream.Receive() {
+			state.receive()
 			if !isNew(stream.Msg()) {
 				continue
 			}

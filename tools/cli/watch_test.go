@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -27,6 +28,16 @@ type storedWorkspaces struct {
 
 	mu     sync.Mutex
 	stored []*statev1.Workspace
+	// aborts and refusals are the numbers of next requests that are not answered, and of next watches that fail.
+	aborts, refusals int
+}
+
+// next reports whether one is left, and takes it.
+func (f *storedWorkspaces) next(left *int) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	*left--
+	return *left >= 0
 }
 
 func (f *storedWorkspaces) store(workspaces ...*statev1.Workspace) {
@@ -46,6 +57,9 @@ func (f *storedWorkspaces) WatchWorkspaces(
 	ctx context.Context, r *connect.Request[statev1.WatchWorkspacesRequest],
 	stream *connect.ServerStream[statev1.WatchWorkspacesResponse],
 ) error {
+	if f.next(&f.refusals) {
+		return connect.NewError(connect.CodeUnavailable, errors.New("not ready"))
+	}
 	f.mu.Lock()
 	stored := f.stored
 	f.mu.Unlock()
@@ -64,9 +78,13 @@ func (f *storedWorkspaces) WatchWorkspaces(
 // newFakeState returns the flags of a command line for the server.
 func newFakeState(t *testing.T, workspaces *storedWorkspaces) (*httptest.Server, []string) {
 	t.Helper()
-	mux := http.NewServeMux()
-	mux.Handle(statev1connect.NewWorkspaceServiceHandler(workspaces))
-	server := httptest.NewServer(mux)
+	_, handler := statev1connect.NewWorkspaceServiceHandler(workspaces)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if workspaces.next(&workspaces.aborts) {
+			panic(http.ErrAbortHandler)
+		}
+		handler.ServeHTTP(w, r)
+	}))
 	t.Cleanup(server.Close)
 	token := filepath.Join(t.TempDir(), "token")
 	require.NoError(t, os.WriteFile(token, []byte(personal+"\n"), 0o600))
@@ -101,6 +119,9 @@ func TestWorkspaceWatchContinuesWithAnotherConnection(t *testing.T) {
 			await(&out, "ended")
 			service.store(at("same", running, old), at("ended", terminated, old), at("before", terminated, old),
 				at("short", terminated, time.Now().Add(time.Second)))
+			service.mu.Lock()
+			service.aborts, service.refusals = 2, 2
+			service.mu.Unlock()
 			server.CloseClientConnections()
 			await(&out, "short")
 			cancel()
