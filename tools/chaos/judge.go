@@ -30,6 +30,9 @@ const (
 	// moment.
 	outageMargin = 10 * time.Second
 
+	// watcherNATS is the link between the watcher and NATS.
+	watcherNATS = stack.Watcher + "-nats"
+
 	labelWorkspace = "lockstep.dev/workspace"
 )
 
@@ -90,18 +93,26 @@ func judgeRollouts(r Recording, facts []history.Record) history.Findings {
 	facts = slices.DeleteFunc(slices.Clone(facts), func(fact history.Record) bool {
 		return !strings.Contains(fact.Subject, ours)
 	})
-	return history.Rollouts(facts, history.ExpectedRollouts(r.Run.Cluster, versions), outages(r.Versions))
+	return history.Rollouts(facts, history.ExpectedRollouts(r.Run.Cluster, versions), outages(r))
 }
 
-// outages returns the periods in which no watcher held the Lease of the agent with the load, with their margins.
-func outages(versions []history.ObjectVersion) []history.Outage {
-	leases := slices.DeleteFunc(slices.Clone(versions), func(v history.ObjectVersion) bool {
+// outages returns the periods in which no watcher held the Lease of the agent with the load, with their margins. What
+// the watcher could not send before is lost with its leader, so that an outage begins with a fault of NATS that
+// reaches into it.
+func outages(r Recording) []history.Outage {
+	leases := slices.DeleteFunc(slices.Clone(r.Versions), func(v history.ObjectVersion) bool {
 		_, is := v.Object.(*coordinationv1.Lease)
 		return !is
 	})
 	found := history.Outages(leases, leaseDeadline)
 	for i := range found {
 		found[i].From, found[i].Until = found[i].From.Add(-outageMargin), found[i].Until.Add(outageMargin)
+		for _, f := range slices.Backward(r.Faults) {
+			unsent := f.Target == nats || f.Target == watcherNATS
+			if unsent && f.From.Before(found[i].From) && f.Until.After(found[i].From) {
+				found[i].From = f.From
+			}
+		}
 	}
 	return found
 }
@@ -317,5 +328,5 @@ func Summary(r Recording) string {
 	return fmt.Sprintf("seed %d: %d faults, %d calls (%d attempts without an answer), %d relayed requests, "+
 		"%d versions of objects with %d rollouts, %d leaderless periods; messages: %s",
 		r.Run.Seed, len(r.Faults), len(r.Calls), lost, len(r.Relayed), len(r.Versions), rollouts,
-		len(outages(r.Versions)), strings.Join(messages, ", "))
+		len(outages(r)), strings.Join(messages, ", "))
 }

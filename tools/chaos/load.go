@@ -247,14 +247,16 @@ func (l *load) awaitQuiet(ctx context.Context) error {
 		if recording.Messages, err = readStreams(ctx, js); err != nil {
 			return err
 		}
-		if found := Judge(recording); len(found) == 0 || time.Now().After(deadline) {
+		found := Judge(recording)
+		if len(found) == 0 || time.Now().After(deadline) || retry.Sleep(ctx, judgePause) != nil {
 			for _, m := range recording.Messages {
 				l.record.write(entry{Message: &m})
 			}
 			return nil
 		}
-		if err := retry.Sleep(ctx, judgePause); err != nil {
-			return fmt.Errorf("wait for the streams: %w", err)
+		const waits = "  the system is not quiet yet: %d findings, such as %s\n"
+		if _, err := fmt.Fprintf(l.Out, waits, len(found), found[0]); err != nil {
+			return fmt.Errorf("write: %w", err)
 		}
 	}
 }
