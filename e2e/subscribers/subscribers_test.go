@@ -63,6 +63,31 @@ func TestShellSubscriber(t *testing.T) {
 	})
 }
 
+func TestShellSubscriberNamesWhatIsMissing(t *testing.T) {
+	t.Parallel()
+	script := filepath.Join(root(t), "deploy", "subscribers", "cli", "subscriber.sh")
+	dir := t.TempDir()
+	path := t.TempDir()
+	sed, err := exec.LookPath("sed")
+	require.NoError(t, err)
+	require.NoError(t, os.Symlink(sed, filepath.Join(path, "sed")))
+	foreign := filepath.Join(dir, "foreign.json")
+	require.NoError(t, os.WriteFile(foreign, []byte("{\n  \"url\": \"nats://h\"\n}\n"), 0o600))
+	run := func(args ...string) string {
+		command := exec.CommandContext(t.Context(), "/bin/sh", append([]string{script}, args...)...)
+		command.Env = []string{"PATH=" + path}
+		out, err := command.CombinedOutput()
+		require.Error(t, err)
+		require.Equal(t, 2, command.ProcessState.ExitCode(), "%s", out)
+		return string(out)
+	}
+	require.Contains(t, run(), "usage: ")
+	require.Contains(t, run(filepath.Join(dir, "none.json")), "none.json: `lockstep subscriber create NAME")
+	require.Contains(t, run(foreign), "the nats command line is missing: see https://github.com/nats-io/natscli")
+	require.NoError(t, os.WriteFile(filepath.Join(path, "nats"), []byte("#!/bin/sh\n"), 0o700))
+	require.Contains(t, run(foreign), "foreign.json has no stream: it is no file of `lockstep subscriber create`")
+}
+
 func root(t *testing.T) string {
 	t.Helper()
 	dir, err := architecture.Root()

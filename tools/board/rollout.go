@@ -15,6 +15,16 @@ func Name(r *deploysv1.Rollout) string {
 	return plain(w.GetNamespace() + "/" + w.GetKind() + "/" + w.GetName())
 }
 
+// Scaling describes a change of the number of pods.
+func Scaling(s *deploysv1.Scaling) string {
+	w := s.GetWorkload()
+	text := plain(w.GetNamespace() + "/" + w.GetKind() + "/" + w.GetName())
+	if s.GetCompleted() {
+		return fmt.Sprintf("%s  scaled from %d to %d", text, s.GetFrom(), s.GetTo())
+	}
+	return fmt.Sprintf("%s  scaling from %d to %d", text, s.GetFrom(), s.GetTo())
+}
+
 // State returns the state of a rollout, or why a running one is stuck, in one word.
 func State(r *deploysv1.Rollout) string {
 	switch r.GetState() {

@@ -42,7 +42,8 @@ func (f *configurationFlags) add(c *cobra.Command) {
 		{"max-age", "time from the creation of a workspace until it is terminated"},
 		{"expiry-warning", "time between the warning of the user and one of these (15m unless set)"},
 	} {
-		f.durations[d.flag] = c.Flags().Duration(d.flag, 0, d.help)
+		f.durations[d.flag] = new(time.Duration)
+		durationFlag(c, f.durations[d.flag], d.flag, 0, d.help)
 	}
 	f.limits["max-workspaces"] = c.Flags().
 		Int32("max-workspaces", 0, "maximum number of workspaces of the agent, without terminated ones")

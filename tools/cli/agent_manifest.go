@@ -33,7 +33,7 @@ func (a *app) agentManifest() *cobra.Command {
 	c := &cobra.Command{
 		Use:               "manifest AGENT | --credentials FILE",
 		Short:             "Print the Kubernetes objects of an agent",
-		Args:              cobra.MaximumNArgs(1),
+		Args:              atMost("AGENT"),
 		ValidArgsFunction: a.completeAgents,
 		Long: `Print the Kubernetes objects of an agent, for kubectl apply: namespace, permissions, credentials, network
 policies, the watcher and the dispatcher; with --relay-url, also the relay agent.

@@ -88,7 +88,7 @@ func checkNewFile(file string) error {
 func (a *app) agentList() *cobra.Command {
 	var project string
 	c := &cobra.Command{
-		Use: "list", Short: "List agents", Args: exactly(),
+		Use: "list", Short: "List agents, by id", Args: exactly(),
 		RunE: func(c *cobra.Command, _ []string) error {
 			api, err := a.api()
 			if err != nil {
@@ -178,7 +178,7 @@ While an agent has two tokens, it gets a third one only with --valid-for 0s, whi
 		},
 	}
 	c.Flags().StringVar(&file, "credentials", "agent-credentials.json", "credentials file of the agent")
-	c.Flags().DurationVar(&overlap, "valid-for", 24*time.Hour, "how long the old token stays valid; 0s to 720h")
+	durationFlag(c, &overlap, "valid-for", 24*time.Hour, "how long the old token stays valid; 0s to 720h")
 	return c
 }
 

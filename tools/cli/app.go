@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -52,9 +51,6 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer, version s
 	return fault.ExitCode(f)
 }
 
-// usageError is an error in the command line.
-type usageError struct{ error }
-
 func (a *app) root(version string) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "lockstep",
@@ -65,6 +61,8 @@ The addresses of the API and of NATS come from flags, from LOCKSTEP_* variables,
 file, in this order. Results go to standard output, everything else to standard error. The exit status is 0 for
 success, 2 for a wrong request, 3 without a valid token, 4 for a denied and 5 for an unknown object.`,
 		Version:       version,
+		Args:          cobra.ArbitraryArgs,
+		RunE:          showGroup,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		PersistentPreRunE: func(*cobra.Command, []string) error {
@@ -73,9 +71,7 @@ success, 2 for a wrong request, 3 without a valid token, 4 for a denied and 5 fo
 	}
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
-	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-		return usageError{fmt.Errorf("%w: see `%s --help`", err, c.CommandPath())}
-	})
+	root.SetFlagErrorFunc(flagError)
 	flags := root.PersistentFlags()
 	flags.StringVar(&a.clientFile, "client", client.DefaultFile(), "client configuration file (LOCKSTEP_CLIENT)")
 	flags.Lookup("client").DefValue = "lockstep/client.yaml in the user's configuration folder"
@@ -103,6 +99,13 @@ success, 2 for a wrong request, 3 without a valid token, 4 for a denied and 5 fo
 		a.natsCommands(), a.postgresCommands(), a.stateCommands(), a.kubernetesCommands(), a.up(),
 	} {
 		root.AddCommand(c)
+	}
+	root.SetHelpCommand(a.help())
+	root.InitDefaultCompletionCmd()
+	for _, c := range root.Commands() {
+		if c.Name() == "completion" {
+			c.Args, c.RunE = cobra.ArbitraryArgs, showGroup
+		}
 	}
 	return root
 }
@@ -150,42 +153,4 @@ func (a *app) load() error {
 		a.client.Cell = "local"
 	}
 	return nil
-}
-
-// group returns a command that only has subcommands.
-func group(use, short string, commands ...*cobra.Command) *cobra.Command {
-	c := &cobra.Command{
-		Use: use, Short: short, Args: cobra.ArbitraryArgs, SuggestionsMinimumDistance: 2,
-		RunE: func(c *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return c.Help()
-			}
-			message := fmt.Sprintf("unknown command %q", strings.Join(args, " "))
-			if near := c.SuggestionsFor(args[0]); len(near) > 0 {
-				message += fmt.Sprintf(", did you mean %q?", near[0])
-			}
-			return usageError{fmt.Errorf("%s: see `%s --help`", message, c.CommandPath())}
-		},
-	}
-	c.AddCommand(commands...)
-	return c
-}
-
-// exactly returns a check of the number of arguments. Its error names them.
-func exactly(names ...string) cobra.PositionalArgs {
-	return func(c *cobra.Command, args []string) error {
-		if len(args) == len(names) {
-			return nil
-		}
-		return usageError{
-			fmt.Errorf("wrong number of arguments, want %s: see `%s --help`", wanted(names), c.CommandPath()),
-		}
-	}
-}
-
-func wanted(names []string) string {
-	if len(names) == 0 {
-		return "no arguments"
-	}
-	return strings.Join(names, " ")
 }

@@ -37,6 +37,18 @@ func TestUsageErrorsAndExitCodes(t *testing.T) {
 		{"ws list", 2, "start one with `lockstep up`"},
 		{"--server http://127.0.0.1:1 ws list", 3, "--token-file"},
 		{"ws lst", 2, `did you mean "list"`},
+		{"wss", 2, `unknown command "wss", did you mean "ws"`},
+		{"no such thing", 2, `unknown command "no such thing"`},
+		{"help wss", 2, `unknown command "wss"`},
+		{"help ws lst", 2, `unknown command "lst", did you mean "list"`},
+		{"completion basch", 2, `unknown command "basch", did you mean "bash"`},
+		{"ws create a b", 2, "wrong number of arguments, want at most NAME"},
+		{"deploys list a/b c/d", 2, "wrong number of arguments, want at most WORKLOAD"},
+		{"ws stop x --timeout soon", 2, `^lockstep: --timeout "soon" must be a duration such as 90s, 8h or 7d: see`},
+		{"token create x --expires-in 1w", 2, `--expires-in "1w" must be a duration`},
+		{"deploys get x/y --revision two", 2, `--revision "two" must be a number`},
+		{"deploys list --since -2h", 2, "must be a time such as"},
+		{"deploys list --since 99999999999d", 2, "must be a time such as"},
 		{"ws get", 2, "want WORKSPACE"},
 		{"ws list --nope", 2, "unknown flag: --nope"},
 		{"ws list -o xml", 2, "must be table, json or yaml"},
@@ -301,7 +313,7 @@ func TestParseTime(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for value, want := range map[string]time.Time{
-		"": {}, "2h": now.Add(-2 * time.Hour),
+		"": {}, "2h": now.Add(-2 * time.Hour), "7d": now.Add(-7 * 24 * time.Hour), "1d12h": now.Add(-36 * time.Hour),
 		"2026-01-01T00:00:00Z": time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
 	} {
 		got, err := parseTime("--from", value, now)

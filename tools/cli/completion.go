@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -9,7 +10,10 @@ import (
 	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
 
+	"lockstep.internal/libs/topology"
+	deploysv1 "lockstep.internal/schemas/gen/lockstep/deploys/v1"
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
+	"lockstep.internal/tools/board"
 	"lockstep.internal/tools/client"
 )
 
@@ -69,6 +73,43 @@ func (a *app) completeUsers(c *cobra.Command, args []string, _ string) ([]string
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
 	return a.suggest(c, a.userWords)
+}
+
+// completeWorkloads completes the first argument with the workloads of the newest rollouts.
+func (a *app) completeWorkloads(c *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return a.suggest(c, func(ctx context.Context, _ *client.API) ([]string, error) {
+		api, err := a.deploysAPI()
+		if err != nil {
+			return nil, err
+		}
+		found, err := listRollouts(ctx, api, &deploysv1.RolloutFilter{}, maxRolloutPage)
+		words := map[string]bool{}
+		for _, r := range found.GetRollouts() {
+			words[board.Name(r)] = true
+		}
+		return slices.Sorted(maps.Keys(words)), err
+	})
+}
+
+// completeSubjects completes the first argument with the beginnings of subjects.
+func completeSubjects(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return []string{
+		topology.FamilyWorkspace + ".>\thistory of workspaces",
+		topology.FamilyDeploy + ".>\trollouts",
+		topology.FamilyObserved + ".>\twhat clusters contain",
+		topology.FamilyDesired + ".>\tdesired states",
+		topology.FamilyApplied + ".>\tresults of dispatchers",
+		topology.FamilyControl + ".>\tconfigurations of agents",
+		topology.FamilyAgent + ".>\tconnections of agents",
+		topology.FamilyAudit + ".>\trequests through relays",
+		topology.FamilyDead + ".>\tdead letters",
+	}, cobra.ShellCompDirectiveNoFileComp
 }
 
 // agentWords returns the names of agents that are not revoked, with their project where several have the name.

@@ -51,7 +51,7 @@ func (a *app) deadList() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "list [SUBJECT]",
 		Short: "List dead letters, oldest first",
-		Args:  cobra.MaximumNArgs(1),
+		Args:  atMost("SUBJECT"),
 		Long: `List messages that a service could not process. SUBJECT selects the original subject below
 lockstep.<cell>., such as applied.7.*. With -o json, print one message per line.`,
 		Example: "  lockstep dead list\n  lockstep dead list 'observed.7.>' --service state -o json",

@@ -67,14 +67,18 @@ func (f *rolloutFilter) flags(a *app, c *cobra.Command, past bool) {
 		"only this change: created, updated, rolled_back or restarted; can be repeated")
 	_ = c.RegisterFlagCompletionFunc("kind",
 		cobra.FixedCompletions([]string{"deployment", "statefulset", "daemonset"}, cobra.ShellCompDirectiveNoFileComp))
+	_ = c.RegisterFlagCompletionFunc("change", cobra.FixedCompletions(
+		[]string{"created", "updated", "rolled_back", "restarted"}, cobra.ShellCompDirectiveNoFileComp))
 	if !past {
 		return
 	}
 	flags.StringArrayVar(&f.states, "state", nil,
 		"only this state: running, completed, superseded, cancelled or unknown; can be repeated")
+	_ = c.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(
+		[]string{"running", "completed", "superseded", "cancelled", "unknown"}, cobra.ShellCompDirectiveNoFileComp))
 	flags.BoolVar(&f.message.Stuck, "stuck", false, "only stalled, blocked and paused rollouts")
 	flags.StringVar(&f.since, "since", "",
-		"only rollouts that started at or after this time, or within this duration such as 2h")
+		"only rollouts that started at or after this time, or within this duration such as 2h or 7d")
 	flags.StringVar(&f.until, "until", "", "only rollouts that started before this time or duration ago")
 }
 
@@ -148,10 +152,12 @@ func (a *app) deploysList() *cobra.Command {
 	var filter rolloutFilter
 	var limit int
 	c := &cobra.Command{
-		Use: "list [WORKLOAD]", Short: "List rollouts, newest first", Args: cobra.MaximumNArgs(1),
+		Use: "list [WORKLOAD]", Short: "List rollouts, newest first", Args: atMost("WORKLOAD"),
+		ValidArgsFunction: a.completeWorkloads,
 		Long: "List rollouts, newest first. WORKLOAD is NAMESPACE/KIND/NAME, or NAMESPACE/NAME of a Deployment.\n" +
+			"One that does not exist any more is marked as deleted.\n" +
 			"The Deployments of workspaces are not listed: `lockstep ws list` shows workspaces.",
-		Example: `  lockstep deploys list --since 2h
+		Example: `  lockstep deploys list --since 7d
   lockstep deploys list shop/web --limit 0
   lockstep deploys list --stuck -o json`,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -217,7 +223,7 @@ func rolloutTable(rollouts []*deploysv1.Rollout) table {
 		}
 		t.rows = append(t.rows, []string{
 			clock(r.GetStartedAt()),
-			board.Name(r),
+			workloadName(r),
 			strconv.FormatInt(r.GetRevision(), 10),
 			board.Change(r),
 			board.State(r),
@@ -228,6 +234,14 @@ func rolloutTable(rollouts []*deploysv1.Rollout) table {
 		})
 	}
 	return t
+}
+
+// workloadName returns the name of the workload, and whether it was deleted.
+func workloadName(r *deploysv1.Rollout) string {
+	if r.GetWorkload().GetDeleted() {
+		return board.Name(r) + " (deleted)"
+	}
+	return board.Name(r)
 }
 
 // clock returns a local time with milliseconds, "" for none.
@@ -243,6 +257,7 @@ func (a *app) deploysGet() *cobra.Command {
 	var cluster string
 	c := &cobra.Command{
 		Use: "get WORKLOAD|ROLLOUT", Short: "Show one rollout and its facts", Args: exactly("WORKLOAD or ROLLOUT"),
+		ValidArgsFunction: a.completeWorkloads,
 		Long: "Show a rollout by its id, or the newest one of a workload, and its facts in order.\n" +
 			"WORKLOAD is NAMESPACE/KIND/NAME, or NAMESPACE/NAME of a Deployment.",
 		Example: "  lockstep deploys get shop/web\n  lockstep deploys get shop/statefulset/db --revision 4",
@@ -296,7 +311,7 @@ func rolloutFields(names *names, r *deploysv1.Rollout) table {
 			t.rows = append(t.rows, []string{name, value})
 		}
 	}
-	add("workload", board.Name(r))
+	add("workload", workloadName(r))
 	add("id", r.GetId())
 	add("change", board.Change(r))
 	add("state", board.State(r))

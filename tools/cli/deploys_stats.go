@@ -19,13 +19,13 @@ func (a *app) deploysStats() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "stats [WORKLOAD]",
 		Short: "Show duration, frequency, failure rate and rollback rate of rollouts",
-		Args:  cobra.MaximumNArgs(1),
+		Args:  atMost("WORKLOAD"), ValidArgsFunction: a.completeWorkloads,
 		Long: `Show statistics of the rollouts that started within a time, by default the last 30 days: of all, and of
 each workload.
 
 A change is a rollout that is neither a rollback nor a restart. It failed when it stalled or was blocked and did not
 complete, or when the next rollout of its workload was a rollback.`,
-		Example: "  lockstep deploys stats --since 168h\n  lockstep deploys stats shop/web -o json",
+		Example: "  lockstep deploys stats --since 7d\n  lockstep deploys stats shop/web -o json",
 		RunE: func(c *cobra.Command, args []string) error {
 			wanted, err := filter.read(args, time.Now())
 			if err != nil {

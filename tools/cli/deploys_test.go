@@ -50,6 +50,25 @@ func TestRolloutCommands(t *testing.T) {
 	require.Regexp(t, `shop/deployment/web +1 +1 +0 +5\.5s +5\.5s`, out)
 }
 
+func TestDeletedWorkloadsAreMarked(t *testing.T) {
+	t.Parallel()
+	b := newDeploysFixture(t)
+	web, shop := b.watcher.Deployment("web", nil), b.watcher.Deployment("shop", nil)
+	b.publish(func() error { return b.watcher.List("r1", web, shop) }, func() error { return web.Roll("2") }, web.Finish,
+		func() error { return shop.Roll("2") }, shop.Finish, func() error { return b.watcher.List("r2", shop) })
+	out, _ := b.runs("deploys", "list")
+	require.Regexp(t, `shop/deployment/web \(deleted\) +2 +updated`, out)
+	require.Regexp(t, `shop/deployment/shop +2 +updated`, out)
+	out, _ = b.runs("deploys", "get", "shop/web")
+	require.Regexp(t, `workload +shop/deployment/web \(deleted\)`, out)
+	out, _ = b.runs("__complete", "deploys", "list", "")
+	require.Contains(t, out, "shop/deployment/web\n")
+	again := b.watcher.Deployment("web", nil)
+	b.publish(func() error { return b.watcher.List("r3", again, shop) })
+	out, _ = b.runs("deploys", "list")
+	require.NotContains(t, out, "deleted", "another one has its name now")
+}
+
 func TestSinkCommands(t *testing.T) {
 	t.Parallel()
 	b := newDeploysFixture(t)
@@ -144,6 +163,25 @@ func TestWatchPrintsOneLinePerFact(t *testing.T) {
 	} {
 		require.Equal(t, 1, strings.Count(out.String(), once), out.String())
 	}
+}
+
+func TestWatchShowsScaling(t *testing.T) {
+	t.Parallel()
+	b := newDeploysFixture(t)
+	web := b.watcher.Deployment("web", nil)
+	b.publish(func() error { return b.watcher.List("r1", web) }, func() error { return web.Roll("2") })
+	out, stop := b.start("deploys", "watch")
+	awaitOutput := func(text string) {
+		t.Helper()
+		isPrinted := func() bool { return strings.Contains(out.String(), text) }
+		require.Eventually(t, isPrinted, processTimeout, 10*time.Millisecond, "%s", text)
+	}
+	awaitOutput("started")
+	b.publish(web.Finish, func() error { return web.Scale(5) })
+	awaitOutput("shop/deployment/web  scaling from 3 to 5\n")
+	b.publish(web.Finish)
+	awaitOutput("shop/deployment/web  scaled from 3 to 5\n")
+	require.Zero(t, stop())
 }
 
 func TestWatchAsJSON(t *testing.T) {

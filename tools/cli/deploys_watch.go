@@ -33,10 +33,11 @@ func (a *app) deploysWatch() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "watch [WORKLOAD]",
 		Short: "Show running rollouts until Ctrl-C",
-		Args:  cobra.MaximumNArgs(1),
+		Args:  atMost("WORKLOAD"), ValidArgsFunction: a.completeWorkloads,
 		Long: `Show running rollouts of all workloads, or of one. A bar shows the pods (█ new and available, ▓ new, ▒
-old, · missing), followed by the duration, what the rollout waits for and why it is stuck. Ended rollouts scroll
-above. With --plain, or without a terminal, print one line per fact; with -o json, one message per line.`,
+old, · missing), followed by the duration, what the rollout waits for and why it is stuck. Ended rollouts, and changes
+of the number of pods, scroll above. With --plain, or without a terminal, print one line per fact; with -o json, one
+message per line.`,
 		Example: "  lockstep deploys watch\n  lockstep deploys watch shop/web\n  lockstep deploys watch " +
 			"--plain --group pr-42",
 		RunE: func(c *cobra.Command, args []string) error {
@@ -60,7 +61,8 @@ above. With --plain, or without a terminal, print one line per fact; with -o jso
 				defer screen.close()
 				show = screen
 			}
-			return a.watchRollouts(c.Context(), api, &deploysv1.WatchRolloutsRequest{Filter: wanted, Ended: ended}, show)
+			request := &deploysv1.WatchRolloutsRequest{Filter: wanted, Ended: ended, Scaling: true}
+			return a.watchRollouts(c.Context(), api, request, show)
 		},
 	}
 	filter.flags(a, c, false)
@@ -82,6 +84,8 @@ func pageOf(file *os.File) board.Page {
 type rolloutView interface {
 	// take handles a message. before is the last one about the same rollout, nil for none.
 	take(before *deploysv1.Rollout, message *deploysv1.WatchRolloutsResponse) error
+	// scaled handles a change of the number of pods.
+	scaled(message *deploysv1.WatchRolloutsResponse) error
 	// draw is called at an interval with the running rollouts.
 	draw(running []*deploysv1.Rollout, now time.Time) error
 	// note shows what happens to the stream.
@@ -100,7 +104,9 @@ func (a *app) watchRollouts(
 	}
 	return followStream(ctx, note, func(ctx context.Context, state *streamState) error {
 		err := w.follow(ctx, api, request, state)
-		request = &deploysv1.WatchRolloutsRequest{Filter: request.GetFilter(), Ended: endedAfterRestart}
+		request = &deploysv1.WatchRolloutsRequest{
+			Filter: request.GetFilter(), Ended: endedAfterRestart, Scaling: true,
+		}
 		return err
 	})
 }
@@ -162,6 +168,9 @@ func (w *rolloutWatch) follow(
 }
 
 func (w *rolloutWatch) take(message *deploysv1.WatchRolloutsResponse) error {
+	if message.GetScaling() != nil {
+		return w.show.scaled(message)
+	}
 	r := message.GetRollout()
 	if w.restarted && !board.Running(r) && !w.board.Knows(r.GetId()) && r.GetStartedAt().AsTime().Before(w.began) {
 		return nil // ended before the watch
@@ -182,6 +191,10 @@ func (m messageLines) take(_ *deploysv1.Rollout, message *deploysv1.WatchRollout
 		return fmt.Errorf("print: %w", err)
 	}
 	return m.write(string(raw) + "\n")
+}
+
+func (m messageLines) scaled(message *deploysv1.WatchRolloutsResponse) error {
+	return m.take(nil, message)
 }
 
 func (messageLines) draw([]*deploysv1.Rollout, time.Time) error { return nil }
@@ -205,6 +218,15 @@ func (f *factLines) take(before *deploysv1.Rollout, message *deploysv1.WatchRoll
 		}
 	}
 	return nil
+}
+
+func (f *factLines) scaled(message *deploysv1.WatchRolloutsResponse) error {
+	return f.write(scalingLine(message.GetScaling()) + "\n")
+}
+
+// scalingLine returns the time and what is scaled.
+func scalingLine(s *deploysv1.Scaling) string {
+	return s.GetObservedAt().AsTime().Local().Format("15:04:05.000") + "  " + board.Scaling(s)
 }
 
 func (*factLines) draw([]*deploysv1.Rollout, time.Time) error { return nil }
@@ -238,6 +260,11 @@ func (s *screen) take(before *deploysv1.Rollout, message *deploysv1.WatchRollout
 
 // note scrolls above the running rollouts.
 func (s *screen) note(text string) { s.above = append(s.above, text) }
+
+func (s *screen) scaled(message *deploysv1.WatchRolloutsResponse) error {
+	s.above = append(s.above, scalingLine(message.GetScaling()))
+	return nil
+}
 
 func (s *screen) draw(running []*deploysv1.Rollout, now time.Time) error {
 	lines := board.Lines(running, now, s.page())

@@ -92,7 +92,7 @@ func (a *app) eventsTail() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "tail [SUBJECT]",
 		Short: "Show live events until Ctrl-C",
-		Args:  cobra.MaximumNArgs(1),
+		Args:  atMost("SUBJECT"), ValidArgsFunction: completeSubjects,
 		Long: `Show events as they are stored. SUBJECT selects a subject below lockstep.<cell>., such as workspace.> or
 observed.7.>. For earlier events, see lockstep replay.`,
 		Example: "  lockstep events tail 'workspace.>'\n  lockstep events tail --type state_changed -o json",
@@ -206,7 +206,7 @@ func (a *app) replay() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "replay SUBJECT",
 		Short: "Print the history of a stream, one CloudEvent in JSON per line",
-		Args:  cobra.MaximumNArgs(1),
+		Args:  atMost("SUBJECT"), ValidArgsFunction: completeSubjects,
 		Long: `Print the messages of a subject below lockstep.<cell>., such as workspace.> or observed.7.>, in order,
 one structured CloudEvent in JSON per line. The replay ends at the last message that the stream has at its start. A
 time is RFC 3339, or a duration before now such as 2h.
@@ -290,20 +290,4 @@ func (a *app) printHistory(ctx context.Context, opts replay.Options, positions b
 			return a.write(string(raw) + "\n")
 		})
 	})
-}
-
-// parseTime parses a time, or a duration before now. An empty value is the zero time.
-func parseTime(flag, value string, now time.Time) (time.Time, error) {
-	if value == "" {
-		return time.Time{}, nil
-	}
-	if d, err := time.ParseDuration(value); err == nil {
-		return now.Add(-d), nil
-	}
-	t, err := time.Parse(time.RFC3339, value)
-	if err != nil {
-		return time.Time{}, fault.New(errcode.InvalidArgument,
-			"%s %q must be a time such as 2026-01-02T15:04:05Z or a duration such as 2h", flag, value)
-	}
-	return t, nil
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 
@@ -125,7 +126,8 @@ func (a *app) memberRemove() *cobra.Command {
 func (a *app) memberList() *cobra.Command {
 	var where scopeFlags
 	c := &cobra.Command{
-		Use: "list --project PROJECT", Short: "List the members of a project, group or organization", Args: exactly(),
+		Use: "list --project PROJECT", Args: exactly(),
+		Short: "List the members of a project, group or organization, by name",
 		Long: `List the members of a project, group or organization. Members of the groups and the organization above
 have their roles in it, too: list those with --group and --organization.`,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -141,6 +143,9 @@ have their roles in it, too: list those with --group and --organization.`,
 			if err != nil {
 				return err
 			}
+			slices.SortFunc(response.Msg.GetMemberships(), func(a, b *statev1.Membership) int {
+				return strings.Compare(a.GetUsername(), b.GetUsername())
+			})
 			return a.print(response.Msg, memberTable(names, response.Msg.GetMemberships()...))
 		},
 	}

@@ -35,7 +35,7 @@ func (a *app) projectCreate() *cobra.Command {
 
 func (a *app) projectList() *cobra.Command {
 	return &cobra.Command{
-		Use: "list", Short: "List your projects", Args: exactly(),
+		Use: "list", Short: "List your projects, by path", Args: exactly(),
 		RunE: func(c *cobra.Command, _ []string) error {
 			api, err := a.api()
 			if err != nil {

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strconv"
@@ -42,8 +43,8 @@ func (a *app) relayAgents() *cobra.Command {
 	var project string
 	c := &cobra.Command{
 		Use:               "agents [AGENT]",
-		Short:             "List the connections of agents",
-		Args:              cobra.MaximumNArgs(1),
+		Short:             "List the connections of agents, by agent",
+		Args:              atMost("AGENT"),
 		ValidArgsFunction: a.completeAgents,
 		Long: `List the connections of one agent, of the agents of a project, or of all your agents: one per replica
 and relay. Requests to an agent without a connection wait for it.`,
@@ -65,6 +66,9 @@ and relay. Requests to an agent without a connection wait for it.`,
 			if err != nil {
 				return err
 			}
+			slices.SortFunc(found.GetAgents(), func(a, b *relayv1.ConnectedAgent) int {
+				return cmp.Or(cmp.Compare(a.GetAgentId(), b.GetAgentId()), cmp.Compare(a.GetConnectionId(), b.GetConnectionId()))
+			})
 			return a.print(found, connectionTable(a.names(c.Context(), api), found.GetAgents()))
 		},
 	}
@@ -140,7 +144,7 @@ func connectionTable(names *names, connections []*relayv1.ConnectedAgent) table 
 
 func (a *app) relayList() *cobra.Command {
 	return &cobra.Command{
-		Use: "list", Short: "List the running relays", Args: exactly(),
+		Use: "list", Short: "List the running relays, by id", Args: exactly(),
 		RunE: func(c *cobra.Command, _ []string) error {
 			relay, _, err := a.relay()
 			if err != nil {
@@ -151,6 +155,7 @@ func (a *app) relayList() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			slices.SortFunc(response.Msg.GetRelays(), func(a, b *relayv1.Relay) int { return cmp.Compare(a.GetId(), b.GetId()) })
 			t := table{header: []string{"ID", "URL", "VERSION", "AGE"}}
 			for _, r := range response.Msg.GetRelays() {
 				t.rows = append(t.rows, []string{r.GetId(), r.GetUrl(), r.GetVersion(), age(r.GetStartedAt())})

@@ -98,7 +98,7 @@ func subscriberCredentials(created *statev1.CreateSubscriberResponse) natsauth.S
 func (a *app) subscriberList() *cobra.Command {
 	var all bool
 	c := &cobra.Command{
-		Use: "list", Short: "List subscribers with the number of facts that wait for each", Args: exactly(),
+		Use: "list", Short: "List subscribers, oldest first, with the number of facts that wait for each", Args: exactly(),
 		RunE: func(c *cobra.Command, _ []string) error {
 			api, err := a.api()
 			if err != nil {

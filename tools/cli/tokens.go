@@ -61,7 +61,7 @@ func (a *app) tokenCreate() *cobra.Command {
 			return a.write(response.Msg.GetValue() + "\n")
 		},
 	}
-	c.Flags().DurationVar(&lifetime, "expires-in", 0, "time until it expires, such as 720h; default: never")
+	durationFlag(c, &lifetime, "expires-in", 0, "time until it expires, such as 30d; default: never")
 	c.Flags().StringVar(&scope, "scope", "",
 		"what it may do: read, write (also change workspaces and open streams into clusters) or admin (everything that the "+
 			"user may do); default: as your token")
@@ -71,7 +71,7 @@ func (a *app) tokenCreate() *cobra.Command {
 
 func (a *app) tokenList() *cobra.Command {
 	return &cobra.Command{
-		Use: "list", Short: "List your tokens", Args: exactly(),
+		Use: "list", Short: "List your tokens, oldest first", Args: exactly(),
 		RunE: func(c *cobra.Command, _ []string) error {
 			api, err := a.api()
 			if err != nil {

@@ -29,7 +29,7 @@ type waitFlags struct {
 
 func (f *waitFlags) flags(c *cobra.Command, result string) {
 	c.Flags().BoolVar(&f.wait, "wait", false, "show the states until it is "+result+"; exit status 8 if it fails")
-	c.Flags().DurationVar(&f.timeout, "timeout", defaultWaitTimeout,
+	durationFlag(c, &f.timeout, "timeout", defaultWaitTimeout,
 		"with --wait: stop waiting after this time, exit status 14; 0 for never")
 }
 

@@ -132,7 +132,7 @@ func (a *app) workspaceCreate() *cobra.Command {
 	var project, agent, template, file, key string
 	var waiting waitFlags
 	c := &cobra.Command{
-		Use: "create [NAME]", Short: "Create a workspace", Args: cobra.MaximumNArgs(1),
+		Use: "create [NAME]", Short: "Create a workspace", Args: atMost("NAME"),
 		Long: `Create a workspace and return when it is stored. With --wait, show its states until it is Running. The
 command fails with the reason when the workspace is Failed or Error; the system keeps trying.`,
 		Example: `  lockstep ws create mine --project acme/platform/web

@@ -97,7 +97,7 @@ func (a *API) AccessToken(ctx context.Context, service string) (AccessToken, err
 // If the service ends the stream with unavailable, the caller opens it again.
 func (a *API) ClientOption(service string) connect.ClientOption {
 	token := &tokenInterceptor{tokens: a.access, service: service}
-	return connect.WithInterceptors(faults(), answerWithin(answerTimeout), token)
+	return connect.WithInterceptors(faults(), answerWithin(answerTimeout), unreachable{}, token)
 }
 
 // tokenInterceptor adds an access token to each call.

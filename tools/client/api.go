@@ -27,7 +27,7 @@ type API struct {
 // New returns a client of the state service at the URL server. It authenticates with a personal
 // access token.
 func New(http connect.HTTPClient, server, token string) *API {
-	options := connect.WithInterceptors(faults(), answerWithin(answerTimeout), bearer(token))
+	options := connect.WithInterceptors(faults(), answerWithin(answerTimeout), unreachable{}, bearer(token))
 	url := strings.TrimSuffix(server, "/")
 	tokens := statev1connect.NewTokenServiceClient(http, url, options)
 	return &API{

@@ -14,7 +14,7 @@ import (
 
 const pageSize = 500
 
-// Projects lists all projects that the caller may read.
+// Projects lists all projects that the caller may read, by path.
 func (a *API) Projects(ctx context.Context) ([]*statev1.Project, error) {
 	var all []*statev1.Project
 	for token := ""; ; {
@@ -26,6 +26,7 @@ func (a *API) Projects(ctx context.Context) ([]*statev1.Project, error) {
 		}
 		all = append(all, response.Msg.GetProjects()...)
 		if token = response.Msg.GetNextPageToken(); token == "" {
+			slices.SortFunc(all, func(a, b *statev1.Project) int { return strings.Compare(a.GetPath(), b.GetPath()) })
 			return all, nil
 		}
 	}

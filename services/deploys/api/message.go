@@ -54,6 +54,7 @@ func rolloutMessage(r *history.Rollout) *deploysv1.Rollout {
 			Name:       r.Name,
 			Uid:        r.UID,
 			AgentId:    r.AgentID,
+			Deleted:    r.WorkloadDeleted,
 		},
 		Revision:     r.Revision,
 		TemplateHash: r.TemplateHash,
@@ -77,6 +78,21 @@ func rolloutMessage(r *history.Rollout) *deploysv1.Rollout {
 	}
 	if r.DurationMs != nil {
 		out.Duration = durationpb.New(time.Duration(*r.DurationMs) * time.Millisecond)
+	}
+	return out
+}
+
+func scalingMessage(f *events.DeployFact) *deploysv1.Scaling {
+	w := &f.Workload
+	out := &deploysv1.Scaling{
+		Workload: &deploysv1.Workload{
+			ClusterUid: w.ClusterUID, Namespace: w.Namespace, Kind: w.Kind, Name: w.Name, Uid: w.UID,
+			AgentId: int64(w.AgentID),
+		},
+		Completed: f.Fact == events.FactScaleCompleted, ObservedAt: timestamppb.New(f.ObservedAt),
+	}
+	if f.Scale != nil {
+		out.From, out.To = int32(f.Scale.From), int32(f.Scale.To)
 	}
 	return out
 }

@@ -24,6 +24,7 @@ type watch struct {
 
 	request *deploysv1.RolloutFilter
 	ended   int
+	scaling bool
 	send    func(*deploysv1.WatchRolloutsResponse) error
 	// sent holds the last sent sequence of each rollout.
 	sent map[string]int64
@@ -42,7 +43,10 @@ func (s *rolloutService) WatchRollouts(
 	}
 	changed := s.changes.Subscribe()
 	defer changed.Close()
-	w := &watch{rolloutService: s, request: r.Msg.GetFilter(), ended: ended, send: stream.Send, sent: map[string]int64{}}
+	w := &watch{
+		rolloutService: s, request: r.Msg.GetFilter(), ended: ended, scaling: r.Msg.GetScaling(), send: stream.Send,
+		sent: map[string]int64{},
+	}
 	if _, err := s.filter(ctx, w.request); err != nil {
 		return err
 	}
@@ -160,6 +164,9 @@ func (w *watch) sendChanged(ctx context.Context, ids []string) error {
 	if err != nil {
 		return err
 	}
+	if err := w.sendScalings(ctx, filter, ids); err != nil {
+		return err
+	}
 	sentBefore := postgres.RolloutFilter{Agents: filter.Agents, IDs: w.sentBefore(ids)}
 	filter.IDs = ids
 	for _, one := range []postgres.RolloutFilter{filter, sentBefore} {
@@ -172,6 +179,25 @@ func (w *watch) sendChanged(ctx context.Context, ids []string) error {
 		}
 		for i := range slices.Backward(found) {
 			if err := w.sendOne(&found[i], false); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// sendScalings sends the changes of the number of pods among the facts with the ids.
+func (w *watch) sendScalings(ctx context.Context, filter postgres.RolloutFilter, ids []string) error {
+	if !w.scaling {
+		return nil
+	}
+	facts, err := w.rollouts.Scalings(ctx, ids)
+	if err != nil {
+		return err
+	}
+	for i := range facts {
+		if filter.SelectsScaling(&facts[i]) {
+			if err := w.send(&deploysv1.WatchRolloutsResponse{Scaling: scalingMessage(&facts[i])}); err != nil {
 				return err
 			}
 		}

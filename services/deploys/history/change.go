@@ -45,6 +45,8 @@ type Rollout struct {
 	ScaledDuring      bool              `json:"scaled_during"`
 	LastSequence      int64             `json:"last_sequence"`
 	UpdatedAt         time.Time         `json:"updated_at"`
+	// WorkloadDeleted is true if the workload does not exist any more. It is only read, not stored in the row.
+	WorkloadDeleted bool `json:"-"`
 
 	FirstSequence       *int64         `json:"first_sequence,omitempty"`
 	State               *string        `json:"state,omitempty"`

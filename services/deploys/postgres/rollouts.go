@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/deploys/history"
 )
 
@@ -109,6 +110,49 @@ func (f RolloutFilter) conditions() *conditions {
 	return c
 }
 
+func scaleFacts() []string {
+	return []string{string(events.FactScaleStarted), string(events.FactScaleCompleted)}
+}
+
+// Scalings returns the facts about scaling among those with the ids, in order for each workload.
+func (s *Rollouts) Scalings(ctx context.Context, ids []string) ([]events.DeployFact, error) {
+	rows, err := s.DB.Query(ctx,
+		`select data from facts where id = any($1) and fact = any($2) order by workload, sequence`, ids, scaleFacts())
+	if err != nil {
+		return nil, fmt.Errorf("read facts about scaling: %w", err)
+	}
+	facts, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (events.DeployFact, error) {
+		var raw []byte
+		var f events.DeployFact
+		if err := row.Scan(&raw); err != nil {
+			return f, err //nolint:wrapcheck // wrapped below
+		}
+		return f, json.Unmarshal(raw, &f)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read facts about scaling: %w", err)
+	}
+	return facts, nil
+}
+
+// SelectsScaling reports whether the filter selects a fact about scaling.
+func (f RolloutFilter) SelectsScaling(fact *events.DeployFact) bool {
+	if len(f.IDs)+len(f.States)+len(f.Changes) > 0 || f.Commit != "" || f.Group != "" || f.Stuck ||
+		!f.Since.IsZero() || !f.Until.IsZero() {
+		return false
+	}
+	w := &fact.Workload
+	for label, value := range f.Labels {
+		if w.Labels[label] != value {
+			return false
+		}
+	}
+	return (f.Agents == nil || slices.Contains(f.Agents, int64(w.AgentID))) &&
+		(f.AgentID == 0 || f.AgentID == int64(w.AgentID)) && (f.ClusterUID == "" || f.ClusterUID == w.ClusterUID) &&
+		(f.Namespace == "" || f.Namespace == w.Namespace) && (f.Kind == "" || f.Kind == w.Kind) &&
+		(f.Name == "" || f.Name == w.Name)
+}
+
 // List returns a page of rollouts, the newest start first.
 func (s *Rollouts) List(ctx context.Context, f RolloutFilter, page RolloutPage) ([]history.Rollout, error) {
 	c := f.conditions()
@@ -119,7 +163,9 @@ func (s *Rollouts) List(ctx context.Context, f RolloutFilter, page RolloutPage) 
 	}
 	c.arguments = append(c.arguments, page.Size)
 	rows, err := s.DB.Query(ctx,
-		`select row_to_json(r) from rollouts r where `+c.String()+
+		`select row_to_json(r), exists (
+			select 1 from workloads w where w.id = r.workload and not w.present and w.state::jsonb -> 'gone' = 'true')
+		from rollouts r where `+c.String()+
 			fmt.Sprintf(` order by r.started_at desc, r.id desc limit $%d`, len(c.arguments)), c.arguments...)
 	if err != nil {
 		return nil, fmt.Errorf("list rollouts: %w", err)
@@ -127,7 +173,7 @@ func (s *Rollouts) List(ctx context.Context, f RolloutFilter, page RolloutPage) 
 	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (history.Rollout, error) {
 		var raw []byte
 		var r history.Rollout
-		if err := row.Scan(&raw); err != nil {
+		if err := row.Scan(&raw, &r.WorkloadDeleted); err != nil {
 			return r, err //nolint:wrapcheck // wrapped below
 		}
 		return r, json.Unmarshal(raw, &r)

@@ -170,6 +170,10 @@ func (s *Store) queueFacts(b *pgx.Batch, facts []Fact) {
 			$7::timestamptz[], $8::text[], $9::bigint[])
 			as f (id, workload, sequence, fact, rollout_id, occurred_at, observed_at, data, stream_sequence)
 		on conflict (id) do nothing`, ids, workloads, sequences, names, rollouts, occurred, observed, data, positions)
+	if !s.Silent {
+		b.Queue(`select pg_notify('`+Channel+`', f.id) from unnest($1::text[], $2::text[]) as f (id, fact)
+			where f.fact = any($3)`, ids, names, scaleFacts())
+	}
 }
 
 func (s *Store) queueRollouts(b *pgx.Batch, rollouts []history.Rollout) error {

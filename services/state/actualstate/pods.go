@@ -3,6 +3,7 @@ package actualstate
 import (
 	"cmp"
 	"slices"
+	"strings"
 	"time"
 
 	"lockstep.internal/libs/podstate"
@@ -12,6 +13,12 @@ import (
 // readyAfterLoop is how long a container that kept exiting must be ready until it counts as recovered: without a
 // readiness probe it is ready as soon as it is started again.
 const readyAfterLoop = 10 * time.Second
+
+// A new pod has no node until its volume is bound. This is shown only if it takes longer than volumeBinding.
+const (
+	unboundVolume = "unbound immediate PersistentVolumeClaims"
+	volumeBinding = 10 * time.Second
+)
 
 // podResult is the result of the pod checks.
 type podResult struct {
@@ -59,6 +66,7 @@ func (r *podResult) checkStart(p events.ObservedPod, in Input) {
 	switch {
 	case !f.MayPass(), r.hasPassed(in.Clock, f.Since, in.Timeouts.Unschedulable):
 		r.failure = f
+	case strings.Contains(f.Message, unboundVolume) && !r.hasPassed(in.Clock, f.Since, volumeBinding):
 	case r.pending == nil:
 		r.pending = f
 	}

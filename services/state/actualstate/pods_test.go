@@ -263,6 +263,9 @@ func TestPodTimeoutsUseTheAgentClock(t *testing.T) {
 			},
 		}
 	}
+	unbound := func(p *events.ObservedPod) {
+		p.Conditions[0].Message = "pod has unbound immediate PersistentVolumeClaims."
+	}
 	noNode := actualstate.Result{
 		State:   actualstate.Failed,
 		Reason:  "Unschedulable",
@@ -292,6 +295,21 @@ func TestPodTimeoutsUseTheAgentClock(t *testing.T) {
 			[]events.ObservedPod{pod(unschedulable)},
 			since.Add(5*time.Minute - 1),
 			waits(since.Add(5 * time.Minute)),
+		},
+		"the volume is not bound yet": {
+			starting,
+			[]events.ObservedPod{pod(unschedulable, unbound)},
+			since.Add(10*time.Second - 1),
+			actualstate.Result{State: actualstate.Starting, RecomputeAt: since.Add(10 * time.Second)},
+		},
+		"the volume is not bound for a while": {
+			starting,
+			[]events.ObservedPod{pod(unschedulable, unbound)},
+			since.Add(10 * time.Second),
+			actualstate.Result{
+				State: actualstate.Starting, Reason: "Unschedulable", RecomputeAt: since.Add(5 * time.Minute),
+				Message: "no node of the cluster can take the workspace: pod has unbound immediate PersistentVolumeClaims.",
+			},
 		},
 		"unschedulable, no clock yet": {
 			starting,

@@ -125,7 +125,8 @@ type Deployment struct {
 	w                  *Watcher
 	name, image        string
 	version, set       string
-	revision           int
+	revision, scalings int
+	pods               int
 	updated, available int
 	started            time.Time
 	annotations        map[string]string
@@ -136,7 +137,8 @@ const replicas = 3
 // Deployment returns a Deployment whose first rollout is complete. It publishes nothing.
 func (w *Watcher) Deployment(name string, annotations map[string]string) *Deployment {
 	return &Deployment{
-		w: w, name: name, image: "registry.example/" + name + ":1", revision: 1, updated: replicas, available: replicas,
+		w: w, name: name, image: "registry.example/" + name + ":1", revision: 1,
+		pods: replicas, updated: replicas, available: replicas,
 		started: w.Now.Truncate(time.Second), set: w.nextVersion(), version: w.nextVersion(), annotations: annotations,
 	}
 }
@@ -167,27 +169,27 @@ func (d *Deployment) hash() string { return "h" + strconv.Itoa(d.revision) }
 func (d *Deployment) Observe() error {
 	at := d.w.Now.Truncate(time.Second)
 	reason, message := "ReplicaSetUpdated", "is progressing"
-	if d.updated == replicas && d.available == replicas {
+	if d.updated == d.pods && d.available == d.pods {
 		reason, message = "NewReplicaSetAvailable", "has successfully progressed"
 	}
-	count, none := replicas, 0
+	count, none := d.pods, 0
 	return d.w.publish(
 		d.w.Cell.ObservedWorkload(d.w.agent(), "deployment", Namespace, d.name),
 		events.TypeObservedWorkload,
 		events.ObservedWorkload{
 			Object:              d.meta(d.name, "uid-"+d.name, d.version, d.w.Now.Add(-time.Hour).Truncate(time.Hour)),
 			Kind:                events.WorkloadKindDeployment,
-			Generation:          d.revision,
-			ObservedGeneration:  d.revision,
+			Generation:          d.revision + d.scalings,
+			ObservedGeneration:  d.revision + d.scalings,
 			SpecReplicas:        &count,
 			HasStatus:           true,
 			Strategy:            "RollingUpdate",
 			Revision:            d.revision,
-			Replicas:            replicas,
+			Replicas:            max(d.updated, min(d.pods, replicas)),
 			UpdatedReplicas:     d.updated,
 			ReadyReplicas:       d.available,
 			AvailableReplicas:   d.available,
-			UnavailableReplicas: replicas - d.available,
+			UnavailableReplicas: max(0, d.pods-d.available),
 			TerminatingReplicas: &none,
 			Template: &events.PodTemplate{
 				Digest:    "d-" + d.image,
@@ -240,7 +242,7 @@ func (d *Deployment) Roll(tag string) error {
 // Step updates one more pod.
 func (d *Deployment) Step() error {
 	d.w.Now = d.w.Now.Add(3 * time.Second)
-	d.updated, d.available = d.updated+1, replicas-1
+	d.updated, d.available = d.updated+1, d.pods-1
 	d.version = d.w.nextVersion()
 	return d.Observe()
 }
@@ -248,7 +250,15 @@ func (d *Deployment) Step() error {
 // Finish completes the rollout.
 func (d *Deployment) Finish() error {
 	d.w.Now = d.w.Now.Add(2500 * time.Millisecond)
-	d.updated, d.available = replicas, replicas
+	d.updated, d.available = d.pods, d.pods
+	d.version = d.w.nextVersion()
+	return d.Observe()
+}
+
+// Scale changes the number of desired pods. Finish completes it.
+func (d *Deployment) Scale(pods int) error {
+	d.w.Now = d.w.Now.Add(1500 * time.Millisecond)
+	d.pods, d.scalings = pods, d.scalings+1
 	d.version = d.w.nextVersion()
 	return d.Observe()
 }

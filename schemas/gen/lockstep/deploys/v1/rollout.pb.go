@@ -154,7 +154,9 @@ type Workload struct {
 	// UID of the object.
 	Uid string `protobuf:"bytes,5,opt,name=uid,proto3" json:"uid,omitempty"`
 	// Agent that reported it last.
-	AgentId       int64 `protobuf:"varint,6,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	AgentId int64 `protobuf:"varint,6,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	// The workload was deleted, and none of this kind and name exists now.
+	Deleted       bool `protobuf:"varint,7,opt,name=deleted,proto3" json:"deleted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -229,6 +231,13 @@ func (x *Workload) GetAgentId() int64 {
 		return x.AgentId
 	}
 	return 0
+}
+
+func (x *Workload) GetDeleted() bool {
+	if x != nil {
+		return x.Deleted
+	}
+	return false
 }
 
 // Image is a container and its image.
@@ -1199,7 +1208,10 @@ type WatchRolloutsRequest struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Filter *RolloutFilter         `protobuf:"bytes,1,opt,name=filter,proto3" json:"filter,omitempty"`
 	// How many ended rollouts the stream starts with, the latest ones. Default 0.
-	Ended         int32 `protobuf:"varint,2,opt,name=ended,proto3" json:"ended,omitempty"`
+	Ended int32 `protobuf:"varint,2,opt,name=ended,proto3" json:"ended,omitempty"`
+	// Also send changes of the number of pods, which are no rollouts. The filter selects them by their workload; one by
+	// state, change, commit, environment or time selects none.
+	Scaling       bool `protobuf:"varint,3,opt,name=scaling,proto3" json:"scaling,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1248,11 +1260,20 @@ func (x *WatchRolloutsRequest) GetEnded() int32 {
 	return 0
 }
 
+func (x *WatchRolloutsRequest) GetScaling() bool {
+	if x != nil {
+		return x.Scaling
+	}
+	return false
+}
+
 type WatchRolloutsResponse struct {
-	state   protoimpl.MessageState `protogen:"open.v1"`
-	Rollout *Rollout               `protobuf:"bytes,1,opt,name=rollout,proto3" json:"rollout,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Absent if scaling is set.
+	Rollout *Rollout `protobuf:"bytes,1,opt,name=rollout,proto3" json:"rollout,omitempty"`
 	// The rollout existed when the watch started.
-	Initial       bool `protobuf:"varint,2,opt,name=initial,proto3" json:"initial,omitempty"`
+	Initial       bool     `protobuf:"varint,2,opt,name=initial,proto3" json:"initial,omitempty"`
+	Scaling       *Scaling `protobuf:"bytes,3,opt,name=scaling,proto3" json:"scaling,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1301,6 +1322,91 @@ func (x *WatchRolloutsResponse) GetInitial() bool {
 	return false
 }
 
+func (x *WatchRolloutsResponse) GetScaling() *Scaling {
+	if x != nil {
+		return x.Scaling
+	}
+	return nil
+}
+
+// Scaling is a change of the number of pods of a workload.
+type Scaling struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Workload *Workload              `protobuf:"bytes,1,opt,name=workload,proto3" json:"workload,omitempty"`
+	From     int32                  `protobuf:"varint,2,opt,name=from,proto3" json:"from,omitempty"`
+	To       int32                  `protobuf:"varint,3,opt,name=to,proto3" json:"to,omitempty"`
+	// The pods are as desired. Otherwise the change has begun.
+	Completed     bool                   `protobuf:"varint,4,opt,name=completed,proto3" json:"completed,omitempty"`
+	ObservedAt    *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=observed_at,json=observedAt,proto3" json:"observed_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Scaling) Reset() {
+	*x = Scaling{}
+	mi := &file_lockstep_deploys_v1_rollout_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Scaling) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Scaling) ProtoMessage() {}
+
+func (x *Scaling) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_deploys_v1_rollout_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Scaling.ProtoReflect.Descriptor instead.
+func (*Scaling) Descriptor() ([]byte, []int) {
+	return file_lockstep_deploys_v1_rollout_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *Scaling) GetWorkload() *Workload {
+	if x != nil {
+		return x.Workload
+	}
+	return nil
+}
+
+func (x *Scaling) GetFrom() int32 {
+	if x != nil {
+		return x.From
+	}
+	return 0
+}
+
+func (x *Scaling) GetTo() int32 {
+	if x != nil {
+		return x.To
+	}
+	return 0
+}
+
+func (x *Scaling) GetCompleted() bool {
+	if x != nil {
+		return x.Completed
+	}
+	return false
+}
+
+func (x *Scaling) GetObservedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ObservedAt
+	}
+	return nil
+}
+
 type GetStatsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// since and until bound the start of rollouts. Default: the last 30 days.
@@ -1313,7 +1419,7 @@ type GetStatsRequest struct {
 
 func (x *GetStatsRequest) Reset() {
 	*x = GetStatsRequest{}
-	mi := &file_lockstep_deploys_v1_rollout_proto_msgTypes[12]
+	mi := &file_lockstep_deploys_v1_rollout_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1325,7 +1431,7 @@ func (x *GetStatsRequest) String() string {
 func (*GetStatsRequest) ProtoMessage() {}
 
 func (x *GetStatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_deploys_v1_rollout_proto_msgTypes[12]
+	mi := &file_lockstep_deploys_v1_rollout_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1338,7 +1444,7 @@ func (x *GetStatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatsRequest.ProtoReflect.Descriptor instead.
 func (*GetStatsRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_deploys_v1_rollout_proto_rawDescGZIP(), []int{12}
+	return file_lockstep_deploys_v1_rollout_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *GetStatsRequest) GetFilter() *RolloutFilter {
@@ -1367,7 +1473,7 @@ type GetStatsResponse struct {
 
 func (x *GetStatsResponse) Reset() {
 	*x = GetStatsResponse{}
-	mi := &file_lockstep_deploys_v1_rollout_proto_msgTypes[13]
+	mi := &file_lockstep_deploys_v1_rollout_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1379,7 +1485,7 @@ func (x *GetStatsResponse) String() string {
 func (*GetStatsResponse) ProtoMessage() {}
 
 func (x *GetStatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_deploys_v1_rollout_proto_msgTypes[13]
+	mi := &file_lockstep_deploys_v1_rollout_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1392,7 +1498,7 @@ func (x *GetStatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatsResponse.ProtoReflect.Descriptor instead.
 func (*GetStatsResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_deploys_v1_rollout_proto_rawDescGZIP(), []int{13}
+	return file_lockstep_deploys_v1_rollout_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *GetStatsResponse) GetTotal() *Stats {
@@ -1454,7 +1560,7 @@ type Stats struct {
 
 func (x *Stats) Reset() {
 	*x = Stats{}
-	mi := &file_lockstep_deploys_v1_rollout_proto_msgTypes[14]
+	mi := &file_lockstep_deploys_v1_rollout_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1466,7 +1572,7 @@ func (x *Stats) String() string {
 func (*Stats) ProtoMessage() {}
 
 func (x *Stats) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_deploys_v1_rollout_proto_msgTypes[14]
+	mi := &file_lockstep_deploys_v1_rollout_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1479,7 +1585,7 @@ func (x *Stats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stats.ProtoReflect.Descriptor instead.
 func (*Stats) Descriptor() ([]byte, []int) {
-	return file_lockstep_deploys_v1_rollout_proto_rawDescGZIP(), []int{14}
+	return file_lockstep_deploys_v1_rollout_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Stats) GetWorkload() *Workload {
@@ -1591,7 +1697,7 @@ var File_lockstep_deploys_v1_rollout_proto protoreflect.FileDescriptor
 
 const file_lockstep_deploys_v1_rollout_proto_rawDesc = "" +
 	"\n" +
-	"!lockstep/deploys/v1/rollout.proto\x12\x13lockstep.deploys.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x9e\x01\n" +
+	"!lockstep/deploys/v1/rollout.proto\x12\x13lockstep.deploys.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb8\x01\n" +
 	"\bWorkload\x12\x1f\n" +
 	"\vcluster_uid\x18\x01 \x01(\tR\n" +
 	"clusterUid\x12\x1c\n" +
@@ -1599,7 +1705,8 @@ const file_lockstep_deploys_v1_rollout_proto_rawDesc = "" +
 	"\x04kind\x18\x03 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04name\x18\x04 \x01(\tR\x04name\x12\x10\n" +
 	"\x03uid\x18\x05 \x01(\tR\x03uid\x12\x19\n" +
-	"\bagent_id\x18\x06 \x01(\x03R\aagentId\";\n" +
+	"\bagent_id\x18\x06 \x01(\x03R\aagentId\x12\x18\n" +
+	"\adeleted\x18\a \x01(\bR\adeleted\";\n" +
 	"\x05Image\x12\x1c\n" +
 	"\tcontainer\x18\x01 \x01(\tR\tcontainer\x12\x14\n" +
 	"\x05image\x18\x02 \x01(\tR\x05image\"\xdf\x01\n" +
@@ -1702,13 +1809,22 @@ const file_lockstep_deploys_v1_rollout_proto_rawDesc = "" +
 	"\x12GetRolloutResponse\x126\n" +
 	"\arollout\x18\x01 \x01(\v2\x1c.lockstep.deploys.v1.RolloutR\arollout\x12/\n" +
 	"\x05facts\x18\x02 \x03(\v2\x19.lockstep.deploys.v1.FactR\x05facts\x12#\n" +
-	"\rfacts_omitted\x18\x03 \x01(\x03R\ffactsOmitted\"h\n" +
+	"\rfacts_omitted\x18\x03 \x01(\x03R\ffactsOmitted\"\x82\x01\n" +
 	"\x14WatchRolloutsRequest\x12:\n" +
 	"\x06filter\x18\x01 \x01(\v2\".lockstep.deploys.v1.RolloutFilterR\x06filter\x12\x14\n" +
-	"\x05ended\x18\x02 \x01(\x05R\x05ended\"i\n" +
+	"\x05ended\x18\x02 \x01(\x05R\x05ended\x12\x18\n" +
+	"\ascaling\x18\x03 \x01(\bR\ascaling\"\xa1\x01\n" +
 	"\x15WatchRolloutsResponse\x126\n" +
 	"\arollout\x18\x01 \x01(\v2\x1c.lockstep.deploys.v1.RolloutR\arollout\x12\x18\n" +
-	"\ainitial\x18\x02 \x01(\bR\ainitial\"k\n" +
+	"\ainitial\x18\x02 \x01(\bR\ainitial\x126\n" +
+	"\ascaling\x18\x03 \x01(\v2\x1c.lockstep.deploys.v1.ScalingR\ascaling\"\xc3\x01\n" +
+	"\aScaling\x129\n" +
+	"\bworkload\x18\x01 \x01(\v2\x1d.lockstep.deploys.v1.WorkloadR\bworkload\x12\x12\n" +
+	"\x04from\x18\x02 \x01(\x05R\x04from\x12\x0e\n" +
+	"\x02to\x18\x03 \x01(\x05R\x02to\x12\x1c\n" +
+	"\tcompleted\x18\x04 \x01(\bR\tcompleted\x12;\n" +
+	"\vobserved_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"observedAt\"k\n" +
 	"\x0fGetStatsRequest\x12:\n" +
 	"\x06filter\x18\x01 \x01(\v2\".lockstep.deploys.v1.RolloutFilterR\x06filter\x12\x1c\n" +
 	"\tworkloads\x18\x02 \x01(\x05R\tworkloads\"\xe2\x01\n" +
@@ -1770,7 +1886,7 @@ func file_lockstep_deploys_v1_rollout_proto_rawDescGZIP() []byte {
 }
 
 var file_lockstep_deploys_v1_rollout_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_lockstep_deploys_v1_rollout_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_lockstep_deploys_v1_rollout_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_lockstep_deploys_v1_rollout_proto_goTypes = []any{
 	(RolloutState)(0),             // 0: lockstep.deploys.v1.RolloutState
 	(Change)(0),                   // 1: lockstep.deploys.v1.Change
@@ -1786,13 +1902,14 @@ var file_lockstep_deploys_v1_rollout_proto_goTypes = []any{
 	(*GetRolloutResponse)(nil),    // 11: lockstep.deploys.v1.GetRolloutResponse
 	(*WatchRolloutsRequest)(nil),  // 12: lockstep.deploys.v1.WatchRolloutsRequest
 	(*WatchRolloutsResponse)(nil), // 13: lockstep.deploys.v1.WatchRolloutsResponse
-	(*GetStatsRequest)(nil),       // 14: lockstep.deploys.v1.GetStatsRequest
-	(*GetStatsResponse)(nil),      // 15: lockstep.deploys.v1.GetStatsResponse
-	(*Stats)(nil),                 // 16: lockstep.deploys.v1.Stats
-	nil,                           // 17: lockstep.deploys.v1.Rollout.LabelsEntry
-	nil,                           // 18: lockstep.deploys.v1.RolloutFilter.LabelsEntry
-	(*timestamppb.Timestamp)(nil), // 19: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 20: google.protobuf.Duration
+	(*Scaling)(nil),               // 14: lockstep.deploys.v1.Scaling
+	(*GetStatsRequest)(nil),       // 15: lockstep.deploys.v1.GetStatsRequest
+	(*GetStatsResponse)(nil),      // 16: lockstep.deploys.v1.GetStatsResponse
+	(*Stats)(nil),                 // 17: lockstep.deploys.v1.Stats
+	nil,                           // 18: lockstep.deploys.v1.Rollout.LabelsEntry
+	nil,                           // 19: lockstep.deploys.v1.RolloutFilter.LabelsEntry
+	(*timestamppb.Timestamp)(nil), // 20: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 21: google.protobuf.Duration
 }
 var file_lockstep_deploys_v1_rollout_proto_depIdxs = []int32{
 	2,  // 0: lockstep.deploys.v1.Rollout.workload:type_name -> lockstep.deploys.v1.Workload
@@ -1800,23 +1917,23 @@ var file_lockstep_deploys_v1_rollout_proto_depIdxs = []int32{
 	0,  // 2: lockstep.deploys.v1.Rollout.state:type_name -> lockstep.deploys.v1.RolloutState
 	3,  // 3: lockstep.deploys.v1.Rollout.images:type_name -> lockstep.deploys.v1.Image
 	3,  // 4: lockstep.deploys.v1.Rollout.previous_images:type_name -> lockstep.deploys.v1.Image
-	19, // 5: lockstep.deploys.v1.Rollout.started_at:type_name -> google.protobuf.Timestamp
-	19, // 6: lockstep.deploys.v1.Rollout.started_observed_at:type_name -> google.protobuf.Timestamp
-	19, // 7: lockstep.deploys.v1.Rollout.ended_at:type_name -> google.protobuf.Timestamp
-	19, // 8: lockstep.deploys.v1.Rollout.ended_observed_at:type_name -> google.protobuf.Timestamp
-	19, // 9: lockstep.deploys.v1.Rollout.drained_at:type_name -> google.protobuf.Timestamp
-	20, // 10: lockstep.deploys.v1.Rollout.duration:type_name -> google.protobuf.Duration
+	20, // 5: lockstep.deploys.v1.Rollout.started_at:type_name -> google.protobuf.Timestamp
+	20, // 6: lockstep.deploys.v1.Rollout.started_observed_at:type_name -> google.protobuf.Timestamp
+	20, // 7: lockstep.deploys.v1.Rollout.ended_at:type_name -> google.protobuf.Timestamp
+	20, // 8: lockstep.deploys.v1.Rollout.ended_observed_at:type_name -> google.protobuf.Timestamp
+	20, // 9: lockstep.deploys.v1.Rollout.drained_at:type_name -> google.protobuf.Timestamp
+	21, // 10: lockstep.deploys.v1.Rollout.duration:type_name -> google.protobuf.Duration
 	4,  // 11: lockstep.deploys.v1.Rollout.counts:type_name -> lockstep.deploys.v1.Counts
-	19, // 12: lockstep.deploys.v1.Rollout.updated_at:type_name -> google.protobuf.Timestamp
-	17, // 13: lockstep.deploys.v1.Rollout.labels:type_name -> lockstep.deploys.v1.Rollout.LabelsEntry
-	19, // 14: lockstep.deploys.v1.Fact.occurred_at:type_name -> google.protobuf.Timestamp
-	19, // 15: lockstep.deploys.v1.Fact.observed_at:type_name -> google.protobuf.Timestamp
+	20, // 12: lockstep.deploys.v1.Rollout.updated_at:type_name -> google.protobuf.Timestamp
+	18, // 13: lockstep.deploys.v1.Rollout.labels:type_name -> lockstep.deploys.v1.Rollout.LabelsEntry
+	20, // 14: lockstep.deploys.v1.Fact.occurred_at:type_name -> google.protobuf.Timestamp
+	20, // 15: lockstep.deploys.v1.Fact.observed_at:type_name -> google.protobuf.Timestamp
 	4,  // 16: lockstep.deploys.v1.Fact.counts:type_name -> lockstep.deploys.v1.Counts
 	0,  // 17: lockstep.deploys.v1.RolloutFilter.states:type_name -> lockstep.deploys.v1.RolloutState
 	1,  // 18: lockstep.deploys.v1.RolloutFilter.changes:type_name -> lockstep.deploys.v1.Change
-	18, // 19: lockstep.deploys.v1.RolloutFilter.labels:type_name -> lockstep.deploys.v1.RolloutFilter.LabelsEntry
-	19, // 20: lockstep.deploys.v1.RolloutFilter.since:type_name -> google.protobuf.Timestamp
-	19, // 21: lockstep.deploys.v1.RolloutFilter.until:type_name -> google.protobuf.Timestamp
+	19, // 19: lockstep.deploys.v1.RolloutFilter.labels:type_name -> lockstep.deploys.v1.RolloutFilter.LabelsEntry
+	20, // 20: lockstep.deploys.v1.RolloutFilter.since:type_name -> google.protobuf.Timestamp
+	20, // 21: lockstep.deploys.v1.RolloutFilter.until:type_name -> google.protobuf.Timestamp
 	7,  // 22: lockstep.deploys.v1.ListRolloutsRequest.filter:type_name -> lockstep.deploys.v1.RolloutFilter
 	5,  // 23: lockstep.deploys.v1.ListRolloutsResponse.rollouts:type_name -> lockstep.deploys.v1.Rollout
 	2,  // 24: lockstep.deploys.v1.GetRolloutRequest.workload:type_name -> lockstep.deploys.v1.Workload
@@ -1824,27 +1941,30 @@ var file_lockstep_deploys_v1_rollout_proto_depIdxs = []int32{
 	6,  // 26: lockstep.deploys.v1.GetRolloutResponse.facts:type_name -> lockstep.deploys.v1.Fact
 	7,  // 27: lockstep.deploys.v1.WatchRolloutsRequest.filter:type_name -> lockstep.deploys.v1.RolloutFilter
 	5,  // 28: lockstep.deploys.v1.WatchRolloutsResponse.rollout:type_name -> lockstep.deploys.v1.Rollout
-	7,  // 29: lockstep.deploys.v1.GetStatsRequest.filter:type_name -> lockstep.deploys.v1.RolloutFilter
-	16, // 30: lockstep.deploys.v1.GetStatsResponse.total:type_name -> lockstep.deploys.v1.Stats
-	16, // 31: lockstep.deploys.v1.GetStatsResponse.workloads:type_name -> lockstep.deploys.v1.Stats
-	19, // 32: lockstep.deploys.v1.GetStatsResponse.since:type_name -> google.protobuf.Timestamp
-	19, // 33: lockstep.deploys.v1.GetStatsResponse.until:type_name -> google.protobuf.Timestamp
-	2,  // 34: lockstep.deploys.v1.Stats.workload:type_name -> lockstep.deploys.v1.Workload
-	20, // 35: lockstep.deploys.v1.Stats.duration_p50:type_name -> google.protobuf.Duration
-	20, // 36: lockstep.deploys.v1.Stats.duration_p95:type_name -> google.protobuf.Duration
-	8,  // 37: lockstep.deploys.v1.RolloutService.ListRollouts:input_type -> lockstep.deploys.v1.ListRolloutsRequest
-	10, // 38: lockstep.deploys.v1.RolloutService.GetRollout:input_type -> lockstep.deploys.v1.GetRolloutRequest
-	12, // 39: lockstep.deploys.v1.RolloutService.WatchRollouts:input_type -> lockstep.deploys.v1.WatchRolloutsRequest
-	14, // 40: lockstep.deploys.v1.RolloutService.GetStats:input_type -> lockstep.deploys.v1.GetStatsRequest
-	9,  // 41: lockstep.deploys.v1.RolloutService.ListRollouts:output_type -> lockstep.deploys.v1.ListRolloutsResponse
-	11, // 42: lockstep.deploys.v1.RolloutService.GetRollout:output_type -> lockstep.deploys.v1.GetRolloutResponse
-	13, // 43: lockstep.deploys.v1.RolloutService.WatchRollouts:output_type -> lockstep.deploys.v1.WatchRolloutsResponse
-	15, // 44: lockstep.deploys.v1.RolloutService.GetStats:output_type -> lockstep.deploys.v1.GetStatsResponse
-	41, // [41:45] is the sub-list for method output_type
-	37, // [37:41] is the sub-list for method input_type
-	37, // [37:37] is the sub-list for extension type_name
-	37, // [37:37] is the sub-list for extension extendee
-	0,  // [0:37] is the sub-list for field type_name
+	14, // 29: lockstep.deploys.v1.WatchRolloutsResponse.scaling:type_name -> lockstep.deploys.v1.Scaling
+	2,  // 30: lockstep.deploys.v1.Scaling.workload:type_name -> lockstep.deploys.v1.Workload
+	20, // 31: lockstep.deploys.v1.Scaling.observed_at:type_name -> google.protobuf.Timestamp
+	7,  // 32: lockstep.deploys.v1.GetStatsRequest.filter:type_name -> lockstep.deploys.v1.RolloutFilter
+	17, // 33: lockstep.deploys.v1.GetStatsResponse.total:type_name -> lockstep.deploys.v1.Stats
+	17, // 34: lockstep.deploys.v1.GetStatsResponse.workloads:type_name -> lockstep.deploys.v1.Stats
+	20, // 35: lockstep.deploys.v1.GetStatsResponse.since:type_name -> google.protobuf.Timestamp
+	20, // 36: lockstep.deploys.v1.GetStatsResponse.until:type_name -> google.protobuf.Timestamp
+	2,  // 37: lockstep.deploys.v1.Stats.workload:type_name -> lockstep.deploys.v1.Workload
+	21, // 38: lockstep.deploys.v1.Stats.duration_p50:type_name -> google.protobuf.Duration
+	21, // 39: lockstep.deploys.v1.Stats.duration_p95:type_name -> google.protobuf.Duration
+	8,  // 40: lockstep.deploys.v1.RolloutService.ListRollouts:input_type -> lockstep.deploys.v1.ListRolloutsRequest
+	10, // 41: lockstep.deploys.v1.RolloutService.GetRollout:input_type -> lockstep.deploys.v1.GetRolloutRequest
+	12, // 42: lockstep.deploys.v1.RolloutService.WatchRollouts:input_type -> lockstep.deploys.v1.WatchRolloutsRequest
+	15, // 43: lockstep.deploys.v1.RolloutService.GetStats:input_type -> lockstep.deploys.v1.GetStatsRequest
+	9,  // 44: lockstep.deploys.v1.RolloutService.ListRollouts:output_type -> lockstep.deploys.v1.ListRolloutsResponse
+	11, // 45: lockstep.deploys.v1.RolloutService.GetRollout:output_type -> lockstep.deploys.v1.GetRolloutResponse
+	13, // 46: lockstep.deploys.v1.RolloutService.WatchRollouts:output_type -> lockstep.deploys.v1.WatchRolloutsResponse
+	16, // 47: lockstep.deploys.v1.RolloutService.GetStats:output_type -> lockstep.deploys.v1.GetStatsResponse
+	44, // [44:48] is the sub-list for method output_type
+	40, // [40:44] is the sub-list for method input_type
+	40, // [40:40] is the sub-list for extension type_name
+	40, // [40:40] is the sub-list for extension extendee
+	0,  // [0:40] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_deploys_v1_rollout_proto_init() }
@@ -1859,7 +1979,7 @@ func file_lockstep_deploys_v1_rollout_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_deploys_v1_rollout_proto_rawDesc), len(file_lockstep_deploys_v1_rollout_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   17,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
