@@ -75,9 +75,12 @@ func TestExplainedCrashLoopOfAllKinds(t *testing.T) {
 			appsv1.StatefulSetUpdateStrategy{Type: appsv1.RollingUpdateStatefulSetStrategyType}),
 	} {
 		w.SetImage("registry.example/crash-loop:1")
-		w.RequireFacts("started 1", "completed 1", "started 2", "stalled 2")
+		facts := []string{"started 1", "completed 1", "started 2", "stalled 2"}
+		w.RequireFacts(facts...)
 		require.Equal(t, "container main keeps exiting: its command failed with exit code 1",
 			last(w, events.FactStalled).Message)
+		w.Delete()
+		w.RequireFacts(append(facts, "cancelled 2")...)
 	}
 }
 
@@ -85,8 +88,11 @@ func TestExplainedUnschedulable(t *testing.T) {
 	s := shared.Parallel(t)
 	w := s.NewDeployment("no-node", 1)
 	w.SetImage("registry.example/unschedulable:1")
-	w.RequireFacts("started 1", "completed 1", "started 2", "stalled 2")
+	facts := []string{"started 1", "completed 1", "started 2", "stalled 2"}
+	w.RequireFacts(facts...)
 	require.Contains(t, last(w, events.FactStalled).Message, "no node of the cluster can take its pods: 0/")
+	w.Delete()
+	w.RequireFacts(append(facts, "cancelled 2")...)
 }
 
 // TestExplainedPreview follows a preview of two Deployments to the comment on its pull request.
