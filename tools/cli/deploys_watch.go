@@ -130,6 +130,7 @@ func (w *rolloutWatch) follow(
 		return err
 	}
 	state.answer(stream.ResponseHeader())
+	answered := time.Now()
 	defer func() { w.restarted = true }()
 	messages := make(chan *deploysv1.WatchRolloutsResponse)
 	ended := make(chan error, 1)
@@ -159,6 +160,9 @@ func (w *rolloutWatch) follow(
 			state.receive()
 			err = w.take(message)
 		case now := <-ticker.C:
+			if state.answered && now.Sub(answered) > streamRetry {
+				state.receive() // there may be no rollouts
+			}
 			err = w.show.draw(w.board.Running(), now)
 		}
 		if err != nil {

@@ -27,7 +27,7 @@ func (s *streamState) answer(header http.Header) {
 	s.begun = s.begun || s.answered
 }
 
-// receive is called with each message. A server that is not ready answers, but sends none.
+// receive is called with each message, or when the stream lasts. A server that is not ready answers, and ends it.
 func (s *streamState) receive() {
 	if s.lost {
 		s.lost = false
