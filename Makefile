@@ -80,6 +80,13 @@ chaos: kubelab ## Run a system under random faults for CHAOS_DURATION, CHAOS_ROU
 	  go run -race ./tools/chaos --seed $(CHAOS_SEED) --duration $(CHAOS_DURATION) || exit 1; \
 	done
 
+.PHONY: histories
+HISTORIES ?= 100000
+HISTORIES_SEED ?=
+histories: ## Simulate HISTORIES of rollouts of each kind, with and without outages; HISTORIES_SEED repeats one
+	LOCKSTEP_HISTORIES=$(HISTORIES) LOCKSTEP_SEED=$(HISTORIES_SEED) go test -vet=off -count=1 -timeout 0 \
+	  -run '^(TestEachRolloutIsReportedOnce|TestUnobservedRevisionsAreReportedInGap)$$' ./services/deploys/rollout
+
 .PHONY: kubelab
 kubelab: ## Build the Kubernetes control plane for development and tests
 	@go run ./tools/testkit/lab/build

@@ -30,7 +30,7 @@ func TestWorkloadAbsentFromCompleteResyncIsRemoved(t *testing.T) {
 		resync func(a *agent, listed, absent *app)
 		facts  []string
 	}{
-		"complete": {func(a *agent, listed, _ *app) { a.list("s", listed) }, []string{"removed"}},
+		"complete": {func(a *agent, listed, _ *app) { a.list("s", listed) }, []string{"gap", "removed"}},
 		"a member is missing": {func(a *agent, listed, _ *app) {
 			a.begin(3, "s")
 			listed.send()
@@ -55,7 +55,7 @@ func TestWorkloadAbsentFromCompleteResyncIsRemoved(t *testing.T) {
 			listed.send()
 			listed.sendSet(listed.sets[0])
 			a.end(2)
-		}, []string{"removed"}},
+		}, []string{"gap", "removed"}},
 		"another resync begins before its end": {func(a *agent, listed, _ *app) {
 			a.begin(2, "s")
 			first := a.resync
@@ -71,7 +71,7 @@ func TestWorkloadAbsentFromCompleteResyncIsRemoved(t *testing.T) {
 			a.publishBegin(2, "s")
 			listed.sendSet(listed.sets[0])
 			a.end(2)
-		}, []string{"removed"}},
+		}, []string{"gap", "removed"}},
 		"the workload changed after the list": {func(a *agent, listed, absent *app) {
 			a.begin(2, "s")
 			absent.rv = a.next()
@@ -142,7 +142,7 @@ func TestSecondAgentOfClusterPublishesNothingNew(t *testing.T) {
 	b.tick()
 	b.list("s")
 	w.process(2)
-	require.Equal(t, "removed", names(w.checkOnce(), "web")[3])
+	require.Equal(t, []string{"gap", "removed"}, names(w.checkOnce(), "web")[3:])
 }
 
 func TestRestoredClusterStartsNewEpoch(t *testing.T) {

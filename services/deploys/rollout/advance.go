@@ -174,9 +174,22 @@ func (p *step) enqueue(v View) {
 	}
 	s.Waiting = append(s.Waiting, v)
 	if len(s.Waiting) > maxWaiting {
-		s.Waiting = slices.Delete(s.Waiting, 1, 2)
-		s.Waiting[1].Skipped = true
+		p.dropWaiting()
 	}
+}
+
+// dropWaiting drops the oldest waiting view but the first whose next one is a later view of the same object.
+func (p *step) dropWaiting() {
+	waiting := p.s.Waiting
+	at := 1
+	for i := 1; i < len(waiting)-1; i++ {
+		if !waiting[i].Deleted && !waiting[i].Unselected && waiting[i].UID == waiting[i+1].UID {
+			at = i
+			break
+		}
+	}
+	waiting[at+1].Skipped = true
+	p.s.Waiting = slices.Delete(waiting, at, at+1)
 }
 
 // applyWaiting applies the waiting views in order. It stops at the first view with an unknown revision, unless the
@@ -213,15 +226,20 @@ func (p *step) namesForeignRevision(v View) bool {
 	}
 	return slices.ContainsFunc(s.Waiting[1:], func(w View) bool {
 		to, known := p.targetRevision(w)
-		return w.UID == v.UID && known && to > s.Last && p.isContiguous(w, p.pendingIndex(w, to))
+		at := p.pendingIndex(w, to)
+		return w.UID == v.UID && known && to > s.Last && p.isContiguous(w, at) &&
+			compareVersions(s.Pending[at].Version, v.Version) > 0 // else an object may have a higher number
 	})
 }
 
 // isReady reports whether every revision that the view names is known.
 func (p *step) isReady(v View) bool {
 	s := &p.s
-	if s.Key.Kind == DaemonSet || v.Deleted || v.Unselected {
+	if s.Key.Kind == DaemonSet || v.Unselected {
 		return true
+	}
+	if v.Deleted {
+		return v.afterGap() || v.UID != s.UID || s.View == nil || !p.hasUnexplainedTemplate(s.View.Generation)
 	}
 	if (v.UID != s.UID || s.View == nil) && !p.isCreated(v) {
 		return p.isBaselineReady(v)
@@ -237,7 +255,7 @@ func (p *step) isReady(v View) bool {
 	case to > last:
 		return p.annotationTooHigh(v)
 	case to == last:
-		return !p.hasUnknownReplicaSet(v)
+		return !p.hasUnknownReplicaSet(v) && !p.mayNameUnknownRevision(v)
 	default:
 		_, kept := p.holder(v, to)
 		return to == 0 || s.Key.Kind != Deployment || kept || p.annotationCorrected(v)

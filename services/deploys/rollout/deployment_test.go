@@ -271,14 +271,14 @@ func TestDeploymentScenarios(t *testing.T) {
 			d.stop()
 			d.delete()
 			d.start()
-		}, []string{"removed"}},
+		}, []string{"gap []", "removed"}},
 		"recreated while the watcher was down": {func(d *deployment) {
 			d.stop()
 			d.delete()
 			d.create(2, "web:9")
 			d.run()
 			d.start()
-		}, []string{"removed", "started 1", "completed 1"}},
+		}, []string{"gap []", "removed", "started 1", "completed 1"}},
 		"updated while the watcher was down": {func(d *deployment) {
 			d.stop()
 			d.edit("web:2")

@@ -95,10 +95,16 @@ func (p *step) countsApply(r *Rollout, v View) bool {
 	switch {
 	case p.s.Key.Kind != Deployment:
 		return true
+	case p.hasLaterPending(v):
+		return false
 	case r.Template.known():
 		return v.Template.equals(r.Template)
+	case v.Progress.Reason != reasonAvailable && p.namesOtherReplicaSet(v.Progress.Message, r.Name):
+		return false
+	case v.Strategy == recreate && v.Counts.Updated == 0 && !v.Progress.names(r.Name):
+		return false // the ReplicaSet of a newer template is created after the old pods are deleted
 	default: // its template is unknown: compare with the one observed at its start
-		return !p.hasLaterPending(v) && (!v.Paused || v.Counts.Updated > 0 && v.Template.equals(p.templateAt(p.s.Generation)))
+		return !v.Paused || v.Counts.Updated > 0 && v.Template.equals(p.templateAt(p.s.Generation))
 	}
 }
 

@@ -159,7 +159,7 @@ func (d *daemonSet) writeStatus() {
 			c.Updated++
 		}
 	}
-	if d.hasStatus && d.observed == d.generation && encode(d.t, c) == encode(d.t, d.status) {
+	if d.hasStatus && d.observed == d.generation && equalCounts(c, d.status) {
 		return
 	}
 	d.observed, d.status, d.hasStatus = d.generation, c, true

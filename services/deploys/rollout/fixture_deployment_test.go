@@ -321,10 +321,12 @@ func (d *deployment) makeCurrent(r *replicaSet) {
 	recreated := len(d.actual) > 0 && d.newest().hash == hash && uidOf(d.newest().id) == d.objectUID
 	if r.revision < d.currentRevision || r.revision == d.currentRevision && !recreated {
 		d.epochs++
+		d.renumbered[d.objectUID] = d.renumbered[d.objectUID] || d.down
 	}
 	d.currentRevision, d.previousAnnotation = r.revision, d.revision
 	if !recreated {
 		d.recordStart(d.id(r), r.revision, hash)
+		d.newest().unobservable = d.down && d.renumbered[d.objectUID]
 	}
 }
 
@@ -414,8 +416,8 @@ func (d *deployment) writeStatus(current *replicaSet) {
 			d.setProgress("True", "ReplicaSetUpdated", `ReplicaSet "`+current.name+`" is progressing.`)
 		}
 	}
-	if d.hasStatus && d.observed == d.generation && encode(d.t, c) == encode(d.t, d.status) &&
-		encode(d.t, before) == encode(d.t, d.progress) {
+	if d.hasStatus && d.observed == d.generation && equalCounts(c, d.status) &&
+		before == d.progress {
 		return
 	}
 	d.observed, d.status, d.hasStatus = d.generation, c, true

@@ -246,7 +246,7 @@ func (s *statefulSet) writeStatus() {
 	if full && s.strategy != "OnDelete" {
 		current = s.update
 	}
-	if s.hasStatus && s.observed == s.generation && encode(s.t, c) == encode(s.t, s.status) && current == s.current &&
+	if s.hasStatus && s.observed == s.generation && equalCounts(c, s.status) && current == s.current &&
 		s.published == s.update {
 		return
 	}

@@ -75,6 +75,9 @@ func (p *step) replaceObject(v View) {
 	}
 }
 
+// reasonDeleted is the reason of facts about an observed deletion.
+const reasonDeleted = "Deleted"
+
 // dropRevisions drops the revisions of a deleted object.
 func (p *step) dropRevisions(uid string) {
 	s := &p.s
@@ -91,10 +94,11 @@ func (p *step) dropRevisions(uid string) {
 // deleteWorkload applies the deletion of the workload, or the begin of its deletion.
 func (p *step) deleteWorkload(v View) {
 	if !p.s.Present() {
+		p.removeUnobserved(v)
 		p.s.Gone = true
 		return
 	}
-	reason, message := "Deleted", "the "+p.s.Key.Kind+" was deleted"
+	reason, message := reasonDeleted, "the "+p.s.Key.Kind+" was deleted"
 	if v.Absent {
 		reason, message = "Absent", "the "+p.s.Key.Kind+" is not there any more"
 	}
@@ -111,12 +115,23 @@ func (p *step) endWorkload(v View, reason, message string) {
 	if !v.DeletedAt.IsZero() {
 		at, source = v.DeletedAt, timeDeletion
 	}
-	if missed, mayHaveEnded := p.unobserved(v); mayHaveEnded {
+	unprocessed, _ := p.pendingUpTo(last, len(s.Pending)-1)
+	switch missed, mayHaveEnded := p.unobserved(v); {
+	case v.afterGap():
+		if !mayHaveEnded {
+			missed = p.unobservedBefore(v)
+		}
+		gap := p.lostRevisions(missed, unprocessed)
+		p.emitGap(gap)
+		if mayHaveEnded {
+			p.endUnknown(missed.gap(s.Rollout.Revision), at)
+		}
+	case mayHaveEnded:
 		gap := missed.gap(s.Rollout.Revision)
 		p.emitGap(gap)
 		p.endUnknown(gap, at)
-	}
-	if unprocessed, _ := p.pendingUpTo(last, len(s.Pending)-1); !v.afterGap() {
+		fallthrough
+	default:
 		for _, k := range unprocessed {
 			p.startRollout(k, last, false) // its controller had not written the status yet
 		}
@@ -136,6 +151,39 @@ func (p *step) endWorkload(v View, reason, message string) {
 	s.Gone = true
 }
 
+// lostRevisions returns a gap with the rollout in flight and the revisions that no view named before the workload was
+// deleted or unselected. It names none if none is known: there may have been others.
+func (p *step) lostRevisions(u Unobserved, unprocessed []Pending) events.Gap {
+	gap := u.gap()
+	if p.s.InFlight() {
+		gap.Revisions = append(gap.Revisions, p.s.Rollout.Revision)
+	}
+	for _, k := range unprocessed {
+		gap.Revisions = append(gap.Revisions, k.Revision)
+	}
+	return gap
+}
+
+// removeUnobserved reports the removal of a workload of which only revisions were observed. Those of a baseline have no
+// facts.
+func (p *step) removeUnobserved(v View) {
+	s := &p.s
+	if s.Gone || s.Unselected {
+		return
+	}
+	revisions, _ := p.pendingUpTo(v, len(s.Pending)-1)
+	revisions = slices.DeleteFunc(revisions, func(k Pending) bool { return k.Listed && !v.HasBaseline })
+	if len(revisions) == 0 {
+		return
+	}
+	v.Skipped = true
+	p.emitGap(p.lostRevisions(p.unobservedBefore(v), revisions))
+	f := p.workloadFact(events.FactRemoved, v.At, timeObservation)
+	f.Reason, f.Message = reasonDeleted, "the "+s.Key.Kind+" was deleted"
+	p.emit(f)
+	p.dropRevisions(v.UID)
+}
+
 // dropView drops the view and the state that belongs to it. It keeps the fields that distinguish a reported rollout
 // from a new one.
 func (p *step) dropView() {
@@ -147,12 +195,15 @@ func (p *step) dropView() {
 // ends as unknown.
 func (p *step) unselectWorkload(v View) {
 	s := &p.s
-	if s.Present() && s.InFlight() {
-		gap := events.Gap{Revisions: []int{s.Rollout.Revision}, Since: s.View.At, Until: v.At, Cause: events.CauseUnselected}
-		p.emitGap(gap)
-		p.endUnknown(gap, v.At)
-	}
 	if s.Present() {
+		unprocessed, _ := p.pendingUpTo(*s.View, len(s.Pending)-1)
+		u := Unobserved{Since: s.View.At, Until: v.At, Cause: events.CauseUnselected}
+		if gap := p.lostRevisions(u, unprocessed); len(gap.Revisions) > 0 {
+			p.emitGap(gap)
+		}
+		if s.InFlight() {
+			p.endUnknown(u.gap(s.Rollout.Revision), v.At)
+		}
 		p.dropView()
 	}
 	s.Unselected = true
@@ -265,6 +316,8 @@ func (p *step) advanceRevision(v View, to int, known, timedOut bool) {
 		if s.InFlight() {
 			s.Rollout.Template = v.Template
 		}
+	case timedOut && p.mayNameUnknownRevision(v): // its controller created no revision
+		s.Generation = v.Generation
 	}
 }
 
@@ -336,6 +389,11 @@ func (p *step) restartRevisions(v View, to int, timedOut bool) {
 		k.History = nil
 	}
 	p.startRollouts(v, []Pending{k}, to, true)
+	for _, r := range s.Revisions { // numbers that seemed to be processed before
+		if r.WorkloadUID == s.UID && r.Revision > to && compareVersions(r.Since, v.Version) > 0 {
+			p.addPending(r)
+		}
+	}
 }
 
 // newestHolder returns the newest object that has the revision number.
@@ -381,14 +439,25 @@ func (p *step) templateAt(generation int) Template {
 	return at
 }
 
-// skippedTemplate returns a template that was observed after the last processed one and before the newest; the zero
-// value if there was none.
-func (p *step) skippedTemplate(newest Template) Template {
-	var at Template
-	for _, seen := range p.s.Templates {
-		if seen.Generation > p.s.Generation && !seen.Template.equals(newest) && !seen.Template.equals(p.s.Template) {
-			at = seen.Template
+// skippedTemplate returns the template of a revision between the last processed one and the newest; the zero value if
+// it is unknown. It is that of an earlier rollout of the same object, or the only one that was observed in between.
+func (p *step) skippedTemplate(name string, v View) Template {
+	s := &p.s
+	for _, c := range slices.Backward(s.Completed) {
+		if c.Name == name && c.Template.known() {
+			return c.Template
 		}
 	}
-	return at
+	var only Template
+	for _, seen := range s.Templates {
+		t := seen.Template
+		if seen.Generation <= s.Generation || t.equals(v.Template) || t.equals(s.Template) || t.equals(only) {
+			continue
+		}
+		if only.known() {
+			return Template{}
+		}
+		only = t
+	}
+	return only
 }

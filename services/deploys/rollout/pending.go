@@ -42,7 +42,7 @@ func (p *step) revisionNumber(v View) (int, bool) {
 		}
 	}
 	switch {
-	case most > 0 && (v.isObserved() || v.Update != s.Name || !own):
+	case most > 0 && (v.isObserved() || v.afterGap() || v.Update != s.Name || !own):
 		return most, true
 	case own && v.Update == s.Name:
 		return last, !v.isObserved() || !p.hasLaterPending(v)
@@ -79,27 +79,37 @@ func (p *step) lastRevision(uid string) (int, string) {
 }
 
 // pendingIndex returns the index of the pending revision that the view names, or -1: the newest one with that number
-// that is older than the view. A pending revision with the number of the last one is found only if the view shows its
-// effect.
+// that is older than the view and whose object existed then. A pending revision with the number of the last one is
+// found only if the view shows its effect.
 func (p *step) pendingIndex(v View, to int) int {
 	last, _ := p.lastRevision(v.UID)
-	first, newest := -1, -1
+	newest := -1
 	for i, k := range p.s.Pending {
 		shown := v.isObserved() && !v.Template.equals(p.s.Template) || v.Progress.names(k.Name)
-		if k.WorkloadUID != v.UID || k.Revision != to || to == last && !shown {
+		if k.WorkloadUID != v.UID || k.Revision != to || to == last && !shown ||
+			p.isDeletedBefore(k.Name, v.UID, v.Version) {
 			continue
-		}
-		if first < 0 {
-			first = i
 		}
 		if k.Listed || compareVersions(k.Version, v.Version) < 0 {
 			newest = i
 		}
 	}
-	if newest < 0 && to > last {
-		return first
-	}
 	return newest
+}
+
+// isDeletedBefore reports whether the ReplicaSet with that name was deleted before a version and not created again.
+func (p *step) isDeletedBefore(name, uid, version string) bool {
+	deleted := false
+	for _, r := range p.s.Revisions {
+		if p.s.Key.Kind != Deployment || r.WorkloadUID != uid || r.Name != name {
+			continue
+		}
+		if !r.Deleted || compareVersions(r.Version, version) > 0 {
+			return false
+		}
+		deleted = true
+	}
+	return deleted
 }
 
 // pendingUpTo returns the pending revisions after the last processed one, up to an index, and whether none is missing.
@@ -110,6 +120,9 @@ func (p *step) pendingUpTo(v View, at int) ([]Pending, bool) {
 	for i, k := range p.s.Pending[:at+1] {
 		if k.WorkloadUID != v.UID || k.Revision <= last && !p.isReissued(k, last, name) {
 			continue
+		}
+		if k.Revision > last && p.isDeletedBefore(name, v.UID, k.Version) {
+			complete = false // another ReplicaSet got its number before this one got a higher one
 		}
 		for revision := last + 1; complete && revision < k.Revision; revision++ {
 			complete = p.isNumberKnown(v.UID, revision)
@@ -187,6 +200,42 @@ func (p *step) hasUnknownReplicaSet(v View) bool {
 	return s.Key.Kind == Deployment && v.Revision == s.Last && v.isObserved() && s.Hash != "" && v.Template.known() &&
 		s.Template.known() &&
 		!v.Template.equals(s.Template) && !p.hasLaterPending(v) && v.Counts.Updated > 0
+}
+
+// hasUnexplainedTemplate reports whether the workload had, up to a generation, another template than the last processed
+// one for which no revision is processed. Its controller may have created one. While a Deployment is paused, its
+// controller only reuses ReplicaSets.
+func (p *step) hasUnexplainedTemplate(generation int) bool {
+	s := &p.s
+	return slices.ContainsFunc(s.Templates, func(seen SeenTemplate) bool {
+		t := seen.Template
+		return seen.Generation > s.Generation && seen.Generation <= generation && !t.equals(s.Template) &&
+			(!t.SeenPaused || !t.SeenAt.IsZero() || p.wasCompleted(t))
+	})
+}
+
+func (p *step) wasCompleted(t Template) bool {
+	return slices.ContainsFunc(p.s.Completed, func(c Finished) bool { return c.Template.equals(t) })
+}
+
+// mayNameUnknownRevision reports whether the view has the number of the last processed revision but may describe a
+// later one that is not observed yet: after the workload was edited and edited back, or before the controller wrote the
+// number of a reused ReplicaSet.
+func (p *step) mayNameUnknownRevision(v View) bool {
+	s := &p.s
+	next := p.findPending(v.UID, s.Last+1)
+	isLater := next != nil && !next.Listed && compareVersions(next.Version, v.Version) > 0 &&
+		!p.isDeletedBefore(s.Name, v.UID, next.Version) // so there was none before
+	if v.afterGap() || !v.isObserved() || !s.Template.known() || p.hasLaterPending(v) || isLater {
+		return false
+	}
+	if v.Template.equals(s.Template) {
+		return p.hasUnexplainedTemplate(v.Observed)
+	}
+	if s.Key.Kind != Deployment || v.Strategy == recreate && v.Counts.Desired > 0 || v.Generation <= s.Generation {
+		return false // its ReplicaSet is created later
+	}
+	return !v.Paused || p.wasCompleted(v.Template)
 }
 
 // namesUnknownReplicaSet reports whether the progress condition is new and names a ReplicaSet that is not observed yet.

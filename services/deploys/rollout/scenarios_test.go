@@ -339,33 +339,33 @@ func scenarios() map[string][]scenario {
 				d.stop()
 				d.delete()
 				d.start()
-			}, removed),
+			}, gap, removed),
 			onStatefulSet("deleted", func(s *statefulSet) { s.delete() }, removed),
 			onStatefulSet("absent from a list", func(s *statefulSet) {
 				s.stop()
 				s.delete()
 				s.start()
-			}, removed),
+			}, gap, removed),
 			onStatefulSet("replaced by a new object with the same name", func(s *statefulSet) {
 				s.stop()
 				s.delete()
 				s.create(1, "web:1")
 				s.run()
 				s.start()
-			}, removed, started, completed),
+			}, gap, removed, started, completed),
 			onDaemonSet("deleted", func(d *daemonSet) { d.delete() }, removed),
 			onDaemonSet("absent from a list", func(d *daemonSet) {
 				d.stop()
 				d.delete()
 				d.start()
-			}, removed),
+			}, gap, removed),
 			onDaemonSet("replaced by a new object with the same name", func(d *daemonSet) {
 				d.stop()
 				d.delete()
 				d.create(1, "web:1")
 				d.run()
 				d.start()
-			}, removed, started, completed),
+			}, gap, removed, started, completed),
 		},
 		"unknown": {
 			onDeployment("deleted in an outage", func(d *deployment) {

@@ -68,6 +68,9 @@ func (p *step) emitMissing(v View, steps []Pending, to int, known bool) {
 		missed = p.unobservedBefore(v)
 	}
 	last := s.Last
+	if v.afterGap() && to > last && p.isDeletedBefore(s.Name, v.UID, v.Version) {
+		lost = append(lost, last) // another ReplicaSet may have got the number
+	}
 	addLostBefore := func(revision int) {
 		for r := max(last+1, revision-maxGap); r < revision; r++ {
 			lost = append(lost, r)
@@ -93,7 +96,7 @@ func (p *step) emitMissing(v View, steps []Pending, to int, known bool) {
 func (p *step) startRollout(k Pending, v View, newest bool) {
 	s := &p.s
 	recreated := s.Key.Kind == Deployment && k.Name == s.Name && len(k.History) == 0
-	if k.Revision < s.Last || k.Revision == s.Last && !recreated || k.Revision > s.Last && recreated {
+	if k.Revision < s.Last || k.Revision == s.Last && !recreated || k.Revision == s.Last+1 && recreated {
 		s.RevisionEpoch++
 	}
 	s.TakenVersion = k.Version
@@ -230,19 +233,38 @@ func (p *step) templateOf(name string, v View, newest bool) Template {
 	case !newest && v.afterGap():
 		return Template{}
 	case !newest:
-		return p.skippedTemplate(v.Template)
-	case v.afterGap() && s.Key.Kind == Deployment && (v.Paused || v.Strategy == recreate) && v.Counts.Updated == 0 &&
-		v.Counts.Desired > 0:
-		return Template{} // the template may belong to a rollout that has not started
+		return p.skippedTemplate(name, v)
+	case v.afterGap() && s.Key.Kind != DaemonSet && !p.showsTemplate(name, v):
+		return Template{} // the template may be a newer one
 	case v.isObserved() || s.Key.Kind == DaemonSet:
 		return v.Template
-	case s.Key.Kind == Deployment && !v.afterGap() &&
-		(s.View == nil || s.View.Revision != v.Revision || v.Progress.names(name)):
-		return v.Template
-	case v.afterGap() && !v.Template.equals(s.Template):
+	case s.Key.Kind == Deployment && (s.View == nil || s.View.Revision != v.Revision || v.Progress.names(name)):
 		return v.Template
 	default:
 		return p.templateAt(v.Observed)
+	}
+}
+
+// showsTemplate reports whether a view after a period without observations has the template of its newest revision. An
+// edit that the controller has not observed is newer. A paused Deployment, or one that first deletes its old pods, has
+// a template without a ReplicaSet. A reused ReplicaSet gets its number before the Deployment has it.
+func (p *step) showsTemplate(name string, v View) bool {
+	if !v.isObserved() || p.s.Key.Kind != Deployment {
+		return v.isObserved()
+	}
+	later := slices.ContainsFunc(p.s.Pending, func(k Pending) bool {
+		return k.WorkloadUID == v.UID && k.Revision > v.Revision
+	})
+	if later || v.Paused {
+		return false
+	}
+	switch c := v.Progress; {
+	case v.Counts.Desired == 0:
+		return true // the condition may still name an earlier ReplicaSet
+	case v.Counts.Updated > 0:
+		return c.Status == "" || c.names(name)
+	default:
+		return c.names(name) && c.Reason != reasonAvailable && v.Strategy != recreate
 	}
 }
 
