@@ -26,6 +26,7 @@ import (
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/topology"
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
+	"lockstep.internal/services/state"
 	"lockstep.internal/services/watcher"
 	"lockstep.internal/tools/stack"
 	"lockstep.internal/tools/testkit/natstest"
@@ -35,10 +36,14 @@ import (
 func TestIsolation(t *testing.T) {
 	t.Parallel()
 	configure := func(service string, config any) {
-		// The victim's agent is in the bystander's cluster and does not report its workloads.
-		if cfg, is := config.(*watcher.Config); is && service == stack.Watcher &&
-			filepath.Base(cfg.CredentialsFile) == victimName+".json" {
-			cfg.Workloads.Enabled = false
+		switch cfg := config.(type) {
+		case *state.Config:
+			cfg.Agents.SilentAfter = time.Hour // the victim's agent and the attacker's do not report
+		case *watcher.Config:
+			// The victim's agent is in the bystander's cluster and does not report its workloads.
+			if service == stack.Watcher && filepath.Base(cfg.CredentialsFile) == victimName+".json" {
+				cfg.Workloads.Enabled = false
+			}
 		}
 	}
 	s := fixture.StartWith(t, stack.Options{Workloads: watcher.Workloads{Enabled: true}, Configure: configure})

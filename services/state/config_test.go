@@ -15,8 +15,8 @@ func TestAgentsGetAddressesThatTheyAccept(t *testing.T) {
 	require.NotContains(t, errors.Join(cfg.Validate()...).Error(), "agents.urls")
 
 	for want, address := range map[string]string{
-		`agents.urls: "nats:4222" is not nats://host:port or tls://host:port; the default is nats.url`: "nats:4222",
-		"agents.urls: the URL of n:4222 contains a user":                                               "nats://u:p@n:4222",
+		`agents.urls: "nats:4222" is not nats://host:port, tls://host:port or wss://host`: "nats:4222",
+		"agents.urls: the URL of n:4222 contains a user":                                  "nats://u:p@n:4222",
 	} {
 		cfg.Agents.URLs = []string{address}
 		require.ErrorContains(t, errors.Join(cfg.Validate()...), want)

@@ -55,13 +55,14 @@ func TestWorkspaces(t *testing.T) {
 		running, stopped = events.DesiredStateRunning, events.DesiredStateStopped
 		restart          = events.DesiredStateRestartRequested
 		user             = events.DesiredStateCauseUser
+		drift            = events.DesiredStateCauseDrift
 		completed        = events.DesiredStateCauseRestartCompleted
 		requested        = events.ActualStateCreationRequested
 	)
 	requireFound(t, []faulty{
 		{"sound", func(b *builder) {
 			b.created().became(requested, events.ActualStateStarting, false).
-				desires(2, running, stopped, user).desires(3, stopped, stopped, user).drifted(3).
+				desires(2, running, stopped, user).drifted(3).desires(3, stopped, stopped, drift).
 				becameWith(stopped, events.ActualStateStarting, events.ActualStateStopped, false)
 		}, ""},
 		{"a sound restart", func(b *builder) {
@@ -74,7 +75,10 @@ func TestWorkspaces(t *testing.T) {
 		{"a state before its desired state", func(b *builder) {
 			b.created().becameWith(stopped, requested, events.ActualStateStopped, false)
 		}, "with desired state stopped, but the stream has running"},
-		{"a drift before its revision", func(b *builder) { b.created().drifted(2) }, "drift from revision 2 precedes"},
+		{"a drift after its repair", func(b *builder) {
+			b.created().desires(2, running, running, drift).drifted(2)
+		}, "a drift causes revision 2, but the workspace has revision 2"},
+		{"a drift before the revision that drifted", func(b *builder) { b.created().drifted(3) }, "a drift causes revision 3"},
 		{"created twice", func(b *builder) { b.created().created() }, "is created twice"},
 		{"never created", func(b *builder) { b.desires(2, running, stopped, user) }, "changes before it is created"},
 		{"a change is lost", func(b *builder) { b.created().desires(3, running, stopped, user) }, "from revision 1 to 3"},

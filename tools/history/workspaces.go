@@ -33,9 +33,9 @@ func Workspaces(published []Record) Findings {
 			}
 		})
 		each(&f, one, events.TypeWorkspaceDrifted, func(r Record, e events.WorkspaceDrifted) {
-			if w := created(&f, known, r, e.WorkspaceID, e.Name); w != nil && e.DesiredRevision > w.revision {
-				f.addf("sequence %d: workspace %s: drift from revision %d precedes that revision", r.Sequence, e.Name,
-					e.DesiredRevision)
+			if w := created(&f, known, r, e.WorkspaceID, e.Name); w != nil && e.DesiredRevision != w.revision+1 {
+				f.addf("sequence %d: workspace %s: a drift causes revision %d, but the workspace has revision %d",
+					r.Sequence, e.Name, e.DesiredRevision, w.revision)
 			}
 		})
 	}

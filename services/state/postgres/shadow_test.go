@@ -22,6 +22,7 @@ func everyColumn() map[string]map[string]bool {
 			"project_id":             stored,
 			"name":                   stored,
 			"token_hash":             stored,
+			"previous_token_hash":    stored,
 			"curve_public_key":       stored,
 			"created_at":             stored,
 			"revoked_at":             stored,
@@ -35,6 +36,8 @@ func everyColumn() map[string]map[string]bool {
 			"objects":                stored,
 			"cluster_uid":            derived,
 			"epoch":                  derived,
+
+			"previous_token_valid_until": stored,
 		},
 		"observed_objects": {
 			"agent_id":         stored,
