@@ -76,6 +76,7 @@ func TestFactsOfRecordedMessages(t *testing.T) {
 		"web completed",
 		"web drained",
 		"pr-1 environment_ready",
+		"gone gap",
 		"gone removed",
 	}, names(facts))
 	_, again := detect(t, recorded(t))

@@ -310,10 +310,12 @@ func (s *Stack) Stop() error {
 	for _, each := range s.held {
 		errs = append(errs, each.Release())
 	}
-	for _, file := range []*os.File{s.log, s.lock} {
-		if file != nil {
-			errs = append(errs, file.Close())
-		}
+	if s.log != nil {
+		errs = append(errs, s.log.Close())
+	}
+	if s.lock != nil {
+		// Closing is not enough: a process that is being started may still have the file.
+		errs = append(errs, syscall.Flock(int(s.lock.Fd()), syscall.LOCK_UN), s.lock.Close())
 	}
 	if s.temporary && s.dir != "" {
 		errs = append(errs, os.RemoveAll(s.dir))

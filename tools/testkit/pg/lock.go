@@ -29,8 +29,10 @@ func lockFile(path string, flags int) (*folderLock, error) {
 	return &folderLock{file: file}, nil
 }
 
+// release unlocks, because closing is not enough: a process that is being started may still have the file.
 func (l *folderLock) release() {
 	if l != nil {
+		_ = syscall.Flock(int(l.file.Fd()), syscall.LOCK_UN)
 		_ = l.file.Close()
 	}
 }
