@@ -62,7 +62,8 @@ func TestWorkspaces(t *testing.T) {
 	requireFound(t, []faulty{
 		{"sound", func(b *builder) {
 			b.created().became(requested, events.ActualStateStarting, false).
-				desires(2, running, stopped, user).drifted(3).desires(3, stopped, stopped, drift).
+				desires(2, running, stopped, user).drifted(2).drifted(3).
+				desires(3, stopped, stopped, drift).
 				becameWith(stopped, events.ActualStateStarting, events.ActualStateStopped, false)
 		}, ""},
 		{"a sound restart", func(b *builder) {
@@ -77,7 +78,7 @@ func TestWorkspaces(t *testing.T) {
 		}, "with desired state stopped, but the stream has running"},
 		{"a drift after its repair", func(b *builder) {
 			b.created().desires(2, running, running, drift).drifted(2)
-		}, "a drift causes revision 2, but the workspace has revision 2"},
+		}, "revision 2 precedes the drift that caused it"},
 		{"a drift before the revision that drifted", func(b *builder) { b.created().drifted(3) }, "a drift causes revision 3"},
 		{"created twice", func(b *builder) { b.created().created() }, "is created twice"},
 		{"never created", func(b *builder) { b.desires(2, running, stopped, user) }, "changes before it is created"},

@@ -33,7 +33,12 @@ func Workspaces(published []Record) Findings {
 			}
 		})
 		each(&f, one, events.TypeWorkspaceDrifted, func(r Record, e events.WorkspaceDrifted) {
-			if w := created(&f, known, r, e.WorkspaceID, e.Name); w != nil && e.DesiredRevision != w.revision+1 {
+			w := created(&f, known, r, e.WorkspaceID, e.Name)
+			if w == nil {
+				return
+			}
+			// The same revision is applied again, or the next one follows.
+			if w.drifted = e.DesiredRevision; e.DesiredRevision > w.revision+1 {
 				f.addf("sequence %d: workspace %s: a drift causes revision %d, but the workspace has revision %d",
 					r.Sequence, e.Name, e.DesiredRevision, w.revision)
 			}
@@ -47,6 +52,7 @@ type workspace struct {
 	desired  events.DesiredState
 	actual   events.ActualState
 	revision int
+	drifted  int // the revision of the last drift
 }
 
 func created(f *Findings, known map[string]*workspace, r Record, id, name string) *workspace {
@@ -67,6 +73,10 @@ func (w *workspace) desire(f *Findings, r Record, e events.WorkspaceDesiredState
 	if e.Cause != nil && *e.Cause == events.DesiredStateCauseRestartCompleted && w.actual != events.ActualStateStopped {
 		f.addf("sequence %d: workspace %s: the restart completes before the workspace is stopped: it is %s",
 			r.Sequence, e.Name, w.actual)
+	}
+	if e.Cause != nil && *e.Cause == events.DesiredStateCauseDrift && w.drifted != e.DesiredRevision {
+		f.addf("sequence %d: workspace %s: revision %d precedes the drift that caused it",
+			r.Sequence, e.Name, e.DesiredRevision)
 	}
 	w.revision, w.desired = e.DesiredRevision, e.To
 }
