@@ -79,7 +79,9 @@ func TestWorkspaces(t *testing.T) {
 		{"a drift after its repair", func(b *builder) {
 			b.created().desires(2, running, running, drift).drifted(2)
 		}, "revision 2 precedes the drift that caused it"},
-		{"a drift before the revision that drifted", func(b *builder) { b.created().drifted(3) }, "a drift causes revision 3"},
+		{"a drift before the revision that drifted", func(b *builder) {
+			b.created().drifted(3)
+		}, "a drift causes revision 3"},
 		{"created twice", func(b *builder) { b.created().created() }, "is created twice"},
 		{"never created", func(b *builder) { b.desires(2, running, stopped, user) }, "changes before it is created"},
 		{"a change is lost", func(b *builder) { b.created().desires(3, running, stopped, user) }, "from revision 1 to 3"},
