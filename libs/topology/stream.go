@@ -44,7 +44,7 @@ type Stream struct {
 	Description string
 	// Family of subjects. The stream captures all of them.
 	Family string
-	// Writer is the service that publishes to it.
+	// Writer names the services that publish to it, for people.
 	Writer string
 	// MaxAge of a message; 0 means no limit.
 	MaxAge time.Duration
@@ -152,8 +152,8 @@ func Streams() []Stream {
 			Description: "Facts about rollouts that an operator requested to redeliver to one sink.",
 		},
 		{
-			Name: StreamAgents, Family: FamilyAgent, Writer: "relay", MaxAge: 90 * day, Share: 4, Duplicates: 2 * time.Minute,
-			Description: "Agent connections.",
+			Name: StreamAgents, Family: FamilyAgent, Writer: "relay and state", MaxAge: 90 * day, Share: 4,
+			Duplicates: 2 * time.Minute, Description: "Agent connections.",
 		},
 		{
 			Name:        StreamAudit,
