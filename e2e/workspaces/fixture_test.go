@@ -19,6 +19,7 @@ var shared = fixture.Share(func(testing.TB) stack.Options {
 			config.(*watcher.Config).TickInterval = time.Second
 		}
 		agentClock.For(clockAgent)(service, config)
+		terminationClock.For(terminationAgent)(service, config)
 	}}
 }, nil, nil)
 

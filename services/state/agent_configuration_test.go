@@ -37,6 +37,25 @@ func TestOperatorsConfigureAgents(t *testing.T) {
 		MaxAge:                durationpb.New(0),
 		ExpiryWarning:         durationpb.New(15 * time.Minute),
 		RelayTargets:          &statev1.RelayTargets{},
+		TerminationPatience:   durationpb.New(5 * time.Minute),
+		IngressPeers: &statev1.StringList{Values: []string{
+			"lockstep-agent-{agent_id}:app.kubernetes.io/name=lockstep-relay-agent",
+		}},
+		DnsPeers: &statev1.StringList{Values: []string{"kube-system:k8s-app=kube-dns"}},
+		PrivateRanges: &statev1.StringList{Values: []string{
+			"10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16",
+			"::1/128", "fc00::/7", "fe80::/10",
+		}},
+		EgressAllowed:     &statev1.StringList{},
+		ProgressDeadline:  durationpb.New(10 * time.Minute),
+		ResourceQuota:     new(false),
+		StorageClass:      new(""),
+		DefaultCpu:        new("500m"),
+		DefaultMemory:     new("1Gi"),
+		DefaultVolumeSize: new("10Gi"),
+		MaxCpu:            new(""),
+		MaxMemory:         new(""),
+		MaxVolumeSize:     new(""),
 	}
 	equal := func(want, got proto.Message) {
 		t.Helper()

@@ -18,13 +18,16 @@ const (
 	defaultTemplate = "default"
 )
 
-// bootstrap creates what a new cell needs: its id range, the default template and the first administrator. It
-// keeps what exists.
+// bootstrap stores the settings of the cell, and creates what a new cell needs: its id range, the default template and
+// the first administrator. It keeps what exists.
 func bootstrap(ctx context.Context, cfg Config, store *admin.Directory) error {
 	if err := store.ReserveIDs(ctx, cfg.Cell.Number); err != nil {
 		return fmt.Errorf("reserve ids: %w", err)
 	}
-	spec := workspace.Spec{Image: cfg.Workspace.Image, Command: []string{"sleep", "infinity"}}.WithDefaults()
+	if err := store.ConfigureCell(ctx, cfg.Workspace.settings()); err != nil {
+		return fmt.Errorf("store the settings of the cell: %w", err)
+	}
+	spec := workspace.Spec{Image: cfg.Workspace.Image, Command: []string{"sleep", "infinity"}}
 	if err := store.AddTemplate(ctx, workspace.Template{Name: defaultTemplate, Spec: spec}); err != nil {
 		return fmt.Errorf("add the template %s: %w", defaultTemplate, err)
 	}

@@ -1,17 +1,21 @@
 package state
 
 import (
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
 	"lockstep.internal/libs/access"
 	"lockstep.internal/libs/config"
+	"lockstep.internal/libs/fault"
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/natsconn"
 	"lockstep.internal/libs/postgres"
 	"lockstep.internal/libs/service"
 	"lockstep.internal/libs/telemetry"
 	"lockstep.internal/libs/topology"
+	"lockstep.internal/services/state/agent"
 	"lockstep.internal/services/state/meter"
 	"lockstep.internal/services/state/workspace"
 )
@@ -73,10 +77,92 @@ type SecretsConfig struct {
 	DigestKeyFile config.Secret `yaml:"digest_key_file" help:"file with the key of secret digests, created by lockstep state init"`
 }
 
-// WorkspaceConfig configures all workspaces.
+// WorkspaceConfig configures all workspaces. An agent may override each setting after Image.
 type WorkspaceConfig struct {
 	NamespacePrefix string `yaml:"namespace_prefix" help:"prefix of workspace namespaces; dispatchers refuse others"`
 	Image           string `yaml:"image" help:"image of the default template, created at the first start"`
+
+	IngressPeers     []string      `yaml:"ingress_peers" help:"pods that may connect to workspaces: NAMESPACE:LABEL=VALUE, with further labels after further colons; {agent_id} stands for the id of the workspace's agent"`
+	DNSPeers         []string      `yaml:"dns_peers" help:"pods that answer DNS queries of workspaces, written as ingress_peers"`
+	PrivateRanges    []string      `yaml:"private_ranges" help:"networks that workspaces may not reach, such as 10.0.0.0/8"`
+	EgressAllowed    []string      `yaml:"egress_allowed" help:"exceptions from private_ranges, such as 10.1.2.0/24"`
+	ProgressDeadline time.Duration `yaml:"progress_deadline" help:"a workspace that is not ready after this time is failed; 1s to 24h"`
+	ResourceQuota    bool          `yaml:"resource_quota" help:"limit each workspace's namespace to the workspace with a ResourceQuota"`
+	StorageClass     string        `yaml:"storage_class" help:"StorageClass of the volumes of new workspaces; empty = the cluster's default"`
+
+	DefaultCPU        string `yaml:"default_cpu" help:"CPU of new workspaces, if neither the request nor the template sets it"`
+	DefaultMemory     string `yaml:"default_memory" help:"memory of new workspaces, if neither the request nor the template sets it"`
+	DefaultVolumeSize string `yaml:"default_volume_size" help:"size of the volume of new workspaces, if neither the request nor the template sets it"`
+	MaxCPU            string `yaml:"max_cpu" help:"maximum CPU of a workspace; empty = unlimited"`
+	MaxMemory         string `yaml:"max_memory" help:"maximum memory of a workspace; empty = unlimited"`
+	MaxVolumeSize     string `yaml:"max_volume_size" help:"maximum size of the volume of a workspace; empty = unlimited"`
+
+	TerminationPatience time.Duration `yaml:"termination_patience" help:"a workspace whose deletion takes longer has an error, and the deletion goes on; 0 = never"`
+}
+
+func defaultWorkspaceConfig() WorkspaceConfig {
+	c := agent.DefaultConfiguration()
+	return WorkspaceConfig{
+		NamespacePrefix:   workspace.DefaultNamespacePrefix,
+		Image:             "mcr.microsoft.com/devcontainers/base:debian",
+		IngressPeers:      c.Manifests.IngressPeers,
+		DNSPeers:          c.Manifests.DNSPeers,
+		PrivateRanges:     c.Manifests.PrivateRanges,
+		EgressAllowed:     c.Manifests.EgressAllowed,
+		ProgressDeadline:  c.Manifests.ProgressDeadline,
+		ResourceQuota:     c.Manifests.ResourceQuota,
+		StorageClass:      c.StorageClass,
+		DefaultCPU:        c.Defaults.CPU,
+		DefaultMemory:     c.Defaults.Memory,
+		DefaultVolumeSize: c.Defaults.VolumeSize,
+		MaxCPU:            c.Maximums.CPU,
+		MaxMemory:         c.Maximums.Memory,
+		MaxVolumeSize:     c.Maximums.VolumeSize,
+
+		TerminationPatience: c.TerminationPatience,
+	}
+}
+
+// Manifests returns how the objects of workspaces are rendered, unless an agent overrides it.
+func (c WorkspaceConfig) Manifests() agent.Manifests { return c.settings().Configuration().Manifests }
+
+// settings returns the settings of the cell, which agents override.
+func (c WorkspaceConfig) settings() agent.Settings {
+	return agent.Settings{
+		IngressPeers:      list(c.IngressPeers),
+		DNSPeers:          list(c.DNSPeers),
+		PrivateRanges:     list(c.PrivateRanges),
+		EgressAllowed:     list(c.EgressAllowed),
+		ProgressDeadline:  new(agent.Milliseconds(c.ProgressDeadline.Truncate(time.Millisecond))),
+		ResourceQuota:     &c.ResourceQuota,
+		StorageClass:      &c.StorageClass,
+		DefaultCPU:        &c.DefaultCPU,
+		DefaultMemory:     &c.DefaultMemory,
+		DefaultVolumeSize: &c.DefaultVolumeSize,
+		MaxCPU:            &c.MaxCPU,
+		MaxMemory:         &c.MaxMemory,
+		MaxVolumeSize:     &c.MaxVolumeSize,
+
+		TerminationPatience: new(agent.Milliseconds(c.TerminationPatience.Truncate(time.Millisecond))),
+	}
+}
+
+// list returns a list that is stored as an empty one, not as none, if it is empty.
+func list(values []string) *[]string {
+	values = append([]string{}, values...)
+	return &values
+}
+
+func (c WorkspaceConfig) validate() []error {
+	found := fault.From(c.settings().Configuration().Validate())
+	if found == nil {
+		return nil
+	}
+	var errs []error
+	for _, field := range slices.Sorted(maps.Keys(found.Details)) {
+		errs = append(errs, config.Invalid("workspace."+field, "%s", found.Details[field]))
+	}
+	return errs
 }
 
 // BootstrapConfig creates the first administrator.
@@ -107,11 +193,8 @@ func DefaultConfig() Config {
 			DailyShare:     75,
 			DailySubjects:  meter.Default().DailySubjects,
 		},
-		Streams: StreamsConfig{Replicas: 1, Storage: config.Bytes(topology.DefaultStorageBytes)},
-		Workspace: WorkspaceConfig{
-			NamespacePrefix: workspace.DefaultNamespacePrefix,
-			Image:           "mcr.microsoft.com/devcontainers/base:debian",
-		},
+		Streams:   StreamsConfig{Replicas: 1, Storage: config.Bytes(topology.DefaultStorageBytes)},
+		Workspace: defaultWorkspaceConfig(),
 	}
 }
 
@@ -139,6 +222,7 @@ func (c Config) Validate() []error {
 		errs = append(errs, config.Invalid("agents.urls", "%v; the default is nats.url", err))
 	}
 	errs = append(errs, c.Agents.validateLimits()...)
+	errs = append(errs, c.Workspace.validate()...)
 	if c.Streams.Replicas != 1 && c.Streams.Replicas != 3 && c.Streams.Replicas != 5 {
 		errs = append(errs, config.Invalid("streams.replicas", "%d is not 1, 3 or 5", c.Streams.Replicas))
 	}

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"lockstep.internal/services/state/agent"
 )
 
 func TestAgentsGetAddressesThatTheyAccept(t *testing.T) {
@@ -19,6 +21,24 @@ func TestAgentsGetAddressesThatTheyAccept(t *testing.T) {
 		"agents.urls: the URL of n:4222 contains a user":                                  "nats://u:p@n:4222",
 	} {
 		cfg.Agents.URLs = []string{address}
+		require.ErrorContains(t, errors.Join(cfg.Validate()...), want)
+	}
+}
+
+func TestSettingsOfWorkspacesAreValidatedTogether(t *testing.T) {
+	t.Parallel()
+	cfg := DefaultConfig()
+	require.NotContains(t, errors.Join(cfg.Validate()...).Error(), "workspace.")
+	require.Equal(t, agent.DefaultConfiguration(), cfg.Workspace.settings().Configuration(), "the defaults are the same")
+	cfg.Workspace.IngressPeers, cfg.Workspace.PrivateRanges = []string{"x:y"}, []string{"10.0.0.0"}
+	cfg.Workspace.MaxCPU = "many"
+	cfg.Workspace.ProgressDeadline = 0
+	for _, want := range []string{
+		`workspace.ingress_peers[0]: "y" of "x:y" is not a label: use NAMESPACE:LABEL=VALUE`,
+		`workspace.private_ranges[0]: "10.0.0.0" is not a network such as 10.0.0.0/8`,
+		`workspace.max_cpu: "many" is not a quantity such as 500m, 2 or 1Gi`,
+		`workspace.progress_deadline: 0s is not between 1s and 24h0m0s`,
+	} {
 		require.ErrorContains(t, errors.Join(cfg.Validate()...), want)
 	}
 }

@@ -34,6 +34,7 @@ import (
 	"lockstep.internal/services/state/publish"
 	"lockstep.internal/services/state/rebuild"
 	"lockstep.internal/services/state/republish"
+	"lockstep.internal/services/state/rerender"
 	"lockstep.internal/services/state/secret"
 	"lockstep.internal/services/state/signing"
 	"lockstep.internal/services/state/vault"
@@ -93,6 +94,7 @@ type process struct {
 	consumers       *nats.Consumers
 	ingest          []service.Part
 	judge           *judge.Judge
+	renderer        *rerender.Renderer
 	meter           *nats.Meter
 	silences        *nats.Silences
 	endedTokens     *nats.EndedTokens
@@ -234,6 +236,9 @@ func (p *process) openIngest(context.Context) error {
 		Ingest:        &ingest.Ingest{Logger: p.tel.Logger, Encoder: p.encoder, Metrics: metrics},
 	}
 	p.judge = &judge.Judge{
+		Pool: p.pool, Logger: p.tel.Logger, Ingest: p.consumers.Ingest, IngestStores: p.ingestStores,
+	}
+	p.renderer = &rerender.Renderer{
 		Pool: p.pool, Logger: p.tel.Logger, Ingest: p.consumers.Ingest, IngestStores: p.ingestStores,
 	}
 	p.ingest, err = p.consumers.Parts()

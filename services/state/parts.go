@@ -54,6 +54,7 @@ func (p *process) parts() []service.Part {
 			return p.consumerResponder.Run(ctx, self.Ready)
 		}},
 		{Name: "judge", StartAfter: []string{"database"}, Run: ready(p.judge.Run)},
+		{Name: "rerender", StartAfter: []string{"bootstrap"}, Run: ready(p.renderer.Run)},
 		{Name: "meter", StartAfter: []string{"database", "streams"}, Run: ready(p.meter.Run)},
 		{Name: "silences", StartAfter: []string{"database", "streams"}, Run: ready(p.silences.Run)},
 		{Name: "ended-tokens", StartAfter: []string{"database", "nats-system"}, Run: ready(p.endedTokens.Run)},

@@ -27,6 +27,9 @@ type configurationFlags struct {
 	limits    map[string]*int32
 	targets   []string
 	noTargets bool
+	reset     []string
+
+	workspaces workspaceFlags
 }
 
 const relayTargetFlag, noRelayTargetsFlag = "relay-target", "no-relay-targets"
@@ -37,6 +40,8 @@ func (f *configurationFlags) add(c *cobra.Command) {
 		{"full-resync-interval", "time between full resyncs (1h unless set)"},
 		{"unschedulable-patience", "how long a pod may be unschedulable before its workspace fails (5m unless set)"},
 		{"stop-patience", "how long a stop may take before its workspace fails (5m unless set)"},
+		{"termination-patience", "how long a deletion may take before its workspace has an error"},
+		{"progress-deadline", "how long a workspace may take to become ready before it fails; 1s to 24h"},
 		{"stop-after-running", "time from the start of a workspace until it is stopped"},
 		{"terminate-after-stopped", "time from the stop of a workspace until it is terminated"},
 		{"max-age", "time from the creation of a workspace until it is terminated"},
@@ -55,6 +60,9 @@ func (f *configurationFlags) add(c *cobra.Command) {
 	c.Flags().
 		BoolVar(&f.noTargets, noRelayTargetsFlag, false, "remove all targets: only the Kubernetes API can be "+
 			"reached through the relay")
+	f.workspaces.add(c)
+	c.Flags().StringSliceVar(&f.reset, "reset", nil,
+		"settings that take the value of the cell, or the default, again, such as max_cpu,private_ranges")
 }
 
 // change returns the configuration on the command line, and false when there is none.
@@ -65,6 +73,7 @@ func (f *configurationFlags) change(c *cobra.Command) (*statev1.AgentConfigurati
 		"stop-patience":      &out.StopPatience,
 		"stop-after-running": &out.StopAfterRunning, "terminate-after-stopped": &out.TerminateAfterStopped,
 		"max-age": &out.MaxAge, "expiry-warning": &out.ExpiryWarning,
+		"termination-patience": &out.TerminationPatience, "progress-deadline": &out.ProgressDeadline,
 	} {
 		if c.Flags().Changed(flag) {
 			*to, given = durationpb.New(*f.durations[flag]), true
@@ -84,6 +93,7 @@ func (f *configurationFlags) change(c *cobra.Command) (*statev1.AgentConfigurati
 		}
 		out.RelayTargets, given = targets, true
 	}
+	given = f.workspaces.change(c, out) || given || len(f.reset) > 0
 	return out, given, nil
 }
 
@@ -117,10 +127,16 @@ settings without a flag keep their value. A duration is 90s, 8h or 720h; 0 means
 A user is warned before a policy stops or terminates a workspace, and --expiry-warning is the least time between both.
 This is also true for workspaces that are already past a new policy.
 
+Some settings default to those of the cell, section workspace of the state service's configuration: the termination
+patience, the sizes, the storage class, the resource quota, the progress deadline, the peers and the networks. A change
+of the last four is applied to all workspaces at once. Workspaces above a lowered maximum go on, and may become smaller.
+
 Relay targets can be reached through the relay besides the Kubernetes API. The relay agent's own configuration must
 allow their addresses, too.`,
 		Example: `  lockstep agent configure local --max-workspaces-per-user 3
   lockstep agent configure local --relay-target shop=shop.apps.svc:80 --relay-target db=db.apps.svc:5432
+  lockstep agent configure local --max-cpu 4 --max-memory 16Gi --egress-allowed 10.1.2.0/24
+  lockstep agent configure local --reset max_cpu,max_memory
   lockstep agent configure local --stop-after-running 10h --terminate-after-stopped 720h --expiry-warning 30m`,
 		RunE: func(c *cobra.Command, args []string) error {
 			change, given, err := flags.change(c)
@@ -136,7 +152,7 @@ allow their addresses, too.`,
 				return err
 			}
 			response, err := api.Agents.ConfigureAgent(c.Context(),
-				connect.NewRequest(&statev1.ConfigureAgentRequest{Id: id, Configuration: change}))
+				connect.NewRequest(&statev1.ConfigureAgentRequest{Id: id, Configuration: change, Reset_: flags.reset}))
 			if err != nil {
 				return err
 			}
@@ -234,7 +250,7 @@ func agentFields(names *names, g *statev1.Agent) table {
 		resync = fmt.Sprintf("%s, %d objects, for %s, %s ago", r.GetOutcome(), r.GetCount(), r.GetCause(),
 			age(r.GetBegunAt()))
 	}
-	return table{header: []string{"FIELD", "VALUE"}, rows: [][]string{
+	rows := [][]string{
 		{"name", g.GetName()},
 		{"id", strconv.FormatInt(g.GetId(), 10)},
 		{"state", state},
@@ -248,6 +264,7 @@ func agentFields(names *names, g *statev1.Agent) table {
 		{"full resync interval", shortDuration(c.GetFullResyncInterval())},
 		{"unschedulable patience", orNever(c.GetUnschedulablePatience())},
 		{"stop patience", orNever(c.GetStopPatience())},
+		{"termination patience", orNever(c.GetTerminationPatience())},
 		{"max workspaces", orUnlimited(c.GetMaxWorkspaces())},
 		{"max workspaces per user", orUnlimited(c.GetMaxWorkspacesPerUser())},
 		{"stop after running", orNever(c.GetStopAfterRunning())},
@@ -256,7 +273,8 @@ func agentFields(names *names, g *statev1.Agent) table {
 		{"expiry warning", orNever(c.GetExpiryWarning())},
 		{"relay targets", relayTargets(c.GetRelayTargets().GetTargets())},
 		{"configuration revision", strconv.FormatInt(c.GetRevision(), 10)},
-	}}
+	}
+	return table{header: []string{"FIELD", "VALUE"}, rows: append(rows, workspaceSettings(c)...)}
 }
 
 // tokens describes the tokens of an agent whose token before the last rotation ends at a time.

@@ -33,6 +33,11 @@ func TestConfigureSendsOnlyGivenSettings(t *testing.T) {
 				"--stop-after-running", "8h", "--terminate-after-stopped", "720h", "--max-age", "1000h",
 				"--expiry-warning", "15m",
 				"--relay-target", "shop=shop.apps.svc:80", "--relay-target=db=[fd00::7]:5432",
+				"--termination-patience", "4m", "--progress-deadline", "1m", "--resource-quota",
+				"--default-cpu", "1", "--default-memory", "2Gi", "--default-volume-size", "3Gi",
+				"--max-cpu", "4", "--max-memory", "5Gi", "--max-volume-size", "6Gi", "--storage-class", "fast",
+				"--ingress-peers", "monitoring,lockstep-agent-{agent_id}:a=b", "--dns-peers", "dns:c=d",
+				"--private-ranges", "10.0.0.0/8", "--egress-allowed", "10.1.0.0/16,10.2.0.0/16",
 			},
 			&statev1.AgentConfiguration{
 				FullResyncInterval:    durationpb.New(time.Hour),
@@ -45,9 +50,26 @@ func TestConfigureSendsOnlyGivenSettings(t *testing.T) {
 					{Name: "shop", Address: "shop.apps.svc:80"},
 					{Name: "db", Address: "[fd00::7]:5432"},
 				}},
+				TerminationPatience: durationpb.New(4 * time.Minute), ProgressDeadline: durationpb.New(time.Minute),
+				ResourceQuota: new(true), StorageClass: new("fast"),
+				DefaultCpu: new("1"), DefaultMemory: new("2Gi"), DefaultVolumeSize: new("3Gi"),
+				MaxCpu: new("4"), MaxMemory: new("5Gi"), MaxVolumeSize: new("6Gi"),
+				IngressPeers: &statev1.StringList{
+					Values: []string{"monitoring", "lockstep-agent-{agent_id}:a=b"},
+				},
+				DnsPeers:      &statev1.StringList{Values: []string{"dns:c=d"}},
+				PrivateRanges: &statev1.StringList{Values: []string{"10.0.0.0/8"}},
+				EgressAllowed: &statev1.StringList{Values: []string{"10.1.0.0/16", "10.2.0.0/16"}},
 			},
 		},
-		"no targets": {[]string{"--no-relay-targets"}, &statev1.AgentConfiguration{RelayTargets: &statev1.RelayTargets{}}},
+		"nothing is allowed": {
+			[]string{"--ingress-peers=", "--max-cpu=", "--resource-quota=false"},
+			&statev1.AgentConfiguration{
+				IngressPeers: &statev1.StringList{}, MaxCpu: new(""), ResourceQuota: new(false),
+			},
+		},
+		"only a reset": {[]string{"--reset", "max_cpu"}, &statev1.AgentConfiguration{}},
+		"no targets":   {[]string{"--no-relay-targets"}, &statev1.AgentConfiguration{RelayTargets: &statev1.RelayTargets{}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

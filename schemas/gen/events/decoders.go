@@ -562,7 +562,7 @@ func (v *DesiredState) decode(r *reader) {
 }
 
 func (v *DesiredStateCause) decode(r *reader) {
-	*v = DesiredStateCause(r.knownText(textRule{minLength: 1}, "adopted", "drift", "max_age", "redispatch", "restart_completed", "stop_after_running", "terminate_after_stopped", "user"))
+	*v = DesiredStateCause(r.knownText(textRule{minLength: 1}, "adopted", "drift", "max_age", "redispatch", "restart_completed", "settings", "stop_after_running", "terminate_after_stopped", "user"))
 }
 
 func (v *DesiredTarget) decode(r *reader) {
@@ -1741,6 +1741,10 @@ func (v *Terminating) decode(r *reader) {
 		case "workspace_id":
 			present |= 1 << 2
 			v.WorkspaceID = r.text(textRule{minLength: 1})
+		case "message":
+			v.Message = r.text(textRule{})
+		case "reason":
+			v.Reason = r.text(textRule{})
 		case "remaining":
 			v.Remaining = readArray(r, lengthRule{0, math.MaxInt}, func(item *ObjectReference) {
 				item.decode(r)

@@ -490,6 +490,7 @@ const (
 	DesiredStateCauseMaxAge                DesiredStateCause = "max_age"
 	DesiredStateCauseRedispatch            DesiredStateCause = "redispatch"
 	DesiredStateCauseRestartCompleted      DesiredStateCause = "restart_completed"
+	DesiredStateCauseSettings              DesiredStateCause = "settings"
 	DesiredStateCauseStopAfterRunning      DesiredStateCause = "stop_after_running"
 	DesiredStateCauseTerminateAfterStopped DesiredStateCause = "terminate_after_stopped"
 	DesiredStateCauseUser                  DesiredStateCause = "user"
@@ -1454,8 +1455,14 @@ type Terminating struct {
 	// The desired revision of the workspace.
 	DesiredRevision int `json:"desired_revision"`
 
+	// Why they still exist, as a sentence; empty if unknown.
+	Message string `json:"message,omitempty"`
+
 	// When it happened.
 	ObservedAt time.Time `json:"observed_at"`
+
+	// Why they still exist, machine-readable, such as FinalizersRemain; empty if unknown.
+	Reason string `json:"reason,omitempty"`
 
 	// Objects that still exist.
 	Remaining []ObjectReference `json:"remaining,omitempty"`

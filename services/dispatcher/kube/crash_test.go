@@ -164,7 +164,7 @@ func (b *fixture) runLifecycle(t *testing.T, writes int, lost bool) int {
 		} else {
 			require.NoError(t, err)
 		}
-		remaining = len(list) > 0
+		remaining = len(list.Objects) > 0
 	}
 	b.requireKnown(t, w)
 	terminate(t, b.leader(t, admin(t)), end)

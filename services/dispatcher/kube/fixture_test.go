@@ -218,7 +218,7 @@ func terminate(t *testing.T, cluster *kube.Cluster, w desired.Workspace) {
 	require.Eventually(t, func() bool {
 		remaining, err := cluster.Terminate(testContext(t), w)
 		require.NoError(t, err)
-		return len(remaining) == 0
+		return len(remaining.Objects) == 0
 	}, timeout, tick)
 }
 

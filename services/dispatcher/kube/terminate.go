@@ -2,8 +2,10 @@ package kube
 
 import (
 	"context"
+	"fmt"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -11,19 +13,38 @@ import (
 	"lockstep.internal/services/dispatcher/failure"
 )
 
-// Terminate deletes the workspace's objects and returns those that still exist. When none remain, it deletes the
-// inventory. It does not wait: the caller repeats it after a delay, or when [Namespaces] reports that the namespace
+// Terminate deletes the workspace's objects and returns those that still exist, and why. When none remain, it deletes
+// the inventory. It does not wait: the caller repeats it after a delay, or when [Namespaces] reports that the namespace
 // was deleted. The error is always a [failure.Failure].
-func (c *Cluster) Terminate(ctx context.Context, w desired.Workspace) ([]desired.Reference, error) {
+func (c *Cluster) Terminate(ctx context.Context, w desired.Workspace) (Remaining, error) {
 	remaining, at, err := c.terminate(ctx, w)
 	if err != nil {
-		return nil, failure.Explain(err, at)
+		return Remaining{}, failure.Explain(err, at)
 	}
-	return remaining, nil
+	if len(remaining) == 0 {
+		return Remaining{}, nil
+	}
+	conditions, err := c.namespaceConditions(ctx, w.Namespace)
+	if err != nil {
+		return Remaining{}, failure.Explain(err, desired.NamespaceReference(w.Namespace))
+	}
+	return newRemaining(remaining, conditions), nil
+}
+
+// namespaceConditions returns the conditions of a namespace; none if it does not exist.
+func (c *Cluster) namespaceConditions(ctx context.Context, name string) ([]corev1.NamespaceCondition, error) {
+	live, err := c.client.core.Namespaces().Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("get namespace %s: %w", name, err)
+	}
+	return live.Status.Conditions, nil
 }
 
 // terminate also returns the object at which it failed.
-func (c *Cluster) terminate(ctx context.Context, w desired.Workspace) ([]desired.Reference, desired.Reference, error) {
+func (c *Cluster) terminate(ctx context.Context, w desired.Workspace) ([]remainingObject, desired.Reference, error) {
 	var at desired.Reference
 	namespace := desired.NamespaceReference(w.Namespace)
 	have, remembered, err := c.inventories.get(ctx, w.ID)
@@ -48,7 +69,7 @@ func (c *Cluster) terminate(ctx context.Context, w desired.Workspace) ([]desired
 	if err != nil {
 		return nil, at, err
 	}
-	var remaining []desired.Reference
+	var remaining []remainingObject
 	if live != nil {
 		if remaining, at, err = c.deleteAll(ctx, w, inventory.objects); err != nil {
 			return nil, at, err
@@ -62,14 +83,14 @@ func (c *Cluster) terminate(ctx context.Context, w desired.Workspace) ([]desired
 				return nil, namespace, err
 			}
 		}
-		remaining = append(remaining, namespace)
+		remaining = append(remaining, remainingObject{namespace, live.Finalizers})
 	}
 	if len(remaining) > 0 {
 		return remaining, at, nil
 	}
 	if err := c.inventories.remove(ctx, w.ID, inventory); err != nil {
 		if apierrors.IsConflict(err) {
-			return []desired.Reference{namespace}, at, nil // the inventory was changed meanwhile: retry
+			return []remainingObject{{Reference: namespace}}, at, nil // the inventory was changed meanwhile: retry
 		}
 		return nil, at, err
 	}
@@ -98,39 +119,38 @@ func (c *Cluster) anyObjectExists(ctx context.Context, w desired.Workspace) (boo
 // returns the object at which it failed.
 func (c *Cluster) deleteAll(
 	ctx context.Context, w desired.Workspace, objects []desired.Reference,
-) ([]desired.Reference, desired.Reference, error) {
-	var remaining []desired.Reference
+) ([]remainingObject, desired.Reference, error) {
+	var remaining []remainingObject
 	for _, reference := range slices.Backward(objects) {
 		if reference.Kind == desired.KindNamespace {
 			continue
 		}
-		exists, err := c.deleteObject(ctx, w, reference)
+		live, err := c.deleteObject(ctx, w, reference)
 		if err != nil {
 			return nil, reference, err
 		}
-		if exists {
-			remaining = append(remaining, reference)
+		if live != nil {
+			remaining = append(remaining, remainingObject{reference, live.Finalizers})
 		}
 	}
 	return remaining, desired.Reference{}, nil
 }
 
-// deleteObject deletes an object of the workspace and reports whether it still exists.
-func (c *Cluster) deleteObject(ctx context.Context, w desired.Workspace, reference desired.Reference) (bool, error) {
+// deleteObject deletes an object of the workspace. It returns the object as it was before, or nil if it was gone.
+func (c *Cluster) deleteObject(
+	ctx context.Context, w desired.Workspace, reference desired.Reference,
+) (*metav1.PartialObjectMetadata, error) {
 	if _, known := desired.LookupKind(reference.ApiVersion, reference.Kind); !known {
-		return false, nil // it is deleted with the namespace
+		return nil, nil //nolint:nilnil // it is deleted with the namespace
 	}
 	live, err := c.getMetadata(ctx, reference)
-	if err != nil {
-		return false, err
-	}
-	if live == nil || !c.owner(w).Owns(live.Labels) {
-		return false, nil
+	if err != nil || live == nil || !c.owner(w).Owns(live.Labels) {
+		return nil, err
 	}
 	if live.DeletionTimestamp == nil {
 		if err := c.remove(ctx, reference, live.UID, metav1.DeletePropagationForeground); err != nil {
-			return false, err
+			return nil, err
 		}
 	}
-	return true, nil
+	return live, nil
 }

@@ -31,15 +31,18 @@ func TestTerminateEndsWhenAllObjectsAreGone(t *testing.T) {
 	require.Eventually(t, func() bool {
 		remaining, err := leader.Terminate(ctx, w)
 		require.NoError(t, err)
-		require.Subset(t, remaining, want)
-		return len(remaining) == len(want)
+		require.Subset(t, remaining.Objects, want)
+		return len(remaining.Objects) == len(want)
 	}, timeout, tick, "only what is stuck remains in the end")
 
 	// Another leader continues and returns the remaining objects.
 	leader = b.leader(t, admin(t))
 	remaining, err := leader.Terminate(ctx, w)
 	require.NoError(t, err)
-	require.Equal(t, want, remaining)
+	require.Equal(t, want, remaining.Objects)
+	require.Equal(t, kube.ReasonFinalizersRemain, remaining.Reason)
+	require.Equal(t, "ConfigMap "+w.Namespace+"/files waits for its finalizer example.test/stuck, "+
+		"which another program must remove", remaining.Message)
 
 	b.setFinalizers(t, w, "null")
 	terminate(t, leader, w)

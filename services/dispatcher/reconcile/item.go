@@ -1,8 +1,6 @@
 package reconcile
 
 import (
-	"slices"
-
 	"go.opentelemetry.io/otel/trace"
 
 	"lockstep.internal/services/dispatcher/desired"
@@ -15,21 +13,16 @@ type Item struct {
 	trace     trace.SpanContext
 
 	// Only the worker that has the task uses these fields.
-	packed    []byte              // the compressed workspace between two repairs
-	applied   bool                // the last published result is applied
-	repairs   int                 // number of repairs
-	remaining []desired.Reference // of the last published terminating result
-	reports   int                 // number of published terminating results
+	packed    []byte         // the compressed workspace between two repairs
+	applied   bool           // the last published result is applied
+	repairs   int            // number of repairs
+	remaining kube.Remaining // of the last published terminating result
+	reports   int            // number of published terminating results
 }
 
 // hasChanged reports whether the result of an apply differs from the last published one.
 func (i *Item) hasChanged(applied kube.Applied) bool {
 	return !i.applied || len(applied.Repaired) > 0 || len(applied.Pruned) > 0
-}
-
-// hasProgress reports whether other objects remain than in the last published terminating result.
-func (i *Item) hasProgress(remaining []desired.Reference) bool {
-	return !slices.Equal(remaining, i.remaining)
 }
 
 // pack compresses the workspace until its next repair.

@@ -30,7 +30,7 @@ import (
 type Cluster interface {
 	Apply(ctx context.Context, w desired.Workspace, secrets kube.SecretSource) (kube.Applied, error)
 	Repair(ctx context.Context, w desired.Workspace, secrets kube.SecretSource) (kube.Applied, error)
-	Terminate(ctx context.Context, w desired.Workspace) (remaining []desired.Reference, err error)
+	Terminate(ctx context.Context, w desired.Workspace) (kube.Remaining, error)
 }
 
 // Publisher publishes results.
@@ -190,16 +190,17 @@ func (r *Reconciler) apply(ctx, attemptCtx context.Context, task queue.Task[*Ite
 	return nil
 }
 
-// terminate deletes the objects of the workspace. While some remain, it polls and publishes each change of the list.
+// terminate deletes the objects of the workspace. While some remain, it polls and publishes each change of what
+// remains and why.
 func (r *Reconciler) terminate(ctx, attemptCtx context.Context, task queue.Task[*Item]) error {
 	item := task.Item
 	remaining, err := r.Cluster.Terminate(attemptCtx, item.workspace)
 	if err != nil {
-		item.remaining = nil // the next result replaces the failure
+		item.remaining = kube.Remaining{} // the next result replaces the failure
 		return err
 	}
 	a := r.attempt(task, time.Now())
-	if len(remaining) == 0 {
+	if len(remaining.Objects) == 0 {
 		result, err := r.Results.Terminated(ctx, a)
 		if err != nil {
 			return err
@@ -212,7 +213,7 @@ func (r *Reconciler) terminate(ctx, attemptCtx context.Context, task queue.Task[
 		return nil
 	}
 	r.Metrics.TerminationStarted(task.Key)
-	if item.hasProgress(remaining) {
+	if !remaining.Equal(item.remaining) {
 		item.reports++
 		a.Count = item.reports
 		result, err := r.Results.Terminating(ctx, a, remaining)
@@ -222,7 +223,8 @@ func (r *Reconciler) terminate(ctx, attemptCtx context.Context, task queue.Task[
 		r.Publisher.Publish(task.Key, result)
 		item.remaining = remaining
 		r.Logger.InfoContext(ctx, "terminating the workspace",
-			r.attributes(task, slog.Int(logkey.Remaining, len(remaining)))...)
+			r.attributes(task, slog.Int(logkey.Remaining, len(remaining.Objects)),
+				slog.String(logkey.Reason, remaining.Reason), slog.String(logkey.Message, remaining.Message))...)
 	}
 	r.Queue.RequeueAfter(task, r.Poll.Delay(task.Requeues+1))
 	return nil

@@ -28,7 +28,7 @@ import (
 type fakeCluster struct {
 	mu        sync.Mutex
 	attempts  map[string]int
-	remaining map[string][]desired.Reference
+	remaining map[string]kube.Remaining
 	repairs   map[string]int
 	drifted   map[string][]desired.Reference
 	failing   *failure.Failure // error of repairs
@@ -85,7 +85,7 @@ func (p *fakeCluster) repaired(id string) int {
 	return p.repairs[id]
 }
 
-func (p *fakeCluster) Terminate(_ context.Context, w desired.Workspace) ([]desired.Reference, error) {
+func (p *fakeCluster) Terminate(_ context.Context, w desired.Workspace) (kube.Remaining, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.remaining[w.ID], nil
@@ -94,7 +94,7 @@ func (p *fakeCluster) Terminate(_ context.Context, w desired.Workspace) ([]desir
 func (p *fakeCluster) remain(id string, remaining ...desired.Reference) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.remaining[id] = remaining
+	p.remaining[id] = kube.Remaining{Objects: remaining}
 }
 
 // recorder records the published results with their times.
@@ -143,7 +143,7 @@ func startReconciler(t *testing.T) (*Reconciler, *fakeCluster, *recorder, contex
 	require.NoError(t, err)
 	cluster, published := &fakeCluster{
 		attempts:  map[string]int{},
-		remaining: map[string][]desired.Reference{},
+		remaining: map[string]kube.Remaining{},
 		repairs:   map[string]int{},
 		drifted:   map[string][]desired.Reference{},
 	}, &recorder{}

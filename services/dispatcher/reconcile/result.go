@@ -11,7 +11,6 @@ import (
 	"lockstep.internal/libs/event"
 	"lockstep.internal/libs/telemetry"
 	"lockstep.internal/schemas/gen/events"
-	"lockstep.internal/services/dispatcher/desired"
 	"lockstep.internal/services/dispatcher/failure"
 	"lockstep.internal/services/dispatcher/kube"
 )
@@ -88,10 +87,10 @@ func (r Results) Failed(
 }
 
 // Terminating returns the result of a termination that has deleted objects; remaining ones still exist.
-func (r Results) Terminating(ctx context.Context, a Attempt, remaining []desired.Reference) (event.Event, error) {
+func (r Results) Terminating(ctx context.Context, a Attempt, remaining kube.Remaining) (event.Event, error) {
 	return r.event(ctx, resultTerminating, a, events.Terminating{
 		WorkspaceID: a.Workspace, DesiredRevision: int(a.Revision), ObservedAt: milliseconds(a.At),
-		Remaining: remaining,
+		Remaining: remaining.Objects, Reason: remaining.Reason, Message: remaining.Message,
 	})
 }
 

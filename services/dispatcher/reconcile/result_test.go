@@ -36,8 +36,17 @@ func TestResultIsIdentifiedByAttemptAndValid(t *testing.T) {
 		WorkspaceID: id, DesiredRevision: 3, ObservedAt: at.Truncate(time.Millisecond), Reason: "QuotaExceeded",
 		Message: "no", Attempt: 2, RetryAfterMs: 2000,
 	}, data)
-	terminating, err := results.Terminating(ctx, first, []desired.Reference{reference})
+	terminating, err := results.Terminating(ctx, first, kube.Remaining{
+		Objects: []desired.Reference{reference}, Reason: "ObjectsRemain", Message: "Namespace ws-a is still to be deleted",
+	})
 	require.NoError(t, err)
+	var remaining events.Terminating
+	require.NoError(t, json.Unmarshal(terminating.Data(), &remaining))
+	require.Equal(t, events.Terminating{
+		WorkspaceID: id, DesiredRevision: 3, ObservedAt: at.Truncate(time.Millisecond),
+		Remaining: []desired.Reference{reference}, Reason: "ObjectsRemain",
+		Message: "Namespace ws-a is still to be deleted",
+	}, remaining)
 	require.NoError(t, events.Validate(terminating.Type(), terminating.Data()))
 	terminated, err := results.Terminated(ctx, first)
 	require.NoError(t, err)

@@ -1,14 +1,20 @@
 package actualstate
 
 import (
+	"fmt"
 	"time"
 
+	"lockstep.internal/libs/podstate"
 	"lockstep.internal/schemas/gen/events"
 )
 
 // Input contains what the cluster and the dispatcher report about a workspace.
 type Input struct {
 	Termination Termination
+	// TerminatingSince is the agent's time of the first report of objects that remain. Zero without a report.
+	TerminatingSince time.Time
+	// RemainingReason and RemainingMessage explain why objects remain.
+	RemainingReason, RemainingMessage string
 	// ApplyError is nil when the last attempt to apply succeeded.
 	ApplyError *ApplyError
 	// Deployment is nil when the cluster has none.
@@ -18,14 +24,16 @@ type Input struct {
 	Pods        []events.ObservedPod
 	// Clock is the agent's time. The zero time is before every deadline.
 	Clock    time.Time
-	Timeouts PodTimeouts
+	Timeouts Timeouts
 }
 
-// PodTimeouts limit how long a pod may be stuck before the workspace fails. 0 means no limit.
-type PodTimeouts struct {
-	// Unschedulable limits the wait for a node.
+// Timeouts limit how long a workspace may be stuck. 0 means no limit.
+type Timeouts struct {
+	// Unschedulable limits the wait for a node. Then the workspace is failed.
 	Unschedulable time.Duration
-	// Termination limits the time that a pod may exist after its grace period.
+	// PodTermination limits the time that a pod may exist after its grace period. Then the workspace is failed.
+	PodTermination time.Duration
+	// Termination limits the time from TerminatingSince. Then the workspace has an error.
 	Termination time.Duration
 }
 
@@ -62,6 +70,7 @@ const (
 	reasonIncomplete               = "Incomplete"
 	reasonUnrecognized             = "Unrecognized"
 	reasonPodNotEnding             = "PodNotEnding"
+	reasonObjectsRemain            = "ObjectsRemain"
 	messageApplyFailed             = "applying the workspace's objects failed; the cluster gave no reason"
 	messageNotReported             = "the cluster has not reported a Deployment of this workspace"
 	messageIncomplete              = "the cluster has not reported the status of the workspace's Deployment yet"
@@ -76,7 +85,7 @@ func Compute(in Input) Result {
 	case in.ApplyError != nil:
 		return applyFailed(*in.ApplyError)
 	case in.Termination == TerminationInProgress:
-		return Result{State: Terminating}
+		return terminating(in)
 	case in.Deployment == nil:
 		return Result{State: Unknown, Reason: reasonNotReported, Message: messageNotReported}
 	}
@@ -138,6 +147,29 @@ func fromDeployment(d *events.ObservedWorkload, progressing string) Result {
 		}
 	}
 	return Result{State: Unknown, Reason: reasonUnrecognized, Message: unrecognized(d, progressing, availability)}
+}
+
+// terminating explains what remains. After the timeout it is an error.
+func terminating(in Input) Result {
+	r := Result{State: Terminating}
+	if in.TerminatingSince.IsZero() {
+		return r
+	}
+	if r.Reason = in.RemainingReason; r.Reason == "" {
+		r.Reason = reasonObjectsRemain
+	}
+	r.Message = podstate.Detail(in.RemainingMessage)
+	deadline := in.TerminatingSince.Add(in.Timeouts.Termination)
+	switch {
+	case in.Timeouts.Termination == 0:
+	case in.Clock.Before(deadline):
+		r.RecomputeAt = deadline
+	default:
+		r.State = Error
+		r.Message = fmt.Sprintf("the workspace has been terminating since %s: %s",
+			in.TerminatingSince.UTC().Format(time.RFC3339), r.Message)
+	}
+	return r
 }
 
 func applyFailed(e ApplyError) Result {

@@ -42,6 +42,10 @@ func reference(in actualstate.Input) actualstate.State {
 	}{
 		{func() bool { return in.Termination == actualstate.TerminationFinished }, actualstate.Terminated},
 		{func() bool { return in.ApplyError != nil }, actualstate.Error},
+		{func() bool {
+			return in.Termination == actualstate.TerminationInProgress && !in.TerminatingSince.IsZero() &&
+				in.Timeouts.Termination > 0 && in.Clock.Sub(in.TerminatingSince) >= in.Timeouts.Termination
+		}, actualstate.Error},
 		{func() bool { return in.Termination == actualstate.TerminationInProgress }, actualstate.Terminating},
 		{func() bool { return in.Deployment == nil }, actualstate.Unknown},
 		{has(func(d *events.ObservedWorkload) bool {
@@ -183,10 +187,14 @@ func inputFromBytes(seed []byte) actualstate.Input {
 			int64(pick(256)),
 			0,
 		),
-		Timeouts: actualstate.PodTimeouts{
-			Unschedulable: time.Duration(pick(256)) * time.Second,
-			Termination:   time.Duration(pick(256)) * time.Second,
+		Timeouts: actualstate.Timeouts{
+			Unschedulable:  time.Duration(pick(256)) * time.Second,
+			PodTermination: time.Duration(pick(256)) * time.Second,
+			Termination:    time.Duration(pick(3)) * time.Minute,
 		},
+	}
+	if pick(2) == 1 {
+		in.TerminatingSince = time.Unix(int64(pick(256)), 0)
 	}
 	if pick(4) == 3 {
 		in.ApplyError = &actualstate.ApplyError{Reason: choose("", "Invalid"), Message: choose("", "no")}

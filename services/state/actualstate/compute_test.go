@@ -297,7 +297,7 @@ func TestReasonsOfTheProgressDeadline(t *testing.T) {
 		},
 		"unschedulable, whatever the timeout": {
 			actualstate.Input{
-				Deployment: late.deployment(), ReplicaSets: replicaSets(), Clock: since, Timeouts: actualstate.PodTimeouts{
+				Deployment: late.deployment(), ReplicaSets: replicaSets(), Clock: since, Timeouts: actualstate.Timeouts{
 					Unschedulable: time.Hour,
 				},
 				Pods: []events.ObservedPod{pod(func(p *events.ObservedPod) {
@@ -360,4 +360,33 @@ func TestExpectedChanges(t *testing.T) {
 	require.True(t, actualstate.Expected(actualstate.Error, actualstate.Stopping), "through running")
 	require.True(t, actualstate.Expected("made_up", "made_up"))
 	require.False(t, actualstate.Expected("made_up", actualstate.Running))
+}
+
+func TestLongTerminationIsAnErrorWithItsReason(t *testing.T) {
+	t.Parallel()
+	since := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
+	in := actualstate.Input{
+		Termination: actualstate.TerminationInProgress, TerminatingSince: since, Clock: since.Add(time.Minute),
+		RemainingReason: "FinalizersRemain", RemainingMessage: "ConfigMap ws/files waits for its finalizer a/b",
+		Timeouts: actualstate.Timeouts{Termination: 2 * time.Minute},
+	}
+	require.Equal(t, actualstate.Result{
+		State: actualstate.Terminating, Reason: "FinalizersRemain",
+		Message: "ConfigMap ws/files waits for its finalizer a/b", RecomputeAt: since.Add(2 * time.Minute),
+	}, actualstate.Compute(in))
+
+	in.Clock = since.Add(2 * time.Minute)
+	require.Equal(t, actualstate.Result{
+		State: actualstate.Error, Reason: "FinalizersRemain",
+		Message: "the workspace has been terminating since 2026-03-04T05:06:07Z: " +
+			"ConfigMap ws/files waits for its finalizer a/b",
+	}, actualstate.Compute(in))
+
+	in.RemainingReason, in.RemainingMessage = "", ""
+	require.Equal(t, "ObjectsRemain", actualstate.Compute(in).Reason, "an old dispatcher reports no reason")
+
+	in.Timeouts.Termination = 0
+	require.Equal(t, actualstate.Terminating, actualstate.Compute(in).State, "0 is never")
+	in.Timeouts.Termination, in.TerminatingSince = time.Minute, time.Time{}
+	require.Equal(t, actualstate.Terminating, actualstate.Compute(in).State, "the patience begins with the first report")
 }

@@ -43,7 +43,7 @@ func evaluatePods(in Input) podResult {
 				r.checkStart(p, in)
 			}
 		} else if p.Object.DeletedAt != nil {
-			if r.hasPassed(in.Clock, *p.Object.DeletedAt, in.Timeouts.Termination) {
+			if r.hasPassed(in.Clock, *p.Object.DeletedAt, in.Timeouts.PodTermination) {
 				r.failure = new(stuckTerminating(p))
 			}
 		}

@@ -251,7 +251,7 @@ func TestLongMessageIsTruncated(t *testing.T) {
 func TestPodTimeoutsUseTheAgentClock(t *testing.T) {
 	t.Parallel()
 	since := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	timeout := actualstate.PodTimeouts{Unschedulable: 5 * time.Minute, Termination: 2 * time.Minute}
+	timeout := actualstate.Timeouts{Unschedulable: 5 * time.Minute, PodTermination: 2 * time.Minute}
 	unschedulable := func(p *events.ObservedPod) {
 		p.Conditions = []events.Condition{
 			{

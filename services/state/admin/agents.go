@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -121,17 +122,20 @@ func (d *Directory) RecordSilences(
 	return silent, returned, err
 }
 
-// ConfigureAgent changes an agent's settings and publishes the configuration. A change without effect makes no new
-// revision. The fault invalid_argument names every invalid field. It returns the fault failed_precondition if the
-// agent is revoked.
-func (d *Directory) ConfigureAgent(ctx context.Context, id int64, change agent.Settings) (agent.Agent, error) {
+// ConfigureAgent changes an agent's settings and publishes the configuration. The settings named in reset get the
+// value of the cell. A change without effect makes no new revision. If the manifests change, the workspaces of the
+// agent are queued for rendering. The fault invalid_argument names every invalid field. It returns the fault
+// failed_precondition if the agent is revoked.
+func (d *Directory) ConfigureAgent(
+	ctx context.Context, id int64, change agent.Settings, reset ...string,
+) (agent.Agent, error) {
 	var a agent.Agent
 	err := libpostgres.InTx(ctx, d.DB, func(tx pgx.Tx) error {
 		before, err := d.LockSettings(ctx, tx, id)
 		if err != nil {
 			return err
 		}
-		after, changed, err := before.Change(change)
+		after, changed, err := before.Change(change, reset...)
 		if err != nil {
 			return err
 		}
@@ -139,7 +143,7 @@ func (d *Directory) ConfigureAgent(ctx context.Context, id int64, change agent.S
 		if changed {
 			revisions = 1
 		}
-		if a, err = d.SaveSettings(ctx, tx, id, after, revisions); err != nil {
+		if a, err = d.SaveSettings(ctx, tx, id, after.Agent, revisions); err != nil {
 			return err
 		}
 		if a.Revoked {
@@ -148,9 +152,31 @@ func (d *Directory) ConfigureAgent(ctx context.Context, id int64, change agent.S
 		if !changed {
 			return nil
 		}
+		if !a.Configuration.Manifests.Equal(before.Configuration().Manifests) {
+			if err := d.QueueRender(ctx, tx, id); err != nil {
+				return err
+			}
+		}
 		return d.publishConfigurations(ctx, tx, a)
 	})
 	return a, err
+}
+
+// ConfigureCell stores the settings of the cell. If they change the manifests, all workspaces are queued for rendering.
+func (d *Directory) ConfigureCell(ctx context.Context, s agent.Settings) error {
+	return libpostgres.InTx(ctx, d.DB, func(tx pgx.Tx) error {
+		before, err := d.LockCellSettings(ctx, tx)
+		if err != nil || reflect.DeepEqual(before, s) {
+			return err
+		}
+		if err := d.SaveCellSettings(ctx, tx, s); err != nil {
+			return err
+		}
+		if s.Configuration().Manifests.Equal(before.Configuration().Manifests) {
+			return nil
+		}
+		return d.QueueRender(ctx, tx)
+	})
 }
 
 // publishConfigurations puts the configurations of locked agents into the outbox.

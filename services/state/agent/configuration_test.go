@@ -35,6 +35,20 @@ func allSettings() agent.Settings {
 			{Name: "shop", Address: "shop.apps.svc:80"},
 			{Name: "db", Address: "10.0.0.7:5432"},
 		},
+		TerminationPatience: new(agent.Milliseconds(time.Hour)),
+		IngressPeers:        &[]string{"monitoring:app=prometheus"},
+		DNSPeers:            &[]string{"dns"},
+		PrivateRanges:       &[]string{},
+		EgressAllowed:       &[]string{"10.1.0.0/16"},
+		ProgressDeadline:    new(agent.Milliseconds(time.Minute)),
+		ResourceQuota:       new(true),
+		StorageClass:        new("fast"),
+		DefaultCPU:          new("1"),
+		DefaultMemory:       new("2Gi"),
+		DefaultVolumeSize:   new("3Gi"),
+		MaxCPU:              new("4"),
+		MaxMemory:           new("5Gi"),
+		MaxVolumeSize:       new("6Gi"),
 	}
 }
 
@@ -43,8 +57,10 @@ func TestAgentWithoutSettingsHasTheDefaults(t *testing.T) {
 	c := agent.Settings{}.Configuration()
 	require.Equal(t, agent.DefaultConfiguration(), c)
 	require.NoError(t, c.Validate())
-	timeouts := actualstate.PodTimeouts{Unschedulable: 5 * time.Minute, Termination: 5 * time.Minute}
-	require.Equal(t, timeouts, c.PodTimeouts())
+	timeouts := actualstate.Timeouts{
+		Unschedulable: 5 * time.Minute, PodTermination: 5 * time.Minute, Termination: 5 * time.Minute,
+	}
+	require.Equal(t, timeouts, c.Timeouts())
 	require.Equal(t, workspace.AgePolicies{Warning: 15 * time.Minute}, c.AgePolicies(), "nothing is ended")
 	require.False(t, c.Limited())
 }
@@ -67,6 +83,14 @@ func TestEverySettingTakesEffect(t *testing.T) {
 			{Name: "db", Address: "10.0.0.7:5432"},
 			{Name: "shop", Address: "shop.apps.svc:80"},
 		},
+		TerminationPatience: time.Hour,
+		Manifests: agent.Manifests{
+			IngressPeers: []string{"monitoring:app=prometheus"}, DNSPeers: []string{"dns"},
+			EgressAllowed: []string{"10.1.0.0/16"}, ProgressDeadline: time.Minute, ResourceQuota: true,
+		},
+		StorageClass: "fast",
+		Defaults:     workspace.Sizes{CPU: "1", Memory: "2Gi", VolumeSize: "3Gi"},
+		Maximums:     workspace.Sizes{CPU: "4", Memory: "5Gi", VolumeSize: "6Gi"},
 	}, c)
 	require.Equal(
 		t,
@@ -108,24 +132,41 @@ func TestSettingsChangeKeepsOtherFields(t *testing.T) {
 
 func TestValidateReportsAllInvalidFields(t *testing.T) {
 	t.Parallel()
-	wrong := agent.Configuration{
-		FullResyncInterval:    0,
-		UnschedulablePatience: -1,
-		StopPatience:          time.Millisecond,
-		MaxWorkspaces:         -2,
-		MaxWorkspacesPerUser:  -3,
-		StopAfterRunning:      999 * time.Millisecond,
-		TerminateAfterStopped: -time.Hour,
-		MaxAge:                1,
-		ExpiryWarning:         -time.Second,
+	wrong := agent.DefaultConfiguration()
+	wrong.FullResyncInterval, wrong.UnschedulablePatience, wrong.StopPatience = 0, -1, time.Millisecond
+	wrong.TerminationPatience, wrong.MaxWorkspaces, wrong.MaxWorkspacesPerUser = -1, -2, -3
+	wrong.StopAfterRunning, wrong.TerminateAfterStopped = 999*time.Millisecond, -time.Hour
+	wrong.MaxAge, wrong.ExpiryWarning = 1, -time.Second
+	wrong.Manifests = agent.Manifests{
+		IngressPeers:  []string{"monitoring", "", "ns:label"},
+		DNSPeers:      []string{"NS:a=b"},
+		PrivateRanges: []string{"10.0.0.1/8", "::/0", "::ffff:10.0.0.0/104"},
+		EgressAllowed: make([]string, 51),
 	}
+	wrong.StorageClass = "Fast!"
+	wrong.Defaults.CPU, wrong.Maximums.CPU = "2", "1"
 	err := wrong.Validate()
 	require.True(t, fault.Is(err, errcode.InvalidArgument))
-	require.Equal(t, "the agent's configuration is not valid: full_resync_interval: 0s is less than 1s; "+
-		"unschedulable_patience: -1ns is neither 0 (never) nor at least 1s; stop_patience: 1ms is neither 0 (never) nor at least 1s; "+
-		"stop_after_running: 999ms is neither 0 (never) nor at least 1s; terminate_after_stopped: -1h0m0s is neither 0 (never) nor at least 1s; "+
-		"max_age: 1ns is neither 0 (never) nor at least 1s; expiry_warning: -1s is neither 0 (never) nor at least 1s; "+
-		"max_workspaces: -2 is neither -1 (no limit) nor a number of workspaces; max_workspaces_per_user: -3 is neither -1 (no limit) nor a number of workspaces",
-		fault.From(err).Message)
-	require.Len(t, fault.From(err).Details, 9)
+	require.Equal(t, map[string]string{
+		"full_resync_interval":    "0s is less than 1s",
+		"unschedulable_patience":  "-1ns is neither 0 (never) nor at least 1s",
+		"stop_patience":           "1ms is neither 0 (never) nor at least 1s",
+		"termination_patience":    "-1ns is neither 0 (never) nor at least 1s",
+		"stop_after_running":      "999ms is neither 0 (never) nor at least 1s",
+		"terminate_after_stopped": "-1h0m0s is neither 0 (never) nor at least 1s",
+		"max_age":                 "1ns is neither 0 (never) nor at least 1s",
+		"expiry_warning":          "-1s is neither 0 (never) nor at least 1s",
+		"max_workspaces":          "-2 is neither -1 (no limit) nor a number of workspaces",
+		"max_workspaces_per_user": "-3 is neither -1 (no limit) nor a number of workspaces",
+		"ingress_peers[1]":        `"" does not begin with the name of a namespace: use NAMESPACE:LABEL=VALUE`,
+		"ingress_peers[2]":        `"label" of "ns:label" is not a label: use NAMESPACE:LABEL=VALUE`,
+		"dns_peers[0]":            `"NS:a=b" does not begin with the name of a namespace: use NAMESPACE:LABEL=VALUE`,
+		"private_ranges[0]":       `"10.0.0.1/8" must be written as 10.0.0.0/8`,
+		"private_ranges[1]":       `"::/0" contains all addresses: use smaller networks`,
+		"private_ranges[2]":       `"::ffff:10.0.0.0/104" must be written as an IPv4 network`,
+		"egress_allowed":          "has 51 entries, the limit is 50",
+		"progress_deadline":       "0s is not between 1s and 24h0m0s",
+		"storage_class":           `"Fast!" is not the name of a StorageClass`,
+		"default_cpu":             `"2" is more than max_cpu, which is 1`,
+	}, fault.From(err).Details)
 }

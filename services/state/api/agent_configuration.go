@@ -29,7 +29,7 @@ func (s *agentService) ConfigureAgent(
 	if err != nil {
 		return nil, err
 	}
-	if a, err = s.directory.ConfigureAgent(ctx, a.ID, change); err != nil {
+	if a, err = s.directory.ConfigureAgent(ctx, a.ID, change, r.Msg.GetReset_()...); err != nil {
 		return nil, err
 	}
 	shown, err := s.messages(ctx, a)
@@ -109,7 +109,16 @@ func configuration(c agent.Configuration, revision int64) *statev1.AgentConfigur
 		MaxWorkspaces: &workspaces, MaxWorkspacesPerUser: &perUser,
 		StopAfterRunning: durationpb.New(c.StopAfterRunning), TerminateAfterStopped: durationpb.New(c.TerminateAfterStopped),
 		MaxAge: durationpb.New(c.MaxAge), ExpiryWarning: durationpb.New(c.ExpiryWarning),
-		RelayTargets: &statev1.RelayTargets{Targets: targets},
+		RelayTargets:     &statev1.RelayTargets{Targets: targets},
+		IngressPeers:     &statev1.StringList{Values: c.Manifests.IngressPeers},
+		DnsPeers:         &statev1.StringList{Values: c.Manifests.DNSPeers},
+		PrivateRanges:    &statev1.StringList{Values: c.Manifests.PrivateRanges},
+		EgressAllowed:    &statev1.StringList{Values: c.Manifests.EgressAllowed},
+		ProgressDeadline: durationpb.New(c.Manifests.ProgressDeadline), ResourceQuota: &c.Manifests.ResourceQuota,
+		StorageClass: &c.StorageClass,
+		DefaultCpu:   &c.Defaults.CPU, DefaultMemory: &c.Defaults.Memory, DefaultVolumeSize: &c.Defaults.VolumeSize,
+		MaxCpu: &c.Maximums.CPU, MaxMemory: &c.Maximums.Memory, MaxVolumeSize: &c.Maximums.VolumeSize,
+		TerminationPatience: durationpb.New(c.TerminationPatience),
 	}
 }
 
@@ -130,6 +139,8 @@ func settings(c *statev1.AgentConfiguration) (agent.Settings, error) {
 		{"terminate_after_stopped", c.GetTerminateAfterStopped(), &s.TerminateAfterStopped},
 		{"max_age", c.GetMaxAge(), &s.MaxAge},
 		{"expiry_warning", c.GetExpiryWarning(), &s.ExpiryWarning},
+		{"progress_deadline", c.GetProgressDeadline(), &s.ProgressDeadline},
+		{"termination_patience", c.GetTerminationPatience(), &s.TerminationPatience},
 	} {
 		if d.given == nil {
 			continue
@@ -154,5 +165,25 @@ func settings(c *statev1.AgentConfiguration) (agent.Settings, error) {
 		})
 		s.RelayTargets = &targets
 	}
+	if c == nil {
+		return s, nil
+	}
+	for _, list := range []struct {
+		given *statev1.StringList
+		to    **[]string
+	}{
+		{c.GetIngressPeers(), &s.IngressPeers},
+		{c.GetDnsPeers(), &s.DNSPeers},
+		{c.GetPrivateRanges(), &s.PrivateRanges},
+		{c.GetEgressAllowed(), &s.EgressAllowed},
+	} {
+		if list.given != nil {
+			values := append([]string{}, list.given.GetValues()...)
+			*list.to = &values
+		}
+	}
+	s.ResourceQuota, s.StorageClass = c.ResourceQuota, c.StorageClass
+	s.DefaultCPU, s.DefaultMemory, s.DefaultVolumeSize = c.DefaultCpu, c.DefaultMemory, c.DefaultVolumeSize
+	s.MaxCPU, s.MaxMemory, s.MaxVolumeSize = c.MaxCpu, c.MaxMemory, c.MaxVolumeSize
 	return s, nil
 }

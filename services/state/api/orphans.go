@@ -138,6 +138,10 @@ func (s *workspaceService) adopt(
 	for kind, values := range secrets {
 		c.Spec = withSecretNames(c.Spec, kind, values, s.secrets.Vault.Digest(values))
 	}
+	c.AgentID = o.AgentID
+	if c, err = s.withSettings(ctx, tx, c); err != nil {
+		return workspace.Workspace{}, err
+	}
 	w, created, err := o.Adopt(observed, c)
 	if err != nil {
 		return w, err

@@ -32,7 +32,7 @@ func (s *templateService) PutTemplate(
 			"a template cannot have secrets: give them when you create a workspace").
 			With("field", "spec")
 	}
-	spec := specOf(asked).WithDefaults()
+	spec := specOf(asked)
 	if err := spec.Validate(); err != nil {
 		return nil, err
 	}

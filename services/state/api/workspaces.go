@@ -60,11 +60,15 @@ func (s *workspaceService) CreateWorkspace(
 	if err != nil {
 		return nil, err
 	}
-	w, created, err := workspace.New(creation)
-	if err != nil {
-		return nil, err
-	}
+	var w workspace.Workspace
 	err = libpostgres.InTx(ctx, s.pool, func(tx pgx.Tx) error {
+		if creation, err = s.withSettings(ctx, tx, creation); err != nil {
+			return err
+		}
+		var created []workspace.Event
+		if w, created, err = workspace.New(creation); err != nil {
+			return err
+		}
 		if err := s.workspaces.CheckQuota(ctx, tx, w); err != nil {
 			return err
 		}
@@ -81,9 +85,11 @@ func (s *workspaceService) CreateWorkspace(
 		}
 		return nil
 	})
-	if w.IdempotencyKey != "" && (fault.Is(err, errcode.AlreadyExists) || fault.Is(err, errcode.QuotaExceeded)) {
+	if creation.IdempotencyKey != "" && (fault.Is(err, errcode.AlreadyExists) || fault.Is(err, errcode.QuotaExceeded)) {
 		// A repeated request gets the workspace of the first one.
-		if first, findErr := s.workspaces.GetByIdempotencyKey(ctx, s.pool, w.UserID, w.IdempotencyKey); findErr == nil {
+		if first, findErr := s.workspaces.GetByIdempotencyKey(
+			ctx, s.pool, creation.UserID, creation.IdempotencyKey,
+		); findErr == nil {
 			w, err = first, nil
 		}
 	}
@@ -95,6 +101,19 @@ func (s *workspaceService) CreateWorkspace(
 		return nil, err
 	}
 	return connect.NewResponse(&statev1.CreateWorkspaceResponse{Workspace: messages[0]}), nil
+}
+
+// withSettings returns the creation with the settings of its agent.
+func (s *workspaceService) withSettings(
+	ctx context.Context, tx pgx.Tx, c workspace.Creation,
+) (workspace.Creation, error) {
+	name, layers, err := s.directory.SettingsForCreation(ctx, tx, c.AgentID)
+	if err != nil {
+		return c, err
+	}
+	configured := layers.Configuration()
+	c.Defaults, c.Maximums, c.Spec.StorageClass = configured.Defaults, layers.Maximums(name), configured.StorageClass
+	return c, nil
 }
 
 // newCreation validates and authorizes a request. It returns the creation and the secret values.
@@ -356,7 +375,11 @@ func (s *workspaceService) UpdateWorkspace(
 					return w, nil, err
 				}
 			}
-			return w.SetSpec(next, caller(ctx).ID, s.now())
+			name, layers, err := s.directory.SettingsOf(ctx, tx, w.AgentID)
+			if err != nil {
+				return w, nil, err
+			}
+			return w.SetSpec(next, layers.Maximums(name), caller(ctx).ID, s.now())
 		},
 	)
 	if err != nil {
@@ -403,7 +426,12 @@ func (s *workspaceService) change(
 
 // publish renders the manifests of an update, and puts its messages into the outbox in the transaction of the change.
 func (s *workspaceService) publish(ctx context.Context, tx pgx.Tx, update workspace.Update) error {
-	messages, err := s.encoder.Workspaces(ctx, update)
+	agents := []int64{update.After.AgentID}
+	configured, err := s.directory.Within(tx).AgentConfigurations(ctx, agents)
+	if err != nil {
+		return err
+	}
+	messages, err := s.encoder.Workspaces(ctx, configured, update)
 	if err != nil {
 		return err
 	}

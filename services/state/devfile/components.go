@@ -71,7 +71,6 @@ func (r *reader) components(top object) workspace.Spec {
 		}
 		origin["volume_size"] = v.path + ".size"
 	}
-	spec = spec.WithDefaults()
 	r.check(spec, origin, containers[0].path)
 	return spec
 }

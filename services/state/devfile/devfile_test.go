@@ -38,13 +38,13 @@ func TestRead(t *testing.T) {
 			},
 		}},
 		"least": {Spec: workspace.Spec{
-			Image: "registry.example/ide:9", CPU: "500m", Memory: "1Gi", VolumeSize: "10Gi",
-			Env: map[string]string{"PROJECTS_ROOT": "/workspace", "PROJECT_SOURCE": "/workspace"},
+			Image: "registry.example/ide:9",
+			Env:   map[string]string{"PROJECTS_ROOT": "/workspace", "PROJECT_SOURCE": "/workspace"},
 		}},
 		"detached": {Name: "Batch Runner", Spec: workspace.Spec{
 			Image:   "registry.example/batch@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
 			Command: []string{"/bin/batch"}, Args: []string{"--say=hello hello", "--format={{template}}", "$(HOME)"},
-			CPU: "500m", Memory: "64Mi", VolumeSize: "10Gi", Env: map[string]string{},
+			Memory: "64Mi", Env: map[string]string{},
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -327,7 +327,6 @@ func TestIgnoredDevfileFields(t *testing.T) {
 		"an unused anchor":                with("", "attributes: &a {b: c}"),
 		"sources at the volume":           with("sourceMapping: /workspace/", ""),
 		"an endpoint that is not exposed": with("endpoints: [{name: debug, targetPort: 5858, exposure: none}]", ""),
-		"a request below the limit":       with("memoryLimit: 1Gi\nmemoryRequest: 1Mi", ""),
 		"an unused variable":              with("", "variables: {a: b}"),
 		"a dedicated pod":                 with("dedicatedPod: true\nmountSources: true", ""),
 	} {
@@ -335,6 +334,11 @@ func TestIgnoredDevfileFields(t *testing.T) {
 		require.NoError(t, err, name)
 		require.Equal(t, bare, got, name)
 	}
+	limited, err := devfile.Read([]byte(with("memoryLimit: 1Gi", "")))
+	require.NoError(t, err)
+	requested, err := devfile.Read([]byte(with("memoryLimit: 1Gi\nmemoryRequest: 1Mi", "")))
+	require.NoError(t, err)
+	require.Equal(t, limited, requested, "a request below the limit")
 	without, err := devfile.Read([]byte(with("mountSources: false\nsourceMapping: /projects", "")))
 	require.NoError(t, err)
 	require.Empty(t, without.Spec.Env, "without mountSources the source variables are not set")

@@ -32,7 +32,8 @@ type Applied struct {
 	DeploymentGeneration int64
 	Repaired             []events.ObjectReference
 
-	// Reason and Message of a failure. ClusterRevision is set if the cluster has a newer revision.
+	// Reason and Message of a failure, or of objects that remain. ClusterRevision is set if the cluster has a newer
+	// revision.
 	Reason, Message string
 	ClusterRevision int64
 }
@@ -56,7 +57,9 @@ func (a *Applied) record(w workspace.Workspace) (workspace.Workspace, []workspac
 		}
 		return w.ApplyFailed(actualstate.ApplyError{Revision: a.Revision, Reason: a.Reason, Message: a.Message}, a.At)
 	case events.TypeTerminating:
-		return w.Terminating(a.Revision, a.At)
+		return w.Terminating(workspace.TerminatingReport{
+			Revision: a.Revision, At: a.At, Reason: a.Reason, Message: a.Message,
+		})
 	default:
 		return w.Terminated(a.Revision, a.At)
 	}

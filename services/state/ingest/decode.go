@@ -115,6 +115,7 @@ func (a *Applied) read(e agentEvent) error {
 		a.ClusterRevision = int64(d.ClusterRevision)
 	case *events.Terminating:
 		a.Label, a.Revision, a.At = d.WorkspaceID, int64(d.DesiredRevision), d.ObservedAt.UTC()
+		a.Reason, a.Message = truncate(d.Reason, maxName), truncate(d.Message, maxMessage)
 	case *events.Terminated:
 		a.Label, a.Revision, a.At = d.WorkspaceID, int64(d.DesiredRevision), d.ObservedAt.UTC()
 	default:

@@ -164,7 +164,11 @@ func (w *fixture) save(tx pgx.Tx, update workspace.Update) error {
 }
 
 func (w *fixture) publishUpdate(tx pgx.Tx, update workspace.Update) error {
-	messages, err := encoder().Workspaces(w.t.Context(), update)
+	configured, err := w.ingestStores.In(tx).AgentConfigurations(w.t.Context(), []int64{update.After.AgentID})
+	if err != nil {
+		return err
+	}
+	messages, err := encoder().Workspaces(w.t.Context(), configured, update)
 	if err != nil {
 		return err
 	}

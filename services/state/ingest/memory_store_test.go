@@ -298,6 +298,16 @@ func (s *memoryStore) LockWorkspaces(
 	return locked, observations, nil
 }
 
+func (s *memoryStore) AgentConfigurations(
+	_ context.Context, ids []int64,
+) (map[int64]agent.Configuration, error) {
+	found := map[int64]agent.Configuration{}
+	for _, id := range ids {
+		found[id] = agent.DefaultConfiguration()
+	}
+	return found, nil
+}
+
 func (s *memoryStore) SaveWorkspaces(_ context.Context, saved []workspace.Workspace) error {
 	for _, w := range saved {
 		s.workspaces[w.ID] = w

@@ -36,6 +36,8 @@ type Ingest struct {
 type workspaceChanges struct {
 	// applied are the dispatcher's reports, in order.
 	applied []*Applied
+	// renderAt is the time at which the manifests are rendered again; zero if they are not.
+	renderAt time.Time
 	// deploymentDeleted and resyncBegunAt are fields of workspace.Observation.
 	deploymentDeleted bool
 	resyncBegunAt     time.Time
@@ -63,6 +65,15 @@ func (i *Ingest) Recompute(ctx context.Context, s WorkspaceStore, ids []uuid.UUI
 	changes := make(changesByWorkspace, len(ids))
 	for _, id := range ids {
 		changes[id] = &workspaceChanges{}
+	}
+	return i.recompute(ctx, s, changes, nil)
+}
+
+// Render renders the manifests of workspaces again, with a new desired revision.
+func (i *Ingest) Render(ctx context.Context, s WorkspaceStore, ids []uuid.UUID, now time.Time) error {
+	changes := make(changesByWorkspace, len(ids))
+	for _, id := range ids {
+		changes[id] = &workspaceChanges{renderAt: now}
 	}
 	return i.recompute(ctx, s, changes, nil)
 }
@@ -107,14 +118,30 @@ func (i *Ingest) saveWorkspaces(ctx context.Context, s WorkspaceStore, updates [
 	if err := s.SaveWorkspaces(ctx, after); err != nil || i.ReadModelOnly {
 		return err
 	}
-	messages, err := i.Encoder.Workspaces(ctx, changed...)
+	configured, err := s.AgentConfigurations(ctx, agentsOf(changed))
+	if err != nil {
+		return err
+	}
+	messages, err := i.Encoder.Workspaces(ctx, configured, changed...)
 	if err != nil {
 		return err
 	}
 	return s.InsertMessages(ctx, messages...)
 }
 
-// decide processes the collected changes of one workspace: the reports of the dispatcher, then Observe, then Expire.
+// agentsOf returns the agents of the updates that render manifests, once each.
+func agentsOf(updates []workspace.Update) []int64 {
+	var ids []int64
+	for _, u := range updates {
+		if u.Renders() && !slices.Contains(ids, u.After.AgentID) {
+			ids = append(ids, u.After.AgentID)
+		}
+	}
+	return ids
+}
+
+// decide processes the collected changes of one workspace: the reports of the dispatcher, then Render, Observe and
+// Expire.
 func (c *workspaceChanges) decide(
 	before workspace.Workspace, o workspace.Observation, ticked time.Time,
 ) workspace.Update {
@@ -128,6 +155,9 @@ func (c *workspaceChanges) decide(
 	}
 	for _, a := range c.applied {
 		add(a.record(update.After))
+	}
+	if !c.renderAt.IsZero() {
+		add(update.After.Render(c.renderAt))
 	}
 	add(update.After.Observe(o))
 	add(update.After.Expire(o.AgePolicies, ticked))

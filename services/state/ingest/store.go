@@ -110,6 +110,8 @@ type WorkspaceStore interface {
 		ctx context.Context,
 		ids []uuid.UUID,
 	) (map[uuid.UUID]workspace.Workspace, map[uuid.UUID]*workspace.Observation, error)
+	// AgentConfigurations returns the configurations of the agents that exist.
+	AgentConfigurations(ctx context.Context, ids []int64) (map[int64]agent.Configuration, error)
 	// SaveWorkspaces stores locked workspaces.
 	SaveWorkspaces(ctx context.Context, workspaces []workspace.Workspace) error
 }

@@ -5,16 +5,111 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"lockstep.internal/services/state/agent"
 )
 
-// LockSettings locks an agent and returns its settings.
-func (d *Directory) LockSettings(ctx context.Context, tx pgx.Tx, id int64) (agent.Settings, error) {
+// cellSettings are the settings of the cell. There are none before the service has stored them.
+const cellSettings = `coalesce((select settings from cell_settings), '{}')`
+
+// configurationColumn is the configuration of an agent: the settings of the cell, overridden by its own.
+const configurationColumn = cellSettings + ` || configuration`
+
+// LockSettings locks the settings of the cell and of an agent and returns them. No workspace is created until the end
+// of the transaction.
+func (d *Directory) LockSettings(ctx context.Context, tx pgx.Tx, id int64) (agent.Layers, error) {
+	if _, err := d.LockCellSettings(ctx, tx); err != nil {
+		return agent.Layers{}, err
+	}
+	_, layers, err := readSettings(ctx, tx, id, ` for no key update`)
+	return layers, err
+}
+
+// LockCellSettings locks the settings of the cell and returns them. No workspace is created until the end of the
+// transaction.
+func (d *Directory) LockCellSettings(ctx context.Context, tx pgx.Tx) (agent.Settings, error) {
 	var s agent.Settings
-	err := tx.QueryRow(ctx, `select configuration from agents where id = $1 for no key update`, id).Scan(&s)
-	return s, asFault(err, "", fmt.Sprintf("agent %d", id))
+	_, err := tx.Exec(ctx, `insert into cell_settings (settings) values ('{}') on conflict do nothing`)
+	if err == nil {
+		err = tx.QueryRow(ctx, `select settings from cell_settings for no key update`).Scan(&s)
+	}
+	if err != nil {
+		return s, fmt.Errorf("lock the settings of the cell: %w", err)
+	}
+	return s, nil
+}
+
+// SaveCellSettings stores the settings of the cell. At the next ticks of agents their workspaces are recomputed.
+func (d *Directory) SaveCellSettings(ctx context.Context, tx pgx.Tx, s agent.Settings) error {
+	_, err := tx.Exec(ctx, `update cell_settings set settings = $1`, s)
+	if err == nil {
+		_, err = tx.Exec(ctx, `
+			with locked as (select id from agents order by id for no key update)
+			update agents a set considered_revision = -1 from locked where locked.id = a.id`)
+	}
+	if err != nil {
+		return fmt.Errorf("store the settings of the cell: %w", err)
+	}
+	return nil
+}
+
+// SettingsForCreation returns the name and the settings of an agent. They do not change until the end of the
+// transaction. Call it before locking agents.
+func (d *Directory) SettingsForCreation(ctx context.Context, tx pgx.Tx, id int64) (string, agent.Layers, error) {
+	if _, err := tx.Exec(ctx, `select from cell_settings for share`); err != nil {
+		return "", agent.Layers{}, fmt.Errorf("lock the settings of the cell: %w", err)
+	}
+	return readSettings(ctx, tx, id, "")
+}
+
+// SettingsOf returns the name and the settings of an agent.
+func (d *Directory) SettingsOf(ctx context.Context, tx pgx.Tx, id int64) (string, agent.Layers, error) {
+	return readSettings(ctx, tx, id, "")
+}
+
+func readSettings(ctx context.Context, tx pgx.Tx, id int64, locking string) (string, agent.Layers, error) {
+	var name string
+	var l agent.Layers
+	err := tx.QueryRow(ctx, `select name, `+cellSettings+`, configuration from agents where id = $1`+locking, id).
+		Scan(&name, &l.Cell, &l.Agent)
+	return name, l, asFault(err, "", fmt.Sprintf("agent %d", id))
+}
+
+// RenderChannel is the NOTIFY channel of workspaces that are queued for rendering. Its payloads are empty.
+const RenderChannel = "workspaces_to_render"
+
+// QueueRender queues the workspaces of some agents, or of all without any, whose manifests must be rendered again.
+func (d *Directory) QueueRender(ctx context.Context, tx pgx.Tx, agentIDs ...int64) error {
+	_, err := tx.Exec(ctx, `
+		insert into workspaces_to_render
+			select id from workspaces
+				where actual_state <> 'terminated' and ($1::bigint[] is null or agent_id = any($1)) order by id
+			on conflict do nothing`, agentIDs)
+	if err == nil {
+		_, err = tx.Exec(ctx, `select pg_notify($1, '')`, RenderChannel)
+	}
+	if err != nil {
+		return fmt.Errorf("queue workspaces for rendering: %w", err)
+	}
+	return nil
+}
+
+// TakeToRender removes up to limit workspaces from those that are queued for rendering, and returns them.
+func (s *IngestStore) TakeToRender(ctx context.Context, limit int) ([]uuid.UUID, error) {
+	rows, err := s.tx.Query(ctx, `
+		delete from workspaces_to_render where workspace_id in (
+			select workspace_id from workspaces_to_render order by workspace_id limit $1)
+		returning workspace_id`, limit)
+	if err != nil {
+		return nil, fmt.Errorf("take workspaces to render: %w", err)
+	}
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+	if err != nil {
+		return nil, fmt.Errorf("take workspaces to render: %w", err)
+	}
+	return ids, nil
 }
 
 // SaveSettings stores the settings of a locked agent and raises its configuration revision by revisions.
@@ -50,11 +145,23 @@ func (d *Directory) RaiseConfigurations(ctx context.Context, tx pgx.Tx) error {
 
 // AgentConfigurations returns the configurations of the agents that exist.
 func (d *Directory) AgentConfigurations(ctx context.Context, ids []int64) (map[int64]agent.Configuration, error) {
-	rows, err := d.DB.Query(ctx, `select id, configuration from agents where id = any($1)`, ids)
+	return agentConfigurations(ctx, d.DB, ids)
+}
+
+// AgentConfigurations implements ingest.WorkspaceStore.
+func (s *IngestStore) AgentConfigurations(ctx context.Context, ids []int64) (map[int64]agent.Configuration, error) {
+	return agentConfigurations(ctx, s.tx, ids)
+}
+
+func agentConfigurations(ctx context.Context, db Querier, ids []int64) (map[int64]agent.Configuration, error) {
+	found := make(map[int64]agent.Configuration, len(ids))
+	if len(ids) == 0 {
+		return found, nil
+	}
+	rows, err := db.Query(ctx, `select id, `+configurationColumn+` from agents where id = any($1)`, ids)
 	if err != nil {
 		return nil, fmt.Errorf("read the configurations of %d agents: %w", len(ids), err)
 	}
-	found := make(map[int64]agent.Configuration, len(ids))
 	var id int64
 	var settings agent.Settings
 	_, err = pgx.ForEachRow(rows, []any{&id, &settings}, func() error {

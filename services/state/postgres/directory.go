@@ -218,18 +218,19 @@ func (d *Directory) checkAgents(ctx context.Context, tx pgx.Tx, project int64, l
 	return nil
 }
 
-// RegisterAgent creates an agent with the default configuration in a project. The project may have at most limit
+// RegisterAgent creates an agent with the configuration of the cell in a project. The project may have at most limit
 // agents.
 func (d *Directory) RegisterAgent(ctx context.Context, tx pgx.Tx, a agent.Agent, limit int) (agent.Agent, error) {
 	if err := d.checkAgents(ctx, tx, a.ProjectID, limit); err != nil {
 		return a, err
 	}
+	var settings agent.Settings
 	err := tx.QueryRow(ctx, `
 		insert into agents (project_id, name, token_hash, curve_public_key, created_at, entry_form)
-			values ($1, $2, $3, $4, $5, $6) returning id, created_at, configuration_revision`,
+			values ($1, $2, $3, $4, $5, $6) returning id, created_at, `+configurationColumn+`, configuration_revision`,
 		a.ProjectID, a.Name, a.TokenHash, a.CurvePublicKey, d.Now(), agent.EntryVersion,
-	).Scan(&a.ID, &a.CreatedAt, &a.ConfigurationRevision)
-	a.Configuration = agent.DefaultConfiguration()
+	).Scan(&a.ID, &a.CreatedAt, &settings, &a.ConfigurationRevision)
+	a.Configuration = settings.Configuration()
 	exists := fmt.Sprintf("agent %q in project %d", a.Name, a.ProjectID)
 	return a, asFault(err, exists, fmt.Sprintf("project %d", a.ProjectID))
 }

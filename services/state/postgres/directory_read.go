@@ -52,7 +52,7 @@ func one[T any](
 
 const agentColumns = `id, project_id, name, curve_public_key, created_at, last_seen_at, coalesce(cluster_uid, ''),
 	clock_offset_ms, objects, revoked_at is not null, token_hash, previous_token_hash, previous_token_valid_until,
-	configuration, configuration_revision`
+	` + configurationColumn + `, configuration_revision`
 
 func scanAgent(row pgx.CollectableRow) (agent.Agent, error) {
 	var a agent.Agent

@@ -93,7 +93,11 @@ func (b *fixture) insert(c workspace.Creation) (workspace.Workspace, error) {
 		if err := b.store.Insert(b.t.Context(), tx, w); err != nil {
 			return err
 		}
-		messages, err := encoder().Workspaces(b.t.Context(), workspace.Update{After: w, Events: created})
+		configured, err := (&postgres.IngestStores{}).In(tx).AgentConfigurations(b.t.Context(), []int64{w.AgentID})
+		if err != nil {
+			return err
+		}
+		messages, err := encoder().Workspaces(b.t.Context(), configured, workspace.Update{After: w, Events: created})
 		if err != nil {
 			return err
 		}

@@ -265,7 +265,7 @@ func queueClocks(batch *pgx.Batch, ids []uuid.UUID, out map[uuid.UUID]*workspace
 		workspaces []uuid.UUID
 	}
 	batch.Queue(`
-		select a.ticked_at, a.configuration, array_agg(w.id) from workspaces w join agents a on a.id = w.agent_id
+		select a.ticked_at, `+configurationColumn+`, array_agg(w.id) from workspaces w join agents a on a.id = w.agent_id
 		where w.id = any($1) group by a.id`, ids).Query(func(rows pgx.Rows) error {
 		clocks, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (clock, error) {
 			var c clock
@@ -279,7 +279,7 @@ func queueClocks(batch *pgx.Batch, ids []uuid.UUID, out map[uuid.UUID]*workspace
 			configuration := c.settings.Configuration()
 			for _, id := range c.workspaces {
 				out[id].Clock = fromNullable(c.ticked).UTC()
-				out[id].Timeouts, out[id].AgePolicies = configuration.PodTimeouts(), configuration.AgePolicies()
+				out[id].Timeouts, out[id].AgePolicies = configuration.Timeouts(), configuration.AgePolicies()
 			}
 		}
 		return nil

@@ -43,7 +43,7 @@ func (s *Workspaces) readQuotaInput(
 ) (quotaInput, error) {
 	var in quotaInput
 	var settings agent.Settings
-	err := tx.QueryRow(ctx, `select a.name, u.username, a.configuration from agents a, users u
+	err := tx.QueryRow(ctx, `select a.name, u.username, `+configurationColumn+` from agents a, users u
 		where a.id = $1 and u.id = $2`+locking, w.AgentID, w.UserID).
 		Scan(&in.agent, &in.user, &settings)
 	in.configuration = settings.Configuration()

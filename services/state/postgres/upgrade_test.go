@@ -60,6 +60,30 @@ func TestReleasedSchemasAreUpgraded(t *testing.T) {
 	}
 }
 
+// TestUpgradeRendersWorkspacesAgain also checks that the default template has no sizes, which hide those of agents.
+func TestUpgradeRendersWorkspacesAgain(t *testing.T) {
+	t.Parallel()
+	dump, err := os.ReadFile("testdata/released/17_c768bb9.sql")
+	require.NoError(t, err)
+	pool := migrated(t, string(dump))
+	require.NoError(t, libpostgres.InTx(t.Context(), pool, func(tx pgx.Tx) error {
+		store := (&postgres.IngestStores{Workspaces: &postgres.Workspaces{}}).In(tx)
+		first, err := store.TakeToRender(t.Context(), 1)
+		require.NoError(t, err)
+		second, err := store.TakeToRender(t.Context(), 10)
+		require.NoError(t, err)
+		require.ElementsMatch(t, []uuid.UUID{
+			uuid.MustParse("0199c0de-7a31-7c55-b1d4-3f2a9e10c6aa"), uuid.MustParse("0199c0de-7a31-7c55-b1d4-3f2a9e10c6ab"),
+		}, append(first, second...))
+		return nil
+	}))
+	directory := &postgres.Directory{DB: pool, Now: start}
+	template, err := directory.Template(t.Context(), 4, "default")
+	require.NoError(t, err)
+	want := workspace.Spec{Image: "registry.example/base:1", Command: []string{"sleep", "infinity"}}
+	require.Equal(t, want, template.Spec)
+}
+
 func useStores(t *testing.T, pool *pgxpool.Pool) {
 	t.Helper()
 	ctx := t.Context()

@@ -33,15 +33,20 @@ const terminatedTTL = time.Hour
 
 // Encoder encodes the messages of one cell. Its methods add the trace of the context to each message.
 type Encoder struct {
-	Cell   topology.Cell
-	Render render.Options
+	Cell topology.Cell
 }
 
-// Workspaces returns the messages of several updates, in their order.
-func (e Encoder) Workspaces(ctx context.Context, updates ...workspace.Update) ([]*nats.Msg, error) {
+// Configurations are the configurations of agents by id.
+type Configurations map[int64]agent.Configuration
+
+// Workspaces returns the messages of several updates, in their order. It needs the configurations of the agents of
+// updates that render manifests. The fault payload_too_large reports a new spec with manifests that are too large.
+func (e Encoder) Workspaces(
+	ctx context.Context, configured Configurations, updates ...workspace.Update,
+) ([]*nats.Msg, error) {
 	var messages []*nats.Msg
 	for _, u := range updates {
-		more, err := e.workspace(ctx, u)
+		more, err := e.workspace(ctx, configured, u)
 		if err != nil {
 			return nil, err
 		}
@@ -52,20 +57,27 @@ func (e Encoder) Workspaces(ctx context.Context, updates ...workspace.Update) ([
 
 // workspace returns the messages of an update: a new desired revision to DESIRED and DESIRED_LOG, the desired state
 // once more with a TTL when the workspace has terminated, and the public events to WORKSPACES.
-func (e Encoder) workspace(ctx context.Context, u workspace.Update) ([]*nats.Msg, error) {
+func (e Encoder) workspace(
+	ctx context.Context, configured Configurations, u workspace.Update,
+) ([]*nats.Msg, error) {
 	var messages []*nats.Msg
 	w := u.After
 	becameTerminated := w.ActualState == actualstate.Terminated && u.Before.ActualState != actualstate.Terminated
 	if w.DesiredRevision != u.Before.DesiredRevision {
-		desired, err := e.desired(ctx, w)
+		desired, err := e.desired(ctx, configured, w)
 		if err != nil {
 			return nil, err
+		}
+		if u.SpecChanged() {
+			if err := render.CheckSize(w.Name, desired.Data); err != nil {
+				return nil, err
+			}
 		}
 		log := &nats.Msg{Subject: e.Cell.DesiredLog(w.AgentID, w.ID.String()), Header: desired.Header, Data: desired.Data}
 		messages = append(messages, desired, log)
 	}
 	if becameTerminated {
-		desired, err := e.Desired(ctx, w)
+		desired, err := e.Desired(ctx, configured, w)
 		if err != nil {
 			return nil, err
 		}
@@ -83,16 +95,24 @@ func (e Encoder) workspace(ctx context.Context, u workspace.Update) ([]*nats.Msg
 
 // Desired returns the message with the desired state of a workspace. It expires if the workspace is
 // terminated, so that DESIRED does not grow forever.
-func (e Encoder) Desired(ctx context.Context, w workspace.Workspace) (*nats.Msg, error) {
-	m, err := e.desired(ctx, w)
+func (e Encoder) Desired(
+	ctx context.Context, configured Configurations, w workspace.Workspace,
+) (*nats.Msg, error) {
+	m, err := e.desired(ctx, configured, w)
 	if err == nil && w.ActualState == actualstate.Terminated {
 		setTTL(m)
 	}
 	return m, err
 }
 
-func (e Encoder) desired(ctx context.Context, w workspace.Workspace) (*nats.Msg, error) {
-	data, err := render.Desired(w, e.Render)
+func (e Encoder) desired(
+	ctx context.Context, configured Configurations, w workspace.Workspace,
+) (*nats.Msg, error) {
+	configuration, known := configured[w.AgentID]
+	if !known && w.DesiredState != workspace.DesiredTerminated {
+		return nil, fmt.Errorf("desired state: the configuration of agent %d is missing", w.AgentID)
+	}
+	data, err := render.Desired(w, configuration.Manifests)
 	if err != nil {
 		return nil, fmt.Errorf("desired state: %w", err)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"lockstep.internal/services/state/actualstate"
+	"lockstep.internal/services/state/agent"
 	"lockstep.internal/services/state/publish"
 	"lockstep.internal/services/state/workspace"
 )
@@ -16,6 +17,10 @@ import (
 func start() time.Time { return time.Date(2026, 3, 4, 5, 6, 0, 0, time.UTC) }
 
 func encoder() publish.Encoder { return publish.Encoder{Cell: "local"} }
+
+func configured() publish.Configurations {
+	return publish.Configurations{7: agent.DefaultConfiguration()}
+}
 
 // created returns the update of a new workspace of agent 7 in project 4.
 func created(t *testing.T) workspace.Update {
@@ -30,7 +35,7 @@ func created(t *testing.T) workspace.Update {
 
 func encode(t *testing.T, u workspace.Update) []*nats.Msg {
 	t.Helper()
-	messages, err := encoder().Workspaces(t.Context(), u)
+	messages, err := encoder().Workspaces(t.Context(), configured(), u)
 	require.NoError(t, err)
 	return messages
 }
@@ -115,7 +120,7 @@ func TestRepublishedDesiredStateKeepsItsRevision(t *testing.T) {
 	t.Parallel()
 	w, _, err := created(t).After.SetDesired(workspace.DesiredStopped, 10, start())
 	require.NoError(t, err)
-	again, err := encoder().Desired(t.Context(), w)
+	again, err := encoder().Desired(t.Context(), configured(), w)
 	require.NoError(t, err)
 	require.EqualValues(t, 2, data(t, again)["desired_revision"])
 	require.Equal(t, []string{w.ID.String() + "/dispatch/2"}, header(again, "ce-id"))

@@ -52,7 +52,7 @@ func (r rendering) deployment() appsv1.Deployment {
 			// The volume is ReadWriteOnce, so the old pod must be deleted before the new pod starts.
 			Strategy:                appsv1.DeploymentStrategy{Type: appsv1.RecreateDeploymentStrategyType},
 			RevisionHistoryLimit:    new(int32(revisionHistoryLimit)),
-			ProgressDeadlineSeconds: new(max(1, int32(r.options.ProgressDeadline.Seconds()))),
+			ProgressDeadlineSeconds: new(max(1, int32(r.settings.ProgressDeadline.Seconds()))),
 			Template: corev1.PodTemplateSpec{
 				ObjectMeta: metav1.ObjectMeta{Labels: r.labels(), Annotations: r.podAnnotations()},
 				Spec:       r.pod(),

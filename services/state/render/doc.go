@@ -1,4 +1,4 @@
-// Package render renders the Kubernetes objects of a workspace. It is pure: the same workspace with the same options
+// Package render renders the Kubernetes objects of a workspace. It is pure: the same workspace with the same settings
 // gives the same bytes.
 //
 // Objects, in order of application, in the namespace <prefix><agent>-<name>:
@@ -6,7 +6,7 @@
 //	Namespace       pod security "restricted" is enforced, warned of and audited
 //	ServiceAccount  <name>            without its token in pods
 //	NetworkPolicy   <name>            ingress: the configured peers; egress: the cluster's DNS and public addresses
-//	ResourceQuota   <name>            only with the option
+//	ResourceQuota   <name>            only with the setting
 //	PersistentVolumeClaim <name>-data at /workspace; kept while stopped
 //	Service         <name>            the ports; none without ports
 //	Deployment      <name>            0 or 1 replicas; strategy Recreate, because its volume has one writer
@@ -19,5 +19,5 @@
 // pods have lockstep.dev/secret-env-digest and lockstep.dev/secret-files-digest, so that new secrets
 // replace the pod and a new revision alone does not.
 //
-// Objects that are too large for one event give the fault payload_too_large; a spec that was not validated, an error.
+// A spec or settings that were not validated give an error.
 package render

@@ -8,6 +8,8 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"lockstep.internal/services/state/agent"
 )
 
 // Ports of DNS, and the limits of port numbers.
@@ -32,7 +34,10 @@ func (r rendering) networkPolicy() (networkingv1.NetworkPolicy, error) {
 			PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress},
 		},
 	}
-	from := pods(r.options.Ingress)
+	from, err := r.pods(r.settings.IngressPeers)
+	if err != nil {
+		return policy, err
+	}
 	if len(from) > 0 {
 		// An ingress rule without peers allows all sources.
 		policy.Spec.Ingress = []networkingv1.NetworkPolicyIngressRule{{From: from}}
@@ -41,7 +46,11 @@ func (r rendering) networkPolicy() (networkingv1.NetworkPolicy, error) {
 	if err != nil {
 		return policy, err
 	}
-	dns := append(pods(r.options.DNS), networkingv1.NetworkPolicyPeer{IPBlock: &networkingv1.IPBlock{CIDR: nodeLocalDNS}})
+	dns, err := r.pods(r.settings.DNSPeers)
+	if err != nil {
+		return policy, err
+	}
+	dns = append(dns, networkingv1.NetworkPolicyPeer{IPBlock: &networkingv1.IPBlock{CIDR: nodeLocalDNS}})
 	policy.Spec.Egress = []networkingv1.NetworkPolicyEgressRule{
 		{To: dns, Ports: ports(dnsPort, dnsPort)},
 		{To: public, Ports: append(ports(minPort, dnsPort-1), ports(dnsPort+1, maxPort)...)},
@@ -52,15 +61,20 @@ func (r rendering) networkPolicy() (networkingv1.NetworkPolicy, error) {
 	return policy, nil
 }
 
-func pods(peers []Peer) []networkingv1.NetworkPolicyPeer {
+func (r rendering) pods(peers []string) ([]networkingv1.NetworkPolicyPeer, error) {
 	list := make([]networkingv1.NetworkPolicyPeer, 0, len(peers)+1)
-	for _, p := range peers {
+	for _, text := range peers {
+		p, err := agent.ParsePeer(text, r.AgentID)
+		if err != nil {
+			return nil, fmt.Errorf("peer: %w", err)
+		}
+		namespace := map[string]string{corev1.LabelMetadataName: p.Namespace}
 		list = append(list, networkingv1.NetworkPolicyPeer{
-			NamespaceSelector: &metav1.LabelSelector{MatchLabels: p.NamespaceLabels},
-			PodSelector:       &metav1.LabelSelector{MatchLabels: p.PodLabels},
+			NamespaceSelector: &metav1.LabelSelector{MatchLabels: namespace},
+			PodSelector:       &metav1.LabelSelector{MatchLabels: p.Labels},
 		})
 	}
-	return list
+	return list, nil
 }
 
 // ports returns a range of ports of UDP and TCP, both ends included.
@@ -79,7 +93,7 @@ func ports(first, last int32) []networkingv1.NetworkPolicyPort {
 // egressPeers returns all public addresses (IPv4 and IPv6), and the allowed private networks.
 func (r rendering) egressPeers() (public, allowed []networkingv1.NetworkPolicyPeer, err error) {
 	v4, v6 := &networkingv1.IPBlock{CIDR: "0.0.0.0/0"}, &networkingv1.IPBlock{CIDR: "::/0"}
-	for _, cidr := range r.options.PrivateRanges {
+	for _, cidr := range r.settings.PrivateRanges {
 		prefix, err := netip.ParsePrefix(cidr)
 		switch {
 		case err != nil:
@@ -90,7 +104,7 @@ func (r rendering) egressPeers() (public, allowed []networkingv1.NetworkPolicyPe
 			v6.Except = append(v6.Except, cidr)
 		}
 	}
-	for _, cidr := range r.options.EgressAllowed {
+	for _, cidr := range r.settings.EgressAllowed {
 		if _, err := netip.ParsePrefix(cidr); err != nil {
 			return nil, nil, fmt.Errorf("allowed range %q: %w", cidr, err)
 		}

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"lockstep.internal/services/state/agent"
 	"lockstep.internal/services/state/workspace"
 )
 
@@ -17,12 +18,12 @@ import (
 type rendering struct {
 	workspace.Workspace
 
-	options             Options
+	settings            agent.Manifests
 	cpu, memory, volume resource.Quantity
 }
 
-func manifests(w workspace.Workspace, o Options) ([]any, error) {
-	r := rendering{Workspace: w, options: o}
+func manifests(w workspace.Workspace, m agent.Manifests) ([]any, error) {
+	r := rendering{Workspace: w, settings: m}
 	for _, q := range []struct {
 		name, value string
 		target      *resource.Quantity
@@ -38,7 +39,7 @@ func manifests(w workspace.Workspace, o Options) ([]any, error) {
 		return nil, err
 	}
 	out := []any{namespace{Namespace: r.namespace()}, r.serviceAccount(), policy}
-	if o.ResourceQuota {
+	if m.ResourceQuota {
 		out = append(out, resourceQuota{ResourceQuota: r.resourceQuota()})
 	}
 	out = append(out, volumeClaim{PersistentVolumeClaim: r.volumeClaim()})
@@ -120,8 +121,8 @@ func (r rendering) volumeClaim() corev1.PersistentVolumeClaim {
 			Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: r.volume}},
 		},
 	}
-	if r.options.StorageClass != "" {
-		claim.Spec.StorageClassName = &r.options.StorageClass
+	if r.Spec.StorageClass != "" {
+		claim.Spec.StorageClassName = &r.Spec.StorageClass
 	}
 	return claim
 }

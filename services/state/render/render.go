@@ -8,6 +8,7 @@ import (
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/services/state/agent"
 	"lockstep.internal/services/state/orphan"
 	"lockstep.internal/services/state/workspace"
 )
@@ -15,16 +16,15 @@ import (
 // MaxSize is the limit of the rendered event data, in bytes (256 KiB).
 const MaxSize = 256 << 10
 
-// Desired renders the data of the event desired.workspace: an [events.DesiredWorkspace] as JSON. Fault
-// payload_too_large reports data above [MaxSize].
-func Desired(w workspace.Workspace, o Options) (json.RawMessage, error) {
+// Desired renders the data of the event desired.workspace: an [events.DesiredWorkspace] as JSON.
+func Desired(w workspace.Workspace, m agent.Manifests) (json.RawMessage, error) {
 	d := desired{DesiredWorkspace: events.DesiredWorkspace{
 		WorkspaceID: w.ID.String(), Name: w.Name, Namespace: w.Namespace, DesiredRevision: int(w.DesiredRevision),
 		Target: w.DesiredState.Target(),
 	}}
 	if d.Target != events.DesiredTargetTerminated {
 		var err error
-		if d.Manifests, err = manifests(w, o.withDefaults()); err != nil {
+		if d.Manifests, err = manifests(w, m); err != nil {
 			return nil, fmt.Errorf("render workspace %s: %w", w.ID, err)
 		}
 		d.Secrets = secrets(w)
@@ -33,12 +33,18 @@ func Desired(w workspace.Workspace, o Options) (json.RawMessage, error) {
 	if err != nil {
 		return nil, fmt.Errorf("render workspace %s: %w", w.ID, err)
 	}
-	if len(data) > MaxSize {
-		return nil, fault.New(errcode.PayloadTooLarge,
-			"the manifests of workspace %q have %d bytes, the limit is %d: use fewer or shorter variables",
-			w.Name, len(data), MaxSize).With("size_bytes", strconv.Itoa(len(data)))
-	}
 	return data, nil
+}
+
+// CheckSize returns the fault payload_too_large if the data of a workspace is above [MaxSize]. Call it when the spec
+// changes: settings and revisions, which also change the size, must not fail. The limit of a message is much higher.
+func CheckSize(name string, data []byte) error {
+	if len(data) <= MaxSize {
+		return nil
+	}
+	return fault.New(errcode.PayloadTooLarge,
+		"the manifests of workspace %q have %d bytes, the limit is %d: use fewer or shorter variables",
+		name, len(data), MaxSize).With("size_bytes", strconv.Itoa(len(data)))
 }
 
 // desired is an events.DesiredWorkspace with typed manifests, so that they are encoded only once.

@@ -20,6 +20,7 @@ import (
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/services/state/agent"
 	"lockstep.internal/services/state/render"
 	"lockstep.internal/services/state/workspace"
 	"lockstep.internal/tools/testkit/leaktest"
@@ -59,9 +60,9 @@ func full() workspace.Spec {
 }
 
 // desired renders a workspace and decodes the event data.
-func desired(w workspace.Workspace, o render.Options) (events.DesiredWorkspace, error) {
+func desired(w workspace.Workspace, m agent.Manifests) (events.DesiredWorkspace, error) {
 	var d events.DesiredWorkspace
-	data, err := render.Desired(w, o)
+	data, err := render.Desired(w, m)
 	if err != nil {
 		return d, err
 	}
@@ -75,29 +76,25 @@ func TestGolden(t *testing.T) {
 	stopped.DesiredState, stopped.DesiredRevision = workspace.DesiredRestartRequested, 12
 	for name, test := range map[string]struct {
 		workspace workspace.Workspace
-		options   render.Options
+		settings  agent.Manifests
 	}{
 		"args": {
 			newWorkspace(t, workspace.Spec{Image: "ide", Args: []string{"tail", "-f", "$(HOME)/log"}}),
-			render.Options{},
+			agent.DefaultManifests(),
 		},
-		"least":   {newWorkspace(t, workspace.Spec{Image: "ide"}), render.Options{}},
-		"full":    {newWorkspace(t, full()), render.Options{}},
-		"stopped": {stopped, render.Options{}},
-		"options": {newWorkspace(t, workspace.Spec{Image: "ide"}), render.Options{
-			Ingress: []render.Peer{{NamespaceLabels: map[string]string{"n": "1"}, PodLabels: map[string]string{"p": "1"}}},
-			PrivateRanges: []string{
-				"10.0.0.0/8",
-			}, EgressAllowed: []string{"10.1.0.0/16"}, StorageClass: "fast", ProgressDeadline: time.Minute, ResourceQuota: true,
+		"least":   {newWorkspace(t, workspace.Spec{Image: "ide"}), agent.DefaultManifests()},
+		"full":    {newWorkspace(t, full()), agent.DefaultManifests()},
+		"stopped": {stopped, agent.DefaultManifests()},
+		"settings": {newWorkspace(t, workspace.Spec{Image: "ide", StorageClass: "fast"}), agent.Manifests{
+			IngressPeers: []string{"lockstep-agent-{agent_id}:p=1:q=2", "monitoring"}, DNSPeers: []string{"dns:d=1"},
+			PrivateRanges: []string{"10.0.0.0/8"}, EgressAllowed: []string{"10.1.0.0/16"},
+			ProgressDeadline: time.Minute, ResourceQuota: true,
 		}},
-		"closed": {
-			newWorkspace(t, workspace.Spec{Image: "ide"}),
-			render.Options{Ingress: []render.Peer{}, PrivateRanges: []string{}},
-		},
+		"closed": {newWorkspace(t, workspace.Spec{Image: "ide"}), agent.Manifests{ProgressDeadline: time.Minute}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got, err := desired(test.workspace, test.options)
+			got, err := desired(test.workspace, test.settings)
 			require.NoError(t, err)
 			data, err := json.Marshal(got)
 			require.NoError(t, err)
@@ -154,13 +151,15 @@ func decodeStrictly(t *testing.T, manifest map[string]any) {
 
 func TestRenderIsDeterministic(t *testing.T) {
 	t.Parallel()
+	quota := agent.DefaultManifests()
+	quota.ResourceQuota = true
 	spec := full()
 	for i := range 50 {
 		spec.Env[fmt.Sprintf("V%d", i)] = "x"
 	}
 	var first []byte
 	for range 20 {
-		got, err := desired(newWorkspace(t, spec), render.Options{ResourceQuota: true})
+		got, err := desired(newWorkspace(t, spec), quota)
 		require.NoError(t, err)
 		data, err := json.Marshal(got)
 		require.NoError(t, err)
@@ -174,7 +173,7 @@ func TestRenderIsDeterministic(t *testing.T) {
 // template returns the pod template of a rendered workspace as JSON.
 func template(t *testing.T, w workspace.Workspace) string {
 	t.Helper()
-	got, err := desired(w, render.Options{})
+	got, err := desired(w, agent.DefaultManifests())
 	require.NoError(t, err)
 	deployment := got.Manifests[len(got.Manifests)-1]
 	require.Equal(t, "Deployment", deployment["kind"])
@@ -211,7 +210,7 @@ func TestChangesThatReplaceThePod(t *testing.T) {
 
 func TestPodsAreRestricted(t *testing.T) {
 	t.Parallel()
-	got, err := desired(newWorkspace(t, full()), render.Options{})
+	got, err := desired(newWorkspace(t, full()), agent.DefaultManifests())
 	require.NoError(t, err)
 	require.Equal(
 		t,
@@ -239,7 +238,7 @@ func TestPodsAreRestricted(t *testing.T) {
 
 func TestEventContainsSecretNamesAndDigestsOnly(t *testing.T) {
 	t.Parallel()
-	got, err := desired(newWorkspace(t, full()), render.Options{})
+	got, err := desired(newWorkspace(t, full()), agent.DefaultManifests())
 	require.NoError(t, err)
 	require.Equal(
 		t,
@@ -249,7 +248,7 @@ func TestEventContainsSecretNamesAndDigestsOnly(t *testing.T) {
 	for _, m := range got.Manifests {
 		require.NotEqual(t, "Secret", m["kind"])
 	}
-	none, err := desired(newWorkspace(t, workspace.Spec{Image: "ide"}), render.Options{})
+	none, err := desired(newWorkspace(t, workspace.Spec{Image: "ide"}), agent.DefaultManifests())
 	require.NoError(t, err)
 	require.Empty(t, none.Secrets)
 }
@@ -258,7 +257,7 @@ func TestTerminatedHasNoManifests(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t, full())
 	w.DesiredState = workspace.DesiredTerminated
-	got, err := desired(w, render.Options{})
+	got, err := desired(w, agent.DefaultManifests())
 	require.NoError(t, err)
 	require.Equal(t, events.DesiredWorkspace{
 		WorkspaceID:     w.ID.String(),
@@ -275,19 +274,22 @@ func TestLargeManifestsAreRefused(t *testing.T) {
 	for i := range 10 {
 		spec.Env[fmt.Sprintf("V%d", i)] = strings.Repeat("x", 30<<10)
 	}
-	_, err := render.Desired(newWorkspace(t, spec), render.Options{})
+	data, err := render.Desired(newWorkspace(t, spec), agent.DefaultManifests())
+	require.NoError(t, err, "a change of settings does not fail")
+	err = render.CheckSize("ide", data)
 	require.True(t, fault.Is(err, errcode.PayloadTooLarge), err)
 	require.ErrorContains(t, err, "use fewer or shorter variables")
+	require.NoError(t, render.CheckSize("ide", data[:render.MaxSize]))
 }
 
 func TestInvalidSpecIsAnError(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t, full())
-	_, err := desired(w, render.Options{PrivateRanges: []string{"here"}})
+	_, err := desired(w, agent.Manifests{PrivateRanges: []string{"here"}})
 	require.ErrorContains(t, err, `private range "here"`)
-	_, err = desired(w, render.Options{EgressAllowed: []string{"10.0.0.1"}})
+	_, err = desired(w, agent.Manifests{EgressAllowed: []string{"10.0.0.1"}})
 	require.ErrorContains(t, err, `allowed range "10.0.0.1"`)
 	w.Spec.CPU = "lots"
-	_, err = desired(w, render.Options{})
+	_, err = desired(w, agent.DefaultManifests())
 	require.ErrorContains(t, err, `cpu "lots"`)
 }

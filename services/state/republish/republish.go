@@ -57,9 +57,17 @@ func (r *Republisher) DesiredStates(ctx context.Context, tx pgx.Tx) error {
 		return err
 	}
 	for some := range slices.Chunk(workspaces, chunk) {
+		agents := make([]int64, len(some))
+		for i, w := range some {
+			agents[i] = w.AgentID
+		}
+		configured, err := r.IngestStores.In(tx).AgentConfigurations(ctx, agents)
+		if err != nil {
+			return err
+		}
 		messages := make([]*nats.Msg, len(some))
 		for i, w := range some {
-			if messages[i], err = r.Ingest.Encoder.Desired(ctx, w); err != nil {
+			if messages[i], err = r.Ingest.Encoder.Desired(ctx, configured, w); err != nil {
 				return err
 			}
 		}

@@ -57,16 +57,28 @@ func (w Workspace) ApplyFailed(e actualstate.ApplyError, at time.Time) (Workspac
 	return w.catchUp(e.Revision, at)
 }
 
+// TerminatingReport is the dispatcher's report of objects that remain while it deletes those of a workspace.
+type TerminatingReport struct {
+	Revision int64
+	At       time.Time
+	// Reason and Message explain why they remain. Old dispatchers do not report them.
+	Reason, Message string
+}
+
 // Terminating records that the dispatcher deletes the workspace's objects.
-func (w Workspace) Terminating(revision int64, at time.Time) (Workspace, []Event) {
-	if w.isStale(revision) {
+func (w Workspace) Terminating(r TerminatingReport) (Workspace, []Event) {
+	if w.isStale(r.Revision) {
 		return w, nil
 	}
 	w.ApplyError = nil
-	if w.DesiredState == DesiredTerminated && w.Termination == actualstate.TerminationNone {
+	if w.DesiredState == DesiredTerminated {
 		w.Termination = actualstate.TerminationInProgress
+		w.RemainingReason, w.RemainingMessage = r.Reason, r.Message
+		if w.TerminatingSince.IsZero() {
+			w.TerminatingSince = Timestamp(r.At)
+		}
 	}
-	return w.catchUp(revision, at)
+	return w.catchUp(r.Revision, r.At)
 }
 
 // Terminated records that all objects of the workspace are gone. [Workspace.Observe] may have requested the termination
@@ -83,6 +95,7 @@ func (w Workspace) Terminated(revision int64, at time.Time) (Workspace, []Event)
 	w.AppliedRevision, w.AppliedAt, w.ApplyError = revision, Timestamp(at), nil
 	if w.DesiredState == DesiredTerminated {
 		w.Termination = actualstate.TerminationFinished
+		w.TerminatingSince, w.RemainingReason, w.RemainingMessage = time.Time{}, "", ""
 	}
 	return w.catchUp(revision, at)
 }

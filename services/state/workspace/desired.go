@@ -63,8 +63,11 @@ type Creation struct {
 	AgentID   int64
 	UserID    int64
 	Template  string
-	// Spec gets its defaults in New.
-	Spec           Spec
+	// Spec gets the Defaults in New.
+	Spec Spec
+	// Defaults are the sizes that Spec does not set. They default to DefaultSizes.
+	Defaults       Sizes
+	Maximums       Maximums
 	IdempotencyKey string
 	// NamespacePrefix defaults to DefaultNamespacePrefix.
 	NamespacePrefix string
@@ -85,10 +88,13 @@ type Adopted struct {
 // New creates a workspace with desired state running, or with the state in Adopted. The fault invalid_argument names
 // every invalid field.
 func New(c Creation) (Workspace, []Event, error) {
-	c.Spec = c.Spec.WithDefaults()
+	c.Spec = c.Spec.WithDefaults(c.Defaults).WithDefaults(DefaultSizes())
 	var f fieldErrors
 	f.name("name", c.Name)
 	c.Spec.check(&f)
+	if c.Adopted == nil {
+		f.checkMaximums(c.Spec.sizes(), Sizes{}, c.Maximums)
+	}
 	if err := f.Err("workspace " + strconv.Quote(c.Name)); err != nil {
 		return Workspace{}, nil, err
 	}
@@ -134,14 +140,17 @@ func (w Workspace) SetDesired(to DesiredState, userID int64, now time.Time) (Wor
 	return w, []Event{event}, nil
 }
 
-// SetSpec replaces the spec. The same spec again is no change. The volume can grow but not shrink.
-func (w Workspace) SetSpec(spec Spec, userID int64, now time.Time) (Workspace, []Event, error) {
+// SetSpec replaces the spec; an empty size keeps its value. The same spec again is no change. The volume can grow but
+// not shrink. A size above its maximum can only become smaller.
+func (w Workspace) SetSpec(spec Spec, most Maximums, userID int64, now time.Time) (Workspace, []Event, error) {
 	if err := w.checkNotTerminated(); err != nil {
 		return w, nil, err
 	}
-	spec = spec.WithDefaults()
+	spec = spec.WithDefaults(w.Spec.sizes())
+	spec.StorageClass = w.Spec.StorageClass
 	var f fieldErrors
 	spec.check(&f)
+	f.checkMaximums(spec.sizes(), w.Spec.sizes(), most)
 	f.checkVolumeSize("volume_size", w.Spec.VolumeSize, spec.VolumeSize)
 	if err := f.Err("workspace " + strconv.Quote(w.Name)); err != nil {
 		return w, nil, err
@@ -157,6 +166,16 @@ func (w Workspace) SetSpec(spec Spec, userID int64, now time.Time) (Workspace, [
 // Redispatch creates a new revision with the same desired state, so that the dispatcher applies it again.
 func (w Workspace) Redispatch(now time.Time) (Workspace, []Event) {
 	w, event := w.newRevision(w.DesiredState, Cause{Kind: events.DesiredStateCauseRedispatch}, now)
+	return w, []Event{event}
+}
+
+// Render creates a new revision with the same desired state, because the settings of the manifests have changed. A
+// workspace that was asked to terminate has no manifests.
+func (w Workspace) Render(now time.Time) (Workspace, []Event) {
+	if w.DesiredState == DesiredTerminated {
+		return w, nil
+	}
+	w, event := w.newRevision(w.DesiredState, Cause{Kind: events.DesiredStateCauseSettings}, now)
 	return w, []Event{event}
 }
 

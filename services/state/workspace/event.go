@@ -31,6 +31,14 @@ type Update struct {
 // Changed reports whether the decision changed the workspace or has events.
 func (u Update) Changed() bool { return len(u.Events) > 0 || !reflect.DeepEqual(u.Before, u.After) }
 
+// Renders reports whether the update publishes manifests, which need the configuration of the agent.
+func (u Update) Renders() bool {
+	return u.After.DesiredRevision != u.Before.DesiredRevision && u.After.DesiredState != DesiredTerminated
+}
+
+// SpecChanged reports whether the workspace is new or has another spec.
+func (u Update) SpecChanged() bool { return !reflect.DeepEqual(u.Before.Spec, u.After.Spec) }
+
 func (w Workspace) event(name string, at time.Time, data any, id ...string) Event {
 	return Event{Name: name, ID: strings.Join(append([]string{w.ID.String()}, id...), "/"), Time: at, Data: data}
 }

@@ -49,7 +49,7 @@ func (f fixture) SetDesired(to workspace.DesiredState, userID int64, now time.Ti
 }
 
 func (f fixture) SetSpec(spec workspace.Spec, userID int64, now time.Time) (fixture, error) {
-	w, events, err := f.Workspace.SetSpec(spec, userID, now)
+	w, events, err := f.Workspace.SetSpec(spec, workspace.Maximums{}, userID, now)
 	return fixture{w, events}, err
 }
 
@@ -76,7 +76,7 @@ func (f fixture) ApplyFailed(e actualstate.ApplyError, at time.Time) fixture {
 }
 
 func (f fixture) Terminating(revision int64, at time.Time) fixture {
-	return after(f.Workspace.Terminating(revision, at))
+	return after(f.Workspace.Terminating(workspace.TerminatingReport{Revision: revision, At: at}))
 }
 
 func (f fixture) Terminated(revision int64, at time.Time) fixture {

@@ -24,7 +24,7 @@ type Observation struct {
 
 	// Clock is the time of the agent's last tick, by the agent's clock. Timeouts are measured by it.
 	Clock       time.Time
-	Timeouts    actualstate.PodTimeouts
+	Timeouts    actualstate.Timeouts
 	AgePolicies AgePolicies
 	// At is the time of the event that led to this observation.
 	At time.Time
@@ -61,7 +61,8 @@ func (w Workspace) Observe(o Observation) (Workspace, []Event) {
 
 func (w Workspace) compute(o Observation) (Workspace, []Event) {
 	r := actualstate.Compute(actualstate.Input{
-		Termination: w.termination(o), ApplyError: w.ApplyError,
+		Termination: w.termination(o), ApplyError: w.ApplyError, TerminatingSince: w.TerminatingSince,
+		RemainingReason: w.RemainingReason, RemainingMessage: w.RemainingMessage,
 		Deployment: o.Deployment, ReplicaSets: o.ReplicaSets, Pods: o.Pods,
 		Clock: o.Clock, Timeouts: o.Timeouts,
 	})

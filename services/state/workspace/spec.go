@@ -8,12 +8,16 @@ type Spec struct {
 	Ports []Port `json:"ports,omitempty"`
 	// Env holds plain environment variables.
 	Env map[string]string `json:"env,omitempty"`
-	// CPU is a Kubernetes quantity. Defaults to 500m.
+	// CPU is a Kubernetes quantity. In a template it may be empty, as Memory and VolumeSize: the agent of the
+	// workspace has the default.
 	CPU string `json:"cpu,omitempty"`
-	// Memory is a Kubernetes quantity. Defaults to 1Gi.
+	// Memory is a Kubernetes quantity.
 	Memory string `json:"memory,omitempty"`
-	// VolumeSize is the Kubernetes quantity of the volume at /workspace. Defaults to 10Gi.
+	// VolumeSize is the Kubernetes quantity of the volume at /workspace.
 	VolumeSize string `json:"volume_size,omitempty"`
+	// StorageClass of the volume, which never changes. Empty for the cluster's default. The agent's configuration sets
+	// it when the workspace is created.
+	StorageClass string `json:"storage_class,omitempty"`
 	// Command replaces the image's entrypoint if it is not empty.
 	Command []string `json:"command,omitempty"`
 	// Args replace the image's arguments if they are not empty.
@@ -36,30 +40,10 @@ type Port struct {
 	Number int32 `json:"number"`
 }
 
-// Defaults of a spec.
-const (
-	DefaultCPU        = "500m"
-	DefaultMemory     = "1Gi"
-	DefaultVolumeSize = "10Gi"
-)
-
-// WithDefaults fills the empty quantities.
-func (s Spec) WithDefaults() Spec {
-	if s.CPU == "" {
-		s.CPU = DefaultCPU
-	}
-	if s.Memory == "" {
-		s.Memory = DefaultMemory
-	}
-	if s.VolumeSize == "" {
-		s.VolumeSize = DefaultVolumeSize
-	}
-	return s
-}
-
 // Validate returns the fault invalid_argument with every invalid field, such as "ports[0].name"; nil if
-// all are valid. Call it on a spec with defaults. It ignores the digests, which users do not set.
+// all are valid. An empty size is valid, because it has a default. It ignores the digests, which users do not set.
 func (s Spec) Validate() error {
+	s = s.WithDefaults(DefaultSizes())
 	var f fieldErrors
 	s.check(&f)
 	return f.Err("the spec")

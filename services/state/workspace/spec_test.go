@@ -70,7 +70,7 @@ func TestImageReferences(t *testing.T) {
 		"a" + digest,
 		"r.example/a:1" + digest,
 	} {
-		require.NoError(t, workspace.Spec{Image: image}.WithDefaults().Validate(), image)
+		require.NoError(t, workspace.Spec{Image: image}.Validate(), image)
 	}
 	for _, image := range []string{
 		"A",
@@ -84,7 +84,8 @@ func TestImageReferences(t *testing.T) {
 		"a:" + strings.Repeat("t", 129),
 		"a\n",
 	} {
-		require.ErrorContains(t, workspace.Spec{Image: image}.WithDefaults().Validate(), "is not an image reference", image)
+		err := workspace.Spec{Image: image}.Validate()
+		require.ErrorContains(t, err, "is not an image reference", image)
 	}
 }
 
@@ -108,7 +109,7 @@ func FuzzSpecValidateNeverPanics(f *testing.F) {
 			SecretFiles: []string{file, file + "/x"},
 			Command:     []string{value},
 			Args:        []string{env},
-		}.WithDefaults().Validate()
+		}.Validate()
 		if err != nil {
 			require.True(t, fault.Is(err, errcode.InvalidArgument))
 			require.NotEmpty(t, fault.From(err).Details)

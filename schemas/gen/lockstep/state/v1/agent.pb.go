@@ -269,9 +269,36 @@ type AgentConfiguration struct {
 	ExpiryWarning *durationpb.Duration `protobuf:"bytes,10,opt,name=expiry_warning,json=expiryWarning,proto3" json:"expiry_warning,omitempty"`
 	// Addresses in the agent's network that the relay may connect to, besides the Kubernetes API. Default none. A request
 	// replaces all of them; if the field is absent, they stay.
-	RelayTargets  *RelayTargets `protobuf:"bytes,11,opt,name=relay_targets,json=relayTargets,proto3" json:"relay_targets,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	RelayTargets *RelayTargets `protobuf:"bytes,11,opt,name=relay_targets,json=relayTargets,proto3" json:"relay_targets,omitempty"`
+	// Pods that may connect to workspaces: NAMESPACE:LABEL=VALUE, with further labels after further colons. {agent_id}
+	// stands for the id of the agent.
+	IngressPeers *StringList `protobuf:"bytes,12,opt,name=ingress_peers,json=ingressPeers,proto3" json:"ingress_peers,omitempty"`
+	// Pods that answer DNS queries of workspaces, written as ingress_peers.
+	DnsPeers *StringList `protobuf:"bytes,13,opt,name=dns_peers,json=dnsPeers,proto3" json:"dns_peers,omitempty"`
+	// Networks that workspaces may not reach, in CIDR notation.
+	PrivateRanges *StringList `protobuf:"bytes,14,opt,name=private_ranges,json=privateRanges,proto3" json:"private_ranges,omitempty"`
+	// Exceptions from private_ranges, in CIDR notation.
+	EgressAllowed *StringList `protobuf:"bytes,15,opt,name=egress_allowed,json=egressAllowed,proto3" json:"egress_allowed,omitempty"`
+	// How long a workspace may take to become ready before it is failed. 1 s to 24 h.
+	ProgressDeadline *durationpb.Duration `protobuf:"bytes,16,opt,name=progress_deadline,json=progressDeadline,proto3" json:"progress_deadline,omitempty"`
+	// Whether the namespace of each workspace has a ResourceQuota.
+	ResourceQuota *bool `protobuf:"varint,17,opt,name=resource_quota,json=resourceQuota,proto3,oneof" json:"resource_quota,omitempty"`
+	// StorageClass of the volumes of new workspaces; empty for the cluster's default.
+	StorageClass *string `protobuf:"bytes,18,opt,name=storage_class,json=storageClass,proto3,oneof" json:"storage_class,omitempty"`
+	// Sizes of new workspaces, as Kubernetes quantities, if neither the request nor the template sets them.
+	DefaultCpu        *string `protobuf:"bytes,19,opt,name=default_cpu,json=defaultCpu,proto3,oneof" json:"default_cpu,omitempty"`
+	DefaultMemory     *string `protobuf:"bytes,20,opt,name=default_memory,json=defaultMemory,proto3,oneof" json:"default_memory,omitempty"`
+	DefaultVolumeSize *string `protobuf:"bytes,21,opt,name=default_volume_size,json=defaultVolumeSize,proto3,oneof" json:"default_volume_size,omitempty"`
+	// Maximum sizes of new and changed workspaces, as Kubernetes quantities; empty for no limit. Workspaces that are
+	// larger stay as they are.
+	MaxCpu        *string `protobuf:"bytes,22,opt,name=max_cpu,json=maxCpu,proto3,oneof" json:"max_cpu,omitempty"`
+	MaxMemory     *string `protobuf:"bytes,23,opt,name=max_memory,json=maxMemory,proto3,oneof" json:"max_memory,omitempty"`
+	MaxVolumeSize *string `protobuf:"bytes,24,opt,name=max_volume_size,json=maxVolumeSize,proto3,oneof" json:"max_volume_size,omitempty"`
+	// How long the deletion of a workspace's objects may take before the workspace has an error. It goes on. 0 means
+	// never.
+	TerminationPatience *durationpb.Duration `protobuf:"bytes,25,opt,name=termination_patience,json=terminationPatience,proto3" json:"termination_patience,omitempty"`
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
 }
 
 func (x *AgentConfiguration) Reset() {
@@ -381,6 +408,150 @@ func (x *AgentConfiguration) GetRelayTargets() *RelayTargets {
 	return nil
 }
 
+func (x *AgentConfiguration) GetIngressPeers() *StringList {
+	if x != nil {
+		return x.IngressPeers
+	}
+	return nil
+}
+
+func (x *AgentConfiguration) GetDnsPeers() *StringList {
+	if x != nil {
+		return x.DnsPeers
+	}
+	return nil
+}
+
+func (x *AgentConfiguration) GetPrivateRanges() *StringList {
+	if x != nil {
+		return x.PrivateRanges
+	}
+	return nil
+}
+
+func (x *AgentConfiguration) GetEgressAllowed() *StringList {
+	if x != nil {
+		return x.EgressAllowed
+	}
+	return nil
+}
+
+func (x *AgentConfiguration) GetProgressDeadline() *durationpb.Duration {
+	if x != nil {
+		return x.ProgressDeadline
+	}
+	return nil
+}
+
+func (x *AgentConfiguration) GetResourceQuota() bool {
+	if x != nil && x.ResourceQuota != nil {
+		return *x.ResourceQuota
+	}
+	return false
+}
+
+func (x *AgentConfiguration) GetStorageClass() string {
+	if x != nil && x.StorageClass != nil {
+		return *x.StorageClass
+	}
+	return ""
+}
+
+func (x *AgentConfiguration) GetDefaultCpu() string {
+	if x != nil && x.DefaultCpu != nil {
+		return *x.DefaultCpu
+	}
+	return ""
+}
+
+func (x *AgentConfiguration) GetDefaultMemory() string {
+	if x != nil && x.DefaultMemory != nil {
+		return *x.DefaultMemory
+	}
+	return ""
+}
+
+func (x *AgentConfiguration) GetDefaultVolumeSize() string {
+	if x != nil && x.DefaultVolumeSize != nil {
+		return *x.DefaultVolumeSize
+	}
+	return ""
+}
+
+func (x *AgentConfiguration) GetMaxCpu() string {
+	if x != nil && x.MaxCpu != nil {
+		return *x.MaxCpu
+	}
+	return ""
+}
+
+func (x *AgentConfiguration) GetMaxMemory() string {
+	if x != nil && x.MaxMemory != nil {
+		return *x.MaxMemory
+	}
+	return ""
+}
+
+func (x *AgentConfiguration) GetMaxVolumeSize() string {
+	if x != nil && x.MaxVolumeSize != nil {
+		return *x.MaxVolumeSize
+	}
+	return ""
+}
+
+func (x *AgentConfiguration) GetTerminationPatience() *durationpb.Duration {
+	if x != nil {
+		return x.TerminationPatience
+	}
+	return nil
+}
+
+// StringList is a list of strings, which may be empty.
+type StringList struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// At most 50.
+	Values        []string `protobuf:"bytes,1,rep,name=values,proto3" json:"values,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StringList) Reset() {
+	*x = StringList{}
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StringList) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StringList) ProtoMessage() {}
+
+func (x *StringList) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StringList.ProtoReflect.Descriptor instead.
+func (*StringList) Descriptor() ([]byte, []int) {
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *StringList) GetValues() []string {
+	if x != nil {
+		return x.Values
+	}
+	return nil
+}
+
 // RelayTargets is a list of addresses, which may be empty.
 type RelayTargets struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -392,7 +563,7 @@ type RelayTargets struct {
 
 func (x *RelayTargets) Reset() {
 	*x = RelayTargets{}
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[3]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -404,7 +575,7 @@ func (x *RelayTargets) String() string {
 func (*RelayTargets) ProtoMessage() {}
 
 func (x *RelayTargets) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[3]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -417,7 +588,7 @@ func (x *RelayTargets) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RelayTargets.ProtoReflect.Descriptor instead.
 func (*RelayTargets) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{3}
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *RelayTargets) GetTargets() []*RelayTarget {
@@ -441,7 +612,7 @@ type RelayTarget struct {
 
 func (x *RelayTarget) Reset() {
 	*x = RelayTarget{}
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[4]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -453,7 +624,7 @@ func (x *RelayTarget) String() string {
 func (*RelayTarget) ProtoMessage() {}
 
 func (x *RelayTarget) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[4]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -466,7 +637,7 @@ func (x *RelayTarget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RelayTarget.ProtoReflect.Descriptor instead.
 func (*RelayTarget) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{4}
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *RelayTarget) GetName() string {
@@ -503,7 +674,7 @@ type Resync struct {
 
 func (x *Resync) Reset() {
 	*x = Resync{}
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[5]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -515,7 +686,7 @@ func (x *Resync) String() string {
 func (*Resync) ProtoMessage() {}
 
 func (x *Resync) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[5]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -528,7 +699,7 @@ func (x *Resync) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resync.ProtoReflect.Descriptor instead.
 func (*Resync) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{5}
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Resync) GetId() string {
@@ -593,7 +764,7 @@ type RegisterAgentRequest struct {
 
 func (x *RegisterAgentRequest) Reset() {
 	*x = RegisterAgentRequest{}
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[6]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -605,7 +776,7 @@ func (x *RegisterAgentRequest) String() string {
 func (*RegisterAgentRequest) ProtoMessage() {}
 
 func (x *RegisterAgentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[6]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -618,7 +789,7 @@ func (x *RegisterAgentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterAgentRequest.ProtoReflect.Descriptor instead.
 func (*RegisterAgentRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{6}
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *RegisterAgentRequest) GetName() string {
@@ -660,7 +831,7 @@ type RegisterAgentResponse struct {
 
 func (x *RegisterAgentResponse) Reset() {
 	*x = RegisterAgentResponse{}
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[7]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -672,7 +843,7 @@ func (x *RegisterAgentResponse) String() string {
 func (*RegisterAgentResponse) ProtoMessage() {}
 
 func (x *RegisterAgentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[7]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -685,7 +856,7 @@ func (x *RegisterAgentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterAgentResponse.ProtoReflect.Descriptor instead.
 func (*RegisterAgentResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{7}
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *RegisterAgentResponse) GetAgent() *Agent {
@@ -739,7 +910,7 @@ type GetAgentRequest struct {
 
 func (x *GetAgentRequest) Reset() {
 	*x = GetAgentRequest{}
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[8]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -751,7 +922,7 @@ func (x *GetAgentRequest) String() string {
 func (*GetAgentRequest) ProtoMessage() {}
 
 func (x *GetAgentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[8]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -764,7 +935,7 @@ func (x *GetAgentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetAgentRequest.ProtoReflect.Descriptor instead.
 func (*GetAgentRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{8}
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *GetAgentRequest) GetId() int64 {
@@ -783,7 +954,7 @@ type GetAgentResponse struct {
 
 func (x *GetAgentResponse) Reset() {
 	*x = GetAgentResponse{}
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[9]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -795,7 +966,7 @@ func (x *GetAgentResponse) String() string {
 func (*GetAgentResponse) ProtoMessage() {}
 
 func (x *GetAgentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[9]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -808,7 +979,7 @@ func (x *GetAgentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetAgentResponse.ProtoReflect.Descriptor instead.
 func (*GetAgentResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{9}
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *GetAgentResponse) GetAgent() *Agent {
@@ -830,7 +1001,7 @@ type ListAgentsRequest struct {
 
 func (x *ListAgentsRequest) Reset() {
 	*x = ListAgentsRequest{}
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[10]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -842,7 +1013,7 @@ func (x *ListAgentsRequest) String() string {
 func (*ListAgentsRequest) ProtoMessage() {}
 
 func (x *ListAgentsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[10]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -855,7 +1026,7 @@ func (x *ListAgentsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAgentsRequest.ProtoReflect.Descriptor instead.
 func (*ListAgentsRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{10}
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ListAgentsRequest) GetProjectId() int64 {
@@ -889,7 +1060,7 @@ type ListAgentsResponse struct {
 
 func (x *ListAgentsResponse) Reset() {
 	*x = ListAgentsResponse{}
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[11]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -901,7 +1072,7 @@ func (x *ListAgentsResponse) String() string {
 func (*ListAgentsResponse) ProtoMessage() {}
 
 func (x *ListAgentsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[11]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -914,7 +1085,7 @@ func (x *ListAgentsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAgentsResponse.ProtoReflect.Descriptor instead.
 func (*ListAgentsResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{11}
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ListAgentsResponse) GetAgents() []*Agent {
@@ -942,7 +1113,7 @@ type RotateAgentRequest struct {
 
 func (x *RotateAgentRequest) Reset() {
 	*x = RotateAgentRequest{}
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[12]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -954,7 +1125,7 @@ func (x *RotateAgentRequest) String() string {
 func (*RotateAgentRequest) ProtoMessage() {}
 
 func (x *RotateAgentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[12]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -967,7 +1138,7 @@ func (x *RotateAgentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateAgentRequest.ProtoReflect.Descriptor instead.
 func (*RotateAgentRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{12}
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *RotateAgentRequest) GetId() int64 {
@@ -995,7 +1166,7 @@ type RotateAgentResponse struct {
 
 func (x *RotateAgentResponse) Reset() {
 	*x = RotateAgentResponse{}
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[13]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1007,7 +1178,7 @@ func (x *RotateAgentResponse) String() string {
 func (*RotateAgentResponse) ProtoMessage() {}
 
 func (x *RotateAgentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[13]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1020,7 +1191,7 @@ func (x *RotateAgentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateAgentResponse.ProtoReflect.Descriptor instead.
 func (*RotateAgentResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{13}
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *RotateAgentResponse) GetAgent() *Agent {
@@ -1046,7 +1217,7 @@ type RevokeAgentRequest struct {
 
 func (x *RevokeAgentRequest) Reset() {
 	*x = RevokeAgentRequest{}
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[14]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1058,7 +1229,7 @@ func (x *RevokeAgentRequest) String() string {
 func (*RevokeAgentRequest) ProtoMessage() {}
 
 func (x *RevokeAgentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[14]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1071,7 +1242,7 @@ func (x *RevokeAgentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeAgentRequest.ProtoReflect.Descriptor instead.
 func (*RevokeAgentRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{14}
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *RevokeAgentRequest) GetId() int64 {
@@ -1090,7 +1261,7 @@ type RevokeAgentResponse struct {
 
 func (x *RevokeAgentResponse) Reset() {
 	*x = RevokeAgentResponse{}
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[15]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1102,7 +1273,7 @@ func (x *RevokeAgentResponse) String() string {
 func (*RevokeAgentResponse) ProtoMessage() {}
 
 func (x *RevokeAgentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[15]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1115,7 +1286,7 @@ func (x *RevokeAgentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeAgentResponse.ProtoReflect.Descriptor instead.
 func (*RevokeAgentResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{15}
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *RevokeAgentResponse) GetAgent() *Agent {
@@ -1126,16 +1297,20 @@ func (x *RevokeAgentResponse) GetAgent() *Agent {
 }
 
 type ConfigureAgentRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            int64                  `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	Configuration *AgentConfiguration    `protobuf:"bytes,2,opt,name=configuration,proto3" json:"configuration,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    int64                  `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Only fields that are set change a setting.
+	Configuration *AgentConfiguration `protobuf:"bytes,2,opt,name=configuration,proto3" json:"configuration,omitempty"`
+	// Names of settings, such as max_cpu, that take the value of the cell, or the default, again. Fields of configuration
+	// are set afterwards.
+	Reset_        []string `protobuf:"bytes,3,rep,name=reset,proto3" json:"reset,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ConfigureAgentRequest) Reset() {
 	*x = ConfigureAgentRequest{}
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[16]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1147,7 +1322,7 @@ func (x *ConfigureAgentRequest) String() string {
 func (*ConfigureAgentRequest) ProtoMessage() {}
 
 func (x *ConfigureAgentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[16]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1160,7 +1335,7 @@ func (x *ConfigureAgentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigureAgentRequest.ProtoReflect.Descriptor instead.
 func (*ConfigureAgentRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{16}
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ConfigureAgentRequest) GetId() int64 {
@@ -1177,6 +1352,13 @@ func (x *ConfigureAgentRequest) GetConfiguration() *AgentConfiguration {
 	return nil
 }
 
+func (x *ConfigureAgentRequest) GetReset_() []string {
+	if x != nil {
+		return x.Reset_
+	}
+	return nil
+}
+
 type ConfigureAgentResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Agent         *Agent                 `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
@@ -1186,7 +1368,7 @@ type ConfigureAgentResponse struct {
 
 func (x *ConfigureAgentResponse) Reset() {
 	*x = ConfigureAgentResponse{}
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[17]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1198,7 +1380,7 @@ func (x *ConfigureAgentResponse) String() string {
 func (*ConfigureAgentResponse) ProtoMessage() {}
 
 func (x *ConfigureAgentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[17]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1211,7 +1393,7 @@ func (x *ConfigureAgentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigureAgentResponse.ProtoReflect.Descriptor instead.
 func (*ConfigureAgentResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{17}
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ConfigureAgentResponse) GetAgent() *Agent {
@@ -1230,7 +1412,7 @@ type RequestResyncRequest struct {
 
 func (x *RequestResyncRequest) Reset() {
 	*x = RequestResyncRequest{}
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[18]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1242,7 +1424,7 @@ func (x *RequestResyncRequest) String() string {
 func (*RequestResyncRequest) ProtoMessage() {}
 
 func (x *RequestResyncRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[18]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1255,7 +1437,7 @@ func (x *RequestResyncRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequestResyncRequest.ProtoReflect.Descriptor instead.
 func (*RequestResyncRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{18}
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *RequestResyncRequest) GetId() int64 {
@@ -1275,7 +1457,7 @@ type RequestResyncResponse struct {
 
 func (x *RequestResyncResponse) Reset() {
 	*x = RequestResyncResponse{}
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[19]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1287,7 +1469,7 @@ func (x *RequestResyncResponse) String() string {
 func (*RequestResyncResponse) ProtoMessage() {}
 
 func (x *RequestResyncResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[19]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1300,7 +1482,7 @@ func (x *RequestResyncResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequestResyncResponse.ProtoReflect.Descriptor instead.
 func (*RequestResyncResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{19}
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *RequestResyncResponse) GetNonce() string {
@@ -1341,7 +1523,7 @@ const file_lockstep_state_v1_agent_proto_rawDesc = "" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x129\n" +
 	"\n" +
 	"blocked_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\tblockedAt\x12?\n" +
-	"\rblocked_until\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\fblockedUntil\"\xfe\x05\n" +
+	"\rblocked_until\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\fblockedUntil\"\xfb\f\n" +
 	"\x12AgentConfiguration\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x03R\brevision\x12K\n" +
 	"\x14full_resync_interval\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x12fullResyncInterval\x12P\n" +
@@ -1354,9 +1536,37 @@ const file_lockstep_state_v1_agent_proto_rawDesc = "" +
 	"\amax_age\x18\t \x01(\v2\x19.google.protobuf.DurationR\x06maxAge\x12@\n" +
 	"\x0eexpiry_warning\x18\n" +
 	" \x01(\v2\x19.google.protobuf.DurationR\rexpiryWarning\x12D\n" +
-	"\rrelay_targets\x18\v \x01(\v2\x1f.lockstep.state.v1.RelayTargetsR\frelayTargetsB\x11\n" +
+	"\rrelay_targets\x18\v \x01(\v2\x1f.lockstep.state.v1.RelayTargetsR\frelayTargets\x12B\n" +
+	"\ringress_peers\x18\f \x01(\v2\x1d.lockstep.state.v1.StringListR\fingressPeers\x12:\n" +
+	"\tdns_peers\x18\r \x01(\v2\x1d.lockstep.state.v1.StringListR\bdnsPeers\x12D\n" +
+	"\x0eprivate_ranges\x18\x0e \x01(\v2\x1d.lockstep.state.v1.StringListR\rprivateRanges\x12D\n" +
+	"\x0eegress_allowed\x18\x0f \x01(\v2\x1d.lockstep.state.v1.StringListR\regressAllowed\x12F\n" +
+	"\x11progress_deadline\x18\x10 \x01(\v2\x19.google.protobuf.DurationR\x10progressDeadline\x12*\n" +
+	"\x0eresource_quota\x18\x11 \x01(\bH\x02R\rresourceQuota\x88\x01\x01\x12(\n" +
+	"\rstorage_class\x18\x12 \x01(\tH\x03R\fstorageClass\x88\x01\x01\x12$\n" +
+	"\vdefault_cpu\x18\x13 \x01(\tH\x04R\n" +
+	"defaultCpu\x88\x01\x01\x12*\n" +
+	"\x0edefault_memory\x18\x14 \x01(\tH\x05R\rdefaultMemory\x88\x01\x01\x123\n" +
+	"\x13default_volume_size\x18\x15 \x01(\tH\x06R\x11defaultVolumeSize\x88\x01\x01\x12\x1c\n" +
+	"\amax_cpu\x18\x16 \x01(\tH\aR\x06maxCpu\x88\x01\x01\x12\"\n" +
+	"\n" +
+	"max_memory\x18\x17 \x01(\tH\bR\tmaxMemory\x88\x01\x01\x12+\n" +
+	"\x0fmax_volume_size\x18\x18 \x01(\tH\tR\rmaxVolumeSize\x88\x01\x01\x12L\n" +
+	"\x14termination_patience\x18\x19 \x01(\v2\x19.google.protobuf.DurationR\x13terminationPatienceB\x11\n" +
 	"\x0f_max_workspacesB\x1a\n" +
-	"\x18_max_workspaces_per_user\"H\n" +
+	"\x18_max_workspaces_per_userB\x11\n" +
+	"\x0f_resource_quotaB\x10\n" +
+	"\x0e_storage_classB\x0e\n" +
+	"\f_default_cpuB\x11\n" +
+	"\x0f_default_memoryB\x16\n" +
+	"\x14_default_volume_sizeB\n" +
+	"\n" +
+	"\b_max_cpuB\r\n" +
+	"\v_max_memoryB\x12\n" +
+	"\x10_max_volume_size\"$\n" +
+	"\n" +
+	"StringList\x12\x16\n" +
+	"\x06values\x18\x01 \x03(\tR\x06values\"H\n" +
 	"\fRelayTargets\x128\n" +
 	"\atargets\x18\x01 \x03(\v2\x1e.lockstep.state.v1.RelayTargetR\atargets\";\n" +
 	"\vRelayTarget\x12\x12\n" +
@@ -1404,10 +1614,11 @@ const file_lockstep_state_v1_agent_proto_rawDesc = "" +
 	"\x12RevokeAgentRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\"E\n" +
 	"\x13RevokeAgentResponse\x12.\n" +
-	"\x05agent\x18\x01 \x01(\v2\x18.lockstep.state.v1.AgentR\x05agent\"t\n" +
+	"\x05agent\x18\x01 \x01(\v2\x18.lockstep.state.v1.AgentR\x05agent\"\x8a\x01\n" +
 	"\x15ConfigureAgentRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x12K\n" +
-	"\rconfiguration\x18\x02 \x01(\v2%.lockstep.state.v1.AgentConfigurationR\rconfiguration\"H\n" +
+	"\rconfiguration\x18\x02 \x01(\v2%.lockstep.state.v1.AgentConfigurationR\rconfiguration\x12\x14\n" +
+	"\x05reset\x18\x03 \x03(\tR\x05reset\"H\n" +
 	"\x16ConfigureAgentResponse\x12.\n" +
 	"\x05agent\x18\x01 \x01(\v2\x18.lockstep.state.v1.AgentR\x05agent\"&\n" +
 	"\x14RequestResyncRequest\x12\x0e\n" +
@@ -1436,80 +1647,87 @@ func file_lockstep_state_v1_agent_proto_rawDescGZIP() []byte {
 	return file_lockstep_state_v1_agent_proto_rawDescData
 }
 
-var file_lockstep_state_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
+var file_lockstep_state_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_lockstep_state_v1_agent_proto_goTypes = []any{
 	(*Agent)(nil),                  // 0: lockstep.state.v1.Agent
 	(*AgentBlock)(nil),             // 1: lockstep.state.v1.AgentBlock
 	(*AgentConfiguration)(nil),     // 2: lockstep.state.v1.AgentConfiguration
-	(*RelayTargets)(nil),           // 3: lockstep.state.v1.RelayTargets
-	(*RelayTarget)(nil),            // 4: lockstep.state.v1.RelayTarget
-	(*Resync)(nil),                 // 5: lockstep.state.v1.Resync
-	(*RegisterAgentRequest)(nil),   // 6: lockstep.state.v1.RegisterAgentRequest
-	(*RegisterAgentResponse)(nil),  // 7: lockstep.state.v1.RegisterAgentResponse
-	(*GetAgentRequest)(nil),        // 8: lockstep.state.v1.GetAgentRequest
-	(*GetAgentResponse)(nil),       // 9: lockstep.state.v1.GetAgentResponse
-	(*ListAgentsRequest)(nil),      // 10: lockstep.state.v1.ListAgentsRequest
-	(*ListAgentsResponse)(nil),     // 11: lockstep.state.v1.ListAgentsResponse
-	(*RotateAgentRequest)(nil),     // 12: lockstep.state.v1.RotateAgentRequest
-	(*RotateAgentResponse)(nil),    // 13: lockstep.state.v1.RotateAgentResponse
-	(*RevokeAgentRequest)(nil),     // 14: lockstep.state.v1.RevokeAgentRequest
-	(*RevokeAgentResponse)(nil),    // 15: lockstep.state.v1.RevokeAgentResponse
-	(*ConfigureAgentRequest)(nil),  // 16: lockstep.state.v1.ConfigureAgentRequest
-	(*ConfigureAgentResponse)(nil), // 17: lockstep.state.v1.ConfigureAgentResponse
-	(*RequestResyncRequest)(nil),   // 18: lockstep.state.v1.RequestResyncRequest
-	(*RequestResyncResponse)(nil),  // 19: lockstep.state.v1.RequestResyncResponse
-	(*timestamppb.Timestamp)(nil),  // 20: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),    // 21: google.protobuf.Duration
+	(*StringList)(nil),             // 3: lockstep.state.v1.StringList
+	(*RelayTargets)(nil),           // 4: lockstep.state.v1.RelayTargets
+	(*RelayTarget)(nil),            // 5: lockstep.state.v1.RelayTarget
+	(*Resync)(nil),                 // 6: lockstep.state.v1.Resync
+	(*RegisterAgentRequest)(nil),   // 7: lockstep.state.v1.RegisterAgentRequest
+	(*RegisterAgentResponse)(nil),  // 8: lockstep.state.v1.RegisterAgentResponse
+	(*GetAgentRequest)(nil),        // 9: lockstep.state.v1.GetAgentRequest
+	(*GetAgentResponse)(nil),       // 10: lockstep.state.v1.GetAgentResponse
+	(*ListAgentsRequest)(nil),      // 11: lockstep.state.v1.ListAgentsRequest
+	(*ListAgentsResponse)(nil),     // 12: lockstep.state.v1.ListAgentsResponse
+	(*RotateAgentRequest)(nil),     // 13: lockstep.state.v1.RotateAgentRequest
+	(*RotateAgentResponse)(nil),    // 14: lockstep.state.v1.RotateAgentResponse
+	(*RevokeAgentRequest)(nil),     // 15: lockstep.state.v1.RevokeAgentRequest
+	(*RevokeAgentResponse)(nil),    // 16: lockstep.state.v1.RevokeAgentResponse
+	(*ConfigureAgentRequest)(nil),  // 17: lockstep.state.v1.ConfigureAgentRequest
+	(*ConfigureAgentResponse)(nil), // 18: lockstep.state.v1.ConfigureAgentResponse
+	(*RequestResyncRequest)(nil),   // 19: lockstep.state.v1.RequestResyncRequest
+	(*RequestResyncResponse)(nil),  // 20: lockstep.state.v1.RequestResyncResponse
+	(*timestamppb.Timestamp)(nil),  // 21: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),    // 22: google.protobuf.Duration
 }
 var file_lockstep_state_v1_agent_proto_depIdxs = []int32{
-	20, // 0: lockstep.state.v1.Agent.created_at:type_name -> google.protobuf.Timestamp
-	20, // 1: lockstep.state.v1.Agent.last_seen_at:type_name -> google.protobuf.Timestamp
+	21, // 0: lockstep.state.v1.Agent.created_at:type_name -> google.protobuf.Timestamp
+	21, // 1: lockstep.state.v1.Agent.last_seen_at:type_name -> google.protobuf.Timestamp
 	2,  // 2: lockstep.state.v1.Agent.configuration:type_name -> lockstep.state.v1.AgentConfiguration
-	5,  // 3: lockstep.state.v1.Agent.last_resync:type_name -> lockstep.state.v1.Resync
-	21, // 4: lockstep.state.v1.Agent.clock_offset:type_name -> google.protobuf.Duration
+	6,  // 3: lockstep.state.v1.Agent.last_resync:type_name -> lockstep.state.v1.Resync
+	22, // 4: lockstep.state.v1.Agent.clock_offset:type_name -> google.protobuf.Duration
 	1,  // 5: lockstep.state.v1.Agent.block:type_name -> lockstep.state.v1.AgentBlock
-	20, // 6: lockstep.state.v1.Agent.silent_since:type_name -> google.protobuf.Timestamp
-	20, // 7: lockstep.state.v1.Agent.previous_token_valid_until:type_name -> google.protobuf.Timestamp
-	20, // 8: lockstep.state.v1.AgentBlock.blocked_at:type_name -> google.protobuf.Timestamp
-	20, // 9: lockstep.state.v1.AgentBlock.blocked_until:type_name -> google.protobuf.Timestamp
-	21, // 10: lockstep.state.v1.AgentConfiguration.full_resync_interval:type_name -> google.protobuf.Duration
-	21, // 11: lockstep.state.v1.AgentConfiguration.unschedulable_patience:type_name -> google.protobuf.Duration
-	21, // 12: lockstep.state.v1.AgentConfiguration.stop_patience:type_name -> google.protobuf.Duration
-	21, // 13: lockstep.state.v1.AgentConfiguration.stop_after_running:type_name -> google.protobuf.Duration
-	21, // 14: lockstep.state.v1.AgentConfiguration.terminate_after_stopped:type_name -> google.protobuf.Duration
-	21, // 15: lockstep.state.v1.AgentConfiguration.max_age:type_name -> google.protobuf.Duration
-	21, // 16: lockstep.state.v1.AgentConfiguration.expiry_warning:type_name -> google.protobuf.Duration
-	3,  // 17: lockstep.state.v1.AgentConfiguration.relay_targets:type_name -> lockstep.state.v1.RelayTargets
-	4,  // 18: lockstep.state.v1.RelayTargets.targets:type_name -> lockstep.state.v1.RelayTarget
-	20, // 19: lockstep.state.v1.Resync.begun_at:type_name -> google.protobuf.Timestamp
-	20, // 20: lockstep.state.v1.Resync.ended_at:type_name -> google.protobuf.Timestamp
-	0,  // 21: lockstep.state.v1.RegisterAgentResponse.agent:type_name -> lockstep.state.v1.Agent
-	0,  // 22: lockstep.state.v1.GetAgentResponse.agent:type_name -> lockstep.state.v1.Agent
-	0,  // 23: lockstep.state.v1.ListAgentsResponse.agents:type_name -> lockstep.state.v1.Agent
-	21, // 24: lockstep.state.v1.RotateAgentRequest.valid_for:type_name -> google.protobuf.Duration
-	0,  // 25: lockstep.state.v1.RotateAgentResponse.agent:type_name -> lockstep.state.v1.Agent
-	0,  // 26: lockstep.state.v1.RevokeAgentResponse.agent:type_name -> lockstep.state.v1.Agent
-	2,  // 27: lockstep.state.v1.ConfigureAgentRequest.configuration:type_name -> lockstep.state.v1.AgentConfiguration
-	0,  // 28: lockstep.state.v1.ConfigureAgentResponse.agent:type_name -> lockstep.state.v1.Agent
-	6,  // 29: lockstep.state.v1.AgentService.RegisterAgent:input_type -> lockstep.state.v1.RegisterAgentRequest
-	8,  // 30: lockstep.state.v1.AgentService.GetAgent:input_type -> lockstep.state.v1.GetAgentRequest
-	10, // 31: lockstep.state.v1.AgentService.ListAgents:input_type -> lockstep.state.v1.ListAgentsRequest
-	12, // 32: lockstep.state.v1.AgentService.RotateAgent:input_type -> lockstep.state.v1.RotateAgentRequest
-	14, // 33: lockstep.state.v1.AgentService.RevokeAgent:input_type -> lockstep.state.v1.RevokeAgentRequest
-	16, // 34: lockstep.state.v1.AgentService.ConfigureAgent:input_type -> lockstep.state.v1.ConfigureAgentRequest
-	18, // 35: lockstep.state.v1.AgentService.RequestResync:input_type -> lockstep.state.v1.RequestResyncRequest
-	7,  // 36: lockstep.state.v1.AgentService.RegisterAgent:output_type -> lockstep.state.v1.RegisterAgentResponse
-	9,  // 37: lockstep.state.v1.AgentService.GetAgent:output_type -> lockstep.state.v1.GetAgentResponse
-	11, // 38: lockstep.state.v1.AgentService.ListAgents:output_type -> lockstep.state.v1.ListAgentsResponse
-	13, // 39: lockstep.state.v1.AgentService.RotateAgent:output_type -> lockstep.state.v1.RotateAgentResponse
-	15, // 40: lockstep.state.v1.AgentService.RevokeAgent:output_type -> lockstep.state.v1.RevokeAgentResponse
-	17, // 41: lockstep.state.v1.AgentService.ConfigureAgent:output_type -> lockstep.state.v1.ConfigureAgentResponse
-	19, // 42: lockstep.state.v1.AgentService.RequestResync:output_type -> lockstep.state.v1.RequestResyncResponse
-	36, // [36:43] is the sub-list for method output_type
-	29, // [29:36] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	21, // 6: lockstep.state.v1.Agent.silent_since:type_name -> google.protobuf.Timestamp
+	21, // 7: lockstep.state.v1.Agent.previous_token_valid_until:type_name -> google.protobuf.Timestamp
+	21, // 8: lockstep.state.v1.AgentBlock.blocked_at:type_name -> google.protobuf.Timestamp
+	21, // 9: lockstep.state.v1.AgentBlock.blocked_until:type_name -> google.protobuf.Timestamp
+	22, // 10: lockstep.state.v1.AgentConfiguration.full_resync_interval:type_name -> google.protobuf.Duration
+	22, // 11: lockstep.state.v1.AgentConfiguration.unschedulable_patience:type_name -> google.protobuf.Duration
+	22, // 12: lockstep.state.v1.AgentConfiguration.stop_patience:type_name -> google.protobuf.Duration
+	22, // 13: lockstep.state.v1.AgentConfiguration.stop_after_running:type_name -> google.protobuf.Duration
+	22, // 14: lockstep.state.v1.AgentConfiguration.terminate_after_stopped:type_name -> google.protobuf.Duration
+	22, // 15: lockstep.state.v1.AgentConfiguration.max_age:type_name -> google.protobuf.Duration
+	22, // 16: lockstep.state.v1.AgentConfiguration.expiry_warning:type_name -> google.protobuf.Duration
+	4,  // 17: lockstep.state.v1.AgentConfiguration.relay_targets:type_name -> lockstep.state.v1.RelayTargets
+	3,  // 18: lockstep.state.v1.AgentConfiguration.ingress_peers:type_name -> lockstep.state.v1.StringList
+	3,  // 19: lockstep.state.v1.AgentConfiguration.dns_peers:type_name -> lockstep.state.v1.StringList
+	3,  // 20: lockstep.state.v1.AgentConfiguration.private_ranges:type_name -> lockstep.state.v1.StringList
+	3,  // 21: lockstep.state.v1.AgentConfiguration.egress_allowed:type_name -> lockstep.state.v1.StringList
+	22, // 22: lockstep.state.v1.AgentConfiguration.progress_deadline:type_name -> google.protobuf.Duration
+	22, // 23: lockstep.state.v1.AgentConfiguration.termination_patience:type_name -> google.protobuf.Duration
+	5,  // 24: lockstep.state.v1.RelayTargets.targets:type_name -> lockstep.state.v1.RelayTarget
+	21, // 25: lockstep.state.v1.Resync.begun_at:type_name -> google.protobuf.Timestamp
+	21, // 26: lockstep.state.v1.Resync.ended_at:type_name -> google.protobuf.Timestamp
+	0,  // 27: lockstep.state.v1.RegisterAgentResponse.agent:type_name -> lockstep.state.v1.Agent
+	0,  // 28: lockstep.state.v1.GetAgentResponse.agent:type_name -> lockstep.state.v1.Agent
+	0,  // 29: lockstep.state.v1.ListAgentsResponse.agents:type_name -> lockstep.state.v1.Agent
+	22, // 30: lockstep.state.v1.RotateAgentRequest.valid_for:type_name -> google.protobuf.Duration
+	0,  // 31: lockstep.state.v1.RotateAgentResponse.agent:type_name -> lockstep.state.v1.Agent
+	0,  // 32: lockstep.state.v1.RevokeAgentResponse.agent:type_name -> lockstep.state.v1.Agent
+	2,  // 33: lockstep.state.v1.ConfigureAgentRequest.configuration:type_name -> lockstep.state.v1.AgentConfiguration
+	0,  // 34: lockstep.state.v1.ConfigureAgentResponse.agent:type_name -> lockstep.state.v1.Agent
+	7,  // 35: lockstep.state.v1.AgentService.RegisterAgent:input_type -> lockstep.state.v1.RegisterAgentRequest
+	9,  // 36: lockstep.state.v1.AgentService.GetAgent:input_type -> lockstep.state.v1.GetAgentRequest
+	11, // 37: lockstep.state.v1.AgentService.ListAgents:input_type -> lockstep.state.v1.ListAgentsRequest
+	13, // 38: lockstep.state.v1.AgentService.RotateAgent:input_type -> lockstep.state.v1.RotateAgentRequest
+	15, // 39: lockstep.state.v1.AgentService.RevokeAgent:input_type -> lockstep.state.v1.RevokeAgentRequest
+	17, // 40: lockstep.state.v1.AgentService.ConfigureAgent:input_type -> lockstep.state.v1.ConfigureAgentRequest
+	19, // 41: lockstep.state.v1.AgentService.RequestResync:input_type -> lockstep.state.v1.RequestResyncRequest
+	8,  // 42: lockstep.state.v1.AgentService.RegisterAgent:output_type -> lockstep.state.v1.RegisterAgentResponse
+	10, // 43: lockstep.state.v1.AgentService.GetAgent:output_type -> lockstep.state.v1.GetAgentResponse
+	12, // 44: lockstep.state.v1.AgentService.ListAgents:output_type -> lockstep.state.v1.ListAgentsResponse
+	14, // 45: lockstep.state.v1.AgentService.RotateAgent:output_type -> lockstep.state.v1.RotateAgentResponse
+	16, // 46: lockstep.state.v1.AgentService.RevokeAgent:output_type -> lockstep.state.v1.RevokeAgentResponse
+	18, // 47: lockstep.state.v1.AgentService.ConfigureAgent:output_type -> lockstep.state.v1.ConfigureAgentResponse
+	20, // 48: lockstep.state.v1.AgentService.RequestResync:output_type -> lockstep.state.v1.RequestResyncResponse
+	42, // [42:49] is the sub-list for method output_type
+	35, // [35:42] is the sub-list for method input_type
+	35, // [35:35] is the sub-list for extension type_name
+	35, // [35:35] is the sub-list for extension extendee
+	0,  // [0:35] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_state_v1_agent_proto_init() }
@@ -1524,7 +1742,7 @@ func file_lockstep_state_v1_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_state_v1_agent_proto_rawDesc), len(file_lockstep_state_v1_agent_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   20,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

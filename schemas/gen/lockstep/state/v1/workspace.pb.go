@@ -367,11 +367,12 @@ type WorkspaceSpec struct {
 	Ports []*Port `protobuf:"bytes,2,rep,name=ports,proto3" json:"ports,omitempty"`
 	// Plain environment variables.
 	Env map[string]string `protobuf:"bytes,3,rep,name=env,proto3" json:"env,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// Kubernetes quantity, such as 500m. Default 500m.
+	// Kubernetes quantity, such as 500m. In a template it may be empty, as the next two: then the workspace gets the
+	// default of its agent.
 	Cpu string `protobuf:"bytes,4,opt,name=cpu,proto3" json:"cpu,omitempty"`
-	// Kubernetes quantity, such as 1Gi. Default 1Gi.
+	// Kubernetes quantity, such as 1Gi.
 	Memory string `protobuf:"bytes,5,opt,name=memory,proto3" json:"memory,omitempty"`
-	// Kubernetes quantity of the volume at /workspace. Default 10Gi.
+	// Kubernetes quantity of the volume at /workspace.
 	VolumeSize string `protobuf:"bytes,6,opt,name=volume_size,json=volumeSize,proto3" json:"volume_size,omitempty"`
 	// Overrides the image's entrypoint when not empty.
 	Command []string `protobuf:"bytes,7,rep,name=command,proto3" json:"command,omitempty"`

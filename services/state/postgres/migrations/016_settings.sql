@@ -1,0 +1,30 @@
+-- Settings of the cell, which those of an agent override. The service stores what it is configured with when it starts:
+-- one row.
+create table cell_settings (
+    one      boolean primary key default true check (one),
+    settings jsonb not null
+);
+
+-- Workspaces whose manifests must be rendered again, because settings have changed.
+create table workspaces_to_render (
+    workspace_id uuid primary key references workspaces on delete cascade
+);
+-- Earlier versions allowed other pods to connect to workspaces.
+insert into workspaces_to_render select id from workspaces where actual_state <> 'terminated';
+
+-- Sizes that earlier versions filled in. Without them, the defaults of the agent apply.
+update templates set spec = spec - '{cpu,memory,volume_size}'::text[]
+    where project_id = 0 and name = 'default'
+        and spec @> '{"cpu": "500m", "memory": "1Gi", "volume_size": "10Gi"}';
+
+-- The objects that remain while a workspace is terminated: since when, by the agent's clock, and why.
+alter table workspaces
+    add column terminating_since timestamptz,
+    add column remaining_reason  text not null default '',
+    add column remaining_message text not null default '';
+
+---- create above / drop below ----
+
+alter table workspaces
+    drop column remaining_message, drop column remaining_reason, drop column terminating_since;
+drop table workspaces_to_render, cell_settings;
