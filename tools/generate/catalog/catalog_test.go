@@ -155,6 +155,7 @@ func TestSubjectsMatchTheTopology(t *testing.T) {
 		"observed.resync_ended.v1":           cell.ObservedResync(7),
 		"observed.workload.v1":               cell.ObservedWorkload(7, "deployment", "n", "d"),
 		"observed.workload_revision.v1":      cell.ObservedWorkload(7, "deployment", "n", "d"),
+		"observed.workload_pods.v1":          cell.ObservedWorkload(7, "deployment", "n", "d"),
 		"deploy.fact.v1":                     cell.Deploy("c", "n", "deployment", "d", "completed"),
 		"observed.tick.v1":                   cell.ObservedTick(7),
 		"observed.cluster_released.v1":       cell.ObservedClusterReleased("c"),
