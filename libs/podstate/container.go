@@ -3,6 +3,7 @@ package podstate
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"lockstep.internal/schemas/gen/events"
 )
@@ -27,24 +28,39 @@ const (
 	exitTerminated    = 143
 )
 
-// restartsOfLoop is the number of restarts from which on a container keeps exiting: the kubelet waits before it starts
-// it for the second time.
-const restartsOfLoop = 2
+const (
+	// restartsOfLoop is the number of restarts from which on a container keeps exiting: the kubelet waits before it
+	// starts it for the second time.
+	restartsOfLoop = 2
+	// stableRun is how long a container must run until the kubelet forgets its earlier exits.
+	stableRun = 10 * time.Minute
+)
 
 // ofContainers returns the failure of the first container that cannot start, or nil. One that keeps exiting fails while
 // it is started again, too, so that a crash loop is one failure.
-func ofContainers(containers []events.ContainerState) *Failure {
-	for i := range containers {
-		c := &containers[i]
+func ofContainers(p Pod) *Failure {
+	for i := range p.Containers {
+		c := &p.Containers[i]
 		if c.State == events.ContainerStatusWaiting {
 			if f := ofWaiting(c); f != nil {
 				return f
 			}
-		} else if !c.Ready && c.RestartCount >= restartsOfLoop {
+		} else if !c.Ready && isLoop(c, p.ObservedAt) {
 			return keepsExiting(c)
 		}
 	}
 	return nil
+}
+
+// isLoop reports whether a container that does not wait keeps exiting: it was restarted more than once, and neither its
+// last run nor the present one is stable. Without times, no run is.
+func isLoop(c *events.ContainerState, observedAt time.Time) bool {
+	return c.RestartCount >= restartsOfLoop && !isStable(c.LastStartedAt, c.LastFinishedAt) &&
+		!isStable(c.StartedAt, &observedAt)
+}
+
+func isStable(from, until *time.Time) bool {
+	return from != nil && until != nil && until.Sub(*from) >= stableRun
 }
 
 func ofWaiting(c *events.ContainerState) *Failure {

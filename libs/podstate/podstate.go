@@ -36,15 +36,16 @@ func (f *Failure) MayPass() bool { return f.Reason == Unschedulable }
 type Pod struct {
 	Containers []events.ContainerState
 	Conditions []events.Condition
-	// CreatedAt and ObservedAt stand for the time of a condition without one.
-	CreatedAt  *time.Time
+	// CreatedAt, or else ObservedAt, stands for the time of a condition without one.
+	CreatedAt *time.Time
+	// ObservedAt is when the containers were seen in their states.
 	ObservedAt time.Time
 }
 
 // Explain returns why a pod that should run does not start, or nil. A failed container has priority over the scheduler.
 // what names the owner of the pod in messages, such as "the workspace".
 func Explain(what string, p Pod) *Failure {
-	if f := ofContainers(p.Containers); f != nil {
+	if f := ofContainers(p); f != nil {
 		return f
 	}
 	for i := range p.Conditions {
@@ -74,7 +75,7 @@ func Explain(what string, p Pod) *Failure {
 func Restarted(p Pod) *Failure {
 	for i := range p.Containers {
 		c := &p.Containers[i]
-		if c.State != events.ContainerStatusRunning || c.RestartCount < restartsOfLoop {
+		if c.State != events.ContainerStatusRunning || !isLoop(c, p.ObservedAt) {
 			continue
 		}
 		for j := range p.Conditions {

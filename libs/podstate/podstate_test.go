@@ -91,3 +91,50 @@ func TestRefusedNamesTheQuota(t *testing.T) {
 	}, podstate.Refused("its pods", "FailedCreate", "a webhook\n said no"))
 	require.Less(t, len(podstate.Refused("its pods", "FailedCreate", strings.Repeat("é", 5000)).Message), 400)
 }
+
+func TestOnlyRecentExitsAreACrashLoop(t *testing.T) {
+	t.Parallel()
+	observed := time.Date(2026, 3, 2, 10, 40, 0, 0, time.UTC)
+	before := func(d time.Duration) *time.Time { return new(observed.Add(-d)) }
+	const month = 30 * 24 * time.Hour
+	for name, test := range map[string]struct {
+		container events.ContainerState
+		loops     bool
+	}{
+		"two exits a month ago, and one now": {events.ContainerState{
+			State: events.ContainerStatusRunning, RestartCount: 3, StartedAt: before(time.Second),
+			LastStartedAt: before(month), LastFinishedAt: before(2 * time.Second),
+		}, false},
+		"two exits a month ago, and it ends now": {events.ContainerState{
+			State: events.ContainerStatusTerminated, RestartCount: 2,
+			LastStartedAt: before(month), LastFinishedAt: before(time.Second),
+		}, false},
+		"two exits a month ago, and unready now": {events.ContainerState{
+			State: events.ContainerStatusRunning, RestartCount: 2, StartedAt: before(month),
+			LastStartedAt: before(month + time.Minute), LastFinishedAt: before(month),
+		}, false},
+		"exits now": {events.ContainerState{
+			State: events.ContainerStatusRunning, RestartCount: 2, StartedAt: before(time.Second),
+			LastStartedAt: before(time.Minute), LastFinishedAt: before(2 * time.Second),
+		}, true},
+		"ends again": {events.ContainerState{
+			State: events.ContainerStatusTerminated, RestartCount: 2,
+			LastStartedAt: before(time.Minute), LastFinishedAt: before(time.Second),
+		}, true},
+		"old exits, and the kubelet waits": {events.ContainerState{
+			State: events.ContainerStatusWaiting, Reason: "CrashLoopBackOff", RestartCount: 3,
+			LastStartedAt: before(month), LastFinishedAt: before(time.Second),
+		}, true},
+		"without times": {events.ContainerState{State: events.ContainerStatusRunning, RestartCount: 2}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pod := podstate.Pod{Containers: []events.ContainerState{test.container}, ObservedAt: observed}
+			require.Equal(t, test.loops, podstate.Explain("its pods", pod) != nil)
+			pod.Containers[0].Ready = true
+			pod.Conditions = []events.Condition{{Type: "Ready", Status: "True", LastTransitionTime: &observed}}
+			running := test.container.State == events.ContainerStatusRunning
+			require.Equal(t, test.loops && running, podstate.Restarted(pod) != nil)
+		})
+	}
+}

@@ -447,6 +447,12 @@ func (v *ContainerState) decode(r *reader) {
 			v.Image = r.text(textRule{})
 		case "init":
 			v.Init = r.boolean()
+		case "last_finished_at":
+			v.LastFinishedAt = new(time.Time)
+			*v.LastFinishedAt = r.time()
+		case "last_started_at":
+			v.LastStartedAt = new(time.Time)
+			*v.LastStartedAt = r.time()
 		case "message":
 			v.Message = r.text(textRule{})
 		case "ready":
@@ -455,6 +461,9 @@ func (v *ContainerState) decode(r *reader) {
 			v.Reason = r.text(textRule{})
 		case "restart_count":
 			v.RestartCount = r.integer(integerRule{0, math.MaxInt})
+		case "started_at":
+			v.StartedAt = new(time.Time)
+			*v.StartedAt = r.time()
 		default:
 			r.skip()
 		}

@@ -356,6 +356,12 @@ type ContainerState struct {
 	// It is an init container.
 	Init bool `json:"init,omitempty"`
 
+	// When it ended, in the terminated state or the last one.
+	LastFinishedAt *time.Time `json:"last_finished_at,omitempty"`
+
+	// When it was started, in the terminated state or the last one.
+	LastStartedAt *time.Time `json:"last_started_at,omitempty"`
+
 	// Message of the waiting or terminated state.
 	Message string `json:"message,omitempty"`
 
@@ -370,6 +376,9 @@ type ContainerState struct {
 
 	// How often it was restarted.
 	RestartCount int `json:"restart_count,omitempty"`
+
+	// When it was started, in the running state.
+	StartedAt *time.Time `json:"started_at,omitempty"`
 
 	// Which state it is in.
 	State ContainerStatus `json:"state"`

@@ -142,6 +142,7 @@ func TestDeploymentEvent(t *testing.T) {
 
 func TestPodIsPublishedUnderItsDeployment(t *testing.T) {
 	t.Parallel()
+	started, finished := epoch().Add(-time.Hour), epoch()
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace:       "n",
@@ -167,19 +168,26 @@ func TestPodIsPublishedUnderItsDeployment(t *testing.T) {
 				{
 					Name: "fetch",
 					State: corev1.ContainerState{
-						Terminated: &corev1.ContainerStateTerminated{ExitCode: 3, Reason: "Error", Message: "bad"},
+						Terminated: &corev1.ContainerStateTerminated{
+							ExitCode: 3, Reason: "Error", Message: "bad",
+							StartedAt: metav1.NewTime(started), FinishedAt: metav1.NewTime(finished),
+						},
 					},
 				},
 			},
 			ContainerStatuses: []corev1.ContainerStatus{
-				{Name: "side", Ready: true, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}},
+				{Name: "side", Ready: true, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{
+					StartedAt: metav1.NewTime(started),
+				}}},
 				{
 					Name:         "main",
 					RestartCount: 2,
 					State: corev1.ContainerState{
 						Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff", Message: "back-off"},
 					},
-					LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137}},
+					LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
+						ExitCode: 137, StartedAt: metav1.NewTime(started), FinishedAt: metav1.NewTime(finished),
+					}},
 				},
 			},
 		},
@@ -195,24 +203,28 @@ func TestPodIsPublishedUnderItsDeployment(t *testing.T) {
 		got.Conditions)
 	require.Equal(t, []events.ContainerState{
 		{
-			Name:     "fetch",
-			Image:    "f:1",
-			Init:     true,
-			State:    events.ContainerStatusTerminated,
-			ExitCode: 3,
-			Reason:   "Error",
-			Message:  "bad",
+			Name:           "fetch",
+			Image:          "f:1",
+			Init:           true,
+			State:          events.ContainerStatusTerminated,
+			ExitCode:       3,
+			Reason:         "Error",
+			Message:        "bad",
+			LastStartedAt:  &started,
+			LastFinishedAt: &finished,
 		},
 		{
-			Name:         "main",
-			Image:        "i:1",
-			State:        events.ContainerStatusWaiting,
-			Reason:       "CrashLoopBackOff",
-			Message:      "back-off",
-			ExitCode:     137,
-			RestartCount: 2,
+			Name:           "main",
+			Image:          "i:1",
+			State:          events.ContainerStatusWaiting,
+			Reason:         "CrashLoopBackOff",
+			Message:        "back-off",
+			ExitCode:       137,
+			RestartCount:   2,
+			LastStartedAt:  &started,
+			LastFinishedAt: &finished,
 		},
-		{Name: "side", Image: "s:1", State: events.ContainerStatusRunning, Ready: true},
+		{Name: "side", Image: "s:1", State: events.ContainerStatusRunning, Ready: true, StartedAt: &started},
 		{Name: "silent", Image: "q:1", State: events.ContainerStatusWaiting},
 	}, got.Containers)
 }

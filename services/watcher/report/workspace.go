@@ -88,18 +88,19 @@ func containerStates(
 
 func setStatus(state *events.ContainerState, status *corev1.ContainerStatus) {
 	state.Ready, state.RestartCount = status.Ready, nonNegative(status.RestartCount)
-	if last := status.LastTerminationState.Terminated; last != nil {
-		state.ExitCode = int(last.ExitCode)
-	}
+	last := status.LastTerminationState.Terminated
 	switch now := status.State; {
 	case now.Running != nil:
-		state.State = events.ContainerStatusRunning
+		state.State, state.StartedAt = events.ContainerStatusRunning, timeOf(now.Running.StartedAt)
 	case now.Terminated != nil:
-		state.State = events.ContainerStatusTerminated
-		state.Reason, state.Message = now.Terminated.Reason, now.Terminated.Message
-		state.ExitCode = int(now.Terminated.ExitCode)
+		last = now.Terminated
+		state.State, state.Reason, state.Message = events.ContainerStatusTerminated, last.Reason, last.Message
 	case now.Waiting != nil:
 		state.Reason, state.Message = now.Waiting.Reason, now.Waiting.Message
+	}
+	if last != nil {
+		state.ExitCode = int(last.ExitCode)
+		state.LastStartedAt, state.LastFinishedAt = timeOf(last.StartedAt), timeOf(last.FinishedAt)
 	}
 }
 
