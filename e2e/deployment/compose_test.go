@@ -135,12 +135,13 @@ func TestContainersReachOnlyTheirPeers(t *testing.T) {
 			return slices.Contains(compose.Services[b].Networks, network)
 		})
 	}
-	programs := services(t)
+	programs := append(services(t), relayFront)
 	dials := map[string][]string{
 		"state": {"nats", "postgres", "otel-collector"}, "deploys": {"nats", "postgres", "otel-collector"},
-		"relay": {"nats", "otel-collector"}, "relay-agent": {"relay", "otel-collector"},
-		"watcher": {"nats", "otel-collector"}, "dispatcher": {"nats", "otel-collector"},
-		"cli":        {"nats", "state", "deploys", "relay"},
+		"relay": {"nats", relayFront, "otel-collector"}, relayFront: {"nats", "relay", "otel-collector"},
+		"relay-agent": {"relay", "otel-collector"},
+		"watcher":     {"nats", "otel-collector"}, "dispatcher": {"nats", "otel-collector"},
+		"cli":        {"nats", "state", "deploys", "relay", relayFront},
 		"prometheus": append([]string{"otel-collector"}, programs...), "grafana": {"prometheus"},
 	}
 	for from, all := range dials {
@@ -186,7 +187,7 @@ func TestContainersMountOnlyTheirOwnKeys(t *testing.T) {
 	mounted := map[string][]string{ // by each container, besides those that write the keys
 		created["/data/nats"]:      {"nats"},
 		created["/data/state"]:     {"state"},
-		created["/data/relay"]:     {"relay"},
+		created["/data/relay"]:     {"relay", relayFront},
 		created["/data/admin"]:     {"cli"},
 		created["/data/relay-ca"]:  {"cli", "relay-agent"}, // has no key
 		created["/data/jetstream"]: {"nats"},
@@ -198,7 +199,7 @@ func TestContainersMountOnlyTheirOwnKeys(t *testing.T) {
 		file := natsauth.SeedFile("/data/nats", key)
 		program := cmp.Or(programs[holder], holder)
 		require.Contains(t, created, filepath.Dir(file), "%s has no volume", file)
-		mounted[created[filepath.Dir(file)]] = []string{program}
+		mounted[created[filepath.Dir(file)]] = []string{program, program + "-front"}
 		if holder == key && holder != natsauth.PrincipalState {
 			require.Contains(t, slices.Collect(maps.Values(compose.Services[program].Environment)), file)
 		}

@@ -12,6 +12,9 @@ import (
 	"lockstep.internal/services/relay/policy"
 )
 
+// relayFront is the relay of the compose file with ports of the machine.
+const relayFront = "relay-front"
+
 func TestRelayAgentIsInComposeAndScraped(t *testing.T) {
 	t.Parallel()
 	compose := document[composeFile](t, "docker-compose.yml")
@@ -34,12 +37,14 @@ func TestRelaysOfComposeScale(t *testing.T) {
 	relay, initialize := compose.Services["relay"], compose.Services["relay-init"].Command
 	require.NotContains(t, relay.Environment, "LOCKSTEP_INTERNAL_URL", "it would be the address of all replicas")
 	require.Empty(t, relay.Hostname+relay.Container, "each replica has its own host name")
+	require.Empty(t, relay.Ports, "one port is for one replica only")
 	require.Equal(t, ":8087", relay.Environment["LOCKSTEP_INTERNAL_LISTEN"])
 	require.Contains(t, strings.Split(initialize[slices.Index(initialize, "--host")+1], ","),
 		relay.Environment["LOCKSTEP_INTERNAL_SERVER_NAME"], "the certificate of all replicas is for this name")
-	for _, port := range relay.Ports {
-		require.Regexp(t, `^127\.0\.0\.1:\$\{LOCKSTEP_RELAY_\w+:-\d+\}:\d+$`, port, "one port is for one replica only")
-	}
+	front := compose.Services[relayFront]
+	require.Equal(t, []string{"127.0.0.1:8086:8086", "127.0.0.1:8090:8090"}, front.Ports)
+	front.Ports, front.Networks = relay.Ports, relay.Networks
+	require.Equal(t, relay, front, "it is one of the relays")
 }
 
 func TestExampleOfCallersIsValid(t *testing.T) {
