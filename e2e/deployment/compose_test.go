@@ -173,6 +173,17 @@ func TestNATSMonitoringIsLocal(t *testing.T) {
 	require.Equal(t, "127.0.0.1", command[slices.Index(command, "--monitor-host")+1])
 }
 
+// TestNATSListensForWebSocketsWithOneSetting is about agents behind HTTP proxies.
+func TestNATSListensForWebSocketsWithOneSetting(t *testing.T) {
+	t.Parallel()
+	compose := document[composeFile](t, "docker-compose.yml")
+	const port, off = "${LOCKSTEP_NATS_WEBSOCKET_PORT:-8443}", "${LOCKSTEP_NATS_WEBSOCKET_PORT:-0}"
+	initialize := compose.Services["nats-init"].Command
+	require.Equal(t, off, initialize[slices.Index(initialize, "--websocket-port")+1])
+	require.Equal(t, []string{"127.0.0.1:" + off + ":" + port}, compose.Services["nats"].Ports)
+	require.Contains(t, string(content(t, "docs/operations.md")), "LOCKSTEP_NATS_WEBSOCKET_PORT=")
+}
+
 func TestContainersMountOnlyTheirOwnKeys(t *testing.T) {
 	t.Parallel()
 	compose := document[composeFile](t, "docker-compose.yml")
