@@ -2,6 +2,7 @@ package agent
 
 import (
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -53,8 +54,10 @@ func (m Manifests) Equal(other Manifests) bool {
 const (
 	// agentIDPlaceholder stands for the id of the agent in the namespace of a peer.
 	agentIDPlaceholder = "{agent_id}"
-	// maxEntries limits peers and networks: they are part of every message of DESIRED.
+	// maxEntries limits the peers and networks of each list, and maxPeerLength each peer: they are part of every message
+	// of DESIRED.
 	maxEntries          = 50
+	maxPeerLength       = 512
 	maxProgressDeadline = 24 * time.Hour
 )
 
@@ -80,6 +83,9 @@ func ParsePeer(text string, agentID int64) (Peer, error) {
 		}
 		if p.Labels == nil {
 			p.Labels = map[string]string{}
+		}
+		if _, double := p.Labels[label]; double {
+			return p, fmt.Errorf("%.200q has the label %s twice", text, label)
 		}
 		p.Labels[label] = value
 	}
@@ -113,7 +119,11 @@ func (m Manifests) validate(f *invalid.Fields) {
 }
 
 func checkPeer(text string) error {
-	_, err := ParsePeer(text, 0)
+	if len(text) > maxPeerLength {
+		return fmt.Errorf("%.80q has %d characters, the limit is %d", text, len(text), maxPeerLength)
+	}
+	// What is valid with the longest id is valid for each agent.
+	_, err := ParsePeer(text, math.MaxInt64)
 	return err
 }
 

@@ -2,7 +2,11 @@ package agent_test
 
 import (
 	"encoding/json"
+	"fmt"
+	"math"
 	"reflect"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -82,8 +86,26 @@ func TestPeers(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, want, got)
 	}
-	for _, text := range []string{"", ":a=b", "a_b", "a:b", "a:=b", "a:b=c d", "a:b=c:", "{id}"} {
+	for _, text := range []string{"", ":a=b", "a_b", "a:b", "a:=b", "a:b=c d", "a:b=c:", "{id}", "a:b=c:b=d"} {
 		_, err := agent.ParsePeer(text, 7)
 		require.Error(t, err, text)
+	}
+}
+
+func TestOnlyPeersThatEachAgentCanRenderAreValid(t *testing.T) {
+	t.Parallel()
+	validate := func(peer string) error {
+		return agent.Settings{IngressPeers: &[]string{peer}, DNSPeers: &[]string{peer}}.Configuration().Validate()
+	}
+	id, long := int64(math.MaxInt64), "ns"
+	for i := range 100 {
+		long += fmt.Sprintf(":label-%d=value", i)
+	}
+	fitting := strings.Repeat("n", 63-len(strconv.FormatInt(id, 10))) + "{agent_id}"
+	require.NoError(t, validate(fitting))
+	_, err := agent.ParsePeer(fitting, id)
+	require.NoError(t, err)
+	for _, peer := range []string{"n" + fitting, strings.Repeat("{agent_id}", 10), long, "ns:a=b:a=c"} {
+		require.Len(t, fault.From(validate(peer)).Details, 2, peer)
 	}
 }

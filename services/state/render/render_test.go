@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"lockstep.internal/libs/fault"
+	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/state/agent"
@@ -280,6 +281,34 @@ func TestLargeManifestsAreRefused(t *testing.T) {
 	require.True(t, fault.Is(err, errcode.PayloadTooLarge), err)
 	require.ErrorContains(t, err, "use fewer or shorter variables")
 	require.NoError(t, render.CheckSize("ide", data[:render.MaxSize]))
+}
+
+// TestLargestSettingsFitIntoAMessage renders a workspace that has the largest manifests before the settings change.
+func TestLargestSettingsFitIntoAMessage(t *testing.T) {
+	t.Parallel()
+	const headers = 16 << 10
+	var peers, networks []string
+	for i := range 50 {
+		peer := fmt.Sprintf("n%d{agent_id}", i)
+		for j := 0; ; j++ {
+			label := fmt.Sprintf(":%x=", i<<8+j)
+			if len(peer)+len(label) > 512 {
+				break
+			}
+			peer += label
+		}
+		peers = append(peers, peer)
+		networks = append(networks, fmt.Sprintf("2001:db8:ffff:ffff:ffff:ffff:ffff:ff%x/128", i+16))
+	}
+	configured := agent.Settings{
+		IngressPeers: &peers, DNSPeers: &peers, PrivateRanges: &networks, EgressAllowed: &networks,
+	}.Configuration()
+	require.NoError(t, configured.Validate())
+	w := newWorkspace(t, full())
+	data, err := render.Desired(w, configured.Manifests)
+	require.NoError(t, err)
+	require.Greater(t, len(data), 100<<10)
+	require.Less(t, len(data)+render.MaxSize+headers, topology.MaxMessageSize)
 }
 
 func TestInvalidSpecIsAnError(t *testing.T) {
