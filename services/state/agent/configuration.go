@@ -47,7 +47,7 @@ type Configuration struct {
 	Manifests    Manifests
 	// StorageClass of the volumes of new workspaces. Empty for the cluster's default.
 	StorageClass string
-	// Defaults are the sizes of new workspaces that neither the request nor the template sets.
+	// Defaults are the sizes of new workspaces that neither the request nor the template sets. None is above its maximum.
 	Defaults workspace.Sizes
 	// Maximums limit the sizes of new and changed workspaces. An empty quantity is no limit.
 	Maximums workspace.Sizes

@@ -144,7 +144,6 @@ func TestValidateReportsAllInvalidFields(t *testing.T) {
 		EgressAllowed: make([]string, 51),
 	}
 	wrong.StorageClass = "Fast!"
-	wrong.Defaults.CPU, wrong.Maximums.CPU = "2", "1"
 	err := wrong.Validate()
 	require.True(t, fault.Is(err, errcode.InvalidArgument))
 	require.Equal(t, map[string]string{
@@ -167,6 +166,9 @@ func TestValidateReportsAllInvalidFields(t *testing.T) {
 		"egress_allowed":          "has 51 entries, the limit is 50",
 		"progress_deadline":       "0s is not between 1s and 24h0m0s",
 		"storage_class":           `"Fast!" is not the name of a StorageClass`,
-		"default_cpu":             `"2" is more than max_cpu, which is 1`,
 	}, fault.From(err).Details)
+
+	wrong = agent.DefaultConfiguration()
+	wrong.Manifests.ProgressDeadline = 1500 * time.Millisecond
+	require.ErrorContains(t, wrong.Validate(), "progress_deadline: 1.5s is not a whole number of seconds")
 }

@@ -25,7 +25,7 @@ type Manifests struct {
 	PrivateRanges []string
 	// EgressAllowed are exceptions from PrivateRanges, in CIDR notation.
 	EgressAllowed []string
-	// ProgressDeadline is progressDeadlineSeconds of the Deployment. After it the workspace is failed.
+	// ProgressDeadline is progressDeadlineSeconds of the Deployment, in whole seconds. After it the workspace is failed.
 	ProgressDeadline time.Duration
 	// ResourceQuota enables a ResourceQuota in each namespace, sized for the workspace.
 	ResourceQuota bool
@@ -115,6 +115,8 @@ func (m Manifests) validate(f *invalid.Fields) {
 	}
 	if m.ProgressDeadline < minDuration || m.ProgressDeadline > maxProgressDeadline {
 		f.Addf("progress_deadline", "%s is not between %s and %s", m.ProgressDeadline, minDuration, maxProgressDeadline)
+	} else if m.ProgressDeadline%time.Second != 0 {
+		f.Addf("progress_deadline", "%s is not a whole number of seconds", m.ProgressDeadline)
 	}
 }
 

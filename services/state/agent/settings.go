@@ -160,6 +160,7 @@ func (s Settings) Configuration() Configuration {
 	set(&c.Maximums.CPU, s.MaxCPU)
 	set(&c.Maximums.Memory, s.MaxMemory)
 	set(&c.Maximums.VolumeSize, s.MaxVolumeSize)
+	c.Defaults = c.Defaults.AtMost(c.Maximums)
 	return c
 }
 

@@ -38,6 +38,22 @@ func TestEachSettingOfAnAgentOverridesTheCell(t *testing.T) {
 	}, agent.Layers{Cell: cell, Agent: agent.Settings{MaxMemory: new("")}}.Maximums("east"))
 }
 
+// TestDefaultAboveTheMaximumIsTheMaximum lowers a maximum of the cell below a default of the agent, and the reverse.
+func TestDefaultAboveTheMaximumIsTheMaximum(t *testing.T) {
+	t.Parallel()
+	cell := agent.Settings{MaxCPU: new("1"), MaxMemory: new("512Mi"), DefaultVolumeSize: new("20Gi")}
+	own := agent.Settings{DefaultCPU: new("2"), MaxVolumeSize: new("5Gi")}
+	layers := agent.Layers{Cell: cell, Agent: own}
+	require.Equal(t, workspace.Sizes{CPU: "1", Memory: "512Mi", VolumeSize: "5Gi"}, layers.Configuration().Defaults)
+
+	after, changed, err := layers.Change(agent.Settings{MaxWorkspaces: new(5)})
+	require.NoError(t, err, "other settings can be changed")
+	require.True(t, changed)
+	after, _, err = after.Change(agent.Settings{MaxCPU: new("")})
+	require.NoError(t, err)
+	require.Equal(t, "2", after.Configuration().Defaults.CPU, "without the maximum, the default is as it was set")
+}
+
 func TestResetSettingsHaveTheValueOfTheCell(t *testing.T) {
 	t.Parallel()
 	layers := agent.Layers{Cell: agent.Settings{MaxCPU: new("8"), StorageClass: new("slow")}, Agent: allSettings()}

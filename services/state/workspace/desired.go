@@ -92,9 +92,7 @@ func New(c Creation) (Workspace, []Event, error) {
 	var f fieldErrors
 	f.name("name", c.Name)
 	c.Spec.check(&f)
-	if c.Adopted == nil {
-		f.checkMaximums(c.Spec.sizes(), Sizes{}, c.Maximums)
-	}
+	f.checkMaximums(c.Spec.sizes(), Sizes{}, c.Maximums)
 	if err := f.Err("workspace " + strconv.Quote(c.Name)); err != nil {
 		return Workspace{}, nil, err
 	}
@@ -142,7 +140,7 @@ func (w Workspace) SetDesired(to DesiredState, userID int64, now time.Time) (Wor
 
 // SetSpec replaces the spec; an empty size keeps its value. The same spec again is no change. The volume can grow but
 // not shrink. A size above its maximum can only become smaller.
-func (w Workspace) SetSpec(spec Spec, most Maximums, userID int64, now time.Time) (Workspace, []Event, error) {
+func (w Workspace) SetSpec(spec Spec, maximums Maximums, userID int64, now time.Time) (Workspace, []Event, error) {
 	if err := w.checkNotTerminated(); err != nil {
 		return w, nil, err
 	}
@@ -150,7 +148,7 @@ func (w Workspace) SetSpec(spec Spec, most Maximums, userID int64, now time.Time
 	spec.StorageClass = w.Spec.StorageClass
 	var f fieldErrors
 	spec.check(&f)
-	f.checkMaximums(spec.sizes(), w.Spec.sizes(), most)
+	f.checkMaximums(spec.sizes(), w.Spec.sizes(), maximums)
 	f.checkVolumeSize("volume_size", w.Spec.VolumeSize, spec.VolumeSize)
 	if err := f.Err("workspace " + strconv.Quote(w.Name)); err != nil {
 		return w, nil, err

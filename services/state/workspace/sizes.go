@@ -42,6 +42,19 @@ func (s Spec) WithDefaults(sizes Sizes) Spec {
 
 func (s Spec) sizes() Sizes { return Sizes{CPU: s.CPU, Memory: s.Memory, VolumeSize: s.VolumeSize} }
 
+// AtMost returns the sizes; one above its maximum is the maximum.
+func (s Sizes) AtMost(maximums Sizes) Sizes {
+	for _, size := range []struct {
+		value   *string
+		maximum string
+	}{{&s.CPU, maximums.CPU}, {&s.Memory, maximums.Memory}, {&s.VolumeSize, maximums.VolumeSize}} {
+		if exceeds(*size.value, size.maximum) {
+			*size.value = size.maximum
+		}
+	}
+	return s
+}
+
 // checkMaximums adds an error for each size that is above its maximum and above the current one. A lowered maximum
 // does not affect workspaces that exist.
 func (f *fieldErrors) checkMaximums(s, current Sizes, m Maximums) {
@@ -63,29 +76,24 @@ func (f *fieldErrors) checkMaximums(s, current Sizes, m Maximums) {
 // exceeds reports whether a quantity is more than a maximum. Nothing exceeds an invalid or empty maximum.
 func exceeds(value, maximum string) bool {
 	v, errValue := resource.ParseQuantity(value)
-	most, errMaximum := resource.ParseQuantity(maximum)
-	return errValue == nil && errMaximum == nil && v.Cmp(most) > 0
+	m, errMaximum := resource.ParseQuantity(maximum)
+	return errValue == nil && errMaximum == nil && v.Cmp(m) > 0
 }
 
-// ValidateSizes adds an error for each default or maximum that is not a quantity, and for each default above its
-// maximum.
+// ValidateSizes adds an error for each default or maximum that is not a quantity.
 func ValidateSizes(fields *invalid.Fields, defaults, maximums Sizes) {
 	f := fieldErrors{*fields}
 	for _, size := range []struct {
-		path, standard, maximum string
-		divisible               bool
+		path, value, maximum string
+		divisible            bool
 	}{
 		{"cpu", defaults.CPU, maximums.CPU, true},
 		{"memory", defaults.Memory, maximums.Memory, false},
 		{"volume_size", defaults.VolumeSize, maximums.VolumeSize, false},
 	} {
-		f.quantity("default_"+size.path, size.standard, size.divisible)
-		if size.maximum == "" {
-			continue
-		}
-		f.quantity("max_"+size.path, size.maximum, size.divisible)
-		if exceeds(size.standard, size.maximum) {
-			f.Addf("default_"+size.path, "%q is more than max_%s, which is %s", size.standard, size.path, size.maximum)
+		f.quantity("default_"+size.path, size.value, size.divisible)
+		if size.maximum != "" {
+			f.quantity("max_"+size.path, size.maximum, size.divisible)
 		}
 	}
 	*fields = f.Fields

@@ -49,7 +49,7 @@ func TestSizesAboveTheMaximumAreRefused(t *testing.T) {
 	adopted := creation(workspace.Spec{CPU: "3"})
 	adopted.Adopted = &workspace.Adopted{Namespace: "ws-7-ide", DesiredState: workspace.DesiredRunning}
 	_, _, err = workspace.New(adopted)
-	require.NoError(t, err, "an adopted workspace exists already")
+	require.ErrorContains(t, err, `cpu: "3" is more than max_cpu of the cell, which is 2`)
 }
 
 func TestWorkspaceAboveALoweredMaximumGoesOn(t *testing.T) {
@@ -97,7 +97,6 @@ func TestSettingsOfSizesAreValidated(t *testing.T) {
 		workspace.Sizes{CPU: "2", Memory: "", VolumeSize: "x"}, workspace.Sizes{CPU: "1", Memory: "-1", VolumeSize: "100m"})
 	require.Equal(t, map[string]string{
 		"other":               "is wrong",
-		"default_cpu":         `"2" is more than max_cpu, which is 1`,
 		"default_memory":      `"" is not a quantity such as 500m, 2 or 1Gi`,
 		"max_memory":          `"-1" is not positive`,
 		"default_volume_size": `"x" is not a quantity such as 500m, 2 or 1Gi`,
