@@ -1,6 +1,7 @@
 package actualstate
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -71,6 +72,7 @@ const (
 	reasonUnrecognized             = "Unrecognized"
 	reasonPodNotEnding             = "PodNotEnding"
 	reasonObjectsRemain            = "ObjectsRemain"
+	reasonVolumeInUse              = "VolumeInUse"
 	messageApplyFailed             = "applying the workspace's objects failed; the cluster gave no reason"
 	messageNotReported             = "the cluster has not reported a Deployment of this workspace"
 	messageIncomplete              = "the cluster has not reported the status of the workspace's Deployment yet"
@@ -149,26 +151,25 @@ func fromDeployment(d *events.ObservedWorkload, progressing string) Result {
 	return Result{State: Unknown, Reason: reasonUnrecognized, Message: unrecognized(d, progressing, availability)}
 }
 
-// terminating explains what remains. After the timeout it is an error.
+// terminating explains what remains, with the pod that does not end if there is one. After the timeout it is an error.
 func terminating(in Input) Result {
 	r := Result{State: Terminating}
 	if in.TerminatingSince.IsZero() {
 		return r
 	}
-	if r.Reason = in.RemainingReason; r.Reason == "" {
-		r.Reason = reasonObjectsRemain
+	r.Reason, r.Message = cmp.Or(in.RemainingReason, reasonObjectsRemain), podstate.Detail(in.RemainingMessage)
+	var pods podResult
+	if r.Reason == reasonObjectsRemain || r.Reason == reasonVolumeInUse {
+		if pods.checkEnds(in); pods.failure != nil {
+			r.Reason, r.Message = pods.failure.Reason, pods.failure.Message
+		}
 	}
-	r.Message = podstate.Detail(in.RemainingMessage)
-	deadline := in.TerminatingSince.Add(in.Timeouts.Termination)
-	switch {
-	case in.Timeouts.Termination == 0:
-	case in.Clock.Before(deadline):
-		r.RecomputeAt = deadline
-	default:
+	if pods.hasPassed(in.Clock, in.TerminatingSince, in.Timeouts.Termination) {
 		r.State = Error
 		r.Message = fmt.Sprintf("the workspace has been terminating since %s: %s",
 			in.TerminatingSince.UTC().Format(time.RFC3339), r.Message)
 	}
+	r.RecomputeAt = pods.recomputeAt
 	return r
 }
 

@@ -362,6 +362,40 @@ func TestExpectedChanges(t *testing.T) {
 	require.False(t, actualstate.Expected("made_up", actualstate.Running))
 }
 
+func TestStuckTerminationNamesThePodThatDoesNotEnd(t *testing.T) {
+	t.Parallel()
+	since := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	stuck := pod(func(p *events.ObservedPod) { p.Object.DeletedAt, p.Node = new(since.Add(time.Minute)), "node-1" })
+	const message = "pod w-2-a has been terminating since 2026-01-02T03:05:05Z; its volume may not unmount, or its node " +
+		"node-1 may be lost"
+	in := actualstate.Input{
+		Termination: actualstate.TerminationInProgress, TerminatingSince: since, Clock: since.Add(3*time.Minute - 1),
+		RemainingReason: "ObjectsRemain", RemainingMessage: "Some resources are remaining: pods.",
+		Pods:     []events.ObservedPod{pod(func(p *events.ObservedPod) { p.Object.Name = "a" }), stuck},
+		Timeouts: actualstate.Timeouts{PodTermination: 2 * time.Minute, Termination: 4 * time.Minute},
+	}
+	require.Equal(t, actualstate.Result{
+		State: actualstate.Terminating, Reason: "ObjectsRemain", Message: "Some resources are remaining: pods.",
+		RecomputeAt: since.Add(3 * time.Minute),
+	}, actualstate.Compute(in), "the pod has time to end")
+
+	in.Clock = since.Add(3 * time.Minute)
+	for _, reason := range []string{"ObjectsRemain", "VolumeInUse", ""} {
+		in.RemainingReason = reason
+		require.Equal(t, actualstate.Result{
+			State: actualstate.Terminating, Reason: "PodNotEnding", Message: message, RecomputeAt: since.Add(4 * time.Minute),
+		}, actualstate.Compute(in), reason)
+	}
+	in.Clock = since.Add(4 * time.Minute)
+	require.Equal(t, actualstate.Result{
+		State: actualstate.Error, Reason: "PodNotEnding",
+		Message: "the workspace has been terminating since 2026-01-02T03:04:05Z: " + message,
+	}, actualstate.Compute(in))
+
+	in.RemainingReason = "FinalizersRemain"
+	require.Equal(t, "FinalizersRemain", actualstate.Compute(in).Reason, "the dispatcher knows a better one")
+}
+
 func TestLongTerminationIsAnErrorWithItsReason(t *testing.T) {
 	t.Parallel()
 	since := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)

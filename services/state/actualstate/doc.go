@@ -5,7 +5,8 @@
 //
 //  1. The termination is finished: terminated.
 //  2. The last apply failed: error.
-//  3. The termination is in progress: terminating. Error if it takes longer than its timeout.
+//  3. The termination is in progress: terminating. Error if it takes longer than its timeout. The reason is what the
+//     dispatcher reports, or a pod that does not end in time.
 //  4. There is no Deployment, or it has no status or no condition Progressing: unknown. Starting if it is new.
 //  5. The progress deadline is exceeded: failed.
 //  6. The rollout progresses: starting with 1 replica, stopping with 0.

@@ -11,12 +11,12 @@ import (
 // workspaceNoun is what messages about pods call the workspace.
 const workspaceNoun = "the workspace"
 
-func stuckTerminating(p events.ObservedPod) podstate.Failure {
-	return podstate.Failure{
+// stuckTerminating explains a pod that has not ended in time.
+func stuckTerminating(p events.ObservedPod) *podstate.Failure {
+	return &podstate.Failure{
 		Reason: reasonPodNotEnding,
 		Message: fmt.Sprintf(
-			"the workspace was asked to stop, but pod %s has been terminating since %s; its volume may not unmount, or its "+
-				"node %s may be lost",
+			"pod %s has been terminating since %s; its volume may not unmount, or its node %s may be lost",
 			podstate.Name(p.Object.Name),
 			p.Object.DeletedAt.UTC().Format(time.RFC3339),
 			podstate.Name(p.Node),

@@ -42,13 +42,27 @@ func evaluatePods(in Input) podResult {
 			if hash != "" && p.PodTemplateHash == hash && p.Object.DeletedAt == nil {
 				r.checkStart(p, in)
 			}
-		} else if p.Object.DeletedAt != nil {
-			if r.hasPassed(in.Clock, *p.Object.DeletedAt, in.Timeouts.PodTermination) {
-				r.failure = new(stuckTerminating(p))
-			}
+		} else if r.checkEnd(p, in); r.failure != nil {
+			r.failure.Message = "the workspace was asked to stop, but " + r.failure.Message
 		}
 	}
 	return r
+}
+
+// checkEnd checks a pod that may have been deleted.
+func (r *podResult) checkEnd(p events.ObservedPod, in Input) {
+	if p.Object.DeletedAt != nil && r.hasPassed(in.Clock, *p.Object.DeletedAt, in.Timeouts.PodTermination) {
+		r.failure = stuckTerminating(p)
+	}
+}
+
+// checkEnds finds a pod of the workspace, of any Deployment, that does not terminate.
+func (r *podResult) checkEnds(in Input) {
+	for _, p := range sortedByName(in.Pods) {
+		if r.checkEnd(p, in); r.failure != nil {
+			return
+		}
+	}
 }
 
 // checkStart checks a pod that should run.
@@ -117,6 +131,11 @@ func deploymentPods(in Input) []events.ObservedPod {
 			pods = append(pods, p)
 		}
 	}
-	slices.SortStableFunc(pods, func(a, b events.ObservedPod) int { return cmp.Compare(a.Object.Name, b.Object.Name) })
-	return pods
+	return sortedByName(pods)
+}
+
+func sortedByName(pods []events.ObservedPod) []events.ObservedPod {
+	return slices.SortedStableFunc(slices.Values(pods), func(a, b events.ObservedPod) int {
+		return cmp.Compare(a.Object.Name, b.Object.Name)
+	})
 }
