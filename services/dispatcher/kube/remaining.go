@@ -5,7 +5,9 @@ import (
 	"slices"
 	"strings"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"lockstep.internal/services/dispatcher/desired"
@@ -50,8 +52,13 @@ const volumeProtection = "kubernetes.io/pvc-protection"
 
 // isForeign reports whether a finalizer is not one that Kubernetes itself removes.
 func isForeign(finalizer string) bool {
-	return finalizer != volumeProtection && finalizer != metav1.FinalizerDeleteDependents &&
-		finalizer != metav1.FinalizerOrphanDependents
+	switch finalizer {
+	case volumeProtection, batchv1.JobTrackingFinalizer, resourcev1.Finalizer,
+		metav1.FinalizerDeleteDependents, metav1.FinalizerOrphanDependents:
+		return false
+	default:
+		return true
+	}
 }
 
 // newRemaining explains why objects remain. conditions are those of the workspace's namespace, if it is being deleted.

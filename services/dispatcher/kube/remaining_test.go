@@ -45,6 +45,15 @@ func TestRemainingObjectsAreExplained(t *testing.T) {
 			"Kubernetes is deleting the content of the namespace: " +
 				"Some resources are remaining: pods. has 1 resource instances",
 		},
+		"Kubernetes removes its own finalizers": {
+			[]remainingObject{namespace},
+			[]corev1.NamespaceCondition{content, condition(corev1.NamespaceFinalizersRemaining, "Some content in the "+
+				"namespace has finalizers remaining: batch.kubernetes.io/job-tracking in 1 resource instances, "+
+				"foregroundDeletion in 1 resource instances, resource.kubernetes.io/delete-protection in 1 resource instances")},
+			ReasonObjectsRemain,
+			"Kubernetes is deleting the content of the namespace: " +
+				"Some resources are remaining: pods. has 1 resource instances",
+		},
 		"a condition that is not true": {
 			[]remainingObject{namespace},
 			[]corev1.NamespaceCondition{{Type: content.Type, Status: corev1.ConditionFalse, Message: "none"}},
