@@ -77,25 +77,25 @@ type SecretsConfig struct {
 	DigestKeyFile config.Secret `yaml:"digest_key_file" help:"file with the key of secret digests, created by lockstep state init"`
 }
 
-// WorkspaceConfig configures all workspaces. An agent may override each setting after Image.
+// WorkspaceConfig configures all workspaces. An agent may override each setting after Image, in both directions.
 type WorkspaceConfig struct {
 	NamespacePrefix string `yaml:"namespace_prefix" help:"prefix of workspace namespaces; dispatchers refuse others"`
 	Image           string `yaml:"image" help:"image of the default template, created at the first start"`
 
 	IngressPeers     []string      `yaml:"ingress_peers" help:"pods that may connect to workspaces: NAMESPACE:LABEL=VALUE, with further labels after further colons; {agent_id} stands for the id of the workspace's agent"`
 	DNSPeers         []string      `yaml:"dns_peers" help:"pods that answer DNS queries of workspaces, written as ingress_peers"`
-	PrivateRanges    []string      `yaml:"private_ranges" help:"networks that workspaces may not reach, such as 10.0.0.0/8"`
+	PrivateRanges    []string      `yaml:"private_ranges" help:"networks that workspaces may not reach, such as 10.0.0.0/8, unless their agent has others"`
 	EgressAllowed    []string      `yaml:"egress_allowed" help:"exceptions from private_ranges, such as 10.1.2.0/24"`
-	ProgressDeadline time.Duration `yaml:"progress_deadline" help:"a workspace that is not ready after this time is failed; 1s to 24h"`
+	ProgressDeadline time.Duration `yaml:"progress_deadline" help:"a workspace that is not ready after this time is failed; whole seconds, 1s to 24h"`
 	ResourceQuota    bool          `yaml:"resource_quota" help:"limit each workspace's namespace to the workspace with a ResourceQuota"`
 	StorageClass     string        `yaml:"storage_class" help:"StorageClass of the volumes of new workspaces; empty = the cluster's default"`
 
 	DefaultCPU        string `yaml:"default_cpu" help:"CPU of new workspaces, if neither the request nor the template sets it"`
 	DefaultMemory     string `yaml:"default_memory" help:"memory of new workspaces, if neither the request nor the template sets it"`
 	DefaultVolumeSize string `yaml:"default_volume_size" help:"size of the volume of new workspaces, if neither the request nor the template sets it"`
-	MaxCPU            string `yaml:"max_cpu" help:"maximum CPU of a workspace; empty = unlimited"`
-	MaxMemory         string `yaml:"max_memory" help:"maximum memory of a workspace; empty = unlimited"`
-	MaxVolumeSize     string `yaml:"max_volume_size" help:"maximum size of the volume of a workspace; empty = unlimited"`
+	MaxCPU            string `yaml:"max_cpu" help:"maximum CPU of a workspace, unless its agent has another one; empty = unlimited"`
+	MaxMemory         string `yaml:"max_memory" help:"maximum memory of a workspace, unless its agent has another one; empty = unlimited"`
+	MaxVolumeSize     string `yaml:"max_volume_size" help:"maximum size of the volume of a workspace, unless its agent has another one; empty = unlimited"`
 
 	TerminationPatience time.Duration `yaml:"termination_patience" help:"a workspace whose deletion takes longer has an error, and the deletion goes on; 0 = never"`
 }
