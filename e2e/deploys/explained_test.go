@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -99,26 +100,9 @@ func TestExplainedUnschedulable(t *testing.T) {
 func TestExplainedPreview(t *testing.T) {
 	s := shared.Parallel(t)
 	const failing, fixed = "9fceb02d0ae598e95dc970b74767f19372d61af8", "1d2e3f4d0ae598e95dc970b74767f19372d61af8"
-	pull := &githubtest.Pull{State: "open"}
-	gitHub.Repo(repository).Pulls[7] = pull
+	pull := gitHub.OpenPull(repository, 7)
 	w := s.NewWorkload("preview", "deployment")
-	for name, image := range map[string]string{fixture.WorkloadName: missingImage, "api": fixture.FirstImage} {
-		labels := map[string]string{"app": name}
-		_, err := s.Kube.AppsV1().Deployments(w.Namespace).Create(t.Context(), &appsv1.Deployment{
-			ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{
-				"lockstep.dev/deploy-group": "pr-7", "lockstep.dev/deploy-group-size": "2", "lockstep.dev/commit": failing,
-				"lockstep.dev/url": "https://pr-7.example.com",
-			}},
-			Spec: appsv1.DeploymentSpec{
-				Selector: &metav1.LabelSelector{MatchLabels: labels},
-				Template: corev1.PodTemplateSpec{
-					ObjectMeta: metav1.ObjectMeta{Labels: labels},
-					Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: image}}},
-				},
-			},
-		}, metav1.CreateOptions{})
-		require.NoError(t, err)
-	}
+	newPreview(w, "pr-7", failing, map[string]string{fixture.WorkloadName: missingImage, "api": fixture.FirstImage})
 	awaitComment(s, pull, "could not be started", "deployment web", missingImage, "not found", failing[:7])
 
 	patch := fmt.Sprintf(`{"metadata":{"annotations":{"lockstep.dev/commit":%q}},"spec":{"template":{"spec":{`+
@@ -130,6 +114,43 @@ func TestExplainedPreview(t *testing.T) {
 	}
 	awaitComment(s, pull, "is ready", "https://pr-7.example.com", fixed[:7])
 	w.RequireFacts("started 1", "stalled 1", "superseded 1", "started 2", "completed 2")
+}
+
+// newPreview creates Deployments with these images as an environment.
+func newPreview(w *fixture.Workload, group, commit string, images map[string]string) {
+	w.T.Helper()
+	for name, image := range images {
+		labels := map[string]string{"app": name}
+		_, err := w.Kube.AppsV1().Deployments(w.Namespace).Create(w.T.Context(), &appsv1.Deployment{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{
+				"lockstep.dev/deploy-group": group, "lockstep.dev/deploy-group-size": strconv.Itoa(len(images)),
+				"lockstep.dev/commit": commit, "lockstep.dev/url": "https://" + group + ".example.com",
+			}},
+			Spec: appsv1.DeploymentSpec{
+				Selector: &metav1.LabelSelector{MatchLabels: labels},
+				Template: corev1.PodTemplateSpec{
+					ObjectMeta: metav1.ObjectMeta{Labels: labels},
+					Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: image}}},
+				},
+			},
+		}, metav1.CreateOptions{})
+		require.NoError(w.T, err)
+	}
+}
+
+// TestExplainedBlockedPreview follows a preview that a quota blocks to the comment on its pull request.
+func TestExplainedBlockedPreview(t *testing.T) {
+	s := shared.Parallel(t)
+	const commit = "2c3d4e5d0ae598e95dc970b74767f19372d61af8"
+	pull := gitHub.OpenPull(repository, 8)
+	w := s.NewWorkload("blocked-preview", "deployment")
+	limitPods(w, 0)
+	newPreview(w, "pr-8", commit, map[string]string{fixture.WorkloadName: fixture.FirstImage})
+	awaitComment(s, pull, "could not be started", "deployment web", "a quota of the cluster does not allow its pods",
+		commit[:7])
+	require.NoError(t, s.Kube.CoreV1().ResourceQuotas(w.Namespace).Delete(t.Context(), quotaName, metav1.DeleteOptions{}))
+	awaitComment(s, pull, "is ready", "https://pr-8.example.com", commit[:7])
+	w.RequireFacts("started 1", "blocked 1", "unblocked 1", "completed 1")
 }
 
 // awaitComment waits until the only comment of the pull request has the texts, without their markup.

@@ -131,23 +131,31 @@ func TestRolloutsProgressDeadline(t *testing.T) {
 func TestRolloutsBlockedByQuota(t *testing.T) {
 	s := shared.Parallel(t)
 	w := s.NewDeployment("blocked", 2, rolling(intstr.FromInt32(1), intstr.FromInt32(0)))
-	quotas := s.Kube.CoreV1().ResourceQuotas(w.Namespace)
-	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "few"}, Spec: corev1.ResourceQuotaSpec{
-		Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("2")},
-	}}
-	_, err := quotas.Create(s.T.Context(), quota, metav1.CreateOptions{})
-	require.NoError(s.T, err)
-	fixture.AwaitCluster(s.T, "the quota is in force", func(ctx context.Context) (bool, error) {
-		probe := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "probe"}, Spec: fixture.WorkloadPods().Spec}
-		_, err := s.Kube.CoreV1().Pods(w.Namespace).Create(ctx, probe,
-			metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-		return err != nil && strings.Contains(err.Error(), "exceeded quota"), nil
-	})
+	limitPods(w, 2)
 	w.SetImage(fixture.SecondImage)
 	facts := []string{"started 1", "completed 1", "started 2", "blocked 2"}
 	w.RequireFacts(facts...)
-	require.NoError(s.T, quotas.Delete(s.T.Context(), "few", metav1.DeleteOptions{}))
+	require.NoError(s.T,
+		s.Kube.CoreV1().ResourceQuotas(w.Namespace).Delete(s.T.Context(), quotaName, metav1.DeleteOptions{}))
 	w.RequireFacts(append(facts, "unblocked 2", "completed 2")...)
+}
+
+const quotaName = "few"
+
+// limitPods limits the pods of the workload's namespace, and waits until the quota is in force.
+func limitPods(w *fixture.Workload, pods int64) {
+	w.T.Helper()
+	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: quotaName}, Spec: corev1.ResourceQuotaSpec{
+		Hard: corev1.ResourceList{corev1.ResourcePods: *resource.NewQuantity(pods, resource.DecimalSI)},
+	}}
+	_, err := w.Kube.CoreV1().ResourceQuotas(w.Namespace).Create(w.T.Context(), quota, metav1.CreateOptions{})
+	require.NoError(w.T, err)
+	fixture.AwaitCluster(w.T, "the quota is in force", func(ctx context.Context) (bool, error) {
+		probe := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "probe"}, Spec: fixture.WorkloadPods().Spec}
+		_, err := w.Kube.CoreV1().Pods(w.Namespace).Create(ctx, probe,
+			metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return err != nil && strings.Contains(err.Error(), "exceeded quota"), nil
+	})
 }
 
 func TestRolloutsReplicaSetDeleted(t *testing.T) {

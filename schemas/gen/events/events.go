@@ -1524,7 +1524,7 @@ type WaitingPod struct {
 	// The condition PodScheduled of status.conditions.
 	Conditions []Condition `json:"conditions,omitempty"`
 
-	// Up to 10 waiting containers, init containers first.
+	// Up to 10 containers that are not ready, init containers first.
 	Containers []ContainerState `json:"containers,omitempty"`
 
 	// The pod's creationTimestamp.

@@ -110,7 +110,7 @@ func waitingPod(p *corev1.Pod) events.WaitingPod {
 	containers := append(containerStates(p.Spec.InitContainers, p.Status.InitContainerStatuses, true),
 		containerStates(p.Spec.Containers, p.Status.ContainerStatuses, false)...)
 	for _, c := range containers {
-		if c.State == events.ContainerStatusWaiting && len(pod.Containers) < maxContainers {
+		if !c.Ready && len(pod.Containers) < maxContainers {
 			c.Message = shortened(c.Message)
 			pod.Containers = append(pod.Containers, c)
 		}

@@ -88,6 +88,25 @@ func TestEqualFailuresSayTheSame(t *testing.T) {
 	require.NotEqual(t, before.Event.ID(), after.Event.ID())
 }
 
+// A container that keeps exiting runs, has ended or waits. A list may meet it in each of them.
+func TestCrashLoopSaysTheSameInEachState(t *testing.T) {
+	t.Parallel()
+	const want = "CrashLoopBackOff: container main keeps exiting: its command failed with exit code 3"
+	ended := &corev1.ContainerStateTerminated{ExitCode: 3}
+	for name, state := range map[string]corev1.ContainerState{
+		"runs":      {Running: &corev1.ContainerStateRunning{}},
+		"has ended": {Terminated: ended},
+		"waits":     {Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}},
+	} {
+		pod := waiting("b", "", "")
+		pod.Status.ContainerStatuses[0] = corev1.ContainerStatus{
+			Name: "main", RestartCount: 2, State: state, LastTerminationState: corev1.ContainerState{Terminated: ended},
+		}
+		_, says, _ := listed(t, pod)
+		require.Equal(t, want, says, name)
+	}
+}
+
 func TestEventOfManyPodsIsBounded(t *testing.T) {
 	t.Parallel()
 	var pods []corev1.Pod

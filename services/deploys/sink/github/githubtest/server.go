@@ -111,6 +111,16 @@ func (s *Server) Settle() {
 	defer s.mu.Unlock()
 }
 
+// OpenPull adds an open pull request to a repository. It may be called while requests are served.
+func (s *Server) OpenPull(repository string, number int) *Pull {
+	repo := s.Repo(repository)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	pull := &Pull{State: "open"}
+	repo.Pulls[number] = pull
+	return pull
+}
+
 // Repo returns the repository owner/name, and creates it if needed. Read it after Settle, while no requests are sent.
 func (s *Server) Repo(name string) *Repository {
 	s.mu.Lock()
