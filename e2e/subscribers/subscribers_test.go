@@ -86,6 +86,13 @@ func TestShellSubscriberNamesWhatIsMissing(t *testing.T) {
 	require.Contains(t, run(foreign), "the nats command line is missing: see https://github.com/nats-io/natscli")
 	require.NoError(t, os.WriteFile(filepath.Join(path, "nats"), []byte("#!/bin/sh\n"), 0o700))
 	require.Contains(t, run(foreign), "foreign.json has no stream: it is no file of `lockstep subscriber create`")
+
+	complete := filepath.Join(dir, "complete.json")
+	require.NoError(t, os.WriteFile(complete,
+		[]byte("{\n  \"url\": \"u\",\n  \"stream\": \"s\",\n  \"consumer\": \"c\",\n  \"inbox_prefix\": \"i\"\n}\n"), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(path, "nats"),
+		[]byte("#!/bin/sh\necho 'nats: error: Authorization Violation' >&2\nexit 1\n"), 0o700))
+	require.Contains(t, run(complete), "cannot connect: nats: error: Authorization Violation")
 }
 
 func root(t *testing.T) string {

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -9,6 +10,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -320,6 +323,22 @@ func TestParseTime(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, want.Equal(got), value)
 	}
+}
+
+func TestEachFlagWithADurationTakesDays(t *testing.T) {
+	t.Parallel()
+	var check func(c *cobra.Command)
+	check = func(c *cobra.Command) {
+		c.LocalFlags().VisitAll(func(f *pflag.Flag) {
+			if f.Value.Type() == "duration" {
+				require.NoError(t, f.Value.Set("7d"), "%s --%s", c.CommandPath(), f.Name)
+			}
+		})
+		for _, child := range c.Commands() {
+			check(child)
+		}
+	}
+	check((&app{stdout: io.Discard, stderr: io.Discard}).root(""))
 }
 
 func TestEventFilterAndSummary(t *testing.T) {

@@ -255,7 +255,7 @@ clusters. It publishes and stores nothing.`,
 	f.BoolVar(&positions, "positions", false, "add the extensions natssubject and natssequence")
 	f.StringVar(&through, "through", "", "deploys: detect rollouts and compare the facts with the published ones")
 	f.StringVar(&label, "group-label", "", "with --through: environments.label of the deploys service")
-	f.DurationVar(&settle, "settle", 0, "with --through: environments.settle of the deploys service")
+	durationFlag(c, &settle, "settle", 0, "with --through: environments.settle of the deploys service")
 	_ = c.RegisterFlagCompletionFunc("through",
 		cobra.FixedCompletions([]string{throughDeploys}, cobra.ShellCompDirectiveNoFileComp))
 	_ = c.RegisterFlagCompletionFunc("pace",

@@ -62,7 +62,7 @@ restore: a schema is restored as the role of its service. Other users of the dat
 	f.StringVar(&passwordFile, "password-file", "", "file with the administrator's password; default: that of --url")
 	f.BoolVar(&removePassword, "remove-own-password", false,
 		"remove the administrator's password: it logs in only where the server trusts it, such as on its own machine")
-	f.DurationVar(&timeout, "timeout", time.Minute, "how long to wait for the database")
+	durationFlag(c, &timeout, "timeout", time.Minute, "how long to wait for the database")
 	return c
 }
 

@@ -17,9 +17,10 @@ field() { sed -n "s/^ *\"$1\": \"\(.*\)\",\{0,1\}\$/\1/p" "$credentials"; }
 for name in url stream consumer inbox_prefix; do
   [ -n "$(field $name)" ] || fail "$credentials has no $name: it is no file of \`lockstep subscriber create\`"
 done
+connected() { nats --context "$credentials" --inbox-prefix "$(field inbox_prefix)" --timeout 10s "$@"; }
+said=$(connected rtt 2>&1) || fail "cannot connect: $said"
 
 while :; do
   # Request one fact, wait for it, print and acknowledge it. Continue without a fact and without a connection.
-  nats --context "$credentials" --inbox-prefix "$(field inbox_prefix)" --timeout 10s \
-    consumer next "$(field stream)" "$(field consumer)" --raw 2>/dev/null || sleep 1
+  connected consumer next "$(field stream)" "$(field consumer)" --raw 2>/dev/null || sleep 1
 done | grep --line-buffered . # without a fact the output is an empty line

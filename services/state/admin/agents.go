@@ -147,7 +147,7 @@ func (d *Directory) ConfigureAgent(
 			return err
 		}
 		if a.Revoked {
-			return fault.New(errcode.FailedPrecondition, "agent %d is revoked and cannot be configured", id)
+			return fault.New(errcode.FailedPrecondition, "agent %q is revoked and cannot be configured", a.Name)
 		}
 		if !changed {
 			return nil

@@ -23,11 +23,11 @@ func (a Agent) Rotate(tokenHash []byte, overlap time.Duration, now time.Time) (A
 		return a, fault.New(errcode.InvalidArgument, "valid_for: %s is not between 0s and %s", overlap, MaxTokenOverlap).
 			With("field", "valid_for")
 	case a.Revoked:
-		return a, fault.New(errcode.FailedPrecondition, "agent %d is revoked: register another one", a.ID)
+		return a, fault.New(errcode.FailedPrecondition, "agent %q is revoked: register another one", a.Name)
 	case len(a.PreviousTokenHash) > 0 && overlap > 0:
 		return a, fault.New(errcode.FailedPrecondition,
-			"agent %d has two tokens until %s: try again then, or end both at once with --valid-for 0s",
-			a.ID, a.PreviousTokenValidUntil.UTC().Format(time.RFC3339))
+			"agent %q has two tokens until %s: try again then, or end both at once with --valid-for 0s",
+			a.Name, a.PreviousTokenValidUntil.UTC().Format(time.RFC3339))
 	}
 	a.PreviousTokenHash, a.PreviousTokenValidUntil = a.TokenHash, now.Add(overlap)
 	a.TokenHash = tokenHash

@@ -48,7 +48,7 @@ func (s *agentService) RequestResync(
 		return nil, err
 	}
 	if a.Revoked {
-		return nil, fault.New(errcode.FailedPrecondition, "agent %d is revoked: it answers no request", a.ID)
+		return nil, fault.New(errcode.FailedPrecondition, "agent %q is revoked: it answers no request", a.Name)
 	}
 	var nonces map[int64]string
 	err = libpostgres.InTx(ctx, s.pool, func(tx pgx.Tx) error {

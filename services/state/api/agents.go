@@ -206,8 +206,8 @@ func (s *agentService) RevokeAgent(
 		return nil, fault.Wrap(
 			err,
 			errcode.Unavailable,
-			"agent %d is revoked and cannot connect again, but closing its connections failed: try again",
-			a.ID,
+			"agent %q is revoked and cannot connect again, but closing its connections failed: try again",
+			a.Name,
 		)
 	}
 	return connect.NewResponse(&statev1.RevokeAgentResponse{Agent: agentMessage(a)}), nil
