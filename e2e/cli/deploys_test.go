@@ -58,9 +58,9 @@ func TestDeploysCommands(t *testing.T) {
 	content := "hook:\n  type: webhook\n  backfill: true\n  network: {allow_private: true}\n" +
 		"  webhook: {url: '" + hook.URL + "', secret_file: " + secret + "}\n"
 	require.NoError(t, os.WriteFile(sinks, []byte(content), 0o600))
-	configure := func(service string, config any) {
-		if service == stack.Deploys {
-			config.(*deploys.Config).SinksFile = sinks
+	configure := func(_ string, config any) {
+		if cfg, is := config.(*deploys.Config); is {
+			cfg.SinksFile = sinks
 		}
 	}
 	s := fixture.StartWith(t, stack.Options{Workloads: watcher.Workloads{Enabled: true}, Configure: configure})

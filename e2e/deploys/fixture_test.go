@@ -17,12 +17,12 @@ import (
 // published about rollouts is compared with what the API server reported.
 var shared = fixture.Share(func(tb testing.TB) stack.Options {
 	sinks := writeSinks(tb)
-	return stack.Options{Workloads: watcher.Workloads{Enabled: true}, Configure: func(service string, config any) {
-		switch service {
-		case stack.Watcher:
-			config.(*watcher.Config).TickInterval = time.Second
-		case stack.Deploys:
-			config.(*deploys.Config).SinksFile = sinks
+	return stack.Options{Workloads: watcher.Workloads{Enabled: true}, Configure: func(_ string, config any) {
+		switch cfg := config.(type) {
+		case *watcher.Config:
+			cfg.TickInterval = time.Second
+		case *deploys.Config:
+			cfg.SinksFile = sinks
 		}
 	}}
 }, func(s *fixture.System) {

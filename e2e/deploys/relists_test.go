@@ -18,9 +18,8 @@ import (
 func TestRelists(t *testing.T) {
 	t.Parallel()
 	var proxy *apiServerProxy
-	configure := func(service string, config any) {
-		if service == stack.Watcher {
-			cfg := config.(*watcher.Config)
+	configure := func(_ string, config any) {
+		if cfg, is := config.(*watcher.Config); is {
 			if proxy == nil {
 				proxy = newAPIServerProxy(t, cfg.Kubernetes.Kubeconfig)
 			}

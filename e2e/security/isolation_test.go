@@ -35,13 +35,13 @@ import (
 // TestIsolation lets an agent with real credentials try everything that could reach another agent.
 func TestIsolation(t *testing.T) {
 	t.Parallel()
-	configure := func(service string, config any) {
+	configure := func(_ string, config any) {
 		switch cfg := config.(type) {
 		case *state.Config:
 			cfg.Agents.SilentAfter = time.Hour // the victim's agent and the attacker's do not report
 		case *watcher.Config:
 			// The victim's agent is in the bystander's cluster and does not report its workloads.
-			if service == stack.Watcher && filepath.Base(cfg.CredentialsFile) == victimName+".json" {
+			if filepath.Base(cfg.CredentialsFile) == victimName+".json" {
 				cfg.Workloads.Enabled = false
 			}
 		}

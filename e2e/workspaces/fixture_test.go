@@ -15,8 +15,8 @@ var agentClock = &fixture.Clock{}
 
 var shared = fixture.Share(func(testing.TB) stack.Options {
 	return stack.Options{Configure: func(service string, config any) {
-		if service == stack.Watcher {
-			config.(*watcher.Config).TickInterval = time.Second
+		if cfg, is := config.(*watcher.Config); is {
+			cfg.TickInterval = time.Second
 		}
 		agentClock.For(clockAgent)(service, config)
 		terminationClock.For(terminationAgent)(service, config)

@@ -13,7 +13,6 @@ import (
 
 	"lockstep.internal/e2e/fixture"
 	"lockstep.internal/services/state"
-	"lockstep.internal/tools/stack"
 )
 
 // cellSettings sets each setting of the cell to another value than its default.
@@ -94,9 +93,9 @@ func storageClass(s *fixture.System, name string) {
 // the dispatcher has applied.
 func TestSettingsReachTheAppliedObjects(t *testing.T) {
 	t.Parallel()
-	s := fixture.Start(t, func(service string, config any) {
-		if service == stack.State {
-			cellSettings(&config.(*state.Config).Workspace)
+	s := fixture.Start(t, func(_ string, config any) {
+		if cfg, is := config.(*state.Config); is {
+			cellSettings(&cfg.Workspace)
 		}
 	})
 	storageClass(s, "cell-class")

@@ -8,7 +8,8 @@
 // The seed gives the schedule of faults and the changes of each user. When a fault hits a change depends on the
 // machine.
 //
-// Faults are SIGKILL, SIGSTOP and cuts of the network between a service and NATS, PostgreSQL, Kubernetes or the relays.
+// Faults are SIGKILL, SIGSTOP and cuts of the network between one replica of a service, or all, and NATS, PostgreSQL,
+// Kubernetes or a relay.
 // Users create and change workspaces, somebody changes workloads in the cluster, and callers reach targets through the
 // relays. All answers, all versions of objects in the cluster and, at the end, all messages of the streams go into the
 // recording. [Judge] is a pure function of it: it knows nothing of the system but its answers, its events and the

@@ -13,7 +13,7 @@ import (
 	"lockstep.internal/tools/stack"
 )
 
-// faultTargets returns what faults may hit.
+// faultTargets returns what faults may hit. Cuts hit the link of one replica, or those of all replicas.
 func (s *system) faultTargets() map[FaultKind][]string {
 	var services []string
 	for _, of := range []string{
@@ -24,10 +24,14 @@ func (s *system) faultTargets() map[FaultKind][]string {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	cuts := map[string]bool{}
+	for name := range s.links {
+		cuts[name], cuts[replicaNumber.ReplaceAllString(name, "")] = true, true
+	}
 	return map[FaultKind][]string{
 		FaultKill:  append(slices.Clone(services), nats, postgres),
 		FaultPause: append(slices.Clone(services), nats),
-		FaultCut:   slices.Collect(maps.Keys(s.links)),
+		FaultCut:   slices.Collect(maps.Keys(cuts)),
 	}
 }
 
@@ -56,7 +60,9 @@ func (s *system) inject(ctx context.Context, faults []Fault, record *recorder) e
 func (s *system) begin(f Fault) error {
 	switch {
 	case f.Kind == FaultCut:
-		s.links[f.Target].cut()
+		for _, l := range s.linksOf(f.Target) {
+			l.cut()
+		}
 		return nil
 	case f.Target == postgres:
 		s.Database().Kill()
@@ -77,7 +83,9 @@ func (s *system) end(ctx context.Context, f Fault) error {
 	defer cancel()
 	switch {
 	case f.Kind == FaultCut:
-		s.links[f.Target].restore()
+		for _, l := range s.linksOf(f.Target) {
+			l.restore()
+		}
 		return nil
 	case f.Target == postgres:
 		return s.Database().Restart(ctx)

@@ -30,11 +30,11 @@ const (
 	// moment.
 	outageMargin = 10 * time.Second
 
-	// watcherNATS is the link between the watcher and NATS.
-	watcherNATS = stack.Watcher + "-nats"
-
 	labelWorkspace = "lockstep.dev/workspace"
 )
+
+// watcherNATS is the name of the links between watchers and NATS.
+var watcherNATS = stack.WatcherOf(firstAgent) + "-" + nats
 
 // Judge returns a sentence for each fault of the system that the recording shows: a request that was answered and is
 // lost, an event twice, missing, invented or out of order, a rollout without its start or end, a change in the cluster
@@ -108,7 +108,7 @@ func outages(r Recording) []history.Outage {
 	for i := range found {
 		found[i].From, found[i].Until = found[i].From.Add(-outageMargin), found[i].Until.Add(outageMargin)
 		for _, f := range slices.Backward(r.Faults) {
-			unsent := f.Target == nats || f.Target == watcherNATS
+			unsent := f.Target == nats || replicaNumber.ReplaceAllString(f.Target, "") == watcherNATS
 			if unsent && f.From.Before(found[i].From) && f.Until.After(found[i].From) {
 				found[i].From = f.From
 			}

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"lockstep.internal/tools/history"
+	"lockstep.internal/tools/stack"
 )
 
 func TestOutageBeginsWithTheFaultOfNATSThatReachesIntoIt(t *testing.T) {
@@ -28,10 +29,11 @@ func TestOutageBeginsWithTheFaultOfNATSThatReachesIntoIt(t *testing.T) {
 		fault Injected
 		from  int
 	}{
-		"of NATS":            {fault(nats, 60, 95), 60},
-		"of the link":        {fault(watcherNATS, 60, 95), 60},
-		"ended long before":  {fault(nats, 60, 80), 100 - margin},
-		"of another service": {fault("state-nats", 60, 95), 100 - margin},
+		"of NATS":             {fault(nats, 60, 95), 60},
+		"of a watcher's link": {fault(linkName(stack.WatcherOf(firstAgent)+"#2", nats), 60, 95), 60},
+		"of all links":        {fault(watcherNATS, 60, 95), 60},
+		"ended long before":   {fault(nats, 60, 80), 100 - margin},
+		"of another service":  {fault("state-nats", 60, 95), 100 - margin},
 	} {
 		r := Recording{
 			Versions: []history.ObjectVersion{lease("1", "a", 100), lease("2", "b", 120)}, Faults: []Injected{test.fault},

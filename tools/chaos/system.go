@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 
@@ -115,8 +116,9 @@ func (s *system) stop() error {
 	return errors.Join(errs...)
 }
 
-// through returns the address of a link, which starts with its first use.
-func (s *system) through(name, to string) string {
+// through returns the address of the link of a service to a peer. The link starts with its first use.
+func (s *system) through(service, peer, to string) string {
+	name := linkName(service, peer)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.links[name] == nil {
@@ -129,16 +131,40 @@ func (s *system) through(name, to string) string {
 	return s.links[name].address()
 }
 
+// replicaNumber is the part of a link's name that differs between the replicas of a service.
+var replicaNumber = regexp.MustCompile(`#\d+`)
+
+// linkName returns the name of a link. Without the number of the replica, it is the name of the links of all replicas.
+func linkName(service, peer string) string {
+	if !strings.Contains(service, "#") {
+		service += "#1"
+	}
+	return service + "-" + peer
+}
+
+// linksOf returns the link with a name, or the links of all replicas with it.
+func (s *system) linksOf(name string) []*link {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var found []*link
+	for each, l := range s.links {
+		if each == name || replicaNumber.ReplaceAllString(each, "") == name {
+			found = append(found, l)
+		}
+	}
+	return found
+}
+
 // configure puts links between a service and what it connects to.
 func (s *system) configure(service string, settings any) {
-	natsLink := func() config.URL { return config.URL("nats://" + s.through(service+"-nats", s.nats.address())) }
+	natsLink := func() config.URL { return config.URL("nats://" + s.through(service, nats, s.nats.address())) }
 	switch cfg := settings.(type) {
 	case *state.Config:
 		cfg.NATS.URL = natsLink()
-		cfg.Database.URLFile = s.databaseLink(service)
+		cfg.Database.URLFile = s.databaseLink(service, cfg.Database.URLFile)
 	case *deploys.Config:
 		cfg.NATS.URL = natsLink()
-		cfg.Database.URLFile = s.databaseLink(service)
+		cfg.Database.URLFile = s.databaseLink(service, cfg.Database.URLFile)
 	case *relay.Config:
 		cfg.NATS.URL = natsLink()
 	case *watcher.Config:
@@ -161,7 +187,8 @@ func (s *system) configure(service string, settings any) {
 		cfg.Targets.AllowedAddresses = append(cfg.Targets.AllowedAddresses, "127.0.0.1:*")
 		if isFirst(cfg.CredentialsFile) {
 			for i, address := range cfg.Relay.URLs {
-				cfg.Relay.URLs[i] = "wss://" + s.through(service+"-relay", strings.TrimPrefix(address, "wss://"))
+				to := strings.TrimPrefix(address, "wss://")
+				cfg.Relay.URLs[i] = "wss://" + s.through(service, fmt.Sprintf("relay-%d", i+1), to)
 			}
 		}
 	}
@@ -172,14 +199,14 @@ func isFirst(credentialsFile string) bool {
 }
 
 // databaseLink writes the URL of a service's database through a link, and returns the file.
-func (s *system) databaseLink(service string) config.Secret {
-	raw, err := os.ReadFile(filepath.Join(s.dir, "stack", "keys", service+".database.url"))
+func (s *system) databaseLink(service string, direct config.Secret) config.Secret {
+	raw, err := direct.Read()
 	must(err)
-	address, err := url.Parse(strings.TrimSpace(string(raw)))
+	address, err := url.Parse(raw)
 	must(err)
-	address.Host = s.through(service+"-postgres", address.Host)
+	address.Host = s.through(service, postgres, address.Host)
 	file := filepath.Join(s.dir, service+".database.url")
-	must(os.WriteFile(file, []byte(address.String()+"\n"), 0o600)) //nolint:gosec // in the folder of this run
+	must(os.WriteFile(file, []byte(address.String()+"\n"), 0o600))
 	return config.SecretFile(file)
 }
 
@@ -187,7 +214,7 @@ func (s *system) databaseLink(service string) config.Secret {
 func (s *system) credentialsLink(service, file string) string {
 	credentials, err := natsauth.ReadAgentCredentials(file)
 	must(err)
-	credentials.ServerURLs = []string{"nats://" + s.through(service+"-nats", s.nats.address())}
+	credentials.ServerURLs = []string{"nats://" + s.through(service, nats, s.nats.address())}
 	through := filepath.Join(s.dir, service+"."+filepath.Base(file))
 	must(natsauth.WriteAgentCredentials(through, credentials))
 	return through
@@ -200,7 +227,7 @@ func (s *system) kubernetesLink(service, file string) string {
 	for _, cluster := range loaded.Clusters {
 		address, err := url.Parse(cluster.Server)
 		must(err)
-		address.Host = s.through(service+"-kubernetes", address.Host)
+		address.Host = s.through(service, "kubernetes", address.Host)
 		cluster.Server = address.String()
 	}
 	through := filepath.Join(s.dir, service+".kubeconfig")

@@ -48,8 +48,8 @@ type Options struct {
 	Programs string
 	// Progress receives one line per step. Defaults to io.Discard.
 	Progress io.Writer
-	// Configure may change a service's configuration before each start. service is one of the constants from
-	// State to RelayAgent; config is a pointer to its Config. Programs get only what can be written into a file.
+	// Configure may change a service's configuration before each start. service is the name of the replica, as for
+	// Kill; config is a pointer to its Config. Programs get only what can be written into a file.
 	// It may be called from any goroutine. Optional.
 	Configure func(service string, config any)
 }

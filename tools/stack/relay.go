@@ -98,7 +98,7 @@ func (s *Stack) relay(name, listen string) *service {
 		cfg.NATS.NKeySeedFile = config.SecretFile(natsauth.SeedFile(s.natsDir(), natsauth.PrincipalRelay))
 		cfg.Internal.SecretFile = config.SecretFile(s.relayKeys.SecretFile)
 		cfg.Internal.CAFile = s.relayKeys.CertFile
-		s.opts.Configure(Relay, &cfg)
+		s.opts.Configure(name, &cfg)
 		return configuration{
 			settings: &cfg, common: &cfg.Config, main: func(ctx context.Context) error { return relay.Main(ctx, cfg) },
 		}
@@ -135,7 +135,7 @@ func (s *Stack) relayAgent(name string, of Agent, kubeconfig string) *service {
 		cfg.Kubernetes.Kubeconfig = kubeconfig
 		cfg.Relay.URLs = s.relayAgentsURLs()
 		cfg.Relay.TLS.CAFile = s.relayKeys.CertFile
-		s.opts.Configure(RelayAgent, &cfg)
+		s.opts.Configure(name, &cfg)
 		return configuration{
 			settings: &cfg, common: &cfg.Config, main: func(ctx context.Context) error { return agent.Main(ctx, cfg) },
 		}

@@ -76,7 +76,7 @@ func (s *Stack) state(name, listen string) *service {
 		if s.opts.Image != "" {
 			cfg.Workspace.Image = s.opts.Image
 		}
-		s.opts.Configure(State, &cfg)
+		s.opts.Configure(name, &cfg)
 		return configuration{
 			settings: &cfg, common: &cfg.Config, main: func(ctx context.Context) error { return state.Main(ctx, cfg) },
 		}
@@ -114,7 +114,7 @@ func (s *Stack) deploys(name, listen string) *service {
 		cfg.Database.URLFile = config.SecretFile(s.databaseURLFile(Deploys))
 		cfg.NATS.URL = config.URL(s.natsURL())
 		cfg.NATS.NKeySeedFile = config.SecretFile(natsauth.SeedFile(s.natsDir(), natsauth.PrincipalDeploys))
-		s.opts.Configure(Deploys, &cfg)
+		s.opts.Configure(name, &cfg)
 		return configuration{
 			settings: &cfg, common: &cfg.Config, main: func(ctx context.Context) error { return deploys.Main(ctx, cfg) },
 		}
@@ -178,7 +178,7 @@ func (s *Stack) watcher(name string, agent Agent, kubeconfig string) *service {
 		if cfg.Workloads = s.opts.Workloads; cfg.Workloads.Annotations == nil {
 			cfg.Workloads.Annotations = annotations
 		}
-		s.opts.Configure(Watcher, &cfg)
+		s.opts.Configure(name, &cfg)
 		return configuration{
 			settings: &cfg, common: &cfg.Config, main: func(ctx context.Context) error { return watcher.Main(ctx, cfg) },
 		}
@@ -196,7 +196,7 @@ func (s *Stack) dispatcher(name string, agent Agent, kubeconfig string) *service
 		cfg.Telemetry = s.telemetry()
 		cfg.CredentialsFile = agent.CredentialsFile
 		cfg.Kubeconfig = kubeconfig
-		s.opts.Configure(Dispatcher, &cfg)
+		s.opts.Configure(name, &cfg)
 		return configuration{
 			settings: &cfg, common: &cfg.Config, main: func(ctx context.Context) error { return dispatcher.Main(ctx, cfg) },
 		}
