@@ -239,7 +239,7 @@ func (p *process) openIngest(context.Context) error {
 		Pool: p.pool, Logger: p.tel.Logger, Ingest: p.consumers.Ingest, IngestStores: p.ingestStores,
 	}
 	p.renderer = &rerender.Renderer{
-		Pool: p.pool, Logger: p.tel.Logger, Ingest: p.consumers.Ingest, IngestStores: p.ingestStores,
+		Pool: p.pool, Logger: p.tel.Logger, Ingest: p.consumers.Ingest, IngestStores: p.ingestStores, Now: time.Now,
 	}
 	p.ingest, err = p.consumers.Parts()
 	if err != nil {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"lockstep.internal/services/state/agent"
@@ -75,41 +74,6 @@ func readSettings(ctx context.Context, tx pgx.Tx, id int64, locking string) (str
 	err := tx.QueryRow(ctx, `select name, `+cellSettings+`, configuration from agents where id = $1`+locking, id).
 		Scan(&name, &l.Cell, &l.Agent)
 	return name, l, asFault(err, "", fmt.Sprintf("agent %d", id))
-}
-
-// RenderChannel is the NOTIFY channel of workspaces that are queued for rendering. Its payloads are empty.
-const RenderChannel = "workspaces_to_render"
-
-// QueueRender queues the workspaces of some agents, or of all without any, whose manifests must be rendered again.
-func (d *Directory) QueueRender(ctx context.Context, tx pgx.Tx, agentIDs ...int64) error {
-	_, err := tx.Exec(ctx, `
-		insert into workspaces_to_render
-			select id from workspaces
-				where actual_state <> 'terminated' and ($1::bigint[] is null or agent_id = any($1)) order by id
-			on conflict do nothing`, agentIDs)
-	if err == nil {
-		_, err = tx.Exec(ctx, `select pg_notify($1, '')`, RenderChannel)
-	}
-	if err != nil {
-		return fmt.Errorf("queue workspaces for rendering: %w", err)
-	}
-	return nil
-}
-
-// TakeToRender removes up to limit workspaces from those that are queued for rendering, and returns them.
-func (s *IngestStore) TakeToRender(ctx context.Context, limit int) ([]uuid.UUID, error) {
-	rows, err := s.tx.Query(ctx, `
-		delete from workspaces_to_render where workspace_id in (
-			select workspace_id from workspaces_to_render order by workspace_id limit $1)
-		returning workspace_id`, limit)
-	if err != nil {
-		return nil, fmt.Errorf("take workspaces to render: %w", err)
-	}
-	ids, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
-	if err != nil {
-		return nil, fmt.Errorf("take workspaces to render: %w", err)
-	}
-	return ids, nil
 }
 
 // SaveSettings stores the settings of a locked agent and raises its configuration revision by revisions.

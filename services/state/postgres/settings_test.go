@@ -1,6 +1,7 @@
 package postgres_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -18,7 +19,10 @@ func (b *fixture) takeToRender() []uuid.UUID {
 	b.t.Helper()
 	var ids []uuid.UUID
 	require.NoError(b.t, b.tx(func(tx pgx.Tx) (err error) {
-		ids, err = (&postgres.IngestStores{}).In(tx).TakeToRender(b.t.Context(), 100)
+		if ids, err = (&postgres.IngestStores{}).In(tx).LockToRender(b.t.Context(), 100, nil); err != nil {
+			return err
+		}
+		_, err = tx.Exec(b.t.Context(), `update workspaces set rendered_revision = desired_revision where id = any($1)`, ids)
 		return err
 	}))
 	return ids
@@ -60,6 +64,42 @@ func TestOnlyChangesOfManifestsRenderWorkspacesAgain(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"8", "4"}, []string{found[7].Maximums.CPU, found[8].Maximums.CPU})
 	require.Equal(t, []string{"10.9.0.0/16"}, found[7].Manifests.EgressAllowed)
+}
+
+// TestRevisionsOfAnOlderReplicaAreRenderedAgain writes a revision as a version without rendered_revision does.
+func TestRevisionsOfAnOlderReplicaAreRenderedAgain(t *testing.T) {
+	t.Parallel()
+	b := newFixture(t)
+	var all []uuid.UUID
+	for i := range 6 {
+		all = append(all, b.inserted(workspace.Creation{Name: fmt.Sprintf("ide-%d", i)}).ID)
+	}
+	require.Empty(t, b.takeToRender())
+	old := func(sql string, ids ...uuid.UUID) {
+		_, err := b.pool.Exec(t.Context(), `update workspaces set `+sql+` where id = any($1)`, ids)
+		require.NoError(t, err)
+	}
+	old(`desired_revision = desired_revision + 1`, all...)
+	old(`desired_state = 'terminated'`, all[0])
+	require.Equal(t, all[1:], b.takeToRender(), "a termination has no manifests")
+
+	old(`desired_revision = desired_revision + 1`, all[1:]...)
+	b.save(all[1], func(w *workspace.Workspace) { w.DesiredRevision++ })
+	b.save(all[2], func(w *workspace.Workspace) { w.Message = "unchanged" })
+	require.Equal(t, all[2:], b.takeToRender(), "this version renders each revision that it writes")
+	old(`desired_revision = desired_revision + 1`, all...)
+	require.NoError(t, b.tx(func(tx pgx.Tx) error {
+		locked, err := b.store.Lock(t.Context(), tx, all)
+		require.NoError(t, err)
+		var saved []workspace.Workspace
+		for i, id := range all {
+			w := locked[id]
+			w.DesiredRevision += int64(i % 2)
+			saved = append(saved, w)
+		}
+		return b.store.Save(t.Context(), tx, saved...)
+	}))
+	require.Equal(t, []uuid.UUID{all[2], all[4]}, b.takeToRender())
 }
 
 func TestChangeOfTheCellIsConsideredAtTheNextTick(t *testing.T) {

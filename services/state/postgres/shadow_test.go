@@ -91,6 +91,7 @@ func everyColumn() map[string]map[string]bool {
 			"spec":                     stored,
 			"desired_state":            stored,
 			"desired_revision":         stored,
+			"rendered_revision":        stored,
 			"idempotency_key":          stored,
 			"created_at":               stored,
 			"desired_state_changed_at": stored,

@@ -68,9 +68,9 @@ func TestUpgradeRendersWorkspacesAgain(t *testing.T) {
 	pool := migrated(t, string(dump))
 	require.NoError(t, libpostgres.InTx(t.Context(), pool, func(tx pgx.Tx) error {
 		store := (&postgres.IngestStores{Workspaces: &postgres.Workspaces{}}).In(tx)
-		first, err := store.TakeToRender(t.Context(), 1)
+		first, err := store.LockToRender(t.Context(), 1, nil)
 		require.NoError(t, err)
-		second, err := store.TakeToRender(t.Context(), 10)
+		second, err := store.LockToRender(t.Context(), 10, first)
 		require.NoError(t, err)
 		require.ElementsMatch(t, []uuid.UUID{
 			uuid.MustParse("0199c0de-7a31-7c55-b1d4-3f2a9e10c6aa"), uuid.MustParse("0199c0de-7a31-7c55-b1d4-3f2a9e10c6ab"),

@@ -179,6 +179,8 @@ func (r *workspaceRows) update(batch *pgx.Batch, returning string) {
 		batch.Queue(
 			`
 			update workspaces w set spec = n.spec::jsonb, desired_state = n.desired_state, desired_revision = n.desired_revision,
+				rendered_revision = case when n.desired_revision > w.desired_revision then n.desired_revision
+					else w.rendered_revision end,
 				desired_state_changed_at = n.desired_state_changed_at,
 				actual_state = n.actual_state, actual_state_revision = n.actual_state_revision,
 				actual_state_changed_at = n.actual_state_changed_at, reason = n.reason, message = n.message,
@@ -234,6 +236,7 @@ func (r *workspaceRows) update(batch *pgx.Batch, returning string) {
 		batch.Queue(
 			`
 			update workspaces w set spec = $2, desired_state = $3, desired_revision = $4, desired_state_changed_at = $5,
+				rendered_revision = case when $4 > w.desired_revision then $4 else w.rendered_revision end,
 				actual_state = $6, actual_state_revision = $7, actual_state_changed_at = $8, reason = $9, message = $10,
 				applied_revision = $11, applied_at = $12,
 				apply_error_revision = $13, apply_error_reason = $14, apply_error_message = $15,

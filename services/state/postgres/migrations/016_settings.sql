@@ -5,12 +5,11 @@ create table cell_settings (
     settings jsonb not null
 );
 
--- Workspaces whose manifests must be rendered again, because settings have changed.
-create table workspaces_to_render (
-    workspace_id uuid primary key references workspaces on delete cascade
-);
--- Earlier versions allowed other pods to connect to workspaces.
-insert into workspaces_to_render select id from workspaces where actual_state <> 'terminated';
+-- The desired revision whose manifests were rendered with the present settings; 0 for none. Earlier versions do not
+-- write it, and allowed other pods to connect: their workspaces are rendered again.
+alter table workspaces add column rendered_revision bigint not null default 0;
+create index workspaces_to_render on workspaces (id)
+    where rendered_revision < desired_revision and desired_state <> 'terminated';
 
 -- Sizes that earlier versions filled in. Without them, the defaults of the agent apply.
 update templates set spec = spec - '{cpu,memory,volume_size}'::text[]
@@ -26,5 +25,6 @@ alter table workspaces
 ---- create above / drop below ----
 
 alter table workspaces
-    drop column remaining_message, drop column remaining_reason, drop column terminating_since;
-drop table workspaces_to_render, cell_settings;
+    drop column remaining_message, drop column remaining_reason, drop column terminating_since,
+    drop column rendered_revision;
+drop table cell_settings;
