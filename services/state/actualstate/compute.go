@@ -12,9 +12,9 @@ import (
 // Input contains what the cluster and the dispatcher report about a workspace.
 type Input struct {
 	Termination Termination
-	// TerminatingSince is the agent's time of the first report of objects that remain. Zero without a report.
+	// TerminatingSince is the time at which the termination was requested.
 	TerminatingSince time.Time
-	// RemainingReason and RemainingMessage explain why objects remain.
+	// RemainingReason and RemainingMessage explain why objects remain. Empty before the dispatcher reports them.
 	RemainingReason, RemainingMessage string
 	// ApplyError is nil when the last attempt to apply succeeded.
 	ApplyError *ApplyError
@@ -153,11 +153,10 @@ func fromDeployment(d *events.ObservedWorkload, progressing string) Result {
 
 // terminating explains what remains, with the pod that does not end if there is one. After the timeout it is an error.
 func terminating(in Input) Result {
-	r := Result{State: Terminating}
-	if in.TerminatingSince.IsZero() {
-		return r
+	r := Result{
+		State: Terminating, Reason: cmp.Or(in.RemainingReason, reasonObjectsRemain),
+		Message: podstate.Detail(in.RemainingMessage),
 	}
-	r.Reason, r.Message = cmp.Or(in.RemainingReason, reasonObjectsRemain), podstate.Detail(in.RemainingMessage)
 	var pods podResult
 	if r.Reason == reasonObjectsRemain || r.Reason == reasonVolumeInUse {
 		if pods.checkEnds(in); pods.failure != nil {

@@ -43,8 +43,8 @@ func reference(in actualstate.Input) actualstate.State {
 		{func() bool { return in.Termination == actualstate.TerminationFinished }, actualstate.Terminated},
 		{func() bool { return in.ApplyError != nil }, actualstate.Error},
 		{func() bool {
-			return in.Termination == actualstate.TerminationInProgress && !in.TerminatingSince.IsZero() &&
-				in.Timeouts.Termination > 0 && in.Clock.Sub(in.TerminatingSince) >= in.Timeouts.Termination
+			return in.Termination == actualstate.TerminationInProgress && in.Timeouts.Termination > 0 &&
+				in.Clock.Sub(in.TerminatingSince) >= in.Timeouts.Termination
 		}, actualstate.Error},
 		{func() bool { return in.Termination == actualstate.TerminationInProgress }, actualstate.Terminating},
 		{func() bool { return in.Deployment == nil }, actualstate.Unknown},
@@ -193,9 +193,7 @@ func inputFromBytes(seed []byte) actualstate.Input {
 			Termination:    time.Duration(pick(3)) * time.Minute,
 		},
 	}
-	if pick(2) == 1 {
-		in.TerminatingSince = time.Unix(int64(pick(256)), 0)
-	}
+	in.TerminatingSince = time.Unix(int64(pick(256)), 0)
 	if pick(4) == 3 {
 		in.ApplyError = &actualstate.ApplyError{Reason: choose("", "Invalid"), Message: choose("", "no")}
 	}

@@ -95,12 +95,12 @@ func TestEveryRule(t *testing.T) {
 		"3 termination in progress": {
 			actualstate.Input{Termination: actualstate.TerminationInProgress},
 			actualstate.Terminating,
-			"",
+			"ObjectsRemain",
 		},
 		"3 beats a running Deployment": {
 			actualstate.Input{Termination: actualstate.TerminationInProgress, Deployment: running.deployment()},
 			actualstate.Terminating,
-			"",
+			"ObjectsRemain",
 		},
 		"4 no Deployment": {
 			actualstate.Input{Termination: actualstate.TerminationNone},
@@ -417,10 +417,11 @@ func TestLongTerminationIsAnErrorWithItsReason(t *testing.T) {
 	}, actualstate.Compute(in))
 
 	in.RemainingReason, in.RemainingMessage = "", ""
-	require.Equal(t, "ObjectsRemain", actualstate.Compute(in).Reason, "an old dispatcher reports no reason")
+	require.Equal(t, actualstate.Result{
+		State: actualstate.Error, Reason: "ObjectsRemain",
+		Message: "the workspace has been terminating since 2026-03-04T05:06:07Z: the cluster gave no reason",
+	}, actualstate.Compute(in), "an old dispatcher reports no reason")
 
 	in.Timeouts.Termination = 0
 	require.Equal(t, actualstate.Terminating, actualstate.Compute(in).State, "0 is never")
-	in.Timeouts.Termination, in.TerminatingSince = time.Minute, time.Time{}
-	require.Equal(t, actualstate.Terminating, actualstate.Compute(in).State, "the patience begins with the first report")
 }

@@ -164,15 +164,10 @@ func (s *Shadow) copyApplied(ctx context.Context, tx pgx.Tx, f Missing) error {
 					and s.applied_at < l.applied_at)`,
 		// A termination that began in missing messages. It starts after its request and lasts until its end.
 		`update pg_temp.workspaces s
-			set termination = l.termination, terminating_since = l.terminating_since,
-				remaining_reason = l.remaining_reason, remaining_message = l.remaining_message
+			set termination = l.termination, remaining_reason = l.remaining_reason, remaining_message = l.remaining_message
 			from {workspaces} l, f
 				where l.id = s.id and s.termination = 'none' and l.termination = 'in_progress' and l.desired_state = 'terminated'
 				and (f.restored or l.desired_state_since < f.before)`,
-		// A termination whose first report is in missing messages.
-		`update pg_temp.workspaces s set terminating_since = l.terminating_since
-			from {workspaces} l, f where l.id = s.id and l.terminating_since < s.terminating_since
-				and (f.restored or l.terminating_since < f.before)`,
 	)
 }
 

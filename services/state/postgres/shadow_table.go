@@ -82,7 +82,6 @@ func rebuiltTables() []rebuiltTable {
 					"apply_error_reason",
 					"apply_error_message",
 					"termination",
-					"terminating_since",
 					"remaining_reason",
 					"remaining_message",
 				},
@@ -90,7 +89,7 @@ func rebuiltTables() []rebuiltTable {
 			reset: `actual_state = 'creation_requested', reason = '', message = '', reconsider_at = null,
 				applied_revision = 0, applied_at = null, applied_uid = '', applied_generation = 0,
 				apply_error_revision = null, apply_error_reason = null, apply_error_message = null,
-				termination = 'none', terminating_since = null, remaining_reason = '', remaining_message = ''`,
+				termination = 'none', remaining_reason = '', remaining_message = ''`,
 			final: `l.actual_state = 'terminated' and l.desired_state = 'terminated'`,
 		},
 	}

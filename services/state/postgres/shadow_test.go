@@ -112,7 +112,6 @@ func everyColumn() map[string]map[string]bool {
 			"apply_error_reason":       derived,
 			"apply_error_message":      derived,
 			"termination":              derived,
-			"terminating_since":        derived,
 			"remaining_reason":         derived,
 			"remaining_message":        derived,
 		},

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	libpostgres "lockstep.internal/libs/postgres"
+	"lockstep.internal/services/state/actualstate"
 	"lockstep.internal/services/state/orphan"
 	"lockstep.internal/services/state/postgres"
 	"lockstep.internal/services/state/workspace"
@@ -82,6 +83,33 @@ func TestUpgradeRendersWorkspacesAgain(t *testing.T) {
 	require.NoError(t, err)
 	want := workspace.Spec{Image: "registry.example/base:1", Command: []string{"sleep", "infinity"}}
 	require.Equal(t, want, template.Spec)
+}
+
+// TestUpgradeEndsThePatienceOfTerminations upgrades while a workspace is terminating.
+func TestUpgradeEndsThePatienceOfTerminations(t *testing.T) {
+	t.Parallel()
+	dump, err := os.ReadFile("testdata/released/17_c768bb9.sql")
+	require.NoError(t, err)
+	pool := migrated(t, string(dump)+`
+		; update public.workspaces set desired_state = 'terminated', desired_state_since = '2026-03-02', reconsider_at = null,
+			actual_state = 'terminating', termination = 'in_progress',
+			apply_error_revision = null, apply_error_reason = null, apply_error_message = null
+			where name = 'calm-heron'`)
+	calm := uuid.MustParse("0199c0de-7a31-7c55-b1d4-3f2a9e10c6ab")
+	var terminating workspace.Workspace
+	require.NoError(t, libpostgres.InTx(t.Context(), pool, func(tx pgx.Tx) error {
+		store := (&postgres.IngestStores{Workspaces: &postgres.Workspaces{}}).In(tx)
+		due, err := store.DueWorkspaces(t.Context(), map[int64]time.Time{7: start()})
+		require.NoError(t, err)
+		require.Contains(t, due, calm)
+		locked, observations, err := store.LockWorkspaces(t.Context(), []uuid.UUID{calm})
+		require.NoError(t, err)
+		observations[calm].Clock = start()
+		terminating, _ = locked[calm].Observe(*observations[calm])
+		return nil
+	}))
+	require.Equal(t, actualstate.Error, terminating.ActualState)
+	require.Equal(t, "ObjectsRemain", terminating.Reason)
 }
 
 func useStores(t *testing.T, pool *pgxpool.Pool) {

@@ -18,13 +18,13 @@ const workspaceColumns = `id, name, project_id, agent_id, user_id, template, nam
 	actual_state, actual_state_revision, actual_state_changed_at, reason, message,
 	applied_revision, applied_at, apply_error_revision, apply_error_reason, apply_error_message,
 	termination, reconsider_at, desired_state_since, expiry_warned_of, applied_uid, applied_generation, age_warned_of,
-	terminating_since, remaining_reason, remaining_message`
+	remaining_reason, remaining_message`
 
 func scanWorkspace(row pgx.CollectableRow) (workspace.Workspace, error) {
 	var (
 		w                                           workspace.Workspace
 		appliedAt, recomputeAt, warnedStateDeadline *time.Time
-		warnedAgeDeadline, terminatingSince         *time.Time
+		warnedAgeDeadline                           *time.Time
 		applyErrorRevision                          *int64
 		applyErrorReason, applyErrorMessage         *string
 	)
@@ -59,7 +59,6 @@ func scanWorkspace(row pgx.CollectableRow) (workspace.Workspace, error) {
 		&w.AppliedUID,
 		&w.AppliedGeneration,
 		&warnedAgeDeadline,
-		&terminatingSince,
 		&w.RemainingReason,
 		&w.RemainingMessage,
 	)
@@ -68,7 +67,6 @@ func scanWorkspace(row pgx.CollectableRow) (workspace.Workspace, error) {
 	}
 	w.AppliedAt, w.RecomputeAt = fromNullable(appliedAt), fromNullable(recomputeAt)
 	w.WarnedStateDeadline, w.WarnedAgeDeadline = fromNullable(warnedStateDeadline), fromNullable(warnedAgeDeadline)
-	w.TerminatingSince = fromNullable(terminatingSince)
 	if applyErrorRevision != nil {
 		w.ApplyError = &actualstate.ApplyError{
 			Revision: *applyErrorRevision,
@@ -78,7 +76,7 @@ func scanWorkspace(row pgx.CollectableRow) (workspace.Workspace, error) {
 	}
 	for _, t := range []*time.Time{
 		&w.CreatedAt, &w.DesiredStateChangedAt, &w.ActualStateChangedAt, &w.AppliedAt,
-		&w.RecomputeAt, &w.DesiredStateSince, &w.WarnedStateDeadline, &w.WarnedAgeDeadline, &w.TerminatingSince,
+		&w.RecomputeAt, &w.DesiredStateSince, &w.WarnedStateDeadline, &w.WarnedAgeDeadline,
 	} {
 		*t = t.UTC()
 	}
@@ -88,7 +86,7 @@ func scanWorkspace(row pgx.CollectableRow) (workspace.Workspace, error) {
 // workspaceArgs are the nullable columns.
 type workspaceArgs struct {
 	appliedAt, recomputeAt, warnedStateDeadline *time.Time
-	warnedAgeDeadline, terminatingSince         *time.Time
+	warnedAgeDeadline                           *time.Time
 	applyErrorRevision                          *int64
 	applyErrorReason, applyErrorMessage         *string
 }
@@ -99,7 +97,6 @@ func argsOf(w workspace.Workspace) workspaceArgs {
 		recomputeAt:         nullable(w.RecomputeAt),
 		warnedStateDeadline: nullable(w.WarnedStateDeadline),
 		warnedAgeDeadline:   nullable(w.WarnedAgeDeadline),
-		terminatingSince:    nullable(w.TerminatingSince),
 	}
 	if w.ApplyError != nil {
 		a.applyErrorRevision = &w.ApplyError.Revision
@@ -131,7 +128,6 @@ type workspaceRows struct {
 	appliedUIDs           []string
 	appliedGenerations    []int64
 	warnedAgeDeadline     []*time.Time
-	terminatingSince      []*time.Time
 	remainingReasons      []string
 	remainingMessages     []string
 }
@@ -164,7 +160,6 @@ func (r *workspaceRows) add(w workspace.Workspace) error {
 	r.appliedUIDs = append(r.appliedUIDs, w.AppliedUID)
 	r.appliedGenerations = append(r.appliedGenerations, w.AppliedGeneration)
 	r.warnedAgeDeadline = append(r.warnedAgeDeadline, a.warnedAgeDeadline)
-	r.terminatingSince = append(r.terminatingSince, a.terminatingSince)
 	r.remainingReasons = append(r.remainingReasons, w.RemainingReason)
 	r.remainingMessages = append(r.remainingMessages, w.RemainingMessage)
 	return nil
@@ -190,19 +185,18 @@ func (r *workspaceRows) update(batch *pgx.Batch, returning string) {
 				termination = n.termination, reconsider_at = n.reconsider_at,
 				desired_state_since = n.desired_state_since, expiry_warned_of = n.expiry_warned_of,
 				applied_uid = n.applied_uid, applied_generation = n.applied_generation, age_warned_of = n.age_warned_of,
-				terminating_since = n.terminating_since, remaining_reason = n.remaining_reason,
-				remaining_message = n.remaining_message
+				remaining_reason = n.remaining_reason, remaining_message = n.remaining_message
 			from unnest($1::uuid[], $2::text[], $3::text[], $4::bigint[], $5::timestamptz[], $6::text[], $7::bigint[],
 				$8::timestamptz[], $9::text[], $10::text[], $11::bigint[], $12::timestamptz[],
 				$13::bigint[], $14::text[], $15::text[], $16::text[], $17::timestamptz[],
 				$18::timestamptz[], $19::timestamptz[], $20::text[], $21::bigint[], $22::timestamptz[],
-				$23::timestamptz[], $24::text[], $25::text[])
+				$23::text[], $24::text[])
 				as n (id, spec, desired_state, desired_revision, desired_state_changed_at,
 					actual_state, actual_state_revision, actual_state_changed_at, reason, message,
 					applied_revision, applied_at, apply_error_revision, apply_error_reason, apply_error_message,
 					termination, reconsider_at, desired_state_since,
 					expiry_warned_of, applied_uid, applied_generation, age_warned_of,
-					terminating_since, remaining_reason, remaining_message)
+					remaining_reason, remaining_message)
 			where w.id = n.id`+returning,
 			r.ids,
 			r.specs,
@@ -226,7 +220,6 @@ func (r *workspaceRows) update(batch *pgx.Batch, returning string) {
 			r.appliedUIDs,
 			r.appliedGenerations,
 			r.warnedAgeDeadline,
-			r.terminatingSince,
 			r.remainingReasons,
 			r.remainingMessages,
 		)
@@ -242,7 +235,7 @@ func (r *workspaceRows) update(batch *pgx.Batch, returning string) {
 				apply_error_revision = $13, apply_error_reason = $14, apply_error_message = $15,
 				termination = $16, reconsider_at = $17, desired_state_since = $18,
 				expiry_warned_of = $19, applied_uid = $20, applied_generation = $21, age_warned_of = $22,
-				terminating_since = $23, remaining_reason = $24, remaining_message = $25
+				remaining_reason = $23, remaining_message = $24
 			where w.id = $1`+returning,
 			r.ids[i],
 			r.specs[i],
@@ -266,7 +259,6 @@ func (r *workspaceRows) update(batch *pgx.Batch, returning string) {
 			r.appliedUIDs[i],
 			r.appliedGenerations[i],
 			r.warnedAgeDeadline[i],
-			r.terminatingSince[i],
 			r.remainingReasons[i],
 			r.remainingMessages[i],
 		)

@@ -38,15 +38,15 @@ func (s *Workspaces) Insert(ctx context.Context, tx pgx.Tx, w workspace.Workspac
 			actual_state, actual_state_revision, actual_state_changed_at, reason, message,
 			applied_revision, applied_at, apply_error_revision, apply_error_reason, apply_error_message,
 			termination, reconsider_at, desired_state_since, expiry_warned_of, applied_uid, applied_generation, age_warned_of,
-			terminating_since, remaining_reason, remaining_message, rendered_revision)
+			remaining_reason, remaining_message, rendered_revision)
 		values ($1, $2, $3, $4, $5, $6, $7, nullif($8, ''), $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21,
-			$22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $12)`+s.returning("id"),
+			$22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $12)`+s.returning("id"),
 		w.ID, w.Name, w.ProjectID, w.AgentID, w.UserID, w.Template, w.Namespace, w.IdempotencyKey, w.CreatedAt,
 		w.Spec, w.DesiredState, w.DesiredRevision, w.DesiredStateChangedAt,
 		w.ActualState, w.ActualStateRevision, w.ActualStateChangedAt, w.Reason, w.Message,
 		w.AppliedRevision, a.appliedAt, a.applyErrorRevision, a.applyErrorReason, a.applyErrorMessage, w.Termination,
 		a.recomputeAt, w.DesiredStateSince, a.warnedStateDeadline, w.AppliedUID, w.AppliedGeneration, a.warnedAgeDeadline,
-		a.terminatingSince, w.RemainingReason, w.RemainingMessage)
+		w.RemainingReason, w.RemainingMessage)
 	var pgErr *pgconn.PgError
 	switch {
 	case err == nil:

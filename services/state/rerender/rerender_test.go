@@ -68,8 +68,9 @@ func TestWorkspaceThatCannotBeRenderedDelaysNoOther(t *testing.T) {
 		}
 		return directory.QueueRender(t.Context(), tx)
 	})
-	set := func(sql string, ids ...uuid.UUID) {
-		_, err := pool.Exec(t.Context(), `update workspaces set spec = jsonb_set(spec, '{cpu}', $2) where id = any($1)`, ids, sql)
+	set := func(cpu string, ids ...uuid.UUID) {
+		_, err := pool.Exec(t.Context(),
+			`update workspaces set spec = jsonb_set(spec, '{cpu}', $2) where id = any($1)`, ids, cpu)
 		require.NoError(t, err)
 	}
 	revisions := func(revision int) (ids []uuid.UUID) {
@@ -80,9 +81,10 @@ func TestWorkspaceThatCannotBeRenderedDelaysNoOther(t *testing.T) {
 		return ids
 	}
 	var logs bytes.Buffer
-	logger, now := slog.New(slog.NewTextHandler(&logs, nil)), time.Unix(1e9, 0)
+	now := time.Unix(1e9, 0)
 	r := &rerender.Renderer{
-		Pool: pool, Logger: logger, Ingest: &ingest.Ingest{Logger: slog.New(slog.DiscardHandler), Encoder: publish.Encoder{Cell: "local"}},
+		Pool: pool, Logger: slog.New(slog.NewTextHandler(&logs, nil)),
+		Ingest:       &ingest.Ingest{Logger: slog.New(slog.DiscardHandler), Encoder: publish.Encoder{Cell: "local"}},
 		IngestStores: &postgres.IngestStores{Workspaces: workspaces}, Now: func() time.Time { return now },
 	}
 	failing := []uuid.UUID{all[0], all[60], all[61], all[149]}

@@ -74,9 +74,6 @@ func (w Workspace) Terminating(r TerminatingReport) (Workspace, []Event) {
 	if w.DesiredState == DesiredTerminated {
 		w.Termination = actualstate.TerminationInProgress
 		w.RemainingReason, w.RemainingMessage = r.Reason, r.Message
-		if w.TerminatingSince.IsZero() {
-			w.TerminatingSince = Timestamp(r.At)
-		}
 	}
 	return w.catchUp(r.Revision, r.At)
 }
@@ -95,7 +92,7 @@ func (w Workspace) Terminated(revision int64, at time.Time) (Workspace, []Event)
 	w.AppliedRevision, w.AppliedAt, w.ApplyError = revision, Timestamp(at), nil
 	if w.DesiredState == DesiredTerminated {
 		w.Termination = actualstate.TerminationFinished
-		w.TerminatingSince, w.RemainingReason, w.RemainingMessage = time.Time{}, "", ""
+		w.RemainingReason, w.RemainingMessage = "", ""
 	}
 	return w.catchUp(revision, at)
 }

@@ -61,7 +61,7 @@ func (w Workspace) Observe(o Observation) (Workspace, []Event) {
 
 func (w Workspace) compute(o Observation) (Workspace, []Event) {
 	r := actualstate.Compute(actualstate.Input{
-		Termination: w.termination(o), ApplyError: w.ApplyError, TerminatingSince: w.TerminatingSince,
+		Termination: w.termination(o), ApplyError: w.ApplyError, TerminatingSince: w.DesiredStateSince,
 		RemainingReason: w.RemainingReason, RemainingMessage: w.RemainingMessage,
 		Deployment: o.Deployment, ReplicaSets: o.ReplicaSets, Pods: o.Pods,
 		Clock: o.Clock, Timeouts: o.Timeouts,

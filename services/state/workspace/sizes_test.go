@@ -126,7 +126,7 @@ func TestSettingsRenderEveryWorkspaceThatIsNotTerminated(t *testing.T) {
 	require.Empty(t, events)
 }
 
-func TestReasonOfRemainingObjectsIsKeptSinceTheFirstReport(t *testing.T) {
+func TestPatienceOfATerminationBeginsWithItsRequest(t *testing.T) {
 	t.Parallel()
 	w, _, err := workspace.New(creation(workspace.Spec{}))
 	require.NoError(t, err)
@@ -139,7 +139,6 @@ func TestReasonOfRemainingObjectsIsKeptSinceTheFirstReport(t *testing.T) {
 	}
 	w, _ = w.Terminating(report("ObjectsRemain", time.Second))
 	w, _ = w.Terminating(report("VolumeInUse", time.Minute))
-	require.Equal(t, start().Add(time.Second), w.TerminatingSince)
 	require.Equal(t, []string{"VolumeInUse", "because of VolumeInUse"}, []string{w.RemainingReason, w.RemainingMessage})
 
 	observation := workspace.Observation{
@@ -148,6 +147,7 @@ func TestReasonOfRemainingObjectsIsKeptSinceTheFirstReport(t *testing.T) {
 	w, _ = w.Observe(observation)
 	require.Equal(t, actualstate.Terminating, w.ActualState)
 	require.Equal(t, "VolumeInUse", w.Reason)
+	require.Equal(t, start().Add(time.Hour), w.RecomputeAt)
 	observation.Clock = w.RecomputeAt
 	w, events := w.Observe(observation)
 	require.Equal(t, actualstate.Error, w.ActualState)
@@ -156,6 +156,5 @@ func TestReasonOfRemainingObjectsIsKeptSinceTheFirstReport(t *testing.T) {
 	w, _ = w.Terminated(2, start().Add(2*time.Hour))
 	w, _ = w.Observe(observation)
 	require.Equal(t, actualstate.Terminated, w.ActualState)
-	require.Zero(t, w.TerminatingSince)
 	require.Empty(t, w.Reason)
 }

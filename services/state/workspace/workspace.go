@@ -75,9 +75,7 @@ type Workspace struct {
 	// ApplyError is the error of the last apply; nil if it succeeded.
 	ApplyError  *actualstate.ApplyError
 	Termination actualstate.Termination
-	// TerminatingSince is the time of the first report that objects remain. RemainingReason and RemainingMessage are of
-	// the last report.
-	TerminatingSince                  time.Time
+	// RemainingReason and RemainingMessage are of the last report that objects remain.
 	RemainingReason, RemainingMessage string
 	// RecomputeAt is the next time, by the agent's clock or the stream's, at which the state is recomputed without a new
 	// event. Zero means never.

@@ -16,15 +16,15 @@ update templates set spec = spec - '{cpu,memory,volume_size}'::text[]
     where project_id = 0 and name = 'default'
         and spec @> '{"cpu": "500m", "memory": "1Gi", "volume_size": "10Gi"}';
 
--- The objects that remain while a workspace is terminated: since when, by the agent's clock, and why.
+-- Why objects remain while a workspace is terminated.
 alter table workspaces
-    add column terminating_since timestamptz,
     add column remaining_reason  text not null default '',
     add column remaining_message text not null default '';
+-- Earlier versions waited for terminations without end. The next tick of the agent computes them.
+update workspaces set reconsider_at = 'epoch' where termination = 'in_progress';
 
 ---- create above / drop below ----
 
 alter table workspaces
-    drop column remaining_message, drop column remaining_reason, drop column terminating_since,
-    drop column rendered_revision;
+    drop column remaining_message, drop column remaining_reason, drop column rendered_revision;
 drop table cell_settings;
