@@ -3,7 +3,9 @@ package state_test
 import (
 	"fmt"
 	"testing"
+	"time"
 
+	"connectrpc.com/connect"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
@@ -171,6 +173,41 @@ func TestOrphanDeletionUsesARevisionAboveTheTerminatedWorkspace(t *testing.T) {
 			Scan(&revision),
 	)
 	require.EqualValues(t, 10, revision, "the dispatcher drops revisions that are not above the last applied one")
+}
+
+// TestAdoptionLocksInTheOrderOfChangesOfSettings adopts while a change of settings has locked those of the cell, and
+// before it locks those of the agent.
+func TestAdoptionLocksInTheOrderOfChangesOfSettings(t *testing.T) {
+	t.Parallel()
+	b := newFixture(t)
+	b.start(t)
+	admin := b.as(t, b.admin)
+	_, registered := admin.project()
+	agent := registered.GetAgent().GetId()
+	ref := b.orphan(t, agent, "ws-9-left", "left", uuid.NewString(), "ide:1")
+	conn, err := pgx.Connect(t.Context(), b.cfg.Database.URL.Reveal())
+	require.NoError(t, err)
+	defer conn.Close(t.Context())
+	adopted := make(chan error, 1)
+	require.NoError(t, pgx.BeginFunc(t.Context(), conn, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(t.Context(), `select from state.cell_settings for no key update`); err != nil {
+			return err
+		}
+		go func() {
+			_, err := admin.workspaces.AdoptOrphan(t.Context(), connect.NewRequest(&statev1.AdoptOrphanRequest{Orphan: ref}))
+			adopted <- err
+		}()
+		require.Eventually(t, func() bool {
+			var waiting bool
+			require.NoError(t, tx.QueryRow(t.Context(), `
+				select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'
+					and query like '%cell_settings%')`).Scan(&waiting))
+			return waiting
+		}, time.Minute, time.Millisecond, "the adoption waits for the change")
+		_, err := tx.Exec(t.Context(), `select from state.agents where id = $1 for no key update`, agent)
+		return err
+	}))
+	require.NoError(t, <-adopted)
 }
 
 func TestRefusedAdoptionExplainsWhy(t *testing.T) {

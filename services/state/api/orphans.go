@@ -67,6 +67,7 @@ func (s *workspaceService) AdoptOrphan(
 	}
 	c := workspace.Creation{
 		ProjectID: r.Msg.GetProjectId(),
+		AgentID:   agent.ID,
 		UserID:    r.Msg.GetUserId(),
 		Template:  r.Msg.GetTemplate(),
 		Now:       s.now(),
@@ -122,6 +123,10 @@ func (s *workspaceService) adopt(
 	c workspace.Creation,
 	secrets secretValues,
 ) (workspace.Workspace, error) {
+	c, err := s.withSettings(ctx, tx, c)
+	if err != nil {
+		return workspace.Workspace{}, err
+	}
 	o, observed, err := s.lockOrphan(ctx, tx, m.GetOrphan())
 	if err != nil {
 		return workspace.Workspace{}, err
@@ -137,10 +142,6 @@ func (s *workspaceService) adopt(
 	c.Spec = override(c.Spec, m.GetOverrides())
 	for kind, values := range secrets {
 		c.Spec = withSecretNames(c.Spec, kind, values, s.secrets.Vault.Digest(values))
-	}
-	c.AgentID = o.AgentID
-	if c, err = s.withSettings(ctx, tx, c); err != nil {
-		return workspace.Workspace{}, err
 	}
 	w, created, err := o.Adopt(observed, c)
 	if err != nil {
