@@ -184,6 +184,37 @@ func TestIdempotencyKeyCreatesOneWorkspace(t *testing.T) {
 	)
 }
 
+func TestRepeatedRequestGetsItsWorkspaceWhateverHasChanged(t *testing.T) {
+	t.Parallel()
+	b := newFixture(t)
+	b.start(t)
+	admin := b.as(t, b.admin)
+	project, registered := admin.project()
+	agent := registered.GetAgent().GetId()
+	ada, adas := admin.user(b, "ada")
+	scope := statev1.ScopeKind_SCOPE_KIND_PROJECT
+	call(t, admin.directory.PutMembership, &statev1.PutMembershipRequest{Membership: &statev1.Membership{
+		UserId: ada, Scope: scope, ScopeId: project, Role: statev1.Role_ROLE_DEVELOPER,
+	}})
+	request := &statev1.CreateWorkspaceRequest{
+		Name: "w", ProjectId: project, IdempotencyKey: "k", Overrides: &statev1.WorkspaceOverrides{Cpu: "4"},
+	}
+	id := call(t, adas.workspaces.CreateWorkspace, request).GetWorkspace().GetId()
+
+	call(t, admin.agents.ConfigureAgent, &statev1.ConfigureAgentRequest{
+		Id: agent, Configuration: &statev1.AgentConfiguration{MaxCpu: new("2")},
+	})
+	require.Equal(t, id, call(t, adas.workspaces.CreateWorkspace, request).GetWorkspace().GetId())
+	call(t, admin.agents.RevokeAgent, &statev1.RevokeAgentRequest{Id: agent})
+	require.Equal(t, id, call(t, adas.workspaces.CreateWorkspace, request).GetWorkspace().GetId())
+	refused(t, errcode.FailedPrecondition, adas.workspaces.CreateWorkspace,
+		&statev1.CreateWorkspaceRequest{Name: "x", ProjectId: project, IdempotencyKey: "l"})
+
+	call(t, admin.directory.DeleteMembership,
+		&statev1.DeleteMembershipRequest{UserId: ada, Scope: scope, ScopeId: project})
+	refused(t, errcode.NotFound, adas.workspaces.CreateWorkspace, request)
+}
+
 func TestTerminatedIsPermanent(t *testing.T) {
 	t.Parallel()
 	b := newFixture(t)

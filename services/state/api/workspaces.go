@@ -56,9 +56,31 @@ func (s *workspaceService) CreateWorkspace(
 	ctx context.Context,
 	r *connect.Request[statev1.CreateWorkspaceRequest],
 ) (*connect.Response[statev1.CreateWorkspaceResponse], error) {
-	creation, secrets, err := s.newCreation(ctx, r.Msg)
+	w, err := s.create(ctx, r.Msg)
+	if key := r.Msg.GetIdempotencyKey(); err != nil && key != "" {
+		// A repeated request gets the workspace of the first one, whatever has changed since.
+		first, findErr := s.workspaces.GetByIdempotencyKey(ctx, s.pool, caller(ctx).ID, key)
+		if findErr == nil && s.allowWorkspace(ctx, first, authz.Read, postgres.WorkspaceReference{ID: first.ID}) == nil {
+			w, err = first, nil
+		}
+	}
 	if err != nil {
 		return nil, err
+	}
+	messages, err := s.messages(ctx, w)
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&statev1.CreateWorkspaceResponse{Workspace: messages[0]}), nil
+}
+
+// create creates and publishes the requested workspace.
+func (s *workspaceService) create(
+	ctx context.Context, m *statev1.CreateWorkspaceRequest,
+) (workspace.Workspace, error) {
+	creation, secrets, err := s.newCreation(ctx, m)
+	if err != nil {
+		return workspace.Workspace{}, err
 	}
 	var w workspace.Workspace
 	err = libpostgres.InTx(ctx, s.pool, func(tx pgx.Tx) error {
@@ -85,22 +107,7 @@ func (s *workspaceService) CreateWorkspace(
 		}
 		return nil
 	})
-	if creation.IdempotencyKey != "" && (fault.Is(err, errcode.AlreadyExists) || fault.Is(err, errcode.QuotaExceeded)) {
-		// A repeated request gets the workspace of the first one.
-		if first, findErr := s.workspaces.GetByIdempotencyKey(
-			ctx, s.pool, creation.UserID, creation.IdempotencyKey,
-		); findErr == nil {
-			w, err = first, nil
-		}
-	}
-	if err != nil {
-		return nil, err
-	}
-	messages, err := s.messages(ctx, w)
-	if err != nil {
-		return nil, err
-	}
-	return connect.NewResponse(&statev1.CreateWorkspaceResponse{Workspace: messages[0]}), nil
+	return w, err
 }
 
 // withSettings returns the creation with the settings of its agent.
