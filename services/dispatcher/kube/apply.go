@@ -220,7 +220,8 @@ func (c *Cluster) checkOwner(
 	}
 }
 
-// applyObject applies one object. It does not read the object first in a new namespace or if its UID is cached.
+// applyObject applies one object. It does not read the object first in a new namespace or if its UID is cached. A
+// volume keeps its StorageClass.
 func (c *Cluster) applyObject(
 	ctx context.Context, w desired.Workspace, object desired.Object, options applyOptions,
 ) (appliedObject, error) {
@@ -238,6 +239,16 @@ func (c *Cluster) applyObject(
 			c.forget(object.Reference) // it was deleted, and perhaps recreated
 			options.fresh = false
 			continue
+		}
+		if object.Kind == kindVolumeClaim && apierrors.IsInvalid(err) {
+			claim, differs, readErr := c.withStoredClass(ctx, object)
+			if readErr != nil {
+				return appliedObject{}, readErr
+			}
+			if differs {
+				object = claim
+				continue
+			}
 		}
 		if err != nil {
 			return appliedObject{}, err

@@ -15,8 +15,8 @@ import (
 	"lockstep.internal/libs/kubeclient"
 )
 
-// Client is the client of the API server. It reads only the metadata of a workspace's objects, so the values of Secrets
-// never come back. It needs no permission to get Secrets.
+// Client is the client of the API server. Of a workspace's objects it reads only the metadata, and the StorageClass of
+// its volume, so the values of Secrets never come back. It needs no permission to get Secrets.
 type Client struct {
 	http   *http.Client
 	core   coreclient.CoreV1Interface

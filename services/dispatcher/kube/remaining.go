@@ -45,8 +45,6 @@ type remainingObject struct {
 	finalizers []string
 }
 
-const kindVolumeClaim = "PersistentVolumeClaim"
-
 // volumeProtection is the finalizer of volumes that Kubernetes removes when no pod uses the volume.
 const volumeProtection = "kubernetes.io/pvc-protection"
 
