@@ -250,8 +250,10 @@ func (p *step) isReady(v View) bool {
 	switch {
 	case !known, to == s.Last && p.mayBeRenumbered(v), p.namesUnknownReplicaSet(v):
 		return false
-	case at >= 0 && (to > last || s.Key.Kind == Deployment):
+	case at >= 0 && to > last:
 		return p.isContiguous(v, at)
+	case at >= 0 && s.Key.Kind == Deployment: // the number was given again, maybe more than once
+		return v.Progress.names(s.Pending[at].Name) && p.isContiguous(v, at)
 	case to > last:
 		return p.annotationTooHigh(v)
 	case to == last:

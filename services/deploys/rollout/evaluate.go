@@ -95,7 +95,7 @@ func (p *step) countsApply(r *Rollout, v View) bool {
 	switch {
 	case p.s.Key.Kind != Deployment:
 		return true
-	case p.hasLaterPending(v):
+	case p.hasLaterPending(v, p.s.TakenVersion):
 		return false
 	case r.Template.known():
 		return v.Template.equals(r.Template)

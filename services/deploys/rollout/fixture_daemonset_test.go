@@ -56,8 +56,10 @@ func (d *daemonSet) create(nodes int, image string) {
 }
 
 func (d *daemonSet) startRollout() {
-	d.recordStart(fmt.Sprintf("cluster/%s/%d", d.objectUID, d.templates), d.templates, d.tpl.hash())
-	d.newest().visible = true
+	d.recordStart(actualRollout{
+		id: fmt.Sprintf("cluster/%s/%d", d.objectUID, d.templates), revision: d.templates, tpl: d.tpl, written: d.written,
+	})
+	d.show()
 }
 
 func (d *daemonSet) observation(verb events.Verb) rollout.Input {
@@ -105,9 +107,7 @@ func (d *daemonSet) loseNode() { d.nodes = d.nodes[:len(d.nodes)-1] }
 
 func (d *daemonSet) delete() {
 	d.present = false
-	if d.newest().end == "" {
-		d.newest().end = events.FactCancelled
-	}
+	d.recordDeletion(d.objectUID)
 	d.send(d.observation(events.VerbDeleted))
 }
 
@@ -164,7 +164,7 @@ func (d *daemonSet) writeStatus() {
 	}
 	d.observed, d.status, d.hasStatus = d.generation, c, true
 	d.write()
-	if c.Updated == c.Desired && c.Available == c.Desired && d.newest().end == "" {
-		d.newest().end = events.FactCompleted
+	if c.Updated == c.Desired && c.Available == c.Desired {
+		d.recordEnd(events.FactCompleted)
 	}
 }

@@ -69,7 +69,6 @@ type deployment struct {
 	lingering          bool // pods terminate slowly
 	late               bool // the progress deadline has passed
 	keep               int  // revisionHistoryLimit
-	epochs             int  // how often revision numbers restarted
 	currentRevision    int  // revision of the current ReplicaSet
 	previousAnnotation int  // revision annotation before it became current
 	hasStatus          bool
@@ -91,7 +90,7 @@ func (d *deployment) create(replicas int, image string) {
 	d.generation, d.observed, d.replicas, d.revision, d.paused = 1, 0, replicas, 0, false
 	d.tpl, d.written, d.sets = template{image: image}, d.second(), nil
 	d.status, d.progress = events.Counts{}, events.Condition{}
-	d.hasStatus, d.late, d.epochs, d.currentRevision, d.previousAnnotation = false, false, 0, 0, 0
+	d.hasStatus, d.late, d.currentRevision, d.previousAnnotation = false, false, 0, 0
 	d.write()
 }
 
@@ -131,16 +130,19 @@ func (d *deployment) write() {
 		return
 	}
 	c, actual := d.status, d.newest()
-	if actual.hash != d.tpl.hash() || uidOf(actual.id) != d.objectUID || d.currentRevision != d.revision {
+	if actual.tpl != d.tpl || uidOf(actual.id) != d.objectUID || d.currentRevision != d.revision {
 		return
 	}
-	inCondition := strings.Contains(d.progress.Message, `"web-`+actual.hash+`"`)
+	inCondition := strings.Contains(d.progress.Message, `"web-`+actual.tpl.hash()+`"`)
 	if d.revision != d.previousAnnotation || c.Updated > 0 || inCondition {
-		actual.visible = true
+		d.show()
 	}
 	if d.hasStatus && d.observed == d.generation && c.Updated == d.replicas && c.Total == d.replicas &&
-		c.Available == d.replicas && actual.end == "" {
-		actual.end = events.FactCompleted
+		c.Available == d.replicas {
+		if actual.end == "" {
+			actual.paused = d.paused
+		}
+		d.recordEnd(events.FactCompleted)
 	}
 }
 
@@ -204,9 +206,7 @@ func (d *deployment) undo(revision int) {
 
 func (d *deployment) delete() {
 	d.present = false
-	if n := len(d.actual); n > 0 && d.newest().end == "" {
-		d.newest().end = events.FactCancelled
-	}
+	d.recordDeletion(d.objectUID)
 	sets := d.sets
 	d.send(d.observation(events.VerbDeleted))
 	for _, r := range sets {
@@ -221,7 +221,7 @@ func (d *deployment) deleteSet() {
 	if r == nil {
 		return
 	}
-	d.unobservedDeletion[d.objectUID] = d.unobservedDeletion[d.objectUID] || d.down
+	d.lostNumbers[d.objectUID] = d.lostNumbers[d.objectUID] || d.down
 	d.sets = slices.DeleteFunc(d.sets, func(o *replicaSet) bool { return o == r })
 	d.send(d.setObservation(r, events.VerbDeleted))
 }
@@ -317,25 +317,14 @@ func (d *deployment) setProgress(status, reason, message string) {
 // makeCurrent records that a ReplicaSet is the current one. A recreated ReplicaSet continues the rollout of the deleted
 // one.
 func (d *deployment) makeCurrent(r *replicaSet) {
-	hash := r.tpl.hash()
-	recreated := len(d.actual) > 0 && d.newest().hash == hash && uidOf(d.newest().id) == d.objectUID
-	if r.revision < d.currentRevision || r.revision == d.currentRevision && !recreated {
-		d.epochs++
-		d.renumbered[d.objectUID] = d.renumbered[d.objectUID] || d.down
+	recreated := len(d.actual) > 0 && d.newest().tpl == r.tpl && uidOf(d.newest().id) == d.objectUID
+	if !recreated {
+		d.recordStart(actualRollout{
+			id: fmt.Sprintf("cluster/%s/%d/%s", d.objectUID, r.revision, r.tpl.hash()), revision: r.revision, tpl: r.tpl,
+			written: d.written, reused: len(r.history) > 0,
+		})
 	}
 	d.currentRevision, d.previousAnnotation = r.revision, d.revision
-	if !recreated {
-		d.recordStart(d.id(r), r.revision, hash)
-		d.newest().unobservable = d.down && d.renumbered[d.objectUID]
-	}
-}
-
-func (d *deployment) id(r *replicaSet) string {
-	id := fmt.Sprintf("cluster/%s/%d/%s", d.objectUID, r.revision, r.tpl.hash())
-	if d.epochs > 0 {
-		id += fmt.Sprintf("/e%d", d.epochs)
-	}
-	return id
 }
 
 // scaleSets scales the ReplicaSets by one step.

@@ -133,9 +133,7 @@ func newPod(revision string) statefulPod { return statefulPod{revision: revision
 
 func (s *statefulSet) delete() {
 	s.present = false
-	if n := len(s.actual); n > 0 && s.newest().end == "" {
-		s.newest().end = events.FactCancelled
-	}
+	s.recordDeletion(s.objectUID)
 	s.send(s.observation(events.VerbDeleted))
 	for _, r := range s.revisions {
 		s.send(s.revisionObservation(r, events.VerbDeleted))
@@ -175,7 +173,7 @@ func (s *statefulSet) sync() {
 			target = r
 		}
 	}
-	changed := true // the update revision
+	changed, reused := true, target != nil // the update revision
 	switch {
 	case target == nil:
 		target = &controllerRevision{
@@ -189,7 +187,9 @@ func (s *statefulSet) sync() {
 	}
 	if changed {
 		id := fmt.Sprintf("cluster/%s/%s/%d", s.objectUID, target.name, target.revision)
-		s.recordStart(id, target.revision, target.name)
+		s.recordStart(actualRollout{
+			id: id, revision: target.revision, tpl: target.tpl, written: s.written, reused: reused,
+		})
 		s.writeRevision(target)
 	}
 	if s.held && s.rng.IntN(12) == 0 {
@@ -199,7 +199,7 @@ func (s *statefulSet) sync() {
 	if s.current == "" {
 		s.current = target.name
 	}
-	s.newest().visible = true
+	s.show()
 	s.rollPods()
 	s.writeStatus()
 }
@@ -253,7 +253,7 @@ func (s *statefulSet) writeStatus() {
 	s.current, s.observed, s.status, s.hasStatus = current, s.generation, c, true
 	s.write()
 	s.published = s.update
-	if full && s.newest().end == "" {
-		s.newest().end = events.FactCompleted
+	if full {
+		s.recordEnd(events.FactCompleted)
 	}
 }

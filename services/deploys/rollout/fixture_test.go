@@ -36,13 +36,14 @@ type fixture struct {
 	facts   []events.DeployFact
 
 	actual []*actualRollout
-	// unobservedDeletion has the UIDs of Deployments with a ReplicaSet that was deleted by hand while the watcher was
-	// down. The revisions of that ReplicaSet, and later ones with the same number, may have no facts.
-	unobservedDeletion map[string]bool
-	// renumbered has the UIDs of Deployments whose revision numbers restarted while the watcher was down. The ids of their
-	// rollouts may lack that.
-	renumbered map[string]bool
-	workload   simulatedWorkload
+	// deletions are the times at which workloads were deleted, by UID. seen are the UIDs of those of which a version was
+	// observed.
+	deletions map[string]time.Time
+	seen      map[string]bool
+	// lostNumbers has the UIDs of Deployments with a ReplicaSet that was deleted by hand in an outage. Its number may have
+	// been given again any number of times: nothing that remains shows how often, and which ReplicaSet had it when.
+	lostNumbers map[string]bool
+	workload    simulatedWorkload
 	// thorough adds the checks that cost more than the simulation: the form of facts and states.
 	thorough bool
 }
@@ -62,12 +63,28 @@ type simulatedWorkload interface {
 type actualRollout struct {
 	id       string
 	revision int
-	hash     string
+	tpl      template
+	reused   bool // its object had another number before
+	repeated bool // its number is not higher than all before
+	written  time.Time
 	started  time.Time
-	visible  bool // the workload shows it by its number, pods or condition
-	// unobservable: it reused a ReplicaSet without a new number while the watcher was down.
-	unobservable bool
-	end          events.Fact
+	visible  bool      // the workload shows it by its number, pods or condition
+	shown    time.Time // since when it is visible
+	hidden   bool      // no watcher ran while it was the newest one
+	seen     bool      // the watcher observed a version of the workload that shows it
+	paused   bool      // the workload was paused when it completed
+	end      events.Fact
+	ended    time.Time
+	reported *reportedRollout
+}
+
+// observable returns when the start is observed. Only the workload shows that an object without a new number is used
+// again.
+func (a *actualRollout) observable() time.Time {
+	if (a.reused || a.repeated) && a.visible {
+		return a.shown
+	}
+	return a.started
 }
 
 var startTime = time.Date(2026, 3, 2, 10, 0, 0, 0, time.UTC)
@@ -75,7 +92,7 @@ var startTime = time.Date(2026, 3, 2, 10, 0, 0, 0, time.UTC)
 func newFixture(t testing.TB, kind string, seed uint64) *fixture {
 	l := &fixture{
 		t: t, kind: kind, rng: rand.New(rand.NewPCG(seed, 7)), now: startTime, rv: 100, thorough: true,
-		unobservedDeletion: map[string]bool{}, renumbered: map[string]bool{},
+		deletions: map[string]time.Time{}, seen: map[string]bool{}, lostNumbers: map[string]bool{},
 	}
 	l.state = rollout.New(rollout.Key{ClusterUID: "cluster", Namespace: "shop", Kind: kind, Name: "web"})
 	return l
@@ -99,6 +116,9 @@ func (l *fixture) meta(name, uid string, created time.Time, verb events.Verb) ev
 // send observes an object now, unless the watcher is down.
 func (l *fixture) send(in rollout.Input) {
 	in.AgentID, in.ObservedAt = cmp.Or(l.agent, 7), l.now
+	if in.Workload != nil && !l.down {
+		l.seen[in.Workload.Object.UID] = true
+	}
 	switch {
 	case l.down:
 	case l.held:
@@ -158,6 +178,9 @@ func (l *fixture) start() {
 		l.outages[n-1].until = l.now
 	}
 	l.down = false
+	if len(l.actual) > 0 && l.deletions[uidOf(l.newest().id)].IsZero() {
+		l.newest().hidden = false
+	}
 	l.resync(true)
 }
 
@@ -200,19 +223,34 @@ func (l *fixture) run() {
 }
 
 // recordStart records that a controller created or reused a revision.
-func (l *fixture) recordStart(id string, revision int, hash string) {
-	if n := len(l.actual); n > 0 && l.actual[n-1].end == "" {
-		l.actual[n-1].end = events.FactSuperseded
-		for i := n - 1; i >= 0 && uidOf(l.actual[i].id) == uidOf(id); i-- {
-			if l.actual[i].end == events.FactCompleted {
-				if l.actual[i].hash == hash {
-					l.actual[n-1].end = events.FactCancelled
-				}
-				break
-			}
-		}
+func (l *fixture) recordStart(start actualRollout) {
+	l.recordEnd(events.FactSuperseded)
+	start.repeated = slices.ContainsFunc(l.actual, func(a *actualRollout) bool {
+		return uidOf(a.id) == uidOf(start.id) && a.revision >= start.revision
+	})
+	start.started, start.hidden = l.now, l.down
+	l.actual = append(l.actual, &start)
+}
+
+// recordEnd records the end of the newest rollout, unless it has ended.
+func (l *fixture) recordEnd(end events.Fact) {
+	if n := len(l.actual); n > 0 && l.newest().end == "" {
+		l.newest().end, l.newest().ended = end, l.now
 	}
-	l.actual = append(l.actual, &actualRollout{id: id, revision: revision, hash: hash, started: l.now})
+}
+
+// recordDeletion records the deletion of the workload.
+func (l *fixture) recordDeletion(uid string) {
+	l.recordEnd(events.FactCancelled)
+	l.deletions[uid] = l.now
+}
+
+// show records that a version of the workload shows the newest rollout.
+func (l *fixture) show() {
+	if a := l.newest(); !a.visible {
+		a.visible, a.shown = true, l.now
+	}
+	l.newest().seen = l.newest().seen || !l.down
 }
 
 func (l *fixture) newest() *actualRollout { return l.actual[len(l.actual)-1] }

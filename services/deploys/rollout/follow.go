@@ -2,6 +2,7 @@ package rollout
 
 import (
 	"slices"
+	"time"
 
 	"lockstep.internal/schemas/gen/events"
 )
@@ -111,6 +112,7 @@ func (p *step) endWorkload(v View, reason, message string) {
 	s := &p.s
 	last := *s.View
 	last.First, last.Skipped, last.Restored = false, false, false
+	last.Template = Template{} // it may be that of any unprocessed revision
 	at, source := v.At, timeObservation
 	if !v.DeletedAt.IsZero() {
 		at, source = v.DeletedAt, timeDeletion
@@ -234,10 +236,7 @@ func (p *step) applyFirstView(v View, created, timedOut bool) {
 		return
 	}
 	p.recordTemplate(&v)
-	to, known := p.targetRevision(v)
-	if returned && known && to < previous {
-		s.RevisionEpoch++ // the revision numbers restarted
-	}
+	to, _ := p.targetRevision(v)
 	s.View, s.Generation = &v, v.Generation
 	s.Unnumbered = false
 	p.provenance = events.ProvenanceReconstructed
@@ -328,12 +327,12 @@ func (p *step) reapplyView() {
 	p.provenance, p.before = events.ProvenanceObserved, s.View
 	v.First, v.Skipped, v.Restored = false, false, false
 	to, known := p.targetRevision(v)
-	last, epoch := s.Last, s.RevisionEpoch
+	last, sequence := s.Last, s.Sequence
 	if !known {
 		return
 	}
 	p.advanceRevision(v, to, true, false)
-	if s.Last != last || s.RevisionEpoch != epoch {
+	if s.Last != last || s.Sequence != sequence {
 		s.View = &v
 		p.evaluate(v, v)
 	}
@@ -355,7 +354,6 @@ func (p *step) resetRestoredRevision(v View) bool {
 		p.emitGap(gap)
 		p.endUnknown(gap, v.At)
 	}
-	s.RevisionEpoch++
 	s.Last, s.Rollout, s.Scaling, s.Templates = 0, nil, nil, nil
 	return true
 }
@@ -365,7 +363,6 @@ func (p *step) resetRestoredRevision(v View) bool {
 func (p *step) restartRevisions(v View, to int, timedOut bool) {
 	s := &p.s
 	if s.Key.Kind == DaemonSet {
-		s.RevisionEpoch++
 		s.Last = to - 1
 		p.processRevisions(v, to, true, true)
 		return
@@ -385,7 +382,8 @@ func (p *step) restartRevisions(v View, to int, timedOut bool) {
 	})
 	k := pending(r)
 	k.Revision, k.Version = to, v.Version
-	if r.Revision != to { // it has got a higher number since
+	k.SeenAt, k.CreatedAt = v.At, time.Time{} // only the view shows that it is used again
+	if r.Revision != to {                     // it has got a higher number since
 		k.History = nil
 	}
 	p.startRollouts(v, []Pending{k}, to, true)
@@ -414,7 +412,9 @@ func (p *step) recordTemplate(v *View) {
 	if !v.Template.known() {
 		return
 	}
-	if n := len(s.Templates); n > 0 && s.Templates[n-1].Template.equals(v.Template) {
+	n := len(s.Templates)
+	mayHaveLeft := v.afterGap() && s.View != nil && v.Generation > s.View.Generation // and may have returned to it
+	if n > 0 && s.Templates[n-1].Template.equals(v.Template) && !mayHaveLeft {
 		last := &s.Templates[n-1].Template
 		if last.SeenAt.IsZero() && !v.Template.SeenAt.IsZero() {
 			s.Templates = slices.Clone(s.Templates)

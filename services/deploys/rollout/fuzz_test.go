@@ -134,7 +134,7 @@ func checkRandomInputs(t *testing.T, seed uint64, kind byte, afterInput func(c *
 		}
 		afterInput(c, now)
 	}
-	c.factsByRollout()
+	c.checkFacts()
 	return c
 }
 

@@ -45,7 +45,7 @@ func (p *step) revisionNumber(v View) (int, bool) {
 	case most > 0 && (v.isObserved() || v.afterGap() || v.Update != s.Name || !own):
 		return most, true
 	case own && v.Update == s.Name:
-		return last, !v.isObserved() || !p.hasLaterPending(v)
+		return last, !v.isObserved() || !p.hasLaterPending(v, s.TakenVersion)
 	case least > 0:
 		return least, true
 	default:
@@ -53,11 +53,12 @@ func (p *step) revisionNumber(v View) (int, bool) {
 	}
 }
 
-// hasLaterPending reports whether an object got a later revision than the last one before the view was written. The
-// view then cannot mean the last one.
-func (p *step) hasLaterPending(v View) bool {
+// hasLaterPending reports whether an object got a revision after the version in which one got the last one, and before
+// the view was written. The view then does not show the last one.
+func (p *step) hasLaterPending(v View, taken string) bool {
 	return slices.ContainsFunc(p.s.Pending, func(k Pending) bool {
-		return k.WorkloadUID == v.UID && k.Revision > p.s.Last && compareVersions(k.Version, v.Version) < 0
+		again := p.s.Key.Kind == Deployment && k.Name != p.s.Name && !k.Listed && compareVersions(k.Version, taken) > 0
+		return k.WorkloadUID == v.UID && (k.Revision > p.s.Last || again) && compareVersions(k.Version, v.Version) < 0
 	})
 }
 
@@ -80,17 +81,17 @@ func (p *step) lastRevision(uid string) (int, string) {
 
 // pendingIndex returns the index of the pending revision that the view names, or -1: the newest one with that number
 // that is older than the view and whose object existed then. A pending revision with the number of the last one is
-// found only if the view shows its effect.
+// found only if it is another object and the view shows its effect.
 func (p *step) pendingIndex(v View, to int) int {
-	last, _ := p.lastRevision(v.UID)
+	last, name := p.lastRevision(v.UID)
 	newest := -1
 	for i, k := range p.s.Pending {
 		shown := v.isObserved() && !v.Template.equals(p.s.Template) || v.Progress.names(k.Name)
-		if k.WorkloadUID != v.UID || k.Revision != to || to == last && !shown ||
+		if k.WorkloadUID != v.UID || k.Revision != to || to == last && (!shown || k.Name == name) ||
 			p.isDeletedBefore(k.Name, v.UID, v.Version) {
 			continue
 		}
-		if k.Listed || compareVersions(k.Version, v.Version) < 0 {
+		if k.Listed && (to > last || v.afterGap()) || compareVersions(k.Version, v.Version) < 0 {
 			newest = i
 		}
 	}
@@ -199,7 +200,7 @@ func (p *step) hasUnknownReplicaSet(v View) bool {
 	s := &p.s
 	return s.Key.Kind == Deployment && v.Revision == s.Last && v.isObserved() && s.Hash != "" && v.Template.known() &&
 		s.Template.known() &&
-		!v.Template.equals(s.Template) && !p.hasLaterPending(v) && v.Counts.Updated > 0
+		!v.Template.equals(s.Template) && !p.hasLaterPending(v, s.TakenVersion) && v.Counts.Updated > 0
 }
 
 // hasUnexplainedTemplate reports whether the workload had, up to a generation, another template than the last processed
@@ -226,7 +227,7 @@ func (p *step) mayNameUnknownRevision(v View) bool {
 	next := p.findPending(v.UID, s.Last+1)
 	isLater := next != nil && !next.Listed && compareVersions(next.Version, v.Version) > 0 &&
 		!p.isDeletedBefore(s.Name, v.UID, next.Version) // so there was none before
-	if v.afterGap() || !v.isObserved() || !s.Template.known() || p.hasLaterPending(v) || isLater {
+	if v.afterGap() || !v.isObserved() || !s.Template.known() || p.hasLaterPending(v, s.TakenVersion) || isLater {
 		return false
 	}
 	if v.Template.equals(s.Template) {

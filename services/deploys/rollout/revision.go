@@ -202,14 +202,18 @@ func (p *step) addPending(r Revision) {
 	}
 }
 
-// isPast reports whether the revision was processed. A number up to the last one is unprocessed if another object got
-// it later.
+// isPast reports whether the revision precedes the last processed one. The versions decide, because numbers of a
+// Deployment may restart.
 func (p *step) isPast(r Revision) bool {
 	s := &p.s
-	if r.WorkloadUID != s.UID || s.View == nil || r.Revision > s.Last {
+	switch {
+	case r.WorkloadUID != s.UID, s.View == nil:
 		return false
+	case s.Key.Kind != Deployment, s.TakenVersion == "", r.Listed && r.Revision > s.Last:
+		return r.Revision <= s.Last
+	default:
+		return compareVersions(r.Since, s.TakenVersion) <= 0
 	}
-	return s.Key.Kind != Deployment || s.TakenVersion == "" || compareVersions(r.Since, s.TakenVersion) <= 0
 }
 
 func pending(r Revision) Pending {

@@ -165,52 +165,6 @@ func objectOf(in rollout.Input) string {
 	}
 }
 
-// rolloutFacts are the facts of one rollout.
-type rolloutFacts struct {
-	facts    []events.Fact
-	revision int
-}
-
-// factsByRollout returns the facts of all rollouts by id. It checks that the first fact is the only started, and that
-// at most drained follows the terminal fact.
-func (c *cluster) factsByRollout() map[string]*rolloutFacts {
-	rollouts := map[string]*rolloutFacts{}
-	ids := map[string]bool{}
-	for _, f := range c.facts {
-		id := rollout.ID(f)
-		require.False(c.t, ids[id], "published twice: %s %d", f.Fact, f.Sequence)
-		ids[id] = true
-		if f.Rollout == nil {
-			continue
-		}
-		s := rollouts[f.Rollout.ID]
-		if s == nil {
-			s = &rolloutFacts{revision: f.Rollout.Revision}
-			rollouts[f.Rollout.ID] = s
-			require.Equal(c.t, events.FactStarted, f.Fact, "the first fact of %s", f.Rollout.ID)
-		} else {
-			require.NotEqual(c.t, events.FactStarted, f.Fact, "%s started twice", f.Rollout.ID)
-		}
-		if s.end() != "" {
-			require.Equal(c.t, events.FactDrained, f.Fact, "a fact of %s after its end", f.Rollout.ID)
-			require.Equal(c.t, events.FactCompleted, s.end())
-		}
-		s.facts = append(s.facts, f.Fact)
-	}
-	return rollouts
-}
-
-func (s *rolloutFacts) end() events.Fact {
-	for _, f := range s.facts {
-		switch f {
-		case events.FactCompleted, events.FactSuperseded, events.FactCancelled, events.FactUnknown:
-			return f
-		default:
-		}
-	}
-	return ""
-}
-
 func kinds() []string { return []string{rollout.Deployment, rollout.StatefulSet, rollout.DaemonSet} }
 
 // The observations of different objects arrive in any order. The facts agree with the simulated rollouts.
@@ -248,20 +202,7 @@ func checkReordered(t testing.TB, kind string, seed uint64) {
 	c.deliverBacklog()
 	c.wait(time.Minute)
 	c.deliverBacklog()
-	rollouts := c.factsByRollout()
-	for _, actual := range c.actual {
-		s := rollouts[actual.id]
-		if !actual.visible && s == nil {
-			continue // no version of the workload showed it
-		}
-		require.NotNil(t, s, "no facts about %s: %v", actual.id, c.factNames())
-		if next := c.next(actual); next == nil || next.visible || rollouts[next.id] != nil {
-			require.Equal(t, actual.end, s.end(), "%s: %v %v", actual.id, c.factNames(), c.describeActual())
-		}
-		delete(rollouts, actual.id)
-	}
-	require.Empty(t, rollouts, "rollouts that did not happen: %v", c.factNames())
-	require.NotContains(t, c.factNames(), "gap")
+	require.Empty(t, c.differences(), "%v %v", c.factNames(), c.describeActual())
 	c.checkReplay()
 }
 
@@ -306,8 +247,15 @@ func FuzzOutages(f *testing.F) {
 	f.Fuzz(func(t *testing.T, seed uint64, kind byte) { checkOutages(t, kinds()[int(kind)%3], seed) })
 }
 
-// checkOutages simulates random actions with outages of the watcher.
+// checkOutages compares the facts of a history with outages.
 func checkOutages(t testing.TB, kind string, seed uint64) {
+	c := outageHistory(t, kind, seed)
+	require.Empty(t, c.differences(), "%v %v", c.factNames(), c.describeActual())
+	c.checkReplay()
+}
+
+// outageHistory returns a history of random actions with outages of the watcher.
+func outageHistory(t testing.TB, kind string, seed uint64) *cluster {
 	c := clusterOf(t, kind, 1000+seed)
 	c.thorough = isThorough(seed)
 	rng := rand.New(rand.NewPCG(seed, 3))
@@ -328,93 +276,7 @@ func checkOutages(t testing.TB, kind string, seed uint64) {
 	c.wait(time.Minute)
 	c.completeAll()
 	c.wait(time.Minute)
-	rollouts, lost := c.factsByRollout(), c.lostRevisions()
-	for _, actual := range c.actual {
-		if c.unobservedDeletion[uidOf(actual.id)] {
-			continue
-		}
-		inGap := lost[uidOf(actual.id)+"/"+strconv.Itoa(actual.revision)]
-		s := rollouts[actual.id]
-		if s == nil && c.renumbered[uidOf(actual.id)] {
-			for id, candidate := range rollouts {
-				if templateOf(id) == templateOf(actual.id) && candidate.revision == actual.revision {
-					s = candidate
-				}
-			}
-		}
-		if s == nil {
-			if actual.visible && !actual.unobservable && !c.isUnobservable(actual) {
-				require.True(t, inGap, "no facts about %s: %v", actual.id, c.factNames())
-			}
-			continue
-		}
-		delete(rollouts, actual.id)
-		if next := c.next(actual); next != nil && !next.visible && rollouts[next.id] == nil {
-			continue // the next one was undone before a version of the workload showed it
-		}
-		switch end := s.end(); end {
-		case events.FactUnknown:
-			require.True(t, inGap, "%s: %v", actual.id, c.factNames())
-		case events.FactSuperseded, events.FactCancelled: // depends on what completed before, maybe unobserved
-			require.Contains(t, []events.Fact{events.FactSuperseded, events.FactCancelled}, actual.end, "%s: %v %v", actual.id,
-				c.factNames(), c.describeActual())
-		default:
-			require.Equal(t, actual.end, end, "%s: %v %v", actual.id, c.factNames(), c.describeActual())
-		}
-	}
-	for id := range rollouts {
-		known := slices.ContainsFunc(c.actual, func(actual *actualRollout) bool {
-			return (c.unobservedDeletion[uidOf(id)] || c.renumbered[uidOf(id)]) && templateOf(actual.id) == templateOf(id)
-		})
-		require.True(t, known, "rollout that did not happen: %s: %v", id, c.factNames())
-	}
-	require.Empty(t, c.state.Waiting)
-	c.checkReplay()
-}
-
-// lostRevisions returns the revisions in gaps, as <UID>/<revision>. It checks that each gap overlaps an outage.
-func (c *cluster) lostRevisions() map[string]bool {
-	lost := map[string]bool{}
-	for _, f := range c.facts {
-		if f.Gap == nil {
-			continue
-		}
-		require.True(c.t, slices.ContainsFunc(c.outages, func(o outage) bool {
-			return f.Gap.Since.Before(o.until) && f.Gap.Until.After(o.from)
-		}), "%s %v since %s until %s: %v", f.Fact, f.Gap.Revisions, f.Gap.Since, f.Gap.Until, c.outages)
-		if f.Fact == events.FactGap {
-			for _, revision := range f.Gap.Revisions {
-				lost[f.Workload.UID+"/"+strconv.Itoa(revision)] = true
-			}
-		}
-	}
-	return lost
-}
-
-// next returns the next rollout of the same object.
-func (c *cluster) next(actual *actualRollout) *actualRollout {
-	if i := slices.Index(c.actual, actual) + 1; i < len(c.actual) && uidOf(c.actual[i].id) == uidOf(actual.id) {
-		return c.actual[i]
-	}
-	return nil
-}
-
-// isUnobservable reports whether no observation could show the rollout: no version of its object was observed, or its
-// object was deleted in the same outage. A gap then covers its start, and the removal of the object follows.
-func (c *cluster) isUnobservable(actual *actualRollout) bool {
-	uid, covered := uidOf(actual.id), false
-	for _, f := range c.facts {
-		if f.Workload.UID != uid {
-			continue
-		}
-		if f.Fact == events.FactGap && !f.Gap.Since.After(actual.started) && !f.Gap.Until.Before(actual.started) {
-			covered = true
-		}
-		if covered && f.Fact == events.FactRemoved {
-			return true
-		}
-	}
-	return !c.hasFacts(uid)
+	return c
 }
 
 func (c *cluster) describeActual() []string {
@@ -425,16 +287,4 @@ func (c *cluster) describeActual() []string {
 	return all
 }
 
-// hasFacts reports whether an object has facts. An object that existed only within an outage has none.
-func (c *cluster) hasFacts(uid string) bool {
-	return slices.ContainsFunc(c.facts, func(f events.DeployFact) bool { return f.Workload.UID == uid })
-}
-
 func uidOf(id string) string { return strings.Split(id, "/")[1] }
-
-// templateOf returns a Deployment's rollout id without revision numbers. The numbers differ if a ReplicaSet was
-// recreated unobserved.
-func templateOf(id string) string {
-	parts := strings.Split(id, "/")
-	return parts[1] + "/" + parts[3]
-}

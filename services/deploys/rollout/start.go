@@ -45,7 +45,7 @@ func (p *step) startRollouts(v View, steps []Pending, to int, known bool) {
 	reached := n > 0 && steps[n-1].Revision == to && known
 	p.emitMissing(v, steps, to, known)
 	for i, k := range steps {
-		p.startRollout(k, v, i == n-1 && reached)
+		p.startRollout(k, v, i == n-1 && reached && !p.hasLaterPending(v, k.Version))
 	}
 	if !reached {
 		if s.InFlight() {
@@ -96,10 +96,11 @@ func (p *step) emitMissing(v View, steps []Pending, to int, known bool) {
 func (p *step) startRollout(k Pending, v View, newest bool) {
 	s := &p.s
 	recreated := s.Key.Kind == Deployment && k.Name == s.Name && len(k.History) == 0
-	if k.Revision < s.Last || k.Revision == s.Last && !recreated || k.Revision == s.Last+1 && recreated {
-		s.RevisionEpoch++
-	}
 	s.TakenVersion = k.Version
+	if k.Listed { // it has had the number for an unknown time
+		defer func(observed events.Provenance) { p.provenance = observed }(p.provenance)
+		p.provenance = events.ProvenanceReconstructed
+	}
 	if recreated && k.Revision <= s.Last {
 		s.Last = k.Revision
 		return
@@ -207,6 +208,8 @@ func (p *step) newRollout(k Pending, v View, newest bool) *rolloutStart {
 	return start
 }
 
+// rolloutID returns the id of a new rollout. If its number is not higher than all before, the id says so: the same
+// object may have had the number before.
 func (p *step) rolloutID(k Pending) string {
 	s := &p.s
 	id := s.Key.ClusterUID + "/" + s.UID + "/"
@@ -218,9 +221,11 @@ func (p *step) rolloutID(k Pending) string {
 	default:
 		id += strconv.Itoa(k.Revision) + "/" + k.Hash
 	}
-	if s.RevisionEpoch > 0 {
-		id += "/e" + strconv.Itoa(s.RevisionEpoch)
+	if k.Revision <= max(s.Highest, s.Last) {
+		s.Repeats++
+		id += "/e" + strconv.Itoa(s.Repeats)
 	}
+	s.Highest = max(s.Highest, k.Revision)
 	return id
 }
 

@@ -63,8 +63,10 @@ type State struct {
 	TakenVersion string `json:"taken,omitempty"`
 	// Unnumbered reports that Name is known but its revision number is not.
 	Unnumbered bool `json:"unnumbered,omitempty"`
-	// RevisionEpoch grows when revision numbers restart under the same UID.
-	RevisionEpoch int `json:"revision_epoch,omitempty"`
+	// Highest is the highest revision number of a reported rollout. Repeats is the number of rollouts with a number that
+	// was not higher.
+	Highest int `json:"highest,omitempty"`
+	Repeats int `json:"revision_epoch,omitempty"`
 
 	// Templates observed last, by generation.
 	Templates []SeenTemplate `json:"templates,omitempty"`
