@@ -104,6 +104,28 @@ func TestAdministratorWhoLeavesTakesNobodyElsesTokens(t *testing.T) {
 	}
 }
 
+func TestUnblockedUserNeedsANewToken(t *testing.T) {
+	t.Parallel()
+	b := newFixture(t)
+	b.start(t)
+	admin := b.as(t, b.admin)
+	ada := call(t, admin.directory.CreateUser, &statev1.CreateUserRequest{Username: "ada"}).GetUser().GetId()
+	_, old := admin.token(b, "old", ada)
+	unblock := &statev1.UnblockUserRequest{Id: ada}
+	refused(t, errcode.FailedPrecondition, admin.directory.UnblockUser, unblock)
+	call(t, old.directory.WhoAmI, &statev1.WhoAmIRequest{})
+
+	call(t, admin.directory.BlockUser, &statev1.BlockUserRequest{Id: ada})
+	refused(t, errcode.PermissionDenied, old.directory.UnblockUser, unblock)
+	unblocked := call(t, admin.directory.UnblockUser, unblock)
+	require.False(t, unblocked.GetUser().GetBlocked())
+	require.Len(t, unblocked.GetRevoked(), 1)
+	refused(t, errcode.Unauthenticated, old.directory.WhoAmI, &statev1.WhoAmIRequest{})
+	_, again := admin.token(b, "again", ada)
+	call(t, again.directory.WhoAmI, &statev1.WhoAmIRequest{})
+	refused(t, errcode.PermissionDenied, again.directory.UnblockUser, unblock)
+}
+
 func TestReplacementRevokesItsPredecessorAndStays(t *testing.T) {
 	t.Parallel()
 	b := newFixture(t)

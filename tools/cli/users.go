@@ -8,11 +8,14 @@ import (
 	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
 
+	"lockstep.internal/libs/fault"
+	"lockstep.internal/schemas/gen/errcode"
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
 )
 
 func (a *app) users() *cobra.Command {
-	return group("user", "Create, list and block users", a.userCreate(), a.userList(), a.userBlock())
+	return group("user", "Create, list, block and unblock users", a.userCreate(), a.userList(), a.userBlock(),
+		a.userUnblock())
 }
 
 func (a *app) userCreate() *cobra.Command {
@@ -62,9 +65,9 @@ func (a *app) userBlock() *cobra.Command {
 	request := &statev1.BlockUserRequest{}
 	var yes bool
 	c := &cobra.Command{
-		Use: "block USER", Short: "Block a user permanently", Args: exactly("USER"), ValidArgsFunction: a.completeUsers,
-		Long: `Block every request of a user from now on, and revoke the tokens of others that the user's tokens created. This
-is permanent. Workspaces of the user keep running. Only administrators may block users.`,
+		Use: "block USER", Short: "Block a user", Args: exactly("USER"), ValidArgsFunction: a.completeUsers,
+		Long: `Block every request of a user until user unblock, and revoke the tokens of others that the user's tokens
+created. Workspaces of the user keep running. Only administrators may block users.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			api, err := a.api()
 			if err != nil {
@@ -74,7 +77,7 @@ is permanent. Workspaces of the user keep running. Only administrators may block
 				return err
 			}
 			if !yes {
-				what := fmt.Sprintf("This blocks user %s permanently, and revokes the tokens that its tokens created.", args[0])
+				what := fmt.Sprintf("This blocks user %s, and revokes the tokens of others that its tokens created.", args[0])
 				if err := a.confirm(c, what, args[0]); err != nil {
 					return err
 				}
@@ -94,6 +97,39 @@ is permanent. Workspaces of the user keep running. Only administrators may block
 	c.Flags().BoolVar(&request.KeepOtherUsers, "keep-other-users", false, "keep the tokens of other users")
 	yesFlag(c, &yes)
 	return c
+}
+
+func (a *app) userUnblock() *cobra.Command {
+	request := &statev1.UnblockUserRequest{}
+	return &cobra.Command{
+		Use: "unblock USER", Short: "End the block of a user", Args: exactly("USER"), ValidArgsFunction: a.completeUsers,
+		Long: `End the block of a user. The user's roles are as before. The tokens from before the block are revoked, since
+somebody else may have had them: create a new one. Only administrators may unblock users.`,
+		Example: `  lockstep user unblock alice
+  lockstep token create first --user alice --expires-in 24h`,
+		RunE: func(c *cobra.Command, args []string) error {
+			api, err := a.api()
+			if err != nil {
+				return err
+			}
+			if request.Id, err = a.names(c.Context(), api).userID(args[0]); err != nil {
+				return err
+			}
+			response, err := api.Directory.UnblockUser(c.Context(), connect.NewRequest(request))
+			if fault.Is(err, errcode.FailedPrecondition) {
+				return fault.Wrap(err, errcode.FailedPrecondition, "user %q is not blocked", args[0])
+			}
+			if err != nil {
+				return err
+			}
+			if n := len(response.Msg.GetRevoked()); n > 0 {
+				if err := a.note("revoked tokens of the user: %d", n); err != nil {
+					return err
+				}
+			}
+			return a.print(response.Msg, userTable(response.Msg.GetUser()))
+		},
+	}
 }
 
 func userTable(users ...*statev1.User) table {

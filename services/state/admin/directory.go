@@ -104,6 +104,18 @@ func (d *Directory) BlockUser(
 	return revoked.Users[at], revoked.Tokens, nil
 }
 
+// UnblockUser ends the block of a user, and revokes the tokens that the user has from before. It returns the user and
+// these tokens.
+func (d *Directory) UnblockUser(ctx context.Context, id int64) (directory.User, []directory.Token, error) {
+	revoked, err := d.revoke(ctx, func(tx pgx.Tx) (postgres.Revocation, error) {
+		return d.Directory.UnblockUser(ctx, tx, id)
+	})
+	if err != nil {
+		return directory.User{}, nil, err
+	}
+	return revoked.Users[0], revoked.Tokens, nil
+}
+
 // RevokeToken revokes a token permanently, with all tokens that descend from it but those that are spared. It returns
 // the tokens that it revoked.
 func (d *Directory) RevokeToken(

@@ -232,6 +232,24 @@ func (s *directoryService) BlockUser(
 	return connect.NewResponse(&statev1.BlockUserResponse{User: user(u), Revoked: convertAll(revoked, accessToken)}), nil
 }
 
+func (s *directoryService) UnblockUser(
+	ctx context.Context,
+	r *connect.Request[statev1.UnblockUserRequest],
+) (*connect.Response[statev1.UnblockUserResponse], error) {
+	if err := id("id", r.Msg.GetId()); err != nil {
+		return nil, err
+	}
+	if err := s.administer(ctx); err != nil {
+		return nil, err
+	}
+	defer s.sessions.invalidate()
+	u, revoked, err := s.directory.UnblockUser(ctx, r.Msg.GetId())
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&statev1.UnblockUserResponse{User: user(u), Revoked: convertAll(revoked, accessToken)}), nil
+}
+
 func (s *directoryService) PutMembership(
 	ctx context.Context,
 	r *connect.Request[statev1.PutMembershipRequest],

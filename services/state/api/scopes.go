@@ -29,6 +29,7 @@ func Scopes() libaccess.Scopes {
 		statev1connect.DirectoryServiceListProjectsProcedure:       libaccess.ScopeRead,
 		statev1connect.DirectoryServiceListUsersProcedure:          libaccess.ScopeRead,
 		statev1connect.DirectoryServicePutMembershipProcedure:      libaccess.ScopeAdmin,
+		statev1connect.DirectoryServiceUnblockUserProcedure:        libaccess.ScopeAdmin,
 		statev1connect.DirectoryServiceWhoAmIProcedure:             libaccess.ScopeRead,
 
 		statev1connect.OperationServiceDropDeadLetterProcedure:  libaccess.ScopeAdmin,

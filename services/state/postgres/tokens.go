@@ -135,11 +135,11 @@ func (d *Directory) Token(ctx context.Context, id int64) (directory.Token, error
 	)
 }
 
-// Revocation is the effect of RevokeToken and BlockUser.
+// Revocation is the effect of RevokeToken, BlockUser and UnblockUser.
 type Revocation struct {
 	// Tokens that it revoked, by id.
 	Tokens []directory.Token
-	// Users of these tokens, and the blocked user, with their revoked tokens.
+	// Users of these tokens, and the user that was blocked or unblocked, with their revoked tokens.
 	Users []directory.User
 }
 
@@ -200,6 +200,30 @@ func (d *Directory) BlockUser(ctx context.Context, tx pgx.Tx, id int64, spare Sp
 		return Revocation{}, fault.New(errcode.NotFound, "user %d does not exist", id)
 	}
 	return d.revocation(ctx, tx, revoked, users)
+}
+
+// UnblockUser ends the block of a user, and revokes the tokens that the user has from before.
+func (d *Directory) UnblockUser(ctx context.Context, tx pgx.Tx, id int64) (Revocation, error) {
+	tokens, err := list(ctx, d.Within(tx), "tokens", pgx.RowTo[int64],
+		`select id from personal_access_tokens where user_id = $1 order by id for update`, id)
+	if err != nil {
+		return Revocation{}, err
+	}
+	revoked, err := d.revoke(ctx, tx, tokens, 0)
+	if err != nil {
+		return Revocation{}, err
+	}
+	if err := lockUsers(ctx, tx, []int64{id}); err != nil {
+		return Revocation{}, err
+	}
+	tag, err := tx.Exec(ctx, `update users set state = 'active' where id = $1 and state = 'blocked'`, id)
+	switch {
+	case err != nil:
+		return Revocation{}, fmt.Errorf("unblock user %d: %w", id, err)
+	case tag.RowsAffected() == 0:
+		return Revocation{}, fault.New(errcode.FailedPrecondition, "user %d does not exist or is not blocked", id)
+	}
+	return d.revocation(ctx, tx, revoked, []int64{id})
 }
 
 // revoke revokes tokens, but those of one user.

@@ -1480,6 +1480,103 @@ func (x *BlockUserResponse) GetRevoked() []*Token {
 	return nil
 }
 
+type UnblockUserRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            int64                  `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UnblockUserRequest) Reset() {
+	*x = UnblockUserRequest{}
+	mi := &file_lockstep_state_v1_directory_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UnblockUserRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UnblockUserRequest) ProtoMessage() {}
+
+func (x *UnblockUserRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_state_v1_directory_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UnblockUserRequest.ProtoReflect.Descriptor instead.
+func (*UnblockUserRequest) Descriptor() ([]byte, []int) {
+	return file_lockstep_state_v1_directory_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *UnblockUserRequest) GetId() int64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+type UnblockUserResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	User  *User                  `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	// Tokens of the user that the call revoked, by id.
+	Revoked       []*Token `protobuf:"bytes,2,rep,name=revoked,proto3" json:"revoked,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UnblockUserResponse) Reset() {
+	*x = UnblockUserResponse{}
+	mi := &file_lockstep_state_v1_directory_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UnblockUserResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UnblockUserResponse) ProtoMessage() {}
+
+func (x *UnblockUserResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_state_v1_directory_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UnblockUserResponse.ProtoReflect.Descriptor instead.
+func (*UnblockUserResponse) Descriptor() ([]byte, []int) {
+	return file_lockstep_state_v1_directory_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *UnblockUserResponse) GetUser() *User {
+	if x != nil {
+		return x.User
+	}
+	return nil
+}
+
+func (x *UnblockUserResponse) GetRevoked() []*Token {
+	if x != nil {
+		return x.Revoked
+	}
+	return nil
+}
+
 type PutMembershipRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Membership    *Membership            `protobuf:"bytes,1,opt,name=membership,proto3" json:"membership,omitempty"`
@@ -1489,7 +1586,7 @@ type PutMembershipRequest struct {
 
 func (x *PutMembershipRequest) Reset() {
 	*x = PutMembershipRequest{}
-	mi := &file_lockstep_state_v1_directory_proto_msgTypes[25]
+	mi := &file_lockstep_state_v1_directory_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1501,7 +1598,7 @@ func (x *PutMembershipRequest) String() string {
 func (*PutMembershipRequest) ProtoMessage() {}
 
 func (x *PutMembershipRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_directory_proto_msgTypes[25]
+	mi := &file_lockstep_state_v1_directory_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1514,7 +1611,7 @@ func (x *PutMembershipRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutMembershipRequest.ProtoReflect.Descriptor instead.
 func (*PutMembershipRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_directory_proto_rawDescGZIP(), []int{25}
+	return file_lockstep_state_v1_directory_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *PutMembershipRequest) GetMembership() *Membership {
@@ -1533,7 +1630,7 @@ type PutMembershipResponse struct {
 
 func (x *PutMembershipResponse) Reset() {
 	*x = PutMembershipResponse{}
-	mi := &file_lockstep_state_v1_directory_proto_msgTypes[26]
+	mi := &file_lockstep_state_v1_directory_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1545,7 +1642,7 @@ func (x *PutMembershipResponse) String() string {
 func (*PutMembershipResponse) ProtoMessage() {}
 
 func (x *PutMembershipResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_directory_proto_msgTypes[26]
+	mi := &file_lockstep_state_v1_directory_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1558,7 +1655,7 @@ func (x *PutMembershipResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutMembershipResponse.ProtoReflect.Descriptor instead.
 func (*PutMembershipResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_directory_proto_rawDescGZIP(), []int{26}
+	return file_lockstep_state_v1_directory_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *PutMembershipResponse) GetMembership() *Membership {
@@ -1581,7 +1678,7 @@ type DeleteMembershipRequest struct {
 
 func (x *DeleteMembershipRequest) Reset() {
 	*x = DeleteMembershipRequest{}
-	mi := &file_lockstep_state_v1_directory_proto_msgTypes[27]
+	mi := &file_lockstep_state_v1_directory_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1593,7 +1690,7 @@ func (x *DeleteMembershipRequest) String() string {
 func (*DeleteMembershipRequest) ProtoMessage() {}
 
 func (x *DeleteMembershipRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_directory_proto_msgTypes[27]
+	mi := &file_lockstep_state_v1_directory_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1606,7 +1703,7 @@ func (x *DeleteMembershipRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteMembershipRequest.ProtoReflect.Descriptor instead.
 func (*DeleteMembershipRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_directory_proto_rawDescGZIP(), []int{27}
+	return file_lockstep_state_v1_directory_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *DeleteMembershipRequest) GetUserId() int64 {
@@ -1645,7 +1742,7 @@ type DeleteMembershipResponse struct {
 
 func (x *DeleteMembershipResponse) Reset() {
 	*x = DeleteMembershipResponse{}
-	mi := &file_lockstep_state_v1_directory_proto_msgTypes[28]
+	mi := &file_lockstep_state_v1_directory_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1657,7 +1754,7 @@ func (x *DeleteMembershipResponse) String() string {
 func (*DeleteMembershipResponse) ProtoMessage() {}
 
 func (x *DeleteMembershipResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_directory_proto_msgTypes[28]
+	mi := &file_lockstep_state_v1_directory_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1670,7 +1767,7 @@ func (x *DeleteMembershipResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteMembershipResponse.ProtoReflect.Descriptor instead.
 func (*DeleteMembershipResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_directory_proto_rawDescGZIP(), []int{28}
+	return file_lockstep_state_v1_directory_proto_rawDescGZIP(), []int{30}
 }
 
 type ListMembershipsRequest struct {
@@ -1685,7 +1782,7 @@ type ListMembershipsRequest struct {
 
 func (x *ListMembershipsRequest) Reset() {
 	*x = ListMembershipsRequest{}
-	mi := &file_lockstep_state_v1_directory_proto_msgTypes[29]
+	mi := &file_lockstep_state_v1_directory_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1697,7 +1794,7 @@ func (x *ListMembershipsRequest) String() string {
 func (*ListMembershipsRequest) ProtoMessage() {}
 
 func (x *ListMembershipsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_directory_proto_msgTypes[29]
+	mi := &file_lockstep_state_v1_directory_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1710,7 +1807,7 @@ func (x *ListMembershipsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMembershipsRequest.ProtoReflect.Descriptor instead.
 func (*ListMembershipsRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_directory_proto_rawDescGZIP(), []int{29}
+	return file_lockstep_state_v1_directory_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ListMembershipsRequest) GetUserId() int64 {
@@ -1743,7 +1840,7 @@ type ListMembershipsResponse struct {
 
 func (x *ListMembershipsResponse) Reset() {
 	*x = ListMembershipsResponse{}
-	mi := &file_lockstep_state_v1_directory_proto_msgTypes[30]
+	mi := &file_lockstep_state_v1_directory_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1755,7 +1852,7 @@ func (x *ListMembershipsResponse) String() string {
 func (*ListMembershipsResponse) ProtoMessage() {}
 
 func (x *ListMembershipsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_directory_proto_msgTypes[30]
+	mi := &file_lockstep_state_v1_directory_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1768,7 +1865,7 @@ func (x *ListMembershipsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMembershipsResponse.ProtoReflect.Descriptor instead.
 func (*ListMembershipsResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_directory_proto_rawDescGZIP(), []int{30}
+	return file_lockstep_state_v1_directory_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ListMembershipsResponse) GetMemberships() []*Membership {
@@ -1867,6 +1964,11 @@ const file_lockstep_state_v1_directory_proto_rawDesc = "" +
 	"\x10keep_other_users\x18\x02 \x01(\bR\x0ekeepOtherUsers\"t\n" +
 	"\x11BlockUserResponse\x12+\n" +
 	"\x04user\x18\x01 \x01(\v2\x17.lockstep.state.v1.UserR\x04user\x122\n" +
+	"\arevoked\x18\x02 \x03(\v2\x18.lockstep.state.v1.TokenR\arevoked\"$\n" +
+	"\x12UnblockUserRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x03R\x02id\"v\n" +
+	"\x13UnblockUserResponse\x12+\n" +
+	"\x04user\x18\x01 \x01(\v2\x17.lockstep.state.v1.UserR\x04user\x122\n" +
 	"\arevoked\x18\x02 \x03(\v2\x18.lockstep.state.v1.TokenR\arevoked\"U\n" +
 	"\x14PutMembershipRequest\x12=\n" +
 	"\n" +
@@ -1899,7 +2001,7 @@ const file_lockstep_state_v1_directory_proto_rawDesc = "" +
 	"\x16SCOPE_KIND_UNSPECIFIED\x10\x00\x12\x1b\n" +
 	"\x17SCOPE_KIND_ORGANIZATION\x10\x01\x12\x14\n" +
 	"\x10SCOPE_KIND_GROUP\x10\x02\x12\x16\n" +
-	"\x12SCOPE_KIND_PROJECT\x10\x032\x88\n" +
+	"\x12SCOPE_KIND_PROJECT\x10\x032\xe6\n" +
 	"\n" +
 	"\x10DirectoryService\x12M\n" +
 	"\x06WhoAmI\x12 .lockstep.state.v1.WhoAmIRequest\x1a!.lockstep.state.v1.WhoAmIResponse\x12q\n" +
@@ -1913,7 +2015,8 @@ const file_lockstep_state_v1_directory_proto_rawDesc = "" +
 	"\n" +
 	"CreateUser\x12$.lockstep.state.v1.CreateUserRequest\x1a%.lockstep.state.v1.CreateUserResponse\x12V\n" +
 	"\tListUsers\x12#.lockstep.state.v1.ListUsersRequest\x1a$.lockstep.state.v1.ListUsersResponse\x12V\n" +
-	"\tBlockUser\x12#.lockstep.state.v1.BlockUserRequest\x1a$.lockstep.state.v1.BlockUserResponse\x12b\n" +
+	"\tBlockUser\x12#.lockstep.state.v1.BlockUserRequest\x1a$.lockstep.state.v1.BlockUserResponse\x12\\\n" +
+	"\vUnblockUser\x12%.lockstep.state.v1.UnblockUserRequest\x1a&.lockstep.state.v1.UnblockUserResponse\x12b\n" +
 	"\rPutMembership\x12'.lockstep.state.v1.PutMembershipRequest\x1a(.lockstep.state.v1.PutMembershipResponse\x12k\n" +
 	"\x10DeleteMembership\x12*.lockstep.state.v1.DeleteMembershipRequest\x1a+.lockstep.state.v1.DeleteMembershipResponse\x12h\n" +
 	"\x0fListMemberships\x12).lockstep.state.v1.ListMembershipsRequest\x1a*.lockstep.state.v1.ListMembershipsResponseB9Z7lockstep.internal/schemas/gen/lockstep/state/v1;statev1b\x06proto3"
@@ -1931,7 +2034,7 @@ func file_lockstep_state_v1_directory_proto_rawDescGZIP() []byte {
 }
 
 var file_lockstep_state_v1_directory_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_lockstep_state_v1_directory_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
+var file_lockstep_state_v1_directory_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
 var file_lockstep_state_v1_directory_proto_goTypes = []any{
 	(Role)(0),                          // 0: lockstep.state.v1.Role
 	(ScopeKind)(0),                     // 1: lockstep.state.v1.ScopeKind
@@ -1960,13 +2063,15 @@ var file_lockstep_state_v1_directory_proto_goTypes = []any{
 	(*ListUsersResponse)(nil),          // 24: lockstep.state.v1.ListUsersResponse
 	(*BlockUserRequest)(nil),           // 25: lockstep.state.v1.BlockUserRequest
 	(*BlockUserResponse)(nil),          // 26: lockstep.state.v1.BlockUserResponse
-	(*PutMembershipRequest)(nil),       // 27: lockstep.state.v1.PutMembershipRequest
-	(*PutMembershipResponse)(nil),      // 28: lockstep.state.v1.PutMembershipResponse
-	(*DeleteMembershipRequest)(nil),    // 29: lockstep.state.v1.DeleteMembershipRequest
-	(*DeleteMembershipResponse)(nil),   // 30: lockstep.state.v1.DeleteMembershipResponse
-	(*ListMembershipsRequest)(nil),     // 31: lockstep.state.v1.ListMembershipsRequest
-	(*ListMembershipsResponse)(nil),    // 32: lockstep.state.v1.ListMembershipsResponse
-	(*Token)(nil),                      // 33: lockstep.state.v1.Token
+	(*UnblockUserRequest)(nil),         // 27: lockstep.state.v1.UnblockUserRequest
+	(*UnblockUserResponse)(nil),        // 28: lockstep.state.v1.UnblockUserResponse
+	(*PutMembershipRequest)(nil),       // 29: lockstep.state.v1.PutMembershipRequest
+	(*PutMembershipResponse)(nil),      // 30: lockstep.state.v1.PutMembershipResponse
+	(*DeleteMembershipRequest)(nil),    // 31: lockstep.state.v1.DeleteMembershipRequest
+	(*DeleteMembershipResponse)(nil),   // 32: lockstep.state.v1.DeleteMembershipResponse
+	(*ListMembershipsRequest)(nil),     // 33: lockstep.state.v1.ListMembershipsRequest
+	(*ListMembershipsResponse)(nil),    // 34: lockstep.state.v1.ListMembershipsResponse
+	(*Token)(nil),                      // 35: lockstep.state.v1.Token
 }
 var file_lockstep_state_v1_directory_proto_depIdxs = []int32{
 	1,  // 0: lockstep.state.v1.Membership.scope:type_name -> lockstep.state.v1.ScopeKind
@@ -1981,43 +2086,47 @@ var file_lockstep_state_v1_directory_proto_depIdxs = []int32{
 	5,  // 9: lockstep.state.v1.CreateUserResponse.user:type_name -> lockstep.state.v1.User
 	5,  // 10: lockstep.state.v1.ListUsersResponse.users:type_name -> lockstep.state.v1.User
 	5,  // 11: lockstep.state.v1.BlockUserResponse.user:type_name -> lockstep.state.v1.User
-	33, // 12: lockstep.state.v1.BlockUserResponse.revoked:type_name -> lockstep.state.v1.Token
-	6,  // 13: lockstep.state.v1.PutMembershipRequest.membership:type_name -> lockstep.state.v1.Membership
-	6,  // 14: lockstep.state.v1.PutMembershipResponse.membership:type_name -> lockstep.state.v1.Membership
-	1,  // 15: lockstep.state.v1.DeleteMembershipRequest.scope:type_name -> lockstep.state.v1.ScopeKind
-	1,  // 16: lockstep.state.v1.ListMembershipsRequest.scope:type_name -> lockstep.state.v1.ScopeKind
-	6,  // 17: lockstep.state.v1.ListMembershipsResponse.memberships:type_name -> lockstep.state.v1.Membership
-	7,  // 18: lockstep.state.v1.DirectoryService.WhoAmI:input_type -> lockstep.state.v1.WhoAmIRequest
-	9,  // 19: lockstep.state.v1.DirectoryService.CreateOrganization:input_type -> lockstep.state.v1.CreateOrganizationRequest
-	11, // 20: lockstep.state.v1.DirectoryService.ListOrganizations:input_type -> lockstep.state.v1.ListOrganizationsRequest
-	13, // 21: lockstep.state.v1.DirectoryService.CreateGroup:input_type -> lockstep.state.v1.CreateGroupRequest
-	15, // 22: lockstep.state.v1.DirectoryService.ListGroups:input_type -> lockstep.state.v1.ListGroupsRequest
-	17, // 23: lockstep.state.v1.DirectoryService.CreateProject:input_type -> lockstep.state.v1.CreateProjectRequest
-	19, // 24: lockstep.state.v1.DirectoryService.ListProjects:input_type -> lockstep.state.v1.ListProjectsRequest
-	21, // 25: lockstep.state.v1.DirectoryService.CreateUser:input_type -> lockstep.state.v1.CreateUserRequest
-	23, // 26: lockstep.state.v1.DirectoryService.ListUsers:input_type -> lockstep.state.v1.ListUsersRequest
-	25, // 27: lockstep.state.v1.DirectoryService.BlockUser:input_type -> lockstep.state.v1.BlockUserRequest
-	27, // 28: lockstep.state.v1.DirectoryService.PutMembership:input_type -> lockstep.state.v1.PutMembershipRequest
-	29, // 29: lockstep.state.v1.DirectoryService.DeleteMembership:input_type -> lockstep.state.v1.DeleteMembershipRequest
-	31, // 30: lockstep.state.v1.DirectoryService.ListMemberships:input_type -> lockstep.state.v1.ListMembershipsRequest
-	8,  // 31: lockstep.state.v1.DirectoryService.WhoAmI:output_type -> lockstep.state.v1.WhoAmIResponse
-	10, // 32: lockstep.state.v1.DirectoryService.CreateOrganization:output_type -> lockstep.state.v1.CreateOrganizationResponse
-	12, // 33: lockstep.state.v1.DirectoryService.ListOrganizations:output_type -> lockstep.state.v1.ListOrganizationsResponse
-	14, // 34: lockstep.state.v1.DirectoryService.CreateGroup:output_type -> lockstep.state.v1.CreateGroupResponse
-	16, // 35: lockstep.state.v1.DirectoryService.ListGroups:output_type -> lockstep.state.v1.ListGroupsResponse
-	18, // 36: lockstep.state.v1.DirectoryService.CreateProject:output_type -> lockstep.state.v1.CreateProjectResponse
-	20, // 37: lockstep.state.v1.DirectoryService.ListProjects:output_type -> lockstep.state.v1.ListProjectsResponse
-	22, // 38: lockstep.state.v1.DirectoryService.CreateUser:output_type -> lockstep.state.v1.CreateUserResponse
-	24, // 39: lockstep.state.v1.DirectoryService.ListUsers:output_type -> lockstep.state.v1.ListUsersResponse
-	26, // 40: lockstep.state.v1.DirectoryService.BlockUser:output_type -> lockstep.state.v1.BlockUserResponse
-	28, // 41: lockstep.state.v1.DirectoryService.PutMembership:output_type -> lockstep.state.v1.PutMembershipResponse
-	30, // 42: lockstep.state.v1.DirectoryService.DeleteMembership:output_type -> lockstep.state.v1.DeleteMembershipResponse
-	32, // 43: lockstep.state.v1.DirectoryService.ListMemberships:output_type -> lockstep.state.v1.ListMembershipsResponse
-	31, // [31:44] is the sub-list for method output_type
-	18, // [18:31] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	35, // 12: lockstep.state.v1.BlockUserResponse.revoked:type_name -> lockstep.state.v1.Token
+	5,  // 13: lockstep.state.v1.UnblockUserResponse.user:type_name -> lockstep.state.v1.User
+	35, // 14: lockstep.state.v1.UnblockUserResponse.revoked:type_name -> lockstep.state.v1.Token
+	6,  // 15: lockstep.state.v1.PutMembershipRequest.membership:type_name -> lockstep.state.v1.Membership
+	6,  // 16: lockstep.state.v1.PutMembershipResponse.membership:type_name -> lockstep.state.v1.Membership
+	1,  // 17: lockstep.state.v1.DeleteMembershipRequest.scope:type_name -> lockstep.state.v1.ScopeKind
+	1,  // 18: lockstep.state.v1.ListMembershipsRequest.scope:type_name -> lockstep.state.v1.ScopeKind
+	6,  // 19: lockstep.state.v1.ListMembershipsResponse.memberships:type_name -> lockstep.state.v1.Membership
+	7,  // 20: lockstep.state.v1.DirectoryService.WhoAmI:input_type -> lockstep.state.v1.WhoAmIRequest
+	9,  // 21: lockstep.state.v1.DirectoryService.CreateOrganization:input_type -> lockstep.state.v1.CreateOrganizationRequest
+	11, // 22: lockstep.state.v1.DirectoryService.ListOrganizations:input_type -> lockstep.state.v1.ListOrganizationsRequest
+	13, // 23: lockstep.state.v1.DirectoryService.CreateGroup:input_type -> lockstep.state.v1.CreateGroupRequest
+	15, // 24: lockstep.state.v1.DirectoryService.ListGroups:input_type -> lockstep.state.v1.ListGroupsRequest
+	17, // 25: lockstep.state.v1.DirectoryService.CreateProject:input_type -> lockstep.state.v1.CreateProjectRequest
+	19, // 26: lockstep.state.v1.DirectoryService.ListProjects:input_type -> lockstep.state.v1.ListProjectsRequest
+	21, // 27: lockstep.state.v1.DirectoryService.CreateUser:input_type -> lockstep.state.v1.CreateUserRequest
+	23, // 28: lockstep.state.v1.DirectoryService.ListUsers:input_type -> lockstep.state.v1.ListUsersRequest
+	25, // 29: lockstep.state.v1.DirectoryService.BlockUser:input_type -> lockstep.state.v1.BlockUserRequest
+	27, // 30: lockstep.state.v1.DirectoryService.UnblockUser:input_type -> lockstep.state.v1.UnblockUserRequest
+	29, // 31: lockstep.state.v1.DirectoryService.PutMembership:input_type -> lockstep.state.v1.PutMembershipRequest
+	31, // 32: lockstep.state.v1.DirectoryService.DeleteMembership:input_type -> lockstep.state.v1.DeleteMembershipRequest
+	33, // 33: lockstep.state.v1.DirectoryService.ListMemberships:input_type -> lockstep.state.v1.ListMembershipsRequest
+	8,  // 34: lockstep.state.v1.DirectoryService.WhoAmI:output_type -> lockstep.state.v1.WhoAmIResponse
+	10, // 35: lockstep.state.v1.DirectoryService.CreateOrganization:output_type -> lockstep.state.v1.CreateOrganizationResponse
+	12, // 36: lockstep.state.v1.DirectoryService.ListOrganizations:output_type -> lockstep.state.v1.ListOrganizationsResponse
+	14, // 37: lockstep.state.v1.DirectoryService.CreateGroup:output_type -> lockstep.state.v1.CreateGroupResponse
+	16, // 38: lockstep.state.v1.DirectoryService.ListGroups:output_type -> lockstep.state.v1.ListGroupsResponse
+	18, // 39: lockstep.state.v1.DirectoryService.CreateProject:output_type -> lockstep.state.v1.CreateProjectResponse
+	20, // 40: lockstep.state.v1.DirectoryService.ListProjects:output_type -> lockstep.state.v1.ListProjectsResponse
+	22, // 41: lockstep.state.v1.DirectoryService.CreateUser:output_type -> lockstep.state.v1.CreateUserResponse
+	24, // 42: lockstep.state.v1.DirectoryService.ListUsers:output_type -> lockstep.state.v1.ListUsersResponse
+	26, // 43: lockstep.state.v1.DirectoryService.BlockUser:output_type -> lockstep.state.v1.BlockUserResponse
+	28, // 44: lockstep.state.v1.DirectoryService.UnblockUser:output_type -> lockstep.state.v1.UnblockUserResponse
+	30, // 45: lockstep.state.v1.DirectoryService.PutMembership:output_type -> lockstep.state.v1.PutMembershipResponse
+	32, // 46: lockstep.state.v1.DirectoryService.DeleteMembership:output_type -> lockstep.state.v1.DeleteMembershipResponse
+	34, // 47: lockstep.state.v1.DirectoryService.ListMemberships:output_type -> lockstep.state.v1.ListMembershipsResponse
+	34, // [34:48] is the sub-list for method output_type
+	20, // [20:34] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_state_v1_directory_proto_init() }
@@ -2032,7 +2141,7 @@ func file_lockstep_state_v1_directory_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_state_v1_directory_proto_rawDesc), len(file_lockstep_state_v1_directory_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   31,
+			NumMessages:   33,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

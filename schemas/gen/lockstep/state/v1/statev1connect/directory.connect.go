@@ -62,6 +62,9 @@ const (
 	// DirectoryServiceBlockUserProcedure is the fully-qualified name of the DirectoryService's
 	// BlockUser RPC.
 	DirectoryServiceBlockUserProcedure = "/lockstep.state.v1.DirectoryService/BlockUser"
+	// DirectoryServiceUnblockUserProcedure is the fully-qualified name of the DirectoryService's
+	// UnblockUser RPC.
+	DirectoryServiceUnblockUserProcedure = "/lockstep.state.v1.DirectoryService/UnblockUser"
 	// DirectoryServicePutMembershipProcedure is the fully-qualified name of the DirectoryService's
 	// PutMembership RPC.
 	DirectoryServicePutMembershipProcedure = "/lockstep.state.v1.DirectoryService/PutMembership"
@@ -88,6 +91,8 @@ type DirectoryServiceClient interface {
 	// BlockUser blocks every further request of the user, and revokes the tokens of other users that descend from those
 	// of the user, as RevokeToken does.
 	BlockUser(context.Context, *connect.Request[v1.BlockUserRequest]) (*connect.Response[v1.BlockUserResponse], error)
+	// UnblockUser ends a block. It revokes the tokens that the user has from before: somebody else may have had them.
+	UnblockUser(context.Context, *connect.Request[v1.UnblockUserRequest]) (*connect.Response[v1.UnblockUserResponse], error)
 	// PutMembership gives a user a role. It replaces an earlier role in the same scope.
 	PutMembership(context.Context, *connect.Request[v1.PutMembershipRequest]) (*connect.Response[v1.PutMembershipResponse], error)
 	DeleteMembership(context.Context, *connect.Request[v1.DeleteMembershipRequest]) (*connect.Response[v1.DeleteMembershipResponse], error)
@@ -165,6 +170,12 @@ func NewDirectoryServiceClient(httpClient connect.HTTPClient, baseURL string, op
 			connect.WithSchema(directoryServiceMethods.ByName("BlockUser")),
 			connect.WithClientOptions(opts...),
 		),
+		unblockUser: connect.NewClient[v1.UnblockUserRequest, v1.UnblockUserResponse](
+			httpClient,
+			baseURL+DirectoryServiceUnblockUserProcedure,
+			connect.WithSchema(directoryServiceMethods.ByName("UnblockUser")),
+			connect.WithClientOptions(opts...),
+		),
 		putMembership: connect.NewClient[v1.PutMembershipRequest, v1.PutMembershipResponse](
 			httpClient,
 			baseURL+DirectoryServicePutMembershipProcedure,
@@ -198,6 +209,7 @@ type directoryServiceClient struct {
 	createUser         *connect.Client[v1.CreateUserRequest, v1.CreateUserResponse]
 	listUsers          *connect.Client[v1.ListUsersRequest, v1.ListUsersResponse]
 	blockUser          *connect.Client[v1.BlockUserRequest, v1.BlockUserResponse]
+	unblockUser        *connect.Client[v1.UnblockUserRequest, v1.UnblockUserResponse]
 	putMembership      *connect.Client[v1.PutMembershipRequest, v1.PutMembershipResponse]
 	deleteMembership   *connect.Client[v1.DeleteMembershipRequest, v1.DeleteMembershipResponse]
 	listMemberships    *connect.Client[v1.ListMembershipsRequest, v1.ListMembershipsResponse]
@@ -253,6 +265,11 @@ func (c *directoryServiceClient) BlockUser(ctx context.Context, req *connect.Req
 	return c.blockUser.CallUnary(ctx, req)
 }
 
+// UnblockUser calls lockstep.state.v1.DirectoryService.UnblockUser.
+func (c *directoryServiceClient) UnblockUser(ctx context.Context, req *connect.Request[v1.UnblockUserRequest]) (*connect.Response[v1.UnblockUserResponse], error) {
+	return c.unblockUser.CallUnary(ctx, req)
+}
+
 // PutMembership calls lockstep.state.v1.DirectoryService.PutMembership.
 func (c *directoryServiceClient) PutMembership(ctx context.Context, req *connect.Request[v1.PutMembershipRequest]) (*connect.Response[v1.PutMembershipResponse], error) {
 	return c.putMembership.CallUnary(ctx, req)
@@ -283,6 +300,8 @@ type DirectoryServiceHandler interface {
 	// BlockUser blocks every further request of the user, and revokes the tokens of other users that descend from those
 	// of the user, as RevokeToken does.
 	BlockUser(context.Context, *connect.Request[v1.BlockUserRequest]) (*connect.Response[v1.BlockUserResponse], error)
+	// UnblockUser ends a block. It revokes the tokens that the user has from before: somebody else may have had them.
+	UnblockUser(context.Context, *connect.Request[v1.UnblockUserRequest]) (*connect.Response[v1.UnblockUserResponse], error)
 	// PutMembership gives a user a role. It replaces an earlier role in the same scope.
 	PutMembership(context.Context, *connect.Request[v1.PutMembershipRequest]) (*connect.Response[v1.PutMembershipResponse], error)
 	DeleteMembership(context.Context, *connect.Request[v1.DeleteMembershipRequest]) (*connect.Response[v1.DeleteMembershipResponse], error)
@@ -356,6 +375,12 @@ func NewDirectoryServiceHandler(svc DirectoryServiceHandler, opts ...connect.Han
 		connect.WithSchema(directoryServiceMethods.ByName("BlockUser")),
 		connect.WithHandlerOptions(opts...),
 	)
+	directoryServiceUnblockUserHandler := connect.NewUnaryHandler(
+		DirectoryServiceUnblockUserProcedure,
+		svc.UnblockUser,
+		connect.WithSchema(directoryServiceMethods.ByName("UnblockUser")),
+		connect.WithHandlerOptions(opts...),
+	)
 	directoryServicePutMembershipHandler := connect.NewUnaryHandler(
 		DirectoryServicePutMembershipProcedure,
 		svc.PutMembership,
@@ -396,6 +421,8 @@ func NewDirectoryServiceHandler(svc DirectoryServiceHandler, opts ...connect.Han
 			directoryServiceListUsersHandler.ServeHTTP(w, r)
 		case DirectoryServiceBlockUserProcedure:
 			directoryServiceBlockUserHandler.ServeHTTP(w, r)
+		case DirectoryServiceUnblockUserProcedure:
+			directoryServiceUnblockUserHandler.ServeHTTP(w, r)
 		case DirectoryServicePutMembershipProcedure:
 			directoryServicePutMembershipHandler.ServeHTTP(w, r)
 		case DirectoryServiceDeleteMembershipProcedure:
@@ -449,6 +476,10 @@ func (UnimplementedDirectoryServiceHandler) ListUsers(context.Context, *connect.
 
 func (UnimplementedDirectoryServiceHandler) BlockUser(context.Context, *connect.Request[v1.BlockUserRequest]) (*connect.Response[v1.BlockUserResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("lockstep.state.v1.DirectoryService.BlockUser is not implemented"))
+}
+
+func (UnimplementedDirectoryServiceHandler) UnblockUser(context.Context, *connect.Request[v1.UnblockUserRequest]) (*connect.Response[v1.UnblockUserResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("lockstep.state.v1.DirectoryService.UnblockUser is not implemented"))
 }
 
 func (UnimplementedDirectoryServiceHandler) PutMembership(context.Context, *connect.Request[v1.PutMembershipRequest]) (*connect.Response[v1.PutMembershipResponse], error) {
