@@ -215,8 +215,8 @@ func (c *Conn) shouldLog(text string, now time.Time) bool {
 	return true
 }
 
-// disconnectReason returns the last connection error.
-func (c *Conn) disconnectReason() error {
+// DisconnectReason returns the last connection error, nil for none.
+func (c *Conn) DisconnectReason() error {
 	if err := c.LastError(); err != nil {
 		return err //nolint:wrapcheck // callers add context
 	}
@@ -225,7 +225,7 @@ func (c *Conn) disconnectReason() error {
 	return c.lastErr
 }
 
-func (c *Conn) reason() string { return errorText(c.explain(c.disconnectReason())) }
+func (c *Conn) reason() string { return errorText(c.explain(c.DisconnectReason())) }
 
 // explain adds the public key that the server does not know to an error of authorization.
 func (c *Conn) explain(err error) error {

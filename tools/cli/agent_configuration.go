@@ -180,7 +180,10 @@ func (a *app) agentResync() *cobra.Command {
 				return err
 			}
 			if !wait {
-				return a.print(response.Msg, table{header: []string{"NONCE"}, rows: [][]string{{response.Msg.GetNonce()}}})
+				if a.output != outputTable {
+					return a.print(response.Msg, table{})
+				}
+				return a.write(fmt.Sprintf("requested: `lockstep agent get %s` shows the last resync\n", args[0]))
 			}
 			return a.awaitResync(c.Context(), api, id, response.Msg.GetNonce())
 		},

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/url"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -58,8 +59,12 @@ func (a *app) root(version string) *cobra.Command {
 		Long: `Control a Lockstep system, or run one on this machine with lockstep up.
 
 The addresses of the API and of NATS come from flags, from LOCKSTEP_* variables, or from the client configuration
-file, in this order. Results go to standard output, everything else to standard error. The exit status is 0 for
-success, 2 for a wrong request, 3 without a valid token, 4 for a denied and 5 for an unknown object.`,
+file, in this order. Results go to standard output, everything else to standard error.
+
+The exit status names the kind of error: 0 success, 1 a fault of the system, 2 a wrong request, 3 no valid token, 4 not
+permitted, 5 not found, 6 the name exists, 7 changed by somebody else, 8 not in this state, 9 the workspace is being
+terminated, 10 a quota is reached, 11 too many requests, 12 too large, 13 the server cannot be reached, 14 a timeout,
+15 not offered, 130 interrupted.`,
 		Version:       version,
 		Args:          cobra.ArbitraryArgs,
 		RunE:          showGroup,
@@ -151,6 +156,18 @@ func (a *app) load() error {
 	}
 	if a.client.Cell == "" {
 		a.client.Cell = "local"
+	}
+	for _, each := range []struct{ name, address string }{
+		{"server", a.client.Server}, {"deploys server", a.client.DeploysServer}, {"relay server", a.client.RelayServer},
+	} {
+		if each.address == "" {
+			continue
+		}
+		address, err := url.Parse(each.address)
+		if err != nil || address.Scheme != "http" && address.Scheme != "https" || address.Host == "" {
+			return fault.New(errcode.InvalidArgument, "%s %q must be a URL such as http://127.0.0.1:8080", each.name,
+				each.address)
+		}
 	}
 	return nil
 }

@@ -58,7 +58,12 @@ func TestUsageErrorsAndExitCodes(t *testing.T) {
 		{"events tail", 2, "no NATS is configured"},
 		{"replay workspace.> --pace slow", 2, "full or original"},
 		{"replay workspace.> --from yesterday", 2, "RFC 3339|2026-01-02T15:04:05Z"},
-		{"--nats-url nats://127.0.0.1:1 replay nothing.>", 13, "cannot reach NATS"},
+		{
+			"--nats-url nats://127.0.0.1:1 replay nothing.>", 13,
+			"^lockstep: cannot reach NATS at nats://127.0.0.1:1: no program listens there\n$",
+		},
+		{"--server 127.0.0.1:8080 ws list", 2, `server "127.0.0.1:8080" must be a URL such as http://`},
+		{"--deploys-server nonsense deploys list", 2, `deploys server "nonsense" must be a URL`},
 		{"agent revoke x", 2, "no server is configured"},
 		{"rebuild --check", 2, "no server is configured"},
 		{"subscriber create", 2, "want NAME"},
@@ -83,6 +88,8 @@ func TestUsageErrorsAndExitCodes(t *testing.T) {
 		{"kube-config", 2, "want AGENT"},
 		{"kube-config east", 2, "no relay is configured"},
 		{"kube-credential", 2, "no server is configured"},
+		{"up --kubeconfig /none", 2, "^lockstep: --kubeconfig: open /none: no such file or directory\n$"},
+		{"up --nodes -1", 2, "^lockstep: --nodes -1 must not be negative\n$"},
 		{"relay list", 2, "start one with `lockstep up`"},
 		{"relay pods", 2, "want AGENT"},
 		{"relay forward east", 2, "want AGENT TARGET"},
@@ -110,6 +117,22 @@ func TestUsageErrorsAndExitCodes(t *testing.T) {
 			require.Empty(t, stdout)
 		})
 	}
+}
+
+func TestWrongClientConfigurationsAreExplained(t *testing.T) {
+	t.Parallel()
+	malformed := filepath.Join(t.TempDir(), "client.yaml")
+	for content, want := range map[string]string{
+		"servr: x": `is malformed: unknown field "servr"`,
+		"x: [":     "is malformed: line 1: did not find expected node content",
+	} {
+		require.NoError(t, os.WriteFile(malformed, []byte(content), 0o600))
+		code, _, stderr := run(t, "--client", malformed, "ws", "list")
+		require.Equal(t, 2, code)
+		require.Equal(t, "lockstep: the client configuration "+malformed+" "+want+"\n", stderr)
+	}
+	_, _, stderr := run(t, "--client", malformed+".none", "ws", "list")
+	require.Contains(t, stderr, "server in "+malformed+".none, which does not exist")
 }
 
 func TestHelpAndCompletionWithoutConfiguration(t *testing.T) {

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"net/http"
 	"os"
 
@@ -15,7 +16,7 @@ func (a *app) api() (*client.API, error) {
 		return nil, fault.New(
 			errcode.InvalidArgument,
 			"no server is configured: start one with `lockstep up`, or set --server, LOCKSTEP_SERVER or server in %s",
-			a.clientFile,
+			a.missingOrNot(),
 		)
 	}
 	value, err := a.token()
@@ -25,6 +26,14 @@ func (a *app) api() (*client.API, error) {
 	return client.New(http.DefaultClient, a.client.Server, value), nil
 }
 
+// missingOrNot returns the path of the client configuration, and whether it is missing.
+func (a *app) missingOrNot() string {
+	if _, err := os.Stat(a.clientFile); errors.Is(err, os.ErrNotExist) {
+		return a.clientFile + ", which does not exist"
+	}
+	return a.clientFile
+}
+
 // token returns LOCKSTEP_TOKEN, or else the content of the token file.
 func (a *app) token() (string, error) {
 	if value := os.Getenv("LOCKSTEP_TOKEN"); value != "" {
@@ -32,7 +41,7 @@ func (a *app) token() (string, error) {
 	}
 	if a.client.TokenFile == "" {
 		return "", fault.New(errcode.Unauthenticated,
-			"no personal access token is configured: set --token-file, LOCKSTEP_TOKEN or token_file in %s", a.clientFile)
+			"no personal access token is configured: set --token-file, LOCKSTEP_TOKEN or token_file in %s", a.missingOrNot())
 	}
 	value, err := config.SecretFile(a.client.TokenFile).Read()
 	if err != nil {

@@ -32,7 +32,7 @@ func (a *app) deploysAPI() (*client.Deploys, error) {
 			errcode.InvalidArgument,
 			"no deploys service is configured: start one with `lockstep up`, or set --deploys-server, "+
 				"LOCKSTEP_DEPLOYS_SERVER or deploys_server in %s",
-			a.clientFile,
+			a.missingOrNot(),
 		)
 	}
 	api, err := a.api()

@@ -159,10 +159,27 @@ func TestWatchPrintsOneLinePerFact(t *testing.T) {
 	awaitOutput("completed after 5.5s\n")
 	require.Zero(t, stop())
 	for _, once := range []string{
-		"started", "completed", "lost the server; connecting again\n", "connected to the server again\n",
+		"watching rollouts until Ctrl-C\n", "started", "completed", "lost the server; connecting again\n",
+		"connected to the server again\n",
 	} {
 		require.Equal(t, 1, strings.Count(out.String(), once), out.String())
 	}
+}
+
+func TestWatchOfAnUnknownWorkloadIsNoted(t *testing.T) {
+	t.Parallel()
+	b := newDeploysFixture(t)
+	out, stop := b.start("deploys", "watch", "shop/web")
+	awaitOutput := func(text string) {
+		t.Helper()
+		isPrinted := func() bool { return strings.Contains(out.String(), text) }
+		require.Eventually(t, isPrinted, processTimeout, 10*time.Millisecond, "%s", text)
+	}
+	awaitOutput("watching rollouts until Ctrl-C; no rollout of shop/deployment/web is known yet\n")
+	web := b.watcher.Deployment("web", nil)
+	b.publish(func() error { return b.watcher.List("r1", web) }, func() error { return web.Roll("2") })
+	awaitOutput("shop/deployment/web  r2  started")
+	require.Zero(t, stop())
 }
 
 func TestWatchShowsScaling(t *testing.T) {
@@ -190,7 +207,8 @@ func TestWatchAsJSON(t *testing.T) {
 	web := b.watcher.Deployment("web", nil)
 	b.publish(func() error { return b.watcher.List("r1", web) }, func() error { return web.Roll("2") }, web.Finish)
 	out, stop := b.start("deploys", "watch", "--ended", "5", "-o", "json")
-	isLineComplete := func() bool { return strings.HasSuffix(out.String(), "\n") }
+	const begun = "watching rollouts until Ctrl-C\n"
+	isLineComplete := func() bool { return strings.HasSuffix(strings.TrimPrefix(out.String(), begun), "}\n") }
 	require.Eventually(t, isLineComplete, processTimeout, 10*time.Millisecond)
 	require.Zero(t, stop())
 	var message struct {
@@ -198,7 +216,7 @@ func TestWatchAsJSON(t *testing.T) {
 			State string `json:"state"`
 		} `json:"rollout"`
 	}
-	require.NoError(t, json.Unmarshal([]byte(out.String()), &message))
+	require.NoError(t, json.Unmarshal([]byte(strings.TrimPrefix(out.String(), begun)), &message))
 	require.Equal(t, "ROLLOUT_STATE_COMPLETED", message.Rollout.State)
 }
 

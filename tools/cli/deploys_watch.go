@@ -62,13 +62,36 @@ message per line.`,
 				show = screen
 			}
 			request := &deploysv1.WatchRolloutsRequest{Filter: wanted, Ended: ended, Scaling: true}
-			return a.watchRollouts(c.Context(), api, request, show)
+			begun, err := watchBegun(c.Context(), api, wanted, len(args) > 0)
+			if err != nil {
+				return err
+			}
+			return a.watchRollouts(c.Context(), api, request, show, begun)
 		},
 	}
 	filter.flags(a, c, false)
 	c.Flags().Int32Var(&ended, "ended", 0, "show this number of ended rollouts first")
 	c.Flags().BoolVar(&plain, "plain", false, "print one line per fact on a terminal, too")
 	return c
+}
+
+// watchBegun returns the note at the beginning of a watch. A workload that is named may come later.
+func watchBegun(
+	ctx context.Context, api *client.Deploys, filter *deploysv1.RolloutFilter, named bool,
+) (string, error) {
+	const begun = "watching rollouts until Ctrl-C"
+	if !named {
+		return begun, nil
+	}
+	workload := &deploysv1.RolloutFilter{
+		Namespace: filter.GetNamespace(), Kind: filter.GetKind(), Name: filter.GetName(),
+	}
+	known, err := listRollouts(ctx, api, workload, 1)
+	if err != nil || len(known.GetRollouts()) > 0 {
+		return begun, err
+	}
+	return fmt.Sprintf("%s; no rollout of %s/%s/%s is known yet", begun, filter.GetNamespace(), filter.GetKind(),
+		filter.GetName()), nil
 }
 
 // pageOf returns the size of a terminal.
@@ -92,12 +115,12 @@ type rolloutView interface {
 	note(text string)
 }
 
-// watchRollouts shows rollouts until ctx is done. It opens a lost stream again, and then shows the rollouts that ended
-// meanwhile, too.
+// watchRollouts shows rollouts until ctx is done, after the note begun. It opens a lost stream again, and then shows
+// the rollouts that ended meanwhile, too.
 func (a *app) watchRollouts(
-	ctx context.Context, api *client.Deploys, request *deploysv1.WatchRolloutsRequest, show rolloutView,
+	ctx context.Context, api *client.Deploys, request *deploysv1.WatchRolloutsRequest, show rolloutView, begun string,
 ) error {
-	w := &rolloutWatch{show: show, began: time.Now()}
+	w := &rolloutWatch{show: show, began: time.Now(), begun: begun}
 	note := func(text string) {
 		show.note(text)
 		_ = show.draw(w.board.Running(), time.Now()) // the next one reports the error
@@ -115,6 +138,8 @@ type rolloutWatch struct {
 	show  rolloutView
 	board board.Board
 	began time.Time
+	// begun is the note at the beginning.
+	begun string
 	// restarted: the stream was opened before.
 	restarted bool
 }
@@ -130,6 +155,10 @@ func (w *rolloutWatch) follow(
 		return err
 	}
 	state.answer(stream.ResponseHeader())
+	if state.answered && w.begun != "" {
+		w.show.note(w.begun)
+		w.begun = ""
+	}
 	answered := time.Now()
 	defer func() { w.restarted = true }()
 	messages := make(chan *deploysv1.WatchRolloutsResponse)

@@ -52,6 +52,9 @@ func (*durationValue) Type() string     { return "duration" }
 func durationFlag(c *cobra.Command, to *time.Duration, flag string, value time.Duration, usage string) {
 	*to = value
 	c.Flags().Var((*durationValue)(to), flag, usage)
+	if value == 0 {
+		c.Flags().Lookup(flag).DefValue = "" // 0 is explained, and not a default to show
+	}
 }
 
 // parseTime parses a time, or a duration before now. An empty value is the zero time.

@@ -73,7 +73,8 @@ The context has no credential: kubectl runs lockstep kube-credential with the cu
 			if err != nil {
 				return err
 			}
-			return a.note("set the current context of %[3]s to %[1]q for agent %[2]d", context, id, written)
+			return a.note("set the current context of %[3]s to %[1]q for agent %[2]s", context, agent.Msg.GetAgent().GetName(),
+				written)
 		},
 	}
 	c.Flags().StringVar(&file, "file", "", "file to write; default: KUBECONFIG or ~/.kube/config")

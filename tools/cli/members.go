@@ -109,11 +109,17 @@ func (a *app) memberRemove() *cobra.Command {
 				return err
 			}
 			request := &statev1.DeleteMembershipRequest{}
-			if request.Scope, request.ScopeId, err = where.read(a.names(c.Context(), api)); err != nil {
+			names := a.names(c.Context(), api)
+			if request.Scope, request.ScopeId, err = where.read(names); err != nil {
 				return err
 			}
 			request.UserId, request.Username = userOf(args[0])
-			if _, err := api.Directory.DeleteMembership(c.Context(), connect.NewRequest(request)); err != nil {
+			_, err = api.Directory.DeleteMembership(c.Context(), connect.NewRequest(request))
+			if fault.Is(err, errcode.NotFound) {
+				return fault.Wrap(err, errcode.NotFound, "user %q does not exist, or has no role of its own in %s", args[0],
+					names.scope(request.GetScope(), request.GetScopeId()))
+			}
+			if err != nil {
 				return err
 			}
 			return a.note("removed %s", args[0])

@@ -239,6 +239,18 @@ func (n *names) agentID(text string) (int64, error) {
 	return find("agent", text, n.agents.list(n.readAgents))
 }
 
+// agentOf is agentID for an agent of a project; 0 means any project.
+func (n *names) agentOf(projectID int64, text string) (int64, error) {
+	if text == "" || projectID == 0 {
+		return n.agentID(text)
+	}
+	of := n.nameOf(&n.projects, n.readProjects, projectID) + "/"
+	return find("agent", text, func() ([]named, error) {
+		all, err := n.agents.list(n.readAgents)()
+		return slices.DeleteFunc(all, func(one named) bool { return !strings.HasPrefix(one.path, of) }), err
+	})
+}
+
 // userID returns the id of a user by id or name; 0 for "". Only administrators can name others.
 func (n *names) userID(text string) (int64, error) {
 	if text == "" {

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -14,6 +15,7 @@ import (
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/natsconn"
 	"lockstep.internal/schemas/gen/errcode"
+	"lockstep.internal/tools/client"
 )
 
 const connectTimeout = 5 * time.Second
@@ -61,7 +63,7 @@ func (a *app) connectNATS(ctx context.Context) (*natsconn.Conn, error) {
 			errcode.InvalidArgument,
 			"no NATS is configured: set --nats-url and --nats-seed-file, LOCKSTEP_NATS_URL and "+
 				"LOCKSTEP_NATS_SEED_FILE, or nats_url and nats_seed_file in %s",
-			a.clientFile,
+			a.missingOrNot(),
 		)
 	}
 	cfg := natsconn.DefaultConfig()
@@ -84,8 +86,11 @@ func (a *app) flush(ctx context.Context, conn *natsconn.Conn) error {
 	wait, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	if err := conn.FlushWithContext(wait); err != nil {
-		return fault.Wrap(err, errcode.Unavailable, "cannot reach NATS at %s: %v", a.client.NATSURL,
-			errors.Join(conn.Check(ctx), err))
+		why := "it does not answer"
+		if reason := conn.DisconnectReason(); reason != nil {
+			why = cmp.Or(client.Reason(reason), reason.Error())
+		}
+		return fault.Wrap(err, errcode.Unavailable, "cannot reach NATS at %s: %s", a.client.NATSURL, why)
 	}
 	return nil
 }

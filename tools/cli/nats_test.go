@@ -63,10 +63,11 @@ func TestTailOfUnknownNamesFails(t *testing.T) {
 	t.Parallel()
 	server := natstest.Server(t)
 	for want, arguments := range map[string][]string{
-		`subject "nope.>" must begin with one of`:                        {"nope.>"},
-		`--type "state_chnged": no event has such a type`:                {"--type", "state_chnged"},
-		"no server is configured":                                        {"--workspace", "mine"},
-		`subject "directory.user.1": the directory is for services only`: {"directory.user.1"},
+		`subject "nope.>" must begin with one of`:                                  {"nope.>"},
+		`subject "workspace" is only the beginning of subjects: use "workspace.>"`: {"workspace"},
+		`--type "state_chnged": no event has such a type`:                          {"--type", "state_chnged"},
+		"no server is configured":                                                  {"--workspace", "mine"},
+		`subject "directory.user.1": the directory is for services only`:           {"directory.user.1"},
 	} {
 		code, _, stderr := run(t, append([]string{"--nats-url", server.ClientURL(), "events", "tail"}, arguments...)...)
 		require.Equal(t, 2, code, stderr)

@@ -80,7 +80,7 @@ larger than that of the template.`,
 			}
 			response, err := api.Workspaces.AdoptOrphan(c.Context(), connect.NewRequest(request))
 			if err != nil {
-				return err
+				return withoutOrphan(err, args[0])
 			}
 			return a.print(response.Msg, workspaceTable(names, response.Msg.GetWorkspace()))
 		},
@@ -91,6 +91,14 @@ larger than that of the template.`,
 	f.StringVar(&request.Template, "template", "", "template of the workspace")
 	a.userFlag(c, &user, "user of the workspace; default: you")
 	return c
+}
+
+// withoutOrphan names an orphan that does not exist as the user did.
+func withoutOrphan(err error, orphan string) error {
+	if f := fault.From(err); f.Code != errcode.NotFound || !strings.HasPrefix(f.Message, "orphan ") {
+		return err
+	}
+	return fault.Wrap(err, errcode.NotFound, "orphan %q does not exist: see `lockstep ws orphans`", orphan)
 }
 
 func (a *app) workspaceDeleteOrphan() *cobra.Command {
@@ -120,7 +128,7 @@ and the error if there is one.`,
 			response, err := api.Workspaces.DeleteOrphan(c.Context(),
 				connect.NewRequest(&statev1.DeleteOrphanRequest{Orphan: orphan}))
 			if err != nil {
-				return err
+				return withoutOrphan(err, args[0])
 			}
 			return a.print(response.Msg, orphanTable(names, response.Msg.GetOrphan()))
 		},

@@ -12,6 +12,7 @@ import (
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/schemas/gen/errcode"
 	relayv1 "lockstep.internal/schemas/gen/lockstep/relay/v1"
+	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
 	"lockstep.internal/tools/client"
 )
 
@@ -28,7 +29,7 @@ func (a *app) relay() (*client.Relay, *client.API, error) {
 			errcode.InvalidArgument,
 			"no relay is configured: start one with `lockstep up`, or set --relay-server, LOCKSTEP_RELAY_SERVER or "+
 				"relay_server in %s",
-			a.clientFile,
+			a.missingOrNot(),
 		)
 	}
 	api, err := a.api()
@@ -179,6 +180,14 @@ func (a *app) relayPods() *cobra.Command {
 			}
 			defer relay.Close()
 			if request.AgentId, err = agentID(c.Context(), api, args[0]); err != nil {
+				return err
+			}
+			agent, err := api.Agents.GetAgent(c.Context(),
+				connect.NewRequest(&statev1.GetAgentRequest{Id: request.GetAgentId()}))
+			if err != nil {
+				return err
+			}
+			if err := a.noteUnconnected(c.Context(), relay, agent.Msg.GetAgent()); err != nil {
 				return err
 			}
 			response, err := relay.GetPods(c.Context(), connect.NewRequest(request))

@@ -84,7 +84,7 @@ func newRelayFixture(t *testing.T, targets ...events.RelayTarget) *relayFixture 
 	b.startRelay()
 	mux := http.NewServeMux()
 	mux.Handle(statev1connect.NewTokenServiceHandler(&fakeStateTokens{fixture: b}))
-	mux.Handle(statev1connect.NewAgentServiceHandler(fakeAgents{}))
+	mux.Handle(statev1connect.NewAgentServiceHandler(fakeAgents{targets: targets}))
 	state := httptest.NewServer(mux)
 	t.Cleanup(func() {
 		closeIdle()
@@ -312,21 +312,31 @@ func (p *fakeStateTokens) ExchangeToken(
 // fakeAgents returns the agent east to every caller.
 type fakeAgents struct {
 	statev1connect.UnimplementedAgentServiceHandler
+
+	targets []events.RelayTarget
 }
 
-func east() *statev1.Agent { return &statev1.Agent{Id: eastID, Name: "east", ProjectId: eastProject} }
+func (f fakeAgents) east() *statev1.Agent {
+	named := &statev1.RelayTargets{}
+	for _, target := range f.targets {
+		named.Targets = append(named.Targets, &statev1.RelayTarget{Name: target.Name, Address: target.Address})
+	}
+	return &statev1.Agent{
+		Id: eastID, Name: "east", ProjectId: eastProject, Configuration: &statev1.AgentConfiguration{RelayTargets: named},
+	}
+}
 
-func (fakeAgents) ListAgents(
+func (f fakeAgents) ListAgents(
 	context.Context, *connect.Request[statev1.ListAgentsRequest],
 ) (*connect.Response[statev1.ListAgentsResponse], error) {
-	return connect.NewResponse(&statev1.ListAgentsResponse{Agents: []*statev1.Agent{east()}}), nil
+	return connect.NewResponse(&statev1.ListAgentsResponse{Agents: []*statev1.Agent{f.east()}}), nil
 }
 
-func (fakeAgents) GetAgent(
+func (f fakeAgents) GetAgent(
 	_ context.Context, r *connect.Request[statev1.GetAgentRequest],
 ) (*connect.Response[statev1.GetAgentResponse], error) {
 	if r.Msg.GetId() != eastID {
 		return nil, connect.NewError(connect.CodeNotFound, errors.New("there is no such agent"))
 	}
-	return connect.NewResponse(&statev1.GetAgentResponse{Agent: east()}), nil
+	return connect.NewResponse(&statev1.GetAgentResponse{Agent: f.east()}), nil
 }

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strings"
 	"sync"
+	"syscall"
 
 	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
@@ -14,6 +16,7 @@ import (
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/schemas/gen/errcode"
 	relayv1 "lockstep.internal/schemas/gen/lockstep/relay/v1"
+	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
 	"lockstep.internal/tools/client"
 )
 
@@ -48,10 +51,18 @@ Everyone who can connect to the listen address reaches the target with your iden
 			if stdio {
 				return a.forwardStdio(c.Context(), relay, id, args[1], c.InOrStdin())
 			}
-			if err := a.noteUnconnected(c.Context(), relay, id); err != nil {
+			response, err := api.Agents.GetAgent(c.Context(), connect.NewRequest(&statev1.GetAgentRequest{Id: id}))
+			if err != nil {
 				return err
 			}
-			return a.forward(c.Context(), &forwarder{relay: relay, agent: id, target: args[1]}, listen)
+			agent := response.Msg.GetAgent()
+			if err := checkTarget(agent, args[1]); err != nil {
+				return err
+			}
+			if err := a.noteUnconnected(c.Context(), relay, agent); err != nil {
+				return err
+			}
+			return a.forward(c.Context(), &forwarder{relay: relay, agent: agent, target: args[1]}, listen)
 		},
 	}
 	c.Flags().StringVar(&listen, "listen", "127.0.0.1:0", "address to listen on; port 0 uses a free one")
@@ -78,15 +89,31 @@ func (a *app) forwardStdio(ctx context.Context, relay *client.Relay, agent int64
 	return ctx.Err()
 }
 
+// checkTarget returns an error if the configuration of an agent does not name a target.
+func checkTarget(agent *statev1.Agent, name string) error {
+	var known []string
+	for _, target := range agent.GetConfiguration().GetRelayTargets().GetTargets() {
+		if target.GetName() == name {
+			return nil
+		}
+		known = append(known, target.GetName())
+	}
+	if len(known) == 0 {
+		known = []string{"none"}
+	}
+	return fault.New(errcode.NotFound, "agent %q has no target %q: its targets are %s; see "+
+		"`lockstep agent configure --help`", agent.GetName(), name, strings.Join(known, ", "))
+}
+
 // noteUnconnected notes that an agent is not connected.
-func (a *app) noteUnconnected(ctx context.Context, relay *client.Relay, agent int64) error {
+func (a *app) noteUnconnected(ctx context.Context, relay *client.Relay, agent *statev1.Agent) error {
 	response, err := relay.ConnectedAgentsById(ctx,
-		connect.NewRequest(&relayv1.ConnectedAgentsByIdRequest{AgentId: agent}))
+		connect.NewRequest(&relayv1.ConnectedAgentsByIdRequest{AgentId: agent.GetId()}))
 	if err != nil {
 		return err
 	}
 	if len(response.Msg.GetAgents()) == 0 {
-		return a.note("agent %d is not connected; connections wait for it", agent)
+		return a.note("agent %q is not connected; requests wait for it", agent.GetName())
 	}
 	return nil
 }
@@ -94,7 +121,7 @@ func (a *app) noteUnconnected(ctx context.Context, relay *client.Relay, agent in
 // forwarder forwards connections to a target.
 type forwarder struct {
 	relay  *client.Relay
-	agent  int64
+	agent  *statev1.Agent
 	target string
 }
 
@@ -103,11 +130,11 @@ func (a *app) forward(ctx context.Context, f *forwarder, listen string) error {
 	var config net.ListenConfig
 	listener, err := config.Listen(ctx, "tcp", listen)
 	if err != nil {
-		return fault.Wrap(err, errcode.InvalidArgument, "cannot listen: %v", err)
+		return cannotListen(listen, err)
 	}
 	defer context.AfterFunc(ctx, func() { _ = listener.Close() })()
 	if err := a.write(
-		fmt.Sprintf("%s forwards to %s of agent %d until Ctrl-C\n", listener.Addr(), f.target, f.agent),
+		fmt.Sprintf("%s forwards to %s of agent %s until Ctrl-C\n", listener.Addr(), f.target, f.agent.GetName()),
 	); err != nil {
 		return errors.Join(err, listener.Close())
 	}
@@ -135,6 +162,15 @@ func (a *app) forward(ctx context.Context, f *forwarder, listen string) error {
 	}
 }
 
+// cannotListen says in plain words why the program cannot listen on an address.
+func cannotListen(listen string, err error) error {
+	if errno, ok := errors.AsType[syscall.Errno](err); ok {
+		return fault.Wrap(err, errcode.InvalidArgument, "cannot listen on %s: %v", listen, errno)
+	}
+	return fault.Wrap(err, errcode.InvalidArgument, "--listen %q must be HOST:PORT with an address of this machine",
+		listen)
+}
+
 // public returns the message of an error for the user.
 func public(err error) error {
 	f := fault.From(err)
@@ -150,7 +186,7 @@ func (f *forwarder) forward(ctx context.Context, conn net.Conn) error {
 	defer local.Close() //nolint:errcheck // both directions have ended
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stream, err := f.relay.Open(ctx, f.agent, f.target)
+	stream, err := f.relay.Open(ctx, f.agent.GetId(), f.target)
 	if err != nil {
 		_ = local.SetLinger(0) // close with RST, not FIN
 		return err

@@ -80,6 +80,10 @@ func TestForwardConnections(t *testing.T) {
 	require.Contains(t, b.fails(13, adminID, "relay", "forward", "east", "unreachable", "--stdio"), "cannot be reached")
 	require.Contains(t, b.fails(4, adminID, "relay", "forward", "east", "other", "--stdio"), `has no target "other"`)
 	require.Contains(t, b.fails(5, outsiderID, "relay", "forward", "east", "counter"), "does not exist")
+	require.Contains(t, b.fails(5, adminID, "relay", "forward", "east", "other"),
+		`agent "east" has no target "other": its targets are counter, unreachable`)
+	require.Contains(t, b.fails(2, adminID, "relay", "forward", "east", "counter", "--listen", "nonsense"),
+		`--listen "nonsense" must be HOST:PORT`)
 
 	address, out, stop := b.forward("counter")
 	sent := strings.Repeat("x", 3<<20)
@@ -172,7 +176,7 @@ contexts: [{name: theirs, context: {cluster: theirs, user: theirs}},
 `
 	require.NoError(t, os.WriteFile(file, []byte(theirs), 0o600))
 	_, note := b.runs(readerID, "kube-config", "east", "--file", file)
-	require.Contains(t, note, `set the current context of `+file+` to "lockstep-east" for agent 7`)
+	require.Contains(t, note, `set the current context of `+file+` to "lockstep-east" for agent east`)
 	written, err := clientcmd.LoadFromFile(file)
 	require.NoError(t, err)
 	require.Equal(t, "secret", written.AuthInfos["theirs"].Token, "other entries are kept")

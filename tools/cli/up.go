@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/schemas/gen/errcode"
@@ -31,6 +32,9 @@ of another.
 In a clone of the repository, kubelab is built on first use. Elsewhere it must be beside this program or in PATH.`,
 		Example: "  lockstep up --demo\n  lockstep up --data ~/lockstep --kubeconfig ~/.kube/test-cluster",
 		RunE: func(c *cobra.Command, _ []string) error {
+			if err := checkUp(opts); err != nil {
+				return err
+			}
 			opts.Progress = a.stdout
 			if opts.DatabaseURL == "" {
 				opts.DatabaseURL = os.Getenv("DATABASE_URL")
@@ -57,6 +61,23 @@ In a clone of the repository, kubelab is built on first use. Elsewhere it must b
 	f.StringVar(&opts.Workloads.Selector, "workload-selector", "", "label selector of these workloads; default: all")
 	f.BoolVar(&demo, "demo", false, "create a workspace and show its states until it is Running, and add a relay target")
 	return c
+}
+
+// checkUp returns an error for options that cannot work, before anything is started.
+func checkUp(opts stack.Options) error {
+	if opts.Nodes < 0 {
+		return fault.New(errcode.InvalidArgument, "--nodes %d must not be negative", opts.Nodes)
+	}
+	if opts.Relays < 0 {
+		return fault.New(errcode.InvalidArgument, "--relays %d must not be negative", opts.Relays)
+	}
+	if opts.Kubeconfig == "" {
+		return nil
+	}
+	if _, err := clientcmd.LoadFromFile(opts.Kubeconfig); err != nil {
+		return fault.Wrap(err, errcode.InvalidArgument, "--kubeconfig: %v", err)
+	}
+	return nil
 }
 
 func (a *app) runStack(ctx context.Context, opts stack.Options, withDemo bool) (err error) {

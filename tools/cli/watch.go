@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"connectrpc.com/connect"
@@ -104,6 +105,9 @@ func (a *app) showChange(message *statev1.WatchWorkspacesResponse, shown map[str
 		return a.write(string(raw) + "\n")
 	}
 	state := fmt.Sprintf("%-24s %-18s", w.GetName(), actual(w))
+	if desired(w) == actual(w) && w.GetMessage() == "" {
+		state = strings.TrimRight(state, " ")
+	}
 	if desired(w) != actual(w) {
 		state += " desired: " + desired(w)
 	}

@@ -159,7 +159,7 @@ command fails with the reason when the workspace is Failed or Error; the system 
 			if err != nil {
 				return err
 			}
-			agentID, err := names.agentID(agent)
+			agentID, err := names.agentOf(projectID, agent)
 			if err != nil {
 				return err
 			}

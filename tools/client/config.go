@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"sigs.k8s.io/yaml"
 
@@ -66,6 +67,17 @@ func (c Config) Write(path string) error {
 	return nil
 }
 
+// plainYAML returns an error of package yaml without how it reads YAML.
+func plainYAML(err error) string {
+	text := err.Error()
+	for _, prefix := range []string{
+		"error converting YAML to JSON: ", "yaml: ", "error unmarshaling JSON: ", "while decoding JSON: ", "json: ",
+	} {
+		text = strings.TrimPrefix(text, prefix)
+	}
+	return text
+}
+
 // Read reads the configuration from a file. A missing file is an empty configuration. Fault
 // invalid_argument: the file is unreadable or malformed.
 func Read(path string) (Config, error) {
@@ -78,7 +90,8 @@ func Read(path string) (Config, error) {
 	}
 	var c Config
 	if err := yaml.UnmarshalStrict(raw, &c); err != nil {
-		return Config{}, fault.Wrap(err, errcode.InvalidArgument, "the client configuration %s is malformed: %v", path, err)
+		return Config{}, fault.Wrap(err, errcode.InvalidArgument, "the client configuration %s is malformed: %s", path,
+			plainYAML(err))
 	}
 	return c, nil
 }

@@ -56,7 +56,7 @@ func explain(ctx context.Context, server string, err error) error {
 	if !ok || connect.IsWireError(err) || ctx.Err() != nil {
 		return err
 	}
-	if why := reason(err); why != "" {
+	if why := Reason(err); why != "" {
 		return fault.Wrap(err, errcode.Unavailable, "cannot reach %s: %s", server, why)
 	}
 	if strings.HasPrefix(rpc.Message(), "invalid content-type") || strings.HasSuffix(rpc.Message(), "404 Not Found") {
@@ -66,8 +66,8 @@ func explain(ctx context.Context, server string, err error) error {
 	return err
 }
 
-// reason returns why a connection failed; empty for other errors.
-func reason(err error) string {
+// Reason returns in plain words why a connection failed; empty for other errors.
+func Reason(err error) string {
 	if dns, ok := errors.AsType[*net.DNSError](err); ok {
 		return "the host name " + dns.Name + " is not known"
 	}

@@ -91,7 +91,11 @@ func Follow(
 func follow(ctx context.Context, js jetstream.JetStream, cell topology.Cell, subject string) ([]*followed, error) {
 	first, rest, _ := strings.Cut(subject, ".")
 	all := first == ">" || first == "*"
-	if first == ">" {
+	if !all {
+		if _, err := streamOf(subject); err != nil {
+			return nil, err
+		}
+	} else if rest == "" {
 		rest = ">"
 	}
 	var streams []*followed
@@ -110,10 +114,6 @@ func follow(ctx context.Context, js jetstream.JetStream, cell topology.Cell, sub
 			reader: stored.Reader{JetStream: js, Stream: s.Name}, subject: cell.Prefix(s.Family) + "." + rest,
 			next: opened.CachedInfo().State.LastSeq + 1,
 		})
-	}
-	if len(streams) == 0 {
-		_, err := streamOf(subject)
-		return nil, err
 	}
 	return streams, nil
 }

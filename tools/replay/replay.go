@@ -151,7 +151,7 @@ func (r *run) deliver(ctx context.Context, m stored.Message) error {
 
 // streamOf returns the stream of a subject filter.
 func streamOf(subject string) (string, error) {
-	family, _, _ := strings.Cut(subject, ".")
+	family, rest, _ := strings.Cut(subject, ".")
 	streams := topology.Streams()
 	i := slices.IndexFunc(streams, func(s topology.Stream) bool { return s.Family == family })
 	if i < 0 {
@@ -161,6 +161,10 @@ func streamOf(subject string) (string, error) {
 		}
 		return "", fault.New(errcode.InvalidArgument, "subject %q must begin with one of %s, such as workspace.>", subject,
 			strings.Join(families, ", "))
+	}
+	if rest == "" {
+		return "", fault.New(errcode.InvalidArgument, "subject %q is only the beginning of subjects: use %q", subject,
+			family+".>")
 	}
 	return streams[i].Name, nil
 }

@@ -36,6 +36,11 @@ func (s *Stack) ensureProject(ctx context.Context) (int64, error) {
 		return 0, err
 	}
 	project, err := api.EnsureProject(ctx, firstProject)
+	if fault.Is(err, errcode.Unauthenticated) {
+		return 0, fault.Wrap(err, errcode.Unauthenticated,
+			"the administrator's token in %s was revoked: remove this file, and the next start creates another token",
+			s.keys.AdminTokenFile)
+	}
 	if err != nil {
 		return 0, fmt.Errorf("create project %s: %w", firstProject, err)
 	}

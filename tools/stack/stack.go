@@ -17,11 +17,13 @@ import (
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
+	"lockstep.internal/libs/config"
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/telemetry"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/errcode"
+	"lockstep.internal/tools/client"
 	"lockstep.internal/tools/pgroles"
 	"lockstep.internal/tools/testkit/lab"
 	"lockstep.internal/tools/testkit/natsd"
@@ -42,7 +44,10 @@ const (
 	RelayAgent = "relay-agent"
 )
 
-const stopTimeout = 30 * time.Second
+const (
+	stopTimeout     = 30 * time.Second
+	databaseTimeout = 10 * time.Second
+)
 
 // Stack is a running system.
 type Stack struct {
@@ -70,13 +75,14 @@ type Stack struct {
 }
 
 // Start starts everything and returns when a first agent is connected and ready. On error it stops everything
-// that was started.
+// that was started. The error of a service has the end of the log, unless it already says what to do.
 func Start(ctx context.Context, opts Options) (*Stack, error) {
 	opts = opts.withDefaults()
 	s := &Stack{opts: opts, dir: opts.Dir, progress: &progress{out: opts.Progress}}
 	err := s.start(ctx)
 	if err != nil {
-		if log := s.logTail(); log != "" && !errors.Is(err, context.Canceled) {
+		internal := fault.From(err).Code == errcode.Internal && !errors.Is(err, context.Canceled)
+		if log := s.logTail(); log != "" && len(s.services) > 0 && internal {
 			err = fmt.Errorf("%w\nthe services' log ends with:\n%s", err, log)
 		}
 		return nil, errors.Join(err, s.Stop())
@@ -87,6 +93,11 @@ func Start(ctx context.Context, opts Options) (*Stack, error) {
 func (s *Stack) start(ctx context.Context) error {
 	if err := s.openDir(); err != nil {
 		return err
+	}
+	if s.opts.DatabaseURL != "" {
+		if err := checkDatabase(ctx, s.opts.DatabaseURL); err != nil {
+			return err
+		}
 	}
 	dependencies, startCtx := errgroup.WithContext(ctx)
 	dependencies.Go(func() error { return s.startDatabase(startCtx) })
@@ -198,6 +209,21 @@ func (s *Stack) startDatabase(ctx context.Context) error {
 	s.database = server
 	done("%d, private, on port %d", server.Version(), server.Port())
 	return s.createRoles(ctx, server.URL())
+}
+
+// checkDatabase returns an error if a running PostgreSQL does not answer. Services would wait for it.
+func checkDatabase(ctx context.Context, url string) error {
+	ctx, cancel := context.WithTimeout(ctx, databaseTimeout)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		why := cmp.Or(client.Reason(err), err.Error())
+		return fault.Wrap(err, errcode.Unavailable, "cannot use PostgreSQL at %s: %s", config.URL(url), why)
+	}
+	if err := conn.Close(ctx); err != nil {
+		return fmt.Errorf("close the connection to PostgreSQL: %w", err)
+	}
+	return nil
 }
 
 // createRoles gives each service a role of its own.

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -36,13 +37,11 @@ func (a access) allow(
 	default:
 		return fault.New(
 			errcode.PermissionDenied,
-			"user %s may not %s: %s needs a higher role than %q in %s %d",
+			"user %s may not %s with the role %s: %s needs a higher one",
 			user.Username,
 			action,
+			cmp.Or(role, "none"),
 			resource,
-			role,
-			scope.Kind,
-			scope.ID,
 		)
 	}
 }

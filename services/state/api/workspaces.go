@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -227,8 +228,8 @@ func (s *workspaceService) resolveProject(ctx context.Context, requested int64) 
 	if len(found) == 1 {
 		return found[0].ID, nil
 	}
-	names := convertAll(found, func(p directory.Project) string { return fmt.Sprintf("%d (%s)", p.ID, p.Path) })
-	return 0, ambiguous("project", names)
+	names := convertAll(found, func(p directory.Project) string { return fmt.Sprintf("%s (%d)", p.Path, p.ID) })
+	return 0, ambiguous("project", names, "no project is available to you: ask an owner to give you a role")
 }
 
 // resolveAgent returns the requested agent of the project. Without one it returns the project's only agent.
@@ -246,24 +247,26 @@ func (s *workspaceService) resolveAgent(ctx context.Context, projectID, requeste
 		if a.ID == requested {
 			return requested, nil
 		}
-		names, last = append(names, fmt.Sprintf("%d (%s)", a.ID, a.Name)), a.ID
+		names, last = append(names, fmt.Sprintf("%s (%d)", a.Name, a.ID)), a.ID
 	}
 	if requested != 0 {
-		return 0, fault.New(errcode.NotFound, "agent %d does not exist in project %d", requested, projectID)
+		return 0, fault.New(errcode.NotFound, "the project has no agent %d", requested)
 	}
 	if len(names) == 1 {
 		return last, nil
 	}
-	return 0, ambiguous("agent", names)
+	return 0, ambiguous("agent", names, "the project has no agent: ask a maintainer to register one")
 }
 
-// ambiguous returns the error for a request without a project or agent id if there is not exactly one candidate.
-func ambiguous(what string, names []string) error {
+// ambiguous returns the error for a request without a project or agent id if there is not exactly one candidate. none
+// is its message if there is no candidate.
+func ambiguous(what string, names []string, none string) error {
 	if len(names) == 0 {
-		return fault.New(errcode.FailedPrecondition,
-			"no %s is available to you: ask a maintainer to create one or to give you a role", what)
+		return fault.New(errcode.FailedPrecondition, "%s", none)
 	}
-	return fault.New(errcode.InvalidArgument, "%[1]s_id is missing: give one of %[2]s", what, strings.Join(names, ", ")).
+	slices.Sort(names)
+	return fault.New(errcode.InvalidArgument, "several %ss are possible: choose one of %s", what,
+		strings.Join(names, ", ")).
 		With("field", what+"_id")
 }
 

@@ -6,7 +6,7 @@ package authz
 
 import "lockstep.internal/services/state/directory"
 
-// Action is something that a caller wants to do.
+// Action is something that a caller wants to do, in words for the caller.
 type Action string
 
 // Actions.
@@ -14,17 +14,17 @@ const (
 	// Read anything in a scope.
 	Read Action = "read"
 	// CreateWorkspace in a project.
-	CreateWorkspace Action = "create_workspace"
+	CreateWorkspace Action = "create workspaces"
 	// ManageWorkspace changes or terminates a workspace: developers their own, maintainers any.
-	ManageWorkspace Action = "manage_workspace"
+	ManageWorkspace Action = "manage workspaces"
 	// ManageAgents registers and revokes agents of a project.
-	ManageAgents Action = "manage_agents"
+	ManageAgents Action = "manage agents"
 	// ManageTemplates of a project.
-	ManageTemplates Action = "manage_templates"
+	ManageTemplates Action = "manage templates"
 	// ManageMembers of a scope, and create groups and projects in it.
-	ManageMembers Action = "manage_members"
+	ManageMembers Action = "manage members"
 	// ManageCell creates organizations, users and templates for all projects. Administrators only.
-	ManageCell Action = "manage_cell"
+	ManageCell Action = "manage the cell"
 )
 
 // Allowed reports whether the user, with a role in the scope, may act.

@@ -231,7 +231,7 @@ func (d *Directory) RegisterAgent(ctx context.Context, tx pgx.Tx, a agent.Agent,
 		a.ProjectID, a.Name, a.TokenHash, a.CurvePublicKey, d.Now(), agent.EntryVersion,
 	).Scan(&a.ID, &a.CreatedAt, &settings, &a.ConfigurationRevision)
 	a.Configuration = settings.Configuration()
-	exists := fmt.Sprintf("agent %q in project %d", a.Name, a.ProjectID)
+	exists := fmt.Sprintf("an agent %q of this project", a.Name)
 	return a, asFault(err, exists, fmt.Sprintf("project %d", a.ProjectID))
 }
 
