@@ -82,9 +82,20 @@ func (p *step) workload(in Input) bool {
 }
 
 // beginEpoch begins a new epoch of the cluster's resource versions. It drops the known objects, because the restored
-// cluster may never have had them.
+// cluster may never have had them. Revisions that no view named are in a gap.
 func (p *step) beginEpoch(epoch int) {
 	s := &p.s
+	if s.Present() {
+		u := Unobserved{Since: s.View.At, Until: later(s.View.At, p.at), Cause: events.CauseClusterRestored}
+		unprocessed, _ := p.pendingUpTo(*s.View, len(s.Pending)-1)
+		gap := u.gap()
+		for _, k := range unprocessed {
+			gap.Revisions = append(gap.Revisions, k.Revision)
+		}
+		if len(gap.Revisions) > 0 {
+			p.emitGap(gap)
+		}
+	}
 	s.Restored = s.Version != ""
 	s.Epoch, s.Version, s.Tombstone = epoch, "", false
 	s.Revisions, s.Pending, s.TakenVersion, s.Pods = nil, nil, "", nil

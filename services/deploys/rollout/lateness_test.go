@@ -213,6 +213,15 @@ func TestRevisionWithoutViewIsInGap(t *testing.T) {
 			d.delete()
 			d.wait(time.Minute)
 		}, []string{"removed", "gap [1]", "removed"}},
+		"the cluster was restored": {func(d *deployment) {
+			d.edit("web:2")
+			d.send(d.newRevision(2))
+			d.tpl, d.generation, d.version, d.sets[0].version = d.sets[0].tpl, 1, "51", "52"
+			for _, in := range d.relist() {
+				in.Epoch = 1
+				d.send(in)
+			}
+		}, []string{"gap [2]"}},
 		"the number may have been given again": {func(d *deployment) {
 			d.edit("web:2")
 			d.run()
