@@ -73,6 +73,7 @@ const (
 	reasonPodNotEnding             = "PodNotEnding"
 	reasonObjectsRemain            = "ObjectsRemain"
 	reasonVolumeInUse              = "VolumeInUse"
+	messageObjectsRemain           = "the objects of the workspace are being deleted"
 	messageApplyFailed             = "applying the workspace's objects failed; the cluster gave no reason"
 	messageNotReported             = "the cluster has not reported a Deployment of this workspace"
 	messageIncomplete              = "the cluster has not reported the status of the workspace's Deployment yet"
@@ -155,7 +156,7 @@ func fromDeployment(d *events.ObservedWorkload, progressing string) Result {
 func terminating(in Input) Result {
 	r := Result{
 		State: Terminating, Reason: cmp.Or(in.RemainingReason, reasonObjectsRemain),
-		Message: podstate.Detail(in.RemainingMessage),
+		Message: podstate.Detail(cmp.Or(in.RemainingMessage, messageObjectsRemain)),
 	}
 	var pods podResult
 	if r.Reason == reasonObjectsRemain || r.Reason == reasonVolumeInUse {

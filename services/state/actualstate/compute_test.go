@@ -419,7 +419,8 @@ func TestLongTerminationIsAnErrorWithItsReason(t *testing.T) {
 	in.RemainingReason, in.RemainingMessage = "", ""
 	require.Equal(t, actualstate.Result{
 		State: actualstate.Error, Reason: "ObjectsRemain",
-		Message: "the workspace has been terminating since 2026-03-04T05:06:07Z: the cluster gave no reason",
+		Message: "the workspace has been terminating since 2026-03-04T05:06:07Z: " +
+			"the objects of the workspace are being deleted",
 	}, actualstate.Compute(in), "an old dispatcher reports no reason")
 
 	in.Timeouts.Termination = 0
