@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"lockstep.internal/e2e/fixture"
+	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
 	"lockstep.internal/tools/client"
 	"lockstep.internal/tools/testkit/lab"
 )
@@ -38,12 +39,16 @@ func TestUpDemoLeavesNothingBehind(t *testing.T) {
 	demo.AwaitLine("hello", "Running")
 	demo.AwaitLine("Lockstep is running")
 	export := demo.AwaitLine("export " + client.Variable)
+	_, cluster, _ := strings.Cut(demo.AwaitLine("create deployment web"), "--kubeconfig ")
+	cluster, _, _ = strings.Cut(cluster, " ")
 	demo.AwaitLine("Ctrl-C stops everything")
 
 	_, file, _ := strings.Cut(export, client.Variable+"=")
 	user := cli.With(client.Variable + "=" + file)
 	require.Regexp(t, `(?m)^hello +Running`, user.OK("ws", "list"))
 	require.Contains(t, user.OK("replay", "observed.>"), "hello")
+
+	requireFirstHour(t, user.With("KUBECONFIG="+cluster), kubelab)
 
 	children := descendants(t, demo.Cmd.Process.Pid)
 	require.GreaterOrEqual(t, len(children), 2, "PostgreSQL and the Kubernetes control plane are processes of their own")
@@ -92,9 +97,17 @@ func TestUpStartsAgainWithTheSameDataAndPorts(t *testing.T) {
 	user.OK("project", "create", "acme/platform/web")
 	user.OK("ws", "stop", "hello")
 	user.OK("agent", "revoke", "local")
+	user.OK("token", "revoke", bootstrapToken(t, user))
 	require.NoError(t, os.WriteFile(data+"/notes.txt", []byte("mine"), 0o600))
 	require.NoError(t, first.Cmd.Process.Kill())
 	_ = first.Cmd.Wait()
+
+	code, _, message = cli.Run(up...)
+	require.Equal(t, 3, code)
+	token := data + "/keys/admin.token"
+	require.Equal(t, "lockstep: the administrator's token in "+token+" was revoked: remove this file, and the next start "+
+		"creates another token\n", message)
+	require.NoError(t, os.Remove(token))
 
 	second := cli.Start(up...)
 	second.AwaitLine("✓", "local-2")
@@ -126,6 +139,14 @@ func requireTargetAnswers(t *testing.T, user fixture.CLI, agent string) {
 	require.NoError(t, errors.Join(err, response.Body.Close()))
 	require.Contains(t, string(body), "Hello")
 	require.Zero(t, forward.Interrupt())
+}
+
+// bootstrapToken returns the id of the token that a start creates.
+func bootstrapToken(t *testing.T, user fixture.CLI) string {
+	t.Helper()
+	tokens := fixture.ParseOutput(t, user.OK("token", "list", "-o", "json"), &statev1.ListTokensResponse{}).GetTokens()
+	require.Len(t, tokens, 1)
+	return strconv.FormatInt(tokens[0].GetId(), 10)
 }
 
 func readFile(t *testing.T, path string) string {
