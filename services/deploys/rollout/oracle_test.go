@@ -255,6 +255,9 @@ func (o *oracle) checkEnd(r *reportedRollout) {
 	if completed && o.isPausedBy(r) != actual.paused {
 		o.differf("%s completed, paused: %v", r.id, actual.paused)
 	}
+	if completed && len(o.outages) == 0 && !actual.repeated && len(f.Rollout.Images) == 0 {
+		o.differf("%s completed with an unknown template", r.id)
+	}
 	if c := f.Counts; completed && (c.Updated != c.Desired || c.Available != c.Desired) {
 		o.differf("%s completed with %d updated and %d available pods of %d", r.id, c.Updated, c.Available, c.Desired)
 	}
