@@ -1,10 +1,12 @@
 package state_test
 
 import (
+	"context"
 	"strconv"
 	"testing"
 	"time"
 
+	"connectrpc.com/connect"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
@@ -79,6 +81,21 @@ func TestSilentAgentIsPublishedOnceAndItsWorkspacesAreStaleUntilItReturns(t *tes
 	workspace := func() *statev1.Workspace {
 		return call(t, admin.workspaces.ListWorkspaces, &statev1.ListWorkspacesRequest{}).GetWorkspaces()[0]
 	}
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
+	t.Cleanup(cancel)
+	watch, err := admin.workspaces.WatchWorkspaces(ctx, connect.NewRequest(&statev1.WatchWorkspacesRequest{}))
+	require.NoError(t, err)
+	defer watch.Close()
+	watched := func(stale bool) {
+		t.Helper()
+		for {
+			require.True(t, watch.Receive(), "no message with stale %t: %v", stale, watch.Err())
+			if (watch.Msg().GetWorkspace().GetStaleSince() != nil) == stale {
+				return
+			}
+		}
+	}
+	watched(false)
 	published, err := b.administrator(t).SubscribeSync(cell.All(topology.FamilyAgent))
 	require.NoError(t, err)
 	require.NoError(t, b.administrator(t).Flush())
@@ -96,7 +113,7 @@ func TestSilentAgentIsPublishedOnceAndItsWorkspacesAreStaleUntilItReturns(t *tes
 			close(done)
 		}
 	}
-	t.Cleanup(stop)
+	defer stop()
 	ticksUntil(t, lively, done)
 	conn, err := dialAgent(t, quiet)
 	require.NoError(t, err)
@@ -111,6 +128,7 @@ func TestSilentAgentIsPublishedOnceAndItsWorkspacesAreStaleUntilItReturns(t *tes
 	require.Equal(t, found[quietID].GetLastSeenAt().AsTime(), found[quietID].GetSilentSince().AsTime())
 	require.WithinDuration(t, silent.SilentSince, found[quietID].GetSilentSince().AsTime(), time.Millisecond)
 	require.Equal(t, found[quietID].GetSilentSince().AsTime(), workspace().GetStaleSince().AsTime())
+	watched(true)
 	require.Nil(t, found[lively.GetAgent().GetId()].GetSilentSince())
 	require.Nil(t, found[never.GetAgent().GetId()].GetSilentSince())
 
@@ -124,6 +142,7 @@ func TestSilentAgentIsPublishedOnceAndItsWorkspacesAreStaleUntilItReturns(t *tes
 	require.Greater(t, returned.ReturnedAt, returned.SilentSince)
 	require.Nil(t, agents()[quietID].GetSilentSince())
 	require.Nil(t, workspace().GetStaleSince())
+	watched(false)
 
 	// The next event is the silence of the other one: nothing was published twice.
 	stop()
@@ -134,12 +153,17 @@ func TestSilentAgentIsPublishedOnceAndItsWorkspacesAreStaleUntilItReturns(t *tes
 		require.NoError(t, err)
 		require.NotEqual(t, silent.SilentSince, again.SilentSince)
 	}
-	call(t, admin.agents.RevokeAgent, &statev1.RevokeAgentRequest{Id: quietID})
-	require.NotNil(t, workspace().GetStaleSince(), "nobody reports the workspaces of a revoked agent")
+	watched(true)
 
 	js, err := jetstream.New(b.administrator(t))
 	require.NoError(t, err)
 	stream, err := js.Stream(t.Context(), topology.StreamAgents)
 	require.NoError(t, err)
 	require.EqualValues(t, 4, stream.CachedInfo().State.Msgs)
+
+	require.NoError(t, tick(conn, quietID))
+	watched(false)
+	call(t, admin.agents.RevokeAgent, &statev1.RevokeAgentRequest{Id: quietID})
+	watched(true)
+	require.NotNil(t, workspace().GetStaleSince(), "nobody reports the workspaces of a revoked agent")
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -182,6 +183,10 @@ func TestSilentAgentsAndTheirStaleWorkspacesAreShown(t *testing.T) {
 	require.Contains(t, agentFields(&names{hidden: true}, g).rows, []string{"last seen", "5m"})
 	w := &statev1.Workspace{ActualState: statev1.ActualState_ACTUAL_STATE_RUNNING, StaleSince: since}
 	require.Contains(t, workspaceTable(&names{hidden: true}, w).rows[0], "Running (stale for 5m)")
+	var out strings.Builder
+	watching := &app{stdout: &out, output: outputTable}
+	require.NoError(t, watching.showChange(&statev1.WatchWorkspacesResponse{Workspace: w}, map[string]string{}))
+	require.Contains(t, out.String(), "Running (stale for 5m)")
 	w.StaleSince = nil
 	require.Contains(t, workspaceTable(&names{hidden: true}, w).rows[0], "Running")
 }

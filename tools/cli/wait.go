@@ -160,9 +160,9 @@ func targetOf(w *statev1.Workspace) statev1.ActualState {
 	}
 }
 
-// explained returns the actual state with its message and reason.
+// explained returns the actual state with its message and reason, and how old it is if the agent does not report.
 func explained(w *statev1.Workspace) string {
-	text := actual(w)
+	text := freshOrStale(w)
 	if w.GetMessage() != "" {
 		text += ": " + w.GetMessage()
 	}

@@ -111,6 +111,9 @@ const (
 
 func unapplied(w *statev1.Workspace) { w.AppliedRevision = 1 }
 
+// stale marks a workspace whose agent has been silent for five minutes.
+func stale(w *statev1.Workspace) { w.StaleSince = timestamppb.New(time.Now().Add(-5 * time.Minute)) }
+
 func because(reason, message string) func(w *statev1.Workspace) {
 	return func(w *statev1.Workspace) { w.Reason, w.Message = reason, message }
 }
@@ -151,6 +154,13 @@ func TestWaitEndsWithTheResultAndItsExitCode(t *testing.T) {
 			[]*statev1.Workspace{at(toRun, starting, 2, because("Unschedulable", "no node"))},
 			14,
 			`workspace "mine" is not Running after 50ms, it is Starting: no node (Unschedulable)`,
+		},
+		"create, the agent is silent": {
+			[]string{"create", "mine", "--timeout", "50ms"},
+			at(toRun, requested, 1, unapplied),
+			[]*statev1.Workspace{at(toRun, requested, 1, unapplied, stale)},
+			14,
+			`is not Running after 50ms, it is CreationRequested (stale for 5m)`,
 		},
 		"create, somebody stops it": {
 			[]string{"create", "mine"},

@@ -104,7 +104,7 @@ func (a *app) showChange(message *statev1.WatchWorkspacesResponse, shown map[str
 		}
 		return a.write(string(raw) + "\n")
 	}
-	state := fmt.Sprintf("%-24s %-18s", w.GetName(), actual(w))
+	state := fmt.Sprintf("%-24s %-18s", w.GetName(), freshOrStale(w))
 	if desired(w) == actual(w) && w.GetMessage() == "" {
 		state = strings.TrimRight(state, " ")
 	}

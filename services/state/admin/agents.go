@@ -31,12 +31,14 @@ func (d *Directory) RegisterAgent(ctx context.Context, a agent.Agent, limit int)
 	return a, err
 }
 
-// RevokeAgent revokes an agent's credentials permanently.
+// RevokeAgent revokes an agent's credentials permanently. Its workspaces are stale from now on.
 func (d *Directory) RevokeAgent(ctx context.Context, id int64) (agent.Agent, error) {
 	var a agent.Agent
 	err := d.change(ctx, func(tx pgx.Tx) (_ []directory.Entry, err error) {
-		a, err = d.Directory.RevokeAgent(ctx, tx, id)
-		return []directory.Entry{a.Entry()}, err
+		if a, err = d.Directory.RevokeAgent(ctx, tx, id); err != nil {
+			return nil, err
+		}
+		return []directory.Entry{a.Entry()}, d.NotifyStaleness(ctx, tx, id)
 	})
 	return a, err
 }
@@ -104,12 +106,15 @@ func (d *Directory) RecordSilences(
 			return err
 		}
 		messages := make([]*nats.Msg, len(returned)+len(silent))
+		agents := make([]int64, len(messages))
 		for i, s := range returned {
+			agents[i] = s.AgentID
 			if messages[i], err = d.Encoder.AgentReturned(ctx, s); err != nil {
 				return err
 			}
 		}
 		for i, s := range silent {
+			agents[len(returned)+i] = s.AgentID
 			if messages[len(returned)+i], err = d.Encoder.AgentSilent(ctx, s, at); err != nil {
 				return err
 			}
@@ -117,7 +122,7 @@ func (d *Directory) RecordSilences(
 		if err := outbox.Insert(ctx, tx, messages...); err != nil {
 			return fmt.Errorf("publish the silences of agents: %w", err)
 		}
-		return nil
+		return d.NotifyStaleness(ctx, tx, agents...)
 	})
 	return silent, returned, err
 }

@@ -22,10 +22,13 @@ import (
 const authorizeInterval = 15 * time.Second
 
 // version identifies a state of a workspace.
-type version struct{ desired, actual, applied int64 }
+type version struct {
+	desired, actual, applied int64
+	staleSince               time.Time
+}
 
-func versionOf(w workspace.Workspace) version {
-	return version{w.DesiredRevision, w.ActualStateRevision, w.AppliedRevision}
+func versionOf(w workspace.Workspace, message *statev1.Workspace) version {
+	return version{w.DesiredRevision, w.ActualStateRevision, w.AppliedRevision, message.GetStaleSince().AsTime()}
 }
 
 // watch is one call of WatchWorkspaces.
@@ -160,10 +163,11 @@ func (w *watch) sendChanged(ctx context.Context, ids []uuid.UUID) error {
 }
 
 func (w *watch) sendOne(one workspace.Workspace, message *statev1.Workspace, initial bool) error {
-	if last, known := w.sent[one.ID]; known && last == versionOf(one) {
+	now := versionOf(one, message)
+	if last, known := w.sent[one.ID]; known && last == now {
 		return nil
 	}
-	w.sent[one.ID] = versionOf(one)
+	w.sent[one.ID] = now
 	if one.ActualState == actualstate.Terminated {
 		defer delete(w.sent, one.ID)
 	}

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -23,6 +24,17 @@ func (d *Directory) EndSilences(ctx context.Context, tx pgx.Tx) ([]agent.Silence
 	return list(ctx, d.Within(tx), "returned agents", scanSilence, `
 		delete from agent_silences s using agents a where a.id = s.agent_id and a.last_seen_at > s.silent_since
 		returning s.agent_id, s.silent_since, a.last_seen_at`)
+}
+
+// NotifyStaleness notifies WorkspaceChannel of the workspaces of agents that became silent, returned or were revoked.
+func (d *Directory) NotifyStaleness(ctx context.Context, tx pgx.Tx, agents ...int64) error {
+	_, err := tx.Exec(ctx, `
+		select pg_notify('`+WorkspaceChannel+`', id::text) from workspaces
+		where agent_id = any($1) and actual_state <> 'terminated'`, agents)
+	if err != nil {
+		return fmt.Errorf("notify the workspaces of %d agents: %w", len(agents), err)
+	}
+	return nil
 }
 
 func scanSilence(row pgx.CollectableRow) (agent.Silence, error) {
