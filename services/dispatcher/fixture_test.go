@@ -68,6 +68,7 @@ type fixture struct {
 	js      jetstream.JetStream
 	sealer  seal.Key
 	file    string // agent credentials
+	caFile  string // of the server's certificate; empty without TLS
 	kube    *kubernetes.Clientset
 	applied chan event.Event
 
@@ -78,10 +79,19 @@ type fixture struct {
 
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
+	return newFixtureWith(t, natsauth.Options{})
+}
+
+func newFixtureWith(t *testing.T, options natsauth.Options) *fixture {
+	t.Helper()
 	p := &fixture{t: t, agent: 2000 + agents.Add(1), values: map[string]string{}, applied: make(chan event.Event, 10_000)}
 	dir := t.TempDir()
-	_, err := natsauth.Init(dir, natsauth.Options{Cell: cell, ListenPort: -1, StoreDir: t.TempDir()})
+	options.Cell, options.ListenPort, options.StoreDir = cell, -1, t.TempDir()
+	_, err := natsauth.Init(dir, options)
 	require.NoError(t, err)
+	if options.TLS != nil {
+		p.caFile = options.TLS.CertFile
+	}
 	_, err = server.ProcessConfigFile(natsauth.ConfigFile(dir))
 	require.NoError(t, err)
 	p.server, err = natsd.Start(natsd.Options{ConfigFile: natsauth.ConfigFile(dir)})
@@ -141,7 +151,11 @@ func (p *fixture) respond(dir, token string) {
 func (p *fixture) static(dir, name string) *nats.Conn {
 	seed, err := nats.NkeyOptionFromSeed(natsauth.SeedFile(dir, name))
 	require.NoError(p.t, err)
-	return natstest.Connect(p.t, p.server, seed, nats.CustomInboxPrefix(natsauth.InboxPrefix(name)))
+	options := []nats.Option{seed, nats.CustomInboxPrefix(natsauth.InboxPrefix(name))}
+	if p.caFile != "" {
+		options = append(options, nats.RootCAs(p.caFile))
+	}
+	return natstest.Connect(p.t, p.server, options...)
 }
 
 func (p *fixture) credentials(token string) {
