@@ -80,6 +80,7 @@ func restartedWatchPublishesNothing(s *fixture.System, proxy *apiServerProxy) {
 
 func missedRolloutsAreReportedAsGap(s *fixture.System, proxy *apiServerProxy) {
 	flying, gone := s.NewDeployment("missed-in-flight", 2), s.NewDeployment("missed-deletion", 2)
+	idle := s.NewDeployment("missed-deletion-idle", 1)
 	made := s.NewWorkload("missed-creation", "deployment")
 	facts := []string{"started 1", "completed 1", "started 2"}
 	for _, w := range []*fixture.Workload{flying, gone} {
@@ -94,6 +95,7 @@ func missedRolloutsAreReportedAsGap(s *fixture.System, proxy *apiServerProxy) {
 	flying.SetImage(fixture.ThirdImage)
 	awaitComplete(flying, "4")
 	gone.Delete()
+	idle.Delete()
 	_, err := s.Kube.AppsV1().Deployments(made.Namespace).Create(s.T.Context(), &appsv1.Deployment{
 		ObjectMeta: fixture.WorkloadMeta(),
 		Spec:       appsv1.DeploymentSpec{Selector: fixture.WorkloadSelector(), Template: fixture.WorkloadPods()},
@@ -105,5 +107,6 @@ func missedRolloutsAreReportedAsGap(s *fixture.System, proxy *apiServerProxy) {
 	proxy.unblockExpired()
 	flying.RequireFacts(append(facts, "gap [2 3]", "unknown 2", "started 3", "unknown 3", "started 4", "completed 4")...)
 	gone.RequireFacts(append(facts, "gap [2]", "unknown 2", "removed")...)
+	idle.RequireFacts("started 1", "completed 1", "gap []", "removed")
 	made.RequireFacts("gap [1]", "started 1", "unknown 1", "started 2", "completed 2")
 }

@@ -17,7 +17,7 @@ import (
 )
 
 // natsProxy forwards between a NATS client and its server. Armed, it holds the client's messages
-// from a chosen one on, until it is released. The server's messages are always forwarded.
+// from a chosen one on, until it is released, or loses that one. The server's messages are always forwarded.
 type natsProxy struct {
 	to       string
 	listener net.Listener
@@ -26,7 +26,7 @@ type natsProxy struct {
 	mu       sync.Mutex
 	open     map[net.Conn]bool
 	hold     func(message []byte) proxyAction
-	held     chan struct{} // closed when a message is held
+	held     chan struct{} // closed when a message is held or lost
 	released chan struct{} // closed by release
 }
 
@@ -37,6 +37,7 @@ const (
 	forward proxyAction = iota
 	holdBefore
 	holdAfter
+	drop // loses one message
 )
 
 // newNATSProxy starts a proxy to the server of a URL. It forwards everything.
@@ -62,19 +63,22 @@ func newNATSProxy(t testing.TB, server string) *natsProxy {
 	return g
 }
 
+// url is the address of the proxy.
+func (g *natsProxy) url() string { return "nats://" + g.listener.Addr().String() }
+
 // credentialsThrough writes credentials with the address of the proxy and returns their path.
 func (g *natsProxy) credentialsThrough(t testing.TB, credentialsFile string) string {
 	t.Helper()
 	credentials, err := natsauth.ReadAgentCredentials(credentialsFile)
 	require.NoError(t, err)
-	credentials.ServerURLs = []string{"nats://" + g.listener.Addr().String()}
+	credentials.ServerURLs = []string{g.url()}
 	file := filepath.Join(t.TempDir(), "credentials.json")
 	require.NoError(t, natsauth.WriteAgentCredentials(file, credentials))
 	return file
 }
 
-// arm holds the client's messages from the first one for which hold returns holdBefore or holdAfter.
-// The returned channel is closed then.
+// arm holds the client's messages from the first one for which hold returns holdBefore or holdAfter, or loses the
+// first one for which it returns drop. The returned channel is closed then.
 func (g *natsProxy) arm(hold func(message []byte) proxyAction) <-chan struct{} {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -135,9 +139,14 @@ func (g *natsProxy) forwardMessages(server io.Writer, client io.Reader) {
 			g.hold = func([]byte) proxyAction { return forward }
 		}
 		g.mu.Unlock()
-		if action == holdBefore {
+		switch action {
+		case forward, holdAfter:
+		case holdBefore:
 			close(held)
 			<-released
+		case drop:
+			close(held)
+			continue
 		}
 		if _, err := server.Write(message); err != nil {
 			return

@@ -1,19 +1,23 @@
 package recovery_test
 
 import (
+	"bytes"
 	"context"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"lockstep.internal/e2e/fixture"
+	libconfig "lockstep.internal/libs/config"
 	"lockstep.internal/libs/event"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/events"
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
+	"lockstep.internal/services/state"
 	"lockstep.internal/tools/history"
 	"lockstep.internal/tools/stack"
 )
@@ -199,6 +203,34 @@ func eventsKeepTheirOrder(s *fixture.System) {
 	}
 }
 
+// lostPublicationKeepsOrder loses the event that a restarting workspace is stopped. The event that follows from it
+// waits until the first one is published again.
+func lostPublicationKeepsOrder(s *fixture.System, proxy *natsProxy) {
+	t := s.T
+	w := s.CreateRunning("ordered-after-loss")
+	reader := w.Events()
+	reader.Until(events.ActualStateRunning)
+	isStop := publishes(events.TypeWorkspaceStateChanged, drop)
+	lost := proxy.arm(func(message []byte) proxyAction {
+		if !bytes.Contains(message, []byte(w.ID)) || !bytes.Contains(message, []byte(`"to":"stopped"`)) {
+			return forward
+		}
+		return isStop(message)
+	})
+	w.Restart()
+	select {
+	case <-lost:
+	case <-time.After(fixture.Timeout):
+		require.FailNow(t, "the stop is not published")
+	}
+	changes := reader.Until(events.ActualStateStopped).DesiredChanges
+	require.Len(t, changes, 1, "the restart completes after the stop")
+	require.Equal(t, new(events.DesiredStateCauseUser), changes[0].Cause)
+	changes = reader.Until(events.ActualStateRunning).DesiredChanges
+	require.Len(t, changes, 1)
+	require.Equal(t, new(events.DesiredStateCauseRestartCompleted), changes[0].Cause)
+}
+
 func lossIsReportedWithoutDispatcher(s *fixture.System) {
 	t := s.T
 	w := s.CreateRunning("lost-without-dispatcher")
@@ -251,7 +283,17 @@ func awaitReplicas(w *fixture.Workspace, want int32) {
 // TestOutages stops parts of a system while they are needed.
 func TestOutages(t *testing.T) {
 	t.Parallel()
-	s := fixture.Start(t, nil)
+	var proxy *natsProxy
+	s := fixture.Start(t, func(service string, config any) {
+		if service == stack.State {
+			cfg := config.(*state.Config)
+			server := cfg.NATS.URL
+			if proxy == nil {
+				proxy = newNATSProxy(t, server.Reveal())
+			}
+			cfg.Agents.URLs, cfg.NATS.URL = []string{server.Reveal()}, libconfig.URL(proxy.url())
+		}
+	})
 	s.Sequence(
 		fixture.Case{Name: "a stopped dispatcher catches up", Test: stoppedDispatcherCatchesUp},
 		fixture.Case{Name: "a stopped watcher catches up", Test: stoppedWatcherCatchesUp},
@@ -260,6 +302,9 @@ func TestOutages(t *testing.T) {
 		fixture.Case{Name: "every restart converges", Test: everyRestartConverges},
 		fixture.Case{Name: "a deleted Deployment is recreated", Test: deletedDeploymentIsRecreated},
 		fixture.Case{Name: "events of a workspace keep their order", Test: eventsKeepTheirOrder},
+		fixture.Case{Name: "a lost publication keeps the order", Test: func(s *fixture.System) {
+			lostPublicationKeepsOrder(s, proxy)
+		}},
 		fixture.Case{Name: "a loss is reported while the dispatcher is stopped", Test: lossIsReportedWithoutDispatcher},
 		fixture.Case{Name: "an unobserved loss is repaired", Test: unobservedLossIsRepaired},
 		fixture.Case{Name: "termination continues after a restart", Test: terminationContinuesAfterRestart},

@@ -9,8 +9,10 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -71,6 +73,8 @@ func TestFaults(t *testing.T) {
 	f.partitionedRelays()
 	f.stoppedNATS()
 	f.killedRelay()
+	f.relayStartsWithoutNATS()
+	f.stoppedReplica()
 }
 
 type relayFaults struct {
@@ -280,6 +284,46 @@ func (f *relayFaults) killedRelay() {
 	})
 	for id, times := range lost {
 		require.Equal(t, 1, times, id)
+	}
+}
+
+// relayStartsWithoutNATS checks that a request waits for a relay that has not read the directory yet.
+func (f *relayFaults) relayStartsWithoutNATS() {
+	t := f.T
+	f.renew()
+	f.NATS().Down()
+	second := stack.RelayOf(2)
+	require.NoError(t, f.Kill(second))
+	started := make(chan error, 1)
+	go func() { started <- f.StartService(t.Context(), second) }()
+	address, err := url.Parse(f.RelayURLOf(second))
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", address.Host)
+		return err == nil && conn.Close() == nil
+	}, fixture.Timeout, 100*time.Millisecond, "it listens")
+	waiting := f.requestAsync(2, "/until/nats")
+	f.awaitPending(waiting)
+	require.NoError(t, f.NATS().Restart())
+	require.NoError(t, <-waiting)
+	require.NoError(t, <-started)
+}
+
+// stoppedReplica checks that a replica of the agent that stands still blocks no request: the others answer.
+func (f *relayFaults) stoppedReplica() {
+	t := f.T
+	f.eventually("/all/replicas")
+	stopped := stack.RelayAgentOf(f.Agents()[0].Name)
+	require.NoError(t, f.Signal(stopped, syscall.SIGSTOP))
+	defer func() { require.NoError(t, f.Signal(stopped, syscall.SIGCONT)) }()
+	for i := range 3 {
+		for n := 1; n <= 2; n++ {
+			for _, method := range []string{http.MethodGet, http.MethodPost} {
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second) // a second on an idle machine
+				require.NoError(t, f.request(ctx, n, method, fmt.Sprintf("/stopped/%s/%d/%d", method, n, i)))
+				cancel()
+			}
+		}
 	}
 }
 
