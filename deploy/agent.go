@@ -5,6 +5,7 @@ package deploy
 import (
 	"embed"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -34,6 +35,8 @@ type Agent struct {
 	// NATSPorts and RelayPorts are those that NetworkPolicies allow.
 	NATSPorts, RelayPorts []string
 	RelayURLs             []string
+	// NamespacePrefix is the prefix of the namespaces of workspaces.
+	NamespacePrefix string
 	// RelayCA is the PEM of the authority of the relays' certificate. Defaults to the authorities of the system.
 	RelayCA string
 	// Workloads makes the watcher report all workloads of the cluster, and permits it.
@@ -44,6 +47,9 @@ type Agent struct {
 
 // Render returns all objects as YAML, in an order in which they can be created.
 func (a Agent) Render() (string, error) {
+	if a.NamespacePrefix == "" {
+		return "", errors.New("the agent has no namespace prefix: it could write to every namespace")
+	}
 	var paths []string
 	for _, c := range a.Components {
 		paths = append(paths, "rbac/"+c+".yaml")
@@ -90,6 +96,8 @@ func (a Agent) own(document string) string {
 	replacements := []string{
 		"lockstep-agent-1", a.namespace(), "image: lockstep/", "image: " + a.ImageRepository + "/",
 		":latest\n", ":" + a.ImageTag + "\n", `"wss://relay.example"`, quote(strings.Join(a.RelayURLs, ",")),
+		"'ws-'", "'" + a.NamespacePrefix + "'", `"ws-"`, quote(a.NamespacePrefix),
+		"begin with ws-", "begin with " + a.NamespacePrefix,
 	}
 	if a.Workloads {
 		replacements = append(replacements,

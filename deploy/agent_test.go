@@ -13,8 +13,9 @@ func whole() deploy.Agent {
 	return deploy.Agent{
 		ID: 4711, Components: deploy.Components(), ImageRepository: "registry.example/lockstep", ImageTag: "v7",
 		NATSPorts: []string{"4223", "4224"}, RelayPorts: []string{"8443"},
-		RelayURLs: []string{"wss://a:8443", "wss://b:8443"},
-		RelayCA:   "PEM", Workloads: true, Credentials: []byte(`{"token":"secret"}`),
+		RelayURLs:       []string{"wss://a:8443", "wss://b:8443"},
+		NamespacePrefix: "dev-",
+		RelayCA:         "PEM", Workloads: true, Credentials: []byte(`{"token":"secret"}`),
 	}
 }
 
@@ -26,6 +27,9 @@ func TestManifestIsOfOneAgent(t *testing.T) {
 	require.NotContains(t, out, ":latest")
 	require.NotContains(t, out, "relay.example")
 	require.NotContains(t, out, "4222")
+	require.NotRegexp(t, `\bws-`, out)
+	require.Contains(t, out, "request.name.startsWith('dev-')")
+	require.Contains(t, out, `{name: LOCKSTEP_NAMESPACE_PREFIX, value: "dev-"}`)
 	for _, program := range deploy.Components() {
 		require.Contains(t, out, "image: registry.example/lockstep/"+program+":v7\n")
 	}

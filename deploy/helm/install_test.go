@@ -316,7 +316,8 @@ func TestAgentManifestIsAccepted(t *testing.T) {
 	agent := deploy.Agent{
 		ID: 4711, Components: deploy.Components(), ImageRepository: "lockstep", ImageTag: "v7", NATSPorts: []string{"4222"},
 		RelayPorts: []string{"443"}, RelayURLs: []string{"wss://relay.example"}, RelayCA: "PEM", Workloads: true,
-		Credentials: []byte(`{"token":"secret"}`),
+		Credentials:     []byte(`{"token":"secret"}`),
+		NamespacePrefix: "ws-",
 	}
 	manifest, err := agent.Render()
 	require.NoError(t, err)

@@ -51,6 +51,7 @@ func TestPrintedManifestGrantsWhatItsFilesGrant(t *testing.T) {
 		ID: 1, Components: deploy.Components(), ImageRepository: "lockstep", ImageTag: "latest",
 		NATSPorts: []string{"4222"}, RelayPorts: []string{"443"}, RelayURLs: []string{"wss://relay.example"},
 		RelayCA: "PEM", Workloads: true, Credentials: []byte("{}"),
+		NamespacePrefix: "ws-",
 	}
 	text, err := agent.Render()
 	require.NoError(t, err)

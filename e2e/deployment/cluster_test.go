@@ -58,6 +58,7 @@ func installAgent(t *testing.T, id int64) *installedAgent {
 		ID: id, Components: deploy.Components(), ImageRepository: "registry.example/lockstep", ImageTag: "v1",
 		NATSPorts: []string{"4222"}, RelayPorts: []string{"443"}, RelayURLs: []string{"wss://relay.example"},
 		Workloads: true, Credentials: []byte(`{"token":"secret"}`),
+		NamespacePrefix: "ws-",
 	}.Render()
 	require.NoError(t, err)
 	for _, raw := range split(t, []byte(text)) {

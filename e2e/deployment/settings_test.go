@@ -27,6 +27,7 @@ func TestOnlyTheRelayAgentMayConnectToWorkspaces(t *testing.T) {
 	printed, err := deploy.Agent{
 		ID: id, Components: []string{deploy.RelayAgent}, ImageRepository: "lockstep", ImageTag: "v1",
 		RelayURLs: []string{"wss://relay.example"}, RelayPorts: []string{"443"},
+		NamespacePrefix: "ws-",
 	}.Render()
 	require.NoError(t, err)
 	var agent appsv1.Deployment

@@ -17,6 +17,7 @@ import (
 
 // cellSettings sets each setting of the cell to another value than its default.
 func cellSettings(c *state.WorkspaceConfig) {
+	c.NamespacePrefix = "dev-"
 	c.IngressPeers = append(c.IngressPeers, "monitoring:app=prometheus")
 	c.DNSPeers = append(c.DNSPeers, "dns:app=unbound")
 	c.PrivateRanges = append(c.PrivateRanges, "203.0.113.0/24")
@@ -113,6 +114,7 @@ func TestSettingsReachTheAppliedObjects(t *testing.T) {
 
 	w := create("settings")
 	w.AwaitRunning()
+	require.Equal(t, "dev-"+strconv.FormatInt(s.AgentID, 10)+"-settings", w.Deployment().Namespace)
 	got := networks(w)
 	require.Equal(t, []string{relayAgent, "monitoring app=prometheus"}, got.ingress)
 	require.Equal(t, []string{"kube-system k8s-app=kube-dns", "dns app=unbound"}, got.dns)

@@ -1,6 +1,7 @@
 package natsauth
 
 import (
+	"cmp"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
@@ -10,6 +11,7 @@ import (
 	"log/slog"
 	"net/url"
 	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,6 +24,11 @@ import (
 )
 
 const maxCredentialsBytes = 256 << 10
+
+// DefaultNamespacePrefix is the prefix of workspace namespaces, unless the cell is configured with another.
+const DefaultNamespacePrefix = "ws-"
+
+var namespacePrefix = regexp.MustCompile(`^[a-z0-9][a-z0-9-]*$`)
 
 // ErrInvalidCredentials is wrapped by errors about agent credentials that cannot be used.
 var ErrInvalidCredentials = errors.New("invalid agent credentials")
@@ -41,6 +48,8 @@ type AgentCredentials struct {
 	SealerKey string `json:"sealer_key"`
 	// CA is the PEM of the servers' CA. Defaults to the system's roots.
 	CA string `json:"ca,omitempty"`
+	// NamespacePrefix is that of the namespaces of workspaces. A file without it has [DefaultNamespacePrefix].
+	NamespacePrefix string `json:"namespace_prefix,omitempty"`
 }
 
 // validateServerURL checks an address of NATS for agents. The error does not contain a password.
@@ -113,6 +122,10 @@ func (c AgentCredentials) Validate() error {
 
 	if !nkeys.IsValidPublicCurveKey(c.SealerKey) {
 		fault("sealer_key is not a public X25519 nkey")
+	}
+
+	if c.NamespacePrefix != "" && !namespacePrefix.MatchString(c.NamespacePrefix) {
+		fault("namespace_prefix %q is not a prefix of a namespace name such as ws-", c.NamespacePrefix)
 	}
 
 	if c.CA != "" && !x509.NewCertPool().AppendCertsFromPEM([]byte(c.CA)) {
@@ -259,6 +272,8 @@ func ParseAgentCredentials(content []byte) (AgentCredentials, error) {
 	if err := json.Unmarshal(content, &c); err != nil {
 		return AgentCredentials{}, fmt.Errorf("%w: not JSON: %w", ErrInvalidCredentials, err)
 	}
+
+	c.NamespacePrefix = cmp.Or(c.NamespacePrefix, DefaultNamespacePrefix)
 
 	if err := c.Validate(); err != nil {
 		return AgentCredentials{}, err

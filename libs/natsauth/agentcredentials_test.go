@@ -2,6 +2,7 @@ package natsauth_test
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"os"
@@ -29,8 +30,22 @@ func someCredentials(t *testing.T) natsauth.AgentCredentials {
 
 	return natsauth.AgentCredentials{
 		ServerURLs: []string{"nats://127.0.0.1:4222", "tls://nats.example:4222"}, Cell: "local", AgentID: 17,
-		Token: natsauth.NewToken(natsauth.TokenAgent), CurveSeed: string(seed), SealerKey: public,
+		Token: natsauth.NewToken(natsauth.TokenAgent), CurveSeed: string(seed), SealerKey: public, NamespacePrefix: "dev-",
 	}
+}
+
+func TestCredentialsWithoutNamespacePrefixHaveTheDefault(t *testing.T) {
+	t.Parallel()
+
+	credentials := someCredentials(t)
+	credentials.NamespacePrefix = ""
+	content, err := json.Marshal(credentials)
+	require.NoError(t, err)
+	got, err := natsauth.ParseAgentCredentials(content)
+	require.NoError(t, err)
+	require.Equal(t, "ws-", got.NamespacePrefix)
+	credentials.NamespacePrefix = "Dev_"
+	require.ErrorContains(t, credentials.Validate(), `namespace_prefix "Dev_" is not a prefix of a namespace name`)
 }
 
 func TestAgentCredentialsFile(t *testing.T) {

@@ -22,7 +22,7 @@ type Config struct {
 	Telemetry       telemetry.Config `yaml:"telemetry" help:"logs, traces and metrics"`
 	CredentialsFile string           `yaml:"credentials_file" help:"path of the credentials file that was written when the agent was registered; required"`
 	Kubeconfig      string           `yaml:"kubeconfig" help:"kubeconfig of the cluster; empty = the cluster that the program runs in"`
-	NamespacePrefix string           `yaml:"namespace_prefix" help:"prefix of the names of all workspace namespaces; other namespaces are never changed"`
+	NamespacePrefix string           `yaml:"namespace_prefix" help:"prefix of the names of all workspace namespaces; other namespaces are never changed; empty = that of the credentials file"`
 	PodSecurity     string           `yaml:"pod_security" oneof:"restricted|baseline|privileged" help:"the weakest pod security level that a workspace's namespace may enforce"`
 	AllowedKinds    []string         `yaml:"allowed_kinds" help:"kinds of objects that the dispatcher applies; it rejects a workspace that contains another kind"`
 	Workers         int              `yaml:"workers" help:"maximum number of workspaces applied concurrently"`
@@ -38,16 +38,15 @@ type Config struct {
 // DefaultConfig returns the configuration with its defaults. The credentials file has no default.
 func DefaultConfig() Config {
 	return Config{
-		Config:          service.DefaultConfig("127.0.0.1:8083"),
-		Telemetry:       telemetry.DefaultConfig(),
-		NamespacePrefix: "ws-",
-		PodSecurity:     desired.PodSecurityRestricted.String(),
-		AllowedKinds:    desired.KindNames(),
-		Workers:         8,
-		ApplyTimeout:    time.Minute,
-		RetryMin:        time.Second,
-		RetryMax:        5 * time.Minute,
-		Lease:           leader.DefaultConfig(),
+		Config:       service.DefaultConfig("127.0.0.1:8083"),
+		Telemetry:    telemetry.DefaultConfig(),
+		PodSecurity:  desired.PodSecurityRestricted.String(),
+		AllowedKinds: desired.KindNames(),
+		Workers:      8,
+		ApplyTimeout: time.Minute,
+		RetryMin:     time.Second,
+		RetryMax:     5 * time.Minute,
+		Lease:        leader.DefaultConfig(),
 	}
 }
 
@@ -59,7 +58,7 @@ func (c Config) Validate() []error {
 	} else if _, err := natsauth.ReadAgentCredentials(c.CredentialsFile); err != nil {
 		errs = append(errs, config.Invalid("credentials_file", "%v", err))
 	}
-	if c.NamespacePrefix == "" || len(validation.IsDNS1123Label(strings.TrimSuffix(c.NamespacePrefix, "-"))) > 0 {
+	if c.NamespacePrefix != "" && len(validation.IsDNS1123Label(strings.TrimSuffix(c.NamespacePrefix, "-"))) > 0 {
 		errs = append(errs, config.Invalid("namespace_prefix",
 			"%q is not a prefix of a namespace name: use a-z, 0-9 and -, such as ws-", c.NamespacePrefix))
 	}

@@ -1,6 +1,7 @@
 package dispatcher
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -130,7 +131,8 @@ func newDispatcher(ctx context.Context, cfg Config, tel *telemetry.Telemetry) (*
 		readErr: map[string]error{},
 		cfg:     cfg, agent: credentials.AgentID, cell: credentials.Cell,
 		policy: desired.Policy{
-			Agent: credentials.AgentID, NamespacePrefix: cfg.NamespacePrefix, PodSecurity: level, Kinds: cfg.AllowedKinds,
+			Agent: credentials.AgentID, NamespacePrefix: cmp.Or(cfg.NamespacePrefix, credentials.NamespacePrefix),
+			PodSecurity: level, Kinds: cfg.AllowedKinds,
 		},
 		logger: logger, telemetry: tel, metrics: m, conn: conn, js: js, client: client,
 		secrets: &nats.Secrets{

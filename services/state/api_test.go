@@ -132,6 +132,7 @@ func TestDirectoryAndPermissions(t *testing.T) {
 	project, agent := admin.project()
 	require.NotEmpty(t, agent.GetToken())
 	require.NotEmpty(t, agent.GetSealerPublicKey())
+	require.Equal(t, "dev-", agent.GetAgent().GetNamespacePrefix())
 	require.Equal(t, []string{b.nats.ClientURL()}, agent.GetNatsUrls())
 	ada, adas := admin.user(b, "ada")
 	_, bobs := admin.user(b, "bob")

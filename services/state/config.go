@@ -11,12 +11,13 @@ import (
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/natsconn"
-	"lockstep.internal/libs/postgres"
+	libpostgres "lockstep.internal/libs/postgres"
 	"lockstep.internal/libs/service"
 	"lockstep.internal/libs/telemetry"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/services/state/agent"
 	"lockstep.internal/services/state/meter"
+	"lockstep.internal/services/state/postgres"
 	"lockstep.internal/services/state/workspace"
 )
 
@@ -24,17 +25,17 @@ import (
 type Config struct {
 	service.Config `yaml:",inline"`
 
-	Telemetry telemetry.Config  `yaml:"telemetry"`
-	API       service.Listener  `yaml:"api" help:"the API: Connect, gRPC and JSON over HTTP"`
-	Access    AccessConfig      `yaml:"access"`
-	Cell      CellConfig        `yaml:"cell"`
-	Database  postgres.Settings `yaml:"database"`
-	NATS      natsconn.Config   `yaml:"nats"`
-	Agents    AgentsConfig      `yaml:"agents"`
-	Streams   StreamsConfig     `yaml:"streams"`
-	Secrets   SecretsConfig     `yaml:"secrets"`
-	Workspace WorkspaceConfig   `yaml:"workspace"`
-	Bootstrap BootstrapConfig   `yaml:"bootstrap"`
+	Telemetry telemetry.Config     `yaml:"telemetry"`
+	API       service.Listener     `yaml:"api" help:"the API: Connect, gRPC and JSON over HTTP"`
+	Access    AccessConfig         `yaml:"access"`
+	Cell      CellConfig           `yaml:"cell"`
+	Database  libpostgres.Settings `yaml:"database"`
+	NATS      natsconn.Config      `yaml:"nats"`
+	Agents    AgentsConfig         `yaml:"agents"`
+	Streams   StreamsConfig        `yaml:"streams"`
+	Secrets   SecretsConfig        `yaml:"secrets"`
+	Workspace WorkspaceConfig      `yaml:"workspace"`
+	Bootstrap BootstrapConfig      `yaml:"bootstrap"`
 }
 
 // CellConfig identifies the cell.
@@ -79,7 +80,7 @@ type SecretsConfig struct {
 
 // WorkspaceConfig configures all workspaces. An agent may override each setting after Image, in both directions.
 type WorkspaceConfig struct {
-	NamespacePrefix string `yaml:"namespace_prefix" help:"prefix of workspace namespaces; dispatchers refuse others"`
+	NamespacePrefix string `yaml:"namespace_prefix" help:"prefix of the namespaces of new workspaces; agents get it when they are registered, and refuse other namespaces"`
 	Image           string `yaml:"image" help:"image of the default template, created at the first start"`
 
 	IngressPeers     []string      `yaml:"ingress_peers" help:"pods that may connect to workspaces: NAMESPACE:LABEL=VALUE, with further labels after further colons; {agent_id} stands for the id of the workspace's agent"`
@@ -153,12 +154,16 @@ func list(values []string) *[]string {
 	return &values
 }
 
-func (c WorkspaceConfig) validate() []error {
+// validate returns all errors, for agents with ids up to lastAgent.
+func (c WorkspaceConfig) validate(lastAgent int64) []error {
+	var errs []error
+	if err := workspace.CheckNamespacePrefix(c.NamespacePrefix, lastAgent); err != nil {
+		errs = append(errs, config.Invalid("workspace.namespace_prefix", "%v", err))
+	}
 	found := fault.From(c.settings().Configuration().Validate())
 	if found == nil {
-		return nil
+		return errs
 	}
-	var errs []error
 	for _, field := range slices.Sorted(maps.Keys(found.Details)) {
 		errs = append(errs, config.Invalid("workspace."+field, "%s", found.Details[field]))
 	}
@@ -222,7 +227,7 @@ func (c Config) Validate() []error {
 		errs = append(errs, config.Invalid("agents.urls", "%v; the default is nats.url", err))
 	}
 	errs = append(errs, c.Agents.validateLimits()...)
-	errs = append(errs, c.Workspace.validate()...)
+	errs = append(errs, c.Workspace.validate((c.Cell.Number+1)*postgres.IDsPerCell)...)
 	if c.Streams.Replicas != 1 && c.Streams.Replicas != 3 && c.Streams.Replicas != 5 {
 		errs = append(errs, config.Invalid("streams.replicas", "%d is not 1, 3 or 5", c.Streams.Replicas))
 	}

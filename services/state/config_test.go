@@ -25,6 +25,24 @@ func TestAgentsGetAddressesThatTheyAccept(t *testing.T) {
 	}
 }
 
+func TestNamespacePrefixMustFitEachWorkspaceOfTheCell(t *testing.T) {
+	t.Parallel()
+	cfg := DefaultConfig()
+	for prefix, fits := range map[string]bool{
+		"ws-": true, "dev-": true, "staging-1": true, "staging-10": false, "": false, "-ws": false, "Dev_": false,
+	} {
+		cfg.Workspace.NamespacePrefix = prefix
+		if fits {
+			require.NotContains(t, errors.Join(cfg.Validate()...).Error(), "namespace_prefix", prefix)
+		} else {
+			require.ErrorContains(t, errors.Join(cfg.Validate()...), `workspace.namespace_prefix: "`+prefix+
+				`" is not a prefix of a namespace name: use 1 to 9 characters of a-z, 0-9 and -, such as ws-`)
+		}
+	}
+	cfg.Cell.Number, cfg.Workspace.NamespacePrefix = maxCellNumber, "staging"
+	require.ErrorContains(t, errors.Join(cfg.Validate()...), "use 1 to 6 characters", "ids are longer")
+}
+
 func TestSettingsOfWorkspacesAreValidatedTogether(t *testing.T) {
 	t.Parallel()
 	cfg := DefaultConfig()

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
 
 	"lockstep.internal/deploy"
@@ -16,6 +17,7 @@ import (
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/schemas/gen/errcode"
+	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
 	"lockstep.internal/tools/stack"
 )
 
@@ -123,7 +125,7 @@ func (f *manifestFlags) validate(c *cobra.Command, args []string) error {
 	return nil
 }
 
-// identify sets the id of the agent, and its credentials if they are known.
+// identify sets the id of the agent, the prefix of its namespaces, and its credentials if they are known.
 func (a *app) identify(ctx context.Context, flags *manifestFlags, args []string) error {
 	var credentials natsauth.AgentCredentials
 	var err error
@@ -152,10 +154,20 @@ func (a *app) identify(ctx context.Context, flags *manifestFlags, args []string)
 		if len(flags.agent.NATSPorts) == 0 {
 			flags.agent.NATSPorts = []string{natsPort}
 		}
-		flags.agent.ID, err = agentID(ctx, api, args[0])
-		return err
+		id, err := agentID(ctx, api, args[0])
+		if err != nil {
+			return err
+		}
+		found, err := api.Agents.GetAgent(ctx, connect.NewRequest(&statev1.GetAgentRequest{Id: id}))
+		if err != nil {
+			return err
+		}
+		flags.agent.ID = id
+		flags.agent.NamespacePrefix = cmp.Or(found.Msg.GetAgent().GetNamespacePrefix(), natsauth.DefaultNamespacePrefix)
+		return nil
 	}
 	flags.agent.ID = credentials.AgentID
+	flags.agent.NamespacePrefix = cmp.Or(credentials.NamespacePrefix, natsauth.DefaultNamespacePrefix)
 	if len(flags.agent.NATSPorts) == 0 {
 		flags.agent.NATSPorts, err = natsPorts(credentials.ServerURLs)
 		if err != nil {

@@ -30,7 +30,7 @@ func TestManifestOfCredentialsNeedsNoServer(t *testing.T) {
 	require.NoError(t, err)
 	credentials := natsauth.AgentCredentials{
 		ServerURLs: []string{"tls://nats.example:4223"}, Cell: "local", AgentID: 42,
-		Token: natsauth.NewToken(natsauth.TokenAgent), CurveSeed: string(seed), SealerKey: public,
+		Token: natsauth.NewToken(natsauth.TokenAgent), CurveSeed: string(seed), SealerKey: public, NamespacePrefix: "dev-",
 	}
 	file := filepath.Join(t.TempDir(), "credentials.json")
 	require.NoError(t, natsauth.WriteAgentCredentials(file, credentials))
@@ -43,6 +43,16 @@ func TestManifestOfCredentialsNeedsNoServer(t *testing.T) {
 	require.Contains(t, out.String(), "- {protocol: TCP, port: 4223}\n")
 	require.Contains(t, out.String(), "- {protocol: TCP, port: 8443}\n")
 	require.Contains(t, out.String(), "image: lockstep/relay-agent:v7\n")
+	require.Contains(t, out.String(), "request.name.startsWith('dev-')")
+}
+
+func TestManifestForAnUpgradeHasTheNamespacePrefixOfTheCell(t *testing.T) {
+	t.Parallel()
+	code, stdout, stderr, _ := withRegistry(t, "agent", "manifest", "7")
+	require.Zero(t, code, stderr)
+	require.Contains(t, stdout, "request.name.startsWith('dev-')")
+	require.Contains(t, stdout, `{name: LOCKSTEP_NAMESPACE_PREFIX, value: "dev-"}`)
+	require.NotContains(t, stdout, "kind: Secret")
 }
 
 func TestManifestRefusesContradictoryFlags(t *testing.T) {
@@ -75,6 +85,14 @@ func (f *fakeRegistry) RegisterAgent(
 	f.registered.Add(1)
 	return connect.NewResponse(&statev1.RegisterAgentResponse{
 		Agent: &statev1.Agent{Id: 7}, Token: "the-token", NatsUrls: []string{"nats.example:4223"}, Cell: "local",
+	}), nil
+}
+
+func (f *fakeRegistry) GetAgent(
+	_ context.Context, r *connect.Request[statev1.GetAgentRequest],
+) (*connect.Response[statev1.GetAgentResponse], error) {
+	return connect.NewResponse(&statev1.GetAgentResponse{
+		Agent: &statev1.Agent{Id: r.Msg.GetId(), NamespacePrefix: "dev-"},
 	}), nil
 }
 

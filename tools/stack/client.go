@@ -116,6 +116,8 @@ func RegisterAgent(
 		CurveSeed:  seed.Reveal(),
 		SealerKey:  made.GetSealerPublicKey(),
 		CA:         made.GetNatsCa(),
+
+		NamespacePrefix: made.GetAgent().GetNamespacePrefix(),
 	}, made.GetAgent(), nil
 }
 

@@ -69,7 +69,7 @@ type Kubernetes struct {
 
 // Targets limits the targets other than the Kubernetes API.
 type Targets struct {
-	AllowedAddresses []string      `yaml:"allowed_addresses" help:"allowed addresses host:port of targets; * is any host, any part of one label of its name, or any port"`
+	AllowedAddresses []string      `yaml:"allowed_addresses" help:"allowed addresses host:port of targets; * is any host, any part of one label of its name, or any port; {namespace_prefix} stands for the prefix in the credentials file"`
 	DialTimeout      time.Duration `yaml:"dial_timeout" help:"time-out to connect to a target"`
 }
 
@@ -86,7 +86,8 @@ func DefaultConfig() Config {
 		Kubernetes: Kubernetes{Enabled: true},
 		Targets: Targets{
 			// Services in the namespaces of workspaces.
-			AllowedAddresses: []string{"*.ws-*.svc:*", "*.ws-*.svc.cluster.local:*"}, DialTimeout: 10 * time.Second,
+			AllowedAddresses: []string{"*.{namespace_prefix}*.svc:*", "*.{namespace_prefix}*.svc.cluster.local:*"},
+			DialTimeout:      10 * time.Second,
 		},
 		MaxStreams: 1000,
 	}
@@ -187,7 +188,7 @@ func (t TLS) Validate() []error {
 // Validate checks the patterns and the time-out.
 func (t Targets) Validate() []error {
 	var faults []error
-	if _, err := targets.ParseAllowed(t.AllowedAddresses); err != nil {
+	if _, err := targets.ParseAllowed(t.AllowedAddresses, natsauth.DefaultNamespacePrefix); err != nil {
 		faults = append(faults, config.Invalid("allowed_addresses", "%v", err))
 	}
 	if t.DialTimeout <= 0 {

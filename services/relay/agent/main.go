@@ -95,7 +95,7 @@ func newAgent(ctx context.Context, cfg Config, tel *telemetry.Telemetry) (*agent
 	if err != nil {
 		return nil, err
 	}
-	allowed, err := targets.ParseAllowed(cfg.Targets.AllowedAddresses)
+	allowed, err := targets.ParseAllowed(cfg.Targets.AllowedAddresses, credentials.NamespacePrefix)
 	if err != nil {
 		return nil, err
 	}

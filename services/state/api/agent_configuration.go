@@ -78,7 +78,7 @@ func (s *agentService) messages(ctx context.Context, agents ...agent.Agent) ([]*
 		return nil, err
 	}
 	return convertAll(agents, func(a agent.Agent) *statev1.Agent {
-		out := agentMessage(a)
+		out := agentMessage(a, s.prefix)
 		out.SilentSince = timestamp(silent[a.ID])
 		if b, blocked := blocks[a.ID]; blocked {
 			out.Block = &statev1.AgentBlock{Reason: b.Reason, BlockedAt: timestamp(b.At), BlockedUntil: timestamp(b.Until)}

@@ -50,6 +50,7 @@ type agentService struct {
 	agents       Agents
 	maxAgents    int
 	endpoint     AgentEndpoint
+	prefix       string
 	sealerKey    string
 	logger       *slog.Logger
 }
@@ -97,7 +98,7 @@ func (s *agentService) RegisterAgent(
 	}
 	return connect.NewResponse(
 		&statev1.RegisterAgentResponse{
-			Agent:           agentMessage(a),
+			Agent:           agentMessage(a, s.prefix),
 			Token:           value,
 			NatsUrls:        s.endpoint.URLs,
 			Cell:            s.endpoint.Cell,
@@ -186,7 +187,7 @@ func (s *agentService) RotateAgent(
 	}
 	messages, err := s.messages(ctx, a)
 	if err != nil { // the token exists
-		messages = []*statev1.Agent{agentMessage(a)}
+		messages = []*statev1.Agent{agentMessage(a, s.prefix)}
 	}
 	return connect.NewResponse(&statev1.RotateAgentResponse{Agent: messages[0], Token: value}), nil
 }
@@ -210,7 +211,7 @@ func (s *agentService) RevokeAgent(
 			a.Name,
 		)
 	}
-	return connect.NewResponse(&statev1.RevokeAgentResponse{Agent: agentMessage(a)}), nil
+	return connect.NewResponse(&statev1.RevokeAgentResponse{Agent: agentMessage(a, s.prefix)}), nil
 }
 
 func (s *agentService) agent(ctx context.Context, agentID int64, action authz.Action) (agent.Agent, error) {

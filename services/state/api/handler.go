@@ -85,6 +85,7 @@ func NewHandler(d Dependencies) http.Handler {
 		agents:       d.Agents,
 		maxAgents:    d.MaxAgentsPerProject,
 		endpoint:     d.Endpoint,
+		prefix:       d.NamespacePrefix,
 		sealerKey:    d.Secrets.Vault.PublicKey(),
 		logger:       d.Logger,
 	}, options))

@@ -42,7 +42,7 @@ func accessToken(t directory.Token) *statev1.Token {
 	}
 }
 
-func agentMessage(a agent.Agent) *statev1.Agent {
+func agentMessage(a agent.Agent, namespacePrefix string) *statev1.Agent {
 	return &statev1.Agent{
 		Id:            a.ID,
 		Name:          a.Name,
@@ -56,6 +56,7 @@ func agentMessage(a agent.Agent) *statev1.Agent {
 		Configuration: configuration(a.Configuration, a.ConfigurationRevision),
 
 		PreviousTokenValidUntil: timestamp(a.PreviousTokenValidUntil),
+		NamespacePrefix:         namespacePrefix,
 	}
 }
 

@@ -246,20 +246,20 @@ func (d *Directory) RevokeAgent(ctx context.Context, tx pgx.Tx, id int64) (agent
 	return a, asFault(err, "", fmt.Sprintf("agent %d", id))
 }
 
-// idsPerCell is the size of a cell's id range: 2^40.
-const idsPerCell = int64(1) << 40
+// IDsPerCell is the size of a cell's id range: 2^40.
+const IDsPerCell = int64(1) << 40
 
 // ReserveIDs moves the id sequence into the range of the cell. It returns an error if the sequence was already
 // used.
 func (d *Directory) ReserveIDs(ctx context.Context, cell int64) error {
 	return postgres.InTx(ctx, d.DB, func(tx pgx.Tx) error {
-		first := cell*idsPerCell + 1
+		first := cell*IDsPerCell + 1
 		var last int64
 		var called bool
 		if err := tx.QueryRow(ctx, `select last_value, is_called from ids`).Scan(&last, &called); err != nil {
 			return fmt.Errorf("read the id sequence: %w", err)
 		}
-		if last >= first && last < first+idsPerCell {
+		if last >= first && last < first+IDsPerCell {
 			return nil
 		}
 		if called {

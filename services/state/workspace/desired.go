@@ -106,7 +106,7 @@ func New(c Creation) (Workspace, []Event, error) {
 	now := Timestamp(c.Now)
 	w := Workspace{
 		ID: id, Name: c.Name, ProjectID: c.ProjectID, AgentID: c.AgentID, UserID: c.UserID, Template: c.Template,
-		Namespace: c.NamespacePrefix + strconv.FormatInt(c.AgentID, 10) + "-" + c.Name, IdempotencyKey: c.IdempotencyKey,
+		Namespace: namespace(c.NamespacePrefix, c.AgentID, c.Name), IdempotencyKey: c.IdempotencyKey,
 		CreatedAt: now, Spec: c.Spec,
 		DesiredState: DesiredRunning, DesiredRevision: 1, DesiredStateChangedAt: now, DesiredStateSince: now,
 		ActualState: actualstate.CreationRequested, ActualStateChangedAt: now, Termination: actualstate.TerminationNone,

@@ -3,17 +3,36 @@ package workspace
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/google/uuid"
+	"k8s.io/apimachinery/pkg/util/validation"
 
+	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/services/state/actualstate"
 )
 
-// DefaultNamespacePrefix is the default prefix of workspace namespaces. A dispatcher refuses namespaces without its own
-// configured prefix.
-const DefaultNamespacePrefix = "ws-"
+// DefaultNamespacePrefix is the default prefix of workspace namespaces. Dispatchers refuse other namespaces.
+const DefaultNamespacePrefix = natsauth.DefaultNamespacePrefix
+
+// CheckNamespacePrefix returns an error unless each workspace of agents with ids up to lastAgent can have a namespace
+// with the prefix.
+func CheckNamespacePrefix(prefix string, lastAgent int64) error {
+	longest := namespace(prefix, lastAgent, strings.Repeat("x", maxName))
+	if prefix != "" && len(validation.IsDNS1123Label(longest)) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%.80q is not a prefix of a namespace name: use 1 to %d characters of a-z, 0-9 and -, such as %s",
+		prefix, validation.DNS1123LabelMaxLength+len(prefix)-len(longest), DefaultNamespacePrefix)
+}
+
+// namespace returns the name of a workspace's namespace.
+func namespace(prefix string, agent int64, name string) string {
+	return prefix + strconv.FormatInt(agent, 10) + "-" + name
+}
 
 // Labels and annotations of the objects that Lockstep applies.
 const (

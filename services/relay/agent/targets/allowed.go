@@ -57,11 +57,11 @@ type pattern struct {
 var hostPattern = regexp.MustCompile(`^[-a-z0-9_.*:]+$`)
 
 // ParseAllowed reads patterns host:port. In the host, * matches any characters of one label, but no dot; the
-// host * is any host. The port is a number, or * for any.
-func ParseAllowed(texts []string) (Allowed, error) {
+// host * is any host. The port is a number, or * for any. {namespace_prefix} stands for namespacePrefix.
+func ParseAllowed(texts []string, namespacePrefix string) (Allowed, error) {
 	allowed := make(Allowed, 0, len(texts))
 	for _, text := range texts {
-		host, port, err := net.SplitHostPort(text)
+		host, port, err := net.SplitHostPort(strings.ReplaceAll(text, "{namespace_prefix}", namespacePrefix))
 		if err != nil {
 			return nil, fmt.Errorf("%q is not host:port, such as *.*.svc:* or 10.0.0.1:5432", text)
 		}

@@ -57,7 +57,7 @@ func TestAllows(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			allowed, err := targets.ParseAllowed(c.patterns)
+			allowed, err := targets.ParseAllowed(c.patterns, "ws-")
 			require.NoError(t, err)
 			address, err := targets.ParseAddress(c.address)
 			require.NoError(t, err)
@@ -66,12 +66,23 @@ func TestAllows(t *testing.T) {
 	}
 }
 
+func TestDefaultAllowsServicesInNamespacesWithThePrefix(t *testing.T) {
+	t.Parallel()
+	allowed, err := targets.ParseAllowed(agent.DefaultConfig().Targets.AllowedAddresses, "dev-")
+	require.NoError(t, err)
+	for text, want := range map[string]bool{"shop.dev-7-ide.svc:80": true, "shop.ws-7-ide.svc:80": false} {
+		address, err := targets.ParseAddress(text)
+		require.NoError(t, err)
+		require.Equal(t, want, allowed.Allows(address), text)
+	}
+}
+
 func TestInvalidPatterns(t *testing.T) {
 	t.Parallel()
 	for _, pattern := range []string{
 		"", "*", "*.svc", ":80", "*.svc:http", "*.svc:0", "*.svc:65536", "http://x:80", "a b:80", "a,b:80", "[a:80",
 	} {
-		_, err := targets.ParseAllowed([]string{"*.svc:*", pattern})
+		_, err := targets.ParseAllowed([]string{"*.svc:*", pattern}, "ws-")
 		require.ErrorContains(t, err, `"`+pattern+`"`)
 	}
 }
@@ -99,10 +110,10 @@ func FuzzAddress(f *testing.F) {
 		parsed, err := targets.ParseAddress(address.String())
 		require.NoError(t, err)
 		require.Equal(t, address, parsed)
-		own, err := targets.ParseAllowed([]string{address.String()})
+		own, err := targets.ParseAllowed([]string{address.String()}, "ws-")
 		require.NoError(t, err)
 		require.True(t, own.Allows(address), "an address is a pattern of itself")
-		allowed, err := targets.ParseAllowed([]string{pattern})
+		allowed, err := targets.ParseAllowed([]string{pattern}, "ws-")
 		if err == nil && !strings.Contains(pattern, "*") && allowed.Allows(address) {
 			same, err := targets.ParseAddress(pattern)
 			require.NoError(t, err)

@@ -18,7 +18,7 @@ func parse(t *testing.T, line string) targets.Configuration {
 
 func newTable(t *testing.T, patterns ...string) *targets.Table {
 	t.Helper()
-	allowed, err := targets.ParseAllowed(patterns)
+	allowed, err := targets.ParseAllowed(patterns, "ws-")
 	require.NoError(t, err)
 	return targets.NewTable(allowed)
 }

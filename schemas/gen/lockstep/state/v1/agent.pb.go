@@ -50,8 +50,10 @@ type Agent struct {
 	SilentSince *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=silent_since,json=silentSince,proto3" json:"silent_since,omitempty"`
 	// When the token before the last rotation ends; absent if the agent has one token.
 	PreviousTokenValidUntil *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=previous_token_valid_until,json=previousTokenValidUntil,proto3" json:"previous_token_valid_until,omitempty"`
-	unknownFields           protoimpl.UnknownFields
-	sizeCache               protoimpl.SizeCache
+	// Prefix of the namespaces of its workspaces, from the configuration of the state service.
+	NamespacePrefix string `protobuf:"bytes,15,opt,name=namespace_prefix,json=namespacePrefix,proto3" json:"namespace_prefix,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *Agent) Reset() {
@@ -180,6 +182,13 @@ func (x *Agent) GetPreviousTokenValidUntil() *timestamppb.Timestamp {
 		return x.PreviousTokenValidUntil
 	}
 	return nil
+}
+
+func (x *Agent) GetNamespacePrefix() string {
+	if x != nil {
+		return x.NamespacePrefix
+	}
+	return ""
 }
 
 // AgentBlock is a time for which an agent may not connect.
@@ -1496,7 +1505,7 @@ var File_lockstep_state_v1_agent_proto protoreflect.FileDescriptor
 
 const file_lockstep_state_v1_agent_proto_rawDesc = "" +
 	"\n" +
-	"\x1dlockstep/state/v1/agent.proto\x12\x11lockstep.state.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xac\x05\n" +
+	"\x1dlockstep/state/v1/agent.proto\x12\x11lockstep.state.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd7\x05\n" +
 	"\x05Agent\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1d\n" +
@@ -1517,7 +1526,8 @@ const file_lockstep_state_v1_agent_proto_rawDesc = "" +
 	"\x05block\x18\v \x01(\v2\x1d.lockstep.state.v1.AgentBlockR\x05block\x12\x18\n" +
 	"\aobjects\x18\f \x01(\x03R\aobjects\x12=\n" +
 	"\fsilent_since\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\vsilentSince\x12W\n" +
-	"\x1aprevious_token_valid_until\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\x17previousTokenValidUntil\"\xa0\x01\n" +
+	"\x1aprevious_token_valid_until\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\x17previousTokenValidUntil\x12)\n" +
+	"\x10namespace_prefix\x18\x0f \x01(\tR\x0fnamespacePrefix\"\xa0\x01\n" +
 	"\n" +
 	"AgentBlock\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x129\n" +
