@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"lockstep.internal/libs/fault"
@@ -111,4 +112,45 @@ func TestMaximumsNameTheirOwner(t *testing.T) {
 	_, err = admin.workspaces.UpdateWorkspace(t.Context(),
 		connect.NewRequest(&statev1.UpdateWorkspaceRequest{Workspace: reference, Overrides: tooLarge}))
 	require.Equal(t, want, fault.From(err).Details, "%v", err)
+}
+
+// TestMaximumsDoNotChangeDuringAnUpdate lets an update wait for its workspace. Meanwhile no setting can change.
+func TestMaximumsDoNotChangeDuringAnUpdate(t *testing.T) {
+	t.Parallel()
+	b := newFixture(t)
+	b.start(t)
+	admin := b.as(t, b.admin)
+	project, _ := admin.project()
+	w := call(t, admin.workspaces.CreateWorkspace, &statev1.CreateWorkspaceRequest{Name: "ide", ProjectId: project}).
+		GetWorkspace()
+	open := func() *pgx.Conn {
+		conn, err := pgx.Connect(t.Context(), b.cfg.Database.URL.Reveal())
+		require.NoError(t, err)
+		return conn
+	}
+	holder, other := open(), open()
+	defer holder.Close(t.Context())
+	defer other.Close(t.Context())
+	tx, err := holder.Begin(t.Context())
+	require.NoError(t, err)
+	_, err = tx.Exec(t.Context(), `select from state.workspaces where id = $1 for update`, w.GetId())
+	require.NoError(t, err)
+	updated := make(chan error, 1)
+	go func() {
+		_, err := admin.workspaces.UpdateWorkspace(t.Context(), connect.NewRequest(&statev1.UpdateWorkspaceRequest{
+			Workspace: byName("ide"), Overrides: &statev1.WorkspaceOverrides{Cpu: "4"},
+		}))
+		updated <- err
+	}()
+	require.Eventually(t, func() bool {
+		var waits bool
+		require.NoError(t, other.QueryRow(t.Context(), `
+			select exists (select from pg_stat_activity where $1 = any(pg_blocking_pids(pid)))`,
+			holder.PgConn().PID()).Scan(&waits))
+		return waits
+	}, time.Minute, time.Millisecond, "the update waits for its workspace")
+	_, err = other.Exec(t.Context(), `select from state.cell_settings for no key update nowait`)
+	require.ErrorContains(t, err, "could not obtain lock")
+	require.NoError(t, tx.Rollback(t.Context()))
+	require.NoError(t, <-updated)
 }

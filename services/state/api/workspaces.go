@@ -15,7 +15,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"lockstep.internal/libs/fault"
-	"lockstep.internal/libs/outbox"
 	libpostgres "lockstep.internal/libs/postgres"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/errcode"
@@ -332,6 +331,7 @@ func (s *workspaceService) SetDesiredState(
 	w, err := s.change(
 		ctx,
 		r.Msg.GetWorkspace(),
+		noLock,
 		func(_ pgx.Tx, w workspace.Workspace) (workspace.Workspace, []workspace.Event, error) {
 			return w.SetDesired(to, caller(ctx).ID, s.now())
 		},
@@ -360,6 +360,7 @@ func (s *workspaceService) UpdateWorkspace(
 	w, err := s.change(
 		ctx,
 		r.Msg.GetWorkspace(),
+		s.directory.HoldSettings, // the maximums stay
 		func(tx pgx.Tx, w workspace.Workspace) (workspace.Workspace, []workspace.Event, error) {
 			env, err := without("removed_env", w.Spec.Env, r.Msg.GetRemovedEnv())
 			if err != nil {
@@ -400,55 +401,6 @@ func (s *workspaceService) UpdateWorkspace(
 		return nil, err
 	}
 	return connect.NewResponse(&statev1.UpdateWorkspaceResponse{Workspace: messages[0]}), nil
-}
-
-// change locks a workspace, checks that the caller may manage it, calls decide, and stores the result and its messages,
-// in one transaction.
-func (s *workspaceService) change(
-	ctx context.Context, ref *statev1.WorkspaceReference,
-	decide func(pgx.Tx, workspace.Workspace) (workspace.Workspace, []workspace.Event, error),
-) (workspace.Workspace, error) {
-	r, err := referenceOf(ref)
-	if err != nil {
-		return workspace.Workspace{}, err
-	}
-	var after workspace.Workspace
-	err = libpostgres.InTx(ctx, s.pool, func(tx pgx.Tx) error {
-		before, err := s.workspaces.LockOne(ctx, tx, r)
-		if err != nil {
-			return err
-		}
-		inTx := access{directory: s.directory.Within(tx)}
-		if err := inTx.allowWorkspace(ctx, before, authz.ManageWorkspace, r); err != nil {
-			return err
-		}
-		var events []workspace.Event
-		if after, events, err = decide(tx, before); err != nil || len(events) == 0 {
-			return err
-		}
-		if err := s.workspaces.Save(ctx, tx, after); err != nil {
-			return err
-		}
-		return s.publish(ctx, tx, workspace.Update{Before: before, After: after, Events: events})
-	})
-	return after, err
-}
-
-// publish renders the manifests of an update, and puts its messages into the outbox in the transaction of the change.
-func (s *workspaceService) publish(ctx context.Context, tx pgx.Tx, update workspace.Update) error {
-	agents := []int64{update.After.AgentID}
-	configured, err := s.directory.Within(tx).AgentConfigurations(ctx, agents)
-	if err != nil {
-		return err
-	}
-	messages, err := s.encoder.Workspaces(ctx, configured, update)
-	if err != nil {
-		return err
-	}
-	if err := outbox.Insert(ctx, tx, messages...); err != nil {
-		return fmt.Errorf("publish workspace %s: %w", update.After.ID, err)
-	}
-	return nil
 }
 
 // find returns a workspace if the caller may act on it.

@@ -54,11 +54,19 @@ func (d *Directory) SaveCellSettings(ctx context.Context, tx pgx.Tx, s agent.Set
 	return nil
 }
 
-// SettingsForCreation returns the name and the settings of an agent. They do not change until the end of the
-// transaction. Call it before locking agents.
-func (d *Directory) SettingsForCreation(ctx context.Context, tx pgx.Tx, id int64) (string, agent.Layers, error) {
+// HoldSettings prevents changes of the settings of the cell and of agents until the end of the transaction. Call it
+// before locking agents or workspaces.
+func (d *Directory) HoldSettings(ctx context.Context, tx pgx.Tx) error {
 	if _, err := tx.Exec(ctx, `select from cell_settings for share`); err != nil {
-		return "", agent.Layers{}, fmt.Errorf("lock the settings of the cell: %w", err)
+		return fmt.Errorf("lock the settings of the cell: %w", err)
+	}
+	return nil
+}
+
+// SettingsForCreation returns the name and the settings of an agent, and holds them, see HoldSettings.
+func (d *Directory) SettingsForCreation(ctx context.Context, tx pgx.Tx, id int64) (string, agent.Layers, error) {
+	if err := d.HoldSettings(ctx, tx); err != nil {
+		return "", agent.Layers{}, err
 	}
 	return readSettings(ctx, tx, id, "")
 }
