@@ -59,7 +59,7 @@ func Judge(r Recording) history.Findings {
 	}
 	f = append(f, history.Calls(calls, published)...)
 	f = append(f, history.Kept(volumes(r.Versions))...)
-	f = append(f, judgeRollouts(r, streams[topology.FamilyDeploy])...)
+	f = append(f, judgeRollouts(r, streams[topology.FamilyDeploy], streams[topology.FamilyObserved])...)
 	f = append(f, judgeRemovals(r, streams[topology.FamilyDeploy])...)
 	f = append(f, judgeCluster(r)...)
 	f = append(f, judgeStates(r, streams)...)
@@ -84,8 +84,9 @@ func judgeStream(stream topology.Stream, records []history.Record) history.Findi
 	}
 }
 
-// judgeRollouts compares the facts about the workloads with the versions that the API server reported.
-func judgeRollouts(r Recording, facts []history.Record) history.Findings {
+// judgeRollouts compares the facts about the workloads with the versions that the API server reported, and with the
+// traces in observations.
+func judgeRollouts(r Recording, facts, observed []history.Record) history.Findings {
 	versions := slices.DeleteFunc(slices.Clone(r.Versions), func(v history.ObjectVersion) bool {
 		return v.Object.GetNamespace() != workloadsNamespace
 	})
@@ -93,7 +94,9 @@ func judgeRollouts(r Recording, facts []history.Record) history.Findings {
 	facts = slices.DeleteFunc(slices.Clone(facts), func(fact history.Record) bool {
 		return !strings.Contains(fact.Subject, ours)
 	})
-	return history.Rollouts(facts, history.ExpectedRollouts(r.Run.Cluster, versions), outages(r))
+	expected := history.ExpectedRollouts(r.Run.Cluster, versions)
+	f := history.Trace(expected, observed)
+	return append(f, history.Rollouts(facts, expected, outages(r))...)
 }
 
 // outages returns the periods in which no watcher held the Lease of the agent with the load, with their margins. What

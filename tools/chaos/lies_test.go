@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -38,6 +39,20 @@ var lies = []lie{
 	{"all facts of a workload are lost", func(t *testing.T, r *Recording) {
 		subject, _, _ := strings.Cut(r.Messages[r.find(t, topology.FamilyDeploy, ".started", 0)].Subject, ".started")
 		r.dropAll(func(m Message) bool { return strings.HasPrefix(m.Subject, subject+".") })
+	}, "is missing"},
+	{"a workload with traces is lost in an outage", func(t *testing.T, r *Recording) {
+		fact, err := factOf(r.Messages[r.find(t, topology.FamilyDeploy, ".removed", 0)].Record)
+		require.NoError(t, err)
+		uid := []byte(fact.Workload.UID)
+		r.dropAll(func(m Message) bool { return m.Family == topology.FamilyDeploy && bytes.Contains(m.Data, uid) })
+		isLease := func(v history.ObjectVersion) bool {
+			_, is := v.Object.(*coordinationv1.Lease)
+			return is
+		}
+		first, last := r.Versions[slices.IndexFunc(r.Versions, isLease)], r.Versions[len(r.Versions)-1]
+		next := first.Object.(*coordinationv1.Lease).DeepCopy()
+		next.ResourceVersion, next.Spec.HolderIdentity = last.Object.GetResourceVersion(), new("another")
+		r.Versions = append(slices.DeleteFunc(r.Versions, isLease), first, history.ObjectVersion{At: last.At, Object: next})
 	}, "is missing"},
 	{"a fact is published twice", func(t *testing.T, r *Recording) {
 		at := r.find(t, topology.FamilyDeploy, ".completed", 0)
@@ -183,10 +198,13 @@ var lies = []lie{
 	}, "is answered with"},
 }
 
-// requireLiesFound plants each lie in a copy of the recording. It omits the observations, which make the most messages.
+// requireLiesFound plants each lie in a copy of the recording. Of the observations, which make the most messages, it
+// keeps the traces of rollouts.
 func requireLiesFound(t *testing.T, recording Recording) {
 	t.Helper()
-	recording.dropAll(func(m Message) bool { return m.Family == topology.FamilyObserved })
+	recording.dropAll(func(m Message) bool {
+		return m.Family == topology.FamilyObserved && m.Header.Get("ce-type") != events.TypeObservedWorkloadRevision
+	})
 	require.Empty(t, Judge(recording))
 	for _, l := range lies {
 		t.Run(l.name, func(t *testing.T) {

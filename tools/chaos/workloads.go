@@ -106,7 +106,7 @@ func (u *workloads) act(ctx context.Context, w *workload) error {
 	}
 }
 
-// finish lets every workload complete, and deletes the last.
+// finish lets every workload complete, and deletes the first.
 func (u *workloads) finish(ctx context.Context) error {
 	for _, w := range u.all {
 		var patches []string
@@ -132,7 +132,7 @@ func (u *workloads) finish(ctx context.Context) error {
 			return err
 		}
 	}
-	return u.delete(ctx, u.all[len(u.all)-1])
+	return u.delete(ctx, u.all[0])
 }
 
 func allEqual(want int32, counts ...int32) bool {

@@ -10,6 +10,8 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"lockstep.internal/schemas/gen/events"
 )
 
 // ObjectVersion is one version of an object as the API server reported it to a watch.
@@ -45,6 +47,27 @@ func ExpectedRollouts(cluster string, versions []ObjectVersion) []ExpectedWorklo
 		workloads[i] = l.ExpectedWorkload
 	}
 	return workloads
+}
+
+// Trace sets Traced of each rollout from the messages of OBSERVED.
+func Trace(expected []ExpectedWorkload, observed []Record) Findings {
+	type revision struct {
+		uid    string
+		number int
+	}
+	var f Findings
+	traced := map[revision]bool{}
+	each(&f, observed, events.TypeObservedWorkloadRevision, func(_ Record, r events.ObservedWorkloadRevision) {
+		if r.Object.Verb == events.VerbUpserted {
+			traced[revision{r.WorkloadUID, r.Revision}] = true
+		}
+	})
+	for _, w := range expected {
+		for i := range w.Rollouts {
+			w.Rollouts[i].Traced = traced[revision{w.UID, w.Rollouts[i].Revision}]
+		}
+	}
+	return f
 }
 
 // lifecycle is a workload from its creation to its deletion.

@@ -19,6 +19,8 @@ type ExpectedRollout struct {
 	Completed bool
 	// CompletedAt holds the completion times that the controller reported.
 	CompletedAt []time.Time
+	// Traced reports whether OBSERVED has a version of the ReplicaSet or ControllerRevision with the revision.
+	Traced bool
 }
 
 // ExpectedWorkload is a workload from its creation to its deletion.
@@ -33,8 +35,8 @@ type ExpectedWorkload struct {
 
 // Rollouts compares published rollouts with those of the cluster. Each has one start and then one
 // end, the right one, before the next starts. There are no others. A rollout may be missing, or its
-// end unknown, only if a gap that overlaps an outage names its revision. A rollout that started and
-// ended within one outage is ignored. Start and end times are those of the cluster.
+// end unknown, only if a gap that overlaps an outage names its revision. A rollout without traces that
+// started and ended within one outage is ignored. Start and end times are those of the cluster.
 func Rollouts(records []Record, expected []ExpectedWorkload, outages []Outage) Findings {
 	c := rolloutCheck{outages: outages, published: map[string][]events.DeployFact{}, gaps: map[string][]events.Gap{}}
 	for _, r := range records {
@@ -163,7 +165,8 @@ func (c *rolloutCheck) end(w ExpectedWorkload, r ExpectedRollout, end events.Fac
 
 // inOutage reports whether an outage explains a missing rollout.
 func (c *rolloutCheck) inOutage(w ExpectedWorkload, r ExpectedRollout) bool {
-	return c.named(w.UID, r.Revision) || !w.Deleted.IsZero() && slices.ContainsFunc(c.outages, func(o Outage) bool {
+	unseen := !r.Traced && !w.Deleted.IsZero()
+	return c.named(w.UID, r.Revision) || unseen && slices.ContainsFunc(c.outages, func(o Outage) bool {
 		return o.covers(r.StartedAt) && o.covers(w.Deleted)
 	})
 }

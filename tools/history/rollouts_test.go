@@ -28,7 +28,8 @@ func TestRollouts(t *testing.T) {
 	condition := events.TimeSourceCondition
 	reconstructed := func(f *events.DeployFact) { f.Provenance = events.ProvenanceReconstructed }
 	incomplete := history.ExpectedRollout{ID: "c/u/1", Revision: 1, StartedAt: at(12)}
-	complete := incomplete
+	complete, traced := incomplete, incomplete
+	traced.Traced = true
 	complete.Completed = true
 	second := history.ExpectedRollout{ID: "c/u/2", Revision: 2, StartedAt: at(30), Completed: true}
 	lifecycle := func(rollouts ...history.ExpectedRollout) history.ExpectedWorkload {
@@ -136,8 +137,12 @@ func TestRollouts(t *testing.T) {
 			func(f *events.DeployFact) { f.DurationMs = new(2000) }), timed, nil, ""},
 		"another duration": {ends(by(condition, 3),
 			func(f *events.DeployFact) { f.DurationMs = new(3000) }), timed, nil, "differs from 2000 ms"},
-		"duration unknown":        {ends(), timed, nil, "differs from 1000 ms"},
-		"within an outage":        {nil, deleted(lifecycle(incomplete), 15), down, ""},
+		"duration unknown":    {ends(), timed, nil, "differs from 1000 ms"},
+		"within an outage":    {nil, deleted(lifecycle(incomplete), 15), down, ""},
+		"traced in an outage": {nil, deleted(lifecycle(traced), 15), down, "is missing"},
+		"traced, and in a gap": {
+			[]history.Record{fact(t, 1, events.FactGap, "1", gap)}, deleted(lifecycle(traced), 15), down, "",
+		},
 		"ended outside an outage": {nil, deleted(lifecycle(incomplete), 25), down, "is missing"},
 	} {
 		t.Run(name, func(t *testing.T) {
