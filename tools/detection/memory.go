@@ -141,7 +141,7 @@ func (s *memoryStore) EndResync(
 	authority := agents.Authority{ClusterUID: a.ClusterUID, AgentIDs: agentIDs}
 	for id, r := range s.workloads {
 		covered := authority.Covers(r.State.Key.ClusterUID, r.AgentID)
-		if covered && r.State.Present() && !arrived[id] && !skip[id] {
+		if covered && r.State.Expected() && !arrived[id] && !skip[id] {
 			result.Absent = append(result.Absent, r)
 		}
 	}

@@ -73,7 +73,7 @@ func (b *batch) endResync(ctx context.Context, o *observation.Observation) error
 	var absent []*entry[rollout.State]
 	for _, w := range b.workloads.order {
 		covered := authority.Covers(w.State.Key.ClusterUID, w.AgentID)
-		if covered && w.State.Present() && !stored.Listed[w.ID] {
+		if covered && w.State.Expected() && !stored.Listed[w.ID] {
 			absent = append(absent, w)
 		}
 	}

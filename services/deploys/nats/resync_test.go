@@ -111,6 +111,26 @@ func TestWorkloadAbsentFromCompleteResyncIsRemoved(t *testing.T) {
 	}
 }
 
+// TestTracesOfAnAbsentWorkloadAreInAGap is about a workload that was created and deleted while nobody led: only one of
+// its revisions was published.
+func TestTracesOfAnAbsentWorkloadAreInAGap(t *testing.T) {
+	t.Parallel()
+	for _, batch := range []int{1, 0} {
+		w := newFixture(t)
+		a := w.agent(7)
+		listed, traced := a.app("listed"), a.app("traced")
+		a.list("s", listed)
+		a.next()
+		traced.sendSet(traced.sets[0])
+		a.list("s", listed)
+		w.process(batch)
+		require.Equal(t, []string{"gap", "removed"}, names(w.checkOnce(), "traced"))
+		a.list("s", listed)
+		w.process(batch)
+		require.Equal(t, []string{"gap", "removed"}, names(w.checkOnce(), "traced"))
+	}
+}
+
 func TestSecondAgentOfClusterPublishesNothingNew(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)

@@ -104,7 +104,7 @@ func queueWorkloads(b *pgx.Batch, records []*ingest.Record[rollout.State]) error
 	for i := range records {
 		r := records[i]
 		ids[i], clusters[i], agentIDs[i], wakes[i] = r.ID, r.State.Key.ClusterUID, r.AgentID, toColumn(r.State.Wake())
-		positions[i], present[i] = r.Position, r.State.Present()
+		positions[i], present[i] = r.Position, r.State.Expected()
 		state, err := json.Marshal(r.State)
 		if err != nil {
 			return fmt.Errorf("encode the state of %s: %w", r.State.Key, err)

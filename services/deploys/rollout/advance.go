@@ -101,25 +101,48 @@ func (p *step) beginEpoch(epoch int) {
 	s.Revisions, s.Pending, s.TakenVersion, s.Pods = nil, nil, "", nil
 }
 
+// absence applies that a full resync does not list the workload: neither the object that was observed last, nor those
+// of which only revisions were observed.
 func (p *step) absence(in Input) bool {
-	s := p.s
-	if in.AgentID != s.AgentID || in.Epoch != s.Epoch || s.Tombstone || s.Version == "" ||
-		!isValidVersion(in.Absence.ListVersion) ||
-		compareVersions(s.Version, in.Absence.ListVersion) > 0 {
+	s, listed := p.s, in.Absence.ListVersion
+	if in.Epoch != s.Epoch || !isValidVersion(listed) {
+		return false
+	}
+	var absent []string
+	if in.AgentID == s.AgentID && !s.Tombstone && s.Version != "" && compareVersions(s.Version, listed) <= 0 {
+		absent = append(absent, s.UID)
+		if n := len(s.Waiting); n > 0 {
+			absent[0] = s.Waiting[n-1].UID
+		}
+	}
+	observed := len(absent) > 0
+	if !in.Absence.Unselected {
+		for _, uid := range s.traced() {
+			if !p.hasRevisionAfter(uid, listed) {
+				absent = append(absent, uid)
+			}
+		}
+	}
+	if len(absent) == 0 {
 		return false
 	}
 	p.s = s.clone()
-	p.s.Tombstone = true
-	uid := s.UID
-	if n := len(s.Waiting); n > 0 {
-		uid = s.Waiting[n-1].UID
+	p.s.Tombstone = s.Tombstone || observed
+	for _, uid := range absent {
+		p.enqueue(View{
+			UID: uid, At: normalizeTime(in.ObservedAt), Deleted: !in.Absence.Unselected, Unselected: in.Absence.Unselected,
+			Absent: true, HasBaseline: in.HasBaseline,
+		})
 	}
-	p.enqueue(View{
-		UID: uid, At: normalizeTime(in.ObservedAt), Deleted: !in.Absence.Unselected, Unselected: in.Absence.Unselected,
-		Absent: true,
-	})
 	p.applyWaiting(false)
 	return true
+}
+
+// hasRevisionAfter reports whether a revision of the object has a version above the given one.
+func (p *step) hasRevisionAfter(uid, version string) bool {
+	return slices.ContainsFunc(p.s.Revisions, func(r Revision) bool {
+		return r.WorkloadUID == uid && compareVersions(r.Version, version) > 0
+	})
 }
 
 func (p *step) tick(in Input) bool {

@@ -175,15 +175,22 @@ func (p *step) removeUnobserved(v View) {
 	}
 	revisions, _ := p.pendingUpTo(v, len(s.Pending)-1)
 	revisions = slices.DeleteFunc(revisions, func(k Pending) bool { return k.Listed && !v.HasBaseline })
+	defer p.dropRevisions(v.UID)
 	if len(revisions) == 0 {
 		return
 	}
 	v.Skipped = true
-	p.emitGap(p.lostRevisions(p.unobservedBefore(v), revisions))
+	gap := p.lostRevisions(p.unobservedBefore(v), revisions)
+	if seen := revisions[0].SeenAt; seen.Before(gap.Since) {
+		gap.Since = seen
+	}
+	p.emitGap(gap)
 	f := p.workloadFact(events.FactRemoved, v.At, timeObservation)
 	f.Reason, f.Message = reasonDeleted, "the "+s.Key.Kind+" was deleted"
+	if v.Absent {
+		f.Reason, f.Message = "Absent", "the "+s.Key.Kind+" is not there any more"
+	}
 	p.emit(f)
-	p.dropRevisions(v.UID)
 }
 
 // dropView drops the view and the state that belongs to it. It keeps the fields that distinguish a reported rollout

@@ -222,6 +222,26 @@ func TestRevisionWithoutViewIsInGap(t *testing.T) {
 				d.send(in)
 			}
 		}, []string{"gap [2]"}},
+		"only its revisions were observed": {func(d *deployment) {
+			d.delete()
+			d.stop()
+			d.create(1, "web:1")
+			d.down = false
+			d.send(d.newRevision(1))
+			d.down = true
+			d.delete()
+			d.start()
+		}, []string{"removed", "gap [1]", "removed"}},
+		"only revisions of its successor were observed": {func(d *deployment) {
+			d.stop()
+			d.delete()
+			d.create(1, "web:1")
+			d.down = false
+			d.send(d.newRevision(1))
+			d.down = true
+			d.delete()
+			d.start()
+		}, []string{"gap []", "removed", "gap [1]", "removed"}},
 		"the number may have been given again": {func(d *deployment) {
 			d.edit("web:2")
 			d.run()

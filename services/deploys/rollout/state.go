@@ -250,6 +250,27 @@ func New(key Key) State { return State{Key: key} }
 // Present reports whether the workload exists and is selected.
 func (s State) Present() bool { return s.View != nil && !s.Gone && !s.Unselected }
 
+// Expected reports whether a full resync lists the workload unless it is gone: it is present, or views or revisions of
+// it are not applied yet.
+func (s State) Expected() bool { return s.Present() || len(s.Waiting) > 0 || len(s.traced()) > 0 }
+
+// traced returns the UIDs of objects of which only revisions were observed. They are newer than the last observation of
+// the workload: older revisions belong to a former object.
+func (s State) traced() []string {
+	var uids []string
+	for _, k := range s.Pending {
+		if s.Version != "" && compareVersions(k.Version, s.Version) < 0 {
+			continue
+		}
+		hasView := k.WorkloadUID == s.UID && (s.View != nil || s.Gone || s.Unselected) ||
+			slices.ContainsFunc(s.Waiting, func(v View) bool { return v.UID == k.WorkloadUID })
+		if !hasView && !slices.Contains(uids, k.WorkloadUID) {
+			uids = append(uids, k.WorkloadUID)
+		}
+	}
+	return uids
+}
+
 // InFlight reports whether a rollout has started and has not ended.
 func (s State) InFlight() bool { return s.Rollout != nil && s.Rollout.End == "" }
 
