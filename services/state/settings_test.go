@@ -36,6 +36,7 @@ func TestSettingsOfCellAndAgentReachTheDesiredState(t *testing.T) {
 	t.Parallel()
 	b := newFixture(t)
 	b.cfg.Workspace.EgressAllowed, b.cfg.Workspace.DefaultMemory = []string{"10.9.0.0/16"}, "768Mi"
+	b.cfg.Workspace.StorageClass = "fast"
 	stop := b.start(t)
 	admin := b.as(t, b.admin)
 	project, registered := admin.project()
@@ -45,8 +46,10 @@ func TestSettingsOfCellAndAgentReachTheDesiredState(t *testing.T) {
 		return call(t, admin.agents.ConfigureAgent, request).GetAgent().GetConfiguration()
 	}
 	require.Equal(t, "768Mi", registered.GetAgent().GetConfiguration().GetDefaultMemory())
-	id := call(t, admin.workspaces.CreateWorkspace, &statev1.CreateWorkspaceRequest{Name: "ide", ProjectId: project}).
-		GetWorkspace().GetId()
+	w := call(t, admin.workspaces.CreateWorkspace, &statev1.CreateWorkspaceRequest{Name: "ide", ProjectId: project}).
+		GetWorkspace()
+	require.Equal(t, "fast", w.GetStorageClass())
+	id := w.GetId()
 	first := b.desired(t, agent, id, 1)
 	require.Contains(t, first, `"10.9.0.0/16"`)
 	require.Contains(t, first, `"memory":"768Mi"`)
@@ -54,6 +57,8 @@ func TestSettingsOfCellAndAgentReachTheDesiredState(t *testing.T) {
 	// A setting of the agent overrides the cell's, and renders the workspace again. A maximum does not.
 	configure(&statev1.AgentConfiguration{MaxCpu: new("4")})
 	configure(&statev1.AgentConfiguration{EgressAllowed: &statev1.StringList{Values: []string{"10.8.0.0/16"}}})
+	found := call(t, admin.agents.GetAgent, &statev1.GetAgentRequest{Id: agent}).GetAgent()
+	require.Equal(t, []string{"egress_allowed", "max_cpu"}, found.GetOwnSettings())
 	second := b.desired(t, agent, id, 2)
 	require.Contains(t, second, `"10.8.0.0/16"`)
 	require.NotContains(t, second, `"10.9.0.0/16"`)

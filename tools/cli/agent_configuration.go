@@ -40,8 +40,9 @@ func (f *configurationFlags) add(c *cobra.Command) {
 		{"full-resync-interval", "time between full resyncs (1h unless set)"},
 		{"unschedulable-patience", "how long a pod may be unschedulable before its workspace fails (5m unless set)"},
 		{"stop-patience", "how long a stop may take before its workspace fails (5m unless set)"},
-		{"termination-patience", "how long a deletion may take before its workspace has an error"},
-		{"progress-deadline", "how long a workspace may take to become ready before it fails; 1s to 24h"},
+		{"termination-patience", "how long a deletion may take before its workspace has an error (5m unless set)"},
+		{"progress-deadline", "how long a workspace may take to become ready before it fails; " +
+			"whole seconds, 1s to 24h (10m unless set)"},
 		{"stop-after-running", "time from the start of a workspace until it is stopped"},
 		{"terminate-after-stopped", "time from the stop of a workspace until it is terminated"},
 		{"max-age", "time from the creation of a workspace until it is terminated"},
@@ -62,7 +63,7 @@ func (f *configurationFlags) add(c *cobra.Command) {
 			"reached through the relay")
 	f.workspaces.add(c)
 	c.Flags().StringSliceVar(&f.reset, "reset", nil,
-		"settings that take the value of the cell, or the default, again, such as max_cpu,private_ranges")
+		"settings that take the value of the cell, or the default, again, such as max-cpu,private-ranges")
 }
 
 // change returns the configuration on the command line, and false when there is none.
@@ -92,6 +93,9 @@ func (f *configurationFlags) change(c *cobra.Command) (*statev1.AgentConfigurati
 			return nil, false, err
 		}
 		out.RelayTargets, given = targets, true
+	}
+	for i, name := range f.reset {
+		f.reset[i] = strings.ReplaceAll(name, "-", "_")
 	}
 	given = f.workspaces.change(c, out) || given || len(f.reset) > 0
 	return out, given, nil
@@ -128,15 +132,21 @@ A user is warned before a policy stops or terminates a workspace, and --expiry-w
 This is also true for workspaces that are already past a new policy.
 
 Some settings default to those of the cell, section workspace of the state service's configuration: the termination
-patience, the sizes, the storage class, the resource quota, the progress deadline, the peers and the networks. A change
-of the last four is applied to all workspaces at once. Workspaces above a lowered maximum go on, and may become smaller.
+patience, the sizes, the storage class, the resource quota, the progress deadline, the peers and the networks. An agent
+overrides the cell in both directions: its maximums may be higher, and its networks more open. A change of the resource
+quota, the progress deadline, the peers or the networks is applied to all workspaces at once. Workspaces above a lowered
+maximum go on, and may become smaller. A default above the maximum is the maximum.
+
+A peer is NAMESPACE:LABEL=VALUE, with further labels after further colons, or NAMESPACE for all pods of the namespace.
+{agent_id} stands for the id of the agent. A list of peers or networks replaces the one of the cell, or the default:
+include the relay agent in ingress peers, and the metadata addresses of clouds in private ranges.
 
 Relay targets can be reached through the relay besides the Kubernetes API. The relay agent's own configuration must
 allow their addresses, too.`,
 		Example: `  lockstep agent configure local --max-workspaces-per-user 3
   lockstep agent configure local --relay-target shop=shop.apps.svc:80 --relay-target db=db.apps.svc:5432
   lockstep agent configure local --max-cpu 4 --max-memory 16Gi --egress-allowed 10.1.2.0/24
-  lockstep agent configure local --reset max_cpu,max_memory
+  lockstep agent configure local --reset max-cpu,max-memory
   lockstep agent configure local --stop-after-running 10h --terminate-after-stopped 720h --expiry-warning 30m`,
 		RunE: func(c *cobra.Command, args []string) error {
 			change, given, err := flags.change(c)
@@ -276,6 +286,7 @@ func agentFields(names *names, g *statev1.Agent) table {
 		{"expiry warning", orNever(c.GetExpiryWarning())},
 		{"relay targets", relayTargets(c.GetRelayTargets().GetTargets())},
 		{"configuration revision", strconv.FormatInt(c.GetRevision(), 10)},
+		{"own settings", orElse(strings.ReplaceAll(strings.Join(g.GetOwnSettings(), ", "), "_", "-"), "none")},
 	}
 	return table{header: []string{"FIELD", "VALUE"}, rows: append(rows, workspaceSettings(c)...)}
 }

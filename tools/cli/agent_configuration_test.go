@@ -89,6 +89,20 @@ func TestConfigureSendsOnlyGivenSettings(t *testing.T) {
 	}
 }
 
+func TestSettingsAreResetByTheNamesOfTheirFlags(t *testing.T) {
+	t.Parallel()
+	var flags configurationFlags
+	c := &cobra.Command{}
+	flags.add(c)
+	require.NoError(t, c.ParseFlags([]string{"--reset", "max-cpu,max_memory"}))
+	_, given, err := flags.change(c)
+	require.NoError(t, err)
+	require.True(t, given)
+	require.Equal(t, []string{"max_cpu", "max_memory"}, flags.reset)
+	shown := agentFields(&names{hidden: true}, &statev1.Agent{OwnSettings: []string{"max_cpu", "max_age"}}).rows
+	require.Contains(t, shown, []string{"own settings", "max-cpu, max-age"})
+}
+
 func TestInvalidRelayTargets(t *testing.T) {
 	t.Parallel()
 	for want, args := range map[string][]string{

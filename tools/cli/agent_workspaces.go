@@ -31,10 +31,13 @@ func (f *workspaceFlags) add(c *cobra.Command) {
 		f.texts[text.flag] = c.Flags().String(text.flag, "", text.help)
 	}
 	for _, list := range []struct{ flag, help string }{
-		{"ingress-peers", "pods that may connect to workspaces: NAMESPACE:LABEL=VALUE,…; empty = none"},
-		{"dns-peers", "pods that answer DNS queries of workspaces: NAMESPACE:LABEL=VALUE,…; empty = none"},
-		{"private-ranges", "networks that workspaces may not reach: 10.0.0.0/8,…; empty = none"},
-		{"egress-allowed", "exceptions from the private ranges: 10.1.2.0/24,…; empty = none"},
+		{"ingress-peers", "pods that may connect to workspaces: NAMESPACE:LABEL=VALUE,…; " +
+			"replaces all, the relay agent included; empty = none"},
+		{"dns-peers", "pods that answer DNS queries of workspaces: NAMESPACE:LABEL=VALUE,…; " +
+			"replaces all; empty = none"},
+		{"private-ranges", "networks that workspaces may not reach: 10.0.0.0/8,…; " +
+			"replaces the private, shared, link-local and loopback ranges; empty = none"},
+		{"egress-allowed", "exceptions from the private ranges: 10.1.2.0/24,…; replaces all; empty = none"},
 	} {
 		f.lists[list.flag] = c.Flags().StringSlice(list.flag, nil, list.help)
 	}

@@ -257,6 +257,7 @@ func (a *app) workspaceGet() *cobra.Command {
 				{"agent", names.agent(w.GetAgentId())},
 				{"user", names.user(w.GetUserId())},
 				{"namespace", w.GetNamespace()},
+				{"storage class", orElse(w.GetStorageClass(), "the cluster's default")},
 				{"revision", fmt.Sprintf("%d desired, %d applied", w.GetDesiredRevision(), w.GetAppliedRevision())},
 				{"created", age(w.GetCreatedAt()) + " ago"},
 				{"expires", expiry(w, time.Now())},

@@ -32,6 +32,8 @@ type Agent struct {
 	// ConfigurationRevision grows with every change of Configuration.
 	Configuration         Configuration
 	ConfigurationRevision int64
+	// OwnSettings are the names of the settings that the agent does not take from the cell.
+	OwnSettings []string
 }
 
 // Block is a time for which an agent that exceeded a limit may not connect.

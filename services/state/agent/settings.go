@@ -100,6 +100,18 @@ func (s Settings) without(names []string) (Settings, error) {
 	return s, f.Err("the change of the agent's configuration")
 }
 
+// Names returns the names of the settings that are set.
+func (s Settings) Names() []string {
+	value := reflect.ValueOf(s)
+	var names []string
+	for i, name := range settingNames() {
+		if !value.Field(i).IsNil() {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
 // settingNames returns the names of the fields of Settings, without units.
 func settingNames() []string {
 	t := reflect.TypeFor[Settings]()

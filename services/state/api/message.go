@@ -57,6 +57,7 @@ func agentMessage(a agent.Agent, namespacePrefix string) *statev1.Agent {
 
 		PreviousTokenValidUntil: timestamp(a.PreviousTokenValidUntil),
 		NamespacePrefix:         namespacePrefix,
+		OwnSettings:             a.OwnSettings,
 	}
 }
 

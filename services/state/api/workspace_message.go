@@ -35,6 +35,7 @@ func workspaceMessage(w workspace.Workspace) *statev1.Workspace {
 		),
 		ActualStateChangedAt: timestamp(w.ActualStateChangedAt),
 		Spec:                 spec(w.Spec),
+		StorageClass:         w.Spec.StorageClass,
 	}
 }
 

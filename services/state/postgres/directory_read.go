@@ -52,12 +52,12 @@ func one[T any](
 
 const agentColumns = `id, project_id, name, curve_public_key, created_at, last_seen_at, coalesce(cluster_uid, ''),
 	clock_offset_ms, objects, revoked_at is not null, token_hash, previous_token_hash, previous_token_valid_until,
-	` + configurationColumn + `, configuration_revision`
+	` + cellSettings + `, configuration, configuration_revision`
 
 func scanAgent(row pgx.CollectableRow) (agent.Agent, error) {
 	var a agent.Agent
 	var lastSeen, previousUntil *time.Time
-	var settings agent.Settings
+	var layers agent.Layers
 	var clockOffset int64
 	err := row.Scan(
 		&a.ID,
@@ -73,10 +73,12 @@ func scanAgent(row pgx.CollectableRow) (agent.Agent, error) {
 		&a.TokenHash,
 		&a.PreviousTokenHash,
 		&previousUntil,
-		&settings,
+		&layers.Cell,
+		&layers.Agent,
 		&a.ConfigurationRevision,
 	)
-	a.Configuration, a.ClockOffset = settings.Configuration(), time.Duration(clockOffset)*time.Millisecond
+	a.Configuration, a.OwnSettings = layers.Configuration(), layers.Agent.Names()
+	a.ClockOffset = time.Duration(clockOffset) * time.Millisecond
 	a.LastSeenAt, a.PreviousTokenValidUntil = fromNullable(lastSeen), fromNullable(previousUntil).UTC()
 	return a, err //nolint:wrapcheck // the caller wraps it
 }

@@ -52,8 +52,10 @@ type Agent struct {
 	PreviousTokenValidUntil *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=previous_token_valid_until,json=previousTokenValidUntil,proto3" json:"previous_token_valid_until,omitempty"`
 	// Prefix of the namespaces of its workspaces, from the configuration of the state service.
 	NamespacePrefix string `protobuf:"bytes,15,opt,name=namespace_prefix,json=namespacePrefix,proto3" json:"namespace_prefix,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Names of the settings that the agent has of its own, such as max_cpu. The others are those of the cell, or defaults.
+	OwnSettings   []string `protobuf:"bytes,16,rep,name=own_settings,json=ownSettings,proto3" json:"own_settings,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Agent) Reset() {
@@ -191,6 +193,13 @@ func (x *Agent) GetNamespacePrefix() string {
 	return ""
 }
 
+func (x *Agent) GetOwnSettings() []string {
+	if x != nil {
+		return x.OwnSettings
+	}
+	return nil
+}
+
 // AgentBlock is a time for which an agent may not connect.
 type AgentBlock struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -288,13 +297,14 @@ type AgentConfiguration struct {
 	PrivateRanges *StringList `protobuf:"bytes,14,opt,name=private_ranges,json=privateRanges,proto3" json:"private_ranges,omitempty"`
 	// Exceptions from private_ranges, in CIDR notation.
 	EgressAllowed *StringList `protobuf:"bytes,15,opt,name=egress_allowed,json=egressAllowed,proto3" json:"egress_allowed,omitempty"`
-	// How long a workspace may take to become ready before it is failed. 1 s to 24 h.
+	// How long a workspace may take to become ready before it is failed. Whole seconds, 1 s to 24 h.
 	ProgressDeadline *durationpb.Duration `protobuf:"bytes,16,opt,name=progress_deadline,json=progressDeadline,proto3" json:"progress_deadline,omitempty"`
 	// Whether the namespace of each workspace has a ResourceQuota.
 	ResourceQuota *bool `protobuf:"varint,17,opt,name=resource_quota,json=resourceQuota,proto3,oneof" json:"resource_quota,omitempty"`
 	// StorageClass of the volumes of new workspaces; empty for the cluster's default.
 	StorageClass *string `protobuf:"bytes,18,opt,name=storage_class,json=storageClass,proto3,oneof" json:"storage_class,omitempty"`
-	// Sizes of new workspaces, as Kubernetes quantities, if neither the request nor the template sets them.
+	// Sizes of new workspaces, as Kubernetes quantities, if neither the request nor the template sets them. One above its
+	// maximum is the maximum.
 	DefaultCpu        *string `protobuf:"bytes,19,opt,name=default_cpu,json=defaultCpu,proto3,oneof" json:"default_cpu,omitempty"`
 	DefaultMemory     *string `protobuf:"bytes,20,opt,name=default_memory,json=defaultMemory,proto3,oneof" json:"default_memory,omitempty"`
 	DefaultVolumeSize *string `protobuf:"bytes,21,opt,name=default_volume_size,json=defaultVolumeSize,proto3,oneof" json:"default_volume_size,omitempty"`
@@ -1505,7 +1515,7 @@ var File_lockstep_state_v1_agent_proto protoreflect.FileDescriptor
 
 const file_lockstep_state_v1_agent_proto_rawDesc = "" +
 	"\n" +
-	"\x1dlockstep/state/v1/agent.proto\x12\x11lockstep.state.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd7\x05\n" +
+	"\x1dlockstep/state/v1/agent.proto\x12\x11lockstep.state.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xfa\x05\n" +
 	"\x05Agent\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1d\n" +
@@ -1527,7 +1537,8 @@ const file_lockstep_state_v1_agent_proto_rawDesc = "" +
 	"\aobjects\x18\f \x01(\x03R\aobjects\x12=\n" +
 	"\fsilent_since\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\vsilentSince\x12W\n" +
 	"\x1aprevious_token_valid_until\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\x17previousTokenValidUntil\x12)\n" +
-	"\x10namespace_prefix\x18\x0f \x01(\tR\x0fnamespacePrefix\"\xa0\x01\n" +
+	"\x10namespace_prefix\x18\x0f \x01(\tR\x0fnamespacePrefix\x12!\n" +
+	"\fown_settings\x18\x10 \x03(\tR\vownSettings\"\xa0\x01\n" +
 	"\n" +
 	"AgentBlock\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x129\n" +

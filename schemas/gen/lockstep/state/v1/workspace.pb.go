@@ -184,7 +184,9 @@ type Workspace struct {
 	ExpiryPolicy string `protobuf:"bytes,19,opt,name=expiry_policy,json=expiryPolicy,proto3" json:"expiry_policy,omitempty"`
 	// Time of the last event of its agent's watcher, if the agent is silent or revoked: the actual state may have changed
 	// since. Absent otherwise.
-	StaleSince    *timestamppb.Timestamp `protobuf:"bytes,20,opt,name=stale_since,json=staleSince,proto3" json:"stale_since,omitempty"`
+	StaleSince *timestamppb.Timestamp `protobuf:"bytes,20,opt,name=stale_since,json=staleSince,proto3" json:"stale_since,omitempty"`
+	// StorageClass of its volume; empty for the cluster's default. It never changes.
+	StorageClass  string `protobuf:"bytes,21,opt,name=storage_class,json=storageClass,proto3" json:"storage_class,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -357,6 +359,13 @@ func (x *Workspace) GetStaleSince() *timestamppb.Timestamp {
 		return x.StaleSince
 	}
 	return nil
+}
+
+func (x *Workspace) GetStorageClass() string {
+	if x != nil {
+		return x.StorageClass
+	}
+	return ""
 }
 
 // WorkspaceSpec is the template of a workspace with the creator's overrides. Secret values are never returned.
@@ -2178,7 +2187,7 @@ var File_lockstep_state_v1_workspace_proto protoreflect.FileDescriptor
 
 const file_lockstep_state_v1_workspace_proto_rawDesc = "" +
 	"\n" +
-	"!lockstep/state/v1/workspace.proto\x12\x11lockstep.state.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x83\a\n" +
+	"!lockstep/state/v1/workspace.proto\x12\x11lockstep.state.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa8\a\n" +
 	"\tWorkspace\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1d\n" +
@@ -2204,7 +2213,8 @@ const file_lockstep_state_v1_workspace_proto_rawDesc = "" +
 	"expires_at\x18\x12 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x12#\n" +
 	"\rexpiry_policy\x18\x13 \x01(\tR\fexpiryPolicy\x12;\n" +
 	"\vstale_since\x18\x14 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"staleSince\"\x84\x03\n" +
+	"staleSince\x12#\n" +
+	"\rstorage_class\x18\x15 \x01(\tR\fstorageClass\"\x84\x03\n" +
 	"\rWorkspaceSpec\x12\x14\n" +
 	"\x05image\x18\x01 \x01(\tR\x05image\x12-\n" +
 	"\x05ports\x18\x02 \x03(\v2\x17.lockstep.state.v1.PortR\x05ports\x12;\n" +
