@@ -8,7 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"lockstep.internal/libs/config"
@@ -106,4 +108,21 @@ func (b *fixture) start(t *testing.T) (stop func()) {
 	}
 	t.Cleanup(stop)
 	return stop
+}
+
+// awaitBlocked waits until the transaction of a connection blocks another one. Within that transaction,
+// pg_stat_activity does not change.
+func (b *fixture) awaitBlocked(t *testing.T, holder *pgx.Conn) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), b.cfg.Database.URL.Reveal())
+	require.NoError(t, err)
+	defer conn.Close(t.Context())
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		var blocks bool
+		err := conn.QueryRow(t.Context(), `
+			select exists (select from pg_stat_activity where $1 = any(pg_blocking_pids(pid)))`,
+			holder.PgConn().PID()).Scan(&blocks)
+		require.NoError(c, err)
+		require.True(c, blocks)
+	}, time.Minute, 10*time.Millisecond, "no transaction waits")
 }

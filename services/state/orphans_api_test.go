@@ -3,7 +3,6 @@ package state_test
 import (
 	"fmt"
 	"testing"
-	"time"
 
 	"connectrpc.com/connect"
 	"github.com/google/uuid"
@@ -197,13 +196,7 @@ func TestAdoptionLocksInTheOrderOfChangesOfSettings(t *testing.T) {
 			_, err := admin.workspaces.AdoptOrphan(t.Context(), connect.NewRequest(&statev1.AdoptOrphanRequest{Orphan: ref}))
 			adopted <- err
 		}()
-		require.Eventually(t, func() bool {
-			var waiting bool
-			require.NoError(t, tx.QueryRow(t.Context(), `
-				select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'
-					and query like '%cell_settings%')`).Scan(&waiting))
-			return waiting
-		}, time.Minute, time.Millisecond, "the adoption waits for the change")
+		b.awaitBlocked(t, conn)
 		_, err := tx.Exec(t.Context(), `select from state.agents where id = $1 for no key update`, agent)
 		return err
 	}))

@@ -147,13 +147,7 @@ func TestMaximumsDoNotChangeDuringAnUpdate(t *testing.T) {
 		}))
 		updated <- err
 	}()
-	require.Eventually(t, func() bool {
-		var waits bool
-		require.NoError(t, other.QueryRow(t.Context(), `
-			select exists (select from pg_stat_activity where $1 = any(pg_blocking_pids(pid)))`,
-			holder.PgConn().PID()).Scan(&waits))
-		return waits
-	}, time.Minute, time.Millisecond, "the update waits for its workspace")
+	b.awaitBlocked(t, holder)
 	_, err = other.Exec(t.Context(), `select from state.cell_settings for no key update nowait`)
 	require.ErrorContains(t, err, "could not obtain lock")
 	require.NoError(t, tx.Rollback(t.Context()))
