@@ -382,6 +382,7 @@ func TestConnectionEndsWithItsToken(t *testing.T) {
 	f.requireEvent("disconnected: revoked")
 	_, err = f.dial(f.header(7, f.token))
 	require.Equal(t, http.StatusUnauthorized, refusedError(t, err).Status)
+	require.Eventually(t, func() bool { return f.handler.Connections() == 1 }, timeout, time.Millisecond)
 	_, err = f.dial(f.header(7, token))
 	require.NoError(t, err)
 }
