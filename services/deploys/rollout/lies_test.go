@@ -13,9 +13,9 @@ import (
 
 // lies are wrong facts. The comparison must notice each.
 var lies = []struct {
-	name string
-	of   events.Fact // the fact that the lie needs
-	tell func(facts []events.DeployFact, at int) []events.DeployFact
+	name  string
+	of    events.Fact // the fact that the lie needs
+	apply func(facts []events.DeployFact, at int) []events.DeployFact
 }{
 	{"a start is lost", started, drop},
 	{"an end is lost", completed, drop},
@@ -107,8 +107,8 @@ func TestLiesAreNoticed(t *testing.T) {
 	for _, lie := range lies {
 		t.Run(lie.name, func(t *testing.T) {
 			t.Parallel()
-			told := 0
-			for seed := uint64(0); told < 3; seed++ {
+			applied := 0
+			for seed := uint64(0); applied < 3; seed++ {
 				require.Less(t, seed, uint64(seeds), "no history has the fact")
 				c := outageHistory(t, rollout.Deployment, seed)
 				at := slices.IndexFunc(c.facts, func(f events.DeployFact) bool {
@@ -119,7 +119,7 @@ func TestLiesAreNoticed(t *testing.T) {
 					continue
 				}
 				require.Empty(t, c.differences())
-				c.facts = lie.tell(slices.Clone(c.facts), at)
+				c.facts = lie.apply(slices.Clone(c.facts), at)
 				for i := range c.facts {
 					c.facts[i].Sequence = i + 1
 				}
@@ -127,7 +127,7 @@ func TestLiesAreNoticed(t *testing.T) {
 					a.reported = nil
 				}
 				require.NotEmpty(t, c.differences(), "seed %d", seed)
-				told++
+				applied++
 			}
 		})
 	}

@@ -64,7 +64,7 @@ func TestWorkspaceAboveALoweredMaximumGoesOn(t *testing.T) {
 	next := w.Spec
 	next.Image = "ide:10"
 	_, changed, err := w.SetSpec(next, maximums(), 9, start())
-	require.NoError(t, err, "what is not changed is not refused")
+	require.NoError(t, err, "a size above the maximum may stay as it is")
 	require.NotEmpty(t, changed)
 	next.CPU = "3"
 	_, _, err = w.SetSpec(next, maximums(), 9, start())

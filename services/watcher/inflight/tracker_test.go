@@ -14,7 +14,7 @@ import (
 
 func start() time.Time { return time.Unix(1_000_000, 0) }
 
-// deployment returns a Deployment of 2 replicas whose rollout of the revision has one new pod, which is not available.
+// deployment returns a Deployment of 2 replicas that rolls out the revision. Its one new pod is not available.
 func deployment(revision string, changes ...func(w *object.Workload)) *object.Workload {
 	w := &object.Workload{
 		Kind: object.Deployment, Selected: true, Replicas: new(int32(2)),
