@@ -17,21 +17,27 @@ import (
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
 )
 
-// tick publishes a tick of an agent's watcher.
-func tick(conn *nats.Conn, agent int64) error {
+// report publishes an event of an agent's service on a subject of the agent.
+func report(conn *nats.Conn, agent int64, service, subject, kind string, data any) error {
 	now := time.Now()
 	made, err := event.New(event.Attributes{
-		Type: events.TypeObservedTick, Source: event.AgentSource("local", agent, "watcher"), Subject: "tick",
+		Type: kind, Source: event.AgentSource("local", agent, service), Subject: subject,
 		ID: strconv.FormatInt(now.UnixNano(), 10), Time: now,
-	}, events.ObservedTick{ClusterUID: "cluster-" + strconv.FormatInt(agent, 10), ObservedAt: now})
+	}, data)
 	if err != nil {
 		return err
 	}
-	m, err := event.Encode(made, topology.Cell("local").ObservedTick(agent))
+	m, err := event.Encode(made, subject)
 	if err != nil {
 		return err
 	}
 	return conn.PublishMsg(m)
+}
+
+// tick publishes a tick of an agent's watcher.
+func tick(conn *nats.Conn, agent int64) error {
+	return report(conn, agent, "watcher", topology.Cell("local").ObservedTick(agent), events.TypeObservedTick,
+		events.ObservedTick{ClusterUID: "cluster-" + strconv.FormatInt(agent, 10), ObservedAt: time.Now()})
 }
 
 // ticksUntil publishes ticks of an agent until the channel is closed.

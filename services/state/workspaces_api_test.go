@@ -11,7 +11,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"lockstep.internal/libs/fault"
+	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/errcode"
+	"lockstep.internal/schemas/gen/events"
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
 )
 
@@ -282,6 +284,38 @@ func TestWatchSendsWorkspacesAndTheirChanges(t *testing.T) {
 	seen = next()
 	require.Equal(t, "first", seen.GetWorkspace().GetName())
 	require.Equal(t, statev1.DesiredState_DESIRED_STATE_STOPPED, seen.GetWorkspace().GetDesiredState())
+}
+
+// TestWatchSendsAChangedMessageOfTheSameState holds a termination: what remains changes, the reason does not.
+func TestWatchSendsAChangedMessageOfTheSameState(t *testing.T) {
+	t.Parallel()
+	b := newFixture(t)
+	b.start(t)
+	admin := b.as(t, b.admin)
+	project, agent := admin.project()
+	call(t, admin.workspaces.CreateWorkspace, &statev1.CreateWorkspaceRequest{Name: "held", ProjectId: project})
+	w := call(t, admin.workspaces.SetDesiredState, &statev1.SetDesiredStateRequest{
+		Workspace: byName("held"), DesiredState: statev1.DesiredState_DESIRED_STATE_TERMINATED,
+	}).GetWorkspace()
+	conn, err := dialAgent(t, agent)
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	stream, err := admin.workspaces.WatchWorkspaces(ctx, connect.NewRequest(&statev1.WatchWorkspacesRequest{}))
+	require.NoError(t, err)
+	defer stream.Close()
+	for _, message := range []string{"ConfigMap held waits", "Secret held waits"} {
+		require.NoError(t, report(conn, agent.GetAgent().GetId(), "dispatcher",
+			topology.Cell("local").Applied(agent.GetAgent().GetId(), w.GetId()), events.TypeTerminating,
+			events.Terminating{
+				WorkspaceID: w.GetId(), DesiredRevision: int(w.GetDesiredRevision()), ObservedAt: time.Now(),
+				Reason: "FinalizersRemain", Message: message,
+			}))
+		for stream.Msg().GetWorkspace().GetMessage() != message {
+			require.True(t, stream.Receive(), "no message %q: %v", message, stream.Err())
+		}
+		require.Equal(t, "FinalizersRemain", stream.Msg().GetWorkspace().GetReason())
+	}
 }
 
 func TestWorkspaceEventsArePaged(t *testing.T) {

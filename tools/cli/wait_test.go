@@ -105,6 +105,7 @@ const (
 	running     = statev1.ActualState_ACTUAL_STATE_RUNNING
 	stopped     = statev1.ActualState_ACTUAL_STATE_STOPPED
 	failed      = statev1.ActualState_ACTUAL_STATE_FAILED
+	terminating = statev1.ActualState_ACTUAL_STATE_TERMINATING
 	applyError  = statev1.ActualState_ACTUAL_STATE_ERROR
 	terminated  = statev1.ActualState_ACTUAL_STATE_TERMINATED
 )
@@ -219,6 +220,27 @@ func TestWaitEndsWithTheResultAndItsExitCode(t *testing.T) {
 			require.Equal(t, test.code, code, stderr)
 			require.Contains(t, stderr, test.want)
 		})
+	}
+}
+
+func TestWaitForADeletionShowsEachReasonWhyObjectsRemain(t *testing.T) {
+	t.Parallel()
+	remains := func(message string) *statev1.Workspace {
+		return at(toTerminate, terminating, 2, unapplied, because("FinalizersRemain", message))
+	}
+	f := &fakeWorkspaces{
+		answer: at(toTerminate, running, 1, unapplied),
+		states: []*statev1.Workspace{
+			remains("ConfigMap a waits"), remains("ConfigMap a waits"), remains("Secret b waits"),
+			at(toTerminate, terminated, 3),
+		},
+	}
+	code, stdout, stderr := run(t, append(f.serve(t), "ws", "delete", "mine", "--yes", "--wait")...)
+	require.Zero(t, code, stderr)
+	lines := strings.Split(strings.TrimSpace(stdout), "\n")
+	require.Len(t, lines, 3)
+	for i, text := range []string{"Terminating .*ConfigMap a waits$", "Terminating .*Secret b waits$", "Terminated$"} {
+		require.Regexp(t, text, lines[i])
 	}
 }
 

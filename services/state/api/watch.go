@@ -24,11 +24,15 @@ const authorizeInterval = 15 * time.Second
 // version identifies a state of a workspace.
 type version struct {
 	desired, actual, applied int64
-	staleSince               time.Time
+	// message changes without a revision.
+	message    string
+	staleSince time.Time
 }
 
 func versionOf(w workspace.Workspace, message *statev1.Workspace) version {
-	return version{w.DesiredRevision, w.ActualStateRevision, w.AppliedRevision, message.GetStaleSince().AsTime()}
+	return version{
+		w.DesiredRevision, w.ActualStateRevision, w.AppliedRevision, w.Message, message.GetStaleSince().AsTime(),
+	}
 }
 
 // watch is one call of WatchWorkspaces.
