@@ -33,7 +33,7 @@ type workload struct {
 	since     time.Time // of the first change after the last list
 	due       time.Time
 	delay     time.Duration
-	published string // what the last published list says
+	published string // summary of the last published list
 }
 
 // unknown is what an earlier leader may have published.
@@ -152,7 +152,7 @@ func revisionOf(w *object.Workload) string {
 	return ""
 }
 
-// reportsCompletion reports whether the Deployment controller says that the newest ReplicaSet was complete once. The
+// reportsCompletion reports whether the Deployment controller reports that the newest ReplicaSet was complete once. The
 // condition may still be about an earlier one.
 func (t *Tracker) reportsCompletion(w *object.Workload) bool {
 	set := t.set(w)
@@ -229,15 +229,15 @@ func (w *workload) postpone(now time.Time) {
 	w.due, w.delay, w.since = now.Add(w.delay), min(2*w.delay, maxDelay), time.Time{}
 }
 
-// Listed records what the list says; empty if no pod fails. It reports whether the list must be published: it says
-// something else than the last one, which may be of an earlier leader.
-func (t *Tracker) Listed(target Target, says string, now time.Time) bool {
+// Listed records the summary of a list; empty if no pod fails. It reports whether the list must be published: its
+// summary differs from that of the last one, which may be of an earlier leader.
+func (t *Tracker) Listed(target Target, summary string, now time.Time) bool {
 	w := t.workloads[string(target.Workload.UID)]
 	if w == nil || w.revision != revisionOf(target.Workload) {
 		return false
 	}
-	changed := w.published != says
-	w.published = says
+	changed := w.published != summary
+	w.published = summary
 	if w.latest == target.Workload { // else a change has set when the next list is due
 		w.postpone(now)
 	}

@@ -156,7 +156,7 @@ func TestPodsOfAllKindsAreSelectedByTheirNewestRevision(t *testing.T) {
 	}
 }
 
-func TestListIsPublishedWhenItSaysSomethingElse(t *testing.T) {
+func TestListIsPublishedWhenItsSummaryChanges(t *testing.T) {
 	t.Parallel()
 	for _, origin := range []object.Origin{object.Changed, object.Initial} {
 		tracker := inflight.NewTracker()

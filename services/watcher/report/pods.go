@@ -35,11 +35,11 @@ type PodList struct {
 	Pods     []corev1.Pod
 }
 
-// WorkloadPods makes the event of a list of pods. It also returns what the list says: equal lists say the same, and
-// an empty text says that no pod fails.
-func (r Reporter) WorkloadPods(l PodList) (message Message, says string, err error) {
+// WorkloadPods makes the event of a list of pods. It also returns a summary: equal for lists with the same failures,
+// empty if no pod fails.
+func (r Reporter) WorkloadPods(l PodList) (message Message, summary string, err error) {
 	at := l.ListedAt.UTC().Truncate(time.Millisecond)
-	pods, says := failingPods(l.Pods, at)
+	pods, summary := failingPods(l.Pods, at)
 	w := l.Workload
 	data := events.ObservedWorkloadPods{
 		Object: events.ObjectMeta{
@@ -59,11 +59,11 @@ func (r Reporter) WorkloadPods(l PodList) (message Message, says string, err err
 	about := strings.Join([]string{string(w.Kind), w.Namespace, w.Name}, "/")
 	subject := r.Cell.ObservedWorkload(r.Agent, string(w.Kind), w.Namespace, w.Name)
 	message, err = r.message(events.TypeObservedWorkloadPods, subject, about, id, at, data)
-	return message, says, err
+	return message, summary, err
 }
 
 // failingPods returns the first pods that do not start, those that need a person before those that may find a node.
-func failingPods(listed []corev1.Pod, at time.Time) (pods []events.WaitingPod, says string) {
+func failingPods(listed []corev1.Pod, at time.Time) (pods []events.WaitingPod, summary string) {
 	type failing struct {
 		pod     events.WaitingPod
 		failure *podstate.Failure
@@ -96,7 +96,7 @@ func failingPods(listed []corev1.Pod, at time.Time) (pods []events.WaitingPod, s
 	return pods, strings.Join(slices.Compact(reasons), "\n")
 }
 
-// waitingPod returns what tells why a pod does not start.
+// waitingPod returns the fields that explain why a pod does not start.
 func waitingPod(p *corev1.Pod) events.WaitingPod {
 	pod := events.WaitingPod{Name: p.Name, CreatedAt: timeOf(p.CreationTimestamp)}
 	for i := range p.Status.Conditions {

@@ -38,23 +38,23 @@ func unscheduled(name string) corev1.Pod {
 
 func listed(t *testing.T, pods ...corev1.Pod) (events.ObservedWorkloadPods, string, report.Message) {
 	t.Helper()
-	message, says, err := report.Reporter{Cell: "local", Agent: 7, ClusterUID: "c"}.WorkloadPods(report.PodList{
+	message, summary, err := report.Reporter{Cell: "local", Agent: 7, ClusterUID: "c"}.WorkloadPods(report.PodList{
 		Workload: someWorkload(), Revision: "web-2", Version: "99", ListedAt: epoch(), Pods: pods,
 	})
 	require.NoError(t, err)
 	require.NoError(t, events.Validate(message.Event.Type(), message.Event.Data()))
 	var data events.ObservedWorkloadPods
 	require.NoError(t, json.Unmarshal(message.Event.Data(), &data))
-	return data, says, message
+	return data, summary, message
 }
 
 func TestFailingPodsArePublishedUnderTheirWorkload(t *testing.T) {
 	t.Parallel()
-	data, says, message := listed(t, unscheduled("a"), waiting("b", "ContainerCreating", ""),
+	data, summary, message := listed(t, unscheduled("a"), waiting("b", "ContainerCreating", ""),
 		waiting("c", "ImagePullBackOff", "Back-off pulling image: not found"))
 	require.Equal(t, "lockstep.local.observed.7.workload.statefulset.ns.web", message.Subject)
 	require.Equal(t, "ErrImagePull: image web:2 cannot be pulled: not found\nUnschedulable: "+
-		"no node of the cluster can take its pods: no room", says)
+		"no node of the cluster can take its pods: no room", summary)
 	require.Equal(t, "web-2", data.RevisionName)
 	require.Equal(t, "99", data.ListVersion)
 	require.Equal(t, "42", data.Object.ResourceVersion)
@@ -72,10 +72,10 @@ func TestFailingPodsArePublishedUnderTheirWorkload(t *testing.T) {
 	}, data.Pods)
 }
 
-func TestListOfHealthyPodsSaysNothing(t *testing.T) {
+func TestListOfHealthyPodsHasAnEmptySummary(t *testing.T) {
 	t.Parallel()
-	data, says, _ := listed(t, waiting("b", "ContainerCreating", ""))
-	require.Empty(t, says)
+	data, summary, _ := listed(t, waiting("b", "ContainerCreating", ""))
+	require.Empty(t, summary)
 	require.Empty(t, data.Pods)
 }
 
@@ -89,7 +89,7 @@ func TestEqualFailuresSayTheSame(t *testing.T) {
 }
 
 // A container that keeps exiting runs, has ended or waits. A list may meet it in each of them.
-func TestCrashLoopSaysTheSameInEachState(t *testing.T) {
+func TestCrashLoopHasTheSameSummaryInEachState(t *testing.T) {
 	t.Parallel()
 	const want = "CrashLoopBackOff: container main keeps exiting: its command failed with exit code 3"
 	ended := &corev1.ContainerStateTerminated{ExitCode: 3}
@@ -102,8 +102,8 @@ func TestCrashLoopSaysTheSameInEachState(t *testing.T) {
 		pod.Status.ContainerStatuses[0] = corev1.ContainerStatus{
 			Name: "main", RestartCount: 2, State: state, LastTerminationState: corev1.ContainerState{Terminated: ended},
 		}
-		_, says, _ := listed(t, pod)
-		require.Equal(t, want, says, name)
+		_, summary, _ := listed(t, pod)
+		require.Equal(t, want, summary, name)
 	}
 }
 

@@ -13,7 +13,7 @@
 // the listed versions.
 //
 // The pipeline of tracked workloads also lists the pods of rollouts that make no progress, one list at a time, and
-// publishes a list that says something else than the one before.
+// publishes a list that differs from the one before.
 //
 // Members are paced: they wait while the state service, which reports how far it has processed OBSERVED, is too
 // far behind. Changes never wait for that.

@@ -46,21 +46,21 @@ func (p *pipeline) explain(ctx context.Context) {
 	}
 }
 
-// explainOne lists the pods of one rollout and publishes the list if it says something new.
+// explainOne lists the pods of one rollout and publishes the list if its summary is new.
 func (p *pipeline) explainOne(ctx context.Context, target inflight.Target) error {
 	pods, version, err := p.Cluster.Pods(ctx, target.Workload.Namespace, target.Selector, target.Owner)
 	if err != nil {
 		return err
 	}
 	now := p.Clock.Now()
-	message, says, err := p.reporter.WorkloadPods(report.PodList{
+	message, summary, err := p.reporter.WorkloadPods(report.PodList{
 		Workload: target.Workload, Revision: target.Revision, Version: version, ListedAt: now, Pods: pods,
 	})
 	if err != nil {
 		return err
 	}
 	p.mu.Lock()
-	changed := p.inflight.Listed(target, says, now)
+	changed := p.inflight.Listed(target, summary, now)
 	p.mu.Unlock()
 	if !changed {
 		return nil
