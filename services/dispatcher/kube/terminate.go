@@ -21,30 +21,11 @@ func (c *Cluster) Terminate(ctx context.Context, w desired.Workspace) (Remaining
 	if err != nil {
 		return Remaining{}, failure.Explain(err, at)
 	}
-	if len(remaining) == 0 {
-		return Remaining{}, nil
-	}
-	conditions, err := c.namespaceConditions(ctx, w.Namespace)
-	if err != nil {
-		return Remaining{}, failure.Explain(err, desired.NamespaceReference(w.Namespace))
-	}
-	return newRemaining(remaining, conditions), nil
-}
-
-// namespaceConditions returns the conditions of a namespace; none if it does not exist.
-func (c *Cluster) namespaceConditions(ctx context.Context, name string) ([]corev1.NamespaceCondition, error) {
-	live, err := c.client.core.Namespaces().Get(ctx, name, metav1.GetOptions{})
-	switch {
-	case apierrors.IsNotFound(err):
-		return nil, nil
-	case err != nil:
-		return nil, fmt.Errorf("get namespace %s: %w", name, err)
-	}
-	return live.Status.Conditions, nil
+	return remaining, nil
 }
 
 // terminate also returns the object at which it failed.
-func (c *Cluster) terminate(ctx context.Context, w desired.Workspace) ([]remainingObject, desired.Reference, error) {
+func (c *Cluster) terminate(ctx context.Context, w desired.Workspace) (Remaining, desired.Reference, error) {
 	var at desired.Reference
 	namespace := desired.NamespaceReference(w.Namespace)
 	have, remembered, err := c.inventories.get(ctx, w.ID)
@@ -52,27 +33,27 @@ func (c *Cluster) terminate(ctx context.Context, w desired.Workspace) ([]remaini
 		have, err = c.inventories.read(ctx, w.ID)
 	}
 	if err != nil {
-		return nil, at, err
+		return Remaining{}, at, err
 	}
-	live, err := c.getMetadata(ctx, namespace)
+	live, err := c.getNamespace(ctx, w.Namespace)
 	if err != nil {
-		return nil, namespace, err
+		return Remaining{}, namespace, err
 	}
 	ownsNamespace := live != nil && c.owner(w).Owns(live.Labels)
 	if !have.exists() && !ownsNamespace {
 		// The workspace was never applied, is already terminated, or is an orphan that only its labels identify.
 		if exists, at, err := c.anyObjectExists(ctx, w); err != nil || !exists {
-			return nil, at, err
+			return Remaining{}, at, err
 		}
 	}
 	inventory, err := c.recordRevision(ctx, w, w.References())
 	if err != nil {
-		return nil, at, err
+		return Remaining{}, at, err
 	}
 	var remaining []remainingObject
 	if live != nil {
 		if remaining, at, err = c.deleteAll(ctx, w, inventory.objects); err != nil {
-			return nil, at, err
+			return Remaining{}, at, err
 		}
 	}
 	// A namespace that is not the workspace's own stays, without the workspace's objects.
@@ -80,24 +61,36 @@ func (c *Cluster) terminate(ctx context.Context, w desired.Workspace) ([]remaini
 		if live.DeletionTimestamp == nil {
 			c.namespaces.forget(w.Namespace)
 			if err := c.remove(ctx, namespace, live.UID, metav1.DeletePropagationForeground); err != nil {
-				return nil, namespace, err
+				return Remaining{}, namespace, err
 			}
 		}
 		remaining = append(remaining, remainingObject{namespace, live.Finalizers})
 	}
 	if len(remaining) > 0 {
-		return remaining, at, nil
+		return newRemaining(remaining, live.Status.Conditions), at, nil
 	}
 	if err := c.inventories.remove(ctx, w.ID, inventory); err != nil {
-		if apierrors.IsConflict(err) {
-			return []remainingObject{{Reference: namespace}}, at, nil // the inventory was changed meanwhile: retry
+		if apierrors.IsConflict(err) { // the inventory was changed meanwhile: retry
+			return newRemaining([]remainingObject{{Reference: namespace}}, nil), at, nil
 		}
-		return nil, at, err
+		return Remaining{}, at, err
 	}
 	for _, reference := range inventory.objects {
 		c.forget(reference)
 	}
-	return nil, at, nil
+	return Remaining{}, at, nil
+}
+
+// getNamespace returns a namespace, or nil if it does not exist.
+func (c *Cluster) getNamespace(ctx context.Context, name string) (*corev1.Namespace, error) {
+	live, err := c.client.core.Namespaces().Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil //nolint:nilnil // nil means not found
+	case err != nil:
+		return nil, fmt.Errorf("get namespace %s: %w", name, err)
+	}
+	return live, nil
 }
 
 // anyObjectExists reports whether an object of the workspace exists and belongs to it. On an error it returns the

@@ -1,6 +1,8 @@
 package kube_test
 
 import (
+	"net/http"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -58,6 +60,49 @@ func TestTerminateEndsWhenAllObjectsAreGone(t *testing.T) {
 		require.Empty(t, remaining)
 	}
 	require.Empty(t, b.inventory(t, w))
+}
+
+// requestCounter is a transport that counts the GET requests of a path.
+type requestCounter struct {
+	next  http.RoundTripper
+	path  string
+	count atomic.Int64
+}
+
+func (c *requestCounter) RoundTrip(request *http.Request) (*http.Response, error) {
+	if request.Method == http.MethodGet && request.URL.Path == c.path {
+		c.count.Add(1)
+	}
+	return c.next.RoundTrip(request)
+}
+
+// WrappedRoundTripper lets idle connections be closed.
+func (c *requestCounter) WrappedRoundTripper() http.RoundTripper { return c.next }
+
+func TestTerminateReadsTheNamespaceOnce(t *testing.T) {
+	t.Parallel()
+	b := newFixture(t)
+	ctx := testContext(t)
+	w := b.with(b.workspace(), 1, configMap("files", "1"))
+	_, err := b.leader(t, admin(t)).Apply(ctx, w, b.secrets)
+	require.NoError(t, err)
+	b.setFinalizers(t, w, `["example.test/stuck"]`)
+
+	counter := &requestCounter{path: "/api/v1/namespaces/" + w.Namespace}
+	cfg := admin(t)
+	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		counter.next = next
+		return counter
+	})
+	leader := b.leader(t, cfg)
+	for polls := int64(1); polls <= 2; polls++ {
+		remaining, err := leader.Terminate(ctx, b.terminated(w, 2))
+		require.NoError(t, err)
+		require.NotEmpty(t, remaining.Objects)
+		require.Equal(t, polls, counter.count.Load())
+	}
+	b.setFinalizers(t, w, "null")
+	terminate(t, leader, b.terminated(w, 2))
 }
 
 func TestTerminateFindsTheNamespaceWithoutAnInventory(t *testing.T) {
