@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strconv"
@@ -286,7 +287,7 @@ func agentFields(names *names, g *statev1.Agent) table {
 		{"expiry warning", orNever(c.GetExpiryWarning())},
 		{"relay targets", relayTargets(c.GetRelayTargets().GetTargets())},
 		{"configuration revision", strconv.FormatInt(c.GetRevision(), 10)},
-		{"own settings", orElse(strings.ReplaceAll(strings.Join(g.GetOwnSettings(), ", "), "_", "-"), "none")},
+		{"own settings", cmp.Or(strings.ReplaceAll(strings.Join(g.GetOwnSettings(), ", "), "_", "-"), "none")},
 	}
 	return table{header: []string{"FIELD", "VALUE"}, rows: append(rows, workspaceSettings(c)...)}
 }

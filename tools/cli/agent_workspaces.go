@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -73,7 +74,7 @@ func (f *workspaceFlags) change(c *cobra.Command, out *statev1.AgentConfiguratio
 
 // workspaceSettings returns the rows of these settings.
 func workspaceSettings(c *statev1.AgentConfiguration) [][]string {
-	list := func(l *statev1.StringList) string { return orElse(strings.Join(l.GetValues(), ", "), "none") }
+	list := func(l *statev1.StringList) string { return cmp.Or(strings.Join(l.GetValues(), ", "), "none") }
 	quota := "no"
 	if c.GetResourceQuota() {
 		quota = "yes"
@@ -82,10 +83,10 @@ func workspaceSettings(c *statev1.AgentConfiguration) [][]string {
 		{"default cpu", c.GetDefaultCpu()},
 		{"default memory", c.GetDefaultMemory()},
 		{"default volume size", c.GetDefaultVolumeSize()},
-		{"max cpu", orElse(c.GetMaxCpu(), "unlimited")},
-		{"max memory", orElse(c.GetMaxMemory(), "unlimited")},
-		{"max volume size", orElse(c.GetMaxVolumeSize(), "unlimited")},
-		{"storage class", orElse(c.GetStorageClass(), "the cluster's default")},
+		{"max cpu", cmp.Or(c.GetMaxCpu(), "unlimited")},
+		{"max memory", cmp.Or(c.GetMaxMemory(), "unlimited")},
+		{"max volume size", cmp.Or(c.GetMaxVolumeSize(), "unlimited")},
+		{"storage class", cmp.Or(c.GetStorageClass(), "the cluster's default")},
 		{"resource quota", quota},
 		{"progress deadline", shortDuration(c.GetProgressDeadline())},
 		{"ingress peers", list(c.GetIngressPeers())},
@@ -93,11 +94,4 @@ func workspaceSettings(c *statev1.AgentConfiguration) [][]string {
 		{"private ranges", list(c.GetPrivateRanges())},
 		{"egress allowed", list(c.GetEgressAllowed())},
 	}
-}
-
-func orElse(text, otherwise string) string {
-	if text == "" {
-		return otherwise
-	}
-	return text
 }

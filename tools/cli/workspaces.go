@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -257,7 +258,7 @@ func (a *app) workspaceGet() *cobra.Command {
 				{"agent", names.agent(w.GetAgentId())},
 				{"user", names.user(w.GetUserId())},
 				{"namespace", w.GetNamespace()},
-				{"storage class", orElse(w.GetStorageClass(), "the cluster's default")},
+				{"storage class", cmp.Or(w.GetStorageClass(), "the cluster's default")},
 				{"revision", fmt.Sprintf("%d desired, %d applied", w.GetDesiredRevision(), w.GetAppliedRevision())},
 				{"created", age(w.GetCreatedAt()) + " ago"},
 				{"expires", expiry(w, time.Now())},
