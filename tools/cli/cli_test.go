@@ -53,6 +53,8 @@ func TestUsageErrorsAndExitCodes(t *testing.T) {
 		{"deploys list --since -2h", 2, "must be a time such as"},
 		{"deploys list --since 99999999999d", 2, "must be a time such as"},
 		{"ws get", 2, "want WORKSPACE"},
+		{"ws update mine --wait", 2, "nothing to change, want one of --arg, .*--image, .*--remove-env, .*--volume: see"},
+		{"ws update mine --cpu=", 2, "nothing to change, want one of"},
 		{"ws list --nope", 2, "unknown flag: --nope"},
 		{"ws list -o xml", 2, "must be table, json or yaml"},
 		{"events tail", 2, "no NATS is configured"},

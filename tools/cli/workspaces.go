@@ -11,6 +11,8 @@ import (
 
 	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"google.golang.org/protobuf/proto"
 
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/schemas/gen/errcode"
@@ -197,6 +199,7 @@ command fails with the reason when the workspace is Failed or Error; the system 
 func (a *app) workspaceUpdate() *cobra.Command {
 	var o overrides
 	var removedEnv, removedSecretEnv, removedSecretFiles []string
+	var changing []string
 	var waiting waitFlags
 	c := &cobra.Command{
 		Use:               "update WORKSPACE",
@@ -207,19 +210,23 @@ func (a *app) workspaceUpdate() *cobra.Command {
 			if err := waiting.check(c); err != nil {
 				return err
 			}
-			api, err := a.api()
-			if err != nil {
-				return err
-			}
 			changes, err := o.message()
 			if err != nil {
 				return err
 			}
-			response, err := api.Workspaces.UpdateWorkspace(c.Context(),
-				connect.NewRequest(&statev1.UpdateWorkspaceRequest{
-					Workspace: reference(args[0]), Overrides: changes, RemovedEnv: removedEnv,
-					RemovedSecretEnv: removedSecretEnv, RemovedSecretFiles: removedSecretFiles,
-				}))
+			request := &statev1.UpdateWorkspaceRequest{
+				Overrides: changes, RemovedEnv: removedEnv,
+				RemovedSecretEnv: removedSecretEnv, RemovedSecretFiles: removedSecretFiles,
+			}
+			if proto.Equal(request, &statev1.UpdateWorkspaceRequest{Overrides: &statev1.WorkspaceOverrides{}}) {
+				return usage(c, "nothing to change, want one of %s", strings.Join(changing, ", "))
+			}
+			request.Workspace = reference(args[0])
+			api, err := a.api()
+			if err != nil {
+				return err
+			}
+			response, err := api.Workspaces.UpdateWorkspace(c.Context(), connect.NewRequest(request))
 			if err != nil {
 				return err
 			}
@@ -231,6 +238,7 @@ func (a *app) workspaceUpdate() *cobra.Command {
 	f.StringArrayVar(&removedEnv, "remove-env", nil, "environment variable to remove; can be repeated")
 	f.StringArrayVar(&removedSecretEnv, "remove-secret-env", nil, "secret environment variable to remove; can be repeated")
 	f.StringArrayVar(&removedSecretFiles, "remove-secret-file", nil, "secret file to remove; can be repeated")
+	f.VisitAll(func(one *pflag.Flag) { changing = append(changing, "--"+one.Name) })
 	waiting.flags(c, "Running with the change, or Stopped if it is stopped")
 	return c
 }
