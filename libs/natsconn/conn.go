@@ -24,6 +24,8 @@ type Conn struct {
 	violations violations
 	closed     chan struct{} // closed when the connection is closed for good
 	refused    chan struct{} // closed when refusal is set
+	failed     chan struct{} // closed by failOnce
+	failOnce   sync.Once
 
 	mu      sync.Mutex
 	lastErr error                // error of the last attempt; nil while connected
@@ -48,8 +50,8 @@ func Connect(ctx context.Context, cfg Config, logger *slog.Logger, more ...nats.
 		return nil, fmt.Errorf("connect to NATS: %w", err)
 	}
 	c := &Conn{
-		logger: logger, closed: make(chan struct{}), refused: make(chan struct{}), since: time.Now(),
-		logged: map[string]time.Time{},
+		logger: logger, closed: make(chan struct{}), refused: make(chan struct{}), failed: make(chan struct{}),
+		since: time.Now(), logged: map[string]time.Time{},
 	}
 	if c.key, err = cfg.publicKey(); err != nil {
 		return nil, fmt.Errorf("connect to NATS: %w", err)
@@ -88,15 +90,7 @@ func (c *Conn) handlers() []nats.Option {
 		nats.ConnectHandler(func(nc *nats.Conn) { c.onConnected(nc, "connected to NATS") }),
 		nats.ReconnectHandler(func(nc *nats.Conn) { c.onConnected(nc, "connected to NATS again") }),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { c.lost(err) }),
-		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) {
-			c.mu.Lock()
-			c.lastErr = err
-			c.mu.Unlock()
-			if isRefused(err) {
-				c.refuse(c.credentialsRefused(err))
-			}
-			c.logger.Debug("NATS cannot be reached", slog.String(logkey.ErrorKey, errorText(err)))
-		}),
+		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { c.attemptFailed(err) }),
 		nats.ClosedHandler(func(*nats.Conn) { close(c.closed) }),
 		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) { c.onAsyncError(sub, err) }),
 		nats.LameDuckModeHandler(func(*nats.Conn) { c.logger.Info("the NATS server is about to shut down") }),
@@ -118,6 +112,20 @@ func (c *Conn) lost(err error) {
 	if !ending {
 		c.logger.Warn("disconnected from NATS, reconnecting", slog.String(logkey.ErrorKey, errorText(err)))
 	}
+}
+
+func (c *Conn) attemptFailed(err error) {
+	if errors.Is(err, nats.ErrNoServers) {
+		return // it hides why the first attempts failed: the next one has the reason
+	}
+	c.mu.Lock()
+	c.lastErr = err
+	c.mu.Unlock()
+	if isRefused(err) {
+		c.refuse(c.credentialsRefused(err))
+	}
+	c.failOnce.Do(func() { close(c.failed) })
+	c.logger.Debug("NATS cannot be reached", slog.String(logkey.ErrorKey, errorText(err)))
 }
 
 // onAsyncError handles errors that belong to no call.
@@ -184,6 +192,10 @@ func (c *Conn) refuse(r refusal) {
 		close(c.refused)
 	}
 }
+
+// Failed is closed when an attempt to connect has failed and [Conn.DisconnectReason] has the reason. Programs that run
+// for ever try again; commands of people end if they were never connected.
+func (c *Conn) Failed() <-chan struct{} { return c.failed }
 
 // Refused is closed when a server has refused the credentials or a permission. [Conn.Refusal] has the reason. Programs
 // that run for ever try again; commands of people end.

@@ -2,12 +2,14 @@ package natsconn_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -83,6 +85,34 @@ func TestConnectWaitsForTheServer(t *testing.T) {
 	healthy(t, conn)
 	require.NoError(t, conn.Publish("hello", nil))
 	<-received
+}
+
+func TestFailedAttemptHasItsReason(t *testing.T) {
+	t.Parallel()
+	stalled, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer stalled.Close()
+	refused := fmt.Sprintf("nats://127.0.0.1:%d", freePort(t))
+	for url, is := range map[string]func(error) bool{
+		refused: func(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) },
+		"nats://" + stalled.Addr().String(): func(err error) bool {
+			network, ok := errors.AsType[net.Error](err)
+			return ok && network.Timeout()
+		},
+	} {
+		cfg := configFor(url)
+		cfg.ConnectTimeout = 50 * time.Millisecond
+		conn := connect(t, cfg)
+		<-conn.Failed()
+		require.True(t, is(conn.DisconnectReason()), "%s: %v", url, conn.DisconnectReason())
+	}
+	working := connect(t, configFor(refused+","+natstest.Server(t).ClientURL()))
+	healthy(t, working)
+	select {
+	case <-working.Failed():
+		require.Fail(t, "one of the servers answers")
+	default:
+	}
 }
 
 func TestConnectionSurvivesARestart(t *testing.T) {

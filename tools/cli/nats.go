@@ -81,11 +81,19 @@ func (a *app) connectNATS(ctx context.Context) (*natsconn.Conn, error) {
 	return conn, nil
 }
 
-// flush waits until NATS has processed everything sent before.
+// flush waits until NATS has processed everything sent before, or an attempt to connect has failed.
 func (a *app) flush(ctx context.Context, conn *natsconn.Conn) error {
 	wait, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
-	if err := conn.FlushWithContext(wait); err != nil {
+	flushed := make(chan error, 1)
+	go func() { flushed <- conn.FlushWithContext(wait) }()
+	var err error
+	select {
+	case err = <-flushed:
+	case <-conn.Failed():
+		err = conn.DisconnectReason()
+	}
+	if err != nil {
 		why := "it does not answer"
 		if reason := conn.DisconnectReason(); reason != nil {
 			why = cmp.Or(client.Reason(reason), reason.Error())

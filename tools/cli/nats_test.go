@@ -1,9 +1,11 @@
 package cli
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nkeys"
 	"github.com/stretchr/testify/require"
@@ -11,6 +13,7 @@ import (
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/tools/testkit/natsd"
 	"lockstep.internal/tools/testkit/natstest"
+	"lockstep.internal/tools/testkit/port"
 )
 
 func TestMissingPermissionOfNATSIsReportedAtOnce(t *testing.T) {
@@ -30,6 +33,24 @@ func TestMissingPermissionOfNATSIsReportedAtOnce(t *testing.T) {
 		require.Empty(t, stdout)
 		require.Regexp(t, `^lockstep: NATS denied (publish|subscription) of \S+: --nats-seed-file must name the key of the `+
 			"operator\n$", stderr)
+	}
+}
+
+func TestUnreachableNATSIsReportedAtOnce(t *testing.T) {
+	t.Parallel()
+	held, err := port.Hold()
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, held.Release()) })
+	url := fmt.Sprintf("nats://127.0.0.1:%d", held.Number())
+	for _, command := range [][]string{
+		{"events", "tail"}, {"replay", "observed.>"}, {"dead", "list"}, {"replay", "observed.>", "--through", "deploys"},
+	} {
+		began := time.Now()
+		code, stdout, stderr := run(t, append([]string{"--nats-url", url}, command...)...)
+		require.Less(t, time.Since(began), connectTimeout, "it did not wait")
+		require.Equal(t, 13, code, stderr)
+		require.Empty(t, stdout)
+		require.Equal(t, "lockstep: cannot reach NATS at "+url+": no program listens there\n", stderr)
 	}
 }
 
