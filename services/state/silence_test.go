@@ -173,3 +173,30 @@ func TestSilentAgentIsPublishedOnceAndItsWorkspacesAreStaleUntilItReturns(t *tes
 	watched(true)
 	require.NotNil(t, workspace().GetStaleSince(), "nobody reports the workspaces of a revoked agent")
 }
+
+func TestWorkspaceExplainsThatItsAgentHasNeverConnected(t *testing.T) {
+	t.Parallel()
+	b := newFixture(t)
+	b.start(t)
+	admin := b.as(t, b.admin)
+	project, agent := admin.project()
+	created := call(t, admin.workspaces.CreateWorkspace,
+		&statev1.CreateWorkspaceRequest{Name: "shop", ProjectId: project}).GetWorkspace()
+	require.Equal(t, "WatcherNeverConnected", created.GetReason())
+	require.Equal(t, "the watcher of its agent has never connected", created.GetMessage())
+	require.Nil(t, created.GetStaleSince())
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
+	t.Cleanup(cancel)
+	watch, err := admin.workspaces.WatchWorkspaces(ctx, connect.NewRequest(&statev1.WatchWorkspacesRequest{}))
+	require.NoError(t, err)
+	defer watch.Close()
+	require.True(t, watch.Receive(), "%v", watch.Err())
+	require.Equal(t, created.GetReason(), watch.Msg().GetWorkspace().GetReason())
+
+	conn, err := dialAgent(t, agent)
+	require.NoError(t, err)
+	require.NoError(t, tick(conn, agent.GetAgent().GetId()))
+	require.True(t, watch.Receive(), "%v", watch.Err())
+	require.Empty(t, watch.Msg().GetWorkspace().GetReason())
+	require.Empty(t, watch.Msg().GetWorkspace().GetMessage())
+}

@@ -31,7 +31,7 @@ type version struct {
 
 func versionOf(w workspace.Workspace, message *statev1.Workspace) version {
 	return version{
-		w.DesiredRevision, w.ActualStateRevision, w.AppliedRevision, w.Message, message.GetStaleSince().AsTime(),
+		w.DesiredRevision, w.ActualStateRevision, w.AppliedRevision, message.GetMessage(), message.GetStaleSince().AsTime(),
 	}
 }
 

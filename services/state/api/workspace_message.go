@@ -101,7 +101,14 @@ func (s *workspaceService) filter(ctx context.Context, f *statev1.WorkspaceFilte
 	return out, nil
 }
 
-// messages returns workspaces with their next expiry, and since when they are stale.
+// The reason and message of a workspace that waits for an agent whose watcher never reported.
+const (
+	reasonNeverConnected  = "WatcherNeverConnected"
+	messageNeverConnected = "the watcher of its agent has never connected"
+)
+
+// messages returns workspaces with their next expiry, since when they are stale, and whether their agent has never
+// connected.
 func (s *workspaceService) messages(
 	ctx context.Context,
 	workspaces ...workspace.Workspace,
@@ -124,7 +131,11 @@ func (s *workspaceService) messages(
 	}
 	return convertAll(workspaces, func(w workspace.Workspace) *statev1.Workspace {
 		out := workspaceMessage(w)
-		out.StaleSince = timestamp(silent[w.AgentID])
+		since, silent := silent[w.AgentID]
+		out.StaleSince = timestamp(since)
+		if neverReported := silent && since.IsZero(); neverReported && w.ActualState == actualstate.CreationRequested {
+			out.Reason, out.Message = reasonNeverConnected, messageNeverConnected
+		}
 		if end, ends := w.Expiry(configurations[w.AgentID].AgePolicies()); ends {
 			out.ExpiresAt, out.ExpiryPolicy = timestamp(end.At), string(end.Policy)
 		}

@@ -39,9 +39,9 @@ func (d *Directory) NotifyStaleness(ctx context.Context, tx pgx.Tx, agents ...in
 
 func scanSilence(row pgx.CollectableRow) (agent.Silence, error) {
 	var s agent.Silence
-	var until *time.Time
-	err := row.Scan(&s.AgentID, &s.Since, &until)
-	s.Since, s.Until = s.Since.UTC(), fromNullable(until).UTC()
+	var since, until *time.Time
+	err := row.Scan(&s.AgentID, &since, &until)
+	s.Since, s.Until = fromNullable(since).UTC(), fromNullable(until).UTC()
 	return s, err //nolint:wrapcheck // the caller wraps it
 }
 
@@ -51,12 +51,13 @@ func (d *Directory) CountSilent(ctx context.Context) (int64, error) {
 		select count(*) from agent_silences join agents on id = agent_id where revoked_at is null`)
 }
 
-// SilentSince returns when each of these agents reported last, of those that are silent or revoked.
+// SilentSince returns when each of these agents reported last, of those that are silent or revoked. It is the zero time
+// for each that never reported.
 func (d *Directory) SilentSince(ctx context.Context, ids []int64) (map[int64]time.Time, error) {
 	found, err := list(ctx, d, "silent agents", scanSilence, `
 		select id, coalesce(silent_since, last_seen_at), null::timestamptz
 		from agents left join agent_silences on agent_id = id
-		where id = any($1) and last_seen_at is not null and (silent_since is not null or revoked_at is not null)`, ids)
+		where id = any($1) and (last_seen_at is null or silent_since is not null or revoked_at is not null)`, ids)
 	if err != nil {
 		return nil, err
 	}

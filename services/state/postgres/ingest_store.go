@@ -139,16 +139,19 @@ func (s *IngestStore) SaveClusters(ctx context.Context, clusters map[int64]*agen
 		ticked, seen = append(ticked, nullable(c.TickedAt)), append(seen, nullable(c.LastSeenAt))
 		offsets = append(offsets, c.ClockOffset.Milliseconds())
 	}
-	_, err := s.tx.Exec(ctx, `
+	var batch pgx.Batch
+	if !s.Workspaces.NoNotify {
+		batch.Queue(`
+			select pg_notify('`+WorkspaceChannel+`', w.id::text) from workspaces w join agents a on a.id = w.agent_id
+			where a.id = any($1) and a.last_seen_at is null and w.actual_state <> 'terminated'`, ids)
+	}
+	batch.Queue(`
 		update agents a set cluster_uid = nullif(n.uid, ''), epoch = n.epoch, ticked_at = n.ticked,
 			clock_offset_ms = n.clock_offset, last_seen_at = n.seen
 		from unnest($1::bigint[], $2::text[], $3::bigint[], $4::timestamptz[], $5::bigint[], $6::timestamptz[])
 			as n (id, uid, epoch, ticked, clock_offset, seen)
 		where a.id = n.id`, ids, uids, epochs, ticked, offsets, seen)
-	if err != nil {
-		return fmt.Errorf("store the clusters of %d agents: %w", len(ids), err)
-	}
-	return nil
+	return send(ctx, s.tx, &batch, "store the clusters of %d agents", len(ids))
 }
 
 // CountObjects implements ingest.ObservedStore.

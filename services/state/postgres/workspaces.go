@@ -15,7 +15,7 @@ import (
 )
 
 // WorkspaceChannel is the NOTIFY channel with the id of each inserted or saved workspace, and of each whose agent
-// became silent, returned or was revoked.
+// reported for the first time, became silent, returned or was revoked.
 const WorkspaceChannel = "workspaces"
 
 // Workspaces stores workspaces. Insert and Save are the only writers of the table, except that a change of settings
