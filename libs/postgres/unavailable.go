@@ -15,9 +15,10 @@ import (
 	"lockstep.internal/schemas/gen/errcode"
 )
 
-// IsUnavailable reports whether err means that the database was or became unreachable, so that the
-// caller may try again. A statement sent before may have been executed. It is false for errors that
-// the database itself returned.
+// IsUnavailable reports whether err means that the database was or became unreachable, or rolled the
+// transaction back because of a concurrent one, so that the caller may try again. If it was
+// unreachable, a statement sent before may have been executed. It is false for other errors that the
+// database itself returned.
 func IsUnavailable(err error) bool {
 	if refusal, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return isTemporaryCode(refusal.Code)
@@ -46,13 +47,20 @@ func isTemporary(err error) bool {
 
 // isTemporaryCode reports whether a server with this error code may serve later.
 func isTemporaryCode(code string) bool {
-	return strings.HasPrefix(code, "08") || // connection exception
+	return isConcurrencyCode(code) ||
+		strings.HasPrefix(code, "08") || // connection exception
 		strings.HasPrefix(code, "57P") || // shutdown, crash, cannot connect now
 		code == "53300" // too many connections
 }
 
-// UnavailableInterceptor returns an interceptor that maps an unreachable database to the fault
-// unavailable. Install it inside the interceptor that maps unknown errors to internal.
+// isConcurrencyCode reports whether the server rolled a transaction back because of a concurrent one.
+func isConcurrencyCode(code string) bool {
+	return code == "40001" || // serialization failure
+		code == "40P01" // deadlock detected
+}
+
+// UnavailableInterceptor returns an interceptor that maps the errors of [IsUnavailable] to the fault unavailable.
+// Install it inside the interceptor that maps unknown errors to internal.
 func UnavailableInterceptor() connect.Interceptor { return unavailableInterceptor{} }
 
 type unavailableInterceptor struct{}
@@ -75,14 +83,16 @@ func (unavailableInterceptor) WrapStreamingClient(next connect.StreamingClientFu
 	return next
 }
 
-// Unavailable returns the fault unavailable for an error that means that the database cannot be reached, and any other
-// error unchanged.
+// Unavailable returns the fault unavailable for the errors of [IsUnavailable], and any other error unchanged.
 func Unavailable(ctx context.Context, err error) error {
 	if err == nil || ctx.Err() != nil || !IsUnavailable(err) {
 		return err
 	}
 	if _, isFault := errors.AsType[*fault.Error](err); isFault {
 		return err
+	}
+	if refusal, ok := errors.AsType[*pgconn.PgError](err); ok && isConcurrencyCode(refusal.Code) {
+		return fault.Wrap(err, errcode.Unavailable, "a concurrent request changed the same data: try again")
 	}
 	return fault.Wrap(
 		err, errcode.Unavailable, "the database is unreachable: try again; the request may have been executed",
