@@ -43,7 +43,8 @@ func CheckSize(name string, data []byte) error {
 		return nil
 	}
 	return fault.New(errcode.PayloadTooLarge,
-		"the manifests of workspace %q have %d bytes, the limit is %d: use fewer or shorter variables",
+		"the Kubernetes objects of workspace %q would have %d bytes, the limit is %d: "+
+			"shorten its variables, command or arguments",
 		name, len(data), MaxSize).With("size_bytes", strconv.Itoa(len(data)))
 }
 

@@ -279,7 +279,7 @@ func TestLargeManifestsAreRefused(t *testing.T) {
 	require.NoError(t, err, "a change of settings does not fail")
 	err = render.CheckSize("ide", data)
 	require.True(t, fault.Is(err, errcode.PayloadTooLarge), err)
-	require.ErrorContains(t, err, "use fewer or shorter variables")
+	require.ErrorContains(t, err, "the limit is 262144: shorten its variables, command or arguments")
 	require.NoError(t, render.CheckSize("ide", data[:render.MaxSize]))
 }
 

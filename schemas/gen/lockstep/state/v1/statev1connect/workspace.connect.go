@@ -77,7 +77,8 @@ type WorkspaceServiceClient interface {
 	SetDesiredState(context.Context, *connect.Request[v1.SetDesiredStateRequest]) (*connect.Response[v1.SetDesiredStateResponse], error)
 	// UpdateWorkspace changes the spec of a workspace, such as its image, and applies it.
 	UpdateWorkspace(context.Context, *connect.Request[v1.UpdateWorkspaceRequest]) (*connect.Response[v1.UpdateWorkspaceResponse], error)
-	// WatchWorkspaces streams workspaces: first the existing ones, then each changed one, until the caller disconnects.
+	// WatchWorkspaces streams workspaces: first the existing ones, then each that changes, becomes stale or is no longer
+	// stale, until the caller disconnects.
 	WatchWorkspaces(context.Context, *connect.Request[v1.WatchWorkspacesRequest]) (*connect.ServerStreamForClient[v1.WatchWorkspacesResponse], error)
 	// ListWorkspaceEvents returns the history of one workspace from the event stream, oldest first, in pages.
 	ListWorkspaceEvents(context.Context, *connect.Request[v1.ListWorkspaceEventsRequest]) (*connect.Response[v1.ListWorkspaceEventsResponse], error)
@@ -239,7 +240,8 @@ type WorkspaceServiceHandler interface {
 	SetDesiredState(context.Context, *connect.Request[v1.SetDesiredStateRequest]) (*connect.Response[v1.SetDesiredStateResponse], error)
 	// UpdateWorkspace changes the spec of a workspace, such as its image, and applies it.
 	UpdateWorkspace(context.Context, *connect.Request[v1.UpdateWorkspaceRequest]) (*connect.Response[v1.UpdateWorkspaceResponse], error)
-	// WatchWorkspaces streams workspaces: first the existing ones, then each changed one, until the caller disconnects.
+	// WatchWorkspaces streams workspaces: first the existing ones, then each that changes, becomes stale or is no longer
+	// stale, until the caller disconnects.
 	WatchWorkspaces(context.Context, *connect.Request[v1.WatchWorkspacesRequest], *connect.ServerStream[v1.WatchWorkspacesResponse]) error
 	// ListWorkspaceEvents returns the history of one workspace from the event stream, oldest first, in pages.
 	ListWorkspaceEvents(context.Context, *connect.Request[v1.ListWorkspaceEventsRequest]) (*connect.Response[v1.ListWorkspaceEventsResponse], error)
