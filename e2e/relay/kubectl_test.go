@@ -127,7 +127,7 @@ func TestKubectlShowsThatAnAgentIsAbsent(t *testing.T) {
 		code, _, _ := cli.Run("relay", "agents", "absent")
 		return code == 0, nil
 	})
-	reason := fmt.Sprintf("agent %d is not connected; the request waited for ", absent.GetId())
+	reason := fmt.Sprintf(`agent "absent" (%d) is not connected; the request waited for `, absent.GetId())
 	_, _, stderr := k.Run("kubectl", "version", "--request-timeout=20s") // asks one thing, of discovery
 	require.Contains(t, stderr, "Warning: "+reason)
 	_, _, stderr = k.Run("kubectl", "get", "--raw", "/api/v1/pods?timeout=2s")

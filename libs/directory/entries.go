@@ -149,7 +149,7 @@ func tokenHash(text string) natsauth.TokenHash {
 }
 
 func (k *entries) agent(a events.DirectoryAgent) (string, func()) {
-	known := Agent{ID: int64(a.AgentID), ProjectID: int64(a.ProjectID), Revoked: a.Revoked}
+	known := Agent{ID: int64(a.AgentID), ProjectID: int64(a.ProjectID), Name: a.Name, Revoked: a.Revoked}
 	known.TokenHash, known.PreviousTokenHash = tokenHash(a.TokenHash), tokenHash(a.PreviousTokenHash)
 	if a.PreviousTokenValidUntil != nil {
 		known.PreviousTokenValidUntil = *a.PreviousTokenValidUntil

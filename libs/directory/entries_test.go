@@ -247,6 +247,15 @@ func TestAgentHasTheHashOfItsToken(t *testing.T) {
 	}
 }
 
+func TestAgentIsNamedInMessages(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]string{"east": `agent "east" (7)`, "": "agent 7"} {
+		agent, known := fold(t, entry{"agent", "7", events.DirectoryAgent{AgentID: 7, ProjectID: 4, Name: name}}).Agent(7)
+		require.True(t, known)
+		require.Equal(t, want, agent.String())
+	}
+}
+
 func TestAgentAcceptsThePreviousTokenUntilItsEnd(t *testing.T) {
 	t.Parallel()
 	end := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)

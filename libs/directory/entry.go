@@ -3,13 +3,14 @@ package directory
 import (
 	"crypto/ed25519"
 	"crypto/subtle"
+	"fmt"
 	"slices"
 	"time"
 
 	"lockstep.internal/libs/natsauth"
 )
 
-// User is a user entry. Entries contain no names.
+// User is a user entry. Only entries of agents contain names.
 type User struct {
 	ID      int64
 	Admin   bool
@@ -25,12 +26,22 @@ func (u User) Revoked(tokenID int64) bool { return slices.Contains(u.RevokedToke
 type Agent struct {
 	ID        int64
 	ProjectID int64
-	Revoked   bool
+	// Name of the agent; empty if an older service published the entry.
+	Name    string
+	Revoked bool
 	// TokenHash is the hash of the agent's token; zero if unknown. No token has the zero hash.
 	TokenHash natsauth.TokenHash
 	// PreviousTokenHash is that of the token before a rotation, which ends at PreviousTokenValidUntil; zero without one.
 	PreviousTokenHash       natsauth.TokenHash
 	PreviousTokenValidUntil time.Time
+}
+
+// String names the agent in messages for people, with its id.
+func (a Agent) String() string {
+	if a.Name == "" {
+		return fmt.Sprintf("agent %d", a.ID)
+	}
+	return fmt.Sprintf("agent %q (%d)", a.Name, a.ID)
 }
 
 // Accepts reports whether a token with this hash is valid.

@@ -100,7 +100,7 @@ func TestRestoredNATSGetsEverythingPublishedAgain(t *testing.T) {
 	require.True(t, b.holds(t, topology.StreamDirectory, topology.Cell("local").Directory("user", "1")))
 }
 
-func TestUpgradedServicePublishesTokenHashes(t *testing.T) {
+func TestUpgradedServicePublishesTokenHashesAndNames(t *testing.T) {
 	t.Parallel()
 	b := newFixture(t)
 	stop := b.start(t)
@@ -111,19 +111,20 @@ func TestUpgradedServicePublishesTokenHashes(t *testing.T) {
 		require.NoError(t, err)
 		return func() bool {
 			entry := b.last(t, topology.StreamDirectory, topology.Cell("local").Directory("agent", strconv.FormatInt(id, 10)))
-			return strings.Contains(entry, `"token_hash":"`+hex.EncodeToString(hash[:])+`"`)
+			return strings.Contains(entry, `"token_hash":"`+hex.EncodeToString(hash[:])+`"`) &&
+				strings.Contains(entry, `"name":"acme"`)
 		}
 	}
 	require.Eventually(t, published(agent.GetToken()), time.Minute, 10*time.Millisecond)
 	stop()
-	// An earlier version registered the agent and did not publish the hash.
+	// An earlier version registered the agent and did not publish the hash or the name.
 	token := natsauth.NewToken(natsauth.TokenAgent)
 	hash, err := natsauth.HashToken(natsauth.TokenAgent, token)
 	require.NoError(t, err)
 	conn, err := pgx.Connect(t.Context(), b.cfg.Database.URL.Reveal())
 	require.NoError(t, err)
 	defer conn.Close(context.WithoutCancel(t.Context()))
-	_, err = conn.Exec(t.Context(), `update state.agents set token_hash = $2, entry_form = 0 where id = $1`, id, hash[:])
+	_, err = conn.Exec(t.Context(), `update state.agents set token_hash = $2, entry_form = 1 where id = $1`, id, hash[:])
 	require.NoError(t, err)
 	require.False(t, published(token)())
 	b.start(t)

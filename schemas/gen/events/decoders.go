@@ -632,6 +632,8 @@ func (v *DirectoryAgent) decode(r *reader) {
 			v.CurvePublicKey = r.text(textRule{})
 		case "deleted":
 			v.Deleted = r.boolean()
+		case "name":
+			v.Name = r.text(textRule{})
 		case "previous_token_hash":
 			v.PreviousTokenHash = r.text(textRule{pattern: pattern3})
 		case "previous_token_valid_until":

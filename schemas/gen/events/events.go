@@ -552,6 +552,9 @@ type DirectoryAgent struct {
 	// It was deleted.
 	Deleted bool `json:"deleted,omitempty"`
 
+	// Its name, unique in the project; empty if it is not published.
+	Name string `json:"name,omitempty"`
+
 	// SHA-256, in hexadecimal, of the token before a rotation; empty without one.
 	PreviousTokenHash string `json:"previous_token_hash,omitempty"`
 

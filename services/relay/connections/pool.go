@@ -124,7 +124,7 @@ func (p *Pool) Open(ctx context.Context, state *RetryState, to route.Destination
 	if s := p.tryAll(ctx, state, to); s != nil { // fast path: usually one is connected
 		return s, nil
 	}
-	if err := p.beginWait(describe(to) + " is not connected"); err != nil {
+	if err := p.beginWait(state.describe(to) + " is not connected"); err != nil {
 		return nil, err
 	}
 	defer p.endWait()
@@ -136,7 +136,7 @@ func (p *Pool) Open(ctx context.Context, state *RetryState, to route.Destination
 		}
 		if state.overloaded {
 			return nil, fault.Wrap(state.err, errcode.ResourceExhausted,
-				"%s reached its maximum number of open streams: try again", describe(to))
+				"%s reached its maximum number of open streams: try again", state.describe(to))
 		}
 		if err := p.wait(ctx, state, connected); err != nil {
 			return nil, state.timeout(err, to)
@@ -205,13 +205,6 @@ func (p *Pool) wait(ctx context.Context, state *RetryState, connected <-chan str
 		return context.Cause(ctx) //nolint:wrapcheck // it becomes a fault
 	}
 	return nil
-}
-
-func describe(to route.Destination) string {
-	if to.ConnectionID != 0 {
-		return fmt.Sprintf("connection %d of agent %d", to.ConnectionID, to.AgentID)
-	}
-	return fmt.Sprintf("agent %d", to.AgentID)
 }
 
 // tryAll tries each connection that was not tried; nil if all failed.

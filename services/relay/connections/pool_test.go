@@ -308,6 +308,9 @@ func TestOpenTimesOut(t *testing.T) {
 			AgentID: 7, ConnectionID: 3, Target: "shop",
 		})
 		require.ErrorContains(t, err, "connection 3 of agent 7 is not connected; the request waited for 1s")
+		state := &connections.RetryState{Agent: `agent "east" (7)`}
+		_, err = f.relays["a"].Open(t.Context(), state, route.Destination{AgentID: 7, Target: "shop"})
+		require.ErrorContains(t, err, `agent "east" (7) is not connected; the request waited for 1m0s`)
 	})
 }
 

@@ -1,6 +1,8 @@
 package connections
 
 import (
+	"cmp"
+	"fmt"
 	"time"
 
 	"lockstep.internal/libs/fault"
@@ -14,6 +16,8 @@ type RetryState struct {
 	// Deadline until which the request waits for an agent, if its caller has one. Zero is [Config.AgentTimeout] after
 	// the first call of [Pool.Open].
 	Deadline time.Time
+	// Agent names the agent in errors. Defaults to its id.
+	Agent string
 
 	startedAt time.Time
 	tried     map[int64]bool // connections
@@ -72,9 +76,18 @@ func (s *RetryState) timeout(err error, to route.Destination) error {
 	waited := time.Since(s.startedAt).Round(100 * time.Millisecond)
 	if s.err != nil {
 		return fault.Wrap(err, errcode.Unavailable,
-			"%s could not be reached within %s; last error: %v", describe(to), waited, s.err)
+			"%s could not be reached within %s; last error: %v", s.describe(to), waited, s.err)
 	}
 	return fault.Wrap(err, errcode.Unavailable,
 		"%s is not connected; the request waited for %s: check that the agent runs and can reach a relay",
-		describe(to), waited)
+		s.describe(to), waited)
+}
+
+// describe names what the request waits for.
+func (s *RetryState) describe(to route.Destination) string {
+	agent := cmp.Or(s.Agent, fmt.Sprintf("agent %d", to.AgentID))
+	if to.ConnectionID != 0 {
+		return fmt.Sprintf("connection %d of %s", to.ConnectionID, agent)
+	}
+	return agent
 }

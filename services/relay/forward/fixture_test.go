@@ -199,7 +199,7 @@ func newFixture(t *testing.T, agent *agentFixture, set ...options) *fixture {
 		users: map[int64]directory.User{
 			reader: {ID: reader}, developer: {ID: developer}, admin: {ID: admin, Admin: true}, noRole: {ID: noRole},
 		},
-		agents: map[int64]directory.Agent{agentID: {ID: agentID, ProjectID: 3}},
+		agents: map[int64]directory.Agent{agentID: {ID: agentID, ProjectID: 3, Name: "east"}},
 		roles:  map[int64]directory.Role{reader: directory.RoleReader, developer: directory.RoleDeveloper},
 	}
 	users, err := access.NewVerifier(access.Config{Directory: f.directory, Cell: "local", Audience: "relay"})

@@ -162,9 +162,7 @@ func (h *Handler) checkPolicy(p *proxiedRequest) (policy.Impersonation, error) {
 	if !found {
 		return none, fault.New(errcode.NotFound, "agent %d does not exist", p.requestPath.AgentID)
 	}
-	requested := policy.Access{
-		AgentID: p.requestPath.AgentID, ProjectID: agent.ProjectID, Target: p.requestPath.Target, ReadOnly: p.readOnly,
-	}
+	requested := policy.Access{Agent: agent, Target: p.requestPath.Target, ReadOnly: p.readOnly}
 	var role directory.Role
 	caller := p.caller
 	if caller.UserID == 0 {
@@ -201,7 +199,7 @@ func (h *Handler) authorize(p *proxiedRequest) (policy.Impersonation, error) {
 		return impersonation, err
 	}
 	if agent, found := h.cfg.Directory.Agent(p.requestPath.AgentID); found && agent.Revoked {
-		return impersonation, fault.New(errcode.FailedPrecondition, "agent %d is revoked", p.requestPath.AgentID)
+		return impersonation, fault.New(errcode.FailedPrecondition, "%s is revoked", agent)
 	}
 	return impersonation, nil
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"lockstep.internal/libs/directory"
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/services/relay/audit"
@@ -26,6 +27,7 @@ type proxiedRequest struct {
 	requestPath
 
 	caller policy.Caller
+	agent  directory.Agent // when the request began
 	// readOnly reports whether the request is to the Kubernetes API and changes nothing.
 	readOnly bool
 	// deadline until which the request waits for the agent; zero if the caller names none.
@@ -49,12 +51,13 @@ type proxiedRequest struct {
 
 // newRequest parses a request. Fault not_found: the agent does not exist.
 func (h *Handler) newRequest(caller policy.Caller, path requestPath, r *http.Request) (*proxiedRequest, error) {
-	if _, found := h.cfg.Directory.Agent(path.AgentID); !found {
+	agent, found := h.cfg.Directory.Agent(path.AgentID)
+	if !found {
 		return nil, fault.New(errcode.NotFound, "agent %d does not exist", path.AgentID)
 	}
 	upgrades := r.Header.Get("Upgrade") != ""
 	p := &proxiedRequest{
-		caller: caller, requestPath: path,
+		caller: caller, requestPath: path, agent: agent,
 		longRunning: upgrades || path.protocol == audit.TCP,
 		Record: audit.Record{
 			RequestID: uuid.NewString(), UserID: caller.UserID, Subject: caller.Subject, AgentID: path.AgentID,

@@ -25,7 +25,7 @@ func (h *Handler) joinTCP(w http.ResponseWriter, r *http.Request, p *proxiedRequ
 			"a TCP stream needs HTTP/1.1 with the headers Connection: Upgrade and Upgrade: %s", tcpProtocol))
 		return
 	}
-	state := connections.RetryState{Deadline: p.deadline}
+	state := connections.RetryState{Deadline: p.deadline, Agent: p.agent.String()}
 	stream, err := openAccepted(r.Context(), h.cfg.Opener, &state, p) // the caller's bytes are sent after that
 	if err != nil {
 		h.fail(w, r, p, publicError(r.Context(), err))

@@ -56,7 +56,7 @@ func (t *Transport) RoundTrip(request *http.Request) (*http.Response, error) {
 	if p == nil {
 		return nil, errors.New("the request is not from a Handler")
 	}
-	state := connections.RetryState{Deadline: p.deadline}
+	state := connections.RetryState{Deadline: p.deadline, Agent: p.agent.String()}
 	for {
 		s, err := t.open(request, &state, p)
 		if err != nil {

@@ -42,9 +42,8 @@ func (c Caller) Identity() Identity { return Identity{UserID: c.UserID, Subject:
 
 // Access is the permission that a request needs.
 type Access struct {
-	AgentID   int64
-	ProjectID int64
-	Target    string
+	Agent  directory.Agent
+	Target string
 	// ReadOnly reports whether the request changes nothing.
 	ReadOnly bool
 }
@@ -60,10 +59,10 @@ func CheckUser(c Caller, role directory.Role, a Access) error {
 	case c.Admin || directory.Includes(role, required):
 		return c.Scope.Require(scope, "this request")
 	case !directory.Includes(role, directory.RoleReader):
-		return fault.New(errcode.NotFound, "agent %d does not exist", a.AgentID)
+		return fault.New(errcode.NotFound, "agent %d does not exist", a.Agent.ID)
 	}
-	return fault.New(errcode.PermissionDenied, "user %d needs the role %s in the project of agent %d: it has %s", c.UserID,
-		required, a.AgentID, role)
+	return fault.New(errcode.PermissionDenied, "user %d needs the role %s in the project of %s: it has %s", c.UserID,
+		required, a.Agent, role)
 }
 
 // Rule grants access to a service.
@@ -81,8 +80,8 @@ type Rule struct {
 }
 
 func (r Rule) allows(c Caller, a Access) bool {
-	return r.Subject == c.Subject && (r.All || slices.Contains(r.Agents, a.AgentID) || slices.Contains(r.Projects,
-		a.ProjectID)) && slices.Contains(r.Targets, a.Target) &&
+	return r.Subject == c.Subject && (r.All || slices.Contains(r.Agents, a.Agent.ID) || slices.Contains(r.Projects,
+		a.Agent.ProjectID)) && slices.Contains(r.Targets, a.Target) &&
 		(!r.ReadOnly || a.ReadOnly && a.Target == route.KubernetesAPI)
 }
 
@@ -99,7 +98,7 @@ func CheckService(c Caller, rules []Rule, a Access) error {
 		}
 	}
 	return fault.New(errcode.PermissionDenied,
-		"service %q has no rule for %s of agent %d: add one to external.callers_file", c.Subject, a.Target, a.AgentID)
+		"service %q has no rule for %s of agent %d: add one to external.callers_file", c.Subject, a.Target, a.Agent.ID)
 }
 
 // Prefix of impersonated user and group names.

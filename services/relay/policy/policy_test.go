@@ -15,9 +15,10 @@ import (
 
 func TestUserAccess(t *testing.T) {
 	t.Parallel()
-	read := policy.Access{AgentID: 7, ProjectID: 3, Target: route.KubernetesAPI, ReadOnly: true}
-	write := policy.Access{AgentID: 7, ProjectID: 3, Target: route.KubernetesAPI}
-	shop := policy.Access{AgentID: 7, ProjectID: 3, Target: "shop", ReadOnly: true}
+	agent := directory.Agent{ID: 7, ProjectID: 3, Name: "east"}
+	read := policy.Access{Agent: agent, Target: route.KubernetesAPI, ReadOnly: true}
+	write := policy.Access{Agent: agent, Target: route.KubernetesAPI}
+	shop := policy.Access{Agent: agent, Target: "shop", ReadOnly: true}
 	user := policy.Caller{Scope: access.ScopeAdmin, UserID: 5}
 	for name, tc := range map[string]struct {
 		caller policy.Caller
@@ -57,13 +58,17 @@ func TestUserAccess(t *testing.T) {
 			require.Equal(t, tc.want, fault.CodeOf(err), name)
 		}
 	}
+	require.ErrorContains(t, policy.CheckUser(user, directory.RoleReader, write), `in the project of agent "east" (7)`)
+	require.ErrorContains(t, policy.CheckUser(user, directory.RoleNone, read), "agent 7 does not exist",
+		"the name is for members of the project only")
 }
 
 func TestServiceAccess(t *testing.T) {
 	t.Parallel()
-	read := policy.Access{AgentID: 7, ProjectID: 3, Target: route.KubernetesAPI, ReadOnly: true}
-	write := policy.Access{AgentID: 7, ProjectID: 3, Target: route.KubernetesAPI}
-	shop := policy.Access{AgentID: 7, ProjectID: 3, Target: "shop", ReadOnly: true}
+	agent := directory.Agent{ID: 7, ProjectID: 3, Name: "east"}
+	read := policy.Access{Agent: agent, Target: route.KubernetesAPI, ReadOnly: true}
+	write := policy.Access{Agent: agent, Target: route.KubernetesAPI}
+	shop := policy.Access{Agent: agent, Target: "shop", ReadOnly: true}
 	kubernetes := []string{route.KubernetesAPI}
 	for name, tc := range map[string]struct {
 		subject string

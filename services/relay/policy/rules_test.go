@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"lockstep.internal/libs/directory"
 	"lockstep.internal/services/relay/route"
 )
 
@@ -62,7 +63,8 @@ func FuzzRules(f *testing.F) {
 		for _, r := range rules {
 			require.Regexp(t, subject, r.Subject)
 			require.NotEmpty(t, r.Targets)
-			require.Error(t, CheckService(Caller{}, rules, Access{AgentID: 7, Target: route.KubernetesAPI, ReadOnly: true}),
+			access := Access{Agent: directory.Agent{ID: 7}, Target: route.KubernetesAPI, ReadOnly: true}
+			require.Error(t, CheckService(Caller{}, rules, access),
 				"a caller without a subject has no access")
 		}
 	})

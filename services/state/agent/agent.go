@@ -48,14 +48,14 @@ func (b Block) Event(agentID int64) events.AgentBlocked {
 	return events.AgentBlocked{AgentID: int(agentID), Reason: b.Reason, BlockedAt: b.At, BlockedUntil: b.Until}
 }
 
-// EntryVersion is the version of the agent's directory entry. Version 0 has no token_hash. Raise it when
-// the entries of existing agents must be published again with more fields.
-const EntryVersion = 1
+// EntryVersion is the version of the agent's directory entry. Version 0 has no token_hash, version 1 no name. Raise it
+// when the entries of existing agents must be published again with more fields.
+const EntryVersion = 2
 
-// Entry publishes the agent without its name.
+// Entry returns the directory entry of the agent.
 func (a Agent) Entry() directory.Entry {
 	entry := events.DirectoryAgent{
-		AgentID: int(a.ID), ProjectID: int(a.ProjectID), CurvePublicKey: a.CurvePublicKey,
+		AgentID: int(a.ID), ProjectID: int(a.ProjectID), Name: a.Name, CurvePublicKey: a.CurvePublicKey,
 		TokenHash: hex.EncodeToString(a.TokenHash), PreviousTokenHash: hex.EncodeToString(a.PreviousTokenHash),
 		Revoked: a.Revoked,
 	}
