@@ -46,6 +46,8 @@ type step struct {
 	at         time.Time // observed_at of the current view
 	provenance events.Provenance
 	before     *View // the previous view of the same object
+	reapplied  bool  // the view after a period without observations is applied again
+	replaced   bool  // the rollout in flight was replaced before the period without observations
 }
 
 // workload applies an observation of the workload. It ignores versions that are not newer than the known one.
@@ -76,6 +78,7 @@ func (p *step) workload(in Input) bool {
 	v := newView(in)
 	v.Skipped = v.Skipped || missed
 	v.Restored, p.s.Restored = p.s.Restored, false
+	p.learnFromView(v)
 	p.enqueue(v)
 	p.applyWaiting(false)
 	return true
@@ -98,7 +101,11 @@ func (p *step) beginEpoch(epoch int) {
 	}
 	s.Restored = s.Version != ""
 	s.Epoch, s.Version, s.Tombstone = epoch, "", false
-	s.Revisions, s.Pending, s.TakenVersion, s.Pods = nil, nil, "", nil
+	s.Revisions, s.Pending, s.TakenVersion, s.ShownVersion, s.Pods = nil, nil, "", "", nil
+	s.Templates = slices.Clone(s.Templates)
+	for i := range s.Templates {
+		s.Templates[i].Version = ""
+	}
 }
 
 // absence applies that a full resync does not list the workload: neither the object that was observed last, nor those
@@ -196,6 +203,7 @@ func (s State) Wake() time.Time {
 // enqueue appends a view to the waiting views. It replaces the last one if both are similar.
 func (p *step) enqueue(v View) {
 	s := &p.s
+	p.recordOutage(v)
 	if n := len(s.Waiting); n > 0 && s.Waiting[n-1].isSimilar(v, s.Key.Kind) {
 		older := s.Waiting[n-1]
 		v.First, v.Skipped, v.Restored = older.First, older.Skipped, older.Restored
@@ -212,7 +220,7 @@ func (p *step) enqueue(v View) {
 	}
 }
 
-// dropWaiting drops the oldest waiting view but the first whose next one is a later view of the same object.
+// dropWaiting drops a waiting view that a later view of the same object follows: the oldest such view after the first.
 func (p *step) dropWaiting() {
 	waiting := p.s.Waiting
 	at := 1
@@ -282,16 +290,16 @@ func (p *step) isReady(v View) bool {
 	last, _ := p.lastRevision(v.UID)
 	at := p.pendingIndex(v, to)
 	switch {
-	case !known, to == s.Last && p.mayBeRenumbered(v), p.namesUnknownReplicaSet(v):
+	case !known, to == s.Last && p.mayBeRenumbered(v), p.namesUnknownReplicaSet(v), p.mayNameReused(v):
 		return false
 	case at >= 0 && to > last:
 		return p.isContiguous(v, at)
 	case at >= 0 && s.Key.Kind == Deployment: // the number was given again, maybe more than once
-		return v.Progress.names(s.Pending[at].Name) && p.isContiguous(v, at)
+		return (v.Progress.names(s.Pending[at].Name) || p.isShown(v, s.Pending[at].Name)) && p.isContiguous(v, at)
 	case to > last:
 		return p.annotationTooHigh(v)
 	case to == last:
-		return !p.hasUnknownReplicaSet(v) && !p.mayNameUnknownRevision(v)
+		return p.isExplained(v) && !p.mayNameUnknownRevision(v)
 	default:
 		_, kept := p.holder(v, to)
 		return to == 0 || s.Key.Kind != Deployment || kept || p.annotationCorrected(v)

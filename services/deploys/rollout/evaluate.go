@@ -78,7 +78,7 @@ func (p *step) evaluateRollout(r *Rollout, before, v View) {
 	r.Newest = v.Counts
 	p.evaluateCondition(r, v, r.advance(before, v))
 	p.evaluateBlocked(r, v)
-	if v.isComplete(p.s.Key.Kind) && p.countsApply(r, v) || r.Unobserved != nil && r.confirmedBy(v.Progress) {
+	if v.isComplete(p.s.Key.Kind) && p.countsApply(r, v) || p.mayHaveCompleted() && r.confirmedBy(v.Progress) {
 		p.completeRollout(r, v)
 		return
 	}
@@ -101,7 +101,7 @@ func (p *step) countsApply(r *Rollout, v View) bool {
 		return v.Template.equals(r.Template)
 	case v.Progress.Reason != reasonAvailable && p.namesOtherReplicaSet(v.Progress.Message, r.Name):
 		return false
-	case v.Strategy == recreate && v.Counts.Updated == 0 && !v.Progress.names(r.Name):
+	case v.Strategy == recreate && v.Counts.Updated == 0 && !v.Progress.names(r.Name) && !v.isDrained():
 		return false // the ReplicaSet of a newer template is created after the old pods are deleted
 	default: // its template is unknown: compare with the one observed at its start
 		return !v.Paused || v.Counts.Updated > 0 && v.Template.equals(p.templateAt(p.s.Generation))
@@ -270,9 +270,10 @@ func (p *step) completeRollout(r *Rollout, v View) {
 		at, source = c.At, timeCondition
 	}
 	observed := p.provenance
-	if r.Unobserved != nil { // it may have completed earlier
-		p.provenance, r.Unobserved = events.ProvenanceReconstructed, nil
+	if p.mayHaveCompleted() { // it may have completed earlier
+		p.provenance = events.ProvenanceReconstructed
 	}
+	r.Unobserved = nil
 	f := p.rolloutFact(r, events.FactCompleted, at, source)
 	f.DurationMs = p.durationUntil(r, at)
 	p.provenance = observed
@@ -281,8 +282,11 @@ func (p *step) completeRollout(r *Rollout, v View) {
 	}
 	p.emit(f)
 	template := r.Template
-	if !template.known() {
+	if !template.known() && (p.s.Key.Kind != Deployment || v.Counts.Updated > 0) { // else it may be a newer one
 		template = v.Template
+	}
+	if v.Counts.Updated > 0 {
+		p.learn(r.Name, template)
 	}
 	p.recordCompleted(Finished{Revision: r.Revision, Name: r.Name, Hash: r.Hash, Template: template})
 	p.s.Template = template

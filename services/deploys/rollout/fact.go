@@ -92,9 +92,15 @@ func (p *step) emitGap(gap events.Gap) {
 	p.emit(f)
 }
 
-// endUnknown ends the rollout in flight as unknown: its end was not observed.
+// endUnknown ends the rollout in flight as unknown: its end was not observed. It emits the gap unless one has it.
 func (p *step) endUnknown(gap events.Gap, at time.Time) {
 	r := p.s.Rollout
+	if !slices.ContainsFunc(p.facts, func(f events.DeployFact) bool {
+		return f.Fact == events.FactGap && f.Workload.UID == p.s.UID && slices.Contains(f.Gap.Revisions, r.Revision) &&
+			!f.Gap.Since.After(gap.Since) && !f.Gap.Until.Before(gap.Until)
+	}) {
+		p.emitGap(gap)
+	}
 	r.End = events.FactUnknown
 	f := p.rolloutFact(r, events.FactUnknown, at, timeObservation)
 	f.Provenance, f.Gap = events.ProvenanceReconstructed, &gap

@@ -137,13 +137,31 @@ func (d *deployment) write() {
 	if d.revision != d.previousAnnotation || c.Updated > 0 || inCondition {
 		d.show()
 	}
-	if d.hasStatus && d.observed == d.generation && c.Updated == d.replicas && c.Total == d.replicas &&
-		c.Available == d.replicas {
+	if !d.down && d.showsEnd() {
+		actual.endSeen = true
+	}
+	if d.isComplete() {
 		if actual.end == "" {
 			actual.paused = d.paused
 		}
 		d.recordEnd(events.FactCompleted)
 	}
+}
+
+// showsEnd reports whether the Deployment shows that the newest rollout completed, now or before.
+func (d *deployment) showsEnd() bool {
+	c := d.progress
+	return d.isComplete() || c.Reason == "NewReplicaSetAvailable" && c.LastUpdateTime.After(d.newest().started) &&
+		strings.Contains(c.Message, `"web-`+d.newest().tpl.hash()+`"`)
+}
+
+// isComplete reports whether the status shows that the newest rollout is complete. The status may still count the pods
+// of a deleted ReplicaSet.
+func (d *deployment) isComplete() bool {
+	c := d.status
+	stale := d.newest().again && d.newestSet() != nil && d.newestSet().ready < d.replicas
+	return d.hasStatus && d.observed == d.generation && c.Updated == d.replicas && c.Total == d.replicas &&
+		c.Available == d.replicas && !stale
 }
 
 func (d *deployment) setObservation(r *replicaSet, verb events.Verb) rollout.Input {
@@ -163,6 +181,9 @@ func (d *deployment) writeSet(r *replicaSet) {
 func (d *deployment) relist() []rollout.Input {
 	w := d.observation(events.VerbUpserted)
 	w.Workload.Object.ResourceVersion = d.version
+	if len(d.actual) > 0 && d.newest().end == events.FactCompleted && d.newest().tpl == d.tpl && d.showsEnd() {
+		d.newest().endSeen = true
+	}
 	list := []rollout.Input{w}
 	for _, r := range d.sets {
 		in := d.setObservation(r, events.VerbUpserted)
@@ -221,6 +242,7 @@ func (d *deployment) deleteSet() {
 	if r == nil {
 		return
 	}
+	d.deletedByHand[d.objectUID] = true
 	d.lostNumbers[d.objectUID] = d.lostNumbers[d.objectUID] || d.down
 	d.sets = slices.DeleteFunc(d.sets, func(o *replicaSet) bool { return o == r })
 	d.send(d.setObservation(r, events.VerbDeleted))
@@ -271,12 +293,16 @@ func (d *deployment) sync() {
 		d.writeSet(current)
 		created = true
 	}
-	if current != nil && !bumped && (created || d.revision != current.revision) {
+	isWritten := bumped || !created && current != nil && d.revision == current.revision
+	if isWritten && current.revision < d.currentRevision {
+		d.makeCurrent(current) // the newest ReplicaSet was deleted by hand
+	}
+	if current != nil && !isWritten {
 		if d.rng.IntN(12) == 0 && d.held {
 			return // the write conflicts
 		}
 		if current.revision < d.currentRevision {
-			d.makeCurrent(current) // the newest ReplicaSet was deleted by hand
+			d.makeCurrent(current)
 		}
 		if created {
 			d.setProgress("True", "NewReplicaSetCreated", `Created new replica set "`+current.name+`"`)
@@ -318,7 +344,12 @@ func (d *deployment) setProgress(status, reason, message string) {
 // one.
 func (d *deployment) makeCurrent(r *replicaSet) {
 	recreated := len(d.actual) > 0 && d.newest().tpl == r.tpl && uidOf(d.newest().id) == d.objectUID
-	if !recreated {
+	if recreated && d.lostNumbers[d.objectUID] && !d.newest().endSeen {
+		d.newest().end, d.newest().again = "", true // nothing that a watcher observed shows an earlier end
+	}
+	if recreated {
+		d.newest().numbers = append(d.newest().numbers, r.revision)
+	} else {
 		d.recordStart(actualRollout{
 			id: fmt.Sprintf("cluster/%s/%d/%s", d.objectUID, r.revision, r.tpl.hash()), revision: r.revision, tpl: r.tpl,
 			written: d.written, reused: len(r.history) > 0,

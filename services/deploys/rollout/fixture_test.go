@@ -43,7 +43,9 @@ type fixture struct {
 	// lostNumbers has the UIDs of Deployments with a ReplicaSet that was deleted by hand in an outage. Its number may have
 	// been given again any number of times: nothing that remains shows how often, and which ReplicaSet had it when.
 	lostNumbers map[string]bool
-	workload    simulatedWorkload
+	// deletedByHand has the UIDs of Deployments with a ReplicaSet that was deleted by hand at any time.
+	deletedByHand map[string]bool
+	workload      simulatedWorkload
 	// thorough adds the checks that cost more than the simulation: the form of facts and states.
 	thorough bool
 }
@@ -71,6 +73,9 @@ type actualRollout struct {
 	visible  bool      // the workload shows it by its number, pods or condition
 	shown    time.Time // since when it is visible
 	hidden   bool      // no watcher ran while it was the newest one
+	again    bool      // its ReplicaSet was deleted and created again before the watcher observed its end
+	numbers  []int     // the numbers of ReplicaSets that were created again for it
+	endSeen  bool      // the watcher observed a version of the workload that shows its completion
 	seen     bool      // the watcher observed a version of the workload that shows it
 	paused   bool      // the workload was paused when it completed
 	end      events.Fact
@@ -93,6 +98,7 @@ func newFixture(t testing.TB, kind string, seed uint64) *fixture {
 	l := &fixture{
 		t: t, kind: kind, rng: rand.New(rand.NewPCG(seed, 7)), now: startTime, rv: 100, thorough: true,
 		deletions: map[string]time.Time{}, seen: map[string]bool{}, lostNumbers: map[string]bool{},
+		deletedByHand: map[string]bool{},
 	}
 	l.state = rollout.New(rollout.Key{ClusterUID: "cluster", Namespace: "shop", Kind: kind, Name: "web"})
 	return l

@@ -71,8 +71,9 @@ func (p *step) replaceObject(v View) {
 	*s = State{
 		Key: s.Key, Serial: s.Serial, Sequence: s.Sequence, AgentID: s.AgentID, Epoch: s.Epoch, Version: s.Version,
 		Tombstone: s.Tombstone,
+		Named:     s.Named,
 		UID:       v.UID, FormerUIDs: former[max(0, len(former)-maxFormer):], Waiting: s.Waiting, WaitSince: s.WaitSince,
-		Revisions: s.Revisions, Pending: s.Pending,
+		Revisions: s.Revisions, Pending: s.Pending, Outages: s.Outages,
 	}
 }
 
@@ -117,7 +118,11 @@ func (p *step) endWorkload(v View, reason, message string) {
 	if !v.DeletedAt.IsZero() {
 		at, source = v.DeletedAt, timeDeletion
 	}
+	p.dropWithdrawn()
 	unprocessed, _ := p.pendingUpTo(last, len(s.Pending)-1)
+	if s.InFlight() {
+		unprocessed = p.startObserved(v, unprocessed, 0)
+	}
 	switch missed, mayHaveEnded := p.unobserved(v); {
 	case v.afterGap():
 		if !mayHaveEnded {
@@ -129,9 +134,7 @@ func (p *step) endWorkload(v View, reason, message string) {
 			p.endUnknown(missed.gap(s.Rollout.Revision), at)
 		}
 	case mayHaveEnded:
-		gap := missed.gap(s.Rollout.Revision)
-		p.emitGap(gap)
-		p.endUnknown(gap, at)
+		p.endUnknown(missed.gap(s.Rollout.Revision), at)
 		fallthrough
 	default:
 		for _, k := range unprocessed {
@@ -205,6 +208,7 @@ func (p *step) dropView() {
 func (p *step) unselectWorkload(v View) {
 	s := &p.s
 	if s.Present() {
+		p.dropWithdrawn()
 		unprocessed, _ := p.pendingUpTo(*s.View, len(s.Pending)-1)
 		u := Unobserved{Since: s.View.At, Until: v.At, Cause: events.CauseUnselected}
 		if gap := p.lostRevisions(u, unprocessed); len(gap.Revisions) > 0 {
@@ -253,7 +257,7 @@ func (p *step) applyFirstView(v View, created, timedOut bool) {
 		s.Last, s.Name, s.Hash, s.Template = to-1, "", "", Template{}
 		p.processRevisions(v, to, true, true)
 	case returned && to == previous && to > 0:
-		p.dropPending(v.UID, -1, to)
+		p.dropPending(v, -1, to)
 	default:
 		p.baseline(v, to)
 	}
@@ -281,7 +285,7 @@ func (p *step) baseline(v View, to int) {
 		s.Template = v.Template
 		p.recordCompleted(Finished{Revision: to, Name: s.Name, Hash: s.Hash, Template: v.Template})
 	}
-	p.dropPending(v.UID, -1, to)
+	p.dropPending(v, -1, to)
 }
 
 // recordCompleted appends a completed rollout.
@@ -303,6 +307,9 @@ func (p *step) applyNextView(v View, timedOut bool) {
 	p.recordTemplate(&v)
 	to, known := p.targetRevision(v)
 	p.advanceRevision(v, to, known, timedOut)
+	if v.Revision == s.Last && p.isShown(v, s.Name) {
+		s.ShownVersion = v.Version
+	}
 	s.View = &v
 	p.updateUnobserved(v)
 	p.evaluate(before, v)
@@ -317,12 +324,12 @@ func (p *step) advanceRevision(v View, to int, known, timedOut bool) {
 		p.processRevisions(v, to, known, timedOut)
 	case to > 0 && to < s.Last:
 		p.restartRevisions(v, to, timedOut)
-	case timedOut && p.hasUnknownReplicaSet(v): // no other ReplicaSet exists: the revision has this template
+	case timedOut && !p.isExplained(v) && v.Counts.Updated > 0: // no other ReplicaSet exists: it has this template
 		s.Template = v.Template
 		if s.InFlight() {
 			s.Rollout.Template = v.Template
 		}
-	case timedOut && p.mayNameUnknownRevision(v): // its controller created no revision
+	case timedOut && (p.mayNameUnknownRevision(v) || !p.isExplained(v)): // its controller created no revision
 		s.Generation = v.Generation
 	}
 }
@@ -332,6 +339,10 @@ func (p *step) reapplyView() {
 	s := &p.s
 	v := *s.View
 	p.provenance, p.before = events.ProvenanceObserved, s.View
+	if v.afterGap() {
+		p.provenance, p.reapplied = events.ProvenanceReconstructed, true
+	}
+	missed := p.unobservedBefore(v)
 	v.First, v.Skipped, v.Restored = false, false, false
 	to, known := p.targetRevision(v)
 	last, sequence := s.Last, s.Sequence
@@ -341,6 +352,9 @@ func (p *step) reapplyView() {
 	p.advanceRevision(v, to, true, false)
 	if s.Last != last || s.Sequence != sequence {
 		s.View = &v
+		if p.reapplied && s.InFlight() && !p.isUnfinished(s.Rollout, v) {
+			s.Rollout.Unobserved = &missed
+		}
 		p.evaluate(v, v)
 	}
 }
@@ -354,12 +368,10 @@ func (p *step) resetRestoredRevision(v View) bool {
 		return false
 	}
 	if s.InFlight() {
-		gap := events.Gap{
+		p.endUnknown(events.Gap{
 			Revisions: []int{s.Rollout.Revision}, Since: s.View.At, Until: v.At,
 			Cause: events.CauseClusterRestored,
-		}
-		p.emitGap(gap)
-		p.endUnknown(gap, v.At)
+		}, v.At)
 	}
 	s.Last, s.Rollout, s.Scaling, s.Templates = 0, nil, nil, nil
 	return true
@@ -379,7 +391,7 @@ func (p *step) restartRevisions(v View, to int, timedOut bool) {
 	}
 	r, found := p.holder(v, to)
 	if !found && timedOut && !p.annotationCorrected(v) { // deletions of objects with higher numbers were not observed
-		r, found = p.newestHolder(to)
+		r, found = p.newestHolder(v, to)
 	}
 	if !found {
 		return // a client edited the annotation; the controller corrects it
@@ -388,7 +400,7 @@ func (p *step) restartRevisions(v View, to int, timedOut bool) {
 		return k.WorkloadUID == s.UID && compareVersions(k.Version, v.Version) < 0
 	})
 	k := pending(r)
-	k.Revision, k.Version = to, v.Version
+	k.Revision, k.Version, k.Listed = to, v.Version, v.afterGap()
 	k.SeenAt, k.CreatedAt = v.At, time.Time{} // only the view shows that it is used again
 	if r.Revision != to {                     // it has got a higher number since
 		k.History = nil
@@ -401,70 +413,22 @@ func (p *step) restartRevisions(v View, to int, timedOut bool) {
 	}
 }
 
-// newestHolder returns the newest object that has the revision number.
-func (p *step) newestHolder(revision int) (Revision, bool) {
-	var newest Revision
+// newestHolder returns the newest object that had the revision number at the view and that the view may show. One that
+// was only listed later may have had it.
+func (p *step) newestHolder(v View, revision int) (Revision, bool) {
+	var newest, listed Revision
 	for _, r := range p.s.Revisions {
-		matches := r.WorkloadUID == p.s.UID && r.Revision == revision && !r.Deleted
-		if matches && compareVersions(r.Version, newest.Version) > 0 {
+		isDeleted := r.Deleted && compareVersions(r.Version, v.Version) < 0
+		switch {
+		case r.WorkloadUID != p.s.UID, r.Revision != revision, isDeleted, !p.mayShow(v, r.Name):
+		case compareVersions(r.Since, v.Version) < 0 && compareVersions(r.Version, newest.Version) > 0:
 			newest = r
+		case r.Listed && compareVersions(r.Version, listed.Version) > 0:
+			listed = r
 		}
+	}
+	if newest.UID == "" {
+		newest = listed
 	}
 	return newest, newest.UID != ""
-}
-
-// recordTemplate records the template of the view and since when the workload has it unpaused.
-func (p *step) recordTemplate(v *View) {
-	s := &p.s
-	if !v.Template.known() {
-		return
-	}
-	n := len(s.Templates)
-	mayHaveLeft := v.afterGap() && s.View != nil && v.Generation > s.View.Generation // and may have returned to it
-	if n > 0 && s.Templates[n-1].Template.equals(v.Template) && !mayHaveLeft {
-		last := &s.Templates[n-1].Template
-		if last.SeenAt.IsZero() && !v.Template.SeenAt.IsZero() {
-			s.Templates = slices.Clone(s.Templates)
-			last = &s.Templates[n-1].Template
-			last.SeenAt = v.Template.SeenAt
-		}
-		v.Template.SeenAt, v.Template.SeenPaused = last.SeenAt, last.SeenPaused
-		return
-	}
-	s.Templates = append(s.Templates, SeenTemplate{Generation: v.Generation, Template: v.Template})
-	s.Templates = s.Templates[max(0, len(s.Templates)-maxTemplates):]
-}
-
-// templateAt returns the observed template of a generation.
-func (p *step) templateAt(generation int) Template {
-	var at Template
-	for _, seen := range p.s.Templates {
-		if seen.Generation <= generation {
-			at = seen.Template
-		}
-	}
-	return at
-}
-
-// skippedTemplate returns the template of a revision between the last processed one and the newest; the zero value if
-// it is unknown. It is that of an earlier rollout of the same object, or the only one that was observed in between.
-func (p *step) skippedTemplate(name string, v View) Template {
-	s := &p.s
-	for _, c := range slices.Backward(s.Completed) {
-		if c.Name == name && c.Template.known() {
-			return c.Template
-		}
-	}
-	var only Template
-	for _, seen := range s.Templates {
-		t := seen.Template
-		if seen.Generation <= s.Generation || t.equals(v.Template) || t.equals(s.Template) || t.equals(only) {
-			continue
-		}
-		if only.known() {
-			return Template{}
-		}
-		only = t
-	}
-	return only
 }

@@ -55,21 +55,52 @@ func (c *cluster) checkFacts() {
 	require.Empty(c.t, o.found)
 }
 
-// differences returns what the facts report otherwise than it happened.
+// maxAssignments is the maximum number of assignments that are tried.
+const maxAssignments = 5000
+
+// differences returns what the facts report otherwise than it happened. If numbers are lost, a fact may be about any
+// of several simulated rollouts with one template: the facts agree if one assignment explains all of them.
 func (c *cluster) differences() []string {
 	o := &oracle{cluster: c, reported: map[string]*reportedRollout{}}
 	o.checkForm()
 	o.checkOpposites()
-	o.match()
-	for _, actual := range c.actual {
+	form := o.found
+	var first []string
+	assignments := 0
+	o.assign(o.starts(), map[string]int{}, func() bool {
+		o.found = slices.Clone(form)
+		o.checkAssigned()
+		if assignments++; assignments == 1 {
+			first = o.found
+		}
+		return len(o.found) == 0 || assignments == maxAssignments
+	})
+	if assignments > 0 && len(o.found) == 0 {
+		return nil
+	}
+	return first
+}
+
+// checkAssigned checks the facts of all rollouts.
+func (o *oracle) checkAssigned() {
+	for _, actual := range o.actual {
 		o.checkRollout(actual)
+	}
+	for _, f := range o.starts() {
+		if r := o.reported[f.Rollout.ID]; r.actual == nil {
+			o.differf("%s did not happen, or in another order", r.id)
+		}
 	}
 	o.checkGaps()
 	o.checkDeletions()
-	if len(c.state.Waiting) > 0 {
-		o.differf("%d views still wait", len(c.state.Waiting))
+	if len(o.state.Waiting) > 0 {
+		o.differf("%d views still wait", len(o.state.Waiting))
 	}
-	return o.found
+}
+
+// starts returns the facts of starts.
+func (o *oracle) starts() []events.DeployFact {
+	return slices.DeleteFunc(slices.Clone(o.facts), func(f events.DeployFact) bool { return f.Fact != events.FactStarted })
 }
 
 func (o *oracle) differf(format string, args ...any) {
@@ -159,29 +190,40 @@ func (o *oracle) addFact(f events.DeployFact) {
 	r.facts = append(r.facts, f)
 }
 
-// match finds the simulated rollout of each reported one, in the order of starts.
-func (o *oracle) match() {
-	next := map[string]int{} // the first simulated rollout that may match, by UID
-	for _, f := range o.facts {
-		if f.Fact != events.FactStarted {
-			continue
+// assign assigns simulated rollouts to the reported ones, in the order of starts, and calls check. next has the first
+// simulated rollout that may be assigned, by UID. It tries other assignments until check returns true.
+func (o *oracle) assign(starts []events.DeployFact, next map[string]int, check func() bool) bool {
+	if len(starts) == 0 {
+		return check()
+	}
+	f := starts[0]
+	r, uid, from := o.reported[f.Rollout.ID], f.Workload.UID, next[f.Workload.UID]
+	candidates := o.candidates(f, from)
+	for _, i := range candidates {
+		r.actual, o.actual[i].reported, next[uid] = o.actual[i], r, i+1
+		if o.assign(starts[1:], next, check) {
+			return true
 		}
-		r, uid := o.reported[f.Rollout.ID], f.Workload.UID
-		for i := next[uid]; i < len(o.actual) && r.actual == nil; i++ {
-			if o.actual[i].isOf(f) {
-				r.actual, next[uid] = o.actual[i], i+1
-			}
-		}
-		switch {
-		case r.actual != nil:
-			r.actual.reported = r
-		case o.lostNumbers[uid] && slices.ContainsFunc(o.actual, func(a *actualRollout) bool {
-			return uidOf(a.id) == uid && a.tpl.hash() == f.Rollout.TemplateHash
-		}): // it may have another number
-		default:
-			o.differf("%s did not happen, or in another order", r.id)
+		r.actual, o.actual[i].reported, next[uid] = nil, nil, from
+	}
+	return len(candidates) == 0 && o.assign(starts[1:], next, check)
+}
+
+// candidates returns the indexes of the simulated rollouts that the start may report, the likeliest first.
+func (o *oracle) candidates(f events.DeployFact, from int) []int {
+	var same, like []int
+	for i := from; i < len(o.actual); i++ {
+		switch actual := o.actual[i]; {
+		case actual.isOf(f):
+			same = append(same, i)
+		case o.lostNumbers[f.Workload.UID] && actual.isLike(f):
+			like = append(like, i)
 		}
 	}
+	if !o.lostNumbers[f.Workload.UID] && len(same) > 1 {
+		return same[:1]
+	}
+	return append(same, like...)
 }
 
 // isOf reports whether the start may be that of the simulated rollout. The id of a Deployment's rollout may end with
@@ -189,6 +231,11 @@ func (o *oracle) match() {
 func (a *actualRollout) isOf(f events.DeployFact) bool {
 	rest, ok := strings.CutPrefix(f.Rollout.ID, a.id)
 	return ok && (rest == "" || strings.HasPrefix(rest, "/e")) && !a.written.After(f.ObservedAt)
+}
+
+// isLike reports whether the start may be that of the simulated rollout, if its number may be another one.
+func (a *actualRollout) isLike(f events.DeployFact) bool {
+	return uidOf(a.id) == f.Workload.UID && a.tpl.hash() == f.Rollout.TemplateHash && !a.written.After(f.ObservedAt)
 }
 
 // checkRollout checks the facts of one simulated rollout.
@@ -201,7 +248,7 @@ func (o *oracle) checkRollout(actual *actualRollout) {
 	o.checkStart(r)
 	o.checkEnd(r)
 	for _, f := range r.facts {
-		if f.Rollout.Revision != actual.revision {
+		if f.Rollout.Revision != actual.revision && !o.lostNumbers[r.uid] {
 			o.differf("%s of %s names revision %d", f.Fact, r.id, f.Rollout.Revision)
 		}
 		if images := f.Rollout.Images; len(images) > 0 && images[0].Image != actual.tpl.image {
@@ -252,8 +299,8 @@ func (o *oracle) checkEnd(r *reportedRollout) {
 	if (len(o.outages) == 0 || completed) && (f.ObservedAt.Before(want.from) || f.ObservedAt.After(want.until)) {
 		o.differf("the end of %s is observed at %s, want %s", r.id, f.ObservedAt, want.until)
 	}
-	if completed && o.isPausedBy(r) != actual.paused {
-		o.differf("%s completed, paused: %v", r.id, actual.paused)
+	if completed && o.isPausedBy(r) != want.paused {
+		o.differf("%s completed, paused: %v", r.id, want.paused)
 	}
 	if completed && len(o.outages) == 0 && !actual.repeated && len(f.Rollout.Images) == 0 {
 		o.differf("%s completed with an unknown template", r.id)
@@ -281,6 +328,7 @@ func isDeletion(f events.DeployFact) bool {
 type expectedEnd struct {
 	fact        events.Fact
 	isDeletion  bool
+	paused      bool
 	from, until time.Time
 }
 
@@ -293,13 +341,13 @@ func (o *oracle) expectedEnd(r *reportedRollout) expectedEnd {
 			next = a
 			break
 		}
-		if a.id == last.id {
+		if a.id == last.id && !last.endSeen {
 			last = a
 		}
 	}
 	switch deleted := o.deletions[r.uid]; {
 	case last.end == events.FactCompleted:
-		return expectedEnd{fact: events.FactCompleted, from: last.ended, until: last.ended}
+		return expectedEnd{fact: events.FactCompleted, paused: last.paused, from: last.ended, until: last.ended}
 	case next == nil && deleted.IsZero():
 		return expectedEnd{} // the simulation ended before
 	case next == nil:
@@ -328,6 +376,7 @@ func (o *oracle) checkUnreported(actual *actualRollout) {
 	case !actual.visible: // nothing but its own object showed it
 	case !o.seen[uid]: // its workload existed only within an outage
 	case o.lostNumbers[uid]: // another ReplicaSet may have its number
+	case o.isContinued(actual): // nothing showed what was in between
 	case actual.seen:
 		o.differf("no facts about %s, which was seen", actual.id)
 	case o.isLost(actual), actual.hidden && o.isRemovedAfterGap(actual):
@@ -336,11 +385,32 @@ func (o *oracle) checkUnreported(actual *actualRollout) {
 	}
 }
 
-// isLost reports whether a gap names the revision.
+// isContinued reports whether the rollout is a reported one that was replaced by others which nothing showed.
+func (o *oracle) isContinued(actual *actualRollout) bool {
+	for _, a := range slices.Backward(o.actual[:slices.Index(o.actual, actual)]) {
+		if a.id == actual.id && (a.reported != nil || o.isContinued(a)) {
+			return true
+		}
+		if a.visible {
+			return false
+		}
+	}
+	return false
+}
+
+// isLost reports whether a gap names the revision. After a ReplicaSet was deleted by hand, nothing may show which
+// number the unobserved ones had: then the gap only covers its start.
 func (o *oracle) isLost(actual *actualRollout) bool {
 	return slices.ContainsFunc(o.facts, func(f events.DeployFact) bool {
-		return f.Fact == events.FactGap && f.Workload.UID == uidOf(actual.id) &&
-			slices.Contains(f.Gap.Revisions, actual.revision) && !f.Gap.Until.Before(actual.started)
+		if f.Fact != events.FactGap || f.Workload.UID != uidOf(actual.id) || f.Gap.Until.Before(actual.started) {
+			return false
+		}
+		if o.lostNumbers[f.Workload.UID] && actual.reported != nil &&
+			slices.Contains(f.Gap.Revisions, actual.reported.facts[0].Rollout.Revision) {
+			return true
+		}
+		unnamed := o.deletedByHand[f.Workload.UID] && actual.hidden && !f.Gap.Since.After(actual.started)
+		return unnamed || slices.Contains(f.Gap.Revisions, actual.revision)
 	})
 }
 
@@ -373,7 +443,8 @@ func (o *oracle) checkGaps() {
 		}
 		for _, revision := range f.Gap.Revisions {
 			if !slices.ContainsFunc(o.actual, func(a *actualRollout) bool {
-				return uidOf(a.id) == f.Workload.UID && a.revision == revision && overlaps(a.started, o.lastsUntil(a))
+				return uidOf(a.id) == f.Workload.UID && (a.revision == revision || slices.Contains(a.numbers, revision)) &&
+					(overlaps(a.started, o.lastsUntil(a)) || o.lostNumbers[f.Workload.UID])
 			}) {
 				o.differf("%s names revision %d, which the workload did not have then", f.Fact, revision)
 			}

@@ -54,12 +54,27 @@ func (p *step) revisionNumber(v View) (int, bool) {
 }
 
 // hasLaterPending reports whether an object got a revision after the version in which one got the last one, and before
-// the view was written. The view then does not show the last one.
+// the view was written. The view then does not show the last one, unless it or one before shows its template since.
 func (p *step) hasLaterPending(v View, taken string) bool {
+	shown := p.isShown(v, p.s.Name)
 	return slices.ContainsFunc(p.s.Pending, func(k Pending) bool {
-		again := p.s.Key.Kind == Deployment && k.Name != p.s.Name && !k.Listed && compareVersions(k.Version, taken) > 0
-		return k.WorkloadUID == v.UID && (k.Revision > p.s.Last || again) && compareVersions(k.Version, v.Version) < 0
+		isOther := p.s.Key.Kind == Deployment && k.Name != p.s.Name
+		again := isOther && !k.Listed && compareVersions(k.Version, taken) > 0
+		return k.WorkloadUID == v.UID && (k.Revision > p.s.Last || again) && compareVersions(k.Version, v.Version) < 0 &&
+			(!isOther || !shown && compareVersions(k.Version, p.s.ShownVersion) > 0)
 	})
+}
+
+// dropWithdrawn drops the pending revisions before a version that shows the last processed ReplicaSet with its number.
+// No version named them, and their ReplicaSets were deleted: otherwise the last one would have got a higher number.
+func (p *step) dropWithdrawn() {
+	s := &p.s
+	isEarlier := func(k Pending) bool {
+		return k.WorkloadUID == s.UID && compareVersions(k.Version, s.ShownVersion) < 0
+	}
+	if !slices.ContainsFunc(s.Pending, func(k Pending) bool { return isEarlier(k) && k.Name == s.Name }) {
+		s.Pending = slices.DeleteFunc(s.Pending, isEarlier)
+	}
 }
 
 // findPending returns the pending revision with that number, or nil.
@@ -79,19 +94,21 @@ func (p *step) lastRevision(uid string) (int, string) {
 	return p.s.Last, p.s.Name
 }
 
-// pendingIndex returns the index of the pending revision that the view names, or -1: the newest one with that number
-// that is older than the view and whose object existed then. A pending revision with the number of the last one is
-// found only if it is another object and the view shows its effect.
+// pendingIndex returns the index of the pending revision that the view names, or -1. It is the newest one with that
+// number which is older than the view and whose object existed then. If the last revision has the same number, the
+// pending one must be another object, and the view must show its effect.
 func (p *step) pendingIndex(v View, to int) int {
 	last, name := p.lastRevision(v.UID)
 	newest := -1
 	for i, k := range p.s.Pending {
 		shown := v.isObserved() && !v.Template.equals(p.s.Template) || v.Progress.names(k.Name)
 		if k.WorkloadUID != v.UID || k.Revision != to || to == last && (!shown || k.Name == name) ||
-			p.isDeletedBefore(k.Name, v.UID, v.Version) {
+			p.isDeletedBefore(k.Name, v.UID, v.Version) || !p.mayShow(v, k.Name) ||
+			p.isOlder(k, v) || k.Listed && p.isAfter(k, v) {
 			continue
 		}
-		if k.Listed && (to > last || v.afterGap()) || compareVersions(k.Version, v.Version) < 0 {
+		was := v.afterGap() && v.Progress.names(k.Name) // its ReplicaSet was deleted and created again
+		if was || k.Listed && (to > last || v.afterGap()) || compareVersions(k.Version, v.Version) < 0 {
 			newest = i
 		}
 	}
@@ -106,6 +123,27 @@ func (p *step) isDeletedBefore(name, uid, version string) bool {
 			continue
 		}
 		if !r.Deleted || compareVersions(r.Version, version) > 0 {
+			return false
+		}
+		deleted = true
+	}
+	return deleted
+}
+
+// wasDeleted reports whether the last processed ReplicaSet was observed to be deleted before the view. It may have been
+// created again in the period without observations before the view.
+func (p *step) wasDeleted(v View) bool {
+	s := &p.s
+	if p.isDeletedBefore(s.Name, v.UID, v.Version) {
+		return true
+	}
+	deleted := false
+	for _, r := range s.Revisions {
+		if p.before == nil || s.Key.Kind != Deployment || r.WorkloadUID != v.UID || r.Name != s.Name ||
+			compareVersions(r.Since, p.before.Version) > 0 {
+			continue
+		}
+		if !r.Deleted {
 			return false
 		}
 		deleted = true
@@ -158,8 +196,11 @@ func (p *step) isNumberKnown(uid string, revision int) bool {
 // controller gives a number to a second object, or a lower number, only after all objects with higher numbers were
 // deleted, including the previous one.
 func (p *step) isReissued(k Pending, last int, name string) bool {
-	if p.s.Key.Kind != Deployment || name == "" {
+	if p.s.Key.Kind != Deployment {
 		return false
+	}
+	if name == "" { // nobody observed the ReplicaSet that had the number before
+		return k.Revision == last && p.s.View != nil && p.isAfter(k, *p.s.View)
 	}
 	if k.Revision == last {
 		return k.Name != name
@@ -185,8 +226,11 @@ func (p *step) holder(v View, to int) (Revision, bool) {
 		before := r.Listed || compareVersions(r.Since, v.Version) < 0
 		switch {
 		case r.WorkloadUID != v.UID, r.Deleted && compareVersions(r.Version, v.Version) < 0:
+		case before && r.Revision == to && v.afterGap() && v.Progress.names(r.Name):
+			return r, true
 		case before && r.Revision > to:
 			return Revision{}, false
+		case !p.mayShow(v, r.Name):
 		case before && r.Revision == to, !before && slices.Contains(r.History, to):
 			found = r
 		}
@@ -194,13 +238,14 @@ func (p *step) holder(v View, to int) (Revision, bool) {
 	return found, found.UID != ""
 }
 
-// hasUnknownReplicaSet reports whether the view has the revision number of the last processed ReplicaSet but pods of
-// another one. That ReplicaSet got the same number again and is not observed yet.
-func (p *step) hasUnknownReplicaSet(v View) bool {
+// isExplained reports whether the ReplicaSet that the view shows is the last processed one, or a later one that is
+// known and whose number the view does not have yet.
+func (p *step) isExplained(v View) bool {
 	s := &p.s
-	return s.Key.Kind == Deployment && v.Revision == s.Last && v.isObserved() && s.Hash != "" && v.Template.known() &&
-		s.Template.known() &&
-		!v.Template.equals(s.Template) && !p.hasLaterPending(v, s.TakenVersion) && v.Counts.Updated > 0
+	return p.mayShow(v, s.Name) || slices.ContainsFunc(s.Pending, func(k Pending) bool {
+		return k.WorkloadUID == v.UID && k.Name != s.Name && compareVersions(k.Version, s.TakenVersion) > 0 &&
+			!p.isAfter(k, v) && p.mayShow(v, k.Name)
+	})
 }
 
 // hasUnexplainedTemplate reports whether the workload had, up to a generation, another template than the last processed
@@ -220,23 +265,14 @@ func (p *step) wasCompleted(t Template) bool {
 }
 
 // mayNameUnknownRevision reports whether the view has the number of the last processed revision but may describe a
-// later one that is not observed yet: after the workload was edited and edited back, or before the controller wrote the
-// number of a reused ReplicaSet.
+// later one that is not observed yet, because the workload was edited and edited back.
 func (p *step) mayNameUnknownRevision(v View) bool {
 	s := &p.s
 	next := p.findPending(v.UID, s.Last+1)
 	isLater := next != nil && !next.Listed && compareVersions(next.Version, v.Version) > 0 &&
 		!p.isDeletedBefore(s.Name, v.UID, next.Version) // so there was none before
-	if v.afterGap() || !v.isObserved() || !s.Template.known() || p.hasLaterPending(v, s.TakenVersion) || isLater {
-		return false
-	}
-	if v.Template.equals(s.Template) {
-		return p.hasUnexplainedTemplate(v.Observed)
-	}
-	if s.Key.Kind != Deployment || v.Strategy == recreate && v.Counts.Desired > 0 || v.Generation <= s.Generation {
-		return false // its ReplicaSet is created later
-	}
-	return !v.Paused || p.wasCompleted(v.Template)
+	return !v.afterGap() && v.isObserved() && s.Template.known() && v.Template.equals(s.Template) &&
+		!p.hasLaterPending(v, s.TakenVersion) && !isLater && p.hasUnexplainedTemplate(v.Observed)
 }
 
 // namesUnknownReplicaSet reports whether the progress condition is new and names a ReplicaSet that is not observed yet.
@@ -251,6 +287,19 @@ func (p *step) namesUnknownReplicaSet(v View) bool {
 	return !slices.ContainsFunc(p.s.Revisions, func(r Revision) bool { return r.Name == name })
 }
 
+// mayNameReused reports whether the progress condition is new and names an earlier ReplicaSet, which may have got its
+// next number before the Deployment has it. Without desired pods, a condition may also be about an earlier rollout.
+func (p *step) mayNameReused(v View) bool {
+	s := &p.s
+	if s.Key.Kind != Deployment || !v.afterGap() || v.Counts.Desired > 0 || s.View == nil ||
+		s.View.Progress.Message == v.Progress.Message {
+		return false
+	}
+	return slices.ContainsFunc(s.Revisions, func(r Revision) bool {
+		return r.WorkloadUID == v.UID && r.Revision < v.Revision && v.Progress.names(r.Name)
+	})
+}
+
 // annotationTooHigh reports whether a client wrote a higher number into the revision annotation and the controller
 // corrected it: a later view with the same specification has the last revision again.
 func (p *step) annotationTooHigh(v View) bool {
@@ -261,9 +310,10 @@ func (p *step) annotationTooHigh(v View) bool {
 }
 
 // annotationCorrected reports whether a client wrote a lower number into the annotation and the controller corrected
-// it.
+// it: the next number is not lower than the last one, with the same template.
 func (p *step) annotationCorrected(v View) bool {
-	return slices.ContainsFunc(p.s.Waiting, func(w View) bool {
-		return w.UID == v.UID && w.Revision >= p.s.Last && w.Template.equals(v.Template)
+	next := slices.IndexFunc(p.s.Waiting, func(w View) bool {
+		return w.UID == v.UID && w.Revision != v.Revision && compareVersions(w.Version, v.Version) > 0
 	})
+	return next >= 0 && p.s.Waiting[next].Revision >= p.s.Last && p.s.Waiting[next].Template.equals(v.Template)
 }

@@ -23,7 +23,6 @@ func (p *step) release() bool {
 		if v := s.View; v != nil && v.At.Before(p.at) { // the clocks differ
 			gap.Since = v.At
 		}
-		p.emitGap(gap)
 		p.endUnknown(gap, p.at)
 	}
 	p.dropView()

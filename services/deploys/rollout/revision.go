@@ -40,7 +40,7 @@ func (p *step) revision(in Input) bool {
 		p.beginEpoch(in.Epoch)
 	}
 	if before := p.findRevision(known.UID); before != nil && before.Revision == known.Revision {
-		known.Since, known.Listed = before.Since, before.Listed
+		known.Since, known.Listed, known.SeenAt = before.Since, before.Listed, before.SeenAt
 	}
 	known.History = history(r, p.earlierNumbers(known))
 	p.storeRevision(known)
@@ -209,7 +209,9 @@ func (p *step) isPast(r Revision) bool {
 	switch {
 	case r.WorkloadUID != s.UID, s.View == nil:
 		return false
-	case s.Key.Kind != Deployment, s.TakenVersion == "", r.Listed && r.Revision > s.Last:
+	case s.Key.Kind == Deployment && r.Listed: // the version does not say since when it has the number
+		return r.Revision < s.Last || r.Revision == s.Last && r.Name == s.Name
+	case s.Key.Kind != Deployment, s.TakenVersion == "":
 		return r.Revision <= s.Last
 	default:
 		return compareVersions(r.Since, s.TakenVersion) <= 0
@@ -218,25 +220,18 @@ func (p *step) isPast(r Revision) bool {
 
 func pending(r Revision) Pending {
 	return Pending{
-		WorkloadUID: r.WorkloadUID, Revision: r.Revision, Name: r.Name, Hash: r.Hash, CreatedAt: r.CreatedAt,
+		WorkloadUID: r.WorkloadUID, Revision: r.Revision, Name: r.Name, UID: r.UID, Hash: r.Hash, CreatedAt: r.CreatedAt,
 		SeenAt:  r.SeenAt,
 		Version: r.Since, Listed: r.Listed, History: r.History,
 	}
 }
 
-// dropPending drops the pending revisions of a UID up to an index. If the index is -1, it drops them up to a revision
-// number.
-func (p *step) dropPending(uid string, at, upTo int) {
-	if at < 0 {
-		for i, k := range p.s.Pending {
-			if k.WorkloadUID == uid && k.Revision <= upTo {
-				at = i
-			}
-		}
-	}
+// dropPending drops the pending revisions of the view's workload up to an index. If the index is -1, it drops those
+// before the view up to a revision number.
+func (p *step) dropPending(v View, at, upTo int) {
 	rest := make([]Pending, 0, len(p.s.Pending))
 	for i, k := range p.s.Pending {
-		if k.WorkloadUID != uid || i > at {
+		if k.WorkloadUID != v.UID || i > at && (at >= 0 || k.Revision > upTo || p.isAfter(k, v)) {
 			rest = append(rest, k)
 		}
 	}
@@ -244,4 +239,19 @@ func (p *step) dropPending(uid string, at, upTo int) {
 	if len(rest) == 0 {
 		p.s.Pending = nil
 	}
+}
+
+// isAfter reports whether the ReplicaSet got its number after the view. A listed one did in two cases: the list before
+// did not contain it, or a lower number followed the view's, so the ReplicaSet that had the number then was deleted.
+func (p *step) isAfter(k Pending, v View) bool {
+	if p.s.Key.Kind != Deployment || v.Version == "" || compareVersions(k.Version, v.Version) < 0 {
+		return false
+	}
+	isLaterList := v.First && slices.ContainsFunc(p.s.Outages, func(u Unobserved) bool {
+		return !u.Since.Before(v.At) && !u.Until.After(k.SeenAt)
+	})
+	return !k.Listed || isLaterList || slices.ContainsFunc(p.s.Waiting, func(w View) bool {
+		return w.UID == v.UID && w.Revision < k.Revision && compareVersions(w.Version, v.Version) > 0 &&
+			compareVersions(w.Version, k.Version) < 0
+	})
 }

@@ -12,6 +12,7 @@ import (
 // known revisions in between. It reports the unknown ones in a gap.
 func (p *step) processRevisions(v View, to int, known, timedOut bool) {
 	s := &p.s
+	p.dropWithdrawn()
 	at := p.pendingIndex(v, to)
 	if known && !timedOut && s.Key.Kind != DaemonSet && !p.isContiguous(v, at) {
 		return
@@ -19,7 +20,7 @@ func (p *step) processRevisions(v View, to int, known, timedOut bool) {
 	reach := at
 	if at < 0 {
 		for i, k := range s.Pending {
-			if k.WorkloadUID == v.UID && (k.Revision <= to || !known) {
+			if k.WorkloadUID == v.UID && (k.Revision <= to || !known) && !p.isAfter(k, v) {
 				reach = i
 			}
 		}
@@ -34,8 +35,32 @@ func (p *step) processRevisions(v View, to int, known, timedOut bool) {
 	if s.Key.Kind == DaemonSet {
 		steps = []Pending{{WorkloadUID: v.UID, Revision: to, SeenAt: v.At}}
 	}
-	p.dropPending(v.UID, reach, to)
-	p.startRollouts(v, steps, to, known)
+	p.dropPending(v, reach, to)
+	p.startRollouts(v, p.startObserved(v, steps, 1), to, known)
+}
+
+// startObserved starts the rollouts of the revisions that were observed before a period without observations, and
+// returns the others. At least the last ones are kept for the view after the period.
+func (p *step) startObserved(v View, steps []Pending, kept int) []Pending {
+	if !v.afterGap() || v.Skipped || v.Restored || p.s.Key.Kind != Deployment || p.before == nil {
+		return steps
+	}
+	last := *p.before
+	last.First, last.Skipped, last.Restored = false, false, false
+	last.Template = Template{} // it may be that of any of them
+	at, provenance := p.at, p.provenance
+	isEarlier := func(k Pending) bool { return !k.Listed || !k.SeenAt.After(last.At) }
+	for len(steps) > kept && isEarlier(steps[0]) {
+		p.at, p.provenance = steps[0].SeenAt, events.ProvenanceObserved
+		if missed, mayHaveEnded := p.unobserved(last); mayHaveEnded {
+			p.endUnknown(missed.gap(p.s.Rollout.Revision), p.at)
+		}
+		p.startRollout(steps[0], last, false)
+		steps = steps[1:]
+	}
+	p.at, p.provenance = at, provenance
+	p.replaced = len(steps) == 1 && isEarlier(steps[0])
+	return steps
 }
 
 // startRollouts starts the rollouts of the revisions in steps. The last one is the view's, if known is true.
@@ -46,6 +71,7 @@ func (p *step) startRollouts(v View, steps []Pending, to int, known bool) {
 	p.emitMissing(v, steps, to, known)
 	for i, k := range steps {
 		p.startRollout(k, v, i == n-1 && reached && !p.hasLaterPending(v, k.Version))
+		p.replaced = false
 	}
 	if !reached {
 		if s.InFlight() {
@@ -54,7 +80,7 @@ func (p *step) startRollouts(v View, steps []Pending, to int, known bool) {
 		s.Name, s.Hash, s.Template, s.TakenVersion = v.Update, "", Template{}, ""
 	}
 	s.Unnumbered = !known
-	s.Last, s.Generation = to, v.Generation
+	s.Last, s.Generation, s.ShownVersion = to, v.Generation, ""
 }
 
 // emitMissing emits a gap if revisions, or the end of the rollout in flight, were not observed.
@@ -64,12 +90,15 @@ func (p *step) emitMissing(v View, steps []Pending, to int, known bool) {
 	missed, mayHaveEnded := p.unobserved(v)
 	if mayHaveEnded {
 		lost = append(lost, s.Rollout.Revision)
+	} else if outage, found := p.outageBefore(v.At); found && p.reapplied {
+		missed = outage
 	} else {
 		missed = p.unobservedBefore(v)
 	}
 	last := s.Last
-	if v.afterGap() && to > last && p.isDeletedBefore(s.Name, v.UID, v.Version) {
-		lost = append(lost, last) // another ReplicaSet may have got the number
+	deleted := (v.afterGap() || p.reapplied) && p.wasDeleted(v) // others may have replaced it
+	if deleted && to > last && (len(steps) == 0 || p.isDeletedBefore(s.Name, v.UID, steps[0].Version)) {
+		lost = append(lost, last) // one of them got the number
 	}
 	addLostBefore := func(revision int) {
 		for r := max(last+1, revision-maxGap); r < revision; r++ {
@@ -84,8 +113,8 @@ func (p *step) emitMissing(v View, steps []Pending, to int, known bool) {
 		}
 	}
 	addLostBefore(to + 1)
-	lost = lost[max(0, len(lost)-maxGap):]
-	if len(lost) == 0 && known {
+	lost = slices.Compact(lost[max(0, len(lost)-maxGap):])
+	if len(lost) == 0 && known && !deleted {
 		return
 	}
 	p.emitGap(missed.gap(lost...))
@@ -195,9 +224,17 @@ func (p *step) newRollout(k Pending, v View, newest bool) *rolloutStart {
 		ID: p.rolloutID(k), Revision: k.Revision, Name: k.Name, Hash: k.Hash, Strategy: v.Strategy, Labels: v.Labels,
 		Annotations: v.Annotations,
 		Provenance:  p.provenance, Replicas: counts.Desired, Newest: counts, Reported: counts, ReportedAt: v.At,
-		ProgressAt: v.At, Version: v.Version, Best: progressOf(counts), BestAt: v.At,
+		ProgressAt: v.At, Version: v.Version, ObjectUID: k.UID, Best: progressOf(counts), BestAt: v.At,
 	}
-	r.Template = p.templateOf(k.Name, v, newest)
+	if k.Listed && !v.afterGap() && s.Key.Kind == Deployment { // it may have completed before it was listed
+		if u, found := p.outageBefore(k.SeenAt); found {
+			r.Unobserved = &u
+		}
+	}
+	r.Template = p.templateOf(k, v, newest)
+	if newest && !v.afterGap() && !p.reapplied && (v.isObserved() || s.View == nil || s.View.Revision != v.Revision) {
+		p.learn(k.Name, r.Template)
+	}
 	r.Previous = s.Template.Images
 	if n := len(s.Completed); n > 0 && s.Completed[n-1].Template.known() {
 		r.Previous = s.Completed[n-1].Template.Images
@@ -227,50 +264,6 @@ func (p *step) rolloutID(k Pending) string {
 	}
 	s.Highest = max(s.Highest, k.Revision)
 	return id
-}
-
-// templateOf returns the template of a revision; the zero value if it is unknown. The first version of a Deployment
-// with the revision number also has its template. The status of a StatefulSet contains the generation that it
-// describes.
-func (p *step) templateOf(name string, v View, newest bool) Template {
-	s := &p.s
-	switch {
-	case !newest && v.afterGap():
-		return Template{}
-	case !newest:
-		return p.skippedTemplate(name, v)
-	case v.afterGap() && s.Key.Kind != DaemonSet && !p.showsTemplate(name, v):
-		return Template{} // the template may be a newer one
-	case v.isObserved() || s.Key.Kind == DaemonSet:
-		return v.Template
-	case s.Key.Kind == Deployment && (s.View == nil || s.View.Revision != v.Revision || v.Progress.names(name)):
-		return v.Template
-	default:
-		return p.templateAt(v.Observed)
-	}
-}
-
-// showsTemplate reports whether a view after a period without observations has the template of its newest revision. An
-// edit that the controller has not observed is newer. A paused Deployment, or one that first deletes its old pods, has
-// a template without a ReplicaSet. A reused ReplicaSet gets its number before the Deployment has it.
-func (p *step) showsTemplate(name string, v View) bool {
-	if !v.isObserved() || p.s.Key.Kind != Deployment {
-		return v.isObserved()
-	}
-	later := slices.ContainsFunc(p.s.Pending, func(k Pending) bool {
-		return k.WorkloadUID == v.UID && k.Revision > v.Revision
-	})
-	if later || v.Paused {
-		return false
-	}
-	switch c := v.Progress; {
-	case v.Counts.Desired == 0:
-		return true // the condition may still name an earlier ReplicaSet
-	case v.Counts.Updated > 0:
-		return c.Status == "" || c.names(name)
-	default:
-		return c.names(name) && c.Reason != reasonAvailable && v.Strategy != recreate
-	}
 }
 
 // classifyChange returns the kind of change that a rollout to the template makes. For a rollback, it also returns the
@@ -306,6 +299,9 @@ func (p *step) classifyChange(k Pending, t Template) (events.Change, int) {
 func (p *step) setStart(r *rolloutStart, k Pending, v View, newest bool) {
 	r.SeenAt = k.SeenAt
 	written := r.Template.ChangedAt
+	if !k.SeenAt.IsZero() && written.After(k.SeenAt) { // it was written again since
+		written = time.Time{}
+	}
 	reused := len(k.History) > 0
 	switch {
 	case r.Strategy == recreate && p.s.Key.Kind == Deployment && newest && r.Template.SeenPaused &&

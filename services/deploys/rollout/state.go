@@ -15,6 +15,8 @@ const (
 	maxWaiting   = 64
 	maxTemplates = 8
 	maxFormer    = 4
+	maxNamed     = 32
+	maxOutages   = 4
 	maxGap       = 1000
 )
 
@@ -61,6 +63,8 @@ type State struct {
 	Generation int      `json:"generation,omitempty"`
 	// TakenVersion is the resource version in which the ReplicaSet got that revision; empty if this was not observed.
 	TakenVersion string `json:"taken,omitempty"`
+	// ShownVersion is the newest version of a Deployment that shows that ReplicaSet with that revision; empty for none.
+	ShownVersion string `json:"shown,omitempty"`
 	// Unnumbered reports that Name is known but its revision number is not.
 	Unnumbered bool `json:"unnumbered,omitempty"`
 	// Highest is the highest revision number of a reported rollout. Repeats is the number of rollouts with a number that
@@ -70,12 +74,17 @@ type State struct {
 
 	// Templates observed last, by generation.
 	Templates []SeenTemplate `json:"templates,omitempty"`
+	// Named are the known templates of ReplicaSets, learned last at the end.
+	Named []NamedTemplate `json:"named,omitempty"`
 	// Completed rollouts, oldest first, including a complete baseline.
 	Completed []Finished `json:"completed,omitempty"`
 	// Revisions are the known ReplicaSets or ControllerRevisions, lowest revision first.
 	Revisions []Revision `json:"revisions,omitempty"`
 	// Pending are the unprocessed revisions after Last, in the order in which the objects got them.
 	Pending []Pending `json:"pending,omitempty"`
+
+	// Outages are the last periods without observations, oldest first.
+	Outages []Unobserved `json:"outages,omitempty"`
 
 	// Pods is the newest list of pods that do not start; nil for none.
 	Pods *Pods `json:"pods,omitempty"`
@@ -110,8 +119,10 @@ func (t Template) equals(o Template) bool {
 	return t.known() && t.Digest == o.Digest && t.RestartedAt == o.RestartedAt
 }
 
-// SeenTemplate is the observed template of a workload from a generation on.
+// SeenTemplate is the observed template of a workload from a generation on. No version of the workload before Version
+// has it; empty if that is unknown.
 type SeenTemplate struct {
+	Version    string   `json:"version,omitempty"`
 	Generation int      `json:"generation,omitempty"`
 	Template   Template `json:"template"`
 }
@@ -133,7 +144,7 @@ type Revision struct {
 	Hash        string `json:"hash,omitempty"`
 	Version     string `json:"version"`
 	// Since is the first observed version with this revision. Listed: this version comes from a list, so the object may
-	// have got the revision earlier.
+	// have got the revision earlier. SeenAt is the time of that observation.
 	Since     string    `json:"since"`
 	Listed    bool      `json:"listed,omitempty"`
 	Deleted   bool      `json:"deleted,omitempty"`
@@ -147,6 +158,7 @@ type Pending struct {
 	WorkloadUID string `json:"workload_uid"`
 	Revision    int    `json:"revision"`
 	Name        string `json:"name"`
+	UID         string `json:"uid,omitempty"`
 	// Version in which the object got the revision; maybe a later one if Listed.
 	Version   string    `json:"version"`
 	Listed    bool      `json:"listed,omitempty"`
@@ -171,8 +183,9 @@ type Rollout struct {
 	Labels      map[string]string `json:"labels,omitempty"`
 	Annotations map[string]string `json:"annotations,omitempty"`
 
-	// Version of the workload that started it.
-	Version string `json:"version,omitempty"`
+	// Version of the workload that started it. ObjectUID is the UID of its ReplicaSet then.
+	Version   string `json:"version,omitempty"`
+	ObjectUID string `json:"object_uid,omitempty"`
 
 	StartedAt  time.Time         `json:"started_at"`
 	SeenAt     time.Time         `json:"seen_at"`
@@ -219,6 +232,9 @@ type Unobserved struct {
 	Since time.Time    `json:"since"`
 	Until time.Time    `json:"until"`
 	Cause events.Cause `json:"cause"`
+	// Refuted reports that a later view shows the rollout unfinished. This does not count if its ReplicaSet turns out to
+	// be another one than before.
+	Refuted bool `json:"refuted,omitempty"`
 }
 
 // Ordinal is the number of facts with this name in a rollout.
@@ -279,6 +295,7 @@ func (s State) InFlight() bool { return s.Rollout != nil && s.Rollout.End == "" 
 func (s State) clone() State {
 	s.FormerUIDs = slices.Clip(s.FormerUIDs)
 	s.Waiting = slices.Clone(s.Waiting)
+	s.Outages = slices.Clip(s.Outages)
 	s.Templates = slices.Clip(s.Templates)
 	s.Completed = slices.Clip(s.Completed)
 	s.Revisions = slices.Clip(s.Revisions)

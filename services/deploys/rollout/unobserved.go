@@ -1,14 +1,21 @@
 package rollout
 
-import "lockstep.internal/schemas/gen/events"
+import (
+	"slices"
+	"time"
+
+	"lockstep.internal/schemas/gen/events"
+)
 
 // unobservedBefore returns the period without observations before a view. It starts at the previous view, or at the
 // creation of the workload.
-func (p *step) unobservedBefore(v View) Unobserved {
+func (p *step) unobservedBefore(v View) Unobserved { return unobservedBetween(p.before, v) }
+
+func unobservedBetween(before *View, v View) Unobserved {
 	u := Unobserved{Since: v.At, Until: v.At, Cause: cause(v)}
 	switch {
-	case p.before != nil:
-		u.Since = p.before.At
+	case before != nil:
+		u.Since = before.At
 	case !v.CreatedAt.IsZero():
 		u.Since = v.CreatedAt
 	}
@@ -16,6 +23,33 @@ func (p *step) unobservedBefore(v View) Unobserved {
 		u.Since = u.Until
 	}
 	return u
+}
+
+// recordOutage records the period without observations before a view that is not applied yet.
+func (p *step) recordOutage(v View) {
+	s := &p.s
+	if s.Key.Kind != Deployment || !v.afterGap() {
+		return
+	}
+	before := s.View
+	if n := len(s.Waiting); n > 0 {
+		before = &s.Waiting[n-1]
+	}
+	if before != nil && before.UID != v.UID {
+		before = nil
+	}
+	s.Outages = append(s.Outages, unobservedBetween(before, v))
+	s.Outages = s.Outages[max(0, len(s.Outages)-maxOutages):]
+}
+
+// outageBefore returns the last period without observations that began before the time.
+func (p *step) outageBefore(at time.Time) (Unobserved, bool) {
+	for _, u := range slices.Backward(p.s.Outages) {
+		if u.Since.Before(at) {
+			return u, true
+		}
+	}
+	return Unobserved{}, false
 }
 
 func cause(v View) events.Cause {
@@ -40,51 +74,87 @@ func (p *step) unobserved(v View) (Unobserved, bool) {
 	switch {
 	case !s.InFlight():
 		return Unobserved{}, false
-	case !v.afterGap() && s.Rollout.Unobserved == nil:
+	case (!v.afterGap() || p.replaced) && !p.mayHaveCompleted():
 		return Unobserved{}, false
-	case !v.afterGap():
+	case !v.afterGap(), p.replaced:
 		return *s.Rollout.Unobserved, true
 	}
-	u := p.unobservedBefore(v)
-	if earlier := s.Rollout.Unobserved; earlier != nil {
-		u.Since = earlier.Since
-	}
-	return u, true
+	return p.unobservedUntil(v), true
 }
 
-// updateUnobserved updates the period without observations in which the rollout in flight may have completed. If the
-// view shows that the rollout never completed, it clears the period.
+// unobservedUntil returns the period before a view, together with an earlier one in which the rollout in flight may
+// have completed.
+func (p *step) unobservedUntil(v View) Unobserved {
+	u := p.unobservedBefore(v)
+	if p.mayHaveCompleted() {
+		u.Since = p.s.Rollout.Unobserved.Since
+	}
+	return u
+}
+
+// mayHaveCompleted reports whether the newest rollout may have completed in a period without observations.
+func (p *step) mayHaveCompleted() bool {
+	u := p.s.Rollout.Unobserved
+	return u != nil && (!u.Refuted || p.isReplaced(p.s.Rollout))
+}
+
+// isReplacedBefore reports whether another ReplicaSet was observed to replace that of the rollout in flight, before the
+// period without observations that ends with the view.
+func (p *step) isReplacedBefore(v View) bool {
+	s := &p.s
+	if s.Key.Kind != Deployment || p.before != nil && p.isShown(*p.before, s.Rollout.Name) {
+		return false
+	}
+	return slices.ContainsFunc(s.Pending, func(k Pending) bool {
+		return k.WorkloadUID == v.UID && !k.Listed && k.Name != s.Rollout.Name && !p.isAfter(k, v) &&
+			compareVersions(k.Version, s.TakenVersion) > 0
+	})
+}
+
+// isReplaced reports whether the ReplicaSet of the rollout was deleted and created again in a period without
+// observations. Then the new one may have too few pods although the rollout had completed.
+func (p *step) isReplaced(r *Rollout) bool {
+	return r.ObjectUID != "" && slices.ContainsFunc(p.s.Revisions, func(k Revision) bool {
+		return k.WorkloadUID == p.s.UID && k.Name == r.Name && k.UID != r.ObjectUID && k.Listed &&
+			compareVersions(k.Since, r.Version) > 0
+	})
+}
+
+// updateUnobserved updates the period without observations in which the rollout in flight may have completed.
 func (p *step) updateUnobserved(v View) {
 	s := &p.s
 	switch {
-	case !s.InFlight():
-	case p.isUnfinished(s.Rollout, v):
-		s.Rollout.Unobserved = nil
+	case !s.InFlight(), v.First && !v.Skipped && p.isReplacedBefore(v):
 	case v.afterGap():
-		u := p.unobservedBefore(v)
-		if earlier := s.Rollout.Unobserved; earlier != nil {
-			u.Since = earlier.Since
-		}
+		u := p.unobservedUntil(v)
+		u.Refuted = p.isUnfinished(s.Rollout, v)
+		s.Rollout.Unobserved = &u
+	case s.Rollout.Unobserved != nil && !s.Rollout.Unobserved.Refuted && p.isUnfinished(s.Rollout, v):
+		u := *s.Rollout.Unobserved
+		u.Refuted = true
 		s.Rollout.Unobserved = &u
 	}
 }
 
 // isUnfinished reports whether the view shows that the rollout has not completed before. A completed Deployment has no
-// old pods until the next template, and its condition changes only after an edit. In a completed StatefulSet the
-// revision is the current one.
+// old pods until the next template, and its condition changes only after an edit, unless the cluster refused old pods
+// until then. In a completed StatefulSet the revision is the current one.
 func (p *step) isUnfinished(r *Rollout, v View) bool {
-	if !p.describesRollout(r, v) {
+	if !p.describesRollout(r, v) || p.hasLaterPending(v, p.s.TakenVersion) {
 		return false
 	}
 	if p.s.Key.Kind == StatefulSet && v.Strategy != onDelete && v.Current != v.Update {
 		return true
+	}
+	if v.Failure.Status == "True" || p.before != nil && p.before.Failure.Status == "True" {
+		return false
 	}
 	untouched := p.before == nil && v.Generation == 1 || p.before != nil && p.before.Generation == v.Generation
 	if c := v.Progress; untouched && v.afterGap() && c.names(r.Name) &&
 		(c.Reason == reasonUpdated || c.Reason == reasonDeadline) && c.At.After(r.StartedAt) {
 		return true
 	}
-	return v.isObserved() && v.Counts.Updated < v.Counts.Total && v.Template.equals(r.Template)
+	return v.isObserved() && v.Counts.Updated < v.Counts.Total && v.Counts.Desired > 0 && v.Template.equals(r.Template)
 }
 
 // confirmedBy reports whether the condition of the Deployment controller shows that the rollout completed at some time.

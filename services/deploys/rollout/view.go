@@ -238,6 +238,7 @@ func (v View) isSimilar(o View, kind string) bool {
 		v.Generation == o.Generation && v.isObserved() == o.isObserved() && v.Revision == o.Revision &&
 		v.Update == o.Update && v.Current == o.Current &&
 		v.Paused == o.Paused && v.Counts.Desired == o.Counts.Desired && v.isComplete(kind) == o.isComplete(kind) &&
+		(v.Counts.Updated > 0) == (o.Counts.Updated > 0) && // only pods show which ReplicaSet is the newest one
 		v.isDrained() == o.isDrained() && v.Progress.Reason == o.Progress.Reason && v.Failure.Status == o.Failure.Status &&
 		!o.isComplete(kind)
 }
