@@ -47,12 +47,14 @@ func TestEntriesOfOldAgentsArePublishedAgainOnce(t *testing.T) {
 	require.Equal(t, map[string]map[string]any{
 		"lockstep.local.directory.agent.7": {
 			"agent_id":         7.0,
+			"name":             "a",
 			"project_id":       4.0,
 			"curve_public_key": "X",
 			"token_hash":       hex.EncodeToString([]byte("a")),
 		},
 		"lockstep.local.directory.agent.8": {
 			"agent_id":         8.0,
+			"name":             "b",
 			"project_id":       4.0,
 			"curve_public_key": "X",
 			"token_hash":       hex.EncodeToString([]byte("b")),
