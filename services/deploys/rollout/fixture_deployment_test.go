@@ -133,8 +133,7 @@ func (d *deployment) write() {
 	if actual.tpl != d.tpl || uidOf(actual.id) != d.objectUID || d.currentRevision != d.revision {
 		return
 	}
-	inCondition := strings.Contains(d.progress.Message, `"web-`+actual.tpl.hash()+`"`)
-	if d.revision != d.previousAnnotation || c.Updated > 0 || inCondition {
+	if d.revision != d.previousAnnotation || c.Updated > 0 || d.isNamed() {
 		d.show()
 	}
 	if !d.down && d.showsEnd() {
@@ -148,11 +147,16 @@ func (d *deployment) write() {
 	}
 }
 
+// isNamed reports whether the progress condition names the newest rollout.
+func (d *deployment) isNamed() bool {
+	return strings.Contains(d.progress.Message, `"web-`+d.newest().tpl.hash()+`"`)
+}
+
 // showsEnd reports whether the Deployment shows that the newest rollout completed, now or before.
 func (d *deployment) showsEnd() bool {
 	c := d.progress
-	return d.isComplete() || c.Reason == "NewReplicaSetAvailable" && c.LastUpdateTime.After(d.newest().started) &&
-		strings.Contains(c.Message, `"web-`+d.newest().tpl.hash()+`"`)
+	return d.isComplete() ||
+		c.Reason == "NewReplicaSetAvailable" && c.LastUpdateTime.After(d.newest().started) && d.isNamed()
 }
 
 // isComplete reports whether the status shows that the newest rollout is complete. The status may still count the pods
@@ -181,8 +185,9 @@ func (d *deployment) writeSet(r *replicaSet) {
 func (d *deployment) relist() []rollout.Input {
 	w := d.observation(events.VerbUpserted)
 	w.Workload.Object.ResourceVersion = d.version
-	if len(d.actual) > 0 && d.newest().end == events.FactCompleted && d.newest().tpl == d.tpl && d.showsEnd() {
-		d.newest().endSeen = true
+	if len(d.actual) > 0 && d.newest().end == events.FactCompleted && d.newest().tpl == d.tpl && d.showsEnd() &&
+		(d.status.Updated > 0 || d.isNamed() || d.newestSet() != nil) {
+		d.newest().endSeen = true // else nothing shows which ReplicaSet is complete
 	}
 	list := []rollout.Input{w}
 	for _, r := range d.sets {

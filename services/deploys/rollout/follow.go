@@ -306,7 +306,11 @@ func (p *step) applyNextView(v View, timedOut bool) {
 	}
 	p.recordTemplate(&v)
 	to, known := p.targetRevision(v)
+	namesUnknown := p.namesUnknownReplicaSet(v)
 	p.advanceRevision(v, to, known, timedOut)
+	if v.afterGap() {
+		p.reportRenumbered(v, namesUnknown, s.Revisions...)
+	}
 	if v.Revision == s.Last && p.isShown(v, s.Name) {
 		s.ShownVersion = v.Version
 	}
@@ -324,6 +328,9 @@ func (p *step) advanceRevision(v View, to int, known, timedOut bool) {
 		p.processRevisions(v, to, known, timedOut)
 	case to > 0 && to < s.Last:
 		p.restartRevisions(v, to, timedOut)
+	case timedOut && to == s.Last && p.showsUnknownReplicaSet(v):
+		s.Last--
+		p.processRevisions(v, to, true, true)
 	case timedOut && !p.isExplained(v) && v.Counts.Updated > 0: // no other ReplicaSet exists: it has this template
 		s.Template = v.Template
 		if s.InFlight() {
@@ -335,12 +342,13 @@ func (p *step) advanceRevision(v View, to int, known, timedOut bool) {
 }
 
 // reapplyView applies the newest view again after an observation of a revision for which it did not wait.
-func (p *step) reapplyView() {
+func (p *step) reapplyView(r Revision) {
 	s := &p.s
 	v := *s.View
 	p.provenance, p.before = events.ProvenanceObserved, s.View
 	if v.afterGap() {
 		p.provenance, p.reapplied = events.ProvenanceReconstructed, true
+		p.reportRenumbered(v, false, r)
 	}
 	missed := p.unobservedBefore(v)
 	v.First, v.Skipped, v.Restored = false, false, false
@@ -390,10 +398,16 @@ func (p *step) restartRevisions(v View, to int, timedOut bool) {
 		return
 	}
 	r, found := p.holder(v, to)
-	if !found && timedOut && !p.annotationCorrected(v) { // deletions of objects with higher numbers were not observed
+	deleted := !found && timedOut && !p.annotationCorrected(v) // objects with higher numbers were, which was not observed
+	if deleted {
 		r, found = p.newestHolder(v, to)
 	}
-	if !found {
+	switch {
+	case !found && deleted:
+		s.Last = to - 1
+		p.processRevisions(v, to, true, true)
+		return
+	case !found:
 		return // a client edited the annotation; the controller corrects it
 	}
 	s.Pending = slices.DeleteFunc(s.Pending, func(k Pending) bool {
@@ -414,21 +428,23 @@ func (p *step) restartRevisions(v View, to int, timedOut bool) {
 }
 
 // newestHolder returns the newest object that had the revision number at the view and that the view may show. One that
-// was only listed later may have had it.
+// was only listed later, or has a higher number since, may have had it.
 func (p *step) newestHolder(v View, revision int) (Revision, bool) {
-	var newest, listed Revision
+	var newest, later Revision
 	for _, r := range p.s.Revisions {
 		isDeleted := r.Deleted && compareVersions(r.Version, v.Version) < 0
+		isBefore := r.Revision == revision && compareVersions(r.Since, v.Version) < 0
+		isLater := r.Revision == revision && r.Listed || slices.Contains(r.History, revision)
 		switch {
-		case r.WorkloadUID != p.s.UID, r.Revision != revision, isDeleted, !p.mayShow(v, r.Name):
-		case compareVersions(r.Since, v.Version) < 0 && compareVersions(r.Version, newest.Version) > 0:
+		case r.WorkloadUID != p.s.UID, isDeleted, !p.mayShow(v, r.Name):
+		case isBefore && compareVersions(r.Version, newest.Version) > 0:
 			newest = r
-		case r.Listed && compareVersions(r.Version, listed.Version) > 0:
-			listed = r
+		case isLater && compareVersions(r.Version, later.Version) > 0:
+			later = r
 		}
 	}
 	if newest.UID == "" {
-		newest = listed
+		newest = later
 	}
 	return newest, newest.UID != ""
 }

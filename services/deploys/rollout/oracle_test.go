@@ -375,7 +375,7 @@ func (o *oracle) checkUnreported(actual *actualRollout) {
 	switch uid := uidOf(actual.id); {
 	case !actual.visible: // nothing but its own object showed it
 	case !o.seen[uid]: // its workload existed only within an outage
-	case o.lostNumbers[uid]: // another ReplicaSet may have its number
+	case o.lostNumbers[uid] && (!actual.seen || o.isCovered(actual)): // another ReplicaSet may have its number
 	case o.isContinued(actual): // nothing showed what was in between
 	case actual.seen:
 		o.differf("no facts about %s, which was seen", actual.id)
@@ -385,13 +385,14 @@ func (o *oracle) checkUnreported(actual *actualRollout) {
 	}
 }
 
-// isContinued reports whether the rollout is a reported one that was replaced by others which nothing showed.
+// isContinued reports whether the rollout is a reported one that was replaced by others which nothing shows. If numbers
+// are lost, nothing may show those that the watcher did not see.
 func (o *oracle) isContinued(actual *actualRollout) bool {
 	for _, a := range slices.Backward(o.actual[:slices.Index(o.actual, actual)]) {
 		if a.id == actual.id && (a.reported != nil || o.isContinued(a)) {
 			return true
 		}
-		if a.visible {
+		if a.visible && (a.seen || !o.lostNumbers[uidOf(a.id)]) {
 			return false
 		}
 	}
@@ -411,6 +412,14 @@ func (o *oracle) isLost(actual *actualRollout) bool {
 		}
 		unnamed := o.deletedByHand[f.Workload.UID] && actual.hidden && !f.Gap.Since.After(actual.started)
 		return unnamed || slices.Contains(f.Gap.Revisions, actual.revision)
+	})
+}
+
+// isCovered reports whether a gap covers the start of the rollout.
+func (o *oracle) isCovered(actual *actualRollout) bool {
+	return slices.ContainsFunc(o.facts, func(f events.DeployFact) bool {
+		return f.Fact == events.FactGap && f.Workload.UID == uidOf(actual.id) && !f.Gap.Since.After(actual.started) &&
+			!f.Gap.Until.Before(actual.started)
 	})
 }
 

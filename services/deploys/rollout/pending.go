@@ -199,8 +199,13 @@ func (p *step) isReissued(k Pending, last int, name string) bool {
 	if p.s.Key.Kind != Deployment {
 		return false
 	}
-	if name == "" { // nobody observed the ReplicaSet that had the number before
-		return k.Revision == last && p.s.View != nil && p.isAfter(k, *p.s.View)
+	if name == "" { // the ReplicaSet that had the number before was never observed, so it was in no list
+		if k.Revision != last || p.s.View == nil {
+			return false
+		}
+		unlisted := *p.s.View
+		unlisted.First = true
+		return p.isAfter(k, unlisted)
 	}
 	if k.Revision == last {
 		return k.Name != name
@@ -277,11 +282,25 @@ func (p *step) mayNameUnknownRevision(v View) bool {
 
 // namesUnknownReplicaSet reports whether the progress condition is new and names a ReplicaSet that is not observed yet.
 func (p *step) namesUnknownReplicaSet(v View) bool {
-	name := v.Progress.object()
-	if p.s.Key.Kind != Deployment || name == "" || name == p.s.Key.Name || v.Progress.Reason == reasonCreateError {
+	if p.s.View != nil && p.s.View.UID == v.UID && p.s.View.Progress.Message == v.Progress.Message {
 		return false
 	}
-	if p.s.View != nil && p.s.View.UID == v.UID && p.s.View.Progress.Message == v.Progress.Message {
+	return p.namesUnobserved(v)
+}
+
+// showsUnknownReplicaSet reports whether a view after a period without observations shows that a ReplicaSet has the
+// number of the last one and is not observed.
+func (p *step) showsUnknownReplicaSet(v View) bool {
+	if !v.afterGap() || p.s.Key.Kind != Deployment {
+		return false
+	}
+	return p.namesUnknownReplicaSet(v) || v.Counts.Updated > 0 && p.s.Template.known() && !p.isExplained(v)
+}
+
+// namesUnobserved reports whether the progress condition names a ReplicaSet that is not observed.
+func (p *step) namesUnobserved(v View) bool {
+	name := v.Progress.object()
+	if p.s.Key.Kind != Deployment || name == "" || name == p.s.Key.Name || v.Progress.Reason == reasonCreateError {
 		return false
 	}
 	return !slices.ContainsFunc(p.s.Revisions, func(r Revision) bool { return r.Name == name })
@@ -315,5 +334,8 @@ func (p *step) annotationCorrected(v View) bool {
 	next := slices.IndexFunc(p.s.Waiting, func(w View) bool {
 		return w.UID == v.UID && w.Revision != v.Revision && compareVersions(w.Version, v.Version) > 0
 	})
-	return next >= 0 && p.s.Waiting[next].Revision >= p.s.Last && p.s.Waiting[next].Template.equals(v.Template)
+	if next < 0 || p.s.Waiting[next].afterGap() {
+		return false
+	}
+	return p.s.Waiting[next].Revision >= p.s.Last && p.s.Waiting[next].Template.equals(v.Template)
 }

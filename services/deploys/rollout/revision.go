@@ -47,7 +47,7 @@ func (p *step) revision(in Input) bool {
 	p.addPending(known)
 	p.applyWaiting(false)
 	if len(p.s.Waiting) == 0 && p.s.Present() {
-		p.reapplyView()
+		p.reapplyView(known)
 	}
 	return true
 }
@@ -130,6 +130,7 @@ func (p *step) storeRevision(r Revision) {
 		revisions = append(revisions, known)
 	}
 	revisions = append(revisions, r)
+	isLast := p.mayBeLast(r)
 	s.Revisions = revisions
 	slices.SortFunc(s.Revisions, func(a, b Revision) int {
 		return cmp.Or(cmp.Compare(a.Revision, b.Revision), cmp.Compare(a.UID, b.UID))
@@ -139,12 +140,22 @@ func (p *step) storeRevision(r Revision) {
 	}
 	if r.WorkloadUID == s.UID && s.View != nil {
 		switch {
-		case r.Revision == s.Last && s.Hash == "" && !r.Deleted:
+		case isLast:
 			s.Name, s.Hash, s.TakenVersion = r.Name, r.Hash, r.Since
 		case s.Unnumbered && r.Name == s.Name && r.Revision >= s.Last && !r.Deleted:
 			s.Last, s.Hash, s.Unnumbered = r.Revision, r.Hash, false
 		}
 	}
+}
+
+// mayBeLast reports whether the last processed revision has an unknown object and that may be this one. It is another
+// one if it got the number after the newest view, or if the view names an object that is not observed.
+func (p *step) mayBeLast(r Revision) bool {
+	s := &p.s
+	if r.WorkloadUID != s.UID || s.View == nil || r.Revision != s.Last || s.Hash != "" || r.Deleted {
+		return false
+	}
+	return !p.isAfter(pending(r), *s.View) && (s.View.Progress.names(r.Name) || !p.namesUnobserved(*s.View))
 }
 
 // history returns the earlier revision numbers of a reused object, oldest first.
@@ -212,7 +223,7 @@ func (p *step) isPast(r Revision) bool {
 	case s.Key.Kind == Deployment && r.Listed: // the version does not say since when it has the number
 		return r.Revision < s.Last || r.Revision == s.Last && r.Name == s.Name
 	case s.Key.Kind != Deployment, s.TakenVersion == "":
-		return r.Revision <= s.Last
+		return r.Revision <= s.Last && !p.isReissued(pending(r), s.Last, s.Name)
 	default:
 		return compareVersions(r.Since, s.TakenVersion) <= 0
 	}
@@ -247,8 +258,8 @@ func (p *step) isAfter(k Pending, v View) bool {
 	if p.s.Key.Kind != Deployment || v.Version == "" || compareVersions(k.Version, v.Version) < 0 {
 		return false
 	}
-	isLaterList := v.First && slices.ContainsFunc(p.s.Outages, func(u Unobserved) bool {
-		return !u.Since.Before(v.At) && !u.Until.After(k.SeenAt)
+	isLaterList := v.First && slices.ContainsFunc(p.s.Outages, func(o Outage) bool {
+		return !o.Since.Before(v.At) && !o.Until.After(k.SeenAt)
 	})
 	return !k.Listed || isLaterList || slices.ContainsFunc(p.s.Waiting, func(w View) bool {
 		return w.UID == v.UID && w.Revision < k.Revision && compareVersions(w.Version, v.Version) > 0 &&

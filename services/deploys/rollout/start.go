@@ -91,7 +91,7 @@ func (p *step) emitMissing(v View, steps []Pending, to int, known bool) {
 	if mayHaveEnded {
 		lost = append(lost, s.Rollout.Revision)
 	} else if outage, found := p.outageBefore(v.At); found && p.reapplied {
-		missed = outage
+		missed = outage.Unobserved
 	} else {
 		missed = p.unobservedBefore(v)
 	}
@@ -227,8 +227,8 @@ func (p *step) newRollout(k Pending, v View, newest bool) *rolloutStart {
 		ProgressAt: v.At, Version: v.Version, ObjectUID: k.UID, Best: progressOf(counts), BestAt: v.At,
 	}
 	if k.Listed && !v.afterGap() && s.Key.Kind == Deployment { // it may have completed before it was listed
-		if u, found := p.outageBefore(k.SeenAt); found {
-			r.Unobserved = &u
+		if o, found := p.outageBefore(k.SeenAt); found {
+			r.Unobserved = &o.Unobserved
 		}
 	}
 	r.Template = p.templateOf(k, v, newest)

@@ -84,7 +84,7 @@ type State struct {
 	Pending []Pending `json:"pending,omitempty"`
 
 	// Outages are the last periods without observations, oldest first.
-	Outages []Unobserved `json:"outages,omitempty"`
+	Outages []Outage `json:"outages,omitempty"`
 
 	// Pods is the newest list of pods that do not start; nil for none.
 	Pods *Pods `json:"pods,omitempty"`
@@ -235,6 +235,13 @@ type Unobserved struct {
 	// Refuted reports that a later view shows the rollout unfinished. This does not count if its ReplicaSet turns out to
 	// be another one than before.
 	Refuted bool `json:"refuted,omitempty"`
+}
+
+// Outage is a period without observations. Last is the last processed revision before it.
+type Outage struct {
+	Unobserved
+
+	Last int `json:"last,omitempty"`
 }
 
 // Ordinal is the number of facts with this name in a rollout.

@@ -35,21 +35,43 @@ func (p *step) recordOutage(v View) {
 	if n := len(s.Waiting); n > 0 {
 		before = &s.Waiting[n-1]
 	}
+	last := s.Last
 	if before != nil && before.UID != v.UID {
-		before = nil
+		before, last = nil, 0
 	}
-	s.Outages = append(s.Outages, unobservedBetween(before, v))
+	s.Outages = append(s.Outages, Outage{Unobserved: unobservedBetween(before, v), Last: last})
 	s.Outages = s.Outages[max(0, len(s.Outages)-maxOutages):]
 }
 
 // outageBefore returns the last period without observations that began before the time.
-func (p *step) outageBefore(at time.Time) (Unobserved, bool) {
-	for _, u := range slices.Backward(p.s.Outages) {
-		if u.Since.Before(at) {
-			return u, true
+func (p *step) outageBefore(at time.Time) (Outage, bool) {
+	for _, o := range slices.Backward(p.s.Outages) {
+		if o.Since.Before(at) {
+			return o, true
 		}
 	}
-	return Unobserved{}, false
+	return Outage{}, false
+}
+
+// reportRenumbered emits a gap, unless there is one, if ReplicaSets were deleted by hand in the period without
+// observations before the view: the view names one that is not observed, or one of the given ones got a number that was
+// given before. There may have been others in between.
+func (p *step) reportRenumbered(v View, namesUnknown bool, revisions ...Revision) {
+	s := &p.s
+	o, found := p.outageBefore(v.At)
+	hasGap := slices.ContainsFunc(p.facts, func(f events.DeployFact) bool {
+		return f.Fact == events.FactGap && f.Workload.UID == s.UID && !f.Gap.Since.After(o.Since)
+	})
+	if s.Key.Kind != Deployment || !found || o.Last == 0 || hasGap {
+		return
+	}
+	if namesUnknown || slices.ContainsFunc(revisions, func(r Revision) bool {
+		isKnown := s.Rollout == nil || s.Rollout.Name == r.Name && s.Rollout.ObjectUID == r.UID
+		return r.WorkloadUID == s.UID && r.Listed && r.Revision > 0 && r.Revision <= o.Last && r.SeenAt.After(o.Since) &&
+			!isKnown
+	}) {
+		p.emitGap(o.gap())
+	}
 }
 
 func cause(v View) events.Cause {
