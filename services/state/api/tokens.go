@@ -110,7 +110,8 @@ func (s *tokenService) RevokeToken(
 	}
 	defer s.sessions.invalidate()
 	spare := postgres.Spare{Caller: sessionOf(ctx).token.ID, OtherUsers: r.Msg.GetKeepOtherUsers()}
-	revoked, err := s.directory.RevokeToken(ctx, t, spare)
+	// The end of the caller's own token ends this request, maybe before the answer of the database.
+	revoked, err := s.directory.RevokeToken(context.WithoutCancel(ctx), t, spare)
 	if err != nil {
 		return nil, err
 	}
