@@ -9,7 +9,7 @@ import (
 	"lockstep.internal/services/deploys/rollout"
 )
 
-// The number of a ReplicaSet that was deleted by hand is given again. The template tells the ReplicaSets apart.
+// The revision number of a ReplicaSet that was deleted by hand is reused. The template identifies each ReplicaSet.
 func TestReplicaSetIsIdentifiedByItsTemplate(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
