@@ -224,14 +224,15 @@ func (p *step) isReissued(k Pending, last int, name string) bool {
 }
 
 // holder returns the ReplicaSet with a lower revision number to which a Deployment was rolled back after all
-// ReplicaSets with higher numbers were deleted. Such a ReplicaSet keeps its number.
+// ReplicaSets with higher numbers were deleted. Such a ReplicaSet keeps its number. A view that shows it proves that
+// they were, even if their deletion was not observed.
 func (p *step) holder(v View, to int) (Revision, bool) {
 	var found Revision
 	for _, r := range p.s.Revisions {
 		before := r.Listed || compareVersions(r.Since, v.Version) < 0
 		switch {
 		case r.WorkloadUID != v.UID, r.Deleted && compareVersions(r.Version, v.Version) < 0:
-		case before && r.Revision == to && v.afterGap() && v.Progress.names(r.Name):
+		case before && r.Revision == to && (p.isShown(v, r.Name) || v.afterGap() && v.Progress.names(r.Name)):
 			return r, true
 		case before && r.Revision > to:
 			return Revision{}, false

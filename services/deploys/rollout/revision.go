@@ -148,11 +148,13 @@ func (p *step) storeRevision(r Revision) {
 	}
 }
 
-// mayBeLast reports whether the last processed revision has an unknown object and that may be this one. It is another
-// one if it got the number after the newest view, or if the view names an object that is not observed.
+// mayBeLast reports whether the last processed revision has an unobserved object and that may be this one. It is
+// another one if it has another name, if it got the number after the newest view, or if the view names an object that
+// is not observed.
 func (p *step) mayBeLast(r Revision) bool {
 	s := &p.s
-	if r.WorkloadUID != s.UID || s.View == nil || r.Revision != s.Last || s.Hash != "" || r.Deleted {
+	if r.WorkloadUID != s.UID || s.View == nil || r.Revision != s.Last || s.Hash != "" || r.Deleted ||
+		s.Name != "" && s.Name != r.Name {
 		return false
 	}
 	return !p.isAfter(pending(r), *s.View) && (s.View.Progress.names(r.Name) || !p.namesUnobserved(*s.View))

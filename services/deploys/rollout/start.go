@@ -1,6 +1,7 @@
 package rollout
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
 	"time"
@@ -77,10 +78,20 @@ func (p *step) startRollouts(v View, steps []Pending, to int, known bool) {
 		if s.InFlight() {
 			p.endSuperseded(nil, v)
 		}
-		s.Name, s.Hash, s.Template, s.TakenVersion = v.Update, "", Template{}, ""
+		s.Name, s.Hash, s.Template, s.TakenVersion = cmp.Or(v.Update, p.completedName(v)), "", Template{}, ""
 	}
 	s.Unnumbered = !known
 	s.Last, s.Generation, s.ShownVersion = to, v.Generation, ""
+}
+
+// completedName returns the name of the ReplicaSet that a view shows to be complete, although it was not observed with
+// the view's number: it was deleted by hand. It is empty if nothing names it. Without desired pods, the condition may
+// be about an earlier rollout.
+func (p *step) completedName(v View) string {
+	if c := v.Progress; p.s.Key.Kind == Deployment && v.isFull() && v.Counts.Desired > 0 && c.Reason == reasonAvailable {
+		return c.object()
+	}
+	return ""
 }
 
 // emitMissing emits a gap if revisions, or the end of the rollout in flight, were not observed.
