@@ -294,7 +294,7 @@ func (p *step) isReady(v View) bool {
 		return false
 	case at >= 0 && to > last:
 		return p.isContiguous(v, at)
-	case at >= 0 && s.Key.Kind == Deployment: // the number was given again, maybe more than once
+	case at >= 0 && s.Key.Kind == Deployment: // the number was reused, maybe more than once
 		return (v.Progress.names(s.Pending[at].Name) || p.isShown(v, s.Pending[at].Name)) && p.isContiguous(v, at)
 	case to > last:
 		return p.annotationTooHigh(v)

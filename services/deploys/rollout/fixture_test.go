@@ -41,7 +41,7 @@ type fixture struct {
 	deletions map[string]time.Time
 	seen      map[string]bool
 	// lostNumbers has the UIDs of Deployments with a ReplicaSet that was deleted by hand in an outage. Its number may have
-	// been given again any number of times: nothing that remains shows how often, and which ReplicaSet had it when.
+	// been reused any number of times: nothing that remains shows how often, and which ReplicaSet had it when.
 	lostNumbers map[string]bool
 	// deletedByHand has the UIDs of Deployments with a ReplicaSet that was deleted by hand at any time.
 	deletedByHand map[string]bool

@@ -242,7 +242,7 @@ func TestRevisionWithoutViewIsInGap(t *testing.T) {
 			d.delete()
 			d.start()
 		}, []string{"gap []", "removed", "gap [1]", "removed"}},
-		"the number may have been given again": {func(d *deployment) {
+		"the number may have been reused": {func(d *deployment) {
 			d.edit("web:2")
 			d.run()
 			d.pause()

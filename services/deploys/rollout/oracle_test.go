@@ -227,7 +227,7 @@ func (o *oracle) candidates(f events.DeployFact, from int) []int {
 }
 
 // isOf reports whether the start may be that of the simulated rollout. The id of a Deployment's rollout may end with
-// how many numbers were given again so far, which is not compared.
+// how many numbers were reused so far, which is not compared.
 func (a *actualRollout) isOf(f events.DeployFact) bool {
 	rest, ok := strings.CutPrefix(f.Rollout.ID, a.id)
 	return ok && (rest == "" || strings.HasPrefix(rest, "/e")) && !a.written.After(f.ObservedAt)
