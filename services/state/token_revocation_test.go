@@ -1,13 +1,22 @@
 package state_test
 
 import (
+	"bytes"
 	"context"
+	"io"
+	"net"
+	"net/url"
+	"sync"
 	"testing"
 	"time"
 
 	"connectrpc.com/connect"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"lockstep.internal/libs/config"
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/schemas/gen/errcode"
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
@@ -145,4 +154,123 @@ func TestReplacementRevokesItsPredecessorAndStays(t *testing.T) {
 	}
 	// Others reach what the replacement spared.
 	require.Equal(t, []string{"second", "child"}, admin.revoke(first.GetId()))
+}
+
+// The notification of a revocation may arrive before the answer of the database. A token that revokes itself is
+// answered all the same.
+func TestTokenRevokesItself(t *testing.T) {
+	t.Parallel()
+	b := newFixture(t)
+	database := proxyDatabase(t, b.cfg.Database.URL.Reveal())
+	b.cfg.Database.URL = config.URL(database.url)
+	b.start(t)
+	token, laptop := b.as(t, b.admin).token(b, "laptop", 0)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	stream, err := laptop.workspaces.WatchWorkspaces(ctx, connect.NewRequest(&statev1.WatchWorkspacesRequest{}))
+	require.NoError(t, err)
+	defer stream.Close()
+
+	release := database.holdCommits()
+	answer := make(chan error, 1)
+	go func() {
+		_, err := laptop.tokens.RevokeToken(ctx, connect.NewRequest(&statev1.RevokeTokenRequest{Id: token.GetId()}))
+		answer <- err
+	}()
+	require.False(t, stream.Receive())
+	require.Equal(t, errcode.Unauthenticated, fault.CodeOf(stream.Err()), "%v", stream.Err())
+	_, err = laptop.tokens.ListTokens(ctx, connect.NewRequest(&statev1.ListTokensRequest{}))
+	require.Equal(t, errcode.Unauthenticated, fault.CodeOf(err), "%v", err)
+	release()
+	require.NoError(t, <-answer)
+}
+
+// databaseProxy passes the connections to PostgreSQL through, and can hold the answers to commits.
+type databaseProxy struct {
+	url string
+
+	mu   sync.Mutex
+	held chan struct{} // nil while answers pass
+}
+
+// proxyDatabase starts a proxy to the database. It runs until the test ends.
+func proxyDatabase(t *testing.T, database string) *databaseProxy {
+	t.Helper()
+	target, err := pgx.ParseConfig(database)
+	require.NoError(t, err)
+	network, address := pgconn.NetworkAddress(target.Host, target.Port)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	through, err := url.Parse(database)
+	require.NoError(t, err)
+	query := through.Query()
+	query.Del("host")
+	query.Del("port")
+	through.Host, through.RawQuery = listener.Addr().String(), query.Encode()
+	p := &databaseProxy{url: through.String()}
+	var connections sync.WaitGroup
+	connections.Go(func() {
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return // the test has ended
+			}
+			connections.Go(func() { p.serve(client, network, address) })
+		}
+	})
+	t.Cleanup(func() {
+		assert.NoError(t, listener.Close())
+		connections.Wait()
+	})
+	return p
+}
+
+// serve passes one connection through until either side ends it.
+func (p *databaseProxy) serve(client net.Conn, network, address string) {
+	defer client.Close()
+	server, err := net.Dial(network, address)
+	if err != nil {
+		return
+	}
+	requests := make(chan struct{})
+	go func() {
+		defer close(requests)
+		_, _ = io.Copy(server, client)
+		_ = server.Close()
+	}()
+	_, _ = io.Copy(&heldWriter{proxy: p, to: client}, server)
+	_ = client.Close()
+	<-requests
+}
+
+// heldWriter holds writes with the answer to a commit.
+type heldWriter struct {
+	proxy *databaseProxy
+	to    io.Writer
+}
+
+func (w *heldWriter) Write(b []byte) (int, error) {
+	if bytes.Contains(b, []byte("COMMIT\x00")) {
+		w.proxy.mu.Lock()
+		held := w.proxy.held
+		w.proxy.mu.Unlock()
+		if held != nil {
+			<-held
+		}
+	}
+	return w.to.Write(b)
+}
+
+// holdCommits holds the answers to commits until release is called.
+func (p *databaseProxy) holdCommits() (release func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	held := make(chan struct{})
+	p.held = held
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.held = nil
+		close(held)
+	}
 }
