@@ -39,6 +39,21 @@ func Handler(logger *slog.Logger, serve func(http.ResponseWriter, *http.Request)
 // {code, message, details}. Internal faults are logged with their reference.
 func WriteHTTP(w http.ResponseWriter, r *http.Request, logger *slog.Logger, err error) {
 	e := Public(r.Context(), logger, err)
+	write(w, r, logger, lookup(e.Code).HTTP, e)
+}
+
+// WriteHTTPStatus is [WriteHTTP] with another status, for a contract of others that gives it a meaning. An internal
+// fault keeps its own status.
+func WriteHTTPStatus(w http.ResponseWriter, r *http.Request, logger *slog.Logger, status int, err error) {
+	e := Public(r.Context(), logger, err)
+	if e.Code == errcode.Internal {
+		status = lookup(e.Code).HTTP
+	}
+	write(w, r, logger, status, e)
+}
+
+// write writes a public fault.
+func write(w http.ResponseWriter, r *http.Request, logger *slog.Logger, status int, e *Error) {
 	raw, marshalErr := json.Marshal(e)
 	if marshalErr != nil {
 		logger.ErrorContext(r.Context(), "fault not encoded", logkey.Error(marshalErr))
@@ -50,7 +65,7 @@ func WriteHTTP(w http.ResponseWriter, r *http.Request, logger *slog.Logger, err 
 	header.Del("Content-Length")
 	header.Del("Content-Encoding")
 	header.Del("ETag")
-	w.WriteHeader(lookup(e.Code).HTTP)
+	w.WriteHeader(status)
 	if _, writeErr := w.Write(append(raw, '\n')); writeErr != nil {
 		logger.DebugContext(r.Context(), "response not written: the client disconnected", logkey.Error(writeErr))
 	}

@@ -109,3 +109,22 @@ func TestWriteHTTPUsesTheRegistry(t *testing.T) {
 		require.Equal(t, entry.Code, fault.CodeOf(fault.FromHTTP(recorder.Result())))
 	}
 }
+
+func TestWriteHTTPStatusKeepsTheBodyAndInternalFaults(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		err  error
+		want int
+		code string
+	}{
+		{fault.New(errcode.FailedPrecondition, "x"), http.StatusPreconditionFailed, "failed_precondition"},
+		{errors.New("sesame"), http.StatusInternalServerError, "internal"},
+	} {
+		recorder := httptest.NewRecorder()
+		request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", http.NoBody)
+		fault.WriteHTTPStatus(recorder, request, slog.New(slog.DiscardHandler), http.StatusPreconditionFailed, test.err)
+		require.Equal(t, test.want, recorder.Code)
+		require.Contains(t, recorder.Body.String(), `{"code":"`+test.code+`"`)
+		require.NotContains(t, recorder.Body.String(), "sesame")
+	}
+}
