@@ -32,17 +32,20 @@ func document[T any](t *testing.T, file string) T {
 	return into
 }
 
-// services returns the folders in services/.
+// services returns the folders in services/ that have a program of their name.
 func services(t *testing.T) []string {
 	t.Helper()
 	root, err := architecture.Root()
 	require.NoError(t, err)
-	found, err := filepath.Glob(filepath.Join(root, "services", "*", "go.mod"))
+	found, err := filepath.Glob(filepath.Join(root, "services", "*", "cmd", "*", "main.go"))
 	require.NoError(t, err)
-	require.NotEmpty(t, found)
 	names := make([]string, 0, len(found))
 	for _, file := range found {
-		names = append(names, filepath.Base(filepath.Dir(file)))
+		program := filepath.Dir(file)
+		if name := filepath.Base(filepath.Dir(filepath.Dir(program))); name == filepath.Base(program) {
+			names = append(names, name)
+		}
 	}
+	require.NotEmpty(t, names)
 	return names
 }
