@@ -23,6 +23,12 @@ const (
 	AccountRelay Account = "RELAY"
 	// AccountOperator holds the operator. It has no JetStream. It reads streams through imported services only.
 	AccountOperator Account = "OPERATOR"
+	// AccountCells holds the runners of other cells, which write their entries of the cell map. It has no JetStream and
+	// imports no other writes: an acknowledgement would be stored as an entry if a user names its subject for replies.
+	AccountCells Account = "CELLS"
+	// AccountMap holds the administrator of the cell map. It has no JetStream and reaches the bucket through imported
+	// services only.
+	AccountMap Account = "MAP"
 	// AccountAuth holds only the auth callout responders.
 	AccountAuth Account = "AUTH"
 	// AccountSystem is the server's own account: connection lists and kicks.

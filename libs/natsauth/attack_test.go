@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/topology"
 )
 
@@ -63,7 +64,10 @@ func apiSubjects(consumer string) []string {
 		fmt.Sprintf(server.JSApiStreamCreateT, "EVIL"),
 	)
 
-	for _, stream := range append(topology.Streams(), topology.Stream{Name: topology.StreamRelays, Family: "relays"}) {
+	for _, stream := range append(
+		topology.Streams(), topology.Stream{Name: topology.StreamRelays, Family: "relays"},
+		topology.Stream{Name: topology.StreamCells, Family: topology.FamilyCellsLive},
+	) {
 		for _, format := range []string{
 			server.JSApiStreamCreateT, server.JSApiStreamUpdateT, server.JSApiStreamInfoT, server.JSApiStreamDeleteT,
 			server.JSApiStreamPurgeT, server.JSApiStreamSnapshotT, server.JSApiStreamRestoreT, server.JSApiMsgDeleteT,
@@ -348,6 +352,11 @@ func (c *cell) fillStreams(t *testing.T) {
 		require.NoError(t, err)
 	}
 
+	for _, subject := range []string{"$KV.CELLS.cell.local", "$KV.CELLS.cell.two", "$KV.CELLS.organization.7"} {
+		_, err := jetStreamOf(t, c.static(t, natsauth.PrincipalCells)).Publish(testContext(t), subject, []byte("{}"))
+		require.NoError(t, err)
+	}
+
 	other := c.agent(t, agentTwo)
 	for _, subject := range []string{"observed.18.deployment.ns.name", "applied.18.w"} {
 		_, err := other.jetStream(t).Publish(testContext(t), "lockstep.local."+subject, []byte("{}"))
@@ -355,6 +364,15 @@ func (c *cell) fillStreams(t *testing.T) {
 	}
 
 	other.Close()
+}
+
+func jetStreamOf(t *testing.T, conn *nats.Conn) jetstream.JetStream {
+	t.Helper()
+
+	js, err := jetstream.New(conn)
+	require.NoError(t, err)
+
+	return js
 }
 
 // foreign returns all stream content that agent 17 must not change.

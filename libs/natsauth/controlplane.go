@@ -18,6 +18,8 @@ const (
 	PrincipalRelay = "relay"
 	// PrincipalOperator is a person with the command line, who reads: tail, replay, dead letters.
 	PrincipalOperator = "operator"
+	// PrincipalCells is an administrator with the command line, who writes the cell map.
+	PrincipalCells = "cells"
 	// PrincipalCallout answers authorization requests.
 	PrincipalCallout = "callout"
 	// PrincipalSystem lists and closes connections.
@@ -45,6 +47,7 @@ func StaticPrincipals(cell topology.Cell) []StaticPrincipal {
 		{PrincipalDeploys, AccountDeploys, deploysImports(cell).permissions(PrincipalDeploys)},
 		{PrincipalRelay, AccountRelay, relayPermissions(cell)},
 		{PrincipalOperator, AccountOperator, operatorImports(cell).permissions(PrincipalOperator)},
+		{PrincipalCells, AccountMap, mapImports().permissions(PrincipalCells)},
 		{PrincipalCallout, AccountAuth, calloutPermissions()},
 		{PrincipalSystem, AccountSystem, systemPermissions()},
 	}
@@ -118,6 +121,17 @@ func relayPermissions(cell topology.Cell) jwt.Permissions {
 
 	return permissions
 }
+
+// CellWriter is the principal of the runners service of another cell. It connects to the NATS system that has the cell
+// map, and may write and read the entry of its own cell only.
+func CellWriter(cell topology.Cell) StaticPrincipal {
+	name := cellWriterPrefix + string(cell)
+
+	return StaticPrincipal{name, AccountCells, servicePermissions(cellEntryServices(cell), name)}
+}
+
+// cellWriterPrefix begins the names of the principals of other cells.
+const cellWriterPrefix = "cell-"
 
 func calloutPermissions() jwt.Permissions {
 	return jwt.Permissions{

@@ -156,6 +156,7 @@ func initDir(t *testing.T, options natsauth.Options) string {
 
 	dir := t.TempDir()
 	options.Cell = cellName
+	options.MapCells = []topology.Cell{"two"}
 	options.Principals = []natsauth.StaticPrincipal{natsadmin.Principal()}
 	options.ListenPort = -1
 	options.StoreDir = t.TempDir()

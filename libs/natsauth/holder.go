@@ -16,6 +16,8 @@ func holder(key string) string {
 	switch key {
 	case nameIssuer, nameExchange, PrincipalCallout, PrincipalSystem:
 		return PrincipalState
+	case PrincipalCells:
+		return PrincipalOperator
 	default:
 		return key
 	}

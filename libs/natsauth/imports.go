@@ -121,6 +121,8 @@ func allAccountImports(cell topology.Cell) []accountImports {
 		deploysImports(cell),
 		relayImports(cell),
 		operatorImports(cell),
+		cellsImports(),
+		mapImports(),
 		// Listeners receive the republished messages of DEPLOYS, under the subjects of the stream.
 		{
 			name:    AccountListeners,
@@ -203,11 +205,38 @@ func operatorImports(cell topology.Cell) accountImports {
 		}
 	}
 
+	imports.services = append(imports.services, pageServices(topology.StreamCells)...)
 	imports.services = append(imports.services, writeServices(
 		"$JS.API.DIRECT.GET."+topology.StreamDirectory+"."+cell.Prefix(topology.FamilyDirectory)+".agent.*",
 	)...)
 
 	return imports
+}
+
+// cellsImports returns the imports of the runners of other cells. Permissions limit each to the entry of its cell.
+func cellsImports() accountImports {
+	return accountImports{name: AccountCells, services: entryServices(topology.CellsCells)}
+}
+
+// mapImports returns the imports of the administrator of the cell map.
+func mapImports() accountImports {
+	imports := accountImports{name: AccountMap, services: pageServices(topology.StreamCells)}
+
+	for _, subject := range []string{topology.CellsCells, topology.CellsOrganizations, topology.CellsLegacy} {
+		imports.services = append(imports.services, entryServices(subject)...)
+	}
+
+	return imports
+}
+
+// cellEntryServices returns the services to write and read the entry of one cell.
+func cellEntryServices(cell topology.Cell) []exportedService {
+	return entryServices(topology.CellsCell(cell))
+}
+
+// entryServices returns the services to write and read one entry of the cell map.
+func entryServices(subject string) []exportedService {
+	return writeServices(subject, "$JS.API.DIRECT.GET."+topology.StreamCells+"."+subject)
 }
 
 // writeServices returns services with one response, such as the acknowledgement of a stream.

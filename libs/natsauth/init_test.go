@@ -73,7 +73,7 @@ func TestInitUpdatesTheConfigAndKeepsKeys(t *testing.T) {
 		ListenPort: 4333, SyncInterval: natsauth.SyncAlways, MonitorPort: 8222, MonitorHost: "127.0.0.1",
 		ServerName: "nats-1", ListenHost: "0.0.0.0",
 		Cluster:    &natsauth.Cluster{Name: "c", ListenPort: 6222, Routes: []string{"nats://nats-2:6222"}},
-		Principals: []natsauth.StaticPrincipal{router()},
+		Principals: []natsauth.StaticPrincipal{extra()},
 	})
 	require.NoError(t, err)
 
@@ -83,7 +83,7 @@ func TestInitUpdatesTheConfigAndKeepsKeys(t *testing.T) {
 	}
 
 	require.Equal(t, natsauth.Updated, changes[report.ConfigFile])
-	require.Equal(t, natsauth.Created, changes[natsauth.SeedFile(dir, "router")])
+	require.Equal(t, natsauth.Created, changes[natsauth.SeedFile(dir, "extra")])
 	require.Equal(t, natsauth.Kept, changes[natsauth.SeedFile(dir, natsauth.PrincipalState)])
 
 	after := readAll(t, dir)
@@ -182,11 +182,11 @@ func TestUpdatedConfigurationNeedsRestartOfServer(t *testing.T) {
 	require.ErrorContains(t, running.Reload(), "not supported for AuthCallout")
 }
 
-func router() natsauth.StaticPrincipal {
+func extra() natsauth.StaticPrincipal {
 	return natsauth.StaticPrincipal{
-		Name: "router", Account: natsauth.AccountControl, Permissions: jwt.Permissions{
+		Name: "extra", Account: natsauth.AccountControl, Permissions: jwt.Permissions{
 			Pub: jwt.Permission{Allow: jwt.StringList{"lockstep.local.deploy.>"}},
-			Sub: jwt.Permission{Allow: jwt.StringList{`_INBOX_router.>`}},
+			Sub: jwt.Permission{Allow: jwt.StringList{`_INBOX_extra.>`}},
 		},
 	}
 }
@@ -275,13 +275,13 @@ func TestInitRejectsUnusableKeys(t *testing.T) {
 func TestInitRejectsInvalidOptions(t *testing.T) {
 	t.Parallel()
 
-	open := router()
+	open := extra()
 	open.Permissions.Pub = jwt.Permission{}
-	agents := router()
+	agents := extra()
 	agents.Account = natsauth.AccountAgents
-	unknown := router()
+	unknown := extra()
 	unknown.Account = "OTHER"
-	taken := router()
+	taken := extra()
 	taken.Name = "issuer"
 
 	for want, options := range map[string]natsauth.Options{
@@ -327,6 +327,9 @@ func TestInitMovesKeysToTheFoldersOfTheirPrograms(t *testing.T) {
 
 	before := readAll(t, dir)
 	programs := []string{natsauth.PrincipalDeploys, natsauth.PrincipalRelay, natsauth.PrincipalOperator}
+
+	require.NoError(t, os.Rename(
+		natsauth.SeedFile(dir, natsauth.PrincipalCells), filepath.Join(dir, "keys", natsauth.PrincipalCells+".seed")))
 
 	for _, name := range programs {
 		require.NoError(t, os.Rename(natsauth.SeedFile(dir, name), filepath.Join(dir, "keys", name+".seed")))

@@ -52,6 +52,9 @@ type Options struct {
 	WebSocketPort int
 	// Cluster joins several servers. Defaults to one server alone.
 	Cluster *Cluster
+	// MapCells are the other cells whose runners write their entry into the cell map of this NATS system. Each gets a
+	// principal, see [CellWriter].
+	MapCells []topology.Cell
 	// Principals are static users in addition to [StaticPrincipals]. Duplicate names are an error.
 	Principals []StaticPrincipal
 }
@@ -156,7 +159,12 @@ func (o Options) configurations() map[string]Options {
 
 // principals are all static users, those that every cell has first.
 func (o Options) principals() []StaticPrincipal {
-	return append(StaticPrincipals(o.Cell), o.Principals...)
+	principals := StaticPrincipals(o.Cell)
+	for _, cell := range o.MapCells {
+		principals = append(principals, CellWriter(cell))
+	}
+
+	return append(principals, o.Principals...)
 }
 
 func (o Options) validate() error {
@@ -168,6 +176,14 @@ func (o Options) validate() error {
 
 	if err := topology.ValidateCell(string(o.Cell)); err != nil {
 		fault("%w", err)
+	}
+
+	for _, cell := range o.MapCells {
+		if err := topology.ValidateCell(string(cell)); err != nil {
+			fault("cell of the map: %w", err)
+		} else if cell == o.Cell {
+			fault("cell %q of the map is the cell of this server", cell)
+		}
 	}
 
 	for name, port := range map[string]int{
@@ -252,7 +268,8 @@ func (p StaticPrincipal) validate() error {
 	}
 
 	switch p.Account {
-	case AccountControl, AccountDeploys, AccountRelay, AccountOperator, AccountAuth, AccountSystem:
+	case AccountControl, AccountDeploys, AccountRelay, AccountOperator, AccountCells, AccountMap, AccountAuth,
+		AccountSystem:
 		return nil
 	case AccountAgents, AccountSubscribers, AccountListeners:
 		return fmt.Errorf("%w: static principal %q in account %s, whose users come from the directory only",

@@ -94,6 +94,19 @@ func confined() []principal {
 			name: natsauth.PrincipalOperator, connect: staticPrincipal(natsauth.PrincipalOperator),
 			requests: append(operatorRequests(), "$JS.API.DIRECT.GET.DIRECTORY.lockstep.local.directory.agent.*"),
 		},
+		{
+			name: natsauth.PrincipalCells, connect: staticPrincipal(natsauth.PrincipalCells),
+			writes: []string{"$KV.CELLS.cell.*", "$KV.CELLS.organization.*", "$KV.CELLS.legacy"},
+			requests: []string{
+				"$JS.API.STREAM.INFO.KV_CELLS", "$JS.API.STREAM.MSG.GET.KV_CELLS", "$JS.API.DIRECT.GET.KV_CELLS",
+				"$JS.API.DIRECT.GET.KV_CELLS.$KV.CELLS.cell.*", "$JS.API.DIRECT.GET.KV_CELLS.$KV.CELLS.organization.*",
+				"$JS.API.DIRECT.GET.KV_CELLS.$KV.CELLS.legacy",
+			},
+		},
+		{
+			name: otherCell, connect: staticPrincipal(otherCell), writes: []string{"$KV.CELLS.cell.two"},
+			requests: []string{"$JS.API.DIRECT.GET.KV_CELLS.$KV.CELLS.cell.two"},
+		},
 		{name: natsauth.PrincipalCallout, connect: staticPrincipal(natsauth.PrincipalCallout)},
 		{
 			name: natsauth.PrincipalSystem, connect: staticPrincipal(natsauth.PrincipalSystem),
@@ -143,13 +156,16 @@ func confined() []principal {
 	}
 }
 
+// otherCell is the principal of the runners of the cell two.
+const otherCell = "cell-two"
+
 // operatorRequests are those for the messages of every stream but DIRECTORY.
 func operatorRequests() []string {
 	var requests []string
 
 	for _, stream := range []string{
 		"OBSERVED", "DESIRED", "DESIRED_LOG", "APPLIED", "CONTROL", "WORKSPACES", "DEPLOYS", "SINKS", "AGENTS", "AUDIT",
-		"DEAD",
+		"DEAD", "KV_CELLS",
 	} {
 		requests = append(requests,
 			"$JS.API.STREAM.INFO."+stream, "$JS.API.STREAM.MSG.GET."+stream, "$JS.API.DIRECT.GET."+stream)
@@ -194,10 +210,18 @@ func targetSubjects() []string {
 		"lockstep.local.directory.key.forged", "lockstep.local.consumer.deploys",
 		"lockstep.local.observed.cluster.uid.released",
 		"lockstep.local.deploy.c1.shop.deployment.web.completed", "lockstep.local.agent.18.connected", "$KV.RELAYS.x",
-	})
+	}, mapSubjects())
 	slices.Sort(subjects)
 
 	return slices.Compact(subjects)
+}
+
+// mapSubjects are entries of the cell map.
+func mapSubjects() []string {
+	return []string{
+		"$KV.CELLS.cell.local", "$KV.CELLS.cell.two", "$KV.CELLS.cell.two.x", "$KV.CELLS.organization.7", "$KV.CELLS.legacy",
+		"$KV.CELLS.x", "lockstep.local.cells_live.x",
+	}
 }
 
 // carrierSubjects are all subjects that one of the principals might publish on.
@@ -218,6 +242,10 @@ func carrierSubjects() []string {
 		if request, ok := strings.CutPrefix(subject, jetstream.DefaultAPIPrefix); ok {
 			subjects = append(subjects, natsauth.ControlAPIPrefix+"."+request)
 		}
+	}
+
+	for _, subject := range mapSubjects() {
+		subjects = append(subjects, "$JS.API.DIRECT.GET.KV_CELLS."+subject)
 	}
 
 	subjects = append(subjects,

@@ -145,6 +145,22 @@ func TestStaticPrincipalsCannotExceedTheirPermissions(t *testing.T) {
 			},
 			subscribe: []string{">", "_INBOX_state.>", "lockstep.>", "lockstep.local.>", "lockstep.local.audit.>", "$JS.>"},
 		},
+		natsauth.PrincipalCells: {
+			publish: []string{
+				"$KV.CELLS.x", "$KV.CELLS.cell.two.x", "$KV.OTHERS.x", "lockstep.local.desired.18.w",
+				"lockstep.local.cells_live.x", "$JS.API.STREAM.PURGE.KV_CELLS", "$JS.API.STREAM.MSG.DELETE.KV_CELLS",
+				"$JS.API.STREAM.UPDATE.KV_CELLS", "$JS.API.DIRECT.GET.DIRECTORY", "$JS.API.CONSUMER.CREATE.KV_CELLS",
+			},
+			subscribe: []string{">", "_INBOX_state.>", "lockstep.>", "$KV.>", "_INBOX_cell-two.>"},
+		},
+		otherCell: {
+			publish: []string{
+				"$KV.CELLS.cell.local", "$KV.CELLS.cell.twoo", "$KV.CELLS.organization.7", "$KV.CELLS.legacy",
+				"$JS.API.DIRECT.GET.KV_CELLS", "$JS.API.DIRECT.GET.KV_CELLS.$KV.CELLS.cell.local",
+				"$JS.API.STREAM.INFO.KV_CELLS", "lockstep.local.desired.18.w",
+			},
+			subscribe: []string{">", "_INBOX_cells.>", "lockstep.>", "lockstep.local.cells_live.>", "$KV.>"},
+		},
 		natsauth.PrincipalCallout: {
 			publish: []string{
 				"$SYS.REQ.USER.AUTH", "lockstep.local.observed.18.x", "_INBOX.x", "$JS.API.INFO", "$SYS._INBOX.x",

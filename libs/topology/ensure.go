@@ -12,7 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Ensure creates the streams that are missing and updates those of a lower [Version]. It changes the replicas and the
+// Ensure creates the streams and the bucket [BucketCells] if they are missing, and updates those of a lower [Version]. It changes the replicas and the
 // storage of those of the same version: the service that was started last decides. A stream that shrinks loses its
 // oldest messages, unless it has DiscardNew. Replicas may call it concurrently. Streams that shrink come first, so a
 // server with exactly as much storage as the streams need suffices. The error names the stream. The caller retries if
@@ -21,11 +21,15 @@ func Ensure(ctx context.Context, js jetstream.JetStream, cell Cell, opts Options
 	if err := ValidateCell(string(cell)); err != nil {
 		return err
 	}
-	var changes []streamChange
+	wanted := []jetstream.StreamConfig{cellsConfig(cell, opts)}
 	for _, stream := range Streams() {
-		change, err := compare(ctx, js, stream.Config(cell, opts))
+		wanted = append(wanted, stream.Config(cell, opts))
+	}
+	changes := make([]streamChange, 0, len(wanted))
+	for _, want := range wanted {
+		change, err := compare(ctx, js, want)
 		if err != nil {
-			return fmt.Errorf("stream %s: %w", stream.Name, err)
+			return fmt.Errorf("stream %s: %w", want.Name, err)
 		}
 		changes = append(changes, change)
 	}

@@ -80,6 +80,34 @@ func TestStreamsOfAnEarlierVersionAreUpdated(t *testing.T) {
 	require.Equal(t, uint64(1), log.CachedInfo().State.Msgs, "only the earlier message")
 }
 
+// TestEnsureCreatesTheBucketOfTheCellMap tries what would remove the entries of others: only a new value of an entry is
+// accepted.
+func TestEnsureCreatesTheBucketOfTheCellMap(t *testing.T) {
+	t.Parallel()
+	js := natstest.JetStream(t, natstest.Server(t))
+	ctx := natstest.Context(t)
+	for range 2 {
+		require.NoError(t, topology.Ensure(ctx, js, cell, options()))
+		kv, err := js.KeyValue(ctx, topology.BucketCells)
+		require.NoError(t, err)
+		_, err = kv.Put(ctx, "cell.one", []byte("{}"))
+		require.NoError(t, err)
+		_, err = js.Publish(ctx, topology.CellsCell("two"), []byte("{}"))
+		require.NoError(t, err)
+		require.Error(t, kv.Purge(ctx, "cell.one"))
+		for name, value := range map[string]string{"Nats-Rollup": "all", "Nats-TTL": "1s"} {
+			m := &nats.Msg{Subject: topology.CellsCell("two"), Header: nats.Header{name: {value}}}
+			_, err = js.PublishMsg(ctx, m)
+			require.Error(t, err, name)
+		}
+		_, err = js.Publish(ctx, topology.CellsOrganization(7), make([]byte, topology.MaxCellsEntry+1))
+		require.Error(t, err)
+	}
+	stream, err := js.Stream(ctx, topology.StreamCells)
+	require.NoError(t, err)
+	require.Equal(t, uint64(2), stream.CachedInfo().State.Msgs, "only the last entry of each cell")
+}
+
 func TestEnsureRelaysCreatesTheBucket(t *testing.T) {
 	t.Parallel()
 	server := natstest.Server(t)
