@@ -133,7 +133,7 @@ func (s stored) validate(k key) error {
 	case k.cell != "":
 		return s.asCell(k.cell).Validate()
 	default:
-		return topology.ValidateCell(string(s.Cell)) //nolint:wrapcheck // The caller names the entry.
+		return topology.ValidateCell(string(s.Cell))
 	}
 }
 
@@ -153,7 +153,7 @@ func (c Cell) entry() stored {
 // Validate returns an error for a cell that no router could use.
 func (c Cell) Validate() error {
 	if err := topology.ValidateCell(string(c.Name)); err != nil {
-		return err //nolint:wrapcheck // It names the cell.
+		return err
 	}
 	if c.State != Active && c.State != Maintenance {
 		return fmt.Errorf("state %q is neither %s nor %s", c.State, Active, Maintenance)

@@ -94,7 +94,7 @@ func apply(t *testing.T, m *cellmap.Map, entry, data string) {
 // TestNewestGenerationWins applies the generations of an entry in any order.
 func TestNewestGenerationWins(t *testing.T) {
 	t.Parallel()
-	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // a test
+	random := rand.New(rand.NewPCG(1, 2))
 	for range 100 {
 		m := cellmap.NewEmpty(logger(t))
 		for _, generation := range random.Perm(9) {
@@ -143,7 +143,8 @@ func TestMalformedEntriesChangeNothing(t *testing.T) {
 		"x":                                {`{"generation":2,"cell":"one"}`},
 	} {
 		for _, content := range contents {
-			require.ErrorIs(t, m.Apply("$KV.CELLS."+subject, []byte(content)), cellmap.ErrInvalidEntry, "%s %s", subject, content)
+			err := m.Apply("$KV.CELLS."+subject, []byte(content))
+			require.ErrorIs(t, err, cellmap.ErrInvalidEntry, "%s %s", subject, content)
 		}
 	}
 	one, _ := m.Cell("one")
@@ -323,7 +324,9 @@ func TestConcurrentWritersLoseNothing(t *testing.T) {
 	entry, err := last.Get(ctx, "organization.7")
 	require.NoError(t, err)
 	require.Equal(t, uint64(4), entry.Revision(), "each write replaced the one before")
-	var content struct{ Cell topology.Cell }
+	var content struct {
+		Cell topology.Cell `json:"cell"`
+	}
 	require.NoError(t, json.Unmarshal(entry.Value(), &content))
 	name, _ := m.Organization(7)
 	require.Equal(t, content.Cell, name)

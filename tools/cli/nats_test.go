@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"lockstep.internal/libs/natsauth"
+	"lockstep.internal/libs/topology"
 	"lockstep.internal/tools/testkit/natsd"
 	"lockstep.internal/tools/testkit/natstest"
 	"lockstep.internal/tools/testkit/port"
@@ -34,6 +35,25 @@ func TestMissingPermissionOfNATSIsReportedAtOnce(t *testing.T) {
 		require.Regexp(t, `^lockstep: NATS denied (publish|subscription) of \S+: --nats-seed-file must name the key of the `+
 			"operator\n$", stderr)
 	}
+}
+
+// TestOtherCellsOfTheMapHaveKeys repeats the run without the flag: it is remembered.
+func TestOtherCellsOfTheMapHaveKeys(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for _, flags := range [][]string{{"--map-cells", "two, three"}, nil} {
+		code, _, stderr := run(t, append([]string{"nats", "init", "--dir", dir}, flags...)...)
+		require.Zero(t, code, stderr)
+		for _, cell := range []topology.Cell{"two", "three"} {
+			require.FileExists(t, natsauth.SeedFile(dir, natsauth.CellWriter(cell).Name))
+		}
+		config, err := os.ReadFile(natsauth.ConfigFile(dir))
+		require.NoError(t, err)
+		require.Contains(t, string(config), "$KV.CELLS.cell.three")
+	}
+	code, _, stderr := run(t, "nats", "init", "--dir", dir, "--map-cells", "local")
+	require.Equal(t, 1, code)
+	require.Contains(t, stderr, `cell "local" of the map is the cell of this server`)
 }
 
 func TestUnreachableNATSIsReportedAtOnce(t *testing.T) {

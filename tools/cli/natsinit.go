@@ -30,6 +30,7 @@ func (a *app) natsInit() *cobra.Command {
 	var dir string
 	opts := natsauth.Options{TLS: &natsauth.TLS{}}
 	cluster := natsCluster{tls: natsauth.TLS{VerifyClients: true}}
+	var mapCells string
 	c := &cobra.Command{
 		Use:   "init --dir DIR",
 		Short: "Write the configuration, accounts and keys of the NATS server",
@@ -51,6 +52,11 @@ nats-server.conf of an earlier run without --cluster stays as it was: remove it.
 				return fmt.Errorf("%s: %w", natsSettingsFile(dir), err)
 			}
 			opts.Cell = topology.Cell(a.client.Cell)
+			for cell := range strings.SplitSeq(mapCells, ",") {
+				if cell = strings.TrimSpace(cell); cell != "" {
+					opts.MapCells = append(opts.MapCells, topology.Cell(cell))
+				}
+			}
 			if opts.TLS.CertFile == "" && opts.TLS.KeyFile == "" {
 				opts.TLS = nil
 			}
@@ -93,6 +99,8 @@ nats-server.conf of an earlier run without --cluster stays as it was: remove it.
 			"speed or less")
 	f.StringVar(&opts.TLS.CertFile, "tls-cert-file", "", "PEM file with the certificate, as a path of the server")
 	f.StringVar(&opts.TLS.KeyFile, "tls-key-file", "", "PEM file with the key, as a path of the server")
+	f.StringVar(&mapCells, "map-cells", "",
+		"other cells that write their entry into the cell map of this server, comma-separated; each gets a key")
 	f.StringVar(&cluster.servers, "cluster", "",
 		"servers of a cluster, comma-separated: NAME=HOST or NAME=HOST:PORT, where the others reach it; "+
 			"the default port is 6222")
