@@ -1,5 +1,7 @@
 // Package runners is the service that gives CI jobs to runners. There is one per cell. Its packages are:
 //
+//   - cifile: parses .gitlab-ci.yml; duration: parses its durations
 //   - job: states, transitions and definitions of jobs
+//   - trace: rules for the output of a job: offsets, checksum, masked values
 //   - wire: messages of the HTTP contract with GitLab runners
 package runners
