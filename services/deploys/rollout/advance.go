@@ -48,6 +48,7 @@ type step struct {
 	before     *View // the previous view of the same object
 	reapplied  bool  // the view after a period without observations is applied again
 	replaced   bool  // the rollout in flight was replaced before the period without observations
+	restarted  bool  // the last number was set back, so that of the view is processed again
 }
 
 // workload applies an observation of the workload. It ignores versions that are not newer than the known one.

@@ -185,7 +185,7 @@ func conditionTime(c Condition, otherwise time.Time) time.Time {
 // evaluateBlocked derives blocked and unblocked from the condition that pods cannot be created. It ignores a condition
 // that names only another ReplicaSet.
 func (p *step) evaluateBlocked(r *Rollout, v View) {
-	refused := v.Failure.Status == "True" && !p.namesOtherReplicaSet(v.Failure.Message, r.Name)
+	refused := v.refusesPods() && !p.namesOtherReplicaSet(v.Failure.Message, r.Name)
 	if refused == r.Blocked {
 		return
 	}
@@ -216,7 +216,7 @@ func (p *step) namesOtherReplicaSet(message, name string) bool {
 // rollout exists yet, so the facts are about the workload.
 func (p *step) evaluateCreation(v View) {
 	s := &p.s
-	refused := v.Progress.Reason == reasonCreateError || s.Scaling != nil && !s.InFlight() && v.Failure.Status == "True"
+	refused := v.Progress.Reason == reasonCreateError || s.Scaling != nil && !s.InFlight() && v.refusesPods()
 	if refused == s.Blocked {
 		return
 	}

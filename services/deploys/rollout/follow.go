@@ -329,8 +329,7 @@ func (p *step) advanceRevision(v View, to int, known, timedOut bool) {
 	case to > 0 && to < s.Last:
 		p.restartRevisions(v, to, timedOut)
 	case timedOut && to == s.Last && p.showsUnknownReplicaSet(v):
-		s.Last--
-		p.processRevisions(v, to, true, true)
+		p.restartAt(v, to)
 	case timedOut && !p.isExplained(v) && v.Counts.Updated > 0: // no other ReplicaSet exists: it has this template
 		s.Template = v.Template
 		if s.InFlight() {
@@ -390,8 +389,7 @@ func (p *step) resetRestoredRevision(v View) bool {
 func (p *step) restartRevisions(v View, to int, timedOut bool) {
 	s := &p.s
 	if s.Key.Kind == DaemonSet {
-		s.Last = to - 1
-		p.processRevisions(v, to, true, true)
+		p.restartAt(v, to)
 		return
 	}
 	if s.Key.Kind != Deployment {
@@ -404,8 +402,7 @@ func (p *step) restartRevisions(v View, to int, timedOut bool) {
 	}
 	switch {
 	case !found && deleted:
-		s.Last = to - 1
-		p.processRevisions(v, to, true, true)
+		p.restartAt(v, to)
 		return
 	case !found:
 		return // a client edited the annotation; the controller corrects it
@@ -425,6 +422,13 @@ func (p *step) restartRevisions(v View, to int, timedOut bool) {
 			p.addPending(r)
 		}
 	}
+}
+
+// restartAt processes the view's revision although its number is not above the last one.
+func (p *step) restartAt(v View, to int) {
+	p.s.Last, p.restarted = to-1, true
+	p.processRevisions(v, to, true, true)
+	p.restarted = false
 }
 
 // newestHolder returns the newest object that had the revision number at the view and that the view may show. One that

@@ -125,6 +125,7 @@ func (p *step) storeRevision(r Revision) {
 			continue
 		}
 		if known.Name == r.Name && compareVersions(known.Version, r.Since) < 0 {
+			known.Unseen = known.Unseen || !known.Deleted
 			known.Deleted = true // the name is used again, so this object was deleted
 		}
 		revisions = append(revisions, known)

@@ -50,7 +50,7 @@ func (p *step) startObserved(v View, steps []Pending, kept int) []Pending {
 	last.First, last.Skipped, last.Restored = false, false, false
 	last.Template = Template{} // it may be that of any of them
 	at, provenance := p.at, p.provenance
-	isEarlier := func(k Pending) bool { return !k.Listed || !k.SeenAt.After(last.At) }
+	isEarlier := func(k Pending) bool { return (!k.Listed || !k.SeenAt.After(last.At)) && !p.isAfter(k, v) }
 	for len(steps) > kept && isEarlier(steps[0]) {
 		p.at, p.provenance = steps[0].SeenAt, events.ProvenanceObserved
 		if missed, mayHaveEnded := p.unobserved(last); mayHaveEnded {
@@ -108,7 +108,7 @@ func (p *step) emitMissing(v View, steps []Pending, to int, known bool) {
 	}
 	last := s.Last
 	deleted := (v.afterGap() || p.reapplied) && p.wasDeleted(v) // others may have replaced it
-	if deleted && to > last && (len(steps) == 0 || p.isDeletedBefore(s.Name, v.UID, steps[0].Version)) {
+	if deleted && !p.restarted && to > last && (len(steps) == 0 || p.isDeletedBefore(s.Name, v.UID, steps[0].Version)) {
 		lost = append(lost, last) // one of them got the number
 	}
 	addLostBefore := func(revision int) {

@@ -145,9 +145,11 @@ type Revision struct {
 	Version     string `json:"version"`
 	// Since is the first observed version with this revision. Listed: this version comes from a list, so the object may
 	// have got the revision earlier. SeenAt is the time of that observation.
-	Since     string    `json:"since"`
-	Listed    bool      `json:"listed,omitempty"`
-	Deleted   bool      `json:"deleted,omitempty"`
+	Since   string `json:"since"`
+	Listed  bool   `json:"listed,omitempty"`
+	Deleted bool   `json:"deleted,omitempty"`
+	// Unseen reports that its deletion was not observed: another object has its name.
+	Unseen    bool      `json:"unseen,omitempty"`
 	CreatedAt time.Time `json:"created_at,omitzero"`
 	SeenAt    time.Time `json:"seen_at,omitzero"`
 	History   []int     `json:"history,omitempty"`
@@ -235,6 +237,8 @@ type Unobserved struct {
 	// Refuted reports that a later view shows the rollout unfinished. This does not count if its ReplicaSet turns out to
 	// be another one than before.
 	Refuted bool `json:"refuted,omitempty"`
+	// Refused reports that the cluster refused pods since: those of an earlier rollout may appear after its completion.
+	Refused bool `json:"refused,omitempty"`
 }
 
 // Outage is a period without observations. Last is the last processed revision before it.

@@ -145,7 +145,8 @@ func (p *step) isOlder(k Pending, v View) bool {
 // describes.
 func (p *step) templateOf(k Pending, v View, newest bool) Template {
 	s, name := &p.s, k.Name
-	named, owner, afterGap := p.templateNamed(name), p.nameOf(v.Template), v.afterGap() || p.reapplied
+	named, owner := p.templateNamed(name), p.nameOf(v.Template)
+	afterGap := v.afterGap() || p.reapplied || k.Listed && s.Key.Kind == Deployment
 	switch {
 	case newest && named.known() && named.equals(v.Template):
 		return v.Template

@@ -109,7 +109,7 @@ func (p *step) unobserved(v View) (Unobserved, bool) {
 func (p *step) unobservedUntil(v View) Unobserved {
 	u := p.unobservedBefore(v)
 	if p.mayHaveCompleted() {
-		u.Since = p.s.Rollout.Unobserved.Since
+		u.Since, u.Refused = p.s.Rollout.Unobserved.Since, p.s.Rollout.Unobserved.Refused
 	}
 	return u
 }
@@ -121,23 +121,31 @@ func (p *step) mayHaveCompleted() bool {
 }
 
 // isReplacedBefore reports whether another ReplicaSet was observed to replace that of the rollout in flight, before the
-// period without observations that ends with the view.
+// period without observations that ends with the view. The replaced one may have got a higher number again since.
 func (p *step) isReplacedBefore(v View) bool {
 	s := &p.s
-	if s.Key.Kind != Deployment || p.before != nil && p.isShown(*p.before, s.Rollout.Name) {
-		return false
-	}
-	return slices.ContainsFunc(s.Pending, func(k Pending) bool {
-		return k.WorkloadUID == v.UID && !k.Listed && k.Name != s.Rollout.Name && !p.isAfter(k, v) &&
-			compareVersions(k.Version, s.TakenVersion) > 0
+	shown := p.before != nil && p.isShown(*p.before, s.Rollout.Name)
+	return s.Key.Kind == Deployment && slices.ContainsFunc(s.Pending, func(k Pending) bool {
+		if k.WorkloadUID != v.UID || k.Listed || p.isAfter(k, v) || compareVersions(k.Version, s.TakenVersion) <= 0 {
+			return false
+		}
+		if k.Name == s.Rollout.Name {
+			return k.Revision > s.Rollout.Revision
+		}
+		return !shown
 	})
 }
 
-// isReplaced reports whether the ReplicaSet of the rollout was deleted and created again in a period without
-// observations. Then the new one may have too few pods although the rollout had completed.
+// isReplaced reports whether the ReplicaSet of the rollout was deleted in a period without observations, and created
+// again. Then the new one may have too few pods although the rollout had completed.
 func (p *step) isReplaced(r *Rollout) bool {
-	return r.ObjectUID != "" && slices.ContainsFunc(p.s.Revisions, func(k Revision) bool {
-		return k.WorkloadUID == p.s.UID && k.Name == r.Name && k.UID != r.ObjectUID && k.Listed &&
+	if r.ObjectUID == "" {
+		return false
+	}
+	old := p.findRevision(r.ObjectUID)
+	unseen := old != nil && old.Unseen
+	return slices.ContainsFunc(p.s.Revisions, func(k Revision) bool {
+		return k.WorkloadUID == p.s.UID && k.Name == r.Name && k.UID != r.ObjectUID && (k.Listed || unseen) &&
 			compareVersions(k.Since, r.Version) > 0
 	})
 }
@@ -149,11 +157,13 @@ func (p *step) updateUnobserved(v View) {
 	case !s.InFlight(), v.First && !v.Skipped && p.isReplacedBefore(v):
 	case v.afterGap():
 		u := p.unobservedUntil(v)
-		u.Refuted = p.isUnfinished(s.Rollout, v)
+		u.Refused = u.Refused || v.refusesPods() || p.before != nil && p.before.refusesPods()
+		u.Refuted = !u.Refused && p.isUnfinished(s.Rollout, v)
 		s.Rollout.Unobserved = &u
-	case s.Rollout.Unobserved != nil && !s.Rollout.Unobserved.Refuted && p.isUnfinished(s.Rollout, v):
+	case s.Rollout.Unobserved != nil && !s.Rollout.Unobserved.Refuted:
 		u := *s.Rollout.Unobserved
-		u.Refuted = true
+		u.Refused = u.Refused || v.refusesPods()
+		u.Refuted = !u.Refused && p.isUnfinished(s.Rollout, v)
 		s.Rollout.Unobserved = &u
 	}
 }
@@ -168,7 +178,7 @@ func (p *step) isUnfinished(r *Rollout, v View) bool {
 	if p.s.Key.Kind == StatefulSet && v.Strategy != onDelete && v.Current != v.Update {
 		return true
 	}
-	if v.Failure.Status == "True" || p.before != nil && p.before.Failure.Status == "True" {
+	if v.refusesPods() || p.before != nil && p.before.refusesPods() {
 		return false
 	}
 	untouched := p.before == nil && v.Generation == 1 || p.before != nil && p.before.Generation == v.Generation

@@ -187,6 +187,9 @@ func (v View) afterGap() bool { return v.First || v.Skipped || v.Restored || v.A
 // isObserved reports whether the controller has observed the specification.
 func (v View) isObserved() bool { return v.Observed >= v.Generation }
 
+// refusesPods reports whether the cluster refuses to create pods.
+func (v View) refusesPods() bool { return v.Failure.Status == "True" }
+
 // isFull reports whether exactly the desired number of pods exists, and all are updated and available.
 func (v View) isFull() bool {
 	c := v.Counts
