@@ -107,18 +107,25 @@ func (d *deployment) observation(verb events.Verb) rollout.Input {
 	if d.progress.Type != "" {
 		w.Conditions = append(w.Conditions, d.progress)
 	}
-	if d.hasStatus && d.quota && d.blocked() {
+	if set := d.refusedSet(); d.hasStatus && set != nil {
 		w.Conditions = append(w.Conditions, events.Condition{
 			Type: "ReplicaFailure", Status: "True", Reason: "FailedCreate",
-			Message: `pods "` + d.newestSet().name + `-x" is forbidden: exceeded quota`,
+			Message: `pods "` + set.name + `-x" is forbidden: exceeded quota`,
 		})
 	}
 	return rollout.Input{Workload: w}
 }
 
-func (d *deployment) blocked() bool {
-	set := d.newestSet()
-	return set != nil && set.pods() < set.want
+// refusedSet returns the ReplicaSet of which the API server refuses pods, the newest one first; nil for none.
+func (d *deployment) refusedSet() *replicaSet {
+	isRefused := func(r *replicaSet) bool { return d.quota && r != nil && r.pods() < r.want }
+	if newest := d.newestSet(); isRefused(newest) {
+		return newest
+	}
+	if at := slices.IndexFunc(d.sets, isRefused); at >= 0 {
+		return d.sets[at]
+	}
+	return nil
 }
 
 // write publishes a version of the Deployment.

@@ -86,10 +86,11 @@ func (p *step) startRollouts(v View, steps []Pending, to int, known bool) {
 
 // completedName returns the name of the ReplicaSet that a view shows to be complete, although it was not observed with
 // the view's number: it was deleted by hand. It is empty if nothing names it. Without desired pods, the condition may
-// be about an earlier rollout.
+// be about an earlier rollout of an observed ReplicaSet.
 func (p *step) completedName(v View) string {
-	if c := v.Progress; p.s.Key.Kind == Deployment && v.isFull() && v.Counts.Desired > 0 && c.Reason == reasonAvailable {
-		return c.object()
+	if p.s.Key.Kind == Deployment && v.isFull() && v.Progress.Reason == reasonAvailable &&
+		(v.Counts.Desired > 0 || p.namesUnobserved(v)) {
+		return v.Progress.object()
 	}
 	return ""
 }
