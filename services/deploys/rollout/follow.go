@@ -418,7 +418,8 @@ func (p *step) restartRevisions(v View, to int, timedOut bool) {
 	}
 	p.startRollouts(v, []Pending{k}, to, true)
 	for _, r := range s.Revisions { // numbers that seemed to be processed before
-		if r.WorkloadUID == s.UID && r.Revision > to && compareVersions(r.Since, v.Version) > 0 {
+		isLater := compareVersions(r.Since, v.Version) > 0 || v.afterGap() && r.Listed && !r.SeenAt.Before(v.At)
+		if r.WorkloadUID == s.UID && r.Revision > to && isLater {
 			p.addPending(r)
 		}
 	}

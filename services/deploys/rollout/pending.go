@@ -72,7 +72,7 @@ func (p *step) dropWithdrawn() {
 	isEarlier := func(k Pending) bool {
 		return k.WorkloadUID == s.UID && compareVersions(k.Version, s.ShownVersion) < 0
 	}
-	if !slices.ContainsFunc(s.Pending, func(k Pending) bool { return isEarlier(k) && k.Name == s.Name }) {
+	if !slices.ContainsFunc(s.Pending, func(k Pending) bool { return (isEarlier(k) || k.Listed) && k.Name == s.Name }) {
 		s.Pending = slices.DeleteFunc(s.Pending, isEarlier)
 	}
 }
