@@ -237,7 +237,8 @@ func (p *step) holder(v View, to int) (Revision, bool) {
 		case before && r.Revision > to:
 			return Revision{}, false
 		case !p.mayShow(v, r.Name):
-		case before && r.Revision == to, !before && slices.Contains(r.History, to):
+		case (before && r.Revision == to || !before && slices.Contains(r.History, to)) &&
+			compareVersions(r.Since, found.Since) > 0: // the others with the number were deleted
 			found = r
 		}
 	}
@@ -292,7 +293,7 @@ func (p *step) namesUnknownReplicaSet(v View) bool {
 // showsUnknownReplicaSet reports whether a view after a period without observations shows that a ReplicaSet has the
 // number of the last one and is not observed.
 func (p *step) showsUnknownReplicaSet(v View) bool {
-	if !v.afterGap() || p.s.Key.Kind != Deployment {
+	if !v.afterGap() || p.s.Key.Kind != Deployment || p.isShown(v, p.s.Name) {
 		return false
 	}
 	return p.namesUnknownReplicaSet(v) || v.Counts.Updated > 0 && p.s.Template.known() && !p.isExplained(v)

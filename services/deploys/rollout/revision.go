@@ -245,7 +245,7 @@ func pending(r Revision) Pending {
 func (p *step) dropPending(v View, at, upTo int) {
 	rest := make([]Pending, 0, len(p.s.Pending))
 	for i, k := range p.s.Pending {
-		if k.WorkloadUID != v.UID || i > at && (at >= 0 || k.Revision > upTo || p.isAfter(k, v)) {
+		if k.WorkloadUID != v.UID || p.isListedAfter(k, v) || i > at && (at >= 0 || k.Revision > upTo || p.isAfter(k, v)) {
 			rest = append(rest, k)
 		}
 	}
@@ -261,11 +261,16 @@ func (p *step) isAfter(k Pending, v View) bool {
 	if p.s.Key.Kind != Deployment || v.Version == "" || compareVersions(k.Version, v.Version) < 0 {
 		return false
 	}
-	isLaterList := v.First && slices.ContainsFunc(p.s.Outages, func(o Outage) bool {
-		return !o.Since.Before(v.At) && !o.Until.After(k.SeenAt)
-	})
-	return !k.Listed || isLaterList || slices.ContainsFunc(p.s.Waiting, func(w View) bool {
+	return !k.Listed || p.isListedAfter(k, v) || slices.ContainsFunc(p.s.Waiting, func(w View) bool {
 		return w.UID == v.UID && w.Revision < k.Revision && compareVersions(w.Version, v.Version) > 0 &&
 			compareVersions(w.Version, k.Version) < 0
 	})
+}
+
+// isListedAfter reports whether a list contained the ReplicaSet, and the list before, which contained the view, did not.
+func (p *step) isListedAfter(k Pending, v View) bool {
+	return p.s.Key.Kind == Deployment && v.First && k.Listed && compareVersions(k.Version, v.Version) > 0 &&
+		slices.ContainsFunc(p.s.Outages, func(o Outage) bool {
+			return !o.Since.Before(v.At) && !o.Until.After(k.SeenAt)
+		})
 }

@@ -27,6 +27,7 @@ func (p *step) processRevisions(v View, to int, known, timedOut bool) {
 		}
 	}
 	steps, _ := p.pendingUpTo(v, reach)
+	steps = slices.DeleteFunc(steps, func(k Pending) bool { return p.isListedAfter(k, v) })
 	if !known { // the newest revision has a name but no number
 		to = s.Last
 		if n := len(steps); n > 0 {
@@ -85,14 +86,15 @@ func (p *step) startRollouts(v View, steps []Pending, to int, known bool) {
 }
 
 // completedName returns the name of the ReplicaSet that a view shows to be complete, although it was not observed with
-// the view's number: it was deleted by hand. It is empty if nothing names it. Without desired pods, the condition may
-// be about an earlier rollout of an observed ReplicaSet.
+// the view's number: it was deleted by hand. It is empty if nothing names it, or if another one has the number. Without
+// desired pods, the condition may be about an earlier rollout of an observed ReplicaSet.
 func (p *step) completedName(v View) string {
-	if p.s.Key.Kind == Deployment && v.isFull() && v.Progress.Reason == reasonAvailable &&
-		(v.Counts.Desired > 0 || p.namesUnobserved(v)) {
-		return v.Progress.object()
+	hasNumber := func(r Revision) bool { return r.WorkloadUID == v.UID && r.Revision == v.Revision && !r.Deleted }
+	if p.s.Key.Kind != Deployment || !v.isFull() || v.Progress.Reason != reasonAvailable ||
+		v.Counts.Desired == 0 && !p.namesUnobserved(v) || slices.ContainsFunc(p.s.Revisions, hasNumber) {
+		return ""
 	}
-	return ""
+	return v.Progress.object()
 }
 
 // emitMissing emits a gap if revisions, or the end of the rollout in flight, were not observed.
