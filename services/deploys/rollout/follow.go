@@ -350,6 +350,9 @@ func (p *step) reapplyView(r Revision) {
 		p.reportRenumbered(v, false, r)
 	}
 	missed := p.unobservedBefore(v)
+	if o, found := p.outageBefore(v.At); found && p.reapplied {
+		missed = o.Unobserved
+	}
 	v.First, v.Skipped, v.Restored = false, false, false
 	to, known := p.targetRevision(v)
 	last, sequence := s.Last, s.Sequence

@@ -220,7 +220,7 @@ func (o *oracle) candidates(f events.DeployFact, from int) []int {
 			like = append(like, i)
 		}
 	}
-	if !o.lostNumbers[f.Workload.UID] && len(same) > 1 {
+	if !o.deletedByHand[f.Workload.UID] && len(same) > 1 {
 		return same[:1]
 	}
 	return append(same, like...)

@@ -3,6 +3,7 @@ package rollout
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	"lockstep.internal/schemas/gen/events"
 )
@@ -189,17 +190,7 @@ func (p *step) addPending(r Revision) {
 		}
 		return
 	}
-	after := func(k Pending) bool {
-		switch {
-		case k.WorkloadUID != r.WorkloadUID:
-			return k.WorkloadUID > r.WorkloadUID
-		case (k.Listed || r.Listed) && k.Revision != r.Revision: // the order is unknown
-			return k.Revision > r.Revision
-		default:
-			return compareVersions(k.Version, r.Since) > 0
-		}
-	}
-	at := slices.IndexFunc(s.Pending, after)
+	at := slices.IndexFunc(s.Pending, func(k Pending) bool { return p.isOrderedAfter(k, pending(r)) })
 	if at < 0 {
 		at = len(s.Pending)
 	}
@@ -213,6 +204,24 @@ func (p *step) addPending(r Revision) {
 	s.Pending = slices.Insert(s.Pending, at, pending(r))
 	if over := len(s.Pending) - maxPending; over > 0 {
 		s.Pending = slices.Delete(s.Pending, 0, over)
+	}
+}
+
+// isOrderedAfter reports whether a revision comes after another one among the pending ones. A listed object may have had
+// its number for an unknown time. Where that leaves the order open, the lower number comes first.
+func (p *step) isOrderedAfter(k, other Pending) bool {
+	order := compareVersions(k.Version, other.Version)
+	switch {
+	case k.WorkloadUID != other.WorkloadUID:
+		return k.WorkloadUID > other.WorkloadUID
+	case k.Revision == other.Revision, !k.Listed && !other.Listed:
+		return order > 0
+	case k.Listed && !other.Listed && order < 0, p.hasOutage(k.SeenAt, other.SeenAt):
+		return false
+	case !k.Listed && other.Listed && order > 0, p.hasOutage(other.SeenAt, k.SeenAt):
+		return true
+	default:
+		return k.Revision > other.Revision
 	}
 }
 
@@ -270,7 +279,10 @@ func (p *step) isAfter(k Pending, v View) bool {
 // isListedAfter reports whether a list contained the ReplicaSet, and the list before, which contained the view, did not.
 func (p *step) isListedAfter(k Pending, v View) bool {
 	return p.s.Key.Kind == Deployment && v.First && k.Listed && compareVersions(k.Version, v.Version) > 0 &&
-		slices.ContainsFunc(p.s.Outages, func(o Outage) bool {
-			return !o.Since.Before(v.At) && !o.Until.After(k.SeenAt)
-		})
+		p.hasOutage(v.At, k.SeenAt)
+}
+
+// hasOutage reports whether a period without observations is between the times.
+func (p *step) hasOutage(from, until time.Time) bool {
+	return slices.ContainsFunc(p.s.Outages, func(o Outage) bool { return !o.Since.Before(from) && !o.Until.After(until) })
 }

@@ -87,14 +87,16 @@ func (p *step) startRollouts(v View, steps []Pending, to int, known bool) {
 
 // completedName returns the name of the ReplicaSet that a view shows to be complete, although it was not observed with
 // the view's number: it was deleted by hand. It is empty if nothing names it, or if another one has the number. Without
-// desired pods, the condition may be about an earlier rollout of an observed ReplicaSet.
+// desired pods, the condition may be about an earlier rollout of an observed ReplicaSet with another template.
 func (p *step) completedName(v View) string {
+	name := v.Progress.object()
+	mayBeEarlier := v.Counts.Desired == 0 && !p.namesUnobserved(v) && !p.templateNamed(name).equals(v.Template)
 	hasNumber := func(r Revision) bool { return r.WorkloadUID == v.UID && r.Revision == v.Revision && !r.Deleted }
-	if p.s.Key.Kind != Deployment || !v.isFull() || v.Progress.Reason != reasonAvailable ||
-		v.Counts.Desired == 0 && !p.namesUnobserved(v) || slices.ContainsFunc(p.s.Revisions, hasNumber) {
+	if p.s.Key.Kind != Deployment || !v.isFull() || v.Progress.Reason != reasonAvailable || mayBeEarlier ||
+		slices.ContainsFunc(p.s.Revisions, hasNumber) {
 		return ""
 	}
-	return v.Progress.object()
+	return name
 }
 
 // emitMissing emits a gap if revisions, or the end of the rollout in flight, were not observed.
