@@ -190,20 +190,38 @@ func (p *step) addPending(r Revision) {
 		}
 		return
 	}
-	at := slices.IndexFunc(s.Pending, func(k Pending) bool { return p.isOrderedAfter(k, pending(r)) })
+	p.insertPending(pending(r))
+}
+
+// insertPending inserts a revision into the pending ones, unless it continues the one before it.
+func (p *step) insertPending(k Pending) {
+	s := &p.s
+	at := slices.IndexFunc(s.Pending, func(other Pending) bool { return p.isOrderedAfter(other, k) })
 	if at < 0 {
 		at = len(s.Pending)
 	}
-	revision, name := p.lastRevision(r.WorkloadUID)
-	if at > 0 && s.Pending[at-1].WorkloadUID == r.WorkloadUID {
+	revision, name := p.lastRevision(k.WorkloadUID)
+	if at > 0 && s.Pending[at-1].WorkloadUID == k.WorkloadUID {
 		revision, name = s.Pending[at-1].Revision, s.Pending[at-1].Name
 	}
-	if r.Revision == revision && r.Name == name && s.Key.Kind == Deployment {
+	if k.Revision == revision && k.Name == name && s.Key.Kind == Deployment {
 		return // recreated: it continues the rollout of the deleted ReplicaSet
 	}
-	s.Pending = slices.Insert(s.Pending, at, pending(r))
+	s.Pending = slices.Insert(s.Pending, at, k)
 	if over := len(s.Pending) - maxPending; over > 0 {
 		s.Pending = slices.Delete(s.Pending, 0, over)
+	}
+}
+
+// reorderListed orders the pending revisions of a list again, after the period without observations before it is known.
+func (p *step) reorderListed(uid string, at time.Time) {
+	isNew := func(k Pending) bool { return k.WorkloadUID == uid && k.Listed && !k.SeenAt.Before(at) }
+	all := p.s.Pending
+	p.s.Pending = slices.DeleteFunc(slices.Clone(all), isNew)
+	for _, k := range all {
+		if isNew(k) {
+			p.insertPending(k)
+		}
 	}
 }
 

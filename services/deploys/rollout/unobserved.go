@@ -41,6 +41,7 @@ func (p *step) recordOutage(v View) {
 	}
 	s.Outages = append(s.Outages, Outage{Unobserved: unobservedBetween(before, v), Last: last})
 	s.Outages = s.Outages[max(0, len(s.Outages)-maxOutages):]
+	p.reorderListed(v.UID, v.At)
 }
 
 // outageBefore returns the last period without observations that began before the time.
