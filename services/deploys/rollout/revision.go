@@ -225,8 +225,8 @@ func (p *step) reorderListed(uid string, at time.Time) {
 	}
 }
 
-// isOrderedAfter reports whether a revision comes after another one among the pending ones. A listed object may have had
-// its number for an unknown time. Where that leaves the order open, the lower number comes first.
+// isOrderedAfter reports whether a revision comes after another one among the pending ones. A listed object may have
+// had its number for an unknown time. Where that leaves the order open, the lower number comes first.
 func (p *step) isOrderedAfter(k, other Pending) bool {
 	order := compareVersions(k.Version, other.Version)
 	switch {
@@ -294,7 +294,8 @@ func (p *step) isAfter(k Pending, v View) bool {
 	})
 }
 
-// isListedAfter reports whether a list contained the ReplicaSet, and the list before, which contained the view, did not.
+// isListedAfter reports whether a list contained the ReplicaSet, and the list before, which contained the view, did
+// not.
 func (p *step) isListedAfter(k Pending, v View) bool {
 	return p.s.Key.Kind == Deployment && v.First && k.Listed && compareVersions(k.Version, v.Version) > 0 &&
 		p.hasOutage(v.At, k.SeenAt)
