@@ -64,6 +64,14 @@ func TestInvalidRequestsNameTheFieldAndNeverTheValue(t *testing.T) {
 		"description": {
 			&wire.RegisterRequest{}, `{"token":"t","description":"` + strings.Repeat("x", 1025) + `"}`, "description: is longer",
 		},
+		"no group": {&wire.CreateRunnerRequest{}, `{"runner_type":"group_type"}`, "group_id: is missing"},
+		"project": {
+			&wire.CreateRunnerRequest{}, `{"runner_type":"instance_type","project_id":7}`, "project_id: is not possible",
+		},
+		"user runner type": {&wire.CreateRunnerRequest{}, `{"runner_type":"x"}`, "runner_type: must be"},
+		"user runner note": {
+			&wire.CreateRunnerRequest{}, `{"runner_type":"instance_type","maintenance_note":"\n"}`, "maintenance_note: must be",
+		},
 		"state":       {&wire.UpdateRequest{}, `{"token":"` + secret + `","state":"canceled"}`, "state: must be running"},
 		"update info": {&wire.UpdateRequest{}, `{"state":"running","info":{"name":"\n"}}`, "info.name"},
 		"reason":      {&wire.UpdateRequest{}, `{"state":"failed","failure_reason":"a\tb"}`, "failure_reason: must be valid"},
@@ -160,6 +168,7 @@ func FuzzUnmarshal(f *testing.F) {
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		for _, r := range []wire.Request{
 			&wire.JobRequest{}, &wire.RunnerRequest{}, &wire.RegisterRequest{}, &wire.UpdateRequest{},
+			&wire.CreateRunnerRequest{},
 		} {
 			if err := wire.Unmarshal(raw, r); err != nil {
 				require.Less(t, fault.HTTPStatus(fault.CodeOf(err)), http.StatusInternalServerError)

@@ -34,13 +34,20 @@ const (
 	RefProtected AccessLevel = "ref_protected"
 )
 
-// RegisterRequest creates a runner with a registration token.
-type RegisterRequest struct {
-	// Token is the registration token.
-	Token           string `json:"token"`
+// RunnerType says whose jobs a runner takes.
+type RunnerType string
+
+// The types.
+const (
+	InstanceType RunnerType = "instance_type"
+	GroupType    RunnerType = "group_type"
+	ProjectType  RunnerType = "project_type"
+)
+
+// Settings of a new runner.
+type Settings struct {
 	Description     string `json:"description,omitempty"`
 	MaintenanceNote string `json:"maintenance_note,omitempty"`
-	Info            Info   `json:"info"`
 	TagList         Tags   `json:"tag_list,omitempty"`
 	// RunUntagged defaults to true.
 	RunUntagged *bool       `json:"run_untagged,omitempty"`
@@ -49,6 +56,25 @@ type RegisterRequest struct {
 	AccessLevel AccessLevel `json:"access_level,omitempty"`
 	// MaximumTimeout of jobs in seconds; 0 means none.
 	MaximumTimeout int64 `json:"maximum_timeout,omitempty"`
+}
+
+// RegisterRequest creates a runner with a registration token.
+type RegisterRequest struct {
+	Settings
+
+	// Token is the registration token.
+	Token string `json:"token"`
+	Info  Info   `json:"info"`
+}
+
+// CreateRunnerRequest creates a runner as a user.
+type CreateRunnerRequest struct {
+	Settings
+
+	Type RunnerType `json:"runner_type"`
+	// GroupID of a runner of a group, ProjectID of a runner of a project.
+	GroupID   *int64 `json:"group_id,omitempty"`
+	ProjectID *int64 `json:"project_id,omitempty"`
 }
 
 // maxTimeout bounds timeouts in seconds.
@@ -62,6 +88,32 @@ func (r *RegisterRequest) Validate() error {
 	if err := r.Info.validate(); err != nil {
 		return err
 	}
+	return r.validate()
+}
+
+// Validate implements [Request].
+func (r *CreateRunnerRequest) Validate() error {
+	if !slices.Contains([]RunnerType{InstanceType, GroupType, ProjectType}, r.Type) {
+		return invalid("runner_type", "must be instance_type, group_type or project_type")
+	}
+	for _, owner := range []struct {
+		name string
+		of   RunnerType
+		id   *int64
+	}{{"group_id", GroupType, r.GroupID}, {"project_id", ProjectType, r.ProjectID}} {
+		switch {
+		case owner.id == nil && r.Type == owner.of:
+			return invalid(owner.name, "is missing for a runner of the type "+string(r.Type))
+		case owner.id != nil && r.Type != owner.of:
+			return invalid(owner.name, "is not possible for a runner of the type "+string(r.Type))
+		case owner.id != nil && *owner.id <= 0:
+			return invalid(owner.name, "is not an id")
+		}
+	}
+	return r.validate()
+}
+
+func (r *Settings) validate() error {
 	if err := checkTexts(
 		field{name: "description", text: r.Description, limit: MaxDescription},
 		field{name: "maintenance_note", text: r.MaintenanceNote, limit: MaxDescription},
