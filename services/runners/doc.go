@@ -3,5 +3,6 @@
 //   - cifile: parses .gitlab-ci.yml; duration: parses its durations
 //   - job: states, transitions and definitions of jobs
 //   - trace: rules for the output of a job: offsets, checksum, masked values
-//   - wire: messages of the HTTP contract with GitLab runners
+//   - wire: messages of the HTTP contract with GitLab runners; openapi: checks them against the document, in
+//     tests
 package runners
