@@ -164,7 +164,7 @@ func operatorRequests() []string {
 	var requests []string
 
 	for _, stream := range []string{
-		"OBSERVED", "DESIRED", "DESIRED_LOG", "APPLIED", "CONTROL", "WORKSPACES", "DEPLOYS", "SINKS", "AGENTS", "AUDIT",
+		"OBSERVED", "DESIRED", "DESIRED_LOG", "APPLIED", "CONTROL", "WORKSPACES", "DEPLOYS", "SINKS", "JOBS", "AGENTS", "AUDIT",
 		"DEAD", "KV_CELLS",
 	} {
 		requests = append(requests,

@@ -10,7 +10,7 @@ import (
 
 // Version of the declarations below. Raise it with every change of [Streams]; [Ensure] applies only
 // a higher one.
-const Version = 8
+const Version = 9
 
 // MaxMessageSize is the largest message of any stream, headers included, in bytes (1 MiB).
 const MaxMessageSize = 1 << 20
@@ -25,6 +25,7 @@ const (
 	StreamWorkspaces = "WORKSPACES"
 	StreamDeploys    = "DEPLOYS"
 	StreamSinks      = "SINKS"
+	StreamJobs       = "JOBS"
 	StreamAgents     = "AGENTS"
 	StreamAudit      = "AUDIT"
 	StreamDirectory  = "DIRECTORY"
@@ -101,7 +102,7 @@ func Streams() []Stream {
 			Family:      FamilyDesiredLog,
 			Writer:      "state",
 			MaxAge:      30 * day,
-			Share:       6,
+			Share:       3,
 			Duplicates:  time.Second,
 			CopyOf:      FamilyDesired,
 			Description: "History of DESIRED, for debugging only.",
@@ -152,7 +153,17 @@ func Streams() []Stream {
 			Description: "Facts about rollouts that an operator requested to redeliver to one sink.",
 		},
 		{
-			Name: StreamAgents, Family: FamilyAgent, Writer: "relay and state", MaxAge: 90 * day, Share: 4,
+			Name:        StreamJobs,
+			Family:      FamilyJob,
+			Writer:      "runners",
+			MaxAge:      400 * day,
+			Share:       5,
+			DenyDelete:  true,
+			Duplicates:  2 * time.Minute,
+			Description: "History of CI jobs: every transition; the table of jobs is rebuilt from it.",
+		},
+		{
+			Name: StreamAgents, Family: FamilyAgent, Writer: "relay and state", MaxAge: 90 * day, Share: 3,
 			Duplicates: 2 * time.Minute, Description: "Agent connections.",
 		},
 		{
@@ -182,7 +193,7 @@ func Streams() []Stream {
 			Family:      FamilyDead,
 			Writer:      "every service",
 			MaxAge:      90 * day,
-			Share:       3,
+			Share:       2,
 			Duplicates:  2 * time.Minute,
 			Description: "Messages that a service could not process, with the reason in a header.",
 		},

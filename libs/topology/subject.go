@@ -27,6 +27,7 @@ const (
 	FamilyDeploy        = "deploy"
 	FamilySink          = "sink"
 	FamilyDeployLive    = "deploy_live"
+	FamilyJob           = "job"
 	FamilyAgent         = "agent"
 	FamilyAudit         = "audit"
 	FamilyDirectory     = "directory"
@@ -198,6 +199,18 @@ func (c Cell) SinkAll(name string) string { return c.Prefix(FamilySink) + "." + 
 func (c Cell) deploy(cluster, namespace, kind, name string) string {
 	workload := Escape(kind) + "." + Escape(name)
 	return c.Prefix(FamilyDeploy) + "." + Escape(cluster) + "." + namespaceToken(namespace) + "." + workload
+}
+
+// Job is the subject of one kind of event of one CI job, such as pending.
+func (c Cell) Job(project, job int64, event string) string {
+	return c.job(project, job) + "." + Escape(event)
+}
+
+// JobAll matches every event of one CI job.
+func (c Cell) JobAll(project, job int64) string { return c.job(project, job) + ".*" }
+
+func (c Cell) job(project, job int64) string {
+	return c.Prefix(FamilyJob) + "." + strconv.FormatInt(project, 10) + "." + strconv.FormatInt(job, 10)
 }
 
 // AgentConnected is the subject of connected events of an agent.

@@ -27,6 +27,8 @@ func TestSubjects(t *testing.T) {
 		"lockstep.eu-1.audit.7.requests":                cell.AuditRequests(7),
 		"lockstep.eu-1.control.*.config":                cell.ControlConfigs(),
 		"lockstep.eu-1.workspace.3.w.state_changed":     cell.Workspace(3, "w", "state_changed"),
+		"lockstep.eu-1.job.3.9.pending":                 cell.Job(3, 9, "pending"),
+		"lockstep.eu-1.job.3.9.*":                       cell.JobAll(3, 9),
 		"lockstep.eu-1.dead.state.observed.7.deployment.ws-7-a.a": cell.Dead(
 			"state", "lockstep.eu-1.observed.7.deployment.ws-7-a.a",
 		),

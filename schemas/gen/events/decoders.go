@@ -893,6 +893,328 @@ func (v *Image) decode(r *reader) {
 	r.endObject(present, "container", "image")
 }
 
+func (v *Job) decode(r *reader) {
+	var present uint64
+	if !r.beginObject() {
+		return
+	}
+	for r.nextName() {
+		switch string(r.name) {
+		case "attempt":
+			present |= 1 << 0
+			v.Attempt = r.integer(integerRule{1, math.MaxInt})
+		case "created_at":
+			present |= 1 << 1
+			v.CreatedAt = r.time()
+		case "job_id":
+			present |= 1 << 2
+			v.JobID = r.integer(integerRule{1, math.MaxInt})
+		case "name":
+			present |= 1 << 3
+			v.Name = r.text(textRule{minLength: 1})
+		case "organization_id":
+			present |= 1 << 4
+			v.OrganizationID = r.integer(integerRule{1, math.MaxInt})
+		case "pipeline_id":
+			present |= 1 << 5
+			v.PipelineID = r.integer(integerRule{1, math.MaxInt})
+		case "project_id":
+			present |= 1 << 6
+			v.ProjectID = r.integer(integerRule{1, math.MaxInt})
+		case "revision":
+			present |= 1 << 7
+			v.Revision = r.integer(integerRule{1, math.MaxInt})
+		case "state":
+			present |= 1 << 8
+			v.State.decode(r)
+		case "timeout_s":
+			present |= 1 << 9
+			v.TimeoutS = r.integer(integerRule{1, math.MaxInt})
+		case "canceled_by":
+			v.CanceledBy = r.integer(integerRule{0, math.MaxInt})
+		case "claims":
+			v.Claims = r.integer(integerRule{0, math.MaxInt})
+		case "exit_code":
+			v.ExitCode = r.integer(integerRule{math.MinInt, math.MaxInt})
+		case "finished_at":
+			v.FinishedAt = new(time.Time)
+			*v.FinishedAt = r.time()
+		case "manager_id":
+			v.ManagerID = r.integer(integerRule{0, math.MaxInt})
+		case "pending_since":
+			v.PendingSince = new(time.Time)
+			*v.PendingSince = r.time()
+		case "policy":
+			v.Policy = new(JobPolicy)
+			v.Policy.decode(r)
+		case "protected":
+			v.Protected = r.boolean()
+		case "reason":
+			v.Reason = new(JobFailureReason)
+			v.Reason.decode(r)
+		case "retried_by":
+			v.RetriedBy = r.integer(integerRule{0, math.MaxInt})
+		case "retry_of":
+			v.RetryOf = r.integer(integerRule{0, math.MaxInt})
+		case "run_timeout_s":
+			v.RunTimeoutS = r.integer(integerRule{0, math.MaxInt})
+		case "runner_id":
+			v.RunnerID = r.integer(integerRule{0, math.MaxInt})
+		case "stage":
+			v.Stage = r.text(textRule{})
+		case "started_at":
+			v.StartedAt = new(time.Time)
+			*v.StartedAt = r.time()
+		case "tags":
+			v.Tags = readArray(r, lengthRule{0, math.MaxInt}, func(item *string) {
+				*item = r.text(textRule{minLength: 1})
+			})
+		default:
+			r.skip()
+		}
+	}
+	r.endObject(present, "attempt", "created_at", "job_id", "name", "organization_id", "pipeline_id", "project_id", "revision", "state", "timeout_s")
+}
+
+func (v *JobAdmitted) decode(r *reader) {
+	var present uint64
+	if !r.beginObject() {
+		return
+	}
+	for r.nextName() {
+		switch string(r.name) {
+		case "job":
+			present |= 1 << 0
+			v.Job.decode(r)
+		default:
+			r.skip()
+		}
+	}
+	r.endObject(present, "job")
+}
+
+func (v *JobCanceled) decode(r *reader) {
+	var present uint64
+	if !r.beginObject() {
+		return
+	}
+	for r.nextName() {
+		switch string(r.name) {
+		case "job":
+			present |= 1 << 0
+			v.Job.decode(r)
+		default:
+			r.skip()
+		}
+	}
+	r.endObject(present, "job")
+}
+
+func (v *JobCanceling) decode(r *reader) {
+	var present uint64
+	if !r.beginObject() {
+		return
+	}
+	for r.nextName() {
+		switch string(r.name) {
+		case "job":
+			present |= 1 << 0
+			v.Job.decode(r)
+		default:
+			r.skip()
+		}
+	}
+	r.endObject(present, "job")
+}
+
+func (v *JobCreated) decode(r *reader) {
+	var present uint64
+	if !r.beginObject() {
+		return
+	}
+	for r.nextName() {
+		switch string(r.name) {
+		case "job":
+			present |= 1 << 0
+			v.Job.decode(r)
+		default:
+			r.skip()
+		}
+	}
+	r.endObject(present, "job")
+}
+
+func (v *JobFailureReason) decode(r *reader) {
+	*v = JobFailureReason(r.knownText(textRule{minLength: 1}, "configuration_error", "data_integrity_failure", "denied_admission", "image_pull_failure", "job_canceled", "job_execution_timeout", "missing_dependency_failure", "no_matching_runner", "runner_system_failure", "runner_unsupported", "script_failure", "stuck_or_timeout_failure", "unknown_failure"))
+}
+
+func (v *JobFinished) decode(r *reader) {
+	var present uint64
+	if !r.beginObject() {
+		return
+	}
+	for r.nextName() {
+		switch string(r.name) {
+		case "job":
+			present |= 1 << 0
+			v.Job.decode(r)
+		default:
+			r.skip()
+		}
+	}
+	r.endObject(present, "job")
+}
+
+func (v *JobPending) decode(r *reader) {
+	var present uint64
+	if !r.beginObject() {
+		return
+	}
+	for r.nextName() {
+		switch string(r.name) {
+		case "job":
+			present |= 1 << 0
+			v.Job.decode(r)
+		default:
+			r.skip()
+		}
+	}
+	r.endObject(present, "job")
+}
+
+func (v *JobPolicy) decode(r *reader) {
+	if !r.beginObject() {
+		return
+	}
+	for r.nextName() {
+		switch string(r.name) {
+		case "allow_denied_admission":
+			v.AllowDeniedAdmission = r.boolean()
+		case "allow_exit_codes":
+			v.AllowExitCodes = readArray(r, lengthRule{0, math.MaxInt}, func(item *int) {
+				*item = r.integer(integerRule{math.MinInt, math.MaxInt})
+			})
+		case "allow_failure":
+			v.AllowFailure = r.boolean()
+		case "retries":
+			v.Retries = r.integer(integerRule{0, math.MaxInt})
+		case "retry_when":
+			v.RetryWhen = readArray(r, lengthRule{0, math.MaxInt}, func(item *JobFailureReason) {
+				item.decode(r)
+			})
+		default:
+			r.skip()
+		}
+	}
+	r.endObject(0)
+}
+
+func (v *JobPreparing) decode(r *reader) {
+	var present uint64
+	if !r.beginObject() {
+		return
+	}
+	for r.nextName() {
+		switch string(r.name) {
+		case "job":
+			present |= 1 << 0
+			v.Job.decode(r)
+		default:
+			r.skip()
+		}
+	}
+	r.endObject(present, "job")
+}
+
+func (v *JobRejected) decode(r *reader) {
+	var present uint64
+	if !r.beginObject() {
+		return
+	}
+	for r.nextName() {
+		switch string(r.name) {
+		case "job":
+			present |= 1 << 0
+			v.Job.decode(r)
+		default:
+			r.skip()
+		}
+	}
+	r.endObject(present, "job")
+}
+
+func (v *JobReleased) decode(r *reader) {
+	var present uint64
+	if !r.beginObject() {
+		return
+	}
+	for r.nextName() {
+		switch string(r.name) {
+		case "job":
+			present |= 1 << 0
+			v.Job.decode(r)
+		default:
+			r.skip()
+		}
+	}
+	r.endObject(present, "job")
+}
+
+func (v *JobRetried) decode(r *reader) {
+	var present uint64
+	if !r.beginObject() {
+		return
+	}
+	for r.nextName() {
+		switch string(r.name) {
+		case "job":
+			present |= 1 << 0
+			v.Job.decode(r)
+		default:
+			r.skip()
+		}
+	}
+	r.endObject(present, "job")
+}
+
+func (v *JobRunning) decode(r *reader) {
+	var present uint64
+	if !r.beginObject() {
+		return
+	}
+	for r.nextName() {
+		switch string(r.name) {
+		case "job":
+			present |= 1 << 0
+			v.Job.decode(r)
+		default:
+			r.skip()
+		}
+	}
+	r.endObject(present, "job")
+}
+
+func (v *JobSkipped) decode(r *reader) {
+	var present uint64
+	if !r.beginObject() {
+		return
+	}
+	for r.nextName() {
+		switch string(r.name) {
+		case "job":
+			present |= 1 << 0
+			v.Job.decode(r)
+		default:
+			r.skip()
+		}
+	}
+	r.endObject(present, "job")
+}
+
+func (v *JobState) decode(r *reader) {
+	*v = JobState(r.knownText(textRule{minLength: 1}, "canceled", "canceling", "created", "failed", "pending", "preparing", "running", "skipped", "success"))
+}
+
 func (v *KeyAlgorithm) decode(r *reader) {
 	*v = KeyAlgorithm(r.knownText(textRule{minLength: 1}, "EdDSA"))
 }
@@ -2169,6 +2491,30 @@ func (*DirectoryProject) eventType() string { return TypeDirectoryProject }
 
 func (*DirectoryUser) eventType() string { return TypeDirectoryUser }
 
+func (*JobAdmitted) eventType() string { return TypeJobAdmitted }
+
+func (*JobCanceled) eventType() string { return TypeJobCanceled }
+
+func (*JobCanceling) eventType() string { return TypeJobCanceling }
+
+func (*JobCreated) eventType() string { return TypeJobCreated }
+
+func (*JobFinished) eventType() string { return TypeJobFinished }
+
+func (*JobPending) eventType() string { return TypeJobPending }
+
+func (*JobPreparing) eventType() string { return TypeJobPreparing }
+
+func (*JobRejected) eventType() string { return TypeJobRejected }
+
+func (*JobReleased) eventType() string { return TypeJobReleased }
+
+func (*JobRetried) eventType() string { return TypeJobRetried }
+
+func (*JobRunning) eventType() string { return TypeJobRunning }
+
+func (*JobSkipped) eventType() string { return TypeJobSkipped }
+
 func (*ObservedClusterReleased) eventType() string { return TypeObservedClusterReleased }
 
 func (*ObservedDeployment) eventType() string { return TypeObservedDeployment }
@@ -2254,6 +2600,30 @@ func decoded(eventType string, data []byte) (any, error) {
 		return untyped(Decode[DirectoryProject](data))
 	case TypeDirectoryUser:
 		return untyped(Decode[DirectoryUser](data))
+	case TypeJobAdmitted:
+		return untyped(Decode[JobAdmitted](data))
+	case TypeJobCanceled:
+		return untyped(Decode[JobCanceled](data))
+	case TypeJobCanceling:
+		return untyped(Decode[JobCanceling](data))
+	case TypeJobCreated:
+		return untyped(Decode[JobCreated](data))
+	case TypeJobFinished:
+		return untyped(Decode[JobFinished](data))
+	case TypeJobPending:
+		return untyped(Decode[JobPending](data))
+	case TypeJobPreparing:
+		return untyped(Decode[JobPreparing](data))
+	case TypeJobRejected:
+		return untyped(Decode[JobRejected](data))
+	case TypeJobReleased:
+		return untyped(Decode[JobReleased](data))
+	case TypeJobRetried:
+		return untyped(Decode[JobRetried](data))
+	case TypeJobRunning:
+		return untyped(Decode[JobRunning](data))
+	case TypeJobSkipped:
+		return untyped(Decode[JobSkipped](data))
 	case TypeObservedClusterReleased:
 		return untyped(Decode[ObservedClusterReleased](data))
 	case TypeObservedDeployment:

@@ -766,6 +766,216 @@ type Image struct {
 	Image string `json:"image"`
 }
 
+// Job: A CI job after a transition: one attempt to execute a definition. The definition is not
+// published, because it has secret values.
+type Job struct {
+	// 1 for the first job, and one more for each retry.
+	Attempt int `json:"attempt"`
+
+	// User who canceled the job; 0 for nobody, or the service.
+	CanceledBy int `json:"canceled_by,omitempty"`
+
+	// How often a runner took the job.
+	Claims int `json:"claims,omitempty"`
+
+	// When it was created, UTC.
+	CreatedAt time.Time `json:"created_at"`
+
+	// Exit code of the script; 0 if it ended well or not at all.
+	ExitCode int `json:"exit_code,omitempty"`
+
+	// When it ended, UTC.
+	FinishedAt *time.Time `json:"finished_at,omitempty"`
+
+	// Id of the job, unique in all cells.
+	JobID int `json:"job_id"`
+
+	// Runner manager that took the job: one process of the runner; 0 for none.
+	ManagerID int `json:"manager_id,omitempty"`
+
+	// Name, unique in the pipeline among jobs that were not retried.
+	Name string `json:"name"`
+
+	// Organization of the project.
+	OrganizationID int `json:"organization_id"`
+
+	// When it last began to wait for a runner, UTC.
+	PendingSince *time.Time `json:"pending_since,omitempty"`
+
+	// Pipeline it belongs to.
+	PipelineID int `json:"pipeline_id"`
+
+	// How a failure of the job is treated.
+	Policy *JobPolicy `json:"policy,omitempty"`
+
+	// Project it belongs to.
+	ProjectID int `json:"project_id"`
+
+	// Only such jobs may use protected runners.
+	Protected bool `json:"protected,omitempty"`
+
+	// Why the job failed; absent otherwise.
+	Reason *JobFailureReason `json:"reason,omitempty"`
+
+	// Job that replaces this one; 0 for none.
+	RetriedBy int `json:"retried_by,omitempty"`
+
+	// Job that this one replaces; 0 for none.
+	RetryOf int `json:"retry_of,omitempty"`
+
+	// Number of the transition: 1 for created, and one more for each.
+	Revision int `json:"revision"`
+
+	// Timeout on the runner that took the job, which may shorten timeout_s, in seconds; 0 while no
+	// runner has taken it.
+	RunTimeoutS int `json:"run_timeout_s,omitempty"`
+
+	// Runner that has or had the job; 0 for none.
+	RunnerID int `json:"runner_id,omitempty"`
+
+	// Stage of the pipeline.
+	Stage string `json:"stage,omitempty"`
+
+	// When a runner took it, UTC.
+	StartedAt *time.Time `json:"started_at,omitempty"`
+
+	// State after the transition.
+	State JobState `json:"state"`
+
+	// Tags that a runner must have, sorted.
+	Tags []string `json:"tags,omitempty"`
+
+	// How long the job may run, in seconds.
+	TimeoutS int `json:"timeout_s"`
+}
+
+// JobAdmitted: Admission allowed a CI job.
+type JobAdmitted struct {
+	// The job after the transition.
+	Job Job `json:"job"`
+}
+
+// JobCanceled: A CI job was canceled, and no runner has it any more.
+type JobCanceled struct {
+	// The job after the transition.
+	Job Job `json:"job"`
+}
+
+// JobCanceling: A running CI job was canceled: its runner executes the after_script and then ends
+// it.
+type JobCanceling struct {
+	// The job after the transition.
+	Job Job `json:"job"`
+}
+
+// JobCreated: A CI job was created. It waits for the jobs that it needs.
+type JobCreated struct {
+	// The job after the transition.
+	Job Job `json:"job"`
+}
+
+// JobFailureReason: Why a CI job failed, as in GitLab's API where it has the reason.
+type JobFailureReason string
+
+// The known values of JobFailureReason.
+const (
+	JobFailureReasonConfigurationError       JobFailureReason = "configuration_error"
+	JobFailureReasonDataIntegrityFailure     JobFailureReason = "data_integrity_failure"
+	JobFailureReasonDeniedAdmission          JobFailureReason = "denied_admission"
+	JobFailureReasonImagePullFailure         JobFailureReason = "image_pull_failure"
+	JobFailureReasonJobCanceled              JobFailureReason = "job_canceled"
+	JobFailureReasonJobExecutionTimeout      JobFailureReason = "job_execution_timeout"
+	JobFailureReasonMissingDependencyFailure JobFailureReason = "missing_dependency_failure"
+	JobFailureReasonNoMatchingRunner         JobFailureReason = "no_matching_runner"
+	JobFailureReasonRunnerSystemFailure      JobFailureReason = "runner_system_failure"
+	JobFailureReasonRunnerUnsupported        JobFailureReason = "runner_unsupported"
+	JobFailureReasonScriptFailure            JobFailureReason = "script_failure"
+	JobFailureReasonStuckOrTimeoutFailure    JobFailureReason = "stuck_or_timeout_failure"
+	JobFailureReasonUnknownFailure           JobFailureReason = "unknown_failure"
+)
+
+// JobFinished: A CI job ended with success or failed.
+type JobFinished struct {
+	// The job after the transition.
+	Job Job `json:"job"`
+}
+
+// JobPending: A CI job waits for a runner.
+type JobPending struct {
+	// The job after the transition.
+	Job Job `json:"job"`
+}
+
+// JobPolicy: How a failure of a CI job is treated.
+type JobPolicy struct {
+	// The pipeline continues if admission denies the job.
+	AllowDeniedAdmission bool `json:"allow_denied_admission,omitempty"`
+
+	// The pipeline continues after a script that ends with one of these.
+	AllowExitCodes []int `json:"allow_exit_codes,omitempty"`
+
+	// The pipeline continues after a failure.
+	AllowFailure bool `json:"allow_failure,omitempty"`
+
+	// How often a failed job is retried.
+	Retries int `json:"retries,omitempty"`
+
+	// Reasons that are retried; absent for all.
+	RetryWhen []JobFailureReason `json:"retry_when,omitempty"`
+}
+
+// JobPreparing: A CI job may begin, and waits for admission.
+type JobPreparing struct {
+	// The job after the transition.
+	Job Job `json:"job"`
+}
+
+// JobRejected: Admission denied a CI job, which has failed.
+type JobRejected struct {
+	// The job after the transition.
+	Job Job `json:"job"`
+}
+
+// JobReleased: A CI job waits for a runner again: the runner that took it never reported.
+type JobReleased struct {
+	// The job after the transition.
+	Job Job `json:"job"`
+}
+
+// JobRetried: Another CI job replaces this one, which has ended.
+type JobRetried struct {
+	// The job after the transition.
+	Job Job `json:"job"`
+}
+
+// JobRunning: A runner took a CI job.
+type JobRunning struct {
+	// The job after the transition.
+	Job Job `json:"job"`
+}
+
+// JobSkipped: A CI job never runs, because of how other jobs of its pipeline ended.
+type JobSkipped struct {
+	// The job after the transition.
+	Job Job `json:"job"`
+}
+
+// JobState: State of a CI job. success, failed, canceled and skipped are final.
+type JobState string
+
+// The known values of JobState.
+const (
+	JobStateCanceled  JobState = "canceled"
+	JobStateCanceling JobState = "canceling"
+	JobStateCreated   JobState = "created"
+	JobStateFailed    JobState = "failed"
+	JobStatePending   JobState = "pending"
+	JobStatePreparing JobState = "preparing"
+	JobStateRunning   JobState = "running"
+	JobStateSkipped   JobState = "skipped"
+	JobStateSuccess   JobState = "success"
+)
+
 // KeyAlgorithm: Algorithm of signatures.
 type KeyAlgorithm string
 

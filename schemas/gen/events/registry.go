@@ -85,6 +85,45 @@ const (
 	// TypeDirectoryUser is an event with the data [DirectoryUser], on stream DIRECTORY at
 	// directory.user.{id}: A user. Never a name or an e-mail address.
 	TypeDirectoryUser = "dev.lockstep.directory.user.v1"
+	// TypeJobAdmitted is an event with the data [JobAdmitted], on stream JOBS at
+	// job.{project}.{job}.admitted: Admission allowed a CI job.
+	TypeJobAdmitted = "dev.lockstep.job.admitted.v1"
+	// TypeJobCanceled is an event with the data [JobCanceled], on stream JOBS at
+	// job.{project}.{job}.canceled: A CI job was canceled, and no runner has it any more.
+	TypeJobCanceled = "dev.lockstep.job.canceled.v1"
+	// TypeJobCanceling is an event with the data [JobCanceling], on stream JOBS at
+	// job.{project}.{job}.canceling: A running CI job was canceled: its runner executes the
+	// after_script and then ends it.
+	TypeJobCanceling = "dev.lockstep.job.canceling.v1"
+	// TypeJobCreated is an event with the data [JobCreated], on stream JOBS at
+	// job.{project}.{job}.created: A CI job was created. It waits for the jobs that it needs.
+	TypeJobCreated = "dev.lockstep.job.created.v1"
+	// TypeJobFinished is an event with the data [JobFinished], on stream JOBS at
+	// job.{project}.{job}.finished: A CI job ended with success or failed.
+	TypeJobFinished = "dev.lockstep.job.finished.v1"
+	// TypeJobPending is an event with the data [JobPending], on stream JOBS at
+	// job.{project}.{job}.pending: A CI job waits for a runner.
+	TypeJobPending = "dev.lockstep.job.pending.v1"
+	// TypeJobPreparing is an event with the data [JobPreparing], on stream JOBS at
+	// job.{project}.{job}.preparing: A CI job may begin, and waits for admission.
+	TypeJobPreparing = "dev.lockstep.job.preparing.v1"
+	// TypeJobRejected is an event with the data [JobRejected], on stream JOBS at
+	// job.{project}.{job}.rejected: Admission denied a CI job, which has failed.
+	TypeJobRejected = "dev.lockstep.job.rejected.v1"
+	// TypeJobReleased is an event with the data [JobReleased], on stream JOBS at
+	// job.{project}.{job}.released: A CI job waits for a runner again: the runner that took it never
+	// reported.
+	TypeJobReleased = "dev.lockstep.job.released.v1"
+	// TypeJobRetried is an event with the data [JobRetried], on stream JOBS at
+	// job.{project}.{job}.retried: Another CI job replaces this one, which has ended.
+	TypeJobRetried = "dev.lockstep.job.retried.v1"
+	// TypeJobRunning is an event with the data [JobRunning], on stream JOBS at
+	// job.{project}.{job}.running: A runner took a CI job.
+	TypeJobRunning = "dev.lockstep.job.running.v1"
+	// TypeJobSkipped is an event with the data [JobSkipped], on stream JOBS at
+	// job.{project}.{job}.skipped: A CI job never runs, because of how other jobs of its pipeline
+	// ended.
+	TypeJobSkipped = "dev.lockstep.job.skipped.v1"
 	// TypeObservedClusterReleased is an event with the data [ObservedClusterReleased], on stream
 	// OBSERVED at observed.cluster.{cluster}.released: An administrator released a cluster from its
 	// project. It is the only event of this stream that no agent writes. It takes effect at its
@@ -279,6 +318,66 @@ func Types() []Type {
 			Name: TypeDirectoryUser, Title: "DirectoryUser", Stream: "DIRECTORY",
 			Subjects:    []string{"directory.user.{id}"},
 			Description: "A user. Never a name or an e-mail address.",
+		},
+		{
+			Name: TypeJobAdmitted, Title: "JobAdmitted", Stream: "JOBS",
+			Subjects:    []string{"job.{project}.{job}.admitted"},
+			Description: "Admission allowed a CI job.",
+		},
+		{
+			Name: TypeJobCanceled, Title: "JobCanceled", Stream: "JOBS",
+			Subjects:    []string{"job.{project}.{job}.canceled"},
+			Description: "A CI job was canceled, and no runner has it any more.",
+		},
+		{
+			Name: TypeJobCanceling, Title: "JobCanceling", Stream: "JOBS",
+			Subjects:    []string{"job.{project}.{job}.canceling"},
+			Description: "A running CI job was canceled: its runner executes the after_script and then ends it.",
+		},
+		{
+			Name: TypeJobCreated, Title: "JobCreated", Stream: "JOBS",
+			Subjects:    []string{"job.{project}.{job}.created"},
+			Description: "A CI job was created. It waits for the jobs that it needs.",
+		},
+		{
+			Name: TypeJobFinished, Title: "JobFinished", Stream: "JOBS",
+			Subjects:    []string{"job.{project}.{job}.finished"},
+			Description: "A CI job ended with success or failed.",
+		},
+		{
+			Name: TypeJobPending, Title: "JobPending", Stream: "JOBS",
+			Subjects:    []string{"job.{project}.{job}.pending"},
+			Description: "A CI job waits for a runner.",
+		},
+		{
+			Name: TypeJobPreparing, Title: "JobPreparing", Stream: "JOBS",
+			Subjects:    []string{"job.{project}.{job}.preparing"},
+			Description: "A CI job may begin, and waits for admission.",
+		},
+		{
+			Name: TypeJobRejected, Title: "JobRejected", Stream: "JOBS",
+			Subjects:    []string{"job.{project}.{job}.rejected"},
+			Description: "Admission denied a CI job, which has failed.",
+		},
+		{
+			Name: TypeJobReleased, Title: "JobReleased", Stream: "JOBS",
+			Subjects:    []string{"job.{project}.{job}.released"},
+			Description: "A CI job waits for a runner again: the runner that took it never reported.",
+		},
+		{
+			Name: TypeJobRetried, Title: "JobRetried", Stream: "JOBS",
+			Subjects:    []string{"job.{project}.{job}.retried"},
+			Description: "Another CI job replaces this one, which has ended.",
+		},
+		{
+			Name: TypeJobRunning, Title: "JobRunning", Stream: "JOBS",
+			Subjects:    []string{"job.{project}.{job}.running"},
+			Description: "A runner took a CI job.",
+		},
+		{
+			Name: TypeJobSkipped, Title: "JobSkipped", Stream: "JOBS",
+			Subjects:    []string{"job.{project}.{job}.skipped"},
+			Description: "A CI job never runs, because of how other jobs of its pipeline ended.",
 		},
 		{
 			Name: TypeObservedClusterReleased, Title: "ObservedClusterReleased", Stream: "OBSERVED",
