@@ -1,6 +1,7 @@
 // Package runners is the service that gives CI jobs to runners. There is one per cell. Its packages are:
 //
 //   - cifile: parses .gitlab-ci.yml; duration: parses its durations
+//   - gitlab: HTTP handlers of the contract with GitLab runners
 //   - job: states, transitions and definitions of jobs
 //   - trace: rules for the output of a job: offsets, checksum, masked values
 //   - wire: messages of the HTTP contract with GitLab runners; openapi: checks them against the document, in
