@@ -24,7 +24,7 @@ const (
 )
 
 func (h *handler) uploadArtifact(w http.ResponseWriter, r *http.Request) error {
-	ref, err := jobRef(r, "", wire.HeaderJobToken)
+	ref, err := jobRef(r, "")
 	if err != nil {
 		return err
 	}
@@ -94,7 +94,7 @@ func checkText(name, text string) error {
 }
 
 func (h *handler) downloadArtifact(w http.ResponseWriter, r *http.Request) error {
-	ref, err := jobRef(r, "", wire.HeaderJobToken)
+	ref, err := jobRef(r, "")
 	if err != nil {
 		return err
 	}

@@ -109,34 +109,26 @@ func discovery(http.ResponseWriter, *http.Request) error {
 	return fault.New(errcode.Unimplemented, "there is no job router here: request jobs with POST /api/v4/jobs/request")
 }
 
-// token returns the first token of the headers, or the other one.
-func token(r *http.Request, other string, headers ...string) (string, error) {
-	for _, name := range headers {
-		if value := r.Header.Get(name); value != "" {
-			other = value
-			break
-		}
+// token returns the token in the header, or else that in the body, or else that in PRIVATE-TOKEN. The latter comes last
+// because clients other than runners have the user's token there.
+func token(r *http.Request, header, inBody string) (string, error) {
+	found := cmp.Or(r.Header.Get(header), inBody, r.Header.Get(wire.HeaderPrivateToken))
+	if found == "" {
+		return "", fault.New(errcode.PermissionDenied, "the request has no token: send the header %s", header)
 	}
-	if other == "" {
-		return "", fault.New(errcode.PermissionDenied, "the request has no token: send the header %s", headers[0])
-	}
-	if len(other) > wire.MaxToken {
+	if len(found) > wire.MaxToken {
 		return "", fault.New(errcode.PermissionDenied, "the token is longer than %d bytes", wire.MaxToken)
 	}
-	return other, nil
-}
-
-func runnerToken(r *http.Request, inBody string) (string, error) {
-	return token(r, inBody, wire.HeaderRunnerToken, wire.HeaderPrivateToken)
+	return found, nil
 }
 
 // jobRef returns the job of the path with the token of the request.
-func jobRef(r *http.Request, inBody string, headers ...string) (JobRef, error) {
+func jobRef(r *http.Request, inBody string) (JobRef, error) {
 	id, err := strconv.ParseInt(r.PathValue("id"), 10, 64)
 	if err != nil || id <= 0 {
 		return JobRef{}, fault.New(errcode.InvalidArgument, "the id of the job is not a positive integer")
 	}
-	text, err := token(r, inBody, headers...)
+	text, err := token(r, wire.HeaderJobToken, inBody)
 	return JobRef{ID: id, Token: text}, err
 }
 

@@ -20,7 +20,7 @@ func (h *handler) updateJob(w http.ResponseWriter, r *http.Request) error {
 	if err := wire.Decode(w, r, &request); err != nil {
 		return err
 	}
-	ref, err := jobRef(r, request.Token, wire.HeaderJobToken, wire.HeaderPrivateToken)
+	ref, err := jobRef(r, request.Token)
 	if err != nil {
 		return err
 	}
@@ -42,7 +42,7 @@ func (h *handler) updateJob(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (h *handler) appendTrace(w http.ResponseWriter, r *http.Request) error {
-	ref, err := jobRef(r, "", wire.HeaderJobToken)
+	ref, err := jobRef(r, "")
 	if err != nil {
 		return err
 	}

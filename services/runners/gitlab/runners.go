@@ -11,7 +11,7 @@ import (
 )
 
 func (h *handler) createRunner(w http.ResponseWriter, r *http.Request) error {
-	user, err := token(r, "", wire.HeaderPrivateToken)
+	user, err := token(r, wire.HeaderPrivateToken, "")
 	if err != nil {
 		return err
 	}
@@ -107,7 +107,7 @@ func runnerRequest(w http.ResponseWriter, r *http.Request) (wire.RunnerRequest, 
 		return request, err
 	}
 	var err error
-	request.Token, err = runnerToken(r, request.Token)
+	request.Token, err = token(r, wire.HeaderRunnerToken, request.Token)
 	return request, err
 }
 
@@ -117,7 +117,7 @@ func (h *handler) requestJob(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	var err error
-	if request.Token, err = runnerToken(r, request.Token); err != nil {
+	if request.Token, err = token(r, wire.HeaderRunnerToken, request.Token); err != nil {
 		return err
 	}
 	ctx, cancel := h.holding(r.Context())
