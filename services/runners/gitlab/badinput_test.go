@@ -175,10 +175,10 @@ func TestUnknownPathsHaveErrorsWithJSON(t *testing.T) {
 
 // FuzzHandler sends any request. None is an internal error.
 func FuzzHandler(f *testing.F) {
-	f.Add("PATCH", "jobs/500/trace", "glcbt-500", "0-2", "text/plain", []byte("abc"))
-	f.Add("PUT", "jobs/500", "glcbt-500", "", "application/json", []byte(`{"state":"failed","exit_code":1}`))
+	f.Add("PATCH", "jobs/500/trace", "glcbt-0123456789-500", "0-2", "text/plain", []byte("abc"))
+	f.Add("PUT", "jobs/500", "glcbt-0123456789-500", "", "application/json", []byte(`{"state":"failed","exit_code":1}`))
 	f.Add("POST", "jobs/request", "glrt-one", "", "application/json", []byte(`{"system_id":"s"}`))
-	f.Add("POST", "jobs/500/artifacts?artifact_format=zip", "glcbt-500", "", "multipart/form-data; boundary=b",
+	f.Add("POST", "jobs/500/artifacts?artifact_format=zip", "glcbt-0123456789-500", "", "multipart/form-data; boundary=b",
 		[]byte(artifact("file", "a.zip")))
 	f.Add("DELETE", "runners/managers?token=glrt-one", "", "", "", []byte{})
 	f.Fuzz(func(t *testing.T, method, path, token, contentRange, contentType string, body []byte) {

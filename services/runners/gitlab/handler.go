@@ -26,6 +26,8 @@ type Config struct {
 	Artifacts Artifacts
 	// Hold is how long a request for a job waits, less than ten minutes. Defaults to [DefaultHold].
 	Hold time.Duration
+	// BodyTimeout defaults to [DefaultBodyTimeout].
+	BodyTimeout time.Duration
 	// MaxTracePart in bytes. Defaults to [DefaultMaxTracePart].
 	MaxTracePart int64
 	// Draining ends waiting requests when it is closed. Optional.
@@ -38,6 +40,7 @@ type handler struct{ cfg Config }
 // NewHandler returns the handler of the paths that begin with /api/v4/.
 func NewHandler(cfg Config) http.Handler {
 	cfg.Hold = cmp.Or(cfg.Hold, DefaultHold)
+	cfg.BodyTimeout = cmp.Or(cfg.BodyTimeout, DefaultBodyTimeout)
 	cfg.MaxTracePart = cmp.Or(cfg.MaxTracePart, DefaultMaxTracePart)
 	h := &handler{cfg}
 	mux := http.NewServeMux()
@@ -52,12 +55,12 @@ func NewHandler(cfg Config) http.Handler {
 		"POST /jobs/request":                       h.requestJob,
 		"PUT /jobs/{id}":                           h.updateJob,
 		"PATCH /jobs/{id}/trace":                   h.appendTrace,
-		"POST /jobs/{id}/artifacts":                h.uploadArtifact,
 		"GET /jobs/{id}/artifacts":                 h.downloadArtifact,
 		"/":                                        notFound,
 	} {
-		mux.Handle(pattern, h.handle(serve))
+		mux.Handle(pattern, h.handle(serve, false))
 	}
+	mux.Handle("POST /jobs/{id}/artifacts", h.handle(h.uploadArtifact, true))
 	return http.StripPrefix("/api/v4", mux)
 }
 
@@ -72,10 +75,10 @@ func (e *statusError) Unwrap() error { return e.err }
 
 func withStatus(status int, err error) error { return &statusError{status, err} }
 
-// handle writes the error of a handler.
-func (h *handler) handle(serve func(http.ResponseWriter, *http.Request) error) http.Handler {
+// handle limits the time of the body and writes the error of a handler. streamed bodies take as long as they progress.
+func (h *handler) handle(serve func(http.ResponseWriter, *http.Request) error, streamed bool) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		err := serve(w, r)
+		err := serve(w, h.timed(w, r, streamed))
 		if err == nil {
 			return
 		}

@@ -39,9 +39,11 @@ type memory struct {
 	// fail is returned by the next call, if it is not nil.
 	fail error
 	// askAgain makes so many updates wait.
-	askAgain int
-	off      bool
-	resets   int
+	askAgain    int
+	off         bool
+	resets      int
+	traceLimit  int64
+	uploadLimit int64
 	// location of artifacts; empty means here. broken downloads end early.
 	location string
 	broken   bool
@@ -58,12 +60,13 @@ type job struct {
 	stored   []byte
 	artifact []byte
 	upload   gitlab.Upload
+	final    wire.UpdateRequest
 }
 
 func newMemory() *memory {
 	return &memory{
 		runners: map[string]string{"glrt-one": ""}, jobs: map[int64]*job{}, changed: make(chan struct{}),
-		waiting: make(chan struct{}, 100),
+		waiting: make(chan struct{}, 100), traceLimit: traceLimit, uploadLimit: uploadLimit,
 	}
 }
 
@@ -128,7 +131,7 @@ func (m *memory) ResetToken(_ context.Context, token string) (wire.ResetToken, e
 		return wire.ResetToken{}, err
 	}
 	m.resets++
-	next := "glrt-reset" + strconv.Itoa(m.resets)
+	next := "glrt-reset-0123456789-" + strconv.Itoa(m.resets) // real runners expect long tokens
 	m.runners[next] = m.runners[token]
 	delete(m.runners, token)
 	return wire.ResetToken{Token: next}, nil
@@ -207,7 +210,7 @@ func (m *memory) give(runner string) *wire.Job {
 	w := wire.NewJob(j.id, j.token())
 	w.JobInfo = wire.JobInfo{ID: j.id, Name: j.Name, Stage: j.Stage, ProjectID: 3}
 	w.RunnerInfo.Timeout = int64(cmp.Or(j.TimeoutSeconds, 60))
-	w.Features.FailureReasons = []string{"script_failure"}
+	w.Features.FailureReasons = []string{"script_failure", "job_execution_timeout"}
 	w.Steps = append(w.Steps, wire.Step{Name: wire.StepScript, Script: j.Script, Timeout: 60, When: wire.OnSuccess})
 	if len(j.AfterScript) > 0 {
 		w.Steps = append(w.Steps, wire.Step{
@@ -235,7 +238,7 @@ func (m *memory) give(runner string) *wire.Job {
 	return &w
 }
 
-func (j *job) token() string { return "glcbt-" + strconv.FormatInt(j.id, 10) }
+func (j *job) token() string { return "glcbt-0123456789-" + strconv.FormatInt(j.id, 10) }
 
 func (j *job) state() gitlab.JobState {
 	return gitlab.JobState{Status: j.status, Interval: 3 * time.Second}
@@ -313,7 +316,7 @@ func (m *memory) Update(
 		return 0, j.state(), err
 	}
 	j.store(write)
-	j.trace = next
+	j.trace, j.final = next, r
 	if !done {
 		j.stored = nil
 		return gitlab.ResendTrace, j.state(), nil
@@ -340,7 +343,10 @@ func (m *memory) AppendTrace(
 	if err != nil {
 		return 0, gitlab.JobState{}, err
 	}
-	next, write, err := j.trace.Append(j.mask, offset, part, traceLimit)
+	next, write, err := j.trace.Append(j.mask, offset, part, m.traceLimit)
+	if errors.Is(err, trace.ErrTooLarge) {
+		j.status = wire.StatusFailed
+	}
 	if err != nil {
 		return 0, j.state(), err
 	}
@@ -352,7 +358,7 @@ func (m *memory) AppendTrace(
 func (m *memory) Store(
 	_ context.Context, ref gitlab.JobRef, upload gitlab.Upload, content io.Reader,
 ) (gitlab.JobState, error) {
-	raw, err := io.ReadAll(io.LimitReader(content, uploadLimit+1))
+	raw, err := io.ReadAll(io.LimitReader(content, m.uploadLimit+1))
 	if err != nil {
 		return gitlab.JobState{}, err
 	}
@@ -362,8 +368,8 @@ func (m *memory) Store(
 	if err != nil {
 		return gitlab.JobState{}, err
 	}
-	if len(raw) > uploadLimit {
-		return j.state(), fault.New(errcode.PayloadTooLarge, "the artifact has more than %d bytes", uploadLimit)
+	if int64(len(raw)) > m.uploadLimit {
+		return j.state(), fault.New(errcode.PayloadTooLarge, "the artifact has more than %d bytes", m.uploadLimit)
 	}
 	j.artifact, j.upload = raw, upload
 	return j.state(), nil

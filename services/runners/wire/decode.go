@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"os"
 	"unicode"
 	"unicode/utf8"
 
@@ -35,13 +36,16 @@ type Request interface {
 }
 
 // Decode reads the body of r into request and validates it. The body has one JSON value of at most [MaxBody] bytes. A
-// larger body is the fault payload_too_large, and the connection is closed after the answer.
+// larger body is the fault payload_too_large, and the connection is closed after the answer. A body that does not
+// arrive in time is the fault deadline_exceeded.
 func Decode(w http.ResponseWriter, r *http.Request, request Request) error {
 	raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, MaxBody))
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooLarge):
 		return fault.New(errcode.PayloadTooLarge, "the body has more than %d bytes", MaxBody)
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return fault.Wrap(err, errcode.DeadlineExceeded, "the body did not arrive in time: send the request again")
 	case err != nil:
 		return fault.Wrap(err, errcode.InvalidArgument, "the body is not complete: send the request again")
 	}
