@@ -3,6 +3,7 @@
 //   - cifile: parses .gitlab-ci.yml; duration: parses its durations
 //   - gitlab: HTTP handlers of the contract with GitLab runners
 //   - job: states, transitions and definitions of jobs
+//   - registry: gives jobs tokens for the container registry
 //   - trace: rules for the output of a job: offsets, checksum, masked values
 //   - wire: messages of the HTTP contract with GitLab runners; openapi: checks them against the document, in
 //     tests
