@@ -16,12 +16,12 @@ import (
 	"lockstep.internal/tools/testkit/runnerclient"
 )
 
-// newSlowServer starts a server with little patience for bodies.
-func newSlowServer(t *testing.T, timeout time.Duration) (*memory, string) {
+// newTimedServer starts a server and returns its address.
+func newTimedServer(t *testing.T, hold, bodyTimeout time.Duration) (*memory, string) {
 	t.Helper()
 	m := newMemory()
 	server := httptest.NewServer(gitlab.NewHandler(gitlab.Config{
-		Runners: m, Queue: m, Jobs: m, Artifacts: m, Hold: 10 * timeout, BodyTimeout: timeout,
+		Runners: m, Queue: m, Jobs: m, Artifacts: m, Hold: hold, BodyTimeout: bodyTimeout,
 		Logger: slog.New(slog.DiscardHandler),
 	}))
 	t.Cleanup(server.Close)
@@ -31,7 +31,7 @@ func newSlowServer(t *testing.T, timeout time.Duration) (*memory, string) {
 // TestBodyThatStopsIsRefused is about clients that keep a request open.
 func TestBodyThatStopsIsRefused(t *testing.T) {
 	t.Parallel()
-	m, address := newSlowServer(t, 20*time.Millisecond)
+	m, address := newTimedServer(t, time.Minute, 20*time.Millisecond)
 	m.jobs[1] = &job{id: 1, status: "running"}
 	for _, request := range []string{
 		"POST /api/v4/jobs/request", "PATCH /api/v4/jobs/1/trace", "POST /api/v4/jobs/1/artifacts",
@@ -53,12 +53,13 @@ func TestBodyThatStopsIsRefused(t *testing.T) {
 // TestWaitingRequestOutlivesTheTimeOfItsBody is about the deadline of a connection, which must end with the body.
 func TestWaitingRequestOutlivesTheTimeOfItsBody(t *testing.T) {
 	t.Parallel()
-	_, address := newSlowServer(t, 20*time.Millisecond)
+	const hold = 3 * time.Second
+	_, address := newTimedServer(t, hold, 2*time.Second) // the body has enough time on a busy machine
 	client := runnerclient.New(runnerclient.Config{URL: "http://" + address, Token: "glrt-one"})
 	defer client.Close()
 	started := time.Now()
 	j, err := client.RequestJob(t.Context())
 	require.NoError(t, err)
 	require.Nil(t, j)
-	require.GreaterOrEqual(t, time.Since(started), 200*time.Millisecond)
+	require.GreaterOrEqual(t, time.Since(started), hold)
 }
