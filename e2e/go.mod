@@ -35,6 +35,7 @@ require (
 	lockstep.internal/schemas/gen v0.0.0
 	lockstep.internal/services/dispatcher v0.0.0-00010101000000-000000000000
 	lockstep.internal/services/relay v0.0.0
+	lockstep.internal/services/runners v0.0.0
 	lockstep.internal/services/state v0.0.0-00010101000000-000000000000
 	lockstep.internal/services/watcher v0.0.0-00010101000000-000000000000
 	lockstep.internal/tools v0.0.0-00010101000000-000000000000
@@ -169,5 +170,7 @@ require (
 )
 
 replace lockstep.internal/services/deploys => ../services/deploys
+
+replace lockstep.internal/services/runners => ../services/runners
 
 replace lockstep.internal/services/relay => ../services/relay

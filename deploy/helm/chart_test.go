@@ -179,6 +179,9 @@ func TestServicesDoNotShareARoleOfPostgreSQL(t *testing.T) {
 		"state and deploys have the same connection string": {
 			"urls": values{"state": "postgres://x", "deploys": "postgres://x"},
 		},
+		"deploys and runners have the same connection string": {
+			"secretNames": values{"state": "a", "deploys": "b", "runners": "b"},
+		},
 	} {
 		options := common.ReleaseOptions{Name: releaseName, Namespace: "here"}
 		input, err := util.ToRenderValues(loaded, values{"postgresql": given}, options, common.DefaultCapabilities)
@@ -352,7 +355,7 @@ func TestSettingsDoNotRepeatVariablesOfTheChart(t *testing.T) {
 					continue
 				}
 				tried.Insert(service + e.Name)
-				given := values{service: values{"settings": values{e.Name: "x"}}}
+				given := values{service: values{"enabled": true, "settings": values{e.Name: "x"}}}
 				options := common.ReleaseOptions{Name: releaseName, Namespace: "here"}
 				input, err := util.ToRenderValues(loaded, given, options, common.DefaultCapabilities)
 				require.NoError(t, err)

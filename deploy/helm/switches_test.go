@@ -28,15 +28,18 @@ var switches = []struct { //nolint:gochecknoglobals // a table
 	{"WebSockets", values{"nats": values{"service": values{"webSocketPort": 443}}}},
 	{"database by URL", values{"postgresql": values{"urls": values{
 		"state": "postgres://x_state@db:5433/x", "deploys": "postgres://x_deploys@db:5433/x",
+		"runners": "postgres://x_runners@db:5433/x",
 	}}}},
 	{"database by Secret", values{"postgresql": values{
-		"secretNames": values{"state": "state-db", "deploys": "deploys-db"}, "secretKey": "dsn", "port": 5433,
+		"secretNames": values{"state": "state-db", "deploys": "deploys-db", "runners": "runners-db"}, "secretKey": "dsn",
+		"port": 5433,
 	}}},
 	{"TLS", values{
 		"nats": values{"tls": values{"secretName": "nats-tls"}}, "state": values{"tls": values{"secretName": "api-tls"}},
-		"deploys": values{"tls": values{"secretName": "api-tls"}}, "relay": values{"tls": values{"secretName": "relay-tls"}},
+		"deploys": values{"tls": values{"secretName": "api-tls"}}, "runners": values{"tls": values{"secretName": "api-tls"}},
+		"relay": values{"tls": values{"secretName": "relay-tls"}},
 	}},
-	{"ingress, monitoring, tracing, sinks, callers, settings", values{
+	{"ingress, monitoring, tracing, sinks, callers, settings, runners", values{
 		"state": values{
 			"ingress":  values{"enabled": true, "host": "a.example", "tlsSecretName": "a"},
 			"settings": values{"LOCKSTEP_TELEMETRY_LOG_LEVEL": "debug"},
@@ -45,6 +48,7 @@ var switches = []struct { //nolint:gochecknoglobals // a table
 			"ingress": values{"enabled": true, "host": "d.example", "className": "x", "annotations": values{"a": "b"}},
 			"sinks":   values{"secretName": "sinks"},
 		},
+		"runners":   values{"enabled": true, "ingress": values{"enabled": true, "host": "r.example"}},
 		"relay":     values{"callers": values{"secretName": "callers"}, "hosts": []any{"relay.example"}},
 		"telemetry": values{"otlpEndpoint": "http://collector:4317"},
 		"monitoring": values{
@@ -87,14 +91,17 @@ func merge(into, from values) values {
 // requireConsistent checks what holds with all values.
 func requireConsistent(r rendered, given values) {
 	r.t.Helper()
-	for _, service := range []string{"state", "deploys", "relay"} {
+	for service, byDefault := range map[string]bool{"state": true, "deploys": true, "runners": false, "relay": true} {
 		section, _ := given[service].(values)
 		enabled, isSet := section["enabled"].(bool)
+		if !isSet {
+			enabled = byDefault
+		}
 		found := false
 		for key := range r.all {
 			found = found || strings.HasSuffix(key, "/"+releaseName+"-"+service)
 		}
-		require.Equal(r.t, !isSet || enabled, found, "%s: %s", r.name, service)
+		require.Equal(r.t, enabled, found, "%s: %s", r.name, service)
 	}
 	var pods []workload
 	for _, w := range r.workloads() {
@@ -225,7 +232,8 @@ func requireOwnSecrets(r rendered, w workload) {
 	allowed := map[string][]string{
 		"state":      {"ls-admin", "ls-state-database", "state-db", "nats-tls", "api-tls"},
 		"deploys":    {"ls-deploys-database", "deploys-db", "nats-tls", "api-tls", "sinks"},
-		"roles":      {"ls-postgresql", "ls-state", "ls-deploys"},
+		"runners":    {"ls-runners-database", "runners-db", "nats-tls", "api-tls"},
+		"roles":      {"ls-postgresql", "ls-state", "ls-deploys", "ls-runners"},
 		"relay":      {"ls-relay-tls", "relay-tls", "nats-tls", "callers"},
 		"nats":       {"nats-tls"},
 		"postgresql": {},

@@ -18,6 +18,9 @@ const (
 	// AccountDeploys holds the deploys service. It has no JetStream and reaches the control plane through imported
 	// services only.
 	AccountDeploys Account = "DEPLOYS"
+	// AccountRunners holds the runners service. It has no JetStream and reaches the control plane through imported
+	// services only.
+	AccountRunners Account = "RUNNERS"
 	// AccountRelay holds the relay. It reaches the control plane through imported services only. Its JetStream is in
 	// memory and for the relays' bucket only; it imports the requests to the streams under [ControlAPIPrefix].
 	AccountRelay Account = "RELAY"

@@ -14,6 +14,9 @@ const (
 	PrincipalState = "state"
 	// PrincipalDeploys is the deploys service: it reads observations and writes facts about rollouts.
 	PrincipalDeploys = "deploys"
+	// PrincipalRunners is the runners service: it publishes the events of CI jobs, and writes its cell's entry of the cell
+	// map.
+	PrincipalRunners = "runners"
 	// PrincipalRelay is the relay: it publishes connections of agents and audit records.
 	PrincipalRelay = "relay"
 	// PrincipalOperator is a person with the command line, who reads: tail, replay, dead letters.
@@ -45,6 +48,7 @@ func StaticPrincipals(cell topology.Cell) []StaticPrincipal {
 	return []StaticPrincipal{
 		{PrincipalState, AccountControl, statePermissions(cell)},
 		{PrincipalDeploys, AccountDeploys, deploysImports(cell).permissions(PrincipalDeploys)},
+		{PrincipalRunners, AccountRunners, runnersImports(cell).permissions(PrincipalRunners)},
 		{PrincipalRelay, AccountRelay, relayPermissions(cell)},
 		{PrincipalOperator, AccountOperator, operatorImports(cell).permissions(PrincipalOperator)},
 		{PrincipalCells, AccountMap, mapImports().permissions(PrincipalCells)},

@@ -119,6 +119,7 @@ func allAccountImports(cell topology.Cell) []accountImports {
 		{name: AccountAgents, services: accountServices(cell)},
 		{name: AccountSubscribers, services: subscriberServices("*"), external: true},
 		deploysImports(cell),
+		runnersImports(cell),
 		relayImports(cell),
 		operatorImports(cell),
 		cellsImports(),
@@ -175,6 +176,18 @@ func deploysImports(cell topology.Cell) accountImports {
 
 	return accountImports{
 		name: AccountDeploys, services: services, streams: identity(cell.All(topology.FamilyDirectoryLive)),
+	}
+}
+
+// runnersImports returns the imports of the runners service. It reads its stream without consumers.
+func runnersImports(cell topology.Cell) accountImports {
+	services := writeServices(cell.All(topology.FamilyJob))
+	services = append(services, pageServices(topology.StreamJobs)...)
+	services = append(services, pageServices(topology.StreamDirectory)...)
+	services = append(services, cellEntryServices(cell)...)
+
+	return accountImports{
+		name: AccountRunners, services: services, streams: identity(cell.All(topology.FamilyDirectoryLive)),
 	}
 }
 

@@ -326,7 +326,9 @@ func TestInitMovesKeysToTheFoldersOfTheirPrograms(t *testing.T) {
 	require.NoError(t, err)
 
 	before := readAll(t, dir)
-	programs := []string{natsauth.PrincipalDeploys, natsauth.PrincipalRelay, natsauth.PrincipalOperator}
+	programs := []string{
+		natsauth.PrincipalDeploys, natsauth.PrincipalRunners, natsauth.PrincipalRelay, natsauth.PrincipalOperator,
+	}
 
 	require.NoError(t, os.Rename(
 		natsauth.SeedFile(dir, natsauth.PrincipalCells), filepath.Join(dir, "keys", natsauth.PrincipalCells+".seed")))

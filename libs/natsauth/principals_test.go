@@ -75,6 +75,16 @@ func confined() []principal {
 			subscribes: []string{"lockstep.local.directory_live.>"},
 		},
 		{
+			name: natsauth.PrincipalRunners, connect: staticPrincipal(natsauth.PrincipalRunners),
+			writes: []string{"lockstep.local.job.>", "$KV.CELLS.cell.local"},
+			requests: []string{
+				"$JS.API.STREAM.INFO.JOBS", "$JS.API.STREAM.MSG.GET.JOBS", "$JS.API.DIRECT.GET.JOBS",
+				"$JS.API.STREAM.INFO.DIRECTORY", "$JS.API.STREAM.MSG.GET.DIRECTORY", "$JS.API.DIRECT.GET.DIRECTORY",
+				"$JS.API.DIRECT.GET.KV_CELLS.$KV.CELLS.cell.local",
+			},
+			subscribes: []string{"lockstep.local.directory_live.>"},
+		},
+		{
 			name: natsauth.PrincipalRelay, connect: staticPrincipal(natsauth.PrincipalRelay),
 			writes: []string{"lockstep.local.agent.>", "lockstep.local.audit.>"},
 			requests: []string{
@@ -164,8 +174,8 @@ func operatorRequests() []string {
 	var requests []string
 
 	for _, stream := range []string{
-		"OBSERVED", "DESIRED", "DESIRED_LOG", "APPLIED", "CONTROL", "WORKSPACES", "DEPLOYS", "SINKS", "JOBS", "AGENTS", "AUDIT",
-		"DEAD", "KV_CELLS",
+		"OBSERVED", "DESIRED", "DESIRED_LOG", "APPLIED", "CONTROL", "WORKSPACES", "DEPLOYS", "SINKS", "JOBS", "AGENTS",
+		"AUDIT", "DEAD", "KV_CELLS",
 	} {
 		requests = append(requests,
 			"$JS.API.STREAM.INFO."+stream, "$JS.API.STREAM.MSG.GET."+stream, "$JS.API.DIRECT.GET."+stream)
@@ -209,7 +219,8 @@ func targetSubjects() []string {
 	subjects := slices.Concat(serverSubjects(), factSubjects("18"), apiSubjects("dispatcher-18"), []string{
 		"lockstep.local.directory.key.forged", "lockstep.local.consumer.deploys",
 		"lockstep.local.observed.cluster.uid.released",
-		"lockstep.local.deploy.c1.shop.deployment.web.completed", "lockstep.local.agent.18.connected", "$KV.RELAYS.x",
+		"lockstep.local.deploy.c1.shop.deployment.web.completed", "lockstep.local.job.4.9001.pending",
+		"lockstep.local.agent.18.connected", "$KV.RELAYS.x",
 	}, mapSubjects())
 	slices.Sort(subjects)
 
@@ -228,7 +239,7 @@ func mapSubjects() []string {
 func carrierSubjects() []string {
 	subjects := targetSubjects()
 
-	for _, owner := range []string{"17", "state", "deploys", "relay", "operator", "reader"} {
+	for _, owner := range []string{"17", "state", "deploys", "runners", "relay", "operator", "reader"} {
 		subjects = append(subjects, factSubjects(owner)...)
 	}
 

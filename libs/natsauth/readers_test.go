@@ -23,6 +23,7 @@ func TestOnlyReadersOfAuditAndDirectoryReceiveThem(t *testing.T) {
 	readers := map[string][]string{
 		natsauth.PrincipalState:    {audited, listed}, // It owns the streams.
 		natsauth.PrincipalDeploys:  {listed},
+		natsauth.PrincipalRunners:  {listed},
 		natsauth.PrincipalRelay:    {listed},
 		natsauth.PrincipalOperator: {audited},
 	}

@@ -62,7 +62,9 @@ func TestKeysOfAnOlderVersionWorkAfterInit(t *testing.T) {
 	report, err := natsauth.Init(dir, options)
 	require.NoError(t, err)
 
-	names := []string{natsauth.PrincipalDeploys, natsauth.PrincipalRelay, natsauth.PrincipalOperator}
+	names := []string{
+		natsauth.PrincipalDeploys, natsauth.PrincipalRunners, natsauth.PrincipalRelay, natsauth.PrincipalOperator,
+	}
 	for _, name := range names {
 		require.NoError(t, os.Rename(natsauth.SeedFile(dir, name), filepath.Join(dir, "keys", name+".seed")))
 	}
@@ -117,6 +119,19 @@ func TestStaticPrincipalsCannotExceedTheirPermissions(t *testing.T) {
 				"$JS.API.STREAM.CREATE.EVIL",
 			},
 			subscribe: []string{">", "_INBOX_state.>", "lockstep.>"},
+		},
+		natsauth.PrincipalRunners: {
+			publish: []string{
+				"lockstep.local.observed.18.x", "lockstep.local.deploy.c.n.k.w.started", "lockstep.local.desired.18.w",
+				"lockstep.other.job.4.9001.pending", "lockstep.local.directory.key.x", "lockstep.local.dead.runners.x",
+				"lockstep.local.consumer.runners", "$KV.CELLS.cell.two", "$KV.CELLS.organization.7", "$KV.CELLS.legacy",
+				"$JS.API.STREAM.PURGE.JOBS", "$JS.API.STREAM.MSG.DELETE.JOBS", "$JS.API.STREAM.UPDATE.JOBS",
+				"$JS.API.CONSUMER.CREATE.JOBS.evil", "$JS.API.DIRECT.GET.KV_CELLS",
+				"$JS.API.DIRECT.GET.KV_CELLS.$KV.CELLS.cell.two", "$JS.API.STREAM.INFO.DEPLOYS",
+			},
+			subscribe: []string{
+				">", "_INBOX_state.>", "lockstep.>", "lockstep.local.job.>", "lockstep.local.cells_live.>", "$KV.>",
+			},
 		},
 		natsauth.PrincipalRelay: {
 			publish: []string{

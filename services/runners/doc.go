@@ -1,4 +1,7 @@
-// Package runners is the service that gives CI jobs to runners. There is one per cell. Its packages are:
+// Package runners is the service that gives CI jobs to runners. There is one per cell. [Main] builds the adapters and
+// lists the parts. While NATS or PostgreSQL is unavailable, the service waits and reports it in /readyz.
+//
+// It is not complete: it refuses every request of runners. Its packages are:
 //
 //   - cifile: parses .gitlab-ci.yml; duration: parses its durations
 //   - gitlab: HTTP handlers of the contract with GitLab runners

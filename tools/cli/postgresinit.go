@@ -28,13 +28,14 @@ func (a *app) postgresInit() *cobra.Command {
 		Use:   "init --url URL --dir DIR",
 		Short: "Create a role for each service in a database, and its password",
 		Args:  exactly(),
-		Long: `Create a role for each service that stores data: DATABASE_state and DATABASE_deploys. Each owns the schema of
-its service, and can read and change nothing else. The user of --url must be a superuser, or own the database and be
-permitted to create roles.
+		Long: `Create a role for each service that stores data: DATABASE_deploys, DATABASE_runners and DATABASE_state. Each
+owns the schema of its service, and can read and change nothing else. The user of --url must be a superuser, or own the
+database and be permitted to create roles.
 
-The passwords are in DIR/state/password and DIR/deploys/password: give each service its own only. A second run replaces
-no file, and sets the passwords of the files. It also gives schemas of earlier versions to the roles. Run it before each
-restore: a schema is restored as the role of its service. Other users of the database need a privilege to connect.`,
+The passwords are in DIR/SERVICE/password, such as DIR/state/password: give each service its own only. A second run
+replaces no file, and sets the passwords of the files. It also gives schemas of earlier versions to the roles. Run it
+before each restore: a schema is restored as the role of its service. Other users of the database need a privilege to
+connect.`,
 		Example: `  lockstep postgres init --url postgres://postgres@db/lockstep --password-file admin.password`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if url == "" {

@@ -1,0 +1,167 @@
+package runners_test
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"path/filepath"
+	"testing"
+	"time"
+
+	natsgo "github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"lockstep.internal/libs/cellmap"
+	"lockstep.internal/libs/config"
+	"lockstep.internal/libs/natsauth"
+	"lockstep.internal/libs/stored"
+	"lockstep.internal/libs/topology"
+	"lockstep.internal/services/runners"
+	"lockstep.internal/tools/testkit/natsd"
+	"lockstep.internal/tools/testkit/natstest"
+	"lockstep.internal/tools/testkit/pgtest"
+)
+
+const (
+	cell = topology.Cell("local")
+	soon = time.Minute
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+// fixture is a NATS server with the permissions of production and the streams of state.
+type fixture struct {
+	t      *testing.T
+	keys   string
+	server *natsd.Server
+}
+
+func newFixture(t *testing.T) *fixture {
+	t.Helper()
+	f := &fixture{t: t, keys: t.TempDir()}
+	report, err := natsauth.Init(f.keys, natsauth.Options{})
+	require.NoError(t, err)
+	f.server = natstest.Start(t, natsd.Options{ConfigFile: report.ConfigFile, StoreDir: filepath.Join(f.keys, "store")})
+	require.NoError(t, topology.Ensure(natstest.Context(t), f.as(natsauth.PrincipalState), cell,
+		topology.Options{StorageBytes: 1 << 30}))
+	return f
+}
+
+func (f *fixture) as(principal string) jetstream.JetStream {
+	f.t.Helper()
+	key, err := natsgo.NkeyOptionFromSeed(natsauth.SeedFile(f.keys, principal))
+	require.NoError(f.t, err)
+	return natstest.JetStream(f.t, f.server, key, natsgo.CustomInboxPrefix(natsauth.InboxPrefix(principal)))
+}
+
+func (f *fixture) config() runners.Config {
+	f.t.Helper()
+	cfg := runners.DefaultConfig()
+	cfg.Ops.Listen, cfg.API.Listen = "127.0.0.1:0", "127.0.0.1:0"
+	cfg.Telemetry.Out = io.Discard
+	cfg.Database.URL = config.URL(pgtest.Database(f.t))
+	cfg.NATS.URL = config.URL(f.server.ClientURL())
+	cfg.NATS.NKeySeedFile = config.SecretFile(natsauth.SeedFile(f.keys, natsauth.PrincipalRunners))
+	require.Empty(f.t, cfg.Validate())
+	return cfg
+}
+
+// start runs the service until the test ends. It returns the addresses of its listeners.
+func (f *fixture) start(cfg runners.Config) map[string]string {
+	f.t.Helper()
+	ready := make(chan map[string]string, 1)
+	cfg.OnReady = func(addresses map[string]string) { ready <- addresses }
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- runners.Main(ctx, cfg) }()
+	f.t.Cleanup(func() {
+		cancel()
+		require.NoError(f.t, <-ended)
+	})
+	select {
+	case addresses := <-ready:
+		return addresses
+	case err := <-ended:
+		ended <- err
+		require.FailNow(f.t, "the service ended", "%v", err)
+	case <-time.After(2 * soon):
+		require.FailNow(f.t, "the service is not ready")
+	}
+	return nil
+}
+
+// get returns the status and the body of a response.
+func get(t *testing.T, url string) (int, string) {
+	t.Helper()
+	transport := &http.Transport{}
+	defer transport.CloseIdleConnections()
+	ctx, cancel := context.WithTimeout(t.Context(), soon)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	require.NoError(t, err)
+	response, err := (&http.Client{Transport: transport}).Do(request)
+	require.NoError(t, err)
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	require.NoError(t, err)
+	return response.StatusCode, string(body)
+}
+
+func TestTwoReplicasServeOneDatabase(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	cfg := f.config()
+	for range 2 {
+		addresses := f.start(cfg)
+		for _, path := range []string{"/livez", "/readyz"} {
+			status, body := get(t, "http://"+addresses["ops"]+path)
+			require.Equal(t, http.StatusOK, status, "%s: %s", path, body)
+		}
+		status, body := get(t, "http://"+addresses["ops"]+"/metrics")
+		require.Equal(t, http.StatusOK, status)
+		for _, part := range []string{"api", "database", "directory", "nats", "streams"} {
+			require.Contains(t, body, `lockstep_part_ready{part="`+part+`"} 1`)
+		}
+		status, body = get(t, "http://"+addresses["api"]+"/api/v4/runners/router/discovery")
+		require.Equal(t, http.StatusNotImplemented, status)
+		require.Contains(t, body, "unimplemented")
+	}
+}
+
+func TestInvalidCellIsRefused(t *testing.T) {
+	t.Parallel()
+	cfg := runners.DefaultConfig()
+	cfg.Cell.Name = "a.b"
+	faults := cfg.Validate()
+	require.Len(t, faults, 1)
+	require.ErrorContains(t, faults[0], "cell.name")
+}
+
+func TestServiceEndsWithoutItsKey(t *testing.T) {
+	t.Parallel()
+	cfg := newFixture(t).config()
+	cfg.NATS.NKeySeedFile = config.SecretFile(filepath.Join(t.TempDir(), "missing.seed"))
+	require.ErrorContains(t, runners.Main(t.Context(), cfg), "connect to NATS")
+}
+
+// TestPrincipalHasTheRightsThatTheServiceNeeds is about what the service publishes and reads in NATS.
+func TestPrincipalHasTheRightsThatTheServiceNeeds(t *testing.T) {
+	t.Parallel()
+	js := newFixture(t).as(natsauth.PrincipalRunners)
+	subject := cell.Job(4, 9001, "created")
+	_, err := js.Publish(natstest.Context(t), subject, []byte("x"))
+	require.NoError(t, err)
+	reader := stored.Reader{JetStream: js, Stream: topology.StreamJobs}
+	var read []string
+	require.NoError(t, reader.Read(natstest.Context(t), cell.All(topology.FamilyJob), 1, 1, func(m stored.Message) error {
+		read = append(read, m.Subject)
+		return nil
+	}))
+	require.Equal(t, []string{subject}, read)
+	changed, err := cellmap.Writer{JetStream: js}.PutCell(natstest.Context(t), cellmap.Cell{
+		Name: cell, URL: "http://runners.example", State: cellmap.Active,
+	})
+	require.NoError(t, err)
+	require.True(t, changed)
+}
