@@ -31,7 +31,8 @@ func parameters() map[string]parameter {
 			Description: "Id of the workspace, a UUIDv7.", Examples: []string{"0199c0de-7a31-7c55-b1d4-3f2a9e10c6aa"},
 		},
 		"project": {
-			Description: "Id of the project of the workspace or CI job; 0 for workspaces that belong to none.", Examples: []string{"4"},
+			Description: "Id of the project of the workspace or CI job; 0 for workspaces that belong to none.",
+			Examples:    []string{"4"},
 		},
 		"job": {Description: "Id of the CI job.", Examples: []string{"9001"}},
 		"id": {
