@@ -1,0 +1,213 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"lockstep.internal/libs/outbox"
+	"lockstep.internal/libs/postgres"
+	"lockstep.internal/services/runners/job"
+	"lockstep.internal/services/runners/publish"
+)
+
+// JobChannel is the channel of notifications about jobs that changed. The payload is the id.
+const JobChannel = "lockstep_runners_jobs"
+
+// JobChanges is a LISTEN client for the ids of changed jobs.
+type JobChanges = postgres.ChangeListener[int64]
+
+// NewJobChanges listens on [JobChannel].
+func NewJobChanges(pool *pgxpool.Pool) *JobChanges {
+	parse := func(payload string) (int64, error) { return strconv.ParseInt(payload, 10, 64) }
+	return postgres.NewChangeListener(pool, JobChannel, parse)
+}
+
+// Jobs stores jobs, and their transitions in the outbox.
+type Jobs struct {
+	Encoder publish.Encoder
+}
+
+// ErrStale is wrapped when a job has changed since it was read.
+var ErrStale = errors.New("the job has changed meanwhile")
+
+const jobColumns = `id, pipeline_id, project_id, organization_id, name, stage, tags, protected, timeout_s, policy, state,
+	revision, attempt, retry_of, retried_by, claims, runner_id, manager_id, run_timeout_s, reason, exit_code,
+	canceled_by, created_at, pending_since, started_at, finished_at`
+
+// columns returns the values of a job in the order of jobColumns.
+func columns(j job.Job) []any {
+	tags := j.Tags
+	if tags == nil {
+		tags = []string{}
+	}
+	return []any{
+		j.ID, j.PipelineID, j.ProjectID, j.OrganizationID, j.Name, j.Stage, tags, j.Protected, seconds(j.Timeout),
+		policyOf(j.Policy), string(j.State), j.Revision, j.Attempt, j.RetryOf, j.RetriedBy, j.Claims, j.RunnerID,
+		j.ManagerID, seconds(j.RunTimeout), string(j.Reason), j.ExitCode, j.CanceledBy, j.CreatedAt,
+		nullable(j.PendingSince), nullable(j.StartedAt), nullable(j.FinishedAt),
+	}
+}
+
+// scanJob reads a row of jobColumns.
+func scanJob(row pgx.CollectableRow) (job.Job, error) {
+	var j job.Job
+	var timeout, runTimeout int64
+	var p policy
+	var pending, started, finished *time.Time
+	err := row.Scan(&j.ID, &j.PipelineID, &j.ProjectID, &j.OrganizationID, &j.Name, &j.Stage, &j.Tags, &j.Protected,
+		&timeout, &p, &j.State, &j.Revision, &j.Attempt, &j.RetryOf, &j.RetriedBy, &j.Claims, &j.RunnerID,
+		&j.ManagerID, &runTimeout, &j.Reason, &j.ExitCode, &j.CanceledBy, &j.CreatedAt, &pending, &started, &finished)
+	j.Timeout, j.RunTimeout = time.Duration(timeout)*time.Second, time.Duration(runTimeout)*time.Second
+	j.Policy = p.policy()
+	j.CreatedAt = j.CreatedAt.UTC()
+	j.PendingSince, j.StartedAt, j.FinishedAt = timeOf(pending), timeOf(started), timeOf(finished)
+	if len(j.Tags) == 0 {
+		j.Tags = nil
+	}
+	return j, err //nolint:wrapcheck // the caller wraps it
+}
+
+// policy is the JSON form of a [job.Policy] in the table.
+type policy struct {
+	Retries              int                 `json:"retries,omitempty"`
+	RetryWhen            []job.FailureReason `json:"retry_when,omitempty"`
+	AllowFailure         bool                `json:"allow_failure,omitempty"`
+	AllowExitCodes       []int               `json:"allow_exit_codes,omitempty"`
+	AllowDeniedAdmission bool                `json:"allow_denied_admission,omitempty"`
+}
+
+func policyOf(p job.Policy) policy  { return policy(p) }
+func (p policy) policy() job.Policy { return job.Policy(p) }
+func seconds(d time.Duration) int64 { return int64(d / time.Second) }
+
+func nullable(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
+}
+
+func timeOf(t *time.Time) time.Time {
+	if t == nil {
+		return time.Time{}
+	}
+	return t.UTC()
+}
+
+const insertJob = `INSERT INTO jobs (` + jobColumns + `) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13,
+	$14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26) ON CONFLICT (id) DO NOTHING`
+
+// updateJob writes what a transition can change, if the job has the revision before it.
+const updateJob = `UPDATE jobs SET state = $3, revision = $2, retried_by = $4, claims = $5, runner_id = $6,
+	manager_id = $7, run_timeout_s = $8, reason = $9, exit_code = $10, canceled_by = $11, pending_since = $12,
+	started_at = $13, finished_at = $14 WHERE id = $1 AND revision = $2 - 1`
+
+func queueChange(batch *pgx.Batch, j job.Job) {
+	if j.Revision == 1 {
+		batch.Queue(insertJob, columns(j)...)
+		return
+	}
+	batch.Queue(updateJob, j.ID, j.Revision, string(j.State), j.RetriedBy, j.Claims, j.RunnerID, j.ManagerID,
+		seconds(j.RunTimeout), string(j.Reason), j.ExitCode, j.CanceledBy, nullable(j.PendingSince),
+		nullable(j.StartedAt), nullable(j.FinishedAt))
+}
+
+// Try stores those changes whose job has not changed since it was read, and returns them. It publishes their events and
+// notifies replicas. A job has one change, or its creation and what follows.
+func (s Jobs) Try(ctx context.Context, tx pgx.Tx, changes ...job.Change) ([]job.Change, error) {
+	if len(changes) == 0 {
+		return nil, nil
+	}
+	var batch pgx.Batch
+	for _, c := range changes {
+		queueChange(&batch, c.Job)
+	}
+	results := tx.SendBatch(ctx, &batch)
+	stored := make([]job.Change, 0, len(changes))
+	for _, c := range changes {
+		tag, err := results.Exec()
+		if err != nil {
+			_ = results.Close() // the error of the statement counts
+			return nil, fmt.Errorf("store job %d: %w", c.Job.ID, err)
+		}
+		if tag.RowsAffected() == 1 {
+			stored = append(stored, c)
+		}
+	}
+	if err := results.Close(); err != nil {
+		return nil, fmt.Errorf("store %d jobs: %w", len(changes), err)
+	}
+	return stored, s.publish(ctx, tx, stored)
+}
+
+// Store is Try that returns [ErrStale] if one of the jobs has changed.
+func (s Jobs) Store(ctx context.Context, tx pgx.Tx, changes ...job.Change) error {
+	stored, err := s.Try(ctx, tx, changes...)
+	if err == nil && len(stored) < len(changes) {
+		return fmt.Errorf("store %d transitions, of which %d are possible: %w", len(changes), len(stored), ErrStale)
+	}
+	return err
+}
+
+func (s Jobs) publish(ctx context.Context, tx pgx.Tx, changes []job.Change) error {
+	if len(changes) == 0 {
+		return nil
+	}
+	messages, err := s.Encoder.Changes(ctx, changes...)
+	if err != nil {
+		return err //nolint:wrapcheck // of the project
+	}
+	if err := outbox.Insert(ctx, tx, messages...); err != nil {
+		return fmt.Errorf("publish transitions: %w", err)
+	}
+	ids := make([]int64, len(changes))
+	for i, c := range changes {
+		ids[i] = c.Job.ID
+	}
+	if _, err := tx.Exec(ctx, `SELECT pg_notify($1, id::text) FROM unnest($2::bigint[]) AS id`, JobChannel, ids); err != nil {
+		return fmt.Errorf("notify replicas of jobs: %w", err)
+	}
+	return nil
+}
+
+// Querier is a pool, a connection or a transaction.
+type Querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+func readJobs(ctx context.Context, db Querier, condition string, args ...any) ([]job.Job, error) {
+	rows, err := db.Query(ctx, `SELECT `+jobColumns+` FROM jobs WHERE `+condition, args...)
+	if err != nil {
+		return nil, fmt.Errorf("read jobs: %w", err)
+	}
+	jobs, err := pgx.CollectRows(rows, scanJob)
+	if err != nil {
+		return nil, fmt.Errorf("read jobs: %w", err)
+	}
+	return jobs, nil
+}
+
+// ReadJobs returns the jobs with these ids that exist, by id.
+func ReadJobs(ctx context.Context, db Querier, ids ...int64) ([]job.Job, error) {
+	return readJobs(ctx, db, `id = ANY ($1) ORDER BY id`, ids)
+}
+
+// LockJob returns a job and locks it until the end of the transaction; nil if there is none.
+func LockJob(ctx context.Context, tx pgx.Tx, id int64) (*job.Job, error) {
+	jobs, err := readJobs(ctx, tx, `id = $1 FOR UPDATE`, id)
+	if err != nil || len(jobs) == 0 {
+		return nil, err
+	}
+	return &jobs[0], nil
+}
+
+// LiveJobs returns all jobs that wait for a runner or are with one.
+func LiveJobs(ctx context.Context, db Querier) ([]job.Job, error) {
+	return readJobs(ctx, db, `state = 'pending' OR state IN ('running', 'canceling')`)
+}

@@ -1,0 +1,56 @@
+package publish
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	"github.com/nats-io/nats.go"
+
+	"lockstep.internal/libs/event"
+	"lockstep.internal/libs/telemetry"
+	"lockstep.internal/libs/topology"
+	"lockstep.internal/services/runners/job"
+)
+
+// Encoder encodes the messages of one cell. Its methods add the trace of the context to each message.
+type Encoder struct {
+	Cell topology.Cell
+}
+
+// OrderingKey is the part of the subjects within which the outbox keeps the order: one job.
+const OrderingKey = `\.job\.([0-9]+\.[0-9]+)\.`
+
+// Changes returns the messages of transitions, in their order.
+func (e Encoder) Changes(ctx context.Context, changes ...job.Change) ([]*nats.Msg, error) {
+	messages := make([]*nats.Msg, len(changes))
+	for i, c := range changes {
+		var err error
+		if messages[i], err = e.change(ctx, c); err != nil {
+			return nil, err
+		}
+	}
+	return messages, nil
+}
+
+func (e Encoder) change(ctx context.Context, c job.Change) (*nats.Msg, error) {
+	id, name := strconv.FormatInt(c.Job.ID, 10), string(c.Event)
+	subject := e.Cell.Job(c.Job.ProjectID, c.Job.ID, name)
+	made, err := event.New(event.Attributes{
+		Type: event.TypePrefix + "job." + name + ".v1", Source: event.ServiceSource(string(e.Cell), "runners"),
+		Subject: id, ID: id + "/" + strconv.FormatInt(c.Job.Revision, 10) + "/" + name, Time: c.At,
+	}, data{Job: encode(c.Job)})
+	if err != nil {
+		return nil, fmt.Errorf("encode an event for %s: %w", subject, err)
+	}
+	header := nats.Header{}
+	telemetry.Inject(ctx, header)
+	if parent := header[event.TraceParent]; len(parent) > 0 {
+		made.SetExtension(event.TraceParent, parent[0])
+	}
+	m, err := event.Encode(made, subject)
+	if err != nil {
+		return nil, fmt.Errorf("encode an event for %s: %w", subject, err)
+	}
+	return m, nil
+}
