@@ -9,6 +9,8 @@ type Definition struct {
 	AfterScript []string   `json:"after_script,omitempty"`
 	Variables   []Variable `json:"variables,omitempty"`
 	Artifacts   *Artifacts `json:"artifacts,omitempty"`
+	// ArtifactJobs are the names of the jobs whose artifacts are downloaded first, in this order.
+	ArtifactJobs []string `json:"artifact_jobs,omitempty"`
 }
 
 // Variable is an environment variable. It is stored as JSON, and never logged.
