@@ -61,8 +61,8 @@ type Claim struct {
 type Store interface {
 	// Live returns all jobs that wait for a runner or are with one.
 	Live(ctx context.Context) ([]job.Job, error)
-	// Jobs returns those of the jobs that exist.
-	Jobs(ctx context.Context, ids []int64) ([]job.Job, error)
+	// Read returns those of the jobs that exist.
+	Read(ctx context.Context, ids []int64) ([]job.Job, error)
 	// Materials returns the material of each job by its id.
 	Materials(ctx context.Context, jobs []job.Job) (map[int64]Material, error)
 	// Claim stores the claims of jobs that have not changed, in one transaction. It returns the ids of these jobs.

@@ -200,7 +200,7 @@ func (a *Assigner) refresh(ctx context.Context, picks []*pick) {
 
 // restoreStored replaces what is known of jobs by what is stored.
 func (a *Assigner) restoreStored(ctx context.Context, ids []int64) error {
-	stored, err := a.cfg.Store.Jobs(ctx, ids)
+	stored, err := a.cfg.Store.Read(ctx, ids)
 	if err != nil {
 		return fmt.Errorf("read %d jobs: %w", len(ids), err)
 	}

@@ -74,7 +74,7 @@ func (a *Assigner) read(ctx context.Context, ids []int64, all bool) error {
 		return nil
 	}
 	if !all {
-		stored, err := a.cfg.Store.Jobs(ctx, ids)
+		stored, err := a.cfg.Store.Read(ctx, ids)
 		if err != nil {
 			return fmt.Errorf("read %d jobs: %w", len(ids), err)
 		}
