@@ -156,3 +156,18 @@ func TestReasonsThatRunnersCannotReportAreUnknown(t *testing.T) {
 	require.Equal(t, job.UnknownFailure, job.ReportedReason("denied_admission"))
 	require.Equal(t, job.UnknownFailure, job.ReportedReason("no reason at all"))
 }
+
+func TestLastChangeHasTheEventOfTheState(t *testing.T) {
+	t.Parallel()
+	for name, change := range transitions() {
+		for _, state := range job.States() {
+			done, err := change(in(state))
+			if err != nil || done.Event == "" || done.Event == job.EventReleased {
+				continue
+			}
+			last := done.Job.Last()
+			require.Equal(t, done.Event, last.Event, name)
+			require.Equal(t, done.Job, last.Job)
+		}
+	}
+}

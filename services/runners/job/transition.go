@@ -187,3 +187,30 @@ func (j Job) Retry(id int64, now time.Time) (replaced, created Change, err error
 
 // stamp is a time as events and tables have it.
 func stamp(t time.Time) time.Time { return t.UTC().Truncate(time.Millisecond) }
+
+// Last returns the last change of a job again, for those who have lost it.
+func (j Job) Last() Change {
+	c := Change{Job: j}
+	switch j.State {
+	case Created:
+		c.Event, c.At = EventCreated, j.CreatedAt
+	case Preparing:
+		c.Event, c.At = EventPreparing, j.CreatedAt
+	case Pending:
+		c.Event, c.At = EventPending, j.PendingSince
+	case Running:
+		c.Event, c.At = EventRunning, j.StartedAt
+	case Canceling:
+		c.Event, c.At = EventCanceling, j.StartedAt
+	case Success, Failed:
+		c.Event, c.At = EventFinished, j.FinishedAt
+	case Canceled:
+		c.Event, c.At = EventCanceled, j.FinishedAt
+	case Skipped:
+		c.Event, c.At = EventSkipped, j.FinishedAt
+	}
+	if j.RetriedBy != 0 {
+		c.Event = EventRetried
+	}
+	return c
+}

@@ -100,8 +100,10 @@ func timeOf(t *time.Time) time.Time {
 	return t.UTC()
 }
 
-const insertJob = `INSERT INTO jobs (` + jobColumns + `) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13,
-	$14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26) ON CONFLICT (id) DO NOTHING`
+const insertJobValues = `INSERT INTO jobs (` + jobColumns + `) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13,
+	$14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26)`
+
+const insertJob = insertJobValues + ` ON CONFLICT (id) DO NOTHING`
 
 // updateJob writes what a transition can change, if the job has the revision before it.
 const updateJob = `UPDATE jobs SET state = $3, revision = $2, retried_by = $4, claims = $5, runner_id = $6,
