@@ -133,7 +133,7 @@ func (s *Stack) writeClient() error {
 		RelayServer:   s.RelayURL(),
 		RelayCAFile:   relayCAFile,
 		TokenFile:     s.keys.AdminTokenFile,
-		Cell:          string(Cell),
+		Cell:          string(s.opts.Cell),
 		NATSURL:       s.natsURL(),
 		NATSSeedFile:  natsauth.SeedFile(s.natsDir(), natsauth.PrincipalOperator),
 	}.Write(s.ClientFile())

@@ -1,9 +1,11 @@
 package stack
 
 import (
+	"cmp"
 	"io"
 
 	"lockstep.internal/libs/natsauth"
+	"lockstep.internal/libs/topology"
 	"lockstep.internal/services/watcher"
 )
 
@@ -12,6 +14,13 @@ type Options struct {
 	// Dir keeps data, keys and logs between runs. Defaults to a temporary folder, removed at the
 	// end.
 	Dir string
+	// Cell and CellNumber identify the cell. Default to "local" and 0.
+	Cell       topology.Cell
+	CellNumber int64
+	// MapCells are other cells, whose runners write to the cell map of this stack's NATS.
+	MapCells []topology.Cell
+	// WithoutCluster starts no kubelab and no agent: for those who need the services only.
+	WithoutCluster bool
 	// Kubeconfig of a real cluster to use. Defaults to a kubelab.
 	Kubeconfig string
 	// Nodes of the kubelab. Defaults to its own default.
@@ -55,6 +64,7 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
+	o.Cell = cmp.Or(o.Cell, Cell)
 	if o.Progress == nil {
 		o.Progress = io.Discard
 	}

@@ -93,7 +93,7 @@ func (s *Stack) relay(name, listen string) *service {
 			l.to.Listen = addresses[l.name]
 		}
 		cfg.Telemetry = s.telemetry()
-		cfg.Cell.Name = string(Cell)
+		cfg.Cell.Name = string(s.opts.Cell)
 		cfg.NATS.URL = config.URL(s.natsURL())
 		cfg.NATS.NKeySeedFile = config.SecretFile(natsauth.SeedFile(s.natsDir(), natsauth.PrincipalRelay))
 		cfg.Internal.SecretFile = config.SecretFile(s.relayKeys.SecretFile)

@@ -66,7 +66,7 @@ func (s *Stack) state(name, listen string) *service {
 		cfg := state.DefaultConfig()
 		cfg.Ops.Listen, cfg.API.Listen = anyPort, addresses[ListenerAPI]
 		cfg.Telemetry = s.telemetry()
-		cfg.Cell.Name = string(Cell)
+		cfg.Cell.Name, cfg.Cell.Number = string(s.opts.Cell), s.opts.CellNumber
 		cfg.Database.URLFile = config.SecretFile(s.databaseURLFile(State))
 		cfg.NATS.URL = config.URL(s.natsURL())
 		cfg.Agents.KeysDir = s.natsDir()
@@ -110,7 +110,7 @@ func (s *Stack) deploys(name, listen string) *service {
 		cfg := deploys.DefaultConfig()
 		cfg.Ops.Listen, cfg.API.Listen = anyPort, addresses[ListenerAPI]
 		cfg.Telemetry = s.telemetry()
-		cfg.Cell.Name = string(Cell)
+		cfg.Cell.Name = string(s.opts.Cell)
 		cfg.Database.URLFile = config.SecretFile(s.databaseURLFile(Deploys))
 		cfg.NATS.URL = config.URL(s.natsURL())
 		cfg.NATS.NKeySeedFile = config.SecretFile(natsauth.SeedFile(s.natsDir(), natsauth.PrincipalDeploys))

@@ -31,7 +31,7 @@ import (
 	"lockstep.internal/tools/testkit/port"
 )
 
-// Cell is the name of a stack's cell.
+// Cell is the default name of a stack's cell.
 const Cell = topology.Cell("local")
 
 // Names of the services.
@@ -74,7 +74,7 @@ type Stack struct {
 	agents   []Agent
 }
 
-// Start starts everything and returns when a first agent is connected and ready. On error it stops everything
+// Start starts everything and returns when a first agent, if there is a cluster, is connected and ready. On error it stops everything
 // that was started. The error of a service has the end of the log, unless it already says what to do.
 func Start(ctx context.Context, opts Options) (*Stack, error) {
 	opts = opts.withDefaults()
@@ -102,7 +102,9 @@ func (s *Stack) start(ctx context.Context) error {
 	dependencies, startCtx := errgroup.WithContext(ctx)
 	dependencies.Go(func() error { return s.startDatabase(startCtx) })
 	dependencies.Go(func() error { return s.startNATS(startCtx) })
-	dependencies.Go(func() error { return s.startCluster(startCtx) })
+	if !s.opts.WithoutCluster {
+		dependencies.Go(func() error { return s.startCluster(startCtx) })
+	}
 	if err := dependencies.Wait(); err != nil {
 		return err //nolint:wrapcheck // the error names the dependency
 	}
@@ -123,6 +125,9 @@ func (s *Stack) start(ctx context.Context) error {
 	project, err := s.ensureProject(ctx)
 	if err != nil {
 		return err
+	}
+	if s.opts.WithoutCluster {
+		return nil
 	}
 	_, err = s.AddAgent(ctx, project, "local", s.kubeconfig)
 	return err
@@ -266,7 +271,9 @@ func (s *Stack) startNATS(context.Context) error {
 		return nil
 	}
 	done := s.progress.step("NATS")
-	report, err := natsauth.Init(s.natsDir(), natsauth.Options{Cell: Cell, Principals: s.opts.NATSPrincipals})
+	report, err := natsauth.Init(s.natsDir(), natsauth.Options{
+		Cell: s.opts.Cell, Principals: s.opts.NATSPrincipals, MapCells: s.opts.MapCells,
+	})
 	if err != nil {
 		return fmt.Errorf("configure NATS: %w", err)
 	}
