@@ -57,8 +57,8 @@ func Advance(jobs []Status) []Step {
 }
 
 // Cancel returns the steps that cancel a pipeline: for all jobs that have not ended and are not being canceled, in the
-// order of jobs. The caller calls Cancel instead of [Advance] as long as the pipeline is canceled, so that a new attempt
-// of a job, which was decided before, does not begin.
+// order of jobs. The caller calls Cancel instead of [Advance] as long as the pipeline is canceled, so that no new
+// attempt of a job begins.
 func Cancel(jobs []Status) []Step {
 	var steps []Step
 	for i := range jobs {

@@ -259,3 +259,17 @@ func TestNewStatusOfAnAttempt(t *testing.T) {
 		require.Equal(t, want, pipeline.NewStatus(test.job, node), name)
 	}
 }
+
+func TestWaitsFor(t *testing.T) {
+	t.Parallel()
+	jobs := []pipeline.Status{
+		status("a", 1, job.Running), status("b", 1, job.Success), status("c 1/2", 2, job.Created, of("c")),
+		status("c 2/2", 2, job.Failed, of("c")), status("n", 2, job.Created, needs("b", "c")), status("d", 3, job.Created),
+		status("e", 3, job.Created, needs()),
+	}
+	for name, want := range map[string][]string{
+		"a": nil, "b": nil, "c 1/2": {"a"}, "n": {"c 1/2"}, "d": {"a", "c 1/2", "n"}, "e": nil, "absent": nil,
+	} {
+		require.Equal(t, want, pipeline.WaitsFor(jobs, name), name)
+	}
+}

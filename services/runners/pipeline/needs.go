@@ -137,8 +137,8 @@ func (p *planner) checkNotEmpty() {
 		"the pipeline has jobs of the stages %s and %s only: add a job of another stage", cifile.StagePre, cifile.StagePost)
 }
 
-// checkArtifacts limits the jobs whose artifacts a job downloads. Without some of them the job would work on other files
-// than the author expects, so they are not left out.
+// checkArtifacts limits the jobs whose artifacts a job downloads. It leaves none of them out: the job would work on
+// other files than its author expects.
 func (p *planner) checkArtifacts() {
 	before := make([]int, len(p.file.Stages)+1) // jobs with artifacts before a stage
 	for i := range p.jobs {

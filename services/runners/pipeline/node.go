@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"cmp"
 	"slices"
 
 	"lockstep.internal/services/runners/job"
@@ -66,12 +67,34 @@ func ArtifactJobs(jobs []Status, name string) []string {
 			found = append(found, jobs[i].Node)
 		}
 	}
-	slices.SortStableFunc(found, func(a, b Node) int { return a.StageIndex - b.StageIndex })
+	slices.SortStableFunc(found, func(a, b Node) int { return cmp.Compare(a.StageIndex, b.StageIndex) })
 	names := make([]string, len(found))
 	for i, n := range found {
 		names[i] = n.Name
 	}
 	return names
+}
+
+// WaitsFor returns the names of the jobs that a created job waits for: those before it that have not ended.
+func WaitsFor(jobs []Status, name string) []string {
+	own := slices.IndexFunc(jobs, func(s Status) bool { return s.Name == name })
+	if own < 0 || jobs[own].State != job.Created {
+		return nil
+	}
+	var names []string
+	for i := range jobs {
+		if !jobs[i].State.Final() && jobs[own].follows(jobs[i].Node) {
+			names = append(names, jobs[i].Name)
+		}
+	}
+	return names
+}
+
+func (n *Node) follows(other Node) bool {
+	if !n.HasNeeds {
+		return other.StageIndex < n.StageIndex
+	}
+	return slices.ContainsFunc(n.Needs, func(need Need) bool { return need.Group == other.Group })
 }
 
 func (n *Node) downloads(other Node) bool {

@@ -15,7 +15,8 @@ const (
 	skipped
 )
 
-func (o outcomes) has(any outcomes) bool { return o&any != 0 }
+// has reports whether one of the others is in the set.
+func (o outcomes) has(others outcomes) bool { return o&others != 0 }
 
 func (s *Status) outcome() outcomes {
 	switch s.State {

@@ -10,8 +10,8 @@ import (
 )
 
 // Predefined returns the variables that every job of the pipeline has, with the names and meanings of GitLab's
-// documentation. What depends on Git or on the runner is not there. CI_JOB_ID and CI_JOB_TOKEN exist when a runner takes
-// a job. A ref counts as a branch unless it is a tag.
+// documentation. Variables that depend on Git, on the runner or on the attempt, such as CI_JOB_ID, are not there. A ref
+// counts as a branch unless it is a tag.
 func Predefined(in Input, configPath string) []job.Variable {
 	var out variables
 	out.add("CI", "true")

@@ -52,10 +52,10 @@ type NotRetryableError struct {
 }
 
 func (e *NotRetryableError) Error() string {
-	switch {
-	case e.State == "":
+	switch e.State {
+	case "":
 		return fmt.Sprintf("job %q: the pipeline has no job of this name", e.Name)
-	case e.State == job.Skipped:
+	case job.Skipped:
 		return fmt.Sprintf("job %q was skipped: retry the job before it that failed", e.Name)
 	default:
 		return fmt.Sprintf("job %q is %s: wait until it ended, or cancel it", e.Name, e.State)
@@ -75,10 +75,10 @@ func Retry(jobs []Status, name string) (Attempts, error) {
 	return attempts(jobs, func(s *Status) bool { return s.Name == name }), nil
 }
 
-// RetryFailed returns the new attempts after a user retries a pipeline: of all jobs that failed, even where that is
-// allowed, or were canceled. It returns none if there are no such jobs.
+// RetryFailed returns the new attempts after a user retries a pipeline: of all jobs that failed or were canceled, if
+// that is not allowed. It returns none if there are no such jobs.
 func RetryFailed(jobs []Status) Attempts {
-	return attempts(jobs, func(s *Status) bool { return s.State == job.Failed || s.State == job.Canceled })
+	return attempts(jobs, func(s *Status) bool { return s.outcome().has(failed | canceled) })
 }
 
 func attempts(jobs []Status, retried func(*Status) bool) Attempts {

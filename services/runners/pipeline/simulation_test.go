@@ -46,7 +46,7 @@ func randomPipeline(t *testing.T, random *rand.Rand, size int) *simulation {
 				}
 			}
 		} else if group != name {
-			next.Node.HasNeeds, next.Needs, next.When = s.jobs[i-1].HasNeeds, s.jobs[i-1].Needs, s.jobs[i-1].When
+			next.HasNeeds, next.Needs, next.When = s.jobs[i-1].HasNeeds, s.jobs[i-1].Needs, s.jobs[i-1].When
 		}
 		s.jobs = append(s.jobs, next)
 		s.results[name] = result{
@@ -170,7 +170,7 @@ func FuzzRetry(f *testing.F) {
 			for i := range s.jobs {
 				j := &s.jobs[i]
 				retried, reset := slices.Contains(attempts.Retried, j.Name), slices.Contains(attempts.Reset, j.Name)
-				require.Equal(t, j.State == job.Failed || j.State == job.Canceled, retried)
+				require.Equal(t, !j.FailureAllowed && (j.State == job.Failed || j.State == job.Canceled), retried)
 				if reset {
 					require.Equal(t, job.Skipped, j.State)
 				}
@@ -182,7 +182,8 @@ func FuzzRetry(f *testing.F) {
 			s.run()
 		}
 		for _, j := range s.jobs {
-			require.NotContains(t, []job.State{job.Failed, job.Canceled}, j.State, j.Name)
+			failed := j.State == job.Failed || j.State == job.Canceled
+			require.Equal(t, j.FailureAllowed, failed, j.Name)
 		}
 		checkFixed(t, s.jobs)
 	})
@@ -201,8 +202,8 @@ func checkFixed(t *testing.T, jobs []pipeline.Status) {
 	require.Equal(t, skipped, pipeline.Advance(again))
 }
 
-// FuzzCycles checks that Advance, Retry and ArtifactJobs end for any graph, and that Advance has no more steps for a job
-// than one.
+// FuzzCycles checks that Advance, RetryFailed, WaitsFor and ArtifactJobs end for any graph, and that Advance has at most
+// one step for each job.
 func FuzzCycles(f *testing.F) {
 	for seed := range uint64(50) {
 		f.Add(seed, byte(seed))
@@ -211,7 +212,8 @@ func FuzzCycles(f *testing.F) {
 		random := rand.New(rand.NewPCG(seed, 0))
 		var jobs []pipeline.Status
 		for i := range int(size) {
-			j := status(fmt.Sprint(i), random.IntN(4), pick(random, job.States()...), when(pick(random, job.OnSuccess, job.Always)))
+			j := status(fmt.Sprint(i), random.IntN(4), pick(random, job.States()...))
+			j.When = pick(random, job.OnSuccess, job.Always)
 			for range random.IntN(4) {
 				needs(fmt.Sprint(random.IntN(int(size) + 1)))(&j)
 			}
@@ -225,6 +227,7 @@ func FuzzCycles(f *testing.F) {
 		attempts := pipeline.RetryFailed(jobs)
 		require.LessOrEqual(t, len(attempts.Retried)+len(attempts.Reset), len(jobs))
 		require.LessOrEqual(t, len(pipeline.ArtifactJobs(jobs, "0")), len(jobs))
+		require.LessOrEqual(t, len(pipeline.WaitsFor(jobs, "0")), len(jobs))
 	})
 }
 
