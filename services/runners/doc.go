@@ -6,6 +6,7 @@
 //   - cifile: parses .gitlab-ci.yml; duration: parses its durations
 //   - gitlab: HTTP handlers of the contract with GitLab runners
 //   - job: states, transitions and definitions of jobs
+//   - pipeline: which jobs a pipeline has, when they begin, and what a retry repeats
 //   - registry: gives jobs tokens for the container registry
 //   - trace: rules for the output of a job: offsets, checksum, masked values
 //   - wire: messages of the HTTP contract with GitLab runners; openapi: checks them against the document, in

@@ -150,6 +150,25 @@ job:
 	require.True(t, found["P"].Masked)
 }
 
+func TestReferencesInVariablesAreReplaced(t *testing.T) {
+	t.Parallel()
+	const content = `
+variables: {IMAGE: "$REPOSITORY:$CI_COMMIT_REF_SLUG", REPOSITORY: "$HOST/app", HOST: registry.example.com}
+job: {script: x, rules: [{if: $IMAGE == "$REPOSITORY:$CI_COMMIT_REF_SLUG", variables: {OWN: "<$IMAGE>"}}]}
+`
+	jobs := plan(t, content, input())
+	require.Equal(t, "<registry.example.com/app:$CI_COMMIT_REF_SLUG>", value(jobs[0], "OWN"),
+		"the runner replaces references to raw variables")
+	in := input()
+	in.Limits.Total = 2000
+	for key := 'B'; key <= 'M'; key++ {
+		in.Variables = append(in.Variables, job.Variable{Key: string(key), Value: strings.Repeat("$"+string(key-1), 3)})
+	}
+	in.Variables = append(in.Variables, job.Variable{Key: "A", Value: "xx"})
+	require.Equal(t, `.gitlab-ci.yml:3:1: the variables of the job "job" have more than 2000 bytes after their `+
+		`references were replaced`, refused(t, content, in))
+}
+
 func TestPredefinedVariables(t *testing.T) {
 	t.Parallel()
 	in := input()

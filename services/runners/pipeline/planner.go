@@ -96,36 +96,58 @@ func (p *planner) expand() bool {
 
 // expandGroup adds the copies of a job. It returns false after a problem that ends the work, so that it is bounded.
 func (p *planner) expandGroup(g *plannedGroup) bool {
-	j := g.Job
 	shared := p.shared(g)
-	ofJob := ofFile(j.Variables)
-	all := copies(j)
+	ofJob := ofFile(g.Variables)
+	all := copies(g.Job)
 	if len(all) == 0 {
 		g.exclude("its matrix has no values")
 	}
 	for _, c := range all {
-		p.checkName(j, c.name)
-		ofCopy := merge(predefinedOf(j, c), p.ofFile, ofJob, c.matrix)
-		known := merge(p.predefined, ofCopy, p.in.ProjectVariables, p.in.Variables)
-		if p.total += definitionSize(j) + size(known); p.total > p.in.Limits.Total {
-			p.addf(j.Position, "the definitions of the jobs, with the variables of each, have more than %d bytes: "+
-				"use fewer jobs, or shorter scripts and variables", p.in.Limits.Total)
+		p.checkName(g.Job, c.name)
+		if !p.addCopy(g, shared, c, merge(predefinedOf(g.Job, c), p.ofFile, ofJob, c.matrix)) {
 			return false
 		}
-		decided, ok := p.decide(j, known)
-		if !ok {
-			p.addf(j.Position, "the rules of the jobs take too long to evaluate: use shorter patterns or fewer jobs")
-			return false
-		}
-		if decided.excluded != "" {
-			g.exclude(decided.excluded)
-			continue
-		}
-		added := shared
-		added.Name, added.When, added.Policy = c.name, job.When(decided.when), policy(j, decided.allowFailure)
-		added.Definition.Variables = merge(
-			p.predefined, p.identity, ofCopy, decided.variables, p.in.ProjectVariables, p.in.Variables)
-		g.jobs = append(g.jobs, added)
+	}
+	return true
+}
+
+// addCopy adds a copy if the rules of its job add it.
+func (p *planner) addCopy(g *plannedGroup, added Job, c jobCopy, ofCopy []job.Variable) bool {
+	known := merge(p.predefined, ofCopy, p.in.ProjectVariables, p.in.Variables)
+	if !p.grow(g.Job, definitionSize(g.Job)+size(known)) {
+		return false
+	}
+	decided, ok := p.decide(g.Job, known)
+	if !ok {
+		p.addf(g.Position, "the rules of the jobs take too long to evaluate: use shorter patterns or fewer jobs")
+		return false
+	}
+	if decided.excluded != "" {
+		g.exclude(decided.excluded)
+		return true
+	}
+	list := merge(p.predefined, p.identity, ofCopy, decided.variables, p.in.ProjectVariables, p.in.Variables)
+	if !expand(list, p.in.Limits.Total) {
+		p.addf(g.Position, "the variables of the job %q have more than %d bytes after their references were replaced",
+			g.Name, p.in.Limits.Total)
+		return false
+	}
+	if !p.grow(g.Job, size(list)-size(known)) {
+		return false
+	}
+	added.Name, added.When, added.Policy = c.name, job.When(decided.when), policy(g.Job, decided.allowFailure)
+	added.Definition.Variables = list
+	g.jobs = append(g.jobs, added)
+	return true
+}
+
+// grow counts bytes of definitions. It returns false after reporting that they are too many.
+func (p *planner) grow(j *cifile.Job, bytes int) bool {
+	p.total += bytes
+	if p.total > p.in.Limits.Total {
+		p.addf(j.Position, "the definitions of the jobs, with the variables of each, have more than %d bytes: "+
+			"use fewer jobs, or shorter scripts and variables", p.in.Limits.Total)
+		return false
 	}
 	return true
 }

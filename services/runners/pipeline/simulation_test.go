@@ -202,8 +202,7 @@ func checkFixed(t *testing.T, jobs []pipeline.Status) {
 	require.Equal(t, skipped, pipeline.Advance(again))
 }
 
-// FuzzCycles checks that Advance, RetryFailed, WaitsFor and ArtifactJobs end for any graph, and that Advance has at most
-// one step for each job.
+// FuzzCycles checks that all functions return for any graph, and that Advance has at most one step for each job.
 func FuzzCycles(f *testing.F) {
 	for seed := range uint64(50) {
 		f.Add(seed, byte(seed))
@@ -229,31 +228,4 @@ func FuzzCycles(f *testing.F) {
 		require.LessOrEqual(t, len(pipeline.ArtifactJobs(jobs, "0")), len(jobs))
 		require.LessOrEqual(t, len(pipeline.WaitsFor(jobs, "0")), len(jobs))
 	})
-}
-
-// large has 1,000 jobs in 20 stages. Each but those of the first stage has 50 needs, if it has needs.
-func large(hasNeeds bool) []pipeline.Status {
-	jobs := make([]pipeline.Status, 1000)
-	for i := range jobs {
-		jobs[i] = status(fmt.Sprint(i), i/50, job.Created)
-		if hasNeeds && i >= 50 {
-			jobs[i].HasNeeds = true
-			for n := range 50 {
-				jobs[i].Needs = append(jobs[i].Needs, pipeline.Need{Group: fmt.Sprint(i - i%50 - 50 + n)})
-			}
-		}
-	}
-	return jobs
-}
-
-func BenchmarkAdvance(b *testing.B) {
-	for name, jobs := range map[string][]pipeline.Status{"stages": large(false), "needs": large(true)} {
-		b.Run(name, func(b *testing.B) {
-			for b.Loop() {
-				if got := len(pipeline.Advance(jobs)); got != 50 {
-					b.Fatal(got)
-				}
-			}
-		})
-	}
 }
