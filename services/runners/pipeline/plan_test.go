@@ -188,6 +188,7 @@ func TestPredefinedVariables(t *testing.T) {
 	} {
 		require.Equal(t, want, value(jobs[1], key), key)
 	}
+	require.Equal(t, "absent", value(plan(t, "job: {script: x}", pipeline.Input{})[0], "CI_COMMIT_BRANCH"))
 	in.Ref, in.PipelineID, in.User, in.ServerURL = pipeline.Ref{Name: "v1", Tag: true}, 0, pipeline.User{}, ""
 	jobs = plan(t, "job: {script: x}", in)
 	for key, want := range map[string]string{
@@ -302,6 +303,33 @@ copies 2/2: {script: x}
 `, "LONG", strings.Repeat("x", 250), 1), input()))
 }
 
+func TestLongCircleIsShortened(t *testing.T) {
+	t.Parallel()
+	var content strings.Builder
+	for i := range 30 {
+		fmt.Fprintf(&content, "j%d: {script: x, needs: [j%d]}\n", i, (i+1)%30)
+	}
+	got := refused(t, content.String(), input())
+	require.Contains(t, got, `30:26: needs run in a circle: "j0" → "j1" → `)
+	require.Contains(t, got, `"j19" → … → "j0"`)
+}
+
+func TestManyProblemsTakeLittleMemory(t *testing.T) {
+	t.Parallel()
+	var content strings.Builder
+	for i := range 200 {
+		fmt.Fprintf(&content, "j%d:\n  script: x\n  needs:\n", i)
+		for n := range 50 {
+			fmt.Fprintf(&content, "    - j%d\n", (i+n+1)%200)
+		}
+	}
+	_, err := pipeline.NewPlan(parse(t, content.String()), input())
+	var problems *cifile.Error
+	require.ErrorAs(t, err, &problems)
+	require.Len(t, problems.Problems, 20)
+	require.Equal(t, 980, problems.More)
+}
+
 func TestEmptyPipelineTellsWhy(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, strings.Join([]string{
@@ -325,12 +353,34 @@ func TestPlanIsLimited(t *testing.T) {
 		"the limit bounds the work for jobs that are not added too")
 	in.Limits.Total = 200_000
 	require.Len(t, plan(t, "a: {script: x, parallel: 100}", in), 100)
+	expanded := "a: {script: x, parallel: 20, variables: {A: $LARGE, B: $LARGE, C: $LARGE, D: $LARGE, E: $LARGE}}"
+	in.Limits.Total = 100_000
+	require.Contains(t, refused(t, expanded, in), "more than 100000 bytes", "references count with their values")
+	in.Limits.Total = 200_000
+	plan(t, expanded, in)
 	in.Limits.Jobs = 99
 	require.Contains(t, refused(t, "a: {script: x, parallel: 98}\nb: {script: x, parallel: 2}", in),
 		".gitlab-ci.yml:2:1: the pipeline has more than 99 jobs")
 	const slow = "a: {script: x, rules: [{if: '$LARGE =~ /x{400}x{400}$/'}]}"
 	require.Contains(t, refused(t, slow, with("LARGE", strings.Repeat("x", 200_000))), "take too long to evaluate")
 	plan(t, "a: {script: x, rules: [{if: '$LARGE =~ /xx$/'}]}", with("LARGE", strings.Repeat("x", 200_000)))
+}
+
+func TestEveryPartOfADefinitionCounts(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("x", 1000)
+	in := input()
+	in.Limits.Total = 100_000
+	for _, part := range []string{
+		"script: [LONG]", "script: x, before_script: [LONG]", "script: x, after_script: [LONG]",
+		"script: x, artifacts: {name: LONG, paths: [x]}", "script: x, artifacts: {paths: [LONG]}",
+		"script: x, artifacts: {paths: [x], exclude: [LONG]}", "script: x, variables: {A: LONG}",
+		"script: x, rules: [{if: $ABSENT, variables: {A: LONG}}, {when: on_success}]",
+	} {
+		content := "a: {parallel: 90, " + part + "}"
+		require.Contains(t, refused(t, strings.Replace(content, "LONG", long, 1), in), "more than 100000 bytes", part)
+		plan(t, strings.Replace(content, "LONG", "x", 1), in)
+	}
 }
 
 func TestArtifactsOfTooManyJobsAreRefused(t *testing.T) {
