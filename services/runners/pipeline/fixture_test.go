@@ -1,6 +1,7 @@
 package pipeline_test
 
 import (
+	"net/url"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -22,7 +23,8 @@ func parse(t *testing.T, content string) *cifile.File {
 func input() pipeline.Input {
 	return pipeline.Input{
 		PipelineID: 3, Source: "api", Project: pipeline.Project{ID: 4, Path: "acme/tools/app", DefaultBranch: "main"},
-		Ref: pipeline.Ref{Name: "main"}, User: pipeline.User{ID: 5, Login: "ada"}, ServerURL: "https://ci.example.com",
+		Ref: pipeline.Ref{Name: "main"}, User: pipeline.User{ID: 5, Login: "ada"},
+		ServerURL: &url.URL{Scheme: "https", Host: "ci.example.com", Path: "/"},
 	}
 }
 

@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"cmp"
+	"net/url"
 	"time"
 
 	"lockstep.internal/services/runners/cifile"
@@ -17,8 +18,8 @@ type Input struct {
 	Project Project
 	Ref     Ref
 	User    User
-	// ServerURL is the address of this installation, without a slash at its end.
-	ServerURL string
+	// ServerURL is the address of this installation. It may be nil.
+	ServerURL *url.URL
 
 	// ProjectVariables have precedence over those of the file, and Variables, which the user gave, over all. Their names
 	// must be valid and unique.

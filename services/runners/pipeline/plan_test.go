@@ -189,7 +189,7 @@ func TestPredefinedVariables(t *testing.T) {
 		require.Equal(t, want, value(jobs[1], key), key)
 	}
 	require.Equal(t, "absent", value(plan(t, "job: {script: x}", pipeline.Input{})[0], "CI_COMMIT_BRANCH"))
-	in.Ref, in.PipelineID, in.User, in.ServerURL = pipeline.Ref{Name: "v1", Tag: true}, 0, pipeline.User{}, ""
+	in.Ref, in.PipelineID, in.User, in.ServerURL = pipeline.Ref{Name: "v1", Tag: true}, 0, pipeline.User{}, nil
 	jobs = plan(t, "job: {script: x}", in)
 	for key, want := range map[string]string{
 		"CI_COMMIT_TAG": "v1", "CI_COMMIT_BRANCH": "absent", "CI_PIPELINE_ID": "absent", "GITLAB_USER_ID": "absent",

@@ -37,20 +37,19 @@ func (v *variables) add(key, value string) {
 	*v = append(*v, job.Variable{Key: key, Value: value, Raw: true})
 }
 
-func (v *variables) server(address string) {
-	parsed, err := url.Parse(address)
-	if address == "" || err != nil {
-		return // the configuration checks it
+func (v *variables) server(address *url.URL) {
+	if address == nil {
+		return
 	}
-	port := parsed.Port()
+	port := address.Port()
 	if port == "" {
-		port = map[string]string{"http": "80", "https": "443"}[parsed.Scheme]
+		port = map[string]string{"http": "80", "https": "443"}[address.Scheme]
 	}
-	v.add("CI_SERVER_URL", address)
-	v.add("CI_SERVER_PROTOCOL", parsed.Scheme)
-	v.add("CI_SERVER_HOST", parsed.Hostname())
+	v.add("CI_SERVER_URL", strings.TrimSuffix(address.String(), "/"))
+	v.add("CI_SERVER_PROTOCOL", address.Scheme)
+	v.add("CI_SERVER_HOST", address.Hostname())
 	v.add("CI_SERVER_PORT", port)
-	v.add("CI_API_V4_URL", address+"/api/v4")
+	v.add("CI_API_V4_URL", address.JoinPath("api/v4").String())
 }
 
 func (v *variables) project(p Project) {
