@@ -81,6 +81,9 @@ func TestEachSchemaBeforeTheNewestHasAFrozenDump(t *testing.T) {
 	}
 	for dir, files := range migrationsOf(t, files) {
 		series := path.Base(strings.TrimSuffix(path.Dir(dir), "/postgres"))
+		if len(files) == 1 {
+			continue // there is no schema before it
+		}
 		require.NotEmpty(t, dumped[series], "%s: no dump in testdata/released has %s_migrations", dir, series)
 		for version := slices.Min(dumped[series]); version < len(files); version++ {
 			require.Contains(t, dumped[series], version,
