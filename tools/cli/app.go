@@ -100,7 +100,7 @@ terminated, 10 a quota is reached, 11 too many requests, 12 too large, 13 the se
 	for _, c := range []*cobra.Command{
 		a.workspaces(), a.templates(), a.projects(), a.groups(), a.users(), a.members(), a.whoAmI(), a.version(),
 		a.agents(), a.tokens(), a.subscribers(), a.deploys(), a.kubeConfig(),
-		a.kubeCredential(), a.relayCommands(), a.events(), a.replay(), a.dead(), a.rebuild(),
+		a.kubeCredential(), a.relayCommands(), a.events(), a.replay(), a.dead(), a.rebuild(), a.cells(),
 		a.natsCommands(), a.postgresCommands(), a.stateCommands(), a.kubernetesCommands(), a.up(),
 	} {
 		root.AddCommand(c)

@@ -20,10 +20,25 @@ import (
 
 const connectTimeout = 5 * time.Second
 
-// withNATS calls use with JetStream, for the key of an operator. When NATS refuses the key or a permission, it ends ctx
-// and returns the fault unauthenticated or permission_denied.
+// natsKey is the key of a principal of NATS. flag names its file.
+type natsKey struct{ principal, seedFile, flag string }
+
+// operatorKey is the key that the client configuration names.
+func (a *app) operatorKey() natsKey {
+	return natsKey{natsauth.PrincipalOperator, a.client.NATSSeedFile, "--nats-seed-file"}
+}
+
+// withNATS is withNATSAs for the key of the operator.
 func (a *app) withNATS(ctx context.Context, use func(context.Context, jetstream.JetStream) error) error {
-	conn, err := a.connectNATS(ctx)
+	return a.withNATSAs(ctx, a.operatorKey(), use)
+}
+
+// withNATSAs calls use with JetStream. When NATS refuses the key or a permission, it ends ctx and returns the fault
+// unauthenticated or permission_denied.
+func (a *app) withNATSAs(
+	ctx context.Context, key natsKey, use func(context.Context, jetstream.JetStream) error,
+) error {
+	conn, err := a.connectNATS(ctx, key)
 	if err != nil {
 		return err
 	}
@@ -50,14 +65,14 @@ func (a *app) withNATS(ctx context.Context, use func(context.Context, jetstream.
 		return err
 	case errors.Is(refusal, nats.ErrPermissionViolation):
 		return fault.Wrap(refusal, errcode.PermissionDenied,
-			"%v: --nats-seed-file must name the key of the operator", refusal)
+			"%v: %s must name the key of the %s", refusal, key.flag, key.principal)
 	default:
 		return fault.Wrap(refusal, errcode.Unauthenticated, "%v", refusal)
 	}
 }
 
 // connectNATS starts to connect.
-func (a *app) connectNATS(ctx context.Context) (*natsconn.Conn, error) {
+func (a *app) connectNATS(ctx context.Context, key natsKey) (*natsconn.Conn, error) {
 	if a.client.NATSURL == "" {
 		return nil, fault.New(
 			errcode.InvalidArgument,
@@ -69,10 +84,10 @@ func (a *app) connectNATS(ctx context.Context) (*natsconn.Conn, error) {
 	cfg := natsconn.DefaultConfig()
 	cfg.URL = config.URL(a.client.NATSURL)
 	cfg.Name = "lockstep"
-	cfg.InboxPrefix = natsauth.InboxPrefix(natsauth.PrincipalOperator)
+	cfg.InboxPrefix = natsauth.InboxPrefix(key.principal)
 	cfg.TLS.CAFile = a.client.NATSCAFile
-	if a.client.NATSSeedFile != "" {
-		cfg.NKeySeedFile = config.SecretFile(a.client.NATSSeedFile)
+	if key.seedFile != "" {
+		cfg.NKeySeedFile = config.SecretFile(key.seedFile)
 	}
 	conn, err := natsconn.Connect(ctx, cfg, slog.New(slog.DiscardHandler))
 	if err != nil {
