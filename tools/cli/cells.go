@@ -37,32 +37,6 @@ func (a *app) withCells(
 	return a.withNATSAs(ctx, natsKey{natsauth.PrincipalCells, seedFile, "--cells-seed-file"}, use)
 }
 
-// loadCells returns the cell map.
-func (a *app) loadCells(ctx context.Context, js jetstream.JetStream) (*cellmap.Map, error) {
-	m, err := cellmap.New(cellmap.Config{
-		JetStream: js, Cell: topology.Cell(a.client.Cell), Logger: slog.New(slog.DiscardHandler),
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read the cell map: %w", err)
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	loaded, ended := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(ended)
-		m.Run(ctx, func() { close(loaded) })
-	}()
-	defer func() {
-		cancel()
-		<-ended
-	}()
-	select {
-	case <-loaded:
-		return m, nil
-	case <-ctx.Done():
-		return nil, fault.From(context.Cause(ctx))
-	}
-}
-
 // cellEntry is a cell as `cells list` prints it.
 type cellEntry struct {
 	Name        string   `json:"name"`
@@ -102,7 +76,7 @@ func (a *app) cellList(seedFile *string) *cobra.Command {
 		RunE: func(c *cobra.Command, _ []string) error {
 			var entries []cellEntry
 			err := a.withCells(c.Context(), *seedFile, func(ctx context.Context, js jetstream.JetStream) error {
-				m, err := a.loadCells(ctx, js)
+				m, err := cellmap.Load(ctx, js, slog.New(slog.DiscardHandler))
 				if err == nil {
 					entries = cellEntries(m)
 				}
