@@ -20,7 +20,9 @@ type files struct {
 }
 
 // RetrieveWithCredContext implements [credentials.Provider].
-func (f *files) RetrieveWithCredContext(*credentials.CredContext) (credentials.Value, error) { return f.Retrieve() }
+func (f *files) RetrieveWithCredContext(*credentials.CredContext) (credentials.Value, error) {
+	return f.Retrieve()
+}
 
 // Retrieve implements [credentials.Provider].
 func (f *files) Retrieve() (credentials.Value, error) {
