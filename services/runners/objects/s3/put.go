@@ -18,6 +18,8 @@ import (
 const (
 	// partSize is the size of all parts but the last. S3 wants at least 5 MiB.
 	partSize = 8 << 20
+	// smallSize is the size of the buffer for content that is not longer.
+	smallSize = 256 << 10
 	// maxSize is the size of the largest object: S3 allows 10,000 parts.
 	maxSize = 10_000 * partSize
 	// abortTimeout bounds the end of an upload whose caller is gone.
@@ -40,9 +42,10 @@ func (s *Store) Put(ctx context.Context, key string, reader io.Reader, limit int
 	return content.Info(), nil
 }
 
-// put sends the content. Its first part shows whether it is the only one.
+// put sends the content. Its first part shows whether it is the only one. Each part is signed with its hash, not in
+// chunks: the hash is known, and some stores do not support chunks.
 func (s *Store) put(ctx context.Context, name string, content *object.Content) error {
-	var buffer bytes.Buffer // it grows to the size of a part: most content is small
+	var buffer bytes.Buffer
 	last, err := readPart(&buffer, content)
 	if err != nil {
 		return err
@@ -50,7 +53,7 @@ func (s *Store) put(ctx context.Context, name string, content *object.Content) e
 	if last {
 		part := buffer.Bytes()
 		_, err := s.client.PutObject(ctx, s.bucket, name, bytes.NewReader(part), int64(len(part)), "", digest(part),
-			minio.PutObjectOptions{})
+			minio.PutObjectOptions{DisableContentSha256: true})
 		return err //nolint:wrapcheck // the caller wraps it
 	}
 	upload, err := s.client.NewMultipartUpload(ctx, s.bucket, name, minio.PutObjectOptions{})
@@ -72,7 +75,7 @@ func (s *Store) putParts(
 		part := buffer.Bytes()
 		number := len(parts) + 1
 		sent, err := s.client.PutObjectPart(ctx, s.bucket, name, upload, number, bytes.NewReader(part),
-			int64(len(part)), minio.PutObjectPartOptions{Sha256Hex: digest(part)})
+			int64(len(part)), minio.PutObjectPartOptions{Sha256Hex: digest(part), DisableContentSha256: true})
 		if err != nil {
 			return fmt.Errorf("part %d: %w", number, err)
 		}
@@ -102,14 +105,21 @@ func (s *Store) abort(ctx context.Context, name, upload string, err error) error
 	return err
 }
 
-// readPart replaces the content of the buffer by the next part. last: the content is at its end.
+// readPart replaces the content of the buffer by the next part. last: the content is at its end. The buffer grows to
+// the size of a part only if it must, because most content is small.
 func readPart(buffer *bytes.Buffer, content *object.Content) (last bool, err error) {
 	buffer.Reset()
-	_, err = io.CopyN(buffer, content, partSize)
-	if errors.Is(err, io.EOF) && content.Err() == nil {
-		return true, nil
+	for _, size := range []int{smallSize, partSize} {
+		buffer.Grow(size + bytes.MinRead - buffer.Len())
+		_, err := io.CopyN(buffer, content, int64(size-buffer.Len()))
+		if errors.Is(err, io.EOF) && content.Err() == nil {
+			return true, nil
+		}
+		if err != nil {
+			return false, err //nolint:wrapcheck // the caller knows the errors of content
+		}
 	}
-	return false, err //nolint:wrapcheck // the caller knows the errors of content
+	return false, nil
 }
 
 func digest(part []byte) string {

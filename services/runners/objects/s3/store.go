@@ -113,6 +113,9 @@ func (s *Store) List(ctx context.Context, before time.Time) iter.Seq2[object.Ent
 				return
 			}
 		}
+		if err := ctx.Err(); err != nil { // the client ends the list without an error
+			yield(object.Entry{}, err)
+		}
 	}
 }
 
