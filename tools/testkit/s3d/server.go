@@ -106,13 +106,13 @@ func (s *Server) awaitReady(ctx context.Context) error {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL+"/minio/health/ready", http.NoBody)
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL+"/", http.NoBody)
 		if err != nil {
 			return err //nolint:wrapcheck // the address is ours
 		}
 		if response, err := client.Do(request); err == nil { //nolint:gosec // the server of this process
 			_ = response.Body.Close()
-			if response.StatusCode == http.StatusOK {
+			if response.StatusCode == http.StatusForbidden { // before, it answers 503
 				return nil
 			}
 		}
