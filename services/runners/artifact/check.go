@@ -105,7 +105,7 @@ func checkZip(w *window, bounds Bounds) (Report, error) {
 // escapes reports whether an entry would be extracted outside of the folder, on any operating system.
 func escapes(name string) bool {
 	name = strings.ReplaceAll(name, `\`, "/")
-	hasDrive := len(name) > 1 && name[1] == ':'
+	hasDrive := len(name) > 2 && name[1] == ':' && name[2] == '/'
 	clean := path.Clean(name)
 	return hasDrive || path.IsAbs(name) || clean == ".." || strings.HasPrefix(clean, "../")
 }
