@@ -91,6 +91,11 @@ histories: ## Simulate HISTORIES of rollouts of each kind, with and without outa
 kubelab: ## Build the Kubernetes control plane for development and tests
 	@go run ./tools/testkit/lab/build
 
+.PHONY: minio
+minio: ## Build MinIO, a server of the S3 protocol, for the tests of LOCKSTEP_MINIO=$PWD/bin/minio
+	@mkdir -p $(BIN)
+	cd tools/s3server && GOWORK=off CGO_ENABLED=0 go build -o $(BIN)/minio github.com/minio/minio
+
 .PHONY: build
 build: ## Build every program into bin/
 	@mkdir -p $(BIN)

@@ -11,7 +11,7 @@ import (
 // standalone returns the modules with separate dependencies: programs that run beside Lockstep.
 // They are not in go.work.
 func standalone() []string {
-	return []string{"tools/kubelab", "tools/generate/pinned", "tools/lint", "tools/natscli"}
+	return []string{"tools/kubelab", "tools/generate/pinned", "tools/lint", "tools/natscli", "tools/s3server"}
 }
 
 // outside returns the modules that are not in go.work.

@@ -3,6 +3,7 @@
 //
 // It is not complete: it refuses every request of runners. Its packages are:
 //
+//   - artifact: rules for artifacts, and the check of uploaded files; objects: stores their content
 //   - cifile: parses .gitlab-ci.yml; duration: parses its durations
 //   - gitlab: HTTP handlers of the contract with GitLab runners
 //   - job: states, transitions and definitions of jobs

@@ -67,7 +67,8 @@ func Check(ctx context.Context, format Format, content io.ReaderAt, size int64, 
 }
 
 func invalid(format string, args ...any) error {
-	return fault.New(errcode.InvalidArgument, "the artifact is not valid: %s: upload it again", fmt.Sprintf(format, args...))
+	reason := fmt.Sprintf(format, args...)
+	return fault.New(errcode.InvalidArgument, "the artifact is not valid: %s: upload it again", reason)
 }
 
 func checkZip(w *window, bounds Bounds) (Report, error) {

@@ -63,7 +63,9 @@ func FuzzExpiresAt(f *testing.F) {
 		f.Add(text, int64(0), int64(day))
 	}
 	f.Fuzz(func(t *testing.T, text string, defaults, limit int64) {
-		rules := artifact.Expiry{Default: max(0, time.Duration(defaults)%(100*day)), Max: max(0, time.Duration(limit)%(100*day))}
+		rules := artifact.Expiry{
+			Default: max(0, time.Duration(defaults)%(100*day)), Max: max(0, time.Duration(limit)%(100*day)),
+		}
 		at, expires, err := artifact.ExpiresAt(now, text, rules)
 		switch {
 		case err != nil:

@@ -89,5 +89,5 @@ func (w *window) load(start int64) error {
 		err = io.ErrUnexpectedEOF // the object is shorter than it was
 	}
 	w.err = err
-	return err //nolint:wrapcheck // of the store
+	return err
 }

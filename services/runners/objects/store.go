@@ -32,7 +32,7 @@ var (
 
 // ValidateKey checks a key: segments such as jobs/17/archive.zip of lower-case letters, digits, ".", "_" and "-". All
 // methods return its error for a key that is not valid.
-func ValidateKey(key string) error { return object.ValidateKey(key) } //nolint:wrapcheck // it names the key
+func ValidateKey(key string) error { return object.ValidateKey(key) }
 
 // Store keeps objects. The package describes what it promises.
 type Store interface {

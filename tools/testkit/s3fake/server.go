@@ -5,6 +5,7 @@
 package s3fake
 
 import (
+	"context"
 	"encoding/xml"
 	"fmt"
 	"net/http"
@@ -30,7 +31,8 @@ func Start(bucket string) (*httptest.Server, error) {
 // upload starts and aborts an upload. The library lists no uploads of a bucket that never had one: it fails.
 func upload(handler http.Handler, path string) error {
 	started := httptest.NewRecorder()
-	handler.ServeHTTP(started, httptest.NewRequest(http.MethodPost, path+"?uploads", http.NoBody))
+	handler.ServeHTTP(started, httptest.NewRequestWithContext(context.Background(), http.MethodPost,
+		path+"?uploads", http.NoBody))
 	var upload struct {
 		ID string `xml:"UploadId"`
 	}
@@ -38,7 +40,8 @@ func upload(handler http.Handler, path string) error {
 		return fmt.Errorf("%s: %w", started.Body, err)
 	}
 	aborted := httptest.NewRecorder()
-	handler.ServeHTTP(aborted, httptest.NewRequest(http.MethodDelete, path+"?uploadId="+upload.ID, http.NoBody))
+	handler.ServeHTTP(aborted, httptest.NewRequestWithContext(context.Background(), http.MethodDelete,
+		path+"?uploadId="+upload.ID, http.NoBody))
 	if aborted.Code != http.StatusNoContent {
 		return fmt.Errorf("status %d: %s", aborted.Code, aborted.Body)
 	}

@@ -62,7 +62,7 @@ func (s *Store) walk(ctx context.Context, before time.Time, visit visitor) error
 		return err
 	}
 	defer root.Close() //nolint:errcheck // only a handle
-	return fs.WalkDir(root.FS(), ".", func(name string, entry fs.DirEntry, err error) error {
+	err = fs.WalkDir(root.FS(), ".", func(name string, entry fs.DirEntry, err error) error {
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
@@ -88,4 +88,5 @@ func (s *Store) walk(ctx context.Context, before time.Time, visit visitor) error
 		}
 		return err
 	})
+	return err //nolint:wrapcheck // it names the file
 }

@@ -38,13 +38,13 @@ func (s *Store) root() (*os.Root, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		err = fmt.Errorf("%w: create it, or mount its volume", err)
 	}
-	return root, err //nolint:wrapcheck // it names the folder
+	return root, err
 }
 
 // Put implements objects.Store.
 func (s *Store) Put(ctx context.Context, key string, reader io.Reader, limit int64) (object.Info, error) {
 	if err := object.ValidateKey(key); err != nil {
-		return object.Info{}, err //nolint:wrapcheck // it names the key
+		return object.Info{}, err
 	}
 	content := object.NewContent(ctx, reader, limit)
 	err := s.put(key, content)
@@ -184,7 +184,7 @@ func (s *Store) Delete(ctx context.Context, key string) error {
 
 // URL implements objects.Store: a folder has no address.
 func (s *Store) URL(_ context.Context, key, _ string, _ time.Duration) (string, error) {
-	return "", object.ValidateKey(key) //nolint:wrapcheck // it names the key
+	return "", object.ValidateKey(key)
 }
 
 // Check implements objects.Store: it creates and removes a file.
@@ -219,5 +219,5 @@ func (s *Store) failure(ctx context.Context, err error, operation, subject strin
 		return fault.Wrap(fmt.Errorf("%s %s: %w", operation, subject, err), errcode.Unavailable,
 			"the object store has no free space: delete artifacts or enlarge its volume, then try again")
 	}
-	return object.Unavailable(ctx, err, operation, subject) //nolint:wrapcheck // it is for callers
+	return object.Unavailable(ctx, err, operation, subject)
 }

@@ -47,7 +47,7 @@ func (c *Content) Read(p []byte) (int, error) {
 	switch {
 	case err == nil:
 		return n, nil
-	case err == io.EOF: //nolint:errorlint // an error that wraps io.EOF ends content that is not complete
+	case err == io.EOF: // an error that wraps it ends content that is not complete
 		c.err = io.EOF
 	case c.ended() != nil:
 		c.err = errors.Join(c.ended(), err)

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
 
 	"lockstep.internal/services/runners/objects"
 )
@@ -27,18 +28,18 @@ const childTimeout = 2 * time.Minute
 
 // task of a child.
 type task struct {
-	Config objects.Config
-	Key    string
-	Size   int64
+	Config objects.Config `yaml:"config"`
+	Key    string         `yaml:"key"`
+	Size   int64          `yaml:"size"`
 	// Stop keeps the content from ending: the child waits to be killed.
-	Stop bool
+	Stop bool `yaml:"stop"`
 }
 
 // result of a child.
 type result struct {
-	Info objects.Info
+	Info objects.Info `json:"info"`
 	// Allocated is the memory that Put has allocated in all, in bytes.
-	Allocated uint64
+	Allocated uint64 `json:"allocated"`
 }
 
 // Child stores an object and exits, if this process is a child of a test. Otherwise it returns.
@@ -56,7 +57,7 @@ func Child() {
 
 func runChild(encoded string) error {
 	var t task
-	if err := json.Unmarshal([]byte(encoded), &t); err != nil {
+	if err := yaml.Unmarshal([]byte(encoded), &t); err != nil {
 		return fmt.Errorf("task of the child: %w", err)
 	}
 	store, err := objects.Open(t.Config)
@@ -65,7 +66,7 @@ func runChild(encoded string) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), childTimeout)
 	defer cancel()
-	content := io.Reader(newContent(t.Size, 1))
+	content := newContent(t.Size, 1)
 	if t.Stop {
 		content = io.MultiReader(content, &stopped{ended: ctx.Done()})
 	}
@@ -96,7 +97,7 @@ func (s *stopped) Read([]byte) (int, error) {
 // start starts a child and returns the lines of its output.
 func start(t *testing.T, todo task) (*exec.Cmd, *bufio.Scanner) {
 	t.Helper()
-	encoded, err := json.Marshal(todo)
+	encoded, err := yaml.Marshal(todo)
 	require.NoError(t, err)
 	program, err := os.Executable()
 	require.NoError(t, err)

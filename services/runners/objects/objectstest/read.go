@@ -39,8 +39,14 @@ func (f *fixture) contentIsReadAtAnyOffset() {
 		length int
 		end    error
 	}{
-		{0, short, nil}, {0, 1, nil}, {short - 1, 1, nil}, {10, 20, nil},
-		{short - 5, 10, io.EOF}, {short, 1, io.EOF}, {short + 5, 1, io.EOF}, {0, 2 * short, io.EOF},
+		{0, short, nil},
+		{0, 1, nil},
+		{short - 1, 1, nil},
+		{10, 20, nil},
+		{short - 5, 10, io.EOF},
+		{short, 1, io.EOF},
+		{short + 5, 1, io.EOF},
+		{0, 2 * short, io.EOF},
 	} {
 		p := make([]byte, at.length)
 		n, err := reader.ReadAt(p, at.offset)

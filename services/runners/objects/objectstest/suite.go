@@ -84,7 +84,7 @@ func (f *fixture) read(key string) []byte {
 	require.NoError(f, err)
 	content, err := io.ReadAll(reader)
 	require.NoError(f, errors.Join(err, reader.Close()))
-	require.EqualValues(f, size, len(content)) // Len would print the content
+	require.Equal(f, size, int64(len(content)))
 	return content
 }
 

@@ -29,7 +29,7 @@ const (
 // Put implements objects.Store. No object is larger than 78 GiB.
 func (s *Store) Put(ctx context.Context, key string, reader io.Reader, limit int64) (object.Info, error) {
 	if err := object.ValidateKey(key); err != nil {
-		return object.Info{}, err //nolint:wrapcheck // it names the key
+		return object.Info{}, err
 	}
 	content := object.NewContent(ctx, reader, min(limit, maxSize))
 	err := s.put(ctx, s.prefix+key, content)

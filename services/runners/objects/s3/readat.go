@@ -20,7 +20,7 @@ type ranges struct {
 // OpenAt implements objects.Store.
 func (s *Store) OpenAt(ctx context.Context, key string) (object.ReaderAt, int64, error) {
 	if err := object.ValidateKey(key); err != nil {
-		return nil, 0, err //nolint:wrapcheck // it names the key
+		return nil, 0, err
 	}
 	name := s.prefix + key
 	info, err := s.client.StatObject(ctx, s.bucket, name, minio.StatObjectOptions{})

@@ -75,7 +75,7 @@ func New(cfg Config) (*Store, error) {
 // Open implements objects.Store.
 func (s *Store) Open(ctx context.Context, key string) (io.ReadCloser, int64, error) {
 	if err := object.ValidateKey(key); err != nil {
-		return nil, 0, err //nolint:wrapcheck // it names the key
+		return nil, 0, err
 	}
 	content, info, _, err := s.client.GetObject(ctx, s.bucket, s.prefix+key, minio.GetObjectOptions{})
 	if err != nil {
@@ -87,7 +87,7 @@ func (s *Store) Open(ctx context.Context, key string) (io.ReadCloser, int64, err
 // Delete implements objects.Store.
 func (s *Store) Delete(ctx context.Context, key string) error {
 	if err := object.ValidateKey(key); err != nil {
-		return err //nolint:wrapcheck // it names the key
+		return err
 	}
 	err := s.client.RemoveObject(ctx, s.bucket, s.prefix+key, minio.RemoveObjectOptions{})
 	if err = s.failure(ctx, err, "delete", key); errors.Is(err, object.ErrNotFound) {
@@ -122,7 +122,7 @@ func (s *Store) List(ctx context.Context, before time.Time) iter.Seq2[object.Ent
 // URL implements objects.Store. The client downloads, and does not show, what it gets.
 func (s *Store) URL(ctx context.Context, key, filename string, ttl time.Duration) (string, error) {
 	if err := object.ValidateKey(key); err != nil || !s.presign {
-		return "", err //nolint:wrapcheck // it names the key
+		return "", err
 	}
 	signed, err := s.client.PresignedGetObject(ctx, s.bucket, s.prefix+key, ttl, url.Values{
 		"response-content-disposition": {mime.FormatMediaType("attachment", map[string]string{"filename": filename})},
@@ -157,6 +157,6 @@ func (s *Store) failure(ctx context.Context, err error, operation, subject strin
 	case minio.ToErrorResponse(err).Code == minio.NoSuchKey:
 		return object.ErrNotFound
 	default:
-		return object.Unavailable(ctx, err, operation, subject) //nolint:wrapcheck // it is for callers
+		return object.Unavailable(ctx, err, operation, subject)
 	}
 }
