@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"lockstep.internal/libs/signingkey"
 	"lockstep.internal/services/state/agent"
 	"lockstep.internal/services/state/directory"
 	"lockstep.internal/services/state/signing"
@@ -44,7 +45,7 @@ func (d *Directory) LockEntries(ctx context.Context, tx pgx.Tx) ([]directory.Ent
 		},
 		func() ([]directory.Entry, error) {
 			query := `select ` + signingKeyColumns + ` from token_signing_keys order by id for no key update`
-			return collect(ctx, tx, query, scanSigningKey, func(k signing.Key) directory.Entry { return k.Entry(false) })
+			return collect(ctx, tx, query, scanSigningKey, func(k signingkey.Key) directory.Entry { return signing.Entry(k, false) })
 		},
 	} {
 		more, err := read()

@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"lockstep.internal/libs/logkey"
-	"lockstep.internal/services/state/signing"
+	"lockstep.internal/libs/signingkey"
 	"lockstep.internal/services/state/vault"
 )
 
@@ -27,7 +27,7 @@ func (s *SigningKeys) Lock(ctx context.Context, tx pgx.Tx) error {
 }
 
 // Insert stores a new key.
-func (s *SigningKeys) Insert(ctx context.Context, tx pgx.Tx, k signing.Key) error {
+func (s *SigningKeys) Insert(ctx context.Context, tx pgx.Tx, k signingkey.Key) error {
 	box, err := s.Vault.SealSigningKey(k.ID, k.Private)
 	if err != nil {
 		return fmt.Errorf("seal signing key %s: %w", k.ID, err)
@@ -50,13 +50,13 @@ func (s *SigningKeys) Delete(ctx context.Context, tx pgx.Tx, id string) error {
 }
 
 // Read returns all keys. A key that the vault cannot open has no private part.
-func (s *SigningKeys) Read(ctx context.Context, tx pgx.Tx) ([]signing.Key, error) {
+func (s *SigningKeys) Read(ctx context.Context, tx pgx.Tx) ([]signingkey.Key, error) {
 	rows, err := tx.Query(ctx, `select `+signingKeyColumns+`, box from token_signing_keys order by made_at, id`)
 	if err != nil {
 		return nil, fmt.Errorf("read the signing keys: %w", err)
 	}
-	keys, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (signing.Key, error) {
-		var k signing.Key
+	keys, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (signingkey.Key, error) {
+		var k signingkey.Key
 		var box []byte
 		if err := row.Scan(&k.ID, (*[]byte)(&k.Public), &k.MadeAt, &k.NotAfter, &box); err != nil {
 			return k, err //nolint:wrapcheck // the caller wraps it
@@ -83,8 +83,8 @@ func (s *SigningKeys) Read(ctx context.Context, tx pgx.Tx) ([]signing.Key, error
 const signingKeyColumns = `id, public_key, made_at, not_after`
 
 // scanSigningKey reads the public part of a key.
-func scanSigningKey(row pgx.CollectableRow) (signing.Key, error) {
-	var k signing.Key
+func scanSigningKey(row pgx.CollectableRow) (signingkey.Key, error) {
+	var k signingkey.Key
 	err := row.Scan(&k.ID, (*[]byte)(&k.Public), &k.MadeAt, &k.NotAfter)
 	return k, err //nolint:wrapcheck // the caller wraps it
 }

@@ -10,6 +10,7 @@ import (
 	"lockstep.internal/libs/access"
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/libs/logkey"
+	"lockstep.internal/libs/signingkey"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/services/state/directory"
@@ -17,8 +18,8 @@ import (
 
 // Store stores the keys.
 type Store interface {
-	// Rotate carries out [NewPlan] once among all replicas, and returns the current keys.
-	Rotate(ctx context.Context) ([]Key, error)
+	// Rotate carries out the plan of [Schedule] once among all replicas, and returns the current keys.
+	Rotate(ctx context.Context) ([]signingkey.Key, error)
 }
 
 // Keyring signs access tokens. Set its fields before the first use. It is safe for concurrent use.
@@ -31,7 +32,7 @@ type Keyring struct {
 	Interval time.Duration
 
 	mu   sync.RWMutex
-	keys []Key
+	keys []signingkey.Key
 }
 
 const defaultInterval = time.Minute
@@ -79,10 +80,10 @@ func (k *Keyring) canSign() bool {
 	return found
 }
 
-func (k *Keyring) current() (Key, bool) {
+func (k *Keyring) current() (signingkey.Key, bool) {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
-	return Current(k.Now(), k.keys)
+	return Schedule.Current(k.Now(), k.keys)
 }
 
 // Issue exchanges a personal access token of the user: it returns an access token and its expiry, which is not after

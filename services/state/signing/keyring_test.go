@@ -2,6 +2,7 @@ package signing_test
 
 import (
 	"context"
+	"crypto/ed25519"
 	"errors"
 	"log/slog"
 	"sync"
@@ -12,20 +13,30 @@ import (
 
 	"lockstep.internal/libs/access"
 	"lockstep.internal/libs/fault"
+	"lockstep.internal/libs/signingkey"
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/services/state/directory"
 	"lockstep.internal/services/state/signing"
 )
 
+var start = time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
+
+func key(id string, made time.Time) signingkey.Key {
+	return signingkey.Key{
+		ID: id, Private: ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize)), MadeAt: made,
+		NotAfter: made.Add(signing.Schedule.Lifetime),
+	}
+}
+
 // fakeStore returns set keys or a set error.
 type fakeStore struct {
 	mu      sync.Mutex
-	keys    []signing.Key
+	keys    []signingkey.Key
 	err     error
 	rotated chan struct{}
 }
 
-func (s *fakeStore) Rotate(context.Context) ([]signing.Key, error) {
+func (s *fakeStore) Rotate(context.Context) ([]signingkey.Key, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	select {
@@ -35,7 +46,7 @@ func (s *fakeStore) Rotate(context.Context) ([]signing.Key, error) {
 	return s.keys, s.err
 }
 
-func (s *fakeStore) set(keys []signing.Key, err error) {
+func (s *fakeStore) set(keys []signingkey.Key, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.keys, s.err = keys, err
@@ -59,7 +70,7 @@ func TestKeyringSignsWithKnownKeysWithoutDatabase(t *testing.T) {
 		"the database is away",
 	)
 
-	store.set([]signing.Key{key("a", start)}, nil)
+	store.set([]signingkey.Key{key("a", start)}, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	ready, ended := make(chan struct{}, 1000), make(chan error, 1)
 	go func() {
