@@ -15,10 +15,10 @@ const star = '*'
 // Held are bytes that were received and are not stored: the first Length bytes of a masked value.
 type Held struct {
 	// Pattern is the number of the value in the [Mask]; it has no meaning if Length is 0.
-	Pattern int
-	Length  int
+	Pattern int `json:"pattern"`
+	Length  int `json:"length"`
 	// Covered is how many of the bytes, from the first, belong to a masked value that began before them.
-	Covered int
+	Covered int `json:"covered"`
 }
 
 // Mask finds masked values. It is immutable and safe for concurrent use. Two masks of the same values, in the same

@@ -16,26 +16,27 @@ const MaxResends = 3
 // State is what is known of a trace. The zero value is an empty trace.
 type State struct {
 	// Generation counts how often the runner began again.
-	Generation int
+	Generation int `json:"generation"`
 	// Size is the number of bytes received in this generation, held ones included.
-	Size int64
+	Size int64 `json:"size"`
 	// CRC is the CRC-32 (IEEE) of the received bytes, before they were masked.
-	CRC  uint32
-	Held Held
+	CRC  uint32 `json:"crc"`
+	Held Held   `json:"held"`
 
 	// Longest earlier generation; its Size is 0 if there is none.
-	Longest Generation
+	Longest Generation `json:"longest"`
 
 	// Ended: nothing can be appended. Final is then the generation that is the trace.
-	Ended    bool
-	Verified bool // the checksum of the runner is that of the received bytes
-	Final    Generation
+	Ended    bool       `json:"ended"`
+	Verified bool       `json:"verified"` // the checksum of the runner is that of the received bytes
+	Full     bool       `json:"full"`     // it ended because it exceeded its limit
+	Final    Generation `json:"final"`
 }
 
 // Generation is the number of a generation with its size in bytes.
 type Generation struct {
-	Number int
-	Size   int64
+	Number int   `json:"number"`
+	Size   int64 `json:"size"`
 }
 
 // Write is what has to be stored with a new state.
@@ -69,6 +70,8 @@ var (
 // [ErrEnded], [ErrMask].
 func (s State) Append(mask *Mask, offset int64, data []byte, limit int64) (State, Write, error) {
 	switch {
+	case s.Full:
+		return s, Write{}, ErrTooLarge
 	case s.Ended:
 		return s, Write{}, ErrEnded
 	case offset != s.Size:
@@ -128,12 +131,18 @@ func (s State) Finish(mask *Mask, report Report) (State, Write, bool, error) {
 	if !ok {
 		return s, Write{}, false, ErrMask
 	}
+	s, w := s.end(rest)
+	s.Verified = report.Checked && matches && s.Final.Number == w.Generation
+	return s, w, true, nil
+}
+
+// end ends the trace with the bytes that were held.
+func (s State) end(rest []byte) (State, Write) {
 	w := Write{Generation: s.Generation, Offset: s.stored(), Data: rest}
 	s.Ended, s.Held = true, Held{}
 	s.Final = Generation{Number: s.Generation, Size: s.Size}
-	s.Verified = report.Checked && matches
 	if s.Size < s.Longest.Size { // the runner shortened its trace
-		s.Final, s.Verified = s.Longest, false
+		s.Final = s.Longest
 	}
-	return s, w, true, nil
+	return s, w
 }

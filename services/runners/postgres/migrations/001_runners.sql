@@ -133,9 +133,11 @@ CREATE TABLE claims (
 
 -- Output of jobs. The state is that of package trace.
 CREATE TABLE traces (
-    job_id     bigint      PRIMARY KEY,
-    state      jsonb       NOT NULL,
-    updated_at timestamptz NOT NULL DEFAULT now()
+    job_id        bigint      PRIMARY KEY,
+    state         jsonb       NOT NULL,
+    updated_at    timestamptz NOT NULL DEFAULT now(),
+    -- Until then somebody reads the trace while it grows; null: nobody did.
+    watched_until timestamptz
 ) WITH (fillfactor = 70);
 CREATE TABLE trace_parts (
     job_id     bigint NOT NULL,
@@ -169,10 +171,10 @@ CREATE TABLE unused_objects (
 
 -- Keys that sign job tokens. The private key is sealed with the key of the service.
 CREATE TABLE signing_keys (
-    id         text        PRIMARY KEY,
-    public     bytea       NOT NULL,
-    private    bytea       NOT NULL,
-    signs_from timestamptz NOT NULL,
+    id        text        PRIMARY KEY,
+    public    bytea       NOT NULL,
+    private   bytea       NOT NULL,
+    made_at   timestamptz NOT NULL,
     -- No token of the key is valid after it.
-    expires_at timestamptz NOT NULL
+    not_after timestamptz NOT NULL
 );
