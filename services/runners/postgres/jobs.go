@@ -56,21 +56,41 @@ func columns(j job.Job) []any {
 
 // scanJob reads a row of jobColumns.
 func scanJob(row pgx.CollectableRow) (job.Job, error) {
-	var j job.Job
-	var timeout, runTimeout int64
-	var p policy
-	var pending, started, finished *time.Time
-	err := row.Scan(&j.ID, &j.PipelineID, &j.ProjectID, &j.OrganizationID, &j.Name, &j.Stage, &j.Tags, &j.Protected,
-		&timeout, &p, &j.State, &j.Revision, &j.Attempt, &j.RetryOf, &j.RetriedBy, &j.Claims, &j.RunnerID,
-		&j.ManagerID, &runTimeout, &j.Reason, &j.ExitCode, &j.CanceledBy, &j.CreatedAt, &pending, &started, &finished)
-	j.Timeout, j.RunTimeout = time.Duration(timeout)*time.Second, time.Duration(runTimeout)*time.Second
-	j.Policy = p.policy()
+	var r jobRow
+	err := row.Scan(r.targets()...)
+	return r.read(), err //nolint:wrapcheck // the caller wraps it
+}
+
+// jobRow is a row of jobColumns.
+type jobRow struct {
+	job                        job.Job
+	timeout, runTimeout        int64
+	policy                     policy
+	pending, started, finished *time.Time
+}
+
+// targets returns what a row is scanned into, in the order of jobColumns.
+func (r *jobRow) targets() []any {
+	j := &r.job
+	return []any{
+		&j.ID, &j.PipelineID, &j.ProjectID, &j.OrganizationID, &j.Name, &j.Stage, &j.Tags, &j.Protected,
+		&r.timeout, &r.policy, &j.State, &j.Revision, &j.Attempt, &j.RetryOf, &j.RetriedBy, &j.Claims, &j.RunnerID,
+		&j.ManagerID, &r.runTimeout, &j.Reason, &j.ExitCode, &j.CanceledBy, &j.CreatedAt, &r.pending, &r.started,
+		&r.finished,
+	}
+}
+
+// read returns the job that was scanned.
+func (r *jobRow) read() job.Job {
+	j := r.job
+	j.Timeout, j.RunTimeout = time.Duration(r.timeout)*time.Second, time.Duration(r.runTimeout)*time.Second
+	j.Policy = r.policy.policy()
 	j.CreatedAt = j.CreatedAt.UTC()
-	j.PendingSince, j.StartedAt, j.FinishedAt = timeOf(pending), timeOf(started), timeOf(finished)
+	j.PendingSince, j.StartedAt, j.FinishedAt = timeOf(r.pending), timeOf(r.started), timeOf(r.finished)
 	if len(j.Tags) == 0 {
 		j.Tags = nil
 	}
-	return j, err //nolint:wrapcheck // the caller wraps it
+	return j
 }
 
 // policy is the JSON form of a [job.Policy] in the table.

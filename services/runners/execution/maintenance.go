@@ -1,0 +1,115 @@
+package execution
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"lockstep.internal/libs/fault"
+	"lockstep.internal/libs/logkey"
+	"lockstep.internal/libs/postgres"
+	"lockstep.internal/schemas/gen/errcode"
+)
+
+const (
+	defaultMaintenanceInterval = 15 * time.Second
+	// overdueBatch is how many ids of jobs are read at once.
+	overdueBatch = 100
+)
+
+// Maintenance ends and releases overdue jobs, on one replica at a time. All fields are required, unless they have a
+// default.
+type Maintenance struct {
+	Pool   *pgxpool.Pool
+	Store  Store
+	Rules  Rules
+	Logger *slog.Logger
+	Now    func() time.Time
+	// Interval between two searches. Defaults to 15 s.
+	Interval time.Duration
+}
+
+// Run searches for overdue jobs until ctx is done or the database fails. It calls ready once this replica does so, or
+// another one.
+func (m Maintenance) Run(ctx context.Context, ready func()) error {
+	return onOneReplica(ctx, m.Pool, "execution", cmp.Or(m.Interval, defaultMaintenanceInterval), ready, func() error {
+		return m.Once(ctx)
+	})
+}
+
+// Once ends and releases the jobs that are overdue now. A job for which this fails is logged, and holds up no other.
+func (m Maintenance) Once(ctx context.Context) error {
+	for after := int64(0); ; {
+		ids, err := m.Store.Overdue(ctx, after, m.Now(), m.Rules, overdueBatch)
+		if err != nil {
+			return fmt.Errorf("find overdue jobs: %w", err)
+		}
+		for _, id := range ids {
+			if err := m.end(ctx, id); err != nil {
+				if ctx.Err() != nil {
+					return ctx.Err()
+				}
+				m.Logger.ErrorContext(ctx, "ending an overdue job failed; trying again",
+					slog.Int64(logkey.JobID, id), logkey.Error(err))
+			}
+			after = id
+		}
+		if len(ids) < overdueBatch {
+			return nil
+		}
+	}
+}
+
+func (m Maintenance) end(ctx context.Context, id int64) error {
+	err := m.Store.UpdateJob(ctx, id, func(s Snapshot) (Decision, error) {
+		change, due := Overdue(s, m.Now(), m.Rules)
+		if !due {
+			return Decision{}, nil
+		}
+		d := Decision{Change: &change}
+		if change.Job.State.Final() {
+			d.abandonTrace(s)
+		}
+		m.Logger.WarnContext(ctx, "a job is overdue", slog.Int64(logkey.JobID, id),
+			slog.String(logkey.Reason, string(change.Job.Reason)), slog.String(logkey.EventType, string(change.Event)))
+		return d, nil
+	})
+	if errors.Is(err, ErrVoid) || fault.Is(err, errcode.NotFound) {
+		return nil // the runner has reported at the last moment, or the job was deleted
+	}
+	return err //nolint:wrapcheck // of the project
+}
+
+// onOneReplica calls work at an interval while it holds a lock of this name.
+func onOneReplica(
+	ctx context.Context, pool *pgxpool.Pool, name string, interval time.Duration, ready func(), work func() error,
+) (err error) {
+	held, err := postgres.Lock{Name: name, Waiting: ready}.Acquire(ctx, pool)
+	if err != nil {
+		return unlessDone(ctx, err)
+	}
+	defer func() { err = errors.Join(err, held.Release(ctx)) }()
+	ready()
+	for {
+		if err := work(); err != nil {
+			return unlessDone(ctx, err)
+		}
+		// Nobody notifies: this waits for the interval, and notices that the lock is lost.
+		if err := held.WaitForNotification(ctx, interval); err != nil {
+			return unlessDone(ctx, err)
+		}
+	}
+}
+
+// unlessDone returns nil if the context ended.
+func unlessDone(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
