@@ -14,6 +14,7 @@ import (
 	"lockstep.internal/libs/logkey"
 	"lockstep.internal/libs/postgres"
 	"lockstep.internal/schemas/gen/errcode"
+	"lockstep.internal/services/runners/job"
 )
 
 const (
@@ -66,23 +67,28 @@ func (m Maintenance) Once(ctx context.Context) error {
 }
 
 func (m Maintenance) end(ctx context.Context, id int64) error {
+	var change job.Change
+	var due bool
 	err := m.Store.UpdateJob(ctx, id, func(s Snapshot) (Decision, error) {
-		change, due := Overdue(s, m.Now(), m.Rules)
-		if !due {
+		if change, due = Overdue(s, m.Now(), m.Rules); !due {
 			return Decision{}, nil
 		}
 		d := Decision{Change: &change}
 		if change.Job.State.Final() {
 			d.abandonTrace(s)
 		}
-		m.Logger.WarnContext(ctx, "a job is overdue", slog.Int64(logkey.JobID, id),
-			slog.String(logkey.Reason, string(change.Job.Reason)), slog.String(logkey.EventType, string(change.Event)))
 		return d, nil
 	})
-	if errors.Is(err, ErrVoid) || fault.Is(err, errcode.NotFound) {
+	switch {
+	case errors.Is(err, ErrVoid), fault.Is(err, errcode.NotFound):
 		return nil // the runner has reported at the last moment, or the job was deleted
+	case err != nil:
+		return err //nolint:wrapcheck // of the project
+	case due:
+		m.Logger.WarnContext(ctx, "the runner of a job does not report", slog.Int64(logkey.JobID, id),
+			slog.String(logkey.EventType, string(change.Event)), slog.String(logkey.Reason, string(change.Job.Reason)))
 	}
-	return err //nolint:wrapcheck // of the project
+	return nil
 }
 
 // onOneReplica calls work at an interval while it holds a lock of this name.
