@@ -59,20 +59,26 @@ CREATE TABLE pipelines (
     state           text        NOT NULL DEFAULT 'created',
     -- Some job failed, which was allowed.
     warnings        boolean     NOT NULL DEFAULT false,
-    -- Created once for each key of a caller.
+    -- A user canceled the pipeline, and nobody has retried it or one of its jobs since: no job begins.
+    canceled        boolean     NOT NULL DEFAULT false,
+    -- Created once for each id of a caller. The hash is the SHA-256 of the request, null without an id.
     request_id      text,
+    request_hash    bytea,
     created_by      bigint      NOT NULL DEFAULT 0,
     created_at      timestamptz NOT NULL DEFAULT now(),
     finished_at     timestamptz,
-    UNIQUE (project_id, request_id)
+    UNIQUE (project_id, created_by, request_id)
 );
 CREATE INDEX pipelines_of_project ON pipelines (project_id, id DESC);
+CREATE INDEX pipelines_not_finished ON pipelines (project_id) WHERE finished_at IS NULL;
 
 -- What the jobs of a pipeline execute; all attempts of a job share it. It has secret values and is in no event.
 CREATE TABLE definitions (
     pipeline_id bigint  NOT NULL REFERENCES pipelines ON DELETE CASCADE,
     name        text    NOT NULL,
     position    int     NOT NULL,
+    -- Name of the job in the file, which the copies of a parallel job share. Null: the name.
+    job_group   text,
     stage_index int     NOT NULL,
     -- on_success, on_failure or always.
     run_when    text    NOT NULL,
@@ -81,6 +87,15 @@ CREATE TABLE definitions (
     content     jsonb   NOT NULL,
     PRIMARY KEY (pipeline_id, name)
 );
+
+-- Jobs that were retried without a user and do not begin yet.
+CREATE TABLE delayed_jobs (
+    job_id      bigint      PRIMARY KEY,
+    pipeline_id bigint      NOT NULL REFERENCES pipelines ON DELETE CASCADE,
+    begins_at   timestamptz NOT NULL
+);
+CREATE INDEX delayed_jobs_by_time ON delayed_jobs (begins_at);
+CREATE INDEX delayed_jobs_of_pipeline ON delayed_jobs (pipeline_id);
 
 -- Jobs after their last transition. The stream JOBS alone rebuilds this table.
 CREATE TABLE jobs (
