@@ -1,0 +1,153 @@
+package schedule_test
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"lockstep.internal/schemas/gen/errcode"
+	"lockstep.internal/services/runners/job"
+	"lockstep.internal/services/runners/postgres"
+	"lockstep.internal/services/runners/schedule"
+)
+
+const stages = `
+stages: [build, test, deploy]
+build: {stage: build, script: make, artifacts: {paths: [out]}}
+unit: {stage: test, script: make test, tags: [linux]}
+lint: {stage: test, script: make lint, needs: []}
+deploy: {stage: deploy, script: make deploy}
+report: {stage: deploy, script: make report, when: on_failure}
+`
+
+func TestPipelineIsCreatedWithItsFirstJobsPending(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	r := request(stages)
+	r.Ref, r.Protected, r.Variables = "main", true, []job.Variable{{Key: "TOKEN", Value: "a secret value", Masked: true}}
+	p, err := f.scheduler.Create(t.Context(), r)
+	require.NoError(t, err)
+	require.Equal(t, p, f.pipeline(p.ID))
+	require.Equal(t, job.Pending, p.State.State)
+	require.Equal(t, map[string]job.State{
+		"build": job.Pending, "unit": job.Created, "lint": job.Pending, "deploy": job.Created, "report": job.Created,
+	}, f.states(p.ID))
+	unit := f.job(p.ID, "unit")
+	require.Equal(t, []string{"linux"}, unit.Tags)
+	require.True(t, unit.Protected)
+	require.Equal(t, []string{"created", "pending"}, f.events(f.job(p.ID, "build").ID))
+	require.Equal(t, []string{"created"}, f.events(unit.ID))
+	require.Zero(t, f.count(`SELECT count(*) FROM outbox WHERE convert_from(data, 'UTF8') LIKE '%secret%'`),
+		"no event has a secret")
+	picks := postgres.Picks{Pool: f.pool, Now: f.time}
+	materials, err := picks.Materials(t.Context(), []job.Job{unit})
+	require.NoError(t, err)
+	definition := materials[unit.ID].Definition
+	require.Equal(t, []string{"make test"}, definition.Script)
+	require.Equal(t, []string{"build"}, definition.ArtifactJobs)
+	require.Equal(t, []string{"a secret value"}, definition.MaskedValues())
+	require.Contains(t, definition.Variables, job.Variable{Key: "CI_PIPELINE_ID", Value: fmt.Sprint(p.ID), Raw: true})
+	require.Contains(t, definition.Variables, job.Variable{Key: "CI_PROJECT_ID", Value: "4", Raw: true})
+}
+
+func TestNothingIsStoredAfterAProblem(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	for name, c := range map[string]struct {
+		request schedule.Request
+		message string
+	}{
+		"file":          {request("a: {script: x}\nb: 3"), ".gitlab-ci.yml:2:1:"},
+		"plan":          {request("a: {script: x, needs: [c]}"), ".gitlab-ci.yml:1:"},
+		"large file":    {request(strings.Repeat("#", 300_000)), "at most 262144 are allowed"},
+		"key":           {withVariable("1A", "x", false), `has the key "1A"`},
+		"twice":         {withVariable("A", "x", false, job.Variable{Key: "A"}), `has "A" twice`},
+		"short secret":  {withVariable("A", "secret", true), "masked value with less than 8 bytes"},
+		"zero byte":     {withVariable("A", "x\x00y", false), "zero byte"},
+		"large value":   {withVariable("A", strings.Repeat("x", 70_000), false), "70000 bytes for A"},
+		"ref":           {schedule.Request{Ref: "a\nb"}, "ref has a control character"},
+		"long ref":      {schedule.Request{Ref: strings.Repeat("x", 256)}, "ref has 256 bytes"},
+		"request id":    {schedule.Request{ID: strings.Repeat("x", 65)}, "request_id has 65 bytes"},
+		"many":          {schedule.Request{Variables: make([]job.Variable, 101)}, "variables has 101 entries"},
+		"zero in value": {request(`a: {script: "echo \0"}`), ""},
+	} {
+		_, err := f.scheduler.Create(t.Context(), c.request)
+		requireCode(t, errcode.InvalidArgument, err)
+		require.ErrorContains(t, err, c.message, name)
+		require.NotContains(t, err.Error(), "secret\"", "an error has no value")
+	}
+	require.Zero(t, f.count(`SELECT (SELECT count(*) FROM pipelines) + (SELECT count(*) FROM jobs) +
+		(SELECT count(*) FROM definitions) + (SELECT count(*) FROM outbox)`))
+}
+
+func withVariable(key, value string, masked bool, more ...job.Variable) schedule.Request {
+	r := request("a: {script: x}")
+	r.Variables = append([]job.Variable{{Key: key, Value: value, Masked: masked}}, more...)
+	return r
+}
+
+func TestRepeatedRequestReturnsTheFirstPipeline(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.scheduler.Limits.Unfinished = 1
+	r := request("a: {script: x}")
+	r.ID = "request-1"
+	var group sync.WaitGroup
+	var mu sync.Mutex
+	ids := map[int64]bool{}
+	for range 8 {
+		group.Go(func() {
+			p, err := f.replica().Create(t.Context(), r)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			ids[p.ID] = true
+		})
+	}
+	group.Wait()
+	require.Len(t, ids, 1)
+	p, err := f.scheduler.Create(t.Context(), r)
+	require.NoError(t, err, "a repeated request is not counted")
+	require.Contains(t, ids, p.ID)
+	require.Equal(t, 1, f.count(`SELECT count(*) FROM jobs`))
+
+	other := r
+	other.File = []byte("a: {script: y}")
+	_, err = f.scheduler.Create(t.Context(), other)
+	requireCode(t, errcode.AlreadyExists, err)
+	_, err = f.scheduler.Create(t.Context(), request("a: {script: x}"))
+	requireCode(t, errcode.QuotaExceeded, err)
+
+	// Another user's ids are another user's.
+	other.UserID, other.ProjectID = 6, 7
+	_, err = f.scheduler.Create(t.Context(), other)
+	require.NoError(t, err)
+}
+
+// TestThousandJobsAreCreatedFast has a limit that is a multiple of what is observed: 0.2 s.
+func TestThousandJobsAreCreatedFast(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	var file strings.Builder
+	file.WriteString("stages: [a, b]\n")
+	for i := range 500 {
+		fmt.Fprintf(&file, "a%d: {stage: a, script: x}\nb%d: {stage: b, script: x}\n", i, i)
+	}
+	began := time.Now()
+	p := f.create(file.String())
+	took := time.Since(began)
+	t.Logf("created 1000 jobs in %s", took)
+	require.Equal(t, 1000, f.count(`SELECT count(*) FROM jobs WHERE pipeline_id = $1`, p.ID))
+	require.Equal(t, 1500, f.count(`SELECT count(*) FROM outbox`))
+	require.Less(t, took, 10*time.Second)
+	began = time.Now()
+	f.run(p.ID, "a1", succeeded)
+	t.Logf("ended one of 1000 jobs in %s", time.Since(began))
+}
