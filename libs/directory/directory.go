@@ -116,6 +116,13 @@ func (d *Directory) Role(userID int64, scope Scope) Role {
 	return d.known.role(userID, scope)
 }
 
+// Place returns the position of a group or a project, and false when it or one of its ancestors does not exist.
+func (d *Directory) Place(scope Scope) (Place, bool) {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return d.known.place(scope)
+}
+
 // AgentRole returns the user's highest role in the agent's project. It includes revoked agents,
 // because their data still exists.
 func (d *Directory) AgentRole(userID, agentID int64) Role {

@@ -231,6 +231,20 @@ func (k *entries) scopeChain(scope Scope) []Scope {
 	return chain
 }
 
+// place returns the position of the scope.
+func (k *entries) place(scope Scope) (Place, bool) {
+	chain := k.scopeChain(scope)
+	if chain == nil {
+		return Place{}, false
+	}
+	last := len(chain) - 1 // the organization
+	place := Place{Organization: chain[last].ID}
+	for _, at := range chain[min(1, last):last] {
+		place.Groups = append(place.Groups, at.ID)
+	}
+	return place, true
+}
+
 func (k *entries) agentRole(userID, agentID int64) Role {
 	agent, known := k.agents[agentID]
 	if !known {

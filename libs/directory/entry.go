@@ -65,3 +65,11 @@ type group struct{ parent, organization int64 }
 
 // project is the group of a project.
 type project struct{ group int64 }
+
+// Place is the position of a group or a project.
+type Place struct {
+	// Groups are those that contain it, the innermost first. A group does not contain itself.
+	Groups []int64
+	// Organization of all of them.
+	Organization int64
+}

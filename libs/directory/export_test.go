@@ -31,3 +31,6 @@ func (f *Fold) AgentRole(user, agent int64) Role { return f.known.agentRole(user
 
 // Unknown says whether the error is of an entry of an unknown kind.
 func Unknown(err error) bool { return errors.Is(err, errUnknownKind) }
+
+// Place of the scope.
+func (f *Fold) Place(scope Scope) (Place, bool) { return f.known.place(scope) }
