@@ -53,7 +53,28 @@ func (r Reason) String() string { return fmt.Sprintf("runner %d %s", r.RunnerID,
 // Takes reports whether the runner may take the job now. It allocates nothing. Whether the job is pending, and whether
 // admission allows the runner, is the caller's matter.
 func (r *Runner) Takes(j *job.Job, place Place, now time.Time) bool {
-	return !r.Paused && r.includes(j, place) && (!r.Protected || j.Protected) && r.hasTags(j) && !r.Expired(now)
+	return r.TakesClass(j.Tags, j.Protected, now) && r.TakesProject(j.ProjectID, place)
+}
+
+// TakesClass reports whether the runner may take jobs with these tags and this protection now, of those projects that it
+// takes jobs of.
+func (r *Runner) TakesClass(tags []string, protected bool, now time.Time) bool {
+	return !r.Paused && (!r.Protected || protected) && r.hasTags(tags) && !r.Expired(now)
+}
+
+// TakesProject reports whether the project is in the scope of the runner. A runner of projects also stays in its
+// organization, should a project move to another one.
+func (r *Runner) TakesProject(projectID int64, place Place) bool {
+	switch r.Type {
+	case InstanceType:
+		return true
+	case GroupType:
+		return slices.Contains(place.Groups, r.GroupID)
+	case ProjectType:
+		return place.Organization == r.OrganizationID && slices.Contains(r.ProjectIDs, projectID)
+	default:
+		return false
+	}
 }
 
 // Explain returns every rule that keeps the runner from the job; none if it takes it.
@@ -62,7 +83,7 @@ func (r *Runner) Explain(j *job.Job, place Place, now time.Time) []Reason {
 	add := func(rule Rule, format string, args ...any) {
 		reasons = append(reasons, Reason{Rule: rule, RunnerID: r.ID, Detail: fmt.Sprintf(format, args...)})
 	}
-	if !r.includes(j, place) {
+	if !r.TakesProject(j.ProjectID, place) {
 		add(RuleScope, "%s", r.scope(j))
 	}
 	if missing := r.missingTags(j); len(missing) == 1 {
@@ -85,21 +106,6 @@ func (r *Runner) Explain(j *job.Job, place Place, now time.Time) []Reason {
 	return reasons
 }
 
-// includes reports whether the job is in the scope of the runner. A runner of projects also stays in its organization,
-// should a project move to another one.
-func (r *Runner) includes(j *job.Job, place Place) bool {
-	switch r.Type {
-	case InstanceType:
-		return true
-	case GroupType:
-		return slices.Contains(place.Groups, r.GroupID)
-	case ProjectType:
-		return place.Organization == r.OrganizationID && slices.Contains(r.ProjectIDs, j.ProjectID)
-	default:
-		return false
-	}
-}
-
 // scope describes why the job is not in the scope of the runner.
 func (r *Runner) scope(j *job.Job) string {
 	switch {
@@ -114,11 +120,11 @@ func (r *Runner) scope(j *job.Job) string {
 	}
 }
 
-func (r *Runner) hasTags(j *job.Job) bool {
-	if len(j.Tags) == 0 {
+func (r *Runner) hasTags(tags []string) bool {
+	if len(tags) == 0 {
 		return r.RunUntagged
 	}
-	for _, tag := range j.Tags {
+	for _, tag := range tags {
 		if !slices.Contains(r.Tags, tag) {
 			return false
 		}
