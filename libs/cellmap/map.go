@@ -106,6 +106,14 @@ func (m *Map) Cell(name topology.Cell) (Cell, bool) {
 	return content.asCell(name), true
 }
 
+// CellDeleted reports whether an administrator removed the cell of this name. A cell that is unknown may be missing
+// because the bucket was lost.
+func (m *Map) CellDeleted(name topology.Cell) bool {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.entries[key{cell: name}].Deleted
+}
+
 // Cells returns all cells, sorted by name.
 func (m *Map) Cells() []Cell {
 	m.mu.RLock()

@@ -73,6 +73,8 @@ func TestEntriesAreApplied(t *testing.T) {
 	require.True(t, found)
 	require.Equal(t, topology.Cell("one"), name)
 
+	require.False(t, m.CellDeleted("one"))
+	require.False(t, m.CellDeleted("gone"), "an unknown cell was not removed")
 	apply(t, m, "organization.7", `{"generation":4,"deleted":true}`)
 	apply(t, m, "legacy", `{"generation":2,"deleted":true}`)
 	apply(t, m, "cell.one", `{"generation":2,"deleted":true}`)
@@ -82,6 +84,7 @@ func TestEntriesAreApplied(t *testing.T) {
 	require.False(t, found)
 	_, found = m.Cell("one")
 	require.False(t, found)
+	require.True(t, m.CellDeleted("one"))
 	require.Len(t, m.Cells(), 1)
 	require.Len(t, m.Organizations(), 1)
 }
