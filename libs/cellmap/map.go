@@ -43,6 +43,7 @@ type Map struct {
 
 	mu      sync.RWMutex
 	entries map[key]stored
+	cells   int           // without those that were removed
 	changed chan struct{} // closed with the next change of a cell
 }
 
@@ -114,6 +115,13 @@ func (m *Map) CellDeleted(name topology.Cell) bool {
 	return m.entries[key{cell: name}].Deleted
 }
 
+// HasCells reports whether there is a cell. A map without one was lost, or is new.
+func (m *Map) HasCells() bool {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.cells > 0
+}
+
 // Cells returns all cells, sorted by name.
 func (m *Map) Cells() []Cell {
 	m.mu.RLock()
@@ -181,8 +189,15 @@ func (m *Map) apply(subject string, data []byte) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if known, found := m.entries[k]; found && known.Generation >= content.Generation {
+	known, found := m.entries[k]
+	if found && known.Generation >= content.Generation {
 		return nil
+	}
+	if k.cell != "" && found && !known.Deleted {
+		m.cells--
+	}
+	if k.cell != "" && !content.Deleted {
+		m.cells++
 	}
 	m.entries[k] = content
 	close(m.changed)

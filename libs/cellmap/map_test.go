@@ -48,6 +48,7 @@ func TestEntriesAreApplied(t *testing.T) {
 	t.Parallel()
 	m := cellmap.NewEmpty(logger(t))
 	changed := m.Changed()
+	require.False(t, m.HasCells())
 	apply(t, m, "cell.one", `{"generation":1,"url":"http://one:80","state":"active","unknown":true,"keys":{"keys":[]}}`)
 	select {
 	case <-changed:
@@ -87,6 +88,10 @@ func TestEntriesAreApplied(t *testing.T) {
 	require.True(t, m.CellDeleted("one"))
 	require.Len(t, m.Cells(), 1)
 	require.Len(t, m.Organizations(), 1)
+	require.True(t, m.HasCells())
+	apply(t, m, "cell.two", `{"generation":2,"url":"http://two","state":"active"}`)
+	apply(t, m, "cell.two", `{"generation":3,"deleted":true}`)
+	require.False(t, m.HasCells(), "each change of a cell counts once")
 }
 
 func apply(t *testing.T, m *cellmap.Map, entry, data string) {
