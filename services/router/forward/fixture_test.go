@@ -97,7 +97,7 @@ func newFixture(t *testing.T, configure func(*forward.Config)) *fixture {
 	}()
 	server := httptest.NewServer(f.handler)
 	f.url = server.URL
-	transport := &http.Transport{ExpectContinueTimeout: soon}
+	transport := &http.Transport{ExpectContinueTimeout: soon, DisableCompression: true}
 	f.client = &http.Client{Transport: transport}
 	t.Cleanup(func() {
 		transport.CloseIdleConnections()

@@ -130,10 +130,10 @@ func explain(ctx context.Context, p *proxiedRequest, err error) (result, error) 
 		return failed, known
 	case errors.Is(err, gobreaker.ErrOpenState) || errors.Is(err, gobreaker.ErrTooManyRequests):
 		return open, fault.Wrap(err, errcode.Unavailable, "cell %s does not answer: try again later", p.cell)
-	case ctx.Err() != nil:
-		return canceled, fault.Wrap(err, errcode.Canceled, "the client has gone")
 	case p.body != nil && p.body.failure() != nil:
 		return canceled, bodyFault(p.body.failure())
+	case ctx.Err() != nil:
+		return canceled, fault.Wrap(err, errcode.Canceled, "the client has gone")
 	case isDial(err):
 		return failed, fault.Wrap(err, errcode.Unavailable, "cell %s cannot be reached: try again later", p.cell)
 	case errors.As(err, &timeout) && timeout.Timeout():
