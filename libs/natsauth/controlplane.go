@@ -17,6 +17,8 @@ const (
 	// PrincipalRunners is the runners service: it publishes the events of CI jobs, and writes its cell's entry of the cell
 	// map.
 	PrincipalRunners = "runners"
+	// PrincipalRouter is the router: it reads the cell map.
+	PrincipalRouter = "router"
 	// PrincipalRelay is the relay: it publishes connections of agents and audit records.
 	PrincipalRelay = "relay"
 	// PrincipalOperator is a person with the command line, who reads: tail, replay, dead letters.
@@ -49,6 +51,7 @@ func StaticPrincipals(cell topology.Cell) []StaticPrincipal {
 		{PrincipalState, AccountControl, statePermissions(cell)},
 		{PrincipalDeploys, AccountDeploys, deploysImports(cell).permissions(PrincipalDeploys)},
 		{PrincipalRunners, AccountRunners, runnersImports(cell).permissions(PrincipalRunners)},
+		{PrincipalRouter, AccountRouter, routerImports(cell).permissions(PrincipalRouter)},
 		{PrincipalRelay, AccountRelay, relayPermissions(cell)},
 		{PrincipalOperator, AccountOperator, operatorImports(cell).permissions(PrincipalOperator)},
 		{PrincipalCells, AccountMap, mapImports().permissions(PrincipalCells)},

@@ -120,6 +120,7 @@ func allAccountImports(cell topology.Cell) []accountImports {
 		{name: AccountSubscribers, services: subscriberServices("*"), external: true},
 		deploysImports(cell),
 		runnersImports(cell),
+		routerImports(cell),
 		relayImports(cell),
 		operatorImports(cell),
 		cellsImports(),
@@ -188,6 +189,14 @@ func runnersImports(cell topology.Cell) accountImports {
 
 	return accountImports{
 		name: AccountRunners, services: services, streams: identity(cell.All(topology.FamilyDirectoryLive)),
+	}
+}
+
+// routerImports returns the imports of the router: it reads the cell map and writes nothing.
+func routerImports(cell topology.Cell) accountImports {
+	return accountImports{
+		name: AccountRouter, services: pageServices(topology.StreamCells),
+		streams: identity(cell.All(topology.FamilyCellsLive)),
 	}
 }
 

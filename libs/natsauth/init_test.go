@@ -327,7 +327,8 @@ func TestInitMovesKeysToTheFoldersOfTheirPrograms(t *testing.T) {
 
 	before := readAll(t, dir)
 	programs := []string{
-		natsauth.PrincipalDeploys, natsauth.PrincipalRunners, natsauth.PrincipalRelay, natsauth.PrincipalOperator,
+		natsauth.PrincipalDeploys, natsauth.PrincipalRunners, natsauth.PrincipalRouter, natsauth.PrincipalRelay,
+		natsauth.PrincipalOperator,
 	}
 
 	require.NoError(t, os.Rename(

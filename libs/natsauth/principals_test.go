@@ -85,6 +85,13 @@ func confined() []principal {
 			subscribes: []string{"lockstep.local.directory_live.>"},
 		},
 		{
+			name: natsauth.PrincipalRouter, connect: staticPrincipal(natsauth.PrincipalRouter),
+			requests: []string{
+				"$JS.API.STREAM.INFO.KV_CELLS", "$JS.API.STREAM.MSG.GET.KV_CELLS", "$JS.API.DIRECT.GET.KV_CELLS",
+			},
+			subscribes: []string{"lockstep.local.cells_live.>"},
+		},
+		{
 			name: natsauth.PrincipalRelay, connect: staticPrincipal(natsauth.PrincipalRelay),
 			writes: []string{"lockstep.local.agent.>", "lockstep.local.audit.>"},
 			requests: []string{
@@ -239,7 +246,7 @@ func mapSubjects() []string {
 func carrierSubjects() []string {
 	subjects := targetSubjects()
 
-	for _, owner := range []string{"17", "state", "deploys", "runners", "relay", "operator", "reader"} {
+	for _, owner := range []string{"17", "state", "deploys", "runners", "router", "relay", "operator", "reader"} {
 		subjects = append(subjects, factSubjects(owner)...)
 	}
 

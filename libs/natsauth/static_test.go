@@ -63,7 +63,8 @@ func TestKeysOfAnOlderVersionWorkAfterInit(t *testing.T) {
 	require.NoError(t, err)
 
 	names := []string{
-		natsauth.PrincipalDeploys, natsauth.PrincipalRunners, natsauth.PrincipalRelay, natsauth.PrincipalOperator,
+		natsauth.PrincipalDeploys, natsauth.PrincipalRunners, natsauth.PrincipalRouter, natsauth.PrincipalRelay,
+		natsauth.PrincipalOperator,
 	}
 	for _, name := range names {
 		require.NoError(t, os.Rename(natsauth.SeedFile(dir, name), filepath.Join(dir, "keys", name+".seed")))
@@ -87,7 +88,7 @@ func TestKeysOfAnOlderVersionWorkAfterInit(t *testing.T) {
 
 		require.NoError(t, err)
 
-		stream := map[string]string{natsauth.PrincipalOperator: "AUDIT"}[name]
+		stream := map[string]string{natsauth.PrincipalRouter: "KV_CELLS", natsauth.PrincipalOperator: "AUDIT"}[name]
 		_, err = js.Stream(testContext(t), cmp.Or(stream, "DIRECTORY"))
 		require.NoError(t, err, name)
 	}
@@ -131,6 +132,19 @@ func TestStaticPrincipalsCannotExceedTheirPermissions(t *testing.T) {
 			},
 			subscribe: []string{
 				">", "_INBOX_state.>", "lockstep.>", "lockstep.local.job.>", "lockstep.local.cells_live.>", "$KV.>",
+			},
+		},
+		natsauth.PrincipalRouter: {
+			publish: []string{
+				"lockstep.local.job.4.9001.pending", "lockstep.local.cells_live.cell.two", "lockstep.local.directory.key.x",
+				"$KV.CELLS.cell.local", "$KV.CELLS.organization.7", "$KV.CELLS.legacy", "$JS.API.STREAM.PURGE.KV_CELLS",
+				"$JS.API.STREAM.MSG.DELETE.KV_CELLS", "$JS.API.STREAM.UPDATE.KV_CELLS",
+				"$JS.API.CONSUMER.CREATE.KV_CELLS.evil", "$JS.API.STREAM.INFO.JOBS", "$JS.API.DIRECT.GET.DIRECTORY",
+				"$JS.API.STREAM.MSG.GET.JOBS",
+			},
+			subscribe: []string{
+				">", "_INBOX_state.>", "_INBOX_runners.>", "lockstep.>", "lockstep.local.job.>",
+				"lockstep.local.directory_live.>", "lockstep.other.cells_live.>", "$KV.>",
 			},
 		},
 		natsauth.PrincipalRelay: {

@@ -53,7 +53,8 @@ type secretFile struct{ secret, key, path string }
 //	<name>-relay-tls   tls.crt, tls.key, ca.crt
 //	<name>-postgresql  password, of the administrator
 //	<name>-<service>   database.password, database.url, of the role of each service in PostgreSQL
-//	<name>-<principal> <principal>.seed, for each other principal of NATS: deploys, runners, operator
+//	<name>-<principal> <principal>.seed, for each other principal of NATS: deploys, runners, router,
+//	                   operator
 func InitSecrets(
 	ctx context.Context, client coreclient.SecretInterface, options SecretsOptions,
 ) ([]SecretChange, error) {

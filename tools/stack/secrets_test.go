@@ -43,6 +43,7 @@ func TestEachPrincipalHasASecret(t *testing.T) {
 		"ls-admin":      "admin.token",
 		"ls-deploys":    "database.password database.url deploys.seed",
 		"ls-runners":    "database.password database.url runners.seed",
+		"ls-router":     "router.seed",
 		"ls-operator":   "cells.seed operator.seed",
 		"ls-relay":      "relay.secret relay.seed",
 		"ls-relay-tls":  "ca.crt tls.crt tls.key",
