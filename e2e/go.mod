@@ -35,6 +35,7 @@ require (
 	lockstep.internal/schemas/gen v0.0.0
 	lockstep.internal/services/dispatcher v0.0.0-00010101000000-000000000000
 	lockstep.internal/services/relay v0.0.0
+	lockstep.internal/services/router v0.0.0
 	lockstep.internal/services/runners v0.0.0
 	lockstep.internal/services/state v0.0.0-00010101000000-000000000000
 	lockstep.internal/services/watcher v0.0.0-00010101000000-000000000000
@@ -64,6 +65,7 @@ require (
 	github.com/klauspost/cpuid/v2 v2.2.5 // indirect
 	github.com/pierrec/lz4/v4 v4.1.18 // indirect
 	github.com/slack-go/slack v0.35.0 // indirect
+	github.com/sony/gobreaker/v2 v2.4.0 // indirect
 	github.com/standard-webhooks/standard-webhooks/libraries v0.0.1 // indirect
 	github.com/zeebo/xxh3 v1.0.2 // indirect
 	go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc v0.70.0 // indirect
@@ -170,6 +172,8 @@ require (
 )
 
 replace lockstep.internal/services/deploys => ../services/deploys
+
+replace lockstep.internal/services/router => ../services/router
 
 replace lockstep.internal/services/runners => ../services/runners
 

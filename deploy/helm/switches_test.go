@@ -37,9 +37,10 @@ var switches = []struct { //nolint:gochecknoglobals // a table
 	{"TLS", values{
 		"nats": values{"tls": values{"secretName": "nats-tls"}}, "state": values{"tls": values{"secretName": "api-tls"}},
 		"deploys": values{"tls": values{"secretName": "api-tls"}}, "runners": values{"tls": values{"secretName": "api-tls"}},
-		"relay": values{"tls": values{"secretName": "relay-tls"}},
+		"router": values{"tls": values{"secretName": "api-tls"}, "cells": values{"caSecretName": "cells-ca"}},
+		"relay":  values{"tls": values{"secretName": "relay-tls"}},
 	}},
-	{"ingress, monitoring, tracing, sinks, callers, settings, runners", values{
+	{"ingress, monitoring, tracing, sinks, callers, settings, runners, router", values{
 		"state": values{
 			"ingress":  values{"enabled": true, "host": "a.example", "tlsSecretName": "a"},
 			"settings": values{"LOCKSTEP_TELEMETRY_LOG_LEVEL": "debug"},
@@ -48,6 +49,7 @@ var switches = []struct { //nolint:gochecknoglobals // a table
 			"ingress": values{"enabled": true, "host": "d.example", "className": "x", "annotations": values{"a": "b"}},
 			"sinks":   values{"secretName": "sinks"},
 		},
+		"router":    values{"enabled": true, "ingress": values{"enabled": true, "host": "ci.example"}},
 		"runners":   values{"enabled": true, "ingress": values{"enabled": true, "host": "r.example"}},
 		"relay":     values{"callers": values{"secretName": "callers"}, "hosts": []any{"relay.example"}},
 		"telemetry": values{"otlpEndpoint": "http://collector:4317"},
@@ -91,7 +93,9 @@ func merge(into, from values) values {
 // requireConsistent checks what holds with all values.
 func requireConsistent(r rendered, given values) {
 	r.t.Helper()
-	for service, byDefault := range map[string]bool{"state": true, "deploys": true, "runners": false, "relay": true} {
+	for service, byDefault := range map[string]bool{
+		"state": true, "deploys": true, "runners": false, "router": false, "relay": true,
+	} {
 		section, _ := given[service].(values)
 		enabled, isSet := section["enabled"].(bool)
 		if !isSet {
@@ -233,6 +237,7 @@ func requireOwnSecrets(r rendered, w workload) {
 		"state":      {"ls-admin", "ls-state-database", "state-db", "nats-tls", "api-tls"},
 		"deploys":    {"ls-deploys-database", "deploys-db", "nats-tls", "api-tls", "sinks"},
 		"runners":    {"ls-runners-database", "runners-db", "nats-tls", "api-tls"},
+		"router":     {"nats-tls", "api-tls", "cells-ca"},
 		"roles":      {"ls-postgresql", "ls-state", "ls-deploys", "ls-runners"},
 		"relay":      {"ls-relay-tls", "relay-tls", "nats-tls", "callers"},
 		"nats":       {"nats-tls"},

@@ -138,8 +138,8 @@ func TestContainersReachOnlyTheirPeers(t *testing.T) {
 	programs := append(services(t), relayFront)
 	dials := map[string][]string{
 		"state": {"nats", "postgres", "otel-collector"}, "deploys": {"nats", "postgres", "otel-collector"},
-		"runners": {"nats", "postgres", "otel-collector"},
-		"relay":   {"nats", relayFront, "otel-collector"}, relayFront: {"nats", "relay", "otel-collector"},
+		"runners": {"nats", "postgres", "otel-collector"}, "router": {"nats", "runners", "otel-collector"},
+		"relay": {"nats", relayFront, "otel-collector"}, relayFront: {"nats", "relay", "otel-collector"},
 		"relay-agent": {"relay", "otel-collector"},
 		"watcher":     {"nats", "otel-collector"}, "dispatcher": {"nats", "otel-collector"},
 		"cli":        {"nats", "state", "deploys", "relay", relayFront},

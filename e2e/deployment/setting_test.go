@@ -13,6 +13,7 @@ import (
 	"lockstep.internal/services/dispatcher"
 	"lockstep.internal/services/relay"
 	"lockstep.internal/services/relay/agent"
+	"lockstep.internal/services/router"
 	"lockstep.internal/services/runners"
 	"lockstep.internal/services/state"
 	"lockstep.internal/services/watcher"
@@ -43,7 +44,7 @@ func variables(t *testing.T, service string) []string {
 
 func TestListenersAreLocalByDefault(t *testing.T) {
 	t.Parallel()
-	for _, service := range []string{"deploys", "dispatcher", "relay", "relay-agent", "runners", "state", "watcher"} {
+	for _, service := range []string{"deploys", "dispatcher", "relay", "relay-agent", "router", "runners", "state", "watcher"} {
 		ops := false
 		for _, field := range defaults(t, service).Fields() {
 			if strings.HasSuffix(field.Key, ".listen") {
@@ -71,6 +72,9 @@ func defaults(t *testing.T, service string) *config.Binding {
 		cfg = &c
 	case "relay-agent":
 		c := agent.DefaultConfig()
+		cfg = &c
+	case "router":
+		c := router.DefaultConfig()
 		cfg = &c
 	case "runners":
 		c := runners.DefaultConfig()
