@@ -55,7 +55,7 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer, version s
 func (a *app) root(version string) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "lockstep",
-		Short: "Control workspaces, agents and deploys of a Lockstep system",
+		Short: "Control workspaces, agents, deploys and pipelines of a Lockstep system",
 		Long: `Control a Lockstep system, or run one on this machine with lockstep up.
 
 The addresses of the API and of NATS come from flags, from LOCKSTEP_* variables, or from the client configuration
@@ -83,6 +83,8 @@ terminated, 10 a quota is reached, 11 too many requests, 12 too large, 13 the se
 	flags.StringVar(&a.flags.Server, "server", "", "URL of the API (LOCKSTEP_SERVER)")
 	flags.StringVar(&a.flags.DeploysServer, "deploys-server", "",
 		"URL of the API of the deploys service (LOCKSTEP_DEPLOYS_SERVER)")
+	flags.StringVar(&a.flags.RunnersServer, "runners-server", "",
+		"URL of the API of the runners service, or of the router (LOCKSTEP_RUNNERS_SERVER)")
 	flags.StringVar(&a.flags.RelayServer, "relay-server", "", "URL of the relay (LOCKSTEP_RELAY_SERVER)")
 	flags.StringVar(&a.flags.RelayCAFile, "relay-ca-file", "",
 		"PEM file with the CA certificates of the relay (LOCKSTEP_RELAY_CA_FILE)")
@@ -99,8 +101,8 @@ terminated, 10 a quota is reached, 11 too many requests, 12 too large, 13 the se
 		cobra.FixedCompletions([]string{outputTable, outputJSON, outputYAML}, cobra.ShellCompDirectiveNoFileComp))
 	for _, c := range []*cobra.Command{
 		a.workspaces(), a.templates(), a.projects(), a.groups(), a.users(), a.members(), a.whoAmI(), a.version(),
-		a.agents(), a.tokens(), a.subscribers(), a.deploys(), a.kubeConfig(),
-		a.kubeCredential(), a.relayCommands(), a.events(), a.replay(), a.dead(), a.rebuild(), a.cells(),
+		a.agents(), a.tokens(), a.subscribers(), a.deploys(), a.pipelines(), a.jobs(), a.runners(), a.cells(), a.kubeConfig(),
+		a.kubeCredential(), a.relayCommands(), a.events(), a.replay(), a.dead(), a.rebuild(),
 		a.natsCommands(), a.postgresCommands(), a.stateCommands(), a.kubernetesCommands(), a.up(),
 	} {
 		root.AddCommand(c)
@@ -139,6 +141,7 @@ func (a *app) load() error {
 	}{
 		{&a.client.Server, variableServer, a.flags.Server},
 		{&a.client.DeploysServer, "LOCKSTEP_DEPLOYS_SERVER", a.flags.DeploysServer},
+		{&a.client.RunnersServer, "LOCKSTEP_RUNNERS_SERVER", a.flags.RunnersServer},
 		{&a.client.RelayServer, "LOCKSTEP_RELAY_SERVER", a.flags.RelayServer},
 		{&a.client.RelayCAFile, "LOCKSTEP_RELAY_CA_FILE", a.flags.RelayCAFile},
 		{&a.client.TokenFile, variableTokenFile, a.flags.TokenFile},
@@ -159,6 +162,7 @@ func (a *app) load() error {
 	}
 	for _, each := range []struct{ name, address string }{
 		{"server", a.client.Server}, {"deploys server", a.client.DeploysServer}, {"relay server", a.client.RelayServer},
+		{"runners server", a.client.RunnersServer},
 	} {
 		if each.address == "" {
 			continue

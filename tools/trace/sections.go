@@ -98,7 +98,7 @@ func (w *Writer) mark(m marker) {
 	if ended == nil {
 		return
 	}
-	took := span(m.at.Sub(ended.began))
+	took := Span(m.at.Sub(ended.began))
 	if s.collapsed != nil && !s.contains(s.collapsed) {
 		collapsed, lines := s.collapsed, s.lines
 		w.uncollapse()
@@ -203,19 +203,6 @@ func (w *Writer) paint(style, text string) string {
 		return text
 	}
 	return style + text + noStyle
-}
-
-// span formats a duration in seconds, which is what markers have.
-func span(d time.Duration) string {
-	seconds := max(0, int64(d/time.Second))
-	switch {
-	case seconds < 60:
-		return fmt.Sprintf("%ds", seconds)
-	case seconds < 3600:
-		return fmt.Sprintf("%dm%02ds", seconds/60, seconds%60)
-	default:
-		return fmt.Sprintf("%dh%02dm", seconds/3600, seconds%3600/60)
-	}
 }
 
 func plural(lines int) string {

@@ -1,7 +1,9 @@
 package trace
 
 import (
+	"fmt"
 	"strings"
+	"time"
 	"unicode"
 
 	"github.com/charmbracelet/x/ansi"
@@ -23,3 +25,16 @@ func Line(text string) string {
 
 // hidden reports whether a terminal may take a character as a command, or use it to reorder the text.
 func hidden(r rune) bool { return unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) }
+
+// Span formats a duration in seconds, such as 1m05s.
+func Span(d time.Duration) string {
+	seconds := max(0, int64(d/time.Second))
+	switch {
+	case seconds < 60:
+		return fmt.Sprintf("%ds", seconds)
+	case seconds < 3600:
+		return fmt.Sprintf("%dm%02ds", seconds/60, seconds%60)
+	default:
+		return fmt.Sprintf("%dh%02dm", seconds/3600, seconds%3600/60)
+	}
+}
