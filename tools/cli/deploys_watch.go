@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strings"
 	"time"
 
 	"connectrpc.com/connect"
@@ -53,10 +52,10 @@ message per line.`,
 				return err
 			}
 			var show rolloutView = &factLines{app: a}
-			switch file, onTerminal := a.stdout.(*os.File); {
+			switch file, onTerminal := a.terminal(); {
 			case a.output != outputTable:
 				show = messageLines{a}
-			case onTerminal && !plain && term.IsTerminal(int(file.Fd())) && os.Getenv("TERM") != "dumb":
+			case onTerminal && !plain:
 				screen := newScreen(a.stdout, func() board.Page { return pageOf(file) })
 				defer screen.close()
 				show = screen
@@ -268,59 +267,30 @@ func (f *factLines) note(text string) { f.noteStream(text) }
 
 // screen is the live view: it redraws the last lines of the terminal. Ended rollouts scroll above them.
 type screen struct {
-	out  io.Writer
+	redrawn
+
 	page func() board.Page
-	// drawn is the number of lines to overwrite, last is their text.
-	drawn int
-	last  string
-	above []string
 }
 
-const (
-	hideCursor = "\x1b[?25l"
-	showCursor = "\x1b[?25h"
-	clearBelow = "\x1b[J"
-)
-
-func newScreen(out io.Writer, page func() board.Page) *screen { return &screen{out: out, page: page} }
+func newScreen(out io.Writer, page func() board.Page) *screen {
+	return &screen{redrawn: redrawn{out: out}, page: page}
+}
 
 func (s *screen) take(before *deploysv1.Rollout, message *deploysv1.WatchRolloutsResponse) error {
 	if r := message.GetRollout(); !board.Running(r) && (before == nil || board.Running(before)) {
-		s.above = append(s.above, board.Ended(r, s.page()))
+		s.scroll(board.Ended(r, s.page()))
 	}
 	return nil
 }
 
 // note scrolls above the running rollouts.
-func (s *screen) note(text string) { s.above = append(s.above, text) }
+func (s *screen) note(text string) { s.scroll(text) }
 
 func (s *screen) scaled(message *deploysv1.WatchRolloutsResponse) error {
-	s.above = append(s.above, scalingLine(message.GetScaling()))
+	s.scroll(scalingLine(message.GetScaling()))
 	return nil
 }
 
 func (s *screen) draw(running []*deploysv1.Rollout, now time.Time) error {
-	lines := board.Lines(running, now, s.page())
-	text := strings.Join(lines, "\n") + "\n"
-	if text == s.last && len(s.above) == 0 {
-		return nil
-	}
-	var b strings.Builder
-	b.WriteString(hideCursor)
-	if s.drawn > 0 {
-		fmt.Fprintf(&b, "\x1b[%dA\r", s.drawn)
-	}
-	b.WriteString(clearBelow)
-	for _, line := range s.above {
-		b.WriteString(line + "\n")
-	}
-	b.WriteString(text)
-	s.above, s.drawn, s.last = nil, len(lines), text
-	if _, err := io.WriteString(s.out, b.String()); err != nil {
-		return fmt.Errorf("print: %w", err)
-	}
-	return nil
+	return s.redrawn.draw(board.Lines(running, now, s.page()))
 }
-
-// close restores the terminal.
-func (s *screen) close() { _, _ = io.WriteString(s.out, showCursor) }

@@ -292,6 +292,9 @@ func (n *names) projectOrAll(id int64) string {
 // project returns the path of a project, or its id if the caller may not see it.
 func (n *names) project(id int64) string { return n.shown(&n.projects, n.readProjects, id) }
 
+// group returns the path of a group.
+func (n *names) group(id int64) string { return n.shown(&n.groups, n.readGroups, id) }
+
 // agent returns the name of an agent.
 func (n *names) agent(id int64) string {
 	return lastName(n.shown(&n.agents, n.readAgents, id))
