@@ -101,11 +101,9 @@ func (p *step) countsApply(r *Rollout, v View) bool {
 		return v.Template.equals(r.Template)
 	case v.Progress.Reason != reasonAvailable && p.namesOtherReplicaSet(v.Progress.Message, r.Name):
 		return false
-	case v.Strategy == recreate && v.Counts.Updated == 0 && v.Progress.Status != "":
-		// The ReplicaSet of a newer template is created after the old pods are deleted.
-		return v.Progress.Reason == reasonAvailable && v.Progress.names(r.Name)
 	case v.Strategy == recreate && v.Counts.Updated == 0 && !v.isDrained():
-		return false
+		// The ReplicaSet of a newer template is created only after the old pods are gone.
+		return v.Progress.Reason == reasonAvailable && v.Progress.names(r.Name)
 	default: // its template is unknown: compare with the one observed at its start
 		return !v.Paused || v.Counts.Updated > 0 && v.Template.equals(p.templateAt(p.s.Generation))
 	}
