@@ -82,9 +82,11 @@ chaos: kubelab ## Run a system under random faults for CHAOS_DURATION, CHAOS_ROU
 
 .PHONY: histories
 HISTORIES ?= 100000
+HISTORIES_FIRST ?= 0
 HISTORIES_SEED ?=
-histories: ## Simulate HISTORIES of rollouts of each kind, with and without outages; HISTORIES_SEED repeats one
-	LOCKSTEP_HISTORIES=$(HISTORIES) LOCKSTEP_SEED=$(HISTORIES_SEED) go test -vet=off -count=1 -timeout 0 \
+histories: ## Simulate HISTORIES of rollouts of each kind, from seed HISTORIES_FIRST on; HISTORIES_SEED repeats one
+	LOCKSTEP_HISTORIES=$(HISTORIES) LOCKSTEP_FIRST_SEED=$(HISTORIES_FIRST) LOCKSTEP_SEED=$(HISTORIES_SEED) \
+	  go test -vet=off -count=1 -timeout 0 \
 	  -run '^(TestEachRolloutIsReportedOnce|TestUnobservedRevisionsAreReportedInGap)$$' ./services/deploys/rollout
 
 .PHONY: kubelab

@@ -14,6 +14,8 @@ import (
 const (
 	// countVariable is the number of histories of each kind. It defaults to [seeds].
 	countVariable = "LOCKSTEP_HISTORIES"
+	// firstVariable is the first of these seeds. It defaults to 0.
+	firstVariable = "LOCKSTEP_FIRST_SEED"
 	// seedVariable is the only seed to run.
 	seedVariable = "LOCKSTEP_SEED"
 )
@@ -30,7 +32,10 @@ var seedList string
 // runHistories checks simulated histories of each kind of workload: those of the first seeds, and those in seeds.txt.
 func runHistories(t *testing.T, check func(t testing.TB, kind string, seed uint64)) {
 	t.Helper()
-	count := uint64(seeds)
+	first, count := uint64(0), uint64(seeds)
+	if given := os.Getenv(firstVariable); given != "" {
+		first = seedOf(t, given)
+	}
 	if given := os.Getenv(countVariable); given != "" {
 		count = seedOf(t, given)
 	}
@@ -44,11 +49,11 @@ func runHistories(t *testing.T, check func(t testing.TB, kind string, seed uint6
 				run(seedOf(t, given))
 				return
 			}
-			for seed := range count {
+			for seed := first; seed < first+count; seed++ {
 				run(seed)
 			}
 			for _, seed := range listedSeeds(t, kind) {
-				if seed >= count {
+				if seed < first || seed >= first+count {
 					run(seed)
 				}
 			}
