@@ -103,13 +103,6 @@ func (a *app) cellList(seedFile *string) *cobra.Command {
 	}
 }
 
-func yesOrEmpty(yes bool) string {
-	if yes {
-		return "yes"
-	}
-	return ""
-}
-
 func joinIDs(ids []int64) string {
 	text := ""
 	for i, id := range ids {

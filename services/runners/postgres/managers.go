@@ -18,7 +18,7 @@ func (s Runners) StoreContact(ctx context.Context, c runner.Contact, limit int) 
 	var id int64
 	err := s.tx(ctx, func(tx pgx.Tx) error {
 		var err error
-		id, err = updateContact(ctx, tx, c)
+		id, err = updateManager(ctx, tx, c)
 		if errors.Is(err, pgx.ErrNoRows) {
 			id, err = addManager(ctx, tx, c, limit)
 		}
@@ -34,8 +34,8 @@ func contactValues(c runner.Contact) []any {
 	}
 }
 
-// updateContact returns [pgx.ErrNoRows] if there is no such manager.
-func updateContact(ctx context.Context, tx pgx.Tx, c runner.Contact) (int64, error) {
+// updateManager returns [pgx.ErrNoRows] if there is no such manager.
+func updateManager(ctx context.Context, tx pgx.Tx, c runner.Contact) (int64, error) {
 	const update = `UPDATE runner_managers SET version = coalesce(nullif($3, ''), version),
 		revision = coalesce(nullif($4, ''), revision), platform = coalesce(nullif($5, ''), platform),
 		architecture = coalesce(nullif($6, ''), architecture), executor = coalesce(nullif($7, ''), executor),
@@ -59,7 +59,7 @@ func addManager(ctx context.Context, tx pgx.Tx, c runner.Contact, limit int) (in
 		return 0, fmt.Errorf("lock runner %d: %w", c.RunnerID, err)
 	}
 	// Another request may have added it before the lock.
-	id, err := updateContact(ctx, tx, c)
+	id, err := updateManager(ctx, tx, c)
 	if !errors.Is(err, pgx.ErrNoRows) {
 		return id, err
 	}
