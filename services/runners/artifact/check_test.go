@@ -27,6 +27,9 @@ func archive(t testing.TB, entries ...string) []byte {
 	t.Helper()
 	var buffer bytes.Buffer
 	writer := zip.NewWriter(&buffer)
+	writer.RegisterCompressor(zip.Deflate, func(w io.Writer) (io.WriteCloser, error) {
+		return flate.NewWriter(w, flate.BestSpeed)
+	})
 	for i := 0; i < len(entries); i += 2 {
 		entry, err := writer.Create(entries[i])
 		require.NoError(t, err)
@@ -40,8 +43,9 @@ func archive(t testing.TB, entries ...string) []byte {
 func gzipped(t testing.TB, content string) []byte {
 	t.Helper()
 	var buffer bytes.Buffer
-	writer := gzip.NewWriter(&buffer)
-	_, err := io.WriteString(writer, content)
+	writer, err := gzip.NewWriterLevel(&buffer, gzip.BestSpeed)
+	require.NoError(t, err)
+	_, err = io.WriteString(writer, content)
 	require.NoError(t, err)
 	require.NoError(t, writer.Close())
 	return buffer.Bytes()
