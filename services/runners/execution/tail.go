@@ -66,7 +66,11 @@ func (t *Tails) TailHandler(authorize func(r *http.Request, jobID int64) error) 
 		header.Set("X-Accel-Buffering", "no")
 		w.WriteHeader(http.StatusOK)
 		s := stream{writer: w, control: http.NewResponseController(w)}
-		if err := t.follow(r.Context(), id, part, s, wake); err != nil && r.Context().Err() == nil {
+		err = s.comment() // the reader knows at once that the stream is open
+		if err == nil {
+			err = t.follow(r.Context(), id, part, s, wake)
+		}
+		if err != nil && r.Context().Err() == nil {
 			t.cfg.Logger.DebugContext(r.Context(), "sending a trace ended early", logkey.Error(err))
 		}
 		return nil
