@@ -61,7 +61,7 @@ func (k *Keyring) Run(ctx context.Context, ready func()) error {
 		case ctx.Err() != nil:
 			return nil
 		default:
-			if _, _, err := k.current(); err != nil {
+			if id, _ := k.Current(); id == "" {
 				return fmt.Errorf("signing keys: %w", err)
 			}
 			k.Logger.WarnContext(ctx, "rotate the signing keys failed; using the known keys", logkey.Error(err))
