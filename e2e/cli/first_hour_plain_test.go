@@ -19,7 +19,7 @@ var different = []struct {
 	{regexp.MustCompile(`\b[0-9a-f]{32}\b`), "<id>"},
 	{regexp.MustCompile(`(\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d\.\d{3}`), "<time>"},
 	{regexp.MustCompile(`127\.0\.0\.1:\d{4,5}`), "127.0.0.1:<port>"},
-	{regexp.MustCompile(`lsp_[0-9a-z]+`), "lsp_<secret>"},
+	{regexp.MustCompile(`lsp_[0-9A-Za-z_.-]+`), "lsp_<secret>"},
 	{regexp.MustCompile(`\(\d+\)`), "(<id>)"},
 	{regexp.MustCompile(`\b(token|agent|ws)([ -])\d+\b`), "$1$2<id>"},
 	{regexp.MustCompile(`-[0-9a-f]{8,10}-[0-9a-z]{5}\b`), "-<pod>"},

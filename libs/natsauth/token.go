@@ -9,6 +9,9 @@ import (
 	"fmt"
 	"hash/crc32"
 	"strings"
+
+	"lockstep.internal/libs/routable"
+	"lockstep.internal/libs/topology"
 )
 
 // TokenKind is the kind of a token and its prefix. People and secret scanners recognise the prefix.
@@ -28,9 +31,9 @@ const (
 	tokenChecksum = 4
 )
 
-// TokenPattern matches every token, for scanners: prefix, underscore, 58 characters of lower-case
-// base32.
-const TokenPattern = `\bls[aps]_[a-z2-7]{58}\b`
+// TokenPattern matches every token, for scanners: the routable form of personal access tokens, see package routable; or
+// prefix, underscore, 58 characters of lower-case base32.
+const TokenPattern = `\b(?:lsp_[A-Za-z0-9_-]{27,240}\.01\.[0-9a-z]{9}|ls[aps]_[a-z2-7]{58})\b`
 
 // ErrMalformedToken is wrapped by [HashToken] for text that is not a token of the given kind.
 var ErrMalformedToken = errors.New("malformed token")
@@ -44,13 +47,30 @@ func NewToken(kind TokenKind) string {
 	return string(kind) + "_" + tokenEncoding().EncodeToString(appendChecksum(kind, raw))
 }
 
+// NewPersonalToken returns a personal access token of 128 random bits with a checksum. It names its cell and its user, so
+// that a router finds the cell. Older tokens are those of [NewToken] and stay valid. Show the token once and store its
+// hash.
+func NewPersonalToken(cell topology.Cell, userID int64) (string, error) {
+	token, err := routable.New(routable.Personal, routable.Payload{Cell: cell, User: userID})
+	if err != nil {
+		return "", fmt.Errorf("make a personal access token: %w", err)
+	}
+	return token, nil
+}
+
 // TokenHash is what is stored of a token.
 type TokenHash [sha256.Size]byte
 
 // HashToken checks the token's form and returns its hash to store or to look up. The hash is plain SHA-256. Salting
-// and stretching are not needed, because 256 random bits cannot be guessed. An equal hash is found through an
-// index, without comparing secrets in time that depends on them.
+// and stretching are not needed, because 128 random bits cannot be guessed. An equal hash is found through an
+// index, without comparing secrets in time that depends on them. Personal access tokens have two forms, see
+// [NewPersonalToken].
 func HashToken(kind TokenKind, token string) (TokenHash, error) {
+	// Only routable tokens have a dot.
+	if kind == TokenPersonal && strings.Contains(token, ".") {
+		return hashRoutable(token)
+	}
+
 	encoded, found := strings.CutPrefix(token, string(kind)+"_")
 	if !found || len(encoded) != tokenEncoding().EncodedLen(tokenRandom+tokenChecksum) {
 		return TokenHash{}, fmt.Errorf("%w: not of the form %s_…", ErrMalformedToken, kind)
@@ -66,6 +86,18 @@ func HashToken(kind TokenKind, token string) (TokenHash, error) {
 	whole := appendChecksum(kind, raw[:tokenRandom:tokenRandom])
 	if tokenEncoding().EncodeToString(whole) != encoded {
 		return TokenHash{}, fmt.Errorf("%w: wrong checksum: check that the token was copied completely", ErrMalformedToken)
+	}
+
+	return sha256.Sum256([]byte(token)), nil
+}
+
+func hashRoutable(token string) (TokenHash, error) {
+	parsed, err := routable.Parse(token)
+	if err != nil {
+		return TokenHash{}, fmt.Errorf("%w: %w", ErrMalformedToken, err)
+	}
+	if parsed.Prefix != routable.Personal {
+		return TokenHash{}, fmt.Errorf("%w: not of the form %s…", ErrMalformedToken, routable.Personal)
 	}
 
 	return sha256.Sum256([]byte(token)), nil

@@ -11,6 +11,8 @@ import (
 
 	"lockstep.internal/libs/access"
 	"lockstep.internal/libs/fault"
+	"lockstep.internal/libs/routable"
+	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/errcode"
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
 )
@@ -48,6 +50,28 @@ func TestTokensAreShownOnceAndEndWhenRevokedOrExpired(t *testing.T) {
 	for _, token := range call(t, admin.tokens.ListTokens, &statev1.ListTokensRequest{}).GetTokens() {
 		require.Equal(t, token.GetId() == made.GetToken().GetId(), token.GetRevoked())
 	}
+}
+
+// TestTokensOfBothFormsAreValid is about tokens of older versions, which the bootstrap token stands for.
+func TestTokensOfBothFormsAreValid(t *testing.T) {
+	t.Parallel()
+	b := newFixture(t)
+	b.start(t)
+	require.NotContains(t, b.admin, ".", "the old form")
+	admin := b.as(t, b.admin)
+	eveID, _ := admin.user(b, "eve")
+	made := call(t, admin.tokens.CreateToken, &statev1.CreateTokenRequest{Name: "laptop", UserId: eveID})
+	parsed, err := routable.Parse(made.GetValue())
+	require.NoError(t, err)
+	require.Equal(t, routable.Token{
+		Prefix: routable.Personal, Payload: routable.Payload{Cell: topology.Cell(b.cfg.Cell.Name), User: eveID},
+	}, parsed)
+	eve := b.as(t, made.GetValue())
+	require.Equal(t, "eve", call(t, eve.directory.WhoAmI, &statev1.WhoAmIRequest{}).GetUser().GetUsername())
+	// A token that names eve, but which the service did not make.
+	invented, err := routable.New(routable.Personal, parsed.Payload)
+	require.NoError(t, err)
+	refused(t, errcode.Unauthenticated, b.as(t, invented).directory.WhoAmI, &statev1.WhoAmIRequest{})
 }
 
 func TestTokenCannotMakeOneThatOutlivesItOrMayDoMore(t *testing.T) {

@@ -72,7 +72,9 @@ func NewHandler(d Dependencies) http.Handler {
 	mux.Handle(statev1connect.NewDirectoryServiceHandler(&directoryService{access: access, sessions: sessions}, options))
 	mux.Handle(
 		statev1connect.NewTokenServiceHandler(
-			&tokenService{access: access, issuer: d.Issuer, sessions: sessions, maxTokens: d.MaxTokensPerUser, now: d.Now},
+			&tokenService{
+				access: access, issuer: d.Issuer, sessions: sessions, maxTokens: d.MaxTokensPerUser, now: d.Now, cell: d.Cell,
+			},
 			options,
 		),
 	)

@@ -9,6 +9,7 @@ import (
 	libaccess "lockstep.internal/libs/access"
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/libs/natsauth"
+	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/errcode"
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
 	"lockstep.internal/schemas/gen/lockstep/state/v1/statev1connect"
@@ -24,6 +25,8 @@ type tokenService struct {
 	sessions  *sessionCache
 	maxTokens int
 	now       func() time.Time
+	// cell that new tokens name.
+	cell topology.Cell
 }
 
 // Issuer exchanges a personal access token of the user for an access token.
@@ -68,7 +71,10 @@ func (s *tokenService) CreateToken(
 	if t.UserID, err = s.owner(ctx, r.Msg.GetUserId()); err != nil {
 		return nil, err
 	}
-	value := natsauth.NewToken(natsauth.TokenPersonal)
+	value, err := natsauth.NewPersonalToken(s.cell, t.UserID)
+	if err != nil {
+		return nil, fault.Wrap(err, errcode.Internal, "make a token")
+	}
 	hash, err := natsauth.HashToken(natsauth.TokenPersonal, value)
 	if err != nil {
 		return nil, fault.Wrap(err, errcode.Internal, "make a token")
