@@ -141,6 +141,35 @@ func TestTakesAllocatesNothing(t *testing.T) {
 	}))
 }
 
+type places map[int64]runner.Place
+
+func (p places) Place(id int64) (runner.Place, bool) {
+	place, found := p[id]
+	return place, found
+}
+
+func TestMatcherAsksForThePlaceOfAProject(t *testing.T) {
+	t.Parallel()
+	known := places{4: place()}
+	for typ, takes := range map[runner.Type]map[int64]bool{
+		runner.InstanceType: {4: true, 5: true},
+		runner.GroupType:    {4: true, 5: false},
+		runner.ProjectType:  {4: true, 5: false},
+	} {
+		m := runner.Matcher{Places: known, Now: now, Runner: &runner.Runner{
+			Type: typ, OrganizationID: 1, GroupID: 2, ProjectIDs: []int64{4, 5}, TokenExpiresAt: now.Add(1),
+			Settings: runner.Settings{Tags: []string{"linux"}},
+		}}
+		for project, want := range takes {
+			require.Equal(t, want, m.TakesProject(project), "%s, project %d", typ, project)
+		}
+		require.True(t, m.TakesClass([]string{"linux"}, false))
+		require.False(t, m.TakesClass(nil, false))
+		m.Now = now.Add(1)
+		require.False(t, m.TakesClass([]string{"linux"}, false), "its token has expired")
+	}
+}
+
 // FuzzTakes checks that a runner takes a job exactly if no rule keeps it away.
 func FuzzTakes(f *testing.F) {
 	f.Add(uint8(0), uint8(0b101), uint8(0b001), uint8(0), int64(1))
