@@ -109,6 +109,10 @@ func (a *Authenticator) exchange(ctx context.Context, hash natsauth.TokenHash, t
 }
 
 func (a *Authenticator) exchangeNow(ctx context.Context, hash natsauth.TokenHash, token string) (access.Caller, error) {
+	// An exchange that other calls shared may have ended just now.
+	if caller, valid := a.known(hash); valid {
+		return caller, nil
+	}
 	release, err := a.begin(ctx, hash)
 	if err != nil {
 		return access.Caller{}, err
