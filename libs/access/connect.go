@@ -17,13 +17,30 @@ import (
 // error response. next gets the caller by [CallerFrom]. Its context ends, with a fault as its cause, when the caller
 // loses access, when its personal access token expires, or after StreamLifetime.
 func (v *Verifier) Handler(reject func(http.ResponseWriter, *http.Request, error), next http.Handler) http.Handler {
+	return v.handler(reject, next, func(held Scope, r *http.Request) error {
+		return v.cfg.Scopes.Check(held, r.URL.Path)
+	})
+}
+
+// HandlerFor is Handler for requests that all need the same scope, whatever their path.
+func (v *Verifier) HandlerFor(
+	needed Scope, reject func(http.ResponseWriter, *http.Request, error), next http.Handler,
+) http.Handler {
+	return v.handler(reject, next, func(held Scope, r *http.Request) error {
+		return held.Require(needed, r.Method+" "+r.URL.Path)
+	})
+}
+
+func (v *Verifier) handler(
+	reject func(http.ResponseWriter, *http.Request, error), next http.Handler, permits func(Scope, *http.Request) error,
+) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		caller, err := v.authenticate(r.Header)
 		if err != nil {
 			reject(w, r, err)
 			return
 		}
-		if err := v.cfg.Scopes.Check(caller.Scope, r.URL.Path); err != nil {
+		if err := permits(caller.Scope, r); err != nil {
 			reject(w, r, err)
 			return
 		}

@@ -141,7 +141,7 @@ type Job struct {
 	// The runner's checksum of the whole output is that of what is stored.
 	TraceVerified bool        `protobuf:"varint,23,opt,name=trace_verified,json=traceVerified,proto3" json:"trace_verified,omitempty"`
 	Artifacts     []*Artifact `protobuf:"bytes,24,rep,name=artifacts,proto3" json:"artifacts,omitempty"`
-	// Jobs that must end first.
+	// Jobs of the file that must end first. Empty: all jobs of earlier stages, or none if it needs none.
 	Needs         []string `protobuf:"bytes,25,rep,name=needs,proto3" json:"needs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -703,7 +703,8 @@ type ExplainJobResponse struct {
 	Job   *Job                   `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
 	// What the job waits for, as a sentence: other jobs, admission, or a runner.
 	Message string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
-	// Each runner that the caller may see, if the job waits for one.
+	// If the job waits for a runner: the runners that take jobs of its project, and for administrators all runners. Those
+	// with the fewest obstacles come first. Up to 500.
 	Runners       []*RunnerVerdict `protobuf:"bytes,3,rep,name=runners,proto3" json:"runners,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

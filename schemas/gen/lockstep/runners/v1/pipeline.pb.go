@@ -319,7 +319,8 @@ type CreatePipelineRequest struct {
 	Protected bool   `protobuf:"varint,5,opt,name=protected,proto3" json:"protected,omitempty"`
 	// At most 100.
 	Variables []*Variable `protobuf:"bytes,6,rep,name=variables,proto3" json:"variables,omitempty"`
-	// A repeated request with the same id returns the pipeline of the first one. Optional, up to 64 characters.
+	// A repeated request with the same id returns the pipeline of the first one. Another request with it is
+	// already_exists. Optional, up to 64 bytes.
 	RequestId     string `protobuf:"bytes,7,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

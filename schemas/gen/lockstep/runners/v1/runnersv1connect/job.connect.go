@@ -57,7 +57,8 @@ type JobServiceClient interface {
 	// failed_precondition.
 	CancelJob(context.Context, *connect.Request[v1.CancelJobRequest]) (*connect.Response[v1.CancelJobResponse], error)
 	// RetryJob replaces a job that has ended by a new one, which runs the same definition. The jobs that were skipped
-	// because of it wait for it again. A job that was retried is failed_precondition.
+	// because of it wait for it again. A job that was retried is failed_precondition. A protected job needs the role
+	// maintainer.
 	RetryJob(context.Context, *connect.Request[v1.RetryJobRequest]) (*connect.Response[v1.RetryJobResponse], error)
 }
 
@@ -151,7 +152,8 @@ type JobServiceHandler interface {
 	// failed_precondition.
 	CancelJob(context.Context, *connect.Request[v1.CancelJobRequest]) (*connect.Response[v1.CancelJobResponse], error)
 	// RetryJob replaces a job that has ended by a new one, which runs the same definition. The jobs that were skipped
-	// because of it wait for it again. A job that was retried is failed_precondition.
+	// because of it wait for it again. A job that was retried is failed_precondition. A protected job needs the role
+	// maintainer.
 	RetryJob(context.Context, *connect.Request[v1.RetryJobRequest]) (*connect.Response[v1.RetryJobResponse], error)
 }
 
