@@ -144,11 +144,15 @@ func (f *fixture) replica() *replica {
 		},
 		Cell: cell, Logger: logger, Now: f.clock.now, Registry: true,
 	}
-	r.Jobs = execution.NewJobs(execution.Config{
-		Store: r.store, Now: f.clock.now, TraceLimit: limit,
-		Tokens: execution.Tokens{Verifier: jobtoken.NewVerifier(r.keys.Find, f.clock.now), Refresh: r.keys.Refresh},
-	})
+	r.Jobs = f.serve(r.store, r.keys)
 	return r
+}
+
+func (f *fixture) serve(store execution.Store, keys *signing.Keyring) *execution.Jobs {
+	return execution.NewJobs(execution.Config{
+		Store: store, Now: f.clock.now, TraceLimit: limit,
+		Tokens: execution.Tokens{Verifier: jobtoken.NewVerifier(keys.Find, f.clock.now), Refresh: keys.Refresh},
+	})
 }
 
 func (f *fixture) exec(sql string, args ...any) {

@@ -72,6 +72,25 @@ func (s Artifacts) Find(ctx context.Context, jobID int64, kind string) (*executi
 	}
 }
 
+// Named returns those of the objects that an artifact has, or that are recorded as unused.
+func (s Artifacts) Named(ctx context.Context, objects []string) (map[string]bool, error) {
+	rows, err := s.Pool.Query(ctx, `
+		SELECT object FROM artifacts WHERE object = ANY ($1)
+		UNION ALL SELECT object FROM unused_objects WHERE object = ANY ($1)`, objects)
+	if err != nil {
+		return nil, fmt.Errorf("find %d objects: %w", len(objects), err)
+	}
+	named := make(map[string]bool, len(objects))
+	var object string
+	if _, err := pgx.ForEachRow(rows, []any{&object}, func() error {
+		named[object] = true
+		return nil
+	}); err != nil {
+		return nil, fmt.Errorf("find %d objects: %w", len(objects), err)
+	}
+	return named, nil
+}
+
 // Expire removes at most limit artifacts that have expired, whose objects are then unused. It returns how many.
 func (s Artifacts) Expire(ctx context.Context, now time.Time, limit int) (int, error) {
 	tag, err := s.Pool.Exec(ctx, `
