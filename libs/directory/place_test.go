@@ -35,11 +35,13 @@ func TestPlace(t *testing.T) {
 func TestPlaceFollowsMovesAndDeletions(t *testing.T) {
 	t.Parallel()
 	project := directory.Scope{Kind: directory.Project, ID: 4}
-	f := fold(t, append(tree(), entry{"group", "3", events.DirectoryGroup{GroupID: 3, OrganizationID: 1, ParentGroupID: 6}})...)
+	moved := events.DirectoryGroup{GroupID: 3, OrganizationID: 1, ParentGroupID: 6}
+	f := fold(t, append(tree(), entry{"group", "3", moved})...)
 	place, found := f.Place(project)
 	require.True(t, found)
 	require.Equal(t, directory.Place{Groups: []int64{3, 6}, Organization: 1}, place)
-	f = fold(t, append(tree(), entry{"group", "2", events.DirectoryGroup{GroupID: 2, OrganizationID: 1, Deleted: true}})...)
+	deleted := events.DirectoryGroup{GroupID: 2, OrganizationID: 1, Deleted: true}
+	f = fold(t, append(tree(), entry{"group", "2", deleted})...)
 	_, found = f.Place(project)
 	require.False(t, found, "a group above does not exist")
 }

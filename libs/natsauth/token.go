@@ -47,8 +47,8 @@ func NewToken(kind TokenKind) string {
 	return string(kind) + "_" + tokenEncoding().EncodeToString(appendChecksum(kind, raw))
 }
 
-// NewPersonalToken returns a personal access token of 128 random bits with a checksum. It names its cell and its user, so
-// that a router finds the cell. Older tokens are those of [NewToken] and stay valid. Show the token once and store its
+// NewPersonalToken returns a personal access token of 128 random bits with a checksum. It names its cell and its user:
+// a router finds the cell by it. Older tokens are those of [NewToken] and stay valid. Show the token once and store its
 // hash.
 func NewPersonalToken(cell topology.Cell, userID int64) (string, error) {
 	token, err := routable.New(routable.Personal, routable.Payload{Cell: cell, User: userID})

@@ -121,12 +121,12 @@ func (a *Authenticator) exchangeNow(ctx context.Context, hash natsauth.TokenHash
 	signed, err := a.cfg.Exchanger.Exchange(ctx, token)
 	if err != nil {
 		a.forgetInvalid(hash, err)
-		return access.Caller{}, err //nolint:wrapcheck // a fault
+		return access.Caller{}, err
 	}
 	caller, err := a.cfg.Verifier.Verify(signed)
 	if err != nil {
 		a.forgetInvalid(hash, err)
-		return access.Caller{}, err //nolint:wrapcheck // a fault
+		return access.Caller{}, err
 	}
 	a.remember(hash, caller)
 	return caller, nil

@@ -92,8 +92,8 @@ func (s Runners) DeleteManager(ctx context.Context, runnerID int64, systemID str
 
 // Managers returns the managers of runners, by runner and the latest contact first.
 func (s Runners) Managers(ctx context.Context, runnerIDs ...int64) ([]runner.Manager, error) {
-	const query = `SELECT id, runner_id, system_id, version, revision, platform, architecture, executor, address, created_at,
-		contacted_at FROM runner_managers WHERE runner_id = ANY ($1)
+	const query = `SELECT id, runner_id, system_id, version, revision, platform, architecture, executor, address,
+		created_at, contacted_at FROM runner_managers WHERE runner_id = ANY ($1)
 		ORDER BY runner_id, contacted_at DESC NULLS LAST, id DESC`
 	return collect(ctx, s.Pool, "managers", scanManager, query, runnerIDs)
 }

@@ -107,7 +107,8 @@ func TestRunnerIsReadAsItWasStored(t *testing.T) {
 	require.Equal(t, r, read)
 	other, _ := f.create()
 	r.GroupID, r.Settings, r.TokenExpiresAt = 0, runner.Settings{RunUntagged: true}, time.Time{}
-	r = r.WithProject(12).WithToken(runner.TokenHash{1}, time.Time{})
+	r = r.WithProject(12)
+	r = r.WithToken(runner.TokenHash{1}, time.Time{})
 	r, err = f.runners().Update(t.Context(), r)
 	require.NoError(t, err)
 	require.Equal(t, int64(2), r.Revision)

@@ -69,7 +69,7 @@ func (p *Programs) Create(
 ) (wire.Runner, error) {
 	caller, err := p.users.Caller(ctx, userToken)
 	if err != nil {
-		return wire.Runner{}, err //nolint:wrapcheck // a fault
+		return wire.Runner{}, err
 	}
 	created, err := p.service.Create(ctx, caller, NewRunner{
 		Type: runner.Type(request.Type), GroupID: value(request.GroupID), ProjectID: value(request.ProjectID),

@@ -52,9 +52,10 @@ func TestRegistrationIsOffWithoutAToken(t *testing.T) {
 	}
 	_, err := f.programs.Register(t.Context(), wire.RegisterRequest{Token: "another"})
 	requireCode(t, errcode.PermissionDenied, err)
-	registered, err := f.programs.Register(t.Context(), wire.RegisterRequest{Token: registrationToken, Settings: wire.Settings{
+	settings := wire.Settings{
 		Description: "d", TagList: wire.Tags{"linux"}, AccessLevel: wire.RefProtected, MaximumTimeout: 60,
-	}})
+	}
+	registered, err := f.programs.Register(t.Context(), wire.RegisterRequest{Token: registrationToken, Settings: settings})
 	require.NoError(t, err)
 	r := f.valid(registered.Token)
 	require.Equal(t, registered.ID, r.ID)

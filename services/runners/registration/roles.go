@@ -39,11 +39,11 @@ func (s *Service) mayCreate(caller access.Caller, request NewRunner) (organizati
 	if err := request.checkOwner(); err != nil {
 		return 0, err
 	}
-	scope, minimum := groupScope(request.GroupID), directory.RoleOwner
-	switch request.Type {
-	case runner.InstanceType:
+	if request.Type == runner.InstanceType {
 		return 0, mayCreateForInstance(caller)
-	case runner.ProjectType:
+	}
+	scope, minimum := groupScope(request.GroupID), directory.RoleOwner
+	if request.Type == runner.ProjectType {
 		scope, minimum = projectScope(request.ProjectID), directory.RoleMaintainer
 	}
 	if err := caller.Scope.Require(access.ScopeWrite, "a new runner"); err != nil {
@@ -121,7 +121,8 @@ func (s *Service) mayManage(caller access.Caller, r *runner.Runner) error {
 		return err
 	}
 	refused := func(who string) error {
-		return fault.New(errcode.PermissionDenied, "user %d may not manage runner %d: that is for %s", caller.UserID, r.ID, who)
+		return fault.New(errcode.PermissionDenied, "user %d may not manage runner %d: that is for %s",
+			caller.UserID, r.ID, who)
 	}
 	has := func(scope directory.Scope, minimum directory.Role) bool {
 		return directory.Includes(s.cfg.Directory.Role(caller.UserID, scope), minimum)

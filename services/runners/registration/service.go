@@ -101,7 +101,7 @@ func (s *Service) create(ctx context.Context, request NewRunner, organization, c
 	if request.ProjectID != 0 {
 		r.ProjectIDs = []int64{request.ProjectID}
 	}
-	if err := r.Settings.Validate(); err != nil {
+	if err := r.Validate(); err != nil {
 		return Issued{}, err
 	}
 	token, err := s.issue(&r)
@@ -201,8 +201,8 @@ func (s *Service) Update(
 ) (runner.Runner, error) {
 	return s.change(ctx, caller, id, revision, func(r *runner.Runner) error {
 		edit(&r.Settings)
-		r.Settings = r.Settings.Normalized()
-		return r.Settings.Validate()
+		r.Settings = r.Normalized()
+		return r.Validate()
 	})
 }
 

@@ -25,6 +25,9 @@ func TestCreateNeedsTheRoleOfTheType(t *testing.T) {
 	instance := registration.NewRunner{Type: runner.InstanceType, Settings: open()}
 	group := registration.NewRunner{Type: runner.GroupType, GroupID: 3, Settings: open()}
 	project := registration.NewRunner{Type: runner.ProjectType, ProjectID: 4, Settings: open()}
+	other := func(typ runner.Type, group, project int64) registration.NewRunner {
+		return registration.NewRunner{Type: typ, GroupID: group, ProjectID: project, Settings: open()}
+	}
 	for name, c := range map[string]struct {
 		caller  access.Caller
 		request registration.NewRunner
@@ -43,10 +46,12 @@ func TestCreateNeedsTheRoleOfTheType(t *testing.T) {
 		"project, stranger":                 {stranger, project, errcode.NotFound},
 		"project, token that reads only":    {readsOnly, project, errcode.PermissionDenied},
 		"nobody":                            {access.Caller{Scope: access.ScopeAdmin}, project, errcode.Unauthenticated},
-		"project that does not exist":       {admin, registration.NewRunner{Type: runner.ProjectType, ProjectID: 99, Settings: open()}, errcode.NotFound},
-		"unknown type":                      {admin, registration.NewRunner{Type: "x", Settings: open()}, errcode.InvalidArgument},
-		"group without its id":              {admin, registration.NewRunner{Type: runner.GroupType, Settings: open()}, errcode.InvalidArgument},
-		"instance with a project":           {admin, registration.NewRunner{Type: runner.InstanceType, ProjectID: 4, Settings: open()}, errcode.InvalidArgument},
+		"project that does not exist":       {admin, other(runner.ProjectType, 0, 99), errcode.NotFound},
+		"unknown type":                      {admin, other("x", 0, 0), errcode.InvalidArgument},
+		"group without its id":              {admin, other(runner.GroupType, 0, 0), errcode.InvalidArgument},
+		"project without its id":            {admin, other(runner.ProjectType, 0, 0), errcode.InvalidArgument},
+		"project with a group":              {admin, other(runner.ProjectType, 3, 4), errcode.InvalidArgument},
+		"instance with a project":           {admin, other(runner.InstanceType, 0, 4), errcode.InvalidArgument},
 		"no tags and no jobs without tags":  {admin, registration.NewRunner{Type: runner.InstanceType}, errcode.InvalidArgument},
 	} {
 		issued, err := f.service.Create(t.Context(), c.caller, c.request)

@@ -52,7 +52,9 @@ func newContacts(cfg Config) *contacts {
 // Manager records a contact of a process of the runner and returns its id. It writes the first contact, one every
 // [Config.ContactEvery], and what the manager reports about itself if that changes, at most once a minute. Empty texts
 // keep what is known. A runner that was deleted is the fault permission_denied.
-func (r *Registry) Manager(ctx context.Context, runnerID int64, systemID string, info Info, address string) (int64, error) {
+func (r *Registry) Manager(
+	ctx context.Context, runnerID int64, systemID string, info Info, address string,
+) (int64, error) {
 	return r.contacts.record(ctx, Contact{
 		RunnerID: runnerID, SystemID: systemID, Info: info, Address: address,
 		At: r.cfg.Now().UTC().Truncate(time.Millisecond),
@@ -99,7 +101,7 @@ func (c *contacts) record(ctx context.Context, now Contact) (int64, error) {
 			slog.Int64(logkey.RunnerID, now.RunnerID))
 		return known, nil
 	default:
-		return 0, err //nolint:wrapcheck // of the store, which names the runner
+		return 0, err
 	}
 }
 
@@ -115,7 +117,11 @@ func (c *contacts) see(now *Contact) (managerID int64, write bool) {
 	known.seenAt = now.At
 	now.Info, now.Address = now.Info.or(known.info), cmp.Or(now.Address, known.address)
 	changed := now.Info != known.info || now.Address != known.address
-	if now.At.Before(known.writeAt) && !(changed && now.At.Sub(known.writtenAt) >= changedInfoEvery) {
+	writeAt := known.writeAt
+	if early := known.writtenAt.Add(changedInfoEvery); changed && early.Before(writeAt) {
+		writeAt = early
+	}
+	if now.At.Before(writeAt) {
 		return known.managerID, false
 	}
 	// Other requests of the manager do not write it, too. If this one fails, one writes it in a minute.

@@ -56,8 +56,8 @@ func (r *Runner) Takes(j *job.Job, place Place, now time.Time) bool {
 	return r.TakesClass(j.Tags, j.Protected, now) && r.TakesProject(j.ProjectID, place)
 }
 
-// TakesClass reports whether the runner may take jobs with these tags and this protection now, of those projects that it
-// takes jobs of.
+// TakesClass reports whether the runner may take jobs with these tags and this protection now, if they are of a project
+// that it takes jobs of.
 func (r *Runner) TakesClass(tags []string, protected bool, now time.Time) bool {
 	return !r.Paused && (!r.Protected || protected) && r.hasTags(tags) && !r.Expired(now)
 }

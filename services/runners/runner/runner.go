@@ -24,6 +24,8 @@ func Types() []Type { return []Type{InstanceType, GroupType, ProjectType} }
 // Runner is a runner with one token, which any number of processes share. Times are UTC, with milliseconds; the zero
 // time means never.
 type Runner struct {
+	Settings
+
 	ID   int64
 	Type Type
 	// OrganizationID of the group or the projects; 0 for runners of the instance.
@@ -33,8 +35,6 @@ type Runner struct {
 	// ProjectIDs of a runner of projects, all of one organization. The first one is the project that owns the runner. It
 	// must not be changed.
 	ProjectIDs []int64
-
-	Settings
 
 	// TokenHash is what is stored of the token.
 	TokenHash      TokenHash
@@ -60,21 +60,24 @@ func (r *Runner) Expired(now time.Time) bool {
 }
 
 // WithToken returns the runner with another token. The old one is void.
-func (r Runner) WithToken(hash TokenHash, expiresAt time.Time) Runner {
-	r.TokenHash, r.TokenExpiresAt = hash, expiresAt
-	return r
+func (r *Runner) WithToken(hash TokenHash, expiresAt time.Time) Runner {
+	changed := *r
+	changed.TokenHash, changed.TokenExpiresAt = hash, expiresAt
+	return changed
 }
 
 // WithProject returns the runner linked to one more project.
-func (r Runner) WithProject(id int64) Runner {
+func (r *Runner) WithProject(id int64) Runner {
+	changed := *r
 	if !slices.Contains(r.ProjectIDs, id) {
-		r.ProjectIDs = append(slices.Clone(r.ProjectIDs), id)
+		changed.ProjectIDs = append(slices.Clone(r.ProjectIDs), id)
 	}
-	return r
+	return changed
 }
 
 // WithoutProject returns the runner without the link to a project.
-func (r Runner) WithoutProject(id int64) Runner {
-	r.ProjectIDs = slices.DeleteFunc(slices.Clone(r.ProjectIDs), func(other int64) bool { return other == id })
-	return r
+func (r *Runner) WithoutProject(id int64) Runner {
+	changed := *r
+	changed.ProjectIDs = slices.DeleteFunc(slices.Clone(r.ProjectIDs), func(other int64) bool { return other == id })
+	return changed
 }

@@ -97,8 +97,9 @@ func TestTokens(t *testing.T) {
 func TestLinksKeepTheOwner(t *testing.T) {
 	t.Parallel()
 	r := runner.Runner{Type: runner.ProjectType, ProjectIDs: []int64{9}}
-	linked := r.WithProject(4).WithProject(4)
+	linked := r.WithProject(4)
 	require.Equal(t, []int64{9, 4}, linked.ProjectIDs)
+	require.Equal(t, linked, linked.WithProject(4))
 	require.Equal(t, int64(9), linked.OwnerProject())
 	require.Equal(t, []int64{9}, r.ProjectIDs)
 	require.Equal(t, []int64{9}, linked.WithoutProject(4).ProjectIDs)
