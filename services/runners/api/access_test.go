@@ -38,7 +38,7 @@ func calls() []call {
 			if err != nil {
 				return err
 			}
-			defer stream.Close() //nolint:errcheck // the first message counts
+			defer stream.Close()
 			stream.Receive()
 			return stream.Err()
 		}},

@@ -44,11 +44,11 @@ func (s *jobService) ExplainJob(
 		return nil, err
 	}
 	out := &runnersv1.ExplainJobResponse{Job: message}
-	switch found.State { //nolint:exhaustive // The other states have a sentence each.
+	switch found.State {
 	case job.Created:
 		attempts, err := s.views.Attempts(ctx, found.PipelineID)
 		if err != nil {
-			return nil, err //nolint:wrapcheck // of the project
+			return nil, err
 		}
 		out.Message = explainCreated(attempts, found)
 	case job.Pending:
@@ -65,7 +65,7 @@ func (s *jobService) ExplainJob(
 
 // explainState explains a job that waits for no other jobs and no runner.
 func explainState(j *job.Job) string {
-	switch j.State { //nolint:exhaustive // The default covers the others.
+	switch j.State {
 	case job.Preparing:
 		return "The job waits for admission."
 	case job.Running:
@@ -135,7 +135,7 @@ func (s *jobService) verdicts(ctx context.Context, j *job.Job) ([]*runnersv1.Run
 	}
 	contacts, err := s.views.Contacts(ctx, ids)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // of the project
+		return nil, err
 	}
 	now := s.now()
 	verdicts := make([]*runnersv1.RunnerVerdict, len(candidates))

@@ -121,7 +121,7 @@ func (h *fileHandler) archive(w http.ResponseWriter, r *http.Request) error {
 	}
 	download, err := h.archives.Archive(r.Context(), id)
 	if err != nil {
-		return err //nolint:wrapcheck // a fault, or of the project
+		return err
 	}
 	header := w.Header()
 	header.Set("Cache-Control", "no-store")
@@ -160,7 +160,7 @@ type traceReader struct {
 func (t *traceReader) open() error {
 	var err error
 	t.part, t.size, err = t.traces.ReadTrace(t.ctx, t.jobID, 0, tracePart)
-	return err //nolint:wrapcheck // a fault, or of the project
+	return err
 }
 
 func (t *traceReader) Read(into []byte) (int, error) {

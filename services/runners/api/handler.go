@@ -111,7 +111,7 @@ func unavailable(
 ) func(http.ResponseWriter, *http.Request) error {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		if err := serve(w, r); err != nil {
-			return libpostgres.Unavailable(r.Context(), err) //nolint:wrapcheck // a fault
+			return libpostgres.Unavailable(r.Context(), err)
 		}
 		return nil
 	}

@@ -36,7 +36,7 @@ func (s *jobService) find(ctx context.Context, id int64, least func(*job.Job) di
 	}
 	found, err := s.views.Job(ctx, id)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // of the project
+		return nil, err
 	}
 	if found == nil {
 		return nil, notFound(jobName(id))
@@ -55,7 +55,7 @@ func (s *jobService) read(ctx context.Context, id int64) (*job.Job, error) {
 func (s *jobService) message(ctx context.Context, j *job.Job) (*runnersv1.Job, error) {
 	details, err := s.views.Details(ctx, []int64{j.ID}, s.now())
 	if err != nil {
-		return nil, err //nolint:wrapcheck // of the project
+		return nil, err
 	}
 	return jobMessage(j, details[j.ID]), nil
 }
@@ -92,7 +92,7 @@ func (s *jobService) ListJobs(
 	}
 	found, err := s.views.Jobs(ctx, filter, page)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // of the project
+		return nil, err
 	}
 	ids := make([]int64, len(found))
 	for i := range found {
@@ -100,7 +100,7 @@ func (s *jobService) ListJobs(
 	}
 	details, err := s.views.Details(ctx, ids, s.now())
 	if err != nil {
-		return nil, err //nolint:wrapcheck // of the project
+		return nil, err
 	}
 	out := &runnersv1.ListJobsResponse{
 		NextPageToken: nextPage(found, page.Size, func(j job.Job) int64 { return j.ID }),
@@ -123,7 +123,7 @@ func (s *jobService) filter(ctx context.Context, m *runnersv1.ListJobsRequest) (
 		resource = pipelineName(f.PipelineID)
 		found, err := s.views.Pipeline(ctx, f.PipelineID)
 		if err != nil {
-			return f, err //nolint:wrapcheck // of the project
+			return f, err
 		}
 		if found == nil {
 			return f, notFound(resource)
@@ -146,7 +146,7 @@ func (s *jobService) CancelJob(
 		return nil, err
 	}
 	if err := s.scheduler.CancelJob(ctx, id, callerID(ctx)); err != nil {
-		return nil, err //nolint:wrapcheck // a fault, or of the project
+		return nil, err
 	}
 	message, err := s.get(ctx, id)
 	if err != nil {
@@ -164,7 +164,7 @@ func (s *jobService) RetryJob(
 	}
 	created, err := s.scheduler.RetryJob(ctx, id)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // a fault, or of the project
+		return nil, err
 	}
 	message, err := s.get(ctx, created)
 	if err != nil {

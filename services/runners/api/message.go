@@ -63,7 +63,7 @@ func jobMessage(j *job.Job, d postgres.Details) *runnersv1.Job {
 		Id: j.ID, PipelineId: j.PipelineID, ProjectId: j.ProjectID, Name: j.Name, Stage: j.Stage, Tags: j.Tags,
 		Protected: j.Protected, State: jobStates[j.State], Reason: string(j.Reason), Message: sentence(j.Reason),
 		// Runners report unsigned numbers of 32 bits, of which scripts use 8 bits.
-		ExitCode:       int32(j.ExitCode), //nolint:gosec // wraps around, as the number of a signal
+		ExitCode:       int32(j.ExitCode),
 		FailureAllowed: j.FailureAllowed(), Attempt: int32(min(j.Attempt, 1<<30)), RetryOf: j.RetryOf, RetriedBy: j.RetriedBy,
 		RunnerId: j.RunnerID, Timeout: durationpb.New(j.Timeout), CreatedAt: timestamp(j.CreatedAt),
 		PendingSince: timestamp(j.PendingSince), StartedAt: timestamp(j.StartedAt), FinishedAt: timestamp(j.FinishedAt),

@@ -30,7 +30,7 @@ func (s *operationService) Rebuild(
 	stream *connect.ServerStream[runnersv1.RebuildResponse],
 ) error {
 	if err := access.RequireAdministrator(ctx); err != nil {
-		return err //nolint:wrapcheck // a fault
+		return err
 	}
 	report := func(p readmodel.Progress) error {
 		return stream.Send(&runnersv1.RebuildResponse{Message: &runnersv1.RebuildResponse_Progress{
@@ -42,7 +42,7 @@ func (s *operationService) Rebuild(
 			return s.rebuild(ctx, r.Msg.GetCheck(), progress)
 		})
 	if err != nil {
-		return err //nolint:wrapcheck // of the project
+		return err
 	}
 	outcome := &runnersv1.RebuildOutcome{Differences: out.Differences, Replaced: out.Replaced}
 	for _, table := range out.Tables {

@@ -58,7 +58,7 @@ func (s *pipelineService) CreatePipeline(
 	}
 	created, err := s.scheduler.Create(ctx, request)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // a fault, or of the project
+		return nil, err
 	}
 	_, message, err := s.load(ctx, created.ID, directory.RoleReader)
 	if err != nil {
@@ -76,7 +76,7 @@ func (s *pipelineService) find(
 	}
 	found, err := s.views.Pipeline(ctx, id)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // of the project
+		return nil, err
 	}
 	if found == nil {
 		return nil, notFound(pipelineName(id))
@@ -97,7 +97,7 @@ func (s *pipelineService) load(
 	}
 	attempts, err := s.views.Attempts(ctx, id)
 	if err != nil {
-		return nil, nil, err //nolint:wrapcheck // of the project
+		return nil, nil, err
 	}
 	ids := make([]int64, len(attempts))
 	for i := range attempts {
@@ -105,7 +105,7 @@ func (s *pipelineService) load(
 	}
 	details, err := s.views.Details(ctx, ids, s.now())
 	if err != nil {
-		return nil, nil, err //nolint:wrapcheck // of the project
+		return nil, nil, err
 	}
 	return attempts, pipelineWithJobs(found, attempts, details), nil
 }
@@ -140,7 +140,7 @@ func (s *pipelineService) ListPipelines(
 	}
 	found, err := s.views.Pipelines(ctx, id, states, page)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // of the project
+		return nil, err
 	}
 	out := &runnersv1.ListPipelinesResponse{
 		NextPageToken: nextPage(found, page.Size, func(p schedule.Pipeline) int64 { return p.ID }),

@@ -146,7 +146,7 @@ func TestWatchSendsEachChangeUntilTheEnd(t *testing.T) {
 	stream, err := f.as(reader).WatchPipeline(t.Context(),
 		connect.NewRequest(&runnersv1.WatchPipelineRequest{Id: p.GetId()}))
 	require.NoError(t, err)
-	defer stream.Close() //nolint:errcheck // it has ended
+	defer stream.Close()
 	var last *runnersv1.Pipeline
 	next := func() {
 		t.Helper()
@@ -182,7 +182,7 @@ func TestWatchEndsWithTheAccessOfItsCaller(t *testing.T) {
 	stream, err := f.as(reader).WatchPipeline(t.Context(),
 		connect.NewRequest(&runnersv1.WatchPipelineRequest{Id: p.GetId()}))
 	require.NoError(t, err)
-	defer stream.Close() //nolint:errcheck // it has ended
+	defer stream.Close()
 	require.True(t, stream.Receive())
 	f.directory.write(func() { delete(f.directory.users, reader) })
 	for stream.Receive() {

@@ -68,7 +68,7 @@ func (s *runnerService) CreateRunner(
 	set(&asked)
 	created, token, err := s.runners.Create(ctx, caller(ctx), asked)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // a fault, or of the project
+		return nil, err
 	}
 	return connect.NewResponse(&runnersv1.CreateRunnerResponse{
 		Runner: s.message(created, true), Token: token,
@@ -83,7 +83,7 @@ func (s *runnerService) GetRunner(
 	}
 	found, err := s.runners.Get(ctx, caller(ctx), r.Msg.GetId())
 	if err != nil {
-		return nil, err //nolint:wrapcheck // a fault, or of the project
+		return nil, err
 	}
 	return connect.NewResponse(&runnersv1.GetRunnerResponse{Runner: s.message(found, true)}), nil
 }
@@ -104,7 +104,7 @@ func (s *runnerService) ListRunners(
 	}
 	all, err := s.runners.List(ctx, caller(ctx), r.Msg.GetProjectId())
 	if err != nil {
-		return nil, err //nolint:wrapcheck // a fault, or of the project
+		return nil, err
 	}
 	var page []RunnerView
 	for _, v := range all {
@@ -150,7 +150,7 @@ func (s *runnerService) UpdateRunner(
 	}
 	updated, err := s.runners.Update(ctx, caller(ctx), r.Msg.GetId(), change)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // a fault, or of the project
+		return nil, err
 	}
 	return connect.NewResponse(&runnersv1.UpdateRunnerResponse{Runner: s.message(updated, true)}), nil
 }
@@ -162,7 +162,7 @@ func (s *runnerService) DeleteRunner(
 		return nil, err
 	}
 	if err := s.runners.Delete(ctx, caller(ctx), r.Msg.GetId()); err != nil {
-		return nil, err //nolint:wrapcheck // a fault, or of the project
+		return nil, err
 	}
 	return connect.NewResponse(&runnersv1.DeleteRunnerResponse{}), nil
 }
@@ -175,7 +175,7 @@ func (s *runnerService) ResetRunnerToken(
 	}
 	token, expiresAt, err := s.runners.ResetToken(ctx, caller(ctx), r.Msg.GetId())
 	if err != nil {
-		return nil, err //nolint:wrapcheck // a fault, or of the project
+		return nil, err
 	}
 	return connect.NewResponse(&runnersv1.ResetRunnerTokenResponse{Token: token, ExpiresAt: timestamp(expiresAt)}), nil
 }

@@ -91,5 +91,5 @@ func (w *watch) update(ctx context.Context) (done bool, err error) {
 		return done, nil
 	}
 	w.sent = message
-	return done, w.send(&runnersv1.WatchPipelineResponse{Pipeline: message}) //nolint:wrapcheck // the caller is gone
+	return done, w.send(&runnersv1.WatchPipelineResponse{Pipeline: message})
 }

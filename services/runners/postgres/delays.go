@@ -19,7 +19,7 @@ func (Pipelines) Delay(ctx context.Context, tx pgx.Tx, j job.Job, until time.Tim
 // Undelay removes the delays of a pipeline that end at the time at the latest, and returns their number.
 func (Pipelines) Undelay(ctx context.Context, tx pgx.Tx, pipelineID int64, until time.Time) (int64, error) {
 	tag, err := tx.Exec(ctx, `DELETE FROM delayed_jobs WHERE pipeline_id = $1 AND begins_at <= $2`, pipelineID, until)
-	return tag.RowsAffected(), err //nolint:wrapcheck // the caller wraps it
+	return tag.RowsAffected(), err
 }
 
 // Due returns pipelines with delays that end at the time at the latest, those with the earliest first.
@@ -37,5 +37,5 @@ func (p Pipelines) Due(ctx context.Context, until time.Time, limit int) ([]int64
 func (p Pipelines) NextDelay(ctx context.Context) (time.Time, error) {
 	var next *time.Time
 	err := p.Pool.QueryRow(ctx, `SELECT min(begins_at) FROM delayed_jobs`).Scan(&next)
-	return timeOf(next), err //nolint:wrapcheck // the caller wraps it
+	return timeOf(next), err
 }

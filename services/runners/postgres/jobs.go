@@ -183,7 +183,7 @@ func (s Jobs) publish(ctx context.Context, tx pgx.Tx, changes []job.Change) erro
 	}
 	messages, err := s.Encoder.Changes(ctx, changes...)
 	if err != nil {
-		return err //nolint:wrapcheck // of the project
+		return err
 	}
 	if err := outbox.Insert(ctx, tx, messages...); err != nil {
 		return fmt.Errorf("publish transitions: %w", err)

@@ -26,7 +26,7 @@ var _ schedule.Store = Pipelines{}
 
 // InTx runs fn in a transaction.
 func (p Pipelines) InTx(ctx context.Context, fn func(tx pgx.Tx) error) error {
-	return postgres.InTx(ctx, p.Pool, fn) //nolint:wrapcheck // the error of fn
+	return postgres.InTx(ctx, p.Pool, fn)
 }
 
 // NewPipelineID returns the id of a new pipeline.
@@ -75,7 +75,7 @@ func scanPipeline(row pgx.CollectableRow) (schedule.Pipeline, error) {
 func readPipeline(ctx context.Context, db Querier, condition string, args ...any) (*schedule.Pipeline, error) {
 	rows, err := db.Query(ctx, `SELECT `+pipelineColumns+` FROM pipelines p WHERE `+condition, args...)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // the caller wraps it
+		return nil, err
 	}
 	found, err := pgx.CollectExactlyOneRow(rows, scanPipeline)
 	if errors.Is(err, pgx.ErrNoRows) {

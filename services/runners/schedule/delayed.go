@@ -33,14 +33,14 @@ func (s *Scheduler) RunDelayed(ctx context.Context) error {
 		}
 		if err := s.BeginDue(ctx); err != nil {
 			if ctx.Err() != nil {
-				return nil //nolint:nilerr // the service stops
+				return nil
 			}
 			return err
 		}
 		next, err := s.Store.NextDelay(ctx)
 		if err != nil {
 			if ctx.Err() != nil {
-				return nil //nolint:nilerr // the service stops
+				return nil
 			}
 			return fmt.Errorf("read the next delay: %w", err)
 		}
