@@ -19,6 +19,11 @@ import (
 	"lockstep.internal/services/runners/schedule"
 )
 
+// Contacts has the last contacts of runners; a [Runners].
+type Contacts interface {
+	LastContacts(ctx context.Context, ids ...int64) (map[int64]time.Time, error)
+}
+
 // Registry has all runners of the cell. [runner.Registry] implements it.
 type Registry interface {
 	// All returns all runners by id. The caller does not change them, nor the slice.
@@ -133,7 +138,7 @@ func (s *jobService) verdicts(ctx context.Context, j *job.Job) ([]*runnersv1.Run
 			ids = append(ids, r.ID)
 		}
 	}
-	contacts, err := s.views.Contacts(ctx, ids)
+	contacts, err := s.contacts.LastContacts(ctx, ids...)
 	if err != nil {
 		return nil, err
 	}

@@ -7,9 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
-	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -34,6 +32,7 @@ import (
 	"lockstep.internal/services/runners/job"
 	"lockstep.internal/services/runners/postgres"
 	"lockstep.internal/services/runners/publish"
+	"lockstep.internal/services/runners/registration"
 	"lockstep.internal/services/runners/runner"
 	"lockstep.internal/services/runners/schedule"
 	"lockstep.internal/tools/testkit/pgtest"
@@ -43,18 +42,6 @@ const (
 	cell = topology.Cell("local")
 	soon = time.Minute
 )
-
-// registry is the runners of the cell.
-type registry struct {
-	mu  sync.Mutex
-	all []*runner.Runner
-}
-
-func (r *registry) All() []*runner.Runner {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return slices.Clone(r.all)
-}
 
 // traces are the outputs of jobs.
 type traces map[int64]string
@@ -101,8 +88,8 @@ type fixture struct {
 	directory *fakeDirectory
 	pool      *pgxpool.Pool
 	scheduler *schedule.Scheduler
-	registry  *registry
-	runners   *runners
+	registry  *runner.Registry
+	runners   *registration.Service
 	traces    traces
 	archives  archives
 	rebuilt   int
@@ -130,8 +117,7 @@ func newFixture(t *testing.T) *fixture {
 	require.NoError(t, err)
 	now := time.Now()
 	f := &fixture{
-		t: t, private: private, registry: &registry{}, traces: traces{}, archives: archives{},
-		runners: newRunners(),
+		t: t, private: private, traces: traces{}, archives: archives{},
 		directory: newDirectory(directory.Key{
 			ID: "k", Public: public, NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour),
 		}),
@@ -145,6 +131,38 @@ func newFixture(t *testing.T) *fixture {
 	return f
 }
 
+// changes are the listeners of a replica.
+type changes struct {
+	jobs      *postgres.JobChanges
+	pipelines *postgres.PipelineChanges
+	runners   *postgres.RunnerChanges
+}
+
+// parts run the listeners and the registry of runners.
+func (f *fixture) parts(c changes) []service.Part {
+	subscription := c.runners.Subscribe()
+	f.t.Cleanup(subscription.Close)
+	f.registry = runner.NewRegistry(runner.Config{
+		Store: postgres.Runners{Pool: f.pool}, Changes: subscription, Logger: slog.New(slog.DiscardHandler), Now: time.Now,
+	})
+	f.runners = registration.New(registration.Config{
+		Cell: cell, Store: postgres.Runners{Pool: f.pool}, Registry: f.registry, Directory: f.directory,
+		Logger: slog.New(slog.DiscardHandler),
+	})
+	part := func(name string, run func(ctx context.Context, ready func()) error) service.Part {
+		return service.Part{Name: name, Run: func(ctx context.Context, self *service.Handle) error {
+			return run(ctx, self.Ready)
+		}}
+	}
+	return []service.Part{
+		part("jobs", c.jobs.Run), part("pipelines", c.pipelines.Run), part("runners", c.runners.Run),
+		part("registry", func(ctx context.Context, ready func()) error {
+			f.registry.Run(ctx, ready)
+			return nil
+		}),
+	}
+}
+
 func (f *fixture) store() postgres.Pipelines {
 	return postgres.Pipelines{Pool: f.pool, Jobs: postgres.Jobs{Encoder: publish.Encoder{Cell: cell}}}
 }
@@ -156,9 +174,12 @@ func (f *fixture) serve() {
 	})
 	require.NoError(f.t, err)
 	logger := slog.New(slog.DiscardHandler)
-	jobs, pipelines := postgres.NewJobChanges(f.pool), postgres.NewPipelineChanges(f.pool)
+	c := changes{
+		postgres.NewJobChanges(f.pool), postgres.NewPipelineChanges(f.pool), postgres.NewRunnerChanges(f.pool),
+	}
+	parts := f.parts(c)
 	handler := api.NewHandler(api.Dependencies{
-		Pool: f.pool, Scheduler: f.scheduler, JobChanges: jobs, PipelineChanges: pipelines, Access: verifier,
+		Pool: f.pool, Scheduler: f.scheduler, JobChanges: c.jobs, PipelineChanges: c.pipelines, Access: verifier,
 		Directory: f.directory, Registry: f.registry, Runners: f.runners, Traces: f.traces, Tail: tail,
 		Archives: f.archives, Logger: logger, Now: time.Now,
 		Rebuild: func(context.Context, bool, func(readmodel.Progress) error) (readmodel.Outcome, error) {
@@ -174,21 +195,15 @@ func (f *fixture) serve() {
 	ready := make(chan map[string]string, 1)
 	cfg.OnReady = func(addresses map[string]string) { ready <- addresses }
 	server := service.HTTPServer("api", service.DefaultListener("127.0.0.1:0"), mux, service.HTTPOptions{
-		Logger: logger, StopBefore: []string{"jobs", "pipelines"},
+		Logger: logger, StopBefore: []string{"jobs", "pipelines", "registry"},
 	})
-	server.StartAfter = []string{"jobs", "pipelines"}
+	server.StartAfter = []string{"jobs", "pipelines", "registry"}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() {
 		ended <- service.Run(ctx,
 			service.Options{Name: "api", Config: cfg, Logger: logger, Metrics: prometheus.NewRegistry()},
-			service.Part{Name: "jobs", Run: func(ctx context.Context, self *service.Handle) error {
-				return jobs.Run(ctx, self.Ready)
-			}},
-			service.Part{Name: "pipelines", Run: func(ctx context.Context, self *service.Handle) error {
-				return pipelines.Run(ctx, self.Ready)
-			}},
-			server)
+			append(parts, server)...)
 	}()
 	f.t.Cleanup(func() {
 		cancel()

@@ -80,7 +80,8 @@ func NewHandler(d Dependencies) http.Handler {
 	views := postgres.Views{Pool: d.Pool}
 	allowed := permissions{d.Directory}
 	jobs := &jobService{
-		views: views, allowed: allowed, scheduler: d.Scheduler, registry: d.Registry, directory: d.Directory, now: d.Now,
+		views: views, allowed: allowed, scheduler: d.Scheduler, registry: d.Registry, contacts: d.Runners,
+		directory: d.Directory, now: d.Now,
 	}
 	calls := http.NewServeMux()
 	calls.Handle(runnersv1connect.NewPipelineServiceHandler(&pipelineService{

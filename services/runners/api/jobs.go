@@ -23,6 +23,7 @@ type jobService struct {
 	allowed   permissions
 	scheduler Scheduler
 	registry  Registry
+	contacts  Contacts
 	directory Directory
 	now       func() time.Time
 }

@@ -7,9 +7,11 @@ import (
 	"connectrpc.com/connect"
 	"github.com/stretchr/testify/require"
 
+	"lockstep.internal/libs/access"
 	"lockstep.internal/schemas/gen/errcode"
 	runnersv1 "lockstep.internal/schemas/gen/lockstep/runners/v1"
 	"lockstep.internal/services/runners/job"
+	"lockstep.internal/services/runners/registration"
 	"lockstep.internal/services/runners/runner"
 )
 
@@ -107,44 +109,54 @@ func (f *fixture) explain(user, id int64) *runnersv1.ExplainJobResponse {
 	return got.Msg
 }
 
+// runner creates a runner, which has asked for jobs if it is online.
+func (f *fixture) runner(kind runner.Type, project int64, online bool, settings runner.Settings) int64 {
+	f.t.Helper()
+	issued, err := f.runners.Create(f.t.Context(), access.Caller{UserID: admin, Admin: true, Scope: access.ScopeAdmin},
+		registration.NewRunner{Type: kind, ProjectID: project, Settings: settings})
+	require.NoError(f.t, err)
+	if online {
+		_, err := f.registry.Manager(f.t.Context(), issued.Runner.ID, "s_1", runner.Info{Version: "18.0.0"}, "192.0.2.1")
+		require.NoError(f.t, err)
+	}
+	return issued.Runner.ID
+}
+
 func TestPendingJobIsExplainedByRunners(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	id := f.create("a: {script: x, tags: [gpu]}").GetJobs()[0].GetId()
 	require.Contains(t, f.explain(reader, id).GetMessage(), "its project has none")
-	old := time.Now().Add(-time.Hour)
-	instance := func(id int64, tags ...string) *runner.Runner {
-		return &runner.Runner{ID: id, Type: runner.InstanceType, CreatedAt: old, Settings: runner.Settings{Tags: tags}}
-	}
-	paused, protected := instance(12, "gpu"), instance(13, "gpu")
-	paused.Paused, protected.Protected = true, true
-	f.registry.all = []*runner.Runner{
-		instance(11, "linux"), paused, protected, instance(14, "gpu"), instance(15, "gpu"),
-		{ID: 16, Type: runner.ProjectType, ProjectIDs: []int64{otherProject}, OrganizationID: 1, CreatedAt: old},
-	}
-	for _, id := range []int64{11, 12, 13, 14, 16} {
-		f.exec(`INSERT INTO runners (id, type, token_hash) VALUES ($1, 'instance_type', $2)`, id, []byte{byte(id)})
-		f.exec(`INSERT INTO runner_managers (runner_id, system_id, contacted_at) VALUES ($1, 's', now())`, id)
-	}
+	gpu := []string{"gpu"}
+	other := f.runner(runner.InstanceType, 0, true, runner.Settings{Tags: []string{"linux"}})
+	require.Contains(t, f.explain(reader, id).GetMessage(), "none of 1 takes it")
+	paused := f.runner(runner.InstanceType, 0, true, runner.Settings{Tags: gpu, Paused: true})
+	protected := f.runner(runner.InstanceType, 0, true, runner.Settings{Tags: gpu, Protected: true})
+	matching := f.runner(runner.ProjectType, projectID, true, runner.Settings{Tags: gpu})
+	offline := f.runner(runner.InstanceType, 0, false, runner.Settings{Tags: gpu})
+	elsewhere := f.runner(runner.ProjectType, otherProject, true, runner.Settings{Tags: gpu})
 	explained := f.explain(reader, id)
 	require.Contains(t, explained.GetMessage(), "one of 1 runners that take it")
-	rules := map[int64][]string{}
-	for _, v := range explained.GetRunners() {
-		rules[v.GetRunnerId()] = []string{}
-		for _, o := range v.GetObstacles() {
-			rules[v.GetRunnerId()] = append(rules[v.GetRunnerId()], o.GetRule())
-			require.NotEmpty(t, o.GetMessage())
+	rules := func(explained *runnersv1.ExplainJobResponse) map[int64][]string {
+		found := map[int64][]string{}
+		for _, v := range explained.GetRunners() {
+			found[v.GetRunnerId()] = []string{}
+			for _, o := range v.GetObstacles() {
+				found[v.GetRunnerId()] = append(found[v.GetRunnerId()], o.GetRule())
+				require.NotEmpty(t, o.GetMessage())
+			}
+			require.Equal(t, len(v.GetObstacles()) == 0, v.GetMatches())
 		}
-		require.Equal(t, len(v.GetObstacles()) == 0, v.GetMatches())
+		return found
 	}
-	require.Equal(t, map[int64][]string{
-		11: {"tags"}, 12: {"paused"}, 13: {"protected"}, 14: {}, 15: {"offline"},
-	}, rules, "who is no administrator sees the runners of the project")
-	require.EqualValues(t, 14, explained.GetRunners()[0].GetRunnerId())
+	want := map[int64][]string{
+		other: {"tags"}, paused: {"paused"}, protected: {"protected"}, matching: {}, offline: {"offline"},
+	}
+	require.Equal(t, want, rules(explained), "who is no administrator sees the runners of the project")
+	require.Equal(t, matching, explained.GetRunners()[0].GetRunnerId())
 	require.Equal(t, "online", explained.GetRunners()[0].GetStatus())
-	require.Len(t, f.explain(admin, id).GetRunners(), 6)
-	f.registry.all = f.registry.all[:1]
-	require.Contains(t, f.explain(reader, id).GetMessage(), "none of 1 takes it")
+	want[elsewhere] = []string{"scope"}
+	require.Equal(t, want, rules(f.explain(admin, id)))
 }
 
 func TestOtherJobsAreExplainedByASentence(t *testing.T) {

@@ -60,7 +60,7 @@ func (s *pipelineService) CreatePipeline(
 	if err != nil {
 		return nil, err
 	}
-	_, message, err := s.load(ctx, created.ID, directory.RoleReader)
+	_, message, err := s.load(ctx, created.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -87,11 +87,11 @@ func (s *pipelineService) find(
 	return found, nil
 }
 
-// load returns a pipeline with its jobs if the caller has the role.
+// load returns a pipeline that the caller may read, with its jobs.
 func (s *pipelineService) load(
-	ctx context.Context, id int64, least directory.Role,
+	ctx context.Context, id int64,
 ) ([]schedule.Attempt, *runnersv1.Pipeline, error) {
-	found, err := s.find(ctx, id, func(*schedule.Pipeline) directory.Role { return least })
+	found, err := s.find(ctx, id, func(*schedule.Pipeline) directory.Role { return directory.RoleReader })
 	if err != nil {
 		return nil, nil, err
 	}
@@ -113,7 +113,7 @@ func (s *pipelineService) load(
 func (s *pipelineService) GetPipeline(
 	ctx context.Context, r *connect.Request[runnersv1.GetPipelineRequest],
 ) (*connect.Response[runnersv1.GetPipelineResponse], error) {
-	_, message, err := s.load(ctx, r.Msg.GetId(), directory.RoleReader)
+	_, message, err := s.load(ctx, r.Msg.GetId())
 	if err != nil {
 		return nil, err
 	}
@@ -184,6 +184,6 @@ func (s *pipelineService) change(
 	if err := change(); err != nil {
 		return nil, err
 	}
-	_, message, err := s.load(ctx, id, directory.RoleReader)
+	_, message, err := s.load(ctx, id)
 	return message, err
 }

@@ -37,23 +37,25 @@ func typeOf(wanted runnersv1.RunnerType) (runner.Type, bool) {
 // settings are those of a request.
 type settings = runnersv1.RunnerSettings
 
-// setters sets each path of RunnerSettings.
-var setters = map[string]func(*runner.Runner, *settings){
-	"description":      func(r *runner.Runner, m *settings) { r.Description = m.GetDescription() },
-	"maintenance_note": func(r *runner.Runner, m *settings) { r.MaintenanceNote = m.GetMaintenanceNote() },
-	"tags":             func(r *runner.Runner, m *settings) { r.Tags = m.GetTags() },
-	"run_untagged":     func(r *runner.Runner, m *settings) { r.RunUntagged = m.GetRunUntagged() },
-	"locked":           func(r *runner.Runner, m *settings) { r.Locked = m.GetLocked() },
-	"protected":        func(r *runner.Runner, m *settings) { r.Protected = m.GetProtected() },
-	"paused":           func(r *runner.Runner, m *settings) { r.Paused = m.GetPaused() },
-	"maximum_timeout":  func(r *runner.Runner, m *settings) { r.MaximumTimeout = m.GetMaximumTimeout().AsDuration() },
-	"project_ids":      func(r *runner.Runner, m *settings) { r.ProjectIDs = m.GetProjectIds() },
-	"user_ids":         func(r *runner.Runner, m *settings) { r.UserIDs = m.GetUserIds() },
-	"group_ids":        func(r *runner.Runner, m *settings) { r.GroupIDs = m.GetGroupIds() },
+// pathProjects is the path of RunnerSettings that is no setting of the domain, but links.
+const pathProjects = "project_ids"
+
+// setters sets each other path of RunnerSettings.
+var setters = map[string]func(*runner.Settings, *settings){
+	"description":      func(r *runner.Settings, m *settings) { r.Description = m.GetDescription() },
+	"maintenance_note": func(r *runner.Settings, m *settings) { r.MaintenanceNote = m.GetMaintenanceNote() },
+	"tags":             func(r *runner.Settings, m *settings) { r.Tags = m.GetTags() },
+	"run_untagged":     func(r *runner.Settings, m *settings) { r.RunUntagged = m.GetRunUntagged() },
+	"locked":           func(r *runner.Settings, m *settings) { r.Locked = m.GetLocked() },
+	"protected":        func(r *runner.Settings, m *settings) { r.Protected = m.GetProtected() },
+	"paused":           func(r *runner.Settings, m *settings) { r.Paused = m.GetPaused() },
+	"maximum_timeout":  func(r *runner.Settings, m *settings) { r.MaximumTimeout = m.GetMaximumTimeout().AsDuration() },
+	"user_ids":         func(r *runner.Settings, m *settings) { r.UserIDs = m.GetUserIds() },
+	"group_ids":        func(r *runner.Settings, m *settings) { r.GroupIDs = m.GetGroupIds() },
 }
 
-// changeOf returns the change of a runner to the settings that the paths name.
-func changeOf(m *settings, paths []string) (func(r *runner.Runner), error) {
+// editOf returns the change of those settings that the paths name.
+func editOf(m *settings, paths []string) (func(r *runner.Settings), error) {
 	if timeout := m.GetMaximumTimeout(); timeout != nil {
 		if err := timeout.CheckValid(); err != nil {
 			return nil, fault.Wrap(err, errcode.InvalidArgument, "maximum_timeout: not a duration").
@@ -66,11 +68,15 @@ func changeOf(m *settings, paths []string) (func(r *runner.Runner), error) {
 				With("field", "update_mask")
 		}
 	}
-	return func(r *runner.Runner) {
+	return func(r *runner.Settings) {
 		for _, path := range paths {
 			setters[path](r, m)
 		}
 	}, nil
 }
 
-func settingNames() string { return strings.Join(slices.Sorted(maps.Keys(setters)), ", ") }
+// settingNames returns all paths of RunnerSettings, for messages.
+func settingNames() string {
+	names := slices.Sorted(maps.Keys(setters))
+	return strings.Join(append(names, pathProjects), ", ")
+}

@@ -2,40 +2,36 @@ package api
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"time"
 
 	"connectrpc.com/connect"
-	"google.golang.org/protobuf/types/known/durationpb"
 
 	"lockstep.internal/libs/access"
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/schemas/gen/errcode"
 	runnersv1 "lockstep.internal/schemas/gen/lockstep/runners/v1"
 	"lockstep.internal/schemas/gen/lockstep/runners/v1/runnersv1connect"
+	"lockstep.internal/services/runners/registration"
 	"lockstep.internal/services/runners/runner"
 )
 
-// RunnerView is a runner with its managers.
-type RunnerView struct {
-	Runner   runner.Runner
-	Managers []runner.Manager
-}
-
-// Runners changes and lists the runners of the cell. It authorizes the caller: a runner that the caller may not see is
-// the fault not_found.
+// Runners manages the runners of the cell and authorizes its callers. [registration.Service] implements it.
 type Runners interface {
-	// Create creates a runner of the type, group or projects and settings of r, and returns it with its token.
-	Create(ctx context.Context, caller access.Caller, r runner.Runner) (created RunnerView, token string, err error)
-	Get(ctx context.Context, caller access.Caller, id int64) (RunnerView, error)
-	// List returns the runners that the caller may see, by id. projectID: those that take jobs of a project; 0 for all.
-	List(ctx context.Context, caller access.Caller, projectID int64) ([]RunnerView, error)
-	// Update stores what change does to the settings and projects of a runner. change may be called more than once.
-	Update(ctx context.Context, caller access.Caller, id int64, change func(r *runner.Runner)) (RunnerView, error)
+	Create(ctx context.Context, caller access.Caller, request registration.NewRunner) (registration.Issued, error)
+	Get(ctx context.Context, caller access.Caller, id int64) (runner.Runner, error)
+	List(caller access.Caller, filter registration.Filter) (page []runner.Runner, more bool)
+	Managers(ctx context.Context, caller access.Caller, id int64) ([]runner.Manager, error)
+	LastContacts(ctx context.Context, ids ...int64) (map[int64]time.Time, error)
+	Update(
+		ctx context.Context, caller access.Caller, id, revision int64, edit func(*runner.Settings),
+	) (runner.Runner, error)
+	Link(ctx context.Context, caller access.Caller, id, projectID int64) (runner.Runner, error)
+	Unlink(ctx context.Context, caller access.Caller, id, projectID int64) (runner.Runner, error)
 	Delete(ctx context.Context, caller access.Caller, id int64) error
-	// ResetToken returns a new token and when it expires; the zero time for never.
-	ResetToken(ctx context.Context, caller access.Caller, id int64) (token string, expiresAt time.Time, err error)
+	ResetToken(ctx context.Context, caller access.Caller, id int64) (registration.Issued, error)
 }
 
 // defaultRunners is the number of runners on a page.
@@ -53,6 +49,7 @@ func caller(ctx context.Context) access.Caller {
 	return c
 }
 
+// CreateRunner creates a runner and links it to further projects. If that is not possible, it deletes the runner.
 func (s *runnerService) CreateRunner(
 	ctx context.Context, r *connect.Request[runnersv1.CreateRunnerRequest],
 ) (*connect.Response[runnersv1.CreateRunnerResponse], error) {
@@ -60,21 +57,51 @@ func (s *runnerService) CreateRunner(
 	if !found {
 		return nil, fault.New(errcode.InvalidArgument, "type: give the type of the runner").With("field", "type")
 	}
-	set, err := changeOf(r.Msg.GetSettings(), slices.Sorted(maps.Keys(setters)))
+	edit, err := editOf(r.Msg.GetSettings(), slices.Sorted(maps.Keys(setters)))
 	if err != nil {
 		return nil, err
 	}
-	asked := runner.Runner{Type: kind, GroupID: r.Msg.GetGroupId()}
-	set(&asked)
-	created, token, err := s.runners.Create(ctx, caller(ctx), asked)
+	request := registration.NewRunner{Type: kind, GroupID: r.Msg.GetGroupId()}
+	edit(&request.Settings)
+	projects := r.Msg.GetSettings().GetProjectIds()
+	if len(projects) > 0 {
+		request.ProjectID, projects = projects[0], projects[1:]
+	}
+	// A locked runner cannot be linked. It takes no jobs before it is complete.
+	complete := request.Settings
+	if len(projects) > 0 {
+		request.Settings.Locked, request.Settings.Paused = false, true
+	}
+	issued, err := s.runners.Create(ctx, caller(ctx), request)
 	if err != nil {
 		return nil, err
 	}
-	return connect.NewResponse(&runnersv1.CreateRunnerResponse{
-		Runner: s.message(created, true), Token: token,
-	}), nil
+	created := issued.Runner
+	if len(projects) > 0 {
+		if created, err = s.complete(ctx, created.ID, projects, complete); err != nil {
+			return nil, errors.Join(err, s.runners.Delete(context.WithoutCancel(ctx), caller(ctx), issued.Runner.ID))
+		}
+	}
+	message, err := s.message(ctx, created)
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&runnersv1.CreateRunnerResponse{Runner: message, Token: issued.Token}), nil
 }
 
+// complete links a new runner to further projects and gives it all its settings.
+func (s *runnerService) complete(
+	ctx context.Context, id int64, projects []int64, complete runner.Settings,
+) (runner.Runner, error) {
+	for _, projectID := range projects {
+		if _, err := s.runners.Link(ctx, caller(ctx), id, projectID); err != nil {
+			return runner.Runner{}, err
+		}
+	}
+	return s.runners.Update(ctx, caller(ctx), id, 0, func(settings *runner.Settings) { *settings = complete })
+}
+
+// GetRunner returns a runner, with its managers if the caller manages it: they have addresses.
 func (s *runnerService) GetRunner(
 	ctx context.Context, r *connect.Request[runnersv1.GetRunnerRequest],
 ) (*connect.Response[runnersv1.GetRunnerResponse], error) {
@@ -85,58 +112,84 @@ func (s *runnerService) GetRunner(
 	if err != nil {
 		return nil, err
 	}
-	return connect.NewResponse(&runnersv1.GetRunnerResponse{Runner: s.message(found, true)}), nil
+	message, err := s.message(ctx, found)
+	if err != nil {
+		return nil, err
+	}
+	managers, err := s.runners.Managers(ctx, caller(ctx), found.ID)
+	if err != nil && !fault.Is(err, errcode.PermissionDenied) {
+		return nil, err
+	}
+	for _, m := range managers {
+		message.Managers = append(message.Managers, s.managerMessage(m))
+	}
+	return connect.NewResponse(&runnersv1.GetRunnerResponse{Runner: message}), nil
 }
 
 func (s *runnerService) ListRunners(
 	ctx context.Context, r *connect.Request[runnersv1.ListRunnersRequest],
 ) (*connect.Response[runnersv1.ListRunnersResponse], error) {
-	size, err := pageSize(r.Msg.GetPageSize(), defaultRunners)
+	m := r.Msg
+	size, err := pageSize(m.GetPageSize(), defaultRunners)
 	if err != nil {
 		return nil, err
 	}
-	after, err := pageToken(r.Msg.GetPageToken())
-	if err != nil {
+	filter := registration.Filter{ProjectID: m.GetProjectId(), Tags: m.GetTags(), Limit: maxPageSize}
+	if filter.AfterID, err = pageToken(m.GetPageToken()); err != nil {
 		return nil, err
 	}
-	if r.Msg.GetProjectId() < 0 {
+	if filter.ProjectID < 0 {
 		return nil, fault.New(errcode.InvalidArgument, "project_id: not an id").With("field", "project_id")
 	}
-	all, err := s.runners.List(ctx, caller(ctx), r.Msg.GetProjectId())
+	if m.GetType() != runnersv1.RunnerType_RUNNER_TYPE_UNSPECIFIED {
+		var known bool
+		if filter.Type, known = typeOf(m.GetType()); !known {
+			return nil, fault.New(errcode.InvalidArgument, "type: not a type of runners").With("field", "type")
+		}
+	}
+	page, err := s.list(ctx, filter, m.GetStatus(), size)
 	if err != nil {
 		return nil, err
 	}
-	var page []RunnerView
-	for _, v := range all {
-		if v.Runner.ID > after && s.selects(r.Msg, v) && len(page) < size {
-			page = append(page, v)
+	return connect.NewResponse(&runnersv1.ListRunnersResponse{
+		Runners: page, NextPageToken: nextPage(page, size, (*runnersv1.Runner).GetId),
+	}), nil
+}
+
+// list returns up to size runners with a status; all for none.
+func (s *runnerService) list(
+	ctx context.Context, filter registration.Filter, status runnersv1.RunnerStatus, size int,
+) ([]*runnersv1.Runner, error) {
+	var page []*runnersv1.Runner
+	for more := true; more; {
+		var found []runner.Runner
+		if found, more = s.runners.List(caller(ctx), filter); len(found) == 0 {
+			break
+		}
+		filter.AfterID = found[len(found)-1].ID
+		messages, err := s.messages(ctx, found)
+		if err != nil {
+			return nil, err
+		}
+		for _, m := range messages {
+			if status != runnersv1.RunnerStatus_RUNNER_STATUS_UNSPECIFIED && m.GetStatus() != status {
+				continue
+			}
+			if page = append(page, m); len(page) == size {
+				return page, nil
+			}
 		}
 	}
-	out := &runnersv1.ListRunnersResponse{
-		NextPageToken: nextPage(page, size, func(v RunnerView) int64 { return v.Runner.ID }),
-	}
-	for _, v := range page {
-		out.Runners = append(out.Runners, s.message(v, false))
-	}
-	return connect.NewResponse(out), nil
+	return page, nil
 }
 
-// selects reports whether a request selects a runner.
-func (s *runnerService) selects(m *runnersv1.ListRunnersRequest, v RunnerView) bool {
-	if kind, found := typeOf(m.GetType()); found && v.Runner.Type != kind {
-		return false
-	}
-	status := m.GetStatus()
-	if status != runnersv1.RunnerStatus_RUNNER_STATUS_UNSPECIFIED && statuses[v.Runner.Status(v.Managers, s.now())] != status {
-		return false
-	}
-	return !slices.ContainsFunc(m.GetTags(), func(tag string) bool { return !slices.Contains(v.Runner.Tags, tag) })
-}
-
+// UpdateRunner changes settings, and then the links to projects. After an error some changes may be stored: a repeated
+// request completes them.
 func (s *runnerService) UpdateRunner(
 	ctx context.Context, r *connect.Request[runnersv1.UpdateRunnerRequest],
 ) (*connect.Response[runnersv1.UpdateRunnerResponse], error) {
-	if err := requireID("id", r.Msg.GetId()); err != nil {
+	id := r.Msg.GetId()
+	if err := requireID("id", id); err != nil {
 		return nil, err
 	}
 	paths := r.Msg.GetUpdateMask().GetPaths()
@@ -144,15 +197,59 @@ func (s *runnerService) UpdateRunner(
 		return nil, fault.New(errcode.InvalidArgument, "update_mask is missing: give one or more of %s", settingNames()).
 			With("field", "update_mask")
 	}
-	change, err := changeOf(r.Msg.GetSettings(), paths)
+	edited := slices.DeleteFunc(slices.Clone(paths), func(path string) bool { return path == pathProjects })
+	edit, err := editOf(r.Msg.GetSettings(), edited)
 	if err != nil {
 		return nil, err
 	}
-	updated, err := s.runners.Update(ctx, caller(ctx), r.Msg.GetId(), change)
+	var updated runner.Runner
+	changes := []func() error{func() error {
+		updated, err = s.runners.Update(ctx, caller(ctx), id, 0, edit)
+		return err
+	}}
+	if slices.Contains(paths, pathProjects) {
+		changes = append(changes, func() error {
+			updated, err = s.link(ctx, id, r.Msg.GetSettings().GetProjectIds())
+			return err
+		})
+	}
+	if r.Msg.GetSettings().GetLocked() {
+		slices.Reverse(changes) // a locked runner cannot be linked
+	}
+	for _, change := range changes {
+		if err := change(); err != nil {
+			return nil, err
+		}
+	}
+	message, err := s.message(ctx, updated)
 	if err != nil {
 		return nil, err
 	}
-	return connect.NewResponse(&runnersv1.UpdateRunnerResponse{Runner: s.message(updated, true)}), nil
+	return connect.NewResponse(&runnersv1.UpdateRunnerResponse{Runner: message}), nil
+}
+
+// link links a runner to these projects, and to no others.
+func (s *runnerService) link(ctx context.Context, id int64, projects []int64) (runner.Runner, error) {
+	r, err := s.runners.Get(ctx, caller(ctx), id)
+	if err != nil {
+		return r, err
+	}
+	before := r.ProjectIDs
+	for _, projectID := range projects {
+		if !slices.Contains(r.ProjectIDs, projectID) {
+			if r, err = s.runners.Link(ctx, caller(ctx), id, projectID); err != nil {
+				return r, err
+			}
+		}
+	}
+	for _, projectID := range before {
+		if !slices.Contains(projects, projectID) {
+			if r, err = s.runners.Unlink(ctx, caller(ctx), id, projectID); err != nil {
+				return r, err
+			}
+		}
+	}
+	return r, nil
 }
 
 func (s *runnerService) DeleteRunner(
@@ -173,37 +270,11 @@ func (s *runnerService) ResetRunnerToken(
 	if err := requireID("id", r.Msg.GetId()); err != nil {
 		return nil, err
 	}
-	token, expiresAt, err := s.runners.ResetToken(ctx, caller(ctx), r.Msg.GetId())
+	issued, err := s.runners.ResetToken(ctx, caller(ctx), r.Msg.GetId())
 	if err != nil {
 		return nil, err
 	}
-	return connect.NewResponse(&runnersv1.ResetRunnerTokenResponse{Token: token, ExpiresAt: timestamp(expiresAt)}), nil
-}
-
-func (s *runnerService) message(v RunnerView, withManagers bool) *runnersv1.Runner {
-	r, now := &v.Runner, s.now()
-	out := &runnersv1.Runner{
-		Id: r.ID, Type: types[r.Type], OrganizationId: r.OrganizationID, GroupId: r.GroupID,
-		Status: statuses[r.Status(v.Managers, now)], ContactedAt: timestamp(runner.LastContact(v.Managers)),
-		CreatedBy: r.CreatedBy, CreatedAt: timestamp(r.CreatedAt), TokenExpiresAt: timestamp(r.TokenExpiresAt),
-		Settings: &runnersv1.RunnerSettings{
-			Description: r.Description, MaintenanceNote: r.MaintenanceNote, Tags: r.Tags, RunUntagged: r.RunUntagged,
-			Locked: r.Locked, Protected: r.Protected, Paused: r.Paused, ProjectIds: r.ProjectIDs, UserIds: r.UserIDs,
-			GroupIds: r.GroupIDs,
-		},
-	}
-	if r.MaximumTimeout > 0 {
-		out.Settings.MaximumTimeout = durationpb.New(r.MaximumTimeout)
-	}
-	if !withManagers {
-		return out
-	}
-	for _, m := range v.Managers {
-		out.Managers = append(out.Managers, &runnersv1.Manager{
-			Id: m.ID, SystemId: m.SystemID, Status: statuses[m.Status(now)], ContactedAt: timestamp(m.ContactedAt),
-			Version: m.Info.Version, Platform: m.Info.Platform, Architecture: m.Info.Architecture,
-			Executor: m.Info.Executor, Address: m.Address,
-		})
-	}
-	return out
+	return connect.NewResponse(&runnersv1.ResetRunnerTokenResponse{
+		Token: issued.Token, ExpiresAt: timestamp(issued.Runner.TokenExpiresAt),
+	}), nil
 }

@@ -1,8 +1,6 @@
 package api_test
 
 import (
-	"context"
-	"sync"
 	"testing"
 	"time"
 
@@ -11,199 +9,156 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
-	"lockstep.internal/libs/access"
-	"lockstep.internal/libs/fault"
 	"lockstep.internal/schemas/gen/errcode"
 	runnersv1 "lockstep.internal/schemas/gen/lockstep/runners/v1"
-	"lockstep.internal/services/runners/api"
 	"lockstep.internal/services/runners/runner"
 )
 
-// runners are runners in memory, which the administrator alone may use. Package registration has the real ones.
-type runners struct {
-	mu    sync.Mutex
-	views map[int64]api.RunnerView
-	now   time.Time
-}
-
-func newRunners() *runners {
-	return &runners{views: map[int64]api.RunnerView{}, now: time.Now().UTC().Truncate(time.Millisecond)}
-}
-
-func (r *runners) Create(
-	_ context.Context, caller access.Caller, asked runner.Runner,
-) (api.RunnerView, string, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if !caller.Admin {
-		return api.RunnerView{}, "", fault.New(errcode.PermissionDenied, "not an administrator")
+// settings returns settings of which none has its default.
+func settings() *runnersv1.RunnerSettings {
+	return &runnersv1.RunnerSettings{
+		Description: "a runner", MaintenanceNote: "note", Tags: []string{"gpu", "linux"}, RunUntagged: true, Locked: true,
+		Protected: true, Paused: true, MaximumTimeout: durationpb.New(time.Hour),
+		ProjectIds: []int64{projectID, otherProject}, UserIds: []int64{8}, GroupIds: []int64{9},
 	}
-	asked.ID, asked.CreatedBy, asked.CreatedAt = int64(len(r.views)+1), caller.UserID, r.now
-	r.views[asked.ID] = api.RunnerView{Runner: asked}
-	return r.views[asked.ID], "glrt-secret", nil
-}
-
-func (r *runners) find(caller access.Caller, id int64) (api.RunnerView, error) {
-	v, found := r.views[id]
-	if !found || !caller.Admin {
-		return v, fault.New(errcode.NotFound, "runner %d does not exist", id)
-	}
-	return v, nil
-}
-
-func (r *runners) Get(_ context.Context, caller access.Caller, id int64) (api.RunnerView, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.find(caller, id)
-}
-
-func (r *runners) List(_ context.Context, caller access.Caller, _ int64) ([]api.RunnerView, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	var all []api.RunnerView
-	for id := range int64(len(r.views)) {
-		if v, err := r.find(caller, id+1); err == nil {
-			all = append(all, v)
-		}
-	}
-	return all, nil
-}
-
-func (r *runners) Update(
-	_ context.Context, caller access.Caller, id int64, change func(*runner.Runner),
-) (api.RunnerView, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	v, err := r.find(caller, id)
-	if err == nil {
-		change(&v.Runner)
-		r.views[id] = v
-	}
-	return v, err
-}
-
-func (r *runners) Delete(_ context.Context, caller access.Caller, id int64) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	_, err := r.find(caller, id)
-	if err == nil {
-		delete(r.views, id)
-	}
-	return err
-}
-
-func (r *runners) ResetToken(_ context.Context, caller access.Caller, id int64) (string, time.Time, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	_, err := r.find(caller, id)
-	return "glrt-new", r.now.Add(time.Hour), err
-}
-
-func (r *runners) contacted(id int64, at time.Time) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	v := r.views[id]
-	v.Managers = append(v.Managers, runner.Manager{
-		ID: 77, RunnerID: id, SystemID: "s_1", Info: runner.Info{Version: "18.0.0"}, CreatedAt: at, ContactedAt: at,
-	})
-	r.views[id] = v
 }
 
 func TestRunnerIsManaged(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	client := f.as(admin)
-	settings := &runnersv1.RunnerSettings{
-		Description: "a runner", MaintenanceNote: "note", Tags: []string{"gpu", "linux"}, RunUntagged: true, Locked: true,
-		Protected: true, Paused: true, MaximumTimeout: durationpb.New(time.Hour), ProjectIds: []int64{projectID},
-		UserIds: []int64{8}, GroupIds: []int64{9},
-	}
 	made, err := client.CreateRunner(t.Context(), connect.NewRequest(&runnersv1.CreateRunnerRequest{
-		Type: runnersv1.RunnerType_RUNNER_TYPE_PROJECT, Settings: settings,
+		Type: runnersv1.RunnerType_RUNNER_TYPE_PROJECT, Settings: settings(),
 	}))
 	require.NoError(t, err)
-	require.Equal(t, "glrt-secret", made.Msg.GetToken())
-	require.Equal(t, settings.String(), made.Msg.GetRunner().GetSettings().String(), "every setting is kept")
+	id, want := made.Msg.GetRunner().GetId(), settings()
+	require.Equal(t, want.String(), made.Msg.GetRunner().GetSettings().String(), "every setting is kept")
 	require.Equal(t, runnersv1.RunnerStatus_RUNNER_STATUS_NEVER_CONTACTED, made.Msg.GetRunner().GetStatus())
-	id := made.Msg.GetRunner().GetId()
-
-	updated, err := client.UpdateRunner(t.Context(), connect.NewRequest(&runnersv1.UpdateRunnerRequest{
-		Id: id, Settings: &runnersv1.RunnerSettings{Description: "changed", Tags: []string{"ignored"}},
-		UpdateMask: &fieldmaskpb.FieldMask{Paths: []string{"paused", "description", "maximum_timeout"}},
-	}))
+	require.EqualValues(t, 1, made.Msg.GetRunner().GetOrganizationId())
+	_, err = f.registry.Authenticate(t.Context(), made.Msg.GetToken())
 	require.NoError(t, err)
-	settings.Paused, settings.Description, settings.MaximumTimeout = false, "changed", nil
-	require.Equal(t, settings.String(), updated.Msg.GetRunner().GetSettings().String(), "the others stay")
 
-	f.runners.contacted(id, time.Now())
-	got, err := client.GetRunner(t.Context(), connect.NewRequest(&runnersv1.GetRunnerRequest{Id: id}))
+	update := func(s *runnersv1.RunnerSettings, paths ...string) {
+		t.Helper()
+		updated, err := client.UpdateRunner(t.Context(), connect.NewRequest(&runnersv1.UpdateRunnerRequest{
+			Id: id, Settings: s, UpdateMask: &fieldmaskpb.FieldMask{Paths: paths},
+		}))
+		require.NoError(t, err)
+		require.Equal(t, want.String(), updated.Msg.GetRunner().GetSettings().String(), "the others stay")
+	}
+	want.Paused, want.Description, want.MaximumTimeout = false, "changed", nil
+	update(&runnersv1.RunnerSettings{Description: "changed", Tags: []string{"ignored"}},
+		"paused", "description", "maximum_timeout")
+	want.Locked, want.ProjectIds = false, []int64{projectID}
+	update(&runnersv1.RunnerSettings{ProjectIds: []int64{projectID}}, "project_ids", "locked")
+	want.Locked, want.ProjectIds = true, []int64{projectID, otherProject}
+	update(&runnersv1.RunnerSettings{Locked: true, ProjectIds: want.GetProjectIds()}, "locked", "project_ids")
+
+	_, err = f.registry.Manager(t.Context(), id, "s_1", runner.Info{Version: "18.0.0"}, "192.0.2.1")
 	require.NoError(t, err)
-	require.Equal(t, runnersv1.RunnerStatus_RUNNER_STATUS_ONLINE, got.Msg.GetRunner().GetStatus())
-	require.Equal(t, "18.0.0", got.Msg.GetRunner().GetManagers()[0].GetVersion())
+	for user, managers := range map[int64]int{admin: 1, maintainer: 1, reader: 0} {
+		got, err := f.as(user).GetRunner(t.Context(), connect.NewRequest(&runnersv1.GetRunnerRequest{Id: id}))
+		require.NoError(t, err)
+		require.Equal(t, runnersv1.RunnerStatus_RUNNER_STATUS_ONLINE, got.Msg.GetRunner().GetStatus())
+		require.Len(t, got.Msg.GetRunner().GetManagers(), managers, "who manages the runner sees addresses")
+	}
+	_, err = f.as(stranger).GetRunner(t.Context(), connect.NewRequest(&runnersv1.GetRunnerRequest{Id: id}))
+	requireCode(t, errcode.NotFound, err)
 
 	reset, err := client.ResetRunnerToken(t.Context(), connect.NewRequest(&runnersv1.ResetRunnerTokenRequest{Id: id}))
 	require.NoError(t, err)
-	require.Equal(t, "glrt-new", reset.Msg.GetToken())
+	_, err = f.registry.Authenticate(t.Context(), made.Msg.GetToken())
+	requireCode(t, errcode.PermissionDenied, err, "the old token is void")
+	_, err = f.registry.Authenticate(t.Context(), reset.Msg.GetToken())
+	require.NoError(t, err)
+	_, err = f.as(developer).DeleteRunner(t.Context(), connect.NewRequest(&runnersv1.DeleteRunnerRequest{Id: id}))
+	requireCode(t, errcode.PermissionDenied, err)
 	_, err = client.DeleteRunner(t.Context(), connect.NewRequest(&runnersv1.DeleteRunnerRequest{Id: id}))
 	require.NoError(t, err)
 	_, err = client.GetRunner(t.Context(), connect.NewRequest(&runnersv1.GetRunnerRequest{Id: id}))
 	requireCode(t, errcode.NotFound, err)
 }
 
+func TestRunnerThatCannotBeCompletedIsNotCreated(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	_, err := f.as(maintainer).CreateRunner(t.Context(), connect.NewRequest(&runnersv1.CreateRunnerRequest{
+		Type: runnersv1.RunnerType_RUNNER_TYPE_PROJECT, Settings: settings(),
+	}))
+	requireCode(t, errcode.NotFound, err, "the maintainer has no role in the second project")
+	require.Empty(t, f.registry.All())
+}
+
 func TestInvalidRequestsAboutRunners(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	client := f.as(admin)
-	_, err := client.CreateRunner(t.Context(), connect.NewRequest(&runnersv1.CreateRunnerRequest{}))
-	requireCode(t, errcode.InvalidArgument, err)
-	_, err = client.CreateRunner(t.Context(), connect.NewRequest(&runnersv1.CreateRunnerRequest{
-		Type:     runnersv1.RunnerType_RUNNER_TYPE_INSTANCE,
-		Settings: &runnersv1.RunnerSettings{MaximumTimeout: &durationpb.Duration{Seconds: 1, Nanos: -1}},
-	}))
-	requireCode(t, errcode.InvalidArgument, err)
+	for name, m := range map[string]*runnersv1.CreateRunnerRequest{
+		"no type":   {},
+		"a type":    {Type: 77},
+		"duration":  {Type: 1, Settings: &runnersv1.RunnerSettings{MaximumTimeout: &durationpb.Duration{Nanos: -1, Seconds: 1}}},
+		"no tags":   {Type: 1, Settings: &runnersv1.RunnerSettings{}},
+		"no owner":  {Type: 3, Settings: &runnersv1.RunnerSettings{RunUntagged: true}},
+		"two types": {Type: 1, GroupId: 3, Settings: &runnersv1.RunnerSettings{RunUntagged: true}},
+	} {
+		_, err := client.CreateRunner(t.Context(), connect.NewRequest(m))
+		requireCode(t, errcode.InvalidArgument, err, name)
+	}
 	for _, mask := range [][]string{nil, {"token_hash"}} {
-		_, err = client.UpdateRunner(t.Context(), connect.NewRequest(&runnersv1.UpdateRunnerRequest{
+		_, err := client.UpdateRunner(t.Context(), connect.NewRequest(&runnersv1.UpdateRunnerRequest{
 			Id: 1, UpdateMask: &fieldmaskpb.FieldMask{Paths: mask},
 		}))
 		requireCode(t, errcode.InvalidArgument, err)
-		require.ErrorContains(t, err, "maximum_timeout, paused")
+		require.ErrorContains(t, err, "user_ids, project_ids")
+	}
+	for name, m := range map[string]*runnersv1.ListRunnersRequest{
+		"size": {PageSize: -1}, "token": {PageToken: "x"}, "project": {ProjectId: -1}, "type": {Type: 77},
+	} {
+		_, err := client.ListRunners(t.Context(), connect.NewRequest(m))
+		requireCode(t, errcode.InvalidArgument, err, name)
 	}
 }
 
 func TestRunnersAreListedInPages(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	client := f.as(admin)
+	var ids []int64
 	for i := range 5 {
 		tags := []string{"linux"}
 		if i%2 == 0 {
 			tags = append(tags, "gpu")
 		}
-		_, err := client.CreateRunner(t.Context(), connect.NewRequest(&runnersv1.CreateRunnerRequest{
-			Type: runnersv1.RunnerType_RUNNER_TYPE_INSTANCE, Settings: &runnersv1.RunnerSettings{Tags: tags},
-		}))
-		require.NoError(t, err)
+		ids = append(ids, f.runner(runner.InstanceType, 0, i >= 3, runner.Settings{Tags: tags}))
 	}
-	f.runners.contacted(5, time.Now())
-	list := func(m *runnersv1.ListRunnersRequest) (ids []int64, next string) {
+	own := f.runner(runner.ProjectType, projectID, false, runner.Settings{RunUntagged: true})
+	elsewhere := f.runner(runner.ProjectType, otherProject, false, runner.Settings{RunUntagged: true})
+	list := func(user int64, m *runnersv1.ListRunnersRequest) (found []int64, next string) {
 		t.Helper()
-		got, err := client.ListRunners(t.Context(), connect.NewRequest(m))
+		got, err := f.as(user).ListRunners(t.Context(), connect.NewRequest(m))
 		require.NoError(t, err)
 		for _, r := range got.Msg.GetRunners() {
-			ids = append(ids, r.GetId())
+			found = append(found, r.GetId())
+			require.Empty(t, r.GetManagers())
 		}
-		return ids, got.Msg.GetNextPageToken()
+		return found, got.Msg.GetNextPageToken()
 	}
-	ids, next := list(&runnersv1.ListRunnersRequest{Tags: []string{"gpu"}, PageSize: 2})
-	require.Equal(t, []int64{1, 3}, ids)
-	ids, next = list(&runnersv1.ListRunnersRequest{Tags: []string{"gpu"}, PageSize: 2, PageToken: next})
-	require.Equal(t, []int64{5}, ids)
+	found, next := list(admin, &runnersv1.ListRunnersRequest{Tags: []string{"gpu"}, PageSize: 2})
+	require.Equal(t, []int64{ids[0], ids[2]}, found)
+	found, next = list(admin, &runnersv1.ListRunnersRequest{Tags: []string{"gpu"}, PageSize: 2, PageToken: next})
+	require.Equal(t, ids[4:], found)
 	require.Empty(t, next)
-	ids, _ = list(&runnersv1.ListRunnersRequest{Status: runnersv1.RunnerStatus_RUNNER_STATUS_ONLINE})
-	require.Equal(t, []int64{5}, ids)
-	ids, _ = list(&runnersv1.ListRunnersRequest{Type: runnersv1.RunnerType_RUNNER_TYPE_GROUP})
-	require.Empty(t, ids)
-	got, err := f.as(stranger).ListRunners(t.Context(), connect.NewRequest(&runnersv1.ListRunnersRequest{}))
-	require.NoError(t, err)
-	require.Empty(t, got.Msg.GetRunners())
+	online := runnersv1.RunnerStatus_RUNNER_STATUS_ONLINE
+	found, next = list(admin, &runnersv1.ListRunnersRequest{Status: online, PageSize: 1})
+	require.Equal(t, ids[3:4], found)
+	found, _ = list(admin, &runnersv1.ListRunnersRequest{Status: online, PageSize: 2, PageToken: next})
+	require.Equal(t, ids[4:], found)
+	project := runnersv1.RunnerType_RUNNER_TYPE_PROJECT
+	found, _ = list(admin, &runnersv1.ListRunnersRequest{Type: project})
+	require.Equal(t, []int64{own, elsewhere}, found)
+	found, _ = list(reader, &runnersv1.ListRunnersRequest{Type: project})
+	require.Equal(t, []int64{own}, found, "who reads the project sees its runners")
+	found, _ = list(stranger, &runnersv1.ListRunnersRequest{Type: project})
+	require.Empty(t, found)
+	found, _ = list(admin, &runnersv1.ListRunnersRequest{ProjectId: otherProject})
+	require.Equal(t, append(ids, elsewhere), found)
 }

@@ -8,7 +8,6 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
 
-	"lockstep.internal/libs/directory"
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/libs/service"
 	"lockstep.internal/schemas/gen/errcode"
@@ -78,7 +77,7 @@ func (s *pipelineService) WatchPipeline(
 
 // update sends the pipeline if it differs from what was sent last. It returns true when the pipeline has ended.
 func (w *watch) update(ctx context.Context) (done bool, err error) {
-	attempts, message, err := w.load(ctx, w.id, directory.RoleReader)
+	attempts, message, err := w.load(ctx, w.id)
 	if err != nil {
 		return false, err
 	}

@@ -36,7 +36,9 @@ func (v Views) Pipeline(ctx context.Context, id int64) (*schedule.Pipeline, erro
 }
 
 // Pipelines returns pipelines of a project in these states; none for all.
-func (v Views) Pipelines(ctx context.Context, projectID int64, states []job.State, page Page) ([]schedule.Pipeline, error) {
+func (v Views) Pipelines(
+	ctx context.Context, projectID int64, states []job.State, page Page,
+) ([]schedule.Pipeline, error) {
 	rows, err := v.Pool.Query(ctx, `
 		SELECT `+pipelineColumns+` FROM pipelines p
 		WHERE p.project_id = $1 AND (cardinality($2::text[]) = 0 OR `+pipelineState+` = ANY ($2))
@@ -118,7 +120,7 @@ func (v Views) Details(ctx context.Context, ids []int64, now time.Time) (map[int
 	queueDetails(&batch, `SELECT job_id, state FROM traces WHERE job_id = ANY ($1)`, out, ids,
 		func(state []byte, d *Details) error {
 			var s trace.State
-			if err := json.Unmarshal(state, &s); err != nil {
+			if err := json.Unmarshal(state, &s); err != nil { //nolint:musttag // stored with the names of its fields
 				return fmt.Errorf("decode the state of a trace: %w", err)
 			}
 			d.TraceSize, d.TraceVerified = s.Visible().Size, s.Verified
@@ -173,25 +175,4 @@ func queueDetails(
 		})
 		return err //nolint:wrapcheck // the caller wraps it
 	})
-}
-
-// Contacts returns the latest contact of the managers of each runner that had one.
-func (v Views) Contacts(ctx context.Context, runners []int64) (map[int64]time.Time, error) {
-	rows, err := v.Pool.Query(ctx, `
-		SELECT runner_id, max(contacted_at) FROM runner_managers WHERE runner_id = ANY ($1) AND contacted_at IS NOT NULL
-		GROUP BY runner_id`, runners)
-	if err != nil {
-		return nil, fmt.Errorf("read the contacts of runners: %w", err)
-	}
-	out := map[int64]time.Time{}
-	var id int64
-	var at time.Time
-	_, err = pgx.ForEachRow(rows, []any{&id, &at}, func() error {
-		out[id] = at.UTC()
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read the contacts of runners: %w", err)
-	}
-	return out, nil
 }

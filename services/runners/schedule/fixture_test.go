@@ -185,7 +185,8 @@ func (f *fixture) run(pipelineID int64, name string, result job.Result) {
 func (f *fixture) events(jobID int64) []string {
 	f.t.Helper()
 	rows, err := f.pool.Query(f.t.Context(), `
-		SELECT split_part(subject, '.', 6) FROM outbox WHERE split_part(subject, '.', 5) = $1::bigint::text ORDER BY id`, jobID)
+		SELECT split_part(subject, '.', 6) FROM outbox WHERE split_part(subject, '.', 5) = $1::bigint::text
+		ORDER BY id`, jobID)
 	require.NoError(f.t, err)
 	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	require.NoError(f.t, err)

@@ -120,12 +120,17 @@ func invalid(field, format string, arguments ...any) error {
 	return fault.New(errcode.InvalidArgument, "%s %s", field, fmt.Sprintf(format, arguments...)).With("field", field)
 }
 
-// key identifies the request. Requests that ask for the same have the same hash.
+// key identifies the request. Requests that ask for the same have the same hash. The source and the path of the project
+// may change between two attempts of a caller.
 func (r Request) key() (RequestKey, error) {
 	k := RequestKey{ProjectID: r.ProjectID, UserID: r.UserID, ID: r.ID}
-	// The source and the path of the project may change between two attempts of a caller.
-	r.Source, r.ProjectPath, r.OrganizationID = "", "", 0
-	content, err := json.Marshal(r)
+	content, err := json.Marshal(struct {
+		Ref       string         `json:"ref"`
+		Protected bool           `json:"protected"`
+		File      []byte         `json:"file"`
+		FileName  string         `json:"file_name"`
+		Variables []job.Variable `json:"variables"`
+	}{r.Ref, r.Protected, r.File, r.FileName, r.Variables})
 	if err != nil {
 		return k, fmt.Errorf("encode a request: %w", err)
 	}

@@ -12,6 +12,8 @@ import (
 
 // Pipeline is a pipeline as it is stored. Times are UTC; the zero time means never.
 type Pipeline struct {
+	pipeline.State
+
 	ID, ProjectID, OrganizationID int64
 
 	// Ref is the name of a branch or tag. Empty for none.
@@ -20,7 +22,6 @@ type Pipeline struct {
 	Source    string
 	Protected bool
 
-	pipeline.State
 	// Canceled: a user canceled the pipeline, and nobody has retried it or one of its jobs since.
 	Canceled bool
 
@@ -54,12 +55,17 @@ type RequestKey struct {
 
 // Store keeps pipelines in PostgreSQL. The methods with a transaction are part of it.
 type Store interface {
+	Pipelines
+	Jobs
+	Delays
+
 	InTx(ctx context.Context, fn func(tx pgx.Tx) error) error
+}
 
-	// NewPipelineID returns the id of a new pipeline, and NewIDs ids of new jobs, ascending.
+// Pipelines stores pipelines.
+type Pipelines interface {
+	// NewPipelineID returns the id of a new pipeline.
 	NewPipelineID(ctx context.Context) (int64, error)
-	NewIDs(ctx context.Context, tx pgx.Tx, n int) ([]int64, error)
-
 	// LockProject lets one transaction at a time create pipelines of a project.
 	LockProject(ctx context.Context, tx pgx.Tx, projectID int64) error
 	// Requested returns the pipeline that an earlier request with the same project, user and id created, and its hash;
@@ -69,11 +75,18 @@ type Store interface {
 	CountUnfinished(ctx context.Context, tx pgx.Tx, projectID int64) (int, error)
 	// Insert stores a new pipeline with the definitions of its jobs.
 	Insert(ctx context.Context, tx pgx.Tx, p Pipeline, key RequestKey, jobs []pipeline.Job) error
-
 	// Lock returns a pipeline and locks it until the end of the transaction; nil if there is none. LockOfJob does so for
 	// the pipeline of a job.
 	Lock(ctx context.Context, tx pgx.Tx, id int64) (*Pipeline, error)
 	LockOfJob(ctx context.Context, tx pgx.Tx, jobID int64) (*Pipeline, error)
+	// Update stores the state of a pipeline, and notifies watches that its jobs have changed.
+	Update(ctx context.Context, tx pgx.Tx, p Pipeline) error
+}
+
+// Jobs stores the jobs of pipelines.
+type Jobs interface {
+	// NewIDs returns ids of new jobs, ascending.
+	NewIDs(ctx context.Context, tx pgx.Tx, n int) ([]int64, error)
 	// Attempts returns the latest attempt of every job, in the order of the plan.
 	Attempts(ctx context.Context, tx pgx.Tx, pipelineID int64) ([]Attempt, error)
 	// LockJobs returns the jobs, by id, and locks them.
@@ -82,14 +95,16 @@ type Store interface {
 	CountRuns(ctx context.Context, tx pgx.Tx, pipelineID int64, name string) (int, error)
 	// StoreJobs stores changes of jobs with their events.
 	StoreJobs(ctx context.Context, tx pgx.Tx, changes ...job.Change) error
-	// Update stores the state of a pipeline, and notifies watches that its jobs have changed.
-	Update(ctx context.Context, tx pgx.Tx, p Pipeline) error
+}
 
-	// Delay lets a job begin at a time. Undelay removes the delays of a pipeline that end at the time at the latest, and
-	// returns their number. Due returns pipelines with such delays, and NextDelay when the next one ends; the zero time
-	// if there is none.
+// Delays stores when jobs begin that were retried without a user.
+type Delays interface {
+	// Delay lets a job begin at a time.
 	Delay(ctx context.Context, tx pgx.Tx, j job.Job, until time.Time) error
+	// Undelay removes the delays of a pipeline that end at the time at the latest, and returns their number.
 	Undelay(ctx context.Context, tx pgx.Tx, pipelineID int64, until time.Time) (int64, error)
+	// Due returns pipelines with delays that end at the time at the latest, those with the earliest first.
 	Due(ctx context.Context, until time.Time, limit int) ([]int64, error)
+	// NextDelay returns when the next delay ends; the zero time if there is none.
 	NextDelay(ctx context.Context) (time.Time, error)
 }
