@@ -76,7 +76,8 @@ func (c Config) Validate() []error {
 	}
 	if c.Cells.MaxRequests >= c.API.MaxHTTPRequests {
 		errs = append(errs, config.Invalid("cells.max_requests",
-			"%d is not less than api.max_http_requests, %d: one cell could take all", c.Cells.MaxRequests, c.API.MaxHTTPRequests))
+			"%d is not less than api.max_http_requests, %d: one cell could take all",
+			c.Cells.MaxRequests, c.API.MaxHTTPRequests))
 	}
 	return errs
 }

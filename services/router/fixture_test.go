@@ -29,8 +29,11 @@ import (
 )
 
 const (
-	home = topology.Cell("local")
-	soon = time.Minute
+	home      = topology.Cell("local")
+	headerJob = "Job-Token"
+	// organization moves in the tests.
+	organization = 7
+	soon         = time.Minute
 )
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
@@ -150,7 +153,8 @@ func (f *fixture) putCell(c cellmap.Cell) {
 	require.NoError(f.t, err)
 }
 
-func (f *fixture) move(organization int64, to topology.Cell) {
+// move moves the organization.
+func (f *fixture) move(to topology.Cell) {
 	f.t.Helper()
 	_, err := f.cells.PutOrganization(natstest.Context(f.t), cellmap.Organization{ID: organization, Cell: to})
 	require.NoError(f.t, err)
@@ -171,7 +175,7 @@ func runnerToken(t *testing.T, cell topology.Cell, organization int64) string {
 	return token
 }
 
-func jobToken(t *testing.T, cell topology.Cell, organization int64) string {
+func jobToken(t *testing.T, cell topology.Cell) string {
 	t.Helper()
 	token, err := jobtoken.Sign("k1", privateKey(cell), jobtoken.Claims{
 		ID: "x", JobID: 1, ProjectID: 2, OrganizationID: organization, Cell: cell,
@@ -198,7 +202,7 @@ func (r *running) get(url, token string) (response *http.Response, body string) 
 		request, err = http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	}
 	require.NoError(r.t, err)
-	request.Header.Set("JOB-TOKEN", token)
+	request.Header.Set(headerJob, token)
 	response, err = r.client.Do(request)
 	require.NoError(r.t, err)
 	defer response.Body.Close()

@@ -117,14 +117,14 @@ func (p *process) parts() []service.Part {
 	}
 }
 
-// checkNATS is degraded without NATS, if the last known map is in force: otherwise, all replicas would leave the service
-// at the same time.
+// checkNATS is degraded without NATS, if the last known map is in force. If it failed, all replicas would leave the
+// service at the same time.
 func (p *process) checkNATS(ctx context.Context) error {
 	err := p.conn.Check(ctx)
 	if p.cells.Ready() {
 		return service.Degraded(err)
 	}
-	return err //nolint:wrapcheck // says what it is about
+	return err
 }
 
 // traced traces requests that belong to a trace. Runners send none.

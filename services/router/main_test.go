@@ -22,16 +22,16 @@ func TestMoveOfAnOrganizationTakesEffectAtOnce(t *testing.T) {
 	f.createMap()
 	f.addCell("one")
 	f.addCell("two")
-	f.move(7, "one")
+	f.move("one")
 	replicas := []*running{f.start(), f.start()}
-	runner, other, job := runnerToken(t, "one", 7), runnerToken(t, "one", 8), jobToken(t, "one", 7)
+	runner, other, job := runnerToken(t, "one", organization), runnerToken(t, "one", 8), jobToken(t, "one")
 	for _, r := range replicas {
 		for _, token := range []string{runner, other, job} {
 			_, body := r.request(token)
 			require.Equal(t, "one", body)
 		}
 	}
-	f.move(7, "two")
+	f.move("two")
 	for _, r := range replicas {
 		r.requireAnswer(runner, "two")
 		for _, token := range []string{other, job} {
@@ -112,7 +112,7 @@ func TestLastMapRemainsInForceWithoutNATS(t *testing.T) {
 	f.createMap()
 	f.addCell("one")
 	f.addCell("two")
-	f.move(7, "two")
+	f.move("two")
 	r := f.start()
 	f.server.Down()
 	require.Eventually(t, func() bool {
@@ -122,15 +122,15 @@ func TestLastMapRemainsInForceWithoutNATS(t *testing.T) {
 	response, report := r.get(r.ops+"/readyz", "")
 	require.Equal(t, http.StatusOK, response.StatusCode, report)
 	for token, expected := range map[string]string{
-		runnerToken(t, "one", 7): "two", runnerToken(t, "one", 0): "one", jobToken(t, "one", 7): "one",
+		runnerToken(t, "one", organization): "two", runnerToken(t, "one", 0): "one", jobToken(t, "one"): "one",
 	} {
 		_, body := r.request(token)
 		require.Equal(t, expected, body)
 	}
 	require.NoError(t, f.server.Restart())
 	f.cells = cellmap.Writer{JetStream: f.as("cells")}
-	f.move(7, "one")
-	r.requireAnswer(runnerToken(t, "one", 7), "one")
+	f.move("one")
+	r.requireAnswer(runnerToken(t, "one", organization), "one")
 }
 
 func TestNotReadyBeforeTheMapIsLoaded(t *testing.T) {
@@ -159,7 +159,7 @@ func TestGarbageDelaysNobody(t *testing.T) {
 	f.addCell("one")
 	r := f.start()
 	valid := runnerToken(t, "one", 0)
-	garbage := []string{valid[:len(valid)-1] + "_", "glcbt-" + strings.Repeat("x.", 500), jobToken(t, "two", 7), "x"}
+	garbage := []string{valid[:len(valid)-1] + "_", "glcbt-" + strings.Repeat("x.", 500), jobToken(t, "two"), "x"}
 	var flood sync.WaitGroup
 	for range 8 {
 		flood.Go(func() {

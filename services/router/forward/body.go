@@ -131,4 +131,4 @@ func (w *whole) Read(p []byte) (int, error) {
 }
 
 // Close implements [io.Closer].
-func (w *whole) Close() error { return w.rest.Close() }
+func (w *whole) Close() error { return w.rest.Close() } //nolint:wrapcheck // an [io.Closer]

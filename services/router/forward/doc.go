@@ -1,8 +1,8 @@
 // Package forward sends requests to the cells that package route selects, and their responses back.
 //
-// Bodies are streamed in both directions. Only the start of a body is held in memory, at most [route.MaxBody] bytes, and
-// only if no header has the token. A request has no time limit of its own, so that a request for a job may wait; its
-// body must progress, and its response must begin within [Config.ResponseTimeout].
+// Bodies are streamed in both directions. Only the start of a body is held in memory, at most [route.MaxBody] bytes,
+// and only if no header has the token. A request has no time limit of its own, so that a request for a job may wait.
+// Its body must progress, and its response must begin within [Config.ResponseTimeout].
 //
 // Each cell has connections, a limit of requests and a circuit breaker of its own, so that a cell that is down or hangs
 // costs the requests of other cells nothing. The router repeats no request: GitLab runners try again.

@@ -26,7 +26,13 @@ import (
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
 
-const soon = time.Minute
+const (
+	headerRunner  = "Runner-Token"
+	headerJob     = "Job-Token"
+	headerPrivate = "Private-Token"
+
+	soon = time.Minute
+)
 
 // fakeCells is a cell map in memory.
 type fakeCells struct {
@@ -134,7 +140,7 @@ func (f *fixture) request(method, path, token string, body io.Reader) *http.Requ
 	r, err := http.NewRequestWithContext(ctx, method, f.url+path, body)
 	require.NoError(f.t, err)
 	if token != "" {
-		r.Header.Set("RUNNER-TOKEN", token)
+		r.Header.Set(headerRunner, token)
 	}
 	return r
 }

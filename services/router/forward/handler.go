@@ -160,7 +160,7 @@ func (h *Handler) cell(r *http.Request, p *proxiedRequest) (cellmap.Cell, error)
 	default:
 		p.result = unknown
 	}
-	return cell, err //nolint:wrapcheck // a fault
+	return cell, err
 }
 
 // current reports whether what is not in the map does not exist. A map without cells was lost.

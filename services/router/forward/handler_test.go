@@ -18,8 +18,11 @@ import (
 
 // echo answers with what it received.
 type echo struct {
-	Method, URI, Host, Body string
-	Header                  http.Header
+	Method string      `json:"method"`
+	URI    string      `json:"uri"`
+	Host   string      `json:"host"`
+	Body   string      `json:"body"`
+	Header http.Header `json:"header"`
 }
 
 func echoing(t *testing.T) http.HandlerFunc {
@@ -59,7 +62,7 @@ func TestRequestReachesTheCellOfItsToken(t *testing.T) {
 		"header, other body":      {http.MethodPatch, "/x?%zz;=%2F", "JOB-TOKEN", "text/plain", "log"},
 		"header, large body":      {http.MethodPost, "/a%2Fb//c", "RUNNER-TOKEN", "application/json", long},
 		"body":                    {http.MethodPost, "/x", "", "application/json", `{"token":"` + token + `"}`},
-		"start of a large body":   {http.MethodPost, "/x", "", "application/json", `{"token":"` + token + `","i":` + long + `}`},
+		"start of a large one":    {http.MethodPost, "/", "", "application/json", `{"token":"` + token + `",` + long[1:]},
 		"form":                    {http.MethodDelete, "/x", "", "application/x-www-form-urlencoded", "token=" + token},
 		"query":                   {http.MethodDelete, "/x?token=" + token, "", "", ""},
 		"JSON without media type": {http.MethodDelete, "/x", "", "", `{"token":"` + token + `"}`},
@@ -90,12 +93,12 @@ func TestTokenInBodyComesBeforeTheUser(t *testing.T) {
 	user := "lsp_" + strings.TrimPrefix(f.runner("two"), "glrt-")
 	f.cells.legacy = "two" // the checksum of user is wrong: it is an old token
 	r := f.request(http.MethodPost, "/api/v4/runners/verify", "", strings.NewReader(`{"token":"`+f.runner("one")+`"}`))
-	r.Header.Set("PRIVATE-TOKEN", user)
+	r.Header.Set(headerPrivate, user)
 	r.Header.Set("Content-Type", "application/json")
 	_, body := f.send(r)
 	require.Equal(t, "one", body)
 	r = f.request(http.MethodPost, "/api/v4/user/runners", "", strings.NewReader(`{"runner_type":"x"}`))
-	r.Header.Set("PRIVATE-TOKEN", user)
+	r.Header.Set(headerPrivate, user)
 	_, body = f.send(r)
 	require.Equal(t, "two", body)
 }
@@ -151,7 +154,7 @@ func TestRequestsWithoutACell(t *testing.T) {
 		code    string
 	}{
 		"unknown token": {
-			func(_ *fixture, r *http.Request) { r.Header.Set("RUNNER-TOKEN", "old") },
+			func(_ *fixture, r *http.Request) { r.Header.Set(headerRunner, "old") },
 			http.StatusForbidden, "permission_denied",
 		},
 		"no token": {func(*fixture, *http.Request) {}, http.StatusForbidden, "permission_denied"},
@@ -166,24 +169,24 @@ func TestRequestsWithoutACell(t *testing.T) {
 		"map that was never loaded": {
 			func(f *fixture, r *http.Request) {
 				f.cells.notReady = true
-				r.Header.Set("RUNNER-TOKEN", f.runner("one"))
+				r.Header.Set(headerRunner, f.runner("one"))
 			},
 			http.StatusServiceUnavailable, "unavailable",
 		},
 		"cell that is not in the map": {
-			func(f *fixture, r *http.Request) { r.Header.Set("RUNNER-TOKEN", f.runner("lost")) },
+			func(f *fixture, r *http.Request) { r.Header.Set(headerRunner, f.runner("lost")) },
 			http.StatusServiceUnavailable, "unavailable",
 		},
 		"cell in maintenance": {
 			func(f *fixture, r *http.Request) {
 				f.cells.cells["one"] = cellmap.Cell{Name: "one", URL: "http://one", State: cellmap.Maintenance}
-				r.Header.Set("RUNNER-TOKEN", f.runner("one"))
+				r.Header.Set(headerRunner, f.runner("one"))
 			},
 			http.StatusServiceUnavailable, "unavailable",
 		},
 		"upgrade": {
 			func(f *fixture, r *http.Request) {
-				r.Header.Set("RUNNER-TOKEN", f.runner("one"))
+				r.Header.Set(headerRunner, f.runner("one"))
 				r.Header.Set("Connection", "Upgrade")
 				r.Header.Set("Upgrade", "websocket")
 			},
@@ -192,7 +195,7 @@ func TestRequestsWithoutACell(t *testing.T) {
 		"router as its own cell": {
 			func(f *fixture, r *http.Request) {
 				f.cells.cells["one"] = cellmap.Cell{Name: "one", URL: f.url, State: cellmap.Active}
-				r.Header.Set("RUNNER-TOKEN", f.runner("one"))
+				r.Header.Set(headerRunner, f.runner("one"))
 			},
 			http.StatusServiceUnavailable, "unavailable",
 		},
@@ -208,7 +211,7 @@ func TestRequestsWithoutACell(t *testing.T) {
 			require.Contains(t, body, `"code":"`+test.code+`"`)
 			require.Equal(t, "application/json", response.Header.Get("Content-Type"))
 			require.Equal(t, test.status == http.StatusServiceUnavailable, response.Header.Get("Retry-After") != "")
-			if token := r.Header.Get("RUNNER-TOKEN"); token != "" {
+			if token := r.Header.Get(headerRunner); token != "" {
 				require.NotContains(t, body, token)
 			}
 		})

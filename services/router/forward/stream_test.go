@@ -36,7 +36,7 @@ func TestBodyIsStreamed(t *testing.T) {
 	const parts, size = 64, 256 << 10
 	for name, prepare := range map[string]func(f *fixture, r *http.Request) (prefix string){
 		"token in a header": func(f *fixture, r *http.Request) string {
-			r.Header.Set("JOB-TOKEN", f.runner("one"))
+			r.Header.Set(headerJob, f.runner("one"))
 			return ""
 		},
 		"token in the body": func(f *fixture, r *http.Request) string {

@@ -98,8 +98,8 @@ func TestDecide(t *testing.T) {
 	}
 	for name, test := range map[string]struct {
 		token string
-		// current and stale are for a current map and one that was not read for a while, without a legacy cell. A legacy
-		// cell, old, takes the request if both differ from withLegacy.
+		// current and stale are for a current map and for one that was not read for a while, both without a legacy cell.
+		// withLegacy is for a current map with the legacy cell old.
 		current, stale, withLegacy expected
 	}{
 		"instance runner": {
@@ -122,11 +122,15 @@ func TestDecide(t *testing.T) {
 		},
 		"cell in maintenance": {
 			runnerToken(t, "maintained", 0),
-			expected{"maintained", unknown}, expected{"maintained", unknown}, expected{"maintained", unknown},
+			expected{"maintained", unknown},
+			expected{"maintained", unknown},
+			expected{"maintained", unknown},
 		},
 		"organization of a cell in maintenance": {
 			runnerToken(t, "one", 8),
-			expected{"maintained", unknown}, expected{"maintained", unknown}, expected{"maintained", unknown},
+			expected{"maintained", unknown},
+			expected{"maintained", unknown},
+			expected{"maintained", unknown},
 		},
 		"cell that the map does not have": {
 			runnerToken(t, "lost", 0), expected{"", unknown}, expected{"", unknown}, expected{"", unknown},
@@ -154,23 +158,33 @@ func TestDecide(t *testing.T) {
 		},
 		"token of a job with a wrong signature": {
 			jobToken(t, "one", "k1", privateKey("two")),
-			expected{"", refused}, expected{"", refused}, expected{"", refused},
+			expected{"", refused},
+			expected{"", refused},
+			expected{"", refused},
 		},
 		"token of a job with a key that the cell does not have": {
 			jobToken(t, "one", "k2", privateKey("one")),
-			expected{"", refused}, expected{"", unknown}, expected{"", refused},
+			expected{"", refused},
+			expected{"", unknown},
+			expected{"", refused},
 		},
 		"token of a job of a cell that the map does not have": {
 			jobToken(t, "lost", "k1", privateKey("lost")),
-			expected{"", unknown}, expected{"", unknown}, expected{"", unknown},
+			expected{"", unknown},
+			expected{"", unknown},
+			expected{"", unknown},
 		},
 		"token of a job of a cell that was removed": {
 			jobToken(t, "removed", "k1", privateKey("removed")),
-			expected{"", refused}, expected{"", unknown}, expected{"", refused},
+			expected{"", refused},
+			expected{"", unknown},
+			expected{"", refused},
 		},
 		"token of a job in maintenance": {
 			jobToken(t, "maintained", "k1", privateKey("maintained")),
-			expected{"maintained", unknown}, expected{"maintained", unknown}, expected{"maintained", unknown},
+			expected{"maintained", unknown},
+			expected{"maintained", unknown},
+			expected{"maintained", unknown},
 		},
 		"old token of a job": {
 			"glcbt-64_abc", expected{"", refused}, expected{"", unknown}, expected{"old", ""},
