@@ -100,12 +100,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		limited.Body = p.body
 		r = &limited
 	}
-	defer func() {
-		if p.body != nil {
-			p.body.stop()
-		}
-		h.metrics.count(p.cell, p.result)
-	}()
+	defer func() { h.metrics.count(p.cell, p.result) }()
 	cell, err := h.cell(r, p)
 	switch {
 	case err != nil:
@@ -229,7 +224,7 @@ func bodyFault(err error) error {
 
 // fail writes an error.
 func (h *Handler) fail(w http.ResponseWriter, r *http.Request, p *proxiedRequest, err error) {
-	if p.protoMajor == 1 && p.body != nil && p.body.pending() {
+	if p.closesConnection() {
 		w.Header().Set("Connection", "close")
 	}
 	h.cfg.Logger.DebugContext(r.Context(), "request not forwarded", slog.String(logkey.Cell, string(p.cell)),
@@ -256,4 +251,10 @@ type proxiedRequest struct {
 	start    []byte // of the body, until it is sent
 	started  bool   // the client sends its body
 	upstream *upstream
+}
+
+// closesConnection reports whether the connection of the client serves no other request: a part of the body is unread,
+// and its cell has, or had, the body. Before that, the server discards the rest.
+func (p *proxiedRequest) closesConnection() bool {
+	return p.protoMajor == 1 && p.upstream != nil && p.body != nil && p.body.pending()
 }

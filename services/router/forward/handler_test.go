@@ -1,10 +1,15 @@
 package forward_test
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"io"
+	"log/slog"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httptrace"
 	"strings"
 	"testing"
 
@@ -144,6 +149,56 @@ func TestRedirectKeepsMethodAndBody(t *testing.T) {
 	require.JSONEq(t, `{"a":1}`, got.Body)
 	require.NotContains(t, got.Header, "Via", "the client went to the cell itself")
 	f.requireCount("one", "redirected", 1)
+}
+
+// TestConnectionsAreReused sends one request after the other, also such that are refused with their body unread.
+func TestConnectionsAreReused(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, nil)
+	fromRouter := make(chan string, 5)
+	f.addCell("one", func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		fromRouter <- r.RemoteAddr
+	})
+	opened := 0
+	trace := &httptrace.ClientTrace{GotConn: func(conn httptrace.GotConnInfo) {
+		if !conn.Reused {
+			opened++
+		}
+	}}
+	for _, token := range []string{f.runner("one"), "unknown", f.runner("lost")} {
+		for range cap(fromRouter) {
+			r := f.request(http.MethodPost, "/", token, strings.NewReader(strings.Repeat("x", 4<<10)))
+			f.send(r.WithContext(httptrace.WithClientTrace(r.Context(), trace)))
+		}
+	}
+	require.Equal(t, 1, opened)
+	first := <-fromRouter
+	for range cap(fromRouter) - 1 {
+		require.Equal(t, first, <-fromRouter)
+	}
+}
+
+func TestCellWithTLS(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewUnstartedServer(text("one"))
+	server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError) // refused handshakes
+	server.StartTLS()
+	defer server.Close()
+	authorities := x509.NewCertPool()
+	authorities.AddCert(server.Certificate())
+	for trusted, expected := range map[*x509.CertPool]int{
+		authorities: http.StatusOK, x509.NewCertPool(): http.StatusServiceUnavailable,
+	} {
+		f := newFixture(t, func(cfg *forward.Config) {
+			cfg.TLS = &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: trusted}
+		})
+		f.cells.set(func(cells map[topology.Cell]cellmap.Cell) {
+			cells["one"] = cellmap.Cell{Name: "one", URL: server.URL, State: cellmap.Active}
+		})
+		response, body := f.get(f.runner("one"))
+		require.Equal(t, expected, response.StatusCode, body)
+	}
 }
 
 func TestRequestsWithoutACell(t *testing.T) {

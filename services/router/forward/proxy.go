@@ -40,6 +40,9 @@ func (h *Handler) forward(w http.ResponseWriter, r *http.Request, p *proxiedRequ
 	}
 	defer to.release()
 	p.upstream = to
+	if p.body != nil {
+		defer p.body.stop()
+	}
 	if r.ProtoMajor == 1 && p.body != nil {
 		_ = http.NewResponseController(w).EnableFullDuplex() // a cell may respond before it has read the whole request
 	}
@@ -108,8 +111,7 @@ func (h *Handler) modifyResponse(response *http.Response) error {
 		return fault.New(errcode.Unavailable, "cell %s upgraded a connection that nobody asked to upgrade", p.cell)
 	}
 	h.metrics.responded(p.cell, time.Since(p.startedAt))
-	if p.protoMajor == 1 && p.body != nil && p.body.pending() {
-		// Close the client's connection after this response: its body is unread.
+	if p.closesConnection() {
 		response.Header.Set("Connection", "close")
 	}
 	return nil
