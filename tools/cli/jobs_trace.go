@@ -3,15 +3,19 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
+	"math"
 	"net/http"
 	"os"
-	"strings"
 
+	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
 
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/schemas/gen/errcode"
+	runnersv1 "lockstep.internal/schemas/gen/lockstep/runners/v1"
 	"lockstep.internal/tools/client"
+	"lockstep.internal/tools/pipelines"
 	"lockstep.internal/tools/trace"
 )
 
@@ -38,13 +42,22 @@ The output cannot control the terminal: all other control sequences are removed.
 	f := c.Flags()
 	f.BoolVarP(&flags.follow, "follow", "f", false, "show new output until the job has ended, or until Ctrl-C")
 	f.BoolVar(&flags.full, "full", false, "show the lines of collapsed sections, too")
-	f.BoolVar(&flags.raw, "raw", false, "write the output as it is stored, with all control sequences")
+	f.BoolVar(&flags.raw, "raw", false, "write the output with all control sequences and the markers of sections")
 	f.BoolVar(&flags.exitStatus, "exit-status", false, "with --follow: exit status 8 if the job does not succeed")
 	return c
 }
 
 func (a *app) showTrace(ctx context.Context, api *client.Runners, job int64, flags traceFlags) (err error) {
-	shown := &traceOutput{write: func(text []byte) (int, error) { return a.stdout.Write(text) }}
+	shown := &traceOutput{write: a.stdout.Write, until: math.MaxInt64}
+	if !flags.follow {
+		response, err := api.Jobs.GetJob(ctx, connect.NewRequest(&runnersv1.GetJobRequest{Id: job}))
+		if err != nil {
+			return err
+		}
+		if shown.until = response.Msg.GetJob().GetTraceSize(); shown.until == 0 {
+			return a.note("job %d has no output yet; it is %s", job, pipelines.JobState(response.Msg.GetJob()))
+		}
+	}
 	if !flags.raw {
 		_, onTerminal := a.terminal()
 		w := trace.NewWriter(a.stdout, trace.Options{
@@ -53,44 +66,48 @@ func (a *app) showTrace(ctx context.Context, api *client.Runners, job int64, fla
 		shown.write = w.Write
 		defer func() { err = errors.Join(err, w.Close()) }()
 	}
-	if !flags.follow {
-		return api.Trace(ctx, job, shown)
-	}
-	state, err := a.followTrace(ctx, api, job, shown)
-	if err != nil || ctx.Err() != nil || !flags.exitStatus || state == "success" {
+	end, err := a.followTrace(ctx, api, job, shown)
+	if err != nil || ctx.Err() != nil || !flags.exitStatus || end == "success" {
 		return err
 	}
-	return fault.New(errcode.FailedPrecondition, "job %d is %s: see `lockstep jobs get %d`", job, trace.Line(state), job)
+	return fault.New(errcode.FailedPrecondition, "job %d is %s: see `lockstep jobs get %d`", job, trace.Line(end), job)
 }
 
 // followTrace shows the output of a job until its end, and returns its state. It opens a lost stream again.
 func (a *app) followTrace(
 	ctx context.Context, api *client.Runners, job int64, shown *traceOutput,
 ) (end string, err error) {
-	var position client.TracePosition
+	var offset int64
 	err = followStream(ctx, a.noteStream, func(ctx context.Context, state *streamState) error {
 		shown.state = state
-		last, err := api.FollowTrace(ctx, job, &position, shown)
+		last, err := api.FollowTrace(ctx, job, &offset, shown)
+		if errors.Is(err, errDone) {
+			return nil
+		}
 		end = last
 		return err
 	})
-	return strings.ToLower(end), err
+	return end, err
 }
 
-// traceOutput shows the parts of a trace.
+// traceOutput shows the parts of a trace up to an offset.
 type traceOutput struct {
 	write func([]byte) (int, error)
+	until int64
 	state *streamState
 }
-
-func (o *traceOutput) Write(text []byte) (int, error) { return o.write(text) }
 
 // Answer is called when the server has answered.
 func (o *traceOutput) Answer(header http.Header) { o.state.answer(header) }
 
 // Text shows the next part of the output.
-func (o *traceOutput) Text(text string) error {
+func (o *traceOutput) Text(text string, end int64) error {
 	o.state.receive()
-	_, err := o.write([]byte(text))
-	return err
+	if _, err := o.write([]byte(text)); err != nil {
+		return fmt.Errorf("print: %w", err)
+	}
+	if end >= o.until {
+		return errDone
+	}
+	return nil
 }

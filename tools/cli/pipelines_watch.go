@@ -59,7 +59,7 @@ type followFlags struct {
 func (f *followFlags) flags(c *cobra.Command) {
 	c.Flags().BoolVar(&f.wait, "wait", false,
 		"print one line per change until the pipeline has ended; exit status 8 if it fails or is canceled")
-	c.Flags().BoolVar(&f.watch, "watch", false, "as --wait, with the live view of `pipelines watch`")
+	c.Flags().BoolVar(&f.watch, "watch", false, "as --wait, with the live view of lockstep pipelines watch")
 	durationFlag(c, &f.timeout, "timeout", 0,
 		"with --wait or --watch: stop after this time, exit status 14; the pipeline continues; default: never")
 }

@@ -8,6 +8,7 @@ import (
 	"mime"
 	"net/http"
 	"strconv"
+	"time"
 
 	"github.com/tmaxmax/go-sse"
 
@@ -19,50 +20,35 @@ const (
 	eventStream = "text/event-stream"
 	// maxTraceEvent bounds the memory for one event of a trace.
 	maxTraceEvent = 16 << 20
+	// silence is the time after which a connection counts as lost. The server sends a sign of life every 15 s.
+	silence = time.Minute
 )
+
+var errSilence error = fault.New(errcode.Unavailable, "the runners service sends nothing")
 
 // TraceFollower receives the output of a job.
 type TraceFollower interface {
-	// Answer is called when the server has answered, before its first event.
+	// Answer is called when the server has answered, before its first part.
 	Answer(header http.Header)
-	// Text receives the next part of the output.
-	Text(text string) error
+	// Text receives the next part of the output. end is the offset after it, in bytes. An error ends the call.
+	Text(text string, end int64) error
 }
 
-// TracePosition is how far a trace was received. The zero value is its beginning.
-type TracePosition struct {
-	// lastEvent is the id of the last event.
-	lastEvent string
-}
-
-// Trace writes the output that a job has so far. Fault not_found: the job does not exist, or the caller may not see it.
-func (r *Runners) Trace(ctx context.Context, job int64, to io.Writer) error {
-	response, err := r.get(ctx, r.tracePath(job), http.Header{"Accept": {"text/plain"}})
-	if err != nil {
-		return err
-	}
-	defer response.Body.Close() //nolint:errcheck // the body was read
-	target := &writeError{Writer: to}
-	if _, err := io.Copy(target, response.Body); err != nil {
-		if target.err != nil {
-			return target.err
-		}
-		return r.lost(ctx, err)
-	}
-	return nil
-}
-
-// FollowTrace passes the output of a job from a position to a follower until the job ends, and returns the state of the
-// job, such as success. It moves the position, so that the next call continues after a lost connection. Fault
-// unavailable: the connection is lost.
+// FollowTrace passes the output of a job from an offset in bytes to a follower until the job ends, and returns the state
+// of the job, such as success. It moves the offset, so that the next call continues after a lost connection. Faults:
+// unavailable if the connection is lost, not_found if the job does not exist or the caller may not see it.
 func (r *Runners) FollowTrace(
-	ctx context.Context, job int64, from *TracePosition, to TraceFollower,
+	parent context.Context, job int64, offset *int64, to TraceFollower,
 ) (state string, err error) {
+	ctx, cancel := context.WithCancelCause(parent)
+	defer cancel(nil)
+	timer := time.AfterFunc(silence, func() { cancel(errSilence) })
+	defer timer.Stop()
 	header := http.Header{"Accept": {eventStream}}
-	if from.lastEvent != "" {
-		header.Set("Last-Event-ID", from.lastEvent)
+	if *offset > 0 {
+		header.Set("Last-Event-ID", strconv.FormatInt(*offset, 10))
 	}
-	response, err := r.get(ctx, r.tracePath(job), header)
+	response, err := r.get(ctx, "/api/v4/jobs/"+strconv.FormatInt(job, 10)+"/trace", header)
 	if err != nil {
 		return "", err
 	}
@@ -71,37 +57,65 @@ func (r *Runners) FollowTrace(
 		return "", fault.New(errcode.Unavailable, "%s does not stream the output of jobs: check its URL", r.URL)
 	}
 	to.Answer(response.Header)
-	for event, err := range sse.Read(response.Body, &sse.ReadConfig{MaxEventSize: maxTraceEvent}) {
+	body := &watchedReader{Reader: response.Body, timer: timer}
+	for event, err := range sse.Read(body, &sse.ReadConfig{MaxEventSize: maxTraceEvent}) {
 		if err != nil {
 			return "", r.lost(ctx, err)
 		}
-		switch event.Type {
-		case "trace":
-			var part struct {
-				Text string `json:"text"`
-			}
-			if err := json.Unmarshal([]byte(event.Data), &part); err != nil {
-				return "", fault.Wrap(err, errcode.Internal, "the trace of job %d has a malformed event: %v", job, err)
-			}
-			if err := to.Text(part.Text); err != nil {
-				return "", err
-			}
-			from.lastEvent = event.LastEventID
-		case "end":
-			var end struct {
-				State string `json:"state"`
-			}
-			if err := json.Unmarshal([]byte(event.Data), &end); err != nil {
-				return "", fault.Wrap(err, errcode.Internal, "the trace of job %d has a malformed end: %v", job, err)
-			}
-			return end.State, nil
+		state, err := takeTraceEvent(job, event, offset, to)
+		if err != nil || state != "" {
+			return state, err
 		}
 	}
 	return "", r.lost(ctx, io.ErrUnexpectedEOF)
 }
 
-func (r *Runners) tracePath(job int64) string {
-	return "/api/v4/jobs/" + strconv.FormatInt(job, 10) + "/trace"
+// takeTraceEvent passes one event on. state is that of the job if it was the last event.
+func takeTraceEvent(job int64, event sse.Event, offset *int64, to TraceFollower) (state string, err error) {
+	var data struct {
+		Text  string `json:"text"`
+		State string `json:"state"`
+	}
+	if event.Type != "trace" && event.Type != "end" {
+		return "", nil // of a later version
+	}
+	if err := json.Unmarshal([]byte(event.Data), &data); err != nil {
+		return "", malformedTrace(err, job)
+	}
+	if event.Type == "end" {
+		if data.State == "" {
+			return "", malformedTrace(errors.New("the state is missing"), job)
+		}
+		return data.State, nil
+	}
+	end, err := strconv.ParseInt(event.LastEventID, 10, 64)
+	if err != nil {
+		return "", malformedTrace(err, job)
+	}
+	if err := to.Text(data.Text, end); err != nil {
+		return "", err //nolint:wrapcheck // the error of the follower
+	}
+	*offset = end
+	return "", nil
+}
+
+func malformedTrace(err error, job int64) error {
+	return fault.Wrap(err, errcode.Internal, "the server sent a malformed part of the trace of job %d: %v", job, err)
+}
+
+// watchedReader restarts a timer with each read.
+type watchedReader struct {
+	io.Reader
+
+	timer *time.Timer
+}
+
+func (w *watchedReader) Read(p []byte) (int, error) {
+	n, err := w.Reader.Read(p)
+	if n > 0 {
+		w.timer.Reset(silence)
+	}
+	return n, err //nolint:wrapcheck // a reader
 }
 
 // get sends a request with an access token, and a second time with a new one if the service refuses the first.
@@ -153,19 +167,4 @@ func (r *Runners) lost(ctx context.Context, err error) error {
 		return fault.Wrap(err, errcode.Unavailable, "%s ended the connection", r.URL)
 	}
 	return fault.Wrap(err, errcode.Unavailable, "the connection to %s failed: %v", r.URL, err)
-}
-
-// writeError remembers the error of a writer, which io.Copy mixes with those of the reader.
-type writeError struct {
-	io.Writer
-
-	err error
-}
-
-func (w *writeError) Write(p []byte) (int, error) {
-	n, err := w.Writer.Write(p)
-	if err != nil {
-		w.err = err
-	}
-	return n, err //nolint:wrapcheck // the error of a writer
 }
