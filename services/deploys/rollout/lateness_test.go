@@ -269,3 +269,32 @@ func TestRevisionWithoutViewIsInGap(t *testing.T) {
 		})
 	}
 }
+
+// A paused Deployment reuses an earlier ReplicaSet and then the newest one again. Its versions have the number of that
+// one all the time, and it has no pods, so only the ReplicaSets show what happened.
+func TestVersionWithoutPodsWaitsForNumbersOfReusedReplicaSets(t *testing.T) {
+	t.Parallel()
+	d := newDeployment(t, 1)
+	d.quota = true
+	d.create(1, "web:1")
+	d.run()
+	d.edit("web:2")
+	d.run()
+	d.pause()
+	d.run()
+	mark := d.mark()
+	d.held = true
+	d.undo(1)
+	d.sync()
+	d.scale(0)
+	d.undo(2)
+	d.sync()
+	require.Equal(t, []int{3, 4, 2}, []int{d.sets[0].revision, d.sets[1].revision, d.revision})
+	newest := d.sets[1].uid
+	d.deliverHeld(func(in rollout.Input) bool { return in.Revision == nil || in.Revision.Object.UID != newest })
+	d.run()
+	require.Equal(t, []string{
+		"unblocked 2", "scale_started 1→0", "blocked 2", "scale_completed 1→0", "superseded 2", "started 3",
+		"rolled_back 3", "superseded 3", "started 4", "rolled_back 4", "paused 4", "blocked 4", "completed 4",
+	}, d.since(mark))
+}

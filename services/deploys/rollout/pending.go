@@ -263,12 +263,13 @@ func (p *step) hasUnexplainedTemplate(generation int) bool {
 	return slices.ContainsFunc(s.Templates, func(seen SeenTemplate) bool {
 		t := seen.Template
 		return seen.Generation > s.Generation && seen.Generation <= generation && !t.equals(s.Template) &&
-			(!t.SeenPaused || !t.SeenAt.IsZero() || p.wasCompleted(t))
+			(!t.SeenPaused || !t.SeenAt.IsZero() || p.hasReplicaSet(t))
 	})
 }
 
-func (p *step) wasCompleted(t Template) bool {
-	return slices.ContainsFunc(p.s.Completed, func(c Finished) bool { return c.Template.equals(t) })
+// hasReplicaSet reports whether a ReplicaSet with the template was observed, whether or not its rollout completed.
+func (p *step) hasReplicaSet(t Template) bool {
+	return p.nameOf(t) != "" || slices.ContainsFunc(p.s.Completed, func(c Finished) bool { return c.Template.equals(t) })
 }
 
 // mayNameUnknownRevision reports whether the view has the number of the last processed revision but may describe a
