@@ -2,22 +2,37 @@ package runners
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"net/http"
+	"net/url"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"lockstep.internal/libs/certpool"
 	"lockstep.internal/libs/config"
 	"lockstep.internal/libs/directory"
-	"lockstep.internal/libs/fault"
+	"lockstep.internal/libs/jobtoken"
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/natsconn"
+	"lockstep.internal/libs/outbox"
 	libpostgres "lockstep.internal/libs/postgres"
 	"lockstep.internal/libs/service"
 	"lockstep.internal/libs/telemetry"
 	"lockstep.internal/libs/topology"
-	"lockstep.internal/schemas/gen/errcode"
+	"lockstep.internal/services/runners/artifact"
+	"lockstep.internal/services/runners/assign"
+	"lockstep.internal/services/runners/execution"
+	"lockstep.internal/services/runners/nats"
+	"lockstep.internal/services/runners/objects"
+	"lockstep.internal/services/runners/postgres"
+	"lockstep.internal/services/runners/publish"
+	"lockstep.internal/services/runners/registration"
+	"lockstep.internal/services/runners/runner"
+	"lockstep.internal/services/runners/schedule"
+	"lockstep.internal/services/runners/signing"
 )
 
 const serviceName = "runners"
@@ -26,8 +41,8 @@ const serviceName = "runners"
 func Program() config.Program {
 	return config.Program{
 		Name: serviceName,
-		About: "Gives the CI jobs of one cell to GitLab runners. It is not complete: it connects to NATS and PostgreSQL, " +
-			"and refuses every request of runners.",
+		About: "Gives the CI jobs of one cell to GitLab runners: creates pipelines from .gitlab-ci.yml, queues their jobs, " +
+			"serves the HTTP contract of unmodified GitLab runners, and keeps traces and artifacts.",
 	}
 }
 
@@ -38,42 +53,83 @@ func Main(ctx context.Context, cfg Config) error {
 		return fmt.Errorf("runners: %w", err)
 	}
 	defer tel.Close(context.WithoutCancel(ctx)) //nolint:errcheck // only the last spans are lost
-	p, err := assemble(ctx, cfg, tel)
-	if err != nil {
+	p := &process{cfg: cfg, tel: tel, now: time.Now}
+	defer p.close()
+	if err := p.assemble(ctx); err != nil {
 		return fmt.Errorf("runners: %w", err)
 	}
-	defer p.pool.Close()
 	return service.Run(ctx,
 		service.Options{Name: serviceName, Config: cfg.Config, Logger: tel.Logger, Metrics: tel.Metrics}, p.parts()...)
 }
 
 // process holds the adapters of the service.
 type process struct {
-	cfg       Config
-	tel       *telemetry.Telemetry
-	pool      *pgxpool.Pool
-	conn      *natsconn.Conn
-	js        jetstream.JetStream
+	cfg Config
+	tel *telemetry.Telemetry
+	now func() time.Time
+
+	pool    *pgxpool.Pool
+	objects objects.Store
+	conn    *natsconn.Conn
+	js      jetstream.JetStream
+	// mapConn is nil if the cell map is in the NATS of this cell. mapJS is never nil.
+	mapConn   *natsconn.Conn
+	mapJS     jetstream.JetStream
 	directory *directory.Directory
+	publisher *outbox.Publisher
+
+	jobChanges, traceChanges, runnerChanges *libpostgres.ChangeListener[int64]
+	pipelineChanges                         *postgres.PipelineChanges
+
+	jobs       postgres.Jobs
+	executions postgres.Executions
+	picks      picks
+	keyring    *signing.Keyring
+	registry   *runner.Registry
+	runners    *registration.Service
+	scheduler  *schedule.Scheduler
+	queue      *assign.Assigner
+	execution  *execution.Jobs
+	artifacts  *execution.Artifacts
+	tails      *execution.Tails
+	api        service.Part
 }
 
-func assemble(ctx context.Context, cfg Config, tel *telemetry.Telemetry) (*process, error) {
-	p := &process{cfg: cfg, tel: tel}
-	for _, step := range []func(context.Context) error{p.openDatabase, p.connect, p.openDirectory} {
+func (p *process) close() {
+	if p.pool != nil {
+		p.pool.Close()
+	}
+}
+
+func (p *process) assemble(ctx context.Context) error {
+	for _, step := range []func(context.Context) error{
+		p.openDatabase, p.openObjects, p.connect, p.connectMap, p.openDirectory, p.openKeys, p.openRunners, p.openJobs,
+		p.openQueue, p.openAPI,
+	} {
 		if err := step(ctx); err != nil {
-			if p.pool != nil {
-				p.pool.Close()
-			}
-			return nil, err
+			return err
 		}
 	}
-	return p, nil
+	return nil
 }
 
 func (p *process) openDatabase(context.Context) error {
 	var err error
 	if p.pool, err = p.cfg.Database.Open(serviceName); err != nil {
 		return fmt.Errorf("open the database: %w", err)
+	}
+	p.jobChanges, p.traceChanges = postgres.NewJobChanges(p.pool), postgres.NewTraceChanges(p.pool)
+	p.runnerChanges, p.pipelineChanges = postgres.NewRunnerChanges(p.pool), postgres.NewPipelineChanges(p.pool)
+	p.jobs = postgres.Jobs{Encoder: publish.Encoder{Cell: p.cell()}}
+	return nil
+}
+
+func (p *process) cell() topology.Cell { return topology.Cell(p.cfg.Cell.Name) }
+
+func (p *process) openObjects(context.Context) error {
+	var err error
+	if p.objects, err = objects.Open(p.cfg.Artifacts.Store); err != nil {
+		return fmt.Errorf("open the store of artifacts: %w", err)
 	}
 	return nil
 }
@@ -91,53 +147,126 @@ func (p *process) connect(ctx context.Context) error {
 	if p.js, err = p.conn.JetStream(); err != nil {
 		return fmt.Errorf("connect to NATS: %w", err)
 	}
+	metrics, err := outbox.NewMetrics(p.tel.Metrics)
+	if err != nil {
+		return fmt.Errorf("outbox: %w", err)
+	}
+	p.publisher, err = nats.NewPublisher(p.pool, p.conn.Conn, p.jobs.Encoder, p.tel.Logger, metrics)
+	return err //nolint:wrapcheck // of the project
+}
+
+// connectMap connects to the NATS with the cell map, if that is another one.
+func (p *process) connectMap(ctx context.Context) error {
+	if p.mapJS = p.js; p.cfg.Map.URL == "" {
+		return nil
+	}
+	cfg := natsconn.DefaultConfig()
+	cfg.URL, cfg.NKeySeedFile, cfg.TLS.CAFile = p.cfg.Map.URL, p.cfg.Map.NKeySeedFile, p.cfg.Map.CAFile
+	cfg.Name, cfg.InboxPrefix = serviceName, natsauth.InboxPrefix(natsauth.CellWriter(p.cell()).Name)
+	var err error
+	if p.mapConn, err = natsconn.Connect(ctx, cfg, p.tel.Logger); err != nil {
+		return fmt.Errorf("connect to the NATS of the cell map: %w", err)
+	}
+	if p.mapJS, err = p.mapConn.JetStream(); err != nil {
+		return fmt.Errorf("connect to the NATS of the cell map: %w", err)
+	}
 	return nil
 }
 
 func (p *process) openDirectory(context.Context) error {
 	var err error
-	p.directory, err = directory.New(directory.Config{
-		JetStream: p.js, Cell: topology.Cell(p.cfg.Cell.Name), Logger: p.tel.Logger,
-	})
+	p.directory, err = directory.New(directory.Config{JetStream: p.js, Cell: p.cell(), Logger: p.tel.Logger})
 	if err != nil {
 		return fmt.Errorf("directory: %w", err)
 	}
 	return nil
 }
 
-// parts returns the parts of the service with their dependencies.
-func (p *process) parts() []service.Part {
-	api := service.HTTPServer("api", p.cfg.API, p.tel.HTTP(fault.Handler(p.tel.Logger, refuse)),
-		service.HTTPOptions{Logger: p.tel.Logger, Metrics: p.tel.Metrics, StopBefore: []string{"database", "nats"}})
-	api.StartAfter = []string{"database"}
-	return []service.Part{
-		p.conn.Part(),
-		{Name: "database", Run: p.migrate, Check: libpostgres.Check(p.pool)},
-		{Name: "streams", StartAfter: []string{"nats"}, Run: p.findStreams},
-		p.directory.Part(),
-		api,
+func (p *process) openKeys(context.Context) error {
+	key, err := p.cfg.Signing.Open()
+	if err != nil {
+		return err //nolint:wrapcheck // names the setting
 	}
-}
-
-// refuse answers every request: this version has no jobs.
-func refuse(http.ResponseWriter, *http.Request) error {
-	return fault.New(errcode.Unimplemented, "this version gives no jobs to runners: use a later one")
-}
-
-// migrate creates the schema of the service.
-func (p *process) migrate(ctx context.Context, _ *service.Handle) error {
-	if err := libpostgres.Migrate(ctx, p.pool, p.tel.Logger); err != nil {
-		return fmt.Errorf("migrate: %w", err)
+	p.keyring = &signing.Keyring{
+		Store: &postgres.SigningKeys{
+			DB: p.pool, Key: key, Schedule: signing.Schedule, Logger: p.tel.Logger, Now: p.now,
+		},
+		Cell: p.cell(), Logger: p.tel.Logger, Now: p.now, Registry: p.cfg.Registry.Host != "",
 	}
 	return nil
 }
 
-// findStreams waits until the service state has created the streams.
-func (p *process) findStreams(ctx context.Context, _ *service.Handle) error {
-	for _, name := range []string{topology.StreamJobs, topology.StreamDirectory} {
-		if _, err := p.js.Stream(ctx, name); err != nil {
-			return fmt.Errorf("open stream %s, which the service state creates: %w", name, err)
+func (p *process) openRunners(context.Context) error {
+	store := postgres.Runners{Pool: p.pool}
+	p.registry = runner.NewRegistry(runner.Config{
+		Store: store, Changes: p.runnerChanges.Subscribe(), Logger: p.tel.Logger, Now: p.now,
+	})
+	p.runners = registration.New(registration.Config{
+		Cell: p.cell(), Store: store, Registry: p.registry, Directory: p.directory, Logger: p.tel.Logger,
+		TokenLifetime: p.cfg.Runners.TokenLifetime, Now: p.now,
+	})
+	return nil
+}
+
+func (p *process) places() registration.Places { return registration.Places{Directory: p.directory} }
+
+func (p *process) openJobs(context.Context) error {
+	server, err := url.Parse(p.cfg.Cell.PublicURL)
+	if err != nil {
+		return fmt.Errorf("cell.public_url: %w", err)
+	}
+	if p.cfg.Cell.PublicURL == "" {
+		server = nil
+	}
+	p.scheduler = &schedule.Scheduler{
+		Store: postgres.Pipelines{Pool: p.pool, Jobs: p.jobs}, Now: p.now, Logger: p.tel.Logger, ServerURL: server,
+	}
+	p.executions = postgres.Executions{Pool: p.pool, Jobs: p.jobs, Followers: p.scheduler}
+	p.execution = execution.NewJobs(execution.Config{
+		Store: p.executions, Now: p.now, TraceLimit: int64(p.cfg.Traces.Limit),
+		Tokens: execution.Tokens{
+			Verifier: jobtoken.NewVerifier(p.keyring.Find, p.now), Refresh: p.keyring.Refresh,
+		},
+	})
+	sizes := artifact.DefaultSizes()
+	sizes.Archive = int64(p.cfg.Artifacts.MaxSize)
+	p.artifacts = execution.NewArtifacts(execution.ArtifactConfig{
+		Jobs: p.execution, Store: postgres.Artifacts{Pool: p.pool}, Objects: p.objects, Sizes: sizes,
+		Bounds: artifact.DefaultBounds(),
+		Expiry: artifact.Expiry{Default: p.cfg.Artifacts.ExpireIn, Max: p.cfg.Artifacts.MaxExpire},
+	})
+	p.tails = execution.NewTails(execution.TailConfig{
+		Store: postgres.Traces{Pool: p.pool}, Traces: p.traceChanges, Jobs: p.jobChanges, Logger: p.tel.Logger, Now: p.now,
+	})
+	return nil
+}
+
+func (p *process) openQueue(context.Context) error {
+	metrics, err := assign.NewMetrics(p.tel.Metrics)
+	if err != nil {
+		return fmt.Errorf("queue: %w", err)
+	}
+	p.picks = picks{postgres.Picks{Pool: p.pool, Jobs: p.jobs, Now: p.now}, p.executions}
+	p.queue = assign.New(assign.Config{
+		Cell: p.cell(), Runners: waiting{p.registry, p.places(), p.now}, Store: p.picks, Tokens: p.keyring,
+		Payloads: assign.Answers{Registry: assign.Registry{Host: p.cfg.Registry.Host}}, Changes: p.jobChanges,
+		Logger: p.tel.Logger, Metrics: metrics, Now: p.now,
+	})
+	return nil
+}
+
+// stateClient returns the client for requests to the state service.
+func (p *process) stateClient() (*http.Client, error) {
+	secure := &tls.Config{MinVersion: tls.VersionTLS12}
+	if p.cfg.State.CAFile != "" {
+		var err error
+		if secure.RootCAs, err = certpool.Load(p.cfg.State.CAFile); err != nil {
+			return nil, fmt.Errorf("state.ca_file: %w", err)
 		}
 	}
-	return nil
+	return &http.Client{
+		Timeout: stateTimeout, Transport: &http.Transport{TLSClientConfig: secure, ForceAttemptHTTP2: true},
+	}, nil
 }
+
+const stateTimeout = 10 * time.Second

@@ -152,17 +152,26 @@ func (a *Artifacts) Open(ctx context.Context, ref gitlab.JobRef, direct bool) (g
 	if err := a.mayOpen(ctx, ref); err != nil {
 		return gitlab.Download{}, err
 	}
-	found, err := a.cfg.Store.Find(ctx, ref.ID, artifact.Archive)
+	return a.open(ctx, ref.ID, direct)
+}
+
+// Archive returns the archive of a job for a caller who may read it.
+func (a *Artifacts) Archive(ctx context.Context, jobID int64) (gitlab.Download, error) {
+	return a.open(ctx, jobID, true)
+}
+
+func (a *Artifacts) open(ctx context.Context, jobID int64, direct bool) (gitlab.Download, error) {
+	found, err := a.cfg.Store.Find(ctx, jobID, artifact.Archive)
 	if err != nil {
 		return gitlab.Download{}, err //nolint:wrapcheck // of the project
 	}
 	if found == nil || found.Expired(a.cfg.Jobs.cfg.Now()) {
-		return gitlab.Download{}, fault.New(errcode.NotFound, "job %d has no artifacts, or they have expired", ref.ID)
+		return gitlab.Download{}, fault.New(errcode.NotFound, "job %d has no artifacts, or they have expired", jobID)
 	}
 	if direct {
 		location, err := a.cfg.Objects.URL(ctx, found.Object, found.Filename, a.cfg.URLTime)
 		if err != nil {
-			return gitlab.Download{}, fmt.Errorf("make the address of artifacts of job %d: %w", ref.ID, err)
+			return gitlab.Download{}, fmt.Errorf("make the address of artifacts of job %d: %w", jobID, err)
 		}
 		if location != "" {
 			return gitlab.Download{Filename: found.Filename, Location: location, Size: found.Size}, nil
@@ -170,7 +179,7 @@ func (a *Artifacts) Open(ctx context.Context, ref gitlab.JobRef, direct bool) (g
 	}
 	content, size, err := a.cfg.Objects.Open(ctx, found.Object)
 	if err != nil {
-		return gitlab.Download{}, fmt.Errorf("open the artifacts of job %d: %w", ref.ID, err)
+		return gitlab.Download{}, fmt.Errorf("open the artifacts of job %d: %w", jobID, err)
 	}
 	return gitlab.Download{Filename: found.Filename, Size: size, Content: content}, nil
 }

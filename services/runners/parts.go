@@ -1,0 +1,236 @@
+package runners
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"lockstep.internal/libs/access"
+	"lockstep.internal/libs/cellmap"
+	"lockstep.internal/libs/directory"
+	"lockstep.internal/libs/logkey"
+	libpostgres "lockstep.internal/libs/postgres"
+	"lockstep.internal/libs/readmodel"
+	"lockstep.internal/libs/service"
+	"lockstep.internal/libs/topology"
+	"lockstep.internal/services/runners/api"
+	"lockstep.internal/services/runners/execution"
+	"lockstep.internal/services/runners/gitlab"
+	"lockstep.internal/services/runners/nats"
+	"lockstep.internal/services/runners/personaltoken"
+	"lockstep.internal/services/runners/postgres"
+	"lockstep.internal/services/runners/rebuild"
+	"lockstep.internal/services/runners/registration"
+	"lockstep.internal/services/runners/registry"
+	"lockstep.internal/services/runners/signing"
+	"lockstep.internal/services/runners/stuck"
+)
+
+func (p *process) openAPI(context.Context) error {
+	tracing, err := p.tel.Connect()
+	if err != nil {
+		return fmt.Errorf("api: %w", err)
+	}
+	verifier, err := access.NewVerifier(access.Config{
+		Directory: p.directory, Cell: p.cell(), Audience: serviceName, StreamLifetime: p.cfg.Access.StreamLifetime,
+		Scopes: api.Scopes(),
+	})
+	if err != nil {
+		return fmt.Errorf("api: %w", err)
+	}
+	programs, err := p.programs(verifier)
+	if err != nil {
+		return err
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/api/v4/", gitlab.NewHandler(gitlab.Config{
+		Runners: programs, Queue: p.queue, Jobs: p.execution, Artifacts: p.artifacts, Hold: p.cfg.Queue.Hold,
+		MaxTracePart: int64(p.cfg.Traces.Limit), Logger: p.tel.Logger,
+	}))
+	people := api.NewHandler(api.Dependencies{
+		Pool: p.pool, Scheduler: p.scheduler, JobChanges: p.jobChanges, PipelineChanges: p.pipelineChanges,
+		Access: verifier, Directory: p.directory, Registry: p.registry, Runners: p.runners,
+		Traces: traces{postgres.Traces{Pool: p.pool}}, Tail: p.tails.TailHandler, Archives: p.artifacts,
+		Rebuild: p.rebuild, Logger: p.tel.Logger, Now: p.now, Interceptors: []connect.Interceptor{tracing},
+	})
+	for _, pattern := range api.Patterns() {
+		mux.Handle(pattern, people)
+	}
+	mux.Handle("GET "+signing.KeySetPath, p.keyring.Handler())
+	if p.cfg.Registry.Host != "" {
+		mux.Handle("GET /jwt/auth", registry.NewHandler(registry.Config{
+			Jobs: execution.Registry{Jobs: p.execution, Path: p.registryPath}, Issuer: p.cfg.Registry.Issuer,
+			Service: p.cfg.Registry.Service, Key: p.keyring.Current, Now: p.now, Logger: p.tel.Logger,
+		}))
+	}
+	p.api = service.HTTPServer("api", p.cfg.API, p.tel.HTTP(mux),
+		service.HTTPOptions{Logger: p.tel.Logger, Metrics: p.tel.Metrics, StopBefore: []string{"database", "nats", "queue"}})
+	p.api.StartAfter = []string{"database"}
+	return nil
+}
+
+// programs returns what runners may do with themselves.
+func (p *process) programs(verifier *access.Verifier) (*registration.Programs, error) {
+	token := ""
+	if p.cfg.Runners.RegistrationTokenFile.IsSet() {
+		var err error
+		if token, err = p.cfg.Runners.RegistrationTokenFile.Read(); err != nil {
+			return nil, fmt.Errorf("runners.registration_token_file: %w", err)
+		}
+	}
+	client, err := p.stateClient()
+	if err != nil {
+		return nil, err
+	}
+	users := personaltoken.New(personaltoken.Config{
+		Exchanger: personaltoken.NewState(client, p.cfg.State.URL, serviceName), Verifier: verifier, Users: p.directory,
+		Now: p.now,
+	})
+	return registration.NewPrograms(p.runners, users, token), nil
+}
+
+// registryPath returns the path of a project in the container registry.
+func (p *process) registryPath(projectID int64) (string, bool) {
+	_, found := p.directory.Place(directory.Scope{Kind: directory.Project, ID: projectID})
+	return fmt.Sprintf("project-%d", projectID), found
+}
+
+// rebuild rebuilds the table of jobs for the API.
+func (p *process) rebuild(
+	ctx context.Context, check bool, progress func(readmodel.Progress) error,
+) (readmodel.Outcome, error) {
+	start := p.now()
+	out, err := rebuild.New(p.pool, nats.Jobs{JetStream: p.js, Cell: p.cell()}, progress).Run(ctx, check)
+	if err != nil {
+		return readmodel.Outcome{}, fmt.Errorf("runners: %w", err)
+	}
+	p.tel.Logger.InfoContext(ctx, "rebuilt the table of jobs", slog.Bool(logkey.Check, check),
+		slog.Any(logkey.Differences, out.Differences), slog.Duration(logkey.Duration, time.Since(start)))
+	return out, nil
+}
+
+// parts returns the parts of the service with their dependencies.
+func (p *process) parts() []service.Part {
+	afterDatabase := []string{"database"}
+	listen := func(name string, changes interface {
+		Run(ctx context.Context, ready func()) error
+	}) service.Part {
+		return service.Part{
+			Name: name, StartAfter: afterDatabase,
+			Run: func(ctx context.Context, self *service.Handle) error { return changes.Run(ctx, self.Ready) },
+		}
+	}
+	parts := []service.Part{
+		p.conn.Part(),
+		{Name: "database", Run: p.migrate, Check: libpostgres.Check(p.pool)},
+		{Name: "streams", StartAfter: []string{"nats"}, Run: p.findStreams},
+		{Name: "objects", Run: p.closeObjects, Check: p.objects.Check},
+		p.directory.Part(),
+		listen("job_changes", p.jobChanges),
+		listen("trace_changes", p.traceChanges),
+		listen("runner_changes", p.runnerChanges),
+		listen("pipeline_changes", p.pipelineChanges),
+		{Name: "outbox", StartAfter: []string{"database", "nats"}, Check: p.publisher.Check, Run: func(
+			ctx context.Context, _ *service.Handle,
+		) error {
+			return p.publisher.Run(ctx)
+		}},
+		listen("signing_keys", p.keyring),
+		{Name: "runners", StartAfter: []string{"runner_changes"}, Check: p.registry.Check, Run: func(
+			ctx context.Context, self *service.Handle,
+		) error {
+			p.registry.Run(ctx, self.Ready)
+			return nil
+		}},
+		{Name: "queue", StartAfter: []string{"job_changes"}, Run: func(ctx context.Context, self *service.Handle) error {
+			p.queue.Run(ctx, self.Ready)
+			return nil
+		}},
+		{Name: "tails", StartAfter: []string{"job_changes", "trace_changes"}, Run: func(
+			ctx context.Context, self *service.Handle,
+		) error {
+			p.tails.Run(ctx, self.Ready)
+			return nil
+		}},
+		{Name: "delays", StartAfter: afterDatabase, Run: func(ctx context.Context, self *service.Handle) error {
+			self.Ready()
+			return p.scheduler.RunDelayed(ctx)
+		}},
+		listen("overdue", execution.Maintenance{
+			Pool: p.pool, Store: p.executions, Logger: p.tel.Logger, Now: p.now, Rules: execution.Rules{
+				Confirm: p.cfg.Queue.ConfirmTimeout, Silence: p.cfg.Queue.SilenceTimeout, Cancel: p.cfg.Queue.CancelTimeout,
+			},
+		}),
+		listen("stuck", stuck.Watch{
+			Pool: p.pool, Store: p.picks, Runners: p.registry.All, Place: p.places().Place, Logger: p.tel.Logger, Now: p.now,
+			Rules: stuck.Rules{Stuck: p.cfg.Queue.StuckTimeout, Unmatched: p.cfg.Queue.MatchTimeout},
+		}),
+		listen("cleaner", execution.Cleaner{
+			Pool: p.pool, Store: postgres.Artifacts{Pool: p.pool}, Objects: p.objects, Logger: p.tel.Logger, Now: p.now,
+		}),
+		p.api,
+	}
+	return append(parts, p.mapParts()...)
+}
+
+// mapParts returns the parts that keep the entry of the cell in the cell map.
+func (p *process) mapParts() []service.Part {
+	var parts []service.Part
+	connection := "nats"
+	if p.mapConn != nil {
+		other := p.mapConn.Part()
+		connection = "map_nats"
+		other.Name = connection
+		parts = append(parts, other)
+	}
+	if p.cfg.Cell.URL == "" {
+		return parts
+	}
+	announcer := cellmap.Announcer{
+		Writer: cellmap.Writer{JetStream: p.mapJS}, Logger: p.tel.Logger, Changed: p.keyring.Changed,
+		Cell: func() cellmap.Cell {
+			return p.keyring.Entry(signing.Addresses{URL: p.cfg.Cell.URL, RedirectURL: p.cfg.Cell.RedirectURL})
+		},
+	}
+	return append(parts, service.Part{
+		Name: "cell_map", StartAfter: []string{connection, "signing_keys"}, Run: func(
+			ctx context.Context, self *service.Handle,
+		) error {
+			announcer.Run(ctx, self.Ready)
+			return nil
+		},
+	})
+}
+
+// migrate creates the schema of the service.
+func (p *process) migrate(ctx context.Context, _ *service.Handle) error {
+	series, err := postgres.Migrations()
+	if err != nil {
+		return err //nolint:wrapcheck // of the project
+	}
+	if err := libpostgres.Migrate(ctx, p.pool, p.tel.Logger, series...); err != nil {
+		return fmt.Errorf("migrate: %w", err)
+	}
+	return postgres.ReserveIDs(ctx, p.pool, p.cfg.Cell.Number) //nolint:wrapcheck // of the project
+}
+
+// findStreams waits until the service state has created the streams.
+func (p *process) findStreams(ctx context.Context, _ *service.Handle) error {
+	for _, name := range []string{topology.StreamJobs, topology.StreamDirectory} {
+		if _, err := p.js.Stream(ctx, name); err != nil {
+			return fmt.Errorf("open stream %s, which the service state creates: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// closeObjects closes the store of artifacts when the service stops.
+func (p *process) closeObjects(ctx context.Context, self *service.Handle) error {
+	self.Ready()
+	<-ctx.Done()
+	return p.objects.Close() //nolint:wrapcheck // names the store
+}

@@ -1,0 +1,2 @@
+// Package stuck ends jobs that wait for a runner for too long. [Verdict] decides, [Watch] carries it out on one replica.
+package stuck
