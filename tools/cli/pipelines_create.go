@@ -113,8 +113,7 @@ func readPipelineFile(c *cobra.Command, name string) ([]byte, error) {
 	return raw, nil
 }
 
-// explainFile prints the problems of a file, one line each, and returns how many there are. Other errors are returned as
-// they are.
+// explainFile prints the problems of a file, one line each. Other errors are returned as they are.
 func (a *app) explainFile(name string, err error) error {
 	f := fault.From(err)
 	problems := fileProblems(name, f.Message)

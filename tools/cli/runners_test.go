@@ -44,7 +44,7 @@ func TestRunnersAreShown(t *testing.T) {
 	f := newFakeRunners(t)
 	out, _ := f.runs("runners", "list", "--project", "web", "--type", "project", "--status", "never_contacted", "--tags",
 		"shell")
-	require.Regexp(t, `(?m)^12 +build-host +project +acme/platform/web +shell,arm64 and untagged jobs +never_contacted +never`,
+	require.Regexp(t, `(?m)^12 +build-host +project +acme/platform/web +shell,arm64 and untagged jobs +never_contact`,
 		out)
 	f.requireLast(&runnersv1.ListRunnersRequest{
 		ProjectId: 3, Type: runnersv1.RunnerType_RUNNER_TYPE_PROJECT,

@@ -34,8 +34,8 @@ type TraceFollower interface {
 	Text(text string, end int64) error
 }
 
-// FollowTrace passes the output of a job from an offset in bytes to a follower until the job ends, and returns the state
-// of the job, such as success. It moves the offset, so that the next call continues after a lost connection. Faults:
+// FollowTrace passes the output of a job from an offset in bytes to a follower until the job ends, and returns the
+// state of the job, such as success. It moves the offset, so that the next call continues after a lost connection. Faults:
 // unavailable if the connection is lost, not_found if the job does not exist or the caller may not see it.
 func (r *Runners) FollowTrace(
 	parent context.Context, job int64, offset *int64, to TraceFollower,

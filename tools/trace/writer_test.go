@@ -58,13 +58,15 @@ func TestTextOfATrace(t *testing.T) {
 		"a line that replaces itself":    {"10%\r20%\n", "10%\n20%\n", "10%\r\x1b[K20%\n"},
 		"a sequence without an end":      {"a\x1b[31", "a", "a\n"},
 		"a line that is almost a marker": {"section_end:x\nsect\ns", "section_end:x\nsect\ns", "section_end:x\nsect\ns\n"},
-		"a marker within a line":         {"x section_end:1:a\ry\n", "x section_end:1:a\ny\n", "x section_end:1:a\r\x1b[Ky\n"},
+		"a marker within a line":         {"x section_end:1:\ry\n", "x section_end:1:\ny\n", "x section_end:1:\r\x1b[Ky\n"},
 		"a section": {
 			"a\n" + start + "\x1b[36mBuild it\x1b[m\nb\n" + end + "c\n",
 			"a\nBuild it\nb\nc\n",
 			"a\n\x1b[1m▾ Build it\x1b[0m\nb\n\x1b[2m└ 1m05s\x1b[0m\nc\n",
 		},
-		"a section without heading": {start + "\na\n" + end + "\nb\n", "a\nb\n", "\x1b[1m▾ build\x1b[0m\na\n\x1b[2m└ 1m05s\x1b[0m\nb\n"},
+		"a section without heading": {
+			start + "\na\n" + end + "\nb\n", "a\nb\n", "\x1b[1m▾ build\x1b[0m\na\n\x1b[2m└ 1m05s\x1b[0m\nb\n",
+		},
 		"a collapsed section": {
 			fold + "Build it\na\nb\n" + end + "c\n", "Build it\na\nb\nc\n",
 			"\x1b[1m▸ Build it\x1b[0m  \x1b[2m1m05s, 2 lines\x1b[0m\nc\n",
@@ -98,12 +100,14 @@ func TestTextOfATrace(t *testing.T) {
 
 func TestFullTraceShowsCollapsedSections(t *testing.T) {
 	t.Parallel()
-	require.Equal(t, "▾ Build it\na\n└ 1m05s\n", show(t, trace.Options{Terminal: true, Full: true}, fold+"Build it\na\n"+end))
+	require.Equal(t, "▾ Build it\na\n└ 1m05s\n",
+		show(t, trace.Options{Terminal: true, Full: true}, fold+"Build it\na\n"+end))
 }
 
 func TestCollapsedSectionKeepsItsLastLines(t *testing.T) {
 	t.Parallel()
-	shown := show(t, trace.Options{Terminal: true}, fold+"Build\n"+strings.Repeat("one more line\n", 100_000)+"the reason\n")
+	shown := show(t, trace.Options{Terminal: true},
+		fold+"Build\n"+strings.Repeat("one more line\n", 100_000)+"the reason\n")
 	require.Less(t, len(shown), 256<<10)
 	require.True(t, strings.HasPrefix(shown, "▾ Build\n…\none more line\n"), shown[:50])
 	require.True(t, strings.HasSuffix(shown, "one more line\nthe reason\n"))
