@@ -52,7 +52,9 @@ func TestCreateNeedsTheRoleOfTheType(t *testing.T) {
 		"project without its id":            {admin, other(runner.ProjectType, 0, 0), errcode.InvalidArgument},
 		"project with a group":              {admin, other(runner.ProjectType, 3, 4), errcode.InvalidArgument},
 		"instance with a project":           {admin, other(runner.InstanceType, 0, 4), errcode.InvalidArgument},
-		"no tags and no jobs without tags":  {admin, registration.NewRunner{Type: runner.InstanceType}, errcode.InvalidArgument},
+		"no tags and no jobs without tags": {
+			admin, registration.NewRunner{Type: runner.InstanceType}, errcode.InvalidArgument,
+		},
 	} {
 		issued, err := f.service.Create(t.Context(), c.caller, c.request)
 		require.Equal(t, c.code, fault.CodeOf(err), "%s: %v", name, err)
