@@ -2,8 +2,10 @@ package runners_test
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net/http"
+	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -15,6 +17,7 @@ import (
 	"lockstep.internal/libs/cellmap"
 	"lockstep.internal/libs/config"
 	"lockstep.internal/libs/natsauth"
+	"lockstep.internal/libs/seal"
 	"lockstep.internal/libs/stored"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/services/runners"
@@ -63,6 +66,15 @@ func (f *fixture) config() runners.Config {
 	cfg.Database.URL = config.URL(pgtest.Database(f.t))
 	cfg.NATS.URL = config.URL(f.server.ClientURL())
 	cfg.NATS.NKeySeedFile = config.SecretFile(natsauth.SeedFile(f.keys, natsauth.PrincipalRunners))
+	key, err := seal.GenerateKey()
+	require.NoError(f.t, err)
+	seed, err := key.Seed()
+	require.NoError(f.t, err)
+	keyFile := filepath.Join(f.t.TempDir(), "signing.seed")
+	require.NoError(f.t, os.WriteFile(keyFile, []byte(seed.Reveal()), 0o600))
+	cfg.Signing.KeyFile = config.SecretFile(keyFile)
+	cfg.Artifacts.Store.Disk.Folder = f.t.TempDir()
+	cfg.Cell.URL = "http://runners.example"
 	require.Empty(f.t, cfg.Validate())
 	return cfg
 }
@@ -120,7 +132,10 @@ func TestTwoReplicasServeOneDatabase(t *testing.T) {
 		}
 		status, body := get(t, "http://"+addresses["ops"]+"/metrics")
 		require.Equal(t, http.StatusOK, status)
-		for _, part := range []string{"api", "database", "directory", "nats", "streams"} {
+		for _, part := range []string{
+			"api", "cell_map", "cleaner", "database", "directory", "nats", "outbox", "overdue", "queue", "runners",
+			"signing_keys", "streams", "stuck", "tails",
+		} {
 			require.Contains(t, body, `lockstep_part_ready{part="`+part+`"} 1`)
 		}
 		status, body = get(t, "http://"+addresses["api"]+"/api/v4/runners/router/discovery")
@@ -133,9 +148,7 @@ func TestInvalidCellIsRefused(t *testing.T) {
 	t.Parallel()
 	cfg := runners.DefaultConfig()
 	cfg.Cell.Name = "a.b"
-	faults := cfg.Validate()
-	require.Len(t, faults, 1)
-	require.ErrorContains(t, faults[0], "cell.name")
+	require.ErrorContains(t, errors.Join(cfg.Validate()...), "cell.name")
 }
 
 func TestServiceEndsWithoutItsKey(t *testing.T) {

@@ -135,8 +135,9 @@ func (p *process) parts() []service.Part {
 		listen("runner_changes", p.runnerChanges),
 		listen("pipeline_changes", p.pipelineChanges),
 		{Name: "outbox", StartAfter: []string{"database", "nats"}, Check: p.publisher.Check, Run: func(
-			ctx context.Context, _ *service.Handle,
+			ctx context.Context, self *service.Handle,
 		) error {
+			self.Ready()
 			return p.publisher.Run(ctx)
 		}},
 		listen("signing_keys", p.keyring),
