@@ -132,6 +132,7 @@ func (s *Stack) writeClient() error {
 		DeploysServer: s.DeploysURL(),
 		RelayServer:   s.RelayURL(),
 		RelayCAFile:   relayCAFile,
+		RunnersServer: s.RunnersURL(),
 		TokenFile:     s.keys.AdminTokenFile,
 		Cell:          string(s.opts.Cell),
 		NATSURL:       s.natsURL(),

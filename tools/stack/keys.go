@@ -46,6 +46,19 @@ func InitKeys(dir string) (Keys, map[string]bool, error) {
 	return keys, made, nil
 }
 
+// InitRunners makes the key that seals the signing keys of the runners service, if it is missing in a folder, and returns
+// its path. It never replaces a file. created reports whether it did so.
+func InitRunners(dir string) (path string, created bool, err error) {
+	path = filepath.Join(dir, "signing.seed")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return path, false, fmt.Errorf("create the folder of keys: %w", err)
+	}
+	if created, err = writeOnce(path, sealSeed); err != nil {
+		return path, false, fmt.Errorf("create %s: %w", path, err)
+	}
+	return path, created, nil
+}
+
 // InitDatabase makes the passwords of the services' database roles that are missing in a folder: <service>/password. It
 // never replaces a file. The map reports which files were created.
 func InitDatabase(dir string) (passwords map[string]string, created map[string]bool, err error) {

@@ -51,8 +51,15 @@ type Options struct {
 	// RelayListen is where the first relay listens for callers. Defaults to a free port on
 	// 127.0.0.1.
 	RelayListen string
+	// Runners starts the runners service, and Router a router in front of it.
+	Runners, Router bool
+	// RunnersListen and RouterListen are where they listen. Default to free ports on 127.0.0.1.
+	RunnersListen, RouterListen string
+	// MapNATS and MapSeedFile are the NATS with the cell map and the key of this cell there, if it is that of another
+	// stack.
+	MapNATS, MapSeedFile string
 	// Programs is a folder with the binaries state, watcher, dispatcher and, with workloads, deploys, with relays,
-	// relay and relay-agent, which then run as separate processes that can be killed. Defaults to none: services
+	// relay and relay-agent, with runners runners, with a router router, which then run as separate processes that can be killed. Defaults to none: services
 	// run in this process.
 	Programs string
 	// Progress receives one line per step. Defaults to io.Discard.
@@ -77,6 +84,7 @@ func (o Options) withDefaults() Options {
 	if o.RelayListen == "" {
 		o.RelayListen = "127.0.0.1:0"
 	}
+	o.RunnersListen, o.RouterListen = cmp.Or(o.RunnersListen, anyPort), cmp.Or(o.RouterListen, anyPort)
 	o.RelayAgents = max(1, o.RelayAgents)
 	if o.Configure == nil {
 		o.Configure = func(string, any) {}

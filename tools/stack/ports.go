@@ -53,7 +53,7 @@ func (s *Stack) reservePorts() error {
 		return err
 	}
 	err := errors.Join(address(State, &s.opts.APIListen), address(Deploys, &s.opts.DeploysListen),
-		address(Relay, &s.opts.RelayListen))
+		address(Relay, &s.opts.RelayListen), address(Runners, &s.opts.RunnersListen), address(Router, &s.opts.RouterListen))
 	var natsErr, databaseErr error
 	s.opts.NATSPort, natsErr = number("NATS", s.opts.NATSPort)
 	s.databasePort, databaseErr = number("PostgreSQL", 0)

@@ -42,6 +42,8 @@ const (
 	Deploys    = "deploys"
 	Relay      = "relay"
 	RelayAgent = "relay-agent"
+	Runners    = "runners"
+	Router     = "router"
 )
 
 const (
@@ -117,6 +119,9 @@ func (s *Stack) start(ctx context.Context) error {
 		}
 	}
 	if err := s.startRelays(ctx); err != nil {
+		return err
+	}
+	if err := s.startCI(ctx); err != nil {
 		return err
 	}
 	if err := s.writeClient(); err != nil {
