@@ -288,3 +288,25 @@ func TestRequireAgentRole(t *testing.T) {
 	require.Equal(t, errcode.Unauthenticated, fault.CodeOf(access.RequireAdministrator(t.Context())))
 	require.NotErrorIs(t, access.RequireAdministrator(five), access.RequireAdministrator(t.Context()))
 }
+
+func TestHandlerForNeedsOneScopeForAllPaths(t *testing.T) {
+	t.Parallel()
+	b := newFixture(t)
+	next := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
+	handler := b.verifier.HandlerFor(access.ScopeWrite, reject, next)
+	for scope, want := range map[access.Scope]int{
+		access.ScopeRead: http.StatusForbidden, access.ScopeWrite: http.StatusNoContent,
+		access.ScopeAdmin: http.StatusNoContent,
+	} {
+		for _, path := range []string{"/x/who", "/files/7"} {
+			r := httptest.NewRequest(http.MethodGet, path, http.NoBody)
+			r.Header.Set("Authorization", "Bearer "+b.sign(t, func(g *access.Grant) { g.Scope = scope }))
+			w := httptest.NewRecorder()
+			handler.ServeHTTP(w, r)
+			require.Equal(t, want, w.Code, "%s with the scope %s", path, scope)
+		}
+	}
+	w := httptest.NewRecorder()
+	handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/files/7", http.NoBody))
+	require.Equal(t, http.StatusUnauthorized, w.Code)
+}

@@ -7,11 +7,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/stretchr/testify/require"
 
 	"lockstep.internal/libs/access"
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/schemas/gen/errcode"
+	"lockstep.internal/services/runners/api"
 	"lockstep.internal/services/runners/gitlab"
 )
 
@@ -100,4 +102,23 @@ func TestArchiveIsDownloaded(t *testing.T) {
 	} {
 		require.Equal(t, errcode.NotFound, fault.CodeOf(fault.FromHTTP(response)), name)
 	}
+}
+
+// TestDocumentHasTheServedPaths compares the patterns with schemas/openapi/job-files.yaml.
+func TestDocumentHasTheServedPaths(t *testing.T) {
+	t.Parallel()
+	document, err := openapi3.NewLoader().LoadFromFile("../../../schemas/openapi/job-files.yaml")
+	require.NoError(t, err)
+	var documented, served []string
+	for path, item := range document.Paths.Map() {
+		for method := range item.Operations() {
+			documented = append(documented, method+" /api/v4"+path)
+		}
+	}
+	for _, pattern := range api.Patterns() {
+		if strings.Contains(pattern, "/api/v4/") {
+			served = append(served, pattern)
+		}
+	}
+	require.ElementsMatch(t, documented, served)
 }
