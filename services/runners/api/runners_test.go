@@ -94,9 +94,11 @@ func TestInvalidRequestsAboutRunners(t *testing.T) {
 	f := newFixture(t)
 	client := f.as(admin)
 	for name, m := range map[string]*runnersv1.CreateRunnerRequest{
-		"no type":   {},
-		"a type":    {Type: 77},
-		"duration":  {Type: 1, Settings: &runnersv1.RunnerSettings{MaximumTimeout: &durationpb.Duration{Nanos: -1, Seconds: 1}}},
+		"no type": {},
+		"a type":  {Type: 77},
+		"duration": {Type: 1, Settings: &runnersv1.RunnerSettings{
+			MaximumTimeout: &durationpb.Duration{Nanos: -1, Seconds: 1},
+		}},
 		"no tags":   {Type: 1, Settings: &runnersv1.RunnerSettings{}},
 		"no owner":  {Type: 3, Settings: &runnersv1.RunnerSettings{RunUntagged: true}},
 		"two types": {Type: 1, GroupId: 3, Settings: &runnersv1.RunnerSettings{RunUntagged: true}},
