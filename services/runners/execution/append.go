@@ -58,12 +58,12 @@ func (j *Jobs) append(s Snapshot, token string, offset int64, part []byte) (trac
 	m := mask(*s.Definition, token)
 	next, write, err := s.Trace.Append(m, offset, part, j.cfg.TraceLimit)
 	if !errors.Is(err, trace.ErrTooLarge) {
-		return next, []trace.Write{write}, err //nolint:wrapcheck // errors of package trace, as promised
+		return next, []trace.Write{write}, err
 	}
 	note := fmt.Sprintf("\nThe trace exceeds its limit of %d bytes: the rest of it is not stored.\n", j.cfg.TraceLimit)
 	next, writes, lastErr := s.Trace.AppendLast(m, offset, part, j.cfg.TraceLimit, note)
 	if lastErr != nil {
-		return s.Trace, nil, lastErr //nolint:wrapcheck // errors of package trace, as promised
+		return s.Trace, nil, lastErr
 	}
-	return next, writes, err //nolint:wrapcheck // errors of package trace, as promised
+	return next, writes, err
 }

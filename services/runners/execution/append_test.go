@@ -29,7 +29,7 @@ func TestTraceIsMaskedOverTheBordersOfItsParts(t *testing.T) {
 	for offset := 0; offset < len(text); offset += 5 {
 		f.append(ref, int64(offset), text[offset:min(offset+5, len(text))])
 	}
-	_, _, err := f.first.Update(t.Context(), ref, checked(wire.UpdateSuccess, text))
+	_, _, err := f.first.Update(t.Context(), ref, succeeded(text))
 	require.NoError(t, err)
 	read := f.trace(7)
 	require.Equal(t, "password *********, token "+strings.Repeat("*", len(ref.Token))+", end", read)
@@ -76,7 +76,7 @@ func TestConcurrentAppendsAreOneAfterTheOther(t *testing.T) {
 		})
 	}
 	group.Wait()
-	_, _, err := f.first.Update(t.Context(), ref, checked(wire.UpdateSuccess, text))
+	_, _, err := f.first.Update(t.Context(), ref, succeeded(text))
 	require.NoError(t, err)
 	require.Equal(t, text, f.trace(7))
 	require.Equal(t, job.Success, f.job(7).State)
@@ -95,7 +95,7 @@ func TestTraceOverItsLimitEndsWithOneNoteAndItsJobContinues(t *testing.T) {
 	const note = "\nThe trace exceeds its limit of 1000 bytes: the rest of it is not stored.\n"
 	require.Equal(t, strings.Repeat("a", limit-10)+strings.Repeat("b", 10)+note, f.trace(7))
 	require.Equal(t, job.Running, f.job(7).State)
-	_, state, err := f.first.Update(t.Context(), ref, report(wire.UpdateSuccess, 1, limit+10))
+	_, state, err := f.first.Update(t.Context(), ref, report(1, limit+10))
 	require.NoError(t, err)
 	require.Equal(t, wire.StatusSuccess, state.Status)
 }
@@ -105,7 +105,7 @@ func TestTraceWithoutAnyPartIsEmpty(t *testing.T) {
 	f := newFixture(t)
 	ref := f.running(7)
 	require.Empty(t, f.trace(7))
-	_, _, err := f.first.Update(t.Context(), ref, checked(wire.UpdateSuccess, ""))
+	_, _, err := f.first.Update(t.Context(), ref, succeeded(""))
 	require.NoError(t, err)
 	require.Empty(t, f.trace(7))
 }

@@ -63,7 +63,7 @@ func (a *Artifacts) Store(
 		JobID: ref.ID, Kind: kind, Limit: a.cfg.Sizes.Of(kind.Type), Bounds: a.cfg.Bounds,
 	}, content)
 	if err != nil {
-		return state, err //nolint:wrapcheck // of the project
+		return state, err
 	}
 	made.Object, made.Size, made.SHA256 = received.Key, received.Info.Size, received.Info.SHA256
 	return a.keep(ctx, ref, made)
@@ -73,17 +73,17 @@ func (a *Artifacts) Store(
 func (a *Artifacts) describe(jobID int64, upload gitlab.Upload) (Artifact, artifact.Kind, error) {
 	kind, err := artifact.ParseKind(upload.Type, upload.Format)
 	if err != nil {
-		return Artifact{}, kind, err //nolint:wrapcheck // a fault
+		return Artifact{}, kind, err
 	}
 	if err := artifact.ValidateFilename(upload.Filename); err != nil {
-		return Artifact{}, kind, err //nolint:wrapcheck // a fault
+		return Artifact{}, kind, err
 	}
 	now := a.cfg.Jobs.cfg.Now().UTC()
 	expires, _, err := artifact.ExpiresAt(now, upload.ExpireIn, a.cfg.Expiry)
 	return Artifact{
 		JobID: jobID, Type: kind.Type, Format: string(kind.Format), Filename: upload.Filename, CreatedAt: now,
 		ExpiresAt: expires,
-	}, kind, err //nolint:wrapcheck // a fault
+	}, kind, err
 }
 
 // keep stores an artifact whose content is stored, if its job is still with the runner.
@@ -141,9 +141,9 @@ type reserving struct {
 func (s reserving) Put(ctx context.Context, key string, content io.Reader, limit int64) (objects.Info, error) {
 	cfg := s.artifacts.cfg
 	if err := cfg.Store.Reserve(ctx, key, cfg.Jobs.cfg.Now()); err != nil {
-		return objects.Info{}, err //nolint:wrapcheck // of the project
+		return objects.Info{}, err
 	}
-	return s.Store.Put(ctx, key, content, limit) //nolint:wrapcheck // of the project
+	return s.Store.Put(ctx, key, content, limit)
 }
 
 // Open implements [gitlab.Artifacts]. The token is that of the job that downloads; ref.ID is the job whose artifacts it
@@ -163,7 +163,7 @@ func (a *Artifacts) Archive(ctx context.Context, jobID int64) (gitlab.Download, 
 func (a *Artifacts) open(ctx context.Context, jobID int64, direct bool) (gitlab.Download, error) {
 	found, err := a.cfg.Store.Find(ctx, jobID, artifact.Archive)
 	if err != nil {
-		return gitlab.Download{}, err //nolint:wrapcheck // of the project
+		return gitlab.Download{}, err
 	}
 	if found == nil || found.Expired(a.cfg.Jobs.cfg.Now()) {
 		return gitlab.Download{}, fault.New(errcode.NotFound, "job %d has no artifacts, or they have expired", jobID)

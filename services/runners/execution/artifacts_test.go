@@ -171,7 +171,9 @@ func TestUploadThatIsNotValidStoresNothing(t *testing.T) {
 		"no archive": {
 			gitlab.Upload{Filename: "a", Type: "archive", Format: "zip"}, strings.NewReader("hello"), errcode.InvalidArgument,
 		},
-		"empty": {gitlab.Upload{Filename: "a", Type: "archive", Format: "zip"}, strings.NewReader(""), errcode.InvalidArgument},
+		"empty": {
+			gitlab.Upload{Filename: "a", Type: "archive", Format: "zip"}, strings.NewReader(""), errcode.InvalidArgument,
+		},
 		"unknown type": {
 			gitlab.Upload{Filename: "a", Type: "x", Format: "zip"}, bytes.NewReader(content), errcode.InvalidArgument,
 		},

@@ -250,8 +250,10 @@ func (f *fixture) append(ref gitlab.JobRef, offset int64, text string) {
 	require.Equal(f.t, offset+int64(len(text)), size)
 }
 
-// report is an update with the checksum of a trace.
-func report(state wire.UpdateState, crc uint32, size int) wire.UpdateRequest {
+// report is the update of a runner whose job succeeded, with the checksum of its trace.
+func report(crc uint32, size int) wire.UpdateRequest {
 	sum, bytes := wire.NewChecksum(crc), int64(size)
-	return wire.UpdateRequest{State: state, Checksum: sum, Output: wire.Output{Checksum: sum, ByteSize: &bytes}}
+	return wire.UpdateRequest{
+		State: wire.UpdateSuccess, Checksum: sum, Output: wire.Output{Checksum: sum, ByteSize: &bytes},
+	}
 }

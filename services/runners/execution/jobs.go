@@ -76,7 +76,7 @@ func (j *Jobs) request(ctx context.Context, ref gitlab.JobRef) (request, error) 
 func (j *Jobs) read(ctx context.Context, ref gitlab.JobRef, r request) (Snapshot, gitlab.JobState, error) {
 	s, err := j.cfg.Store.Read(ctx, ref.ID)
 	if err != nil {
-		return Snapshot{}, gitlab.JobState{}, err //nolint:wrapcheck // a fault, or of the project
+		return Snapshot{}, gitlab.JobState{}, err
 	}
 	if err := r.owns(s); err != nil {
 		return Snapshot{}, gitlab.JobState{}, err
@@ -96,7 +96,7 @@ func (j *Jobs) contacted(
 	valid, err := j.cfg.Store.Contact(ctx, s.Job.ID, s.Claim.Number, at)
 	switch {
 	case err != nil:
-		return state, err //nolint:wrapcheck // of the project
+		return state, err
 	case !valid:
 		return gitlab.JobState{}, notValid()
 	default:

@@ -83,7 +83,7 @@ func (m Maintenance) end(ctx context.Context, id int64) error {
 	case errors.Is(err, ErrVoid), fault.Is(err, errcode.NotFound):
 		return nil // the runner has reported at the last moment, or the job was deleted
 	case err != nil:
-		return err //nolint:wrapcheck // of the project
+		return err
 	case due:
 		m.Logger.WarnContext(ctx, "the runner of a job does not report", slog.Int64(logkey.JobID, id),
 			slog.String(logkey.EventType, string(change.Event)), slog.String(logkey.Reason, string(change.Job.Reason)))
@@ -115,7 +115,7 @@ func onOneReplica(
 // unlessDone returns nil if the context ended.
 func unlessDone(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
-		return nil
+		return nil //nolint:nilerr // its work is complete
 	}
 	return err
 }

@@ -33,9 +33,9 @@ type traceEnd struct {
 }
 
 // TailHandler returns the handler of GET …/{id}/trace: it sends the trace of a job as server-sent events, until the job
-// has ended. The event "trace" has a part of the trace with its offset, and the offset after it as its id: a client that
-// connects again continues there. The event "end" has the state of the job, and is the last one. A stream that ends
-// without it was interrupted.
+// has ended. The event "trace" has a part of the trace with its offset, and the offset after it as its id: a client
+// that connects again continues there. The event "end" has the state of the job, and is the last one. A stream that
+// ends without it was interrupted.
 //
 // authorize checks whether the request may read the trace of a job. A reader costs the memory of one part. The listener
 // disconnects one that reads nothing for its write_timeout.
@@ -57,7 +57,7 @@ func (t *Tails) TailHandler(authorize func(r *http.Request, jobID int64) error) 
 		// The first part is read before the status is sent, so that errors have theirs.
 		part, err := t.cfg.Store.ReadTrace(r.Context(), id, offset, tailPart)
 		if err != nil {
-			return err //nolint:wrapcheck // a fault, or of the project
+			return err
 		}
 		header := w.Header()
 		header.Set("Content-Type", "text/event-stream")
@@ -106,7 +106,7 @@ func (t *Tails) follow(ctx context.Context, id int64, part TracePart, s stream, 
 		if offset == part.Offset {
 			if watch {
 				if err := t.cfg.Store.Watch(ctx, id, t.cfg.Now().Add(3*t.cfg.Interval)); err != nil {
-					return err //nolint:wrapcheck // of the project
+					return err
 				}
 				watch = false
 			}
@@ -124,7 +124,7 @@ func (t *Tails) follow(ctx context.Context, id int64, part TracePart, s stream, 
 			}
 		}
 		if part, err = t.cfg.Store.ReadTrace(ctx, id, offset, tailPart); err != nil {
-			return err //nolint:wrapcheck // of the project
+			return err
 		}
 	}
 }

@@ -22,7 +22,7 @@ func (t Tokens) Authentic(ctx context.Context, token string) (jobtoken.Claims, e
 	claims, err := t.Verifier.Authentic(token)
 	if errors.Is(err, jobtoken.ErrUnknownKey) {
 		if err := t.Refresh(ctx); err != nil {
-			return jobtoken.Claims{}, err //nolint:wrapcheck // a fault
+			return jobtoken.Claims{}, err
 		}
 		claims, err = t.Verifier.Authentic(token)
 	}

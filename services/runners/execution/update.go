@@ -87,7 +87,7 @@ func finish(s Snapshot, token string, update wire.UpdateRequest, r request) (Dec
 	}
 	change, err := s.Job.Finish(result, r.now)
 	decision.Change = &change
-	return decision, err == nil, err //nolint:wrapcheck // of the project
+	return decision, err == nil, err
 }
 
 // endTrace ends the trace with the runner's report. A trace whose masked values are not known any more ends without

@@ -16,8 +16,9 @@ import (
 	"lockstep.internal/services/runners/wire"
 )
 
-func checked(state wire.UpdateState, text string) wire.UpdateRequest {
-	return report(state, crc32.ChecksumIEEE([]byte(text)), len(text))
+// succeeded is the update of a runner that sent this trace.
+func succeeded(text string) wire.UpdateRequest {
+	return report(crc32.ChecksumIEEE([]byte(text)), len(text))
 }
 
 func TestResultOfTheRunnerEndsTheJobWithItsTraceAndItsFollowers(t *testing.T) {
@@ -31,7 +32,7 @@ func TestResultOfTheRunnerEndsTheJobWithItsTraceAndItsFollowers(t *testing.T) {
 		reason   job.FailureReason
 		code     int
 	}{
-		"success": {checked(wire.UpdateSuccess, "hello"), false, job.Success, wire.StatusSuccess, "", 0},
+		"success": {succeeded("hello"), false, job.Success, wire.StatusSuccess, "", 0},
 		"failure": {
 			wire.UpdateRequest{State: wire.UpdateFailed, FailureReason: "runner_system_failure", ExitCode: &code}, false,
 			job.Failed, wire.StatusFailed, job.RunnerSystemFailure, 137,
@@ -41,7 +42,7 @@ func TestResultOfTheRunnerEndsTheJobWithItsTraceAndItsFollowers(t *testing.T) {
 			job.Failed, wire.StatusFailed, job.UnknownFailure, 0,
 		},
 		"success after a cancel": {
-			checked(wire.UpdateSuccess, "hello"), true, job.Canceled, wire.StatusCanceled, "", 0,
+			succeeded("hello"), true, job.Canceled, wire.StatusCanceled, "", 0,
 		},
 		"failure after a cancel": {
 			wire.UpdateRequest{State: wire.UpdateFailed}, true, job.Canceled, wire.StatusCanceled, "", 0,
@@ -68,7 +69,7 @@ func TestResultOfTheRunnerEndsTheJobWithItsTraceAndItsFollowers(t *testing.T) {
 
 			// The same, another one, and one on another replica repeat the result and change nothing.
 			for _, again := range []wire.UpdateRequest{
-				c.update, {State: wire.UpdateRunning}, {State: wire.UpdateFailed}, checked(wire.UpdateSuccess, "other"),
+				c.update, {State: wire.UpdateRunning}, {State: wire.UpdateFailed}, succeeded("other"),
 			} {
 				result, state, err = f.replica().Update(t.Context(), ref, again)
 				require.NoError(t, err)
@@ -124,7 +125,7 @@ func TestRunnerSendsATraceAgainWhoseChecksumDiffers(t *testing.T) {
 	f := newFixture(t)
 	ref := f.running(7)
 	f.append(ref, 0, "hallo")
-	result, state, err := f.first.Update(t.Context(), ref, checked(wire.UpdateSuccess, "hello"))
+	result, state, err := f.first.Update(t.Context(), ref, succeeded("hello"))
 	require.NoError(t, err)
 	require.Equal(t, gitlab.ResendTrace, result)
 	require.Equal(t, wire.StatusRunning, state.Status)
@@ -133,7 +134,7 @@ func TestRunnerSendsATraceAgainWhoseChecksumDiffers(t *testing.T) {
 	f.append(ref, 0, "hel")
 	require.Equal(t, "hallo", f.trace(7), "a trace never shrinks")
 	f.append(ref, 3, "lo")
-	result, _, err = f.first.Update(t.Context(), ref, checked(wire.UpdateSuccess, "hello"))
+	result, _, err = f.first.Update(t.Context(), ref, succeeded("hello"))
 	require.NoError(t, err)
 	require.Equal(t, gitlab.Stored, result)
 	require.Equal(t, "hello", f.trace(7))
@@ -146,7 +147,7 @@ func TestRunnerThatNeverSendsItsChecksumRightEndsItsJobNevertheless(t *testing.T
 	ref := f.running(7)
 	for range 10 {
 		f.append(ref, 0, "x")
-		result, _, err := f.first.Update(t.Context(), ref, report(wire.UpdateSuccess, 1, 1_000_000))
+		result, _, err := f.first.Update(t.Context(), ref, report(1, 1_000_000))
 		require.NoError(t, err)
 		if result == gitlab.Stored {
 			require.Equal(t, job.Success, f.job(7).State)
@@ -163,13 +164,13 @@ func TestJobEndsWithItsFollowersOrNotAtAll(t *testing.T) {
 	f.append(ref, 0, "hello")
 	before := f.count(`SELECT count(*) FROM outbox`)
 	f.followers.broken = errBroken
-	_, _, err := f.first.Update(t.Context(), ref, checked(wire.UpdateSuccess, "hello"))
+	_, _, err := f.first.Update(t.Context(), ref, succeeded("hello"))
 	require.ErrorIs(t, err, errBroken)
 	require.Equal(t, job.Running, f.job(7).State)
 	require.Equal(t, before, f.count(`SELECT count(*) FROM outbox`))
 	f.append(ref, 5, "!")
 	f.followers.broken = nil
-	result, _, err := f.first.Update(t.Context(), ref, checked(wire.UpdateSuccess, "hello!"))
+	result, _, err := f.first.Update(t.Context(), ref, succeeded("hello!"))
 	require.NoError(t, err)
 	require.Equal(t, gitlab.Stored, result)
 	require.Equal(t, "hello!", f.trace(7))
@@ -213,7 +214,7 @@ func TestJobWithoutDefinitionEndsAsReported(t *testing.T) {
 	f.exec(`DELETE FROM definitions`)
 	_, _, err := f.first.AppendTrace(t.Context(), ref, 11, []byte("fish"))
 	require.True(t, fault.Is(err, errcode.Internal), "nothing is stored that cannot be masked: %v", err)
-	_, _, err = f.first.Update(t.Context(), ref, checked(wire.UpdateSuccess, "hello swordfish"))
+	_, _, err = f.first.Update(t.Context(), ref, succeeded("hello swordfish"))
 	require.NoError(t, err)
 	require.Equal(t, job.Success, f.job(7).State)
 	require.Equal(t, "hello *****", f.trace(7))

@@ -13,15 +13,16 @@ import (
 	"lockstep.internal/services/runners/execution"
 )
 
-// Artifacts stores which objects artifacts have. It is an [execution.ArtifactStore].
+// Artifacts stores which objects artifacts have. It is an [execution.ArtifactStore]. While the database is away, errors
+// of requests are the fault unavailable.
 type Artifacts struct {
 	Pool *pgxpool.Pool
 }
 
 var _ execution.ArtifactStore = Artifacts{}
 
-const readArtifacts = `SELECT job_id, type, format, filename, size, encode(sha256, 'hex'), object, created_at, expires_at
-	FROM artifacts`
+const readArtifacts = `SELECT job_id, type, format, filename, size, encode(sha256, 'hex'), object, created_at,
+	expires_at FROM artifacts`
 
 func scanArtifact(row pgx.CollectableRow) (execution.Artifact, error) {
 	var a execution.Artifact
@@ -50,23 +51,21 @@ func queueArtifact(batch *pgx.Batch, a execution.Artifact) *pgx.QueuedQuery {
 // Reserve records an object that is about to be stored, as unused.
 func (s Artifacts) Reserve(ctx context.Context, object string, at time.Time) error {
 	if _, err := s.Pool.Exec(ctx, `INSERT INTO unused_objects (object, since) VALUES ($1, $2)`, object, at); err != nil {
-		return fmt.Errorf("reserve object %s: %w", object, err)
+		return postgres.Unavailable(ctx, fmt.Errorf("reserve object %s: %w", object, err))
 	}
 	return nil
 }
 
 // Find returns an artifact of a job; nil if there is none.
 func (s Artifacts) Find(ctx context.Context, jobID int64, kind string) (*execution.Artifact, error) {
-	rows, err := s.Pool.Query(ctx, readArtifacts+` WHERE job_id = $1 AND type = $2`, jobID, kind)
-	if err != nil {
-		return nil, fmt.Errorf("read the artifacts of job %d: %w", jobID, err)
-	}
+	// A failed query is reported by its rows.
+	rows, _ := s.Pool.Query(ctx, readArtifacts+` WHERE job_id = $1 AND type = $2`, jobID, kind)
 	a, err := pgx.CollectExactlyOneRow(rows, scanArtifact)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return nil, nil //nolint:nilnil // documented
 	case err != nil:
-		return nil, fmt.Errorf("read the artifacts of job %d: %w", jobID, err)
+		return nil, postgres.Unavailable(ctx, fmt.Errorf("read the artifacts of job %d: %w", jobID, err))
 	default:
 		return &a, nil
 	}
@@ -137,7 +136,7 @@ func (s Artifacts) Collect(
 		return nil
 	})
 	if err != nil {
-		return 0, err //nolint:wrapcheck // of the project
+		return 0, err
 	}
 	return len(removed), failed
 }

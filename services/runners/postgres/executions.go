@@ -17,7 +17,8 @@ import (
 	"lockstep.internal/services/runners/job"
 )
 
-// Executions stores jobs while runners execute them. It is an [execution.Store].
+// Executions stores jobs while runners execute them. It is an [execution.Store]. While the database is away, errors are
+// the fault unavailable.
 type Executions struct {
 	Pool      *pgxpool.Pool
 	Jobs      Jobs
@@ -86,11 +87,10 @@ func snapshot(rows pgx.Rows, jobID int64) (execution.Snapshot, error) {
 
 // Read returns a job without its definition and its artifacts, with one query.
 func (e Executions) Read(ctx context.Context, jobID int64) (execution.Snapshot, error) {
-	rows, err := e.Pool.Query(ctx, readSnapshot, jobID, false)
-	if err != nil {
-		return execution.Snapshot{}, fmt.Errorf("read job %d: %w", jobID, err)
-	}
-	return snapshot(rows, jobID)
+	// A failed query is reported by its rows.
+	rows, _ := e.Pool.Query(ctx, readSnapshot, jobID, false)
+	s, err := snapshot(rows, jobID)
+	return s, postgres.Unavailable(ctx, err)
 }
 
 const updateContact = `UPDATE claims SET confirmed_at = coalesce(confirmed_at, $3),
@@ -100,7 +100,7 @@ const updateContact = `UPDATE claims SET confirmed_at = coalesce(confirmed_at, $
 func (e Executions) Contact(ctx context.Context, jobID int64, claim int, at time.Time) (bool, error) {
 	tag, err := e.Pool.Exec(ctx, updateContact, jobID, claim, at)
 	if err != nil {
-		return false, fmt.Errorf("record a contact of the runner of job %d: %w", jobID, err)
+		return false, postgres.Unavailable(ctx, fmt.Errorf("record a contact of the runner of job %d: %w", jobID, err))
 	}
 	return tag.RowsAffected() == 1, nil
 }
@@ -112,7 +112,7 @@ const (
 
 // UpdateTrace locks the trace and stores the decision.
 func (e Executions) UpdateTrace(ctx context.Context, jobID int64, decide execution.Decide) error {
-	return postgres.InTx(ctx, e.Pool, func(tx pgx.Tx) error {
+	return postgres.Unavailable(ctx, postgres.InTx(ctx, e.Pool, func(tx pgx.Tx) error {
 		var batch pgx.Batch
 		batch.Queue(insertTrace, jobID)
 		batch.Queue(lockTrace, jobID)
@@ -122,15 +122,15 @@ func (e Executions) UpdateTrace(ctx context.Context, jobID int64, decide executi
 		}
 		decision, err := decide(s)
 		if err != nil {
-			return err //nolint:wrapcheck // of the project
+			return err
 		}
 		return storeDecision(ctx, tx, s, decision)
-	})
+	}))
 }
 
 // UpdateJob locks the pipeline, the job and the trace, and stores the decision. It calls the followers if the job ends.
 func (e Executions) UpdateJob(ctx context.Context, jobID int64, decide execution.Decide) error {
-	return postgres.InTx(ctx, e.Pool, func(tx pgx.Tx) error {
+	return postgres.Unavailable(ctx, postgres.InTx(ctx, e.Pool, func(tx pgx.Tx) error {
 		var batch pgx.Batch
 		// The pipeline of a job never changes.
 		batch.Queue(`SELECT FROM pipelines WHERE id = (SELECT pipeline_id FROM jobs WHERE id = $1) FOR UPDATE`, jobID)
@@ -150,7 +150,7 @@ func (e Executions) UpdateJob(ctx context.Context, jobID int64, decide execution
 		s.Artifacts = artifacts
 		decision, err := decide(s)
 		if err != nil {
-			return err //nolint:wrapcheck // of the project
+			return err
 		}
 		if err := storeDecision(ctx, tx, s, decision); err != nil || decision.Change == nil {
 			return err
@@ -158,8 +158,8 @@ func (e Executions) UpdateJob(ctx context.Context, jobID int64, decide execution
 		if err := e.Jobs.Store(ctx, tx, *decision.Change); err != nil || !decision.Change.Job.State.Final() {
 			return err
 		}
-		return e.Followers.Ended(ctx, tx, *decision.Change) //nolint:wrapcheck // of the project
-	})
+		return e.Followers.Ended(ctx, tx, *decision.Change)
+	}))
 }
 
 // readLocked sends the statements of the batch, and then reads the snapshot: it sees what was stored while they waited

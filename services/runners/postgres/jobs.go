@@ -58,7 +58,7 @@ func columns(j job.Job) []any {
 func scanJob(row pgx.CollectableRow) (job.Job, error) {
 	var r jobRow
 	err := row.Scan(r.targets()...)
-	return r.read(), err //nolint:wrapcheck // the caller wraps it
+	return r.read(), err
 }
 
 // jobRow is a row of jobColumns.

@@ -43,7 +43,7 @@ func (s SigningKeys) Rotate(ctx context.Context) ([]signingkey.Key, error) {
 		keys, err = s.apply(ctx, tx, s.Schedule.Plan(s.Now(), keys), keys)
 		return err
 	})
-	return keys, err //nolint:wrapcheck // of the project
+	return keys, err
 }
 
 // apply returns the keys after the plan.
@@ -61,11 +61,11 @@ func (s SigningKeys) apply(
 	}
 	created, err := s.Schedule.New(s.Now())
 	if err != nil {
-		return nil, err //nolint:wrapcheck // of the project
+		return nil, err
 	}
 	box, err := signingkey.Seal(created.Private, signingKeyLabel(created.ID), s.Key)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // of the project
+		return nil, err
 	}
 	if _, err := tx.Exec(ctx, `
 		INSERT INTO signing_keys (id, public, private, made_at, not_after) VALUES ($1, $2, $3, $4, $5)`,

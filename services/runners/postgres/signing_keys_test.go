@@ -51,7 +51,7 @@ func TestReplicasShareOneSigningKey(t *testing.T) {
 		require.True(t, results[0][0].NotAfter.Equal(keys[0].NotAfter))
 	}
 	require.Zero(t, f.count(`SELECT count(*) FROM signing_keys WHERE position($1 IN private) > 0`,
-		[]byte(results[0][0].Private.Seed())), "the private key is stored in the clear")
+		results[0][0].Private.Seed()), "the private key is stored in the clear")
 }
 
 func TestSigningKeysAreCreatedAndRemovedInTime(t *testing.T) {

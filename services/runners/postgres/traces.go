@@ -37,7 +37,7 @@ func queueTrace(batch *pgx.Batch, jobID int64, d execution.Decision) {
 	batch.Queue(`SELECT pg_notify($1, $2)`, TraceChannel, strconv.FormatInt(jobID, 10))
 }
 
-// Traces reads traces. It is an [execution.TraceStore].
+// Traces reads traces. It is an [execution.TraceStore]. While the database is away, errors are the fault unavailable.
 type Traces struct {
 	Pool *pgxpool.Pool
 }
@@ -68,7 +68,7 @@ func (t Traces) ReadTrace(ctx context.Context, jobID, offset int64, limit int) (
 		return err
 	})
 	if err != nil {
-		return execution.TracePart{}, err //nolint:wrapcheck // of the project
+		return execution.TracePart{}, postgres.Unavailable(ctx, err)
 	}
 	return part, nil
 }
@@ -76,8 +76,8 @@ func (t Traces) ReadTrace(ctx context.Context, jobID, offset int64, limit int) (
 // readParts returns the bytes of a generation from offset to end.
 func readParts(ctx context.Context, tx pgx.Tx, jobID int64, generation int, offset, end int64) ([]byte, error) {
 	rows, err := tx.Query(ctx, `
-		SELECT substring(data FROM (greatest($3 - start, 0) + 1)::int FOR (least($4 - start, length(data)) - greatest($3 - start, 0))::int)
-		FROM trace_parts
+		SELECT substring(data FROM (skipped + 1)::int FOR (least($4 - start, length(data)) - skipped)::int)
+		FROM trace_parts, LATERAL (SELECT greatest($3 - start, 0) AS skipped) AS s
 		WHERE job_id = $1 AND generation = $2 AND start < $4 AND start + length(data) > $3
 		ORDER BY start`, jobID, generation, offset, end)
 	if err != nil {
@@ -103,7 +103,7 @@ func (t Traces) Watch(ctx context.Context, jobID int64, until time.Time) error {
 		INSERT INTO traces (job_id, state, watched_until) SELECT id, '{}', $2 FROM jobs WHERE id = $1
 		ON CONFLICT (job_id) DO UPDATE SET watched_until = greatest(traces.watched_until, excluded.watched_until)`,
 		jobID, until); err != nil {
-		return fmt.Errorf("record that the trace of job %d is read: %w", jobID, err)
+		return postgres.Unavailable(ctx, fmt.Errorf("record that the trace of job %d is read: %w", jobID, err))
 	}
 	return nil
 }

@@ -45,7 +45,9 @@ func (d *Directory) LockEntries(ctx context.Context, tx pgx.Tx) ([]directory.Ent
 		},
 		func() ([]directory.Entry, error) {
 			query := `select ` + signingKeyColumns + ` from token_signing_keys order by id for no key update`
-			return collect(ctx, tx, query, scanSigningKey, func(k signingkey.Key) directory.Entry { return signing.Entry(k, false) })
+			return collect(ctx, tx, query, scanSigningKey, func(k signingkey.Key) directory.Entry {
+				return signing.Entry(k, false)
+			})
 		},
 	} {
 		more, err := read()
