@@ -45,7 +45,9 @@ func (j *Jobs) AppendTrace(
 			tooLarge, err = err, nil // the note is stored
 		}
 		size = next.Size
-		return Decision{Contact: r.contact(s, contactInterval), Trace: &next, Writes: writes}, err
+		return Decision{
+			Contact: r.contact(s, contactInterval), Trace: &next, Writes: writes, Notify: s.WatchedUntil.After(r.now),
+		}, err
 	})
 	if err := errors.Join(void(err), tooLarge); err != nil {
 		return 0, state, err

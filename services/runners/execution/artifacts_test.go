@@ -165,7 +165,8 @@ func TestUploadThatIsNotValidStoresNothing(t *testing.T) {
 		code    errcode.Code
 	}{
 		"too large": {
-			gitlab.Upload{Filename: "a", Type: "archive", Format: "zip"}, strings.NewReader(strings.Repeat("x", maxArchive+1)),
+			gitlab.Upload{Filename: "a", Type: "archive", Format: "zip"},
+			strings.NewReader(strings.Repeat("x", maxArchive+1)),
 			errcode.PayloadTooLarge,
 		},
 		"no archive": {
@@ -181,7 +182,8 @@ func TestUploadThatIsNotValidStoresNothing(t *testing.T) {
 			gitlab.Upload{Filename: "../a", Type: "archive", Format: "zip"}, bytes.NewReader(content), errcode.InvalidArgument,
 		},
 		"wrong expiry": {
-			gitlab.Upload{Filename: "a", Type: "archive", Format: "zip", ExpireIn: "soon"}, bytes.NewReader(content),
+			gitlab.Upload{Filename: "a", Type: "archive", Format: "zip", ExpireIn: "soon"},
+			bytes.NewReader(content),
 			errcode.InvalidArgument,
 		},
 	} {

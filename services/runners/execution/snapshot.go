@@ -51,6 +51,8 @@ type Decision struct {
 	// Trace and Writes replace the trace of the snapshot, if Trace is not nil.
 	Trace  *trace.State
 	Writes []trace.Write
+	// Notify wakes the readers of the trace. A notification of each append would slow down all commits of the database.
+	Notify bool
 	// Change of the job; nil for none. A release removes the claim, unless it was confirmed: then nothing is stored and
 	// the error wraps [ErrVoid].
 	Change *job.Change

@@ -103,13 +103,14 @@ func (t *Tails) follow(ctx context.Context, id int64, part TracePart, s stream, 
 		case part.Complete():
 			return s.event("end", "", traceEnd{string(part.State)})
 		}
-		if offset == part.Offset {
-			if watch {
-				if err := t.cfg.Store.Watch(ctx, id, t.cfg.Now().Add(3*t.cfg.Interval)); err != nil {
-					return err
-				}
-				watch = false
+		switch {
+		case offset > part.Offset:
+		case watch:
+			if err := t.cfg.Store.Watch(ctx, id, t.cfg.Now().Add(3*t.cfg.Interval)); err != nil {
+				return err
 			}
+			watch = false // what came before is read now, and what comes after wakes the reader
+		default:
 			select {
 			case <-wake:
 			case <-signs.C:

@@ -151,10 +151,6 @@ func TestReaderGetsTheTraceWhileItGrowsAndItsEnd(t *testing.T) {
 	state, err := f.first.Authorize(t.Context(), ref, jobtoken.ScopeTrace)
 	require.NoError(t, err)
 	require.Equal(t, 3*time.Second, state.Interval, "somebody reads")
-	f.clock.pass(time.Minute)
-	state, err = f.first.Authorize(t.Context(), ref, jobtoken.ScopeTrace)
-	require.NoError(t, err)
-	require.Equal(t, 30*time.Second, state.Interval, "the time of the reader is over")
 
 	again, _ := server.open("7", last, "me")
 	f.append(ref, 8, "grün, 日")
@@ -169,6 +165,29 @@ func TestReaderGetsTheTraceWhileItGrowsAndItsEnd(t *testing.T) {
 		name, _, _ = reader.next()
 		require.Empty(t, name, "the stream has ended")
 	}
+}
+
+func TestRunnerSendsOftenWhileSomebodyReads(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	ref := f.running(7)
+	interval := func() time.Duration {
+		state, err := f.first.Authorize(t.Context(), ref, jobtoken.ScopeTrace)
+		require.NoError(t, err)
+		return state.Interval
+	}
+	require.Equal(t, 30*time.Second, interval())
+	traces := postgres.Traces{Pool: f.pool}
+	require.NoError(t, traces.Watch(t.Context(), 7, f.clock.now().Add(time.Minute)))
+	require.NoError(t, traces.Watch(t.Context(), 7, f.clock.now().Add(time.Second)))
+	require.Equal(t, 3*time.Second, interval())
+	f.append(ref, 0, "hello")
+	f.clock.pass(time.Minute - 1)
+	require.Equal(t, 3*time.Second, interval())
+	f.clock.pass(1)
+	require.Equal(t, 30*time.Second, interval())
+	require.NoError(t, traces.Watch(t.Context(), 8, f.clock.now()), "a job that does not exist")
+	require.Equal(t, "hello", f.trace(7))
 }
 
 func TestReaderGetsWholeCharacters(t *testing.T) {

@@ -28,6 +28,7 @@ func (p TracePart) Complete() bool { return p.State.Final() && p.End() >= p.Size
 type TraceStore interface {
 	// ReadTrace returns at most limit bytes from an offset on. Beyond the end of the trace there are none.
 	ReadTrace(ctx context.Context, jobID, offset int64, limit int) (TracePart, error)
-	// Watch records until when somebody reads the trace while it grows: its runner then sends it more often.
+	// Watch records until when somebody reads the trace while it grows: its runner then sends it more often, and readers
+	// are notified of what it sends after the call.
 	Watch(ctx context.Context, jobID int64, until time.Time) error
 }

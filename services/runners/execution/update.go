@@ -74,7 +74,7 @@ func (j *Jobs) finish(
 // finish decides how a job that a runner has ends. It returns false if the trace has to be sent again.
 func finish(s Snapshot, token string, update wire.UpdateRequest, r request) (Decision, bool, error) {
 	next, write, done := endTrace(s, token, update)
-	decision := Decision{Contact: r.now, Trace: &next, Writes: []trace.Write{write}}
+	decision := Decision{Contact: r.now, Trace: &next, Writes: []trace.Write{write}, Notify: true}
 	if !done {
 		return decision, false, nil
 	}

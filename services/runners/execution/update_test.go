@@ -34,11 +34,13 @@ func TestResultOfTheRunnerEndsTheJobWithItsTraceAndItsFollowers(t *testing.T) {
 	}{
 		"success": {succeeded("hello"), false, job.Success, wire.StatusSuccess, "", 0},
 		"failure": {
-			wire.UpdateRequest{State: wire.UpdateFailed, FailureReason: "runner_system_failure", ExitCode: &code}, false,
+			wire.UpdateRequest{State: wire.UpdateFailed, FailureReason: "runner_system_failure", ExitCode: &code},
+			false,
 			job.Failed, wire.StatusFailed, job.RunnerSystemFailure, 137,
 		},
 		"failure for a reason that only the service may give": {
-			wire.UpdateRequest{State: wire.UpdateFailed, FailureReason: "denied_admission"}, false,
+			wire.UpdateRequest{State: wire.UpdateFailed, FailureReason: "denied_admission"},
+			false,
 			job.Failed, wire.StatusFailed, job.UnknownFailure, 0,
 		},
 		"success after a cancel": {

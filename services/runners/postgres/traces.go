@@ -13,7 +13,8 @@ import (
 	"lockstep.internal/services/runners/execution"
 )
 
-// TraceChannel is the channel of notifications about traces that grew or ended. The payload is the id of the job.
+// TraceChannel is the channel of notifications about traces that ended, or grew while somebody watched them. The payload
+// is the id of the job.
 const TraceChannel = "lockstep_runners_traces"
 
 // NewTraceChanges listens on [TraceChannel].
@@ -34,7 +35,9 @@ func queueTrace(batch *pgx.Batch, jobID int64, d execution.Decision) {
 	if d.Trace.Ended && d.Trace.Generation > 0 {
 		batch.Queue(`DELETE FROM trace_parts WHERE job_id = $1 AND generation <> $2`, jobID, d.Trace.Final.Number)
 	}
-	batch.Queue(`SELECT pg_notify($1, $2)`, TraceChannel, strconv.FormatInt(jobID, 10))
+	if d.Notify {
+		batch.Queue(`SELECT pg_notify($1, $2)`, TraceChannel, strconv.FormatInt(jobID, 10))
+	}
 }
 
 // Traces reads traces. It is an [execution.TraceStore]. While the database is away, errors are the fault unavailable.
