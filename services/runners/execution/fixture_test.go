@@ -88,7 +88,7 @@ var errBroken = errors.New("the pipeline cannot be advanced")
 
 // fixture is a database. Each replica has its own connections to it, and its own keys in memory.
 type fixture struct {
-	t         *testing.T
+	t         testing.TB
 	pool      *pgxpool.Pool
 	clock     *clock
 	seal      seal.Key
@@ -118,7 +118,7 @@ func migrate(url string) error {
 	return libpostgres.Migrate(ctx, pool, logger, series...)
 }
 
-func newFixture(t *testing.T) *fixture {
+func newFixture(t testing.TB) *fixture {
 	t.Helper()
 	pool, err := libpostgres.Connect(t.Context(), libpostgres.Config{URL: pgtest.Prepared(t, migrate)},
 		slog.New(slog.DiscardHandler))
@@ -149,8 +149,12 @@ func (f *fixture) replica() *replica {
 }
 
 func (f *fixture) serve(store execution.Store, keys *signing.Keyring) *execution.Jobs {
+	return f.serveLimit(store, keys, limit)
+}
+
+func (f *fixture) serveLimit(store execution.Store, keys *signing.Keyring, traces int64) *execution.Jobs {
 	return execution.NewJobs(execution.Config{
-		Store: store, Now: f.clock.now, TraceLimit: limit,
+		Store: store, Now: f.clock.now, TraceLimit: traces,
 		Tokens: execution.Tokens{Verifier: jobtoken.NewVerifier(keys.Find, f.clock.now), Refresh: keys.Refresh},
 	})
 }

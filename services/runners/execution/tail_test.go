@@ -25,7 +25,7 @@ import (
 
 // tails is a server of traces on a replica of its own.
 type tails struct {
-	t        *testing.T
+	t        testing.TB
 	url      string
 	draining chan struct{}
 }
@@ -71,7 +71,7 @@ func (f *fixture) tails() *tails {
 
 // reader is an open stream.
 type reader struct {
-	t     *testing.T
+	t     testing.TB
 	body  io.ReadCloser
 	lines *bufio.Scanner
 }
