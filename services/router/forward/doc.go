@@ -5,5 +5,8 @@
 // Its body must progress, and its response must begin within [Config.ResponseTimeout].
 //
 // Each cell has connections, a limit of requests and a circuit breaker of its own, so that a cell that is down or hangs
-// costs the requests of other cells nothing. The router repeats no request: GitLab runners try again.
+// costs the requests of other cells nothing.
+//
+// A request with a body is sent once: GitLab runners try again. Go's client repeats one without a body, such as a GET,
+// if an idle connection is lost when it is used again.
 package forward
