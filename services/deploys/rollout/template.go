@@ -141,12 +141,12 @@ func (p *step) isOlder(k Pending, v View) bool {
 }
 
 // templateOf returns the template of a revision; the zero value if it is unknown. The first version of a Deployment
-// with the revision number also has its template, even if a list contained the ReplicaSet before. The status of a
-// StatefulSet contains the generation that it describes.
+// with the revision number also has its template. The status of a StatefulSet contains the generation that it
+// describes.
 func (p *step) templateOf(k Pending, v View, newest bool) Template {
 	s, name := &p.s, k.Name
 	named, owner := p.templateNamed(name), p.nameOf(v.Template)
-	afterGap := v.afterGap() || p.reapplied || k.Listed && s.Key.Kind == Deployment && !p.isRenumbered(v)
+	afterGap := v.afterGap() || p.reapplied || k.Listed && s.Key.Kind == Deployment
 	switch {
 	case newest && named.known() && named.equals(v.Template):
 		return v.Template

@@ -88,26 +88,3 @@ func TestRolloutStartsBeforeItsReplicaSetIsObserved(t *testing.T) {
 	d.deliverHeld(func(in rollout.Input) bool { return !isWorkload(in) })
 	require.False(t, d.last(started).OccurredAt.After(seen))
 }
-
-// A watcher that lists a ReplicaSet before the Deployment has its number observes the version that gets the number.
-// That version has the template of the ReplicaSet.
-func TestFirstVersionWithNumberShowsTemplateOfListedReplicaSet(t *testing.T) {
-	t.Parallel()
-	d := newDeployment(t, 1)
-	d.create(0, "web:1")
-	d.run()
-	d.stop()
-	d.edit("web:2")
-	d.run()
-	d.edit("web:3")
-	d.run()
-	d.undo(2)
-	d.sync()
-	require.Less(t, d.revision, d.sets[1].revision, "only the ReplicaSet has the number")
-	d.start()
-	d.wait(time.Minute)
-	mark := d.mark()
-	d.run()
-	require.Equal(t, []string{"gap [3]", "unknown 3", "started 4", "rolled_back 4", "completed 4"}, d.since(mark))
-	require.Equal(t, "web:2", d.last(started).Rollout.Images[0].Image)
-}
