@@ -1,0 +1,163 @@
+package runners_test
+
+import (
+	"context"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/stretchr/testify/require"
+
+	"lockstep.internal/e2e/fixture"
+	runnersv1 "lockstep.internal/schemas/gen/lockstep/runners/v1"
+	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
+	"lockstep.internal/services/runners"
+	"lockstep.internal/tools/client"
+	"lockstep.internal/tools/stack"
+	"lockstep.internal/tools/testkit/runnerclient"
+)
+
+func TestMain(m *testing.M) { os.Exit(fixture.Main(m, 4)) }
+
+const soon = fixture.Timeout
+
+// cell is a system without a cluster, with the services for CI jobs.
+type cell struct {
+	*stack.Stack
+
+	t testing.TB
+	// state calls the state service, and api the runners service, both as the administrator.
+	state   *client.API
+	api     *client.Runners
+	project int64
+	group   int64
+}
+
+// start starts a cell until the test ends. Requests for jobs are held for a second only.
+func start(t testing.TB, opts stack.Options) *cell {
+	t.Helper()
+	opts.WithoutCluster, opts.Runners, opts.Progress = true, true, t.Output()
+	configure := opts.Configure
+	opts.Configure = func(service string, config any) {
+		if cfg, is := config.(*runners.Config); is {
+			cfg.Queue.Hold = time.Second
+		}
+		if configure != nil {
+			configure(service, config)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), soon)
+	defer cancel()
+	running, err := stack.Start(ctx, opts)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, running.Stop(), "the system stops in order") })
+	c := &cell{Stack: running, t: t}
+	token, err := running.AdminToken()
+	require.NoError(t, err)
+	transport := &http.Transport{}
+	t.Cleanup(transport.CloseIdleConnections)
+	httpClient := &http.Client{Transport: transport}
+	c.state = client.New(httpClient, running.APIURL(), token)
+	c.api = c.state.Runners(httpClient, running.RunnersURL())
+	projects, err := c.state.Directory.ListProjects(ctx, connect.NewRequest(&statev1.ListProjectsRequest{}))
+	require.NoError(t, err)
+	require.NotEmpty(t, projects.Msg.GetProjects())
+	c.project, c.group = projects.Msg.GetProjects()[0].GetId(), projects.Msg.GetProjects()[0].GetGroupId()
+	return c
+}
+
+// runner creates a runner of the instance and returns its token.
+func (c *cell) runner(settings *runnersv1.RunnerSettings) string {
+	c.t.Helper()
+	return c.create(&runnersv1.CreateRunnerRequest{Type: runnersv1.RunnerType_RUNNER_TYPE_INSTANCE, Settings: settings})
+}
+
+func (c *cell) create(request *runnersv1.CreateRunnerRequest) string {
+	c.t.Helper()
+	created, err := c.api.Runners.CreateRunner(c.t.Context(), connect.NewRequest(request))
+	require.NoError(c.t, err)
+	require.True(c.t, strings.HasPrefix(created.Msg.GetToken(), "glrt-"))
+	return created.Msg.GetToken()
+}
+
+// untagged are the settings of a runner for all jobs.
+func untagged() *runnersv1.RunnerSettings { return &runnersv1.RunnerSettings{RunUntagged: true} }
+
+// newProject creates a project in the group of the first one, and returns once the runners service knows it.
+func (c *cell) newProject(name string) int64 {
+	c.t.Helper()
+	made, err := c.state.Directory.CreateProject(c.t.Context(),
+		connect.NewRequest(&statev1.CreateProjectRequest{GroupId: c.group, Name: name}))
+	require.NoError(c.t, err)
+	return made.Msg.GetProject().GetId()
+}
+
+// pipeline creates a pipeline of a project.
+func (c *cell) pipeline(project int64, file string) *runnersv1.Pipeline {
+	c.t.Helper()
+	created, err := c.api.Pipelines.CreatePipeline(c.t.Context(), connect.NewRequest(&runnersv1.CreatePipelineRequest{
+		ProjectId: project, File: []byte(file), Ref: "main",
+		Variables: []*runnersv1.Variable{{Key: "SECRET", Value: "sup3rs3cretvalue", Masked: true}},
+	}))
+	require.NoError(c.t, err)
+	return created.Msg.GetPipeline()
+}
+
+// get returns a pipeline.
+func (c *cell) get(id int64) *runnersv1.Pipeline {
+	c.t.Helper()
+	got, err := c.api.Pipelines.GetPipeline(c.t.Context(), connect.NewRequest(&runnersv1.GetPipelineRequest{Id: id}))
+	require.NoError(c.t, err)
+	return got.Msg.GetPipeline()
+}
+
+// ended returns a pipeline after its end, by its watch.
+func (c *cell) ended(id int64) *runnersv1.Pipeline {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(c.t.Context(), soon)
+	defer cancel()
+	stream, err := c.api.Pipelines.WatchPipeline(ctx, connect.NewRequest(&runnersv1.WatchPipelineRequest{Id: id}))
+	require.NoError(c.t, err)
+	defer stream.Close() //nolint:errcheck // the stream has ended
+	var last *runnersv1.Pipeline
+	for stream.Receive() {
+		last = stream.Msg().GetPipeline()
+	}
+	require.NoError(c.t, stream.Err(), "last: %v", last)
+	return last
+}
+
+// job returns a job of a pipeline by its name.
+func job(t testing.TB, p *runnersv1.Pipeline, name string) *runnersv1.Job {
+	t.Helper()
+	for _, j := range p.GetJobs() {
+		if j.GetName() == name {
+			return j
+		}
+	}
+	require.Failf(t, "no such job", "%s: %v", name, p)
+	return nil
+}
+
+// run runs a runner at an address until the test ends.
+func run(t testing.TB, url, token, system string, runs runnerclient.Runs) *runnerclient.Client {
+	t.Helper()
+	c := runnerclient.New(runnerclient.Config{URL: url, Token: token, SystemID: system, MaxWait: 100 * time.Millisecond})
+	ctx, cancel := context.WithCancel(context.Background())
+	var group sync.WaitGroup
+	group.Go(func() {
+		if err := c.Run(ctx, runs); err != nil {
+			t.Errorf("runner %s: %v", system, err)
+		}
+	})
+	t.Cleanup(func() {
+		cancel()
+		group.Wait()
+		c.Close()
+	})
+	return c
+}

@@ -1,0 +1,226 @@
+package runners_test
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/stretchr/testify/require"
+
+	runnersv1 "lockstep.internal/schemas/gen/lockstep/runners/v1"
+	"lockstep.internal/tools/stack"
+	"lockstep.internal/tools/testkit/runnerclient"
+)
+
+const stagesFile = `
+stages: [build, test, deploy]
+build:
+  stage: build
+  script: [make]
+  artifacts: {paths: [out/]}
+test:
+  stage: test
+  script: [make test]
+  parallel: 2
+flaky:
+  stage: test
+  script: [make flaky]
+  retry: 1
+lint:
+  stage: test
+  script: [make lint]
+  allow_failure: true
+deploy:
+  stage: deploy
+  script: [make deploy]
+  needs: [build, flaky]
+cleanup:
+  stage: deploy
+  when: on_failure
+  script: [make clean]
+`
+
+// script is what each job of stagesFile does. flaky fails once.
+func script(failed chan struct{}) func(*runnerclient.Job) runnerclient.Script {
+	return func(j *runnerclient.Job) runnerclient.Script {
+		s := runnerclient.Script{Lines: []string{"running " + j.JobInfo.Name, "the secret is sup3rs3cretvalue"}}
+		switch j.JobInfo.Name {
+		case "build":
+			s.Files = map[string][]byte{"out/a.txt": []byte("made by build")}
+		case "lint":
+			s.ExitCode = 3
+		case "flaky":
+			select {
+			case <-failed:
+				s.ExitCode = 1
+			default:
+			}
+		}
+		return s
+	}
+}
+
+func TestPipelineRunsThroughTheRouter(t *testing.T) {
+	t.Parallel()
+	c := start(t, stack.Options{Router: true})
+	failed := make(chan struct{}, 1)
+	failed <- struct{}{}
+	results := make(chan runnerclient.Result, 20)
+	run(t, c.RouterURL(), c.runner(untagged()), "s_1", runnerclient.Runs{
+		Concurrency: 4, Script: script(failed),
+		Done: func(j *runnerclient.Job, r runnerclient.Result, err error) {
+			if err != nil {
+				t.Errorf("job %s: %v", j.JobInfo.Name, err)
+			}
+			if j.JobInfo.Name == "deploy" {
+				results <- r
+			}
+		},
+	})
+	p := c.ended(c.pipeline(c.project, stagesFile).GetId())
+	require.Equal(t, runnersv1.PipelineState_PIPELINE_STATE_SUCCESS, p.GetState())
+	require.True(t, p.GetWarnings())
+	require.Equal(t, []string{"build", "test", "deploy"}, p.GetStages())
+	for name, want := range map[string]runnersv1.JobState{
+		"build": runnersv1.JobState_JOB_STATE_SUCCESS, "test 1/2": runnersv1.JobState_JOB_STATE_SUCCESS,
+		"test 2/2": runnersv1.JobState_JOB_STATE_SUCCESS, "flaky": runnersv1.JobState_JOB_STATE_SUCCESS,
+		"lint": runnersv1.JobState_JOB_STATE_FAILED, "deploy": runnersv1.JobState_JOB_STATE_SUCCESS,
+		"cleanup": runnersv1.JobState_JOB_STATE_SKIPPED,
+	} {
+		require.Equal(t, want, job(t, p, name).GetState(), name)
+	}
+	require.EqualValues(t, 2, job(t, p, "flaky").GetAttempt())
+	require.True(t, job(t, p, "lint").GetFailureAllowed())
+	require.EqualValues(t, 3, job(t, p, "lint").GetExitCode())
+	files, err := runnerclient.Unzip((<-results).Dependencies["build"])
+	require.NoError(t, err)
+	require.Equal(t, "made by build", string(files["out/a.txt"]))
+	text := c.trace(job(t, p, "build").GetId())
+	require.Contains(t, text, "running build")
+	require.NotContains(t, text, "sup3rs3cretvalue")
+	require.True(t, job(t, p, "build").GetTraceVerified())
+}
+
+// trace returns the output of a job as a person gets it.
+func (c *cell) trace(id int64) string {
+	c.t.Helper()
+	token, err := c.state.AccessToken(c.t.Context(), "runners")
+	require.NoError(c.t, err)
+	ctx, cancel := context.WithTimeout(c.t.Context(), soon)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet,
+		c.RunnersURL()+"/api/v4/jobs/"+strconv.FormatInt(id, 10)+"/trace", nil)
+	require.NoError(c.t, err)
+	request.Header.Set("Authorization", "Bearer "+token.Value)
+	transport := &http.Transport{}
+	defer transport.CloseIdleConnections()
+	response, err := (&http.Client{Transport: transport}).Do(request)
+	require.NoError(c.t, err)
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	require.NoError(c.t, err)
+	require.Equal(c.t, http.StatusOK, response.StatusCode, "%s", body)
+	return string(body)
+}
+
+func TestCanceledPipelineEndsItsRunningJob(t *testing.T) {
+	t.Parallel()
+	c := start(t, stack.Options{})
+	begun := make(chan struct{}, 1)
+	run(t, c.RunnersURL(), c.runner(untagged()), "s_1", runnerclient.Runs{
+		Script: func(*runnerclient.Job) runnerclient.Script {
+			begun <- struct{}{}
+			return runnerclient.Script{Wait: make(chan struct{}), After: []string{"from after_script"}}
+		},
+	})
+	p := c.pipeline(c.project, "one: {script: [sleep 60], after_script: [echo]}\ntwo: {stage: deploy, script: [echo]}\n")
+	<-begun
+	_, err := c.api.Pipelines.CancelPipeline(t.Context(),
+		connect.NewRequest(&runnersv1.CancelPipelineRequest{Id: p.GetId()}))
+	require.NoError(t, err)
+	p = c.ended(p.GetId())
+	require.Equal(t, runnersv1.PipelineState_PIPELINE_STATE_CANCELED, p.GetState())
+	require.Contains(t, c.trace(job(t, p, "one").GetId()), "from after_script")
+}
+
+func TestReasonWhyAJobWaitsNamesEachRunnerAndRule(t *testing.T) {
+	t.Parallel()
+	c := start(t, stack.Options{})
+	c.runner(&runnersv1.RunnerSettings{Tags: []string{"linux"}, Description: "a linux machine"})
+	c.runner(&runnersv1.RunnerSettings{RunUntagged: true, Paused: true})
+	p := c.pipeline(c.project, "gpu: {tags: [gpu, linux], script: [echo]}\n")
+	explained, err := c.api.Jobs.ExplainJob(t.Context(),
+		connect.NewRequest(&runnersv1.ExplainJobRequest{Id: job(t, p, "gpu").GetId()}))
+	require.NoError(t, err)
+	require.Len(t, explained.Msg.GetRunners(), 2)
+	rules := map[string]bool{}
+	for _, verdict := range explained.Msg.GetRunners() {
+		require.False(t, verdict.GetMatches())
+		for _, obstacle := range verdict.GetObstacles() {
+			rules[obstacle.GetRule()] = true
+		}
+	}
+	require.True(t, rules["tags"])
+	require.True(t, rules["paused"])
+}
+
+// TestEveryJobRunsOnce lets many runners take many jobs of several projects from two replicas behind two routers.
+func TestEveryJobRunsOnce(t *testing.T) {
+	t.Parallel()
+	const projects, jobs, workers = 20, 100, 200
+	c := start(t, stack.Options{Router: true})
+	ctx, cancel := context.WithTimeout(t.Context(), soon)
+	defer cancel()
+	secondRunners, err := c.AddReplica(ctx, stack.Runners)
+	require.NoError(t, err)
+	secondRouter, err := c.AddReplica(ctx, stack.Router)
+	require.NoError(t, err)
+	_ = secondRunners
+	var file strings.Builder
+	file.WriteString("work: {script: [echo], parallel: " + strconv.Itoa(jobs) + "}\n")
+	var pipelines []*runnersv1.Pipeline
+	for i := range projects {
+		project := c.newProject("many-" + strconv.Itoa(i))
+		require.Eventually(t, func() bool {
+			created, err := c.api.Pipelines.CreatePipeline(ctx, connect.NewRequest(&runnersv1.CreatePipelineRequest{
+				ProjectId: project, File: []byte(file.String()),
+			}))
+			if err == nil {
+				pipelines = append(pipelines, created.Msg.GetPipeline())
+			}
+			return err == nil
+		}, soon, 20*time.Millisecond)
+	}
+	done := make(chan *runnerclient.Job, 2*projects*jobs)
+	token := c.runner(untagged())
+	urls := []string{c.RouterURL(), c.RouterURLOf(secondRouter)}
+	for i := range workers {
+		run(t, urls[i%2], token, "s_"+strconv.Itoa(i), runnerclient.Runs{
+			Script: func(j *runnerclient.Job) runnerclient.Script { return runnerclient.Script{Lines: []string{j.JobInfo.Name}} },
+			Done: func(j *runnerclient.Job, r runnerclient.Result, err error) {
+				if err != nil || r.Status != http.StatusOK {
+					t.Errorf("job %d: %v %v", j.ID, r.Status, err)
+				}
+				done <- j
+			},
+		})
+	}
+	for _, p := range pipelines {
+		ended := c.ended(p.GetId())
+		require.Equal(t, runnersv1.PipelineState_PIPELINE_STATE_SUCCESS, ended.GetState())
+		for _, j := range ended.GetJobs() {
+			require.EqualValues(t, 1, j.GetAttempt())
+		}
+	}
+	seen := map[int64]int{}
+	for range projects * jobs {
+		seen[(<-done).ID]++
+	}
+	require.Len(t, seen, projects*jobs)
+	require.Empty(t, done)
+}
