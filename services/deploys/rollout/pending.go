@@ -263,13 +263,18 @@ func (p *step) hasUnexplainedTemplate(generation int) bool {
 	return slices.ContainsFunc(s.Templates, func(seen SeenTemplate) bool {
 		t := seen.Template
 		return seen.Generation > s.Generation && seen.Generation <= generation && !t.equals(s.Template) &&
-			(!t.SeenPaused || !t.SeenAt.IsZero() || p.hasReplicaSet(t))
+			(!t.SeenPaused || !t.SeenAt.IsZero() || p.wasReused(t))
 	})
 }
 
-// hasReplicaSet reports whether a ReplicaSet with the template was observed, whether or not its rollout completed.
-func (p *step) hasReplicaSet(t Template) bool {
-	return p.nameOf(t) != "" || slices.ContainsFunc(p.s.Completed, func(c Finished) bool { return c.Template.equals(t) })
+// wasReused reports whether a paused Deployment may have used the ReplicaSet with the template: its rollout completed,
+// or it was observed to get a number that is not processed, and it still exists.
+func (p *step) wasReused(t Template) bool {
+	name := p.nameOf(t)
+	return slices.ContainsFunc(p.s.Completed, func(c Finished) bool { return c.Template.equals(t) }) ||
+		slices.ContainsFunc(p.s.Pending, func(k Pending) bool {
+			return k.WorkloadUID == p.s.UID && k.Name == name && !k.Listed && !p.isDeletedBefore(name, p.s.UID, p.s.Version)
+		})
 }
 
 // mayNameUnknownRevision reports whether the view has the number of the last processed revision but may describe a
