@@ -24,11 +24,14 @@ const (
 	demoTarget    = "hello"
 )
 
-// demo is what `lockstep up --demo` adds to a system: a workspace, and an HTTP server as a target of the agent.
+// demo is what `lockstep up --demo` adds to a system: a workspace, an HTTP server as a target of the agent, and a runner
+// of CI jobs.
 type demo struct {
 	app     *app
 	server  *http.Server
 	address string
+	// runner is nil before it was started.
+	runner *demoRunner
 }
 
 // newDemo starts the HTTP server on a free port of 127.0.0.1. The caller closes it.
@@ -49,10 +52,11 @@ func (a *app) newDemo(ctx context.Context) (*demo, error) {
 }
 
 func (d *demo) close() error {
-	if err := d.server.Close(); err != nil {
-		return fmt.Errorf("close the target of the demo: %w", err)
+	err := d.runner.close()
+	if closed := d.server.Close(); closed != nil {
+		err = errors.Join(err, fmt.Errorf("close the target of the demo: %w", closed))
 	}
-	return nil
+	return err
 }
 
 // allow lets the relay agent connect to the target.
@@ -72,6 +76,11 @@ func (d *demo) run(ctx context.Context, s *stack.Stack) error {
 	agent := s.Agents()[0]
 	if s.RelayURL() != "" {
 		err = d.configureTarget(ctx, api, agent)
+	}
+	if s.RunnersURL() != "" {
+		var started error
+		d.runner, started = startDemoRunner(ctx, api, s)
+		err = errors.Join(err, started)
 	}
 	err = errors.Join(err, d.createWorkspace(ctx, api, agent))
 	if err == nil || ctx.Err() != nil {

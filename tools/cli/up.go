@@ -35,7 +35,7 @@ In a clone of the repository, kubelab is built on first use. Elsewhere it must b
 			if err := checkUp(opts); err != nil {
 				return err
 			}
-			opts.Progress = a.stdout
+			opts.Progress, opts.Router = a.stdout, opts.Runners
 			if opts.DatabaseURL == "" {
 				opts.DatabaseURL = os.Getenv("DATABASE_URL")
 			}
@@ -54,12 +54,17 @@ In a clone of the repository, kubelab is built on first use. Elsewhere it must b
 	f.IntVar(&opts.Relays, "relays", 1, "number of relays")
 	f.StringVar(&opts.RelayListen, "relay-listen", "127.0.0.1:0",
 		"address of the first relay for callers; port 0 uses a free one")
+	f.BoolVar(&opts.Runners, "ci", true, "run the services for CI jobs: runners and a router")
+	f.StringVar(&opts.RunnersListen, "runners-listen", "127.0.0.1:0",
+		"address of the runners service; port 0 uses a free one")
+	f.StringVar(&opts.RouterListen, "router-listen", "127.0.0.1:0",
+		"address of the router for GitLab runners; port 0 uses a free one")
 	f.IntVar(&opts.NATSPort, "nats-port", 0, "port of NATS on 127.0.0.1; 0 uses a free one")
 	f.StringVar(&opts.Image, "image", "", "image of the template default")
 	f.BoolVar(&opts.Workloads.Enabled, "workloads", true, "watch the rollouts of workloads in the cluster")
 	f.StringSliceVar(&opts.Workloads.Namespaces, "workload-namespaces", nil, "namespaces of these workloads; default: all")
 	f.StringVar(&opts.Workloads.Selector, "workload-selector", "", "label selector of these workloads; default: all")
-	f.BoolVar(&demo, "demo", false, "create a workspace and show its states until it is Running, and add a relay target")
+	f.BoolVar(&demo, "demo", false, "create a workspace and show its states until it is Running, and add a relay target and a runner of CI jobs")
 	return c
 }
 
@@ -189,6 +194,26 @@ func nextSteps(s *stack.Stack, withDemo bool) string {
 			direct+" set image deployment/web web=registry.example/web:2",
 		)
 	}
+	if s.RouterURL() != "" {
+		lines = append(lines, ciSteps(program, s, withDemo)...)
+	}
 	lines = append(lines, "", "The services' log is "+s.LogFile()+". Ctrl-C stops everything.", "")
 	return strings.Join(lines, "\n")
+}
+
+// ciSteps returns commands for CI jobs.
+func ciSteps(program string, s *stack.Stack, withDemo bool) []string {
+	title := "Create a runner, and run CI jobs on it:"
+	if withDemo {
+		title = "Run CI jobs; the runner of the demo prints their scripts:"
+	}
+	lines := []string{"", title, ""}
+	if withDemo {
+		lines = append(lines, "  "+program+" pipelines create -f deploy/examples/pipeline/.gitlab-ci.yml --watch")
+	}
+	return append(lines,
+		"  TOKEN=$("+program+" runners create --type instance --tags shell --run-untagged)",
+		"  gitlab-runner register --non-interactive --url "+s.RouterURL()+" --token $TOKEN --executor shell",
+		"  gitlab-runner run",
+	)
 }

@@ -1,0 +1,115 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+
+	runnersv1 "lockstep.internal/schemas/gen/lockstep/runners/v1"
+	"lockstep.internal/tools/client"
+	"lockstep.internal/tools/stack"
+	"lockstep.internal/tools/testkit/runnerclient"
+)
+
+const (
+	// demoJob is how long the demo's runner takes for a job.
+	demoJob = time.Second
+	// demoConcurrency is how many jobs it executes at once.
+	demoConcurrency = 4
+)
+
+// demoRunner is the runner of a demo. It prints the lines of scripts instead of executing them, except exit, which ends a
+// job with that exit code.
+type demoRunner struct {
+	client *runnerclient.Client
+	cancel context.CancelFunc
+	ended  sync.WaitGroup
+	err    error
+}
+
+// startDemoRunner starts a runner of the instance. Its token is kept in the folder of the stack.
+func startDemoRunner(ctx context.Context, api *client.API, s *stack.Stack) (*demoRunner, error) {
+	token, err := demoToken(ctx, api.Runners(http.DefaultClient, s.RunnersURL()), s)
+	if err != nil {
+		return nil, err
+	}
+	r := &demoRunner{client: runnerclient.New(runnerclient.Config{
+		URL: s.RouterURL(), Token: token, SystemID: "s_demo", MaxWait: demoJob,
+	})}
+	ctx, r.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	r.ended.Go(func() {
+		r.err = r.client.Run(ctx, runnerclient.Runs{Concurrency: demoConcurrency, Script: demoScript})
+	})
+	return r, nil
+}
+
+// demoToken returns the token of the demo's runner, and creates the runner if it does not exist.
+func demoToken(ctx context.Context, api *client.Runners, s *stack.Stack) (string, error) {
+	path := filepath.Join(s.Dir(), "demo-runner.token")
+	if known, err := os.ReadFile(path); err == nil {
+		kept := runnerclient.New(runnerclient.Config{URL: s.RouterURL(), Token: strings.TrimSpace(string(known))})
+		defer kept.Close()
+		if _, err := kept.Verify(ctx); err == nil {
+			return kept.Token(), nil
+		}
+	}
+	created, err := api.Runners.CreateRunner(ctx, connect.NewRequest(&runnersv1.CreateRunnerRequest{
+		Type: runnersv1.RunnerType_RUNNER_TYPE_INSTANCE,
+		Settings: &runnersv1.RunnerSettings{
+			Description: "demo: prints scripts and executes nothing", Tags: []string{"shell"}, RunUntagged: true,
+		},
+	}))
+	if err != nil {
+		return "", fmt.Errorf("create the runner of the demo: %w", err)
+	}
+	if err := os.WriteFile(path, []byte(created.Msg.GetToken()+"\n"), 0o600); err != nil {
+		return "", fmt.Errorf("keep the token of the demo's runner: %w", err)
+	}
+	return created.Msg.GetToken(), nil
+}
+
+func (r *demoRunner) close() error {
+	if r == nil {
+		return nil
+	}
+	r.cancel()
+	r.ended.Wait()
+	r.client.Close()
+	if errors.Is(r.err, context.Canceled) {
+		return nil
+	}
+	return r.err
+}
+
+// demoScript prints the lines of a job's script.
+func demoScript(j *runnerclient.Job) runnerclient.Script {
+	done := make(chan struct{})
+	time.AfterFunc(demoJob, func() { close(done) })
+	s := runnerclient.Script{Wait: done, Files: map[string][]byte{
+		"out/" + j.JobInfo.Stage + ".txt": []byte("made by the demo's runner in job " + j.JobInfo.Name + "\n"),
+	}}
+	for _, step := range j.Steps {
+		for _, line := range step.Script {
+			text := "$ " + line
+			switch code, exits := strings.CutPrefix(line, "exit "); {
+			case step.Name != "script":
+				s.After = append(s.After, text)
+			case exits:
+				s.Lines = append(s.Lines, text)
+				s.ExitCode, _ = strconv.Atoi(code) // 0 for what is no number
+			default:
+				s.Lines = append(s.Lines, text)
+			}
+		}
+	}
+	return s
+}
