@@ -107,14 +107,6 @@ func (c *cell) pipeline(project int64, file string) *runnersv1.Pipeline {
 	return created.Msg.GetPipeline()
 }
 
-// get returns a pipeline.
-func (c *cell) get(id int64) *runnersv1.Pipeline {
-	c.t.Helper()
-	got, err := c.api.Pipelines.GetPipeline(c.t.Context(), connect.NewRequest(&runnersv1.GetPipelineRequest{Id: id}))
-	require.NoError(c.t, err)
-	return got.Msg.GetPipeline()
-}
-
 // ended returns a pipeline after its end, by its watch.
 func (c *cell) ended(id int64) *runnersv1.Pipeline {
 	c.t.Helper()
@@ -122,7 +114,7 @@ func (c *cell) ended(id int64) *runnersv1.Pipeline {
 	defer cancel()
 	stream, err := c.api.Pipelines.WatchPipeline(ctx, connect.NewRequest(&runnersv1.WatchPipelineRequest{Id: id}))
 	require.NoError(c.t, err)
-	defer stream.Close() //nolint:errcheck // the stream has ended
+	defer stream.Close()
 	var last *runnersv1.Pipeline
 	for stream.Receive() {
 		last = stream.Msg().GetPipeline()
@@ -144,7 +136,7 @@ func job(t testing.TB, p *runnersv1.Pipeline, name string) *runnersv1.Job {
 }
 
 // run runs a runner at an address until the test ends.
-func run(t testing.TB, url, token, system string, runs runnerclient.Runs) *runnerclient.Client {
+func run(t testing.TB, url, token, system string, runs runnerclient.Runs) {
 	t.Helper()
 	c := runnerclient.New(runnerclient.Config{URL: url, Token: token, SystemID: system, MaxWait: 100 * time.Millisecond})
 	ctx, cancel := context.WithCancel(context.Background())
@@ -159,5 +151,4 @@ func run(t testing.TB, url, token, system string, runs runnerclient.Runs) *runne
 		group.Wait()
 		c.Close()
 	})
-	return c
 }

@@ -201,7 +201,9 @@ func TestEveryJobRunsOnce(t *testing.T) {
 	urls := []string{c.RouterURL(), c.RouterURLOf(secondRouter)}
 	for i := range workers {
 		run(t, urls[i%2], token, "s_"+strconv.Itoa(i), runnerclient.Runs{
-			Script: func(j *runnerclient.Job) runnerclient.Script { return runnerclient.Script{Lines: []string{j.JobInfo.Name}} },
+			Script: func(j *runnerclient.Job) runnerclient.Script {
+				return runnerclient.Script{Lines: []string{j.JobInfo.Name}}
+			},
 			Done: func(j *runnerclient.Job, r runnerclient.Result, err error) {
 				if err != nil || r.Status != http.StatusOK {
 					t.Errorf("job %d: %v %v", j.ID, r.Status, err)

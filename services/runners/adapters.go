@@ -25,7 +25,7 @@ type waiting struct {
 func (w waiting) Identify(ctx context.Context, token string) (assign.Runner, error) {
 	r, err := w.registry.Authenticate(ctx, token)
 	if err != nil {
-		return assign.Runner{}, err //nolint:wrapcheck // a fault
+		return assign.Runner{}, err
 	}
 	return assign.Runner{ID: r.ID, MaximumTimeout: r.MaximumTimeout, Matcher: matcher{r, w}}, nil
 }
@@ -36,7 +36,7 @@ func (w waiting) Manager(ctx context.Context, runnerID int64, request wire.JobRe
 		Version: request.Info.Version, Revision: request.Info.Revision, Platform: request.Info.Platform,
 		Architecture: request.Info.Architecture, Executor: request.Info.Executor,
 	}
-	return w.registry.Manager(ctx, runnerID, request.SystemID, info, "") //nolint:wrapcheck // a fault
+	return w.registry.Manager(ctx, runnerID, request.SystemID, info, "")
 }
 
 // Changed implements [assign.Runners].
@@ -69,20 +69,21 @@ type picks struct {
 	executions postgres.Executions
 }
 
-// Fail implements [assign.Store] and the store of package stuck: it ends a job, if it has not changed, and what follows.
+// Fail implements [assign.Store] and the store of package stuck: it ends a job, if it has not changed, and stores what
+// follows.
 func (p picks) Fail(ctx context.Context, j job.Job, reason job.FailureReason) error {
-	return p.executions.UpdateJob(ctx, j.ID, func(s execution.Snapshot) (execution.Decision, error) { //nolint:wrapcheck // of the project
+	return p.executions.UpdateJob(ctx, j.ID, func(s execution.Snapshot) (execution.Decision, error) {
 		if s.Job.Revision != j.Revision {
 			return execution.Decision{}, nil
 		}
 		failed, err := s.Job.Fail(reason, p.Now())
-		return execution.Decision{Change: &failed}, err //nolint:wrapcheck // of the project
+		return execution.Decision{Change: &failed}, err
 	})
 }
 
 // PendingSince is part of the store of package stuck.
 func (p picks) PendingSince(ctx context.Context, since time.Time, after int64, limit int) ([]job.Job, error) {
-	return postgres.PendingSince(ctx, p.Pool, since, after, limit) //nolint:wrapcheck // of the project
+	return postgres.PendingSince(ctx, p.Pool, since, after, limit)
 }
 
 // traces gives the API the output of jobs.
@@ -91,7 +92,7 @@ type traces struct{ execution.TraceStore }
 // ReadTrace implements the traces of package api.
 func (t traces) ReadTrace(ctx context.Context, jobID, offset int64, limit int) ([]byte, int64, error) {
 	part, err := t.TraceStore.ReadTrace(ctx, jobID, offset, limit)
-	return part.Data, part.Size, err //nolint:wrapcheck // a fault, or of the project
+	return part.Data, part.Size, err
 }
 
 var _ gitlab.Queue = (*assign.Assigner)(nil)

@@ -36,7 +36,7 @@ type Config struct {
 	Queue     QueueConfig       `yaml:"queue"`
 	Traces    TracesConfig      `yaml:"traces"`
 	Artifacts ArtifactsConfig   `yaml:"artifacts"`
-	Runners   RunnersConfig     `yaml:"runners"`
+	Runners   ProgramsConfig    `yaml:"runners"`
 	Registry  RegistryConfig    `yaml:"registry"`
 }
 
@@ -90,8 +90,8 @@ type ArtifactsConfig struct {
 	MaxExpire time.Duration  `yaml:"max_expire_in" help:"longest time until artifacts expire; 0: no limit"`
 }
 
-// RunnersConfig is about the registration of runners.
-type RunnersConfig struct {
+// ProgramsConfig is about the registration of runners.
+type ProgramsConfig struct {
 	TokenLifetime         time.Duration `yaml:"token_lifetime" help:"time until the token of a runner expires; runners replace it before; 0: never"`
 	RegistrationTokenFile config.Secret `yaml:"registration_token_file" help:"file with a registration token, which makes runners of the instance; empty: registration tokens are off"`
 }
@@ -153,7 +153,7 @@ func (c Config) Validate() []error {
 		"cell.url": c.Cell.URL, "cell.redirect_url": c.Cell.RedirectURL, "cell.public_url": c.Cell.PublicURL,
 		"state.url": c.State.URL,
 	} {
-		if u, err := url.Parse(address); address != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
+		if address != "" && !isHTTP(address) {
 			errs = append(errs, config.Invalid(key, "%q is not a URL such as https://runners.example", address))
 		}
 	}
@@ -161,6 +161,11 @@ func (c Config) Validate() []error {
 		errs = append(errs, config.Invalid("signing.key_file", "is missing: run lockstep state init --runners"))
 	}
 	return errs
+}
+
+func isHTTP(address string) bool {
+	u, err := url.Parse(address)
+	return err == nil && u.Host != "" && (u.Scheme == "http" || u.Scheme == "https")
 }
 
 const maxHold = 10 * time.Minute

@@ -1,8 +1,8 @@
 // Package runners is the service that gives CI jobs to runners. There is one per cell. [Main] builds the adapters and
 // lists the parts. While NATS or PostgreSQL is unavailable, the service waits and reports it in /readyz.
 //
-// PostgreSQL is the authority. Each transition of a job is stored with its event for the stream JOBS in one transaction.
-// Its packages are:
+// PostgreSQL is the authority. Each transition of a job is stored with its event for the stream JOBS in one
+// transaction. Its packages are:
 //
 //   - api: the API for people: pipelines, jobs, runners, traces and artifacts
 //   - artifact: rules for artifacts, and the check of uploaded files; objects: stores their content
@@ -11,7 +11,8 @@
 //   - execution: serves jobs while a runner has them: updates, traces, artifacts, and runners that do not report
 //   - gitlab: HTTP handlers of the contract with GitLab runners
 //   - job: states, transitions and definitions of jobs
-//   - nats: publishes events to the stream JOBS and reads it; publish: encodes them; rebuild: the table of jobs from them
+//   - nats: publishes events to the stream JOBS and reads it; publish: encodes them; rebuild: recreates the table of jobs
+//     from them
 //   - pipeline: which jobs a pipeline has, when they begin, and what a retry repeats
 //   - postgres: loads and stores
 //   - registration: creates, changes and deletes runners; runner: what a runner is, and which jobs it takes;

@@ -152,7 +152,7 @@ func (p *process) connect(ctx context.Context) error {
 		return fmt.Errorf("outbox: %w", err)
 	}
 	p.publisher, err = nats.NewPublisher(p.pool, p.conn.Conn, p.jobs.Encoder, p.tel.Logger, metrics)
-	return err //nolint:wrapcheck // of the project
+	return err
 }
 
 // connectMap connects to the NATS with the cell map, if that is another one.
@@ -185,7 +185,7 @@ func (p *process) openDirectory(context.Context) error {
 func (p *process) openKeys(context.Context) error {
 	key, err := p.cfg.Signing.Open()
 	if err != nil {
-		return err //nolint:wrapcheck // names the setting
+		return err
 	}
 	p.keyring = &signing.Keyring{
 		Store: &postgres.SigningKeys{

@@ -118,7 +118,8 @@ func (p *process) parts() []service.Part {
 	afterDatabase := []string{"database"}
 	listen := func(name string, changes interface {
 		Run(ctx context.Context, ready func()) error
-	}) service.Part {
+	},
+	) service.Part {
 		return service.Part{
 			Name: name, StartAfter: afterDatabase,
 			Run: func(ctx context.Context, self *service.Handle) error { return changes.Run(ctx, self.Ready) },
@@ -211,12 +212,12 @@ func (p *process) mapParts() []service.Part {
 func (p *process) migrate(ctx context.Context, _ *service.Handle) error {
 	series, err := postgres.Migrations()
 	if err != nil {
-		return err //nolint:wrapcheck // of the project
+		return err
 	}
 	if err := libpostgres.Migrate(ctx, p.pool, p.tel.Logger, series...); err != nil {
 		return fmt.Errorf("migrate: %w", err)
 	}
-	return postgres.ReserveIDs(ctx, p.pool, p.cfg.Cell.Number) //nolint:wrapcheck // of the project
+	return postgres.ReserveIDs(ctx, p.pool, p.cfg.Cell.Number)
 }
 
 // findStreams waits until the service state has created the streams.
@@ -233,5 +234,5 @@ func (p *process) findStreams(ctx context.Context, _ *service.Handle) error {
 func (p *process) closeObjects(ctx context.Context, self *service.Handle) error {
 	self.Ready()
 	<-ctx.Done()
-	return p.objects.Close() //nolint:wrapcheck // names the store
+	return p.objects.Close()
 }

@@ -161,7 +161,9 @@ func (a *app) load() error {
 		a.client.Cell = "local"
 	}
 	for _, each := range []struct{ name, address string }{
-		{"server", a.client.Server}, {"deploys server", a.client.DeploysServer}, {"relay server", a.client.RelayServer},
+		{"server", a.client.Server},
+		{"deploys server", a.client.DeploysServer},
+		{"relay server", a.client.RelayServer},
 		{"runners server", a.client.RunnersServer},
 	} {
 		if each.address == "" {

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"path/filepath"
 	"strconv"
+	"strings"
 
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/cobra"
@@ -21,7 +22,8 @@ import (
 func (a *app) cells() *cobra.Command {
 	var seedFile string
 	g := group("cells", "Show and change the cell map: which cells there are, and which organization is in which cell",
-		a.cellList(&seedFile), a.cellAdd(&seedFile), a.cellRemove(&seedFile), a.cellAssign(&seedFile), a.cellLegacy(&seedFile))
+		a.cellList(&seedFile), a.cellAdd(&seedFile), a.cellRemove(&seedFile), a.cellAssign(&seedFile),
+		a.cellLegacy(&seedFile))
 	g.PersistentFlags().StringVar(&seedFile, "cells-seed-file", "",
 		"key of the principal cells of the NATS that routers use; default: cells.seed beside the file of --nats-seed-file")
 	return g
@@ -104,14 +106,11 @@ func (a *app) cellList(seedFile *string) *cobra.Command {
 }
 
 func joinIDs(ids []int64) string {
-	text := ""
+	texts := make([]string, len(ids))
 	for i, id := range ids {
-		if i > 0 {
-			text += ", "
-		}
-		text += strconv.FormatInt(id, 10)
+		texts[i] = strconv.FormatInt(id, 10)
 	}
-	return text
+	return strings.Join(texts, ", ")
 }
 
 func (a *app) cellAdd(seedFile *string) *cobra.Command {

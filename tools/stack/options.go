@@ -59,8 +59,8 @@ type Options struct {
 	// stack.
 	MapNATS, MapSeedFile string
 	// Programs is a folder with the binaries state, watcher, dispatcher and, with workloads, deploys, with relays,
-	// relay and relay-agent, with runners runners, with a router router, which then run as separate processes that can be killed. Defaults to none: services
-	// run in this process.
+	// relay and relay-agent, with runners runners, with a router router, which then run as separate processes that can
+	// be killed. Defaults to none: services run in this process.
 	Programs string
 	// Progress receives one line per step. Defaults to io.Discard.
 	Progress io.Writer

@@ -76,8 +76,8 @@ type Stack struct {
 	agents   []Agent
 }
 
-// Start starts everything and returns when a first agent, if there is a cluster, is connected and ready. On error it stops everything
-// that was started. The error of a service has the end of the log, unless it already says what to do.
+// Start starts everything and returns when a first agent, if there is a cluster, is connected and ready. On error it
+// stops everything that was started. The error of a service has the end of the log, unless it already says what to do.
 func Start(ctx context.Context, opts Options) (*Stack, error) {
 	opts = opts.withDefaults()
 	s := &Stack{opts: opts, dir: opts.Dir, progress: &progress{out: opts.Progress}}

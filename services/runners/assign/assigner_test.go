@@ -173,7 +173,7 @@ func TestClaimOfARequestThatHasEndedIsReleased(t *testing.T) {
 	// The lock holds the claim back until the request has ended.
 	blocker, err := f.pool.Begin(t.Context())
 	require.NoError(t, err)
-	defer blocker.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // ends anyway
+	defer blocker.Rollback(context.WithoutCancel(t.Context()))
 	_, err = blocker.Exec(t.Context(), `SELECT FROM jobs WHERE id = 7 FOR UPDATE`)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -21,8 +21,10 @@ func TestPayloadHasEverythingThatARunnerNeeds(t *testing.T) {
 		Definition: &job.Definition{
 			Script: []string{"make", "make test"}, AfterScript: []string{"rm -r tmp"},
 			Variables: []job.Variable{
-				{Key: "CI_PROJECT_NAME", Value: "web", Raw: true}, {Key: "CI_PROJECT_PATH", Value: "acme/web"},
-				{Key: "CI_COMMIT_REF_NAME", Value: "main"}, {Key: "PASSWORD", Value: "hunter2hunter2", Masked: true},
+				{Key: "CI_PROJECT_NAME", Value: "web", Raw: true},
+				{Key: "CI_PROJECT_PATH", Value: "acme/web"},
+				{Key: "CI_COMMIT_REF_NAME", Value: "main"},
+				{Key: "PASSWORD", Value: "hunter2hunter2", Masked: true},
 			},
 			Artifacts: &job.Artifacts{Untracked: true, When: job.Always, ExpireIn: "1 week"},
 		},

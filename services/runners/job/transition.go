@@ -178,7 +178,8 @@ func (j Job) Retry(id int64, now time.Time) (replaced, created Change, err error
 	}
 	created = Create(Job{
 		ID: id, PipelineID: j.PipelineID, ProjectID: j.ProjectID, OrganizationID: j.OrganizationID,
-		Name: j.Name, Stage: j.Stage, Tags: slices.Clone(j.Tags), Protected: j.Protected, Timeout: j.Timeout, Policy: j.Policy,
+		Name: j.Name, Stage: j.Stage, Tags: slices.Clone(j.Tags), Protected: j.Protected, Timeout: j.Timeout,
+		Policy:  j.Policy,
 		Attempt: j.Attempt + 1, RetryOf: j.ID,
 	}, now)
 	j.RetriedBy = id

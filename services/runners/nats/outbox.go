@@ -30,9 +30,9 @@ func NewPublisher(
 				}
 				messages, err := encoder.Changes(ctx, changes...)
 				if err != nil {
-					return err //nolint:wrapcheck // of the project
+					return err
 				}
-				return outbox.Insert(ctx, tx, messages...) //nolint:wrapcheck // names the messages
+				return outbox.Insert(ctx, tx, messages...)
 			})
 		},
 	})

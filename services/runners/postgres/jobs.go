@@ -36,8 +36,8 @@ type Jobs struct {
 // ErrStale is wrapped when a job has changed since it was read.
 var ErrStale = errors.New("the job has changed meanwhile")
 
-const jobColumns = `id, pipeline_id, project_id, organization_id, name, stage, tags, protected, timeout_s, policy, state,
-	revision, attempt, retry_of, retried_by, claims, runner_id, manager_id, run_timeout_s, reason, exit_code,
+const jobColumns = `id, pipeline_id, project_id, organization_id, name, stage, tags, protected, timeout_s, policy,
+	state, revision, attempt, retry_of, retried_by, claims, runner_id, manager_id, run_timeout_s, reason, exit_code,
 	canceled_by, created_at, pending_since, started_at, finished_at`
 
 // columns returns the values of a job in the order of jobColumns.
@@ -120,8 +120,8 @@ func timeOf(t *time.Time) time.Time {
 	return t.UTC()
 }
 
-const insertJobValues = `INSERT INTO jobs (` + jobColumns + `) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13,
-	$14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26)`
+const insertJobValues = `INSERT INTO jobs (` + jobColumns + `) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11,
+	$12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26)`
 
 const insertJob = insertJobValues + ` ON CONFLICT (id) DO NOTHING`
 
@@ -192,7 +192,8 @@ func (s Jobs) publish(ctx context.Context, tx pgx.Tx, changes []job.Change) erro
 	for i, c := range changes {
 		ids[i] = c.Job.ID
 	}
-	if _, err := tx.Exec(ctx, `SELECT pg_notify($1, id::text) FROM unnest($2::bigint[]) AS id`, JobChannel, ids); err != nil {
+	const notify = `SELECT pg_notify($1, id::text) FROM unnest($2::bigint[]) AS id`
+	if _, err := tx.Exec(ctx, notify, JobChannel, ids); err != nil {
 		return fmt.Errorf("notify replicas of jobs: %w", err)
 	}
 	return nil

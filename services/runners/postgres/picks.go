@@ -126,11 +126,11 @@ func insertClaims(ctx context.Context, tx pgx.Tx, claims []assign.Claim, stored 
 func (p Picks) Release(ctx context.Context, claimed job.Job) error {
 	released, err := claimed.Release(p.Now())
 	if err != nil {
-		return err //nolint:wrapcheck // of the project
+		return err
 	}
 	err = postgres.InTx(ctx, p.Pool, func(tx pgx.Tx) error { return p.Jobs.Store(ctx, tx, released) })
 	if errors.Is(err, ErrStale) {
 		return nil
 	}
-	return err //nolint:wrapcheck // of the project
+	return err
 }

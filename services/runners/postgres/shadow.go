@@ -17,7 +17,7 @@ type Shadow struct{ *readmodel.ShadowTables }
 func NewShadow(ctx context.Context, conn *pgx.Conn) (*Shadow, error) {
 	tables, err := readmodel.NewShadowTables(ctx, conn, []readmodel.Table{{Name: "jobs", Key: []string{"id"}}}, "")
 	if err != nil {
-		return nil, err //nolint:wrapcheck // names the table
+		return nil, err
 	}
 	return &Shadow{tables}, nil
 }
@@ -25,8 +25,8 @@ func NewShadow(ctx context.Context, conn *pgx.Conn) (*Shadow, error) {
 // PutReplayed stores jobs of events in the table jobs, which is the shadow table in its session. The highest revision
 // of a job counts.
 func PutReplayed(ctx context.Context, tx pgx.Tx, jobs []job.Job) error {
-	const replace = insertJobValues + ` ON CONFLICT (id) DO UPDATE SET state = excluded.state, revision = excluded.revision,
-		retried_by = excluded.retried_by, claims = excluded.claims, runner_id = excluded.runner_id,
+	const replace = insertJobValues + ` ON CONFLICT (id) DO UPDATE SET state = excluded.state,
+		revision = excluded.revision, retried_by = excluded.retried_by, claims = excluded.claims, runner_id = excluded.runner_id,
 		manager_id = excluded.manager_id, run_timeout_s = excluded.run_timeout_s, reason = excluded.reason,
 		exit_code = excluded.exit_code, canceled_by = excluded.canceled_by, pending_since = excluded.pending_since,
 		started_at = excluded.started_at, finished_at = excluded.finished_at
@@ -60,6 +60,7 @@ func Unpublished(ctx context.Context, tx pgx.Tx) (int, error) {
 
 // Keep copies the jobs of the live table of which the stream has no event any more.
 func (s *Shadow) Keep(ctx context.Context, tx pgx.Tx) error {
+	//nolint:unqueryvet // both tables have the same columns
 	_, err := tx.Exec(ctx, readmodel.Render(`INSERT INTO {shadow} SELECT l.* FROM {live} l ON CONFLICT DO NOTHING`,
 		map[string]string{"shadow": readmodel.ShadowName("jobs"), "live": s.LiveName("jobs")}))
 	if err != nil {

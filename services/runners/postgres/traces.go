@@ -13,8 +13,8 @@ import (
 	"lockstep.internal/services/runners/execution"
 )
 
-// TraceChannel is the channel of notifications about traces that ended, or grew while somebody watched them. The payload
-// is the id of the job.
+// TraceChannel is the channel of notifications about traces that ended, or grew while somebody watched them. The
+// payload is the id of the job.
 const TraceChannel = "lockstep_runners_traces"
 
 // NewTraceChanges listens on [TraceChannel].

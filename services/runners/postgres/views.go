@@ -120,7 +120,7 @@ func (v Views) Details(ctx context.Context, ids []int64, now time.Time) (map[int
 	queueDetails(&batch, `SELECT job_id, state FROM traces WHERE job_id = ANY ($1)`, out, ids,
 		func(state []byte, d *Details) error {
 			var s trace.State
-			if err := json.Unmarshal(state, &s); err != nil { //nolint:musttag // stored with the names of its fields
+			if err := json.Unmarshal(state, &s); err != nil {
 				return fmt.Errorf("decode the state of a trace: %w", err)
 			}
 			d.TraceSize, d.TraceVerified = s.Visible().Size, s.Verified

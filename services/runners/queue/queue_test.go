@@ -74,7 +74,8 @@ func TestRunnerTakesMatchingJobsOnly(t *testing.T) {
 	guarded := waiting(5, 4, 9)
 	guarded.Protected = true
 	jobs := []job.Job{
-		waiting(1, 4, 50, "linux"), waiting(2, 4, 40, "gpu", "linux"), waiting(3, 5, 30), waiting(4, 6, 20, "windows"), guarded,
+		waiting(1, 4, 50, "linux"), waiting(2, 4, 40, "gpu", "linux"), waiting(3, 5, 30),
+		waiting(4, 6, 20, "windows"), guarded,
 	}
 	for _, test := range []struct {
 		runner runner
@@ -131,7 +132,7 @@ func TestClaimThatFailsIsReplacedByWhatIsStored(t *testing.T) {
 func TestQueueEqualsASimpleOne(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(200) {
-		random := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // repeatable
+		random := rand.New(rand.NewPCG(seed, 0))
 		q, list := queue.New(), map[int64]job.Job{}
 		running := map[int64]int{}
 		tags := []string{"a", "b", "c"}

@@ -37,7 +37,7 @@ func New(pool *pgxpool.Pool, stream Stream, progress func(readmodel.Progress) er
 	open := func(ctx context.Context, conn *pgx.Conn) (readmodel.Shadow, []*readmodel.Stream, error) {
 		tables, err := postgres.NewShadow(ctx, conn)
 		if err != nil {
-			return nil, nil, err //nolint:wrapcheck // of the project
+			return nil, nil, err
 		}
 		jobs := &readmodel.Stream{Name: "JOBS", Consumer: &consumer{stream, tables}}
 		return &shadow{tables, jobs}, []*readmodel.Stream{jobs}, nil
@@ -57,7 +57,7 @@ func (s *shadow) Complete(ctx context.Context, tx pgx.Tx) error {
 	if !s.jobs.Lost() {
 		return nil
 	}
-	return s.Keep(ctx, tx) //nolint:wrapcheck // of the project
+	return s.Keep(ctx, tx)
 }
 
 // consumer replays the stream. The live table has no reader: its position is the end of the stream.
@@ -68,18 +68,18 @@ type consumer struct {
 
 func (c *consumer) Position(ctx context.Context, _ pgx.Tx) (cursor.Position, error) {
 	_, last, err := c.stream.Bounds(ctx)
-	return cursor.Position{Epoch: 1, Sequence: last}, err //nolint:wrapcheck // of the project
+	return cursor.Position{Epoch: 1, Sequence: last}, err
 }
 
 // LockPosition blocks changes of jobs, waits until all are published, and returns the end of the stream.
 func (c *consumer) LockPosition(ctx context.Context, tx pgx.Tx) (cursor.Position, error) {
 	if err := c.tables.LockJobs(ctx, tx); err != nil {
-		return cursor.Position{}, err //nolint:wrapcheck // of the project
+		return cursor.Position{}, err
 	}
 	for deadline := time.Now().Add(publishTimeout); ; {
 		waiting, err := postgres.Unpublished(ctx, tx)
 		if err != nil {
-			return cursor.Position{}, err //nolint:wrapcheck // of the project
+			return cursor.Position{}, err
 		}
 		if waiting == 0 {
 			return c.Position(ctx, tx)
@@ -99,17 +99,17 @@ func (c *consumer) Replay(
 ) (cursor.ReplayResult, error) {
 	first, _, err := c.stream.Bounds(ctx)
 	if err != nil {
-		return cursor.ReplayResult{}, err //nolint:wrapcheck // of the project
+		return cursor.ReplayResult{}, err
 	}
 	result := cursor.ReplayResult{First: first}
 	err = c.stream.Read(ctx, r.From, r.To, func(jobs []job.Job, last uint64) error {
 		err := libpostgres.InTx(ctx, db, func(tx pgx.Tx) error { return postgres.PutReplayed(ctx, tx, jobs) })
 		if err != nil {
-			return err //nolint:wrapcheck // of the project
+			return err
 		}
 		result.Last, result.Handled = last, result.Handled+uint64(len(jobs))
 		progress(last)
-		return ctx.Err() //nolint:wrapcheck // the cause is of the caller
+		return ctx.Err()
 	})
-	return result, err //nolint:wrapcheck // of the project
+	return result, err
 }

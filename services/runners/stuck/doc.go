@@ -1,2 +1,3 @@
-// Package stuck ends jobs that wait for a runner for too long. [Verdict] decides, [Watch] carries it out on one replica.
+// Package stuck ends jobs that wait for a runner for too long. [Verdict] decides, and [Watch] carries it out on one
+// replica.
 package stuck

@@ -136,9 +136,10 @@ func (w Watch) Once(ctx context.Context) error {
 	}
 }
 
+// unlessDone returns nil if the context ended.
 func unlessDone(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
-		return nil
+		return nil //nolint:nilerr // the service stops
 	}
 	return err
 }

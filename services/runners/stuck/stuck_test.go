@@ -29,7 +29,8 @@ func TestJobFailsWhenItWaitsForTooLong(t *testing.T) {
 		"runs":                             {job.Running, 48 * time.Hour, false, ""},
 		"no runner could take it in a day": {job.Pending, 25 * time.Hour, false, job.StuckOrTimeout},
 	} {
-		reason, due := stuck.Verdict(job.Job{State: test.state, PendingSince: now.Add(-test.waited)}, test.matched, now, rules)
+		waiting := job.Job{State: test.state, PendingSince: now.Add(-test.waited)}
+		reason, due := stuck.Verdict(waiting, test.matched, now, rules)
 		require.Equal(t, test.want, reason, name)
 		require.Equal(t, test.want != "", due, name)
 	}
