@@ -158,7 +158,7 @@ func (c Config) Validate() []error {
 		}
 	}
 	if !c.Signing.KeyFile.IsSet() {
-		errs = append(errs, config.Invalid("signing.key_file", "is missing: run lockstep state init --runners"))
+		errs = append(errs, config.Invalid("signing.key_file", "is missing: run lockstep runners init"))
 	}
 	return errs
 }

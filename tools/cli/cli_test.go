@@ -155,7 +155,7 @@ func TestHelpAndCompletionWithoutConfiguration(t *testing.T) {
 func TestInitKeepsExistingFiles(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	for _, command := range []string{"nats", "state"} {
+	for _, command := range []string{"nats", "state", "runners"} {
 		code, stdout, stderr := run(t, command, "init", "--dir", filepath.Join(dir, command))
 		require.Zero(t, code, stderr)
 		require.Contains(t, stdout, "created")

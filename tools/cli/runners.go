@@ -22,7 +22,8 @@ const (
 
 func (a *app) runners() *cobra.Command {
 	c := group("runners", "Create, show, pause and delete runners of CI jobs", a.runnerCreate(), a.runnerList(),
-		a.runnerGet(), a.runnerPause(true), a.runnerPause(false), a.runnerUpdate(), a.runnerDelete(), a.runnerResetToken())
+		a.runnerGet(), a.runnerPause(true), a.runnerPause(false), a.runnerUpdate(), a.runnerDelete(), a.runnerResetToken(),
+		a.runnersInit())
 	c.Aliases = []string{"runner"}
 	return c
 }

@@ -49,12 +49,12 @@ type secretFile struct{ secret, key, path string }
 //	<name>-nats        nats-server.conf, with public keys only
 //	<name>-state       the NATS keys of the state service, seal.seed, digest.key
 //	<name>-admin       admin.token
+//	<name>-runners     runners.seed, signing.seed
 //	<name>-relay       relay.seed, relay.secret
 //	<name>-relay-tls   tls.crt, tls.key, ca.crt
 //	<name>-postgresql  password, of the administrator
 //	<name>-<service>   database.password, database.url, of the role of each service in PostgreSQL
-//	<name>-<principal> <principal>.seed, for each other principal of NATS: deploys, runners, router,
-//	                   operator
+//	<name>-<principal> <principal>.seed, for each other principal of NATS: deploys, router, operator
 func InitSecrets(
 	ctx context.Context, client coreclient.SecretInterface, options SecretsOptions,
 ) ([]SecretChange, error) {
@@ -82,6 +82,7 @@ func (o SecretsOptions) files(dir string) []secretFile {
 		{"state", "seal.seed", filepath.Join(state, "seal.seed")},
 		{"state", "digest.key", filepath.Join(state, "digest.key")},
 		{"admin", "admin.token", filepath.Join(state, "admin.token")},
+		{"runners", signingSeed, filepath.Join(dir, "runners", signingSeed)},
 		{"relay", "relay.secret", filepath.Join(relay, "relay.secret")},
 	}
 	for name, holder := range natsauth.KeyHolders(o.NATS.Cell) {
@@ -144,6 +145,9 @@ func (o SecretsOptions) create(dir string) error {
 		return fmt.Errorf("create the keys of NATS: %w", err)
 	}
 	if _, _, err := InitKeys(filepath.Join(dir, "state")); err != nil {
+		return err
+	}
+	if _, _, err := InitRunners(filepath.Join(dir, "runners")); err != nil {
 		return err
 	}
 	if _, _, err := InitRelay(filepath.Join(dir, "relay"), o.RelayHosts...); err != nil {

@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 
 	"lockstep.internal/libs/natsauth"
+	"lockstep.internal/libs/seal"
 	"lockstep.internal/tools/stack"
 )
 
@@ -42,7 +43,7 @@ func TestEachPrincipalHasASecret(t *testing.T) {
 		"ls-state":      "callout.seed database.password database.url digest.key exchange.seed issuer.seed seal.seed state.seed sys.seed",
 		"ls-admin":      "admin.token",
 		"ls-deploys":    "database.password database.url deploys.seed",
-		"ls-runners":    "database.password database.url runners.seed",
+		"ls-runners":    "database.password database.url runners.seed signing.seed",
 		"ls-router":     "router.seed",
 		"ls-operator":   "cells.seed operator.seed",
 		"ls-relay":      "relay.secret relay.seed",
@@ -85,4 +86,30 @@ func TestExistingKeysAreKept(t *testing.T) {
 		i := slices.IndexFunc(after.Items, func(s corev1.Secret) bool { return s.Name == old.Name })
 		require.Equal(t, old.Data, after.Items[i].Data, old.Name)
 	}
+}
+
+// TestNewKeysAreAddedToSecretsThatExist is about upgrades: older versions made this Secret without the key.
+func TestNewKeysAreAddedToSecretsThatExist(t *testing.T) {
+	t.Parallel()
+	client := fake.NewClientset().CoreV1().Secrets("x")
+	_, err := stack.InitSecrets(t.Context(), client, options())
+	require.NoError(t, err)
+	secret, err := client.Get(t.Context(), "ls-runners", metav1.GetOptions{})
+	require.NoError(t, err)
+	_, err = seal.ParseKey(strings.TrimSpace(string(secret.Data["signing.seed"])))
+	require.NoError(t, err)
+	kept := maps.Clone(secret.Data)
+	delete(kept, "signing.seed")
+	secret.Data = maps.Clone(kept)
+	_, err = client.Update(t.Context(), secret, metav1.UpdateOptions{})
+	require.NoError(t, err)
+
+	changes, err := stack.InitSecrets(t.Context(), client, options())
+	require.NoError(t, err)
+	require.Contains(t, changes, stack.SecretChange{Name: "ls-runners", Change: natsauth.Updated})
+	secret, err = client.Get(t.Context(), "ls-runners", metav1.GetOptions{})
+	require.NoError(t, err)
+	require.NotEmpty(t, secret.Data["signing.seed"])
+	delete(secret.Data, "signing.seed")
+	require.Equal(t, kept, secret.Data)
 }
