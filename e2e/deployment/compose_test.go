@@ -138,11 +138,11 @@ func TestContainersReachOnlyTheirPeers(t *testing.T) {
 	programs := append(services(t), relayFront)
 	dials := map[string][]string{
 		"state": {"nats", "postgres", "otel-collector"}, "deploys": {"nats", "postgres", "otel-collector"},
-		"runners": {"nats", "postgres", "otel-collector"}, "router": {"nats", "runners", "otel-collector"},
+		"runners": {"nats", "postgres", "state", "otel-collector"}, "router": {"nats", "runners", "otel-collector"},
 		"relay": {"nats", relayFront, "otel-collector"}, relayFront: {"nats", "relay", "otel-collector"},
 		"relay-agent": {"relay", "otel-collector"},
 		"watcher":     {"nats", "otel-collector"}, "dispatcher": {"nats", "otel-collector"},
-		"cli":        {"nats", "state", "deploys", "relay", relayFront},
+		"cli":        {"nats", "state", "deploys", "runners", "relay", relayFront},
 		"prometheus": append([]string{"otel-collector"}, programs...), "grafana": {"prometheus"},
 	}
 	for from, all := range dials {
@@ -189,7 +189,7 @@ func TestContainersMountOnlyTheirOwnKeys(t *testing.T) {
 	t.Parallel()
 	compose := document[composeFile](t, "docker-compose.yml")
 	created := map[string]string{} // volume of each folder that an init container writes
-	for _, name := range []string{"nats-init", "state-init", "relay-init", "postgres-init"} {
+	for _, name := range []string{"nats-init", "state-init", "runners-init", "relay-init", "postgres-init"} {
 		for volume, folder := range compose.Services[name].mounts() {
 			require.NotContains(t, created, folder)
 			created[folder] = volume
@@ -199,6 +199,7 @@ func TestContainersMountOnlyTheirOwnKeys(t *testing.T) {
 	mounted := map[string][]string{ // by each container, besides those that write the keys
 		created["/data/nats"]:      {"nats"},
 		created["/data/state"]:     {"state"},
+		created["/data/runners"]:   {"runners"},
 		created["/data/relay"]:     {"relay", relayFront},
 		created["/data/admin"]:     {"cli"},
 		created["/data/relay-ca"]:  {"cli", "relay-agent"}, // has no key
