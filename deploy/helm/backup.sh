@@ -1,6 +1,6 @@
 #!/bin/sh
 # Backs up a release of the chart: the database, the keys and the values of the installation, in one file.
-# Secrets that were made by hand, and databases outside of the release, are not in it.
+# Secrets that were made by hand, databases outside of the release, and artifacts of CI jobs are not in it.
 #
 #   backup.sh RELEASE NAMESPACE FILE
 set -eu

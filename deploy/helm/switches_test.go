@@ -24,7 +24,12 @@ var switches = []struct { //nolint:gochecknoglobals // a table
 	{"without deploys", values{"deploys": values{"enabled": false}}},
 	{"without relay", values{"relay": values{"enabled": false}}},
 	{"without keys", values{"keys": values{"enabled": false}}},
-	{"other NATS", values{"nats": values{"url": "tls://a:4222,tls://b:4223"}}},
+	{"other NATS, other store of artifacts", values{
+		"nats": values{"url": "tls://a:4222,tls://b:4223"},
+		"runners": values{"artifacts": values{"kind": "s3", "s3": values{
+			"endpoint": "https://s3.example", "bucket": "artifacts", "secretName": "s3-keys", "caSecretName": "s3-ca",
+		}}},
+	}},
 	{"WebSockets", values{"nats": values{"service": values{"webSocketPort": 443}}}},
 	{"database by URL", values{"postgresql": values{"urls": values{
 		"state": "postgres://x_state@db:5433/x", "deploys": "postgres://x_deploys@db:5433/x",
@@ -36,7 +41,13 @@ var switches = []struct { //nolint:gochecknoglobals // a table
 	}}},
 	{"TLS", values{
 		"nats": values{"tls": values{"secretName": "nats-tls"}}, "state": values{"tls": values{"secretName": "api-tls"}},
-		"deploys": values{"tls": values{"secretName": "api-tls"}}, "runners": values{"tls": values{"secretName": "api-tls"}},
+		"deploys": values{"tls": values{"secretName": "api-tls"}},
+		"runners": values{
+			"tls": values{"secretName": "api-tls"}, "state": values{"caSecretName": "state-ca"},
+			"cell": values{"redirectURL": "https://r.example", "map": values{
+				"url": "tls://map:4222", "secretName": "map-key", "caSecretName": "map-ca",
+			}},
+		},
 		"router": values{"tls": values{"secretName": "api-tls"}, "cells": values{"caSecretName": "cells-ca"}},
 		"relay":  values{"tls": values{"secretName": "relay-tls"}},
 	}},
@@ -234,9 +245,11 @@ func requireOwnSecrets(r rendered, w workload) {
 	r.t.Helper()
 	// Besides the Secret of its own name.
 	allowed := map[string][]string{
-		"state":      {"ls-admin", "ls-state-database", "state-db", "nats-tls", "api-tls"},
-		"deploys":    {"ls-deploys-database", "deploys-db", "nats-tls", "api-tls", "sinks"},
-		"runners":    {"ls-runners-database", "runners-db", "nats-tls", "api-tls"},
+		"state":   {"ls-admin", "ls-state-database", "state-db", "nats-tls", "api-tls"},
+		"deploys": {"ls-deploys-database", "deploys-db", "nats-tls", "api-tls", "sinks"},
+		"runners": {
+			"ls-runners-database", "runners-db", "nats-tls", "api-tls", "s3-keys", "s3-ca", "state-ca", "map-key", "map-ca",
+		},
 		"router":     {"nats-tls", "api-tls", "cells-ca"},
 		"roles":      {"ls-postgresql", "ls-state", "ls-deploys", "ls-runners"},
 		"relay":      {"ls-relay-tls", "relay-tls", "nats-tls", "callers"},

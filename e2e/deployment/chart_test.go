@@ -9,7 +9,7 @@ import (
 
 func TestChartUsesSettingsThatExist(t *testing.T) {
 	t.Parallel()
-	variable := regexp.MustCompile(`name: (LOCKSTEP_[A-Z_]+)`)
+	variable := regexp.MustCompile(`name: (LOCKSTEP_[A-Z0-9_]+)`)
 	common := variable.FindAllStringSubmatch(string(content(t, "deploy/helm/lockstep/templates/_helpers.tpl")), -1)
 	require.NotEmpty(t, common)
 	for _, service := range []string{"state", "deploys", "runners", "router", "relay"} {

@@ -120,9 +120,24 @@ LOCKSTEP_AGENTS_URLS: agents.natsURLs
 LOCKSTEP_API_LISTEN:
 LOCKSTEP_API_TLS_CERT_FILE: {{ .name }}.tls.secretName
 LOCKSTEP_API_TLS_KEY_FILE: {{ .name }}.tls.secretName
+LOCKSTEP_ARTIFACTS_STORE_DISK_FOLDER:
+LOCKSTEP_ARTIFACTS_STORE_KIND: runners.artifacts.kind
+LOCKSTEP_ARTIFACTS_STORE_S3_ACCESS_KEY_FILE: runners.artifacts.s3.secretName
+LOCKSTEP_ARTIFACTS_STORE_S3_BUCKET: runners.artifacts.s3.bucket
+LOCKSTEP_ARTIFACTS_STORE_S3_CA_FILE: runners.artifacts.s3.caSecretName
+LOCKSTEP_ARTIFACTS_STORE_S3_ENDPOINT: runners.artifacts.s3.endpoint
+LOCKSTEP_ARTIFACTS_STORE_S3_PATH_STYLE: runners.artifacts.s3.pathStyle
+LOCKSTEP_ARTIFACTS_STORE_S3_PREFIX: runners.artifacts.s3.prefix
+LOCKSTEP_ARTIFACTS_STORE_S3_PRESIGN: runners.artifacts.s3.presign
+LOCKSTEP_ARTIFACTS_STORE_S3_REGION: runners.artifacts.s3.region
+LOCKSTEP_ARTIFACTS_STORE_S3_SECRET_KEY_FILE: runners.artifacts.s3.secretName
 LOCKSTEP_BOOTSTRAP_ADMIN_TOKEN_FILE:
 LOCKSTEP_CELL_NAME: cell.name
 LOCKSTEP_CELL_NUMBER: cell.number
+LOCKSTEP_CELL_PUBLIC_URL: runners.cell.publicURL
+LOCKSTEP_CELL_REDIRECT_URL: runners.cell.redirectURL
+LOCKSTEP_CELL_URL: runners.cell.url
+LOCKSTEP_CELLS_CA_FILE: router.cells.caSecretName
 LOCKSTEP_DATABASE_URL_FILE: postgresql.secretNames
 LOCKSTEP_DRAIN_TIMEOUT:
 LOCKSTEP_EXTERNAL_AUDIENCE: relay.callers.audience
@@ -138,6 +153,9 @@ LOCKSTEP_INTERNAL_SECRET_FILE:
 LOCKSTEP_INTERNAL_TLS_CERT_FILE: relay.tls.secretName
 LOCKSTEP_INTERNAL_TLS_KEY_FILE: relay.tls.secretName
 LOCKSTEP_INTERNAL_URL:
+LOCKSTEP_MAP_CA_FILE: runners.cell.map.caSecretName
+LOCKSTEP_MAP_NKEY_SEED_FILE: runners.cell.map.secretName
+LOCKSTEP_MAP_URL: runners.cell.map.url
 LOCKSTEP_NATS_NKEY_SEED_FILE:
 LOCKSTEP_NATS_TLS_CA_FILE: nats.tls.secretName
 LOCKSTEP_NATS_URL: nats.url
@@ -145,7 +163,10 @@ LOCKSTEP_OPS_LISTEN:
 LOCKSTEP_REGISTRY_REPLICAS: streams.replicas
 LOCKSTEP_SECRETS_DIGEST_KEY_FILE:
 LOCKSTEP_SECRETS_SEAL_SEED_FILE:
+LOCKSTEP_SIGNING_KEY_FILE:
 LOCKSTEP_SINKS_FILE: deploys.sinks.secretName
+LOCKSTEP_STATE_CA_FILE: runners.state.caSecretName
+LOCKSTEP_STATE_URL: runners.state.url
 LOCKSTEP_STREAMS_REPLICAS: streams.replicas
 LOCKSTEP_STREAMS_STORAGE: streams.storage
 LOCKSTEP_TELEMETRY_OTLP_ENDPOINT: telemetry.otlpEndpoint
@@ -283,6 +304,20 @@ spec:
     - {name: api, port: {{ .values.service.port }}, targetPort: api}
 {{- end }}
 
+{{/* The address of the API of a service in this cluster: a dict of root and name. */}}
+{{- define "lockstep.apiURL" -}}
+{{- $values := get .root.Values .name -}}
+{{- $scheme := ternary "https" "http" (ne $values.tls.secretName "") -}}
+{{- $port := int $values.service.port -}}
+{{ $scheme }}://{{ include "lockstep.component" . }}.{{ .root.Release.Namespace }}.svc
+{{- if ne $port (ternary 443 80 (eq $scheme "https")) }}:{{ $port }}{{ end }}
+{{- end }}
+
+{{/* The address of an ingress that is on. */}}
+{{- define "lockstep.ingressURL" -}}
+{{ ternary "http" "https" (empty .tlsSecretName) }}://{{ .host }}
+{{- end }}
+
 {{- define "lockstep.ingress" -}}
 {{- with .values.ingress }}
 {{- if .enabled }}
@@ -398,6 +433,14 @@ spec:
   {{- end }}
 {{- end -}}
 {{- end -}}
+{{- end }}
+
+{{/* Anybody, at these ports. */}}
+{{- define "lockstep.egressPorts" -}}
+- ports:
+    {{- range . }}
+    - {protocol: TCP, port: {{ . }}}
+    {{- end }}
 {{- end }}
 
 {{- define "lockstep.volumeClaim" -}}
