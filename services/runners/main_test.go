@@ -2,11 +2,13 @@ package runners_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -82,6 +84,13 @@ func (f *fixture) config() runners.Config {
 // start runs the service until the test ends. It returns the addresses of its listeners.
 func (f *fixture) start(cfg runners.Config) map[string]string {
 	f.t.Helper()
+	addresses, _ := f.startUntil(cfg)
+	return addresses
+}
+
+// startUntil runs the service until stop is called or the test ends.
+func (f *fixture) startUntil(cfg runners.Config) (addresses map[string]string, stop context.CancelFunc) {
+	f.t.Helper()
 	ready := make(chan map[string]string, 1)
 	cfg.OnReady = func(addresses map[string]string) { ready <- addresses }
 	ctx, cancel := context.WithCancel(context.Background())
@@ -93,14 +102,14 @@ func (f *fixture) start(cfg runners.Config) map[string]string {
 	})
 	select {
 	case addresses := <-ready:
-		return addresses
+		return addresses, cancel
 	case err := <-ended:
 		ended <- err
 		require.FailNow(f.t, "the service ended", "%v", err)
 	case <-time.After(2 * soon):
 		require.FailNow(f.t, "the service is not ready")
 	}
-	return nil
+	return nil, nil
 }
 
 // get returns the status and the body of a response.
@@ -142,6 +151,60 @@ func TestTwoReplicasServeOneDatabase(t *testing.T) {
 		require.Equal(t, http.StatusNotImplemented, status)
 		require.Contains(t, body, "unimplemented")
 	}
+}
+
+// post sends JSON and returns the status and the body of the response.
+func post(ctx context.Context, url, body string) (int, string, error) {
+	transport := &http.Transport{}
+	defer transport.CloseIdleConnections()
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(body))
+	if err != nil {
+		return 0, "", err
+	}
+	request.Header.Set("Content-Type", "application/json")
+	response, err := (&http.Client{Transport: transport}).Do(request)
+	if err != nil {
+		return 0, "", err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	return response.StatusCode, string(text), err
+}
+
+// TestWaitingRequestEndsWithTheDrain is about restarts: a request that is cut is an error in the log of its runner.
+func TestWaitingRequestEndsWithTheDrain(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*soon)
+	defer cancel()
+	f := newFixture(t)
+	cfg := f.config()
+	cfg.Queue.Hold = 9 * time.Minute
+	file := filepath.Join(t.TempDir(), "registration.token")
+	require.NoError(t, os.WriteFile(file, []byte("register"), 0o600))
+	cfg.Runners.RegistrationTokenFile = config.SecretFile(file)
+	addresses, stop := f.startUntil(cfg)
+	api := "http://" + addresses["api"] + "/api/v4"
+	status, body, err := post(ctx, api+"/runners", `{"token": "register"}`)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusCreated, status, body)
+	var runner struct{ Token string }
+	require.NoError(t, json.Unmarshal([]byte(body), &runner))
+
+	type answer struct {
+		status int
+		err    error
+	}
+	answered := make(chan answer, 1)
+	go func() {
+		status, _, err := post(ctx, api+"/jobs/request", `{"token": "`+runner.Token+`", "system_id": "s_1"}`)
+		answered <- answer{status, err}
+	}()
+	require.Eventually(t, func() bool {
+		_, metrics := get(t, "http://"+addresses["ops"]+"/metrics")
+		return strings.Contains(metrics, "lockstep_runners_waiting_requests 1")
+	}, soon, 10*time.Millisecond)
+	stop()
+	require.Equal(t, answer{status: http.StatusNoContent}, <-answered)
 }
 
 func TestInvalidCellIsRefused(t *testing.T) {

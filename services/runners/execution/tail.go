@@ -1,6 +1,7 @@
 package execution
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/libs/logkey"
+	"lockstep.internal/libs/service"
 	"lockstep.internal/schemas/gen/errcode"
 )
 
@@ -95,6 +97,7 @@ func (t *Tails) follow(ctx context.Context, id int64, part TracePart, s stream, 
 	signs := time.NewTicker(t.cfg.Interval)
 	defer signs.Stop()
 	watch := true
+	draining := cmp.Or(t.cfg.Draining, service.Draining(ctx))
 	for {
 		offset, err := s.part(part)
 		switch {
@@ -118,7 +121,7 @@ func (t *Tails) follow(ctx context.Context, id int64, part TracePart, s stream, 
 				if err := s.comment(); err != nil {
 					return err
 				}
-			case <-t.cfg.Draining:
+			case <-draining:
 				return nil
 			case <-ctx.Done():
 				return ctx.Err()

@@ -15,7 +15,7 @@ type TailConfig struct {
 	Store TraceStore
 	// Traces and Jobs report the ids of jobs whose trace or state changed. They have to run.
 	Traces, Jobs *postgres.ChangeListener[int64]
-	// Draining ends all streams when it is closed. Optional.
+	// Draining ends all streams when it is closed. Defaults to the drain of the server of each request.
 	Draining <-chan struct{}
 	// Interval between two signs of life on a stream. Defaults to 15 s.
 	Interval time.Duration

@@ -11,6 +11,7 @@ import (
 
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/libs/logkey"
+	"lockstep.internal/libs/service"
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/services/runners/wire"
 )
@@ -30,7 +31,7 @@ type Config struct {
 	BodyTimeout time.Duration
 	// MaxTracePart in bytes. Defaults to [DefaultMaxTracePart].
 	MaxTracePart int64
-	// Draining ends waiting requests when it is closed. Optional.
+	// Draining ends waiting requests when it is closed. Defaults to the drain of the server of each request.
 	Draining <-chan struct{}
 	Logger   *slog.Logger
 }
@@ -158,14 +159,15 @@ func jobError(w http.ResponseWriter, state JobState, err error) error {
 // holding returns a context that ends with the request, after the hold, or when the service drains.
 func (h *handler) holding(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(ctx, h.cfg.Hold)
-	if h.cfg.Draining == nil {
+	draining := cmp.Or(h.cfg.Draining, service.Draining(ctx))
+	if draining == nil {
 		return ctx, cancel
 	}
 	ctx, drained := context.WithCancel(ctx)
 	stop := make(chan struct{})
 	go func() {
 		select {
-		case <-h.cfg.Draining:
+		case <-draining:
 			drained()
 		case <-stop:
 		}
