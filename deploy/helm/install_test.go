@@ -114,7 +114,7 @@ func TestServerAcceptsAllObjects(t *testing.T) {
 	// Pods are not admitted in a dry run of their Deployment. The other tests install them.
 	install := c.newInstall()
 	install.DryRunStrategy = action.DryRunServer
-	given := everything()
+	given := merge(everything(), values{"runners": values{"enabled": true}, "router": values{"enabled": true}})
 	for _, s := range switches {
 		if strings.HasPrefix(s.name, "TLS") {
 			given = merge(given, s.change)

@@ -68,6 +68,7 @@ func TestEveryServiceIsInCompose(t *testing.T) {
 		require.Equal(t, "65532:65532", s.User, name)
 		require.Equal(t, name, s.Build.Args["PROGRAM"])
 		requireSettings(t, name, s.Environment)
+		requireComplete(t, name, s.Environment, "/data/", "/kubeconfig")
 	}
 }
 

@@ -1,7 +1,9 @@
 package deployment_test
 
 import (
+	"errors"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -56,39 +58,85 @@ func TestListenersAreLocalByDefault(t *testing.T) {
 	}
 }
 
+// requireComplete fails for a setting that the service needs and the environment does not give it. Files exist in the
+// container only, so that a problem which names a file below one of the folders is none.
+func requireComplete(t *testing.T, service string, environment map[string]string, folders ...string) {
+	t.Helper()
+	input := config.Input{}
+	for name, value := range environment {
+		input.Environ = append(input.Environ, name+"="+expand(value))
+	}
+	_, err := config.Load(defaultConfig(t, service), config.Program{Name: service}, input)
+	problems, ok := errors.AsType[config.Problems](err)
+	require.True(t, ok || err == nil, "%s: %v", service, err)
+	for _, problem := range problems {
+		inContainer := slices.ContainsFunc(folders, func(folder string) bool {
+			return strings.Contains(problem.Message, folder)
+		})
+		require.True(t, inContainer, "%s: %v", service, problem)
+	}
+}
+
+var variable = regexp.MustCompile(`\$\{[A-Z_]+(:[-+])([^}]*)\}`)
+
+// expand replaces variables that are not set, as Compose does.
+func expand(text string) string {
+	return variable.ReplaceAllStringFunc(text, func(match string) string {
+		parts := variable.FindStringSubmatch(match)
+		if parts[1] == ":+" {
+			return ""
+		}
+		return parts[2]
+	})
+}
+
+func TestMissingSettingIsNoticed(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, "a x b ", expand("a ${X:-x} b ${Y:+y}"))
+	_, err := config.Load(defaultConfig(t, "runners"), config.Program{Name: "runners"}, config.Input{})
+	require.ErrorContains(t, err, "signing.key_file")
+	require.ErrorContains(t, err, "disk.folder")
+	require.ErrorContains(t, err, "database.url")
+}
+
 // defaults are the settings of a service with their defaults.
 func defaults(t *testing.T, service string) *config.Binding {
 	t.Helper()
-	var cfg any
+	binding, err := config.Bind(defaultConfig(t, service), "")
+	require.NoError(t, err)
+	return binding
+}
+
+// defaultConfig returns a pointer to the default configuration of a service.
+func defaultConfig(t *testing.T, service string) any {
+	t.Helper()
 	switch service {
 	case "deploys":
 		c := deploys.DefaultConfig()
-		cfg = &c
+		return &c
 	case "dispatcher":
 		c := dispatcher.DefaultConfig()
-		cfg = &c
+		return &c
 	case "relay":
 		c := relay.DefaultConfig()
-		cfg = &c
+		return &c
 	case "relay-agent":
 		c := agent.DefaultConfig()
-		cfg = &c
+		return &c
 	case "router":
 		c := router.DefaultConfig()
-		cfg = &c
+		return &c
 	case "runners":
 		c := runners.DefaultConfig()
-		cfg = &c
+		return &c
 	case "state":
 		c := state.DefaultConfig()
-		cfg = &c
+		return &c
 	case "watcher":
 		c := watcher.DefaultConfig()
-		cfg = &c
+		return &c
 	default:
 		require.FailNow(t, "add the service to this test: "+service)
+		return nil
 	}
-	binding, err := config.Bind(cfg, "")
-	require.NoError(t, err)
-	return binding
 }
