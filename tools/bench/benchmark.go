@@ -72,6 +72,8 @@ func benchmarks() []Benchmark {
 		{"deploys", deployFacts},
 		{"replay", replayEvents},
 		{"relay", relayRoutes},
+		{"runners", runnerJobs},
+		{"router", routerRequests},
 	}
 }
 

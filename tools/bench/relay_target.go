@@ -121,12 +121,25 @@ func runTarget(ctx context.Context, c targetConfig, ready readyFunc) error {
 	}, ready)
 }
 
+// bulkPath is the path of a response that does not end.
+const bulkPath = "/bulk"
+
 func respond() http.Handler {
-	body := noise(responseSize)
-	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	body, block := noise(responseSize), noise(blockSize)
+	mux := http.NewServeMux()
+	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/octet-stream")
 		_, _ = w.Write(body)
 	})
+	mux.HandleFunc(bulkPath, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/octet-stream")
+		for {
+			if _, err := w.Write(block); err != nil {
+				return
+			}
+		}
+	})
+	return mux
 }
 
 // noise returns n incompressible bytes, always the same.
