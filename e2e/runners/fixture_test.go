@@ -2,6 +2,7 @@ package runners_test
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"os"
 	"strings"
@@ -31,10 +32,10 @@ type cell struct {
 
 	t testing.TB
 	// state calls the state service, and api the runners service, both as the administrator.
-	state   *client.API
-	api     *client.Runners
-	project int64
-	group   int64
+	state *client.API
+	api   *client.Runners
+	// project is the first project, with its group and organization.
+	project, group, organization int64
 }
 
 // start starts a cell until the test ends. Requests for jobs are held for a second only.
@@ -66,7 +67,8 @@ func start(t testing.TB, opts stack.Options) *cell {
 	projects, err := c.state.Directory.ListProjects(ctx, connect.NewRequest(&statev1.ListProjectsRequest{}))
 	require.NoError(t, err)
 	require.NotEmpty(t, projects.Msg.GetProjects())
-	c.project, c.group = projects.Msg.GetProjects()[0].GetId(), projects.Msg.GetProjects()[0].GetGroupId()
+	first := projects.Msg.GetProjects()[0]
+	c.project, c.group, c.organization = first.GetId(), first.GetGroupId(), first.GetOrganizationId()
 	return c
 }
 
@@ -151,4 +153,37 @@ func run(t testing.TB, url, token, system string, runs runnerclient.Runs) {
 		group.Wait()
 		c.Close()
 	})
+}
+
+// client returns a runner that a test controls request by request.
+func (c *cell) client(url, token, system string) *runnerclient.Client {
+	client := runnerclient.New(
+		runnerclient.Config{URL: url, Token: token, SystemID: system, MaxWait: 100 * time.Millisecond},
+	)
+	c.t.Cleanup(client.Close)
+	return client
+}
+
+// take requests jobs until the runner has one.
+func (c *cell) take(client *runnerclient.Client) *runnerclient.Job {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(c.t.Context(), soon)
+	defer cancel()
+	for {
+		taken, err := client.RequestJob(ctx)
+		if !errors.Is(err, runnerclient.ErrTryAgain) {
+			require.NoError(c.t, err)
+		}
+		if taken != nil {
+			return taken
+		}
+	}
+}
+
+// job returns a job.
+func (c *cell) job(id int64) *runnersv1.Job {
+	c.t.Helper()
+	got, err := c.api.Jobs.GetJob(c.t.Context(), connect.NewRequest(&runnersv1.GetJobRequest{Id: id}))
+	require.NoError(c.t, err)
+	return got.Msg.GetJob()
 }
