@@ -69,6 +69,7 @@ func start(t testing.TB, opts stack.Options) *cell {
 	require.NotEmpty(t, projects.Msg.GetProjects())
 	first := projects.Msg.GetProjects()[0]
 	c.project, c.group, c.organization = first.GetId(), first.GetGroupId(), first.GetOrganizationId()
+	c.awaitProject(c.project)
 	return c
 }
 
@@ -88,6 +89,18 @@ func (c *cell) create(request *runnersv1.CreateRunnerRequest) string {
 
 // untagged are the settings of a runner for all jobs.
 func untagged() *runnersv1.RunnerSettings { return &runnersv1.RunnerSettings{RunUntagged: true} }
+
+// awaitProject waits until the runners service has read the project from NATS.
+func (c *cell) awaitProject(project int64) {
+	c.t.Helper()
+	var err error
+	require.Eventually(c.t, func() bool {
+		_, err = c.api.Pipelines.ListPipelines(c.t.Context(),
+			connect.NewRequest(&runnersv1.ListPipelinesRequest{ProjectId: project}))
+		return err == nil
+	}, soon, 10*time.Millisecond)
+	require.NoError(c.t, err)
+}
 
 // newProject creates a project in the group of the first one, and returns once the runners service knows it.
 func (c *cell) newProject(name string) int64 {
