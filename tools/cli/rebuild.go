@@ -35,7 +35,7 @@ time.`,
 		},
 	}
 	c.Flags().BoolVar(&check, "check", false, "compare only")
-	c.AddCommand(a.rebuildDeploys())
+	c.AddCommand(a.rebuildDeploys(), a.rebuildRunners())
 	return c
 }
 

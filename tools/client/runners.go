@@ -12,9 +12,10 @@ const runnersAudience = "runners"
 
 // Runners is a client of the runners service. Errors of calls are faults.
 type Runners struct {
-	Pipelines runnersv1connect.PipelineServiceClient
-	Jobs      runnersv1connect.JobServiceClient
-	Runners   runnersv1connect.RunnerServiceClient
+	Pipelines  runnersv1connect.PipelineServiceClient
+	Jobs       runnersv1connect.JobServiceClient
+	Runners    runnersv1connect.RunnerServiceClient
+	Operations runnersv1connect.OperationServiceClient
 
 	// URL is the address of the service, which is also the one that runners use.
 	URL string
@@ -28,11 +29,12 @@ func (a *API) Runners(client *http.Client, server string) *Runners {
 	options := a.ClientOption(runnersAudience)
 	url := strings.TrimSuffix(server, "/")
 	return &Runners{
-		Pipelines: runnersv1connect.NewPipelineServiceClient(client, url, options),
-		Jobs:      runnersv1connect.NewJobServiceClient(client, url, options),
-		Runners:   runnersv1connect.NewRunnerServiceClient(client, url, options),
-		URL:       url,
-		http:      client,
-		access:    a.access,
+		Pipelines:  runnersv1connect.NewPipelineServiceClient(client, url, options),
+		Jobs:       runnersv1connect.NewJobServiceClient(client, url, options),
+		Runners:    runnersv1connect.NewRunnerServiceClient(client, url, options),
+		Operations: runnersv1connect.NewOperationServiceClient(client, url, options),
+		URL:        url,
+		http:       client,
+		access:     a.access,
 	}
 }
