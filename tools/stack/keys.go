@@ -49,8 +49,8 @@ func InitKeys(dir string) (Keys, map[string]bool, error) {
 // signingSeed is the name of the file with the key that seals the signing keys of the runners service.
 const signingSeed = "signing.seed"
 
-// InitRunners makes the key that seals the signing keys of the runners service, if it is missing in a folder, and returns
-// its path. It never replaces a file. created reports whether it did so.
+// InitRunners makes the key that seals the signing keys of the runners service, if it is missing in a folder, and
+// returns its path. It never replaces a file. created reports whether it did so.
 func InitRunners(dir string) (path string, created bool, err error) {
 	path = filepath.Join(dir, signingSeed)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
