@@ -345,7 +345,7 @@ func TestSettingsDoNotRepeatVariablesOfTheChart(t *testing.T) {
 		name   string
 		change values
 	}{"defaults", values{}}) {
-		for _, w := range render(t, loaded, s.name, s.change).workloads() {
+		for _, w := range render(t, loaded, s.name, merge(s.change, ci())).workloads() {
 			service := strings.TrimPrefix(w.Name, releaseName+"-")
 			for _, e := range w.template.Spec.Containers[0].Env {
 				section, _ := s.change[service].(values)

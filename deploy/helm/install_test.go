@@ -108,13 +108,18 @@ func everything() values {
 	return values{"relay": values{"hosts": []any{"relay.example"}}, "nats": values{"storage": values{"size": "1Gi"}}}
 }
 
+// ci switches the services for CI jobs on.
+func ci() values {
+	return values{"runners": values{"enabled": true}, "router": values{"enabled": true}}
+}
+
 func TestServerAcceptsAllObjects(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, "chart-dry-run")
 	// Pods are not admitted in a dry run of their Deployment. The other tests install them.
 	install := c.newInstall()
 	install.DryRunStrategy = action.DryRunServer
-	given := merge(everything(), values{"runners": values{"enabled": true}, "router": values{"enabled": true}})
+	given := merge(everything(), ci())
 	for _, s := range switches {
 		if strings.HasPrefix(s.name, "TLS") {
 			given = merge(given, s.change)
@@ -134,8 +139,8 @@ func TestServerAcceptsAllObjects(t *testing.T) {
 func TestInstalledChartRuns(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, "chart-install")
-	made := c.install(load(t), everything())
-	for _, name := range []string{"state", "deploys"} {
+	made := c.install(load(t), merge(everything(), ci()))
+	for _, name := range []string{"state", "deploys", "runners", "router"} {
 		d, err := c.client.AppsV1().Deployments(c.namespace).Get(t.Context(), releaseName+"-"+name, metav1.GetOptions{})
 		require.NoError(t, err)
 		require.EqualValues(t, 2, d.Status.ReadyReplicas, name)

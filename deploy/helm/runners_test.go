@@ -41,7 +41,8 @@ func TestReplicasOfRunnersShareTheVolumeOfArtifacts(t *testing.T) {
 	}{
 		"defaults": {values{}, runnersName, corev1.ReadWriteMany, ""},
 		"one replica": {
-			values{"replicas": 1, "artifacts": storage("ReadWriteOnce")}, runnersName, corev1.ReadWriteOnce,
+			values{"replicas": 1, "artifacts": storage("ReadWriteOnce")},
+			runnersName, corev1.ReadWriteOnce,
 			appsv1.RecreateDeploymentStrategyType,
 		},
 		"a claim that exists": {values{"artifacts": values{"disk": values{"claimName": "nfs"}}}, "nfs", "", ""},

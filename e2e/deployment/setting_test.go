@@ -46,7 +46,9 @@ func variables(t *testing.T, service string) []string {
 
 func TestListenersAreLocalByDefault(t *testing.T) {
 	t.Parallel()
-	for _, service := range []string{"deploys", "dispatcher", "relay", "relay-agent", "router", "runners", "state", "watcher"} {
+	for _, service := range []string{
+		"deploys", "dispatcher", "relay", "relay-agent", "router", "runners", "state", "watcher",
+	} {
 		ops := false
 		for _, field := range defaults(t, service).Fields() {
 			if strings.HasSuffix(field.Key, ".listen") {

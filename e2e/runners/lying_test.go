@@ -54,7 +54,10 @@ func TestLyingRunnerChangesNothing(t *testing.T) {
 		for _, url := range []string{c.RouterURL(), c.RunnersURL()} {
 			status, body := l.send(t, url)
 			require.Equal(t, l.status, status, "%s: %s", name, body)
-			var answer struct{ Code, Message string }
+			var answer struct {
+				Code    string `json:"code"`
+				Message string `json:"message"`
+			}
 			require.NoError(t, json.Unmarshal(body, &answer), "%s: %d: %s", name, status, body)
 			require.Equal(t, l.code, answer.Code, "%s: %s", name, body)
 			require.NotEmpty(t, answer.Message, name)
@@ -69,7 +72,8 @@ func TestLyingRunnerChangesNothing(t *testing.T) {
 	require.Equal(t, http.StatusOK, answer.Status)
 	require.Equal(t, "success", answer.JobStatus)
 	// The checksum is of another output: the runner has to send its output again. Less of it replaces nothing.
-	answer, err = client.UpdateJob(t.Context(), own, runnerclient.Update{State: "success", Trace: []byte("other output\n")})
+	other := runnerclient.Update{State: "success", Trace: []byte("other output\n")}
+	answer, err = client.UpdateJob(t.Context(), own, other)
 	require.NoError(t, err)
 	require.Equal(t, http.StatusPreconditionFailed, answer.Status)
 	require.Equal(t, before, c.snapshot(jobs...))
@@ -154,7 +158,8 @@ func lies(runner string, own, ended, other *runnerclient.Job) map[string]lie {
 			http.StatusBadRequest, invalid,
 		},
 		"large request for a job": {
-			http.MethodPost, "/jobs/request", map[string]string{"Runner-Token": runner}, `{"token":"` + strings.Repeat("x", 33<<10) + `"}`,
+			http.MethodPost, "/jobs/request", map[string]string{"Runner-Token": runner},
+			`{"token":"` + strings.Repeat("x", 33<<10) + `"}`,
 			http.StatusRequestEntityTooLarge, "payload_too_large",
 		},
 		"malformed request for a job": {

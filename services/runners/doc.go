@@ -11,8 +11,8 @@
 //   - execution: serves jobs while a runner has them: updates, traces, artifacts, and runners that do not report
 //   - gitlab: HTTP handlers of the contract with GitLab runners
 //   - job: states, transitions and definitions of jobs
-//   - nats: publishes events to the stream JOBS and reads it; publish: encodes them; rebuild: recreates the table of jobs
-//     from them
+//   - nats: publishes events to the stream JOBS and reads it; publish: encodes them; rebuild: recreates the table of
+//     jobs from them
 //   - pipeline: which jobs a pipeline has, when they begin, and what a retry repeats
 //   - postgres: loads and stores
 //   - registration: creates, changes and deletes runners; runner: what a runner is, and which jobs it takes;

@@ -187,7 +187,9 @@ func TestWaitingRequestEndsWithTheDrain(t *testing.T) {
 	status, body, err := post(ctx, api+"/runners", `{"token": "register"}`)
 	require.NoError(t, err)
 	require.Equal(t, http.StatusCreated, status, body)
-	var runner struct{ Token string }
+	var runner struct {
+		Token string `json:"token"`
+	}
 	require.NoError(t, json.Unmarshal([]byte(body), &runner))
 
 	type answer struct {

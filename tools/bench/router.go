@@ -139,6 +139,7 @@ func download(ctx context.Context, address string, request []byte, turn time.Dur
 	defer conn.Close() //nolint:errcheck // nothing follows
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
 	must(conn.Write(request))
+	//nolint:bodyclose // it ends with the connection
 	response := must(http.ReadResponse(bufio.NewReaderSize(conn, blockSize), nil))
 	defer response.Body.Close() //nolint:errcheck // it does not end
 	if response.StatusCode != http.StatusOK {

@@ -140,8 +140,8 @@ func (b *runnersFixture) refill(ctx context.Context, table string) {
 // insertTagged adds a job for the runner that waits.
 const insertTagged = `
 	WITH inserted AS (
-		INSERT INTO jobs SELECT (SELECT max(id) + 1 FROM jobs), 1, 1, 1, 'job', 'test', ARRAY[$1], false, 3600, '{}', 'pending',
-			2, 1, 0, 0, 0, 0, 0, 0, '', 0, 0, now(), now()
+		INSERT INTO jobs SELECT (SELECT max(id) + 1 FROM jobs), 1, 1, 1, 'job', 'test', ARRAY[$1], false, 3600, '{}',
+			'pending', 2, 1, 0, 0, 0, 0, 0, 0, '', 0, 0, now(), now()
 		RETURNING id)
 	SELECT count(*) FROM inserted, pg_notify('` + store.JobChannel + `', id::text)`
 

@@ -50,7 +50,7 @@ func InitKeys(dir string) (Keys, map[string]bool, error) {
 const signingSeed = "signing.seed"
 
 // InitRunners makes the key that seals the signing keys of the runners service, if it is missing in a folder, and
-// returns its path. It never replaces a file. created reports whether it did so.
+// returns its path. It never replaces a file. created reports whether the key was made.
 func InitRunners(dir string) (path string, created bool, err error) {
 	path = filepath.Join(dir, signingSeed)
 	if err := os.MkdirAll(dir, 0o700); err != nil {

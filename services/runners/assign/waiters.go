@@ -30,7 +30,7 @@ func (w *waiters) remove(gone *waiter) { w.list.Remove(gone.element) }
 // first returns the waiter that has waited longest among those whose runner takes the job; nil if there is none.
 func (w *waiters) first(j job.Job) *waiter {
 	for e := w.list.Front(); e != nil; e = e.Next() {
-		candidate := e.Value.(*waiter) //nolint:errcheck // only add puts values
+		candidate := e.Value.(*waiter) //nolint:errcheck,forcetypeassert // only add puts values
 		if queue.Offers(j, candidate.matcher) {
 			return candidate
 		}

@@ -26,7 +26,8 @@ func NewShadow(ctx context.Context, conn *pgx.Conn) (*Shadow, error) {
 // of a job counts.
 func PutReplayed(ctx context.Context, tx pgx.Tx, jobs []job.Job) error {
 	const replace = insertJobValues + ` ON CONFLICT (id) DO UPDATE SET state = excluded.state,
-		revision = excluded.revision, retried_by = excluded.retried_by, claims = excluded.claims, runner_id = excluded.runner_id,
+		revision = excluded.revision, retried_by = excluded.retried_by, claims = excluded.claims,
+		runner_id = excluded.runner_id,
 		manager_id = excluded.manager_id, run_timeout_s = excluded.run_timeout_s, reason = excluded.reason,
 		exit_code = excluded.exit_code, canceled_by = excluded.canceled_by, pending_since = excluded.pending_since,
 		started_at = excluded.started_at, finished_at = excluded.finished_at

@@ -43,7 +43,7 @@ func (l *line) Swap(a, b int) {
 
 // Push implements [heap.Interface].
 func (l *line) Push(x any) {
-	j := x.(job.Job) //nolint:errcheck // only push calls it
+	j := x.(job.Job) //nolint:errcheck,forcetypeassert // only push calls it
 	l.places[j.ID] = len(l.jobs)
 	l.jobs = append(l.jobs, j)
 }
