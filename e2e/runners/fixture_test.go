@@ -16,6 +16,7 @@ import (
 	"lockstep.internal/e2e/fixture"
 	runnersv1 "lockstep.internal/schemas/gen/lockstep/runners/v1"
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
+	"lockstep.internal/services/router"
 	"lockstep.internal/services/runners"
 	"lockstep.internal/tools/client"
 	"lockstep.internal/tools/stack"
@@ -46,6 +47,9 @@ func start(t testing.TB, opts stack.Options) *cell {
 	opts.Configure = func(service string, config any) {
 		if cfg, is := config.(*runners.Config); is {
 			cfg.Queue.Hold = time.Second
+		}
+		if cfg, is := config.(*router.Config); is {
+			cfg.Cells.Breaker.Open = 50 * time.Millisecond
 		}
 		if configure != nil {
 			configure(service, config)
@@ -153,12 +157,18 @@ func job(t testing.TB, p *runnersv1.Pipeline, name string) *runnersv1.Job {
 // run runs a runner at an address until the test ends.
 func run(t testing.TB, url, token, system string, runs runnerclient.Runs) {
 	t.Helper()
-	c := runnerclient.New(runnerclient.Config{URL: url, Token: token, SystemID: system, MaxWait: 100 * time.Millisecond})
+	runAs(t, runnerclient.Config{URL: url, Token: token, SystemID: system, MaxWait: 100 * time.Millisecond}, runs)
+}
+
+// runAs runs a runner until the test ends.
+func runAs(t testing.TB, cfg runnerclient.Config, runs runnerclient.Runs) {
+	t.Helper()
+	c := runnerclient.New(cfg)
 	ctx, cancel := context.WithCancel(context.Background())
 	var group sync.WaitGroup
 	group.Go(func() {
 		if err := c.Run(ctx, runs); err != nil {
-			t.Errorf("runner %s: %v", system, err)
+			t.Errorf("runner %s: %v", cfg.SystemID, err)
 		}
 	})
 	t.Cleanup(func() {

@@ -2,7 +2,6 @@ package runners_test
 
 import (
 	"context"
-	"io"
 	"net/http"
 	"strconv"
 	"strings"
@@ -109,22 +108,8 @@ func TestPipelineRunsThroughTheRouter(t *testing.T) {
 // trace returns the output of a job as a person gets it.
 func (c *cell) trace(id int64) string {
 	c.t.Helper()
-	token, err := c.state.AccessToken(c.t.Context(), "runners")
-	require.NoError(c.t, err)
-	ctx, cancel := context.WithTimeout(c.t.Context(), soon)
-	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet,
-		c.RunnersURL()+"/api/v4/jobs/"+strconv.FormatInt(id, 10)+"/trace", nil)
-	require.NoError(c.t, err)
-	request.Header.Set("Authorization", "Bearer "+token.Value)
-	transport := &http.Transport{}
-	defer transport.CloseIdleConnections()
-	response, err := (&http.Client{Transport: transport}).Do(request)
-	require.NoError(c.t, err)
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	require.NoError(c.t, err)
-	require.Equal(c.t, http.StatusOK, response.StatusCode, "%s", body)
+	status, body := c.download("/jobs/" + strconv.FormatInt(id, 10) + "/trace")
+	require.Equal(c.t, http.StatusOK, status, "%s", body)
 	return string(body)
 }
 
