@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -53,11 +54,12 @@ func (e *executions) of(id int64) []executed {
 	return e.all[id]
 }
 
-// requests is a transport that announces each request before it is sent.
+// requests is a transport that announces each request before it is sent, and counts those that failed.
 type requests struct {
 	http.Transport
 
-	begun chan struct{}
+	begun  chan struct{}
+	failed atomic.Int64
 }
 
 // RoundTrip implements [http.RoundTripper].
@@ -66,7 +68,11 @@ func (r *requests) RoundTrip(request *http.Request) (*http.Response, error) {
 	case r.begun <- struct{}{}:
 	default: // nobody waits
 	}
-	return r.Transport.RoundTrip(request)
+	response, err := r.Transport.RoundTrip(request)
+	if err != nil || response.StatusCode >= http.StatusInternalServerError {
+		r.failed.Add(1)
+	}
+	return response, err
 }
 
 // TestKilledServiceLosesNothing kills the runners service during requests of a runner, which executes jobs meanwhile.
@@ -137,6 +143,7 @@ func TestKilledServiceLosesNothing(t *testing.T) {
 			}
 		}
 	}
+	require.Greater(t, transport.failed.Load(), int64(rounds), "the service was away while the runner used it")
 	require.Greater(t, succeeded, rounds, "most jobs end well: %v", pipelines)
 	c.requireRebuildFindsNothing()
 }
