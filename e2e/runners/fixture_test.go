@@ -59,7 +59,12 @@ func start(t testing.TB, opts stack.Options) *cell {
 	defer cancel()
 	running, err := stack.Start(ctx, opts)
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, running.Stop(), "the system stops in order") })
+	t.Cleanup(func() {
+		if t.Failed() {
+			keepLog(t, running)
+		}
+		require.NoError(t, running.Stop(), "the system stops in order")
+	})
 	c := &cell{Stack: running, t: t}
 	token, err := running.AdminToken()
 	require.NoError(t, err)
@@ -75,6 +80,27 @@ func start(t testing.TB, opts stack.Options) *cell {
 	c.project, c.group, c.organization = first.GetId(), first.GetGroupId(), first.GetOrganizationId()
 	c.awaitProject(c.project)
 	return c
+}
+
+// keepLog copies the services' log to a file that outlives the system.
+func keepLog(t testing.TB, s *stack.Stack) {
+	t.Helper()
+	raw, err := os.ReadFile(s.LogFile())
+	if err != nil {
+		t.Logf("the services' log: %v", err)
+		return
+	}
+	kept, err := os.CreateTemp("", "lockstep-e2e-"+strings.ReplaceAll(t.Name(), "/", "_")+"-*.log")
+	if err != nil {
+		t.Logf("the services' log: %v", err)
+		return
+	}
+	_, err = kept.Write(raw)
+	if err := errors.Join(err, kept.Close()); err != nil {
+		t.Logf("the services' log: %v", err)
+		return
+	}
+	t.Logf("the services' log is kept in %s", kept.Name())
 }
 
 // runner creates a runner of the instance and returns its token.
