@@ -44,6 +44,10 @@ type Config struct {
 	// order of its own. Defaults to an order for each subject.
 	OrderingKey string
 
+	// Stream is the stream of all subjects. Defaults to asking the server for the stream of a subject, which needs the
+	// right to publish to $JS.API.STREAM.NAMES.
+	Stream string
+
 	// Batch is the maximum number of rows read at once. Defaults to 1000.
 	Batch int
 	// BatchBytes bounds the data of the rows read at once. Defaults to 16 MiB.

@@ -264,9 +264,12 @@ func (s *session) readLast(ctx context.Context, r row, result *outcome) error {
 }
 
 func (s *session) lastMessage(ctx context.Context, subject string) (*jetstream.RawStreamMsg, error) {
-	name, err := s.js.StreamNameBySubject(ctx, subject)
-	if err != nil {
-		return nil, fmt.Errorf("find the stream of %s: %w", subject, err)
+	name := s.cfg.Stream
+	if name == "" {
+		var err error
+		if name, err = s.js.StreamNameBySubject(ctx, subject); err != nil {
+			return nil, fmt.Errorf("find the stream of %s: %w", subject, err)
+		}
 	}
 	stream, err := s.js.Stream(ctx, name)
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	natsgo "github.com/nats-io/nats.go"
 
 	"lockstep.internal/libs/outbox"
+	"lockstep.internal/libs/topology"
 	"lockstep.internal/services/runners/job"
 	"lockstep.internal/services/runners/postgres"
 	"lockstep.internal/services/runners/publish"
@@ -22,6 +23,7 @@ func NewPublisher(
 ) (*outbox.Publisher, error) {
 	publisher, err := outbox.New(outbox.Config{
 		Pool: pool, Conn: conn, Logger: logger, OrderingKey: publish.OrderingKey, Metrics: metrics,
+		Stream: topology.StreamJobs,
 		Restored: func(ctx context.Context, tx pgx.Tx, _ outbox.Restoration) error {
 			return postgres.EachJob(ctx, tx, func(jobs []job.Job) error {
 				changes := make([]job.Change, len(jobs))
