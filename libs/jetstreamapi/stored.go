@@ -31,6 +31,8 @@ type GetRequest struct {
 	Since *time.Time `json:"start_time,omitempty"`
 	// Subjects that the message may have, with wildcards. "" means exactly the message at the sequence.
 	Subjects string `json:"next_by_subj,omitempty"`
+	// LastFor asks for the last message of this subject, and for nothing else.
+	LastFor string `json:"last_by_subj,omitempty"`
 }
 
 // getResponse is the server's response to a GetRequest.

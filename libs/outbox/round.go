@@ -10,6 +10,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"lockstep.internal/libs/jetstreamapi"
 )
 
 // roundTimeout is how long a round waits for acknowledgements.
@@ -271,11 +273,7 @@ func (s *session) lastMessage(ctx context.Context, subject string) (*jetstream.R
 			return nil, fmt.Errorf("find the stream of %s: %w", subject, err)
 		}
 	}
-	stream, err := s.js.Stream(ctx, name)
-	if err != nil {
-		return nil, fmt.Errorf("open stream %s: %w", name, err)
-	}
-	last, err := stream.GetLastMsgForSubject(ctx, subject)
+	last, err := jetstreamapi.Get(ctx, s.js, name, jetstreamapi.GetRequest{LastFor: subject})
 	if err != nil {
 		return nil, fmt.Errorf("read the last message of %s: %w", subject, err)
 	}
