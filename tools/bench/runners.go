@@ -92,7 +92,9 @@ func newRunnersFixture(ctx context.Context, f *fixture, pending int) *runnersFix
 	cfg := runners.DefaultConfig()
 	cfg.Ops.Listen, cfg.API.Listen = loopback, loopback
 	cfg.Cell.Name = string(benchCell)
-	cfg.Database.URL = config.URL(b.url)
+	databaseURL := f.file("database-url")
+	check(os.WriteFile(databaseURL, []byte(b.url), 0o600))
+	cfg.Database.URLFile = config.SecretFile(databaseURL)
 	cfg.NATS.URL = config.URL(natsURL)
 	cfg.NATS.NKeySeedFile = config.SecretFile(natsauth.SeedFile(keys, natsauth.PrincipalRunners))
 	cfg.Signing.KeyFile = config.SecretFile(seed)
