@@ -12,6 +12,9 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
 	"lockstep.internal/libs/cellmap"
 	"lockstep.internal/libs/config"
 	"lockstep.internal/libs/natsauth"
@@ -49,8 +52,12 @@ func routerRequests(ctx context.Context, f *fixture, size Size, measured Measure
 
 // startRouter starts the router before one cell. It returns its address and a token of the cell.
 func (f *fixture) startRouter(ctx context.Context, cell string) (address, token string) {
-	js, url, keys := f.accounts(ctx)
-	must(cellmap.Writer{JetStream: js}.PutCell(ctx, cellmap.Cell{
+	_, url, keys := f.accounts(ctx)
+	// The service runners of a cell writes its entry.
+	key := must(nats.NkeyOptionFromSeed(natsauth.SeedFile(keys, natsauth.PrincipalRunners)))
+	inbox := nats.CustomInboxPrefix(natsauth.InboxPrefix(natsauth.PrincipalRunners))
+	writer := must(jetstream.New(f.connect(url, key, inbox)))
+	must(cellmap.Writer{JetStream: writer}.PutCell(ctx, cellmap.Cell{
 		Name: benchCell, URL: "http://" + cell, State: cellmap.Active,
 	}))
 	cfg := router.DefaultConfig()

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/nats-io/nats.go"
 
 	"lockstep.internal/libs/config"
 	"lockstep.internal/libs/natsauth"
@@ -63,7 +62,6 @@ type runnersFixture struct {
 	f       *fixture
 	url     string // of the database
 	pool    *pgxpool.Pool
-	nats    *nats.Conn // with all rights
 	service *process
 	pending int              // number of jobs that wait
 	tokens  map[int64]string // of runners
@@ -84,8 +82,7 @@ func newRunnersFixture(ctx context.Context, f *fixture, pending int) *runnersFix
 	}
 	b.refill(ctx, "jobs")
 
-	js, natsURL, keys := f.accounts(ctx)
-	b.nats = js.Conn()
+	_, natsURL, keys := f.accounts(ctx)
 	seed, _, err := stack.InitRunners(f.file("keys"))
 	check(err)
 	artifacts := must(os.MkdirTemp(f.file(""), "artifacts-"))
