@@ -72,8 +72,8 @@ func TestLyingRunnerChangesNothing(t *testing.T) {
 	require.Equal(t, http.StatusOK, answer.Status)
 	require.Equal(t, "success", answer.JobStatus)
 	// The checksum is of another output: the runner has to send its output again. Less of it replaces nothing.
-	other := runnerclient.Update{State: "success", Trace: []byte("other output\n")}
-	answer, err = client.UpdateJob(t.Context(), own, other)
+	changed := runnerclient.Update{State: "success", Trace: []byte("other output\n")}
+	answer, err = client.UpdateJob(t.Context(), own, changed)
 	require.NoError(t, err)
 	require.Equal(t, http.StatusPreconditionFailed, answer.Status)
 	require.Equal(t, before, c.snapshot(jobs...))

@@ -146,9 +146,8 @@ func download(ctx context.Context, address string, request []byte, turn time.Dur
 	defer conn.Close() //nolint:errcheck // nothing follows
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
 	must(conn.Write(request))
-	//nolint:bodyclose // it ends with the connection
-	response := must(http.ReadResponse(bufio.NewReaderSize(conn, blockSize), nil))
-	defer response.Body.Close() //nolint:errcheck // it does not end
+	// Closing the body would read all of it, and it does not end. The connection is closed instead.
+	response := must(http.ReadResponse(bufio.NewReaderSize(conn, blockSize), nil)) //nolint:bodyclose // see above
 	if response.StatusCode != http.StatusOK {
 		check(fmt.Errorf("download from %s: %s", address, response.Status))
 	}

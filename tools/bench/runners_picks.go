@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -23,7 +24,7 @@ func measurePicks(ctx context.Context, f *fixture, size Size, measured Measured)
 	clients := map[string]int{"picks_c1_per_s": 1, "picks_c32_per_s": 32, "picks_c256_per_s": 256}
 	if size.wants("picks_c1_per_s", "picks_c32_per_s", "picks_c256_per_s") {
 		check(onFixture(ctx, f.programs, func(f *fixture) {
-			b := newRunnersFixture(ctx, f, size.of(pendingJobs))
+			b := newRunnersFixture(ctx, f, pendingJobs)
 			bare := b.newBarePicks(ctx)
 			for name, c := range clients {
 				if size.wants(name) {
@@ -42,9 +43,9 @@ func measurePicks(ctx context.Context, f *fixture, size Size, measured Measured)
 // measureGrowth compares picks from two services, of which one has many jobs that wait.
 func measureGrowth(ctx context.Context, f *fixture, size Size, measured Measured) {
 	check(onFixture(ctx, f.programs, func(f *fixture) {
-		many := newRunnersFixture(ctx, f, size.of(manyJobs))
+		many := newRunnersFixture(ctx, f, max(size.of(manyJobs), fewJobs))
 		check(onFixture(ctx, f.programs, func(f *fixture) {
-			few := newRunnersFixture(ctx, f, size.of(fewJobs))
+			few := newRunnersFixture(ctx, f, fewJobs)
 			measured["picks_growth"] = takeTurns(ctx, size.For,
 				func(int) float64 { return many.picks(ctx, growthRunners, size) },
 				func(int) float64 { return few.picks(ctx, growthRunners, size) })
@@ -52,11 +53,16 @@ func measureGrowth(ctx context.Context, f *fixture, size Size, measured Measured
 	}))
 }
 
+// turn is shorter where few jobs wait, so that some are left at its end.
+func (b *runnersFixture) turn(size Size) time.Duration {
+	return min(turnOf(size), time.Duration(b.pending)*50*time.Microsecond)
+}
+
 // picks returns how many jobs c runners get a second.
 func (b *runnersFixture) picks(ctx context.Context, c int, size Size) float64 {
 	b.refill(ctx, "jobs")
 	b.settle(ctx)
-	return callRate(ctx, stack.Runners, c, turnOf(size), func(int) caller { return b.connect(ctx, anyRunner) })
+	return callRate(ctx, stack.Runners, c, b.turn(size), func(int) caller { return b.connect(ctx, anyRunner) })
 }
 
 // barePicks take jobs from a table with the same columns and indexes as that of the service, with nothing but a
@@ -77,7 +83,7 @@ func (b *runnersFixture) newBarePicks(ctx context.Context) *barePicks {
 // picks returns how many jobs c clients take a second.
 func (b *barePicks) picks(ctx context.Context, c int, size Size) float64 {
 	b.refill(ctx, "bare_jobs")
-	return callRate(ctx, "PostgreSQL", c, turnOf(size), func(int) caller { return bareCall{ctx, b.conns} })
+	return callRate(ctx, "PostgreSQL", c, b.turn(size), func(int) caller { return bareCall{ctx, b.conns} })
 }
 
 // bareCall takes a job.
