@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -119,12 +120,12 @@ func (f *fixture) startNginx(ctx context.Context, cell string) (address string, 
 	file := filepath.Join(folder, "nginx.conf")
 	check(os.WriteFile(file, fmt.Appendf(nil, nginxConfig, folder, cell, address), 0o600))
 	log := must(os.Create(filepath.Join(folder, "log")))
-	cmd := exec.CommandContext(ctx, program, "-p", folder, "-c", file) //nolint:gosec // a program of this machine
+	cmd := exec.Command(program, "-p", folder, "-c", file) //nolint:gosec,noctx // ended below; a program of this machine
 	cmd.Stderr = log
 	check(cmd.Start())
 	f.onClose(func(context.Context) error {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait() // killed
+		_ = cmd.Process.Signal(syscall.SIGTERM) // ends the workers, too
+		_ = cmd.Wait() // the signal of ctx may have ended it
 		return log.Close()
 	})
 	poll := time.NewTicker(5 * time.Millisecond)
