@@ -125,7 +125,7 @@ func (f *fixture) startNginx(ctx context.Context, cell string) (address string, 
 	check(cmd.Start())
 	f.onClose(func(context.Context) error {
 		_ = cmd.Process.Signal(syscall.SIGTERM) // ends the workers, too
-		_ = cmd.Wait() // the signal of ctx may have ended it
+		_ = cmd.Wait()                          // the signal of ctx may have ended it
 		return log.Close()
 	})
 	poll := time.NewTicker(5 * time.Millisecond)
