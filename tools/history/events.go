@@ -99,7 +99,7 @@ func subjectPattern(cell topology.Cell, subjects []string, family string) *regex
 }
 
 // writerOf returns who may write on a subject: the agent on its own subjects, relays on those about
-// connections, state on all others.
+// connections, runners on those of jobs, state on all others.
 func writerOf(cell topology.Cell, subject string) (string, error) {
 	parsed, err := topology.Parse(subject)
 	if err != nil {
@@ -116,6 +116,8 @@ func writerOf(cell topology.Cell, subject string) (string, error) {
 			topology.FamilyApplied:  "dispatcher",
 		}[parsed.Family]
 		return event.AgentSource(string(cell), agent, component), nil
+	case topology.FamilyJob:
+		return event.ServiceSource(string(cell), "runners"), nil
 	case topology.FamilyAgent, topology.FamilyAudit:
 		return event.ServiceSource(string(cell), "relay"), nil
 	default:
