@@ -14,6 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"lockstep.internal/e2e/fixture"
+	"lockstep.internal/libs/fault"
+	"lockstep.internal/schemas/gen/errcode"
 	runnersv1 "lockstep.internal/schemas/gen/lockstep/runners/v1"
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
 	"lockstep.internal/services/router"
@@ -120,16 +122,14 @@ func (c *cell) create(request *runnersv1.CreateRunnerRequest) string {
 // untagged are the settings of a runner for all jobs.
 func untagged() *runnersv1.RunnerSettings { return &runnersv1.RunnerSettings{RunUntagged: true} }
 
-// awaitProject waits until the runners service has read the project from NATS.
+// awaitProject waits until the runners service has read the project from NATS: then it reads the file, which is invalid.
 func (c *cell) awaitProject(project int64) {
 	c.t.Helper()
-	var err error
 	require.Eventually(c.t, func() bool {
-		_, err = c.api.Pipelines.ListPipelines(c.t.Context(),
-			connect.NewRequest(&runnersv1.ListPipelinesRequest{ProjectId: project}))
-		return err == nil
+		_, err := c.api.Pipelines.CreatePipeline(c.t.Context(),
+			connect.NewRequest(&runnersv1.CreatePipelineRequest{ProjectId: project, File: []byte("[]")}))
+		return fault.Is(err, errcode.InvalidArgument)
 	}, soon, 10*time.Millisecond)
-	require.NoError(c.t, err)
 }
 
 // newProject creates a project in the group of the first one, and returns once the runners service knows it.

@@ -11,6 +11,7 @@ import (
 	"connectrpc.com/connect"
 	"github.com/stretchr/testify/require"
 
+	"lockstep.internal/e2e/fixture"
 	runnersv1 "lockstep.internal/schemas/gen/lockstep/runners/v1"
 	"lockstep.internal/tools/stack"
 	"lockstep.internal/tools/testkit/runnerclient"
@@ -158,7 +159,7 @@ func TestReasonWhyAJobWaitsNamesEachRunnerAndRule(t *testing.T) {
 func TestEveryJobRunsOnce(t *testing.T) {
 	t.Parallel()
 	const projects, jobs, workers = 20, 100, 200
-	c := start(t, stack.Options{Router: true})
+	c := start(t, stack.Options{Router: true, Programs: fixture.BuildReleaseServices(t)})
 	ctx, cancel := context.WithTimeout(t.Context(), soon)
 	defer cancel()
 	secondRunners, err := c.AddReplica(ctx, stack.Runners)
