@@ -55,12 +55,12 @@ func (b *balancer) accept() {
 }
 
 func (b *balancer) serve(client net.Conn) {
-	defer client.Close() //nolint:errcheck // the connection has ended
+	defer client.Close()
 	server := b.dial()
 	if server == nil {
 		return
 	}
-	defer server.Close() //nolint:errcheck // the connection has ended
+	defer server.Close()
 	if !b.track(client, server) {
 		return
 	}

@@ -92,6 +92,7 @@ func keepLog(t testing.TB, s *stack.Stack) {
 		t.Logf("the services' log: %v", err)
 		return
 	}
+	//nolint:usetesting // it outlives the test
 	kept, err := os.CreateTemp("", "lockstep-e2e-"+strings.ReplaceAll(t.Name(), "/", "_")+"-*.log")
 	if err != nil {
 		t.Logf("the services' log: %v", err)
@@ -122,7 +123,8 @@ func (c *cell) create(request *runnersv1.CreateRunnerRequest) string {
 // untagged are the settings of a runner for all jobs.
 func untagged() *runnersv1.RunnerSettings { return &runnersv1.RunnerSettings{RunUntagged: true} }
 
-// awaitProject waits until the runners service has read the project from NATS: then it reads the file, which is invalid.
+// awaitProject waits until the runners service has read the project from NATS. Then it reads the file, which is not
+// valid.
 func (c *cell) awaitProject(project int64) {
 	c.t.Helper()
 	require.Eventually(c.t, func() bool {

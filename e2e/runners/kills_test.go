@@ -99,7 +99,7 @@ func TestKilledServiceLosesNothing(t *testing.T) {
 		HTTP: &http.Client{Transport: transport},
 	}, runnerclient.Runs{
 		Concurrency: 6,
-		Script:      func(j *runnerclient.Job) runnerclient.Script { return roundScript(t, j, restarted) },
+		Script:      func(j *runnerclient.Job) runnerclient.Script { return roundScript(j, restarted) },
 		Done: func(j *runnerclient.Job, r runnerclient.Result, err error) {
 			if err == nil {
 				done.add(j, r)
@@ -148,7 +148,7 @@ func TestKilledServiceLosesNothing(t *testing.T) {
 	c.requireRebuildFindsNothing()
 }
 
-func roundScript(t testing.TB, j *runnerclient.Job, restarted []chan struct{}) runnerclient.Script {
+func roundScript(j *runnerclient.Job, restarted []chan struct{}) runnerclient.Script {
 	s := runnerclient.Script{
 		Lines: []string{"begin of " + j.JobInfo.Name, strings.Repeat("line\n", 200)}, After: []string{"cleaned"},
 	}
@@ -215,7 +215,7 @@ func (c *cell) requireRebuildFindsNothing() {
 	defer cancel()
 	stream, err := c.api.Operations.Rebuild(ctx, connect.NewRequest(&runnersv1.RebuildRequest{Check: true}))
 	require.NoError(c.t, err)
-	defer stream.Close() //nolint:errcheck // read to its end
+	defer stream.Close()
 	var outcome *runnersv1.RebuildOutcome
 	for stream.Receive() {
 		outcome = stream.Msg().GetOutcome()

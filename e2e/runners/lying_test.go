@@ -158,19 +158,24 @@ func lies(runner string, own, ended, other *runnerclient.Job) map[string]lie {
 			http.StatusBadRequest, invalid,
 		},
 		"large request for a job": {
-			http.MethodPost, "/jobs/request", map[string]string{"Runner-Token": runner},
+			http.MethodPost, "/jobs/request",
+			map[string]string{"Runner-Token": runner},
 			`{"token":"` + strings.Repeat("x", 33<<10) + `"}`,
 			http.StatusRequestEntityTooLarge, "payload_too_large",
 		},
 		"malformed request for a job": {
-			http.MethodPost, "/jobs/request", map[string]string{"Runner-Token": runner}, `{"token":`, http.StatusBadRequest,
+			http.MethodPost, "/jobs/request",
+			map[string]string{"Runner-Token": runner},
+			`{"token":`, http.StatusBadRequest,
 			invalid,
 		},
 		"malformed update": {
 			http.MethodPut, jobPath(own, ""), as(own), `{"state":`, http.StatusBadRequest, invalid,
 		},
 		"unknown token": {
-			http.MethodPost, "/jobs/request", map[string]string{"Runner-Token": "glrt-unknown"}, `{"token":"glrt-unknown"}`,
+			http.MethodPost, "/jobs/request",
+			map[string]string{"Runner-Token": "glrt-unknown"},
+			`{"token":"glrt-unknown"}`,
 			http.StatusForbidden, denied,
 		},
 	}

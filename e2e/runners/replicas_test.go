@@ -16,8 +16,8 @@ import (
 	"lockstep.internal/tools/testkit/runnerclient"
 )
 
-// replicasFile has jobs that a runner executes while a replica ends. A runner does not repeat an upload whose connection
-// broke, so the job may fail once.
+// replicasFile has jobs that a runner executes while a replica ends. A runner does not repeat an upload whose
+// connection broke, so the job may fail once.
 const replicasFile = `
 stages: [build, test]
 build: {stage: build, script: [make], parallel: 3, retry: 2, artifacts: {paths: [out/]}}
@@ -58,7 +58,7 @@ func TestTwoReplicasOfBothServices(t *testing.T) {
 				if _, err := fmt.Sscanf(j.JobInfo.Name, "slow-%d", &round); err == nil {
 					begun <- round
 				}
-				return roundScript(t, j, restarted)
+				return roundScript(j, restarted)
 			},
 			Done: func(j *runnerclient.Job, r runnerclient.Result, err error) {
 				if err == nil {
