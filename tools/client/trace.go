@@ -35,8 +35,8 @@ type TraceFollower interface {
 }
 
 // FollowTrace passes the output of a job from an offset in bytes to a follower until the job ends, and returns the
-// state of the job, such as success. It moves the offset, so that the next call continues after a lost connection. Faults:
-// unavailable if the connection is lost, not_found if the job does not exist or the caller may not see it.
+// state of the job, such as success. It moves the offset, so that the next call continues after a lost connection.
+// Faults: unavailable if the connection is lost, not_found if the job does not exist or the caller may not see it.
 func (r *Runners) FollowTrace(
 	parent context.Context, job int64, offset *int64, to TraceFollower,
 ) (state string, err error) {
@@ -93,7 +93,7 @@ func takeTraceEvent(job int64, event sse.Event, offset *int64, to TraceFollower)
 		return "", malformedTrace(err, job)
 	}
 	if err := to.Text(data.Text, end); err != nil {
-		return "", err //nolint:wrapcheck // the error of the follower
+		return "", err
 	}
 	*offset = end
 	return "", nil

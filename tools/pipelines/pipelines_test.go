@@ -84,7 +84,7 @@ func TestGoldenPages(t *testing.T) {
 	names.Ref = "a\x1b[2Jb"
 	names.Jobs[0].Name, names.Jobs[3].Message = "構築\n\x1b]0;title\x07", "\x1b[31mred\u202e text"
 	succeeded := done()
-	succeeded.State, succeeded.Jobs = runnersv1.PipelineState_PIPELINE_STATE_SUCCESS, succeeded.Jobs[:1]
+	succeeded.State, succeeded.Jobs = runnersv1.PipelineState_PIPELINE_STATE_SUCCESS, succeeded.GetJobs()[:1]
 	for name, tc := range map[string]struct {
 		pipeline *runnersv1.Pipeline
 		page     pipelines.Page
@@ -137,7 +137,7 @@ func TestChanges(t *testing.T) {
 	again.Attempt = 2
 	retried.Jobs[1] = again
 	fresh := live()
-	fresh.State, fresh.Jobs = runnersv1.PipelineState_PIPELINE_STATE_CREATED, fresh.Jobs[4:]
+	fresh.State, fresh.Jobs = runnersv1.PipelineState_PIPELINE_STATE_CREATED, fresh.GetJobs()[4:]
 	for name, tc := range map[string]struct {
 		before, after *runnersv1.Pipeline
 		want          []string

@@ -2,6 +2,7 @@ package trace
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -68,9 +69,8 @@ func (s *sections) hide(text string) {
 
 // take removes the innermost section with a name and those within it.
 func (s *sections) take(name string) *section {
-	for i := len(s.open) - 1; i >= 0; i-- {
-		if s.open[i].name == name {
-			found := s.open[i]
+	for i, found := range slices.Backward(s.open) {
+		if found.name == name {
 			s.open = s.open[:i]
 			return found
 		}
@@ -114,12 +114,7 @@ func (w *Writer) mark(m marker) {
 }
 
 func (s *sections) contains(one *section) bool {
-	for _, each := range s.open {
-		if each == one {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(s.open, one)
 }
 
 // showHeading ends a heading.
