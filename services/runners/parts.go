@@ -12,11 +12,13 @@ import (
 	"lockstep.internal/libs/access"
 	"lockstep.internal/libs/cellmap"
 	"lockstep.internal/libs/directory"
+	"lockstep.internal/libs/fault"
 	"lockstep.internal/libs/logkey"
 	libpostgres "lockstep.internal/libs/postgres"
 	"lockstep.internal/libs/readmodel"
 	"lockstep.internal/libs/service"
 	"lockstep.internal/libs/topology"
+	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/services/runners/api"
 	"lockstep.internal/services/runners/execution"
 	"lockstep.internal/services/runners/gitlab"
@@ -58,7 +60,7 @@ func (p *process) openAPI(context.Context) error {
 		Rebuild: p.rebuild, Logger: p.tel.Logger, Now: p.now, Interceptors: []connect.Interceptor{tracing},
 	})
 	for _, pattern := range api.Patterns() {
-		mux.Handle(pattern, people)
+		mux.Handle(pattern, p.afterDirectory(people))
 	}
 	mux.Handle("GET "+signing.KeySetPath, p.keyring.Handler())
 	if p.cfg.Registry.Host != "" {
@@ -71,6 +73,18 @@ func (p *process) openAPI(context.Context) error {
 		service.HTTPOptions{Logger: p.tel.Logger, Metrics: p.tel.Metrics, StopBefore: []string{"database", "nats", "queue"}})
 	p.api.StartAfter = []string{"database"}
 	return nil
+}
+
+// afterDirectory refuses requests until the directory is loaded: before, a project that exists would be not_found.
+func (p *process) afterDirectory(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !p.directory.Ready() {
+			fault.WriteConnect(w, r, p.tel.Logger, fault.New(errcode.Unavailable,
+				"the service has not read the directory of projects and users yet: try again"))
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // programs returns what runners may do with themselves.
