@@ -188,6 +188,18 @@ func TestSubjectsMatchTheTopology(t *testing.T) {
 		"directory.membership.v1":            cell.Directory("membership", "3"),
 		"directory.agent.v1":                 cell.Directory("agent", "3"),
 		"directory.key.v1":                   cell.Directory("key", "3"),
+		"job.created.v1":                     cell.Job(4, 9, "created"),
+		"job.preparing.v1":                   cell.Job(4, 9, "preparing"),
+		"job.admitted.v1":                    cell.Job(4, 9, "admitted"),
+		"job.rejected.v1":                    cell.Job(4, 9, "rejected"),
+		"job.pending.v1":                     cell.Job(4, 9, "pending"),
+		"job.running.v1":                     cell.Job(4, 9, "running"),
+		"job.canceling.v1":                   cell.Job(4, 9, "canceling"),
+		"job.canceled.v1":                    cell.Job(4, 9, "canceled"),
+		"job.finished.v1":                    cell.Job(4, 9, "finished"),
+		"job.skipped.v1":                     cell.Job(4, 9, "skipped"),
+		"job.retried.v1":                     cell.Job(4, 9, "retried"),
+		"job.released.v1":                    cell.Job(4, 9, "released"),
 	}
 	further := map[string]string{
 		"observed.workload.v1":          cell.Observed(7, "deployment", "n", "d"),
@@ -195,7 +207,7 @@ func TestSubjectsMatchTheTopology(t *testing.T) {
 	}
 	values := map[string]string{
 		"agent": "7", "kind": "deployment", "namespace": "n", "name": "d", "workspace": "w", "project": "4", "id": "3",
-		"cluster": "c", "fact": "completed",
+		"cluster": "c", "fact": "completed", "job": "9",
 	}
 	c, err := catalog.Load(os.DirFS("../../../schemas/events"))
 	require.NoError(t, err)
