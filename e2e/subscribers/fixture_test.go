@@ -42,7 +42,8 @@ func (b *subscriberFixture) Authenticate(_ context.Context, c natsauth.Credentia
 	if token, known := b.tokens[name]; !known || token != c.Password || listens {
 		return natsauth.Principal{}, natsauth.ErrRefused
 	}
-	return natsauth.Principal{Kind: natsauth.KindSubscriber, Name: name}, nil
+	filter := cell.All(topology.FamilyDeploy)
+	return natsauth.Principal{Kind: natsauth.KindSubscriber, Name: name, Filter: filter}, nil
 }
 
 func setup(t *testing.T, names ...string) *subscriberFixture {

@@ -41,8 +41,10 @@ type directory struct {
 
 func newDirectory() *directory {
 	return &directory{
-		tokens:  map[int64]string{agentOne: "token-one", agentTwo: "token-two"},
-		readers: map[string]string{"reader": "lockstep.local.deploy.>", "shop": "lockstep.local.deploy.*.shop.>"},
+		tokens: map[int64]string{agentOne: "token-one", agentTwo: "token-two"},
+		readers: map[string]string{
+			"reader": "lockstep.local.deploy.>", "shop": "lockstep.local.deploy.*.shop.>", "jobs": "lockstep.local.job.17.>",
+		},
 	}
 }
 
@@ -62,7 +64,7 @@ func (d *directory) Authenticate(_ context.Context, c natsauth.Credentials) (nat
 			return natsauth.Principal{Kind: natsauth.KindListener, Name: name, Filter: filter}, nil
 		}
 
-		return natsauth.Principal{Kind: natsauth.KindSubscriber, Name: name}, nil
+		return natsauth.Principal{Kind: natsauth.KindSubscriber, Name: name, Filter: filter}, nil
 	}
 
 	id, err := strconv.ParseInt(c.User, 10, 64)

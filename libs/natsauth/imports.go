@@ -68,16 +68,26 @@ func accountServices(cell topology.Cell) []exportedService {
 	return services
 }
 
-// subscriberServices returns the services of a subscriber's consumer, without reset. With a wildcard: of all
-// subscribers.
-func subscriberServices(consumer string) []exportedService {
-	pair := topology.StreamDeploys + "." + consumer
+// subscriberServices returns the services of a subscriber's consumer on a stream, without reset.
+func subscriberServices(stream, consumer string) []exportedService {
+	pair := stream + "." + consumer
 
 	return []exportedService{
 		{subject: "$JS.API.CONSUMER.MSG.NEXT." + pair, streamResponse: true},
 		{subject: "$JS.API.CONSUMER.INFO." + pair},
 		{subject: "$JS.ACK." + pair + ".>"},
 	}
+}
+
+// allSubscriberServices returns [subscriberServices] of all subscribers, for the account's imports. Permissions limit
+// each user to its own.
+func allSubscriberServices() []exportedService {
+	var services []exportedService
+	for _, stream := range topology.PublicStreams() {
+		services = append(services, subscriberServices(stream, "*")...)
+	}
+
+	return services
 }
 
 // accountImports lists what an account imports from AccountControl.
@@ -117,7 +127,7 @@ const (
 func allAccountImports(cell topology.Cell) []accountImports {
 	return []accountImports{
 		{name: AccountAgents, services: accountServices(cell)},
-		{name: AccountSubscribers, services: subscriberServices("*"), external: true},
+		{name: AccountSubscribers, services: allSubscriberServices(), external: true},
 		deploysImports(cell),
 		runnersImports(cell),
 		routerImports(cell),
@@ -125,11 +135,8 @@ func allAccountImports(cell topology.Cell) []accountImports {
 		operatorImports(cell),
 		cellsImports(),
 		mapImports(),
-		// Listeners receive the republished messages of DEPLOYS, under the subjects of the stream.
-		{
-			name:    AccountListeners,
-			streams: map[string]string{cell.All(topology.FamilyDeployLive): cell.All(topology.FamilyDeploy)}, external: true,
-		},
+		// Listeners receive the republished messages of public streams, under the subjects of the stream.
+		{name: AccountListeners, streams: cell.LiveSubjects(), external: true},
 	}
 }
 

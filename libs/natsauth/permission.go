@@ -19,7 +19,7 @@ type Kind int
 const (
 	// KindAgent is a watcher, dispatcher or relay agent in somebody's cluster.
 	KindAgent Kind = iota + 1
-	// KindSubscriber is an external reader with its own consumer on DEPLOYS.
+	// KindSubscriber is an external reader with its own consumer on a public stream.
 	KindSubscriber
 	// KindListener is the live subscription of an external reader. It is a separate kind because it may not send
 	// requests: the sender could direct a response to the subjects of other listeners.
@@ -46,8 +46,8 @@ type Principal struct {
 	// Name is the subscriber's name: one to 63 of a-z, 0-9 and '-'; for KindSubscriber and
 	// KindListener.
 	Name string
-	// Filter contains the subjects that a listener may subscribe to, as [topology.Cell.DeployFilter] returns it; for
-	// KindListener only.
+	// Filter contains the subjects that a subscriber may read, as [topology.Cell.SubscriberFilter] returns it; for
+	// KindSubscriber and KindListener.
 	Filter string
 	// NotAfter is the latest end of the connection, for credentials that expire. Zero: no limit.
 	NotAfter time.Time
@@ -111,18 +111,27 @@ func Permissions(cell topology.Cell, p Principal) jwt.Permissions {
 	switch p.Kind {
 	case KindAgent:
 		return servicePermissions(agentServices(cell, p.AgentID), p.User())
-	case KindSubscriber:
-		return servicePermissions(subscriberServices(topology.SubscriberConsumer(p.Name)), p.User())
-	case KindListener:
-		filter, err := cell.DeployFilter(p.Filter)
-		if err != nil || filter != p.Filter {
-			return denyAll()
-		}
-
-		return jwt.Permissions{Pub: denyAll().Pub, Sub: jwt.Permission{Allow: jwt.StringList{filter}}}
+	case KindSubscriber, KindListener:
+		return readerPermissions(cell, p)
 	default:
 		return denyAll()
 	}
+}
+
+// readerPermissions allows a subscriber to read from its consumer, and a listener to subscribe.
+func readerPermissions(cell topology.Cell, p Principal) jwt.Permissions {
+	filter, err := cell.SubscriberFilter(p.Filter)
+	if err != nil || filter != p.Filter {
+		return denyAll()
+	}
+
+	if p.Kind == KindListener {
+		return jwt.Permissions{Pub: denyAll().Pub, Sub: jwt.Permission{Allow: jwt.StringList{filter}}}
+	}
+
+	stream := topology.Subscriber{Name: p.Name, Filter: filter}.Stream()
+
+	return servicePermissions(subscriberServices(stream, topology.SubscriberConsumer(p.Name)), p.User())
 }
 
 // servicePermissions allows a user to publish to the services and to subscribe to its inbox.

@@ -53,7 +53,7 @@ func TestPermissions(t *testing.T) {
 		},
 		"subscriber": {
 			"local",
-			natsauth.Principal{Kind: natsauth.KindSubscriber, Name: "reader"},
+			natsauth.Principal{Kind: natsauth.KindSubscriber, Name: "reader", Filter: "lockstep.local.deploy.>"},
 			jwt.Permissions{
 				Pub: jwt.Permission{Allow: jwt.StringList{
 					"$JS.API.CONSUMER.MSG.NEXT.DEPLOYS.subscriber-reader",
@@ -61,6 +61,34 @@ func TestPermissions(t *testing.T) {
 					"$JS.ACK.DEPLOYS.subscriber-reader.>",
 				}},
 				Sub: jwt.Permission{Allow: jwt.StringList{"_INBOX_reader.>"}},
+			},
+		},
+		"subscriber of jobs": {
+			"local",
+			natsauth.Principal{Kind: natsauth.KindSubscriber, Name: "reader", Filter: "lockstep.local.job.17.>"},
+			jwt.Permissions{
+				Pub: jwt.Permission{Allow: jwt.StringList{
+					"$JS.API.CONSUMER.MSG.NEXT.JOBS.subscriber-reader",
+					"$JS.API.CONSUMER.INFO.JOBS.subscriber-reader",
+					"$JS.ACK.JOBS.subscriber-reader.>",
+				}},
+				Sub: jwt.Permission{Allow: jwt.StringList{"_INBOX_reader.>"}},
+			},
+		},
+		"subscriber without filter": {
+			"local", natsauth.Principal{Kind: natsauth.KindSubscriber, Name: "reader"}, nothing,
+		},
+		"subscriber of another family": {
+			"local",
+			natsauth.Principal{Kind: natsauth.KindSubscriber, Name: "reader", Filter: "lockstep.local.directory.>"},
+			nothing,
+		},
+		"listener of jobs": {
+			"local",
+			natsauth.Principal{Kind: natsauth.KindListener, Name: "reader", Filter: "lockstep.local.job.17.>"},
+			jwt.Permissions{
+				Pub: jwt.Permission{Deny: jwt.StringList{">"}},
+				Sub: jwt.Permission{Allow: jwt.StringList{"lockstep.local.job.17.>"}},
 			},
 		},
 		"listener": {
@@ -93,10 +121,16 @@ func TestPermissions(t *testing.T) {
 			natsauth.Principal{Kind: natsauth.KindListener, Name: "reader", Filter: "lockstep.local.deploy.> q"},
 			nothing,
 		},
-		"subscriber without name":        {"local", natsauth.Principal{Kind: natsauth.KindSubscriber}, nothing},
-		"subscriber with a strange name": {"local", natsauth.Principal{Kind: natsauth.KindSubscriber, Name: "*"}, nothing},
+		"subscriber without name": {
+			"local", natsauth.Principal{Kind: natsauth.KindSubscriber, Filter: "lockstep.local.deploy.>"}, nothing,
+		},
+		"subscriber with a strange name": {
+			"local", natsauth.Principal{Kind: natsauth.KindSubscriber, Name: "*", Filter: "lockstep.local.deploy.>"}, nothing,
+		},
 		"subscriber with a listener name": {
-			"local", natsauth.Principal{Kind: natsauth.KindSubscriber, Name: "reader.live"}, nothing,
+			"local",
+			natsauth.Principal{Kind: natsauth.KindSubscriber, Name: "reader.live", Filter: "lockstep.local.deploy.>"},
+			nothing,
 		},
 		"nobody":           {"local", natsauth.Principal{}, nothing},
 		"unknown kind":     {"local", natsauth.Principal{Kind: 99, AgentID: 7}, nothing},

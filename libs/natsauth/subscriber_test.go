@@ -180,6 +180,47 @@ func TestListenerReceivesStoredMessagesOfItsFilter(t *testing.T) {
 	require.Empty(t, all.complaints)
 }
 
+func TestSubscriberReadsTheJobsOfItsProject(t *testing.T) {
+	t.Parallel()
+
+	c := startDeploys(t)
+	ctx := testContext(t)
+	live := c.reader(t, "jobs.live")
+	subscription, err := live.SubscribeSync("lockstep.local.job.17.>")
+	require.NoError(t, err)
+	require.NoError(t, live.FlushWithContext(ctx))
+
+	for project, event := range map[int64]string{18: "created", 17: "finished"} {
+		_, err := c.js.Publish(ctx, cellName.Job(project, 9, event), []byte(event))
+		require.NoError(t, err)
+	}
+
+	reader := c.reader(t, "jobs")
+	consumer, err := reader.jetStream(t).Consumer(ctx, topology.StreamJobs, topology.SubscriberConsumer("jobs"))
+	require.NoError(t, err)
+	message, err := consumer.Next(jetstream.FetchMaxWait(timeout))
+	require.NoError(t, err)
+	require.Equal(t, "lockstep.local.job.17.9.finished", message.Subject())
+	require.NoError(t, message.DoubleAck(ctx))
+
+	info, err := consumer.Info(ctx)
+	require.NoError(t, err)
+	require.Zero(t, info.NumPending, "events of other projects")
+
+	received, err := subscription.NextMsg(timeout)
+	require.NoError(t, err)
+	require.Equal(t, "lockstep.local.job.17.9.finished", received.Subject)
+
+	for _, other := range []string{"lockstep.local.job.>", "lockstep.local.job.18.>", "lockstep.local.deploy.>"} {
+		_, err := live.SubscribeSync(other)
+		require.NoError(t, err)
+		require.NoError(t, live.FlushWithContext(ctx))
+		require.ErrorContains(t, receive(t, live.complaints), "Permissions Violation", other)
+	}
+
+	require.Empty(t, reader.complaints)
+}
+
 // readerMay says what the subscriber "reader" may publish to, spelled out by hand from the
 // contract.
 func readerMay(subject string) bool {
@@ -201,7 +242,8 @@ func attackSubjects() []string {
 		"subscriber-reader", "subscriber-", "subscriber-reader.live", "reader", "dispatcher-18",
 	} {
 		for _, subject := range apiSubjects(consumer) {
-			if strings.Contains(subject, topology.StreamDeploys) || strings.Contains(subject, topology.StreamDesired) {
+			if strings.Contains(subject, topology.StreamDeploys) || strings.Contains(subject, topology.StreamJobs) ||
+				strings.Contains(subject, topology.StreamDesired) {
 				subjects = append(subjects, subject)
 			}
 		}
@@ -211,6 +253,7 @@ func attackSubjects() []string {
 		subjects, "lockstep.local.deploy.c1.shop.deployment.web.completed",
 		"lockstep.local.deploy.c1.shop.deployment.web.forged",
 		"lockstep.local.deploy_live.c1.shop.deployment.web.completed", "lockstep.local.deploy.x", "lockstep.local.deploy",
+		"lockstep.local.job.17.9.finished", "lockstep.local.job_live.17.9.finished", "lockstep.local.job.>",
 		"_INBOX_shop.x", "_INBOX_reader", "_INBOX_reader.x", "_INBOX_reader.live.x",
 	)
 	slices.Sort(subjects)
@@ -438,7 +481,7 @@ func TestRevokedReaderIsDisconnectedWithinASecond(t *testing.T) {
 	began := time.Now()
 
 	for _, principal := range []natsauth.Principal{
-		{Kind: natsauth.KindSubscriber, Name: "reader"},
+		{Kind: natsauth.KindSubscriber, Name: "reader", Filter: "lockstep.local.deploy.>"},
 		{Kind: natsauth.KindListener, Name: "reader", Filter: "lockstep.local.deploy.>"},
 	} {
 		kicked, err := disconnector.DisconnectOnce(context.Background(), principal)

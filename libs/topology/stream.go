@@ -10,7 +10,7 @@ import (
 
 // Version of the declarations below. Raise it with every change of [Streams]; [Ensure] applies only
 // a higher one.
-const Version = 9
+const Version = 10
 
 // MaxMessageSize is the largest message of any stream, headers included, in bytes (1 MiB).
 const MaxMessageSize = 1 << 20
@@ -160,7 +160,8 @@ func Streams() []Stream {
 			Share:       5,
 			DenyDelete:  true,
 			Duplicates:  2 * time.Minute,
-			Description: "History of CI jobs: every transition; the table of jobs is rebuilt from it.",
+			Republish:   FamilyJobLive,
+			Description: "Public history of CI jobs: every transition; the table of jobs is rebuilt from it.",
 		},
 		{
 			Name: StreamAgents, Family: FamilyAgent, Writer: "relay and state", MaxAge: 90 * day, Share: 3,

@@ -28,6 +28,7 @@ const (
 	FamilySink          = "sink"
 	FamilyDeployLive    = "deploy_live"
 	FamilyJob           = "job"
+	FamilyJobLive       = "job_live"
 	FamilyAgent         = "agent"
 	FamilyAudit         = "audit"
 	FamilyDirectory     = "directory"

@@ -4,38 +4,75 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Subscriber is an external reader of DEPLOYS with its own durable pull consumer, which is created for it because
-// it may not create consumers.
+// Subscriber is an external reader of DEPLOYS or JOBS with its own durable pull consumer, which is created for it
+// because it may not create consumers.
 type Subscriber struct {
 	// Name is a DNS label.
 	Name string
-	// Filter is the subjects that it gets, as [Cell.DeployFilter] returns it.
+	// Filter is the subjects that it gets, as [Cell.SubscriberFilter] returns it.
 	Filter string
 	// Since is the start time. Zero means all stored messages.
 	Since time.Time
 }
 
+// publicFamily is a family whose events subscribers may read.
+type publicFamily struct {
+	family, live, stream string
+	// tokens follow the family in a subject.
+	tokens int
+	// ids of the tokens are decimal numbers: so many from the first on.
+	ids int
+	// form is a filter of all tokens.
+	form string
+}
+
+func publicFamilies() []publicFamily {
+	return []publicFamily{
+		{
+			FamilyDeploy, FamilyDeployLive, StreamDeploys, 5, 0,
+			"deploy.<cluster>.<namespace>.<kind>.<name>.<fact>",
+		},
+		{FamilyJob, FamilyJobLive, StreamJobs, 3, 2, "job.<project>.<job>.<event>"},
+	}
+}
+
+// PublicStreams returns the streams that subscribers may read.
+func PublicStreams() []string {
+	var streams []string
+	for _, f := range publicFamilies() {
+		streams = append(streams, f.stream)
+	}
+	return streams
+}
+
+// LiveSubjects maps the subjects of republished messages of public streams to those of the streams.
+func (c Cell) LiveSubjects() map[string]string {
+	subjects := map[string]string{}
+	for _, f := range publicFamilies() {
+		subjects[c.All(f.live)] = c.All(f.family)
+	}
+	return subjects
+}
+
 const (
-	// deployTokens follow the family in the subject of a fact: cluster, namespace, kind, name,
-	// fact.
-	deployTokens = 5
-	maxFilter    = 512
-	// subscriberAckWait is the redelivery delay of an unacknowledged fact.
+	maxFilter = 512
+	// subscriberAckWait is the redelivery delay of an unacknowledged event.
 	subscriberAckWait = 30 * time.Second
 	subscriberPrefix  = "subscriber-"
 )
 
-// SubscriberConsumer is the name of a subscriber's consumer on DEPLOYS.
+// SubscriberConsumer is the name of a subscriber's consumer.
 func SubscriberConsumer(name string) string { return subscriberPrefix + name }
 
 // Consumer returns the configuration of the subscriber's consumer. It is the same every time, so a recreated
-// consumer starts at the same position: facts may be redelivered, but none is missing.
+// consumer starts at the same position: events may be redelivered, but none is missing.
 func (s Subscriber) Consumer() jetstream.ConsumerConfig {
 	cfg := jetstream.ConsumerConfig{
 		Durable:       SubscriberConsumer(s.Name),
@@ -52,31 +89,54 @@ func (s Subscriber) Consumer() jetstream.ConsumerConfig {
 	return cfg
 }
 
+// Stream is the stream of its consumer.
+func (s Subscriber) Stream() string {
+	if f, _, found := familyOf(s.Filter); found {
+		return f.stream
+	}
+	return StreamDeploys
+}
+
 // EnsureSubscriber creates or updates the subscriber's consumer.
 func EnsureSubscriber(ctx context.Context, js jetstream.JetStream, s Subscriber) error {
-	if _, err := js.CreateOrUpdateConsumer(ctx, StreamDeploys, s.Consumer()); err != nil {
-		return fmt.Errorf("consumer %s on stream %s: %w", SubscriberConsumer(s.Name), StreamDeploys, err)
+	if _, err := js.CreateOrUpdateConsumer(ctx, s.Stream(), s.Consumer()); err != nil {
+		return fmt.Errorf("consumer %s on stream %s: %w", SubscriberConsumer(s.Name), s.Stream(), err)
 	}
 	return nil
 }
 
-// RemoveSubscriber removes the consumer of a subscriber. A missing consumer is not an error.
-func RemoveSubscriber(ctx context.Context, js jetstream.JetStream, name string) error {
-	err := js.DeleteConsumer(ctx, StreamDeploys, SubscriberConsumer(name))
+// RemoveSubscriber removes the consumer of a subscriber from a stream. A missing consumer is not an error.
+func RemoveSubscriber(ctx context.Context, js jetstream.JetStream, stream, name string) error {
+	err := js.DeleteConsumer(ctx, stream, SubscriberConsumer(name))
 	if err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound) {
-		return fmt.Errorf("consumer %s on stream %s: %w", SubscriberConsumer(name), StreamDeploys, err)
+		return fmt.Errorf("consumer %s on stream %s: %w", SubscriberConsumer(name), stream, err)
 	}
 	return nil
 }
 
-// SubscriberOf returns the subscriber's name from the name of a consumer on DEPLOYS, and false for other consumers.
+// SubscriberOf returns the subscriber's name from the name of a consumer, and false for other consumers.
 func SubscriberOf(consumer string) (string, bool) {
 	return strings.CutPrefix(consumer, subscriberPrefix)
 }
 
-// DeployFilter parses a subject filter for facts, with or without the prefix lockstep.<cell>, with wildcards; empty
-// means all. It returns the whole subject, and an error if the filter is invalid or could match no fact.
-func (c Cell) DeployFilter(filter string) (string, error) {
+// familyOf returns the public family of a whole subject, and the tokens after it.
+func familyOf(subject string) (family publicFamily, rest string, found bool) {
+	tokens := strings.SplitN(subject, ".", 4)
+	if len(tokens) < 4 || tokens[0] != Root {
+		return publicFamily{}, "", false
+	}
+	for _, f := range publicFamilies() {
+		if f.family == tokens[2] {
+			return f, tokens[3], true
+		}
+	}
+	return publicFamily{}, "", false
+}
+
+// SubscriberFilter parses a subject filter for events of deploys or jobs, with or without the prefix lockstep.<cell>,
+// with wildcards; empty means all events of deploys. It returns the whole subject, and an error if the filter is
+// invalid or could match no event.
+func (c Cell) SubscriberFilter(filter string) (string, error) {
 	if filter == "" {
 		return c.All(FamilyDeploy), nil
 	}
@@ -87,9 +147,9 @@ func (c Cell) DeployFilter(filter string) (string, error) {
 	if !strings.HasPrefix(filter, Root+".") {
 		whole = Root + "." + string(c) + "." + filter
 	}
-	rest, ok := strings.CutPrefix(whole, c.Prefix(FamilyDeploy)+".")
-	if !ok {
-		return "", fmt.Errorf("filter %q: is not below %s", filter, c.Prefix(FamilyDeploy))
+	family, rest, found := familyOf(whole)
+	if !found || !strings.HasPrefix(whole, c.Prefix(family.family)+".") {
+		return "", fmt.Errorf("filter %q: is below neither %s nor %s", filter, c.Prefix(FamilyDeploy), c.Prefix(FamilyJob))
 	}
 	tokens := strings.Split(rest, ".")
 	for i, token := range tokens {
@@ -99,13 +159,14 @@ func (c Cell) DeployFilter(filter string) (string, error) {
 		if _, err := Unescape(token); err != nil || token == "" {
 			return "", fmt.Errorf("filter %q: %q is neither a name in its escaped form, nor *, nor > at the end", filter, token)
 		}
+		if id, err := strconv.ParseInt(token, 10, 64); i < family.ids && (err != nil || id <= 0) {
+			return "", fmt.Errorf("filter %q: %q is neither an id, nor *, nor > at the end", filter, token)
+		}
 	}
-	if open := tokens[len(tokens)-1] == ">"; len(tokens) > deployTokens || !open && len(tokens) < deployTokens {
-		return "", fmt.Errorf(
-			"filter %q: matches no fact: give deploy.<cluster>.<namespace>.<kind>.<name>.<fact>, "+
-				"with * for any one of these and > for the rest",
-			filter,
-		)
+	open := tokens[len(tokens)-1] == ">"
+	if len(tokens) > family.tokens || !open && len(tokens) < family.tokens {
+		return "", fmt.Errorf("filter %q: matches no event: give %s, with * for any one of these and > for the rest",
+			filter, family.form)
 	}
 	return whole, nil
 }

@@ -12,7 +12,7 @@ import (
 	"lockstep.internal/tools/testkit/natstest"
 )
 
-func TestDeployFilters(t *testing.T) {
+func TestSubscriberFilters(t *testing.T) {
 	t.Parallel()
 	for filter, want := range map[string]string{
 		"":                        "lockstep.local.deploy.>",
@@ -23,11 +23,15 @@ func TestDeployFilters(t *testing.T) {
 		"deploy.*.*.*.*.completed":                "lockstep.local.deploy.*.*.*.*.completed",
 		"deploy.*.*.deployment.web%2E1.>":         "lockstep.local.deploy.*.*.deployment.web%2E1.>",
 		"deploy.*._.group.pr-1.environment_ready": "lockstep.local.deploy.*._.group.pr-1.environment_ready",
+		"job.>":                    "lockstep.local.job.>",
+		"job.17.>":                 "lockstep.local.job.17.>",
+		"job.17.*.finished":        "lockstep.local.job.17.*.finished",
+		"lockstep.local.job.*.9.*": "lockstep.local.job.*.9.*",
 	} {
-		got, err := cell.DeployFilter(filter)
+		got, err := cell.SubscriberFilter(filter)
 		require.NoError(t, err, filter)
 		require.Equal(t, want, got)
-		again, err := cell.DeployFilter(got)
+		again, err := cell.SubscriberFilter(got)
 		require.NoError(t, err)
 		require.Equal(t, want, again)
 	}
@@ -36,19 +40,24 @@ func TestDeployFilters(t *testing.T) {
 		"deploy.>.x", "deploy..*.*.*.*", "deploy.* .*.*.*.*",
 		"deploy.a*.*.*.*.*", "deploy.>x", "deploy.%2.*.*.*.*", "deploy.*.*.*.*.\n", "lockstep.other.deploy.>",
 		"lockstep.local.desired.>", "lockstep.*.deploy.>", "lockstep.>", "desired.>",
+		"job", "job.", "job.17", "job.17.*", "job.17.*.*.*", "job.17.9.finished.>", "job.web.>", "job.0.>", "job.-1.>",
+		"job.*.x.finished", "job_live.>", "lockstep.other.job.>",
 		"deploy_live.>", "deployx.>", "lockstep.local.deploy_live.>", "$JS.>", "deploy." + strings.Repeat("a", 600) + ".>",
 	} {
-		_, err := cell.DeployFilter(filter)
+		_, err := cell.SubscriberFilter(filter)
 		require.Error(t, err, filter)
 	}
 }
 
-func FuzzDeployFilter(f *testing.F) {
+func FuzzSubscriberFilter(f *testing.F) {
 	f.Add("deploy.*.shop.>")
 	f.Add("lockstep.local.deploy.a.b.c.d.e")
+	f.Add("job.17.*.finished")
 	f.Fuzz(func(t *testing.T, filter string) {
-		if got, err := cell.DeployFilter(filter); err == nil {
-			require.True(t, strings.HasPrefix(got, "lockstep.local.deploy."), got)
+		if got, err := cell.SubscriberFilter(filter); err == nil {
+			deploys := strings.HasPrefix(got, "lockstep.local.deploy.")
+			require.True(t, deploys || strings.HasPrefix(got, "lockstep.local.job."), got)
+			require.Equal(t, deploys, topology.Subscriber{Filter: got}.Stream() == topology.StreamDeploys)
 			require.NotContains(t, got, " ")
 			require.NotContains(t, got, "..")
 		}
@@ -113,10 +122,15 @@ func TestSubscriberConsumerIsRecreatedUnchanged(t *testing.T) {
 	}
 	requireReads("now", "completed")
 	requireReads("all", "started", "completed")
-	require.NoError(t, topology.RemoveSubscriber(ctx, js, "now"))
-	require.NoError(t, topology.RemoveSubscriber(ctx, js, "now"), "it is gone already")
+	require.NoError(t, topology.RemoveSubscriber(ctx, js, topology.StreamDeploys, "now"))
+	require.NoError(t, topology.RemoveSubscriber(ctx, js, topology.StreamDeploys, "now"), "it is gone already")
 	require.NoError(t, topology.EnsureSubscriber(ctx, js, now))
 	requireReads("now", "completed")
+	jobs := topology.Subscriber{Name: "jobs", Filter: "lockstep.local.job.17.>"}
+	require.NoError(t, topology.EnsureSubscriber(ctx, js, jobs))
+	_, err = js.Consumer(ctx, topology.StreamJobs, topology.SubscriberConsumer("jobs"))
+	require.NoError(t, err)
+	require.NoError(t, topology.RemoveSubscriber(ctx, js, topology.StreamJobs, "jobs"))
 	name, ok := topology.SubscriberOf("subscriber-now")
 	require.True(t, ok)
 	require.Equal(t, "now", name)

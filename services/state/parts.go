@@ -9,6 +9,7 @@ import (
 	libpostgres "lockstep.internal/libs/postgres"
 	"lockstep.internal/libs/service"
 	"lockstep.internal/libs/topology"
+	"lockstep.internal/services/state/directory"
 	"lockstep.internal/services/state/postgres"
 )
 
@@ -136,7 +137,7 @@ func (p *process) ensureAgents(ctx context.Context) error {
 }
 
 func (p *process) ensureSubscribers(ctx context.Context) error {
-	present := map[string]bool{}
+	var present []directory.Subscriber
 	for page := (postgres.Page{Size: 500}); ; {
 		found, err := p.directory.Subscribers(ctx, page)
 		if err != nil {
@@ -146,7 +147,7 @@ func (p *process) ensureSubscribers(ctx context.Context) error {
 			if s.Revoked {
 				continue
 			}
-			present[s.Name] = true
+			present = append(present, s)
 			if err := p.subscribers.Ensure(ctx, s); err != nil {
 				return fmt.Errorf("subscribers: %w", err)
 			}

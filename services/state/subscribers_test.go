@@ -95,6 +95,7 @@ func TestSubscriberReadsEventsUntilRevoked(t *testing.T) {
 		{Name: "ci.live"},
 		{Name: "ci", Filter: "desired.>"},
 		{Name: "ci", Filter: "deploy.x"},
+		{Name: "ci", Filter: "job.web.>"},
 	} {
 		refused(t, errcode.InvalidArgument, admin.subscribers.CreateSubscriber, bad)
 	}
@@ -198,6 +199,32 @@ func (b *fixture) hasSubscription(t *testing.T, name string) bool {
 	_, err := js.Consumer(context.WithoutCancel(t.Context()), topology.StreamDeploys, topology.SubscriberConsumer(name))
 	require.True(t, err == nil || errors.Is(err, jetstream.ErrConsumerNotFound), "%v", err)
 	return err == nil
+}
+
+func TestSubscriberOfJobsReadsThoseOfItsProject(t *testing.T) {
+	t.Parallel()
+	b := newFixture(t)
+	b.start(t)
+	admin := b.as(t, b.admin)
+	made := call(t, admin.subscribers.CreateSubscriber,
+		&statev1.CreateSubscriberRequest{Name: "ci", Filter: "job.17.>", FromBeginning: true})
+	require.Equal(t, topology.StreamJobs, made.GetSubscriber().GetStream())
+	js := natstest.Open(t, b.administrator(t))
+	for project, event := range map[int64]string{18: "created", 17: "finished"} {
+		require.Eventually(t, func() bool {
+			_, err := js.Publish(t.Context(), topology.Cell("local").Job(project, 9, event), []byte(event))
+			return err == nil
+		}, timeout, 10*time.Millisecond)
+	}
+	conn, err := dial(t, made, made.GetUser())
+	require.NoError(t, err)
+	require.Equal(t, "finished", read(t, conn, made.GetSubscriber()))
+	listed := call(t, admin.subscribers.ListSubscribers, &statev1.ListSubscribersRequest{}).GetSubscribers()
+	require.Len(t, listed, 1)
+	require.Zero(t, listed[0].GetPending(), "events of other projects")
+	call(t, admin.subscribers.RevokeSubscriber, &statev1.RevokeSubscriberRequest{Id: made.GetSubscriber().GetId()})
+	_, err = js.Consumer(t.Context(), topology.StreamJobs, made.GetSubscriber().GetConsumer())
+	require.ErrorIs(t, err, jetstream.ErrConsumerNotFound)
 }
 
 func TestSubscribersSurviveARestoreOfNATS(t *testing.T) {

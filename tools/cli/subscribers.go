@@ -16,7 +16,7 @@ import (
 )
 
 func (a *app) subscribers() *cobra.Command {
-	return group("subscriber", "Create, list and revoke subscribers: external tools that read deploy facts",
+	return group("subscriber", "Create, list and revoke subscribers: external tools that read deploy facts or events of jobs",
 		a.subscriberCreate(), a.subscriberList(), a.subscriberRevoke())
 }
 
@@ -25,17 +25,18 @@ func (a *app) subscriberCreate() *cobra.Command {
 	var file string
 	c := &cobra.Command{
 		Use:   "create NAME --credentials FILE",
-		Short: "Create a subscriber to deploy facts on NATS",
+		Short: "Create a subscriber to deploy facts or events of jobs on NATS",
 		Args:  exactly("NAME"),
 		Long: `Create a subscriber and write its credentials, which only this file has. They allow a tool to read
-deploy facts only:
+the events of its filter only, deploy facts or events of CI jobs:
 
-  from its own durable consumer, which keeps facts until the tool acknowledges them;
-  live, as the user "NAME.live" with the same password, without facts from before the connection.
+  from its own durable consumer, which keeps events until the tool acknowledges them;
+  live, as the user "NAME.live" with the same password, without events from before the connection.
 
 The file is also a context of the nats command line. deploy/subscribers has example programs.`,
 		Example: `  lockstep subscriber create ci --credentials ci.json
-  lockstep subscriber create shop --filter 'deploy.*.shop.>' --from-beginning --credentials shop.json`,
+  lockstep subscriber create shop --filter 'deploy.*.shop.>' --from-beginning --credentials shop.json
+  lockstep subscriber create jobs --filter 'job.17.*.finished' --credentials jobs.json`,
 		RunE: func(c *cobra.Command, args []string) error {
 			api, err := a.api()
 			if err != nil {
@@ -72,10 +73,10 @@ The file is also a context of the nats command line. deploy/subscribers has exam
 	}
 	c.Flags().StringVar(&file, "credentials", "", "credentials file to write (default NAME.json)")
 	c.Flags().
-		StringVar(&request.Filter, "filter", "", "facts to read: deploy.<cluster>.<namespace>.<kind>.<name>.<fact>, "+
-			"* for any word, > for the rest; default: all")
+		StringVar(&request.Filter, "filter", "", "events to read: deploy.<cluster>.<namespace>.<kind>.<name>.<fact> or "+
+			"job.<project id>.<job id>.<event>, * for any word, > for the rest; default: all deploy facts")
 	c.Flags().
-		BoolVar(&request.FromBeginning, "from-beginning", false, "start with the oldest stored fact; default: "+
+		BoolVar(&request.FromBeginning, "from-beginning", false, "start with the oldest stored event; default: "+
 			"with the next one")
 	return c
 }
@@ -83,7 +84,7 @@ The file is also a context of the nats command line. deploy/subscribers has exam
 func subscriberCredentials(created *statev1.CreateSubscriberResponse) natsauth.SubscriberCredentials {
 	s := created.GetSubscriber()
 	return natsauth.SubscriberCredentials{
-		Description: "Deploy facts of Lockstep, for the subscriber " + s.GetName(),
+		Description: "Events of Lockstep, for the subscriber " + s.GetName(),
 		URL:         strings.Join(created.GetNatsUrls(), ","),
 		User:        created.GetUser(),
 		Password:    created.GetToken(),
@@ -98,7 +99,7 @@ func subscriberCredentials(created *statev1.CreateSubscriberResponse) natsauth.S
 func (a *app) subscriberList() *cobra.Command {
 	var all bool
 	c := &cobra.Command{
-		Use: "list", Short: "List subscribers, oldest first, with the number of facts that wait for each", Args: exactly(),
+		Use: "list", Short: "List subscribers, oldest first, with the number of events that wait for each", Args: exactly(),
 		RunE: func(c *cobra.Command, _ []string) error {
 			api, err := a.api()
 			if err != nil {

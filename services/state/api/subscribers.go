@@ -22,10 +22,10 @@ type Subscribers interface {
 	Ensure(ctx context.Context, s directory.Subscriber) error
 	// Disconnect closes the subscriber's connections.
 	Disconnect(ctx context.Context, s directory.Subscriber) error
-	// Remove removes the consumer of a name that is no longer in use.
-	Remove(ctx context.Context, name string) error
+	// Remove removes the consumer of a revoked subscriber.
+	Remove(ctx context.Context, s directory.Subscriber) error
 	// Pending returns the number of unread events; false if NATS does not answer.
-	Pending(ctx context.Context, name string) (uint64, bool)
+	Pending(ctx context.Context, s directory.Subscriber) (uint64, bool)
 }
 
 type subscriberService struct {
@@ -49,7 +49,7 @@ func (s *subscriberService) CreateSubscriber(
 	if err := slug(r.Msg.GetName()); err != nil {
 		return nil, err
 	}
-	filter, err := s.cell.DeployFilter(r.Msg.GetFilter())
+	filter, err := s.cell.SubscriberFilter(r.Msg.GetFilter())
 	if err != nil {
 		return nil, fault.Wrap(err, errcode.InvalidArgument, "%v", err).With("field", "filter")
 	}
@@ -71,9 +71,7 @@ func (s *subscriberService) CreateSubscriber(
 		s.agents.RequestEnsure()
 	}
 	return connect.NewResponse(&statev1.CreateSubscriberResponse{
-		Subscriber: subscriber(
-			made,
-		),
+		Subscriber:  subscriber(made),
 		Token:       value,
 		User:        made.Name,
 		Listener:    natsauth.ListenerUser(made.Name),
@@ -99,15 +97,15 @@ func (s *subscriberService) ListSubscribers(
 		return nil, err
 	}
 	messages := convertAll(found, subscriber)
-	for _, one := range messages {
-		if one.GetRevoked() {
+	for i, one := range found {
+		if one.Revoked {
 			continue
 		}
-		pending, known := s.subscribers.Pending(ctx, one.GetName())
+		pending, known := s.subscribers.Pending(ctx, one)
 		if !known { // NATS does not answer for the others either
 			break
 		}
-		one.Pending = &pending
+		messages[i].Pending = &pending
 	}
 	return connect.NewResponse(
 		&statev1.ListSubscribersResponse{
@@ -138,7 +136,7 @@ func (s *subscriberService) RevokeSubscriber(
 		}
 		// Remove the consumer in any case, and now: another subscriber may use the name later.
 		defer func() {
-			if err := s.subscribers.Remove(ctx, revoked.Name); err != nil {
+			if err := s.subscribers.Remove(ctx, revoked); err != nil {
 				s.logger.WarnContext(ctx, "remove the consumer of a revoked subscriber failed; retrying",
 					slog.String(logkey.Name, revoked.Name), logkey.Error(err))
 				s.agents.RequestEnsure()
@@ -162,7 +160,7 @@ func subscriber(s directory.Subscriber) *statev1.Subscriber {
 		Id:            s.ID,
 		Name:          s.Name,
 		Filter:        s.Filter,
-		Stream:        topology.StreamDeploys,
+		Stream:        topology.Subscriber{Name: s.Name, Filter: s.Filter}.Stream(),
 		Consumer:      topology.SubscriberConsumer(s.Name),
 		FromBeginning: s.FromBeginning,
 		CreatedAt:     timestamp(s.CreatedAt),

@@ -50,10 +50,11 @@ func (a *Authenticator) subscriber(ctx context.Context, c natsauth.Credentials) 
 	if err != nil {
 		return natsauth.Principal{}, fmt.Errorf("look up subscriber %q: %w", name, err)
 	}
+	kind := natsauth.KindSubscriber
 	if listens {
-		return natsauth.Principal{Kind: natsauth.KindListener, Name: s.Name, Filter: s.Filter}, nil
+		kind = natsauth.KindListener
 	}
-	return natsauth.Principal{Kind: natsauth.KindSubscriber, Name: s.Name}, nil
+	return natsauth.Principal{Kind: kind, Name: s.Name, Filter: s.Filter}, nil
 }
 
 func (a *Authenticator) agent(ctx context.Context, c natsauth.Credentials) (natsauth.Principal, error) {

@@ -27,16 +27,16 @@ type Subscriber struct {
 	Id    int64                  `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
 	// DNS-safe slug, unique among those that are not revoked.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// Subjects that it may read, such as lockstep.local.deploy.>.
+	// Subjects that it may read, such as lockstep.local.deploy.> or lockstep.local.job.17.>.
 	Filter string `protobuf:"bytes,3,opt,name=filter,proto3" json:"filter,omitempty"`
 	// The stream, and the subscriber's own durable consumer, which stores its acknowledged position.
 	Stream   string `protobuf:"bytes,4,opt,name=stream,proto3" json:"stream,omitempty"`
 	Consumer string `protobuf:"bytes,5,opt,name=consumer,proto3" json:"consumer,omitempty"`
-	// It started with the oldest stored fact, not with the next one.
+	// It started with the oldest stored event, not with the next one.
 	FromBeginning bool                   `protobuf:"varint,6,opt,name=from_beginning,json=fromBeginning,proto3" json:"from_beginning,omitempty"`
 	CreatedAt     *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
 	Revoked       bool                   `protobuf:"varint,8,opt,name=revoked,proto3" json:"revoked,omitempty"`
-	// Facts that wait for its consumer; absent if NATS does not report them.
+	// Events that wait for its consumer; absent if NATS does not report them.
 	Pending       *uint64 `protobuf:"varint,9,opt,name=pending,proto3,oneof" json:"pending,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -138,11 +138,11 @@ func (x *Subscriber) GetPending() uint64 {
 type CreateSubscriberRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Subjects of deploy facts, with or without the prefix lockstep.<cell>:
-	// deploy.<cluster>.<namespace>.<kind>.<name>.<fact>, with the wildcards * for one token and > for the rest. Empty:
-	// all.
+	// Subjects with or without the prefix lockstep.<cell>, with the wildcards * for one token and > for the rest. Of deploy
+	// facts: deploy.<cluster>.<namespace>.<kind>.<name>.<fact>. Of CI jobs: job.<project id>.<job id>.<event>. Empty: all
+	// deploy facts.
 	Filter string `protobuf:"bytes,2,opt,name=filter,proto3" json:"filter,omitempty"`
-	// Start with the oldest stored fact instead of the next one.
+	// Start with the oldest stored event instead of the next one.
 	FromBeginning bool `protobuf:"varint,3,opt,name=from_beginning,json=fromBeginning,proto3" json:"from_beginning,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -206,7 +206,7 @@ type CreateSubscriberResponse struct {
 	Token string `protobuf:"bytes,2,opt,name=token,proto3" json:"token,omitempty"`
 	// NATS user that reads the consumer.
 	User string `protobuf:"bytes,3,opt,name=user,proto3" json:"user,omitempty"`
-	// NATS user, with the same password, that subscribes to live facts.
+	// NATS user, with the same password, that subscribes to live events.
 	Listener string `protobuf:"bytes,4,opt,name=listener,proto3" json:"listener,omitempty"`
 	// Required prefix of the inboxes of both users.
 	InboxPrefix string   `protobuf:"bytes,5,opt,name=inbox_prefix,json=inboxPrefix,proto3" json:"inbox_prefix,omitempty"`
