@@ -3,8 +3,8 @@ package runners_test
 import (
 	"context"
 	"net/http"
+	"slices"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -13,6 +13,7 @@ import (
 
 	"lockstep.internal/e2e/fixture"
 	runnersv1 "lockstep.internal/schemas/gen/lockstep/runners/v1"
+	"lockstep.internal/services/runners"
 	"lockstep.internal/tools/stack"
 	"lockstep.internal/tools/testkit/runnerclient"
 )
@@ -155,32 +156,32 @@ func TestReasonWhyAJobWaitsNamesEachRunnerAndRule(t *testing.T) {
 	require.True(t, rules["paused"])
 }
 
-// TestEveryJobRunsOnce lets many runners take many jobs of several projects from two replicas behind two routers.
+// TestEveryJobRunsOnce lets many runners take many jobs of several projects from two replicas behind two routers. No
+// project waits much longer than the others.
 func TestEveryJobRunsOnce(t *testing.T) {
 	t.Parallel()
 	const projects, jobs, workers = 20, 100, 200
-	c := start(t, stack.Options{Router: true, Programs: fixture.BuildReleaseServices(t)})
+	cellAddress := startBalancer(t)
+	c := start(t, stack.Options{
+		Router: true, Programs: fixture.BuildReleaseServices(t),
+		Configure: func(_ string, config any) {
+			if cfg, is := config.(*runners.Config); is {
+				cfg.Cell.URL = cellAddress.URL()
+			}
+		},
+	})
 	ctx, cancel := context.WithTimeout(t.Context(), soon)
 	defer cancel()
-	secondRunners, err := c.AddReplica(ctx, stack.Runners)
+	second, err := c.AddReplica(ctx, stack.Runners)
 	require.NoError(t, err)
+	cellAddress.use(c.Address(stack.Runners, stack.ListenerAPI), c.Address(second, stack.ListenerAPI))
 	secondRouter, err := c.AddReplica(ctx, stack.Router)
 	require.NoError(t, err)
-	_ = secondRunners
-	var file strings.Builder
-	file.WriteString("work: {script: [echo], parallel: " + strconv.Itoa(jobs) + "}\n")
 	var pipelines []*runnersv1.Pipeline
 	for i := range projects {
 		project := c.newProject("many-" + strconv.Itoa(i))
-		require.Eventually(t, func() bool {
-			created, err := c.api.Pipelines.CreatePipeline(ctx, connect.NewRequest(&runnersv1.CreatePipelineRequest{
-				ProjectId: project, File: []byte(file.String()),
-			}))
-			if err == nil {
-				pipelines = append(pipelines, created.Msg.GetPipeline())
-			}
-			return err == nil
-		}, soon, 20*time.Millisecond)
+		c.awaitProject(project)
+		pipelines = append(pipelines, c.pipeline(project, "work: {script: [echo], parallel: "+strconv.Itoa(jobs)+"}\n"))
 	}
 	done := make(chan *runnerclient.Job, 2*projects*jobs)
 	token := c.runner(untagged())
@@ -198,11 +199,14 @@ func TestEveryJobRunsOnce(t *testing.T) {
 			},
 		})
 	}
-	for _, p := range pipelines {
+	// starts has when the jobs of each project started.
+	starts := make([][]time.Time, projects)
+	for i, p := range pipelines {
 		ended := c.ended(p.GetId())
 		require.Equal(t, runnersv1.PipelineState_PIPELINE_STATE_SUCCESS, ended.GetState())
 		for _, j := range ended.GetJobs() {
 			require.EqualValues(t, 1, j.GetAttempt())
+			starts[i] = append(starts[i], j.GetStartedAt().AsTime())
 		}
 	}
 	seen := map[int64]int{}
@@ -211,4 +215,23 @@ func TestEveryJobRunsOnce(t *testing.T) {
 	}
 	require.Len(t, seen, projects*jobs)
 	require.Empty(t, done)
+	requireFair(t, starts)
+}
+
+// requireFair checks that no project waited much longer than the mean. If jobs started in the order in which they were
+// created, the last project would wait for nearly twice the mean.
+func requireFair(t testing.TB, starts [][]time.Time) {
+	t.Helper()
+	first := slices.MinFunc(slices.Concat(starts...), time.Time.Compare)
+	wait := func(times []time.Time) time.Duration {
+		var sum time.Duration
+		for _, at := range times {
+			sum += at.Sub(first)
+		}
+		return sum / time.Duration(len(times))
+	}
+	mean := wait(slices.Concat(starts...))
+	for i, times := range starts {
+		require.Less(t, wait(times), mean*3/2, "project %d; the mean of all is %s", i, mean)
+	}
 }
