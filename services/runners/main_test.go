@@ -8,10 +8,12 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	natsgo "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
@@ -19,6 +21,7 @@ import (
 	"lockstep.internal/libs/cellmap"
 	"lockstep.internal/libs/config"
 	"lockstep.internal/libs/natsauth"
+	"lockstep.internal/libs/outbox"
 	"lockstep.internal/libs/seal"
 	"lockstep.internal/libs/stored"
 	"lockstep.internal/libs/topology"
@@ -44,12 +47,19 @@ type fixture struct {
 
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
+	f := withoutStreams(t)
+	require.NoError(t, topology.Ensure(natstest.Context(t), f.as(natsauth.PrincipalState), cell,
+		topology.Options{StorageBytes: 1 << 30}))
+	return f
+}
+
+// withoutStreams is the fixture before state has created its streams.
+func withoutStreams(t *testing.T) *fixture {
+	t.Helper()
 	f := &fixture{t: t, keys: t.TempDir()}
 	report, err := natsauth.Init(f.keys, natsauth.Options{})
 	require.NoError(t, err)
 	f.server = natstest.Start(t, natsd.Options{ConfigFile: report.ConfigFile, StoreDir: filepath.Join(f.keys, "store")})
-	require.NoError(t, topology.Ensure(natstest.Context(t), f.as(natsauth.PrincipalState), cell,
-		topology.Options{StorageBytes: 1 << 30}))
 	return f
 }
 
@@ -88,11 +98,19 @@ func (f *fixture) start(cfg runners.Config) map[string]string {
 	return addresses
 }
 
-// startUntil runs the service until stop is called or the test ends.
+// startUntil runs the service until stop is called or the test ends. It returns when the service is ready.
 func (f *fixture) startUntil(cfg runners.Config) (addresses map[string]string, stop context.CancelFunc) {
 	f.t.Helper()
 	ready := make(chan map[string]string, 1)
 	cfg.OnReady = func(addresses map[string]string) { ready <- addresses }
+	return f.run(cfg, ready)
+}
+
+// run runs the service until stop is called or the test ends. It returns the addresses that it receives.
+func (f *fixture) run(
+	cfg runners.Config, ready <-chan map[string]string,
+) (addresses map[string]string, stop context.CancelFunc) {
+	f.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- runners.Main(ctx, cfg) }()
@@ -242,4 +260,49 @@ func TestPrincipalHasTheRightsThatTheServiceNeeds(t *testing.T) {
 	})
 	require.NoError(t, err)
 	require.True(t, changed)
+}
+
+// TestOutboxContinuesAfterAMessageThatItDidNotPublish is about a replica that was killed: its successor meets messages
+// on the stream and reads the last one, with the rights of the service.
+func TestOutboxContinuesAfterAMessageThatItDidNotPublish(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	cfg := f.config()
+	f.start(cfg)
+	js, subject := f.as(natsauth.PrincipalRunners), cell.Job(4, 9001, "created")
+	_, err := js.Publish(natstest.Context(t), subject, []byte("earlier"))
+	require.NoError(t, err)
+	db, err := pgx.Connect(t.Context(), string(cfg.Database.URL))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, db.Close(context.WithoutCancel(t.Context()))) }()
+	require.NoError(t, pgx.BeginFunc(t.Context(), db, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(t.Context(), "SET LOCAL search_path TO runners"); err != nil {
+			return err
+		}
+		return outbox.Insert(t.Context(), tx, &natsgo.Msg{Subject: subject, Data: []byte("later")})
+	}))
+	reader := stored.Reader{JetStream: js, Stream: topology.StreamJobs}
+	require.Eventually(t, func() bool {
+		var read []string
+		err := reader.Read(natstest.Context(t), cell.All(topology.FamilyJob), 1, 2, func(m stored.Message) error {
+			read = append(read, string(m.Data))
+			return nil
+		})
+		return err == nil && slices.Equal(read, []string{"earlier", "later"})
+	}, soon, 10*time.Millisecond)
+}
+
+// TestPeopleWaitUntilTheDirectoryIsLoaded is about a project that the service does not know yet.
+func TestPeopleWaitUntilTheDirectoryIsLoaded(t *testing.T) {
+	t.Parallel()
+	f := withoutStreams(t)
+	cfg := f.config()
+	listening := make(chan map[string]string, 1)
+	cfg.OnListen = func(addresses map[string]string) { listening <- addresses }
+	addresses, _ := f.run(cfg, listening)
+	status, body, err := post(t.Context(), "http://"+addresses["api"]+"/lockstep.runners.v1.PipelineService/GetPipeline",
+		`{"id": "1"}`)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusServiceUnavailable, status, body)
+	require.Contains(t, body, "has not read the directory")
 }
