@@ -63,6 +63,7 @@ var switches = []struct { //nolint:gochecknoglobals // a table
 		"router":    values{"enabled": true, "ingress": values{"enabled": true, "host": "ci.example"}},
 		"runners":   values{"enabled": true, "ingress": values{"enabled": true, "host": "r.example"}},
 		"relay":     values{"callers": values{"secretName": "callers"}, "hosts": []any{"relay.example"}},
+		"nats":      values{"mapCells": []any{"eu-2", "eu-3"}},
 		"telemetry": values{"otlpEndpoint": "http://collector:4317"},
 		"monitoring": values{
 			"serviceMonitors": values{"enabled": true, "labels": values{"team": "a"}}, "rules": values{"enabled": true},

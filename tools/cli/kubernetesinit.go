@@ -26,6 +26,7 @@ func (a *app) kubernetesInit() *cobra.Command {
 	}}
 	var kubeconfig, namespace, tlsDir string
 	var natsServers int
+	var mapCells []string
 	var postgreSQL bool
 	c := &cobra.Command{
 		Use:   "init --namespace NAMESPACE",
@@ -39,6 +40,9 @@ them up with the database: without the key seal.seed of NAME-state all secret va
 				return fault.New(errcode.InvalidArgument, "--namespace is missing")
 			}
 			options.NATS.Cell = topology.Cell(a.client.Cell)
+			for _, cell := range mapCells {
+				options.NATS.MapCells = append(options.NATS.MapCells, topology.Cell(cell))
+			}
 			if tlsDir != "" {
 				options.NATS.TLS = &natsauth.TLS{CertFile: path.Join(tlsDir, "tls.crt"), KeyFile: path.Join(tlsDir, "tls.key")}
 			}
@@ -70,6 +74,9 @@ them up with the database: without the key seal.seed of NAME-state all secret va
 	f.IntVar(&natsServers, "nats-servers", 1, "number of NATS servers of the chart")
 	f.IntVar(&options.NATS.WebSocketPort, "nats-websocket-port", 0,
 		"port of the NATS servers for agents behind HTTP proxies; 0 for none")
+	f.StringSliceVar(&mapCells, "map-cells", nil,
+		"other cells that write their entry into the cell map of these servers; each gets a Secret NAME-cell-CELL with "+
+			"its key")
 	f.StringVar(&tlsDir, "nats-tls-dir", "",
 		"folder of tls.crt, tls.key and ca.crt on the NATS servers; default: no TLS")
 	f.BoolVar(&options.RelayCertificate, "relay-certificate", true, "create a self-signed certificate of relays")

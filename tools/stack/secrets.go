@@ -55,6 +55,7 @@ type secretFile struct{ secret, key, path string }
 //	<name>-postgresql  password, of the administrator
 //	<name>-<service>   database.password, database.url, of the role of each service in PostgreSQL
 //	<name>-<principal> <principal>.seed, for each other principal of NATS: deploys, router, operator
+//	<name>-cell-<cell> cell-<cell>.seed, for each other cell in the cell map
 func InitSecrets(
 	ctx context.Context, client coreclient.SecretInterface, options SecretsOptions,
 ) ([]SecretChange, error) {
@@ -87,6 +88,10 @@ func (o SecretsOptions) files(dir string) []secretFile {
 	}
 	for name, holder := range natsauth.KeyHolders(o.NATS.Cell) {
 		files = append(files, secretFile{holder, name + ".seed", natsauth.SeedFile(nats, name)})
+	}
+	for _, cell := range o.NATS.MapCells {
+		name := natsauth.CellWriter(cell).Name
+		files = append(files, secretFile{name, name + ".seed", natsauth.SeedFile(nats, name)})
 	}
 	if o.RelayCertificate {
 		certificate, key := filepath.Join(relay, "relay.crt"), filepath.Join(relay, "relay.key")

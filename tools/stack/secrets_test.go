@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 
 	"lockstep.internal/libs/natsauth"
+	"lockstep.internal/libs/topology"
 	"lockstep.internal/libs/seal"
 	"lockstep.internal/tools/stack"
 )
@@ -27,7 +28,9 @@ func TestEachPrincipalHasASecret(t *testing.T) {
 	t.Parallel()
 	// A fake API server: the test of the chart uses a real one.
 	client := fake.NewClientset().CoreV1().Secrets("x")
-	changes, err := stack.InitSecrets(t.Context(), client, options())
+	wanted := options()
+	wanted.NATS.MapCells = []topology.Cell{"eu-2"}
+	changes, err := stack.InitSecrets(t.Context(), client, wanted)
 	require.NoError(t, err)
 	for _, change := range changes {
 		require.Equal(t, natsauth.Created, change.Change, change.Name)
@@ -45,6 +48,7 @@ func TestEachPrincipalHasASecret(t *testing.T) {
 		"ls-deploys":    "database.password database.url deploys.seed",
 		"ls-runners":    "database.password database.url runners.seed signing.seed",
 		"ls-router":     "router.seed",
+		"ls-cell-eu-2":  "cell-eu-2.seed",
 		"ls-operator":   "cells.seed operator.seed",
 		"ls-relay":      "relay.secret relay.seed",
 		"ls-relay-tls":  "ca.crt tls.crt tls.key",
