@@ -34,8 +34,8 @@ var header = regexp.MustCompile(`^[A-Z][A-Z0-9]*( {1,}[A-Z0-9]+)+ *$`)
 
 // changing are the columns, and in tables of fields the fields, whose values are different each time.
 var changing = []string{
-	"AGE", "CLUSTER", "CONNECTION", "CONTACTED", "DURATION", "ID", "LAST SEEN", "LAST USED", "OBSERVED", "OCCURRED", "P50", "P95",
-	"RELAY", "RUNNER", "SINCE", "STARTED", "VERSION",
+	"AGE", "CLUSTER", "CONNECTION", "CONTACTED", "DURATION", "ID", "LAST SEEN", "LAST USED", "OBSERVED", "OCCURRED", "P50",
+	"P95", "RELAY", "RUNNER", "SINCE", "STARTED", "VERSION",
 	"cluster", "created", "drained", "duration", "ended", "id", "last resync", "last seen", "started", "stored objects",
 }
 

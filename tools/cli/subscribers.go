@@ -16,7 +16,8 @@ import (
 )
 
 func (a *app) subscribers() *cobra.Command {
-	return group("subscriber", "Create, list and revoke subscribers: external tools that read deploy facts or events of jobs",
+	return group("subscriber",
+		"Create, list and revoke subscribers: external tools that read deploy facts or events of jobs",
 		a.subscriberCreate(), a.subscriberList(), a.subscriberRevoke())
 }
 
