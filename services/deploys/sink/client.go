@@ -6,11 +6,12 @@ import (
 	"net"
 	"net/http"
 	"time"
+
+	"lockstep.internal/libs/egress"
 )
 
 const (
-	dialTimeout    = 10 * time.Second
-	keepAlive      = 30 * time.Second
+	tlsTimeout     = 10 * time.Second
 	defaultTimeout = 30 * time.Second
 	// maxResponse is the maximum number of bytes read of a response. It fits a page of 100 of the longest comments.
 	maxResponse = 16 << 20
@@ -18,7 +19,7 @@ const (
 
 // ClientOptions configure the HTTP client of a destination.
 type ClientOptions struct {
-	Network NetworkConfig
+	Network egress.Config
 	// Timeout of one request, without the wait for the limiter. Defaults to 30 s.
 	Timeout time.Duration
 	// Limiter delays writes. A Retry-After header of a response pauses it. Required.
@@ -30,7 +31,7 @@ type ClientOptions struct {
 }
 
 // NewClient returns an HTTP client for one destination. It uses no proxy, because a proxy would
-// hide the addresses that NetworkConfig checks. The caller closes its idle connections.
+// hide the addresses that Network checks. The caller closes its idle connections.
 func NewClient(o ClientOptions) *http.Client {
 	if o.Timeout == 0 {
 		o.Timeout = defaultTimeout
@@ -48,10 +49,10 @@ func NewTransport(o ClientOptions) http.RoundTripper {
 		o.Timeout = defaultTimeout
 	}
 	if o.Dial == nil {
-		o.Dial = o.Network.dialer().DialContext
+		o.Dial = o.Network.Dialer().DialContext
 	}
 	return &transport{options: o, base: &http.Transport{
-		DialContext: o.Dial, ForceAttemptHTTP2: true, TLSHandshakeTimeout: dialTimeout,
+		DialContext: o.Dial, ForceAttemptHTTP2: true, TLSHandshakeTimeout: tlsTimeout,
 		MaxIdleConnsPerHost: 4, IdleConnTimeout: time.Minute, MaxResponseHeaderBytes: 256 << 10,
 	}}
 }

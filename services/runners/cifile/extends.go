@@ -4,52 +4,54 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"lockstep.internal/libs/yamlfile"
 )
 
 const maxExtends = 11 // levels, as in GitLab
 
 // extended is a job or template with what it extends.
 type extended struct {
-	value  *value // nil if a problem was reported
+	value  *yamlfile.Value // nil if a problem was reported
 	levels int
 }
 
 // extend returns the job or template with what it extends. path holds the names that extend it.
-func (d *decoder) extend(e entry, path []string) extended {
-	if x, ok := d.extended[e.key]; ok {
+func (d *decoder) extend(e yamlfile.Entry, path []string) extended {
+	if x, ok := d.extended[e.Key]; ok {
 		return x
 	}
-	x := d.extendOnce(e, append(slices.Clone(path), e.key))
-	d.extended[e.key] = x
+	x := d.extendOnce(e, append(slices.Clone(path), e.Key))
+	d.extended[e.Key] = x
 	return x
 }
 
-func (d *decoder) extendOnce(e entry, path []string) extended {
-	list := e.value.get("extends")
+func (d *decoder) extendOnce(e yamlfile.Entry, path []string) extended {
+	list := e.Value.Get("extends")
 	if list == nil {
-		return extended{value: e.value}
+		return extended{value: e.Value}
 	}
-	base, levels := &value{kind: mapKind}, 0
-	for i, name := range d.textOrList(list, "extends") {
+	base, levels := &yamlfile.Value{Kind: yamlfile.Map}, 0
+	for i, name := range d.TextOrList(list, "extends") {
 		at := list.Position
-		if list.kind == listKind {
-			at = list.items[i].Position
+		if list.Kind == yamlfile.List {
+			at = list.Items[i].Position
 		}
 		parent, ok := d.parent(name, at, path)
 		if !ok {
 			return extended{}
 		}
 		if levels = max(levels, parent.levels+1); levels > maxExtends {
-			d.addf(at, "extends has more than %d levels", maxExtends)
+			d.Addf(at, "extends has more than %d levels", maxExtends)
 			return extended{}
 		}
-		base = merge(base, parent.value)
-		if d.weight += base.weight; d.weight > d.limits.Weight {
-			d.addf(at, "the file is too large after extends was applied: at most a weight of %d is allowed", d.limits.Weight)
+		base = yamlfile.Merge(base, parent.value)
+		if d.weight += base.Weight; d.weight > d.limits.Weight {
+			d.Addf(at, "the file is too large after extends was applied: at most a weight of %d is allowed", d.limits.Weight)
 			return extended{}
 		}
 	}
-	return extended{value: merge(base, e.value), levels: levels}
+	return extended{value: yamlfile.Merge(base, e.Value), levels: levels}
 }
 
 // parent returns the job or template that the last one of path extends. It returns false after reporting a problem.
@@ -57,14 +59,14 @@ func (d *decoder) parent(name string, at Position, path []string) (extended, boo
 	e, ok := d.jobs[name]
 	switch {
 	case !ok:
-		d.addf(at, "extends names %s, which is not in the file%s", quote(name),
-			d.suggestion(name, slices.Collect(maps.Keys(d.jobs))))
+		d.Addf(at, "extends names %s, which is not in the file%s", yamlfile.Quote(name),
+			d.Suggestion(name, slices.Collect(maps.Keys(d.jobs))))
 		return extended{}, false
 	case slices.Contains(path, name):
-		d.addf(at, "extends runs in a circle: %s", strings.Join(append(path, name), " → "))
+		d.Addf(at, "extends runs in a circle: %s", strings.Join(append(path, name), " → "))
 		return extended{}, false
 	case len(path) > maxExtends:
-		d.addf(at, "extends has more than %d levels", maxExtends)
+		d.Addf(at, "extends has more than %d levels", maxExtends)
 		return extended{}, false
 	}
 	x := d.extend(e, path)
@@ -72,12 +74,12 @@ func (d *decoder) parent(name string, at Position, path []string) (extended, boo
 }
 
 // defaultJob returns the keywords of default.
-func (d *decoder) defaultJob(v *value) Job {
-	if v == nil || !d.mapping(v, "default") {
+func (d *decoder) defaultJob(v *yamlfile.Value) Job {
+	if v == nil || !d.Mapping(v, "default") {
 		return Job{}
 	}
-	for _, e := range v.entries {
-		if !defaultKeywords[e.key] {
+	for _, e := range v.Entries {
+		if !defaultKeywords[e.Key] {
 			d.refuse(e, "default", refusedJobKeywords, defaultKeywords)
 		}
 	}

@@ -4,6 +4,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"lockstep.internal/libs/yamlfile"
 )
 
 // Keywords of GitLab that are outside of the subset, with what to use instead.
@@ -99,57 +101,15 @@ func set(words string) map[string]bool {
 }
 
 // refuse reports an entry whose key is not one of the known keywords.
-func (d *decoder) refuse(e entry, where string, refused map[string]string, known map[string]bool) {
-	if hint, ok := refused[e.key]; ok {
-		d.addf(e.Position, "the keyword %s is not supported: %s", e.key, hint)
+func (d *decoder) refuse(e yamlfile.Entry, where string, refused map[string]string, known map[string]bool) {
+	if hint, ok := refused[e.Key]; ok {
+		d.Addf(e.Position, "the keyword %s is not supported: %s", e.Key, hint)
 		return
 	}
-	if where == "default" && jobKeywords[e.key] {
-		d.addf(e.Position, "the keyword %s cannot be in default: write it into the jobs", e.key)
+	if where == "default" && jobKeywords[e.Key] {
+		d.Addf(e.Position, "the keyword %s cannot be in default: write it into the jobs", e.Key)
 		return
 	}
-	similar := d.suggestion(e.key, slices.Collect(maps.Keys(known)))
-	d.addf(e.Position, "%s has no keyword %s%s", where, quote(e.key), similar)
-}
-
-// suggestion returns the most similar of the words as the end of a sentence; nothing if none is similar, or for later
-// problems, which nobody reads.
-func (d *decoder) suggestion(word string, words []string) string {
-	if len(d.found) > maxProblems {
-		return ""
-	}
-	best, distance := "", 3
-	for _, candidate := range slices.Sorted(slices.Values(words)) {
-		if n := editDistance(word, candidate, distance); n < distance {
-			best, distance = candidate, n
-		}
-	}
-	if best == "" {
-		return ""
-	}
-	return ": did you mean " + quote(best) + "?"
-}
-
-// editDistance returns the number of bytes to insert, delete or replace; limit if there are more.
-func editDistance(a, b string, limit int) int {
-	if len(a) > 64 || len(b) > 64 || max(len(a), len(b))-min(len(a), len(b)) >= limit {
-		return limit
-	}
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			replaced := diagonal
-			if a[i] != b[j] {
-				replaced++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(replaced, row[j]+1, diagonal+1)
-		}
-	}
-	return min(row[len(b)], limit)
+	similar := d.Suggestion(e.Key, slices.Collect(maps.Keys(known)))
+	d.Addf(e.Position, "%s has no keyword %s%s", where, yamlfile.Quote(e.Key), similar)
 }

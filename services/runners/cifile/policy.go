@@ -5,118 +5,120 @@ import (
 	"slices"
 	"strings"
 
+	"lockstep.internal/libs/yamlfile"
+
 	"lockstep.internal/services/runners/cifile/condition"
 )
 
-func (d *decoder) artifacts(v *value) *Artifacts {
-	if !d.mapping(v, "artifacts") {
+func (d *decoder) artifacts(v *yamlfile.Value) *Artifacts {
+	if !d.Mapping(v, "artifacts") {
 		return nil
 	}
 	out := &Artifacts{When: OnSuccess}
-	for _, e := range v.entries {
+	for _, e := range v.Entries {
 		switch {
-		case !artifactsKeywords[e.key]:
+		case !artifactsKeywords[e.Key]:
 			d.refuse(e, "artifacts", refusedArtifactsKeywords, artifactsKeywords)
-		case e.value.null():
-		case e.key == "name":
-			out.Name = d.textOf(e.value, "name")
-		case e.key == "paths":
-			out.Paths = d.paths(e.value, "paths")
-		case e.key == "exclude":
-			out.Exclude = d.paths(e.value, "exclude")
-		case e.key == "untracked":
-			out.Untracked = d.boolean(e.value, "untracked")
-		case e.key == "when":
-			out.When = d.when(e.value, OnSuccess, OnFailure, Always)
-		case e.key == "expire_in":
-			out.ExpireIn = d.expireIn(e.value)
+		case e.Value.Null():
+		case e.Key == "name":
+			out.Name = d.Text(e.Value, "name")
+		case e.Key == "paths":
+			out.Paths = d.paths(e.Value, "paths")
+		case e.Key == "exclude":
+			out.Exclude = d.paths(e.Value, "exclude")
+		case e.Key == "untracked":
+			out.Untracked = d.Boolean(e.Value, "untracked")
+		case e.Key == "when":
+			out.When = d.when(e.Value, OnSuccess, OnFailure, Always)
+		case e.Key == "expire_in":
+			out.ExpireIn = d.expireIn(e.Value)
 		}
 	}
 	if len(out.Paths) == 0 && !out.Untracked {
-		d.addf(v.Position, "artifacts needs paths or untracked: true")
+		d.Addf(v.Position, "artifacts needs paths or untracked: true")
 	}
 	return out
 }
 
-func (d *decoder) paths(v *value, what string) []string {
-	if v.kind == listKind && len(v.items) > maxListed {
-		d.addf(v.Position, "%s has at most %d items", what, maxListed)
+func (d *decoder) paths(v *yamlfile.Value, what string) []string {
+	if v.Kind == yamlfile.List && len(v.Items) > yamlfile.MaxListed {
+		d.Addf(v.Position, "%s has at most %d items", what, yamlfile.MaxListed)
 		return nil
 	}
-	return d.textOrList(v, what)
+	return d.TextOrList(v, what)
 }
 
 // ExpireNever is the value of expire_in for artifacts that stay until they are deleted.
 const ExpireNever = "never"
 
-func (d *decoder) expireIn(v *value) string {
-	if v.kind == scalarKind && v.text == ExpireNever {
+func (d *decoder) expireIn(v *yamlfile.Value) string {
+	if v.Kind == yamlfile.Scalar && v.Text == ExpireNever {
 		return ExpireNever
 	}
 	d.duration(v, "expire_in")
-	return v.text
+	return v.Text
 }
 
 const maxRules = 50
 
 // rules decodes rules. The when of a rule without one is that of the job.
-func (d *decoder) rules(v *value, when When) []Rule {
-	if v.kind != listKind {
-		d.addf(v.Position, "rules must be a list, not %s", v)
+func (d *decoder) rules(v *yamlfile.Value, when When) []Rule {
+	if v.Kind != yamlfile.List {
+		d.Addf(v.Position, "rules must be a list, not %s", v)
 		return nil
 	}
-	if len(v.items) > maxRules {
-		d.addf(v.Position, "a job has at most %d rules", maxRules)
+	if len(v.Items) > maxRules {
+		d.Addf(v.Position, "a job has at most %d rules", maxRules)
 		return nil
 	}
-	out := make([]Rule, 0, len(v.items))
-	for _, item := range v.items {
-		if item.kind == listKind { // an anchor of a list of rules
+	out := make([]Rule, 0, len(v.Items))
+	for _, item := range v.Items {
+		if item.Kind == yamlfile.List { // an anchor of a list of rules
 			out = append(out, d.rules(item, when)...)
 			continue
 		}
-		if d.mapping(item, "an item of rules") {
+		if d.Mapping(item, "an item of rules") {
 			out = append(out, d.rule(item, when))
 		}
 	}
 	if len(out) > maxRules {
-		d.addf(v.Position, "a job has at most %d rules", maxRules)
+		d.Addf(v.Position, "a job has at most %d rules", maxRules)
 		return nil
 	}
 	return out
 }
 
-func (d *decoder) rule(v *value, when When) Rule {
+func (d *decoder) rule(v *yamlfile.Value, when When) Rule {
 	out := Rule{When: when}
-	if len(v.entries) == 0 {
-		d.addf(v.Position, "a rule needs if or when")
+	if len(v.Entries) == 0 {
+		d.Addf(v.Position, "a rule needs if or when")
 	}
-	for _, e := range v.entries {
+	for _, e := range v.Entries {
 		switch {
-		case !ruleKeywords[e.key]:
+		case !ruleKeywords[e.Key]:
 			d.refuse(e, "a rule", refusedRuleKeywords, ruleKeywords)
-		case e.value.null():
-		case e.key == "if":
-			out.If = d.condition(e.value)
-		case e.key == "when":
-			out.When = d.when(e.value, OnSuccess, OnFailure, Always, Never)
-		case e.key == "allow_failure":
-			out.AllowFailure = new(d.boolean(e.value, "allow_failure"))
-		case e.key == "variables":
-			out.Variables = d.variables(e.value, jobVariable)
+		case e.Value.Null():
+		case e.Key == "if":
+			out.If = d.condition(e.Value)
+		case e.Key == "when":
+			out.When = d.when(e.Value, OnSuccess, OnFailure, Always, Never)
+		case e.Key == "allow_failure":
+			out.AllowFailure = new(d.Boolean(e.Value, "allow_failure"))
+		case e.Key == "variables":
+			out.Variables = d.variables(e.Value, jobVariable)
 		}
 	}
 	return out
 }
 
-func (d *decoder) condition(v *value) *condition.Condition {
-	if v.kind != scalarKind {
-		d.addf(v.Position, "if must be a text, not %s", v)
+func (d *decoder) condition(v *yamlfile.Value) *condition.Condition {
+	if v.Kind != yamlfile.Scalar {
+		d.Addf(v.Position, "if must be a text, not %s", v)
 		return nil
 	}
-	out, err := condition.Parse(v.text)
+	out, err := condition.Parse(v.Text)
 	if syntax, ok := errors.AsType[*condition.SyntaxError](err); ok {
-		d.addf(v.Position, "if: %s at character %d of %s", syntax.Message, syntax.Offset+1, quote(v.text))
+		d.Addf(v.Position, "if: %s at character %d of %s", syntax.Message, syntax.Offset+1, yamlfile.Quote(v.Text))
 	}
 	return out
 }
@@ -135,20 +137,20 @@ const RetryAlways = "always"
 
 const maxRetries = 2 // as in GitLab
 
-func (d *decoder) retry(v *value) Retry {
-	if v.kind != mapKind {
-		return Retry{Max: d.integer(v, "retry", 0, maxRetries)}
+func (d *decoder) retry(v *yamlfile.Value) Retry {
+	if v.Kind != yamlfile.Map {
+		return Retry{Max: d.Integer(v, "retry", 0, maxRetries)}
 	}
 	out := Retry{Max: maxRetries}
-	for _, e := range v.entries {
+	for _, e := range v.Entries {
 		switch {
-		case !retryKeywords[e.key]:
+		case !retryKeywords[e.Key]:
 			d.refuse(e, "retry", refusedRetryKeywords, retryKeywords)
-		case e.value.null():
-		case e.key == "max":
-			out.Max = d.integer(e.value, "max", 0, maxRetries)
-		case e.key == "when":
-			out.When = d.retryWhen(e.value)
+		case e.Value.Null():
+		case e.Key == "max":
+			out.Max = d.Integer(e.Value, "max", 0, maxRetries)
+		case e.Key == "when":
+			out.When = d.retryWhen(e.Value)
 		}
 	}
 	return out
@@ -157,17 +159,17 @@ func (d *decoder) retry(v *value) Retry {
 // maxExitCode is the largest exit status of Windows.
 const maxExitCode = 1<<32 - 1
 
-func (d *decoder) retryWhen(v *value) []string {
-	reasons, known := d.textOrList(v, "when"), RetryReasons()
+func (d *decoder) retryWhen(v *yamlfile.Value) []string {
+	reasons, known := d.TextOrList(v, "when"), RetryReasons()
 	for i, reason := range reasons {
 		if reason == "" || slices.Contains(known, reason) {
 			continue
 		}
 		at := v.Position
-		if v.kind == listKind {
-			at = v.items[i].Position
+		if v.Kind == yamlfile.List {
+			at = v.Items[i].Position
 		}
-		d.addf(at, "the reason for failure %s is not one of %s", quote(reason), strings.Join(known, ", "))
+		d.Addf(at, "the reason for failure %s is not one of %s", yamlfile.Quote(reason), strings.Join(known, ", "))
 	}
 	if slices.Contains(reasons, RetryAlways) {
 		return nil
@@ -176,54 +178,54 @@ func (d *decoder) retryWhen(v *value) []string {
 	return slices.Compact(reasons)
 }
 
-func (d *decoder) allowFailure(v *value) AllowFailure {
+func (d *decoder) allowFailure(v *yamlfile.Value) AllowFailure {
 	var out AllowFailure
 	if v == nil {
 		return out
 	}
-	if v.kind != mapKind {
-		out.Always = d.boolean(v, "allow_failure")
+	if v.Kind != yamlfile.Map {
+		out.Always = d.Boolean(v, "allow_failure")
 		return out
 	}
-	for _, e := range v.entries {
+	for _, e := range v.Entries {
 		switch {
-		case !allowFailureKeywords[e.key]:
+		case !allowFailureKeywords[e.Key]:
 			d.refuse(e, "allow_failure", nil, allowFailureKeywords)
-		case e.value.null():
-		case e.key == "exit_codes":
-			out.ExitCodes = d.integers(e.value, "exit_codes", 0, maxExitCode)
-		case e.key == "on_denied_admission":
-			out.OnDeniedAdmission = d.boolean(e.value, "on_denied_admission")
+		case e.Value.Null():
+		case e.Key == "exit_codes":
+			out.ExitCodes = d.Integers(e.Value, "exit_codes", 0, maxExitCode)
+		case e.Key == "on_denied_admission":
+			out.OnDeniedAdmission = d.Boolean(e.Value, "on_denied_admission")
 		}
 	}
 	return out
 }
 
-func (d *decoder) parallel(v *value) Parallel {
+func (d *decoder) parallel(v *yamlfile.Value) Parallel {
 	if v == nil {
 		return Parallel{}
 	}
-	if v.kind != mapKind {
-		return Parallel{Total: d.integer(v, "parallel", 1, d.limits.Parallel)}
+	if v.Kind != yamlfile.Map {
+		return Parallel{Total: d.Integer(v, "parallel", 1, d.limits.Parallel)}
 	}
-	for _, e := range v.entries {
-		if !parallelKeywords[e.key] {
+	for _, e := range v.Entries {
+		if !parallelKeywords[e.Key] {
 			d.refuse(e, "parallel", nil, parallelKeywords)
 		}
 	}
-	matrix := v.get("matrix")
-	if matrix == nil || matrix.kind != listKind || len(matrix.items) == 0 {
-		d.addf(v.Position, "parallel must be a number or have a matrix, which is a list of variables with their values")
+	matrix := v.Get("matrix")
+	if matrix == nil || matrix.Kind != yamlfile.List || len(matrix.Items) == 0 {
+		d.Addf(v.Position, "parallel must be a number or have a matrix, which is a list of variables with their values")
 		return Parallel{}
 	}
 	var out Parallel
-	for _, item := range matrix.items {
-		if d.mapping(item, "an item of matrix") {
+	for _, item := range matrix.Items {
+		if d.Mapping(item, "an item of matrix") {
 			out.Matrix = append(out.Matrix, d.axes(item))
 		}
 	}
 	if copies := out.Copies(); copies > d.limits.Parallel {
-		d.addf(matrix.Position, "the matrix makes %d jobs: at most %d are allowed", copies, d.limits.Parallel)
+		d.Addf(matrix.Position, "the matrix makes %d jobs: at most %d are allowed", copies, d.limits.Parallel)
 		return Parallel{}
 	}
 	return out
@@ -231,24 +233,24 @@ func (d *decoder) parallel(v *value) Parallel {
 
 const maxAxes = 20
 
-func (d *decoder) axes(v *value) []Axis {
-	if len(v.entries) == 0 {
-		d.addf(v.Position, "an item of matrix needs a variable")
+func (d *decoder) axes(v *yamlfile.Value) []Axis {
+	if len(v.Entries) == 0 {
+		d.Addf(v.Position, "an item of matrix needs a variable")
 	}
-	if len(v.entries) > maxAxes {
-		d.addf(v.Position, "an item of matrix has at most %d variables", maxAxes)
+	if len(v.Entries) > maxAxes {
+		d.Addf(v.Position, "an item of matrix has at most %d variables", maxAxes)
 		return nil
 	}
-	out := make([]Axis, 0, len(v.entries))
-	for _, e := range v.entries {
-		if !variableName.MatchString(e.key) {
-			d.addf(e.Position, "the name of a variable has letters, digits and _ and starts with no digit, not %s", quote(e.key))
+	out := make([]Axis, 0, len(v.Entries))
+	for _, e := range v.Entries {
+		if !variableName.MatchString(e.Key) {
+			d.Addf(e.Position, "the name of a variable has letters, digits and _ and starts with no digit, not %s", yamlfile.Quote(e.Key))
 		}
-		values := d.textOrList(e.value, e.key)
+		values := d.TextOrList(e.Value, e.Key)
 		if len(values) == 0 {
-			d.addf(e.value.Position, "the variable %s needs a value", e.key)
+			d.Addf(e.Value.Position, "the variable %s needs a value", e.Key)
 		}
-		out = append(out, Axis{Name: e.key, Values: values})
+		out = append(out, Axis{Name: e.Key, Values: values})
 	}
 	return out
 }

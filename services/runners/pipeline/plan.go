@@ -3,6 +3,8 @@ package pipeline
 import (
 	"time"
 
+	"lockstep.internal/libs/yamlfile"
+
 	"lockstep.internal/services/runners/cifile"
 	"lockstep.internal/services/runners/job"
 )
@@ -36,7 +38,7 @@ func NewPlan(file *cifile.File, in Input) (Plan, error) {
 		p.checkNotEmpty()
 		p.checkArtifacts()
 	}
-	if err := cifile.NewError(file.Name, p.problems); err != nil {
+	if err := yamlfile.NewError(file.Name, p.problems); err != nil {
 		return Plan{}, err
 	}
 	return Plan{Jobs: p.jobs}, nil

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"lockstep.internal/libs/config"
+	"lockstep.internal/libs/egress"
 	"lockstep.internal/libs/retry"
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/deploys/sink"
@@ -49,7 +50,7 @@ func (b *bundle) open(timeout time.Duration) {
 	require.Empty(b.t, cfg.Validate())
 	require.Empty(b.t, cfg.Missing())
 	transport := sink.NewTransport(sink.ClientOptions{
-		Limiter: sink.NewLimiter(), Timeout: timeout, Network: sink.NetworkConfig{AllowPrivate: true},
+		Limiter: sink.NewLimiter(), Timeout: timeout, Network: egress.Config{AllowPrivate: true},
 	})
 	b.t.Cleanup((&http.Client{Transport: transport}).CloseIdleConnections)
 	b.sink = bigquery.New(cfg, bigquery.Options{Transport: transport, Timeout: timeout})
@@ -228,7 +229,7 @@ func TestMissingDatasetIsRetried(t *testing.T) {
 	cfg := bigquery.Config{Project: "acme-deploys", Dataset: "none", Table: "t", APIURL: config.URL(b.server.APIURL())}
 	transport := sink.NewTransport(sink.ClientOptions{
 		Limiter: sink.NewLimiter(),
-		Network: sink.NetworkConfig{AllowPrivate: true},
+		Network: egress.Config{AllowPrivate: true},
 	})
 	t.Cleanup((&http.Client{Transport: transport}).CloseIdleConnections)
 	err := bigquery.New(cfg, bigquery.Options{Transport: transport}).Deliver(t.Context(), delivery(1))

@@ -21,6 +21,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"lockstep.internal/libs/config"
+	"lockstep.internal/libs/egress"
 	"lockstep.internal/services/deploys/sink"
 	"lockstep.internal/services/deploys/sink/bigquery"
 	"lockstep.internal/services/deploys/sink/github"
@@ -56,17 +57,17 @@ func (c RateConfig) Validate() []error {
 // Config of one sink.
 type Config struct {
 	// Name is the key in the file.
-	Name     string             `yaml:"-"`
-	Type     string             `yaml:"type" oneof:"github_status|github_deployment|github_comment|slack|bigquery|webhook" help:"type of the destination"`
-	Backfill bool               `yaml:"backfill" help:"start a new sink with the oldest stored fact instead of the next one"`
-	Filter   sink.FilterConfig  `yaml:"filter"`
-	Template string             `yaml:"template" help:"text/template of the message, the comment, the description of the status, or the body of the webhook; default: that of the type"`
-	Rate     RateConfig         `yaml:"rate"`
-	Retry    sink.Retry         `yaml:"retry"`
-	Timeout  time.Duration      `yaml:"timeout" help:"timeout of one request"`
-	Waiting  int                `yaml:"waiting" help:"largest number of unfinished facts in memory"`
-	Parallel int                `yaml:"parallel" help:"webhook: workloads with concurrent deliveries"`
-	Network  sink.NetworkConfig `yaml:"network"`
+	Name     string            `yaml:"-"`
+	Type     string            `yaml:"type" oneof:"github_status|github_deployment|github_comment|slack|bigquery|webhook" help:"type of the destination"`
+	Backfill bool              `yaml:"backfill" help:"start a new sink with the oldest stored fact instead of the next one"`
+	Filter   sink.FilterConfig `yaml:"filter"`
+	Template string            `yaml:"template" help:"text/template of the message, the comment, the description of the status, or the body of the webhook; default: that of the type"`
+	Rate     RateConfig        `yaml:"rate"`
+	Retry    sink.Retry        `yaml:"retry"`
+	Timeout  time.Duration     `yaml:"timeout" help:"timeout of one request"`
+	Waiting  int               `yaml:"waiting" help:"largest number of unfinished facts in memory"`
+	Parallel int               `yaml:"parallel" help:"webhook: workloads with concurrent deliveries"`
+	Network  egress.Config     `yaml:"network"`
 
 	GitHub   github.Config   `yaml:"github"`
 	Slack    slack.Config    `yaml:"slack"`

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"lockstep.internal/libs/config"
+	"lockstep.internal/libs/egress"
 	"lockstep.internal/libs/retry"
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/deploys/sink"
@@ -52,7 +53,7 @@ func setup(t *testing.T) *bundle {
 	b.client = sink.NewClient(sink.ClientOptions{
 		Limiter: b.limiter,
 		Timeout: 5 * time.Second,
-		Network: sink.NetworkConfig{AllowPrivate: true},
+		Network: egress.Config{AllowPrivate: true},
 	})
 	t.Cleanup(b.client.CloseIdleConnections)
 	require.Empty(t, b.cfg.Validate())
@@ -264,7 +265,7 @@ func TestLimiterStaysBelowLimits(t *testing.T) {
 		Window: 600 * time.Millisecond,
 		Burst:  10,
 	}, sink.Limit{Count: 100, Window: 6 * time.Second, Burst: 80})
-	b.client = sink.NewClient(sink.ClientOptions{Limiter: b.limiter, Network: sink.NetworkConfig{AllowPrivate: true}})
+	b.client = sink.NewClient(sink.ClientOptions{Limiter: b.limiter, Network: egress.Config{AllowPrivate: true}})
 	t.Cleanup(b.client.CloseIdleConnections)
 	s := b.statuses()
 	for i := range 45 {
@@ -293,7 +294,7 @@ func TestPermanentAndTemporaryErrors(t *testing.T) {
 		"timeout": {func(b *bundle) {
 			b.server.Faults.Next(sinktest.Hang(false))
 			b.client.Transport = sink.NewTransport(sink.ClientOptions{
-				Limiter: b.limiter, Timeout: 100 * time.Millisecond, Network: sink.NetworkConfig{AllowPrivate: true},
+				Limiter: b.limiter, Timeout: 100 * time.Millisecond, Network: egress.Config{AllowPrivate: true},
 			})
 		}, false},
 		"redirect to another host": {func(b *bundle) {

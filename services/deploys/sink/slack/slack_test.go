@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"lockstep.internal/libs/config"
+	"lockstep.internal/libs/egress"
 	"lockstep.internal/libs/retry"
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/deploys/sink"
@@ -49,7 +50,7 @@ func (b *bundle) open() {
 	options := sink.ClientOptions{
 		Limiter: b.limiter,
 		Timeout: 5 * time.Second,
-		Network: sink.NetworkConfig{AllowPrivate: true},
+		Network: egress.Config{AllowPrivate: true},
 	}
 	if b.network != nil {
 		options.Dial = b.network.Dial

@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"lockstep.internal/libs/config"
+	"lockstep.internal/libs/egress"
 	"lockstep.internal/libs/event"
 	"lockstep.internal/libs/retry"
 	"lockstep.internal/schemas/gen/events"
@@ -96,7 +97,7 @@ func open(
 		Limiter:     sink.NewLimiter(),
 		NoRedirects: true,
 		Timeout:     10 * time.Second,
-		Network:     sink.NetworkConfig{AllowPrivate: true},
+		Network:     egress.Config{AllowPrivate: true},
 	}
 	if change != nil {
 		change(&cfg, &options, &client)
@@ -236,9 +237,9 @@ func TestPrivateAddressesAreRejected(t *testing.T) {
 	r := receive(t, secret(0))
 	s := open(t, strings.Replace(r.URL, "127.0.0.1", "localhost", 1), secret(0),
 		func(_ *webhook.Config, _ *webhook.Options, c *sink.ClientOptions) {
-			c.Network = sink.NetworkConfig{}
+			c.Network = egress.Config{}
 		})
-	require.ErrorIs(t, s.Deliver(t.Context(), delivery(t)), sink.ErrPrivate)
+	require.ErrorIs(t, s.Deliver(t.Context(), delivery(t)), egress.ErrPrivate)
 	require.Empty(t, r.bodies)
 }
 

@@ -1,4 +1,4 @@
-package sink
+package egress
 
 import (
 	"errors"
@@ -6,18 +6,19 @@ import (
 	"net"
 	"net/netip"
 	"syscall"
+	"time"
 
 	"lockstep.internal/libs/config"
 )
 
-// NetworkConfig selects the addresses that a sink may connect to.
-type NetworkConfig struct {
-	AllowPrivate  bool     `yaml:"allow_private" help:"let the sink connect to addresses that are not public, such as loopback, private and link-local"`
-	AllowNetworks []string `yaml:"allow_networks" help:"further networks that the sink may connect to although they are not public, such as 10.20.0.0/16; default: none"`
+// Config selects the addresses that connections may reach. The zero value allows public addresses only.
+type Config struct {
+	AllowPrivate  bool     `yaml:"allow_private" help:"allow connections to addresses that are not public, such as loopback, private and link-local"`
+	AllowNetworks []string `yaml:"allow_networks" help:"further networks that connections may reach although they are not public, such as 10.20.0.0/16; default: none"`
 }
 
 // Validate returns the errors of the networks.
-func (c NetworkConfig) Validate() []error {
+func (c Config) Validate() []error {
 	var faults []error
 	for _, n := range c.AllowNetworks {
 		if _, err := netip.ParsePrefix(n); err != nil {
@@ -36,17 +37,22 @@ var nonPublic = []netip.Prefix{
 	netip.MustParsePrefix("100.64.0.0/10"), // carrier-grade NAT and internal networks of clouds
 	netip.MustParsePrefix("192.0.0.0/24"),
 	netip.MustParsePrefix("192.0.2.0/24"),
+	netip.MustParsePrefix("168.63.129.16/32"), // the host of virtual machines in a cloud
+	netip.MustParsePrefix("192.88.99.0/24"),   // 6to4 relays
 	netip.MustParsePrefix("198.18.0.0/15"),
 	netip.MustParsePrefix("198.51.100.0/24"),
 	netip.MustParsePrefix("203.0.113.0/24"),
 	netip.MustParsePrefix("240.0.0.0/4"),
 	netip.MustParsePrefix("::/96"),
-	netip.MustParsePrefix("64:ff9b::/96"), // NAT64: any IPv4 address behind it
+	netip.MustParsePrefix("::ffff:0:0:0/96"), // IPv4-translated: any IPv4 address behind it
+	netip.MustParsePrefix("64:ff9b::/96"),    // NAT64: any IPv4 address behind it
 	netip.MustParsePrefix("64:ff9b:1::/48"),
 	netip.MustParsePrefix("100::/64"),
 	netip.MustParsePrefix("2001::/23"),
 	netip.MustParsePrefix("2001:db8::/32"),
 	netip.MustParsePrefix("2002::/16"), // 6to4: any IPv4 address behind it
+	netip.MustParsePrefix("3fff::/20"),
+	netip.MustParsePrefix("5f00::/16"),
 	netip.MustParsePrefix("fec0::/10"),
 }
 
@@ -65,7 +71,7 @@ func Public(a netip.Addr) bool {
 }
 
 // control returns a function that checks each address right before the connection, after name resolution and redirects.
-func (c NetworkConfig) control() func(network, address string, _ syscall.RawConn) error {
+func (c Config) control() func(network, address string, _ syscall.RawConn) error {
 	var allowed []netip.Prefix
 	for _, n := range c.AllowNetworks {
 		if p, err := netip.ParsePrefix(n); err == nil {
@@ -93,6 +99,12 @@ func (c NetworkConfig) control() func(network, address string, _ syscall.RawConn
 	}
 }
 
-func (c NetworkConfig) dialer() *net.Dialer {
+const (
+	dialTimeout = 10 * time.Second
+	keepAlive   = 30 * time.Second
+)
+
+// Dialer returns a dialer that checks each address. An address that is not allowed is [ErrPrivate].
+func (c Config) Dialer() *net.Dialer {
 	return &net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive, Control: c.control()}
 }
