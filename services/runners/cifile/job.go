@@ -72,7 +72,8 @@ func (d *decoder) stage(e yamlfile.Entry, v *yamlfile.Value) string {
 	if v == nil {
 		const name = "test"
 		if !slices.Contains(d.stages, name) {
-			d.Addf(e.Position, "the job %s has no stage, and stages has no %s: add a stage to the job", yamlfile.Quote(e.Key), name)
+			d.Addf(e.Position, "the job %s has no stage, and stages has no %s: add a stage to the job",
+				yamlfile.Quote(e.Key), name)
 		}
 		return name
 	}
@@ -241,7 +242,8 @@ func (d *decoder) variables(v *yamlfile.Value, level variableLevel) []Variable {
 	var out []Variable
 	for _, e := range v.Entries {
 		if !variableName.MatchString(e.Key) {
-			d.Addf(e.Position, "the name of a variable has letters, digits and _ and starts with no digit, not %s", yamlfile.Quote(e.Key))
+			d.Addf(e.Position, "the name of a variable has letters, digits and _ and starts with no digit, not %s",
+				yamlfile.Quote(e.Key))
 		}
 		variable := Variable{Name: e.Key}
 		switch e.Value.Kind {

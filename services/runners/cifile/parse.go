@@ -74,7 +74,8 @@ func (d *decoder) file(name string) *File {
 			continue // content for anchors
 		}
 		if e.Value.Kind != yamlfile.Map {
-			d.Addf(e.Position, "%s is neither a keyword of the file nor a job: a job is a mapping with a script", yamlfile.Quote(e.Key))
+			d.Addf(e.Position, "%s is neither a keyword of the file nor a job: a job is a mapping with a script",
+				yamlfile.Quote(e.Key))
 			continue
 		}
 		d.checkJobName(e)

@@ -244,7 +244,8 @@ func (d *decoder) axes(v *yamlfile.Value) []Axis {
 	out := make([]Axis, 0, len(v.Entries))
 	for _, e := range v.Entries {
 		if !variableName.MatchString(e.Key) {
-			d.Addf(e.Position, "the name of a variable has letters, digits and _ and starts with no digit, not %s", yamlfile.Quote(e.Key))
+			d.Addf(e.Position, "the name of a variable has letters, digits and _ and starts with no digit, not %s",
+				yamlfile.Quote(e.Key))
 		}
 		values := d.TextOrList(e.Value, e.Key)
 		if len(values) == 0 {
