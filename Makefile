@@ -33,7 +33,7 @@ demo: ## Start everything on this machine, create a workspace, watch it become R
 
 # The packages of end-to-end tests that start systems, longest first: none is left running alone at the end.
 SYSTEM_TESTS := $(addprefix ./e2e/,recovery workspaces deploys relay security cli runners natscluster scale)
-OTHER_TESTS = $(filter-out ./e2e/...,$(PACKAGES)) ./e2e/subscribers/...
+OTHER_TESTS = $(filter-out ./e2e/...,$(PACKAGES)) ./e2e/controllers/... ./e2e/subscribers/...
 # go test prints a line for each package when it ends. Each step of a test has its own deadline; TIMEOUT ends a package
 # that hangs.
 TIMEOUT ?= 30m
@@ -61,7 +61,7 @@ test: kubelab ## Run every test: unit, integration and end to end, against real 
 	@for m in $(ALONE); do echo "go test ./$$m/..."; (cd $$m && GOWORK=off $(UNVETTED) -count=1 -parallel 6 ./...); done
 
 # Packages whose tests start a control plane or PostgreSQL, measure, or build programs in other languages.
-LONG_TESTS = $(addprefix lockstep.internal/,e2e/subscribers tools/bench tools/chaos \
+LONG_TESTS = $(addprefix lockstep.internal/,e2e/controllers e2e/subscribers tools/bench tools/chaos \
   $(shell grep -rlE --include='*_test.go' '\blab\.Start\b|\blabtest\.Main\b|/testkit/pg(test)?"' services libs tools | xargs -n1 dirname | sort -u))
 
 .PHONY: test-short

@@ -33,6 +33,7 @@ require (
 	lockstep.internal/deploy v0.0.0
 	lockstep.internal/libs v0.0.0
 	lockstep.internal/schemas/gen v0.0.0
+	lockstep.internal/services/admission v0.0.0
 	lockstep.internal/services/dispatcher v0.0.0-00010101000000-000000000000
 	lockstep.internal/services/relay v0.0.0
 	lockstep.internal/services/router v0.0.0
@@ -73,7 +74,7 @@ require (
 	github.com/rs/xid v1.6.0 // indirect
 	github.com/slack-go/slack v0.35.0 // indirect
 	github.com/sony/gobreaker/v2 v2.4.0 // indirect
-	github.com/standard-webhooks/standard-webhooks/libraries v0.0.1 // indirect
+	github.com/standard-webhooks/standard-webhooks/libraries v0.0.1
 	github.com/tinylib/msgp v1.6.4 // indirect
 	github.com/tmaxmax/go-sse v0.12.0 // indirect
 	github.com/zeebo/xxh3 v1.1.0 // indirect
@@ -180,6 +181,8 @@ require (
 	sigs.k8s.io/randfill v1.0.0 // indirect
 	sigs.k8s.io/structured-merge-diff/v6 v6.4.2 // indirect
 )
+
+replace lockstep.internal/services/admission => ../services/admission
 
 replace lockstep.internal/services/deploys => ../services/deploys
 

@@ -35,6 +35,7 @@ require (
 	lockstep.internal/deploy v0.0.0
 	lockstep.internal/libs v0.0.0
 	lockstep.internal/schemas/gen v0.0.0
+	lockstep.internal/services/admission v0.0.0
 	lockstep.internal/services/dispatcher v0.0.0-00010101000000-000000000000
 	lockstep.internal/services/relay v0.0.0
 	lockstep.internal/services/state v0.0.0-00010101000000-000000000000
@@ -190,6 +191,8 @@ require (
 	sigs.k8s.io/randfill v1.0.0 // indirect
 	sigs.k8s.io/structured-merge-diff/v6 v6.4.2 // indirect
 )
+
+replace lockstep.internal/services/admission => ../services/admission
 
 replace lockstep.internal/services/deploys => ../services/deploys
 

@@ -20,8 +20,10 @@ const (
 	Tools    Layer = "tools"
 	Deploy   Layer = "deploy"
 	Charts   Layer = "deploy/helm"
-	Outside  Layer = "deploy/subscribers"
-	E2E      Layer = "e2e"
+	// Subscribers and Controllers are example programs.
+	Subscribers Layer = "deploy/subscribers"
+	Controllers Layer = "deploy/controllers"
+	E2E         Layer = "e2e"
 )
 
 // Rule lists what a layer may import besides itself. The layer "services/" stands for all services.
@@ -42,10 +44,12 @@ func Allowed() map[Layer]Rule {
 		// It replaces hundreds of modules, which must not reach others.
 		Kubelab:  {},
 		Generate: {Imports: []Layer{Libs, Wire}},
-		// Example programs: they know Lockstep by its events only.
-		Outside: {},
-		Tools:   {Imports: []Layer{Services, Libs, Wire, Testkit, Deploy}},
-		E2E:     {Imports: []Layer{Services, Libs, Wire, Testkit, Tools, Deploy}},
+		// They know Lockstep by its events only.
+		Subscribers: {},
+		// They know Lockstep by the payload of admission only.
+		Controllers: {},
+		Tools:       {Imports: []Layer{Services, Libs, Wire, Testkit, Deploy}},
+		E2E:         {Imports: []Layer{Services, Libs, Wire, Testkit, Tools, Deploy}},
 		// It imports nothing of the tree: it embeds manifests.
 		Deploy: {},
 		// Tests of the chart: helm's dependencies must not reach others.

@@ -8,14 +8,13 @@ import (
 	"path/filepath"
 	"regexp"
 	"strconv"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"lockstep.internal/e2e/architecture"
+	"lockstep.internal/e2e/samples"
 )
 
 // program is a subscriber that is ready to run.
@@ -26,37 +25,21 @@ type program struct {
 
 func TestGoSubscriber(t *testing.T) {
 	t.Parallel()
-	built := filepath.Join(t.TempDir(), "subscriber")
-	build(t, filepath.Join(root(t), "deploy", "subscribers", "go"), "go", "build", "-o", built, ".")
-	follow(t, "in-go", program{args: []string{built}})
+	follow(t, "in-go", program{args: []string{samples.Go(t, "deploy/subscribers/go")}})
 }
 
 func TestTypeScriptSubscriber(t *testing.T) {
 	t.Parallel()
-	for _, tool := range []string{"node", "npm"} {
-		_, err := exec.LookPath(tool)
-		require.NoError(t, err, "this test needs Node.js and npm: on Debian, apt-get install nodejs npm")
-	}
-	dir := t.TempDir()
-	sources := filepath.Join(root(t), "deploy", "subscribers", "typescript")
-	for _, file := range []string{"package.json", "package-lock.json", "tsconfig.json", "src/subscriber.ts"} {
-		content, err := os.ReadFile(filepath.Join(sources, file))
-		require.NoError(t, err)
-		require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, file)), 0o700))
-		require.NoError(t, os.WriteFile(filepath.Join(dir, file), content, 0o600))
-	}
-	build(t, dir, "npm", "ci", "--prefer-offline", "--ignore-scripts", "--no-audit", "--no-fund", "--fetch-retries=3",
-		"--fetch-timeout=60000")
-	build(t, dir, "npm", "run", "build")
+	dir := samples.TypeScript(t, "deploy/subscribers/typescript")
 	follow(t, "in-typescript", program{args: []string{"node", filepath.Join(dir, "dist", "subscriber.js")}})
 }
 
 func TestShellSubscriber(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	build(t, filepath.Join(root(t), "tools", "natscli"), "go", "build", "-o", filepath.Join(dir, "nats"),
+	samples.Build(t, filepath.Join(samples.Root(t), "tools", "natscli"), "go", "build", "-o", filepath.Join(dir, "nats"),
 		"github.com/nats-io/natscli/nats")
-	script := filepath.Join(root(t), "deploy", "subscribers", "cli", "subscriber.sh")
+	script := filepath.Join(samples.Root(t), "deploy", "subscribers", "cli", "subscriber.sh")
 	follow(t, "in-a-shell", program{
 		args: []string{script},
 		env:  []string{"PATH=" + dir + ":" + os.Getenv("PATH"), "XDG_CONFIG_HOME=" + dir, "HOME=" + dir},
@@ -65,7 +48,7 @@ func TestShellSubscriber(t *testing.T) {
 
 func TestShellSubscriberNamesWhatIsMissing(t *testing.T) {
 	t.Parallel()
-	script := filepath.Join(root(t), "deploy", "subscribers", "cli", "subscriber.sh")
+	script := filepath.Join(samples.Root(t), "deploy", "subscribers", "cli", "subscriber.sh")
 	dir := t.TempDir()
 	path := t.TempDir()
 	sed, err := exec.LookPath("sed")
@@ -93,43 +76,6 @@ func TestShellSubscriberNamesWhatIsMissing(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(path, "nats"),
 		[]byte("#!/bin/sh\necho 'nats: error: Authorization Violation' >&2\nexit 1\n"), 0o700))
 	require.Contains(t, run(complete), "cannot connect: nats: error: Authorization Violation")
-}
-
-func root(t *testing.T) string {
-	t.Helper()
-	dir, err := architecture.Root()
-	require.NoError(t, err)
-	return dir
-}
-
-// build runs a build command of a subscriber, whose module stands alone. It uses the build cache
-// and asks only the module proxy and the npm registry.
-func build(t *testing.T, dir, name string, args ...string) {
-	t.Helper()
-	command := exec.CommandContext(t.Context(), name, args...)
-	command.Dir, command.Env = dir, append(os.Environ(), "GOWORK=off", "GOTOOLCHAIN=local",
-		"npm_config_update_notifier=false")
-	began := time.Now()
-	out, err := command.CombinedOutput()
-	require.NoError(t, err, "%s %s: %s\n\nWhat is not cached comes from %s, which has to be reachable from here.", name,
-		strings.Join(args, " "), out, origin(t, dir, name))
-	t.Logf("%s %s took %s", name, strings.Join(args, " "), time.Since(began).Round(time.Millisecond))
-}
-
-// origin is where a tool gets its dependencies.
-func origin(t *testing.T, dir, name string) string {
-	t.Helper()
-	what, args := "the Go module proxy", []string{"env", "GOPROXY"}
-	if name == "npm" {
-		what, args = "the npm registry", []string{"config", "get", "registry"}
-	}
-	command := exec.CommandContext(context.WithoutCancel(t.Context()), name, args...)
-	command.Dir = dir
-	out, err := command.Output()
-	if err != nil {
-		return what
-	}
-	return what + " " + strings.TrimSpace(string(out))
 }
 
 // follow lets the program read facts, stop, resume, and survive a restart of NATS.

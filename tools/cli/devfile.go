@@ -13,27 +13,32 @@ const maxDevfile = 64 << 10
 
 // devfile reads a devfile from a file, or from standard input for "-". It returns "" for no name.
 func devfile(name string, stdin io.Reader) (string, error) {
-	from := stdin
-	switch name {
-	case "":
+	if name == "" {
 		return "", nil
-	case "-":
-	default:
+	}
+	raw, err := readInput(name, "devfile", maxDevfile, stdin)
+	return string(raw), err
+}
+
+// readInput reads a file that is not empty, or standard input for "-".
+func readInput(name, what string, limit int, stdin io.Reader) ([]byte, error) {
+	from := stdin
+	if name != stdinFlag {
 		file, err := os.Open(name)
 		if err != nil {
-			return "", fault.Wrap(err, errcode.InvalidArgument, "read the devfile: %v", err)
+			return nil, fault.Wrap(err, errcode.InvalidArgument, "read the %s: %v", what, err)
 		}
 		defer file.Close() //nolint:errcheck // only read
 		from = file
 	}
-	raw, err := io.ReadAll(io.LimitReader(from, maxDevfile+1))
+	raw, err := io.ReadAll(io.LimitReader(from, int64(limit)+1))
 	switch {
 	case err != nil:
-		return "", fault.Wrap(err, errcode.InvalidArgument, "read the devfile: %v", err)
-	case len(raw) > maxDevfile:
-		return "", fault.New(errcode.PayloadTooLarge, "the devfile has more than %d bytes", maxDevfile)
+		return nil, fault.Wrap(err, errcode.InvalidArgument, "read the %s: %v", what, err)
+	case len(raw) > limit:
+		return nil, fault.New(errcode.PayloadTooLarge, "the %s has more than %d bytes", what, limit)
 	case len(raw) == 0:
-		return "", fault.New(errcode.InvalidArgument, "the devfile is empty")
+		return nil, fault.New(errcode.InvalidArgument, "the %s is empty", what)
 	}
-	return string(raw), nil
+	return raw, nil
 }

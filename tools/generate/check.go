@@ -21,8 +21,10 @@ const (
 	releasedVersion = "schemas/released/VERSION"
 	releasedEvents  = "schemas/released/events"
 	releasedProto   = "schemas/released/proto"
-	releasedErrors  = "schemas/released/errors.json"
-	goldenEvents    = "schemas/released/golden"
+	// releasedAdmission does not exist before the first release with the contract of admission.
+	releasedAdmission = "schemas/released/admission"
+	releasedErrors    = "schemas/released/errors.json"
+	goldenEvents      = "schemas/released/golden"
 )
 
 // check returns an error with one line for each stale file and each incompatible change.
@@ -33,7 +35,8 @@ func (p project) check(ctx context.Context) error {
 	}
 	var sentences []string
 	checks := []func(context.Context, catalog.Catalog) ([]string, error){
-		p.stale, p.orphanedExamples, p.invalidEvents, p.breakingEvents, p.breakingErrors, p.protoFindings,
+		p.stale, p.orphanedExamples, p.invalidEvents, p.breakingEvents, p.breakingAdmission, p.breakingErrors,
+		p.protoFindings,
 	}
 	for _, find := range checks {
 		found, err := find(ctx, c)
@@ -102,11 +105,27 @@ func (p project) breakingEvents(_ context.Context, c catalog.Catalog) ([]string,
 	if len(released.Names()) == 0 {
 		return []string{releasedEvents + ": is empty: restore it, because the check compares with it"}, nil
 	}
+	return breaks(released, c.Schemas), nil
+}
+
+func (p project) breakingAdmission(context.Context, catalog.Catalog) ([]string, error) {
+	released, err := document.Read(os.DirFS(p.path(releasedAdmission)))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", releasedAdmission, err)
+	}
+	current, err := document.Read(os.DirFS(p.path(admissionFolder)))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", admissionFolder, err)
+	}
+	return breaks(released, current), nil
+}
+
+func breaks(released, current document.Set) []string {
 	var sentences []string
-	for _, b := range compat.Check(released, c.Schemas) {
+	for _, b := range compat.Check(released, current) {
 		sentences = append(sentences, b.String())
 	}
-	return sentences, nil
+	return sentences
 }
 
 func (p project) breakingErrors(context.Context, catalog.Catalog) ([]string, error) {

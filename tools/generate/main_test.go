@@ -255,6 +255,12 @@ func TestReleaseBecomesTheBaseline(t *testing.T) {
 	replace(t, root, schema, drift, "")
 	_, err = generateIn(t, root, "--check")
 	require.ErrorContains(t, err, "observed.tick.v1: /drift_ms: the field is gone")
+
+	replace(t, root, "schemas/admission/request.v1.schema.json", `"tags": {`, `"labels": {`)
+	replace(t, root, "schemas/admission/answer.v1.schema.json", `"maxItems": 1000`, `"maxItems": 999`)
+	_, err = generateIn(t, root, "--check")
+	require.ErrorContains(t, err, "request.v1: /items/tags: the field is gone")
+	require.ErrorContains(t, err, "answer.v1: /items/runners/accepted_ids: maxItems")
 }
 
 func TestRunRefusesUnknownCommands(t *testing.T) {

@@ -20,15 +20,17 @@ import (
 const (
 	schemasFolder = "schemas"
 	eventsFolder  = "schemas/events"
-	protoOut      = "schemas/gen"
-	goTypesOut    = "schemas/gen/events/events.go"
-	registryOut   = "schemas/gen/events/registry.go"
-	decodersOut   = "schemas/gen/events/decoders.go"
-	errcodeIn     = "schemas/errors.json"
-	errcodeOut    = "schemas/gen/errcode/errcode.go"
-	examples      = "schemas/examples"
-	asyncapiOut   = "schemas/asyncapi.yaml"
-	referenceOut  = "docs/reference/events.md"
+	// admissionFolder has the contract with admission controllers, from which nothing is generated.
+	admissionFolder = "schemas/admission"
+	protoOut        = "schemas/gen"
+	goTypesOut      = "schemas/gen/events/events.go"
+	registryOut     = "schemas/gen/events/registry.go"
+	decodersOut     = "schemas/gen/events/decoders.go"
+	errcodeIn       = "schemas/errors.json"
+	errcodeOut      = "schemas/gen/errcode/errcode.go"
+	examples        = "schemas/examples"
+	asyncapiOut     = "schemas/asyncapi.yaml"
+	referenceOut    = "docs/reference/events.md"
 )
 
 // ownedFolders hold nothing but generated files.

@@ -30,6 +30,7 @@ func (p project) release(ctx context.Context, version string, out io.Writer) err
 	files := tree.Tree{releasedVersion: []byte(version + "\n")}
 	for from, to := range map[string]string{
 		eventsFolder:    releasedEvents,
+		admissionFolder: releasedAdmission,
 		"schemas/proto": releasedProto,
 		examples:        goldenEvents + "/" + version,
 	} {
@@ -40,7 +41,7 @@ func (p project) release(ctx context.Context, version string, out io.Writer) err
 	if files[releasedErrors], err = os.ReadFile(p.path(errcodeIn)); err != nil {
 		return fmt.Errorf("release %s: %w", version, err)
 	}
-	touched, err := files.Write(p.root, []string{releasedEvents, releasedProto})
+	touched, err := files.Write(p.root, []string{releasedEvents, releasedAdmission, releasedProto})
 	if err != nil {
 		return fmt.Errorf("release %s: %w", version, err)
 	}

@@ -194,7 +194,8 @@ func (s *State) next(at time.Time) {
 		return
 	}
 	s.Waiting = nil
-	if !s.Definition.equal(s.Job.original()) && !slices.ContainsFunc(s.Job.Runners, s.Definition.Allows) {
+	if s.Job.Runners != nil && !s.Definition.equal(s.Job.original()) &&
+		!slices.ContainsFunc(s.Job.Runners, s.Definition.Allows) {
 		s.reject(CauseNoRunner, Reason{Text: "no existing runner matches the tags and runners that admission chose"})
 		return
 	}

@@ -3,6 +3,7 @@ package chain
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"lockstep.internal/services/admission/payload"
 )
@@ -14,8 +15,8 @@ type Job struct {
 	Tags []string `json:"tags,omitempty"`
 	// Variables are the predefined variables without masked values.
 	Variables map[string]string `json:"variables,omitempty"`
-	// Runners are the existing runners whose scope includes the job.
-	Runners []Runner `json:"runners,omitempty"`
+	// Runners are the existing runners whose scope includes the job; nil if they are not known.
+	Runners []Runner `json:"runners"`
 }
 
 // Runner is what the chain knows about a runner.
@@ -36,15 +37,22 @@ type Definition struct {
 }
 
 // Allows reports whether a runner may take a job with this definition.
-func (d Definition) Allows(r Runner) bool {
-	if len(d.AcceptedRunners) > 0 && !slices.Contains(d.AcceptedRunners, r.ID) ||
-		slices.Contains(d.RejectedRunners, r.ID) {
-		return false
+func (d Definition) Allows(r Runner) bool { return d.Obstacle(r) == "" }
+
+// Obstacle returns what keeps a runner from a job with this definition; nothing if it may take the job.
+func (d Definition) Obstacle(r Runner) string {
+	switch {
+	case slices.Contains(d.RejectedRunners, r.ID):
+		return "admission rejects the runner"
+	case len(d.AcceptedRunners) > 0 && !slices.Contains(d.AcceptedRunners, r.ID):
+		return "admission accepts other runners only"
+	case len(d.Tags) == 0 && !r.RunUntagged:
+		return "the runner takes only jobs with tags, and the job has none"
 	}
-	if len(d.Tags) == 0 {
-		return r.RunUntagged
+	if missing := without(d.Tags, r.Tags); len(missing) > 0 {
+		return "the runner lacks the tags " + strings.Join(missing, ", ")
 	}
-	return !slices.ContainsFunc(d.Tags, func(tag string) bool { return !slices.Contains(r.Tags, tag) })
+	return ""
 }
 
 func (d Definition) equal(other Definition) bool {

@@ -34,7 +34,9 @@ func TestControllersAreAskedFromProjectUpward(t *testing.T) {
 func TestJobWithoutControllersIsAdmittedUnchanged(t *testing.T) {
 	t.Parallel()
 	begin(t).admitted(linux(), "")
-	state, step := chain.Begin(chain.Job{ID: jobID, Tags: []string{"b", "a", "b"}}, nil, start())
+	state, step := chain.Begin(chain.Job{
+		ID: jobID, Tags: []string{"b", "a", "b"}, Runners: []chain.Runner{},
+	}, nil, start())
 	require.Equal(t, chain.ActionAdmit, step.Action, "no runner exists, but admission changed nothing")
 	require.Equal(t, []string{"a", "b"}, state.Definition.Tags)
 }
@@ -312,6 +314,16 @@ func TestRunnersOfTheEndCount(t *testing.T) {
 	require.Equal(t, chain.ActionWait, r.step.Action)
 	r.answer(accept(add("zone_c")))
 	r.admitted(linux("zone_c"), "")
+
+	r = begin(t, controller(11, "first"))
+	r.input(chain.RunnersChanged{Runners: []chain.Runner{}})
+	r.answer(accept(add("zone_a")))
+	require.Equal(t, chain.CauseNoRunner, r.step.Cause, "no runner exists")
+
+	r = begin(t, controller(11, "first"))
+	r.input(chain.RunnersChanged{})
+	r.answer(accept(add("zone_a")))
+	r.admitted(linux("zone_a"), "")
 }
 
 func TestNothingHappensAfterTheEnd(t *testing.T) {

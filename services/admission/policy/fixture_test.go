@@ -20,7 +20,7 @@ func parse(t *testing.T, content string) *policy.Policy {
 
 func load(t *testing.T, name string) *policy.Policy {
 	t.Helper()
-	content, err := os.ReadFile(filepath.Join("testdata", name))
+	content, err := os.ReadFile(filepath.Join("..", "..", "..", "deploy", "examples", "admission", name))
 	require.NoError(t, err)
 	return parse(t, string(content))
 }

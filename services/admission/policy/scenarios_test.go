@@ -1,6 +1,9 @@
 package policy_test
 
 import (
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -48,4 +51,17 @@ func TestEachRunnerHasItsUsers(t *testing.T) {
 	require.Equal(t, payload.Answer{
 		JobID: 7, Reason: "the policy allows no runner for the job; runners on which user eve has an account",
 	}, evaluate(t, p, input(by("eve"))))
+}
+
+func TestPoliciesOfTheDocumentationAreValid(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "admission.md"))
+	require.NoError(t, err)
+	blocks := strings.Split(string(page), "```yaml\n")[1:]
+	require.NotEmpty(t, blocks)
+	for _, block := range blocks {
+		content, _, found := strings.Cut(block, "```")
+		require.True(t, found)
+		parse(t, content)
+	}
 }
