@@ -101,6 +101,7 @@ func TestInvalidRequestsAreRefused(t *testing.T) {
 	for document, want := range map[string]string{
 		`{}`:                                "must be an array of one job, not an object",
 		`[]`:                                "the array is empty",
+		`[{"id":0}]`:                        "id must be the id of a job, not 0",
 		`[{"tags":[]}]`:                     "id is missing",
 		`[{"id":1,"variables":[]}]`:         "variables must be an object, not an array",
 		`[{"id":1,"variables":{"A":true}}]`: `"A" must be a text or a number, not a boolean`,

@@ -83,6 +83,9 @@ func decodeJob(document []byte) (Job, error) {
 	if err != nil {
 		return Job{}, err
 	}
+	if id < 1 {
+		return Job{}, wrong(CodeWrongType, "id must be the id of a job, not %d", id)
+	}
 	job := Job{ID: id, Variables: map[string]Value{}}
 	if raw, ok := fields["variables"]; ok {
 		if job.Variables, err = decodeVariables(raw); err != nil {
