@@ -3,6 +3,7 @@ package payload
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"strconv"
 	"unicode"
@@ -149,9 +150,9 @@ func CheckTag(tag string) error {
 	case tag == "":
 		return errors.New("a tag must not be empty")
 	case utf8.RuneCountInString(tag) > MaxTagCharacters:
-		return wrong(CodeTag, "a tag has at most %d characters, not %d", MaxTagCharacters, utf8.RuneCountInString(tag))
+		return fmt.Errorf("a tag has at most %d characters, not %d", MaxTagCharacters, utf8.RuneCountInString(tag))
 	case containsControl(tag):
-		return wrong(CodeTag, "the tag %s has a control character", shorten(tag))
+		return fmt.Errorf("the tag %s has a control character", shorten(tag))
 	default:
 		return nil
 	}

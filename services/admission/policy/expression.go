@@ -39,10 +39,21 @@ var environment = sync.OnceValues(func() (*cel.Env, error) {
 		cel.Variable("groups", cel.ListType(cel.ObjectType("policy.Group"))),
 		cel.Variable("variables", cel.MapType(cel.StringType, cel.StringType)),
 		cel.Variable("runners", cel.ListType(cel.ObjectType("policy.Runner"))),
-		cel.Variable("runner", cel.ObjectType("policy.Runner")),
 		cel.Variable("data", cel.MapType(cel.StringType, cel.DynType)),
 	)
 	if err != nil {
+		return nil, fmt.Errorf("set up CEL: %w", err)
+	}
+	return env, nil
+})
+
+// runnerEnvironment is what expressions about each runner may use.
+var runnerEnvironment = sync.OnceValues(func() (*cel.Env, error) {
+	env, err := environment()
+	if err != nil {
+		return nil, err
+	}
+	if env, err = env.Extend(cel.Variable("runner", cel.ObjectType("policy.Runner"))); err != nil {
 		return nil, fmt.Errorf("set up CEL: %w", err)
 	}
 	return env, nil
@@ -60,7 +71,11 @@ func compile(text string, want *cel.Type, perRunner bool) (*expression, error) {
 	if utf8.RuneCountInString(text) > maxExpression {
 		return nil, fmt.Errorf("the expression has more than %d characters", maxExpression)
 	}
-	env, err := environment()
+	setUp := environment
+	if perRunner {
+		setUp = runnerEnvironment
+	}
+	env, err := setUp()
 	if err != nil {
 		return nil, err
 	}
@@ -76,13 +91,6 @@ func compile(text string, want *cel.Type, perRunner bool) (*expression, error) {
 	if out := ast.OutputType(); !out.IsExactType(want) && !out.IsExactType(cel.DynType) &&
 		(want.Kind() != types.ListKind || !out.IsExactType(cel.ListType(cel.DynType))) {
 		return nil, fmt.Errorf("the expression is of type %s: it must be %s", out, want)
-	}
-	if !perRunner {
-		for _, reference := range ast.NativeRep().ReferenceMap() {
-			if reference.Name == "runner" {
-				return nil, fmt.Errorf("runner is known in accept_runners_if and reject_runners_if only: use runners")
-			}
-		}
 	}
 	program, err := env.Program(ast, cel.CostLimit(CostLimit), cel.InterruptCheckFrequency(checkEvery))
 	if err != nil {

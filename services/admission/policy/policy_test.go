@@ -80,6 +80,10 @@ func TestDecisions(t *testing.T) {
 			`rules: [{reject_runners_if: '"DiscoveryOne" in runner.tags', reason: busy}]`,
 			accepted(func(a *payload.Answer) { a.RejectRunners, a.Reason = []int64{31}, "busy" }),
 		},
+		"a variable called runner": {
+			"rules: [{deny: true, if: 'runners.exists(runner, runner.id == 31)'}]",
+			rejected("the policy denies the job"),
+		},
 		"match excludes the job": {"match: variables.CI_PIPELINE_SOURCE == 'push'\nrules: [{deny: true}]", accepted()},
 		"match includes the job": {
 			"match: variables.CI_PIPELINE_SOURCE == 'api'\nrules: [{deny: true}]",
@@ -117,7 +121,7 @@ func TestInvalidPoliciesAreRefusedWithPositions(t *testing.T) {
 		{"rules: [{iff: true, deny: true}]", `policy.yaml:1:10: a rule has no keyword "iff"`},
 		{"rules:\n  - deny: true\n    if: user.nam == 1", "policy.yaml:3:9: if: undefined field 'nam', at line 1, character 5 of the expression"},
 		{"rules: [{if: 1 + 1, deny: true}]", "the expression is of type int: it must be bool"},
-		{"rules: [{if: 'runner.id == 1', deny: true}]", "runner is known in accept_runners_if and reject_runners_if only"},
+		{"rules: [{if: 'runner.id == 1', deny: true}]", "undeclared reference to 'runner'"},
 		{"rules: [{if: '', deny: true}]", `if must be an expression in CEL, not ""`},
 		{"rules: [{deny: true, allow: true}]", "policy.yaml:1:22: a rule has either allow or deny"},
 		{"rules: [{deny: false}]", `deny must be true, not "false"`},
