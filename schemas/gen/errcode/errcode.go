@@ -40,6 +40,8 @@ const (
 	DeadlineExceeded Code = "deadline_exceeded"
 	// Unimplemented: This service does not offer the operation, or not in this configuration.
 	Unimplemented Code = "unimplemented"
+	// OrganizationMoving: The organization is being moved between two cells and cannot be changed; retry in some minutes.
+	OrganizationMoving Code = "organization_moving"
 	// Canceled: The caller gave up before the call was finished.
 	Canceled Code = "canceled"
 )
@@ -71,6 +73,7 @@ func All() []Entry {
 		{Unavailable, 503, "unavailable", 13, "The service or something it depends on cannot be reached at the moment; retry with back-off."},
 		{DeadlineExceeded, 504, "deadline_exceeded", 14, "The time given for the call ran out; it may still have taken effect."},
 		{Unimplemented, 501, "unimplemented", 15, "This service does not offer the operation, or not in this configuration."},
+		{OrganizationMoving, 503, "unavailable", 16, "The organization is being moved between two cells and cannot be changed; retry in some minutes."},
 		{Canceled, 499, "canceled", 130, "The caller gave up before the call was finished."},
 	}
 }
@@ -108,6 +111,8 @@ func Lookup(code Code) (Entry, bool) {
 		return Entry{DeadlineExceeded, 504, "deadline_exceeded", 14, "The time given for the call ran out; it may still have taken effect."}, true
 	case Unimplemented:
 		return Entry{Unimplemented, 501, "unimplemented", 15, "This service does not offer the operation, or not in this configuration."}, true
+	case OrganizationMoving:
+		return Entry{OrganizationMoving, 503, "unavailable", 16, "The organization is being moved between two cells and cannot be changed; retry in some minutes."}, true
 	case Canceled:
 		return Entry{Canceled, 499, "canceled", 130, "The caller gave up before the call was finished."}, true
 	default:

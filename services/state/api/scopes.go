@@ -32,6 +32,12 @@ func Scopes() libaccess.Scopes {
 		statev1connect.DirectoryServiceUnblockUserProcedure:        libaccess.ScopeAdmin,
 		statev1connect.DirectoryServiceWhoAmIProcedure:             libaccess.ScopeRead,
 
+		statev1connect.MoveServiceBeginMoveProcedure:          libaccess.ScopeAdmin,
+		statev1connect.MoveServiceEndMoveProcedure:            libaccess.ScopeAdmin,
+		statev1connect.MoveServiceExportOrganizationProcedure: libaccess.ScopeAdmin,
+		statev1connect.MoveServiceGetMoveProcedure:            libaccess.ScopeRead,
+		statev1connect.MoveServiceImportOrganizationProcedure: libaccess.ScopeAdmin,
+
 		statev1connect.OperationServiceDropDeadLetterProcedure:  libaccess.ScopeAdmin,
 		statev1connect.OperationServiceRebuildProcedure:         libaccess.ScopeAdmin,
 		statev1connect.OperationServiceRetryDeadLetterProcedure: libaccess.ScopeAdmin,

@@ -134,10 +134,73 @@ func (ScopeKind) EnumDescriptor() ([]byte, []int) {
 	return file_lockstep_state_v1_directory_proto_rawDescGZIP(), []int{1}
 }
 
+// Residence is where an organization is.
+type Residence int32
+
+const (
+	Residence_RESIDENCE_UNSPECIFIED Residence = 0
+	// In this cell.
+	Residence_RESIDENCE_HERE Residence = 1
+	// In this cell, and on its way to another one. Changes are refused until the move ends.
+	Residence_RESIDENCE_LEAVING Residence = 2
+	// On its way from another cell to this one. Changes are refused until the move ends.
+	Residence_RESIDENCE_ARRIVING Residence = 3
+	// In another cell. What is here can be read, and not changed.
+	Residence_RESIDENCE_AWAY Residence = 4
+)
+
+// Enum value maps for Residence.
+var (
+	Residence_name = map[int32]string{
+		0: "RESIDENCE_UNSPECIFIED",
+		1: "RESIDENCE_HERE",
+		2: "RESIDENCE_LEAVING",
+		3: "RESIDENCE_ARRIVING",
+		4: "RESIDENCE_AWAY",
+	}
+	Residence_value = map[string]int32{
+		"RESIDENCE_UNSPECIFIED": 0,
+		"RESIDENCE_HERE":        1,
+		"RESIDENCE_LEAVING":     2,
+		"RESIDENCE_ARRIVING":    3,
+		"RESIDENCE_AWAY":        4,
+	}
+)
+
+func (x Residence) Enum() *Residence {
+	p := new(Residence)
+	*p = x
+	return p
+}
+
+func (x Residence) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Residence) Descriptor() protoreflect.EnumDescriptor {
+	return file_lockstep_state_v1_directory_proto_enumTypes[2].Descriptor()
+}
+
+func (Residence) Type() protoreflect.EnumType {
+	return &file_lockstep_state_v1_directory_proto_enumTypes[2]
+}
+
+func (x Residence) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Residence.Descriptor instead.
+func (Residence) EnumDescriptor() ([]byte, []int) {
+	return file_lockstep_state_v1_directory_proto_rawDescGZIP(), []int{2}
+}
+
 type Organization struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            int64                  `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Id        int64                  `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	Name      string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Residence Residence              `protobuf:"varint,3,opt,name=residence,proto3,enum=lockstep.state.v1.Residence" json:"residence,omitempty"`
+	// The cell that it goes to, comes from or is in. Empty if it is in this cell.
+	OtherCell     string `protobuf:"bytes,4,opt,name=other_cell,json=otherCell,proto3" json:"other_cell,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -182,6 +245,20 @@ func (x *Organization) GetId() int64 {
 func (x *Organization) GetName() string {
 	if x != nil {
 		return x.Name
+	}
+	return ""
+}
+
+func (x *Organization) GetResidence() Residence {
+	if x != nil {
+		return x.Residence
+	}
+	return Residence_RESIDENCE_UNSPECIFIED
+}
+
+func (x *Organization) GetOtherCell() string {
+	if x != nil {
+		return x.OtherCell
 	}
 	return ""
 }
@@ -1879,10 +1956,13 @@ var File_lockstep_state_v1_directory_proto protoreflect.FileDescriptor
 
 const file_lockstep_state_v1_directory_proto_rawDesc = "" +
 	"\n" +
-	"!lockstep/state/v1/directory.proto\x12\x11lockstep.state.v1\x1a\x1dlockstep/state/v1/token.proto\"2\n" +
+	"!lockstep/state/v1/directory.proto\x12\x11lockstep.state.v1\x1a\x1dlockstep/state/v1/token.proto\"\x8d\x01\n" +
 	"\fOrganization\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x12\x12\n" +
-	"\x04name\x18\x02 \x01(\tR\x04name\"|\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12:\n" +
+	"\tresidence\x18\x03 \x01(\x0e2\x1c.lockstep.state.v1.ResidenceR\tresidence\x12\x1d\n" +
+	"\n" +
+	"other_cell\x18\x04 \x01(\tR\totherCell\"|\n" +
 	"\x05Group\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x12'\n" +
 	"\x0forganization_id\x18\x02 \x01(\x03R\x0eorganizationId\x12&\n" +
@@ -2001,7 +2081,13 @@ const file_lockstep_state_v1_directory_proto_rawDesc = "" +
 	"\x16SCOPE_KIND_UNSPECIFIED\x10\x00\x12\x1b\n" +
 	"\x17SCOPE_KIND_ORGANIZATION\x10\x01\x12\x14\n" +
 	"\x10SCOPE_KIND_GROUP\x10\x02\x12\x16\n" +
-	"\x12SCOPE_KIND_PROJECT\x10\x032\xe6\n" +
+	"\x12SCOPE_KIND_PROJECT\x10\x03*}\n" +
+	"\tResidence\x12\x19\n" +
+	"\x15RESIDENCE_UNSPECIFIED\x10\x00\x12\x12\n" +
+	"\x0eRESIDENCE_HERE\x10\x01\x12\x15\n" +
+	"\x11RESIDENCE_LEAVING\x10\x02\x12\x16\n" +
+	"\x12RESIDENCE_ARRIVING\x10\x03\x12\x12\n" +
+	"\x0eRESIDENCE_AWAY\x10\x042\xe6\n" +
 	"\n" +
 	"\x10DirectoryService\x12M\n" +
 	"\x06WhoAmI\x12 .lockstep.state.v1.WhoAmIRequest\x1a!.lockstep.state.v1.WhoAmIResponse\x12q\n" +
@@ -2033,100 +2119,102 @@ func file_lockstep_state_v1_directory_proto_rawDescGZIP() []byte {
 	return file_lockstep_state_v1_directory_proto_rawDescData
 }
 
-var file_lockstep_state_v1_directory_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_lockstep_state_v1_directory_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
 var file_lockstep_state_v1_directory_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
 var file_lockstep_state_v1_directory_proto_goTypes = []any{
 	(Role)(0),                          // 0: lockstep.state.v1.Role
 	(ScopeKind)(0),                     // 1: lockstep.state.v1.ScopeKind
-	(*Organization)(nil),               // 2: lockstep.state.v1.Organization
-	(*Group)(nil),                      // 3: lockstep.state.v1.Group
-	(*Project)(nil),                    // 4: lockstep.state.v1.Project
-	(*User)(nil),                       // 5: lockstep.state.v1.User
-	(*Membership)(nil),                 // 6: lockstep.state.v1.Membership
-	(*WhoAmIRequest)(nil),              // 7: lockstep.state.v1.WhoAmIRequest
-	(*WhoAmIResponse)(nil),             // 8: lockstep.state.v1.WhoAmIResponse
-	(*CreateOrganizationRequest)(nil),  // 9: lockstep.state.v1.CreateOrganizationRequest
-	(*CreateOrganizationResponse)(nil), // 10: lockstep.state.v1.CreateOrganizationResponse
-	(*ListOrganizationsRequest)(nil),   // 11: lockstep.state.v1.ListOrganizationsRequest
-	(*ListOrganizationsResponse)(nil),  // 12: lockstep.state.v1.ListOrganizationsResponse
-	(*CreateGroupRequest)(nil),         // 13: lockstep.state.v1.CreateGroupRequest
-	(*CreateGroupResponse)(nil),        // 14: lockstep.state.v1.CreateGroupResponse
-	(*ListGroupsRequest)(nil),          // 15: lockstep.state.v1.ListGroupsRequest
-	(*ListGroupsResponse)(nil),         // 16: lockstep.state.v1.ListGroupsResponse
-	(*CreateProjectRequest)(nil),       // 17: lockstep.state.v1.CreateProjectRequest
-	(*CreateProjectResponse)(nil),      // 18: lockstep.state.v1.CreateProjectResponse
-	(*ListProjectsRequest)(nil),        // 19: lockstep.state.v1.ListProjectsRequest
-	(*ListProjectsResponse)(nil),       // 20: lockstep.state.v1.ListProjectsResponse
-	(*CreateUserRequest)(nil),          // 21: lockstep.state.v1.CreateUserRequest
-	(*CreateUserResponse)(nil),         // 22: lockstep.state.v1.CreateUserResponse
-	(*ListUsersRequest)(nil),           // 23: lockstep.state.v1.ListUsersRequest
-	(*ListUsersResponse)(nil),          // 24: lockstep.state.v1.ListUsersResponse
-	(*BlockUserRequest)(nil),           // 25: lockstep.state.v1.BlockUserRequest
-	(*BlockUserResponse)(nil),          // 26: lockstep.state.v1.BlockUserResponse
-	(*UnblockUserRequest)(nil),         // 27: lockstep.state.v1.UnblockUserRequest
-	(*UnblockUserResponse)(nil),        // 28: lockstep.state.v1.UnblockUserResponse
-	(*PutMembershipRequest)(nil),       // 29: lockstep.state.v1.PutMembershipRequest
-	(*PutMembershipResponse)(nil),      // 30: lockstep.state.v1.PutMembershipResponse
-	(*DeleteMembershipRequest)(nil),    // 31: lockstep.state.v1.DeleteMembershipRequest
-	(*DeleteMembershipResponse)(nil),   // 32: lockstep.state.v1.DeleteMembershipResponse
-	(*ListMembershipsRequest)(nil),     // 33: lockstep.state.v1.ListMembershipsRequest
-	(*ListMembershipsResponse)(nil),    // 34: lockstep.state.v1.ListMembershipsResponse
-	(*Token)(nil),                      // 35: lockstep.state.v1.Token
+	(Residence)(0),                     // 2: lockstep.state.v1.Residence
+	(*Organization)(nil),               // 3: lockstep.state.v1.Organization
+	(*Group)(nil),                      // 4: lockstep.state.v1.Group
+	(*Project)(nil),                    // 5: lockstep.state.v1.Project
+	(*User)(nil),                       // 6: lockstep.state.v1.User
+	(*Membership)(nil),                 // 7: lockstep.state.v1.Membership
+	(*WhoAmIRequest)(nil),              // 8: lockstep.state.v1.WhoAmIRequest
+	(*WhoAmIResponse)(nil),             // 9: lockstep.state.v1.WhoAmIResponse
+	(*CreateOrganizationRequest)(nil),  // 10: lockstep.state.v1.CreateOrganizationRequest
+	(*CreateOrganizationResponse)(nil), // 11: lockstep.state.v1.CreateOrganizationResponse
+	(*ListOrganizationsRequest)(nil),   // 12: lockstep.state.v1.ListOrganizationsRequest
+	(*ListOrganizationsResponse)(nil),  // 13: lockstep.state.v1.ListOrganizationsResponse
+	(*CreateGroupRequest)(nil),         // 14: lockstep.state.v1.CreateGroupRequest
+	(*CreateGroupResponse)(nil),        // 15: lockstep.state.v1.CreateGroupResponse
+	(*ListGroupsRequest)(nil),          // 16: lockstep.state.v1.ListGroupsRequest
+	(*ListGroupsResponse)(nil),         // 17: lockstep.state.v1.ListGroupsResponse
+	(*CreateProjectRequest)(nil),       // 18: lockstep.state.v1.CreateProjectRequest
+	(*CreateProjectResponse)(nil),      // 19: lockstep.state.v1.CreateProjectResponse
+	(*ListProjectsRequest)(nil),        // 20: lockstep.state.v1.ListProjectsRequest
+	(*ListProjectsResponse)(nil),       // 21: lockstep.state.v1.ListProjectsResponse
+	(*CreateUserRequest)(nil),          // 22: lockstep.state.v1.CreateUserRequest
+	(*CreateUserResponse)(nil),         // 23: lockstep.state.v1.CreateUserResponse
+	(*ListUsersRequest)(nil),           // 24: lockstep.state.v1.ListUsersRequest
+	(*ListUsersResponse)(nil),          // 25: lockstep.state.v1.ListUsersResponse
+	(*BlockUserRequest)(nil),           // 26: lockstep.state.v1.BlockUserRequest
+	(*BlockUserResponse)(nil),          // 27: lockstep.state.v1.BlockUserResponse
+	(*UnblockUserRequest)(nil),         // 28: lockstep.state.v1.UnblockUserRequest
+	(*UnblockUserResponse)(nil),        // 29: lockstep.state.v1.UnblockUserResponse
+	(*PutMembershipRequest)(nil),       // 30: lockstep.state.v1.PutMembershipRequest
+	(*PutMembershipResponse)(nil),      // 31: lockstep.state.v1.PutMembershipResponse
+	(*DeleteMembershipRequest)(nil),    // 32: lockstep.state.v1.DeleteMembershipRequest
+	(*DeleteMembershipResponse)(nil),   // 33: lockstep.state.v1.DeleteMembershipResponse
+	(*ListMembershipsRequest)(nil),     // 34: lockstep.state.v1.ListMembershipsRequest
+	(*ListMembershipsResponse)(nil),    // 35: lockstep.state.v1.ListMembershipsResponse
+	(*Token)(nil),                      // 36: lockstep.state.v1.Token
 }
 var file_lockstep_state_v1_directory_proto_depIdxs = []int32{
-	1,  // 0: lockstep.state.v1.Membership.scope:type_name -> lockstep.state.v1.ScopeKind
-	0,  // 1: lockstep.state.v1.Membership.role:type_name -> lockstep.state.v1.Role
-	5,  // 2: lockstep.state.v1.WhoAmIResponse.user:type_name -> lockstep.state.v1.User
-	2,  // 3: lockstep.state.v1.CreateOrganizationResponse.organization:type_name -> lockstep.state.v1.Organization
-	2,  // 4: lockstep.state.v1.ListOrganizationsResponse.organizations:type_name -> lockstep.state.v1.Organization
-	3,  // 5: lockstep.state.v1.CreateGroupResponse.group:type_name -> lockstep.state.v1.Group
-	3,  // 6: lockstep.state.v1.ListGroupsResponse.groups:type_name -> lockstep.state.v1.Group
-	4,  // 7: lockstep.state.v1.CreateProjectResponse.project:type_name -> lockstep.state.v1.Project
-	4,  // 8: lockstep.state.v1.ListProjectsResponse.projects:type_name -> lockstep.state.v1.Project
-	5,  // 9: lockstep.state.v1.CreateUserResponse.user:type_name -> lockstep.state.v1.User
-	5,  // 10: lockstep.state.v1.ListUsersResponse.users:type_name -> lockstep.state.v1.User
-	5,  // 11: lockstep.state.v1.BlockUserResponse.user:type_name -> lockstep.state.v1.User
-	35, // 12: lockstep.state.v1.BlockUserResponse.revoked:type_name -> lockstep.state.v1.Token
-	5,  // 13: lockstep.state.v1.UnblockUserResponse.user:type_name -> lockstep.state.v1.User
-	35, // 14: lockstep.state.v1.UnblockUserResponse.revoked:type_name -> lockstep.state.v1.Token
-	6,  // 15: lockstep.state.v1.PutMembershipRequest.membership:type_name -> lockstep.state.v1.Membership
-	6,  // 16: lockstep.state.v1.PutMembershipResponse.membership:type_name -> lockstep.state.v1.Membership
-	1,  // 17: lockstep.state.v1.DeleteMembershipRequest.scope:type_name -> lockstep.state.v1.ScopeKind
-	1,  // 18: lockstep.state.v1.ListMembershipsRequest.scope:type_name -> lockstep.state.v1.ScopeKind
-	6,  // 19: lockstep.state.v1.ListMembershipsResponse.memberships:type_name -> lockstep.state.v1.Membership
-	7,  // 20: lockstep.state.v1.DirectoryService.WhoAmI:input_type -> lockstep.state.v1.WhoAmIRequest
-	9,  // 21: lockstep.state.v1.DirectoryService.CreateOrganization:input_type -> lockstep.state.v1.CreateOrganizationRequest
-	11, // 22: lockstep.state.v1.DirectoryService.ListOrganizations:input_type -> lockstep.state.v1.ListOrganizationsRequest
-	13, // 23: lockstep.state.v1.DirectoryService.CreateGroup:input_type -> lockstep.state.v1.CreateGroupRequest
-	15, // 24: lockstep.state.v1.DirectoryService.ListGroups:input_type -> lockstep.state.v1.ListGroupsRequest
-	17, // 25: lockstep.state.v1.DirectoryService.CreateProject:input_type -> lockstep.state.v1.CreateProjectRequest
-	19, // 26: lockstep.state.v1.DirectoryService.ListProjects:input_type -> lockstep.state.v1.ListProjectsRequest
-	21, // 27: lockstep.state.v1.DirectoryService.CreateUser:input_type -> lockstep.state.v1.CreateUserRequest
-	23, // 28: lockstep.state.v1.DirectoryService.ListUsers:input_type -> lockstep.state.v1.ListUsersRequest
-	25, // 29: lockstep.state.v1.DirectoryService.BlockUser:input_type -> lockstep.state.v1.BlockUserRequest
-	27, // 30: lockstep.state.v1.DirectoryService.UnblockUser:input_type -> lockstep.state.v1.UnblockUserRequest
-	29, // 31: lockstep.state.v1.DirectoryService.PutMembership:input_type -> lockstep.state.v1.PutMembershipRequest
-	31, // 32: lockstep.state.v1.DirectoryService.DeleteMembership:input_type -> lockstep.state.v1.DeleteMembershipRequest
-	33, // 33: lockstep.state.v1.DirectoryService.ListMemberships:input_type -> lockstep.state.v1.ListMembershipsRequest
-	8,  // 34: lockstep.state.v1.DirectoryService.WhoAmI:output_type -> lockstep.state.v1.WhoAmIResponse
-	10, // 35: lockstep.state.v1.DirectoryService.CreateOrganization:output_type -> lockstep.state.v1.CreateOrganizationResponse
-	12, // 36: lockstep.state.v1.DirectoryService.ListOrganizations:output_type -> lockstep.state.v1.ListOrganizationsResponse
-	14, // 37: lockstep.state.v1.DirectoryService.CreateGroup:output_type -> lockstep.state.v1.CreateGroupResponse
-	16, // 38: lockstep.state.v1.DirectoryService.ListGroups:output_type -> lockstep.state.v1.ListGroupsResponse
-	18, // 39: lockstep.state.v1.DirectoryService.CreateProject:output_type -> lockstep.state.v1.CreateProjectResponse
-	20, // 40: lockstep.state.v1.DirectoryService.ListProjects:output_type -> lockstep.state.v1.ListProjectsResponse
-	22, // 41: lockstep.state.v1.DirectoryService.CreateUser:output_type -> lockstep.state.v1.CreateUserResponse
-	24, // 42: lockstep.state.v1.DirectoryService.ListUsers:output_type -> lockstep.state.v1.ListUsersResponse
-	26, // 43: lockstep.state.v1.DirectoryService.BlockUser:output_type -> lockstep.state.v1.BlockUserResponse
-	28, // 44: lockstep.state.v1.DirectoryService.UnblockUser:output_type -> lockstep.state.v1.UnblockUserResponse
-	30, // 45: lockstep.state.v1.DirectoryService.PutMembership:output_type -> lockstep.state.v1.PutMembershipResponse
-	32, // 46: lockstep.state.v1.DirectoryService.DeleteMembership:output_type -> lockstep.state.v1.DeleteMembershipResponse
-	34, // 47: lockstep.state.v1.DirectoryService.ListMemberships:output_type -> lockstep.state.v1.ListMembershipsResponse
-	34, // [34:48] is the sub-list for method output_type
-	20, // [20:34] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	2,  // 0: lockstep.state.v1.Organization.residence:type_name -> lockstep.state.v1.Residence
+	1,  // 1: lockstep.state.v1.Membership.scope:type_name -> lockstep.state.v1.ScopeKind
+	0,  // 2: lockstep.state.v1.Membership.role:type_name -> lockstep.state.v1.Role
+	6,  // 3: lockstep.state.v1.WhoAmIResponse.user:type_name -> lockstep.state.v1.User
+	3,  // 4: lockstep.state.v1.CreateOrganizationResponse.organization:type_name -> lockstep.state.v1.Organization
+	3,  // 5: lockstep.state.v1.ListOrganizationsResponse.organizations:type_name -> lockstep.state.v1.Organization
+	4,  // 6: lockstep.state.v1.CreateGroupResponse.group:type_name -> lockstep.state.v1.Group
+	4,  // 7: lockstep.state.v1.ListGroupsResponse.groups:type_name -> lockstep.state.v1.Group
+	5,  // 8: lockstep.state.v1.CreateProjectResponse.project:type_name -> lockstep.state.v1.Project
+	5,  // 9: lockstep.state.v1.ListProjectsResponse.projects:type_name -> lockstep.state.v1.Project
+	6,  // 10: lockstep.state.v1.CreateUserResponse.user:type_name -> lockstep.state.v1.User
+	6,  // 11: lockstep.state.v1.ListUsersResponse.users:type_name -> lockstep.state.v1.User
+	6,  // 12: lockstep.state.v1.BlockUserResponse.user:type_name -> lockstep.state.v1.User
+	36, // 13: lockstep.state.v1.BlockUserResponse.revoked:type_name -> lockstep.state.v1.Token
+	6,  // 14: lockstep.state.v1.UnblockUserResponse.user:type_name -> lockstep.state.v1.User
+	36, // 15: lockstep.state.v1.UnblockUserResponse.revoked:type_name -> lockstep.state.v1.Token
+	7,  // 16: lockstep.state.v1.PutMembershipRequest.membership:type_name -> lockstep.state.v1.Membership
+	7,  // 17: lockstep.state.v1.PutMembershipResponse.membership:type_name -> lockstep.state.v1.Membership
+	1,  // 18: lockstep.state.v1.DeleteMembershipRequest.scope:type_name -> lockstep.state.v1.ScopeKind
+	1,  // 19: lockstep.state.v1.ListMembershipsRequest.scope:type_name -> lockstep.state.v1.ScopeKind
+	7,  // 20: lockstep.state.v1.ListMembershipsResponse.memberships:type_name -> lockstep.state.v1.Membership
+	8,  // 21: lockstep.state.v1.DirectoryService.WhoAmI:input_type -> lockstep.state.v1.WhoAmIRequest
+	10, // 22: lockstep.state.v1.DirectoryService.CreateOrganization:input_type -> lockstep.state.v1.CreateOrganizationRequest
+	12, // 23: lockstep.state.v1.DirectoryService.ListOrganizations:input_type -> lockstep.state.v1.ListOrganizationsRequest
+	14, // 24: lockstep.state.v1.DirectoryService.CreateGroup:input_type -> lockstep.state.v1.CreateGroupRequest
+	16, // 25: lockstep.state.v1.DirectoryService.ListGroups:input_type -> lockstep.state.v1.ListGroupsRequest
+	18, // 26: lockstep.state.v1.DirectoryService.CreateProject:input_type -> lockstep.state.v1.CreateProjectRequest
+	20, // 27: lockstep.state.v1.DirectoryService.ListProjects:input_type -> lockstep.state.v1.ListProjectsRequest
+	22, // 28: lockstep.state.v1.DirectoryService.CreateUser:input_type -> lockstep.state.v1.CreateUserRequest
+	24, // 29: lockstep.state.v1.DirectoryService.ListUsers:input_type -> lockstep.state.v1.ListUsersRequest
+	26, // 30: lockstep.state.v1.DirectoryService.BlockUser:input_type -> lockstep.state.v1.BlockUserRequest
+	28, // 31: lockstep.state.v1.DirectoryService.UnblockUser:input_type -> lockstep.state.v1.UnblockUserRequest
+	30, // 32: lockstep.state.v1.DirectoryService.PutMembership:input_type -> lockstep.state.v1.PutMembershipRequest
+	32, // 33: lockstep.state.v1.DirectoryService.DeleteMembership:input_type -> lockstep.state.v1.DeleteMembershipRequest
+	34, // 34: lockstep.state.v1.DirectoryService.ListMemberships:input_type -> lockstep.state.v1.ListMembershipsRequest
+	9,  // 35: lockstep.state.v1.DirectoryService.WhoAmI:output_type -> lockstep.state.v1.WhoAmIResponse
+	11, // 36: lockstep.state.v1.DirectoryService.CreateOrganization:output_type -> lockstep.state.v1.CreateOrganizationResponse
+	13, // 37: lockstep.state.v1.DirectoryService.ListOrganizations:output_type -> lockstep.state.v1.ListOrganizationsResponse
+	15, // 38: lockstep.state.v1.DirectoryService.CreateGroup:output_type -> lockstep.state.v1.CreateGroupResponse
+	17, // 39: lockstep.state.v1.DirectoryService.ListGroups:output_type -> lockstep.state.v1.ListGroupsResponse
+	19, // 40: lockstep.state.v1.DirectoryService.CreateProject:output_type -> lockstep.state.v1.CreateProjectResponse
+	21, // 41: lockstep.state.v1.DirectoryService.ListProjects:output_type -> lockstep.state.v1.ListProjectsResponse
+	23, // 42: lockstep.state.v1.DirectoryService.CreateUser:output_type -> lockstep.state.v1.CreateUserResponse
+	25, // 43: lockstep.state.v1.DirectoryService.ListUsers:output_type -> lockstep.state.v1.ListUsersResponse
+	27, // 44: lockstep.state.v1.DirectoryService.BlockUser:output_type -> lockstep.state.v1.BlockUserResponse
+	29, // 45: lockstep.state.v1.DirectoryService.UnblockUser:output_type -> lockstep.state.v1.UnblockUserResponse
+	31, // 46: lockstep.state.v1.DirectoryService.PutMembership:output_type -> lockstep.state.v1.PutMembershipResponse
+	33, // 47: lockstep.state.v1.DirectoryService.DeleteMembership:output_type -> lockstep.state.v1.DeleteMembershipResponse
+	35, // 48: lockstep.state.v1.DirectoryService.ListMemberships:output_type -> lockstep.state.v1.ListMembershipsResponse
+	35, // [35:49] is the sub-list for method output_type
+	21, // [21:35] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_state_v1_directory_proto_init() }
@@ -2140,7 +2228,7 @@ func file_lockstep_state_v1_directory_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_state_v1_directory_proto_rawDesc), len(file_lockstep_state_v1_directory_proto_rawDesc)),
-			NumEnums:      2,
+			NumEnums:      3,
 			NumMessages:   33,
 			NumExtensions: 0,
 			NumServices:   1,
