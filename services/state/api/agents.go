@@ -18,6 +18,7 @@ import (
 	"lockstep.internal/schemas/gen/lockstep/state/v1/statev1connect"
 	"lockstep.internal/services/state/agent"
 	"lockstep.internal/services/state/authz"
+	"lockstep.internal/services/state/directory"
 	"lockstep.internal/services/state/ingest"
 	"lockstep.internal/services/state/postgres"
 )
@@ -59,7 +60,7 @@ func (s *agentService) RegisterAgent(
 	ctx context.Context,
 	r *connect.Request[statev1.RegisterAgentRequest],
 ) (*connect.Response[statev1.RegisterAgentResponse], error) {
-	if err := slug(r.Msg.GetName()); err != nil {
+	if err := directory.CheckName(r.Msg.GetName()); err != nil {
 		return nil, err
 	}
 	if err := id("project_id", r.Msg.GetProjectId()); err != nil {

@@ -33,7 +33,7 @@ func (s *directoryService) CreateOrganization(
 	ctx context.Context,
 	r *connect.Request[statev1.CreateOrganizationRequest],
 ) (*connect.Response[statev1.CreateOrganizationResponse], error) {
-	if err := slug(r.Msg.GetName()); err != nil {
+	if err := directory.CheckName(r.Msg.GetName()); err != nil {
 		return nil, err
 	}
 	if err := s.administer(ctx); err != nil {
@@ -75,7 +75,7 @@ func (s *directoryService) CreateGroup(
 	ctx context.Context,
 	r *connect.Request[statev1.CreateGroupRequest],
 ) (*connect.Response[statev1.CreateGroupResponse], error) {
-	if err := slug(r.Msg.GetName()); err != nil {
+	if err := directory.CheckName(r.Msg.GetName()); err != nil {
 		return nil, err
 	}
 	scope := directory.Scope{Kind: directory.ScopeGroup, ID: r.Msg.GetParentGroupId()}
@@ -129,7 +129,7 @@ func (s *directoryService) CreateProject(
 	ctx context.Context,
 	r *connect.Request[statev1.CreateProjectRequest],
 ) (*connect.Response[statev1.CreateProjectResponse], error) {
-	if err := slug(r.Msg.GetName()); err != nil {
+	if err := directory.CheckName(r.Msg.GetName()); err != nil {
 		return nil, err
 	}
 	scope := directory.Scope{Kind: directory.ScopeGroup, ID: r.Msg.GetGroupId()}
@@ -174,7 +174,7 @@ func (s *directoryService) CreateUser(
 	ctx context.Context,
 	r *connect.Request[statev1.CreateUserRequest],
 ) (*connect.Response[statev1.CreateUserResponse], error) {
-	if err := username(r.Msg.GetUsername()); err != nil {
+	if err := directory.CheckUsername(r.Msg.GetUsername()); err != nil {
 		return nil, err
 	}
 	if err := s.administer(ctx); err != nil {
@@ -354,7 +354,7 @@ func membershipFields(m directory.Membership) error {
 	case m.Username != "" && m.UserID != 0:
 		return fault.New(errcode.InvalidArgument, "give user_id or username, not both").With("field", "username")
 	case m.Username != "":
-		if err := username(m.Username); err != nil {
+		if err := directory.CheckUsername(m.Username); err != nil {
 			return err
 		}
 	default:

@@ -14,6 +14,7 @@ import (
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/lockstep/state/v1/statev1connect"
 	"lockstep.internal/services/state/admin"
+	"lockstep.internal/services/state/directory"
 	"lockstep.internal/services/state/ingest"
 	"lockstep.internal/services/state/postgres"
 	"lockstep.internal/services/state/publish"
@@ -46,8 +47,10 @@ type Dependencies struct {
 	DeadLetters     DeadLetters
 	Issuer          Issuer
 	Cell            topology.Cell
-	Logger          *slog.Logger
-	Now             func() time.Time
+	// IDs are those that the cell gives.
+	IDs    directory.IDRange
+	Logger *slog.Logger
+	Now    func() time.Time
 	// Interceptors, such as tracing. They run inside the fault interceptor and outside all others. Optional.
 	Interceptors []connect.Interceptor
 }
@@ -106,6 +109,9 @@ func NewHandler(d Dependencies) http.Handler {
 		cell:          d.Cell,
 		now:           d.Now,
 	}, options))
+	mux.Handle(statev1connect.NewMoveServiceHandler(
+		&moveService{access: access, cell: d.Cell, ids: d.IDs, sessions: sessions}, options,
+	))
 	mux.Handle(
 		statev1connect.NewOperationServiceHandler(
 			&operationService{access: access, rebuild: d.Rebuild, deadLetters: d.DeadLetters, now: d.Now}, options,

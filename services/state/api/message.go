@@ -19,7 +19,18 @@ func convertAll[T, U any](in []T, convert func(T) U) []U {
 }
 
 func organization(o directory.Organization) *statev1.Organization {
-	return &statev1.Organization{Id: o.ID, Name: o.Name}
+	return &statev1.Organization{
+		Id: o.ID, Name: o.Name, Residence: residences()[o.Residence], OtherCell: string(o.OtherCell),
+	}
+}
+
+func residences() map[directory.Residence]statev1.Residence {
+	return map[directory.Residence]statev1.Residence{
+		directory.ResidenceHere:     statev1.Residence_RESIDENCE_HERE,
+		directory.ResidenceLeaving:  statev1.Residence_RESIDENCE_LEAVING,
+		directory.ResidenceArriving: statev1.Residence_RESIDENCE_ARRIVING,
+		directory.ResidenceAway:     statev1.Residence_RESIDENCE_AWAY,
+	}
 }
 
 func group(g directory.Group) *statev1.Group {

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"regexp"
 	"strconv"
 	"time"
 
@@ -9,35 +8,13 @@ import (
 
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/schemas/gen/errcode"
+	"lockstep.internal/services/state/directory"
 	"lockstep.internal/services/state/postgres"
 )
 
-const maxDisplayName = 100
-
-// slug checks a DNS-safe name of at most 40 characters.
-func slug(value string) error {
-	ok, _ := regexp.MatchString(`^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$`, value)
-	if !ok {
-		return fault.New(errcode.InvalidArgument, "name %q must be 1 to 40 characters of a-z, 0-9 and inner -", value).
-			With("field", "name")
-	}
-	return nil
-}
-
-// username checks a login name: a slug that may have dots and underscores.
-func username(value string) error {
-	ok, _ := regexp.MatchString(`^[a-z0-9]([a-z0-9._-]{0,62}[a-z0-9])?$`, value)
-	if !ok {
-		return fault.New(errcode.InvalidArgument,
-			"username %q must be 1 to 64 characters of a-z, 0-9 and inner ., _ and -", value).
-			With("field", "username")
-	}
-	return nil
-}
-
 func displayName(field, value string) error {
-	if value == "" || len(value) > maxDisplayName {
-		return fault.New(errcode.InvalidArgument, "%s must have 1 to %d characters", field, maxDisplayName).
+	if value == "" || len(value) > directory.MaxDisplayName {
+		return fault.New(errcode.InvalidArgument, "%s must have 1 to %d characters", field, directory.MaxDisplayName).
 			With("field", field)
 	}
 	return nil

@@ -46,7 +46,7 @@ func (s *subscriberService) CreateSubscriber(
 	if err := s.administer(ctx); err != nil {
 		return nil, err
 	}
-	if err := slug(r.Msg.GetName()); err != nil {
+	if err := directory.CheckName(r.Msg.GetName()); err != nil {
 		return nil, err
 	}
 	filter, err := s.cell.SubscriberFilter(r.Msg.GetFilter())

@@ -11,6 +11,7 @@ import (
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
 	"lockstep.internal/schemas/gen/lockstep/state/v1/statev1connect"
 	"lockstep.internal/services/state/authz"
+	"lockstep.internal/services/state/directory"
 	"lockstep.internal/services/state/workspace"
 )
 
@@ -23,7 +24,7 @@ func (s *templateService) PutTemplate(
 	ctx context.Context,
 	r *connect.Request[statev1.PutTemplateRequest],
 ) (*connect.Response[statev1.PutTemplateResponse], error) {
-	if err := slug(r.Msg.GetName()); err != nil {
+	if err := directory.CheckName(r.Msg.GetName()); err != nil {
 		return nil, err
 	}
 	asked := r.Msg.GetSpec()

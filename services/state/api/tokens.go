@@ -134,7 +134,7 @@ func (s *tokenService) ExchangeToken(
 			With("field", "audience")
 	}
 	for _, name := range audience {
-		if slug(name) != nil {
+		if directory.CheckName(name) != nil {
 			return nil, fault.New(errcode.InvalidArgument,
 				"audience %q is not a service name: use 1 to 40 characters of a-z, 0-9 and -", name).
 				With("field", "audience")

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"lockstep.internal/libs/access"
+	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/events"
 )
 
@@ -25,13 +26,21 @@ func Key(id int64) string { return strconv.FormatInt(id, 10) }
 
 // Organization holds groups.
 type Organization struct {
-	ID   int64
-	Name string
+	ID        int64
+	Name      string
+	Residence Residence
+	// OtherCell is the cell that the organization goes to, comes from or is in. Empty for [ResidenceHere].
+	OtherCell topology.Cell
 }
 
 // Entry returns the directory entry of the organization. It does not contain the name.
 func (o Organization) Entry() Entry {
 	return Entry{"organization", Key(o.ID), events.DirectoryOrganization{OrganizationID: int(o.ID)}}
+}
+
+// Removed returns the directory entry of the organization after its removal.
+func (o Organization) Removed() Entry {
+	return Entry{"organization", Key(o.ID), events.DirectoryOrganization{OrganizationID: int(o.ID), Deleted: true}}
 }
 
 // Group holds groups and projects. ParentID is 0 directly below the organization.
@@ -49,6 +58,13 @@ func (g Group) Entry() Entry {
 	}}
 }
 
+// Removed returns the directory entry of the group after its removal.
+func (g Group) Removed() Entry {
+	return Entry{"group", Key(g.ID), events.DirectoryGroup{
+		GroupID: int(g.ID), OrganizationID: int(g.OrganizationID), ParentGroupID: int(g.ParentID), Deleted: true,
+	}}
+}
+
 // Project holds workspaces and agents. Path is the names from the organization to the project, joined by slashes.
 type Project struct {
 	ID             int64
@@ -62,6 +78,13 @@ type Project struct {
 func (p Project) Entry() Entry {
 	return Entry{"project", Key(p.ID), events.DirectoryProject{
 		ProjectID: int(p.ID), GroupID: int(p.GroupID), OrganizationID: int(p.OrganizationID),
+	}}
+}
+
+// Removed returns the directory entry of the project after its removal.
+func (p Project) Removed() Entry {
+	return Entry{"project", Key(p.ID), events.DirectoryProject{
+		ProjectID: int(p.ID), GroupID: int(p.GroupID), OrganizationID: int(p.OrganizationID), Deleted: true,
 	}}
 }
 
@@ -86,6 +109,11 @@ func (u User) Entry() Entry {
 		entry.RevokedTokens = append(entry.RevokedTokens, int(token))
 	}
 	return Entry{"user", Key(u.ID), entry}
+}
+
+// Removed returns the directory entry of the user after its removal.
+func (u User) Removed() Entry {
+	return Entry{"user", Key(u.ID), events.DirectoryUser{UserID: int(u.ID), State: events.UserStateBlocked, Deleted: true}}
 }
 
 // Token is a personal access token without its value. A zero time means never.

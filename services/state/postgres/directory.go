@@ -70,6 +70,7 @@ func asFault(err error, exists, missing string) error {
 func (d *Directory) CreateOrganization(
 	ctx context.Context, tx pgx.Tx, o directory.Organization,
 ) (directory.Organization, error) {
+	o = o.At(directory.ResidenceHere, "")
 	err := tx.QueryRow(ctx, `insert into organizations (name) values ($1) returning id`, o.Name).Scan(&o.ID)
 	return o, asFault(err, fmt.Sprintf("organization %q", o.Name), "")
 }
@@ -82,6 +83,9 @@ func (d *Directory) CreateGroup(ctx context.Context, tx pgx.Tx, g directory.Grou
 			return g, asFault(err, "", fmt.Sprintf("group %d", g.ParentID))
 		}
 	}
+	if err := lockChangeable(ctx, tx, directory.Scope{Kind: directory.ScopeOrganization, ID: g.OrganizationID}); err != nil {
+		return g, err
+	}
 	err := tx.QueryRow(ctx, `
 		insert into groups (organization_id, parent_group_id, name) values ($1, nullif($2, 0), $3) returning id`,
 		g.OrganizationID, g.ParentID, g.Name).Scan(&g.ID)
@@ -92,6 +96,9 @@ func (d *Directory) CreateGroup(ctx context.Context, tx pgx.Tx, g directory.Grou
 func (d *Directory) CreateProject(
 	ctx context.Context, tx pgx.Tx, groupID int64, name string,
 ) (directory.Project, error) {
+	if err := lockChangeable(ctx, tx, directory.Scope{Kind: directory.ScopeGroup, ID: groupID}); err != nil {
+		return directory.Project{}, err
+	}
 	var id int64
 	err := tx.QueryRow(ctx, `
 		insert into projects (organization_id, group_id, name) select organization_id, id, $2 from groups where id = $1
@@ -141,13 +148,6 @@ func (d *Directory) revokedSince() time.Time { return d.Now().Add(-access.Revoca
 // AccessChannel is the NOTIFY channel with the id of each user who lost a token, a role or all access, or got a role.
 const AccessChannel = "access"
 
-func notifyAccess(ctx context.Context, tx pgx.Tx, userID int64) error {
-	if _, err := tx.Exec(ctx, `select pg_notify($1, ($2::bigint)::text)`, AccessChannel, userID); err != nil {
-		return fmt.Errorf("notify of changed access: %w", err)
-	}
-	return nil
-}
-
 // lockUser locks a user and with it its memberships.
 func lockUser(ctx context.Context, tx pgx.Tx, id int64) error {
 	var one int
@@ -160,7 +160,15 @@ func (d *Directory) PutMembership(ctx context.Context, tx pgx.Tx, m directory.Me
 	if err := lockUser(ctx, tx, m.UserID); err != nil {
 		return err
 	}
+	if err := lockChangeable(ctx, tx, m.Scope); err != nil {
+		return err
+	}
 	var batch pgx.Batch
+	queueMembership(&batch, m)
+	return send(ctx, tx, &batch, "store membership")
+}
+
+func queueMembership(batch *pgx.Batch, m directory.Membership) {
 	batch.Queue(`
 		insert into memberships (user_id, scope, scope_id, role) values ($1, $2, $3, $4)
 		on conflict (user_id, scope, scope_id) do update set role = excluded.role`,
@@ -168,7 +176,6 @@ func (d *Directory) PutMembership(ctx context.Context, tx pgx.Tx, m directory.Me
 	batch.Queue(`delete from ended_memberships where user_id = $1 and scope = $2 and scope_id = $3`,
 		m.UserID, m.Scope.Kind, m.Scope.ID)
 	batch.Queue(`select pg_notify($1, ($2::bigint)::text)`, AccessChannel, m.UserID)
-	return send(ctx, tx, &batch, "store membership")
 }
 
 // DeleteMembership removes the user's role in a scope and returns the removed membership. It returns the
@@ -180,18 +187,26 @@ func (d *Directory) DeleteMembership(
 	if err := lockUser(ctx, tx, userID); err != nil {
 		return m, err
 	}
-	err := tx.QueryRow(ctx, `delete from memberships where user_id = $1 and scope = $2 and scope_id = $3 returning role`,
+	if err := lockChangeable(ctx, tx, scope); err != nil {
+		return m, err
+	}
+	err := tx.QueryRow(ctx, `select role from memberships where user_id = $1 and scope = $2 and scope_id = $3`,
 		userID, scope.Kind, scope.ID).Scan(&m.Role)
 	if err != nil {
 		return m, asFault(err, "", fmt.Sprintf("membership of user %d in %s %d", userID, scope.Kind, scope.ID))
 	}
-	_, err = tx.Exec(ctx, `
+	var batch pgx.Batch
+	queueEnd(&batch, m)
+	return m, send(ctx, tx, &batch, "delete membership")
+}
+
+func queueEnd(batch *pgx.Batch, m directory.Membership) {
+	batch.Queue(`delete from memberships where user_id = $1 and scope = $2 and scope_id = $3`,
+		m.UserID, m.Scope.Kind, m.Scope.ID)
+	batch.Queue(`
 		insert into ended_memberships (user_id, scope, scope_id, role) values ($1, $2, $3, $4)
-		on conflict (user_id, scope, scope_id) do update set role = excluded.role`, userID, scope.Kind, scope.ID, m.Role)
-	if err != nil {
-		return m, fmt.Errorf("store the end of a membership: %w", err)
-	}
-	return m, notifyAccess(ctx, tx, userID)
+		on conflict (user_id, scope, scope_id) do update set role = excluded.role`, m.UserID, m.Scope.Kind, m.Scope.ID, m.Role)
+	batch.Queue(`select pg_notify($1, ($2::bigint)::text)`, AccessChannel, m.UserID)
 }
 
 // agentPeriod is the time in which the registration of an agent counts, even if the agent is revoked.
@@ -203,6 +218,9 @@ func (d *Directory) checkAgents(ctx context.Context, tx pgx.Tx, project int64, l
 	var one, counted int
 	if err := tx.QueryRow(ctx, `select 1 from projects where id = $1 for no key update`, project).Scan(&one); err != nil {
 		return asFault(err, "", fmt.Sprintf("project %d", project))
+	}
+	if err := lockChangeable(ctx, tx, directory.Scope{Kind: directory.ScopeProject, ID: project}); err != nil {
+		return err
 	}
 	err := tx.QueryRow(ctx, `
 		select count(*) from agents where project_id = $1 and (revoked_at is null or created_at > $2)`,
@@ -246,31 +264,25 @@ func (d *Directory) RevokeAgent(ctx context.Context, tx pgx.Tx, id int64) (agent
 	return a, asFault(err, "", fmt.Sprintf("agent %d", id))
 }
 
-// IDsPerCell is the size of a cell's id range: 2^40.
-const IDsPerCell = int64(1) << 40
-
-// ReserveIDs moves the id sequence into the range of the cell. It returns an error if the sequence was already
+// ReserveIDs moves the id sequence into the range of a cell number. It returns an error if the sequence was already
 // used.
 func (d *Directory) ReserveIDs(ctx context.Context, cell int64) error {
+	ids := directory.CellIDs(cell)
 	return postgres.InTx(ctx, d.DB, func(tx pgx.Tx) error {
-		first := cell*IDsPerCell + 1
 		var last int64
 		var called bool
 		if err := tx.QueryRow(ctx, `select last_value, is_called from ids`).Scan(&last, &called); err != nil {
 			return fmt.Errorf("read the id sequence: %w", err)
 		}
-		if last >= first && last < first+IDsPerCell {
+		if ids.Contains(last) {
 			return nil
 		}
 		if called {
 			return fmt.Errorf(
 				"cell number %d starts with id %d, but this database uses ids up to %d: keep the old cell number",
-				cell,
-				first,
-				last,
-			)
+				cell, ids.First, last)
 		}
-		if _, err := tx.Exec(ctx, `select setval('ids', $1, false)`, first); err != nil {
+		if _, err := tx.Exec(ctx, `select setval('ids', $1, false)`, ids.First); err != nil {
 			return fmt.Errorf("reserve ids: %w", err)
 		}
 		return nil

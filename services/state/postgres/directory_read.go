@@ -200,12 +200,8 @@ func (d *Directory) Projects(
 
 // Organizations lists the organizations in which the user has a role, or all for user 0.
 func (d *Directory) Organizations(ctx context.Context, userID int64, page Page) ([]directory.Organization, error) {
-	return list(ctx, d, "organizations", func(row pgx.CollectableRow) (directory.Organization, error) {
-		var o directory.Organization
-		err := row.Scan(&o.ID, &o.Name)
-		return o, err //nolint:wrapcheck // the caller wraps it
-	}, `
-		select id, name from organizations o where ($1 = 0 or exists (
+	return list(ctx, d, "organizations", scanOrganization, `
+		select `+organizationColumns+` from organizations o where ($1 = 0 or exists (
 			select from memberships m where m.user_id = $1 and (
 				m.scope = 'organization' and m.scope_id = o.id
 				or m.scope = 'group' and m.scope_id in (select id from groups where organization_id = o.id)

@@ -2,7 +2,9 @@ package postgres
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 
@@ -16,9 +18,11 @@ import (
 func (d *Directory) LockEntries(ctx context.Context, tx pgx.Tx) ([]directory.Entry, error) {
 	var entries []directory.Entry
 	for _, read := range []func() ([]directory.Entry, error){
+		// First: an entity that came again later is published after its removal.
+		func() ([]directory.Entry, error) { return d.removedEntries(ctx, tx) },
 		func() ([]directory.Entry, error) {
-			return collect(ctx, tx, `select id, name from organizations order by id`,
-				pgx.RowToStructByPos[directory.Organization], directory.Organization.Entry)
+			query := `select ` + organizationColumns + ` from organizations o order by id`
+			return collect(ctx, tx, query, scanOrganization, directory.Organization.Entry)
 		},
 		func() ([]directory.Entry, error) {
 			query := `select id, organization_id, coalesce(parent_group_id, 0), name from groups order by id`
@@ -57,6 +61,24 @@ func (d *Directory) LockEntries(ctx context.Context, tx pgx.Tx) ([]directory.Ent
 		entries = append(entries, more...)
 	}
 	return entries, nil
+}
+
+// removedEntries returns the entries of what canceled moves have removed.
+func (d *Directory) removedEntries(ctx context.Context, tx pgx.Tx) ([]directory.Entry, error) {
+	moves, err := collect(ctx, tx, `
+		select removed from organization_moves where removed <> '[]' order by ended_at, move_id`,
+		pgx.RowTo[[]removedEntry], func(m []removedEntry) []removedEntry { return m })
+	var entries []directory.Entry
+	for _, e := range slices.Concat(moves...) {
+		entries = append(entries, directory.Entry{Kind: e.Kind, Key: e.Key, Data: e.Data})
+	}
+	return entries, err
+}
+
+// removedEntry is a stored [directory.Entry]: its data is not decoded.
+type removedEntry struct {
+	Kind, Key string
+	Data      json.RawMessage
 }
 
 func membershipsOf(table string) string {

@@ -6,6 +6,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"lockstep.internal/libs/postgres"
+	"lockstep.internal/services/state/directory"
 	"lockstep.internal/services/state/workspace"
 )
 
@@ -15,8 +17,22 @@ func scanTemplate(row pgx.CollectableRow) (workspace.Template, error) {
 	return t, err //nolint:wrapcheck // the caller wraps it
 }
 
-// PutTemplate creates or replaces a template.
+// PutTemplate creates or replaces a template. It returns the fault of [directory.Organization.Changeable].
 func (d *Directory) PutTemplate(ctx context.Context, t workspace.Template) (workspace.Template, error) {
+	if t.ProjectID == 0 {
+		return d.putTemplate(ctx, t)
+	}
+	err := postgres.InTx(ctx, d.DB, func(tx pgx.Tx) (err error) {
+		if err := lockChangeable(ctx, tx, directory.Scope{Kind: directory.ScopeProject, ID: t.ProjectID}); err != nil {
+			return err
+		}
+		t, err = d.Within(tx).putTemplate(ctx, t)
+		return err
+	})
+	return t, err
+}
+
+func (d *Directory) putTemplate(ctx context.Context, t workspace.Template) (workspace.Template, error) {
 	return one(ctx, d, fmt.Sprintf("template %q", t.Name), scanTemplate, `
 		insert into templates (project_id, name, spec, updated_at) values ($1, $2, $3, $4)
 		on conflict (project_id, name) do update set spec = excluded.spec, updated_at = excluded.updated_at

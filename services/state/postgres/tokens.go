@@ -50,6 +50,9 @@ func (d *Directory) CreateToken(
 		if err := lockUser(ctx, tx, t.UserID); err != nil {
 			return err
 		}
+		if err := lockMember(ctx, tx, t.UserID); err != nil {
+			return err
+		}
 		if limit > 0 {
 			if err := d.checkTokens(ctx, tx, t.UserID, limit); err != nil {
 				return err

@@ -11,6 +11,7 @@ import (
 
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/schemas/gen/errcode"
+	"lockstep.internal/services/state/directory"
 	"lockstep.internal/services/state/workspace"
 )
 
@@ -30,8 +31,11 @@ type Workspaces struct {
 }
 
 // Insert stores a new workspace. It returns the fault already_exists if the name or the idempotency key is in use, and
-// not_found if the project, agent or user does not exist.
+// not_found if the project, agent or user does not exist. It returns the fault of [directory.Organization.Changeable].
 func (s *Workspaces) Insert(ctx context.Context, tx pgx.Tx, w workspace.Workspace) error {
+	if err := lockChangeable(ctx, tx, directory.Scope{Kind: directory.ScopeProject, ID: w.ProjectID}); err != nil {
+		return err
+	}
 	a := argsOf(w)
 	_, err := tx.Exec(ctx, `
 		insert into workspaces (id, name, project_id, agent_id, user_id, template, namespace, idempotency_key, created_at,
