@@ -131,8 +131,8 @@ func (d *Directory) publishImport(
 	return d.publishMany(ctx, tx, entries)
 }
 
-// EndMove ends a move, and publishes what that changes. At the source of an organization that has moved, it returns what
-// changed the access of its members since the begin of the move; at the target it applies that.
+// EndMove ends a move, and publishes what that changes. At the source of an organization that has moved, it returns
+// what changed the access of its members since the begin of the move; at the target it applies that.
 func (d *Directory) EndMove(
 	ctx context.Context, organizationID int64, moveID string, outcome move.Outcome, changes move.AccessChanges,
 ) (m move.Move, since move.AccessChanges, err error) {
@@ -141,7 +141,7 @@ func (d *Directory) EndMove(
 		if err != nil {
 			return err
 		}
-		ends := false
+		var ends bool
 		if m, ends, err = known.End(organizationID, outcome, d.Now()); err != nil {
 			return err
 		}

@@ -1,16 +1,16 @@
 package api
 
 import (
-	"iter"
-
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
 	"lockstep.internal/services/state/directory"
 	"lockstep.internal/services/state/move"
+	"lockstep.internal/services/state/workspace"
 )
 
 func moveMessage(m move.Move) *statev1.Move {
 	directions := map[move.Direction]statev1.MoveDirection{
-		move.DirectionOut: statev1.MoveDirection_MOVE_DIRECTION_OUT, move.DirectionIn: statev1.MoveDirection_MOVE_DIRECTION_IN,
+		move.DirectionOut: statev1.MoveDirection_MOVE_DIRECTION_OUT,
+		move.DirectionIn:  statev1.MoveDirection_MOVE_DIRECTION_IN,
 	}
 	out := &statev1.Move{
 		MoveId: m.ID, OrganizationId: m.OrganizationID, Direction: directions[m.Direction], OtherCell: string(m.OtherCell),
@@ -34,39 +34,30 @@ func moveOutcomes() map[statev1.MoveOutcome]move.Outcome {
 }
 
 // moveRecords returns the records of a content, in the order that an import needs.
-func moveRecords(c move.Content) iter.Seq[*statev1.MoveRecord] {
-	return func(yield func(*statev1.MoveRecord) bool) {
-		o := &statev1.Organization{Id: c.Organization.ID, Name: c.Organization.Name}
-		if !yield(&statev1.MoveRecord{Entity: &statev1.MoveRecord_Organization{Organization: o}}) {
-			return
-		}
-		for _, g := range c.Groups {
-			if !yield(&statev1.MoveRecord{Entity: &statev1.MoveRecord_Group{Group: group(g)}}) {
-				return
-			}
-		}
-		for _, p := range c.Projects {
-			if !yield(&statev1.MoveRecord{Entity: &statev1.MoveRecord_Project{Project: project(p)}}) {
-				return
-			}
-		}
-		for _, u := range c.Users {
-			if !yield(&statev1.MoveRecord{Entity: &statev1.MoveRecord_User{User: user(u)}}) {
-				return
-			}
-		}
-		for _, m := range c.Memberships {
-			if !yield(&statev1.MoveRecord{Entity: &statev1.MoveRecord_Membership{Membership: membership(m)}}) {
-				return
-			}
-		}
-		for _, t := range c.Tokens {
-			moved := &statev1.MovedToken{Token: accessToken(t.Token), Hash: t.Hash[:]}
-			if !yield(&statev1.MoveRecord{Entity: &statev1.MoveRecord_Token{Token: moved}}) {
-				return
-			}
-		}
+func moveRecords(c move.Content) []*statev1.MoveRecord {
+	o := &statev1.Organization{Id: c.Organization.ID, Name: c.Organization.Name}
+	records := make([]*statev1.MoveRecord, 0, c.Records())
+	records = append(records, &statev1.MoveRecord{Entity: &statev1.MoveRecord_Organization{Organization: o}})
+	for _, g := range c.Groups {
+		records = append(records, &statev1.MoveRecord{Entity: &statev1.MoveRecord_Group{Group: group(g)}})
 	}
+	for _, p := range c.Projects {
+		records = append(records, &statev1.MoveRecord{Entity: &statev1.MoveRecord_Project{Project: project(p)}})
+	}
+	for _, u := range c.Users {
+		records = append(records, &statev1.MoveRecord{Entity: &statev1.MoveRecord_User{User: user(u)}})
+	}
+	for _, m := range c.Memberships {
+		records = append(records, &statev1.MoveRecord{Entity: &statev1.MoveRecord_Membership{Membership: membership(m)}})
+	}
+	for _, t := range c.Tokens {
+		moved := &statev1.MovedToken{Token: accessToken(t.Token), Hash: t.Hash[:]}
+		records = append(records, &statev1.MoveRecord{Entity: &statev1.MoveRecord_Token{Token: moved}})
+	}
+	for _, t := range c.Templates {
+		records = append(records, &statev1.MoveRecord{Entity: &statev1.MoveRecord_Template{Template: template(t)}})
+	}
+	return records
 }
 
 // readRecord adds a record to the content of an import.
@@ -107,6 +98,11 @@ func readRecord(r *move.Reader, record *statev1.MoveRecord) error {
 			token.ExpiresAt = t.GetExpiresAt().AsTime()
 		}
 		return r.Token(token, entity.Token.GetHash())
+	case *statev1.MoveRecord_Template:
+		t := entity.Template
+		return r.Template(workspace.Template{
+			ProjectID: t.GetProjectId(), Name: t.GetName(), Spec: specOf(t.GetSpec()), UpdatedAt: t.GetUpdatedAt().AsTime(),
+		})
 	default:
 		return r.Unknown()
 	}

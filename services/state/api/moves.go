@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"fmt"
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
@@ -25,11 +26,12 @@ type moveService struct {
 }
 
 const (
-	// exportedRecords is the number of records in a message of an export.
+	// exportedRecords and exportedBytes bound the records in a message of an export.
 	exportedRecords = 500
+	exportedBytes   = 1 << 20
 	// importedRecords is the maximum number of records in a message of an import.
 	importedRecords = 1000
-	// accessChanges is the maximum number of revoked tokens, and of blocked users, at the end of a move.
+	// maxAccessChanges is the maximum number of revoked tokens, and of blocked users, at the end of a move.
 	maxAccessChanges = move.MaxRecords
 )
 
@@ -69,19 +71,26 @@ func (s *moveService) ExportOrganization(
 	if err != nil {
 		return err
 	}
-	var records []*statev1.MoveRecord
-	for record := range moveRecords(content) {
-		if records = append(records, record); len(records) == exportedRecords {
-			if err := stream.Send(&statev1.ExportOrganizationResponse{Records: records}); err != nil {
-				return err //nolint:wrapcheck // it is an error of the stream
-			}
-			records = nil
+	var message statev1.ExportOrganizationResponse
+	bytes := 0
+	for _, record := range moveRecords(content) {
+		message.Records = append(message.Records, record)
+		bytes += proto.Size(record)
+		if len(message.GetRecords()) < exportedRecords && bytes < exportedBytes {
+			continue
 		}
+		if err := stream.Send(&message); err != nil {
+			return fmt.Errorf("send an export: %w", err)
+		}
+		message.Records, bytes = nil, 0
 	}
-	if len(records) == 0 {
+	if len(message.GetRecords()) == 0 {
 		return nil
 	}
-	return stream.Send(&statev1.ExportOrganizationResponse{Records: records}) //nolint:wrapcheck // see above
+	if err := stream.Send(&message); err != nil {
+		return fmt.Errorf("send an export: %w", err)
+	}
+	return nil
 }
 
 func (s *moveService) ImportOrganization(
@@ -135,7 +144,7 @@ func (s *moveService) readImport(
 		}
 	}
 	if err := stream.Err(); err != nil {
-		return m, move.Content{}, err //nolint:wrapcheck // it is an error of the stream
+		return m, move.Content{}, fmt.Errorf("read an import: %w", err)
 	}
 	if reader == nil {
 		return m, move.Content{}, move.ValidateID("", 0)

@@ -1,12 +1,15 @@
 package move
 
 import (
+	"cmp"
 	"crypto/sha256"
+	"fmt"
 	"time"
 
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/services/state/directory"
+	"lockstep.internal/services/state/workspace"
 )
 
 // Limits of an import.
@@ -31,11 +34,14 @@ type Content struct {
 	Users        []directory.User
 	Memberships  []directory.Membership
 	Tokens       []Token
+	// Templates of projects of the organization.
+	Templates []workspace.Template
 }
 
 // Records returns the number of records.
 func (c Content) Records() int {
-	return 1 + len(c.Groups) + len(c.Projects) + len(c.Users) + len(c.Memberships) + len(c.Tokens)
+	return 1 + len(c.Groups) + len(c.Projects) + len(c.Users) + len(c.Memberships) + len(c.Tokens) +
+		len(c.Templates)
 }
 
 // CheckSize returns the fault failed_precondition if the content is too large for an import.
@@ -62,8 +68,16 @@ type Reader struct {
 	hashes                          map[[sha256.Size]byte]bool
 }
 
+// Kinds of names that are unique at a place.
+const (
+	kindGroup    = "group"
+	kindProject  = "project"
+	kindUser     = "user"
+	kindTemplate = "template"
+)
+
 type placed struct {
-	kind   directory.ScopeKind
+	kind   string
 	parent int64
 	name   string
 }
@@ -96,7 +110,7 @@ func (r *Reader) Grow(size int) error {
 // Content returns the content when all records are read.
 func (r *Reader) Content() (Content, error) {
 	if r.content.Organization.ID == 0 {
-		return Content{}, r.refuse("it has no record of the organization")
+		return Content{}, r.refusef("it has no record of the organization")
 	}
 	c := r.content
 	for i := range c.Tokens {
@@ -107,25 +121,25 @@ func (r *Reader) Content() (Content, error) {
 	return c, nil
 }
 
-func (r *Reader) refuse(format string, args ...any) error {
+func (r *Reader) refusef(format string, args ...any) error {
 	return fault.New(errcode.InvalidArgument, "the import of organization %d is malformed: %s", r.organization,
-		fault.New(errcode.InvalidArgument, format, args...).Message).With("field", "records")
+		fmt.Sprintf(format, args...)).With("field", "records")
 }
 
 // Unknown refuses a record of a kind that this version does not know.
 func (r *Reader) Unknown() error {
-	return r.refuse("a record is of a kind that this version does not know: use the same version in both cells")
+	return r.refusef("a record is of a kind that this version does not know: use the same version in both cells")
 }
 
 // begin checks what all records but the first one have in common.
 func (r *Reader) begin(kind string, id int64, known map[int64]bool) error {
 	switch {
 	case r.content.Organization.ID == 0:
-		return r.refuse("the first record must be the organization")
+		return r.refusef("the first record must be the organization")
 	case id <= 0:
-		return r.refuse("a %s has the id %d", kind, id)
+		return r.refusef("a %s has the id %d", kind, id)
 	case known[id]:
-		return r.refuse("%s %d comes twice", kind, id)
+		return r.refusef("%s %d comes twice", kind, id)
 	default:
 		return nil
 	}
@@ -135,12 +149,12 @@ func (r *Reader) begin(kind string, id int64, known map[int64]bool) error {
 func (r *Reader) Organization(o directory.Organization) error {
 	switch {
 	case r.content.Organization.ID != 0:
-		return r.refuse("the organization comes twice")
+		return r.refusef("the organization comes twice")
 	case o.ID != r.organization:
-		return r.refuse("it has organization %d", o.ID)
+		return r.refusef("it has organization %d", o.ID)
 	}
 	if err := directory.CheckName(o.Name); err != nil {
-		return r.refuse("organization %d: %v", o.ID, err)
+		return r.refusef("organization %d: %v", o.ID, err)
 	}
 	r.content.Organization = directory.Organization{ID: o.ID, Name: o.Name}
 	return nil
@@ -148,16 +162,16 @@ func (r *Reader) Organization(o directory.Organization) error {
 
 // Group adds a group.
 func (r *Reader) Group(g directory.Group) error {
-	if err := r.begin("group", g.ID, r.groups); err != nil {
+	if err := r.begin(kindGroup, g.ID, r.groups); err != nil {
 		return err
 	}
 	switch {
 	case g.OrganizationID != r.organization:
-		return r.refuse("group %d is in organization %d", g.ID, g.OrganizationID)
+		return r.refusef("group %d is in organization %d", g.ID, g.OrganizationID)
 	case g.ParentID != 0 && !r.groups[g.ParentID]:
-		return r.refuse("group %d is in group %d, which did not come before", g.ID, g.ParentID)
+		return r.refusef("group %d is in group %d, which did not come before", g.ID, g.ParentID)
 	}
-	if err := r.name("group", g.ID, placed{directory.ScopeGroup, g.ParentID, g.Name}); err != nil {
+	if err := r.name(g.ID, placed{kindGroup, g.ParentID, g.Name}); err != nil {
 		return err
 	}
 	r.groups[g.ID] = true
@@ -167,16 +181,16 @@ func (r *Reader) Group(g directory.Group) error {
 
 // Project adds a project. Its path is ignored.
 func (r *Reader) Project(p directory.Project) error {
-	if err := r.begin("project", p.ID, r.projects); err != nil {
+	if err := r.begin(kindProject, p.ID, r.projects); err != nil {
 		return err
 	}
 	switch {
 	case p.OrganizationID != r.organization:
-		return r.refuse("project %d is in organization %d", p.ID, p.OrganizationID)
+		return r.refusef("project %d is in organization %d", p.ID, p.OrganizationID)
 	case !r.groups[p.GroupID]:
-		return r.refuse("project %d is in group %d, which did not come before", p.ID, p.GroupID)
+		return r.refusef("project %d is in group %d, which did not come before", p.ID, p.GroupID)
 	}
-	if err := r.name("project", p.ID, placed{directory.ScopeProject, p.GroupID, p.Name}); err != nil {
+	if err := r.name(p.ID, placed{kindProject, p.GroupID, p.Name}); err != nil {
 		return err
 	}
 	r.projects[p.ID] = true
@@ -185,12 +199,12 @@ func (r *Reader) Project(p directory.Project) error {
 	return nil
 }
 
-func (r *Reader) name(kind string, id int64, p placed) error {
+func (r *Reader) name(id int64, p placed) error {
 	if err := directory.CheckName(p.name); err != nil {
-		return r.refuse("%s %d: %v", kind, id, err)
+		return r.refusef("%s %d: %v", p.kind, id, err)
 	}
 	if r.names[p] {
-		return r.refuse("%s %d has the name %s of another one beside it", kind, id, p.name)
+		return r.refusef("%s %d has the name %s of another one beside it", p.kind, id, p.name)
 	}
 	r.names[p] = true
 	return nil
@@ -198,18 +212,18 @@ func (r *Reader) name(kind string, id int64, p placed) error {
 
 // User adds a user, who must be no administrator.
 func (r *Reader) User(u directory.User) error {
-	if err := r.begin("user", u.ID, r.users); err != nil {
+	if err := r.begin(kindUser, u.ID, r.users); err != nil {
 		return err
 	}
 	if u.Admin {
-		return r.refuse("user %d is an administrator: rights in a cell do not move", u.ID)
+		return r.refusef("user %d is an administrator: rights in a cell do not move", u.ID)
 	}
 	if err := directory.CheckUsername(u.Username); err != nil {
-		return r.refuse("user %d: %v", u.ID, err)
+		return r.refusef("user %d: %v", u.ID, err)
 	}
-	p := placed{name: u.Username}
+	p := placed{kind: kindUser, name: u.Username}
 	if r.names[p] {
-		return r.refuse("two users have the name %s", u.Username)
+		return r.refusef("two users have the name %s", u.Username)
 	}
 	r.names[p], r.users[u.ID] = true, true
 	r.content.Users = append(r.content.Users, directory.User{ID: u.ID, Username: u.Username, Blocked: u.Blocked})
@@ -229,14 +243,14 @@ func (r *Reader) Membership(m directory.Membership) error {
 	key := member{m.UserID, m.Scope}
 	switch {
 	case !r.users[m.UserID]:
-		return r.refuse("user %d of a membership did not come before", m.UserID)
+		return r.refusef("user %d of a membership did not come before", m.UserID)
 	case !inside[m.Scope.Kind]:
-		return r.refuse("user %d has a role in %s %d, which is not in the organization or did not come before", m.UserID,
+		return r.refusef("user %d has a role in %s %d, which is not in the organization or did not come before", m.UserID,
 			m.Scope.Kind, m.Scope.ID)
 	case m.Role.Rank() == 0:
-		return r.refuse("user %d has the unknown role %q in %s %d", m.UserID, m.Role, m.Scope.Kind, m.Scope.ID)
+		return r.refusef("user %d has the unknown role %q in %s %d", m.UserID, m.Role, m.Scope.Kind, m.Scope.ID)
 	case r.memberships[key]:
-		return r.refuse("user %d has two roles in %s %d", m.UserID, m.Scope.Kind, m.Scope.ID)
+		return r.refusef("user %d has two roles in %s %d", m.UserID, m.Scope.Kind, m.Scope.ID)
 	}
 	r.memberships[key] = true
 	r.content.Memberships = append(r.content.Memberships,
@@ -251,18 +265,38 @@ func (r *Reader) Token(t directory.Token, hash []byte) error {
 	}
 	switch {
 	case !r.users[t.UserID]:
-		return r.refuse("user %d of token %d did not come before", t.UserID, t.ID)
+		return r.refusef("user %d of token %d did not come before", t.UserID, t.ID)
 	case !t.Scope.Valid():
-		return r.refuse("token %d has the unknown scope %q", t.ID, t.Scope)
+		return r.refusef("token %d has the unknown scope %q", t.ID, t.Scope)
 	case t.Name == "" || len(t.Name) > directory.MaxDisplayName:
-		return r.refuse("the name of token %d must have 1 to %d characters", t.ID, directory.MaxDisplayName)
+		return r.refusef("the name of token %d must have 1 to %d characters", t.ID, directory.MaxDisplayName)
 	case outside(t.CreatedAt) || !t.ExpiresAt.IsZero() && outside(t.ExpiresAt):
-		return r.refuse("a time of token %d is not between the years 1970 and 9999", t.ID)
+		return r.refusef("a time of token %d is not between the years 1970 and 9999", t.ID)
 	case len(hash) != sha256.Size || r.hashes[[sha256.Size]byte(hash)]:
-		return r.refuse("the hash of token %d must have %d bytes, and be that of no other token", t.ID, sha256.Size)
+		return r.refusef("the hash of token %d must have %d bytes, and be that of no other token", t.ID, sha256.Size)
 	}
 	r.tokens[t.ID], r.hashes[[sha256.Size]byte(hash)] = true, true
 	r.content.Tokens = append(r.content.Tokens, Token{Token: t, Hash: [sha256.Size]byte(hash)})
+	return nil
+}
+
+// Template adds a template of a project.
+func (r *Reader) Template(t workspace.Template) error {
+	if err := r.begin("template of project", t.ProjectID, nil); err != nil {
+		return err
+	}
+	p := placed{kind: kindTemplate, parent: t.ProjectID, name: t.Name}
+	switch {
+	case !r.projects[t.ProjectID]:
+		return r.refusef("project %d of template %q did not come before", t.ProjectID, t.Name)
+	case r.names[p]:
+		return r.refusef("project %d has two templates %s", t.ProjectID, t.Name)
+	}
+	if err := cmp.Or(directory.CheckName(t.Name), t.Spec.Validate()); err != nil {
+		return r.refusef("template %q of project %d: %v", t.Name, t.ProjectID, err)
+	}
+	r.names[p] = true
+	r.content.Templates = append(r.content.Templates, t)
 	return nil
 }
 

@@ -128,7 +128,8 @@ func Begin(o directory.Organization, to topology.Cell, contents Contents) (direc
 	if contents != (Contents{}) {
 		return o, fault.New(errcode.FailedPrecondition,
 			"organization %s (%d) has %d agents and %d workspaces, which cannot move: terminate the workspaces and revoke "+
-				"the agents first (lockstep ws list, ws terminate, agent revoke)", o.Name, o.ID, contents.Agents, contents.Workspaces)
+				"the agents first (lockstep ws list, ws terminate, agent revoke)", o.Name, o.ID,
+			contents.Agents, contents.Workspaces)
 	}
 	return o.At(directory.ResidenceLeaving, to), nil
 }

@@ -9,6 +9,7 @@ import (
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/services/state/directory"
+	"lockstep.internal/services/state/workspace"
 )
 
 // Existing is what a cell has already of the content of an import.
@@ -45,6 +46,8 @@ type Plan struct {
 	// Memberships to put, and Ended ones to delete.
 	Memberships []directory.Membership
 	Ended       []directory.Membership
+	// Templates to create or to replace.
+	Templates []workspace.Template
 	// RevokedTokens exist here, and were revoked in the source.
 	RevokedTokens []int64
 	// Imported is what to remember.
@@ -93,11 +96,11 @@ func NewPlan(c Content, from Move, e Existing) (Plan, error) {
 		return Plan{}, fault.New(errcode.FailedPrecondition, "organization %s (%d) cannot be imported from cell %s: %s",
 			o.Name, o.ID, from.OtherCell, strings.Join(shown, "; "))
 	}
-	p.plan.Imported.Records = c.Records()
+	p.plan.Templates, p.plan.Imported.Records = c.Templates, c.Records()
 	return p.plan, nil
 }
 
-func (p *planner) conflict(format string, args ...any) {
+func (p *planner) conflictf(format string, args ...any) {
 	p.conflicts = append(p.conflicts, fmt.Sprintf(format, args...))
 }
 
@@ -105,7 +108,7 @@ func (p *planner) conflict(format string, args ...any) {
 func (p *planner) foreign(kind string, id int64) bool {
 	own := p.existing.IDs.Contains(id)
 	if own {
-		p.conflict("this cell never had %s %d, though it gives that id", kind, id)
+		p.conflictf("this cell never had %s %d, though it gives that id", kind, id)
 	}
 	return !own
 }
@@ -114,12 +117,12 @@ func (p *planner) organization(o directory.Organization) {
 	e := p.existing.Organization
 	switch {
 	case p.existing.NameTaken != 0:
-		p.conflict("this cell has another organization with the name %s (%d): move it to a cell without one", o.Name,
+		p.conflictf("this cell has another organization with the name %s (%d): move it to a cell without one", o.Name,
 			p.existing.NameTaken)
 	case e.ID == 0:
 		p.foreign("organization", o.ID)
 	case e.Name != o.Name:
-		p.conflict("organization %d has the name %s here", o.ID, e.Name)
+		p.conflictf("organization %d has the name %s here", o.ID, e.Name)
 	}
 }
 
@@ -132,12 +135,12 @@ func (p *planner) groups() {
 			p.plan.Groups = append(p.plan.Groups, g)
 			p.plan.Imported.Groups = append(p.plan.Imported.Groups, g.ID)
 		case exists && known != g:
-			p.conflict("group %d has another name or place here", g.ID)
+			p.conflictf("group %d has another name or place here", g.ID)
 		}
 	}
 	for _, id := range sortedIDs(p.existing.Groups) {
 		if !imported[id] {
-			p.conflict("the import does not have group %d, which the organization has here", id)
+			p.conflictf("the import does not have group %d, which the organization has here", id)
 		}
 	}
 }
@@ -153,12 +156,12 @@ func (p *planner) projects() {
 			p.plan.Projects = append(p.plan.Projects, project)
 			p.plan.Imported.Projects = append(p.plan.Imported.Projects, project.ID)
 		case exists && known != project:
-			p.conflict("project %d has another name or place here", project.ID)
+			p.conflictf("project %d has another name or place here", project.ID)
 		}
 	}
 	for _, id := range sortedIDs(p.existing.Projects) {
 		if !imported[id] {
-			p.conflict("the import does not have project %d, which the organization has here", id)
+			p.conflictf("the import does not have project %d, which the organization has here", id)
 		}
 	}
 }
@@ -173,12 +176,12 @@ func (p *planner) users() {
 		other, taken := named[u.Username]
 		switch {
 		case taken && other != u.ID:
-			p.conflict("this cell has another user with the name %s (%d): in the source, give the roles of user %d to a user "+
+			p.conflictf("this cell has another user with the name %s (%d): in the source, give the roles of user %d to a user "+
 				"with another name", u.Username, other, u.ID)
 		case exists && known.Username != u.Username:
-			p.conflict("user %d has the name %s here, not %s", u.ID, known.Username, u.Username)
+			p.conflictf("user %d has the name %s here, not %s", u.ID, known.Username, u.Username)
 		case exists && u.Blocked && !known.Blocked:
-			p.conflict("user %s (%d) is blocked in the source and active here: block it here, or unblock it there",
+			p.conflictf("user %s (%d) is blocked in the source and active here: block it here, or unblock it there",
 				u.Username, u.ID)
 		case !exists && p.foreign("user", u.ID):
 			p.plan.Users = append(p.plan.Users, u)
@@ -233,7 +236,7 @@ func (p *planner) tokens() {
 		other, taken := hashes[t.Hash]
 		switch {
 		case taken && other != t.ID || exists && (known.UserID != t.UserID || known.Hash != t.Hash):
-			p.conflict("token %d of user %d is another one here: revoke it in the source", t.ID, t.UserID)
+			p.conflictf("token %d of user %d is another one here: revoke it in the source", t.ID, t.UserID)
 		case exists:
 			here[t.ID] = true
 			if t.Revoked && !known.Revoked {

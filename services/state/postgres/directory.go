@@ -83,7 +83,8 @@ func (d *Directory) CreateGroup(ctx context.Context, tx pgx.Tx, g directory.Grou
 			return g, asFault(err, "", fmt.Sprintf("group %d", g.ParentID))
 		}
 	}
-	if err := lockChangeable(ctx, tx, directory.Scope{Kind: directory.ScopeOrganization, ID: g.OrganizationID}); err != nil {
+	scope := directory.Scope{Kind: directory.ScopeOrganization, ID: g.OrganizationID}
+	if err := lockChangeable(ctx, tx, scope); err != nil {
 		return g, err
 	}
 	err := tx.QueryRow(ctx, `
@@ -205,7 +206,8 @@ func queueEnd(batch *pgx.Batch, m directory.Membership) {
 		m.UserID, m.Scope.Kind, m.Scope.ID)
 	batch.Queue(`
 		insert into ended_memberships (user_id, scope, scope_id, role) values ($1, $2, $3, $4)
-		on conflict (user_id, scope, scope_id) do update set role = excluded.role`, m.UserID, m.Scope.Kind, m.Scope.ID, m.Role)
+		on conflict (user_id, scope, scope_id) do update set role = excluded.role`,
+		m.UserID, m.Scope.Kind, m.Scope.ID, m.Role)
 	batch.Queue(`select pg_notify($1, ($2::bigint)::text)`, AccessChannel, m.UserID)
 }
 

@@ -157,6 +157,9 @@ func (d *Directory) Import(ctx context.Context, tx pgx.Tx, p move.Plan) (Revocat
 			batch.Queue(`update personal_access_tokens set created_by = $2 where id = $1`, t.ID, t.CreatedBy)
 		}
 	}
+	for _, t := range p.Templates {
+		queueTemplate(&batch, t)
+	}
 	if err := send(ctx, tx, &batch, "import an organization"); err != nil {
 		return Revocation{}, asFault(err, fmt.Sprintf("a name or a token of organization %s (%d)", o.Name, o.ID),
 			fmt.Sprintf("a part of organization %s (%d)", o.Name, o.ID))
@@ -211,7 +214,8 @@ func (d *Directory) RemoveImported(
 			m.UserID, m.Scope.Kind, m.Scope.ID)
 		entries = append(entries, m.Entry(true))
 	}
-	if err := send(ctx, tx, &batch, "remove imported memberships"); err != nil {
+	batch.Queue(`delete from templates where project_id = any($1)`, i.Projects)
+	if err := send(ctx, tx, &batch, "remove imported memberships and templates"); err != nil {
 		return nil, err
 	}
 	users, err := d.removeUsers(ctx, tx, i)

@@ -78,6 +78,9 @@ func (d *Directory) ContentsOf(ctx context.Context, tx pgx.Tx, organizationID in
 	return c, nil
 }
 
+// membersOf are the users with a role in the organization $1.
+const membersOf = `select m.user_id from memberships m join ` + scopesOf + ` as inside using (scope, scope_id)`
+
 // scopesOf are the organization $1, its groups and its projects.
 const scopesOf = `(
 	select 'organization' as scope, $1::bigint as scope_id
@@ -127,7 +130,7 @@ func (d *Directory) Export(
 	}
 	c.Users, err = list(ctx, d, "users to move", scanUser, `
 		select id, username, false, state = 'blocked' from users where id in (
-			select m.user_id from memberships m join `+scopesOf+` as inside using (scope, scope_id)) order by id`, o.ID)
+			`+membersOf+`) order by id`, o.ID)
 	if err != nil {
 		return c, err
 	}
@@ -136,12 +139,18 @@ func (d *Directory) Export(
 	}
 	c.Tokens, err = list(ctx, d, "tokens to move", scanMovedToken, `
 		select `+movedTokenColumns+` from personal_access_tokens t join users u on u.id = t.user_id
-		where not u.admin and t.user_id in (select m.user_id from memberships m join `+scopesOf+` as inside using (scope, scope_id))
+		where not u.admin and t.user_id in (`+membersOf+`)
 			and (t.expires_at is null or t.expires_at > $2)
 			and (t.revoked_at is null or t.revoked_at > (
 				select max(ended_at) from organization_moves
 				where organization_id = $1 and direction = 'in' and outcome = 'moved'))
 		order by t.id`, o.ID, d.Now())
+	if err != nil {
+		return c, err
+	}
+	c.Templates, err = list(ctx, d, "templates to move", scanTemplate, `
+		select project_id, name, spec, updated_at from templates
+		where project_id in (select id from projects where organization_id = $1) order by project_id, name`, o.ID)
 	return c, err
 }
 
@@ -162,7 +171,7 @@ func (d *Directory) LockAccessChanges(ctx context.Context, tx pgx.Tx, m move.Mov
 	d = d.Within(tx)
 	locked, err := list(ctx, d, "tokens of a move", pgx.RowTo[int64], `
 		select id from personal_access_tokens
-		where user_id in (select m.user_id from memberships m join `+scopesOf+` as inside using (scope, scope_id))
+		where user_id in (`+membersOf+`)
 			and (revoked_at is null or revoked_at > $2) order by id for share`,
 		m.OrganizationID, m.BegunAt.Add(-clockMargin))
 	if err != nil {
@@ -176,7 +185,7 @@ func (d *Directory) LockAccessChanges(ctx context.Context, tx pgx.Tx, m move.Mov
 	}
 	c.BlockedUsers, err = list(ctx, d, "blocked users of a move", pgx.RowTo[int64], `
 		select id from users where state = 'blocked'
-			and id in (select m.user_id from memberships m join `+scopesOf+` as inside using (scope, scope_id)) order by id`,
+			and id in (`+membersOf+`) order by id`,
 		m.OrganizationID)
 	return c, err
 }

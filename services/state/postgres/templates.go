@@ -33,10 +33,16 @@ func (d *Directory) PutTemplate(ctx context.Context, t workspace.Template) (work
 }
 
 func (d *Directory) putTemplate(ctx context.Context, t workspace.Template) (workspace.Template, error) {
-	return one(ctx, d, fmt.Sprintf("template %q", t.Name), scanTemplate, `
-		insert into templates (project_id, name, spec, updated_at) values ($1, $2, $3, $4)
-		on conflict (project_id, name) do update set spec = excluded.spec, updated_at = excluded.updated_at
-		returning project_id, name, spec, updated_at`, t.ProjectID, t.Name, t.Spec, d.Now())
+	return one(ctx, d, fmt.Sprintf("template %q", t.Name), scanTemplate,
+		putTemplate+` returning project_id, name, spec, updated_at`, t.ProjectID, t.Name, t.Spec, d.Now())
+}
+
+const putTemplate = `
+	insert into templates (project_id, name, spec, updated_at) values ($1, $2, $3, $4)
+	on conflict (project_id, name) do update set spec = excluded.spec, updated_at = excluded.updated_at`
+
+func queueTemplate(batch *pgx.Batch, t workspace.Template) {
+	batch.Queue(putTemplate, t.ProjectID, t.Name, t.Spec, t.UpdatedAt)
 }
 
 // AddTemplate creates a template if the name is free.

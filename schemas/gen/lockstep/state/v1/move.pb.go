@@ -250,6 +250,7 @@ type MoveRecord struct {
 	//	*MoveRecord_User
 	//	*MoveRecord_Membership
 	//	*MoveRecord_Token
+	//	*MoveRecord_Template
 	Entity        isMoveRecord_Entity `protobuf_oneof:"entity"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -346,6 +347,15 @@ func (x *MoveRecord) GetToken() *MovedToken {
 	return nil
 }
 
+func (x *MoveRecord) GetTemplate() *Template {
+	if x != nil {
+		if x, ok := x.Entity.(*MoveRecord_Template); ok {
+			return x.Template
+		}
+	}
+	return nil
+}
+
 type isMoveRecord_Entity interface {
 	isMoveRecord_Entity()
 }
@@ -379,6 +389,11 @@ type MoveRecord_Token struct {
 	Token *MovedToken `protobuf:"bytes,6,opt,name=token,proto3,oneof"`
 }
 
+type MoveRecord_Template struct {
+	// Of a project of the organization.
+	Template *Template `protobuf:"bytes,7,opt,name=template,proto3,oneof"`
+}
+
 func (*MoveRecord_Organization) isMoveRecord_Entity() {}
 
 func (*MoveRecord_Group) isMoveRecord_Entity() {}
@@ -390,6 +405,8 @@ func (*MoveRecord_User) isMoveRecord_Entity() {}
 func (*MoveRecord_Membership) isMoveRecord_Entity() {}
 
 func (*MoveRecord_Token) isMoveRecord_Entity() {}
+
+func (*MoveRecord_Template) isMoveRecord_Entity() {}
 
 // MovedToken is a personal access token of a moved user.
 type MovedToken struct {
@@ -605,7 +622,7 @@ func (x *ExportOrganizationRequest) GetMoveId() string {
 
 type ExportOrganizationResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// At most 500.
+	// At most 500, and usually below 1 MiB.
 	Records       []*MoveRecord `protobuf:"bytes,1,rep,name=records,proto3" json:"records,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -654,7 +671,7 @@ type ImportOrganizationRequest struct {
 	MoveId         string `protobuf:"bytes,1,opt,name=move_id,json=moveId,proto3" json:"move_id,omitempty"`
 	OrganizationId int64  `protobuf:"varint,2,opt,name=organization_id,json=organizationId,proto3" json:"organization_id,omitempty"`
 	FromCell       string `protobuf:"bytes,3,opt,name=from_cell,json=fromCell,proto3" json:"from_cell,omitempty"`
-	// At most 1000 per message, and 100000 in all; in the order of the export.
+	// At most 1000 per message, and 100000 or 64 MiB in all; in the order of the export.
 	Records       []*MoveRecord `protobuf:"bytes,4,rep,name=records,proto3" json:"records,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -993,7 +1010,7 @@ var File_lockstep_state_v1_move_proto protoreflect.FileDescriptor
 
 const file_lockstep_state_v1_move_proto_rawDesc = "" +
 	"\n" +
-	"\x1clockstep/state/v1/move.proto\x12\x11lockstep.state.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a!lockstep/state/v1/directory.proto\x1a\x1dlockstep/state/v1/token.proto\"\x91\x03\n" +
+	"\x1clockstep/state/v1/move.proto\x12\x11lockstep.state.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a!lockstep/state/v1/directory.proto\x1a lockstep/state/v1/template.proto\x1a\x1dlockstep/state/v1/token.proto\"\x91\x03\n" +
 	"\x04Move\x12\x17\n" +
 	"\amove_id\x18\x01 \x01(\tR\x06moveId\x12'\n" +
 	"\x0forganization_id\x18\x02 \x01(\x03R\x0eorganizationId\x12>\n" +
@@ -1004,7 +1021,7 @@ const file_lockstep_state_v1_move_proto_rawDesc = "" +
 	"\bbegun_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\abegunAt\x125\n" +
 	"\bended_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\aendedAt\x12\x18\n" +
 	"\arecords\x18\b \x01(\x03R\arecords\x12&\n" +
-	"\x0ftokens_left_out\x18\t \x01(\x03R\rtokensLeftOut\"\xee\x02\n" +
+	"\x0ftokens_left_out\x18\t \x01(\x03R\rtokensLeftOut\"\xa9\x03\n" +
 	"\n" +
 	"MoveRecord\x12E\n" +
 	"\forganization\x18\x01 \x01(\v2\x1f.lockstep.state.v1.OrganizationH\x00R\forganization\x120\n" +
@@ -1014,7 +1031,8 @@ const file_lockstep_state_v1_move_proto_rawDesc = "" +
 	"\n" +
 	"membership\x18\x05 \x01(\v2\x1d.lockstep.state.v1.MembershipH\x00R\n" +
 	"membership\x125\n" +
-	"\x05token\x18\x06 \x01(\v2\x1d.lockstep.state.v1.MovedTokenH\x00R\x05tokenB\b\n" +
+	"\x05token\x18\x06 \x01(\v2\x1d.lockstep.state.v1.MovedTokenH\x00R\x05token\x129\n" +
+	"\btemplate\x18\a \x01(\v2\x1b.lockstep.state.v1.TemplateH\x00R\btemplateB\b\n" +
 	"\x06entity\"P\n" +
 	"\n" +
 	"MovedToken\x12.\n" +
@@ -1103,7 +1121,8 @@ var file_lockstep_state_v1_move_proto_goTypes = []any{
 	(*Project)(nil),                    // 18: lockstep.state.v1.Project
 	(*User)(nil),                       // 19: lockstep.state.v1.User
 	(*Membership)(nil),                 // 20: lockstep.state.v1.Membership
-	(*Token)(nil),                      // 21: lockstep.state.v1.Token
+	(*Template)(nil),                   // 21: lockstep.state.v1.Template
+	(*Token)(nil),                      // 22: lockstep.state.v1.Token
 }
 var file_lockstep_state_v1_move_proto_depIdxs = []int32{
 	0,  // 0: lockstep.state.v1.Move.direction:type_name -> lockstep.state.v1.MoveDirection
@@ -1116,29 +1135,30 @@ var file_lockstep_state_v1_move_proto_depIdxs = []int32{
 	19, // 7: lockstep.state.v1.MoveRecord.user:type_name -> lockstep.state.v1.User
 	20, // 8: lockstep.state.v1.MoveRecord.membership:type_name -> lockstep.state.v1.Membership
 	4,  // 9: lockstep.state.v1.MoveRecord.token:type_name -> lockstep.state.v1.MovedToken
-	21, // 10: lockstep.state.v1.MovedToken.token:type_name -> lockstep.state.v1.Token
-	2,  // 11: lockstep.state.v1.BeginMoveResponse.move:type_name -> lockstep.state.v1.Move
-	3,  // 12: lockstep.state.v1.ExportOrganizationResponse.records:type_name -> lockstep.state.v1.MoveRecord
-	3,  // 13: lockstep.state.v1.ImportOrganizationRequest.records:type_name -> lockstep.state.v1.MoveRecord
-	2,  // 14: lockstep.state.v1.ImportOrganizationResponse.move:type_name -> lockstep.state.v1.Move
-	1,  // 15: lockstep.state.v1.EndMoveRequest.outcome:type_name -> lockstep.state.v1.MoveOutcome
-	2,  // 16: lockstep.state.v1.EndMoveResponse.move:type_name -> lockstep.state.v1.Move
-	2,  // 17: lockstep.state.v1.GetMoveResponse.move:type_name -> lockstep.state.v1.Move
-	5,  // 18: lockstep.state.v1.MoveService.BeginMove:input_type -> lockstep.state.v1.BeginMoveRequest
-	7,  // 19: lockstep.state.v1.MoveService.ExportOrganization:input_type -> lockstep.state.v1.ExportOrganizationRequest
-	9,  // 20: lockstep.state.v1.MoveService.ImportOrganization:input_type -> lockstep.state.v1.ImportOrganizationRequest
-	11, // 21: lockstep.state.v1.MoveService.EndMove:input_type -> lockstep.state.v1.EndMoveRequest
-	13, // 22: lockstep.state.v1.MoveService.GetMove:input_type -> lockstep.state.v1.GetMoveRequest
-	6,  // 23: lockstep.state.v1.MoveService.BeginMove:output_type -> lockstep.state.v1.BeginMoveResponse
-	8,  // 24: lockstep.state.v1.MoveService.ExportOrganization:output_type -> lockstep.state.v1.ExportOrganizationResponse
-	10, // 25: lockstep.state.v1.MoveService.ImportOrganization:output_type -> lockstep.state.v1.ImportOrganizationResponse
-	12, // 26: lockstep.state.v1.MoveService.EndMove:output_type -> lockstep.state.v1.EndMoveResponse
-	14, // 27: lockstep.state.v1.MoveService.GetMove:output_type -> lockstep.state.v1.GetMoveResponse
-	23, // [23:28] is the sub-list for method output_type
-	18, // [18:23] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	21, // 10: lockstep.state.v1.MoveRecord.template:type_name -> lockstep.state.v1.Template
+	22, // 11: lockstep.state.v1.MovedToken.token:type_name -> lockstep.state.v1.Token
+	2,  // 12: lockstep.state.v1.BeginMoveResponse.move:type_name -> lockstep.state.v1.Move
+	3,  // 13: lockstep.state.v1.ExportOrganizationResponse.records:type_name -> lockstep.state.v1.MoveRecord
+	3,  // 14: lockstep.state.v1.ImportOrganizationRequest.records:type_name -> lockstep.state.v1.MoveRecord
+	2,  // 15: lockstep.state.v1.ImportOrganizationResponse.move:type_name -> lockstep.state.v1.Move
+	1,  // 16: lockstep.state.v1.EndMoveRequest.outcome:type_name -> lockstep.state.v1.MoveOutcome
+	2,  // 17: lockstep.state.v1.EndMoveResponse.move:type_name -> lockstep.state.v1.Move
+	2,  // 18: lockstep.state.v1.GetMoveResponse.move:type_name -> lockstep.state.v1.Move
+	5,  // 19: lockstep.state.v1.MoveService.BeginMove:input_type -> lockstep.state.v1.BeginMoveRequest
+	7,  // 20: lockstep.state.v1.MoveService.ExportOrganization:input_type -> lockstep.state.v1.ExportOrganizationRequest
+	9,  // 21: lockstep.state.v1.MoveService.ImportOrganization:input_type -> lockstep.state.v1.ImportOrganizationRequest
+	11, // 22: lockstep.state.v1.MoveService.EndMove:input_type -> lockstep.state.v1.EndMoveRequest
+	13, // 23: lockstep.state.v1.MoveService.GetMove:input_type -> lockstep.state.v1.GetMoveRequest
+	6,  // 24: lockstep.state.v1.MoveService.BeginMove:output_type -> lockstep.state.v1.BeginMoveResponse
+	8,  // 25: lockstep.state.v1.MoveService.ExportOrganization:output_type -> lockstep.state.v1.ExportOrganizationResponse
+	10, // 26: lockstep.state.v1.MoveService.ImportOrganization:output_type -> lockstep.state.v1.ImportOrganizationResponse
+	12, // 27: lockstep.state.v1.MoveService.EndMove:output_type -> lockstep.state.v1.EndMoveResponse
+	14, // 28: lockstep.state.v1.MoveService.GetMove:output_type -> lockstep.state.v1.GetMoveResponse
+	24, // [24:29] is the sub-list for method output_type
+	19, // [19:24] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_state_v1_move_proto_init() }
@@ -1147,6 +1167,7 @@ func file_lockstep_state_v1_move_proto_init() {
 		return
 	}
 	file_lockstep_state_v1_directory_proto_init()
+	file_lockstep_state_v1_template_proto_init()
 	file_lockstep_state_v1_token_proto_init()
 	file_lockstep_state_v1_move_proto_msgTypes[1].OneofWrappers = []any{
 		(*MoveRecord_Organization)(nil),
@@ -1155,6 +1176,7 @@ func file_lockstep_state_v1_move_proto_init() {
 		(*MoveRecord_User)(nil),
 		(*MoveRecord_Membership)(nil),
 		(*MoveRecord_Token)(nil),
+		(*MoveRecord_Template)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
