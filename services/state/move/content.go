@@ -154,7 +154,7 @@ func (r *Reader) Organization(o directory.Organization) error {
 		return r.refusef("it has organization %d", o.ID)
 	}
 	if err := directory.CheckName(o.Name); err != nil {
-		return r.refusef("organization %d: %v", o.ID, err)
+		return r.refusef("organization %d: %s", o.ID, fault.From(err).Message)
 	}
 	r.content.Organization = directory.Organization{ID: o.ID, Name: o.Name}
 	return nil
@@ -201,7 +201,7 @@ func (r *Reader) Project(p directory.Project) error {
 
 func (r *Reader) name(id int64, p placed) error {
 	if err := directory.CheckName(p.name); err != nil {
-		return r.refusef("%s %d: %v", p.kind, id, err)
+		return r.refusef("%s %d: %s", p.kind, id, fault.From(err).Message)
 	}
 	if r.names[p] {
 		return r.refusef("%s %d has the name %s of another one beside it", p.kind, id, p.name)
@@ -219,7 +219,7 @@ func (r *Reader) User(u directory.User) error {
 		return r.refusef("user %d is an administrator: rights in a cell do not move", u.ID)
 	}
 	if err := directory.CheckUsername(u.Username); err != nil {
-		return r.refusef("user %d: %v", u.ID, err)
+		return r.refusef("user %d: %s", u.ID, fault.From(err).Message)
 	}
 	p := placed{kind: kindUser, name: u.Username}
 	if r.names[p] {
@@ -293,7 +293,7 @@ func (r *Reader) Template(t workspace.Template) error {
 		return r.refusef("project %d has two templates %s", t.ProjectID, t.Name)
 	}
 	if err := cmp.Or(directory.CheckName(t.Name), t.Spec.Validate()); err != nil {
-		return r.refusef("template %q of project %d: %v", t.Name, t.ProjectID, err)
+		return r.refusef("template %q of project %d: %s", t.Name, t.ProjectID, fault.From(err).Message)
 	}
 	r.names[p] = true
 	r.content.Templates = append(r.content.Templates, t)

@@ -134,7 +134,7 @@ func (p *planner) groups() {
 		case !exists && p.foreign("group", g.ID):
 			p.plan.Groups = append(p.plan.Groups, g)
 			p.plan.Imported.Groups = append(p.plan.Imported.Groups, g.ID)
-		case exists && known != g:
+		case exists && (known != g || g.OrganizationID != p.content.Organization.ID):
 			p.conflictf("group %d has another name or place here", g.ID)
 		}
 	}
@@ -155,7 +155,7 @@ func (p *planner) projects() {
 		case !exists && p.foreign("project", project.ID):
 			p.plan.Projects = append(p.plan.Projects, project)
 			p.plan.Imported.Projects = append(p.plan.Imported.Projects, project.ID)
-		case exists && known != project:
+		case exists && (known != project || project.OrganizationID != p.content.Organization.ID):
 			p.conflictf("project %d has another name or place here", project.ID)
 		}
 	}
