@@ -23,7 +23,8 @@ import (
 func (b *fixture) readDirectory(t *testing.T) *directory.Directory {
 	t.Helper()
 	d, err := directory.New(directory.Config{
-		JetStream: natstest.Open(t, b.administrator(t)), Cell: "local", Logger: slog.New(slog.DiscardHandler),
+		JetStream: natstest.Open(t, b.administrator(t)), Cell: topology.Cell(b.cfg.Cell.Name),
+		Logger: slog.New(slog.DiscardHandler),
 	})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())

@@ -26,6 +26,7 @@ type as struct {
 	templates   statev1connect.TemplateServiceClient
 	workspaces  statev1connect.WorkspaceServiceClient
 	subscribers statev1connect.SubscriberServiceClient
+	moves       statev1connect.MoveServiceClient
 }
 
 type bearer string
@@ -60,6 +61,7 @@ func (b *fixture) as(t *testing.T, token string) as {
 		statev1connect.NewTemplateServiceClient(b.http, b.url, o),
 		statev1connect.NewWorkspaceServiceClient(b.http, b.url, o),
 		statev1connect.NewSubscriberServiceClient(b.http, b.url, o),
+		statev1connect.NewMoveServiceClient(b.http, b.url, o),
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/natsauth/natsadmin"
 	"lockstep.internal/libs/seal"
+	"lockstep.internal/libs/topology"
 	"lockstep.internal/services/state"
 	"lockstep.internal/tools/testkit/natsd"
 	"lockstep.internal/tools/testkit/natstest"
@@ -39,8 +40,16 @@ type fixture struct {
 
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
+	return newCell(t, "local", 0)
+}
+
+// newCell returns the service of a cell with a name and a number.
+func newCell(t *testing.T, name topology.Cell, number int64) *fixture {
+	t.Helper()
 	dir := t.TempDir()
-	report, err := natsauth.Init(dir, natsauth.Options{Principals: []natsauth.StaticPrincipal{natsadmin.Principal()}})
+	report, err := natsauth.Init(dir, natsauth.Options{
+		Cell: name, Principals: []natsauth.StaticPrincipal{natsadmin.Principal()},
+	})
 	require.NoError(t, err)
 	b := &fixture{
 		keys:  dir,
@@ -54,6 +63,7 @@ func newFixture(t *testing.T) *fixture {
 	seed, err := key.Seed()
 	require.NoError(t, err)
 	b.cfg = state.DefaultConfig()
+	b.cfg.Cell.Name, b.cfg.Cell.Number = string(name), number
 	b.cfg.Ops.Listen, b.cfg.API.Listen = "127.0.0.1:0", "127.0.0.1:0"
 	b.cfg.Telemetry.Out = io.Discard
 	b.cfg.Database.URL = config.URL(pgtest.Database(t))
