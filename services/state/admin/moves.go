@@ -187,7 +187,7 @@ func (d *Directory) settle(ctx context.Context, tx pgx.Tx, m move.Move) error {
 	if err := d.SaveResidence(ctx, tx, m.Settle(o)); err != nil {
 		return err
 	}
-	return d.SaveMove(ctx, tx, m)
+	return d.SaveMove(ctx, tx, m.Compact())
 }
 
 // activate ends the import of an organization that has moved.
@@ -226,7 +226,7 @@ func (d *Directory) removeImport(ctx context.Context, tx pgx.Tx, m move.Move) er
 	if err != nil {
 		return err
 	}
-	if err := d.SaveMove(ctx, tx, m, removed...); err != nil {
+	if err := d.SaveMove(ctx, tx, m.Compact(), removed...); err != nil {
 		return err
 	}
 	return d.publishMany(ctx, tx, removed)

@@ -190,6 +190,12 @@ func (m Move) Accept(c AccessChanges) AccessChanges {
 	return AccessChanges{within(c.RevokedTokens, m.Imported.Tokens), within(c.BlockedUsers, m.Imported.Users)}
 }
 
+// Compact returns an ended move without what only its end needed.
+func (m Move) Compact() Move {
+	m.Imported = Imported{Records: m.Imported.Records, TokensLeftOut: m.Imported.TokensLeftOut}
+	return m
+}
+
 // RemovesOrganization reports whether the end of the move removes the organization, since the import created it.
 func (m Move) RemovesOrganization() bool {
 	return m.Direction == DirectionIn && m.Outcome == OutcomeCanceled && m.Imported.AwayIn == ""
