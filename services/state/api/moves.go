@@ -104,7 +104,7 @@ func (s *moveService) ImportOrganization(
 	if err != nil {
 		return nil, err
 	}
-	defer s.sessions.invalidate() // a token may be known as an unknown one
+	defer s.sessions.invalidate()
 	if m, err = s.directory.ImportOrganization(ctx, m, content, s.ids); err != nil {
 		return nil, err
 	}
