@@ -1,8 +1,8 @@
 // Package state is the authority for desired states and the directory: organizations, projects, users, agents
 // and workspaces. It serves the API, compares desired with actual state, and publishes every change.
 //
-// Packages workspace, orphan, agent, directory, move, actualstate (state from observations), render (manifests), publish
-// (messages), devfile and authz decide without I/O. Packages ingest (batches of reports) and secret (which values are
+// Packages workspace, orphan, agent, directory, move, actualstate (state from observations), render (manifests),
+// publish (messages), devfile and authz decide without I/O. Packages ingest (batches of reports) and secret (which values are
 // sealed for which agent) decide on what their Store reads. Adapters connect: api, postgres, nats, vault, signing.
 // Package judge compares full resyncs with the stored objects. Package admin changes the directory and publishes the
 // changes. Package rebuild recomputes the read model from the streams, and package republish publishes everything

@@ -21,7 +21,10 @@ func TestOrganizationsShowTheirCell(t *testing.T) {
 		organization(5, statev1.Residence_RESIDENCE_UNSPECIFIED, ""),
 	})
 	require.Equal(t, [][]string{
-		{"1", "acme", ""}, {"2", "acme", "leaving to eu-2"}, {"3", "acme", "arriving from eu-2"},
-		{"4", "acme", "in eu-2"}, {"5", "acme", ""},
+		{"1", "acme", ""},
+		{"2", "acme", "leaving to eu-2"},
+		{"3", "acme", "arriving from eu-2"},
+		{"4", "acme", "in eu-2"},
+		{"5", "acme", ""},
 	}, got.rows)
 }

