@@ -44,8 +44,10 @@ func TestMalformedImportIsRefused(t *testing.T) {
 			func(c *move.Content) { c.Groups[0], c.Groups[1] = c.Groups[1], c.Groups[0] },
 			"group 3 is in group 2, which did not come before",
 		},
-		"group twice":            {func(c *move.Content) { c.Groups[1] = c.Groups[0] }, "group 2 comes twice"},
-		"group with a used name": {func(c *move.Content) { c.Groups[1].ParentID, c.Groups[1].Name = 0, "platform" }, "beside it"},
+		"group twice": {func(c *move.Content) { c.Groups[1] = c.Groups[0] }, "group 2 comes twice"},
+		"group with a used name": {
+			func(c *move.Content) { c.Groups[1].ParentID, c.Groups[1].Name = 0, "platform" }, "beside it",
+		},
 		"group with an odd name": {func(c *move.Content) { c.Groups[0].Name = "A/B" }, `group 2: name "A/B"`},
 		"group without an id":    {func(c *move.Content) { c.Groups[0].ID = 0 }, "a group has the id 0"},
 		"project of another organization": {
@@ -53,7 +55,7 @@ func TestMalformedImportIsRefused(t *testing.T) {
 		},
 		"project of an unknown group": {func(c *move.Content) { c.Projects[0].GroupID = 9 }, "project 4 is in group 9"},
 		"administrator":               {func(c *move.Content) { c.Users[0].Admin = true }, "user 5 is an administrator"},
-		"two users with a name":       {func(c *move.Content) { c.Users[1].Username = "ada" }, "two users have the name ada"},
+		"two users with a name":       {func(c *move.Content) { c.Users[1].Username = "ada" }, "two users have"},
 		"user with an odd name":       {func(c *move.Content) { c.Users[1].Username = "a b" }, "user 6: username"},
 		"role in another organization": {
 			func(c *move.Content) { c.Memberships[0].Scope.ID = 9 }, "a role in organization 9, which is not in",
@@ -70,13 +72,15 @@ func TestMalformedImportIsRefused(t *testing.T) {
 		"token of an unknown user":     {func(c *move.Content) { c.Tokens[0].UserID = 9 }, "user 9 of token 7"},
 		"token with an unknown scope":  {func(c *move.Content) { c.Tokens[0].Scope = "all" }, `the unknown scope "all"`},
 		"token with a long name":       {func(c *move.Content) { c.Tokens[0].Name = strings.Repeat("x", 101) }, "1 to 100"},
-		"two tokens with a hash":       {func(c *move.Content) { c.Tokens[1].Hash = c.Tokens[0].Hash }, "the hash of token 8"},
+		"two tokens with a hash":       {func(c *move.Content) { c.Tokens[1].Hash = c.Tokens[0].Hash }, "hash of token 8"},
 		"token of the far future": {
 			func(c *move.Content) { c.Tokens[0].ExpiresAt = time.Date(12026, 1, 1, 0, 0, 0, 0, time.UTC) }, "a time of token 7",
 		},
 		"template of another project": {func(c *move.Content) { c.Templates[0].ProjectID = 9 }, "project 9 of template"},
 		"template without an image":   {func(c *move.Content) { c.Templates[0].Spec.Image = "" }, `template "go" of`},
-		"two templates with a name":   {func(c *move.Content) { c.Templates = append(c.Templates, c.Templates[0]) }, "two templates go"},
+		"two templates with a name": {
+			func(c *move.Content) { c.Templates = append(c.Templates, c.Templates[0]) }, "two templates go",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -64,7 +64,7 @@ func TestOrganizationLeavesIfNothingStaysBehind(t *testing.T) {
 func TestEndDecidesWhereTheOrganizationIs(t *testing.T) {
 	t.Parallel()
 	at := now().Add(time.Hour)
-	back := move.Imported{AwayIn: "us-1"}
+	first, back := move.Imported{}, move.Imported{AwayIn: "us-1"}
 	for name, c := range map[string]struct {
 		direction move.Direction
 		imported  move.Imported
@@ -73,13 +73,13 @@ func TestEndDecidesWhereTheOrganizationIs(t *testing.T) {
 		cell      topology.Cell
 		removed   bool
 	}{
-		"left":                     {move.DirectionOut, move.Imported{}, move.OutcomeMoved, directory.ResidenceAway, "eu-2", false},
-		"stayed":                   {move.DirectionOut, move.Imported{}, move.OutcomeCanceled, directory.ResidenceHere, "", false},
-		"arrived":                  {move.DirectionIn, move.Imported{}, move.OutcomeMoved, directory.ResidenceHere, "", false},
+		"left":                     {move.DirectionOut, first, move.OutcomeMoved, directory.ResidenceAway, "eu-2", false},
+		"stayed":                   {move.DirectionOut, first, move.OutcomeCanceled, directory.ResidenceHere, "", false},
+		"arrived":                  {move.DirectionIn, first, move.OutcomeMoved, directory.ResidenceHere, "", false},
 		"came back":                {move.DirectionIn, back, move.OutcomeMoved, directory.ResidenceHere, "", false},
-		"did not arrive":           {move.DirectionIn, move.Imported{}, move.OutcomeCanceled, directory.ResidenceHere, "", true},
+		"did not arrive":           {move.DirectionIn, first, move.OutcomeCanceled, directory.ResidenceHere, "", true},
 		"did not come back":        {move.DirectionIn, back, move.OutcomeCanceled, directory.ResidenceAway, "us-1", false},
-		"canceled before it began": {move.DirectionNone, move.Imported{}, move.OutcomeCanceled, directory.ResidenceHere, "", false},
+		"canceled before it began": {move.DirectionNone, first, move.OutcomeCanceled, directory.ResidenceHere, "", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

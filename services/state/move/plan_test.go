@@ -71,8 +71,9 @@ func TestRevocationHereIsFinal(t *testing.T) {
 // A token acts as its user. One of a user who may act elsewhere in the target would give rights there.
 func TestTokensOfUsersWhoMayActElsewhereAreLeftOut(t *testing.T) {
 	t.Parallel()
+	administrator := directory.User{ID: ada, Username: "ada", Admin: true}
 	for name, change := range map[string]func(e *move.Existing){
-		"administrator":              func(e *move.Existing) { e.Users[ada] = directory.User{ID: ada, Username: "ada", Admin: true} },
+		"administrator":              func(e *move.Existing) { e.Users[ada] = administrator },
 		"role outside":               func(e *move.Existing) { e.Outside[ada] = true },
 		"no role in it before, here": func(e *move.Existing) { e.Memberships = e.Memberships[1:] },
 	} {

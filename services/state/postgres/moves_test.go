@@ -564,7 +564,9 @@ func TestImportGivesNoRightsOutsideTheOrganization(t *testing.T) {
 		},
 		"the victim's name":         func(c *move.Content) { c.Organization.Name = "victim" },
 		"the victim's organization": func(c *move.Content) { c.Organization.ID = victim.ID },
-		"a user with another name":  func(c *move.Content) { c.Users = stolen(directory.User{ID: boss.ID, Username: "x"}).Users },
+		"a user with another name": func(c *move.Content) {
+			c.Users = stolen(directory.User{ID: boss.ID, Username: "x"}).Users
+		},
 		"a user of this cell that is unknown": func(c *move.Content) {
 			c.Users = stolen(directory.User{ID: 1<<40 + 999, Username: "x"}).Users
 		},
