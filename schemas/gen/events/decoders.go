@@ -993,6 +993,23 @@ func (v *JobAdmitted) decode(r *reader) {
 	r.endObject(present, "job")
 }
 
+func (v *JobArrived) decode(r *reader) {
+	var present uint64
+	if !r.beginObject() {
+		return
+	}
+	for r.nextName() {
+		switch string(r.name) {
+		case "job":
+			present |= 1 << 0
+			v.Job.decode(r)
+		default:
+			r.skip()
+		}
+	}
+	r.endObject(present, "job")
+}
+
 func (v *JobCanceled) decode(r *reader) {
 	var present uint64
 	if !r.beginObject() {
@@ -1049,6 +1066,23 @@ func (v *JobFailureReason) decode(r *reader) {
 }
 
 func (v *JobFinished) decode(r *reader) {
+	var present uint64
+	if !r.beginObject() {
+		return
+	}
+	for r.nextName() {
+		switch string(r.name) {
+		case "job":
+			present |= 1 << 0
+			v.Job.decode(r)
+		default:
+			r.skip()
+		}
+	}
+	r.endObject(present, "job")
+}
+
+func (v *JobMoved) decode(r *reader) {
 	var present uint64
 	if !r.beginObject() {
 		return
@@ -2493,6 +2527,8 @@ func (*DirectoryUser) eventType() string { return TypeDirectoryUser }
 
 func (*JobAdmitted) eventType() string { return TypeJobAdmitted }
 
+func (*JobArrived) eventType() string { return TypeJobArrived }
+
 func (*JobCanceled) eventType() string { return TypeJobCanceled }
 
 func (*JobCanceling) eventType() string { return TypeJobCanceling }
@@ -2500,6 +2536,8 @@ func (*JobCanceling) eventType() string { return TypeJobCanceling }
 func (*JobCreated) eventType() string { return TypeJobCreated }
 
 func (*JobFinished) eventType() string { return TypeJobFinished }
+
+func (*JobMoved) eventType() string { return TypeJobMoved }
 
 func (*JobPending) eventType() string { return TypeJobPending }
 
@@ -2602,6 +2640,8 @@ func decoded(eventType string, data []byte) (any, error) {
 		return untyped(Decode[DirectoryUser](data))
 	case TypeJobAdmitted:
 		return untyped(Decode[JobAdmitted](data))
+	case TypeJobArrived:
+		return untyped(Decode[JobArrived](data))
 	case TypeJobCanceled:
 		return untyped(Decode[JobCanceled](data))
 	case TypeJobCanceling:
@@ -2610,6 +2650,8 @@ func decoded(eventType string, data []byte) (any, error) {
 		return untyped(Decode[JobCreated](data))
 	case TypeJobFinished:
 		return untyped(Decode[JobFinished](data))
+	case TypeJobMoved:
+		return untyped(Decode[JobMoved](data))
 	case TypeJobPending:
 		return untyped(Decode[JobPending](data))
 	case TypeJobPreparing:

@@ -855,6 +855,13 @@ type JobAdmitted struct {
 	Job Job `json:"job"`
 }
 
+// JobArrived: A CI job has come from another cell with its organization. It has all that happened
+// to it there.
+type JobArrived struct {
+	// The job as it came. Its state is the one that it had in the other cell.
+	Job Job `json:"job"`
+}
+
 // JobCanceled: A CI job was canceled, and no runner has it any more.
 type JobCanceled struct {
 	// The job after the transition.
@@ -897,6 +904,13 @@ const (
 // JobFinished: A CI job ended with success or failed.
 type JobFinished struct {
 	// The job after the transition.
+	Job Job `json:"job"`
+}
+
+// JobMoved: A CI job has left the cell with its organization: another cell has it, and publishes
+// job.arrived. The table of jobs of this cell loses it.
+type JobMoved struct {
+	// The job as it left. Its state is the one that it had.
 	Job Job `json:"job"`
 }
 

@@ -88,6 +88,10 @@ const (
 	// TypeJobAdmitted is an event with the data [JobAdmitted], on stream JOBS at
 	// job.{project}.{job}.admitted: Admission allowed a CI job.
 	TypeJobAdmitted = "dev.lockstep.job.admitted.v1"
+	// TypeJobArrived is an event with the data [JobArrived], on stream JOBS at
+	// job.{project}.{job}.arrived: A CI job has come from another cell with its organization. It has
+	// all that happened to it there.
+	TypeJobArrived = "dev.lockstep.job.arrived.v1"
 	// TypeJobCanceled is an event with the data [JobCanceled], on stream JOBS at
 	// job.{project}.{job}.canceled: A CI job was canceled, and no runner has it any more.
 	TypeJobCanceled = "dev.lockstep.job.canceled.v1"
@@ -101,6 +105,10 @@ const (
 	// TypeJobFinished is an event with the data [JobFinished], on stream JOBS at
 	// job.{project}.{job}.finished: A CI job ended with success or failed.
 	TypeJobFinished = "dev.lockstep.job.finished.v1"
+	// TypeJobMoved is an event with the data [JobMoved], on stream JOBS at job.{project}.{job}.moved:
+	// A CI job has left the cell with its organization: another cell has it, and publishes
+	// job.arrived. The table of jobs of this cell loses it.
+	TypeJobMoved = "dev.lockstep.job.moved.v1"
 	// TypeJobPending is an event with the data [JobPending], on stream JOBS at
 	// job.{project}.{job}.pending: A CI job waits for a runner.
 	TypeJobPending = "dev.lockstep.job.pending.v1"
@@ -325,6 +333,11 @@ func Types() []Type {
 			Description: "Admission allowed a CI job.",
 		},
 		{
+			Name: TypeJobArrived, Title: "JobArrived", Stream: "JOBS",
+			Subjects:    []string{"job.{project}.{job}.arrived"},
+			Description: "A CI job has come from another cell with its organization. It has all that happened to it there.",
+		},
+		{
 			Name: TypeJobCanceled, Title: "JobCanceled", Stream: "JOBS",
 			Subjects:    []string{"job.{project}.{job}.canceled"},
 			Description: "A CI job was canceled, and no runner has it any more.",
@@ -343,6 +356,11 @@ func Types() []Type {
 			Name: TypeJobFinished, Title: "JobFinished", Stream: "JOBS",
 			Subjects:    []string{"job.{project}.{job}.finished"},
 			Description: "A CI job ended with success or failed.",
+		},
+		{
+			Name: TypeJobMoved, Title: "JobMoved", Stream: "JOBS",
+			Subjects:    []string{"job.{project}.{job}.moved"},
+			Description: "A CI job has left the cell with its organization: another cell has it, and publishes job.arrived. The table of jobs of this cell loses it.",
 		},
 		{
 			Name: TypeJobPending, Title: "JobPending", Stream: "JOBS",

@@ -21,6 +21,9 @@ const (
 	EventFinished  Event = "finished"
 	EventSkipped   Event = "skipped"
 	EventRetried   Event = "retried"
+	// EventMoved is the last event of a job in a cell that it leaves, EventArrived the first one in the other cell.
+	EventMoved   Event = "moved"
+	EventArrived Event = "arrived"
 )
 
 // Change is a transition: the job after it, its event, and when it happened.
@@ -184,6 +187,22 @@ func (j Job) Retry(id int64, now time.Time) (replaced, created Change, err error
 	}, now)
 	j.RetriedBy = id
 	return j.next(j.State, EventRetried, now), created, nil
+}
+
+// Move returns the change of a job that leaves the cell. A runner does not have it.
+func (j Job) Move(now time.Time) (Change, error) {
+	if j.State.Active() {
+		return j.refuse("move")
+	}
+	return j.next(j.State, EventMoved, now), nil
+}
+
+// Arrive returns the change of a job that came from another cell.
+func (j Job) Arrive(now time.Time) (Change, error) {
+	if j.State.Active() {
+		return j.refuse("receive")
+	}
+	return j.next(j.State, EventArrived, now), nil
 }
 
 // stamp is a time as events and tables have it.

@@ -200,6 +200,8 @@ func TestSubjectsMatchTheTopology(t *testing.T) {
 		"job.skipped.v1":                     cell.Job(4, 9, "skipped"),
 		"job.retried.v1":                     cell.Job(4, 9, "retried"),
 		"job.released.v1":                    cell.Job(4, 9, "released"),
+		"job.moved.v1":                       cell.Job(4, 9, "moved"),
+		"job.arrived.v1":                     cell.Job(4, 9, "arrived"),
 	}
 	further := map[string]string{
 		"observed.workload.v1":          cell.Observed(7, "deployment", "n", "d"),
