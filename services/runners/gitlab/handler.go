@@ -76,12 +76,18 @@ func (e *statusError) Unwrap() error { return e.err }
 
 func withStatus(status int, err error) error { return &statusError{status, err} }
 
+// retryAfter is the time in seconds after which a runner tries again what is not possible at the moment.
+const retryAfter = "5"
+
 // handle limits the time of the body and writes the error of a handler. streamed bodies take as long as they progress.
 func (h *handler) handle(serve func(http.ResponseWriter, *http.Request) error, streamed bool) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		err := serve(w, h.timed(w, r, streamed))
 		if err == nil {
 			return
+		}
+		if fault.HTTPStatus(fault.CodeOf(err)) == http.StatusServiceUnavailable {
+			w.Header().Set("Retry-After", retryAfter)
 		}
 		special, found := errors.AsType[*statusError](err)
 		switch {

@@ -22,10 +22,13 @@ func (Pipelines) Undelay(ctx context.Context, tx pgx.Tx, pipelineID int64, until
 	return tag.RowsAffected(), err
 }
 
+// openDelays are the delays of organizations that may be changed.
+const openDelays = ` FROM delayed_jobs AS d JOIN pipelines AS p ON p.id = d.pipeline_id AND p.` + notClosed
+
 // Due returns pipelines with delays that end at the time at the latest, those with the earliest first.
 func (p Pipelines) Due(ctx context.Context, until time.Time, limit int) ([]int64, error) {
 	rows, err := p.Pool.Query(ctx, `
-		SELECT pipeline_id FROM delayed_jobs WHERE begins_at <= $1 GROUP BY pipeline_id ORDER BY min(begins_at) LIMIT $2`,
+		SELECT pipeline_id`+openDelays+` WHERE begins_at <= $1 GROUP BY pipeline_id ORDER BY min(begins_at) LIMIT $2`,
 		until, limit)
 	if err != nil {
 		return nil, err //nolint:wrapcheck // the caller wraps it
@@ -36,6 +39,6 @@ func (p Pipelines) Due(ctx context.Context, until time.Time, limit int) ([]int64
 // NextDelay returns when the next delay ends; the zero time if there is none.
 func (p Pipelines) NextDelay(ctx context.Context) (time.Time, error) {
 	var next *time.Time
-	err := p.Pool.QueryRow(ctx, `SELECT min(begins_at) FROM delayed_jobs`).Scan(&next)
+	err := p.Pool.QueryRow(ctx, `SELECT min(begins_at)`+openDelays).Scan(&next)
 	return timeOf(next), err
 }

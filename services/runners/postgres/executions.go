@@ -90,6 +90,9 @@ func (e Executions) Read(ctx context.Context, jobID int64) (execution.Snapshot, 
 	// A failed query is reported by its rows.
 	rows, _ := e.Pool.Query(ctx, readSnapshot, jobID, false)
 	s, err := snapshot(rows, jobID)
+	if fault.Is(err, errcode.NotFound) {
+		s, err = movedSnapshot(ctx, e.Pool, jobID)
+	}
 	return s, postgres.Unavailable(ctx, err)
 }
 
@@ -144,6 +147,9 @@ func (e Executions) UpdateJob(ctx context.Context, jobID int64, decide execution
 			return err //nolint:wrapcheck // wrapped by readLocked
 		})
 		s, err := readLocked(ctx, tx, &batch, jobID)
+		if fault.Is(err, errcode.NotFound) {
+			s, err = movedSnapshot(ctx, tx, jobID)
+		}
 		if err != nil {
 			return err
 		}
@@ -151,6 +157,12 @@ func (e Executions) UpdateJob(ctx context.Context, jobID int64, decide execution
 		decision, err := decide(s)
 		if err != nil {
 			return err
+		}
+		if decision.Change != nil && !s.Job.State.Active() {
+			// Unlike one with a runner, a job that waits does not change while its organization moves.
+			if err := tryOpen(ctx, tx, s.Job.OrganizationID); err != nil {
+				return err
+			}
 		}
 		if err := storeDecision(ctx, tx, s, decision); err != nil || decision.Change == nil {
 			return err

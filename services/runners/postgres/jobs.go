@@ -230,13 +230,14 @@ func LockJob(ctx context.Context, tx pgx.Tx, id int64) (*job.Job, error) {
 	return &jobs[0], nil
 }
 
-// LiveJobs returns all jobs that wait for a runner or are with one.
+// LiveJobs returns all jobs that wait for a runner or are with one. Jobs of organizations that move do not wait.
 func LiveJobs(ctx context.Context, db Querier) ([]job.Job, error) {
-	return readJobs(ctx, db, `state = 'pending' OR state IN ('running', 'canceling')`)
+	return readJobs(ctx, db, `(state = 'pending' AND `+notClosed+`) OR state IN ('running', 'canceling')`)
 }
 
-// PendingSince returns jobs that wait for a runner since a time at the latest, with ids above an id, by id.
+// PendingSince returns jobs that wait for a runner since a time at the latest, with ids above an id, by id. Jobs of
+// organizations that move do not wait.
 func PendingSince(ctx context.Context, db Querier, since time.Time, after int64, limit int) ([]job.Job, error) {
-	return readJobs(ctx, db, `state = 'pending' AND pending_since <= $1 AND id > $2 ORDER BY id LIMIT $3`, since, after,
-		limit)
+	return readJobs(ctx, db, `state = 'pending' AND pending_since <= $1 AND id > $2 AND `+notClosed+`
+		ORDER BY id LIMIT $3`, since, after, limit)
 }

@@ -23,12 +23,12 @@ type Picks struct {
 	Now  func() time.Time
 }
 
-// Live returns all jobs that wait for a runner or are with one.
+// Live returns all jobs that wait for a runner or are with one. Jobs of organizations that move do not wait.
 func (p Picks) Live(ctx context.Context) ([]job.Job, error) { return LiveJobs(ctx, p.Pool) }
 
-// Read returns those of the jobs that exist.
+// Read returns those of the jobs that exist, without those of organizations that move and would wait for a runner.
 func (p Picks) Read(ctx context.Context, ids []int64) ([]job.Job, error) {
-	return ReadJobs(ctx, p.Pool, ids...)
+	return readJobs(ctx, p.Pool, `id = ANY ($1) AND (state <> 'pending' OR `+notClosed+`) ORDER BY id`, ids)
 }
 
 // Materials returns the definition of each job, and the artifacts that it downloads, by its id.
@@ -80,15 +80,16 @@ func (p Picks) Materials(ctx context.Context, jobs []job.Job) (map[int64]assign.
 	return materials, nil
 }
 
-// Claim stores the claims of jobs that have not changed, and returns the ids of these jobs.
+// Claim stores the claims of jobs that have not changed and whose organization does not move, and returns the ids of
+// these jobs.
 func (p Picks) Claim(ctx context.Context, claims []assign.Claim) (map[int64]bool, error) {
 	// Everybody locks jobs in this order.
 	slices.SortFunc(claims, func(a, b assign.Claim) int { return int(min(max(a.Change.Job.ID-b.Change.Job.ID, -1), 1)) })
 	stored := make(map[int64]bool, len(claims))
 	err := postgres.InTx(ctx, p.Pool, func(tx pgx.Tx) error {
-		changes := make([]job.Change, len(claims))
-		for i, c := range claims {
-			changes[i] = c.Change
+		changes, err := openChanges(ctx, tx, claims)
+		if err != nil {
+			return err
 		}
 		done, err := p.Jobs.Try(ctx, tx, changes...)
 		if err != nil {
@@ -103,6 +104,36 @@ func (p Picks) Claim(ctx context.Context, claims []assign.Claim) (map[int64]bool
 		return nil, err
 	}
 	return stored, nil
+}
+
+// openChanges locks the organizations of claims, and returns the changes of those that may be changed.
+func openChanges(ctx context.Context, tx pgx.Tx, claims []assign.Claim) ([]job.Change, error) {
+	organizations := make([]int64, len(claims))
+	for i, c := range claims {
+		organizations[i] = c.Change.Job.OrganizationID
+	}
+	closed := map[int64]bool{}
+	var batch pgx.Batch
+	batch.Queue(shareOrganizations, organizations)
+	batch.Queue(`SELECT organization_id FROM closed_organizations WHERE organization_id = ANY ($1)`, organizations).
+		Query(func(rows pgx.Rows) error {
+			var id int64
+			_, err := pgx.ForEachRow(rows, []any{&id}, func() error {
+				closed[id] = true
+				return nil
+			})
+			return err //nolint:wrapcheck // wrapped below
+		})
+	if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
+		return nil, fmt.Errorf("lock the organizations of %d jobs: %w", len(claims), err)
+	}
+	changes := make([]job.Change, 0, len(claims))
+	for _, c := range claims {
+		if !closed[c.Change.Job.OrganizationID] {
+			changes = append(changes, c.Change)
+		}
+	}
+	return changes, nil
 }
 
 func insertClaims(ctx context.Context, tx pgx.Tx, claims []assign.Claim, stored map[int64]bool) error {

@@ -94,6 +94,9 @@ func (s Runners) Create(ctx context.Context, r runner.Runner) (runner.Runner, er
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19) RETURNING id`
 	r.Revision = 1
 	err := s.tx(ctx, func(tx pgx.Tx) error {
+		if err := shareOpen(ctx, tx, Owner{OrganizationID: r.OrganizationID}); err != nil {
+			return err
+		}
 		if err := tx.QueryRow(ctx, insert, runnerValues(r)...).Scan(&r.ID); err != nil {
 			return fmt.Errorf("create a runner: %w", err)
 		}
@@ -113,6 +116,9 @@ func (s Runners) Update(ctx context.Context, r runner.Runner) (runner.Runner, er
 	values := runnerValues(r)
 	args := append([]any{r.ID, r.Revision}, values[1:len(values)-3]...)
 	err := s.tx(ctx, func(tx pgx.Tx) error {
+		if err := shareOpen(ctx, tx, Owner{OrganizationID: r.OrganizationID}); err != nil {
+			return err
+		}
 		tag, err := tx.Exec(ctx, update, args...)
 		if err != nil {
 			return fmt.Errorf("update runner %d: %w", r.ID, err)
@@ -145,6 +151,9 @@ func errNoRunner(id int64) error {
 // Delete removes the runner and its managers. Fault not_found.
 func (s Runners) Delete(ctx context.Context, id int64) error {
 	return s.tx(ctx, func(tx pgx.Tx) error {
+		if err := shareOpen(ctx, tx, Owner{RunnerID: id}); err != nil {
+			return err
+		}
 		tag, err := tx.Exec(ctx, `DELETE FROM runners WHERE id = $1`, id)
 		if err != nil {
 			return fmt.Errorf("delete runner %d: %w", id, err)

@@ -94,7 +94,8 @@ func (c *contacts) record(ctx context.Context, now Contact) (int64, error) {
 		return id, nil
 	case errors.Is(err, ErrNoRunner):
 		c.forget(now.RunnerID)
-		return 0, fault.Wrap(err, errcode.PermissionDenied, "runner %d was deleted", now.RunnerID)
+		// The next request finds out whether the runner was deleted or moved with its organization.
+		return 0, fault.Wrap(err, errcode.Unavailable, "runner %d is not here any more: try again", now.RunnerID)
 	case known != 0:
 		// The time of a contact is for people only: the request goes on, and a later one writes it.
 		c.cfg.Logger.WarnContext(ctx, "storing the contact of a runner failed", logkey.Error(err),

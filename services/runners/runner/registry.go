@@ -13,6 +13,7 @@ import (
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/libs/logkey"
 	"lockstep.internal/libs/retry"
+	"lockstep.internal/libs/routable"
 	"lockstep.internal/schemas/gen/errcode"
 )
 
@@ -269,7 +270,7 @@ func (r *Registry) Authenticate(ctx context.Context, token string) (*Runner, err
 	}
 	runner := r.withToken(hash)
 	if runner == nil {
-		if runner, err = r.lookUp(ctx, hash); err != nil {
+		if runner, err = r.lookUp(ctx, token, hash); err != nil {
 			return nil, err
 		}
 	}
@@ -291,12 +292,15 @@ func (r *Registry) withToken(hash TokenHash) *Runner {
 }
 
 // lookUp returns the runner with a token that the copy does not have; nil if there is none.
-func (r *Registry) lookUp(ctx context.Context, hash TokenHash) (*Runner, error) {
+func (r *Registry) lookUp(ctx context.Context, token string, hash TokenHash) (*Runner, error) {
 	known, end, err := r.unknown.begin(ctx, hash)
 	if known || err != nil {
 		return nil, err
 	}
 	id, err := r.cfg.Store.IDByToken(ctx, hash)
+	if err == nil && id == 0 {
+		err = r.elsewhere(ctx, token)
+	}
 	end(err == nil && id == 0)
 	if err != nil {
 		return nil, fmt.Errorf("look up the token of a runner: %w", err)
@@ -308,4 +312,16 @@ func (r *Registry) lookUp(ctx context.Context, hash TokenHash) (*Runner, error) 
 		return nil, err
 	}
 	return r.withToken(hash), nil
+}
+
+// elsewhere returns a fault for a token whose organization is in another cell: a runner must not take it for invalid.
+func (r *Registry) elsewhere(ctx context.Context, token string) error {
+	parsed, err := routable.Parse(token)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrMalformedToken, err)
+	}
+	if parsed.Payload.Organization == 0 {
+		return nil
+	}
+	return r.cfg.Store.Elsewhere(ctx, parsed.Payload.Organization)
 }

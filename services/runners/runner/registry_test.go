@@ -70,6 +70,8 @@ func (m *memory) RunnersByID(_ context.Context, ids ...int64) ([]runner.Runner, 
 	return found, nil
 }
 
+func (m *memory) Elsewhere(context.Context, int64) error { return nil }
+
 func (m *memory) IDByToken(_ context.Context, hash runner.TokenHash) (int64, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

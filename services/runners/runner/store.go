@@ -17,6 +17,9 @@ type Store interface {
 	RunnersByID(ctx context.Context, ids ...int64) ([]Runner, error)
 	// IDByToken returns the id of the runner with this token, and 0 if there is none.
 	IDByToken(ctx context.Context, hash TokenHash) (int64, error)
+	// Elsewhere returns the fault organization_moving if the organization has moved to another cell, or comes from one
+	// and is not open here yet.
+	Elsewhere(ctx context.Context, organizationID int64) error
 	// StoreContact creates the manager or updates it, and returns its id. A runner that has limit managers loses the
 	// one with the oldest contact. Empty texts keep what is stored. The error wraps [ErrNoRunner].
 	StoreContact(ctx context.Context, contact Contact, limit int) (managerID int64, err error)

@@ -90,6 +90,9 @@ func (g *graph) cancel(ctx context.Context, steps []pipeline.Step, userID int64)
 // inPipeline changes a locked pipeline. One that does not exist is not_found.
 func (s *Scheduler) inPipeline(ctx context.Context, id int64, change func(g *graph) error) error {
 	return s.Store.InTx(ctx, func(tx pgx.Tx) error {
+		if err := s.Store.LockOrganizationOf(ctx, tx, id, 0); err != nil {
+			return fmt.Errorf("change pipeline %d: %w", id, err)
+		}
 		g, err := s.load(ctx, tx, id)
 		if err == nil && g == nil {
 			return fault.New(errcode.NotFound, "pipeline %d does not exist", id)
@@ -104,6 +107,9 @@ func (s *Scheduler) inPipeline(ctx context.Context, id int64, change func(g *gra
 // ofJob changes the locked pipeline of a job. The attempt is nil if the job is not the latest one.
 func (s *Scheduler) ofJob(ctx context.Context, id int64, change func(g *graph, a *Attempt) error) error {
 	return s.Store.InTx(ctx, func(tx pgx.Tx) error {
+		if err := s.Store.LockOrganizationOf(ctx, tx, 0, id); err != nil {
+			return fmt.Errorf("change job %d: %w", id, err)
+		}
 		p, err := s.Store.LockOfJob(ctx, tx, id)
 		if err != nil {
 			return fmt.Errorf("lock the pipeline of job %d: %w", id, err)

@@ -40,6 +40,9 @@ func (s *Scheduler) Create(ctx context.Context, r Request) (Pipeline, error) {
 		return Pipeline{}, err
 	}
 	err = s.Store.InTx(ctx, func(tx pgx.Tx) error {
+		if err := s.Store.LockOrganization(ctx, tx, r.OrganizationID); err != nil {
+			return fmt.Errorf("create a pipeline: %w", err)
+		}
 		first, err := s.first(ctx, tx, key, limits)
 		if err != nil {
 			return err

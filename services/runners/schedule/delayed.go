@@ -85,6 +85,9 @@ func (s *Scheduler) BeginDue(ctx context.Context) error {
 // undelay removes the delays of a pipeline that have ended, unless another replica has done so.
 func (s *Scheduler) undelay(ctx context.Context, id int64, now time.Time) error {
 	return s.Store.InTx(ctx, func(tx pgx.Tx) error {
+		if err := s.Store.LockOrganizationOf(ctx, tx, id, 0); err != nil {
+			return fmt.Errorf("begin delayed jobs of pipeline %d: %w", id, err)
+		}
 		if p, err := s.Store.Lock(ctx, tx, id); err != nil || p == nil {
 			return err
 		}

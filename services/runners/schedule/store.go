@@ -66,6 +66,11 @@ type Store interface {
 type Pipelines interface {
 	// NewPipelineID returns the id of a new pipeline.
 	NewPipelineID(ctx context.Context) (int64, error)
+	// LockOrganization keeps moves of an organization to another cell from beginning until the transaction ends. It is
+	// called before any row is locked. Fault organization_moving for one that is being moved or has left.
+	LockOrganization(ctx context.Context, tx pgx.Tx, id int64) error
+	// LockOrganizationOf is LockOrganization for that of a pipeline, or else of a job.
+	LockOrganizationOf(ctx context.Context, tx pgx.Tx, pipelineID, jobID int64) error
 	// LockProject lets one transaction at a time create pipelines of a project.
 	LockProject(ctx context.Context, tx pgx.Tx, projectID int64) error
 	// Requested returns the pipeline that an earlier request with the same project, user and id created, and its hash;

@@ -9,8 +9,10 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"lockstep.internal/libs/fault"
 	"lockstep.internal/libs/logkey"
 	"lockstep.internal/libs/postgres"
+	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/services/runners/job"
 	"lockstep.internal/services/runners/runner"
 )
@@ -124,7 +126,11 @@ func (w Watch) Once(ctx context.Context) error {
 			if !due {
 				continue
 			}
-			if err := w.Store.Fail(ctx, j, reason); err != nil {
+			err := w.Store.Fail(ctx, j, reason)
+			if fault.Is(err, errcode.OrganizationMoving) {
+				continue // the job waits in another cell from now on, or here after the move was canceled
+			}
+			if err != nil {
 				return fmt.Errorf("end job %d, which waits for too long: %w", j.ID, err)
 			}
 			w.Logger.WarnContext(ctx, "a job waited for a runner for too long", slog.Int64(logkey.JobID, j.ID),

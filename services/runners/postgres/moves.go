@@ -1,0 +1,198 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"lockstep.internal/libs/fault"
+	"lockstep.internal/libs/postgres"
+	"lockstep.internal/libs/seal"
+	"lockstep.internal/schemas/gen/errcode"
+	"lockstep.internal/services/runners/move"
+)
+
+// Moves stores moves of organizations from this cell and to it. It is a [move.Store].
+type Moves struct {
+	Pool *pgxpool.Pool
+	Jobs Jobs
+	// Key seals tokens.
+	Key seal.Key
+	Now func() time.Time
+}
+
+var _ move.Store = Moves{}
+
+const moveColumns = `id, organization_id, arrival, cell, url, number, phase, message, started_by, started_at, cancel_at,
+	ended_at`
+
+func scanMove(row pgx.CollectableRow) (move.Move, error) {
+	var m move.Move
+	var cancel, ended *time.Time
+	err := row.Scan(&m.ID, &m.OrganizationID, &m.Arrival, &m.Cell, &m.URL, &m.Number, &m.Phase, &m.Message, &m.StartedBy,
+		&m.StartedAt, &cancel, &ended)
+	m.StartedAt, m.CancelAt, m.EndedAt = m.StartedAt.UTC(), timeOf(cancel), timeOf(ended)
+	return m, err //nolint:wrapcheck // the caller wraps it
+}
+
+func readMoves(ctx context.Context, db Querier, condition string, args ...any) ([]move.Move, error) {
+	return collect(ctx, db, "moves", scanMove, `SELECT `+moveColumns+` FROM moves WHERE `+condition, args...)
+}
+
+// Departures implements [move.Store].
+func (s Moves) Departures(ctx context.Context) ([]move.Move, error) {
+	return readMoves(ctx, s.Pool, `NOT arrival AND ended_at IS NULL ORDER BY started_at, id`)
+}
+
+// maxMoves is how many moves a list has at most.
+const maxMoves = 500
+
+// List returns the moves from this cell and to it, the newest first.
+func (s Moves) List(ctx context.Context) ([]move.Move, error) {
+	return readMoves(ctx, s.Pool, `true ORDER BY started_at DESC, id LIMIT $1`, maxMoves)
+}
+
+// Latest returns the latest move of an organization from this cell. Fault not_found.
+func (s Moves) Latest(ctx context.Context, organizationID int64) (move.Move, error) {
+	found, err := readMoves(ctx, s.Pool, `organization_id = $1 AND NOT arrival ORDER BY started_at DESC LIMIT 1`,
+		organizationID)
+	if err == nil && len(found) == 0 {
+		err = fault.New(errcode.NotFound, "organization %d was never moved from this cell", organizationID)
+	}
+	if err != nil {
+		return move.Move{}, err
+	}
+	return found[0], nil
+}
+
+// Announced returns the organizations that have left this cell, with where and their number, for the cell map.
+func (s Moves) Announced(ctx context.Context) ([]move.Move, error) {
+	return readMoves(ctx, s.Pool, `NOT arrival AND phase IN ('handing_over', 'ending', 'done') AND organization_id IN (
+		SELECT organization_id FROM closed_organizations WHERE NOT arrival) AND number = (
+		SELECT max(number) FROM moves AS m WHERE m.organization_id = moves.organization_id AND m.phase <> 'canceled')`)
+}
+
+// Begin stores a new move and the tokens for it. For one that goes on to the same cell, it replaces the tokens. Faults:
+// failed_precondition for another move that goes on, organization_moving for an organization that is elsewhere.
+func (s Moves) Begin(ctx context.Context, m move.Move, tokens move.Tokens) (move.Move, error) {
+	box, err := s.seal(m.OrganizationID, tokens)
+	if err != nil {
+		return m, err
+	}
+	err = postgres.InTx(ctx, s.Pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, lockOrganization, m.OrganizationID); err != nil {
+			return fmt.Errorf("lock organization %d: %w", m.OrganizationID, err)
+		}
+		goingOn, err := readMoves(ctx, tx, `organization_id = $1 AND ended_at IS NULL`, m.OrganizationID)
+		switch {
+		case err != nil:
+			return err
+		case len(goingOn) == 0:
+			m, err = insertDeparture(ctx, tx, m, box)
+		case !goingOn[0].Arrival && goingOn[0].Cell == m.Cell:
+			m = goingOn[0]
+			_, err = tx.Exec(ctx, `UPDATE moves SET tokens = $2 WHERE id = $1`, m.ID, box)
+		default:
+			return errOtherMove(goingOn[0])
+		}
+		if err != nil {
+			return err
+		}
+		return notifyMoves(ctx, tx)
+	})
+	return m, postgres.Unavailable(ctx, err)
+}
+
+func errOtherMove(m move.Move) error {
+	direction := "to"
+	if m.Arrival {
+		direction = "here from"
+	}
+	return fault.New(errcode.FailedPrecondition, "organization %d is being moved %s cell %s (%s): wait until that ends",
+		m.OrganizationID, direction, m.Cell, m.Phase)
+}
+
+// insertDeparture stores a new move of an organization that is locked.
+func insertDeparture(ctx context.Context, tx pgx.Tx, m move.Move, box []byte) (move.Move, error) {
+	if err := shareOpen(ctx, tx, Owner{OrganizationID: m.OrganizationID}); err != nil {
+		return m, err
+	}
+	err := tx.QueryRow(ctx, `
+		INSERT INTO moves (id, organization_id, arrival, cell, url, number, phase, tokens, started_by, started_at, cancel_at)
+		SELECT $1, $2, false, $3, $4, coalesce(max(number), 0) + 1, $5, $6, $7, $8, $9
+		FROM moves WHERE organization_id = $2 AND phase <> 'canceled' RETURNING number`,
+		m.ID, m.OrganizationID, m.Cell, m.URL, m.Phase, box, m.StartedBy, m.StartedAt, m.CancelAt).Scan(&m.Number)
+	if err != nil {
+		return m, fmt.Errorf("store move %s: %w", m.ID, err)
+	}
+	return m, nil
+}
+
+func notifyMoves(ctx context.Context, tx pgx.Tx) error {
+	if _, err := tx.Exec(ctx, `SELECT pg_notify($1, '')`, move.Channel); err != nil {
+		return fmt.Errorf("notify replicas of moves: %w", err)
+	}
+	return nil
+}
+
+// Change implements [move.Store].
+func (s Moves) Change(ctx context.Context, m move.Move, from move.Phase) (bool, error) {
+	changed := false
+	err := postgres.InTx(ctx, s.Pool, func(tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, `
+			UPDATE moves SET phase = $3, message = $4, ended_at = $5, tokens = CASE WHEN $5::timestamptz IS NULL THEN tokens END
+			WHERE id = $1 AND phase = $2 AND NOT arrival`, m.ID, from, m.Phase, m.Message, nullable(m.EndedAt))
+		if err != nil {
+			return fmt.Errorf("change move %s: %w", m.ID, err)
+		}
+		changed = tag.RowsAffected() == 1
+		if !changed || m.Phase == from {
+			return nil
+		}
+		if m.Phase == move.Canceling {
+			const wake = `SELECT pg_notify($1, id::text) FROM jobs WHERE state = 'pending' AND organization_id = $2`
+			if _, err := tx.Exec(ctx, wake, JobChannel, m.OrganizationID); err != nil {
+				return fmt.Errorf("wake the jobs of organization %d: %w", m.OrganizationID, err)
+			}
+		}
+		return notifyMoves(ctx, tx)
+	})
+	return changed && err == nil, postgres.Unavailable(ctx, err)
+}
+
+// Names of sealed values.
+const sourceToken, targetToken = "source", "target"
+
+func tokensLabel(organizationID int64) string { return fmt.Sprintf("move_tokens/%d", organizationID) }
+
+func (s Moves) seal(organizationID int64, tokens move.Tokens) ([]byte, error) {
+	box, err := seal.Values{
+		sourceToken: seal.NewValue(tokens.Source), targetToken: seal.NewValue(tokens.Target),
+	}.Seal(tokensLabel(organizationID), s.Key.Public(), s.Key)
+	if err != nil {
+		return nil, fmt.Errorf("seal the tokens of a move: %w", err)
+	}
+	return box, nil
+}
+
+// Tokens implements [move.Store].
+func (s Moves) Tokens(ctx context.Context, m move.Move) (move.Tokens, error) {
+	var box []byte
+	err := s.Pool.QueryRow(ctx, `SELECT tokens FROM moves WHERE id = $1`, m.ID).Scan(&box)
+	if err != nil {
+		return move.Tokens{}, postgres.Unavailable(ctx, fmt.Errorf("read the tokens of move %s: %w", m.ID, err))
+	}
+	values, err := seal.OpenValues(box, tokensLabel(m.OrganizationID), s.Key.Public(), s.Key)
+	if errors.Is(err, seal.ErrNotOpened) {
+		return move.Tokens{}, fault.Wrap(err, errcode.Unauthenticated,
+			"the tokens of the move cannot be read with the key in signing.key_file")
+	}
+	if err != nil {
+		return move.Tokens{}, fmt.Errorf("open the tokens of move %s: %w", m.ID, err)
+	}
+	return move.Tokens{Source: values[sourceToken].Reveal(), Target: values[targetToken].Reveal()}, nil
+}
