@@ -62,11 +62,15 @@ type stored struct {
 	State       State            `json:"state,omitempty"`
 	Keys        *jobtoken.KeySet `json:"keys,omitempty"`
 
-	// Cell of an organization, and of the entry legacy.
+	// Cell of an organization, of the entry legacy, and to which an organization was moved.
 	Cell topology.Cell `json:"cell,omitempty"`
+
+	// Number of a move.
+	Number int64 `json:"number,omitempty"`
 }
 
-// key is the subject of an entry, parsed. One field is set.
+// key is the subject of an entry, parsed. One field is set, or for an organization that a cell had, cell and
+// organization.
 type key struct {
 	cell         topology.Cell
 	organization int64
@@ -75,6 +79,8 @@ type key struct {
 
 func (k key) subject() string {
 	switch {
+	case k.isMoved():
+		return topology.CellsMoved(k.cell, k.organization)
 	case k.cell != "":
 		return topology.CellsCell(k.cell)
 	case k.legacy:
@@ -83,6 +89,11 @@ func (k key) subject() string {
 		return topology.CellsOrganization(k.organization)
 	}
 }
+
+func (k key) isMoved() bool { return k.cell != "" && k.organization != 0 }
+
+// isCell reports whether the entry is that of a cell.
+func (k key) isCell() bool { return k.cell != "" && k.organization == 0 }
 
 func parseKey(subject string) (key, error) {
 	if subject == topology.CellsLegacy {
@@ -95,13 +106,26 @@ func parseKey(subject string) (key, error) {
 		return key{cell: topology.Cell(name)}, nil
 	}
 	if text, found := strings.CutPrefix(subject, strings.TrimSuffix(topology.CellsOrganizations, "*")); found {
-		id, err := strconv.ParseInt(text, 10, 64)
-		if err != nil || id <= 0 || topology.CellsOrganization(id) != subject {
-			return key{}, fmt.Errorf("%w: %q is no organization", ErrInvalidEntry, text)
+		id, err := parseOrganization(text)
+		return key{organization: id}, err
+	}
+	if text, found := strings.CutPrefix(subject, strings.TrimSuffix(topology.CellsMoves, "*.*")); found {
+		name, organization, _ := strings.Cut(text, ".")
+		if err := topology.ValidateCell(name); err != nil {
+			return key{}, fmt.Errorf("%w: %w", ErrInvalidEntry, err)
 		}
-		return key{organization: id}, nil
+		id, err := parseOrganization(organization)
+		return key{cell: topology.Cell(name), organization: id}, err
 	}
 	return key{}, fmt.Errorf("%w: unknown subject %q", ErrInvalidEntry, subject)
+}
+
+func parseOrganization(text string) (int64, error) {
+	id, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || id <= 0 || strconv.FormatInt(id, 10) != text {
+		return 0, fmt.Errorf("%w: %q is no organization", ErrInvalidEntry, text)
+	}
+	return id, nil
 }
 
 // parse returns a valid entry.
@@ -130,7 +154,9 @@ func (s stored) validate(k key) error {
 	switch {
 	case s.Deleted:
 		return nil
-	case k.cell != "":
+	case k.isMoved() && s.Number <= 0:
+		return fmt.Errorf("number %d of a move is not positive", s.Number)
+	case k.isCell():
 		return s.asCell(k.cell).Validate()
 	default:
 		return topology.ValidateCell(string(s.Cell))

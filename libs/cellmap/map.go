@@ -128,7 +128,7 @@ func (m *Map) Cells() []Cell {
 	defer m.mu.RUnlock()
 	var cells []Cell
 	for k, content := range m.entries {
-		if k.cell != "" && !content.Deleted {
+		if k.isCell() && !content.Deleted {
 			cells = append(cells, content.asCell(k.cell))
 		}
 	}
@@ -148,12 +148,18 @@ func (m *Map) Organizations() []Organization {
 	defer m.mu.RUnlock()
 	var organizations []Organization
 	for k, content := range m.entries {
-		if k.organization != 0 && !content.Deleted {
+		if k.organization != 0 && k.cell == "" && !content.Deleted {
 			organizations = append(organizations, Organization{ID: k.organization, Cell: content.Cell})
 		}
 	}
 	slices.SortFunc(organizations, func(a, b Organization) int { return cmp.Compare(a.ID, b.ID) })
 	return organizations
+}
+
+// Moved returns where a cell says that an organization went, and false when it does not.
+func (m *Map) Moved(from topology.Cell, organization int64) (Move, bool) {
+	content, found := m.get(key{cell: from, organization: organization})
+	return Move{From: from, Organization: organization, To: content.Cell, Number: content.Number}, found
 }
 
 // Legacy returns the name of the cell of unknown tokens, and false when there is none.
@@ -193,10 +199,10 @@ func (m *Map) apply(subject string, data []byte) error {
 	if found && known.Generation >= content.Generation {
 		return nil
 	}
-	if k.cell != "" && found && !known.Deleted {
+	if k.isCell() && found && !known.Deleted {
 		m.cells--
 	}
-	if k.cell != "" && !content.Deleted {
+	if k.isCell() && !content.Deleted {
 		m.cells++
 	}
 	m.entries[k] = content

@@ -57,6 +57,16 @@ func (w Writer) DeleteOrganization(ctx context.Context, id int64) (bool, error) 
 	return w.put(ctx, key{organization: id}, stored{Deleted: true})
 }
 
+// PutMoved tells where an organization went. Only the cell that had it may do so.
+func (w Writer) PutMoved(ctx context.Context, m Move) (bool, error) {
+	return w.put(ctx, key{cell: m.From, organization: m.Organization}, stored{Cell: m.To, Number: m.Number})
+}
+
+// DeleteMoved removes what a cell told about an organization, since it is back.
+func (w Writer) DeleteMoved(ctx context.Context, from topology.Cell, organization int64) (bool, error) {
+	return w.put(ctx, key{cell: from, organization: organization}, stored{Deleted: true})
+}
+
 // PutLegacy names the cell of unknown tokens.
 func (w Writer) PutLegacy(ctx context.Context, cell topology.Cell) (bool, error) {
 	return w.put(ctx, key{legacy: true}, stored{Cell: cell})
@@ -147,14 +157,16 @@ func same(a, b stored) bool {
 	return err == nil && bytes.Equal(left, right)
 }
 
-// Announcer keeps the entry of one cell in the map as the cell wants it. All replicas of a cell may run one.
+// Announcer keeps the entries of one cell in the map as the cell wants them. All replicas of a cell may run one.
 type Announcer struct {
 	Writer Writer
 	// Cell returns what the entry should be. Required.
 	Cell func() Cell
 	// Changed returns a channel that is closed when Cell may return something else. Optional.
 	Changed func() <-chan struct{}
-	// Interval between two checks of the entry. Defaults to 30 s.
+	// Moves returns the organizations that the cell had and others have, and those that are back. Optional.
+	Moves func(ctx context.Context) (gone []Move, back []int64, err error)
+	// Interval between two checks of the entries. Defaults to 30 s.
 	Interval time.Duration
 	// Logger. Required.
 	Logger *slog.Logger
@@ -176,7 +188,7 @@ func (a Announcer) Run(ctx context.Context, ready func()) {
 		if a.Changed != nil {
 			changed = a.Changed()
 		}
-		wrote, err := a.Writer.PutCell(ctx, a.Cell())
+		wrote, err := a.write(ctx)
 		if err != nil {
 			if ctx.Err() == nil {
 				a.Logger.WarnContext(ctx, "writing the cell to the cell map failed, retrying", logkey.Error(err))
@@ -187,7 +199,7 @@ func (a Announcer) Run(ctx context.Context, ready func()) {
 		pause.Reset()
 		first()
 		if wrote {
-			a.Logger.InfoContext(ctx, "wrote the cell to the cell map")
+			a.Logger.InfoContext(ctx, "wrote the entries of the cell to the cell map")
 		}
 		timer := time.NewTimer(interval)
 		select {
@@ -197,4 +209,32 @@ func (a Announcer) Run(ctx context.Context, ready func()) {
 		}
 		timer.Stop()
 	}
+}
+
+// write writes all entries that differ, and reports whether one did.
+func (a Announcer) write(ctx context.Context) (bool, error) {
+	cell := a.Cell()
+	wrote, err := a.Writer.PutCell(ctx, cell)
+	if err != nil || a.Moves == nil {
+		return wrote, err
+	}
+	gone, back, err := a.Moves(ctx)
+	if err != nil {
+		return wrote, err
+	}
+	for _, m := range gone {
+		put, err := a.Writer.PutMoved(ctx, m)
+		if err != nil {
+			return wrote, err
+		}
+		wrote = wrote || put
+	}
+	for _, organization := range back {
+		deleted, err := a.Writer.DeleteMoved(ctx, cell.Name, organization)
+		if err != nil {
+			return wrote, err
+		}
+		wrote = wrote || deleted
+	}
+	return wrote, nil
 }

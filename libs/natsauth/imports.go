@@ -244,7 +244,9 @@ func operatorImports(cell topology.Cell) accountImports {
 
 // cellsImports returns the imports of the runners of other cells. Permissions limit each to the entry of its cell.
 func cellsImports() accountImports {
-	return accountImports{name: AccountCells, services: entryServices(topology.CellsCells)}
+	return accountImports{
+		name: AccountCells, services: append(entryServices(topology.CellsCells), entryServices(topology.CellsMoves)...),
+	}
 }
 
 // mapImports returns the imports of the administrator of the cell map.
@@ -258,9 +260,10 @@ func mapImports() accountImports {
 	return imports
 }
 
-// cellEntryServices returns the services to write and read the entry of one cell.
+// cellEntryServices returns the services to write and read the entries of one cell: its own, and those of organizations
+// that it had.
 func cellEntryServices(cell topology.Cell) []exportedService {
-	return entryServices(topology.CellsCell(cell))
+	return append(entryServices(topology.CellsCell(cell)), entryServices(topology.CellsMovedFrom(cell))...)
 }
 
 // entryServices returns the services to write and read one entry of the cell map.

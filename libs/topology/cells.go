@@ -21,6 +21,7 @@ const (
 	cellsPrefix       = "$KV." + BucketCells + "."
 	cellsOrganization = cellsPrefix + "organization."
 	cellsCell         = cellsPrefix + "cell."
+	cellsMoved        = cellsPrefix + "moved."
 	// CellsEntries matches the subjects of all entries of [BucketCells].
 	CellsEntries = cellsPrefix + ">"
 	// CellsLegacy is the subject of the entry that names the cell of unknown and old tokens.
@@ -37,8 +38,18 @@ func CellsCell(name Cell) string { return cellsCell + string(name) }
 // CellsOrganization is the subject of the entry of one organization.
 func CellsOrganization(id int64) string { return cellsOrganization + strconv.FormatInt(id, 10) }
 
-// CellsCells and CellsOrganizations match the subjects of all cells and of all organizations.
+// CellsMoved is the subject of the entry with which a cell tells where an organization went that it had.
+func CellsMoved(from Cell, organization int64) string {
+	return cellsMoved + string(from) + "." + strconv.FormatInt(organization, 10)
+}
+
+// CellsMovedFrom matches the subjects of all organizations that one cell had.
+func CellsMovedFrom(from Cell) string { return cellsMoved + string(from) + ".*" }
+
+// CellsCells, CellsOrganizations and CellsMoves match the subjects of all cells, of all organizations and of all that
+// were moved.
 const (
+	CellsMoves         = cellsMoved + "*.*"
 	CellsCells         = cellsCell + "*"
 	CellsOrganizations = cellsOrganization + "*"
 )

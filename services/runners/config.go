@@ -31,6 +31,7 @@ type Config struct {
 	Database  postgres.Settings `yaml:"database"`
 	NATS      natsconn.Config   `yaml:"nats"`
 	Map       MapConfig         `yaml:"map"`
+	Move      MoveConfig        `yaml:"move"`
 	State     StateConfig       `yaml:"state"`
 	Signing   signing.Config    `yaml:"signing"`
 	Queue     QueueConfig       `yaml:"queue"`
@@ -59,6 +60,12 @@ type MapConfig struct {
 	URL          config.URL    `yaml:"url" help:"NATS servers with the cell map; empty: those of nats.url"`
 	NKeySeedFile config.Secret `yaml:"nkey_seed_file" help:"file with the nkey seed that lockstep nats init --map-cells makes for this cell"`
 	CAFile       string        `yaml:"ca_file" help:"PEM file with trusted CA certificates of these servers; empty = those of the system"`
+}
+
+// MoveConfig is about moves of organizations to other cells.
+type MoveConfig struct {
+	Timeout time.Duration `yaml:"timeout" help:"a move of an organization is canceled if it copies for longer"`
+	CAFile  string        `yaml:"ca_file" help:"PEM file with the CAs of other cells' runners services; empty = the system's"`
 }
 
 // StateConfig locates the state service.
@@ -123,6 +130,7 @@ func DefaultConfig() Config {
 			Store: objects.DefaultConfig(), MaxSize: config.Bytes(artifact.DefaultSizes().Archive), ExpireIn: expiry.Default,
 			MaxExpire: expiry.Max,
 		},
+		Move:     MoveConfig{Timeout: 10 * time.Minute},
 		Registry: RegistryConfig{Service: "container_registry", Issuer: "lockstep"},
 	}
 	// Requests for jobs are held: a drain ends them early, and each runner has one.
@@ -185,6 +193,14 @@ func (c QueueConfig) Validate() []error {
 		errs = append(errs, config.Invalid("hold", "%s is not less than %s", c.Hold, maxHold))
 	}
 	return errs
+}
+
+// Validate checks the time.
+func (c MoveConfig) Validate() []error {
+	if c.Timeout <= 0 {
+		return []error{config.Invalid("timeout", "%s is not a positive duration", c.Timeout)}
+	}
+	return nil
 }
 
 // Validate checks the limit.

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"lockstep.internal/libs/access"
 	"lockstep.internal/libs/certpool"
 	"lockstep.internal/libs/config"
 	"lockstep.internal/libs/directory"
@@ -22,14 +23,18 @@ import (
 	"lockstep.internal/libs/service"
 	"lockstep.internal/libs/telemetry"
 	"lockstep.internal/libs/topology"
+	"lockstep.internal/services/runners/api"
 	"lockstep.internal/services/runners/artifact"
 	"lockstep.internal/services/runners/assign"
 	"lockstep.internal/services/runners/execution"
+	"lockstep.internal/services/runners/move"
 	"lockstep.internal/services/runners/nats"
 	"lockstep.internal/services/runners/objects"
+	"lockstep.internal/services/runners/personaltoken"
 	"lockstep.internal/services/runners/postgres"
 	"lockstep.internal/services/runners/publish"
 	"lockstep.internal/services/runners/registration"
+	"lockstep.internal/services/runners/rpc"
 	"lockstep.internal/services/runners/runner"
 	"lockstep.internal/services/runners/schedule"
 	"lockstep.internal/services/runners/signing"
@@ -93,6 +98,13 @@ type process struct {
 	artifacts  *execution.Artifacts
 	tails      *execution.Tails
 	api        service.Part
+
+	users  *personaltoken.Authenticator
+	moves  postgres.Moves
+	driver *move.Driver
+	state  rpc.State
+	// otherCells is the client for runners services of other cells.
+	otherCells *http.Client
 }
 
 func (p *process) close() {
@@ -104,7 +116,7 @@ func (p *process) close() {
 func (p *process) assemble(ctx context.Context) error {
 	for _, step := range []func(context.Context) error{
 		p.openDatabase, p.openObjects, p.connect, p.connectMap, p.openDirectory, p.openKeys, p.openRunners, p.openJobs,
-		p.openQueue, p.openAPI,
+		p.openQueue, p.openUsers, p.openMoves, p.openAPI,
 	} {
 		if err := step(ctx); err != nil {
 			return err
@@ -187,6 +199,7 @@ func (p *process) openKeys(context.Context) error {
 	if err != nil {
 		return err
 	}
+	p.moves = postgres.Moves{Pool: p.pool, Jobs: p.jobs, Key: key, Now: p.now}
 	p.keyring = &signing.Keyring{
 		Store: &postgres.SigningKeys{
 			DB: p.pool, Key: key, Schedule: signing.Schedule, Logger: p.tel.Logger, Now: p.now,
@@ -228,10 +241,8 @@ func (p *process) openJobs(context.Context) error {
 			Verifier: jobtoken.NewVerifier(p.keyring.Find, p.now), Refresh: p.keyring.Refresh,
 		},
 	})
-	sizes := artifact.DefaultSizes()
-	sizes.Archive = int64(p.cfg.Artifacts.MaxSize)
 	p.artifacts = execution.NewArtifacts(execution.ArtifactConfig{
-		Jobs: p.execution, Store: postgres.Artifacts{Pool: p.pool}, Objects: p.objects, Sizes: sizes,
+		Jobs: p.execution, Store: postgres.Artifacts{Pool: p.pool}, Objects: p.objects, Sizes: p.sizes(),
 		Bounds: artifact.DefaultBounds(),
 		Expiry: artifact.Expiry{Default: p.cfg.Artifacts.ExpireIn, Max: p.cfg.Artifacts.MaxExpire},
 	})
@@ -255,18 +266,55 @@ func (p *process) openQueue(context.Context) error {
 	return nil
 }
 
-// stateClient returns the client for requests to the state service.
-func (p *process) stateClient() (*http.Client, error) {
+// sizes returns the largest sizes of artifacts.
+func (p *process) sizes() artifact.Sizes {
+	sizes := artifact.DefaultSizes()
+	sizes.Archive = int64(p.cfg.Artifacts.MaxSize)
+	return sizes
+}
+
+// client returns a client for requests to another service, whose certificate is one of the CAs in a file; empty for
+// those of the system. Without a timeout, each call has its own.
+func client(setting, caFile string, timeout time.Duration) (*http.Client, error) {
 	secure := &tls.Config{MinVersion: tls.VersionTLS12}
-	if p.cfg.State.CAFile != "" {
+	if caFile != "" {
 		var err error
-		if secure.RootCAs, err = certpool.Load(p.cfg.State.CAFile); err != nil {
-			return nil, fmt.Errorf("state.ca_file: %w", err)
+		if secure.RootCAs, err = certpool.Load(caFile); err != nil {
+			return nil, fmt.Errorf("%s: %w", setting, err)
 		}
 	}
 	return &http.Client{
-		Timeout: stateTimeout, Transport: &http.Transport{TLSClientConfig: secure, ForceAttemptHTTP2: true},
+		Timeout: timeout, Transport: &http.Transport{TLSClientConfig: secure, ForceAttemptHTTP2: true},
 	}, nil
+}
+
+// openUsers opens the check of personal access tokens.
+func (p *process) openUsers(context.Context) error {
+	verifier, err := p.verifier()
+	if err != nil {
+		return err
+	}
+	state, err := client("state.ca_file", p.cfg.State.CAFile, stateTimeout)
+	if err != nil {
+		return err
+	}
+	p.users = personaltoken.New(personaltoken.Config{
+		Exchanger: personaltoken.NewState(state, p.cfg.State.URL, serviceName), Verifier: verifier, Users: p.directory,
+		Now: p.now,
+	})
+	return nil
+}
+
+// verifier returns the check of access tokens.
+func (p *process) verifier() (*access.Verifier, error) {
+	verifier, err := access.NewVerifier(access.Config{
+		Directory: p.directory, Cell: p.cell(), Audience: serviceName, StreamLifetime: p.cfg.Access.StreamLifetime,
+		Scopes: api.Scopes(),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("api: %w", err)
+	}
+	return verifier, nil
 }
 
 const stateTimeout = 10 * time.Second

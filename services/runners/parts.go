@@ -9,7 +9,6 @@ import (
 
 	"connectrpc.com/connect"
 
-	"lockstep.internal/libs/access"
 	"lockstep.internal/libs/cellmap"
 	"lockstep.internal/libs/directory"
 	"lockstep.internal/libs/fault"
@@ -20,10 +19,10 @@ import (
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/services/runners/api"
+	"lockstep.internal/services/runners/arrival"
 	"lockstep.internal/services/runners/execution"
 	"lockstep.internal/services/runners/gitlab"
 	"lockstep.internal/services/runners/nats"
-	"lockstep.internal/services/runners/personaltoken"
 	"lockstep.internal/services/runners/postgres"
 	"lockstep.internal/services/runners/rebuild"
 	"lockstep.internal/services/runners/registration"
@@ -37,14 +36,11 @@ func (p *process) openAPI(context.Context) error {
 	if err != nil {
 		return fmt.Errorf("api: %w", err)
 	}
-	verifier, err := access.NewVerifier(access.Config{
-		Directory: p.directory, Cell: p.cell(), Audience: serviceName, StreamLifetime: p.cfg.Access.StreamLifetime,
-		Scopes: api.Scopes(),
-	})
+	verifier, err := p.verifier()
 	if err != nil {
-		return fmt.Errorf("api: %w", err)
+		return err
 	}
-	programs, err := p.programs(verifier)
+	programs, err := p.programs()
 	if err != nil {
 		return err
 	}
@@ -56,12 +52,14 @@ func (p *process) openAPI(context.Context) error {
 	people := api.NewHandler(api.Dependencies{
 		Pool: p.pool, Scheduler: p.scheduler, JobChanges: p.jobChanges, PipelineChanges: p.pipelineChanges,
 		Access: verifier, Directory: p.directory, Registry: p.registry, Runners: p.runners,
+		Moves:  p.moveService(),
 		Traces: traces{postgres.Traces{Pool: p.pool}}, Tail: p.tails.TailHandler, Archives: p.artifacts,
 		Rebuild: p.rebuild, Logger: p.tel.Logger, Now: p.now, Interceptors: []connect.Interceptor{tracing},
 	})
 	for _, pattern := range api.Patterns() {
 		mux.Handle(pattern, p.afterDirectory(people))
 	}
+	mux.Handle(arrival.Pattern(), p.afterDirectory(p.arrivals(tracing)))
 	mux.Handle("GET "+signing.KeySetPath, p.keyring.Handler())
 	if p.cfg.Registry.Host != "" {
 		mux.Handle("GET /jwt/auth", registry.NewHandler(registry.Config{
@@ -88,7 +86,7 @@ func (p *process) afterDirectory(next http.Handler) http.Handler {
 }
 
 // programs returns what runners may do with themselves.
-func (p *process) programs(verifier *access.Verifier) (*registration.Programs, error) {
+func (p *process) programs() (*registration.Programs, error) {
 	token := ""
 	if p.cfg.Runners.RegistrationTokenFile.IsSet() {
 		var err error
@@ -96,15 +94,7 @@ func (p *process) programs(verifier *access.Verifier) (*registration.Programs, e
 			return nil, fmt.Errorf("runners.registration_token_file: %w", err)
 		}
 	}
-	client, err := p.stateClient()
-	if err != nil {
-		return nil, err
-	}
-	users := personaltoken.New(personaltoken.Config{
-		Exchanger: personaltoken.NewState(client, p.cfg.State.URL, serviceName), Verifier: verifier, Users: p.directory,
-		Now: p.now,
-	})
-	return registration.NewPrograms(p.runners, users, token), nil
+	return registration.NewPrograms(p.runners, p.users, token), nil
 }
 
 // registryPath returns the path of a project in the container registry.
@@ -188,6 +178,7 @@ func (p *process) parts() []service.Part {
 		listen("cleaner", execution.Cleaner{
 			Pool: p.pool, Store: postgres.Artifacts{Pool: p.pool}, Objects: p.objects, Logger: p.tel.Logger, Now: p.now,
 		}),
+		listen("moves", p.driver),
 		p.api,
 	}
 	return append(parts, p.mapParts()...)
@@ -207,6 +198,7 @@ func (p *process) mapParts() []service.Part {
 		return parts
 	}
 	announcer := cellmap.Announcer{
+		Moves:  p.announced,
 		Writer: cellmap.Writer{JetStream: p.mapJS}, Logger: p.tel.Logger, Changed: p.keyring.Changed,
 		Cell: func() cellmap.Cell {
 			return p.keyring.Entry(signing.Addresses{URL: p.cfg.Cell.URL, RedirectURL: p.cfg.Cell.RedirectURL})

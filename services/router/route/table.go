@@ -19,6 +19,7 @@ type Map interface {
 	// CellDeleted reports whether an administrator removed the cell.
 	CellDeleted(name topology.Cell) bool
 	Organization(id int64) (topology.Cell, bool)
+	Moved(from topology.Cell, organization int64) (cellmap.Move, bool)
 	Legacy() (topology.Cell, bool)
 	Key(cell topology.Cell, id string) (ed25519.PublicKey, bool)
 }
@@ -58,15 +59,20 @@ func (t *Table) name(token string, current bool) (topology.Cell, error) {
 	if err != nil {
 		return t.legacy(token, current)
 	}
-	if organization := parsed.Payload.Organization; organization != 0 {
-		if name, found := t.cells.Organization(organization); found {
-			return name, nil
+	organization, name := parsed.Payload.Organization, parsed.Payload.Cell
+	if organization == 0 {
+		if name == "" {
+			return t.legacy(token, current)
 		}
+		return name, nil
 	}
-	if parsed.Payload.Cell == "" {
+	if assigned, found := t.cells.Organization(organization); found {
+		name = assigned
+	}
+	if name == "" {
 		return t.legacy(token, current)
 	}
-	return parsed.Payload.Cell, nil
+	return cellmap.Follow(t.cells.Moved, name, organization), nil
 }
 
 // ofJob returns the cell that signed the token of a job.

@@ -22,6 +22,7 @@ type fakeMap struct {
 	cells         map[topology.Cell]cellmap.Cell
 	deleted       map[topology.Cell]bool
 	organizations map[int64]topology.Cell
+	moves         map[topology.Cell]cellmap.Move // of organization 11
 	legacy        topology.Cell
 }
 
@@ -33,6 +34,10 @@ func (m *fakeMap) CellDeleted(name topology.Cell) bool { return m.deleted[name] 
 func (m *fakeMap) Organization(id int64) (topology.Cell, bool) {
 	name, found := m.organizations[id]
 	return name, found
+}
+func (m *fakeMap) Moved(from topology.Cell, organization int64) (cellmap.Move, bool) {
+	move, found := m.moves[from]
+	return move, found && organization == 11
 }
 func (m *fakeMap) Legacy() (topology.Cell, bool) { return m.legacy, m.legacy != "" }
 func (m *fakeMap) Key(cell topology.Cell, id string) (ed25519.PublicKey, bool) {
@@ -57,6 +62,7 @@ func newMap() *fakeMap {
 	m := &fakeMap{
 		cells: map[topology.Cell]cellmap.Cell{}, deleted: map[topology.Cell]bool{"removed": true},
 		organizations: map[int64]topology.Cell{7: "two", 8: "maintained", 9: "lost", 10: "removed"},
+		moves:         map[topology.Cell]cellmap.Move{"one": {To: "two", Number: 1}, "two": {To: "old", Number: 2}},
 	}
 	for _, name := range []topology.Cell{"one", "two", "old"} {
 		m.cells[name] = cell(name, cellmap.Active)
@@ -107,6 +113,9 @@ func TestDecide(t *testing.T) {
 		},
 		"organization that was moved": {
 			runnerToken(t, "one", 7), expected{"two", ""}, expected{"two", ""}, expected{"two", ""},
+		},
+		"organization that cells moved on": {
+			runnerToken(t, "one", 11), expected{"old", ""}, expected{"old", ""}, expected{"old", ""},
 		},
 		"organization that is not in the map": {
 			runnerToken(t, "one", 6), expected{"one", ""}, expected{"one", ""}, expected{"one", ""},

@@ -31,6 +31,8 @@ type Dependencies struct {
 	// Registry has the runners of the cell, and Runners changes them.
 	Registry Registry
 	Runners  Runners
+	// Moves moves organizations to other cells.
+	Moves Moves
 	// Traces has the output of jobs, and Tail follows it. Archives has their artifacts.
 	Traces   Traces
 	Tail     Tail
@@ -64,6 +66,7 @@ type Scheduler interface {
 func Patterns() []string {
 	return []string{
 		"/" + runnersv1connect.JobServiceName + "/",
+		"/" + runnersv1connect.MoveServiceName + "/",
 		"/" + runnersv1connect.OperationServiceName + "/",
 		"/" + runnersv1connect.PipelineServiceName + "/",
 		"/" + runnersv1connect.RunnerServiceName + "/",
@@ -90,6 +93,7 @@ func NewHandler(d Dependencies) http.Handler {
 	}, options))
 	calls.Handle(runnersv1connect.NewJobServiceHandler(jobs, options))
 	calls.Handle(runnersv1connect.NewRunnerServiceHandler(&runnerService{runners: d.Runners, now: d.Now}, options))
+	calls.Handle(runnersv1connect.NewMoveServiceHandler(&moveService{moves: d.Moves}, options))
 	calls.Handle(runnersv1connect.NewOperationServiceHandler(&operationService{rebuild: d.Rebuild, now: d.Now}, options))
 
 	mux := http.NewServeMux()

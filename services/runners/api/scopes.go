@@ -8,11 +8,25 @@ import (
 // Scopes returns the scope that each method needs. Methods that give a program access need [access.ScopeAdmin].
 func Scopes() access.Scopes {
 	return access.Scopes{
+		// Package arrival serves these, with personal access tokens.
+		runnersv1connect.ArrivalServiceBeginArrivalProcedure:  access.ScopeAdmin,
+		runnersv1connect.ArrivalServiceDescribeCellProcedure:  access.ScopeAdmin,
+		runnersv1connect.ArrivalServiceEndArrivalProcedure:    access.ScopeAdmin,
+		runnersv1connect.ArrivalServiceOpenArrivalProcedure:   access.ScopeAdmin,
+		runnersv1connect.ArrivalServiceStoreArtifactProcedure: access.ScopeAdmin,
+		runnersv1connect.ArrivalServiceStorePipelineProcedure: access.ScopeAdmin,
+
 		runnersv1connect.JobServiceCancelJobProcedure:  access.ScopeWrite,
 		runnersv1connect.JobServiceExplainJobProcedure: access.ScopeRead,
 		runnersv1connect.JobServiceGetJobProcedure:     access.ScopeRead,
 		runnersv1connect.JobServiceListJobsProcedure:   access.ScopeRead,
 		runnersv1connect.JobServiceRetryJobProcedure:   access.ScopeWrite,
+
+		runnersv1connect.MoveServiceCancelMoveProcedure: access.ScopeAdmin,
+		runnersv1connect.MoveServiceGetMoveProcedure:    access.ScopeAdmin,
+		runnersv1connect.MoveServiceListMovesProcedure:  access.ScopeAdmin,
+		runnersv1connect.MoveServiceReportMoveProcedure: access.ScopeAdmin,
+		runnersv1connect.MoveServiceStartMoveProcedure:  access.ScopeAdmin,
 
 		runnersv1connect.OperationServiceRebuildProcedure: access.ScopeAdmin,
 

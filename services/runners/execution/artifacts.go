@@ -59,7 +59,7 @@ func (a *Artifacts) Store(
 	if err != nil {
 		return state, err
 	}
-	received, err := artifact.Receive(ctx, reserving{a.cfg.Objects, a}, artifact.Upload{
+	received, err := artifact.Receive(ctx, a.Reserving(), artifact.Upload{
 		JobID: ref.ID, Kind: kind, Limit: a.cfg.Sizes.Of(kind.Type), Bounds: a.cfg.Bounds,
 	}, content)
 	if err != nil {
@@ -129,6 +129,9 @@ func replaces(s Snapshot, made Artifact) (same bool, err error) {
 		return false, nil
 	}
 }
+
+// Reserving returns the store of objects, which records each key as unused before its content is stored.
+func (a *Artifacts) Reserving() artifact.Store { return reserving{a.cfg.Objects, a} }
 
 // reserving records each key before its content is stored.
 type reserving struct {

@@ -1,6 +1,7 @@
 package job_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -32,6 +33,8 @@ func transitions() map[string]func(job.Job) (job.Change, error) {
 		},
 		"fail":   func(j job.Job) (job.Change, error) { return j.Fail(job.StuckOrTimeout, now) },
 		"cancel": func(j job.Job) (job.Change, error) { return j.Cancel(5, now) },
+		"move":   func(j job.Job) (job.Change, error) { return j.Move(now) },
+		"arrive": func(j job.Job) (job.Change, error) { return j.Arrive(now) },
 		"retry": func(j job.Job) (job.Change, error) {
 			replaced, _, err := j.Retry(8, now)
 			return replaced, err
@@ -61,6 +64,13 @@ func TestTransitionsArePossibleOnlyInTheirStates(t *testing.T) {
 			job.Success: job.Success, job.Failed: job.Failed, job.Canceled: job.Canceled, job.Skipped: job.Skipped,
 		},
 	}
+	stays := map[job.State]job.State{}
+	for _, state := range job.States() {
+		if !state.Active() {
+			stays[state] = state
+		}
+	}
+	possible["move"], possible["arrive"] = stays, stays
 	for name, change := range transitions() {
 		for _, state := range job.States() {
 			before := in(state)
@@ -81,7 +91,9 @@ func TestTransitionsArePossibleOnlyInTheirStates(t *testing.T) {
 			}
 			require.Equal(t, before.Revision+1, got.Job.Revision)
 			require.Equal(t, now.Truncate(time.Millisecond), got.At)
-			require.Equal(t, want.Final(), !got.Job.FinishedAt.IsZero() || name == "retry")
+			if !slices.Contains([]string{"retry", "move", "arrive"}, name) {
+				require.Equal(t, want.Final(), !got.Job.FinishedAt.IsZero())
+			}
 		}
 	}
 }
@@ -162,7 +174,7 @@ func TestLastChangeHasTheEventOfTheState(t *testing.T) {
 	for name, change := range transitions() {
 		for _, state := range job.States() {
 			done, err := change(in(state))
-			if err != nil || done.Event == "" || done.Event == job.EventReleased {
+			if err != nil || slices.Contains([]job.Event{"", job.EventReleased, job.EventMoved, job.EventArrived}, done.Event) {
 				continue
 			}
 			last := done.Job.Last()

@@ -13,7 +13,6 @@ import (
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/libs/logkey"
 	"lockstep.internal/libs/postgres"
-	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/errcode"
 	runnersv1 "lockstep.internal/schemas/gen/lockstep/runners/v1"
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
@@ -28,17 +27,22 @@ type Driver struct {
 	Target  func(m Move, token string) Target
 	Objects Objects
 	Map     Map
-	Cell    topology.Cell
 	Logger  *slog.Logger
 	Now     func() time.Time
 	// Interval between two attempts. Defaults to a second.
 	Interval time.Duration
+
+	// cleanedAt is when [Store.ForgetMovedJobs] was called last.
+	cleanedAt time.Time
 }
 
 // Channel is the channel of notifications about moves that changed.
 const Channel = "lockstep_runners_moves"
 
-const defaultInterval = time.Second
+const (
+	defaultInterval = time.Second
+	cleanInterval   = time.Hour
+)
 
 // Run drives all moves until ctx is done or the database fails. It calls ready once this replica does so, or another.
 func (d *Driver) Run(ctx context.Context, ready func()) (err error) {
@@ -76,6 +80,12 @@ func unlessDone(ctx context.Context, err error) error {
 
 // Once takes all steps that are possible now. It returns an error if the database fails.
 func (d *Driver) Once(ctx context.Context) error {
+	if now := d.Now(); now.Sub(d.cleanedAt) >= cleanInterval {
+		if err := d.Store.ForgetMovedJobs(ctx); err != nil {
+			return fmt.Errorf("forget jobs that moved: %w", err)
+		}
+		d.cleanedAt = now
+	}
 	moves, err := d.Store.Departures(ctx)
 	if err != nil {
 		return fmt.Errorf("read the moves: %w", err)

@@ -174,21 +174,33 @@ func (m Move) Cancel() (Move, error) {
 // maxID is the longest id of a move that another cell may choose.
 const maxID = 64
 
-// ValidateArrival checks what another cell tells about an organization that comes from it.
-func (m Move) ValidateArrival(own topology.Cell) error {
+// ValidateIDs checks the ids that another cell sends.
+func (m Move) ValidateIDs() error {
 	switch {
 	case m.ID == "" || len(m.ID) > maxID:
 		return fault.New(errcode.InvalidArgument, "move_id has %d bytes, from 1 to %d are allowed", len(m.ID), maxID)
 	case m.OrganizationID <= 0:
 		return fault.New(errcode.InvalidArgument, "organization_id: %d is not an id", m.OrganizationID)
+	default:
+		return nil
+	}
+}
+
+// ValidateArrival checks what another cell tells about an organization that comes from it.
+func (m Move) ValidateArrival(own topology.Cell) error {
+	if err := m.ValidateIDs(); err != nil {
+		return err
+	}
+	if err := topology.ValidateCell(string(m.Cell)); err != nil {
+		return fault.Wrap(err, errcode.InvalidArgument, "from_cell: %v", err)
+	}
+	switch {
 	case m.Number <= 0:
 		return fault.New(errcode.InvalidArgument, "number: %d is not positive", m.Number)
 	case m.Cell == own:
 		return fault.New(errcode.InvalidArgument, "organization %d is in cell %s already: name another cell",
 			m.OrganizationID, own)
+	default:
+		return nil
 	}
-	if err := topology.ValidateCell(string(m.Cell)); err != nil {
-		return fault.Wrap(err, errcode.InvalidArgument, "from_cell: %v", err)
-	}
-	return nil
 }

@@ -34,6 +34,8 @@ type Store interface {
 	ForgetPipeline(ctx context.Context, pipelineID int64) error
 	// ForgetRunners removes the runners of the organization.
 	ForgetRunners(ctx context.Context, organizationID int64) error
+	// ForgetMovedJobs removes what is left of jobs whose runners cannot repeat a request any more.
+	ForgetMovedJobs(ctx context.Context) error
 }
 
 // Artifact is an artifact of a job that moves.

@@ -32,27 +32,27 @@ func (j Jobs) Bounds(ctx context.Context) (first, last uint64, err error) {
 	return state.FirstSeq, state.LastSeq, nil
 }
 
-// Read calls take with the jobs of events in pages, and the sequence of the last event of each. An event that cannot be
+// Read calls take with events in pages, and the sequence of the last event of each. An event that cannot be
 // decoded is an error.
 func (j Jobs) Read(
-	ctx context.Context, from, to uint64, take func(jobs []job.Job, last uint64) error,
+	ctx context.Context, from, to uint64, take func(changes []job.Change, last uint64) error,
 ) error {
 	reader := stored.Reader{JetStream: j.JetStream, Stream: topology.StreamJobs}
-	var page []job.Job
+	var page []job.Change
 	var last uint64
 	flush := func() error {
 		if len(page) == 0 {
 			return nil
 		}
-		jobs := page
+		changes := page
 		page = nil
-		return take(jobs, last)
+		return take(changes, last)
 	}
 	err := reader.Read(ctx, j.Cell.All(topology.FamilyJob), from, to, func(m stored.Message) error {
 		decoded, err := event.Decode(m.Header, m.Data)
 		if err == nil {
-			var read job.Job
-			if read, err = publish.DecodeJob(decoded.Data()); err == nil {
+			read := job.Change{Event: publish.EventOf(decoded.Type()), At: decoded.Time()}
+			if read.Job, err = publish.DecodeJob(decoded.Data()); err == nil {
 				page, last = append(page, read), m.Sequence
 			}
 		}

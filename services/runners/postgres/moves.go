@@ -13,6 +13,7 @@ import (
 	"lockstep.internal/libs/postgres"
 	"lockstep.internal/libs/seal"
 	"lockstep.internal/schemas/gen/errcode"
+	"lockstep.internal/services/runners/job"
 	"lockstep.internal/services/runners/move"
 )
 
@@ -69,11 +70,20 @@ func (s Moves) Latest(ctx context.Context, organizationID int64) (move.Move, err
 	return found[0], nil
 }
 
-// Announced returns the organizations that have left this cell, with where and their number, for the cell map.
+// latest selects, of each organization, the move that tells in which cell it is.
+const latest = `phase NOT IN ('canceling', 'canceled') AND number = (SELECT max(number) FROM moves AS m
+	WHERE m.organization_id = moves.organization_id AND m.phase NOT IN ('canceling', 'canceled'))`
+
+// Announced returns the moves of the organizations that this cell had and others have. Their targets are open.
 func (s Moves) Announced(ctx context.Context) ([]move.Move, error) {
-	return readMoves(ctx, s.Pool, `NOT arrival AND phase IN ('handing_over', 'ending', 'done') AND organization_id IN (
-		SELECT organization_id FROM closed_organizations WHERE NOT arrival) AND number = (
-		SELECT max(number) FROM moves AS m WHERE m.organization_id = moves.organization_id AND m.phase <> 'canceled')`)
+	return readMoves(ctx, s.Pool, latest+` AND NOT arrival AND phase IN ('handing_over', 'ending', 'done')`)
+}
+
+// Returned returns the organizations that left this cell once and are back.
+func (s Moves) Returned(ctx context.Context) ([]int64, error) {
+	return collect(ctx, s.Pool, "moves", pgx.RowTo[int64], `SELECT organization_id FROM moves WHERE `+latest+` AND arrival
+		AND phase IN ('open', 'done') AND EXISTS (SELECT FROM moves AS gone
+			WHERE gone.organization_id = moves.organization_id AND NOT gone.arrival AND gone.phase = 'done')`)
 }
 
 // Begin stores a new move and the tokens for it. For one that goes on to the same cell, it replaces the tokens. Faults:
@@ -195,4 +205,30 @@ func (s Moves) Tokens(ctx context.Context, m move.Move) (move.Tokens, error) {
 		return move.Tokens{}, fmt.Errorf("open the tokens of move %s: %w", m.ID, err)
 	}
 	return move.Tokens{Source: values[sourceToken].Reveal(), Target: values[targetToken].Reveal()}, nil
+}
+
+// maxWaiting is how many jobs a report is about at most.
+const maxWaiting = 10_000
+
+// Waiting returns jobs of an organization that have not begun, at most 10,000.
+func (s Moves) Waiting(ctx context.Context, organizationID int64) ([]job.Job, error) {
+	return readJobs(ctx, s.Pool, `organization_id = $1 AND state IN ('created', 'preparing', 'pending')
+		ORDER BY id LIMIT $2`, organizationID, maxWaiting)
+}
+
+// Counts returns what an organization has here.
+func (s Moves) Counts(ctx context.Context, organizationID int64) (move.Counts, error) {
+	var c move.Counts
+	err := s.Pool.QueryRow(ctx, `
+		WITH running AS (SELECT pipeline_id FROM jobs WHERE organization_id = $1 AND state IN ('running', 'canceling')),
+			files AS (SELECT a.size FROM artifacts AS a JOIN jobs AS j ON j.id = a.job_id WHERE j.organization_id = $1
+				AND (a.expires_at IS NULL OR a.expires_at > $2))
+		SELECT (SELECT count(*) FROM running), (SELECT count(DISTINCT pipeline_id) FROM running),
+			(SELECT count(*) FROM pipelines WHERE organization_id = $1),
+			(SELECT count(*) FROM files), (SELECT coalesce(sum(size), 0)::bigint FROM files)`,
+		organizationID, s.Now()).Scan(&c.Running, &c.PipelinesRunning, &c.Pipelines, &c.Artifacts, &c.ArtifactBytes)
+	if err != nil {
+		return c, postgres.Unavailable(ctx, fmt.Errorf("count what organization %d has: %w", organizationID, err))
+	}
+	return c, nil
 }

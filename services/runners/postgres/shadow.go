@@ -23,8 +23,8 @@ func NewShadow(ctx context.Context, conn *pgx.Conn) (*Shadow, error) {
 }
 
 // PutReplayed stores jobs of events in the table jobs, which is the shadow table in its session. The highest revision
-// of a job counts.
-func PutReplayed(ctx context.Context, tx pgx.Tx, jobs []job.Job) error {
+// of a job counts. A job that moved to another cell is removed.
+func PutReplayed(ctx context.Context, tx pgx.Tx, changes []job.Change) error {
 	const replace = insertJobValues + ` ON CONFLICT (id) DO UPDATE SET state = excluded.state,
 		revision = excluded.revision, retried_by = excluded.retried_by, claims = excluded.claims,
 		runner_id = excluded.runner_id,
@@ -33,11 +33,15 @@ func PutReplayed(ctx context.Context, tx pgx.Tx, jobs []job.Job) error {
 		started_at = excluded.started_at, finished_at = excluded.finished_at
 		WHERE jobs.revision < excluded.revision`
 	var batch pgx.Batch
-	for _, j := range jobs {
-		batch.Queue(replace, columns(j)...)
+	for _, c := range changes {
+		if c.Event == job.EventMoved {
+			batch.Queue(`DELETE FROM jobs WHERE id = $1 AND revision < $2`, c.Job.ID, c.Job.Revision)
+			continue
+		}
+		batch.Queue(replace, columns(c.Job)...)
 	}
 	if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
-		return fmt.Errorf("store %d replayed jobs: %w", len(jobs), err)
+		return fmt.Errorf("store %d replayed jobs: %w", len(changes), err)
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/nats-io/nats.go"
 
@@ -33,11 +34,19 @@ func (e Encoder) Changes(ctx context.Context, changes ...job.Change) ([]*nats.Ms
 	return messages, nil
 }
 
+// The type of an event is its name between these.
+const typePrefix, typeSuffix = event.TypePrefix + "job.", ".v1"
+
+// EventOf returns the event of a type of events.
+func EventOf(eventType string) job.Event {
+	return job.Event(strings.TrimSuffix(strings.TrimPrefix(eventType, typePrefix), typeSuffix))
+}
+
 func (e Encoder) change(ctx context.Context, c job.Change) (*nats.Msg, error) {
 	id, name := strconv.FormatInt(c.Job.ID, 10), string(c.Event)
 	subject := e.Cell.Job(c.Job.ProjectID, c.Job.ID, name)
 	made, err := event.New(event.Attributes{
-		Type: event.TypePrefix + "job." + name + ".v1", Source: event.ServiceSource(string(e.Cell), "runners"),
+		Type: typePrefix + name + typeSuffix, Source: event.ServiceSource(string(e.Cell), "runners"),
 		Subject: id, ID: id + "/" + strconv.FormatInt(c.Job.Revision, 10) + "/" + name, Time: c.At,
 	}, data{Job: encode(c.Job)})
 	if err != nil {

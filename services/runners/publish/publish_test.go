@@ -37,6 +37,7 @@ func TestEveryTransitionIsAValidEventFromWhichTheJobIsRead(t *testing.T) {
 		for _, name := range []job.Event{
 			job.EventCreated, job.EventPreparing, job.EventPending, job.EventRunning, job.EventReleased, job.EventCanceling,
 			job.EventCanceled, job.EventFinished, job.EventSkipped, job.EventRetried,
+			job.EventMoved, job.EventArrived,
 		} {
 			messages, err := encoder.Changes(t.Context(), job.Change{Job: j, Event: name, At: now})
 			require.NoError(t, err)
@@ -45,6 +46,7 @@ func TestEveryTransitionIsAValidEventFromWhichTheJobIsRead(t *testing.T) {
 			decoded, err := event.Decode(messages[0].Header, messages[0].Data)
 			require.NoError(t, err)
 			require.Equal(t, now, decoded.Time())
+			require.Equal(t, name, publish.EventOf(decoded.Type()))
 			_, err = events.DecodeAny(decoded.Type(), decoded.Data())
 			require.NoError(t, err, "%s", name)
 			read, err := publish.DecodeJob(decoded.Data())

@@ -22,8 +22,8 @@ import (
 type Stream interface {
 	// Bounds returns the sequences of the first and of the last message; 0 if there is none.
 	Bounds(ctx context.Context) (first, last uint64, err error)
-	// Read calls take with the jobs of events in pages, and the sequence of the last event of each.
-	Read(ctx context.Context, from, to uint64, take func(jobs []job.Job, last uint64) error) error
+	// Read calls take with events in pages, and the sequence of the last event of each.
+	Read(ctx context.Context, from, to uint64, take func(changes []job.Change, last uint64) error) error
 }
 
 const (
@@ -102,12 +102,12 @@ func (c *consumer) Replay(
 		return cursor.ReplayResult{}, err
 	}
 	result := cursor.ReplayResult{First: first}
-	err = c.stream.Read(ctx, r.From, r.To, func(jobs []job.Job, last uint64) error {
-		err := libpostgres.InTx(ctx, db, func(tx pgx.Tx) error { return postgres.PutReplayed(ctx, tx, jobs) })
+	err = c.stream.Read(ctx, r.From, r.To, func(changes []job.Change, last uint64) error {
+		err := libpostgres.InTx(ctx, db, func(tx pgx.Tx) error { return postgres.PutReplayed(ctx, tx, changes) })
 		if err != nil {
 			return err
 		}
-		result.Last, result.Handled = last, result.Handled+uint64(len(jobs))
+		result.Last, result.Handled = last, result.Handled+uint64(len(changes))
 		progress(last)
 		return ctx.Err()
 	})

@@ -1078,7 +1078,9 @@ type BeginArrivalRequest struct {
 	// The directory, in the order of the export, before all rows.
 	Records []*v1.MoveRecord `protobuf:"bytes,2,rep,name=records,proto3" json:"records,omitempty"`
 	// Runners, each before its managers.
-	Rows          []*MovedRow `protobuf:"bytes,3,rep,name=rows,proto3" json:"rows,omitempty"`
+	Rows []*MovedRow `protobuf:"bytes,3,rep,name=rows,proto3" json:"rows,omitempty"`
+	// In the last message. Nothing is stored without it.
+	Complete      bool `protobuf:"varint,4,opt,name=complete,proto3" json:"complete,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1132,6 +1134,13 @@ func (x *BeginArrivalRequest) GetRows() []*MovedRow {
 		return x.Rows
 	}
 	return nil
+}
+
+func (x *BeginArrivalRequest) GetComplete() bool {
+	if x != nil {
+		return x.Complete
+	}
+	return false
 }
 
 type BeginArrivalResponse struct {
@@ -1748,11 +1757,12 @@ const file_lockstep_runners_v1_move_proto_rawDesc = "" +
 	"\amove_id\x18\x01 \x01(\tR\x06moveId\x12'\n" +
 	"\x0forganization_id\x18\x02 \x01(\x03R\x0eorganizationId\x12\x1b\n" +
 	"\tfrom_cell\x18\x03 \x01(\tR\bfromCell\x12\x16\n" +
-	"\x06number\x18\x04 \x01(\x03R\x06number\"\xbe\x01\n" +
+	"\x06number\x18\x04 \x01(\x03R\x06number\"\xda\x01\n" +
 	"\x13BeginArrivalRequest\x12;\n" +
 	"\aarrival\x18\x01 \x01(\v2!.lockstep.runners.v1.MovedArrivalR\aarrival\x127\n" +
 	"\arecords\x18\x02 \x03(\v2\x1d.lockstep.state.v1.MoveRecordR\arecords\x121\n" +
-	"\x04rows\x18\x03 \x03(\v2\x1d.lockstep.runners.v1.MovedRowR\x04rows\"\x16\n" +
+	"\x04rows\x18\x03 \x03(\v2\x1d.lockstep.runners.v1.MovedRowR\x04rows\x12\x1a\n" +
+	"\bcomplete\x18\x04 \x01(\bR\bcomplete\"\x16\n" +
 	"\x14BeginArrivalResponse\"-\n" +
 	"\x12OpenArrivalRequest\x12\x17\n" +
 	"\amove_id\x18\x01 \x01(\tR\x06moveId\"\x15\n" +
