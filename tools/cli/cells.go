@@ -23,7 +23,7 @@ func (a *app) cells() *cobra.Command {
 	var seedFile string
 	g := group("cells", "Show and change the cell map: which cells there are, and which organization is in which cell",
 		a.cellList(&seedFile), a.cellAdd(&seedFile), a.cellRemove(&seedFile), a.cellAssign(&seedFile),
-		a.cellLegacy(&seedFile))
+		a.cellLegacy(&seedFile), a.cellMove(&seedFile), a.cellMoves())
 	g.PersistentFlags().StringVar(&seedFile, "cells-seed-file", "",
 		"key of the principal cells of the NATS that routers use; default: cells.seed beside the file of --nats-seed-file")
 	return g

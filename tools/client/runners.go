@@ -16,6 +16,7 @@ type Runners struct {
 	Jobs       runnersv1connect.JobServiceClient
 	Runners    runnersv1connect.RunnerServiceClient
 	Operations runnersv1connect.OperationServiceClient
+	Moves      runnersv1connect.MoveServiceClient
 
 	// URL is the address of the service, which is also the one that runners use.
 	URL string
@@ -33,6 +34,7 @@ func (a *API) Runners(client *http.Client, server string) *Runners {
 		Jobs:       runnersv1connect.NewJobServiceClient(client, url, options),
 		Runners:    runnersv1connect.NewRunnerServiceClient(client, url, options),
 		Operations: runnersv1connect.NewOperationServiceClient(client, url, options),
+		Moves:      runnersv1connect.NewMoveServiceClient(client, url, options),
 		URL:        url,
 		http:       client,
 		access:     a.access,
