@@ -88,7 +88,7 @@ func (d *Directory) CreateGroup(ctx context.Context, tx pgx.Tx, g directory.Grou
 		return g, err
 	}
 	err := tx.QueryRow(ctx, `
-		insert into groups (organization_id, parent_group_id, name) values ($1, nullif($2, 0), $3) returning id`,
+		insert into groups (organization_id, parent_group_id, name) values ($1, nullif($2::bigint, 0), $3) returning id`,
 		g.OrganizationID, g.ParentID, g.Name).Scan(&g.ID)
 	return g, asFault(err, fmt.Sprintf("group %q", g.Name), fmt.Sprintf("organization %d", g.OrganizationID))
 }

@@ -61,7 +61,7 @@ func (d *Directory) CreateToken(
 		var err error
 		t, err = one(ctx, d.Within(tx), fmt.Sprintf("user %d", t.UserID), scanToken, `
 			insert into personal_access_tokens (user_id, name, scope, created_by, token_hash, created_at, expires_at)
-			values ($1, $2, $3, nullif($4, 0), $5, $6, $7) returning `+tokenColumns,
+			values ($1, $2, $3, nullif($4::bigint, 0), $5, $6, $7) returning `+tokenColumns,
 			t.UserID, t.Name, t.Scope, t.CreatedBy, hash, d.Now(), nullable(t.ExpiresAt))
 		return err
 	})
