@@ -60,14 +60,14 @@ func TestChangedInfoIsWrittenAtMostOnceAMinute(t *testing.T) {
 	require.Equal(t, 2, f.store.written())
 }
 
-func TestContactOfADeletedRunnerIsDenied(t *testing.T) {
+func TestContactOfADeletedRunnerIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	f.add(7)
 	f.run()
 	f.remove(7)
 	_, err := f.registry.Manager(t.Context(), 7, "s_1", runner.Info{}, "")
-	require.Equal(t, errcode.PermissionDenied, fault.CodeOf(err))
+	require.Equal(t, errcode.Unavailable, fault.CodeOf(err))
 }
 
 func TestOutageKeepsKnownManagers(t *testing.T) {
