@@ -108,6 +108,9 @@ func (s Arrivals) BeginArrival(ctx context.Context, m move.Move) (begun bool, er
 			return fault.New(errcode.FailedPrecondition, "move %s of organization %d has the number %d, but this cell knows %d",
 				m.ID, m.OrganizationID, m.Number, known[0].Number)
 		}
+		if err := requireNothing(ctx, tx, m.OrganizationID); err != nil {
+			return err
+		}
 		begun = true
 		_, err = tx.Exec(ctx, `INSERT INTO moves (id, organization_id, arrival, cell, number, phase, started_by, started_at)
 			VALUES ($1, $2, true, $3, $4, 'arriving', $5, $6)`,
@@ -115,6 +118,21 @@ func (s Arrivals) BeginArrival(ctx context.Context, m move.Move) (begun bool, er
 		return err //nolint:wrapcheck // wrapped by locked
 	})
 	return begun, err
+}
+
+// requireNothing refuses an organization that has something here: a cancellation of the move would remove it.
+func requireNothing(ctx context.Context, tx pgx.Tx, organizationID int64) error {
+	var found bool
+	const read = `SELECT EXISTS (SELECT FROM runners WHERE organization_id = $1)
+		OR EXISTS (SELECT FROM pipelines WHERE organization_id = $1)`
+	if err := tx.QueryRow(ctx, read, organizationID).Scan(&found); err != nil {
+		return fmt.Errorf("find what organization %d has: %w", organizationID, err)
+	}
+	if found {
+		return fault.New(errcode.FailedPrecondition, "organization %d has runners or pipelines in this cell: it is here already, "+
+			"or both cells have the same cell.number", organizationID)
+	}
+	return nil
 }
 
 // repeated returns whether a move that this cell knows may still begin.
