@@ -307,4 +307,3 @@ func TestCanceledMoveLeavesEverythingAsBefore(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, found.Msg.GetRunners())
 }
-

@@ -33,6 +33,7 @@ type fakeRunners struct {
 	runnersv1connect.UnimplementedPipelineServiceHandler
 	runnersv1connect.UnimplementedJobServiceHandler
 	runnersv1connect.UnimplementedRunnerServiceHandler
+	runnersv1connect.UnimplementedMoveServiceHandler
 
 	t     *testing.T
 	flags []string
@@ -50,6 +51,8 @@ type fakeRunners struct {
 	explain *runnersv1.ExplainJobResponse
 	// problem is the error of CreatePipeline.
 	problem error
+	// phases are those of a move, one after the other.
+	phases []*runnersv1.Move
 	// last is the newest request that changes something.
 	last proto.Message
 }
@@ -62,6 +65,7 @@ func newFakeRunners(t *testing.T) *fakeRunners {
 	mux.Handle(runnersv1connect.NewPipelineServiceHandler(f, faults))
 	mux.Handle(runnersv1connect.NewJobServiceHandler(f, faults))
 	mux.Handle(runnersv1connect.NewRunnerServiceHandler(f, faults))
+	mux.Handle(runnersv1connect.NewMoveServiceHandler(f, faults))
 	mux.Handle("GET /api/v4/jobs/{id}/trace", fault.Handler(slog.New(slog.DiscardHandler), f.trace))
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") != "Bearer "+accessToken {

@@ -171,6 +171,48 @@ func TestRebuildNeedsAnAdministrator(t *testing.T) {
 	require.Equal(t, 1, f.rebuilt)
 }
 
+func TestMovesNeedAnAdministrator(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	for name, test := range map[string]struct {
+		do func(ctx context.Context, c clients) error
+		// code for an administrator; empty for success.
+		code fault.Code
+	}{
+		"ReportMove": {func(ctx context.Context, c clients) error {
+			_, err := c.ReportMove(ctx, connect.NewRequest(&runnersv1.ReportMoveRequest{OrganizationId: 1}))
+			return err
+		}, errcode.FailedPrecondition},
+		"StartMove": {func(ctx context.Context, c clients) error {
+			_, err := c.StartMove(ctx, connect.NewRequest(&runnersv1.StartMoveRequest{OrganizationId: 1}))
+			return err
+		}, errcode.FailedPrecondition},
+		"GetMove": {func(ctx context.Context, c clients) error {
+			_, err := c.GetMove(ctx, connect.NewRequest(&runnersv1.GetMoveRequest{OrganizationId: 1}))
+			return err
+		}, errcode.NotFound},
+		"ListMoves": {func(ctx context.Context, c clients) error {
+			_, err := c.ListMoves(ctx, connect.NewRequest(&runnersv1.ListMovesRequest{}))
+			return err
+		}, ""},
+		"CancelMove": {func(ctx context.Context, c clients) error {
+			_, err := c.CancelMove(ctx, connect.NewRequest(&runnersv1.CancelMoveRequest{OrganizationId: 1}))
+			return err
+		}, errcode.NotFound},
+	} {
+		requireCode(t, errcode.PermissionDenied, test.do(t.Context(), f.as(maintainer)), name)
+		if name != "GetMove" && name != "ListMoves" {
+			writer := f.with("Bearer " + f.token(admin, access.ScopeWrite))
+			requireCode(t, errcode.PermissionDenied, test.do(t.Context(), writer), name)
+		}
+		if err := test.do(t.Context(), f.as(admin)); test.code == "" {
+			require.NoError(t, err, name)
+		} else {
+			requireCode(t, test.code, err, name)
+		}
+	}
+}
+
 // No other test runs meanwhile: the heap is measured.
 func TestMemoryIsBoundedBeforeAuthentication(t *testing.T) {
 	f := newFixture(t)

@@ -30,6 +30,7 @@ import (
 	"lockstep.internal/services/runners/api"
 	"lockstep.internal/services/runners/gitlab"
 	"lockstep.internal/services/runners/job"
+	"lockstep.internal/services/runners/move"
 	"lockstep.internal/services/runners/postgres"
 	"lockstep.internal/services/runners/publish"
 	"lockstep.internal/services/runners/registration"
@@ -167,6 +168,13 @@ func (f *fixture) store() postgres.Pipelines {
 	return postgres.Pipelines{Pool: f.pool, Jobs: postgres.Jobs{Encoder: publish.Encoder{Cell: cell}}}
 }
 
+// moves is the service of moves of a cell that cannot move organizations. Package move has the tests of others.
+func (f *fixture) moves() *move.Service {
+	return move.NewService(move.Config{
+		Store: postgres.Moves{Pool: f.pool, Now: time.Now}, Cell: cell, Missing: "cell.url", Now: time.Now,
+	})
+}
+
 func (f *fixture) serve() {
 	f.t.Helper()
 	verifier, err := access.NewVerifier(access.Config{
@@ -181,7 +189,7 @@ func (f *fixture) serve() {
 	handler := api.NewHandler(api.Dependencies{
 		Pool: f.pool, Scheduler: f.scheduler, JobChanges: c.jobs, PipelineChanges: c.pipelines, Access: verifier,
 		Directory: f.directory, Registry: f.registry, Runners: f.runners, Traces: f.traces, Tail: tail,
-		Archives: f.archives, Logger: logger, Now: time.Now,
+		Archives: f.archives, Logger: logger, Now: time.Now, Moves: f.moves(),
 		Rebuild: func(context.Context, bool, func(readmodel.Progress) error) (readmodel.Outcome, error) {
 			f.rebuilt++
 			return readmodel.Outcome{}, nil
@@ -223,6 +231,7 @@ type clients struct {
 	runnersv1connect.JobServiceClient
 	runnersv1connect.RunnerServiceClient
 	runnersv1connect.OperationServiceClient
+	runnersv1connect.MoveServiceClient
 }
 
 func (f *fixture) token(user int64, scope access.Scope) string {
@@ -247,6 +256,7 @@ func (f *fixture) with(authorization string) clients {
 		runnersv1connect.NewJobServiceClient(client, f.url, options),
 		runnersv1connect.NewRunnerServiceClient(client, f.url, options),
 		runnersv1connect.NewOperationServiceClient(client, f.url, options),
+		runnersv1connect.NewMoveServiceClient(client, f.url, options),
 	}
 }
 

@@ -23,8 +23,8 @@ func Scopes() access.Scopes {
 		runnersv1connect.JobServiceRetryJobProcedure:   access.ScopeWrite,
 
 		runnersv1connect.MoveServiceCancelMoveProcedure: access.ScopeAdmin,
-		runnersv1connect.MoveServiceGetMoveProcedure:    access.ScopeAdmin,
-		runnersv1connect.MoveServiceListMovesProcedure:  access.ScopeAdmin,
+		runnersv1connect.MoveServiceGetMoveProcedure:    access.ScopeRead,
+		runnersv1connect.MoveServiceListMovesProcedure:  access.ScopeRead,
 		runnersv1connect.MoveServiceReportMoveProcedure: access.ScopeAdmin,
 		runnersv1connect.MoveServiceStartMoveProcedure:  access.ScopeAdmin,
 

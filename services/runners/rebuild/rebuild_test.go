@@ -164,6 +164,42 @@ func TestTheStreamAloneRebuildsTheTableOfJobs(t *testing.T) {
 	require.Equal(t, before, f.all())
 }
 
+// TestJobsThatMoveAreRebuiltWhereTheyAre moves a job away, lets another one come, and gets the first one back.
+func TestJobsThatMoveAreRebuiltWhereTheyAre(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	for id := range int64(2) {
+		f.failed(id + 1)
+	}
+	f.exec(`INSERT INTO pipelines (id, project_id, organization_id) VALUES (3, 4, 1)`)
+	moves := postgres.Moves{Pool: f.pool, Jobs: f.jobs, Now: func() time.Time { return now }}
+	before := f.all()
+	require.NoError(t, moves.ForgetPipeline(t.Context(), 3))
+	require.Empty(t, f.all())
+	require.Empty(t, f.rebuild(true).Differences)
+	require.True(t, f.rebuild(false).Replaced)
+	require.Empty(t, f.all())
+
+	// A job of the other cell comes, after the first one has come back.
+	for i, j := range before {
+		j.Revision = before[0].Revision + 1
+		if i == 1 {
+			j.ID = 99
+		}
+		arrived, err := j.Arrive(now)
+		require.NoError(t, err)
+		require.NoError(t, libpostgres.InTx(t.Context(), f.pool, func(tx pgx.Tx) error {
+			if err := postgres.PutReplayed(t.Context(), tx, []job.Change{{Job: j}}); err != nil {
+				return err
+			}
+			return f.jobs.Store(t.Context(), tx, arrived)
+		}))
+	}
+	out := f.rebuild(true)
+	require.Empty(t, out.Differences)
+	require.EqualValues(t, 2, out.Tables[0].Rows)
+}
+
 func TestJobsChangeWhileTheTableIsRebuilt(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
