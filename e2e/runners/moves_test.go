@@ -154,8 +154,8 @@ func (c *cell) kill(ctx context.Context) {
 	require.NoError(c.t, c.StartService(ctx, stack.Runners))
 }
 
-// TestOrganizationMovesWhileItsRunnersPoll moves an organization with pipelines that wait, run and have ended, while its
-// runners poll, and kills the runners services of both cells again and again.
+// TestOrganizationMovesWhileItsRunnersPoll moves an organization with pipelines that wait, run and have ended, while
+// its runners poll, and kills the runners services of both cells again and again.
 func TestOrganizationMovesWhileItsRunnersPoll(t *testing.T) {
 	t.Parallel()
 	one, two := startMovable(t, fixture.BuildReleaseServices(t))
@@ -292,7 +292,9 @@ func TestCanceledMoveLeavesEverythingAsBefore(t *testing.T) {
 	}))
 	require.True(t, fault.Is(err, errcode.OrganizationMoving), "%v", err)
 
-	_, err = one.api.Moves.CancelMove(ctx, connect.NewRequest(&runnersv1.CancelMoveRequest{OrganizationId: one.organization}))
+	_, err = one.api.Moves.CancelMove(ctx, connect.NewRequest(&runnersv1.CancelMoveRequest{
+		OrganizationId: one.organization,
+	}))
 	require.NoError(t, err)
 	require.Equal(t, waiting.GetJobs()[0].GetId(), one.take(client).ID, "jobs are picked at once")
 	require.NoError(t, two.StartService(ctx, stack.State))

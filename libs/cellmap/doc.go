@@ -6,8 +6,8 @@
 //   - cell.<name>: address, state and public keys of job tokens of one cell. The runners service of that cell writes
 //     it ([Announcer]). The permissions of NATS keep it from writing those of other cells.
 //   - organization.<id>: the cell of an organization. An administrator writes it, with the command line.
-//   - moved.<cell>.<organization>: where an organization went that the cell had. The runners service of that cell writes
-//     it at the end of a move, and nobody else may. It counts for requests that reach this cell ([Follow]).
+//   - moved.<cell>.<organization>: where an organization went that the cell had. The runners service of that cell
+//     writes it, and nobody else may. It counts for requests that reach this cell ([Follow]).
 //   - legacy: the cell of requests whose token names no organization and no cell. An administrator writes it.
 //
 // An entry carries its generation, a number that its writers only increase. A [Map] never replaces an entry by one of

@@ -15,9 +15,9 @@ type Move struct {
 // maxMoves is how many moves of an organization are followed at most.
 const maxMoves = 8
 
-// Follow returns the cell that an organization was moved to, directly or through others, from the cell that its requests
-// reach. A cell redirects only what reaches it, and only with a later move than the one before: so no cell takes an
-// organization from another one, and nothing goes round in circles. moved is [Map.Moved].
+// Follow returns the cell that an organization was moved to, directly or through others, from the cell that its
+// requests reach. A cell redirects only what reaches it, and only with a later move than the one before: so no cell
+// takes an organization from another one, and nothing goes round in circles. moved is [Map.Moved].
 func Follow(
 	moved func(from topology.Cell, organization int64) (Move, bool), from topology.Cell, organization int64,
 ) topology.Cell {

@@ -23,18 +23,19 @@ func TestMovesAreFollowedWhileTheyGetLater(t *testing.T) {
 	for i, name := range []topology.Cell{"a", "b", "c", "d", "e", "f", "g", "h", "i"} {
 		chain[name] = cellmap.Move{To: name[:0] + topology.Cell(rune('b'+i)), Number: int64(i + 1)}
 	}
+	type known = map[topology.Cell]cellmap.Move
 	for name, test := range map[string]struct {
-		moves      map[topology.Cell]cellmap.Move
+		moves      known
 		from, want topology.Cell
 	}{
 		"none":               {nil, "a", "a"},
-		"one":                {map[topology.Cell]cellmap.Move{"a": {To: "b", Number: 1}}, "a", "b"},
-		"of another cell":    {map[topology.Cell]cellmap.Move{"a": {To: "b", Number: 1}}, "c", "c"},
-		"there and back":     {map[topology.Cell]cellmap.Move{"a": {To: "b", Number: 1}, "b": {To: "a", Number: 2}}, "a", "a"},
-		"back, from there":   {map[topology.Cell]cellmap.Move{"a": {To: "b", Number: 1}, "b": {To: "a", Number: 2}}, "b", "a"},
-		"there once more":    {map[topology.Cell]cellmap.Move{"a": {To: "b", Number: 3}, "b": {To: "a", Number: 2}}, "b", "b"},
-		"a circle":           {map[topology.Cell]cellmap.Move{"a": {To: "a", Number: 1}}, "a", "a"},
-		"an older one after": {map[topology.Cell]cellmap.Move{"a": {To: "b", Number: 5}, "b": {To: "c", Number: 4}}, "a", "b"},
+		"one":                {known{"a": {To: "b", Number: 1}}, "a", "b"},
+		"of another cell":    {known{"a": {To: "b", Number: 1}}, "c", "c"},
+		"there and back":     {known{"a": {To: "b", Number: 1}, "b": {To: "a", Number: 2}}, "a", "a"},
+		"back, from there":   {known{"a": {To: "b", Number: 1}, "b": {To: "a", Number: 2}}, "b", "a"},
+		"there once more":    {known{"a": {To: "b", Number: 3}, "b": {To: "a", Number: 2}}, "b", "b"},
+		"a circle":           {known{"a": {To: "a", Number: 1}}, "a", "a"},
+		"an older one after": {known{"a": {To: "b", Number: 5}, "b": {To: "c", Number: 4}}, "a", "b"},
 		"too many":           {chain, "a", "i"},
 	} {
 		require.Equal(t, test.want, cellmap.Follow(moves(test.moves), test.from, 7), name)

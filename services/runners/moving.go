@@ -93,5 +93,5 @@ func (w mapWriter) PutMoved(ctx context.Context, organizationID int64, to topolo
 	_, err := cellmap.Writer{JetStream: w.process.mapJS}.PutMoved(ctx, cellmap.Move{
 		From: w.process.cell(), Organization: organizationID, To: to, Number: number,
 	})
-	return err //nolint:wrapcheck // the driver wraps it
+	return err
 }

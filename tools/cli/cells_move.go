@@ -56,7 +56,8 @@ the end. ORGANIZATION is an id or a name. See docs/cells.md.`,
 	f := c.Flags()
 	f.StringVar(&o.to, "to", "", "name of the other cell")
 	f.StringVar(&o.url, "to-url", "", "address of the runners service of the other cell; default: that in the cell map")
-	f.StringVar(&o.tokenFile, "to-token-file", "", "file with the personal access token of an administrator of the other cell")
+	f.StringVar(&o.tokenFile, "to-token-file", "",
+		"file with the personal access token of an administrator of the other cell")
 	f.BoolVar(&o.report, "report", false, "print what the move would change, and change nothing")
 	f.BoolVar(&o.cancel, "cancel", false, "cancel a move that is still copying")
 	yesFlag(c, &o.yes)
@@ -131,7 +132,8 @@ func (a *app) moveRequest(
 		}
 		cell, found := m.Cell(topology.Cell(o.to))
 		if !found {
-			return fault.New(errcode.NotFound, "cell %s is not in the cell map: see `lockstep cells list`, or set --to-url", o.to)
+			return fault.New(errcode.NotFound,
+				"cell %s is not in the cell map: see `lockstep cells list`, or set --to-url", o.to)
 		}
 		request.ToUrl = cell.URL
 		return nil
@@ -146,14 +148,16 @@ func (a *app) startMove(ctx context.Context, runners *client.Runners, request *r
 		return err
 	}
 	created, err := api.Tokens.CreateToken(ctx, connect.NewRequest(&statev1.CreateTokenRequest{
-		Name: "move of organization " + strconv.FormatInt(request.GetOrganizationId(), 10), Scope: statev1.TokenScope_TOKEN_SCOPE_ADMIN,
+		Name:      "move of organization " + strconv.FormatInt(request.GetOrganizationId(), 10),
+		Scope:     statev1.TokenScope_TOKEN_SCOPE_ADMIN,
 		ExpiresAt: timestamppb.New(time.Now().Add(moveTokenLifetime)),
 	}))
 	if err != nil {
 		return err
 	}
 	request.Token = created.Msg.GetValue()
-	if _, err = runners.Moves.StartMove(ctx, connect.NewRequest(request)); err != nil && !fault.Is(err, errcode.Unavailable) {
+	_, err = runners.Moves.StartMove(ctx, connect.NewRequest(request))
+	if err != nil && !fault.Is(err, errcode.Unavailable) {
 		// The move did not start, so nobody needs the token.
 		revoke := &statev1.RevokeTokenRequest{Id: created.Msg.GetToken().GetId()}
 		if _, revoked := api.Tokens.RevokeToken(ctx, connect.NewRequest(revoke)); revoked != nil {

@@ -50,9 +50,10 @@ func (c *fakeCells) Cell(name topology.Cell) (cellmap.Cell, bool) {
 	found, ok := c.cells[name]
 	return found, ok
 }
-func (c *fakeCells) CellDeleted(topology.Cell) bool                      { return false }
-func (c *fakeCells) Organization(int64) (topology.Cell, bool)            { return "", false }
-func (c *fakeCells) Moved(topology.Cell, int64) (cellmap.Move, bool)     { return cellmap.Move{}, false }
+func (c *fakeCells) CellDeleted(topology.Cell) bool                  { return false }
+func (c *fakeCells) Organization(int64) (topology.Cell, bool)        { return "", false }
+func (c *fakeCells) Moved(topology.Cell, int64) (cellmap.Move, bool) { return cellmap.Move{}, false }
+
 func (c *fakeCells) Legacy() (topology.Cell, bool)                       { return c.legacy, c.legacy != "" }
 func (c *fakeCells) Key(topology.Cell, string) (ed25519.PublicKey, bool) { return nil, false }
 func (c *fakeCells) Ready() bool                                         { return !c.notReady }

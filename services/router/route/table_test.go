@@ -35,6 +35,7 @@ func (m *fakeMap) Organization(id int64) (topology.Cell, bool) {
 	name, found := m.organizations[id]
 	return name, found
 }
+
 func (m *fakeMap) Moved(from topology.Cell, organization int64) (cellmap.Move, bool) {
 	move, found := m.moves[from]
 	return move, found && organization == 11

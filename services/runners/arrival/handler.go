@@ -82,7 +82,7 @@ func authenticate(ctx context.Context, users Users, header string) (context.Cont
 	}
 	caller, err := users.Caller(ctx, token)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // a fault
+		return nil, err
 	}
 	if !caller.Admin || !caller.Scope.Includes(access.ScopeAdmin) {
 		return nil, fault.New(errcode.PermissionDenied,

@@ -37,7 +37,7 @@ func (s *service) DescribeCell(
 		return nil
 	})
 	if err != nil {
-		return nil, err //nolint:wrapcheck // the interceptor makes a fault
+		return nil, err
 	}
 	return connect.NewResponse(response), nil
 }
@@ -60,7 +60,7 @@ func (m messages[T]) next() (*T, error) {
 
 // drain reads what is left, so that the caller gets the answer.
 func (m messages[T]) drain() {
-	for m.stream.Receive() { //nolint:revive // the rest is not needed
+	for m.stream.Receive() {
 	}
 }
 
@@ -80,11 +80,11 @@ func (s *service) BeginArrival(
 		Number: a.GetNumber(), StartedBy: caller.UserID,
 	}
 	if err := m.ValidateArrival(s.cfg.Cell); err != nil {
-		return nil, err //nolint:wrapcheck // a fault
+		return nil, err
 	}
 	begun, err := s.cfg.Store.BeginArrival(ctx, m)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // a fault
+		return nil, err
 	}
 	if begun {
 		err = s.receive(ctx, m, first, all)
@@ -157,13 +157,13 @@ func (s *service) OpenArrival(
 ) (*connect.Response[runnersv1.OpenArrivalResponse], error) {
 	m, err := s.cfg.Store.Arrival(ctx, r.Msg.GetMoveId())
 	if err != nil {
-		return nil, err //nolint:wrapcheck // a fault
+		return nil, err
 	}
 	if m == nil {
 		return nil, fault.New(errcode.FailedPrecondition, "move %.64q has not begun in this cell", r.Msg.GetMoveId())
 	}
 	if err := s.cfg.Store.OpenArrival(ctx, *m); err != nil {
-		return nil, err //nolint:wrapcheck // a fault
+		return nil, err
 	}
 	return connect.NewResponse(&runnersv1.OpenArrivalResponse{}), nil
 }
@@ -201,14 +201,14 @@ func (s *service) StoreArtifact(
 	}
 	kind, err := artifact.ParseKind(first.GetType(), first.GetFormat())
 	if err != nil {
-		return nil, err //nolint:wrapcheck // a fault
+		return nil, err
 	}
 	if first.GetJobId() <= 0 {
 		return nil, fault.New(errcode.InvalidArgument, "job_id: %d is not an id", first.GetJobId())
 	}
 	m, err := s.cfg.Store.Arrival(ctx, first.GetMoveId())
 	if err != nil {
-		return nil, err //nolint:wrapcheck // a fault
+		return nil, err
 	}
 	if m == nil || m.Phase != move.Open {
 		return nil, fault.New(errcode.FailedPrecondition, "move %.64q is not open in this cell", first.GetMoveId())
@@ -250,7 +250,7 @@ func (s *service) StorePipeline(
 		}, nil
 	})
 	if err != nil {
-		return nil, err //nolint:wrapcheck // a fault
+		return nil, err
 	}
 	return connect.NewResponse(&runnersv1.StorePipelineResponse{}), nil
 }
@@ -260,7 +260,7 @@ func (s *service) EndArrival(
 ) (*connect.Response[runnersv1.EndArrivalResponse], error) {
 	m := move.Move{ID: r.Msg.GetMoveId(), OrganizationID: r.Msg.GetOrganizationId(), Arrival: true}
 	if err := m.ValidateIDs(); err != nil {
-		return nil, err //nolint:wrapcheck // a fault
+		return nil, err
 	}
 	moved := r.Msg.GetOutcome() == statev1.MoveOutcome_MOVE_OUTCOME_MOVED
 	if !moved && r.Msg.GetOutcome() != statev1.MoveOutcome_MOVE_OUTCOME_CANCELED {
@@ -279,7 +279,7 @@ func (s *service) EndArrival(
 		err = s.cfg.Store.CancelArrival(ctx, m)
 	}
 	if err != nil {
-		return nil, err //nolint:wrapcheck // a fault
+		return nil, err
 	}
 	return connect.NewResponse(&runnersv1.EndArrivalResponse{}), nil
 }

@@ -3,6 +3,7 @@ package move_test
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"testing"
 
@@ -56,9 +57,7 @@ func aRunner(change map[string]any) *runnersv1.MovedRow {
 		"protected": false, "paused": false, "maximum_timeout_s": 0, "user_ids": []int64{}, "group_ids": []int64{},
 		"token_hash": fmt.Sprintf(`\x%064d`, 1), "created_by": 5, "created_at": start, "revision": 1,
 	}
-	for name, value := range change {
-		columns[name] = value
-	}
+	maps.Copy(columns, change)
 	return row("runners", columns)
 }
 

@@ -103,8 +103,8 @@ func (d *Driver) Once(ctx context.Context) error {
 // errWaits is the result of an action that goes on when something has happened in this cell.
 var errWaits = errors.New("jobs are running")
 
-// Step does what is next for a move. It returns the move after it, and whether another step may follow at once. An error
-// is one of the database; others are the message of the move.
+// Step does what is next for a move. It returns the move after it, and whether another step may follow at once. An
+// error is one of the database; others are the message of the move.
 func (d *Driver) Step(ctx context.Context, m Move) (after Move, again bool, err error) {
 	stored := m
 	m, action := m.Next(d.Now())
@@ -117,7 +117,7 @@ func (d *Driver) Step(ctx context.Context, m Move) (after Move, again bool, err 
 	err = d.act(ctx, m, action)
 	switch {
 	case ctx.Err() != nil:
-		return m, false, nil
+		return m, false, ctx.Err()
 	case errors.Is(err, errWaits):
 		return d.message(ctx, m, "")
 	case err != nil:
@@ -231,7 +231,7 @@ func (d *Driver) handOver(ctx context.Context, m Move, target Target) error {
 			return fmt.Errorf("forget pipeline %d, which cell %s has: %w", id, m.Cell, err)
 		}
 	}
-	return ctx.Err() //nolint:wrapcheck // it ends with the service
+	return ctx.Err()
 }
 
 // send sends a pipeline, the content of its artifacts first.

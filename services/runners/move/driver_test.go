@@ -37,13 +37,19 @@ func (c *cell) take(j job.Job) error {
 	return err
 }
 
+// update stores what a runner of a job reports.
+func (c *cell) update(id int64, decide execution.Decide) {
+	c.t.Helper()
+	require.NoError(c.t, c.executions().UpdateJob(c.t.Context(), id, decide))
+}
+
 // end ends a job that a runner has.
 func (c *cell) end(id int64, result job.Result) {
 	c.t.Helper()
-	require.NoError(c.t, c.executions().UpdateJob(c.t.Context(), id, func(s execution.Snapshot) (execution.Decision, error) {
+	c.update(id, func(s execution.Snapshot) (execution.Decision, error) {
 		change, err := s.Job.Finish(result, c.now())
 		return execution.Decision{Change: &change}, err
-	}))
+	})
 }
 
 // finished creates a pipeline whose job has ended, with a trace and an artifact.
@@ -53,9 +59,9 @@ func (c *cell) finished() (pipeline int64, id int64) {
 	j := c.job(p.ID, "work")
 	require.NoError(c.t, c.take(j))
 	key := junit(c, j.ID)
-	require.NoError(c.t, c.executions().UpdateJob(c.t.Context(), j.ID, func(execution.Snapshot) (execution.Decision, error) {
+	c.update(j.ID, func(execution.Snapshot) (execution.Decision, error) {
 		return execution.Decision{Artifact: &key}, nil
-	}))
+	})
 	_, err := c.pool.Exec(c.t.Context(), `INSERT INTO traces (job_id, state) VALUES ($1, $2)
 		ON CONFLICT (job_id) DO UPDATE SET state = excluded.state`, j.ID, `{"size": 5}`)
 	require.NoError(c.t, err)
@@ -78,8 +84,8 @@ func junit(c *cell, jobID int64) execution.Artifact {
 	info, err := store.Put(c.t.Context(), key, &content, 1<<20)
 	require.NoError(c.t, err)
 	return execution.Artifact{
-		JobID: jobID, Type: "junit", Format: "gzip", Filename: "junit.xml.gz", Size: info.Size, SHA256: info.SHA256, Object: key,
-		CreatedAt: c.now(), ExpiresAt: c.now().Add(time.Hour),
+		JobID: jobID, Type: "junit", Format: "gzip", Filename: "junit.xml.gz", Size: info.Size, SHA256: info.SHA256,
+		Object: key, CreatedAt: c.now(), ExpiresAt: c.now().Add(time.Hour),
 	}
 }
 

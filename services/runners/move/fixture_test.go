@@ -276,7 +276,9 @@ type fixture struct {
 
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	f := &fixture{t: t, state: &state{errs: map[string]error{}}, cellmap: &entries{moves: map[int64]topology.Cell{}}, at: start}
+	f := &fixture{
+		t: t, state: &state{errs: map[string]error{}}, cellmap: &entries{moves: map[int64]topology.Cell{}}, at: start,
+	}
 	f.one = newCell(t, "one", 0, f.state, f.now)
 	f.two = newCell(t, "two", 1, f.state, f.now)
 	return f

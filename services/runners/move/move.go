@@ -138,8 +138,8 @@ const notUndone = "; not undone yet: "
 // final reports whether an error stays when the request is repeated.
 func final(err error) bool {
 	switch fault.CodeOf(err) {
-	case errcode.InvalidArgument, errcode.NotFound, errcode.AlreadyExists, errcode.FailedPrecondition, errcode.Unimplemented,
-		errcode.PayloadTooLarge, errcode.QuotaExceeded:
+	case errcode.InvalidArgument, errcode.NotFound, errcode.AlreadyExists, errcode.FailedPrecondition,
+		errcode.Unimplemented, errcode.PayloadTooLarge, errcode.QuotaExceeded:
 		return true
 	default:
 		return false

@@ -80,7 +80,8 @@ func (s *Service) describe(
 	}
 	u, err := url.Parse(to.URL)
 	if err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") || u.User != nil {
-		return nil, fault.New(errcode.InvalidArgument, "to_url: %q is not a URL such as https://runners.eu-2.example", to.URL).
+		return nil, fault.New(errcode.InvalidArgument,
+			"to_url: %q is not a URL such as https://runners.eu-2.example", to.URL).
 			With("field", "to_url")
 	}
 	there, err := s.cfg.Describe(ctx, to.URL, to.Token)

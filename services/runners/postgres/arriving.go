@@ -72,7 +72,7 @@ func pipelineRows() map[string]string {
 				AND p.project_id = r.project_id)`+freeID),
 		tableDelayed: insertRow(tableDelayed, `job_id, pipeline_id, begins_at`, ofPipeline+` AND `+ofJob),
 		tableTraces:  insertRow(tableTraces, `job_id, state, updated_at, watched_until`, ofJob),
-		tableArtifacts: `WITH r AS (SELECT * FROM json_populate_record(NULL::artifacts, $1::json)),
+		tableArtifacts: `WITH r AS (SELECT ` + artifactColumns + ` FROM json_populate_record(NULL::artifacts, $1::json)),
 			used AS (DELETE FROM unused_objects WHERE object = (SELECT object FROM r) RETURNING object)
 			INSERT INTO artifacts (` + artifactColumns + `)
 			SELECT ` + artifactColumns + ` FROM r WHERE object IN (SELECT object FROM used) AND ` + ofJob,
@@ -81,8 +81,8 @@ func pipelineRows() map[string]string {
 
 const artifactColumns = `job_id, type, format, filename, size, sha256, object, created_at, expires_at`
 
-// insertPipeline stores a pipeline for the organization $2. Its request id stays behind if this cell has another pipeline
-// with it.
+// insertPipeline stores a pipeline for the organization $2. Its request id stays behind if this cell has another
+// pipeline with it.
 func insertPipeline() string {
 	return insertRow(tablePipelines, `id, project_id, organization_id, ref, source, protected, state, warnings, canceled,
 		request_id, request_hash, created_by, created_at, finished_at`,
@@ -129,8 +129,8 @@ func requireNothing(ctx context.Context, tx pgx.Tx, organizationID int64) error 
 		return fmt.Errorf("find what organization %d has: %w", organizationID, err)
 	}
 	if found {
-		return fault.New(errcode.FailedPrecondition, "organization %d has runners or pipelines in this cell: it is here already, "+
-			"or both cells have the same cell.number", organizationID)
+		return fault.New(errcode.FailedPrecondition,
+			"organization %d has runners or pipelines in this cell: it is here already, or both cells have the same cell.number", organizationID)
 	}
 	return nil
 }
@@ -234,8 +234,8 @@ type Piece struct {
 	Complete bool
 }
 
-// StorePipeline stores a pipeline, whose jobs begin or wait from then on. One that is stored stays as it is. next returns
-// the pieces, the row of the pipeline first.
+// StorePipeline stores a pipeline, whose jobs begin or wait from then on. One that is stored stays as it is. next
+// returns the pieces, the row of the pipeline first.
 func (s Arrivals) StorePipeline(ctx context.Context, moveID string, id int64, next func() (Piece, error)) error {
 	err := postgres.InTx(ctx, s.Pool, func(tx pgx.Tx) error {
 		organization, err := inPhase(ctx, tx, moveID, move.Open)
@@ -367,8 +367,8 @@ func (s Arrivals) end(ctx context.Context, m move.Move, update string, phase mov
 			return fmt.Errorf("read move %s: %w", m.ID, err)
 		}
 		if !later {
-			return fault.New(errcode.FailedPrecondition, "move %s cannot become %s in this cell: it was canceled, or did not begin",
-				m.ID, phase)
+			return fault.New(errcode.FailedPrecondition,
+				"move %s cannot become %s in this cell: it was canceled, or did not begin", m.ID, phase)
 		}
 		return nil
 	})

@@ -75,8 +75,10 @@ func (s Moves) Pipeline(ctx context.Context, pipelineID int64, send func(move.Pi
 		row := func(r *runnersv1.MovedRow) error { return send(move.Piece{Row: r}) }
 		const ofJob = `job_id IN (SELECT id FROM jobs WHERE pipeline_id = $1) ORDER BY job_id`
 		for _, t := range []struct{ table, condition string }{
-			{tablePipelines, `id = $1`}, {tableDefinitions, `pipeline_id = $1 ORDER BY position`},
-			{tableJobs, `pipeline_id = $1 ORDER BY id`}, {tableDelayed, `pipeline_id = $1 ORDER BY job_id`},
+			{tablePipelines, `id = $1`},
+			{tableDefinitions, `pipeline_id = $1 ORDER BY position`},
+			{tableJobs, `pipeline_id = $1 ORDER BY id`},
+			{tableDelayed, `pipeline_id = $1 ORDER BY job_id`},
 			{tableTraces, ofJob},
 		} {
 			if err := sendRows(ctx, tx, t.table, t.condition, pipelineID, row); err != nil {

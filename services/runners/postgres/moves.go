@@ -105,7 +105,9 @@ func (s Moves) Begin(ctx context.Context, m move.Move, tokens move.Tokens) (move
 			m, err = insertDeparture(ctx, tx, m, box)
 		case !goingOn[0].Arrival && goingOn[0].Cell == m.Cell:
 			m = goingOn[0]
-			_, err = tx.Exec(ctx, `UPDATE moves SET tokens = $2 WHERE id = $1`, m.ID, box)
+			if _, err = tx.Exec(ctx, `UPDATE moves SET tokens = $2 WHERE id = $1`, m.ID, box); err != nil {
+				return fmt.Errorf("replace the tokens of move %s: %w", m.ID, err)
+			}
 		default:
 			return errOtherMove(goingOn[0])
 		}

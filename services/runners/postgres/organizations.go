@@ -85,7 +85,7 @@ func scanClosed(rows pgx.Rows) (closed, err error) {
 		closed = errClosed(organization, cell, phase, arrival)
 		return nil
 	})
-	return closed, err //nolint:wrapcheck // the caller wraps it
+	return closed, err
 }
 
 func errClosed(organization int64, cell, phase string, arrival bool) error {

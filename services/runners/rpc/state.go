@@ -53,7 +53,7 @@ func (s State) Begin(ctx context.Context, token string, m move.Move) error {
 	_, err := s.client.BeginMove(ctx, authorized(&statev1.BeginMoveRequest{
 		OrganizationId: m.OrganizationID, MoveId: m.ID, ToCell: string(m.Cell),
 	}, token))
-	return err //nolint:wrapcheck // a fault
+	return err
 }
 
 // Export implements [move.State].
@@ -66,7 +66,7 @@ func (s State) Export(
 		OrganizationId: m.OrganizationID, MoveId: m.ID,
 	}, token))
 	if err != nil {
-		return err //nolint:wrapcheck // a fault
+		return err
 	}
 	for stream.Receive() {
 		if err := send(stream.Msg().GetRecords()); err != nil {
@@ -96,7 +96,7 @@ func (s State) end(
 	defer cancel()
 	response, err := s.client.EndMove(ctx, authorized(request, token))
 	if err != nil {
-		return nil, err //nolint:wrapcheck // a fault
+		return nil, err
 	}
 	return response.Msg, nil
 }

@@ -40,7 +40,7 @@ func (t Target) Describe(ctx context.Context) (*runnersv1.DescribeCellResponse, 
 	defer cancel()
 	response, err := t.client.DescribeCell(ctx, authorized(&runnersv1.DescribeCellRequest{}, t.token))
 	if err != nil {
-		return nil, err //nolint:wrapcheck // a fault
+		return nil, err
 	}
 	return response.Msg, nil
 }
@@ -56,8 +56,9 @@ func newUpload[Request, Response any](
 	ctx context.Context, timeout time.Duration, token string,
 	open func(ctx context.Context) *connect.ClientStreamForClient[Request, Response],
 ) *upload[Request, Response] {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	u := &upload[Request, Response]{stream: open(ctx), cancel: cancel}
+	u := &upload[Request, Response]{}
+	ctx, u.cancel = context.WithTimeout(ctx, timeout)
+	u.stream = open(ctx)
 	u.stream.RequestHeader().Set("Authorization", "Bearer "+token)
 	return u
 }
@@ -141,7 +142,7 @@ func (t Target) Open(ctx context.Context, m move.Move) error {
 	ctx, cancel := context.WithTimeout(ctx, shortTimeout)
 	defer cancel()
 	_, err := t.client.OpenArrival(ctx, authorized(&runnersv1.OpenArrivalRequest{MoveId: m.ID}, t.token))
-	return err //nolint:wrapcheck // a fault
+	return err
 }
 
 const (
