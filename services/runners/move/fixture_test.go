@@ -118,8 +118,11 @@ func (s *state) Import(
 	}
 	for {
 		records, err := next()
-		if err != nil || len(records) == 0 {
-			return errors.Join(err, s.call("import"))
+		if err != nil {
+			return err // the source gave up
+		}
+		if len(records) == 0 {
+			return s.call("import")
 		}
 	}
 }
