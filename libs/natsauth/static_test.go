@@ -127,7 +127,8 @@ func TestStaticPrincipalsCannotExceedTheirPermissions(t *testing.T) {
 				"lockstep.other.job.4.9001.pending", "lockstep.local.directory.key.x", "lockstep.local.dead.runners.x",
 				"lockstep.local.consumer.runners", "$KV.CELLS.cell.two", "$KV.CELLS.organization.7", "$KV.CELLS.legacy",
 				"$KV.CELLS.moved.two.7", "$KV.CELLS.moved.local.7.x", "$KV.CELLS.moved.local",
-				"$JS.API.DIRECT.GET.KV_CELLS.$KV.CELLS.moved.two.7", "$JS.API.STREAM.PURGE.JOBS", "$JS.API.STREAM.MSG.DELETE.JOBS", "$JS.API.STREAM.UPDATE.JOBS",
+				"$JS.API.DIRECT.GET.KV_CELLS.$KV.CELLS.moved.two.7", "$JS.API.STREAM.PURGE.JOBS",
+				"$JS.API.STREAM.MSG.DELETE.JOBS", "$JS.API.STREAM.UPDATE.JOBS",
 				"$JS.API.CONSUMER.CREATE.JOBS.evil", "$JS.API.DIRECT.GET.KV_CELLS",
 				"$JS.API.DIRECT.GET.KV_CELLS.$KV.CELLS.cell.two", "$JS.API.STREAM.INFO.DEPLOYS",
 			},
@@ -177,7 +178,8 @@ func TestStaticPrincipalsCannotExceedTheirPermissions(t *testing.T) {
 		},
 		natsauth.PrincipalCells: {
 			publish: []string{
-				"$KV.CELLS.x", "$KV.CELLS.cell.two.x", "$KV.CELLS.moved.local.7", "$KV.CELLS.moved.two.7", "$KV.OTHERS.x", "lockstep.local.desired.18.w",
+				"$KV.CELLS.x", "$KV.CELLS.cell.two.x", "$KV.CELLS.moved.local.7", "$KV.CELLS.moved.two.7",
+				"$KV.OTHERS.x", "lockstep.local.desired.18.w",
 				"lockstep.local.cells_live.x", "$JS.API.STREAM.PURGE.KV_CELLS", "$JS.API.STREAM.MSG.DELETE.KV_CELLS",
 				"$JS.API.STREAM.UPDATE.KV_CELLS", "$JS.API.DIRECT.GET.DIRECTORY", "$JS.API.CONSUMER.CREATE.KV_CELLS",
 			},

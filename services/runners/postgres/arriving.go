@@ -130,7 +130,8 @@ func requireNothing(ctx context.Context, tx pgx.Tx, organizationID int64) error 
 	}
 	if found {
 		return fault.New(errcode.FailedPrecondition,
-			"organization %d has runners or pipelines in this cell: it is here already, or both cells have the same cell.number", organizationID)
+			"organization %d has runners or pipelines in this cell: it is here already, or both cells have the same cell.number",
+			organizationID)
 	}
 	return nil
 }

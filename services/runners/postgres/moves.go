@@ -102,17 +102,17 @@ func (s Moves) Begin(ctx context.Context, m move.Move, tokens move.Tokens) (move
 		case err != nil:
 			return err
 		case len(goingOn) == 0:
-			m, err = insertDeparture(ctx, tx, m, box)
+			if m, err = insertDeparture(ctx, tx, m, box); err != nil {
+				return err
+			}
 		case !goingOn[0].Arrival && goingOn[0].Cell == m.Cell:
 			m = goingOn[0]
-			if _, err = tx.Exec(ctx, `UPDATE moves SET tokens = $2 WHERE id = $1`, m.ID, box); err != nil {
+			const replace = `UPDATE moves SET tokens = $2 WHERE id = $1`
+			if _, err := tx.Exec(ctx, replace, m.ID, box); err != nil {
 				return fmt.Errorf("replace the tokens of move %s: %w", m.ID, err)
 			}
 		default:
 			return errOtherMove(goingOn[0])
-		}
-		if err != nil {
-			return err
 		}
 		return notifyMoves(ctx, tx)
 	})

@@ -53,12 +53,10 @@ type upload[Request, Response any] struct {
 }
 
 func newUpload[Request, Response any](
-	ctx context.Context, timeout time.Duration, token string,
+	ctx context.Context, cancel context.CancelFunc, token string,
 	open func(ctx context.Context) *connect.ClientStreamForClient[Request, Response],
 ) *upload[Request, Response] {
-	u := &upload[Request, Response]{}
-	ctx, u.cancel = context.WithTimeout(ctx, timeout)
-	u.stream = open(ctx)
+	u := &upload[Request, Response]{stream: open(ctx), cancel: cancel}
 	u.stream.RequestHeader().Set("Authorization", "Bearer "+token)
 	return u
 }
@@ -78,7 +76,6 @@ func (u *upload[Request, Response]) send(message *Request) error {
 
 // finish returns the answer. After an error of this side, the other one stores nothing.
 func (u *upload[Request, Response]) finish(err error) (*Response, error) {
-	defer u.cancel()
 	if err != nil {
 		u.cancel()
 		_, _ = u.stream.CloseAndReceive()
@@ -123,7 +120,9 @@ func (a *arrival) flush(complete bool) error {
 
 // Begin implements [move.Target].
 func (t Target) Begin(ctx context.Context, m move.Move, copyTo func(move.Arrival) error) error {
-	a := &arrival{upload: newUpload(ctx, longTimeout, t.token, t.client.BeginArrival)}
+	ctx, cancel := context.WithTimeout(ctx, longTimeout)
+	defer cancel()
+	a := &arrival{upload: newUpload(ctx, cancel, t.token, t.client.BeginArrival)}
 	err := a.send(&runnersv1.BeginArrivalRequest{Arrival: &runnersv1.MovedArrival{
 		MoveId: m.ID, OrganizationId: m.OrganizationID, FromCell: string(t.cell), Number: m.Number,
 	}})
@@ -154,8 +153,9 @@ const (
 
 // Artifact implements [move.Target].
 func (t Target) Artifact(ctx context.Context, m move.Move, a move.Artifact, content io.Reader) (string, error) {
-	timeout := longTimeout + time.Duration(a.Size/slowest)*time.Second
-	u := newUpload(ctx, timeout, t.token, t.client.StoreArtifact)
+	ctx, cancel := context.WithTimeout(ctx, longTimeout+time.Duration(a.Size/slowest)*time.Second)
+	defer cancel()
+	u := newUpload(ctx, cancel, t.token, t.client.StoreArtifact)
 	message := &runnersv1.StoreArtifactRequest{
 		MoveId: m.ID, JobId: a.JobID, Type: a.Type, Format: a.Format, Sha256: a.SHA256,
 	}
@@ -217,8 +217,10 @@ func (p *pieces) flush() error {
 func (t Target) Pipeline(
 	ctx context.Context, m move.Move, pipelineID int64, copyTo func(send func(move.Piece) error) error,
 ) error {
+	ctx, cancel := context.WithTimeout(ctx, longTimeout)
+	defer cancel()
 	p := &pieces{
-		upload:  newUpload(ctx, longTimeout, t.token, t.client.StorePipeline),
+		upload:  newUpload(ctx, cancel, t.token, t.client.StorePipeline),
 		message: &runnersv1.StorePipelineRequest{MoveId: m.ID, PipelineId: pipelineID},
 	}
 	err := copyTo(p.add)
