@@ -128,7 +128,8 @@ func (d *Directory) Import(ctx context.Context, tx pgx.Tx, p move.Plan) (Revocat
 		batch.Queue(`update organizations set residence = $2, other_cell = $3 where id = $1`, o.ID, o.Residence, o.OtherCell)
 	}
 	for _, g := range p.Groups {
-		batch.Queue(`insert into groups (id, organization_id, parent_group_id, name) values ($1, $2, nullif($3::bigint, 0), $4)`,
+		batch.Queue(`
+			insert into groups (id, organization_id, parent_group_id, name) values ($1, $2, nullif($3::bigint, 0), $4)`,
 			g.ID, g.OrganizationID, g.ParentID, g.Name)
 	}
 	for _, g := range p.Projects {
