@@ -31,19 +31,40 @@ func NewChangeListener[ID comparable](
 	}
 }
 
-// Run listens until ctx ends or the connection is lost; it may then be called again. It calls ready
-// once it listens.
+// Run is [Listen] for this listener alone.
 func (c *ChangeListener[ID]) Run(ctx context.Context, ready func()) error {
-	conn, err := connectAlone(ctx, c.pool, nil)
+	return Listen(ctx, c.pool, ready, c)
+}
+
+// Listener is a [ChangeListener] of any type.
+type Listener interface {
+	on() (channel string)
+	// received records a notification.
+	received(payload string)
+	// missed records that every row may have changed.
+	missed()
+}
+
+// Listen listens for all listeners with one connection, until ctx ends or the connection is lost; it may then be called
+// again. It calls ready once it listens. A commit with a notification wakes every connection that listens, on whatever
+// channel: a program that needs several channels listens with one.
+func Listen(ctx context.Context, pool *pgxpool.Pool, ready func(), listeners ...Listener) error {
+	conn, err := connectAlone(ctx, pool, nil)
 	if err != nil {
-		return fmt.Errorf("listen on channel %s: %w", c.channel, err)
+		return fmt.Errorf("listen to changes: %w", err)
 	}
 	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // the connection is not used again
-	if _, err := conn.Exec(ctx, `listen `+pgx.Identifier{c.channel}.Sanitize()); err != nil {
-		return fmt.Errorf("listen on channel %s: %w", c.channel, err)
+	byChannel := make(map[string]Listener, len(listeners))
+	for _, l := range listeners {
+		byChannel[l.on()] = l
+		if _, err := conn.Exec(ctx, `listen `+pgx.Identifier{l.on()}.Sanitize()); err != nil {
+			return fmt.Errorf("listen on channel %s: %w", l.on(), err)
+		}
 	}
 	// Changes from before are unknown, so every row may have changed.
-	c.notify(func(s *Subscription[ID]) { s.all = true })
+	for _, l := range listeners {
+		l.missed()
+	}
 	ready()
 	for {
 		n, err := conn.WaitForNotification(ctx)
@@ -51,13 +72,21 @@ func (c *ChangeListener[ID]) Run(ctx context.Context, ready func()) error {
 			return nil
 		}
 		if err != nil {
-			return fmt.Errorf("listen on channel %s: %w", c.channel, err)
+			return fmt.Errorf("listen to changes: %w", err)
 		}
-		if id, err := c.parse(n.Payload); err == nil {
-			c.notify(func(s *Subscription[ID]) { s.ids[id] = struct{}{} })
-		}
+		byChannel[n.Channel].received(n.Payload)
 	}
 }
+
+func (c *ChangeListener[ID]) on() string { return c.channel }
+
+func (c *ChangeListener[ID]) received(payload string) {
+	if id, err := c.parse(payload); err == nil {
+		c.notify(func(s *Subscription[ID]) { s.ids[id] = struct{}{} })
+	}
+}
+
+func (c *ChangeListener[ID]) missed() { c.notify(func(s *Subscription[ID]) { s.all = true }) }
 
 func (c *ChangeListener[ID]) notify(record func(*Subscription[ID])) {
 	c.mu.Lock()

@@ -135,10 +135,9 @@ func (p *process) parts() []service.Part {
 		{Name: "streams", StartAfter: []string{"nats"}, Run: p.findStreams},
 		{Name: "objects", Run: p.closeObjects, Check: p.objects.Check},
 		p.directory.Part(),
-		listen("job_changes", p.jobChanges),
-		listen("trace_changes", p.traceChanges),
-		listen("runner_changes", p.runnerChanges),
-		listen("pipeline_changes", p.pipelineChanges),
+		{Name: "changes", StartAfter: afterDatabase, Run: func(ctx context.Context, self *service.Handle) error {
+			return libpostgres.Listen(ctx, p.pool, self.Ready, p.jobChanges, p.traceChanges, p.runnerChanges, p.pipelineChanges)
+		}},
 		{Name: "outbox", StartAfter: []string{"database", "nats"}, Check: p.publisher.Check, Run: func(
 			ctx context.Context, self *service.Handle,
 		) error {
@@ -146,17 +145,17 @@ func (p *process) parts() []service.Part {
 			return p.publisher.Run(ctx)
 		}},
 		listen("signing_keys", p.keyring),
-		{Name: "runners", StartAfter: []string{"runner_changes"}, Check: p.registry.Check, Run: func(
+		{Name: "runners", StartAfter: []string{"changes"}, Check: p.registry.Check, Run: func(
 			ctx context.Context, self *service.Handle,
 		) error {
 			p.registry.Run(ctx, self.Ready)
 			return nil
 		}},
-		{Name: "queue", StartAfter: []string{"job_changes"}, Run: func(ctx context.Context, self *service.Handle) error {
+		{Name: "queue", StartAfter: []string{"changes"}, Run: func(ctx context.Context, self *service.Handle) error {
 			p.queue.Run(ctx, self.Ready)
 			return nil
 		}},
-		{Name: "tails", StartAfter: []string{"job_changes", "trace_changes"}, Run: func(
+		{Name: "tails", StartAfter: []string{"changes"}, Run: func(
 			ctx context.Context, self *service.Handle,
 		) error {
 			p.tails.Run(ctx, self.Ready)
