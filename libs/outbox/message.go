@@ -56,25 +56,15 @@ func Insert(ctx context.Context, tx pgx.Tx, messages ...*nats.Msg) error {
 	headers := make([]string, len(messages))
 	data := make([][]byte, len(messages))
 	for i, m := range messages {
-		if err := validate(m); err != nil {
+		var err error
+		if subjects[i], headers[i], data[i], err = encode(m); err != nil {
 			return err
-		}
-		header := []byte("{}")
-		if len(m.Header) > 0 {
-			var err error
-			if header, err = json.Marshal(m.Header); err != nil {
-				return fmt.Errorf("%w: headers of %s: %w", ErrInvalidMessage, m.Subject, err)
-			}
-		}
-		subjects[i], headers[i], data[i] = m.Subject, string(header), m.Data
-		if data[i] == nil {
-			data[i] = []byte{}
 		}
 	}
 	var batch pgx.Batch
 	// PostgreSQL sends the notification with the commit, once per transaction. It is a hint without
 	// a payload.
-	batch.Queue(`SELECT pg_notify($1 || current_schema(), '')`, channel)
+	batch.Queue(`SELECT ` + notify)
 	batch.Queue(`
 		INSERT INTO outbox (subject, header, data)
 		SELECT subject, header::jsonb, data
@@ -84,6 +74,42 @@ func Insert(ctx context.Context, tx pgx.Tx, messages ...*nats.Msg) error {
 		return fmt.Errorf("insert %d messages into the outbox: %w", len(messages), err)
 	}
 	return nil
+}
+
+// InsertFrom returns an INSERT that adds a message to the outbox for each row of a relation, as [Insert] does: the
+// relation is a part of the same statement that locks and changes the entity, and has no row if the entity has changed
+// before. first is the number of the first of three parameters, which are those of [Arguments].
+func InsertFrom(relation string, first int) string {
+	return fmt.Sprintf(`INSERT INTO outbox (subject, header, data) SELECT $%d, $%d::text::jsonb, $%d FROM %s RETURNING %s`,
+		first, first+1, first+2, relation, notify)
+}
+
+// Arguments returns the parameters of [InsertFrom]. An invalid message returns ErrInvalidMessage.
+func Arguments(m *nats.Msg) ([]any, error) {
+	subject, header, data, err := encode(m)
+	return []any{subject, header, data}, err
+}
+
+// notify wakes the publisher.
+const notify = `pg_notify('` + channel + `' || current_schema(), '')`
+
+// encode returns a message as the table has it.
+func encode(m *nats.Msg) (subject, header string, data []byte, err error) {
+	if err := validate(m); err != nil {
+		return "", "", nil, err
+	}
+	header = "{}"
+	if len(m.Header) > 0 {
+		encoded, err := json.Marshal(m.Header)
+		if err != nil {
+			return "", "", nil, fmt.Errorf("%w: headers of %s: %w", ErrInvalidMessage, m.Subject, err)
+		}
+		header = string(encoded)
+	}
+	if data = m.Data; data == nil {
+		data = []byte{}
+	}
+	return m.Subject, header, data, nil
 }
 
 func validate(m *nats.Msg) error {

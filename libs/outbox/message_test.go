@@ -53,6 +53,32 @@ func TestMessageArrivesUnchanged(t *testing.T) {
 	require.Equal(t, "id-1", full.Header.Get(nats.MsgIdHdr))
 }
 
+// TestMessageOfAStatementIsPublishedIfItsRelationHasARow stores messages without a transaction around the statement.
+func TestMessageOfAStatementIsPublishedIfItsRelationHasARow(t *testing.T) {
+	t.Parallel()
+	b := newFixture(t)
+	// Only a notification makes the publisher read again.
+	b.run(b.publisher(func(c *outbox.Config) { c.Interval = time.Hour }))
+	statement := `WITH entity AS (
+		INSERT INTO entities VALUES ($1, 1) ON CONFLICT DO NOTHING RETURNING name
+	) ` + outbox.InsertFrom("entity", 2)
+	for i, name := range []string{"one", "one", "two"} {
+		arguments, err := outbox.Arguments(message("x", i))
+		require.NoError(t, err)
+		_, err = b.pool.Exec(t.Context(), statement, append([]any{name}, arguments...)...)
+		require.NoError(t, err)
+		b.awaitEmpty()
+	}
+	require.Equal(t, []string{"0", "2"}, b.onStream()["fact.x"])
+	facts, err := b.js.Stream(t.Context(), stream)
+	require.NoError(t, err)
+	first, err := facts.GetMsg(t.Context(), 1)
+	require.NoError(t, err)
+	require.Equal(t, []string{"a", "b"}, first.Header["Kind"])
+	_, err = outbox.Arguments(&nats.Msg{Subject: "fact.*"})
+	require.ErrorIs(t, err, outbox.ErrInvalidMessage)
+}
+
 func TestRepeatedMessageIDIsPublishedOnce(t *testing.T) {
 	t.Parallel()
 	b := newFixture(t)

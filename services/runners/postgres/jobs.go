@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"lockstep.internal/libs/outbox"
@@ -123,21 +125,35 @@ func timeOf(t *time.Time) time.Time {
 const insertJobValues = `INSERT INTO jobs (` + jobColumns + `) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11,
 	$12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26)`
 
-const insertJob = insertJobValues + ` ON CONFLICT (id) DO NOTHING`
-
 // updateJob writes what a transition can change, if the job has the revision before it.
 const updateJob = `UPDATE jobs SET state = $3, revision = $2, retried_by = $4, claims = $5, runner_id = $6,
 	manager_id = $7, run_timeout_s = $8, reason = $9, exit_code = $10, canceled_by = $11, pending_since = $12,
 	started_at = $13, finished_at = $14 WHERE id = $1 AND revision = $2 - 1`
 
-func queueChange(batch *pgx.Batch, j job.Job) {
-	if j.Revision == 1 {
-		batch.Queue(insertJob, columns(j)...)
-		return
+// changed are the columns of the job that a statement of a transition has stored. Replicas are notified of it.
+const changed = ` RETURNING id, claims, started_at, pg_notify('` + JobChannel + `', id::text)`
+
+// A transition is one statement with its event and its notifications, of which all or nothing is stored.
+var (
+	storeNew = `WITH job AS (` + insertJobValues + ` ON CONFLICT (id) DO NOTHING` + changed + `) ` +
+		outbox.InsertFrom("job", 27)
+	storeUpdate = `WITH job AS (` + updateJob + changed + `) ` + outbox.InsertFrom("job", 15)
+	// storeClaim stores the claim of a runner, too, unless the organization moves.
+	storeClaim = `WITH job AS (` + updateJob + ` AND ` + notClosed + changed + `), claim AS (
+			INSERT INTO claims (job_id, number, token_hash, expires_at, claimed_at)
+			SELECT id, claims, $18, $19, started_at FROM job
+			ON CONFLICT (job_id) DO UPDATE SET number = excluded.number, token_hash = excluded.token_hash,
+				expires_at = excluded.expires_at, claimed_at = excluded.claimed_at, confirmed_at = NULL, contacted_at = NULL
+		) ` + outbox.InsertFrom("job", 15)
+)
+
+// updated returns the arguments of updateJob.
+func updated(j job.Job) []any {
+	return []any{
+		j.ID, j.Revision, string(j.State), j.RetriedBy, j.Claims, j.RunnerID, j.ManagerID, seconds(j.RunTimeout),
+		string(j.Reason), j.ExitCode, j.CanceledBy, nullable(j.PendingSince), nullable(j.StartedAt),
+		nullable(j.FinishedAt),
 	}
-	batch.Queue(updateJob, j.ID, j.Revision, string(j.State), j.RetriedBy, j.Claims, j.RunnerID, j.ManagerID,
-		seconds(j.RunTimeout), string(j.Reason), j.ExitCode, j.CanceledBy, nullable(j.PendingSince),
-		nullable(j.StartedAt), nullable(j.FinishedAt))
 }
 
 // Try stores those changes whose job has not changed since it was read, and returns them. It publishes their events and
@@ -146,26 +162,56 @@ func (s Jobs) Try(ctx context.Context, tx pgx.Tx, changes ...job.Change) ([]job.
 	if len(changes) == 0 {
 		return nil, nil
 	}
-	var batch pgx.Batch
+	batch := transitions{Jobs: s}
 	for _, c := range changes {
-		queueChange(&batch, c.Job)
-	}
-	results := tx.SendBatch(ctx, &batch)
-	stored := make([]job.Change, 0, len(changes))
-	for _, c := range changes {
-		tag, err := results.Exec()
-		if err != nil {
-			_ = results.Close() // the error of the statement counts
-			return nil, fmt.Errorf("store job %d: %w", c.Job.ID, err)
+		statement, arguments := storeUpdate, updated(c.Job)
+		if c.Job.Revision == 1 {
+			statement, arguments = storeNew, columns(c.Job)
 		}
+		if err := batch.add(ctx, c, statement, arguments); err != nil {
+			return nil, err
+		}
+	}
+	return batch.send(ctx, tx)
+}
+
+// transitions are statements of changes that are sent together.
+type transitions struct {
+	Jobs
+
+	batch  pgx.Batch
+	stored []job.Change
+}
+
+// add adds the statement of a change. Its arguments are followed by those of the event, and then by more.
+func (t *transitions) add(ctx context.Context, c job.Change, statement string, arguments []any, more ...any) error {
+	messages, err := t.Encoder.Changes(ctx, c)
+	if err != nil {
+		return err
+	}
+	event, err := outbox.Arguments(messages[0])
+	if err != nil {
+		return fmt.Errorf("publish a transition of job %d: %w", c.Job.ID, err)
+	}
+	t.batch.Queue(statement, slices.Concat(arguments, event, more)...).Exec(func(tag pgconn.CommandTag) error {
 		if tag.RowsAffected() == 1 {
-			stored = append(stored, c)
+			t.stored = append(t.stored, c)
 		}
+		return nil
+	})
+	return nil
+}
+
+// send returns the changes that are stored: those whose statement inserted an event. A batch that a pool sends is a
+// transaction.
+func (t *transitions) send(ctx context.Context, db interface {
+	SendBatch(ctx context.Context, batch *pgx.Batch) pgx.BatchResults
+},
+) ([]job.Change, error) {
+	if err := db.SendBatch(ctx, &t.batch).Close(); err != nil {
+		return nil, fmt.Errorf("store %d transitions: %w", t.batch.Len(), err)
 	}
-	if err := results.Close(); err != nil {
-		return nil, fmt.Errorf("store %d jobs: %w", len(changes), err)
-	}
-	return stored, s.publish(ctx, tx, stored)
+	return t.stored, nil
 }
 
 // Store is Try that returns [ErrStale] if one of the jobs has changed.
@@ -177,10 +223,8 @@ func (s Jobs) Store(ctx context.Context, tx pgx.Tx, changes ...job.Change) error
 	return err
 }
 
+// publish publishes changes of jobs that the same transaction removes, and notifies replicas.
 func (s Jobs) publish(ctx context.Context, tx pgx.Tx, changes []job.Change) error {
-	if len(changes) == 0 {
-		return nil
-	}
 	messages, err := s.Encoder.Changes(ctx, changes...)
 	if err != nil {
 		return err

@@ -118,3 +118,30 @@ func TestLaterClaimReplacesTheTokenOfTheEarlierOne(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, stored)
 }
+
+func TestOfClaimsStoredTogetherThoseOfChangedJobsLeaveNothing(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	picks := postgres.Picks{Pool: f.pool, Jobs: f.jobs, Now: func() time.Time { return now }}
+	claims := make([]assign.Claim, 3)
+	for i := range claims {
+		waiting := f.pending(int64(9 - i))
+		taken, err := waiting.Take(job.Claim{RunnerID: 31, ManagerID: 77}, now)
+		require.NoError(t, err)
+		claims[i] = assign.Claim{Change: taken, TokenHash: [32]byte{byte(i)}, ExpiresAt: now}
+		if waiting.ID == 8 {
+			canceled, err := waiting.Cancel(5, now)
+			require.NoError(t, err)
+			require.NoError(t, f.store(canceled))
+		}
+	}
+	stored, err := picks.Claim(t.Context(), claims)
+	require.NoError(t, err)
+	require.Equal(t, map[int64]bool{7: true, 9: true}, stored)
+	require.Equal(t, 2, f.count(`SELECT count(*) FROM outbox WHERE subject LIKE '%.running'`))
+	require.Equal(t, 0, f.count(`SELECT count(*) FROM outbox WHERE subject LIKE '%.8.running'`))
+	require.Equal(t, 16, f.count(`SELECT sum(job_id) FROM claims`))
+	read, err := postgres.ReadJobs(t.Context(), f.pool, 8)
+	require.NoError(t, err)
+	require.Equal(t, job.Canceled, read[0].State)
+}
