@@ -25,6 +25,8 @@ const (
 	startTimeout = 30 * time.Second
 	// maxStarts bounds the memory for starts that clients are sending: 32 MiB.
 	maxStarts = 1024
+	// flushInterval is how long a part of a response of known length waits for the next part.
+	flushInterval = 10 * time.Millisecond
 	// retryAfter is the value of the header Retry-After, in seconds.
 	retryAfter = "5"
 	// pseudonym of routers in the header Via.

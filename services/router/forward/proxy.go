@@ -67,8 +67,8 @@ func (h *Handler) forward(w http.ResponseWriter, r *http.Request, p *proxiedRequ
 func (h *Handler) newProxy() *httputil.ReverseProxy {
 	return &httputil.ReverseProxy{
 		Rewrite: h.rewrite, Transport: roundTripper{}, BufferPool: bufferPool{},
-		// Each part is sent at once: the router does not know what its client waits for.
-		FlushInterval:  -1,
+		// Parts of a response of unknown length are sent at once: its client may wait for them.
+		FlushInterval:  flushInterval,
 		ModifyResponse: h.modifyResponse, ErrorHandler: h.handleError,
 		ErrorLog: slog.NewLogLogger(h.cfg.Logger.Handler(), slog.LevelDebug),
 	}
