@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -142,16 +143,25 @@ func (p *process) peakMB() float64 {
 func (p *process) heap(ctx context.Context) float64 {
 	least, last := math.Inf(1), math.Inf(1)
 	for collections := 0.0; collections < last; {
-		var bytes float64
-		url := "http://" + p.addresses[stack.ListenerOps] + "/metrics"
-		request := must(http.NewRequestWithContext(ctx, http.MethodGet, url, nil))
-		response := must(p.http.Do(request)) //nolint:bodyclose // closed below
-		for lines := bufio.NewScanner(response.Body); lines.Scan(); {
-			_, _ = fmt.Sscanf(lines.Text(), "go_memstats_heap_alloc_bytes %g", &bytes)
-			_, _ = fmt.Sscanf(lines.Text(), "go_gc_duration_seconds_count %g", &collections)
-		}
-		check(response.Body.Close())
-		least, last = min(least, bytes), min(last, collections+3)
+		metrics := p.metrics(ctx)
+		collections = metrics["go_gc_duration_seconds_count"]
+		least, last = min(least, metrics["go_memstats_heap_alloc_bytes"]), min(last, collections+3)
 	}
 	return least
+}
+
+// metrics returns the metrics of a program of Lockstep that have no labels.
+func (p *process) metrics(ctx context.Context) map[string]float64 {
+	url := "http://" + p.addresses[stack.ListenerOps] + "/metrics"
+	request := must(http.NewRequestWithContext(ctx, http.MethodGet, url, nil))
+	response := must(p.http.Do(request)) //nolint:bodyclose // closed below
+	metrics := map[string]float64{}
+	for lines := bufio.NewScanner(response.Body); lines.Scan(); {
+		name, text, _ := strings.Cut(lines.Text(), " ")
+		if value, err := strconv.ParseFloat(text, 64); err == nil {
+			metrics[name] = value
+		}
+	}
+	check(response.Body.Close())
+	return metrics
 }

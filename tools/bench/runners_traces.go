@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"hash"
 	"hash/crc32"
+	"math/rand/v2"
 	"net/http"
 	"os"
-	"strings"
 
 	"lockstep.internal/libs/config"
 	"lockstep.internal/tools/stack"
@@ -25,8 +25,7 @@ const (
 
 // measureTraces measures appends to the traces of running jobs beside appends to files that are as durable.
 func (b *runnersFixture) measureTraces(ctx context.Context, size Size, measured Measured) {
-	part := []byte(strings.Repeat("a line of output that a job has written to its trace, without secrets\n",
-		tracePart/70+1)[:tracePart])
+	part := traceOutput()
 	traces, files := make([]caller, traceJobs), make([]caller, traceJobs)
 	b.pending = traceJobs
 	b.refill(ctx, "jobs")
@@ -44,6 +43,17 @@ func (b *runnersFixture) measureTraces(ctx context.Context, size Size, measured 
 	measured["trace_mb_s"] = takeTurns(ctx, size.For,
 		func(int) float64 { return rate(stack.Runners, traces) },
 		func(int) float64 { return rate("a file", files) })
+}
+
+// traceOutput returns a part with the lines of a build, which PostgreSQL compresses to about a third.
+func traceOutput() []byte {
+	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // the same in each run
+	var part []byte
+	for n := 0; len(part) < tracePart; n++ {
+		part = fmt.Appendf(part, "[%4d] compiled module-%d/package-%d in %d ms, digest %016x\n", n, random.IntN(30),
+			random.IntN(300), random.IntN(5000), random.Uint64())
+	}
+	return part[:tracePart]
 }
 
 // keptOpen is a caller for several turns.

@@ -20,6 +20,8 @@ const (
 	idleTurns = 6
 	// statisticsDelay is longer than the time until PostgreSQL counts the transactions of an idle connection.
 	statisticsDelay = 11 * time.Second
+	// waitingRequests is the metric of requests that wait for a job.
+	waitingRequests = "lockstep_runners_waiting_requests"
 	// waitPause is the time in which a request for a job arrives.
 	waitPause = 10 * time.Millisecond
 	// leastWaits is the least number of waits.
@@ -27,12 +29,13 @@ const (
 )
 
 // measureIdle counts the transactions of the database while runners wait for jobs that do not come, beside the same
-// time without runners.
+// time without runners. It begins when all wait: then their first contacts are stored.
 func (b *runnersFixture) measureIdle(ctx context.Context, size Size, measured Measured) {
 	pause := min(statisticsDelay, size.For*2)
 	without := b.transactions(ctx, size.For*idleTurns, pause)
 	running, cancel := context.WithCancel(ctx)
-	var polls errgroup.Group
+	defer cancel()
+	polls, running := errgroup.WithContext(running)
 	var answered atomic.Int64
 	for range size.of(idlePolls) {
 		c := b.connectHTTP(running, http.StatusNoContent, func() []byte { return b.jobRequest(waitingRunner) })
@@ -44,6 +47,11 @@ func (b *runnersFixture) measureIdle(ctx context.Context, size Size, measured Me
 				answered.Add(1)
 			}
 		})
+	}
+	poll := time.NewTicker(waitPause)
+	defer poll.Stop()
+	for running.Err() == nil && b.service.metrics(ctx)[waitingRequests] < float64(size.of(idlePolls)) {
+		<-poll.C
 	}
 	with := b.transactions(ctx, size.For*idleTurns, pause)
 	cancel()
