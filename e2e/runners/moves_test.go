@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -22,6 +24,7 @@ import (
 	runnersv1 "lockstep.internal/schemas/gen/lockstep/runners/v1"
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
 	"lockstep.internal/services/runners"
+	"lockstep.internal/tools/client"
 	"lockstep.internal/tools/stack"
 	"lockstep.internal/tools/testkit/runnerclient"
 )
@@ -35,16 +38,21 @@ flaky: {stage: build, script: [make], retry: 1}
 test: {stage: test, script: [make test]}
 `
 
-// refusals counts answers with which a server tells a runner to give up.
+// refusals counts answers with which a server tells a runner to give up. It announces each request before it is sent.
 type refusals struct {
 	http.Transport
 
+	begun chan struct{}
 	count atomic.Int64
 	last  atomic.Pointer[string]
 }
 
 // RoundTrip implements [http.RoundTripper].
 func (r *refusals) RoundTrip(request *http.Request) (*http.Response, error) {
+	select {
+	case r.begun <- struct{}{}:
+	default: // nobody waits
+	}
 	response, err := r.Transport.RoundTrip(request)
 	if err == nil && response.StatusCode == http.StatusForbidden {
 		r.count.Add(1)
@@ -80,13 +88,25 @@ func (c *cell) token() string {
 	return created.Msg.GetValue()
 }
 
-func (c *cell) startMove(to *cell) *runnersv1.Move {
+// startMove starts a move with the command line, kills the command, and starts it again to follow the move.
+func (c *cell) startMove(to *cell) *fixture.Process {
 	c.t.Helper()
-	started, err := c.api.Moves.StartMove(c.t.Context(), connect.NewRequest(&runnersv1.StartMoveRequest{
-		OrganizationId: c.organization, ToCell: "two", ToUrl: to.RunnersURL(), Token: c.token(), ToToken: to.token(),
-	}))
-	require.NoError(c.t, err)
-	return started.Msg.GetMove()
+	file := filepath.Join(c.t.TempDir(), "two.token")
+	require.NoError(c.t, os.WriteFile(file, []byte(to.token()), 0o600))
+	cli := fixture.NewCLI(c.t).With(client.Variable + "=" + c.ClientFile())
+	command := []string{"cells", "move", "acme", "--to", "two", "--to-token-file", file, "--yes"}
+	require.Contains(c.t, cli.OK(append(command, "--report")...), "move to cell two")
+	require.Contains(c.t, cli.OK("cells", "list"), "two")
+	killed := cli.Start(command...)
+	killed.AwaitLine("They end here, and their pipelines follow them.")
+	require.Eventually(c.t, func() bool {
+		_, err := c.api.Moves.GetMove(c.t.Context(), connect.NewRequest(&runnersv1.GetMoveRequest{
+			OrganizationId: c.organization,
+		}))
+		return err == nil
+	}, soon, time.Millisecond, "the move starts")
+	require.NoError(c.t, killed.Cmd.Process.Kill())
+	return cli.Start(command...)
 }
 
 // awaitMove waits until the move of the organization has a phase.
@@ -165,7 +185,7 @@ func TestOrganizationMovesWhileItsRunnersPoll(t *testing.T) {
 		Type: runnersv1.RunnerType_RUNNER_TYPE_GROUP, GroupId: one.group, Settings: untagged(),
 	})
 	release, begun := make(chan struct{}), make(chan int64, 100)
-	done, transport := &executions{all: map[int64][]executed{}}, &refusals{}
+	done, transport := &executions{all: map[int64][]executed{}}, &refusals{begun: make(chan struct{})}
 	var failed sync.Map
 	script := func(j *runnerclient.Job) runnerclient.Script {
 		s := runnerclient.Script{Lines: []string{"begin of " + j.JobInfo.Name, strings.Repeat("line\n", 100)}}
@@ -212,12 +232,18 @@ func TestOrganizationMovesWhileItsRunnersPoll(t *testing.T) {
 			require.FailNow(t, "no slow job begins")
 		}
 	}
-	one.startMove(two)
+	command := one.startMove(two)
 	random := rand.New(rand.NewPCG(1, 9))
 	killed := []*cell{one, two, one, two}
 	for _, c := range killed {
 		c.kill(ctx)
-		require.NoError(t, sleep(ctx, time.Duration(random.IntN(300))*time.Millisecond))
+		for range random.IntN(10) {
+			select {
+			case <-transport.begun:
+			case <-ctx.Done():
+				require.FailNow(t, "the runners send no requests")
+			}
+		}
 	}
 	one.awaitMove(runnersv1.MovePhase_MOVE_PHASE_HANDING_OVER)
 	one.kill(ctx)
@@ -225,6 +251,8 @@ func TestOrganizationMovesWhileItsRunnersPoll(t *testing.T) {
 	two.kill(ctx)
 	one.kill(ctx)
 	one.awaitMove(runnersv1.MovePhase_MOVE_PHASE_DONE)
+	command.AwaitLine("done")
+	require.NoError(t, command.Cmd.Wait())
 
 	moved := two.in(one)
 	for _, id := range pipelines {
@@ -249,15 +277,6 @@ func TestOrganizationMovesWhileItsRunnersPoll(t *testing.T) {
 	require.True(t, fault.Is(err, errcode.OrganizationMoving), "%v", err)
 	_, err = one.client(one.RunnersURL(), token, "lost").Verify(ctx)
 	require.Equal(t, http.StatusServiceUnavailable, runnerclient.StatusOf(err), "%v", err)
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // TestCanceledMoveLeavesEverythingAsBefore cancels a move to a cell whose state service is down.
