@@ -12,8 +12,8 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 
 	"lockstep.internal/libs/natsauth"
-	"lockstep.internal/libs/topology"
 	"lockstep.internal/libs/seal"
+	"lockstep.internal/libs/topology"
 	"lockstep.internal/tools/stack"
 )
 
