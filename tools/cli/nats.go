@@ -60,6 +60,9 @@ func (a *app) withNATSAs(
 		}
 	}
 	refusal := conn.Refusal()
+	if refusal == nil && errors.Is(err, nats.ErrPermissionViolation) {
+		refusal = err // the call has it before the connection reports it
+	}
 	switch {
 	case refusal == nil:
 		return err
