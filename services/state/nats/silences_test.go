@@ -46,9 +46,7 @@ func untilJudged(t *testing.T, s *Silences, calls *judged) observedEnd {
 	require.Eventually(t, func() bool {
 		var err error
 		end, err = s.check(t.Context(), end)
-		require.NoError(t, err)
-		last := (*calls)[len(*calls)-1]
-		return !last.IsZero()
+		return err == nil && !(*calls)[len(*calls)-1].IsZero() // on a busy machine, a check may take too long
 	}, time.Minute, 10*time.Millisecond)
 	return end
 }
@@ -63,12 +61,15 @@ func TestNoAgentIsSilentAfterAnOutageUntilItCouldReport(t *testing.T) {
 	require.NoError(t, server.Restart())
 	natstest.Reconnected(t, s.JetStream.Conn())
 	*calls = nil
+	reached := 0 // checks in succession
 	require.Eventually(t, func() bool {
-		end, err = s.check(t.Context(), end)
-		return err == nil
+		if end, err = s.check(t.Context(), end); err != nil {
+			reached = 0
+			return false
+		}
+		reached++
+		return reached == 2
 	}, time.Minute, 10*time.Millisecond)
-	end, err = s.check(t.Context(), end)
-	require.NoError(t, err)
 	for _, before := range *calls {
 		require.Zero(t, before)
 	}
