@@ -2,7 +2,7 @@ package cellmap
 
 import "lockstep.internal/libs/topology"
 
-// Move is what a cell tells about an organization that it had.
+// Move is the entry with which a cell announces where an organization went that it had.
 type Move struct {
 	From         topology.Cell
 	Organization int64

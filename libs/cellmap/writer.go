@@ -57,12 +57,12 @@ func (w Writer) DeleteOrganization(ctx context.Context, id int64) (bool, error) 
 	return w.put(ctx, key{organization: id}, stored{Deleted: true})
 }
 
-// PutMoved tells where an organization went. Only the cell that had it may do so.
+// PutMoved announces where an organization went. Only the cell that had it may do so.
 func (w Writer) PutMoved(ctx context.Context, m Move) (bool, error) {
 	return w.put(ctx, key{cell: m.From, organization: m.Organization}, stored{Cell: m.To, Number: m.Number})
 }
 
-// DeleteMoved removes what a cell told about an organization, since it is back.
+// DeleteMoved removes the entry of an organization that is back.
 func (w Writer) DeleteMoved(ctx context.Context, from topology.Cell, organization int64) (bool, error) {
 	return w.put(ctx, key{cell: from, organization: organization}, stored{Deleted: true})
 }

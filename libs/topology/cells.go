@@ -38,7 +38,7 @@ func CellsCell(name Cell) string { return cellsCell + string(name) }
 // CellsOrganization is the subject of the entry of one organization.
 func CellsOrganization(id int64) string { return cellsOrganization + strconv.FormatInt(id, 10) }
 
-// CellsMoved is the subject of the entry with which a cell tells where an organization went that it had.
+// CellsMoved is the subject of the entry with which a cell announces where an organization went that it had.
 func CellsMoved(from Cell, organization int64) string {
 	return cellsMoved + string(from) + "." + strconv.FormatInt(organization, 10)
 }

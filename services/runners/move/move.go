@@ -151,7 +151,7 @@ const maxMessage = 2000
 
 func bounded(text string) string {
 	if len(text) > maxMessage {
-		return text[:maxMessage]
+		return strings.ToValidUTF8(text[:maxMessage], "") // the cut may be within a character
 	}
 	return text
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 
@@ -101,6 +102,8 @@ func TestErrorThatStaysCancelsBeforeThePointOfNoReturn(t *testing.T) {
 	require.Equal(t, "the name is taken", m.Succeeded(start).Message)
 	long := in(move.Moved).Failed(fault.New(errcode.Unavailable, "%s", strings.Repeat("x", 10_000)))
 	require.Len(t, long.Message, 2000)
+	cut := in(move.Moved).Failed(fault.New(errcode.Unavailable, "x%s", strings.Repeat("ü", 10_000)))
+	require.True(t, utf8.ValidString(cut.Message), "PostgreSQL stores no half of a character")
 }
 
 func TestReportNamesJobsWithoutARunnerThere(t *testing.T) {
