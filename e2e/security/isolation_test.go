@@ -196,8 +196,9 @@ func (s *isolationScenario) listen() {
 	inboxes := natsauth.InboxPrefix(strconv.FormatInt(s.victim.AgentID, 10)) + ".>"
 	s.recorders["the victim's inboxes"] = record(s.T, victim, inboxes)
 	for _, name := range []string{
-		natsauth.PrincipalState, natsauth.PrincipalDeploys, natsauth.PrincipalRunners, natsauth.PrincipalRouter,
-		natsauth.PrincipalRelay, natsauth.PrincipalOperator, natsauth.PrincipalCallout, natsauth.PrincipalSystem,
+		natsauth.PrincipalState, natsauth.PrincipalDeploys, natsauth.PrincipalRunners, natsauth.PrincipalAdmission,
+		natsauth.PrincipalRouter, natsauth.PrincipalRelay, natsauth.PrincipalOperator, natsauth.PrincipalCallout,
+		natsauth.PrincipalSystem,
 	} {
 		guessed := natsauth.InboxPrefix(name) + "." + guessedInbox + ".>"
 		s.recorders["inboxes of "+name] = record(s.T, principal(s.System, name), guessed)

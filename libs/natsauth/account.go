@@ -21,6 +21,9 @@ const (
 	// AccountRunners holds the runners service. It has no JetStream and reaches the control plane through imported
 	// services only.
 	AccountRunners Account = "RUNNERS"
+	// AccountAdmission holds the admission service. It has no JetStream and reaches the control plane through imported
+	// services only.
+	AccountAdmission Account = "ADMISSION"
 	// AccountRouter holds the routers. It has no JetStream and imports the cell map only, to read it.
 	AccountRouter Account = "ROUTER"
 	// AccountRelay holds the relay. It reaches the control plane through imported services only. Its JetStream is in

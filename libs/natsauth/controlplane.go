@@ -14,9 +14,11 @@ const (
 	PrincipalState = "state"
 	// PrincipalDeploys is the deploys service: it reads observations and writes facts about rollouts.
 	PrincipalDeploys = "deploys"
-	// PrincipalRunners is the runners service: it publishes the events of CI jobs, and writes its cell's entry of the cell
-	// map.
+	// PrincipalRunners is the runners service: it publishes the events of CI jobs and of runners, reads the decisions of
+	// admission, and writes its cell's entry of the cell map.
 	PrincipalRunners = "runners"
+	// PrincipalAdmission is the admission service: it reads the events of CI jobs and of runners, and publishes decisions.
+	PrincipalAdmission = "admission"
 	// PrincipalRouter is the router: it reads the cell map.
 	PrincipalRouter = "router"
 	// PrincipalRelay is the relay: it publishes connections of agents and audit records.
@@ -51,6 +53,7 @@ func StaticPrincipals(cell topology.Cell) []StaticPrincipal {
 		{PrincipalState, AccountControl, statePermissions(cell)},
 		{PrincipalDeploys, AccountDeploys, deploysImports(cell).permissions(PrincipalDeploys)},
 		{PrincipalRunners, AccountRunners, runnersImports(cell).permissions(PrincipalRunners)},
+		{PrincipalAdmission, AccountAdmission, admissionImports(cell).permissions(PrincipalAdmission)},
 		{PrincipalRouter, AccountRouter, routerImports(cell).permissions(PrincipalRouter)},
 		{PrincipalRelay, AccountRelay, relayPermissions(cell)},
 		{PrincipalOperator, AccountOperator, operatorImports(cell).permissions(PrincipalOperator)},

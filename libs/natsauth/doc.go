@@ -8,10 +8,10 @@
 // may not write, and acknowledgements would erase desired state.
 //
 // CONTROL exports subjects and consumers as services. Agents are users of AGENTS; [Permissions] limits each agent to
-// its own. The services deploys, runners, router and relay have accounts of their own: an import serves all users of an
-// account. Deploys asks the state service for its consumers; see package consumers. The relay's account has JetStream
-// in memory, for the bucket of relays only. The operator, a person with the command line, reads streams by direct gets
-// and can change nothing.
+// its own. The services deploys, runners, admission, router and relay have accounts of their own: an import serves all
+// users of an account. The first three ask the state service for consumers; see package consumers. The relay's account
+// has JetStream in memory, for the bucket of relays only. The operator, a person with the command line, reads streams
+// by direct gets and can change nothing.
 //
 // Outside tools can only read the public stream DEPLOYS. A subscriber (SUBSCRIBERS) reaches one existing
 // consumer. A listener (LISTENERS) receives facts as the stream stores them and may publish nothing. The

@@ -130,6 +130,7 @@ func allAccountImports(cell topology.Cell) []accountImports {
 		{name: AccountSubscribers, services: allSubscriberServices(), external: true},
 		deploysImports(cell),
 		runnersImports(cell),
+		admissionImports(cell),
 		routerImports(cell),
 		relayImports(cell),
 		operatorImports(cell),
@@ -171,11 +172,7 @@ func deploysImports(cell topology.Cell) accountImports {
 		cell.Prefix(topology.FamilyDead)+"."+PrincipalDeploys+".>", cell.ConsumerRequests(PrincipalDeploys),
 	)
 	services = append(services, pageServices(topology.StreamDirectory)...)
-	services = append(services, readServices(topology.StreamObserved)...)
-	services = append(services,
-		exportedService{subject: "$JS.API.CONSUMER.MSG.NEXT." + topology.StreamObserved + ".*", streamResponse: true},
-		exportedService{subject: "$JS.API.CONSUMER.INFO." + topology.StreamObserved + ".*"},
-	)
+	services = append(services, readerServices(topology.StreamObserved, "*")...)
 
 	for _, stream := range []string{topology.StreamDeploys, topology.StreamSinks} {
 		services = append(services, readServices(stream)...)
@@ -187,15 +184,46 @@ func deploysImports(cell topology.Cell) accountImports {
 	}
 }
 
-// runnersImports returns the imports of the runners service. It reads its stream without consumers.
+// Names of the consumers with which services read streams that others read, too.
+const (
+	ReaderOfAdmission = "runners-admission"
+	ReaderOfJobs      = "admission-jobs"
+)
+
+// runnersImports returns the imports of the runners service. It reads its own streams without consumers, and decisions
+// of admission with a consumer that it requests.
 func runnersImports(cell topology.Cell) accountImports {
-	services := writeServices(cell.All(topology.FamilyJob))
+	services := writeServices(
+		cell.All(topology.FamilyJob), cell.All(topology.FamilyRunner),
+		cell.Prefix(topology.FamilyDead)+"."+PrincipalRunners+".>", cell.ConsumerRequests(PrincipalRunners),
+	)
 	services = append(services, pageServices(topology.StreamJobs)...)
+	services = append(services, pageServices(topology.StreamRunners)...)
 	services = append(services, pageServices(topology.StreamDirectory)...)
+	services = append(services, readerServices(topology.StreamAdmission, ReaderOfAdmission)...)
 	services = append(services, cellEntryServices(cell)...)
 
 	return accountImports{
 		name: AccountRunners, services: services, streams: identity(cell.All(topology.FamilyDirectoryLive)),
+	}
+}
+
+// admissionImports returns the imports of the admission service. It reads its own stream without consumers, and the
+// events of jobs with a consumer that it requests.
+func admissionImports(cell topology.Cell) accountImports {
+	services := writeServices(
+		cell.All(topology.FamilyAdmission), cell.Prefix(topology.FamilyDead)+"."+PrincipalAdmission+".>",
+		cell.ConsumerRequests(PrincipalAdmission),
+	)
+	for _, stream := range []string{topology.StreamAdmission, topology.StreamRunners, topology.StreamDirectory} {
+		services = append(services, pageServices(stream)...)
+	}
+
+	services = append(services, readerServices(topology.StreamJobs, ReaderOfJobs)...)
+
+	return accountImports{
+		name: AccountAdmission, services: services,
+		streams: identity(cell.All(topology.FamilyDirectoryLive), cell.All(topology.FamilyRunnerLive)),
 	}
 }
 
@@ -286,6 +314,14 @@ func readServices(stream string) []exportedService {
 	return writeServices(
 		"$JS.API.STREAM.INFO."+stream, "$JS.API.STREAM.MSG.GET."+stream, "$JS.API.DIRECT.GET."+stream,
 		"$JS.API.DIRECT.GET."+stream+".>",
+	)
+}
+
+// readerServices returns the services to read a stream with package cursor and a consumer.
+func readerServices(stream, consumer string) []exportedService {
+	return append(readServices(stream),
+		exportedService{subject: "$JS.API.CONSUMER.MSG.NEXT." + stream + "." + consumer, streamResponse: true},
+		exportedService{subject: "$JS.API.CONSUMER.INFO." + stream + "." + consumer},
 	)
 }
 

@@ -327,7 +327,8 @@ func TestInitMovesKeysToTheFoldersOfTheirPrograms(t *testing.T) {
 
 	before := readAll(t, dir)
 	programs := []string{
-		natsauth.PrincipalDeploys, natsauth.PrincipalRunners, natsauth.PrincipalRouter, natsauth.PrincipalRelay,
+		natsauth.PrincipalDeploys, natsauth.PrincipalRunners, natsauth.PrincipalAdmission, natsauth.PrincipalRouter,
+		natsauth.PrincipalRelay,
 		natsauth.PrincipalOperator,
 	}
 

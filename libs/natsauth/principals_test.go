@@ -76,13 +76,36 @@ func confined() []principal {
 		},
 		{
 			name: natsauth.PrincipalRunners, connect: staticPrincipal(natsauth.PrincipalRunners),
-			writes: []string{"lockstep.local.job.>", "$KV.CELLS.cell.local"},
+			writes: []string{
+				"lockstep.local.job.>", "lockstep.local.runner.>", "lockstep.local.dead.runners.>", "$KV.CELLS.cell.local",
+			},
+			consumers: []string{"ADMISSION.runners-admission"},
 			requests: []string{
+				"lockstep.local.consumer.runners",
 				"$JS.API.STREAM.INFO.JOBS", "$JS.API.STREAM.MSG.GET.JOBS", "$JS.API.DIRECT.GET.JOBS",
+				"$JS.API.STREAM.INFO.RUNNERS", "$JS.API.STREAM.MSG.GET.RUNNERS", "$JS.API.DIRECT.GET.RUNNERS",
+				"$JS.API.STREAM.INFO.ADMISSION", "$JS.API.STREAM.MSG.GET.ADMISSION", "$JS.API.DIRECT.GET.ADMISSION",
+				"$JS.API.DIRECT.GET.ADMISSION.>", "$JS.API.CONSUMER.INFO.ADMISSION.runners-admission",
+				"$JS.API.CONSUMER.MSG.NEXT.ADMISSION.runners-admission",
 				"$JS.API.STREAM.INFO.DIRECTORY", "$JS.API.STREAM.MSG.GET.DIRECTORY", "$JS.API.DIRECT.GET.DIRECTORY",
 				"$JS.API.DIRECT.GET.KV_CELLS.$KV.CELLS.cell.local",
 			},
 			subscribes: []string{"lockstep.local.directory_live.>"},
+		},
+		{
+			name: natsauth.PrincipalAdmission, connect: staticPrincipal(natsauth.PrincipalAdmission),
+			writes:    []string{"lockstep.local.admission.>", "lockstep.local.dead.admission.>"},
+			consumers: []string{"JOBS.admission-jobs"},
+			requests: []string{
+				"lockstep.local.consumer.admission",
+				"$JS.API.STREAM.INFO.ADMISSION", "$JS.API.STREAM.MSG.GET.ADMISSION", "$JS.API.DIRECT.GET.ADMISSION",
+				"$JS.API.STREAM.INFO.RUNNERS", "$JS.API.STREAM.MSG.GET.RUNNERS", "$JS.API.DIRECT.GET.RUNNERS",
+				"$JS.API.STREAM.INFO.JOBS", "$JS.API.STREAM.MSG.GET.JOBS", "$JS.API.DIRECT.GET.JOBS",
+				"$JS.API.DIRECT.GET.JOBS.>", "$JS.API.CONSUMER.INFO.JOBS.admission-jobs",
+				"$JS.API.CONSUMER.MSG.NEXT.JOBS.admission-jobs",
+				"$JS.API.STREAM.INFO.DIRECTORY", "$JS.API.STREAM.MSG.GET.DIRECTORY", "$JS.API.DIRECT.GET.DIRECTORY",
+			},
+			subscribes: []string{"lockstep.local.directory_live.>", "lockstep.local.runner_live.>"},
 		},
 		{
 			name: natsauth.PrincipalRouter, connect: staticPrincipal(natsauth.PrincipalRouter),
@@ -181,8 +204,8 @@ func operatorRequests() []string {
 	var requests []string
 
 	for _, stream := range []string{
-		"OBSERVED", "DESIRED", "DESIRED_LOG", "APPLIED", "CONTROL", "WORKSPACES", "DEPLOYS", "SINKS", "JOBS", "AGENTS",
-		"AUDIT", "DEAD", "KV_CELLS",
+		"OBSERVED", "DESIRED", "DESIRED_LOG", "APPLIED", "CONTROL", "WORKSPACES", "DEPLOYS", "SINKS", "JOBS", "ADMISSION",
+		"RUNNERS", "AGENTS", "AUDIT", "DEAD", "KV_CELLS",
 	} {
 		requests = append(requests,
 			"$JS.API.STREAM.INFO."+stream, "$JS.API.STREAM.MSG.GET."+stream, "$JS.API.DIRECT.GET."+stream)
@@ -227,6 +250,7 @@ func targetSubjects() []string {
 		"lockstep.local.directory.key.forged", "lockstep.local.consumer.deploys",
 		"lockstep.local.observed.cluster.uid.released",
 		"lockstep.local.deploy.c1.shop.deployment.web.completed", "lockstep.local.job.4.9001.pending",
+		"lockstep.local.admission.4.9001.decided", "lockstep.local.runner.31", "lockstep.local.consumer.runners",
 		"lockstep.local.agent.18.connected", "$KV.RELAYS.x",
 	}, mapSubjects())
 	slices.Sort(subjects)
@@ -246,12 +270,15 @@ func mapSubjects() []string {
 func carrierSubjects() []string {
 	subjects := targetSubjects()
 
-	for _, owner := range []string{"17", "state", "deploys", "runners", "router", "relay", "operator", "reader"} {
+	for _, owner := range []string{
+		"17", "state", "deploys", "runners", "admission", "router", "relay", "operator", "reader",
+	} {
 		subjects = append(subjects, factSubjects(owner)...)
 	}
 
 	for _, consumer := range []string{
-		"dispatcher-17", "watcher-17", "subscriber-reader", "subscriber-shop", "sink-x", "deploys-workloads", "x",
+		"dispatcher-17", "watcher-17", "subscriber-reader", "subscriber-shop", "sink-x", "deploys-workloads",
+		"runners-admission", "admission-jobs", "x",
 	} {
 		subjects = append(subjects, apiSubjects(consumer)...)
 	}

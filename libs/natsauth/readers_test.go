@@ -21,11 +21,12 @@ func TestOnlyReadersOfAuditAndDirectoryReceiveThem(t *testing.T) {
 	const audited, listed = "who requested what", "who may do what"
 
 	readers := map[string][]string{
-		natsauth.PrincipalState:    {audited, listed}, // It owns the streams.
-		natsauth.PrincipalDeploys:  {listed},
-		natsauth.PrincipalRunners:  {listed},
-		natsauth.PrincipalRelay:    {listed},
-		natsauth.PrincipalOperator: {audited},
+		natsauth.PrincipalState:     {audited, listed}, // It owns the streams.
+		natsauth.PrincipalDeploys:   {listed},
+		natsauth.PrincipalRunners:   {listed},
+		natsauth.PrincipalAdmission: {listed},
+		natsauth.PrincipalRelay:     {listed},
+		natsauth.PrincipalOperator:  {audited},
 	}
 	c := startCell(t)
 	admin := c.static(t, natsadmin.Name)

@@ -63,7 +63,8 @@ func TestKeysOfAnOlderVersionWorkAfterInit(t *testing.T) {
 	require.NoError(t, err)
 
 	names := []string{
-		natsauth.PrincipalDeploys, natsauth.PrincipalRunners, natsauth.PrincipalRouter, natsauth.PrincipalRelay,
+		natsauth.PrincipalDeploys, natsauth.PrincipalRunners, natsauth.PrincipalAdmission, natsauth.PrincipalRouter,
+		natsauth.PrincipalRelay,
 		natsauth.PrincipalOperator,
 	}
 	for _, name := range names {
@@ -124,16 +125,31 @@ func TestStaticPrincipalsCannotExceedTheirPermissions(t *testing.T) {
 		natsauth.PrincipalRunners: {
 			publish: []string{
 				"lockstep.local.observed.18.x", "lockstep.local.deploy.c.n.k.w.started", "lockstep.local.desired.18.w",
-				"lockstep.other.job.4.9001.pending", "lockstep.local.directory.key.x", "lockstep.local.dead.runners.x",
-				"lockstep.local.consumer.runners", "$KV.CELLS.cell.two", "$KV.CELLS.organization.7", "$KV.CELLS.legacy",
-				"$KV.CELLS.moved.two.7", "$KV.CELLS.moved.local.7.x", "$KV.CELLS.moved.local",
-				"$JS.API.DIRECT.GET.KV_CELLS.$KV.CELLS.moved.two.7", "$JS.API.STREAM.PURGE.JOBS",
-				"$JS.API.STREAM.MSG.DELETE.JOBS", "$JS.API.STREAM.UPDATE.JOBS",
+				"lockstep.other.job.4.9001.pending", "lockstep.local.directory.key.x",
+				"lockstep.local.admission.4.9001.decided", "lockstep.local.dead.admission.x", "lockstep.local.consumer.admission",
+				"$JS.API.STREAM.PURGE.ADMISSION", "$JS.API.STREAM.PURGE.RUNNERS", "$JS.API.CONSUMER.CREATE.ADMISSION.evil",
+				"$JS.API.CONSUMER.MSG.NEXT.JOBS.admission-jobs", "$KV.CELLS.cell.two", "$KV.CELLS.organization.7",
+				"$KV.CELLS.legacy", "$KV.CELLS.moved.two.7", "$KV.CELLS.moved.local.7.x", "$KV.CELLS.moved.local",
+				"$JS.API.DIRECT.GET.KV_CELLS.$KV.CELLS.moved.two.7",
+				"$JS.API.STREAM.PURGE.JOBS", "$JS.API.STREAM.MSG.DELETE.JOBS", "$JS.API.STREAM.UPDATE.JOBS",
 				"$JS.API.CONSUMER.CREATE.JOBS.evil", "$JS.API.DIRECT.GET.KV_CELLS",
 				"$JS.API.DIRECT.GET.KV_CELLS.$KV.CELLS.cell.two", "$JS.API.STREAM.INFO.DEPLOYS",
 			},
 			subscribe: []string{
 				">", "_INBOX_state.>", "lockstep.>", "lockstep.local.job.>", "lockstep.local.cells_live.>", "$KV.>",
+			},
+		},
+		natsauth.PrincipalAdmission: {
+			publish: []string{
+				"lockstep.local.job.4.9001.pending", "lockstep.local.job.4.9001.admitted", "lockstep.local.runner.31",
+				"lockstep.other.admission.4.9001.decided", "lockstep.local.directory.key.x", "lockstep.local.dead.runners.x",
+				"lockstep.local.consumer.runners", "lockstep.local.desired.18.w", "$KV.CELLS.cell.local",
+				"$JS.API.STREAM.PURGE.ADMISSION", "$JS.API.STREAM.MSG.DELETE.ADMISSION", "$JS.API.STREAM.UPDATE.ADMISSION",
+				"$JS.API.STREAM.PURGE.JOBS", "$JS.API.CONSUMER.CREATE.JOBS.evil",
+				"$JS.API.CONSUMER.MSG.NEXT.ADMISSION.runners-admission", "$JS.API.STREAM.INFO.DEPLOYS",
+			},
+			subscribe: []string{
+				">", "_INBOX_runners.>", "lockstep.>", "lockstep.local.job.>", "lockstep.local.runner.>", "$KV.>",
 			},
 		},
 		natsauth.PrincipalRouter: {

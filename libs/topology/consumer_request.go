@@ -63,7 +63,9 @@ const (
 
 // readers are the streams that a service may read by request, and sinks those on which it has consumers of sinks.
 var requestable = map[string]struct{ readers, sinks []string }{
-	"deploys": {readers: []string{StreamObserved}, sinks: []string{StreamDeploys, StreamSinks}},
+	"deploys":   {readers: []string{StreamObserved}, sinks: []string{StreamDeploys, StreamSinks}},
+	"runners":   {readers: []string{StreamAdmission}},
+	"admission": {readers: []string{StreamJobs}},
 }
 
 var consumerName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,62}[a-z0-9])?$`)

@@ -10,7 +10,7 @@ import (
 
 // Version of the declarations below. Raise it with every change of [Streams]; [Ensure] applies only
 // a higher one.
-const Version = 10
+const Version = 11
 
 // MaxMessageSize is the largest message of any stream, headers included, in bytes (1 MiB).
 const MaxMessageSize = 1 << 20
@@ -26,6 +26,8 @@ const (
 	StreamDeploys    = "DEPLOYS"
 	StreamSinks      = "SINKS"
 	StreamJobs       = "JOBS"
+	StreamAdmission  = "ADMISSION"
+	StreamRunners    = "RUNNERS"
 	StreamAgents     = "AGENTS"
 	StreamAudit      = "AUDIT"
 	StreamDirectory  = "DIRECTORY"
@@ -81,7 +83,7 @@ func Streams() []Stream {
 			Family:      FamilyObserved,
 			Writer:      "watcher",
 			MaxAge:      30 * day,
-			Share:       36,
+			Share:       32,
 			Duplicates:  time.Second,
 			Description: "Observations of watchers; read models are rebuilt from them.",
 		},
@@ -162,6 +164,28 @@ func Streams() []Stream {
 			Duplicates:  2 * time.Minute,
 			Republish:   FamilyJobLive,
 			Description: "Public history of CI jobs: every transition; the table of jobs is rebuilt from it.",
+		},
+		{
+			Name:        StreamAdmission,
+			Family:      FamilyAdmission,
+			Writer:      "admission",
+			MaxAge:      400 * day,
+			Share:       3,
+			DenyDelete:  true,
+			Duplicates:  2 * time.Minute,
+			Description: "History of the admission of CI jobs: what each controller decided, and the decisions.",
+		},
+		{
+			Name:           StreamRunners,
+			Family:         FamilyRunner,
+			Writer:         "runners",
+			Share:          1,
+			LastPerSubject: true,
+			DiscardNew:     true,
+			Duplicates:     2 * time.Minute,
+			AllowTTL:       true,
+			Republish:      FamilyRunnerLive,
+			Description:    "Runners of CI jobs: the latest state of each; messages of deleted runners expire.",
 		},
 		{
 			Name: StreamAgents, Family: FamilyAgent, Writer: "relay and state", MaxAge: 90 * day, Share: 3,

@@ -29,6 +29,9 @@ const (
 	FamilyDeployLive    = "deploy_live"
 	FamilyJob           = "job"
 	FamilyJobLive       = "job_live"
+	FamilyAdmission     = "admission"
+	FamilyRunner        = "runner"
+	FamilyRunnerLive    = "runner_live"
 	FamilyAgent         = "agent"
 	FamilyAudit         = "audit"
 	FamilyDirectory     = "directory"
@@ -204,14 +207,29 @@ func (c Cell) deploy(cluster, namespace, kind, name string) string {
 
 // Job is the subject of one kind of event of one CI job, such as pending.
 func (c Cell) Job(project, job int64, event string) string {
-	return c.job(project, job) + "." + Escape(event)
+	return c.job(FamilyJob, project, job) + "." + Escape(event)
 }
 
 // JobAll matches every event of one CI job.
-func (c Cell) JobAll(project, job int64) string { return c.job(project, job) + ".*" }
+func (c Cell) JobAll(project, job int64) string { return c.job(FamilyJob, project, job) + ".*" }
 
-func (c Cell) job(project, job int64) string {
-	return c.Prefix(FamilyJob) + "." + strconv.FormatInt(project, 10) + "." + strconv.FormatInt(job, 10)
+// Admission is the subject of one kind of event about the admission of one CI job, such as decided.
+func (c Cell) Admission(project, job int64, event string) string {
+	return c.job(FamilyAdmission, project, job) + "." + Escape(event)
+}
+
+// AdmissionAll matches every event about the admission of one CI job.
+func (c Cell) AdmissionAll(project, job int64) string {
+	return c.job(FamilyAdmission, project, job) + ".*"
+}
+
+func (c Cell) job(family string, project, job int64) string {
+	return c.Prefix(family) + "." + strconv.FormatInt(project, 10) + "." + strconv.FormatInt(job, 10)
+}
+
+// Runner is the subject of one runner of CI jobs.
+func (c Cell) Runner(runner int64) string {
+	return c.Prefix(FamilyRunner) + "." + strconv.FormatInt(runner, 10)
 }
 
 // AgentConnected is the subject of connected events of an agent.

@@ -58,7 +58,7 @@ func (b *fixture) stored(t *testing.T, agent int64) int {
 func TestAgentThatExceedsItsLimitsIsBlockedBeforeItDisplacesOthers(t *testing.T) {
 	t.Parallel()
 	b := newFixture(t)
-	b.cfg.Streams.Storage = config.GiB // OBSERVED has 36 % of it
+	b.cfg.Streams.Storage = config.GiB // OBSERVED has 32 % of it
 	b.cfg.Agents.HourlyBytes = 8 * config.MiB
 	b.start(t)
 	admin := b.as(t, b.admin)

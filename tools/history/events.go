@@ -99,7 +99,7 @@ func subjectPattern(cell topology.Cell, subjects []string, family string) *regex
 }
 
 // writerOf returns who may write on a subject: the agent on its own subjects, relays on those about
-// connections, runners on those of jobs, state on all others.
+// connections, runners on those of jobs and runners, admission on its own, state on all others.
 func writerOf(cell topology.Cell, subject string) (string, error) {
 	parsed, err := topology.Parse(subject)
 	if err != nil {
@@ -116,7 +116,9 @@ func writerOf(cell topology.Cell, subject string) (string, error) {
 			topology.FamilyApplied:  "dispatcher",
 		}[parsed.Family]
 		return event.AgentSource(string(cell), agent, component), nil
-	case topology.FamilyJob:
+	case topology.FamilyAdmission:
+		return event.ServiceSource(string(cell), "admission"), nil
+	case topology.FamilyJob, topology.FamilyRunner:
 		return event.ServiceSource(string(cell), "runners"), nil
 	case topology.FamilyAgent, topology.FamilyAudit:
 		return event.ServiceSource(string(cell), "relay"), nil

@@ -21,6 +21,192 @@ func (v *ActualState) decode(r *reader) {
 	*v = ActualState(r.enum("creation_requested", "error", "failed", "running", "starting", "stopped", "stopping", "terminated", "terminating", "unknown"))
 }
 
+func (v *AdmissionDecided) decode(r *reader) {
+	var present uint64
+	if !r.beginObject() {
+		return
+	}
+	for r.nextName() {
+		switch string(r.name) {
+		case "duration_ms":
+			present |= 1 << 0
+			v.DurationMs = r.integer(integerRule{0, math.MaxInt})
+		case "job_id":
+			present |= 1 << 1
+			v.JobID = r.integer(integerRule{1, math.MaxInt})
+		case "organization_id":
+			present |= 1 << 2
+			v.OrganizationID = r.integer(integerRule{1, math.MaxInt})
+		case "outcome":
+			present |= 1 << 3
+			v.Outcome.decode(r)
+		case "pipeline_id":
+			present |= 1 << 4
+			v.PipelineID = r.integer(integerRule{1, math.MaxInt})
+		case "preparation":
+			present |= 1 << 5
+			v.Preparation = r.integer(integerRule{1, math.MaxInt})
+		case "project_id":
+			present |= 1 << 6
+			v.ProjectID = r.integer(integerRule{1, math.MaxInt})
+		case "accepted_runner_ids":
+			v.AcceptedRunnerIds = readArray(r, lengthRule{0, math.MaxInt}, func(item *int) {
+				*item = r.integer(integerRule{1, math.MaxInt})
+			})
+		case "added_tags":
+			v.AddedTags = readArray(r, lengthRule{0, math.MaxInt}, func(item *string) {
+				*item = r.text(textRule{minLength: 1})
+			})
+		case "prerequisites":
+			v.Prerequisites = readArray(r, lengthRule{0, math.MaxInt}, func(item *AdmissionPrerequisite) {
+				item.decode(r)
+			})
+		case "reasons":
+			v.Reasons = readArray(r, lengthRule{0, math.MaxInt}, func(item *AdmissionReason) {
+				item.decode(r)
+			})
+		case "rejected_runner_ids":
+			v.RejectedRunnerIds = readArray(r, lengthRule{0, math.MaxInt}, func(item *int) {
+				*item = r.integer(integerRule{1, math.MaxInt})
+			})
+		case "removed_tags":
+			v.RemovedTags = readArray(r, lengthRule{0, math.MaxInt}, func(item *string) {
+				*item = r.text(textRule{minLength: 1})
+			})
+		case "tags":
+			v.Tags = readArray(r, lengthRule{0, math.MaxInt}, func(item *string) {
+				*item = r.text(textRule{minLength: 1})
+			})
+		default:
+			r.skip()
+		}
+	}
+	r.endObject(present, "duration_ms", "job_id", "organization_id", "outcome", "pipeline_id", "preparation", "project_id")
+}
+
+func (v *AdmissionLevel) decode(r *reader) {
+	*v = AdmissionLevel(r.knownText(textRule{minLength: 1}, "group", "instance", "project"))
+}
+
+func (v *AdmissionOutcome) decode(r *reader) {
+	*v = AdmissionOutcome(r.enum("admitted", "denied", "timeout"))
+}
+
+func (v *AdmissionPrerequisite) decode(r *reader) {
+	var present uint64
+	if !r.beginObject() {
+		return
+	}
+	for r.nextName() {
+		switch string(r.name) {
+		case "controller_id":
+			present |= 1 << 0
+			v.ControllerID = r.integer(integerRule{1, math.MaxInt})
+		case "level":
+			present |= 1 << 1
+			v.Level.decode(r)
+		case "name":
+			present |= 1 << 2
+			v.Name = r.text(textRule{minLength: 1})
+		case "position":
+			present |= 1 << 3
+			v.Position = r.integer(integerRule{1, math.MaxInt})
+		case "state":
+			present |= 1 << 4
+			v.State.decode(r)
+		case "accepted_runner_ids":
+			v.AcceptedRunnerIds = readArray(r, lengthRule{0, math.MaxInt}, func(item *int) {
+				*item = r.integer(integerRule{1, math.MaxInt})
+			})
+		case "added_tags":
+			v.AddedTags = readArray(r, lengthRule{0, math.MaxInt}, func(item *string) {
+				*item = r.text(textRule{minLength: 1})
+			})
+		case "asked_at":
+			v.AskedAt = new(time.Time)
+			*v.AskedAt = r.time()
+		case "attempt":
+			v.Attempt = r.integer(integerRule{0, math.MaxInt})
+		case "controller_revision":
+			v.ControllerRevision = r.integer(integerRule{0, math.MaxInt})
+		case "dry_run":
+			v.DryRun = r.boolean()
+		case "duration_ms":
+			v.DurationMs = r.integer(integerRule{0, math.MaxInt})
+		case "reason":
+			v.Reason = r.text(textRule{})
+		case "rejected_runner_ids":
+			v.RejectedRunnerIds = readArray(r, lengthRule{0, math.MaxInt}, func(item *int) {
+				*item = r.integer(integerRule{1, math.MaxInt})
+			})
+		case "removed_tags":
+			v.RemovedTags = readArray(r, lengthRule{0, math.MaxInt}, func(item *string) {
+				*item = r.text(textRule{minLength: 1})
+			})
+		default:
+			r.skip()
+		}
+	}
+	r.endObject(present, "controller_id", "level", "name", "position", "state")
+}
+
+func (v *AdmissionReason) decode(r *reader) {
+	var present uint64
+	if !r.beginObject() {
+		return
+	}
+	for r.nextName() {
+		switch string(r.name) {
+		case "text":
+			present |= 1 << 0
+			v.Text = r.text(textRule{minLength: 1})
+		case "controller":
+			v.Controller = r.text(textRule{})
+		case "controller_id":
+			v.ControllerID = r.integer(integerRule{0, math.MaxInt})
+		default:
+			r.skip()
+		}
+	}
+	r.endObject(present, "text")
+}
+
+func (v *AdmissionState) decode(r *reader) {
+	*v = AdmissionState(r.knownText(textRule{minLength: 1}, "accepted", "asked", "failed", "ignored", "rejected", "skipped", "waiting"))
+}
+
+func (v *AdmissionStatus) decode(r *reader) {
+	var present uint64
+	if !r.beginObject() {
+		return
+	}
+	for r.nextName() {
+		switch string(r.name) {
+		case "job_id":
+			present |= 1 << 0
+			v.JobID = r.integer(integerRule{1, math.MaxInt})
+		case "organization_id":
+			present |= 1 << 1
+			v.OrganizationID = r.integer(integerRule{1, math.MaxInt})
+		case "pipeline_id":
+			present |= 1 << 2
+			v.PipelineID = r.integer(integerRule{1, math.MaxInt})
+		case "preparation":
+			present |= 1 << 3
+			v.Preparation = r.integer(integerRule{1, math.MaxInt})
+		case "prerequisite":
+			present |= 1 << 4
+			v.Prerequisite.decode(r)
+		case "project_id":
+			present |= 1 << 5
+			v.ProjectID = r.integer(integerRule{1, math.MaxInt})
+		default:
+			r.skip()
+		}
+	}
+	r.endObject(present, "job_id", "organization_id", "pipeline_id", "preparation", "prerequisite", "project_id")
+}
+
 func (v *AgentBlocked) decode(r *reader) {
 	var present uint64
 	if !r.beginObject() {
@@ -930,6 +1116,9 @@ func (v *Job) decode(r *reader) {
 		case "timeout_s":
 			present |= 1 << 9
 			v.TimeoutS = r.integer(integerRule{1, math.MaxInt})
+		case "admission":
+			v.Admission = new(JobAdmission)
+			v.Admission.decode(r)
 		case "canceled_by":
 			v.CanceledBy = r.integer(integerRule{0, math.MaxInt})
 		case "claims":
@@ -947,6 +1136,9 @@ func (v *Job) decode(r *reader) {
 		case "policy":
 			v.Policy = new(JobPolicy)
 			v.Policy.decode(r)
+		case "preparing_since":
+			v.PreparingSince = new(time.Time)
+			*v.PreparingSince = r.time()
 		case "protected":
 			v.Protected = r.boolean()
 		case "reason":
@@ -974,6 +1166,37 @@ func (v *Job) decode(r *reader) {
 		}
 	}
 	r.endObject(present, "attempt", "created_at", "job_id", "name", "organization_id", "pipeline_id", "project_id", "revision", "state", "timeout_s")
+}
+
+func (v *JobAdmission) decode(r *reader) {
+	var present uint64
+	if !r.beginObject() {
+		return
+	}
+	for r.nextName() {
+		switch string(r.name) {
+		case "preparation":
+			present |= 1 << 0
+			v.Preparation = r.integer(integerRule{1, math.MaxInt})
+		case "accepted_runner_ids":
+			v.AcceptedRunnerIds = readArray(r, lengthRule{0, math.MaxInt}, func(item *int) {
+				*item = r.integer(integerRule{1, math.MaxInt})
+			})
+		case "original_tags":
+			v.OriginalTags = readArray(r, lengthRule{0, math.MaxInt}, func(item *string) {
+				*item = r.text(textRule{minLength: 1})
+			})
+		case "reason":
+			v.Reason = r.text(textRule{})
+		case "rejected_runner_ids":
+			v.RejectedRunnerIds = readArray(r, lengthRule{0, math.MaxInt}, func(item *int) {
+				*item = r.integer(integerRule{1, math.MaxInt})
+			})
+		default:
+			r.skip()
+		}
+	}
+	r.endObject(present, "preparation")
 }
 
 func (v *JobAdmitted) decode(r *reader) {
@@ -1062,7 +1285,7 @@ func (v *JobCreated) decode(r *reader) {
 }
 
 func (v *JobFailureReason) decode(r *reader) {
-	*v = JobFailureReason(r.knownText(textRule{minLength: 1}, "configuration_error", "data_integrity_failure", "denied_admission", "image_pull_failure", "job_canceled", "job_execution_timeout", "missing_dependency_failure", "no_matching_runner", "runner_system_failure", "runner_unsupported", "script_failure", "stuck_or_timeout_failure", "unknown_failure"))
+	*v = JobFailureReason(r.knownText(textRule{minLength: 1}, "admission_timeout", "configuration_error", "data_integrity_failure", "denied_admission", "image_pull_failure", "job_canceled", "job_execution_timeout", "missing_dependency_failure", "no_matching_runner", "runner_system_failure", "runner_unsupported", "script_failure", "stuck_or_timeout_failure", "unknown_failure"))
 }
 
 func (v *JobFinished) decode(r *reader) {
@@ -1150,14 +1373,31 @@ func (v *JobPreparing) decode(r *reader) {
 	}
 	for r.nextName() {
 		switch string(r.name) {
-		case "job":
+		case "deadline":
 			present |= 1 << 0
+			v.Deadline = r.time()
+		case "job":
+			present |= 1 << 1
 			v.Job.decode(r)
+		case "preparation":
+			present |= 1 << 2
+			v.Preparation = r.integer(integerRule{1, math.MaxInt})
+		case "user_id":
+			present |= 1 << 3
+			v.UserID = r.integer(integerRule{0, math.MaxInt})
+		case "ref":
+			v.Ref = r.text(textRule{})
+		case "source":
+			v.Source = r.text(textRule{})
+		case "variables":
+			v.Variables = readMap(r, func(item *string) {
+				*item = r.text(textRule{})
+			})
 		default:
 			r.skip()
 		}
 	}
-	r.endObject(present, "job")
+	r.endObject(present, "deadline", "job", "preparation", "user_id")
 }
 
 func (v *JobRejected) decode(r *reader) {
@@ -2005,6 +2245,65 @@ func (v *Rollout) decode(r *reader) {
 	r.endObject(present, "change", "id", "revision")
 }
 
+func (v *RunnerChanged) decode(r *reader) {
+	var present uint64
+	if !r.beginObject() {
+		return
+	}
+	for r.nextName() {
+		switch string(r.name) {
+		case "revision":
+			present |= 1 << 0
+			v.Revision = r.integer(integerRule{1, math.MaxInt})
+		case "runner_id":
+			present |= 1 << 1
+			v.RunnerID = r.integer(integerRule{1, math.MaxInt})
+		case "type":
+			present |= 1 << 2
+			v.Type.decode(r)
+		case "deleted":
+			v.Deleted = r.boolean()
+		case "description":
+			v.Description = r.text(textRule{})
+		case "group_id":
+			v.GroupID = r.integer(integerRule{0, math.MaxInt})
+		case "group_ids":
+			v.GroupIds = readArray(r, lengthRule{0, math.MaxInt}, func(item *int) {
+				*item = r.integer(integerRule{1, math.MaxInt})
+			})
+		case "locked":
+			v.Locked = r.boolean()
+		case "organization_id":
+			v.OrganizationID = r.integer(integerRule{0, math.MaxInt})
+		case "paused":
+			v.Paused = r.boolean()
+		case "project_ids":
+			v.ProjectIds = readArray(r, lengthRule{0, math.MaxInt}, func(item *int) {
+				*item = r.integer(integerRule{1, math.MaxInt})
+			})
+		case "protected":
+			v.Protected = r.boolean()
+		case "run_untagged":
+			v.RunUntagged = r.boolean()
+		case "tags":
+			v.Tags = readArray(r, lengthRule{0, math.MaxInt}, func(item *string) {
+				*item = r.text(textRule{minLength: 1})
+			})
+		case "user_ids":
+			v.UserIds = readArray(r, lengthRule{0, math.MaxInt}, func(item *int) {
+				*item = r.integer(integerRule{1, math.MaxInt})
+			})
+		default:
+			r.skip()
+		}
+	}
+	r.endObject(present, "revision", "runner_id", "type")
+}
+
+func (v *RunnerType) decode(r *reader) {
+	*v = RunnerType(r.knownText(textRule{minLength: 1}, "group_type", "instance_type", "project_type"))
+}
+
 func (v *Scale) decode(r *reader) {
 	var present uint64
 	if !r.beginObject() {
@@ -2479,6 +2778,10 @@ func (v *WorkspaceStateChanged) decode(r *reader) {
 	r.endObject(present, "agent_id", "desired_state", "from", "name", "project_id", "to", "workspace_id")
 }
 
+func (*AdmissionDecided) eventType() string { return TypeAdmissionDecided }
+
+func (*AdmissionStatus) eventType() string { return TypeAdmissionStatus }
+
 func (*AgentBlocked) eventType() string { return TypeAgentBlocked }
 
 func (*AgentConnected) eventType() string { return TypeAgentConnected }
@@ -2575,6 +2878,8 @@ func (*ObservedWorkloadPods) eventType() string { return TypeObservedWorkloadPod
 
 func (*ObservedWorkloadRevision) eventType() string { return TypeObservedWorkloadRevision }
 
+func (*RunnerChanged) eventType() string { return TypeRunnerChanged }
+
 func (*WorkspaceCreated) eventType() string { return TypeWorkspaceCreated }
 
 func (*WorkspaceDesiredStateChanged) eventType() string { return TypeWorkspaceDesiredStateChanged }
@@ -2592,6 +2897,10 @@ func (*WorkspaceStateChanged) eventType() string { return TypeWorkspaceStateChan
 // decoded decodes the data of an event type that is known by name.
 func decoded(eventType string, data []byte) (any, error) {
 	switch eventType {
+	case TypeAdmissionDecided:
+		return untyped(Decode[AdmissionDecided](data))
+	case TypeAdmissionStatus:
+		return untyped(Decode[AdmissionStatus](data))
 	case TypeAgentBlocked:
 		return untyped(Decode[AgentBlocked](data))
 	case TypeAgentConnected:
@@ -2688,6 +2997,8 @@ func decoded(eventType string, data []byte) (any, error) {
 		return untyped(Decode[ObservedWorkloadPods](data))
 	case TypeObservedWorkloadRevision:
 		return untyped(Decode[ObservedWorkloadRevision](data))
+	case TypeRunnerChanged:
+		return untyped(Decode[RunnerChanged](data))
 	case TypeWorkspaceCreated:
 		return untyped(Decode[WorkspaceCreated](data))
 	case TypeWorkspaceDesiredStateChanged:

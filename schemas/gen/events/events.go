@@ -22,6 +22,168 @@ const (
 	ActualStateUnknown           ActualState = "unknown"
 )
 
+// AdmissionDecided: Admission decided about a CI job.
+type AdmissionDecided struct {
+	// The only runners that may take the job; absent for no restriction.
+	AcceptedRunnerIds []int `json:"accepted_runner_ids,omitempty"`
+
+	// Tags that controllers added to those of the definition.
+	AddedTags []string `json:"added_tags,omitempty"`
+
+	// Time from the preparation to the decision, in milliseconds.
+	DurationMs int `json:"duration_ms"`
+
+	// The CI job.
+	JobID int `json:"job_id"`
+
+	// Organization of the project.
+	OrganizationID int `json:"organization_id"`
+
+	// Whether the job may run.
+	Outcome AdmissionOutcome `json:"outcome"`
+
+	// Pipeline of the job.
+	PipelineID int `json:"pipeline_id"`
+
+	// Preparation of the job.
+	Preparation int `json:"preparation"`
+
+	// All prerequisites, in the order in which they were decided.
+	Prerequisites []AdmissionPrerequisite `json:"prerequisites,omitempty"`
+
+	// Project of the job.
+	ProjectID int `json:"project_id"`
+
+	// Reasons in the order of the controllers.
+	Reasons []AdmissionReason `json:"reasons,omitempty"`
+
+	// Runners that may not take the job.
+	RejectedRunnerIds []int `json:"rejected_runner_ids,omitempty"`
+
+	// Tags that controllers removed from those of the definition.
+	RemovedTags []string `json:"removed_tags,omitempty"`
+
+	// Tags that a runner must have, sorted; absent for none.
+	Tags []string `json:"tags,omitempty"`
+}
+
+// AdmissionLevel: Where a controller is registered.
+type AdmissionLevel string
+
+// The known values of AdmissionLevel.
+const (
+	AdmissionLevelGroup    AdmissionLevel = "group"
+	AdmissionLevelInstance AdmissionLevel = "instance"
+	AdmissionLevelProject  AdmissionLevel = "project"
+)
+
+// AdmissionOutcome: Whether a CI job may run: admitted; or why not: denied, or timeout because a
+// controller did not answer.
+type AdmissionOutcome string
+
+// The closed values of AdmissionOutcome.
+const (
+	AdmissionOutcomeAdmitted AdmissionOutcome = "admitted"
+	AdmissionOutcomeDenied   AdmissionOutcome = "denied"
+	AdmissionOutcomeTimeout  AdmissionOutcome = "timeout"
+)
+
+// AdmissionPrerequisite: A prerequisite of a CI job: the decision of one controller.
+type AdmissionPrerequisite struct {
+	// The only runners that the controller accepts; absent for no restriction.
+	AcceptedRunnerIds []int `json:"accepted_runner_ids,omitempty"`
+
+	// Tags that the controller added.
+	AddedTags []string `json:"added_tags,omitempty"`
+
+	// When the controller was first asked, UTC; absent before.
+	AskedAt *time.Time `json:"asked_at,omitempty"`
+
+	// Number of the last request to the controller; 0 before the first.
+	Attempt int `json:"attempt,omitempty"`
+
+	// Id of the controller.
+	ControllerID int `json:"controller_id"`
+
+	// Revision of the controller that decides; larger after each change.
+	ControllerRevision int `json:"controller_revision,omitempty"`
+
+	// The decision is recorded, and has no effect.
+	DryRun bool `json:"dry_run,omitempty"`
+
+	// Time from the first request to the decision, in milliseconds; 0 before the decision.
+	DurationMs int `json:"duration_ms,omitempty"`
+
+	// Where the controller is registered.
+	Level AdmissionLevel `json:"level"`
+
+	// Name of the controller.
+	Name string `json:"name"`
+
+	// Place among the prerequisites of the job, from 1 on.
+	Position int `json:"position"`
+
+	// Reason of the controller, or why it failed.
+	Reason string `json:"reason,omitempty"`
+
+	// Runners that the controller rejects.
+	RejectedRunnerIds []int `json:"rejected_runner_ids,omitempty"`
+
+	// Tags that the controller removed.
+	RemovedTags []string `json:"removed_tags,omitempty"`
+
+	// State of the prerequisite.
+	State AdmissionState `json:"state"`
+}
+
+// AdmissionReason: A reason of a decision.
+type AdmissionReason struct {
+	// Name of the controller; empty for the admission service.
+	Controller string `json:"controller,omitempty"`
+
+	// Controller that gave it; 0 for the admission service.
+	ControllerID int `json:"controller_id,omitempty"`
+
+	// The reason, for people.
+	Text string `json:"text"`
+}
+
+// AdmissionState: State of a prerequisite of a CI job: the decision of one controller. waiting and
+// asked are not final.
+type AdmissionState string
+
+// The known values of AdmissionState.
+const (
+	AdmissionStateAccepted AdmissionState = "accepted"
+	AdmissionStateAsked    AdmissionState = "asked"
+	AdmissionStateFailed   AdmissionState = "failed"
+	AdmissionStateIgnored  AdmissionState = "ignored"
+	AdmissionStateRejected AdmissionState = "rejected"
+	AdmissionStateSkipped  AdmissionState = "skipped"
+	AdmissionStateWaiting  AdmissionState = "waiting"
+)
+
+// AdmissionStatus: A prerequisite of a CI job that waits for admission has changed.
+type AdmissionStatus struct {
+	// The CI job.
+	JobID int `json:"job_id"`
+
+	// Organization of the project.
+	OrganizationID int `json:"organization_id"`
+
+	// Pipeline of the job.
+	PipelineID int `json:"pipeline_id"`
+
+	// Preparation of the job.
+	Preparation int `json:"preparation"`
+
+	// The prerequisite after the change.
+	Prerequisite AdmissionPrerequisite `json:"prerequisite"`
+
+	// Project of the job.
+	ProjectID int `json:"project_id"`
+}
+
 // AgentBlocked: An agent exceeded a limit. Its watcher and dispatcher were disconnected and may not
 // connect for some time.
 type AgentBlocked struct {
@@ -769,6 +931,9 @@ type Image struct {
 // Job: A CI job after a transition: one attempt to execute a definition. The definition is not
 // published, because it has secret values.
 type Job struct {
+	// What admission decided; absent before, and without admission.
+	Admission *JobAdmission `json:"admission,omitempty"`
+
 	// 1 for the first job, and one more for each retry.
 	Attempt int `json:"attempt"`
 
@@ -808,6 +973,9 @@ type Job struct {
 	// How a failure of the job is treated.
 	Policy *JobPolicy `json:"policy,omitempty"`
 
+	// When it began to wait for admission, UTC; absent without admission.
+	PreparingSince *time.Time `json:"preparing_since,omitempty"`
+
 	// Project it belongs to.
 	ProjectID int `json:"project_id"`
 
@@ -842,11 +1010,29 @@ type Job struct {
 	// State after the transition.
 	State JobState `json:"state"`
 
-	// Tags that a runner must have, sorted.
+	// Tags that a runner must have, sorted. Admission may have changed them.
 	Tags []string `json:"tags,omitempty"`
 
 	// How long the job may run, in seconds.
 	TimeoutS int `json:"timeout_s"`
+}
+
+// JobAdmission: The decision of admission about a CI job.
+type JobAdmission struct {
+	// The only runners that may take the job; absent for no restriction.
+	AcceptedRunnerIds []int `json:"accepted_runner_ids,omitempty"`
+
+	// Tags of the definition, sorted. A retry begins with them.
+	OriginalTags []string `json:"original_tags,omitempty"`
+
+	// Preparation of the job that was decided.
+	Preparation int `json:"preparation"`
+
+	// Reasons in the order of the controllers, in one line; at most 2000 characters.
+	Reason string `json:"reason,omitempty"`
+
+	// Runners that may not take the job.
+	RejectedRunnerIds []int `json:"rejected_runner_ids,omitempty"`
 }
 
 // JobAdmitted: Admission allowed a CI job.
@@ -886,6 +1072,7 @@ type JobFailureReason string
 
 // The known values of JobFailureReason.
 const (
+	JobFailureReasonAdmissionTimeout         JobFailureReason = "admission_timeout"
 	JobFailureReasonConfigurationError       JobFailureReason = "configuration_error"
 	JobFailureReasonDataIntegrityFailure     JobFailureReason = "data_integrity_failure"
 	JobFailureReasonDeniedAdmission          JobFailureReason = "denied_admission"
@@ -940,8 +1127,27 @@ type JobPolicy struct {
 
 // JobPreparing: A CI job may begin, and waits for admission.
 type JobPreparing struct {
+	// When the job fails without a decision, UTC.
+	Deadline time.Time `json:"deadline"`
+
 	// The job after the transition.
 	Job Job `json:"job"`
+
+	// Number of the preparation, larger for each preparation of the job. A decision names it.
+	Preparation int `json:"preparation"`
+
+	// Branch or tag of the pipeline; empty for none.
+	Ref string `json:"ref,omitempty"`
+
+	// How the pipeline was created, such as api.
+	Source string `json:"source,omitempty"`
+
+	// User who created the pipeline; 0 for nobody.
+	UserID int `json:"user_id"`
+
+	// The predefined variables, by name, with the values that the service sets. None of them is
+	// masked.
+	Variables map[string]string `json:"variables,omitempty"`
 }
 
 // JobRejected: Admission denied a CI job, which has failed.
@@ -1635,6 +1841,64 @@ type Rollout struct {
 	// Hash of the template, as in the labels of its pods.
 	TemplateHash string `json:"template_hash,omitempty"`
 }
+
+// RunnerChanged: A runner as it is after a change, as far as admission needs to know it.
+type RunnerChanged struct {
+	// It was deleted.
+	Deleted bool `json:"deleted,omitempty"`
+
+	// Description that its owner gave it.
+	Description string `json:"description,omitempty"`
+
+	// Group of a runner of a group; else 0.
+	GroupID int `json:"group_id,omitempty"`
+
+	// Groups that it serves; absent for all.
+	GroupIds []int `json:"group_ids,omitempty"`
+
+	// Its projects cannot be changed.
+	Locked bool `json:"locked,omitempty"`
+
+	// Organization of a runner of a group or of projects; else 0.
+	OrganizationID int `json:"organization_id,omitempty"`
+
+	// It takes no jobs.
+	Paused bool `json:"paused,omitempty"`
+
+	// Projects of a runner of projects.
+	ProjectIds []int `json:"project_ids,omitempty"`
+
+	// It takes protected jobs only.
+	Protected bool `json:"protected,omitempty"`
+
+	// Number of the change: larger for each.
+	Revision int `json:"revision"`
+
+	// It takes jobs without tags.
+	RunUntagged bool `json:"run_untagged,omitempty"`
+
+	// Id of the runner, unique in all cells.
+	RunnerID int `json:"runner_id"`
+
+	// Tags of the runner.
+	Tags []string `json:"tags,omitempty"`
+
+	// Whose jobs the runner takes.
+	Type RunnerType `json:"type"`
+
+	// Users that it serves; absent for all.
+	UserIds []int `json:"user_ids,omitempty"`
+}
+
+// RunnerType: Whose jobs a runner takes.
+type RunnerType string
+
+// The known values of RunnerType.
+const (
+	RunnerTypeGroupType    RunnerType = "group_type"
+	RunnerTypeInstanceType RunnerType = "instance_type"
+	RunnerTypeProjectType  RunnerType = "project_type"
+)
 
 // Scale: A change of the desired number of pods without a new template.
 type Scale struct {

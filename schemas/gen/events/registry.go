@@ -4,6 +4,13 @@ package events
 
 // Names of the event types.
 const (
+	// TypeAdmissionDecided is an event with the data [AdmissionDecided], on stream ADMISSION at
+	// admission.{project}.{job}.decided: Admission decided about a CI job.
+	TypeAdmissionDecided = "dev.lockstep.admission.decided.v1"
+	// TypeAdmissionStatus is an event with the data [AdmissionStatus], on stream ADMISSION at
+	// admission.{project}.{job}.status: A prerequisite of a CI job that waits for admission has
+	// changed.
+	TypeAdmissionStatus = "dev.lockstep.admission.status.v1"
 	// TypeAgentBlocked is an event with the data [AgentBlocked], on stream AGENTS at
 	// agent.{agent}.blocked: An agent exceeded a limit. Its watcher and dispatcher were disconnected
 	// and may not connect for some time.
@@ -180,6 +187,9 @@ const (
 	// observed.{agent}.{kind}.{namespace}.{name}: Metadata of an observed ReplicaSet or
 	// ControllerRevision, on the subject of its workload.
 	TypeObservedWorkloadRevision = "dev.lockstep.observed.workload_revision.v1"
+	// TypeRunnerChanged is an event with the data [RunnerChanged], on stream RUNNERS at
+	// runner.{runner}: A runner as it is after a change, as far as admission needs to know it.
+	TypeRunnerChanged = "dev.lockstep.runner.changed.v1"
 	// TypeWorkspaceCreated is an event with the data [WorkspaceCreated], on stream WORKSPACES at
 	// workspace.{project}.{workspace}.created: A user asked for a workspace.
 	TypeWorkspaceCreated = "dev.lockstep.workspace.created.v1"
@@ -212,6 +222,16 @@ const (
 // Types returns a copy of the list of event types, sorted by name.
 func Types() []Type {
 	return []Type{
+		{
+			Name: TypeAdmissionDecided, Title: "AdmissionDecided", Stream: "ADMISSION",
+			Subjects:    []string{"admission.{project}.{job}.decided"},
+			Description: "Admission decided about a CI job.",
+		},
+		{
+			Name: TypeAdmissionStatus, Title: "AdmissionStatus", Stream: "ADMISSION",
+			Subjects:    []string{"admission.{project}.{job}.status"},
+			Description: "A prerequisite of a CI job that waits for admission has changed.",
+		},
 		{
 			Name: TypeAgentBlocked, Title: "AgentBlocked", Stream: "AGENTS",
 			Subjects:    []string{"agent.{agent}.blocked"},
@@ -451,6 +471,11 @@ func Types() []Type {
 			Name: TypeObservedWorkloadRevision, Title: "ObservedWorkloadRevision", Stream: "OBSERVED",
 			Subjects:    []string{"observed.{agent}.workload.{kind}.{namespace}.{name}", "observed.{agent}.{kind}.{namespace}.{name}"},
 			Description: "Metadata of an observed ReplicaSet or ControllerRevision, on the subject of its workload.",
+		},
+		{
+			Name: TypeRunnerChanged, Title: "RunnerChanged", Stream: "RUNNERS",
+			Subjects:    []string{"runner.{runner}"},
+			Description: "A runner as it is after a change, as far as admission needs to know it.",
 		},
 		{
 			Name: TypeWorkspaceCreated, Title: "WorkspaceCreated", Stream: "WORKSPACES",

@@ -34,7 +34,8 @@ func parameters() map[string]parameter {
 			Description: "Id of the project of the workspace or CI job; 0 for workspaces that belong to none.",
 			Examples:    []string{"4"},
 		},
-		"job": {Description: "Id of the CI job.", Examples: []string{"9001"}},
+		"job":    {Description: "Id of the CI job.", Examples: []string{"9001"}},
+		"runner": {Description: "Id of the runner.", Examples: []string{"31"}},
 		"id": {
 			Description: "Id of the entry; a membership's is <user>-<scope>-<id of the scope>.",
 			Examples:    []string{"4", "5-project-4"},

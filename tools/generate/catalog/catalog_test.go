@@ -202,6 +202,9 @@ func TestSubjectsMatchTheTopology(t *testing.T) {
 		"job.released.v1":                    cell.Job(4, 9, "released"),
 		"job.moved.v1":                       cell.Job(4, 9, "moved"),
 		"job.arrived.v1":                     cell.Job(4, 9, "arrived"),
+		"admission.status.v1":                cell.Admission(4, 9, "status"),
+		"admission.decided.v1":               cell.Admission(4, 9, "decided"),
+		"runner.changed.v1":                  cell.Runner(31),
 	}
 	further := map[string]string{
 		"observed.workload.v1":          cell.Observed(7, "deployment", "n", "d"),
@@ -209,7 +212,7 @@ func TestSubjectsMatchTheTopology(t *testing.T) {
 	}
 	values := map[string]string{
 		"agent": "7", "kind": "deployment", "namespace": "n", "name": "d", "workspace": "w", "project": "4", "id": "3",
-		"cluster": "c", "fact": "completed", "job": "9",
+		"cluster": "c", "fact": "completed", "job": "9", "runner": "31",
 	}
 	c, err := catalog.Load(os.DirFS("../../../schemas/events"))
 	require.NoError(t, err)

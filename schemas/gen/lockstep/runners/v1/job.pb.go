@@ -109,7 +109,7 @@ type Job struct {
 	// Unique in the pipeline among jobs that were not retried.
 	Name  string `protobuf:"bytes,4,opt,name=name,proto3" json:"name,omitempty"`
 	Stage string `protobuf:"bytes,5,opt,name=stage,proto3" json:"stage,omitempty"`
-	// Tags that a runner must have.
+	// Tags that a runner must have. Admission may have changed them.
 	Tags []string `protobuf:"bytes,6,rep,name=tags,proto3" json:"tags,omitempty"`
 	// Only protected jobs may use protected runners.
 	Protected bool     `protobuf:"varint,7,opt,name=protected,proto3" json:"protected,omitempty"`
@@ -142,9 +142,13 @@ type Job struct {
 	TraceVerified bool        `protobuf:"varint,23,opt,name=trace_verified,json=traceVerified,proto3" json:"trace_verified,omitempty"`
 	Artifacts     []*Artifact `protobuf:"bytes,24,rep,name=artifacts,proto3" json:"artifacts,omitempty"`
 	// Jobs of the file that must end first. Empty: all jobs of earlier stages, or none if it needs none.
-	Needs         []string `protobuf:"bytes,25,rep,name=needs,proto3" json:"needs,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Needs []string `protobuf:"bytes,25,rep,name=needs,proto3" json:"needs,omitempty"`
+	// Absent before a decision, and without admission.
+	Admission *JobAdmission `protobuf:"bytes,26,opt,name=admission,proto3" json:"admission,omitempty"`
+	// When it began to wait for admission. Absent before.
+	PreparingSince *timestamppb.Timestamp `protobuf:"bytes,27,opt,name=preparing_since,json=preparingSince,proto3" json:"preparing_since,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Job) Reset() {
@@ -352,6 +356,250 @@ func (x *Job) GetNeeds() []string {
 	return nil
 }
 
+func (x *Job) GetAdmission() *JobAdmission {
+	if x != nil {
+		return x.Admission
+	}
+	return nil
+}
+
+func (x *Job) GetPreparingSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.PreparingSince
+	}
+	return nil
+}
+
+// JobAdmission is what admission decided about a job.
+type JobAdmission struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Tags of the definition, with which a retry begins.
+	OriginalTags []string `protobuf:"bytes,1,rep,name=original_tags,json=originalTags,proto3" json:"original_tags,omitempty"`
+	// The only runners that may take the job. Empty for no restriction.
+	AcceptedRunnerIds []int64 `protobuf:"varint,2,rep,packed,name=accepted_runner_ids,json=acceptedRunnerIds,proto3" json:"accepted_runner_ids,omitempty"`
+	// Runners that may not take the job.
+	RejectedRunnerIds []int64 `protobuf:"varint,3,rep,packed,name=rejected_runner_ids,json=rejectedRunnerIds,proto3" json:"rejected_runner_ids,omitempty"`
+	// Reasons in the order of the controllers, in one line.
+	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *JobAdmission) Reset() {
+	*x = JobAdmission{}
+	mi := &file_lockstep_runners_v1_job_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *JobAdmission) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*JobAdmission) ProtoMessage() {}
+
+func (x *JobAdmission) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_runners_v1_job_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use JobAdmission.ProtoReflect.Descriptor instead.
+func (*JobAdmission) Descriptor() ([]byte, []int) {
+	return file_lockstep_runners_v1_job_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *JobAdmission) GetOriginalTags() []string {
+	if x != nil {
+		return x.OriginalTags
+	}
+	return nil
+}
+
+func (x *JobAdmission) GetAcceptedRunnerIds() []int64 {
+	if x != nil {
+		return x.AcceptedRunnerIds
+	}
+	return nil
+}
+
+func (x *JobAdmission) GetRejectedRunnerIds() []int64 {
+	if x != nil {
+		return x.RejectedRunnerIds
+	}
+	return nil
+}
+
+func (x *JobAdmission) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+// Prerequisite is what one controller of admission decided about a job, or that it has not yet.
+type Prerequisite struct {
+	state        protoimpl.MessageState `protogen:"open.v1"`
+	ControllerId int64                  `protobuf:"varint,1,opt,name=controller_id,json=controllerId,proto3" json:"controller_id,omitempty"`
+	Name         string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// project, group or instance.
+	Level string `protobuf:"bytes,3,opt,name=level,proto3" json:"level,omitempty"`
+	// Place in the chain, from 1 on.
+	Position int32 `protobuf:"varint,4,opt,name=position,proto3" json:"position,omitempty"`
+	// waiting, asked, accepted, rejected, ignored, skipped or failed.
+	State string `protobuf:"bytes,5,opt,name=state,proto3" json:"state,omitempty"`
+	// The decision has no effect.
+	DryRun bool `protobuf:"varint,6,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	// Number of the last request to the controller.
+	Attempt int32 `protobuf:"varint,7,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// When the controller was first asked. Absent before.
+	AskedAt *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=asked_at,json=askedAt,proto3" json:"asked_at,omitempty"`
+	// From the first request to the decision.
+	Duration    *durationpb.Duration `protobuf:"bytes,9,opt,name=duration,proto3" json:"duration,omitempty"`
+	Reason      string               `protobuf:"bytes,10,opt,name=reason,proto3" json:"reason,omitempty"`
+	AddedTags   []string             `protobuf:"bytes,11,rep,name=added_tags,json=addedTags,proto3" json:"added_tags,omitempty"`
+	RemovedTags []string             `protobuf:"bytes,12,rep,name=removed_tags,json=removedTags,proto3" json:"removed_tags,omitempty"`
+	// The only runners that the controller accepts. Empty for no restriction.
+	AcceptedRunnerIds []int64 `protobuf:"varint,13,rep,packed,name=accepted_runner_ids,json=acceptedRunnerIds,proto3" json:"accepted_runner_ids,omitempty"`
+	RejectedRunnerIds []int64 `protobuf:"varint,14,rep,packed,name=rejected_runner_ids,json=rejectedRunnerIds,proto3" json:"rejected_runner_ids,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
+}
+
+func (x *Prerequisite) Reset() {
+	*x = Prerequisite{}
+	mi := &file_lockstep_runners_v1_job_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Prerequisite) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Prerequisite) ProtoMessage() {}
+
+func (x *Prerequisite) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_runners_v1_job_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Prerequisite.ProtoReflect.Descriptor instead.
+func (*Prerequisite) Descriptor() ([]byte, []int) {
+	return file_lockstep_runners_v1_job_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Prerequisite) GetControllerId() int64 {
+	if x != nil {
+		return x.ControllerId
+	}
+	return 0
+}
+
+func (x *Prerequisite) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Prerequisite) GetLevel() string {
+	if x != nil {
+		return x.Level
+	}
+	return ""
+}
+
+func (x *Prerequisite) GetPosition() int32 {
+	if x != nil {
+		return x.Position
+	}
+	return 0
+}
+
+func (x *Prerequisite) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *Prerequisite) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+func (x *Prerequisite) GetAttempt() int32 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *Prerequisite) GetAskedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.AskedAt
+	}
+	return nil
+}
+
+func (x *Prerequisite) GetDuration() *durationpb.Duration {
+	if x != nil {
+		return x.Duration
+	}
+	return nil
+}
+
+func (x *Prerequisite) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Prerequisite) GetAddedTags() []string {
+	if x != nil {
+		return x.AddedTags
+	}
+	return nil
+}
+
+func (x *Prerequisite) GetRemovedTags() []string {
+	if x != nil {
+		return x.RemovedTags
+	}
+	return nil
+}
+
+func (x *Prerequisite) GetAcceptedRunnerIds() []int64 {
+	if x != nil {
+		return x.AcceptedRunnerIds
+	}
+	return nil
+}
+
+func (x *Prerequisite) GetRejectedRunnerIds() []int64 {
+	if x != nil {
+		return x.RejectedRunnerIds
+	}
+	return nil
+}
+
 // Artifact is a file that the runner uploaded.
 type Artifact struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -368,7 +616,7 @@ type Artifact struct {
 
 func (x *Artifact) Reset() {
 	*x = Artifact{}
-	mi := &file_lockstep_runners_v1_job_proto_msgTypes[1]
+	mi := &file_lockstep_runners_v1_job_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -380,7 +628,7 @@ func (x *Artifact) String() string {
 func (*Artifact) ProtoMessage() {}
 
 func (x *Artifact) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_runners_v1_job_proto_msgTypes[1]
+	mi := &file_lockstep_runners_v1_job_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -393,7 +641,7 @@ func (x *Artifact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Artifact.ProtoReflect.Descriptor instead.
 func (*Artifact) Descriptor() ([]byte, []int) {
-	return file_lockstep_runners_v1_job_proto_rawDescGZIP(), []int{1}
+	return file_lockstep_runners_v1_job_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Artifact) GetType() string {
@@ -443,7 +691,7 @@ type ListJobsRequest struct {
 
 func (x *ListJobsRequest) Reset() {
 	*x = ListJobsRequest{}
-	mi := &file_lockstep_runners_v1_job_proto_msgTypes[2]
+	mi := &file_lockstep_runners_v1_job_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -455,7 +703,7 @@ func (x *ListJobsRequest) String() string {
 func (*ListJobsRequest) ProtoMessage() {}
 
 func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_runners_v1_job_proto_msgTypes[2]
+	mi := &file_lockstep_runners_v1_job_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -468,7 +716,7 @@ func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsRequest.ProtoReflect.Descriptor instead.
 func (*ListJobsRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_runners_v1_job_proto_rawDescGZIP(), []int{2}
+	return file_lockstep_runners_v1_job_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ListJobsRequest) GetProjectId() int64 {
@@ -524,7 +772,7 @@ type ListJobsResponse struct {
 
 func (x *ListJobsResponse) Reset() {
 	*x = ListJobsResponse{}
-	mi := &file_lockstep_runners_v1_job_proto_msgTypes[3]
+	mi := &file_lockstep_runners_v1_job_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -536,7 +784,7 @@ func (x *ListJobsResponse) String() string {
 func (*ListJobsResponse) ProtoMessage() {}
 
 func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_runners_v1_job_proto_msgTypes[3]
+	mi := &file_lockstep_runners_v1_job_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -549,7 +797,7 @@ func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsResponse.ProtoReflect.Descriptor instead.
 func (*ListJobsResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_runners_v1_job_proto_rawDescGZIP(), []int{3}
+	return file_lockstep_runners_v1_job_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ListJobsResponse) GetJobs() []*Job {
@@ -575,7 +823,7 @@ type GetJobRequest struct {
 
 func (x *GetJobRequest) Reset() {
 	*x = GetJobRequest{}
-	mi := &file_lockstep_runners_v1_job_proto_msgTypes[4]
+	mi := &file_lockstep_runners_v1_job_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -587,7 +835,7 @@ func (x *GetJobRequest) String() string {
 func (*GetJobRequest) ProtoMessage() {}
 
 func (x *GetJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_runners_v1_job_proto_msgTypes[4]
+	mi := &file_lockstep_runners_v1_job_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -600,7 +848,7 @@ func (x *GetJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetJobRequest.ProtoReflect.Descriptor instead.
 func (*GetJobRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_runners_v1_job_proto_rawDescGZIP(), []int{4}
+	return file_lockstep_runners_v1_job_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *GetJobRequest) GetId() int64 {
@@ -619,7 +867,7 @@ type GetJobResponse struct {
 
 func (x *GetJobResponse) Reset() {
 	*x = GetJobResponse{}
-	mi := &file_lockstep_runners_v1_job_proto_msgTypes[5]
+	mi := &file_lockstep_runners_v1_job_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -631,7 +879,7 @@ func (x *GetJobResponse) String() string {
 func (*GetJobResponse) ProtoMessage() {}
 
 func (x *GetJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_runners_v1_job_proto_msgTypes[5]
+	mi := &file_lockstep_runners_v1_job_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -644,7 +892,7 @@ func (x *GetJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetJobResponse.ProtoReflect.Descriptor instead.
 func (*GetJobResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_runners_v1_job_proto_rawDescGZIP(), []int{5}
+	return file_lockstep_runners_v1_job_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *GetJobResponse) GetJob() *Job {
@@ -663,7 +911,7 @@ type ExplainJobRequest struct {
 
 func (x *ExplainJobRequest) Reset() {
 	*x = ExplainJobRequest{}
-	mi := &file_lockstep_runners_v1_job_proto_msgTypes[6]
+	mi := &file_lockstep_runners_v1_job_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -675,7 +923,7 @@ func (x *ExplainJobRequest) String() string {
 func (*ExplainJobRequest) ProtoMessage() {}
 
 func (x *ExplainJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_runners_v1_job_proto_msgTypes[6]
+	mi := &file_lockstep_runners_v1_job_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -688,7 +936,7 @@ func (x *ExplainJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainJobRequest.ProtoReflect.Descriptor instead.
 func (*ExplainJobRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_runners_v1_job_proto_rawDescGZIP(), []int{6}
+	return file_lockstep_runners_v1_job_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ExplainJobRequest) GetId() int64 {
@@ -705,14 +953,16 @@ type ExplainJobResponse struct {
 	Message string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
 	// If the job waits for a runner: the runners that take jobs of its project, and for administrators all runners. Those
 	// with the fewest obstacles come first. Up to 500.
-	Runners       []*RunnerVerdict `protobuf:"bytes,3,rep,name=runners,proto3" json:"runners,omitempty"`
+	Runners []*RunnerVerdict `protobuf:"bytes,3,rep,name=runners,proto3" json:"runners,omitempty"`
+	// What admission reported about the job, in the order of the chain.
+	Prerequisites []*Prerequisite `protobuf:"bytes,4,rep,name=prerequisites,proto3" json:"prerequisites,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ExplainJobResponse) Reset() {
 	*x = ExplainJobResponse{}
-	mi := &file_lockstep_runners_v1_job_proto_msgTypes[7]
+	mi := &file_lockstep_runners_v1_job_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -724,7 +974,7 @@ func (x *ExplainJobResponse) String() string {
 func (*ExplainJobResponse) ProtoMessage() {}
 
 func (x *ExplainJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_runners_v1_job_proto_msgTypes[7]
+	mi := &file_lockstep_runners_v1_job_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -737,7 +987,7 @@ func (x *ExplainJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainJobResponse.ProtoReflect.Descriptor instead.
 func (*ExplainJobResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_runners_v1_job_proto_rawDescGZIP(), []int{7}
+	return file_lockstep_runners_v1_job_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ExplainJobResponse) GetJob() *Job {
@@ -761,6 +1011,13 @@ func (x *ExplainJobResponse) GetRunners() []*RunnerVerdict {
 	return nil
 }
 
+func (x *ExplainJobResponse) GetPrerequisites() []*Prerequisite {
+	if x != nil {
+		return x.Prerequisites
+	}
+	return nil
+}
+
 // RunnerVerdict tells whether a runner takes a job.
 type RunnerVerdict struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
@@ -777,7 +1034,7 @@ type RunnerVerdict struct {
 
 func (x *RunnerVerdict) Reset() {
 	*x = RunnerVerdict{}
-	mi := &file_lockstep_runners_v1_job_proto_msgTypes[8]
+	mi := &file_lockstep_runners_v1_job_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -789,7 +1046,7 @@ func (x *RunnerVerdict) String() string {
 func (*RunnerVerdict) ProtoMessage() {}
 
 func (x *RunnerVerdict) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_runners_v1_job_proto_msgTypes[8]
+	mi := &file_lockstep_runners_v1_job_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -802,7 +1059,7 @@ func (x *RunnerVerdict) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunnerVerdict.ProtoReflect.Descriptor instead.
 func (*RunnerVerdict) Descriptor() ([]byte, []int) {
-	return file_lockstep_runners_v1_job_proto_rawDescGZIP(), []int{8}
+	return file_lockstep_runners_v1_job_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *RunnerVerdict) GetRunnerId() int64 {
@@ -853,7 +1110,7 @@ type Obstacle struct {
 
 func (x *Obstacle) Reset() {
 	*x = Obstacle{}
-	mi := &file_lockstep_runners_v1_job_proto_msgTypes[9]
+	mi := &file_lockstep_runners_v1_job_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -865,7 +1122,7 @@ func (x *Obstacle) String() string {
 func (*Obstacle) ProtoMessage() {}
 
 func (x *Obstacle) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_runners_v1_job_proto_msgTypes[9]
+	mi := &file_lockstep_runners_v1_job_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -878,7 +1135,7 @@ func (x *Obstacle) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Obstacle.ProtoReflect.Descriptor instead.
 func (*Obstacle) Descriptor() ([]byte, []int) {
-	return file_lockstep_runners_v1_job_proto_rawDescGZIP(), []int{9}
+	return file_lockstep_runners_v1_job_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Obstacle) GetRule() string {
@@ -904,7 +1161,7 @@ type CancelJobRequest struct {
 
 func (x *CancelJobRequest) Reset() {
 	*x = CancelJobRequest{}
-	mi := &file_lockstep_runners_v1_job_proto_msgTypes[10]
+	mi := &file_lockstep_runners_v1_job_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -916,7 +1173,7 @@ func (x *CancelJobRequest) String() string {
 func (*CancelJobRequest) ProtoMessage() {}
 
 func (x *CancelJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_runners_v1_job_proto_msgTypes[10]
+	mi := &file_lockstep_runners_v1_job_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -929,7 +1186,7 @@ func (x *CancelJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelJobRequest.ProtoReflect.Descriptor instead.
 func (*CancelJobRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_runners_v1_job_proto_rawDescGZIP(), []int{10}
+	return file_lockstep_runners_v1_job_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *CancelJobRequest) GetId() int64 {
@@ -948,7 +1205,7 @@ type CancelJobResponse struct {
 
 func (x *CancelJobResponse) Reset() {
 	*x = CancelJobResponse{}
-	mi := &file_lockstep_runners_v1_job_proto_msgTypes[11]
+	mi := &file_lockstep_runners_v1_job_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -960,7 +1217,7 @@ func (x *CancelJobResponse) String() string {
 func (*CancelJobResponse) ProtoMessage() {}
 
 func (x *CancelJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_runners_v1_job_proto_msgTypes[11]
+	mi := &file_lockstep_runners_v1_job_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -973,7 +1230,7 @@ func (x *CancelJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelJobResponse.ProtoReflect.Descriptor instead.
 func (*CancelJobResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_runners_v1_job_proto_rawDescGZIP(), []int{11}
+	return file_lockstep_runners_v1_job_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *CancelJobResponse) GetJob() *Job {
@@ -992,7 +1249,7 @@ type RetryJobRequest struct {
 
 func (x *RetryJobRequest) Reset() {
 	*x = RetryJobRequest{}
-	mi := &file_lockstep_runners_v1_job_proto_msgTypes[12]
+	mi := &file_lockstep_runners_v1_job_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1004,7 +1261,7 @@ func (x *RetryJobRequest) String() string {
 func (*RetryJobRequest) ProtoMessage() {}
 
 func (x *RetryJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_runners_v1_job_proto_msgTypes[12]
+	mi := &file_lockstep_runners_v1_job_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1017,7 +1274,7 @@ func (x *RetryJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryJobRequest.ProtoReflect.Descriptor instead.
 func (*RetryJobRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_runners_v1_job_proto_rawDescGZIP(), []int{12}
+	return file_lockstep_runners_v1_job_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *RetryJobRequest) GetId() int64 {
@@ -1037,7 +1294,7 @@ type RetryJobResponse struct {
 
 func (x *RetryJobResponse) Reset() {
 	*x = RetryJobResponse{}
-	mi := &file_lockstep_runners_v1_job_proto_msgTypes[13]
+	mi := &file_lockstep_runners_v1_job_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1049,7 +1306,7 @@ func (x *RetryJobResponse) String() string {
 func (*RetryJobResponse) ProtoMessage() {}
 
 func (x *RetryJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_runners_v1_job_proto_msgTypes[13]
+	mi := &file_lockstep_runners_v1_job_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1062,7 +1319,7 @@ func (x *RetryJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryJobResponse.ProtoReflect.Descriptor instead.
 func (*RetryJobResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_runners_v1_job_proto_rawDescGZIP(), []int{13}
+	return file_lockstep_runners_v1_job_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *RetryJobResponse) GetJob() *Job {
@@ -1076,7 +1333,7 @@ var File_lockstep_runners_v1_job_proto protoreflect.FileDescriptor
 
 const file_lockstep_runners_v1_job_proto_rawDesc = "" +
 	"\n" +
-	"\x1dlockstep/runners/v1/job.proto\x12\x13lockstep.runners.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x91\a\n" +
+	"\x1dlockstep/runners/v1/job.proto\x12\x13lockstep.runners.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x97\b\n" +
 	"\x03Job\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x12\x1f\n" +
 	"\vpipeline_id\x18\x02 \x01(\x03R\n" +
@@ -1110,7 +1367,31 @@ const file_lockstep_runners_v1_job_proto_rawDesc = "" +
 	"trace_size\x18\x16 \x01(\x03R\ttraceSize\x12%\n" +
 	"\x0etrace_verified\x18\x17 \x01(\bR\rtraceVerified\x12;\n" +
 	"\tartifacts\x18\x18 \x03(\v2\x1d.lockstep.runners.v1.ArtifactR\tartifacts\x12\x14\n" +
-	"\x05needs\x18\x19 \x03(\tR\x05needs\"\x89\x01\n" +
+	"\x05needs\x18\x19 \x03(\tR\x05needs\x12?\n" +
+	"\tadmission\x18\x1a \x01(\v2!.lockstep.runners.v1.JobAdmissionR\tadmission\x12C\n" +
+	"\x0fpreparing_since\x18\x1b \x01(\v2\x1a.google.protobuf.TimestampR\x0epreparingSince\"\xab\x01\n" +
+	"\fJobAdmission\x12#\n" +
+	"\roriginal_tags\x18\x01 \x03(\tR\foriginalTags\x12.\n" +
+	"\x13accepted_runner_ids\x18\x02 \x03(\x03R\x11acceptedRunnerIds\x12.\n" +
+	"\x13rejected_runner_ids\x18\x03 \x03(\x03R\x11rejectedRunnerIds\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\"\xea\x03\n" +
+	"\fPrerequisite\x12#\n" +
+	"\rcontroller_id\x18\x01 \x01(\x03R\fcontrollerId\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
+	"\x05level\x18\x03 \x01(\tR\x05level\x12\x1a\n" +
+	"\bposition\x18\x04 \x01(\x05R\bposition\x12\x14\n" +
+	"\x05state\x18\x05 \x01(\tR\x05state\x12\x17\n" +
+	"\adry_run\x18\x06 \x01(\bR\x06dryRun\x12\x18\n" +
+	"\aattempt\x18\a \x01(\x05R\aattempt\x125\n" +
+	"\basked_at\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\aaskedAt\x125\n" +
+	"\bduration\x18\t \x01(\v2\x19.google.protobuf.DurationR\bduration\x12\x16\n" +
+	"\x06reason\x18\n" +
+	" \x01(\tR\x06reason\x12\x1d\n" +
+	"\n" +
+	"added_tags\x18\v \x03(\tR\taddedTags\x12!\n" +
+	"\fremoved_tags\x18\f \x03(\tR\vremovedTags\x12.\n" +
+	"\x13accepted_runner_ids\x18\r \x03(\x03R\x11acceptedRunnerIds\x12.\n" +
+	"\x13rejected_runner_ids\x18\x0e \x03(\x03R\x11rejectedRunnerIds\"\x89\x01\n" +
 	"\bArtifact\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12\x1a\n" +
 	"\bfilename\x18\x02 \x01(\tR\bfilename\x12\x12\n" +
@@ -1135,11 +1416,12 @@ const file_lockstep_runners_v1_job_proto_rawDesc = "" +
 	"\x0eGetJobResponse\x12*\n" +
 	"\x03job\x18\x01 \x01(\v2\x18.lockstep.runners.v1.JobR\x03job\"#\n" +
 	"\x11ExplainJobRequest\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\x03R\x02id\"\x98\x01\n" +
+	"\x02id\x18\x01 \x01(\x03R\x02id\"\xe1\x01\n" +
 	"\x12ExplainJobResponse\x12*\n" +
 	"\x03job\x18\x01 \x01(\v2\x18.lockstep.runners.v1.JobR\x03job\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12<\n" +
-	"\arunners\x18\x03 \x03(\v2\".lockstep.runners.v1.RunnerVerdictR\arunners\"\xbd\x01\n" +
+	"\arunners\x18\x03 \x03(\v2\".lockstep.runners.v1.RunnerVerdictR\arunners\x12G\n" +
+	"\rprerequisites\x18\x04 \x03(\v2!.lockstep.runners.v1.PrerequisiteR\rprerequisites\"\xbd\x01\n" +
 	"\rRunnerVerdict\x12\x1b\n" +
 	"\trunner_id\x18\x01 \x01(\x03R\brunnerId\x12 \n" +
 	"\vdescription\x18\x02 \x01(\tR\vdescription\x12\x18\n" +
@@ -1190,58 +1472,65 @@ func file_lockstep_runners_v1_job_proto_rawDescGZIP() []byte {
 }
 
 var file_lockstep_runners_v1_job_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_lockstep_runners_v1_job_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_lockstep_runners_v1_job_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_lockstep_runners_v1_job_proto_goTypes = []any{
 	(JobState)(0),                 // 0: lockstep.runners.v1.JobState
 	(*Job)(nil),                   // 1: lockstep.runners.v1.Job
-	(*Artifact)(nil),              // 2: lockstep.runners.v1.Artifact
-	(*ListJobsRequest)(nil),       // 3: lockstep.runners.v1.ListJobsRequest
-	(*ListJobsResponse)(nil),      // 4: lockstep.runners.v1.ListJobsResponse
-	(*GetJobRequest)(nil),         // 5: lockstep.runners.v1.GetJobRequest
-	(*GetJobResponse)(nil),        // 6: lockstep.runners.v1.GetJobResponse
-	(*ExplainJobRequest)(nil),     // 7: lockstep.runners.v1.ExplainJobRequest
-	(*ExplainJobResponse)(nil),    // 8: lockstep.runners.v1.ExplainJobResponse
-	(*RunnerVerdict)(nil),         // 9: lockstep.runners.v1.RunnerVerdict
-	(*Obstacle)(nil),              // 10: lockstep.runners.v1.Obstacle
-	(*CancelJobRequest)(nil),      // 11: lockstep.runners.v1.CancelJobRequest
-	(*CancelJobResponse)(nil),     // 12: lockstep.runners.v1.CancelJobResponse
-	(*RetryJobRequest)(nil),       // 13: lockstep.runners.v1.RetryJobRequest
-	(*RetryJobResponse)(nil),      // 14: lockstep.runners.v1.RetryJobResponse
-	(*durationpb.Duration)(nil),   // 15: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 16: google.protobuf.Timestamp
+	(*JobAdmission)(nil),          // 2: lockstep.runners.v1.JobAdmission
+	(*Prerequisite)(nil),          // 3: lockstep.runners.v1.Prerequisite
+	(*Artifact)(nil),              // 4: lockstep.runners.v1.Artifact
+	(*ListJobsRequest)(nil),       // 5: lockstep.runners.v1.ListJobsRequest
+	(*ListJobsResponse)(nil),      // 6: lockstep.runners.v1.ListJobsResponse
+	(*GetJobRequest)(nil),         // 7: lockstep.runners.v1.GetJobRequest
+	(*GetJobResponse)(nil),        // 8: lockstep.runners.v1.GetJobResponse
+	(*ExplainJobRequest)(nil),     // 9: lockstep.runners.v1.ExplainJobRequest
+	(*ExplainJobResponse)(nil),    // 10: lockstep.runners.v1.ExplainJobResponse
+	(*RunnerVerdict)(nil),         // 11: lockstep.runners.v1.RunnerVerdict
+	(*Obstacle)(nil),              // 12: lockstep.runners.v1.Obstacle
+	(*CancelJobRequest)(nil),      // 13: lockstep.runners.v1.CancelJobRequest
+	(*CancelJobResponse)(nil),     // 14: lockstep.runners.v1.CancelJobResponse
+	(*RetryJobRequest)(nil),       // 15: lockstep.runners.v1.RetryJobRequest
+	(*RetryJobResponse)(nil),      // 16: lockstep.runners.v1.RetryJobResponse
+	(*durationpb.Duration)(nil),   // 17: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 18: google.protobuf.Timestamp
 }
 var file_lockstep_runners_v1_job_proto_depIdxs = []int32{
 	0,  // 0: lockstep.runners.v1.Job.state:type_name -> lockstep.runners.v1.JobState
-	15, // 1: lockstep.runners.v1.Job.timeout:type_name -> google.protobuf.Duration
-	16, // 2: lockstep.runners.v1.Job.created_at:type_name -> google.protobuf.Timestamp
-	16, // 3: lockstep.runners.v1.Job.pending_since:type_name -> google.protobuf.Timestamp
-	16, // 4: lockstep.runners.v1.Job.started_at:type_name -> google.protobuf.Timestamp
-	16, // 5: lockstep.runners.v1.Job.finished_at:type_name -> google.protobuf.Timestamp
-	2,  // 6: lockstep.runners.v1.Job.artifacts:type_name -> lockstep.runners.v1.Artifact
-	16, // 7: lockstep.runners.v1.Artifact.expires_at:type_name -> google.protobuf.Timestamp
-	0,  // 8: lockstep.runners.v1.ListJobsRequest.states:type_name -> lockstep.runners.v1.JobState
-	1,  // 9: lockstep.runners.v1.ListJobsResponse.jobs:type_name -> lockstep.runners.v1.Job
-	1,  // 10: lockstep.runners.v1.GetJobResponse.job:type_name -> lockstep.runners.v1.Job
-	1,  // 11: lockstep.runners.v1.ExplainJobResponse.job:type_name -> lockstep.runners.v1.Job
-	9,  // 12: lockstep.runners.v1.ExplainJobResponse.runners:type_name -> lockstep.runners.v1.RunnerVerdict
-	10, // 13: lockstep.runners.v1.RunnerVerdict.obstacles:type_name -> lockstep.runners.v1.Obstacle
-	1,  // 14: lockstep.runners.v1.CancelJobResponse.job:type_name -> lockstep.runners.v1.Job
-	1,  // 15: lockstep.runners.v1.RetryJobResponse.job:type_name -> lockstep.runners.v1.Job
-	3,  // 16: lockstep.runners.v1.JobService.ListJobs:input_type -> lockstep.runners.v1.ListJobsRequest
-	5,  // 17: lockstep.runners.v1.JobService.GetJob:input_type -> lockstep.runners.v1.GetJobRequest
-	7,  // 18: lockstep.runners.v1.JobService.ExplainJob:input_type -> lockstep.runners.v1.ExplainJobRequest
-	11, // 19: lockstep.runners.v1.JobService.CancelJob:input_type -> lockstep.runners.v1.CancelJobRequest
-	13, // 20: lockstep.runners.v1.JobService.RetryJob:input_type -> lockstep.runners.v1.RetryJobRequest
-	4,  // 21: lockstep.runners.v1.JobService.ListJobs:output_type -> lockstep.runners.v1.ListJobsResponse
-	6,  // 22: lockstep.runners.v1.JobService.GetJob:output_type -> lockstep.runners.v1.GetJobResponse
-	8,  // 23: lockstep.runners.v1.JobService.ExplainJob:output_type -> lockstep.runners.v1.ExplainJobResponse
-	12, // 24: lockstep.runners.v1.JobService.CancelJob:output_type -> lockstep.runners.v1.CancelJobResponse
-	14, // 25: lockstep.runners.v1.JobService.RetryJob:output_type -> lockstep.runners.v1.RetryJobResponse
-	21, // [21:26] is the sub-list for method output_type
-	16, // [16:21] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	17, // 1: lockstep.runners.v1.Job.timeout:type_name -> google.protobuf.Duration
+	18, // 2: lockstep.runners.v1.Job.created_at:type_name -> google.protobuf.Timestamp
+	18, // 3: lockstep.runners.v1.Job.pending_since:type_name -> google.protobuf.Timestamp
+	18, // 4: lockstep.runners.v1.Job.started_at:type_name -> google.protobuf.Timestamp
+	18, // 5: lockstep.runners.v1.Job.finished_at:type_name -> google.protobuf.Timestamp
+	4,  // 6: lockstep.runners.v1.Job.artifacts:type_name -> lockstep.runners.v1.Artifact
+	2,  // 7: lockstep.runners.v1.Job.admission:type_name -> lockstep.runners.v1.JobAdmission
+	18, // 8: lockstep.runners.v1.Job.preparing_since:type_name -> google.protobuf.Timestamp
+	18, // 9: lockstep.runners.v1.Prerequisite.asked_at:type_name -> google.protobuf.Timestamp
+	17, // 10: lockstep.runners.v1.Prerequisite.duration:type_name -> google.protobuf.Duration
+	18, // 11: lockstep.runners.v1.Artifact.expires_at:type_name -> google.protobuf.Timestamp
+	0,  // 12: lockstep.runners.v1.ListJobsRequest.states:type_name -> lockstep.runners.v1.JobState
+	1,  // 13: lockstep.runners.v1.ListJobsResponse.jobs:type_name -> lockstep.runners.v1.Job
+	1,  // 14: lockstep.runners.v1.GetJobResponse.job:type_name -> lockstep.runners.v1.Job
+	1,  // 15: lockstep.runners.v1.ExplainJobResponse.job:type_name -> lockstep.runners.v1.Job
+	11, // 16: lockstep.runners.v1.ExplainJobResponse.runners:type_name -> lockstep.runners.v1.RunnerVerdict
+	3,  // 17: lockstep.runners.v1.ExplainJobResponse.prerequisites:type_name -> lockstep.runners.v1.Prerequisite
+	12, // 18: lockstep.runners.v1.RunnerVerdict.obstacles:type_name -> lockstep.runners.v1.Obstacle
+	1,  // 19: lockstep.runners.v1.CancelJobResponse.job:type_name -> lockstep.runners.v1.Job
+	1,  // 20: lockstep.runners.v1.RetryJobResponse.job:type_name -> lockstep.runners.v1.Job
+	5,  // 21: lockstep.runners.v1.JobService.ListJobs:input_type -> lockstep.runners.v1.ListJobsRequest
+	7,  // 22: lockstep.runners.v1.JobService.GetJob:input_type -> lockstep.runners.v1.GetJobRequest
+	9,  // 23: lockstep.runners.v1.JobService.ExplainJob:input_type -> lockstep.runners.v1.ExplainJobRequest
+	13, // 24: lockstep.runners.v1.JobService.CancelJob:input_type -> lockstep.runners.v1.CancelJobRequest
+	15, // 25: lockstep.runners.v1.JobService.RetryJob:input_type -> lockstep.runners.v1.RetryJobRequest
+	6,  // 26: lockstep.runners.v1.JobService.ListJobs:output_type -> lockstep.runners.v1.ListJobsResponse
+	8,  // 27: lockstep.runners.v1.JobService.GetJob:output_type -> lockstep.runners.v1.GetJobResponse
+	10, // 28: lockstep.runners.v1.JobService.ExplainJob:output_type -> lockstep.runners.v1.ExplainJobResponse
+	14, // 29: lockstep.runners.v1.JobService.CancelJob:output_type -> lockstep.runners.v1.CancelJobResponse
+	16, // 30: lockstep.runners.v1.JobService.RetryJob:output_type -> lockstep.runners.v1.RetryJobResponse
+	26, // [26:31] is the sub-list for method output_type
+	21, // [21:26] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_runners_v1_job_proto_init() }
@@ -1255,7 +1544,7 @@ func file_lockstep_runners_v1_job_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_runners_v1_job_proto_rawDesc), len(file_lockstep_runners_v1_job_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   14,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
