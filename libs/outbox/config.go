@@ -44,9 +44,9 @@ type Config struct {
 	// order of its own. Defaults to an order for each subject.
 	OrderingKey string
 
-	// Stream is the stream of all subjects. Defaults to asking the server for the stream of a subject, which needs the
-	// right to publish to $JS.API.STREAM.NAMES.
-	Stream string
+	// StreamOf returns the stream of a subject. Defaults to asking the server for it, which needs the right to publish to
+	// $JS.API.STREAM.NAMES.
+	StreamOf func(subject string) string
 
 	// Batch is the maximum number of rows read at once. Defaults to 1000.
 	Batch int

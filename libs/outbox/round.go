@@ -266,18 +266,22 @@ func (s *session) readLast(ctx context.Context, r row, result *outcome) error {
 }
 
 func (s *session) lastMessage(ctx context.Context, subject string) (*jetstream.RawStreamMsg, error) {
-	name := s.cfg.Stream
-	if name == "" {
-		var err error
-		if name, err = s.js.StreamNameBySubject(ctx, subject); err != nil {
-			return nil, fmt.Errorf("find the stream of %s: %w", subject, err)
-		}
+	name, err := s.streamOf(ctx, subject)
+	if err != nil {
+		return nil, fmt.Errorf("find the stream of %s: %w", subject, err)
 	}
 	last, err := jetstreamapi.Get(ctx, s.js, name, jetstreamapi.GetRequest{LastFor: subject})
 	if err != nil {
 		return nil, fmt.Errorf("read the last message of %s: %w", subject, err)
 	}
 	return last, nil
+}
+
+func (s *session) streamOf(ctx context.Context, subject string) (string, error) {
+	if s.cfg.StreamOf != nil {
+		return s.cfg.StreamOf(subject), nil
+	}
+	return s.js.StreamNameBySubject(ctx, subject) //nolint:wrapcheck // the caller wraps it
 }
 
 // revisionOf returns the revision of a message, 0 for a message without one.

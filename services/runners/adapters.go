@@ -48,6 +48,9 @@ type matcher struct {
 	in     waiting
 }
 
+// RunnerID implements queue.Matcher.
+func (m matcher) RunnerID() int64 { return m.runner.ID }
+
 // TakesClass implements queue.Matcher.
 func (m matcher) TakesClass(tags []string, protected bool) bool {
 	return m.runner.TakesClass(tags, protected, m.in.now())

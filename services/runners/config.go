@@ -15,6 +15,7 @@ import (
 	"lockstep.internal/services/runners/execution"
 	"lockstep.internal/services/runners/gitlab"
 	"lockstep.internal/services/runners/objects"
+	"lockstep.internal/services/runners/schedule"
 	"lockstep.internal/services/runners/signing"
 	"lockstep.internal/services/runners/stuck"
 	"lockstep.internal/services/runners/trace"
@@ -35,6 +36,7 @@ type Config struct {
 	State     StateConfig       `yaml:"state"`
 	Signing   signing.Config    `yaml:"signing"`
 	Queue     QueueConfig       `yaml:"queue"`
+	Admission AdmissionConfig   `yaml:"admission"`
 	Traces    TracesConfig      `yaml:"traces"`
 	Artifacts ArtifactsConfig   `yaml:"artifacts"`
 	Runners   ProgramsConfig    `yaml:"runners"`
@@ -84,6 +86,12 @@ type QueueConfig struct {
 	MatchTimeout   time.Duration `yaml:"match_timeout" help:"a job fails if it waits longer and no runner of the cell could ever take it"`
 }
 
+// AdmissionConfig is about jobs that wait for admission before they wait for a runner.
+type AdmissionConfig struct {
+	Enabled bool          `yaml:"enabled" help:"jobs wait until the service admission admits them; without it, jobs that wait for admission go on"`
+	Timeout time.Duration `yaml:"timeout" help:"a job fails if it waits longer for admission, at most 24h"`
+}
+
 // TracesConfig is about the output of jobs.
 type TracesConfig struct {
 	Limit config.Bytes `yaml:"limit" help:"largest output of a job; what follows is refused, and the job goes on"`
@@ -125,7 +133,8 @@ func DefaultConfig() Config {
 			Hold: gitlab.DefaultHold, ConfirmTimeout: rules.Confirm, SilenceTimeout: rules.Silence, CancelTimeout: rules.Cancel,
 			StuckTimeout: waits.Stuck, MatchTimeout: waits.Unmatched,
 		},
-		Traces: TracesConfig{Limit: trace.DefaultLimit},
+		Admission: AdmissionConfig{Timeout: schedule.DefaultAdmissionTimeout},
+		Traces:    TracesConfig{Limit: trace.DefaultLimit},
 		Artifacts: ArtifactsConfig{
 			Store: objects.DefaultConfig(), MaxSize: config.Bytes(artifact.DefaultSizes().Archive), ExpireIn: expiry.Default,
 			MaxExpire: expiry.Max,
@@ -199,6 +208,16 @@ func (c QueueConfig) Validate() []error {
 func (c MoveConfig) Validate() []error {
 	if c.Timeout <= 0 {
 		return []error{config.Invalid("timeout", "%s is not a positive duration", c.Timeout)}
+	}
+	return nil
+}
+
+const maxAdmissionTimeout = 24 * time.Hour
+
+// Validate checks the timeout.
+func (c AdmissionConfig) Validate() []error {
+	if c.Timeout < time.Second || c.Timeout > maxAdmissionTimeout {
+		return []error{config.Invalid("timeout", "%s is not between 1s and %s", c.Timeout, maxAdmissionTimeout)}
 	}
 	return nil
 }

@@ -14,6 +14,8 @@ import (
 	"lockstep.internal/libs/access"
 	"lockstep.internal/libs/certpool"
 	"lockstep.internal/libs/config"
+	"lockstep.internal/libs/consumers"
+	"lockstep.internal/libs/cursor"
 	"lockstep.internal/libs/directory"
 	"lockstep.internal/libs/jobtoken"
 	"lockstep.internal/libs/natsauth"
@@ -82,6 +84,8 @@ type process struct {
 	mapJS     jetstream.JetStream
 	directory *directory.Directory
 	publisher *outbox.Publisher
+	// decisions is nil without admission.
+	decisions *cursor.Consumer[publish.Admission]
 
 	jobChanges, traceChanges, runnerChanges *libpostgres.ChangeListener[int64]
 	pipelineChanges                         *postgres.PipelineChanges
@@ -116,7 +120,7 @@ func (p *process) close() {
 func (p *process) assemble(ctx context.Context) error {
 	for _, step := range []func(context.Context) error{
 		p.openDatabase, p.openObjects, p.connect, p.connectMap, p.openDirectory, p.openKeys, p.openRunners, p.openJobs,
-		p.openQueue, p.openUsers, p.openMoves, p.openAPI,
+		p.openEvents, p.openQueue, p.openUsers, p.openMoves, p.openAPI,
 	} {
 		if err := step(ctx); err != nil {
 			return err
@@ -159,12 +163,35 @@ func (p *process) connect(ctx context.Context) error {
 	if p.js, err = p.conn.JetStream(); err != nil {
 		return fmt.Errorf("connect to NATS: %w", err)
 	}
-	metrics, err := outbox.NewMetrics(p.tel.Metrics)
+	return nil
+}
+
+// openEvents opens what publishes events, and what reads the decisions of admission.
+func (p *process) openEvents(context.Context) error {
+	outboxes, err := outbox.NewMetrics(p.tel.Metrics)
 	if err != nil {
 		return fmt.Errorf("outbox: %w", err)
 	}
-	p.publisher, err = nats.NewPublisher(p.pool, p.conn.Conn, p.jobs.Encoder, p.tel.Logger, metrics)
+	p.publisher, err = nats.Publisher{
+		Pool: p.pool, Conn: p.conn.Conn, Encoder: p.jobs.Encoder, Runners: p.runnerStore(), Scheduler: p.scheduler,
+		Logger: p.tel.Logger, Metrics: outboxes,
+	}.Open()
+	if err != nil || !p.cfg.Admission.Enabled {
+		return err
+	}
+	cursors, err := cursor.NewMetrics(p.tel.Metrics)
+	if err != nil {
+		return fmt.Errorf("admission: %w", err)
+	}
+	p.decisions, err = nats.AdmissionReader{
+		Pool: p.pool, JetStream: p.js, Cell: p.cell(), Scheduler: p.scheduler, Logger: p.tel.Logger, Metrics: cursors,
+		Consumers: consumers.Requested{JetStream: p.js, Cell: p.cell(), Service: serviceName},
+	}.Open()
 	return err
+}
+
+func (p *process) runnerStore() postgres.Runners {
+	return postgres.Runners{Pool: p.pool, Encoder: p.jobs.Encoder, Now: p.now}
 }
 
 // connectMap connects to the NATS with the cell map, if that is another one.
@@ -210,7 +237,7 @@ func (p *process) openKeys(context.Context) error {
 }
 
 func (p *process) openRunners(context.Context) error {
-	store := postgres.Runners{Pool: p.pool}
+	store := p.runnerStore()
 	p.registry = runner.NewRegistry(runner.Config{
 		Store: store, Changes: p.runnerChanges.Subscribe(), Logger: p.tel.Logger, Now: p.now,
 	})
@@ -233,6 +260,7 @@ func (p *process) openJobs(context.Context) error {
 	}
 	p.scheduler = &schedule.Scheduler{
 		Store: postgres.Pipelines{Pool: p.pool, Jobs: p.jobs}, Now: p.now, Logger: p.tel.Logger, ServerURL: server,
+		Admission: schedule.Admission(p.cfg.Admission),
 	}
 	p.executions = postgres.Executions{Pool: p.pool, Jobs: p.jobs, Followers: p.scheduler}
 	p.execution = execution.NewJobs(execution.Config{

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
 	"time"
 
 	"connectrpc.com/connect"
@@ -165,6 +166,12 @@ func (p *process) parts() []service.Part {
 			self.Ready()
 			return p.scheduler.RunDelayed(ctx)
 		}},
+		{Name: "admission_deadlines", StartAfter: afterDatabase, Run: func(
+			ctx context.Context, self *service.Handle,
+		) error {
+			self.Ready()
+			return p.scheduler.RunAdmission(ctx)
+		}},
 		listen("overdue", execution.Maintenance{
 			Pool: p.pool, Store: p.executions, Logger: p.tel.Logger, Now: p.now, Rules: execution.Rules{
 				Confirm: p.cfg.Queue.ConfirmTimeout, Silence: p.cfg.Queue.SilenceTimeout, Cancel: p.cfg.Queue.CancelTimeout,
@@ -180,7 +187,22 @@ func (p *process) parts() []service.Part {
 		listen("moves", p.driver),
 		p.api,
 	}
-	return append(parts, p.mapParts()...)
+	return slices.Concat(parts, p.admissionParts(), p.mapParts())
+}
+
+// admissionParts returns the part that applies the decisions of admission.
+func (p *process) admissionParts() []service.Part {
+	if p.decisions == nil {
+		return nil
+	}
+	return []service.Part{{
+		Name: "decisions", StartAfter: []string{"database", "streams"}, Check: p.decisions.Check, Run: func(
+			ctx context.Context, self *service.Handle,
+		) error {
+			self.Ready()
+			return p.decisions.Run(ctx)
+		},
+	}}
 }
 
 // mapParts returns the parts that keep the entry of the cell in the cell map.
@@ -222,12 +244,15 @@ func (p *process) migrate(ctx context.Context, _ *service.Handle) error {
 	if err := libpostgres.Migrate(ctx, p.pool, p.tel.Logger, series...); err != nil {
 		return fmt.Errorf("migrate: %w", err)
 	}
-	return postgres.ReserveIDs(ctx, p.pool, p.cfg.Cell.Number)
+	if err := postgres.ReserveIDs(ctx, p.pool, p.cfg.Cell.Number); err != nil {
+		return err
+	}
+	return p.runnerStore().PublishNew(ctx)
 }
 
 // findStreams waits until the service state has created the streams.
 func (p *process) findStreams(ctx context.Context, _ *service.Handle) error {
-	for _, name := range []string{topology.StreamJobs, topology.StreamDirectory} {
+	for _, name := range []string{topology.StreamJobs, topology.StreamRunners, topology.StreamDirectory} {
 		if _, err := p.js.Stream(ctx, name); err != nil {
 			return fmt.Errorf("open stream %s, which the service state creates: %w", name, err)
 		}

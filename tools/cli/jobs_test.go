@@ -68,6 +68,22 @@ RUNNER   DESCRIPTION   STATUS    TAKES IT   OFFLINE   TAGS   LATER   BECAUSE
 `, out)
 	out, _ = f.runs("jobs", "why", "72", "-o", "json")
 	require.Contains(t, out, `"rule": "tags"`)
+	f.explain = &runnersv1.ExplainJobResponse{
+		Message: "The job waits for admission by \"zones\".", Prerequisites: []*runnersv1.Prerequisite{
+			{
+				ControllerId: 9, Name: "list", Level: "project", State: "accepted", DryRun: true, AddedTags: []string{"a"},
+				RemovedTags: []string{"b"}, Reason: "it is\nlisted",
+			},
+			{ControllerId: 8, Name: "zones", Level: "group", State: "asked"},
+		},
+	}
+	out, _ = f.runs("jobs", "why", "72")
+	require.Equal(t, `The job waits for admission by "zones".
+
+CONTROLLER   NAME    LEVEL     STATE                TAGS    REASON
+9            list    project   accepted (dry run)   +a -b   it is listed
+8            zones   group     asked                        
+`, out)
 	f.explain = &runnersv1.ExplainJobResponse{Message: "The job waits for compile."}
 	out, _ = f.runs("jobs", "why", "72")
 	require.Equal(t, "The job waits for compile.\n", out)

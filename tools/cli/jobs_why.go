@@ -16,7 +16,8 @@ import (
 
 func (a *app) jobWhy() *cobra.Command {
 	return a.jobCommand("why", "Show what a job waits for", `Show what a job waits for: other jobs, admission or a runner.
-If it waits for a runner, a table has the runners that you can see, and each rule that keeps a runner from the job.`,
+If it waits for a runner, a table has the runners that you can see, and each rule that keeps a runner from the job.
+With admission, a table has what each controller decided.`,
 		func(ctx context.Context, api *client.Runners, id int64) error {
 			response, err := api.Jobs.ExplainJob(ctx, connect.NewRequest(&runnersv1.ExplainJobRequest{Id: id}))
 			if err != nil {
@@ -25,15 +26,47 @@ If it waits for a runner, a table has the runners that you can see, and each rul
 			if a.output != outputTable {
 				return a.print(response.Msg, table{})
 			}
-			if err := a.write(trace.Line(response.Msg.GetMessage()) + "\n"); err != nil ||
-				len(response.Msg.GetRunners()) == 0 {
+			if err := a.write(trace.Line(response.Msg.GetMessage()) + "\n"); err != nil {
 				return err
 			}
-			if err := a.write("\n"); err != nil {
-				return err
+			for _, t := range []table{
+				prerequisiteTable(response.Msg.GetPrerequisites()), verdictTable(response.Msg.GetRunners()),
+			} {
+				if len(t.rows) == 0 {
+					continue
+				}
+				if err := a.write("\n"); err != nil {
+					return err
+				}
+				if err := a.printTable(t); err != nil {
+					return err
+				}
 			}
-			return a.printTable(verdictTable(response.Msg.GetRunners()))
+			return nil
 		})
+}
+
+// prerequisiteTable has a row for each controller of admission.
+func prerequisiteTable(prerequisites []*runnersv1.Prerequisite) table {
+	t := table{header: []string{"CONTROLLER", "NAME", "LEVEL", "STATE", "TAGS", "REASON"}}
+	for _, p := range prerequisites {
+		state := p.GetState()
+		if p.GetDryRun() {
+			state += " (dry run)"
+		}
+		var tags []string
+		for _, tag := range p.GetAddedTags() {
+			tags = append(tags, "+"+tag)
+		}
+		for _, tag := range p.GetRemovedTags() {
+			tags = append(tags, "-"+tag)
+		}
+		t.rows = append(t.rows, []string{
+			strconv.FormatInt(p.GetControllerId(), 10), trace.Line(p.GetName()), trace.Line(p.GetLevel()), trace.Line(state),
+			trace.Line(strings.Join(tags, " ")), trace.Line(p.GetReason()),
+		})
+	}
+	return t
 }
 
 // obstacleRules are the rules in the order of their columns.

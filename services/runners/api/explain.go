@@ -49,6 +49,13 @@ func (s *jobService) ExplainJob(
 		return nil, err
 	}
 	out := &runnersv1.ExplainJobResponse{Job: message}
+	prerequisites, err := s.views.Prerequisites(ctx, found.ID)
+	if err != nil {
+		return nil, err
+	}
+	for i := range prerequisites {
+		out.Prerequisites = append(out.Prerequisites, prerequisiteMessage(&prerequisites[i]))
+	}
 	switch found.State {
 	case job.Created:
 		attempts, err := s.views.Attempts(ctx, found.PipelineID)
@@ -62,6 +69,8 @@ func (s *jobService) ExplainJob(
 		}
 		out.Message = explainPending(out.GetRunners())
 		out.Runners = out.GetRunners()[:min(len(out.GetRunners()), maxVerdicts)]
+	case job.Preparing:
+		out.Message = explainPreparing(prerequisites)
 	default:
 		out.Message = explainState(found)
 	}
@@ -71,8 +80,6 @@ func (s *jobService) ExplainJob(
 // explainState explains a job that waits for no other jobs and no runner.
 func explainState(j *job.Job) string {
 	switch j.State {
-	case job.Preparing:
-		return "The job waits for admission."
 	case job.Running:
 		return fmt.Sprintf("The job does not wait: runner %d executes it.", j.RunnerID)
 	case job.Canceling:
@@ -80,8 +87,34 @@ func explainState(j *job.Job) string {
 	case job.Skipped:
 		return "The job was skipped, because of how the jobs before it ended."
 	default:
+		if a := j.Admission; a != nil && a.Reason != "" && j.Last().Event == job.EventRejected {
+			return "The job was not admitted: " + a.Reason
+		}
 		return fmt.Sprintf("The job does not wait: its state is %s.", j.State)
 	}
+}
+
+// explainPreparing names the controllers that have not decided.
+func explainPreparing(prerequisites []job.Prerequisite) string {
+	var names []string
+	for i := range prerequisites {
+		if p := &prerequisites[i]; p.State == "asked" || p.State == "waiting" {
+			names = append(names, strconv.Quote(p.Name))
+		}
+	}
+	if len(names) == 0 {
+		return "The job waits for admission."
+	}
+	return fmt.Sprintf("The job waits for admission by %s.", listed(names))
+}
+
+// listed joins names, of which it shows the first ones.
+func listed(names []string) string {
+	list := strings.Join(names[:min(len(names), maxNamed)], ", ")
+	if more := len(names) - maxNamed; more > 0 {
+		list += fmt.Sprintf(" and %d more", more)
+	}
+	return list
 }
 
 // explainCreated names the jobs that a created job waits for.
@@ -95,15 +128,11 @@ func explainCreated(attempts []schedule.Attempt, j *job.Job) string {
 	if len(names) == 0 {
 		return "The job begins now."
 	}
-	quoted := make([]string, 0, maxNamed)
-	for _, name := range names[:min(len(names), maxNamed)] {
-		quoted = append(quoted, strconv.Quote(name))
+	quoted := make([]string, len(names))
+	for i, name := range names {
+		quoted[i] = strconv.Quote(name)
 	}
-	list := strings.Join(quoted, ", ")
-	if more := len(names) - len(quoted); more > 0 {
-		list += fmt.Sprintf(" and %d more", more)
-	}
-	return fmt.Sprintf("The job waits for %s to end.", list)
+	return fmt.Sprintf("The job waits for %s to end.", listed(quoted))
 }
 
 // explainPending counts the runners that take a job.

@@ -144,10 +144,10 @@ func (f *fixture) parts(c changes) []service.Part {
 	subscription := c.runners.Subscribe()
 	f.t.Cleanup(subscription.Close)
 	f.registry = runner.NewRegistry(runner.Config{
-		Store: postgres.Runners{Pool: f.pool}, Changes: subscription, Logger: slog.New(slog.DiscardHandler), Now: time.Now,
+		Store: f.runnerStore(), Changes: subscription, Logger: slog.New(slog.DiscardHandler), Now: time.Now,
 	})
 	f.runners = registration.New(registration.Config{
-		Cell: cell, Store: postgres.Runners{Pool: f.pool}, Registry: f.registry, Directory: f.directory,
+		Cell: cell, Store: f.runnerStore(), Registry: f.registry, Directory: f.directory,
 		Logger: slog.New(slog.DiscardHandler),
 	})
 	part := func(name string, run func(ctx context.Context, ready func()) error) service.Part {
@@ -345,4 +345,8 @@ func requireCode(t *testing.T, code errcode.Code, err error, message ...any) {
 	t.Helper()
 	require.Error(t, err, message...)
 	require.Equal(t, code, fault.CodeOf(err), "%v: %v", message, err)
+}
+
+func (f *fixture) runnerStore() postgres.Runners {
+	return postgres.Runners{Pool: f.pool, Encoder: publish.Encoder{Cell: cell}, Now: time.Now}
 }

@@ -46,7 +46,7 @@ func TestEveryReasonIsExplained(t *testing.T) {
 	f := newFixture(t)
 	id := f.create("a: {script: x}").GetJobs()[0].GetId()
 	for _, reason := range append(job.ReasonsOfRunners(), job.MissingDependency, job.StuckOrTimeout, job.NoMatchingRunner,
-		job.DeniedAdmission, job.DataIntegrity) {
+		job.DeniedAdmission, job.AdmissionTimeout, job.DataIntegrity) {
 		f.exec(`UPDATE jobs SET state = 'failed', reason = $2 WHERE id = $1`, id, string(reason))
 		got, err := f.as(reader).GetJob(t.Context(), connect.NewRequest(&runnersv1.GetJobRequest{Id: id}))
 		require.NoError(t, err)
@@ -178,6 +178,18 @@ func TestOtherJobsAreExplainedByASentence(t *testing.T) {
 	require.Equal(t, "The job was canceled: runner 31 ends it.", f.explain(reader, a1).GetMessage())
 	f.exec(`UPDATE jobs SET state = 'preparing' WHERE id = $1`, b)
 	require.Equal(t, "The job waits for admission.", f.explain(reader, b).GetMessage())
+	f.exec(`INSERT INTO prerequisites (job_id, preparation, controller_id, content) VALUES
+		($1, 2, 8, '{"controller_id": 8, "name": "zones", "level": "group", "position": 2, "state": "asked", "attempt": 1}'),
+		($1, 2, 9, '{"controller_id": 9, "name": "list", "level": "project", "position": 1, "state": "accepted"}')`, b)
+	waiting := f.explain(reader, b)
+	require.Equal(t, `The job waits for admission by "zones".`, waiting.GetMessage())
+	require.Len(t, waiting.GetPrerequisites(), 2)
+	require.Equal(t, "accepted", waiting.GetPrerequisites()[0].GetState())
+	f.exec(`UPDATE jobs SET state = 'failed', reason = 'denied_admission',
+		admission = '{"preparation": 2, "original_tags": ["linux"], "reason": "zones: not today"}' WHERE id = $1`, b)
+	rejected := f.explain(reader, b)
+	require.Equal(t, "The job was not admitted: zones: not today", rejected.GetMessage())
+	require.Equal(t, []string{"linux"}, rejected.GetJob().GetAdmission().GetOriginalTags())
 	f.exec(`UPDATE jobs SET state = 'skipped' WHERE id = $1`, b)
 	require.Contains(t, f.explain(reader, b).GetMessage(), "skipped")
 }

@@ -67,7 +67,13 @@ func jobMessage(j *job.Job, d postgres.Details) *runnersv1.Job {
 		FailureAllowed: j.FailureAllowed(), Attempt: int32(min(j.Attempt, 1<<30)), RetryOf: j.RetryOf, RetriedBy: j.RetriedBy,
 		RunnerId: j.RunnerID, Timeout: durationpb.New(j.Timeout), CreatedAt: timestamp(j.CreatedAt),
 		PendingSince: timestamp(j.PendingSince), StartedAt: timestamp(j.StartedAt), FinishedAt: timestamp(j.FinishedAt),
-		TraceSize: d.TraceSize, TraceVerified: d.TraceVerified, Needs: d.Needs,
+		TraceSize: d.TraceSize, TraceVerified: d.TraceVerified, Needs: d.Needs, PreparingSince: timestamp(j.PreparingSince),
+	}
+	if a := j.Admission; a != nil {
+		out.Admission = &runnersv1.JobAdmission{
+			OriginalTags: a.OriginalTags, AcceptedRunnerIds: a.AcceptedRunners, RejectedRunnerIds: a.RejectedRunners,
+			Reason: a.Reason,
+		}
 	}
 	for _, a := range d.Artifacts {
 		out.Artifacts = append(out.Artifacts, &runnersv1.Artifact{
@@ -75,6 +81,16 @@ func jobMessage(j *job.Job, d postgres.Details) *runnersv1.Job {
 		})
 	}
 	return out
+}
+
+func prerequisiteMessage(p *job.Prerequisite) *runnersv1.Prerequisite {
+	return &runnersv1.Prerequisite{
+		ControllerId: p.ControllerID, Name: p.Name, Level: p.Level, Position: int32(min(p.Position, 1<<30)), State: p.State,
+		DryRun: p.DryRun, Attempt: int32(min(p.Attempt, 1<<30)), AskedAt: timestamp(p.AskedAt),
+		Duration: durationpb.New(time.Duration(p.DurationMS) * time.Millisecond), Reason: p.Reason,
+		AddedTags: p.AddedTags, RemovedTags: p.RemovedTags, AcceptedRunnerIds: p.AcceptedRunners,
+		RejectedRunnerIds: p.RejectedRunners,
+	}
 }
 
 func pipelineMessage(p *schedule.Pipeline) *runnersv1.Pipeline {

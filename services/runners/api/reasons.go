@@ -17,6 +17,7 @@ func sentence(reason job.FailureReason) string {
 		job.StuckOrTimeout:      "No runner took the job in time, or its runner stopped reporting.",
 		job.NoMatchingRunner:    "No runner of the cell can take the job.",
 		job.DeniedAdmission:     "An admission policy denied the job.",
+		job.AdmissionTimeout:    "Admission did not decide about the job in time.",
 		job.DataIntegrity:       "The stored definition of the job cannot be read.",
 	}[reason]
 }

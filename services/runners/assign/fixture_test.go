@@ -47,6 +47,8 @@ type runner struct {
 	timeout  time.Duration
 }
 
+func (r runner) RunnerID() int64 { return r.id }
+
 func (r runner) TakesClass(tags []string, _ bool) bool {
 	return !slices.ContainsFunc(tags, func(tag string) bool { return !slices.Contains(r.tags, tag) })
 }

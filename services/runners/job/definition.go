@@ -8,7 +8,9 @@ type Definition struct {
 	Script      []string   `json:"script"`
 	AfterScript []string   `json:"after_script,omitempty"`
 	Variables   []Variable `json:"variables,omitempty"`
-	Artifacts   *Artifacts `json:"artifacts,omitempty"`
+	// Overridden are the predefined variables that others replace.
+	Overridden []Variable `json:"overridden,omitempty"`
+	Artifacts  *Artifacts `json:"artifacts,omitempty"`
 	// ArtifactJobs are the names of the jobs whose artifacts are downloaded first, in this order.
 	ArtifactJobs []string `json:"artifact_jobs,omitempty"`
 }
@@ -23,6 +25,8 @@ type Variable struct {
 	File bool `json:"file,omitempty"`
 	// Raw values are not expanded.
 	Raw bool `json:"raw,omitempty"`
+	// Predefined variables have a value that the service sets.
+	Predefined bool `json:"predefined,omitempty"`
 }
 
 // When artifacts are uploaded.
@@ -53,6 +57,20 @@ func (d Definition) MaskedValues() []string {
 		if v.Masked {
 			values = append(values, v.Value)
 		}
+	}
+	return values
+}
+
+// Predefined returns the predefined variables by name, with the values that the service set, whoever replaces them.
+func (d Definition) Predefined() map[string]string {
+	values := map[string]string{}
+	for _, v := range d.Variables {
+		if v.Predefined {
+			values[v.Key] = v.Value
+		}
+	}
+	for _, v := range d.Overridden {
+		values[v.Key] = v.Value
 	}
 	return values
 }

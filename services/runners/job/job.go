@@ -13,7 +13,7 @@ type Job struct {
 	Name string
 	// Stage of the pipeline.
 	Stage string
-	// Tags that a runner must have, sorted.
+	// Tags that a runner must have, sorted, as admission has changed them.
 	Tags []string
 	// Protected jobs may use protected runners.
 	Protected bool
@@ -38,10 +38,12 @@ type Job struct {
 	// Reason of a failed job.
 	Reason   FailureReason
 	ExitCode int
+	// Admission is what admission decided; nil before, and without admission.
+	Admission *Admission
 	// CanceledBy is the user who canceled the job; 0 for nobody, or the service.
 	CanceledBy int64
 
-	CreatedAt, PendingSince, StartedAt, FinishedAt time.Time
+	CreatedAt, PreparingSince, PendingSince, StartedAt, FinishedAt time.Time
 }
 
 // Policy tells how a failure of the job is treated.
@@ -62,7 +64,7 @@ func (p Policy) Allows(reason FailureReason, exitCode int) bool {
 	switch {
 	case p.AllowFailure:
 		return true
-	case reason == DeniedAdmission:
+	case reason == DeniedAdmission || reason == AdmissionTimeout:
 		return p.AllowDeniedAdmission
 	default:
 		return reason == ScriptFailure && slices.Contains(p.AllowExitCodes, exitCode)

@@ -22,7 +22,7 @@ func in(state job.State) job.Job {
 // transitions are all methods that change a job.
 func transitions() map[string]func(job.Job) (job.Change, error) {
 	return map[string]func(job.Job) (job.Change, error){
-		"prepare": func(j job.Job) (job.Change, error) { return j.Prepare(now) },
+		"prepare": func(j job.Job) (job.Change, error) { return j.Prepare(job.Preparation{}, now) },
 		"enqueue": func(j job.Job) (job.Change, error) { return j.Enqueue(now) },
 		"skip":    func(j job.Job) (job.Change, error) { return j.Skip(now) },
 		"take":    func(j job.Job) (job.Change, error) { return j.Take(job.Claim{RunnerID: 31, ManagerID: 77}, now) },
@@ -45,7 +45,7 @@ func transitions() map[string]func(job.Job) (job.Change, error) {
 func TestTransitionsArePossibleOnlyInTheirStates(t *testing.T) {
 	t.Parallel()
 	possible := map[string]map[job.State]job.State{
-		"prepare":   {job.Created: job.Preparing},
+		"prepare":   {job.Created: job.Preparing, job.Preparing: job.Preparing},
 		"enqueue":   {job.Created: job.Pending, job.Preparing: job.Pending},
 		"skip":      {job.Created: job.Skipped},
 		"take":      {job.Pending: job.Running},

@@ -55,6 +55,8 @@ const (
 	// NoMatchingRunner: no runner of the cell could ever take the job.
 	NoMatchingRunner FailureReason = "no_matching_runner"
 	DeniedAdmission  FailureReason = "denied_admission"
+	// AdmissionTimeout: admission did not decide in time.
+	AdmissionTimeout FailureReason = "admission_timeout"
 	// DataIntegrity: what the service stored of the job cannot be read.
 	DataIntegrity FailureReason = "data_integrity_failure"
 )

@@ -13,6 +13,8 @@ type Event string
 const (
 	EventCreated   Event = "created"
 	EventPreparing Event = "preparing"
+	EventAdmitted  Event = "admitted"
+	EventRejected  Event = "rejected"
 	EventPending   Event = "pending"
 	EventRunning   Event = "running"
 	EventReleased  Event = "released"
@@ -31,6 +33,8 @@ type Change struct {
 	Job   Job
 	Event Event
 	At    time.Time
+	// Preparation is set if the job begins to wait for admission.
+	Preparation *Preparation
 }
 
 // TransitionError reports a transition that the state of the job does not permit.
@@ -45,6 +49,13 @@ func (e *TransitionError) Error() string {
 	return fmt.Sprintf("job %d is %s: it is not possible to %s it", e.JobID, e.State, e.To)
 }
 
+// NotAdmittedError reports a runner that admission does not accept for the job.
+type NotAdmittedError struct{ JobID, RunnerID int64 }
+
+func (e *NotAdmittedError) Error() string {
+	return fmt.Sprintf("job %d: admission does not accept runner %d", e.JobID, e.RunnerID)
+}
+
 func (j Job) refuse(to string) (Change, error) {
 	return Change{}, &TransitionError{JobID: j.ID, State: j.State, To: to}
 }
@@ -53,22 +64,25 @@ func (j Job) refuse(to string) (Change, error) {
 func (j Job) next(state State, event Event, now time.Time) Change {
 	j.State = state
 	j.Revision++
-	return Change{j, event, stamp(now)}
+	return Change{Job: j, Event: event, At: stamp(now)}
 }
 
 // Create returns the first change of a job. State, Revision and CreatedAt of the given job are ignored.
 func Create(j Job, now time.Time) Change {
 	j.State, j.Revision, j.CreatedAt = Created, 1, stamp(now)
 	j.Attempt = max(j.Attempt, 1)
-	return Change{j, EventCreated, j.CreatedAt}
+	return Change{Job: j, Event: EventCreated, At: j.CreatedAt}
 }
 
-// Prepare begins admission of a created job.
-func (j Job) Prepare(now time.Time) (Change, error) {
-	if j.State != Created {
+// Prepare begins admission of a created job, or begins it again.
+func (j Job) Prepare(p Preparation, now time.Time) (Change, error) {
+	if j.State != Created && j.State != Preparing {
 		return j.refuse("prepare")
 	}
-	return j.next(Preparing, EventPreparing, now), nil
+	j.PreparingSince = stamp(now)
+	c := j.next(Preparing, EventPreparing, now)
+	c.Preparation = &p
+	return c, nil
 }
 
 // Enqueue makes the job wait for a runner.
@@ -76,8 +90,12 @@ func (j Job) Enqueue(now time.Time) (Change, error) {
 	if j.State != Created && j.State != Preparing {
 		return j.refuse("enqueue")
 	}
+	return j.enqueue(now), nil
+}
+
+func (j Job) enqueue(now time.Time) Change {
 	j.PendingSince = stamp(now)
-	return j.next(Pending, EventPending, now), nil
+	return j.next(Pending, EventPending, now)
 }
 
 // Skip ends a job that never runs.
@@ -100,6 +118,9 @@ type Claim struct {
 func (j Job) Take(claim Claim, now time.Time) (Change, error) {
 	if j.State != Pending {
 		return j.refuse("take")
+	}
+	if !j.Admission.Allows(claim.RunnerID) {
+		return Change{}, &NotAdmittedError{JobID: j.ID, RunnerID: claim.RunnerID}
 	}
 	j.RunnerID, j.ManagerID, j.Claims = claim.RunnerID, claim.ManagerID, j.Claims+1
 	j.RunTimeout = TimeoutOn(j.Timeout, claim.MaximumTimeout)
@@ -181,7 +202,7 @@ func (j Job) Retry(id int64, now time.Time) (replaced, created Change, err error
 	}
 	created = Create(Job{
 		ID: id, PipelineID: j.PipelineID, ProjectID: j.ProjectID, OrganizationID: j.OrganizationID,
-		Name: j.Name, Stage: j.Stage, Tags: slices.Clone(j.Tags), Protected: j.Protected, Timeout: j.Timeout,
+		Name: j.Name, Stage: j.Stage, Tags: slices.Clone(j.originalTags()), Protected: j.Protected, Timeout: j.Timeout,
 		Policy:  j.Policy,
 		Attempt: j.Attempt + 1, RetryOf: j.ID,
 	}, now)
@@ -197,10 +218,13 @@ func (j Job) Move(now time.Time) (Change, error) {
 	return j.next(j.State, EventMoved, now), nil
 }
 
-// Arrive returns the change of a job that came from another cell.
+// Arrive returns the change of a job that came from another cell. Admission begins again for one that waits for it.
 func (j Job) Arrive(now time.Time) (Change, error) {
 	if j.State.Active() {
 		return j.refuse("receive")
+	}
+	if j.State == Preparing {
+		j.PreparingSince = time.Time{}
 	}
 	return j.next(j.State, EventArrived, now), nil
 }
@@ -215,7 +239,9 @@ func (j Job) Last() Change {
 	case Created:
 		c.Event, c.At = EventCreated, j.CreatedAt
 	case Preparing:
-		c.Event, c.At = EventPreparing, j.CreatedAt
+		if c.Event, c.At = EventPreparing, j.PreparingSince; c.At.IsZero() {
+			c.Event, c.At = EventArrived, j.CreatedAt
+		}
 	case Pending:
 		c.Event, c.At = EventPending, j.PendingSince
 	case Running:
@@ -224,6 +250,9 @@ func (j Job) Last() Change {
 		c.Event, c.At = EventCanceling, j.StartedAt
 	case Success, Failed:
 		c.Event, c.At = EventFinished, j.FinishedAt
+		if j.Reason == DeniedAdmission || j.Reason == AdmissionTimeout {
+			c.Event = EventRejected
+		}
 	case Canceled:
 		c.Event, c.At = EventCanceled, j.FinishedAt
 	case Skipped:

@@ -1,2 +1,3 @@
-// Package nats is the NATS adapter of the service: it publishes the outbox to the stream JOBS, and reads that stream.
+// Package nats is the NATS adapter of the service: it publishes the outbox to the streams JOBS and RUNNERS, and
+// reads JOBS and ADMISSION.
 package nats

@@ -50,7 +50,9 @@ func newPlanner(file *cifile.File, in Input) *planner {
 	}
 	p.predefined, p.ofFile = Predefined(in, file.Name), ofFile(file.Variables)
 	if in.PipelineID != 0 {
-		p.identity = []job.Variable{{Key: "CI_PIPELINE_ID", Value: strconv.FormatInt(in.PipelineID, 10), Raw: true}}
+		var identity variables
+		identity.add("CI_PIPELINE_ID", strconv.FormatInt(in.PipelineID, 10))
+		p.identity = identity
 	}
 	return p
 }
@@ -137,6 +139,7 @@ func (p *planner) addCopy(g *plannedGroup, added Job, c jobCopy, ofCopy []job.Va
 	}
 	added.Name, added.When, added.Policy = c.name, job.When(decided.when), policy(g.Job, decided.allowFailure)
 	added.Definition.Variables = list
+	added.Definition.Overridden = overridden(list, slices.Concat(p.predefined, p.identity, predefinedOf(g.Job, c)))
 	g.jobs = append(g.jobs, added)
 	return true
 }

@@ -34,7 +34,7 @@ type variables []job.Variable
 
 // add adds a variable whose value the runner does not expand.
 func (v *variables) add(key, value string) {
-	*v = append(*v, job.Variable{Key: key, Value: value, Raw: true})
+	*v = append(*v, job.Variable{Key: key, Value: value, Raw: true, Predefined: true})
 }
 
 func (v *variables) server(address *url.URL) {
@@ -123,6 +123,21 @@ func merge(lists ...[]job.Variable) []job.Variable {
 				continue
 			}
 			places[v.Key] = len(out)
+			out = append(out, v)
+		}
+	}
+	return out
+}
+
+// overridden returns the predefined variables that others have replaced in a list.
+func overridden(list []job.Variable, predefined []job.Variable) []job.Variable {
+	kept := make(map[string]bool, len(predefined))
+	for _, v := range list {
+		kept[v.Key] = v.Predefined
+	}
+	var out []job.Variable
+	for _, v := range predefined {
+		if !kept[v.Key] {
 			out = append(out, v)
 		}
 	}

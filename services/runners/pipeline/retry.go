@@ -9,13 +9,13 @@ import (
 )
 
 // ShouldRetry reports whether a job that failed is retried without a user. runs is how many attempts of the job were
-// not skipped, this one included. A job that was canceled or denied by admission is never retried.
+// not skipped, this one included. A job that was canceled or not admitted is never retried.
 //
 // The new attempt must exist before the next call of [Advance], which otherwise decides with the failure. Until
 // [RetryDelay] has passed, it is delayed.
 func ShouldRetry(policy job.Policy, runs int, reason job.FailureReason) bool {
 	switch {
-	case reason == job.DeniedAdmission || reason == job.CanceledByRunner:
+	case reason == job.DeniedAdmission || reason == job.AdmissionTimeout || reason == job.CanceledByRunner:
 		return false
 	case runs > policy.Retries:
 		return false

@@ -27,6 +27,8 @@ const (
 	tableDelayed     = "delayed_jobs"
 	tableTraces      = "traces"
 	tableArtifacts   = move.TableArtifacts
+	// tablePrerequisites has what admission reported.
+	tablePrerequisites = "prerequisites"
 )
 
 // Arrivals stores organizations that come from other cells.
@@ -70,8 +72,9 @@ func pipelineRows() map[string]string {
 		tableJobs: insertRow(tableJobs, jobColumns, `r.pipeline_id = $2 AND r.state NOT IN ('running', 'canceling')
 			AND EXISTS (SELECT FROM pipelines AS p WHERE p.id = $2 AND p.organization_id = r.organization_id
 				AND p.project_id = r.project_id)`+freeID),
-		tableDelayed: insertRow(tableDelayed, `job_id, pipeline_id, begins_at`, ofPipeline+` AND `+ofJob),
-		tableTraces:  insertRow(tableTraces, `job_id, state, updated_at, watched_until`, ofJob),
+		tableDelayed:       insertRow(tableDelayed, `job_id, pipeline_id, begins_at`, ofPipeline+` AND `+ofJob),
+		tablePrerequisites: insertRow(tablePrerequisites, `job_id, preparation, controller_id, content`, ofJob),
+		tableTraces:        insertRow(tableTraces, `job_id, state, updated_at, watched_until`, ofJob),
 		tableArtifacts: `WITH r AS (SELECT ` + artifactColumns + ` FROM json_populate_record(NULL::artifacts, $1::json)),
 			used AS (DELETE FROM unused_objects WHERE object = (SELECT object FROM r) RETURNING object)
 			INSERT INTO artifacts (` + artifactColumns + `)
@@ -191,9 +194,7 @@ func (s Arrivals) StoreRunners(
 				return err
 			}
 		}
-		_, err = tx.Exec(ctx, `SELECT pg_notify($1, id::text) FROM runners WHERE organization_id = $2`,
-			RunnerChannel, organization)
-		return err //nolint:wrapcheck // wrapped below
+		return s.runners().publishNew(ctx, tx)
 	})
 	return postgres.Unavailable(ctx, refusedRow(err))
 }
@@ -395,7 +396,7 @@ func (s Arrivals) CancelArrival(ctx context.Context, m move.Move) error {
 		case known[0].Phase != move.Arriving:
 			return fault.New(errcode.FailedPrecondition, "organization %d is open in this cell: move it back", m.OrganizationID)
 		}
-		if err := deleteRunnersOf(ctx, tx, m.OrganizationID); err != nil {
+		if err := s.deleteRunnersOf(ctx, tx, m.OrganizationID); err != nil {
 			return err
 		}
 		_, err = tx.Exec(ctx, `UPDATE moves SET phase = 'canceled', ended_at = $2 WHERE id = $1`, m.ID, s.Now())

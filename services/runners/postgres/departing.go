@@ -79,6 +79,7 @@ func (s Moves) Pipeline(ctx context.Context, pipelineID int64, send func(move.Pi
 			{tableDefinitions, `pipeline_id = $1 ORDER BY position`},
 			{tableJobs, `pipeline_id = $1 ORDER BY id`},
 			{tableDelayed, `pipeline_id = $1 ORDER BY job_id`},
+			{tablePrerequisites, ofJob},
 			{tableTraces, ofJob},
 		} {
 			if err := sendRows(ctx, tx, t.table, t.condition, pipelineID, row); err != nil {
@@ -146,7 +147,7 @@ func (s Moves) removePipeline(ctx context.Context, tx pgx.Tx, pipelineID int64, 
 	batch.Queue(`DELETE FROM claims WHERE job_id = ANY ($1) AND job_id NOT IN (SELECT job_id FROM moved_jobs)`, jobs)
 	batch.Queue(`INSERT INTO unused_objects (object, since) SELECT object, $2 FROM artifacts WHERE job_id = ANY ($1)`,
 		jobs, s.Now())
-	for _, table := range []string{tableArtifacts, "trace_parts", tableTraces} {
+	for _, table := range []string{tableArtifacts, tablePrerequisites, "trace_parts", tableTraces} {
 		batch.Queue(`DELETE FROM `+table+` WHERE job_id = ANY ($1)`, jobs)
 	}
 	batch.Queue(`DELETE FROM jobs WHERE id = ANY ($1)`, jobs)
@@ -161,17 +162,24 @@ func (s Moves) removePipeline(ctx context.Context, tx pgx.Tx, pipelineID int64, 
 // ForgetRunners implements [move.Store].
 func (s Moves) ForgetRunners(ctx context.Context, organizationID int64) error {
 	return postgres.Unavailable(ctx, postgres.InTx(ctx, s.Pool, func(tx pgx.Tx) error {
-		return deleteRunnersOf(ctx, tx, organizationID)
+		return s.deleteRunnersOf(ctx, tx, organizationID)
 	}))
 }
 
-func deleteRunnersOf(ctx context.Context, tx pgx.Tx, organizationID int64) error {
-	const remove = `WITH removed AS (DELETE FROM runners WHERE organization_id = $2 RETURNING id)
-		SELECT pg_notify($1, id::text) FROM removed`
-	if _, err := tx.Exec(ctx, remove, RunnerChannel, organizationID); err != nil {
+func (s Moves) deleteRunnersOf(ctx context.Context, tx pgx.Tx, organizationID int64) error {
+	deleted, err := collect(ctx, tx, "deleted runners", scanRunner,
+		`DELETE FROM runners WHERE organization_id = $1 RETURNING `+runnerColumns, organizationID)
+	if err == nil {
+		err = s.runners().publish(ctx, tx, s.Jobs.Encoder.RunnerDeleted, deleted...)
+	}
+	if err != nil {
 		return fmt.Errorf("remove the runners of organization %d: %w", organizationID, err)
 	}
 	return nil
+}
+
+func (s Moves) runners() Runners {
+	return Runners{Pool: s.Pool, Encoder: s.Jobs.Encoder, Now: s.Now}
 }
 
 // ForgetMovedJobs removes what is left of jobs whose runners cannot repeat a request any more.

@@ -40,19 +40,16 @@ var ErrStale = errors.New("the job has changed meanwhile")
 
 const jobColumns = `id, pipeline_id, project_id, organization_id, name, stage, tags, protected, timeout_s, policy,
 	state, revision, attempt, retry_of, retried_by, claims, runner_id, manager_id, run_timeout_s, reason, exit_code,
-	canceled_by, created_at, pending_since, started_at, finished_at`
+	canceled_by, created_at, pending_since, started_at, finished_at, admission, preparing_since`
 
 // columns returns the values of a job in the order of jobColumns.
 func columns(j job.Job) []any {
-	tags := j.Tags
-	if tags == nil {
-		tags = []string{}
-	}
 	return []any{
-		j.ID, j.PipelineID, j.ProjectID, j.OrganizationID, j.Name, j.Stage, tags, j.Protected, seconds(j.Timeout),
+		j.ID, j.PipelineID, j.ProjectID, j.OrganizationID, j.Name, j.Stage, list(j.Tags), j.Protected, seconds(j.Timeout),
 		policyOf(j.Policy), string(j.State), j.Revision, j.Attempt, j.RetryOf, j.RetriedBy, j.Claims, j.RunnerID,
 		j.ManagerID, seconds(j.RunTimeout), string(j.Reason), j.ExitCode, j.CanceledBy, j.CreatedAt,
-		nullable(j.PendingSince), nullable(j.StartedAt), nullable(j.FinishedAt),
+		nullable(j.PendingSince), nullable(j.StartedAt), nullable(j.FinishedAt), (*admission)(j.Admission),
+		nullable(j.PreparingSince),
 	}
 }
 
@@ -65,10 +62,11 @@ func scanJob(row pgx.CollectableRow) (job.Job, error) {
 
 // jobRow is a row of jobColumns.
 type jobRow struct {
-	job                        job.Job
-	timeout, runTimeout        int64
-	policy                     policy
-	pending, started, finished *time.Time
+	job                                   job.Job
+	timeout, runTimeout                   int64
+	policy                                policy
+	admission                             *admission
+	preparing, pending, started, finished *time.Time
 }
 
 // targets returns what a row is scanned into, in the order of jobColumns.
@@ -78,7 +76,7 @@ func (r *jobRow) targets() []any {
 		&j.ID, &j.PipelineID, &j.ProjectID, &j.OrganizationID, &j.Name, &j.Stage, &j.Tags, &j.Protected,
 		&r.timeout, &r.policy, &j.State, &j.Revision, &j.Attempt, &j.RetryOf, &j.RetriedBy, &j.Claims, &j.RunnerID,
 		&j.ManagerID, &r.runTimeout, &j.Reason, &j.ExitCode, &j.CanceledBy, &j.CreatedAt, &r.pending, &r.started,
-		&r.finished,
+		&r.finished, &r.admission, &r.preparing,
 	}
 }
 
@@ -87,11 +85,10 @@ func (r *jobRow) read() job.Job {
 	j := r.job
 	j.Timeout, j.RunTimeout = time.Duration(r.timeout)*time.Second, time.Duration(r.runTimeout)*time.Second
 	j.Policy = r.policy.policy()
-	j.CreatedAt = j.CreatedAt.UTC()
+	j.Admission = (*job.Admission)(r.admission)
+	j.CreatedAt, j.PreparingSince = j.CreatedAt.UTC(), timeOf(r.preparing)
 	j.PendingSince, j.StartedAt, j.FinishedAt = timeOf(r.pending), timeOf(r.started), timeOf(r.finished)
-	if len(j.Tags) == 0 {
-		j.Tags = nil
-	}
+	j.Tags = unlist(j.Tags)
 	return j
 }
 
@@ -102,6 +99,15 @@ type policy struct {
 	AllowFailure         bool                `json:"allow_failure,omitempty"`
 	AllowExitCodes       []int               `json:"allow_exit_codes,omitempty"`
 	AllowDeniedAdmission bool                `json:"allow_denied_admission,omitempty"`
+}
+
+// admission is the JSON form of a [job.Admission] in the table.
+type admission struct {
+	Preparation     int64    `json:"preparation"`
+	OriginalTags    []string `json:"original_tags,omitempty"`
+	AcceptedRunners []int64  `json:"accepted_runners,omitempty"`
+	RejectedRunners []int64  `json:"rejected_runners,omitempty"`
+	Reason          string   `json:"reason,omitempty"`
 }
 
 func policyOf(p job.Policy) policy  { return policy(p) }
@@ -123,12 +129,13 @@ func timeOf(t *time.Time) time.Time {
 }
 
 const insertJobValues = `INSERT INTO jobs (` + jobColumns + `) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11,
-	$12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26)`
+	$12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28)`
 
 // updateJob writes what a transition can change, if the job has the revision before it.
 const updateJob = `UPDATE jobs SET state = $3, revision = $2, retried_by = $4, claims = $5, runner_id = $6,
 	manager_id = $7, run_timeout_s = $8, reason = $9, exit_code = $10, canceled_by = $11, pending_since = $12,
-	started_at = $13, finished_at = $14 WHERE id = $1 AND revision = $2 - 1`
+	started_at = $13, finished_at = $14, tags = $15, admission = $16, preparing_since = $17
+	WHERE id = $1 AND revision = $2 - 1`
 
 // changed are the columns of the job that a statement of a transition has stored. Replicas are notified of it.
 const changed = ` RETURNING id, claims, started_at, pg_notify('` + JobChannel + `', id::text)`
@@ -136,15 +143,15 @@ const changed = ` RETURNING id, claims, started_at, pg_notify('` + JobChannel + 
 // A transition is one statement with its event and its notifications, of which all or nothing is stored.
 var (
 	storeNew = `WITH job AS (` + insertJobValues + ` ON CONFLICT (id) DO NOTHING` + changed + `) ` +
-		outbox.InsertFrom("job", 27)
-	storeUpdate = `WITH job AS (` + updateJob + changed + `) ` + outbox.InsertFrom("job", 15)
+		outbox.InsertFrom("job", 29)
+	storeUpdate = `WITH job AS (` + updateJob + changed + `) ` + outbox.InsertFrom("job", 18)
 	// storeClaim stores the claim of a runner, too, unless the organization moves.
 	storeClaim = `WITH job AS (` + updateJob + ` AND ` + notClosed + changed + `), claim AS (
 			INSERT INTO claims (job_id, number, token_hash, expires_at, claimed_at)
-			SELECT id, claims, $18, $19, started_at FROM job
+			SELECT id, claims, $21, $22, started_at FROM job
 			ON CONFLICT (job_id) DO UPDATE SET number = excluded.number, token_hash = excluded.token_hash,
 				expires_at = excluded.expires_at, claimed_at = excluded.claimed_at, confirmed_at = NULL, contacted_at = NULL
-		) ` + outbox.InsertFrom("job", 15)
+		) ` + outbox.InsertFrom("job", 18)
 )
 
 // updated returns the arguments of updateJob.
@@ -152,7 +159,7 @@ func updated(j job.Job) []any {
 	return []any{
 		j.ID, j.Revision, string(j.State), j.RetriedBy, j.Claims, j.RunnerID, j.ManagerID, seconds(j.RunTimeout),
 		string(j.Reason), j.ExitCode, j.CanceledBy, nullable(j.PendingSince), nullable(j.StartedAt),
-		nullable(j.FinishedAt),
+		nullable(j.FinishedAt), list(j.Tags), (*admission)(j.Admission), nullable(j.PreparingSince),
 	}
 }
 

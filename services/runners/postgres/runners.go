@@ -9,10 +9,13 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/nats-io/nats.go"
 
 	"lockstep.internal/libs/fault"
+	"lockstep.internal/libs/outbox"
 	"lockstep.internal/libs/postgres"
 	"lockstep.internal/schemas/gen/errcode"
+	"lockstep.internal/services/runners/publish"
 	"lockstep.internal/services/runners/runner"
 )
 
@@ -28,10 +31,12 @@ func NewRunnerChanges(pool *pgxpool.Pool) *RunnerChanges {
 	return postgres.NewChangeListener(pool, RunnerChannel, parse)
 }
 
-// Runners stores runners and their managers, and notifies all replicas. It implements [runner.Store]. Errors are faults
-// where the caller can do something about them.
+// Runners stores runners and their managers, publishes changes of runners, and notifies all replicas. It implements
+// [runner.Store]. Errors are faults where the caller can do something about them.
 type Runners struct {
-	Pool *pgxpool.Pool
+	Pool    *pgxpool.Pool
+	Encoder publish.Encoder
+	Now     func() time.Time
 }
 
 const runnerColumns = `id, type, organization_id, group_id, project_ids, description, maintenance_note, tags,
@@ -90,8 +95,8 @@ func scanRunner(row pgx.CollectableRow) (runner.Runner, error) {
 func (s Runners) Create(ctx context.Context, r runner.Runner) (runner.Runner, error) {
 	const insert = `INSERT INTO runners (type, organization_id, group_id, project_ids, description, maintenance_note, tags,
 		run_untagged, locked, protected, paused, maximum_timeout_s, user_ids, group_ids, token_hash, token_expires_at,
-		created_by, created_at, revision)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19) RETURNING id`
+		created_by, created_at, revision, published)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, true) RETURNING id`
 	r.Revision = 1
 	err := s.tx(ctx, func(tx pgx.Tx) error {
 		if err := shareOpen(ctx, tx, Owner{OrganizationID: r.OrganizationID}); err != nil {
@@ -100,7 +105,7 @@ func (s Runners) Create(ctx context.Context, r runner.Runner) (runner.Runner, er
 		if err := tx.QueryRow(ctx, insert, runnerValues(r)...).Scan(&r.ID); err != nil {
 			return fmt.Errorf("create a runner: %w", err)
 		}
-		return notifyRunner(ctx, tx, r.ID)
+		return s.publish(ctx, tx, s.Encoder.Runner, r)
 	})
 	return r, err
 }
@@ -111,7 +116,7 @@ func (s Runners) Update(ctx context.Context, r runner.Runner) (runner.Runner, er
 	const update = `UPDATE runners SET organization_id = $3, group_id = $4, project_ids = $5, description = $6,
 		maintenance_note = $7, tags = $8, run_untagged = $9, locked = $10, protected = $11, paused = $12,
 		maximum_timeout_s = $13, user_ids = $14, group_ids = $15, token_hash = $16, token_expires_at = $17,
-		revision = revision + 1
+		revision = revision + 1, published = true
 		WHERE id = $1 AND revision = $2`
 	values := runnerValues(r)
 	args := append([]any{r.ID, r.Revision}, values[1:len(values)-3]...)
@@ -126,9 +131,9 @@ func (s Runners) Update(ctx context.Context, r runner.Runner) (runner.Runner, er
 		if tag.RowsAffected() == 0 {
 			return notUpdated(ctx, tx, r.ID)
 		}
-		return notifyRunner(ctx, tx, r.ID)
+		r.Revision++
+		return s.publish(ctx, tx, s.Encoder.Runner, r)
 	})
-	r.Revision++
 	return r, err
 }
 
@@ -154,22 +159,63 @@ func (s Runners) Delete(ctx context.Context, id int64) error {
 		if err := shareOpen(ctx, tx, Owner{RunnerID: id}); err != nil {
 			return err
 		}
-		tag, err := tx.Exec(ctx, `DELETE FROM runners WHERE id = $1`, id)
+		deleted, err := collect(ctx, tx, "a deleted runner", scanRunner,
+			`DELETE FROM runners WHERE id = $1 RETURNING `+runnerColumns, id)
 		if err != nil {
-			return fmt.Errorf("delete runner %d: %w", id, err)
+			return err
 		}
-		if tag.RowsAffected() == 0 {
+		if len(deleted) == 0 {
 			return errNoRunner(id)
 		}
-		return notifyRunner(ctx, tx, id)
+		return s.publish(ctx, tx, s.Encoder.RunnerDeleted, deleted...)
 	})
 }
 
-func notifyRunner(ctx context.Context, tx pgx.Tx, id int64) error {
-	if _, err := tx.Exec(ctx, `SELECT pg_notify($1, $2)`, RunnerChannel, strconv.FormatInt(id, 10)); err != nil {
-		return fmt.Errorf("notify replicas of runner %d: %w", id, err)
+// publish publishes runners that were stored or deleted, and notifies all replicas.
+func (s Runners) publish(
+	ctx context.Context, tx pgx.Tx, encode func(context.Context, runner.Runner, time.Time) (*nats.Msg, error),
+	runners ...runner.Runner,
+) error {
+	messages, ids := make([]*nats.Msg, len(runners)), make([]int64, len(runners))
+	for i, r := range runners {
+		var err error
+		if messages[i], err = encode(ctx, r, s.Now()); err != nil {
+			return err
+		}
+		ids[i] = r.ID
+	}
+	if err := outbox.Insert(ctx, tx, messages...); err != nil {
+		return fmt.Errorf("publish %d runners: %w", len(runners), err)
+	}
+	const notify = `SELECT pg_notify($1, id::text) FROM unnest($2::bigint[]) AS id`
+	if _, err := tx.Exec(ctx, notify, RunnerChannel, ids); err != nil {
+		return fmt.Errorf("notify replicas of %d runners: %w", len(runners), err)
 	}
 	return nil
+}
+
+// PublishNew publishes the runners that the stream does not have: those of the time before it.
+func (s Runners) PublishNew(ctx context.Context) error {
+	return s.tx(ctx, func(tx pgx.Tx) error {
+		return s.publishNew(ctx, tx)
+	})
+}
+
+func (s Runners) publishNew(ctx context.Context, tx pgx.Tx) error {
+	return s.publishAll(ctx, tx, `UPDATE runners SET published = true WHERE NOT published RETURNING `+runnerColumns)
+}
+
+// PublishAll publishes all runners again.
+func (s Runners) PublishAll(ctx context.Context, tx pgx.Tx) error {
+	return s.publishAll(ctx, tx, `SELECT `+runnerColumns+` FROM runners ORDER BY id FOR SHARE`)
+}
+
+func (s Runners) publishAll(ctx context.Context, tx pgx.Tx, read string) error {
+	found, err := collect(ctx, tx, "runners", scanRunner, read)
+	if err != nil {
+		return err
+	}
+	return s.publish(ctx, tx, s.Encoder.Runner, found...)
 }
 
 func (s Runners) tx(ctx context.Context, fn func(tx pgx.Tx) error) error {

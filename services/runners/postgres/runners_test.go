@@ -19,7 +19,9 @@ import (
 )
 
 // runners is the store of the fixture.
-func (f *fixture) runners() postgres.Runners { return postgres.Runners{Pool: f.pool} }
+func (f *fixture) runners() postgres.Runners {
+	return postgres.Runners{Pool: f.pool, Encoder: f.jobs.Encoder, Now: func() time.Time { return now }}
+}
 
 // create stores a runner of the instance and returns it with its token.
 func (f *fixture) create(change ...func(*runner.Runner)) (runner.Runner, string) {

@@ -30,7 +30,8 @@ func PutReplayed(ctx context.Context, tx pgx.Tx, changes []job.Change) error {
 		runner_id = excluded.runner_id,
 		manager_id = excluded.manager_id, run_timeout_s = excluded.run_timeout_s, reason = excluded.reason,
 		exit_code = excluded.exit_code, canceled_by = excluded.canceled_by, pending_since = excluded.pending_since,
-		started_at = excluded.started_at, finished_at = excluded.finished_at
+		started_at = excluded.started_at, finished_at = excluded.finished_at, tags = excluded.tags,
+		admission = excluded.admission, preparing_since = excluded.preparing_since
 		WHERE jobs.revision < excluded.revision`
 	var batch pgx.Batch
 	for _, c := range changes {

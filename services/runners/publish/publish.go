@@ -43,23 +43,35 @@ func EventOf(eventType string) job.Event {
 }
 
 func (e Encoder) change(ctx context.Context, c job.Change) (*nats.Msg, error) {
+	content, err := dataOf(c)
+	if err != nil {
+		return nil, err
+	}
 	id, name := strconv.FormatInt(c.Job.ID, 10), string(c.Event)
 	subject := e.Cell.Job(c.Job.ProjectID, c.Job.ID, name)
-	made, err := event.New(event.Attributes{
-		Type: typePrefix + name + typeSuffix, Source: event.ServiceSource(string(e.Cell), "runners"),
-		Subject: id, ID: id + "/" + strconv.FormatInt(c.Job.Revision, 10) + "/" + name, Time: c.At,
-	}, data{Job: encode(c.Job)})
+	m, err := e.encode(ctx, subject, event.Attributes{
+		Type: typePrefix + name + typeSuffix, Subject: id,
+		ID: id + "/" + strconv.FormatInt(c.Job.Revision, 10) + "/" + name, Time: c.At,
+	}, content)
 	if err != nil {
 		return nil, fmt.Errorf("encode an event for %s: %w", subject, err)
+	}
+	return m, nil
+}
+
+// encode returns the message of an event of this service, with the trace of the context.
+func (e Encoder) encode(
+	ctx context.Context, subject string, attributes event.Attributes, content any,
+) (*nats.Msg, error) {
+	attributes.Source = event.ServiceSource(string(e.Cell), "runners")
+	made, err := event.New(attributes, content)
+	if err != nil {
+		return nil, err
 	}
 	header := nats.Header{}
 	telemetry.Inject(ctx, header)
 	if parent := header[event.TraceParent]; len(parent) > 0 {
 		made.SetExtension(event.TraceParent, parent[0])
 	}
-	m, err := event.Encode(made, subject)
-	if err != nil {
-		return nil, fmt.Errorf("encode an event for %s: %w", subject, err)
-	}
-	return m, nil
+	return event.Encode(made, subject)
 }

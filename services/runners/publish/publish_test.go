@@ -25,7 +25,12 @@ func TestEveryTransitionIsAValidEventFromWhichTheJobIsRead(t *testing.T) {
 			Retries: 2, RetryWhen: []job.FailureReason{job.ScriptFailure}, AllowFailure: true, AllowExitCodes: []int{137},
 			AllowDeniedAdmission: true,
 		},
-		CreatedAt: now, PendingSince: now.Add(time.Second), StartedAt: now.Add(2 * time.Second),
+		Admission: &job.Admission{
+			Preparation: 2, OriginalTags: []string{"go"}, AcceptedRunners: []int64{31}, RejectedRunners: []int64{32},
+			Reason: "zones: user 5 is in zone_a",
+		},
+		CreatedAt: now, PreparingSince: now.Add(time.Millisecond), PendingSince: now.Add(time.Second),
+		StartedAt:  now.Add(2 * time.Second),
 		FinishedAt: now.Add(time.Minute),
 	}
 	smallest := job.Job{
@@ -36,10 +41,12 @@ func TestEveryTransitionIsAValidEventFromWhichTheJobIsRead(t *testing.T) {
 	for _, j := range []job.Job{whole, smallest} {
 		for _, name := range []job.Event{
 			job.EventCreated, job.EventPreparing, job.EventPending, job.EventRunning, job.EventReleased, job.EventCanceling,
-			job.EventCanceled, job.EventFinished, job.EventSkipped, job.EventRetried,
+			job.EventCanceled, job.EventFinished, job.EventSkipped, job.EventRetried, job.EventAdmitted, job.EventRejected,
 			job.EventMoved, job.EventArrived,
 		} {
-			messages, err := encoder.Changes(t.Context(), job.Change{Job: j, Event: name, At: now})
+			messages, err := encoder.Changes(t.Context(), job.Change{
+				Job: j, Event: name, At: now, Preparation: &job.Preparation{Deadline: now},
+			})
 			require.NoError(t, err)
 			require.Len(t, messages, 1)
 			require.Equal(t, encoder.Cell.Job(j.ProjectID, j.ID, string(name)), messages[0].Subject)

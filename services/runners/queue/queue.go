@@ -2,6 +2,7 @@ package queue
 
 import (
 	"cmp"
+	"fmt"
 	"strconv"
 	"strings"
 
@@ -10,6 +11,8 @@ import (
 
 // Matcher tells which jobs a runner takes.
 type Matcher interface {
+	// RunnerID is the runner, which admission may accept or reject for a job.
+	RunnerID() int64
 	// TakesClass is asked once for the jobs with these tags and protection.
 	TakesClass(tags []string, protected bool) bool
 	// TakesProject is asked for a project of a class that the runner takes.
@@ -29,10 +32,11 @@ type entry struct {
 	waiting bool
 }
 
-// class is the jobs with the same tags and protection, by project.
+// class is the jobs with the same tags, protection and decision of admission about runners, by project.
 type class struct {
 	tags      []string
 	protected bool
+	admission *job.Admission
 	projects  map[int64]*line
 }
 
@@ -66,7 +70,7 @@ func (q *Queue) Put(j job.Job) bool {
 func (q *Queue) Take(m Matcher) (job.Job, bool) {
 	var best *line
 	for _, c := range q.classes {
-		if !m.TakesClass(c.tags, c.protected) {
+		if !c.admission.Allows(m.RunnerID()) || !m.TakesClass(c.tags, c.protected) {
 			continue
 		}
 		for project, l := range c.projects {
@@ -87,7 +91,7 @@ func (q *Queue) Take(m Matcher) (job.Job, bool) {
 
 // Offers reports whether a job that waits is for the runner.
 func Offers(j job.Job, m Matcher) bool {
-	return m.TakesClass(j.Tags, j.Protected) && m.TakesProject(j.ProjectID)
+	return j.Admission.Allows(m.RunnerID()) && m.TakesClass(j.Tags, j.Protected) && m.TakesProject(j.ProjectID)
 }
 
 // Restore replaces what is known of a job by what is stored, whatever its revision. A nil job does not exist.
@@ -141,7 +145,7 @@ func (q *Queue) add(j job.Job) {
 	key := classKey(j)
 	c := q.classes[key]
 	if c == nil {
-		c = &class{tags: j.Tags, protected: j.Protected, projects: map[int64]*line{}}
+		c = &class{tags: j.Tags, protected: j.Protected, admission: j.Admission, projects: map[int64]*line{}}
 		q.classes[key] = c
 	}
 	l := c.projects[j.ProjectID]
@@ -183,6 +187,9 @@ func classKey(j job.Job) string {
 		key.WriteString(strconv.Itoa(len(tag)))
 		key.WriteByte(':')
 		key.WriteString(tag)
+	}
+	if a := j.Admission; a != nil {
+		fmt.Fprint(&key, " ", a.AcceptedRunners, a.RejectedRunners)
 	}
 	return key.String()
 }

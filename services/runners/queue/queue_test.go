@@ -17,10 +17,13 @@ var start = time.Date(2026, 3, 2, 10, 0, 0, 0, time.UTC)
 
 // runner takes jobs of its projects whose tags it has.
 type runner struct {
+	id        int64
 	tags      []string
 	protected bool
 	projects  []int64 // none: all
 }
+
+func (r runner) RunnerID() int64 { return r.id }
 
 func (r runner) TakesClass(tags []string, protected bool) bool {
 	return (!protected || r.protected) &&
@@ -192,4 +195,26 @@ func BenchmarkTake(b *testing.B) {
 			}
 		})
 	}
+}
+
+func TestRunnerGetsOnlyJobsForWhichAdmissionAcceptsIt(t *testing.T) {
+	t.Parallel()
+	q := queue.New()
+	free, restricted, refused := waiting(1, 1, 10), waiting(2, 1, 30), waiting(3, 1, 20)
+	restricted.Admission = &job.Admission{AcceptedRunners: []int64{31}}
+	refused.Admission = &job.Admission{RejectedRunners: []int64{31}}
+	for _, j := range []job.Job{free, restricted, refused} {
+		require.True(t, q.Put(j))
+	}
+	require.False(t, queue.Offers(refused, runner{id: 31}))
+	require.True(t, queue.Offers(restricted, runner{id: 31}))
+	var got []int64
+	for _, r := range []runner{{id: 32}, {id: 32}, {id: 32}, {id: 31}, {id: 31}} {
+		j, found := q.Take(r)
+		if !found {
+			j.ID = 0
+		}
+		got = append(got, j.ID)
+	}
+	require.Equal(t, []int64{3, 1, 0, 2, 0}, got)
 }

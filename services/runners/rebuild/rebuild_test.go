@@ -65,7 +65,7 @@ func newFixture(t *testing.T) *fixture {
 	js := natstest.Open(t, conn)
 	require.NoError(t, topology.Ensure(natstest.Context(t), js, cell, topology.Options{StorageBytes: 1 << 30}))
 	encoder := publish.Encoder{Cell: cell}
-	publisher, err := nats.NewPublisher(pool, conn, encoder, logger, nil)
+	publisher, err := nats.Publisher{Pool: pool, Conn: conn, Encoder: encoder, Logger: logger}.Open()
 	require.NoError(t, err)
 	ctx, stop := context.WithCancel(context.Background())
 	var group sync.WaitGroup
@@ -108,6 +108,22 @@ func (f *fixture) failed(id int64) {
 	}
 }
 
+// decided stores a job after the decision of admission.
+func (f *fixture) decided(id int64, outcome job.Outcome) {
+	f.t.Helper()
+	created := job.Create(job.Job{
+		ID: id, PipelineID: 3, ProjectID: 4, OrganizationID: 1, Name: "test", Stage: "test", Tags: []string{"linux"},
+		Timeout: time.Hour,
+	}, now)
+	preparing, err := created.Job.Prepare(job.Preparation{Deadline: now.Add(time.Hour)}, now)
+	require.NoError(f.t, err)
+	f.store(created, preparing)
+	f.store(preparing.Job.Decide(job.Decision{
+		Preparation: preparing.Job.Revision, Outcome: outcome, Tags: []string{"linux", "zone_a"},
+		AcceptedRunners: []int64{31}, RejectedRunners: []int64{32}, Reason: "zones: user 5 is in zone_a",
+	}, now.Add(time.Second))...)
+}
+
 func (f *fixture) rebuild(check bool) readmodel.Outcome {
 	f.t.Helper()
 	progress := func(readmodel.Progress) error { return nil }
@@ -144,10 +160,12 @@ func TestTheStreamAloneRebuildsTheTableOfJobs(t *testing.T) {
 	replaced, retry, err := f.all()[0].Retry(9, now)
 	require.NoError(t, err)
 	f.store(replaced, retry)
+	f.decided(10, job.Admitted)
+	f.decided(11, job.Denied)
 	before := f.all()
 	out := f.rebuild(true)
 	require.Empty(t, out.Differences)
-	require.EqualValues(t, 6, out.Tables[0].Rows)
+	require.EqualValues(t, 8, out.Tables[0].Rows)
 	require.False(t, out.Replaced)
 
 	f.exec(`UPDATE jobs SET state = 'success' WHERE id = 2`)

@@ -16,6 +16,7 @@ import (
 	libpostgres "lockstep.internal/libs/postgres"
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/services/runners/postgres"
+	"lockstep.internal/services/runners/publish"
 	"lockstep.internal/services/runners/registration"
 	"lockstep.internal/services/runners/runner"
 	"lockstep.internal/tools/testkit/pgtest"
@@ -96,7 +97,7 @@ func newFixture(t *testing.T, change ...func(*registration.Config)) *fixture {
 		slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
-	f := &fixture{t: t, store: postgres.Runners{Pool: pool}, registry: replica(t, pool)}
+	f := &fixture{t: t, store: runnerStore(pool), registry: replica(t, pool)}
 	cfg := registration.Config{
 		Cell: "local", Store: f.store, Registry: f.registry, Logger: slog.New(slog.DiscardHandler),
 		Now: func() time.Time { return now },
@@ -123,7 +124,7 @@ func replica(t *testing.T, pool *pgxpool.Pool) *runner.Registry {
 	listener := postgres.NewRunnerChanges(pool)
 	subscription := listener.Subscribe()
 	registry := runner.NewRegistry(runner.Config{
-		Store: postgres.Runners{Pool: pool}, Changes: subscription, Logger: slog.New(slog.DiscardHandler),
+		Store: runnerStore(pool), Changes: subscription, Logger: slog.New(slog.DiscardHandler),
 		Now: func() time.Time { return now },
 	})
 	ctx, stop := context.WithCancel(context.Background())
@@ -180,4 +181,8 @@ func (f *fixture) void(token string) {
 func requireCode(t *testing.T, code fault.Code, err error) {
 	t.Helper()
 	require.Equal(t, code, fault.CodeOf(err), "%v", err)
+}
+
+func runnerStore(pool *pgxpool.Pool) postgres.Runners {
+	return postgres.Runners{Pool: pool, Encoder: publish.Encoder{Cell: "local"}, Now: time.Now}
 }

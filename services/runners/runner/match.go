@@ -30,6 +30,8 @@ const (
 	RuleUntagged Rule = "untagged"
 	// RuleProtected: a protected runner takes protected jobs only.
 	RuleProtected Rule = "protected"
+	// RuleAdmission: admission accepts the runner for the job.
+	RuleAdmission Rule = "admission"
 	// RulePaused: a paused runner takes no jobs.
 	RulePaused Rule = "paused"
 	// RuleExpired: a runner with an expired token takes no jobs.
@@ -50,10 +52,10 @@ type Reason struct {
 // String returns a sentence without a period, such as "runner 12 lacks the tag gpu".
 func (r Reason) String() string { return fmt.Sprintf("runner %d %s", r.RunnerID, r.Detail) }
 
-// Takes reports whether the runner may take the job now. It allocates nothing. Whether the job is pending, and whether
-// admission allows the runner, is the caller's matter.
+// Takes reports whether the runner may take the job now. It allocates nothing. Whether the job is pending is the
+// caller's matter.
 func (r *Runner) Takes(j *job.Job, place Place, now time.Time) bool {
-	return r.TakesClass(j.Tags, j.Protected, now) && r.TakesProject(j.ProjectID, place)
+	return j.Admission.Allows(r.ID) && r.TakesClass(j.Tags, j.Protected, now) && r.TakesProject(j.ProjectID, place)
 }
 
 // TakesClass reports whether the runner may take jobs with these tags and this protection now, if they are of a project
@@ -96,6 +98,9 @@ func (r *Runner) Explain(j *job.Job, place Place, now time.Time) []Reason {
 	}
 	if r.Protected && !j.Protected {
 		add(RuleProtected, "takes only protected jobs, and the job is not protected")
+	}
+	if !j.Admission.Allows(r.ID) {
+		add(RuleAdmission, "is not one of those that admission accepts for the job")
 	}
 	if r.Paused {
 		add(RulePaused, "is paused")

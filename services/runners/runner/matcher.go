@@ -14,6 +14,9 @@ type Matcher struct {
 	Now    time.Time
 }
 
+// RunnerID returns the id of the runner.
+func (m Matcher) RunnerID() int64 { return m.Runner.ID }
+
 // TakesClass reports whether the runner may take jobs with these tags and this protection.
 func (m Matcher) TakesClass(tags []string, protected bool) bool {
 	return m.Runner.TakesClass(tags, protected, m.Now)

@@ -121,11 +121,6 @@ func (s *Scheduler) ofJob(ctx context.Context, id int64, change func(g *graph, a
 		if err != nil {
 			return err
 		}
-		for i := range g.attempts {
-			if g.attempts[i].Job.ID == id {
-				return change(g, &g.attempts[i])
-			}
-		}
-		return change(g, nil)
+		return change(g, g.latest(id))
 	})
 }

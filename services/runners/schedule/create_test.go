@@ -54,8 +54,10 @@ func TestPipelineIsCreatedWithItsFirstJobsPending(t *testing.T) {
 	require.Equal(t, []string{"make test"}, definition.Script)
 	require.Equal(t, []string{"build"}, definition.ArtifactJobs)
 	require.Equal(t, []string{"a secret value"}, definition.MaskedValues())
-	require.Contains(t, definition.Variables, job.Variable{Key: "CI_PIPELINE_ID", Value: fmt.Sprint(p.ID), Raw: true})
-	require.Contains(t, definition.Variables, job.Variable{Key: "CI_PROJECT_ID", Value: "4", Raw: true})
+	predefined := definition.Predefined()
+	require.Equal(t, fmt.Sprint(p.ID), predefined["CI_PIPELINE_ID"])
+	require.Equal(t, "4", predefined["CI_PROJECT_ID"])
+	require.Contains(t, definition.Variables, job.Variable{Key: "CI_PROJECT_ID", Value: "4", Raw: true, Predefined: true})
 }
 
 func TestNothingIsStoredAfterAProblem(t *testing.T) {

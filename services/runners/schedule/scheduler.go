@@ -23,6 +23,7 @@ type Scheduler struct {
 	// ServerURL is the address of this installation for the variables of jobs. Optional.
 	ServerURL *url.URL
 	Limits    Limits
+	Admission Admission
 }
 
 // LockOfJob locks the pipeline of a job until the end of the transaction. It is called before the job is locked or
@@ -86,6 +87,15 @@ func (g *graph) statuses() []pipeline.Status {
 	return out
 }
 
+// latest returns the latest attempt of a job, if that is the one with this id; else nil.
+func (g *graph) latest(id int64) *Attempt {
+	i := slices.IndexFunc(g.attempts, func(a Attempt) bool { return a.Job.ID == id })
+	if i < 0 {
+		return nil
+	}
+	return &g.attempts[i]
+}
+
 // attempt returns the latest attempt of a job; nil if there is none.
 func (g *graph) attempt(name string) *Attempt {
 	i := slices.IndexFunc(g.attempts, func(a Attempt) bool { return a.Job.Name == name })
@@ -113,23 +123,24 @@ func (g *graph) advance(ctx context.Context) error {
 	for i := range g.attempts {
 		places[g.attempts[i].Job.Name] = &g.attempts[i]
 	}
+	var begun []*Attempt
 	for _, step := range pipeline.Advance(g.statuses()) {
 		a := places[step.Name]
-		apply := a.Job.Skip
 		if step.Action == pipeline.ActionBegin {
-			apply = begin(a.Job)
+			begun = append(begun, a)
+			continue
 		}
-		c, err := apply(g.now)
+		c, err := a.Job.Skip(g.now)
 		if err != nil {
 			return fmt.Errorf("%s job %q of pipeline %d: %w", step.Action, step.Name, g.pipeline.ID, err)
 		}
 		g.change(a, c)
 	}
+	if err := g.begin(ctx, begun); err != nil {
+		return err
+	}
 	return g.store(ctx)
 }
-
-// begin returns the transition of a job that may begin.
-func begin(j job.Job) func(now time.Time) (job.Change, error) { return j.Enqueue }
 
 // store stores all changes and the state of the pipeline.
 func (g *graph) store(ctx context.Context) error {

@@ -58,6 +58,7 @@ type Store interface {
 	Pipelines
 	Jobs
 	Delays
+	Preparations
 
 	InTx(ctx context.Context, fn func(tx pgx.Tx) error) error
 }
@@ -100,6 +101,14 @@ type Jobs interface {
 	CountRuns(ctx context.Context, tx pgx.Tx, pipelineID int64, name string) (int, error)
 	// StoreJobs stores changes of jobs with their events.
 	StoreJobs(ctx context.Context, tx pgx.Tx, changes ...job.Change) error
+}
+
+// Preparations has what jobs need that wait for admission.
+type Preparations interface {
+	// Predefined returns the predefined variables of jobs of a pipeline, by the names of the jobs.
+	Predefined(ctx context.Context, tx pgx.Tx, pipelineID int64, jobs []string) (map[string]map[string]string, error)
+	// Preparing returns jobs that wait for admission since a time at the latest, or whose admission must begin again.
+	Preparing(ctx context.Context, since time.Time, limit int) ([]int64, error)
 }
 
 // Delays stores when jobs begin that were retried without a user.
