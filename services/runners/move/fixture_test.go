@@ -236,12 +236,16 @@ func (c *cell) job(pipeline int64, name string) job.Job {
 	return job.Job{}
 }
 
+func (c *cell) runners() postgres.Runners {
+	return postgres.Runners{Pool: c.pool, Encoder: publish.Encoder{Cell: c.name}, Now: c.now}
+}
+
 // newRunner creates a runner of the organization's group 2.
 func (c *cell) newRunner() (runner.Runner, string) {
 	c.t.Helper()
 	token, hash, err := runner.NewToken(routable.Payload{Cell: c.name, Organization: organization, Group: 2})
 	require.NoError(c.t, err)
-	r, err := postgres.Runners{Pool: c.pool}.Create(c.t.Context(), runner.Runner{
+	r, err := c.runners().Create(c.t.Context(), runner.Runner{
 		Type: runner.GroupType, OrganizationID: organization, GroupID: 2, TokenHash: hash, CreatedAt: c.now(),
 		Settings: runner.Settings{Tags: []string{"linux"}, RunUntagged: true},
 	})
