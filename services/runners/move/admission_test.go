@@ -13,7 +13,7 @@ import (
 	"lockstep.internal/services/runners/schedule"
 )
 
-// TestJobsThatWaitForAdmissionAreAdmittedInTheOtherCell moves a job that waits for admission, and one that was admitted.
+// TestJobsThatWaitForAdmissionAreAdmittedInTheOtherCell moves one that waits for admission, and one that was admitted.
 func TestJobsThatWaitForAdmissionAreAdmittedInTheOtherCell(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
