@@ -84,7 +84,7 @@ func (t *transport) RoundTrip(request *http.Request) (*http.Response, error) {
 	response.Body = &responseBody{Reader: io.LimitReader(response.Body, maxResponse), body: response.Body, cancel: cancel}
 	switch response.StatusCode {
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable, http.StatusForbidden:
-		if delay, ok := ParseRetryAfter(response.Header, time.Now()); ok {
+		if delay, ok := egress.ParseRetryAfter(response.Header, time.Now()); ok {
 			limiter.Pause(delay)
 		}
 	}

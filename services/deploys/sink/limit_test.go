@@ -7,6 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"lockstep.internal/libs/egress"
+
 	"github.com/stretchr/testify/require"
 
 	"lockstep.internal/services/deploys/sink"
@@ -81,12 +83,12 @@ func TestRetryAfterIsParsedInBothForms(t *testing.T) {
 		"Fri, 01 May 2026 10:00:30 GMT": 30 * time.Second,
 		"Fri, 01 May 2026 09:00:30 GMT": 0,
 	} {
-		got, ok := sink.ParseRetryAfter(http.Header{"Retry-After": {text}}, now)
+		got, ok := egress.ParseRetryAfter(http.Header{"Retry-After": {text}}, now)
 		require.True(t, ok, text)
 		require.Equal(t, want, got, text)
 	}
 	for _, text := range []string{"", "soon", "-1"} {
-		_, ok := sink.ParseRetryAfter(http.Header{"Retry-After": {text}}, now)
+		_, ok := egress.ParseRetryAfter(http.Header{"Retry-After": {text}}, now)
 		require.False(t, ok, text)
 	}
 }

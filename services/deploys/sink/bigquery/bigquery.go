@@ -21,6 +21,8 @@ import (
 	"sync"
 	"time"
 
+	"lockstep.internal/libs/egress"
+
 	"cloud.google.com/go/bigquery"
 	"google.golang.org/api/googleapi"
 	"google.golang.org/api/option"
@@ -197,9 +199,9 @@ func (s *Sink) setRowErrors(rows []row, invalid bigquery.PutMultiError, results 
 }
 
 func newError(action string, err error) error {
-	wrapped := fmt.Errorf("%s: %w", action, sink.WithoutURL(err))
+	wrapped := fmt.Errorf("%s: %w", action, egress.WithoutURL(err))
 	if apiError, ok := errors.AsType[*googleapi.Error](err); ok {
-		if delay, ok := sink.ParseRetryAfter(apiError.Header, time.Now()); ok {
+		if delay, ok := egress.ParseRetryAfter(apiError.Header, time.Now()); ok {
 			return &sink.RetryAfter{Delay: delay, Err: wrapped}
 		}
 	}

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"lockstep.internal/libs/egress"
+
 	"github.com/google/go-github/v92/github"
 
 	"lockstep.internal/libs/config"
@@ -168,7 +170,7 @@ func (a *api) newError(action string, err error) error {
 	if err == nil {
 		return nil
 	}
-	wrapped := fmt.Errorf("%s: %w", action, sink.WithoutURL(err))
+	wrapped := fmt.Errorf("%s: %w", action, egress.WithoutURL(err))
 	var primary *github.RateLimitError
 	var secondary *github.AbuseRateLimitError
 	var errResponse *github.ErrorResponse
@@ -187,7 +189,7 @@ func (a *api) newError(action string, err error) error {
 			http.StatusBadRequest:
 			return retry.Permanent(wrapped)
 		case http.StatusTooManyRequests, http.StatusForbidden, http.StatusServiceUnavailable:
-			if delay, ok := sink.ParseRetryAfter(errResponse.Response.Header, time.Now()); ok {
+			if delay, ok := egress.ParseRetryAfter(errResponse.Response.Header, time.Now()); ok {
 				return a.pause(wrapped, delay)
 			}
 		}

@@ -25,6 +25,8 @@ import (
 	"strings"
 	"time"
 
+	"lockstep.internal/libs/egress"
+
 	"github.com/slack-go/slack"
 
 	"lockstep.internal/libs/config"
@@ -338,7 +340,7 @@ func newError(action string, err error) error {
 	if err == nil {
 		return nil
 	}
-	wrapped := fmt.Errorf("%s: %w", action, sink.WithoutURL(err))
+	wrapped := fmt.Errorf("%s: %w", action, egress.WithoutURL(err))
 	if limited, ok := errors.AsType[*slack.RateLimitedError](err); ok {
 		return &sink.RetryAfter{Delay: max(limited.RetryAfter, time.Second), Err: wrapped}
 	}

@@ -20,6 +20,8 @@ import (
 	"strings"
 	"time"
 
+	"lockstep.internal/libs/egress"
+
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
 	"lockstep.internal/libs/config"
@@ -146,7 +148,7 @@ func (s *Sink) Deliver(ctx context.Context, d sink.Delivery) error {
 	request.Header.Set("Content-Type", contentType)
 	response, err := s.options.Client.Do(request)
 	if err != nil {
-		return fmt.Errorf("post to the webhook: %w", sink.WithoutURL(err))
+		return fmt.Errorf("post to the webhook: %w", egress.WithoutURL(err))
 	}
 	defer response.Body.Close() //nolint:errcheck // Opened for reading.
 	// Read the rest of the response, so the connection can be reused.
@@ -189,7 +191,7 @@ func (s *Sink) request(ctx context.Context, key string, body []byte, now time.Ti
 	}
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, address, bytes.NewReader(body))
 	if err != nil {
-		return nil, fmt.Errorf("post to the webhook: %w", sink.WithoutURL(err))
+		return nil, fmt.Errorf("post to the webhook: %w", egress.WithoutURL(err))
 	}
 	for name, value := range s.cfg.Headers {
 		request.Header.Set(name, value)
@@ -211,7 +213,7 @@ func newError(response *http.Response) error {
 		http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity:
 		return retry.Permanent(err)
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
-		if delay, ok := sink.ParseRetryAfter(response.Header, time.Now()); ok {
+		if delay, ok := egress.ParseRetryAfter(response.Header, time.Now()); ok {
 			return &sink.RetryAfter{Delay: delay, Err: err}
 		}
 	}
