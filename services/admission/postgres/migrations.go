@@ -1,0 +1,26 @@
+package postgres
+
+import (
+	"embed"
+	"fmt"
+	"io/fs"
+
+	"lockstep.internal/libs/outbox"
+	"lockstep.internal/libs/postgres"
+)
+
+//go:embed migrations/*.sql
+var files embed.FS
+
+// Migrations returns the migrations of the service and of the outbox.
+func Migrations() ([]postgres.Migrations, error) {
+	own, err := fs.Sub(files, "migrations")
+	if err != nil {
+		return nil, fmt.Errorf("open the migrations: %w", err)
+	}
+	box, err := outbox.Migrations()
+	if err != nil {
+		return nil, fmt.Errorf("open the migrations: %w", err)
+	}
+	return []postgres.Migrations{{Name: "admission", FS: own}, box}, nil
+}
