@@ -1,6 +1,7 @@
 package directory
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -114,6 +115,21 @@ func (d *Directory) Role(userID int64, scope Scope) Role {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	return d.known.role(userID, scope)
+}
+
+// Memberships returns the direct roles of a user, in the order of kinds and ids. They count only while the user is not
+// blocked.
+func (d *Directory) Memberships(userID int64) []Membership {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	var out []Membership
+	for scope, role := range d.known.memberships[userID] {
+		out = append(out, Membership{Scope: scope, Role: role})
+	}
+	slices.SortFunc(out, func(a, b Membership) int {
+		return cmp.Or(cmp.Compare(a.Scope.Kind, b.Scope.Kind), cmp.Compare(a.Scope.ID, b.Scope.ID))
+	})
+	return out
 }
 
 // Place returns the position of a group or a project, and false when it or one of its ancestors does not exist.

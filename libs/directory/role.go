@@ -47,3 +47,9 @@ type Scope struct {
 	Kind Kind
 	ID   int64
 }
+
+// Membership is the direct role of a user in a scope.
+type Membership struct {
+	Scope Scope
+	Role  Role
+}

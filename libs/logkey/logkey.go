@@ -10,6 +10,7 @@ const (
 	ClusterID          = "cluster_id"
 	ClusterUID         = "cluster_uid"
 	ConnectionID       = "connection_id"
+	ControllerID       = "controller_id"
 	JobID              = "job_id"
 	KeyID              = "key_id"
 	MoveID             = "move_id"

@@ -25,8 +25,6 @@ type Surroundings interface {
 // Config of a [Decider]. All fields are required.
 type Config struct {
 	Surroundings Surroundings
-	// Timeout of the whole admission of a job.
-	Timeout time.Duration
 	// Retry has the pauses between attempts.
 	Retry retry.Policy
 }
@@ -52,7 +50,7 @@ func (d *Decider) Begin(s Subject, controllers []controller.Controller, at time.
 		known[i] = c.Chain()
 	}
 	order := chain.Order(known, chain.Place{ProjectID: s.ProjectID, GroupIDs: groups})
-	j := Job{Subject: s, BegunAt: at, Deadline: at.Add(d.cfg.Timeout)}
+	j := Job{Subject: s}
 	j.State, _ = chain.Begin(chain.Job{ID: s.JobID, Tags: s.Tags, Variables: s.Variables}, order, at)
 	d.schedule(&j, controllers, Job{}, at)
 	return j, j.ask(at)
@@ -135,6 +133,14 @@ func (d *Decider) Advance(
 		}
 	}
 	return j, j.ask(due)
+}
+
+// Cancel ends the admission of a job that no longer waits for it.
+func (d *Decider) Cancel(before Job, at time.Time) (Job, *Ask) {
+	j := before
+	j.State, _ = chain.Advance(j.State, chain.JobCanceled{}, at)
+	d.schedule(&j, nil, before, at)
+	return j, nil
 }
 
 // current returns the inputs that give a job the current controllers.

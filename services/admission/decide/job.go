@@ -12,6 +12,8 @@ type Subject struct {
 	Preparation int64 `json:"preparation"`
 	PipelineID  int64 `json:"pipeline_id"`
 	ProjectID   int64 `json:"project_id"`
+	// OrganizationID is that of the project.
+	OrganizationID int64 `json:"organization_id"`
 	// UserID and UserLogin are those of the user who created the pipeline.
 	UserID    int64  `json:"user_id,omitempty"`
 	UserLogin string `json:"user_login,omitempty"`
@@ -22,6 +24,9 @@ type Subject struct {
 	// Tags and Variables go to the chain.
 	Tags      []string          `json:"-"`
 	Variables map[string]string `json:"-"`
+	// BegunAt is when the job began to wait. Deadline is that of the whole admission. Both have columns.
+	BegunAt  time.Time `json:"-"`
+	Deadline time.Time `json:"-"`
 }
 
 // Job is the admission of one job. It is immutable.
@@ -31,9 +36,6 @@ type Job struct {
 	State chain.State
 	// Version is that of the stored job.
 	Version int64
-	BegunAt time.Time
-	// Deadline of the whole admission.
-	Deadline time.Time
 	// AnswerBy is when the current controller must have decided. The zero time without one.
 	AnswerBy time.Time
 	// EndedAt is the zero time while admission is open.

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -146,10 +148,10 @@ func (d *Dispatcher) round(ctx context.Context) (time.Duration, error) {
 		return 0, err
 	}
 	for _, c := range claimed {
-		l := d.take(c.ControllerID, now)
+		l, sender := d.take(c.ControllerID, now)
 		d.running.Go(func() {
 			defer d.finish(l)
-			if err := d.handle(ctx, c, l); err != nil && ctx.Err() == nil {
+			if err := d.handle(ctx, c, l, sender); err != nil && ctx.Err() == nil {
 				d.cfg.Logger.WarnContext(ctx, "asking a controller failed; it is asked again when the lease has ended",
 					slog.Int64(logkey.JobID, c.JobID), slog.Int64(logkey.ControllerID, c.ControllerID), logkey.Error(err))
 			}
@@ -196,13 +198,19 @@ func (d *Dispatcher) claims(found []postgres.Lane, now time.Time) []postgres.Cla
 	return claims
 }
 
-func (d *Dispatcher) take(controllerID int64, now time.Time) *lane {
+// sender has a client for one revision of a controller.
+type sender struct {
+	client   *http.Client
+	revision int64
+}
+
+func (d *Dispatcher) take(controllerID int64, now time.Time) (*lane, sender) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	l := d.lanes[controllerID]
 	l.running++
 	l.spend(now)
-	return l
+	return l, sender{l.http, l.controller.Revision}
 }
 
 func (d *Dispatcher) finish(l *lane) {
@@ -216,7 +224,7 @@ func (d *Dispatcher) finish(l *lane) {
 }
 
 // handle evaluates what changed for a job, or asks its controller.
-func (d *Dispatcher) handle(ctx context.Context, c postgres.Claimed, l *lane) error {
+func (d *Dispatcher) handle(ctx context.Context, c postgres.Claimed, l *lane, with sender) error {
 	job, controllers, found, err := d.cfg.Jobs.Load(ctx, c.JobID)
 	if err != nil || !found || !job.Open() {
 		return err
@@ -229,12 +237,12 @@ func (d *Dispatcher) handle(ctx context.Context, c postgres.Claimed, l *lane) er
 	if !job.Asks(c.Question) || !now.Before(job.AnswerBy) {
 		return nil // others have changed the job, or end it
 	}
-	for _, controller := range controllers {
-		if controller.ID == c.ControllerID {
-			return d.ask(ctx, job, c, controller, l)
-		}
+	i := slices.IndexFunc(controllers, func(k controller.Controller) bool { return k.ID == c.ControllerID })
+	if i < 0 || controllers[i].Webhook == nil || controllers[i].Revision != with.revision || with.client == nil {
+		// The controller has just changed: the next round has its new settings.
+		return d.cfg.Jobs.ReleaseClaim(ctx, c, now)
 	}
-	return nil
+	return d.ask(ctx, job, c, controllers[i], l, with.client)
 }
 
 // ignoreConflict ignores that others have changed the job: they have stored its next question, too.
@@ -247,7 +255,7 @@ func ignoreConflict(err error) error {
 
 // ask sends a request and records what became of it.
 func (d *Dispatcher) ask(
-	ctx context.Context, job decide.Job, c postgres.Claimed, by controller.Controller, l *lane,
+	ctx context.Context, job decide.Job, c postgres.Claimed, by controller.Controller, l *lane, client *http.Client,
 ) error {
 	secret, err := controller.OpenSecret(by, d.cfg.Key)
 	if err != nil {
@@ -269,7 +277,7 @@ func (d *Dispatcher) ask(
 		return err
 	}
 	start := time.Now()
-	got := send(ctx, l.client(), r, d.cfg.Now)
+	got := send(ctx, client, r, d.cfg.Now)
 	if ctx.Err() != nil {
 		// The service stops: another replica asks again at once.
 		recordCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)

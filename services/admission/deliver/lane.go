@@ -44,9 +44,6 @@ func (l *lane) close() {
 	}
 }
 
-// client returns the client of the lane. A request that outlives a change of the controller uses the new one.
-func (l *lane) client() *http.Client { return l.http }
-
 func (l *lane) requestTimeout() time.Duration {
 	if l.controller.Webhook == nil {
 		return 0
