@@ -71,6 +71,12 @@ func (j *Job) question() chain.Question {
 // Asks reports whether a question is the current one of the job.
 func (j *Job) Asks(q chain.Question) bool { return j.Open() && j.question() == q }
 
+// InRound reports whether an answer to a question would count: the controller is asked, and has not changed since.
+func (j *Job) InRound(q chain.Question) bool {
+	return j.Open() && q.ControllerID == j.State.Waiting[0].ID && q.Attempt >= j.State.FirstAttempt &&
+		q.Attempt <= j.State.Attempt
+}
+
 // Same reports whether nothing has happened between two states of a job that is to be stored.
 func Same(before, after Job) bool {
 	if before.Open() != after.Open() || len(before.State.Records) != len(after.State.Records) {

@@ -20,9 +20,14 @@ type Input struct {
 	Input      chain.Input
 	RetryAfter time.Time
 	At         time.Time
+	// MustChange makes it [ErrUnchanged] if the job does not change.
+	MustChange bool
 	// With is stored in the same transaction, also if the job does not change.
 	With func(ctx context.Context, tx pgx.Tx) error
 }
+
+// ErrUnchanged reports an input that does not concern the job any more.
+var ErrUnchanged = errors.New("the job no longer waits for this answer")
 
 // Apply applies an input to a job. It tries again when others change the job meanwhile.
 func Apply(ctx context.Context, jobs postgres.Jobs, decider *decide.Decider, in Input) error {
@@ -46,7 +51,10 @@ func applyOnce(ctx context.Context, jobs postgres.Jobs, decider *decide.Decider,
 			return jobs.Save(ctx, job, after, ask, in.With)
 		}
 	}
-	if in.With == nil {
+	switch {
+	case in.MustChange:
+		return ErrUnchanged
+	case in.With == nil:
 		return nil
 	}
 	err = libpostgres.InTx(ctx, jobs.Pool, func(tx pgx.Tx) error { return in.With(ctx, tx) })

@@ -47,6 +47,9 @@ func (r *Runners) Run(ctx context.Context, ready func()) error {
 	return nil
 }
 
+// Ready reports whether the copy was complete once.
+func (r *Runners) Ready() bool { return r.reader.Ready() }
+
 // Check is a health check.
 func (r *Runners) Check(ctx context.Context) error {
 	return r.reader.Check(ctx) //nolint:wrapcheck // it names the stream
@@ -68,11 +71,11 @@ func (r *Runners) Of(projectID int64, groups []int64, protected bool) []events.R
 
 func includes(r events.RunnerChanged, projectID int64, groups []int64) bool {
 	switch r.Type {
-	case events.TypeInstanceType:
+	case events.RunnerTypeInstanceType:
 		return true
-	case events.TypeGroupType:
+	case events.RunnerTypeGroupType:
 		return slices.Contains(groups, int64(r.GroupID))
-	case events.TypeProjectType:
+	case events.RunnerTypeProjectType:
 		return slices.Contains(r.ProjectIds, int(projectID))
 	default:
 		return false

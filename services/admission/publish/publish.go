@@ -74,11 +74,11 @@ func (e Encoder) Decided(ctx context.Context, j decide.Job) (*nats.Msg, error) {
 	}
 	switch {
 	case s.Outcome == chain.Admitted:
-		data.Outcome = events.OutcomeAdmitted
+		data.Outcome = events.AdmissionOutcomeAdmitted
 	case s.Outcome == chain.Rejected && s.Cause == chain.CauseTimeout:
-		data.Outcome = events.OutcomeTimeout
+		data.Outcome = events.AdmissionOutcomeTimeout
 	case s.Outcome == chain.Rejected:
-		data.Outcome = events.OutcomeDenied
+		data.Outcome = events.AdmissionOutcomeDenied
 	default:
 		return nil, nil //nolint:nilnil // an open or canceled job has no decision
 	}
