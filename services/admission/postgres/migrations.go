@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 
+	"lockstep.internal/libs/cursor"
 	"lockstep.internal/libs/outbox"
 	"lockstep.internal/libs/postgres"
 )
@@ -12,7 +13,7 @@ import (
 //go:embed migrations/*.sql
 var files embed.FS
 
-// Migrations returns the migrations of the service and of the outbox.
+// Migrations returns the migrations of the service of the outbox and of the cursor.
 func Migrations() ([]postgres.Migrations, error) {
 	own, err := fs.Sub(files, "migrations")
 	if err != nil {
@@ -22,5 +23,9 @@ func Migrations() ([]postgres.Migrations, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the migrations: %w", err)
 	}
-	return []postgres.Migrations{{Name: "admission", FS: own}, box}, nil
+	cursors, err := cursor.Migrations()
+	if err != nil {
+		return nil, fmt.Errorf("open the migrations: %w", err)
+	}
+	return []postgres.Migrations{{Name: "admission", FS: own}, box, cursors}, nil
 }
