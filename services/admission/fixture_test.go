@@ -368,6 +368,8 @@ type received struct {
 	body   string
 	job    int
 	tags   []string
+	// gone is closed when the service waits no longer.
+	gone <-chan struct{}
 	// number of the request, from 1.
 	number int
 }
@@ -391,6 +393,7 @@ func newWebServer(t *testing.T, answer func(w http.ResponseWriter, r received)) 
 		s.mu.Lock()
 		got := received{
 			header: r.Header, body: string(body), job: jobs[0].ID, tags: jobs[0].Tags, number: len(s.requests) + 1,
+			gone: r.Context().Done(),
 		}
 		s.requests = append(s.requests, got)
 		answer := s.answer

@@ -30,7 +30,7 @@ const (
 	// evaluations is the number of new jobs that a replica evaluates at the same time.
 	evaluations = 16
 	// leaseMargin is the time that a replica has beside the request itself, for policies and the database.
-	leaseMargin = 15 * time.Second
+	leaseMargin = 5 * time.Second
 	// conflicts is how often a result is applied again to a job that others change.
 	conflicts = 10
 	// staleAfter is how long the database must fail before Check does.
@@ -53,7 +53,7 @@ type Config struct {
 	Logger    *slog.Logger
 	Metrics   *Metrics
 	Now       func() time.Time
-	// LeaseMargin defaults to 15 s.
+	// LeaseMargin defaults to 5 s.
 	LeaseMargin time.Duration
 }
 

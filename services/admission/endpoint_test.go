@@ -1,0 +1,150 @@
+package admission_test
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"lockstep.internal/schemas/gen/events"
+)
+
+const (
+	callbackURL   = "Lockstep-Callback-Url"
+	callbackToken = "Lockstep-Callback-Token"
+	apiURL        = "Lockstep-Api-Url"
+	jobToken      = "Lockstep-Job-Token"
+)
+
+// call sends a request with a token and returns the status and the body of the response.
+func call(t *testing.T, method, url, token, body string) (int, string) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
+	require.NoError(t, err)
+	request.Header.Set("Authorization", "Bearer "+token)
+	request.Header.Set("Content-Type", "application/json")
+	transport := &http.Transport{}
+	defer transport.CloseIdleConnections()
+	response, err := (&http.Client{Transport: transport}).Do(request)
+	require.NoError(t, err)
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	require.NoError(t, err)
+	return response.StatusCode, string(text)
+}
+
+// callBack answers a request later and returns the status.
+func callBack(t *testing.T, r received, token, answer string) int {
+	t.Helper()
+	status, _ := call(t, http.MethodPost, r.header.Get(callbackURL), token,
+		strings.ReplaceAll(answer, "JOB", strconv.Itoa(r.job)))
+	return status
+}
+
+// later starts a controller that answers later, and returns its request about job 9001.
+func (f *fixture) later() received {
+	f.t.Helper()
+	s := newWebServer(f.t, func(w http.ResponseWriter, _ received) { w.WriteHeader(http.StatusAccepted) })
+	f.create(project, projectID, s.settings("later"))
+	f.prepare(prepared(9001, "docker"))
+	require.Eventually(f.t, func() bool { return len(s.received()) == 1 }, soon, 10*time.Millisecond)
+	return s.received()[0]
+}
+
+func TestCallbackAnswersOnce(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.start()
+	r := f.later()
+	token := r.header.Get(callbackToken)
+	require.Equal(t, http.StatusUnauthorized, callBack(t, r, "lsac_"+strings.Repeat("A", 43), accept))
+	require.Equal(t, http.StatusUnauthorized, callBack(t, r, r.header.Get(jobToken), accept))
+	other := r
+	other.header = r.header.Clone()
+	other.header.Set(callbackURL, strings.Replace(r.header.Get(callbackURL), "/9001/", "/9002/", 1))
+	require.Equal(t, http.StatusUnauthorized, callBack(t, other, token, accept))
+	require.Equal(t, http.StatusUnprocessableEntity, callBack(t, r, token, `[{"id": JOB}]`))
+	require.Equal(t, http.StatusUnprocessableEntity, callBack(t, r, token, `[{"id": 1, "admission": "accepted"}]`))
+	require.Equal(t, http.StatusNoContent, callBack(t, r, token,
+		`[{"id": JOB, "admission": "accepted", "tags": {"additions": ["linux"]}, "reason": "checked"}]`))
+	d := f.decided(9001)
+	require.Equal(t, events.AdmissionOutcomeAdmitted, d.Outcome)
+	require.Equal(t, []string{"docker", "linux"}, d.Tags)
+	require.Equal(t, http.StatusConflict, callBack(t, r, token, accept))
+}
+
+func TestOfManyCallbacksOneWins(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.start()
+	r := f.later()
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	statuses := map[int]int{}
+	for range 8 {
+		wg.Go(func() {
+			status := callBack(t, r, r.header.Get(callbackToken), accept)
+			mu.Lock()
+			defer mu.Unlock()
+			statuses[status]++
+		})
+	}
+	wg.Wait()
+	require.Equal(t, 1, statuses[http.StatusNoContent], "%v", statuses)
+	require.Equal(t, 8, statuses[http.StatusNoContent]+statuses[http.StatusConflict]+statuses[http.StatusGone], "%v", statuses)
+}
+
+// The three scenarios of controllers query project, user, memberships and runners.
+func TestReadTokenIsForOneJob(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.runner(events.RunnerChanged{
+		RunnerID: 40, Revision: 1, Type: events.RunnerTypeProjectType, ProjectIds: []int{otherProject},
+		OrganizationID: organizationID,
+	})
+	f.runner(events.RunnerChanged{
+		RunnerID: 41, Revision: 1, Type: events.RunnerTypeGroupType, GroupID: outerGroup, OrganizationID: organizationID,
+		UserIds: []int{reader},
+	})
+	f.start()
+	r := f.later()
+	read := func(name, token string) (int, string) {
+		return call(t, http.MethodGet, r.header.Get(apiURL)+"/"+name, token, "")
+	}
+	for name, want := range map[string]string{
+		"job": `{"id": 9001, "pipeline_id": 801, "project_id": 4, "user_id": 8, "name": "test", "stage": "test",
+			"protected": false, "attempt": 1, "tags": ["docker"]}`,
+		"project":     `{"id": 4, "path": "acme/shop/web", "organization_id": 1, "group_ids": [3, 2]}`,
+		"user":        `{"id": 8, "login": "ada", "administrator": false, "blocked": false}`,
+		"memberships": `[{"scope": "project", "scope_id": 4, "role": "reader"}]`,
+	} {
+		status, body := read(name, r.header.Get(jobToken))
+		require.Equal(t, http.StatusOK, status, body)
+		require.JSONEq(t, want, body)
+	}
+	status, body := read("runners", r.header.Get(jobToken))
+	require.Equal(t, http.StatusOK, status)
+	var runners []struct {
+		ID      string `json:"id"`
+		UserIDs []int  `json:"user_ids"`
+	}
+	require.NoError(t, json.Unmarshal([]byte(body), &runners))
+	require.Len(t, runners, 3)
+	require.Equal(t, "41", runners[2].ID)
+	require.Equal(t, []int{reader}, runners[2].UserIDs)
+
+	for _, wrong := range []string{"", "lsaj_x", "lsaj_" + strings.Repeat("A", 43), r.header.Get(callbackToken)} {
+		status, _ := read("job", wrong)
+		require.Equal(t, http.StatusUnauthorized, status)
+	}
+	require.Equal(t, http.StatusNoContent, callBack(t, r, r.header.Get(callbackToken), accept))
+	f.decided(9001)
+	status, _ = read("job", r.header.Get(jobToken))
+	require.Equal(t, http.StatusUnauthorized, status, "the token is good until the round ends")
+}
