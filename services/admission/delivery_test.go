@@ -38,10 +38,10 @@ func TestLyingAnswersNeverAdmit(t *testing.T) {
 			_, _ = io.WriteString(w, strings.ReplaceAll(accept, "JOB", strconv.Itoa(r.job)))
 		},
 		"it must have one job": answering(`[{"id": JOB, "admission": "accepted"}, {"id": JOB, "admission": "accepted"}]`),
-		"both accepted":   answering(`[{"id": JOB, "admission": "accepted", "runners": {"accepted_ids": ["31"], "rejected_ids": ["31"]}}]`),
-		"tag":             answering(`[{"id": JOB, "admission": "accepted", "tags": {"add": ["` + strings.Repeat("x", 10_000) + `"]}}]`),
-		"status 500":      func(w http.ResponseWriter, _ received) { w.WriteHeader(http.StatusInternalServerError) },
-		"did not respond": func(_ http.ResponseWriter, r received) { <-r.gone },
+		"both accepted":        answering(`[{"id": JOB, "admission": "accepted", "runners": {"accepted_ids": ["31"], "rejected_ids": ["31"]}}]`),
+		"tag":                  answering(`[{"id": JOB, "admission": "accepted", "tags": {"add": ["` + strings.Repeat("x", 10_000) + `"]}}]`),
+		"status 500":           func(w http.ResponseWriter, _ received) { w.WriteHeader(http.StatusInternalServerError) },
+		"did not respond":      func(_ http.ResponseWriter, r received) { <-r.gone },
 	}
 	job := 9001
 	jobs := map[int]string{}

@@ -19,7 +19,8 @@ import (
 )
 
 func (a *app) admission() *cobra.Command {
-	return group("admission", "Try policies that decide which jobs may run where", a.admissionTest())
+	return group("admission", "Decide which jobs may run where: controllers, decisions, policies", a.controllers(),
+		a.admissionDecisions(), a.admissionExplain(), a.admissionTest(), a.admissionReplay(), a.admissionInit())
 }
 
 func (a *app) admissionTest() *cobra.Command {

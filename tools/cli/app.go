@@ -85,6 +85,8 @@ terminated, 10 a quota is reached, 11 too many requests, 12 too large, 13 the se
 		"URL of the API of the deploys service (LOCKSTEP_DEPLOYS_SERVER)")
 	flags.StringVar(&a.flags.RunnersServer, "runners-server", "",
 		"URL of the API of the runners service, or of the router (LOCKSTEP_RUNNERS_SERVER)")
+	flags.StringVar(&a.flags.AdmissionServer, "admission-server", "",
+		"URL of the API of the admission service (LOCKSTEP_ADMISSION_SERVER)")
 	flags.StringVar(&a.flags.RelayServer, "relay-server", "", "URL of the relay (LOCKSTEP_RELAY_SERVER)")
 	flags.StringVar(&a.flags.RelayCAFile, "relay-ca-file", "",
 		"PEM file with the CA certificates of the relay (LOCKSTEP_RELAY_CA_FILE)")
@@ -142,6 +144,7 @@ func (a *app) load() error {
 		{&a.client.Server, variableServer, a.flags.Server},
 		{&a.client.DeploysServer, "LOCKSTEP_DEPLOYS_SERVER", a.flags.DeploysServer},
 		{&a.client.RunnersServer, "LOCKSTEP_RUNNERS_SERVER", a.flags.RunnersServer},
+		{&a.client.AdmissionServer, "LOCKSTEP_ADMISSION_SERVER", a.flags.AdmissionServer},
 		{&a.client.RelayServer, "LOCKSTEP_RELAY_SERVER", a.flags.RelayServer},
 		{&a.client.RelayCAFile, "LOCKSTEP_RELAY_CA_FILE", a.flags.RelayCAFile},
 		{&a.client.TokenFile, variableTokenFile, a.flags.TokenFile},
@@ -165,6 +168,7 @@ func (a *app) load() error {
 		{"deploys server", a.client.DeploysServer},
 		{"relay server", a.client.RelayServer},
 		{"runners server", a.client.RunnersServer},
+		{"admission server", a.client.AdmissionServer},
 	} {
 		if each.address == "" {
 			continue

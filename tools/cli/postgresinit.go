@@ -28,7 +28,8 @@ func (a *app) postgresInit() *cobra.Command {
 		Use:   "init --url URL --dir DIR",
 		Short: "Create a role for each service in a database, and its password",
 		Args:  exactly(),
-		Long: `Create a role for each service that stores data: DATABASE_deploys, DATABASE_runners and DATABASE_state. Each
+		Long: `Create a role for each service that stores data: DATABASE_admission, DATABASE_deploys, DATABASE_runners
+and DATABASE_state. Each
 owns the schema of its service, and can read and change nothing else. The user of --url must be a superuser, or own the
 database and be permitted to create roles.
 

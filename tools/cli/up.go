@@ -55,6 +55,9 @@ In a clone of the repository, kubelab is built on first use. Elsewhere it must b
 	f.StringVar(&opts.RelayListen, "relay-listen", "127.0.0.1:0",
 		"address of the first relay for callers; port 0 uses a free one")
 	f.BoolVar(&opts.Runners, "ci", true, "run the services for CI jobs: runners and a router")
+	f.BoolVar(&opts.Admission, "admission", false, "run the admission service, and let jobs wait for it")
+	f.StringVar(&opts.AdmissionListen, "admission-listen", "127.0.0.1:0",
+		"address of the admission service; port 0 uses a free one")
 	f.StringVar(&opts.RunnersListen, "runners-listen", "127.0.0.1:0",
 		"address of the runners service; port 0 uses a free one")
 	f.StringVar(&opts.RouterListen, "router-listen", "127.0.0.1:0",

@@ -22,6 +22,8 @@ type Config struct {
 	DeploysServer string `json:"deploys_server,omitempty"`
 	// RunnersServer is the URL of the runners service's API, or of a router in front of it.
 	RunnersServer string `json:"runners_server,omitempty"`
+	// AdmissionServer is the URL of the admission service's API.
+	AdmissionServer string `json:"admission_server,omitempty"`
 	// RelayServer is the URL of a relay's external listener. RelayCAFile is a PEM file with the CA
 	// certificates to trust there. Defaults to those of the system.
 	RelayServer string `json:"relay_server,omitempty"`

@@ -12,7 +12,7 @@ import (
 )
 
 // Services returns the services that have a schema.
-func Services() []string { return []string{"deploys", "runners", "state"} }
+func Services() []string { return []string{"admission", "deploys", "runners", "state"} }
 
 // maxName is the length of the longest name of PostgreSQL.
 const maxName = 63

@@ -8,6 +8,7 @@ import (
 
 	"lockstep.internal/libs/config"
 	"lockstep.internal/libs/natsauth"
+	"lockstep.internal/services/admission"
 	"lockstep.internal/services/router"
 	"lockstep.internal/services/runners"
 )
@@ -28,6 +29,17 @@ func (s *Stack) startCI(ctx context.Context) error {
 		}
 		done("API on %s", s.RunnersURL())
 	}
+	if s.opts.Admission {
+		done := s.progress.step(Admission)
+		seed, _, err := InitAdmission(filepath.Join(s.dir, "keys", Admission))
+		if err != nil {
+			return err
+		}
+		if err := s.run(ctx, s.admission(Admission, s.opts.AdmissionListen, seed)); err != nil {
+			return err
+		}
+		done("API on %s", s.AdmissionURL())
+	}
 	if s.opts.Router {
 		done := s.progress.step(Router)
 		if err := s.run(ctx, s.router(Router, s.opts.RouterListen)); err != nil {
@@ -45,6 +57,9 @@ func (s *Stack) RunnersURL() string { return s.RunnersURLOf(Runners) }
 
 // RunnersURLOf is where a replica of the runners service listens; empty if there is no such replica.
 func (s *Stack) RunnersURLOf(name string) string { return s.listenURL("http://", name, ListenerAPI) }
+
+// AdmissionURL is where the admission service listens; empty without it.
+func (s *Stack) AdmissionURL() string { return s.listenURL("http://", Admission, ListenerAPI) }
 
 // RouterURL is where the router listens; empty without one.
 func (s *Stack) RouterURL() string { return s.RouterURLOf(Router) }
@@ -77,6 +92,30 @@ func (s *Stack) runners(name, listen, seed string) *service {
 		name: name, configure: configure, launch: s.launcher(Runners),
 		listen:     map[string]string{ListenerAPI: listen},
 		newReplica: func(name string) *service { return s.runners(name, anyPort, seed) },
+	}
+}
+
+func (s *Stack) admission(name, listen, seed string) *service {
+	configure := func(addresses map[string]string) configuration {
+		cfg := admission.DefaultConfig()
+		cfg.Ops.Listen, cfg.API.Listen = anyPort, addresses[ListenerAPI]
+		cfg.Telemetry = s.telemetry()
+		cfg.Cell.Name, cfg.Cell.PublicURL = string(s.opts.Cell), "http://"+addresses[ListenerAPI]
+		cfg.Database.URLFile = config.SecretFile(s.databaseURLFile(Admission))
+		cfg.NATS.URL = config.URL(s.natsURL())
+		cfg.NATS.NKeySeedFile = config.SecretFile(natsauth.SeedFile(s.natsDir(), natsauth.PrincipalAdmission))
+		cfg.Secrets.KeyFile = config.SecretFile(seed)
+		// Controllers of a stack run on the same machine.
+		cfg.Controllers.AllowPrivate = true
+		s.opts.Configure(name, &cfg)
+		return configuration{
+			settings: &cfg, common: &cfg.Config, main: func(ctx context.Context) error { return admission.Main(ctx, cfg) },
+		}
+	}
+	return &service{
+		name: name, configure: configure, launch: s.launcher(Admission),
+		listen:     map[string]string{ListenerAPI: listen},
+		newReplica: func(name string) *service { return s.admission(name, anyPort, seed) },
 	}
 }
 

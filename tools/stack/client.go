@@ -128,14 +128,15 @@ func (s *Stack) writeClient() error {
 		relayCAFile = s.relayKeys.CertFile
 	}
 	return client.Config{
-		Server:        s.apiURL,
-		DeploysServer: s.DeploysURL(),
-		RelayServer:   s.RelayURL(),
-		RelayCAFile:   relayCAFile,
-		RunnersServer: s.RunnersURL(),
-		TokenFile:     s.keys.AdminTokenFile,
-		Cell:          string(s.opts.Cell),
-		NATSURL:       s.natsURL(),
-		NATSSeedFile:  natsauth.SeedFile(s.natsDir(), natsauth.PrincipalOperator),
+		Server:          s.apiURL,
+		DeploysServer:   s.DeploysURL(),
+		RelayServer:     s.RelayURL(),
+		RelayCAFile:     relayCAFile,
+		RunnersServer:   s.RunnersURL(),
+		AdmissionServer: s.AdmissionURL(),
+		TokenFile:       s.keys.AdminTokenFile,
+		Cell:            string(s.opts.Cell),
+		NATSURL:         s.natsURL(),
+		NATSSeedFile:    natsauth.SeedFile(s.natsDir(), natsauth.PrincipalOperator),
 	}.Write(s.ClientFile())
 }

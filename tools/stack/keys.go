@@ -52,7 +52,11 @@ const signingSeed = "signing.seed"
 // InitRunners makes the key that seals the signing keys of the runners service, if it is missing in a folder, and
 // returns its path. It never replaces a file. created reports whether the key was made.
 func InitRunners(dir string) (path string, created bool, err error) {
-	path = filepath.Join(dir, signingSeed)
+	return initSeal(dir, signingSeed)
+}
+
+func initSeal(dir, name string) (path string, created bool, err error) {
+	path = filepath.Join(dir, name)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return path, false, fmt.Errorf("create the folder of keys: %w", err)
 	}
@@ -60,6 +64,14 @@ func InitRunners(dir string) (path string, created bool, err error) {
 		return path, false, fmt.Errorf("create %s: %w", path, err)
 	}
 	return path, created, nil
+}
+
+// controllersSeed is the name of the file with the key that seals the signing secrets of admission controllers.
+const controllersSeed = "controllers.seed"
+
+// InitAdmission makes the key that seals the signing secrets of admission controllers, as [InitRunners] does its key.
+func InitAdmission(dir string) (path string, created bool, err error) {
+	return initSeal(dir, controllersSeed)
 }
 
 // InitDatabase makes the passwords of the services' database roles that are missing in a folder: <service>/password. It

@@ -55,6 +55,9 @@ type Options struct {
 	Runners, Router bool
 	// RunnersListen and RouterListen are where they listen. Default to free ports on 127.0.0.1.
 	RunnersListen, RouterListen string
+	// Admission starts the admission service. AdmissionListen is where it listens: a free port on 127.0.0.1 by default.
+	Admission       bool
+	AdmissionListen string
 	// MapNATS and MapSeedFile are the NATS with the cell map and the key of this cell there, if it is that of another
 	// stack.
 	MapNATS, MapSeedFile string
@@ -85,6 +88,7 @@ func (o Options) withDefaults() Options {
 		o.RelayListen = "127.0.0.1:0"
 	}
 	o.RunnersListen, o.RouterListen = cmp.Or(o.RunnersListen, anyPort), cmp.Or(o.RouterListen, anyPort)
+	o.AdmissionListen = cmp.Or(o.AdmissionListen, anyPort)
 	o.RelayAgents = max(1, o.RelayAgents)
 	if o.Configure == nil {
 		o.Configure = func(string, any) {}

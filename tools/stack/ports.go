@@ -53,7 +53,8 @@ func (s *Stack) reservePorts() error {
 		return err
 	}
 	err := errors.Join(address(State, &s.opts.APIListen), address(Deploys, &s.opts.DeploysListen),
-		address(Relay, &s.opts.RelayListen), address(Runners, &s.opts.RunnersListen), address(Router, &s.opts.RouterListen))
+		address(Relay, &s.opts.RelayListen), address(Runners, &s.opts.RunnersListen), address(Router, &s.opts.RouterListen),
+		address(Admission, &s.opts.AdmissionListen))
 	var natsErr, databaseErr error
 	s.opts.NATSPort, natsErr = number("NATS", s.opts.NATSPort)
 	s.databasePort, databaseErr = number("PostgreSQL", 0)

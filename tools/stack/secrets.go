@@ -50,6 +50,7 @@ type secretFile struct{ secret, key, path string }
 //	<name>-state       the NATS keys of the state service, seal.seed, digest.key
 //	<name>-admin       admin.token
 //	<name>-runners     runners.seed, signing.seed
+//	<name>-admission   admission.seed, controllers.seed
 //	<name>-relay       relay.seed, relay.secret
 //	<name>-relay-tls   tls.crt, tls.key, ca.crt
 //	<name>-postgresql  password, of the administrator
@@ -84,6 +85,7 @@ func (o SecretsOptions) files(dir string) []secretFile {
 		{"state", "digest.key", filepath.Join(state, "digest.key")},
 		{"admin", "admin.token", filepath.Join(state, "admin.token")},
 		{"runners", signingSeed, filepath.Join(dir, "runners", signingSeed)},
+		{"admission", controllersSeed, filepath.Join(dir, "admission", controllersSeed)},
 		{"relay", "relay.secret", filepath.Join(relay, "relay.secret")},
 	}
 	for name, holder := range natsauth.KeyHolders(o.NATS.Cell) {
@@ -153,6 +155,9 @@ func (o SecretsOptions) create(dir string) error {
 		return err
 	}
 	if _, _, err := InitRunners(filepath.Join(dir, "runners")); err != nil {
+		return err
+	}
+	if _, _, err := InitAdmission(filepath.Join(dir, "admission")); err != nil {
 		return err
 	}
 	if _, _, err := InitRelay(filepath.Join(dir, "relay"), o.RelayHosts...); err != nil {

@@ -43,6 +43,7 @@ const (
 	Relay      = "relay"
 	RelayAgent = "relay-agent"
 	Runners    = "runners"
+	Admission  = "admission"
 	Router     = "router"
 )
 

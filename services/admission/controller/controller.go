@@ -12,7 +12,6 @@ import (
 	"strings"
 	"time"
 
-
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/services/admission/chain"
@@ -212,4 +211,3 @@ func ValidateSecret(secret string) error {
 func invalid(field, format string, arguments ...any) error {
 	return fault.New(errcode.InvalidArgument, "%s: %s", field, fmt.Sprintf(format, arguments...)).With("field", field)
 }
-

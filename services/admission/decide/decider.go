@@ -279,4 +279,3 @@ func Expired(j Job, at time.Time) (chain.Input, bool) {
 		return chain.TimedOut{Question: j.question()}, true
 	}
 }
-

@@ -205,4 +205,3 @@ func (r *Reader) begin(ctx context.Context, tx pgx.Tx, subjects []*decide.Subjec
 	}
 	return r.Jobs.Begin(ctx, tx, begun)
 }
-
