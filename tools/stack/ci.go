@@ -83,6 +83,7 @@ func (s *Stack) runners(name, listen, seed string) *service {
 		cfg.State.URL = s.apiURL
 		cfg.Signing.KeyFile = config.SecretFile(seed)
 		cfg.Artifacts.Store.Disk.Folder = s.artifactsDir()
+		cfg.Admission.Enabled = s.opts.Admission
 		s.opts.Configure(name, &cfg)
 		return configuration{
 			settings: &cfg, common: &cfg.Config, main: func(ctx context.Context) error { return runners.Main(ctx, cfg) },

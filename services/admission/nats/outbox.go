@@ -28,7 +28,7 @@ func NewPublisher(
 ) (*outbox.Publisher, error) {
 	publisher, err := outbox.New(outbox.Config{
 		Pool: pool, Conn: conn, Logger: logger, OrderingKey: publish.OrderingKey, Metrics: metrics,
-		Stream: topology.StreamAdmission,
+		StreamOf: func(string) string { return topology.StreamAdmission },
 		Restored: func(ctx context.Context, tx pgx.Tx, _ outbox.Restoration) error {
 			return postgres.EachSince(ctx, tx, now().Add(-republished), func(jobs []decide.Job) error {
 				var messages []*natsgo.Msg
