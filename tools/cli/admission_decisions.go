@@ -99,7 +99,7 @@ the job.`,
 			if err := a.write("\n"); err != nil {
 				return err
 			}
-			return a.printTable(prerequisiteTable(d.GetPrerequisites()))
+			return a.printTable(decisionPrerequisites(d.GetPrerequisites()))
 		},
 	}
 }
@@ -125,7 +125,7 @@ func runnerIDs(ids []int64) string {
 	return joined(ids, func(id int64) string { return strconv.FormatInt(id, 10) })
 }
 
-func prerequisiteTable(list []*admissionv1.Prerequisite) table {
+func decisionPrerequisites(list []*admissionv1.Prerequisite) table {
 	t := table{header: []string{"CONTROLLER", "LEVEL", "STATE", "ATTEMPT", "ADDED", "REMOVED", "REASON"}}
 	for _, p := range list {
 		state := p.GetState()

@@ -34,7 +34,7 @@ func (s *rolloutService) WatchRollouts(
 	ctx context.Context, r *connect.Request[deploysv1.WatchRolloutsRequest],
 	stream *connect.ServerStream[deploysv1.WatchRolloutsResponse],
 ) error {
-	if err := checkMessage(r.Msg.ProtoReflect(), ""); err != nil {
+	if err := limits().Check(r.Msg.ProtoReflect(), ""); err != nil {
 		return err
 	}
 	ended := int(r.Msg.GetEnded())

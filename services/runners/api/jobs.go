@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"lockstep.internal/libs/apirequest"
+
 	"connectrpc.com/connect"
 
 	"lockstep.internal/libs/directory"
@@ -32,7 +34,7 @@ func jobName(id int64) string { return fmt.Sprintf("job %d", id) }
 
 // find returns a job if the caller has the role that least returns for it.
 func (s *jobService) find(ctx context.Context, id int64, least func(*job.Job) directory.Role) (*job.Job, error) {
-	if err := requireID("id", id); err != nil {
+	if err := apirequest.RequireID("id", id); err != nil {
 		return nil, err
 	}
 	found, err := s.views.Job(ctx, id)
@@ -104,7 +106,7 @@ func (s *jobService) ListJobs(
 		return nil, err
 	}
 	out := &runnersv1.ListJobsResponse{
-		NextPageToken: nextPage(found, page.Size, func(j job.Job) int64 { return j.ID }),
+		NextPageToken: apirequest.NextPage(found, page.Size, func(j job.Job) int64 { return j.ID }),
 	}
 	for i := range found {
 		out.Jobs = append(out.Jobs, jobMessage(&found[i], details[found[i].ID]))

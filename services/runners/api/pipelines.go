@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"lockstep.internal/libs/apirequest"
+
 	"connectrpc.com/connect"
 
 	"lockstep.internal/libs/directory"
@@ -36,7 +38,7 @@ func (s *pipelineService) CreatePipeline(
 	ctx context.Context, r *connect.Request[runnersv1.CreatePipelineRequest],
 ) (*connect.Response[runnersv1.CreatePipelineResponse], error) {
 	m := r.Msg
-	if err := requireID("project_id", m.GetProjectId()); err != nil {
+	if err := apirequest.RequireID("project_id", m.GetProjectId()); err != nil {
 		return nil, err
 	}
 	resource := fmt.Sprintf("project %d", m.GetProjectId())
@@ -71,7 +73,7 @@ func (s *pipelineService) CreatePipeline(
 func (s *pipelineService) find(
 	ctx context.Context, id int64, least func(*schedule.Pipeline) directory.Role,
 ) (*schedule.Pipeline, error) {
-	if err := requireID("id", id); err != nil {
+	if err := apirequest.RequireID("id", id); err != nil {
 		return nil, err
 	}
 	found, err := s.views.Pipeline(ctx, id)
@@ -124,7 +126,7 @@ func (s *pipelineService) ListPipelines(
 	ctx context.Context, r *connect.Request[runnersv1.ListPipelinesRequest],
 ) (*connect.Response[runnersv1.ListPipelinesResponse], error) {
 	id := r.Msg.GetProjectId()
-	if err := requireID("project_id", id); err != nil {
+	if err := apirequest.RequireID("project_id", id); err != nil {
 		return nil, err
 	}
 	if err := s.allowed.require(ctx, id, directory.RoleReader, fmt.Sprintf("project %d", id)); err != nil {
@@ -143,7 +145,7 @@ func (s *pipelineService) ListPipelines(
 		return nil, err
 	}
 	out := &runnersv1.ListPipelinesResponse{
-		NextPageToken: nextPage(found, page.Size, func(p schedule.Pipeline) int64 { return p.ID }),
+		NextPageToken: apirequest.NextPage(found, page.Size, func(p schedule.Pipeline) int64 { return p.ID }),
 	}
 	for i := range found {
 		out.Pipelines = append(out.Pipelines, pipelineMessage(&found[i]))

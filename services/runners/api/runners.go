@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"lockstep.internal/libs/apirequest"
+
 	"connectrpc.com/connect"
 
 	"lockstep.internal/libs/access"
@@ -105,7 +107,7 @@ func (s *runnerService) complete(
 func (s *runnerService) GetRunner(
 	ctx context.Context, r *connect.Request[runnersv1.GetRunnerRequest],
 ) (*connect.Response[runnersv1.GetRunnerResponse], error) {
-	if err := requireID("id", r.Msg.GetId()); err != nil {
+	if err := apirequest.RequireID("id", r.Msg.GetId()); err != nil {
 		return nil, err
 	}
 	found, err := s.runners.Get(ctx, caller(ctx), r.Msg.GetId())
@@ -130,12 +132,12 @@ func (s *runnerService) ListRunners(
 	ctx context.Context, r *connect.Request[runnersv1.ListRunnersRequest],
 ) (*connect.Response[runnersv1.ListRunnersResponse], error) {
 	m := r.Msg
-	size, err := pageSize(m.GetPageSize(), defaultRunners)
+	size, err := apirequest.PageSize(m.GetPageSize(), defaultRunners)
 	if err != nil {
 		return nil, err
 	}
-	filter := registration.Filter{ProjectID: m.GetProjectId(), Tags: m.GetTags(), Limit: maxPageSize}
-	if filter.AfterID, err = pageToken(m.GetPageToken()); err != nil {
+	filter := registration.Filter{ProjectID: m.GetProjectId(), Tags: m.GetTags(), Limit: apirequest.MaxPageSize}
+	if filter.AfterID, err = apirequest.PageToken(m.GetPageToken()); err != nil {
 		return nil, err
 	}
 	if filter.ProjectID < 0 {
@@ -152,7 +154,7 @@ func (s *runnerService) ListRunners(
 		return nil, err
 	}
 	return connect.NewResponse(&runnersv1.ListRunnersResponse{
-		Runners: page, NextPageToken: nextPage(page, size, (*runnersv1.Runner).GetId),
+		Runners: page, NextPageToken: apirequest.NextPage(page, size, (*runnersv1.Runner).GetId),
 	}), nil
 }
 
@@ -189,7 +191,7 @@ func (s *runnerService) UpdateRunner(
 	ctx context.Context, r *connect.Request[runnersv1.UpdateRunnerRequest],
 ) (*connect.Response[runnersv1.UpdateRunnerResponse], error) {
 	id := r.Msg.GetId()
-	if err := requireID("id", id); err != nil {
+	if err := apirequest.RequireID("id", id); err != nil {
 		return nil, err
 	}
 	paths := r.Msg.GetUpdateMask().GetPaths()
@@ -255,7 +257,7 @@ func (s *runnerService) link(ctx context.Context, id int64, projects []int64) (r
 func (s *runnerService) DeleteRunner(
 	ctx context.Context, r *connect.Request[runnersv1.DeleteRunnerRequest],
 ) (*connect.Response[runnersv1.DeleteRunnerResponse], error) {
-	if err := requireID("id", r.Msg.GetId()); err != nil {
+	if err := apirequest.RequireID("id", r.Msg.GetId()); err != nil {
 		return nil, err
 	}
 	if err := s.runners.Delete(ctx, caller(ctx), r.Msg.GetId()); err != nil {
@@ -267,7 +269,7 @@ func (s *runnerService) DeleteRunner(
 func (s *runnerService) ResetRunnerToken(
 	ctx context.Context, r *connect.Request[runnersv1.ResetRunnerTokenRequest],
 ) (*connect.Response[runnersv1.ResetRunnerTokenResponse], error) {
-	if err := requireID("id", r.Msg.GetId()); err != nil {
+	if err := apirequest.RequireID("id", r.Msg.GetId()); err != nil {
 		return nil, err
 	}
 	issued, err := s.runners.ResetToken(ctx, caller(ctx), r.Msg.GetId())
