@@ -247,13 +247,14 @@ func TestPolicyThatLeavesNoRunnerRejects(t *testing.T) {
 	t.Parallel()
 	c := start(t)
 	r := c.runner("DiscoveryOne")
-	_, err := c.admission.Controllers.CreateController(t.Context(), connect.NewRequest(&admissionv1.CreateControllerRequest{
+	request := &admissionv1.CreateControllerRequest{
 		Level: admissionv1.ControllerLevel_CONTROLLER_LEVEL_PROJECT, OwnerId: c.project,
 		Settings: &admissionv1.ControllerSettings{
 			Name: "accounts", Mutating: true,
 			Policy: "rules:\n  - {accept_runners_if: 'runner.description == \"tugNostromo\"', reason: accounts of the user}\n",
 		},
-	}))
+	}
+	_, err := c.admission.Controllers.CreateController(t.Context(), connect.NewRequest(request))
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
 		_, j := c.pipeline(c.project, job)

@@ -93,19 +93,21 @@ func TestBadSettingsChangeNothing(t *testing.T) {
 	api := f.user(maintainer)
 	hook := func() *admissionv1.Webhook { return &admissionv1.Webhook{Url: "https://controller.example"} }
 	for want, settings := range map[string]*admissionv1.ControllerSettings{
-		"name":                    {Name: "Not A Name", Policy: denyAll},
-		"webhook":                 {Name: "neither"},
-		"give either":             {Name: "both", Policy: denyAll, Webhook: hook()},
-		"policy":                  {Name: "broken", Policy: "rules:\n  - {if: 'nothing.known'}\n"},
-		"match":                   {Name: "broken", Policy: denyAll, Match: "job.name"},
-		"timeout":                 {Name: "slow", Policy: denyAll, Timeout: durationpb.New(2 * time.Hour)},
-		"max_attempts":            {Name: "often", Policy: denyAll, MaxAttempts: 21},
-		"webhook.url":             {Name: "ftp", Webhook: &admissionv1.Webhook{Url: "ftp://controller.example"}},
-		"has a user name":         {Name: "user", Webhook: &admissionv1.Webhook{Url: "https://a:b@controller.example"}},
-		"webhook.ca":              {Name: "ca", Webhook: &admissionv1.Webhook{Url: "https://a.example", Ca: "x"}},
-		"webhook.concurrency":     {Name: "many", Webhook: &admissionv1.Webhook{Url: "https://a.example", Concurrency: 101}},
-		"webhook.request_timeout": {Name: "long", Webhook: &admissionv1.Webhook{Url: "https://a.example", RequestTimeout: durationpb.New(time.Hour)}},
-		"mode":                    {Name: "mode", Policy: denyAll, Mode: 99},
+		"name":                {Name: "Not A Name", Policy: denyAll},
+		"webhook":             {Name: "neither"},
+		"give either":         {Name: "both", Policy: denyAll, Webhook: hook()},
+		"policy":              {Name: "broken", Policy: "rules:\n  - {if: 'nothing.known'}\n"},
+		"match":               {Name: "broken", Policy: denyAll, Match: "job.name"},
+		"timeout":             {Name: "slow", Policy: denyAll, Timeout: durationpb.New(2 * time.Hour)},
+		"max_attempts":        {Name: "often", Policy: denyAll, MaxAttempts: 21},
+		"webhook.url":         {Name: "ftp", Webhook: &admissionv1.Webhook{Url: "ftp://controller.example"}},
+		"has a user name":     {Name: "user", Webhook: &admissionv1.Webhook{Url: "https://a:b@controller.example"}},
+		"webhook.ca":          {Name: "ca", Webhook: &admissionv1.Webhook{Url: "https://a.example", Ca: "x"}},
+		"webhook.concurrency": {Name: "many", Webhook: &admissionv1.Webhook{Url: "https://a.example", Concurrency: 101}},
+		"webhook.request_timeout": {Name: "long", Webhook: &admissionv1.Webhook{
+			Url: "https://a.example", RequestTimeout: durationpb.New(time.Hour),
+		}},
+		"mode": {Name: "mode", Policy: denyAll, Mode: 99},
 	} {
 		_, err := api.CreateController(t.Context(), connect.NewRequest(&admissionv1.CreateControllerRequest{
 			Level: project, OwnerId: projectID, Settings: settings,

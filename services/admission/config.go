@@ -108,8 +108,8 @@ func (c Config) Validate() []error {
 		errs = append(errs, config.Invalid("secrets.key_file", "is missing: run lockstep admission init"))
 	}
 	if c.Decisions.Keep < minKeep {
-		errs = append(errs, config.Invalid("decisions.keep", "%s is less than %s: jobs may wait for that long", c.Decisions.Keep,
-			minKeep))
+		errs = append(errs, config.Invalid("decisions.keep", "%s is less than %s: jobs may wait for that long",
+			c.Decisions.Keep, minKeep))
 	}
 	return errs
 }

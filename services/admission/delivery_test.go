@@ -39,9 +39,10 @@ func TestLyingAnswersNeverAdmit(t *testing.T) {
 		},
 		"it must have one job": answering(`[{"id": JOB, "admission": "accepted"}, {"id": JOB, "admission": "accepted"}]`),
 		"both accepted":        answering(`[{"id": JOB, "admission": "accepted", "runners": {"accepted_ids": ["31"], "rejected_ids": ["31"]}}]`),
-		"tag":                  answering(`[{"id": JOB, "admission": "accepted", "tags": {"add": ["` + strings.Repeat("x", 10_000) + `"]}}]`),
-		"status 500":           func(w http.ResponseWriter, _ received) { w.WriteHeader(http.StatusInternalServerError) },
-		"did not respond":      func(_ http.ResponseWriter, r received) { <-r.gone },
+		"tag": answering(`[{"id": JOB, "admission": "accepted",
+			"tags": {"add": ["` + strings.Repeat("x", 10_000) + `"]}}]`),
+		"status 500":      func(w http.ResponseWriter, _ received) { w.WriteHeader(http.StatusInternalServerError) },
+		"did not respond": func(_ http.ResponseWriter, r received) { <-r.gone },
 	}
 	job := 9001
 	jobs := map[int]string{}
@@ -194,7 +195,7 @@ func TestFailedRequestIsRepeated(t *testing.T) {
 	d := f.decided(9001)
 	require.Equal(t, events.AdmissionOutcomeAdmitted, d.Outcome)
 	require.Equal(t, 2, d.Prerequisites[0].Attempt)
-	require.NotEqual(t, s.received()[0].header.Get("webhook-id"), s.received()[1].header.Get("webhook-id"))
+	require.NotEqual(t, s.received()[0].header.Get("Webhook-Id"), s.received()[1].header.Get("Webhook-Id"))
 }
 
 func TestDryRunRecordsAndIgnoreContinues(t *testing.T) {

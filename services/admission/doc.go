@@ -2,8 +2,8 @@
 // them. There is one per cell. [Main] builds the adapters and lists the parts. While NATS or PostgreSQL is unavailable,
 // the service waits and reports it in /readyz.
 //
-// PostgreSQL is the authority. The service reads the stream JOBS, asks the controllers of each job that is preparing, and
-// publishes what they decide to the stream ADMISSION. Several replicas share the work. Its packages are:
+// PostgreSQL is the authority. The service reads the stream JOBS, asks the controllers of each job that is preparing,
+// and publishes what they decide to the stream ADMISSION. Several replicas share the work. Its packages are:
 //
 //   - api: the API for people: controllers and decisions
 //   - callback: one-time tokens with which a controller answers later; jobtoken: tokens with which it reads about a job

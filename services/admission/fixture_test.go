@@ -230,8 +230,10 @@ func (f *fixture) directory() {
 			UserID: id, Admin: id == administrator, State: events.UserStateActive,
 		})
 	}
-	add("organization", "1", events.TypeDirectoryOrganization, events.DirectoryOrganization{OrganizationID: organizationID})
-	add("group", "2", events.TypeDirectoryGroup, events.DirectoryGroup{GroupID: outerGroup, OrganizationID: organizationID})
+	add("organization", "1", events.TypeDirectoryOrganization,
+		events.DirectoryOrganization{OrganizationID: organizationID})
+	add("group", "2", events.TypeDirectoryGroup,
+		events.DirectoryGroup{GroupID: outerGroup, OrganizationID: organizationID})
 	add("group", "3", events.TypeDirectoryGroup, events.DirectoryGroup{
 		GroupID: innerGroup, ParentGroupID: outerGroup, OrganizationID: organizationID,
 	})
@@ -402,12 +404,6 @@ func newWebServer(t *testing.T, answer func(w http.ResponseWriter, r received)) 
 	}))
 	t.Cleanup(s.server.Close)
 	return s
-}
-
-func (s *webServer) set(answer func(w http.ResponseWriter, r received)) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.answer = answer
 }
 
 func (s *webServer) received() []received {

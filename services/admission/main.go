@@ -41,8 +41,8 @@ const serviceName = "admission"
 func Program() config.Program {
 	return config.Program{
 		Name: serviceName,
-		About: "Decides which CI jobs of one cell may run, and on which runners, before a runner can see them: asks admission " +
-			"controllers, which are web servers or policies, and publishes their decisions.",
+		About: "Decides which CI jobs of one cell may run, and on which runners, before a runner can see them: asks " +
+			"admission controllers, which are web servers or policies, and publishes their decisions.",
 	}
 }
 

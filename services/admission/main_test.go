@@ -35,7 +35,10 @@ func TestChainOfProjectTwoGroupsAndInstance(t *testing.T) {
 		owner int64
 		name  string
 	}{
-		{instance, 0, "instance"}, {group, outerGroup, "outer"}, {group, innerGroup, "inner"}, {project, projectID, "project"},
+		{instance, 0, "instance"},
+		{group, outerGroup, "outer"},
+		{group, innerGroup, "inner"},
+		{project, projectID, "project"},
 	} {
 		s := newWebServer(t, answering(
 			`[{"id": JOB, "admission": "accepted", "tags": {"add": ["`+place.name+`"]}, "reason": "from `+place.name+`"}]`))
@@ -114,7 +117,8 @@ func TestCanceledJobIsNotAskedAnyMore(t *testing.T) {
 	f.publish(f.runners, cell.Job(projectID, 9001, "canceled"), events.TypeJobCanceled, "runners",
 		events.JobCanceled{Job: p.Job})
 	require.Eventually(t, func() bool {
-		explained, err := f.user(reader).ExplainJob(t.Context(), connect.NewRequest(&admissionv1.ExplainJobRequest{JobId: 9001}))
+		explained, err := f.user(reader).ExplainJob(t.Context(),
+			connect.NewRequest(&admissionv1.ExplainJobRequest{JobId: 9001}))
 		return err == nil && explained.Msg.GetDecision().GetOutcome() == admissionv1.Outcome_OUTCOME_CANCELED
 	}, soon, 10*time.Millisecond)
 	var none events.AdmissionDecided

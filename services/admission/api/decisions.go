@@ -132,7 +132,7 @@ func decisionMessage(j *decide.Job) *admissionv1.Decision {
 	for _, p := range j.Prerequisites() {
 		message := &admissionv1.Prerequisite{
 			ControllerId: p.ControllerID, Name: p.Name, Level: string(p.Level), State: string(p.State), DryRun: p.DryRun,
-			Attempt: int32(p.Attempt), Reason: p.Reason, AddedTags: p.Diff.AddedTags, RemovedTags: p.Diff.RemovedTags, //nolint:gosec // a small number
+			Attempt: number(p.Attempt), Reason: p.Reason, AddedTags: p.Diff.AddedTags, RemovedTags: p.Diff.RemovedTags,
 			AcceptedRunnerIds: p.Diff.AcceptedRunners, RejectedRunnerIds: p.Diff.RejectedRunners, AskedAt: timestamp(p.AskedAt),
 		}
 		if p.Decided {

@@ -2,6 +2,7 @@ package api
 
 import (
 	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -81,19 +82,20 @@ func settingsOf(m *admissionv1.ControllerSettings) controller.Settings {
 
 func controllerMessage(c controller.Controller) *admissionv1.Controller {
 	settings := &admissionv1.ControllerSettings{
-		Name: c.Name, Mode: keyOf(modes, c.Mode), Mutating: c.Mutating, FailurePolicy: keyOf(failurePolicies, c.FailurePolicy),
-		Timeout: durationpb.New(c.Timeout), MaxAttempts: int32(c.MaxAttempts), Match: c.Match, Variables: c.Variables, //nolint:gosec // validated
-		Policy: c.Policy,
+		Name: c.Name, Mode: keyOf(modes, c.Mode), Mutating: c.Mutating,
+		FailurePolicy: keyOf(failurePolicies, c.FailurePolicy), Timeout: durationpb.New(c.Timeout),
+		MaxAttempts: number(c.MaxAttempts), Match: c.Match, Variables: c.Variables, Policy: c.Policy,
 	}
 	if hook := c.Webhook; hook != nil {
 		settings.Webhook = &admissionv1.Webhook{
 			Url: hook.URL, Ca: hook.CA, RequestTimeout: durationpb.New(hook.RequestTimeout),
-			Concurrency: int32(hook.Concurrency), Rate: hook.Rate, //nolint:gosec // validated
+			Concurrency: number(hook.Concurrency), Rate: hook.Rate,
 		}
 	}
 	return &admissionv1.Controller{
-		Id: c.ID, Level: keyOf(levels, c.Level), OwnerId: c.Owner.ID, Position: int32(c.Position), Revision: c.Revision, //nolint:gosec // at most the number of changes
-		Settings: settings, CreatedBy: c.CreatedBy, CreatedAt: timestamp(c.CreatedAt), UpdatedAt: timestamp(c.UpdatedAt),
+		Id: c.ID, Level: keyOf(levels, c.Level), OwnerId: c.Owner.ID, Position: number(c.Position),
+		Revision: c.Revision, Settings: settings, CreatedBy: c.CreatedBy, CreatedAt: timestamp(c.CreatedAt),
+		UpdatedAt: timestamp(c.UpdatedAt),
 	}
 }
 
@@ -104,6 +106,9 @@ func controllerMessages(list []controller.Controller) []*admissionv1.Controller 
 	}
 	return out
 }
+
+// number returns a number that the limits keep small.
+func number(n int) int32 { return int32(min(n, math.MaxInt32)) }
 
 // timestamp is nil for the zero time.
 func timestamp(t time.Time) *timestamppb.Timestamp {

@@ -63,7 +63,8 @@ func ownerOf(level chain.Level, known bool, id int64) (controller.Owner, error) 
 		return controller.Owner{}, fault.New(errcode.InvalidArgument, "level: give project, group or instance").
 			With("field", "level")
 	case level == chain.LevelInstance && id != 0:
-		return controller.Owner{}, fault.New(errcode.InvalidArgument, "owner_id: the instance has none").With("field", "owner_id")
+		return controller.Owner{}, fault.New(errcode.InvalidArgument, "owner_id: the instance has none").
+			With("field", "owner_id")
 	case level != chain.LevelInstance && id <= 0:
 		return controller.Owner{}, fault.New(errcode.InvalidArgument, "owner_id is missing: give the id of the %s", level).
 			With("field", "owner_id")

@@ -172,7 +172,7 @@ func (w Webhook) validate() error {
 	u, err := url.Parse(w.URL)
 	switch {
 	case err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" || len(w.URL) > maxURL:
-		return invalid("webhook.url", "is not a URL that starts with https:// or http:// and has at most %d characters", maxURL)
+		return invalid("webhook.url", "is not a URL with https:// or http:// and at most %d characters", maxURL)
 	case u.User != nil:
 		return invalid("webhook.url", "has a user name: requests are signed, remove it")
 	case w.RequestTimeout < time.Second || w.RequestTimeout > MaxRequestTimeout:

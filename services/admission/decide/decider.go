@@ -106,8 +106,8 @@ func (d *Decider) schedule(j *Job, controllers []controller.Controller, before J
 }
 
 // Advance applies an input to a job; nil for none. controllers are the current ones with the ids in its chain; one that
-// is not there, or is deleted, is removed from the chain. retryAfter is the earliest next attempt that a controller asked for.
-// It returns the job after it and its question, nil after the end.
+// is not there, or is deleted, is removed from the chain. retryAfter is the earliest time of the next attempt. It
+// returns the job after the input and its question, nil after the end.
 func (d *Decider) Advance(
 	ctx context.Context, before Job, input chain.Input, controllers []controller.Controller, retryAfter, at time.Time,
 ) (Job, *Ask) {

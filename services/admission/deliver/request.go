@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"strconv"
 	"time"
@@ -112,9 +113,7 @@ func (r request) build(ctx context.Context, now time.Time) (*http.Request, error
 	if err != nil {
 		return nil, egress.WithoutURL(err)
 	}
-	for name, values := range r.header {
-		sent.Header[name] = values
-	}
+	maps.Copy(sent.Header, r.header)
 	sent.Header.Set("Content-Type", "application/json")
 	sent.Header.Set("User-Agent", "lockstep-admission")
 	sent.Header.Set(standardwebhooks.HeaderWebhookID, id)
@@ -140,7 +139,8 @@ func (r request) read(got *http.Response, now time.Time) response {
 	case code == http.StatusAccepted && r.canAnswerLater:
 		return response{responded: true}
 	case code == http.StatusAccepted:
-		return r.failed(errors.New("the controller wants to answer later, but api.public_url of the service is not set"), true, true)
+		return r.failed(errors.New("the controller wants to answer later: cell.public_url of the service must be set"), true,
+			true)
 	case code >= 300 && code < 400:
 		return r.failed(fmt.Errorf("the controller returned status %d: redirects are not followed, set its final address",
 			code), false, true)

@@ -66,7 +66,7 @@ func NewHandler(cfg Config) http.Handler {
 	for name, read := range map[string]func(j decide.Job) any{
 		"job": h.job, "project": h.project, "user": h.user, "memberships": h.memberships, "runners": h.runners,
 	} {
-		mux.Handle("GET "+jobtoken.Path+"/"+name, fault.Handler(cfg.Logger, func(w http.ResponseWriter, r *http.Request) error {
+		serve := func(w http.ResponseWriter, r *http.Request) error {
 			j, err := h.authenticate(r)
 			if err != nil {
 				return libpostgres.Unavailable(r.Context(), err)
@@ -74,7 +74,8 @@ func NewHandler(cfg Config) http.Handler {
 			w.Header().Set("Content-Type", "application/json")
 			w.Header().Set("Cache-Control", "no-store")
 			return json.MarshalWrite(w, read(j), json.Deterministic(true))
-		}))
+		}
+		mux.Handle("GET "+jobtoken.Path+"/"+name, fault.Handler(cfg.Logger, serve))
 	}
 	return mux
 }

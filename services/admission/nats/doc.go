@@ -1,3 +1,3 @@
-// Package nats is the NATS adapter of the service. It reads the stream JOBS into the database, keeps a copy of the stream
-// RUNNERS in memory, and publishes the outbox to the stream ADMISSION.
+// Package nats is the NATS adapter of the service. It reads the stream JOBS into the database, keeps a copy of the
+// stream RUNNERS in memory, and publishes the outbox to the stream ADMISSION.
 package nats

@@ -18,8 +18,8 @@ import (
 	"lockstep.internal/services/admission/policy"
 )
 
-// Runners is a copy of the stream RUNNERS in memory. The higher revision of a runner wins, so a stream that was restored
-// from an older copy changes nothing. It is safe for concurrent use.
+// Runners is a copy of the stream RUNNERS in memory. The higher revision of a runner wins, so a stream that was
+// restored from an older copy changes nothing. It is safe for concurrent use.
 type Runners struct {
 	reader *lastvalue.Reader
 	cell   topology.Cell
@@ -52,7 +52,7 @@ func (r *Runners) Ready() bool { return r.reader.Ready() }
 
 // Check is a health check.
 func (r *Runners) Check(ctx context.Context) error {
-	return r.reader.Check(ctx) //nolint:wrapcheck // it names the stream
+	return r.reader.Check(ctx)
 }
 
 // Of returns the runners whose scope includes a job of a project in groups, by id. A protected runner takes protected

@@ -80,7 +80,7 @@ type Claimed struct {
 func (s Jobs) Claim(ctx context.Context, at time.Time, claims []Claim) ([]Claimed, error) {
 	ids, counts, leases := make([]int64, len(claims)), make([]int32, len(claims)), make([]time.Time, len(claims))
 	for i, c := range claims {
-		ids[i], counts[i], leases[i] = c.ControllerID, int32(c.Count), at.Add(c.Lease) //nolint:gosec // a small number
+		ids[i], counts[i], leases[i] = c.ControllerID, int32(c.Count), at.Add(c.Lease)
 	}
 	rows, err := s.Pool.Query(ctx, `
 		WITH due AS (
@@ -132,11 +132,10 @@ func (s Jobs) ReleaseClaim(ctx context.Context, c Claimed, at time.Time) error {
 
 // Attempt is a request to a web server.
 type Attempt struct {
-	ID int64
 	chain.Question
 
-	JobID  int64
-	SentAt time.Time
+	ID, JobID int64
+	SentAt    time.Time
 	// EndedAt is the zero time, and Result empty, if the replica that sent it recorded nothing.
 	EndedAt time.Time
 	Result  string
@@ -172,7 +171,8 @@ func (s Jobs) BeginAttempt(ctx context.Context, a Attempt) (int64, error) {
 // EndAttempt returns a function that records the result of an attempt.
 func EndAttempt(id int64, result string, at time.Time) func(ctx context.Context, tx pgx.Tx) error {
 	return func(ctx context.Context, tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, `UPDATE attempts SET ended_at = $2, result = $3 WHERE id = $1`, id, at, result); err != nil {
+		const end = `UPDATE attempts SET ended_at = $2, result = $3 WHERE id = $1`
+		if _, err := tx.Exec(ctx, end, id, at, result); err != nil {
 			return fmt.Errorf("record the result of attempt %d: %w", id, err)
 		}
 		return nil

@@ -109,6 +109,13 @@ func lockOwner(ctx context.Context, tx pgx.Tx, owner controller.Owner) error {
 	return err //nolint:wrapcheck // the caller wraps it
 }
 
+func execute(ctx context.Context, tx pgx.Tx, sql string, args ...any) error {
+	if _, err := tx.Exec(ctx, sql, args...); err != nil {
+		return fmt.Errorf("store a controller: %w", err)
+	}
+	return nil
+}
+
 // Create stores a new controller as the last one of its owner. secret is called with its id, and returns the sealed
 // signing secret.
 func (s Controllers) Create(
@@ -128,8 +135,8 @@ func (s Controllers) Create(
 			return err
 		}
 		if len(existing) >= controller.MaxPerOwner {
-			return fault.New(errcode.QuotaExceeded, "the %s has %d controllers, which is the limit: delete one first", owner.Level,
-				len(existing))
+			return fault.New(errcode.QuotaExceeded, "the %s has %d controllers, which is the limit: delete one first",
+				owner.Level, len(existing))
 		}
 		position := 1
 		for _, c := range existing {
@@ -140,7 +147,8 @@ func (s Controllers) Create(
 		}
 		now := s.Now()
 		created = controller.Controller{
-			Settings: settings, Owner: owner, Position: position, Revision: 1, CreatedBy: createdBy, CreatedAt: now, UpdatedAt: now,
+			Settings: settings, Owner: owner, Position: position, Revision: 1, CreatedBy: createdBy, CreatedAt: now,
+			UpdatedAt: now,
 		}
 		err = tx.QueryRow(ctx, `
 			INSERT INTO controllers (level, owner_id, name, position, settings, created_by, created_at, updated_at)
@@ -152,8 +160,7 @@ func (s Controllers) Create(
 		if created.Secret, err = secret(created.ID); err != nil {
 			return err
 		}
-		_, err = tx.Exec(ctx, `UPDATE controllers SET secret = $2 WHERE id = $1`, created.ID, created.Secret)
-		return err
+		return execute(ctx, tx, `UPDATE controllers SET secret = $2 WHERE id = $1`, created.ID, created.Secret)
 	})
 	return created, err
 }
@@ -189,10 +196,9 @@ func (s Controllers) Update(
 		}
 		updated = c
 		updated.Settings, updated.Revision, updated.UpdatedAt = settings, c.Revision+1, s.Now()
-		_, err = tx.Exec(ctx,
+		return execute(ctx, tx,
 			`UPDATE controllers SET name = $2, settings = $3, revision = $4, updated_at = $5 WHERE id = $1`,
 			id, settings.Name, content, updated.Revision, updated.UpdatedAt)
-		return err
 	})
 	return updated, err
 }
@@ -203,8 +209,7 @@ func (s Controllers) Delete(ctx context.Context, id int64, allow func(controller
 		if err := allow(c); err != nil {
 			return err
 		}
-		_, err := tx.Exec(ctx, `UPDATE controllers SET deleted_at = $2 WHERE id = $1`, id, s.Now())
-		return err
+		return execute(ctx, tx, `UPDATE controllers SET deleted_at = $2 WHERE id = $1`, id, s.Now())
 	})
 }
 

@@ -202,8 +202,8 @@ func outcomeOf(j decide.Job) string {
 	return string(j.State.Outcome)
 }
 
-// Save stores a job that an input has changed, with its question and its events. with stores what belongs to it in the same
-// transaction; nil for nothing. The error is [ErrConflict] if the job has changed since it was loaded.
+// Save stores a job that an input has changed, with its question and its events. with stores what belongs to it in the
+// same transaction; nil for nothing. The error is [ErrConflict] if the job has changed since it was loaded.
 func (s Jobs) Save(
 	ctx context.Context, before, after decide.Job, ask *decide.Ask, with func(ctx context.Context, tx pgx.Tx) error,
 ) error {
@@ -288,7 +288,8 @@ const eachPage = 500
 // EachSince calls take with the jobs that ended after a time, in pages.
 func EachSince(ctx context.Context, tx pgx.Tx, since time.Time, take func([]decide.Job) error) error {
 	for after := int64(0); ; {
-		page, err := readJobs(ctx, tx, `WHERE ended_at >= $1 AND job_id > $2 ORDER BY job_id LIMIT $3`, since, after, eachPage)
+		const next = `WHERE ended_at >= $1 AND job_id > $2 ORDER BY job_id LIMIT $3`
+		page, err := readJobs(ctx, tx, next, since, after, eachPage)
 		if err != nil || len(page) == 0 {
 			return err
 		}
