@@ -162,8 +162,8 @@ func (a *app) controllerCreate() *cobra.Command {
 	var secretFile string
 	c := &cobra.Command{
 		Use: "create NAME", Short: "Create an admission controller", Args: exactly("NAME"),
-		Long: `Create an admission controller, as the last one of its project, group or instance. It is a web server (--url) or
-a policy (--policy). The signing secret of a web server is shown once. With --mode dry_run, it decides and changes
+		Long: `Create an admission controller, as the last one of its project, group or instance. It is a web server (--url)
+or a policy (--policy). The signing secret of a web server is shown once. With --mode dry_run, it decides and changes
 nothing: lockstep admission decisions shows what it would do.`,
 		Example: `  lockstep admission controllers create zones --instance --policy zones.yaml --mutating
   lockstep admission controllers create compliance --project shop/web --url https://compliance.example/jobs`,
@@ -208,7 +208,8 @@ nothing: lockstep admission decisions shows what it would do.`,
 	}
 	owner.flags(a, c)
 	settings.flags(c)
-	c.Flags().StringVar(&secretFile, "secret-file", "", "file with the signing secret, whsec_ and base64; default: a new one")
+	c.Flags().StringVar(&secretFile, "secret-file", "",
+		"file with the signing secret, whsec_ and base64; default: a new one")
 	c.MarkFlagsMutuallyExclusive("url", "policy")
 	c.MarkFlagsOneRequired("url", "policy")
 	return c
@@ -346,8 +347,8 @@ func controllerDetails(names *names, k *admissionv1.Controller) table {
 func (a *app) controllerUpdate() *cobra.Command {
 	var settings controllerFlags
 	c := a.controllerCommand("update", "Change an admission controller",
-		"Change the settings of an admission controller whose flags are given. Jobs that wait for it ask it again. The flags\n"+
-			"--url, --ca-file, --request-timeout, --concurrency and --rate change one setting each of a web server.",
+		"Change the settings of an admission controller whose flags are given. Jobs that wait for it ask it again. The\n"+
+			"flags --url, --ca-file, --request-timeout, --concurrency and --rate change one setting each of a web server.",
 		"  lockstep admission controllers update 12 --mode enforced\n"+
 			"  lockstep admission controllers update 12 --policy zones.yaml",
 		func(c *cobra.Command, api *client.Admission, names *names, id int64) error {
@@ -432,7 +433,8 @@ func (a *app) controllerReorder() *cobra.Command {
 	var owner controllerOwner
 	c := &cobra.Command{
 		Use: "reorder ID...", Short: "Set the order of the admission controllers of an owner", Args: cobra.MinimumNArgs(1),
-		Long:    "Set the order of all admission controllers of a project, a group or the instance, for jobs that are created later.",
+		Long: `Set the order of all admission controllers of a project, a group or the instance. It counts for jobs that are
+created later.`,
 		Example: "  lockstep admission controllers reorder --instance 14 12 13",
 		RunE: func(c *cobra.Command, args []string) error {
 			request := &admissionv1.ReorderControllersRequest{}

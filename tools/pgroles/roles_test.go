@@ -46,6 +46,7 @@ func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	f := &fixture{t: t, url: pgtest.Database(t), passwords: map[string]string{
 		"state": `a:/?#[]@%2f "\ü'`, "deploys": "$$;--&x=y", "runners": "%s' or true",
+		"admission": "; drop role x --",
 	}}
 	f.admin = connect(t, f.url)
 	f.name = f.admin.Config().Database
@@ -105,7 +106,9 @@ func TestRoleReachesOnlyItsOwnSchema(t *testing.T) {
 			"create temporary table shadow (id int)", "select pg_try_advisory_lock(1)", "listen changes",
 			"alter table "+service+".secrets add column value text")
 	}
-	for service, other := range map[string]string{"state": "deploys", "deploys": "state", "runners": "state"} {
+	for service, other := range map[string]string{
+		"state": "deploys", "deploys": "state", "runners": "state", "admission": "runners",
+	} {
 		for _, statement := range []string{
 			"select id from " + other + ".secrets", "insert into " + other + ".secrets values (1)",
 			"drop table " + other + ".secrets", "create table " + other + ".mine ()", "select " + other + ".reveal()",

@@ -46,6 +46,7 @@ func TestEachPrincipalHasASecret(t *testing.T) {
 		"ls-state":      "callout.seed database.password database.url digest.key exchange.seed issuer.seed seal.seed state.seed sys.seed",
 		"ls-admin":      "admin.token",
 		"ls-deploys":    "database.password database.url deploys.seed",
+		"ls-admission":  "admission.seed controllers.seed database.password database.url",
 		"ls-runners":    "database.password database.url runners.seed signing.seed",
 		"ls-router":     "router.seed",
 		"ls-cell-eu-2":  "cell-eu-2.seed",

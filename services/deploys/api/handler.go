@@ -42,7 +42,8 @@ type Access interface {
 // NewHandler returns the handler of all services of the API.
 func NewHandler(d Dependencies) http.Handler {
 	interceptors := append([]connect.Interceptor{fault.NewInterceptor(d.Logger)}, d.Interceptors...)
-	interceptors = append(interceptors, libpostgres.UnavailableInterceptor(), d.Access.Interceptor(), limits().Interceptor())
+	interceptors = append(interceptors, libpostgres.UnavailableInterceptor(), d.Access.Interceptor(),
+		limits().Interceptor())
 	options := connect.WithHandlerOptions(connect.WithInterceptors(interceptors...), connect.WithReadMaxBytes(maxRequest))
 	mux := http.NewServeMux()
 	rollouts := &postgres.Rollouts{DB: d.Pool}

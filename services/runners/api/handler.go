@@ -78,7 +78,8 @@ func Patterns() []string {
 // NewHandler returns the handler of the API. Its scopes are those of [Scopes], which d.Access must have.
 func NewHandler(d Dependencies) http.Handler {
 	interceptors := append([]connect.Interceptor{fault.NewInterceptor(d.Logger)}, d.Interceptors...)
-	interceptors = append(interceptors, libpostgres.UnavailableInterceptor(), d.Access.Interceptor(), limits().Interceptor())
+	interceptors = append(interceptors, libpostgres.UnavailableInterceptor(), d.Access.Interceptor(),
+		limits().Interceptor())
 	options := connect.WithHandlerOptions(connect.WithInterceptors(interceptors...), connect.WithReadMaxBytes(maxRequest))
 	views := postgres.Views{Pool: d.Pool}
 	allowed := permissions{d.Directory}
