@@ -1,7 +1,6 @@
 package admission_test
 
 import (
-	"bytes"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -12,23 +11,16 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"lockstep.internal/e2e/fixture"
 	runnersv1 "lockstep.internal/schemas/gen/lockstep/runners/v1"
-	"lockstep.internal/tools/cli"
+	"lockstep.internal/tools/client"
 )
-
-// lockstep runs a command and returns its output.
-func (c *cell) lockstep(args ...string) string {
-	c.t.Helper()
-	var out, errs bytes.Buffer
-	require.Zero(c.t, cli.Run(c.t.Context(), append([]string{"--client", c.ClientFile()}, args...), &out, &errs, "v0"),
-		"%v: %s", args, errs.String())
-	return out.String()
-}
 
 // A policy is tried on earlier jobs, then in dry run, then enforced. The commands tell what it does.
 func TestPolicyIsReplayedThenTriedThenEnforced(t *testing.T) {
 	t.Parallel()
 	c := start(t)
+	lockstep := fixture.NewCLI(t).With(client.Variable + "=" + c.ClientFile()).OK
 	user := strconv.FormatInt(c.user(), 10)
 	c.runner("in zone a", "zone_a")
 	policy := filepath.Join(t.TempDir(), "zones.yaml")
@@ -54,7 +46,7 @@ rules:
 			Reason string   `json:"reason"`
 		} `json:"changes"`
 	}
-	out := c.lockstep("admission", "replay", "--policy", policy, "--since", "1h", "-o", "json")
+	out := lockstep("admission", "replay", "--policy", policy, "--since", "1h", "-o", "json")
 	require.NoError(t, json.Unmarshal([]byte(out), &replayed), out)
 	require.Equal(t, 2, replayed.Jobs)
 	require.Len(t, replayed.Changes, 2, out)
@@ -63,27 +55,28 @@ rules:
 	require.Equal(t, deployed.GetId(), replayed.Changes[1].JobID)
 	require.Equal(t, "reject", replayed.Changes[1].Would)
 	require.Equal(t, "policy: nobody deploys today", replayed.Changes[1].Reason)
-	require.Contains(t, c.lockstep("admission", "replay", "--policy", policy, "--since", "1h"), "nobody deploys today")
+	require.Contains(t, lockstep("admission", "replay", "--policy", policy, "--since", "1h"), "nobody deploys today")
 
-	c.lockstep("admission", "controllers", "create", "zones", "--instance", "--mutating", "--policy", policy, "--mode", "dry_run")
+	lockstep("admission", "controllers", "create", "zones", "--instance", "--mutating", "--policy", policy, "--mode",
+		"dry_run")
 	_, tried := c.pipeline(c.project, job)
 	require.Empty(t, c.await(tried.GetId(), runnersv1.JobState_JOB_STATE_PENDING).GetTags())
-	require.Contains(t, c.lockstep("admission", "explain", strconv.FormatInt(tried.GetId(), 10)), "accepted (dry run)")
+	require.Contains(t, lockstep("admission", "explain", strconv.FormatInt(tried.GetId(), 10)), "accepted (dry run)")
 
-	listed := c.lockstep("admission", "controllers", "list", "--instance")
+	listed := lockstep("admission", "controllers", "list", "--instance")
 	require.Contains(t, listed, "dry_run")
 	id := strings.Fields(strings.Split(listed, "\n")[1])[0]
-	require.Contains(t, c.lockstep("admission", "controllers", "update", id, "--mode", "enforced"), "enforced")
-	require.Contains(t, c.lockstep("admission", "controllers", "get", id), "nobody deploys today")
+	require.Contains(t, lockstep("admission", "controllers", "update", id, "--mode", "enforced"), "enforced")
+	require.Contains(t, lockstep("admission", "controllers", "get", id), "nobody deploys today")
 	_, enforced := c.pipeline(c.project, job)
 	require.Equal(t, []string{"zone_a"}, c.await(enforced.GetId(), runnersv1.JobState_JOB_STATE_PENDING).GetTags())
-	explained := c.lockstep("admission", "explain", strconv.FormatInt(enforced.GetId(), 10))
+	explained := lockstep("admission", "explain", strconv.FormatInt(enforced.GetId(), 10))
 	require.Contains(t, explained, "user "+user+" belongs to zone_a")
 	project := strconv.FormatInt(c.project, 10)
 	require.Eventually(t, func() bool {
-		return strings.Contains(c.lockstep("admission", "decisions", "--project", project), "belongs to zone_a")
+		return strings.Contains(lockstep("admission", "decisions", "--project", project), "belongs to zone_a")
 	}, soon, 10*time.Millisecond)
-	c.lockstep("admission", "controllers", "delete", id, "--yes")
+	lockstep("admission", "controllers", "delete", id, "--yes")
 	_, free := c.pipeline(c.project, job)
 	require.Empty(t, c.await(free.GetId(), runnersv1.JobState_JOB_STATE_PENDING).GetTags())
 }
