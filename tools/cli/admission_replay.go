@@ -31,8 +31,8 @@ func (a *app) admissionReplay() *cobra.Command {
 	c := &cobra.Command{
 		Use: "replay --policy FILE", Short: "List what a policy would have decided about earlier jobs", Args: exactly(),
 		Long: `Run a policy over the jobs that waited for admission since a time, and list those that it would have rejected
-or changed. The command reads the streams JOBS and RUNNERS with the key of operators, decides on this machine and changes
-nothing. It takes the runners as they are now.
+or changed. The command reads the streams JOBS and RUNNERS with the key of operators, decides on this machine and
+changes nothing. It takes the runners as they are now.
 
 The streams have the groups of a project by their paths only, and no memberships: rules about ids of groups and about
 groups of the user do not match here. Jobs that were created without admission have no variables in the stream: they

@@ -13,8 +13,8 @@ func (a *app) admissionInit() *cobra.Command {
 		Short: "Create the key of the admission service",
 		Args:  exactly(),
 		Long: `Create controllers.seed, the file of the setting secrets.key_file: it seals the signing secrets of controllers
-in the database. All replicas of the service admission need the same file. A second run replaces no file. Keep a copy with
-the backups of the database: without it, each webhook must be created again.`,
+in the database. All replicas of the service admission need the same file. A second run replaces no file. Keep a copy
+with the backups of the database: without it, each webhook must be created again.`,
 		RunE: func(*cobra.Command, []string) error {
 			path, created, err := stack.InitAdmission(dir)
 			if err != nil {
