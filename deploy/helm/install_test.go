@@ -110,7 +110,9 @@ func everything() values {
 
 // ci switches the services for CI jobs on.
 func ci() values {
-	return values{"runners": values{"enabled": true}, "router": values{"enabled": true}}
+	return values{
+		"runners": values{"enabled": true}, "admission": values{"enabled": true}, "router": values{"enabled": true},
+	}
 }
 
 func TestServerAcceptsAllObjects(t *testing.T) {
@@ -140,7 +142,7 @@ func TestInstalledChartRuns(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, "chart-install")
 	made := c.install(load(t), merge(everything(), ci()))
-	for _, name := range []string{"state", "deploys", "runners", "router"} {
+	for _, name := range []string{"state", "deploys", "runners", "admission", "router"} {
 		d, err := c.client.AppsV1().Deployments(c.namespace).Get(t.Context(), releaseName+"-"+name, metav1.GetOptions{})
 		require.NoError(t, err)
 		require.EqualValues(t, 2, d.Status.ReadyReplicas, name)

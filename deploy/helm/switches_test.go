@@ -33,10 +33,12 @@ var switches = []struct { //nolint:gochecknoglobals // a table
 	{"WebSockets", values{"nats": values{"service": values{"webSocketPort": 443}}}},
 	{"database by URL", values{"postgresql": values{"urls": values{
 		"state": "postgres://x_state@db:5433/x", "deploys": "postgres://x_deploys@db:5433/x",
-		"runners": "postgres://x_runners@db:5433/x",
+		"runners": "postgres://x_runners@db:5433/x", "admission": "postgres://x_admission@db:5433/x",
 	}}}},
 	{"database by Secret", values{"postgresql": values{
-		"secretNames": values{"state": "state-db", "deploys": "deploys-db", "runners": "runners-db"}, "secretKey": "dsn",
+		"secretNames": values{
+			"state": "state-db", "deploys": "deploys-db", "runners": "runners-db", "admission": "admission-db",
+		}, "secretKey": "dsn",
 		"port": 5433,
 	}}},
 	{"TLS", values{
@@ -48,10 +50,11 @@ var switches = []struct { //nolint:gochecknoglobals // a table
 				"url": "tls://map:4222", "secretName": "map-key", "caSecretName": "map-ca",
 			}},
 		},
+		"admission": values{"tls": values{"secretName": "api-tls"}},
 		"router": values{"tls": values{"secretName": "api-tls"}, "cells": values{"caSecretName": "cells-ca"}},
 		"relay":  values{"tls": values{"secretName": "relay-tls"}},
 	}},
-	{"ingress, monitoring, tracing, sinks, callers, settings, runners, router", values{
+	{"ingress, monitoring, tracing, sinks, callers, settings, runners, admission, router", values{
 		"state": values{
 			"ingress":  values{"enabled": true, "host": "a.example", "tlsSecretName": "a"},
 			"settings": values{"LOCKSTEP_TELEMETRY_LOG_LEVEL": "debug"},
@@ -61,6 +64,7 @@ var switches = []struct { //nolint:gochecknoglobals // a table
 			"sinks":   values{"secretName": "sinks"},
 		},
 		"router":    values{"enabled": true, "ingress": values{"enabled": true, "host": "ci.example"}},
+		"admission": values{"enabled": true, "ingress": values{"enabled": true, "host": "admission.example"}},
 		"runners":   values{"enabled": true, "ingress": values{"enabled": true, "host": "r.example"}},
 		"relay":     values{"callers": values{"secretName": "callers"}, "hosts": []any{"relay.example"}},
 		"nats":      values{"mapCells": []any{"eu-2", "eu-3"}},
@@ -106,7 +110,7 @@ func merge(into, from values) values {
 func requireConsistent(r rendered, given values) {
 	r.t.Helper()
 	for service, byDefault := range map[string]bool{
-		"state": true, "deploys": true, "runners": false, "router": false, "relay": true,
+		"state": true, "deploys": true, "runners": false, "admission": false, "router": false, "relay": true,
 	} {
 		section, _ := given[service].(values)
 		enabled, isSet := section["enabled"].(bool)
@@ -251,8 +255,9 @@ func requireOwnSecrets(r rendered, w workload) {
 		"runners": {
 			"ls-runners-database", "runners-db", "nats-tls", "api-tls", "s3-keys", "s3-ca", "state-ca", "map-key", "map-ca",
 		},
+		"admission":  {"ls-admission-database", "admission-db", "nats-tls", "api-tls"},
 		"router":     {"nats-tls", "api-tls", "cells-ca"},
-		"roles":      {"ls-postgresql", "ls-state", "ls-deploys", "ls-runners"},
+		"roles":      {"ls-postgresql", "ls-state", "ls-deploys", "ls-runners", "ls-admission"},
 		"relay":      {"ls-relay-tls", "relay-tls", "nats-tls", "callers"},
 		"nats":       {"nats-tls"},
 		"postgresql": {},

@@ -140,10 +140,11 @@ func TestContainersReachOnlyTheirPeers(t *testing.T) {
 	dials := map[string][]string{
 		"state": {"nats", "postgres", "otel-collector"}, "deploys": {"nats", "postgres", "otel-collector"},
 		"runners": {"nats", "postgres", "state", "otel-collector"}, "router": {"nats", "runners", "otel-collector"},
+		"admission": {"nats", "postgres", "otel-collector"},
 		"relay": {"nats", relayFront, "otel-collector"}, relayFront: {"nats", "relay", "otel-collector"},
 		"relay-agent": {"relay", "otel-collector"},
 		"watcher":     {"nats", "otel-collector"}, "dispatcher": {"nats", "otel-collector"},
-		"cli":        {"nats", "state", "deploys", "runners", "relay", relayFront},
+		"cli":        {"nats", "state", "deploys", "runners", "admission", "relay", relayFront},
 		"prometheus": append([]string{"otel-collector"}, programs...), "grafana": {"prometheus"},
 	}
 	for from, all := range dials {
@@ -190,7 +191,7 @@ func TestContainersMountOnlyTheirOwnKeys(t *testing.T) {
 	t.Parallel()
 	compose := document[composeFile](t, "docker-compose.yml")
 	created := map[string]string{} // volume of each folder that an init container writes
-	for _, name := range []string{"nats-init", "state-init", "runners-init", "relay-init", "postgres-init"} {
+	for _, name := range []string{"nats-init", "state-init", "runners-init", "admission-init", "relay-init", "postgres-init"} {
 		for volume, folder := range compose.Services[name].mounts() {
 			require.NotContains(t, created, folder)
 			created[folder] = volume
@@ -201,6 +202,7 @@ func TestContainersMountOnlyTheirOwnKeys(t *testing.T) {
 		created["/data/nats"]:      {"nats"},
 		created["/data/state"]:     {"state"},
 		created["/data/runners"]:   {"runners"},
+		created["/data/admission"]: {"admission"},
 		created["/data/relay"]:     {"relay", relayFront},
 		created["/data/admin"]:     {"cli"},
 		created["/data/relay-ca"]:  {"cli", "relay-agent"}, // has no key

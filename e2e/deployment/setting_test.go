@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"lockstep.internal/libs/config"
+	"lockstep.internal/services/admission"
 	"lockstep.internal/services/deploys"
 	"lockstep.internal/services/dispatcher"
 	"lockstep.internal/services/relay"
@@ -47,7 +48,7 @@ func variables(t *testing.T, service string) []string {
 func TestListenersAreLocalByDefault(t *testing.T) {
 	t.Parallel()
 	for _, service := range []string{
-		"deploys", "dispatcher", "relay", "relay-agent", "router", "runners", "state", "watcher",
+		"admission", "deploys", "dispatcher", "relay", "relay-agent", "router", "runners", "state", "watcher",
 	} {
 		ops := false
 		for _, field := range defaults(t, service).Fields() {
@@ -113,6 +114,9 @@ func defaults(t *testing.T, service string) *config.Binding {
 func defaultConfig(t *testing.T, service string) any {
 	t.Helper()
 	switch service {
+	case "admission":
+		c := admission.DefaultConfig()
+		return &c
 	case "deploys":
 		c := deploys.DefaultConfig()
 		return &c

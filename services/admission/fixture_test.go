@@ -66,6 +66,7 @@ type fixture struct {
 	cfg     admission.Config
 	events  atomic.Int64
 	api     string
+	ops     string
 }
 
 func newFixture(t *testing.T) *fixture {
@@ -150,7 +151,7 @@ func (f *fixture) start() (stop func()) {
 	f.t.Cleanup(stopped)
 	select {
 	case addresses := <-ready:
-		f.api = "http://" + addresses["api"]
+		f.api, f.ops = "http://"+addresses["api"], "http://"+addresses["ops"]
 		front.set(f.api)
 	case err := <-ended:
 		ended <- err

@@ -77,6 +77,7 @@ type process struct {
 	runners    *nats.Runners
 	jobs       postgres.Jobs
 	decider    *decide.Decider
+	metrics    *deliver.Metrics
 	publisher  *outbox.Publisher
 	consumer   *cursor.Consumer[nats.JobEvent]
 	dispatcher *deliver.Dispatcher
@@ -116,7 +117,11 @@ func (p *process) openDatabase(context.Context) error {
 	p.asks = libpostgres.NewChangeListener(p.pool, postgres.AskChannel, func(payload string) (string, error) {
 		return payload, nil
 	})
-	p.jobs = postgres.Jobs{Pool: p.pool, Encoder: publish.Encoder{Cell: p.cell()}}
+	decisions, err := postgres.NewMetrics(p.tel.Metrics)
+	if err != nil {
+		return err
+	}
+	p.jobs = postgres.Jobs{Pool: p.pool, Encoder: publish.Encoder{Cell: p.cell()}, Metrics: decisions}
 	return nil
 }
 
@@ -170,13 +175,12 @@ func (p *process) openJobs(context.Context) error {
 	if err != nil {
 		return err
 	}
-	requests, err := deliver.NewMetrics(p.tel.Metrics)
-	if err != nil {
+	if p.metrics, err = deliver.NewMetrics(p.tel.Metrics); err != nil {
 		return err
 	}
 	p.dispatcher = deliver.New(deliver.Config{
 		Jobs: p.jobs, Decider: p.decider, Changes: p.asks, Key: p.key, Network: p.cfg.Controllers.Config,
-		PublicURL: p.publicURL(), Logger: p.tel.Logger, Metrics: requests, Now: p.now,
+		PublicURL: p.publicURL(), Logger: p.tel.Logger, Metrics: p.metrics, Now: p.now,
 	})
 	return nil
 }
@@ -242,6 +246,7 @@ func (p *process) parts() []service.Part {
 	}
 	overdue := deliver.Overdue{
 		Jobs: p.jobs, Decider: p.decider, Logger: p.tel.Logger, Now: p.now, Keep: p.cfg.Decisions.Keep,
+		Metrics: p.metrics,
 	}
 	// Without its copies, the service would decide without the controllers of groups, or without runners.
 	copies := []string{"database", "streams", "directory", "runners"}

@@ -9,10 +9,11 @@ import (
 	"lockstep.internal/services/admission/chain"
 )
 
-// Metrics are the metrics of requests to controllers.
+// Metrics are the metrics of requests to controllers, and of the jobs that wait for them.
 type Metrics struct {
 	requests *prometheus.HistogramVec
 	breakers prometheus.Gauge
+	waiting  prometheus.Gauge
 }
 
 // NewMetrics creates and registers the metrics.
@@ -27,8 +28,12 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 			Namespace: "lockstep", Subsystem: "admission", Name: "open_breakers",
 			Help: "Controllers that are not asked by this replica, because they failed several times in a row.",
 		}),
+		waiting: prometheus.NewGauge(prometheus.GaugeOpts{
+			Namespace: "lockstep", Subsystem: "admission", Name: "waiting_jobs",
+			Help: "Jobs of the cell that wait for a decision. Every replica reports all of them.",
+		}),
 	}
-	for _, c := range []prometheus.Collector{m.requests, m.breakers} {
+	for _, c := range []prometheus.Collector{m.requests, m.breakers, m.waiting} {
 		if err := registerer.Register(c); err != nil {
 			return nil, fmt.Errorf("register the metrics of admission: %w", err)
 		}

@@ -17,29 +17,36 @@ const (
 	overdueBatch = 500
 	// cleanInterval is the time between two deletions of old decisions.
 	cleanInterval = time.Minute
+	// countInterval is the time between two counts of jobs that wait.
+	countInterval = 5 * time.Second
 )
 
-// Overdue ends the rounds of controllers that have not answered in time, and deletes old decisions. All replicas may
-// run it.
+// Overdue ends the rounds of controllers that have not answered in time, deletes old decisions, and counts the jobs
+// that wait. All replicas may run it.
 type Overdue struct {
 	Jobs    postgres.Jobs
 	Decider *decide.Decider
 	Logger  *slog.Logger
 	Now     func() time.Time
 	// Keep is how long decisions are kept.
-	Keep time.Duration
+	Keep    time.Duration
+	Metrics *Metrics
 }
 
 // Run works until ctx ends.
 func (o Overdue) Run(ctx context.Context, ready func()) error {
 	ready()
 	var log retry.FailureLog
-	var cleaned time.Time
+	var cleaned, counted time.Time
 	for ctx.Err() == nil {
 		more, err := o.round(ctx)
 		if err == nil && time.Since(cleaned) > cleanInterval {
 			cleaned = time.Now()
 			_, err = o.Jobs.DeleteEnded(ctx, o.Now().Add(-o.Keep), overdueBatch)
+		}
+		if err == nil && time.Since(counted) > countInterval {
+			counted = time.Now()
+			err = o.count(ctx)
 		}
 		switch {
 		case err != nil && ctx.Err() == nil:
@@ -54,6 +61,14 @@ func (o Overdue) Run(ctx context.Context, ready func()) error {
 		}
 	}
 	return nil
+}
+
+func (o Overdue) count(ctx context.Context) error {
+	n, err := o.Jobs.Waiting(ctx)
+	if err == nil {
+		o.Metrics.waiting.Set(float64(n))
+	}
+	return err
 }
 
 // round ends what is overdue, and reports whether there may be more.

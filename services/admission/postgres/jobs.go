@@ -27,6 +27,7 @@ const Open = "open"
 type Jobs struct {
 	Pool    *pgxpool.Pool
 	Encoder publish.Encoder
+	Metrics *Metrics
 }
 
 const jobColumns = `j.job_id, j.preparation, j.project_id, j.subject, j.state, j.version, j.begun_at, j.deadline,
@@ -182,6 +183,9 @@ func (s Jobs) publish(ctx context.Context, tx pgx.Tx, before *decide.Job, after 
 	if err := outbox.Insert(ctx, tx, messages...); err != nil {
 		return fmt.Errorf("publish the admission of job %d: %w", after.JobID, err)
 	}
+	if !after.Open() {
+		s.Metrics.decided.WithLabelValues(outcomeOf(after), string(after.State.Cause)).Inc()
+	}
 	return nil
 }
 
@@ -249,6 +253,15 @@ func (s Jobs) SaveIn(ctx context.Context, tx pgx.Tx, before, after decide.Job, a
 		}
 	}
 	return s.publish(ctx, tx, &before, after)
+}
+
+// Waiting returns the number of open jobs.
+func (s Jobs) Waiting(ctx context.Context) (int64, error) {
+	var n int64
+	if err := s.Pool.QueryRow(ctx, `SELECT count(*) FROM asks`).Scan(&n); err != nil {
+		return 0, fmt.Errorf("count the jobs that wait: %w", err)
+	}
+	return n, nil
 }
 
 // Overdue returns open jobs whose time to answer has passed, the longest first.

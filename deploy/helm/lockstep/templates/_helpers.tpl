@@ -111,6 +111,7 @@ securityContext:
 
 {{/* The variables that the chart sets, and the value that decides each. Empty: none does. */}}
 {{- define "lockstep.variables" -}}
+LOCKSTEP_ADMISSION_ENABLED: admission.enabled
 LOCKSTEP_AGENTS_CA_FILE: nats.tls.secretName
 LOCKSTEP_AGENTS_KEYS_DIR:
 LOCKSTEP_AGENTS_LISTEN:
@@ -134,10 +135,11 @@ LOCKSTEP_ARTIFACTS_STORE_S3_SECRET_KEY_FILE: runners.artifacts.s3.secretName
 LOCKSTEP_BOOTSTRAP_ADMIN_TOKEN_FILE:
 LOCKSTEP_CELL_NAME: cell.name
 LOCKSTEP_CELL_NUMBER: cell.number
-LOCKSTEP_CELL_PUBLIC_URL: runners.cell.publicURL
+LOCKSTEP_CELL_PUBLIC_URL: {{ .name }}.cell.publicURL
 LOCKSTEP_CELL_REDIRECT_URL: runners.cell.redirectURL
 LOCKSTEP_CELL_URL: runners.cell.url
 LOCKSTEP_CELLS_CA_FILE: router.cells.caSecretName
+LOCKSTEP_CONTROLLERS_ALLOW_NETWORKS: admission.controllers.allowNetworks
 LOCKSTEP_DATABASE_URL_FILE: postgresql.secretNames
 LOCKSTEP_DRAIN_TIMEOUT:
 LOCKSTEP_EXTERNAL_AUDIENCE: relay.callers.audience
@@ -162,6 +164,7 @@ LOCKSTEP_NATS_URL: nats.url
 LOCKSTEP_OPS_LISTEN:
 LOCKSTEP_REGISTRY_REPLICAS: streams.replicas
 LOCKSTEP_SECRETS_DIGEST_KEY_FILE:
+LOCKSTEP_SECRETS_KEY_FILE:
 LOCKSTEP_SECRETS_SEAL_SEED_FILE:
 LOCKSTEP_SIGNING_KEY_FILE:
 LOCKSTEP_SINKS_FILE: deploys.sinks.secretName
@@ -239,6 +242,11 @@ LOCKSTEP_TELEMETRY_OTLP_ENDPOINT: telemetry.otlpEndpoint
 {{ if $i }},{{ end }}{{ $scheme }}://{{ $name }}-{{ $i }}.{{ $name }}-internal.{{ $.Release.Namespace }}.svc:4222
 {{- end -}}
 {{- end -}}
+{{- end }}
+
+{{/* The services that have a role of PostgreSQL. */}}
+{{- define "lockstep.databaseServices" -}}
+[state, deploys, runners, admission]
 {{- end }}
 
 {{/* Whether the chart brings PostgreSQL along. */}}
