@@ -68,6 +68,8 @@ rules:
 	id := strings.Fields(strings.Split(listed, "\n")[1])[0]
 	require.Contains(t, lockstep("admission", "controllers", "update", id, "--mode", "enforced"), "enforced")
 	require.Contains(t, lockstep("admission", "controllers", "get", id), "nobody deploys today")
+	require.Contains(t, lockstep("__complete", "admission", "controllers", "get", ""), id+"\tzones instance\n")
+	require.Contains(t, lockstep("__complete", "admission", "controllers", "reorder", "--instance", ""), id+"\tzones")
 	_, enforced := c.pipeline(c.project, job)
 	require.Equal(t, []string{"zone_a"}, c.await(enforced.GetId(), runnersv1.JobState_JOB_STATE_PENDING).GetTags())
 	explained := lockstep("admission", "explain", strconv.FormatInt(enforced.GetId(), 10))
@@ -76,6 +78,8 @@ rules:
 	require.Eventually(t, func() bool {
 		return strings.Contains(lockstep("admission", "decisions", "--project", project), "belongs to zone_a")
 	}, soon, 10*time.Millisecond)
+	require.Contains(t, lockstep("__complete", "admission", "explain", ""),
+		strconv.FormatInt(enforced.GetId(), 10)+"\ttest admitted ")
 	lockstep("admission", "controllers", "delete", id, "--yes")
 	_, free := c.pipeline(c.project, job)
 	require.Empty(t, c.await(free.GetId(), runnersv1.JobState_JOB_STATE_PENDING).GetTags())

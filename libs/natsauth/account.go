@@ -9,7 +9,7 @@ const (
 	// AccountAgents holds the agents. It has no JetStream and reaches the control plane through
 	// imported services only.
 	AccountAgents Account = "AGENTS"
-	// AccountSubscribers holds external readers. Each has its own consumer on DEPLOYS or JOBS. It has no
+	// AccountSubscribers holds external readers. Each has its own consumer on DEPLOYS, JOBS or ADMISSION. It has no
 	// JetStream and reaches those consumers through imported services only.
 	AccountSubscribers Account = "SUBSCRIBERS"
 	// AccountListeners holds the live subscriptions of the same readers. It imports one stream, and its users may not

@@ -13,8 +13,8 @@
 // has JetStream in memory, for the bucket of relays only. The operator, a person with the command line, reads streams
 // by direct gets and can change nothing.
 //
-// Outside tools can only read the public stream DEPLOYS. A subscriber (SUBSCRIBERS) reaches one existing
-// consumer. A listener (LISTENERS) receives facts as the stream stores them and may publish nothing. The
+// Outside tools can only read the public streams DEPLOYS, JOBS and ADMISSION. A subscriber (SUBSCRIBERS) reaches
+// one existing consumer. A listener (LISTENERS) receives events as the stream stores them and may publish nothing. The
 // accounts are separate because the server sends the response of a request to any subject that the
 // requester names, so also to the subjects of listeners.
 //

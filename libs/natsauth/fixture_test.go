@@ -44,6 +44,7 @@ func newDirectory() *directory {
 		tokens: map[int64]string{agentOne: "token-one", agentTwo: "token-two"},
 		readers: map[string]string{
 			"reader": "lockstep.local.deploy.>", "shop": "lockstep.local.deploy.*.shop.>", "jobs": "lockstep.local.job.17.>",
+			"admissions": "lockstep.local.admission.17.>",
 		},
 	}
 }

@@ -75,6 +75,18 @@ func TestPermissions(t *testing.T) {
 				Sub: jwt.Permission{Allow: jwt.StringList{"_INBOX_reader.>"}},
 			},
 		},
+		"subscriber of admission": {
+			"local",
+			natsauth.Principal{Kind: natsauth.KindSubscriber, Name: "reader", Filter: "lockstep.local.admission.17.>"},
+			jwt.Permissions{
+				Pub: jwt.Permission{Allow: jwt.StringList{
+					"$JS.API.CONSUMER.MSG.NEXT.ADMISSION.subscriber-reader",
+					"$JS.API.CONSUMER.INFO.ADMISSION.subscriber-reader",
+					"$JS.ACK.ADMISSION.subscriber-reader.>",
+				}},
+				Sub: jwt.Permission{Allow: jwt.StringList{"_INBOX_reader.>"}},
+			},
+		},
 		"subscriber without filter": {
 			"local", natsauth.Principal{Kind: natsauth.KindSubscriber, Name: "reader"}, nothing,
 		},

@@ -184,41 +184,56 @@ func TestSubscriberReadsTheJobsOfItsProject(t *testing.T) {
 	t.Parallel()
 
 	c := startDeploys(t)
-	ctx := testContext(t)
-	live := c.reader(t, "jobs.live")
-	subscription, err := live.SubscribeSync("lockstep.local.job.17.>")
-	require.NoError(t, err)
-	require.NoError(t, live.FlushWithContext(ctx))
 
-	for project, event := range map[int64]string{18: "created", 17: "finished"} {
-		_, err := c.js.Publish(ctx, cellName.Job(project, 9, event), []byte(event))
-		require.NoError(t, err)
+	for name, given := range map[string]struct {
+		family, stream string
+		subject        func(project, job int64, event string) string
+	}{
+		"jobs":       {topology.FamilyJob, topology.StreamJobs, cellName.Job},
+		"admissions": {topology.FamilyAdmission, topology.StreamAdmission, cellName.Admission},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			ctx := testContext(t)
+			live := c.reader(t, name+".live")
+			subscription, err := live.SubscribeSync(cellName.Prefix(given.family) + ".17.>")
+			require.NoError(t, err)
+			require.NoError(t, live.FlushWithContext(ctx))
+
+			for project, event := range map[int64]string{18: "first", 17: "second"} {
+				_, err := c.js.Publish(ctx, given.subject(project, 9, event), []byte(event))
+				require.NoError(t, err)
+			}
+
+			reader := c.reader(t, name)
+			consumer, err := reader.jetStream(t).Consumer(ctx, given.stream, topology.SubscriberConsumer(name))
+			require.NoError(t, err)
+			message, err := consumer.Next(jetstream.FetchMaxWait(timeout))
+			require.NoError(t, err)
+			require.Equal(t, given.subject(17, 9, "second"), message.Subject())
+			require.NoError(t, message.DoubleAck(ctx))
+
+			info, err := consumer.Info(ctx)
+			require.NoError(t, err)
+			require.Zero(t, info.NumPending, "events of other projects")
+
+			received, err := subscription.NextMsg(timeout)
+			require.NoError(t, err)
+			require.Equal(t, given.subject(17, 9, "second"), received.Subject)
+
+			for _, other := range []string{
+				cellName.All(given.family), cellName.Prefix(given.family) + ".18.>", "lockstep.local.deploy.>",
+			} {
+				_, err := live.SubscribeSync(other)
+				require.NoError(t, err)
+				require.NoError(t, live.FlushWithContext(ctx))
+				require.ErrorContains(t, receive(t, live.complaints), "Permissions Violation", other)
+			}
+
+			require.Empty(t, reader.complaints)
+		})
 	}
-
-	reader := c.reader(t, "jobs")
-	consumer, err := reader.jetStream(t).Consumer(ctx, topology.StreamJobs, topology.SubscriberConsumer("jobs"))
-	require.NoError(t, err)
-	message, err := consumer.Next(jetstream.FetchMaxWait(timeout))
-	require.NoError(t, err)
-	require.Equal(t, "lockstep.local.job.17.9.finished", message.Subject())
-	require.NoError(t, message.DoubleAck(ctx))
-
-	info, err := consumer.Info(ctx)
-	require.NoError(t, err)
-	require.Zero(t, info.NumPending, "events of other projects")
-
-	received, err := subscription.NextMsg(timeout)
-	require.NoError(t, err)
-	require.Equal(t, "lockstep.local.job.17.9.finished", received.Subject)
-
-	for _, other := range []string{"lockstep.local.job.>", "lockstep.local.job.18.>", "lockstep.local.deploy.>"} {
-		_, err := live.SubscribeSync(other)
-		require.NoError(t, err)
-		require.NoError(t, live.FlushWithContext(ctx))
-		require.ErrorContains(t, receive(t, live.complaints), "Permissions Violation", other)
-	}
-
-	require.Empty(t, reader.complaints)
 }
 
 // readerMay says what the subscriber "reader" may publish to, spelled out by hand from the
@@ -243,7 +258,7 @@ func attackSubjects() []string {
 	} {
 		for _, subject := range apiSubjects(consumer) {
 			if strings.Contains(subject, topology.StreamDeploys) || strings.Contains(subject, topology.StreamJobs) ||
-				strings.Contains(subject, topology.StreamDesired) {
+				strings.Contains(subject, topology.StreamAdmission) || strings.Contains(subject, topology.StreamDesired) {
 				subjects = append(subjects, subject)
 			}
 		}
@@ -254,6 +269,7 @@ func attackSubjects() []string {
 		"lockstep.local.deploy.c1.shop.deployment.web.forged",
 		"lockstep.local.deploy_live.c1.shop.deployment.web.completed", "lockstep.local.deploy.x", "lockstep.local.deploy",
 		"lockstep.local.job.17.9.finished", "lockstep.local.job_live.17.9.finished", "lockstep.local.job.>",
+		"lockstep.local.admission.17.9.decided", "lockstep.local.admission_live.17.9.decided", "lockstep.local.admission.>",
 		"_INBOX_shop.x", "_INBOX_reader", "_INBOX_reader.x", "_INBOX_reader.live.x",
 	)
 	slices.Sort(subjects)

@@ -10,7 +10,7 @@ import (
 
 // Version of the declarations below. Raise it with every change of [Streams]; [Ensure] applies only
 // a higher one.
-const Version = 11
+const Version = 12
 
 // MaxMessageSize is the largest message of any stream, headers included, in bytes (1 MiB).
 const MaxMessageSize = 1 << 20
@@ -173,7 +173,8 @@ func Streams() []Stream {
 			Share:       3,
 			DenyDelete:  true,
 			Duplicates:  2 * time.Minute,
-			Description: "History of the admission of CI jobs: what each controller decided, and the decisions.",
+			Republish:   FamilyAdmissionLive,
+			Description: "Public history of the admission of CI jobs: what each controller decided, and the decisions.",
 		},
 		{
 			Name:           StreamRunners,

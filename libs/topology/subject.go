@@ -30,6 +30,7 @@ const (
 	FamilyJob           = "job"
 	FamilyJobLive       = "job_live"
 	FamilyAdmission     = "admission"
+	FamilyAdmissionLive = "admission_live"
 	FamilyRunner        = "runner"
 	FamilyRunnerLive    = "runner_live"
 	FamilyAgent         = "agent"

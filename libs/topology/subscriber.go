@@ -11,7 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Subscriber is an external reader of DEPLOYS or JOBS with its own durable pull consumer, which is created for it
+// Subscriber is an external reader of DEPLOYS, JOBS or ADMISSION with its own durable pull consumer, which is created for it
 // because it may not create consumers.
 type Subscriber struct {
 	// Name is a DNS label.
@@ -40,6 +40,7 @@ func publicFamilies() []publicFamily {
 			"deploy.<cluster>.<namespace>.<kind>.<name>.<fact>",
 		},
 		{FamilyJob, FamilyJobLive, StreamJobs, 3, 2, "job.<project>.<job>.<event>"},
+		{FamilyAdmission, FamilyAdmissionLive, StreamAdmission, 3, 2, "admission.<project>.<job>.<event>"},
 	}
 }
 
@@ -133,7 +134,7 @@ func familyOf(subject string) (family publicFamily, rest string, found bool) {
 	return publicFamily{}, "", false
 }
 
-// SubscriberFilter parses a subject filter for events of deploys or jobs, with or without the prefix lockstep.<cell>,
+// SubscriberFilter parses a subject filter for events of deploys, jobs or admission, with or without the prefix lockstep.<cell>,
 // with wildcards; empty means all events of deploys. It returns the whole subject, and an error if the filter is
 // invalid or could match no event.
 func (c Cell) SubscriberFilter(filter string) (string, error) {
@@ -149,7 +150,8 @@ func (c Cell) SubscriberFilter(filter string) (string, error) {
 	}
 	family, rest, found := familyOf(whole)
 	if !found || !strings.HasPrefix(whole, c.Prefix(family.family)+".") {
-		return "", fmt.Errorf("filter %q: is below neither %s nor %s", filter, c.Prefix(FamilyDeploy), c.Prefix(FamilyJob))
+		return "", fmt.Errorf("filter %q: is not below %s, %s or %s", filter, c.Prefix(FamilyDeploy), c.Prefix(FamilyJob),
+			c.Prefix(FamilyAdmission))
 	}
 	tokens := strings.Split(rest, ".")
 	for i, token := range tokens {

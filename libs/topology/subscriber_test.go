@@ -27,6 +27,9 @@ func TestSubscriberFilters(t *testing.T) {
 		"job.17.>":                 "lockstep.local.job.17.>",
 		"job.17.*.finished":        "lockstep.local.job.17.*.finished",
 		"lockstep.local.job.*.9.*": "lockstep.local.job.*.9.*",
+		"admission.>":              "lockstep.local.admission.>",
+		"admission.17.>":           "lockstep.local.admission.17.>",
+		"admission.17.*.decided":   "lockstep.local.admission.17.*.decided",
 	} {
 		got, err := cell.SubscriberFilter(filter)
 		require.NoError(t, err, filter)
@@ -42,6 +45,7 @@ func TestSubscriberFilters(t *testing.T) {
 		"lockstep.local.desired.>", "lockstep.*.deploy.>", "lockstep.>", "desired.>",
 		"job", "job.", "job.17", "job.17.*", "job.17.*.*.*", "job.17.9.finished.>", "job.web.>", "job.0.>", "job.-1.>",
 		"job.*.x.finished", "job_live.>", "lockstep.other.job.>",
+		"admission", "admission.17", "admission.web.>", "admission.17.9.decided.x", "admission_live.>", "runner.>",
 		"deploy_live.>", "deployx.>", "lockstep.local.deploy_live.>", "$JS.>", "deploy." + strings.Repeat("a", 600) + ".>",
 	} {
 		_, err := cell.SubscriberFilter(filter)
@@ -53,11 +57,17 @@ func FuzzSubscriberFilter(f *testing.F) {
 	f.Add("deploy.*.shop.>")
 	f.Add("lockstep.local.deploy.a.b.c.d.e")
 	f.Add("job.17.*.finished")
+	f.Add("admission.17.>")
+	streams := map[string]string{
+		"deploy": topology.StreamDeploys, "job": topology.StreamJobs, "admission": topology.StreamAdmission,
+	}
 	f.Fuzz(func(t *testing.T, filter string) {
 		if got, err := cell.SubscriberFilter(filter); err == nil {
-			deploys := strings.HasPrefix(got, "lockstep.local.deploy.")
-			require.True(t, deploys || strings.HasPrefix(got, "lockstep.local.job."), got)
-			require.Equal(t, deploys, topology.Subscriber{Filter: got}.Stream() == topology.StreamDeploys)
+			rest, below := strings.CutPrefix(got, "lockstep.local.")
+			require.True(t, below, got)
+			family, _, _ := strings.Cut(rest, ".")
+			require.Contains(t, streams, family, got)
+			require.Equal(t, streams[family], topology.Subscriber{Filter: got}.Stream())
 			require.NotContains(t, got, " ")
 			require.NotContains(t, got, "..")
 		}

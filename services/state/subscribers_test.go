@@ -205,14 +205,23 @@ func TestSubscriberOfJobsReadsThoseOfItsProject(t *testing.T) {
 	t.Parallel()
 	b := newFixture(t)
 	b.start(t)
+	b.requireReadsItsProject(t, "job", topology.StreamJobs, topology.Cell("local").Job)
+	b.requireReadsItsProject(t, "admission", topology.StreamAdmission, topology.Cell("local").Admission)
+}
+
+// requireReadsItsProject creates a subscriber to the events of one project, and revokes it.
+func (b *fixture) requireReadsItsProject(
+	t *testing.T, family, stream string, subject func(project, job int64, event string) string,
+) {
+	t.Helper()
 	admin := b.as(t, b.admin)
 	made := call(t, admin.subscribers.CreateSubscriber,
-		&statev1.CreateSubscriberRequest{Name: "ci", Filter: "job.17.>", FromBeginning: true})
-	require.Equal(t, topology.StreamJobs, made.GetSubscriber().GetStream())
+		&statev1.CreateSubscriberRequest{Name: "ci", Filter: family + ".17.>", FromBeginning: true})
+	require.Equal(t, stream, made.GetSubscriber().GetStream())
 	js := natstest.Open(t, b.administrator(t))
 	for project, event := range map[int64]string{18: "created", 17: "finished"} {
 		require.Eventually(t, func() bool {
-			_, err := js.Publish(t.Context(), topology.Cell("local").Job(project, 9, event), []byte(event))
+			_, err := js.Publish(t.Context(), subject(project, 9, event), []byte(event))
 			return err == nil
 		}, timeout, 10*time.Millisecond)
 	}
@@ -223,7 +232,7 @@ func TestSubscriberOfJobsReadsThoseOfItsProject(t *testing.T) {
 	require.Len(t, listed, 1)
 	require.Zero(t, listed[0].GetPending(), "events of other projects")
 	call(t, admin.subscribers.RevokeSubscriber, &statev1.RevokeSubscriberRequest{Id: made.GetSubscriber().GetId()})
-	_, err = js.Consumer(t.Context(), topology.StreamJobs, made.GetSubscriber().GetConsumer())
+	_, err = js.Consumer(t.Context(), stream, made.GetSubscriber().GetConsumer())
 	require.ErrorIs(t, err, jetstream.ErrConsumerNotFound)
 }
 

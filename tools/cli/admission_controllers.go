@@ -61,7 +61,7 @@ type controllerOwner struct {
 
 func (o *controllerOwner) flags(a *app, c *cobra.Command) {
 	a.projectFlag(c, &o.project, "project", "controllers of this project")
-	c.Flags().StringVar(&o.group, "group", "", "controllers of this group, for the projects in it and below")
+	a.nameFlag(c, &o.group, "group", "controllers of this group, for the projects in it and below", a.groupWords)
 	c.Flags().BoolVar(&o.instance, "instance", false, "controllers of the instance, for all projects")
 	c.MarkFlagsMutuallyExclusive("project", "group", "instance")
 	c.MarkFlagsOneRequired("project", "group", "instance")
@@ -280,6 +280,7 @@ func (a *app) controllerCommand(
 ) *cobra.Command {
 	return &cobra.Command{
 		Use: use + " ID", Short: short, Args: exactly("ID"), Long: long, Example: example,
+		ValidArgsFunction: a.completeControllers,
 		RunE: func(c *cobra.Command, args []string) error {
 			id, err := strconv.ParseInt(args[0], 10, 64)
 			if err != nil || id <= 0 {
@@ -463,6 +464,7 @@ created later.`,
 			return a.print(reordered.Msg, controllerTable(names, reordered.Msg.GetControllers()...))
 		},
 	}
+	c.ValidArgsFunction = a.completeControllersOf(&owner)
 	owner.flags(a, c)
 	return c
 }

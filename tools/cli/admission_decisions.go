@@ -76,7 +76,7 @@ func (a *app) admissionExplain() *cobra.Command {
 		Use: "explain JOB", Short: "Show why a job was admitted or rejected, or for what it waits", Args: exactly("JOB"),
 		Long: `Show how admission stands or has ended for a job: what each controller decided, when and why. JOB is the id of
 the job.`,
-		Example: "  lockstep admission explain 9001",
+		Example: "  lockstep admission explain 9001", ValidArgsFunction: a.completeDecidedJobs,
 		RunE: func(c *cobra.Command, args []string) error {
 			id, err := strconv.ParseInt(args[0], 10, 64)
 			if err != nil || id <= 0 {

@@ -102,6 +102,9 @@ func completeSubjects(_ *cobra.Command, args []string, _ string) ([]string, cobr
 	return []string{
 		topology.FamilyWorkspace + ".>\thistory of workspaces",
 		topology.FamilyDeploy + ".>\trollouts",
+		topology.FamilyJob + ".>\tCI jobs",
+		topology.FamilyAdmission + ".>\tadmission of CI jobs",
+		topology.FamilyRunner + ".>\trunners of CI jobs",
 		topology.FamilyObserved + ".>\twhat clusters contain",
 		topology.FamilyDesired + ".>\tdesired states",
 		topology.FamilyApplied + ".>\tresults of dispatchers",

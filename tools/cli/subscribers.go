@@ -17,7 +17,7 @@ import (
 
 func (a *app) subscribers() *cobra.Command {
 	return group("subscriber",
-		"Create, list and revoke subscribers: external tools that read deploy facts or events of jobs",
+		"Create, list and revoke subscribers: external tools that read deploy facts, or events of jobs and of their admission",
 		a.subscriberCreate(), a.subscriberList(), a.subscriberRevoke())
 }
 
@@ -26,10 +26,10 @@ func (a *app) subscriberCreate() *cobra.Command {
 	var file string
 	c := &cobra.Command{
 		Use:   "create NAME --credentials FILE",
-		Short: "Create a subscriber to deploy facts or events of jobs on NATS",
+		Short: "Create a subscriber to deploy facts, or events of jobs or of their admission, on NATS",
 		Args:  exactly("NAME"),
 		Long: `Create a subscriber and write its credentials, which only this file has. They allow a tool to read
-the events of its filter only, deploy facts or events of CI jobs:
+the events of its filter only, deploy facts, events of CI jobs, or those of their admission:
 
   from its own durable consumer, which keeps events until the tool acknowledges them;
   live, as the user "NAME.live" with the same password, without events from before the connection.
@@ -37,7 +37,8 @@ the events of its filter only, deploy facts or events of CI jobs:
 The file is also a context of the nats command line. deploy/subscribers has example programs.`,
 		Example: `  lockstep subscriber create ci --credentials ci.json
   lockstep subscriber create shop --filter 'deploy.*.shop.>' --from-beginning --credentials shop.json
-  lockstep subscriber create jobs --filter 'job.17.*.finished' --credentials jobs.json`,
+  lockstep subscriber create jobs --filter 'job.17.*.finished' --credentials jobs.json
+  lockstep subscriber create audit --filter 'admission.17.*.decided' --credentials audit.json`,
 		RunE: func(c *cobra.Command, args []string) error {
 			api, err := a.api()
 			if err != nil {
@@ -74,8 +75,8 @@ The file is also a context of the nats command line. deploy/subscribers has exam
 	}
 	c.Flags().StringVar(&file, "credentials", "", "credentials file to write (default NAME.json)")
 	c.Flags().
-		StringVar(&request.Filter, "filter", "", "events to read: deploy.<cluster>.<namespace>.<kind>.<name>.<fact> or "+
-			"job.<project id>.<job id>.<event>, * for any word, > for the rest; default: all deploy facts")
+		StringVar(&request.Filter, "filter", "", "events to read: deploy.<cluster>.<namespace>.<kind>.<name>.<fact>, "+
+			"job.<project id>.<job id>.<event> or admission.<project id>.<job id>.<event>, * for any word, > for the rest; default: all deploy facts")
 	c.Flags().
 		BoolVar(&request.FromBeginning, "from-beginning", false, "start with the oldest stored event; default: "+
 			"with the next one")

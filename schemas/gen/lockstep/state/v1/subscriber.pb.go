@@ -27,7 +27,7 @@ type Subscriber struct {
 	Id    int64                  `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
 	// DNS-safe slug, unique among those that are not revoked.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// Subjects that it may read, such as lockstep.local.deploy.> or lockstep.local.job.17.>.
+	// Subjects that it may read, such as lockstep.local.deploy.>, lockstep.local.job.17.> or lockstep.local.admission.17.>.
 	Filter string `protobuf:"bytes,3,opt,name=filter,proto3" json:"filter,omitempty"`
 	// The stream, and the subscriber's own durable consumer, which stores its acknowledged position.
 	Stream   string `protobuf:"bytes,4,opt,name=stream,proto3" json:"stream,omitempty"`
@@ -139,8 +139,8 @@ type CreateSubscriberRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Subjects with or without the prefix lockstep.<cell>, with the wildcards * for one token and > for the rest. Of deploy
-	// facts: deploy.<cluster>.<namespace>.<kind>.<name>.<fact>. Of CI jobs: job.<project id>.<job id>.<event>. Empty: all
-	// deploy facts.
+	// facts: deploy.<cluster>.<namespace>.<kind>.<name>.<fact>. Of CI jobs: job.<project id>.<job id>.<event>. Of their
+	// admission: admission.<project id>.<job id>.<event>. Empty: all deploy facts.
 	Filter string `protobuf:"bytes,2,opt,name=filter,proto3" json:"filter,omitempty"`
 	// Start with the oldest stored event instead of the next one.
 	FromBeginning bool `protobuf:"varint,3,opt,name=from_beginning,json=fromBeginning,proto3" json:"from_beginning,omitempty"`

@@ -46,8 +46,8 @@ const (
 
 // SubscriberServiceClient is a client for the lockstep.state.v1.SubscriberService service.
 type SubscriberServiceClient interface {
-	// CreateSubscriber creates a subscriber with its own durable consumer on the stream DEPLOYS or JOBS. It returns
-	// the credentials once; only a hash of the token is stored.
+	// CreateSubscriber creates a subscriber with its own durable consumer on the stream DEPLOYS, JOBS or ADMISSION. It
+	// returns the credentials once; only a hash of the token is stored.
 	CreateSubscriber(context.Context, *connect.Request[v1.CreateSubscriberRequest]) (*connect.Response[v1.CreateSubscriberResponse], error)
 	ListSubscribers(context.Context, *connect.Request[v1.ListSubscribersRequest]) (*connect.Response[v1.ListSubscribersResponse], error)
 	// RevokeSubscriber revokes a subscriber's credentials, closes its connections and deletes its consumer.
@@ -110,8 +110,8 @@ func (c *subscriberServiceClient) RevokeSubscriber(ctx context.Context, req *con
 
 // SubscriberServiceHandler is an implementation of the lockstep.state.v1.SubscriberService service.
 type SubscriberServiceHandler interface {
-	// CreateSubscriber creates a subscriber with its own durable consumer on the stream DEPLOYS or JOBS. It returns
-	// the credentials once; only a hash of the token is stored.
+	// CreateSubscriber creates a subscriber with its own durable consumer on the stream DEPLOYS, JOBS or ADMISSION. It
+	// returns the credentials once; only a hash of the token is stored.
 	CreateSubscriber(context.Context, *connect.Request[v1.CreateSubscriberRequest]) (*connect.Response[v1.CreateSubscriberResponse], error)
 	ListSubscribers(context.Context, *connect.Request[v1.ListSubscribersRequest]) (*connect.Response[v1.ListSubscribersResponse], error)
 	// RevokeSubscriber revokes a subscriber's credentials, closes its connections and deletes its consumer.
