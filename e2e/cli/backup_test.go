@@ -30,7 +30,8 @@ import (
 func TestBackupAndRestore(t *testing.T) {
 	t.Parallel()
 	m := &manual{t: t, dir: t.TempDir(), cli: fixture.NewCLI(t)}
-	m.run("lockstep nats init --dir nats", "lockstep state init --dir state", "lockstep relay init --dir relay")
+	m.run("lockstep nats init --dir nats", "lockstep state init --dir state", "lockstep relay init --dir relay",
+		"lockstep admission init --dir admission")
 	database := pgtest.Server(t)
 	url, err := database.CreateDatabase(t.Context(), "lockstep")
 	require.NoError(t, err)
@@ -46,7 +47,8 @@ func TestBackupAndRestore(t *testing.T) {
 	stop()
 	require.NoError(t, database.Stop(t.Context()))
 	seed, certificate := m.file("state/seal.seed"), m.file("relay/relay.crt")
-	for _, lost := range []string{"nats", "state", "relay"} {
+	controllers := m.file("admission/controllers.seed")
+	for _, lost := range []string{"nats", "state", "relay", "admission"} {
 		require.NoError(t, os.RemoveAll(filepath.Join(m.dir, lost)))
 	}
 	for _, backup := range []string{"lockstep.dump", "lockstep-keys.tar.gz"} {
@@ -61,6 +63,7 @@ func TestBackupAndRestore(t *testing.T) {
 	m.run(m.commands("Restore", 0)...)
 	require.Equal(t, seed, m.file("state/seal.seed"))
 	require.Equal(t, certificate, m.file("relay/relay.crt"))
+	require.Equal(t, controllers, m.file("admission/controllers.seed"))
 	url, err = pgroles.URL(url, "state", strings.TrimSpace(m.file("postgres/state/password")))
 	require.NoError(t, err)
 	defer m.startControlPlane(url)()

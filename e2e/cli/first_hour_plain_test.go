@@ -21,7 +21,7 @@ var different = []struct {
 	{regexp.MustCompile(`127\.0\.0\.1:\d{4,5}`), "127.0.0.1:<port>"},
 	{regexp.MustCompile(`lsp_[0-9A-Za-z_.-]+`), "lsp_<secret>"},
 	{regexp.MustCompile(`\(\d+\)`), "(<id>)"},
-	{regexp.MustCompile(`\b(token|agent|ws|pipeline|runner)([ -])\d+\b`), "$1$2<id>"},
+	{regexp.MustCompile(`\b(token|agent|ws|pipeline|runner|controller|job)([ -])\d+\b`), "$1$2<id>"},
 	{regexp.MustCompile(`\bafter \d+(\.\d+)?m?s\b`), "after <duration>"},
 	{regexp.MustCompile(`\bread \d+ of \d+ messages`), "read <number> of <number> messages"},
 	{regexp.MustCompile(`-[0-9a-f]{8,10}-[0-9a-z]{5}\b`), "-<pod>"},
@@ -34,9 +34,9 @@ var header = regexp.MustCompile(`^[A-Z][A-Z0-9]*( {1,}[A-Z0-9]+)+ *$`)
 
 // changing are the columns, and in tables of fields the fields, whose values are different each time.
 var changing = []string{
-	"AGE", "CLUSTER", "CONNECTION", "CONTACTED", "DURATION", "ID", "LAST SEEN", "LAST USED", "OBSERVED", "OCCURRED", "P50",
+	"AGE", "BEGUN", "CLUSTER", "CONNECTION", "CONTACTED", "DURATION", "ID", "JOB", "LAST SEEN", "LAST USED", "OBSERVED", "OCCURRED", "P50",
 	"P95", "RELAY", "RUNNER", "SINCE", "STARTED", "VERSION",
-	"cluster", "created", "drained", "duration", "ended", "id", "last resync", "last seen", "started", "stored objects",
+	"begun", "cluster", "created", "drained", "duration", "ended", "id", "job", "last resync", "last seen", "started", "stored objects",
 }
 
 // plainText replaces what each system prints differently in a text without columns.

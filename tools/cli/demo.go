@@ -24,8 +24,8 @@ const (
 	demoTarget    = "hello"
 )
 
-// demo is what `lockstep up --demo` adds to a system: a workspace, an HTTP server as a target of the agent, and a
-// runner of CI jobs.
+// demo is what `lockstep up --demo` adds to a system: a workspace, an HTTP server as a target of the agent, a runner of
+// CI jobs, and a policy that redirects some of them to it.
 type demo struct {
 	app     *app
 	server  *http.Server
@@ -81,6 +81,9 @@ func (d *demo) run(ctx context.Context, s *stack.Stack) error {
 		var started error
 		d.runner, started = startDemoRunner(ctx, api, s)
 		err = errors.Join(err, started)
+	}
+	if s.AdmissionURL() != "" {
+		err = errors.Join(err, createDemoPolicy(ctx, api, s, agent.ProjectID))
 	}
 	err = errors.Join(err, d.createWorkspace(ctx, api, agent))
 	if err == nil || ctx.Err() != nil {

@@ -65,7 +65,7 @@ func demoToken(ctx context.Context, api *client.Runners, s *stack.Stack) (string
 	created, err := api.Runners.CreateRunner(ctx, connect.NewRequest(&runnersv1.CreateRunnerRequest{
 		Type: runnersv1.RunnerType_RUNNER_TYPE_INSTANCE,
 		Settings: &runnersv1.RunnerSettings{
-			Description: "demo: prints scripts and executes nothing", Tags: []string{"shell"}, RunUntagged: true,
+			Description: "demo: prints scripts and executes nothing", Tags: []string{"shell", demoZone}, RunUntagged: true,
 		},
 	}))
 	if err != nil {

@@ -36,6 +36,7 @@ In a clone of the repository, kubelab is built on first use. Elsewhere it must b
 				return err
 			}
 			opts.Progress, opts.Router = a.stdout, opts.Runners
+			opts.Admission = opts.Admission && opts.Runners
 			if opts.DatabaseURL == "" {
 				opts.DatabaseURL = os.Getenv("DATABASE_URL")
 			}
@@ -55,7 +56,7 @@ In a clone of the repository, kubelab is built on first use. Elsewhere it must b
 	f.StringVar(&opts.RelayListen, "relay-listen", "127.0.0.1:0",
 		"address of the first relay for callers; port 0 uses a free one")
 	f.BoolVar(&opts.Runners, "ci", true, "run the services for CI jobs: runners and a router")
-	f.BoolVar(&opts.Admission, "admission", false, "run the admission service, and let jobs wait for it")
+	f.BoolVar(&opts.Admission, "admission", true, "with --ci, also run the admission service, and let jobs wait for it")
 	f.StringVar(&opts.AdmissionListen, "admission-listen", "127.0.0.1:0",
 		"address of the admission service; port 0 uses a free one")
 	f.StringVar(&opts.RunnersListen, "runners-listen", "127.0.0.1:0",
@@ -68,7 +69,8 @@ In a clone of the repository, kubelab is built on first use. Elsewhere it must b
 	f.StringSliceVar(&opts.Workloads.Namespaces, "workload-namespaces", nil, "namespaces of these workloads; default: all")
 	f.StringVar(&opts.Workloads.Selector, "workload-selector", "", "label selector of these workloads; default: all")
 	f.BoolVar(&demo, "demo", false,
-		"create a workspace and show its states until it is Running, and add a relay target and a runner of CI jobs")
+		"create a workspace and show its states until it is Running, and add a relay target, a runner of CI jobs and a "+
+			"policy of admission")
 	return c
 }
 
@@ -214,6 +216,9 @@ func ciSteps(program string, s *stack.Stack, withDemo bool) []string {
 	lines := []string{"", title, ""}
 	if withDemo {
 		lines = append(lines, "  "+program+" pipelines create -f deploy/examples/pipeline/.gitlab-ci.yml --watch")
+		if s.AdmissionURL() != "" {
+			lines = append(lines, "  "+program+" admission decisions   # a policy redirects jobs of the stage release to "+demoZone)
+		}
 	}
 	return append(lines,
 		"  TOKEN=$("+program+" runners create --type instance --tags shell --run-untagged)",
