@@ -141,7 +141,7 @@ func TestContainersReachOnlyTheirPeers(t *testing.T) {
 		"state": {"nats", "postgres", "otel-collector"}, "deploys": {"nats", "postgres", "otel-collector"},
 		"runners": {"nats", "postgres", "state", "otel-collector"}, "router": {"nats", "runners", "otel-collector"},
 		"admission": {"nats", "postgres", "otel-collector"},
-		"relay": {"nats", relayFront, "otel-collector"}, relayFront: {"nats", "relay", "otel-collector"},
+		"relay":     {"nats", relayFront, "otel-collector"}, relayFront: {"nats", "relay", "otel-collector"},
 		"relay-agent": {"relay", "otel-collector"},
 		"watcher":     {"nats", "otel-collector"}, "dispatcher": {"nats", "otel-collector"},
 		"cli":        {"nats", "state", "deploys", "runners", "admission", "relay", relayFront},

@@ -11,8 +11,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Subscriber is an external reader of DEPLOYS, JOBS or ADMISSION with its own durable pull consumer, which is created for it
-// because it may not create consumers.
+// Subscriber is an external reader of DEPLOYS, JOBS or ADMISSION with its own durable pull consumer, which is created
+// for it because it may not create consumers.
 type Subscriber struct {
 	// Name is a DNS label.
 	Name string
@@ -134,9 +134,9 @@ func familyOf(subject string) (family publicFamily, rest string, found bool) {
 	return publicFamily{}, "", false
 }
 
-// SubscriberFilter parses a subject filter for events of deploys, jobs or admission, with or without the prefix lockstep.<cell>,
-// with wildcards; empty means all events of deploys. It returns the whole subject, and an error if the filter is
-// invalid or could match no event.
+// SubscriberFilter parses a subject filter for events of deploys, jobs or admission, with or without the prefix
+// lockstep.<cell>, with wildcards; empty means all events of deploys. It returns the whole subject, and an error if the
+// filter is invalid or could match no event.
 func (c Cell) SubscriberFilter(filter string) (string, error) {
 	if filter == "" {
 		return c.All(FamilyDeploy), nil

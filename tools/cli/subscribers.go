@@ -17,7 +17,7 @@ import (
 
 func (a *app) subscribers() *cobra.Command {
 	return group("subscriber",
-		"Create, list and revoke subscribers: external tools that read deploy facts, or events of jobs and of their admission",
+		"Create, list and revoke subscribers: external tools that read deploy facts, jobs or their admission",
 		a.subscriberCreate(), a.subscriberList(), a.subscriberRevoke())
 }
 
@@ -76,7 +76,8 @@ The file is also a context of the nats command line. deploy/subscribers has exam
 	c.Flags().StringVar(&file, "credentials", "", "credentials file to write (default NAME.json)")
 	c.Flags().
 		StringVar(&request.Filter, "filter", "", "events to read: deploy.<cluster>.<namespace>.<kind>.<name>.<fact>, "+
-			"job.<project id>.<job id>.<event> or admission.<project id>.<job id>.<event>, * for any word, > for the rest; default: all deploy facts")
+			"job.<project id>.<job id>.<event> or admission.<project id>.<job id>.<event>, * for any word, > for "+
+			"the rest; default: all deploy facts")
 	c.Flags().
 		BoolVar(&request.FromBeginning, "from-beginning", false, "start with the oldest stored event; default: "+
 			"with the next one")

@@ -217,7 +217,7 @@ func ciSteps(program string, s *stack.Stack, withDemo bool) []string {
 	if withDemo {
 		lines = append(lines, "  "+program+" pipelines create -f deploy/examples/pipeline/.gitlab-ci.yml --watch")
 		if s.AdmissionURL() != "" {
-			lines = append(lines, "  "+program+" admission decisions   # a policy redirects jobs of the stage release to "+demoZone)
+			lines = append(lines, "  "+program+" admission decisions   # a policy redirects the stage release to "+demoZone)
 		}
 	}
 	return append(lines,
