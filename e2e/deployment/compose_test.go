@@ -191,7 +191,9 @@ func TestContainersMountOnlyTheirOwnKeys(t *testing.T) {
 	t.Parallel()
 	compose := document[composeFile](t, "docker-compose.yml")
 	created := map[string]string{} // volume of each folder that an init container writes
-	for _, name := range []string{"nats-init", "state-init", "runners-init", "admission-init", "relay-init", "postgres-init"} {
+	for _, name := range []string{
+		"nats-init", "state-init", "runners-init", "admission-init", "relay-init", "postgres-init",
+	} {
 		for volume, folder := range compose.Services[name].mounts() {
 			require.NotContains(t, created, folder)
 			created[folder] = volume
