@@ -21,7 +21,7 @@ var different = []struct {
 	{regexp.MustCompile(`127\.0\.0\.1:\d{4,5}`), "127.0.0.1:<port>"},
 	{regexp.MustCompile(`lsp_[0-9A-Za-z_.-]+`), "lsp_<secret>"},
 	{regexp.MustCompile(`\(\d+\)`), "(<id>)"},
-	{regexp.MustCompile(`\b(token|agent|ws|pipeline|runner|controller|job)([ -])\d+\b`), "$1$2<id>"},
+	{regexp.MustCompile(`\b(token|agent|ws|pipeline|pipelines get|runner|controller|job)([ -])\d+\b`), "$1$2<id>"},
 	{regexp.MustCompile(`\bafter \d+(\.\d+)?m?s\b`), "after <duration>"},
 	{regexp.MustCompile(`\bread \d+ of \d+ messages`), "read <number> of <number> messages"},
 	{regexp.MustCompile(`-[0-9a-f]{8,10}-[0-9a-z]{5}\b`), "-<pod>"},
