@@ -50,16 +50,20 @@ type cell struct {
 
 func start(t testing.TB) *cell {
 	t.Helper()
+	return startWith(t, stack.Options{})
+}
+
+func startWith(t testing.TB, opts stack.Options) *cell {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), soon)
 	defer cancel()
-	running, err := stack.Start(ctx, stack.Options{
-		WithoutCluster: true, Runners: true, Admission: true, Progress: t.Output(),
-		Configure: func(_ string, config any) {
-			if cfg, is := config.(*runners.Config); is {
-				cfg.Queue.Hold = time.Second
-			}
-		},
-	})
+	opts.WithoutCluster, opts.Runners, opts.Admission, opts.Progress = true, true, true, t.Output()
+	opts.Configure = func(_ string, config any) {
+		if cfg, is := config.(*runners.Config); is {
+			cfg.Queue.Hold = time.Second
+		}
+	}
+	running, err := stack.Start(ctx, opts)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, running.Stop(), "the system stops in order") })
 	token, err := running.AdminToken()

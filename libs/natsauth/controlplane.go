@@ -81,6 +81,8 @@ func statePermissions(cell topology.Cell) jwt.Permissions {
 				cell.All(topology.FamilyObserved),
 				cell.All(topology.FamilyApplied),
 				cell.All(topology.FamilySink),
+				cell.All(topology.FamilyJob),
+				cell.All(topology.FamilyAdmission),
 				"$JS.API.STREAM.MSG.DELETE." + topology.StreamDead,
 				"$JS.API.INFO",
 				"$JS.API.STREAM.CREATE.*",

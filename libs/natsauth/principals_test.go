@@ -224,7 +224,8 @@ func withJetStream() []principal {
 				"lockstep.local.workspace.>", "lockstep.local.directory.>", "lockstep.local.dead.state.>",
 				"lockstep.local.agent.*.blocked", "lockstep.local.agent.*.silent", "lockstep.local.agent.*.returned",
 				// Dead letters that it retries.
-				"lockstep.local.observed.>", "lockstep.local.applied.>", "lockstep.local.sink.>",
+				"lockstep.local.observed.>", "lockstep.local.applied.>", "lockstep.local.sink.>", "lockstep.local.job.>",
+				"lockstep.local.admission.>",
 			},
 			requests: []string{
 				"$JS.API.INFO", "$JS.API.STREAM.CREATE.*", "$JS.API.STREAM.UPDATE.*", "$JS.API.STREAM.INFO.*",

@@ -8,7 +8,10 @@ import (
 	"connectrpc.com/connect"
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/durationpb"
 
+	"lockstep.internal/libs/fault"
+	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/schemas/gen/events"
 	admissionv1 "lockstep.internal/schemas/gen/lockstep/admission/v1"
 )
@@ -81,6 +84,65 @@ func TestRequestIsSignedAndHasThePublicPayload(t *testing.T) {
 	verifier, err := standardwebhooks.NewWebhook(created.GetSecret())
 	require.NoError(t, err)
 	require.NoError(t, verifier.Verify([]byte(got.body), got.header))
+}
+
+// For a while after a rotation, requests have a signature of both secrets; after it, of the new one only.
+func TestRotatedSecretSignsBesideTheOneBefore(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.start()
+	s := newWebServer(t, answering(accept))
+	created := f.create(project, projectID, s.settings("signed"))
+	id := created.GetController().GetId()
+	rotate := func(user int64, overlap time.Duration) (*admissionv1.RotateSecretResponse, error) {
+		rotated, err := f.user(user).RotateSecret(t.Context(), connect.NewRequest(&admissionv1.RotateSecretRequest{
+			Id: id, Overlap: durationpb.New(overlap),
+		}))
+		if err != nil {
+			return nil, err
+		}
+		return rotated.Msg, nil
+	}
+	requireSigned := func(job int, secret string, signed bool) {
+		t.Helper()
+		requests := s.received()
+		got := requests[len(requests)-1]
+		require.Equal(t, job, got.job)
+		verifier, err := standardwebhooks.NewWebhook(secret)
+		require.NoError(t, err)
+		err = verifier.Verify([]byte(got.body), got.header)
+		require.Equal(t, signed, err == nil, "%v", err)
+	}
+	for _, user := range []int64{reader, stranger} {
+		_, err := rotate(user, time.Hour)
+		require.Error(t, err)
+	}
+	for _, overlap := range []time.Duration{-time.Second, 8 * 24 * time.Hour} {
+		_, err := rotate(maintainer, overlap)
+		require.Equal(t, errcode.InvalidArgument, fault.CodeOf(err))
+	}
+	second, err := rotate(maintainer, time.Hour)
+	require.NoError(t, err)
+	require.NotNil(t, second.GetController().GetPreviousSecretUntil())
+	f.prepare(prepared(9001, "docker"))
+	require.Equal(t, events.AdmissionOutcomeAdmitted, f.decided(9001).Outcome)
+	requireSigned(9001, created.GetSecret(), true)
+	requireSigned(9001, second.GetSecret(), true)
+
+	third, err := rotate(maintainer, 0)
+	require.NoError(t, err)
+	require.Nil(t, third.GetController().GetPreviousSecretUntil())
+	f.prepare(prepared(9002, "docker"))
+	require.Equal(t, events.AdmissionOutcomeAdmitted, f.decided(9002).Outcome)
+	requireSigned(9002, created.GetSecret(), false)
+	requireSigned(9002, second.GetSecret(), false)
+	requireSigned(9002, third.GetSecret(), true)
+
+	id = f.create(project, projectID, &admissionv1.ControllerSettings{
+		Name: "policy", Policy: "rules:\n  - {allow: true}\n",
+	}).GetController().GetId()
+	_, err = rotate(maintainer, time.Hour)
+	require.Equal(t, errcode.FailedPrecondition, fault.CodeOf(err))
 }
 
 // Two replicas share the work, and ask about each job once.

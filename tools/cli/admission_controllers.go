@@ -48,7 +48,8 @@ func (a *app) admissionAPI() (*client.Admission, error) {
 
 func (a *app) controllers() *cobra.Command {
 	c := group("controllers", "Create, show, change and delete admission controllers", a.controllerCreate(),
-		a.controllerList(), a.controllerGet(), a.controllerUpdate(), a.controllerReorder(), a.controllerDelete())
+		a.controllerList(), a.controllerGet(), a.controllerUpdate(), a.controllerRotateSecret(), a.controllerReorder(),
+		a.controllerDelete())
 	c.Aliases = []string{"controller"}
 	return c
 }
@@ -174,12 +175,8 @@ nothing: lockstep admission decisions shows what it would do.`,
 				return err
 			}
 			request.Settings.Name = args[0]
-			if secretFile != "" {
-				secret, err := readInput(secretFile, "secret", maxSecretFile, c.InOrStdin())
-				if err != nil {
-					return err
-				}
-				request.Secret = strings.TrimSpace(string(secret))
+			if request.Secret, err = readSecretFile(c, secretFile); err != nil {
+				return err
 			}
 			api, err := a.admissionAPI()
 			if err != nil {
@@ -339,6 +336,9 @@ func controllerDetails(names *names, k *admissionv1.Controller) table {
 			t.add("rate", fmt.Sprintf("%g requests per second", hook.GetRate()))
 		}
 	}
+	if until := k.GetPreviousSecretUntil(); until != nil {
+		t.add("secret before", "signs until "+clock(until))
+	}
 	t.add("created by", names.user(k.GetCreatedBy()))
 	t.add("created", clock(k.GetCreatedAt()))
 	t.add("changed", clock(k.GetUpdatedAt()))
@@ -405,6 +405,56 @@ func (s *controllerFlags) overWebhook(c *cobra.Command, current *admissionv1.Web
 		}
 	}
 	return out
+}
+
+// readSecretFile returns the signing secret in a file; empty without one.
+func readSecretFile(c *cobra.Command, file string) (string, error) {
+	if file == "" {
+		return "", nil
+	}
+	secret, err := readInput(file, "secret", maxSecretFile, c.InOrStdin())
+	return strings.TrimSpace(string(secret)), err
+}
+
+func (a *app) controllerRotateSecret() *cobra.Command {
+	var overlap time.Duration
+	var secretFile string
+	c := a.controllerCommand("rotate-secret", "Give an admission controller another signing secret",
+		`Give a web server that decides about jobs another signing secret, which is shown once. For a time, each request has
+a signature of the new secret and one of the secret before: give the web server the new one in that time. With
+--overlap 0s, the secret before signs nothing more: for a secret that has leaked.`,
+		"  lockstep admission controllers rotate-secret 12\n"+
+			"  lockstep admission controllers rotate-secret 12 --overlap 0s --secret-file new.txt",
+		func(c *cobra.Command, api *client.Admission, names *names, id int64) error {
+			request := &admissionv1.RotateSecretRequest{Id: id}
+			var err error
+			if request.Secret, err = readSecretFile(c, secretFile); err != nil {
+				return err
+			}
+			if c.Flags().Changed("overlap") {
+				request.Overlap = durationpb.New(overlap)
+			}
+			rotated, err := api.Controllers.RotateSecret(c.Context(), connect.NewRequest(request))
+			if err != nil {
+				return err
+			}
+			if a.output != outputTable {
+				return a.print(rotated.Msg, controllerTable(names, rotated.Msg.GetController()))
+			}
+			before := "the secret before is of no use any more"
+			if until := rotated.Msg.GetController().GetPreviousSecretUntil(); until != nil {
+				before = "requests are signed with the secret before, too, until " + clock(until)
+			}
+			if err := a.note("controller %d has another signing secret, which is not shown again; %s", id, before); err != nil {
+				return err
+			}
+			return a.write(rotated.Msg.GetSecret() + "\n")
+		})
+	durationFlag(c, &overlap, "overlap", 0,
+		"time for which requests are signed with the secret before, too, at most 7d; default: 24h")
+	c.Flags().StringVar(&secretFile, "secret-file", "",
+		"file with the new signing secret, whsec_ and base64; default: a random one")
+	return c
 }
 
 func (a *app) controllerDelete() *cobra.Command {

@@ -81,7 +81,7 @@ func (s *controllerService) CreateController(
 		return nil, err
 	}
 	return connect.NewResponse(&admissionv1.CreateControllerResponse{
-		Controller: controllerMessage(created), Secret: secret,
+		Controller: s.message(created), Secret: secret,
 	}), nil
 }
 
@@ -98,7 +98,7 @@ func (s *controllerService) GetController(
 	if err := s.mayManage(ctx, found); err != nil {
 		return nil, err
 	}
-	return connect.NewResponse(&admissionv1.GetControllerResponse{Controller: controllerMessage(found)}), nil
+	return connect.NewResponse(&admissionv1.GetControllerResponse{Controller: s.message(found)}), nil
 }
 
 func (s *controllerService) ListControllers(
@@ -112,7 +112,7 @@ func (s *controllerService) ListControllers(
 	if err != nil {
 		return nil, err
 	}
-	return connect.NewResponse(&admissionv1.ListControllersResponse{Controllers: controllerMessages(found)}), nil
+	return connect.NewResponse(&admissionv1.ListControllersResponse{Controllers: s.messages(found)}), nil
 }
 
 func (s *controllerService) UpdateController(
@@ -152,7 +152,44 @@ func (s *controllerService) UpdateController(
 	if err != nil {
 		return nil, err
 	}
-	return connect.NewResponse(&admissionv1.UpdateControllerResponse{Controller: controllerMessage(updated)}), nil
+	return connect.NewResponse(&admissionv1.UpdateControllerResponse{Controller: s.message(updated)}), nil
+}
+
+func (s *controllerService) RotateSecret(
+	ctx context.Context, r *connect.Request[admissionv1.RotateSecretRequest],
+) (*connect.Response[admissionv1.RotateSecretResponse], error) {
+	if err := apirequest.RequireID("id", r.Msg.GetId()); err != nil {
+		return nil, err
+	}
+	overlap := controller.DefaultOverlap
+	if r.Msg.GetOverlap() != nil {
+		overlap = r.Msg.GetOverlap().AsDuration()
+	}
+	if err := controller.ValidateOverlap(overlap); err != nil {
+		return nil, err
+	}
+	secret := r.Msg.GetSecret()
+	if secret == "" {
+		secret = controller.NewSecret()
+	} else if err := controller.ValidateSecret(secret); err != nil {
+		return nil, err
+	}
+	rotated, err := s.controllers.RotateSecret(ctx, r.Msg.GetId(), s.controllers.Now().Add(overlap),
+		func(c controller.Controller) ([]byte, error) {
+			if err := s.mayManage(ctx, c); err != nil {
+				return nil, err
+			}
+			if c.Webhook == nil {
+				return nil, fault.New(errcode.FailedPrecondition, "controller %d is a policy: it has no signing secret", c.ID)
+			}
+			return controller.RotateSecret(c, secret, s.key)
+		})
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&admissionv1.RotateSecretResponse{
+		Controller: s.message(rotated), Secret: secret,
+	}), nil
 }
 
 func (s *controllerService) DeleteController(
@@ -183,5 +220,5 @@ func (s *controllerService) ReorderControllers(
 	if err != nil {
 		return nil, err
 	}
-	return connect.NewResponse(&admissionv1.ReorderControllersResponse{Controllers: controllerMessages(reordered)}), nil
+	return connect.NewResponse(&admissionv1.ReorderControllersResponse{Controllers: s.messages(reordered)}), nil
 }

@@ -80,7 +80,7 @@ func settingsOf(m *admissionv1.ControllerSettings) controller.Settings {
 	return s
 }
 
-func controllerMessage(c controller.Controller) *admissionv1.Controller {
+func (s *controllerService) message(c controller.Controller) *admissionv1.Controller {
 	settings := &admissionv1.ControllerSettings{
 		Name: c.Name, Mode: keyOf(modes, c.Mode), Mutating: c.Mutating,
 		FailurePolicy: keyOf(failurePolicies, c.FailurePolicy), Timeout: durationpb.New(c.Timeout),
@@ -92,17 +92,21 @@ func controllerMessage(c controller.Controller) *admissionv1.Controller {
 			Concurrency: number(hook.Concurrency), Rate: hook.Rate,
 		}
 	}
+	var secretBefore *timestamppb.Timestamp
+	if s.controllers.Now().Before(c.SecretBeforeUntil) {
+		secretBefore = timestamp(c.SecretBeforeUntil)
+	}
 	return &admissionv1.Controller{
 		Id: c.ID, Level: keyOf(levels, c.Level), OwnerId: c.Owner.ID, Position: number(c.Position),
 		Revision: c.Revision, Settings: settings, CreatedBy: c.CreatedBy, CreatedAt: timestamp(c.CreatedAt),
-		UpdatedAt: timestamp(c.UpdatedAt),
+		UpdatedAt: timestamp(c.UpdatedAt), PreviousSecretUntil: secretBefore,
 	}
 }
 
-func controllerMessages(list []controller.Controller) []*admissionv1.Controller {
+func (s *controllerService) messages(list []controller.Controller) []*admissionv1.Controller {
 	out := make([]*admissionv1.Controller, len(list))
 	for i, c := range list {
-		out[i] = controllerMessage(c)
+		out[i] = s.message(c)
 	}
 	return out
 }

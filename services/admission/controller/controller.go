@@ -28,6 +28,9 @@ const (
 	MaxRequestTimeout     = time.Minute
 	DefaultConcurrency    = 10
 	MaxConcurrency        = 100
+	// DefaultOverlap is how long the secret before a rotation signs requests.
+	DefaultOverlap = 24 * time.Hour
+	MaxOverlap     = 7 * 24 * time.Hour
 	// MaxPerOwner is the maximum number of controllers of one project, group or instance.
 	MaxPerOwner = 50
 
@@ -81,8 +84,9 @@ type Controller struct {
 	ID       int64
 	Revision int64
 	Position int
-	// Secret is the sealed signing secret of a webhook.
+	// Secret has the sealed signing secrets of a webhook. The one before signs until SecretBeforeUntil.
 	Secret               []byte
+	SecretBeforeUntil    time.Time
 	CreatedBy            int64
 	CreatedAt, UpdatedAt time.Time
 	Deleted              bool
@@ -204,6 +208,14 @@ func ValidateSecret(secret string) error {
 	raw, err := base64.StdEncoding.DecodeString(encoded)
 	if !found || err != nil || len(raw) < minSecret || len(raw) > maxSecret {
 		return invalid("secret", "is not whsec_ and base64 of %d to %d bytes", minSecret, maxSecret)
+	}
+	return nil
+}
+
+// ValidateOverlap checks how long the secret before a rotation signs requests.
+func ValidateOverlap(overlap time.Duration) error {
+	if overlap < 0 || overlap > MaxOverlap {
+		return invalid("overlap", "%s is not between 0s and %s", overlap, MaxOverlap)
 	}
 	return nil
 }

@@ -257,13 +257,13 @@ func ignoreConflict(err error) error {
 func (d *Dispatcher) ask(
 	ctx context.Context, job decide.Job, c postgres.Claimed, by controller.Controller, l *lane, client *http.Client,
 ) error {
-	secret, err := controller.OpenSecret(by, d.cfg.Key)
+	secrets, err := controller.OpenSecrets(by, d.cfg.Key, d.cfg.Now())
 	if err != nil {
 		return err
 	}
 	step := chain.Outstanding(job.State)
 	r := request{
-		Question: c.Question, jobID: job.JobID, webhook: *by.Webhook, secret: secret.Reveal(),
+		Question: c.Question, jobID: job.JobID, webhook: *by.Webhook, secrets: secrets,
 		body: payload.Encode(step.Payload), header: map[string][]string{}, canAnswerLater: d.cfg.PublicURL != "",
 	}
 	attempt := postgres.Attempt{

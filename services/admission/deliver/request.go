@@ -11,11 +11,13 @@ import (
 	"maps"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
 	"lockstep.internal/libs/egress"
+	"lockstep.internal/libs/seal"
 	"lockstep.internal/services/admission/chain"
 	"lockstep.internal/services/admission/controller"
 	"lockstep.internal/services/admission/payload"
@@ -43,7 +45,8 @@ type request struct {
 
 	jobID   int64
 	webhook controller.Webhook
-	secret  string
+	// secrets sign the request: each has a signature.
+	secrets []seal.Value
 	body    []byte
 	// header has the tokens.
 	header http.Header
@@ -100,12 +103,8 @@ func send(ctx context.Context, client *http.Client, r request, now func() time.T
 }
 
 func (r request) build(ctx context.Context, now time.Time) (*http.Request, error) {
-	signer, err := standardwebhooks.NewWebhook(r.secret)
-	if err != nil {
-		return nil, fmt.Errorf("sign the request: %w", err)
-	}
 	id := fmt.Sprintf("admission-%d-%d-%d", r.jobID, r.ControllerID, r.Attempt)
-	signature, err := signer.Sign(id, now, r.body)
+	signature, err := r.sign(id, now)
 	if err != nil {
 		return nil, fmt.Errorf("sign the request: %w", err)
 	}
@@ -120,6 +119,21 @@ func (r request) build(ctx context.Context, now time.Time) (*http.Request, error
 	sent.Header.Set(standardwebhooks.HeaderWebhookTimestamp, strconv.FormatInt(now.Unix(), 10))
 	sent.Header.Set(standardwebhooks.HeaderWebhookSignature, signature)
 	return sent, nil
+}
+
+// sign returns the signatures of all secrets, separated by spaces as Standard Webhooks defines it.
+func (r request) sign(id string, now time.Time) (string, error) {
+	signatures := make([]string, len(r.secrets))
+	for i, secret := range r.secrets {
+		signer, err := standardwebhooks.NewWebhook(secret.Reveal())
+		if err != nil {
+			return "", fmt.Errorf("read a signing secret: %w", err)
+		}
+		if signatures[i], err = signer.Sign(id, now, r.body); err != nil {
+			return "", fmt.Errorf("sign with a secret: %w", err)
+		}
+	}
+	return strings.Join(signatures, " "), nil
 }
 
 func (r request) read(got *http.Response, now time.Time) response {

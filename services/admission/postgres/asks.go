@@ -37,7 +37,7 @@ const lanes = `
 	SELECT ` + controllerColumns + `, (SELECT min(due_at) FROM asks WHERE controller_id = c.id)
 	FROM lanes l JOIN controllers c ON c.id = l.controller_id
 	UNION ALL
-	SELECT 0, '', 0, 0, 0, '{}', '', 0, now(), now(), false, min(due_at) FROM asks WHERE controller_id = 0
+	SELECT 0, '', 0, 0, 0, '{}', '', 0, now(), now(), false, now(), min(due_at) FROM asks WHERE controller_id = 0
 	HAVING count(*) > 0`
 
 // Lanes returns the controllers that are asked.

@@ -34,12 +34,12 @@ type Controllers struct {
 }
 
 const controllerColumns = `c.id, c.level, c.owner_id, c.position, c.revision, c.settings, c.secret, c.created_by,
-	c.created_at, c.updated_at, c.deleted_at IS NOT NULL`
+	c.created_at, c.updated_at, c.deleted_at IS NOT NULL, coalesce(c.secret_before_until, c.created_at)`
 
 func controllerTargets(c *controller.Controller, settings *[]byte) []any {
 	return []any{
 		&c.ID, &c.Level, &c.Owner.ID, &c.Position, &c.Revision, settings, &c.Secret, &c.CreatedBy, &c.CreatedAt,
-		&c.UpdatedAt, &c.Deleted,
+		&c.UpdatedAt, &c.Deleted, &c.SecretBeforeUntil,
 	}
 }
 
@@ -56,7 +56,7 @@ func readSettings(c *controller.Controller, settings []byte) error {
 	if err := json.Unmarshal(settings, &c.Settings); err != nil {
 		return fmt.Errorf("decode the settings of controller %d: %w", c.ID, err)
 	}
-	c.CreatedAt, c.UpdatedAt = c.CreatedAt.UTC(), c.UpdatedAt.UTC()
+	c.CreatedAt, c.UpdatedAt, c.SecretBeforeUntil = c.CreatedAt.UTC(), c.UpdatedAt.UTC(), c.SecretBeforeUntil.UTC()
 	return nil
 }
 
@@ -201,6 +201,26 @@ func (s Controllers) Update(
 			id, settings.Name, content, updated.Revision, updated.UpdatedAt)
 	})
 	return updated, err
+}
+
+// RotateSecret stores other signing secrets of a controller. rotate returns them sealed, and may refuse. The secret
+// before signs requests until a time. Jobs that wait for the controller do not ask it again.
+func (s Controllers) RotateSecret(
+	ctx context.Context, id int64, beforeUntil time.Time, rotate func(controller.Controller) ([]byte, error),
+) (rotated controller.Controller, err error) {
+	err = postgres.InTx(ctx, s.Pool, func(tx pgx.Tx) error {
+		if rotated, err = get(ctx, tx, id, "FOR UPDATE"); err != nil {
+			return err
+		}
+		if rotated.Secret, err = rotate(rotated); err != nil {
+			return err
+		}
+		rotated.SecretBeforeUntil, rotated.UpdatedAt = beforeUntil, s.Now()
+		return execute(ctx, tx,
+			`UPDATE controllers SET secret = $2, secret_before_until = $3, updated_at = $4 WHERE id = $1`,
+			id, rotated.Secret, rotated.SecretBeforeUntil, rotated.UpdatedAt)
+	})
+	return rotated, err
 }
 
 // Delete deletes a controller, if allow returns nil. Jobs that wait for it continue without it.

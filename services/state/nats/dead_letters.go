@@ -83,23 +83,26 @@ func (d DeadLetters) original(ctx context.Context, l deadletter.Letter) (*nats.M
 		natsauth.PrincipalDeploys + " " + topology.FamilySink:
 		return original, nil
 	case natsauth.PrincipalDeploys + " " + topology.FamilyObserved:
-		return original, d.checkCopy(ctx, l)
+		return original, d.checkCopy(ctx, l, topology.StreamObserved)
+	case natsauth.PrincipalAdmission + " " + topology.FamilyJob:
+		return original, d.checkCopy(ctx, l, topology.StreamJobs)
+	case natsauth.PrincipalRunners + " " + topology.FamilyAdmission:
+		return original, d.checkCopy(ctx, l, topology.StreamAdmission)
 	default:
 		return nil, fault.New(errcode.FailedPrecondition, "message %d cannot be retried: the service %s does not read %s",
 			l.Sequence, l.Service, l.Subject)
 	}
 }
 
-// checkCopy returns an error unless OBSERVED has the original of the letter.
-func (d DeadLetters) checkCopy(ctx context.Context, l deadletter.Letter) error {
-	m, err := stored.Reader{JetStream: d.JetStream, Stream: topology.StreamObserved}.Get(ctx, l.StreamSequence)
+// checkCopy returns an error unless a stream has the original of the letter.
+func (d DeadLetters) checkCopy(ctx context.Context, l deadletter.Letter, stream string) error {
+	m, err := stored.Reader{JetStream: d.JetStream, Stream: stream}.Get(ctx, l.StreamSequence)
 	if err != nil {
-		return fault.Wrap(err, errcode.Unavailable, "read message %d of %s: %v", l.StreamSequence, topology.StreamObserved,
-			err)
+		return fault.Wrap(err, errcode.Unavailable, "read message %d of %s: %v", l.StreamSequence, stream, err)
 	}
 	if m == nil || !l.IsCopyOf(d.Cell, *m) {
 		return fault.New(errcode.FailedPrecondition,
-			"message %d cannot be retried: %s does not have its original any more", l.Sequence, topology.StreamObserved)
+			"message %d cannot be retried: %s does not have its original any more", l.Sequence, stream)
 	}
 	return nil
 }

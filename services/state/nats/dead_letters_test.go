@@ -41,16 +41,23 @@ func TestDeadLetterGivesItsWriterNoAccess(t *testing.T) {
 		require.NoError(t, err)
 		return letters.Retry(ctx, stored.Sequence)
 	}
-	_, err := js.PublishMsg(ctx, &nats.Msg{
-		Subject: cell.ObservedTick(7), Header: nats.Header{"ce-id": {"1"}}, Data: []byte("genuine"),
-	})
-	require.NoError(t, err)
+	copied := []struct{ service, stream, subject string }{
+		{"deploys", topology.StreamObserved, cell.ObservedTick(7)},
+		{"admission", topology.StreamJobs, cell.Job(7, 8, "preparing")},
+		{"runners", topology.StreamAdmission, cell.Admission(7, 8, "decided")},
+	}
+	for _, c := range copied {
+		_, err := js.PublishMsg(ctx, &nats.Msg{
+			Subject: c.subject, Header: nats.Header{"ce-id": {"1"}}, Data: []byte("genuine"),
+		})
+		require.NoError(t, err)
+	}
 
 	for _, stream := range topology.Streams() {
 		if stream.Name == topology.StreamDead {
 			continue
 		}
-		for _, service := range []string{"state", "deploys", "relay"} {
+		for _, service := range []string{"state", "deploys", "relay", "runners", "admission"} {
 			subject, before := cell.Prefix(stream.Family)+".7.w", count(t, js, stream.Name)
 			allowed := service == "state" && (stream.Name == topology.StreamObserved || stream.Name == topology.StreamApplied) ||
 				service == "deploys" && stream.Name == topology.StreamSinks
@@ -65,14 +72,16 @@ func TestDeadLetterGivesItsWriterNoAccess(t *testing.T) {
 		}
 	}
 
-	observed := count(t, js, topology.StreamObserved)
-	err = retry("deploys", cell.ObservedTick(7), 1, "forged")
-	require.ErrorContains(t, err, "OBSERVED does not have its original any more")
-	err = retry("deploys", cell.ObservedTick(7), 99, "genuine")
-	require.ErrorContains(t, err, "OBSERVED does not have its original any more")
-	require.Equal(t, observed, count(t, js, topology.StreamObserved))
-	require.NoError(t, retry("deploys", cell.ObservedTick(7), 1, "genuine"))
-	require.Equal(t, observed+1, count(t, js, topology.StreamObserved))
+	for _, c := range copied {
+		before := count(t, js, c.stream)
+		err := retry(c.service, c.subject, 1, "forged")
+		require.ErrorContains(t, err, c.stream+" does not have its original any more")
+		err = retry(c.service, c.subject, 99, "genuine")
+		require.ErrorContains(t, err, c.stream+" does not have its original any more")
+		require.Equal(t, before, count(t, js, c.stream))
+		require.NoError(t, retry(c.service, c.subject, 1, "genuine"))
+		require.Equal(t, before+1, count(t, js, c.stream))
+	}
 }
 
 func TestDeadLetterIsRemovedOnce(t *testing.T) {

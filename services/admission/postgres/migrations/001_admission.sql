@@ -8,8 +8,9 @@ CREATE TABLE controllers (
     position   int         NOT NULL,
     revision   bigint      NOT NULL DEFAULT 1,
     settings   jsonb       NOT NULL,
-    -- Sealed signing secret of a webhook.
+    -- Sealed signing secrets of a webhook: the current one, and the one before. That one signs until secret_before_until.
     secret     bytea       NOT NULL DEFAULT '',
+    secret_before_until timestamptz,
     created_by bigint      NOT NULL,
     created_at timestamptz NOT NULL,
     updated_at timestamptz NOT NULL,

@@ -402,13 +402,15 @@ type Controller struct {
 	// Place among the controllers of the owner, from 1.
 	Position int32 `protobuf:"varint,4,opt,name=position,proto3" json:"position,omitempty"`
 	// Larger after each change.
-	Revision      int64                  `protobuf:"varint,5,opt,name=revision,proto3" json:"revision,omitempty"`
-	Settings      *ControllerSettings    `protobuf:"bytes,6,opt,name=settings,proto3" json:"settings,omitempty"`
-	CreatedBy     int64                  `protobuf:"varint,7,opt,name=created_by,json=createdBy,proto3" json:"created_by,omitempty"`
-	CreatedAt     *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
-	UpdatedAt     *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=updated_at,json=updatedAt,proto3" json:"updated_at,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Revision  int64                  `protobuf:"varint,5,opt,name=revision,proto3" json:"revision,omitempty"`
+	Settings  *ControllerSettings    `protobuf:"bytes,6,opt,name=settings,proto3" json:"settings,omitempty"`
+	CreatedBy int64                  `protobuf:"varint,7,opt,name=created_by,json=createdBy,proto3" json:"created_by,omitempty"`
+	CreatedAt *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
+	UpdatedAt *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=updated_at,json=updatedAt,proto3" json:"updated_at,omitempty"`
+	// Requests have a signature of the signing secret before the last rotation, too, until then. Absent if they do not.
+	PreviousSecretUntil *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=previous_secret_until,json=previousSecretUntil,proto3" json:"previous_secret_until,omitempty"`
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
 }
 
 func (x *Controller) Reset() {
@@ -500,6 +502,13 @@ func (x *Controller) GetCreatedAt() *timestamppb.Timestamp {
 func (x *Controller) GetUpdatedAt() *timestamppb.Timestamp {
 	if x != nil {
 		return x.UpdatedAt
+	}
+	return nil
+}
+
+func (x *Controller) GetPreviousSecretUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.PreviousSecretUntil
 	}
 	return nil
 }
@@ -916,6 +925,122 @@ func (x *UpdateControllerResponse) GetController() *Controller {
 	return nil
 }
 
+type RotateSecretRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    int64                  `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// New signing secret: whsec_ and base64 of 24 to 64 bytes. Empty for a random one.
+	Secret string `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
+	// Time for which requests have a signature of the secret before, too, up to 7 days. Absent for 24 h. With 0 it is of
+	// no use at once: for a secret that has leaked.
+	Overlap       *durationpb.Duration `protobuf:"bytes,3,opt,name=overlap,proto3" json:"overlap,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RotateSecretRequest) Reset() {
+	*x = RotateSecretRequest{}
+	mi := &file_lockstep_admission_v1_controller_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RotateSecretRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RotateSecretRequest) ProtoMessage() {}
+
+func (x *RotateSecretRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_admission_v1_controller_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RotateSecretRequest.ProtoReflect.Descriptor instead.
+func (*RotateSecretRequest) Descriptor() ([]byte, []int) {
+	return file_lockstep_admission_v1_controller_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *RotateSecretRequest) GetId() int64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *RotateSecretRequest) GetSecret() string {
+	if x != nil {
+		return x.Secret
+	}
+	return ""
+}
+
+func (x *RotateSecretRequest) GetOverlap() *durationpb.Duration {
+	if x != nil {
+		return x.Overlap
+	}
+	return nil
+}
+
+type RotateSecretResponse struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Controller *Controller            `protobuf:"bytes,1,opt,name=controller,proto3" json:"controller,omitempty"`
+	// The new signing secret. Shown once.
+	Secret        string `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RotateSecretResponse) Reset() {
+	*x = RotateSecretResponse{}
+	mi := &file_lockstep_admission_v1_controller_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RotateSecretResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RotateSecretResponse) ProtoMessage() {}
+
+func (x *RotateSecretResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_admission_v1_controller_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RotateSecretResponse.ProtoReflect.Descriptor instead.
+func (*RotateSecretResponse) Descriptor() ([]byte, []int) {
+	return file_lockstep_admission_v1_controller_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *RotateSecretResponse) GetController() *Controller {
+	if x != nil {
+		return x.Controller
+	}
+	return nil
+}
+
+func (x *RotateSecretResponse) GetSecret() string {
+	if x != nil {
+		return x.Secret
+	}
+	return ""
+}
+
 type DeleteControllerRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            int64                  `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -925,7 +1050,7 @@ type DeleteControllerRequest struct {
 
 func (x *DeleteControllerRequest) Reset() {
 	*x = DeleteControllerRequest{}
-	mi := &file_lockstep_admission_v1_controller_proto_msgTypes[11]
+	mi := &file_lockstep_admission_v1_controller_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -937,7 +1062,7 @@ func (x *DeleteControllerRequest) String() string {
 func (*DeleteControllerRequest) ProtoMessage() {}
 
 func (x *DeleteControllerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_admission_v1_controller_proto_msgTypes[11]
+	mi := &file_lockstep_admission_v1_controller_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -950,7 +1075,7 @@ func (x *DeleteControllerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteControllerRequest.ProtoReflect.Descriptor instead.
 func (*DeleteControllerRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_admission_v1_controller_proto_rawDescGZIP(), []int{11}
+	return file_lockstep_admission_v1_controller_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *DeleteControllerRequest) GetId() int64 {
@@ -968,7 +1093,7 @@ type DeleteControllerResponse struct {
 
 func (x *DeleteControllerResponse) Reset() {
 	*x = DeleteControllerResponse{}
-	mi := &file_lockstep_admission_v1_controller_proto_msgTypes[12]
+	mi := &file_lockstep_admission_v1_controller_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -980,7 +1105,7 @@ func (x *DeleteControllerResponse) String() string {
 func (*DeleteControllerResponse) ProtoMessage() {}
 
 func (x *DeleteControllerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_admission_v1_controller_proto_msgTypes[12]
+	mi := &file_lockstep_admission_v1_controller_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -993,7 +1118,7 @@ func (x *DeleteControllerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteControllerResponse.ProtoReflect.Descriptor instead.
 func (*DeleteControllerResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_admission_v1_controller_proto_rawDescGZIP(), []int{12}
+	return file_lockstep_admission_v1_controller_proto_rawDescGZIP(), []int{14}
 }
 
 type ReorderControllersRequest struct {
@@ -1008,7 +1133,7 @@ type ReorderControllersRequest struct {
 
 func (x *ReorderControllersRequest) Reset() {
 	*x = ReorderControllersRequest{}
-	mi := &file_lockstep_admission_v1_controller_proto_msgTypes[13]
+	mi := &file_lockstep_admission_v1_controller_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1020,7 +1145,7 @@ func (x *ReorderControllersRequest) String() string {
 func (*ReorderControllersRequest) ProtoMessage() {}
 
 func (x *ReorderControllersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_admission_v1_controller_proto_msgTypes[13]
+	mi := &file_lockstep_admission_v1_controller_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1033,7 +1158,7 @@ func (x *ReorderControllersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReorderControllersRequest.ProtoReflect.Descriptor instead.
 func (*ReorderControllersRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_admission_v1_controller_proto_rawDescGZIP(), []int{13}
+	return file_lockstep_admission_v1_controller_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ReorderControllersRequest) GetLevel() ControllerLevel {
@@ -1066,7 +1191,7 @@ type ReorderControllersResponse struct {
 
 func (x *ReorderControllersResponse) Reset() {
 	*x = ReorderControllersResponse{}
-	mi := &file_lockstep_admission_v1_controller_proto_msgTypes[14]
+	mi := &file_lockstep_admission_v1_controller_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1078,7 +1203,7 @@ func (x *ReorderControllersResponse) String() string {
 func (*ReorderControllersResponse) ProtoMessage() {}
 
 func (x *ReorderControllersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_admission_v1_controller_proto_msgTypes[14]
+	mi := &file_lockstep_admission_v1_controller_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1091,7 +1216,7 @@ func (x *ReorderControllersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReorderControllersResponse.ProtoReflect.Descriptor instead.
 func (*ReorderControllersResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_admission_v1_controller_proto_rawDescGZIP(), []int{14}
+	return file_lockstep_admission_v1_controller_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ReorderControllersResponse) GetControllers() []*Controller {
@@ -1123,7 +1248,7 @@ const file_lockstep_admission_v1_controller_proto_rawDesc = "" +
 	"\x02ca\x18\x02 \x01(\tR\x02ca\x12B\n" +
 	"\x0frequest_timeout\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x0erequestTimeout\x12 \n" +
 	"\vconcurrency\x18\x04 \x01(\x05R\vconcurrency\x12\x12\n" +
-	"\x04rate\x18\x05 \x01(\x01R\x04rate\"\x89\x03\n" +
+	"\x04rate\x18\x05 \x01(\x01R\x04rate\"\xd9\x03\n" +
 	"\n" +
 	"Controller\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x12<\n" +
@@ -1137,7 +1262,9 @@ const file_lockstep_admission_v1_controller_proto_rawDesc = "" +
 	"\n" +
 	"created_at\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x129\n" +
 	"\n" +
-	"updated_at\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\tupdatedAt\"\xd1\x01\n" +
+	"updated_at\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\tupdatedAt\x12N\n" +
+	"\x15previous_secret_until\x18\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\x13previousSecretUntil\"\xd1\x01\n" +
 	"\x17CreateControllerRequest\x12<\n" +
 	"\x05level\x18\x01 \x01(\x0e2&.lockstep.admission.v1.ControllerLevelR\x05level\x12\x19\n" +
 	"\bowner_id\x18\x02 \x01(\x03R\aownerId\x12E\n" +
@@ -1167,7 +1294,16 @@ const file_lockstep_admission_v1_controller_proto_rawDesc = "" +
 	"\x18UpdateControllerResponse\x12A\n" +
 	"\n" +
 	"controller\x18\x01 \x01(\v2!.lockstep.admission.v1.ControllerR\n" +
-	"controller\")\n" +
+	"controller\"r\n" +
+	"\x13RotateSecretRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x03R\x02id\x12\x16\n" +
+	"\x06secret\x18\x02 \x01(\tR\x06secret\x123\n" +
+	"\aoverlap\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\aoverlap\"q\n" +
+	"\x14RotateSecretResponse\x12A\n" +
+	"\n" +
+	"controller\x18\x01 \x01(\v2!.lockstep.admission.v1.ControllerR\n" +
+	"controller\x12\x16\n" +
+	"\x06secret\x18\x02 \x01(\tR\x06secret\")\n" +
 	"\x17DeleteControllerRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\"\x1a\n" +
 	"\x18DeleteControllerResponse\"\x86\x01\n" +
@@ -1190,12 +1326,13 @@ const file_lockstep_admission_v1_controller_proto_rawDesc = "" +
 	"\rFailurePolicy\x12\x1e\n" +
 	"\x1aFAILURE_POLICY_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13FAILURE_POLICY_DENY\x10\x01\x12\x19\n" +
-	"\x15FAILURE_POLICY_IGNORE\x10\x022\xcb\x05\n" +
+	"\x15FAILURE_POLICY_IGNORE\x10\x022\xb4\x06\n" +
 	"\x11ControllerService\x12s\n" +
 	"\x10CreateController\x12..lockstep.admission.v1.CreateControllerRequest\x1a/.lockstep.admission.v1.CreateControllerResponse\x12j\n" +
 	"\rGetController\x12+.lockstep.admission.v1.GetControllerRequest\x1a,.lockstep.admission.v1.GetControllerResponse\x12p\n" +
 	"\x0fListControllers\x12-.lockstep.admission.v1.ListControllersRequest\x1a..lockstep.admission.v1.ListControllersResponse\x12s\n" +
-	"\x10UpdateController\x12..lockstep.admission.v1.UpdateControllerRequest\x1a/.lockstep.admission.v1.UpdateControllerResponse\x12s\n" +
+	"\x10UpdateController\x12..lockstep.admission.v1.UpdateControllerRequest\x1a/.lockstep.admission.v1.UpdateControllerResponse\x12g\n" +
+	"\fRotateSecret\x12*.lockstep.admission.v1.RotateSecretRequest\x1a+.lockstep.admission.v1.RotateSecretResponse\x12s\n" +
 	"\x10DeleteController\x12..lockstep.admission.v1.DeleteControllerRequest\x1a/.lockstep.admission.v1.DeleteControllerResponse\x12y\n" +
 	"\x12ReorderControllers\x120.lockstep.admission.v1.ReorderControllersRequest\x1a1.lockstep.admission.v1.ReorderControllersResponseBAZ?lockstep.internal/schemas/gen/lockstep/admission/v1;admissionv1b\x06proto3"
 
@@ -1212,7 +1349,7 @@ func file_lockstep_admission_v1_controller_proto_rawDescGZIP() []byte {
 }
 
 var file_lockstep_admission_v1_controller_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_lockstep_admission_v1_controller_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_lockstep_admission_v1_controller_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_lockstep_admission_v1_controller_proto_goTypes = []any{
 	(ControllerLevel)(0),               // 0: lockstep.admission.v1.ControllerLevel
 	(ControllerMode)(0),                // 1: lockstep.admission.v1.ControllerMode
@@ -1228,52 +1365,59 @@ var file_lockstep_admission_v1_controller_proto_goTypes = []any{
 	(*ListControllersResponse)(nil),    // 11: lockstep.admission.v1.ListControllersResponse
 	(*UpdateControllerRequest)(nil),    // 12: lockstep.admission.v1.UpdateControllerRequest
 	(*UpdateControllerResponse)(nil),   // 13: lockstep.admission.v1.UpdateControllerResponse
-	(*DeleteControllerRequest)(nil),    // 14: lockstep.admission.v1.DeleteControllerRequest
-	(*DeleteControllerResponse)(nil),   // 15: lockstep.admission.v1.DeleteControllerResponse
-	(*ReorderControllersRequest)(nil),  // 16: lockstep.admission.v1.ReorderControllersRequest
-	(*ReorderControllersResponse)(nil), // 17: lockstep.admission.v1.ReorderControllersResponse
-	(*durationpb.Duration)(nil),        // 18: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil),      // 19: google.protobuf.Timestamp
-	(*fieldmaskpb.FieldMask)(nil),      // 20: google.protobuf.FieldMask
+	(*RotateSecretRequest)(nil),        // 14: lockstep.admission.v1.RotateSecretRequest
+	(*RotateSecretResponse)(nil),       // 15: lockstep.admission.v1.RotateSecretResponse
+	(*DeleteControllerRequest)(nil),    // 16: lockstep.admission.v1.DeleteControllerRequest
+	(*DeleteControllerResponse)(nil),   // 17: lockstep.admission.v1.DeleteControllerResponse
+	(*ReorderControllersRequest)(nil),  // 18: lockstep.admission.v1.ReorderControllersRequest
+	(*ReorderControllersResponse)(nil), // 19: lockstep.admission.v1.ReorderControllersResponse
+	(*durationpb.Duration)(nil),        // 20: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil),      // 21: google.protobuf.Timestamp
+	(*fieldmaskpb.FieldMask)(nil),      // 22: google.protobuf.FieldMask
 }
 var file_lockstep_admission_v1_controller_proto_depIdxs = []int32{
 	1,  // 0: lockstep.admission.v1.ControllerSettings.mode:type_name -> lockstep.admission.v1.ControllerMode
 	2,  // 1: lockstep.admission.v1.ControllerSettings.failure_policy:type_name -> lockstep.admission.v1.FailurePolicy
-	18, // 2: lockstep.admission.v1.ControllerSettings.timeout:type_name -> google.protobuf.Duration
+	20, // 2: lockstep.admission.v1.ControllerSettings.timeout:type_name -> google.protobuf.Duration
 	4,  // 3: lockstep.admission.v1.ControllerSettings.webhook:type_name -> lockstep.admission.v1.Webhook
-	18, // 4: lockstep.admission.v1.Webhook.request_timeout:type_name -> google.protobuf.Duration
+	20, // 4: lockstep.admission.v1.Webhook.request_timeout:type_name -> google.protobuf.Duration
 	0,  // 5: lockstep.admission.v1.Controller.level:type_name -> lockstep.admission.v1.ControllerLevel
 	3,  // 6: lockstep.admission.v1.Controller.settings:type_name -> lockstep.admission.v1.ControllerSettings
-	19, // 7: lockstep.admission.v1.Controller.created_at:type_name -> google.protobuf.Timestamp
-	19, // 8: lockstep.admission.v1.Controller.updated_at:type_name -> google.protobuf.Timestamp
-	0,  // 9: lockstep.admission.v1.CreateControllerRequest.level:type_name -> lockstep.admission.v1.ControllerLevel
-	3,  // 10: lockstep.admission.v1.CreateControllerRequest.settings:type_name -> lockstep.admission.v1.ControllerSettings
-	5,  // 11: lockstep.admission.v1.CreateControllerResponse.controller:type_name -> lockstep.admission.v1.Controller
-	5,  // 12: lockstep.admission.v1.GetControllerResponse.controller:type_name -> lockstep.admission.v1.Controller
-	0,  // 13: lockstep.admission.v1.ListControllersRequest.level:type_name -> lockstep.admission.v1.ControllerLevel
-	5,  // 14: lockstep.admission.v1.ListControllersResponse.controllers:type_name -> lockstep.admission.v1.Controller
-	3,  // 15: lockstep.admission.v1.UpdateControllerRequest.settings:type_name -> lockstep.admission.v1.ControllerSettings
-	20, // 16: lockstep.admission.v1.UpdateControllerRequest.update_mask:type_name -> google.protobuf.FieldMask
-	5,  // 17: lockstep.admission.v1.UpdateControllerResponse.controller:type_name -> lockstep.admission.v1.Controller
-	0,  // 18: lockstep.admission.v1.ReorderControllersRequest.level:type_name -> lockstep.admission.v1.ControllerLevel
-	5,  // 19: lockstep.admission.v1.ReorderControllersResponse.controllers:type_name -> lockstep.admission.v1.Controller
-	6,  // 20: lockstep.admission.v1.ControllerService.CreateController:input_type -> lockstep.admission.v1.CreateControllerRequest
-	8,  // 21: lockstep.admission.v1.ControllerService.GetController:input_type -> lockstep.admission.v1.GetControllerRequest
-	10, // 22: lockstep.admission.v1.ControllerService.ListControllers:input_type -> lockstep.admission.v1.ListControllersRequest
-	12, // 23: lockstep.admission.v1.ControllerService.UpdateController:input_type -> lockstep.admission.v1.UpdateControllerRequest
-	14, // 24: lockstep.admission.v1.ControllerService.DeleteController:input_type -> lockstep.admission.v1.DeleteControllerRequest
-	16, // 25: lockstep.admission.v1.ControllerService.ReorderControllers:input_type -> lockstep.admission.v1.ReorderControllersRequest
-	7,  // 26: lockstep.admission.v1.ControllerService.CreateController:output_type -> lockstep.admission.v1.CreateControllerResponse
-	9,  // 27: lockstep.admission.v1.ControllerService.GetController:output_type -> lockstep.admission.v1.GetControllerResponse
-	11, // 28: lockstep.admission.v1.ControllerService.ListControllers:output_type -> lockstep.admission.v1.ListControllersResponse
-	13, // 29: lockstep.admission.v1.ControllerService.UpdateController:output_type -> lockstep.admission.v1.UpdateControllerResponse
-	15, // 30: lockstep.admission.v1.ControllerService.DeleteController:output_type -> lockstep.admission.v1.DeleteControllerResponse
-	17, // 31: lockstep.admission.v1.ControllerService.ReorderControllers:output_type -> lockstep.admission.v1.ReorderControllersResponse
-	26, // [26:32] is the sub-list for method output_type
-	20, // [20:26] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	21, // 7: lockstep.admission.v1.Controller.created_at:type_name -> google.protobuf.Timestamp
+	21, // 8: lockstep.admission.v1.Controller.updated_at:type_name -> google.protobuf.Timestamp
+	21, // 9: lockstep.admission.v1.Controller.previous_secret_until:type_name -> google.protobuf.Timestamp
+	0,  // 10: lockstep.admission.v1.CreateControllerRequest.level:type_name -> lockstep.admission.v1.ControllerLevel
+	3,  // 11: lockstep.admission.v1.CreateControllerRequest.settings:type_name -> lockstep.admission.v1.ControllerSettings
+	5,  // 12: lockstep.admission.v1.CreateControllerResponse.controller:type_name -> lockstep.admission.v1.Controller
+	5,  // 13: lockstep.admission.v1.GetControllerResponse.controller:type_name -> lockstep.admission.v1.Controller
+	0,  // 14: lockstep.admission.v1.ListControllersRequest.level:type_name -> lockstep.admission.v1.ControllerLevel
+	5,  // 15: lockstep.admission.v1.ListControllersResponse.controllers:type_name -> lockstep.admission.v1.Controller
+	3,  // 16: lockstep.admission.v1.UpdateControllerRequest.settings:type_name -> lockstep.admission.v1.ControllerSettings
+	22, // 17: lockstep.admission.v1.UpdateControllerRequest.update_mask:type_name -> google.protobuf.FieldMask
+	5,  // 18: lockstep.admission.v1.UpdateControllerResponse.controller:type_name -> lockstep.admission.v1.Controller
+	20, // 19: lockstep.admission.v1.RotateSecretRequest.overlap:type_name -> google.protobuf.Duration
+	5,  // 20: lockstep.admission.v1.RotateSecretResponse.controller:type_name -> lockstep.admission.v1.Controller
+	0,  // 21: lockstep.admission.v1.ReorderControllersRequest.level:type_name -> lockstep.admission.v1.ControllerLevel
+	5,  // 22: lockstep.admission.v1.ReorderControllersResponse.controllers:type_name -> lockstep.admission.v1.Controller
+	6,  // 23: lockstep.admission.v1.ControllerService.CreateController:input_type -> lockstep.admission.v1.CreateControllerRequest
+	8,  // 24: lockstep.admission.v1.ControllerService.GetController:input_type -> lockstep.admission.v1.GetControllerRequest
+	10, // 25: lockstep.admission.v1.ControllerService.ListControllers:input_type -> lockstep.admission.v1.ListControllersRequest
+	12, // 26: lockstep.admission.v1.ControllerService.UpdateController:input_type -> lockstep.admission.v1.UpdateControllerRequest
+	14, // 27: lockstep.admission.v1.ControllerService.RotateSecret:input_type -> lockstep.admission.v1.RotateSecretRequest
+	16, // 28: lockstep.admission.v1.ControllerService.DeleteController:input_type -> lockstep.admission.v1.DeleteControllerRequest
+	18, // 29: lockstep.admission.v1.ControllerService.ReorderControllers:input_type -> lockstep.admission.v1.ReorderControllersRequest
+	7,  // 30: lockstep.admission.v1.ControllerService.CreateController:output_type -> lockstep.admission.v1.CreateControllerResponse
+	9,  // 31: lockstep.admission.v1.ControllerService.GetController:output_type -> lockstep.admission.v1.GetControllerResponse
+	11, // 32: lockstep.admission.v1.ControllerService.ListControllers:output_type -> lockstep.admission.v1.ListControllersResponse
+	13, // 33: lockstep.admission.v1.ControllerService.UpdateController:output_type -> lockstep.admission.v1.UpdateControllerResponse
+	15, // 34: lockstep.admission.v1.ControllerService.RotateSecret:output_type -> lockstep.admission.v1.RotateSecretResponse
+	17, // 35: lockstep.admission.v1.ControllerService.DeleteController:output_type -> lockstep.admission.v1.DeleteControllerResponse
+	19, // 36: lockstep.admission.v1.ControllerService.ReorderControllers:output_type -> lockstep.admission.v1.ReorderControllersResponse
+	30, // [30:37] is the sub-list for method output_type
+	23, // [23:30] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_admission_v1_controller_proto_init() }
@@ -1287,7 +1431,7 @@ func file_lockstep_admission_v1_controller_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_admission_v1_controller_proto_rawDesc), len(file_lockstep_admission_v1_controller_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   15,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

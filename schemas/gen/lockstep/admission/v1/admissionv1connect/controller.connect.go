@@ -45,6 +45,9 @@ const (
 	// ControllerServiceUpdateControllerProcedure is the fully-qualified name of the ControllerService's
 	// UpdateController RPC.
 	ControllerServiceUpdateControllerProcedure = "/lockstep.admission.v1.ControllerService/UpdateController"
+	// ControllerServiceRotateSecretProcedure is the fully-qualified name of the ControllerService's
+	// RotateSecret RPC.
+	ControllerServiceRotateSecretProcedure = "/lockstep.admission.v1.ControllerService/RotateSecret"
 	// ControllerServiceDeleteControllerProcedure is the fully-qualified name of the ControllerService's
 	// DeleteController RPC.
 	ControllerServiceDeleteControllerProcedure = "/lockstep.admission.v1.ControllerService/DeleteController"
@@ -63,6 +66,8 @@ type ControllerServiceClient interface {
 	ListControllers(context.Context, *connect.Request[v1.ListControllersRequest]) (*connect.Response[v1.ListControllersResponse], error)
 	// UpdateController changes the settings that update_mask names. Jobs that wait for the controller ask it again.
 	UpdateController(context.Context, *connect.Request[v1.UpdateControllerRequest]) (*connect.Response[v1.UpdateControllerResponse], error)
+	// RotateSecret gives a webhook another signing secret. Requests have a signature of both for a while.
+	RotateSecret(context.Context, *connect.Request[v1.RotateSecretRequest]) (*connect.Response[v1.RotateSecretResponse], error)
 	// DeleteController deletes a controller. Jobs that wait for it continue without it.
 	DeleteController(context.Context, *connect.Request[v1.DeleteControllerRequest]) (*connect.Response[v1.DeleteControllerResponse], error)
 	// ReorderControllers sets the order of all controllers of an owner, for jobs that begin admission afterwards.
@@ -104,6 +109,12 @@ func NewControllerServiceClient(httpClient connect.HTTPClient, baseURL string, o
 			connect.WithSchema(controllerServiceMethods.ByName("UpdateController")),
 			connect.WithClientOptions(opts...),
 		),
+		rotateSecret: connect.NewClient[v1.RotateSecretRequest, v1.RotateSecretResponse](
+			httpClient,
+			baseURL+ControllerServiceRotateSecretProcedure,
+			connect.WithSchema(controllerServiceMethods.ByName("RotateSecret")),
+			connect.WithClientOptions(opts...),
+		),
 		deleteController: connect.NewClient[v1.DeleteControllerRequest, v1.DeleteControllerResponse](
 			httpClient,
 			baseURL+ControllerServiceDeleteControllerProcedure,
@@ -125,6 +136,7 @@ type controllerServiceClient struct {
 	getController      *connect.Client[v1.GetControllerRequest, v1.GetControllerResponse]
 	listControllers    *connect.Client[v1.ListControllersRequest, v1.ListControllersResponse]
 	updateController   *connect.Client[v1.UpdateControllerRequest, v1.UpdateControllerResponse]
+	rotateSecret       *connect.Client[v1.RotateSecretRequest, v1.RotateSecretResponse]
 	deleteController   *connect.Client[v1.DeleteControllerRequest, v1.DeleteControllerResponse]
 	reorderControllers *connect.Client[v1.ReorderControllersRequest, v1.ReorderControllersResponse]
 }
@@ -149,6 +161,11 @@ func (c *controllerServiceClient) UpdateController(ctx context.Context, req *con
 	return c.updateController.CallUnary(ctx, req)
 }
 
+// RotateSecret calls lockstep.admission.v1.ControllerService.RotateSecret.
+func (c *controllerServiceClient) RotateSecret(ctx context.Context, req *connect.Request[v1.RotateSecretRequest]) (*connect.Response[v1.RotateSecretResponse], error) {
+	return c.rotateSecret.CallUnary(ctx, req)
+}
+
 // DeleteController calls lockstep.admission.v1.ControllerService.DeleteController.
 func (c *controllerServiceClient) DeleteController(ctx context.Context, req *connect.Request[v1.DeleteControllerRequest]) (*connect.Response[v1.DeleteControllerResponse], error) {
 	return c.deleteController.CallUnary(ctx, req)
@@ -170,6 +187,8 @@ type ControllerServiceHandler interface {
 	ListControllers(context.Context, *connect.Request[v1.ListControllersRequest]) (*connect.Response[v1.ListControllersResponse], error)
 	// UpdateController changes the settings that update_mask names. Jobs that wait for the controller ask it again.
 	UpdateController(context.Context, *connect.Request[v1.UpdateControllerRequest]) (*connect.Response[v1.UpdateControllerResponse], error)
+	// RotateSecret gives a webhook another signing secret. Requests have a signature of both for a while.
+	RotateSecret(context.Context, *connect.Request[v1.RotateSecretRequest]) (*connect.Response[v1.RotateSecretResponse], error)
 	// DeleteController deletes a controller. Jobs that wait for it continue without it.
 	DeleteController(context.Context, *connect.Request[v1.DeleteControllerRequest]) (*connect.Response[v1.DeleteControllerResponse], error)
 	// ReorderControllers sets the order of all controllers of an owner, for jobs that begin admission afterwards.
@@ -207,6 +226,12 @@ func NewControllerServiceHandler(svc ControllerServiceHandler, opts ...connect.H
 		connect.WithSchema(controllerServiceMethods.ByName("UpdateController")),
 		connect.WithHandlerOptions(opts...),
 	)
+	controllerServiceRotateSecretHandler := connect.NewUnaryHandler(
+		ControllerServiceRotateSecretProcedure,
+		svc.RotateSecret,
+		connect.WithSchema(controllerServiceMethods.ByName("RotateSecret")),
+		connect.WithHandlerOptions(opts...),
+	)
 	controllerServiceDeleteControllerHandler := connect.NewUnaryHandler(
 		ControllerServiceDeleteControllerProcedure,
 		svc.DeleteController,
@@ -229,6 +254,8 @@ func NewControllerServiceHandler(svc ControllerServiceHandler, opts ...connect.H
 			controllerServiceListControllersHandler.ServeHTTP(w, r)
 		case ControllerServiceUpdateControllerProcedure:
 			controllerServiceUpdateControllerHandler.ServeHTTP(w, r)
+		case ControllerServiceRotateSecretProcedure:
+			controllerServiceRotateSecretHandler.ServeHTTP(w, r)
 		case ControllerServiceDeleteControllerProcedure:
 			controllerServiceDeleteControllerHandler.ServeHTTP(w, r)
 		case ControllerServiceReorderControllersProcedure:
@@ -256,6 +283,10 @@ func (UnimplementedControllerServiceHandler) ListControllers(context.Context, *c
 
 func (UnimplementedControllerServiceHandler) UpdateController(context.Context, *connect.Request[v1.UpdateControllerRequest]) (*connect.Response[v1.UpdateControllerResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("lockstep.admission.v1.ControllerService.UpdateController is not implemented"))
+}
+
+func (UnimplementedControllerServiceHandler) RotateSecret(context.Context, *connect.Request[v1.RotateSecretRequest]) (*connect.Response[v1.RotateSecretResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("lockstep.admission.v1.ControllerService.RotateSecret is not implemented"))
 }
 
 func (UnimplementedControllerServiceHandler) DeleteController(context.Context, *connect.Request[v1.DeleteControllerRequest]) (*connect.Response[v1.DeleteControllerResponse], error) {
