@@ -31,6 +31,7 @@ import (
 	"lockstep.internal/libs/event"
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/libs/natsauth"
+	"lockstep.internal/libs/natsauth/natsadmin"
 	"lockstep.internal/libs/seal"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/events"
@@ -72,7 +73,7 @@ type fixture struct {
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	f := &fixture{t: t, keys: t.TempDir()}
-	report, err := natsauth.Init(f.keys, natsauth.Options{})
+	report, err := natsauth.Init(f.keys, natsauth.Options{Principals: []natsauth.StaticPrincipal{natsadmin.Principal()}})
 	require.NoError(t, err)
 	f.server = natstest.Start(t, natsd.Options{ConfigFile: report.ConfigFile, StoreDir: filepath.Join(f.keys, "store")})
 	f.state, f.runners = f.as(natsauth.PrincipalState), f.as(natsauth.PrincipalRunners)
@@ -94,6 +95,12 @@ func (f *fixture) as(principal string) jetstream.JetStream {
 	key, err := natsgo.NkeyOptionFromSeed(natsauth.SeedFile(f.keys, principal))
 	require.NoError(f.t, err)
 	return natstest.JetStream(f.t, f.server, key, natsgo.CustomInboxPrefix(natsauth.InboxPrefix(principal)))
+}
+
+// admin may delete streams.
+func (f *fixture) admin() jetstream.JetStream {
+	f.t.Helper()
+	return natstest.JetStream(f.t, f.server, natsadmin.Key(f.t, f.keys))
 }
 
 // createConsumers creates the consumers that the service requests, as the service state does.

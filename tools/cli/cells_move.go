@@ -19,6 +19,7 @@ import (
 	"lockstep.internal/libs/retry"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/errcode"
+	admissionv1 "lockstep.internal/schemas/gen/lockstep/admission/v1"
 	runnersv1 "lockstep.internal/schemas/gen/lockstep/runners/v1"
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
 	"lockstep.internal/tools/client"
@@ -35,6 +36,8 @@ const (
 type moveOptions struct {
 	to, url, tokenFile  string
 	yes, report, cancel bool
+	// leaveControllers: the move goes on although controllers of admission stay.
+	leaveControllers bool
 }
 
 func (a *app) cellMove(seedFile *string) *cobra.Command {
@@ -47,7 +50,10 @@ changes, asks, starts it and shows its progress. The move goes on without the co
 see the progress, or to give the move new tokens.
 
 The token for the other cell is that of an administrator there, with the scope admin. This cell keeps it sealed until
-the end. ORGANIZATION is an id or a name. See docs/cells.md.`,
+the end. ORGANIZATION is an id or a name. See docs/cells.md.
+
+Admission controllers of its projects and groups do not move. While there are some, the command refuses to start the
+move: create controllers in the other cell first, and set --leave-controllers.`,
 		Example: `  lockstep cells move acme --to eu-2 --to-token-file eu-2.token --report
   lockstep cells move acme --to eu-2 --to-token-file eu-2.token
   lockstep cells move acme --cancel`,
@@ -59,6 +65,8 @@ the end. ORGANIZATION is an id or a name. See docs/cells.md.`,
 	f.StringVar(&o.tokenFile, "to-token-file", "",
 		"file with the personal access token of an administrator of the other cell")
 	f.BoolVar(&o.report, "report", false, "print what the move would change, and change nothing")
+	f.BoolVar(&o.leaveControllers, "leave-controllers", false,
+		"start the move although admission controllers of the organization stay here")
 	f.BoolVar(&o.cancel, "cancel", false, "cancel a move that is still copying")
 	yesFlag(c, &o.yes)
 	return c
@@ -91,7 +99,10 @@ func (a *app) runMove(c *cobra.Command, seedFile, organization string, o moveOpt
 	if err != nil {
 		return err
 	}
-	if err := a.printMoveReport(report.Msg, o); err != nil || o.report {
+	if err := a.printMoveReport(report.Msg, o); err != nil {
+		return err
+	}
+	if err := a.checkControllersOfMove(ctx, names, id, o); err != nil || o.report {
 		return err
 	}
 	if !o.yes {
@@ -188,6 +199,37 @@ func (a *app) printMoveReport(r *runnersv1.ReportMoveResponse, o moveOptions) er
 		}
 	}
 	return a.write(strings.Join(lines, "\n") + "\n")
+}
+
+// checkControllersOfMove prints which admission controllers do not move with an organization. It refuses the move if
+// there are some, unless that is expected.
+func (a *app) checkControllersOfMove(ctx context.Context, names *names, organization int64, o moveOptions) error {
+	if a.client.AdmissionServer == "" {
+		return a.note("admission controllers do not move: if this cell has an admission service, set --admission-server " +
+			"to see those of the organization")
+	}
+	api, err := a.admissionAPI()
+	if err != nil {
+		return err
+	}
+	found, err := api.Controllers.ListOrganizationControllers(ctx,
+		connect.NewRequest(&admissionv1.ListOrganizationControllersRequest{OrganizationId: organization}))
+	if err != nil || found.Msg.GetTotal() == 0 {
+		return err
+	}
+	for _, k := range found.Msg.GetControllers() {
+		err := a.note("admission controller %d %q of %s does not move", k.GetId(), k.GetSettings().GetName(),
+			controllerOf(names, k))
+		if err != nil {
+			return err
+		}
+	}
+	if o.leaveControllers || o.report {
+		return nil
+	}
+	return fault.New(errcode.FailedPrecondition, "%d admission controllers of the organization do not move, and its jobs "+
+		"would run in cell %s without them: create controllers there as docs/cells.md describes, then set --leave-controllers",
+		found.Msg.GetTotal(), o.to)
 }
 
 // followMove shows the progress of a move to its end. A canceled move is an error, unless that was the wish.

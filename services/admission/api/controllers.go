@@ -115,6 +115,38 @@ func (s *controllerService) ListControllers(
 	return connect.NewResponse(&admissionv1.ListControllersResponse{Controllers: s.messages(found)}), nil
 }
 
+// maxOfOrganization is the number of controllers of an organization that are listed.
+const maxOfOrganization = 100
+
+func (s *controllerService) ListOrganizationControllers(
+	ctx context.Context, r *connect.Request[admissionv1.ListOrganizationControllersRequest],
+) (*connect.Response[admissionv1.ListOrganizationControllersResponse], error) {
+	if err := apirequest.RequireID("organization_id", r.Msg.GetOrganizationId()); err != nil {
+		return nil, err
+	}
+	if err := access.RequireAdministrator(ctx); err != nil {
+		return nil, err //nolint:wrapcheck // an error of the API
+	}
+	all, err := s.controllers.OfProjectsAndGroups(ctx)
+	if err != nil {
+		return nil, err
+	}
+	response := &admissionv1.ListOrganizationControllersResponse{}
+	for _, c := range all {
+		if s.allowed.organization(c.Owner) != r.Msg.GetOrganizationId() {
+			continue
+		}
+		response.Total++
+		if len(response.Controllers) < maxOfOrganization {
+			response.Controllers = append(response.Controllers, &admissionv1.Controller{
+				Id: c.ID, Level: keyOf(levels, c.Level), OwnerId: c.Owner.ID, Position: number(c.Position),
+				Settings: &admissionv1.ControllerSettings{Name: c.Name},
+			})
+		}
+	}
+	return connect.NewResponse(response), nil
+}
+
 func (s *controllerService) UpdateController(
 	ctx context.Context, r *connect.Request[admissionv1.UpdateControllerRequest],
 ) (*connect.Response[admissionv1.UpdateControllerResponse], error) {

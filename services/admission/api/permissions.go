@@ -30,6 +30,16 @@ func (p permissions) manage(ctx context.Context, owner controller.Owner) error {
 	}
 }
 
+// organization returns the organization of a project or group; 0 for one that does not exist, and for the instance.
+func (p permissions) organization(owner controller.Owner) int64 {
+	kind := directory.Project
+	if owner.Level == chain.LevelGroup {
+		kind = directory.Group
+	}
+	place, _ := p.directory.Place(directory.Scope{Kind: kind, ID: owner.ID})
+	return place.Organization
+}
+
 // require returns nil if the scope exists and the caller has at least this role in it. resource names the object.
 func (p permissions) require(
 	ctx context.Context, scope directory.Scope, least directory.Role, resource string,

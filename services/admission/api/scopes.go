@@ -12,6 +12,7 @@ func Scopes() access.Scopes {
 		admissionv1connect.ControllerServiceDeleteControllerProcedure:   access.ScopeAdmin,
 		admissionv1connect.ControllerServiceGetControllerProcedure:      access.ScopeRead,
 		admissionv1connect.ControllerServiceListControllersProcedure:    access.ScopeRead,
+		admissionv1connect.ControllerServiceListOrganizationControllersProcedure: access.ScopeRead,
 		admissionv1connect.ControllerServiceReorderControllersProcedure: access.ScopeAdmin,
 		admissionv1connect.ControllerServiceRotateSecretProcedure:       access.ScopeAdmin,
 		admissionv1connect.ControllerServiceUpdateControllerProcedure:   access.ScopeAdmin,

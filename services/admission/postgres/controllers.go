@@ -82,6 +82,24 @@ func list(ctx context.Context, db Querier, owner controller.Owner) ([]controller
 		string(owner.Level), owner.ID)
 }
 
+// OfProjectsAndGroups returns all controllers of projects and groups. They have their owner, id, position and name.
+func (s Controllers) OfProjectsAndGroups(ctx context.Context) ([]controller.Controller, error) {
+	rows, err := s.Pool.Query(ctx, `
+		SELECT level, owner_id, position, id, name FROM controllers WHERE level <> $1 AND deleted_at IS NULL
+		ORDER BY level, owner_id, position, id`, string(chain.LevelInstance))
+	if err != nil {
+		return nil, fmt.Errorf("read controllers: %w", err)
+	}
+	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (c controller.Controller, err error) {
+		err = row.Scan(&c.Level, &c.Owner.ID, &c.Position, &c.ID, &c.Name)
+		return c, err //nolint:wrapcheck // the caller wraps it
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read controllers: %w", err)
+	}
+	return found, nil
+}
+
 // Get returns a controller.
 func (s Controllers) Get(ctx context.Context, id int64) (controller.Controller, error) {
 	return get(ctx, s.Pool, id, "")

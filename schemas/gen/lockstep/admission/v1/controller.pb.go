@@ -820,6 +820,103 @@ func (x *ListControllersResponse) GetControllers() []*Controller {
 	return nil
 }
 
+type ListOrganizationControllersRequest struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	OrganizationId int64                  `protobuf:"varint,1,opt,name=organization_id,json=organizationId,proto3" json:"organization_id,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *ListOrganizationControllersRequest) Reset() {
+	*x = ListOrganizationControllersRequest{}
+	mi := &file_lockstep_admission_v1_controller_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListOrganizationControllersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListOrganizationControllersRequest) ProtoMessage() {}
+
+func (x *ListOrganizationControllersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_admission_v1_controller_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListOrganizationControllersRequest.ProtoReflect.Descriptor instead.
+func (*ListOrganizationControllersRequest) Descriptor() ([]byte, []int) {
+	return file_lockstep_admission_v1_controller_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *ListOrganizationControllersRequest) GetOrganizationId() int64 {
+	if x != nil {
+		return x.OrganizationId
+	}
+	return 0
+}
+
+type ListOrganizationControllersResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The first 100 of them. Of their settings, they have the name only.
+	Controllers   []*Controller `protobuf:"bytes,1,rep,name=controllers,proto3" json:"controllers,omitempty"`
+	Total         int64         `protobuf:"varint,2,opt,name=total,proto3" json:"total,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListOrganizationControllersResponse) Reset() {
+	*x = ListOrganizationControllersResponse{}
+	mi := &file_lockstep_admission_v1_controller_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListOrganizationControllersResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListOrganizationControllersResponse) ProtoMessage() {}
+
+func (x *ListOrganizationControllersResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_admission_v1_controller_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListOrganizationControllersResponse.ProtoReflect.Descriptor instead.
+func (*ListOrganizationControllersResponse) Descriptor() ([]byte, []int) {
+	return file_lockstep_admission_v1_controller_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *ListOrganizationControllersResponse) GetControllers() []*Controller {
+	if x != nil {
+		return x.Controllers
+	}
+	return nil
+}
+
+func (x *ListOrganizationControllersResponse) GetTotal() int64 {
+	if x != nil {
+		return x.Total
+	}
+	return 0
+}
+
 type UpdateControllerRequest struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Id       int64                  `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -832,7 +929,7 @@ type UpdateControllerRequest struct {
 
 func (x *UpdateControllerRequest) Reset() {
 	*x = UpdateControllerRequest{}
-	mi := &file_lockstep_admission_v1_controller_proto_msgTypes[9]
+	mi := &file_lockstep_admission_v1_controller_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -844,7 +941,7 @@ func (x *UpdateControllerRequest) String() string {
 func (*UpdateControllerRequest) ProtoMessage() {}
 
 func (x *UpdateControllerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_admission_v1_controller_proto_msgTypes[9]
+	mi := &file_lockstep_admission_v1_controller_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -857,7 +954,7 @@ func (x *UpdateControllerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateControllerRequest.ProtoReflect.Descriptor instead.
 func (*UpdateControllerRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_admission_v1_controller_proto_rawDescGZIP(), []int{9}
+	return file_lockstep_admission_v1_controller_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *UpdateControllerRequest) GetId() int64 {
@@ -890,7 +987,7 @@ type UpdateControllerResponse struct {
 
 func (x *UpdateControllerResponse) Reset() {
 	*x = UpdateControllerResponse{}
-	mi := &file_lockstep_admission_v1_controller_proto_msgTypes[10]
+	mi := &file_lockstep_admission_v1_controller_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -902,7 +999,7 @@ func (x *UpdateControllerResponse) String() string {
 func (*UpdateControllerResponse) ProtoMessage() {}
 
 func (x *UpdateControllerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_admission_v1_controller_proto_msgTypes[10]
+	mi := &file_lockstep_admission_v1_controller_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -915,7 +1012,7 @@ func (x *UpdateControllerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateControllerResponse.ProtoReflect.Descriptor instead.
 func (*UpdateControllerResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_admission_v1_controller_proto_rawDescGZIP(), []int{10}
+	return file_lockstep_admission_v1_controller_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *UpdateControllerResponse) GetController() *Controller {
@@ -939,7 +1036,7 @@ type RotateSecretRequest struct {
 
 func (x *RotateSecretRequest) Reset() {
 	*x = RotateSecretRequest{}
-	mi := &file_lockstep_admission_v1_controller_proto_msgTypes[11]
+	mi := &file_lockstep_admission_v1_controller_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -951,7 +1048,7 @@ func (x *RotateSecretRequest) String() string {
 func (*RotateSecretRequest) ProtoMessage() {}
 
 func (x *RotateSecretRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_admission_v1_controller_proto_msgTypes[11]
+	mi := &file_lockstep_admission_v1_controller_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -964,7 +1061,7 @@ func (x *RotateSecretRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateSecretRequest.ProtoReflect.Descriptor instead.
 func (*RotateSecretRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_admission_v1_controller_proto_rawDescGZIP(), []int{11}
+	return file_lockstep_admission_v1_controller_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *RotateSecretRequest) GetId() int64 {
@@ -999,7 +1096,7 @@ type RotateSecretResponse struct {
 
 func (x *RotateSecretResponse) Reset() {
 	*x = RotateSecretResponse{}
-	mi := &file_lockstep_admission_v1_controller_proto_msgTypes[12]
+	mi := &file_lockstep_admission_v1_controller_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1011,7 +1108,7 @@ func (x *RotateSecretResponse) String() string {
 func (*RotateSecretResponse) ProtoMessage() {}
 
 func (x *RotateSecretResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_admission_v1_controller_proto_msgTypes[12]
+	mi := &file_lockstep_admission_v1_controller_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1024,7 +1121,7 @@ func (x *RotateSecretResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateSecretResponse.ProtoReflect.Descriptor instead.
 func (*RotateSecretResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_admission_v1_controller_proto_rawDescGZIP(), []int{12}
+	return file_lockstep_admission_v1_controller_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *RotateSecretResponse) GetController() *Controller {
@@ -1050,7 +1147,7 @@ type DeleteControllerRequest struct {
 
 func (x *DeleteControllerRequest) Reset() {
 	*x = DeleteControllerRequest{}
-	mi := &file_lockstep_admission_v1_controller_proto_msgTypes[13]
+	mi := &file_lockstep_admission_v1_controller_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1062,7 +1159,7 @@ func (x *DeleteControllerRequest) String() string {
 func (*DeleteControllerRequest) ProtoMessage() {}
 
 func (x *DeleteControllerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_admission_v1_controller_proto_msgTypes[13]
+	mi := &file_lockstep_admission_v1_controller_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1075,7 +1172,7 @@ func (x *DeleteControllerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteControllerRequest.ProtoReflect.Descriptor instead.
 func (*DeleteControllerRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_admission_v1_controller_proto_rawDescGZIP(), []int{13}
+	return file_lockstep_admission_v1_controller_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *DeleteControllerRequest) GetId() int64 {
@@ -1093,7 +1190,7 @@ type DeleteControllerResponse struct {
 
 func (x *DeleteControllerResponse) Reset() {
 	*x = DeleteControllerResponse{}
-	mi := &file_lockstep_admission_v1_controller_proto_msgTypes[14]
+	mi := &file_lockstep_admission_v1_controller_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1105,7 +1202,7 @@ func (x *DeleteControllerResponse) String() string {
 func (*DeleteControllerResponse) ProtoMessage() {}
 
 func (x *DeleteControllerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_admission_v1_controller_proto_msgTypes[14]
+	mi := &file_lockstep_admission_v1_controller_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1118,7 +1215,7 @@ func (x *DeleteControllerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteControllerResponse.ProtoReflect.Descriptor instead.
 func (*DeleteControllerResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_admission_v1_controller_proto_rawDescGZIP(), []int{14}
+	return file_lockstep_admission_v1_controller_proto_rawDescGZIP(), []int{16}
 }
 
 type ReorderControllersRequest struct {
@@ -1133,7 +1230,7 @@ type ReorderControllersRequest struct {
 
 func (x *ReorderControllersRequest) Reset() {
 	*x = ReorderControllersRequest{}
-	mi := &file_lockstep_admission_v1_controller_proto_msgTypes[15]
+	mi := &file_lockstep_admission_v1_controller_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1145,7 +1242,7 @@ func (x *ReorderControllersRequest) String() string {
 func (*ReorderControllersRequest) ProtoMessage() {}
 
 func (x *ReorderControllersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_admission_v1_controller_proto_msgTypes[15]
+	mi := &file_lockstep_admission_v1_controller_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1158,7 +1255,7 @@ func (x *ReorderControllersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReorderControllersRequest.ProtoReflect.Descriptor instead.
 func (*ReorderControllersRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_admission_v1_controller_proto_rawDescGZIP(), []int{15}
+	return file_lockstep_admission_v1_controller_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ReorderControllersRequest) GetLevel() ControllerLevel {
@@ -1191,7 +1288,7 @@ type ReorderControllersResponse struct {
 
 func (x *ReorderControllersResponse) Reset() {
 	*x = ReorderControllersResponse{}
-	mi := &file_lockstep_admission_v1_controller_proto_msgTypes[16]
+	mi := &file_lockstep_admission_v1_controller_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1203,7 +1300,7 @@ func (x *ReorderControllersResponse) String() string {
 func (*ReorderControllersResponse) ProtoMessage() {}
 
 func (x *ReorderControllersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_admission_v1_controller_proto_msgTypes[16]
+	mi := &file_lockstep_admission_v1_controller_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1216,7 +1313,7 @@ func (x *ReorderControllersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReorderControllersResponse.ProtoReflect.Descriptor instead.
 func (*ReorderControllersResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_admission_v1_controller_proto_rawDescGZIP(), []int{16}
+	return file_lockstep_admission_v1_controller_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ReorderControllersResponse) GetControllers() []*Controller {
@@ -1285,7 +1382,12 @@ const file_lockstep_admission_v1_controller_proto_rawDesc = "" +
 	"\x05level\x18\x01 \x01(\x0e2&.lockstep.admission.v1.ControllerLevelR\x05level\x12\x19\n" +
 	"\bowner_id\x18\x02 \x01(\x03R\aownerId\"^\n" +
 	"\x17ListControllersResponse\x12C\n" +
-	"\vcontrollers\x18\x01 \x03(\v2!.lockstep.admission.v1.ControllerR\vcontrollers\"\xad\x01\n" +
+	"\vcontrollers\x18\x01 \x03(\v2!.lockstep.admission.v1.ControllerR\vcontrollers\"M\n" +
+	"\"ListOrganizationControllersRequest\x12'\n" +
+	"\x0forganization_id\x18\x01 \x01(\x03R\x0eorganizationId\"\x80\x01\n" +
+	"#ListOrganizationControllersResponse\x12C\n" +
+	"\vcontrollers\x18\x01 \x03(\v2!.lockstep.admission.v1.ControllerR\vcontrollers\x12\x14\n" +
+	"\x05total\x18\x02 \x01(\x03R\x05total\"\xad\x01\n" +
 	"\x17UpdateControllerRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x12E\n" +
 	"\bsettings\x18\x02 \x01(\v2).lockstep.admission.v1.ControllerSettingsR\bsettings\x12;\n" +
@@ -1326,11 +1428,12 @@ const file_lockstep_admission_v1_controller_proto_rawDesc = "" +
 	"\rFailurePolicy\x12\x1e\n" +
 	"\x1aFAILURE_POLICY_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13FAILURE_POLICY_DENY\x10\x01\x12\x19\n" +
-	"\x15FAILURE_POLICY_IGNORE\x10\x022\xb4\x06\n" +
+	"\x15FAILURE_POLICY_IGNORE\x10\x022\xcb\a\n" +
 	"\x11ControllerService\x12s\n" +
 	"\x10CreateController\x12..lockstep.admission.v1.CreateControllerRequest\x1a/.lockstep.admission.v1.CreateControllerResponse\x12j\n" +
 	"\rGetController\x12+.lockstep.admission.v1.GetControllerRequest\x1a,.lockstep.admission.v1.GetControllerResponse\x12p\n" +
-	"\x0fListControllers\x12-.lockstep.admission.v1.ListControllersRequest\x1a..lockstep.admission.v1.ListControllersResponse\x12s\n" +
+	"\x0fListControllers\x12-.lockstep.admission.v1.ListControllersRequest\x1a..lockstep.admission.v1.ListControllersResponse\x12\x94\x01\n" +
+	"\x1bListOrganizationControllers\x129.lockstep.admission.v1.ListOrganizationControllersRequest\x1a:.lockstep.admission.v1.ListOrganizationControllersResponse\x12s\n" +
 	"\x10UpdateController\x12..lockstep.admission.v1.UpdateControllerRequest\x1a/.lockstep.admission.v1.UpdateControllerResponse\x12g\n" +
 	"\fRotateSecret\x12*.lockstep.admission.v1.RotateSecretRequest\x1a+.lockstep.admission.v1.RotateSecretResponse\x12s\n" +
 	"\x10DeleteController\x12..lockstep.admission.v1.DeleteControllerRequest\x1a/.lockstep.admission.v1.DeleteControllerResponse\x12y\n" +
@@ -1349,75 +1452,80 @@ func file_lockstep_admission_v1_controller_proto_rawDescGZIP() []byte {
 }
 
 var file_lockstep_admission_v1_controller_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_lockstep_admission_v1_controller_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_lockstep_admission_v1_controller_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_lockstep_admission_v1_controller_proto_goTypes = []any{
-	(ControllerLevel)(0),               // 0: lockstep.admission.v1.ControllerLevel
-	(ControllerMode)(0),                // 1: lockstep.admission.v1.ControllerMode
-	(FailurePolicy)(0),                 // 2: lockstep.admission.v1.FailurePolicy
-	(*ControllerSettings)(nil),         // 3: lockstep.admission.v1.ControllerSettings
-	(*Webhook)(nil),                    // 4: lockstep.admission.v1.Webhook
-	(*Controller)(nil),                 // 5: lockstep.admission.v1.Controller
-	(*CreateControllerRequest)(nil),    // 6: lockstep.admission.v1.CreateControllerRequest
-	(*CreateControllerResponse)(nil),   // 7: lockstep.admission.v1.CreateControllerResponse
-	(*GetControllerRequest)(nil),       // 8: lockstep.admission.v1.GetControllerRequest
-	(*GetControllerResponse)(nil),      // 9: lockstep.admission.v1.GetControllerResponse
-	(*ListControllersRequest)(nil),     // 10: lockstep.admission.v1.ListControllersRequest
-	(*ListControllersResponse)(nil),    // 11: lockstep.admission.v1.ListControllersResponse
-	(*UpdateControllerRequest)(nil),    // 12: lockstep.admission.v1.UpdateControllerRequest
-	(*UpdateControllerResponse)(nil),   // 13: lockstep.admission.v1.UpdateControllerResponse
-	(*RotateSecretRequest)(nil),        // 14: lockstep.admission.v1.RotateSecretRequest
-	(*RotateSecretResponse)(nil),       // 15: lockstep.admission.v1.RotateSecretResponse
-	(*DeleteControllerRequest)(nil),    // 16: lockstep.admission.v1.DeleteControllerRequest
-	(*DeleteControllerResponse)(nil),   // 17: lockstep.admission.v1.DeleteControllerResponse
-	(*ReorderControllersRequest)(nil),  // 18: lockstep.admission.v1.ReorderControllersRequest
-	(*ReorderControllersResponse)(nil), // 19: lockstep.admission.v1.ReorderControllersResponse
-	(*durationpb.Duration)(nil),        // 20: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil),      // 21: google.protobuf.Timestamp
-	(*fieldmaskpb.FieldMask)(nil),      // 22: google.protobuf.FieldMask
+	(ControllerLevel)(0),                        // 0: lockstep.admission.v1.ControllerLevel
+	(ControllerMode)(0),                         // 1: lockstep.admission.v1.ControllerMode
+	(FailurePolicy)(0),                          // 2: lockstep.admission.v1.FailurePolicy
+	(*ControllerSettings)(nil),                  // 3: lockstep.admission.v1.ControllerSettings
+	(*Webhook)(nil),                             // 4: lockstep.admission.v1.Webhook
+	(*Controller)(nil),                          // 5: lockstep.admission.v1.Controller
+	(*CreateControllerRequest)(nil),             // 6: lockstep.admission.v1.CreateControllerRequest
+	(*CreateControllerResponse)(nil),            // 7: lockstep.admission.v1.CreateControllerResponse
+	(*GetControllerRequest)(nil),                // 8: lockstep.admission.v1.GetControllerRequest
+	(*GetControllerResponse)(nil),               // 9: lockstep.admission.v1.GetControllerResponse
+	(*ListControllersRequest)(nil),              // 10: lockstep.admission.v1.ListControllersRequest
+	(*ListControllersResponse)(nil),             // 11: lockstep.admission.v1.ListControllersResponse
+	(*ListOrganizationControllersRequest)(nil),  // 12: lockstep.admission.v1.ListOrganizationControllersRequest
+	(*ListOrganizationControllersResponse)(nil), // 13: lockstep.admission.v1.ListOrganizationControllersResponse
+	(*UpdateControllerRequest)(nil),             // 14: lockstep.admission.v1.UpdateControllerRequest
+	(*UpdateControllerResponse)(nil),            // 15: lockstep.admission.v1.UpdateControllerResponse
+	(*RotateSecretRequest)(nil),                 // 16: lockstep.admission.v1.RotateSecretRequest
+	(*RotateSecretResponse)(nil),                // 17: lockstep.admission.v1.RotateSecretResponse
+	(*DeleteControllerRequest)(nil),             // 18: lockstep.admission.v1.DeleteControllerRequest
+	(*DeleteControllerResponse)(nil),            // 19: lockstep.admission.v1.DeleteControllerResponse
+	(*ReorderControllersRequest)(nil),           // 20: lockstep.admission.v1.ReorderControllersRequest
+	(*ReorderControllersResponse)(nil),          // 21: lockstep.admission.v1.ReorderControllersResponse
+	(*durationpb.Duration)(nil),                 // 22: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil),               // 23: google.protobuf.Timestamp
+	(*fieldmaskpb.FieldMask)(nil),               // 24: google.protobuf.FieldMask
 }
 var file_lockstep_admission_v1_controller_proto_depIdxs = []int32{
 	1,  // 0: lockstep.admission.v1.ControllerSettings.mode:type_name -> lockstep.admission.v1.ControllerMode
 	2,  // 1: lockstep.admission.v1.ControllerSettings.failure_policy:type_name -> lockstep.admission.v1.FailurePolicy
-	20, // 2: lockstep.admission.v1.ControllerSettings.timeout:type_name -> google.protobuf.Duration
+	22, // 2: lockstep.admission.v1.ControllerSettings.timeout:type_name -> google.protobuf.Duration
 	4,  // 3: lockstep.admission.v1.ControllerSettings.webhook:type_name -> lockstep.admission.v1.Webhook
-	20, // 4: lockstep.admission.v1.Webhook.request_timeout:type_name -> google.protobuf.Duration
+	22, // 4: lockstep.admission.v1.Webhook.request_timeout:type_name -> google.protobuf.Duration
 	0,  // 5: lockstep.admission.v1.Controller.level:type_name -> lockstep.admission.v1.ControllerLevel
 	3,  // 6: lockstep.admission.v1.Controller.settings:type_name -> lockstep.admission.v1.ControllerSettings
-	21, // 7: lockstep.admission.v1.Controller.created_at:type_name -> google.protobuf.Timestamp
-	21, // 8: lockstep.admission.v1.Controller.updated_at:type_name -> google.protobuf.Timestamp
-	21, // 9: lockstep.admission.v1.Controller.previous_secret_until:type_name -> google.protobuf.Timestamp
+	23, // 7: lockstep.admission.v1.Controller.created_at:type_name -> google.protobuf.Timestamp
+	23, // 8: lockstep.admission.v1.Controller.updated_at:type_name -> google.protobuf.Timestamp
+	23, // 9: lockstep.admission.v1.Controller.previous_secret_until:type_name -> google.protobuf.Timestamp
 	0,  // 10: lockstep.admission.v1.CreateControllerRequest.level:type_name -> lockstep.admission.v1.ControllerLevel
 	3,  // 11: lockstep.admission.v1.CreateControllerRequest.settings:type_name -> lockstep.admission.v1.ControllerSettings
 	5,  // 12: lockstep.admission.v1.CreateControllerResponse.controller:type_name -> lockstep.admission.v1.Controller
 	5,  // 13: lockstep.admission.v1.GetControllerResponse.controller:type_name -> lockstep.admission.v1.Controller
 	0,  // 14: lockstep.admission.v1.ListControllersRequest.level:type_name -> lockstep.admission.v1.ControllerLevel
 	5,  // 15: lockstep.admission.v1.ListControllersResponse.controllers:type_name -> lockstep.admission.v1.Controller
-	3,  // 16: lockstep.admission.v1.UpdateControllerRequest.settings:type_name -> lockstep.admission.v1.ControllerSettings
-	22, // 17: lockstep.admission.v1.UpdateControllerRequest.update_mask:type_name -> google.protobuf.FieldMask
-	5,  // 18: lockstep.admission.v1.UpdateControllerResponse.controller:type_name -> lockstep.admission.v1.Controller
-	20, // 19: lockstep.admission.v1.RotateSecretRequest.overlap:type_name -> google.protobuf.Duration
-	5,  // 20: lockstep.admission.v1.RotateSecretResponse.controller:type_name -> lockstep.admission.v1.Controller
-	0,  // 21: lockstep.admission.v1.ReorderControllersRequest.level:type_name -> lockstep.admission.v1.ControllerLevel
-	5,  // 22: lockstep.admission.v1.ReorderControllersResponse.controllers:type_name -> lockstep.admission.v1.Controller
-	6,  // 23: lockstep.admission.v1.ControllerService.CreateController:input_type -> lockstep.admission.v1.CreateControllerRequest
-	8,  // 24: lockstep.admission.v1.ControllerService.GetController:input_type -> lockstep.admission.v1.GetControllerRequest
-	10, // 25: lockstep.admission.v1.ControllerService.ListControllers:input_type -> lockstep.admission.v1.ListControllersRequest
-	12, // 26: lockstep.admission.v1.ControllerService.UpdateController:input_type -> lockstep.admission.v1.UpdateControllerRequest
-	14, // 27: lockstep.admission.v1.ControllerService.RotateSecret:input_type -> lockstep.admission.v1.RotateSecretRequest
-	16, // 28: lockstep.admission.v1.ControllerService.DeleteController:input_type -> lockstep.admission.v1.DeleteControllerRequest
-	18, // 29: lockstep.admission.v1.ControllerService.ReorderControllers:input_type -> lockstep.admission.v1.ReorderControllersRequest
-	7,  // 30: lockstep.admission.v1.ControllerService.CreateController:output_type -> lockstep.admission.v1.CreateControllerResponse
-	9,  // 31: lockstep.admission.v1.ControllerService.GetController:output_type -> lockstep.admission.v1.GetControllerResponse
-	11, // 32: lockstep.admission.v1.ControllerService.ListControllers:output_type -> lockstep.admission.v1.ListControllersResponse
-	13, // 33: lockstep.admission.v1.ControllerService.UpdateController:output_type -> lockstep.admission.v1.UpdateControllerResponse
-	15, // 34: lockstep.admission.v1.ControllerService.RotateSecret:output_type -> lockstep.admission.v1.RotateSecretResponse
-	17, // 35: lockstep.admission.v1.ControllerService.DeleteController:output_type -> lockstep.admission.v1.DeleteControllerResponse
-	19, // 36: lockstep.admission.v1.ControllerService.ReorderControllers:output_type -> lockstep.admission.v1.ReorderControllersResponse
-	30, // [30:37] is the sub-list for method output_type
-	23, // [23:30] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	5,  // 16: lockstep.admission.v1.ListOrganizationControllersResponse.controllers:type_name -> lockstep.admission.v1.Controller
+	3,  // 17: lockstep.admission.v1.UpdateControllerRequest.settings:type_name -> lockstep.admission.v1.ControllerSettings
+	24, // 18: lockstep.admission.v1.UpdateControllerRequest.update_mask:type_name -> google.protobuf.FieldMask
+	5,  // 19: lockstep.admission.v1.UpdateControllerResponse.controller:type_name -> lockstep.admission.v1.Controller
+	22, // 20: lockstep.admission.v1.RotateSecretRequest.overlap:type_name -> google.protobuf.Duration
+	5,  // 21: lockstep.admission.v1.RotateSecretResponse.controller:type_name -> lockstep.admission.v1.Controller
+	0,  // 22: lockstep.admission.v1.ReorderControllersRequest.level:type_name -> lockstep.admission.v1.ControllerLevel
+	5,  // 23: lockstep.admission.v1.ReorderControllersResponse.controllers:type_name -> lockstep.admission.v1.Controller
+	6,  // 24: lockstep.admission.v1.ControllerService.CreateController:input_type -> lockstep.admission.v1.CreateControllerRequest
+	8,  // 25: lockstep.admission.v1.ControllerService.GetController:input_type -> lockstep.admission.v1.GetControllerRequest
+	10, // 26: lockstep.admission.v1.ControllerService.ListControllers:input_type -> lockstep.admission.v1.ListControllersRequest
+	12, // 27: lockstep.admission.v1.ControllerService.ListOrganizationControllers:input_type -> lockstep.admission.v1.ListOrganizationControllersRequest
+	14, // 28: lockstep.admission.v1.ControllerService.UpdateController:input_type -> lockstep.admission.v1.UpdateControllerRequest
+	16, // 29: lockstep.admission.v1.ControllerService.RotateSecret:input_type -> lockstep.admission.v1.RotateSecretRequest
+	18, // 30: lockstep.admission.v1.ControllerService.DeleteController:input_type -> lockstep.admission.v1.DeleteControllerRequest
+	20, // 31: lockstep.admission.v1.ControllerService.ReorderControllers:input_type -> lockstep.admission.v1.ReorderControllersRequest
+	7,  // 32: lockstep.admission.v1.ControllerService.CreateController:output_type -> lockstep.admission.v1.CreateControllerResponse
+	9,  // 33: lockstep.admission.v1.ControllerService.GetController:output_type -> lockstep.admission.v1.GetControllerResponse
+	11, // 34: lockstep.admission.v1.ControllerService.ListControllers:output_type -> lockstep.admission.v1.ListControllersResponse
+	13, // 35: lockstep.admission.v1.ControllerService.ListOrganizationControllers:output_type -> lockstep.admission.v1.ListOrganizationControllersResponse
+	15, // 36: lockstep.admission.v1.ControllerService.UpdateController:output_type -> lockstep.admission.v1.UpdateControllerResponse
+	17, // 37: lockstep.admission.v1.ControllerService.RotateSecret:output_type -> lockstep.admission.v1.RotateSecretResponse
+	19, // 38: lockstep.admission.v1.ControllerService.DeleteController:output_type -> lockstep.admission.v1.DeleteControllerResponse
+	21, // 39: lockstep.admission.v1.ControllerService.ReorderControllers:output_type -> lockstep.admission.v1.ReorderControllersResponse
+	32, // [32:40] is the sub-list for method output_type
+	24, // [24:32] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_admission_v1_controller_proto_init() }
@@ -1431,7 +1539,7 @@ func file_lockstep_admission_v1_controller_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_admission_v1_controller_proto_rawDesc), len(file_lockstep_admission_v1_controller_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   17,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -42,6 +42,9 @@ const (
 	// ControllerServiceListControllersProcedure is the fully-qualified name of the ControllerService's
 	// ListControllers RPC.
 	ControllerServiceListControllersProcedure = "/lockstep.admission.v1.ControllerService/ListControllers"
+	// ControllerServiceListOrganizationControllersProcedure is the fully-qualified name of the
+	// ControllerService's ListOrganizationControllers RPC.
+	ControllerServiceListOrganizationControllersProcedure = "/lockstep.admission.v1.ControllerService/ListOrganizationControllers"
 	// ControllerServiceUpdateControllerProcedure is the fully-qualified name of the ControllerService's
 	// UpdateController RPC.
 	ControllerServiceUpdateControllerProcedure = "/lockstep.admission.v1.ControllerService/UpdateController"
@@ -64,6 +67,9 @@ type ControllerServiceClient interface {
 	GetController(context.Context, *connect.Request[v1.GetControllerRequest]) (*connect.Response[v1.GetControllerResponse], error)
 	// ListControllers returns the controllers of an owner, in the order in which they are asked.
 	ListControllers(context.Context, *connect.Request[v1.ListControllersRequest]) (*connect.Response[v1.ListControllersResponse], error)
+	// ListOrganizationControllers returns the controllers of all projects and groups of an organization. They do not move
+	// with it to another cell. For administrators.
+	ListOrganizationControllers(context.Context, *connect.Request[v1.ListOrganizationControllersRequest]) (*connect.Response[v1.ListOrganizationControllersResponse], error)
 	// UpdateController changes the settings that update_mask names. Jobs that wait for the controller ask it again.
 	UpdateController(context.Context, *connect.Request[v1.UpdateControllerRequest]) (*connect.Response[v1.UpdateControllerResponse], error)
 	// RotateSecret gives a webhook another signing secret. Requests have a signature of both for a while.
@@ -103,6 +109,12 @@ func NewControllerServiceClient(httpClient connect.HTTPClient, baseURL string, o
 			connect.WithSchema(controllerServiceMethods.ByName("ListControllers")),
 			connect.WithClientOptions(opts...),
 		),
+		listOrganizationControllers: connect.NewClient[v1.ListOrganizationControllersRequest, v1.ListOrganizationControllersResponse](
+			httpClient,
+			baseURL+ControllerServiceListOrganizationControllersProcedure,
+			connect.WithSchema(controllerServiceMethods.ByName("ListOrganizationControllers")),
+			connect.WithClientOptions(opts...),
+		),
 		updateController: connect.NewClient[v1.UpdateControllerRequest, v1.UpdateControllerResponse](
 			httpClient,
 			baseURL+ControllerServiceUpdateControllerProcedure,
@@ -132,13 +144,14 @@ func NewControllerServiceClient(httpClient connect.HTTPClient, baseURL string, o
 
 // controllerServiceClient implements ControllerServiceClient.
 type controllerServiceClient struct {
-	createController   *connect.Client[v1.CreateControllerRequest, v1.CreateControllerResponse]
-	getController      *connect.Client[v1.GetControllerRequest, v1.GetControllerResponse]
-	listControllers    *connect.Client[v1.ListControllersRequest, v1.ListControllersResponse]
-	updateController   *connect.Client[v1.UpdateControllerRequest, v1.UpdateControllerResponse]
-	rotateSecret       *connect.Client[v1.RotateSecretRequest, v1.RotateSecretResponse]
-	deleteController   *connect.Client[v1.DeleteControllerRequest, v1.DeleteControllerResponse]
-	reorderControllers *connect.Client[v1.ReorderControllersRequest, v1.ReorderControllersResponse]
+	createController            *connect.Client[v1.CreateControllerRequest, v1.CreateControllerResponse]
+	getController               *connect.Client[v1.GetControllerRequest, v1.GetControllerResponse]
+	listControllers             *connect.Client[v1.ListControllersRequest, v1.ListControllersResponse]
+	listOrganizationControllers *connect.Client[v1.ListOrganizationControllersRequest, v1.ListOrganizationControllersResponse]
+	updateController            *connect.Client[v1.UpdateControllerRequest, v1.UpdateControllerResponse]
+	rotateSecret                *connect.Client[v1.RotateSecretRequest, v1.RotateSecretResponse]
+	deleteController            *connect.Client[v1.DeleteControllerRequest, v1.DeleteControllerResponse]
+	reorderControllers          *connect.Client[v1.ReorderControllersRequest, v1.ReorderControllersResponse]
 }
 
 // CreateController calls lockstep.admission.v1.ControllerService.CreateController.
@@ -154,6 +167,12 @@ func (c *controllerServiceClient) GetController(ctx context.Context, req *connec
 // ListControllers calls lockstep.admission.v1.ControllerService.ListControllers.
 func (c *controllerServiceClient) ListControllers(ctx context.Context, req *connect.Request[v1.ListControllersRequest]) (*connect.Response[v1.ListControllersResponse], error) {
 	return c.listControllers.CallUnary(ctx, req)
+}
+
+// ListOrganizationControllers calls
+// lockstep.admission.v1.ControllerService.ListOrganizationControllers.
+func (c *controllerServiceClient) ListOrganizationControllers(ctx context.Context, req *connect.Request[v1.ListOrganizationControllersRequest]) (*connect.Response[v1.ListOrganizationControllersResponse], error) {
+	return c.listOrganizationControllers.CallUnary(ctx, req)
 }
 
 // UpdateController calls lockstep.admission.v1.ControllerService.UpdateController.
@@ -185,6 +204,9 @@ type ControllerServiceHandler interface {
 	GetController(context.Context, *connect.Request[v1.GetControllerRequest]) (*connect.Response[v1.GetControllerResponse], error)
 	// ListControllers returns the controllers of an owner, in the order in which they are asked.
 	ListControllers(context.Context, *connect.Request[v1.ListControllersRequest]) (*connect.Response[v1.ListControllersResponse], error)
+	// ListOrganizationControllers returns the controllers of all projects and groups of an organization. They do not move
+	// with it to another cell. For administrators.
+	ListOrganizationControllers(context.Context, *connect.Request[v1.ListOrganizationControllersRequest]) (*connect.Response[v1.ListOrganizationControllersResponse], error)
 	// UpdateController changes the settings that update_mask names. Jobs that wait for the controller ask it again.
 	UpdateController(context.Context, *connect.Request[v1.UpdateControllerRequest]) (*connect.Response[v1.UpdateControllerResponse], error)
 	// RotateSecret gives a webhook another signing secret. Requests have a signature of both for a while.
@@ -220,6 +242,12 @@ func NewControllerServiceHandler(svc ControllerServiceHandler, opts ...connect.H
 		connect.WithSchema(controllerServiceMethods.ByName("ListControllers")),
 		connect.WithHandlerOptions(opts...),
 	)
+	controllerServiceListOrganizationControllersHandler := connect.NewUnaryHandler(
+		ControllerServiceListOrganizationControllersProcedure,
+		svc.ListOrganizationControllers,
+		connect.WithSchema(controllerServiceMethods.ByName("ListOrganizationControllers")),
+		connect.WithHandlerOptions(opts...),
+	)
 	controllerServiceUpdateControllerHandler := connect.NewUnaryHandler(
 		ControllerServiceUpdateControllerProcedure,
 		svc.UpdateController,
@@ -252,6 +280,8 @@ func NewControllerServiceHandler(svc ControllerServiceHandler, opts ...connect.H
 			controllerServiceGetControllerHandler.ServeHTTP(w, r)
 		case ControllerServiceListControllersProcedure:
 			controllerServiceListControllersHandler.ServeHTTP(w, r)
+		case ControllerServiceListOrganizationControllersProcedure:
+			controllerServiceListOrganizationControllersHandler.ServeHTTP(w, r)
 		case ControllerServiceUpdateControllerProcedure:
 			controllerServiceUpdateControllerHandler.ServeHTTP(w, r)
 		case ControllerServiceRotateSecretProcedure:
@@ -279,6 +309,10 @@ func (UnimplementedControllerServiceHandler) GetController(context.Context, *con
 
 func (UnimplementedControllerServiceHandler) ListControllers(context.Context, *connect.Request[v1.ListControllersRequest]) (*connect.Response[v1.ListControllersResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("lockstep.admission.v1.ControllerService.ListControllers is not implemented"))
+}
+
+func (UnimplementedControllerServiceHandler) ListOrganizationControllers(context.Context, *connect.Request[v1.ListOrganizationControllersRequest]) (*connect.Response[v1.ListOrganizationControllersResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("lockstep.admission.v1.ControllerService.ListOrganizationControllers is not implemented"))
 }
 
 func (UnimplementedControllerServiceHandler) UpdateController(context.Context, *connect.Request[v1.UpdateControllerRequest]) (*connect.Response[v1.UpdateControllerResponse], error) {
