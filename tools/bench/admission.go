@@ -42,6 +42,9 @@ const admissionUser = 9
 // admissionConcurrency is the number of requests to a web server at the same time, from the service and bare.
 const admissionConcurrency = 32
 
+// maxPublishing is the number of jobs that are published without an acknowledgement.
+const maxPublishing = 500
+
 // admissionJobs measures what controllers cost jobs.
 func admissionJobs(ctx context.Context, f *fixture, size Size, measured Measured) {
 	if size.wants("webhooks_per_s", "cel_per_s", "silent_p99_ms", "silent_mb") {
@@ -82,7 +85,7 @@ func newAdmissionFixture(ctx context.Context, f *fixture) *admissionFixture {
 	f.createConsumers(ctx, state)
 	runnersKey := must(nats.NkeyOptionFromSeed(natsauth.SeedFile(keys, natsauth.PrincipalRunners)))
 	inbox := nats.CustomInboxPrefix(natsauth.InboxPrefix(natsauth.PrincipalRunners))
-	b.runners = must(jetstream.New(f.connect(natsURL, runnersKey, inbox), jetstream.WithPublishAsyncMaxPending(1000)))
+	b.runners = must(jetstream.New(f.connect(natsURL, runnersKey, inbox), jetstream.WithPublishAsyncMaxPending(maxPublishing)))
 	publishDirectory(ctx, state)
 	b.publish(ctx, benchCell.Runner(1), events.TypeRunnerChanged, events.RunnerChanged{
 		RunnerID: 1, Revision: 1, Type: events.RunnerTypeInstanceType, RunUntagged: true,
@@ -170,9 +173,12 @@ func (b *admissionFixture) preparing(project int64) (*nats.Msg, int) {
 // prepare lets jobs of a project begin admission, and returns their first id.
 func (b *admissionFixture) prepare(ctx context.Context, project int64, jobs int) int {
 	first := b.next
-	for range jobs {
+	for i := range jobs {
 		message, _ := b.preparing(project)
 		must(b.runners.PublishMsgAsync(message))
+		if i%maxPublishing == maxPublishing-1 {
+			published(ctx, b.runners)
+		}
 	}
 	published(ctx, b.runners)
 	return first

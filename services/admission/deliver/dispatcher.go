@@ -27,8 +27,11 @@ import (
 const (
 	// interval is the longest time until a question is found whose notification was lost.
 	interval = time.Second
-	// evaluations is the number of new jobs that a replica evaluates at the same time.
-	evaluations = 16
+	// evaluations is the number of new jobs that a replica evaluates at the same time, and evaluationBatch that of a
+	// transaction.
+	evaluations, evaluationBatch = 200, 50
+	// coalesce is the time in which several ends of requests and notifications lead to one round.
+	coalesce = 2 * time.Millisecond
 	// leaseMargin is the time that a replica has beside the request itself, for policies and the database.
 	leaseMargin = 5 * time.Second
 	// conflicts is how often a result is applied again to a job that others change.
@@ -99,7 +102,9 @@ func (d *Dispatcher) Run(ctx context.Context, ready func()) error {
 		select {
 		case <-timer.C:
 		case <-changes.Changed():
+			_ = retry.Sleep(ctx, coalesce) // the loop sees the end of ctx
 		case <-d.finished:
+			_ = retry.Sleep(ctx, coalesce)
 		case <-ctx.Done():
 		}
 		timer.Stop()
@@ -147,17 +152,72 @@ func (d *Dispatcher) round(ctx context.Context) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
+	var begun []postgres.Claimed
 	for _, c := range claimed {
 		l, sender := d.take(c.ControllerID, now)
+		if c.ControllerID == postgres.EvaluationLane {
+			begun = append(begun, c)
+			continue
+		}
 		d.running.Go(func() {
-			defer d.finish(l)
-			if err := d.handle(ctx, c, l, sender); err != nil && ctx.Err() == nil {
-				d.cfg.Logger.WarnContext(ctx, "asking a controller failed; it is asked again when the lease has ended",
-					slog.Int64(logkey.JobID, c.JobID), slog.Int64(logkey.ControllerID, c.ControllerID), logkey.Error(err))
-			}
+			defer d.finish(l, 1)
+			d.handleLogged(ctx, c, l, sender)
+		})
+	}
+	for batch := range slices.Chunk(begun, evaluationBatch) {
+		l := d.laneOf(postgres.EvaluationLane)
+		d.running.Go(func() {
+			defer d.finish(l, len(batch))
+			d.evaluate(ctx, batch, l)
 		})
 	}
 	return pause, nil
+}
+
+// evaluate evaluates conditions and policies of new jobs, and stores the results in one transaction. If that fails, it
+// handles each job by itself, so that none is held back by another.
+func (d *Dispatcher) evaluate(ctx context.Context, claimed []postgres.Claimed, l *lane) {
+	err := d.evaluateAll(ctx, claimed)
+	if err == nil || ctx.Err() != nil {
+		return
+	}
+	for _, c := range claimed {
+		d.handleLogged(ctx, c, l, sender{})
+	}
+}
+
+func (d *Dispatcher) evaluateAll(ctx context.Context, claimed []postgres.Claimed) error {
+	ids := make([]int64, len(claimed))
+	for i, c := range claimed {
+		ids[i] = c.JobID
+	}
+	jobs, controllers, err := d.cfg.Jobs.LoadAll(ctx, ids)
+	if err != nil {
+		return err
+	}
+	now := d.cfg.Now()
+	changes := make([]postgres.Change, 0, len(jobs))
+	for _, job := range jobs {
+		after, ask := d.cfg.Decider.Advance(ctx, job, nil, controllers, time.Time{}, now)
+		changes = append(changes, postgres.Change{Before: job, After: after, Ask: ask, First: true})
+	}
+	if ctx.Err() != nil {
+		return ctx.Err() //nolint:wrapcheck // what was evaluated does not count
+	}
+	return d.cfg.Jobs.SaveAll(ctx, changes)
+}
+
+func (d *Dispatcher) handleLogged(ctx context.Context, c postgres.Claimed, l *lane, with sender) {
+	if err := d.handle(ctx, c, l, with); err != nil && ctx.Err() == nil {
+		d.cfg.Logger.WarnContext(ctx, "asking a controller failed; it is asked again when the lease has ended",
+			slog.Int64(logkey.JobID, c.JobID), slog.Int64(logkey.ControllerID, c.ControllerID), logkey.Error(err))
+	}
+}
+
+func (d *Dispatcher) laneOf(controllerID int64) *lane {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.lanes[controllerID]
 }
 
 // claims returns what this replica may take now.
@@ -213,9 +273,10 @@ func (d *Dispatcher) take(controllerID int64, now time.Time) (*lane, sender) {
 	return l, sender{l.http, l.controller.Revision}
 }
 
-func (d *Dispatcher) finish(l *lane) {
+// finish counts n questions of a lane that are no longer asked.
+func (d *Dispatcher) finish(l *lane, n int) {
 	d.mu.Lock()
-	l.running--
+	l.running -= n
 	d.mu.Unlock()
 	select {
 	case d.finished <- struct{}{}:
@@ -231,7 +292,10 @@ func (d *Dispatcher) handle(ctx context.Context, c postgres.Claimed, l *lane, wi
 	}
 	now := d.cfg.Now()
 	after, ask := d.cfg.Decider.Advance(ctx, job, nil, controllers, time.Time{}, now)
-	if c.ControllerID == postgres.EvaluationLane || !decide.Same(job, after) {
+	if c.ControllerID == postgres.EvaluationLane {
+		return d.cfg.Jobs.SaveAll(ctx, []postgres.Change{{Before: job, After: after, Ask: ask, First: true}})
+	}
+	if !decide.Same(job, after) {
 		return ignoreConflict(d.cfg.Jobs.Save(ctx, job, after, ask, nil))
 	}
 	if !job.Asks(c.Question) || !now.Before(job.AnswerBy) {

@@ -1,14 +1,18 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/nats-io/nats.go"
 
 	"lockstep.internal/libs/outbox"
 	"lockstep.internal/libs/postgres"
@@ -120,6 +124,23 @@ func (s Jobs) Load(ctx context.Context, jobID int64) (decide.Job, []controller.C
 	return j, controllers, true, err
 }
 
+// LoadAll returns open jobs by their ids, and all controllers for which they wait, also deleted ones.
+func (s Jobs) LoadAll(ctx context.Context, ids []int64) (map[int64]decide.Job, []controller.Controller, error) {
+	found, err := readJobs(ctx, s.Pool, `WHERE job_id = ANY ($1) AND outcome = 'open'`, ids)
+	if err != nil || len(found) == 0 {
+		return nil, nil, err
+	}
+	jobs, waitingFor := make(map[int64]decide.Job, len(found)), map[int64]bool{}
+	for _, j := range found {
+		jobs[j.JobID] = j
+		for _, c := range j.State.Waiting {
+			waitingFor[c.ID] = true
+		}
+	}
+	controllers, err := readControllers(ctx, s.Pool, `WHERE id = ANY ($1)`, slices.Collect(maps.Keys(waitingFor)))
+	return jobs, controllers, err
+}
+
 // Begun is a job whose admission begins.
 type Begun struct {
 	Job decide.Job
@@ -139,7 +160,8 @@ func (Jobs) Lock(ctx context.Context, tx pgx.Tx, ids []int64) (map[int64]decide.
 	return out, nil
 }
 
-// Begin stores jobs whose admission begins, each with its events. It replaces earlier preparations of them.
+// Begin stores jobs whose admission begins. It publishes those that ask nobody; the first change of another job is
+// published when its conditions are evaluated. It replaces earlier preparations of them.
 func (s Jobs) Begin(ctx context.Context, tx pgx.Tx, begun []Begun) error {
 	var batch pgx.Batch
 	notify := false
@@ -167,24 +189,48 @@ func (s Jobs) Begin(ctx context.Context, tx pgx.Tx, begun []Begun) error {
 	if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
 		return fmt.Errorf("store %d jobs: %w", len(begun), err)
 	}
+	var ended []Change
 	for _, b := range begun {
-		if err := s.publish(ctx, tx, nil, b.Job); err != nil {
-			return err
+		if b.Ask == nil {
+			ended = append(ended, Change{After: b.Job, First: true})
 		}
 	}
-	return nil
+	return s.publish(ctx, tx, ended)
 }
 
-func (s Jobs) publish(ctx context.Context, tx pgx.Tx, before *decide.Job, after decide.Job) error {
-	messages, err := s.Encoder.Changes(ctx, before, after)
-	if err != nil {
-		return err
+// Change is a job before and after an input, with its next question.
+type Change struct {
+	Before, After decide.Job
+	Ask           *decide.Ask
+	// First is set for the first change of a job, whose events have all its prerequisites. Before it, nothing was published
+	// about the job: most would have been published twice within milliseconds.
+	First bool
+}
+
+// publish stores the events of changes.
+func (s Jobs) publish(ctx context.Context, tx pgx.Tx, changes []Change) error {
+	if len(changes) == 0 {
+		return nil
 	}
-	if err := outbox.Insert(ctx, tx, messages...); err != nil {
-		return fmt.Errorf("publish the admission of job %d: %w", after.JobID, err)
+	var all []*nats.Msg
+	for i := range changes {
+		var before *decide.Job
+		if !changes[i].First {
+			before = &changes[i].Before
+		}
+		messages, err := s.Encoder.Changes(ctx, before, changes[i].After)
+		if err != nil {
+			return err
+		}
+		all = append(all, messages...)
 	}
-	if !after.Open() {
-		s.Metrics.decided.WithLabelValues(outcomeOf(after), string(after.State.Cause)).Inc()
+	if err := outbox.Insert(ctx, tx, all...); err != nil {
+		return fmt.Errorf("publish the admission of %d jobs: %w", len(changes), err)
+	}
+	for _, c := range changes {
+		if !c.After.Open() {
+			s.Metrics.decided.WithLabelValues(outcomeOf(c.After), string(c.After.State.Cause)).Inc()
+		}
 	}
 	return nil
 }
@@ -224,35 +270,78 @@ func (s Jobs) Save(
 
 // SaveIn is Save in a transaction.
 func (s Jobs) SaveIn(ctx context.Context, tx pgx.Tx, before, after decide.Job, ask *decide.Ask) error {
-	_, state, err := encode(after)
-	if err != nil {
+	saved, err := s.saveIn(ctx, tx, []Change{{Before: before, After: after, Ask: ask}})
+	if err == nil && saved == 0 {
+		err = fmt.Errorf("store job %d: %w", after.JobID, ErrConflict)
+	}
+	return err
+}
+
+// SaveAll stores changes in one transaction. It omits those of jobs that have changed since they were loaded.
+func (s Jobs) SaveAll(ctx context.Context, changes []Change) error {
+	return postgres.InTx(ctx, s.Pool, func(tx pgx.Tx) error {
+		_, err := s.saveIn(ctx, tx, changes)
 		return err
+	})
+}
+
+// saveIn returns how many of the jobs had not changed, and are stored. It locks them in the order of their ids.
+func (s Jobs) saveIn(ctx context.Context, tx pgx.Tx, changes []Change) (int, error) {
+	slices.SortFunc(changes, func(a, b Change) int { return cmp.Compare(a.After.JobID, b.After.JobID) })
+	var updates pgx.Batch
+	for _, c := range changes {
+		_, state, err := encode(c.After)
+		if err != nil {
+			return 0, err
+		}
+		updates.Queue(`
+			UPDATE jobs SET state = $3, outcome = $4, cause = $5, answer_by = $6, ended_at = $7, version = version + 1
+			WHERE job_id = $1 AND version = $2 AND preparation = $8 AND outcome = 'open'`,
+			c.After.JobID, c.Before.Version, state, outcomeOf(c.After), string(c.After.State.Cause),
+			nullable(c.After.AnswerBy), nullable(c.After.EndedAt), c.Before.Preparation)
 	}
-	tag, err := tx.Exec(ctx, `
-		UPDATE jobs SET state = $3, outcome = $4, cause = $5, answer_by = $6, ended_at = $7, version = version + 1
-		WHERE job_id = $1 AND version = $2 AND preparation = $8 AND outcome = 'open'`,
-		after.JobID, before.Version, state, outcomeOf(after), string(after.State.Cause), nullable(after.AnswerBy),
-		nullable(after.EndedAt), before.Preparation)
-	if err != nil {
-		return fmt.Errorf("store job %d: %w", after.JobID, err)
-	}
-	if tag.RowsAffected() == 0 {
-		return fmt.Errorf("store job %d: %w", after.JobID, ErrConflict)
-	}
-	var batch pgx.Batch
-	if ask == nil {
-		batch.Queue(`DELETE FROM asks WHERE job_id = $1`, after.JobID)
-	} else {
-		batch.Queue(`UPDATE asks SET controller_id = $2, attempt = $3, due_at = $4 WHERE job_id = $1`,
-			after.JobID, ask.ControllerID, ask.Attempt, ask.DueAt)
-		batch.Queue(`SELECT pg_notify($1, '')`, AskChannel)
-	}
-	if batch.Len() > 0 {
-		if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
-			return fmt.Errorf("store the question of job %d: %w", after.JobID, err)
+	results := tx.SendBatch(ctx, &updates)
+	saved := make([]Change, 0, len(changes))
+	for _, c := range changes {
+		tag, err := results.Exec()
+		if err != nil {
+			return 0, errors.Join(fmt.Errorf("store job %d: %w", c.After.JobID, err), results.Close())
+		}
+		if tag.RowsAffected() > 0 {
+			saved = append(saved, c)
 		}
 	}
-	return s.publish(ctx, tx, &before, after)
+	if err := results.Close(); err != nil {
+		return 0, fmt.Errorf("store %d jobs: %w", len(changes), err)
+	}
+	if len(saved) == 0 {
+		return 0, nil
+	}
+	if err := storeQuestions(ctx, tx, saved); err != nil {
+		return 0, err
+	}
+	return len(saved), s.publish(ctx, tx, saved)
+}
+
+func storeQuestions(ctx context.Context, tx pgx.Tx, changes []Change) error {
+	var batch pgx.Batch
+	notify := false
+	for _, c := range changes {
+		if c.Ask == nil {
+			batch.Queue(`DELETE FROM asks WHERE job_id = $1`, c.After.JobID)
+			continue
+		}
+		notify = true
+		batch.Queue(`UPDATE asks SET controller_id = $2, attempt = $3, due_at = $4 WHERE job_id = $1`,
+			c.After.JobID, c.Ask.ControllerID, c.Ask.Attempt, c.Ask.DueAt)
+	}
+	if notify {
+		batch.Queue(`SELECT pg_notify($1, '')`, AskChannel)
+	}
+	if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
+		return fmt.Errorf("store the questions of %d jobs: %w", len(changes), err)
+	}
+	return nil
 }
 
 // Waiting returns the number of open jobs.
