@@ -30,7 +30,7 @@ import (
 	runnersv1 "lockstep.internal/schemas/gen/lockstep/runners/v1"
 	"lockstep.internal/tools/replay"
 	"lockstep.internal/tools/stack"
-	)
+)
 
 // controller is a web server that decides about jobs. It adds a tag with its name to each.
 type controller struct {

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -233,4 +234,57 @@ func TestDeadlineEndsAdmission(t *testing.T) {
 	require.Equal(t, events.AdmissionOutcomeTimeout, d.Outcome)
 	require.Contains(t, d.Reasons[0].Text, "time for admission has passed")
 	require.Equal(t, http.StatusGone, callBack(t, s.received()[0], s.received()[0].header.Get(callbackToken), accept))
+}
+
+// Callbacks arrive when the time of the controller ends, at two replicas. Of the answer and the time-out exactly one
+// counts, and the controller is told which.
+func TestCallbackRacesTheTimeout(t *testing.T) {
+	t.Parallel()
+	const jobs = 40
+	f := newFixture(t)
+	f.start()
+	f.start()
+	waiting := newWebServer(t, func(w http.ResponseWriter, _ received) { w.WriteHeader(http.StatusAccepted) })
+	settings := waiting.settings("races")
+	settings.Timeout = durationpb.New(3 * time.Second)
+	settings.Webhook.Concurrency = jobs
+	f.create(project, projectID, settings)
+	for id := range jobs {
+		f.prepare(prepared(9001+id, "docker"))
+	}
+	require.Eventually(t, func() bool { return len(waiting.received()) == jobs }, soon, 10*time.Millisecond)
+	deadlines := map[int]time.Time{}
+	for id := range jobs {
+		explained, err := f.user(administrator).ExplainJob(t.Context(),
+			connect.NewRequest(&admissionv1.ExplainJobRequest{JobId: int64(9001 + id)}))
+		require.NoError(t, err)
+		deadlines[9001+id] = explained.Msg.GetDecision().GetPrerequisites()[0].GetAskedAt().AsTime().Add(3 * time.Second)
+	}
+	statuses := make([]int, jobs)
+	var group sync.WaitGroup
+	for i, r := range waiting.received() {
+		group.Go(func() {
+			// Time-outs are applied within a second after they have passed.
+			at := deadlines[r.job].Add(time.Duration(i-jobs/2) * 40 * time.Millisecond)
+			timer := time.NewTimer(time.Until(at))
+			<-timer.C
+			statuses[r.job-9001] = tryCallBack(r)
+		})
+	}
+	group.Wait()
+	admitted := 0
+	for id := range jobs {
+		d := f.decided(9001 + id)
+		require.Equal(t, 1, f.decisions(9001+id))
+		switch statuses[id] {
+		case http.StatusNoContent:
+			require.Equal(t, events.AdmissionOutcomeAdmitted, d.Outcome)
+			admitted++
+		case http.StatusGone:
+			require.Equal(t, events.AdmissionOutcomeTimeout, d.Outcome)
+		default:
+			require.Fail(t, "unexpected status", "job %d: %d", 9001+id, statuses[id])
+		}
+	}
+	t.Logf("%d of %d callbacks won", admitted, jobs)
 }

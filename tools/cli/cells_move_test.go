@@ -5,10 +5,14 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"connectrpc.com/connect"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
+	admissionv1 "lockstep.internal/schemas/gen/lockstep/admission/v1"
+	"lockstep.internal/schemas/gen/lockstep/admission/v1/admissionv1connect"
 	runnersv1 "lockstep.internal/schemas/gen/lockstep/runners/v1"
 )
 
@@ -53,6 +57,72 @@ func (f *fakeRunners) ListMoves(
 		{OrganizationId: 7, Cell: "eu-2", Phase: runnersv1.MovePhase_MOVE_PHASE_MOVED, Message: "cell eu-2 is away"},
 		{OrganizationId: 8, Cell: "eu-3", Arrival: true, Phase: runnersv1.MovePhase_MOVE_PHASE_OPEN},
 	}}), nil
+}
+
+// fakeControllers has one controller of organization 7.
+type fakeControllers struct {
+	admissionv1connect.UnimplementedControllerServiceHandler
+}
+
+func (fakeControllers) ListOrganizationControllers(
+	_ context.Context, r *connect.Request[admissionv1.ListOrganizationControllersRequest],
+) (*connect.Response[admissionv1.ListOrganizationControllersResponse], error) {
+	response := &admissionv1.ListOrganizationControllersResponse{}
+	if r.Msg.GetOrganizationId() == 7 {
+		response.Total = 1
+		response.Controllers = []*admissionv1.Controller{{
+			Id: 12, Level: admissionv1.ControllerLevel_CONTROLLER_LEVEL_GROUP, OwnerId: 2,
+			Settings: &admissionv1.ControllerSettings{Name: "zones"},
+		}}
+	}
+	return connect.NewResponse(response), nil
+}
+
+func (fakeControllers) RotateSecret(
+	_ context.Context, r *connect.Request[admissionv1.RotateSecretRequest],
+) (*connect.Response[admissionv1.RotateSecretResponse], error) {
+	response := &admissionv1.RotateSecretResponse{
+		Controller: &admissionv1.Controller{Id: r.Msg.GetId()}, Secret: "whsec_new",
+	}
+	if r.Msg.GetOverlap() == nil || r.Msg.GetOverlap().AsDuration() > 0 {
+		response.Controller.PreviousSecretUntil = timestamppb.New(time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC))
+	}
+	return connect.NewResponse(response), nil
+}
+
+func TestRotatedSecretIsPrinted(t *testing.T) {
+	t.Parallel()
+	f := newFakeRunners(t)
+	rotate := []string{"admission", "controllers", "rotate-secret", "12", "--admission-server", f.flags[3]}
+	stdout, stderr := f.runs(rotate...)
+	require.Equal(t, "whsec_new\n", stdout)
+	require.Contains(t, stderr, "signed with the secret before, too, until")
+	stdout, stderr = f.runs(append(rotate, "--overlap", "0s")...)
+	require.Equal(t, "whsec_new\n", stdout)
+	require.Contains(t, stderr, "the secret before is of no use any more")
+}
+
+func TestMoveAwayFromControllersIsRefused(t *testing.T) {
+	t.Parallel()
+	f := newFakeRunners(t)
+	f.phases = []*runnersv1.Move{{Phase: runnersv1.MovePhase_MOVE_PHASE_DONE}}
+	token := filepath.Join(t.TempDir(), "eu-2.token")
+	require.NoError(t, os.WriteFile(token, []byte("lsp_there\n"), 0o600))
+	move := func(organization string) []string {
+		return []string{
+			"cells", "move", organization, "--to", "eu-2", "--to-url", "https://eu-2", "--to-token-file", token, "--yes",
+			"--admission-server", f.flags[3],
+		}
+	}
+	code, _, stderr := f.run(move("7")...)
+	require.NotZero(t, code)
+	require.Contains(t, stderr, `admission controller 12 "zones" of group`)
+	require.Contains(t, stderr, "1 admission controllers of the organization do not move")
+	require.Contains(t, stderr, "set --leave-controllers")
+	_, is := f.last.(*runnersv1.ReportMoveRequest)
+	require.True(t, is, "the move did not start")
+	_, stderr = f.runs(append(move("7"), "--report")...)
+	require.Contains(t, stderr, "does not move")
 }
 
 func TestReportOfAMoveIsPrinted(t *testing.T) {

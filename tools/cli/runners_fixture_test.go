@@ -22,6 +22,7 @@ import (
 
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/schemas/gen/errcode"
+	"lockstep.internal/schemas/gen/lockstep/admission/v1/admissionv1connect"
 	runnersv1 "lockstep.internal/schemas/gen/lockstep/runners/v1"
 	"lockstep.internal/schemas/gen/lockstep/runners/v1/runnersv1connect"
 	"lockstep.internal/schemas/gen/lockstep/state/v1/statev1connect"
@@ -66,6 +67,7 @@ func newFakeRunners(t *testing.T) *fakeRunners {
 	mux.Handle(runnersv1connect.NewJobServiceHandler(f, faults))
 	mux.Handle(runnersv1connect.NewRunnerServiceHandler(f, faults))
 	mux.Handle(runnersv1connect.NewMoveServiceHandler(f, faults))
+	mux.Handle(admissionv1connect.NewControllerServiceHandler(fakeControllers{}, faults))
 	mux.Handle("GET /api/v4/jobs/{id}/trace", fault.Handler(slog.New(slog.DiscardHandler), f.trace))
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") != "Bearer "+accessToken {
