@@ -56,7 +56,9 @@ type question struct {
 	header http.Header
 }
 
-func newController(t testing.TB, name string, asked chan<- struct{}, answer func(http.ResponseWriter, question)) *controller {
+func newController(
+	t testing.TB, name string, asked chan<- struct{}, answer func(http.ResponseWriter, question),
+) *controller {
 	t.Helper()
 	c := &controller{t: t, name: name, answer: answer, asked: asked, questions: map[int64][]question{}}
 	c.server = httptest.NewServer(c)
@@ -140,7 +142,7 @@ func (q question) tryCallBack(ctx context.Context, httpClient *http.Client) int 
 // callbacks answers questions later.
 type callbacks struct {
 	http  *http.Client
-	ctx   context.Context //nolint:containedctx // of the test
+	ctx   context.Context
 	group sync.WaitGroup
 
 	mu sync.Mutex
@@ -184,7 +186,9 @@ func (c *callbacks) succeeded(job int64) (n int) {
 	return n
 }
 
-func at(level admissionv1.ControllerLevel, owner int64, s *admissionv1.ControllerSettings) *admissionv1.CreateControllerRequest {
+func at(
+	level admissionv1.ControllerLevel, owner int64, s *admissionv1.ControllerSettings,
+) *admissionv1.CreateControllerRequest {
 	s.Mutating = true
 	return &admissionv1.CreateControllerRequest{Level: level, OwnerId: owner, Settings: s}
 }
@@ -198,11 +202,10 @@ func (c *controller) settings() *admissionv1.ControllerSettings {
 }
 
 // create creates a controller.
-func (c *cell) create(request *admissionv1.CreateControllerRequest) *admissionv1.Controller {
+func (c *cell) create(request *admissionv1.CreateControllerRequest) {
 	c.t.Helper()
-	created, err := c.admission.Controllers.CreateController(c.t.Context(), connect.NewRequest(request))
+	_, err := c.admission.Controllers.CreateController(c.t.Context(), connect.NewRequest(request))
 	require.NoError(c.t, err)
-	return created.Msg.GetController()
 }
 
 // each calls take with the messages of a family of subjects.

@@ -66,7 +66,7 @@ func admissionJobs(ctx context.Context, f *fixture, size Size, measured Measured
 	}
 }
 
-// admissionFixture is the service admission with a database of its own. The benchmark is the services runners and state.
+// admissionFixture is the service admission with a database of its own. The benchmark stands in for runners and state.
 type admissionFixture struct {
 	f        *fixture
 	url      string              // of the database
@@ -85,7 +85,8 @@ func newAdmissionFixture(ctx context.Context, f *fixture) *admissionFixture {
 	f.createConsumers(ctx, state)
 	runnersKey := must(nats.NkeyOptionFromSeed(natsauth.SeedFile(keys, natsauth.PrincipalRunners)))
 	inbox := nats.CustomInboxPrefix(natsauth.InboxPrefix(natsauth.PrincipalRunners))
-	b.runners = must(jetstream.New(f.connect(natsURL, runnersKey, inbox), jetstream.WithPublishAsyncMaxPending(maxPublishing)))
+	conn := f.connect(natsURL, runnersKey, inbox)
+	b.runners = must(jetstream.New(conn, jetstream.WithPublishAsyncMaxPending(maxPublishing)))
 	publishDirectory(ctx, state)
 	b.publish(ctx, benchCell.Runner(1), events.TypeRunnerChanged, events.RunnerChanged{
 		RunnerID: 1, Revision: 1, Type: events.RunnerTypeInstanceType, RunUntagged: true,

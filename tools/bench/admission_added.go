@@ -84,7 +84,7 @@ func newAddedFixture(ctx context.Context, f *fixture) *addedFixture {
 		}
 		repeated(ctx, func() error {
 			_, err := admission.Controllers.CreateController(ctx, connect.NewRequest(request))
-			return err //nolint:wrapcheck // shown as it is
+			return err
 		})
 	}
 	for kind := range a.projects {
@@ -115,7 +115,7 @@ func (a *addedFixture) create(ctx context.Context, kind string) (*runnersv1.Job,
 		ProjectId: a.projects[kind], File: []byte("test: {script: [make]}\n"), Ref: "main",
 	}))
 	if err != nil {
-		return nil, err //nolint:wrapcheck // shown as it is
+		return nil, err
 	}
 	return made.Msg.GetPipeline().GetJobs()[0], nil
 }

@@ -228,7 +228,8 @@ func (a *app) checkControllersOfMove(ctx context.Context, names *names, organiza
 		return nil
 	}
 	return fault.New(errcode.FailedPrecondition, "%d admission controllers of the organization do not move, and its jobs "+
-		"would run in cell %s without them: create controllers there as docs/cells.md describes, then set --leave-controllers",
+		"would run in cell %s without them: create controllers there as docs/cells.md describes, then set "+
+		"--leave-controllers",
 		found.Msg.GetTotal(), o.to)
 }
 

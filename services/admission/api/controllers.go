@@ -125,26 +125,27 @@ func (s *controllerService) ListOrganizationControllers(
 		return nil, err
 	}
 	if err := access.RequireAdministrator(ctx); err != nil {
-		return nil, err //nolint:wrapcheck // an error of the API
+		return nil, err
 	}
 	all, err := s.controllers.OfProjectsAndGroups(ctx)
 	if err != nil {
 		return nil, err
 	}
-	response := &admissionv1.ListOrganizationControllersResponse{}
+	var total int64
+	var first []*admissionv1.Controller
 	for _, c := range all {
 		if s.allowed.organization(c.Owner) != r.Msg.GetOrganizationId() {
 			continue
 		}
-		response.Total++
-		if len(response.Controllers) < maxOfOrganization {
-			response.Controllers = append(response.Controllers, &admissionv1.Controller{
+		total++
+		if len(first) < maxOfOrganization {
+			first = append(first, &admissionv1.Controller{
 				Id: c.ID, Level: keyOf(levels, c.Level), OwnerId: c.Owner.ID, Position: number(c.Position),
 				Settings: &admissionv1.ControllerSettings{Name: c.Name},
 			})
 		}
 	}
-	return connect.NewResponse(response), nil
+	return connect.NewResponse(&admissionv1.ListOrganizationControllersResponse{Controllers: first, Total: total}), nil
 }
 
 func (s *controllerService) UpdateController(

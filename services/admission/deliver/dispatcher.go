@@ -202,7 +202,7 @@ func (d *Dispatcher) evaluateAll(ctx context.Context, claimed []postgres.Claimed
 		changes = append(changes, postgres.Change{Before: job, After: after, Ask: ask, First: true})
 	}
 	if ctx.Err() != nil {
-		return ctx.Err() //nolint:wrapcheck // what was evaluated does not count
+		return ctx.Err() // what was evaluated does not count
 	}
 	return d.cfg.Jobs.SaveAll(ctx, changes)
 }

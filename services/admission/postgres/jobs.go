@@ -202,8 +202,8 @@ func (s Jobs) Begin(ctx context.Context, tx pgx.Tx, begun []Begun) error {
 type Change struct {
 	Before, After decide.Job
 	Ask           *decide.Ask
-	// First is set for the first change of a job, whose events have all its prerequisites. Before it, nothing was published
-	// about the job: most would have been published twice within milliseconds.
+	// First is set for the first change of a job, whose events have all its prerequisites. Before it, nothing was
+	// published about the job: most would have been published twice within milliseconds.
 	First bool
 }
 
