@@ -244,7 +244,7 @@ func (p *process) migrate(ctx context.Context, _ *service.Handle) error {
 	if err := libpostgres.Migrate(ctx, p.pool, p.tel.Logger, series...); err != nil {
 		return fmt.Errorf("migrate: %w", err)
 	}
-	if err := postgres.ReserveIDs(ctx, p.pool, p.cfg.Cell.Number); err != nil {
+	if err := libpostgres.ReserveIDs(ctx, p.pool, p.cfg.Cell.Number); err != nil {
 		return err
 	}
 	return p.runnerStore().PublishNew(ctx)

@@ -7,6 +7,7 @@ import (
 	"lockstep.internal/libs/access"
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/libs/natsauth"
+	libpostgres "lockstep.internal/libs/postgres"
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/services/state/admin"
 	"lockstep.internal/services/state/directory"
@@ -21,7 +22,7 @@ const (
 // bootstrap stores the settings of the cell, and creates what a new cell needs: its id range, the default template and
 // the first administrator. It keeps what exists.
 func bootstrap(ctx context.Context, cfg Config, store *admin.Directory) error {
-	if err := store.ReserveIDs(ctx, cfg.Cell.Number); err != nil {
+	if err := libpostgres.ReserveIDs(ctx, store.DB, cfg.Cell.Number); err != nil {
 		return fmt.Errorf("reserve ids: %w", err)
 	}
 	if err := store.ConfigureCell(ctx, cfg.Workspace.settings()); err != nil {

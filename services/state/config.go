@@ -9,6 +9,7 @@ import (
 	"lockstep.internal/libs/access"
 	"lockstep.internal/libs/config"
 	"lockstep.internal/libs/fault"
+	"lockstep.internal/libs/idrange"
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/natsconn"
 	libpostgres "lockstep.internal/libs/postgres"
@@ -16,7 +17,6 @@ import (
 	"lockstep.internal/libs/telemetry"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/services/state/agent"
-	"lockstep.internal/services/state/directory"
 	"lockstep.internal/services/state/meter"
 	"lockstep.internal/services/state/workspace"
 )
@@ -227,7 +227,7 @@ func (c Config) Validate() []error {
 		errs = append(errs, config.Invalid("agents.urls", "%v; the default is nats.url", err))
 	}
 	errs = append(errs, c.Agents.validateLimits()...)
-	errs = append(errs, c.Workspace.validate(directory.CellIDs(c.Cell.Number).Last)...)
+	errs = append(errs, c.Workspace.validate(idrange.OfCell(c.Cell.Number).Last)...)
 	if c.Streams.Replicas != 1 && c.Streams.Replicas != 3 && c.Streams.Replicas != 5 {
 		errs = append(errs, config.Invalid("streams.replicas", "%d is not 1, 3 or 5", c.Streams.Replicas))
 	}

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"time"
 
+	"lockstep.internal/libs/idrange"
 	"lockstep.internal/libs/readmodel"
 
 	"connectrpc.com/connect"
@@ -26,7 +27,6 @@ import (
 	"lockstep.internal/services/state/admin"
 	"lockstep.internal/services/state/agent"
 	"lockstep.internal/services/state/api"
-	"lockstep.internal/services/state/directory"
 	"lockstep.internal/services/state/ingest"
 	"lockstep.internal/services/state/judge"
 	"lockstep.internal/services/state/meter"
@@ -352,7 +352,7 @@ func (p *process) openAPI(context.Context) error {
 		MaxTokensPerUser: p.cfg.Access.MaxTokensPerUser, MaxAgentsPerProject: p.cfg.Agents.MaxPerProject,
 		Subscribers: p.subscribers, Endpoint: endpoint, NamespacePrefix: p.cfg.Workspace.NamespacePrefix,
 		Rebuild: p.rebuild, DeadLetters: nats.DeadLetters{JetStream: js, Cell: p.cell()}, Issuer: p.keyring, Cell: p.cell(),
-		IDs:    directory.CellIDs(p.cfg.Cell.Number),
+		IDs:    idrange.OfCell(p.cfg.Cell.Number),
 		Logger: p.tel.Logger, Now: time.Now, Interceptors: []connect.Interceptor{tracing},
 	})
 	p.api = service.HTTPServer(

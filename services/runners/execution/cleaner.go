@@ -8,9 +8,11 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"lockstep.internal/libs/logkey"
+	"lockstep.internal/libs/postgres"
 	"lockstep.internal/services/runners/artifact"
 	"lockstep.internal/services/runners/objects"
 )
@@ -38,7 +40,7 @@ type Cleaner struct {
 // Run cleans until ctx is done or the database fails. It calls ready once this replica does so, or another one.
 func (c Cleaner) Run(ctx context.Context, ready func()) error {
 	var searched time.Time
-	return onOneReplica(ctx, c.Pool, "artifacts", cmp.Or(c.Interval, defaultCleanInterval), ready, func() error {
+	clean := func(ctx context.Context, _ *pgx.Conn) error {
 		err := c.Once(ctx)
 		if now := c.Now(); err == nil && now.Sub(searched) >= unusedTime {
 			if err = c.Search(ctx); err == nil {
@@ -49,7 +51,10 @@ func (c Cleaner) Run(ctx context.Context, ready func()) error {
 			c.Logger.WarnContext(ctx, "deleting artifacts failed; trying again", logkey.Error(err))
 		}
 		return ctx.Err()
-	})
+	}
+	return postgres.ExclusiveWork{
+		Lock: "artifacts", Interval: cmp.Or(c.Interval, defaultCleanInterval), Ready: ready, Do: clean,
+	}.Run(ctx, c.Pool)
 }
 
 // Once removes the artifacts that have expired now, and deletes the objects that are unused for a day.

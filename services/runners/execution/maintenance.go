@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"lockstep.internal/libs/fault"
@@ -38,9 +39,10 @@ type Maintenance struct {
 // Run searches for overdue jobs until ctx is done or the database fails. It calls ready once this replica does so, or
 // another one.
 func (m Maintenance) Run(ctx context.Context, ready func()) error {
-	return onOneReplica(ctx, m.Pool, "execution", cmp.Or(m.Interval, defaultMaintenanceInterval), ready, func() error {
-		return m.Once(ctx)
-	})
+	return postgres.ExclusiveWork{
+		Lock: "execution", Interval: cmp.Or(m.Interval, defaultMaintenanceInterval), Ready: ready,
+		Do: func(ctx context.Context, _ *pgx.Conn) error { return m.Once(ctx) },
+	}.Run(ctx, m.Pool)
 }
 
 // Once ends and releases the jobs that are overdue now. A job for which this fails is logged, and holds up no other.
@@ -89,33 +91,4 @@ func (m Maintenance) end(ctx context.Context, id int64) error {
 			slog.String(logkey.EventType, string(change.Event)), slog.String(logkey.Reason, string(change.Job.Reason)))
 	}
 	return nil
-}
-
-// onOneReplica calls work at an interval while it holds a lock of this name.
-func onOneReplica(
-	ctx context.Context, pool *pgxpool.Pool, name string, interval time.Duration, ready func(), work func() error,
-) (err error) {
-	held, err := postgres.Lock{Name: name, Waiting: ready}.Acquire(ctx, pool)
-	if err != nil {
-		return unlessDone(ctx, err)
-	}
-	defer func() { err = errors.Join(err, held.Release(ctx)) }()
-	ready()
-	for {
-		if err := work(); err != nil {
-			return unlessDone(ctx, err)
-		}
-		// Nobody notifies: this waits for the interval, and notices that the lock is lost.
-		if err := held.WaitForNotification(ctx, interval); err != nil {
-			return unlessDone(ctx, err)
-		}
-	}
-}
-
-// unlessDone returns nil if the context ended.
-func unlessDone(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return nil //nolint:nilerr // its work is complete
-	}
-	return err
 }

@@ -1,6 +1,7 @@
 package move
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,6 +9,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"lockstep.internal/libs/fault"
@@ -45,37 +47,11 @@ const (
 )
 
 // Run drives all moves until ctx is done or the database fails. It calls ready once this replica does so, or another.
-func (d *Driver) Run(ctx context.Context, ready func()) (err error) {
-	held, err := postgres.Lock{Name: "moves", Waiting: ready}.Acquire(ctx, d.Pool)
-	if err != nil {
-		return unlessDone(ctx, err)
-	}
-	defer func() { err = errors.Join(err, held.Release(ctx)) }()
-	if err := held.Listen(ctx, Channel); err != nil {
-		return unlessDone(ctx, err)
-	}
-	ready()
-	interval := d.Interval
-	if interval == 0 {
-		interval = defaultInterval
-	}
-	for {
-		held.ClearNotification()
-		if err := d.Once(ctx); err != nil {
-			return unlessDone(ctx, err)
-		}
-		if err := held.WaitForNotification(ctx, interval); err != nil {
-			return unlessDone(ctx, err)
-		}
-	}
-}
-
-// unlessDone returns nil if the context ended.
-func unlessDone(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return nil //nolint:nilerr // the service stops
-	}
-	return err
+func (d *Driver) Run(ctx context.Context, ready func()) error {
+	return postgres.ExclusiveWork{
+		Lock: "moves", Interval: cmp.Or(d.Interval, defaultInterval), Channel: Channel, Ready: ready,
+		Do: func(ctx context.Context, _ *pgx.Conn) error { return d.Once(ctx) },
+	}.Run(ctx, d.Pool)
 }
 
 // Once takes all steps that are possible now. It returns an error if the database fails.

@@ -165,7 +165,7 @@ func newCell(t *testing.T, name topology.Cell, number int64, states *state, now 
 	pool, err := libpostgres.Connect(t.Context(), libpostgres.Config{URL: pgtest.Prepared(t, migrate)}, logger)
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
-	require.NoError(t, postgres.ReserveIDs(t.Context(), pool, number))
+	require.NoError(t, libpostgres.ReserveIDs(t.Context(), pool, number))
 	key, err := seal.GenerateKey()
 	require.NoError(t, err)
 	cfg := objects.DefaultConfig()

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"lockstep.internal/libs/fault"
+	"lockstep.internal/libs/idrange"
 	"lockstep.internal/libs/postgres"
 	"lockstep.internal/schemas/gen/errcode"
 	runnersv1 "lockstep.internal/schemas/gen/lockstep/runners/v1"
@@ -40,7 +41,9 @@ type Arrivals struct {
 }
 
 // freeID is a condition for ids that this cell does not make later.
-const freeID = ` AND ((r.id - 1) / 1099511627776 <> $3 OR r.id <= (SELECT last_value FROM ids))`
+func freeID() string {
+	return fmt.Sprintf(` AND ((r.id - 1) / %d <> $3 OR r.id <= (SELECT last_value FROM ids))`, idrange.Size)
+}
 
 // insertRow stores a row that came as JSON. Columns are values of the row r. $2 is the organization or the pipeline, $3
 // the number of the cell.
@@ -53,11 +56,11 @@ func insertRow(table, columns, condition string, values ...string) string {
 func runnerRows() map[string]string {
 	return map[string]string{
 		tableRunners: insertRow(tableRunners, runnerColumns,
-			`r.organization_id = $2 AND r.type IN ('group_type', 'project_type')`+freeID+` ON CONFLICT (id) DO UPDATE
+			`r.organization_id = $2 AND r.type IN ('group_type', 'project_type')`+freeID()+` ON CONFLICT (id) DO UPDATE
 			SET id = excluded.id WHERE runners.organization_id = $2`),
 		tableManagers: insertRow(tableManagers,
 			`id, runner_id, system_id, version, revision, platform, architecture, executor, address, created_at, contacted_at`,
-			`EXISTS (SELECT FROM runners WHERE id = r.runner_id AND organization_id = $2)`+freeID+` ON CONFLICT (id) DO UPDATE
+			`EXISTS (SELECT FROM runners WHERE id = r.runner_id AND organization_id = $2)`+freeID()+` ON CONFLICT (id) DO UPDATE
 			SET id = excluded.id WHERE runner_managers.runner_id = excluded.runner_id`),
 	}
 }
@@ -71,7 +74,7 @@ func pipelineRows() map[string]string {
 			`pipeline_id, name, position, job_group, stage_index, run_when, needs, content`, ofPipeline),
 		tableJobs: insertRow(tableJobs, jobColumns, `r.pipeline_id = $2 AND r.state NOT IN ('running', 'canceling')
 			AND EXISTS (SELECT FROM pipelines AS p WHERE p.id = $2 AND p.organization_id = r.organization_id
-				AND p.project_id = r.project_id)`+freeID),
+				AND p.project_id = r.project_id)`+freeID()),
 		tableDelayed:       insertRow(tableDelayed, `job_id, pipeline_id, begins_at`, ofPipeline+` AND `+ofJob),
 		tablePrerequisites: insertRow(tablePrerequisites, `job_id, preparation, controller_id, content`, ofJob),
 		tableTraces:        insertRow(tableTraces, `job_id, state, updated_at, watched_until`, ofJob),
@@ -89,7 +92,7 @@ const artifactColumns = `job_id, type, format, filename, size, sha256, object, c
 func insertPipeline() string {
 	return insertRow(tablePipelines, `id, project_id, organization_id, ref, source, protected, state, warnings, canceled,
 		request_id, request_hash, created_by, created_at, finished_at`,
-		`r.organization_id = $2 AND r.id = $4`+freeID+` ON CONFLICT (id) DO NOTHING`,
+		`r.organization_id = $2 AND r.id = $4`+freeID()+` ON CONFLICT (id) DO NOTHING`,
 		"request_id", `CASE WHEN NOT EXISTS (SELECT FROM pipelines AS p WHERE p.project_id = r.project_id
 			AND p.created_by = r.created_by AND p.request_id = r.request_id) THEN request_id END`)
 }

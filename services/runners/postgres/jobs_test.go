@@ -109,17 +109,3 @@ func TestLiveJobsAreThoseThatWaitOrRun(t *testing.T) {
 	require.NoError(t, err)
 	require.ElementsMatch(t, []job.Job{waiting, running.Job}, live)
 }
-
-func TestIDsAreInTheRangeOfTheCell(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	require.NoError(t, postgres.ReserveIDs(t.Context(), f.pool, 3))
-	require.NoError(t, f.tx(func(tx pgx.Tx) error {
-		ids, err := postgres.NewIDs(t.Context(), tx, 2)
-		require.NoError(t, err)
-		require.Equal(t, []int64{3*postgres.IDsPerCell + 1, 3*postgres.IDsPerCell + 2}, ids)
-		return nil
-	}))
-	require.NoError(t, postgres.ReserveIDs(t.Context(), f.pool, 3))
-	require.ErrorContains(t, postgres.ReserveIDs(t.Context(), f.pool, 4), "keep the old number")
-}

@@ -1,12 +1,13 @@
 package stuck
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"lockstep.internal/libs/fault"
@@ -87,25 +88,11 @@ const (
 )
 
 // Run searches for jobs until ctx is done or the database fails. It calls ready once this replica does so, or another.
-func (w Watch) Run(ctx context.Context, ready func()) (err error) {
-	held, err := postgres.Lock{Name: "stuck", Waiting: ready}.Acquire(ctx, w.Pool)
-	if err != nil {
-		return unlessDone(ctx, err)
-	}
-	defer func() { err = errors.Join(err, held.Release(ctx)) }()
-	ready()
-	interval := w.Interval
-	if interval == 0 {
-		interval = defaultInterval
-	}
-	for {
-		if err := w.Once(ctx); err != nil {
-			return unlessDone(ctx, err)
-		}
-		if err := held.WaitForNotification(ctx, interval); err != nil {
-			return unlessDone(ctx, err)
-		}
-	}
+func (w Watch) Run(ctx context.Context, ready func()) error {
+	return postgres.ExclusiveWork{
+		Lock: "stuck", Interval: cmp.Or(w.Interval, defaultInterval), Ready: ready,
+		Do: func(ctx context.Context, _ *pgx.Conn) error { return w.Once(ctx) },
+	}.Run(ctx, w.Pool)
 }
 
 // Once ends the jobs that have waited for too long now.
@@ -140,12 +127,4 @@ func (w Watch) Once(ctx context.Context) error {
 			return nil
 		}
 	}
-}
-
-// unlessDone returns nil if the context ended.
-func unlessDone(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return nil //nolint:nilerr // the service stops
-	}
-	return err
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"lockstep.internal/libs/idrange"
 	libpostgres "lockstep.internal/libs/postgres"
 	"lockstep.internal/services/state/directory"
 	"lockstep.internal/services/state/move"
@@ -70,7 +71,7 @@ func (d *Directory) ExportOrganization(
 // ImportOrganization stores and publishes the content of an organization that another cell has exported, to this cell
 // with a range of ids. It returns the move, also if it was imported before.
 func (d *Directory) ImportOrganization(
-	ctx context.Context, m move.Move, content move.Content, ids directory.IDRange,
+	ctx context.Context, m move.Move, content move.Content, ids idrange.Range,
 ) (move.Move, error) {
 	m.BegunAt = d.Now()
 	err := libpostgres.InTx(ctx, d.DB, func(tx pgx.Tx) error {

@@ -10,11 +10,11 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"lockstep.internal/libs/fault"
+	"lockstep.internal/libs/idrange"
 	libpostgres "lockstep.internal/libs/postgres"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/lockstep/state/v1/statev1connect"
 	"lockstep.internal/services/state/admin"
-	"lockstep.internal/services/state/directory"
 	"lockstep.internal/services/state/ingest"
 	"lockstep.internal/services/state/postgres"
 	"lockstep.internal/services/state/publish"
@@ -48,7 +48,7 @@ type Dependencies struct {
 	Issuer          Issuer
 	Cell            topology.Cell
 	// IDs are those that the cell gives.
-	IDs    directory.IDRange
+	IDs    idrange.Range
 	Logger *slog.Logger
 	Now    func() time.Time
 	// Interceptors, such as tracing. They run inside the fault interceptor and outside all others. Optional.

@@ -8,11 +8,11 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"lockstep.internal/libs/fault"
+	"lockstep.internal/libs/idrange"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/errcode"
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
 	"lockstep.internal/schemas/gen/lockstep/state/v1/statev1connect"
-	"lockstep.internal/services/state/directory"
 	"lockstep.internal/services/state/move"
 )
 
@@ -21,7 +21,7 @@ type moveService struct {
 	access
 
 	cell     topology.Cell
-	ids      directory.IDRange
+	ids      idrange.Range
 	sessions *sessionCache
 }
 

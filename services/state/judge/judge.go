@@ -30,29 +30,10 @@ type Judge struct {
 // Run judges resyncs as they end, until ctx ends. It waits while another replica judges. It returns an error if the
 // database fails or a resync cannot be judged; then it may be called again.
 func (j *Judge) Run(ctx context.Context) error {
-	held, err := libpostgres.Lock{Name: "judge"}.Acquire(ctx, j.Pool)
-	if err == nil {
-		err = errors.Join(j.judgeWhileLocked(ctx, held), held.Release(ctx))
-	}
-	if ctx.Err() != nil {
-		return nil //nolint:nilerr // ctx has ended
-	}
-	return err
-}
-
-func (j *Judge) judgeWhileLocked(ctx context.Context, held *libpostgres.HeldLock) error {
-	if err := held.Listen(ctx, postgres.EndedResyncsChannel); err != nil {
-		return err
-	}
-	for {
-		held.ClearNotification()
-		if err := j.All(ctx, held.Conn()); err != nil {
-			return err
-		}
-		if err := held.WaitForNotification(ctx, pollInterval); err != nil {
-			return err
-		}
-	}
+	return libpostgres.ExclusiveWork{
+		Lock: "judge", Interval: pollInterval, Channel: postgres.EndedResyncsChannel,
+		Do: func(ctx context.Context, conn *pgx.Conn) error { return j.All(ctx, conn) },
+	}.Run(ctx, j.Pool)
 }
 
 // Connection is a connection of its own or one of a pool.

@@ -9,6 +9,7 @@ import (
 
 	"lockstep.internal/libs/access"
 	"lockstep.internal/libs/fault"
+	"lockstep.internal/libs/idrange"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/services/state/directory"
 	"lockstep.internal/services/state/move"
@@ -117,7 +118,7 @@ func arriving() move.Move {
 // empty is a target without anything of the organization.
 func empty() move.Existing {
 	return move.Existing{
-		IDs: directory.CellIDs(1), Groups: map[int64]directory.Group{}, Projects: map[int64]directory.Project{},
+		IDs: idrange.OfCell(1), Groups: map[int64]directory.Group{}, Projects: map[int64]directory.Project{},
 		Users: map[int64]directory.User{}, Outside: map[int64]bool{}, Tokens: map[int64]move.Token{},
 	}
 }
@@ -125,7 +126,7 @@ func empty() move.Existing {
 // returning is a target in which the organization was before.
 func returning() move.Existing {
 	e, c := empty(), content()
-	e.IDs = directory.CellIDs(0)
+	e.IDs = idrange.OfCell(0)
 	e.Organization = c.Organization.At(directory.ResidenceAway, source)
 	for _, g := range c.Groups {
 		e.Groups[g.ID] = g

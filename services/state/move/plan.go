@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"lockstep.internal/libs/fault"
+	"lockstep.internal/libs/idrange"
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/services/state/directory"
 	"lockstep.internal/services/state/workspace"
@@ -15,7 +16,7 @@ import (
 // Existing is what a cell has already of the content of an import.
 type Existing struct {
 	// IDs are the ids that the cell gives.
-	IDs directory.IDRange
+	IDs idrange.Range
 	// Organization with the id; its ID is 0 if there is none.
 	Organization directory.Organization
 	// NameTaken is the id of another organization with the name; 0 if there is none.

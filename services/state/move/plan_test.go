@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"lockstep.internal/libs/idrange"
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/services/state/directory"
 	"lockstep.internal/services/state/move"
@@ -81,7 +82,7 @@ func TestTokensOfUsersWhoMayActElsewhereAreLeftOut(t *testing.T) {
 			t.Parallel()
 			e := returning()
 			e.Tokens = map[int64]move.Token{}
-			e.IDs = directory.CellIDs(1)
+			e.IDs = idrange.OfCell(1)
 			change(&e)
 			plan, err := move.NewPlan(content(), arriving(), e)
 			require.NoError(t, err)

@@ -265,28 +265,3 @@ func (d *Directory) RevokeAgent(ctx context.Context, tx pgx.Tx, id int64) (agent
 	a, err := pgx.CollectExactlyOneRow(rows, scanAgent)
 	return a, asFault(err, "", fmt.Sprintf("agent %d", id))
 }
-
-// ReserveIDs moves the id sequence into the range of a cell number. It returns an error if the sequence was already
-// used.
-func (d *Directory) ReserveIDs(ctx context.Context, cell int64) error {
-	ids := directory.CellIDs(cell)
-	return postgres.InTx(ctx, d.DB, func(tx pgx.Tx) error {
-		var last int64
-		var called bool
-		if err := tx.QueryRow(ctx, `select last_value, is_called from ids`).Scan(&last, &called); err != nil {
-			return fmt.Errorf("read the id sequence: %w", err)
-		}
-		if ids.Contains(last) {
-			return nil
-		}
-		if called {
-			return fmt.Errorf(
-				"cell number %d starts with id %d, but this database uses ids up to %d: keep the old cell number",
-				cell, ids.First, last)
-		}
-		if _, err := tx.Exec(ctx, `select setval('ids', $1, false)`, ids.First); err != nil {
-			return fmt.Errorf("reserve ids: %w", err)
-		}
-		return nil
-	})
-}

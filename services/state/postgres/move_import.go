@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"lockstep.internal/libs/idrange"
 	"lockstep.internal/services/state/directory"
 	"lockstep.internal/services/state/move"
 )
@@ -14,7 +15,7 @@ import (
 // LockExisting locks and returns what the cell has of the content of an import. It locks tokens, then users, then the
 // organization.
 func (d *Directory) LockExisting(
-	ctx context.Context, tx pgx.Tx, c move.Content, ids directory.IDRange,
+	ctx context.Context, tx pgx.Tx, c move.Content, ids idrange.Range,
 ) (move.Existing, error) {
 	d = d.Within(tx)
 	e := move.Existing{IDs: ids, Outside: map[int64]bool{}}

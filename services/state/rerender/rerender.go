@@ -6,7 +6,6 @@ package rerender
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -55,29 +54,10 @@ type failure struct {
 // Run renders workspaces as they are queued, until ctx ends. It waits while another replica renders. It returns an
 // error if the database fails; then it may be called again.
 func (r *Renderer) Run(ctx context.Context) error {
-	held, err := libpostgres.Lock{Name: "rerender"}.Acquire(ctx, r.Pool)
-	if err == nil {
-		err = errors.Join(r.renderWhileLocked(ctx, held), held.Release(ctx))
-	}
-	if ctx.Err() != nil {
-		return nil //nolint:nilerr // ctx has ended
-	}
-	return err
-}
-
-func (r *Renderer) renderWhileLocked(ctx context.Context, held *libpostgres.HeldLock) error {
-	if err := held.Listen(ctx, postgres.RenderChannel); err != nil {
-		return err
-	}
-	for {
-		held.ClearNotification()
-		if err := r.All(ctx, held.Conn()); err != nil {
-			return err
-		}
-		if err := held.WaitForNotification(ctx, pollInterval); err != nil {
-			return err
-		}
-	}
+	return libpostgres.ExclusiveWork{
+		Lock: "rerender", Interval: pollInterval, Channel: postgres.RenderChannel,
+		Do: func(ctx context.Context, conn *pgx.Conn) error { return r.All(ctx, conn) },
+	}.Run(ctx, r.Pool)
 }
 
 // All renders all queued workspaces, except those that failed and wait for their next attempt.
