@@ -41,6 +41,7 @@ func TestUpDemoLeavesNothingBehind(t *testing.T) {
 	export := demo.AwaitLine("export " + client.Variable)
 	_, cluster, _ := strings.Cut(demo.AwaitLine("create deployment web"), "--kubeconfig ")
 	cluster, _, _ = strings.Cut(cluster, " ")
+	demo.AwaitLine("gitlab-runner register", "--url http://127.0.0.1:", "--token glrt-")
 	demo.AwaitLine("Ctrl-C stops everything")
 
 	_, file, _ := strings.Cut(export, client.Variable+"=")

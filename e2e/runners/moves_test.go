@@ -2,11 +2,18 @@ package runners_test
 
 import (
 	"context"
+	"encoding/pem"
 	"fmt"
+	"io"
+	"log"
 	"math/rand/v2"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -88,13 +95,14 @@ func (c *cell) token() string {
 	return created.Msg.GetValue()
 }
 
-// startMove starts a move with the command line, kills the command, and starts it again to follow the move.
-func (c *cell) startMove(to *cell) *fixture.Process {
+// startMove starts a move with the command line, kills the command, and starts it again to follow the move. The address
+// is that of the runners service of the other cell.
+func (c *cell) startMove(to *cell, address string) *fixture.Process {
 	c.t.Helper()
 	file := filepath.Join(c.t.TempDir(), "two.token")
 	require.NoError(c.t, os.WriteFile(file, []byte(to.token()), 0o600))
 	cli := fixture.NewCLI(c.t).With(client.Variable + "=" + c.ClientFile())
-	command := []string{"cells", "move", "acme", "--to", "two", "--to-token-file", file, "--yes"}
+	command := []string{"cells", "move", "acme", "--to", "two", "--to-token-file", file, "--to-url", address, "--yes"}
 	require.Contains(c.t, cli.OK(append(command, "--report")...), "move to cell two")
 	require.Contains(c.t, cli.OK("cells", "list"), "two")
 	killed := cli.Start(command...)
@@ -129,12 +137,26 @@ type lazy func() string
 
 func (l lazy) String() string { return l() }
 
-// startMovable starts two cells whose services are programs, and an organization in the first one.
-func startMovable(t *testing.T, programs string) (one, two *cell) {
+// startMovable starts two cells whose services are programs, and an organization in the first one. secure is the HTTPS
+// address of the second one's runners service, with a certificate that only the first cell trusts.
+func startMovable(t *testing.T, programs string) (one, two *cell, secure string) {
 	t.Helper()
+	var address atomic.Pointer[url.URL]
+	proxy := httptest.NewTLSServer(&httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(address.Load()) }, FlushInterval: -1,
+		ErrorLog: log.New(io.Discard, "", 0),
+	})
+	t.Cleanup(proxy.Close)
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	require.NoError(t, os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{
+		Type: "CERTIFICATE", Bytes: proxy.Certificate().Raw,
+	}), 0o600))
 	configure := func(_ string, config any) {
 		if cfg, is := config.(*runners.Config); is {
 			cfg.Queue.ConfirmTimeout = 5 * time.Second
+			if cfg.Cell.Name == "one" {
+				cfg.Move.CAFile = ca
+			}
 		}
 	}
 	one = start(t, stack.Options{
@@ -147,7 +169,10 @@ func startMovable(t *testing.T, programs string) (one, two *cell) {
 	other := one.pipeline(one.project, "stays: {script: [echo]}\n")
 	require.Len(t, other.GetJobs(), 1, "a job of another organization stays")
 	one.newOrganization("acme")
-	return one, two
+	upstream, err := url.Parse(two.RunnersURL())
+	require.NoError(t, err)
+	address.Store(upstream)
+	return one, two, proxy.URL
 }
 
 // variable returns the value of a variable of a job.
@@ -178,7 +203,7 @@ func (c *cell) kill(ctx context.Context) {
 // its runners poll, and kills the runners services of both cells again and again.
 func TestOrganizationMovesWhileItsRunnersPoll(t *testing.T) {
 	t.Parallel()
-	one, two := startMovable(t, fixture.BuildReleaseServices(t))
+	one, two, secure := startMovable(t, fixture.BuildReleaseServices(t))
 	ctx, cancel := context.WithTimeout(t.Context(), soon)
 	defer cancel()
 	token := one.create(&runnersv1.CreateRunnerRequest{
@@ -232,7 +257,7 @@ func TestOrganizationMovesWhileItsRunnersPoll(t *testing.T) {
 			require.FailNow(t, "no slow job begins")
 		}
 	}
-	command := one.startMove(two)
+	command := one.startMove(two, secure)
 	random := rand.New(rand.NewPCG(1, 9))
 	killed := []*cell{one, two, one, two}
 	for _, c := range killed {
@@ -253,6 +278,12 @@ func TestOrganizationMovesWhileItsRunnersPoll(t *testing.T) {
 	one.awaitMove(runnersv1.MovePhase_MOVE_PHASE_DONE)
 	command.AwaitLine("done")
 	require.NoError(t, command.Cmd.Wait())
+	require.Eventually(t, func() bool {
+		tokens, err := one.state.Tokens.ListTokens(ctx, connect.NewRequest(&statev1.ListTokensRequest{}))
+		return err == nil && !slices.ContainsFunc(tokens.Msg.GetTokens(), func(token *statev1.Token) bool {
+			return strings.HasPrefix(token.GetName(), "move of organization") && !token.GetRevoked()
+		})
+	}, soon, 20*time.Millisecond, "the tokens of the move are revoked")
 
 	moved := two.in(one)
 	for _, id := range pipelines {
@@ -282,7 +313,7 @@ func TestOrganizationMovesWhileItsRunnersPoll(t *testing.T) {
 // TestCanceledMoveLeavesEverythingAsBefore cancels a move to a cell whose state service is down.
 func TestCanceledMoveLeavesEverythingAsBefore(t *testing.T) {
 	t.Parallel()
-	one, two := startMovable(t, fixture.BuildReleaseServices(t))
+	one, two, secure := startMovable(t, fixture.BuildReleaseServices(t))
 	ctx, cancel := context.WithTimeout(t.Context(), soon)
 	defer cancel()
 	token := one.create(&runnersv1.CreateRunnerRequest{
@@ -291,12 +322,17 @@ func TestCanceledMoveLeavesEverythingAsBefore(t *testing.T) {
 	waiting := one.pipeline(one.project, "work: {script: [echo]}\n")
 	source, target := one.token(), two.token()
 	report, err := one.api.Moves.ReportMove(ctx, connect.NewRequest(&runnersv1.ReportMoveRequest{
-		OrganizationId: one.organization, ToCell: "two", ToUrl: two.RunnersURL(), ToToken: target,
+		OrganizationId: one.organization, ToCell: "two", ToUrl: secure, ToToken: target, Token: source,
 	}))
 	require.NoError(t, err)
 	require.EqualValues(t, 1, report.Msg.GetWaitingJobs())
 	require.EqualValues(t, 1, report.Msg.GetRunners())
 	require.Zero(t, report.Msg.GetUnserved(), "its runner moves with it")
+	require.Zero(t, report.Msg.GetAgents()+report.Msg.GetWorkspaces())
+	_, err = two.api.Moves.ReportMove(ctx, connect.NewRequest(&runnersv1.ReportMoveRequest{
+		OrganizationId: two.organization, ToCell: "one", ToUrl: secure, ToToken: source, Token: target,
+	}))
+	require.True(t, fault.Is(err, errcode.Unavailable), "a certificate that the cell does not trust: %v", err)
 	require.NoError(t, two.Kill(stack.State))
 	_, err = one.api.Moves.StartMove(ctx, connect.NewRequest(&runnersv1.StartMoveRequest{
 		OrganizationId: one.organization, ToCell: "two", ToUrl: two.RunnersURL(), Token: source, ToToken: target,

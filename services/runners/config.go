@@ -46,6 +46,7 @@ type Config struct {
 // AccessConfig bounds what callers of the API may have.
 type AccessConfig struct {
 	StreamLifetime time.Duration `yaml:"stream_lifetime" help:"a stream of the API, such as a watch, ends after this time; at most 24h"`
+	MaxStreams     int           `yaml:"max_streams_per_user" help:"pipelines and traces that a user may watch at once on one replica"`
 }
 
 // CellConfig identifies the cell.
@@ -126,7 +127,7 @@ func DefaultConfig() Config {
 		Config:    service.DefaultConfig("127.0.0.1:8095"),
 		Telemetry: telemetry.DefaultConfig(),
 		API:       service.DefaultListener("127.0.0.1:8094"),
-		Access:    AccessConfig{StreamLifetime: access.DefaultStreamLifetime},
+		Access:    AccessConfig{StreamLifetime: access.DefaultStreamLifetime, MaxStreams: 50},
 		Cell:      CellConfig{Name: "local"},
 		NATS:      natsconn.DefaultConfig(),
 		Queue: QueueConfig{
@@ -162,6 +163,9 @@ func (c Config) Validate() []error {
 	}
 	if err := access.ValidateStreamLifetime(c.Access.StreamLifetime); err != nil {
 		errs = append(errs, config.Invalid("access.stream_lifetime", "%v", err))
+	}
+	if c.Access.MaxStreams < 1 {
+		errs = append(errs, config.Invalid("access.max_streams_per_user", "%d is less than 1", c.Access.MaxStreams))
 	}
 	if c.API.MaxBody != 0 {
 		errs = append(errs, config.Invalid("api.max_body", "artifacts have a limit of their own: use 0"))

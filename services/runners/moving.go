@@ -49,7 +49,7 @@ func (p *process) moveService() *move.Service {
 		missing = "cell.url"
 	}
 	return move.NewService(move.Config{
-		Store: p.moves, Cell: p.cell(), Missing: missing, Caller: p.users.Caller, Runners: p.registry.All,
+		Store: p.moves, Arrivals: p.arrivalStore(), Directory: p.state, Cell: p.cell(), Missing: missing, Caller: p.users.Caller, Runners: p.registry.All,
 		Place: p.places().Place, Timeout: p.cfg.Move.Timeout, Now: p.now,
 		Describe: func(ctx context.Context, url, token string) (*runnersv1.DescribeCellResponse, error) {
 			return p.target(url, token).Describe(ctx)
@@ -61,10 +61,14 @@ func (p *process) moveService() *move.Service {
 	})
 }
 
+func (p *process) arrivalStore() postgres.Arrivals {
+	return postgres.Arrivals{Moves: p.moves, CellNumber: p.cfg.Cell.Number}
+}
+
 // arrivals returns the handler that receives organizations from other cells.
 func (p *process) arrivals(tracing connect.Interceptor) http.Handler {
 	return arrival.NewHandler(arrival.Config{
-		Cell: p.cell(), Store: postgres.Arrivals{Moves: p.moves, CellNumber: p.cfg.Cell.Number}, State: p.state,
+		Cell: p.cell(), Store: p.arrivalStore(), State: p.state,
 		Users: p.users, Objects: p.artifacts.Reserving(), Sizes: p.sizes(), Bounds: artifact.DefaultBounds(),
 		Logger: p.tel.Logger, Interceptors: []connect.Interceptor{tracing},
 	})

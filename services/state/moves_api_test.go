@@ -96,6 +96,12 @@ func TestOrganizationMovesToAnotherCell(t *testing.T) {
 	require.NoError(t, createProject(from, "shop"))
 	require.Equal(t, statev1.Residence_RESIDENCE_HERE, from.organization(organization).GetResidence())
 
+	check := &statev1.CheckMoveRequest{OrganizationId: organization}
+	blocking := call(t, from.moves.CheckMove, check)
+	require.Zero(t, blocking.GetAgents()+blocking.GetWorkspaces())
+	refused(t, errcode.PermissionDenied, source.as(t, adas).moves.CheckMove, check)
+	refused(t, errcode.NotFound, from.moves.CheckMove, &statev1.CheckMoveRequest{OrganizationId: 1 << 50})
+	refused(t, errcode.InvalidArgument, from.moves.CheckMove, &statev1.CheckMoveRequest{})
 	begin := &statev1.BeginMoveRequest{OrganizationId: organization, MoveId: "m1", ToCell: "eu-2"}
 	begun := call(t, from.moves.BeginMove, begin).GetMove()
 	again := call(t, from.moves.BeginMove, begin).GetMove()

@@ -165,6 +165,8 @@ func TestTokenRevokesItself(t *testing.T) {
 	b.cfg.Database.URL = config.URL(database.url)
 	b.start(t)
 	token, laptop := b.as(t, b.admin).token(b, "laptop", 0)
+	refused(t, errcode.InvalidArgument, laptop.tokens.RevokeToken,
+		&statev1.RevokeTokenRequest{Id: token.GetId(), Own: true})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	stream, err := laptop.workspaces.WatchWorkspaces(ctx, connect.NewRequest(&statev1.WatchWorkspacesRequest{}))
@@ -174,7 +176,7 @@ func TestTokenRevokesItself(t *testing.T) {
 	release := database.holdCommits()
 	answer := make(chan error, 1)
 	go func() {
-		_, err := laptop.tokens.RevokeToken(ctx, connect.NewRequest(&statev1.RevokeTokenRequest{Id: token.GetId()}))
+		_, err := laptop.tokens.RevokeToken(ctx, connect.NewRequest(&statev1.RevokeTokenRequest{Own: true}))
 		answer <- err
 	}()
 	require.False(t, stream.Receive())

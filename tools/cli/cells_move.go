@@ -34,8 +34,8 @@ const (
 
 // moveOptions are the flags of `cells move`.
 type moveOptions struct {
-	to, url, tokenFile  string
-	yes, report, cancel bool
+	to, url, tokenFile                 string
+	yes, report, cancel, cancelArrival bool
 	// leaveControllers: the move goes on although controllers of admission stay.
 	leaveControllers bool
 }
@@ -53,10 +53,14 @@ The token for the other cell is that of an administrator there, with the scope a
 the end. ORGANIZATION is an id or a name. See docs/cells.md.
 
 Admission controllers of its projects and groups do not move. While there are some, the command refuses to start the
-move: create controllers in the other cell first, and set --leave-controllers.`,
+move: create controllers in the other cell first, and set --leave-controllers.
+
+With --cancel-arrival, in the configuration of the other cell, it removes there what has arrived of an organization
+whose own cell is lost. It is refused once the organization is open there.`,
 		Example: `  lockstep cells move acme --to eu-2 --to-token-file eu-2.token --report
   lockstep cells move acme --to eu-2 --to-token-file eu-2.token
-  lockstep cells move acme --cancel`,
+  lockstep cells move acme --cancel
+  lockstep cells move acme --cancel-arrival`,
 		RunE: func(c *cobra.Command, args []string) error { return a.runMove(c, *seedFile, args[0], o) },
 	}
 	f := c.Flags()
@@ -68,6 +72,9 @@ move: create controllers in the other cell first, and set --leave-controllers.`,
 	f.BoolVar(&o.leaveControllers, "leave-controllers", false,
 		"start the move although admission controllers of the organization stay here")
 	f.BoolVar(&o.cancel, "cancel", false, "cancel a move that is still copying")
+	f.BoolVar(&o.cancelArrival, "cancel-arrival", false,
+		"cancel a move to this cell whose source does not answer any more")
+	c.MarkFlagsMutuallyExclusive("cancel", "cancel-arrival", "report")
 	yesFlag(c, &o.yes)
 	return c
 }
@@ -82,6 +89,9 @@ func (a *app) runMove(c *cobra.Command, seedFile, organization string, o moveOpt
 	if err != nil {
 		return err
 	}
+	if o.cancelArrival {
+		return a.cancelArrival(c, api, organization, id, o.yes)
+	}
 	if o.cancel {
 		_, err := api.Moves.CancelMove(ctx, connect.NewRequest(&runnersv1.CancelMoveRequest{OrganizationId: id}))
 		if err != nil {
@@ -93,8 +103,13 @@ func (a *app) runMove(c *cobra.Command, seedFile, organization string, o moveOpt
 	if err != nil {
 		return err
 	}
+	own, err := a.token()
+	if err != nil {
+		return err
+	}
 	report, err := api.Moves.ReportMove(ctx, connect.NewRequest(&runnersv1.ReportMoveRequest{
 		OrganizationId: id, ToCell: request.GetToCell(), ToUrl: request.GetToUrl(), ToToken: request.GetToToken(),
+		Token: own,
 	}))
 	if err != nil {
 		return err
@@ -104,6 +119,10 @@ func (a *app) runMove(c *cobra.Command, seedFile, organization string, o moveOpt
 	}
 	if err := a.checkControllersOfMove(ctx, names, id, o); err != nil || o.report {
 		return err
+	}
+	if agents, workspaces := report.Msg.GetAgents(), report.Msg.GetWorkspaces(); agents+workspaces > 0 {
+		return fault.New(errcode.FailedPrecondition, "organization %s has %d agents and %d workspaces, which cannot move: "+
+			"terminate the workspaces and revoke the agents first", organization, agents, workspaces)
 	}
 	if !o.yes {
 		what := fmt.Sprintf("Organization %s moves to cell %s.", organization, o.to)
@@ -115,6 +134,29 @@ func (a *app) runMove(c *cobra.Command, seedFile, organization string, o moveOpt
 		return err
 	}
 	return a.followMove(ctx, api, id, false)
+}
+
+// cancelArrival cancels a move to this cell.
+func (a *app) cancelArrival(
+	c *cobra.Command, api *client.Runners, organization string, id int64, confirmed bool,
+) error {
+	token, err := a.token()
+	if err != nil {
+		return err
+	}
+	if !confirmed {
+		what := fmt.Sprintf("What has arrived of organization %s is removed from this cell. If its own cell answers again, "+
+			"it continues there.", organization)
+		if err := a.confirm(c, what, organization); err != nil {
+			return err
+		}
+	}
+	response, err := api.Moves.CancelArrival(c.Context(),
+		connect.NewRequest(&runnersv1.CancelArrivalRequest{OrganizationId: id, Token: token}))
+	if err != nil {
+		return err
+	}
+	return a.note("canceled the move of organization %s from cell %s", organization, response.Msg.GetMove().GetCell())
 }
 
 // moveRequest returns the request without the token for this cell.
@@ -188,6 +230,10 @@ func (a *app) printMoveReport(r *runnersv1.ReportMoveResponse, o moveOptions) er
 			r.GetArtifacts(), float64(r.GetArtifactBytes())/1e6, o.to),
 		fmt.Sprintf("%d jobs wait. They are picked there, and not here from now on.", r.GetWaitingJobs()),
 		fmt.Sprintf("%d jobs run. They end here, and their pipelines follow them.", r.GetRunningJobs()),
+	}
+	if r.GetAgents()+r.GetWorkspaces() > 0 {
+		lines = append(lines, fmt.Sprintf("%d agents and %d workspaces cannot move: terminate the workspaces and revoke the "+
+			"agents first.", r.GetAgents(), r.GetWorkspaces()))
 	}
 	if ids := r.GetRunnerIdsStaying(); len(ids) > 0 {
 		lines = append(lines, fmt.Sprintf("Runners of the instance that take its jobs now stay here: %s.", joinIDs(ids)))

@@ -25,7 +25,7 @@ func (f *fakeRunners) ReportMove(
 	return connect.NewResponse(&runnersv1.ReportMoveResponse{
 		Unserved: 1, UnservedJobs: []*runnersv1.UnservedJob{{Id: 71, Name: "compile", Tags: []string{"gpu", "linux"}}},
 		RunnerIdsStaying: []int64{12, 13}, RunningJobs: 2, WaitingJobs: 3, Pipelines: 4, Runners: 5, Artifacts: 6,
-		ArtifactBytes: 7_500_000,
+		ArtifactBytes: 7_500_000, Agents: 2, Workspaces: 1,
 	}), nil
 }
 
@@ -135,6 +135,7 @@ func TestReportOfAMoveIsPrinted(t *testing.T) {
 	require.Equal(t, `4 pipelines, 5 runners and 6 artifacts (7.5 MB) move to cell eu-2.
 3 jobs wait. They are picked there, and not here from now on.
 2 jobs run. They end here, and their pipelines follow them.
+2 agents and 1 workspaces cannot move: terminate the workspaces and revoke the agents first.
 Runners of the instance that take its jobs now stay here: 12, 13.
 No runner there takes 1 of the jobs that wait:
   job 71 "compile", tags: gpu, linux
@@ -142,8 +143,12 @@ No runner there takes 1 of the jobs that wait:
 	asked, is := f.last.(*runnersv1.ReportMoveRequest)
 	require.True(t, is)
 	require.Equal(t, "lsp_there", asked.GetToToken())
+	require.Equal(t, personal, asked.GetToken())
 	require.EqualValues(t, 7, asked.GetOrganizationId())
-	code, _, stderr := f.run("cells", "move", "7", "--to", "eu-2")
+	code, _, stderr := f.run(append(move, "--yes")...)
+	require.Equal(t, 8, code)
+	require.Contains(t, stderr, "has 2 agents and 1 workspaces, which cannot move")
+	code, _, stderr = f.run("cells", "move", "7", "--to", "eu-2")
 	require.NotZero(t, code)
 	require.Contains(t, stderr, "--to-token-file is missing")
 	code, _, stderr = f.run("cells", "move", "7", "--to", "EU")
@@ -160,6 +165,25 @@ func TestCanceledMoveIsFollowedToItsEnd(t *testing.T) {
 	}
 	_, stderr := f.runs("cells", "move", "7", "--cancel")
 	require.Equal(t, "canceling: canceled by an administrator\ncanceled: canceled by an administrator\n", stderr)
+}
+
+func (f *fakeRunners) CancelArrival(
+	_ context.Context, r *connect.Request[runnersv1.CancelArrivalRequest],
+) (*connect.Response[runnersv1.CancelArrivalResponse], error) {
+	f.record(r.Msg)
+	return connect.NewResponse(&runnersv1.CancelArrivalResponse{Move: &runnersv1.Move{Cell: "eu-1"}}), nil
+}
+
+func TestArrivalIsCanceledOnceItIsConfirmed(t *testing.T) {
+	t.Parallel()
+	f := newFakeRunners(t)
+	code, _, stderr := f.run("cells", "move", "7", "--cancel-arrival")
+	require.Equal(t, 2, code)
+	require.Contains(t, stderr, "What has arrived of organization 7 is removed from this cell.")
+	require.Nil(t, f.last)
+	_, stderr = f.runs("cells", "move", "7", "--cancel-arrival", "--yes")
+	require.Equal(t, "canceled the move of organization 7 from cell eu-1\n", stderr)
+	f.requireLast(&runnersv1.CancelArrivalRequest{OrganizationId: 7, Token: personal})
 }
 
 func TestMovesAreListed(t *testing.T) {

@@ -25,13 +25,15 @@ const (
 )
 
 // demo is what `lockstep up --demo` adds to a system: a workspace, an HTTP server as a target of the agent, a runner of
-// CI jobs, and a policy that redirects some of them to it.
+// CI jobs, another one for a gitlab-runner, and a policy that redirects some jobs to them.
 type demo struct {
 	app     *app
 	server  *http.Server
 	address string
 	// runner is nil before it was started.
 	runner *demoRunner
+	// token is that of a runner for a gitlab-runner of this machine; empty without the services for CI jobs.
+	token string
 }
 
 // newDemo starts the HTTP server on a free port of 127.0.0.1. The caller closes it.
@@ -78,9 +80,7 @@ func (d *demo) run(ctx context.Context, s *stack.Stack) error {
 		err = d.configureTarget(ctx, api, agent)
 	}
 	if s.RunnersURL() != "" {
-		var started error
-		d.runner, started = startDemoRunner(ctx, api, s)
-		err = errors.Join(err, started)
+		err = errors.Join(err, d.createRunners(ctx, api.Runners(http.DefaultClient, s.RunnersURL()), s))
 	}
 	if s.AdmissionURL() != "" {
 		err = errors.Join(err, createDemoPolicy(ctx, api, s, agent.ProjectID))
@@ -107,6 +107,15 @@ func (d *demo) configureTarget(ctx context.Context, api *client.API, of stack.Ag
 	_, err = api.Agents.ConfigureAgent(ctx, connect.NewRequest(&statev1.ConfigureAgentRequest{
 		Id: of.ID, Configuration: &statev1.AgentConfiguration{RelayTargets: &statev1.RelayTargets{Targets: targets}},
 	}))
+	return err
+}
+
+// createRunners starts the runner of the demo, and creates one that waits for a gitlab-runner.
+func (d *demo) createRunners(ctx context.Context, api *client.Runners, s *stack.Stack) (err error) {
+	if d.runner, err = startDemoRunner(ctx, api, s); err != nil {
+		return err
+	}
+	d.token, err = runnerToken(ctx, api, s, "gitlab-runner.token", "demo: for a gitlab-runner of this machine")
 	return err
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -14,6 +13,8 @@ import (
 
 	"connectrpc.com/connect"
 
+	"lockstep.internal/libs/fault"
+	"lockstep.internal/schemas/gen/errcode"
 	runnersv1 "lockstep.internal/schemas/gen/lockstep/runners/v1"
 	"lockstep.internal/tools/client"
 	"lockstep.internal/tools/stack"
@@ -36,9 +37,9 @@ type demoRunner struct {
 	err    error
 }
 
-// startDemoRunner starts a runner of the instance. Its token is kept in the folder of the stack.
-func startDemoRunner(ctx context.Context, api *client.API, s *stack.Stack) (*demoRunner, error) {
-	token, err := demoToken(ctx, api.Runners(http.DefaultClient, s.RunnersURL()), s)
+// startDemoRunner starts a runner of the instance.
+func startDemoRunner(ctx context.Context, api *client.Runners, s *stack.Stack) (*demoRunner, error) {
+	token, err := runnerToken(ctx, api, s, "demo-runner.token", "demo: prints scripts and executes nothing")
 	if err != nil {
 		return nil, err
 	}
@@ -52,29 +53,36 @@ func startDemoRunner(ctx context.Context, api *client.API, s *stack.Stack) (*dem
 	return r, nil
 }
 
-// demoToken returns the token of the demo's runner, and creates the runner if it does not exist.
-func demoToken(ctx context.Context, api *client.Runners, s *stack.Stack) (string, error) {
-	path := filepath.Join(s.Dir(), "demo-runner.token")
-	if known, err := os.ReadFile(path); err == nil {
-		kept := runnerclient.New(runnerclient.Config{URL: s.RouterURL(), Token: strings.TrimSpace(string(known))})
-		defer kept.Close()
-		if _, err := kept.Verify(ctx); err == nil {
-			return kept.Token(), nil
+// runnerToken returns the token of a runner of the instance that takes jobs with the tag shell and jobs without tags. A
+// file in the folder of the stack keeps it with the id of the runner. Without the file, or after the runner was deleted,
+// it creates a runner.
+func runnerToken(ctx context.Context, api *client.Runners, s *stack.Stack, file, description string) (string, error) {
+	path := filepath.Join(s.Dir(), file)
+	if kept, err := os.ReadFile(path); err == nil {
+		var id int64
+		var token string
+		if _, err := fmt.Sscan(string(kept), &id, &token); err != nil {
+			return "", fault.Wrap(err, errcode.FailedPrecondition, "%s is not complete: remove it", path)
+		}
+		_, err := api.Runners.GetRunner(ctx, connect.NewRequest(&runnersv1.GetRunnerRequest{Id: id}))
+		if err == nil || !fault.Is(err, errcode.NotFound) {
+			return token, err
 		}
 	}
 	created, err := api.Runners.CreateRunner(ctx, connect.NewRequest(&runnersv1.CreateRunnerRequest{
 		Type: runnersv1.RunnerType_RUNNER_TYPE_INSTANCE,
 		Settings: &runnersv1.RunnerSettings{
-			Description: "demo: prints scripts and executes nothing", Tags: []string{"shell", demoZone}, RunUntagged: true,
+			Description: description, Tags: []string{"shell", demoZone}, RunUntagged: true,
 		},
 	}))
 	if err != nil {
-		return "", fmt.Errorf("create the runner of the demo: %w", err)
+		return "", fmt.Errorf("create the runner %q: %w", description, err)
 	}
-	if err := os.WriteFile(path, []byte(created.Msg.GetToken()+"\n"), 0o600); err != nil {
-		return "", fmt.Errorf("keep the token of the demo's runner: %w", err)
+	token := created.Msg.GetToken()
+	if err := os.WriteFile(path, fmt.Appendln(nil, created.Msg.GetRunner().GetId(), token), 0o600); err != nil {
+		return "", fmt.Errorf("keep the token of the runner %q: %w", description, err)
 	}
-	return created.Msg.GetToken(), nil
+	return token, nil
 }
 
 func (r *demoRunner) close() error {

@@ -69,7 +69,7 @@ In a clone of the repository, kubelab is built on first use. Elsewhere it must b
 	f.StringSliceVar(&opts.Workloads.Namespaces, "workload-namespaces", nil, "namespaces of these workloads; default: all")
 	f.StringVar(&opts.Workloads.Selector, "workload-selector", "", "label selector of these workloads; default: all")
 	f.BoolVar(&demo, "demo", false,
-		"create a workspace and show its states until it is Running, and add a relay target, a runner of CI jobs and a "+
+		"create a workspace and show its states until it is Running, and add a relay target, runners of CI jobs and a "+
 			"policy of admission")
 	return c
 }
@@ -119,7 +119,7 @@ func (a *app) runStack(ctx context.Context, opts stack.Options, withDemo bool) (
 			return err
 		}
 	}
-	if err := a.write(nextSteps(s, withDemo)); err != nil {
+	if err := a.write(nextSteps(s, shown)); err != nil {
 		return err
 	}
 	return s.Failed(ctx)
@@ -145,15 +145,15 @@ func kubectl(s *stack.Stack) string {
 	return strings.Join(words, " ")
 }
 
-// nextSteps returns commands to try.
-func nextSteps(s *stack.Stack, withDemo bool) string {
+// nextSteps returns commands to try. shown is nil without the demo.
+func nextSteps(s *stack.Stack, shown *demo) string {
 	program := "lockstep"
 	if path, err := os.Executable(); err == nil {
 		program = command(path)
 	}
 	agent, kubectl := s.Agents()[0].Name, kubectl(s)
 	lines := []string{"", "Lockstep is running. In another terminal:", "", "  export LOCKSTEP_CLIENT=" + s.ClientFile()}
-	if !withDemo {
+	if shown == nil {
 		lines = append(lines, "  "+program+" ws create "+demoWorkspace+" --wait")
 	}
 	commands := []string{
@@ -180,7 +180,7 @@ func nextSteps(s *stack.Stack, withDemo bool) string {
 		)
 	}
 	lines = append(lines, direct+" get pods -A")
-	if withDemo && s.RelayURL() != "" {
+	if shown != nil && s.RelayURL() != "" {
 		lines = append(
 			lines,
 			"",
@@ -201,28 +201,33 @@ func nextSteps(s *stack.Stack, withDemo bool) string {
 		)
 	}
 	if s.RouterURL() != "" {
-		lines = append(lines, ciSteps(program, s, withDemo)...)
+		lines = append(lines, ciSteps(program, s, shown)...)
 	}
 	lines = append(lines, "", "The services' log is "+s.LogFile()+". Ctrl-C stops everything.", "")
 	return strings.Join(lines, "\n")
 }
 
-// ciSteps returns commands for CI jobs.
-func ciSteps(program string, s *stack.Stack, withDemo bool) []string {
-	title := "Create a runner, and run CI jobs on it:"
-	if withDemo {
-		title = "Run CI jobs; the runner of the demo prints their scripts:"
+// ciSteps returns commands for CI jobs, with the token of a runner that the demo has created.
+func ciSteps(program string, s *stack.Stack, shown *demo) []string {
+	token := "$TOKEN"
+	lines := []string{
+		"", "Create a runner, and run CI jobs on it:", "",
+		"  TOKEN=$(" + program + " runners create --type instance --tags shell --run-untagged)",
 	}
-	lines := []string{"", title, ""}
-	if withDemo {
-		lines = append(lines, "  "+program+" pipelines create -f deploy/examples/pipeline/.gitlab-ci.yml --watch")
+	if shown != nil && shown.token != "" {
+		token = shown.token
+		lines = []string{
+			"", "Run CI jobs; the runner of the demo prints their scripts:", "",
+			"  " + program + " pipelines create -f deploy/examples/pipeline/.gitlab-ci.yml --watch",
+		}
 		if s.AdmissionURL() != "" {
 			lines = append(lines, "  "+program+" admission decisions   # a policy redirects the stage release to "+demoZone)
 		}
+		lines = append(lines,
+			"", "Execute them with a gitlab-runner of this machine, with the token of a runner of the instance:", "")
 	}
 	return append(lines,
-		"  TOKEN=$("+program+" runners create --type instance --tags shell --run-untagged)",
-		"  gitlab-runner register --non-interactive --url "+s.RouterURL()+" --token $TOKEN --executor shell",
+		"  gitlab-runner register --non-interactive --url "+s.RouterURL()+" --token "+token+" --executor shell",
 		"  gitlab-runner run",
 	)
 }

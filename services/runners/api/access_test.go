@@ -195,6 +195,10 @@ func TestMovesNeedAnAdministrator(t *testing.T) {
 			_, err := c.ListMoves(ctx, connect.NewRequest(&runnersv1.ListMovesRequest{}))
 			return err
 		}, ""},
+		"CancelArrival": {func(ctx context.Context, c clients) error {
+			_, err := c.CancelArrival(ctx, connect.NewRequest(&runnersv1.CancelArrivalRequest{OrganizationId: 1}))
+			return err
+		}, errcode.FailedPrecondition},
 		"CancelMove": {func(ctx context.Context, c clients) error {
 			_, err := c.CancelMove(ctx, connect.NewRequest(&runnersv1.CancelMoveRequest{OrganizationId: 1}))
 			return err

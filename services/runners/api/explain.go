@@ -14,6 +14,7 @@ import (
 	"lockstep.internal/libs/access"
 	runnersv1 "lockstep.internal/schemas/gen/lockstep/runners/v1"
 	"lockstep.internal/services/runners/job"
+	"lockstep.internal/services/runners/move"
 	"lockstep.internal/services/runners/pipeline"
 	"lockstep.internal/services/runners/runner"
 	"lockstep.internal/services/runners/schedule"
@@ -56,6 +57,15 @@ func (s *jobService) ExplainJob(
 	for i := range prerequisites {
 		out.Prerequisites = append(out.Prerequisites, prerequisiteMessage(&prerequisites[i]))
 	}
+	if !found.State.Final() {
+		moved, err := s.views.LatestMove(ctx, found.OrganizationID)
+		if err != nil {
+			return nil, err
+		}
+		if out.Message = explainMove(moved, found.State); out.GetMessage() != "" {
+			return connect.NewResponse(out), nil
+		}
+	}
 	switch found.State {
 	case job.Created:
 		attempts, err := s.views.Attempts(ctx, found.PipelineID)
@@ -75,6 +85,24 @@ func (s *jobService) ExplainJob(
 		out.Message = explainState(found)
 	}
 	return connect.NewResponse(out), nil
+}
+
+// explainMove explains a job whose organization is not open in this cell; it returns an empty text for others.
+func explainMove(m *move.Move, state job.State) string {
+	switch {
+	case m == nil, state == job.Running, state == job.Canceling:
+		return ""
+	case !m.Arrival && m.Phase == move.Copying:
+		return fmt.Sprintf("No runner gets the job: its organization is being moved to cell %s. "+
+			"The job waits for runners there when the move has begun, and here if it is canceled.", m.Cell)
+	case !m.Arrival:
+		return fmt.Sprintf("No runner of this cell gets the job: its organization is in cell %s, and the job follows with "+
+			"its pipeline.", m.Cell)
+	case m.Phase == move.Arriving:
+		return fmt.Sprintf("No runner gets the job: its organization is being moved here from cell %s.", m.Cell)
+	default:
+		return ""
+	}
 }
 
 // explainState explains a job that waits for no other jobs and no runner.

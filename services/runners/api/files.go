@@ -50,6 +50,7 @@ type fileHandler struct {
 	traces   Traces
 	tail     Tail
 	archives Archives
+	streams  *streams
 	logger   *slog.Logger
 }
 
@@ -60,8 +61,7 @@ func (h *fileHandler) trace(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if acceptsEvents(r) {
-		h.tail(authorize).ServeHTTP(w, r)
-		return nil
+		return h.streams.serve(w, r, h.tail(authorize))
 	}
 	id, err := pathID(r, "id")
 	if err != nil {

@@ -83,6 +83,9 @@ func (a archives) Archive(_ context.Context, jobID int64) (gitlab.Download, erro
 	return found, nil
 }
 
+// maxStreams is the limit of open streams of a user.
+const maxStreams = 3
+
 // fixture is the API with its database, served over HTTP.
 type fixture struct {
 	t         *testing.T
@@ -189,7 +192,7 @@ func (f *fixture) serve() {
 	handler := api.NewHandler(api.Dependencies{
 		Pool: f.pool, Scheduler: f.scheduler, JobChanges: c.jobs, PipelineChanges: c.pipelines, Access: verifier,
 		Directory: f.directory, Registry: f.registry, Runners: f.runners, Traces: f.traces, Tail: tail,
-		Archives: f.archives, Logger: logger, Now: time.Now, Moves: f.moves(),
+		Archives: f.archives, Logger: logger, Now: time.Now, Moves: f.moves(), MaxStreams: maxStreams,
 		Rebuild: func(context.Context, bool, func(readmodel.Progress) error) (readmodel.Outcome, error) {
 			f.rebuilt++
 			return readmodel.Outcome{}, nil

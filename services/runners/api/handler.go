@@ -38,8 +38,10 @@ type Dependencies struct {
 	Tail     Tail
 	Archives Archives
 	Rebuild  Rebuild
-	Logger   *slog.Logger
-	Now      func() time.Time
+	// MaxStreams limits the open streams of a user.
+	MaxStreams int
+	Logger     *slog.Logger
+	Now        func() time.Time
 	// Interceptors run before all others, such as tracing.
 	Interceptors []connect.Interceptor
 }
@@ -82,7 +84,7 @@ func NewHandler(d Dependencies) http.Handler {
 		limits().Interceptor())
 	options := connect.WithHandlerOptions(connect.WithInterceptors(interceptors...), connect.WithReadMaxBytes(maxRequest))
 	views := postgres.Views{Pool: d.Pool}
-	allowed := permissions{d.Directory}
+	allowed, open := permissions{d.Directory}, newStreams(d.MaxStreams)
 	jobs := &jobService{
 		views: views, allowed: allowed, scheduler: d.Scheduler, registry: d.Registry, contacts: d.Runners,
 		directory: d.Directory, now: d.Now,
@@ -90,7 +92,7 @@ func NewHandler(d Dependencies) http.Handler {
 	calls := http.NewServeMux()
 	calls.Handle(runnersv1connect.NewPipelineServiceHandler(&pipelineService{
 		views: views, allowed: allowed, scheduler: d.Scheduler, directory: d.Directory, now: d.Now,
-		jobChanges: d.JobChanges, pipelineChanges: d.PipelineChanges,
+		jobChanges: d.JobChanges, pipelineChanges: d.PipelineChanges, streams: open,
 	}, options))
 	calls.Handle(runnersv1connect.NewJobServiceHandler(jobs, options))
 	calls.Handle(runnersv1connect.NewRunnerServiceHandler(&runnerService{runners: d.Runners, now: d.Now}, options))
@@ -101,7 +103,7 @@ func NewHandler(d Dependencies) http.Handler {
 	mux.Handle("/", d.Access.Handler(func(w http.ResponseWriter, r *http.Request, err error) {
 		fault.WriteConnect(w, r, d.Logger, err)
 	}, calls))
-	files := &fileHandler{jobs: jobs, traces: d.Traces, tail: d.Tail, archives: d.Archives, logger: d.Logger}
+	files := &fileHandler{jobs: jobs, traces: d.Traces, tail: d.Tail, archives: d.Archives, streams: open, logger: d.Logger}
 	for pattern, serve := range map[string]func(http.ResponseWriter, *http.Request) error{
 		tracePattern: files.trace, archivePattern: files.archive,
 	} {

@@ -193,3 +193,25 @@ func TestOtherJobsAreExplainedByASentence(t *testing.T) {
 	f.exec(`UPDATE jobs SET state = 'skipped' WHERE id = $1`, b)
 	require.Contains(t, f.explain(reader, b).GetMessage(), "skipped")
 }
+
+func TestJobOfAnOrganizationThatMovesIsExplained(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	id := f.create("a: {script: x}").GetJobs()[0].GetId()
+	f.runner(runner.InstanceType, 0, true, runner.Settings{RunUntagged: true})
+	f.exec(`INSERT INTO moves (id, organization_id, arrival, cell, number, phase, started_at)
+		SELECT 'm', organization_id, false, 'eu-2', 1, 'copying', now() FROM jobs WHERE id = $1`, id)
+	for phase, want := range map[string]string{
+		"copying":      "its organization is being moved to cell eu-2",
+		"handing_over": "its organization is in cell eu-2",
+		"canceled":     "one of 1 runners that take it is free",
+	} {
+		f.exec(`UPDATE moves SET phase = $1`, phase)
+		require.Contains(t, f.explain(reader, id).GetMessage(), want, phase)
+	}
+	f.exec(`UPDATE moves SET phase = 'arriving', arrival = true`)
+	require.Contains(t, f.explain(reader, id).GetMessage(), "is being moved here from cell eu-2")
+	f.exec(`UPDATE moves SET phase = 'copying', arrival = false`)
+	f.exec(`UPDATE jobs SET state = 'running', runner_id = 31 WHERE id = $1`, id)
+	require.Contains(t, f.explain(reader, id).GetMessage(), "runner 31 executes it")
+}

@@ -14,11 +14,12 @@ import (
 
 // Moves moves organizations to other cells; a [move.Service].
 type Moves interface {
-	Report(ctx context.Context, organizationID int64, to move.Destination) (move.Result, error)
+	Report(ctx context.Context, organizationID int64, to move.Destination, token string) (move.Result, error)
 	Start(ctx context.Context, organizationID int64, to move.Destination, token string, startedBy int64) (move.Move, error)
 	Get(ctx context.Context, organizationID int64) (move.Move, move.Counts, error)
 	List(ctx context.Context) ([]move.Move, error)
 	Cancel(ctx context.Context, organizationID int64) (move.Move, error)
+	CancelArrival(ctx context.Context, organizationID int64, token string) (move.Move, error)
 }
 
 type moveService struct {
@@ -38,7 +39,7 @@ func (s *moveService) ReportMove(
 	}
 	report, err := s.moves.Report(ctx, r.Msg.GetOrganizationId(), move.Destination{
 		Cell: topology.Cell(r.Msg.GetToCell()), URL: r.Msg.GetToUrl(), Token: r.Msg.GetToToken(),
-	})
+	}, r.Msg.GetToken())
 	if err != nil {
 		return nil, err
 	}
@@ -46,6 +47,7 @@ func (s *moveService) ReportMove(
 		Unserved: int64(len(report.Unserved)), RunnerIdsStaying: report.Staying, RunningJobs: report.Counts.Running,
 		WaitingJobs: int64(report.Waiting), Pipelines: report.Counts.Pipelines, Runners: int64(report.Runners),
 		Artifacts: report.Counts.Artifacts, ArtifactBytes: report.Counts.ArtifactBytes,
+		Agents: report.Agents, Workspaces: report.Workspaces,
 	}
 	for _, j := range report.Unserved[:min(len(report.Unserved), maxUnserved)] {
 		out.UnservedJobs = append(out.UnservedJobs, &runnersv1.UnservedJob{Id: j.ID, Name: j.Name, Tags: j.Tags})
@@ -112,6 +114,19 @@ func (s *moveService) CancelMove(
 		return nil, err
 	}
 	return connect.NewResponse(&runnersv1.CancelMoveResponse{Move: moveMessage(m)}), nil
+}
+
+func (s *moveService) CancelArrival(
+	ctx context.Context, r *connect.Request[runnersv1.CancelArrivalRequest],
+) (*connect.Response[runnersv1.CancelArrivalResponse], error) {
+	if err := access.RequireAdministrator(ctx); err != nil {
+		return nil, err
+	}
+	m, err := s.moves.CancelArrival(ctx, r.Msg.GetOrganizationId(), r.Msg.GetToken())
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&runnersv1.CancelArrivalResponse{Move: moveMessage(m)}), nil
 }
 
 var phases = map[move.Phase]runnersv1.MovePhase{ //nolint:gochecknoglobals // a table

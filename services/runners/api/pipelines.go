@@ -29,6 +29,7 @@ type pipelineService struct {
 	directory       Directory
 	jobChanges      *postgres.JobChanges
 	pipelineChanges *postgres.PipelineChanges
+	streams         *streams
 	now             func() time.Time
 }
 

@@ -1,9 +1,11 @@
 package api_test
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"connectrpc.com/connect"
 	"github.com/stretchr/testify/require"
@@ -188,6 +190,32 @@ func TestWatchEndsWithTheAccessOfItsCaller(t *testing.T) {
 	for stream.Receive() {
 	}
 	requireCode(t, errcode.Unauthenticated, stream.Err())
+}
+
+func TestWatchesOfAUserAreLimited(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	request := &runnersv1.WatchPipelineRequest{Id: f.create("a: {script: x}").GetId()}
+	ctx, cancel := context.WithCancel(t.Context())
+	for range maxStreams {
+		stream, err := f.as(reader).WatchPipeline(ctx, connect.NewRequest(request))
+		require.NoError(t, err)
+		defer stream.Close()
+		require.True(t, stream.Receive())
+	}
+	watch := func(user int64) error {
+		stream, err := f.as(user).WatchPipeline(t.Context(), connect.NewRequest(request))
+		require.NoError(t, err)
+		defer stream.Close()
+		stream.Receive()
+		return stream.Err()
+	}
+	err := watch(reader)
+	requireCode(t, errcode.QuotaExceeded, err)
+	require.ErrorContains(t, err, "access.max_streams_per_user")
+	require.NoError(t, watch(developer), "another user")
+	cancel()
+	require.Eventually(t, func() bool { return watch(reader) == nil }, soon, 10*time.Millisecond)
 }
 
 func TestLargePipelineIsShown(t *testing.T) {

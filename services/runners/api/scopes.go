@@ -22,11 +22,12 @@ func Scopes() access.Scopes {
 		runnersv1connect.JobServiceListJobsProcedure:   access.ScopeRead,
 		runnersv1connect.JobServiceRetryJobProcedure:   access.ScopeWrite,
 
-		runnersv1connect.MoveServiceCancelMoveProcedure: access.ScopeAdmin,
-		runnersv1connect.MoveServiceGetMoveProcedure:    access.ScopeRead,
-		runnersv1connect.MoveServiceListMovesProcedure:  access.ScopeRead,
-		runnersv1connect.MoveServiceReportMoveProcedure: access.ScopeAdmin,
-		runnersv1connect.MoveServiceStartMoveProcedure:  access.ScopeAdmin,
+		runnersv1connect.MoveServiceCancelArrivalProcedure: access.ScopeAdmin,
+		runnersv1connect.MoveServiceCancelMoveProcedure:    access.ScopeAdmin,
+		runnersv1connect.MoveServiceGetMoveProcedure:       access.ScopeRead,
+		runnersv1connect.MoveServiceListMovesProcedure:     access.ScopeRead,
+		runnersv1connect.MoveServiceReportMoveProcedure:    access.ScopeAdmin,
+		runnersv1connect.MoveServiceStartMoveProcedure:     access.ScopeAdmin,
 
 		runnersv1connect.OperationServiceRebuildProcedure: access.ScopeAdmin,
 

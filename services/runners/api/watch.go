@@ -37,6 +37,11 @@ func (s *pipelineService) WatchPipeline(
 	ctx context.Context, r *connect.Request[runnersv1.WatchPipelineRequest],
 	stream *connect.ServerStream[runnersv1.WatchPipelineResponse],
 ) error {
+	end, err := s.streams.begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
 	pipelines, jobs := s.pipelineChanges.Subscribe(), s.jobChanges.Subscribe()
 	defer pipelines.Close()
 	defer jobs.Close()

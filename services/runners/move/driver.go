@@ -73,7 +73,51 @@ func (d *Driver) Once(ctx context.Context) error {
 			}
 		}
 	}
+	return d.revokeTokens(ctx)
+}
+
+// revokeTokens revokes the tokens for this cell of moves that have ended.
+func (d *Driver) revokeTokens(ctx context.Context) error {
+	moves, err := d.Store.Ended(ctx)
+	if err != nil {
+		return fmt.Errorf("read the moves that have ended: %w", err)
+	}
+	for _, m := range moves {
+		err := d.revokeTokensOf(ctx, m)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err != nil {
+			d.Logger.WarnContext(ctx, "revoking the tokens of a move failed; trying again",
+				slog.String(logkey.MoveID, m.ID), logkey.Error(err))
+			continue
+		}
+		if err := d.Store.ForgetTokens(ctx, m); err != nil {
+			return fmt.Errorf("forget the tokens of move %s: %w", m.ID, err)
+		}
+	}
 	return nil
+}
+
+// revokeTokensOf returns nil also for tokens that nobody can use any more, or that cannot be read.
+func (d *Driver) revokeTokensOf(ctx context.Context, m Move) error {
+	tokens, err := d.Store.Tokens(ctx, m)
+	if err == nil {
+		for _, token := range append(tokens.Replaced, tokens.Source) {
+			if err := d.State.Revoke(ctx, token); err != nil && !refused(err) {
+				return err
+			}
+		}
+	}
+	if refused(err) {
+		return nil
+	}
+	return err
+}
+
+// refused reports whether a token is not valid or may not be used.
+func refused(err error) bool {
+	return fault.Is(err, errcode.Unauthenticated) || fault.Is(err, errcode.PermissionDenied)
 }
 
 // errWaits is the result of an action that goes on when something has happened in this cell.

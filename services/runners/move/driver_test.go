@@ -99,7 +99,7 @@ func TestOrganizationMovesAndBack(t *testing.T) {
 	require.NoError(t, f.driver(f.one).Once(t.Context()))
 	require.Equal(t, move.Done, f.latest(f.one).Phase, f.latest(f.one).Message)
 	require.Equal(t, []string{
-		"begin", "export", "import", "end moved", "end arrival moved",
+		"begin", "export", "import", "end moved", "end arrival moved", "revoke source",
 	}, f.state.calls)
 	require.Zero(t, f.one.count(`SELECT (SELECT count(*) FROM pipelines) + (SELECT count(*) FROM jobs)
 		+ (SELECT count(*) FROM runners) + (SELECT count(*) FROM traces) + (SELECT count(*) FROM artifacts)

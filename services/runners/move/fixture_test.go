@@ -100,6 +100,12 @@ func (s *state) Export(_ context.Context, _ string, _ move.Move, send func([]*st
 	}}})
 }
 
+func (s *state) Revoke(_ context.Context, token string) error { return s.call("revoke " + token) }
+
+func (s *state) Check(context.Context, string, int64) (*statev1.CheckMoveResponse, error) {
+	return &statev1.CheckMoveResponse{Agents: 2, Workspaces: 1}, s.call("check")
+}
+
 func outcomeOf(o statev1.MoveOutcome) string {
 	return strings.ToLower(strings.TrimPrefix(o.String(), "MOVE_OUTCOME_"))
 }

@@ -123,14 +123,26 @@ func (m Move) Failed(err error) Move {
 		// The reason of the cancellation stays.
 		reason, _, _ := strings.Cut(m.Message, notUndone)
 		message = reason + notUndone + message
-	case m.Phase == Copying && final(err):
+	case m.Phase == Copying && final(err), m.Phase == Moved && canceledThere(err):
 		m.Phase = Canceling
-	case fault.Is(err, errcode.Unauthenticated) || fault.Is(err, errcode.PermissionDenied):
+	case refused(err):
 		message += "; run the command again to give the move new tokens"
 	}
 	m.Message = bounded(message)
 	return m
 }
+
+// detailPhase is the detail of a fault with the phase of an arrival.
+const detailPhase = "phase"
+
+// ErrArrivalCanceled returns the fault of an arrival that cannot go on because it was canceled.
+func ErrArrivalCanceled(id string) error {
+	return fault.New(errcode.FailedPrecondition, "move %s was canceled in the other cell", id).
+		With(detailPhase, string(Canceled))
+}
+
+// canceledThere reports whether the target has canceled the arrival: it will never open the organization.
+func canceledThere(err error) bool { return fault.From(err).Details[detailPhase] == string(Canceled) }
 
 // notUndone separates why a move was canceled from why that takes a while.
 const notUndone = "; not undone yet: "

@@ -10,7 +10,14 @@ import (
 )
 
 // Tokens are personal access tokens of administrators of the source and of the target.
-type Tokens struct{ Source, Target string }
+type Tokens struct {
+	Source, Target string
+	// Replaced are earlier ones of the source, of which [MaxReplaced] are kept.
+	Replaced []string
+}
+
+// MaxReplaced is how many replaced tokens a move keeps, until it revokes them.
+const MaxReplaced = 16
 
 // Store is the database of the source.
 type Store interface {
@@ -19,8 +26,12 @@ type Store interface {
 	// Tokens returns the tokens of a move.
 	Tokens(ctx context.Context, m Move) (Tokens, error)
 	// Change stores phase and message of a move whose phase is still the given one; otherwise it returns false. Jobs wait
-	// for runners again after [Canceling]. The tokens are erased at the end.
+	// for runners again after [Canceling]. The tokens are kept until [Store.ForgetTokens].
 	Change(ctx context.Context, m Move, from Phase) (bool, error)
+	// Ended returns moves from this cell that have ended and still have a token.
+	Ended(ctx context.Context) ([]Move, error)
+	// ForgetTokens erases the tokens of a move that has ended.
+	ForgetTokens(ctx context.Context, m Move) error
 	// Runners calls send with the rows of the organization's runners and their managers.
 	Runners(ctx context.Context, organizationID int64, send func(*runnersv1.MovedRow) error) error
 	// Next returns a pipeline of the organization without jobs that a runner has; those that have not ended come first. It
@@ -66,6 +77,8 @@ type State interface {
 	Begin(ctx context.Context, token string, m Move) error
 	// Export calls send with the records of the directory, in their order.
 	Export(ctx context.Context, token string, m Move, send func([]*statev1.MoveRecord) error) error
+	// Revoke revokes the token with which it is called. Fault unauthenticated for one that is not valid any more.
+	Revoke(ctx context.Context, token string) error
 	// End ends a move and returns what the target has to know.
 	End(ctx context.Context, token string, m Move, outcome statev1.MoveOutcome) (*statev1.EndMoveResponse, error)
 }
@@ -73,6 +86,7 @@ type State interface {
 // Target is the runners service of the target. Errors are faults.
 type Target interface {
 	Begin(ctx context.Context, m Move, copyTo func(Arrival) error) error
+	// Open returns a fault for which [CanceledThere] is true if the arrival was canceled.
 	Open(ctx context.Context, m Move) error
 	// Artifact stores content and returns its key.
 	Artifact(ctx context.Context, m Move, a Artifact, content io.Reader) (object string, err error)

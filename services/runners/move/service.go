@@ -13,6 +13,7 @@ import (
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/errcode"
 	runnersv1 "lockstep.internal/schemas/gen/lockstep/runners/v1"
+	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
 	"lockstep.internal/services/runners/job"
 	"lockstep.internal/services/runners/runner"
 )
@@ -27,10 +28,27 @@ type Departures interface {
 	Counts(ctx context.Context, organizationID int64) (Counts, error)
 }
 
+// Arrivals stores moves to this cell; a [postgres.Arrivals].
+type Arrivals interface {
+	// LatestArrival returns the latest move of an organization to this cell. Fault not_found.
+	LatestArrival(ctx context.Context, organizationID int64) (Move, error)
+	// CancelArrival removes what has arrived, and can be repeated. Fault failed_precondition for one that is open.
+	CancelArrival(ctx context.Context, m Move) error
+}
+
+// Directory is the state service of this cell.
+type Directory interface {
+	// Check returns what an organization has that cannot move.
+	Check(ctx context.Context, token string, organizationID int64) (*statev1.CheckMoveResponse, error)
+	EndArrival(ctx context.Context, token string, request *statev1.EndMoveRequest) error
+}
+
 // Config of a service. All fields are required.
 type Config struct {
-	Store Departures
-	Cell  topology.Cell
+	Store     Departures
+	Arrivals  Arrivals
+	Directory Directory
+	Cell      topology.Cell
 	// Missing is the setting without which this cell cannot move an organization; empty if there is none.
 	Missing string
 	// Describe describes the cell of a runners service.
@@ -60,13 +78,17 @@ type Destination struct {
 	Token string
 }
 
+func (s *Service) missing() error {
+	return fault.New(errcode.FailedPrecondition, "organizations cannot be moved from cell %s without %s: set it",
+		s.cfg.Cell, s.cfg.Missing)
+}
+
 // describe checks the destination and the organization, and returns what the other cell says about itself.
 func (s *Service) describe(
 	ctx context.Context, organizationID int64, to Destination,
 ) (*runnersv1.DescribeCellResponse, error) {
 	if s.cfg.Missing != "" {
-		return nil, fault.New(errcode.FailedPrecondition, "organizations cannot be moved from cell %s without %s: set it",
-			s.cfg.Cell, s.cfg.Missing)
+		return nil, s.missing()
 	}
 	if organizationID <= 0 || !s.cfg.Exists(organizationID) {
 		return nil, fault.New(errcode.NotFound, "organization %d does not exist in cell %s", organizationID, s.cfg.Cell)
@@ -97,7 +119,7 @@ func (s *Service) describe(
 
 // explain keeps a token that the other cell refuses from looking like that of the request.
 func explain(err error, cell topology.Cell) error {
-	if fault.Is(err, errcode.Unauthenticated) || fault.Is(err, errcode.PermissionDenied) {
+	if refused(err) {
 		return fault.Wrap(err, errcode.FailedPrecondition,
 			"cell %s refuses the token for it: use a personal access token of an administrator there, with the scope admin: %s",
 			cell, fault.From(err).Message)
@@ -111,13 +133,19 @@ type Result struct {
 
 	Counts  Counts
 	Waiting int
+	// Agents and Workspaces cannot move.
+	Agents, Workspaces int64
 }
 
-// Report returns what a move would change.
-func (s *Service) Report(ctx context.Context, organizationID int64, to Destination) (Result, error) {
+// Report returns what a move would change. token is a personal access token of an administrator of this cell.
+func (s *Service) Report(ctx context.Context, organizationID int64, to Destination, token string) (Result, error) {
 	there, err := s.describe(ctx, organizationID, to)
 	if err != nil {
 		return Result{}, err
+	}
+	staying, err := s.cfg.Directory.Check(ctx, token, organizationID)
+	if err != nil {
+		return Result{}, fmt.Errorf("ask the state service what cannot move: %w", explain(err, s.cfg.Cell))
 	}
 	instance, err := InstanceRunners(there.GetRunners())
 	if err != nil {
@@ -135,7 +163,9 @@ func (s *Service) Report(ctx context.Context, organizationID int64, to Destinati
 		OrganizationID: organizationID, Waiting: waiting, Runners: s.cfg.Runners(), There: instance, Place: s.cfg.Place,
 		Now: s.cfg.Now(),
 	}
-	return Result{Report: situation.Report(), Counts: counts, Waiting: len(waiting)}, nil
+	return Result{
+		Report: situation.Report(), Counts: counts, Waiting: len(waiting), Agents: staying.GetAgents(), Workspaces: staying.GetWorkspaces(),
+	}, nil
 }
 
 // Start begins a move, or gives a move that goes on new tokens. token is a personal access token of an administrator of
@@ -196,4 +226,27 @@ func (s *Service) Cancel(ctx context.Context, organizationID int64) (Move, error
 			organizationID)
 	}
 	return canceled, nil
+}
+
+// CancelArrival cancels the latest move of an organization to this cell, whose source does not answer. token is a
+// personal access token of an administrator of this cell. It can be repeated: the runners are removed first, so that
+// the source cannot open the organization here any more, and then the directory.
+func (s *Service) CancelArrival(ctx context.Context, organizationID int64, token string) (Move, error) {
+	if s.cfg.Missing != "" {
+		return Move{}, s.missing()
+	}
+	m, err := s.cfg.Arrivals.LatestArrival(ctx, organizationID)
+	if err != nil {
+		return Move{}, err
+	}
+	if err := s.cfg.Arrivals.CancelArrival(ctx, m); err != nil {
+		return Move{}, err
+	}
+	err = s.cfg.Directory.EndArrival(ctx, token, &statev1.EndMoveRequest{
+		OrganizationId: m.OrganizationID, MoveId: m.ID, Outcome: statev1.MoveOutcome_MOVE_OUTCOME_CANCELED,
+	})
+	if err != nil {
+		return Move{}, fmt.Errorf("cancel the arrival at the state service: %w", explain(err, s.cfg.Cell))
+	}
+	return s.cfg.Arrivals.LatestArrival(ctx, organizationID)
 }

@@ -348,6 +348,19 @@ func (s Arrivals) Arrival(ctx context.Context, id string) (*move.Move, error) {
 	return &found[0], nil
 }
 
+// LatestArrival implements [move.Arrivals].
+func (s Arrivals) LatestArrival(ctx context.Context, organizationID int64) (move.Move, error) {
+	found, err := readMoves(ctx, s.Pool, `organization_id = $1 AND arrival ORDER BY started_at DESC LIMIT 1`,
+		organizationID)
+	if err == nil && len(found) == 0 {
+		err = fault.New(errcode.NotFound, "organization %d was never moved to this cell", organizationID)
+	}
+	if err != nil {
+		return move.Move{}, err
+	}
+	return found[0], nil
+}
+
 // OpenArrival opens the organization here, unless it is open. Fault failed_precondition for a move that was canceled.
 func (s Arrivals) OpenArrival(ctx context.Context, m move.Move) error {
 	return s.end(ctx, m, `UPDATE moves SET phase = 'open' WHERE id = $1 AND arrival AND phase = 'arriving'`, move.Open)
@@ -366,16 +379,17 @@ func (s Arrivals) end(ctx context.Context, m move.Move, update string, phase mov
 		if err != nil || tag.RowsAffected() == 1 {
 			return err //nolint:wrapcheck // wrapped by locked
 		}
-		var later bool
-		const read = `SELECT EXISTS (SELECT FROM moves WHERE id = $1 AND arrival AND phase IN ($2, 'done'))`
-		if err := tx.QueryRow(ctx, read, m.ID, phase).Scan(&later); err != nil {
-			return fmt.Errorf("read move %s: %w", m.ID, err)
+		known, err := readMoves(ctx, tx, `id = $1 AND arrival`, m.ID)
+		switch {
+		case err != nil:
+			return err
+		case len(known) == 1 && (known[0].Phase == phase || known[0].Phase == move.Done):
+			return nil
+		case len(known) == 1 && known[0].Phase == move.Canceled:
+			return move.ErrArrivalCanceled(m.ID)
+		default:
+			return fault.New(errcode.FailedPrecondition, "move %s cannot become %s in this cell: it did not begin", m.ID, phase)
 		}
-		if !later {
-			return fault.New(errcode.FailedPrecondition,
-				"move %s cannot become %s in this cell: it was canceled, or did not begin", m.ID, phase)
-		}
-		return nil
 	})
 }
 

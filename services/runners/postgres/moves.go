@@ -49,6 +49,20 @@ func (s Moves) Departures(ctx context.Context) ([]move.Move, error) {
 	return readMoves(ctx, s.Pool, `NOT arrival AND ended_at IS NULL ORDER BY started_at, id`)
 }
 
+// Ended implements [move.Store].
+func (s Moves) Ended(ctx context.Context) ([]move.Move, error) {
+	return readMoves(ctx, s.Pool, `NOT arrival AND ended_at IS NOT NULL AND tokens IS NOT NULL ORDER BY started_at, id`)
+}
+
+// ForgetTokens implements [move.Store].
+func (s Moves) ForgetTokens(ctx context.Context, m move.Move) error {
+	_, err := s.Pool.Exec(ctx, `UPDATE moves SET tokens = NULL WHERE id = $1 AND ended_at IS NOT NULL`, m.ID)
+	if err != nil {
+		return postgres.Unavailable(ctx, fmt.Errorf("erase the tokens of move %s: %w", m.ID, err))
+	}
+	return nil
+}
+
 // maxMoves is how many moves a list has at most.
 const maxMoves = 500
 
@@ -89,11 +103,7 @@ func (s Moves) Returned(ctx context.Context) ([]int64, error) {
 // Begin stores a new move and the tokens for it. For one that goes on to the same cell, it replaces the tokens. Faults:
 // failed_precondition for another move that goes on, organization_moving for an organization that is elsewhere.
 func (s Moves) Begin(ctx context.Context, m move.Move, tokens move.Tokens) (move.Move, error) {
-	box, err := s.seal(m.OrganizationID, tokens)
-	if err != nil {
-		return m, err
-	}
-	err = postgres.InTx(ctx, s.Pool, func(tx pgx.Tx) error {
+	err := postgres.InTx(ctx, s.Pool, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, lockOrganization, m.OrganizationID); err != nil {
 			return fmt.Errorf("lock organization %d: %w", m.OrganizationID, err)
 		}
@@ -102,14 +112,13 @@ func (s Moves) Begin(ctx context.Context, m move.Move, tokens move.Tokens) (move
 		case err != nil:
 			return err
 		case len(goingOn) == 0:
-			if m, err = insertDeparture(ctx, tx, m, box); err != nil {
+			if m, err = s.insertDeparture(ctx, tx, m, tokens); err != nil {
 				return err
 			}
 		case !goingOn[0].Arrival && goingOn[0].Cell == m.Cell:
 			m = goingOn[0]
-			const replace = `UPDATE moves SET tokens = $2 WHERE id = $1`
-			if _, err := tx.Exec(ctx, replace, m.ID, box); err != nil {
-				return fmt.Errorf("replace the tokens of move %s: %w", m.ID, err)
+			if err := s.replaceTokens(ctx, tx, m, tokens); err != nil {
+				return err
 			}
 		default:
 			return errOtherMove(goingOn[0])
@@ -129,11 +138,15 @@ func errOtherMove(m move.Move) error {
 }
 
 // insertDeparture stores a new move of an organization that is locked.
-func insertDeparture(ctx context.Context, tx pgx.Tx, m move.Move, box []byte) (move.Move, error) {
+func (s Moves) insertDeparture(ctx context.Context, tx pgx.Tx, m move.Move, tokens move.Tokens) (move.Move, error) {
+	box, err := s.seal(m.OrganizationID, tokens)
+	if err != nil {
+		return m, err
+	}
 	if err := shareOpen(ctx, tx, Owner{OrganizationID: m.OrganizationID}); err != nil {
 		return m, err
 	}
-	err := tx.QueryRow(ctx, `
+	err = tx.QueryRow(ctx, `
 		INSERT INTO moves (id, organization_id, arrival, cell, url, number, phase, tokens, started_by, started_at, cancel_at)
 		SELECT $1, $2, false, $3, $4, coalesce(max(number), 0) + 1, $5, $6, $7, $8, $9
 		FROM moves WHERE organization_id = $2 AND phase <> 'canceled' RETURNING number`,
@@ -142,6 +155,29 @@ func insertDeparture(ctx context.Context, tx pgx.Tx, m move.Move, box []byte) (m
 		return m, fmt.Errorf("store move %s: %w", m.ID, err)
 	}
 	return m, nil
+}
+
+// replaceTokens gives a move that goes on new tokens. It keeps those of the source, to revoke them at the end.
+func (s Moves) replaceTokens(ctx context.Context, tx pgx.Tx, m move.Move, tokens move.Tokens) error {
+	before, err := s.readTokens(ctx, tx, m)
+	switch {
+	case fault.Is(err, errcode.Unauthenticated): // of another key: nobody can read them
+	case err != nil:
+		return err
+	case before.Source != tokens.Source:
+		tokens.Replaced = append(before.Replaced, before.Source)
+		tokens.Replaced = tokens.Replaced[max(0, len(tokens.Replaced)-move.MaxReplaced):]
+	default:
+		tokens.Replaced = before.Replaced
+	}
+	box, err := s.seal(m.OrganizationID, tokens)
+	if err != nil {
+		return err
+	}
+	if _, err := tx.Exec(ctx, `UPDATE moves SET tokens = $2 WHERE id = $1`, m.ID, box); err != nil {
+		return fmt.Errorf("replace the tokens of move %s: %w", m.ID, err)
+	}
+	return nil
 }
 
 func notifyMoves(ctx context.Context, tx pgx.Tx) error {
@@ -156,7 +192,7 @@ func (s Moves) Change(ctx context.Context, m move.Move, from move.Phase) (bool, 
 	changed := false
 	err := postgres.InTx(ctx, s.Pool, func(tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, `
-			UPDATE moves SET phase = $3, message = $4, ended_at = $5, tokens = CASE WHEN $5::timestamptz IS NULL THEN tokens END
+			UPDATE moves SET phase = $3, message = $4, ended_at = $5
 			WHERE id = $1 AND phase = $2 AND NOT arrival`, m.ID, from, m.Phase, m.Message, nullable(m.EndedAt))
 		if err != nil {
 			return fmt.Errorf("change move %s: %w", m.ID, err)
@@ -179,12 +215,16 @@ func (s Moves) Change(ctx context.Context, m move.Move, from move.Phase) (bool, 
 // Names of sealed values.
 const sourceToken, targetToken = "source", "target"
 
+func replacedToken(i int) string { return fmt.Sprintf("replaced_%d", i) }
+
 func tokensLabel(organizationID int64) string { return fmt.Sprintf("move_tokens/%d", organizationID) }
 
 func (s Moves) seal(organizationID int64, tokens move.Tokens) ([]byte, error) {
-	box, err := seal.Values{
-		sourceToken: seal.NewValue(tokens.Source), targetToken: seal.NewValue(tokens.Target),
-	}.Seal(tokensLabel(organizationID), s.Key.Public(), s.Key)
+	values := seal.Values{sourceToken: seal.NewValue(tokens.Source), targetToken: seal.NewValue(tokens.Target)}
+	for i, token := range tokens.Replaced {
+		values[replacedToken(i)] = seal.NewValue(token)
+	}
+	box, err := values.Seal(tokensLabel(organizationID), s.Key.Public(), s.Key)
 	if err != nil {
 		return nil, fmt.Errorf("seal the tokens of a move: %w", err)
 	}
@@ -193,12 +233,18 @@ func (s Moves) seal(organizationID int64, tokens move.Tokens) ([]byte, error) {
 
 // Tokens implements [move.Store].
 func (s Moves) Tokens(ctx context.Context, m move.Move) (move.Tokens, error) {
-	var box []byte
-	err := s.Pool.QueryRow(ctx, `SELECT tokens FROM moves WHERE id = $1`, m.ID).Scan(&box)
+	return s.readTokens(ctx, s.Pool, m)
+}
+
+func (s Moves) readTokens(ctx context.Context, db Querier, m move.Move) (move.Tokens, error) {
+	boxes, err := collect(ctx, db, "moves", pgx.RowTo[[]byte], `SELECT tokens FROM moves WHERE id = $1`, m.ID)
 	if err != nil {
-		return move.Tokens{}, postgres.Unavailable(ctx, fmt.Errorf("read the tokens of move %s: %w", m.ID, err))
+		return move.Tokens{}, err
 	}
-	values, err := seal.OpenValues(box, tokensLabel(m.OrganizationID), s.Key.Public(), s.Key)
+	if len(boxes) == 0 {
+		return move.Tokens{}, fault.New(errcode.NotFound, "move %s does not exist", m.ID)
+	}
+	values, err := seal.OpenValues(boxes[0], tokensLabel(m.OrganizationID), s.Key.Public(), s.Key)
 	if errors.Is(err, seal.ErrNotOpened) {
 		return move.Tokens{}, fault.Wrap(err, errcode.Unauthenticated,
 			"the tokens of the move cannot be read with the key in signing.key_file")
@@ -206,7 +252,13 @@ func (s Moves) Tokens(ctx context.Context, m move.Move) (move.Tokens, error) {
 	if err != nil {
 		return move.Tokens{}, fmt.Errorf("open the tokens of move %s: %w", m.ID, err)
 	}
-	return move.Tokens{Source: values[sourceToken].Reveal(), Target: values[targetToken].Reveal()}, nil
+	tokens := move.Tokens{Source: values[sourceToken].Reveal(), Target: values[targetToken].Reveal()}
+	for i := range len(values) {
+		if token, found := values[replacedToken(i)]; found {
+			tokens.Replaced = append(tokens.Replaced, token.Reveal())
+		}
+	}
+	return tokens, nil
 }
 
 // maxWaiting is how many jobs a report is about at most.

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"lockstep.internal/services/runners/job"
+	"lockstep.internal/services/runners/move"
 	"lockstep.internal/services/runners/pipeline"
 	"lockstep.internal/services/runners/schedule"
 	"lockstep.internal/services/runners/trace"
@@ -62,6 +63,15 @@ func (v Views) Attempts(ctx context.Context, pipelineID int64) ([]schedule.Attem
 // Job returns a job; nil if there is none.
 func (v Views) Job(ctx context.Context, id int64) (*job.Job, error) {
 	found, err := ReadJobs(ctx, v.Pool, id)
+	if err != nil || len(found) == 0 {
+		return nil, err
+	}
+	return &found[0], nil
+}
+
+// LatestMove returns the move that tells in which cell an organization is; nil if it was never moved.
+func (v Views) LatestMove(ctx context.Context, organizationID int64) (*move.Move, error) {
+	found, err := readMoves(ctx, v.Pool, `organization_id = $1 AND `+latest, organizationID)
 	if err != nil || len(found) == 0 {
 		return nil, err
 	}

@@ -37,13 +37,36 @@ func authorized[T any](message *T, token string) *connect.Request[T] {
 // State is the state service of this cell. It is a [move.State].
 type State struct {
 	client statev1connect.MoveServiceClient
+	tokens statev1connect.TokenServiceClient
 }
 
 var _ move.State = State{}
 
 // NewState returns a client of the state service at a URL. The client has no timeout of its own.
 func NewState(client connect.HTTPClient, url string) State {
-	return State{statev1connect.NewMoveServiceClient(client, url, options())}
+	return State{
+		statev1connect.NewMoveServiceClient(client, url, options()),
+		statev1connect.NewTokenServiceClient(client, url, options()),
+	}
+}
+
+// Check implements [move.Directory].
+func (s State) Check(ctx context.Context, token string, organizationID int64) (*statev1.CheckMoveResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, shortTimeout)
+	defer cancel()
+	response, err := s.client.CheckMove(ctx, authorized(&statev1.CheckMoveRequest{OrganizationId: organizationID}, token))
+	if err != nil {
+		return nil, err
+	}
+	return response.Msg, nil
+}
+
+// Revoke implements [move.State].
+func (s State) Revoke(ctx context.Context, token string) error {
+	ctx, cancel := context.WithTimeout(ctx, shortTimeout)
+	defer cancel()
+	_, err := s.tokens.RevokeToken(ctx, authorized(&statev1.RevokeTokenRequest{Own: true}, token))
+	return err
 }
 
 // Begin implements [move.State].

@@ -13,6 +13,19 @@ import (
 	"lockstep.internal/services/state/postgres"
 )
 
+// CheckMove returns what an organization has that cannot move.
+func (d *Directory) CheckMove(ctx context.Context, organizationID int64) (contents move.Contents, err error) {
+	err = libpostgres.InTx(ctx, d.DB, func(tx pgx.Tx) error {
+		o, err := d.LockOrganization(ctx, tx, organizationID)
+		if err != nil {
+			return err
+		}
+		contents, err = d.ContentsOf(ctx, tx, o.ID)
+		return err
+	})
+	return contents, err
+}
+
 // BeginMove begins to move an organization to another cell. From its commit on, the organization cannot be changed. It
 // returns the move, also if it has begun before.
 func (d *Directory) BeginMove(ctx context.Context, m move.Move) (move.Move, error) {

@@ -35,6 +35,25 @@ const (
 	maxAccessChanges = move.MaxRecords
 )
 
+func (s *moveService) CheckMove(
+	ctx context.Context,
+	r *connect.Request[statev1.CheckMoveRequest],
+) (*connect.Response[statev1.CheckMoveResponse], error) {
+	if err := id("organization_id", r.Msg.GetOrganizationId()); err != nil {
+		return nil, err
+	}
+	if err := s.administer(ctx); err != nil {
+		return nil, err
+	}
+	contents, err := s.directory.CheckMove(ctx, r.Msg.GetOrganizationId())
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&statev1.CheckMoveResponse{
+		Agents: int64(contents.Agents), Workspaces: int64(contents.Workspaces),
+	}), nil
+}
+
 func (s *moveService) BeginMove(
 	ctx context.Context,
 	r *connect.Request[statev1.BeginMoveRequest],

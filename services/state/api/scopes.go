@@ -33,6 +33,7 @@ func Scopes() libaccess.Scopes {
 		statev1connect.DirectoryServiceWhoAmIProcedure:             libaccess.ScopeRead,
 
 		statev1connect.MoveServiceBeginMoveProcedure:          libaccess.ScopeAdmin,
+		statev1connect.MoveServiceCheckMoveProcedure:          libaccess.ScopeRead,
 		statev1connect.MoveServiceEndMoveProcedure:            libaccess.ScopeAdmin,
 		statev1connect.MoveServiceExportOrganizationProcedure: libaccess.ScopeAdmin,
 		statev1connect.MoveServiceGetMoveProcedure:            libaccess.ScopeRead,

@@ -104,10 +104,18 @@ func (s *tokenService) RevokeToken(
 	ctx context.Context,
 	r *connect.Request[statev1.RevokeTokenRequest],
 ) (*connect.Response[statev1.RevokeTokenResponse], error) {
-	if err := id("id", r.Msg.GetId()); err != nil {
-		return nil, err
+	tokenID := r.Msg.GetId()
+	switch {
+	case !r.Msg.GetOwn():
+		if err := id("id", tokenID); err != nil {
+			return nil, err
+		}
+	case tokenID != 0:
+		return nil, fault.New(errcode.InvalidArgument, "id and own are set: choose one").With("field", "own")
+	default:
+		tokenID = sessionOf(ctx).token.ID
 	}
-	t, err := s.directory.Token(ctx, r.Msg.GetId())
+	t, err := s.directory.Token(ctx, tokenID)
 	if err != nil {
 		return nil, err
 	}

@@ -14,6 +14,7 @@ import (
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/services/state/admin"
 	"lockstep.internal/services/state/directory"
+	"lockstep.internal/services/state/move"
 	"lockstep.internal/services/state/workspace"
 )
 
@@ -26,6 +27,9 @@ func TestOrganizationWithAgentsOrWorkspacesStays(t *testing.T) {
 		return err
 	}
 	require.ErrorContains(t, begin(), "organization o (1) has 2 agents and 1 workspaces, which cannot move")
+	contents, err := b.directory().CheckMove(t.Context(), 1)
+	require.NoError(t, err)
+	require.Equal(t, move.Contents{Agents: 2, Workspaces: 1}, contents)
 	for _, id := range []int64{7, 8} {
 		_, err := b.directory().RevokeAgent(t.Context(), id)
 		require.NoError(t, err)
@@ -34,7 +38,7 @@ func TestOrganizationWithAgentsOrWorkspacesStays(t *testing.T) {
 	require.Equal(t, directory.ResidenceHere, b.residence(1).Residence, "a refused begin changes nothing")
 	b.save(w.ID, func(w *workspace.Workspace) { w.DesiredState = workspace.DesiredTerminated })
 	require.NoError(t, begin())
-	_, err := b.insert(workspace.Creation{Name: "late"})
+	_, err = b.insert(workspace.Creation{Name: "late"})
 	require.Equal(t, errcode.OrganizationMoving, fault.CodeOf(err), "%v", err)
 }
 

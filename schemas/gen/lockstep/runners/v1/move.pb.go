@@ -246,7 +246,9 @@ type ReportMoveRequest struct {
 	ToCell string `protobuf:"bytes,2,opt,name=to_cell,json=toCell,proto3" json:"to_cell,omitempty"`
 	ToUrl  string `protobuf:"bytes,3,opt,name=to_url,json=toUrl,proto3" json:"to_url,omitempty"`
 	// Personal access token of an administrator of the target, with the scope admin.
-	ToToken       string `protobuf:"bytes,4,opt,name=to_token,json=toToken,proto3" json:"to_token,omitempty"`
+	ToToken string `protobuf:"bytes,4,opt,name=to_token,json=toToken,proto3" json:"to_token,omitempty"`
+	// Personal access token of an administrator of this cell, with the scope admin.
+	Token         string `protobuf:"bytes,5,opt,name=token,proto3" json:"token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -309,6 +311,13 @@ func (x *ReportMoveRequest) GetToToken() string {
 	return ""
 }
 
+func (x *ReportMoveRequest) GetToken() string {
+	if x != nil {
+		return x.Token
+	}
+	return ""
+}
+
 type ReportMoveResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Jobs that wait and that no runner of the target would ever take; the first 100, and the number of all.
@@ -323,6 +332,9 @@ type ReportMoveResponse struct {
 	Runners       int64 `protobuf:"varint,7,opt,name=runners,proto3" json:"runners,omitempty"`
 	Artifacts     int64 `protobuf:"varint,8,opt,name=artifacts,proto3" json:"artifacts,omitempty"`
 	ArtifactBytes int64 `protobuf:"varint,9,opt,name=artifact_bytes,json=artifactBytes,proto3" json:"artifact_bytes,omitempty"`
+	// What the organization has that cannot move. A move with any is refused.
+	Agents        int64 `protobuf:"varint,10,opt,name=agents,proto3" json:"agents,omitempty"`
+	Workspaces    int64 `protobuf:"varint,11,opt,name=workspaces,proto3" json:"workspaces,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -420,6 +432,20 @@ func (x *ReportMoveResponse) GetArtifactBytes() int64 {
 	return 0
 }
 
+func (x *ReportMoveResponse) GetAgents() int64 {
+	if x != nil {
+		return x.Agents
+	}
+	return 0
+}
+
+func (x *ReportMoveResponse) GetWorkspaces() int64 {
+	if x != nil {
+		return x.Workspaces
+	}
+	return 0
+}
+
 // UnservedJob is a job that no runner of the target takes.
 type UnservedJob struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -487,7 +513,7 @@ type StartMoveRequest struct {
 	ToCell         string                 `protobuf:"bytes,2,opt,name=to_cell,json=toCell,proto3" json:"to_cell,omitempty"`
 	ToUrl          string                 `protobuf:"bytes,3,opt,name=to_url,json=toUrl,proto3" json:"to_url,omitempty"`
 	// Personal access tokens of administrators of this cell and of the target, with the scope admin. They are stored sealed
-	// until the end of the move.
+	// until the end of the move, which revokes the first one: create it for the move.
 	Token         string `protobuf:"bytes,4,opt,name=token,proto3" json:"token,omitempty"`
 	ToToken       string `protobuf:"bytes,5,opt,name=to_token,json=toToken,proto3" json:"to_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -859,6 +885,103 @@ func (x *CancelMoveResponse) GetMove() *Move {
 	return nil
 }
 
+type CancelArrivalRequest struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	OrganizationId int64                  `protobuf:"varint,1,opt,name=organization_id,json=organizationId,proto3" json:"organization_id,omitempty"`
+	// Personal access token of an administrator of this cell, with the scope admin.
+	Token         string `protobuf:"bytes,2,opt,name=token,proto3" json:"token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CancelArrivalRequest) Reset() {
+	*x = CancelArrivalRequest{}
+	mi := &file_lockstep_runners_v1_move_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CancelArrivalRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CancelArrivalRequest) ProtoMessage() {}
+
+func (x *CancelArrivalRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_runners_v1_move_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CancelArrivalRequest.ProtoReflect.Descriptor instead.
+func (*CancelArrivalRequest) Descriptor() ([]byte, []int) {
+	return file_lockstep_runners_v1_move_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *CancelArrivalRequest) GetOrganizationId() int64 {
+	if x != nil {
+		return x.OrganizationId
+	}
+	return 0
+}
+
+func (x *CancelArrivalRequest) GetToken() string {
+	if x != nil {
+		return x.Token
+	}
+	return ""
+}
+
+type CancelArrivalResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Move          *Move                  `protobuf:"bytes,1,opt,name=move,proto3" json:"move,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CancelArrivalResponse) Reset() {
+	*x = CancelArrivalResponse{}
+	mi := &file_lockstep_runners_v1_move_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CancelArrivalResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CancelArrivalResponse) ProtoMessage() {}
+
+func (x *CancelArrivalResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_runners_v1_move_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CancelArrivalResponse.ProtoReflect.Descriptor instead.
+func (*CancelArrivalResponse) Descriptor() ([]byte, []int) {
+	return file_lockstep_runners_v1_move_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *CancelArrivalResponse) GetMove() *Move {
+	if x != nil {
+		return x.Move
+	}
+	return nil
+}
+
 type DescribeCellRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -867,7 +990,7 @@ type DescribeCellRequest struct {
 
 func (x *DescribeCellRequest) Reset() {
 	*x = DescribeCellRequest{}
-	mi := &file_lockstep_runners_v1_move_proto_msgTypes[12]
+	mi := &file_lockstep_runners_v1_move_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -879,7 +1002,7 @@ func (x *DescribeCellRequest) String() string {
 func (*DescribeCellRequest) ProtoMessage() {}
 
 func (x *DescribeCellRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_runners_v1_move_proto_msgTypes[12]
+	mi := &file_lockstep_runners_v1_move_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -892,7 +1015,7 @@ func (x *DescribeCellRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeCellRequest.ProtoReflect.Descriptor instead.
 func (*DescribeCellRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_runners_v1_move_proto_rawDescGZIP(), []int{12}
+	return file_lockstep_runners_v1_move_proto_rawDescGZIP(), []int{14}
 }
 
 type DescribeCellResponse struct {
@@ -906,7 +1029,7 @@ type DescribeCellResponse struct {
 
 func (x *DescribeCellResponse) Reset() {
 	*x = DescribeCellResponse{}
-	mi := &file_lockstep_runners_v1_move_proto_msgTypes[13]
+	mi := &file_lockstep_runners_v1_move_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -918,7 +1041,7 @@ func (x *DescribeCellResponse) String() string {
 func (*DescribeCellResponse) ProtoMessage() {}
 
 func (x *DescribeCellResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_runners_v1_move_proto_msgTypes[13]
+	mi := &file_lockstep_runners_v1_move_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -931,7 +1054,7 @@ func (x *DescribeCellResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeCellResponse.ProtoReflect.Descriptor instead.
 func (*DescribeCellResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_runners_v1_move_proto_rawDescGZIP(), []int{13}
+	return file_lockstep_runners_v1_move_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *DescribeCellResponse) GetCell() string {
@@ -959,7 +1082,7 @@ type MovedRow struct {
 
 func (x *MovedRow) Reset() {
 	*x = MovedRow{}
-	mi := &file_lockstep_runners_v1_move_proto_msgTypes[14]
+	mi := &file_lockstep_runners_v1_move_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -971,7 +1094,7 @@ func (x *MovedRow) String() string {
 func (*MovedRow) ProtoMessage() {}
 
 func (x *MovedRow) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_runners_v1_move_proto_msgTypes[14]
+	mi := &file_lockstep_runners_v1_move_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -984,7 +1107,7 @@ func (x *MovedRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MovedRow.ProtoReflect.Descriptor instead.
 func (*MovedRow) Descriptor() ([]byte, []int) {
-	return file_lockstep_runners_v1_move_proto_rawDescGZIP(), []int{14}
+	return file_lockstep_runners_v1_move_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *MovedRow) GetTable() string {
@@ -1015,7 +1138,7 @@ type MovedArrival struct {
 
 func (x *MovedArrival) Reset() {
 	*x = MovedArrival{}
-	mi := &file_lockstep_runners_v1_move_proto_msgTypes[15]
+	mi := &file_lockstep_runners_v1_move_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1027,7 +1150,7 @@ func (x *MovedArrival) String() string {
 func (*MovedArrival) ProtoMessage() {}
 
 func (x *MovedArrival) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_runners_v1_move_proto_msgTypes[15]
+	mi := &file_lockstep_runners_v1_move_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1040,7 +1163,7 @@ func (x *MovedArrival) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MovedArrival.ProtoReflect.Descriptor instead.
 func (*MovedArrival) Descriptor() ([]byte, []int) {
-	return file_lockstep_runners_v1_move_proto_rawDescGZIP(), []int{15}
+	return file_lockstep_runners_v1_move_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *MovedArrival) GetMoveId() string {
@@ -1087,7 +1210,7 @@ type BeginArrivalRequest struct {
 
 func (x *BeginArrivalRequest) Reset() {
 	*x = BeginArrivalRequest{}
-	mi := &file_lockstep_runners_v1_move_proto_msgTypes[16]
+	mi := &file_lockstep_runners_v1_move_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1099,7 +1222,7 @@ func (x *BeginArrivalRequest) String() string {
 func (*BeginArrivalRequest) ProtoMessage() {}
 
 func (x *BeginArrivalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_runners_v1_move_proto_msgTypes[16]
+	mi := &file_lockstep_runners_v1_move_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1112,7 +1235,7 @@ func (x *BeginArrivalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginArrivalRequest.ProtoReflect.Descriptor instead.
 func (*BeginArrivalRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_runners_v1_move_proto_rawDescGZIP(), []int{16}
+	return file_lockstep_runners_v1_move_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *BeginArrivalRequest) GetArrival() *MovedArrival {
@@ -1151,7 +1274,7 @@ type BeginArrivalResponse struct {
 
 func (x *BeginArrivalResponse) Reset() {
 	*x = BeginArrivalResponse{}
-	mi := &file_lockstep_runners_v1_move_proto_msgTypes[17]
+	mi := &file_lockstep_runners_v1_move_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1163,7 +1286,7 @@ func (x *BeginArrivalResponse) String() string {
 func (*BeginArrivalResponse) ProtoMessage() {}
 
 func (x *BeginArrivalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_runners_v1_move_proto_msgTypes[17]
+	mi := &file_lockstep_runners_v1_move_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1176,7 +1299,7 @@ func (x *BeginArrivalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginArrivalResponse.ProtoReflect.Descriptor instead.
 func (*BeginArrivalResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_runners_v1_move_proto_rawDescGZIP(), []int{17}
+	return file_lockstep_runners_v1_move_proto_rawDescGZIP(), []int{19}
 }
 
 type OpenArrivalRequest struct {
@@ -1188,7 +1311,7 @@ type OpenArrivalRequest struct {
 
 func (x *OpenArrivalRequest) Reset() {
 	*x = OpenArrivalRequest{}
-	mi := &file_lockstep_runners_v1_move_proto_msgTypes[18]
+	mi := &file_lockstep_runners_v1_move_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1200,7 +1323,7 @@ func (x *OpenArrivalRequest) String() string {
 func (*OpenArrivalRequest) ProtoMessage() {}
 
 func (x *OpenArrivalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_runners_v1_move_proto_msgTypes[18]
+	mi := &file_lockstep_runners_v1_move_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1213,7 +1336,7 @@ func (x *OpenArrivalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenArrivalRequest.ProtoReflect.Descriptor instead.
 func (*OpenArrivalRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_runners_v1_move_proto_rawDescGZIP(), []int{18}
+	return file_lockstep_runners_v1_move_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *OpenArrivalRequest) GetMoveId() string {
@@ -1231,7 +1354,7 @@ type OpenArrivalResponse struct {
 
 func (x *OpenArrivalResponse) Reset() {
 	*x = OpenArrivalResponse{}
-	mi := &file_lockstep_runners_v1_move_proto_msgTypes[19]
+	mi := &file_lockstep_runners_v1_move_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1243,7 +1366,7 @@ func (x *OpenArrivalResponse) String() string {
 func (*OpenArrivalResponse) ProtoMessage() {}
 
 func (x *OpenArrivalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_runners_v1_move_proto_msgTypes[19]
+	mi := &file_lockstep_runners_v1_move_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1256,7 +1379,7 @@ func (x *OpenArrivalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenArrivalResponse.ProtoReflect.Descriptor instead.
 func (*OpenArrivalResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_runners_v1_move_proto_rawDescGZIP(), []int{19}
+	return file_lockstep_runners_v1_move_proto_rawDescGZIP(), []int{21}
 }
 
 type StoreArtifactRequest struct {
@@ -1275,7 +1398,7 @@ type StoreArtifactRequest struct {
 
 func (x *StoreArtifactRequest) Reset() {
 	*x = StoreArtifactRequest{}
-	mi := &file_lockstep_runners_v1_move_proto_msgTypes[20]
+	mi := &file_lockstep_runners_v1_move_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1287,7 +1410,7 @@ func (x *StoreArtifactRequest) String() string {
 func (*StoreArtifactRequest) ProtoMessage() {}
 
 func (x *StoreArtifactRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_runners_v1_move_proto_msgTypes[20]
+	mi := &file_lockstep_runners_v1_move_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1300,7 +1423,7 @@ func (x *StoreArtifactRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreArtifactRequest.ProtoReflect.Descriptor instead.
 func (*StoreArtifactRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_runners_v1_move_proto_rawDescGZIP(), []int{20}
+	return file_lockstep_runners_v1_move_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *StoreArtifactRequest) GetMoveId() string {
@@ -1355,7 +1478,7 @@ type StoreArtifactResponse struct {
 
 func (x *StoreArtifactResponse) Reset() {
 	*x = StoreArtifactResponse{}
-	mi := &file_lockstep_runners_v1_move_proto_msgTypes[21]
+	mi := &file_lockstep_runners_v1_move_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1367,7 +1490,7 @@ func (x *StoreArtifactResponse) String() string {
 func (*StoreArtifactResponse) ProtoMessage() {}
 
 func (x *StoreArtifactResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_runners_v1_move_proto_msgTypes[21]
+	mi := &file_lockstep_runners_v1_move_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1380,7 +1503,7 @@ func (x *StoreArtifactResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreArtifactResponse.ProtoReflect.Descriptor instead.
 func (*StoreArtifactResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_runners_v1_move_proto_rawDescGZIP(), []int{21}
+	return file_lockstep_runners_v1_move_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *StoreArtifactResponse) GetObject() string {
@@ -1406,7 +1529,7 @@ type StorePipelineRequest struct {
 
 func (x *StorePipelineRequest) Reset() {
 	*x = StorePipelineRequest{}
-	mi := &file_lockstep_runners_v1_move_proto_msgTypes[22]
+	mi := &file_lockstep_runners_v1_move_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1418,7 +1541,7 @@ func (x *StorePipelineRequest) String() string {
 func (*StorePipelineRequest) ProtoMessage() {}
 
 func (x *StorePipelineRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_runners_v1_move_proto_msgTypes[22]
+	mi := &file_lockstep_runners_v1_move_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1431,7 +1554,7 @@ func (x *StorePipelineRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StorePipelineRequest.ProtoReflect.Descriptor instead.
 func (*StorePipelineRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_runners_v1_move_proto_rawDescGZIP(), []int{22}
+	return file_lockstep_runners_v1_move_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *StorePipelineRequest) GetMoveId() string {
@@ -1482,7 +1605,7 @@ type MovedTracePart struct {
 
 func (x *MovedTracePart) Reset() {
 	*x = MovedTracePart{}
-	mi := &file_lockstep_runners_v1_move_proto_msgTypes[23]
+	mi := &file_lockstep_runners_v1_move_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1494,7 +1617,7 @@ func (x *MovedTracePart) String() string {
 func (*MovedTracePart) ProtoMessage() {}
 
 func (x *MovedTracePart) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_runners_v1_move_proto_msgTypes[23]
+	mi := &file_lockstep_runners_v1_move_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1507,7 +1630,7 @@ func (x *MovedTracePart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MovedTracePart.ProtoReflect.Descriptor instead.
 func (*MovedTracePart) Descriptor() ([]byte, []int) {
-	return file_lockstep_runners_v1_move_proto_rawDescGZIP(), []int{23}
+	return file_lockstep_runners_v1_move_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *MovedTracePart) GetJobId() int64 {
@@ -1546,7 +1669,7 @@ type StorePipelineResponse struct {
 
 func (x *StorePipelineResponse) Reset() {
 	*x = StorePipelineResponse{}
-	mi := &file_lockstep_runners_v1_move_proto_msgTypes[24]
+	mi := &file_lockstep_runners_v1_move_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1558,7 +1681,7 @@ func (x *StorePipelineResponse) String() string {
 func (*StorePipelineResponse) ProtoMessage() {}
 
 func (x *StorePipelineResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_runners_v1_move_proto_msgTypes[24]
+	mi := &file_lockstep_runners_v1_move_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1571,7 +1694,7 @@ func (x *StorePipelineResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StorePipelineResponse.ProtoReflect.Descriptor instead.
 func (*StorePipelineResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_runners_v1_move_proto_rawDescGZIP(), []int{24}
+	return file_lockstep_runners_v1_move_proto_rawDescGZIP(), []int{26}
 }
 
 type EndArrivalRequest struct {
@@ -1588,7 +1711,7 @@ type EndArrivalRequest struct {
 
 func (x *EndArrivalRequest) Reset() {
 	*x = EndArrivalRequest{}
-	mi := &file_lockstep_runners_v1_move_proto_msgTypes[25]
+	mi := &file_lockstep_runners_v1_move_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1600,7 +1723,7 @@ func (x *EndArrivalRequest) String() string {
 func (*EndArrivalRequest) ProtoMessage() {}
 
 func (x *EndArrivalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_runners_v1_move_proto_msgTypes[25]
+	mi := &file_lockstep_runners_v1_move_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1613,7 +1736,7 @@ func (x *EndArrivalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndArrivalRequest.ProtoReflect.Descriptor instead.
 func (*EndArrivalRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_runners_v1_move_proto_rawDescGZIP(), []int{25}
+	return file_lockstep_runners_v1_move_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *EndArrivalRequest) GetMoveId() string {
@@ -1659,7 +1782,7 @@ type EndArrivalResponse struct {
 
 func (x *EndArrivalResponse) Reset() {
 	*x = EndArrivalResponse{}
-	mi := &file_lockstep_runners_v1_move_proto_msgTypes[26]
+	mi := &file_lockstep_runners_v1_move_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1671,7 +1794,7 @@ func (x *EndArrivalResponse) String() string {
 func (*EndArrivalResponse) ProtoMessage() {}
 
 func (x *EndArrivalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_runners_v1_move_proto_msgTypes[26]
+	mi := &file_lockstep_runners_v1_move_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1684,7 +1807,7 @@ func (x *EndArrivalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndArrivalResponse.ProtoReflect.Descriptor instead.
 func (*EndArrivalResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_runners_v1_move_proto_rawDescGZIP(), []int{26}
+	return file_lockstep_runners_v1_move_proto_rawDescGZIP(), []int{28}
 }
 
 var File_lockstep_runners_v1_move_proto protoreflect.FileDescriptor
@@ -1707,12 +1830,13 @@ const file_lockstep_runners_v1_move_proto_rawDesc = "" +
 	"started_at\x18\n" +
 	" \x01(\v2\x1a.google.protobuf.TimestampR\tstartedAt\x127\n" +
 	"\tcancel_at\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\bcancelAt\x125\n" +
-	"\bended_at\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\aendedAt\"\x87\x01\n" +
+	"\bended_at\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\aendedAt\"\x9d\x01\n" +
 	"\x11ReportMoveRequest\x12'\n" +
 	"\x0forganization_id\x18\x01 \x01(\x03R\x0eorganizationId\x12\x17\n" +
 	"\ato_cell\x18\x02 \x01(\tR\x06toCell\x12\x15\n" +
 	"\x06to_url\x18\x03 \x01(\tR\x05toUrl\x12\x19\n" +
-	"\bto_token\x18\x04 \x01(\tR\atoToken\"\xe8\x02\n" +
+	"\bto_token\x18\x04 \x01(\tR\atoToken\x12\x14\n" +
+	"\x05token\x18\x05 \x01(\tR\x05token\"\xa0\x03\n" +
 	"\x12ReportMoveResponse\x12E\n" +
 	"\runserved_jobs\x18\x01 \x03(\v2 .lockstep.runners.v1.UnservedJobR\funservedJobs\x12\x1a\n" +
 	"\bunserved\x18\x02 \x01(\x03R\bunserved\x12,\n" +
@@ -1722,7 +1846,12 @@ const file_lockstep_runners_v1_move_proto_rawDesc = "" +
 	"\tpipelines\x18\x06 \x01(\x03R\tpipelines\x12\x18\n" +
 	"\arunners\x18\a \x01(\x03R\arunners\x12\x1c\n" +
 	"\tartifacts\x18\b \x01(\x03R\tartifacts\x12%\n" +
-	"\x0eartifact_bytes\x18\t \x01(\x03R\rartifactBytes\"E\n" +
+	"\x0eartifact_bytes\x18\t \x01(\x03R\rartifactBytes\x12\x16\n" +
+	"\x06agents\x18\n" +
+	" \x01(\x03R\x06agents\x12\x1e\n" +
+	"\n" +
+	"workspaces\x18\v \x01(\x03R\n" +
+	"workspaces\"E\n" +
 	"\vUnservedJob\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
@@ -1745,6 +1874,11 @@ const file_lockstep_runners_v1_move_proto_rawDesc = "" +
 	"\x11CancelMoveRequest\x12'\n" +
 	"\x0forganization_id\x18\x01 \x01(\x03R\x0eorganizationId\"C\n" +
 	"\x12CancelMoveResponse\x12-\n" +
+	"\x04move\x18\x01 \x01(\v2\x19.lockstep.runners.v1.MoveR\x04move\"U\n" +
+	"\x14CancelArrivalRequest\x12'\n" +
+	"\x0forganization_id\x18\x01 \x01(\x03R\x0eorganizationId\x12\x14\n" +
+	"\x05token\x18\x02 \x01(\tR\x05token\"F\n" +
+	"\x15CancelArrivalResponse\x12-\n" +
 	"\x04move\x18\x01 \x01(\v2\x19.lockstep.runners.v1.MoveR\x04move\"\x15\n" +
 	"\x13DescribeCellRequest\"c\n" +
 	"\x14DescribeCellResponse\x12\x12\n" +
@@ -1809,7 +1943,7 @@ const file_lockstep_runners_v1_move_proto_rawDesc = "" +
 	"\x11MOVE_PHASE_ENDING\x10\x06\x12\x13\n" +
 	"\x0fMOVE_PHASE_DONE\x10\a\x12\x17\n" +
 	"\x13MOVE_PHASE_ARRIVING\x10\b\x12\x13\n" +
-	"\x0fMOVE_PHASE_OPEN\x10\t2\xd9\x03\n" +
+	"\x0fMOVE_PHASE_OPEN\x10\t2\xc1\x04\n" +
 	"\vMoveService\x12]\n" +
 	"\n" +
 	"ReportMove\x12&.lockstep.runners.v1.ReportMoveRequest\x1a'.lockstep.runners.v1.ReportMoveResponse\x12Z\n" +
@@ -1817,7 +1951,8 @@ const file_lockstep_runners_v1_move_proto_rawDesc = "" +
 	"\aGetMove\x12#.lockstep.runners.v1.GetMoveRequest\x1a$.lockstep.runners.v1.GetMoveResponse\x12Z\n" +
 	"\tListMoves\x12%.lockstep.runners.v1.ListMovesRequest\x1a&.lockstep.runners.v1.ListMovesResponse\x12]\n" +
 	"\n" +
-	"CancelMove\x12&.lockstep.runners.v1.CancelMoveRequest\x1a'.lockstep.runners.v1.CancelMoveResponse2\xf1\x04\n" +
+	"CancelMove\x12&.lockstep.runners.v1.CancelMoveRequest\x1a'.lockstep.runners.v1.CancelMoveResponse\x12f\n" +
+	"\rCancelArrival\x12).lockstep.runners.v1.CancelArrivalRequest\x1a*.lockstep.runners.v1.CancelArrivalResponse2\xf1\x04\n" +
 	"\x0eArrivalService\x12c\n" +
 	"\fDescribeCell\x12(.lockstep.runners.v1.DescribeCellRequest\x1a).lockstep.runners.v1.DescribeCellResponse\x12e\n" +
 	"\fBeginArrival\x12(.lockstep.runners.v1.BeginArrivalRequest\x1a).lockstep.runners.v1.BeginArrivalResponse(\x01\x12`\n" +
@@ -1840,7 +1975,7 @@ func file_lockstep_runners_v1_move_proto_rawDescGZIP() []byte {
 }
 
 var file_lockstep_runners_v1_move_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_lockstep_runners_v1_move_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_lockstep_runners_v1_move_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
 var file_lockstep_runners_v1_move_proto_goTypes = []any{
 	(MovePhase)(0),                // 0: lockstep.runners.v1.MovePhase
 	(*Move)(nil),                  // 1: lockstep.runners.v1.Move
@@ -1855,69 +1990,74 @@ var file_lockstep_runners_v1_move_proto_goTypes = []any{
 	(*ListMovesResponse)(nil),     // 10: lockstep.runners.v1.ListMovesResponse
 	(*CancelMoveRequest)(nil),     // 11: lockstep.runners.v1.CancelMoveRequest
 	(*CancelMoveResponse)(nil),    // 12: lockstep.runners.v1.CancelMoveResponse
-	(*DescribeCellRequest)(nil),   // 13: lockstep.runners.v1.DescribeCellRequest
-	(*DescribeCellResponse)(nil),  // 14: lockstep.runners.v1.DescribeCellResponse
-	(*MovedRow)(nil),              // 15: lockstep.runners.v1.MovedRow
-	(*MovedArrival)(nil),          // 16: lockstep.runners.v1.MovedArrival
-	(*BeginArrivalRequest)(nil),   // 17: lockstep.runners.v1.BeginArrivalRequest
-	(*BeginArrivalResponse)(nil),  // 18: lockstep.runners.v1.BeginArrivalResponse
-	(*OpenArrivalRequest)(nil),    // 19: lockstep.runners.v1.OpenArrivalRequest
-	(*OpenArrivalResponse)(nil),   // 20: lockstep.runners.v1.OpenArrivalResponse
-	(*StoreArtifactRequest)(nil),  // 21: lockstep.runners.v1.StoreArtifactRequest
-	(*StoreArtifactResponse)(nil), // 22: lockstep.runners.v1.StoreArtifactResponse
-	(*StorePipelineRequest)(nil),  // 23: lockstep.runners.v1.StorePipelineRequest
-	(*MovedTracePart)(nil),        // 24: lockstep.runners.v1.MovedTracePart
-	(*StorePipelineResponse)(nil), // 25: lockstep.runners.v1.StorePipelineResponse
-	(*EndArrivalRequest)(nil),     // 26: lockstep.runners.v1.EndArrivalRequest
-	(*EndArrivalResponse)(nil),    // 27: lockstep.runners.v1.EndArrivalResponse
-	(*timestamppb.Timestamp)(nil), // 28: google.protobuf.Timestamp
-	(*v1.MoveRecord)(nil),         // 29: lockstep.state.v1.MoveRecord
-	(v1.MoveOutcome)(0),           // 30: lockstep.state.v1.MoveOutcome
+	(*CancelArrivalRequest)(nil),  // 13: lockstep.runners.v1.CancelArrivalRequest
+	(*CancelArrivalResponse)(nil), // 14: lockstep.runners.v1.CancelArrivalResponse
+	(*DescribeCellRequest)(nil),   // 15: lockstep.runners.v1.DescribeCellRequest
+	(*DescribeCellResponse)(nil),  // 16: lockstep.runners.v1.DescribeCellResponse
+	(*MovedRow)(nil),              // 17: lockstep.runners.v1.MovedRow
+	(*MovedArrival)(nil),          // 18: lockstep.runners.v1.MovedArrival
+	(*BeginArrivalRequest)(nil),   // 19: lockstep.runners.v1.BeginArrivalRequest
+	(*BeginArrivalResponse)(nil),  // 20: lockstep.runners.v1.BeginArrivalResponse
+	(*OpenArrivalRequest)(nil),    // 21: lockstep.runners.v1.OpenArrivalRequest
+	(*OpenArrivalResponse)(nil),   // 22: lockstep.runners.v1.OpenArrivalResponse
+	(*StoreArtifactRequest)(nil),  // 23: lockstep.runners.v1.StoreArtifactRequest
+	(*StoreArtifactResponse)(nil), // 24: lockstep.runners.v1.StoreArtifactResponse
+	(*StorePipelineRequest)(nil),  // 25: lockstep.runners.v1.StorePipelineRequest
+	(*MovedTracePart)(nil),        // 26: lockstep.runners.v1.MovedTracePart
+	(*StorePipelineResponse)(nil), // 27: lockstep.runners.v1.StorePipelineResponse
+	(*EndArrivalRequest)(nil),     // 28: lockstep.runners.v1.EndArrivalRequest
+	(*EndArrivalResponse)(nil),    // 29: lockstep.runners.v1.EndArrivalResponse
+	(*timestamppb.Timestamp)(nil), // 30: google.protobuf.Timestamp
+	(*v1.MoveRecord)(nil),         // 31: lockstep.state.v1.MoveRecord
+	(v1.MoveOutcome)(0),           // 32: lockstep.state.v1.MoveOutcome
 }
 var file_lockstep_runners_v1_move_proto_depIdxs = []int32{
 	0,  // 0: lockstep.runners.v1.Move.phase:type_name -> lockstep.runners.v1.MovePhase
-	28, // 1: lockstep.runners.v1.Move.started_at:type_name -> google.protobuf.Timestamp
-	28, // 2: lockstep.runners.v1.Move.cancel_at:type_name -> google.protobuf.Timestamp
-	28, // 3: lockstep.runners.v1.Move.ended_at:type_name -> google.protobuf.Timestamp
+	30, // 1: lockstep.runners.v1.Move.started_at:type_name -> google.protobuf.Timestamp
+	30, // 2: lockstep.runners.v1.Move.cancel_at:type_name -> google.protobuf.Timestamp
+	30, // 3: lockstep.runners.v1.Move.ended_at:type_name -> google.protobuf.Timestamp
 	4,  // 4: lockstep.runners.v1.ReportMoveResponse.unserved_jobs:type_name -> lockstep.runners.v1.UnservedJob
 	1,  // 5: lockstep.runners.v1.StartMoveResponse.move:type_name -> lockstep.runners.v1.Move
 	1,  // 6: lockstep.runners.v1.GetMoveResponse.move:type_name -> lockstep.runners.v1.Move
 	1,  // 7: lockstep.runners.v1.ListMovesResponse.moves:type_name -> lockstep.runners.v1.Move
 	1,  // 8: lockstep.runners.v1.CancelMoveResponse.move:type_name -> lockstep.runners.v1.Move
-	15, // 9: lockstep.runners.v1.DescribeCellResponse.runners:type_name -> lockstep.runners.v1.MovedRow
-	16, // 10: lockstep.runners.v1.BeginArrivalRequest.arrival:type_name -> lockstep.runners.v1.MovedArrival
-	29, // 11: lockstep.runners.v1.BeginArrivalRequest.records:type_name -> lockstep.state.v1.MoveRecord
-	15, // 12: lockstep.runners.v1.BeginArrivalRequest.rows:type_name -> lockstep.runners.v1.MovedRow
-	15, // 13: lockstep.runners.v1.StorePipelineRequest.rows:type_name -> lockstep.runners.v1.MovedRow
-	24, // 14: lockstep.runners.v1.StorePipelineRequest.trace_parts:type_name -> lockstep.runners.v1.MovedTracePart
-	30, // 15: lockstep.runners.v1.EndArrivalRequest.outcome:type_name -> lockstep.state.v1.MoveOutcome
-	2,  // 16: lockstep.runners.v1.MoveService.ReportMove:input_type -> lockstep.runners.v1.ReportMoveRequest
-	5,  // 17: lockstep.runners.v1.MoveService.StartMove:input_type -> lockstep.runners.v1.StartMoveRequest
-	7,  // 18: lockstep.runners.v1.MoveService.GetMove:input_type -> lockstep.runners.v1.GetMoveRequest
-	9,  // 19: lockstep.runners.v1.MoveService.ListMoves:input_type -> lockstep.runners.v1.ListMovesRequest
-	11, // 20: lockstep.runners.v1.MoveService.CancelMove:input_type -> lockstep.runners.v1.CancelMoveRequest
-	13, // 21: lockstep.runners.v1.ArrivalService.DescribeCell:input_type -> lockstep.runners.v1.DescribeCellRequest
-	17, // 22: lockstep.runners.v1.ArrivalService.BeginArrival:input_type -> lockstep.runners.v1.BeginArrivalRequest
-	19, // 23: lockstep.runners.v1.ArrivalService.OpenArrival:input_type -> lockstep.runners.v1.OpenArrivalRequest
-	21, // 24: lockstep.runners.v1.ArrivalService.StoreArtifact:input_type -> lockstep.runners.v1.StoreArtifactRequest
-	23, // 25: lockstep.runners.v1.ArrivalService.StorePipeline:input_type -> lockstep.runners.v1.StorePipelineRequest
-	26, // 26: lockstep.runners.v1.ArrivalService.EndArrival:input_type -> lockstep.runners.v1.EndArrivalRequest
-	3,  // 27: lockstep.runners.v1.MoveService.ReportMove:output_type -> lockstep.runners.v1.ReportMoveResponse
-	6,  // 28: lockstep.runners.v1.MoveService.StartMove:output_type -> lockstep.runners.v1.StartMoveResponse
-	8,  // 29: lockstep.runners.v1.MoveService.GetMove:output_type -> lockstep.runners.v1.GetMoveResponse
-	10, // 30: lockstep.runners.v1.MoveService.ListMoves:output_type -> lockstep.runners.v1.ListMovesResponse
-	12, // 31: lockstep.runners.v1.MoveService.CancelMove:output_type -> lockstep.runners.v1.CancelMoveResponse
-	14, // 32: lockstep.runners.v1.ArrivalService.DescribeCell:output_type -> lockstep.runners.v1.DescribeCellResponse
-	18, // 33: lockstep.runners.v1.ArrivalService.BeginArrival:output_type -> lockstep.runners.v1.BeginArrivalResponse
-	20, // 34: lockstep.runners.v1.ArrivalService.OpenArrival:output_type -> lockstep.runners.v1.OpenArrivalResponse
-	22, // 35: lockstep.runners.v1.ArrivalService.StoreArtifact:output_type -> lockstep.runners.v1.StoreArtifactResponse
-	25, // 36: lockstep.runners.v1.ArrivalService.StorePipeline:output_type -> lockstep.runners.v1.StorePipelineResponse
-	27, // 37: lockstep.runners.v1.ArrivalService.EndArrival:output_type -> lockstep.runners.v1.EndArrivalResponse
-	27, // [27:38] is the sub-list for method output_type
-	16, // [16:27] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	1,  // 9: lockstep.runners.v1.CancelArrivalResponse.move:type_name -> lockstep.runners.v1.Move
+	17, // 10: lockstep.runners.v1.DescribeCellResponse.runners:type_name -> lockstep.runners.v1.MovedRow
+	18, // 11: lockstep.runners.v1.BeginArrivalRequest.arrival:type_name -> lockstep.runners.v1.MovedArrival
+	31, // 12: lockstep.runners.v1.BeginArrivalRequest.records:type_name -> lockstep.state.v1.MoveRecord
+	17, // 13: lockstep.runners.v1.BeginArrivalRequest.rows:type_name -> lockstep.runners.v1.MovedRow
+	17, // 14: lockstep.runners.v1.StorePipelineRequest.rows:type_name -> lockstep.runners.v1.MovedRow
+	26, // 15: lockstep.runners.v1.StorePipelineRequest.trace_parts:type_name -> lockstep.runners.v1.MovedTracePart
+	32, // 16: lockstep.runners.v1.EndArrivalRequest.outcome:type_name -> lockstep.state.v1.MoveOutcome
+	2,  // 17: lockstep.runners.v1.MoveService.ReportMove:input_type -> lockstep.runners.v1.ReportMoveRequest
+	5,  // 18: lockstep.runners.v1.MoveService.StartMove:input_type -> lockstep.runners.v1.StartMoveRequest
+	7,  // 19: lockstep.runners.v1.MoveService.GetMove:input_type -> lockstep.runners.v1.GetMoveRequest
+	9,  // 20: lockstep.runners.v1.MoveService.ListMoves:input_type -> lockstep.runners.v1.ListMovesRequest
+	11, // 21: lockstep.runners.v1.MoveService.CancelMove:input_type -> lockstep.runners.v1.CancelMoveRequest
+	13, // 22: lockstep.runners.v1.MoveService.CancelArrival:input_type -> lockstep.runners.v1.CancelArrivalRequest
+	15, // 23: lockstep.runners.v1.ArrivalService.DescribeCell:input_type -> lockstep.runners.v1.DescribeCellRequest
+	19, // 24: lockstep.runners.v1.ArrivalService.BeginArrival:input_type -> lockstep.runners.v1.BeginArrivalRequest
+	21, // 25: lockstep.runners.v1.ArrivalService.OpenArrival:input_type -> lockstep.runners.v1.OpenArrivalRequest
+	23, // 26: lockstep.runners.v1.ArrivalService.StoreArtifact:input_type -> lockstep.runners.v1.StoreArtifactRequest
+	25, // 27: lockstep.runners.v1.ArrivalService.StorePipeline:input_type -> lockstep.runners.v1.StorePipelineRequest
+	28, // 28: lockstep.runners.v1.ArrivalService.EndArrival:input_type -> lockstep.runners.v1.EndArrivalRequest
+	3,  // 29: lockstep.runners.v1.MoveService.ReportMove:output_type -> lockstep.runners.v1.ReportMoveResponse
+	6,  // 30: lockstep.runners.v1.MoveService.StartMove:output_type -> lockstep.runners.v1.StartMoveResponse
+	8,  // 31: lockstep.runners.v1.MoveService.GetMove:output_type -> lockstep.runners.v1.GetMoveResponse
+	10, // 32: lockstep.runners.v1.MoveService.ListMoves:output_type -> lockstep.runners.v1.ListMovesResponse
+	12, // 33: lockstep.runners.v1.MoveService.CancelMove:output_type -> lockstep.runners.v1.CancelMoveResponse
+	14, // 34: lockstep.runners.v1.MoveService.CancelArrival:output_type -> lockstep.runners.v1.CancelArrivalResponse
+	16, // 35: lockstep.runners.v1.ArrivalService.DescribeCell:output_type -> lockstep.runners.v1.DescribeCellResponse
+	20, // 36: lockstep.runners.v1.ArrivalService.BeginArrival:output_type -> lockstep.runners.v1.BeginArrivalResponse
+	22, // 37: lockstep.runners.v1.ArrivalService.OpenArrival:output_type -> lockstep.runners.v1.OpenArrivalResponse
+	24, // 38: lockstep.runners.v1.ArrivalService.StoreArtifact:output_type -> lockstep.runners.v1.StoreArtifactResponse
+	27, // 39: lockstep.runners.v1.ArrivalService.StorePipeline:output_type -> lockstep.runners.v1.StorePipelineResponse
+	29, // 40: lockstep.runners.v1.ArrivalService.EndArrival:output_type -> lockstep.runners.v1.EndArrivalResponse
+	29, // [29:41] is the sub-list for method output_type
+	17, // [17:29] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_runners_v1_move_proto_init() }
@@ -1931,7 +2071,7 @@ func file_lockstep_runners_v1_move_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_runners_v1_move_proto_rawDesc), len(file_lockstep_runners_v1_move_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   27,
+			NumMessages:   29,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

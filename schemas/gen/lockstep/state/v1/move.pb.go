@@ -463,6 +463,103 @@ func (x *MovedToken) GetHash() []byte {
 	return nil
 }
 
+type CheckMoveRequest struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	OrganizationId int64                  `protobuf:"varint,1,opt,name=organization_id,json=organizationId,proto3" json:"organization_id,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *CheckMoveRequest) Reset() {
+	*x = CheckMoveRequest{}
+	mi := &file_lockstep_state_v1_move_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckMoveRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckMoveRequest) ProtoMessage() {}
+
+func (x *CheckMoveRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_state_v1_move_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckMoveRequest.ProtoReflect.Descriptor instead.
+func (*CheckMoveRequest) Descriptor() ([]byte, []int) {
+	return file_lockstep_state_v1_move_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *CheckMoveRequest) GetOrganizationId() int64 {
+	if x != nil {
+		return x.OrganizationId
+	}
+	return 0
+}
+
+type CheckMoveResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Agents that are not revoked, and workspaces that are not terminated. BeginMove refuses an organization with any.
+	Agents        int64 `protobuf:"varint,1,opt,name=agents,proto3" json:"agents,omitempty"`
+	Workspaces    int64 `protobuf:"varint,2,opt,name=workspaces,proto3" json:"workspaces,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckMoveResponse) Reset() {
+	*x = CheckMoveResponse{}
+	mi := &file_lockstep_state_v1_move_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckMoveResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckMoveResponse) ProtoMessage() {}
+
+func (x *CheckMoveResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_state_v1_move_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckMoveResponse.ProtoReflect.Descriptor instead.
+func (*CheckMoveResponse) Descriptor() ([]byte, []int) {
+	return file_lockstep_state_v1_move_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *CheckMoveResponse) GetAgents() int64 {
+	if x != nil {
+		return x.Agents
+	}
+	return 0
+}
+
+func (x *CheckMoveResponse) GetWorkspaces() int64 {
+	if x != nil {
+		return x.Workspaces
+	}
+	return 0
+}
+
 type BeginMoveRequest struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	OrganizationId int64                  `protobuf:"varint,1,opt,name=organization_id,json=organizationId,proto3" json:"organization_id,omitempty"`
@@ -475,7 +572,7 @@ type BeginMoveRequest struct {
 
 func (x *BeginMoveRequest) Reset() {
 	*x = BeginMoveRequest{}
-	mi := &file_lockstep_state_v1_move_proto_msgTypes[3]
+	mi := &file_lockstep_state_v1_move_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -487,7 +584,7 @@ func (x *BeginMoveRequest) String() string {
 func (*BeginMoveRequest) ProtoMessage() {}
 
 func (x *BeginMoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_move_proto_msgTypes[3]
+	mi := &file_lockstep_state_v1_move_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -500,7 +597,7 @@ func (x *BeginMoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginMoveRequest.ProtoReflect.Descriptor instead.
 func (*BeginMoveRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_move_proto_rawDescGZIP(), []int{3}
+	return file_lockstep_state_v1_move_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *BeginMoveRequest) GetOrganizationId() int64 {
@@ -533,7 +630,7 @@ type BeginMoveResponse struct {
 
 func (x *BeginMoveResponse) Reset() {
 	*x = BeginMoveResponse{}
-	mi := &file_lockstep_state_v1_move_proto_msgTypes[4]
+	mi := &file_lockstep_state_v1_move_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -545,7 +642,7 @@ func (x *BeginMoveResponse) String() string {
 func (*BeginMoveResponse) ProtoMessage() {}
 
 func (x *BeginMoveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_move_proto_msgTypes[4]
+	mi := &file_lockstep_state_v1_move_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -558,7 +655,7 @@ func (x *BeginMoveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginMoveResponse.ProtoReflect.Descriptor instead.
 func (*BeginMoveResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_move_proto_rawDescGZIP(), []int{4}
+	return file_lockstep_state_v1_move_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *BeginMoveResponse) GetMove() *Move {
@@ -578,7 +675,7 @@ type ExportOrganizationRequest struct {
 
 func (x *ExportOrganizationRequest) Reset() {
 	*x = ExportOrganizationRequest{}
-	mi := &file_lockstep_state_v1_move_proto_msgTypes[5]
+	mi := &file_lockstep_state_v1_move_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -590,7 +687,7 @@ func (x *ExportOrganizationRequest) String() string {
 func (*ExportOrganizationRequest) ProtoMessage() {}
 
 func (x *ExportOrganizationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_move_proto_msgTypes[5]
+	mi := &file_lockstep_state_v1_move_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -603,7 +700,7 @@ func (x *ExportOrganizationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportOrganizationRequest.ProtoReflect.Descriptor instead.
 func (*ExportOrganizationRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_move_proto_rawDescGZIP(), []int{5}
+	return file_lockstep_state_v1_move_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ExportOrganizationRequest) GetOrganizationId() int64 {
@@ -630,7 +727,7 @@ type ExportOrganizationResponse struct {
 
 func (x *ExportOrganizationResponse) Reset() {
 	*x = ExportOrganizationResponse{}
-	mi := &file_lockstep_state_v1_move_proto_msgTypes[6]
+	mi := &file_lockstep_state_v1_move_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -642,7 +739,7 @@ func (x *ExportOrganizationResponse) String() string {
 func (*ExportOrganizationResponse) ProtoMessage() {}
 
 func (x *ExportOrganizationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_move_proto_msgTypes[6]
+	mi := &file_lockstep_state_v1_move_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -655,7 +752,7 @@ func (x *ExportOrganizationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportOrganizationResponse.ProtoReflect.Descriptor instead.
 func (*ExportOrganizationResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_move_proto_rawDescGZIP(), []int{6}
+	return file_lockstep_state_v1_move_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ExportOrganizationResponse) GetRecords() []*MoveRecord {
@@ -679,7 +776,7 @@ type ImportOrganizationRequest struct {
 
 func (x *ImportOrganizationRequest) Reset() {
 	*x = ImportOrganizationRequest{}
-	mi := &file_lockstep_state_v1_move_proto_msgTypes[7]
+	mi := &file_lockstep_state_v1_move_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -691,7 +788,7 @@ func (x *ImportOrganizationRequest) String() string {
 func (*ImportOrganizationRequest) ProtoMessage() {}
 
 func (x *ImportOrganizationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_move_proto_msgTypes[7]
+	mi := &file_lockstep_state_v1_move_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -704,7 +801,7 @@ func (x *ImportOrganizationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportOrganizationRequest.ProtoReflect.Descriptor instead.
 func (*ImportOrganizationRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_move_proto_rawDescGZIP(), []int{7}
+	return file_lockstep_state_v1_move_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ImportOrganizationRequest) GetMoveId() string {
@@ -744,7 +841,7 @@ type ImportOrganizationResponse struct {
 
 func (x *ImportOrganizationResponse) Reset() {
 	*x = ImportOrganizationResponse{}
-	mi := &file_lockstep_state_v1_move_proto_msgTypes[8]
+	mi := &file_lockstep_state_v1_move_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -756,7 +853,7 @@ func (x *ImportOrganizationResponse) String() string {
 func (*ImportOrganizationResponse) ProtoMessage() {}
 
 func (x *ImportOrganizationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_move_proto_msgTypes[8]
+	mi := &file_lockstep_state_v1_move_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -769,7 +866,7 @@ func (x *ImportOrganizationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportOrganizationResponse.ProtoReflect.Descriptor instead.
 func (*ImportOrganizationResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_move_proto_rawDescGZIP(), []int{8}
+	return file_lockstep_state_v1_move_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ImportOrganizationResponse) GetMove() *Move {
@@ -793,7 +890,7 @@ type EndMoveRequest struct {
 
 func (x *EndMoveRequest) Reset() {
 	*x = EndMoveRequest{}
-	mi := &file_lockstep_state_v1_move_proto_msgTypes[9]
+	mi := &file_lockstep_state_v1_move_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -805,7 +902,7 @@ func (x *EndMoveRequest) String() string {
 func (*EndMoveRequest) ProtoMessage() {}
 
 func (x *EndMoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_move_proto_msgTypes[9]
+	mi := &file_lockstep_state_v1_move_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -818,7 +915,7 @@ func (x *EndMoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndMoveRequest.ProtoReflect.Descriptor instead.
 func (*EndMoveRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_move_proto_rawDescGZIP(), []int{9}
+	return file_lockstep_state_v1_move_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *EndMoveRequest) GetOrganizationId() int64 {
@@ -869,7 +966,7 @@ type EndMoveResponse struct {
 
 func (x *EndMoveResponse) Reset() {
 	*x = EndMoveResponse{}
-	mi := &file_lockstep_state_v1_move_proto_msgTypes[10]
+	mi := &file_lockstep_state_v1_move_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -881,7 +978,7 @@ func (x *EndMoveResponse) String() string {
 func (*EndMoveResponse) ProtoMessage() {}
 
 func (x *EndMoveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_move_proto_msgTypes[10]
+	mi := &file_lockstep_state_v1_move_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -894,7 +991,7 @@ func (x *EndMoveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndMoveResponse.ProtoReflect.Descriptor instead.
 func (*EndMoveResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_move_proto_rawDescGZIP(), []int{10}
+	return file_lockstep_state_v1_move_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *EndMoveResponse) GetMove() *Move {
@@ -927,7 +1024,7 @@ type GetMoveRequest struct {
 
 func (x *GetMoveRequest) Reset() {
 	*x = GetMoveRequest{}
-	mi := &file_lockstep_state_v1_move_proto_msgTypes[11]
+	mi := &file_lockstep_state_v1_move_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -939,7 +1036,7 @@ func (x *GetMoveRequest) String() string {
 func (*GetMoveRequest) ProtoMessage() {}
 
 func (x *GetMoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_move_proto_msgTypes[11]
+	mi := &file_lockstep_state_v1_move_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -952,7 +1049,7 @@ func (x *GetMoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMoveRequest.ProtoReflect.Descriptor instead.
 func (*GetMoveRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_move_proto_rawDescGZIP(), []int{11}
+	return file_lockstep_state_v1_move_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *GetMoveRequest) GetOrganizationId() int64 {
@@ -971,7 +1068,7 @@ type GetMoveResponse struct {
 
 func (x *GetMoveResponse) Reset() {
 	*x = GetMoveResponse{}
-	mi := &file_lockstep_state_v1_move_proto_msgTypes[12]
+	mi := &file_lockstep_state_v1_move_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -983,7 +1080,7 @@ func (x *GetMoveResponse) String() string {
 func (*GetMoveResponse) ProtoMessage() {}
 
 func (x *GetMoveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_move_proto_msgTypes[12]
+	mi := &file_lockstep_state_v1_move_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -996,7 +1093,7 @@ func (x *GetMoveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMoveResponse.ProtoReflect.Descriptor instead.
 func (*GetMoveResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_move_proto_rawDescGZIP(), []int{12}
+	return file_lockstep_state_v1_move_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *GetMoveResponse) GetMove() *Move {
@@ -1037,7 +1134,14 @@ const file_lockstep_state_v1_move_proto_rawDesc = "" +
 	"\n" +
 	"MovedToken\x12.\n" +
 	"\x05token\x18\x01 \x01(\v2\x18.lockstep.state.v1.TokenR\x05token\x12\x12\n" +
-	"\x04hash\x18\x02 \x01(\fR\x04hash\"m\n" +
+	"\x04hash\x18\x02 \x01(\fR\x04hash\";\n" +
+	"\x10CheckMoveRequest\x12'\n" +
+	"\x0forganization_id\x18\x01 \x01(\x03R\x0eorganizationId\"K\n" +
+	"\x11CheckMoveResponse\x12\x16\n" +
+	"\x06agents\x18\x01 \x01(\x03R\x06agents\x12\x1e\n" +
+	"\n" +
+	"workspaces\x18\x02 \x01(\x03R\n" +
+	"workspaces\"m\n" +
 	"\x10BeginMoveRequest\x12'\n" +
 	"\x0forganization_id\x18\x01 \x01(\x03R\x0eorganizationId\x12\x17\n" +
 	"\amove_id\x18\x02 \x01(\tR\x06moveId\x12\x17\n" +
@@ -1077,8 +1181,9 @@ const file_lockstep_state_v1_move_proto_rawDesc = "" +
 	"\vMoveOutcome\x12\x1c\n" +
 	"\x18MOVE_OUTCOME_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12MOVE_OUTCOME_MOVED\x10\x01\x12\x19\n" +
-	"\x15MOVE_OUTCOME_CANCELED\x10\x022\xf3\x03\n" +
+	"\x15MOVE_OUTCOME_CANCELED\x10\x022\xcb\x04\n" +
 	"\vMoveService\x12V\n" +
+	"\tCheckMove\x12#.lockstep.state.v1.CheckMoveRequest\x1a$.lockstep.state.v1.CheckMoveResponse\x12V\n" +
 	"\tBeginMove\x12#.lockstep.state.v1.BeginMoveRequest\x1a$.lockstep.state.v1.BeginMoveResponse\x12s\n" +
 	"\x12ExportOrganization\x12,.lockstep.state.v1.ExportOrganizationRequest\x1a-.lockstep.state.v1.ExportOrganizationResponse0\x01\x12s\n" +
 	"\x12ImportOrganization\x12,.lockstep.state.v1.ImportOrganizationRequest\x1a-.lockstep.state.v1.ImportOrganizationResponse(\x01\x12P\n" +
@@ -1098,45 +1203,47 @@ func file_lockstep_state_v1_move_proto_rawDescGZIP() []byte {
 }
 
 var file_lockstep_state_v1_move_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_lockstep_state_v1_move_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_lockstep_state_v1_move_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_lockstep_state_v1_move_proto_goTypes = []any{
 	(MoveDirection)(0),                 // 0: lockstep.state.v1.MoveDirection
 	(MoveOutcome)(0),                   // 1: lockstep.state.v1.MoveOutcome
 	(*Move)(nil),                       // 2: lockstep.state.v1.Move
 	(*MoveRecord)(nil),                 // 3: lockstep.state.v1.MoveRecord
 	(*MovedToken)(nil),                 // 4: lockstep.state.v1.MovedToken
-	(*BeginMoveRequest)(nil),           // 5: lockstep.state.v1.BeginMoveRequest
-	(*BeginMoveResponse)(nil),          // 6: lockstep.state.v1.BeginMoveResponse
-	(*ExportOrganizationRequest)(nil),  // 7: lockstep.state.v1.ExportOrganizationRequest
-	(*ExportOrganizationResponse)(nil), // 8: lockstep.state.v1.ExportOrganizationResponse
-	(*ImportOrganizationRequest)(nil),  // 9: lockstep.state.v1.ImportOrganizationRequest
-	(*ImportOrganizationResponse)(nil), // 10: lockstep.state.v1.ImportOrganizationResponse
-	(*EndMoveRequest)(nil),             // 11: lockstep.state.v1.EndMoveRequest
-	(*EndMoveResponse)(nil),            // 12: lockstep.state.v1.EndMoveResponse
-	(*GetMoveRequest)(nil),             // 13: lockstep.state.v1.GetMoveRequest
-	(*GetMoveResponse)(nil),            // 14: lockstep.state.v1.GetMoveResponse
-	(*timestamppb.Timestamp)(nil),      // 15: google.protobuf.Timestamp
-	(*Organization)(nil),               // 16: lockstep.state.v1.Organization
-	(*Group)(nil),                      // 17: lockstep.state.v1.Group
-	(*Project)(nil),                    // 18: lockstep.state.v1.Project
-	(*User)(nil),                       // 19: lockstep.state.v1.User
-	(*Membership)(nil),                 // 20: lockstep.state.v1.Membership
-	(*Template)(nil),                   // 21: lockstep.state.v1.Template
-	(*Token)(nil),                      // 22: lockstep.state.v1.Token
+	(*CheckMoveRequest)(nil),           // 5: lockstep.state.v1.CheckMoveRequest
+	(*CheckMoveResponse)(nil),          // 6: lockstep.state.v1.CheckMoveResponse
+	(*BeginMoveRequest)(nil),           // 7: lockstep.state.v1.BeginMoveRequest
+	(*BeginMoveResponse)(nil),          // 8: lockstep.state.v1.BeginMoveResponse
+	(*ExportOrganizationRequest)(nil),  // 9: lockstep.state.v1.ExportOrganizationRequest
+	(*ExportOrganizationResponse)(nil), // 10: lockstep.state.v1.ExportOrganizationResponse
+	(*ImportOrganizationRequest)(nil),  // 11: lockstep.state.v1.ImportOrganizationRequest
+	(*ImportOrganizationResponse)(nil), // 12: lockstep.state.v1.ImportOrganizationResponse
+	(*EndMoveRequest)(nil),             // 13: lockstep.state.v1.EndMoveRequest
+	(*EndMoveResponse)(nil),            // 14: lockstep.state.v1.EndMoveResponse
+	(*GetMoveRequest)(nil),             // 15: lockstep.state.v1.GetMoveRequest
+	(*GetMoveResponse)(nil),            // 16: lockstep.state.v1.GetMoveResponse
+	(*timestamppb.Timestamp)(nil),      // 17: google.protobuf.Timestamp
+	(*Organization)(nil),               // 18: lockstep.state.v1.Organization
+	(*Group)(nil),                      // 19: lockstep.state.v1.Group
+	(*Project)(nil),                    // 20: lockstep.state.v1.Project
+	(*User)(nil),                       // 21: lockstep.state.v1.User
+	(*Membership)(nil),                 // 22: lockstep.state.v1.Membership
+	(*Template)(nil),                   // 23: lockstep.state.v1.Template
+	(*Token)(nil),                      // 24: lockstep.state.v1.Token
 }
 var file_lockstep_state_v1_move_proto_depIdxs = []int32{
 	0,  // 0: lockstep.state.v1.Move.direction:type_name -> lockstep.state.v1.MoveDirection
 	1,  // 1: lockstep.state.v1.Move.outcome:type_name -> lockstep.state.v1.MoveOutcome
-	15, // 2: lockstep.state.v1.Move.begun_at:type_name -> google.protobuf.Timestamp
-	15, // 3: lockstep.state.v1.Move.ended_at:type_name -> google.protobuf.Timestamp
-	16, // 4: lockstep.state.v1.MoveRecord.organization:type_name -> lockstep.state.v1.Organization
-	17, // 5: lockstep.state.v1.MoveRecord.group:type_name -> lockstep.state.v1.Group
-	18, // 6: lockstep.state.v1.MoveRecord.project:type_name -> lockstep.state.v1.Project
-	19, // 7: lockstep.state.v1.MoveRecord.user:type_name -> lockstep.state.v1.User
-	20, // 8: lockstep.state.v1.MoveRecord.membership:type_name -> lockstep.state.v1.Membership
+	17, // 2: lockstep.state.v1.Move.begun_at:type_name -> google.protobuf.Timestamp
+	17, // 3: lockstep.state.v1.Move.ended_at:type_name -> google.protobuf.Timestamp
+	18, // 4: lockstep.state.v1.MoveRecord.organization:type_name -> lockstep.state.v1.Organization
+	19, // 5: lockstep.state.v1.MoveRecord.group:type_name -> lockstep.state.v1.Group
+	20, // 6: lockstep.state.v1.MoveRecord.project:type_name -> lockstep.state.v1.Project
+	21, // 7: lockstep.state.v1.MoveRecord.user:type_name -> lockstep.state.v1.User
+	22, // 8: lockstep.state.v1.MoveRecord.membership:type_name -> lockstep.state.v1.Membership
 	4,  // 9: lockstep.state.v1.MoveRecord.token:type_name -> lockstep.state.v1.MovedToken
-	21, // 10: lockstep.state.v1.MoveRecord.template:type_name -> lockstep.state.v1.Template
-	22, // 11: lockstep.state.v1.MovedToken.token:type_name -> lockstep.state.v1.Token
+	23, // 10: lockstep.state.v1.MoveRecord.template:type_name -> lockstep.state.v1.Template
+	24, // 11: lockstep.state.v1.MovedToken.token:type_name -> lockstep.state.v1.Token
 	2,  // 12: lockstep.state.v1.BeginMoveResponse.move:type_name -> lockstep.state.v1.Move
 	3,  // 13: lockstep.state.v1.ExportOrganizationResponse.records:type_name -> lockstep.state.v1.MoveRecord
 	3,  // 14: lockstep.state.v1.ImportOrganizationRequest.records:type_name -> lockstep.state.v1.MoveRecord
@@ -1144,18 +1251,20 @@ var file_lockstep_state_v1_move_proto_depIdxs = []int32{
 	1,  // 16: lockstep.state.v1.EndMoveRequest.outcome:type_name -> lockstep.state.v1.MoveOutcome
 	2,  // 17: lockstep.state.v1.EndMoveResponse.move:type_name -> lockstep.state.v1.Move
 	2,  // 18: lockstep.state.v1.GetMoveResponse.move:type_name -> lockstep.state.v1.Move
-	5,  // 19: lockstep.state.v1.MoveService.BeginMove:input_type -> lockstep.state.v1.BeginMoveRequest
-	7,  // 20: lockstep.state.v1.MoveService.ExportOrganization:input_type -> lockstep.state.v1.ExportOrganizationRequest
-	9,  // 21: lockstep.state.v1.MoveService.ImportOrganization:input_type -> lockstep.state.v1.ImportOrganizationRequest
-	11, // 22: lockstep.state.v1.MoveService.EndMove:input_type -> lockstep.state.v1.EndMoveRequest
-	13, // 23: lockstep.state.v1.MoveService.GetMove:input_type -> lockstep.state.v1.GetMoveRequest
-	6,  // 24: lockstep.state.v1.MoveService.BeginMove:output_type -> lockstep.state.v1.BeginMoveResponse
-	8,  // 25: lockstep.state.v1.MoveService.ExportOrganization:output_type -> lockstep.state.v1.ExportOrganizationResponse
-	10, // 26: lockstep.state.v1.MoveService.ImportOrganization:output_type -> lockstep.state.v1.ImportOrganizationResponse
-	12, // 27: lockstep.state.v1.MoveService.EndMove:output_type -> lockstep.state.v1.EndMoveResponse
-	14, // 28: lockstep.state.v1.MoveService.GetMove:output_type -> lockstep.state.v1.GetMoveResponse
-	24, // [24:29] is the sub-list for method output_type
-	19, // [19:24] is the sub-list for method input_type
+	5,  // 19: lockstep.state.v1.MoveService.CheckMove:input_type -> lockstep.state.v1.CheckMoveRequest
+	7,  // 20: lockstep.state.v1.MoveService.BeginMove:input_type -> lockstep.state.v1.BeginMoveRequest
+	9,  // 21: lockstep.state.v1.MoveService.ExportOrganization:input_type -> lockstep.state.v1.ExportOrganizationRequest
+	11, // 22: lockstep.state.v1.MoveService.ImportOrganization:input_type -> lockstep.state.v1.ImportOrganizationRequest
+	13, // 23: lockstep.state.v1.MoveService.EndMove:input_type -> lockstep.state.v1.EndMoveRequest
+	15, // 24: lockstep.state.v1.MoveService.GetMove:input_type -> lockstep.state.v1.GetMoveRequest
+	6,  // 25: lockstep.state.v1.MoveService.CheckMove:output_type -> lockstep.state.v1.CheckMoveResponse
+	8,  // 26: lockstep.state.v1.MoveService.BeginMove:output_type -> lockstep.state.v1.BeginMoveResponse
+	10, // 27: lockstep.state.v1.MoveService.ExportOrganization:output_type -> lockstep.state.v1.ExportOrganizationResponse
+	12, // 28: lockstep.state.v1.MoveService.ImportOrganization:output_type -> lockstep.state.v1.ImportOrganizationResponse
+	14, // 29: lockstep.state.v1.MoveService.EndMove:output_type -> lockstep.state.v1.EndMoveResponse
+	16, // 30: lockstep.state.v1.MoveService.GetMove:output_type -> lockstep.state.v1.GetMoveResponse
+	25, // [25:31] is the sub-list for method output_type
+	19, // [19:25] is the sub-list for method input_type
 	19, // [19:19] is the sub-list for extension type_name
 	19, // [19:19] is the sub-list for extension extendee
 	0,  // [0:19] is the sub-list for field type_name
@@ -1184,7 +1293,7 @@ func file_lockstep_state_v1_move_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_state_v1_move_proto_rawDesc), len(file_lockstep_state_v1_move_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   13,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -404,12 +404,15 @@ func (x *ListTokensResponse) GetTokens() []*Token {
 
 type RevokeTokenRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Id    int64                  `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// 0 with own.
+	Id int64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
 	// Keep the tokens of other users, and what descends from these: for the rotation of an administrator's token that
 	// nobody else has had.
 	KeepOtherUsers bool `protobuf:"varint,2,opt,name=keep_other_users,json=keepOtherUsers,proto3" json:"keep_other_users,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Revoke the token of this request.
+	Own           bool `protobuf:"varint,3,opt,name=own,proto3" json:"own,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RevokeTokenRequest) Reset() {
@@ -452,6 +455,13 @@ func (x *RevokeTokenRequest) GetId() int64 {
 func (x *RevokeTokenRequest) GetKeepOtherUsers() bool {
 	if x != nil {
 		return x.KeepOtherUsers
+	}
+	return false
+}
+
+func (x *RevokeTokenRequest) GetOwn() bool {
+	if x != nil {
+		return x.Own
 	}
 	return false
 }
@@ -631,10 +641,11 @@ const file_lockstep_state_v1_token_proto_rawDesc = "" +
 	"\x11ListTokensRequest\x12\x17\n" +
 	"\auser_id\x18\x01 \x01(\x03R\x06userId\"F\n" +
 	"\x12ListTokensResponse\x120\n" +
-	"\x06tokens\x18\x01 \x03(\v2\x18.lockstep.state.v1.TokenR\x06tokens\"N\n" +
+	"\x06tokens\x18\x01 \x03(\v2\x18.lockstep.state.v1.TokenR\x06tokens\"`\n" +
 	"\x12RevokeTokenRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x12(\n" +
-	"\x10keep_other_users\x18\x02 \x01(\bR\x0ekeepOtherUsers\"I\n" +
+	"\x10keep_other_users\x18\x02 \x01(\bR\x0ekeepOtherUsers\x12\x10\n" +
+	"\x03own\x18\x03 \x01(\bR\x03own\"I\n" +
 	"\x13RevokeTokenResponse\x122\n" +
 	"\arevoked\x18\x01 \x03(\v2\x18.lockstep.state.v1.TokenR\arevoked\"2\n" +
 	"\x14ExchangeTokenRequest\x12\x1a\n" +

@@ -45,6 +45,9 @@ const (
 	MoveServiceListMovesProcedure = "/lockstep.runners.v1.MoveService/ListMoves"
 	// MoveServiceCancelMoveProcedure is the fully-qualified name of the MoveService's CancelMove RPC.
 	MoveServiceCancelMoveProcedure = "/lockstep.runners.v1.MoveService/CancelMove"
+	// MoveServiceCancelArrivalProcedure is the fully-qualified name of the MoveService's CancelArrival
+	// RPC.
+	MoveServiceCancelArrivalProcedure = "/lockstep.runners.v1.MoveService/CancelArrival"
 	// ArrivalServiceDescribeCellProcedure is the fully-qualified name of the ArrivalService's
 	// DescribeCell RPC.
 	ArrivalServiceDescribeCellProcedure = "/lockstep.runners.v1.ArrivalService/DescribeCell"
@@ -78,6 +81,9 @@ type MoveServiceClient interface {
 	ListMoves(context.Context, *connect.Request[v1.ListMovesRequest]) (*connect.Response[v1.ListMovesResponse], error)
 	// CancelMove cancels a move whose phase is copying. A later one is failed_precondition.
 	CancelMove(context.Context, *connect.Request[v1.CancelMoveRequest]) (*connect.Response[v1.CancelMoveResponse], error)
+	// CancelArrival cancels the latest move of an organization to this cell, whose source does not answer. It removes what
+	// has arrived. One that is open here is failed_precondition. If the source answers again, it continues there.
+	CancelArrival(context.Context, *connect.Request[v1.CancelArrivalRequest]) (*connect.Response[v1.CancelArrivalResponse], error)
 }
 
 // NewMoveServiceClient constructs a client for the lockstep.runners.v1.MoveService service. By
@@ -121,16 +127,23 @@ func NewMoveServiceClient(httpClient connect.HTTPClient, baseURL string, opts ..
 			connect.WithSchema(moveServiceMethods.ByName("CancelMove")),
 			connect.WithClientOptions(opts...),
 		),
+		cancelArrival: connect.NewClient[v1.CancelArrivalRequest, v1.CancelArrivalResponse](
+			httpClient,
+			baseURL+MoveServiceCancelArrivalProcedure,
+			connect.WithSchema(moveServiceMethods.ByName("CancelArrival")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
 // moveServiceClient implements MoveServiceClient.
 type moveServiceClient struct {
-	reportMove *connect.Client[v1.ReportMoveRequest, v1.ReportMoveResponse]
-	startMove  *connect.Client[v1.StartMoveRequest, v1.StartMoveResponse]
-	getMove    *connect.Client[v1.GetMoveRequest, v1.GetMoveResponse]
-	listMoves  *connect.Client[v1.ListMovesRequest, v1.ListMovesResponse]
-	cancelMove *connect.Client[v1.CancelMoveRequest, v1.CancelMoveResponse]
+	reportMove    *connect.Client[v1.ReportMoveRequest, v1.ReportMoveResponse]
+	startMove     *connect.Client[v1.StartMoveRequest, v1.StartMoveResponse]
+	getMove       *connect.Client[v1.GetMoveRequest, v1.GetMoveResponse]
+	listMoves     *connect.Client[v1.ListMovesRequest, v1.ListMovesResponse]
+	cancelMove    *connect.Client[v1.CancelMoveRequest, v1.CancelMoveResponse]
+	cancelArrival *connect.Client[v1.CancelArrivalRequest, v1.CancelArrivalResponse]
 }
 
 // ReportMove calls lockstep.runners.v1.MoveService.ReportMove.
@@ -158,6 +171,11 @@ func (c *moveServiceClient) CancelMove(ctx context.Context, req *connect.Request
 	return c.cancelMove.CallUnary(ctx, req)
 }
 
+// CancelArrival calls lockstep.runners.v1.MoveService.CancelArrival.
+func (c *moveServiceClient) CancelArrival(ctx context.Context, req *connect.Request[v1.CancelArrivalRequest]) (*connect.Response[v1.CancelArrivalResponse], error) {
+	return c.cancelArrival.CallUnary(ctx, req)
+}
+
 // MoveServiceHandler is an implementation of the lockstep.runners.v1.MoveService service.
 type MoveServiceHandler interface {
 	// ReportMove returns what a move would do, and changes nothing.
@@ -171,6 +189,9 @@ type MoveServiceHandler interface {
 	ListMoves(context.Context, *connect.Request[v1.ListMovesRequest]) (*connect.Response[v1.ListMovesResponse], error)
 	// CancelMove cancels a move whose phase is copying. A later one is failed_precondition.
 	CancelMove(context.Context, *connect.Request[v1.CancelMoveRequest]) (*connect.Response[v1.CancelMoveResponse], error)
+	// CancelArrival cancels the latest move of an organization to this cell, whose source does not answer. It removes what
+	// has arrived. One that is open here is failed_precondition. If the source answers again, it continues there.
+	CancelArrival(context.Context, *connect.Request[v1.CancelArrivalRequest]) (*connect.Response[v1.CancelArrivalResponse], error)
 }
 
 // NewMoveServiceHandler builds an HTTP handler from the service implementation. It returns the path
@@ -210,6 +231,12 @@ func NewMoveServiceHandler(svc MoveServiceHandler, opts ...connect.HandlerOption
 		connect.WithSchema(moveServiceMethods.ByName("CancelMove")),
 		connect.WithHandlerOptions(opts...),
 	)
+	moveServiceCancelArrivalHandler := connect.NewUnaryHandler(
+		MoveServiceCancelArrivalProcedure,
+		svc.CancelArrival,
+		connect.WithSchema(moveServiceMethods.ByName("CancelArrival")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/lockstep.runners.v1.MoveService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case MoveServiceReportMoveProcedure:
@@ -222,6 +249,8 @@ func NewMoveServiceHandler(svc MoveServiceHandler, opts ...connect.HandlerOption
 			moveServiceListMovesHandler.ServeHTTP(w, r)
 		case MoveServiceCancelMoveProcedure:
 			moveServiceCancelMoveHandler.ServeHTTP(w, r)
+		case MoveServiceCancelArrivalProcedure:
+			moveServiceCancelArrivalHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -249,6 +278,10 @@ func (UnimplementedMoveServiceHandler) ListMoves(context.Context, *connect.Reque
 
 func (UnimplementedMoveServiceHandler) CancelMove(context.Context, *connect.Request[v1.CancelMoveRequest]) (*connect.Response[v1.CancelMoveResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("lockstep.runners.v1.MoveService.CancelMove is not implemented"))
+}
+
+func (UnimplementedMoveServiceHandler) CancelArrival(context.Context, *connect.Request[v1.CancelArrivalRequest]) (*connect.Response[v1.CancelArrivalResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("lockstep.runners.v1.MoveService.CancelArrival is not implemented"))
 }
 
 // ArrivalServiceClient is a client for the lockstep.runners.v1.ArrivalService service.

@@ -33,6 +33,8 @@ const (
 // reflection-formatted method names, remove the leading slash and convert the remaining slash to a
 // period.
 const (
+	// MoveServiceCheckMoveProcedure is the fully-qualified name of the MoveService's CheckMove RPC.
+	MoveServiceCheckMoveProcedure = "/lockstep.state.v1.MoveService/CheckMove"
 	// MoveServiceBeginMoveProcedure is the fully-qualified name of the MoveService's BeginMove RPC.
 	MoveServiceBeginMoveProcedure = "/lockstep.state.v1.MoveService/BeginMove"
 	// MoveServiceExportOrganizationProcedure is the fully-qualified name of the MoveService's
@@ -49,6 +51,8 @@ const (
 
 // MoveServiceClient is a client for the lockstep.state.v1.MoveService service.
 type MoveServiceClient interface {
+	// CheckMove returns what an organization has that cannot move, and changes nothing.
+	CheckMove(context.Context, *connect.Request[v1.CheckMoveRequest]) (*connect.Response[v1.CheckMoveResponse], error)
 	// BeginMove begins to move an organization from this cell. It refuses an organization with agents or workspaces with
 	// failed_precondition, and one that another move is moving with organization_moving.
 	BeginMove(context.Context, *connect.Request[v1.BeginMoveRequest]) (*connect.Response[v1.BeginMoveResponse], error)
@@ -77,6 +81,12 @@ func NewMoveServiceClient(httpClient connect.HTTPClient, baseURL string, opts ..
 	baseURL = strings.TrimRight(baseURL, "/")
 	moveServiceMethods := v1.File_lockstep_state_v1_move_proto.Services().ByName("MoveService").Methods()
 	return &moveServiceClient{
+		checkMove: connect.NewClient[v1.CheckMoveRequest, v1.CheckMoveResponse](
+			httpClient,
+			baseURL+MoveServiceCheckMoveProcedure,
+			connect.WithSchema(moveServiceMethods.ByName("CheckMove")),
+			connect.WithClientOptions(opts...),
+		),
 		beginMove: connect.NewClient[v1.BeginMoveRequest, v1.BeginMoveResponse](
 			httpClient,
 			baseURL+MoveServiceBeginMoveProcedure,
@@ -112,11 +122,17 @@ func NewMoveServiceClient(httpClient connect.HTTPClient, baseURL string, opts ..
 
 // moveServiceClient implements MoveServiceClient.
 type moveServiceClient struct {
+	checkMove          *connect.Client[v1.CheckMoveRequest, v1.CheckMoveResponse]
 	beginMove          *connect.Client[v1.BeginMoveRequest, v1.BeginMoveResponse]
 	exportOrganization *connect.Client[v1.ExportOrganizationRequest, v1.ExportOrganizationResponse]
 	importOrganization *connect.Client[v1.ImportOrganizationRequest, v1.ImportOrganizationResponse]
 	endMove            *connect.Client[v1.EndMoveRequest, v1.EndMoveResponse]
 	getMove            *connect.Client[v1.GetMoveRequest, v1.GetMoveResponse]
+}
+
+// CheckMove calls lockstep.state.v1.MoveService.CheckMove.
+func (c *moveServiceClient) CheckMove(ctx context.Context, req *connect.Request[v1.CheckMoveRequest]) (*connect.Response[v1.CheckMoveResponse], error) {
+	return c.checkMove.CallUnary(ctx, req)
 }
 
 // BeginMove calls lockstep.state.v1.MoveService.BeginMove.
@@ -146,6 +162,8 @@ func (c *moveServiceClient) GetMove(ctx context.Context, req *connect.Request[v1
 
 // MoveServiceHandler is an implementation of the lockstep.state.v1.MoveService service.
 type MoveServiceHandler interface {
+	// CheckMove returns what an organization has that cannot move, and changes nothing.
+	CheckMove(context.Context, *connect.Request[v1.CheckMoveRequest]) (*connect.Response[v1.CheckMoveResponse], error)
 	// BeginMove begins to move an organization from this cell. It refuses an organization with agents or workspaces with
 	// failed_precondition, and one that another move is moving with organization_moving.
 	BeginMove(context.Context, *connect.Request[v1.BeginMoveRequest]) (*connect.Response[v1.BeginMoveResponse], error)
@@ -170,6 +188,12 @@ type MoveServiceHandler interface {
 // and JSON codecs. They also support gzip compression.
 func NewMoveServiceHandler(svc MoveServiceHandler, opts ...connect.HandlerOption) (string, http.Handler) {
 	moveServiceMethods := v1.File_lockstep_state_v1_move_proto.Services().ByName("MoveService").Methods()
+	moveServiceCheckMoveHandler := connect.NewUnaryHandler(
+		MoveServiceCheckMoveProcedure,
+		svc.CheckMove,
+		connect.WithSchema(moveServiceMethods.ByName("CheckMove")),
+		connect.WithHandlerOptions(opts...),
+	)
 	moveServiceBeginMoveHandler := connect.NewUnaryHandler(
 		MoveServiceBeginMoveProcedure,
 		svc.BeginMove,
@@ -202,6 +226,8 @@ func NewMoveServiceHandler(svc MoveServiceHandler, opts ...connect.HandlerOption
 	)
 	return "/lockstep.state.v1.MoveService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
+		case MoveServiceCheckMoveProcedure:
+			moveServiceCheckMoveHandler.ServeHTTP(w, r)
 		case MoveServiceBeginMoveProcedure:
 			moveServiceBeginMoveHandler.ServeHTTP(w, r)
 		case MoveServiceExportOrganizationProcedure:
@@ -220,6 +246,10 @@ func NewMoveServiceHandler(svc MoveServiceHandler, opts ...connect.HandlerOption
 
 // UnimplementedMoveServiceHandler returns CodeUnimplemented from all methods.
 type UnimplementedMoveServiceHandler struct{}
+
+func (UnimplementedMoveServiceHandler) CheckMove(context.Context, *connect.Request[v1.CheckMoveRequest]) (*connect.Response[v1.CheckMoveResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("lockstep.state.v1.MoveService.CheckMove is not implemented"))
+}
 
 func (UnimplementedMoveServiceHandler) BeginMove(context.Context, *connect.Request[v1.BeginMoveRequest]) (*connect.Response[v1.BeginMoveResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("lockstep.state.v1.MoveService.BeginMove is not implemented"))
