@@ -52,14 +52,9 @@ func Insert(ctx context.Context, tx pgx.Tx, messages ...*nats.Msg) error {
 	if len(messages) == 0 {
 		return nil
 	}
-	subjects := make([]string, len(messages))
-	headers := make([]string, len(messages))
-	data := make([][]byte, len(messages))
-	for i, m := range messages {
-		var err error
-		if subjects[i], headers[i], data[i], err = encode(m); err != nil {
-			return err
-		}
+	rows, err := RowsOf(messages...)
+	if err != nil {
+		return err
 	}
 	var batch pgx.Batch
 	// PostgreSQL sends the notification with the commit, once per transaction. It is a hint without
@@ -69,7 +64,7 @@ func Insert(ctx context.Context, tx pgx.Tx, messages ...*nats.Msg) error {
 		INSERT INTO outbox (subject, header, data)
 		SELECT subject, header::jsonb, data
 		FROM unnest($1::text[], $2::text[], $3::bytea[]) WITH ORDINALITY AS m (subject, header, data, position)
-		ORDER BY position`, subjects, headers, data)
+		ORDER BY position`, rows.Subjects, rows.Headers, rows.Data)
 	if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
 		return fmt.Errorf("insert %d messages into the outbox: %w", len(messages), err)
 	}
@@ -84,10 +79,37 @@ func InsertFrom(relation string, first int) string {
 		first, first+1, first+2, relation, notify)
 }
 
+// InsertRows is InsertFrom for several messages: the relation also has them, as the columns subject, header and data,
+// each with the type text but data.
+func InsertRows(relation string) string {
+	return `INSERT INTO outbox (subject, header, data) SELECT subject, header::jsonb, data FROM ` + relation +
+		` RETURNING ` + notify
+}
+
 // Arguments returns the parameters of [InsertFrom]. An invalid message returns ErrInvalidMessage.
 func Arguments(m *nats.Msg) ([]any, error) {
 	subject, header, data, err := encode(m)
 	return []any{subject, header, data}, err
+}
+
+// Rows are messages as the columns that [InsertRows] needs.
+type Rows struct {
+	Subjects, Headers []string
+	Data              [][]byte
+}
+
+// RowsOf returns the rows of messages. An invalid message returns ErrInvalidMessage.
+func RowsOf(messages ...*nats.Msg) (Rows, error) {
+	r := Rows{
+		Subjects: make([]string, len(messages)), Headers: make([]string, len(messages)), Data: make([][]byte, len(messages)),
+	}
+	var err error
+	for i, m := range messages {
+		if r.Subjects[i], r.Headers[i], r.Data[i], err = encode(m); err != nil {
+			return Rows{}, err
+		}
+	}
+	return r, nil
 }
 
 // notify wakes the publisher.

@@ -42,7 +42,11 @@ import (
 	"lockstep.internal/services/runners/signing"
 )
 
-const serviceName = "runners"
+const (
+	serviceName = "runners"
+	// maxDefinitions is the size of the definitions that a replica remembers, as the database has them.
+	maxDefinitions = 32 << 20
+)
 
 // Program describes the service for --help.
 func Program() config.Program {
@@ -265,9 +269,7 @@ func (p *process) openJobs(context.Context) error {
 	p.executions = postgres.Executions{Pool: p.pool, Jobs: p.jobs, Followers: p.scheduler}
 	p.execution = execution.NewJobs(execution.Config{
 		Store: p.executions, Now: p.now, TraceLimit: int64(p.cfg.Traces.Limit),
-		Tokens: execution.Tokens{
-			Verifier: jobtoken.NewVerifier(p.keyring.Find, p.now), Refresh: p.keyring.Refresh,
-		},
+		Tokens: execution.NewTokens(jobtoken.NewVerifier(p.keyring.Find, p.now), p.keyring.Refresh),
 	})
 	p.artifacts = execution.NewArtifacts(execution.ArtifactConfig{
 		Jobs: p.execution, Store: postgres.Artifacts{Pool: p.pool}, Objects: p.objects, Sizes: p.sizes(),
@@ -285,7 +287,9 @@ func (p *process) openQueue(context.Context) error {
 	if err != nil {
 		return fmt.Errorf("queue: %w", err)
 	}
-	p.picks = picks{postgres.Picks{Pool: p.pool, Jobs: p.jobs, Now: p.now}, p.executions}
+	p.picks = picks{postgres.Picks{
+		Pool: p.pool, Jobs: p.jobs, Now: p.now, Definitions: postgres.NewDefinitions(maxDefinitions),
+	}, p.executions}
 	p.queue = assign.New(assign.Config{
 		Cell: p.cell(), Runners: waiting{p.registry, p.places(), p.now}, Store: p.picks, Tokens: p.keyring,
 		Payloads: assign.Answers{Registry: assign.Registry{Host: p.cfg.Registry.Host}}, Changes: p.jobChanges,

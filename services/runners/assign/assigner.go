@@ -63,6 +63,8 @@ type Store interface {
 	Live(ctx context.Context) ([]job.Job, error)
 	// Read returns those of the jobs that exist.
 	Read(ctx context.Context, ids []int64) ([]job.Job, error)
+	// Changed returns those of the jobs that exist with another revision than the given one.
+	Changed(ctx context.Context, revisions map[int64]int64) ([]job.Job, error)
 	// Materials returns the material of each job by its id.
 	Materials(ctx context.Context, jobs []job.Job) (map[int64]Material, error)
 	// Claim stores the claims of jobs that have not changed, in one transaction. It returns the ids of these jobs.

@@ -122,6 +122,14 @@ func (s *store) Read(ctx context.Context, ids []int64) ([]job.Job, error) {
 	return s.Picks.Read(ctx, ids)
 }
 
+func (s *store) Changed(ctx context.Context, revisions map[int64]int64) ([]job.Job, error) {
+	s.queries.Add(1)
+	if s.broken.Load() {
+		return nil, errBroken
+	}
+	return s.Picks.Changed(ctx, revisions)
+}
+
 func (s *store) Claim(ctx context.Context, claims []assign.Claim) (map[int64]bool, error) {
 	s.queries.Add(1)
 	if s.broken.Load() {
@@ -180,7 +188,7 @@ type replica struct {
 // start runs a replica until the test ends.
 func (f *fixture) start() *replica {
 	f.t.Helper()
-	s := &store{Picks: postgres.Picks{Pool: f.pool, Jobs: f.jobs(), Now: time.Now}}
+	s := &store{Picks: postgres.Picks{Pool: f.pool, Jobs: f.jobs(), Now: time.Now, Definitions: postgres.NewDefinitions(1 << 20)}}
 	changes := postgres.NewJobChanges(f.pool)
 	a := assign.New(assign.Config{
 		Cell: "local", Runners: f.runners, Store: s, Tokens: tokens{}, Payloads: assign.Answers{}, Changes: changes,

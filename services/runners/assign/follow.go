@@ -74,9 +74,9 @@ func (a *Assigner) read(ctx context.Context, ids []int64, all bool) error {
 		return nil
 	}
 	if !all {
-		stored, err := a.cfg.Store.Read(ctx, ids)
+		stored, err := a.cfg.Store.Changed(ctx, a.revisions(ids))
 		if err != nil {
-			return fmt.Errorf("read %d jobs: %w", len(ids), err)
+			return err
 		}
 		a.put(stored...)
 		return nil
@@ -90,6 +90,18 @@ func (a *Assigner) read(ctx context.Context, ids []int64, all bool) error {
 	}
 	a.replace(before, live)
 	return nil
+}
+
+// revisions returns the revisions of jobs in memory; 0 for jobs that are not. This replica knows its own claims.
+func (a *Assigner) revisions(ids []int64) map[int64]int64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	revisions := make(map[int64]int64, len(ids))
+	for _, id := range ids {
+		j, _, _ := a.jobs.Job(id)
+		revisions[id] = j.Revision
+	}
+	return revisions
 }
 
 // replace puts the live jobs, and forgets those that were known before the live ones were read and are not among them.

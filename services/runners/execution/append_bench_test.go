@@ -5,11 +5,10 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"lockstep.internal/libs/jobtoken"
 	"lockstep.internal/services/runners/gitlab"
 )
 
-// BenchmarkAppendTrace appends parts of 1 KiB to many traces at once, as the HTTP handler does: it authorizes first.
+// BenchmarkAppendTrace appends parts of 1 KiB to many traces at once, as the HTTP handler does: it authenticates first.
 func BenchmarkAppendTrace(b *testing.B) {
 	f := newFixture(b)
 	jobs := f.serveLimit(f.first.store, f.first.keys, 1<<30)
@@ -25,7 +24,7 @@ func BenchmarkAppendTrace(b *testing.B) {
 	b.RunParallel(func(pb *testing.PB) {
 		ref := refs[next.Add(1)%int64(len(refs))]
 		for offset := int64(0); pb.Next(); {
-			if _, err := jobs.Authorize(b.Context(), ref, jobtoken.ScopeTrace); err != nil {
+			if err := jobs.Authentic(b.Context(), ref); err != nil {
 				b.Error(err)
 				return
 			}

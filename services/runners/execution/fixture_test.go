@@ -155,7 +155,7 @@ func (f *fixture) serve(store execution.Store, keys *signing.Keyring) *execution
 func (f *fixture) serveLimit(store execution.Store, keys *signing.Keyring, traces int64) *execution.Jobs {
 	return execution.NewJobs(execution.Config{
 		Store: store, Now: f.clock.now, TraceLimit: traces,
-		Tokens: execution.Tokens{Verifier: jobtoken.NewVerifier(keys.Find, f.clock.now), Refresh: keys.Refresh},
+		Tokens: execution.NewTokens(jobtoken.NewVerifier(keys.Find, f.clock.now), keys.Refresh),
 	})
 }
 

@@ -23,7 +23,7 @@ const (
 // Config of [Jobs]. All fields are required, unless they have a default.
 type Config struct {
 	Store  Store
-	Tokens Tokens
+	Tokens *Tokens
 	Now    func() time.Time
 	// TraceLimit is the size from which a trace accepts no more, in bytes. Defaults to [trace.DefaultLimit].
 	TraceLimit int64
@@ -42,6 +42,12 @@ func NewJobs(cfg Config) *Jobs {
 	cfg.WatchedInterval = cmp.Or(cfg.WatchedInterval, DefaultWatchedInterval)
 	cfg.IdleInterval = cmp.Or(cfg.IdleInterval, DefaultIdleInterval)
 	return &Jobs{cfg}
+}
+
+// Authentic implements [gitlab.Jobs].
+func (j *Jobs) Authentic(ctx context.Context, ref gitlab.JobRef) error {
+	_, err := j.request(ctx, ref)
+	return err
 }
 
 // Authorize implements [gitlab.Jobs]: one query, and a second one at most every 30 s.

@@ -64,6 +64,8 @@ const (
 // Jobs serves running jobs. Each method returns the state of the job with every error, if the token is that of the job.
 // A token that is not valid, a job that is not known, and one that has ended are the fault permission_denied.
 type Jobs interface {
+	// Authentic checks without a query that the cell made the token for the job. It may be void.
+	Authentic(ctx context.Context, ref JobRef) error
 	// Authorize checks the token before the body of a request is read.
 	Authorize(ctx context.Context, ref JobRef, scope jobtoken.Scope) (JobState, error)
 	// Update of a job that has ended repeats its result.

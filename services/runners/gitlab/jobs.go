@@ -50,25 +50,9 @@ func (h *handler) appendTrace(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	state, err := h.cfg.Jobs.Authorize(r.Context(), ref, jobtoken.ScopeTrace)
+	data, err := h.readTracePart(w, r, ref, part)
 	if err != nil {
-		return jobError(w, state, err)
-	}
-	if part.Size() > h.cfg.MaxTracePart {
-		setState(w, state)
-		return withStatus(http.StatusForbidden, fault.New(errcode.PayloadTooLarge,
-			"the part of the trace has more than %d bytes", h.cfg.MaxTracePart))
-	}
-	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, part.Size()))
-	_, tooLarge := errors.AsType[*http.MaxBytesError](err)
-	switch {
-	case tooLarge, err == nil && int64(len(data)) != part.Size():
-		setState(w, state)
-		return fault.New(errcode.InvalidArgument,
-			"the body has another size than the %d bytes of the header Content-Range %s", part.Size(), part)
-	case err != nil:
-		setState(w, state)
-		return fault.Wrap(err, errcode.InvalidArgument, "the body is not complete: send the part again")
+		return err
 	}
 	size, state, err := h.cfg.Jobs.AppendTrace(r.Context(), ref, part.Start, data)
 	if outOfRange, found := errors.AsType[*trace.RangeError](err); found {
@@ -91,4 +75,40 @@ func (h *handler) appendTrace(w http.ResponseWriter, r *http.Request) error {
 	w.Header().Set(wire.HeaderRange, wire.StoredRange(size))
 	w.WriteHeader(http.StatusAccepted)
 	return nil
+}
+
+// readTracePart reads the body of a request that the runner of a job sends. A body is small, so that the token is only
+// authenticated before it is read: its append checks everything. An answer without an append has the state of the job.
+func (h *handler) readTracePart(
+	w http.ResponseWriter, r *http.Request, ref JobRef, part wire.ContentRange,
+) ([]byte, error) {
+	if err := h.cfg.Jobs.Authentic(r.Context(), ref); err != nil {
+		return nil, jobError(w, JobState{}, err)
+	}
+	var refused error
+	var data []byte
+	if part.Size() > h.cfg.MaxTracePart {
+		refused = withStatus(http.StatusForbidden, fault.New(errcode.PayloadTooLarge,
+			"the part of the trace has more than %d bytes", h.cfg.MaxTracePart))
+	} else {
+		var err error
+		data, err = io.ReadAll(http.MaxBytesReader(w, r.Body, part.Size()))
+		_, tooLarge := errors.AsType[*http.MaxBytesError](err)
+		switch {
+		case tooLarge, err == nil && int64(len(data)) != part.Size():
+			refused = fault.New(errcode.InvalidArgument,
+				"the body has another size than the %d bytes of the header Content-Range %s", part.Size(), part)
+		case err != nil:
+			refused = fault.Wrap(err, errcode.InvalidArgument, "the body is not complete: send the part again")
+		}
+	}
+	if refused == nil {
+		return data, nil
+	}
+	state, err := h.cfg.Jobs.Authorize(r.Context(), ref, jobtoken.ScopeTrace)
+	if err != nil {
+		return nil, jobError(w, state, err)
+	}
+	setState(w, state)
+	return nil, refused
 }

@@ -273,6 +273,13 @@ func (m *memory) find(ref gitlab.JobRef) (*job, error) {
 	return j, nil
 }
 
+func (m *memory) Authentic(_ context.Context, ref gitlab.JobRef) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	_, err := m.find(ref)
+	return err
+}
+
 func (m *memory) Authorize(_ context.Context, ref gitlab.JobRef, scope jobtoken.Scope) (gitlab.JobState, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -342,6 +349,9 @@ func (m *memory) AppendTrace(
 	j, err := m.find(ref)
 	if err != nil {
 		return 0, gitlab.JobState{}, err
+	}
+	if j.ended() {
+		return 0, j.state(), fault.New(errcode.PermissionDenied, "job %d has ended", j.id)
 	}
 	next, write, err := j.trace.Append(j.mask, offset, part, m.traceLimit)
 	if errors.Is(err, trace.ErrTooLarge) {

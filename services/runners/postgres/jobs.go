@@ -138,20 +138,13 @@ const updateJob = `UPDATE jobs SET state = $3, revision = $2, retried_by = $4, c
 	WHERE id = $1 AND revision = $2 - 1`
 
 // changed are the columns of the job that a statement of a transition has stored. Replicas are notified of it.
-const changed = ` RETURNING id, claims, started_at, pg_notify('` + JobChannel + `', id::text)`
+const changed = ` RETURNING id, pg_notify('` + JobChannel + `', id::text)`
 
 // A transition is one statement with its event and its notifications, of which all or nothing is stored.
 var (
 	storeNew = `WITH job AS (` + insertJobValues + ` ON CONFLICT (id) DO NOTHING` + changed + `) ` +
 		outbox.InsertFrom("job", 29)
 	storeUpdate = `WITH job AS (` + updateJob + changed + `) ` + outbox.InsertFrom("job", 18)
-	// storeClaim stores the claim of a runner, too, unless the organization moves.
-	storeClaim = `WITH job AS (` + updateJob + ` AND ` + notClosed + changed + `), claim AS (
-			INSERT INTO claims (job_id, number, token_hash, expires_at, claimed_at)
-			SELECT id, claims, $21, $22, started_at FROM job
-			ON CONFLICT (job_id) DO UPDATE SET number = excluded.number, token_hash = excluded.token_hash,
-				expires_at = excluded.expires_at, claimed_at = excluded.claimed_at, confirmed_at = NULL, contacted_at = NULL
-		) ` + outbox.InsertFrom("job", 18)
 )
 
 // updated returns the arguments of updateJob.
@@ -190,8 +183,8 @@ type transitions struct {
 	stored []job.Change
 }
 
-// add adds the statement of a change. Its arguments are followed by those of the event, and then by more.
-func (t *transitions) add(ctx context.Context, c job.Change, statement string, arguments []any, more ...any) error {
+// add adds the statement of a change. Its arguments are followed by those of the event.
+func (t *transitions) add(ctx context.Context, c job.Change, statement string, arguments []any) error {
 	messages, err := t.Encoder.Changes(ctx, c)
 	if err != nil {
 		return err
@@ -200,7 +193,7 @@ func (t *transitions) add(ctx context.Context, c job.Change, statement string, a
 	if err != nil {
 		return fmt.Errorf("publish a transition of job %d: %w", c.Job.ID, err)
 	}
-	t.batch.Queue(statement, slices.Concat(arguments, event, more)...).Exec(func(tag pgconn.CommandTag) error {
+	t.batch.Queue(statement, slices.Concat(arguments, event)...).Exec(func(tag pgconn.CommandTag) error {
 		if tag.RowsAffected() == 1 {
 			t.stored = append(t.stored, c)
 		}
