@@ -49,7 +49,8 @@ func (p *process) moveService() *move.Service {
 		missing = "cell.url"
 	}
 	return move.NewService(move.Config{
-		Store: p.moves, Arrivals: p.arrivalStore(), Directory: p.state, Cell: p.cell(), Missing: missing, Caller: p.users.Caller, Runners: p.registry.All,
+		Store: p.moves, Arrivals: p.arrivalStore(), Directory: p.state, Cell: p.cell(),
+		Missing: missing, Caller: p.users.Caller, Runners: p.registry.All,
 		Place: p.places().Place, Timeout: p.cfg.Move.Timeout, Now: p.now,
 		Describe: func(ctx context.Context, url, token string) (*runnersv1.DescribeCellResponse, error) {
 			return p.target(url, token).Describe(ctx)

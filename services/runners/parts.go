@@ -55,7 +55,8 @@ func (p *process) openAPI(context.Context) error {
 		Access: verifier, Directory: p.directory, Registry: p.registry, Runners: p.runners,
 		Moves:  p.moveService(),
 		Traces: traces{postgres.Traces{Pool: p.pool}}, Tail: p.tails.TailHandler, Archives: p.artifacts,
-		Rebuild: p.rebuild, MaxStreams: p.cfg.Access.MaxStreams, Logger: p.tel.Logger, Now: p.now, Interceptors: []connect.Interceptor{tracing},
+		Rebuild: p.rebuild, MaxStreams: p.cfg.Access.MaxStreams, Logger: p.tel.Logger, Now: p.now,
+		Interceptors: []connect.Interceptor{tracing},
 	})
 	for _, pattern := range api.Patterns() {
 		mux.Handle(pattern, p.afterDirectory(people))

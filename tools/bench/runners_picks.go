@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -22,17 +23,23 @@ const growthRunners = 32
 // measurePicks measures how many jobs runners get from the service.
 func measurePicks(ctx context.Context, f *fixture, size Size, measured Measured) {
 	clients := map[string]int{"picks_c1_per_s": 1, "picks_c32_per_s": 32, "picks_c256_per_s": 256}
-	if size.wants("picks_c1_per_s", "picks_c32_per_s", "picks_c256_per_s") {
+	empty := map[string]int{"http_c1_per_s": 1, "http_c32_per_s": 32}
+	if size.wants("picks_c1_per_s", "picks_c32_per_s", "picks_c256_per_s", "http_c1_per_s", "http_c32_per_s") {
 		check(onFixture(ctx, f.programs, func(f *fixture) {
 			b := newRunnersFixture(ctx, f, pendingJobs)
 			bare := b.newBarePicks(ctx)
-			for name, c := range clients {
-				if size.wants(name) {
-					measured[name] = takeTurns(ctx, size.For,
-						func(int) float64 { return b.picks(ctx, c, size) },
-						func(int) float64 { return bare.picks(ctx, c, size) })
+			server := f.startStandIn(ctx, standInTarget, targetConfig{Pods: 1}).addresses[targetHTTP]
+			compare := func(clients map[string]int, ours func(c int) float64) {
+				for name, c := range clients {
+					if size.wants(name) {
+						measured[name] = takeTurns(ctx, size.For,
+							func(int) float64 { return ours(c) },
+							func(int) float64 { return bare.picks(ctx, c, size) })
+					}
 				}
 			}
+			compare(clients, func(c int) float64 { return b.picks(ctx, c, size) })
+			compare(empty, func(c int) float64 { return b.emptyCalls(ctx, server, c, size) })
 		}))
 	}
 	if size.wants("picks_growth") {
@@ -63,6 +70,14 @@ func (b *runnersFixture) picks(ctx context.Context, c int, size Size) float64 {
 	b.refill(ctx, "jobs")
 	b.settle(ctx)
 	return callRate(ctx, stack.Runners, c, b.turn(size), func(int) caller { return b.connect(ctx, anyRunner) })
+}
+
+// emptyCalls returns how many requests for jobs c runners send a second to a server that does nothing: no service can
+// give more jobs than that over HTTP.
+func (b *runnersFixture) emptyCalls(ctx context.Context, server string, c int, size Size) float64 {
+	return callRate(ctx, "an empty server", c, b.turn(size), func(int) caller {
+		return connectHTTP(ctx, "an empty server", server, http.StatusOK, func() []byte { return b.jobRequest(anyRunner) })
+	})
 }
 
 // barePicks take jobs from a table with the same columns and indexes as that of the service, with nothing but a

@@ -103,7 +103,9 @@ func NewHandler(d Dependencies) http.Handler {
 	mux.Handle("/", d.Access.Handler(func(w http.ResponseWriter, r *http.Request, err error) {
 		fault.WriteConnect(w, r, d.Logger, err)
 	}, calls))
-	files := &fileHandler{jobs: jobs, traces: d.Traces, tail: d.Tail, archives: d.Archives, streams: open, logger: d.Logger}
+	files := &fileHandler{
+		jobs: jobs, traces: d.Traces, tail: d.Tail, archives: d.Archives, streams: open, logger: d.Logger,
+	}
 	for pattern, serve := range map[string]func(http.ResponseWriter, *http.Request) error{
 		tracePattern: files.trace, archivePattern: files.archive,
 	} {

@@ -188,7 +188,9 @@ type replica struct {
 // start runs a replica until the test ends.
 func (f *fixture) start() *replica {
 	f.t.Helper()
-	s := &store{Picks: postgres.Picks{Pool: f.pool, Jobs: f.jobs(), Now: time.Now, Definitions: postgres.NewDefinitions(1 << 20)}}
+	s := &store{Picks: postgres.Picks{
+		Pool: f.pool, Jobs: f.jobs(), Now: time.Now, Definitions: postgres.NewDefinitions(1 << 20),
+	}}
 	changes := postgres.NewJobChanges(f.pool)
 	a := assign.New(assign.Config{
 		Cell: "local", Runners: f.runners, Store: s, Tokens: tokens{}, Payloads: assign.Answers{}, Changes: changes,

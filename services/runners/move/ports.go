@@ -19,19 +19,25 @@ type Tokens struct {
 // MaxReplaced is how many replaced tokens a move keeps, until it revokes them.
 const MaxReplaced = 16
 
-// Store is the database of the source.
-type Store interface {
-	// Departures returns the moves from this cell that have not ended.
-	Departures(ctx context.Context) ([]Move, error)
+// TokenStore has the tokens of moves.
+type TokenStore interface {
 	// Tokens returns the tokens of a move.
 	Tokens(ctx context.Context, m Move) (Tokens, error)
-	// Change stores phase and message of a move whose phase is still the given one; otherwise it returns false. Jobs wait
-	// for runners again after [Canceling]. The tokens are kept until [Store.ForgetTokens].
-	Change(ctx context.Context, m Move, from Phase) (bool, error)
-	// Ended returns moves from this cell that have ended and still have a token.
+	// Ended returns moves from this cell that have ended and still have tokens.
 	Ended(ctx context.Context) ([]Move, error)
 	// ForgetTokens erases the tokens of a move that has ended.
 	ForgetTokens(ctx context.Context, m Move) error
+}
+
+// Store is the database of the source.
+type Store interface {
+	TokenStore
+
+	// Departures returns the moves from this cell that have not ended.
+	Departures(ctx context.Context) ([]Move, error)
+	// Change stores phase and message of a move whose phase is still the given one; otherwise it returns false. Jobs wait
+	// for runners again after [Canceling]. The tokens are kept until [TokenStore.ForgetTokens].
+	Change(ctx context.Context, m Move, from Phase) (bool, error)
 	// Runners calls send with the rows of the organization's runners and their managers.
 	Runners(ctx context.Context, organizationID int64, send func(*runnersv1.MovedRow) error) error
 	// Next returns a pipeline of the organization without jobs that a runner has; those that have not ended come first. It

@@ -164,7 +164,8 @@ func (s *Service) Report(ctx context.Context, organizationID int64, to Destinati
 		Now: s.cfg.Now(),
 	}
 	return Result{
-		Report: situation.Report(), Counts: counts, Waiting: len(waiting), Agents: staying.GetAgents(), Workspaces: staying.GetWorkspaces(),
+		Report: situation.Report(), Counts: counts, Waiting: len(waiting),
+		Agents: staying.GetAgents(), Workspaces: staying.GetWorkspaces(),
 	}, nil
 }
 

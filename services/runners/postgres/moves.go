@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -165,7 +166,7 @@ func (s Moves) replaceTokens(ctx context.Context, tx pgx.Tx, m move.Move, tokens
 	case err != nil:
 		return err
 	case before.Source != tokens.Source:
-		tokens.Replaced = append(before.Replaced, before.Source)
+		tokens.Replaced = slices.Concat(before.Replaced, []string{before.Source})
 		tokens.Replaced = tokens.Replaced[max(0, len(tokens.Replaced)-move.MaxReplaced):]
 	default:
 		tokens.Replaced = before.Replaced

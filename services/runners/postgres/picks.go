@@ -87,8 +87,8 @@ func (p Picks) readDefinitions(
 	return err //nolint:wrapcheck // the caller wraps it
 }
 
-// Changed returns those jobs that have another revision than the given one, by their id. It remembers the definitions of
-// those that wait, if there is room.
+// Changed returns those jobs that have another revision than the given one, by their id. It remembers the definitions
+// of those that wait.
 func (p Picks) Changed(ctx context.Context, revisions map[int64]int64) ([]job.Job, error) {
 	ids, known := make([]int64, 0, len(revisions)), make([]int64, 0, len(revisions))
 	for id, revision := range revisions {
@@ -149,7 +149,9 @@ func (p Picks) dependencies(ctx context.Context, ids []int64, materials map[int6
 // have not changed before. Jobs of organizations that move do not change.
 var storeClaims = `
 	WITH wanted AS (
-		SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::bigint[], $5::bigint[], $6::bigint[],
+		SELECT id, revision, number, runner_id, manager_id, run_timeout_s, started_at, token_hash, expires_at, subject,
+			header, data
+		FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::bigint[], $5::bigint[], $6::bigint[],
 			$7::timestamptz[], $8::bytea[], $9::timestamptz[], $10::text[], $11::text[], $12::bytea[])
 			AS w (id, revision, number, runner_id, manager_id, run_timeout_s, started_at, token_hash, expires_at, subject,
 				header, data)
