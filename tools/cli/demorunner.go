@@ -54,8 +54,8 @@ func startDemoRunner(ctx context.Context, api *client.Runners, s *stack.Stack) (
 }
 
 // runnerToken returns the token of a runner of the instance that takes jobs with the tag shell and jobs without tags. A
-// file in the folder of the stack keeps it with the id of the runner. Without the file, or after the runner was deleted,
-// it creates a runner.
+// file in the folder of the stack keeps it with the id of the runner. Without the file, or after the runner was
+// deleted, it creates a runner.
 func runnerToken(ctx context.Context, api *client.Runners, s *stack.Stack, file, description string) (string, error) {
 	path := filepath.Join(s.Dir(), file)
 	if kept, err := os.ReadFile(path); err == nil {
