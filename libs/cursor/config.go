@@ -46,7 +46,7 @@ type Config[T any] struct {
 	Cell    topology.Cell
 	Service string
 	// Decode sets the message's Value. It runs concurrently with the transaction of the previous
-	// batch. An error moves the message to DEAD. Required.
+	// batch. An error moves the message to DEAD; after a *PartlyMalformedError the Value is handled, too. Required.
 	Decode func(m *Message[T]) error
 	// Handle writes the effects of the batch, in stream order, in the transaction that moves the cursor. After any
 	// error it is called again in a new transaction, after a data error of the database with a part of the batch. A

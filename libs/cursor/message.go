@@ -38,6 +38,16 @@ func (e *DeadLetterError) Error() string {
 // Unwrap returns the cause.
 func (e *DeadLetterError) Unwrap() error { return e.Err }
 
+// PartlyMalformedError is the error of a message with several items of which some are malformed. Decode returns it with
+// a Value of the others: they are handled, and the whole message moves to DEAD.
+type PartlyMalformedError struct{ Err error }
+
+// Error implements error.
+func (e *PartlyMalformedError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the cause.
+func (e *PartlyMalformedError) Unwrap() error { return e.Err }
+
 // DeadLetterErrors reports several messages of one batch. They move to DEAD together before the
 // others are handled.
 type DeadLetterErrors []*DeadLetterError

@@ -192,7 +192,9 @@ func (r *reader[T]) add(b *batch[T], received delivery) error {
 	b.last, b.lag, b.bytes, b.lastArrival = m, meta.NumPending, b.bytes+len(m.Data), time.Now()
 	if err := r.cfg.Decode(&m); err != nil {
 		b.malformed = append(b.malformed, malformed[T]{message: m, err: err})
-		return nil //nolint:nilerr // the message goes to DEAD; reading continues
+		if _, isPartly := errors.AsType[*PartlyMalformedError](err); !isPartly {
+			return nil // the message goes to DEAD; reading continues
+		}
 	}
 	if b.messages == nil {
 		b.messages = make([]Message[T], 0, min(uint64(r.cfg.Batch), meta.NumPending+1))

@@ -88,6 +88,9 @@ func (c Cell) ObservedWorkload(agent int64, kind, namespace, name string) string
 // ObservedResync is the subject of an agent's resync_begun and resync_ended events.
 func (c Cell) ObservedResync(agent int64) string { return c.agent(FamilyObserved, agent) + ".resync" }
 
+// ObservedMembers is the subject of members of an agent's full resyncs, many in one message.
+func (c Cell) ObservedMembers(agent int64) string { return c.agent(FamilyObserved, agent) + ".members" }
+
 // ObservedTick is the subject of an agent's ticks.
 func (c Cell) ObservedTick(agent int64) string { return c.agent(FamilyObserved, agent) + ".tick" }
 
@@ -104,6 +107,7 @@ func (c Cell) ObservedPatterns(agent string) []string {
 		prefix + ".*.*.*",
 		prefix + "." + TokenWorkload + ".*.*.*",
 		prefix + ".resync",
+		prefix + ".members",
 		prefix + ".tick",
 		prefix + ".rejected",
 	}

@@ -51,7 +51,7 @@ func TestObservedPatternsMatchWhatTheBuildersReturnAndNoLongerSubject(t *testing
 	for _, subject := range []string{
 		cell.Observed(7, "deployment", "a.b", "c.d"), cell.Observed(7, "namespace", "", ""),
 		cell.ObservedWorkload(7, "deployment", "a.b", "c.d"), cell.ObservedResync(7), cell.ObservedTick(7),
-		cell.ObservedRejected(7),
+		cell.ObservedRejected(7), cell.ObservedMembers(7),
 	} {
 		require.True(t, matches(subject), subject)
 		require.False(t, matches(subject+".deeper.by.two"), subject)

@@ -210,6 +210,23 @@ type recorded struct {
 	Updated     int                 `json:"updated_replicas"`
 	Template    *events.PodTemplate `json:"template"`
 	Pods        []events.WaitingPod `json:"pods"`
+
+	Members []events.ResyncMember `json:"members"`
+}
+
+// members returns the members in a message of several, else the event itself.
+func (h recorded) members(t *testing.T) []recorded {
+	t.Helper()
+	if h.Type != events.TypeObservedMembers {
+		return []recorded{h}
+	}
+	members := make([]recorded, len(h.Members))
+	for i, m := range h.Members {
+		require.NoError(t, events.Validate(m.Type, m.Data), "%s", m.Data)
+		members[i] = recorded{Subject: h.Subject, Type: m.Type, ID: h.ID}
+		require.NoError(t, json.Unmarshal(m.Data, &members[i]))
+	}
+	return members
 }
 
 func (f *fixture) record(t *testing.T) *recorder {
@@ -239,12 +256,12 @@ func (p *recorder) until(t *testing.T, what string, match func(recorded) bool) [
 		e, err := event.Decode(msg.Headers(), msg.Data())
 		require.NoError(t, err)
 		require.NoError(t, events.Validate(e.Type(), e.Data()), "%s", e.Data())
-		h := recorded{Subject: msg.Subject(), Type: e.Type(), ID: e.ID()}
-		require.NoError(t, json.Unmarshal(e.Data(), &h))
 		require.Equal(t, event.AgentSource(string(cellName), agentOf(t, msg.Subject()), "watcher"), e.Source())
 		require.Empty(t, msg.Headers().Get(nats.MsgIdHdr))
-		read = append(read, h)
-		if match(h) {
+		h := recorded{Subject: msg.Subject(), Type: e.Type(), ID: e.ID()}
+		require.NoError(t, json.Unmarshal(e.Data(), &h))
+		read = append(read, h.members(t)...)
+		if match(last(read)) {
 			return read
 		}
 	}

@@ -1727,6 +1727,34 @@ func (v *ObservedDeployment) decode(r *reader) {
 	r.endObject(present, "object")
 }
 
+func (v *ObservedMembers) decode(r *reader) {
+	var present uint64
+	if !r.beginObject() {
+		return
+	}
+	for r.nextName() {
+		switch string(r.name) {
+		case "cluster_uid":
+			present |= 1 << 0
+			v.ClusterUID = r.text(textRule{minLength: 1})
+		case "members":
+			present |= 1 << 1
+			v.Members = readArray(r, lengthRule{1, 1000}, func(item *ResyncMember) {
+				item.decode(r)
+			})
+		case "observed_at":
+			present |= 1 << 2
+			v.ObservedAt = r.time()
+		case "resync_id":
+			present |= 1 << 3
+			v.ResyncID = r.text(textRule{minLength: 1})
+		default:
+			r.skip()
+		}
+	}
+	r.endObject(present, "cluster_uid", "members", "observed_at", "resync_id")
+}
+
 func (v *ObservedPod) decode(r *reader) {
 	var present uint64
 	if !r.beginObject() {
@@ -2170,6 +2198,26 @@ func (v *RequestResource) decode(r *reader) {
 
 func (v *ResyncCause) decode(r *reader) {
 	*v = ResyncCause(r.knownText(textRule{minLength: 1}, "config_changed", "interval", "leader_elected", "requested", "start"))
+}
+
+func (v *ResyncMember) decode(r *reader) {
+	var present uint64
+	if !r.beginObject() {
+		return
+	}
+	for r.nextName() {
+		switch string(r.name) {
+		case "data":
+			present |= 1 << 0
+			v.Data = r.encoded()
+		case "type":
+			present |= 1 << 1
+			v.Type = r.text(textRule{minLength: 1})
+		default:
+			r.skip()
+		}
+	}
+	r.endObject(present, "data", "type")
 }
 
 func (v *ResyncRequestCause) decode(r *reader) {
@@ -2860,6 +2908,8 @@ func (*ObservedClusterReleased) eventType() string { return TypeObservedClusterR
 
 func (*ObservedDeployment) eventType() string { return TypeObservedDeployment }
 
+func (*ObservedMembers) eventType() string { return TypeObservedMembers }
+
 func (*ObservedPod) eventType() string { return TypeObservedPod }
 
 func (*ObservedRejected) eventType() string { return TypeObservedRejected }
@@ -2979,6 +3029,8 @@ func decoded(eventType string, data []byte) (any, error) {
 		return untyped(Decode[ObservedClusterReleased](data))
 	case TypeObservedDeployment:
 		return untyped(Decode[ObservedDeployment](data))
+	case TypeObservedMembers:
+		return untyped(Decode[ObservedMembers](data))
 	case TypeObservedPod:
 		return untyped(Decode[ObservedPod](data))
 	case TypeObservedRejected:

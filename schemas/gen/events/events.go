@@ -2,7 +2,10 @@
 
 package events
 
-import "time"
+import (
+	"encoding/json"
+	"time"
+)
 
 // ActualState: Actual state of a workspace, computed from observations of its cluster. Only
 // terminated is final.
@@ -1398,6 +1401,22 @@ type ObservedDeployment struct {
 	UpdatedReplicas int `json:"updated_replicas,omitempty"`
 }
 
+// ObservedMembers: Members of a full resync, many in one message. Each counts as if it had been
+// published in an event of its own.
+type ObservedMembers struct {
+	// UID of the kube-system namespace.
+	ClusterUID string `json:"cluster_uid"`
+
+	// The members. Each object occurs once.
+	Members []ResyncMember `json:"members"`
+
+	// When the event was made.
+	ObservedAt time.Time `json:"observed_at"`
+
+	// Id of the resync of all members.
+	ResyncID string `json:"resync_id"`
+}
+
 // ObservedPod: An observed pod, on the subject of its Deployment.
 type ObservedPod struct {
 	// status.conditions.
@@ -1778,6 +1797,16 @@ const (
 	ResyncCauseRequested     ResyncCause = "requested"
 	ResyncCauseStart         ResyncCause = "start"
 )
+
+// ResyncMember: One member of a full resync.
+type ResyncMember struct {
+	// Data of that event. Readers decode each member alone, so that an invalid one does not hold up
+	// the others.
+	Data json.RawMessage `json:"data"`
+
+	// Type of the event that the member would have on its own, such as dev.lockstep.observed.pod.v1.
+	Type string `json:"type"`
+}
 
 // ResyncRequestCause: Why a full resync is requested.
 type ResyncRequestCause string

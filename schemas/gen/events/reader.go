@@ -350,6 +350,11 @@ func (r *reader) object() map[string]any {
 	return object
 }
 
+// encoded reads an object that the caller decodes.
+func (r *reader) encoded() json.RawMessage {
+	return bytes.Clone(r.value(jsontext.KindBeginObject, "object"))
+}
+
 func (r *reader) time() time.Time {
 	content := r.string()
 	if content == nil {

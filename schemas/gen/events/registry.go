@@ -148,6 +148,10 @@ const (
 	// observed.{agent}.{kind}.{namespace}.{name}: An observed Deployment of a workspace. Absent counts
 	// are 0. Watchers of version 0.1 publish it; later ones publish observed.workload.v1.
 	TypeObservedDeployment = "dev.lockstep.observed.deployment.v1"
+	// TypeObservedMembers is an event with the data [ObservedMembers], on stream OBSERVED at
+	// observed.{agent}.members: Members of a full resync, many in one message. Each counts as if it
+	// had been published in an event of its own.
+	TypeObservedMembers = "dev.lockstep.observed.members.v1"
 	// TypeObservedPod is an event with the data [ObservedPod], on stream OBSERVED at
 	// observed.{agent}.{kind}.{namespace}.{name}: An observed pod, on the subject of its Deployment.
 	TypeObservedPod = "dev.lockstep.observed.pod.v1"
@@ -426,6 +430,11 @@ func Types() []Type {
 			Name: TypeObservedDeployment, Title: "ObservedDeployment", Stream: "OBSERVED",
 			Subjects:    []string{"observed.{agent}.{kind}.{namespace}.{name}"},
 			Description: "An observed Deployment of a workspace. Absent counts are 0. Watchers of version 0.1 publish it; later ones publish observed.workload.v1.",
+		},
+		{
+			Name: TypeObservedMembers, Title: "ObservedMembers", Stream: "OBSERVED",
+			Subjects:    []string{"observed.{agent}.members"},
+			Description: "Members of a full resync, many in one message. Each counts as if it had been published in an event of its own.",
 		},
 		{
 			Name: TypeObservedPod, Title: "ObservedPod", Stream: "OBSERVED",

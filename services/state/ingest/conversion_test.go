@@ -100,7 +100,12 @@ func tryDecode(t *testing.T, kind, data, subject string) (ingest.Observed, error
 	require.NoError(t, err)
 	m, err := event.Encode(e, subject)
 	require.NoError(t, err)
-	return ingest.DecodeObserved(cell, subject, m.Header, m.Data)
+	observed, err := ingest.DecodeObserved(cell, subject, m.Header, m.Data)
+	if err != nil {
+		return ingest.Observed{}, err
+	}
+	require.Len(t, observed, 1)
+	return observed[0], nil
 }
 
 func TestGoldenEventsOfBothTypesGiveTheSameState(t *testing.T) {

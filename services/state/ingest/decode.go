@@ -25,6 +25,9 @@ const (
 	maxMessage = 4096
 
 	scopeWorkloads = string(events.ScopeWorkloads)
+
+	// pathMembers is the end of the subject of [topology.Cell.ObservedMembers].
+	pathMembers = "members"
 )
 
 // agentEvent is a decoded event together with the agent id of its subject.
@@ -139,31 +142,58 @@ func isForDeploys(subject string) bool {
 	return agentToken == topology.TokenCluster || strings.HasPrefix(rest, topology.TokenWorkload+".")
 }
 
-// DecodeObserved decodes a message of OBSERVED. Messages for the deploys service are marked Ignored.
-func DecodeObserved(cell topology.Cell, subject string, header nats.Header, data []byte) (Observed, error) {
+// DecodeObserved decodes a message of OBSERVED. A message with many members of a full resync has many reports: if some
+// are malformed, it returns the others and an error. A message for the deploys service has none.
+func DecodeObserved(cell topology.Cell, subject string, header nats.Header, data []byte) ([]Observed, error) {
 	if isForDeploys(subject) {
-		return Observed{Ignored: true}, nil
+		return nil, nil
 	}
 	e, err := decodeEvent(cell, subject, topology.FamilyObserved, watcherComponent, header, data)
 	if err != nil {
-		return Observed{}, err
+		return nil, err
+	}
+	switch isPage := e.Type() == events.TypeObservedMembers; {
+	case isPage != (e.path == pathMembers):
+		return nil, fmt.Errorf("type %s: does not belong on subject %s", e.Type(), subject)
+	case isPage:
+		return readMembers(e)
 	}
 	o := Observed{AgentID: e.agentID}
+	if err := o.read(e); err != nil || o.forDeploys {
+		return nil, err
+	}
+	return []Observed{o}, nil
+}
+
+// readMembers decodes each member of a full resync alone.
+func readMembers(e agentEvent) ([]Observed, error) {
+	page, err := events.Decode[events.ObservedMembers](e.Data())
+	if err != nil {
+		return nil, fmt.Errorf("data: %w", err)
+	}
+	members, malformed := make([]Observed, 0, len(page.Members)), make([]error, 0)
+	for n, m := range page.Members {
+		o := Observed{AgentID: e.agentID}
+		err := o.readObject(e, m.Type, m.Data)
+		if err == nil && (o.Object.ResyncID != page.ResyncID || o.ClusterUID != page.ClusterUID) {
+			err = fmt.Errorf("resync_id %.80q of cluster_uid %.80q: differs from the message", o.Object.ResyncID, o.ClusterUID)
+		}
+		if err != nil {
+			malformed = append(malformed, fmt.Errorf("member %d: %w", n, err))
+			continue
+		}
+		members = append(members, o)
+	}
+	if len(malformed) == 0 {
+		return members, nil
+	}
+	return members, fmt.Errorf("%d of %d members are malformed, the others are processed; first: %w",
+		len(malformed), len(page.Members), malformed[0])
+}
+
+func (o *Observed) read(e agentEvent) error {
+	var err error
 	switch e.Type() {
-	case events.TypeObservedWorkload:
-		err = read(e, o.setWorkload)
-	case events.TypeObservedDeployment:
-		err = read(e, func(e agentEvent, d *events.ObservedDeployment) error {
-			return o.setWorkload(e, new(fromDeployment(*d)))
-		})
-	case events.TypeObservedWorkloadRevision:
-		err = read(e, o.setRevision)
-	case events.TypeObservedReplicaSet:
-		err = read(e, func(e agentEvent, r *events.ObservedReplicaSet) error {
-			return o.setRevision(e, new(fromReplicaSet(*r)))
-		})
-	case events.TypeObservedPod:
-		err = read(e, o.setPod)
 	case events.TypeObservedRejected:
 		err = o.readRejected(e)
 	case events.TypeObservedTick:
@@ -173,17 +203,44 @@ func DecodeObserved(cell topology.Cell, subject string, header nats.Header, data
 	case events.TypeObservedResyncEnded:
 		err = o.readResyncEnded(e)
 	default:
-		err = fmt.Errorf("type %s: unknown to this version of the service", e.Type())
+		return o.readObject(e, e.Type(), e.Data())
 	}
-	if err != nil || o.Ignored {
-		return Observed{Ignored: o.Ignored}, err
+	if err != nil || o.forDeploys {
+		return err
 	}
-	return o, checkName("cluster_uid", o.ClusterUID, 1)
+	return checkName("cluster_uid", o.ClusterUID, 1)
+}
+
+// readObject decodes the data of an event about an object: of the event e, or of a member in it.
+func (o *Observed) readObject(e agentEvent, eventType string, data []byte) error {
+	var err error
+	switch eventType {
+	case events.TypeObservedWorkload:
+		err = read(e, data, o.setWorkload)
+	case events.TypeObservedDeployment:
+		err = read(e, data, func(e agentEvent, d *events.ObservedDeployment) error {
+			return o.setWorkload(e, new(fromDeployment(*d)))
+		})
+	case events.TypeObservedWorkloadRevision:
+		err = read(e, data, o.setRevision)
+	case events.TypeObservedReplicaSet:
+		err = read(e, data, func(e agentEvent, r *events.ObservedReplicaSet) error {
+			return o.setRevision(e, new(fromReplicaSet(*r)))
+		})
+	case events.TypeObservedPod:
+		err = read(e, data, o.setPod)
+	default:
+		err = fmt.Errorf("type %.200s: unknown to this version of the service", eventType)
+	}
+	if err != nil {
+		return err
+	}
+	return checkName("cluster_uid", o.ClusterUID, 1)
 }
 
 // read decodes and validates the data of an event.
-func read[T any, P events.Data[T]](e agentEvent, set func(agentEvent, *T) error) error {
-	data, err := events.Decode[T, P](e.Data())
+func read[T any, P events.Data[T]](e agentEvent, encoded []byte, set func(agentEvent, *T) error) error {
+	data, err := events.Decode[T, P](encoded)
 	if err != nil {
 		return fmt.Errorf("data: %w", err)
 	}
@@ -208,10 +265,12 @@ func (o *Observed) setPod(e agentEvent, p *events.ObservedPod) error {
 	return o.setOwned(e, &p.Object, KindPod, p.Deployment, p)
 }
 
-// setOwned sets an object on the subject of its Deployment. Encoding it again drops unknown fields.
+// setOwned sets an object on the subject of its Deployment, or a member. Encoding it again drops unknown fields.
 func (o *Observed) setOwned(e agentEvent, meta *events.ObjectMeta, kind, deployment string, object any) error {
-	if err := e.requirePath(KindDeployment + "/" + meta.Namespace + "/" + deployment); err != nil {
-		return err
+	if e.path != pathMembers {
+		if err := e.requirePath(KindDeployment + "/" + meta.Namespace + "/" + deployment); err != nil {
+			return err
+		}
 	}
 	data, err := json.Marshal(object)
 	if err != nil {
@@ -230,7 +289,7 @@ func (o *Observed) readRejected(e agentEvent) error {
 		return err
 	}
 	if string(d.Scope) == scopeWorkloads {
-		o.Ignored = true
+		o.forDeploys = true
 		return nil
 	}
 	data, err := json.Marshal(struct {
@@ -281,7 +340,7 @@ func (o *Observed) readResyncBegun(e agentEvent) error {
 		return err
 	}
 	if string(o.Begun.Scope) == scopeWorkloads {
-		o.Ignored = true
+		o.forDeploys = true
 		return nil
 	}
 	errs := []error{checkName("resync_id", o.Begun.ResyncID, 1), checkName("nonce", o.Begun.Nonce, 0)}
@@ -305,7 +364,7 @@ func (o *Observed) readResyncEnded(e agentEvent) error {
 		return err
 	}
 	if string(o.Ended.Scope) == scopeWorkloads {
-		o.Ignored = true
+		o.forDeploys = true
 		return nil
 	}
 	return checkName("resync_id", o.Ended.ResyncID, 1)

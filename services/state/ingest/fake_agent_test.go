@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	natsgo "github.com/nats-io/nats.go"
 
 	"lockstep.internal/libs/event"
 	"lockstep.internal/schemas/gen/events"
@@ -171,6 +172,18 @@ func (a *fakeAgent) begins(resync, nonce string, count, deployments int) {
 			{Kind: "pod", ResourceVersion: strconv.Itoa(deployments)},
 		},
 	})
+}
+
+// reportsPage publishes the members that report publishes in one message.
+func (a *fakeAgent) reportsPage(resync string, report func(a *fakeAgent)) {
+	a.t.Helper()
+	page := events.ObservedMembers{ResyncID: resync, ClusterUID: a.cluster, ObservedAt: a.now}
+	alone := *a
+	alone.fixture = &fixture{t: a.t, send: func(m *natsgo.Msg) {
+		page.Members = append(page.Members, events.ResyncMember{Type: m.Header.Get("ce-type"), Data: m.Data})
+	}}
+	report(&alone)
+	a.observe(cell.ObservedMembers(a.id), "observed.members.v1", page)
 }
 
 func (a *fakeAgent) ends(resync string, count int) {

@@ -19,9 +19,8 @@ import (
 
 // Observed is a decoded event of OBSERVED: an object, a tick, or the begin or end of a full resync.
 type Observed struct {
-	// Ignored is true for events that only the deploys service reads. All other fields but Sequence and Stored are then
-	// zero.
-	Ignored bool
+	// forDeploys is true for events that only the deploys service reads.
+	forDeploys bool
 
 	Sequence uint64
 	// Stored is when the stream stored the message.

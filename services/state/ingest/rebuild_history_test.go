@@ -237,10 +237,17 @@ func (c *history) resync(a *fakeAgent, version int) {
 		}
 	}
 	a.begins(id, nonce, len(members), version-5)
-	for _, ws := range members {
-		if c.random.IntN(12) > 0 {
-			c.reportsDeployment(a, member(running(ws, max(1, version-5-c.random.IntN(5))), id))
+	report := func(a *fakeAgent) {
+		for n, ws := range members {
+			if n == 0 || c.random.IntN(12) > 0 {
+				c.reportsDeployment(a, member(running(ws, max(1, version-5-c.random.IntN(5))), id))
+			}
 		}
+	}
+	if len(members) > 0 && c.random.IntN(2) > 0 {
+		a.reportsPage(id, report)
+	} else {
+		report(a)
 	}
 	if c.random.IntN(8) > 0 {
 		a.ends(id, len(members))

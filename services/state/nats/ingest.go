@@ -26,6 +26,10 @@ const (
 	ObservedConsumer = "observed"
 	AppliedConsumer  = "applied"
 	serviceName      = "state"
+
+	// observedBatchBytes limits the data in a batch of OBSERVED. Decoded and encoded again, it takes several times as
+	// much memory.
+	observedBatchBytes = 2 << 20
 )
 
 // Consumers creates the cursor consumers of OBSERVED and APPLIED. Fields without a default are required.
@@ -66,19 +70,24 @@ func part[T any](name string, consumer *cursor.Consumer[T]) service.Part {
 }
 
 // Observed returns the consumer of OBSERVED.
-func (c *Consumers) Observed() (*cursor.Consumer[ingest.Observed], error) {
-	cfg := config[ingest.Observed](c, ObservedConsumer, topology.StreamObserved)
-	cfg.Decode = func(m *cursor.Message[ingest.Observed]) error {
+func (c *Consumers) Observed() (*cursor.Consumer[[]ingest.Observed], error) {
+	cfg := config[[]ingest.Observed](c, ObservedConsumer, topology.StreamObserved)
+	cfg.Decode = func(m *cursor.Message[[]ingest.Observed]) error {
 		var err error
 		m.Value, err = ingest.DecodeObserved(c.Cell, m.Subject, m.Header, m.Data)
-		m.Value.StoredIn(m.Sequence, m.Stored)
+		for i := range m.Value {
+			m.Value[i].StoredIn(m.Sequence, m.Stored)
+		}
+		if err != nil && len(m.Value) > 0 {
+			return &cursor.PartlyMalformedError{Err: err}
+		}
 		return err
 	}
-	cfg.Handle = func(ctx context.Context, tx pgx.Tx, batch []cursor.Message[ingest.Observed]) error {
+	cfg.Handle = func(ctx context.Context, tx pgx.Tx, batch []cursor.Message[[]ingest.Observed]) error {
 		messages := make([]*ingest.Observed, 0, len(batch))
 		for i := range batch {
-			if !batch[i].Value.Ignored {
-				messages = append(messages, &batch[i].Value)
+			for n := range batch[i].Value {
+				messages = append(messages, &batch[i].Value[n])
 			}
 		}
 		if len(messages) == 0 {
@@ -92,6 +101,8 @@ func (c *Consumers) Observed() (*cursor.Consumer[ingest.Observed], error) {
 		return c.Ingest.RequestAllResyncs(ctx, store, events.ResyncRequestCauseRestoredStream, time.Now())
 	}
 	cfg.Committed = c.reportRead
+	// A message may have a thousand members of a full resync: this limits the transaction.
+	cfg.BatchBytes = observedBatchBytes
 	return cursor.New(cfg)
 }
 
@@ -115,7 +126,7 @@ func (c *Consumers) ObservedSequence(ctx context.Context) (uint64, error) {
 
 // reportRead reports the committed sequence of OBSERVED to each agent of the batch that asks for it by
 // [topology.HeaderReportRead]. It does not wait for the acknowledgement: the next report replaces a lost one.
-func (c *Consumers) reportRead(ctx context.Context, sequence uint64, batch []cursor.Message[ingest.Observed]) {
+func (c *Consumers) reportRead(ctx context.Context, sequence uint64, batch []cursor.Message[[]ingest.Observed]) {
 	reported := map[int64]bool{}
 	for i := range batch {
 		if batch[i].Header.Get(topology.HeaderReportRead) == "" {

@@ -241,57 +241,67 @@ func (q *Queue) forgetDeleted(e *entry) {
 // KnownVersions returns the highest known version of each kind. While the queue is paused, no higher one is published.
 func (q *Queue) KnownVersions() map[object.Kind]string { return maps.Clone(q.highest) }
 
-// Next returns the version to publish now and marks it as in flight until [Queue.Acked], [Queue.Failed] or
-// [Queue.TooLarge]. It returns members of a full resync only if members is true. If there is no version, it returns
-// when a delayed one is due, zero for never.
-func (q *Queue) Next(now time.Time, members bool) (Delivery, time.Time, bool) {
+// Next returns the change to publish now and marks it as in flight until [Queue.Acked], [Queue.Failed] or
+// [Queue.TooLarge]. If there is none, it returns when a delayed version is due, zero for never.
+func (q *Queue) Next(now time.Time) (Delivery, time.Time, bool) {
 	if q.paused {
 		return Delivery{}, time.Time{}, false
 	}
 	for q.delayed.due(now) {
 		q.release(q.delayed.pop(), now)
 	}
-	for {
-		e := q.pop(members)
-		if e == nil {
-			return Delivery{}, q.delayed.next(), false
+	for e := q.changes.pop(); e != nil; e = q.changes.pop() {
+		if !e.inChanges {
+			continue // forgotten since it was pushed
 		}
-		if e.inFlight || e.delayed || !e.pending() {
-			continue
+		e.inChanges = false
+		if e.ready() {
+			return q.deliver(e), time.Time{}, true
 		}
-		e.inFlight = true
-		e.attempts++
-		v := e.next()
-		d := Delivery{
-			Version: *v, Attempt: int(e.attempts),
-			FirstSeen: v.Verb == events.VerbUpserted && (e.initial || v.Origin == object.Found),
-			TooLarge:  e.waiting != nil && e.waiting.tooLarge == v.ResourceVersion,
-		}
-		if e.member && v == &e.latest {
-			d.ResyncID = q.resyncID
-		}
-		return d, time.Time{}, true
 	}
+	return Delivery{}, q.delayed.next(), false
 }
 
-// pop skips entries that were forgotten since they were pushed.
-func (q *Queue) pop(members bool) *entry {
-	for e := q.changes.pop(); e != nil; e = q.changes.pop() {
-		if e.inChanges {
-			e.inChanges = false
-			return e
-		}
-	}
-	if !members {
+// Members returns up to limit members of the running full resync to publish now, and marks each as in flight as
+// [Queue.Next] does. A delivery without a resync id is an earlier version of the member's name.
+func (q *Queue) Members(limit int) []Delivery {
+	if q.paused {
 		return nil
 	}
-	for e := q.members.pop(); e != nil; e = q.members.pop() {
-		if e.inMembers {
-			e.inMembers = false
-			return e
+	var members []Delivery
+	for len(members) < limit {
+		e := q.members.pop()
+		if e == nil {
+			break
+		}
+		if !e.inMembers {
+			continue // forgotten since it was pushed
+		}
+		e.inMembers = false
+		if e.ready() {
+			members = append(members, q.deliver(e))
 		}
 	}
-	return nil
+	return members
+}
+
+// ready reports whether a version can be published now.
+func (e *entry) ready() bool { return !e.inFlight && !e.delayed && e.pending() }
+
+// deliver marks the next version of an entry as in flight.
+func (q *Queue) deliver(e *entry) Delivery {
+	e.inFlight = true
+	e.attempts++
+	v := e.next()
+	d := Delivery{
+		Version: *v, Attempt: int(e.attempts),
+		FirstSeen: v.Verb == events.VerbUpserted && (e.initial || v.Origin == object.Found),
+		TooLarge:  e.waiting != nil && e.waiting.tooLarge == v.ResourceVersion,
+	}
+	if e.member && v == &e.latest {
+		d.ResyncID = q.resyncID
+	}
+	return d
 }
 
 // Acked records that the stream stored the delivery.

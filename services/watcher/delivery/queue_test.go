@@ -48,10 +48,10 @@ func TestFailedVersionIsRetriedAndDelaysNoOther(t *testing.T) {
 	q.Failed(d, epoch().Add(time.Second))
 	q.Add(upserted("a", 3))
 	require.Equal(t, "b@2", publish(t, q), "a failed version delays no other")
-	_, due, ok := q.Next(epoch(), true)
+	_, due, ok := q.Next(epoch())
 	require.False(t, ok)
 	require.Equal(t, epoch().Add(time.Second), due)
-	d, _, ok = q.Next(due, true)
+	d, _, ok = q.Next(due)
 	require.True(t, ok)
 	require.Equal(t, "3", d.ResourceVersion)
 	q.Failed(d, epoch().Add(time.Hour))
@@ -105,6 +105,33 @@ func TestInitialObjectsWaitForTheFirstResync(t *testing.T) {
 		"e was created during the session; c is not listed, so it is deleted")
 	require.Zero(t, q.Outstanding())
 	require.Equal(t, 4, q.Len())
+}
+
+func TestSeveralMembersAreTakenAtOnce(t *testing.T) {
+	t.Parallel()
+	q := delivery.New(delivery.Bounds{})
+	members := []object.Version{upserted("a", 1), upserted("b", 2), upserted("c", 3), upserted("d", 4)}
+	for _, m := range members {
+		q.Add(with(object.Initial, m))
+	}
+	q.StartResync("r", listed(4, members...), epoch())
+	first := q.Members(3)
+	require.Len(t, first, 3)
+	q.Add(upserted("a", 5))
+	q.Add(upserted("d", 6))
+	require.Equal(t, "d@6 first of r", publish(t, q), "a change is published before the members, and counts as one")
+	require.Empty(t, publish(t, q), "a is in flight")
+	q.Acked(first[0], epoch())
+	require.Equal(t, "a@5", publish(t, q))
+	q.Failed(first[1], epoch().Add(time.Second))
+	q.Acked(first[2], epoch())
+	require.Empty(t, q.Members(3), "b is delayed")
+	q.RetryNow(epoch())
+	again := q.Members(3)
+	require.Len(t, again, 1)
+	require.Equal(t, 2, again[0].Attempt)
+	q.Acked(again[0], epoch())
+	require.Zero(t, q.Outstanding())
 }
 
 func TestMembersArePublishedInTheLatestVersion(t *testing.T) {

@@ -188,12 +188,17 @@ func (s *simulation) begin(newEpoch bool) {
 
 func (s *simulation) id() string { return fmt.Sprintf("r%d", s.resyncs) }
 
-func (s *simulation) take() {
-	if d, _, ok := s.queue.Next(s.now, true); ok {
-		s.inFlight = append(s.inFlight, d)
-		for _, other := range s.inFlight[:len(s.inFlight)-1] {
+// take publishes a change, or up to so many members if there is none.
+func (s *simulation) take(members int) {
+	taken := s.queue.Members
+	if d, _, ok := s.queue.Next(s.now); ok {
+		taken = func(int) []delivery.Delivery { return []delivery.Delivery{d} }
+	}
+	for _, d := range taken(members) {
+		for _, other := range s.inFlight {
 			require.NotEqual(s.t, d.ObjectName(), other.ObjectName(), "two versions of one name in flight")
 		}
+		s.inFlight = append(s.inFlight, d)
 	}
 }
 
@@ -289,7 +294,7 @@ func (s *simulation) settleAll() {
 	for rounds := 0; ; rounds++ {
 		require.Less(s.t, rounds, 10_000, "the simulation did not converge")
 		s.queue.RetryNow(s.now)
-		s.take()
+		s.take(1)
 		if len(s.inFlight) == 0 {
 			break
 		}
@@ -315,7 +320,7 @@ func (s *simulation) step(op, arg byte) {
 	case 6:
 		s.begin(arg%3 == 0)
 	case 7, 8:
-		s.take()
+		s.take(1 + int(arg%3))
 	case 9, 10:
 		s.settle(int(arg>>2), arg)
 	case 11:

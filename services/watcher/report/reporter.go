@@ -52,23 +52,54 @@ func (r Reporter) Observed(d delivery.Delivery) (Message, error) {
 	if err != nil {
 		return Message{}, fmt.Errorf("make an event: %w", err)
 	}
-	var eventType string
-	var build func(events.ObjectMeta) any
-	switch c := compact(o).(type) {
-	case *object.Workload:
-		eventType = events.TypeObservedWorkload
-		build = func(m events.ObjectMeta) any { return observedWorkload(m, d, c) }
-	case *object.Revision:
-		eventType = events.TypeObservedWorkloadRevision
-		build = func(m events.ObjectMeta) any { return observedRevision(m, c) }
-	case *corev1.Pod:
-		eventType = events.TypeObservedPod
-		build = func(m events.ObjectMeta) any { return observedPod(m, c) }
-	default:
-		return Message{}, fmt.Errorf("make an event: no event reports a %T", c)
+	eventType, build, err := data(d, o)
+	if err != nil {
+		return Message{}, err
 	}
 	// subject takes o: the Deployment of a workspace is not a tracked workload.
 	return r.observation(d, eventType, r.subject(d, o), string(d.Verb), objectMeta(r.ClusterUID, d, o), build)
+}
+
+// data returns the type of the event of an object, and what makes its data.
+func data(d delivery.Delivery, o metav1.Object) (eventType string, build func(events.ObjectMeta) any, err error) {
+	switch c := compact(o).(type) {
+	case *object.Workload:
+		return events.TypeObservedWorkload, func(m events.ObjectMeta) any { return observedWorkload(m, d, c) }, nil
+	case *object.Revision:
+		return events.TypeObservedWorkloadRevision, func(m events.ObjectMeta) any { return observedRevision(m, c) }, nil
+	case *corev1.Pod:
+		return events.TypeObservedPod, func(m events.ObjectMeta) any { return observedPod(m, c) }, nil
+	default:
+		return "", nil, fmt.Errorf("make an event: no event reports a %T", c)
+	}
+}
+
+// Member makes the member of a full resync for [Reporter.Members].
+func (r Reporter) Member(d delivery.Delivery) (events.ResyncMember, error) {
+	o, err := object.Decode(d.Object)
+	if err != nil {
+		return events.ResyncMember{}, fmt.Errorf("make a member: %w", err)
+	}
+	eventType, build, err := data(d, o)
+	if err != nil {
+		return events.ResyncMember{}, err
+	}
+	encoded, err := json.Marshal(build(objectMeta(r.ClusterUID, d, o)))
+	if err != nil {
+		key := d.Key()
+		return events.ResyncMember{}, fmt.Errorf("encode %s %s/%s: %w", d.Kind, key.Namespace, key.Name, err)
+	}
+	return events.ResyncMember{Type: eventType, Data: encoded}, nil
+}
+
+// Members makes the event of several members of a full resync. The number is unique within the resync.
+func (r Reporter) Members(
+	resyncID string, number int, members []events.ResyncMember, at time.Time,
+) (Message, error) {
+	at = at.UTC().Truncate(time.Millisecond)
+	id := fmt.Sprintf("%s/resync/%s/members/%d", r.ClusterUID, resyncID, number)
+	return r.message(events.TypeObservedMembers, r.Cell.ObservedMembers(r.Agent), resyncID, id, at,
+		events.ObservedMembers{ResyncID: resyncID, ClusterUID: r.ClusterUID, Members: members, ObservedAt: at})
 }
 
 // compact returns the Deployment or ReplicaSet of a workspace as a workload or a revision.

@@ -27,6 +27,10 @@ type pipeline struct {
 	// Static after construction.
 	scope    kube.Scope
 	reporter report.Reporter
+	// pageMembers limits the members of full resyncs in one message, maxUnread the messages of members that the state
+	// service has not processed.
+	pageMembers int
+	maxUnread   uint64
 
 	wake     chan struct{} // a version may be published
 	settled  chan struct{} // a delivery was acknowledged or failed
@@ -34,6 +38,8 @@ type pipeline struct {
 	observed chan struct{} // inflight changed
 	watch    atomic.Pointer[kube.Watch]
 	synced   atomic.Bool
+
+	pages int // published messages of several members; only publish uses it
 
 	mu       sync.Mutex
 	filter   filter.Filter
@@ -50,10 +56,13 @@ func workloadBounds() delivery.Bounds { return delivery.Bounds{PerName: 256, Tot
 // object.
 func (s *Session) workspaces() *pipeline {
 	scope := kube.Workspaces(object.LabelAgent + "=" + strconv.FormatInt(s.Reporter.Agent, 10))
-	return s.pipeline(scope, s.Reporter, delivery.New(delivery.Bounds{}), filter.Workspaces{})
+	p := s.pipeline(scope, s.Reporter, delivery.New(delivery.Bounds{}), filter.Workspaces{})
+	p.pageMembers, p.maxUnread = pageMembers, maxUnreadPages
+	return p
 }
 
-// workloads makes the pipeline of tracked workloads. It publishes every version of each object.
+// workloads makes the pipeline of tracked workloads. It publishes every version of each object in an event of its own:
+// readers read and replay the history of a single workload.
 func (s *Session) workloads(w Workloads) *pipeline {
 	scope := kube.Workloads(kube.WorkloadOptions{
 		Namespaces: w.Selection.Namespaces(), Selects: w.Selection.Selects, Annotations: w.Annotations,
@@ -63,6 +72,7 @@ func (s *Session) workloads(w Workloads) *pipeline {
 	queue := delivery.New(workloadBounds())
 	p := s.pipeline(scope, reporter, queue, filter.NewWorkloads(queue.Exists))
 	p.inflight = inflight.NewTracker()
+	p.pageMembers, p.maxUnread = 1, maxUnread
 	return p
 }
 

@@ -43,24 +43,48 @@ func (p *pipeline) publish(ctx context.Context) {
 			p.queue.RetryNow(p.Clock.Now())
 			p.mu.Unlock()
 		}
-		select {
-		case p.window <- struct{}{}:
-		case <-ctx.Done():
+		if !p.enterWindow(ctx) {
 			return
 		}
-		members, again := p.pace.Allows(p.Clock.Now())
 		p.mu.Lock()
-		d, due, ok := p.queue.Next(p.Clock.Now(), members)
+		d, due, ok := p.queue.Next(p.Clock.Now())
 		p.mu.Unlock()
-		if !ok {
-			<-p.window
-			b.end()
-			p.await(ctx, p.wake, earliest(due, again))
+		if ok {
+			b.begin(ctx, p.Tracer)
+			p.deliver(ctx, d, &b)
 			continue
 		}
-		b.begin(ctx, p.Tracer)
-		p.deliver(ctx, d, &b)
+		<-p.window
+		members, again := p.members()
+		if len(members) > 0 {
+			b.begin(ctx, p.Tracer)
+			p.deliverMembers(ctx, members, &b)
+			continue
+		}
+		b.end()
+		p.await(ctx, p.wake, earliest(due, again))
 	}
+}
+
+// enterWindow waits until one more message may be in flight. It returns false if ctx is done.
+func (s *Session) enterWindow(ctx context.Context) bool {
+	select {
+	case s.window <- struct{}{}:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// members takes the members of the next message from the queue. If the pace allows none, it returns when to ask again.
+func (p *pipeline) members() ([]delivery.Delivery, time.Time) {
+	allowed, again := p.pace.Allows(p.Clock.Now(), p.maxUnread)
+	if !allowed {
+		return nil, again
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.queue.Members(p.pageMembers), time.Time{}
 }
 
 // await waits for a signal or until due, zero for never.
@@ -89,35 +113,52 @@ func (s *Session) drain() {
 	}
 }
 
+// deliver publishes one version. The message is in the window.
 func (p *pipeline) deliver(ctx context.Context, d delivery.Delivery, b *batchSpan) {
 	msg, err := p.encode(ctx, d, b)
 	if err != nil {
-		// A retry would fail, too, so count it as acknowledged. Later versions are published.
-		p.Metrics.malformed.Inc()
-		p.Logger.ErrorContext(ctx, "omitted an object that cannot be encoded",
-			append(keyAttrs(d.Key()), logkey.Error(err))...)
-		p.settle(ctx, d, nil)
+		<-p.window
+		p.omit(ctx, d, err)
 		return
 	}
-	b.count++
-	p.Metrics.published.WithLabelValues(string(d.Kind), string(d.UpdateType())).Inc()
 	if d.Attempt > 1 {
 		p.Metrics.retried.Inc()
 	} else {
 		p.Metrics.skipped.Add(float64(d.Skipped))
 	}
-	if d.ResyncID != "" {
+	p.send(ctx, msg, []delivery.Delivery{d}, b)
+}
+
+// omit records a version that cannot be encoded. A retry would fail, too, so it counts as acknowledged. Later versions
+// are published.
+func (p *pipeline) omit(ctx context.Context, d delivery.Delivery, err error) {
+	p.Metrics.malformed.Inc()
+	p.Logger.ErrorContext(ctx, "omitted an object that cannot be encoded",
+		append(keyAttrs(d.Key()), logkey.Error(err))...)
+	p.settle(ctx, []delivery.Delivery{d}, nil)
+}
+
+// send publishes a message with the deliveries, one or several members of a full resync. It is in the window.
+func (p *pipeline) send(ctx context.Context, msg *natsgo.Msg, deliveries []delivery.Delivery, b *batchSpan) {
+	b.count++
+	for i := range deliveries {
+		d := &deliveries[i]
+		p.Metrics.published.WithLabelValues(string(d.Kind), string(d.UpdateType())).Inc()
+	}
+	isMember := deliveries[0].ResyncID != ""
+	if isMember {
 		msg.Header.Set(topology.HeaderReportRead, "1")
 		p.pace.Published()
 	}
 	p.Publisher.Publish(msg, func(sequence uint64, err error) {
-		if d.ResyncID != "" {
+		if isMember {
 			p.pace.Settled(sequence)
 		}
 		if err == nil {
-			p.Metrics.acked.Inc()
+			p.Metrics.acked.Add(float64(len(deliveries)))
 		}
-		p.settle(ctx, d, err)
+		<-p.window
+		p.settle(ctx, deliveries, err)
 	})
 }
 
@@ -129,23 +170,25 @@ func earliest(a, b time.Time) time.Time {
 	return a
 }
 
-// settle records the result of a delivery.
-func (p *pipeline) settle(ctx context.Context, d delivery.Delivery, err error) {
-	<-p.window
+// settle records the result of the deliveries of one message.
+func (p *pipeline) settle(ctx context.Context, deliveries []delivery.Delivery, err error) {
 	now := p.Clock.Now()
 	p.mu.Lock()
-	switch {
-	case err == nil:
-		p.queue.Acked(d, now)
-	case errors.Is(err, nats.ErrTooLarge) && !d.TooLarge:
-		p.queue.TooLarge(d, now)
-	default:
-		p.queue.Failed(d, now.Add(publishRetries().Delay(d.Attempt)))
+	for _, d := range deliveries {
+		switch {
+		case err == nil:
+			p.queue.Acked(d, now)
+		case errors.Is(err, nats.ErrTooLarge) && !d.TooLarge && len(deliveries) == 1:
+			p.queue.TooLarge(d, now)
+		default:
+			p.queue.Failed(d, now.Add(publishRetries().Delay(d.Attempt)))
+		}
 	}
 	p.mu.Unlock()
 	if err != nil {
-		p.Logger.DebugContext(ctx, "publish observation failed",
-			append(keyAttrs(d.Key()), slog.Int(logkey.Attempt, d.Attempt), logkey.Error(err))...)
+		p.Logger.DebugContext(ctx, "publish observation failed", append(keyAttrs(deliveries[0].Key()),
+			slog.Int(logkey.Attempt, deliveries[0].Attempt), slog.Int(logkey.Count, len(deliveries)),
+			logkey.Error(err))...)
 	}
 	signal(p.wake)
 	signal(p.settled)

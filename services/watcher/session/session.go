@@ -29,8 +29,9 @@ const (
 	// catchUpTimeout is how long a full resync waits for a watch that lags behind its lists.
 	catchUpTimeout = 2 * time.Second
 	catchUpPoll    = 10 * time.Millisecond
-	// maxUnread is about what the state service stores in 40 ms.
-	maxUnread = 500
+	// maxUnread and maxUnreadPages are about what the state service processes in 20 ms.
+	maxUnread      = 500
+	maxUnreadPages = 12
 	// reportTimeout is longer than any transaction of the state service should take.
 	reportTimeout = 2 * time.Second
 )
@@ -102,7 +103,7 @@ func New(ctx context.Context, options Options) *Session {
 	options.ConfigTimeout = cmp.Or(options.ConfigTimeout, defaultConfigTimeout)
 	s := &Session{
 		Options: options, window: make(chan struct{}, options.Window),
-		pace: delivery.Pace{MaxUnread: maxUnread, ReportTimeout: reportTimeout},
+		pace: delivery.Pace{ReportTimeout: reportTimeout},
 	}
 	s.ctx, s.cancel = context.WithCancelCause(ctx)
 	s.pipelines = append(s.pipelines, s.workspaces())

@@ -22,6 +22,9 @@ const SubjectKeyword = "x-lockstep-subject"
 // unknown value as "some other".
 const KnownValuesKeyword = "x-lockstep-known-values"
 
+// EncodedKeyword marks an object that the generated decoders keep as encoded JSON: the reader decodes it later.
+const EncodedKeyword = "x-lockstep-encoded"
+
 // Common is the file with shared definitions.
 const Common = "common" + document.Suffix
 

@@ -157,6 +157,7 @@ func TestSubjectsMatchTheTopology(t *testing.T) {
 		"observed.workload_revision.v1":      cell.ObservedWorkload(7, "deployment", "n", "d"),
 		"observed.workload_pods.v1":          cell.ObservedWorkload(7, "deployment", "n", "d"),
 		"deploy.fact.v1":                     cell.Deploy("c", "n", "deployment", "d", "completed"),
+		"observed.members.v1":                cell.ObservedMembers(7),
 		"observed.tick.v1":                   cell.ObservedTick(7),
 		"observed.cluster_released.v1":       cell.ObservedClusterReleased("c"),
 		"desired.workspace.v1":               cell.Desired(7, "w"),

@@ -23,6 +23,7 @@ func schemaKeywords() []string {
 	return []string{
 		"description", "type", "default", "enum", "format", "pattern", "minLength", "maxLength", "minimum", "maximum",
 		"items", "minItems", "maxItems", "properties", "required", "additionalProperties", KnownValuesKeyword,
+		EncodedKeyword,
 	}
 }
 
@@ -140,6 +141,12 @@ func (r rules) kind(pointer string, n document.Node) []error {
 	}
 	if kind == "array" && !n.Has("items") {
 		faults = append(faults, r.fault(pointer, "an array needs items"))
+	}
+	if n.Has(EncodedKeyword) {
+		isTrue, _ := n.At(EncodedKeyword).Value.(bool)
+		if !isTrue || kind != "object" || n.Has("properties") || n.Has("additionalProperties") {
+			faults = append(faults, r.fault(pointer, "%s must be true, on an object without properties", EncodedKeyword))
+		}
 	}
 	if n.Has(KnownValuesKeyword) {
 		if kind != "string" || n.Has("enum") || len(n.At(KnownValuesKeyword).Texts()) == 0 {

@@ -155,6 +155,10 @@ func (d *decoders) assign(target, goType string, n document.Node) error {
 		d.printf("%s = readArray(r, %s, func(item *%s) {\n", target, rule, item)
 		return d.closure(item, n.At("items"))
 	case "object":
+		if n.Has(catalog.EncodedKeyword) {
+			d.printf("%s = r.encoded()\n", target)
+			return nil
+		}
 		if isFree(n) {
 			d.printf("%s = r.object()\n", target)
 			return nil

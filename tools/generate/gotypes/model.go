@@ -106,6 +106,9 @@ func typeName(key string, n document.Node) (string, error) {
 		item, err := typeName(key, target.At("items"))
 		return "[]" + item, err
 	case "object":
+		if target.Has(catalog.EncodedKeyword) {
+			return "json.RawMessage", nil
+		}
 		if isFree(target) {
 			return "map[string]any", nil
 		}
