@@ -66,6 +66,31 @@ func TestMalformedMessageIsDeadLetteredBeforeTheCursorMoves(t *testing.T) {
 	require.Equal(t, "model", m.Header.Get(deadletter.ConsumerHeader))
 }
 
+func TestPartlyMalformedMessageIsDeadLetteredAndHandled(t *testing.T) {
+	t.Parallel()
+	b := newFixture(t)
+	createStream(t, b.js, "DEAD", "lockstep.local.dead.>")
+	b.publish(1)
+	b.publishText("good, bad")
+	b.publishText("bad")
+	partly := func(c *cursor.Config[string]) {
+		c.Decode = func(m *cursor.Message[string]) error {
+			if string(m.Data) != "good, bad" {
+				return refuseBad(m)
+			}
+			m.Value = "good"
+			return &cursor.PartlyMalformedError{Err: errors.New("one of two is bad")}
+		}
+	}
+	b.run(b.consumer(partly))
+	b.awaitHandled([]string{"1", "good"})
+	b.cursorAt(1, 3)
+	m := b.dead(1)
+	require.Equal(t, "good, bad", string(m.Data))
+	require.Equal(t, "malformed: one of two is bad", m.Header.Get(deadletter.ReasonHeader))
+	require.Equal(t, "bad", string(b.dead(2).Data))
+}
+
 func TestCrashAfterDeadLetterPublishesItOnce(t *testing.T) {
 	t.Parallel()
 	b := newFixture(t)

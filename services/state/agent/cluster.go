@@ -56,11 +56,9 @@ func knownVersions(begun events.ObservedResyncBegun) Versions {
 	return known
 }
 
-// BeginResync returns the cluster after a resync_begun event. highest has the highest stored versions of its epoch. If
-// the versions that the watcher listed and knew are lower, the resync began before newer observations were stored, or
-// the cluster was restored. In this case BeginResync returns true: the caller must request a second resync with a nonce
-// of NewNonce(highest). The second resync shows which of the two happened.
-func (c Cluster) BeginResync(begun events.ObservedResyncBegun, highest Versions) (Cluster, bool) {
+// BeginResync returns the cluster after a resync_begun event. It returns true if the event does not show whether the
+// cluster was restored: then the caller must ask [IsBelow].
+func (c Cluster) BeginResync(begun events.ObservedResyncBegun) (Cluster, bool) {
 	if c.UID != begun.ClusterUID {
 		if c.UID != "" {
 			c.Epoch++
@@ -75,7 +73,14 @@ func (c Cluster) BeginResync(begun events.ObservedResyncBegun, highest Versions)
 		}
 		return c, false
 	}
-	return c, knownVersions(begun).below(highest)
+	return c, true
+}
+
+// IsBelow reports whether the versions that the watcher listed and knew are lower than the highest stored ones of the
+// cluster's epoch. In this case the resync began before newer observations were stored, or the cluster was restored.
+// The caller must request a second resync with a nonce of NewNonce(highest), which shows which of the two happened.
+func IsBelow(begun events.ObservedResyncBegun, highest Versions) bool {
+	return knownVersions(begun).below(highest)
 }
 
 // below reports whether any kind has a lower version than in other.

@@ -78,7 +78,11 @@ func (s *memoryStore) InsertMessages(_ context.Context, messages ...*natsgo.Msg)
 
 func (s *memoryStore) LockActiveAgents(context.Context) ([]int64, error) { return []int64{7, 8}, nil }
 
-func (s *memoryStore) LockClusters(_ context.Context, agents []int64) (map[int64]*agent.Cluster, error) {
+func (s *memoryStore) LockClusters(ctx context.Context, agents []int64) (map[int64]*agent.Cluster, error) {
+	return s.Clusters(ctx, agents)
+}
+
+func (s *memoryStore) Clusters(_ context.Context, agents []int64) (map[int64]*agent.Cluster, error) {
 	found := map[int64]*agent.Cluster{}
 	for _, id := range agents {
 		if c := s.clusters[id]; c != nil {

@@ -237,18 +237,18 @@ func (b *observedBatch) beginResync(ctx context.Context, o *Observed) error {
 		return err
 	}
 	before := *b.Clusters[o.AgentID]
-	highest, err := b.store.HighestVersions(ctx, before)
-	if err != nil {
-		return err
-	}
-	cluster, needsSecondResync := before.BeginResync(*o.Begun, highest)
+	cluster, maybeRestored := before.BeginResync(*o.Begun)
 	if cluster.Epoch != before.Epoch {
 		b.Logger.WarnContext(ctx, "began a new epoch: the agent's cluster was recreated or restored",
 			slog.Int64(logkey.AgentID, o.AgentID), slog.String(logkey.ClusterUID, cluster.UID),
 			slog.String(logkey.PreviousClusterUID, before.UID), slog.Int64(logkey.Epoch, cluster.Epoch))
 	}
 	b.Clusters[o.AgentID] = &cluster
-	if err := b.store.BeginResync(ctx, cluster, *o.Begun); err != nil || !needsSecondResync {
+	if err := b.store.BeginResync(ctx, cluster, *o.Begun); err != nil || !maybeRestored {
+		return err
+	}
+	highest, err := b.store.HighestVersions(ctx, before)
+	if err != nil || !agent.IsBelow(*o.Begun, highest) {
 		return err
 	}
 	_, err = b.requestResync(ctx, b.store, o.AgentID, highest, events.ResyncRequestCauseNewEpoch, o.At)

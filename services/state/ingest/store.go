@@ -56,6 +56,8 @@ type ResyncRequestStore interface {
 
 	// LockActiveAgents locks the agents that are not revoked and returns their ids.
 	LockActiveAgents(ctx context.Context) ([]int64, error)
+	// Clusters returns the clusters of the agents that exist.
+	Clusters(ctx context.Context, agentIDs []int64) (map[int64]*agent.Cluster, error)
 	// LockClusters locks the agents that exist and returns their clusters.
 	LockClusters(ctx context.Context, agentIDs []int64) (map[int64]*agent.Cluster, error)
 	// HighestVersions returns the highest stored version of each kind in the cluster's epoch.

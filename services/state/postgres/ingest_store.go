@@ -60,13 +60,20 @@ func (s *IngestStore) LockClusters(ctx context.Context, agentIDs []int64) (map[i
 	return locked.Clusters, err
 }
 
+// Clusters implements ingest.ResyncRequestStore.
+func (s *IngestStore) Clusters(ctx context.Context, agentIDs []int64) (map[int64]*agent.Cluster, error) {
+	var batch pgx.Batch
+	clusters := queueClusters(&batch, agentIDs, "")
+	return clusters, send(ctx, s.tx, &batch, "read %d agents", len(agentIDs))
+}
+
 // LockAgents implements ingest.ObservedStore.
 func (s *IngestStore) LockAgents(
 	ctx context.Context, agentIDs []int64, workspaces []uuid.UUID,
 ) (ingest.LockedAgents, error) {
 	var batch pgx.Batch
 	locked := ingest.LockedAgents{
-		Clusters:        queueClusters(&batch, agentIDs),
+		Clusters:        queueClusters(&batch, agentIDs, "for no key update"),
 		Ended:           queueEndedResyncs(&batch, agentIDs),
 		WorkspaceAgents: queueWorkspaceAgents(&batch, workspaces),
 	}
@@ -77,12 +84,13 @@ func (s *IngestStore) LockAgents(
 	return locked, nil
 }
 
-// queueClusters adds the statement that locks the agents. The map is filled when the batch is sent.
-func queueClusters(batch *pgx.Batch, agentIDs []int64) map[int64]*agent.Cluster {
+// queueClusters adds the statement that reads the agents, and locks them as lock says. The map is filled when the batch
+// is sent.
+func queueClusters(batch *pgx.Batch, agentIDs []int64, lock string) map[int64]*agent.Cluster {
 	clusters := make(map[int64]*agent.Cluster, len(agentIDs))
 	batch.Queue(`
 		select id, coalesce(cluster_uid, ''), epoch, ticked_at, clock_offset_ms, last_seen_at, objects
-		from agents where id = any($1) order by id for no key update`, agentIDs).Query(func(rows pgx.Rows) error {
+		from agents where id = any($1) order by id `+lock, agentIDs).Query(func(rows pgx.Rows) error {
 		var c agent.Cluster
 		var ticked, seen *time.Time
 		var offset int64
