@@ -40,6 +40,8 @@ func TestResyncs(t *testing.T) {
 	}{
 		{"before-its-begin", publishes(events.TypeObservedResyncBegun, holdBefore)},
 		{"after-its-begin", publishes(events.TypeObservedResyncBegun, holdAfter)},
+		{"before-its-members", publishes(events.TypeObservedMembers, holdBefore)},
+		{"after-its-members", publishes(events.TypeObservedMembers, holdAfter)},
 		{"before-its-end", publishes(events.TypeObservedResyncEnded, holdBefore)},
 	} {
 		t.Run(at.name, func(t *testing.T) { changesDuringResyncAreKept(s.In(t), proxy, at.name, at.hold) })

@@ -20,7 +20,7 @@ func TestAgentPublishesItsOwnFacts(t *testing.T) {
 
 	for _, subject := range []string{
 		"observed.17.deployment.ws-17-x.x", "observed.17.workload.statefulset.shop.db", "observed.17.resync",
-		"observed.17.tick", "observed.17.rejected", "applied.17.0198c2a4",
+		"observed.17.tick", "observed.17.rejected", "observed.17.members", "applied.17.0198c2a4",
 	} {
 		message := nats.NewMsg("lockstep.local." + subject)
 		message.Header.Set("ce-id", "one")

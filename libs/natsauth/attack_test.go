@@ -40,7 +40,8 @@ func factSubjects(agent string) []string {
 
 	observed := "lockstep.local.observed." + agent
 	for _, deeper := range []string{
-		".deployment.ns.name.deeper", ".deployment.ns", ".tick.deeper", ".rejected", ".workload.deployment.ns.name",
+		".deployment.ns.name.deeper", ".deployment.ns", ".tick.deeper", ".rejected", ".members",
+		".workload.deployment.ns.name",
 		".workload.deployment.ns.name.deeper", ".a.b.c.d.e.f.g.h.i.j.k",
 	} {
 		subjects = append(subjects, observed+deeper)

@@ -31,6 +31,7 @@ func TestPermissions(t *testing.T) {
 					"lockstep.eu-1.observed.7.*.*.*",
 					"lockstep.eu-1.observed.7.workload.*.*.*",
 					"lockstep.eu-1.observed.7.resync",
+					"lockstep.eu-1.observed.7.members",
 					"lockstep.eu-1.observed.7.tick",
 					"lockstep.eu-1.observed.7.rejected",
 					"lockstep.eu-1.applied.7.*",

@@ -15,6 +15,8 @@
 // The pipeline of tracked workloads also lists the pods of rollouts that make no progress, one list at a time, and
 // publishes a list that differs from the one before.
 //
+// Members of workspaces are published many in one message. A member of a message that failed is then published alone.
+//
 // Members are paced: they wait while the state service, which reports how far it has processed OBSERVED, is too
 // far behind. Changes never wait for that.
 package session

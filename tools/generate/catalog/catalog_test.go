@@ -105,6 +105,10 @@ func TestLoadRefuses(t *testing.T) {
 			`"x-lockstep-known-values": ["a"]`, `"x-lockstep-known-values": ["a"], "enum": ["a"]`,
 			"must be a list of strings, on a string without enum",
 		},
+		"encoded text": {
+			`"x-lockstep-known-values": ["a"]`, `"x-lockstep-encoded": true`,
+			"/properties/why: x-lockstep-encoded must be true, on an object without properties",
+		},
 		"no schema": {
 			`{"description": "Cluster.", "type": "string"}`, `true`,
 			"/properties/cluster_uid: must be a schema object",
