@@ -6,9 +6,9 @@ import (
 )
 
 // Pace limits the messages with members of full resyncs that the state service has not processed. It processes the
-// stream in order, so a change waits behind the members published before it. It reports the sequence up to which it has processed the
-// stream. If the limit is reached and no report arrives for ReportTimeout, members are published without a limit until
-// the next report. It is safe for concurrent use.
+// stream in order, so a change waits behind the members published before it. It reports the sequence up to which it has
+// processed the stream. If the limit is reached and no report arrives for ReportTimeout, members are published without
+// a limit until the next report. It is safe for concurrent use.
 type Pace struct {
 	// ReportTimeout is how long members wait for a report.
 	ReportTimeout time.Duration
