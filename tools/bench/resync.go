@@ -135,10 +135,10 @@ func (r *resyncFixture) storeWorkspaces(ctx context.Context, n int) {
 	}
 	must(r.database.Exec(ctx, `
 		insert into workspaces (id, name, namespace, project_id, agent_id, user_id, template, created_at, spec,
-			desired_state, desired_revision, desired_state_changed_at,
+			desired_state, desired_revision, rendered_revision, desired_state_changed_at,
 			actual_state, actual_state_changed_at, applied_revision, applied_at)
 		select n.id, n.name, n.namespace, $4, $5, (select id from users limit 1), 'default', now(), '{"image": "ide"}',
-			'running', 1, now(), 'running', now(), 1, now()
+			'running', 1, 1, now(), 'running', now(), 1, now()
 		from unnest($1::uuid[], $2::text[], $3::text[]) as n (id, name, namespace)`,
 		ids, names, namespaces, r.project, r.agent))
 }

@@ -1,6 +1,7 @@
 package ingest
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -405,7 +406,7 @@ func truncate(text string, maxBytes int) string {
 // withoutNUL drops the escape \u0000 from encoded JSON: PostgreSQL refuses NUL bytes in texts.
 func withoutNUL(data []byte) []byte {
 	const escape = `\u0000`
-	if !strings.Contains(string(data), escape) {
+	if !bytes.Contains(data, []byte(escape)) {
 		return data
 	}
 	out := make([]byte, 0, len(data))
@@ -414,7 +415,7 @@ func withoutNUL(data []byte) []byte {
 			out = append(out, data[i])
 			continue
 		}
-		if strings.HasPrefix(string(data[i:min(len(data), i+len(escape))]), escape) {
+		if bytes.HasPrefix(data[i:], []byte(escape)) {
 			i += len(escape) - 1
 			continue
 		}
