@@ -42,6 +42,11 @@ func TestMembersOfWorkspacesShareMessages(t *testing.T) {
 	for i := range objects {
 		require.Len(t, of(members, events.TypeObservedWorkload, fmt.Sprintf("w%03d", i)), 1)
 	}
+
+	f.request(t, "again")
+	begin, members = recorder.resynced(t)
+	require.Len(t, members, begin.Count)
+	require.Len(t, f.messagesOf(members), (begin.Count+49)/50, "also of objects that are published before")
 }
 
 func TestMembersOfARefusedMessageArePublishedAlone(t *testing.T) {

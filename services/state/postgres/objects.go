@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/state/agent"
@@ -163,7 +164,7 @@ type objectColumns struct {
 	agents, epochs                                           []int64
 	kinds, namespaces, names, uids, clusters, versions, data []string
 	deleted                                                  []bool
-	workspaces                                               []*uuid.UUID
+	workspaces                                               []pgtype.UUID // pgx encodes a uuid.UUID by way of its text
 }
 
 func (c *objectColumns) add(o *ingest.Object) {
@@ -172,7 +173,7 @@ func (c *objectColumns) add(o *ingest.Object) {
 	c.uids, c.clusters = append(c.uids, o.UID), append(c.clusters, o.ClusterUID)
 	c.versions = append(c.versions, o.ResourceVersion)
 	c.data, c.deleted = append(c.data, o.Data), append(c.deleted, o.Deleted)
-	c.workspaces = append(c.workspaces, nullable(o.WorkspaceID))
+	c.workspaces = append(c.workspaces, pgtype.UUID{Bytes: o.WorkspaceID, Valid: o.WorkspaceID != uuid.Nil})
 }
 
 // HighestVersions implements ingest.ResyncRequestStore.

@@ -310,7 +310,7 @@ func (q *Queue) Acked(d Delivery, now time.Time) {
 	if e == nil {
 		return
 	}
-	e.inFlight, e.initial = false, false
+	e.inFlight, e.initial, e.attempts = false, false, 0
 	e.acked = e.latest.ResourceVersion == d.ResourceVersion && e.latest.Verb == d.Verb && !e.repeat
 	e.repeat = false
 	if earlier := e.backlog(); earlier.startsWith(d.Version) {
@@ -332,7 +332,6 @@ func (q *Queue) Acked(d Delivery, now time.Time) {
 	case e.unreported && !e.member:
 		q.forget(e)
 	case e.pending():
-		e.attempts = 0
 		q.schedule(e, now)
 	default:
 		q.forgetDeleted(e)

@@ -132,6 +132,11 @@ func TestSeveralMembersAreTakenAtOnce(t *testing.T) {
 	require.Equal(t, 2, again[0].Attempt)
 	q.Acked(again[0], epoch())
 	require.Zero(t, q.Outstanding())
+
+	q.StartResync("s", listed(6, members[:3]...), epoch())
+	for _, m := range q.Members(3) {
+		require.Equal(t, 1, m.Attempt, "of this resync")
+	}
 }
 
 func TestMembersArePublishedInTheLatestVersion(t *testing.T) {
