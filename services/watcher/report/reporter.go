@@ -74,32 +74,34 @@ func data(d delivery.Delivery, o metav1.Object) (eventType string, build func(ev
 	}
 }
 
-// Member makes the member of a full resync for [Reporter.Members].
-func (r Reporter) Member(d delivery.Delivery) (events.ResyncMember, error) {
-	o, err := object.Decode(d.Object)
-	if err != nil {
-		return events.ResyncMember{}, fmt.Errorf("make a member: %w", err)
-	}
-	eventType, build, err := data(d, o)
-	if err != nil {
-		return events.ResyncMember{}, err
-	}
-	encoded, err := json.Marshal(build(objectMeta(r.ClusterUID, d, o)))
-	if err != nil {
-		key := d.Key()
-		return events.ResyncMember{}, fmt.Errorf("encode %s %s/%s: %w", d.Kind, key.Namespace, key.Name, err)
-	}
-	return events.ResyncMember{Type: eventType, Data: encoded}, nil
+// member is an [events.ResyncMember] whose data is not encoded yet, so that it is encoded once.
+type member struct {
+	Type string `json:"type"`
+	Data any    `json:"data"`
 }
 
-// Members makes the event of several members of a full resync. The number is unique within the resync.
-func (r Reporter) Members(
-	resyncID string, number int, members []events.ResyncMember, at time.Time,
-) (Message, error) {
+// Members makes the event of several members of one full resync. The number is unique within the resync.
+func (r Reporter) Members(deliveries []delivery.Delivery, number int, at time.Time) (Message, error) {
+	members := make([]member, len(deliveries))
+	for i, d := range deliveries {
+		o, err := object.Decode(d.Object)
+		if err != nil {
+			return Message{}, fmt.Errorf("make a member: %w", err)
+		}
+		eventType, build, err := data(d, o)
+		if err != nil {
+			return Message{}, err
+		}
+		members[i] = member{Type: eventType, Data: build(objectMeta(r.ClusterUID, d, o))}
+	}
+	resyncID := deliveries[0].ResyncID
 	at = at.UTC().Truncate(time.Millisecond)
 	id := fmt.Sprintf("%s/resync/%s/members/%d", r.ClusterUID, resyncID, number)
-	return r.message(events.TypeObservedMembers, r.Cell.ObservedMembers(r.Agent), resyncID, id, at,
-		events.ObservedMembers{ResyncID: resyncID, ClusterUID: r.ClusterUID, Members: members, ObservedAt: at})
+	return r.message(events.TypeObservedMembers, r.Cell.ObservedMembers(r.Agent), resyncID, id, at, struct {
+		events.ObservedMembers
+
+		Members []member `json:"members"` // hides the embedded field
+	}{events.ObservedMembers{ResyncID: resyncID, ClusterUID: r.ClusterUID, ObservedAt: at}, members})
 }
 
 // compact returns the Deployment or ReplicaSet of a workspace as a workload or a revision.

@@ -369,6 +369,35 @@ func TestResyncAndTickEvents(t *testing.T) {
 	}, data)
 }
 
+// requireMember requires that a member in a message of several has the type and the data of its event.
+func requireMember(t *testing.T, d delivery.Delivery, event report.Message) {
+	t.Helper()
+	message, err := reporter().Members([]delivery.Delivery{d, d}, 3, epoch())
+	require.NoError(t, err)
+	require.Equal(t, "lockstep.local.observed.7.members", message.Subject)
+	require.Equal(t, events.TypeObservedMembers, message.Event.Type())
+	require.Equal(t, "cluster/resync/"+d.ResyncID+"/members/3", message.Event.ID())
+	var data events.ObservedMembers
+	require.NoError(t, json.Unmarshal(message.Event.Data(), &data))
+	require.Len(t, data.Members, 2)
+	for _, m := range data.Members {
+		require.Equal(t, event.Event.Type(), m.Type)
+		require.JSONEq(t, string(event.Event.Data()), string(m.Data))
+	}
+	if d.ResyncID != "" {
+		require.NoError(t, events.Validate(events.TypeObservedMembers, message.Event.Data()))
+	}
+}
+
+func TestMembersHaveTheDataOfTheirEvents(t *testing.T) {
+	t.Parallel()
+	d := deliveryOf(object.Deployment, deployment("a", "u", 5))
+	d.ResyncID = "r"
+	message, err := reporter().Observed(d)
+	require.NoError(t, err)
+	requireMember(t, d, message)
+}
+
 // Whatever a cluster contains, the event matches its schema and is on a subject of the agent.
 func FuzzWorkspaceEventsMatchTheirSchema(f *testing.F) {
 	f.Add("ns", "name", "abc", "ide-abc", "message", int32(1), uint64(7))
@@ -433,6 +462,7 @@ func FuzzWorkspaceEventsMatchTheirSchema(f *testing.F) {
 			encoded, err := reporter().Observed(d)
 			require.NoError(t, err)
 			require.Equal(t, message.Event.String(), encoded.Event.String(), "trimming and encoding change no event")
+			requireMember(t, d, message)
 		}
 	})
 }
