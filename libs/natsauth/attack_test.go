@@ -154,7 +154,7 @@ func allowedTo(subject string) bool {
 		case 2:
 			return true // <kind>.<namespace>.<name>
 		case 0:
-			return !tracked && slices.Contains([]string{"resync", "tick", "rejected"}, object)
+			return !tracked && slices.Contains([]string{"resync", "members", "tick", "rejected"}, object)
 		default:
 			return false
 		}

@@ -175,6 +175,7 @@ func (f *fixture) request(t *testing.T, nonce string) {
 // recorder reads all events of the agent's watchers.
 type recorder struct {
 	messages jetstream.MessagesContext
+	unread   []recorded // of the last message
 }
 
 // recorded is one event of the stream. Fields that its type does not have are empty.
@@ -248,6 +249,13 @@ func (p *recorder) until(t *testing.T, what string, match func(recorded) bool) [
 	defer cancel()
 	var read []recorded
 	for {
+		for len(p.unread) > 0 {
+			h := p.unread[0]
+			read, p.unread = append(read, h), p.unread[1:]
+			if match(h) {
+				return read
+			}
+		}
 		msg, err := p.messages.Next(jetstream.NextContext(ctx))
 		if err != nil && ctx.Err() == nil {
 			continue // the ordered consumer reconnects
@@ -260,10 +268,7 @@ func (p *recorder) until(t *testing.T, what string, match func(recorded) bool) [
 		require.Empty(t, msg.Headers().Get(nats.MsgIdHdr))
 		h := recorded{Subject: msg.Subject(), Type: e.Type(), ID: e.ID()}
 		require.NoError(t, json.Unmarshal(e.Data(), &h))
-		read = append(read, h.members(t)...)
-		if match(last(read)) {
-			return read
-		}
+		p.unread = h.members(t)
 	}
 }
 
