@@ -391,7 +391,7 @@ func requireMember(t *testing.T, d delivery.Delivery, event report.Message) {
 
 func TestMembersHaveTheDataOfTheirEvents(t *testing.T) {
 	t.Parallel()
-	d := deliveryOf(object.Deployment, deployment("web", "u", 5))
+	d := deliveryOf(object.Deployment, deployment("web", "w", 5))
 	d.ResyncID = "r"
 	message, err := reporter().Observed(d)
 	require.NoError(t, err)
