@@ -34,9 +34,11 @@ var header = regexp.MustCompile(`^[A-Z][A-Z0-9]*( {1,}[A-Z0-9]+)+ *$`)
 
 // changing are the columns, and in tables of fields the fields, whose values are different each time.
 var changing = []string{
-	"AGE", "BEGUN", "CLUSTER", "CONNECTION", "CONTACTED", "DURATION", "ID", "JOB", "LAST SEEN", "LAST USED", "OBSERVED", "OCCURRED", "P50",
+	"AGE", "BEGUN", "CLUSTER", "CONNECTION", "CONTACTED", "DURATION", "ID", "JOB", "LAST SEEN", "LAST USED",
+	"OBSERVED", "OCCURRED", "P50",
 	"P95", "RELAY", "RUNNER", "SINCE", "STARTED", "VERSION",
-	"begun", "cluster", "created", "drained", "duration", "ended", "id", "job", "last resync", "last seen", "started", "stored objects",
+	"begun", "cluster", "created", "drained", "duration", "ended", "id", "job", "last resync", "last seen",
+	"started", "stored objects",
 }
 
 // plainText replaces what each system prints differently in a text without columns.
