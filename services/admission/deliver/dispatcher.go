@@ -27,9 +27,10 @@ import (
 const (
 	// interval is the longest time until a question is found whose notification was lost.
 	interval = time.Second
-	// evaluations is the number of new jobs that a replica evaluates at the same time, and evaluationBatch that of a
-	// transaction.
-	evaluations, evaluationBatch = 200, 50
+	// evaluations is the number of new jobs that a replica evaluates at the same time, and batch that of a transaction.
+	evaluations, batch = 200, 50
+	// recorders is the number of transactions with answers at the same time.
+	recorders = 2
 	// coalesce is the time in which several ends of requests and notifications lead to one round.
 	coalesce = 2 * time.Millisecond
 	// leaseMargin is the time that a replica has beside the request itself, for policies and the database.
@@ -38,7 +39,7 @@ const (
 	conflicts = 10
 	// staleAfter is how long the database must fail before Check does.
 	staleAfter = 10 * time.Second
-	// recordTimeout bounds what is stored while the service stops.
+	// recordTimeout bounds the transactions of answers, also while the service stops. After it, the leases end.
 	recordTimeout = 5 * time.Second
 )
 
@@ -71,6 +72,8 @@ type Dispatcher struct {
 
 	running  sync.WaitGroup
 	finished chan struct{}
+	// answers waits for a transaction that stores them.
+	answers chan answered
 }
 
 // New returns a dispatcher; Run starts it.
@@ -78,14 +81,22 @@ func New(cfg Config) *Dispatcher {
 	if cfg.LeaseMargin == 0 {
 		cfg.LeaseMargin = leaseMargin
 	}
-	return &Dispatcher{cfg: cfg, lanes: map[int64]*lane{}, finished: make(chan struct{}, 1)}
+	return &Dispatcher{cfg: cfg, lanes: map[int64]*lane{}, finished: make(chan struct{}, 1), answers: make(chan answered)}
 }
 
 // Run asks controllers until ctx ends, and then waits until the results of the last requests are recorded.
 func (d *Dispatcher) Run(ctx context.Context, ready func()) error {
 	changes := d.cfg.Changes.Subscribe()
 	defer changes.Close()
-	defer d.running.Wait()
+	var recording sync.WaitGroup
+	for range recorders {
+		recording.Go(func() { d.record(context.WithoutCancel(ctx)) })
+	}
+	defer func() {
+		d.running.Wait() // before the last answer
+		close(d.answers)
+		recording.Wait()
+	}()
 	ready()
 	var log retry.FailureLog
 	for ctx.Err() == nil {
@@ -152,72 +163,108 @@ func (d *Dispatcher) round(ctx context.Context) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	var begun []postgres.Claimed
+	var begun, asked []taken
 	for _, c := range claimed {
-		l, sender := d.take(c.ControllerID, now)
+		t := d.take(c, now)
 		if c.ControllerID == postgres.EvaluationLane {
-			begun = append(begun, c)
-			continue
+			begun = append(begun, t)
+		} else {
+			asked = append(asked, t)
 		}
-		d.running.Go(func() {
-			defer d.finish(l, 1)
-			d.handleLogged(ctx, c, l, sender)
-		})
 	}
-	for batch := range slices.Chunk(begun, evaluationBatch) {
-		l := d.laneOf(postgres.EvaluationLane)
-		d.running.Go(func() {
-			defer d.finish(l, len(batch))
-			d.evaluate(ctx, batch, l)
-		})
+	for _, questions := range [][]taken{begun, asked} {
+		for some := range slices.Chunk(questions, batch) {
+			d.running.Go(func() { d.handle(ctx, some) })
+		}
 	}
 	return pause, nil
 }
 
-// evaluate evaluates conditions and policies of new jobs, and stores the results in one transaction. If that fails, it
-// handles each job by itself, so that none is held back by another.
-func (d *Dispatcher) evaluate(ctx context.Context, claimed []postgres.Claimed, l *lane) {
-	err := d.evaluateAll(ctx, claimed)
-	if err == nil || ctx.Err() != nil {
+// handle evaluates what changed for jobs, and asks their controllers. If that fails, it handles each job by itself, so
+// that none is held back by another.
+func (d *Dispatcher) handle(ctx context.Context, questions []taken) {
+	err := d.handleAll(ctx, questions)
+	if err != nil && len(questions) > 1 && ctx.Err() == nil {
+		for _, t := range questions {
+			d.handle(ctx, []taken{t})
+		}
 		return
 	}
-	for _, c := range claimed {
-		d.handleLogged(ctx, c, l, sender{})
+	if err == nil {
+		return
+	}
+	for _, t := range questions {
+		d.failed(ctx, t.Claimed, err)
+		d.finish(t.lane)
 	}
 }
 
-func (d *Dispatcher) evaluateAll(ctx context.Context, claimed []postgres.Claimed) error {
-	ids := make([]int64, len(claimed))
-	for i, c := range claimed {
-		ids[i] = c.JobID
+// failed logs that a question was not handled.
+func (d *Dispatcher) failed(ctx context.Context, c postgres.Claimed, err error) {
+	if ctx.Err() == nil {
+		d.cfg.Logger.WarnContext(ctx, "asking a controller failed; it is asked again when the lease has ended",
+			slog.Int64(logkey.JobID, c.JobID), slog.Int64(logkey.ControllerID, c.ControllerID), logkey.Error(err))
+	}
+}
+
+// handleAll stores what it evaluates in one transaction, and the attempts in another. It has sent nothing if it fails.
+func (d *Dispatcher) handleAll(ctx context.Context, questions []taken) error {
+	ids := make([]int64, len(questions))
+	for i, t := range questions {
+		ids[i] = t.JobID
 	}
 	jobs, controllers, err := d.cfg.Jobs.LoadAll(ctx, ids)
 	if err != nil {
 		return err
 	}
 	now := d.cfg.Now()
-	changes := make([]postgres.Change, 0, len(jobs))
-	for _, job := range jobs {
+	var changes []postgres.Change
+	var sent []outgoing
+	var attempts []postgres.Attempt
+	var idle []taken
+	for _, t := range questions {
+		job, open := jobs[t.JobID]
+		if !open {
+			idle = append(idle, t)
+			continue
+		}
 		after, ask := d.cfg.Decider.Advance(ctx, job, nil, controllers, time.Time{}, now)
-		changes = append(changes, postgres.Change{Before: job, After: after, Ask: ask, First: true})
+		first := t.ControllerID == postgres.EvaluationLane
+		if first || !decide.Same(job, after) {
+			changes = append(changes, postgres.Change{Before: job, After: after, Ask: ask, First: first})
+			idle = append(idle, t)
+			continue
+		}
+		o, attempt, ok, err := d.prepare(ctx, t, job, controllers, now)
+		if err != nil {
+			d.failed(ctx, t.Claimed, err)
+		}
+		if !ok {
+			idle = append(idle, t)
+			continue
+		}
+		sent, attempts = append(sent, o), append(attempts, attempt)
 	}
 	if ctx.Err() != nil {
 		return ctx.Err() // what was evaluated does not count
 	}
-	return d.cfg.Jobs.SaveAll(ctx, changes)
-}
-
-func (d *Dispatcher) handleLogged(ctx context.Context, c postgres.Claimed, l *lane, with sender) {
-	if err := d.handle(ctx, c, l, with); err != nil && ctx.Err() == nil {
-		d.cfg.Logger.WarnContext(ctx, "asking a controller failed; it is asked again when the lease has ended",
-			slog.Int64(logkey.JobID, c.JobID), slog.Int64(logkey.ControllerID, c.ControllerID), logkey.Error(err))
+	if _, err := d.cfg.Jobs.SaveAll(ctx, changes, nil); err != nil {
+		return err // others that have changed a job have stored its next question, too
 	}
-}
-
-func (d *Dispatcher) laneOf(controllerID int64) *lane {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.lanes[controllerID]
+	if len(attempts) > 0 {
+		recorded, err := d.cfg.Jobs.BeginAttempts(ctx, attempts)
+		if err != nil {
+			return err
+		}
+		for _, o := range sent {
+			o.attemptID = recorded[o.JobID]
+			d.running.Go(func() { d.ask(ctx, o) })
+		}
+	}
+	for _, t := range idle {
+		d.finish(t.lane)
+	}
+	return nil
 }
 
 // claims returns what this replica may take now.
@@ -258,55 +305,59 @@ func (d *Dispatcher) claims(found []postgres.Lane, now time.Time) []postgres.Cla
 	return claims
 }
 
-// sender has a client for one revision of a controller.
-type sender struct {
+// taken is a question that this replica has taken, with its lane.
+type taken struct {
+	postgres.Claimed
+
+	lane *lane
+	// client is that for a revision of the controller.
 	client   *http.Client
 	revision int64
 }
 
-func (d *Dispatcher) take(controllerID int64, now time.Time) (*lane, sender) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	l := d.lanes[controllerID]
-	l.running++
-	l.spend(now)
-	return l, sender{l.http, l.controller.Revision}
+// outgoing is a question with its request, whose attempt is recorded.
+type outgoing struct {
+	taken
+
+	request   request
+	attemptID int64
 }
 
-// finish counts n questions of a lane that are no longer asked.
-func (d *Dispatcher) finish(l *lane, n int) {
+// answered is a question with what became of its request.
+type answered struct {
+	postgres.Claimed
+	response
+
+	attemptID int64
+	at        time.Time
+}
+
+func (a answered) ended() postgres.Ended {
+	result := a.result
+	if a.input == nil {
+		result = "the controller answers later"
+	}
+	return postgres.Ended{AttemptID: a.attemptID, Result: result, At: a.at}
+}
+
+func (d *Dispatcher) take(c postgres.Claimed, now time.Time) taken {
 	d.mu.Lock()
-	l.running -= n
+	defer d.mu.Unlock()
+	l := d.lanes[c.ControllerID]
+	l.running++
+	l.spend(now)
+	return taken{Claimed: c, lane: l, client: l.http, revision: l.controller.Revision}
+}
+
+// finish counts a question of a lane that is no longer asked.
+func (d *Dispatcher) finish(l *lane) {
+	d.mu.Lock()
+	l.running--
 	d.mu.Unlock()
 	select {
 	case d.finished <- struct{}{}:
 	default:
 	}
-}
-
-// handle evaluates what changed for a job, or asks its controller.
-func (d *Dispatcher) handle(ctx context.Context, c postgres.Claimed, l *lane, with sender) error {
-	job, controllers, found, err := d.cfg.Jobs.Load(ctx, c.JobID)
-	if err != nil || !found || !job.Open() {
-		return err
-	}
-	now := d.cfg.Now()
-	after, ask := d.cfg.Decider.Advance(ctx, job, nil, controllers, time.Time{}, now)
-	if c.ControllerID == postgres.EvaluationLane {
-		return d.cfg.Jobs.SaveAll(ctx, []postgres.Change{{Before: job, After: after, Ask: ask, First: true}})
-	}
-	if !decide.Same(job, after) {
-		return ignoreConflict(d.cfg.Jobs.Save(ctx, job, after, ask, nil))
-	}
-	if !job.Asks(c.Question) || !now.Before(job.AnswerBy) {
-		return nil // others have changed the job, or end it
-	}
-	i := slices.IndexFunc(controllers, func(k controller.Controller) bool { return k.ID == c.ControllerID })
-	if i < 0 || controllers[i].Webhook == nil || controllers[i].Revision != with.revision || with.client == nil {
-		// The controller has just changed: the next round has its new settings.
-		return d.cfg.Jobs.ReleaseClaim(ctx, c, now)
-	}
-	return d.ask(ctx, job, c, controllers[i], l, with.client)
 }
 
 // ignoreConflict ignores that others have changed the job: they have stored its next question, too.
@@ -317,45 +368,54 @@ func ignoreConflict(err error) error {
 	return err
 }
 
-// ask sends a request and records what became of it.
-func (d *Dispatcher) ask(
-	ctx context.Context, job decide.Job, c postgres.Claimed, by controller.Controller, l *lane, client *http.Client,
-) error {
-	secrets, err := controller.OpenSecrets(by, d.cfg.Key, d.cfg.Now())
+// prepare returns the request and the attempt of a question; false if it is not to be asked now.
+func (d *Dispatcher) prepare(
+	ctx context.Context, t taken, job decide.Job, controllers []controller.Controller, now time.Time,
+) (outgoing, postgres.Attempt, bool, error) {
+	if !job.Asks(t.Question) || !now.Before(job.AnswerBy) {
+		return outgoing{}, postgres.Attempt{}, false, nil // others have changed the job, or end it
+	}
+	i := slices.IndexFunc(controllers, func(k controller.Controller) bool { return k.ID == t.ControllerID })
+	if i < 0 || controllers[i].Webhook == nil || controllers[i].Revision != t.revision || t.client == nil {
+		// The controller has just changed: the next round has its new settings.
+		return outgoing{}, postgres.Attempt{}, false, d.cfg.Jobs.ReleaseClaim(ctx, t.Claimed, now)
+	}
+	secrets, err := controller.OpenSecrets(controllers[i], d.cfg.Key, now)
 	if err != nil {
-		return err
+		return outgoing{}, postgres.Attempt{}, false, err //nolint:wrapcheck // it names the controller
 	}
-	step := chain.Outstanding(job.State)
-	r := request{
-		Question: c.Question, jobID: job.JobID, webhook: *by.Webhook, secrets: secrets,
-		body: payload.Encode(step.Payload), header: map[string][]string{}, canAnswerLater: d.cfg.PublicURL != "",
-	}
-	attempt := postgres.Attempt{
-		JobID: job.JobID, Question: c.Question, SentAt: d.cfg.Now(), ExpiresAt: job.AnswerBy,
-	}
+	o := outgoing{taken: t, request: request{
+		Question: t.Question, jobID: job.JobID, webhook: *controllers[i].Webhook, secrets: secrets,
+		body: payload.Encode(chain.Outstanding(job.State).Payload), header: map[string][]string{},
+		canAnswerLater: d.cfg.PublicURL != "",
+	}}
+	attempt := postgres.Attempt{JobID: job.JobID, Question: t.Question, SentAt: now, ExpiresAt: job.AnswerBy}
 	if d.cfg.PublicURL != "" {
-		d.addTokens(&r, &attempt)
+		d.addTokens(&o.request, &attempt)
 	}
-	id, err := d.cfg.Jobs.BeginAttempt(ctx, attempt)
-	if err != nil {
-		return err
-	}
+	return o, attempt, true, nil
+}
+
+// ask sends a request, and lets what became of it be recorded.
+func (d *Dispatcher) ask(ctx context.Context, o outgoing) {
+	defer d.finish(o.lane)
 	start := time.Now()
-	got := send(ctx, client, r, d.cfg.Now)
-	if ctx.Err() != nil {
+	got := send(ctx, o.client, o.request, d.cfg.Now)
+	now := d.cfg.Now()
+	if _, failed := got.input.(chain.Failed); failed && ctx.Err() != nil {
 		// The service stops: another replica asks again at once.
 		recordCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
 		defer cancel()
-		if _, failed := got.input.(chain.Failed); failed {
-			return d.cfg.Jobs.ReleaseClaim(recordCtx, c, d.cfg.Now())
+		if err := d.cfg.Jobs.ReleaseClaim(recordCtx, o.Claimed, now); err != nil {
+			d.failed(recordCtx, o.Claimed, err)
 		}
-		return d.record(recordCtx, c, id, got)
+		return
 	}
 	d.cfg.Metrics.observe(got, time.Since(start))
 	d.mu.Lock()
-	l.breaker.record(got.responded, d.cfg.Now())
+	o.lane.breaker.record(got.responded, now)
 	d.mu.Unlock()
-	return d.record(ctx, c, id, got)
+	d.answers <- answered{Claimed: o.Claimed, response: got, attemptID: o.attemptID, at: now}
 }
 
 // addTokens adds new tokens to a request, and their hashes to its attempt.
@@ -368,15 +428,4 @@ func (d *Dispatcher) addTokens(r *request, attempt *postgres.Attempt) {
 	r.header.Set(HeaderCallbackURL, fmt.Sprintf("%s/admission/v1/callbacks/%d/%d/%d", d.cfg.PublicURL, r.jobID,
 		r.ControllerID, r.Attempt))
 	r.header.Set(HeaderCallbackToken, token.Reveal())
-}
-
-// record applies what became of a request.
-func (d *Dispatcher) record(ctx context.Context, c postgres.Claimed, attemptID int64, got response) error {
-	if got.input == nil {
-		return d.cfg.Jobs.AwaitCallback(ctx, c, attemptID, d.cfg.Now())
-	}
-	return Apply(ctx, d.cfg.Jobs, d.cfg.Decider, Input{
-		JobID: c.JobID, Input: got.input, RetryAfter: got.retryAfter, At: d.cfg.Now(),
-		With: postgres.EndAttempt(attemptID, got.result, d.cfg.Now()),
-	})
 }

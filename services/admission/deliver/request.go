@@ -36,7 +36,6 @@ const (
 const (
 	tlsTimeout      = 10 * time.Second
 	maxHeader       = 64 << 10
-	idleConnections = 4
 )
 
 // request is a question to a web server.
@@ -76,7 +75,7 @@ func newClient(webhook controller.Webhook, network egress.Config) *http.Client {
 	return &http.Client{
 		Transport: &http.Transport{
 			DialContext: network.Dialer().DialContext, TLSClientConfig: secure, ForceAttemptHTTP2: true,
-			TLSHandshakeTimeout: tlsTimeout, MaxResponseHeaderBytes: maxHeader, MaxIdleConnsPerHost: idleConnections,
+			TLSHandshakeTimeout: tlsTimeout, MaxResponseHeaderBytes: maxHeader, MaxIdleConnsPerHost: webhook.Concurrency,
 			IdleConnTimeout: time.Minute,
 		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },

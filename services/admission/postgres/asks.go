@@ -12,6 +12,7 @@ import (
 	"lockstep.internal/services/admission/callback"
 	"lockstep.internal/services/admission/chain"
 	"lockstep.internal/services/admission/controller"
+	"lockstep.internal/services/admission/decide"
 )
 
 // EvaluationLane is the id of the lane of new jobs: their conditions and policies are evaluated before a controller is
@@ -106,16 +107,24 @@ func (s Jobs) Claim(ctx context.Context, at time.Time, claims []Claim) ([]Claime
 	return found, nil
 }
 
-// AwaitCallback leaves a question to a callback: it is not sent again.
-func (s Jobs) AwaitCallback(ctx context.Context, c Claimed, attemptID int64, at time.Time) error {
+// AwaitCallbacks leaves questions to callbacks: they are not sent again. It ends their requests, one for each question.
+func (s Jobs) AwaitCallbacks(ctx context.Context, claimed []Claimed, ended []Ended, at time.Time) error {
+	var asked questions
+	for _, c := range claimed {
+		asked.add(c.JobID, decide.Ask{Question: c.Question, DueAt: at})
+	}
 	return postgres.InTx(ctx, s.Pool, func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx,
-			`UPDATE asks SET due_at = NULL WHERE job_id = $1 AND controller_id = $2 AND attempt = $3 AND due_at > $4`,
-			c.JobID, c.ControllerID, c.Attempt, at)
-		if err != nil {
-			return fmt.Errorf("wait for a callback about job %d: %w", c.JobID, err)
+		var batch pgx.Batch
+		batch.Queue(`SELECT FROM asks WHERE job_id = ANY ($1) ORDER BY job_id FOR NO KEY UPDATE`, asked.ids)
+		batch.Queue(`
+			UPDATE asks a SET due_at = NULL
+			FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::timestamptz[]) AS q (job_id, controller_id, attempt, at)
+			WHERE a.job_id = q.job_id AND a.controller_id = q.controller_id AND a.attempt = q.attempt AND a.due_at > q.at`,
+			asked.columns()...)
+		if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
+			return fmt.Errorf("wait for callbacks about %d jobs: %w", len(claimed), err)
 		}
-		return EndAttempt(attemptID, "the controller answers later", at)(ctx, tx)
+		return endAttempts(ctx, tx, ended)
 	})
 }
 
@@ -155,28 +164,62 @@ func (a Attempt) Token() (callback.Stored, bool) {
 	}, true
 }
 
-// BeginAttempt stores an attempt before its request is sent, and returns its id.
-func (s Jobs) BeginAttempt(ctx context.Context, a Attempt) (int64, error) {
-	var id int64
-	err := s.Pool.QueryRow(ctx, `
-		INSERT INTO attempts (job_id, controller_id, attempt, sent_at, callback_hash, read_hash, expires_at)
-		VALUES ($1, $2, $3, $4, $5, $6, $7) RETURNING id`,
-		a.JobID, a.ControllerID, a.Attempt, a.SentAt, a.CallbackHash, a.ReadHash, a.ExpiresAt).Scan(&id)
-	if err != nil {
-		return 0, fmt.Errorf("record an attempt of job %d: %w", a.JobID, err)
+// BeginAttempts stores attempts before their requests are sent, at most one for each job. It returns their ids by the
+// ids of the jobs.
+func (s Jobs) BeginAttempts(ctx context.Context, attempts []Attempt) (map[int64]int64, error) {
+	n := len(attempts)
+	sent, expires := make([]time.Time, n), make([]time.Time, n)
+	callbacks, reads := make([][]byte, n), make([][]byte, n)
+	var asked questions
+	for i, a := range attempts {
+		asked.add(a.JobID, decide.Ask{Question: a.Question, DueAt: a.SentAt})
+		sent[i], expires[i], callbacks[i], reads[i] = a.SentAt, a.ExpiresAt, a.CallbackHash, a.ReadHash
 	}
-	return id, nil
+	stored, err := s.Pool.Query(ctx, `
+		INSERT INTO attempts (job_id, controller_id, attempt, sent_at, callback_hash, read_hash, expires_at)
+		SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::timestamptz[], $5::bytea[], $6::bytea[],
+			$7::timestamptz[])
+		RETURNING job_id, id`, append(asked.columns(), callbacks, reads, expires)...)
+	if err != nil {
+		return nil, fmt.Errorf("record attempts of %d jobs: %w", n, err)
+	}
+	ids := make(map[int64]int64, n)
+	var jobID, id int64
+	_, err = pgx.ForEachRow(stored, []any{&jobID, &id}, func() error {
+		ids[jobID] = id
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("record attempts of %d jobs: %w", n, err)
+	}
+	return ids, nil
 }
 
-// EndAttempt returns a function that records the result of an attempt.
-func EndAttempt(id int64, result string, at time.Time) func(ctx context.Context, tx pgx.Tx) error {
-	return func(ctx context.Context, tx pgx.Tx) error {
-		const end = `UPDATE attempts SET ended_at = $2, result = $3 WHERE id = $1`
-		if _, err := tx.Exec(ctx, end, id, at, result); err != nil {
-			return fmt.Errorf("record the result of attempt %d: %w", id, err)
-		}
+// Ended is the result of a request.
+type Ended struct {
+	AttemptID int64
+	Result    string
+	At        time.Time
+}
+
+// Store stores the result.
+func (e Ended) Store(ctx context.Context, tx pgx.Tx) error { return endAttempts(ctx, tx, []Ended{e}) }
+
+func endAttempts(ctx context.Context, tx pgx.Tx, ended []Ended) error {
+	if len(ended) == 0 {
 		return nil
 	}
+	ids, results, times := make([]int64, len(ended)), make([]string, len(ended)), make([]time.Time, len(ended))
+	for i, e := range ended {
+		ids[i], results[i], times[i] = e.AttemptID, e.Result, e.At
+	}
+	_, err := tx.Exec(ctx, `
+		UPDATE attempts a SET ended_at = e.at, result = e.result
+		FROM unnest($1::bigint[], $2::timestamptz[], $3::text[]) AS e (id, at, result) WHERE a.id = e.id`, ids, times, results)
+	if err != nil {
+		return fmt.Errorf("record the results of %d attempts: %w", len(ended), err)
+	}
+	return nil
 }
 
 // UseToken returns a function that marks the token of an attempt as used. Its error is [callback.ErrUsed] if it is.

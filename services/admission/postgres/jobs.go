@@ -1,7 +1,6 @@
 package postgres
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -16,6 +15,7 @@ import (
 
 	"lockstep.internal/libs/outbox"
 	"lockstep.internal/libs/postgres"
+	"lockstep.internal/services/admission/chain"
 	"lockstep.internal/services/admission/controller"
 	"lockstep.internal/services/admission/decide"
 	"lockstep.internal/services/admission/publish"
@@ -163,27 +163,40 @@ func (Jobs) Lock(ctx context.Context, tx pgx.Tx, ids []int64) (map[int64]decide.
 // Begin stores jobs whose admission begins. It publishes those that ask nobody; the first change of another job is
 // published when its conditions are evaluated. It replaces earlier preparations of them.
 func (s Jobs) Begin(ctx context.Context, tx pgx.Tx, begun []Begun) error {
-	var batch pgx.Batch
-	notify := false
-	for _, b := range begun {
-		subject, state, err := encode(b.Job)
-		if err != nil {
+	if len(begun) == 0 {
+		return nil
+	}
+	var stored rows
+	var asks questions
+	projects, begunAt, deadlines := make([]int64, len(begun)), make([]time.Time, len(begun)), make([]time.Time, len(begun))
+	subjects := make([][]byte, len(begun))
+	for i, b := range begun {
+		var err error
+		if subjects[i], err = json.Marshal(b.Job.Subject); err != nil {
+			return fmt.Errorf("encode job %d: %w", b.Job.JobID, err)
+		}
+		if err := stored.add(b.Job.Preparation, b.Job); err != nil {
 			return err
 		}
-		batch.Queue(`DELETE FROM jobs WHERE job_id = $1`, b.Job.JobID)
-		batch.Queue(`
-			INSERT INTO jobs (job_id, preparation, project_id, subject, state, outcome, cause, begun_at, deadline, answer_by,
-				ended_at)
-			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`,
-			b.Job.JobID, b.Job.Preparation, b.Job.ProjectID, subject, state, outcomeOf(b.Job), string(b.Job.State.Cause),
-			b.Job.BegunAt, b.Job.Deadline, nullable(b.Job.AnswerBy), nullable(b.Job.EndedAt))
+		projects[i], begunAt[i], deadlines[i] = b.Job.ProjectID, b.Job.BegunAt, b.Job.Deadline
 		if b.Ask != nil {
-			notify = true
-			batch.Queue(`INSERT INTO asks (job_id, controller_id, attempt, due_at) VALUES ($1, $2, $3, $4)`,
-				b.Job.JobID, EvaluationLane, b.Ask.Attempt, b.Ask.DueAt)
+			asks.add(b.Job.JobID, decide.Ask{
+				Question: chain.Question{ControllerID: EvaluationLane, Attempt: b.Ask.Attempt}, DueAt: b.Ask.DueAt,
+			})
 		}
 	}
-	if notify {
+	var batch pgx.Batch
+	batch.Queue(`DELETE FROM jobs WHERE job_id = ANY ($1)`, stored.ids)
+	batch.Queue(`
+		INSERT INTO jobs (job_id, preparation, state, outcome, cause, answer_by, ended_at, project_id, subject, begun_at,
+			deadline)
+		SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::jsonb[], $4::text[], $5::text[], $6::timestamptz[],
+			$7::timestamptz[], $8::bigint[], $9::jsonb[], $10::timestamptz[], $11::timestamptz[])`,
+		append(stored.columns(), projects, subjects, begunAt, deadlines)...)
+	if len(asks.ids) > 0 {
+		batch.Queue(`
+			INSERT INTO asks (job_id, controller_id, attempt, due_at)
+			SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::timestamptz[])`, asks.columns()...)
 		batch.Queue(`SELECT pg_notify($1, '')`, AskChannel)
 	}
 	if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
@@ -198,10 +211,50 @@ func (s Jobs) Begin(ctx context.Context, tx pgx.Tx, begun []Begun) error {
 	return s.publish(ctx, tx, ended)
 }
 
+// rows are jobs by columns, so that one statement stores all.
+type rows struct {
+	ids, preparations   []int64
+	states              [][]byte
+	outcomes, causes    []string
+	answersBy, endTimes []*time.Time
+}
+
+func (r *rows) add(preparation int64, j decide.Job) error {
+	state, err := json.Marshal(j.State)
+	if err != nil {
+		return fmt.Errorf("encode the state of job %d: %w", j.JobID, err)
+	}
+	r.ids, r.preparations = append(r.ids, j.JobID), append(r.preparations, preparation)
+	r.states = append(r.states, state)
+	r.outcomes, r.causes = append(r.outcomes, outcomeOf(j)), append(r.causes, string(j.State.Cause))
+	r.answersBy, r.endTimes = append(r.answersBy, nullable(j.AnswerBy)), append(r.endTimes, nullable(j.EndedAt))
+	return nil
+}
+
+func (r *rows) columns() []any {
+	return []any{r.ids, r.preparations, r.states, r.outcomes, r.causes, r.answersBy, r.endTimes}
+}
+
+// questions are the questions of jobs by columns.
+type questions struct {
+	ids, controllers []int64
+	attempts         []int32
+	due              []time.Time
+}
+
+func (q *questions) add(jobID int64, ask decide.Ask) {
+	q.ids, q.controllers = append(q.ids, jobID), append(q.controllers, ask.ControllerID)
+	q.attempts, q.due = append(q.attempts, int32(ask.Attempt)), append(q.due, ask.DueAt)
+}
+
+func (q *questions) columns() []any { return []any{q.ids, q.controllers, q.attempts, q.due} }
+
 // Change is a job before and after an input, with its next question.
 type Change struct {
 	Before, After decide.Job
 	Ask           *decide.Ask
+	// Ended is the request whose answer is the input; nil for another input.
+	Ended *Ended
 	// First is set for the first change of a job, whose events have all its prerequisites. Before it, nothing was
 	// published about the job: most would have been published twice within milliseconds.
 	First bool
@@ -235,16 +288,6 @@ func (s Jobs) publish(ctx context.Context, tx pgx.Tx, changes []Change) error {
 	return nil
 }
 
-func encode(j decide.Job) (subject, state []byte, err error) {
-	if subject, err = json.Marshal(j.Subject); err != nil {
-		return nil, nil, fmt.Errorf("encode job %d: %w", j.JobID, err)
-	}
-	if state, err = json.Marshal(j.State); err != nil {
-		return nil, nil, fmt.Errorf("encode the state of job %d: %w", j.JobID, err)
-	}
-	return subject, state, nil
-}
-
 func outcomeOf(j decide.Job) string {
 	if j.Open() {
 		return Open
@@ -270,72 +313,101 @@ func (s Jobs) Save(
 
 // SaveIn is Save in a transaction.
 func (s Jobs) SaveIn(ctx context.Context, tx pgx.Tx, before, after decide.Job, ask *decide.Ask) error {
-	saved, err := s.saveIn(ctx, tx, []Change{{Before: before, After: after, Ask: ask}})
-	if err == nil && saved == 0 {
+	conflicts, err := s.saveIn(ctx, tx, []Change{{Before: before, After: after, Ask: ask}})
+	if err == nil && len(conflicts) > 0 {
 		err = fmt.Errorf("store job %d: %w", after.JobID, ErrConflict)
 	}
 	return err
 }
 
-// SaveAll stores changes in one transaction. It omits those of jobs that have changed since they were loaded.
-func (s Jobs) SaveAll(ctx context.Context, changes []Change) error {
-	return postgres.InTx(ctx, s.Pool, func(tx pgx.Tx) error {
-		_, err := s.saveIn(ctx, tx, changes)
-		return err
+// SaveAll stores changes, and the results of requests that change no job, in one transaction. It omits jobs that have
+// changed since they were loaded, and returns their ids.
+func (s Jobs) SaveAll(ctx context.Context, changes []Change, ended []Ended) (conflicts []int64, err error) {
+	if len(changes) == 0 && len(ended) == 0 {
+		return nil, nil
+	}
+	err = postgres.InTx(ctx, s.Pool, func(tx pgx.Tx) error {
+		if conflicts, err = s.saveIn(ctx, tx, changes); err != nil {
+			return err
+		}
+		for _, c := range changes {
+			if c.Ended != nil && !slices.Contains(conflicts, c.After.JobID) {
+				ended = append(ended, *c.Ended)
+			}
+		}
+		return endAttempts(ctx, tx, ended)
 	})
+	return conflicts, err //nolint:wrapcheck // it names what failed
 }
 
-// saveIn returns how many of the jobs had not changed, and are stored. It locks them in the order of their ids.
-func (s Jobs) saveIn(ctx context.Context, tx pgx.Tx, changes []Change) (int, error) {
-	slices.SortFunc(changes, func(a, b Change) int { return cmp.Compare(a.After.JobID, b.After.JobID) })
-	var updates pgx.Batch
-	for _, c := range changes {
-		_, state, err := encode(c.After)
-		if err != nil {
-			return 0, err
-		}
-		updates.Queue(`
-			UPDATE jobs SET state = $3, outcome = $4, cause = $5, answer_by = $6, ended_at = $7, version = version + 1
-			WHERE job_id = $1 AND version = $2 AND preparation = $8 AND outcome = 'open'`,
-			c.After.JobID, c.Before.Version, state, outcomeOf(c.After), string(c.After.State.Cause),
-			nullable(c.After.AnswerBy), nullable(c.After.EndedAt), c.Before.Preparation)
+// saveIn returns the ids of the jobs that had changed, and are not stored. It locks jobs in the order of their ids.
+func (s Jobs) saveIn(ctx context.Context, tx pgx.Tx, changes []Change) ([]int64, error) {
+	if len(changes) == 0 {
+		return nil, nil
 	}
-	results := tx.SendBatch(ctx, &updates)
+	var after rows
+	versions := make([]int64, len(changes))
+	for i, c := range changes {
+		if err := after.add(c.Before.Preparation, c.After); err != nil {
+			return nil, err
+		}
+		versions[i] = c.Before.Version
+	}
+	var batch pgx.Batch
+	batch.Queue(`SELECT FROM jobs WHERE job_id = ANY ($1) ORDER BY job_id FOR NO KEY UPDATE`, after.ids)
+	savedIDs := map[int64]bool{}
+	batch.Queue(`
+		UPDATE jobs j SET state = c.state, outcome = c.outcome, cause = c.cause, answer_by = c.answer_by,
+			ended_at = c.ended_at, version = j.version + 1
+		FROM unnest($1::bigint[], $2::bigint[], $3::jsonb[], $4::text[], $5::text[], $6::timestamptz[], $7::timestamptz[],
+			$8::bigint[]) AS c (job_id, preparation, state, outcome, cause, answer_by, ended_at, version)
+		WHERE j.job_id = c.job_id AND j.version = c.version AND j.preparation = c.preparation AND j.outcome = 'open'
+		RETURNING j.job_id`, append(after.columns(), versions)...).Query(func(found pgx.Rows) error {
+		var id int64
+		_, err := pgx.ForEachRow(found, []any{&id}, func() error {
+			savedIDs[id] = true
+			return nil
+		})
+		return err //nolint:wrapcheck // the caller wraps it
+	})
+	if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
+		return nil, fmt.Errorf("store %d jobs: %w", len(changes), err)
+	}
+	var conflicts []int64
 	saved := make([]Change, 0, len(changes))
 	for _, c := range changes {
-		tag, err := results.Exec()
-		if err != nil {
-			return 0, errors.Join(fmt.Errorf("store job %d: %w", c.After.JobID, err), results.Close())
-		}
-		if tag.RowsAffected() > 0 {
+		if savedIDs[c.After.JobID] {
 			saved = append(saved, c)
+		} else {
+			conflicts = append(conflicts, c.After.JobID)
 		}
-	}
-	if err := results.Close(); err != nil {
-		return 0, fmt.Errorf("store %d jobs: %w", len(changes), err)
-	}
-	if len(saved) == 0 {
-		return 0, nil
 	}
 	if err := storeQuestions(ctx, tx, saved); err != nil {
-		return 0, err
+		return nil, err
 	}
-	return len(saved), s.publish(ctx, tx, saved)
+	return conflicts, s.publish(ctx, tx, saved)
 }
 
+// storeQuestions stores the next questions of jobs that the transaction has locked.
 func storeQuestions(ctx context.Context, tx pgx.Tx, changes []Change) error {
-	var batch pgx.Batch
-	notify := false
+	var next questions
+	var over []int64
 	for _, c := range changes {
 		if c.Ask == nil {
-			batch.Queue(`DELETE FROM asks WHERE job_id = $1`, c.After.JobID)
+			over = append(over, c.After.JobID)
 			continue
 		}
-		notify = true
-		batch.Queue(`UPDATE asks SET controller_id = $2, attempt = $3, due_at = $4 WHERE job_id = $1`,
-			c.After.JobID, c.Ask.ControllerID, c.Ask.Attempt, c.Ask.DueAt)
+		next.add(c.After.JobID, *c.Ask)
 	}
-	if notify {
+	var batch pgx.Batch
+	if len(over) > 0 {
+		batch.Queue(`DELETE FROM asks WHERE job_id = ANY ($1)`, over)
+	}
+	if len(next.ids) > 0 {
+		batch.Queue(`
+			UPDATE asks a SET controller_id = q.controller_id, attempt = q.attempt, due_at = q.due_at
+			FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::timestamptz[]) AS q (job_id, controller_id, attempt, due_at)
+			WHERE a.job_id = q.job_id`, next.columns()...)
 		batch.Queue(`SELECT pg_notify($1, '')`, AskChannel)
 	}
 	if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
