@@ -222,6 +222,7 @@ func (d *Dispatcher) handleAll(ctx context.Context, questions []taken) error {
 	var sent []outgoing
 	var attempts []postgres.Attempt
 	var idle []taken
+	p := preparation{d: d, controllers: controllers, secrets: map[int64][]seal.Value{}, now: now}
 	for _, t := range questions {
 		job, open := jobs[t.JobID]
 		if !open {
@@ -235,7 +236,7 @@ func (d *Dispatcher) handleAll(ctx context.Context, questions []taken) error {
 			idle = append(idle, t)
 			continue
 		}
-		o, attempt, ok, err := d.prepare(ctx, t, job, controllers, now)
+		o, attempt, ok, err := p.prepare(ctx, t, job)
 		if err != nil {
 			d.failed(ctx, t.Claimed, err)
 		}
@@ -368,30 +369,42 @@ func ignoreConflict(err error) error {
 	return err
 }
 
+// preparation prepares requests about several jobs.
+type preparation struct {
+	d           *Dispatcher
+	controllers []controller.Controller
+	// secrets by controllers: to open one takes as long as all else that the service does for a request.
+	secrets map[int64][]seal.Value
+	now     time.Time
+}
+
 // prepare returns the request and the attempt of a question; false if it is not to be asked now.
-func (d *Dispatcher) prepare(
-	ctx context.Context, t taken, job decide.Job, controllers []controller.Controller, now time.Time,
-) (outgoing, postgres.Attempt, bool, error) {
-	if !job.Asks(t.Question) || !now.Before(job.AnswerBy) {
-		return outgoing{}, postgres.Attempt{}, false, nil // others have changed the job, or end it
+func (p preparation) prepare(
+	ctx context.Context, t taken, job decide.Job,
+) (o outgoing, attempt postgres.Attempt, ok bool, err error) {
+	if !job.Asks(t.Question) || !p.now.Before(job.AnswerBy) {
+		return o, attempt, false, nil // others have changed the job, or end it
 	}
-	i := slices.IndexFunc(controllers, func(k controller.Controller) bool { return k.ID == t.ControllerID })
-	if i < 0 || controllers[i].Webhook == nil || controllers[i].Revision != t.revision || t.client == nil {
+	i := slices.IndexFunc(p.controllers, func(k controller.Controller) bool { return k.ID == t.ControllerID })
+	if i < 0 || p.controllers[i].Webhook == nil || p.controllers[i].Revision != t.revision || t.client == nil {
 		// The controller has just changed: the next round has its new settings.
-		return outgoing{}, postgres.Attempt{}, false, d.cfg.Jobs.ReleaseClaim(ctx, t.Claimed, now)
+		return o, attempt, false, p.d.cfg.Jobs.ReleaseClaim(ctx, t.Claimed, p.now)
 	}
-	secrets, err := controller.OpenSecrets(controllers[i], d.cfg.Key, now)
-	if err != nil {
-		return outgoing{}, postgres.Attempt{}, false, err //nolint:wrapcheck // it names the controller
+	secrets, opened := p.secrets[t.ControllerID]
+	if !opened {
+		if secrets, err = controller.OpenSecrets(p.controllers[i], p.d.cfg.Key, p.now); err != nil {
+			return o, attempt, false, err //nolint:wrapcheck // it names the controller
+		}
+		p.secrets[t.ControllerID] = secrets
 	}
-	o := outgoing{taken: t, request: request{
-		Question: t.Question, jobID: job.JobID, webhook: *controllers[i].Webhook, secrets: secrets,
+	o = outgoing{taken: t, request: request{
+		Question: t.Question, jobID: job.JobID, webhook: *p.controllers[i].Webhook, secrets: secrets,
 		body: payload.Encode(chain.Outstanding(job.State).Payload), header: map[string][]string{},
-		canAnswerLater: d.cfg.PublicURL != "",
+		canAnswerLater: p.d.cfg.PublicURL != "",
 	}}
-	attempt := postgres.Attempt{JobID: job.JobID, Question: t.Question, SentAt: now, ExpiresAt: job.AnswerBy}
-	if d.cfg.PublicURL != "" {
-		d.addTokens(&o.request, &attempt)
+	attempt = postgres.Attempt{JobID: job.JobID, Question: t.Question, SentAt: p.now, ExpiresAt: job.AnswerBy}
+	if p.d.cfg.PublicURL != "" {
+		p.d.addTokens(&o.request, &attempt)
 	}
 	return o, attempt, true, nil
 }

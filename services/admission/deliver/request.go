@@ -34,8 +34,8 @@ const (
 )
 
 const (
-	tlsTimeout      = 10 * time.Second
-	maxHeader       = 64 << 10
+	tlsTimeout = 10 * time.Second
+	maxHeader  = 64 << 10
 )
 
 // request is a question to a web server.
