@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/tools/testkit/bodyflood"
 )
 
 const (
@@ -51,6 +52,7 @@ func callBack(t *testing.T, r received, token, answer string) int {
 func (f *fixture) later() received {
 	f.t.Helper()
 	s := newWebServer(f.t, func(w http.ResponseWriter, _ received) { w.WriteHeader(http.StatusAccepted) })
+	f.asked = s
 	f.create(project, projectID, s.settings("later"))
 	f.prepare(prepared(9001, "docker"))
 	require.Eventually(f.t, func() bool { return len(s.received()) == 1 }, soon, 10*time.Millisecond)
@@ -147,4 +149,84 @@ func TestReadTokenIsForOneJob(t *testing.T) {
 	f.decided(9001)
 	status, _ = read("job", r.header.Get(jobToken))
 	require.Equal(t, http.StatusUnauthorized, status, "the token is good until the round ends")
+}
+
+// Tokens of a request are of no use for another job, controller or attempt.
+func TestTokensAreForOneJob(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.start()
+	first := f.later()
+	f.prepare(prepared(9002, "docker"))
+	var second received
+	require.Eventually(t, func() bool {
+		all := f.asked.received()
+		second = all[len(all)-1]
+		return second.job == 9002
+	}, soon, 10*time.Millisecond)
+	for job, r := range map[string]received{"9001": first, "9002": second} {
+		status, body := call(t, http.MethodGet, r.header.Get(apiURL)+"/job?job="+job, r.header.Get(jobToken), "")
+		require.Equal(t, http.StatusOK, status)
+		require.Contains(t, body, `"id":`+strconv.Itoa(r.job))
+	}
+	status, body := call(t, http.MethodGet, first.header.Get(apiURL)+"/job?job=9002", first.header.Get(jobToken), "")
+	require.Equal(t, http.StatusOK, status)
+	require.Contains(t, body, `"id":9001`, "the token says which job is read")
+
+	require.Equal(t, http.StatusUnauthorized, callBack(t, first, second.header.Get(callbackToken), accept))
+	require.Equal(t, http.StatusUnauthorized, callBack(t, first, second.header.Get(jobToken), accept))
+	whole := first.header.Get(callbackURL)
+	url := whole[:strings.LastIndex(whole, "/9001/")]
+	for _, other := range []string{"/9001/999/1", "/9001/1/2", "/0/0/0", "/-9001/1/1", "/9001/1/x", "/99999999999999999999/1/1"} {
+		status, _ := call(t, http.MethodPost, url+other, first.header.Get(callbackToken), accept)
+		require.Equal(t, http.StatusUnauthorized, status, other)
+	}
+	for _, r := range []received{first, second} {
+		require.Equal(t, http.StatusNoContent, callBack(t, r, r.header.Get(callbackToken), accept))
+		require.Equal(t, events.AdmissionOutcomeAdmitted, f.decided(r.job).Outcome)
+	}
+}
+
+// Bodies that are too large or never end change nothing, and do not use up the token.
+func TestBadBodiesOfCallbacksChangeNothing(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.cfg.API.BodyTimeout = time.Second
+	f.start()
+	r := f.later()
+	token := r.header.Get(callbackToken)
+	large := `[{"id": JOB, "admission": "accepted", "reason": "` + strings.Repeat("x", 2<<20) + `"}]`
+	status := callBack(t, r, token, large)
+	require.GreaterOrEqual(t, status, 400)
+	require.Less(t, status, 500)
+
+	body, write := io.Pipe()
+	defer write.Close()
+	go func() { _, _ = io.WriteString(write, `[{"id": 9001, "admission": "accepted"`) }()
+	// Without the address in front, which would wait for the body by itself.
+	path := r.header.Get(callbackURL)[strings.Index(r.header.Get(callbackURL), "/admission/"):]
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, f.api+path, body)
+	require.NoError(t, err)
+	request.Header.Set("Authorization", "Bearer "+token)
+	request.Header.Set("Content-Type", "application/json")
+	transport := &http.Transport{}
+	defer transport.CloseIdleConnections()
+	response, err := transport.RoundTrip(request)
+	if err == nil {
+		require.GreaterOrEqual(t, response.StatusCode, 400)
+		require.NoError(t, response.Body.Close())
+	}
+	require.Equal(t, http.StatusNoContent, callBack(t, r, token, accept))
+	require.Equal(t, events.AdmissionOutcomeAdmitted, f.decided(9001).Outcome)
+}
+
+// No other test runs meanwhile: the heap is measured.
+func TestMemoryIsBoundedBeforeAuthentication(t *testing.T) {
+	f := newFixture(t)
+	f.start()
+	r := f.later()
+	path := r.header.Get(callbackURL)[strings.Index(r.header.Get(callbackURL), "/admission/"):]
+	bodyflood.RequireRefused(t, f.api+path, func() {
+		require.Equal(t, http.StatusNoContent, callBack(t, r, r.header.Get(callbackToken), accept))
+	})
 }

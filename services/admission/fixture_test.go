@@ -66,6 +66,7 @@ type fixture struct {
 	private ed25519.PrivateKey
 	cfg     admission.Config
 	events  atomic.Int64
+	asked   *webServer // of later
 	api     string
 	ops     string
 }

@@ -104,7 +104,7 @@ func TestKilledReplicasLoseAndRepeatNothing(t *testing.T) {
 		f.replica(filepath.Join(folder, "admission"), listen, "http://"+listen),
 		f.replica(filepath.Join(folder, "admission"), "127.0.0.1:0", "http://"+listen),
 	}
-	const jobs, kills = 60, 12
+	const jobs, kills = 40, 8
 	for i := range kills {
 		r := replicas[i%2]
 		r.kill()
@@ -143,7 +143,7 @@ func TestKilledReplicasLoseAndRepeatNothing(t *testing.T) {
 			}
 		}
 		return true
-	}, 6*soon, 50*time.Millisecond)
+	}, 12*soon, 50*time.Millisecond)
 	for id := range jobs {
 		require.True(t, f.decision(9001+id, &decided))
 		require.Equal(t, events.AdmissionOutcomeAdmitted, decided.Outcome, "%+v", decided)
