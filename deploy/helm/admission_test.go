@@ -61,7 +61,8 @@ func TestAdmissionReachesControllers(t *testing.T) {
 		"defaults": {values{}, []int32{443}, ""},
 		"in the cluster": {
 			values{"ports": []any{8443, 9443}, "allowNetworks": []any{"10.96.0.0/12", "fd00::/8"}},
-			[]int32{8443, 9443}, "10.96.0.0/12,fd00::/8",
+			[]int32{8443, 9443},
+			"10.96.0.0/12,fd00::/8",
 		},
 	} {
 		r := render(t, loaded, name, withAdmission(values{"controllers": c.controllers}))

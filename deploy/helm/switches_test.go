@@ -51,8 +51,8 @@ var switches = []struct { //nolint:gochecknoglobals // a table
 			}},
 		},
 		"admission": values{"tls": values{"secretName": "api-tls"}},
-		"router": values{"tls": values{"secretName": "api-tls"}, "cells": values{"caSecretName": "cells-ca"}},
-		"relay":  values{"tls": values{"secretName": "relay-tls"}},
+		"router":    values{"tls": values{"secretName": "api-tls"}, "cells": values{"caSecretName": "cells-ca"}},
+		"relay":     values{"tls": values{"secretName": "relay-tls"}},
 	}},
 	{"ingress, monitoring, tracing, sinks, callers, settings, runners, admission, router", values{
 		"state": values{
