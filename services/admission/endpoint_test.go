@@ -177,7 +177,9 @@ func TestTokensAreForOneJob(t *testing.T) {
 	require.Equal(t, http.StatusUnauthorized, callBack(t, first, second.header.Get(jobToken), accept))
 	whole := first.header.Get(callbackURL)
 	url := whole[:strings.LastIndex(whole, "/9001/")]
-	for _, other := range []string{"/9001/999/1", "/9001/1/2", "/0/0/0", "/-9001/1/1", "/9001/1/x", "/99999999999999999999/1/1"} {
+	for _, other := range []string{
+		"/9001/999/1", "/9001/1/2", "/0/0/0", "/-9001/1/1", "/9001/1/x", "/99999999999999999999/1/1",
+	} {
 		status, _ := call(t, http.MethodPost, url+other, first.header.Get(callbackToken), accept)
 		require.Equal(t, http.StatusUnauthorized, status, other)
 	}
@@ -204,8 +206,9 @@ func TestBadBodiesOfCallbacksChangeNothing(t *testing.T) {
 	defer write.Close()
 	go func() { _, _ = io.WriteString(write, `[{"id": 9001, "admission": "accepted"`) }()
 	// Without the address in front, which would wait for the body by itself.
-	path := r.header.Get(callbackURL)[strings.Index(r.header.Get(callbackURL), "/admission/"):]
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, f.api+path, body)
+	_, path, found := strings.Cut(r.header.Get(callbackURL), "/admission/")
+	require.True(t, found)
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, f.api+"/admission/"+path, body)
 	require.NoError(t, err)
 	request.Header.Set("Authorization", "Bearer "+token)
 	request.Header.Set("Content-Type", "application/json")
@@ -225,8 +228,9 @@ func TestMemoryIsBoundedBeforeAuthentication(t *testing.T) {
 	f := newFixture(t)
 	f.start()
 	r := f.later()
-	path := r.header.Get(callbackURL)[strings.Index(r.header.Get(callbackURL), "/admission/"):]
-	bodyflood.RequireRefused(t, f.api+path, func() {
+	_, path, found := strings.Cut(r.header.Get(callbackURL), "/admission/")
+	require.True(t, found)
+	bodyflood.RequireRefused(t, f.api+"/admission/"+path, func() {
 		require.Equal(t, http.StatusNoContent, callBack(t, r, r.header.Get(callbackToken), accept))
 	})
 }

@@ -393,7 +393,7 @@ func (p preparation) prepare(
 	secrets, opened := p.secrets[t.ControllerID]
 	if !opened {
 		if secrets, err = controller.OpenSecrets(p.controllers[i], p.d.cfg.Key, p.now); err != nil {
-			return o, attempt, false, err //nolint:wrapcheck // it names the controller
+			return o, attempt, false, err
 		}
 		p.secrets[t.ControllerID] = secrets
 	}

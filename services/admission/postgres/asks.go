@@ -177,8 +177,8 @@ func (s Jobs) BeginAttempts(ctx context.Context, attempts []Attempt) (map[int64]
 	}
 	stored, err := s.Pool.Query(ctx, `
 		INSERT INTO attempts (job_id, controller_id, attempt, sent_at, callback_hash, read_hash, expires_at)
-		SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::timestamptz[], $5::bytea[], $6::bytea[],
-			$7::timestamptz[])
+		SELECT a, b, c, d, e, f, g FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::timestamptz[], $5::bytea[],
+			$6::bytea[], $7::timestamptz[]) AS columns (a, b, c, d, e, f, g)
 		RETURNING job_id, id`, append(asked.columns(), callbacks, reads, expires)...)
 	if err != nil {
 		return nil, fmt.Errorf("record attempts of %d jobs: %w", n, err)
@@ -215,7 +215,8 @@ func endAttempts(ctx context.Context, tx pgx.Tx, ended []Ended) error {
 	}
 	_, err := tx.Exec(ctx, `
 		UPDATE attempts a SET ended_at = e.at, result = e.result
-		FROM unnest($1::bigint[], $2::timestamptz[], $3::text[]) AS e (id, at, result) WHERE a.id = e.id`, ids, times, results)
+		FROM unnest($1::bigint[], $2::timestamptz[], $3::text[]) AS e (id, at, result)
+		WHERE a.id = e.id`, ids, times, results)
 	if err != nil {
 		return fmt.Errorf("record the results of %d attempts: %w", len(ended), err)
 	}

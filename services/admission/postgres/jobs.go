@@ -190,13 +190,15 @@ func (s Jobs) Begin(ctx context.Context, tx pgx.Tx, begun []Begun) error {
 	batch.Queue(`
 		INSERT INTO jobs (job_id, preparation, state, outcome, cause, answer_by, ended_at, project_id, subject, begun_at,
 			deadline)
-		SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::jsonb[], $4::text[], $5::text[], $6::timestamptz[],
-			$7::timestamptz[], $8::bigint[], $9::jsonb[], $10::timestamptz[], $11::timestamptz[])`,
+		SELECT a, b, c, d, e, f, g, h, i, j, k FROM unnest($1::bigint[], $2::bigint[], $3::jsonb[], $4::text[],
+			$5::text[], $6::timestamptz[], $7::timestamptz[], $8::bigint[], $9::jsonb[], $10::timestamptz[],
+			$11::timestamptz[]) AS columns (a, b, c, d, e, f, g, h, i, j, k)`,
 		append(stored.columns(), projects, subjects, begunAt, deadlines)...)
 	if len(asks.ids) > 0 {
 		batch.Queue(`
 			INSERT INTO asks (job_id, controller_id, attempt, due_at)
-			SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::timestamptz[])`, asks.columns()...)
+			SELECT a, b, c, d
+			FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::timestamptz[]) AS columns (a, b, c, d)`, asks.columns()...)
 		batch.Queue(`SELECT pg_notify($1, '')`, AskChannel)
 	}
 	if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
@@ -337,7 +339,7 @@ func (s Jobs) SaveAll(ctx context.Context, changes []Change, ended []Ended) (con
 		}
 		return endAttempts(ctx, tx, ended)
 	})
-	return conflicts, err //nolint:wrapcheck // it names what failed
+	return conflicts, err
 }
 
 // saveIn returns the ids of the jobs that had changed, and are not stored. It locks jobs in the order of their ids.
