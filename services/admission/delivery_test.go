@@ -240,7 +240,7 @@ func TestDeadlineEndsAdmission(t *testing.T) {
 // counts, and the controller is told which.
 func TestCallbackRacesTheTimeout(t *testing.T) {
 	t.Parallel()
-	const jobs, timeout, before, apart = 40, 6 * time.Second, 1500 * time.Millisecond, 50 * time.Millisecond
+	const jobs, timeout, before, apart = 40, 8 * time.Second, 6 * time.Second, 165 * time.Millisecond
 	f := newFixture(t)
 	f.start()
 	f.start()

@@ -30,6 +30,8 @@ const (
 	// moveTokenLifetime is how long the token of this cell is valid that a move gets.
 	moveTokenLifetime = 24 * time.Hour
 	moveInterval      = 500 * time.Millisecond
+	// restartTimeout is how long a service may take to restart.
+	restartTimeout = 30 * time.Second
 )
 
 // moveOptions are the flags of `cells move`.
@@ -107,10 +109,14 @@ func (a *app) runMove(c *cobra.Command, seedFile, organization string, o moveOpt
 	if err != nil {
 		return err
 	}
-	report, err := api.Moves.ReportMove(ctx, connect.NewRequest(&runnersv1.ReportMoveRequest{
-		OrganizationId: id, ToCell: request.GetToCell(), ToUrl: request.GetToUrl(), ToToken: request.GetToToken(),
-		Token: own,
-	}))
+	var report *connect.Response[runnersv1.ReportMoveResponse]
+	err = a.untilAvailable(ctx, func() (err error) {
+		report, err = api.Moves.ReportMove(ctx, connect.NewRequest(&runnersv1.ReportMoveRequest{
+			OrganizationId: id, ToCell: request.GetToCell(), ToUrl: request.GetToUrl(), ToToken: request.GetToToken(),
+			Token: own,
+		}))
+		return err
+	})
 	if err != nil {
 		return err
 	}
@@ -209,7 +215,10 @@ func (a *app) startMove(ctx context.Context, runners *client.Runners, request *r
 		return err
 	}
 	request.Token = created.Msg.GetValue()
-	_, err = runners.Moves.StartMove(ctx, connect.NewRequest(request))
+	err = a.untilAvailable(ctx, func() error {
+		_, err := runners.Moves.StartMove(ctx, connect.NewRequest(request))
+		return err
+	})
 	if err != nil && !fault.Is(err, errcode.Unavailable) {
 		// The move did not start, so nobody needs the token.
 		revoke := &statev1.RevokeTokenRequest{Id: created.Msg.GetToken().GetId()}
@@ -218,6 +227,26 @@ func (a *app) startMove(ctx context.Context, runners *client.Runners, request *r
 		}
 	}
 	return err
+}
+
+// untilAvailable repeats a call while a service restarts, for half a minute at most.
+func (a *app) untilAvailable(ctx context.Context, call func() error) error {
+	deadline, noted := time.Now().Add(restartTimeout), false
+	for {
+		err := call()
+		if !fault.Is(err, errcode.Unavailable) || time.Now().After(deadline) {
+			return err
+		}
+		if !noted {
+			noted = true
+			if err := a.note("trying again: %v", err); err != nil {
+				return err
+			}
+		}
+		if retry.Sleep(ctx, moveInterval) != nil {
+			return err
+		}
+	}
 }
 
 // printMoveReport prints what a move changes.
