@@ -215,8 +215,9 @@ func (b *fixture) requireReadsItsProject(
 ) {
 	t.Helper()
 	admin := b.as(t, b.admin)
+	// Each has a name of its own: connections of a name are closed once more some seconds after its revocation.
 	made := call(t, admin.subscribers.CreateSubscriber,
-		&statev1.CreateSubscriberRequest{Name: "ci", Filter: family + ".17.>", FromBeginning: true})
+		&statev1.CreateSubscriberRequest{Name: family, Filter: family + ".17.>", FromBeginning: true})
 	require.Equal(t, stream, made.GetSubscriber().GetStream())
 	js := natstest.Open(t, b.administrator(t))
 	for project, event := range map[int64]string{18: "created", 17: "finished"} {

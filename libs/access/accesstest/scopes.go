@@ -13,7 +13,7 @@ import (
 )
 
 // reads matches the methods that change nothing. ExchangeToken returns a token with the scope of the caller's.
-var reads = regexp.MustCompile(`^(Explain|Get|List|Watch|WhoAmI|ConnectedAgents|ExchangeToken)`)
+var reads = regexp.MustCompile(`^(Check|Explain|Get|List|Watch|WhoAmI|ConnectedAgents|ExchangeToken)`)
 
 // RequireScopes fails unless every method of the protobuf package has a scope, and exactly those that change nothing
 // have [access.ScopeRead].
