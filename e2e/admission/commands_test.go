@@ -16,7 +16,7 @@ import (
 	"lockstep.internal/tools/client"
 )
 
-// A policy is tried on earlier jobs, then in dry run, then enforced. The commands tell what it does.
+// A policy is tried on earlier jobs, then in dry run, then enforced. The commands show what it does.
 func TestPolicyIsReplayedThenTriedThenEnforced(t *testing.T) {
 	t.Parallel()
 	c := start(t)

@@ -253,7 +253,7 @@ func (c *cell) history() map[int64][]string {
 	return out
 }
 
-// TestKilledServicesAdmitEachJobOnce kills every service, NATS and PostgreSQL, again and again, while 500 jobs are in
+// TestKilledServicesAdmitEachJobOnce kills every service and PostgreSQL, and restarts NATS, again and again, while 500 jobs are in
 // different steps of a chain of five controllers.
 func TestKilledServicesAdmitEachJobOnce(t *testing.T) {
 	t.Parallel()

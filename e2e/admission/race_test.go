@@ -17,8 +17,8 @@ import (
 	"lockstep.internal/tools/stack"
 )
 
-// TestCallbackThatRacesTheTimeoutHasOneOutcome lets a controller answer at times around its time-out. What the
-// controller is told, the decision on the stream, and the job that runners see agree, and do not change any more.
+// TestCallbackThatRacesTheTimeoutHasOneOutcome lets a controller answer at times around its time-out. The response to
+// the controller, the decision on the stream, and the job that runners see are the same, and do not change any more.
 func TestCallbackThatRacesTheTimeoutHasOneOutcome(t *testing.T) {
 	t.Parallel()
 	const jobs, timeout, before, apart = 40, 10 * time.Second, 8 * time.Second, 220 * time.Millisecond
@@ -63,10 +63,10 @@ func TestCallbackThatRacesTheTimeoutHasOneOutcome(t *testing.T) {
 		outcome := decisions[id][0].Outcome
 		outcomes[outcome]++
 		if statuses[id] == http.StatusNoContent {
-			require.Equal(t, events.AdmissionOutcomeAdmitted, outcome, "job %d: the controller was told so", id)
+			require.Equal(t, events.AdmissionOutcomeAdmitted, outcome, "job %d: as the response to the controller", id)
 		} else {
 			require.Equal(t, http.StatusGone, statuses[id], "job %d", id)
-			require.Equal(t, events.AdmissionOutcomeTimeout, outcome, "job %d: the controller was told so", id)
+			require.Equal(t, events.AdmissionOutcomeTimeout, outcome, "job %d: as the response to the controller", id)
 		}
 		if outcome == events.AdmissionOutcomeAdmitted {
 			require.Equal(t, runnersv1.JobState_JOB_STATE_PENDING, now.GetState())

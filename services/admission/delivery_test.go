@@ -237,7 +237,7 @@ func TestDeadlineEndsAdmission(t *testing.T) {
 }
 
 // Callbacks arrive when the time of the controller ends, at two replicas. Of the answer and the time-out exactly one
-// counts, and the controller is told which.
+// counts, and the response to the controller is the same.
 func TestCallbackRacesTheTimeout(t *testing.T) {
 	t.Parallel()
 	const jobs, timeout, before, apart = 40, 8 * time.Second, 6 * time.Second, 165 * time.Millisecond

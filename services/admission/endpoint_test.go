@@ -10,9 +10,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	libpostgres "lockstep.internal/libs/postgres"
 	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/services/admission/postgres"
 	"lockstep.internal/tools/testkit/bodyflood"
 )
 
@@ -79,6 +83,30 @@ func TestCallbackAnswersOnce(t *testing.T) {
 	require.Equal(t, events.AdmissionOutcomeAdmitted, d.Outcome)
 	require.Equal(t, []string{"docker", "linux"}, d.Tags)
 	require.Equal(t, http.StatusConflict, callBack(t, r, token, accept))
+}
+
+// A controller may call back before it responds: the record of its request keeps what the callback has stored.
+func TestResponseDoesNotReplaceTheResultOfACallback(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.start()
+	r := f.later()
+	require.Equal(t, http.StatusNoContent, callBack(t, r, r.header.Get(callbackToken), accept))
+	require.Equal(t, events.AdmissionOutcomeAdmitted, f.decided(9001).Outcome)
+
+	database, err := pgxpool.ParseConfig(f.cfg.Database.URL.Reveal())
+	require.NoError(t, err)
+	database.ConnConfig.RuntimeParams["search_path"] = "admission"
+	pool, err := pgxpool.NewWithConfig(t.Context(), database)
+	require.NoError(t, err)
+	defer pool.Close()
+	var id int64
+	require.NoError(t, pool.QueryRow(t.Context(), `SELECT id FROM attempts WHERE job_id = 9001`).Scan(&id))
+	late := postgres.Ended{AttemptID: id, Result: "the controller answers later", At: time.Now()}
+	require.NoError(t, libpostgres.InTx(t.Context(), pool, func(tx pgx.Tx) error { return late.Store(t.Context(), tx) }))
+	var result string
+	require.NoError(t, pool.QueryRow(t.Context(), `SELECT result FROM attempts WHERE id = $1`, id).Scan(&result))
+	require.Equal(t, "accepted by a callback", result)
 }
 
 func TestOfManyCallbacksOneWins(t *testing.T) {

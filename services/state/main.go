@@ -6,9 +6,6 @@ import (
 	"log/slog"
 	"time"
 
-	"lockstep.internal/libs/idrange"
-	"lockstep.internal/libs/readmodel"
-
 	"connectrpc.com/connect"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -17,10 +14,12 @@ import (
 	"lockstep.internal/libs/config"
 	"lockstep.internal/libs/consumers"
 	"lockstep.internal/libs/cursor"
+	"lockstep.internal/libs/idrange"
 	"lockstep.internal/libs/logkey"
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/natsconn"
 	"lockstep.internal/libs/outbox"
+	"lockstep.internal/libs/readmodel"
 	"lockstep.internal/libs/service"
 	"lockstep.internal/libs/telemetry"
 	"lockstep.internal/libs/topology"

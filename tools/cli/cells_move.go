@@ -58,7 +58,7 @@ Admission controllers of its projects and groups do not move. While there are so
 move: create controllers in the other cell first, and set --leave-controllers.
 
 With --cancel-arrival, in the configuration of the other cell, it removes there what has arrived of an organization
-whose own cell is lost. It is refused once the organization is open there.`,
+if the cell that it comes from is lost. It is refused once the organization is open there.`,
 		Example: `  lockstep cells move acme --to eu-2 --to-token-file eu-2.token --report
   lockstep cells move acme --to eu-2 --to-token-file eu-2.token
   lockstep cells move acme --cancel

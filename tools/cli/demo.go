@@ -115,7 +115,7 @@ func (d *demo) createRunners(ctx context.Context, api *client.Runners, s *stack.
 	if d.runner, err = startDemoRunner(ctx, api, s); err != nil {
 		return err
 	}
-	d.token, err = runnerToken(ctx, api, s, "gitlab-runner.token", "demo: for a gitlab-runner of this machine")
+	d.token, err = runnerToken(ctx, api, s, "gitlab-runner", "demo: for a gitlab-runner of this machine")
 	return err
 }
 

@@ -39,7 +39,7 @@ type demoRunner struct {
 
 // startDemoRunner starts a runner of the instance.
 func startDemoRunner(ctx context.Context, api *client.Runners, s *stack.Stack) (*demoRunner, error) {
-	token, err := runnerToken(ctx, api, s, "demo-runner.token", "demo: prints scripts and executes nothing")
+	token, err := runnerToken(ctx, api, s, "demo-runner", "demo: prints scripts and executes nothing")
 	if err != nil {
 		return nil, err
 	}
@@ -53,9 +53,9 @@ func startDemoRunner(ctx context.Context, api *client.Runners, s *stack.Stack) (
 	return r, nil
 }
 
-// runnerToken returns the token of a runner of the instance that takes jobs with the tag shell and jobs without tags. A
-// file in the folder of the stack keeps it with the id of the runner. Without the file, or after the runner was
-// deleted, it creates a runner.
+// runnerToken returns the token of a runner of the instance that takes jobs with the tags shell and zone_a, and
+// jobs without tags. A file in the folder of the stack keeps it with the id of the runner. Without the file, or after
+// the runner was deleted, it creates a runner.
 func runnerToken(ctx context.Context, api *client.Runners, s *stack.Stack, file, description string) (string, error) {
 	path := filepath.Join(s.Dir(), file)
 	if kept, err := os.ReadFile(path); err == nil {

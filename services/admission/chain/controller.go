@@ -28,7 +28,7 @@ const (
 	Disabled Mode = "disabled"
 )
 
-// FailurePolicy tells what a failed controller means for the job.
+// FailurePolicy decides about a job whose controller has failed.
 type FailurePolicy string
 
 // The policies. The empty policy is Deny.

@@ -6,7 +6,7 @@ import (
 	"lockstep.internal/services/admission/chain"
 )
 
-// Subject is what the event of a job tells.
+// Subject is the content of the event of a job.
 type Subject struct {
 	JobID       int64 `json:"job_id"`
 	Preparation int64 `json:"preparation"`

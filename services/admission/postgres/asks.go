@@ -177,8 +177,9 @@ func (s Jobs) BeginAttempts(ctx context.Context, attempts []Attempt) (map[int64]
 	}
 	stored, err := s.Pool.Query(ctx, `
 		INSERT INTO attempts (job_id, controller_id, attempt, sent_at, callback_hash, read_hash, expires_at)
-		SELECT a, b, c, d, e, f, g FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::timestamptz[], $5::bytea[],
-			$6::bytea[], $7::timestamptz[]) AS columns (a, b, c, d, e, f, g)
+		SELECT job_id, controller_id, attempt, sent_at, callback_hash, read_hash, expires_at
+		FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::timestamptz[], $5::bytea[], $6::bytea[], $7::timestamptz[])
+			AS sent (job_id, controller_id, attempt, sent_at, callback_hash, read_hash, expires_at)
 		RETURNING job_id, id`, append(asked.columns(), callbacks, reads, expires)...)
 	if err != nil {
 		return nil, fmt.Errorf("record attempts of %d jobs: %w", n, err)
@@ -205,6 +206,7 @@ type Ended struct {
 // Store stores the result.
 func (e Ended) Store(ctx context.Context, tx pgx.Tx) error { return endAttempts(ctx, tx, []Ended{e}) }
 
+// endAttempts stores results of requests. That of a callback, which may come before the response, stays.
 func endAttempts(ctx context.Context, tx pgx.Tx, ended []Ended) error {
 	if len(ended) == 0 {
 		return nil
@@ -216,7 +218,7 @@ func endAttempts(ctx context.Context, tx pgx.Tx, ended []Ended) error {
 	_, err := tx.Exec(ctx, `
 		UPDATE attempts a SET ended_at = e.at, result = e.result
 		FROM unnest($1::bigint[], $2::timestamptz[], $3::text[]) AS e (id, at, result)
-		WHERE a.id = e.id`, ids, times, results)
+		WHERE a.id = e.id AND a.used_at IS NULL`, ids, times, results)
 	if err != nil {
 		return fmt.Errorf("record the results of %d attempts: %w", len(ended), err)
 	}
@@ -258,11 +260,6 @@ func (s Jobs) attempts(ctx context.Context, rest string, args ...any) ([]Attempt
 		return nil, fmt.Errorf("read attempts: %w", err)
 	}
 	return found, nil
-}
-
-// Attempts returns the requests about a job, in their order.
-func (s Jobs) Attempts(ctx context.Context, jobID int64) ([]Attempt, error) {
-	return s.attempts(ctx, `WHERE job_id = $1 ORDER BY id`, jobID)
 }
 
 // AttemptsOf returns the requests of one attempt: several if a replica was killed.

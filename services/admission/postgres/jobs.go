@@ -190,15 +190,17 @@ func (s Jobs) Begin(ctx context.Context, tx pgx.Tx, begun []Begun) error {
 	batch.Queue(`
 		INSERT INTO jobs (job_id, preparation, state, outcome, cause, answer_by, ended_at, project_id, subject, begun_at,
 			deadline)
-		SELECT a, b, c, d, e, f, g, h, i, j, k FROM unnest($1::bigint[], $2::bigint[], $3::jsonb[], $4::text[],
-			$5::text[], $6::timestamptz[], $7::timestamptz[], $8::bigint[], $9::jsonb[], $10::timestamptz[],
-			$11::timestamptz[]) AS columns (a, b, c, d, e, f, g, h, i, j, k)`,
+		SELECT job_id, preparation, state, outcome, cause, answer_by, ended_at, project_id, subject, begun_at, deadline
+		FROM unnest($1::bigint[], $2::bigint[], $3::jsonb[], $4::text[], $5::text[], $6::timestamptz[], $7::timestamptz[],
+			$8::bigint[], $9::jsonb[], $10::timestamptz[], $11::timestamptz[]) AS begun (job_id, preparation, state, outcome,
+			cause, answer_by, ended_at, project_id, subject, begun_at, deadline)`,
 		append(stored.columns(), projects, subjects, begunAt, deadlines)...)
 	if len(asks.ids) > 0 {
 		batch.Queue(`
 			INSERT INTO asks (job_id, controller_id, attempt, due_at)
-			SELECT a, b, c, d
-			FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::timestamptz[]) AS columns (a, b, c, d)`, asks.columns()...)
+			SELECT job_id, controller_id, attempt, due_at
+			FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::timestamptz[])
+				AS asked (job_id, controller_id, attempt, due_at)`, asks.columns()...)
 		batch.Queue(`SELECT pg_notify($1, '')`, AskChannel)
 	}
 	if err := tx.SendBatch(ctx, &batch).Close(); err != nil {

@@ -7,10 +7,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"lockstep.internal/libs/egress"
-
 	"github.com/stretchr/testify/require"
 
+	"lockstep.internal/libs/egress"
 	"lockstep.internal/services/deploys/sink"
 	"lockstep.internal/services/deploys/sink/sinktest"
 )

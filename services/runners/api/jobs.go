@@ -5,10 +5,9 @@ import (
 	"fmt"
 	"time"
 
-	"lockstep.internal/libs/apirequest"
-
 	"connectrpc.com/connect"
 
+	"lockstep.internal/libs/apirequest"
 	"lockstep.internal/libs/directory"
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/schemas/gen/errcode"

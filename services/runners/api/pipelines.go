@@ -5,10 +5,9 @@ import (
 	"fmt"
 	"time"
 
-	"lockstep.internal/libs/apirequest"
-
 	"connectrpc.com/connect"
 
+	"lockstep.internal/libs/apirequest"
 	"lockstep.internal/libs/directory"
 	runnersv1 "lockstep.internal/schemas/gen/lockstep/runners/v1"
 	"lockstep.internal/schemas/gen/lockstep/runners/v1/runnersv1connect"

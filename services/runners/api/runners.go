@@ -7,11 +7,10 @@ import (
 	"slices"
 	"time"
 
-	"lockstep.internal/libs/apirequest"
-
 	"connectrpc.com/connect"
 
 	"lockstep.internal/libs/access"
+	"lockstep.internal/libs/apirequest"
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/schemas/gen/errcode"
 	runnersv1 "lockstep.internal/schemas/gen/lockstep/runners/v1"

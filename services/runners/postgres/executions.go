@@ -117,7 +117,7 @@ const (
 // errNoTrace reports a job whose trace has no row yet.
 var errNoTrace = errors.New("the job has no trace yet")
 
-// UpdateTrace locks the trace and stores the decision, in two round trips after the first time.
+// UpdateTrace locks the trace and stores the decision. The trace has its row after the first time.
 func (e Executions) UpdateTrace(ctx context.Context, jobID int64, decide execution.Decide) error {
 	err := e.updateTrace(ctx, jobID, false, decide)
 	if errors.Is(err, errNoTrace) {
@@ -127,27 +127,29 @@ func (e Executions) UpdateTrace(ctx context.Context, jobID int64, decide executi
 }
 
 func (e Executions) updateTrace(ctx context.Context, jobID int64, create bool, decide execution.Decide) error {
-	var first pgx.Batch
-	if create {
-		first.Queue(insertTrace, jobID)
-	}
-	var locked bool
-	first.Queue(lockTrace, jobID).Exec(func(tag pgconn.CommandTag) error {
-		locked = tag.RowsAffected() == 1
-		return nil
-	})
-	var s execution.Snapshot
-	queueSnapshot(&first, jobID, &s)
-	return postgres.InBatches(ctx, e.Pool, postgres.Batches{First: &first, Then: func() (postgres.Last, error) {
+	return postgres.InTx(ctx, e.Pool, func(tx pgx.Tx) error {
+		var batch pgx.Batch
+		if create {
+			batch.Queue(insertTrace, jobID)
+		}
+		var locked bool
+		batch.Queue(lockTrace, jobID).Exec(func(tag pgconn.CommandTag) error {
+			locked = tag.RowsAffected() == 1
+			return nil
+		})
+		s, err := readLocked(ctx, tx, &batch, jobID)
+		if err != nil {
+			return err
+		}
 		if !locked {
-			return postgres.Last{}, fmt.Errorf("lock the trace of job %d: %w", jobID, errNoTrace)
+			return fmt.Errorf("lock the trace of job %d: %w", jobID, errNoTrace)
 		}
 		decision, err := decide(s)
 		if err != nil {
-			return postgres.Last{}, err
+			return err
 		}
-		return queueDecision(s, decision), nil
-	}})
+		return storeDecision(ctx, tx, s, decision)
+	})
 }
 
 // UpdateJob locks the pipeline, the job and the trace, and stores the decision. It calls the followers if the job ends.
@@ -193,41 +195,24 @@ func (e Executions) UpdateJob(ctx context.Context, jobID int64, decide execution
 	}))
 }
 
-// readLocked sends the statements of the batch, and then reads the snapshot: it sees what was stored while they waited
-// for locks.
+// readLocked sends the statements of the batch, and then reads the snapshot with the definition: it sees what was stored
+// while they waited for locks.
 func readLocked(ctx context.Context, tx pgx.Tx, batch *pgx.Batch, jobID int64) (execution.Snapshot, error) {
 	var s execution.Snapshot
-	queueSnapshot(batch, jobID, &s)
+	batch.Queue(readSnapshot, jobID, true).Query(func(rows pgx.Rows) error {
+		var err error
+		s, err = snapshot(rows, jobID)
+		return err
+	})
 	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
 		return s, fmt.Errorf("lock job %d: %w", jobID, err)
 	}
 	return s, nil
 }
 
-// queueSnapshot adds the statement that reads a snapshot with the definition.
-func queueSnapshot(batch *pgx.Batch, jobID int64, s *execution.Snapshot) {
-	batch.Queue(readSnapshot, jobID, true).Query(func(rows pgx.Rows) error {
-		var err error
-		*s, err = snapshot(rows, jobID)
-		return err
-	})
-}
-
 // storeDecision stores all of a decision but the change of the job.
 func storeDecision(ctx context.Context, tx pgx.Tx, s execution.Snapshot, d execution.Decision) error {
-	last := queueDecision(s, d)
-	if err := tx.SendBatch(ctx, last.Batch).Close(); err != nil {
-		return fmt.Errorf("store job %d: %w", s.Job.ID, err)
-	}
-	if last.Check == nil {
-		return nil
-	}
-	return last.Check()
-}
-
-// queueDecision returns the statements of all of a decision but the change of the job.
-func queueDecision(s execution.Snapshot, d execution.Decision) postgres.Last {
-	batch := &pgx.Batch{}
+	var batch pgx.Batch
 	var need []*pgx.QueuedQuery
 	claim := 0
 	if s.Claim != nil {
@@ -241,18 +226,10 @@ func queueDecision(s execution.Snapshot, d execution.Decision) postgres.Last {
 			`DELETE FROM claims WHERE job_id = $1 AND number = $2 AND confirmed_at IS NULL`, s.Job.ID, claim))
 	}
 	if d.Trace != nil {
-		queueTrace(batch, s.Job.ID, d)
+		queueTrace(&batch, s.Job.ID, d)
 	}
 	if d.Artifact != nil {
-		need = append(need, queueArtifact(batch, *d.Artifact))
-	}
-	return postgres.Last{Batch: batch, Check: affecting(need, s.Job.ID)}
-}
-
-// affecting returns a check that some statements have affected a row; nil for none.
-func affecting(need []*pgx.QueuedQuery, jobID int64) func() error {
-	if len(need) == 0 {
-		return nil
+		need = append(need, queueArtifact(&batch, *d.Artifact))
 	}
 	void := false
 	for _, q := range need {
@@ -261,12 +238,13 @@ func affecting(need []*pgx.QueuedQuery, jobID int64) func() error {
 			return nil
 		})
 	}
-	return func() error {
-		if void {
-			return fmt.Errorf("store job %d: %w", jobID, execution.ErrVoid)
-		}
-		return nil
+	if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
+		return fmt.Errorf("store job %d: %w", s.Job.ID, err)
 	}
+	if void {
+		return fmt.Errorf("store job %d: %w", s.Job.ID, execution.ErrVoid)
+	}
+	return nil
 }
 
 // Overdue returns ids of jobs above an id that may be overdue, in their order.

@@ -69,7 +69,7 @@ func (v Views) Job(ctx context.Context, id int64) (*job.Job, error) {
 	return &found[0], nil
 }
 
-// LatestMove returns the move that tells in which cell an organization is; nil if it was never moved.
+// LatestMove returns the latest move of an organization, which shows in which cell it is; nil if it was never moved.
 func (v Views) LatestMove(ctx context.Context, organizationID int64) (*move.Move, error) {
 	found, err := readMoves(ctx, v.Pool, `organization_id = $1 AND `+latest, organizationID)
 	if err != nil || len(found) == 0 {

@@ -15,7 +15,7 @@ import (
 	"lockstep.internal/services/runners/job"
 )
 
-// Admission tells whether jobs wait for admission before they wait for a runner.
+// Admission is the setting whether jobs wait for admission before they wait for a runner.
 type Admission struct {
 	Enabled bool
 	// Timeout of a job that waits. Defaults to [DefaultAdmissionTimeout].

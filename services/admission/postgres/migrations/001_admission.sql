@@ -24,7 +24,7 @@ CREATE TABLE jobs (
     job_id      bigint      PRIMARY KEY,
     preparation bigint      NOT NULL,
     project_id  bigint      NOT NULL,
-    -- What the event told about the job; state of the chain, with predefined variables and no secret.
+    -- Content of the event about the job; state of the chain, with predefined variables and no secret.
     subject     jsonb       NOT NULL,
     state       jsonb       NOT NULL,
     -- Larger after each change of the row: writers compare it.

@@ -11,11 +11,10 @@ import (
 	"strings"
 	"time"
 
-	"lockstep.internal/libs/egress"
-
 	"github.com/google/go-github/v92/github"
 
 	"lockstep.internal/libs/config"
+	"lockstep.internal/libs/egress"
 	"lockstep.internal/libs/retry"
 	"lockstep.internal/services/deploys/sink"
 )

@@ -25,11 +25,10 @@ import (
 	"strings"
 	"time"
 
-	"lockstep.internal/libs/egress"
-
 	"github.com/slack-go/slack"
 
 	"lockstep.internal/libs/config"
+	"lockstep.internal/libs/egress"
 	"lockstep.internal/libs/retry"
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/deploys/sink"

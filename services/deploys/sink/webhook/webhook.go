@@ -20,11 +20,10 @@ import (
 	"strings"
 	"time"
 
-	"lockstep.internal/libs/egress"
-
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
 	"lockstep.internal/libs/config"
+	"lockstep.internal/libs/egress"
 	"lockstep.internal/libs/event"
 	"lockstep.internal/libs/retry"
 	"lockstep.internal/schemas/gen/events"

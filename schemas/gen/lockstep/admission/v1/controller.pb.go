@@ -77,7 +77,7 @@ func (ControllerLevel) EnumDescriptor() ([]byte, []int) {
 	return file_lockstep_admission_v1_controller_proto_rawDescGZIP(), []int{0}
 }
 
-// ControllerMode tells whether the decisions of a controller count.
+// ControllerMode is whether the decisions of a controller count.
 type ControllerMode int32
 
 const (
@@ -132,7 +132,7 @@ func (ControllerMode) EnumDescriptor() ([]byte, []int) {
 	return file_lockstep_admission_v1_controller_proto_rawDescGZIP(), []int{1}
 }
 
-// FailurePolicy tells what a failed controller means for a job.
+// FailurePolicy decides about a job whose controller has failed.
 type FailurePolicy int32
 
 const (
