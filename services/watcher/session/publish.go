@@ -121,11 +121,6 @@ func (p *pipeline) deliver(ctx context.Context, d delivery.Delivery, b *batchSpa
 		p.omit(ctx, d, err)
 		return
 	}
-	if d.Attempt > 1 {
-		p.Metrics.retried.Inc()
-	} else {
-		p.Metrics.skipped.Add(float64(d.Skipped))
-	}
 	p.send(ctx, msg, []delivery.Delivery{d}, b)
 }
 
@@ -144,6 +139,11 @@ func (p *pipeline) send(ctx context.Context, msg *natsgo.Msg, deliveries []deliv
 	for i := range deliveries {
 		d := &deliveries[i]
 		p.Metrics.published.WithLabelValues(string(d.Kind), string(d.UpdateType())).Inc()
+		if d.Attempt > 1 {
+			p.Metrics.retried.Inc()
+		} else {
+			p.Metrics.skipped.Add(float64(d.Skipped))
+		}
 	}
 	isMember := deliveries[0].ResyncID != ""
 	if isMember {
