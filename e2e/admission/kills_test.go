@@ -253,8 +253,8 @@ func (c *cell) history() map[int64][]string {
 	return out
 }
 
-// TestKilledServicesAdmitEachJobOnce kills every service and PostgreSQL, and restarts NATS, again and again, while 500 jobs are in
-// different steps of a chain of five controllers.
+// TestKilledServicesAdmitEachJobOnce kills every service and PostgreSQL, and restarts NATS, again and again, while 500
+// jobs are in different steps of a chain of five controllers.
 func TestKilledServicesAdmitEachJobOnce(t *testing.T) {
 	t.Parallel()
 	const pipelines, parallel, rounds = 5, 100, 2

@@ -195,8 +195,8 @@ func (e Executions) UpdateJob(ctx context.Context, jobID int64, decide execution
 	}))
 }
 
-// readLocked sends the statements of the batch, and then reads the snapshot with the definition: it sees what was stored
-// while they waited for locks.
+// readLocked sends the statements of the batch, and then reads the snapshot with the definition: it sees what was
+// stored while they waited for locks.
 func readLocked(ctx context.Context, tx pgx.Tx, batch *pgx.Batch, jobID int64) (execution.Snapshot, error) {
 	var s execution.Snapshot
 	batch.Queue(readSnapshot, jobID, true).Query(func(rows pgx.Rows) error {
