@@ -167,9 +167,7 @@ func replayJob(
 ) (replayedJob, bool) {
 	// The deadline was that of the job; the policy decides at once.
 	s.Deadline = s.BegunAt.Add(controller.MaxTimeout)
-	controllers := []controller.Controller{by}
-	job, _ := decider.Begin(s, controllers, s.BegunAt)
-	job, _ = decider.Advance(ctx, job, nil, controllers, time.Time{}, s.BegunAt)
+	job, _, _ := decider.Begin(ctx, s, []controller.Controller{by}, s.BegunAt)
 	d := job.State.Definition
 	out := replayedJob{
 		JobID: s.JobID, ProjectID: s.ProjectID, Project: s.Variables["CI_PROJECT_PATH"], User: s.UserLogin, At: s.BegunAt,

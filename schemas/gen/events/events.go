@@ -166,7 +166,8 @@ const (
 	AdmissionStateWaiting  AdmissionState = "waiting"
 )
 
-// AdmissionStatus: A prerequisite of a CI job that waits for admission has changed.
+// AdmissionStatus: A prerequisite of a CI job that waits for admission has changed. A change that
+// ends admission is in the decision only, which has all prerequisites.
 type AdmissionStatus struct {
 	// The CI job.
 	JobID int `json:"job_id"`

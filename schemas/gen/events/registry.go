@@ -9,7 +9,7 @@ const (
 	TypeAdmissionDecided = "dev.lockstep.admission.decided.v1"
 	// TypeAdmissionStatus is an event with the data [AdmissionStatus], on stream ADMISSION at
 	// admission.{project}.{job}.status: A prerequisite of a CI job that waits for admission has
-	// changed.
+	// changed. A change that ends admission is in the decision only, which has all prerequisites.
 	TypeAdmissionStatus = "dev.lockstep.admission.status.v1"
 	// TypeAgentBlocked is an event with the data [AgentBlocked], on stream AGENTS at
 	// agent.{agent}.blocked: An agent exceeded a limit. Its watcher and dispatcher were disconnected
@@ -234,7 +234,7 @@ func Types() []Type {
 		{
 			Name: TypeAdmissionStatus, Title: "AdmissionStatus", Stream: "ADMISSION",
 			Subjects:    []string{"admission.{project}.{job}.status"},
-			Description: "A prerequisite of a CI job that waits for admission has changed.",
+			Description: "A prerequisite of a CI job that waits for admission has changed. A change that ends admission is in the decision only, which has all prerequisites.",
 		},
 		{
 			Name: TypeAgentBlocked, Title: "AgentBlocked", Stream: "AGENTS",

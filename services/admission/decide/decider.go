@@ -41,9 +41,20 @@ func New(cfg Config) *Decider { return &Decider{cfg: cfg, compiled: newCompiled(
 // DefaultRetry returns the pauses between the attempts to ask a controller.
 func DefaultRetry() retry.Policy { return retry.Policy{Min: time.Second, Max: 5 * time.Minute} }
 
-// Begin begins the admission of a job by those of the controllers that decide about its project. It evaluates nothing:
-// a job that has controllers asks the first one at once.
-func (d *Decider) Begin(s Subject, controllers []controller.Controller, at time.Time) (Job, *Ask) {
+// Begin begins the admission of a job by those of the controllers that decide about its project, and evaluates
+// conditions and policies. evaluated is false if ctx ended before: the job is as it was before the evaluation.
+func (d *Decider) Begin(
+	ctx context.Context, s Subject, controllers []controller.Controller, at time.Time,
+) (job Job, ask *Ask, evaluated bool) {
+	j := d.begin(s, controllers, at)
+	after, ask := d.Advance(ctx, j, nil, controllers, time.Time{}, at)
+	if j.Open() && ctx.Err() != nil {
+		return j, j.ask(at), false // what was evaluated does not count
+	}
+	return after, ask, true
+}
+
+func (d *Decider) begin(s Subject, controllers []controller.Controller, at time.Time) Job {
 	groups, _ := d.cfg.Surroundings.Groups(s.ProjectID)
 	known := make([]chain.Controller, len(controllers))
 	for i, c := range controllers {
@@ -53,7 +64,7 @@ func (d *Decider) Begin(s Subject, controllers []controller.Controller, at time.
 	j := Job{Subject: s}
 	j.State, _ = chain.Begin(chain.Job{ID: s.JobID, Tags: s.Tags, Variables: s.Variables}, order, at)
 	d.schedule(&j, controllers, Job{}, at)
-	return j, j.ask(at)
+	return j
 }
 
 // ask returns the question of an open job.

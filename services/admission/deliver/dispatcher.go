@@ -409,9 +409,8 @@ func (p preparation) prepare(
 	return o, attempt, true, nil
 }
 
-// ask sends a request, and lets what became of it be recorded.
+// ask sends a request, and lets what became of it be recorded. Meanwhile the controller is asked about the next job.
 func (d *Dispatcher) ask(ctx context.Context, o outgoing) {
-	defer d.finish(o.lane)
 	start := time.Now()
 	got := send(ctx, o.client, o.request, d.cfg.Now)
 	now := d.cfg.Now()
@@ -422,12 +421,14 @@ func (d *Dispatcher) ask(ctx context.Context, o outgoing) {
 		if err := d.cfg.Jobs.ReleaseClaim(recordCtx, o.Claimed, now); err != nil {
 			d.failed(recordCtx, o.Claimed, err)
 		}
+		d.finish(o.lane)
 		return
 	}
 	d.cfg.Metrics.observe(got, time.Since(start))
 	d.mu.Lock()
 	o.lane.breaker.record(got.responded, now)
 	d.mu.Unlock()
+	d.finish(o.lane)
 	d.answers <- answered{Claimed: o.Claimed, response: got, attemptID: o.attemptID, at: now}
 }
 

@@ -28,6 +28,9 @@ const (
 	// unknownTimeout is how long a project may be missing in the directory before its jobs are dead-lettered: they fail at
 	// their deadlines. A project that has just been created may arrive later than its first job.
 	unknownTimeout = 15 * time.Second
+	// evaluationTimeout bounds the evaluation of conditions and policies in one transaction. The dispatcher evaluates the
+	// other jobs, so that a slow policy does not hold back the jobs of other projects.
+	evaluationTimeout = 250 * time.Millisecond
 )
 
 // JobEvent is what admission reads of an event of a job.
@@ -199,9 +202,11 @@ func (r *Reader) begin(ctx context.Context, tx pgx.Tx, subjects []*decide.Subjec
 	if err != nil {
 		return err
 	}
+	limited, cancel := context.WithTimeout(ctx, evaluationTimeout)
+	defer cancel()
 	begun := make([]postgres.Begun, len(subjects))
 	for i, s := range subjects {
-		begun[i].Job, begun[i].Ask = r.Decider.Begin(*s, controllers, r.Now())
+		begun[i].Job, begun[i].Ask, begun[i].Evaluated = r.Decider.Begin(limited, *s, controllers, r.Now())
 	}
 	return r.Jobs.Begin(ctx, tx, begun)
 }

@@ -206,6 +206,21 @@ type Ended struct {
 // Store stores the result.
 func (e Ended) Store(ctx context.Context, tx pgx.Tx) error { return endAttempts(ctx, tx, []Ended{e}) }
 
+// results are results of requests by columns.
+type results struct {
+	ids, changes []int64
+	texts        []string
+	times        []time.Time
+}
+
+// add adds a result. change is the job that changes with it; 0 if none does.
+func (r *results) add(e Ended, change int64) {
+	r.ids, r.changes = append(r.ids, e.AttemptID), append(r.changes, change)
+	r.texts, r.times = append(r.texts, e.Result), append(r.times, e.At)
+}
+
+func (r *results) columns() []any { return []any{r.ids, r.changes, r.texts, r.times} }
+
 // endAttempts stores results of requests. That of a callback, which may come before the response, stays.
 func endAttempts(ctx context.Context, tx pgx.Tx, ended []Ended) error {
 	if len(ended) == 0 {

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -15,7 +14,6 @@ import (
 
 	"lockstep.internal/libs/outbox"
 	"lockstep.internal/libs/postgres"
-	"lockstep.internal/services/admission/chain"
 	"lockstep.internal/services/admission/controller"
 	"lockstep.internal/services/admission/decide"
 	"lockstep.internal/services/admission/publish"
@@ -126,25 +124,36 @@ func (s Jobs) Load(ctx context.Context, jobID int64) (decide.Job, []controller.C
 
 // LoadAll returns open jobs by their ids, and all controllers for which they wait, also deleted ones.
 func (s Jobs) LoadAll(ctx context.Context, ids []int64) (map[int64]decide.Job, []controller.Controller, error) {
-	found, err := readJobs(ctx, s.Pool, `WHERE job_id = ANY ($1) AND outcome = 'open'`, ids)
-	if err != nil || len(found) == 0 {
-		return nil, nil, err
+	var jobs []decide.Job
+	var controllers []controller.Controller
+	const open = `FROM jobs j WHERE job_id = ANY ($1) AND outcome = 'open'`
+	var batch pgx.Batch
+	batch.Queue(`SELECT `+jobColumns+` `+open, ids).Query(func(found pgx.Rows) (err error) {
+		jobs, err = pgx.CollectRows(found, scanJob)
+		return err //nolint:wrapcheck // the caller wraps it
+	})
+	batch.Queue(`SELECT `+controllerColumns+` FROM controllers c WHERE id IN (
+		SELECT (jsonb_array_elements(state -> 'waiting') ->> 'id')::bigint `+open+`)`, ids).
+		Query(func(found pgx.Rows) (err error) {
+			controllers, err = pgx.CollectRows(found, scanController)
+			return err //nolint:wrapcheck // the caller wraps it
+		})
+	if err := s.Pool.SendBatch(ctx, &batch).Close(); err != nil {
+		return nil, nil, fmt.Errorf("read %d jobs: %w", len(ids), err)
 	}
-	jobs, waitingFor := make(map[int64]decide.Job, len(found)), map[int64]bool{}
-	for _, j := range found {
-		jobs[j.JobID] = j
-		for _, c := range j.State.Waiting {
-			waitingFor[c.ID] = true
-		}
+	byID := make(map[int64]decide.Job, len(jobs))
+	for _, j := range jobs {
+		byID[j.JobID] = j
 	}
-	controllers, err := readControllers(ctx, s.Pool, `WHERE id = ANY ($1)`, slices.Collect(maps.Keys(waitingFor)))
-	return jobs, controllers, err
+	return byID, controllers, nil
 }
 
 // Begun is a job whose admission begins.
 type Begun struct {
 	Job decide.Job
 	Ask *decide.Ask
+	// Evaluated is false for a job whose conditions and policies the dispatcher evaluates.
+	Evaluated bool
 }
 
 // Lock returns the stored jobs with these ids, locked until the end of the transaction.
@@ -160,8 +169,8 @@ func (Jobs) Lock(ctx context.Context, tx pgx.Tx, ids []int64) (map[int64]decide.
 	return out, nil
 }
 
-// Begin stores jobs whose admission begins. It publishes those that ask nobody; the first change of another job is
-// published when its conditions are evaluated. It replaces earlier preparations of them.
+// Begin stores jobs whose admission begins. The first events of a job are published when it has been evaluated: most
+// would be published twice within milliseconds. It replaces earlier preparations of them.
 func (s Jobs) Begin(ctx context.Context, tx pgx.Tx, begun []Begun) error {
 	if len(begun) == 0 {
 		return nil
@@ -180,9 +189,11 @@ func (s Jobs) Begin(ctx context.Context, tx pgx.Tx, begun []Begun) error {
 		}
 		projects[i], begunAt[i], deadlines[i] = b.Job.ProjectID, b.Job.BegunAt, b.Job.Deadline
 		if b.Ask != nil {
-			asks.add(b.Job.JobID, decide.Ask{
-				Question: chain.Question{ControllerID: EvaluationLane, Attempt: b.Ask.Attempt}, DueAt: b.Ask.DueAt,
-			})
+			ask := *b.Ask
+			if !b.Evaluated {
+				ask.ControllerID = EvaluationLane
+			}
+			asks.add(b.Job.JobID, ask)
 		}
 	}
 	var batch pgx.Batch
@@ -206,13 +217,21 @@ func (s Jobs) Begin(ctx context.Context, tx pgx.Tx, begun []Begun) error {
 	if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
 		return fmt.Errorf("store %d jobs: %w", len(begun), err)
 	}
-	var ended []Change
+	var evaluated []Change
 	for _, b := range begun {
-		if b.Ask == nil {
-			ended = append(ended, Change{After: b.Job, First: true})
+		if b.Evaluated {
+			evaluated = append(evaluated, Change{After: b.Job, First: true})
 		}
 	}
-	return s.publish(ctx, tx, ended)
+	messages, err := s.messages(ctx, evaluated)
+	if err != nil {
+		return err
+	}
+	if err := outbox.Insert(ctx, tx, slices.Concat(messages...)...); err != nil {
+		return fmt.Errorf("publish the admission of %d jobs: %w", len(evaluated), err)
+	}
+	s.count(evaluated)
+	return nil
 }
 
 // rows are jobs by columns, so that one statement stores all.
@@ -259,37 +278,33 @@ type Change struct {
 	Ask           *decide.Ask
 	// Ended is the request whose answer is the input; nil for another input.
 	Ended *Ended
-	// First is set for the first change of a job, whose events have all its prerequisites. Before it, nothing was
-	// published about the job: most would have been published twice within milliseconds.
+	// First is set for the first change of a job, whose events have all its prerequisites.
 	First bool
 }
 
-// publish stores the events of changes.
-func (s Jobs) publish(ctx context.Context, tx pgx.Tx, changes []Change) error {
-	if len(changes) == 0 {
-		return nil
-	}
-	var all []*nats.Msg
+// messages returns the events of each change.
+func (s Jobs) messages(ctx context.Context, changes []Change) ([][]*nats.Msg, error) {
+	all := make([][]*nats.Msg, len(changes))
 	for i := range changes {
 		var before *decide.Job
 		if !changes[i].First {
 			before = &changes[i].Before
 		}
-		messages, err := s.Encoder.Changes(ctx, before, changes[i].After)
-		if err != nil {
-			return err
+		var err error
+		if all[i], err = s.Encoder.Changes(ctx, before, changes[i].After); err != nil {
+			return nil, err
 		}
-		all = append(all, messages...)
 	}
-	if err := outbox.Insert(ctx, tx, all...); err != nil {
-		return fmt.Errorf("publish the admission of %d jobs: %w", len(changes), err)
-	}
+	return all, nil
+}
+
+// count counts the decisions.
+func (s Jobs) count(changes []Change) {
 	for _, c := range changes {
 		if !c.After.Open() {
 			s.Metrics.decided.WithLabelValues(outcomeOf(c.After), string(c.After.State.Cause)).Inc()
 		}
 	}
-	return nil
 }
 
 func outcomeOf(j decide.Job) string {
@@ -317,7 +332,7 @@ func (s Jobs) Save(
 
 // SaveIn is Save in a transaction.
 func (s Jobs) SaveIn(ctx context.Context, tx pgx.Tx, before, after decide.Job, ask *decide.Ask) error {
-	conflicts, err := s.saveIn(ctx, tx, []Change{{Before: before, After: after, Ask: ask}})
+	conflicts, err := s.saveIn(ctx, tx, []Change{{Before: before, After: after, Ask: ask}}, nil)
 	if err == nil && len(conflicts) > 0 {
 		err = fmt.Errorf("store job %d: %w", after.JobID, ErrConflict)
 	}
@@ -325,99 +340,127 @@ func (s Jobs) SaveIn(ctx context.Context, tx pgx.Tx, before, after decide.Job, a
 }
 
 // SaveAll stores changes, and the results of requests that change no job, in one transaction. It omits jobs that have
-// changed since they were loaded, and returns their ids.
+// changed since they were loaded, with the results of their requests, and returns their ids.
 func (s Jobs) SaveAll(ctx context.Context, changes []Change, ended []Ended) (conflicts []int64, err error) {
 	if len(changes) == 0 && len(ended) == 0 {
 		return nil, nil
 	}
 	err = postgres.InTx(ctx, s.Pool, func(tx pgx.Tx) error {
-		if conflicts, err = s.saveIn(ctx, tx, changes); err != nil {
-			return err
-		}
-		for _, c := range changes {
-			if c.Ended != nil && !slices.Contains(conflicts, c.After.JobID) {
-				ended = append(ended, *c.Ended)
-			}
-		}
-		return endAttempts(ctx, tx, ended)
+		conflicts, err = s.saveIn(ctx, tx, changes, ended)
+		return err
 	})
 	return conflicts, err
 }
 
-// saveIn returns the ids of the jobs that had changed, and are not stored. It locks jobs in the order of their ids.
-func (s Jobs) saveIn(ctx context.Context, tx pgx.Tx, changes []Change) ([]int64, error) {
-	if len(changes) == 0 {
-		return nil, nil
+// saveIn returns the ids of the jobs that had changed, and are not stored. It locks jobs in the order of their ids
+// before the statement that changes them, which sees what others have committed until then.
+func (s Jobs) saveIn(ctx context.Context, tx pgx.Tx, changes []Change, ended []Ended) ([]int64, error) {
+	messages, err := s.messages(ctx, changes)
+	if err != nil {
+		return nil, err
 	}
-	var after rows
-	versions := make([]int64, len(changes))
-	for i, c := range changes {
-		if err := after.add(c.Before.Preparation, c.After); err != nil {
+	var c changeColumns
+	for i := range changes {
+		if err := c.add(changes[i], messages[i]); err != nil {
 			return nil, err
 		}
-		versions[i] = c.Before.Version
 	}
+	for _, e := range ended {
+		c.ended.add(e, 0)
+	}
+	published, err := outbox.RowsOf(slices.Concat(messages...)...)
+	if err != nil {
+		return nil, fmt.Errorf("publish the admission of %d jobs: %w", len(changes), err)
+	}
+	saved := map[int64]bool{}
 	var batch pgx.Batch
-	batch.Queue(`SELECT FROM jobs WHERE job_id = ANY ($1) ORDER BY job_id FOR NO KEY UPDATE`, after.ids)
-	savedIDs := map[int64]bool{}
-	batch.Queue(`
+	batch.Queue(`SELECT FROM jobs WHERE job_id = ANY ($1) ORDER BY job_id FOR NO KEY UPDATE`, c.after.ids)
+	batch.Queue(saveChanges, c.columns(published)...).Query(func(found pgx.Rows) error {
+		var id int64
+		_, err := pgx.ForEachRow(found, []any{&id}, func() error {
+			saved[id] = true
+			return nil
+		})
+		return err //nolint:wrapcheck // the caller wraps it
+	})
+	if len(c.next.ids) > 0 {
+		batch.Queue(`SELECT pg_notify($1, '')`, AskChannel)
+	}
+	if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
+		return nil, fmt.Errorf("store %d jobs and the results of %d attempts: %w", len(changes), len(c.ended.ids), err)
+	}
+	var conflicts []int64
+	stored := make([]Change, 0, len(changes))
+	for _, change := range changes {
+		if saved[change.After.JobID] {
+			stored = append(stored, change)
+		} else {
+			conflicts = append(conflicts, change.After.JobID)
+		}
+	}
+	s.count(stored)
+	return conflicts, nil
+}
+
+// saveChanges stores jobs that are as they were when they were loaded, each with its question, its events and the
+// result of its attempt.
+var saveChanges = `
+	WITH saved AS (
 		UPDATE jobs j SET state = c.state, outcome = c.outcome, cause = c.cause, answer_by = c.answer_by,
 			ended_at = c.ended_at, version = j.version + 1
 		FROM unnest($1::bigint[], $2::bigint[], $3::jsonb[], $4::text[], $5::text[], $6::timestamptz[], $7::timestamptz[],
 			$8::bigint[]) AS c (job_id, preparation, state, outcome, cause, answer_by, ended_at, version)
 		WHERE j.job_id = c.job_id AND j.version = c.version AND j.preparation = c.preparation AND j.outcome = 'open'
-		RETURNING j.job_id`, append(after.columns(), versions)...).Query(func(found pgx.Rows) error {
-		var id int64
-		_, err := pgx.ForEachRow(found, []any{&id}, func() error {
-			savedIDs[id] = true
-			return nil
-		})
-		return err //nolint:wrapcheck // the caller wraps it
-	})
-	if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
-		return nil, fmt.Errorf("store %d jobs: %w", len(changes), err)
-	}
-	var conflicts []int64
-	saved := make([]Change, 0, len(changes))
-	for _, c := range changes {
-		if savedIDs[c.After.JobID] {
-			saved = append(saved, c)
-		} else {
-			conflicts = append(conflicts, c.After.JobID)
-		}
-	}
-	if err := storeQuestions(ctx, tx, saved); err != nil {
-		return nil, err
-	}
-	return conflicts, s.publish(ctx, tx, saved)
+		RETURNING j.job_id, j.outcome
+	), over AS (
+		DELETE FROM asks a USING saved s WHERE a.job_id = s.job_id AND s.outcome <> 'open'
+	), next AS (
+		UPDATE asks a SET controller_id = q.controller_id, attempt = q.attempt, due_at = q.due_at
+		FROM unnest($9::bigint[], $10::bigint[], $11::int[], $12::timestamptz[]) AS q (job_id, controller_id, attempt, due_at)
+			JOIN saved USING (job_id)
+		WHERE a.job_id = q.job_id
+	), ended AS (
+		UPDATE attempts a SET ended_at = e.at, result = e.result
+		FROM unnest($13::bigint[], $14::bigint[], $15::text[], $16::timestamptz[]) AS e (id, changes, result, at)
+		WHERE a.id = e.id AND a.used_at IS NULL AND (e.changes = 0 OR e.changes IN (SELECT job_id FROM saved))
+	), published AS (` + outbox.InsertRows(`(
+		SELECT m.subject, m.header, m.data
+		FROM unnest($17::bigint[], $18::text[], $19::text[], $20::bytea[])
+			WITH ORDINALITY AS m (job_id, subject, header, data, position) JOIN saved USING (job_id)
+		ORDER BY m.position) AS messages`) + `
+	)
+	SELECT job_id FROM saved`
+
+// changeColumns are changes by columns, so that one statement stores all.
+type changeColumns struct {
+	after    rows
+	versions []int64
+	next     questions
+	ended    results
+	// published has the job of each message.
+	published []int64
 }
 
-// storeQuestions stores the next questions of jobs that the transaction has locked.
-func storeQuestions(ctx context.Context, tx pgx.Tx, changes []Change) error {
-	var next questions
-	var over []int64
-	for _, c := range changes {
-		if c.Ask == nil {
-			over = append(over, c.After.JobID)
-			continue
-		}
-		next.add(c.After.JobID, *c.Ask)
+func (c *changeColumns) add(change Change, messages []*nats.Msg) error {
+	if err := c.after.add(change.Before.Preparation, change.After); err != nil {
+		return err
 	}
-	var batch pgx.Batch
-	if len(over) > 0 {
-		batch.Queue(`DELETE FROM asks WHERE job_id = ANY ($1)`, over)
+	c.versions = append(c.versions, change.Before.Version)
+	if change.Ask != nil {
+		c.next.add(change.After.JobID, *change.Ask)
 	}
-	if len(next.ids) > 0 {
-		batch.Queue(`
-			UPDATE asks a SET controller_id = q.controller_id, attempt = q.attempt, due_at = q.due_at
-			FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::timestamptz[]) AS q (job_id, controller_id, attempt, due_at)
-			WHERE a.job_id = q.job_id`, next.columns()...)
-		batch.Queue(`SELECT pg_notify($1, '')`, AskChannel)
+	if change.Ended != nil {
+		c.ended.add(*change.Ended, change.After.JobID)
 	}
-	if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
-		return fmt.Errorf("store the questions of %d jobs: %w", len(changes), err)
+	for range messages {
+		c.published = append(c.published, change.After.JobID)
 	}
 	return nil
+}
+
+func (c *changeColumns) columns(published outbox.Rows) []any {
+	return slices.Concat(c.after.columns(), []any{c.versions}, c.next.columns(), c.ended.columns(),
+		[]any{c.published, published.Subjects, published.Headers, published.Data})
 }
 
 // Waiting returns the number of open jobs.

@@ -26,8 +26,16 @@ type Encoder struct {
 // OrderingKey is the part of the subjects within which the outbox keeps the order: one job.
 const OrderingKey = `\.admission\.([0-9]+\.[0-9]+)\.`
 
-// Changes returns the messages of a job after a change, in their order. before is nil for a new job.
+// Changes returns the messages of a job after a change, in their order. before is nil for a new job. A decision has all
+// prerequisites, so it is the only message of its change.
 func (e Encoder) Changes(ctx context.Context, before *decide.Job, after decide.Job) ([]*nats.Msg, error) {
+	decided, err := e.Decided(ctx, after)
+	if err != nil {
+		return nil, err
+	}
+	if decided != nil {
+		return []*nats.Msg{decided}, nil
+	}
 	var known []decide.Prerequisite
 	if before != nil {
 		known = before.Prerequisites()
@@ -48,11 +56,7 @@ func (e Encoder) Changes(ctx context.Context, before *decide.Job, after decide.J
 		}
 		messages = append(messages, m)
 	}
-	decided, err := e.Decided(ctx, after)
-	if err != nil || decided == nil {
-		return messages, err
-	}
-	return append(messages, decided), nil
+	return messages, nil
 }
 
 func orBegun(at time.Time, j decide.Job) time.Time {

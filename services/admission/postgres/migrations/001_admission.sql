@@ -68,5 +68,5 @@ CREATE TABLE attempts (
     read_hash     bytea       UNIQUE,
     expires_at    timestamptz NOT NULL,
     used_at       timestamptz
-);
+) WITH (fillfactor = 70);
 CREATE INDEX attempts_of_job ON attempts (job_id, controller_id, attempt);
