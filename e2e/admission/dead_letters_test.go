@@ -1,7 +1,6 @@
 package admission_test
 
 import (
-	"path/filepath"
 	"strconv"
 	"testing"
 	"time"
@@ -58,9 +57,9 @@ func (c *cell) newProject(name string) int64 {
 // publishPreparing publishes that a job waits for admission, as the service runners does.
 func (c *cell) publishPreparing(project, jobID int64) {
 	c.t.Helper()
-	key, err := nats.NkeyOptionFromSeed(natsauth.SeedFile(filepath.Join(c.Dir(), "nats"), natsauth.PrincipalRunners))
+	key, err := nats.NkeyOptionFromSeed(natsauth.SeedFile(c.natsDir, natsauth.PrincipalRunners))
 	require.NoError(c.t, err)
-	conn, err := nats.Connect(c.NATS().ClientURL(), key,
+	conn, err := nats.Connect(c.natsURL, key,
 		nats.CustomInboxPrefix(natsauth.InboxPrefix(natsauth.PrincipalRunners)))
 	require.NoError(c.t, err)
 	defer conn.Close()

@@ -211,7 +211,7 @@ func (c *cell) create(request *admissionv1.CreateControllerRequest) {
 // each calls take with the messages of a family of subjects.
 func (c *cell) each(family string, take func(stored.Message) error) {
 	c.t.Helper()
-	conn, err := nats.Connect(c.NATS().ClientURL(), natsadmin.Key(c.t, filepath.Join(c.Dir(), "nats")))
+	conn, err := nats.Connect(c.natsURL, natsadmin.Key(c.t, c.natsDir))
 	require.NoError(c.t, err)
 	defer conn.Close()
 	js, err := jetstream.New(conn)
@@ -253,13 +253,20 @@ func (c *cell) history() map[int64][]string {
 	return out
 }
 
-// TestKilledServicesAdmitEachJobOnce kills every service and PostgreSQL, and restarts NATS, again and again, while 500
-// jobs are in different steps of a chain of five controllers.
+// TestKilledServicesAdmitEachJobOnce kills every service, PostgreSQL and NATS, again and again, while 500 jobs are in
+// different steps of a chain of five controllers. NATS has acknowledged what it has given to the operating system, which
+// a killed process does not lose.
 func TestKilledServicesAdmitEachJobOnce(t *testing.T) {
 	t.Parallel()
 	const pipelines, parallel, rounds = 5, 100, 2
+	keys := filepath.Join(t.TempDir(), "nats")
+	report, err := natsauth.Init(keys, natsauth.Options{
+		Cell: stack.Cell, Principals: []natsauth.StaticPrincipal{natsadmin.Principal()},
+	})
+	require.NoError(t, err)
+	server := fixture.StartNATSServer(t, report.ConfigFile, fixture.HoldPort(t))
 	c := startWith(t, stack.Options{
-		Programs: fixture.BuildReleaseServices(t), NATSPrincipals: []natsauth.StaticPrincipal{natsadmin.Principal()},
+		Programs: fixture.BuildReleaseServices(t), NATSURL: server.URL(), NATSDir: keys,
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), soon)
 	defer cancel()
@@ -308,7 +315,12 @@ rules:
 		}
 	}
 	victims := []func() error{
-		kill(stack.Admission), kill(stack.Runners), kill(second), c.NATS().Restart, kill(stack.State),
+		kill(stack.Admission), kill(stack.Runners), kill(second),
+		func() error {
+			server.Kill()
+			return server.Start()
+		},
+		kill(stack.State),
 		func() error {
 			c.Database().Kill()
 			return c.Database().Restart(ctx)

@@ -46,6 +46,8 @@ type cell struct {
 	admission *client.Admission
 	// project is the first project, group the one that contains it.
 	project, group int64
+	// natsURL is the address of NATS, natsDir the folder that natsauth.Init wrote.
+	natsURL, natsDir string
 }
 
 func start(t testing.TB) *cell {
@@ -71,7 +73,13 @@ func startWith(t testing.TB, opts stack.Options) *cell {
 	transport := &http.Transport{}
 	t.Cleanup(transport.CloseIdleConnections)
 	httpClient := &http.Client{Transport: transport}
-	c := &cell{Stack: running, t: t, state: client.New(httpClient, running.APIURL(), token)}
+	c := &cell{
+		Stack: running, t: t, state: client.New(httpClient, running.APIURL(), token), natsURL: opts.NATSURL,
+		natsDir: opts.NATSDir,
+	}
+	if opts.NATSURL == "" {
+		c.natsURL, c.natsDir = running.NATS().ClientURL(), filepath.Join(running.Dir(), "nats")
+	}
 	c.runners = c.state.Runners(httpClient, running.RunnersURL())
 	c.admission = c.state.Admission(httpClient, running.AdmissionURL())
 	projects, err := c.state.Directory.ListProjects(ctx, connect.NewRequest(&statev1.ListProjectsRequest{}))

@@ -51,7 +51,7 @@ func TestEachNATSServerMayFail(t *testing.T) {
 		awaitServers(t, s, complete)
 		usual := longest(load.run(t, count, atOnce), time.Time{})
 
-		failing.kill()
+		failing.Kill()
 		killed := time.Now()
 		elected := make(chan time.Time, 1)
 		go func() {
@@ -70,7 +70,7 @@ func TestEachNATSServerMayFail(t *testing.T) {
 		begun := time.Now()
 		s.NewDeployment("rollout-without-"+failing.name, 1)
 		require.LessOrEqual(t, time.Since(begun), limit, "facts about a rollout")
-		failing.start(t)
+		require.NoError(t, failing.Start())
 	}
 	s.RequireConverged()
 }
