@@ -2,6 +2,7 @@ package admission_test
 
 import (
 	"encoding/json"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -12,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"lockstep.internal/e2e/fixture"
+	admissionv1 "lockstep.internal/schemas/gen/lockstep/admission/v1"
 	runnersv1 "lockstep.internal/schemas/gen/lockstep/runners/v1"
 	"lockstep.internal/tools/client"
 )
@@ -80,7 +82,17 @@ rules:
 	}, soon, 10*time.Millisecond)
 	require.Contains(t, lockstep("__complete", "admission", "explain", ""),
 		strconv.FormatInt(enforced.GetId(), 10)+"\ttest admitted ")
+	require.NotContains(t, explained, "REQUEST TO", "a policy needs no request")
 	lockstep("admission", "controllers", "delete", id, "--yes")
 	_, free := c.pipeline(c.project, job)
 	require.Empty(t, c.await(free.GetId(), runnersv1.JobState_JOB_STATE_PENDING).GetTags())
+
+	asked := make(chan struct{}, 1)
+	c.create(at(admissionv1.ControllerLevel_CONTROLLER_LEVEL_PROJECT, c.project, newController(t, "web", asked,
+		func(w http.ResponseWriter, q question) { q.write(w, q.accept()) }).settings()))
+	c.runner("for web", "web")
+	_, requested := c.pipeline(c.project, job)
+	c.await(requested.GetId(), runnersv1.JobState_JOB_STATE_PENDING)
+	require.Regexp(t, `(?m)^web +1 .+ 200 +accepted$`,
+		lockstep("admission", "explain", strconv.FormatInt(requested.GetId(), 10)))
 }

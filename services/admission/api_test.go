@@ -2,6 +2,7 @@ package admission_test
 
 import (
 	"strings"
+	"net/http"
 	"testing"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"lockstep.internal/libs/access/accesstest"
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/schemas/gen/errcode"
+	"lockstep.internal/schemas/gen/events"
 	admissionv1 "lockstep.internal/schemas/gen/lockstep/admission/v1"
 	"lockstep.internal/services/admission/api"
 )
@@ -199,4 +201,50 @@ func TestDecisionsAreForReadersOfTheProject(t *testing.T) {
 	_, err = f.user(stranger).ListDecisions(t.Context(),
 		connect.NewRequest(&admissionv1.ListDecisionsRequest{ProjectId: projectID}))
 	requireCode(t, errcode.NotFound, err)
+}
+
+// Each request to a web server is shown: when it was sent, the status of its response and what became of it.
+func TestAttemptsAreShown(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.start()
+	s := newWebServer(t, func(w http.ResponseWriter, r received) {
+		if r.number == 1 {
+			w.WriteHeader(http.StatusInternalServerError)
+			return
+		}
+		answering(accept)(w, r)
+	})
+	settings := s.settings("unsteady")
+	begun := time.Now()
+	unsteady := f.create(project, projectID, settings)
+	gone := newWebServer(t, answering(accept))
+	gone.server.Close()
+	settings = gone.settings("gone")
+	settings.MaxAttempts, settings.FailurePolicy = 1, admissionv1.FailurePolicy_FAILURE_POLICY_IGNORE
+	missing := f.create(project, projectID, settings)
+	f.prepare(prepared(9001, "docker"))
+	require.Equal(t, events.AdmissionOutcomeAdmitted, f.decided(9001).Outcome)
+	explained, err := f.user(reader).ExplainJob(t.Context(),
+		connect.NewRequest(&admissionv1.ExplainJobRequest{JobId: 9001}))
+	require.NoError(t, err)
+	attempts := explained.Msg.GetAttempts()
+	require.Len(t, attempts, 3)
+	for i, want := range []struct {
+		controller      int64
+		attempt, status int32
+		result          string
+	}{
+		{unsteady.GetController().GetId(), 1, http.StatusInternalServerError, "the controller returned status 500"},
+		{unsteady.GetController().GetId(), 2, http.StatusOK, "accepted"},
+		{missing.GetController().GetId(), 1, 0, "connection refused"},
+	} {
+		got := attempts[i]
+		require.Equal(t, want.controller, got.GetControllerId())
+		require.Equal(t, want.attempt, got.GetAttempt())
+		require.Equal(t, want.status, got.GetStatus())
+		require.Contains(t, got.GetResult(), want.result)
+		require.False(t, got.GetSentAt().AsTime().Before(begun.Truncate(time.Microsecond)))
+		require.False(t, got.GetEndedAt().AsTime().Before(got.GetSentAt().AsTime()))
+	}
 }

@@ -3,6 +3,7 @@ package cli
 import (
 	"strconv"
 	"strings"
+	"time"
 
 	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
@@ -74,8 +75,8 @@ func decisionTable(list []*admissionv1.Decision) table {
 func (a *app) admissionExplain() *cobra.Command {
 	return &cobra.Command{
 		Use: "explain JOB", Short: "Show why a job was admitted or rejected, or for what it waits", Args: exactly("JOB"),
-		Long: `Show how admission stands or has ended for a job: what each controller decided, when and why. JOB is the id of
-the job.`,
+		Long: `Show how admission stands or has ended for a job: what each controller decided, when and why, and each request to a
+web server with its HTTP status or error. JOB is the id of the job.`,
 		Example: "  lockstep admission explain 9001", ValidArgsFunction: a.completeDecidedJobs,
 		RunE: func(c *cobra.Command, args []string) error {
 			id, err := strconv.ParseInt(args[0], 10, 64)
@@ -99,7 +100,13 @@ the job.`,
 			if err := a.write("\n"); err != nil {
 				return err
 			}
-			return a.printTable(decisionPrerequisites(d.GetPrerequisites()))
+			if err := a.printTable(decisionPrerequisites(d.GetPrerequisites())); err != nil || len(found.Msg.GetAttempts()) == 0 {
+				return err
+			}
+			if err := a.write("\n"); err != nil {
+				return err
+			}
+			return a.printTable(decisionAttempts(found.Msg))
 		},
 	}
 }
@@ -123,6 +130,30 @@ func decisionFields(d *admissionv1.Decision) table {
 
 func runnerIDs(ids []int64) string {
 	return joined(ids, func(id int64) string { return strconv.FormatInt(id, 10) })
+}
+
+// decisionAttempts lists the requests, those to one controller together.
+func decisionAttempts(explained *admissionv1.ExplainJobResponse) table {
+	t := table{header: []string{"REQUEST TO", "ATTEMPT", "SENT", "DURATION", "STATUS", "RESULT"}}
+	for _, p := range explained.GetDecision().GetPrerequisites() {
+		for _, sent := range explained.GetAttempts() {
+			if sent.GetControllerId() != p.GetControllerId() {
+				continue
+			}
+			duration, status := "", ""
+			if sent.GetEndedAt() != nil {
+				duration = sent.GetEndedAt().AsTime().Sub(sent.GetSentAt().AsTime()).Round(time.Millisecond).String()
+			}
+			if sent.GetStatus() != 0 {
+				status = strconv.Itoa(int(sent.GetStatus()))
+			}
+			t.rows = append(t.rows, []string{
+				trace.Line(p.GetName()), strconv.Itoa(int(sent.GetAttempt())), clock(sent.GetSentAt()), duration, status,
+				line(sent.GetResult()),
+			})
+		}
+	}
+	return t
 }
 
 func decisionPrerequisites(list []*admissionv1.Prerequisite) table {

@@ -100,7 +100,18 @@ func (s *decisionService) ExplainJob(
 	if err != nil {
 		return nil, err
 	}
-	return connect.NewResponse(&admissionv1.ExplainJobResponse{Decision: decisionMessage(&found)}), nil
+	attempts, err := s.jobs.AttemptsOfJob(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	response := &admissionv1.ExplainJobResponse{Decision: decisionMessage(&found)}
+	for _, a := range attempts {
+		response.Attempts = append(response.Attempts, &admissionv1.Attempt{
+			ControllerId: a.ControllerID, Attempt: number(a.Attempt), SentAt: timestamp(a.SentAt),
+			EndedAt: timestamp(a.EndedAt), Status: number(a.Status), Result: a.Result,
+		})
+	}
+	return connect.NewResponse(response), nil
 }
 
 func outcomeOf(j *decide.Job) admissionv1.Outcome {

@@ -338,7 +338,7 @@ func (a answered) ended() postgres.Ended {
 	if a.input == nil {
 		result = "the controller answers later"
 	}
-	return postgres.Ended{AttemptID: a.attemptID, Result: result, At: a.at}
+	return postgres.Ended{AttemptID: a.attemptID, Status: a.status, Result: result, At: a.at}
 }
 
 func (d *Dispatcher) take(c postgres.Claimed, now time.Time) taken {

@@ -57,6 +57,8 @@ type request struct {
 type response struct {
 	// input of the chain; nil if the controller answers later.
 	input chain.Input
+	// status is the HTTP status; 0 without a response.
+	status int
 	// result for people.
 	result string
 	// responded: the controller works.
@@ -98,7 +100,9 @@ func send(ctx context.Context, client *http.Client, r request, now func() time.T
 		return r.failed(egress.WithoutURL(err), false, false)
 	}
 	defer got.Body.Close() //nolint:errcheck // opened for reading
-	return r.read(got, now())
+	out := r.read(got, now())
+	out.status = got.StatusCode
+	return out
 }
 
 func (r request) build(ctx context.Context, now time.Time) (*http.Request, error) {

@@ -147,7 +147,9 @@ type Attempt struct {
 	SentAt    time.Time
 	// EndedAt is the zero time, and Result empty, if the replica that sent it recorded nothing.
 	EndedAt time.Time
-	Result  string
+	// Status is that of the response; 0 without one.
+	Status int
+	Result string
 	// CallbackHash and ReadHash are nil without a public address.
 	CallbackHash, ReadHash []byte
 	ExpiresAt, UsedAt      time.Time
@@ -199,8 +201,10 @@ func (s Jobs) BeginAttempts(ctx context.Context, attempts []Attempt) (map[int64]
 // Ended is the result of a request.
 type Ended struct {
 	AttemptID int64
-	Result    string
-	At        time.Time
+	// Status is that of the response; 0 without one.
+	Status int
+	Result string
+	At     time.Time
 }
 
 // Store stores the result.
@@ -209,6 +213,7 @@ func (e Ended) Store(ctx context.Context, tx pgx.Tx) error { return endAttempts(
 // results are results of requests by columns.
 type results struct {
 	ids, changes []int64
+	statuses     []int32
 	texts        []string
 	times        []time.Time
 }
@@ -216,24 +221,25 @@ type results struct {
 // add adds a result. change is the job that changes with it; 0 if none does.
 func (r *results) add(e Ended, change int64) {
 	r.ids, r.changes = append(r.ids, e.AttemptID), append(r.changes, change)
-	r.texts, r.times = append(r.texts, e.Result), append(r.times, e.At)
+	r.statuses, r.texts = append(r.statuses, int32(e.Status)), append(r.texts, e.Result)
+	r.times = append(r.times, e.At)
 }
 
-func (r *results) columns() []any { return []any{r.ids, r.changes, r.texts, r.times} }
+func (r *results) columns() []any { return []any{r.ids, r.changes, r.statuses, r.texts, r.times} }
 
 // endAttempts stores results of requests. That of a callback, which may come before the response, stays.
 func endAttempts(ctx context.Context, tx pgx.Tx, ended []Ended) error {
 	if len(ended) == 0 {
 		return nil
 	}
-	ids, results, times := make([]int64, len(ended)), make([]string, len(ended)), make([]time.Time, len(ended))
-	for i, e := range ended {
-		ids[i], results[i], times[i] = e.AttemptID, e.Result, e.At
+	var r results
+	for _, e := range ended {
+		r.add(e, 0)
 	}
 	_, err := tx.Exec(ctx, `
-		UPDATE attempts a SET ended_at = e.at, result = e.result
-		FROM unnest($1::bigint[], $2::timestamptz[], $3::text[]) AS e (id, at, result)
-		WHERE a.id = e.id AND a.used_at IS NULL`, ids, times, results)
+		UPDATE attempts a SET ended_at = e.at, status = e.status, result = e.result
+		FROM unnest($1::bigint[], $2::int[], $3::text[], $4::timestamptz[]) AS e (id, status, result, at)
+		WHERE a.id = e.id AND a.used_at IS NULL`, r.ids, r.statuses, r.texts, r.times)
 	if err != nil {
 		return fmt.Errorf("record the results of %d attempts: %w", len(ended), err)
 	}
@@ -255,7 +261,7 @@ func UseToken(id int64, result string, at time.Time) func(ctx context.Context, t
 	}
 }
 
-const attemptColumns = `id, job_id, controller_id, attempt, sent_at, ended_at, result, callback_hash, read_hash,
+const attemptColumns = `id, job_id, controller_id, attempt, sent_at, ended_at, status, result, callback_hash, read_hash,
 	expires_at, used_at`
 
 func (s Jobs) attempts(ctx context.Context, rest string, args ...any) ([]Attempt, error) {
@@ -266,8 +272,8 @@ func (s Jobs) attempts(ctx context.Context, rest string, args ...any) ([]Attempt
 	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (Attempt, error) {
 		var a Attempt
 		var ended, used *time.Time
-		err := row.Scan(&a.ID, &a.JobID, &a.ControllerID, &a.Attempt, &a.SentAt, &ended, &a.Result, &a.CallbackHash,
-			&a.ReadHash, &a.ExpiresAt, &used)
+		err := row.Scan(&a.ID, &a.JobID, &a.ControllerID, &a.Attempt, &a.SentAt, &ended, &a.Status, &a.Result,
+			&a.CallbackHash, &a.ReadHash, &a.ExpiresAt, &used)
 		a.SentAt, a.EndedAt, a.UsedAt, a.ExpiresAt = a.SentAt.UTC(), timeOf(ended), timeOf(used), a.ExpiresAt.UTC()
 		return a, err //nolint:wrapcheck // the caller wraps it
 	})
@@ -281,6 +287,15 @@ func (s Jobs) attempts(ctx context.Context, rest string, args ...any) ([]Attempt
 func (s Jobs) AttemptsOf(ctx context.Context, subject callback.Subject) ([]Attempt, error) {
 	return s.attempts(ctx, `WHERE job_id = $1 AND controller_id = $2 AND attempt = $3 ORDER BY id`,
 		subject.JobID, subject.ControllerID, subject.Attempt)
+}
+
+// maxAttempts is the number of attempts that [Jobs.AttemptsOfJob] returns at most.
+const maxAttempts = 1000
+
+// AttemptsOfJob returns the requests about the last preparation of a job in their order, of many the last ones.
+func (s Jobs) AttemptsOfJob(ctx context.Context, jobID int64) ([]Attempt, error) {
+	return s.attempts(ctx, `WHERE id IN (SELECT id FROM attempts WHERE job_id = $1 ORDER BY id DESC LIMIT $2) ORDER BY id`,
+		jobID, maxAttempts)
 }
 
 // ErrNoAttempt reports a token of no attempt.

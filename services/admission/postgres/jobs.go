@@ -420,12 +420,13 @@ var saveChanges = `
 			JOIN saved USING (job_id)
 		WHERE a.job_id = q.job_id
 	), ended AS (
-		UPDATE attempts a SET ended_at = e.at, result = e.result
-		FROM unnest($13::bigint[], $14::bigint[], $15::text[], $16::timestamptz[]) AS e (id, changes, result, at)
+		UPDATE attempts a SET ended_at = e.at, status = e.status, result = e.result
+		FROM unnest($13::bigint[], $14::bigint[], $15::int[], $16::text[], $17::timestamptz[])
+			AS e (id, changes, status, result, at)
 		WHERE a.id = e.id AND a.used_at IS NULL AND (e.changes = 0 OR e.changes IN (SELECT job_id FROM saved))
 	), published AS (` + outbox.InsertRows(`(
 		SELECT m.subject, m.header, m.data
-		FROM unnest($17::bigint[], $18::text[], $19::text[], $20::bytea[])
+		FROM unnest($18::bigint[], $19::text[], $20::text[], $21::bytea[])
 			WITH ORDINALITY AS m (job_id, subject, header, data, position) JOIN saved USING (job_id)
 		ORDER BY m.position) AS messages`) + `
 	)

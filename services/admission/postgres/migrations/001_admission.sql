@@ -61,6 +61,8 @@ CREATE TABLE attempts (
     attempt       int         NOT NULL,
     sent_at       timestamptz NOT NULL,
     ended_at      timestamptz,
+    -- HTTP status of the response; 0 without one.
+    status        int         NOT NULL DEFAULT 0,
     -- What became of the request, for people; empty while nothing is recorded.
     result        text        NOT NULL DEFAULT '',
     -- Hashes of the callback token and of the read token that the request has; null without a public address.

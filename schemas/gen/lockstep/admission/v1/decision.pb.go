@@ -543,8 +543,10 @@ func (x *ExplainJobRequest) GetJobId() int64 {
 }
 
 type ExplainJobResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Decision      *Decision              `protobuf:"bytes,1,opt,name=decision,proto3" json:"decision,omitempty"`
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Decision *Decision              `protobuf:"bytes,1,opt,name=decision,proto3" json:"decision,omitempty"`
+	// Requests to web servers in their order, of more than 1,000 the last ones. Policies have none.
+	Attempts      []*Attempt `protobuf:"bytes,2,rep,name=attempts,proto3" json:"attempts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -584,6 +586,102 @@ func (x *ExplainJobResponse) GetDecision() *Decision {
 		return x.Decision
 	}
 	return nil
+}
+
+func (x *ExplainJobResponse) GetAttempts() []*Attempt {
+	if x != nil {
+		return x.Attempts
+	}
+	return nil
+}
+
+// Attempt is one request to a controller. An attempt has several if a replica was killed.
+type Attempt struct {
+	state        protoimpl.MessageState `protogen:"open.v1"`
+	ControllerId int64                  `protobuf:"varint,1,opt,name=controller_id,json=controllerId,proto3" json:"controller_id,omitempty"`
+	// Number of the attempt, from 1.
+	Attempt int32                  `protobuf:"varint,2,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	SentAt  *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=sent_at,json=sentAt,proto3" json:"sent_at,omitempty"`
+	// Time of the response, the failure or the callback. Absent while there is none.
+	EndedAt *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=ended_at,json=endedAt,proto3" json:"ended_at,omitempty"`
+	// HTTP status of the response; 0 without one.
+	Status int32 `protobuf:"varint,5,opt,name=status,proto3" json:"status,omitempty"`
+	// What became of the request, for people.
+	Result        string `protobuf:"bytes,6,opt,name=result,proto3" json:"result,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Attempt) Reset() {
+	*x = Attempt{}
+	mi := &file_lockstep_admission_v1_decision_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Attempt) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Attempt) ProtoMessage() {}
+
+func (x *Attempt) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_admission_v1_decision_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Attempt.ProtoReflect.Descriptor instead.
+func (*Attempt) Descriptor() ([]byte, []int) {
+	return file_lockstep_admission_v1_decision_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Attempt) GetControllerId() int64 {
+	if x != nil {
+		return x.ControllerId
+	}
+	return 0
+}
+
+func (x *Attempt) GetAttempt() int32 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *Attempt) GetSentAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.SentAt
+	}
+	return nil
+}
+
+func (x *Attempt) GetEndedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.EndedAt
+	}
+	return nil
+}
+
+func (x *Attempt) GetStatus() int32 {
+	if x != nil {
+		return x.Status
+	}
+	return 0
+}
+
+func (x *Attempt) GetResult() string {
+	if x != nil {
+		return x.Result
+	}
+	return ""
 }
 
 var File_lockstep_admission_v1_decision_proto protoreflect.FileDescriptor
@@ -635,9 +733,17 @@ const file_lockstep_admission_v1_decision_proto_rawDesc = "" +
 	"\tdecisions\x18\x01 \x03(\v2\x1f.lockstep.admission.v1.DecisionR\tdecisions\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"*\n" +
 	"\x11ExplainJobRequest\x12\x15\n" +
-	"\x06job_id\x18\x01 \x01(\x03R\x05jobId\"Q\n" +
+	"\x06job_id\x18\x01 \x01(\x03R\x05jobId\"\x8d\x01\n" +
 	"\x12ExplainJobResponse\x12;\n" +
-	"\bdecision\x18\x01 \x01(\v2\x1f.lockstep.admission.v1.DecisionR\bdecision*\x89\x01\n" +
+	"\bdecision\x18\x01 \x01(\v2\x1f.lockstep.admission.v1.DecisionR\bdecision\x12:\n" +
+	"\battempts\x18\x02 \x03(\v2\x1e.lockstep.admission.v1.AttemptR\battempts\"\xe4\x01\n" +
+	"\aAttempt\x12#\n" +
+	"\rcontroller_id\x18\x01 \x01(\x03R\fcontrollerId\x12\x18\n" +
+	"\aattempt\x18\x02 \x01(\x05R\aattempt\x123\n" +
+	"\asent_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x06sentAt\x125\n" +
+	"\bended_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\aendedAt\x12\x16\n" +
+	"\x06status\x18\x05 \x01(\x05R\x06status\x12\x16\n" +
+	"\x06result\x18\x06 \x01(\tR\x06result*\x89\x01\n" +
 	"\aOutcome\x12\x17\n" +
 	"\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fOUTCOME_OPEN\x10\x01\x12\x14\n" +
@@ -663,7 +769,7 @@ func file_lockstep_admission_v1_decision_proto_rawDescGZIP() []byte {
 }
 
 var file_lockstep_admission_v1_decision_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_lockstep_admission_v1_decision_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_lockstep_admission_v1_decision_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
 var file_lockstep_admission_v1_decision_proto_goTypes = []any{
 	(Outcome)(0),                  // 0: lockstep.admission.v1.Outcome
 	(*Prerequisite)(nil),          // 1: lockstep.admission.v1.Prerequisite
@@ -672,28 +778,32 @@ var file_lockstep_admission_v1_decision_proto_goTypes = []any{
 	(*ListDecisionsResponse)(nil), // 4: lockstep.admission.v1.ListDecisionsResponse
 	(*ExplainJobRequest)(nil),     // 5: lockstep.admission.v1.ExplainJobRequest
 	(*ExplainJobResponse)(nil),    // 6: lockstep.admission.v1.ExplainJobResponse
-	(*timestamppb.Timestamp)(nil), // 7: google.protobuf.Timestamp
+	(*Attempt)(nil),               // 7: lockstep.admission.v1.Attempt
+	(*timestamppb.Timestamp)(nil), // 8: google.protobuf.Timestamp
 }
 var file_lockstep_admission_v1_decision_proto_depIdxs = []int32{
-	7,  // 0: lockstep.admission.v1.Prerequisite.asked_at:type_name -> google.protobuf.Timestamp
-	7,  // 1: lockstep.admission.v1.Prerequisite.decided_at:type_name -> google.protobuf.Timestamp
+	8,  // 0: lockstep.admission.v1.Prerequisite.asked_at:type_name -> google.protobuf.Timestamp
+	8,  // 1: lockstep.admission.v1.Prerequisite.decided_at:type_name -> google.protobuf.Timestamp
 	0,  // 2: lockstep.admission.v1.Decision.outcome:type_name -> lockstep.admission.v1.Outcome
 	1,  // 3: lockstep.admission.v1.Decision.prerequisites:type_name -> lockstep.admission.v1.Prerequisite
-	7,  // 4: lockstep.admission.v1.Decision.begun_at:type_name -> google.protobuf.Timestamp
-	7,  // 5: lockstep.admission.v1.Decision.deadline:type_name -> google.protobuf.Timestamp
-	7,  // 6: lockstep.admission.v1.Decision.ended_at:type_name -> google.protobuf.Timestamp
+	8,  // 4: lockstep.admission.v1.Decision.begun_at:type_name -> google.protobuf.Timestamp
+	8,  // 5: lockstep.admission.v1.Decision.deadline:type_name -> google.protobuf.Timestamp
+	8,  // 6: lockstep.admission.v1.Decision.ended_at:type_name -> google.protobuf.Timestamp
 	0,  // 7: lockstep.admission.v1.ListDecisionsRequest.outcome:type_name -> lockstep.admission.v1.Outcome
 	2,  // 8: lockstep.admission.v1.ListDecisionsResponse.decisions:type_name -> lockstep.admission.v1.Decision
 	2,  // 9: lockstep.admission.v1.ExplainJobResponse.decision:type_name -> lockstep.admission.v1.Decision
-	3,  // 10: lockstep.admission.v1.DecisionService.ListDecisions:input_type -> lockstep.admission.v1.ListDecisionsRequest
-	5,  // 11: lockstep.admission.v1.DecisionService.ExplainJob:input_type -> lockstep.admission.v1.ExplainJobRequest
-	4,  // 12: lockstep.admission.v1.DecisionService.ListDecisions:output_type -> lockstep.admission.v1.ListDecisionsResponse
-	6,  // 13: lockstep.admission.v1.DecisionService.ExplainJob:output_type -> lockstep.admission.v1.ExplainJobResponse
-	12, // [12:14] is the sub-list for method output_type
-	10, // [10:12] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	7,  // 10: lockstep.admission.v1.ExplainJobResponse.attempts:type_name -> lockstep.admission.v1.Attempt
+	8,  // 11: lockstep.admission.v1.Attempt.sent_at:type_name -> google.protobuf.Timestamp
+	8,  // 12: lockstep.admission.v1.Attempt.ended_at:type_name -> google.protobuf.Timestamp
+	3,  // 13: lockstep.admission.v1.DecisionService.ListDecisions:input_type -> lockstep.admission.v1.ListDecisionsRequest
+	5,  // 14: lockstep.admission.v1.DecisionService.ExplainJob:input_type -> lockstep.admission.v1.ExplainJobRequest
+	4,  // 15: lockstep.admission.v1.DecisionService.ListDecisions:output_type -> lockstep.admission.v1.ListDecisionsResponse
+	6,  // 16: lockstep.admission.v1.DecisionService.ExplainJob:output_type -> lockstep.admission.v1.ExplainJobResponse
+	15, // [15:17] is the sub-list for method output_type
+	13, // [13:15] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_admission_v1_decision_proto_init() }
@@ -707,7 +817,7 @@ func file_lockstep_admission_v1_decision_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_admission_v1_decision_proto_rawDesc), len(file_lockstep_admission_v1_decision_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   6,
+			NumMessages:   7,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
