@@ -137,9 +137,10 @@ type lazy func() string
 
 func (l lazy) String() string { return l() }
 
-// startMovable starts two cells whose services are programs, and an organization in the first one. secure is the HTTPS
-// address of the second one's runners service, with a certificate that only the first cell trusts.
-func startMovable(t *testing.T, programs string) (one, two *cell, secure string) {
+// startMovable starts two cells with these options beside their names and addresses, and creates an organization in the
+// first one. secure is the HTTPS address of the second one's runners service, with a certificate that only the first
+// cell trusts.
+func startMovable(t *testing.T, opts stack.Options) (one, two *cell, secure string) {
 	t.Helper()
 	var address atomic.Pointer[url.URL]
 	proxy := httptest.NewTLSServer(&httputil.ReverseProxy{
@@ -151,7 +152,7 @@ func startMovable(t *testing.T, programs string) (one, two *cell, secure string)
 	require.NoError(t, os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{
 		Type: "CERTIFICATE", Bytes: proxy.Certificate().Raw,
 	}), 0o600))
-	configure := func(_ string, config any) {
+	opts.Configure = func(_ string, config any) {
 		if cfg, is := config.(*runners.Config); is {
 			cfg.Queue.ConfirmTimeout = 5 * time.Second
 			if cfg.Cell.Name == "one" {
@@ -159,13 +160,12 @@ func startMovable(t *testing.T, programs string) (one, two *cell, secure string)
 			}
 		}
 	}
-	one = start(t, stack.Options{
-		Cell: "one", Router: true, Programs: programs, MapCells: []topology.Cell{"two"}, Configure: configure,
-	})
-	two = start(t, stack.Options{
-		Cell: "two", CellNumber: 1, Programs: programs, MapNATS: one.NATS().ClientURL(), Configure: configure,
-		MapSeedFile: natsauth.SeedFile(one.Dir()+"/nats", natsauth.CellWriter("two").Name),
-	})
+	source, target := opts, opts
+	source.Cell, source.Router, source.MapCells = "one", true, []topology.Cell{"two"}
+	one = start(t, source)
+	target.Cell, target.CellNumber, target.MapNATS = "two", 1, one.NATS().ClientURL()
+	target.MapSeedFile = natsauth.SeedFile(one.Dir()+"/nats", natsauth.CellWriter("two").Name)
+	two = start(t, target)
 	other := one.pipeline(one.project, "stays: {script: [echo]}\n")
 	require.Len(t, other.GetJobs(), 1, "a job of another organization stays")
 	one.newOrganization("acme")
@@ -203,7 +203,7 @@ func (c *cell) kill(ctx context.Context) {
 // its runners poll, and kills the runners services of both cells again and again.
 func TestOrganizationMovesWhileItsRunnersPoll(t *testing.T) {
 	t.Parallel()
-	one, two, secure := startMovable(t, fixture.BuildReleaseServices(t))
+	one, two, secure := startMovable(t, stack.Options{Programs: fixture.BuildReleaseServices(t)})
 	ctx, cancel := context.WithTimeout(t.Context(), soon)
 	defer cancel()
 	token := one.create(&runnersv1.CreateRunnerRequest{
@@ -313,7 +313,7 @@ func TestOrganizationMovesWhileItsRunnersPoll(t *testing.T) {
 // TestCanceledMoveLeavesEverythingAsBefore cancels a move to a cell whose state service is down.
 func TestCanceledMoveLeavesEverythingAsBefore(t *testing.T) {
 	t.Parallel()
-	one, two, secure := startMovable(t, fixture.BuildReleaseServices(t))
+	one, two, secure := startMovable(t, stack.Options{Programs: fixture.BuildReleaseServices(t)})
 	ctx, cancel := context.WithTimeout(t.Context(), soon)
 	defer cancel()
 	token := one.create(&runnersv1.CreateRunnerRequest{

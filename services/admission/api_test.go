@@ -1,8 +1,8 @@
 package admission_test
 
 import (
-	"strings"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
