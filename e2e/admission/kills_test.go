@@ -254,8 +254,8 @@ func (c *cell) history() map[int64][]string {
 }
 
 // TestKilledServicesAdmitEachJobOnce kills every service, PostgreSQL and NATS, again and again, while 500 jobs are in
-// different steps of a chain of five controllers. NATS has acknowledged what it has given to the operating system, which
-// a killed process does not lose.
+// different steps of a chain of five controllers. NATS acknowledges what it has given to the operating system: a killed
+// process does not lose it.
 func TestKilledServicesAdmitEachJobOnce(t *testing.T) {
 	t.Parallel()
 	const pipelines, parallel, rounds = 5, 100, 2

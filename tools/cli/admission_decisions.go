@@ -75,8 +75,8 @@ func decisionTable(list []*admissionv1.Decision) table {
 func (a *app) admissionExplain() *cobra.Command {
 	return &cobra.Command{
 		Use: "explain JOB", Short: "Show why a job was admitted or rejected, or for what it waits", Args: exactly("JOB"),
-		Long: `Show how admission stands or has ended for a job: what each controller decided, when and why, and each request to a
-web server with its HTTP status or error. JOB is the id of the job.`,
+		Long: `Show how admission stands or has ended for a job: what each controller decided, when and why, and each request
+to a web server with its HTTP status or error. JOB is the id of the job.`,
 		Example: "  lockstep admission explain 9001", ValidArgsFunction: a.completeDecidedJobs,
 		RunE: func(c *cobra.Command, args []string) error {
 			id, err := strconv.ParseInt(args[0], 10, 64)
@@ -100,7 +100,8 @@ web server with its HTTP status or error. JOB is the id of the job.`,
 			if err := a.write("\n"); err != nil {
 				return err
 			}
-			if err := a.printTable(decisionPrerequisites(d.GetPrerequisites())); err != nil || len(found.Msg.GetAttempts()) == 0 {
+			err = a.printTable(decisionPrerequisites(d.GetPrerequisites()))
+			if err != nil || len(found.Msg.GetAttempts()) == 0 {
 				return err
 			}
 			if err := a.write("\n"); err != nil {

@@ -29,6 +29,9 @@ const (
 	interval = time.Second
 	// evaluations is the number of new jobs that a replica evaluates at the same time, and batch that of a transaction.
 	evaluations, batch = 200, 50
+	// evaluationTime is the time after which a transaction leaves the other jobs to the next round: the leases must not end
+	// while slow policies are evaluated.
+	evaluationTime = time.Second
 	// recorders is the number of transactions with answers at the same time.
 	recorders = 2
 	// coalesce is the time in which several ends of requests and notifications lead to one round.
@@ -221,9 +224,14 @@ func (d *Dispatcher) handleAll(ctx context.Context, questions []taken) error {
 	var changes []postgres.Change
 	var sent []outgoing
 	var attempts []postgres.Attempt
-	var idle []taken
+	var idle, left []taken
+	start := time.Now()
 	p := preparation{d: d, controllers: controllers, secrets: map[int64][]seal.Value{}, now: now}
-	for _, t := range questions {
+	for i, t := range questions {
+		if i > 0 && time.Since(start) > evaluationTime {
+			left = questions[i:]
+			break
+		}
 		job, open := jobs[t.JobID]
 		if !open {
 			idle = append(idle, t)
@@ -262,7 +270,12 @@ func (d *Dispatcher) handleAll(ctx context.Context, questions []taken) error {
 			d.running.Go(func() { d.ask(ctx, o) })
 		}
 	}
-	for _, t := range idle {
+	for _, t := range left {
+		if err := d.cfg.Jobs.ReleaseClaim(ctx, t.Claimed, now); err != nil {
+			d.failed(ctx, t.Claimed, err)
+		}
+	}
+	for _, t := range slices.Concat(idle, left) {
 		d.finish(t.lane)
 	}
 	return nil
