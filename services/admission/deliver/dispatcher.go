@@ -29,8 +29,8 @@ const (
 	interval = time.Second
 	// evaluations is the number of new jobs that a replica evaluates at the same time, and batch that of a transaction.
 	evaluations, batch = 200, 50
-	// evaluationTime is the time after which a transaction leaves the other jobs to the next round: the leases must not end
-	// while slow policies are evaluated.
+	// evaluationTime is the time after which a transaction leaves the other jobs to the next round: the leases must not
+	// end while slow policies are evaluated.
 	evaluationTime = time.Second
 	// recorders is the number of transactions with answers at the same time.
 	recorders = 2
