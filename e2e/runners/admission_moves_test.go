@@ -154,6 +154,10 @@ func TestOrganizationMovesWhileItsJobsWaitForAdmission(t *testing.T) {
 	one.awaitMove(runnersv1.MovePhase_MOVE_PHASE_DONE)
 	command.AwaitLine("done")
 	require.NoError(t, command.Cmd.Wait())
+	cli, again := one.moveCommand(two, secure)
+	code, _, stderr := cli.Run(again...)
+	require.Zero(t, code, "the command can be repeated: %s", stderr)
+	require.Contains(t, stderr, "done")
 	moved := two.in(one)
 	for _, j := range late {
 		require.Eventually(t, func() bool { return asked(two, j) }, soon, 10*time.Millisecond,

@@ -95,14 +95,20 @@ func (c *cell) token() string {
 	return created.Msg.GetValue()
 }
 
+// moveCommand is the command that moves the organization to the second cell.
+func (c *cell) moveCommand(to *cell, address string) (cli fixture.CLI, command []string) {
+	c.t.Helper()
+	file := filepath.Join(c.t.TempDir(), "two.token")
+	require.NoError(c.t, os.WriteFile(file, []byte(to.token()), 0o600))
+	return fixture.NewCLI(c.t).With(client.Variable + "=" + c.ClientFile()),
+		[]string{"cells", "move", "acme", "--to", "two", "--to-token-file", file, "--to-url", address, "--yes"}
+}
+
 // startMove starts a move with the command line, kills the command, and starts it again to follow the move. The address
 // is that of the runners service of the other cell.
 func (c *cell) startMove(to *cell, address string) *fixture.Process {
 	c.t.Helper()
-	file := filepath.Join(c.t.TempDir(), "two.token")
-	require.NoError(c.t, os.WriteFile(file, []byte(to.token()), 0o600))
-	cli := fixture.NewCLI(c.t).With(client.Variable + "=" + c.ClientFile())
-	command := []string{"cells", "move", "acme", "--to", "two", "--to-token-file", file, "--to-url", address, "--yes"}
+	cli, command := c.moveCommand(to, address)
 	require.Contains(c.t, cli.OK(append(command, "--report")...), "move to cell two")
 	require.Contains(c.t, cli.OK("cells", "list"), "two")
 	killed := cli.Start(command...)

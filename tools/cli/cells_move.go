@@ -136,10 +136,23 @@ func (a *app) runMove(c *cobra.Command, seedFile, organization string, o moveOpt
 			return err
 		}
 	}
-	if err := a.startMove(ctx, api, request); err != nil {
+	if err := a.startMove(ctx, api, request); err != nil && !a.hasMoved(ctx, api, request, err) {
 		return err
 	}
 	return a.followMove(ctx, api, id, false)
+}
+
+// hasMoved reports whether a move did not start because it has ended: the command was repeated.
+func (a *app) hasMoved(
+	ctx context.Context, api *client.Runners, request *runnersv1.StartMoveRequest, refusal error,
+) bool {
+	if !fault.Is(refusal, errcode.OrganizationMoving) {
+		return false
+	}
+	response, err := api.Moves.GetMove(ctx,
+		connect.NewRequest(&runnersv1.GetMoveRequest{OrganizationId: request.GetOrganizationId()}))
+	return err == nil && response.Msg.GetMove().GetPhase() == runnersv1.MovePhase_MOVE_PHASE_DONE &&
+		response.Msg.GetMove().GetCell() == request.GetToCell()
 }
 
 // cancelArrival cancels a move to this cell.
