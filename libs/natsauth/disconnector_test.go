@@ -77,6 +77,7 @@ func TestDisconnectCatchesConcurrentAuthorizations(t *testing.T) {
 		)
 		if err != nil {
 			assert.NotErrorIs(t, err, nats.ErrAuthorization)
+			assert.NotErrorIs(t, err, nats.ErrTimeout)
 			return
 		}
 		<-disconnected

@@ -1,9 +1,7 @@
 package postgres_test
 
 import (
-	"io/fs"
 	"log/slog"
-	"os"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -19,59 +17,32 @@ import (
 	"lockstep.internal/tools/testkit/pgtest"
 )
 
-// migrateAll runs all series of the service.
-func migrateAll(t *testing.T, pool *pgxpool.Pool) {
-	t.Helper()
-	series, err := postgres.Migrations()
-	require.NoError(t, err)
-	sinks, err := sink.Migrations()
-	require.NoError(t, err)
-	require.NoError(t, libpostgres.Migrate(t.Context(), pool, slog.New(slog.DiscardHandler), append(series, sinks)...))
-}
-
-func schema(t *testing.T, pool *pgxpool.Pool) []string {
-	t.Helper()
-	lines, err := pgtest.Schema(t.Context(), pool)
-	require.NoError(t, err)
-	return lines
-}
-
-func connectPublic(t *testing.T) *pgxpool.Pool {
+// migrated connects to a database, runs a script and migrates it, twice.
+func migrated(t *testing.T, script string) *pgxpool.Pool {
 	t.Helper()
 	cfg := libpostgres.Config{URL: pgtest.Database(t), Schema: "public"}
 	pool, err := libpostgres.Connect(t.Context(), cfg, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
+	_, err = pool.Exec(t.Context(), script)
+	require.NoError(t, err)
+	series, err := postgres.Migrations()
+	require.NoError(t, err)
+	sinks, err := sink.Migrations()
+	require.NoError(t, err)
+	series = append(series, sinks)
+	for range 2 {
+		require.NoError(t, libpostgres.Migrate(t.Context(), pool, slog.New(slog.DiscardHandler), series...))
+	}
 	return pool
 }
 
-// TestReleasedSchemasAreUpgraded upgrades dumps of databases with each schema that was ever released, and uses the
-// stores. The dumps are frozen: a new schema gets a new file.
 func TestReleasedSchemasAreUpgraded(t *testing.T) {
 	t.Parallel()
-	fresh := connectPublic(t)
-	migrateAll(t, fresh)
-	want := schema(t, fresh)
-	files, err := fs.Glob(os.DirFS("testdata/released"), "*.sql")
-	require.NoError(t, err)
-	require.NotEmpty(t, files)
-	for _, file := range files {
-		t.Run(file, func(t *testing.T) {
-			t.Parallel()
-			dump, err := os.ReadFile("testdata/released/" + file)
-			require.NoError(t, err)
-			pool := connectPublic(t)
-			_, err = pool.Exec(t.Context(), string(dump))
-			require.NoError(t, err)
-			migrateAll(t, pool)
-			require.Equal(t, want, schema(t, pool))
-			migrateAll(t, pool)
-			useStores(t, pool)
-		})
-	}
+	pgtest.Upgrades(t, migrated, useStores)
 }
 
-func useStores(t *testing.T, pool *pgxpool.Pool) {
+func useStores(t *testing.T, pool *pgxpool.Pool, _ string) {
 	t.Helper()
 	rollouts := &postgres.Rollouts{DB: pool}
 	found, err := rollouts.List(t.Context(), postgres.RolloutFilter{}, postgres.RolloutPage{Size: 10})

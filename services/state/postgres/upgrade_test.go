@@ -1,7 +1,6 @@
 package postgres_test
 
 import (
-	"io/fs"
 	"log/slog"
 	"os"
 	"testing"
@@ -20,14 +19,7 @@ import (
 	"lockstep.internal/tools/testkit/pgtest"
 )
 
-func schema(t *testing.T, pool *pgxpool.Pool) []string {
-	t.Helper()
-	lines, err := pgtest.Schema(t.Context(), pool)
-	require.NoError(t, err)
-	return lines
-}
-
-// migrated connects to a database, runs a script and migrates it.
+// migrated connects to a database, runs a script and migrates it, twice.
 func migrated(t *testing.T, script string) *pgxpool.Pool {
 	t.Helper()
 	url := pgtest.Database(t)
@@ -37,28 +29,13 @@ func migrated(t *testing.T, script string) *pgxpool.Pool {
 	_, err = pool.Exec(t.Context(), script)
 	require.NoError(t, err)
 	require.NoError(t, migrate(url))
+	require.NoError(t, migrate(url))
 	return pool
 }
 
-// TestReleasedSchemasAreUpgraded upgrades dumps of databases with each schema that was ever released, and uses the
-// stores. The dumps are frozen: a new schema gets a new file.
 func TestReleasedSchemasAreUpgraded(t *testing.T) {
 	t.Parallel()
-	want := schema(t, migrated(t, ""))
-	files, err := fs.Glob(os.DirFS("testdata/released"), "*.sql")
-	require.NoError(t, err)
-	require.NotEmpty(t, files)
-	for _, file := range files {
-		t.Run(file, func(t *testing.T) {
-			t.Parallel()
-			dump, err := os.ReadFile("testdata/released/" + file)
-			require.NoError(t, err)
-			pool := migrated(t, string(dump))
-			require.Equal(t, want, schema(t, pool))
-			require.NoError(t, migrate(pool.Config().ConnString()))
-			useStores(t, pool)
-		})
-	}
+	pgtest.Upgrades(t, migrated, useStores)
 }
 
 // TestUpgradeRendersWorkspacesAgain also checks that the default template has no sizes, which hide those of agents.
@@ -112,7 +89,7 @@ func TestUpgradeEndsThePatienceOfTerminations(t *testing.T) {
 	require.Equal(t, "ObjectsRemain", terminating.Reason)
 }
 
-func useStores(t *testing.T, pool *pgxpool.Pool) {
+func useStores(t *testing.T, pool *pgxpool.Pool, _ string) {
 	t.Helper()
 	ctx := t.Context()
 	workspaces := &postgres.Workspaces{}

@@ -61,8 +61,6 @@ CREATE TABLE attempts (
     attempt       int         NOT NULL,
     sent_at       timestamptz NOT NULL,
     ended_at      timestamptz,
-    -- HTTP status of the response; 0 without one.
-    status        int         NOT NULL DEFAULT 0,
     -- What became of the request, for people; empty while nothing is recorded.
     result        text        NOT NULL DEFAULT '',
     -- Hashes of the callback token and of the read token that the request has; null without a public address.
@@ -70,5 +68,5 @@ CREATE TABLE attempts (
     read_hash     bytea       UNIQUE,
     expires_at    timestamptz NOT NULL,
     used_at       timestamptz
-) WITH (fillfactor = 70);
+);
 CREATE INDEX attempts_of_job ON attempts (job_id, controller_id, attempt);

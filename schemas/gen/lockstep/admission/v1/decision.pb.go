@@ -595,11 +595,11 @@ func (x *ExplainJobResponse) GetAttempts() []*Attempt {
 	return nil
 }
 
-// Attempt is one request to a controller. An attempt has several if a replica was killed.
+// Attempt is one request to a controller.
 type Attempt struct {
 	state        protoimpl.MessageState `protogen:"open.v1"`
 	ControllerId int64                  `protobuf:"varint,1,opt,name=controller_id,json=controllerId,proto3" json:"controller_id,omitempty"`
-	// Number of the attempt, from 1.
+	// Number of the attempt, from 1. Requests have the same one if a replica was killed before it had recorded the answer.
 	Attempt int32                  `protobuf:"varint,2,opt,name=attempt,proto3" json:"attempt,omitempty"`
 	SentAt  *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=sent_at,json=sentAt,proto3" json:"sent_at,omitempty"`
 	// Time of the response, the failure or the callback. Absent while there is none.
