@@ -1,0 +1,132 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"lockstep.internal/libs/logkey"
+	"lockstep.internal/services/gateway/agent/clone"
+)
+
+const usage = `Usage:
+  workspace-agent install DIR          copy this program to DIR
+  workspace-agent clone                clone the projects of the workspace
+  workspace-agent run [-- COMMAND …]   serve SSH beside COMMAND
+
+The configuration is ` + ConfigFile + `, or the file that ` + ConfigVariable + ` names.
+SSH is served at ` + Listen + `, or at the address in ` + ListenVariable + `.
+`
+
+// Exit statuses of the program.
+const (
+	statusFailed = 1
+	statusUsage  = 2
+)
+
+// Program is the whole of the command: it returns the exit status. A failure is one line on stderr. That of clone is
+// also in the file terminationLog, where Kubernetes reads why a container has ended.
+func Program(arguments []string, stdout, stderr io.Writer, terminationLog string) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	configFile := cmp.Or(os.Getenv(ConfigVariable), ConfigFile)
+	logger := slog.New(slog.NewJSONHandler(stderr, nil))
+	var err error
+	switch name, rest := split(arguments); {
+	case name == "install" && len(rest) == 1:
+		err = install(rest[0], stdout)
+	case name == "clone" && len(rest) == 0:
+		err = cloneProjects(ctx, configFile, stdout, logger)
+		if err != nil {
+			report(terminationLog, err, logger)
+		}
+	case name == "run" && (len(rest) == 0 || len(rest) > 1 && rest[0] == "--"):
+		status, isInit, initErr := ReapAsInit()
+		if isInit && initErr == nil {
+			return status
+		}
+		err = initErr
+		if err == nil {
+			err = Run(ctx, configFile, cmp.Or(os.Getenv(ListenVariable), Listen), rest[min(1, len(rest)):], logger)
+		}
+	default:
+		_, _ = io.WriteString(stderr, usage) // fails only without stderr
+		return statusUsage
+	}
+	var exit *exec.ExitError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &exit) && exit.ExitCode() > 0:
+		return exit.ExitCode()
+	default:
+		_, _ = fmt.Fprintf(stderr, "%s: %v\n", Name, err) // fails only without stderr
+		return statusFailed
+	}
+}
+
+// split returns the name of the command and its arguments.
+func split(arguments []string) (name string, rest []string) {
+	if len(arguments) == 0 {
+		return "", nil
+	}
+	return arguments[0], arguments[1:]
+}
+
+func install(folder string, stdout io.Writer) error {
+	executable, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("install: %w", err)
+	}
+	path, err := Install(executable, folder)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(stdout, "installed %s\n", path)
+	return err //nolint:wrapcheck // fails only without stdout
+}
+
+// cloneProjects clones all projects. One that fails does not keep the others from being cloned.
+func cloneProjects(ctx context.Context, configFile string, progress io.Writer, logger *slog.Logger) error {
+	config, err := LoadConfig(configFile)
+	if err != nil {
+		return err
+	}
+	credentials, err := clone.LoadCredentials(config.Credentials)
+	if err != nil {
+		return err
+	}
+	cloner := clone.New(config.Home, credentials, progress)
+	if err := cloner.RemoveIncomplete(); err != nil {
+		return err
+	}
+	var failed []error
+	for _, project := range config.Projects {
+		outcome, err := cloner.Clone(ctx, project)
+		if err != nil {
+			failed = append(failed, err)
+			continue
+		}
+		logger.InfoContext(ctx, "project "+string(outcome), logkey.Name, project.Name)
+	}
+	return errors.Join(failed...)
+}
+
+// maxTermination is how much of a message Kubernetes keeps, in bytes.
+const maxTermination = 4096
+
+// report writes why the program has failed to where Kubernetes reads it.
+func report(path string, cause error, logger *slog.Logger) {
+	text := strings.ToValidUTF8(cause.Error()[:min(len(cause.Error()), maxTermination)], "")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil { //nolint:gosec // Kubernetes names the file
+		logger.Warn("write the reason of the failure", logkey.Error(err))
+	}
+}

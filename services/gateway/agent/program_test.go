@@ -1,0 +1,181 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"lockstep.internal/tools/testkit/leaktest"
+)
+
+func TestMain(m *testing.M) { leaktest.Main(m) }
+
+const authority = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ8Zi0a9m4Qf0ZzqZ9Q6mHq7c5n2Wl0hYb1mE1n8Q9bP gateway"
+
+// configure writes the configuration of a workspace and returns it.
+func configure(t *testing.T, change func(*Config)) Config {
+	home := t.TempDir()
+	c := Config{Workspace: "id-of-hello", Authorities: []string{authority}, Home: home}
+	if change != nil {
+		change(&c)
+	}
+	data, err := json.Marshal(c)
+	require.NoError(t, err)
+	path := filepath.Join(t.TempDir(), "workspace.json")
+	require.NoError(t, os.WriteFile(path, data, 0o600))
+	t.Setenv(ConfigVariable, path)
+	return c
+}
+
+func TestConfigurationIsChecked(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "workspace.json")
+	for content, want := range map[string][]string{
+		`{}`: {"workspace is empty", `home "" is not an absolute path`, "authorities are empty"},
+		`{"authorities":["ssh-rsa !"],"workspace":"w","home":"/w"}`: {"authorities[0] is not a public key"},
+		`{"projects":[{"name":"x","url":"/etc"}]}`:                  {"projects[0]", "want https, http or ssh"},
+		`{"post_start":[{"name":"x","folder":"../x"}]}`:             {"line is empty", `folder "../x" is not below home`},
+		`{"workspace":1}`: {"is not valid"},
+		`x`:               {"is not valid"},
+	} {
+		require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
+		_, err := LoadConfig(path)
+		for _, part := range want {
+			require.ErrorContains(t, err, part, content)
+		}
+	}
+	valid := `{"workspace":"w","home":"/w","authorities":["` + authority + `"],"of_a_newer_version":true}`
+	require.NoError(t, os.WriteFile(path, []byte(valid), 0o600))
+	_, err := LoadConfig(path)
+	require.NoError(t, err)
+	require.NoError(t, os.Truncate(path, maxConfig+1))
+	_, err = LoadConfig(path)
+	require.ErrorContains(t, err, "at most 1048576 are allowed")
+	_, err = LoadConfig(path + "-missing")
+	require.ErrorContains(t, err, "no such file")
+}
+
+func TestInstallReplacesTheProgramAtOnce(t *testing.T) {
+	source, folder := filepath.Join(t.TempDir(), "program"), t.TempDir()
+	for _, content := range []string{"first", "second"} {
+		require.NoError(t, os.WriteFile(source, []byte(content), 0o600))
+		path, err := Install(source, folder)
+		require.NoError(t, err)
+		installed, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.Equal(t, content, string(installed))
+		info, err := os.Stat(path)
+		require.NoError(t, err)
+		require.Equal(t, os.FileMode(0o755), info.Mode().Perm(), "every user may run it")
+	}
+	entries, err := os.ReadDir(folder)
+	require.NoError(t, err)
+	require.Len(t, entries, 1)
+	_, err = Install(source, filepath.Join(folder, "missing"))
+	require.ErrorContains(t, err, "install into")
+}
+
+func TestWrongUseIsExplained(t *testing.T) {
+	for _, arguments := range [][]string{nil, {"install"}, {"run", "sleep"}, {"clone", "x"}, {"help"}} {
+		var stderr bytes.Buffer
+		require.Equal(t, statusUsage, Program(arguments, &stderr, &stderr, ""))
+		require.Equal(t, usage, stderr.String())
+	}
+}
+
+func TestFailedCloneIsReportedToKubernetesAndOthersAreCloned(t *testing.T) {
+	server := httptest.NewServer(http.NotFoundHandler())
+	defer server.Close()
+	log := filepath.Join(t.TempDir(), "termination-log")
+	run := func(change func(*Config)) int {
+		configure(t, change)
+		var stdout, stderr bytes.Buffer
+		return Program([]string{"clone"}, &stdout, &stderr, log)
+	}
+	require.Zero(t, run(nil), "no projects")
+	require.NoFileExists(t, log)
+	config := `[{"name":"one","url":"` + server.URL + `/one.git"},{"name":"two","url":"` + server.URL + `/two.git"}]`
+	require.Equal(t, statusFailed, run(func(c *Config) {
+		require.NoError(t, json.Unmarshal([]byte(config), &c.Projects))
+	}))
+	reason, err := os.ReadFile(log)
+	require.NoError(t, err)
+	require.Contains(t, string(reason), "clone one from "+server.URL+"/one.git: there is no such repository")
+	require.Contains(t, string(reason), "clone two from ")
+}
+
+func TestAgentEndsWithTheCommandOfTheContainer(t *testing.T) {
+	c := configure(t, func(c *Config) {
+		c.PostStart = []Command{
+			{Name: "fails", Line: "exit 1"},
+			{Name: "writes", Line: `echo "$HOME $GREETING" > started`, Env: []string{"GREETING=hello"}},
+		}
+	})
+	path := os.Getenv(ConfigVariable)
+	logger := slog.New(slog.DiscardHandler)
+	// The command waits for the last one of postStart.
+	wait := `while [ ! -s "` + c.Home + `/started" ]; do sleep 0.05; done; exit 5`
+	err := Run(t.Context(), path, "127.0.0.1:0", []string{"sh", "-c", wait}, logger)
+	var exit *exec.ExitError
+	require.ErrorAs(t, err, &exit)
+	require.Equal(t, 5, exit.ExitCode())
+	started, err := os.ReadFile(filepath.Join(c.Home, "started"))
+	require.NoError(t, err)
+	require.Equal(t, c.Home+" hello\n", string(started))
+	require.FileExists(t, filepath.Join(c.StateFolder(), "ssh_host_ed25519_key"))
+}
+
+func TestCommandOfTheContainerGetsSIGTERM(t *testing.T) {
+	c := configure(t, nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	line := `cd "` + c.Home + `"; trap 'echo ended > ended; exit 0' TERM; touch ready; while :; do sleep 0.05; done`
+	go func() {
+		ended <- Run(ctx, os.Getenv(ConfigVariable), "127.0.0.1:0", []string{"sh", "-c", line}, slog.New(slog.DiscardHandler))
+	}()
+	require.Eventually(t, func() bool {
+		_, err := os.Stat(filepath.Join(c.Home, "ready"))
+		return err == nil
+	}, 10*time.Second, 10*time.Millisecond)
+	cancel()
+	require.NoError(t, <-ended)
+	require.FileExists(t, filepath.Join(c.Home, "ended"))
+}
+
+func TestAgentWithoutCommandRunsUntilItIsEnded(t *testing.T) {
+	configure(t, nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.NoError(t, Run(ctx, os.Getenv(ConfigVariable), "127.0.0.1:0", nil, slog.New(slog.DiscardHandler)))
+}
+
+// TestFirstProcessOfAContainer runs the program as the first process of a namespace, as in a container.
+func TestFirstProcessOfAContainer(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("not shown: only root may create a process namespace here")
+	}
+	program := filepath.Join(t.TempDir(), Name)
+	build := exec.Command("go", "build", "-o", program, "lockstep.internal/services/gateway/cmd/workspace-agent")
+	output, err := build.CombinedOutput()
+	require.NoError(t, err, "%s", output)
+	configure(t, nil)
+	t.Setenv(ListenVariable, "127.0.0.1:0")
+	// An orphan ends while the command runs: somebody must collect it, or it stays a zombie.
+	line := `(sh -c 'sleep 0.1 & exec true'); sleep 0.5; ps -eo stat= | grep -c '^Z'; exit 6`
+	command := exec.CommandContext(t.Context(), "unshare", "--pid", "--fork", "--mount-proc",
+		program, "run", "--", "sh", "-c", line)
+	output, err = command.Output()
+	var exit *exec.ExitError
+	require.ErrorAs(t, err, &exit)
+	require.Equal(t, 6, exit.ExitCode())
+	require.Equal(t, "0\n", string(output), "no zombies")
+}

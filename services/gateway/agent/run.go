@@ -1,0 +1,118 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+
+	"lockstep.internal/libs/logkey"
+	"lockstep.internal/services/gateway/agent/sshserver"
+)
+
+// stopTimeout is how long the command of the container has to end after SIGTERM. Kubernetes grants the container 30 s.
+const stopTimeout = 25 * time.Second
+
+// Run serves SSH at an address such as :2222 until the context ends, or until command has ended. An empty command means
+// that the container has none but the agent. The error of a command that fails is an [*exec.ExitError].
+func Run(ctx context.Context, configFile, address string, command []string, logger *slog.Logger) error {
+	config, err := LoadConfig(configFile)
+	if err != nil {
+		return err
+	}
+	hostKey, err := sshserver.HostKey(config.StateFolder())
+	if err != nil {
+		return err
+	}
+	var listen net.ListenConfig
+	listener, err := listen.Listen(ctx, "tcp", address)
+	if err != nil {
+		return fmt.Errorf("serve SSH: %w", err)
+	}
+	environ := environ(os.Environ(), config)
+	server := sshserver.New(sshserver.Options{
+		Workspace: config.Workspace, HostKey: hostKey, Home: config.Home, StateFolder: config.StateFolder(),
+		Environ: environ, Logger: logger,
+		Authorities: func() ([]ssh.PublicKey, error) {
+			current, err := LoadConfig(configFile)
+			if err != nil {
+				return nil, err
+			}
+			return current.AuthorityKeys()
+		},
+	})
+	logger.InfoContext(ctx, "serving SSH", logkey.Address, listener.Addr().String())
+	serving, stop := context.WithCancel(ctx)
+	defer stop()
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(serving, listener) }()
+	started := make(chan struct{})
+	go func() {
+		defer close(started)
+		postStart(serving, config, environ, logger)
+	}()
+	if len(command) > 0 {
+		err = runCommand(ctx, command, environ)
+	} else {
+		<-ctx.Done()
+	}
+	stop()
+	<-started
+	return errors.Join(err, <-served)
+}
+
+// environ returns the environment of the container with a home folder that exists.
+func environ(container []string, c Config) []string {
+	env := []string{}
+	for _, variable := range container {
+		if name, _, _ := strings.Cut(variable, "="); name != "HOME" && name != ConfigVariable && name != ListenVariable {
+			env = append(env, variable)
+		}
+	}
+	return append(env, "HOME="+c.Home)
+}
+
+// runCommand runs the command of the container until it ends. SIGTERM ends it when the context ends.
+func runCommand(ctx context.Context, command, environ []string) error {
+	c := exec.CommandContext(ctx, command[0], command[1:]...) //nolint:gosec // the command of the container
+	c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
+	c.Env = environ
+	c.Cancel = func() error { return c.Process.Signal(syscall.SIGTERM) }
+	c.WaitDelay = stopTimeout
+	if err := c.Run(); ctx.Err() == nil {
+		return err //nolint:wrapcheck // the caller exits with its status
+	}
+	return nil // it was asked to end
+}
+
+// postStart runs the commands of the workspace, one after the other. One that fails does not stop the others: people
+// must be able to enter and mend it.
+func postStart(ctx context.Context, config Config, environ []string, logger *slog.Logger) {
+	if len(config.PostStart) == 0 {
+		return
+	}
+	shell, err := sshserver.Shell()
+	if err != nil {
+		logger.WarnContext(ctx, "the commands of postStart cannot run", logkey.Error(err))
+		return
+	}
+	for _, command := range config.PostStart {
+		c := exec.CommandContext(ctx, shell, "-c", command.Line) //nolint:gosec // the workspace names it
+		c.Dir = filepath.Join(config.Home, command.Folder)
+		c.Env = append(append([]string{}, environ...), command.Env...)
+		c.Stdout, c.Stderr = os.Stdout, os.Stderr
+		if err := c.Run(); err != nil && ctx.Err() == nil {
+			logger.WarnContext(ctx, "a command of postStart failed", slog.String(logkey.Name, command.Name),
+				logkey.Error(err))
+		}
+	}
+}
