@@ -1,0 +1,32 @@
+package signin
+
+import (
+	"html/template"
+	"net/http"
+
+	"lockstep.internal/libs/logkey"
+)
+
+// view is what a page shows.
+type view struct {
+	Title   string
+	SignOut bool
+}
+
+var page = template.Must(template.New("page").Parse(`<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
+<title>{{.Title}}</title>
+<h1>{{.Title}}</h1>
+{{if .SignOut}}<form method="post" action="/sign-out"><button>Sign out</button></form>{{end}}
+</html>
+`))
+
+func (s *SignIn) page(w http.ResponseWriter, r *http.Request, status int, v view) {
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.WriteHeader(status)
+	if err := page.Execute(w, v); err != nil {
+		s.logger.DebugContext(r.Context(), "send a page", logkey.Error(err))
+	}
+}
