@@ -1,0 +1,80 @@
+package sshfront
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+
+	"golang.org/x/crypto/ssh"
+)
+
+// forwardRequests passes requests of one connection on to the other, with their answers.
+func forwardRequests(to ssh.Conn, requests <-chan *ssh.Request) {
+	for request := range requests {
+		ok, answer, err := to.SendRequest(request.Type, request.WantReply, request.Payload)
+		if request.WantReply {
+			_ = request.Reply(err == nil && ok, answer) // the client may have left
+		}
+	}
+}
+
+// forwardChannels opens each channel of one connection on the other, but those that own takes. It returns when the
+// connection has ended.
+func (c *client) forwardChannels(
+	ctx context.Context, to ssh.Conn, channels <-chan ssh.NewChannel, own func(context.Context, ssh.NewChannel) bool,
+) {
+	for channel := range channels {
+		if own != nil && own(ctx, channel) {
+			continue
+		}
+		if !c.take() {
+			_ = channel.Reject(ssh.ResourceShortage, "too many open sessions and forwarded connections")
+			continue
+		}
+		c.running.Go(func() {
+			defer c.release()
+			forwardChannel(to, channel)
+		})
+	}
+}
+
+func forwardChannel(to ssh.Conn, offered ssh.NewChannel) {
+	far, farRequests, err := to.OpenChannel(offered.ChannelType(), offered.ExtraData())
+	if err != nil {
+		reason, text := ssh.ConnectionFailed, "the other side has left"
+		if refused, ok := errors.AsType[*ssh.OpenChannelError](err); ok {
+			reason, text = refused.Reason, refused.Message
+		}
+		_ = offered.Reject(reason, text) // the client may have left
+		return
+	}
+	near, nearRequests, err := offered.Accept()
+	if err != nil {
+		_ = far.Close()
+		return // the client has left
+	}
+	var both sync.WaitGroup
+	both.Go(func() { oneWay(far, near, nearRequests) })
+	both.Go(func() { oneWay(near, far, farRequests) })
+	both.Wait()
+}
+
+// oneWay passes data, errors and requests on from one channel to another, and then its end: a channel is closed when
+// everything that came before has been passed on, the exit status above all.
+func oneWay(to, from ssh.Channel, requests <-chan *ssh.Request) {
+	var streams sync.WaitGroup
+	streams.Go(func() {
+		_, _ = io.Copy(to, from) // ends with the channel
+		_ = to.CloseWrite()
+	})
+	streams.Go(func() { _, _ = io.Copy(to.Stderr(), from.Stderr()) })
+	for request := range requests {
+		ok, err := to.SendRequest(request.Type, request.WantReply, request.Payload)
+		if request.WantReply {
+			_ = request.Reply(err == nil && ok, nil)
+		}
+	}
+	streams.Wait()
+	_ = to.Close()
+}
