@@ -89,7 +89,8 @@ type Table struct {
 type workspace struct {
 	Entry
 
-	grants map[*Grant]struct{}
+	grants  map[*Grant]struct{}
+	changed chan struct{} // closed when Entry changes
 }
 
 // New returns an empty table.
@@ -113,6 +114,17 @@ func (t *Table) Enter(userID int64, name string, port int) (*Grant, error) {
 	return g, nil
 }
 
+// Watch returns a workspace that a person may enter, running or not, and a channel that is closed when it changes.
+func (t *Table) Watch(userID int64, name string, port int) (Entry, <-chan struct{}, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	w, ok := t.byName[name]
+	if !ok || !t.may(w, userID, port) {
+		return Entry{}, nil, ErrUnknown
+	}
+	return w.Entry, w.changed, nil
+}
+
 // may decides. The owner may do everything.
 func (t *Table) may(w *workspace, userID int64, port int) bool {
 	if userID == 0 || t.blocked[userID] {
@@ -129,7 +141,7 @@ func (t *Table) Set(e Entry) {
 	defer t.mu.Unlock()
 	w, ok := t.byID[e.ID]
 	if !ok {
-		w = &workspace{grants: map[*Grant]struct{}{}}
+		w = &workspace{grants: map[*Grant]struct{}{}, changed: make(chan struct{})}
 		t.byID[e.ID] = w
 	}
 	if ok && w.Name != e.Name && t.byName[w.Name] == w {
@@ -138,6 +150,8 @@ func (t *Table) Set(e Entry) {
 	w.Entry = e
 	t.byName[e.Name] = w
 	t.check(w)
+	close(w.changed)
+	w.changed = make(chan struct{})
 }
 
 // Remove removes a workspace and ends its grants.
@@ -155,6 +169,7 @@ func (t *Table) Remove(id string) {
 	for g := range w.grants {
 		t.end(w, g, ErrStopped)
 	}
+	close(w.changed)
 }
 
 // SetBlocked blocks a person, or ends that. All grants of a person who is blocked end.

@@ -100,6 +100,27 @@ func TestStoppedWorkspaceIsKnownToThoseWhoMayEnter(t *testing.T) {
 	require.ErrorIs(t, err, ErrUnknown)
 }
 
+func TestChangesAreSeenByThoseWhoMayEnter(t *testing.T) {
+	table := table()
+	_, _, err := table.Watch(stranger, "hello", 80)
+	require.ErrorIs(t, err, ErrUnknown)
+	e, changed, err := table.Watch(owner, "hello", 80)
+	require.NoError(t, err)
+	require.Equal(t, "running", e.State)
+	select {
+	case <-changed:
+		t.Fatal("nothing has changed")
+	default:
+	}
+	table.Set(Entry{ID: "id", Name: "hello", OwnerID: owner, State: "stopping"})
+	<-changed
+	e, changed, err = table.Watch(owner, "hello", 80)
+	require.NoError(t, err)
+	require.Equal(t, "stopping", e.State)
+	table.Remove("id")
+	<-changed
+}
+
 func TestNameBelongsToTheNewestWorkspace(t *testing.T) {
 	table := table()
 	table.Set(Entry{ID: "second", Name: "hello", OwnerID: guest, Running: true})

@@ -16,16 +16,16 @@ const workspace = "https://3000--hello.ws.test"
 func TestPersonSignsInAndReturns(t *testing.T) {
 	f := newFixture(t)
 	b := f.browser()
-	response, body := b.signInAt(workspace + "/a/b?c=d")
+	response, body := b.SignInAt(workspace + "/a/b?c=d")
 	require.Equal(t, http.StatusOK, response.StatusCode, body)
 	require.Equal(t, "test-user2 at 3000--hello.ws.test/a/b?c=d cookies ", body)
 
 	// Another workspace needs no password, and has a cookie of its own.
-	_, body = b.get("https://80--other.ws.test/")
+	_, body = b.Get("https://80--other.ws.test/")
 	require.Equal(t, "test-user2 at 80--other.ws.test/ cookies ", body)
 	hosts := map[string]string{}
 	for _, host := range []string{"3000--hello", "80--other", "sign-in"} {
-		for _, cookie := range b.client.Jar.Cookies(&url.URL{Scheme: "https", Host: host + ".ws.test", Path: "/"}) {
+		for _, cookie := range b.Client.Jar.Cookies(&url.URL{Scheme: "https", Host: host + ".ws.test", Path: "/"}) {
 			require.Equal(t, sessionCookie, cookie.Name, "nothing else is left")
 			hosts[cookie.Value] = host
 		}
@@ -43,8 +43,8 @@ func TestPersonSignsInAndReturns(t *testing.T) {
 
 func TestCookiesHaveAllAttributes(t *testing.T) {
 	f := newFixture(t)
-	b := f.browser().withoutRedirects()
-	response, _ := b.get(workspace + "/")
+	b := f.browser().WithoutRedirects()
+	response, _ := b.Get(workspace + "/")
 	for _, step := range []string{"the workspace", "the sign-in host"} {
 		require.Equal(t, http.StatusSeeOther, response.StatusCode)
 		require.NotEmpty(t, response.Cookies(), step)
@@ -54,9 +54,9 @@ func TestCookiesHaveAllAttributes(t *testing.T) {
 			require.Empty(t, cookie.Domain, "host-only")
 			require.Equal(t, "/", cookie.Path)
 		}
-		response, _ = b.get(response.Header.Get("Location"))
+		response, _ = b.Get(response.Header.Get("Location"))
 	}
-	provider, err := url.Parse(f.provider.URL)
+	provider, err := url.Parse(f.issuer)
 	require.NoError(t, err)
 	require.Equal(t, provider.Host, response.Request.URL.Host)
 	query := response.Request.URL.Query()
@@ -68,37 +68,37 @@ func TestCookiesHaveAllAttributes(t *testing.T) {
 func TestSessionEndsByTimeAndBySignOut(t *testing.T) {
 	f := newFixture(t)
 	b := f.browser()
-	b.signInAt(workspace + "/")
+	b.SignInAt(workspace + "/")
 	f.pass(time.Hour)
-	response, _ := b.withoutRedirects().get(workspace + "/")
+	response, _ := b.WithoutRedirects().Get(workspace + "/")
 	require.Equal(t, http.StatusSeeOther, response.StatusCode)
 
 	b = f.browser()
-	b.signInAt(workspace + "/")
+	b.SignInAt(workspace + "/")
 	signOut := func(headers map[string]string) *http.Response {
 		request, err := http.NewRequest(http.MethodPost, "https://sign-in.ws.test/sign-out", nil)
 		require.NoError(t, err)
 		for name, value := range headers {
 			request.Header.Set(name, value)
 		}
-		response, _ := b.do(request)
+		response, _ := b.Do(request)
 		return response
 	}
 	require.Equal(t, http.StatusForbidden, signOut(map[string]string{"Origin": workspace}).StatusCode)
 	require.Equal(t, http.StatusForbidden, signOut(map[string]string{"Sec-Fetch-Site": "same-site"}).StatusCode)
-	_, body := b.get(workspace + "/")
+	_, body := b.Get(workspace + "/")
 	require.Contains(t, body, "test-user2 at", "a page of a workspace cannot sign people out")
-	_, body = b.get("https://sign-in.ws.test/")
+	_, body = b.Get("https://sign-in.ws.test/")
 	require.Contains(t, body, "Signed in as test-user2")
 	require.Equal(t, http.StatusOK, signOut(map[string]string{"Origin": "https://sign-in.ws.test"}).StatusCode)
-	response, _ = b.withoutRedirects().get(workspace + "/")
+	response, _ = b.WithoutRedirects().Get(workspace + "/")
 	require.Equal(t, http.StatusSeeOther, response.StatusCode, "on all hosts")
 }
 
 func TestUnknownPersonIsRefused(t *testing.T) {
 	f := newFixture(t)
 	delete(f.people.ids, "test-user2")
-	response, body := f.browser().signInAt(workspace + "/")
+	response, body := f.browser().SignInAt(workspace + "/")
 	require.Equal(t, http.StatusForbidden, response.StatusCode)
 	require.Contains(t, body, "Lockstep does not know test-user2")
 }
@@ -107,24 +107,24 @@ func TestUnknownPersonIsRefused(t *testing.T) {
 func TestNobodySignsAnotherPersonIn(t *testing.T) {
 	f := newFixture(t)
 	attacker, victim := f.browser(), f.browser()
-	attacker.signInAt("https://sign-in.ws.test/")
+	attacker.SignInAt("https://sign-in.ws.test/")
 
-	response, _ := attacker.withoutRedirects().get(workspace + "/")
-	response, _ = attacker.withoutRedirects().get(response.Header.Get("Location"))
+	response, _ := attacker.WithoutRedirects().Get(workspace + "/")
+	response, _ = attacker.WithoutRedirects().Get(response.Header.Get("Location"))
 	ticket := response.Header.Get("Location")
 	require.Contains(t, ticket, PathSession)
-	response, body := victim.get(ticket)
+	response, body := victim.Get(ticket)
 	require.Equal(t, http.StatusBadRequest, response.StatusCode)
 	require.Contains(t, body, "began in another browser")
 
-	victim.withoutRedirects().get(workspace + "/") // the victim has a number, but another one
-	response, _ = victim.get(ticket)
+	victim.WithoutRedirects().Get(workspace + "/") // the victim has a number, but another one
+	response, _ = victim.Get(ticket)
 	require.Equal(t, http.StatusBadRequest, response.StatusCode)
 	other := strings.Replace(ticket, "3000--hello", "3000--other", 1)
-	response, _ = attacker.get(other)
+	response, _ = attacker.Get(other)
 	require.Equal(t, http.StatusBadRequest, response.StatusCode, "the ticket of another host")
 	f.pass(ticketLifetime + time.Second)
-	response, _ = attacker.get(ticket)
+	response, _ = attacker.Get(ticket)
 	require.Equal(t, http.StatusBadRequest, response.StatusCode, "an old ticket")
 }
 
@@ -134,27 +134,27 @@ func TestCallbackNeedsTheBrowserThatBegan(t *testing.T) {
 	for _, query := range []string{
 		"", "state=x&code=y", "state=ABCDEFGH&code=y", "state=%0a%0dABCDEF", "error=access_denied",
 	} {
-		response, body := b.get("https://sign-in.ws.test/callback?" + query)
+		response, body := b.Get("https://sign-in.ws.test/callback?" + query)
 		require.Equal(t, http.StatusBadRequest, response.StatusCode, query)
 		require.Contains(t, body, "began in another browser")
 	}
-	response, _ := b.withoutRedirects().get("https://sign-in.ws.test/authorize")
+	response, _ := b.WithoutRedirects().Get("https://sign-in.ws.test/authorize")
 	provider, err := url.Parse(response.Header.Get("Location"))
 	require.NoError(t, err)
 	state := provider.Query().Get("state")
-	response, _ = f.browser().get("https://sign-in.ws.test/callback?code=y&state=" + state)
+	response, _ = f.browser().Get("https://sign-in.ws.test/callback?code=y&state=" + state)
 	require.Equal(t, http.StatusBadRequest, response.StatusCode, "another browser")
-	response, body := b.withoutRedirects().get(
+	response, body := b.WithoutRedirects().Get(
 		"https://sign-in.ws.test/callback?error=access_denied&error_description=%3Cscript%3E&state=" + state)
 	require.Equal(t, http.StatusForbidden, response.StatusCode)
 	require.Contains(t, body, "access_denied &lt;script&gt;")
-	response, _ = b.get("https://sign-in.ws.test/callback?code=y&state=" + state)
+	response, _ = b.Get("https://sign-in.ws.test/callback?code=y&state=" + state)
 	require.Equal(t, http.StatusBadRequest, response.StatusCode, "a flow ends once")
 
-	response, _ = b.withoutRedirects().get("https://sign-in.ws.test/authorize")
+	response, _ = b.WithoutRedirects().Get("https://sign-in.ws.test/authorize")
 	provider, err = url.Parse(response.Header.Get("Location"))
 	require.NoError(t, err)
-	response, body = b.get("https://sign-in.ws.test/callback?code=wrong&state=" + provider.Query().Get("state"))
+	response, body = b.Get("https://sign-in.ws.test/callback?code=wrong&state=" + provider.Query().Get("state"))
 	require.Equal(t, http.StatusBadGateway, response.StatusCode)
 	require.Contains(t, body, "answer is not valid")
 	require.NotContains(t, body, "wrong")
@@ -163,16 +163,16 @@ func TestCallbackNeedsTheBrowserThatBegan(t *testing.T) {
 func TestNoOpenRedirection(t *testing.T) {
 	f := newFixture(t)
 	b := f.browser()
-	b.signInAt("https://sign-in.ws.test/")
+	b.SignInAt("https://sign-in.ws.test/")
 	for _, host := range []string{
 		"evil.org", "3000--hello.ws.test.evil.org", "3000--hello.ws.test:99", "evil.org/3000--hello.ws.test",
 		"sign-in.ws.test", "user@3000--hello.ws.test",
 	} {
-		response, _ := b.withoutRedirects().get("https://sign-in.ws.test/authorize?number=x&host=" + url.QueryEscape(host))
+		response, _ := b.WithoutRedirects().Get("https://sign-in.ws.test/authorize?number=x&host=" + url.QueryEscape(host))
 		require.Equal(t, http.StatusBadRequest, response.StatusCode, host)
 	}
 	// The path that people return to stays on the host.
-	_, body := b.get(workspace + "//evil.org/x")
+	_, body := b.Get(workspace + "//evil.org/x")
 	require.Equal(t, "test-user2 at 3000--hello.ws.test//evil.org/x cookies ", body)
 }
 
@@ -186,7 +186,7 @@ func TestOnlyNavigationsBegin(t *testing.T) {
 		request, err := http.NewRequest(http.MethodGet, workspace+"/", nil)
 		require.NoError(t, err)
 		change(request)
-		response, _ := f.browser().do(request)
+		response, _ := f.browser().Do(request)
 		require.Equal(t, http.StatusUnauthorized, response.StatusCode, name)
 		require.Empty(t, response.Cookies())
 	}

@@ -33,10 +33,11 @@ func (c *client) serve(
 		return
 	}
 	defer grant.Close()
-	agent, agentChannels, agentRequests, err := c.server.Workspaces.Connect(ctx, grant.Entry, c.person)
+	agent, err := c.server.Workspaces.Connect(ctx, grant.Entry, c.person)
 	if err != nil {
 		c.server.Logger.WarnContext(ctx, "a workspace did not answer", logkey.Error(err))
-		c.withoutWorkspace(ctx, fmt.Sprintf("the workspace %s does not answer: try again in a moment", name), channels, requests)
+		text := fmt.Sprintf("the workspace %s does not answer: try again in a moment", name)
+		c.withoutWorkspace(ctx, text, channels, requests)
 		return
 	}
 	ended := make(chan struct{})
@@ -51,9 +52,9 @@ func (c *client) serve(
 		_ = c.conn.Close()
 		_ = agent.Close()
 	})
-	c.running.Go(func() { forwardRequests(c.conn, agentRequests) })
+	c.running.Go(func() { forwardRequests(c.conn, agent.Requests) })
 	c.running.Go(func() { forwardRequests(agent, requests) })
-	c.running.Go(func() { c.forwardChannels(ctx, c.conn, agentChannels, nil) })
+	c.running.Go(func() { c.forwardChannels(ctx, c.conn, agent.Channels, nil) })
 	c.running.Go(func() { // the agent has left
 		_ = agent.Wait()
 		_ = c.conn.Close()

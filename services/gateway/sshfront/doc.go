@@ -5,8 +5,8 @@
 // People authenticate with a registered public key, or with an access token as password. Each server has limits before
 // anybody has authenticated: connections, the time of the handshake, and attempts.
 //
-// ProxyJump works, too: a connection to port 22 of a workspace's name (ssh -J <gateway> <workspace>) is answered by this
-// server itself, with the same host key, and authenticates again.
+// ProxyJump works, too: a connection to port 22 of a workspace's name (ssh -J <gateway> <workspace>) is answered by
+// this server itself, with the same host key, and authenticates again.
 //
 // A connection ends when the right to it ends, such as when the workspace stops or is no longer shared.
 package sshfront

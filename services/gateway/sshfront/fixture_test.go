@@ -103,25 +103,24 @@ func (f *fixture) Enter(userID int64, name string, port int) (*access.Grant, err
 	return f.table.Enter(userID, name, port)
 }
 
-func (f *fixture) Connect(
-	ctx context.Context, w access.Entry, p Person,
-) (ssh.Conn, <-chan ssh.NewChannel, <-chan *ssh.Request, error) {
+func (f *fixture) Connect(ctx context.Context, w access.Entry, p Person) (Connection, error) {
 	f.mu.Lock()
 	address, hostKey := f.agents[w.ID], f.keys[w.ID]
 	f.mu.Unlock()
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "tcp", address)
 	if err != nil {
-		return nil, nil, nil, err
+		return Connection{}, err
 	}
 	signer, err := f.authority.Sign(w.ID, p.Login,
 		authority.Rights{Terminal: true, PortForwarding: true, AgentForwarding: true}, time.Now())
 	if err != nil {
-		return nil, nil, nil, err
+		return Connection{}, err
 	}
-	return ssh.NewClientConn(conn, address, &ssh.ClientConfig{
+	connection, channels, requests, err := ssh.NewClientConn(conn, address, &ssh.ClientConfig{
 		User: w.ID, Auth: []ssh.AuthMethod{ssh.PublicKeys(signer)}, HostKeyCallback: ssh.FixedHostKey(hostKey),
 	})
+	return Connection{connection, channels, requests}, err
 }
 
 func (f *fixture) ByKey(_ context.Context, key ssh.PublicKey) (Person, error) {

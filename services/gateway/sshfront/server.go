@@ -43,7 +43,15 @@ type Workspaces interface {
 	// Enter is access.Table.Enter.
 	Enter(userID int64, name string, port int) (*access.Grant, error)
 	// Connect opens an SSH connection to the agent of a workspace, with the rights of the person.
-	Connect(ctx context.Context, workspace access.Entry, person Person) (ssh.Conn, <-chan ssh.NewChannel, <-chan *ssh.Request, error)
+	Connect(ctx context.Context, workspace access.Entry, person Person) (Connection, error)
+}
+
+// Connection is an SSH connection to an agent.
+type Connection struct {
+	ssh.Conn
+
+	Channels <-chan ssh.NewChannel
+	Requests <-chan *ssh.Request
 }
 
 // Options of a server. All are required.
@@ -189,7 +197,7 @@ func (s *Server) config(ctx context.Context, from net.Addr) *ssh.ServerConfig {
 			// Clients offer every key that they have: one that is unknown is no attack.
 			person, err := s.People.ByKey(ctx, key)
 			if err != nil {
-				return nil, err //nolint:wrapcheck // for the log only
+				return nil, err
 			}
 			return permissions(person), nil
 		},
@@ -200,7 +208,7 @@ func (s *Server) config(ctx context.Context, from net.Addr) *ssh.ServerConfig {
 			person, err := s.People.ByToken(ctx, string(password))
 			if err != nil {
 				s.failures.add(from)
-				return nil, err //nolint:wrapcheck // for the log only
+				return nil, err
 			}
 			return permissions(person), nil
 		},
