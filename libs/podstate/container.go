@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"lockstep.internal/libs/workspaceagent"
 	"lockstep.internal/schemas/gen/events"
 )
 
@@ -41,6 +42,9 @@ const (
 func ofContainers(p Pod) *Failure {
 	for i := range p.Containers {
 		c := &p.Containers[i]
+		if f := ofClone(c); f != nil {
+			return f
+		}
 		if c.State == events.ContainerStatusWaiting {
 			if f := ofWaiting(c); f != nil {
 				return f
@@ -50,6 +54,19 @@ func ofContainers(p Pod) *Failure {
 		}
 	}
 	return nil
+}
+
+// ofClone returns the failure of the init container that clones the projects of a workspace, from its first exit on:
+// its message is for people, and the next attempt fails as well until somebody acts.
+func ofClone(c *events.ContainerState) *Failure {
+	if !c.Init || c.Name != workspaceagent.CloneContainer || c.Ready || c.ExitCode == 0 {
+		return nil
+	}
+	message := c.LastMessage
+	if message == "" {
+		message = exit(c.ExitCode)
+	}
+	return &Failure{Reason: CloneFailed, Message: "projects were not cloned: " + Detail(message)}
 }
 
 // isLoop reports whether a container that does not wait keeps exiting: it was restarted more than once, and neither its

@@ -11,6 +11,8 @@ import (
 const (
 	// Unschedulable: no node can take the pod.
 	Unschedulable = "Unschedulable"
+	// CloneFailed: a repository of the workspace cannot be cloned.
+	CloneFailed = "CloneFailed"
 	// QuotaExceeded: a quota does not allow the pod.
 	QuotaExceeded = "QuotaExceeded"
 

@@ -48,6 +48,40 @@ func TestExplainNamesWhatThePodWaitsFor(t *testing.T) {
 				Reason: "CrashLoopBackOff", Message: "container main keeps exiting: its command failed with exit code 1",
 			},
 		},
+		"projects that cannot be cloned": {
+			podstate.Pod{Containers: []events.ContainerState{{
+				Name: "lockstep-clone", Init: true, State: events.ContainerStatusTerminated, ExitCode: 1,
+				LastMessage: "clone shop: the repository asks for credentials\n",
+			}}},
+			&podstate.Failure{
+				Reason: "CloneFailed", Message: "projects were not cloned: clone shop: the repository asks for credentials",
+			},
+		},
+		"projects that are cloned once more": {
+			podstate.Pod{Containers: []events.ContainerState{{
+				Name: "lockstep-clone", Init: true, State: events.ContainerStatusRunning, ExitCode: 1, RestartCount: 1, LastMessage: "no",
+			}}},
+			&podstate.Failure{Reason: "CloneFailed", Message: "projects were not cloned: no"},
+		},
+		"a clone without a message": {
+			podstate.Pod{Containers: []events.ContainerState{{
+				Name: "lockstep-clone", Init: true, State: events.ContainerStatusWaiting, Reason: "CrashLoopBackOff", ExitCode: 137,
+			}}},
+			&podstate.Failure{
+				Reason: "CloneFailed", Message: "projects were not cloned: it was killed (exit code 137, OOMKilled in most " +
+					"cases): give it more memory",
+			},
+		},
+		"projects that were cloned in the end": {
+			podstate.Pod{Containers: []events.ContainerState{{
+				Name: "lockstep-clone", Init: true, Ready: true, State: events.ContainerStatusTerminated, RestartCount: 1,
+			}}}, nil,
+		},
+		"a container of people with that name": {
+			podstate.Pod{Containers: []events.ContainerState{{
+				Name: "lockstep-clone", State: events.ContainerStatusRunning, ExitCode: 1,
+			}}}, nil,
+		},
 		"restarted once": {
 			podstate.Pod{Containers: []events.ContainerState{
 				{Name: "main", State: events.ContainerStatusRunning, RestartCount: 1, ExitCode: 1},

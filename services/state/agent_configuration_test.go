@@ -56,6 +56,8 @@ func TestOperatorsConfigureAgents(t *testing.T) {
 		MaxCpu:            new(""),
 		MaxMemory:         new(""),
 		MaxVolumeSize:     new(""),
+		AgentImage:        new(""),
+		SshAuthorities:    &statev1.StringList{},
 	}
 	equal := func(want, got proto.Message) {
 		t.Helper()

@@ -83,6 +83,8 @@ type WorkspaceConfig struct {
 	NamespacePrefix string `yaml:"namespace_prefix" help:"prefix of the namespaces of new workspaces; agents get it when they are registered, and refuse other namespaces"`
 	Image           string `yaml:"image" help:"image of the default template, created at the first start"`
 
+	AgentImage       string        `yaml:"agent_image" help:"image of the workspace agent, which clones projects and serves SSH in every workspace; empty = workspaces have no agent"`
+	SSHAuthorities   []string      `yaml:"ssh_authorities" help:"public keys that sign the certificates of SSH connections to workspaces, such as ssh-ed25519 AAAA…"`
 	IngressPeers     []string      `yaml:"ingress_peers" help:"pods that may connect to workspaces: NAMESPACE:LABEL=VALUE, with further labels after further colons; {agent_id} stands for the id of the workspace's agent"`
 	DNSPeers         []string      `yaml:"dns_peers" help:"pods that answer DNS queries of workspaces, written as ingress_peers"`
 	PrivateRanges    []string      `yaml:"private_ranges" help:"networks that workspaces may not reach, such as 10.0.0.0/8, unless their agent has others"`
@@ -130,6 +132,8 @@ func (c WorkspaceConfig) Manifests() agent.Manifests { return c.settings().Confi
 // settings returns the settings of the cell, which agents override.
 func (c WorkspaceConfig) settings() agent.Settings {
 	return agent.Settings{
+		AgentImage:        &c.AgentImage,
+		SSHAuthorities:    list(c.SSHAuthorities),
 		IngressPeers:      list(c.IngressPeers),
 		DNSPeers:          list(c.DNSPeers),
 		PrivateRanges:     list(c.PrivateRanges),

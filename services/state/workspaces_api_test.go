@@ -9,6 +9,7 @@ import (
 
 	"connectrpc.com/connect"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
 
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/libs/topology"
@@ -120,6 +121,51 @@ func TestWorkspaceFromADevfile(t *testing.T) {
 		require.Equal(t, test.code, fault.CodeOf(err), "%s: %v", name, err)
 		require.ErrorContains(t, err, test.want, name)
 	}
+}
+
+// Projects are cloned by the workspace agent, so they need its image.
+func TestProjectsNeedAWorkspaceAgent(t *testing.T) {
+	t.Parallel()
+	b := newFixture(t)
+	b.start(t)
+	admin := b.as(t, b.admin)
+	project, registered := admin.project()
+	cloned := &statev1.ClonedProject{
+		Name: "shop", Url: "https://git.example/shop.git", Revision: "main", Folder: "src/shop", Depth: 1,
+		Remotes: map[string]string{"fork": "git@git.example:ada/shop.git"},
+	}
+	create := func(name string, projects ...*statev1.ClonedProject) (*statev1.WorkspaceSpec, error) {
+		created, err := admin.workspaces.CreateWorkspace(t.Context(), connect.NewRequest(&statev1.CreateWorkspaceRequest{
+			Name: name, ProjectId: project, Devfile: aDevfile, Overrides: &statev1.WorkspaceOverrides{Projects: projects},
+		}))
+		if err != nil {
+			return nil, err
+		}
+		return created.Msg.GetWorkspace().GetSpec(), nil
+	}
+	_, err := create("with", cloned)
+	require.Equal(t, errcode.FailedPrecondition, fault.CodeOf(err), "%v", err)
+	require.ErrorContains(t, err, "set agent_image")
+	_, err = create("without")
+	require.NoError(t, err)
+	update := &statev1.UpdateWorkspaceRequest{
+		Workspace: byName("without"), Overrides: &statev1.WorkspaceOverrides{Projects: []*statev1.ClonedProject{cloned}},
+	}
+	_, err = admin.workspaces.UpdateWorkspace(t.Context(), connect.NewRequest(update))
+	require.ErrorContains(t, err, "set agent_image")
+
+	call(t, admin.agents.ConfigureAgent, &statev1.ConfigureAgentRequest{
+		Id:            registered.GetAgent().GetId(),
+		Configuration: &statev1.AgentConfiguration{AgentImage: new("registry.example/workspace-agent:1")},
+	})
+	spec, err := create("with", cloned)
+	require.NoError(t, err)
+	require.Len(t, spec.GetProjects(), 1)
+	require.True(t, proto.Equal(cloned, spec.GetProjects()[0]), "%v", spec)
+	updated := call(t, admin.workspaces.UpdateWorkspace, update).GetWorkspace().GetSpec()
+	require.True(t, proto.Equal(cloned, updated.GetProjects()[0]), "%v", updated)
+	_, err = create("twice", cloned, cloned)
+	require.ErrorContains(t, err, `its folder "src/shop" is that of another project`)
 }
 
 func TestUpdateRefusesMoreSecretsThanASecretHolds(t *testing.T) {

@@ -39,6 +39,7 @@ func TestConfigureSendsOnlyGivenSettings(t *testing.T) {
 				"--max-cpu", "4", "--max-memory", "5Gi", "--max-volume-size", "6Gi", "--storage-class", "fast",
 				"--ingress-peers", "monitoring,lockstep-agent-{agent_id}:a=b", "--dns-peers", "dns:c=d",
 				"--private-ranges", "10.0.0.0/8", "--egress-allowed", "10.1.0.0/16,10.2.0.0/16",
+				"--agent-image", "agent:1", "--ssh-authorities", "ssh-ed25519 AAAA",
 			},
 			&statev1.AgentConfiguration{
 				FullResyncInterval:    durationpb.New(time.Hour),
@@ -61,6 +62,7 @@ func TestConfigureSendsOnlyGivenSettings(t *testing.T) {
 				DnsPeers:      &statev1.StringList{Values: []string{"dns:c=d"}},
 				PrivateRanges: &statev1.StringList{Values: []string{"10.0.0.0/8"}},
 				EgressAllowed: &statev1.StringList{Values: []string{"10.1.0.0/16", "10.2.0.0/16"}},
+				AgentImage:    new("agent:1"), SshAuthorities: &statev1.StringList{Values: []string{"ssh-ed25519 AAAA"}},
 			},
 		},
 		"nothing is allowed": {

@@ -27,6 +27,7 @@ func (f *workspaceFlags) add(c *cobra.Command) {
 		{"max-cpu", "maximum CPU of a workspace; empty = unlimited"},
 		{"max-memory", "maximum memory of a workspace; empty = unlimited"},
 		{"max-volume-size", "maximum volume size of a workspace; empty = unlimited"},
+		{"agent-image", "image of the workspace agent, which clones projects and serves SSH; replaces the pods; empty = none"},
 		{"storage-class", "StorageClass of the volumes of new workspaces; empty = the cluster's default"},
 	} {
 		f.texts[text.flag] = c.Flags().String(text.flag, "", text.help)
@@ -39,6 +40,8 @@ func (f *workspaceFlags) add(c *cobra.Command) {
 		{"private-ranges", "networks that workspaces may not reach: 10.0.0.0/8,…; " +
 			"replaces the private, shared, link-local and loopback ranges; empty = none"},
 		{"egress-allowed", "exceptions from the private ranges: 10.1.2.0/24,…; replaces all; empty = none"},
+		{"ssh-authorities", "public keys of gateways, which sign the certificates of SSH connections to workspaces: " +
+			"'ssh-ed25519 AAAA…',…; replaces all; empty = none"},
 	} {
 		f.lists[list.flag] = c.Flags().StringSlice(list.flag, nil, list.help)
 	}
@@ -52,7 +55,7 @@ func (f *workspaceFlags) change(c *cobra.Command, out *statev1.AgentConfiguratio
 		"default-cpu": &out.DefaultCpu, "default-memory": &out.DefaultMemory,
 		"default-volume-size": &out.DefaultVolumeSize,
 		"max-cpu":             &out.MaxCpu, "max-memory": &out.MaxMemory, "max-volume-size": &out.MaxVolumeSize,
-		"storage-class": &out.StorageClass,
+		"storage-class": &out.StorageClass, "agent-image": &out.AgentImage,
 	} {
 		if c.Flags().Changed(flag) {
 			*to, given = f.texts[flag], true
@@ -61,6 +64,7 @@ func (f *workspaceFlags) change(c *cobra.Command, out *statev1.AgentConfiguratio
 	for flag, to := range map[string]**statev1.StringList{
 		"ingress-peers": &out.IngressPeers, "dns-peers": &out.DnsPeers,
 		"private-ranges": &out.PrivateRanges, "egress-allowed": &out.EgressAllowed,
+		"ssh-authorities": &out.SshAuthorities,
 	} {
 		if c.Flags().Changed(flag) {
 			*to, given = &statev1.StringList{Values: *f.lists[flag]}, true
@@ -93,5 +97,7 @@ func workspaceSettings(c *statev1.AgentConfiguration) [][]string {
 		{"dns peers", list(c.GetDnsPeers())},
 		{"private ranges", list(c.GetPrivateRanges())},
 		{"egress allowed", list(c.GetEgressAllowed())},
+		{"agent image", cmp.Or(c.GetAgentImage(), "none")},
+		{"ssh authorities", list(c.GetSshAuthorities())},
 	}
 }

@@ -636,6 +636,8 @@ func (v *ContainerState) decode(r *reader) {
 		case "last_finished_at":
 			v.LastFinishedAt = new(time.Time)
 			*v.LastFinishedAt = r.time()
+		case "last_message":
+			v.LastMessage = r.text(textRule{})
 		case "last_started_at":
 			v.LastStartedAt = new(time.Time)
 			*v.LastStartedAt = r.time()

@@ -525,6 +525,9 @@ type ContainerState struct {
 	// When it ended, in the terminated state or the last one.
 	LastFinishedAt *time.Time `json:"last_finished_at,omitempty"`
 
+	// Message of the terminated state, or of the last one: what the container wrote before it ended.
+	LastMessage string `json:"last_message,omitempty"`
+
 	// When it was started, in the terminated state or the last one.
 	LastStartedAt *time.Time `json:"last_started_at,omitempty"`
 

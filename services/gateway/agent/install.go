@@ -5,10 +5,9 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-)
 
-// Name of the program, also where it is installed.
-const Name = "workspace-agent"
+	"lockstep.internal/libs/workspaceagent"
+)
 
 // Install copies the program at the path executable into a folder. A program that is there is replaced at once, so that
 // nobody can start half of it.
@@ -18,7 +17,7 @@ func Install(executable, folder string) (installed string, err error) {
 		return "", fmt.Errorf("install: %w", err)
 	}
 	defer source.Close() //nolint:errcheck // it was only read
-	target, err := os.CreateTemp(folder, "."+Name+"-*")
+	target, err := os.CreateTemp(folder, "."+workspaceagent.Program+"-*")
 	if err != nil {
 		return "", fmt.Errorf("install into %s: %w", folder, err)
 	}
@@ -38,7 +37,7 @@ func Install(executable, folder string) (installed string, err error) {
 	if err := target.Close(); err != nil {
 		return "", fmt.Errorf("install into %s: %w", folder, err)
 	}
-	installed = filepath.Join(folder, Name)
+	installed = filepath.Join(folder, workspaceagent.Program)
 	if err := os.Rename(target.Name(), installed); err != nil {
 		return "", fmt.Errorf("install into %s: %w", folder, err)
 	}

@@ -10,20 +10,25 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"strconv"
 	"strings"
 	"syscall"
 
 	"lockstep.internal/libs/logkey"
+	"lockstep.internal/libs/workspaceagent"
 	"lockstep.internal/services/gateway/agent/clone"
 )
 
-const usage = `Usage:
+// listen is the address of the SSH server, unless the environment has another.
+var listen = ":" + strconv.Itoa(workspaceagent.Port)
+
+var usage = `Usage:
   workspace-agent install DIR          copy this program to DIR
   workspace-agent clone                clone the projects of the workspace
   workspace-agent run [-- COMMAND …]   serve SSH beside COMMAND
 
-The configuration is ` + ConfigFile + `, or the file that ` + ConfigVariable + ` names.
-SSH is served at ` + Listen + `, or at the address in ` + ListenVariable + `.
+The configuration is ` + workspaceagent.ConfigFile + `, or the file that ` + workspaceagent.ConfigVariable + ` names.
+SSH is served at ` + listen + `, or at the address in ` + workspaceagent.ListenVariable + `.
 `
 
 // Exit statuses of the program.
@@ -37,7 +42,7 @@ const (
 func Program(arguments []string, stdout, stderr io.Writer, terminationLog string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	configFile := cmp.Or(os.Getenv(ConfigVariable), ConfigFile)
+	configFile := cmp.Or(os.Getenv(workspaceagent.ConfigVariable), workspaceagent.ConfigFile)
 	logger := slog.New(slog.NewJSONHandler(stderr, nil))
 	var err error
 	switch name, rest := split(arguments); {
@@ -55,7 +60,7 @@ func Program(arguments []string, stdout, stderr io.Writer, terminationLog string
 		}
 		err = initErr
 		if err == nil {
-			err = Run(ctx, configFile, cmp.Or(os.Getenv(ListenVariable), Listen), rest[min(1, len(rest)):], logger)
+			err = Run(ctx, configFile, cmp.Or(os.Getenv(workspaceagent.ListenVariable), listen), rest[min(1, len(rest)):], logger)
 		}
 	default:
 		_, _ = io.WriteString(stderr, usage) // fails only without stderr
@@ -68,7 +73,7 @@ func Program(arguments []string, stdout, stderr io.Writer, terminationLog string
 	case errors.As(err, &exit) && exit.ExitCode() > 0:
 		return exit.ExitCode()
 	default:
-		_, _ = fmt.Fprintf(stderr, "%s: %v\n", Name, err) // fails only without stderr
+		_, _ = fmt.Fprintf(stderr, "%s: %v\n", workspaceagent.Program, err) // fails only without stderr
 		return statusFailed
 	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"lockstep.internal/libs/workspaceagent"
 	"lockstep.internal/tools/testkit/leaktest"
 )
 
@@ -23,9 +24,9 @@ func TestMain(m *testing.M) { leaktest.Main(m) }
 const authority = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ8Zi0a9m4Qf0ZzqZ9Q6mHq7c5n2Wl0hYb1mE1n8Q9bP gateway"
 
 // configure writes the configuration of a workspace and returns it.
-func configure(t *testing.T, change func(*Config)) Config {
+func configure(t *testing.T, change func(*workspaceagent.Config)) workspaceagent.Config {
 	home := t.TempDir()
-	c := Config{Workspace: "id-of-hello", Authorities: []string{authority}, Home: home}
+	c := workspaceagent.Config{Workspace: "id-of-hello", Authorities: []string{authority}, Home: home}
 	if change != nil {
 		change(&c)
 	}
@@ -33,19 +34,19 @@ func configure(t *testing.T, change func(*Config)) Config {
 	require.NoError(t, err)
 	path := filepath.Join(t.TempDir(), "workspace.json")
 	require.NoError(t, os.WriteFile(path, data, 0o600))
-	t.Setenv(ConfigVariable, path)
+	t.Setenv(workspaceagent.ConfigVariable, path)
 	return c
 }
 
 func TestConfigurationIsChecked(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "workspace.json")
 	for content, want := range map[string][]string{
-		`{}`: {"workspace is empty", `home "" is not an absolute path`, "authorities are empty"},
+		`{}`: {"workspace is empty", `home "" is not an absolute path`},
 		`{"authorities":["ssh-rsa !"],"workspace":"w","home":"/w"}`: {"authorities[0] is not a public key"},
 		`{"projects":[{"name":"x","url":"/etc"}]}`:                  {"projects[0]", "want https, http or ssh"},
 		`{"post_start":[{"name":"x","folder":"../x"}]}`:             {"line is empty", `folder "../x" is not below home`},
-		`{"workspace":1}`: {"is not valid"},
-		`x`:               {"is not valid"},
+		`{"workspace":1}`: {"not valid"},
+		`x`:               {"not valid"},
 	} {
 		require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
 		_, err := LoadConfig(path)
@@ -57,7 +58,7 @@ func TestConfigurationIsChecked(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, []byte(valid), 0o600))
 	_, err := LoadConfig(path)
 	require.NoError(t, err)
-	require.NoError(t, os.Truncate(path, maxConfig+1))
+	require.NoError(t, os.Truncate(path, workspaceagent.MaxConfig+1))
 	_, err = LoadConfig(path)
 	require.ErrorContains(t, err, "at most 1048576 are allowed")
 	_, err = LoadConfig(path + "-missing")
@@ -96,7 +97,7 @@ func TestFailedCloneIsReportedToKubernetesAndOthersAreCloned(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
 	defer server.Close()
 	log := filepath.Join(t.TempDir(), "termination-log")
-	run := func(change func(*Config)) int {
+	run := func(change func(*workspaceagent.Config)) int {
 		configure(t, change)
 		var stdout, stderr bytes.Buffer
 		return Program([]string{"clone"}, &stdout, &stderr, log)
@@ -104,7 +105,7 @@ func TestFailedCloneIsReportedToKubernetesAndOthersAreCloned(t *testing.T) {
 	require.Zero(t, run(nil), "no projects")
 	require.NoFileExists(t, log)
 	config := `[{"name":"one","url":"` + server.URL + `/one.git"},{"name":"two","url":"` + server.URL + `/two.git"}]`
-	require.Equal(t, statusFailed, run(func(c *Config) {
+	require.Equal(t, statusFailed, run(func(c *workspaceagent.Config) {
 		require.NoError(t, json.Unmarshal([]byte(config), &c.Projects))
 	}))
 	reason, err := os.ReadFile(log)
@@ -114,13 +115,13 @@ func TestFailedCloneIsReportedToKubernetesAndOthersAreCloned(t *testing.T) {
 }
 
 func TestAgentEndsWithTheCommandOfTheContainer(t *testing.T) {
-	c := configure(t, func(c *Config) {
-		c.PostStart = []Command{
+	c := configure(t, func(c *workspaceagent.Config) {
+		c.PostStart = []workspaceagent.Command{
 			{Name: "fails", Line: "exit 1"},
 			{Name: "writes", Line: `echo "$HOME $GREETING" > started`, Env: []string{"GREETING=hello"}},
 		}
 	})
-	path := os.Getenv(ConfigVariable)
+	path := os.Getenv(workspaceagent.ConfigVariable)
 	logger := slog.New(slog.DiscardHandler)
 	// The command waits for the last one of postStart.
 	wait := `while [ ! -s "` + c.Home + `/started" ]; do sleep 0.05; done; exit 5`
@@ -131,7 +132,7 @@ func TestAgentEndsWithTheCommandOfTheContainer(t *testing.T) {
 	started, err := os.ReadFile(filepath.Join(c.Home, "started"))
 	require.NoError(t, err)
 	require.Equal(t, c.Home+" hello\n", string(started))
-	require.FileExists(t, filepath.Join(c.StateFolder(), "ssh_host_ed25519_key"))
+	require.FileExists(t, filepath.Join(c.Home, workspaceagent.StateFolder, "ssh_host_ed25519_key"))
 }
 
 func TestCommandOfTheContainerGetsSIGTERM(t *testing.T) {
@@ -140,7 +141,7 @@ func TestCommandOfTheContainerGetsSIGTERM(t *testing.T) {
 	ended := make(chan error, 1)
 	line := `cd "` + c.Home + `"; trap 'echo ended > ended; exit 0' TERM; touch ready; while :; do sleep 0.05; done`
 	go func() {
-		ended <- Run(ctx, os.Getenv(ConfigVariable), "127.0.0.1:0", []string{"sh", "-c", line}, slog.New(slog.DiscardHandler))
+		ended <- Run(ctx, os.Getenv(workspaceagent.ConfigVariable), "127.0.0.1:0", []string{"sh", "-c", line}, slog.New(slog.DiscardHandler))
 	}()
 	require.Eventually(t, func() bool {
 		_, err := os.Stat(filepath.Join(c.Home, "ready"))
@@ -155,7 +156,7 @@ func TestAgentWithoutCommandRunsUntilItIsEnded(t *testing.T) {
 	configure(t, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	require.NoError(t, Run(ctx, os.Getenv(ConfigVariable), "127.0.0.1:0", nil, slog.New(slog.DiscardHandler)))
+	require.NoError(t, Run(ctx, os.Getenv(workspaceagent.ConfigVariable), "127.0.0.1:0", nil, slog.New(slog.DiscardHandler)))
 }
 
 // TestFirstProcessOfAContainer runs the program as the first process of a namespace, as in a container.
@@ -163,12 +164,12 @@ func TestFirstProcessOfAContainer(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("not shown: only root may create a process namespace here")
 	}
-	program := filepath.Join(t.TempDir(), Name)
+	program := filepath.Join(t.TempDir(), workspaceagent.Program)
 	build := exec.Command("go", "build", "-o", program, "lockstep.internal/services/gateway/cmd/workspace-agent")
 	output, err := build.CombinedOutput()
 	require.NoError(t, err, "%s", output)
 	configure(t, nil)
-	t.Setenv(ListenVariable, "127.0.0.1:0")
+	t.Setenv(workspaceagent.ListenVariable, "127.0.0.1:0")
 	// An orphan ends while the command runs: somebody must collect it, or it stays a zombie.
 	line := `(sh -c 'sleep 0.1 & exec true'); sleep 0.5; ps -eo stat= | grep -c '^Z'; exit 6`
 	command := exec.CommandContext(t.Context(), "unshare", "--pid", "--fork", "--mount-proc",

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"lockstep.internal/libs/logkey"
+	"lockstep.internal/libs/workspaceagent"
 	"lockstep.internal/services/gateway/agent/sshserver"
 )
 
@@ -29,7 +30,8 @@ func Run(ctx context.Context, configFile, address string, command []string, logg
 	if err != nil {
 		return err
 	}
-	hostKey, err := sshserver.HostKey(config.StateFolder())
+	stateFolder := filepath.Join(config.Home, workspaceagent.StateFolder)
+	hostKey, err := sshserver.HostKey(stateFolder)
 	if err != nil {
 		return err
 	}
@@ -40,14 +42,14 @@ func Run(ctx context.Context, configFile, address string, command []string, logg
 	}
 	environ := environ(os.Environ(), config)
 	server := sshserver.New(sshserver.Options{
-		Workspace: config.Workspace, HostKey: hostKey, Home: config.Home, StateFolder: config.StateFolder(),
+		Workspace: config.Workspace, HostKey: hostKey, Home: config.Home, StateFolder: stateFolder,
 		Environ: environ, Logger: logger,
 		Authorities: func() ([]ssh.PublicKey, error) {
 			current, err := LoadConfig(configFile)
 			if err != nil {
 				return nil, err
 			}
-			return current.AuthorityKeys()
+			return authorityKeys(current)
 		},
 	})
 	logger.InfoContext(ctx, "serving SSH", logkey.Address, listener.Addr().String())
@@ -71,10 +73,11 @@ func Run(ctx context.Context, configFile, address string, command []string, logg
 }
 
 // environ returns the environment of the container with a home folder that exists.
-func environ(container []string, c Config) []string {
+func environ(container []string, c workspaceagent.Config) []string {
 	env := []string{}
 	for _, variable := range container {
-		if name, _, _ := strings.Cut(variable, "="); name != "HOME" && name != ConfigVariable && name != ListenVariable {
+		if name, _, _ := strings.Cut(variable, "="); name != "HOME" && name != workspaceagent.ConfigVariable &&
+			name != workspaceagent.ListenVariable {
 			env = append(env, variable)
 		}
 	}
@@ -96,7 +99,7 @@ func runCommand(ctx context.Context, command, environ []string) error {
 
 // postStart runs the commands of the workspace, one after the other. One that fails does not stop the others: people
 // must be able to enter and mend it.
-func postStart(ctx context.Context, config Config, environ []string, logger *slog.Logger) {
+func postStart(ctx context.Context, config workspaceagent.Config, environ []string, logger *slog.Logger) {
 	if len(config.PostStart) == 0 {
 		return
 	}

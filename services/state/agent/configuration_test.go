@@ -49,8 +49,12 @@ func allSettings() agent.Settings {
 		MaxCPU:              new("4"),
 		MaxMemory:           new("5Gi"),
 		MaxVolumeSize:       new("6Gi"),
+		AgentImage:          new("registry.example/workspace-agent:1"),
+		SSHAuthorities:      &[]string{authority},
 	}
 }
+
+const authority = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIFbVu5ut76D36vYtaiIGYjo3BSiuzKRoqXwTUVwXm+V0"
 
 func TestAgentWithoutSettingsHasTheDefaults(t *testing.T) {
 	t.Parallel()
@@ -87,6 +91,7 @@ func TestEverySettingTakesEffect(t *testing.T) {
 		Manifests: agent.Manifests{
 			IngressPeers: []string{"monitoring:app=prometheus"}, DNSPeers: []string{"dns"},
 			EgressAllowed: []string{"10.1.0.0/16"}, ProgressDeadline: time.Minute, ResourceQuota: true,
+			AgentImage: "registry.example/workspace-agent:1", SSHAuthorities: []string{authority},
 		},
 		StorageClass: "fast",
 		Defaults:     workspace.Sizes{CPU: "1", Memory: "2Gi", VolumeSize: "3Gi"},

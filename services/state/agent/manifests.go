@@ -9,9 +9,11 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/crypto/ssh"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"lockstep.internal/services/state/invalid"
+	"lockstep.internal/services/state/workspace"
 )
 
 // Manifests configures the objects of workspaces.
@@ -29,6 +31,11 @@ type Manifests struct {
 	ProgressDeadline time.Duration
 	// ResourceQuota enables a ResourceQuota in each namespace, sized for the workspace.
 	ResourceQuota bool
+	// AgentImage is the image of the workspace agent, which every workspace gets. Empty: workspaces have no agent.
+	AgentImage string
+	// SSHAuthorities are public keys in the format of authorized_keys that sign the certificates of SSH connections to
+	// workspaces.
+	SSHAuthorities []string
 }
 
 // DefaultManifests returns the defaults: only the relay agent may connect, and no private network can be reached.
@@ -48,7 +55,8 @@ func DefaultManifests() Manifests {
 func (m Manifests) Equal(other Manifests) bool {
 	return slices.Equal(m.IngressPeers, other.IngressPeers) && slices.Equal(m.DNSPeers, other.DNSPeers) &&
 		slices.Equal(m.PrivateRanges, other.PrivateRanges) && slices.Equal(m.EgressAllowed, other.EgressAllowed) &&
-		m.ProgressDeadline == other.ProgressDeadline && m.ResourceQuota == other.ResourceQuota
+		m.ProgressDeadline == other.ProgressDeadline && m.ResourceQuota == other.ResourceQuota &&
+		m.AgentImage == other.AgentImage && slices.Equal(m.SSHAuthorities, other.SSHAuthorities)
 }
 
 const (
@@ -102,6 +110,7 @@ func (m Manifests) validate(f *invalid.Fields) {
 		{"dns_peers", m.DNSPeers, checkPeer},
 		{"private_ranges", m.PrivateRanges, checkNetwork},
 		{"egress_allowed", m.EgressAllowed, checkNetwork},
+		{"ssh_authorities", m.SSHAuthorities, checkAuthority},
 	} {
 		if len(list.values) > maxEntries {
 			f.Addf(list.path, "has %d entries, the limit is %d", len(list.values), maxEntries)
@@ -113,11 +122,21 @@ func (m Manifests) validate(f *invalid.Fields) {
 			}
 		}
 	}
+	if m.AgentImage != "" && !workspace.IsImage(m.AgentImage) {
+		f.Addf("agent_image", "%.80q is not an image reference such as registry.example/workspace-agent:1", m.AgentImage)
+	}
 	if m.ProgressDeadline < minDuration || m.ProgressDeadline > maxProgressDeadline {
 		f.Addf("progress_deadline", "%s is not between %s and %s", m.ProgressDeadline, minDuration, maxProgressDeadline)
 	} else if m.ProgressDeadline%time.Second != 0 {
 		f.Addf("progress_deadline", "%s is not a whole number of seconds", m.ProgressDeadline)
 	}
+}
+
+func checkAuthority(text string) error {
+	if _, _, _, rest, err := ssh.ParseAuthorizedKey([]byte(text)); err != nil || len(rest) > 0 {
+		return fmt.Errorf("%.80q is not a public key such as ssh-ed25519 AAAA…", text)
+	}
+	return nil
 }
 
 func checkPeer(text string) error {

@@ -41,6 +41,8 @@ type Settings struct {
 	MaxCPU            *string        `json:"max_cpu,omitempty"`
 	MaxMemory         *string        `json:"max_memory,omitempty"`
 	MaxVolumeSize     *string        `json:"max_volume_size,omitempty"`
+	AgentImage        *string        `json:"agent_image,omitempty"`
+	SSHAuthorities    *[]string      `json:"ssh_authorities,omitempty"`
 }
 
 // Layers are the settings of an agent, and those of the cell, which it overrides.
@@ -165,6 +167,8 @@ func (s Settings) Configuration() Configuration {
 	setList(&c.Manifests.PrivateRanges, s.PrivateRanges)
 	setList(&c.Manifests.EgressAllowed, s.EgressAllowed)
 	set(&c.Manifests.ResourceQuota, s.ResourceQuota)
+	set(&c.Manifests.AgentImage, s.AgentImage)
+	setList(&c.Manifests.SSHAuthorities, s.SSHAuthorities)
 	set(&c.StorageClass, s.StorageClass)
 	set(&c.Defaults.CPU, s.DefaultCPU)
 	set(&c.Defaults.Memory, s.DefaultMemory)

@@ -118,7 +118,8 @@ func configuration(c agent.Configuration, revision int64) *statev1.AgentConfigur
 		StorageClass: &c.StorageClass,
 		DefaultCpu:   &c.Defaults.CPU, DefaultMemory: &c.Defaults.Memory, DefaultVolumeSize: &c.Defaults.VolumeSize,
 		MaxCpu: &c.Maximums.CPU, MaxMemory: &c.Maximums.Memory, MaxVolumeSize: &c.Maximums.VolumeSize,
-		TerminationPatience: durationpb.New(c.TerminationPatience),
+		TerminationPatience: durationpb.New(c.TerminationPatience), AgentImage: &c.Manifests.AgentImage,
+		SshAuthorities: &statev1.StringList{Values: c.Manifests.SSHAuthorities},
 	}
 }
 
@@ -176,13 +177,14 @@ func settings(c *statev1.AgentConfiguration) (agent.Settings, error) {
 		{c.GetDnsPeers(), &s.DNSPeers},
 		{c.GetPrivateRanges(), &s.PrivateRanges},
 		{c.GetEgressAllowed(), &s.EgressAllowed},
+		{c.GetSshAuthorities(), &s.SSHAuthorities},
 	} {
 		if list.given != nil {
 			values := append([]string{}, list.given.GetValues()...)
 			*list.to = &values
 		}
 	}
-	s.ResourceQuota, s.StorageClass = c.ResourceQuota, c.StorageClass
+	s.ResourceQuota, s.StorageClass, s.AgentImage = c.ResourceQuota, c.StorageClass, c.AgentImage
 	s.DefaultCPU, s.DefaultMemory, s.DefaultVolumeSize = c.DefaultCpu, c.DefaultMemory, c.DefaultVolumeSize
 	s.MaxCPU, s.MaxMemory, s.MaxVolumeSize = c.MaxCpu, c.MaxMemory, c.MaxVolumeSize
 	return s, nil

@@ -6,6 +6,7 @@ import (
 
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/libs/seal"
+	"lockstep.internal/libs/workspaceagent"
 	"lockstep.internal/schemas/gen/errcode"
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
 	"lockstep.internal/services/state/vault"
@@ -28,6 +29,20 @@ func spec(s workspace.Spec) *statev1.WorkspaceSpec {
 		Args:        s.Args,
 		SecretEnv:   s.SecretEnv,
 		SecretFiles: s.SecretFiles,
+		Projects:    convertAll(s.Projects, clonedProject),
+	}
+}
+
+func clonedProject(p workspaceagent.Project) *statev1.ClonedProject {
+	return &statev1.ClonedProject{
+		Name: p.Name, Url: p.URL, Revision: p.Revision, Folder: p.Folder, Depth: int32(p.Depth), Remotes: p.Remotes,
+	}
+}
+
+func clonedProjectOf(p *statev1.ClonedProject) workspaceagent.Project {
+	return workspaceagent.Project{
+		Name: p.GetName(), URL: p.GetUrl(), Revision: p.GetRevision(), Folder: p.GetFolder(), Depth: int(p.GetDepth()),
+		Remotes: p.GetRemotes(),
 	}
 }
 
@@ -47,6 +62,7 @@ func specOf(s *statev1.WorkspaceSpec) workspace.Spec {
 		VolumeSize: s.GetVolumeSize(),
 		Command:    s.GetCommand(),
 		Args:       s.GetArgs(),
+		Projects:   convertAll(s.GetProjects(), clonedProjectOf),
 	}
 }
 
@@ -70,6 +86,9 @@ func override(base workspace.Spec, o *statev1.WorkspaceOverrides) workspace.Spec
 	}
 	if len(o.GetPorts()) > 0 {
 		base.Ports = convertAll(o.GetPorts(), portOf)
+	}
+	if len(o.GetProjects()) > 0 {
+		base.Projects = convertAll(o.GetProjects(), clonedProjectOf)
 	}
 	if len(o.GetEnv()) > 0 {
 		env := maps.Clone(base.Env)

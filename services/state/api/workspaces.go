@@ -20,6 +20,7 @@ import (
 	"lockstep.internal/schemas/gen/errcode"
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
 	"lockstep.internal/schemas/gen/lockstep/state/v1/statev1connect"
+	"lockstep.internal/services/state/agent"
 	"lockstep.internal/services/state/authz"
 	"lockstep.internal/services/state/devfile"
 	"lockstep.internal/services/state/directory"
@@ -119,8 +120,20 @@ func (s *workspaceService) withSettings(
 		return c, err
 	}
 	configured := layers.Configuration()
+	if err := checkCloning(c.Spec.Projects, configured); err != nil {
+		return c, err
+	}
 	c.Defaults, c.Maximums, c.Spec.StorageClass = configured.Defaults, layers.Maximums(name), configured.StorageClass
 	return c, nil
+}
+
+// checkCloning returns an error for projects that nothing can clone.
+func checkCloning[P any](projects []P, configured agent.Configuration) error {
+	if len(projects) == 0 || configured.Manifests.AgentImage != "" {
+		return nil
+	}
+	return fault.New(errcode.FailedPrecondition, "projects cannot be cloned, because workspaces of this agent have no "+
+		"workspace agent: leave them out, or ask a maintainer to set agent_image").With("field", "projects")
 }
 
 // newCreation validates and authorizes a request. It returns the creation and the secret values.
@@ -388,6 +401,9 @@ func (s *workspaceService) UpdateWorkspace(
 			}
 			name, layers, err := s.directory.SettingsOf(ctx, tx, w.AgentID)
 			if err != nil {
+				return w, nil, err
+			}
+			if err := checkCloning(r.Msg.GetOverrides().GetProjects(), layers.Configuration()); err != nil {
 				return w, nil, err
 			}
 			return w.SetSpec(next, layers.Maximums(name), caller(ctx).ID, s.now())

@@ -25,7 +25,7 @@ type volume struct {
 }
 
 // components builds the spec from the container and volume components.
-func (r *reader) components(top object) workspace.Spec {
+func (r *reader) components(top object, projects []project) workspace.Spec {
 	var spec workspace.Spec
 	var containers []object
 	var volumes []volume
@@ -65,12 +65,17 @@ func (r *reader) components(top object) workspace.Spec {
 		r.addf(second.path, "is a second container, and a workspace has one; remove it")
 	}
 	origin := r.container(containers[0], &spec, volumes)
+	for i, p := range projects {
+		spec.Projects = append(spec.Projects, p.Project)
+		origin[index("projects", i)] = p.path
+	}
 	for _, v := range volumes {
 		if !v.mounted {
 			r.addf(v.path, "is not mounted; add it to volumeMounts of the container with path %s, or remove it", workspacePath)
 		}
 		origin["volume_size"] = v.path + ".size"
 	}
+	origin["projects"] = "projects"
 	r.check(spec, origin, containers[0].path)
 	return spec
 }

@@ -58,10 +58,8 @@ func (r *reader) devfile(top object) Devfile {
 	top.ignore("attributes", "commands")
 	top.refuse("events", "are not supported; run these commands in the container's command, or remove them")
 	top.refuse("parent", "is not fetched; copy its content into this devfile")
-	top.refuse("projects", "are not cloned; remove them and clone into /workspace")
-	top.refuse("starterProjects", "are not cloned; remove them and clone into /workspace")
-	top.refuse("dependentProjects", "are not cloned; remove them and clone into /workspace")
-	d.Spec = r.components(top)
+	top.refuse("dependentProjects", "are not cloned; make them projects")
+	d.Spec = r.components(top, r.projects(top))
 	top.refuseUnknown()
 	return d
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"lockstep.internal/libs/fault"
+	"lockstep.internal/libs/workspaceagent"
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/services/state/devfile"
 	"lockstep.internal/services/state/workspace"
@@ -36,6 +37,13 @@ func TestRead(t *testing.T) {
 				"DEBUG_PORT": "5858", "NODE_ENV": "development", "RETRIES": "3", "PROJECTS_ROOT": "/workspace",
 				"PROJECT_SOURCE": "/workspace",
 			},
+			Projects: []workspaceagent.Project{
+				{
+					Name: "frontend", URL: "https://git.example/shop/frontend.git", Revision: "v22", Folder: "src/frontend",
+					Remotes: map[string]string{"fork": "git@git.example:ada/frontend.git"},
+				},
+				{Name: "docs", URL: "https://git.example/shop/docs.git"},
+			},
 		}},
 		"least": {Spec: workspace.Spec{
 			Image: "registry.example/ide:9",
@@ -45,6 +53,7 @@ func TestRead(t *testing.T) {
 			Image:   "registry.example/batch@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
 			Command: []string{"/bin/batch"}, Args: []string{"--say=hello hello", "--format={{template}}", "$(HOME)"},
 			Memory: "64Mi", Env: map[string]string{},
+			Projects: []workspaceagent.Project{{Name: "batch", URL: "https://git.example/batch.git"}},
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -102,9 +111,37 @@ func TestDevfileFaultsNameTheirPath(t *testing.T) {
 			"parent",
 			"copy its content",
 		},
-		"projects":           {with("", "projects: [{name: a}]"), "projects", "clone into /workspace"},
-		"starter projects":   {with("", "starterProjects: [{name: a}]"), "starterProjects", "clone into /workspace"},
-		"dependent projects": {with("", "dependentProjects: [{name: a}]"), "dependentProjects", "clone into /workspace"},
+		"a project without a repository": {with("", "projects: [{name: a}]"), "projects[0].git", "give the repository"},
+		"a project as an archive": {
+			with("", "projects: [{name: a, zip: {location: https://a.example/a.zip}}]"), "projects[0].zip", "use git",
+		},
+		"a project without a remote": {
+			with("", "projects: [{name: a, git: {}}]"), "projects[0].git.remotes", "give the URL",
+		},
+		"a project with two remotes": {
+			with("", "projects: [{name: a, git: {remotes: {b: 'https://b.example/b', c: 'https://c.example/c'}}}]"),
+			"projects[0].git.checkoutFrom", "name one",
+		},
+		"a project with another remote": {
+			with("", "projects: [{name: a, git: {remotes: {b: 'https://b.example/b'}, checkoutFrom: {remote: c}}}]"),
+			"projects[0].git.checkoutFrom.remote", "not one of the remotes",
+		},
+		"a project of this machine": {
+			with("", "projects: [{name: a, git: {remotes: {b: 'file:///etc'}}}]"), "projects[0]", "want https, http or ssh",
+		},
+		"a project outside of the volume": {
+			with("", "projects: [{name: a, clonePath: ../a, git: {remotes: {b: 'https://b.example/b'}}}]"),
+			"projects[0]", "below the home folder",
+		},
+		"a field of a project": {
+			with("", "projects: [{name: a, git: {remotes: {b: 'https://b.example/b'}, depth: 1}}]"),
+			"projects[0].git.depth", "no such field",
+		},
+		"a starter project with a password": {
+			with("", "starterProjects: [{name: z, zip: {}}, {name: a, git: {remotes: {b: 'https://u:p@b.example/b'}}}]"),
+			"starterProjects[1]", "add it to the secret file git-credentials",
+		},
+		"dependent projects": {with("", "dependentProjects: [{name: a}]"), "dependentProjects", "make them projects"},
 		"events": {
 			with("", "commands: [{id: i, exec: {component: tools}}]\nevents: {postStart: [i]}"),
 			"events",

@@ -91,10 +91,11 @@ func (o object) port(field string) int32 {
 	return value
 }
 
+// object returns a field that is a mapping. A missing one is empty.
 func (o object) object(field string) (object, bool) {
 	n := o.value(field)
 	if n == nil {
-		return object{}, false
+		return object{r: o.r, path: o.at(field), read: map[string]bool{}}, false
 	}
 	return o.r.object(o.at(field), n), true
 }

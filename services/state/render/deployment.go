@@ -95,6 +95,9 @@ func (r rendering) pod() corev1.PodSpec {
 		}
 		pod.Volumes = append(pod.Volumes, corev1.Volume{Name: "secrets", VolumeSource: corev1.VolumeSource{Secret: files}})
 	}
+	if r.hasAgent() {
+		r.addAgent(&pod)
+	}
 	return pod
 }
 

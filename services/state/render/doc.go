@@ -8,11 +8,14 @@
 //	NetworkPolicy   <name>            ingress: the configured peers; egress: the cluster's DNS and public addresses
 //	ResourceQuota   <name>            only with the setting
 //	PersistentVolumeClaim <name>-data at /workspace; kept while stopped
-//	Service         <name>            the ports; none without ports
+//	ConfigMap       <name>-agent      configuration of the workspace agent; none without an agent
+//	Service         <name>            the ports, and that of the agent; none without any
 //	Deployment      <name>            0 or 1 replicas; strategy Recreate, because its volume has one writer
 //
 // The event also lists, by name and digest only, the Secrets <name>-env (variables) and <name>-files (files at
 // /run/secrets/workspace).
+//
+// With an agent, init containers of its image install it and clone the projects; it runs the command of the container.
 //
 // Every object, and the pods, carry the labels lockstep.dev/agent, lockstep.dev/workspace and
 // lockstep.dev/workspace-name. The Deployment has the annotation lockstep.dev/desired-revision; its

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"lockstep.internal/libs/workspaceagent"
 	"lockstep.internal/services/state/agent"
 	"lockstep.internal/services/state/workspace"
 )
@@ -43,7 +44,14 @@ func manifests(w workspace.Workspace, m agent.Manifests) ([]any, error) {
 		out = append(out, resourceQuota{ResourceQuota: r.resourceQuota()})
 	}
 	out = append(out, volumeClaim{PersistentVolumeClaim: r.volumeClaim()})
-	if len(w.Spec.Ports) > 0 {
+	if r.hasAgent() {
+		config, err := r.agentConfig()
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, config)
+	}
+	if len(w.Spec.Ports) > 0 || r.hasAgent() {
 		out = append(out, service{Service: r.service()})
 	}
 	return append(out, deployment{Deployment: r.deployment()}), nil
@@ -136,6 +144,12 @@ func (r rendering) service() corev1.Service {
 	for _, p := range r.Spec.Ports {
 		service.Spec.Ports = append(service.Spec.Ports, corev1.ServicePort{
 			Name: p.Name, Port: p.Number, TargetPort: intstr.FromInt32(p.Number), Protocol: corev1.ProtocolTCP,
+		})
+	}
+	if r.hasAgent() {
+		service.Spec.Ports = append(service.Spec.Ports, corev1.ServicePort{
+			Name: agentPortName, Port: workspaceagent.Port, TargetPort: intstr.FromInt32(workspaceagent.Port),
+			Protocol: corev1.ProtocolTCP,
 		})
 	}
 	return service

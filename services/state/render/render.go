@@ -82,6 +82,7 @@ func DeletedOrphan(o orphan.Orphan) events.DesiredWorkspace {
 			stub("v1", "ServiceAccount", o.Name),
 			stub("networking.k8s.io/v1", "NetworkPolicy", o.Name),
 			stub("v1", "ResourceQuota", o.Name),
+			stub("v1", "ConfigMap", rendering{Workspace: w}.agentName()),
 			stub("v1", "Secret", w.SecretEnvName()),
 			stub("v1", "Secret", w.SecretFilesName()),
 			stub("v1", "PersistentVolumeClaim", rendering{Workspace: w}.volumeName()),

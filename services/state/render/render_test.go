@@ -19,6 +19,7 @@ import (
 
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/libs/topology"
+	"lockstep.internal/libs/workspaceagent"
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/state/agent"
@@ -60,6 +61,21 @@ func full() workspace.Spec {
 	}
 }
 
+func withProjects(s workspace.Spec) workspace.Spec {
+	s.Projects = []workspaceagent.Project{{
+		Name: "shop", URL: "https://git.example/shop.git", Revision: "main", Folder: "src/shop", Depth: 1,
+		Remotes: map[string]string{"fork": "git@git.example:ada/shop.git"},
+	}}
+	return s
+}
+
+func withAgent() agent.Manifests {
+	m := agent.DefaultManifests()
+	m.AgentImage = "registry.example/workspace-agent:1"
+	m.SSHAuthorities = []string{"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIFbVu5ut76D36vYtaiIGYjo3BSiuzKRoqXwTUVwXm+V0"}
+	return m
+}
+
 // desired renders a workspace and decodes the event data.
 func desired(w workspace.Workspace, m agent.Manifests) (events.DesiredWorkspace, error) {
 	var d events.DesiredWorkspace
@@ -91,7 +107,9 @@ func TestGolden(t *testing.T) {
 			PrivateRanges: []string{"10.0.0.0/8"}, EgressAllowed: []string{"10.1.0.0/16"},
 			ProgressDeadline: time.Minute, ResourceQuota: true,
 		}},
-		"closed": {newWorkspace(t, workspace.Spec{Image: "ide"}), agent.Manifests{ProgressDeadline: time.Minute}},
+		"agent":       {newWorkspace(t, withProjects(full())), withAgent()},
+		"agent_alone": {newWorkspace(t, workspace.Spec{Image: "ide"}), withAgent()},
+		"closed":      {newWorkspace(t, workspace.Spec{Image: "ide"}), agent.Manifests{ProgressDeadline: time.Minute}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -129,6 +147,7 @@ func decodeStrictly(t *testing.T, manifest map[string]any) {
 		"networking.k8s.io/v1/NetworkPolicy": &networkingv1.NetworkPolicy{},
 		"v1/ResourceQuota":                   &corev1.ResourceQuota{},
 		"v1/PersistentVolumeClaim":           &corev1.PersistentVolumeClaim{},
+		"v1/ConfigMap":                       &corev1.ConfigMap{},
 		"v1/Service":                         &corev1.Service{},
 		"apps/v1/Deployment":                 &appsv1.Deployment{},
 	}[fmt.Sprintf("%s/%s", manifest["apiVersion"], manifest["kind"])]
@@ -211,7 +230,7 @@ func TestChangesThatReplaceThePod(t *testing.T) {
 
 func TestPodsAreRestricted(t *testing.T) {
 	t.Parallel()
-	got, err := desired(newWorkspace(t, full()), agent.DefaultManifests())
+	got, err := desired(newWorkspace(t, withProjects(full())), withAgent())
 	require.NoError(t, err)
 	require.Equal(
 		t,
@@ -227,14 +246,50 @@ func TestPodsAreRestricted(t *testing.T) {
 	require.NotZero(t, *pod.SecurityContext.RunAsUser)
 	require.Equal(t, corev1.SeccompProfileTypeRuntimeDefault, pod.SecurityContext.SeccompProfile.Type)
 	require.False(t, *pod.AutomountServiceAccountToken)
-	for _, c := range pod.Containers {
+	require.Len(t, pod.InitContainers, 2)
+	for _, c := range append(pod.InitContainers, pod.Containers...) {
 		require.False(t, *c.SecurityContext.AllowPrivilegeEscalation)
 		require.Equal(t, []corev1.Capability{"ALL"}, c.SecurityContext.Capabilities.Drop)
 		require.Empty(t, c.SecurityContext.Capabilities.Add)
 	}
 	for _, v := range pod.Volumes {
-		require.True(t, v.PersistentVolumeClaim != nil || v.Secret != nil, v.Name)
+		require.True(t, v.PersistentVolumeClaim != nil || v.Secret != nil || v.ConfigMap != nil || v.EmptyDir != nil, v.Name)
 	}
+}
+
+// The agent reads its configuration from the file that the ConfigMap becomes.
+func TestConfigurationOfTheAgentIsValid(t *testing.T) {
+	t.Parallel()
+	w, settings := newWorkspace(t, withProjects(full())), withAgent()
+	got, err := desired(w, settings)
+	require.NoError(t, err)
+	var found bool
+	for _, m := range got.Manifests {
+		if m["kind"] != "ConfigMap" {
+			continue
+		}
+		found = true
+		config, err := workspaceagent.Parse([]byte(m["data"].(map[string]any)["workspace.json"].(string)))
+		require.NoError(t, err)
+		require.Equal(t, workspaceagent.Config{
+			Workspace: w.ID.String(), Authorities: settings.SSHAuthorities, Home: "/workspace", Projects: w.Spec.Projects,
+			Credentials: "/run/secrets/workspace",
+		}, config)
+	}
+	require.True(t, found)
+}
+
+// New authorities are read from the mounted file. A restart would end people's work.
+func TestNewAuthoritiesDoNotReplaceThePod(t *testing.T) {
+	t.Parallel()
+	w, rotated := newWorkspace(t, full()), withAgent()
+	rotated.SSHAuthorities = append(rotated.SSHAuthorities, rotated.SSHAuthorities[0]+" new")
+	before, err := desired(w, withAgent())
+	require.NoError(t, err)
+	after, err := desired(w, rotated)
+	require.NoError(t, err)
+	require.NotEqual(t, before, after)
+	require.Equal(t, before.Manifests[len(before.Manifests)-1], after.Manifests[len(after.Manifests)-1])
 }
 
 func TestEventContainsSecretNamesAndDigestsOnly(t *testing.T) {

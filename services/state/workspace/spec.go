@@ -1,5 +1,7 @@
 package workspace
 
+import "lockstep.internal/libs/workspaceagent"
+
 // Spec describes the container of a workspace. Its JSON is stored.
 type Spec struct {
 	// Image of the container, such as registry.example/ide:9. Required.
@@ -22,6 +24,8 @@ type Spec struct {
 	Command []string `json:"command,omitempty"`
 	// Args replace the image's arguments if they are not empty.
 	Args []string `json:"args,omitempty"`
+	// Projects are repositories that are cloned to the volume when the workspace starts and their folders do not exist.
+	Projects []workspaceagent.Project `json:"projects,omitempty"`
 	// SecretEnv names the secret variables. Their values are stored sealed.
 	SecretEnv []string `json:"secret_env,omitempty"`
 	// SecretFiles are the paths of secret files below /run/secrets/workspace.
@@ -56,6 +60,9 @@ func (s Spec) normalized() Spec {
 	}
 	if len(s.Env) == 0 {
 		s.Env = nil
+	}
+	if len(s.Projects) == 0 {
+		s.Projects = nil
 	}
 	for _, list := range []*[]string{&s.Command, &s.Args, &s.SecretEnv, &s.SecretFiles} {
 		if len(*list) == 0 {

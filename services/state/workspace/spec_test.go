@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"lockstep.internal/libs/fault"
+	"lockstep.internal/libs/workspaceagent"
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/services/state/workspace"
 )
@@ -16,15 +17,21 @@ import (
 func TestCreationReportsAllFaults(t *testing.T) {
 	t.Parallel()
 	_, _, err := workspace.New(workspace.Creation{Name: "9-Ä", Now: start(), Spec: workspace.Spec{
-		Image:       "Registry.example/IDE",
-		CPU:         "many",
-		Memory:      "-1",
-		VolumeSize:  "500m",
-		Command:     []string{"ok", "\xff"},
-		Args:        []string{"\x00"},
-		Ports:       []workspace.Port{{"http", 80}, {"http", 80}, {"UPPER", 0}},
-		Env:         map[string]string{"1X": "", "OK": "a\x00"},
-		SecretEnv:   []string{"OK", "A-B", "T", "T"},
+		Image:      "Registry.example/IDE",
+		CPU:        "many",
+		Memory:     "-1",
+		VolumeSize: "500m",
+		Command:    []string{"ok", "\xff"},
+		Args:       []string{"\x00"},
+		Ports:      []workspace.Port{{"http", 80}, {"http", 80}, {"UPPER", 0}},
+		Env:        map[string]string{"1X": "", "OK": "a\x00"},
+		SecretEnv:  []string{"OK", "A-B", "T", "T"},
+		Projects: []workspaceagent.Project{
+			{Name: "a", URL: "https://git.example/a"},
+			{Name: "b", URL: "https://git.example/b", Folder: "./a"},
+			{Name: "c", URL: "/etc"},
+			{Name: "d", URL: "https://git.example/d", Folder: ".lockstep"},
+		},
 		SecretFiles: []string{"/abs", "../up", "a//b", "k", "k", "k/below", ""},
 	}})
 	require.True(t, fault.Is(err, errcode.InvalidArgument))
@@ -41,6 +48,9 @@ func TestCreationReportsAllFaults(t *testing.T) {
 		"ports[1].number",
 		"ports[2].name",
 		"ports[2].number",
+		"projects[1]",
+		"projects[2]",
+		"projects[3]",
 		"secret_env[0]",
 		"secret_env[1]",
 		"secret_env[3]",

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"lockstep.internal/libs/workspaceagent"
 	"lockstep.internal/services/state/invalid"
 )
 
@@ -25,6 +26,12 @@ const (
 	maxCommand  = 100
 	maxImage    = 500
 	maxPath     = 253
+
+	// agentPortName is the name of the port of the workspace agent.
+	agentPortName = "lockstep-ssh"
+
+	maxProjects = 20
+	maxRemotes  = 10
 )
 
 // Parts of an image reference: [registry[:port]/]path[:tag][@algorithm:digest].
@@ -41,6 +48,9 @@ func imagePattern() *regexp.Regexp {
 	return regexp.MustCompile(`^` + imageName + `(?::` + imageTag + `)?(?:@` + imageDigest + `)?$`)
 }
 
+// IsImage reports whether a text is an image reference.
+func IsImage(text string) bool { return len(text) <= maxImage && imagePattern().MatchString(text) }
+
 // fieldErrors collects validation errors by field.
 type fieldErrors struct{ invalid.Fields }
 
@@ -49,7 +59,7 @@ func (s Spec) check(f *fieldErrors) {
 	switch {
 	case s.Image == "":
 		f.Addf("image", "is required, such as registry.example/ide:9")
-	case len(s.Image) > maxImage || !imagePattern().MatchString(s.Image):
+	case !IsImage(s.Image):
 		f.Addf("image", "%.80q is not an image reference such as registry.example/ide:9", s.Image)
 	}
 	s.checkPorts(f)
@@ -60,6 +70,26 @@ func (s Spec) check(f *fieldErrors) {
 	f.words("command", s.Command)
 	f.words("args", s.Args)
 	s.checkFiles(f)
+	s.checkProjects(f)
+}
+
+func (s Spec) checkProjects(f *fieldErrors) {
+	if len(s.Projects) > maxProjects {
+		f.Addf("projects", "has %d projects, the limit is %d", len(s.Projects), maxProjects)
+	}
+	folders := map[string]bool{}
+	for i, p := range s.Projects {
+		at := index("projects", i)
+		switch err := p.Validate(); {
+		case err != nil:
+			f.Addf(at, "%v", err)
+		case len(p.Remotes) > maxRemotes:
+			f.Addf(at, "has %d further remotes, the limit is %d", len(p.Remotes), maxRemotes)
+		case folders[p.Path()]:
+			f.Addf(at, "its folder %.80q is that of another project", p.Path())
+		}
+		folders[p.Path()] = true
+	}
 }
 
 func (s Spec) checkPorts(f *fieldErrors) {
@@ -82,6 +112,9 @@ func (s Spec) checkPorts(f *fieldErrors) {
 			f.Addf(at+".number", "%d is not a port number from 1 to 65535", p.Number)
 		} else if numbers[p.Number] {
 			f.Addf(at+".number", "%d is the number of another port", p.Number)
+		}
+		if p.Name == agentPortName || p.Number == workspaceagent.Port {
+			f.Addf(at, "the name %s and the port %d are those of the workspace agent", agentPortName, workspaceagent.Port)
 		}
 		names[p.Name], numbers[p.Number] = true, true
 	}

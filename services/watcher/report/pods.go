@@ -111,7 +111,7 @@ func waitingPod(p *corev1.Pod) events.WaitingPod {
 		containerStates(p.Spec.Containers, p.Status.ContainerStatuses, false)...)
 	for _, c := range containers {
 		if !c.Ready && len(pod.Containers) < maxContainers {
-			c.Message = shortened(c.Message)
+			c.Message, c.LastMessage = shortened(c.Message), shortened(c.LastMessage)
 			pod.Containers = append(pod.Containers, c)
 		}
 	}

@@ -99,7 +99,7 @@ func setStatus(state *events.ContainerState, status *corev1.ContainerStatus) {
 		state.Reason, state.Message = now.Waiting.Reason, now.Waiting.Message
 	}
 	if last != nil {
-		state.ExitCode = int(last.ExitCode)
+		state.ExitCode, state.LastMessage = int(last.ExitCode), last.Message
 		state.LastStartedAt, state.LastFinishedAt = timeOf(last.StartedAt), timeOf(last.FinishedAt)
 	}
 }

@@ -19,6 +19,8 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/transport"
 	"github.com/go-git/go-git/v5/plumbing/transport/client"
 	githttp "github.com/go-git/go-git/v5/plumbing/transport/http"
+
+	"lockstep.internal/libs/workspaceagent"
 )
 
 const (
@@ -79,16 +81,16 @@ func (c *Cloner) RemoveIncomplete() error {
 }
 
 // Clone clones a project, unless its folder exists and is not empty. The error says what to do about it.
-func (c *Cloner) Clone(ctx context.Context, p Project) (outcome Outcome, err error) {
+func (c *Cloner) Clone(ctx context.Context, p workspaceagent.Project) (outcome Outcome, err error) {
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("clone %s from %s: %w", p.Name, redact(p.URL), err)
+			err = fmt.Errorf("clone %s from %s: %w", p.Name, workspaceagent.Redact(p.URL), err)
 		}
 	}()
 	if err := p.Validate(); err != nil {
 		return "", err
 	}
-	target := filepath.Join(c.Home, p.folder())
+	target := filepath.Join(c.Home, p.Path())
 	entries, err := os.ReadDir(target)
 	switch {
 	case err == nil && len(entries) > 0:
@@ -118,7 +120,7 @@ func (c *Cloner) Clone(ctx context.Context, p Project) (outcome Outcome, err err
 	return Cloned, nil
 }
 
-func (c *Cloner) cloneTo(ctx context.Context, p Project, folder string) error {
+func (c *Cloner) cloneTo(ctx context.Context, p workspaceagent.Project, folder string) error {
 	auth, err := c.Credentials.method(p.URL)
 	if err != nil {
 		return err
@@ -157,7 +159,7 @@ func (c *Cloner) cloneTo(ctx context.Context, p Project, folder string) error {
 
 // revision sets the branch or tag to clone, or returns the commit to check out.
 func (c *Cloner) revision(
-	ctx context.Context, p Project, auth transport.AuthMethod, options *git.CloneOptions,
+	ctx context.Context, p workspaceagent.Project, auth transport.AuthMethod, options *git.CloneOptions,
 ) (plumbing.Hash, error) {
 	if p.Revision == "" {
 		return plumbing.ZeroHash, nil
@@ -225,7 +227,7 @@ func (c *Cloner) submodule(ctx context.Context, module *git.Submodule, depth, le
 		return err //nolint:wrapcheck // the caller names the submodule
 	}
 	address := remote.Config().URLs[0]
-	if err := checkURL(address); err != nil {
+	if err := workspaceagent.CheckURL(address); err != nil {
 		return err
 	}
 	auth, err := c.Credentials.method(address)
@@ -250,14 +252,14 @@ func explain(address string, err error) error {
 	}
 	switch {
 	case errors.Is(err, transport.ErrAuthenticationRequired):
-		return fmt.Errorf("%s asks for an account: add a line for it to the secret file %s: %w", host, credentialsFile, err)
+		return fmt.Errorf("%s asks for an account: add a line for it to the secret file %s: %w", host, workspaceagent.GitCredentials, err)
 	case errors.Is(err, transport.ErrAuthorizationFailed):
-		return fmt.Errorf("%s refuses the account of the secret file %s: %w", host, credentialsFile, err)
+		return fmt.Errorf("%s refuses the account of the secret file %s: %w", host, workspaceagent.GitCredentials, err)
 	case errors.Is(err, transport.ErrRepositoryNotFound):
 		return fmt.Errorf("there is no such repository, or the account may not read it: %w", err)
 	case strings.Contains(err.Error(), "certificate signed by unknown authority"):
 		return fmt.Errorf("the certificate of %s is not trusted: add its authority as the secret file %s: %w",
-			host, authoritiesFile, err)
+			host, workspaceagent.Authorities, err)
 	default:
 		return err
 	}

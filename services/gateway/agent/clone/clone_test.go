@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"lockstep.internal/libs/workspaceagent"
 )
 
 // read returns the content of a file of a cloned project.
@@ -26,17 +28,17 @@ func TestProjectIsCloned(t *testing.T) {
 	s.commit(folder, "file", "in next")
 	s.git(folder, "checkout", "--quiet", "main")
 	for name, c := range map[string]struct {
-		project Project
+		project workspaceagent.Project
 		content string
 		commits string
 	}{
-		"by default": {Project{}, "shop 2", "3"},
-		"a branch":   {Project{Revision: "next"}, "in next", "4"},
-		"a tag":      {Project{Revision: "v1"}, "shop 1", "2"},
-		"a commit":   {Project{Revision: first, Depth: 1}, "shop 0", "1"},
-		"shallow":    {Project{Depth: 1}, "shop 2", "1"},
+		"by default": {workspaceagent.Project{}, "shop 2", "3"},
+		"a branch":   {workspaceagent.Project{Revision: "next"}, "in next", "4"},
+		"a tag":      {workspaceagent.Project{Revision: "v1"}, "shop 1", "2"},
+		"a commit":   {workspaceagent.Project{Revision: first, Depth: 1}, "shop 0", "1"},
+		"shallow":    {workspaceagent.Project{Depth: 1}, "shop 2", "1"},
 		"a shallow branch, in another folder": {
-			Project{Revision: "next", Depth: 1, Folder: "src/shop"}, "in next", "1",
+			workspaceagent.Project{Revision: "next", Depth: 1, Folder: "src/shop"}, "in next", "1",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -47,7 +49,7 @@ func TestProjectIsCloned(t *testing.T) {
 			outcome, err := cloner.Clone(t.Context(), p)
 			require.NoError(t, err)
 			require.Equal(t, Cloned, outcome)
-			clone := filepath.Join(cloner.Home, p.folder())
+			clone := filepath.Join(cloner.Home, p.Path())
 			require.Equal(t, c.content, read(t, clone, "file"))
 			require.Equal(t, c.commits, s.git(clone, "rev-list", "--count", "HEAD"))
 			require.Equal(t, "https://example.com/shop.git", s.git(clone, "remote", "get-url", "upstream"))
@@ -63,7 +65,7 @@ func TestWorkIsNeverOverwritten(t *testing.T) {
 	s := newGitServer(t)
 	s.repository("shop")
 	cloner := s.cloner(s.secrets(nil))
-	p := Project{Name: "shop", URL: s.url("shop")}
+	p := workspaceagent.Project{Name: "shop", URL: s.url("shop")}
 	work := filepath.Join(cloner.Home, "shop")
 	require.NoError(t, os.Mkdir(work, 0o755)) // an empty folder is no work
 	outcome, err := cloner.Clone(t.Context(), p)
@@ -76,7 +78,7 @@ func TestWorkIsNeverOverwritten(t *testing.T) {
 	require.Equal(t, "mine", read(t, work, "file"))
 
 	require.NoError(t, os.WriteFile(filepath.Join(cloner.Home, "plain"), []byte("a file"), 0o600))
-	_, err = cloner.Clone(t.Context(), Project{Name: "plain", URL: s.url("shop")})
+	_, err = cloner.Clone(t.Context(), workspaceagent.Project{Name: "plain", URL: s.url("shop")})
 	require.ErrorContains(t, err, "not a directory")
 	require.Equal(t, "a file", read(t, cloner.Home, "plain"))
 }
@@ -89,7 +91,7 @@ func TestInterruptedCloneIsMadeAgain(t *testing.T) {
 	require.NoError(t, os.MkdirAll(left, 0o755))
 	require.NoError(t, cloner.RemoveIncomplete())
 	require.NoDirExists(t, filepath.Dir(left))
-	outcome, err := cloner.Clone(t.Context(), Project{Name: "shop", URL: s.url("shop")})
+	outcome, err := cloner.Clone(t.Context(), workspaceagent.Project{Name: "shop", URL: s.url("shop")})
 	require.NoError(t, err)
 	require.Equal(t, Cloned, outcome)
 }
@@ -111,8 +113,8 @@ func TestSubmodulesGetTheCredentialsOfTheirHostOnly(t *testing.T) {
 	add(shop, filepath.Join(other.folder, "public/library"), "library", other.url("public/library"))
 
 	authorities := read(t, writeAuthorities(t, s, other))
-	cloner := s.cloner(s.secrets(map[string]string{authoritiesFile: authorities}))
-	_, err := cloner.Clone(t.Context(), Project{Name: "shop", URL: s.url("shop")})
+	cloner := s.cloner(s.secrets(map[string]string{workspaceagent.Authorities: authorities}))
+	_, err := cloner.Clone(t.Context(), workspaceagent.Project{Name: "shop", URL: s.url("shop")})
 	require.NoError(t, err)
 	require.Equal(t, "shared 2", read(t, cloner.Home, "shop", "shared", "file"))
 	require.Equal(t, "inner 2", read(t, cloner.Home, "shop", "shared", "inner", "file"))
@@ -124,7 +126,7 @@ func TestSubmodulesGetTheCredentialsOfTheirHostOnly(t *testing.T) {
 }
 
 func writeAuthorities(t *testing.T, servers ...*gitServer) (path string) {
-	path = filepath.Join(t.TempDir(), authoritiesFile)
+	path = filepath.Join(t.TempDir(), workspaceagent.Authorities)
 	var all []byte
 	for _, s := range servers {
 		all = append(all, s.authority()...)
@@ -140,7 +142,7 @@ func TestSubmoduleMustNotReadFilesOfTheContainer(t *testing.T) {
 	s.git(shop, "submodule", "--quiet", "add", secret, "secret")
 	s.git(shop, "commit", "--quiet", "-m", "add secret")
 	cloner := s.cloner(s.secrets(nil))
-	_, err := cloner.Clone(t.Context(), Project{Name: "shop", URL: s.url("shop")})
+	_, err := cloner.Clone(t.Context(), workspaceagent.Project{Name: "shop", URL: s.url("shop")})
 	require.ErrorContains(t, err, "submodule secret")
 	require.ErrorContains(t, err, "want https, http or ssh")
 	require.NoDirExists(t, filepath.Join(cloner.Home, "shop"))
@@ -159,7 +161,7 @@ func TestRedirectionDoesNotGetTheAccount(t *testing.T) {
 		http.Redirect(w, r, strings.Replace(thief.URL, "127.0.0.1", "localhost", 1)+r.URL.Path+"?"+r.URL.RawQuery,
 			http.StatusFound)
 	})
-	_, err := s.cloner(s.secrets(nil)).Clone(t.Context(), Project{Name: "shop", URL: s.url("shop")})
+	_, err := s.cloner(s.secrets(nil)).Clone(t.Context(), workspaceagent.Project{Name: "shop", URL: s.url("shop")})
 	require.Error(t, err)
 	for _, authorization := range seen {
 		require.Empty(t, authorization)
@@ -170,17 +172,17 @@ func TestRepositoryIsClonedOverSSH(t *testing.T) {
 	s := newGitServer(t)
 	s.repository("shop")
 	address, secrets := s.sshGitServer()
-	p := Project{Name: "shop", URL: "ssh://git@" + address + filepath.Join(s.folder, "shop")}
+	p := workspaceagent.Project{Name: "shop", URL: "ssh://git@" + address + filepath.Join(s.folder, "shop")}
 	cloner := s.cloner(s.secrets(secrets))
 	_, err := cloner.Clone(t.Context(), p)
 	require.NoError(t, err)
 	require.Equal(t, "shop 2", read(t, cloner.Home, "shop", "file"))
 
 	_, otherHosts := s.sshGitServer()
-	secrets[knownHostsFile] = otherHosts[knownHostsFile]
+	secrets[workspaceagent.KnownHosts] = otherHosts[workspaceagent.KnownHosts]
 	_, err = s.cloner(s.secrets(secrets)).Clone(t.Context(), p)
 	require.ErrorContains(t, err, "key is unknown")
-	secrets[knownHostsFile] = ""
+	secrets[workspaceagent.KnownHosts] = ""
 	_, err = s.cloner(s.secrets(secrets)).Clone(t.Context(), p)
 	require.ErrorContains(t, err, "add the secret file known_hosts")
 	_, err = s.cloner(s.secrets(nil)).Clone(t.Context(), p)
@@ -193,44 +195,44 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 	withPassword := strings.Replace(s.web.URL, "://", "://eve:wrong@", 1)
 	for name, c := range map[string]struct {
 		secrets map[string]string
-		project Project
+		project workspaceagent.Project
 		want    []string
 	}{
 		"no account": {
-			map[string]string{credentialsFile: ""},
-			Project{URL: s.url("shop")},
+			map[string]string{workspaceagent.GitCredentials: ""},
+			workspaceagent.Project{URL: s.url("shop")},
 			[]string{"clone shop from " + s.url("shop"), "asks for an account", "secret file git-credentials"},
 		},
 		"a wrong account": {
-			map[string]string{credentialsFile: withPassword + "\n"}, Project{URL: s.url("shop")}, []string{"git-credentials"},
+			map[string]string{workspaceagent.GitCredentials: withPassword + "\n"}, workspaceagent.Project{URL: s.url("shop")}, []string{"git-credentials"},
 		},
-		"no such repository": {nil, Project{URL: s.url("other")}, []string{"there is no such repository"}},
+		"no such repository": {nil, workspaceagent.Project{URL: s.url("other")}, []string{"there is no such repository"}},
 		"no such revision": {
 			nil,
-			Project{URL: s.url("shop"), Revision: "mian"},
+			workspaceagent.Project{URL: s.url("shop"), Revision: "mian"},
 			[]string{`revision "mian" is not a branch, a tag or the full id of a commit; there are main, next, v1`},
 		},
 		"no such commit": {
 			nil,
-			Project{URL: s.url("shop"), Revision: strings.Repeat("0123", 10)},
+			workspaceagent.Project{URL: s.url("shop"), Revision: strings.Repeat("0123", 10)},
 			[]string{"check out the commit 01230123"},
 		},
 		"an unknown authority": {
-			map[string]string{authoritiesFile: ""},
-			Project{URL: s.url("shop")},
+			map[string]string{workspaceagent.Authorities: ""},
+			workspaceagent.Project{URL: s.url("shop")},
 			[]string{"is not trusted", "secret file ca.crt"},
 		},
 		"a password in the URL": {
 			nil,
-			Project{URL: "https://ada:hidden@example.com/x.git"},
+			workspaceagent.Project{URL: "https://ada:hidden@example.com/x.git"},
 			[]string{"has a password", "git-credentials", "ada:xxxxx@"},
 		},
-		"a file":            {nil, Project{URL: "file:///etc"}, []string{"want https, http or ssh"}},
-		"a path":            {nil, Project{URL: "/etc"}, []string{"want https, http or ssh"}},
-		"a folder outside":  {nil, Project{URL: s.url("shop"), Folder: "../x"}, []string{"is not a folder below"}},
-		"the home folder":   {nil, Project{URL: s.url("shop"), Folder: "."}, []string{"is not a folder below"}},
-		"the agent's files": {nil, Project{URL: s.url("shop"), Folder: ".lockstep/x"}, []string{"is not a folder below"}},
-		"a negative depth":  {nil, Project{URL: s.url("shop"), Depth: -1}, []string{"depth is -1"}},
+		"a file":            {nil, workspaceagent.Project{URL: "file:///etc"}, []string{"want https, http or ssh"}},
+		"a path":            {nil, workspaceagent.Project{URL: "/etc"}, []string{"want https, http or ssh"}},
+		"a folder outside":  {nil, workspaceagent.Project{URL: s.url("shop"), Folder: "../x"}, []string{"is not a folder below"}},
+		"the home folder":   {nil, workspaceagent.Project{URL: s.url("shop"), Folder: "."}, []string{"is not a folder below"}},
+		"the agent's files": {nil, workspaceagent.Project{URL: s.url("shop"), Folder: ".lockstep/x"}, []string{"is not a folder below"}},
+		"a negative depth":  {nil, workspaceagent.Project{URL: s.url("shop"), Depth: -1}, []string{"depth is -1"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.project.Name = "shop"
@@ -273,14 +275,14 @@ func TestAccountIsForItsHostSchemeAndPath(t *testing.T) {
 
 func TestInvalidSecretFilesAreErrorsWithoutTheirContent(t *testing.T) {
 	for file, content := range map[string]string{
-		credentialsFile: "https://user:hidden@example.com\nhidden\n", privateKeyFile: "hidden", authoritiesFile: "hidden",
-		knownHostsFile: "hidden line",
+		workspaceagent.GitCredentials: "https://user:hidden@example.com\nhidden\n", workspaceagent.SSHKey: "hidden", workspaceagent.Authorities: "hidden",
+		workspaceagent.KnownHosts: "hidden line",
 	} {
 		folder := t.TempDir()
 		require.NoError(t, os.WriteFile(filepath.Join(folder, file), []byte(content), 0o600))
 		_, err := LoadCredentials(folder)
 		require.ErrorContains(t, err, "secret file "+file)
-		if file != knownHostsFile { // public
+		if file != workspaceagent.KnownHosts { // public
 			require.NotContains(t, err.Error(), "hidden")
 		}
 	}

@@ -17,14 +17,8 @@ import (
 	gitssh "github.com/go-git/go-git/v5/plumbing/transport/ssh"
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/crypto/ssh/knownhosts"
-)
 
-// Names of the files in the folder of credentials. All may be missing.
-const (
-	credentialsFile = "git-credentials" // lines like https://user:token@host, as git's store has them
-	privateKeyFile  = "ssh-key"         // a private key without a passphrase
-	knownHostsFile  = "known_hosts"     // required for ssh
-	authoritiesFile = "ca.crt"          // more certificate authorities for https
+	"lockstep.internal/libs/workspaceagent"
 )
 
 // Credentials are what repositories ask for. Each is used for the hosts that it names only, also for submodules and
@@ -36,7 +30,7 @@ type Credentials struct {
 	authorities *x509.CertPool // nil: those of the system
 }
 
-// LoadCredentials reads the files of a folder. An empty folder name means none.
+// LoadCredentials reads the files of a folder, whose names package workspaceagent has. An empty folder name means none.
 func LoadCredentials(folder string) (*Credentials, error) {
 	c := &Credentials{}
 	if folder == "" {
@@ -46,10 +40,10 @@ func LoadCredentials(folder string) (*Credentials, error) {
 		name string
 		load func(path string, data []byte) error
 	}{
-		{credentialsFile, c.loadAccounts},
-		{privateKeyFile, c.loadKey},
-		{knownHostsFile, c.loadKnownHosts},
-		{authoritiesFile, c.loadAuthorities},
+		{workspaceagent.GitCredentials, c.loadAccounts},
+		{workspaceagent.SSHKey, c.loadKey},
+		{workspaceagent.KnownHosts, c.loadKnownHosts},
+		{workspaceagent.Authorities, c.loadAuthorities},
 	}
 	for _, step := range steps {
 		path := filepath.Join(folder, step.name)
@@ -116,14 +110,14 @@ func (c *Credentials) loadAuthorities(_ string, data []byte) error {
 func (c *Credentials) method(address string) (transport.AuthMethod, error) {
 	endpoint, err := transport.NewEndpoint(address)
 	if err != nil {
-		return nil, fmt.Errorf("%q is not the URL of a repository: %w", redact(address), err)
+		return nil, fmt.Errorf("%q is not the URL of a repository: %w", workspaceagent.Redact(address), err)
 	}
 	if endpoint.Protocol == "ssh" {
 		return c.keyMethod(endpoint)
 	}
 	remote, err := url.Parse(address)
 	if err != nil {
-		return nil, fmt.Errorf("%q is not the URL of a repository", redact(address))
+		return nil, fmt.Errorf("%q is not the URL of a repository", workspaceagent.Redact(address))
 	}
 	for _, account := range c.accounts {
 		if account.Scheme != remote.Scheme || account.Host != remote.Host || !below(remote.Path, account.Path) {
@@ -147,10 +141,10 @@ func below(path, account string) bool {
 func (c *Credentials) keyMethod(endpoint *transport.Endpoint) (transport.AuthMethod, error) {
 	switch {
 	case c.privateKey == nil:
-		return nil, fmt.Errorf("ssh needs a private key: add the secret file %s, or use the https URL", privateKeyFile)
+		return nil, fmt.Errorf("ssh needs a private key: add the secret file %s, or use the https URL", workspaceagent.SSHKey)
 	case c.hostKeys == nil:
 		return nil, fmt.Errorf("ssh needs the host key of %s: add the secret file %s (ssh-keyscan prints it)",
-			endpoint.Host, knownHostsFile)
+			endpoint.Host, workspaceagent.KnownHosts)
 	}
 	user := endpoint.User
 	if user == "" {

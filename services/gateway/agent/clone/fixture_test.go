@@ -22,6 +22,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/crypto/ssh"
 
+	"lockstep.internal/libs/workspaceagent"
 	"lockstep.internal/tools/testkit/leaktest"
 )
 
@@ -111,8 +112,8 @@ func (s *gitServer) url(name string) string { return s.web.URL + "/" + name + "/
 func (s *gitServer) secrets(files map[string]string) *Credentials {
 	folder := s.TempDir()
 	all := map[string]string{
-		authoritiesFile: string(s.authority()),
-		credentialsFile: "# accounts\n" + strings.Replace(s.web.URL, "://", "://"+account+":s3cret%2F%2B@", 1) + "\n",
+		workspaceagent.Authorities:    string(s.authority()),
+		workspaceagent.GitCredentials: "# accounts\n" + strings.Replace(s.web.URL, "://", "://"+account+":s3cret%2F%2B@", 1) + "\n",
 	}
 	maps.Copy(all, files)
 	for name, content := range all {
@@ -161,8 +162,8 @@ func (s *gitServer) sshGitServer() (address string, secrets map[string]string) {
 	host, port, err := net.SplitHostPort(address)
 	require.NoError(s, err)
 	return address, map[string]string{
-		privateKeyFile: clientPEM,
-		knownHostsFile: "[" + host + "]:" + port + " " + string(ssh.MarshalAuthorizedKey(hostKey.PublicKey())),
+		workspaceagent.SSHKey:     clientPEM,
+		workspaceagent.KnownHosts: "[" + host + "]:" + port + " " + string(ssh.MarshalAuthorizedKey(hostKey.PublicKey())),
 	}
 }
 

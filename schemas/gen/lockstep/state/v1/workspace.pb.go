@@ -390,7 +390,9 @@ type WorkspaceSpec struct {
 	// Paths of the secret files.
 	SecretFiles []string `protobuf:"bytes,9,rep,name=secret_files,json=secretFiles,proto3" json:"secret_files,omitempty"`
 	// Arguments of the command. Overrides the image's arguments when not empty.
-	Args          []string `protobuf:"bytes,10,rep,name=args,proto3" json:"args,omitempty"`
+	Args []string `protobuf:"bytes,10,rep,name=args,proto3" json:"args,omitempty"`
+	// Repositories that are cloned when the workspace starts. What is in their folders already is not changed.
+	Projects      []*ClonedProject `protobuf:"bytes,11,rep,name=projects,proto3" json:"projects,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -495,6 +497,103 @@ func (x *WorkspaceSpec) GetArgs() []string {
 	return nil
 }
 
+func (x *WorkspaceSpec) GetProjects() []*ClonedProject {
+	if x != nil {
+		return x.Projects
+	}
+	return nil
+}
+
+// ClonedProject is a repository that is cloned to the volume of a workspace.
+type ClonedProject struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// https, http, ssh, or user@host:path. Credentials are secret files: git-credentials, ssh-key, known_hosts, ca.crt.
+	Url string `protobuf:"bytes,2,opt,name=url,proto3" json:"url,omitempty"`
+	// Branch, tag or full id of a commit. Empty: the branch that the repository names.
+	Revision string `protobuf:"bytes,3,opt,name=revision,proto3" json:"revision,omitempty"`
+	// Relative to /workspace. Empty: the name.
+	Folder string `protobuf:"bytes,4,opt,name=folder,proto3" json:"folder,omitempty"`
+	// Number of commits; 0 for all.
+	Depth int32 `protobuf:"varint,5,opt,name=depth,proto3" json:"depth,omitempty"`
+	// URLs of further remotes by their names.
+	Remotes       map[string]string `protobuf:"bytes,6,rep,name=remotes,proto3" json:"remotes,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ClonedProject) Reset() {
+	*x = ClonedProject{}
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClonedProject) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClonedProject) ProtoMessage() {}
+
+func (x *ClonedProject) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClonedProject.ProtoReflect.Descriptor instead.
+func (*ClonedProject) Descriptor() ([]byte, []int) {
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *ClonedProject) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ClonedProject) GetUrl() string {
+	if x != nil {
+		return x.Url
+	}
+	return ""
+}
+
+func (x *ClonedProject) GetRevision() string {
+	if x != nil {
+		return x.Revision
+	}
+	return ""
+}
+
+func (x *ClonedProject) GetFolder() string {
+	if x != nil {
+		return x.Folder
+	}
+	return ""
+}
+
+func (x *ClonedProject) GetDepth() int32 {
+	if x != nil {
+		return x.Depth
+	}
+	return 0
+}
+
+func (x *ClonedProject) GetRemotes() map[string]string {
+	if x != nil {
+		return x.Remotes
+	}
+	return nil
+}
+
 // Port is a port that a workspace serves.
 type Port struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -506,7 +605,7 @@ type Port struct {
 
 func (x *Port) Reset() {
 	*x = Port{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[2]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -518,7 +617,7 @@ func (x *Port) String() string {
 func (*Port) ProtoMessage() {}
 
 func (x *Port) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[2]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -531,7 +630,7 @@ func (x *Port) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Port.ProtoReflect.Descriptor instead.
 func (*Port) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{2}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Port) GetName() string {
@@ -563,14 +662,15 @@ type WorkspaceOverrides struct {
 	// Secret files by name below /run/secrets/workspace. Sealed at rest, never returned.
 	SecretFiles map[string][]byte `protobuf:"bytes,9,rep,name=secret_files,json=secretFiles,proto3" json:"secret_files,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// Arguments of the command. A new command without arguments drops those of the old one.
-	Args          []string `protobuf:"bytes,10,rep,name=args,proto3" json:"args,omitempty"`
+	Args          []string         `protobuf:"bytes,10,rep,name=args,proto3" json:"args,omitempty"`
+	Projects      []*ClonedProject `protobuf:"bytes,11,rep,name=projects,proto3" json:"projects,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WorkspaceOverrides) Reset() {
 	*x = WorkspaceOverrides{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[3]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -582,7 +682,7 @@ func (x *WorkspaceOverrides) String() string {
 func (*WorkspaceOverrides) ProtoMessage() {}
 
 func (x *WorkspaceOverrides) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[3]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -595,7 +695,7 @@ func (x *WorkspaceOverrides) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkspaceOverrides.ProtoReflect.Descriptor instead.
 func (*WorkspaceOverrides) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{3}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *WorkspaceOverrides) GetImage() string {
@@ -668,6 +768,13 @@ func (x *WorkspaceOverrides) GetArgs() []string {
 	return nil
 }
 
+func (x *WorkspaceOverrides) GetProjects() []*ClonedProject {
+	if x != nil {
+		return x.Projects
+	}
+	return nil
+}
+
 type CreateWorkspaceRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// DNS-safe slug of at most 40 characters. Empty: the service generates one.
@@ -689,7 +796,7 @@ type CreateWorkspaceRequest struct {
 
 func (x *CreateWorkspaceRequest) Reset() {
 	*x = CreateWorkspaceRequest{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[4]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -701,7 +808,7 @@ func (x *CreateWorkspaceRequest) String() string {
 func (*CreateWorkspaceRequest) ProtoMessage() {}
 
 func (x *CreateWorkspaceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[4]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -714,7 +821,7 @@ func (x *CreateWorkspaceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateWorkspaceRequest.ProtoReflect.Descriptor instead.
 func (*CreateWorkspaceRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{4}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *CreateWorkspaceRequest) GetName() string {
@@ -775,7 +882,7 @@ type CreateWorkspaceResponse struct {
 
 func (x *CreateWorkspaceResponse) Reset() {
 	*x = CreateWorkspaceResponse{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[5]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -787,7 +894,7 @@ func (x *CreateWorkspaceResponse) String() string {
 func (*CreateWorkspaceResponse) ProtoMessage() {}
 
 func (x *CreateWorkspaceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[5]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -800,7 +907,7 @@ func (x *CreateWorkspaceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateWorkspaceResponse.ProtoReflect.Descriptor instead.
 func (*CreateWorkspaceResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{5}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *CreateWorkspaceResponse) GetWorkspace() *Workspace {
@@ -824,7 +931,7 @@ type WorkspaceReference struct {
 
 func (x *WorkspaceReference) Reset() {
 	*x = WorkspaceReference{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[6]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -836,7 +943,7 @@ func (x *WorkspaceReference) String() string {
 func (*WorkspaceReference) ProtoMessage() {}
 
 func (x *WorkspaceReference) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[6]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -849,7 +956,7 @@ func (x *WorkspaceReference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkspaceReference.ProtoReflect.Descriptor instead.
 func (*WorkspaceReference) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{6}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *WorkspaceReference) GetReference() isWorkspaceReference_Reference {
@@ -902,7 +1009,7 @@ type GetWorkspaceRequest struct {
 
 func (x *GetWorkspaceRequest) Reset() {
 	*x = GetWorkspaceRequest{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[7]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -914,7 +1021,7 @@ func (x *GetWorkspaceRequest) String() string {
 func (*GetWorkspaceRequest) ProtoMessage() {}
 
 func (x *GetWorkspaceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[7]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -927,7 +1034,7 @@ func (x *GetWorkspaceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetWorkspaceRequest.ProtoReflect.Descriptor instead.
 func (*GetWorkspaceRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{7}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *GetWorkspaceRequest) GetWorkspace() *WorkspaceReference {
@@ -946,7 +1053,7 @@ type GetWorkspaceResponse struct {
 
 func (x *GetWorkspaceResponse) Reset() {
 	*x = GetWorkspaceResponse{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[8]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -958,7 +1065,7 @@ func (x *GetWorkspaceResponse) String() string {
 func (*GetWorkspaceResponse) ProtoMessage() {}
 
 func (x *GetWorkspaceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[8]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -971,7 +1078,7 @@ func (x *GetWorkspaceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetWorkspaceResponse.ProtoReflect.Descriptor instead.
 func (*GetWorkspaceResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{8}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *GetWorkspaceResponse) GetWorkspace() *Workspace {
@@ -999,7 +1106,7 @@ type WorkspaceFilter struct {
 
 func (x *WorkspaceFilter) Reset() {
 	*x = WorkspaceFilter{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[9]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1011,7 +1118,7 @@ func (x *WorkspaceFilter) String() string {
 func (*WorkspaceFilter) ProtoMessage() {}
 
 func (x *WorkspaceFilter) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[9]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1024,7 +1131,7 @@ func (x *WorkspaceFilter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkspaceFilter.ProtoReflect.Descriptor instead.
 func (*WorkspaceFilter) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{9}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *WorkspaceFilter) GetProjectId() int64 {
@@ -1089,7 +1196,7 @@ type ListWorkspacesRequest struct {
 
 func (x *ListWorkspacesRequest) Reset() {
 	*x = ListWorkspacesRequest{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[10]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1101,7 +1208,7 @@ func (x *ListWorkspacesRequest) String() string {
 func (*ListWorkspacesRequest) ProtoMessage() {}
 
 func (x *ListWorkspacesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[10]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1114,7 +1221,7 @@ func (x *ListWorkspacesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorkspacesRequest.ProtoReflect.Descriptor instead.
 func (*ListWorkspacesRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{10}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ListWorkspacesRequest) GetFilter() *WorkspaceFilter {
@@ -1149,7 +1256,7 @@ type ListWorkspacesResponse struct {
 
 func (x *ListWorkspacesResponse) Reset() {
 	*x = ListWorkspacesResponse{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[11]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1161,7 +1268,7 @@ func (x *ListWorkspacesResponse) String() string {
 func (*ListWorkspacesResponse) ProtoMessage() {}
 
 func (x *ListWorkspacesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[11]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1174,7 +1281,7 @@ func (x *ListWorkspacesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorkspacesResponse.ProtoReflect.Descriptor instead.
 func (*ListWorkspacesResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{11}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ListWorkspacesResponse) GetWorkspaces() []*Workspace {
@@ -1201,7 +1308,7 @@ type SetDesiredStateRequest struct {
 
 func (x *SetDesiredStateRequest) Reset() {
 	*x = SetDesiredStateRequest{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[12]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1213,7 +1320,7 @@ func (x *SetDesiredStateRequest) String() string {
 func (*SetDesiredStateRequest) ProtoMessage() {}
 
 func (x *SetDesiredStateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[12]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1226,7 +1333,7 @@ func (x *SetDesiredStateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetDesiredStateRequest.ProtoReflect.Descriptor instead.
 func (*SetDesiredStateRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{12}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *SetDesiredStateRequest) GetWorkspace() *WorkspaceReference {
@@ -1252,7 +1359,7 @@ type SetDesiredStateResponse struct {
 
 func (x *SetDesiredStateResponse) Reset() {
 	*x = SetDesiredStateResponse{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[13]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1264,7 +1371,7 @@ func (x *SetDesiredStateResponse) String() string {
 func (*SetDesiredStateResponse) ProtoMessage() {}
 
 func (x *SetDesiredStateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[13]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1277,7 +1384,7 @@ func (x *SetDesiredStateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetDesiredStateResponse.ProtoReflect.Descriptor instead.
 func (*SetDesiredStateResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{13}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *SetDesiredStateResponse) GetWorkspace() *Workspace {
@@ -1303,7 +1410,7 @@ type UpdateWorkspaceRequest struct {
 
 func (x *UpdateWorkspaceRequest) Reset() {
 	*x = UpdateWorkspaceRequest{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[14]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1315,7 +1422,7 @@ func (x *UpdateWorkspaceRequest) String() string {
 func (*UpdateWorkspaceRequest) ProtoMessage() {}
 
 func (x *UpdateWorkspaceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[14]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1328,7 +1435,7 @@ func (x *UpdateWorkspaceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateWorkspaceRequest.ProtoReflect.Descriptor instead.
 func (*UpdateWorkspaceRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{14}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *UpdateWorkspaceRequest) GetWorkspace() *WorkspaceReference {
@@ -1375,7 +1482,7 @@ type UpdateWorkspaceResponse struct {
 
 func (x *UpdateWorkspaceResponse) Reset() {
 	*x = UpdateWorkspaceResponse{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[15]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1387,7 +1494,7 @@ func (x *UpdateWorkspaceResponse) String() string {
 func (*UpdateWorkspaceResponse) ProtoMessage() {}
 
 func (x *UpdateWorkspaceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[15]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1400,7 +1507,7 @@ func (x *UpdateWorkspaceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateWorkspaceResponse.ProtoReflect.Descriptor instead.
 func (*UpdateWorkspaceResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{15}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *UpdateWorkspaceResponse) GetWorkspace() *Workspace {
@@ -1419,7 +1526,7 @@ type WatchWorkspacesRequest struct {
 
 func (x *WatchWorkspacesRequest) Reset() {
 	*x = WatchWorkspacesRequest{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[16]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1431,7 +1538,7 @@ func (x *WatchWorkspacesRequest) String() string {
 func (*WatchWorkspacesRequest) ProtoMessage() {}
 
 func (x *WatchWorkspacesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[16]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1444,7 +1551,7 @@ func (x *WatchWorkspacesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchWorkspacesRequest.ProtoReflect.Descriptor instead.
 func (*WatchWorkspacesRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{16}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *WatchWorkspacesRequest) GetFilter() *WorkspaceFilter {
@@ -1465,7 +1572,7 @@ type WatchWorkspacesResponse struct {
 
 func (x *WatchWorkspacesResponse) Reset() {
 	*x = WatchWorkspacesResponse{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[17]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1477,7 +1584,7 @@ func (x *WatchWorkspacesResponse) String() string {
 func (*WatchWorkspacesResponse) ProtoMessage() {}
 
 func (x *WatchWorkspacesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[17]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1490,7 +1597,7 @@ func (x *WatchWorkspacesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchWorkspacesResponse.ProtoReflect.Descriptor instead.
 func (*WatchWorkspacesResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{17}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *WatchWorkspacesResponse) GetWorkspace() *Workspace {
@@ -1519,7 +1626,7 @@ type ListWorkspaceEventsRequest struct {
 
 func (x *ListWorkspaceEventsRequest) Reset() {
 	*x = ListWorkspaceEventsRequest{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[18]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1531,7 +1638,7 @@ func (x *ListWorkspaceEventsRequest) String() string {
 func (*ListWorkspaceEventsRequest) ProtoMessage() {}
 
 func (x *ListWorkspaceEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[18]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1544,7 +1651,7 @@ func (x *ListWorkspaceEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorkspaceEventsRequest.ProtoReflect.Descriptor instead.
 func (*ListWorkspaceEventsRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{18}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ListWorkspaceEventsRequest) GetWorkspace() *WorkspaceReference {
@@ -1586,7 +1693,7 @@ type WorkspaceEvent struct {
 
 func (x *WorkspaceEvent) Reset() {
 	*x = WorkspaceEvent{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[19]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1598,7 +1705,7 @@ func (x *WorkspaceEvent) String() string {
 func (*WorkspaceEvent) ProtoMessage() {}
 
 func (x *WorkspaceEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[19]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1611,7 +1718,7 @@ func (x *WorkspaceEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkspaceEvent.ProtoReflect.Descriptor instead.
 func (*WorkspaceEvent) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{19}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *WorkspaceEvent) GetSequence() uint64 {
@@ -1659,7 +1766,7 @@ type ListWorkspaceEventsResponse struct {
 
 func (x *ListWorkspaceEventsResponse) Reset() {
 	*x = ListWorkspaceEventsResponse{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[20]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1671,7 +1778,7 @@ func (x *ListWorkspaceEventsResponse) String() string {
 func (*ListWorkspaceEventsResponse) ProtoMessage() {}
 
 func (x *ListWorkspaceEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[20]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1684,7 +1791,7 @@ func (x *ListWorkspaceEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorkspaceEventsResponse.ProtoReflect.Descriptor instead.
 func (*ListWorkspaceEventsResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{20}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ListWorkspaceEventsResponse) GetEvents() []*WorkspaceEvent {
@@ -1713,7 +1820,7 @@ type OrphanReference struct {
 
 func (x *OrphanReference) Reset() {
 	*x = OrphanReference{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[21]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1725,7 +1832,7 @@ func (x *OrphanReference) String() string {
 func (*OrphanReference) ProtoMessage() {}
 
 func (x *OrphanReference) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[21]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1738,7 +1845,7 @@ func (x *OrphanReference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OrphanReference.ProtoReflect.Descriptor instead.
 func (*OrphanReference) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{21}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *OrphanReference) GetAgentId() int64 {
@@ -1782,7 +1889,7 @@ type Orphan struct {
 
 func (x *Orphan) Reset() {
 	*x = Orphan{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[22]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1794,7 +1901,7 @@ func (x *Orphan) String() string {
 func (*Orphan) ProtoMessage() {}
 
 func (x *Orphan) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[22]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1807,7 +1914,7 @@ func (x *Orphan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Orphan.ProtoReflect.Descriptor instead.
 func (*Orphan) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{22}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Orphan) GetReference() *OrphanReference {
@@ -1871,7 +1978,7 @@ type ListOrphansRequest struct {
 
 func (x *ListOrphansRequest) Reset() {
 	*x = ListOrphansRequest{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[23]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1883,7 +1990,7 @@ func (x *ListOrphansRequest) String() string {
 func (*ListOrphansRequest) ProtoMessage() {}
 
 func (x *ListOrphansRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[23]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1896,7 +2003,7 @@ func (x *ListOrphansRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOrphansRequest.ProtoReflect.Descriptor instead.
 func (*ListOrphansRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{23}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ListOrphansRequest) GetAgentId() int64 {
@@ -1930,7 +2037,7 @@ type ListOrphansResponse struct {
 
 func (x *ListOrphansResponse) Reset() {
 	*x = ListOrphansResponse{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[24]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1942,7 +2049,7 @@ func (x *ListOrphansResponse) String() string {
 func (*ListOrphansResponse) ProtoMessage() {}
 
 func (x *ListOrphansResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[24]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1955,7 +2062,7 @@ func (x *ListOrphansResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOrphansResponse.ProtoReflect.Descriptor instead.
 func (*ListOrphansResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{24}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ListOrphansResponse) GetOrphans() []*Orphan {
@@ -1988,7 +2095,7 @@ type AdoptOrphanRequest struct {
 
 func (x *AdoptOrphanRequest) Reset() {
 	*x = AdoptOrphanRequest{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[25]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2000,7 +2107,7 @@ func (x *AdoptOrphanRequest) String() string {
 func (*AdoptOrphanRequest) ProtoMessage() {}
 
 func (x *AdoptOrphanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[25]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2013,7 +2120,7 @@ func (x *AdoptOrphanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptOrphanRequest.ProtoReflect.Descriptor instead.
 func (*AdoptOrphanRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{25}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *AdoptOrphanRequest) GetOrphan() *OrphanReference {
@@ -2060,7 +2167,7 @@ type AdoptOrphanResponse struct {
 
 func (x *AdoptOrphanResponse) Reset() {
 	*x = AdoptOrphanResponse{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[26]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2072,7 +2179,7 @@ func (x *AdoptOrphanResponse) String() string {
 func (*AdoptOrphanResponse) ProtoMessage() {}
 
 func (x *AdoptOrphanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[26]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2085,7 +2192,7 @@ func (x *AdoptOrphanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptOrphanResponse.ProtoReflect.Descriptor instead.
 func (*AdoptOrphanResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{26}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *AdoptOrphanResponse) GetWorkspace() *Workspace {
@@ -2104,7 +2211,7 @@ type DeleteOrphanRequest struct {
 
 func (x *DeleteOrphanRequest) Reset() {
 	*x = DeleteOrphanRequest{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[27]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2116,7 +2223,7 @@ func (x *DeleteOrphanRequest) String() string {
 func (*DeleteOrphanRequest) ProtoMessage() {}
 
 func (x *DeleteOrphanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[27]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2129,7 +2236,7 @@ func (x *DeleteOrphanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteOrphanRequest.ProtoReflect.Descriptor instead.
 func (*DeleteOrphanRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{27}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *DeleteOrphanRequest) GetOrphan() *OrphanReference {
@@ -2148,7 +2255,7 @@ type DeleteOrphanResponse struct {
 
 func (x *DeleteOrphanResponse) Reset() {
 	*x = DeleteOrphanResponse{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[28]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2160,7 +2267,7 @@ func (x *DeleteOrphanResponse) String() string {
 func (*DeleteOrphanResponse) ProtoMessage() {}
 
 func (x *DeleteOrphanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[28]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2173,7 +2280,7 @@ func (x *DeleteOrphanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteOrphanResponse.ProtoReflect.Descriptor instead.
 func (*DeleteOrphanResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{28}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *DeleteOrphanResponse) GetOrphan() *Orphan {
@@ -2214,7 +2321,7 @@ const file_lockstep_state_v1_workspace_proto_rawDesc = "" +
 	"\rexpiry_policy\x18\x13 \x01(\tR\fexpiryPolicy\x12;\n" +
 	"\vstale_since\x18\x14 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"staleSince\x12#\n" +
-	"\rstorage_class\x18\x15 \x01(\tR\fstorageClass\"\x84\x03\n" +
+	"\rstorage_class\x18\x15 \x01(\tR\fstorageClass\"\xc2\x03\n" +
 	"\rWorkspaceSpec\x12\x14\n" +
 	"\x05image\x18\x01 \x01(\tR\x05image\x12-\n" +
 	"\x05ports\x18\x02 \x03(\v2\x17.lockstep.state.v1.PortR\x05ports\x12;\n" +
@@ -2228,13 +2335,24 @@ const file_lockstep_state_v1_workspace_proto_rawDesc = "" +
 	"secret_env\x18\b \x03(\tR\tsecretEnv\x12!\n" +
 	"\fsecret_files\x18\t \x03(\tR\vsecretFiles\x12\x12\n" +
 	"\x04args\x18\n" +
-	" \x03(\tR\x04args\x1a6\n" +
+	" \x03(\tR\x04args\x12<\n" +
+	"\bprojects\x18\v \x03(\v2 .lockstep.state.v1.ClonedProjectR\bprojects\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x84\x02\n" +
+	"\rClonedProject\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
+	"\x03url\x18\x02 \x01(\tR\x03url\x12\x1a\n" +
+	"\brevision\x18\x03 \x01(\tR\brevision\x12\x16\n" +
+	"\x06folder\x18\x04 \x01(\tR\x06folder\x12\x14\n" +
+	"\x05depth\x18\x05 \x01(\x05R\x05depth\x12G\n" +
+	"\aremotes\x18\x06 \x03(\v2-.lockstep.state.v1.ClonedProject.RemotesEntryR\aremotes\x1a:\n" +
+	"\fRemotesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"2\n" +
 	"\x04Port\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
-	"\x06number\x18\x02 \x01(\x05R\x06number\"\xfa\x04\n" +
+	"\x06number\x18\x02 \x01(\x05R\x06number\"\xb8\x05\n" +
 	"\x12WorkspaceOverrides\x12\x14\n" +
 	"\x05image\x18\x01 \x01(\tR\x05image\x12@\n" +
 	"\x03env\x18\x02 \x03(\v2..lockstep.state.v1.WorkspaceOverrides.EnvEntryR\x03env\x12\x10\n" +
@@ -2248,7 +2366,8 @@ const file_lockstep_state_v1_workspace_proto_rawDesc = "" +
 	"secret_env\x18\b \x03(\v24.lockstep.state.v1.WorkspaceOverrides.SecretEnvEntryR\tsecretEnv\x12Y\n" +
 	"\fsecret_files\x18\t \x03(\v26.lockstep.state.v1.WorkspaceOverrides.SecretFilesEntryR\vsecretFiles\x12\x12\n" +
 	"\x04args\x18\n" +
-	" \x03(\tR\x04args\x1a6\n" +
+	" \x03(\tR\x04args\x12<\n" +
+	"\bprojects\x18\v \x03(\v2 .lockstep.state.v1.ClonedProjectR\bprojects\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a<\n" +
@@ -2409,113 +2528,118 @@ func file_lockstep_state_v1_workspace_proto_rawDescGZIP() []byte {
 }
 
 var file_lockstep_state_v1_workspace_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_lockstep_state_v1_workspace_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
+var file_lockstep_state_v1_workspace_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
 var file_lockstep_state_v1_workspace_proto_goTypes = []any{
 	(DesiredState)(0),                   // 0: lockstep.state.v1.DesiredState
 	(ActualState)(0),                    // 1: lockstep.state.v1.ActualState
 	(*Workspace)(nil),                   // 2: lockstep.state.v1.Workspace
 	(*WorkspaceSpec)(nil),               // 3: lockstep.state.v1.WorkspaceSpec
-	(*Port)(nil),                        // 4: lockstep.state.v1.Port
-	(*WorkspaceOverrides)(nil),          // 5: lockstep.state.v1.WorkspaceOverrides
-	(*CreateWorkspaceRequest)(nil),      // 6: lockstep.state.v1.CreateWorkspaceRequest
-	(*CreateWorkspaceResponse)(nil),     // 7: lockstep.state.v1.CreateWorkspaceResponse
-	(*WorkspaceReference)(nil),          // 8: lockstep.state.v1.WorkspaceReference
-	(*GetWorkspaceRequest)(nil),         // 9: lockstep.state.v1.GetWorkspaceRequest
-	(*GetWorkspaceResponse)(nil),        // 10: lockstep.state.v1.GetWorkspaceResponse
-	(*WorkspaceFilter)(nil),             // 11: lockstep.state.v1.WorkspaceFilter
-	(*ListWorkspacesRequest)(nil),       // 12: lockstep.state.v1.ListWorkspacesRequest
-	(*ListWorkspacesResponse)(nil),      // 13: lockstep.state.v1.ListWorkspacesResponse
-	(*SetDesiredStateRequest)(nil),      // 14: lockstep.state.v1.SetDesiredStateRequest
-	(*SetDesiredStateResponse)(nil),     // 15: lockstep.state.v1.SetDesiredStateResponse
-	(*UpdateWorkspaceRequest)(nil),      // 16: lockstep.state.v1.UpdateWorkspaceRequest
-	(*UpdateWorkspaceResponse)(nil),     // 17: lockstep.state.v1.UpdateWorkspaceResponse
-	(*WatchWorkspacesRequest)(nil),      // 18: lockstep.state.v1.WatchWorkspacesRequest
-	(*WatchWorkspacesResponse)(nil),     // 19: lockstep.state.v1.WatchWorkspacesResponse
-	(*ListWorkspaceEventsRequest)(nil),  // 20: lockstep.state.v1.ListWorkspaceEventsRequest
-	(*WorkspaceEvent)(nil),              // 21: lockstep.state.v1.WorkspaceEvent
-	(*ListWorkspaceEventsResponse)(nil), // 22: lockstep.state.v1.ListWorkspaceEventsResponse
-	(*OrphanReference)(nil),             // 23: lockstep.state.v1.OrphanReference
-	(*Orphan)(nil),                      // 24: lockstep.state.v1.Orphan
-	(*ListOrphansRequest)(nil),          // 25: lockstep.state.v1.ListOrphansRequest
-	(*ListOrphansResponse)(nil),         // 26: lockstep.state.v1.ListOrphansResponse
-	(*AdoptOrphanRequest)(nil),          // 27: lockstep.state.v1.AdoptOrphanRequest
-	(*AdoptOrphanResponse)(nil),         // 28: lockstep.state.v1.AdoptOrphanResponse
-	(*DeleteOrphanRequest)(nil),         // 29: lockstep.state.v1.DeleteOrphanRequest
-	(*DeleteOrphanResponse)(nil),        // 30: lockstep.state.v1.DeleteOrphanResponse
-	nil,                                 // 31: lockstep.state.v1.WorkspaceSpec.EnvEntry
-	nil,                                 // 32: lockstep.state.v1.WorkspaceOverrides.EnvEntry
-	nil,                                 // 33: lockstep.state.v1.WorkspaceOverrides.SecretEnvEntry
-	nil,                                 // 34: lockstep.state.v1.WorkspaceOverrides.SecretFilesEntry
-	(*timestamppb.Timestamp)(nil),       // 35: google.protobuf.Timestamp
+	(*ClonedProject)(nil),               // 4: lockstep.state.v1.ClonedProject
+	(*Port)(nil),                        // 5: lockstep.state.v1.Port
+	(*WorkspaceOverrides)(nil),          // 6: lockstep.state.v1.WorkspaceOverrides
+	(*CreateWorkspaceRequest)(nil),      // 7: lockstep.state.v1.CreateWorkspaceRequest
+	(*CreateWorkspaceResponse)(nil),     // 8: lockstep.state.v1.CreateWorkspaceResponse
+	(*WorkspaceReference)(nil),          // 9: lockstep.state.v1.WorkspaceReference
+	(*GetWorkspaceRequest)(nil),         // 10: lockstep.state.v1.GetWorkspaceRequest
+	(*GetWorkspaceResponse)(nil),        // 11: lockstep.state.v1.GetWorkspaceResponse
+	(*WorkspaceFilter)(nil),             // 12: lockstep.state.v1.WorkspaceFilter
+	(*ListWorkspacesRequest)(nil),       // 13: lockstep.state.v1.ListWorkspacesRequest
+	(*ListWorkspacesResponse)(nil),      // 14: lockstep.state.v1.ListWorkspacesResponse
+	(*SetDesiredStateRequest)(nil),      // 15: lockstep.state.v1.SetDesiredStateRequest
+	(*SetDesiredStateResponse)(nil),     // 16: lockstep.state.v1.SetDesiredStateResponse
+	(*UpdateWorkspaceRequest)(nil),      // 17: lockstep.state.v1.UpdateWorkspaceRequest
+	(*UpdateWorkspaceResponse)(nil),     // 18: lockstep.state.v1.UpdateWorkspaceResponse
+	(*WatchWorkspacesRequest)(nil),      // 19: lockstep.state.v1.WatchWorkspacesRequest
+	(*WatchWorkspacesResponse)(nil),     // 20: lockstep.state.v1.WatchWorkspacesResponse
+	(*ListWorkspaceEventsRequest)(nil),  // 21: lockstep.state.v1.ListWorkspaceEventsRequest
+	(*WorkspaceEvent)(nil),              // 22: lockstep.state.v1.WorkspaceEvent
+	(*ListWorkspaceEventsResponse)(nil), // 23: lockstep.state.v1.ListWorkspaceEventsResponse
+	(*OrphanReference)(nil),             // 24: lockstep.state.v1.OrphanReference
+	(*Orphan)(nil),                      // 25: lockstep.state.v1.Orphan
+	(*ListOrphansRequest)(nil),          // 26: lockstep.state.v1.ListOrphansRequest
+	(*ListOrphansResponse)(nil),         // 27: lockstep.state.v1.ListOrphansResponse
+	(*AdoptOrphanRequest)(nil),          // 28: lockstep.state.v1.AdoptOrphanRequest
+	(*AdoptOrphanResponse)(nil),         // 29: lockstep.state.v1.AdoptOrphanResponse
+	(*DeleteOrphanRequest)(nil),         // 30: lockstep.state.v1.DeleteOrphanRequest
+	(*DeleteOrphanResponse)(nil),        // 31: lockstep.state.v1.DeleteOrphanResponse
+	nil,                                 // 32: lockstep.state.v1.WorkspaceSpec.EnvEntry
+	nil,                                 // 33: lockstep.state.v1.ClonedProject.RemotesEntry
+	nil,                                 // 34: lockstep.state.v1.WorkspaceOverrides.EnvEntry
+	nil,                                 // 35: lockstep.state.v1.WorkspaceOverrides.SecretEnvEntry
+	nil,                                 // 36: lockstep.state.v1.WorkspaceOverrides.SecretFilesEntry
+	(*timestamppb.Timestamp)(nil),       // 37: google.protobuf.Timestamp
 }
 var file_lockstep_state_v1_workspace_proto_depIdxs = []int32{
 	0,  // 0: lockstep.state.v1.Workspace.desired_state:type_name -> lockstep.state.v1.DesiredState
 	1,  // 1: lockstep.state.v1.Workspace.actual_state:type_name -> lockstep.state.v1.ActualState
-	35, // 2: lockstep.state.v1.Workspace.created_at:type_name -> google.protobuf.Timestamp
-	35, // 3: lockstep.state.v1.Workspace.desired_state_changed_at:type_name -> google.protobuf.Timestamp
-	35, // 4: lockstep.state.v1.Workspace.actual_state_changed_at:type_name -> google.protobuf.Timestamp
+	37, // 2: lockstep.state.v1.Workspace.created_at:type_name -> google.protobuf.Timestamp
+	37, // 3: lockstep.state.v1.Workspace.desired_state_changed_at:type_name -> google.protobuf.Timestamp
+	37, // 4: lockstep.state.v1.Workspace.actual_state_changed_at:type_name -> google.protobuf.Timestamp
 	3,  // 5: lockstep.state.v1.Workspace.spec:type_name -> lockstep.state.v1.WorkspaceSpec
-	35, // 6: lockstep.state.v1.Workspace.expires_at:type_name -> google.protobuf.Timestamp
-	35, // 7: lockstep.state.v1.Workspace.stale_since:type_name -> google.protobuf.Timestamp
-	4,  // 8: lockstep.state.v1.WorkspaceSpec.ports:type_name -> lockstep.state.v1.Port
-	31, // 9: lockstep.state.v1.WorkspaceSpec.env:type_name -> lockstep.state.v1.WorkspaceSpec.EnvEntry
-	32, // 10: lockstep.state.v1.WorkspaceOverrides.env:type_name -> lockstep.state.v1.WorkspaceOverrides.EnvEntry
-	4,  // 11: lockstep.state.v1.WorkspaceOverrides.ports:type_name -> lockstep.state.v1.Port
-	33, // 12: lockstep.state.v1.WorkspaceOverrides.secret_env:type_name -> lockstep.state.v1.WorkspaceOverrides.SecretEnvEntry
-	34, // 13: lockstep.state.v1.WorkspaceOverrides.secret_files:type_name -> lockstep.state.v1.WorkspaceOverrides.SecretFilesEntry
-	5,  // 14: lockstep.state.v1.CreateWorkspaceRequest.overrides:type_name -> lockstep.state.v1.WorkspaceOverrides
-	2,  // 15: lockstep.state.v1.CreateWorkspaceResponse.workspace:type_name -> lockstep.state.v1.Workspace
-	8,  // 16: lockstep.state.v1.GetWorkspaceRequest.workspace:type_name -> lockstep.state.v1.WorkspaceReference
-	2,  // 17: lockstep.state.v1.GetWorkspaceResponse.workspace:type_name -> lockstep.state.v1.Workspace
-	1,  // 18: lockstep.state.v1.WorkspaceFilter.actual_states:type_name -> lockstep.state.v1.ActualState
-	0,  // 19: lockstep.state.v1.WorkspaceFilter.desired_states:type_name -> lockstep.state.v1.DesiredState
-	8,  // 20: lockstep.state.v1.WorkspaceFilter.workspaces:type_name -> lockstep.state.v1.WorkspaceReference
-	11, // 21: lockstep.state.v1.ListWorkspacesRequest.filter:type_name -> lockstep.state.v1.WorkspaceFilter
-	2,  // 22: lockstep.state.v1.ListWorkspacesResponse.workspaces:type_name -> lockstep.state.v1.Workspace
-	8,  // 23: lockstep.state.v1.SetDesiredStateRequest.workspace:type_name -> lockstep.state.v1.WorkspaceReference
-	0,  // 24: lockstep.state.v1.SetDesiredStateRequest.desired_state:type_name -> lockstep.state.v1.DesiredState
-	2,  // 25: lockstep.state.v1.SetDesiredStateResponse.workspace:type_name -> lockstep.state.v1.Workspace
-	8,  // 26: lockstep.state.v1.UpdateWorkspaceRequest.workspace:type_name -> lockstep.state.v1.WorkspaceReference
-	5,  // 27: lockstep.state.v1.UpdateWorkspaceRequest.overrides:type_name -> lockstep.state.v1.WorkspaceOverrides
-	2,  // 28: lockstep.state.v1.UpdateWorkspaceResponse.workspace:type_name -> lockstep.state.v1.Workspace
-	11, // 29: lockstep.state.v1.WatchWorkspacesRequest.filter:type_name -> lockstep.state.v1.WorkspaceFilter
-	2,  // 30: lockstep.state.v1.WatchWorkspacesResponse.workspace:type_name -> lockstep.state.v1.Workspace
-	8,  // 31: lockstep.state.v1.ListWorkspaceEventsRequest.workspace:type_name -> lockstep.state.v1.WorkspaceReference
-	35, // 32: lockstep.state.v1.WorkspaceEvent.time:type_name -> google.protobuf.Timestamp
-	21, // 33: lockstep.state.v1.ListWorkspaceEventsResponse.events:type_name -> lockstep.state.v1.WorkspaceEvent
-	23, // 34: lockstep.state.v1.Orphan.reference:type_name -> lockstep.state.v1.OrphanReference
-	35, // 35: lockstep.state.v1.Orphan.seen_at:type_name -> google.protobuf.Timestamp
-	24, // 36: lockstep.state.v1.ListOrphansResponse.orphans:type_name -> lockstep.state.v1.Orphan
-	23, // 37: lockstep.state.v1.AdoptOrphanRequest.orphan:type_name -> lockstep.state.v1.OrphanReference
-	5,  // 38: lockstep.state.v1.AdoptOrphanRequest.overrides:type_name -> lockstep.state.v1.WorkspaceOverrides
-	2,  // 39: lockstep.state.v1.AdoptOrphanResponse.workspace:type_name -> lockstep.state.v1.Workspace
-	23, // 40: lockstep.state.v1.DeleteOrphanRequest.orphan:type_name -> lockstep.state.v1.OrphanReference
-	24, // 41: lockstep.state.v1.DeleteOrphanResponse.orphan:type_name -> lockstep.state.v1.Orphan
-	6,  // 42: lockstep.state.v1.WorkspaceService.CreateWorkspace:input_type -> lockstep.state.v1.CreateWorkspaceRequest
-	9,  // 43: lockstep.state.v1.WorkspaceService.GetWorkspace:input_type -> lockstep.state.v1.GetWorkspaceRequest
-	12, // 44: lockstep.state.v1.WorkspaceService.ListWorkspaces:input_type -> lockstep.state.v1.ListWorkspacesRequest
-	14, // 45: lockstep.state.v1.WorkspaceService.SetDesiredState:input_type -> lockstep.state.v1.SetDesiredStateRequest
-	16, // 46: lockstep.state.v1.WorkspaceService.UpdateWorkspace:input_type -> lockstep.state.v1.UpdateWorkspaceRequest
-	18, // 47: lockstep.state.v1.WorkspaceService.WatchWorkspaces:input_type -> lockstep.state.v1.WatchWorkspacesRequest
-	20, // 48: lockstep.state.v1.WorkspaceService.ListWorkspaceEvents:input_type -> lockstep.state.v1.ListWorkspaceEventsRequest
-	25, // 49: lockstep.state.v1.WorkspaceService.ListOrphans:input_type -> lockstep.state.v1.ListOrphansRequest
-	27, // 50: lockstep.state.v1.WorkspaceService.AdoptOrphan:input_type -> lockstep.state.v1.AdoptOrphanRequest
-	29, // 51: lockstep.state.v1.WorkspaceService.DeleteOrphan:input_type -> lockstep.state.v1.DeleteOrphanRequest
-	7,  // 52: lockstep.state.v1.WorkspaceService.CreateWorkspace:output_type -> lockstep.state.v1.CreateWorkspaceResponse
-	10, // 53: lockstep.state.v1.WorkspaceService.GetWorkspace:output_type -> lockstep.state.v1.GetWorkspaceResponse
-	13, // 54: lockstep.state.v1.WorkspaceService.ListWorkspaces:output_type -> lockstep.state.v1.ListWorkspacesResponse
-	15, // 55: lockstep.state.v1.WorkspaceService.SetDesiredState:output_type -> lockstep.state.v1.SetDesiredStateResponse
-	17, // 56: lockstep.state.v1.WorkspaceService.UpdateWorkspace:output_type -> lockstep.state.v1.UpdateWorkspaceResponse
-	19, // 57: lockstep.state.v1.WorkspaceService.WatchWorkspaces:output_type -> lockstep.state.v1.WatchWorkspacesResponse
-	22, // 58: lockstep.state.v1.WorkspaceService.ListWorkspaceEvents:output_type -> lockstep.state.v1.ListWorkspaceEventsResponse
-	26, // 59: lockstep.state.v1.WorkspaceService.ListOrphans:output_type -> lockstep.state.v1.ListOrphansResponse
-	28, // 60: lockstep.state.v1.WorkspaceService.AdoptOrphan:output_type -> lockstep.state.v1.AdoptOrphanResponse
-	30, // 61: lockstep.state.v1.WorkspaceService.DeleteOrphan:output_type -> lockstep.state.v1.DeleteOrphanResponse
-	52, // [52:62] is the sub-list for method output_type
-	42, // [42:52] is the sub-list for method input_type
-	42, // [42:42] is the sub-list for extension type_name
-	42, // [42:42] is the sub-list for extension extendee
-	0,  // [0:42] is the sub-list for field type_name
+	37, // 6: lockstep.state.v1.Workspace.expires_at:type_name -> google.protobuf.Timestamp
+	37, // 7: lockstep.state.v1.Workspace.stale_since:type_name -> google.protobuf.Timestamp
+	5,  // 8: lockstep.state.v1.WorkspaceSpec.ports:type_name -> lockstep.state.v1.Port
+	32, // 9: lockstep.state.v1.WorkspaceSpec.env:type_name -> lockstep.state.v1.WorkspaceSpec.EnvEntry
+	4,  // 10: lockstep.state.v1.WorkspaceSpec.projects:type_name -> lockstep.state.v1.ClonedProject
+	33, // 11: lockstep.state.v1.ClonedProject.remotes:type_name -> lockstep.state.v1.ClonedProject.RemotesEntry
+	34, // 12: lockstep.state.v1.WorkspaceOverrides.env:type_name -> lockstep.state.v1.WorkspaceOverrides.EnvEntry
+	5,  // 13: lockstep.state.v1.WorkspaceOverrides.ports:type_name -> lockstep.state.v1.Port
+	35, // 14: lockstep.state.v1.WorkspaceOverrides.secret_env:type_name -> lockstep.state.v1.WorkspaceOverrides.SecretEnvEntry
+	36, // 15: lockstep.state.v1.WorkspaceOverrides.secret_files:type_name -> lockstep.state.v1.WorkspaceOverrides.SecretFilesEntry
+	4,  // 16: lockstep.state.v1.WorkspaceOverrides.projects:type_name -> lockstep.state.v1.ClonedProject
+	6,  // 17: lockstep.state.v1.CreateWorkspaceRequest.overrides:type_name -> lockstep.state.v1.WorkspaceOverrides
+	2,  // 18: lockstep.state.v1.CreateWorkspaceResponse.workspace:type_name -> lockstep.state.v1.Workspace
+	9,  // 19: lockstep.state.v1.GetWorkspaceRequest.workspace:type_name -> lockstep.state.v1.WorkspaceReference
+	2,  // 20: lockstep.state.v1.GetWorkspaceResponse.workspace:type_name -> lockstep.state.v1.Workspace
+	1,  // 21: lockstep.state.v1.WorkspaceFilter.actual_states:type_name -> lockstep.state.v1.ActualState
+	0,  // 22: lockstep.state.v1.WorkspaceFilter.desired_states:type_name -> lockstep.state.v1.DesiredState
+	9,  // 23: lockstep.state.v1.WorkspaceFilter.workspaces:type_name -> lockstep.state.v1.WorkspaceReference
+	12, // 24: lockstep.state.v1.ListWorkspacesRequest.filter:type_name -> lockstep.state.v1.WorkspaceFilter
+	2,  // 25: lockstep.state.v1.ListWorkspacesResponse.workspaces:type_name -> lockstep.state.v1.Workspace
+	9,  // 26: lockstep.state.v1.SetDesiredStateRequest.workspace:type_name -> lockstep.state.v1.WorkspaceReference
+	0,  // 27: lockstep.state.v1.SetDesiredStateRequest.desired_state:type_name -> lockstep.state.v1.DesiredState
+	2,  // 28: lockstep.state.v1.SetDesiredStateResponse.workspace:type_name -> lockstep.state.v1.Workspace
+	9,  // 29: lockstep.state.v1.UpdateWorkspaceRequest.workspace:type_name -> lockstep.state.v1.WorkspaceReference
+	6,  // 30: lockstep.state.v1.UpdateWorkspaceRequest.overrides:type_name -> lockstep.state.v1.WorkspaceOverrides
+	2,  // 31: lockstep.state.v1.UpdateWorkspaceResponse.workspace:type_name -> lockstep.state.v1.Workspace
+	12, // 32: lockstep.state.v1.WatchWorkspacesRequest.filter:type_name -> lockstep.state.v1.WorkspaceFilter
+	2,  // 33: lockstep.state.v1.WatchWorkspacesResponse.workspace:type_name -> lockstep.state.v1.Workspace
+	9,  // 34: lockstep.state.v1.ListWorkspaceEventsRequest.workspace:type_name -> lockstep.state.v1.WorkspaceReference
+	37, // 35: lockstep.state.v1.WorkspaceEvent.time:type_name -> google.protobuf.Timestamp
+	22, // 36: lockstep.state.v1.ListWorkspaceEventsResponse.events:type_name -> lockstep.state.v1.WorkspaceEvent
+	24, // 37: lockstep.state.v1.Orphan.reference:type_name -> lockstep.state.v1.OrphanReference
+	37, // 38: lockstep.state.v1.Orphan.seen_at:type_name -> google.protobuf.Timestamp
+	25, // 39: lockstep.state.v1.ListOrphansResponse.orphans:type_name -> lockstep.state.v1.Orphan
+	24, // 40: lockstep.state.v1.AdoptOrphanRequest.orphan:type_name -> lockstep.state.v1.OrphanReference
+	6,  // 41: lockstep.state.v1.AdoptOrphanRequest.overrides:type_name -> lockstep.state.v1.WorkspaceOverrides
+	2,  // 42: lockstep.state.v1.AdoptOrphanResponse.workspace:type_name -> lockstep.state.v1.Workspace
+	24, // 43: lockstep.state.v1.DeleteOrphanRequest.orphan:type_name -> lockstep.state.v1.OrphanReference
+	25, // 44: lockstep.state.v1.DeleteOrphanResponse.orphan:type_name -> lockstep.state.v1.Orphan
+	7,  // 45: lockstep.state.v1.WorkspaceService.CreateWorkspace:input_type -> lockstep.state.v1.CreateWorkspaceRequest
+	10, // 46: lockstep.state.v1.WorkspaceService.GetWorkspace:input_type -> lockstep.state.v1.GetWorkspaceRequest
+	13, // 47: lockstep.state.v1.WorkspaceService.ListWorkspaces:input_type -> lockstep.state.v1.ListWorkspacesRequest
+	15, // 48: lockstep.state.v1.WorkspaceService.SetDesiredState:input_type -> lockstep.state.v1.SetDesiredStateRequest
+	17, // 49: lockstep.state.v1.WorkspaceService.UpdateWorkspace:input_type -> lockstep.state.v1.UpdateWorkspaceRequest
+	19, // 50: lockstep.state.v1.WorkspaceService.WatchWorkspaces:input_type -> lockstep.state.v1.WatchWorkspacesRequest
+	21, // 51: lockstep.state.v1.WorkspaceService.ListWorkspaceEvents:input_type -> lockstep.state.v1.ListWorkspaceEventsRequest
+	26, // 52: lockstep.state.v1.WorkspaceService.ListOrphans:input_type -> lockstep.state.v1.ListOrphansRequest
+	28, // 53: lockstep.state.v1.WorkspaceService.AdoptOrphan:input_type -> lockstep.state.v1.AdoptOrphanRequest
+	30, // 54: lockstep.state.v1.WorkspaceService.DeleteOrphan:input_type -> lockstep.state.v1.DeleteOrphanRequest
+	8,  // 55: lockstep.state.v1.WorkspaceService.CreateWorkspace:output_type -> lockstep.state.v1.CreateWorkspaceResponse
+	11, // 56: lockstep.state.v1.WorkspaceService.GetWorkspace:output_type -> lockstep.state.v1.GetWorkspaceResponse
+	14, // 57: lockstep.state.v1.WorkspaceService.ListWorkspaces:output_type -> lockstep.state.v1.ListWorkspacesResponse
+	16, // 58: lockstep.state.v1.WorkspaceService.SetDesiredState:output_type -> lockstep.state.v1.SetDesiredStateResponse
+	18, // 59: lockstep.state.v1.WorkspaceService.UpdateWorkspace:output_type -> lockstep.state.v1.UpdateWorkspaceResponse
+	20, // 60: lockstep.state.v1.WorkspaceService.WatchWorkspaces:output_type -> lockstep.state.v1.WatchWorkspacesResponse
+	23, // 61: lockstep.state.v1.WorkspaceService.ListWorkspaceEvents:output_type -> lockstep.state.v1.ListWorkspaceEventsResponse
+	27, // 62: lockstep.state.v1.WorkspaceService.ListOrphans:output_type -> lockstep.state.v1.ListOrphansResponse
+	29, // 63: lockstep.state.v1.WorkspaceService.AdoptOrphan:output_type -> lockstep.state.v1.AdoptOrphanResponse
+	31, // 64: lockstep.state.v1.WorkspaceService.DeleteOrphan:output_type -> lockstep.state.v1.DeleteOrphanResponse
+	55, // [55:65] is the sub-list for method output_type
+	45, // [45:55] is the sub-list for method input_type
+	45, // [45:45] is the sub-list for extension type_name
+	45, // [45:45] is the sub-list for extension extendee
+	0,  // [0:45] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_state_v1_workspace_proto_init() }
@@ -2523,7 +2647,7 @@ func file_lockstep_state_v1_workspace_proto_init() {
 	if File_lockstep_state_v1_workspace_proto != nil {
 		return
 	}
-	file_lockstep_state_v1_workspace_proto_msgTypes[6].OneofWrappers = []any{
+	file_lockstep_state_v1_workspace_proto_msgTypes[7].OneofWrappers = []any{
 		(*WorkspaceReference_Id)(nil),
 		(*WorkspaceReference_Name)(nil),
 	}
@@ -2533,7 +2657,7 @@ func file_lockstep_state_v1_workspace_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_state_v1_workspace_proto_rawDesc), len(file_lockstep_state_v1_workspace_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   33,
+			NumMessages:   35,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
