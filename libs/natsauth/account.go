@@ -24,6 +24,8 @@ const (
 	// AccountAdmission holds the admission service. It has no JetStream and reaches the control plane through imported
 	// services only.
 	AccountAdmission Account = "ADMISSION"
+	// AccountGateway holds the gateways. It has no JetStream and reaches the control plane through imported services only.
+	AccountGateway Account = "GATEWAY"
 	// AccountRouter holds the routers. It has no JetStream and imports the cell map only, to read it.
 	AccountRouter Account = "ROUTER"
 	// AccountRelay holds the relay. It reaches the control plane through imported services only. Its JetStream is in

@@ -19,6 +19,7 @@ func targetSubjects() []string {
 		"lockstep.local.observed.cluster.uid.released",
 		"lockstep.local.deploy.c1.shop.deployment.web.completed", "lockstep.local.job.4.9001.pending",
 		"lockstep.local.admission.4.9001.decided", "lockstep.local.runner.31", "lockstep.local.consumer.runners",
+		"lockstep.local.access.w", "lockstep.local.access_live.w",
 		"lockstep.local.agent.18.connected", "$KV.RELAYS.x",
 	}, mapSubjects())
 	slices.Sort(subjects)
@@ -39,7 +40,8 @@ func carrierSubjects() []string {
 	subjects := targetSubjects()
 
 	for _, owner := range []string{
-		"17", "state", "deploys", "runners", "admission", "router", "relay", "operator", "reader",
+		"17", "state", "deploys", "runners", "admission", "gateway", "router", "relay", "operator",
+		"reader",
 	} {
 		subjects = append(subjects, factSubjects(owner)...)
 	}

@@ -19,6 +19,8 @@ const (
 	PrincipalRunners = "runners"
 	// PrincipalAdmission is the admission service: it reads the events of CI jobs and of runners, and publishes decisions.
 	PrincipalAdmission = "admission"
+	// PrincipalGateway is the gateway: it reads who may enter which workspace.
+	PrincipalGateway = "gateway"
 	// PrincipalRouter is the router: it reads the cell map.
 	PrincipalRouter = "router"
 	// PrincipalRelay is the relay: it publishes connections of agents and audit records.
@@ -54,6 +56,7 @@ func StaticPrincipals(cell topology.Cell) []StaticPrincipal {
 		{PrincipalDeploys, AccountDeploys, deploysImports(cell).permissions(PrincipalDeploys)},
 		{PrincipalRunners, AccountRunners, runnersImports(cell).permissions(PrincipalRunners)},
 		{PrincipalAdmission, AccountAdmission, admissionImports(cell).permissions(PrincipalAdmission)},
+		{PrincipalGateway, AccountGateway, gatewayImports(cell).permissions(PrincipalGateway)},
 		{PrincipalRouter, AccountRouter, routerImports(cell).permissions(PrincipalRouter)},
 		{PrincipalRelay, AccountRelay, relayPermissions(cell)},
 		{PrincipalOperator, AccountOperator, operatorImports(cell).permissions(PrincipalOperator)},
@@ -74,6 +77,7 @@ func statePermissions(cell topology.Cell) jwt.Permissions {
 				cell.All(topology.FamilyControl),
 				cell.All(topology.FamilyWorkspace),
 				cell.All(topology.FamilyDirectory),
+				cell.All(topology.FamilyAccess),
 				cell.Prefix(topology.FamilyAgent) + ".*.blocked",
 				cell.Prefix(topology.FamilyAgent) + ".*.silent",
 				cell.Prefix(topology.FamilyAgent) + ".*.returned",

@@ -131,6 +131,7 @@ func allAccountImports(cell topology.Cell) []accountImports {
 		deploysImports(cell),
 		runnersImports(cell),
 		admissionImports(cell),
+		gatewayImports(cell),
 		routerImports(cell),
 		relayImports(cell),
 		operatorImports(cell),
@@ -224,6 +225,15 @@ func admissionImports(cell topology.Cell) accountImports {
 	return accountImports{
 		name: AccountAdmission, services: services,
 		streams: identity(cell.All(topology.FamilyDirectoryLive), cell.All(topology.FamilyRunnerLive)),
+	}
+}
+
+// gatewayImports returns the imports of the gateway: it reads two streams and writes nothing.
+func gatewayImports(cell topology.Cell) accountImports {
+	return accountImports{
+		name:     AccountGateway,
+		services: append(pageServices(topology.StreamAccess), pageServices(topology.StreamDirectory)...),
+		streams:  identity(cell.All(topology.FamilyDirectoryLive), cell.All(topology.FamilyAccessLive)),
 	}
 }
 

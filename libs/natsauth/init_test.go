@@ -327,9 +327,8 @@ func TestInitMovesKeysToTheFoldersOfTheirPrograms(t *testing.T) {
 
 	before := readAll(t, dir)
 	programs := []string{
-		natsauth.PrincipalDeploys, natsauth.PrincipalRunners, natsauth.PrincipalAdmission, natsauth.PrincipalRouter,
-		natsauth.PrincipalRelay,
-		natsauth.PrincipalOperator,
+		natsauth.PrincipalDeploys, natsauth.PrincipalRunners, natsauth.PrincipalAdmission, natsauth.PrincipalGateway,
+		natsauth.PrincipalRouter, natsauth.PrincipalRelay, natsauth.PrincipalOperator,
 	}
 
 	require.NoError(t, os.Rename(

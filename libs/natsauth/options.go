@@ -268,8 +268,8 @@ func (p StaticPrincipal) validate() error {
 	}
 
 	switch p.Account {
-	case AccountControl, AccountDeploys, AccountRunners, AccountAdmission, AccountRouter, AccountRelay, AccountOperator,
-		AccountCells, AccountMap, AccountAuth, AccountSystem:
+	case AccountControl, AccountDeploys, AccountRunners, AccountAdmission, AccountGateway, AccountRouter, AccountRelay,
+		AccountOperator, AccountCells, AccountMap, AccountAuth, AccountSystem:
 		return nil
 	case AccountAgents, AccountSubscribers, AccountListeners:
 		return fmt.Errorf("%w: static principal %q in account %s, whose users come from the directory only",

@@ -108,6 +108,14 @@ func confined() []principal {
 			subscribes: []string{"lockstep.local.directory_live.>", "lockstep.local.runner_live.>"},
 		},
 		{
+			name: natsauth.PrincipalGateway, connect: staticPrincipal(natsauth.PrincipalGateway),
+			requests: []string{
+				"$JS.API.STREAM.INFO.ACCESS", "$JS.API.STREAM.MSG.GET.ACCESS", "$JS.API.DIRECT.GET.ACCESS",
+				"$JS.API.STREAM.INFO.DIRECTORY", "$JS.API.STREAM.MSG.GET.DIRECTORY", "$JS.API.DIRECT.GET.DIRECTORY",
+			},
+			subscribes: []string{"lockstep.local.directory_live.>", "lockstep.local.access_live.>"},
+		},
+		{
 			name: natsauth.PrincipalRouter, connect: staticPrincipal(natsauth.PrincipalRouter),
 			requests: []string{
 				"$JS.API.STREAM.INFO.KV_CELLS", "$JS.API.STREAM.MSG.GET.KV_CELLS", "$JS.API.DIRECT.GET.KV_CELLS",
@@ -205,7 +213,7 @@ func operatorRequests() []string {
 
 	for _, stream := range []string{
 		"OBSERVED", "DESIRED", "DESIRED_LOG", "APPLIED", "CONTROL", "WORKSPACES", "DEPLOYS", "SINKS", "JOBS", "ADMISSION",
-		"RUNNERS", "AGENTS", "AUDIT", "DEAD", "KV_CELLS",
+		"RUNNERS", "ACCESS", "AGENTS", "AUDIT", "DEAD", "KV_CELLS",
 	} {
 		requests = append(requests,
 			"$JS.API.STREAM.INFO."+stream, "$JS.API.STREAM.MSG.GET."+stream, "$JS.API.DIRECT.GET."+stream)
@@ -221,7 +229,8 @@ func withJetStream() []principal {
 			name: natsauth.PrincipalState, connect: staticPrincipal(natsauth.PrincipalState),
 			writes: []string{
 				"lockstep.local.desired.>", "lockstep.local.desired_log.>", "lockstep.local.control.>",
-				"lockstep.local.workspace.>", "lockstep.local.directory.>", "lockstep.local.dead.state.>",
+				"lockstep.local.workspace.>", "lockstep.local.directory.>", "lockstep.local.access.>",
+				"lockstep.local.dead.state.>",
 				"lockstep.local.agent.*.blocked", "lockstep.local.agent.*.silent", "lockstep.local.agent.*.returned",
 				// Dead letters that it retries.
 				"lockstep.local.observed.>", "lockstep.local.applied.>", "lockstep.local.sink.>", "lockstep.local.job.>",

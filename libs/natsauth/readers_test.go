@@ -13,20 +13,21 @@ import (
 	"lockstep.internal/libs/natsauth/natsadmin"
 )
 
-// TestOnlyReadersOfAuditAndDirectoryReceiveThem lets each principal subscribe to everything that it may, and send every
+// TestOnlyReadersOfAuditDirectoryAndAccessReceiveThem lets each principal subscribe to everything that it may, and send every
 // request that it may, while records are stored that only some may read.
-func TestOnlyReadersOfAuditAndDirectoryReceiveThem(t *testing.T) {
+func TestOnlyReadersOfAuditDirectoryAndAccessReceiveThem(t *testing.T) {
 	t.Parallel()
 
-	const audited, listed = "who requested what", "who may do what"
+	const audited, listed, entered = "who requested what", "who may do what", "who may enter what"
 
 	readers := map[string][]string{
-		natsauth.PrincipalState:     {audited, listed}, // It owns the streams.
+		natsauth.PrincipalState:     {audited, listed, entered}, // It owns the streams.
 		natsauth.PrincipalDeploys:   {listed},
 		natsauth.PrincipalRunners:   {listed},
 		natsauth.PrincipalAdmission: {listed},
+		natsauth.PrincipalGateway:   {listed, entered},
 		natsauth.PrincipalRelay:     {listed},
-		natsauth.PrincipalOperator:  {audited},
+		natsauth.PrincipalOperator:  {audited, entered},
 	}
 	c := startCell(t)
 	admin := c.static(t, natsadmin.Name)
@@ -35,7 +36,7 @@ func TestOnlyReadersOfAuditAndDirectoryReceiveThem(t *testing.T) {
 
 		for subject, record := range map[string]string{
 			"lockstep.local.audit.7.requests": audited, "lockstep.local.directory.user.1": listed,
-			"lockstep.local.directory.key.k": listed,
+			"lockstep.local.directory.key.k": listed, "lockstep.local.access.w": entered,
 		} {
 			_, err := admin.RequestWithContext(testContext(t), subject, []byte(record))
 			require.NoError(t, err)
@@ -49,7 +50,8 @@ func TestOnlyReadersOfAuditAndDirectoryReceiveThem(t *testing.T) {
 		received := make(chan *nats.Msg, 100_000)
 		inbox := natsauth.InboxPrefix(p.name) + ".readers"
 
-		for _, subject := range append(p.subscribes, inbox, "lockstep.local.audit.>", "lockstep.local.directory.>") {
+		for _, subject := range append(p.subscribes, inbox, "lockstep.local.audit.>", "lockstep.local.directory.>",
+			"lockstep.local.access.>") {
 			_, err := a.ChanSubscribe(subject, received)
 			require.NoError(t, err)
 		}
@@ -71,13 +73,13 @@ func TestOnlyReadersOfAuditAndDirectoryReceiveThem(t *testing.T) {
 		found := map[string]bool{}
 
 		for _, m := range drain(received) {
-			for _, record := range []string{audited, listed} {
+			for _, record := range []string{audited, listed, entered} {
 				found[record] = found[record] || strings.Contains(string(m.Data), record) ||
 					strings.Contains(string(m.Data), base64.StdEncoding.EncodeToString([]byte(record)))
 			}
 		}
 
-		for _, record := range []string{audited, listed} {
+		for _, record := range []string{audited, listed, entered} {
 			require.Equal(t, slices.Contains(readers[p.name], record), found[record], "%s reads %q", p.name, record)
 		}
 

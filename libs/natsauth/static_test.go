@@ -63,9 +63,8 @@ func TestKeysOfAnOlderVersionWorkAfterInit(t *testing.T) {
 	require.NoError(t, err)
 
 	names := []string{
-		natsauth.PrincipalDeploys, natsauth.PrincipalRunners, natsauth.PrincipalAdmission, natsauth.PrincipalRouter,
-		natsauth.PrincipalRelay,
-		natsauth.PrincipalOperator,
+		natsauth.PrincipalDeploys, natsauth.PrincipalRunners, natsauth.PrincipalAdmission, natsauth.PrincipalGateway,
+		natsauth.PrincipalRouter, natsauth.PrincipalRelay, natsauth.PrincipalOperator,
 	}
 	for _, name := range names {
 		require.NoError(t, os.Rename(natsauth.SeedFile(dir, name), filepath.Join(dir, "keys", name+".seed")))
@@ -150,6 +149,20 @@ func TestStaticPrincipalsCannotExceedTheirPermissions(t *testing.T) {
 			},
 			subscribe: []string{
 				">", "_INBOX_runners.>", "lockstep.>", "lockstep.local.job.>", "lockstep.local.runner.>", "$KV.>",
+			},
+		},
+		natsauth.PrincipalGateway: {
+			publish: []string{
+				"lockstep.local.access.w", "lockstep.local.access_live.w", "lockstep.local.directory.key.x",
+				"lockstep.local.directory.user.1", "lockstep.local.dead.gateway.x", "lockstep.local.dead.state.x",
+				"lockstep.local.desired.18.w", "lockstep.local.consumer.gateway", "lockstep.local.secret.18.w",
+				"$JS.API.STREAM.PURGE.ACCESS", "$JS.API.STREAM.MSG.DELETE.ACCESS", "$JS.API.STREAM.UPDATE.ACCESS",
+				"$JS.API.CONSUMER.CREATE.ACCESS.evil", "$JS.API.STREAM.INFO.WORKSPACES", "$JS.API.DIRECT.GET.DESIRED",
+				"$JS.API.STREAM.MSG.GET.AUDIT",
+			},
+			subscribe: []string{
+				">", "_INBOX_state.>", "_INBOX_relay.>", "lockstep.>", "lockstep.local.access.>", "lockstep.other.access_live.>",
+				"lockstep.local.workspace.>", "$KV.>",
 			},
 		},
 		natsauth.PrincipalRouter: {

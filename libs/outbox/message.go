@@ -112,6 +112,19 @@ func RowsOf(messages ...*nats.Msg) (Rows, error) {
 	return r, nil
 }
 
+// HasPublished reports whether the outbox has ever published to a stream, or will: prefix begins the subjects of the
+// stream.
+func HasPublished(ctx context.Context, tx pgx.Tx, stream, prefix string) (bool, error) {
+	var published bool
+	err := tx.QueryRow(ctx, `
+		SELECT EXISTS (SELECT FROM outbox_streams WHERE stream = $1)
+			OR EXISTS (SELECT FROM outbox WHERE starts_with(subject, $2))`, stream, prefix).Scan(&published)
+	if err != nil {
+		return false, fmt.Errorf("ask whether the outbox has published to stream %s: %w", stream, err)
+	}
+	return published, nil
+}
+
 // notify wakes the publisher.
 const notify = `pg_notify('` + channel + `' || current_schema(), '')`
 

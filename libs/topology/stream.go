@@ -31,6 +31,7 @@ const (
 	StreamAgents     = "AGENTS"
 	StreamAudit      = "AUDIT"
 	StreamDirectory  = "DIRECTORY"
+	StreamAccess     = "ACCESS"
 	StreamDead       = "DEAD"
 )
 
@@ -83,7 +84,7 @@ func Streams() []Stream {
 			Family:      FamilyObserved,
 			Writer:      "watcher",
 			MaxAge:      30 * day,
-			Share:       32,
+			Share:       31,
 			Duplicates:  time.Second,
 			Description: "Observations of watchers; read models are rebuilt from them.",
 		},
@@ -213,6 +214,19 @@ func Streams() []Stream {
 			Republish:      FamilyDirectoryLive,
 			Description: "Organizations, groups, projects, users, memberships, agents and keys: the latest entry of each. " +
 				"Every service keeps a copy.",
+		},
+		{
+			Name:           StreamAccess,
+			Family:         FamilyAccess,
+			Writer:         "state",
+			Share:          1,
+			LastPerSubject: true,
+			DiscardNew:     true,
+			Duplicates:     2 * time.Minute,
+			AllowTTL:       true,
+			Republish:      FamilyAccessLive,
+			Description: "Workspaces for the gateway: who may enter each, and where it is. " +
+				"Messages of terminated workspaces expire.",
 		},
 		{
 			Name:        StreamDead,

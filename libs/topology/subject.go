@@ -37,6 +37,8 @@ const (
 	FamilyAudit         = "audit"
 	FamilyDirectory     = "directory"
 	FamilyDirectoryLive = "directory_live"
+	FamilyAccess        = "access"
+	FamilyAccessLive    = "access_live"
 	FamilyDead          = "dead"
 	FamilySecret        = "secret"
 	FamilyConsumer      = "consumer"
@@ -269,6 +271,11 @@ func (c Cell) ControlConfigsLive() string { return c.Prefix(FamilyControlLive) +
 // Directory is the subject of one entry of the directory, such as kind "user".
 func (c Cell) Directory(kind, id string) string {
 	return c.Prefix(FamilyDirectory) + "." + Escape(kind) + "." + Escape(id)
+}
+
+// Access is the subject of what the gateway knows of one workspace.
+func (c Cell) Access(workspace string) string {
+	return c.Prefix(FamilyAccess) + "." + Escape(workspace)
 }
 
 // Dead is the subject of a dead letter: dead.<service> followed by the original subject.

@@ -206,15 +206,18 @@ func (p *process) openOutbox(context.Context) error {
 func (p *process) republish(ctx context.Context, tx pgx.Tx, r outbox.Restoration) error {
 	p.tel.Logger.WarnContext(ctx, "publishing everything again after a restore",
 		slog.String(logkey.Stream, r.Stream), slog.String(logkey.Reason, r.Reason))
-	all := republish.Republisher{
-		Directory: p.directory, Workspaces: p.workspaces, IngestStores: p.ingestStores, Ingest: p.consumers.Ingest,
-	}
-	if err := all.All(ctx, tx, r); err != nil {
+	if err := p.republisher().All(ctx, tx, r); err != nil {
 		return fmt.Errorf("restore: %w", err)
 	}
 	// The backup lacks the consumers of newer agents.
 	p.agents.RequestEnsure()
 	return nil
+}
+
+func (p *process) republisher() *republish.Republisher {
+	return &republish.Republisher{
+		Directory: p.directory, Workspaces: p.workspaces, IngestStores: p.ingestStores, Ingest: p.consumers.Ingest,
+	}
 }
 
 func (p *process) openIngest(context.Context) error {

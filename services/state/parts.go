@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/jackc/pgx/v5"
+
 	libpostgres "lockstep.internal/libs/postgres"
 	"lockstep.internal/libs/service"
 	"lockstep.internal/libs/topology"
@@ -29,7 +31,10 @@ func (p *process) parts() []service.Part {
 			if err := bootstrap(ctx, p.cfg, p.directory); err != nil {
 				return err
 			}
-			return p.directory.UpgradeAgentEntries(ctx)
+			if err := p.directory.UpgradeAgentEntries(ctx); err != nil {
+				return err
+			}
+			return libpostgres.InTx(ctx, p.pool, func(tx pgx.Tx) error { return p.republisher().FirstAccess(ctx, tx) })
 		}},
 		{Name: "agents", StartAfter: []string{"bootstrap", "streams"}, Run: p.ensureConsumers},
 		{Name: "outbox", StartAfter: []string{"database", "streams"}, Run: ready(p.publisher.Run), Check: p.publisher.Check},

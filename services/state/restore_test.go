@@ -60,16 +60,21 @@ func TestRestoredNATSGetsEverythingPublishedAgain(t *testing.T) {
 	stop := b.start(t)
 	admin := b.as(t, b.admin)
 	project, agent := admin.project()
+	entered := map[string]string{} // the subject on ACCESS of the workspace, by its subject on DESIRED
 	create := func(name string) (subject string) {
 		w := call(
 			t,
 			admin.workspaces.CreateWorkspace,
 			&statev1.CreateWorkspaceRequest{Name: name, ProjectId: project},
 		).GetWorkspace()
-		return topology.Cell("local").Desired(agent.GetAgent().GetId(), w.GetId())
+		subject = topology.Cell("local").Desired(agent.GetAgent().GetId(), w.GetId())
+		entered[subject] = topology.Cell("local").Access(w.GetId())
+		return subject
 	}
 	wanted := func(subject string) func() bool {
-		return func() bool { return b.holds(t, topology.StreamDesired, subject) }
+		return func() bool {
+			return b.holds(t, topology.StreamDesired, subject) && b.holds(t, topology.StreamAccess, entered[subject])
+		}
 	}
 	first := create("first")
 	require.Eventually(t, wanted(first), time.Minute, 10*time.Millisecond)
@@ -98,6 +103,33 @@ func TestRestoredNATSGetsEverythingPublishedAgain(t *testing.T) {
 	require.Eventually(t, wanted(first), time.Minute, 10*time.Millisecond)
 	require.Eventually(t, configured, time.Minute, 10*time.Millisecond)
 	require.True(t, b.holds(t, topology.StreamDirectory, topology.Cell("local").Directory("user", "1")))
+}
+
+// An earlier version has created the workspaces and published nothing to ACCESS.
+func TestUpgradedServicePublishesWhoMayEnter(t *testing.T) {
+	t.Parallel()
+	b := newFixture(t)
+	stop := b.start(t)
+	admin := b.as(t, b.admin)
+	project, _ := admin.project()
+	w := call(
+		t, admin.workspaces.CreateWorkspace, &statev1.CreateWorkspaceRequest{Name: "first", ProjectId: project},
+	).GetWorkspace()
+	subject := topology.Cell("local").Access(w.GetId())
+	published := func() bool { return b.holds(t, topology.StreamAccess, subject) }
+	require.Eventually(t, published, time.Minute, 10*time.Millisecond)
+	b.awaitAcknowledged(t)
+	stop()
+	conn, err := pgx.Connect(t.Context(), b.cfg.Database.URL.Reveal())
+	require.NoError(t, err)
+	_, err = conn.Exec(t.Context(), `delete from state.outbox_streams where stream = 'ACCESS'`)
+	require.NoError(t, err)
+	require.NoError(t, conn.Close(t.Context()))
+	require.NoError(t, natstest.Open(t, b.administrator(t)).DeleteStream(t.Context(), topology.StreamAccess))
+
+	b.start(t)
+	require.Eventually(t, published, time.Minute, 10*time.Millisecond)
+	require.Contains(t, b.last(t, topology.StreamAccess, subject), `"name":"first"`)
 }
 
 func TestUpgradedServicePublishesTokenHashesAndNames(t *testing.T) {

@@ -55,7 +55,7 @@ type secretFile struct{ secret, key, path string }
 //	<name>-relay-tls   tls.crt, tls.key, ca.crt
 //	<name>-postgresql  password, of the administrator
 //	<name>-<service>   database.password, database.url, of the role of each service in PostgreSQL
-//	<name>-<principal> <principal>.seed, for each other principal of NATS: deploys, router, operator
+//	<name>-<principal> <principal>.seed, for each other principal of NATS: deploys, gateway, router, operator
 //	<name>-cell-<cell> cell-<cell>.seed, for each other cell in the cell map
 func InitSecrets(
 	ctx context.Context, client coreclient.SecretInterface, options SecretsOptions,

@@ -2,6 +2,7 @@ package access
 
 import (
 	"errors"
+	"maps"
 	"slices"
 	"sync"
 )
@@ -18,6 +19,15 @@ type Entry struct {
 	Running bool
 	// State is its actual state, for people: running, stopped, starting …
 	State string
+}
+
+// People are the owner and those it is shared with.
+func (e Entry) People() []int64 {
+	people := []int64{e.OwnerID}
+	for _, s := range e.Shares {
+		people = append(people, s.UserID)
+	}
+	return people
 }
 
 // Share lets another person in.
@@ -172,12 +182,39 @@ func (t *Table) Remove(id string) {
 	close(w.changed)
 }
 
+// Find returns a workspace by its id.
+func (t *Table) Find(id string) (Entry, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	w, found := t.byID[id]
+	if !found {
+		return Entry{}, false
+	}
+	return w.Entry, true
+}
+
+// People are all who may enter a workspace, once each.
+func (t *Table) People() []int64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	people := map[int64]struct{}{}
+	for _, w := range t.byID {
+		for _, id := range w.People() {
+			people[id] = struct{}{}
+		}
+	}
+	return slices.Collect(maps.Keys(people))
+}
+
 // SetBlocked blocks a person, or ends that. All grants of a person who is blocked end.
 func (t *Table) SetBlocked(userID int64, blocked bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !blocked {
 		delete(t.blocked, userID)
+		return
+	}
+	if t.blocked[userID] {
 		return
 	}
 	t.blocked[userID] = true

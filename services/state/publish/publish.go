@@ -1,5 +1,5 @@
 // Package publish makes the messages that the state service publishes: it renders manifests, encodes
-// events and chooses subjects. It is pure, except that [Encoder.Entries] makes a new id for each event: the caller puts
+// events and chooses subjects. It is pure, except that the events of DIRECTORY and ACCESS get new ids: the caller puts
 // the messages into the outbox, in the transaction of the change, and the outbox publishes them in order per subject,
 // per workspace and per agent.
 // Only the message of ObservationsRead is published directly.
@@ -8,6 +8,7 @@ package publish
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"strconv"
 	"time"
 
@@ -27,8 +28,8 @@ import (
 	"lockstep.internal/services/state/workspace"
 )
 
-// terminatedTTL is how long DESIRED keeps the message of a terminated workspace or deleted orphan. A dispatcher that
-// starts after the message has expired finds no objects to delete.
+// terminatedTTL is how long DESIRED and ACCESS keep the message of a terminated workspace or deleted orphan. A dispatcher
+// that starts after the message has expired finds no objects to delete.
 const terminatedTTL = time.Hour
 
 // Encoder encodes the messages of one cell. Its methods add the trace of the context to each message.
@@ -56,7 +57,8 @@ func (e Encoder) Workspaces(
 }
 
 // workspace returns the messages of an update: a new desired revision to DESIRED and DESIRED_LOG, the desired state
-// once more with a TTL when the workspace has terminated, and the public events to WORKSPACES.
+// once more with a TTL when the workspace has terminated, what has changed for the gateway to ACCESS, and the public
+// events to WORKSPACES.
 func (e Encoder) workspace(
 	ctx context.Context, configured Configurations, u workspace.Update,
 ) ([]*nats.Msg, error) {
@@ -82,6 +84,14 @@ func (e Encoder) workspace(
 			return nil, err
 		}
 		messages = append(messages, desired)
+	}
+	if access := accessOf(w); w.DesiredRevision != u.Before.DesiredRevision ||
+		!reflect.DeepEqual(access, accessOf(u.Before)) {
+		m, err := e.access(ctx, w, access)
+		if err != nil {
+			return nil, err
+		}
+		messages = append(messages, m)
 	}
 	for _, ev := range u.Events {
 		m, err := e.workspaceEvent(ctx, w.ProjectID, w.ID.String(), ev)

@@ -8,6 +8,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
+	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/state/actualstate"
 	"lockstep.internal/services/state/agent"
 	"lockstep.internal/services/state/publish"
@@ -25,12 +26,12 @@ func configured() publish.Configurations {
 // created returns the update of a new workspace of agent 7 in project 4.
 func created(t *testing.T) workspace.Update {
 	t.Helper()
-	w, events, err := workspace.New(workspace.Creation{
+	w, published, err := workspace.New(workspace.Creation{
 		Name: "ide", ProjectID: 4, AgentID: 7, UserID: 9, Template: "default",
 		Spec: workspace.Spec{Image: "ide:9"}, Now: start(),
 	})
 	require.NoError(t, err)
-	return workspace.Update{After: w, Events: events}
+	return workspace.Update{After: w, Events: published}
 }
 
 func encode(t *testing.T, u workspace.Update) []*nats.Msg {
@@ -65,13 +66,14 @@ func TestNewWorkspaceIsPublishedOnDesiredAndWorkspaces(t *testing.T) {
 	require.Equal(t, []string{
 		"lockstep.local.desired.7." + id,
 		"lockstep.local.desired_log.7." + id,
+		"lockstep.local.access." + id,
 		"lockstep.local.workspace.4." + id + ".created",
 	}, subjects(messages))
 	require.Equal(t, []string{id + "/dispatch/1"}, header(messages[0], "ce-id"))
 	require.Equal(t, "running", data(t, messages[0])["target"])
 	require.Equal(t, messages[0].Data, messages[1].Data, "the same message on DESIRED_LOG")
 	require.Equal(t, messages[0].Header, messages[1].Header)
-	require.Equal(t, []string{"/lockstep/local/state"}, header(messages[2], "ce-source"))
+	require.Equal(t, []string{"/lockstep/local/state"}, header(messages[3], "ce-source"))
 }
 
 func TestUpdateWithoutEventsPublishesNothing(t *testing.T) {
@@ -86,24 +88,26 @@ func TestUpdateWithoutEventsPublishesNothing(t *testing.T) {
 func TestChangedActualStateIsPublished(t *testing.T) {
 	t.Parallel()
 	before, _ := created(t).After.ApplyFailed(actualstate.ApplyError{Revision: 1, Reason: "R", Message: "M"}, start())
-	after, events := before.Observe(workspace.Observation{At: start()})
-	messages := encode(t, workspace.Update{Before: before, After: after, Events: events})
+	after, published := before.Observe(workspace.Observation{At: start()})
+	messages := encode(t, workspace.Update{Before: before, After: after, Events: published})
 	id := after.ID.String()
-	require.Equal(t, []string{"lockstep.local.workspace.4." + id + ".state_changed"}, subjects(messages))
-	require.Equal(t, []string{id + "/actual/1"}, header(messages[0], "ce-id"))
+	require.Equal(t, []string{"lockstep.local.access." + id, "lockstep.local.workspace.4." + id + ".state_changed"},
+		subjects(messages))
+	require.Equal(t, string(after.ActualState), data(t, messages[0])["actual_state"])
+	require.Equal(t, []string{id + "/actual/1"}, header(messages[1], "ce-id"))
 }
 
 func TestChangedDesiredStateIsPublishedOnBothStreams(t *testing.T) {
 	t.Parallel()
 	before := created(t).After
-	after, events, err := before.SetDesired(workspace.DesiredStopped, 10, start())
+	after, published, err := before.SetDesired(workspace.DesiredStopped, 10, start())
 	require.NoError(t, err)
-	messages := encode(t, workspace.Update{Before: before, After: after, Events: events})
-	require.Len(t, messages, 3)
+	messages := encode(t, workspace.Update{Before: before, After: after, Events: published})
+	require.Len(t, messages, 4)
 	require.Equal(t, "stopped", data(t, messages[0])["target"])
 	require.Equal(t, "stopped", data(t, messages[1])["target"])
-	require.Equal(t, "stopped", data(t, messages[2])["to"])
-	require.EqualValues(t, 10, data(t, messages[2])["user_id"])
+	require.Equal(t, "stopped", data(t, messages[3])["to"])
+	require.EqualValues(t, 10, data(t, messages[3])["user_id"])
 }
 
 func TestDesiredMessageOfATerminatedWorkspaceExpires(t *testing.T) {
@@ -112,8 +116,28 @@ func TestDesiredMessageOfATerminatedWorkspaceExpires(t *testing.T) {
 	after := before
 	after.ActualState = actualstate.Terminated
 	messages := encode(t, workspace.Update{Before: before, After: after})
-	require.Equal(t, []string{"lockstep.local.desired.7." + after.ID.String()}, subjects(messages))
+	id := after.ID.String()
+	require.Equal(t, []string{"lockstep.local.desired.7." + id, "lockstep.local.access." + id}, subjects(messages))
 	require.Equal(t, []string{"1h0m0s"}, header(messages[0], "Nats-TTL"))
+	require.Equal(t, []string{"1h0m0s"}, header(messages[1], "Nats-TTL"))
+	require.Equal(t, true, data(t, messages[1])["deleted"])
+}
+
+func TestGatewayLearnsWhoMayEnterAndWhere(t *testing.T) {
+	t.Parallel()
+	before := created(t).After
+	after := before
+	after.ActualState = actualstate.Running
+	after.Spec.Ports = []workspace.Port{{Name: "http", Number: 8080}}
+	messages := encode(t, workspace.Update{Before: before, After: after})
+	require.Equal(t, []string{"lockstep.local.access." + after.ID.String()}, subjects(messages))
+	require.Empty(t, header(messages[0], "Nats-TTL"))
+	require.NoError(t, events.Validate(events.TypeAccessWorkspace, messages[0].Data))
+	require.Equal(t, map[string]any{
+		"workspace_id": after.ID.String(), "name": "ide", "namespace": "ws-7-ide", "project_id": 4.0, "agent_id": 7.0,
+		"user_id": 9.0, "actual_state": "running", "ports": []any{map[string]any{"name": "http", "number": 8080.0}},
+	}, data(t, messages[0]))
+	require.Empty(t, encode(t, workspace.Update{Before: after, After: after}), "nothing has changed for the gateway")
 }
 
 func TestRepublishedDesiredStateKeepsItsRevision(t *testing.T) {

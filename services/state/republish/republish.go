@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"lockstep.internal/libs/outbox"
+	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/state/admin"
 	"lockstep.internal/services/state/ingest"
@@ -25,7 +26,7 @@ type Republisher struct {
 	Ingest       *ingest.Ingest
 }
 
-// All publishes the directory, all configurations and all desired states again, and requests a full resync from
+// All publishes the directory, all configurations, all desired states and who may enter again, and requests a full resync from
 // each agent. It locks in the usual order: agents before workspaces.
 func (r *Republisher) All(ctx context.Context, tx pgx.Tx, restored outbox.Restoration) error {
 	if restored.Stream == "" { // the database
@@ -49,8 +50,8 @@ func (r *Republisher) All(ctx context.Context, tx pgx.Tx, restored outbox.Restor
 // chunk bounds the rendered manifests in memory.
 const chunk = 100
 
-// DesiredStates publishes the desired state of every workspace again. Workspaces that terminated more than 30 days
-// ago are left out.
+// DesiredStates publishes the desired state of every workspace, and who may enter it, again. Workspaces that terminated
+// more than 30 days ago are left out.
 func (r *Republisher) DesiredStates(ctx context.Context, tx pgx.Tx) error {
 	workspaces, err := r.Workspaces.LockRetained(ctx, tx)
 	if err != nil {
@@ -65,15 +66,45 @@ func (r *Republisher) DesiredStates(ctx context.Context, tx pgx.Tx) error {
 		if err != nil {
 			return err
 		}
-		messages := make([]*nats.Msg, len(some))
-		for i, w := range some {
-			if messages[i], err = r.Ingest.Encoder.Desired(ctx, configured, w); err != nil {
+		messages := make([]*nats.Msg, 0, 2*len(some))
+		for _, w := range some {
+			desired, err := r.Ingest.Encoder.Desired(ctx, configured, w)
+			if err != nil {
 				return err
 			}
+			access, err := r.Ingest.Encoder.Access(ctx, w)
+			if err != nil {
+				return err
+			}
+			messages = append(messages, desired, access)
 		}
 		if err := outbox.Insert(ctx, tx, messages...); err != nil {
-			return fmt.Errorf("publish %d desired states: %w", len(messages), err)
+			return fmt.Errorf("publish %d workspaces: %w", len(some), err)
 		}
+	}
+	return nil
+}
+
+// FirstAccess publishes who may enter every workspace if nothing has been published to ACCESS yet: an earlier version of
+// the service has created the workspaces.
+func (r *Republisher) FirstAccess(ctx context.Context, tx pgx.Tx) error {
+	cell := r.Ingest.Encoder.Cell
+	published, err := outbox.HasPublished(ctx, tx, topology.StreamAccess, cell.Prefix(topology.FamilyAccess)+".")
+	if err != nil || published {
+		return err
+	}
+	workspaces, err := r.Workspaces.LockRetained(ctx, tx)
+	if err != nil {
+		return err
+	}
+	messages := make([]*nats.Msg, len(workspaces))
+	for i, w := range workspaces {
+		if messages[i], err = r.Ingest.Encoder.Access(ctx, w); err != nil {
+			return err
+		}
+	}
+	if err := outbox.Insert(ctx, tx, messages...); err != nil {
+		return fmt.Errorf("publish who may enter %d workspaces: %w", len(messages), err)
 	}
 	return nil
 }

@@ -1,0 +1,46 @@
+package publish
+
+import (
+	"context"
+
+	"github.com/google/uuid"
+	"github.com/nats-io/nats.go"
+
+	"lockstep.internal/libs/event"
+	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/services/state/actualstate"
+	"lockstep.internal/services/state/workspace"
+)
+
+// Access returns the message with what the gateway knows of a workspace. It expires if the workspace is terminated.
+// Every message has a new id; the latest message of a workspace is valid.
+func (e Encoder) Access(ctx context.Context, w workspace.Workspace) (*nats.Msg, error) {
+	return e.access(ctx, w, accessOf(w))
+}
+
+func (e Encoder) access(ctx context.Context, w workspace.Workspace, data events.AccessWorkspace) (*nats.Msg, error) {
+	at := w.DesiredStateChangedAt
+	if w.ActualStateChangedAt.After(at) {
+		at = w.ActualStateChangedAt
+	}
+	id := w.ID.String()
+	m, err := e.message(ctx, e.Cell.Access(id), event.Attributes{
+		Type: events.TypeAccessWorkspace, Subject: id, ID: uuid.Must(uuid.NewV7()).String(), Time: at,
+	}, data)
+	if err == nil && data.Deleted {
+		setTTL(m)
+	}
+	return m, err
+}
+
+func accessOf(w workspace.Workspace) events.AccessWorkspace {
+	data := events.AccessWorkspace{
+		WorkspaceID: w.ID.String(), Name: w.Name, Namespace: w.Namespace, ProjectID: int(w.ProjectID),
+		AgentID: int(w.AgentID), UserID: int(w.UserID), ActualState: events.ActualState(w.ActualState),
+		Deleted: w.ActualState == actualstate.Terminated,
+	}
+	for _, p := range w.Spec.Ports {
+		data.Ports = append(data.Ports, events.AccessPort{Name: p.Name, Number: int(p.Number)})
+	}
+	return data
+}
