@@ -10,7 +10,7 @@ import (
 
 // Version of the declarations below. Raise it with every change of [Streams]; [Ensure] applies only
 // a higher one.
-const Version = 12
+const Version = 13
 
 // MaxMessageSize is the largest message of any stream, headers included, in bytes (1 MiB).
 const MaxMessageSize = 1 << 20

@@ -17,6 +17,67 @@ var (
 	pattern5 = regexp.MustCompile("^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")
 )
 
+func (v *AccessPort) decode(r *reader) {
+	var present uint64
+	if !r.beginObject() {
+		return
+	}
+	for r.nextName() {
+		switch string(r.name) {
+		case "name":
+			present |= 1 << 0
+			v.Name = r.text(textRule{minLength: 1})
+		case "number":
+			present |= 1 << 1
+			v.Number = r.integer(integerRule{1, 65535})
+		default:
+			r.skip()
+		}
+	}
+	r.endObject(present, "name", "number")
+}
+
+func (v *AccessWorkspace) decode(r *reader) {
+	var present uint64
+	if !r.beginObject() {
+		return
+	}
+	for r.nextName() {
+		switch string(r.name) {
+		case "actual_state":
+			present |= 1 << 0
+			v.ActualState.decode(r)
+		case "agent_id":
+			present |= 1 << 1
+			v.AgentID = r.integer(integerRule{1, math.MaxInt})
+		case "name":
+			present |= 1 << 2
+			v.Name = r.text(textRule{minLength: 1})
+		case "namespace":
+			present |= 1 << 3
+			v.Namespace = r.text(textRule{minLength: 1})
+		case "project_id":
+			present |= 1 << 4
+			v.ProjectID = r.integer(integerRule{1, math.MaxInt})
+		case "user_id":
+			present |= 1 << 5
+			v.UserID = r.integer(integerRule{1, math.MaxInt})
+		case "workspace_id":
+			present |= 1 << 6
+			v.WorkspaceID = r.text(textRule{minLength: 1})
+		case "deleted":
+			v.Deleted = r.boolean()
+		case "ports":
+			v.Ports = readArray(r, lengthRule{0, math.MaxInt}, func(item *AccessPort) {
+				item.decode(r)
+			})
+		default:
+			r.skip()
+		}
+	}
+	r.endObject(present, "actual_state", "agent_id", "name", "namespace", "project_id", "user_id", "workspace_id")
+}
+
 func (v *ActualState) decode(r *reader) {
 	*v = ActualState(r.enum("creation_requested", "error", "failed", "running", "starting", "stopped", "stopping", "terminated", "terminating", "unknown"))
 }
@@ -2828,6 +2889,8 @@ func (v *WorkspaceStateChanged) decode(r *reader) {
 	r.endObject(present, "agent_id", "desired_state", "from", "name", "project_id", "to", "workspace_id")
 }
 
+func (*AccessWorkspace) eventType() string { return TypeAccessWorkspace }
+
 func (*AdmissionDecided) eventType() string { return TypeAdmissionDecided }
 
 func (*AdmissionStatus) eventType() string { return TypeAdmissionStatus }
@@ -2949,6 +3012,8 @@ func (*WorkspaceStateChanged) eventType() string { return TypeWorkspaceStateChan
 // decoded decodes the data of an event type that is known by name.
 func decoded(eventType string, data []byte) (any, error) {
 	switch eventType {
+	case TypeAccessWorkspace:
+		return untyped(Decode[AccessWorkspace](data))
 	case TypeAdmissionDecided:
 		return untyped(Decode[AdmissionDecided](data))
 	case TypeAdmissionStatus:

@@ -7,6 +7,46 @@ import (
 	"time"
 )
 
+// AccessPort: A port that a workspace serves.
+type AccessPort struct {
+	// Name of the port, unique in the workspace.
+	Name string `json:"name"`
+
+	// TCP port.
+	Number int `json:"number"`
+}
+
+// AccessWorkspace: A workspace as it is after a change, as far as the gateway needs to know it: who
+// may enter it, and where it is.
+type AccessWorkspace struct {
+	// It can be entered while it is running.
+	ActualState ActualState `json:"actual_state"`
+
+	// Agent of the cluster that it runs in.
+	AgentID int `json:"agent_id"`
+
+	// It has terminated. Nobody can enter it, and its name can be used again.
+	Deleted bool `json:"deleted,omitempty"`
+
+	// Its name: that of its Service, and of its host at the gateway.
+	Name string `json:"name"`
+
+	// Namespace of its objects.
+	Namespace string `json:"namespace"`
+
+	// Ports that it serves.
+	Ports []AccessPort `json:"ports,omitempty"`
+
+	// Project that it belongs to.
+	ProjectID int `json:"project_id"`
+
+	// User who created it and may do everything in it.
+	UserID int `json:"user_id"`
+
+	// Id of the workspace, a UUIDv7.
+	WorkspaceID string `json:"workspace_id"`
+}
+
 // ActualState: Actual state of a workspace, computed from observations of its cluster. Only
 // terminated is final.
 type ActualState string

@@ -4,6 +4,10 @@ package events
 
 // Names of the event types.
 const (
+	// TypeAccessWorkspace is an event with the data [AccessWorkspace], on stream ACCESS at
+	// access.{workspace}: A workspace as it is after a change, as far as the gateway needs to know it:
+	// who may enter it, and where it is.
+	TypeAccessWorkspace = "dev.lockstep.access.workspace.v1"
 	// TypeAdmissionDecided is an event with the data [AdmissionDecided], on stream ADMISSION at
 	// admission.{project}.{job}.decided: Admission decided about a CI job.
 	TypeAdmissionDecided = "dev.lockstep.admission.decided.v1"
@@ -226,6 +230,11 @@ const (
 // Types returns a copy of the list of event types, sorted by name.
 func Types() []Type {
 	return []Type{
+		{
+			Name: TypeAccessWorkspace, Title: "AccessWorkspace", Stream: "ACCESS",
+			Subjects:    []string{"access.{workspace}"},
+			Description: "A workspace as it is after a change, as far as the gateway needs to know it: who may enter it, and where it is.",
+		},
 		{
 			Name: TypeAdmissionDecided, Title: "AdmissionDecided", Stream: "ADMISSION",
 			Subjects:    []string{"admission.{project}.{job}.decided"},
