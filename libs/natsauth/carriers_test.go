@@ -19,7 +19,8 @@ func targetSubjects() []string {
 		"lockstep.local.observed.cluster.uid.released",
 		"lockstep.local.deploy.c1.shop.deployment.web.completed", "lockstep.local.job.4.9001.pending",
 		"lockstep.local.admission.4.9001.decided", "lockstep.local.runner.31", "lockstep.local.consumer.runners",
-		"lockstep.local.access.w", "lockstep.local.access_live.w",
+		"lockstep.local.access.workspace.w", "lockstep.local.access.ssh_key.f", "lockstep.local.access_live.w",
+		"lockstep.local.activity.w",
 		"lockstep.local.agent.18.connected", "$KV.RELAYS.x",
 	}, mapSubjects())
 	slices.Sort(subjects)

@@ -228,12 +228,16 @@ func admissionImports(cell topology.Cell) accountImports {
 	}
 }
 
-// gatewayImports returns the imports of the gateway: it reads two streams and writes nothing.
+// gatewayImports returns the imports of the gateway: it reads two streams and writes the activity of people.
 func gatewayImports(cell topology.Cell) accountImports {
+	services := writeServices(cell.All(topology.FamilyActivity))
+	for _, stream := range []string{topology.StreamAccess, topology.StreamDirectory} {
+		services = append(services, pageServices(stream)...)
+	}
+
 	return accountImports{
-		name:     AccountGateway,
-		services: append(pageServices(topology.StreamAccess), pageServices(topology.StreamDirectory)...),
-		streams:  identity(cell.All(topology.FamilyDirectoryLive), cell.All(topology.FamilyAccessLive)),
+		name: AccountGateway, services: services,
+		streams: identity(cell.All(topology.FamilyDirectoryLive), cell.All(topology.FamilyAccessLive)),
 	}
 }
 

@@ -109,6 +109,7 @@ func confined() []principal {
 		},
 		{
 			name: natsauth.PrincipalGateway, connect: staticPrincipal(natsauth.PrincipalGateway),
+			writes: []string{"lockstep.local.activity.>"},
 			requests: []string{
 				"$JS.API.STREAM.INFO.ACCESS", "$JS.API.STREAM.MSG.GET.ACCESS", "$JS.API.DIRECT.GET.ACCESS",
 				"$JS.API.STREAM.INFO.DIRECTORY", "$JS.API.STREAM.MSG.GET.DIRECTORY", "$JS.API.DIRECT.GET.DIRECTORY",
@@ -213,7 +214,7 @@ func operatorRequests() []string {
 
 	for _, stream := range []string{
 		"OBSERVED", "DESIRED", "DESIRED_LOG", "APPLIED", "CONTROL", "WORKSPACES", "DEPLOYS", "SINKS", "JOBS", "ADMISSION",
-		"RUNNERS", "ACCESS", "AGENTS", "AUDIT", "DEAD", "KV_CELLS",
+		"RUNNERS", "ACCESS", "ACTIVITY", "AGENTS", "AUDIT", "DEAD", "KV_CELLS",
 	} {
 		requests = append(requests,
 			"$JS.API.STREAM.INFO."+stream, "$JS.API.STREAM.MSG.GET."+stream, "$JS.API.DIRECT.GET."+stream)

@@ -36,7 +36,7 @@ func TestOnlyReadersOfAuditDirectoryAndAccessReceiveThem(t *testing.T) {
 
 		for subject, record := range map[string]string{
 			"lockstep.local.audit.7.requests": audited, "lockstep.local.directory.user.1": listed,
-			"lockstep.local.directory.key.k": listed, "lockstep.local.access.w": entered,
+			"lockstep.local.directory.key.k": listed, "lockstep.local.access.workspace.w": entered,
 		} {
 			_, err := admin.RequestWithContext(testContext(t), subject, []byte(record))
 			require.NoError(t, err)

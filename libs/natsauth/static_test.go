@@ -153,7 +153,8 @@ func TestStaticPrincipalsCannotExceedTheirPermissions(t *testing.T) {
 		},
 		natsauth.PrincipalGateway: {
 			publish: []string{
-				"lockstep.local.access.w", "lockstep.local.access_live.w", "lockstep.local.directory.key.x",
+				"lockstep.local.access.workspace.w", "lockstep.local.access.ssh_key.f", "lockstep.local.access_live.w",
+				"lockstep.local.directory.key.x", "lockstep.other.activity.w", "$JS.API.DIRECT.GET.ACTIVITY",
 				"lockstep.local.directory.user.1", "lockstep.local.dead.gateway.x", "lockstep.local.dead.state.x",
 				"lockstep.local.desired.18.w", "lockstep.local.consumer.gateway", "lockstep.local.secret.18.w",
 				"$JS.API.STREAM.PURGE.ACCESS", "$JS.API.STREAM.MSG.DELETE.ACCESS", "$JS.API.STREAM.UPDATE.ACCESS",

@@ -32,6 +32,7 @@ const (
 	StreamAudit      = "AUDIT"
 	StreamDirectory  = "DIRECTORY"
 	StreamAccess     = "ACCESS"
+	StreamActivity   = "ACTIVITY"
 	StreamDead       = "DEAD"
 )
 
@@ -84,7 +85,7 @@ func Streams() []Stream {
 			Family:      FamilyObserved,
 			Writer:      "watcher",
 			MaxAge:      30 * day,
-			Share:       31,
+			Share:       30,
 			Duplicates:  time.Second,
 			Description: "Observations of watchers; read models are rebuilt from them.",
 		},
@@ -225,8 +226,12 @@ func Streams() []Stream {
 			Duplicates:     2 * time.Minute,
 			AllowTTL:       true,
 			Republish:      FamilyAccessLive,
-			Description: "Workspaces for the gateway: who may enter each, and where it is. " +
+			Description: "Workspaces for the gateway, who may enter each and where it is, and SSH keys of people. " +
 				"Messages of terminated workspaces expire.",
+		},
+		{
+			Name: StreamActivity, Family: FamilyActivity, Writer: "gateway", MaxAge: 30 * day, Share: 1,
+			Duplicates: time.Second, Description: "What people do in workspaces; idle workspaces are stopped.",
 		},
 		{
 			Name:        StreamDead,

@@ -39,6 +39,7 @@ const (
 	FamilyDirectoryLive = "directory_live"
 	FamilyAccess        = "access"
 	FamilyAccessLive    = "access_live"
+	FamilyActivity      = "activity"
 	FamilyDead          = "dead"
 	FamilySecret        = "secret"
 	FamilyConsumer      = "consumer"
@@ -273,9 +274,19 @@ func (c Cell) Directory(kind, id string) string {
 	return c.Prefix(FamilyDirectory) + "." + Escape(kind) + "." + Escape(id)
 }
 
-// Access is the subject of what the gateway knows of one workspace.
-func (c Cell) Access(workspace string) string {
-	return c.Prefix(FamilyAccess) + "." + Escape(workspace)
+// AccessWorkspace is the subject of what the gateway knows of one workspace.
+func (c Cell) AccessWorkspace(workspace string) string {
+	return c.Prefix(FamilyAccess) + ".workspace." + Escape(workspace)
+}
+
+// AccessSSHKey is the subject of a public key that a person has registered.
+func (c Cell) AccessSSHKey(fingerprint string) string {
+	return c.Prefix(FamilyAccess) + ".ssh_key." + Escape(fingerprint)
+}
+
+// Activity is the subject of what people do in one workspace.
+func (c Cell) Activity(workspace string) string {
+	return c.Prefix(FamilyActivity) + "." + Escape(workspace)
 }
 
 // Dead is the subject of a dead letter: dead.<service> followed by the original subject.

@@ -37,6 +37,51 @@ func (v *AccessPort) decode(r *reader) {
 	r.endObject(present, "name", "number")
 }
 
+func (v *AccessSSHKey) decode(r *reader) {
+	var present uint64
+	if !r.beginObject() {
+		return
+	}
+	for r.nextName() {
+		switch string(r.name) {
+		case "fingerprint":
+			present |= 1 << 0
+			v.Fingerprint = r.text(textRule{minLength: 1})
+		case "user_id":
+			present |= 1 << 1
+			v.UserID = r.integer(integerRule{1, math.MaxInt})
+		case "deleted":
+			v.Deleted = r.boolean()
+		case "expires_at":
+			v.ExpiresAt = new(time.Time)
+			*v.ExpiresAt = r.time()
+		default:
+			r.skip()
+		}
+	}
+	r.endObject(present, "fingerprint", "user_id")
+}
+
+func (v *AccessShare) decode(r *reader) {
+	var present uint64
+	if !r.beginObject() {
+		return
+	}
+	for r.nextName() {
+		switch string(r.name) {
+		case "user_id":
+			present |= 1 << 0
+			v.UserID = r.integer(integerRule{1, math.MaxInt})
+		case "port":
+			v.Port = new(int)
+			*v.Port = r.integer(integerRule{1, 65535})
+		default:
+			r.skip()
+		}
+	}
+	r.endObject(present, "user_id")
+}
+
 func (v *AccessWorkspace) decode(r *reader) {
 	var present uint64
 	if !r.beginObject() {
@@ -71,11 +116,47 @@ func (v *AccessWorkspace) decode(r *reader) {
 			v.Ports = readArray(r, lengthRule{0, math.MaxInt}, func(item *AccessPort) {
 				item.decode(r)
 			})
+		case "shares":
+			v.Shares = readArray(r, lengthRule{0, math.MaxInt}, func(item *AccessShare) {
+				item.decode(r)
+			})
 		default:
 			r.skip()
 		}
 	}
 	r.endObject(present, "actual_state", "agent_id", "name", "namespace", "project_id", "user_id", "workspace_id")
+}
+
+func (v *ActivityWorkspace) decode(r *reader) {
+	var present uint64
+	if !r.beginObject() {
+		return
+	}
+	for r.nextName() {
+		switch string(r.name) {
+		case "input_at":
+			present |= 1 << 0
+			v.InputAt = r.time()
+		case "received_bytes":
+			present |= 1 << 1
+			v.ReceivedBytes = r.integer(integerRule{0, math.MaxInt})
+		case "sent_bytes":
+			present |= 1 << 2
+			v.SentBytes = r.integer(integerRule{0, math.MaxInt})
+		case "sessions":
+			present |= 1 << 3
+			v.Sessions = r.integer(integerRule{0, math.MaxInt})
+		case "user_id":
+			present |= 1 << 4
+			v.UserID = r.integer(integerRule{1, math.MaxInt})
+		case "workspace_id":
+			present |= 1 << 5
+			v.WorkspaceID = r.text(textRule{minLength: 1})
+		default:
+			r.skip()
+		}
+	}
+	r.endObject(present, "input_at", "received_bytes", "sent_bytes", "sessions", "user_id", "workspace_id")
 }
 
 func (v *ActualState) decode(r *reader) {
@@ -1089,7 +1170,7 @@ func (v *Environment) decode(r *reader) {
 }
 
 func (v *ExpiryPolicy) decode(r *reader) {
-	*v = ExpiryPolicy(r.knownText(textRule{minLength: 1}, "max_age", "stop_after_running", "terminate_after_stopped"))
+	*v = ExpiryPolicy(r.knownText(textRule{minLength: 1}, "max_age", "stop_after_idle", "stop_after_running", "terminate_after_stopped"))
 }
 
 func (v *Fact) decode(r *reader) {
@@ -2889,7 +2970,11 @@ func (v *WorkspaceStateChanged) decode(r *reader) {
 	r.endObject(present, "agent_id", "desired_state", "from", "name", "project_id", "to", "workspace_id")
 }
 
+func (*AccessSSHKey) eventType() string { return TypeAccessSSHKey }
+
 func (*AccessWorkspace) eventType() string { return TypeAccessWorkspace }
+
+func (*ActivityWorkspace) eventType() string { return TypeActivityWorkspace }
 
 func (*AdmissionDecided) eventType() string { return TypeAdmissionDecided }
 
@@ -3012,8 +3097,12 @@ func (*WorkspaceStateChanged) eventType() string { return TypeWorkspaceStateChan
 // decoded decodes the data of an event type that is known by name.
 func decoded(eventType string, data []byte) (any, error) {
 	switch eventType {
+	case TypeAccessSSHKey:
+		return untyped(Decode[AccessSSHKey](data))
 	case TypeAccessWorkspace:
 		return untyped(Decode[AccessWorkspace](data))
+	case TypeActivityWorkspace:
+		return untyped(Decode[ActivityWorkspace](data))
 	case TypeAdmissionDecided:
 		return untyped(Decode[AdmissionDecided](data))
 	case TypeAdmissionStatus:

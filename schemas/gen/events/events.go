@@ -16,6 +16,30 @@ type AccessPort struct {
 	Number int `json:"number"`
 }
 
+// AccessSSHKey: A public key that a person has registered to enter workspaces by SSH.
+type AccessSSHKey struct {
+	// The key was removed.
+	Deleted bool `json:"deleted,omitempty"`
+
+	// When the key becomes invalid. Left out: never.
+	ExpiresAt *time.Time `json:"expires_at,omitempty"`
+
+	// SHA-256 of the public key in SSH's wire format, 64 lower-case hexadecimal digits.
+	Fingerprint string `json:"fingerprint"`
+
+	// Person whose key it is. A key belongs to one person.
+	UserID int `json:"user_id"`
+}
+
+// AccessShare: A person who may enter a workspace of somebody else.
+type AccessShare struct {
+	// TCP port that the person may open. Left out: everything, terminals and SSH included.
+	Port *int `json:"port,omitempty"`
+
+	// The person.
+	UserID int `json:"user_id"`
+}
+
 // AccessWorkspace: A workspace as it is after a change, as far as the gateway needs to know it: who
 // may enter it, and where it is.
 type AccessWorkspace struct {
@@ -40,7 +64,33 @@ type AccessWorkspace struct {
 	// Project that it belongs to.
 	ProjectID int `json:"project_id"`
 
+	// Other people who may enter it.
+	Shares []AccessShare `json:"shares,omitempty"`
+
 	// User who created it and may do everything in it.
+	UserID int `json:"user_id"`
+
+	// Id of the workspace, a UUIDv7.
+	WorkspaceID string `json:"workspace_id"`
+}
+
+// ActivityWorkspace: What a gateway has seen people do in a workspace since its last such event, at
+// most one each minute and person. A workspace is active when somebody has sent input; connections
+// without input are not activity.
+type ActivityWorkspace struct {
+	// When the person last sent input: a request, keystrokes, or bytes of a forwarded connection.
+	InputAt time.Time `json:"input_at"`
+
+	// Bytes that the person sent to the workspace.
+	ReceivedBytes int `json:"received_bytes"`
+
+	// Bytes that the workspace sent to the person.
+	SentBytes int `json:"sent_bytes"`
+
+	// Open connections of the person through this gateway.
+	Sessions int `json:"sessions"`
+
+	// The person.
 	UserID int `json:"user_id"`
 
 	// Id of the workspace, a UUIDv7.
@@ -915,6 +965,7 @@ type ExpiryPolicy string
 // The known values of ExpiryPolicy.
 const (
 	ExpiryPolicyMaxAge                ExpiryPolicy = "max_age"
+	ExpiryPolicyStopAfterIdle         ExpiryPolicy = "stop_after_idle"
 	ExpiryPolicyStopAfterRunning      ExpiryPolicy = "stop_after_running"
 	ExpiryPolicyTerminateAfterStopped ExpiryPolicy = "terminate_after_stopped"
 )

@@ -4,10 +4,19 @@ package events
 
 // Names of the event types.
 const (
+	// TypeAccessSSHKey is an event with the data [AccessSSHKey], on stream ACCESS at
+	// access.ssh_key.{fingerprint}: A public key that a person has registered to enter workspaces by
+	// SSH.
+	TypeAccessSSHKey = "dev.lockstep.access.ssh_key.v1"
 	// TypeAccessWorkspace is an event with the data [AccessWorkspace], on stream ACCESS at
-	// access.{workspace}: A workspace as it is after a change, as far as the gateway needs to know it:
-	// who may enter it, and where it is.
+	// access.workspace.{workspace}: A workspace as it is after a change, as far as the gateway needs
+	// to know it: who may enter it, and where it is.
 	TypeAccessWorkspace = "dev.lockstep.access.workspace.v1"
+	// TypeActivityWorkspace is an event with the data [ActivityWorkspace], on stream ACTIVITY at
+	// activity.{workspace}: What a gateway has seen people do in a workspace since its last such
+	// event, at most one each minute and person. A workspace is active when somebody has sent input;
+	// connections without input are not activity.
+	TypeActivityWorkspace = "dev.lockstep.activity.workspace.v1"
 	// TypeAdmissionDecided is an event with the data [AdmissionDecided], on stream ADMISSION at
 	// admission.{project}.{job}.decided: Admission decided about a CI job.
 	TypeAdmissionDecided = "dev.lockstep.admission.decided.v1"
@@ -231,9 +240,19 @@ const (
 func Types() []Type {
 	return []Type{
 		{
+			Name: TypeAccessSSHKey, Title: "AccessSSHKey", Stream: "ACCESS",
+			Subjects:    []string{"access.ssh_key.{fingerprint}"},
+			Description: "A public key that a person has registered to enter workspaces by SSH.",
+		},
+		{
 			Name: TypeAccessWorkspace, Title: "AccessWorkspace", Stream: "ACCESS",
-			Subjects:    []string{"access.{workspace}"},
+			Subjects:    []string{"access.workspace.{workspace}"},
 			Description: "A workspace as it is after a change, as far as the gateway needs to know it: who may enter it, and where it is.",
+		},
+		{
+			Name: TypeActivityWorkspace, Title: "ActivityWorkspace", Stream: "ACTIVITY",
+			Subjects:    []string{"activity.{workspace}"},
+			Description: "What a gateway has seen people do in a workspace since its last such event, at most one each minute and person. A workspace is active when somebody has sent input; connections without input are not activity.",
 		},
 		{
 			Name: TypeAdmissionDecided, Title: "AdmissionDecided", Stream: "ADMISSION",

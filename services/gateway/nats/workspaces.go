@@ -173,7 +173,7 @@ func (l *loader) decode(m lastvalue.Message) (version, error) {
 	if err != nil {
 		return version{}, fmt.Errorf("decode %s: %w", m.Subject, err)
 	}
-	if l.Cell.Access(data.WorkspaceID) != m.Subject {
+	if l.Cell.AccessWorkspace(data.WorkspaceID) != m.Subject {
 		return version{}, fmt.Errorf("%s is about workspace %s", m.Subject, data.WorkspaceID)
 	}
 	return version{

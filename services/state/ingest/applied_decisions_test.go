@@ -45,7 +45,7 @@ func TestAppliedEventsChangeTheWorkspace(t *testing.T) {
 				w.ActualState, w.ActualStateRevision = actualstate.Error, 1
 				w.Reason, w.Message = "Forbidden", "no"
 			},
-			published: []string{"lockstep.local.access." + ide.ID.String(), changed},
+			published: []string{"lockstep.local.access.workspace." + ide.ID.String(), changed},
 		},
 		"failed, then applied in one batch": {
 			batch: []*ingest.Applied{failed, report(events.TypeApplied, ide.ID, 1)},
@@ -56,7 +56,7 @@ func TestAppliedEventsChangeTheWorkspace(t *testing.T) {
 			want:  func(w *workspace.Workspace) { w.DesiredRevision = 6 },
 			published: []string{
 				"lockstep.local.desired.7." + ide.ID.String(), "lockstep.local.desired_log.7." + ide.ID.String(),
-				"lockstep.local.access." + ide.ID.String(),
+				"lockstep.local.access.workspace." + ide.ID.String(),
 				"lockstep.local.workspace.4." + ide.ID.String() + ".desired_state_changed",
 			},
 		},

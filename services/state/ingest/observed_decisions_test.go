@@ -415,7 +415,7 @@ func TestRecomputeAppliesEventsThenPolicies(t *testing.T) {
 	require.Equal(t, workspace.DesiredTerminated, after.DesiredState, "it is older than max_age")
 	id := ide.ID.String()
 	require.Equal(t, []string{
-		"lockstep.local.desired.7." + id, "lockstep.local.desired_log.7." + id, "lockstep.local.access." + id,
+		"lockstep.local.desired.7." + id, "lockstep.local.desired_log.7." + id, "lockstep.local.access.workspace." + id,
 		"lockstep.local.workspace.4." + id + ".state_changed", "lockstep.local.workspace.4." + id + ".desired_state_changed",
 	}, s.subjects())
 	before := len(s.messages)

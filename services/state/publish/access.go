@@ -24,7 +24,7 @@ func (e Encoder) access(ctx context.Context, w workspace.Workspace, data events.
 		at = w.ActualStateChangedAt
 	}
 	id := w.ID.String()
-	m, err := e.message(ctx, e.Cell.Access(id), event.Attributes{
+	m, err := e.message(ctx, e.Cell.AccessWorkspace(id), event.Attributes{
 		Type: events.TypeAccessWorkspace, Subject: id, ID: uuid.Must(uuid.NewV7()).String(), Time: at,
 	}, data)
 	if err == nil && data.Deleted {

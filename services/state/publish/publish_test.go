@@ -66,7 +66,7 @@ func TestNewWorkspaceIsPublishedOnDesiredAndWorkspaces(t *testing.T) {
 	require.Equal(t, []string{
 		"lockstep.local.desired.7." + id,
 		"lockstep.local.desired_log.7." + id,
-		"lockstep.local.access." + id,
+		"lockstep.local.access.workspace." + id,
 		"lockstep.local.workspace.4." + id + ".created",
 	}, subjects(messages))
 	require.Equal(t, []string{id + "/dispatch/1"}, header(messages[0], "ce-id"))
@@ -91,7 +91,7 @@ func TestChangedActualStateIsPublished(t *testing.T) {
 	after, published := before.Observe(workspace.Observation{At: start()})
 	messages := encode(t, workspace.Update{Before: before, After: after, Events: published})
 	id := after.ID.String()
-	require.Equal(t, []string{"lockstep.local.access." + id, "lockstep.local.workspace.4." + id + ".state_changed"},
+	require.Equal(t, []string{"lockstep.local.access.workspace." + id, "lockstep.local.workspace.4." + id + ".state_changed"},
 		subjects(messages))
 	require.Equal(t, string(after.ActualState), data(t, messages[0])["actual_state"])
 	require.Equal(t, []string{id + "/actual/1"}, header(messages[1], "ce-id"))
@@ -117,7 +117,7 @@ func TestDesiredMessageOfATerminatedWorkspaceExpires(t *testing.T) {
 	after.ActualState = actualstate.Terminated
 	messages := encode(t, workspace.Update{Before: before, After: after})
 	id := after.ID.String()
-	require.Equal(t, []string{"lockstep.local.desired.7." + id, "lockstep.local.access." + id}, subjects(messages))
+	require.Equal(t, []string{"lockstep.local.desired.7." + id, "lockstep.local.access.workspace." + id}, subjects(messages))
 	require.Equal(t, []string{"1h0m0s"}, header(messages[0], "Nats-TTL"))
 	require.Equal(t, []string{"1h0m0s"}, header(messages[1], "Nats-TTL"))
 	require.Equal(t, true, data(t, messages[1])["deleted"])
@@ -130,7 +130,7 @@ func TestGatewayLearnsWhoMayEnterAndWhere(t *testing.T) {
 	after.ActualState = actualstate.Running
 	after.Spec.Ports = []workspace.Port{{Name: "http", Number: 8080}}
 	messages := encode(t, workspace.Update{Before: before, After: after})
-	require.Equal(t, []string{"lockstep.local.access." + after.ID.String()}, subjects(messages))
+	require.Equal(t, []string{"lockstep.local.access.workspace." + after.ID.String()}, subjects(messages))
 	require.Empty(t, header(messages[0], "Nats-TTL"))
 	require.NoError(t, events.Validate(events.TypeAccessWorkspace, messages[0].Data))
 	require.Equal(t, map[string]any{

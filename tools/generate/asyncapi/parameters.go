@@ -30,6 +30,10 @@ func parameters() map[string]parameter {
 		"workspace": {
 			Description: "Id of the workspace, a UUIDv7.", Examples: []string{"0199c0de-7a31-7c55-b1d4-3f2a9e10c6aa"},
 		},
+		"fingerprint": {
+			Description: "SHA-256 of the public key, in hexadecimal digits.",
+			Examples:    []string{"4f1c9a0be7d25c83f1a66d90b2e4c7a85d3390eaf617b2c4d8095e1fa3b76c2d"},
+		},
 		"project": {
 			Description: "Id of the project of the workspace or CI job; 0 for workspaces that belong to none.",
 			Examples:    []string{"4"},
