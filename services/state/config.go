@@ -1,7 +1,10 @@
 package state
 
 import (
+	"crypto/ed25519"
+	"fmt"
 	"maps"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -12,6 +15,7 @@ import (
 	"lockstep.internal/libs/idrange"
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/natsconn"
+	"lockstep.internal/libs/persontoken"
 	libpostgres "lockstep.internal/libs/postgres"
 	"lockstep.internal/libs/service"
 	"lockstep.internal/libs/telemetry"
@@ -35,6 +39,7 @@ type Config struct {
 	Streams   StreamsConfig        `yaml:"streams"`
 	Secrets   SecretsConfig        `yaml:"secrets"`
 	Workspace WorkspaceConfig      `yaml:"workspace"`
+	Gateway   GatewayConfig        `yaml:"gateway"`
 	Bootstrap BootstrapConfig      `yaml:"bootstrap"`
 }
 
@@ -42,6 +47,44 @@ type Config struct {
 type CellConfig struct {
 	Name   string `yaml:"name" help:"name of the cell, a DNS label: the second token of every subject"`
 	Number int64  `yaml:"number" help:"number of the cell from 0 to 8191, unique among cells: ids start at number * 2^40"`
+}
+
+// GatewayConfig names the gateway of the cell, through which people enter workspaces.
+type GatewayConfig struct {
+	URL        string   `yaml:"url" help:"https URL of the gateway's sign-in host, shown to people; empty = the cell has none"`
+	PublicKeys []string `yaml:"public_keys" help:"public keys, such as ssh-ed25519 AAAA…, of the tokens with which the gateway acts for people: it may start workspaces and create personal access tokens; up to 16"`
+}
+
+// keys returns the public keys.
+func (c GatewayConfig) keys() ([]ed25519.PublicKey, error) {
+	keys := make([]ed25519.PublicKey, len(c.PublicKeys))
+	for i, text := range c.PublicKeys {
+		var err error
+		if keys[i], err = persontoken.ParsePublicKey(text); err != nil {
+			return nil, fmt.Errorf("gateway.public_keys[%d]: %w", i, err)
+		}
+	}
+	return keys, nil
+}
+
+func (c GatewayConfig) validate() []error {
+	var errs []error
+	if u, err := url.Parse(c.URL); c.URL != "" &&
+		(err != nil || u.Scheme != "https" || u.Host == "" || u.User != nil || strings.Trim(u.Path, "/") != "" ||
+			u.RawQuery != "" || u.Fragment != "") {
+		errs = append(errs, config.Invalid("gateway.url",
+			"%.200q is not the URL of a host such as https://ws.example.com", c.URL))
+	}
+	if len(c.PublicKeys) > persontoken.MaxKeys {
+		errs = append(errs, config.Invalid("gateway.public_keys",
+			"%d keys, the maximum is %d", len(c.PublicKeys), persontoken.MaxKeys))
+	}
+	for i, text := range c.PublicKeys {
+		if _, err := persontoken.ParsePublicKey(text); err != nil {
+			errs = append(errs, config.Invalid(fmt.Sprintf("gateway.public_keys[%d]", i), "%v", err))
+		}
+	}
+	return errs
 }
 
 // AccessConfig bounds what callers of the API may have.
@@ -231,6 +274,7 @@ func (c Config) Validate() []error {
 		errs = append(errs, config.Invalid("agents.urls", "%v; the default is nats.url", err))
 	}
 	errs = append(errs, c.Agents.validateLimits()...)
+	errs = append(errs, c.Gateway.validate()...)
 	errs = append(errs, c.Workspace.validate(idrange.OfCell(c.Cell.Number).Last)...)
 	if c.Streams.Replicas != 1 && c.Streams.Replicas != 3 && c.Streams.Replicas != 5 {
 		errs = append(errs, config.Invalid("streams.replicas", "%d is not 1, 3 or 5", c.Streams.Replicas))

@@ -347,6 +347,10 @@ func (p *process) openAPI(context.Context) error {
 	if err != nil {
 		return err
 	}
+	keys, err := p.cfg.Gateway.keys()
+	if err != nil {
+		return fmt.Errorf("api: %w", err)
+	}
 	handler := api.NewHandler(api.Dependencies{
 		Pool: p.pool, Directory: p.directory, Workspaces: p.workspaces, IngestStores: p.ingestStores, Secrets: p.secrets,
 		Encoder: p.encoder, Ingest: p.consumers.Ingest, Changes: p.changes, JetStream: js, Agents: p.agents,
@@ -354,8 +358,9 @@ func (p *process) openAPI(context.Context) error {
 		MaxTokensPerUser: p.cfg.Access.MaxTokensPerUser, MaxAgentsPerProject: p.cfg.Agents.MaxPerProject,
 		Subscribers: p.subscribers, Endpoint: endpoint, NamespacePrefix: p.cfg.Workspace.NamespacePrefix,
 		Rebuild: p.rebuild, DeadLetters: nats.DeadLetters{JetStream: js, Cell: p.cell()}, Issuer: p.keyring, Cell: p.cell(),
-		IDs:    idrange.OfCell(p.cfg.Cell.Number),
-		Logger: p.tel.Logger, Now: time.Now, Interceptors: []connect.Interceptor{tracing},
+		Gateway: api.Gateway{URL: p.cfg.Gateway.URL, PublicKeys: keys, Cell: p.cell()},
+		IDs:     idrange.OfCell(p.cfg.Cell.Number),
+		Logger:  p.tel.Logger, Now: time.Now, Interceptors: []connect.Interceptor{tracing},
 	})
 	p.api = service.HTTPServer(
 		"api",

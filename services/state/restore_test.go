@@ -68,7 +68,7 @@ func TestRestoredNATSGetsEverythingPublishedAgain(t *testing.T) {
 			&statev1.CreateWorkspaceRequest{Name: name, ProjectId: project},
 		).GetWorkspace()
 		subject = topology.Cell("local").Desired(agent.GetAgent().GetId(), w.GetId())
-		entered[subject] = topology.Cell("local").Access(w.GetId())
+		entered[subject] = topology.Cell("local").AccessWorkspace(w.GetId())
 		return subject
 	}
 	wanted := func(subject string) func() bool {
@@ -115,7 +115,7 @@ func TestUpgradedServicePublishesWhoMayEnter(t *testing.T) {
 	w := call(
 		t, admin.workspaces.CreateWorkspace, &statev1.CreateWorkspaceRequest{Name: "first", ProjectId: project},
 	).GetWorkspace()
-	subject := topology.Cell("local").Access(w.GetId())
+	subject := topology.Cell("local").AccessWorkspace(w.GetId())
 	published := func() bool { return b.holds(t, topology.StreamAccess, subject) }
 	require.Eventually(t, published, time.Minute, 10*time.Millisecond)
 	b.awaitAcknowledged(t)

@@ -13,6 +13,7 @@ import (
 	libaccess "lockstep.internal/libs/access"
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/libs/natsauth"
+	"lockstep.internal/libs/persontoken"
 	libpostgres "lockstep.internal/libs/postgres"
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/services/state/directory"
@@ -25,6 +26,8 @@ type sessionKey struct{}
 type session struct {
 	user  directory.User
 	token directory.Token
+	// person is the token of a gateway that acts for the user; nil if the user calls with a personal access token.
+	person *persontoken.Person
 }
 
 // caller returns the authenticated user of the call.
@@ -35,14 +38,15 @@ func sessionOf(ctx context.Context) session {
 	return s
 }
 
-// authentication finds the user of each request by the personal access token, and refuses requests without a
-// valid one.
+// authentication finds the user of each request by the personal access token or the token of a gateway, and refuses
+// requests without a valid one.
 type authentication struct {
 	directory *postgres.Directory
 	sessions  *sessionCache
 	lookups   *tokenLookups
 	changes   *postgres.AccessChanges
 	scopes    libaccess.Scopes
+	gateway   Gateway
 	// streamLifetime is the maximum lifetime of a stream.
 	streamLifetime time.Duration
 	logger         *slog.Logger
@@ -63,7 +67,7 @@ func (a *authentication) handler(next http.Handler) http.Handler {
 			s, err = a.session(r.Context(), token)
 		}
 		if err == nil {
-			err = a.scopes.Check(s.token.Scope, r.URL.Path)
+			err = a.permit(s, r.URL.Path)
 		}
 		if err != nil {
 			fault.WriteConnect(w, r, a.logger, libpostgres.Unavailable(r.Context(), err))
@@ -169,7 +173,14 @@ func bearer(header http.Header) (string, error) {
 	return value, nil
 }
 
+func blocked(user directory.User) error {
+	return fault.New(errcode.PermissionDenied, "user %s is blocked: ask an administrator", user.Username)
+}
+
 func (a *authentication) session(ctx context.Context, value string) (session, error) {
+	if persontoken.Is(value) {
+		return a.gatewaySession(ctx, value)
+	}
 	hash, err := natsauth.HashToken(natsauth.TokenPersonal, value)
 	if err != nil {
 		return session{}, fault.Wrap(err, errcode.Unauthenticated, "the personal access token is invalid: %v", err)
@@ -195,7 +206,7 @@ func (a *authentication) session(ctx context.Context, value string) (session, er
 		return session{}, err
 	}
 	if user.Blocked {
-		return session{}, fault.New(errcode.PermissionDenied, "user %s is blocked: ask an administrator", user.Username)
+		return session{}, blocked(user)
 	}
 	s := session{user: user, token: token}
 	a.sessions.add(hash, s, now, generation)

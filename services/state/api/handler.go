@@ -46,6 +46,7 @@ type Dependencies struct {
 	Rebuild         Rebuild
 	DeadLetters     DeadLetters
 	Issuer          Issuer
+	Gateway         Gateway
 	Cell            topology.Cell
 	// IDs are those that the cell gives.
 	IDs    idrange.Range
@@ -64,7 +65,7 @@ func NewHandler(d Dependencies) http.Handler {
 	sessions := newSessionCache(changedIn(d.AccessChanges.Subscribe())) // for as long as the process runs
 	authn := &authentication{
 		directory: d.Directory.Directory, sessions: sessions, lookups: newTokenLookups(), changes: d.AccessChanges,
-		scopes: Scopes(), streamLifetime: d.StreamLifetime, logger: d.Logger, now: d.Now,
+		scopes: Scopes(), gateway: d.Gateway, streamLifetime: d.StreamLifetime, logger: d.Logger, now: d.Now,
 	}
 	options := connect.WithHandlerOptions(
 		connect.WithInterceptors(append(interceptors, libpostgres.UnavailableInterceptor(), endReasons{})...),
@@ -109,6 +110,7 @@ func NewHandler(d Dependencies) http.Handler {
 		cell:          d.Cell,
 		now:           d.Now,
 	}, options))
+	mux.Handle(statev1connect.NewGatewayServiceHandler(&gatewayService{url: d.Gateway.URL}, options))
 	mux.Handle(statev1connect.NewMoveServiceHandler(
 		&moveService{access: access, cell: d.Cell, ids: d.IDs, sessions: sessions}, options,
 	))

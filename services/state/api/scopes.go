@@ -32,6 +32,8 @@ func Scopes() libaccess.Scopes {
 		statev1connect.DirectoryServiceUnblockUserProcedure:        libaccess.ScopeAdmin,
 		statev1connect.DirectoryServiceWhoAmIProcedure:             libaccess.ScopeRead,
 
+		statev1connect.GatewayServiceGetGatewayProcedure: libaccess.ScopeRead,
+
 		statev1connect.MoveServiceBeginMoveProcedure:          libaccess.ScopeAdmin,
 		statev1connect.MoveServiceCheckMoveProcedure:          libaccess.ScopeRead,
 		statev1connect.MoveServiceEndMoveProcedure:            libaccess.ScopeAdmin,

@@ -45,6 +45,10 @@ func (s *tokenService) CreateToken(
 		return nil, err
 	}
 	own := sessionOf(ctx).token
+	latest := own.ExpiresAt // zero for never
+	if sessionOf(ctx).person != nil {
+		latest = s.now().Add(maxGatewayTokenLifetime)
+	}
 	t := directory.Token{Name: r.Msg.GetName(), Scope: own.Scope, CreatedBy: own.ID}
 	if r.Msg.GetScope() != statev1.TokenScope_TOKEN_SCOPE_UNSPECIFIED {
 		if t.Scope = tokenScopes()[r.Msg.GetScope()]; !t.Scope.Valid() {
@@ -62,10 +66,8 @@ func (s *tokenService) CreateToken(
 				With("field", "expires_at")
 		}
 	}
-	if !own.ExpiresAt.IsZero() && (t.ExpiresAt.IsZero() || t.ExpiresAt.After(own.ExpiresAt)) {
-		return nil, fault.New(errcode.InvalidArgument,
-			"the new token must not outlive your own, which expires at %s: choose an earlier expiry (--expires-in)",
-			own.ExpiresAt.UTC().Format(time.RFC3339)).With("field", "expires_at")
+	if !latest.IsZero() && (t.ExpiresAt.IsZero() || t.ExpiresAt.After(latest)) {
+		return nil, tooLong(latest, sessionOf(ctx).person != nil)
 	}
 	var err error
 	if t.UserID, err = s.owner(ctx, r.Msg.GetUserId()); err != nil {
@@ -83,6 +85,15 @@ func (s *tokenService) CreateToken(
 		return nil, err
 	}
 	return connect.NewResponse(&statev1.CreateTokenResponse{Token: accessToken(t), Value: value}), nil
+}
+
+// tooLong is the error for a new token that would expire after latest.
+func tooLong(latest time.Time, gateway bool) error {
+	reason := "the new token must not outlive your own, which expires at %s: choose an earlier expiry (--expires-in)"
+	if gateway {
+		reason = "a token that the gateway creates expires: choose an expiry until %s"
+	}
+	return fault.New(errcode.InvalidArgument, reason, latest.UTC().Format(time.RFC3339)).With("field", "expires_at")
 }
 
 func (s *tokenService) ListTokens(

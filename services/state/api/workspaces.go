@@ -341,6 +341,9 @@ func (s *workspaceService) SetDesiredState(
 			"desired_state is missing: give running, stopped, restart_requested or terminated").
 			With("field", "desired_state")
 	}
+	if sessionOf(ctx).person != nil && to != workspace.DesiredRunning {
+		return nil, fault.New(errcode.PermissionDenied, "the gateway's token permits to start workspaces only")
+	}
 	w, err := s.change(
 		ctx,
 		r.Msg.GetWorkspace(),

@@ -230,6 +230,14 @@ func (d *Directory) Users(ctx context.Context, page Page) ([]directory.User, err
 	)
 }
 
+// User returns one user.
+func (d *Directory) User(ctx context.Context, id int64) (directory.User, error) {
+	return one(
+		ctx, d, fmt.Sprintf("user %d", id), scanUser,
+		`select id, username, admin, state = 'blocked' from users where id = $1`, id,
+	)
+}
+
 // UserByName returns one user.
 func (d *Directory) UserByName(ctx context.Context, username string) (directory.User, error) {
 	return one(

@@ -47,6 +47,7 @@ func TestStoreErrorIsNeverAnEmptyAnswer(t *testing.T) {
 		"organizations":  func() error { _, err := d.Organizations(ctx, 9, page); return err },
 		"groups":         func() error { _, err := d.Groups(ctx, 1, page); return err },
 		"users":          func() error { _, err := d.Users(ctx, page); return err },
+		"user":           func() error { _, err := d.User(ctx, 1); return err },
 		"user by name":   func() error { _, err := d.UserByName(ctx, "u"); return err },
 		"user by token":  func() error { _, _, err := d.UserByToken(ctx, []byte("a")); return err },
 		"role": func() error {

@@ -28,8 +28,8 @@ import (
 	"lockstep.internal/services/state/workspace"
 )
 
-// terminatedTTL is how long DESIRED and ACCESS keep the message of a terminated workspace or deleted orphan. A dispatcher
-// that starts after the message has expired finds no objects to delete.
+// terminatedTTL is how long DESIRED and ACCESS keep the message of a terminated workspace or deleted orphan. A
+// dispatcher that starts after the message has expired finds no objects to delete.
 const terminatedTTL = time.Hour
 
 // Encoder encodes the messages of one cell. Its methods add the trace of the context to each message.

@@ -91,7 +91,8 @@ func TestChangedActualStateIsPublished(t *testing.T) {
 	after, published := before.Observe(workspace.Observation{At: start()})
 	messages := encode(t, workspace.Update{Before: before, After: after, Events: published})
 	id := after.ID.String()
-	require.Equal(t, []string{"lockstep.local.access.workspace." + id, "lockstep.local.workspace.4." + id + ".state_changed"},
+	require.Equal(t,
+		[]string{"lockstep.local.access.workspace." + id, "lockstep.local.workspace.4." + id + ".state_changed"},
 		subjects(messages))
 	require.Equal(t, string(after.ActualState), data(t, messages[0])["actual_state"])
 	require.Equal(t, []string{id + "/actual/1"}, header(messages[1], "ce-id"))
@@ -117,7 +118,8 @@ func TestDesiredMessageOfATerminatedWorkspaceExpires(t *testing.T) {
 	after.ActualState = actualstate.Terminated
 	messages := encode(t, workspace.Update{Before: before, After: after})
 	id := after.ID.String()
-	require.Equal(t, []string{"lockstep.local.desired.7." + id, "lockstep.local.access.workspace." + id}, subjects(messages))
+	require.Equal(t,
+		[]string{"lockstep.local.desired.7." + id, "lockstep.local.access.workspace." + id}, subjects(messages))
 	require.Equal(t, []string{"1h0m0s"}, header(messages[0], "Nats-TTL"))
 	require.Equal(t, []string{"1h0m0s"}, header(messages[1], "Nats-TTL"))
 	require.Equal(t, true, data(t, messages[1])["deleted"])

@@ -26,8 +26,8 @@ type Republisher struct {
 	Ingest       *ingest.Ingest
 }
 
-// All publishes the directory, all configurations, all desired states and who may enter again, and requests a full resync from
-// each agent. It locks in the usual order: agents before workspaces.
+// All publishes the directory, all configurations, all desired states and who may enter again, and requests a full
+// resync from each agent. It locks in the usual order: agents before workspaces.
 func (r *Republisher) All(ctx context.Context, tx pgx.Tx, restored outbox.Restoration) error {
 	if restored.Stream == "" { // the database
 		if err := r.Directory.RaiseConfigurations(ctx, tx); err != nil {
@@ -85,8 +85,8 @@ func (r *Republisher) DesiredStates(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// FirstAccess publishes who may enter every workspace if nothing has been published to ACCESS yet: an earlier version of
-// the service has created the workspaces.
+// FirstAccess publishes who may enter every workspace if nothing has been published to ACCESS yet: an earlier version
+// of the service has created the workspaces.
 func (r *Republisher) FirstAccess(ctx context.Context, tx pgx.Tx) error {
 	cell := r.Ingest.Encoder.Cell
 	published, err := outbox.HasPublished(ctx, tx, topology.StreamAccess, cell.Prefix(topology.FamilyAccess)+".")
