@@ -27,6 +27,8 @@ type as struct {
 	workspaces  statev1connect.WorkspaceServiceClient
 	subscribers statev1connect.SubscriberServiceClient
 	moves       statev1connect.MoveServiceClient
+	sshKeys     statev1connect.SSHKeyServiceClient
+	shares      statev1connect.WorkspaceAccessServiceClient
 }
 
 type bearer string
@@ -62,6 +64,8 @@ func (b *fixture) as(t *testing.T, token string) as {
 		statev1connect.NewWorkspaceServiceClient(b.http, b.url, o),
 		statev1connect.NewSubscriberServiceClient(b.http, b.url, o),
 		statev1connect.NewMoveServiceClient(b.http, b.url, o),
+		statev1connect.NewSSHKeyServiceClient(b.http, b.url, o),
+		statev1connect.NewWorkspaceAccessServiceClient(b.http, b.url, o),
 	}
 }
 

@@ -34,6 +34,8 @@ func (a *app) workspaces() *cobra.Command {
 			statev1.DesiredState_DESIRED_STATE_RESTART_REQUESTED, "Running again"),
 		a.workspaceDelete(),
 		a.workspaceUpdate(),
+		a.workspaceShare(),
+		a.workspaceUnshare(),
 		a.workspaceWatch(),
 		a.workspaceEvents(),
 		a.workspaceOrphans(),

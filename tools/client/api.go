@@ -20,6 +20,9 @@ type API struct {
 	Workspaces  statev1connect.WorkspaceServiceClient
 	Operations  statev1connect.OperationServiceClient
 	Subscribers statev1connect.SubscriberServiceClient
+	Shares      statev1connect.WorkspaceAccessServiceClient
+	SSHKeys     statev1connect.SSHKeyServiceClient
+	Gateway     statev1connect.GatewayServiceClient
 
 	access *accessTokens
 }
@@ -38,6 +41,9 @@ func New(http connect.HTTPClient, server, token string) *API {
 		Workspaces:  statev1connect.NewWorkspaceServiceClient(http, url, options),
 		Operations:  statev1connect.NewOperationServiceClient(http, url, options),
 		Subscribers: statev1connect.NewSubscriberServiceClient(http, url, options),
+		Shares:      statev1connect.NewWorkspaceAccessServiceClient(http, url, options),
+		SSHKeys:     statev1connect.NewSSHKeyServiceClient(http, url, options),
+		Gateway:     statev1connect.NewGatewayServiceClient(http, url, options),
 		access:      newAccessTokens(tokens),
 	}
 }

@@ -147,11 +147,15 @@ func (d *Directory) PutMembership(ctx context.Context, m directory.Membership) e
 	})
 }
 
-// DeleteMembership removes the user's role in a scope. It returns the fault not_found if there is none.
+// DeleteMembership removes the user's role in a scope, and ends the shares of workspaces in whose projects the user has
+// no role any more. It returns the fault not_found if there is none.
 func (d *Directory) DeleteMembership(ctx context.Context, userID int64, scope directory.Scope) error {
 	return d.change(ctx, func(tx pgx.Tx) ([]directory.Entry, error) {
 		m, err := d.Directory.DeleteMembership(ctx, tx, userID, scope)
-		return []directory.Entry{m.Entry(true)}, err
+		if err != nil {
+			return nil, err
+		}
+		return []directory.Entry{m.Entry(true)}, d.endShares(ctx, tx, userID)
 	})
 }
 
@@ -168,7 +172,7 @@ func (d *Directory) UpgradeAgentEntries(ctx context.Context) error {
 	})
 }
 
-// RepublishAll publishes every directory entry and agent configuration again, after a stream was restored from an
+// RepublishAll publishes every directory entry, SSH key and agent configuration again, after a stream was restored from an
 // older backup. Consumers use the latest entry of each key, so duplicates have no effect.
 func (d *Directory) RepublishAll(ctx context.Context, tx pgx.Tx) error {
 	entries, err := d.LockEntries(ctx, tx)
@@ -176,6 +180,13 @@ func (d *Directory) RepublishAll(ctx context.Context, tx pgx.Tx) error {
 		return err
 	}
 	if err := d.publish(ctx, tx, entries...); err != nil {
+		return err
+	}
+	keys, err := d.LockSSHKeys(ctx, tx)
+	if err != nil {
+		return err
+	}
+	if err := d.publishSSHKeys(ctx, tx, keys...); err != nil {
 		return err
 	}
 	agents, err := d.LockActiveAgents(ctx, tx)

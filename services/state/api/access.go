@@ -54,6 +54,14 @@ func (a access) administer(ctx context.Context) error {
 	return nil
 }
 
+// owner returns whose tokens or keys a request is about: the caller's, or any user's for an administrator.
+func (a access) owner(ctx context.Context, userID int64) (int64, error) {
+	if userID == 0 || userID == caller(ctx).ID {
+		return caller(ctx).ID, nil
+	}
+	return userID, a.administer(ctx)
+}
+
 // visible returns the projects that the caller may read; nil for all.
 func (a access) visible(ctx context.Context) ([]int64, error) {
 	user := caller(ctx)

@@ -110,6 +110,10 @@ func NewHandler(d Dependencies) http.Handler {
 		cell:          d.Cell,
 		now:           d.Now,
 	}, options))
+	mux.Handle(statev1connect.NewWorkspaceAccessServiceHandler(&workspaceAccessService{
+		access: access, pool: d.Pool, workspaces: d.Workspaces, encoder: d.Encoder,
+	}, options))
+	mux.Handle(statev1connect.NewSSHKeyServiceHandler(&sshKeyService{access: access, now: d.Now}, options))
 	mux.Handle(statev1connect.NewGatewayServiceHandler(&gatewayService{url: d.Gateway.URL}, options))
 	mux.Handle(statev1connect.NewMoveServiceHandler(
 		&moveService{access: access, cell: d.Cell, ids: d.IDs, sessions: sessions}, options,

@@ -45,6 +45,10 @@ func Scopes() libaccess.Scopes {
 		statev1connect.OperationServiceRebuildProcedure:         libaccess.ScopeAdmin,
 		statev1connect.OperationServiceRetryDeadLetterProcedure: libaccess.ScopeAdmin,
 
+		statev1connect.SSHKeyServiceAddSSHKeyProcedure:    libaccess.ScopeAdmin,
+		statev1connect.SSHKeyServiceListSSHKeysProcedure:  libaccess.ScopeRead,
+		statev1connect.SSHKeyServiceRemoveSSHKeyProcedure: libaccess.ScopeAdmin,
+
 		statev1connect.SubscriberServiceCreateSubscriberProcedure: libaccess.ScopeAdmin,
 		statev1connect.SubscriberServiceListSubscribersProcedure:  libaccess.ScopeRead,
 		statev1connect.SubscriberServiceRevokeSubscriberProcedure: libaccess.ScopeAdmin,
@@ -58,6 +62,10 @@ func Scopes() libaccess.Scopes {
 		statev1connect.TokenServiceExchangeTokenProcedure: libaccess.ScopeRead,
 		statev1connect.TokenServiceListTokensProcedure:    libaccess.ScopeRead,
 		statev1connect.TokenServiceRevokeTokenProcedure:   libaccess.ScopeAdmin,
+
+		statev1connect.WorkspaceAccessServiceListSharesProcedure:       libaccess.ScopeRead,
+		statev1connect.WorkspaceAccessServiceShareWorkspaceProcedure:   libaccess.ScopeAdmin,
+		statev1connect.WorkspaceAccessServiceUnshareWorkspaceProcedure: libaccess.ScopeAdmin,
 
 		statev1connect.WorkspaceServiceAdoptOrphanProcedure:         libaccess.ScopeWrite,
 		statev1connect.WorkspaceServiceCreateWorkspaceProcedure:     libaccess.ScopeWrite,

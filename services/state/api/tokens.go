@@ -166,11 +166,3 @@ func (s *tokenService) ExchangeToken(
 	}
 	return connect.NewResponse(&statev1.ExchangeTokenResponse{AccessToken: token, ExpiresAt: timestamp(expires)}), nil
 }
-
-// owner returns the owner of the tokens: the caller, or any user for an administrator.
-func (s *tokenService) owner(ctx context.Context, userID int64) (int64, error) {
-	if userID == 0 || userID == caller(ctx).ID {
-		return caller(ctx).ID, nil
-	}
-	return userID, s.administer(ctx)
-}

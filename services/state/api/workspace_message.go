@@ -36,6 +36,7 @@ func workspaceMessage(w workspace.Workspace) *statev1.Workspace {
 		ActualStateChangedAt: timestamp(w.ActualStateChangedAt),
 		Spec:                 spec(w.Spec),
 		StorageClass:         w.Spec.StorageClass,
+		Shares:               shares(w),
 	}
 }
 

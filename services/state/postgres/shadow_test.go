@@ -98,6 +98,7 @@ func everyColumn() map[string]map[string]bool {
 			"desired_state_since":      stored,
 			"expiry_warned_of":         stored,
 			"age_warned_of":            stored,
+			"shares":                   stored,
 			"actual_state_revision":    stored,
 			"actual_state_changed_at":  stored,
 			"actual_state":             derived,

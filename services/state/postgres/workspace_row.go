@@ -18,7 +18,7 @@ const workspaceColumns = `id, name, project_id, agent_id, user_id, template, nam
 	actual_state, actual_state_revision, actual_state_changed_at, reason, message,
 	applied_revision, applied_at, apply_error_revision, apply_error_reason, apply_error_message,
 	termination, reconsider_at, desired_state_since, expiry_warned_of, applied_uid, applied_generation, age_warned_of,
-	remaining_reason, remaining_message`
+	remaining_reason, remaining_message, shares`
 
 func scanWorkspace(row pgx.CollectableRow) (workspace.Workspace, error) {
 	var (
@@ -61,9 +61,13 @@ func scanWorkspace(row pgx.CollectableRow) (workspace.Workspace, error) {
 		&warnedAgeDeadline,
 		&w.RemainingReason,
 		&w.RemainingMessage,
+		&w.Shares,
 	)
 	if err != nil {
 		return w, err //nolint:wrapcheck // the caller wraps it
+	}
+	if len(w.Shares) == 0 {
+		w.Shares = nil
 	}
 	w.AppliedAt, w.RecomputeAt = fromNullable(appliedAt), fromNullable(recomputeAt)
 	w.WarnedStateDeadline, w.WarnedAgeDeadline = fromNullable(warnedStateDeadline), fromNullable(warnedAgeDeadline)

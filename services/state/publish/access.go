@@ -2,6 +2,7 @@ package publish
 
 import (
 	"context"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
@@ -9,6 +10,7 @@ import (
 	"lockstep.internal/libs/event"
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/state/actualstate"
+	"lockstep.internal/services/state/directory"
 	"lockstep.internal/services/state/workspace"
 )
 
@@ -16,6 +18,18 @@ import (
 // Every message has a new id; the latest message of a workspace is valid.
 func (e Encoder) Access(ctx context.Context, w workspace.Workspace) (*nats.Msg, error) {
 	return e.access(ctx, w, accessOf(w))
+}
+
+// SSHKey returns the message with what the gateway knows of an SSH key. It expires if the key was removed. Every message
+// has a new id; the latest message of a key is valid.
+func (e Encoder) SSHKey(ctx context.Context, k directory.SSHKey, at time.Time) (*nats.Msg, error) {
+	m, err := e.message(ctx, e.Cell.AccessSSHKey(k.ID()), event.Attributes{
+		Type: events.TypeAccessSSHKey, Subject: k.ID(), ID: uuid.Must(uuid.NewV7()).String(), Time: at,
+	}, k.Event())
+	if err == nil && k.Removed {
+		setTTL(m)
+	}
+	return m, err
 }
 
 func (e Encoder) access(ctx context.Context, w workspace.Workspace, data events.AccessWorkspace) (*nats.Msg, error) {
@@ -38,6 +52,13 @@ func accessOf(w workspace.Workspace) events.AccessWorkspace {
 		WorkspaceID: w.ID.String(), Name: w.Name, Namespace: w.Namespace, ProjectID: int(w.ProjectID),
 		AgentID: int(w.AgentID), UserID: int(w.UserID), ActualState: events.ActualState(w.ActualState),
 		Deleted: w.ActualState == actualstate.Terminated,
+	}
+	for _, s := range w.Shares {
+		share := events.AccessShare{UserID: int(s.UserID)}
+		if s.Port != 0 {
+			share.Port = new(int(s.Port))
+		}
+		data.Shares = append(data.Shares, share)
 	}
 	for _, p := range w.Spec.Ports {
 		data.Ports = append(data.Ports, events.AccessPort{Name: p.Name, Number: int(p.Number)})

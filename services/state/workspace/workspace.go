@@ -76,6 +76,9 @@ type Workspace struct {
 	// WarnedAgeDeadline is the deadline in the last warning about the workspace's age; zero without a warning.
 	WarnedAgeDeadline time.Time
 
+	// Shares let other people enter.
+	Shares []Share
+
 	// The actual state: reports of the cluster change it.
 
 	ActualState actualstate.State

@@ -186,7 +186,9 @@ type Workspace struct {
 	// since. Absent otherwise.
 	StaleSince *timestamppb.Timestamp `protobuf:"bytes,20,opt,name=stale_since,json=staleSince,proto3" json:"stale_since,omitempty"`
 	// StorageClass of its volume; empty for the cluster's default. It never changes.
-	StorageClass  string `protobuf:"bytes,21,opt,name=storage_class,json=storageClass,proto3" json:"storage_class,omitempty"`
+	StorageClass string `protobuf:"bytes,21,opt,name=storage_class,json=storageClass,proto3" json:"storage_class,omitempty"`
+	// Other people who may enter it.
+	Shares        []*WorkspaceShare `protobuf:"bytes,22,rep,name=shares,proto3" json:"shares,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -368,6 +370,67 @@ func (x *Workspace) GetStorageClass() string {
 	return ""
 }
 
+func (x *Workspace) GetShares() []*WorkspaceShare {
+	if x != nil {
+		return x.Shares
+	}
+	return nil
+}
+
+// WorkspaceShare lets another person enter a workspace.
+type WorkspaceShare struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	UserId int64                  `protobuf:"varint,1,opt,name=user_id,json=userId,proto3" json:"user_id,omitempty"`
+	// Port that the person may open. 0: everything, terminals and SSH included.
+	Port          int32 `protobuf:"varint,2,opt,name=port,proto3" json:"port,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WorkspaceShare) Reset() {
+	*x = WorkspaceShare{}
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WorkspaceShare) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WorkspaceShare) ProtoMessage() {}
+
+func (x *WorkspaceShare) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WorkspaceShare.ProtoReflect.Descriptor instead.
+func (*WorkspaceShare) Descriptor() ([]byte, []int) {
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *WorkspaceShare) GetUserId() int64 {
+	if x != nil {
+		return x.UserId
+	}
+	return 0
+}
+
+func (x *WorkspaceShare) GetPort() int32 {
+	if x != nil {
+		return x.Port
+	}
+	return 0
+}
+
 // WorkspaceSpec is the template of a workspace with the creator's overrides. Secret values are never returned.
 type WorkspaceSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -399,7 +462,7 @@ type WorkspaceSpec struct {
 
 func (x *WorkspaceSpec) Reset() {
 	*x = WorkspaceSpec{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[1]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -411,7 +474,7 @@ func (x *WorkspaceSpec) String() string {
 func (*WorkspaceSpec) ProtoMessage() {}
 
 func (x *WorkspaceSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[1]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -424,7 +487,7 @@ func (x *WorkspaceSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkspaceSpec.ProtoReflect.Descriptor instead.
 func (*WorkspaceSpec) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{1}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *WorkspaceSpec) GetImage() string {
@@ -524,7 +587,7 @@ type ClonedProject struct {
 
 func (x *ClonedProject) Reset() {
 	*x = ClonedProject{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[2]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -536,7 +599,7 @@ func (x *ClonedProject) String() string {
 func (*ClonedProject) ProtoMessage() {}
 
 func (x *ClonedProject) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[2]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -549,7 +612,7 @@ func (x *ClonedProject) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClonedProject.ProtoReflect.Descriptor instead.
 func (*ClonedProject) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{2}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *ClonedProject) GetName() string {
@@ -605,7 +668,7 @@ type Port struct {
 
 func (x *Port) Reset() {
 	*x = Port{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[3]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -617,7 +680,7 @@ func (x *Port) String() string {
 func (*Port) ProtoMessage() {}
 
 func (x *Port) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[3]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -630,7 +693,7 @@ func (x *Port) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Port.ProtoReflect.Descriptor instead.
 func (*Port) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{3}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Port) GetName() string {
@@ -670,7 +733,7 @@ type WorkspaceOverrides struct {
 
 func (x *WorkspaceOverrides) Reset() {
 	*x = WorkspaceOverrides{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[4]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -682,7 +745,7 @@ func (x *WorkspaceOverrides) String() string {
 func (*WorkspaceOverrides) ProtoMessage() {}
 
 func (x *WorkspaceOverrides) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[4]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -695,7 +758,7 @@ func (x *WorkspaceOverrides) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkspaceOverrides.ProtoReflect.Descriptor instead.
 func (*WorkspaceOverrides) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{4}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *WorkspaceOverrides) GetImage() string {
@@ -796,7 +859,7 @@ type CreateWorkspaceRequest struct {
 
 func (x *CreateWorkspaceRequest) Reset() {
 	*x = CreateWorkspaceRequest{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[5]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -808,7 +871,7 @@ func (x *CreateWorkspaceRequest) String() string {
 func (*CreateWorkspaceRequest) ProtoMessage() {}
 
 func (x *CreateWorkspaceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[5]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -821,7 +884,7 @@ func (x *CreateWorkspaceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateWorkspaceRequest.ProtoReflect.Descriptor instead.
 func (*CreateWorkspaceRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{5}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *CreateWorkspaceRequest) GetName() string {
@@ -882,7 +945,7 @@ type CreateWorkspaceResponse struct {
 
 func (x *CreateWorkspaceResponse) Reset() {
 	*x = CreateWorkspaceResponse{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[6]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -894,7 +957,7 @@ func (x *CreateWorkspaceResponse) String() string {
 func (*CreateWorkspaceResponse) ProtoMessage() {}
 
 func (x *CreateWorkspaceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[6]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -907,7 +970,7 @@ func (x *CreateWorkspaceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateWorkspaceResponse.ProtoReflect.Descriptor instead.
 func (*CreateWorkspaceResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{6}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *CreateWorkspaceResponse) GetWorkspace() *Workspace {
@@ -931,7 +994,7 @@ type WorkspaceReference struct {
 
 func (x *WorkspaceReference) Reset() {
 	*x = WorkspaceReference{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[7]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -943,7 +1006,7 @@ func (x *WorkspaceReference) String() string {
 func (*WorkspaceReference) ProtoMessage() {}
 
 func (x *WorkspaceReference) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[7]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -956,7 +1019,7 @@ func (x *WorkspaceReference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkspaceReference.ProtoReflect.Descriptor instead.
 func (*WorkspaceReference) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{7}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *WorkspaceReference) GetReference() isWorkspaceReference_Reference {
@@ -1009,7 +1072,7 @@ type GetWorkspaceRequest struct {
 
 func (x *GetWorkspaceRequest) Reset() {
 	*x = GetWorkspaceRequest{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[8]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1021,7 +1084,7 @@ func (x *GetWorkspaceRequest) String() string {
 func (*GetWorkspaceRequest) ProtoMessage() {}
 
 func (x *GetWorkspaceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[8]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1034,7 +1097,7 @@ func (x *GetWorkspaceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetWorkspaceRequest.ProtoReflect.Descriptor instead.
 func (*GetWorkspaceRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{8}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *GetWorkspaceRequest) GetWorkspace() *WorkspaceReference {
@@ -1053,7 +1116,7 @@ type GetWorkspaceResponse struct {
 
 func (x *GetWorkspaceResponse) Reset() {
 	*x = GetWorkspaceResponse{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[9]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1065,7 +1128,7 @@ func (x *GetWorkspaceResponse) String() string {
 func (*GetWorkspaceResponse) ProtoMessage() {}
 
 func (x *GetWorkspaceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[9]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1078,7 +1141,7 @@ func (x *GetWorkspaceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetWorkspaceResponse.ProtoReflect.Descriptor instead.
 func (*GetWorkspaceResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{9}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *GetWorkspaceResponse) GetWorkspace() *Workspace {
@@ -1106,7 +1169,7 @@ type WorkspaceFilter struct {
 
 func (x *WorkspaceFilter) Reset() {
 	*x = WorkspaceFilter{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[10]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1118,7 +1181,7 @@ func (x *WorkspaceFilter) String() string {
 func (*WorkspaceFilter) ProtoMessage() {}
 
 func (x *WorkspaceFilter) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[10]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1131,7 +1194,7 @@ func (x *WorkspaceFilter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkspaceFilter.ProtoReflect.Descriptor instead.
 func (*WorkspaceFilter) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{10}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *WorkspaceFilter) GetProjectId() int64 {
@@ -1196,7 +1259,7 @@ type ListWorkspacesRequest struct {
 
 func (x *ListWorkspacesRequest) Reset() {
 	*x = ListWorkspacesRequest{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[11]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1208,7 +1271,7 @@ func (x *ListWorkspacesRequest) String() string {
 func (*ListWorkspacesRequest) ProtoMessage() {}
 
 func (x *ListWorkspacesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[11]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1221,7 +1284,7 @@ func (x *ListWorkspacesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorkspacesRequest.ProtoReflect.Descriptor instead.
 func (*ListWorkspacesRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{11}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ListWorkspacesRequest) GetFilter() *WorkspaceFilter {
@@ -1256,7 +1319,7 @@ type ListWorkspacesResponse struct {
 
 func (x *ListWorkspacesResponse) Reset() {
 	*x = ListWorkspacesResponse{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[12]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1268,7 +1331,7 @@ func (x *ListWorkspacesResponse) String() string {
 func (*ListWorkspacesResponse) ProtoMessage() {}
 
 func (x *ListWorkspacesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[12]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1281,7 +1344,7 @@ func (x *ListWorkspacesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorkspacesResponse.ProtoReflect.Descriptor instead.
 func (*ListWorkspacesResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{12}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ListWorkspacesResponse) GetWorkspaces() []*Workspace {
@@ -1308,7 +1371,7 @@ type SetDesiredStateRequest struct {
 
 func (x *SetDesiredStateRequest) Reset() {
 	*x = SetDesiredStateRequest{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[13]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1320,7 +1383,7 @@ func (x *SetDesiredStateRequest) String() string {
 func (*SetDesiredStateRequest) ProtoMessage() {}
 
 func (x *SetDesiredStateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[13]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1333,7 +1396,7 @@ func (x *SetDesiredStateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetDesiredStateRequest.ProtoReflect.Descriptor instead.
 func (*SetDesiredStateRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{13}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *SetDesiredStateRequest) GetWorkspace() *WorkspaceReference {
@@ -1359,7 +1422,7 @@ type SetDesiredStateResponse struct {
 
 func (x *SetDesiredStateResponse) Reset() {
 	*x = SetDesiredStateResponse{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[14]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1371,7 +1434,7 @@ func (x *SetDesiredStateResponse) String() string {
 func (*SetDesiredStateResponse) ProtoMessage() {}
 
 func (x *SetDesiredStateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[14]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1384,7 +1447,7 @@ func (x *SetDesiredStateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetDesiredStateResponse.ProtoReflect.Descriptor instead.
 func (*SetDesiredStateResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{14}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *SetDesiredStateResponse) GetWorkspace() *Workspace {
@@ -1410,7 +1473,7 @@ type UpdateWorkspaceRequest struct {
 
 func (x *UpdateWorkspaceRequest) Reset() {
 	*x = UpdateWorkspaceRequest{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[15]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1422,7 +1485,7 @@ func (x *UpdateWorkspaceRequest) String() string {
 func (*UpdateWorkspaceRequest) ProtoMessage() {}
 
 func (x *UpdateWorkspaceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[15]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1435,7 +1498,7 @@ func (x *UpdateWorkspaceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateWorkspaceRequest.ProtoReflect.Descriptor instead.
 func (*UpdateWorkspaceRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{15}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *UpdateWorkspaceRequest) GetWorkspace() *WorkspaceReference {
@@ -1482,7 +1545,7 @@ type UpdateWorkspaceResponse struct {
 
 func (x *UpdateWorkspaceResponse) Reset() {
 	*x = UpdateWorkspaceResponse{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[16]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1494,7 +1557,7 @@ func (x *UpdateWorkspaceResponse) String() string {
 func (*UpdateWorkspaceResponse) ProtoMessage() {}
 
 func (x *UpdateWorkspaceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[16]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1507,7 +1570,7 @@ func (x *UpdateWorkspaceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateWorkspaceResponse.ProtoReflect.Descriptor instead.
 func (*UpdateWorkspaceResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{16}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *UpdateWorkspaceResponse) GetWorkspace() *Workspace {
@@ -1526,7 +1589,7 @@ type WatchWorkspacesRequest struct {
 
 func (x *WatchWorkspacesRequest) Reset() {
 	*x = WatchWorkspacesRequest{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[17]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1538,7 +1601,7 @@ func (x *WatchWorkspacesRequest) String() string {
 func (*WatchWorkspacesRequest) ProtoMessage() {}
 
 func (x *WatchWorkspacesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[17]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1551,7 +1614,7 @@ func (x *WatchWorkspacesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchWorkspacesRequest.ProtoReflect.Descriptor instead.
 func (*WatchWorkspacesRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{17}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *WatchWorkspacesRequest) GetFilter() *WorkspaceFilter {
@@ -1572,7 +1635,7 @@ type WatchWorkspacesResponse struct {
 
 func (x *WatchWorkspacesResponse) Reset() {
 	*x = WatchWorkspacesResponse{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[18]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1584,7 +1647,7 @@ func (x *WatchWorkspacesResponse) String() string {
 func (*WatchWorkspacesResponse) ProtoMessage() {}
 
 func (x *WatchWorkspacesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[18]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1597,7 +1660,7 @@ func (x *WatchWorkspacesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchWorkspacesResponse.ProtoReflect.Descriptor instead.
 func (*WatchWorkspacesResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{18}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *WatchWorkspacesResponse) GetWorkspace() *Workspace {
@@ -1626,7 +1689,7 @@ type ListWorkspaceEventsRequest struct {
 
 func (x *ListWorkspaceEventsRequest) Reset() {
 	*x = ListWorkspaceEventsRequest{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[19]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1638,7 +1701,7 @@ func (x *ListWorkspaceEventsRequest) String() string {
 func (*ListWorkspaceEventsRequest) ProtoMessage() {}
 
 func (x *ListWorkspaceEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[19]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1651,7 +1714,7 @@ func (x *ListWorkspaceEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorkspaceEventsRequest.ProtoReflect.Descriptor instead.
 func (*ListWorkspaceEventsRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{19}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ListWorkspaceEventsRequest) GetWorkspace() *WorkspaceReference {
@@ -1693,7 +1756,7 @@ type WorkspaceEvent struct {
 
 func (x *WorkspaceEvent) Reset() {
 	*x = WorkspaceEvent{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[20]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1705,7 +1768,7 @@ func (x *WorkspaceEvent) String() string {
 func (*WorkspaceEvent) ProtoMessage() {}
 
 func (x *WorkspaceEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[20]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1718,7 +1781,7 @@ func (x *WorkspaceEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkspaceEvent.ProtoReflect.Descriptor instead.
 func (*WorkspaceEvent) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{20}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *WorkspaceEvent) GetSequence() uint64 {
@@ -1766,7 +1829,7 @@ type ListWorkspaceEventsResponse struct {
 
 func (x *ListWorkspaceEventsResponse) Reset() {
 	*x = ListWorkspaceEventsResponse{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[21]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1778,7 +1841,7 @@ func (x *ListWorkspaceEventsResponse) String() string {
 func (*ListWorkspaceEventsResponse) ProtoMessage() {}
 
 func (x *ListWorkspaceEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[21]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1791,7 +1854,7 @@ func (x *ListWorkspaceEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorkspaceEventsResponse.ProtoReflect.Descriptor instead.
 func (*ListWorkspaceEventsResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{21}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ListWorkspaceEventsResponse) GetEvents() []*WorkspaceEvent {
@@ -1820,7 +1883,7 @@ type OrphanReference struct {
 
 func (x *OrphanReference) Reset() {
 	*x = OrphanReference{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[22]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1832,7 +1895,7 @@ func (x *OrphanReference) String() string {
 func (*OrphanReference) ProtoMessage() {}
 
 func (x *OrphanReference) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[22]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1845,7 +1908,7 @@ func (x *OrphanReference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OrphanReference.ProtoReflect.Descriptor instead.
 func (*OrphanReference) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{22}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *OrphanReference) GetAgentId() int64 {
@@ -1889,7 +1952,7 @@ type Orphan struct {
 
 func (x *Orphan) Reset() {
 	*x = Orphan{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[23]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1901,7 +1964,7 @@ func (x *Orphan) String() string {
 func (*Orphan) ProtoMessage() {}
 
 func (x *Orphan) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[23]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1914,7 +1977,7 @@ func (x *Orphan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Orphan.ProtoReflect.Descriptor instead.
 func (*Orphan) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{23}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Orphan) GetReference() *OrphanReference {
@@ -1978,7 +2041,7 @@ type ListOrphansRequest struct {
 
 func (x *ListOrphansRequest) Reset() {
 	*x = ListOrphansRequest{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[24]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1990,7 +2053,7 @@ func (x *ListOrphansRequest) String() string {
 func (*ListOrphansRequest) ProtoMessage() {}
 
 func (x *ListOrphansRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[24]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2003,7 +2066,7 @@ func (x *ListOrphansRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOrphansRequest.ProtoReflect.Descriptor instead.
 func (*ListOrphansRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{24}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ListOrphansRequest) GetAgentId() int64 {
@@ -2037,7 +2100,7 @@ type ListOrphansResponse struct {
 
 func (x *ListOrphansResponse) Reset() {
 	*x = ListOrphansResponse{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[25]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2049,7 +2112,7 @@ func (x *ListOrphansResponse) String() string {
 func (*ListOrphansResponse) ProtoMessage() {}
 
 func (x *ListOrphansResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[25]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2062,7 +2125,7 @@ func (x *ListOrphansResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOrphansResponse.ProtoReflect.Descriptor instead.
 func (*ListOrphansResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{25}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ListOrphansResponse) GetOrphans() []*Orphan {
@@ -2095,7 +2158,7 @@ type AdoptOrphanRequest struct {
 
 func (x *AdoptOrphanRequest) Reset() {
 	*x = AdoptOrphanRequest{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[26]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2107,7 +2170,7 @@ func (x *AdoptOrphanRequest) String() string {
 func (*AdoptOrphanRequest) ProtoMessage() {}
 
 func (x *AdoptOrphanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[26]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2120,7 +2183,7 @@ func (x *AdoptOrphanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptOrphanRequest.ProtoReflect.Descriptor instead.
 func (*AdoptOrphanRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{26}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *AdoptOrphanRequest) GetOrphan() *OrphanReference {
@@ -2167,7 +2230,7 @@ type AdoptOrphanResponse struct {
 
 func (x *AdoptOrphanResponse) Reset() {
 	*x = AdoptOrphanResponse{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[27]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2179,7 +2242,7 @@ func (x *AdoptOrphanResponse) String() string {
 func (*AdoptOrphanResponse) ProtoMessage() {}
 
 func (x *AdoptOrphanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[27]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2192,7 +2255,7 @@ func (x *AdoptOrphanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptOrphanResponse.ProtoReflect.Descriptor instead.
 func (*AdoptOrphanResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{27}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *AdoptOrphanResponse) GetWorkspace() *Workspace {
@@ -2211,7 +2274,7 @@ type DeleteOrphanRequest struct {
 
 func (x *DeleteOrphanRequest) Reset() {
 	*x = DeleteOrphanRequest{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[28]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2223,7 +2286,7 @@ func (x *DeleteOrphanRequest) String() string {
 func (*DeleteOrphanRequest) ProtoMessage() {}
 
 func (x *DeleteOrphanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[28]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2236,7 +2299,7 @@ func (x *DeleteOrphanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteOrphanRequest.ProtoReflect.Descriptor instead.
 func (*DeleteOrphanRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{28}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *DeleteOrphanRequest) GetOrphan() *OrphanReference {
@@ -2255,7 +2318,7 @@ type DeleteOrphanResponse struct {
 
 func (x *DeleteOrphanResponse) Reset() {
 	*x = DeleteOrphanResponse{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[29]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2267,7 +2330,7 @@ func (x *DeleteOrphanResponse) String() string {
 func (*DeleteOrphanResponse) ProtoMessage() {}
 
 func (x *DeleteOrphanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[29]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2280,7 +2343,7 @@ func (x *DeleteOrphanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteOrphanResponse.ProtoReflect.Descriptor instead.
 func (*DeleteOrphanResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{29}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *DeleteOrphanResponse) GetOrphan() *Orphan {
@@ -2294,7 +2357,7 @@ var File_lockstep_state_v1_workspace_proto protoreflect.FileDescriptor
 
 const file_lockstep_state_v1_workspace_proto_rawDesc = "" +
 	"\n" +
-	"!lockstep/state/v1/workspace.proto\x12\x11lockstep.state.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa8\a\n" +
+	"!lockstep/state/v1/workspace.proto\x12\x11lockstep.state.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe3\a\n" +
 	"\tWorkspace\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1d\n" +
@@ -2321,7 +2384,11 @@ const file_lockstep_state_v1_workspace_proto_rawDesc = "" +
 	"\rexpiry_policy\x18\x13 \x01(\tR\fexpiryPolicy\x12;\n" +
 	"\vstale_since\x18\x14 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"staleSince\x12#\n" +
-	"\rstorage_class\x18\x15 \x01(\tR\fstorageClass\"\xc2\x03\n" +
+	"\rstorage_class\x18\x15 \x01(\tR\fstorageClass\x129\n" +
+	"\x06shares\x18\x16 \x03(\v2!.lockstep.state.v1.WorkspaceShareR\x06shares\"=\n" +
+	"\x0eWorkspaceShare\x12\x17\n" +
+	"\auser_id\x18\x01 \x01(\x03R\x06userId\x12\x12\n" +
+	"\x04port\x18\x02 \x01(\x05R\x04port\"\xc2\x03\n" +
 	"\rWorkspaceSpec\x12\x14\n" +
 	"\x05image\x18\x01 \x01(\tR\x05image\x12-\n" +
 	"\x05ports\x18\x02 \x03(\v2\x17.lockstep.state.v1.PortR\x05ports\x12;\n" +
@@ -2528,118 +2595,120 @@ func file_lockstep_state_v1_workspace_proto_rawDescGZIP() []byte {
 }
 
 var file_lockstep_state_v1_workspace_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_lockstep_state_v1_workspace_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
+var file_lockstep_state_v1_workspace_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
 var file_lockstep_state_v1_workspace_proto_goTypes = []any{
 	(DesiredState)(0),                   // 0: lockstep.state.v1.DesiredState
 	(ActualState)(0),                    // 1: lockstep.state.v1.ActualState
 	(*Workspace)(nil),                   // 2: lockstep.state.v1.Workspace
-	(*WorkspaceSpec)(nil),               // 3: lockstep.state.v1.WorkspaceSpec
-	(*ClonedProject)(nil),               // 4: lockstep.state.v1.ClonedProject
-	(*Port)(nil),                        // 5: lockstep.state.v1.Port
-	(*WorkspaceOverrides)(nil),          // 6: lockstep.state.v1.WorkspaceOverrides
-	(*CreateWorkspaceRequest)(nil),      // 7: lockstep.state.v1.CreateWorkspaceRequest
-	(*CreateWorkspaceResponse)(nil),     // 8: lockstep.state.v1.CreateWorkspaceResponse
-	(*WorkspaceReference)(nil),          // 9: lockstep.state.v1.WorkspaceReference
-	(*GetWorkspaceRequest)(nil),         // 10: lockstep.state.v1.GetWorkspaceRequest
-	(*GetWorkspaceResponse)(nil),        // 11: lockstep.state.v1.GetWorkspaceResponse
-	(*WorkspaceFilter)(nil),             // 12: lockstep.state.v1.WorkspaceFilter
-	(*ListWorkspacesRequest)(nil),       // 13: lockstep.state.v1.ListWorkspacesRequest
-	(*ListWorkspacesResponse)(nil),      // 14: lockstep.state.v1.ListWorkspacesResponse
-	(*SetDesiredStateRequest)(nil),      // 15: lockstep.state.v1.SetDesiredStateRequest
-	(*SetDesiredStateResponse)(nil),     // 16: lockstep.state.v1.SetDesiredStateResponse
-	(*UpdateWorkspaceRequest)(nil),      // 17: lockstep.state.v1.UpdateWorkspaceRequest
-	(*UpdateWorkspaceResponse)(nil),     // 18: lockstep.state.v1.UpdateWorkspaceResponse
-	(*WatchWorkspacesRequest)(nil),      // 19: lockstep.state.v1.WatchWorkspacesRequest
-	(*WatchWorkspacesResponse)(nil),     // 20: lockstep.state.v1.WatchWorkspacesResponse
-	(*ListWorkspaceEventsRequest)(nil),  // 21: lockstep.state.v1.ListWorkspaceEventsRequest
-	(*WorkspaceEvent)(nil),              // 22: lockstep.state.v1.WorkspaceEvent
-	(*ListWorkspaceEventsResponse)(nil), // 23: lockstep.state.v1.ListWorkspaceEventsResponse
-	(*OrphanReference)(nil),             // 24: lockstep.state.v1.OrphanReference
-	(*Orphan)(nil),                      // 25: lockstep.state.v1.Orphan
-	(*ListOrphansRequest)(nil),          // 26: lockstep.state.v1.ListOrphansRequest
-	(*ListOrphansResponse)(nil),         // 27: lockstep.state.v1.ListOrphansResponse
-	(*AdoptOrphanRequest)(nil),          // 28: lockstep.state.v1.AdoptOrphanRequest
-	(*AdoptOrphanResponse)(nil),         // 29: lockstep.state.v1.AdoptOrphanResponse
-	(*DeleteOrphanRequest)(nil),         // 30: lockstep.state.v1.DeleteOrphanRequest
-	(*DeleteOrphanResponse)(nil),        // 31: lockstep.state.v1.DeleteOrphanResponse
-	nil,                                 // 32: lockstep.state.v1.WorkspaceSpec.EnvEntry
-	nil,                                 // 33: lockstep.state.v1.ClonedProject.RemotesEntry
-	nil,                                 // 34: lockstep.state.v1.WorkspaceOverrides.EnvEntry
-	nil,                                 // 35: lockstep.state.v1.WorkspaceOverrides.SecretEnvEntry
-	nil,                                 // 36: lockstep.state.v1.WorkspaceOverrides.SecretFilesEntry
-	(*timestamppb.Timestamp)(nil),       // 37: google.protobuf.Timestamp
+	(*WorkspaceShare)(nil),              // 3: lockstep.state.v1.WorkspaceShare
+	(*WorkspaceSpec)(nil),               // 4: lockstep.state.v1.WorkspaceSpec
+	(*ClonedProject)(nil),               // 5: lockstep.state.v1.ClonedProject
+	(*Port)(nil),                        // 6: lockstep.state.v1.Port
+	(*WorkspaceOverrides)(nil),          // 7: lockstep.state.v1.WorkspaceOverrides
+	(*CreateWorkspaceRequest)(nil),      // 8: lockstep.state.v1.CreateWorkspaceRequest
+	(*CreateWorkspaceResponse)(nil),     // 9: lockstep.state.v1.CreateWorkspaceResponse
+	(*WorkspaceReference)(nil),          // 10: lockstep.state.v1.WorkspaceReference
+	(*GetWorkspaceRequest)(nil),         // 11: lockstep.state.v1.GetWorkspaceRequest
+	(*GetWorkspaceResponse)(nil),        // 12: lockstep.state.v1.GetWorkspaceResponse
+	(*WorkspaceFilter)(nil),             // 13: lockstep.state.v1.WorkspaceFilter
+	(*ListWorkspacesRequest)(nil),       // 14: lockstep.state.v1.ListWorkspacesRequest
+	(*ListWorkspacesResponse)(nil),      // 15: lockstep.state.v1.ListWorkspacesResponse
+	(*SetDesiredStateRequest)(nil),      // 16: lockstep.state.v1.SetDesiredStateRequest
+	(*SetDesiredStateResponse)(nil),     // 17: lockstep.state.v1.SetDesiredStateResponse
+	(*UpdateWorkspaceRequest)(nil),      // 18: lockstep.state.v1.UpdateWorkspaceRequest
+	(*UpdateWorkspaceResponse)(nil),     // 19: lockstep.state.v1.UpdateWorkspaceResponse
+	(*WatchWorkspacesRequest)(nil),      // 20: lockstep.state.v1.WatchWorkspacesRequest
+	(*WatchWorkspacesResponse)(nil),     // 21: lockstep.state.v1.WatchWorkspacesResponse
+	(*ListWorkspaceEventsRequest)(nil),  // 22: lockstep.state.v1.ListWorkspaceEventsRequest
+	(*WorkspaceEvent)(nil),              // 23: lockstep.state.v1.WorkspaceEvent
+	(*ListWorkspaceEventsResponse)(nil), // 24: lockstep.state.v1.ListWorkspaceEventsResponse
+	(*OrphanReference)(nil),             // 25: lockstep.state.v1.OrphanReference
+	(*Orphan)(nil),                      // 26: lockstep.state.v1.Orphan
+	(*ListOrphansRequest)(nil),          // 27: lockstep.state.v1.ListOrphansRequest
+	(*ListOrphansResponse)(nil),         // 28: lockstep.state.v1.ListOrphansResponse
+	(*AdoptOrphanRequest)(nil),          // 29: lockstep.state.v1.AdoptOrphanRequest
+	(*AdoptOrphanResponse)(nil),         // 30: lockstep.state.v1.AdoptOrphanResponse
+	(*DeleteOrphanRequest)(nil),         // 31: lockstep.state.v1.DeleteOrphanRequest
+	(*DeleteOrphanResponse)(nil),        // 32: lockstep.state.v1.DeleteOrphanResponse
+	nil,                                 // 33: lockstep.state.v1.WorkspaceSpec.EnvEntry
+	nil,                                 // 34: lockstep.state.v1.ClonedProject.RemotesEntry
+	nil,                                 // 35: lockstep.state.v1.WorkspaceOverrides.EnvEntry
+	nil,                                 // 36: lockstep.state.v1.WorkspaceOverrides.SecretEnvEntry
+	nil,                                 // 37: lockstep.state.v1.WorkspaceOverrides.SecretFilesEntry
+	(*timestamppb.Timestamp)(nil),       // 38: google.protobuf.Timestamp
 }
 var file_lockstep_state_v1_workspace_proto_depIdxs = []int32{
 	0,  // 0: lockstep.state.v1.Workspace.desired_state:type_name -> lockstep.state.v1.DesiredState
 	1,  // 1: lockstep.state.v1.Workspace.actual_state:type_name -> lockstep.state.v1.ActualState
-	37, // 2: lockstep.state.v1.Workspace.created_at:type_name -> google.protobuf.Timestamp
-	37, // 3: lockstep.state.v1.Workspace.desired_state_changed_at:type_name -> google.protobuf.Timestamp
-	37, // 4: lockstep.state.v1.Workspace.actual_state_changed_at:type_name -> google.protobuf.Timestamp
-	3,  // 5: lockstep.state.v1.Workspace.spec:type_name -> lockstep.state.v1.WorkspaceSpec
-	37, // 6: lockstep.state.v1.Workspace.expires_at:type_name -> google.protobuf.Timestamp
-	37, // 7: lockstep.state.v1.Workspace.stale_since:type_name -> google.protobuf.Timestamp
-	5,  // 8: lockstep.state.v1.WorkspaceSpec.ports:type_name -> lockstep.state.v1.Port
-	32, // 9: lockstep.state.v1.WorkspaceSpec.env:type_name -> lockstep.state.v1.WorkspaceSpec.EnvEntry
-	4,  // 10: lockstep.state.v1.WorkspaceSpec.projects:type_name -> lockstep.state.v1.ClonedProject
-	33, // 11: lockstep.state.v1.ClonedProject.remotes:type_name -> lockstep.state.v1.ClonedProject.RemotesEntry
-	34, // 12: lockstep.state.v1.WorkspaceOverrides.env:type_name -> lockstep.state.v1.WorkspaceOverrides.EnvEntry
-	5,  // 13: lockstep.state.v1.WorkspaceOverrides.ports:type_name -> lockstep.state.v1.Port
-	35, // 14: lockstep.state.v1.WorkspaceOverrides.secret_env:type_name -> lockstep.state.v1.WorkspaceOverrides.SecretEnvEntry
-	36, // 15: lockstep.state.v1.WorkspaceOverrides.secret_files:type_name -> lockstep.state.v1.WorkspaceOverrides.SecretFilesEntry
-	4,  // 16: lockstep.state.v1.WorkspaceOverrides.projects:type_name -> lockstep.state.v1.ClonedProject
-	6,  // 17: lockstep.state.v1.CreateWorkspaceRequest.overrides:type_name -> lockstep.state.v1.WorkspaceOverrides
-	2,  // 18: lockstep.state.v1.CreateWorkspaceResponse.workspace:type_name -> lockstep.state.v1.Workspace
-	9,  // 19: lockstep.state.v1.GetWorkspaceRequest.workspace:type_name -> lockstep.state.v1.WorkspaceReference
-	2,  // 20: lockstep.state.v1.GetWorkspaceResponse.workspace:type_name -> lockstep.state.v1.Workspace
-	1,  // 21: lockstep.state.v1.WorkspaceFilter.actual_states:type_name -> lockstep.state.v1.ActualState
-	0,  // 22: lockstep.state.v1.WorkspaceFilter.desired_states:type_name -> lockstep.state.v1.DesiredState
-	9,  // 23: lockstep.state.v1.WorkspaceFilter.workspaces:type_name -> lockstep.state.v1.WorkspaceReference
-	12, // 24: lockstep.state.v1.ListWorkspacesRequest.filter:type_name -> lockstep.state.v1.WorkspaceFilter
-	2,  // 25: lockstep.state.v1.ListWorkspacesResponse.workspaces:type_name -> lockstep.state.v1.Workspace
-	9,  // 26: lockstep.state.v1.SetDesiredStateRequest.workspace:type_name -> lockstep.state.v1.WorkspaceReference
-	0,  // 27: lockstep.state.v1.SetDesiredStateRequest.desired_state:type_name -> lockstep.state.v1.DesiredState
-	2,  // 28: lockstep.state.v1.SetDesiredStateResponse.workspace:type_name -> lockstep.state.v1.Workspace
-	9,  // 29: lockstep.state.v1.UpdateWorkspaceRequest.workspace:type_name -> lockstep.state.v1.WorkspaceReference
-	6,  // 30: lockstep.state.v1.UpdateWorkspaceRequest.overrides:type_name -> lockstep.state.v1.WorkspaceOverrides
-	2,  // 31: lockstep.state.v1.UpdateWorkspaceResponse.workspace:type_name -> lockstep.state.v1.Workspace
-	12, // 32: lockstep.state.v1.WatchWorkspacesRequest.filter:type_name -> lockstep.state.v1.WorkspaceFilter
-	2,  // 33: lockstep.state.v1.WatchWorkspacesResponse.workspace:type_name -> lockstep.state.v1.Workspace
-	9,  // 34: lockstep.state.v1.ListWorkspaceEventsRequest.workspace:type_name -> lockstep.state.v1.WorkspaceReference
-	37, // 35: lockstep.state.v1.WorkspaceEvent.time:type_name -> google.protobuf.Timestamp
-	22, // 36: lockstep.state.v1.ListWorkspaceEventsResponse.events:type_name -> lockstep.state.v1.WorkspaceEvent
-	24, // 37: lockstep.state.v1.Orphan.reference:type_name -> lockstep.state.v1.OrphanReference
-	37, // 38: lockstep.state.v1.Orphan.seen_at:type_name -> google.protobuf.Timestamp
-	25, // 39: lockstep.state.v1.ListOrphansResponse.orphans:type_name -> lockstep.state.v1.Orphan
-	24, // 40: lockstep.state.v1.AdoptOrphanRequest.orphan:type_name -> lockstep.state.v1.OrphanReference
-	6,  // 41: lockstep.state.v1.AdoptOrphanRequest.overrides:type_name -> lockstep.state.v1.WorkspaceOverrides
-	2,  // 42: lockstep.state.v1.AdoptOrphanResponse.workspace:type_name -> lockstep.state.v1.Workspace
-	24, // 43: lockstep.state.v1.DeleteOrphanRequest.orphan:type_name -> lockstep.state.v1.OrphanReference
-	25, // 44: lockstep.state.v1.DeleteOrphanResponse.orphan:type_name -> lockstep.state.v1.Orphan
-	7,  // 45: lockstep.state.v1.WorkspaceService.CreateWorkspace:input_type -> lockstep.state.v1.CreateWorkspaceRequest
-	10, // 46: lockstep.state.v1.WorkspaceService.GetWorkspace:input_type -> lockstep.state.v1.GetWorkspaceRequest
-	13, // 47: lockstep.state.v1.WorkspaceService.ListWorkspaces:input_type -> lockstep.state.v1.ListWorkspacesRequest
-	15, // 48: lockstep.state.v1.WorkspaceService.SetDesiredState:input_type -> lockstep.state.v1.SetDesiredStateRequest
-	17, // 49: lockstep.state.v1.WorkspaceService.UpdateWorkspace:input_type -> lockstep.state.v1.UpdateWorkspaceRequest
-	19, // 50: lockstep.state.v1.WorkspaceService.WatchWorkspaces:input_type -> lockstep.state.v1.WatchWorkspacesRequest
-	21, // 51: lockstep.state.v1.WorkspaceService.ListWorkspaceEvents:input_type -> lockstep.state.v1.ListWorkspaceEventsRequest
-	26, // 52: lockstep.state.v1.WorkspaceService.ListOrphans:input_type -> lockstep.state.v1.ListOrphansRequest
-	28, // 53: lockstep.state.v1.WorkspaceService.AdoptOrphan:input_type -> lockstep.state.v1.AdoptOrphanRequest
-	30, // 54: lockstep.state.v1.WorkspaceService.DeleteOrphan:input_type -> lockstep.state.v1.DeleteOrphanRequest
-	8,  // 55: lockstep.state.v1.WorkspaceService.CreateWorkspace:output_type -> lockstep.state.v1.CreateWorkspaceResponse
-	11, // 56: lockstep.state.v1.WorkspaceService.GetWorkspace:output_type -> lockstep.state.v1.GetWorkspaceResponse
-	14, // 57: lockstep.state.v1.WorkspaceService.ListWorkspaces:output_type -> lockstep.state.v1.ListWorkspacesResponse
-	16, // 58: lockstep.state.v1.WorkspaceService.SetDesiredState:output_type -> lockstep.state.v1.SetDesiredStateResponse
-	18, // 59: lockstep.state.v1.WorkspaceService.UpdateWorkspace:output_type -> lockstep.state.v1.UpdateWorkspaceResponse
-	20, // 60: lockstep.state.v1.WorkspaceService.WatchWorkspaces:output_type -> lockstep.state.v1.WatchWorkspacesResponse
-	23, // 61: lockstep.state.v1.WorkspaceService.ListWorkspaceEvents:output_type -> lockstep.state.v1.ListWorkspaceEventsResponse
-	27, // 62: lockstep.state.v1.WorkspaceService.ListOrphans:output_type -> lockstep.state.v1.ListOrphansResponse
-	29, // 63: lockstep.state.v1.WorkspaceService.AdoptOrphan:output_type -> lockstep.state.v1.AdoptOrphanResponse
-	31, // 64: lockstep.state.v1.WorkspaceService.DeleteOrphan:output_type -> lockstep.state.v1.DeleteOrphanResponse
-	55, // [55:65] is the sub-list for method output_type
-	45, // [45:55] is the sub-list for method input_type
-	45, // [45:45] is the sub-list for extension type_name
-	45, // [45:45] is the sub-list for extension extendee
-	0,  // [0:45] is the sub-list for field type_name
+	38, // 2: lockstep.state.v1.Workspace.created_at:type_name -> google.protobuf.Timestamp
+	38, // 3: lockstep.state.v1.Workspace.desired_state_changed_at:type_name -> google.protobuf.Timestamp
+	38, // 4: lockstep.state.v1.Workspace.actual_state_changed_at:type_name -> google.protobuf.Timestamp
+	4,  // 5: lockstep.state.v1.Workspace.spec:type_name -> lockstep.state.v1.WorkspaceSpec
+	38, // 6: lockstep.state.v1.Workspace.expires_at:type_name -> google.protobuf.Timestamp
+	38, // 7: lockstep.state.v1.Workspace.stale_since:type_name -> google.protobuf.Timestamp
+	3,  // 8: lockstep.state.v1.Workspace.shares:type_name -> lockstep.state.v1.WorkspaceShare
+	6,  // 9: lockstep.state.v1.WorkspaceSpec.ports:type_name -> lockstep.state.v1.Port
+	33, // 10: lockstep.state.v1.WorkspaceSpec.env:type_name -> lockstep.state.v1.WorkspaceSpec.EnvEntry
+	5,  // 11: lockstep.state.v1.WorkspaceSpec.projects:type_name -> lockstep.state.v1.ClonedProject
+	34, // 12: lockstep.state.v1.ClonedProject.remotes:type_name -> lockstep.state.v1.ClonedProject.RemotesEntry
+	35, // 13: lockstep.state.v1.WorkspaceOverrides.env:type_name -> lockstep.state.v1.WorkspaceOverrides.EnvEntry
+	6,  // 14: lockstep.state.v1.WorkspaceOverrides.ports:type_name -> lockstep.state.v1.Port
+	36, // 15: lockstep.state.v1.WorkspaceOverrides.secret_env:type_name -> lockstep.state.v1.WorkspaceOverrides.SecretEnvEntry
+	37, // 16: lockstep.state.v1.WorkspaceOverrides.secret_files:type_name -> lockstep.state.v1.WorkspaceOverrides.SecretFilesEntry
+	5,  // 17: lockstep.state.v1.WorkspaceOverrides.projects:type_name -> lockstep.state.v1.ClonedProject
+	7,  // 18: lockstep.state.v1.CreateWorkspaceRequest.overrides:type_name -> lockstep.state.v1.WorkspaceOverrides
+	2,  // 19: lockstep.state.v1.CreateWorkspaceResponse.workspace:type_name -> lockstep.state.v1.Workspace
+	10, // 20: lockstep.state.v1.GetWorkspaceRequest.workspace:type_name -> lockstep.state.v1.WorkspaceReference
+	2,  // 21: lockstep.state.v1.GetWorkspaceResponse.workspace:type_name -> lockstep.state.v1.Workspace
+	1,  // 22: lockstep.state.v1.WorkspaceFilter.actual_states:type_name -> lockstep.state.v1.ActualState
+	0,  // 23: lockstep.state.v1.WorkspaceFilter.desired_states:type_name -> lockstep.state.v1.DesiredState
+	10, // 24: lockstep.state.v1.WorkspaceFilter.workspaces:type_name -> lockstep.state.v1.WorkspaceReference
+	13, // 25: lockstep.state.v1.ListWorkspacesRequest.filter:type_name -> lockstep.state.v1.WorkspaceFilter
+	2,  // 26: lockstep.state.v1.ListWorkspacesResponse.workspaces:type_name -> lockstep.state.v1.Workspace
+	10, // 27: lockstep.state.v1.SetDesiredStateRequest.workspace:type_name -> lockstep.state.v1.WorkspaceReference
+	0,  // 28: lockstep.state.v1.SetDesiredStateRequest.desired_state:type_name -> lockstep.state.v1.DesiredState
+	2,  // 29: lockstep.state.v1.SetDesiredStateResponse.workspace:type_name -> lockstep.state.v1.Workspace
+	10, // 30: lockstep.state.v1.UpdateWorkspaceRequest.workspace:type_name -> lockstep.state.v1.WorkspaceReference
+	7,  // 31: lockstep.state.v1.UpdateWorkspaceRequest.overrides:type_name -> lockstep.state.v1.WorkspaceOverrides
+	2,  // 32: lockstep.state.v1.UpdateWorkspaceResponse.workspace:type_name -> lockstep.state.v1.Workspace
+	13, // 33: lockstep.state.v1.WatchWorkspacesRequest.filter:type_name -> lockstep.state.v1.WorkspaceFilter
+	2,  // 34: lockstep.state.v1.WatchWorkspacesResponse.workspace:type_name -> lockstep.state.v1.Workspace
+	10, // 35: lockstep.state.v1.ListWorkspaceEventsRequest.workspace:type_name -> lockstep.state.v1.WorkspaceReference
+	38, // 36: lockstep.state.v1.WorkspaceEvent.time:type_name -> google.protobuf.Timestamp
+	23, // 37: lockstep.state.v1.ListWorkspaceEventsResponse.events:type_name -> lockstep.state.v1.WorkspaceEvent
+	25, // 38: lockstep.state.v1.Orphan.reference:type_name -> lockstep.state.v1.OrphanReference
+	38, // 39: lockstep.state.v1.Orphan.seen_at:type_name -> google.protobuf.Timestamp
+	26, // 40: lockstep.state.v1.ListOrphansResponse.orphans:type_name -> lockstep.state.v1.Orphan
+	25, // 41: lockstep.state.v1.AdoptOrphanRequest.orphan:type_name -> lockstep.state.v1.OrphanReference
+	7,  // 42: lockstep.state.v1.AdoptOrphanRequest.overrides:type_name -> lockstep.state.v1.WorkspaceOverrides
+	2,  // 43: lockstep.state.v1.AdoptOrphanResponse.workspace:type_name -> lockstep.state.v1.Workspace
+	25, // 44: lockstep.state.v1.DeleteOrphanRequest.orphan:type_name -> lockstep.state.v1.OrphanReference
+	26, // 45: lockstep.state.v1.DeleteOrphanResponse.orphan:type_name -> lockstep.state.v1.Orphan
+	8,  // 46: lockstep.state.v1.WorkspaceService.CreateWorkspace:input_type -> lockstep.state.v1.CreateWorkspaceRequest
+	11, // 47: lockstep.state.v1.WorkspaceService.GetWorkspace:input_type -> lockstep.state.v1.GetWorkspaceRequest
+	14, // 48: lockstep.state.v1.WorkspaceService.ListWorkspaces:input_type -> lockstep.state.v1.ListWorkspacesRequest
+	16, // 49: lockstep.state.v1.WorkspaceService.SetDesiredState:input_type -> lockstep.state.v1.SetDesiredStateRequest
+	18, // 50: lockstep.state.v1.WorkspaceService.UpdateWorkspace:input_type -> lockstep.state.v1.UpdateWorkspaceRequest
+	20, // 51: lockstep.state.v1.WorkspaceService.WatchWorkspaces:input_type -> lockstep.state.v1.WatchWorkspacesRequest
+	22, // 52: lockstep.state.v1.WorkspaceService.ListWorkspaceEvents:input_type -> lockstep.state.v1.ListWorkspaceEventsRequest
+	27, // 53: lockstep.state.v1.WorkspaceService.ListOrphans:input_type -> lockstep.state.v1.ListOrphansRequest
+	29, // 54: lockstep.state.v1.WorkspaceService.AdoptOrphan:input_type -> lockstep.state.v1.AdoptOrphanRequest
+	31, // 55: lockstep.state.v1.WorkspaceService.DeleteOrphan:input_type -> lockstep.state.v1.DeleteOrphanRequest
+	9,  // 56: lockstep.state.v1.WorkspaceService.CreateWorkspace:output_type -> lockstep.state.v1.CreateWorkspaceResponse
+	12, // 57: lockstep.state.v1.WorkspaceService.GetWorkspace:output_type -> lockstep.state.v1.GetWorkspaceResponse
+	15, // 58: lockstep.state.v1.WorkspaceService.ListWorkspaces:output_type -> lockstep.state.v1.ListWorkspacesResponse
+	17, // 59: lockstep.state.v1.WorkspaceService.SetDesiredState:output_type -> lockstep.state.v1.SetDesiredStateResponse
+	19, // 60: lockstep.state.v1.WorkspaceService.UpdateWorkspace:output_type -> lockstep.state.v1.UpdateWorkspaceResponse
+	21, // 61: lockstep.state.v1.WorkspaceService.WatchWorkspaces:output_type -> lockstep.state.v1.WatchWorkspacesResponse
+	24, // 62: lockstep.state.v1.WorkspaceService.ListWorkspaceEvents:output_type -> lockstep.state.v1.ListWorkspaceEventsResponse
+	28, // 63: lockstep.state.v1.WorkspaceService.ListOrphans:output_type -> lockstep.state.v1.ListOrphansResponse
+	30, // 64: lockstep.state.v1.WorkspaceService.AdoptOrphan:output_type -> lockstep.state.v1.AdoptOrphanResponse
+	32, // 65: lockstep.state.v1.WorkspaceService.DeleteOrphan:output_type -> lockstep.state.v1.DeleteOrphanResponse
+	56, // [56:66] is the sub-list for method output_type
+	46, // [46:56] is the sub-list for method input_type
+	46, // [46:46] is the sub-list for extension type_name
+	46, // [46:46] is the sub-list for extension extendee
+	0,  // [0:46] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_state_v1_workspace_proto_init() }
@@ -2647,7 +2716,7 @@ func file_lockstep_state_v1_workspace_proto_init() {
 	if File_lockstep_state_v1_workspace_proto != nil {
 		return
 	}
-	file_lockstep_state_v1_workspace_proto_msgTypes[7].OneofWrappers = []any{
+	file_lockstep_state_v1_workspace_proto_msgTypes[8].OneofWrappers = []any{
 		(*WorkspaceReference_Id)(nil),
 		(*WorkspaceReference_Name)(nil),
 	}
@@ -2657,7 +2726,7 @@ func file_lockstep_state_v1_workspace_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_state_v1_workspace_proto_rawDesc), len(file_lockstep_state_v1_workspace_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   35,
+			NumMessages:   36,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1,0 +1,146 @@
+package api
+
+import (
+	"context"
+	"fmt"
+
+	"connectrpc.com/connect"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"lockstep.internal/libs/fault"
+	"lockstep.internal/libs/outbox"
+	libpostgres "lockstep.internal/libs/postgres"
+	"lockstep.internal/schemas/gen/errcode"
+	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
+	"lockstep.internal/schemas/gen/lockstep/state/v1/statev1connect"
+	"lockstep.internal/services/state/authz"
+	"lockstep.internal/services/state/directory"
+	"lockstep.internal/services/state/postgres"
+	"lockstep.internal/services/state/publish"
+	"lockstep.internal/services/state/workspace"
+)
+
+type workspaceAccessService struct {
+	statev1connect.UnimplementedWorkspaceAccessServiceHandler
+	access
+
+	pool       *pgxpool.Pool
+	workspaces *postgres.Workspaces
+	encoder    publish.Encoder
+}
+
+func (s *workspaceAccessService) ShareWorkspace(
+	ctx context.Context, r *connect.Request[statev1.ShareWorkspaceRequest],
+) (*connect.Response[statev1.ShareWorkspaceResponse], error) {
+	share := workspace.Share{UserID: r.Msg.GetUserId(), Port: r.Msg.GetPort()}
+	if err := id("user_id", share.UserID); err != nil {
+		return nil, err
+	}
+	w, err := s.change(ctx, r.Msg.GetWorkspace(), share.UserID,
+		func(tx pgx.Tx, w workspace.Workspace) (workspace.Workspace, bool, error) {
+			role, err := s.directory.Within(tx).Role(ctx, share.UserID, projectScope(w.ProjectID))
+			if err != nil {
+				return w, false, fmt.Errorf("share workspace %s: %w", w.ID, err)
+			}
+			if role == directory.RoleNone {
+				return w, false, fault.New(errcode.FailedPrecondition,
+					"user %d has no role in the project of workspace %q: ask an owner to give one, such as reader",
+					share.UserID, w.Name)
+			}
+			return w.ShareWith(share)
+		})
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&statev1.ShareWorkspaceResponse{Shares: shares(w)}), nil
+}
+
+func (s *workspaceAccessService) UnshareWorkspace(
+	ctx context.Context, r *connect.Request[statev1.UnshareWorkspaceRequest],
+) (*connect.Response[statev1.UnshareWorkspaceResponse], error) {
+	share := workspace.Share{UserID: r.Msg.GetUserId(), Port: r.Msg.GetPort()}
+	if err := id("user_id", share.UserID); err != nil {
+		return nil, err
+	}
+	w, err := s.change(ctx, r.Msg.GetWorkspace(), share.UserID,
+		func(_ pgx.Tx, w workspace.Workspace) (workspace.Workspace, bool, error) {
+			after, changed := w.Unshare(share)
+			if !changed {
+				return w, false, fault.New(errcode.NotFound, "workspace %q is not shared with user %d like this",
+					w.Name, share.UserID)
+			}
+			return after, true, nil
+		})
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&statev1.UnshareWorkspaceResponse{Shares: shares(w)}), nil
+}
+
+func (s *workspaceAccessService) ListShares(
+	ctx context.Context, r *connect.Request[statev1.ListSharesRequest],
+) (*connect.Response[statev1.ListSharesResponse], error) {
+	ref, err := referenceOf(r.Msg.GetWorkspace())
+	if err != nil {
+		return nil, err
+	}
+	w, err := s.workspaces.Get(ctx, s.pool, ref)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.allowWorkspace(ctx, w, authz.Read, ref); err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&statev1.ListSharesResponse{Shares: shares(w)}), nil
+}
+
+// change locks a person and then a workspace, checks that the caller owns the workspace, and stores and publishes what
+// decide returns, in one transaction.
+func (s *workspaceAccessService) change(
+	ctx context.Context, named *statev1.WorkspaceReference, userID int64,
+	decide func(pgx.Tx, workspace.Workspace) (workspace.Workspace, bool, error),
+) (after workspace.Workspace, err error) {
+	ref, err := referenceOf(named)
+	if err != nil {
+		return after, err
+	}
+	err = libpostgres.InTx(ctx, s.pool, func(tx pgx.Tx) error {
+		if err := s.directory.LockPerson(ctx, tx, userID); err != nil {
+			return err
+		}
+		before, err := s.workspaces.LockOne(ctx, tx, ref)
+		if err != nil {
+			return err
+		}
+		inTx := access{directory: s.directory.Within(tx)}
+		if err := inTx.allowWorkspace(ctx, before, authz.Read, ref); err != nil {
+			return err
+		}
+		if before.UserID != caller(ctx).ID {
+			return fault.New(errcode.PermissionDenied, "workspace %s is of another user: only its owner shares it", ref)
+		}
+		var changed bool
+		if after, changed, err = decide(tx, before); err != nil || !changed {
+			return err
+		}
+		if err := s.workspaces.SaveShares(ctx, tx, after); err != nil {
+			return err
+		}
+		m, err := s.encoder.Access(ctx, after)
+		if err != nil {
+			return err
+		}
+		if err := outbox.Insert(ctx, tx, m); err != nil {
+			return fmt.Errorf("publish the shares of workspace %s: %w", after.ID, err)
+		}
+		return nil
+	})
+	return after, err
+}
+
+func shares(w workspace.Workspace) []*statev1.WorkspaceShare {
+	return convertAll(w.Shares, func(s workspace.Share) *statev1.WorkspaceShare {
+		return &statev1.WorkspaceShare{UserId: s.UserID, Port: s.Port}
+	})
+}
