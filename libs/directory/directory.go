@@ -85,6 +85,19 @@ func (d *Directory) User(id int64) (User, bool) {
 	return user, found
 }
 
+// UserByName returns the user with a username, and false when it does not exist. It looks at every user.
+func (d *Directory) UserByName(name string) (User, bool) {
+	hash := HashUsername(name)
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	for _, user := range d.known.users {
+		if user.UsernameHash == hash {
+			return user, true
+		}
+	}
+	return User{}, false
+}
+
 // Agent returns the agent, and false when it does not exist.
 func (d *Directory) Agent(id int64) (Agent, bool) {
 	d.mu.RLock()

@@ -132,7 +132,9 @@ func (k *entries) project(p events.DirectoryProject) (string, func()) {
 }
 
 func (k *entries) user(u events.DirectoryUser) (string, func()) {
-	known := User{ID: int64(u.UserID), Admin: u.Admin, Blocked: u.State != events.UserStateActive}
+	known := User{
+		ID: int64(u.UserID), Admin: u.Admin, Blocked: u.State != events.UserStateActive, UsernameHash: u.UsernameHash,
+	}
 	for _, token := range u.RevokedTokens {
 		known.RevokedTokens = append(known.RevokedTokens, int64(token))
 	}

@@ -2,7 +2,9 @@ package directory
 
 import (
 	"crypto/ed25519"
+	"crypto/sha256"
 	"crypto/subtle"
+	"encoding/hex"
 	"fmt"
 	"slices"
 	"time"
@@ -15,8 +17,16 @@ type User struct {
 	ID      int64
 	Admin   bool
 	Blocked bool
+	// UsernameHash is that of [HashUsername]; empty if an older service published the entry.
+	UsernameHash string
 	// RevokedTokens are the user's personal access tokens that were revoked lately. What was made of them is void.
 	RevokedTokens []int64
+}
+
+// HashUsername is how the directory names people without their names.
+func HashUsername(name string) string {
+	hash := sha256.Sum256([]byte(name))
+	return hex.EncodeToString(hash[:])
 }
 
 // Revoked reports whether a personal access token of the user was revoked lately.

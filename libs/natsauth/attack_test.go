@@ -68,6 +68,7 @@ func apiSubjects(consumer string) []string {
 	for _, stream := range append(
 		topology.Streams(), topology.Stream{Name: topology.StreamRelays, Family: "relays"},
 		topology.Stream{Name: topology.StreamCells, Family: topology.FamilyCellsLive},
+		topology.Stream{Name: topology.StreamGateway, Family: topology.FamilyGatewayLive},
 	) {
 		for _, format := range []string{
 			server.JSApiStreamCreateT, server.JSApiStreamUpdateT, server.JSApiStreamInfoT, server.JSApiStreamDeleteT,

@@ -228,16 +228,25 @@ func admissionImports(cell topology.Cell) accountImports {
 	}
 }
 
-// gatewayImports returns the imports of the gateway: it reads two streams and writes the activity of people.
+// gatewayImports returns the imports of the gateway: it reads two streams, writes the activity of people, and shares a
+// bucket with its replicas.
 func gatewayImports(cell topology.Cell) accountImports {
-	services := writeServices(cell.All(topology.FamilyActivity))
-	for _, stream := range []string{topology.StreamAccess, topology.StreamDirectory} {
+	services := writeServices(
+		cell.All(topology.FamilyActivity), topology.GatewayAllRevoked, topology.GatewayAllUsed,
+	)
+	services = append(services, writeServices(
+		topology.GatewayHostKeys, "$JS.API.DIRECT.GET."+topology.StreamGateway+"."+topology.GatewayHostKeys,
+	)...)
+
+	for _, stream := range []string{topology.StreamAccess, topology.StreamDirectory, topology.StreamGateway} {
 		services = append(services, pageServices(stream)...)
 	}
 
 	return accountImports{
 		name: AccountGateway, services: services,
-		streams: identity(cell.All(topology.FamilyDirectoryLive), cell.All(topology.FamilyAccessLive)),
+		streams: identity(
+			cell.All(topology.FamilyDirectoryLive), cell.All(topology.FamilyAccessLive), cell.All(topology.FamilyGatewayLive),
+		),
 	}
 }
 

@@ -109,12 +109,16 @@ func confined() []principal {
 		},
 		{
 			name: natsauth.PrincipalGateway, connect: staticPrincipal(natsauth.PrincipalGateway),
-			writes: []string{"lockstep.local.activity.>"},
+			writes: []string{
+				"lockstep.local.activity.>", "$KV.GATEWAY.host_key.*", "$KV.GATEWAY.revoked.*", "$KV.GATEWAY.used.*",
+			},
 			requests: []string{
+				"$JS.API.STREAM.INFO.KV_GATEWAY", "$JS.API.STREAM.MSG.GET.KV_GATEWAY", "$JS.API.DIRECT.GET.KV_GATEWAY",
+				"$JS.API.DIRECT.GET.KV_GATEWAY.$KV.GATEWAY.host_key.*",
 				"$JS.API.STREAM.INFO.ACCESS", "$JS.API.STREAM.MSG.GET.ACCESS", "$JS.API.DIRECT.GET.ACCESS",
 				"$JS.API.STREAM.INFO.DIRECTORY", "$JS.API.STREAM.MSG.GET.DIRECTORY", "$JS.API.DIRECT.GET.DIRECTORY",
 			},
-			subscribes: []string{"lockstep.local.directory_live.>", "lockstep.local.access_live.>"},
+			subscribes: []string{"lockstep.local.directory_live.>", "lockstep.local.access_live.>", "lockstep.local.gateway_live.>"},
 		},
 		{
 			name: natsauth.PrincipalRouter, connect: staticPrincipal(natsauth.PrincipalRouter),

@@ -108,6 +108,36 @@ func TestEnsureCreatesTheBucketOfTheCellMap(t *testing.T) {
 	require.Equal(t, uint64(2), stream.CachedInfo().State.Msgs, "only the last entry of each cell")
 }
 
+// TestEnsureCreatesTheBucketOfTheGateways tries what would remove the entries of others.
+func TestEnsureCreatesTheBucketOfTheGateways(t *testing.T) {
+	t.Parallel()
+	js := natstest.JetStream(t, natstest.Server(t))
+	ctx := natstest.Context(t)
+	for range 2 {
+		require.NoError(t, topology.Ensure(ctx, js, cell, options()))
+		_, err := js.Publish(ctx, topology.GatewayRevoked("a"), nil, jetstream.WithMsgTTL(time.Second))
+		require.NoError(t, err)
+		_, err = js.Publish(ctx, topology.GatewayHostKey("w"), []byte("key"))
+		require.NoError(t, err)
+		_, err = js.Publish(ctx, topology.GatewayHostKey("w"), []byte("other"), jetstream.WithExpectLastSequencePerSubject(0))
+		require.Error(t, err, "it exists")
+		_, err = js.PublishMsg(ctx, &nats.Msg{
+			Subject: topology.GatewayHostKey("w"), Header: nats.Header{"Nats-Rollup": {"all"}},
+		})
+		require.Error(t, err)
+		_, err = js.Publish(ctx, topology.GatewayHostKey("w"), make([]byte, 4<<10+1))
+		require.Error(t, err)
+	}
+	kv, err := js.KeyValue(ctx, topology.BucketGateway)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		_, err := kv.Get(context.Background(), "revoked.a")
+		return errors.Is(err, jetstream.ErrKeyNotFound)
+	}, timeout, 50*time.Millisecond)
+	_, err = kv.Get(ctx, "host_key.w")
+	require.NoError(t, err)
+}
+
 func TestEnsureRelaysCreatesTheBucket(t *testing.T) {
 	t.Parallel()
 	server := natstest.Server(t)

@@ -284,6 +284,9 @@ func (c Cell) AccessSSHKey(fingerprint string) string {
 	return c.Prefix(FamilyAccess) + ".ssh_key." + Escape(fingerprint)
 }
 
+// AccessSSHKeys is the beginning of the subjects of all SSH keys.
+func (c Cell) AccessSSHKeys() string { return c.Prefix(FamilyAccess) + ".ssh_key." }
+
 // Activity is the subject of what people do in one workspace.
 func (c Cell) Activity(workspace string) string {
 	return c.Prefix(FamilyActivity) + "." + Escape(workspace)

@@ -1128,6 +1128,8 @@ func (v *DirectoryUser) decode(r *reader) {
 			v.RevokedTokens = readArray(r, lengthRule{0, 1000}, func(item *int) {
 				*item = r.integer(integerRule{1, math.MaxInt})
 			})
+		case "username_hash":
+			v.UsernameHash = r.text(textRule{})
 		default:
 			r.skip()
 		}

@@ -925,6 +925,10 @@ type DirectoryUser struct {
 
 	// The user.
 	UserID int `json:"user_id"`
+
+	// SHA-256 of the username, 64 lower-case hexadecimal digits: the gateway finds by it who has
+	// signed in. Left out by an older service.
+	UsernameHash string `json:"username_hash,omitempty"`
 }
 
 // DisconnectReason: Why a connection ended.

@@ -14,6 +14,8 @@ const (
 	separator = "--"
 	// signInLabel is the name below the zone where people sign in. It is no workspace, since it has no port.
 	signInLabel = "sign-in"
+	// TerminalPort is the port whose host has the terminal: that of SSH, so no program of the workspace is at this host.
+	TerminalPort = 22
 	// MaxWorkspace is the greatest length of a name that fits into a label of DNS, which has 63 characters.
 	MaxWorkspace = 63 - len("65535") - len(separator)
 )

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -28,6 +29,8 @@ type Config struct {
 	JetStream jetstream.JetStream
 	Cell      topology.Cell
 	Table     *access.Table
+	// Keys are the SSH keys of people.
+	Keys *access.Keys
 	// People is loaded before Run is called.
 	People People
 	Logger *slog.Logger
@@ -41,9 +44,11 @@ type Workspaces struct {
 
 	// The reader's goroutine alone uses these.
 
-	revisions map[string]int64 // by id of the workspace, also of those that were deleted
-	// loading replaces all workspaces when the stream was replaced; nil otherwise.
-	loading map[string]version
+	revisions    map[string]int64 // by id of the workspace, also of those that were deleted
+	keyRevisions map[string]int64
+	// loading and loadingKeys replace all workspaces and all keys when the stream was replaced; nil otherwise.
+	loading     map[string]version
+	loadingKeys map[string]keyVersion
 
 	people sync.Mutex // held from reading a person until the table has the result and the workspace
 }
@@ -55,9 +60,16 @@ type version struct {
 	revision int64
 }
 
+// keyVersion is an SSH key as one message has it.
+type keyVersion struct {
+	key      access.Key
+	deleted  bool
+	revision int64
+}
+
 // New returns a reader of the stream. Run starts it.
 func New(c Config) *Workspaces {
-	w := &Workspaces{Config: c, revisions: map[string]int64{}}
+	w := &Workspaces{Config: c, revisions: map[string]int64{}, keyRevisions: map[string]int64{}}
 	w.reader = lastvalue.NewReader(lastvalue.Config{
 		JetStream: c.JetStream, Stream: topology.StreamAccess, Subjects: c.Cell.All(topology.FamilyAccess),
 		Live: c.Cell.All(topology.FamilyAccessLive), Handler: (*loader)(w), Logger: c.Logger,
@@ -125,14 +137,18 @@ type loader Workspaces
 
 // Begin implements [lastvalue.Handler].
 func (l *loader) Begin(replaced bool) {
-	l.loading = nil
+	l.loading, l.loadingKeys = nil, nil
 	if replaced {
-		l.loading = map[string]version{}
+		l.loading, l.loadingKeys = map[string]version{}, map[string]keyVersion{}
 	}
 }
 
 // Apply implements [lastvalue.Handler].
 func (l *loader) Apply(ctx context.Context, m lastvalue.Message) {
+	if strings.HasPrefix(m.Subject, l.Cell.AccessSSHKeys()) {
+		l.applyKey(ctx, m)
+		return
+	}
 	v, err := l.decode(m)
 	if err != nil {
 		l.Logger.ErrorContext(ctx, "ignored a message about a workspace", logkey.Error(err))
@@ -166,6 +182,16 @@ func (l *loader) Loaded() {
 		(*Workspaces)(l).set(v)
 	}
 	l.loading = nil
+	for fingerprint := range l.keyRevisions {
+		if _, exists := l.loadingKeys[fingerprint]; !exists {
+			l.Keys.Remove(fingerprint)
+		}
+	}
+	clear(l.keyRevisions)
+	for fingerprint, k := range l.loadingKeys {
+		l.setKey(fingerprint, k)
+	}
+	l.loadingKeys = nil
 }
 
 func (l *loader) decode(m lastvalue.Message) (version, error) {
@@ -176,12 +202,56 @@ func (l *loader) decode(m lastvalue.Message) (version, error) {
 	if l.Cell.AccessWorkspace(data.WorkspaceID) != m.Subject {
 		return version{}, fmt.Errorf("%s is about workspace %s", m.Subject, data.WorkspaceID)
 	}
-	return version{
+	v := version{
 		entry: access.Entry{
 			ID: data.WorkspaceID, Name: data.Name, Namespace: data.Namespace, AgentID: int64(data.AgentID),
 			OwnerID: int64(data.UserID), Running: data.ActualState == events.ActualStateRunning,
 			State: string(data.ActualState),
 		},
 		deleted: data.Deleted, revision: m.Revision(),
-	}, nil
+	}
+	for _, s := range data.Shares {
+		share := access.Share{UserID: int64(s.UserID)}
+		if s.Port != nil {
+			share.Port = *s.Port
+		}
+		v.entry.Shares = append(v.entry.Shares, share)
+	}
+	return v, nil
+}
+
+// applyKey applies a message about an SSH key.
+func (l *loader) applyKey(ctx context.Context, m lastvalue.Message) {
+	data, err := events.Decode[events.AccessSSHKey](m.Data)
+	if err == nil && l.Cell.AccessSSHKey(data.Fingerprint) != m.Subject {
+		err = fmt.Errorf("%s is about the key %s", m.Subject, data.Fingerprint)
+	}
+	if err != nil {
+		l.Logger.ErrorContext(ctx, "ignored a message about an SSH key", logkey.Error(err))
+		return
+	}
+	key := keyVersion{
+		key:     access.Key{UserID: int64(data.UserID)},
+		deleted: data.Deleted, revision: m.Revision(),
+	}
+	if data.ExpiresAt != nil {
+		key.key.ExpiresAt = *data.ExpiresAt
+	}
+	if l.loadingKeys != nil {
+		l.loadingKeys[data.Fingerprint] = key
+		return
+	}
+	if known, found := l.keyRevisions[data.Fingerprint]; found && known > key.revision {
+		return
+	}
+	l.setKey(data.Fingerprint, key)
+}
+
+func (l *loader) setKey(fingerprint string, k keyVersion) {
+	l.keyRevisions[fingerprint] = k.revision
+	if k.deleted {
+		l.Keys.Remove(fingerprint)
+		return
+	}
+	l.Keys.Set(fingerprint, k.key)
 }

@@ -41,11 +41,12 @@ type system struct {
 	server *natsd.Server
 	state  jetstream.JetStream
 	table  *access.Table
+	keys   *access.Keys
 }
 
 func newSystem(t *testing.T) *system {
 	t.Helper()
-	s := &system{dir: t.TempDir(), table: access.New()}
+	s := &system{dir: t.TempDir(), table: access.New(), keys: access.NewKeys()}
 	report, err := natsauth.Init(s.dir, natsauth.Options{Cell: cell, StoreDir: t.TempDir()})
 	require.NoError(t, err)
 	s.server = natstest.Start(t, natsd.Options{ConfigFile: report.ConfigFile})
@@ -74,7 +75,7 @@ func (s *system) run(t *testing.T) {
 	people, err := directory.New(directory.Config{JetStream: js, Cell: cell, Logger: logger})
 	require.NoError(t, err)
 	workspaces := gatewaynats.New(gatewaynats.Config{
-		JetStream: js, Cell: cell, Table: s.table, People: people, Logger: logger,
+		JetStream: js, Cell: cell, Table: s.table, Keys: s.keys, People: people, Logger: logger,
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	ready, ended := make(chan struct{}), make(chan error, 2)
@@ -129,7 +130,7 @@ func running(id, name string) events.AccessWorkspace {
 
 func (s *system) workspace(t *testing.T, revision int, w events.AccessWorkspace) {
 	t.Helper()
-	s.publish(t, cell.Access(w.WorkspaceID), revision, w)
+	s.publish(t, cell.AccessWorkspace(w.WorkspaceID), revision, w)
 }
 
 // enters waits until the owner may enter.
@@ -243,8 +244,8 @@ func TestOlderAndMalformedMessagesChangeNothing(t *testing.T) {
 	old := running(first, "hello")
 	old.ActualState = events.ActualStateStopped
 	s.workspace(t, 4, old)
-	s.publish(t, cell.Access(first), 6, "no event")
-	s.publish(t, cell.Access(first), 6, running(second, "other"))
+	s.publish(t, cell.AccessWorkspace(first), 6, "no event")
+	s.publish(t, cell.AccessWorkspace(first), 6, running(second, "other"))
 	s.workspace(t, 7, running(second, "last"))
 	s.enters(t, "last").Close()
 	s.enters(t, "hello").Close()

@@ -9,6 +9,9 @@ type Session struct {
 	// UserID and Login of the person in Lockstep.
 	UserID int64  `json:"user_id"`
 	Login  string `json:"login"`
+	// TokenID is the personal access token with which the person has signed in; zero for none. Revoking it ends the
+	// session.
+	TokenID int64 `json:"token_id,omitempty"`
 	// ExpiresAt is when the person has to sign in again.
 	ExpiresAt time.Time `json:"expires_at"`
 }

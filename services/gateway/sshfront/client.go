@@ -12,6 +12,7 @@ import (
 
 	"lockstep.internal/libs/logkey"
 	"lockstep.internal/services/gateway/access"
+	"lockstep.internal/services/gateway/activity"
 )
 
 // client is a person's connection.
@@ -20,6 +21,7 @@ type client struct {
 	conn    *ssh.ServerConn
 	person  Person
 	slots   chan struct{}
+	session *activity.Session
 	running sync.WaitGroup
 }
 
@@ -40,26 +42,33 @@ func (c *client) serve(
 		c.withoutWorkspace(ctx, text, channels, requests)
 		return
 	}
-	ended := make(chan struct{})
-	defer close(ended)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	c.running.Go(func() {
 		select {
 		case <-grant.Done():
 			c.server.Logger.InfoContext(ctx, "ended an SSH connection", logkey.Error(grant.Err()))
 		case <-ctx.Done():
-		case <-ended:
 		}
 		_ = c.conn.Close()
 		_ = agent.Close()
 	})
+	c.running.Go(func() {
+		if err := c.server.People.Ended(ctx, c.person); err != nil {
+			c.server.Logger.InfoContext(ctx, "ended an SSH connection", logkey.Error(err))
+			cancel()
+		}
+	})
+	c.session = c.server.Activity.Open(grant.Entry.ID, c.person.ID)
+	defer c.session.Close()
 	c.running.Go(func() { forwardRequests(c.conn, agent.Requests) })
 	c.running.Go(func() { forwardRequests(agent, requests) })
-	c.running.Go(func() { c.forwardChannels(ctx, c.conn, agent.Channels, nil) })
+	c.running.Go(func() { c.forwardChannels(ctx, c.conn, agent.Channels, nil, c.session.Sent, c.session.Input) })
 	c.running.Go(func() { // the agent has left
 		_ = agent.Wait()
 		_ = c.conn.Close()
 	})
-	c.forwardChannels(ctx, agent, channels, c.jump)
+	c.forwardChannels(ctx, agent, channels, c.jump, c.session.Input, c.session.Sent)
 }
 
 func explain(name string, err error) string {
@@ -95,7 +104,7 @@ func refuseSession(offered ssh.NewChannel, text string) {
 	}
 	defer channel.Close() //nolint:errcheck // see above
 	for request := range requests {
-		starts := request.Type == "shell" || request.Type == "exec" || request.Type == "subsystem"
+		starts := startsProgram(request.Type)
 		if request.WantReply {
 			_ = request.Reply(starts || request.Type == "pty-req" || request.Type == "env", nil)
 		}

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"lockstep.internal/services/gateway/access"
+	"lockstep.internal/services/gateway/activity"
 	"lockstep.internal/services/gateway/agent/sshserver"
 	"lockstep.internal/services/gateway/authority"
 	"lockstep.internal/tools/testkit/leaktest"
@@ -38,6 +39,8 @@ type fixture struct {
 	*testing.T
 
 	table     *access.Table
+	activity  *activity.Table
+	revoked   chan struct{} // the token of ada
 	authority *authority.Authority
 	address   string
 	hostKey   ssh.Signer
@@ -52,7 +55,8 @@ type fixture struct {
 
 func newFixture(t *testing.T, change func(*Limits)) *fixture {
 	f := &fixture{
-		T: t, table: access.New(), homes: map[string]string{}, agents: map[string]string{}, keys: map[string]ssh.PublicKey{},
+		T: t, table: access.New(), activity: activity.New(time.Now), revoked: make(chan struct{}),
+		homes: map[string]string{}, agents: map[string]string{}, keys: map[string]ssh.PublicKey{},
 	}
 	key, err := authority.Generate()
 	require.NoError(t, err)
@@ -69,7 +73,8 @@ func newFixture(t *testing.T, change func(*Limits)) *fixture {
 		change(&limits)
 	}
 	server := New(Options{
-		HostKeys: []ssh.Signer{f.hostKey}, People: f, Workspaces: f, Logger: slog.New(slog.DiscardHandler), Limits: limits,
+		HostKeys: []ssh.Signer{f.hostKey}, People: f, Workspaces: f, Activity: f.activity, Limits: limits,
+		Logger: slog.New(slog.DiscardHandler),
 	})
 	f.address = f.listen(server.Serve)
 	return f
@@ -127,17 +132,30 @@ func (f *fixture) ByKey(_ context.Context, key ssh.PublicKey) (Person, error) {
 	if string(key.Marshal()) != string(f.adasKey.PublicKey().Marshal()) {
 		return Person{}, errors.New("nobody has this key")
 	}
-	return Person{ada, "ada"}, nil
+	return Person{ID: ada, Login: "ada"}, nil
 }
 
 func (f *fixture) ByToken(_ context.Context, text string) (Person, error) {
 	switch text {
 	case token:
-		return Person{ada, "ada"}, nil
+		return Person{ID: ada, Login: "ada", Credential: text}, nil
 	case "token-of-eve":
-		return Person{eve, "eve"}, nil
+		return Person{ID: eve, Login: "eve", Credential: text}, nil
 	}
 	return Person{}, errors.New("no such token")
+}
+
+func (f *fixture) Ended(ctx context.Context, p Person) error {
+	var revoked <-chan struct{}
+	if p.Credential == token {
+		revoked = f.revoked
+	}
+	select {
+	case <-revoked:
+		return errors.New("the token was revoked")
+	case <-ctx.Done():
+		return nil
+	}
 }
 
 // newKey returns a key, and its file.

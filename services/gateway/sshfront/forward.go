@@ -19,10 +19,14 @@ func forwardRequests(to ssh.Conn, requests <-chan *ssh.Request) {
 	}
 }
 
-// forwardChannels opens each channel of one connection on the other, but those that own takes. It returns when the
-// connection has ended.
+// counter receives numbers of bytes.
+type counter func(bytes int)
+
+// forwardChannels opens each channel of one connection on the other, but those that own takes. It counts the bytes there
+// and back. It returns when the connection has ended.
 func (c *client) forwardChannels(
 	ctx context.Context, to ssh.Conn, channels <-chan ssh.NewChannel, own func(context.Context, ssh.NewChannel) bool,
+	there, back counter,
 ) {
 	for channel := range channels {
 		if own != nil && own(ctx, channel) {
@@ -34,12 +38,12 @@ func (c *client) forwardChannels(
 		}
 		c.running.Go(func() {
 			defer c.release()
-			forwardChannel(to, channel)
+			forwardChannel(to, channel, there, back)
 		})
 	}
 }
 
-func forwardChannel(to ssh.Conn, offered ssh.NewChannel) {
+func forwardChannel(to ssh.Conn, offered ssh.NewChannel, there, back counter) {
 	far, farRequests, err := to.OpenChannel(offered.ChannelType(), offered.ExtraData())
 	if err != nil {
 		reason, text := ssh.ConnectionFailed, "the other side has left"
@@ -55,21 +59,39 @@ func forwardChannel(to ssh.Conn, offered ssh.NewChannel) {
 		return // the client has left
 	}
 	var both sync.WaitGroup
-	both.Go(func() { oneWay(far, near, nearRequests) })
-	both.Go(func() { oneWay(near, far, farRequests) })
+	both.Go(func() { oneWay(far, near, nearRequests, there) })
+	both.Go(func() { oneWay(near, far, farRequests, back) })
 	both.Wait()
+}
+
+// counted is a reader whose bytes are counted.
+type counted struct {
+	io.Reader
+
+	count counter
+}
+
+func (c counted) Read(p []byte) (int, error) {
+	n, err := c.Reader.Read(p)
+	if n > 0 {
+		c.count(n)
+	}
+	return n, err //nolint:wrapcheck // the reader's own
 }
 
 // oneWay passes data, errors and requests on from one channel to another, and then its end: a channel is closed when
 // everything that came before has been passed on, the exit status above all.
-func oneWay(to, from ssh.Channel, requests <-chan *ssh.Request) {
+func oneWay(to, from ssh.Channel, requests <-chan *ssh.Request, count counter) {
 	var streams sync.WaitGroup
 	streams.Go(func() {
-		_, _ = io.Copy(to, from) // ends with the channel
+		_, _ = io.Copy(to, counted{from, count}) // ends with the channel
 		_ = to.CloseWrite()
 	})
 	streams.Go(func() { _, _ = io.Copy(to.Stderr(), from.Stderr()) })
 	for request := range requests {
+		if startsProgram(request.Type) {
+			count(len(request.Payload))
+		}
 		ok, err := to.SendRequest(request.Type, request.WantReply, request.Payload)
 		if request.WantReply {
 			_ = request.Reply(err == nil && ok, nil)
@@ -78,3 +100,6 @@ func oneWay(to, from ssh.Channel, requests <-chan *ssh.Request) {
 	streams.Wait()
 	_ = to.Close()
 }
+
+// startsProgram reports whether a request of a session starts a program.
+func startsProgram(kind string) bool { return kind == "shell" || kind == "exec" || kind == "subsystem" }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"strconv"
 	"sync"
 	"time"
 
@@ -15,6 +14,7 @@ import (
 
 	"lockstep.internal/libs/logkey"
 	"lockstep.internal/services/gateway/access"
+	"lockstep.internal/services/gateway/activity"
 )
 
 const (
@@ -26,16 +26,26 @@ const (
 
 // Person is who has authenticated.
 type Person struct {
-	ID    int64
+	ID int64
+	// Login names the person in logs of workspaces.
 	Login string
+	// Credential is how the person has authenticated. It is for People alone.
+	Credential any
 }
 
 // People authenticate.
 type People interface {
 	// ByKey returns who has registered a public key.
 	ByKey(ctx context.Context, key ssh.PublicKey) (Person, error)
-	// ByToken returns whose access token it is. It compares in constant time.
+	// ByToken returns whose access token it is.
 	ByToken(ctx context.Context, token string) (Person, error)
+	// Ended waits until the credential of a person is no longer valid, and returns why. It returns nil when ctx ends.
+	Ended(ctx context.Context, person Person) error
+}
+
+// Activity counts what people do.
+type Activity interface {
+	Open(workspace string, user int64) *activity.Session
 }
 
 // Workspaces are reached.
@@ -59,6 +69,7 @@ type Options struct {
 	HostKeys   []ssh.Signer
 	People     People
 	Workspaces Workspaces
+	Activity   Activity
 	Logger     *slog.Logger
 	Limits     Limits
 }
@@ -159,9 +170,9 @@ func (s *Server) serve(ctx context.Context, raw net.Conn, workspace string) {
 		s.Logger.InfoContext(ctx, "an SSH connection did not authenticate", logkey.Error(err))
 		return
 	}
-	person, err := personOf(conn.Permissions)
-	if err != nil {
-		s.Logger.ErrorContext(ctx, "refused an SSH connection", logkey.Error(err))
+	person, known := conn.Permissions.ExtraData[personKey{}].(Person)
+	if !known {
+		s.Logger.ErrorContext(ctx, "refused an SSH connection without a person")
 		return
 	}
 	c := &client{server: s, conn: conn, person: person, slots: make(chan struct{}, s.Limits.Channels)}
@@ -173,21 +184,11 @@ func (s *Server) serve(ctx context.Context, raw net.Conn, workspace string) {
 	c.running.Wait()
 }
 
-// Keys of the permissions that an authenticated connection carries.
-const (
-	permissionID    = "id@lockstep.dev"
-	permissionLogin = "login@lockstep.dev"
-)
+// personKey is the key of the person in the permissions that an authenticated connection carries.
+type personKey struct{}
 
 func permissions(p Person) *ssh.Permissions {
-	return &ssh.Permissions{Extensions: map[string]string{
-		permissionID: strconv.FormatInt(p.ID, 10), permissionLogin: p.Login,
-	}}
-}
-
-func personOf(p *ssh.Permissions) (Person, error) {
-	id, err := strconv.ParseInt(p.Extensions[permissionID], 10, 64)
-	return Person{ID: id, Login: p.Extensions[permissionLogin]}, err //nolint:wrapcheck // it is our own number
+	return &ssh.Permissions{ExtraData: map[any]any{personKey{}: p}}
 }
 
 func (s *Server) config(ctx context.Context, from net.Addr) *ssh.ServerConfig {

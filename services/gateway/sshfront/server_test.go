@@ -43,7 +43,12 @@ func TestOpenSSHReachesWorkspaces(t *testing.T) {
 	copied, err := os.ReadFile(filepath.Join(f.homes["id-of-hello"], "copied"))
 	require.NoError(t, err)
 	require.Equal(t, content, string(copied))
-	require.Contains(t, must("sftp", "-q", "-b", "/dev/stdin", "hello@gateway"), "")
+	batch := filepath.Join(t.TempDir(), "batch")
+	require.NoError(t, os.WriteFile(batch, []byte("put "+local+" put\n"), 0o600))
+	must("sftp", "-q", "-b", batch, "hello@gateway")
+	put, err := os.ReadFile(filepath.Join(f.homes["id-of-hello"], "put"))
+	require.NoError(t, err)
+	require.Equal(t, content, string(put))
 
 	// By a jump: the gateway answers for all names.
 	require.Equal(t, "id-of-second\n", must("ssh", "-J", "anything@gateway", "second", "echo $WORKSPACE"))
@@ -109,6 +114,40 @@ func TestAccessTokenIsAPassword(t *testing.T) {
 	other, _ := newKey(t)
 	_, err = f.dial("hello", ssh.PublicKeys(other))
 	require.ErrorContains(t, err, "unable to authenticate")
+}
+
+func TestConnectionEndsWithItsToken(t *testing.T) {
+	f := newFixture(t, nil)
+	byToken, err := f.dial("hello", ssh.Password(token))
+	require.NoError(t, err)
+	byKey, err := f.dial("hello", ssh.PublicKeys(f.adasKey))
+	require.NoError(t, err)
+	f.run(byToken, "true")
+	close(f.revoked)
+	require.Error(t, byToken.Wait())
+	require.Equal(t, "id-of-hello\n", f.run(byKey, "echo $WORKSPACE"))
+}
+
+func TestInputIsActivityAndOutputIsNot(t *testing.T) {
+	f := newFixture(t, nil)
+	client, err := f.dial("hello", ssh.PublicKeys(f.adasKey))
+	require.NoError(t, err)
+	_, _, err = client.SendRequest("keepalive@openssh.com", true, nil)
+	require.NoError(t, err)
+	require.Empty(t, f.activity.Take())
+	session, err := client.NewSession()
+	require.NoError(t, err)
+	defer session.Close()
+	session.Stdin = strings.NewReader("typed")
+	output, err := session.Output("cat")
+	require.NoError(t, err)
+	require.Equal(t, "typed", string(output))
+	records := f.activity.Take()
+	require.Len(t, records, 1)
+	require.Equal(t, "id-of-hello", records[0].WorkspaceID)
+	require.Equal(t, int64(ada), records[0].UserID)
+	require.Equal(t, 1, records[0].Sessions)
+	require.GreaterOrEqual(t, records[0].ReceivedBytes, int64(len("typed")))
 }
 
 func TestSessionsSayWhyThereIsNoWorkspace(t *testing.T) {

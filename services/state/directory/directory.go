@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"lockstep.internal/libs/access"
+	libdirectory "lockstep.internal/libs/directory"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/events"
 )
@@ -98,13 +99,15 @@ type User struct {
 	RevokedTokens []int64
 }
 
-// Entry returns the directory entry of the user. It does not contain the username.
+// Entry returns the directory entry of the user. It contains a hash of the username only.
 func (u User) Entry() Entry {
 	state := events.UserStateActive
 	if u.Blocked {
 		state = events.UserStateBlocked
 	}
-	entry := events.DirectoryUser{UserID: int(u.ID), State: state, Admin: u.Admin}
+	entry := events.DirectoryUser{
+		UserID: int(u.ID), State: state, Admin: u.Admin, UsernameHash: libdirectory.HashUsername(u.Username),
+	}
 	for _, token := range u.RevokedTokens {
 		entry.RevokedTokens = append(entry.RevokedTokens, int(token))
 	}
