@@ -126,6 +126,9 @@ func (r *Revocations) Run(ctx context.Context, ready func()) error {
 	return nil
 }
 
+// Ready reports whether all entries were read once.
+func (r *Revocations) Ready() bool { return r.reader.Ready() }
+
 // Check is a health check.
 func (r *Revocations) Check(ctx context.Context) error { return r.reader.Check(ctx) }
 

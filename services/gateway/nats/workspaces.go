@@ -88,6 +88,9 @@ func (w *Workspaces) Run(ctx context.Context, ready func()) error {
 	return nil
 }
 
+// Ready reports whether the table was complete once.
+func (w *Workspaces) Ready() bool { return w.reader.Ready() }
+
 // Check is a health check.
 func (w *Workspaces) Check(ctx context.Context) error { return w.reader.Check(ctx) }
 

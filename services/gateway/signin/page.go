@@ -7,10 +7,13 @@ import (
 	"lockstep.internal/libs/logkey"
 )
 
-// view is what a page shows.
+// view is what a page shows: a text, and a form with one button.
 type view struct {
-	Title   string
-	SignOut bool
+	Title  string
+	Text   string
+	Action string
+	Button string
+	Fields map[string]string
 }
 
 var page = template.Must(template.New("page").Parse(`<!doctype html>
@@ -19,7 +22,11 @@ var page = template.Must(template.New("page").Parse(`<!doctype html>
 <meta name="viewport" content="width=device-width">
 <title>{{.Title}}</title>
 <h1>{{.Title}}</h1>
-{{if .SignOut}}<form method="post" action="/sign-out"><button>Sign out</button></form>{{end}}
+{{with .Text}}<p>{{.}}</p>{{end}}
+{{if .Action}}<form method="post" action="{{.Action}}">
+{{range $name, $value := .Fields}}<input type="hidden" name="{{$name}}" value="{{$value}}">
+{{end}}<button>{{.Button}}</button>
+</form>{{end}}
 </html>
 `))
 

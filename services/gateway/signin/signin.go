@@ -7,17 +7,15 @@ import (
 	"crypto/subtle"
 	"encoding/base64"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"time"
 
-	"github.com/coreos/go-oidc/v3/oidc"
-	"golang.org/x/oauth2"
-
 	"lockstep.internal/libs/logkey"
+	"lockstep.internal/services/gateway/access"
 	"lockstep.internal/services/gateway/address"
 	"lockstep.internal/services/gateway/session"
 )
@@ -33,103 +31,189 @@ const (
 	pathAuthorize = "/authorize"
 	pathCallback  = "/callback"
 	pathSignOut   = "/sign-out"
+	pathWellKnown = "/.well-known/lockstep"
 	// maxPath is the longest path, with its query, that a person returns to.
 	maxPath = 2000
 )
 
-// Config of signing in. All fields are required but Scopes.
+// Config of signing in.
 type Config struct {
 	Zone address.Zone
-	// Issuer is the URL of the provider; its discovery document is below it.
-	Issuer       string
-	ClientID     string
-	ClientSecret string
-	// Scopes besides openid. Defaults to profile and email.
-	Scopes []string
-	// LoginClaim is the claim with the login of the person in Lockstep, such as preferred_username: of the ID token, or
-	// else of the provider's userinfo. The provider must not let people choose it.
-	LoginClaim string
+	// Provider is optional: without it, people sign in by a link that the command line asks for.
+	Provider Provider
 	// Lifetime of a session.
 	Lifetime time.Duration
+	// TokenLifetime is that of tokens for the command line.
+	TokenLifetime time.Duration
+	// WellKnown is what the command line finds at the sign-in host.
+	WellKnown WellKnown
 }
 
-// Users finds people.
+// Users are people.
 type Users interface {
 	// ByLogin returns the id of a person who may sign in. The error is shown to the person.
 	ByLogin(ctx context.Context, login string) (id int64, err error)
+	// Check returns why the person of a session may do nothing any more: it is blocked, or the access token was revoked.
+	Check(s session.Session) error
+	// Changed returns a channel that is closed when the result of Check may have changed.
+	Changed() <-chan struct{}
 }
 
 // Revocations are ids of sessions that have ended before their time, shared by all replicas.
 type Revocations interface {
 	Revoke(ctx context.Context, id string, until time.Time) error
 	Revoked(id string) bool
+	// Use is that of [session.Revocations].
+	Use(id string) (done <-chan struct{}, release func())
+}
+
+// Codes are one-time codes.
+type Codes interface {
+	// Use returns an error if a code was used before, at any replica.
+	Use(ctx context.Context, code string, lifetime time.Duration) error
+}
+
+// Tokens are access tokens of Lockstep.
+type Tokens interface {
+	// Create makes a personal access token on behalf of a person. The error is a fault.
+	Create(ctx context.Context, userID int64, name string, expiresAt time.Time) (value string, err error)
+	// Verify returns a session of the person whose access token it is, which ends with the token. The error is a fault.
+	Verify(token string) (session.Session, error)
+}
+
+// Workspaces are found.
+type Workspaces interface {
+	// Watch is access.Table.Watch.
+	Watch(userID int64, name string, port int) (access.Entry, <-chan struct{}, error)
+}
+
+// Dependencies of signing in. All are required.
+type Dependencies struct {
+	Keys        session.Keys
+	Users       Users
+	Revocations Revocations
+	Codes       Codes
+	Tokens      Tokens
+	Workspaces  Workspaces
+	// Client is for requests to the provider.
+	Client *http.Client
+	Logger *slog.Logger
+	Now    func() time.Time
 }
 
 // SignIn signs people in.
 type SignIn struct {
 	Config
 
-	keys        session.Keys
 	users       Users
 	revocations Revocations
-	oauth       oauth2.Config
-	provider    *oidc.Provider
-	verifier    *oidc.IDTokenVerifier
+	codes       Codes
+	tokens      Tokens
+	workspaces  Workspaces
 	client      *http.Client
 	logger      *slog.Logger
 	now         func() time.Time
 	mux         http.Handler
+
+	keys     atomic.Pointer[session.Keys]
+	provider atomic.Pointer[discovered] // nil until Discover has succeeded
 }
 
-// New reads the discovery document of the provider with the client, which later requests use, too.
-func New(
-	ctx context.Context, c Config, keys session.Keys, users Users, revocations Revocations, client *http.Client,
-	logger *slog.Logger,
-) (*SignIn, error) {
-	provider, err := oidc.NewProvider(oidc.ClientContext(ctx, client), c.Issuer)
-	if err != nil {
-		return nil, fmt.Errorf("sign-in: the OpenID Connect provider %s: %w", c.Issuer, err)
-	}
-	if len(c.Scopes) == 0 {
-		c.Scopes = []string{"profile", "email"}
-	}
+// New returns the handler. People can sign in at the provider once [SignIn.Discover] has succeeded.
+func New(c Config, d Dependencies) *SignIn {
 	s := &SignIn{
-		Config: c, keys: keys, users: users, revocations: revocations, client: client, logger: logger, now: time.Now,
-		provider: provider,
-		verifier: provider.Verifier(&oidc.Config{ClientID: c.ClientID}),
-		oauth: oauth2.Config{
-			ClientID: c.ClientID, ClientSecret: c.ClientSecret, Endpoint: provider.Endpoint(),
-			RedirectURL: "https://" + c.Zone.SignIn() + pathCallback,
-			Scopes:      append([]string{oidc.ScopeOpenID}, c.Scopes...),
-		},
+		Config: c, users: d.Users, revocations: d.Revocations, codes: d.Codes, tokens: d.Tokens, workspaces: d.Workspaces,
+		client: d.Client, logger: d.Logger, now: d.Now,
 	}
+	s.SetKeys(d.Keys)
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+pathAuthorize, s.authorize)
 	mux.HandleFunc("GET "+pathCallback, s.callback)
 	mux.HandleFunc("POST "+pathSignOut, s.signOut)
 	mux.HandleFunc("GET /{$}", s.home)
-	// A form of a workspace's page must not sign people out.
+	mux.HandleFunc("GET "+pathWellKnown, s.wellKnown)
+	mux.HandleFunc("GET "+pathCLI, s.askForCommandLine)
+	mux.HandleFunc("POST "+pathCLI, s.allowCommandLine)
+	mux.HandleFunc("POST "+pathCLIToken, s.exchangeCode)
+	mux.HandleFunc("POST "+pathCLISession, s.createLink)
+	mux.HandleFunc("GET "+pathCLIOpen, s.showLink)
+	mux.HandleFunc("POST "+pathCLIOpen, s.followLink)
+	// A form of a workspace's page must not sign people in or out.
 	s.mux = http.NewCrossOriginProtection().Handler(mux)
-	return s, nil
+	return s
+}
+
+// SetKeys replaces the keys.
+func (s *SignIn) SetKeys(keys session.Keys) { s.keys.Store(&keys) }
+
+func (s *SignIn) seal(purpose string, value any) (string, error) {
+	return s.keys.Load().Seal(purpose, value)
+}
+
+func (s *SignIn) open(purpose, text string, value any) error {
+	return s.keys.Load().Open(purpose, text, value)
 }
 
 // ServeHTTP serves the sign-in host.
 func (s *SignIn) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Cache-Control", "no-store")
-	w.Header().Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'; form-action 'self'")
+	s.allowForms(w, "")
 	w.Header().Set("Referrer-Policy", "no-referrer")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	s.mux.ServeHTTP(w, r)
+}
+
+// allowForms sets the policy of a page. Its form may lead to one more origin.
+func (s *SignIn) allowForms(w http.ResponseWriter, origin string) {
+	w.Header().Set("Content-Security-Policy",
+		strings.TrimSpace("default-src 'none'; frame-ancestors 'none'; form-action 'self' "+origin))
 }
 
 // Session returns the session of a request to a host, or false.
 func (s *SignIn) Session(host string, r *http.Request) (session.Session, bool) {
 	var found session.Session
 	text := readCookie(r, sessionCookie)
-	if text == "" || s.keys.Open(purposeSession+host, text, &found) != nil {
+	if text == "" || s.open(purposeSession+host, text, &found) != nil {
 		return session.Session{}, false
 	}
-	return found, found.Valid(s.now()) && !s.revocations.Revoked(found.ID)
+	return found, s.isValid(found)
+}
+
+func (s *SignIn) isValid(current session.Session) bool {
+	return current.Valid(s.now()) && !s.revocations.Revoked(current.ID) && s.users.Check(current) == nil
+}
+
+// Reasons why a session has ended.
+var (
+	ErrSignedOut = errors.New("you have signed out")
+	ErrExpired   = errors.New("the session has expired: sign in again")
+)
+
+// Ended waits until a session ends, and returns why. It returns nil when ctx ends.
+func (s *SignIn) Ended(ctx context.Context, current session.Session) error {
+	done, release := s.revocations.Use(current.ID)
+	defer release()
+	expired := time.NewTimer(current.ExpiresAt.Sub(s.now()))
+	defer expired.Stop()
+	for {
+		// Access to workspaces ends by itself when a person is blocked. Only tokens must be watched.
+		var changed <-chan struct{}
+		if current.TokenID != 0 {
+			changed = s.users.Changed()
+			if err := s.users.Check(current); err != nil {
+				return err //nolint:wrapcheck // it is for the person
+			}
+		}
+		select {
+		case <-done:
+			return ErrSignedOut
+		case <-expired.C:
+			return ErrExpired
+		case <-changed:
+		case <-ctx.Done():
+			return nil
+		}
+	}
 }
 
 // Purposes of sealed values; the host follows.
@@ -138,6 +222,8 @@ const (
 	purposeReturn  = "return to "
 	purposeTicket  = "ticket for "
 	purposeFlow    = "flow"
+	purposeCode    = "code of the command line"
+	purposeLink    = "link of the command line"
 )
 
 // returning is what the browser keeps while it signs in for a workspace.
@@ -156,12 +242,14 @@ type ticket struct {
 
 // flow is what the browser keeps while it is at the provider.
 type flow struct {
-	State      string    `json:"state"`
-	Nonce      string    `json:"nonce"`
-	Verifier   string    `json:"verifier"`
-	Host       string    `json:"host,omitempty"`
-	NumberHash string    `json:"number_hash,omitempty"`
-	ExpiresAt  time.Time `json:"expires_at"`
+	State      string `json:"state"`
+	Nonce      string `json:"nonce"`
+	Verifier   string `json:"verifier"`
+	Host       string `json:"host,omitempty"`
+	NumberHash string `json:"number_hash,omitempty"`
+	// CommandLine is the query of the page about the command line that the person returns to.
+	CommandLine string    `json:"command_line,omitempty"`
+	ExpiresAt   time.Time `json:"expires_at"`
 }
 
 // Begin sends a browser to sign in, and to come back to the path of the request. Only a navigation can follow; other
@@ -178,7 +266,7 @@ func (s *SignIn) Begin(w http.ResponseWriter, r *http.Request, target address.Ta
 	if len(back.Path) > maxPath {
 		back.Path = "/"
 	}
-	sealed, err := s.keys.Seal(purposeReturn+host, back)
+	sealed, err := s.seal(purposeReturn+host, back)
 	if err != nil {
 		s.fail(w, r, http.StatusInternalServerError, "sign in", err)
 		return
@@ -209,11 +297,11 @@ func (s *SignIn) authorize(w http.ResponseWriter, r *http.Request) {
 	current, ok := s.Session(s.Zone.SignIn(), r)
 	switch {
 	case !ok:
-		s.toProvider(w, r, host, number)
+		s.toProvider(w, r, flow{Host: host, NumberHash: number})
 	case host == "":
 		s.redirect(w, r, s.Zone.SignIn(), "/", nil)
 	default:
-		sealed, err := s.keys.Seal(purposeTicket+host,
+		sealed, err := s.seal(purposeTicket+host,
 			ticket{Session: current, NumberHash: number, ExpiresAt: s.now().Add(ticketLifetime)})
 		if err != nil {
 			s.fail(w, r, http.StatusInternalServerError, "sign in", err)
@@ -221,21 +309,6 @@ func (s *SignIn) authorize(w http.ResponseWriter, r *http.Request) {
 		}
 		s.redirect(w, r, host, PathSession, url.Values{"ticket": {sealed}})
 	}
-}
-
-func (s *SignIn) toProvider(w http.ResponseWriter, r *http.Request, host, number string) {
-	f := flow{
-		State: rand.Text(), Nonce: rand.Text(), Verifier: oauth2.GenerateVerifier(), Host: host, NumberHash: number,
-		ExpiresAt: s.now().Add(flowLifetime),
-	}
-	sealed, err := s.keys.Seal(purposeFlow, f)
-	if err != nil {
-		s.fail(w, r, http.StatusInternalServerError, "sign in", err)
-		return
-	}
-	setCookie(w, flowName(f.State), sealed, flowLifetime)
-	http.Redirect(w, r, s.oauth.AuthCodeURL(f.State, oidc.Nonce(f.Nonce), oauth2.S256ChallengeOption(f.Verifier)),
-		http.StatusSeeOther)
 }
 
 // flowName is the name of the cookie of a flow. The state comes from the request: it is cut and checked.
@@ -254,7 +327,7 @@ func (s *SignIn) callback(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	name := flowName(query.Get("state"))
 	var f flow
-	if s.keys.Open(purposeFlow, readCookie(r, name), &f) != nil || s.now().After(f.ExpiresAt) ||
+	if s.open(purposeFlow, readCookie(r, name), &f) != nil || s.now().After(f.ExpiresAt) ||
 		subtle.ConstantTimeCompare([]byte(f.State), []byte(query.Get("state"))) != 1 {
 		s.fail(w, r, http.StatusBadRequest, "sign in: this took too long, or began in another browser; try again",
 			errors.New("the state is not that of this browser"))
@@ -276,68 +349,26 @@ func (s *SignIn) callback(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, http.StatusForbidden, "sign in: "+err.Error(), err)
 		return
 	}
-	sealed, err := s.keys.Seal(purposeSession+s.Zone.SignIn(),
+	sealed, err := s.seal(purposeSession+s.Zone.SignIn(),
 		session.Session{ID: rand.Text(), UserID: id, Login: login, ExpiresAt: s.now().Add(s.Lifetime)})
 	if err != nil {
 		s.fail(w, r, http.StatusInternalServerError, "sign in", err)
 		return
 	}
 	setCookie(w, sessionCookie, sealed, s.Lifetime)
-	query = url.Values{}
-	if f.Host != "" {
-		query = url.Values{"host": {f.Host}, "number": {f.NumberHash}}
-	}
-	s.redirect(w, r, s.Zone.SignIn(), pathAuthorize, query)
-}
-
-// login exchanges the code for an ID token and returns the login in it.
-func (s *SignIn) login(ctx context.Context, code string, f flow) (string, error) {
-	ctx = oidc.ClientContext(ctx, s.client)
-	token, err := s.oauth.Exchange(ctx, code, oauth2.VerifierOption(f.Verifier))
-	if err != nil {
-		return "", fmt.Errorf("exchange the code: %w", err)
-	}
-	raw, ok := token.Extra("id_token").(string)
-	if !ok {
-		return "", errors.New("the provider returned no ID token")
-	}
-	verified, err := s.verifier.Verify(ctx, raw)
-	if err != nil {
-		return "", fmt.Errorf("verify the ID token: %w", err)
-	}
-	if subtle.ConstantTimeCompare([]byte(verified.Nonce), []byte(f.Nonce)) != 1 {
-		return "", errors.New("the ID token has another nonce")
-	}
-	claims := map[string]any{}
-	if err := verified.Claims(&claims); err != nil {
-		return "", fmt.Errorf("read the ID token: %w", err)
-	}
-	if _, ok := claims[s.LoginClaim]; !ok {
-		if err := s.userInfo(ctx, token, verified.Subject, &claims); err != nil {
-			return "", err
+	switch {
+	case f.CommandLine != "":
+		query, err = url.ParseQuery(f.CommandLine)
+		if err != nil {
+			s.fail(w, r, http.StatusBadRequest, "sign in: this link is not complete", err)
+			return
 		}
+		s.redirect(w, r, s.Zone.SignIn(), pathCLI, query)
+	case f.Host != "":
+		s.redirect(w, r, s.Zone.SignIn(), pathAuthorize, url.Values{"host": {f.Host}, "number": {f.NumberHash}})
+	default:
+		s.redirect(w, r, s.Zone.SignIn(), "/", nil)
 	}
-	login, ok := claims[s.LoginClaim].(string)
-	if !ok || login == "" {
-		return "", fmt.Errorf("the provider has no claim %s about this person", s.LoginClaim)
-	}
-	return login, nil
-}
-
-// userInfo reads more claims: providers need not put those of scopes into the ID token (OpenID Connect Core, section
-// 5.4).
-func (s *SignIn) userInfo(ctx context.Context, token *oauth2.Token, subject string, claims *map[string]any) error {
-	info, err := s.provider.UserInfo(ctx, oauth2.StaticTokenSource(token))
-	if err != nil {
-		return fmt.Errorf("read the userinfo: %w", err)
-	}
-	if info.Subject != subject {
-		return errors.New("the userinfo is about another person than the ID token")
-	}
-	if err := info.Claims(claims); err != nil {
-		return fmt.Errorf("read the userinfo: %w", err)
-	}
-	return nil
 }
 
 // Accept exchanges a ticket for the session cookie of a workspace's host, and returns to where the person wanted to go.
@@ -345,16 +376,16 @@ func (s *SignIn) Accept(w http.ResponseWriter, r *http.Request, target address.T
 	host := s.Zone.Host(target)
 	var back returning
 	var t ticket
-	if s.keys.Open(purposeReturn+host, readCookie(r, returnCookie), &back) != nil ||
-		s.keys.Open(purposeTicket+host, r.URL.Query().Get("ticket"), &t) != nil ||
+	if s.open(purposeReturn+host, readCookie(r, returnCookie), &back) != nil ||
+		s.open(purposeTicket+host, r.URL.Query().Get("ticket"), &t) != nil ||
 		s.now().After(back.ExpiresAt) || s.now().After(t.ExpiresAt) ||
 		subtle.ConstantTimeCompare([]byte(hash(back.Number)), []byte(t.NumberHash)) != 1 ||
-		s.revocations.Revoked(t.Session.ID) {
+		!s.isValid(t.Session) {
 		s.fail(w, r, http.StatusBadRequest, "sign in: this took too long, or began in another browser; try again",
 			errors.New("the ticket is not that of this browser"))
 		return
 	}
-	sealed, err := s.keys.Seal(purposeSession+host, t.Session)
+	sealed, err := s.seal(purposeSession+host, t.Session)
 	if err != nil {
 		s.fail(w, r, http.StatusInternalServerError, "sign in", err)
 		return
@@ -392,7 +423,7 @@ func (s *SignIn) home(w http.ResponseWriter, r *http.Request) {
 		s.redirect(w, r, s.Zone.SignIn(), pathAuthorize, nil)
 		return
 	}
-	s.page(w, r, http.StatusOK, view{Title: "Signed in as " + current.Login, SignOut: true})
+	s.page(w, r, http.StatusOK, view{Title: "Signed in as " + current.Login, Action: pathSignOut, Button: "Sign out"})
 }
 
 // fail shows a text to the person, and logs the cause.

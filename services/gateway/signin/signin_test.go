@@ -14,7 +14,7 @@ import (
 const workspace = "https://3000--hello.ws.test"
 
 func TestPersonSignsInAndReturns(t *testing.T) {
-	f := newFixture(t)
+	f := newFixture(t, nil)
 	b := f.browser()
 	response, body := b.SignInAt(workspace + "/a/b?c=d")
 	require.Equal(t, http.StatusOK, response.StatusCode, body)
@@ -42,7 +42,7 @@ func TestPersonSignsInAndReturns(t *testing.T) {
 }
 
 func TestCookiesHaveAllAttributes(t *testing.T) {
-	f := newFixture(t)
+	f := newFixture(t, nil)
 	b := f.browser().WithoutRedirects()
 	response, _ := b.Get(workspace + "/")
 	for _, step := range []string{"the workspace", "the sign-in host"} {
@@ -66,7 +66,7 @@ func TestCookiesHaveAllAttributes(t *testing.T) {
 }
 
 func TestSessionEndsByTimeAndBySignOut(t *testing.T) {
-	f := newFixture(t)
+	f := newFixture(t, nil)
 	b := f.browser()
 	b.SignInAt(workspace + "/")
 	f.pass(time.Hour)
@@ -96,7 +96,7 @@ func TestSessionEndsByTimeAndBySignOut(t *testing.T) {
 }
 
 func TestUnknownPersonIsRefused(t *testing.T) {
-	f := newFixture(t)
+	f := newFixture(t, nil)
 	delete(f.people.ids, "test-user2")
 	response, body := f.browser().SignInAt(workspace + "/")
 	require.Equal(t, http.StatusForbidden, response.StatusCode)
@@ -105,7 +105,7 @@ func TestUnknownPersonIsRefused(t *testing.T) {
 
 // TestNobodySignsAnotherPersonIn: an attacker signs in and sends the victim a link of the own flow.
 func TestNobodySignsAnotherPersonIn(t *testing.T) {
-	f := newFixture(t)
+	f := newFixture(t, nil)
 	attacker, victim := f.browser(), f.browser()
 	attacker.SignInAt("https://sign-in.ws.test/")
 
@@ -129,7 +129,7 @@ func TestNobodySignsAnotherPersonIn(t *testing.T) {
 }
 
 func TestCallbackNeedsTheBrowserThatBegan(t *testing.T) {
-	f := newFixture(t)
+	f := newFixture(t, nil)
 	b := f.browser()
 	for _, query := range []string{
 		"", "state=x&code=y", "state=ABCDEFGH&code=y", "state=%0a%0dABCDEF", "error=access_denied",
@@ -161,7 +161,7 @@ func TestCallbackNeedsTheBrowserThatBegan(t *testing.T) {
 }
 
 func TestNoOpenRedirection(t *testing.T) {
-	f := newFixture(t)
+	f := newFixture(t, nil)
 	b := f.browser()
 	b.SignInAt("https://sign-in.ws.test/")
 	for _, host := range []string{
@@ -177,7 +177,7 @@ func TestNoOpenRedirection(t *testing.T) {
 }
 
 func TestOnlyNavigationsBegin(t *testing.T) {
-	f := newFixture(t)
+	f := newFixture(t, nil)
 	for name, change := range map[string]func(*http.Request){
 		"a form":      func(r *http.Request) { r.Method = http.MethodPost },
 		"a script":    func(r *http.Request) { r.Header.Set("Sec-Fetch-Mode", "cors") },

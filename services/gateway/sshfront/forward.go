@@ -84,10 +84,12 @@ func (c counted) Read(p []byte) (int, error) {
 func oneWay(to, from ssh.Channel, requests <-chan *ssh.Request, count counter) {
 	var streams sync.WaitGroup
 	streams.Go(func() {
-		_, _ = io.Copy(to, counted{from, count}) // ends with the channel
+		var both sync.WaitGroup
+		both.Go(func() { _, _ = io.Copy(to, counted{from, count}) }) // ends with the channel
+		both.Go(func() { _, _ = io.Copy(to.Stderr(), from.Stderr()) })
+		both.Wait()
 		_ = to.CloseWrite()
 	})
-	streams.Go(func() { _, _ = io.Copy(to.Stderr(), from.Stderr()) })
 	for request := range requests {
 		if startsProgram(request.Type) {
 			count(len(request.Payload))

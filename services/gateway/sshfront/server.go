@@ -100,11 +100,14 @@ type Server struct {
 
 	slots    chan struct{}
 	failures *failures
+	metrics
 }
 
 // New returns a server.
 func New(o Options) *Server {
-	return &Server{Options: o, slots: make(chan struct{}, o.Limits.Connections), failures: newFailures(o.Limits)}
+	return &Server{
+		Options: o, slots: make(chan struct{}, o.Limits.Connections), failures: newFailures(o.Limits), metrics: newMetrics(),
+	}
 }
 
 // Serve accepts connections until the context ends. Then it closes all of them and returns.
@@ -139,6 +142,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 		default:
 			s.Logger.WarnContext(ctx, "refused an SSH connection: there are too many",
 				slog.Int(logkey.Limit, s.Limits.Connections))
+			s.refused.WithLabelValues(refusedConnections).Inc()
 			_ = conn.Close()
 		}
 	}
@@ -161,12 +165,14 @@ func (s *Server) serve(ctx context.Context, raw net.Conn, workspace string) {
 	stop := context.AfterFunc(ctx, func() { _ = raw.Close() })
 	defer stop()
 	if !s.failures.allowed(raw.RemoteAddr()) {
+		s.refused.WithLabelValues(refusedFailures).Inc()
 		return
 	}
 	handshake := time.AfterFunc(s.Limits.Handshake, func() { _ = raw.Close() })
 	conn, channels, requests, err := ssh.NewServerConn(raw, s.config(ctx, raw.RemoteAddr()))
 	handshake.Stop()
 	if err != nil {
+		s.refused.WithLabelValues(refusedHandshake).Inc()
 		s.Logger.InfoContext(ctx, "an SSH connection did not authenticate", logkey.Error(err))
 		return
 	}
@@ -179,6 +185,8 @@ func (s *Server) serve(ctx context.Context, raw net.Conn, workspace string) {
 	if workspace == "" {
 		workspace = conn.User()
 	}
+	s.connections.Inc()
+	defer s.connections.Dec()
 	c.serve(ctx, workspace, channels, requests)
 	cancel()
 	c.running.Wait()

@@ -16,11 +16,13 @@ import (
 	"time"
 
 	"lockstep.internal/libs/logkey"
+	"lockstep.internal/libs/service"
 	"lockstep.internal/services/gateway/access"
 	"lockstep.internal/services/gateway/address"
 	"lockstep.internal/services/gateway/origin"
 	"lockstep.internal/services/gateway/session"
 	"lockstep.internal/services/gateway/signin"
+	"lockstep.internal/services/gateway/sshfront"
 )
 
 // Paths of the gateway on hosts of workspaces.
@@ -46,6 +48,8 @@ type Workspaces interface {
 	Watch(userID int64, name string, port int) (access.Entry, <-chan struct{}, error)
 	// Dial connects to a port of a workspace by its id.
 	Dial(ctx context.Context, id string, port int) (net.Conn, error)
+	// Connect opens an SSH connection to the agent of a workspace, with the rights of the person.
+	Connect(ctx context.Context, workspace access.Entry, person sshfront.Person) (sshfront.Connection, error)
 	// Start sets the desired state to running, on behalf of a person. The error is shown to the person.
 	Start(ctx context.Context, userID int64, id string) error
 }
@@ -57,6 +61,7 @@ type Options struct {
 	Workspaces Workspaces
 	// TrustedProxies are networks of proxies in front of the gateway, whose X-Forwarded-For counts.
 	TrustedProxies []netip.Prefix
+	Activity       sshfront.Activity
 	Logger         *slog.Logger
 }
 
@@ -135,8 +140,18 @@ func (f *Front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		f.SignIn.Begin(w, r, target)
 		return
 	}
-	if strings.HasPrefix(r.URL.Path, pathOwn) {
+	ctx, release := f.bounded(r.Context(), current)
+	defer release()
+	r = r.WithContext(ctx)
+	switch {
+	case strings.HasPrefix(r.URL.Path, pathOwn) && decision == origin.AllowShared:
+		http.Error(w, "the page of another port may not make this request", http.StatusForbidden)
+		return
+	case strings.HasPrefix(r.URL.Path, pathOwn):
 		f.serveOwn(w, r, target, current)
+		return
+	case target.Port == address.TerminalPort:
+		f.redirectToTerminal(w, r, target)
 		return
 	}
 	f.enter(w, r, target, current, decision == origin.AllowShared)
@@ -157,19 +172,67 @@ func (f *Front) enter(
 		return
 	}
 	defer grant.Close()
-	ctx, cancel := context.WithCancelCause(context.WithValue(r.Context(), visitKey{}, visit{grant, shared}))
-	defer cancel(nil)
+	ctx, release := whileGranted(context.WithValue(r.Context(), visitKey{}, visit{grant, shared}), grant)
+	defer release()
+	if isStream(r) {
+		stop := endWhenDraining(&ctx)
+		defer stop()
+	}
+	counted := f.count(w, r, grant)
+	defer counted.session.Close()
+	f.proxy.ServeHTTP(counted, r.WithContext(ctx))
+}
+
+// whileGranted returns a context that ends with the grant, whose error is its cause. Call release at the end of its use.
+func whileGranted(ctx context.Context, grant *access.Grant) (_ context.Context, release func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
 	ended := make(chan struct{})
-	defer close(ended)
 	go func() {
+		defer close(ended)
 		select {
 		case <-grant.Done():
 			cancel(grant.Err())
-		case <-ended:
+		case <-ctx.Done():
 		}
 	}()
-	f.proxy.ServeHTTP(w, r.WithContext(ctx))
+	return ctx, func() { cancel(nil); <-ended }
 }
+
+// bounded returns a context that ends with the session, whose end is its cause. Call release at the end of its use.
+func (f *Front) bounded(ctx context.Context, current session.Session) (_ context.Context, release func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if err := f.SignIn.Ended(ctx, current); err != nil {
+			cancel(sessionEndedError{err})
+		}
+	}()
+	return ctx, func() { cancel(nil); <-ended }
+}
+
+// errDraining is why streams end when the gateway stops.
+var errDraining = errors.New("the gateway restarts: connect again")
+
+// endWhenDraining ends a context when the server drains. Call stop at the end of its use.
+func endWhenDraining(ctx *context.Context) (stop func()) {
+	draining := service.Draining(*ctx)
+	bounded, cancel := context.WithCancelCause(*ctx)
+	*ctx = bounded
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		select {
+		case <-draining:
+			cancel(errDraining)
+		case <-bounded.Done():
+		}
+	}()
+	return func() { cancel(nil); <-ended }
+}
+
+// sessionEndedError is why the context of a request ended with its session.
+type sessionEndedError struct{ error }
 
 // rewrite makes the request that the workspace gets.
 func (f *Front) rewrite(p *httputil.ProxyRequest) {
@@ -241,8 +304,11 @@ func (f *Front) dial(ctx context.Context, _, hostPort string) (net.Conn, error) 
 // failed answers when the workspace did not.
 func (f *Front) failed(w http.ResponseWriter, r *http.Request, err error) {
 	grant := visitOf(r).grant
-	switch cause := context.Cause(r.Context()); {
-	case errors.Is(cause, access.ErrRevoked), errors.Is(cause, access.ErrStopped):
+	cause := context.Cause(r.Context())
+	var ended sessionEndedError
+	switch {
+	case errors.Is(cause, access.ErrRevoked), errors.Is(cause, access.ErrStopped),
+		errors.Is(cause, errDraining), errors.As(cause, &ended):
 		http.Error(w, cause.Error(), http.StatusForbidden)
 		return
 	case cause != nil:

@@ -3,7 +3,6 @@ package webfront
 import (
 	"bufio"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -12,19 +11,26 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/gorilla/websocket"
+	"github.com/coder/websocket"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/crypto/ssh"
 
 	"lockstep.internal/services/gateway/access"
+	"lockstep.internal/services/gateway/activity"
 	"lockstep.internal/services/gateway/address"
+	"lockstep.internal/services/gateway/agent/sshserver"
+	"lockstep.internal/services/gateway/authority"
 	"lockstep.internal/services/gateway/session"
 	"lockstep.internal/services/gateway/signin"
 	"lockstep.internal/services/gateway/signin/signintest"
+	"lockstep.internal/services/gateway/sshfront"
 	"lockstep.internal/tools/testkit/leaktest"
 )
 
@@ -40,33 +46,46 @@ const (
 type fixture struct {
 	*testing.T
 	*access.Table
+	*session.Revocations
 
 	front     *httptest.Server
 	issuer    string
 	workspace *httptest.Server
 
+	activity  *activity.Table
+	clock     *clock
+	authority *authority.Authority
+	agent     string
+
 	mu       sync.Mutex
 	received []*http.Request
 	started  []string
-	revoked  map[string]bool
 }
 
 func newFixture(t *testing.T, change func(*Options)) *fixture {
-	f := &fixture{T: t, Table: access.New(), revoked: map[string]bool{}}
+	f := &fixture{
+		T: t, Table: access.New(), Revocations: session.NewRevocations(time.Now), clock: &clock{now: time.Now()},
+	}
 	f.Set(access.Entry{ID: "id", Name: "hello", OwnerID: owner, Running: true, State: "running"})
 	f.workspace = httptest.NewServer(http.HandlerFunc(f.serveWorkspace))
 	t.Cleanup(f.workspace.Close)
 	f.issuer = signintest.StartProvider(t, "https://"+zone.SignIn()+"/callback")
 	keys, err := session.ParseKeys(session.GenerateKey())
 	require.NoError(t, err)
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	logger := slog.New(slog.DiscardHandler)
-	signIn, err := signin.New(t.Context(), signin.Config{
-		Zone: zone, Issuer: f.issuer, ClientID: signintest.ClientID, ClientSecret: signintest.ClientSecret,
-		LoginClaim: "preferred_username", Lifetime: time.Hour,
-	}, keys, f, f, client, logger)
-	require.NoError(t, err)
-	options := Options{Zone: zone, SignIn: signIn, Workspaces: f, Logger: logger}
+	signIn := signin.New(signin.Config{
+		Zone: zone, Lifetime: time.Hour,
+		Provider: signin.Provider{
+			Issuer: f.issuer, ClientID: signintest.ClientID, ClientSecret: signintest.ClientSecret,
+			LoginClaim: "preferred_username",
+		},
+	}, signin.Dependencies{
+		Keys: keys, Users: f, Revocations: f, Workspaces: f, Logger: logger, Now: time.Now,
+		Client: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}},
+	})
+	require.NoError(t, signIn.Discover(t.Context()))
+	f.activity = activity.New(f.clock.time)
+	options := Options{Zone: zone, SignIn: signIn, Workspaces: f, Activity: f.activity, Logger: logger}
 	if change != nil {
 		change(&options)
 	}
@@ -81,17 +100,95 @@ func newFixture(t *testing.T, change func(*Options)) *fixture {
 
 func (f *fixture) ByLogin(context.Context, string) (int64, error) { return owner, nil }
 
-func (f *fixture) Revoke(_ context.Context, id string, _ time.Time) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.revoked[id] = true
+func (f *fixture) Check(session.Session) error { return nil }
+
+func (f *fixture) Changed() <-chan struct{} { return nil }
+
+func (f *fixture) Revoke(_ context.Context, id string, until time.Time) error {
+	f.Add(id, until)
 	return nil
 }
 
-func (f *fixture) Revoked(id string) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.revoked[id]
+// clock is that of the activity.
+type clock struct {
+	mu  sync.Mutex
+	now time.Time
+}
+
+func (c *clock) time() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now
+}
+
+func (c *clock) pass(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now = c.now.Add(d)
+}
+
+// Connect reaches a real agent.
+func (f *fixture) Connect(ctx context.Context, _ access.Entry, p sshfront.Person) (sshfront.Connection, error) {
+	signer, err := f.authority.Sign("id", p.Login, authority.Rights{Terminal: true}, time.Now())
+	if err != nil {
+		return sshfront.Connection{}, err
+	}
+	var dialer net.Dialer
+	conn, err := dialer.DialContext(ctx, "tcp", f.agent)
+	if err != nil {
+		return sshfront.Connection{}, err
+	}
+	connection, channels, requests, err := ssh.NewClientConn(conn, f.agent, &ssh.ClientConfig{
+		User: "id", Auth: []ssh.AuthMethod{ssh.PublicKeys(signer)}, HostKeyCallback: ssh.InsecureIgnoreHostKey(),
+	})
+	return sshfront.Connection{Conn: connection, Channels: channels, Requests: requests}, err
+}
+
+func (f *fixture) startAgent() {
+	f.Helper()
+	key, err := authority.Generate()
+	require.NoError(f, err)
+	f.authority, err = authority.Parse(key)
+	require.NoError(f, err)
+	home := f.TempDir()
+	hostKey, err := sshserver.HostKey(filepath.Join(home, ".lockstep"))
+	require.NoError(f, err)
+	server := sshserver.New(sshserver.Options{
+		Workspace: "id", HostKey: hostKey, Home: home, StateFolder: filepath.Join(home, ".lockstep"),
+		Environ: []string{"PATH=" + os.Getenv("PATH"), "PS1=> "}, Logger: slog.New(slog.DiscardHandler),
+		Authorities: func() ([]ssh.PublicKey, error) {
+			public, _, _, _, err := ssh.ParseAuthorizedKey([]byte(f.authority.PublicKey()))
+			return []ssh.PublicKey{public}, err
+		},
+	})
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(f, err)
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(f.Context(), listener) }()
+	f.Cleanup(func() { require.NoError(f, <-served) }) // the context of the test has ended
+	f.agent = listener.Addr().String()
+}
+
+// webSocket opens a WebSocket from a page of an origin.
+func (f *fixture) webSocket(b *browser, address, origin string) *websocket.Conn {
+	f.Helper()
+	conn, err := f.dialWebSocket(b, address, origin)
+	require.NoError(f, err)
+	return conn
+}
+
+func (f *fixture) dialWebSocket(b *browser, address, origin string) (*websocket.Conn, error) {
+	conn, response, err := websocket.Dial(f.Context(), address, &websocket.DialOptions{
+		HTTPClient: b.Client, HTTPHeader: http.Header{"Origin": {origin}},
+	})
+	if err != nil {
+		if response != nil && response.Body != nil {
+			_ = response.Body.Close()
+		}
+		return nil, err
+	}
+	f.Cleanup(func() { _ = conn.CloseNow() })
+	return conn, nil
 }
 
 func (f *fixture) Dial(ctx context.Context, id string, port int) (net.Conn, error) {
@@ -120,15 +217,14 @@ func (f *fixture) serveWorkspace(w http.ResponseWriter, r *http.Request) {
 	f.mu.Unlock()
 	switch r.URL.Path {
 	case "/websocket":
-		upgrader := websocket.Upgrader{CheckOrigin: func(*http.Request) bool { return true }}
-		conn, err := upgrader.Upgrade(w, r, nil)
+		conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{InsecureSkipVerify: true})
 		if err != nil {
 			return
 		}
-		defer conn.Close()
+		defer conn.CloseNow()
 		for {
-			kind, data, err := conn.ReadMessage()
-			if err != nil || conn.WriteMessage(kind, data) != nil {
+			kind, data, err := conn.Read(r.Context())
+			if err != nil || conn.Write(r.Context(), kind, data) != nil {
 				return
 			}
 		}
@@ -284,33 +380,28 @@ func TestWhatIsNotThereIsExplained(t *testing.T) {
 }
 
 func TestOpenWebSocketEndsWithTheRight(t *testing.T) {
-	for name, end := range map[string]func(*fixture){
-		"blocked": func(f *fixture) { f.SetBlocked(owner, true) },
-		"stopped": func(f *fixture) { f.Set(access.Entry{ID: "id", Name: "hello", OwnerID: owner}) },
+	for name, end := range map[string]func(*fixture, *browser){
+		"blocked": func(f *fixture, _ *browser) { f.SetBlocked(owner, true) },
+		"stopped": func(f *fixture, _ *browser) { f.Set(access.Entry{ID: "id", Name: "hello", OwnerID: owner}) },
+		"signed out": func(f *fixture, b *browser) {
+			response, _ := b.Do(b.Request(http.MethodPost, "https://sign-in.ws.test/sign-out"))
+			require.Equal(f, http.StatusOK, response.StatusCode)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t, nil)
 			b := f.signedIn()
-			dialer := websocket.Dialer{
-				Jar: b.Client.Jar, TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
-				NetDialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
-					var dialer net.Dialer
-					return dialer.DialContext(ctx, network, f.front.Listener.Addr().String())
-				},
-			}
 			url := "wss://3000--hello.ws.test/websocket"
-			_, _, err := dialer.Dial(url, http.Header{"Origin": {"https://3000--other.ws.test"}})
-			require.ErrorIs(t, err, websocket.ErrBadHandshake)
-			conn, _, err := dialer.Dial(url, http.Header{"Origin": {hello}})
-			require.NoError(t, err)
-			defer conn.Close()
-			require.NoError(t, conn.WriteMessage(websocket.TextMessage, []byte("echo")))
-			_, data, err := conn.ReadMessage()
+			_, err := f.dialWebSocket(b, url, "https://3000--other.ws.test")
+			require.ErrorContains(t, err, "403")
+			conn := f.webSocket(b, url, hello)
+			require.NoError(t, conn.Write(t.Context(), websocket.MessageText, []byte("echo")))
+			_, data, err := conn.Read(t.Context())
 			require.NoError(t, err)
 			require.Equal(t, "echo", string(data))
 			began := time.Now()
-			end(f)
-			_, _, err = conn.ReadMessage()
+			end(f, b)
+			_, _, err = conn.Read(t.Context())
 			require.Error(t, err)
 			require.Less(t, time.Since(began), time.Second)
 		})
@@ -328,7 +419,12 @@ func TestOpenAnswerEndsWithTheRight(t *testing.T) {
 
 // stream opens an address and returns how to read its lines that are not empty, and its end.
 func (b *browser) stream(address string) (line func() string, end func() error) {
-	response, err := b.Client.Do(b.Request(http.MethodGet, address))
+	return b.streamAs(address)
+}
+
+// streamAs sends headers, too.
+func (b *browser) streamAs(address string, headers ...string) (line func() string, end func() error) {
+	response, err := b.Client.Do(b.Request(http.MethodGet, address, headers...))
 	require.NoError(b, err)
 	b.Cleanup(func() { _ = response.Body.Close() })
 	reader := bufio.NewReader(response.Body)

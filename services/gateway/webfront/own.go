@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"lockstep.internal/libs/logkey"
+	"lockstep.internal/libs/service"
 	"lockstep.internal/services/gateway/access"
 	"lockstep.internal/services/gateway/address"
 	"lockstep.internal/services/gateway/session"
@@ -25,6 +26,12 @@ func (f *Front) serveOwn(w http.ResponseWriter, r *http.Request, target address.
 		f.start(w, r, target, current)
 	case r.URL.Path == pathState && r.Method == http.MethodGet:
 		f.streamState(w, r, target, current)
+	case target.Port == address.TerminalPort && r.Method == http.MethodGet:
+		f.serveTerminal(w, r, target, current)
+	case r.URL.Path == pathTerminal && r.Method == http.MethodGet:
+		// Pages of the workspace's programs must not reach its terminal: it has a host of its own.
+		target.Port = address.TerminalPort
+		f.redirectToTerminal(w, r, target)
 	default:
 		http.NotFound(w, r)
 	}
@@ -33,7 +40,7 @@ func (f *Front) serveOwn(w http.ResponseWriter, r *http.Request, target address.
 // start starts the workspace: what the button does. Only a page of the workspace's own host can send this, see package
 // origin.
 func (f *Front) start(w http.ResponseWriter, r *http.Request, target address.Target, current session.Session) {
-	e, _, err := f.Workspaces.Watch(current.UserID, target.Workspace, target.Port)
+	e, _, err := f.Workspaces.Watch(current.UserID, target.Workspace, portOf(target))
 	if err == nil {
 		err = f.Workspaces.Start(r.Context(), current.UserID, e.ID)
 	}
@@ -56,7 +63,7 @@ func (f *Front) streamState(w http.ResponseWriter, r *http.Request, target addre
 	ticker := time.NewTicker(keepAlive)
 	defer ticker.Stop()
 	for {
-		e, changed, err := f.Workspaces.Watch(current.UserID, target.Workspace, target.Port)
+		e, changed, err := f.Workspaces.Watch(current.UserID, target.Workspace, portOf(target))
 		if err != nil {
 			return
 		}
@@ -78,6 +85,8 @@ func (f *Front) streamState(w http.ResponseWriter, r *http.Request, target addre
 				if _, err := fmt.Fprint(w, ":\n\n"); err != nil || stream.Flush() != nil {
 					return
 				}
+			case <-service.Draining(r.Context()):
+				return
 			case <-r.Context().Done():
 				return
 			}
