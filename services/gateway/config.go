@@ -223,7 +223,7 @@ func (c SignInConfig) validateProvider() []error {
 func (c SignInConfig) keys() (session.Keys, error) {
 	text, err := c.KeysFile.Read()
 	if err != nil {
-		return session.Keys{}, err //nolint:wrapcheck // it names the file
+		return session.Keys{}, err
 	}
 	return session.ParseKeys(text)
 }
@@ -244,7 +244,7 @@ func (c SignInConfig) provider() (signin.Provider, error) {
 func (c WorkspacesConfig) authority() (*authority.Authority, error) {
 	text, err := c.AuthorityKeyFile.Read()
 	if err != nil {
-		return nil, err //nolint:wrapcheck // it names the file
+		return nil, err
 	}
 	return authority.Parse([]byte(text + "\n"))
 }
@@ -253,7 +253,7 @@ func (c WorkspacesConfig) authority() (*authority.Authority, error) {
 func hostKeys(file config.Secret) ([]ssh.Signer, error) {
 	text, err := file.Read()
 	if err != nil {
-		return nil, err //nolint:wrapcheck // it names the file
+		return nil, err
 	}
 	var keys []ssh.Signer
 	for rest := []byte(text + "\n"); ; {
@@ -276,7 +276,7 @@ func hostKeys(file config.Secret) ([]ssh.Signer, error) {
 func personKey(file config.Secret) (ed25519.PrivateKey, error) {
 	text, err := file.Read()
 	if err != nil {
-		return nil, err //nolint:wrapcheck // it names the file
+		return nil, err
 	}
 	key, err := ssh.ParseRawPrivateKey([]byte(text + "\n"))
 	if err != nil {
@@ -313,7 +313,7 @@ func checkPool(file string) error {
 		return nil
 	}
 	_, err := certpool.Load(file)
-	return err //nolint:wrapcheck // it names the file
+	return err
 }
 
 // client returns a client that trusts the CAs of a file, or else those of the system.

@@ -1,9 +1,9 @@
 // Package gateway is the service through which people enter workspaces: by browser, and by SSH. It stores nothing but
 // in NATS: any number of replicas may run. [Main] builds the adapters and lists the parts.
 //
-// It decides by its own copies of the streams ACCESS and DIRECTORY, so people can enter while the state service is down,
-// and what people do ends within a second of losing the right to it. Before the copies are read, the service is not
-// ready. While NATS is unavailable, it continues with what it knows, and reports it in /readyz.
+// It decides by its own copies of the streams ACCESS and DIRECTORY, so people can enter while the state service is
+// down, and what people do ends within a second of losing the right to it. Before the copies are read, the service is
+// not ready. While NATS is unavailable, it continues with what it knows, and reports it in /readyz.
 //
 // Its packages are:
 //

@@ -10,6 +10,7 @@ import (
 	"encoding/pem"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -93,7 +94,8 @@ func newFixture(t *testing.T) *fixture {
 	public, f.private, err = ed25519.GenerateKey(rand.Reader)
 	require.NoError(t, err)
 	f.publish(cell.Directory("key", keyID), events.DirectoryKey{
-		Algorithm: events.KeyAlgorithmEdDSA, KeyID: keyID, PublicKey: base64.RawURLEncoding.EncodeToString(public), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		Algorithm: events.KeyAlgorithmEdDSA, KeyID: keyID, PublicKey: base64.RawURLEncoding.EncodeToString(public),
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 	})
 	f.person(events.DirectoryUser{State: events.UserStateActive})
 	for _, name := range []string{"authority", "host", "person"} {
@@ -324,9 +326,7 @@ func (f *fixture) start(cfg gateway.Config) *running {
 			return
 		}
 		defer response.Body.Close()
-		for name, values := range response.Header {
-			w.Header()[name] = values
-		}
+		maps.Copy(w.Header(), response.Header)
 		w.WriteHeader(response.StatusCode)
 		_, _ = io.Copy(w, response.Body)
 	}))

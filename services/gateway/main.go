@@ -131,7 +131,7 @@ func (p *process) openPeople(context.Context) error {
 	}
 	signer, err := persontoken.NewSigner(key, p.cell())
 	if err != nil {
-		return err //nolint:wrapcheck // it says what it is
+		return err
 	}
 	toState, err := p.client(p.cfg.State.CAFile)
 	if err != nil {

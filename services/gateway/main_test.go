@@ -94,7 +94,9 @@ func (r *running) openLink(b *signintest.Browser) {
 	r.t.Helper()
 	token, err := r.accessToken(owner, []string{"gateway"}, libaccess.ScopeAdmin)
 	require.NoError(r.t, err)
-	var answer struct{ URL string }
+	var answer struct {
+		URL string `json:"url"`
+	}
 	require.Eventually(r.t, func() bool {
 		request := b.Request(http.MethodPost, signInHost+"/cli/session", "Authorization", "Bearer "+token)
 		request.Body = io.NopCloser(strings.NewReader(`{"workspace":"hello","port":3000}`))
@@ -228,11 +230,11 @@ func TestGatewayIsKnown(t *testing.T) {
 	r := f.start(f.config())
 	_, body := r.browser("").Get(signInHost + "/.well-known/lockstep")
 	var known struct {
-		Zone string
+		Zone string `json:"zone"`
 		SSH  struct {
-			Address    string
+			Address    string   `json:"address"`
 			KnownHosts []string `json:"known_hosts"`
-		}
+		} `json:"ssh"`
 	}
 	require.NoError(t, json.Unmarshal([]byte(body), &known))
 	require.Equal(t, "ws.test", known.Zone)

@@ -97,16 +97,16 @@ func (p *process) provider() service.Part {
 		Name: "identity provider",
 		Run: func(ctx context.Context, self *service.Handle) error {
 			self.Ready()
-			for pause := discoveryRetry.Backoff(); ; {
+			pause := discoveryRetry.Backoff()
+			for ctx.Err() == nil {
 				err := p.signIn.Discover(ctx)
 				if err == nil {
 					return nil
 				}
 				p.tel.Logger.WarnContext(ctx, "nobody new can sign in", logkey.Error(err))
-				if err := pause.Wait(ctx); err != nil {
-					return nil // it ends
-				}
+				_ = pause.Wait(ctx) // it returns an error only when ctx ends
 			}
+			return nil
 		},
 	}
 }

@@ -49,7 +49,7 @@ func (p *people) ByLogin(_ context.Context, name string) (int64, error) {
 // Check implements [signin.Users].
 func (p *people) Check(s session.Session) error {
 	_, err := libaccess.CurrentCaller(p.directory, libaccess.Caller{UserID: s.UserID, TokenID: s.TokenID})
-	return err //nolint:wrapcheck // it is for the person
+	return err
 }
 
 // Changed implements [signin.Users].
@@ -79,9 +79,9 @@ func (p *people) verify(token string) (libaccess.Caller, error) {
 	}
 	caller, err := p.verifier.Verify(token)
 	if err != nil {
-		return libaccess.Caller{}, err //nolint:wrapcheck // it is a fault
+		return libaccess.Caller{}, err
 	}
-	return caller, caller.Scope.Require(libaccess.ScopeWrite, "a workspace") //nolint:wrapcheck // see above
+	return caller, caller.Scope.Require(libaccess.ScopeWrite, "a workspace")
 }
 
 // credential is how a person has authenticated at the SSH server.
@@ -96,7 +96,7 @@ func (p *people) ByKey(_ context.Context, key ssh.PublicKey) (sshfront.Person, e
 	c := credential{fingerprint: access.Fingerprint(key), at: p.now()}
 	found, err := p.keys.Find(c.fingerprint, c.at)
 	if err != nil {
-		return sshfront.Person{}, err //nolint:wrapcheck // it is for the person
+		return sshfront.Person{}, err
 	}
 	c.caller.UserID = found.UserID
 	return p.person(c)
@@ -127,7 +127,7 @@ func (p *people) person(c credential) (sshfront.Person, error) {
 // check returns why a credential is not valid.
 func (p *people) check(c credential) error {
 	if _, err := libaccess.CurrentCaller(p.directory, c.caller); err != nil {
-		return err //nolint:wrapcheck // it is for the person
+		return err
 	}
 	if c.fingerprint == "" {
 		return nil

@@ -7,10 +7,11 @@
 //	workspace-agent clone                clones the projects of the workspace to its volume
 //	workspace-agent run [-- COMMAND …]   serves SSH beside the command of the container
 //
-// All read the same [workspaceagent.Config] from a file. The agent opens no connection to the control plane: the gateway, which is the
-// only peer that the network policy of a workspace admits, opens SSH connections to it, with certificates that it signs
-// itself and that are valid for one workspace and some minutes. The agent runs as the user of the workspace and writes
-// to its volume only, so a read-only root file system and pod security "restricted" are enough.
+// All read the same [workspaceagent.Config] from a file. The agent opens no connection to the control plane: the
+// gateway, which is the only peer that the network policy of a workspace admits, opens SSH connections to it, with
+// certificates that it signs itself and that are valid for one workspace and some minutes. The agent runs as the user
+// of the workspace and writes to its volume only, so a read-only root file system and pod security "restricted" are
+// enough.
 //
 // Packages clone (projects), sshserver (sessions, files, forwarding) and listening (open ports) do the work.
 package agent

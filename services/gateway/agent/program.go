@@ -60,7 +60,8 @@ func Program(arguments []string, stdout, stderr io.Writer, terminationLog string
 		}
 		err = initErr
 		if err == nil {
-			err = Run(ctx, configFile, cmp.Or(os.Getenv(workspaceagent.ListenVariable), listen), rest[min(1, len(rest)):], logger)
+			address := cmp.Or(os.Getenv(workspaceagent.ListenVariable), listen)
+			err = Run(ctx, configFile, address, rest[min(1, len(rest)):], logger)
 		}
 	default:
 		_, _ = io.WriteString(stderr, usage) // fails only without stderr

@@ -141,7 +141,8 @@ func TestCommandOfTheContainerGetsSIGTERM(t *testing.T) {
 	ended := make(chan error, 1)
 	line := `cd "` + c.Home + `"; trap 'echo ended > ended; exit 0' TERM; touch ready; while :; do sleep 0.05; done`
 	go func() {
-		ended <- Run(ctx, os.Getenv(workspaceagent.ConfigVariable), "127.0.0.1:0", []string{"sh", "-c", line}, slog.New(slog.DiscardHandler))
+		ended <- Run(ctx, os.Getenv(workspaceagent.ConfigVariable), "127.0.0.1:0", []string{"sh", "-c", line},
+			slog.New(slog.DiscardHandler))
 	}()
 	require.Eventually(t, func() bool {
 		_, err := os.Stat(filepath.Join(c.Home, "ready"))
@@ -156,7 +157,8 @@ func TestAgentWithoutCommandRunsUntilItIsEnded(t *testing.T) {
 	configure(t, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	require.NoError(t, Run(ctx, os.Getenv(workspaceagent.ConfigVariable), "127.0.0.1:0", nil, slog.New(slog.DiscardHandler)))
+	require.NoError(t,
+		Run(ctx, os.Getenv(workspaceagent.ConfigVariable), "127.0.0.1:0", nil, slog.New(slog.DiscardHandler)))
 }
 
 // TestFirstProcessOfAContainer runs the program as the first process of a namespace, as in a container.

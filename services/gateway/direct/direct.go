@@ -1,5 +1,5 @@
-// Package direct reaches workspaces in the network of the gateway, by the names of their Services. It is for gateways in
-// the cluster of the workspaces.
+// Package direct reaches workspaces in the network of the gateway, by the names of their Services. It is for gateways
+// in the cluster of the workspaces.
 package direct
 
 import (

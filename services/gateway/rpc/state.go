@@ -1,4 +1,5 @@
-// Package rpc calls the state service: on behalf of people, with tokens that it signs itself, and with their own tokens.
+// Package rpc calls the state service: on behalf of people, with tokens that it signs itself, and with their own
+// tokens.
 package rpc
 
 import (

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"lockstep.internal/libs/fault"
+	"lockstep.internal/libs/logkey"
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/services/gateway/session"
 )
@@ -187,6 +188,6 @@ func (s *SignIn) decode(w http.ResponseWriter, r *http.Request, into any) error 
 func (s *SignIn) encode(w http.ResponseWriter, r *http.Request, value any) {
 	w.Header().Set("Content-Type", "application/json")
 	if err := json.NewEncoder(w).Encode(value); err != nil {
-		s.logger.DebugContext(r.Context(), "send an answer", "error", err)
+		s.logger.DebugContext(r.Context(), "send an answer", logkey.Error(err))
 	}
 }

@@ -170,8 +170,11 @@ func TestLinkNeedsATokenAndAWorkspace(t *testing.T) {
 		port      int
 		status    int
 	}{
-		{"other", 3000, http.StatusNotFound}, {"hello.evil.org", 3000, http.StatusBadRequest},
-		{"", 3000, http.StatusBadRequest}, {"hello", 70000, http.StatusBadRequest}, {"hello", -1, http.StatusBadRequest},
+		{"other", 3000, http.StatusNotFound},
+		{"hello.evil.org", 3000, http.StatusBadRequest},
+		{"", 3000, http.StatusBadRequest},
+		{"hello", 70000, http.StatusBadRequest},
+		{"hello", -1, http.StatusBadRequest},
 	} {
 		response, answer := f.post("/cli/session", map[string]any{"workspace": c.workspace, "port": c.port},
 			"Authorization", "Bearer good")

@@ -201,7 +201,7 @@ func (s *SignIn) Ended(ctx context.Context, current session.Session) error {
 		if current.TokenID != 0 {
 			changed = s.users.Changed()
 			if err := s.users.Check(current); err != nil {
-				return err //nolint:wrapcheck // it is for the person
+				return err
 			}
 		}
 		select {

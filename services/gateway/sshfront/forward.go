@@ -22,8 +22,8 @@ func forwardRequests(to ssh.Conn, requests <-chan *ssh.Request) {
 // counter receives numbers of bytes.
 type counter func(bytes int)
 
-// forwardChannels opens each channel of one connection on the other, but those that own takes. It counts the bytes there
-// and back. It returns when the connection has ended.
+// forwardChannels opens each channel of one connection on the other, but those that own takes. It counts the bytes
+// there and back. It returns when the connection has ended.
 func (c *client) forwardChannels(
 	ctx context.Context, to ssh.Conn, channels <-chan ssh.NewChannel, own func(context.Context, ssh.NewChannel) bool,
 	there, back counter,

@@ -97,10 +97,10 @@ func DefaultLimits() Limits {
 // Server accepts connections.
 type Server struct {
 	Options
+	metrics
 
 	slots    chan struct{}
 	failures *failures
-	metrics
 }
 
 // New returns a server.

@@ -29,7 +29,7 @@ func (f *Front) count(w http.ResponseWriter, r *http.Request, grant *access.Gran
 	return c
 }
 
-func isWebSocket(r *http.Request) bool { return r.Header.Get("Sec-Websocket-Key") != "" }
+func isWebSocket(r *http.Request) bool { return r.Header.Get("Sec-WebSocket-Key") != "" }
 
 // isStream reports whether a request opens a stream: a WebSocket or server-sent events.
 func isStream(r *http.Request) bool {
@@ -105,11 +105,11 @@ func (f *frames) input(data []byte) int {
 	input := 0
 	for len(data) > 0 {
 		if f.left > 0 {
-			n := int(min(f.left, uint64(len(data)))) //nolint:gosec // at most the length of a slice
+			n := int(min(f.left, uint64(len(data))))
 			if f.data {
 				input += n
 			}
-			f.left -= uint64(n) //nolint:gosec // not negative
+			f.left -= uint64(n)
 			data = data[n:]
 			continue
 		}

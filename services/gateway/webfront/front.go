@@ -175,7 +175,8 @@ func (f *Front) enter(
 	ctx, release := whileGranted(context.WithValue(r.Context(), visitKey{}, visit{grant, shared}), grant)
 	defer release()
 	if isStream(r) {
-		stop := endWhenDraining(&ctx)
+		var stop func()
+		ctx, stop = whileServing(ctx)
 		defer stop()
 	}
 	counted := f.count(w, r, grant)
@@ -183,7 +184,8 @@ func (f *Front) enter(
 	f.proxy.ServeHTTP(counted, r.WithContext(ctx))
 }
 
-// whileGranted returns a context that ends with the grant, whose error is its cause. Call release at the end of its use.
+// whileGranted returns a context that ends with the grant, whose error is its cause. Call release at the end of its
+// use.
 func whileGranted(ctx context.Context, grant *access.Grant) (_ context.Context, release func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	ended := make(chan struct{})
@@ -214,21 +216,20 @@ func (f *Front) bounded(ctx context.Context, current session.Session) (_ context
 // errDraining is why streams end when the gateway stops.
 var errDraining = errors.New("the gateway restarts: connect again")
 
-// endWhenDraining ends a context when the server drains. Call stop at the end of its use.
-func endWhenDraining(ctx *context.Context) (stop func()) {
-	draining := service.Draining(*ctx)
-	bounded, cancel := context.WithCancelCause(*ctx)
-	*ctx = bounded
+// whileServing returns a context that ends when the server drains. Call release at the end of its use.
+func whileServing(ctx context.Context) (_ context.Context, release func()) {
+	draining := service.Draining(ctx)
+	ctx, cancel := context.WithCancelCause(ctx)
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		select {
 		case <-draining:
 			cancel(errDraining)
-		case <-bounded.Done():
+		case <-ctx.Done():
 		}
 	}()
-	return func() { cancel(nil); <-ended }
+	return ctx, func() { cancel(nil); <-ended }
 }
 
 // sessionEndedError is why the context of a request ended with its session.

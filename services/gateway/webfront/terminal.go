@@ -83,7 +83,7 @@ func (f *Front) serveTerminal(w http.ResponseWriter, r *http.Request, target add
 	case pathTerminal:
 		f.serveTerminalFile(w, r, "terminal.html")
 	case pathTerminalSocket:
-		stop := endWhenDraining(&ctx)
+		ctx, stop := whileServing(ctx)
 		defer stop()
 		f.serveTerminalSocket(w, r.WithContext(ctx), grant, current)
 	case pathTerminalFiles + "terminal.js", pathTerminalFiles + "terminal.css", pathTerminalFiles + "xterm.js",
@@ -182,7 +182,7 @@ func (f *Front) runTerminal(
 	reason := context.Cause(ctx)
 	closeTerminal(conn, reason)
 	<-received
-	return reason
+	return reason //nolint:wrapcheck // our own
 }
 
 // shell is a shell with a terminal.

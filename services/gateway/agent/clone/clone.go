@@ -252,7 +252,8 @@ func explain(address string, err error) error {
 	}
 	switch {
 	case errors.Is(err, transport.ErrAuthenticationRequired):
-		return fmt.Errorf("%s asks for an account: add a line for it to the secret file %s: %w", host, workspaceagent.GitCredentials, err)
+		return fmt.Errorf("%s asks for an account: add a line for it to the secret file %s: %w", host,
+			workspaceagent.GitCredentials, err)
 	case errors.Is(err, transport.ErrAuthorizationFailed):
 		return fmt.Errorf("%s refuses the account of the secret file %s: %w", host, workspaceagent.GitCredentials, err)
 	case errors.Is(err, transport.ErrRepositoryNotFound):

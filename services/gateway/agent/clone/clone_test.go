@@ -204,7 +204,9 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 			[]string{"clone shop from " + s.url("shop"), "asks for an account", "secret file git-credentials"},
 		},
 		"a wrong account": {
-			map[string]string{workspaceagent.GitCredentials: withPassword + "\n"}, workspaceagent.Project{URL: s.url("shop")}, []string{"git-credentials"},
+			map[string]string{workspaceagent.GitCredentials: withPassword + "\n"},
+			workspaceagent.Project{URL: s.url("shop")},
+			[]string{"git-credentials"},
 		},
 		"no such repository": {nil, workspaceagent.Project{URL: s.url("other")}, []string{"there is no such repository"}},
 		"no such revision": {
@@ -227,12 +229,18 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 			workspaceagent.Project{URL: "https://ada:hidden@example.com/x.git"},
 			[]string{"has a password", "git-credentials", "ada:xxxxx@"},
 		},
-		"a file":            {nil, workspaceagent.Project{URL: "file:///etc"}, []string{"want https, http or ssh"}},
-		"a path":            {nil, workspaceagent.Project{URL: "/etc"}, []string{"want https, http or ssh"}},
-		"a folder outside":  {nil, workspaceagent.Project{URL: s.url("shop"), Folder: "../x"}, []string{"is not a folder below"}},
-		"the home folder":   {nil, workspaceagent.Project{URL: s.url("shop"), Folder: "."}, []string{"is not a folder below"}},
-		"the agent's files": {nil, workspaceagent.Project{URL: s.url("shop"), Folder: ".lockstep/x"}, []string{"is not a folder below"}},
-		"a negative depth":  {nil, workspaceagent.Project{URL: s.url("shop"), Depth: -1}, []string{"depth is -1"}},
+		"a file": {nil, workspaceagent.Project{URL: "file:///etc"}, []string{"want https, http or ssh"}},
+		"a path": {nil, workspaceagent.Project{URL: "/etc"}, []string{"want https, http or ssh"}},
+		"a folder outside": {
+			nil, workspaceagent.Project{URL: s.url("shop"), Folder: "../x"}, []string{"is not a folder below"},
+		},
+		"the home folder": {
+			nil, workspaceagent.Project{URL: s.url("shop"), Folder: "."}, []string{"is not a folder below"},
+		},
+		"the agent's files": {
+			nil, workspaceagent.Project{URL: s.url("shop"), Folder: ".lockstep/x"}, []string{"is not a folder below"},
+		},
+		"a negative depth": {nil, workspaceagent.Project{URL: s.url("shop"), Depth: -1}, []string{"depth is -1"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.project.Name = "shop"
@@ -275,8 +283,9 @@ func TestAccountIsForItsHostSchemeAndPath(t *testing.T) {
 
 func TestInvalidSecretFilesAreErrorsWithoutTheirContent(t *testing.T) {
 	for file, content := range map[string]string{
-		workspaceagent.GitCredentials: "https://user:hidden@example.com\nhidden\n", workspaceagent.SSHKey: "hidden", workspaceagent.Authorities: "hidden",
-		workspaceagent.KnownHosts: "hidden line",
+		workspaceagent.GitCredentials: "https://user:hidden@example.com\nhidden\n", workspaceagent.SSHKey: "hidden",
+		workspaceagent.Authorities: "hidden",
+		workspaceagent.KnownHosts:  "hidden line",
 	} {
 		folder := t.TempDir()
 		require.NoError(t, os.WriteFile(filepath.Join(folder, file), []byte(content), 0o600))

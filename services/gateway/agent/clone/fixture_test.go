@@ -112,8 +112,9 @@ func (s *gitServer) url(name string) string { return s.web.URL + "/" + name + "/
 func (s *gitServer) secrets(files map[string]string) *Credentials {
 	folder := s.TempDir()
 	all := map[string]string{
-		workspaceagent.Authorities:    string(s.authority()),
-		workspaceagent.GitCredentials: "# accounts\n" + strings.Replace(s.web.URL, "://", "://"+account+":s3cret%2F%2B@", 1) + "\n",
+		workspaceagent.Authorities: string(s.authority()),
+		workspaceagent.GitCredentials: "# accounts\n" +
+			strings.Replace(s.web.URL, "://", "://"+account+":s3cret%2F%2B@", 1) + "\n",
 	}
 	maps.Copy(all, files)
 	for name, content := range all {
