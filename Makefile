@@ -106,7 +106,7 @@ build: ## Build every program into bin/
 .PHONY: images
 images: CONTEXT = $(BIN)/image
 images: ## Build a container image from scratch for each service and the CLI (pulls nothing)
-	@rm -rf $(CONTEXT) && mkdir -p $(CONTEXT) && install -d -m 0700 $(CONTEXT)/data/{nats{,/keys,/deploys,/runners,/admission,/gateway,/router,/relay,/operator},postgres{,/state,/deploys,/runners,/admission},jetstream,state,admin,runners,admission,artifacts,relay,relay-ca,agent}
+	@rm -rf $(CONTEXT) && mkdir -p $(CONTEXT) && install -d -m 0700 $(CONTEXT)/data/{nats{,/keys,/deploys,/runners,/admission,/gateway,/router,/relay,/operator},postgres{,/state,/deploys,/runners,/admission},jetstream,state,admin,runners,admission,gateway,artifacts,relay,relay-ca,agent}
 	GOOS=linux $(BUILD) -o $(CONTEXT)/ $(PROGRAMS)
 	@for p in $(notdir $(PROGRAMS)); do \
 	  docker build -q -f deploy/Dockerfile --build-arg PROGRAM=$$p --build-arg VERSION=$(VERSION) --build-arg REVISION=$(REVISION) \

@@ -140,8 +140,8 @@ func TestContainersReachOnlyTheirPeers(t *testing.T) {
 	dials := map[string][]string{
 		"state": {"nats", "postgres", "otel-collector"}, "deploys": {"nats", "postgres", "otel-collector"},
 		"runners": {"nats", "postgres", "state", "otel-collector"}, "router": {"nats", "runners", "otel-collector"},
-		"admission": {"nats", "postgres", "otel-collector"},
-		"relay":     {"nats", relayFront, "otel-collector"}, relayFront: {"nats", "relay", "otel-collector"},
+		"admission": {"nats", "postgres", "otel-collector"}, "gateway": {"nats", "state", "otel-collector"},
+		"relay": {"nats", relayFront, "otel-collector"}, relayFront: {"nats", "relay", "otel-collector"},
 		"relay-agent": {"relay", "otel-collector"},
 		"watcher":     {"nats", "otel-collector"}, "dispatcher": {"nats", "otel-collector"},
 		"cli":        {"nats", "state", "deploys", "runners", "admission", "relay", relayFront},
@@ -192,7 +192,7 @@ func TestContainersMountOnlyTheirOwnKeys(t *testing.T) {
 	compose := document[composeFile](t, "docker-compose.yml")
 	created := map[string]string{} // volume of each folder that an init container writes
 	for _, name := range []string{
-		"nats-init", "state-init", "runners-init", "admission-init", "relay-init", "postgres-init",
+		"nats-init", "state-init", "runners-init", "admission-init", "gateway-init", "relay-init", "postgres-init",
 	} {
 		for volume, folder := range compose.Services[name].mounts() {
 			require.NotContains(t, created, folder)
@@ -205,6 +205,7 @@ func TestContainersMountOnlyTheirOwnKeys(t *testing.T) {
 		created["/data/state"]:     {"state"},
 		created["/data/runners"]:   {"runners"},
 		created["/data/admission"]: {"admission"},
+		created["/data/gateway"]:   {"gateway"},
 		created["/data/relay"]:     {"relay", relayFront},
 		created["/data/admin"]:     {"cli"},
 		created["/data/relay-ca"]:  {"cli", "relay-agent"}, // has no key

@@ -14,6 +14,7 @@ import (
 	"lockstep.internal/services/admission"
 	"lockstep.internal/services/deploys"
 	"lockstep.internal/services/dispatcher"
+	"lockstep.internal/services/gateway"
 	"lockstep.internal/services/relay"
 	"lockstep.internal/services/relay/agent"
 	"lockstep.internal/services/router"
@@ -48,7 +49,7 @@ func variables(t *testing.T, service string) []string {
 func TestListenersAreLocalByDefault(t *testing.T) {
 	t.Parallel()
 	for _, service := range []string{
-		"admission", "deploys", "dispatcher", "relay", "relay-agent", "router", "runners", "state", "watcher",
+		"admission", "deploys", "dispatcher", "gateway", "relay", "relay-agent", "router", "runners", "state", "watcher",
 	} {
 		ops := false
 		for _, field := range defaults(t, service).Fields() {
@@ -122,6 +123,9 @@ func defaultConfig(t *testing.T, service string) any {
 		return &c
 	case "dispatcher":
 		c := dispatcher.DefaultConfig()
+		return &c
+	case "gateway":
+		c := gateway.DefaultConfig()
 		return &c
 	case "relay":
 		c := relay.DefaultConfig()

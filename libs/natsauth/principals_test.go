@@ -118,7 +118,9 @@ func confined() []principal {
 				"$JS.API.STREAM.INFO.ACCESS", "$JS.API.STREAM.MSG.GET.ACCESS", "$JS.API.DIRECT.GET.ACCESS",
 				"$JS.API.STREAM.INFO.DIRECTORY", "$JS.API.STREAM.MSG.GET.DIRECTORY", "$JS.API.DIRECT.GET.DIRECTORY",
 			},
-			subscribes: []string{"lockstep.local.directory_live.>", "lockstep.local.access_live.>", "lockstep.local.gateway_live.>"},
+			subscribes: []string{
+				"lockstep.local.directory_live.>", "lockstep.local.access_live.>", "lockstep.local.gateway_live.>",
+			},
 		},
 		{
 			name: natsauth.PrincipalRouter, connect: staticPrincipal(natsauth.PrincipalRouter),

@@ -13,8 +13,8 @@ import (
 	"lockstep.internal/libs/natsauth/natsadmin"
 )
 
-// TestOnlyReadersOfAuditDirectoryAndAccessReceiveThem lets each principal subscribe to everything that it may, and send every
-// request that it may, while records are stored that only some may read.
+// TestOnlyReadersOfAuditDirectoryAndAccessReceiveThem lets each principal subscribe to everything that it may, and send
+// every request that it may, while records are stored that only some may read.
 func TestOnlyReadersOfAuditDirectoryAndAccessReceiveThem(t *testing.T) {
 	t.Parallel()
 

@@ -12,12 +12,11 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Ensure creates the streams and the buckets [BucketCells] and [BucketGateway] if they are missing, and updates those of a
-// lower [Version].
-// It changes the replicas and the storage of those of the same version: the service that was started last decides. A
-// stream that shrinks loses its oldest messages, unless it has DiscardNew. Replicas may call it concurrently. Streams
-// that shrink come first, so a server with exactly as much storage as the streams need suffices. The error names the
-// stream. The caller retries if the server is unavailable.
+// Ensure creates the streams and the buckets [BucketCells] and [BucketGateway] if they are missing, and updates those
+// of a lower [Version]. It changes the replicas and the storage of those of the same version: the service that was
+// started last decides. A stream that shrinks loses its oldest messages, unless it has DiscardNew. Replicas may call it
+// concurrently. Streams that shrink come first, so a server with exactly as much storage as the streams need suffices.
+// The error names the stream. The caller retries if the server is unavailable.
 func Ensure(ctx context.Context, js jetstream.JetStream, cell Cell, opts Options) error {
 	if err := ValidateCell(string(cell)); err != nil {
 		return err

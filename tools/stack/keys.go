@@ -11,6 +11,8 @@ import (
 	"lockstep.internal/libs/config"
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/seal"
+	"lockstep.internal/services/gateway/authority"
+	"lockstep.internal/services/gateway/session"
 	"lockstep.internal/tools/pgroles"
 )
 
@@ -72,6 +74,41 @@ const controllersSeed = "controllers.seed"
 // InitAdmission makes the key that seals the signing secrets of admission controllers, as [InitRunners] does its key.
 func InitAdmission(dir string) (path string, created bool, err error) {
 	return initSeal(dir, controllersSeed)
+}
+
+// GatewayKeys are the files with the keys of a gateway.
+type GatewayKeys struct {
+	// AuthorityFile, HostFile and PersonFile are SSH keys: of certificates for workspaces, of the SSH server, and of what
+	// the gateway does for people. CookiesFile encrypts cookies.
+	AuthorityFile, HostFile, PersonFile, CookiesFile string
+}
+
+// InitGateway makes the keys of a gateway that are missing in a folder, each readable by its owner only. It never
+// replaces a file. The map reports which files were created.
+func InitGateway(dir string) (keys GatewayKeys, created map[string]bool, err error) {
+	keys = GatewayKeys{
+		AuthorityFile: filepath.Join(dir, "authority.key"), HostFile: filepath.Join(dir, "host.key"),
+		PersonFile: filepath.Join(dir, "person.key"), CookiesFile: filepath.Join(dir, "cookies.key"),
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return keys, nil, fmt.Errorf("create the folder of keys: %w", err)
+	}
+	created = map[string]bool{}
+	for path, generate := range map[string]func() (string, error){
+		keys.AuthorityFile: sshKey, keys.HostFile: sshKey, keys.PersonFile: sshKey,
+		keys.CookiesFile: func() (string, error) { return session.GenerateKey(), nil },
+	} {
+		if created[path], err = writeOnce(path, generate); err != nil {
+			return keys, nil, fmt.Errorf("create %s: %w", path, err)
+		}
+	}
+	return keys, created, nil
+}
+
+// sshKey returns a new private key, without a line break at its end.
+func sshKey() (string, error) {
+	key, err := authority.Generate()
+	return strings.TrimSuffix(string(key), "\n"), err //nolint:wrapcheck // it says what it was for
 }
 
 // InitDatabase makes the passwords of the services' database roles that are missing in a folder: <service>/password. It

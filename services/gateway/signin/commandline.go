@@ -160,7 +160,7 @@ func (s *SignIn) exchangeCode(w http.ResponseWriter, r *http.Request) {
 		value, err = s.tokens.Create(r.Context(), granted.UserID, "command line on "+granted.Name, expires)
 	}
 	if err != nil {
-		fault.WriteConnect(w, r, s.logger, err)
+		fault.WriteHTTP(w, r, s.logger, err)
 		return
 	}
 	s.encode(w, r, struct {

@@ -67,7 +67,7 @@ func (s *SignIn) createLink(w http.ResponseWriter, r *http.Request) {
 		})
 	}
 	if err != nil {
-		fault.WriteConnect(w, r, s.logger, err)
+		fault.WriteHTTP(w, r, s.logger, err)
 		return
 	}
 	to := url.URL{

@@ -27,7 +27,9 @@ func ReleaseServices(ctx context.Context) (string, error) {
 func servicePackages() []string {
 	const services = "lockstep.internal/services/"
 	packages := []string{services + "relay/cmd/relay-agent"}
-	for _, name := range []string{"state", "watcher", "dispatcher", "deploys", "relay", "runners", "router", "admission", "gateway"} {
+	for _, name := range []string{
+		"state", "watcher", "dispatcher", "deploys", "relay", "runners", "router", "admission", "gateway",
+	} {
 		packages = append(packages, services+name+"/cmd/"+name)
 	}
 	return packages
