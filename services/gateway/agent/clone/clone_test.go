@@ -109,7 +109,7 @@ func TestSubmodulesGetTheCredentialsOfTheirHostOnly(t *testing.T) {
 		s.git(folder, "commit", "--quiet", "-m", "add "+to)
 	}
 	add(filepath.Join(s.folder, "shared"), filepath.Join(s.folder, "inner"), "inner", s.url("inner"))
-	add(shop, filepath.Join(s.folder, "shared"), "shared", "../../shared/.git")
+	add(shop, filepath.Join(s.folder, "shared"), "shared", "../../"+"shared/.git")
 	add(shop, filepath.Join(other.folder, "public/library"), "library", other.url("public/library"))
 
 	authorities := read(t, writeAuthorities(t, s, other))
