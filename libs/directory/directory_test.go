@@ -313,3 +313,22 @@ func TestNewValidatesItsConfig(t *testing.T) {
 		require.ErrorIs(t, err, directory.ErrInvalidConfig, name)
 	}
 }
+
+func TestUserIsFoundByTheHashOfItsName(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	f.makeStream()
+	f.publish(user(9, events.UserStateActive)) // of an older service, without a hash
+	f.publish(entry{"user", "10", events.DirectoryUser{
+		UserID: 10, State: events.UserStateActive, UsernameHash: directory.HashUsername("ada"),
+	}})
+	f.follow()
+	f.awaitReady()
+	found, known := f.copy.UserByName("ada")
+	require.True(t, known)
+	require.Equal(t, int64(10), found.ID)
+	for _, name := range []string{"Ada", "eve", ""} {
+		_, known = f.copy.UserByName(name)
+		require.False(t, known, name)
+	}
+}
