@@ -27,7 +27,8 @@ func (f *workspaceFlags) add(c *cobra.Command) {
 		{"max-cpu", "maximum CPU of a workspace; empty = unlimited"},
 		{"max-memory", "maximum memory of a workspace; empty = unlimited"},
 		{"max-volume-size", "maximum volume size of a workspace; empty = unlimited"},
-		{"agent-image", "image of the workspace agent, which clones projects and serves SSH; replaces the pods; empty = none"},
+		{"agent-image", "image of the workspace agent, which clones projects and serves SSH; replaces the pods; " +
+			"empty = none"},
 		{"storage-class", "StorageClass of the volumes of new workspaces; empty = the cluster's default"},
 	} {
 		f.texts[text.flag] = c.Flags().String(text.flag, "", text.help)

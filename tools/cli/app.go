@@ -105,6 +105,8 @@ terminated, 10 a quota is reached, 11 too many requests, 12 too large, 13 the se
 		a.workspaces(), a.templates(), a.projects(), a.groups(), a.organizations(), a.users(), a.members(), a.whoAmI(),
 		a.version(), a.agents(), a.tokens(), a.sshKeys(), a.subscribers(), a.deploys(), a.pipelines(), a.jobs(), a.runners(),
 		a.admission(), a.gatewayCommands(), a.cells(), a.kubeConfig(), a.kubeCredential(), a.relayCommands(), a.events(),
+		a.version(), a.agents(), a.tokens(), a.sshKeys(), a.subscribers(), a.deploys(), a.pipelines(), a.jobs(), a.runners(),
+		a.admission(), a.gatewayCommands(), a.cells(), a.kubeConfig(), a.kubeCredential(), a.relayCommands(), a.events(),
 		a.replay(), a.dead(), a.rebuild(), a.natsCommands(), a.postgresCommands(), a.stateCommands(), a.kubernetesCommands(),
 		a.up(),
 	} {

@@ -108,7 +108,7 @@ func InitGateway(dir string) (keys GatewayKeys, created map[string]bool, err err
 // sshKey returns a new private key, without a line break at its end.
 func sshKey() (string, error) {
 	key, err := authority.Generate()
-	return strings.TrimSuffix(string(key), "\n"), err //nolint:wrapcheck // it says what it was for
+	return strings.TrimSuffix(string(key), "\n"), err
 }
 
 // InitDatabase makes the passwords of the services' database roles that are missing in a folder: <service>/password. It
