@@ -18,6 +18,11 @@ const (
 	ConfigVariable = "LOCKSTEP_WORKSPACE_CONFIG"
 	// Port of the SSH server, unless the environment variable ListenVariable has another address.
 	Port = 60022
+	// RootVariable is the environment variable with a folder that precedes all absolute paths: the configuration, those
+	// in it, and the folder of install. It is for agents outside of a container.
+	RootVariable = "LOCKSTEP_WORKSPACE_ROOT"
+	// Annotation is the annotation of pods with an agent. Its value is the name of the container in which it runs.
+	Annotation = "lockstep.dev/workspace-agent"
 	// ListenVariable is the environment variable with the address of the SSH server.
 	ListenVariable = "LOCKSTEP_WORKSPACE_LISTEN"
 

@@ -81,6 +81,9 @@ removed at the end, the kubeconfig included. Several labs run side by side.`,
 	flags.DurationVar(&config.NodeGrace, "node-grace", 0,
 		"node monitor grace period (default 20s, at least 8s)")
 	flags.DurationVar(&config.StartTimeout, "start-timeout", 0, "fail if the lab is not ready within it (default 3m)")
+	flags.StringVar(&config.WorkspaceAgent, "workspace-agent", "",
+		`run this program as the workspace agent of pods with the annotation lockstep.dev/workspace-agent,
+on this machine and as this user (default: no program is run)`)
 	flags.StringVar(&readyFile, "ready-file", "",
 		`file that receives one line of JSON when the lab is ready ("-": standard output)`)
 	flags.BoolVar(&exitWithParent, "exit-with-parent", false, "stop when standard input ends")

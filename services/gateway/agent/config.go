@@ -3,13 +3,15 @@ package agent
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 
 	"golang.org/x/crypto/ssh"
 
 	"lockstep.internal/libs/workspaceagent"
 )
 
-// LoadConfig reads and checks a file. The error names every fault.
+// LoadConfig reads and checks a file. The error names every fault. Folders are below that of the environment variable
+// [workspaceagent.RootVariable].
 func LoadConfig(path string) (workspaceagent.Config, error) {
 	info, err := os.Stat(path) //nolint:gosec // whoever starts the program chooses the file
 	if err != nil {
@@ -26,6 +28,14 @@ func LoadConfig(path string) (workspaceagent.Config, error) {
 	c, err := workspaceagent.Parse(data)
 	if err != nil {
 		return c, fmt.Errorf("the configuration %s: %w", path, err)
+	}
+	if root := os.Getenv(workspaceagent.RootVariable); root != "" {
+		if c.Home, err = filepath.EvalSymlinks(filepath.Join(root, c.Home)); err != nil {
+			return c, fmt.Errorf("find the home folder: %w", err)
+		}
+		if c.Credentials != "" {
+			c.Credentials = filepath.Join(root, c.Credentials)
+		}
 	}
 	if _, err := authorityKeys(c); err != nil {
 		return c, fmt.Errorf("the configuration %s: %w", path, err)

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -29,6 +30,7 @@ var usage = `Usage:
 
 The configuration is ` + workspaceagent.ConfigFile + `, or the file that ` + workspaceagent.ConfigVariable + ` names.
 SSH is served at ` + listen + `, or at the address in ` + workspaceagent.ListenVariable + `.
+Outside of a container, ` + workspaceagent.RootVariable + ` is the folder before all absolute paths.
 `
 
 // Exit statuses of the program.
@@ -42,16 +44,17 @@ const (
 func Program(arguments []string, stdout, stderr io.Writer, terminationLog string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	configFile := cmp.Or(os.Getenv(workspaceagent.ConfigVariable), workspaceagent.ConfigFile)
+	root := os.Getenv(workspaceagent.RootVariable)
+	configFile := cmp.Or(os.Getenv(workspaceagent.ConfigVariable), filepath.Join(root, workspaceagent.ConfigFile))
 	logger := slog.New(slog.NewJSONHandler(stderr, nil))
 	var err error
 	switch name, rest := split(arguments); {
 	case name == "install" && len(rest) == 1:
-		err = install(rest[0], stdout)
+		err = install(filepath.Join(root, rest[0]), stdout)
 	case name == "clone" && len(rest) == 0:
 		err = cloneProjects(ctx, configFile, stdout, logger)
 		if err != nil {
-			report(terminationLog, err, logger)
+			report(filepath.Join(root, terminationLog), err, logger)
 		}
 	case name == "run" && (len(rest) == 0 || len(rest) > 1 && rest[0] == "--"):
 		status, isInit, initErr := ReapAsInit()

@@ -93,6 +93,31 @@ func TestWrongUseIsExplained(t *testing.T) {
 	}
 }
 
+func TestAgentOutsideOfAContainerStaysBelowItsRoot(t *testing.T) {
+	root := t.TempDir()
+	t.Setenv(workspaceagent.RootVariable, root)
+	volume := filepath.Join(root, "volume")
+	for _, folder := range []string{volume, filepath.Join(root, "tools"), filepath.Join(root, "run/lockstep")} {
+		require.NoError(t, os.MkdirAll(folder, 0o700))
+	}
+	require.NoError(t, os.Symlink(volume, filepath.Join(root, "workspace")))
+	config := `{"workspace":"w","home":"/workspace","credentials":"/secrets","projects":[{"name":"x","url":"http://127.0.0.1:1/x"}]}`
+	require.NoError(t, os.WriteFile(filepath.Join(root, workspaceagent.ConfigFile), []byte(config), 0o600))
+
+	c, err := LoadConfig(filepath.Join(root, workspaceagent.ConfigFile))
+	require.NoError(t, err)
+	require.Equal(t, volume, c.Home, "commands in it do not pass through a link")
+	require.Equal(t, filepath.Join(root, "secrets"), c.Credentials)
+	var output bytes.Buffer
+	require.Zero(t, Program([]string{"install", "/tools"}, &output, &output, "/termination-log"), output.String())
+	require.FileExists(t, filepath.Join(root, "tools", workspaceagent.Program))
+	require.Equal(t, statusFailed, Program([]string{"clone"}, &output, &output, "/termination-log"))
+	reason, err := os.ReadFile(filepath.Join(root, "termination-log"))
+	require.NoError(t, err)
+	require.Contains(t, string(reason), "clone x from http://127.0.0.1:1/x")
+	require.NotContains(t, environ(os.Environ(), c), workspaceagent.RootVariable+"="+root)
+}
+
 func TestFailedCloneIsReportedToKubernetesAndOthersAreCloned(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
 	defer server.Close()

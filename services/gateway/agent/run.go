@@ -76,8 +76,9 @@ func Run(ctx context.Context, configFile, address string, command []string, logg
 func environ(container []string, c workspaceagent.Config) []string {
 	env := []string{}
 	for _, variable := range container {
-		if name, _, _ := strings.Cut(variable, "="); name != "HOME" && name != workspaceagent.ConfigVariable &&
-			name != workspaceagent.ListenVariable {
+		switch name, _, _ := strings.Cut(variable, "="); name {
+		case "HOME", workspaceagent.ConfigVariable, workspaceagent.ListenVariable, workspaceagent.RootVariable:
+		default:
 			env = append(env, variable)
 		}
 	}

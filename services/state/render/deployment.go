@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"lockstep.internal/libs/workspaceagent"
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/state/workspace"
 )
@@ -63,6 +64,9 @@ func (r rendering) deployment() appsv1.Deployment {
 
 func (r rendering) podAnnotations() map[string]string {
 	annotations := map[string]string{}
+	if r.hasAgent() {
+		annotations[workspaceagent.Annotation] = containerName
+	}
 	if len(r.Spec.SecretEnv) > 0 {
 		annotations[annotationSecretEnvDigest] = r.Spec.SecretEnvDigest
 	}

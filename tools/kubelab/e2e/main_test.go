@@ -83,6 +83,7 @@ type info struct {
 	Server     string `json:"server"`
 	Data       string `json:"data"`
 	Temporary  bool   `json:"temporary"`
+	DNS        string `json:"dns"`
 }
 
 // process is a running kubelab.

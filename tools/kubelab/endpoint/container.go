@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"strconv"
 	"strings"
 	"sync"
@@ -175,12 +176,12 @@ func (s *screen) echo(in io.Reader) error {
 	}
 }
 
-// forwarder simulates the listeners of a pod.
-type forwarder func(stream io.ReadWriteCloser) error
+// forwarder connects streams with the listeners of a pod, or simulates them.
+type forwarder func(port int32, stream io.ReadWriteCloser) error
 
 // PortForward serves one connection.
-func (f forwarder) PortForward(_ context.Context, _, _ string, _ int32, stream io.ReadWriteCloser) error {
-	return f(stream)
+func (f forwarder) PortForward(_ context.Context, _, _ string, port int32, stream io.ReadWriteCloser) error {
+	return f(port, stream)
 }
 
 // forward echoes until EOF, or until alive is done.
@@ -199,4 +200,29 @@ func forward(alive context.Context, stream io.ReadWriter) error {
 	case <-alive.Done():
 		return fmt.Errorf("echo: %w", context.Cause(alive))
 	}
+}
+
+// forwardTo joins a stream with a port of a process, until both have ended or alive is done.
+func forwardTo(alive context.Context, address string, port int32, stream io.ReadWriteCloser) error {
+	conn, err := new(net.Dialer).DialContext(alive, "tcp", net.JoinHostPort(address, strconv.Itoa(int(port))))
+	if err != nil {
+		return fmt.Errorf("forward: %w", err)
+	}
+	stop := context.AfterFunc(alive, func() { _ = conn.Close() })
+	defer stop()
+	sent := make(chan error, 1)
+	go func() {
+		_, err := io.Copy(conn, stream)
+		if half, ok := conn.(*net.TCPConn); ok {
+			err = errors.Join(err, half.CloseWrite())
+		}
+		sent <- err
+	}()
+	_, err = io.Copy(stream, conn)
+	// The end of the stream ends the copy to the process.
+	if err = errors.Join(err, stream.Close(), conn.Close()); err != nil {
+		err = fmt.Errorf("forward: %w", err)
+	}
+	<-sent // the process may have closed the connection first
+	return err
 }

@@ -11,6 +11,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	conversion "k8s.io/kubernetes/pkg/apis/core/v1"
+
+	"lockstep.internal/tools/kubelab/process"
 )
 
 // stampFormat is the format of times in the logs of kubelets.
@@ -27,6 +29,10 @@ func (s *Server) logs(w http.ResponseWriter, r *http.Request) {
 	}
 	pod, ok := s.find(w, r)
 	if !ok {
+		return
+	}
+	if log, has := s.Processes.HasProcess(pod, r.PathValue("container"), options.Previous); has {
+		s.processLog(w, r, pod, log, options)
 		return
 	}
 	run, err := RunOf(pod, r.PathValue("container"), options.Previous)
@@ -46,6 +52,42 @@ func (s *Server) logs(w http.ResponseWriter, r *http.Request) {
 	p := newPrinter(w, options, now)
 	// Ignore errors: the client has left, or the byte limit was reached.
 	_ = s.printLog(ctx, run, first(run.Count(now), options.TailLines), options.Follow, p.print)
+}
+
+// processLog serves the log of a container that runs as a process.
+func (s *Server) processLog(
+	w http.ResponseWriter, r *http.Request, pod *v1.Pod, log *process.Log, options v1.PodLogOptions,
+) {
+	container := r.PathValue("container")
+	if log == nil {
+		message := fmt.Sprintf("container %q in pod %q is waiting to start: ContainerCreating", container, pod.Name)
+		if options.Previous {
+			message = fmt.Sprintf("previous terminated container %q in pod %q not found", container, pod.Name)
+		}
+		http.Error(w, message, http.StatusBadRequest)
+		return
+	}
+	w.Header().Set("Content-Type", "text/plain")
+	w.WriteHeader(http.StatusOK)
+	p := newPrinter(w, options, s.Clock.Now())
+	lines, next, changed := log.Lines(0)
+	from := first(len(lines), options.TailLines)
+	for {
+		printed := make([]Line, 0, len(lines))
+		for _, line := range lines[from:] {
+			printed = append(printed, Line(line))
+		}
+		if p.print(printed) != nil || !options.Follow || changed == nil {
+			return // the client has left, the limit was reached, or the log is complete
+		}
+		select {
+		case <-changed:
+		case <-r.Context().Done():
+			return
+		}
+		lines, next, changed = log.Lines(next)
+		from = 0
+	}
 }
 
 // first returns the index of the first line to print, of count lines.

@@ -19,6 +19,9 @@ import (
 	"k8s.io/cri-streaming/pkg/streaming/portforward"
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 	"k8s.io/utils/clock"
+
+	"lockstep.internal/tools/kubelab/kubelet"
+	"lockstep.internal/tools/kubelab/process"
 )
 
 const (
@@ -32,6 +35,8 @@ const (
 type Server struct {
 	// Client reads pods and nodes.
 	Client kubernetes.Interface
+	// Processes has the containers that run as processes; nil if all are simulated.
+	Processes *process.Runner
 	// Clock determines the length of logs.
 	Clock clock.Clock
 	// Log receives errors below HTTP.
@@ -137,9 +142,23 @@ func (s *Server) portForward(w http.ResponseWriter, r *http.Request) {
 	}
 	alive, release := s.alive(r.Context(), pod, nil)
 	defer release()
-	echo := forwarder(func(stream io.ReadWriteCloser) error { return forward(alive, stream) })
-	portforward.ServePortForward(w, r, echo, pod.Name, string(pod.UID), options,
+	target := forwarder(func(_ int32, stream io.ReadWriteCloser) error { return forward(alive, stream) })
+	if s.hasProcess(pod) {
+		address := kubelet.ProcessAddress(pod)
+		target = func(port int32, stream io.ReadWriteCloser) error { return forwardTo(alive, address, port, stream) }
+	}
+	portforward.ServePortForward(w, r, target, pod.Name, string(pod.UID), options,
 		idleTimeout, remotecommand.DefaultStreamCreationTimeout, portforward.SupportedProtocols)
+}
+
+// hasProcess reports whether a container of the pod runs as a process.
+func (s *Server) hasProcess(pod *v1.Pod) bool {
+	for _, c := range pod.Spec.Containers {
+		if _, has := s.Processes.HasProcess(pod, c.Name, false); has {
+			return true
+		}
+	}
+	return false
 }
 
 // find returns the pod of a request, or responds 404.

@@ -172,14 +172,15 @@ func (c container) terminated(reason string, code int32, message string) v1.Cont
 // backOff ends the container and waits before the next start.
 func (c container) backOff(reason string, code int32, message string) v1.ContainerStatus {
 	ended := c.termination(reason, code, message)
-	delay := maxBackOff
-	if n := c.old.RestartCount; n < 6 {
-		delay = min(time.Second<<max(n-1, 0), maxBackOff)
-	}
-	s := c.waiting(reasonCrashLoopBackOff, fmt.Sprintf("back-off %s restarting failed container=%s pod=%s_%s(%s)",
-		strconv.Itoa(int(delay.Seconds()))+"s", c.spec.Name, c.pod.Name, c.pod.Namespace, c.pod.UID))
+	delay := BackOff(c.old.RestartCount)
+	s := c.waiting(reasonCrashLoopBackOff, crashLoopMessage(c.pod, c.spec.Name, delay))
 	s.LastTerminationState = v1.ContainerState{Terminated: ended}
 	return s
+}
+
+func crashLoopMessage(pod *v1.Pod, container string, delay time.Duration) string {
+	return fmt.Sprintf("back-off %s restarting failed container=%s pod=%s_%s(%s)",
+		strconv.Itoa(int(delay.Seconds()))+"s", container, pod.Name, pod.Namespace, pod.UID)
 }
 
 func (c container) waiting(reason, message string) v1.ContainerStatus {

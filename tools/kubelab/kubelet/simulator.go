@@ -38,6 +38,8 @@ type Simulator struct {
 	Holder string
 	// Port of the kubelets on 127.0.0.1.
 	Port int32
+	// Processes is set if package process runs the pods with the annotation AgentAnnotation.
+	Processes bool
 	// Log receives what kwok logs.
 	Log io.Writer
 }
@@ -67,7 +69,7 @@ func (s Simulator) Run(ctx context.Context) error {
 		ManageNodesWithLabelSelector: StateLabel + "=" + StateRunning,
 		CIDR:                         "10.128.0.0/9",
 		NodeIP:                       "127.0.0.1",
-		LocalStages:                  Stages(s.Port),
+		LocalStages:                  Stages(s.Port, s.Processes),
 		PodPlayStageParallelism:      8,
 		NodePlayStageParallelism:     2,
 		PodsOnNodeSyncParallelism:    2,

@@ -58,16 +58,24 @@ const jqStuck = `((` + jqFault + `) == "stuck-terminating" or
 const jqNeedsStatus = `(any(.status.conditions[]?; .type == "Ready" and .status == "True") | not)
 	or .status.daemonEndpoints.kubeletEndpoint.Port != %d`
 
-// Stages returns the kwok stages of pods and nodes. The kubelets listen on port.
-func Stages(port int32) map[internalversion.StageResourceRef][]*internalversion.Stage {
+// jqNoProcess selects the pods that do not run as processes.
+const jqNoProcess = `(.metadata.annotations["` + AgentAnnotation + `"] == null) and `
+
+// Stages returns the kwok stages of pods and nodes. The kubelets listen on port. With processes, pods with the
+// annotation AgentAnnotation have no stages: package process runs them.
+func Stages(port int32, processes bool) map[internalversion.StageResourceRef][]*internalversion.Stage {
 	pod := internalversion.StageResourceRef{APIGroup: "v1", Kind: "Pod"}
 	node := internalversion.StageResourceRef{APIGroup: "v1", Kind: "Node"}
+	simulated := ""
+	if processes {
+		simulated = jqNoProcess
+	}
 	return map[internalversion.StageResourceRef][]*internalversion.Stage{
 		pod: {
-			stage("pod-step", pod, jqNeedsStep, jqStepDelay, statusStep("PodStatus")),
-			stage("pod-delete", pod, `(.metadata.deletionTimestamp != null) and (`+jqStuck+` | not)`, "",
+			stage("pod-step", pod, simulated+jqNeedsStep, jqStepDelay, statusStep("PodStatus")),
+			stage("pod-delete", pod, simulated+`(.metadata.deletionTimestamp != null) and (`+jqStuck+` | not)`, "",
 				internalversion.StageStep{Delete: true}),
-			stage("pod-delete-late", pod, `(.metadata.deletionTimestamp != null) and `+jqStuck+` and (`+jqDuration+` != null)`,
+			stage("pod-delete-late", pod, simulated+`(.metadata.deletionTimestamp != null) and `+jqStuck+` and (`+jqDuration+` != null)`,
 				jqDuration, internalversion.StageStep{Delete: true}),
 		},
 		node: {
@@ -81,7 +89,7 @@ func Stages(port int32) map[internalversion.StageResourceRef][]*internalversion.
 // kwok compiles a stage with the first object, for nodes and pods concurrently, and the CEL library fills global caches
 // without a lock. Call it once before the stages are used: afterwards the caches are only read.
 func CheckStages(ctx context.Context) error {
-	for ref, stages := range Stages(0) {
+	for ref, stages := range Stages(0, true) {
 		compiled, err := lifecycle.NewLifecycle(stages)
 		if err != nil {
 			return fmt.Errorf("compile the stages of %s: %w", ref.Kind, err)

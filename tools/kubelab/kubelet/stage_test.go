@@ -20,7 +20,7 @@ const port = 10250
 func next(t *testing.T, kind string, object metav1.Object) (string, time.Duration) {
 	t.Helper()
 	stages, err := lifecycle.NewLifecycle(
-		kubelet.Stages(port)[internalversion.StageResourceRef{APIGroup: "v1", Kind: kind}],
+		kubelet.Stages(port, true)[internalversion.StageResourceRef{APIGroup: "v1", Kind: kind}],
 	)
 	require.NoError(t, err)
 	event := &lifecycle.Event{Labels: object.GetLabels(), Annotations: object.GetAnnotations(), Data: object}
@@ -55,12 +55,18 @@ func TestPodStages(t *testing.T) {
 		pod.DeletionTimestamp = new(metav1.NewTime(epoch()))
 		return pod
 	}
+	process := func(pod *v1.Pod) *v1.Pod {
+		pod.Annotations = map[string]string{kubelet.AgentAnnotation: "workspace"}
+		return pod
+	}
 	tests := map[string]struct {
 		pod   *v1.Pod
 		stage string
 		delay time.Duration
 	}{
 		"new":                        {newPod("x"), "pod-step", 0},
+		"process":                    {process(newPod("x")), "", 0},
+		"deleted process":            {process(deleted(newPod("x"))), "", 0},
 		"complete":                   {after(1, newPod("x")), "", 0},
 		"failed":                     {&v1.Pod{Status: v1.PodStatus{Phase: v1.PodFailed}}, "", 0},
 		"fault added to a ready pod": {annotated(after(1, newPod("x")), "crash-loop", ""), "pod-step", 0},

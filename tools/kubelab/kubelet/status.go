@@ -19,6 +19,13 @@ const Version = "v1.37.2"
 // NextPodStatus returns what a kubelet on the node with address hostIP reports next for pod: every container
 // moved one step. If nothing changes it returns the current status.
 func NextPodStatus(pod *v1.Pod, hostIP string, now time.Time) v1.PodStatus {
+	return podStatus(pod, hostIP, now, container.next)
+}
+
+// podStatus returns the status of a pod whose containers have the statuses that next returns.
+func podStatus(
+	pod *v1.Pod, hostIP string, now time.Time, next func(container) v1.ContainerStatus,
+) v1.PodStatus {
 	pod = pod.DeepCopy()
 	stamp := wholeSecond(now)
 	if pod.Status.StartTime == nil {
@@ -41,7 +48,7 @@ func NextPodStatus(pod *v1.Pod, hostIP string, now time.Time) v1.PodStatus {
 			status.InitContainerStatuses = append(status.InitContainerStatuses, c.waiting(reasonPodInitializing, ""))
 			continue
 		}
-		s := c.next()
+		s := next(c)
 		initialized = s.Ready || (s.State.Terminated != nil && s.State.Terminated.ExitCode == 0)
 		status.InitContainerStatuses = append(status.InitContainerStatuses, s)
 	}
@@ -51,7 +58,7 @@ func NextPodStatus(pod *v1.Pod, hostIP string, now time.Time) v1.PodStatus {
 			status.ContainerStatuses = append(status.ContainerStatuses, c.waiting(reasonPodInitializing, ""))
 			continue
 		}
-		status.ContainerStatuses = append(status.ContainerStatuses, c.next())
+		status.ContainerStatuses = append(status.ContainerStatuses, next(c))
 	}
 	status.Phase = phaseOf(pod, status, initialized)
 	status.Conditions = conditionsOf(old.Conditions, status, initialized, stamp)
@@ -167,9 +174,14 @@ func addressOf(pod *v1.Pod, hostIP string) string {
 	if pod.Spec.HostNetwork {
 		return hostIP
 	}
+	return addressIn(pod, 10)
+}
+
+// addressIn returns the address of a pod in the network 128.0.0.0/9 below first.
+func addressIn(pod *v1.Pod, first byte) string {
 	sum := sha256.Sum256([]byte(pod.UID))
 	n := binary.BigEndian.Uint32(sum[:4])
-	return netip.AddrFrom4([4]byte{10, 128 | byte(n>>16)&0x7f, byte(n >> 8), byte(n)}).String()
+	return netip.AddrFrom4([4]byte{first, 128 | byte(n>>16)&0x7f, byte(n >> 8), byte(n)}).String()
 }
 
 // NodeStatus describes a healthy node of the lab whose kubelet is reached on

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"lockstep.internal/tools/kubelab/pki"
+	"lockstep.internal/tools/kubelab/process"
 )
 
 const (
@@ -84,6 +85,8 @@ func (f *folder) etcd() string         { return filepath.Join(f.data, "etcd") }
 func (f *folder) components() string   { return filepath.Join(f.data, "components") }
 func (f *folder) pki() string          { return filepath.Join(f.data, "pki") }
 func (f *folder) kubeletCerts() string { return filepath.Join(f.run, "kubelets") }
+func (f *folder) pods() string         { return filepath.Join(f.run, "pods") }
+func (f *folder) volumes() string      { return filepath.Join(f.data, "volumes") }
 func (f *folder) log() string          { return filepath.Join(f.data, "kubelab.log") }
 func (f *folder) kubeconfig() string   { return filepath.Join(f.data, "kubeconfig") }
 
@@ -162,6 +165,7 @@ func sweep(now time.Time) {
 		if err != nil {
 			continue
 		}
+		process.KillIn(dir)
 		// The next sweep retries.
 		_ = os.RemoveAll(dir)
 		_ = lock.Close()

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -19,9 +20,11 @@ import (
 	"k8s.io/utils/clock"
 
 	"lockstep.internal/tools/kubelab/controlplane"
+	"lockstep.internal/tools/kubelab/dns"
 	"lockstep.internal/tools/kubelab/endpoint"
 	"lockstep.internal/tools/kubelab/kubelet"
 	"lockstep.internal/tools/kubelab/pki"
+	"lockstep.internal/tools/kubelab/process"
 	"lockstep.internal/tools/kubelab/volume"
 )
 
@@ -39,6 +42,9 @@ type Config struct {
 	NodeGrace time.Duration
 	// StartTimeout bounds the start. Defaults to 3 min.
 	StartTimeout time.Duration
+	// WorkspaceAgent is the program that runs in place of the workspace agents of pods. Defaults to none: all pods are
+	// simulated.
+	WorkspaceAgent string
 	// Progress receives progress messages. Defaults to io.Discard.
 	Progress io.Writer
 }
@@ -51,7 +57,9 @@ type Info struct {
 	Data       string `json:"data"`
 	Log        string `json:"log"`
 	Temporary  bool   `json:"temporary"`
-	PID        int    `json:"pid"`
+	// DNS is the address of the DNS server with the names of Services; empty without WorkspaceAgent.
+	DNS string `json:"dns,omitempty"`
+	PID int    `json:"pid"`
 }
 
 func (c Config) withDefaults() (Config, error) {
@@ -79,6 +87,16 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.Kubeconfig != "" {
 		err = errors.Join(err, pki.CheckKubeconfigPath(c.Kubeconfig, c.Name))
+	}
+	if c.WorkspaceAgent != "" {
+		path, lookErr := exec.LookPath(c.WorkspaceAgent)
+		if lookErr == nil {
+			path, lookErr = filepath.Abs(path)
+		}
+		if lookErr != nil {
+			err = errors.Join(err, fmt.Errorf("find the workspace agent: %w", lookErr))
+		}
+		c.WorkspaceAgent = path
 	}
 	return c, err
 }
@@ -121,7 +139,11 @@ type lab struct {
 	// kubelets is the port of the kubelets.
 	kubelets int32
 	client   kubernetes.Interface
-	parts    []*controlplane.Part
+	// processes runs pods as processes; nil unless that was asked for.
+	processes *process.Runner
+	// dns is the address of the DNS server.
+	dns   string
+	parts []*controlplane.Part
 }
 
 func (l *lab) run(ctx context.Context, ready func(Info) error) error {
@@ -143,7 +165,7 @@ func (l *lab) run(ctx context.Context, ready func(Info) error) error {
 	}
 	info := Info{
 		Name: l.config.Name, Kubeconfig: l.kubeconfigPath(), Server: l.server, Data: l.files.data,
-		Log: l.files.log(), Temporary: l.files.temporary, PID: os.Getpid(),
+		Log: l.files.log(), Temporary: l.files.temporary, PID: os.Getpid(), DNS: l.dns,
 	}
 	l.progress.printf("ready in %.1fs: export KUBECONFIG=%s", time.Since(began).Seconds(), info.Kubeconfig)
 	if err := ready(info); err != nil {
@@ -227,10 +249,33 @@ func (l *lab) startEndpoint(ctx, live context.Context) error {
 	if tcp, ok := listener.Addr().(*net.TCPAddr); ok {
 		l.kubelets = int32(tcp.Port)
 	}
-	server := &endpoint.Server{Client: client, Clock: clock.RealClock{}, Log: l.log}
+	if l.config.WorkspaceAgent != "" {
+		if err := l.startProcesses(ctx, live, client); err != nil {
+			return errors.Join(err, listener.Close())
+		}
+	}
+	server := &endpoint.Server{Client: client, Clock: clock.RealClock{}, Processes: l.processes, Log: l.log}
 	l.parts = append(l.parts, controlplane.Go(live, "kubelets' endpoint", func(ctx context.Context) error {
 		return server.Serve(ctx, listener, config)
 	}))
+	return nil
+}
+
+// startProcesses starts the kubelet that runs workspace agents as processes, and the DNS server that knows where they
+// listen.
+func (l *lab) startProcesses(ctx, live context.Context, client kubernetes.Interface) error {
+	var lc net.ListenConfig
+	conn, err := lc.ListenPacket(ctx, "udp", "127.0.0.1:0")
+	if err != nil {
+		return fmt.Errorf("listen for DNS: %w", err)
+	}
+	l.dns = conn.LocalAddr().String()
+	l.processes = &process.Runner{
+		Client: client, Program: l.config.WorkspaceAgent, Folder: l.files.pods(), Claims: l.files.volumes(),
+	}
+	l.parts = append(l.parts,
+		controlplane.Go(live, "DNS", func(ctx context.Context) error { return dns.Server{Client: client}.Serve(ctx, conn) }),
+		controlplane.Go(live, "processes", l.processes.Run))
 	return nil
 }
 
@@ -263,7 +308,7 @@ func (l *lab) startRest(live context.Context) error {
 	if err != nil {
 		return err
 	}
-	player := kubelet.Simulator{Config: config, Holder: "kubelab", Port: l.kubelets, Log: l.log}
+	player := kubelet.Simulator{Config: config, Holder: "kubelab", Port: l.kubelets, Processes: l.processes != nil, Log: l.log}
 	l.parts = append(l.parts, controlplane.Go(live, "kubelets", player.Run))
 
 	provisioner, err := volume.NewProvisioner(l.client)

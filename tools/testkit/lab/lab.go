@@ -36,6 +36,7 @@ type info struct {
 	Kubeconfig string `json:"kubeconfig"`
 	Server     string `json:"server"`
 	Log        string `json:"log"`
+	DNS        string `json:"dns"`
 }
 
 // Start starts a lab and returns when it is ready. ctx bounds the build and the start, not the life
@@ -108,6 +109,9 @@ func (l *Lab) Server() string { return l.info.Server }
 
 // Log returns the path of the components' log.
 func (l *Lab) Log() string { return l.info.Log }
+
+// DNS returns the address of the DNS server with the names of Services; empty without Options.WorkspaceAgent.
+func (l *Lab) DNS() string { return l.info.DNS }
 
 // Done is closed when the lab has ended, by Stop or by itself.
 func (l *Lab) Done() <-chan struct{} { return l.done }

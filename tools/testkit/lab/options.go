@@ -31,6 +31,10 @@ type Options struct {
 	// NodeGrace is the node monitor grace period, at least 8 s. Defaults to 20 s.
 	NodeGrace time.Duration
 
+	// WorkspaceAgent is the program that runs on this machine in place of the workspace agents of pods. Defaults to
+	// none: pods run nothing.
+	WorkspaceAgent string
+
 	// Binary is the kubelab program. Defaults to the value of LOCKSTEP_KUBELAB, else to one built
 	// from the repository, else to one in Path.
 	Binary string
@@ -78,6 +82,9 @@ func (o Options) args() []string {
 	}
 	if o.Kubeconfig != "" {
 		args = append(args, "--kubeconfig="+o.Kubeconfig)
+	}
+	if o.WorkspaceAgent != "" {
+		args = append(args, "--workspace-agent="+o.WorkspaceAgent)
 	}
 	if o.NodeGrace != 0 {
 		args = append(args, "--node-grace="+o.NodeGrace.String())
