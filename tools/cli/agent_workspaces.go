@@ -27,17 +27,21 @@ func (f *workspaceFlags) add(c *cobra.Command) {
 		{"max-cpu", "maximum CPU of a workspace; empty = unlimited"},
 		{"max-memory", "maximum memory of a workspace; empty = unlimited"},
 		{"max-volume-size", "maximum volume size of a workspace; empty = unlimited"},
-		{"agent-image", "image of the workspace agent, which clones projects and serves SSH; replaces the pods; " +
-			"empty = none"},
+		{
+			"agent-image",
+			"image of the workspace agent, which clones projects and serves SSH; replaces the pods; empty = none",
+		},
 		{"storage-class", "StorageClass of the volumes of new workspaces; empty = the cluster's default"},
 	} {
 		f.texts[text.flag] = c.Flags().String(text.flag, "", text.help)
 	}
 	for _, list := range []struct{ flag, help string }{
 		{"ingress-peers", "pods that may connect to workspaces: NAMESPACE:LABEL=VALUE,…; " +
-			"replaces all, the relay agent included; empty = none"},
+			"replaces all, the relay agent included; empty = none",
+		},
 		{"dns-peers", "pods that answer DNS queries of workspaces: NAMESPACE:LABEL=VALUE,…; " +
-			"replaces all; empty = none"},
+			"replaces all; empty = none",
+		},
 		{"private-ranges", "networks that workspaces may not reach: 10.0.0.0/8,…; " +
 			"replaces the private, shared, link-local and loopback ranges; empty = none"},
 		{"egress-allowed", "exceptions from the private ranges: 10.1.2.0/24,…; replaces all; empty = none"},

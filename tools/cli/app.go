@@ -33,6 +33,9 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer, version s
 	root := a.root(version)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
+	if status, is := errors.AsType[exitStatusError](err); is {
+		return int(status)
+	}
 	switch {
 	case err == nil:
 		return 0
@@ -90,6 +93,8 @@ terminated, 10 a quota is reached, 11 too many requests, 12 too large, 13 the se
 	flags.StringVar(&a.flags.RelayServer, "relay-server", "", "URL of the relay (LOCKSTEP_RELAY_SERVER)")
 	flags.StringVar(&a.flags.RelayCAFile, "relay-ca-file", "",
 		"PEM file with the CA certificates of the relay (LOCKSTEP_RELAY_CA_FILE)")
+	flags.StringVar(&a.flags.GatewayCAFile, "gateway-ca-file", "",
+		"PEM file with the CA certificates of the gateway (LOCKSTEP_GATEWAY_CA_FILE)")
 	flags.StringVar(&a.flags.TokenFile, "token-file", "",
 		"file with a personal access token (LOCKSTEP_TOKEN_FILE; LOCKSTEP_TOKEN has the token itself)")
 	flags.StringVar(&a.flags.NATSURL, "nats-url", "", "URL of NATS for events, replay and dead (LOCKSTEP_NATS_URL)")
@@ -103,12 +108,10 @@ terminated, 10 a quota is reached, 11 too many requests, 12 too large, 13 the se
 		cobra.FixedCompletions([]string{outputTable, outputJSON, outputYAML}, cobra.ShellCompDirectiveNoFileComp))
 	for _, c := range []*cobra.Command{
 		a.workspaces(), a.templates(), a.projects(), a.groups(), a.organizations(), a.users(), a.members(), a.whoAmI(),
-		a.version(), a.agents(), a.tokens(), a.sshKeys(), a.subscribers(), a.deploys(), a.pipelines(), a.jobs(), a.runners(),
-		a.admission(), a.gatewayCommands(), a.cells(), a.kubeConfig(), a.kubeCredential(), a.relayCommands(), a.events(),
-		a.version(), a.agents(), a.tokens(), a.sshKeys(), a.subscribers(), a.deploys(), a.pipelines(), a.jobs(), a.runners(),
-		a.admission(), a.gatewayCommands(), a.cells(), a.kubeConfig(), a.kubeCredential(), a.relayCommands(), a.events(),
-		a.replay(), a.dead(), a.rebuild(), a.natsCommands(), a.postgresCommands(), a.stateCommands(), a.kubernetesCommands(),
-		a.up(),
+		a.login(), a.logout(), a.version(), a.agents(), a.tokens(), a.sshKeys(), a.subscribers(), a.deploys(), a.pipelines(),
+		a.jobs(), a.runners(), a.admission(), a.gatewayCommands(), a.cells(), a.kubeConfig(), a.kubeCredential(),
+		a.relayCommands(), a.events(), a.replay(), a.dead(), a.rebuild(), a.natsCommands(), a.postgresCommands(),
+		a.stateCommands(), a.kubernetesCommands(), a.up(),
 	} {
 		root.AddCommand(c)
 	}
@@ -150,6 +153,7 @@ func (a *app) load() error {
 		{&a.client.AdmissionServer, "LOCKSTEP_ADMISSION_SERVER", a.flags.AdmissionServer},
 		{&a.client.RelayServer, "LOCKSTEP_RELAY_SERVER", a.flags.RelayServer},
 		{&a.client.RelayCAFile, "LOCKSTEP_RELAY_CA_FILE", a.flags.RelayCAFile},
+		{&a.client.GatewayCAFile, "LOCKSTEP_GATEWAY_CA_FILE", a.flags.GatewayCAFile},
 		{&a.client.TokenFile, variableTokenFile, a.flags.TokenFile},
 		{&a.client.NATSURL, "LOCKSTEP_NATS_URL", a.flags.NATSURL},
 		{&a.client.NATSSeedFile, "LOCKSTEP_NATS_SEED_FILE", a.flags.NATSSeedFile},

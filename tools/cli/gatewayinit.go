@@ -36,7 +36,7 @@ func (a *app) gatewayInit() *cobra.Command {
 			for _, public := range []struct{ use, file string }{
 				{"workspace.ssh_authorities of state", keys.AuthorityFile}, {"gateway.public_keys of state", keys.PersonFile},
 			} {
-				line, err := publicKey(public.file)
+				line, err := publicKeyOf(public.file)
 				if err != nil {
 					return err
 				}
@@ -51,8 +51,8 @@ func (a *app) gatewayInit() *cobra.Command {
 	return c
 }
 
-// publicKey returns the public key of a file with a private key, as a line.
-func publicKey(file string) ([]byte, error) {
+// publicKeyOf returns the public key of a file with a private key, as a line.
+func publicKeyOf(file string) ([]byte, error) {
 	raw, err := os.ReadFile(file)
 	if err != nil {
 		return nil, fmt.Errorf("read a key: %w", err)

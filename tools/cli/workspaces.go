@@ -23,7 +23,7 @@ import (
 func (a *app) workspaces() *cobra.Command {
 	return group(
 		"ws",
-		"Create, list, start, stop, restart, delete and watch workspaces",
+		"Create, list, start, stop, restart, delete, watch and enter workspaces",
 		a.workspaceCreate(),
 		a.workspaceList(),
 		a.workspaceGet(),
@@ -38,6 +38,11 @@ func (a *app) workspaces() *cobra.Command {
 		a.workspaceUnshare(),
 		a.workspaceWatch(),
 		a.workspaceEvents(),
+		a.workspaceSSH(),
+		a.workspaceCopy(),
+		a.workspacePortForward(),
+		a.workspaceOpen(),
+		a.workspaceLogs(),
 		a.workspaceOrphans(),
 		a.workspaceAdopt(),
 		a.workspaceDeleteOrphan(),

@@ -28,8 +28,12 @@ type Config struct {
 	// certificates to trust there. Defaults to those of the system.
 	RelayServer string `json:"relay_server,omitempty"`
 	RelayCAFile string `json:"relay_ca_file,omitempty"`
+	// GatewayCAFile is a PEM file with the CA certificates to trust at the gateway. Defaults to those of the system.
+	GatewayCAFile string `json:"gateway_ca_file,omitempty"`
 	// TokenFile is the path of the file with the personal access token.
 	TokenFile string `json:"token_file,omitempty"`
+	// LoginName is in the name of the personal access token that lockstep login has stored in TokenFile.
+	LoginName string `json:"login_name,omitempty"`
 	// NATSURL, NATSSeedFile and NATSCAFile configure the connection to NATS.
 	NATSURL      string `json:"nats_url,omitempty"`
 	NATSSeedFile string `json:"nats_seed_file,omitempty"`
