@@ -50,16 +50,14 @@ type Config struct {
 	Credentials string `json:"credentials,omitempty"`
 	// PostStart are command lines for the shell. They run one after the other each time that the container starts.
 	PostStart []Command `json:"post_start,omitempty"`
+	// Commands are offered to people, by their names.
+	Commands []Command `json:"commands,omitempty"`
 }
 
-// Command is a command line for the shell.
+// Command is a command line for the shell. It starts in the home folder.
 type Command struct {
 	Name string `json:"name"`
 	Line string `json:"line"`
-	// Folder where it runs, relative to Home. Defaults to Home.
-	Folder string `json:"folder,omitempty"`
-	// Env is added to the environment of the container: NAME=VALUE.
-	Env []string `json:"env,omitempty"`
 }
 
 // Parse reads and checks a configuration. The error names every fault.
@@ -89,8 +87,10 @@ func (c Config) Validate() error {
 		if p.Line == "" {
 			faults = append(faults, fmt.Errorf("post_start[%d]: line is empty", i))
 		}
-		if p.Folder != "" && !filepath.IsLocal(p.Folder) {
-			faults = append(faults, fmt.Errorf("post_start[%d]: folder %q is not below home", i, p.Folder))
+	}
+	for i, p := range c.Commands {
+		if p.Name == "" || p.Line == "" {
+			faults = append(faults, fmt.Errorf("commands[%d]: name or line is empty", i))
 		}
 	}
 	return errors.Join(faults...)

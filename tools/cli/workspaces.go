@@ -188,6 +188,11 @@ command fails with the reason when the workspace is Failed or Error; the system 
 			if err != nil {
 				return err
 			}
+			for _, warning := range response.Msg.GetWorkspace().GetSpec().GetWarnings() {
+				if err := a.note("warning: %s", warning); err != nil {
+					return err
+				}
+			}
 			return a.printChanged(c.Context(), api, waiting, response.Msg, response.Msg.GetWorkspace())
 		},
 	}
@@ -197,7 +202,7 @@ command fails with the reason when the workspace is Failed or Error; the system 
 	a.agentFlag(c, &agent, "agent of the cluster; default: the only one of the project")
 	f.StringVar(&template, "template", "", "template of the workspace; default: default")
 	f.StringVar(&file, "devfile", "",
-		"devfile (schema 2.2) instead of a template, - for standard input; the other flags override it")
+		"devfile (schema 2.0 to 2.3) instead of a template, - for standard input; the other flags override it")
 	f.StringVar(&key, "idempotency-key", "", "key that makes a repeated command return the first workspace")
 	waiting.flags(c, "Running")
 	return c
@@ -262,7 +267,7 @@ func (a *app) workspaceGet() *cobra.Command {
 				return err
 			}
 			shown, names := &statev1.GetWorkspaceResponse{Workspace: w}, a.names(c.Context(), api)
-			return a.print(shown, table{header: []string{"FIELD", "VALUE"}, rows: [][]string{
+			rows := [][]string{
 				{"name", w.GetName()},
 				{"id", w.GetId()},
 				{"actual state", freshOrStale(w)},
@@ -277,7 +282,11 @@ func (a *app) workspaceGet() *cobra.Command {
 				{"revision", fmt.Sprintf("%d desired, %d applied", w.GetDesiredRevision(), w.GetAppliedRevision())},
 				{"created", age(w.GetCreatedAt()) + " ago"},
 				{"expires", expiry(w, time.Now())},
-			}})
+			}
+			for _, warning := range w.GetSpec().GetWarnings() {
+				rows = append(rows, []string{"warning", warning})
+			}
+			return a.print(shown, table{header: []string{"FIELD", "VALUE"}, rows: rows})
 		},
 	}
 }

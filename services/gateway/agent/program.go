@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -18,6 +19,7 @@ import (
 	"lockstep.internal/libs/logkey"
 	"lockstep.internal/libs/workspaceagent"
 	"lockstep.internal/services/gateway/agent/clone"
+	"lockstep.internal/services/gateway/agent/sshserver"
 )
 
 // listen is the address of the SSH server, unless the environment has another.
@@ -27,6 +29,7 @@ var usage = `Usage:
   workspace-agent install DIR          copy this program to DIR
   workspace-agent clone                clone the projects of the workspace
   workspace-agent run [-- COMMAND …]   serve SSH beside COMMAND
+  workspace-agent command [NAME]       run a command of the workspace, or list them
 
 The configuration is ` + workspaceagent.ConfigFile + `, or the file that ` + workspaceagent.ConfigVariable + ` names.
 SSH is served at ` + listen + `, or at the address in ` + workspaceagent.ListenVariable + `.
@@ -56,6 +59,8 @@ func Program(arguments []string, stdout, stderr io.Writer, terminationLog string
 		if err != nil {
 			report(filepath.Join(root, terminationLog), err, logger)
 		}
+	case name == "command" && len(rest) <= 1:
+		err = command(ctx, configFile, rest, stdout)
 	case name == "run" && (len(rest) == 0 || len(rest) > 1 && rest[0] == "--"):
 		status, isInit, initErr := ReapAsInit()
 		if isInit && initErr == nil {
@@ -127,6 +132,31 @@ func cloneProjects(ctx context.Context, configFile string, progress io.Writer, l
 		logger.InfoContext(ctx, "project "+string(outcome), logkey.Name, project.Name)
 	}
 	return errors.Join(failed...)
+}
+
+// command runs a command of the workspace in the folder where it was called, or lists all.
+func command(ctx context.Context, configFile string, arguments []string, stdout io.Writer) error {
+	config, err := LoadConfig(configFile)
+	if err != nil {
+		return err
+	}
+	if len(arguments) == 0 {
+		for _, c := range config.Commands {
+			if _, err := fmt.Fprintf(stdout, "%s\t%s\n", c.Name, strings.ReplaceAll(c.Line, "\n", "; ")); err != nil {
+				return err //nolint:wrapcheck // fails only without stdout
+			}
+		}
+		return nil
+	}
+	i := slices.IndexFunc(config.Commands, func(c workspaceagent.Command) bool { return c.Name == arguments[0] })
+	if i < 0 {
+		return fmt.Errorf("there is no command %.80q: list all with %s command", arguments[0], workspaceagent.Program)
+	}
+	shell, err := sshserver.Shell()
+	if err != nil {
+		return fmt.Errorf("command %s: %w", arguments[0], err)
+	}
+	return runCommand(ctx, []string{shell, "-c", config.Commands[i].Line}, os.Environ())
 }
 
 // maxTermination is how much of a message Kubernetes keeps, in bytes.

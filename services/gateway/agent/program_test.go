@@ -143,7 +143,7 @@ func TestAgentEndsWithTheCommandOfTheContainer(t *testing.T) {
 	c := configure(t, func(c *workspaceagent.Config) {
 		c.PostStart = []workspaceagent.Command{
 			{Name: "fails", Line: "exit 1"},
-			{Name: "writes", Line: `echo "$HOME $GREETING" > started`, Env: []string{"GREETING=hello"}},
+			{Name: "writes", Line: `GREETING=hello; echo "$HOME $GREETING" > started`},
 		}
 	})
 	path := os.Getenv(workspaceagent.ConfigVariable)
@@ -158,6 +158,31 @@ func TestAgentEndsWithTheCommandOfTheContainer(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, c.Home+" hello\n", string(started))
 	require.FileExists(t, filepath.Join(c.Home, workspaceagent.StateFolder, "ssh_host_ed25519_key"))
+}
+
+func TestCommandsOfTheWorkspace(t *testing.T) {
+	folder := t.TempDir()
+	configure(t, func(c *workspaceagent.Config) {
+		c.Commands = []workspaceagent.Command{
+			{Name: "build", Line: "cd \"" + folder + "\" || exit 1\necho built > output"}, {Name: "fails", Line: "exit 7"},
+		}
+	})
+	run := func(arguments ...string) (status int, stdout, stderr string) {
+		var out, errs bytes.Buffer
+		status = Program(append([]string{"command"}, arguments...), &out, &errs, "")
+		return status, out.String(), errs.String()
+	}
+	status, stdout, _ := run()
+	require.Zero(t, status)
+	require.Equal(t, "build\tcd \""+folder+"\" || exit 1; echo built > output\nfails\texit 7\n", stdout)
+	status, _, _ = run("build")
+	require.Zero(t, status)
+	require.FileExists(t, filepath.Join(folder, "output"))
+	status, _, _ = run("fails")
+	require.Equal(t, 7, status)
+	status, _, stderr := run("deploy")
+	require.Equal(t, statusFailed, status)
+	require.Contains(t, stderr, `there is no command "deploy": list all with workspace-agent command`)
 }
 
 func TestCommandOfTheContainerGetsSIGTERM(t *testing.T) {

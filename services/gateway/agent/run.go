@@ -111,8 +111,7 @@ func postStart(ctx context.Context, config workspaceagent.Config, environ []stri
 	}
 	for _, command := range config.PostStart {
 		c := exec.CommandContext(ctx, shell, "-c", command.Line) //nolint:gosec // the workspace names it
-		c.Dir = filepath.Join(config.Home, command.Folder)
-		c.Env = append(append([]string{}, environ...), command.Env...)
+		c.Dir, c.Env = config.Home, environ
 		c.Stdout, c.Stderr = os.Stdout, os.Stderr
 		if err := c.Run(); err != nil && ctx.Err() == nil {
 			logger.WarnContext(ctx, "a command of postStart failed", slog.String(logkey.Name, command.Name),

@@ -30,6 +30,11 @@ func spec(s workspace.Spec) *statev1.WorkspaceSpec {
 		SecretEnv:   s.SecretEnv,
 		SecretFiles: s.SecretFiles,
 		Projects:    convertAll(s.Projects, clonedProject),
+		Mounts:      convertAll(s.Mounts, mount),
+		Containers:  convertAll(s.Containers, container),
+		PostStart:   convertAll(s.PostStart, command),
+		Commands:    convertAll(s.Commands, command),
+		Warnings:    s.Warnings,
 	}
 }
 
@@ -63,6 +68,10 @@ func specOf(s *statev1.WorkspaceSpec) workspace.Spec {
 		Command:    s.GetCommand(),
 		Args:       s.GetArgs(),
 		Projects:   convertAll(s.GetProjects(), clonedProjectOf),
+		Mounts:     convertAll(s.GetMounts(), mountOf),
+		Containers: convertAll(s.GetContainers(), containerOf),
+		PostStart:  convertAll(s.GetPostStart(), commandOf),
+		Commands:   convertAll(s.GetCommands(), commandOf),
 	}
 }
 

@@ -120,20 +120,28 @@ func (s *workspaceService) withSettings(
 		return c, err
 	}
 	configured := layers.Configuration()
-	if err := checkCloning(c.Spec.Projects, configured); err != nil {
+	if err := checkAgentImage(c.Spec, configured); err != nil {
 		return c, err
 	}
 	c.Defaults, c.Maximums, c.Spec.StorageClass = configured.Defaults, layers.Maximums(name), configured.StorageClass
 	return c, nil
 }
 
-// checkCloning returns an error for projects that nothing can clone.
-func checkCloning[P any](projects []P, configured agent.Configuration) error {
-	if len(projects) == 0 || configured.Manifests.AgentImage != "" {
+// checkAgentImage returns an error for what only the workspace agent can do.
+func checkAgentImage(s workspace.Spec, configured agent.Configuration) error {
+	field := ""
+	switch {
+	case configured.Manifests.AgentImage != "":
+	case len(s.Projects) > 0:
+		field = "projects"
+	case len(s.PostStart) > 0:
+		field = "post_start"
+	}
+	if field == "" {
 		return nil
 	}
-	return fault.New(errcode.FailedPrecondition, "projects cannot be cloned, because workspaces of this agent have no "+
-		"workspace agent: leave them out, or ask a maintainer to set agent_image").With("field", "projects")
+	return fault.New(errcode.FailedPrecondition, "%s: workspaces of this agent have no workspace agent, which clones "+
+		"projects and runs commands: leave them out, or ask a maintainer to set agent_image", field).With("field", field)
 }
 
 // newCreation validates and authorizes a request. It returns the creation and the secret values.
@@ -406,7 +414,8 @@ func (s *workspaceService) UpdateWorkspace(
 			if err != nil {
 				return w, nil, err
 			}
-			if err := checkCloning(r.Msg.GetOverrides().GetProjects(), layers.Configuration()); err != nil {
+			given := workspace.Spec{Projects: convertAll(r.Msg.GetOverrides().GetProjects(), clonedProjectOf)}
+			if err := checkAgentImage(given, layers.Configuration()); err != nil {
 				return w, nil, err
 			}
 			return w.SetSpec(next, layers.Maximums(name), caller(ctx).ID, s.now())

@@ -1,9 +1,9 @@
 package devfile
 
 import (
+	"cmp"
 	"errors"
 	"maps"
-	"path"
 	"regexp"
 	"slices"
 	"strings"
@@ -12,72 +12,145 @@ import (
 	"lockstep.internal/services/state/workspace"
 )
 
-// workspacePath is the mount path of the volume.
-const workspacePath = "/workspace"
-
 // maxComponentName in characters.
 const maxComponentName = 63
 
-// volume is the volume component.
-type volume struct {
-	name, path string
-	mounted    bool
+// component is a container component.
+type component struct {
+	object
+
+	name      string
+	dedicated bool
+	// sources is the path where it has the sources; empty if it has none.
+	sources string
 }
 
-// components builds the spec from the container and volume components.
+// components builds the spec from the components.
 func (r *reader) components(top object, projects []project) workspace.Spec {
 	var spec workspace.Spec
-	var containers []object
-	var volumes []volume
+	var containers []component
+	var volumes []*volume
 	names := map[string]bool{}
-	for _, component := range top.objects("components") {
-		name := component.literal("name")
-		r.checkName(component, name, names)
-		switch kinds := component.present(componentKinds()); {
+	for _, c := range top.objects("components") {
+		name := c.literal("name")
+		r.checkName(c, name, names)
+		switch kinds := c.present(componentKinds()); {
 		case len(kinds) == 0:
-			component.refuseUnknown()
-			component.addf("container", "is missing: a component is a container or a volume")
+			c.refuseUnknown()
+			c.addf("container", "is missing: a component is a container, a volume or one for a deployment")
 			continue
 		case len(kinds) > 1:
-			component.addf(kinds[1], "is a second kind of this component; a component has one; make it a separate component")
+			c.addf(kinds[1], "is a second kind of this component; a component has one; make it a separate component")
 		}
-		component.ignore("attributes")
-		for _, kind := range []string{"kubernetes", "openshift", "image", "plugin", "custom"} {
-			if _, exists := component.fields[kind]; exists {
-				component.ignore(kind)
-				component.addf(kind, "is not supported; remove it: a workspace has one container and one volume")
-			}
+		r.attributes(c)
+		r.outside(c)
+		if inner, exists := c.object("container"); exists {
+			containers = append(containers, r.component(name, inner))
 		}
-		if inner, exists := component.object("container"); exists {
-			containers = append(containers, inner)
+		if inner, exists := c.object("volume"); exists {
+			volumes = append(volumes, r.volume(name, inner))
 		}
-		if inner, exists := component.object("volume"); exists {
-			volumes = append(volumes, volume{name: name, path: inner.path})
-			spec.VolumeSize = r.volume(inner, len(volumes) > 1)
-		}
-		component.refuseUnknown()
+		c.refuseUnknown()
 	}
 	if len(containers) == 0 {
 		top.addf("components", "have no container: a container component is required")
 		return spec
 	}
-	for _, second := range containers[1:] {
-		r.addf(second.path, "is a second container, and a workspace has one; remove it")
+	commands := r.commands(top)
+	main := mainOf(containers, commands)
+	origin := map[string]string{"projects": "projects", "commands": "commands", "post_start": "events.postStart"}
+	r.mainContainer(containers[main], &spec, volumes, projects, origin)
+	for i, c := range containers {
+		if i != main {
+			r.furtherContainer(c, &spec, volumes, projects, origin)
+		}
 	}
-	origin := r.container(containers[0], &spec, volumes)
 	for i, p := range projects {
 		spec.Projects = append(spec.Projects, p.Project)
 		origin[index("projects", i)] = p.path
 	}
 	for _, v := range volumes {
 		if !v.mounted {
-			r.addf(v.path, "is not mounted; add it to volumeMounts of the container with path %s, or remove it", workspacePath)
+			r.warnf(v.path, "no container mounts it")
 		}
-		origin["volume_size"] = v.path + ".size"
 	}
-	origin["projects"] = "projects"
-	r.check(spec, origin, containers[0].path)
+	spec.VolumeSize, origin["volume_size"] = r.volumeSize(volumes)
+	r.addCommands(top, &spec, commands, containers, main, origin)
+	spec.Warnings = r.warnings
+	r.check(spec, origin, containers[main].path)
 	return spec
+}
+
+// mainOf returns the container that people enter: the first that has the sources and in which a command runs. Otherwise
+// the first that has the sources, or the first of all.
+func mainOf(containers []component, commands []command) int {
+	hasSources := func(c component) bool { return c.sources != "" }
+	used := slices.IndexFunc(containers, func(c component) bool {
+		return hasSources(c) && slices.ContainsFunc(commands, func(other command) bool { return other.component == c.name })
+	})
+	return max(0, cmp.Or(used+1, slices.IndexFunc(containers, hasSources)+1)-1)
+}
+
+// addCommands sets which commands run and which are offered.
+func (r *reader) addCommands(
+	top object, spec *workspace.Spec, commands []command, containers []component, main int, origin map[string]string,
+) {
+	names := make([]string, len(containers))
+	for i, c := range containers {
+		names[i] = c.name
+	}
+	started := r.events(top, commands, names)
+	spec.PostStart, spec.Commands = started[names[main]], offered(commands, names[main])
+	for i := range spec.Containers {
+		for _, c := range started[spec.Containers[i].Name] {
+			spec.Containers[i].PostStart = append(spec.Containers[i].PostStart, c.Line)
+		}
+	}
+	for i, c := range commands {
+		if c.line != "" && c.component != names[main] && slices.Contains(names, c.component) {
+			r.warnf(index("commands", i), "is not offered to people, who enter the container %s", names[main])
+		}
+	}
+	paths := map[string]string{}
+	for i, c := range commands {
+		paths[c.id] = index("commands", i)
+	}
+	for i, c := range spec.Commands {
+		origin[index("commands", i)+".name"], origin[index("commands", i)+".line"] = paths[c.Name], paths[c.Name]
+	}
+	for i, c := range spec.PostStart {
+		origin[index("post_start", i)+".name"], origin[index("post_start", i)+".line"] = paths[c.Name], paths[c.Name]
+	}
+}
+
+// outside are components for a deployment of the project: a workspace does not need them, unless the devfile says so.
+func (r *reader) outside(c object) {
+	for _, kind := range []struct{ name, needed string }{
+		{"kubernetes", "deployByDefault"}, {"openshift", "deployByDefault"}, {"image", "autoBuild"},
+	} {
+		inner, exists := c.object(kind.name)
+		switch {
+		case !exists:
+		case inner.boolean(kind.needed, false):
+			inner.addf(kind.needed, "is not supported: a workspace has containers and volumes only; remove the component")
+		default:
+			c.warnf(kind.name, "has no effect in a workspace")
+		}
+	}
+	for _, kind := range []string{"plugin", "custom"} {
+		if _, exists := c.fields[kind]; exists {
+			c.ignore(kind)
+			c.addf(kind, "is not supported; remove it: a workspace has containers and volumes")
+		}
+	}
+}
+
+// attributes warns about those that other tools apply to pods.
+func (r *reader) attributes(o object) {
+	attributes, _ := o.object("attributes")
+	for _, name := range []string{"container-overrides", "pod-overrides"} {
+		attributes.warn(name, "has no effect")
+	}
 }
 
 func componentKinds() []string {
@@ -96,44 +169,6 @@ func (r *reader) checkName(component object, name string, names map[string]bool)
 		component.addf("name", "%q is already the name of another component", name)
 	}
 	names[name] = true
-}
-
-// volume reads a volume component and returns its size.
-func (r *reader) volume(v object, second bool) string {
-	size := v.text("size")
-	if v.boolean("ephemeral", false) {
-		v.addf("ephemeral", "is not supported: the volume exists as long as the workspace; remove it")
-	}
-	v.refuseUnknown()
-	if second {
-		r.addf(v.path, "is a second volume, and a workspace has one; remove it and keep its data below %s", workspacePath)
-	}
-	return size
-}
-
-// mounts checks that the volume is mounted at workspacePath.
-func (r *reader) mounts(container object, volumes []volume) {
-	seen := map[string]bool{}
-	for _, mount := range container.objects("volumeMounts") {
-		name, at := mount.literal("name"), mount.text("path")
-		if at == "" {
-			at = "/" + name
-		}
-		mount.refuseUnknown()
-		i := slices.IndexFunc(volumes, func(v volume) bool { return v.name == name })
-		switch {
-		case i < 0:
-			mount.addf("name", "%.80q is not a volume component of this devfile", name)
-		case seen[name]:
-			mount.addf("name", "%q is mounted already", name)
-		case path.Clean(at) != workspacePath:
-			mount.addf("path", "%.80q is not supported: the volume is mounted at %s; use this path", at, workspacePath)
-		}
-		seen[name] = true
-		if i >= 0 {
-			volumes[i].mounted = true
-		}
-	}
 }
 
 // check validates the spec. It reports each error at the devfile field that origin gives.

@@ -9,36 +9,82 @@ import (
 	"lockstep.internal/services/state/workspace"
 )
 
-// container reads the container component into the spec. It returns the devfile path of each spec field.
-func (r *reader) container(c object, spec *workspace.Spec, volumes []volume) map[string]string {
-	origin := map[string]string{"image": c.at("image"), "ports": c.at("endpoints"), "env": c.at("env")}
-	spec.Image = c.text("image")
-	spec.Command, spec.Args = c.texts("command"), c.texts("args")
-	for i := range spec.Command {
-		origin[index("command", i)] = index(c.at("command"), i)
+// component reads where a container has the sources.
+func (r *reader) component(name string, c object) component {
+	read := component{object: c, name: name, dedicated: c.boolean("dedicatedPod", false)}
+	if mapping := c.text("sourceMapping"); c.boolean("mountSources", !read.dedicated) {
+		read.sources = workspace.Folder
+		if mapping != "" {
+			read.sources = path.Clean(mapping)
+		}
 	}
-	for i := range spec.Args {
-		origin[index("args", i)] = index(c.at("args"), i)
+	return read
+}
+
+// mainContainer reads the container that people enter into the spec. The volume is always mounted.
+func (r *reader) mainContainer(
+	c component, spec *workspace.Spec, volumes []*volume, projects []project, origin map[string]string,
+) {
+	read := r.container(c, volumes, projects, true, "", origin)
+	origin["ports"] = c.at("endpoints")
+	if c.sources != "" && c.sources != workspace.Folder {
+		origin[index("mounts", len(read.Mounts))+".path"] = c.at("sourceMapping")
+		read.Mounts = append(read.Mounts, workspace.Mount{Path: c.sources})
 	}
-	spec.CPU = r.quantity(c, "cpu", origin)
-	spec.Memory = r.quantity(c, "memory", origin)
-	spec.Env = r.env(c, origin)
-	r.sources(c, spec.Env)
-	r.mounts(c, volumes)
-	spec.Ports = r.endpoints(c, origin)
-	c.refuse("annotation", "is not supported; remove it")
+	spec.Image, spec.Command, spec.Args, spec.Env = read.Image, read.Command, read.Args, read.Env
+	spec.CPU, spec.Memory, spec.Mounts = read.CPU, read.Memory, read.Mounts
+	spec.Ports = append(spec.Ports, r.endpoints(c.object, origin, 0)...)
+}
+
+// furtherContainer reads another container. It shares the pod, so a dedicated one is not supported.
+func (r *reader) furtherContainer(
+	c component, spec *workspace.Spec, volumes []*volume, projects []project, origin map[string]string,
+) {
+	read := r.container(c, volumes, projects, false, index("containers", len(spec.Containers))+".", origin)
+	if c.sources != "" {
+		origin[index(index("containers", len(spec.Containers))+".mounts", len(read.Mounts))+".path"] = c.at("sourceMapping")
+		read.Mounts = append(read.Mounts, workspace.Mount{Path: c.sources})
+	}
+	if c.dedicated {
+		c.warnf("dedicatedPod", "the container runs in the pod of the workspace")
+	}
+	spec.Containers = append(spec.Containers, read)
+	spec.Ports = append(spec.Ports, r.endpoints(c.object, origin, len(spec.Ports))...)
+}
+
+// container reads a container component. Origin gets the devfile path of each field of the spec, whose names begin with
+// the prefix.
+func (r *reader) container(
+	c component, volumes []*volume, projects []project, main bool, prefix string, origin map[string]string,
+) workspace.Container {
+	origin[prefix+"image"], origin[prefix+"env"] = c.at("image"), c.at("env")
+	origin[prefix+"mounts"], origin[prefix+"name"] = c.at("volumeMounts"), c.path
+	read := workspace.Container{Name: c.name, Image: c.text("image"), Command: c.texts("command"), Args: c.texts("args")}
+	for i := range read.Command {
+		origin[index(prefix+"command", i)] = index(c.at("command"), i)
+	}
+	for i := range read.Args {
+		origin[index(prefix+"args", i)] = index(c.at("args"), i)
+	}
+	read.CPU = r.quantity(c.object, "cpu", prefix, origin)
+	read.Memory = r.quantity(c.object, "memory", prefix, origin)
+	read.Env = r.env(c.object, prefix, origin)
+	r.sources(c, read.Env, projects)
+	read.Mounts = r.mounts(c.object, volumes, main, prefix, origin)
+	c.warn("annotation", "has no effect")
+	c.ignore("endpoints") // see endpoints
 	c.refuseUnknown()
-	return origin
+	return read
 }
 
 // quantity returns the limit of cpu or memory, or the request if there is no limit. A workspace always requests its
 // whole limit.
-func (r *reader) quantity(c object, of string, origin map[string]string) string {
+func (r *reader) quantity(c object, of, prefix string, origin map[string]string) string {
 	limit, request := c.text(of+"Limit"), c.text(of+"Request")
-	origin[of] = c.at(of + "Limit")
+	origin[prefix+of] = c.at(of + "Limit")
 	if limit == "" {
 		if request != "" {
-			origin[of] = c.at(of + "Request")
+			origin[prefix+of] = c.at(of + "Request")
 		}
 		return request
 	}
@@ -56,7 +102,7 @@ func (r *reader) quantity(c object, of string, origin map[string]string) string 
 	return limit
 }
 
-func (r *reader) env(c object, origin map[string]string) map[string]string {
+func (r *reader) env(c object, prefix string, origin map[string]string) map[string]string {
 	env := map[string]string{}
 	for _, variable := range c.objects("env") {
 		name, value := variable.text("name"), variable.text("value")
@@ -71,7 +117,7 @@ func (r *reader) env(c object, origin map[string]string) map[string]string {
 			variable.addf("name", "%.80q is a duplicate", name)
 		}
 		env[name] = value
-		origin["env["+clip(name)+"]"] = variable.path
+		origin[prefix+"env["+clip(name)+"]"] = variable.path
 	}
 	return env
 }
@@ -79,32 +125,27 @@ func (r *reader) env(c object, origin map[string]string) map[string]string {
 // sourceVariables are the environment variables with the path of the sources.
 func sourceVariables() []string { return []string{"PROJECTS_ROOT", "PROJECT_SOURCE"} }
 
-// sources sets the source variables if mountSources is true. The volume is always mounted.
-func (r *reader) sources(c object, env map[string]string) {
-	dedicated := c.boolean("dedicatedPod", false)
-	mounted := c.boolean("mountSources", !dedicated)
-	mapping := c.text("sourceMapping")
-	if !mounted {
+// sources sets the source variables of a container that has the sources. The source of the project is that of the first
+// one, as other tools have it.
+func (r *reader) sources(c component, env map[string]string, projects []project) {
+	if c.sources == "" {
 		return
 	}
-	if mapping != "" && path.Clean(mapping) != workspacePath {
-		c.addf("sourceMapping", "%.80q is not supported: the volume is mounted at %s; use this path, or remove the field",
-			mapping, workspacePath)
-	}
-	for _, name := range sourceVariables() {
-		env[name] = workspacePath
+	env["PROJECTS_ROOT"], env["PROJECT_SOURCE"] = c.sources, c.sources
+	if len(projects) > 0 {
+		env["PROJECT_SOURCE"] = path.Join(c.sources, projects[0].Path())
 	}
 }
 
-// endpoints returns the ports of all endpoints whose exposure is not none.
-func (r *reader) endpoints(c object, origin map[string]string) []workspace.Port {
+// endpoints returns the ports of all endpoints whose exposure is not none. Before them, the spec has some.
+func (r *reader) endpoints(c object, origin map[string]string, before int) []workspace.Port {
 	var ports []workspace.Port
 	for _, endpoint := range c.objects("endpoints") {
 		port := workspace.Port{Name: endpoint.literal("name"), Number: endpoint.port("targetPort")}
 		exposure, protocol := endpoint.literal("exposure"), endpoint.literal("protocol")
 		endpoint.ignore("path", "attributes")
 		endpoint.boolean("secure", false)
-		endpoint.refuse("annotation", "is not supported; remove it")
+		endpoint.warn("annotation", "has no effect")
 		switch protocol {
 		case "", "http", "https", "ws", "wss", "tcp":
 		case "udp":
@@ -121,7 +162,7 @@ func (r *reader) endpoints(c object, origin map[string]string) []workspace.Port 
 		if exposure == "none" {
 			continue
 		}
-		at := index("ports", len(ports))
+		at := index("ports", before+len(ports))
 		origin[at+".name"], origin[at+".number"] = endpoint.at("name"), endpoint.at("targetPort")
 		ports = append(ports, port)
 	}

@@ -39,7 +39,7 @@ func Read(data []byte) (Devfile, error) {
 }
 
 func schemaPattern() *regexp.Regexp {
-	return regexp.MustCompile(`^2\.2\.[0-9]+(-[0-9a-z-]+(\.[0-9a-z-]+)*)?(\+[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?$`)
+	return regexp.MustCompile(`^2\.[0-3]\.[0-9]+(-[0-9a-z-]+(\.[0-9a-z-]+)*)?(\+[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?$`)
 }
 
 func (r *reader) devfile(top object) Devfile {
@@ -48,15 +48,14 @@ func (r *reader) devfile(top object) Devfile {
 	case version == "":
 		top.addf("schemaVersion", "is missing: write 2.2.0")
 	case !schemaPattern().MatchString(version):
-		top.addf("schemaVersion", "%.40q is not supported; it must be 2.2.0 or another 2.2.x", version)
+		top.addf("schemaVersion", "%.40q is not supported; it must be 2.2.0 or another from 2.0.x to 2.3.x", version)
 	}
 	if metadata, exists := top.object("metadata"); exists {
 		d.Name = metadata.literal("name")
-		metadata.refuse("globalMemoryLimit", "is not supported; set memoryLimit of the container")
+		metadata.warn("globalMemoryLimit", "has no effect; set memoryLimit of the container")
 	}
 	r.variables = top.textMap("variables")
-	top.ignore("attributes", "commands")
-	top.refuse("events", "are not supported; run these commands in the container's command, or remove them")
+	r.attributes(top)
 	top.refuse("parent", "is not fetched; copy its content into this devfile")
 	top.refuse("dependentProjects", "are not cloned; make them projects")
 	d.Spec = r.components(top, r.projects(top))

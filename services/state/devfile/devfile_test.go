@@ -35,7 +35,7 @@ func TestRead(t *testing.T) {
 			Ports: []workspace.Port{{Name: "http-node", Number: 3000}, {Name: "metrics", Number: 9090}},
 			Env: map[string]string{
 				"DEBUG_PORT": "5858", "NODE_ENV": "development", "RETRIES": "3", "PROJECTS_ROOT": "/workspace",
-				"PROJECT_SOURCE": "/workspace",
+				"PROJECT_SOURCE": "/workspace/src/frontend",
 			},
 			Projects: []workspaceagent.Project{
 				{
@@ -44,10 +44,41 @@ func TestRead(t *testing.T) {
 				},
 				{Name: "docs", URL: "https://git.example/shop/docs.git"},
 			},
+			Commands: []workspaceagent.Command{
+				{Name: "install", Line: "cd \"${PROJECT_SOURCE}\" || exit 1\nnpm install"},
+				{Name: "run", Line: "cd \"${PROJECT_SOURCE}\" || exit 1\nnpm start"},
+			},
 		}},
 		"least": {Spec: workspace.Spec{
 			Image: "registry.example/ide:9",
 			Env:   map[string]string{"PROJECTS_ROOT": "/workspace", "PROJECT_SOURCE": "/workspace"},
+		}},
+		"several": {Name: "shop", Spec: workspace.Spec{
+			Image: "registry.example/java-21:3", Memory: "4Gi", VolumeSize: "20Gi",
+			Env:   map[string]string{"PROJECTS_ROOT": "/projects", "PROJECT_SOURCE": "/projects/shop"},
+			Ports: []workspace.Port{{Name: "http", Number: 8080}, {Name: "sql", Number: 5432}},
+			Mounts: []workspace.Mount{
+				{Volume: "m2", Path: "/home/user/.m2"}, {Volume: "tmp", Path: "/scratch", Ephemeral: true}, {Path: "/projects"},
+			},
+			Containers: []workspace.Container{{
+				Name: "db", Image: "registry.example/postgres:17", CPU: "1", Env: map[string]string{"PGDATA": "/data/pg"},
+				Args:      []string{"-c", "fsync=off"},
+				Mounts:    []workspace.Mount{{Volume: "data", Path: "/data"}, {Volume: "tmp", Path: "/tmp", Ephemeral: true}},
+				PostStart: []string{"cd \"/data\" || exit 1\npsql -f seed.sql"},
+			}},
+			PostStart: []workspaceagent.Command{
+				{Name: "build", Line: "export MODE='it'\\''s fast'\ncd \"${PROJECT_SOURCE}\" || exit 1\nmvn package"},
+				{Name: "run", Line: "mvn exec:java"},
+			},
+			Commands: []workspaceagent.Command{
+				{Name: "build", Line: "export MODE='it'\\''s fast'\ncd \"${PROJECT_SOURCE}\" || exit 1\nmvn package"},
+				{Name: "run", Line: "mvn exec:java"},
+			},
+			Projects: []workspaceagent.Project{{Name: "shop", URL: "https://git.example/shop.git"}},
+			Warnings: []string{
+				"components[2].image: has no effect in a workspace",
+				"commands[1]: is not offered to people, who enter the container tools",
+			},
 		}},
 		"detached": {Name: "Batch Runner", Spec: workspace.Spec{
 			Image:   "registry.example/batch@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
@@ -79,8 +110,8 @@ func TestDevfileFaultsNameTheirPath(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct{ text, path, want string }{
 		"no version":              {"components: [{name: a, container: {image: a}}]", "schemaVersion", "write 2.2.0"},
-		"an old version":          {strings.Replace(with("", ""), "2.2.0", "2.1.0", 1), "schemaVersion", "must be 2.2.0"},
-		"a newer version":         {strings.Replace(with("", ""), "2.2.0", "2.3.0", 1), "schemaVersion", "must be 2.2.0"},
+		"an old version":          {strings.Replace(with("", ""), "2.2.0", "1.0.0", 1), "schemaVersion", "must be 2.2.0"},
+		"a newer version":         {strings.Replace(with("", ""), "2.2.0", "2.4.0", 1), "schemaVersion", "must be 2.2.0"},
 		"a version without patch": {strings.Replace(with("", ""), "2.2.0", "2.2", 1), "schemaVersion", "must be 2.2.0"},
 		"a list":                  {"- a", "the document", "must be an object"},
 		"a string":                {"devfile", "the document", "must be an object"},
@@ -142,28 +173,76 @@ func TestDevfileFaultsNameTheirPath(t *testing.T) {
 			"starterProjects[1]", "add it to the secret file git-credentials",
 		},
 		"dependent projects": {with("", "dependentProjects: [{name: a}]"), "dependentProjects", "make them projects"},
-		"events": {
-			with("", "commands: [{id: i, exec: {component: tools}}]\nevents: {postStart: [i]}"),
-			"events",
-			"run these commands",
+		"objects to deploy": {
+			with("", "- {name: db, kubernetes: {uri: db.yaml, deployByDefault: true}}"),
+			"components[1].kubernetes.deployByDefault", "remove the component",
 		},
-		"a global limit": {
-			with("", "metadata: {globalMemoryLimit: 2Gi}"),
-			"metadata.globalMemoryLimit",
-			"memoryLimit of the container",
+		"an image to build": {
+			with("", "- {name: db, image: {imageName: db, autoBuild: true}}"), "components[1].image.autoBuild", "not supported",
 		},
-		"a second container": {
-			with("", "- {name: db, container: {image: db}}"),
-			"components[1].container",
-			"second container",
+		"an ephemeral volume of the sources": {
+			with("volumeMounts: [{name: a, path: /workspace}]", "- {name: a, volume: {ephemeral: true}}"),
+			"components[1].volume.ephemeral", "exists as long",
 		},
-		"kubernetes": {
-			with("", "- {name: db, kubernetes: {uri: db.yaml}}"),
-			"components[1].kubernetes",
-			"remove it",
+		"sources over the system": {
+			with("sourceMapping: /proc/1", ""), "components[0].container.sourceMapping", "a path of the system",
 		},
-		"openshift":            {with("", "- {name: db, openshift: {uri: db.yaml}}"), "components[1].openshift", "remove it"},
-		"an image to build":    {with("", "- {name: db, image: {imageName: db}}"), "components[1].image", "remove it"},
+		"a volume over the system": {
+			with("volumeMounts: [{name: a, path: /workspace}, {name: b, path: /dev}]",
+				"- {name: a, volume: {}}\n- {name: b, volume: {}}"),
+			"components[0].container.volumeMounts[1].path", "a path of the system",
+		},
+		"a volume over the sources of another container": {
+			with("", "- {name: db, container: {image: db, volumeMounts: [{name: a, path: /workspace}]}}\n- {name: a, volume: {}}"),
+			"components[1].container.volumeMounts[0].path", "mount the volume at another path",
+		},
+		"a second container with a bad image": {
+			with("", "- {name: db, container: {image: D B}}"), "components[1].container.image", "is not an image reference",
+		},
+		"the container's name of the agent": {
+			with("", "- {name: lockstep-clone, container: {image: db}}"), "components[1].container", "not begin with lockstep-",
+		},
+		"a port of another container": {
+			with("endpoints: [{name: a, targetPort: 80}]",
+				"- {name: db, container: {image: db, endpoints: [{name: b, targetPort: 80}]}}"),
+			"components[1].container.endpoints[0].targetPort", "another port",
+		},
+		"a command without id":   {with("", "commands: [{exec: {component: tools, commandLine: a}}]"), "commands[0].id", "is missing"},
+		"a command without line": {with("", "commands: [{id: a, exec: {component: tools}}]"), "commands[0].exec.commandLine", "is missing"},
+		"a command twice": {
+			with("", "commands: [{id: a, composite: {commands: []}}, {id: A, composite: {commands: []}}]"),
+			"commands[1].id", "another command",
+		},
+		"a command of two kinds": {
+			with("", "commands: [{id: a, exec: {component: tools, commandLine: a}, composite: {}}]"),
+			"commands[0].composite", "second kind",
+		},
+		"a command with a bad folder": {
+			with("", `commands: [{id: a, exec: {component: tools, commandLine: a, workingDir: 'a"b'}}]`),
+			"commands[0].exec.workingDir", "is not a path",
+		},
+		"a command's bad variable": {
+			with("", "commands: [{id: a, exec: {component: tools, commandLine: a, env: [{name: 1a, value: b}]}}]"),
+			"commands[0].exec.env[0].name", "is not a variable name",
+		},
+		"an event without its command": {with("", "events: {postStart: [a]}"), "events.postStart[0]", "is not a command"},
+		"an event in an unknown container": {
+			with("", "commands: [{id: a, exec: {component: db, commandLine: b}}]\nevents: {postStart: [a]}"),
+			"commands[0].exec.component", "is not a container",
+		},
+		"an event that applies": {
+			with("", "commands: [{id: a, apply: {component: db}}]\nevents: {postStart: [a]}"),
+			"events.postStart[0]", "does not run in a container",
+		},
+		"a composite of itself": {
+			with("", "commands: [{id: a, composite: {commands: [a]}}]\nevents: {postStart: [a]}"),
+			"events.postStart[0]", "more than 10 deep",
+		},
+		"a bomb of composites": {with("", compositeBomb()), "events.postStart[0]", "more than 1000 commands"},
+		"an event before the start": {
+			with("", "commands: [{id: a, exec: {component: tools, commandLine: b}}]\nevents: {preStart: [a]}"),
+			"events.preStart", "make these commands postStart",
+		},
 		"a plugin":             {with("", "- {name: db, plugin: {id: db}}"), "components[1].plugin", "remove it"},
 		"a custom component":   {with("", "- {name: db, custom: {componentClass: db}}"), "components[1].custom", "remove it"},
 		"an unknown component": {with("", "- {name: db, database: {}}"), "components[1].database", "has no such field"},
@@ -175,21 +254,6 @@ func TestDevfileFaultsNameTheirPath(t *testing.T) {
 		"no name":      {with("", "- {volume: {}}"), "components[1].name", "is missing"},
 		"a name twice": {with("", "- {name: tools, volume: {}}"), "components[1].name", "another component"},
 		"a bad name":   {with("", "- {name: My Volume, volume: {}}"), "components[1].name", "is not a name"},
-		"a second volume": {
-			with("volumeMounts: [{name: a, path: /workspace}, {name: b, path: /workspace}]", "- {name: a, volume: {}}\n- {name: b, volume: {}}"),
-			"components[2].volume", "second volume",
-		},
-		"an unmounted volume": {with("", "- {name: a, volume: {size: 1Gi}}"), "components[1].volume", "volumeMounts"},
-		"a volume at another path": {
-			with("volumeMounts: [{name: m2, path: /home/user/.m2}]", "- {name: m2, volume: {}}"),
-			"components[0].container.volumeMounts[0].path",
-			"the volume is mounted at /workspace",
-		},
-		"a volume without path": {
-			with("volumeMounts: [{name: m2}]", "- {name: m2, volume: {}}"),
-			"components[0].container.volumeMounts[0].path",
-			`"/m2" is not supported`,
-		},
 		"a volume twice": {
 			with("volumeMounts: [{name: a, path: /workspace}, {name: a, path: /workspace}]", "- {name: a, volume: {}}"),
 			"components[0].container.volumeMounts[1].name",
@@ -200,25 +264,10 @@ func TestDevfileFaultsNameTheirPath(t *testing.T) {
 			"components[0].container.volumeMounts[0].name",
 			"not a volume component",
 		},
-		"an ephemeral volume": {
-			with("volumeMounts: [{name: a, path: /workspace}]", "- {name: a, volume: {ephemeral: true}}"),
-			"components[1].volume.ephemeral",
-			"exists as long",
-		},
 		"a bad size": {
 			with("volumeMounts: [{name: a, path: /workspace}]", "- {name: a, volume: {size: big}}"),
 			"components[1].volume.size",
 			"is not a quantity",
-		},
-		"sources at another path": {
-			with("sourceMapping: /projects", ""),
-			"components[0].container.sourceMapping",
-			"is mounted at /workspace",
-		},
-		"annotations": {
-			with("annotation: {deployment: {a: b}}", ""),
-			"components[0].container.annotation",
-			"not supported",
 		},
 		"a bad limit": {with("memoryLimit: lots", ""), "components[0].container.memoryLimit", "is not a quantity"},
 		"a bad request": {
@@ -311,11 +360,6 @@ func TestDevfileFaultsNameTheirPath(t *testing.T) {
 			"components[0].container.endpoints[0].exposure",
 			"not one of",
 		},
-		"an annotated port": {
-			with("endpoints: [{name: a, targetPort: 53, annotation: {a: b}}]", ""),
-			"components[0].container.endpoints[0].annotation",
-			"not supported",
-		},
 		"an undefined variable": {
 			with("args: ['{{ version }}']", ""),
 			"components[0].container.args[0]",
@@ -352,20 +396,105 @@ func ports(n int) string {
 	return b.String()
 }
 
+// compositeBomb names a thousand million commands in a few lines.
+func compositeBomb() string {
+	var b strings.Builder
+	b.WriteString("commands:\n")
+	for i := range 9 {
+		fmt.Fprintf(&b, "- {id: c%d, composite: {commands: [%s]}}\n", i, strings.Repeat(fmt.Sprintf("c%d, ", i+1), 10))
+	}
+	b.WriteString("- {id: c9, composite: {commands: []}}\nevents: {postStart: [c0]}\n")
+	return b.String()
+}
+
+// TestWarnings reads what a workspace does not need.
+func TestWarnings(t *testing.T) {
+	t.Parallel()
+	bare, err := devfile.Read([]byte(with("", "")))
+	require.NoError(t, err)
+	for want, text := range map[string]string{
+		"components[1].kubernetes: has no effect in a workspace": with("", "- {name: db, kubernetes: {uri: db.yaml}}"),
+		"components[1].openshift: has no effect in a workspace":  with("", "- {name: db, openshift: {uri: db.yaml}}"),
+		"components[1].image: has no effect in a workspace":      with("", "- {name: db, image: {imageName: db}}"),
+		"components[1].volume: no container mounts it":           with("", "- {name: a, volume: {size: 1Ei, ephemeral: true}}"),
+		"components[0].container.annotation: has no effect":      with("annotation: {deployment: {a: b}}", ""),
+		"attributes.pod-overrides: has no effect":                with("", "attributes: {pod-overrides: {a: b}, other: c}"),
+		"metadata.globalMemoryLimit: has no effect; set memoryLimit of the container": with(
+			"", "metadata: {globalMemoryLimit: 2Gi}"),
+		"events.preStop: the commands do not run: a workspace may stop at any time": with(
+			"", "events: {preStop: [a]}"),
+	} {
+		got, err := devfile.Read([]byte(text))
+		require.NoError(t, err, want)
+		require.Equal(t, []string{want}, got.Spec.Warnings)
+		got.Spec.Warnings = nil
+		require.Equal(t, bare, got, want)
+	}
+	many, err := devfile.Read([]byte(with("", strings.Repeat("- {name: NAME, image: {imageName: a}}\n", 1))))
+	require.Error(t, err, many)
+	var images strings.Builder
+	for i := range 100 {
+		fmt.Fprintf(&images, "- {name: image-%d, image: {imageName: a}}\n", i)
+	}
+	many, err = devfile.Read([]byte(with("", images.String())))
+	require.NoError(t, err)
+	require.Len(t, many.Spec.Warnings, 50)
+	require.Equal(t, "there are more", many.Spec.Warnings[49])
+}
+
+func TestPeopleEnterTheContainerWithSourcesAndCommands(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct{ text, image string }{
+		"one": {with("", ""), "registry.example/ide:9"},
+		"the first with sources": {
+			with("mountSources: false", "- {name: b, container: {image: b}}\n- {name: c, container: {image: c}}"), "b",
+		},
+		"the first without sources": {
+			with("mountSources: false", "- {name: b, container: {image: b, mountSources: false}}"), "registry.example/ide:9",
+		},
+		"the one with commands": {
+			with("", "- {name: b, container: {image: b}}\ncommands: [{id: a, exec: {component: b, commandLine: make}}]"), "b",
+		},
+	} {
+		got, err := devfile.Read([]byte(test.text))
+		require.NoError(t, err, name)
+		require.Equal(t, test.image, got.Spec.Image, name)
+	}
+}
+
+func TestVolumeSizes(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct{ mounts, volumes, want string }{
+		"the whole volume":    {"{name: a, path: /workspace}", "{name: a, volume: {size: 3Gi}}", "3Gi"},
+		"a small folder":      {"{name: a, path: /cache}", "{name: a, volume: {size: 3Gi}}", ""},
+		"a large folder":      {"{name: a, path: /cache}", "{name: a, volume: {size: 30Gi}}", "30Gi"},
+		"an ephemeral folder": {"{name: a, path: /cache}", "{name: a, volume: {size: 30Gi, ephemeral: true}}", ""},
+		"without a size":      {"{name: a, path: /workspace}", "{name: a, volume: {}}", ""},
+		"the volume with a folder": {
+			"{name: a, path: /workspace}, {name: b, path: /cache}", "{name: a, volume: {size: 3Gi}}\n- {name: b, volume: {size: 1Gi}}",
+			"4Gi",
+		},
+	} {
+		got, err := devfile.Read([]byte(with("volumeMounts: ["+test.mounts+"]", "- "+test.volumes)))
+		require.NoError(t, err, name)
+		require.Equal(t, test.want, got.Spec.VolumeSize, name)
+	}
+}
+
 func TestIgnoredDevfileFields(t *testing.T) {
 	t.Parallel()
 	bare, err := devfile.Read([]byte(with("", "")))
 	require.NoError(t, err)
 	for name, text := range map[string]string{
-		"metadata":                        with("", "metadata: {name: '', future: {field: [1]}}"),
-		"commands":                        with("", "commands: [{id: a, exec: {component: tools, commandLine: '{{undefined}}'}}]"),
-		"attributes":                      with("", "attributes: {a: {b: [c]}}"),
-		"refused fields without content":  with("annotation: {}", "parent:\nprojects: []\nstarterProjects: null\nevents: {}"),
-		"an unused anchor":                with("", "attributes: &a {b: c}"),
-		"sources at the volume":           with("sourceMapping: /workspace/", ""),
-		"an endpoint that is not exposed": with("endpoints: [{name: debug, targetPort: 5858, exposure: none}]", ""),
-		"an unused variable":              with("", "variables: {a: b}"),
-		"a dedicated pod":                 with("dedicatedPod: true\nmountSources: true", ""),
+		"metadata":                             with("", "metadata: {name: '', future: {field: [1]}}"),
+		"a command that is not of a container": with("", "commands: [{id: a, apply: {component: image, group: {kind: build}}}]"),
+		"attributes":                           with("", "attributes: {a: {b: [c]}}"),
+		"refused fields without content":       with("annotation: {}", "parent:\nprojects: []\nstarterProjects: null\nevents: {}"),
+		"an unused anchor":                     with("", "attributes: &a {b: c}"),
+		"sources at the volume":                with("sourceMapping: /workspace/", ""),
+		"an endpoint that is not exposed":      with("endpoints: [{name: debug, targetPort: 5858, exposure: none}]", ""),
+		"an unused variable":                   with("", "variables: {a: b}"),
+		"a dedicated pod":                      with("dedicatedPod: true\nmountSources: true", ""),
 	} {
 		got, err := devfile.Read([]byte(text))
 		require.NoError(t, err, name)
@@ -457,7 +586,7 @@ func TestDevfileReportsFaultsUpToALimit(t *testing.T) {
 }
 
 func FuzzRead(f *testing.F) {
-	for _, name := range []string{"node", "least", "detached"} {
+	for _, name := range []string{"node", "least", "detached", "several"} {
 		f.Add(file(f, name))
 	}
 	f.Add([]byte(bomb()))

@@ -40,6 +40,17 @@ func (o object) at(field string) string {
 
 func (o object) addf(field, format string, args ...any) { o.r.addf(o.at(field), format, args...) }
 
+func (o object) warnf(field, format string, args ...any) { o.r.warnf(o.at(field), format, args...) }
+
+// warn adds a warning if a field without effect is present and not empty.
+func (o object) warn(field, why string) {
+	n := o.value(field)
+	if n == nil || n.Kind != yaml.ScalarNode && len(n.Content) == 0 {
+		return
+	}
+	o.warnf(field, "%s", why)
+}
+
 // value marks a field as read and returns its value; nil if it is missing or null.
 func (o object) value(field string) *yaml.Node {
 	o.read[field] = true
@@ -171,7 +182,7 @@ func (o object) refuse(field, why string) {
 func (o object) refuseUnknown() {
 	for _, key := range o.keys {
 		if !o.read[key] {
-			o.addf(clip(key), "devfile 2.2 has no such field at this path; correct or remove it")
+			o.addf(clip(key), "a devfile has no such field at this path; correct or remove it")
 		}
 	}
 }

@@ -23,6 +23,10 @@ type reader struct {
 	variables map[string]string
 	// remaining bytes of maxExpanded.
 	remaining int
+	// expansions are the parts of composite commands that were looked up.
+	expansions int
+	// warnings say what has no effect.
+	warnings []string
 
 	// paths are the invalid fields, in the order in which they were found. messages has a sentence for each.
 	paths    []string
@@ -37,6 +41,17 @@ func (r *reader) addf(path, format string, args ...any) {
 	if _, exists := r.messages[path]; !exists {
 		r.paths = append(r.paths, path)
 		r.messages[path] = fmt.Sprintf(format, args...)
+	}
+}
+
+// warnf adds a warning. More than the limit of a spec are counted in the last one.
+func (r *reader) warnf(path, format string, args ...any) {
+	const maxWarnings, maxWarning = 49, 400
+	switch warning := path + ": " + fmt.Sprintf(format, args...); {
+	case len(r.warnings) < maxWarnings:
+		r.warnings = append(r.warnings, strings.ToValidUTF8(warning[:min(len(warning), maxWarning)], ""))
+	case len(r.warnings) == maxWarnings:
+		r.warnings = append(r.warnings, "there are more")
 	}
 }
 

@@ -30,7 +30,8 @@ func (r rendering) hasAgent() bool { return r.settings.AgentImage != "" }
 // without a restart.
 func (r rendering) agentConfig() (corev1.ConfigMap, error) {
 	config := workspaceagent.Config{
-		Workspace: r.ID.String(), Authorities: r.settings.SSHAuthorities, Home: workspacePath, Projects: r.Spec.Projects,
+		Workspace: r.ID.String(), Authorities: r.settings.SSHAuthorities, Home: workspace.Folder,
+		Projects: r.Spec.Projects, PostStart: r.Spec.PostStart, Commands: r.Spec.Commands,
 	}
 	if len(r.Spec.SecretFiles) > 0 {
 		config.Credentials = secretsPath

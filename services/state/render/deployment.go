@@ -1,8 +1,6 @@
 package render
 
 import (
-	"maps"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -22,9 +20,8 @@ const (
 )
 
 const (
-	containerName = "workspace"
-	workspacePath = "/workspace"
-	secretsPath   = "/run/secrets/workspace"
+	dataVolume  = "data"
+	secretsPath = "/run/secrets/workspace"
 	// userID is the user and group of all workspaces. It overrides the USER of the image. Pod security "restricted"
 	// forbids root, and the volume belongs to the group.
 	userID = 1000
@@ -87,11 +84,12 @@ func (r rendering) pod() corev1.PodSpec {
 			FSGroupChangePolicy: new(corev1.FSGroupChangeOnRootMismatch),
 			SeccompProfile:      &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 		},
-		Containers: []corev1.Container{r.container()},
-		Volumes: []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
+		Containers: append([]corev1.Container{r.container()}, r.furtherContainers()...),
+		Volumes: []corev1.Volume{{Name: dataVolume, VolumeSource: corev1.VolumeSource{
 			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: r.volumeName()},
 		}}},
 	}
+	pod.Volumes = append(pod.Volumes, r.ephemeralVolumes()...)
 	if len(r.Spec.SecretFiles) > 0 {
 		files := &corev1.SecretVolumeSource{SecretName: r.SecretFilesName(), DefaultMode: new(int32(0o440))}
 		for _, path := range r.Spec.SecretFiles {
@@ -106,22 +104,10 @@ func (r rendering) pod() corev1.PodSpec {
 }
 
 func (r rendering) container() corev1.Container {
-	resources := corev1.ResourceList{corev1.ResourceCPU: r.cpu, corev1.ResourceMemory: r.memory}
-	c := corev1.Container{
-		Name:         containerName,
-		Image:        r.Spec.Image,
-		Command:      literals(r.Spec.Command),
-		Args:         literals(r.Spec.Args),
-		Resources:    corev1.ResourceRequirements{Requests: resources, Limits: resources},
-		VolumeMounts: []corev1.VolumeMount{{Name: "data", MountPath: workspacePath}},
-		SecurityContext: &corev1.SecurityContext{
-			AllowPrivilegeEscalation: new(false),
-			Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
-		},
-	}
-	for _, name := range slices.Sorted(maps.Keys(r.Spec.Env)) {
-		c.Env = append(c.Env, corev1.EnvVar{Name: name, Value: literal(r.Spec.Env[name])})
-	}
+	c := newContainer(workspace.Container{
+		Name: workspace.MainContainer, Image: r.Spec.Image, Env: r.Spec.Env, Command: r.Spec.Command, Args: r.Spec.Args,
+		Mounts: append([]workspace.Mount{{Path: workspace.Folder}}, r.Spec.Mounts...),
+	}, r.cpu, r.memory)
 	for _, name := range r.Spec.SecretEnv {
 		c.Env = append(
 			c.Env,

@@ -21,19 +21,47 @@ type rendering struct {
 
 	settings            agent.Manifests
 	cpu, memory, volume resource.Quantity
+	further             []size // of the further containers
+	total               size   // of all containers
+}
+
+// parse reads the quantities of the spec.
+func (r *rendering) parse() error {
+	r.further = make([]size, len(r.Spec.Containers))
+	total := r.Spec.Totals()
+	quantities := []struct {
+		name, value string
+		target      *resource.Quantity
+	}{
+		{"cpu", r.Spec.CPU, &r.cpu},
+		{"memory", r.Spec.Memory, &r.memory},
+		{"volume_size", r.Spec.VolumeSize, &r.volume},
+		{"cpu of all containers", total.CPU, &r.total.cpu},
+		{"memory of all containers", total.Memory, &r.total.memory},
+	}
+	for i, c := range r.Spec.Containers {
+		quantities = append(quantities, []struct {
+			name, value string
+			target      *resource.Quantity
+		}{
+			{"cpu of container " + c.Name, c.CPU, &r.further[i].cpu},
+			{"memory of container " + c.Name, c.Memory, &r.further[i].memory},
+		}...)
+	}
+	for _, q := range quantities {
+		parsed, err := resource.ParseQuantity(q.value)
+		if err != nil {
+			return fmt.Errorf("%s %q: %w", q.name, q.value, err)
+		}
+		*q.target = parsed
+	}
+	return nil
 }
 
 func manifests(w workspace.Workspace, m agent.Manifests) ([]any, error) {
 	r := rendering{Workspace: w, settings: m}
-	for _, q := range []struct {
-		name, value string
-		target      *resource.Quantity
-	}{{"cpu", w.Spec.CPU, &r.cpu}, {"memory", w.Spec.Memory, &r.memory}, {"volume_size", w.Spec.VolumeSize, &r.volume}} {
-		parsed, err := resource.ParseQuantity(q.value)
-		if err != nil {
-			return nil, fmt.Errorf("%s %q: %w", q.name, q.value, err)
-		}
-		*q.target = parsed
+	if err := r.parse(); err != nil {
+		return nil, err
 	}
 	policy, err := r.networkPolicy()
 	if err != nil {
@@ -169,8 +197,8 @@ func (r rendering) resourceQuota() corev1.ResourceQuota {
 			corev1.ResourcePods:                   resource.MustParse("2"),
 			corev1.ResourcePersistentVolumeClaims: resource.MustParse("1"),
 			corev1.ResourceRequestsStorage:        r.volume,
-			corev1.ResourceLimitsCPU:              twice(r.cpu),
-			corev1.ResourceLimitsMemory:           twice(r.memory),
+			corev1.ResourceLimitsCPU:              twice(r.total.cpu),
+			corev1.ResourceLimitsMemory:           twice(r.total.memory),
 		}},
 	}
 }

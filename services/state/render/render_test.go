@@ -69,10 +69,34 @@ func withProjects(s workspace.Spec) workspace.Spec {
 	return s
 }
 
+func withContainers(s workspace.Spec) workspace.Spec {
+	s.Mounts = []workspace.Mount{
+		{Volume: "m2", Path: "/home/user/.m2"}, {Volume: "scratch", Path: "/scratch", Ephemeral: true}, {Path: "/projects"},
+	}
+	s.Containers = []workspace.Container{
+		{
+			Name: "db", Image: "registry.example/postgres:17", CPU: "500m", Memory: "1Gi", Args: []string{"-c", "fsync=$(OFF)"},
+			Env:       map[string]string{"PGDATA": "/data/pg", "A": "$(B)"},
+			Mounts:    []workspace.Mount{{Volume: "data", Path: "/data"}, {Volume: "scratch", Path: "/tmp", Ephemeral: true}},
+			PostStart: []string{"psql -f 'seed.sql'", "echo ready"},
+		},
+		{Name: "cache", Image: "registry.example/redis:8", Memory: "256Mi", Command: []string{"redis-server"}},
+	}
+	s.PostStart = []workspaceagent.Command{{Name: "build", Line: "cd \"${PROJECT_SOURCE}\" || exit 1\nmake"}}
+	s.Commands = []workspaceagent.Command{{Name: "test", Line: "make test"}}
+	s.Warnings = []string{"metadata.globalMemoryLimit: has no effect"}
+	return s
+}
+
 func withAgent() agent.Manifests {
 	m := agent.DefaultManifests()
 	m.AgentImage = "registry.example/workspace-agent:1"
 	m.SSHAuthorities = []string{"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIFbVu5ut76D36vYtaiIGYjo3BSiuzKRoqXwTUVwXm+V0"}
+	return m
+}
+
+func withQuota(m agent.Manifests) agent.Manifests {
+	m.ResourceQuota = true
 	return m
 }
 
@@ -108,6 +132,7 @@ func TestGolden(t *testing.T) {
 			ProgressDeadline: time.Minute, ResourceQuota: true,
 		}},
 		"agent":       {newWorkspace(t, withProjects(full())), withAgent()},
+		"containers":  {newWorkspace(t, withContainers(full())), withQuota(withAgent())},
 		"agent_alone": {newWorkspace(t, workspace.Spec{Image: "ide"}), withAgent()},
 		"closed":      {newWorkspace(t, workspace.Spec{Image: "ide"}), agent.Manifests{ProgressDeadline: time.Minute}},
 	} {

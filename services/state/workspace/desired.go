@@ -92,7 +92,7 @@ func New(c Creation) (Workspace, []Event, error) {
 	var f fieldErrors
 	f.name("name", c.Name)
 	c.Spec.check(&f)
-	f.checkMaximums(c.Spec.sizes(), Sizes{}, c.Maximums)
+	f.checkMaximums(c.Spec.Totals(), Sizes{}, c.Maximums)
 	if err := f.Err("workspace " + strconv.Quote(c.Name)); err != nil {
 		return Workspace{}, nil, err
 	}
@@ -148,7 +148,7 @@ func (w Workspace) SetSpec(spec Spec, maximums Maximums, userID int64, now time.
 	spec.StorageClass = w.Spec.StorageClass
 	var f fieldErrors
 	spec.check(&f)
-	f.checkMaximums(spec.sizes(), w.Spec.sizes(), maximums)
+	f.checkMaximums(spec.Totals(), w.Spec.Totals(), maximums)
 	f.checkVolumeSize("volume_size", w.Spec.VolumeSize, spec.VolumeSize)
 	if err := f.Err("workspace " + strconv.Quote(w.Name)); err != nil {
 		return w, nil, err

@@ -1,6 +1,9 @@
 package workspace
 
 import (
+	"cmp"
+	"slices"
+
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"lockstep.internal/services/state/invalid"
@@ -27,8 +30,12 @@ type Maximum struct {
 	Owner string
 }
 
-// WithDefaults fills the empty sizes.
+// WithDefaults fills the empty sizes, also those of further containers.
 func (s Spec) WithDefaults(sizes Sizes) Spec {
+	s.Containers = slices.Clone(s.Containers)
+	for i, c := range s.Containers {
+		s.Containers[i].CPU, s.Containers[i].Memory = cmp.Or(c.CPU, sizes.CPU), cmp.Or(c.Memory, sizes.Memory)
+	}
 	for _, size := range []struct {
 		value *string
 		to    string
@@ -40,6 +47,7 @@ func (s Spec) WithDefaults(sizes Sizes) Spec {
 	return s
 }
 
+// sizes are those of the container of the workspace.
 func (s Spec) sizes() Sizes { return Sizes{CPU: s.CPU, Memory: s.Memory, VolumeSize: s.VolumeSize} }
 
 // AtMost returns the sizes; one above its maximum is the maximum.

@@ -2,7 +2,10 @@ package workspace
 
 import "lockstep.internal/libs/workspaceagent"
 
-// Spec describes the container of a workspace. Its JSON is stored.
+// Folder is the path of the volume in the container of a workspace.
+const Folder = "/workspace"
+
+// Spec describes the containers of a workspace. Its JSON is stored.
 type Spec struct {
 	// Image of the container, such as registry.example/ide:9. Required.
 	Image string `json:"image"`
@@ -26,6 +29,16 @@ type Spec struct {
 	Args []string `json:"args,omitempty"`
 	// Projects are repositories that are cloned to the volume when the workspace starts and their folders do not exist.
 	Projects []workspaceagent.Project `json:"projects,omitempty"`
+	// Mounts of the container besides Folder.
+	Mounts []Mount `json:"mounts,omitempty"`
+	// Containers run beside it.
+	Containers []Container `json:"containers,omitempty"`
+	// PostStart are commands that the workspace agent runs in the container each time that it starts.
+	PostStart []workspaceagent.Command `json:"post_start,omitempty"`
+	// Commands are offered to people by the workspace agent.
+	Commands []workspaceagent.Command `json:"commands,omitempty"`
+	// Warnings say what of a devfile has no effect, as sentences for people.
+	Warnings []string `json:"warnings,omitempty"`
 	// SecretEnv names the secret variables. Their values are stored sealed.
 	SecretEnv []string `json:"secret_env,omitempty"`
 	// SecretFiles are the paths of secret files below /run/secrets/workspace.
@@ -64,7 +77,19 @@ func (s Spec) normalized() Spec {
 	if len(s.Projects) == 0 {
 		s.Projects = nil
 	}
-	for _, list := range []*[]string{&s.Command, &s.Args, &s.SecretEnv, &s.SecretFiles} {
+	if len(s.Mounts) == 0 {
+		s.Mounts = nil
+	}
+	if len(s.Containers) == 0 {
+		s.Containers = nil
+	}
+	if len(s.PostStart) == 0 {
+		s.PostStart = nil
+	}
+	if len(s.Commands) == 0 {
+		s.Commands = nil
+	}
+	for _, list := range []*[]string{&s.Command, &s.Args, &s.SecretEnv, &s.SecretFiles, &s.Warnings} {
 		if len(*list) == 0 {
 			*list = nil
 		}

@@ -1,10 +1,8 @@
 package workspace
 
 import (
-	"maps"
 	"path"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -56,12 +54,7 @@ type fieldErrors struct{ invalid.Fields }
 
 // check adds every error of the spec.
 func (s Spec) check(f *fieldErrors) {
-	switch {
-	case s.Image == "":
-		f.Addf("image", "is required, such as registry.example/ide:9")
-	case !IsImage(s.Image):
-		f.Addf("image", "%.80q is not an image reference such as registry.example/ide:9", s.Image)
-	}
+	f.image("image", s.Image)
 	s.checkPorts(f)
 	s.checkEnv(f)
 	f.quantity("cpu", s.CPU, true)
@@ -71,6 +64,7 @@ func (s Spec) check(f *fieldErrors) {
 	f.words("args", s.Args)
 	s.checkFiles(f)
 	s.checkProjects(f)
+	s.checkContainers(f)
 }
 
 func (s Spec) checkProjects(f *fieldErrors) {
@@ -121,17 +115,14 @@ func (s Spec) checkPorts(f *fieldErrors) {
 }
 
 func (s Spec) checkEnv(f *fieldErrors) {
-	if len(s.Env)+len(s.SecretEnv) > maxEnv {
-		f.Addf("env", "has %d variables with the secret ones, the limit is %d", len(s.Env)+len(s.SecretEnv), maxEnv)
+	count := len(s.Env) + len(s.SecretEnv)
+	for _, c := range s.Containers {
+		count += len(c.Env)
 	}
-	for _, name := range slices.Sorted(maps.Keys(s.Env)) {
-		at := "env[" + clip(name) + "]"
-		f.variable(at, name)
-		if len(s.Env[name]) > maxEnvValue {
-			f.Addf(at, "has %d bytes, the limit is %d", len(s.Env[name]), maxEnvValue)
-		}
-		f.text(at, s.Env[name])
+	if count > maxEnv {
+		f.Addf("env", "has %d variables with the secret ones and those of other containers, the limit is %d", count, maxEnv)
 	}
+	f.variables("env", s.Env)
 	seen := map[string]bool{}
 	for i, name := range s.SecretEnv {
 		at := index("secret_env", i)

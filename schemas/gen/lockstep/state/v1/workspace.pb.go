@@ -455,7 +455,17 @@ type WorkspaceSpec struct {
 	// Arguments of the command. Overrides the image's arguments when not empty.
 	Args []string `protobuf:"bytes,10,rep,name=args,proto3" json:"args,omitempty"`
 	// Repositories that are cloned when the workspace starts. What is in their folders already is not changed.
-	Projects      []*ClonedProject `protobuf:"bytes,11,rep,name=projects,proto3" json:"projects,omitempty"`
+	Projects []*ClonedProject `protobuf:"bytes,11,rep,name=projects,proto3" json:"projects,omitempty"`
+	// Further mounts of the container; the volume is always at /workspace.
+	Mounts []*Mount `protobuf:"bytes,12,rep,name=mounts,proto3" json:"mounts,omitempty"`
+	// Containers that run beside it, in the same pod.
+	Containers []*Container `protobuf:"bytes,13,rep,name=containers,proto3" json:"containers,omitempty"`
+	// Commands that run in the container each time that it starts, in this order. They need the workspace agent.
+	PostStart []*Command `protobuf:"bytes,14,rep,name=post_start,json=postStart,proto3" json:"post_start,omitempty"`
+	// Commands that the workspace agent offers to people.
+	Commands []*Command `protobuf:"bytes,15,rep,name=commands,proto3" json:"commands,omitempty"`
+	// What of the devfile has no effect, as sentences. Ignored in requests.
+	Warnings      []string `protobuf:"bytes,16,rep,name=warnings,proto3" json:"warnings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -567,6 +577,269 @@ func (x *WorkspaceSpec) GetProjects() []*ClonedProject {
 	return nil
 }
 
+func (x *WorkspaceSpec) GetMounts() []*Mount {
+	if x != nil {
+		return x.Mounts
+	}
+	return nil
+}
+
+func (x *WorkspaceSpec) GetContainers() []*Container {
+	if x != nil {
+		return x.Containers
+	}
+	return nil
+}
+
+func (x *WorkspaceSpec) GetPostStart() []*Command {
+	if x != nil {
+		return x.PostStart
+	}
+	return nil
+}
+
+func (x *WorkspaceSpec) GetCommands() []*Command {
+	if x != nil {
+		return x.Commands
+	}
+	return nil
+}
+
+func (x *WorkspaceSpec) GetWarnings() []string {
+	if x != nil {
+		return x.Warnings
+	}
+	return nil
+}
+
+// Mount is a folder that a container has at a path.
+type Mount struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the folder, which containers share. Empty: the whole volume of the workspace.
+	Volume string `protobuf:"bytes,1,opt,name=volume,proto3" json:"volume,omitempty"`
+	// Absolute path in the container.
+	Path string `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	// The folder is empty whenever the workspace starts.
+	Ephemeral     bool `protobuf:"varint,3,opt,name=ephemeral,proto3" json:"ephemeral,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Mount) Reset() {
+	*x = Mount{}
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Mount) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Mount) ProtoMessage() {}
+
+func (x *Mount) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Mount.ProtoReflect.Descriptor instead.
+func (*Mount) Descriptor() ([]byte, []int) {
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Mount) GetVolume() string {
+	if x != nil {
+		return x.Volume
+	}
+	return ""
+}
+
+func (x *Mount) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *Mount) GetEphemeral() bool {
+	if x != nil {
+		return x.Ephemeral
+	}
+	return false
+}
+
+// Container runs beside the container of a workspace. Its ports are those of the workspace.
+type Container struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Image string                 `protobuf:"bytes,2,opt,name=image,proto3" json:"image,omitempty"`
+	Env   map[string]string      `protobuf:"bytes,3,rep,name=env,proto3" json:"env,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// Kubernetes quantity. Empty: the default of the agent; also memory.
+	Cpu     string   `protobuf:"bytes,4,opt,name=cpu,proto3" json:"cpu,omitempty"`
+	Memory  string   `protobuf:"bytes,5,opt,name=memory,proto3" json:"memory,omitempty"`
+	Command []string `protobuf:"bytes,6,rep,name=command,proto3" json:"command,omitempty"`
+	Args    []string `protobuf:"bytes,7,rep,name=args,proto3" json:"args,omitempty"`
+	Mounts  []*Mount `protobuf:"bytes,8,rep,name=mounts,proto3" json:"mounts,omitempty"`
+	// Command lines for the shell of its image. They run in the background each time that the container starts.
+	PostStart     []string `protobuf:"bytes,9,rep,name=post_start,json=postStart,proto3" json:"post_start,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Container) Reset() {
+	*x = Container{}
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Container) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Container) ProtoMessage() {}
+
+func (x *Container) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Container.ProtoReflect.Descriptor instead.
+func (*Container) Descriptor() ([]byte, []int) {
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Container) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Container) GetImage() string {
+	if x != nil {
+		return x.Image
+	}
+	return ""
+}
+
+func (x *Container) GetEnv() map[string]string {
+	if x != nil {
+		return x.Env
+	}
+	return nil
+}
+
+func (x *Container) GetCpu() string {
+	if x != nil {
+		return x.Cpu
+	}
+	return ""
+}
+
+func (x *Container) GetMemory() string {
+	if x != nil {
+		return x.Memory
+	}
+	return ""
+}
+
+func (x *Container) GetCommand() []string {
+	if x != nil {
+		return x.Command
+	}
+	return nil
+}
+
+func (x *Container) GetArgs() []string {
+	if x != nil {
+		return x.Args
+	}
+	return nil
+}
+
+func (x *Container) GetMounts() []*Mount {
+	if x != nil {
+		return x.Mounts
+	}
+	return nil
+}
+
+func (x *Container) GetPostStart() []string {
+	if x != nil {
+		return x.PostStart
+	}
+	return nil
+}
+
+// Command is a command line for the shell, which starts in /workspace.
+type Command struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Line          string                 `protobuf:"bytes,2,opt,name=line,proto3" json:"line,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Command) Reset() {
+	*x = Command{}
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Command) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Command) ProtoMessage() {}
+
+func (x *Command) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Command.ProtoReflect.Descriptor instead.
+func (*Command) Descriptor() ([]byte, []int) {
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Command) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Command) GetLine() string {
+	if x != nil {
+		return x.Line
+	}
+	return ""
+}
+
 // ClonedProject is a repository that is cloned to the volume of a workspace.
 type ClonedProject struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -587,7 +860,7 @@ type ClonedProject struct {
 
 func (x *ClonedProject) Reset() {
 	*x = ClonedProject{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[3]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -599,7 +872,7 @@ func (x *ClonedProject) String() string {
 func (*ClonedProject) ProtoMessage() {}
 
 func (x *ClonedProject) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[3]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -612,7 +885,7 @@ func (x *ClonedProject) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClonedProject.ProtoReflect.Descriptor instead.
 func (*ClonedProject) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{3}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ClonedProject) GetName() string {
@@ -668,7 +941,7 @@ type Port struct {
 
 func (x *Port) Reset() {
 	*x = Port{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[4]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -680,7 +953,7 @@ func (x *Port) String() string {
 func (*Port) ProtoMessage() {}
 
 func (x *Port) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[4]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -693,7 +966,7 @@ func (x *Port) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Port.ProtoReflect.Descriptor instead.
 func (*Port) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{4}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Port) GetName() string {
@@ -733,7 +1006,7 @@ type WorkspaceOverrides struct {
 
 func (x *WorkspaceOverrides) Reset() {
 	*x = WorkspaceOverrides{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[5]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -745,7 +1018,7 @@ func (x *WorkspaceOverrides) String() string {
 func (*WorkspaceOverrides) ProtoMessage() {}
 
 func (x *WorkspaceOverrides) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[5]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -758,7 +1031,7 @@ func (x *WorkspaceOverrides) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkspaceOverrides.ProtoReflect.Descriptor instead.
 func (*WorkspaceOverrides) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{5}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *WorkspaceOverrides) GetImage() string {
@@ -850,8 +1123,8 @@ type CreateWorkspaceRequest struct {
 	Overrides *WorkspaceOverrides `protobuf:"bytes,5,opt,name=overrides,proto3" json:"overrides,omitempty"`
 	// Idempotency key: a repeated request returns the first workspace. Optional, at most 64 characters.
 	IdempotencyKey string `protobuf:"bytes,6,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
-	// A devfile (schema 2.2, YAML, at most 64 KiB) instead of a template. Unsupported features are refused. If name is
-	// empty, its metadata.name names the workspace.
+	// A devfile (schema 2.0 to 2.3, YAML, at most 64 KiB) instead of a template. What a workspace needs and cannot have is
+	// refused; the rest is a warning of the spec. If name is empty, its metadata.name names the workspace.
 	Devfile       string `protobuf:"bytes,7,opt,name=devfile,proto3" json:"devfile,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -859,7 +1132,7 @@ type CreateWorkspaceRequest struct {
 
 func (x *CreateWorkspaceRequest) Reset() {
 	*x = CreateWorkspaceRequest{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[6]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -871,7 +1144,7 @@ func (x *CreateWorkspaceRequest) String() string {
 func (*CreateWorkspaceRequest) ProtoMessage() {}
 
 func (x *CreateWorkspaceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[6]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -884,7 +1157,7 @@ func (x *CreateWorkspaceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateWorkspaceRequest.ProtoReflect.Descriptor instead.
 func (*CreateWorkspaceRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{6}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *CreateWorkspaceRequest) GetName() string {
@@ -945,7 +1218,7 @@ type CreateWorkspaceResponse struct {
 
 func (x *CreateWorkspaceResponse) Reset() {
 	*x = CreateWorkspaceResponse{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[7]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -957,7 +1230,7 @@ func (x *CreateWorkspaceResponse) String() string {
 func (*CreateWorkspaceResponse) ProtoMessage() {}
 
 func (x *CreateWorkspaceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[7]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -970,7 +1243,7 @@ func (x *CreateWorkspaceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateWorkspaceResponse.ProtoReflect.Descriptor instead.
 func (*CreateWorkspaceResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{7}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *CreateWorkspaceResponse) GetWorkspace() *Workspace {
@@ -994,7 +1267,7 @@ type WorkspaceReference struct {
 
 func (x *WorkspaceReference) Reset() {
 	*x = WorkspaceReference{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[8]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1006,7 +1279,7 @@ func (x *WorkspaceReference) String() string {
 func (*WorkspaceReference) ProtoMessage() {}
 
 func (x *WorkspaceReference) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[8]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1019,7 +1292,7 @@ func (x *WorkspaceReference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkspaceReference.ProtoReflect.Descriptor instead.
 func (*WorkspaceReference) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{8}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *WorkspaceReference) GetReference() isWorkspaceReference_Reference {
@@ -1072,7 +1345,7 @@ type GetWorkspaceRequest struct {
 
 func (x *GetWorkspaceRequest) Reset() {
 	*x = GetWorkspaceRequest{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[9]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1084,7 +1357,7 @@ func (x *GetWorkspaceRequest) String() string {
 func (*GetWorkspaceRequest) ProtoMessage() {}
 
 func (x *GetWorkspaceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[9]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1097,7 +1370,7 @@ func (x *GetWorkspaceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetWorkspaceRequest.ProtoReflect.Descriptor instead.
 func (*GetWorkspaceRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{9}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *GetWorkspaceRequest) GetWorkspace() *WorkspaceReference {
@@ -1116,7 +1389,7 @@ type GetWorkspaceResponse struct {
 
 func (x *GetWorkspaceResponse) Reset() {
 	*x = GetWorkspaceResponse{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[10]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1128,7 +1401,7 @@ func (x *GetWorkspaceResponse) String() string {
 func (*GetWorkspaceResponse) ProtoMessage() {}
 
 func (x *GetWorkspaceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[10]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1141,7 +1414,7 @@ func (x *GetWorkspaceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetWorkspaceResponse.ProtoReflect.Descriptor instead.
 func (*GetWorkspaceResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{10}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *GetWorkspaceResponse) GetWorkspace() *Workspace {
@@ -1169,7 +1442,7 @@ type WorkspaceFilter struct {
 
 func (x *WorkspaceFilter) Reset() {
 	*x = WorkspaceFilter{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[11]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1181,7 +1454,7 @@ func (x *WorkspaceFilter) String() string {
 func (*WorkspaceFilter) ProtoMessage() {}
 
 func (x *WorkspaceFilter) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[11]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1194,7 +1467,7 @@ func (x *WorkspaceFilter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkspaceFilter.ProtoReflect.Descriptor instead.
 func (*WorkspaceFilter) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{11}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *WorkspaceFilter) GetProjectId() int64 {
@@ -1259,7 +1532,7 @@ type ListWorkspacesRequest struct {
 
 func (x *ListWorkspacesRequest) Reset() {
 	*x = ListWorkspacesRequest{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[12]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1271,7 +1544,7 @@ func (x *ListWorkspacesRequest) String() string {
 func (*ListWorkspacesRequest) ProtoMessage() {}
 
 func (x *ListWorkspacesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[12]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1284,7 +1557,7 @@ func (x *ListWorkspacesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorkspacesRequest.ProtoReflect.Descriptor instead.
 func (*ListWorkspacesRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{12}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ListWorkspacesRequest) GetFilter() *WorkspaceFilter {
@@ -1319,7 +1592,7 @@ type ListWorkspacesResponse struct {
 
 func (x *ListWorkspacesResponse) Reset() {
 	*x = ListWorkspacesResponse{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[13]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1331,7 +1604,7 @@ func (x *ListWorkspacesResponse) String() string {
 func (*ListWorkspacesResponse) ProtoMessage() {}
 
 func (x *ListWorkspacesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[13]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1344,7 +1617,7 @@ func (x *ListWorkspacesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorkspacesResponse.ProtoReflect.Descriptor instead.
 func (*ListWorkspacesResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{13}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListWorkspacesResponse) GetWorkspaces() []*Workspace {
@@ -1371,7 +1644,7 @@ type SetDesiredStateRequest struct {
 
 func (x *SetDesiredStateRequest) Reset() {
 	*x = SetDesiredStateRequest{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[14]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1383,7 +1656,7 @@ func (x *SetDesiredStateRequest) String() string {
 func (*SetDesiredStateRequest) ProtoMessage() {}
 
 func (x *SetDesiredStateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[14]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1396,7 +1669,7 @@ func (x *SetDesiredStateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetDesiredStateRequest.ProtoReflect.Descriptor instead.
 func (*SetDesiredStateRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{14}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *SetDesiredStateRequest) GetWorkspace() *WorkspaceReference {
@@ -1422,7 +1695,7 @@ type SetDesiredStateResponse struct {
 
 func (x *SetDesiredStateResponse) Reset() {
 	*x = SetDesiredStateResponse{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[15]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1434,7 +1707,7 @@ func (x *SetDesiredStateResponse) String() string {
 func (*SetDesiredStateResponse) ProtoMessage() {}
 
 func (x *SetDesiredStateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[15]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1447,7 +1720,7 @@ func (x *SetDesiredStateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetDesiredStateResponse.ProtoReflect.Descriptor instead.
 func (*SetDesiredStateResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{15}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *SetDesiredStateResponse) GetWorkspace() *Workspace {
@@ -1473,7 +1746,7 @@ type UpdateWorkspaceRequest struct {
 
 func (x *UpdateWorkspaceRequest) Reset() {
 	*x = UpdateWorkspaceRequest{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[16]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1485,7 +1758,7 @@ func (x *UpdateWorkspaceRequest) String() string {
 func (*UpdateWorkspaceRequest) ProtoMessage() {}
 
 func (x *UpdateWorkspaceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[16]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1498,7 +1771,7 @@ func (x *UpdateWorkspaceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateWorkspaceRequest.ProtoReflect.Descriptor instead.
 func (*UpdateWorkspaceRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{16}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *UpdateWorkspaceRequest) GetWorkspace() *WorkspaceReference {
@@ -1545,7 +1818,7 @@ type UpdateWorkspaceResponse struct {
 
 func (x *UpdateWorkspaceResponse) Reset() {
 	*x = UpdateWorkspaceResponse{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[17]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1557,7 +1830,7 @@ func (x *UpdateWorkspaceResponse) String() string {
 func (*UpdateWorkspaceResponse) ProtoMessage() {}
 
 func (x *UpdateWorkspaceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[17]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1570,7 +1843,7 @@ func (x *UpdateWorkspaceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateWorkspaceResponse.ProtoReflect.Descriptor instead.
 func (*UpdateWorkspaceResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{17}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *UpdateWorkspaceResponse) GetWorkspace() *Workspace {
@@ -1589,7 +1862,7 @@ type WatchWorkspacesRequest struct {
 
 func (x *WatchWorkspacesRequest) Reset() {
 	*x = WatchWorkspacesRequest{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[18]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1601,7 +1874,7 @@ func (x *WatchWorkspacesRequest) String() string {
 func (*WatchWorkspacesRequest) ProtoMessage() {}
 
 func (x *WatchWorkspacesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[18]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1614,7 +1887,7 @@ func (x *WatchWorkspacesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchWorkspacesRequest.ProtoReflect.Descriptor instead.
 func (*WatchWorkspacesRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{18}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *WatchWorkspacesRequest) GetFilter() *WorkspaceFilter {
@@ -1635,7 +1908,7 @@ type WatchWorkspacesResponse struct {
 
 func (x *WatchWorkspacesResponse) Reset() {
 	*x = WatchWorkspacesResponse{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[19]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1647,7 +1920,7 @@ func (x *WatchWorkspacesResponse) String() string {
 func (*WatchWorkspacesResponse) ProtoMessage() {}
 
 func (x *WatchWorkspacesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[19]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1660,7 +1933,7 @@ func (x *WatchWorkspacesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchWorkspacesResponse.ProtoReflect.Descriptor instead.
 func (*WatchWorkspacesResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{19}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *WatchWorkspacesResponse) GetWorkspace() *Workspace {
@@ -1689,7 +1962,7 @@ type ListWorkspaceEventsRequest struct {
 
 func (x *ListWorkspaceEventsRequest) Reset() {
 	*x = ListWorkspaceEventsRequest{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[20]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1701,7 +1974,7 @@ func (x *ListWorkspaceEventsRequest) String() string {
 func (*ListWorkspaceEventsRequest) ProtoMessage() {}
 
 func (x *ListWorkspaceEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[20]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1714,7 +1987,7 @@ func (x *ListWorkspaceEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorkspaceEventsRequest.ProtoReflect.Descriptor instead.
 func (*ListWorkspaceEventsRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{20}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ListWorkspaceEventsRequest) GetWorkspace() *WorkspaceReference {
@@ -1756,7 +2029,7 @@ type WorkspaceEvent struct {
 
 func (x *WorkspaceEvent) Reset() {
 	*x = WorkspaceEvent{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[21]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1768,7 +2041,7 @@ func (x *WorkspaceEvent) String() string {
 func (*WorkspaceEvent) ProtoMessage() {}
 
 func (x *WorkspaceEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[21]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1781,7 +2054,7 @@ func (x *WorkspaceEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkspaceEvent.ProtoReflect.Descriptor instead.
 func (*WorkspaceEvent) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{21}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *WorkspaceEvent) GetSequence() uint64 {
@@ -1829,7 +2102,7 @@ type ListWorkspaceEventsResponse struct {
 
 func (x *ListWorkspaceEventsResponse) Reset() {
 	*x = ListWorkspaceEventsResponse{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[22]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1841,7 +2114,7 @@ func (x *ListWorkspaceEventsResponse) String() string {
 func (*ListWorkspaceEventsResponse) ProtoMessage() {}
 
 func (x *ListWorkspaceEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[22]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1854,7 +2127,7 @@ func (x *ListWorkspaceEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorkspaceEventsResponse.ProtoReflect.Descriptor instead.
 func (*ListWorkspaceEventsResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{22}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ListWorkspaceEventsResponse) GetEvents() []*WorkspaceEvent {
@@ -1883,7 +2156,7 @@ type OrphanReference struct {
 
 func (x *OrphanReference) Reset() {
 	*x = OrphanReference{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[23]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1895,7 +2168,7 @@ func (x *OrphanReference) String() string {
 func (*OrphanReference) ProtoMessage() {}
 
 func (x *OrphanReference) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[23]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1908,7 +2181,7 @@ func (x *OrphanReference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OrphanReference.ProtoReflect.Descriptor instead.
 func (*OrphanReference) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{23}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *OrphanReference) GetAgentId() int64 {
@@ -1952,7 +2225,7 @@ type Orphan struct {
 
 func (x *Orphan) Reset() {
 	*x = Orphan{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[24]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1964,7 +2237,7 @@ func (x *Orphan) String() string {
 func (*Orphan) ProtoMessage() {}
 
 func (x *Orphan) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[24]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1977,7 +2250,7 @@ func (x *Orphan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Orphan.ProtoReflect.Descriptor instead.
 func (*Orphan) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{24}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Orphan) GetReference() *OrphanReference {
@@ -2041,7 +2314,7 @@ type ListOrphansRequest struct {
 
 func (x *ListOrphansRequest) Reset() {
 	*x = ListOrphansRequest{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[25]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2053,7 +2326,7 @@ func (x *ListOrphansRequest) String() string {
 func (*ListOrphansRequest) ProtoMessage() {}
 
 func (x *ListOrphansRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[25]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2066,7 +2339,7 @@ func (x *ListOrphansRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOrphansRequest.ProtoReflect.Descriptor instead.
 func (*ListOrphansRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{25}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ListOrphansRequest) GetAgentId() int64 {
@@ -2100,7 +2373,7 @@ type ListOrphansResponse struct {
 
 func (x *ListOrphansResponse) Reset() {
 	*x = ListOrphansResponse{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[26]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2112,7 +2385,7 @@ func (x *ListOrphansResponse) String() string {
 func (*ListOrphansResponse) ProtoMessage() {}
 
 func (x *ListOrphansResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[26]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2125,7 +2398,7 @@ func (x *ListOrphansResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOrphansResponse.ProtoReflect.Descriptor instead.
 func (*ListOrphansResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{26}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ListOrphansResponse) GetOrphans() []*Orphan {
@@ -2158,7 +2431,7 @@ type AdoptOrphanRequest struct {
 
 func (x *AdoptOrphanRequest) Reset() {
 	*x = AdoptOrphanRequest{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[27]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2170,7 +2443,7 @@ func (x *AdoptOrphanRequest) String() string {
 func (*AdoptOrphanRequest) ProtoMessage() {}
 
 func (x *AdoptOrphanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[27]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2183,7 +2456,7 @@ func (x *AdoptOrphanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptOrphanRequest.ProtoReflect.Descriptor instead.
 func (*AdoptOrphanRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{27}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *AdoptOrphanRequest) GetOrphan() *OrphanReference {
@@ -2230,7 +2503,7 @@ type AdoptOrphanResponse struct {
 
 func (x *AdoptOrphanResponse) Reset() {
 	*x = AdoptOrphanResponse{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[28]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2242,7 +2515,7 @@ func (x *AdoptOrphanResponse) String() string {
 func (*AdoptOrphanResponse) ProtoMessage() {}
 
 func (x *AdoptOrphanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[28]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2255,7 +2528,7 @@ func (x *AdoptOrphanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptOrphanResponse.ProtoReflect.Descriptor instead.
 func (*AdoptOrphanResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{28}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *AdoptOrphanResponse) GetWorkspace() *Workspace {
@@ -2274,7 +2547,7 @@ type DeleteOrphanRequest struct {
 
 func (x *DeleteOrphanRequest) Reset() {
 	*x = DeleteOrphanRequest{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[29]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2286,7 +2559,7 @@ func (x *DeleteOrphanRequest) String() string {
 func (*DeleteOrphanRequest) ProtoMessage() {}
 
 func (x *DeleteOrphanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[29]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2299,7 +2572,7 @@ func (x *DeleteOrphanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteOrphanRequest.ProtoReflect.Descriptor instead.
 func (*DeleteOrphanRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{29}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *DeleteOrphanRequest) GetOrphan() *OrphanReference {
@@ -2318,7 +2591,7 @@ type DeleteOrphanResponse struct {
 
 func (x *DeleteOrphanResponse) Reset() {
 	*x = DeleteOrphanResponse{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[30]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2330,7 +2603,7 @@ func (x *DeleteOrphanResponse) String() string {
 func (*DeleteOrphanResponse) ProtoMessage() {}
 
 func (x *DeleteOrphanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[30]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2343,7 +2616,7 @@ func (x *DeleteOrphanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteOrphanResponse.ProtoReflect.Descriptor instead.
 func (*DeleteOrphanResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{30}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *DeleteOrphanResponse) GetOrphan() *Orphan {
@@ -2388,7 +2661,7 @@ const file_lockstep_state_v1_workspace_proto_rawDesc = "" +
 	"\x06shares\x18\x16 \x03(\v2!.lockstep.state.v1.WorkspaceShareR\x06shares\"=\n" +
 	"\x0eWorkspaceShare\x12\x17\n" +
 	"\auser_id\x18\x01 \x01(\x03R\x06userId\x12\x12\n" +
-	"\x04port\x18\x02 \x01(\x05R\x04port\"\xc2\x03\n" +
+	"\x04port\x18\x02 \x01(\x05R\x04port\"\xc1\x05\n" +
 	"\rWorkspaceSpec\x12\x14\n" +
 	"\x05image\x18\x01 \x01(\tR\x05image\x12-\n" +
 	"\x05ports\x18\x02 \x03(\v2\x17.lockstep.state.v1.PortR\x05ports\x12;\n" +
@@ -2403,10 +2676,39 @@ const file_lockstep_state_v1_workspace_proto_rawDesc = "" +
 	"\fsecret_files\x18\t \x03(\tR\vsecretFiles\x12\x12\n" +
 	"\x04args\x18\n" +
 	" \x03(\tR\x04args\x12<\n" +
-	"\bprojects\x18\v \x03(\v2 .lockstep.state.v1.ClonedProjectR\bprojects\x1a6\n" +
+	"\bprojects\x18\v \x03(\v2 .lockstep.state.v1.ClonedProjectR\bprojects\x120\n" +
+	"\x06mounts\x18\f \x03(\v2\x18.lockstep.state.v1.MountR\x06mounts\x12<\n" +
+	"\n" +
+	"containers\x18\r \x03(\v2\x1c.lockstep.state.v1.ContainerR\n" +
+	"containers\x129\n" +
+	"\n" +
+	"post_start\x18\x0e \x03(\v2\x1a.lockstep.state.v1.CommandR\tpostStart\x126\n" +
+	"\bcommands\x18\x0f \x03(\v2\x1a.lockstep.state.v1.CommandR\bcommands\x12\x1a\n" +
+	"\bwarnings\x18\x10 \x03(\tR\bwarnings\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x84\x02\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"Q\n" +
+	"\x05Mount\x12\x16\n" +
+	"\x06volume\x18\x01 \x01(\tR\x06volume\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12\x1c\n" +
+	"\tephemeral\x18\x03 \x01(\bR\tephemeral\"\xcf\x02\n" +
+	"\tContainer\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05image\x18\x02 \x01(\tR\x05image\x127\n" +
+	"\x03env\x18\x03 \x03(\v2%.lockstep.state.v1.Container.EnvEntryR\x03env\x12\x10\n" +
+	"\x03cpu\x18\x04 \x01(\tR\x03cpu\x12\x16\n" +
+	"\x06memory\x18\x05 \x01(\tR\x06memory\x12\x18\n" +
+	"\acommand\x18\x06 \x03(\tR\acommand\x12\x12\n" +
+	"\x04args\x18\a \x03(\tR\x04args\x120\n" +
+	"\x06mounts\x18\b \x03(\v2\x18.lockstep.state.v1.MountR\x06mounts\x12\x1d\n" +
+	"\n" +
+	"post_start\x18\t \x03(\tR\tpostStart\x1a6\n" +
+	"\bEnvEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"1\n" +
+	"\aCommand\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04line\x18\x02 \x01(\tR\x04line\"\x84\x02\n" +
 	"\rClonedProject\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
 	"\x03url\x18\x02 \x01(\tR\x03url\x12\x1a\n" +
@@ -2595,120 +2897,130 @@ func file_lockstep_state_v1_workspace_proto_rawDescGZIP() []byte {
 }
 
 var file_lockstep_state_v1_workspace_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_lockstep_state_v1_workspace_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
+var file_lockstep_state_v1_workspace_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
 var file_lockstep_state_v1_workspace_proto_goTypes = []any{
 	(DesiredState)(0),                   // 0: lockstep.state.v1.DesiredState
 	(ActualState)(0),                    // 1: lockstep.state.v1.ActualState
 	(*Workspace)(nil),                   // 2: lockstep.state.v1.Workspace
 	(*WorkspaceShare)(nil),              // 3: lockstep.state.v1.WorkspaceShare
 	(*WorkspaceSpec)(nil),               // 4: lockstep.state.v1.WorkspaceSpec
-	(*ClonedProject)(nil),               // 5: lockstep.state.v1.ClonedProject
-	(*Port)(nil),                        // 6: lockstep.state.v1.Port
-	(*WorkspaceOverrides)(nil),          // 7: lockstep.state.v1.WorkspaceOverrides
-	(*CreateWorkspaceRequest)(nil),      // 8: lockstep.state.v1.CreateWorkspaceRequest
-	(*CreateWorkspaceResponse)(nil),     // 9: lockstep.state.v1.CreateWorkspaceResponse
-	(*WorkspaceReference)(nil),          // 10: lockstep.state.v1.WorkspaceReference
-	(*GetWorkspaceRequest)(nil),         // 11: lockstep.state.v1.GetWorkspaceRequest
-	(*GetWorkspaceResponse)(nil),        // 12: lockstep.state.v1.GetWorkspaceResponse
-	(*WorkspaceFilter)(nil),             // 13: lockstep.state.v1.WorkspaceFilter
-	(*ListWorkspacesRequest)(nil),       // 14: lockstep.state.v1.ListWorkspacesRequest
-	(*ListWorkspacesResponse)(nil),      // 15: lockstep.state.v1.ListWorkspacesResponse
-	(*SetDesiredStateRequest)(nil),      // 16: lockstep.state.v1.SetDesiredStateRequest
-	(*SetDesiredStateResponse)(nil),     // 17: lockstep.state.v1.SetDesiredStateResponse
-	(*UpdateWorkspaceRequest)(nil),      // 18: lockstep.state.v1.UpdateWorkspaceRequest
-	(*UpdateWorkspaceResponse)(nil),     // 19: lockstep.state.v1.UpdateWorkspaceResponse
-	(*WatchWorkspacesRequest)(nil),      // 20: lockstep.state.v1.WatchWorkspacesRequest
-	(*WatchWorkspacesResponse)(nil),     // 21: lockstep.state.v1.WatchWorkspacesResponse
-	(*ListWorkspaceEventsRequest)(nil),  // 22: lockstep.state.v1.ListWorkspaceEventsRequest
-	(*WorkspaceEvent)(nil),              // 23: lockstep.state.v1.WorkspaceEvent
-	(*ListWorkspaceEventsResponse)(nil), // 24: lockstep.state.v1.ListWorkspaceEventsResponse
-	(*OrphanReference)(nil),             // 25: lockstep.state.v1.OrphanReference
-	(*Orphan)(nil),                      // 26: lockstep.state.v1.Orphan
-	(*ListOrphansRequest)(nil),          // 27: lockstep.state.v1.ListOrphansRequest
-	(*ListOrphansResponse)(nil),         // 28: lockstep.state.v1.ListOrphansResponse
-	(*AdoptOrphanRequest)(nil),          // 29: lockstep.state.v1.AdoptOrphanRequest
-	(*AdoptOrphanResponse)(nil),         // 30: lockstep.state.v1.AdoptOrphanResponse
-	(*DeleteOrphanRequest)(nil),         // 31: lockstep.state.v1.DeleteOrphanRequest
-	(*DeleteOrphanResponse)(nil),        // 32: lockstep.state.v1.DeleteOrphanResponse
-	nil,                                 // 33: lockstep.state.v1.WorkspaceSpec.EnvEntry
-	nil,                                 // 34: lockstep.state.v1.ClonedProject.RemotesEntry
-	nil,                                 // 35: lockstep.state.v1.WorkspaceOverrides.EnvEntry
-	nil,                                 // 36: lockstep.state.v1.WorkspaceOverrides.SecretEnvEntry
-	nil,                                 // 37: lockstep.state.v1.WorkspaceOverrides.SecretFilesEntry
-	(*timestamppb.Timestamp)(nil),       // 38: google.protobuf.Timestamp
+	(*Mount)(nil),                       // 5: lockstep.state.v1.Mount
+	(*Container)(nil),                   // 6: lockstep.state.v1.Container
+	(*Command)(nil),                     // 7: lockstep.state.v1.Command
+	(*ClonedProject)(nil),               // 8: lockstep.state.v1.ClonedProject
+	(*Port)(nil),                        // 9: lockstep.state.v1.Port
+	(*WorkspaceOverrides)(nil),          // 10: lockstep.state.v1.WorkspaceOverrides
+	(*CreateWorkspaceRequest)(nil),      // 11: lockstep.state.v1.CreateWorkspaceRequest
+	(*CreateWorkspaceResponse)(nil),     // 12: lockstep.state.v1.CreateWorkspaceResponse
+	(*WorkspaceReference)(nil),          // 13: lockstep.state.v1.WorkspaceReference
+	(*GetWorkspaceRequest)(nil),         // 14: lockstep.state.v1.GetWorkspaceRequest
+	(*GetWorkspaceResponse)(nil),        // 15: lockstep.state.v1.GetWorkspaceResponse
+	(*WorkspaceFilter)(nil),             // 16: lockstep.state.v1.WorkspaceFilter
+	(*ListWorkspacesRequest)(nil),       // 17: lockstep.state.v1.ListWorkspacesRequest
+	(*ListWorkspacesResponse)(nil),      // 18: lockstep.state.v1.ListWorkspacesResponse
+	(*SetDesiredStateRequest)(nil),      // 19: lockstep.state.v1.SetDesiredStateRequest
+	(*SetDesiredStateResponse)(nil),     // 20: lockstep.state.v1.SetDesiredStateResponse
+	(*UpdateWorkspaceRequest)(nil),      // 21: lockstep.state.v1.UpdateWorkspaceRequest
+	(*UpdateWorkspaceResponse)(nil),     // 22: lockstep.state.v1.UpdateWorkspaceResponse
+	(*WatchWorkspacesRequest)(nil),      // 23: lockstep.state.v1.WatchWorkspacesRequest
+	(*WatchWorkspacesResponse)(nil),     // 24: lockstep.state.v1.WatchWorkspacesResponse
+	(*ListWorkspaceEventsRequest)(nil),  // 25: lockstep.state.v1.ListWorkspaceEventsRequest
+	(*WorkspaceEvent)(nil),              // 26: lockstep.state.v1.WorkspaceEvent
+	(*ListWorkspaceEventsResponse)(nil), // 27: lockstep.state.v1.ListWorkspaceEventsResponse
+	(*OrphanReference)(nil),             // 28: lockstep.state.v1.OrphanReference
+	(*Orphan)(nil),                      // 29: lockstep.state.v1.Orphan
+	(*ListOrphansRequest)(nil),          // 30: lockstep.state.v1.ListOrphansRequest
+	(*ListOrphansResponse)(nil),         // 31: lockstep.state.v1.ListOrphansResponse
+	(*AdoptOrphanRequest)(nil),          // 32: lockstep.state.v1.AdoptOrphanRequest
+	(*AdoptOrphanResponse)(nil),         // 33: lockstep.state.v1.AdoptOrphanResponse
+	(*DeleteOrphanRequest)(nil),         // 34: lockstep.state.v1.DeleteOrphanRequest
+	(*DeleteOrphanResponse)(nil),        // 35: lockstep.state.v1.DeleteOrphanResponse
+	nil,                                 // 36: lockstep.state.v1.WorkspaceSpec.EnvEntry
+	nil,                                 // 37: lockstep.state.v1.Container.EnvEntry
+	nil,                                 // 38: lockstep.state.v1.ClonedProject.RemotesEntry
+	nil,                                 // 39: lockstep.state.v1.WorkspaceOverrides.EnvEntry
+	nil,                                 // 40: lockstep.state.v1.WorkspaceOverrides.SecretEnvEntry
+	nil,                                 // 41: lockstep.state.v1.WorkspaceOverrides.SecretFilesEntry
+	(*timestamppb.Timestamp)(nil),       // 42: google.protobuf.Timestamp
 }
 var file_lockstep_state_v1_workspace_proto_depIdxs = []int32{
 	0,  // 0: lockstep.state.v1.Workspace.desired_state:type_name -> lockstep.state.v1.DesiredState
 	1,  // 1: lockstep.state.v1.Workspace.actual_state:type_name -> lockstep.state.v1.ActualState
-	38, // 2: lockstep.state.v1.Workspace.created_at:type_name -> google.protobuf.Timestamp
-	38, // 3: lockstep.state.v1.Workspace.desired_state_changed_at:type_name -> google.protobuf.Timestamp
-	38, // 4: lockstep.state.v1.Workspace.actual_state_changed_at:type_name -> google.protobuf.Timestamp
+	42, // 2: lockstep.state.v1.Workspace.created_at:type_name -> google.protobuf.Timestamp
+	42, // 3: lockstep.state.v1.Workspace.desired_state_changed_at:type_name -> google.protobuf.Timestamp
+	42, // 4: lockstep.state.v1.Workspace.actual_state_changed_at:type_name -> google.protobuf.Timestamp
 	4,  // 5: lockstep.state.v1.Workspace.spec:type_name -> lockstep.state.v1.WorkspaceSpec
-	38, // 6: lockstep.state.v1.Workspace.expires_at:type_name -> google.protobuf.Timestamp
-	38, // 7: lockstep.state.v1.Workspace.stale_since:type_name -> google.protobuf.Timestamp
+	42, // 6: lockstep.state.v1.Workspace.expires_at:type_name -> google.protobuf.Timestamp
+	42, // 7: lockstep.state.v1.Workspace.stale_since:type_name -> google.protobuf.Timestamp
 	3,  // 8: lockstep.state.v1.Workspace.shares:type_name -> lockstep.state.v1.WorkspaceShare
-	6,  // 9: lockstep.state.v1.WorkspaceSpec.ports:type_name -> lockstep.state.v1.Port
-	33, // 10: lockstep.state.v1.WorkspaceSpec.env:type_name -> lockstep.state.v1.WorkspaceSpec.EnvEntry
-	5,  // 11: lockstep.state.v1.WorkspaceSpec.projects:type_name -> lockstep.state.v1.ClonedProject
-	34, // 12: lockstep.state.v1.ClonedProject.remotes:type_name -> lockstep.state.v1.ClonedProject.RemotesEntry
-	35, // 13: lockstep.state.v1.WorkspaceOverrides.env:type_name -> lockstep.state.v1.WorkspaceOverrides.EnvEntry
-	6,  // 14: lockstep.state.v1.WorkspaceOverrides.ports:type_name -> lockstep.state.v1.Port
-	36, // 15: lockstep.state.v1.WorkspaceOverrides.secret_env:type_name -> lockstep.state.v1.WorkspaceOverrides.SecretEnvEntry
-	37, // 16: lockstep.state.v1.WorkspaceOverrides.secret_files:type_name -> lockstep.state.v1.WorkspaceOverrides.SecretFilesEntry
-	5,  // 17: lockstep.state.v1.WorkspaceOverrides.projects:type_name -> lockstep.state.v1.ClonedProject
-	7,  // 18: lockstep.state.v1.CreateWorkspaceRequest.overrides:type_name -> lockstep.state.v1.WorkspaceOverrides
-	2,  // 19: lockstep.state.v1.CreateWorkspaceResponse.workspace:type_name -> lockstep.state.v1.Workspace
-	10, // 20: lockstep.state.v1.GetWorkspaceRequest.workspace:type_name -> lockstep.state.v1.WorkspaceReference
-	2,  // 21: lockstep.state.v1.GetWorkspaceResponse.workspace:type_name -> lockstep.state.v1.Workspace
-	1,  // 22: lockstep.state.v1.WorkspaceFilter.actual_states:type_name -> lockstep.state.v1.ActualState
-	0,  // 23: lockstep.state.v1.WorkspaceFilter.desired_states:type_name -> lockstep.state.v1.DesiredState
-	10, // 24: lockstep.state.v1.WorkspaceFilter.workspaces:type_name -> lockstep.state.v1.WorkspaceReference
-	13, // 25: lockstep.state.v1.ListWorkspacesRequest.filter:type_name -> lockstep.state.v1.WorkspaceFilter
-	2,  // 26: lockstep.state.v1.ListWorkspacesResponse.workspaces:type_name -> lockstep.state.v1.Workspace
-	10, // 27: lockstep.state.v1.SetDesiredStateRequest.workspace:type_name -> lockstep.state.v1.WorkspaceReference
-	0,  // 28: lockstep.state.v1.SetDesiredStateRequest.desired_state:type_name -> lockstep.state.v1.DesiredState
-	2,  // 29: lockstep.state.v1.SetDesiredStateResponse.workspace:type_name -> lockstep.state.v1.Workspace
-	10, // 30: lockstep.state.v1.UpdateWorkspaceRequest.workspace:type_name -> lockstep.state.v1.WorkspaceReference
-	7,  // 31: lockstep.state.v1.UpdateWorkspaceRequest.overrides:type_name -> lockstep.state.v1.WorkspaceOverrides
-	2,  // 32: lockstep.state.v1.UpdateWorkspaceResponse.workspace:type_name -> lockstep.state.v1.Workspace
-	13, // 33: lockstep.state.v1.WatchWorkspacesRequest.filter:type_name -> lockstep.state.v1.WorkspaceFilter
-	2,  // 34: lockstep.state.v1.WatchWorkspacesResponse.workspace:type_name -> lockstep.state.v1.Workspace
-	10, // 35: lockstep.state.v1.ListWorkspaceEventsRequest.workspace:type_name -> lockstep.state.v1.WorkspaceReference
-	38, // 36: lockstep.state.v1.WorkspaceEvent.time:type_name -> google.protobuf.Timestamp
-	23, // 37: lockstep.state.v1.ListWorkspaceEventsResponse.events:type_name -> lockstep.state.v1.WorkspaceEvent
-	25, // 38: lockstep.state.v1.Orphan.reference:type_name -> lockstep.state.v1.OrphanReference
-	38, // 39: lockstep.state.v1.Orphan.seen_at:type_name -> google.protobuf.Timestamp
-	26, // 40: lockstep.state.v1.ListOrphansResponse.orphans:type_name -> lockstep.state.v1.Orphan
-	25, // 41: lockstep.state.v1.AdoptOrphanRequest.orphan:type_name -> lockstep.state.v1.OrphanReference
-	7,  // 42: lockstep.state.v1.AdoptOrphanRequest.overrides:type_name -> lockstep.state.v1.WorkspaceOverrides
-	2,  // 43: lockstep.state.v1.AdoptOrphanResponse.workspace:type_name -> lockstep.state.v1.Workspace
-	25, // 44: lockstep.state.v1.DeleteOrphanRequest.orphan:type_name -> lockstep.state.v1.OrphanReference
-	26, // 45: lockstep.state.v1.DeleteOrphanResponse.orphan:type_name -> lockstep.state.v1.Orphan
-	8,  // 46: lockstep.state.v1.WorkspaceService.CreateWorkspace:input_type -> lockstep.state.v1.CreateWorkspaceRequest
-	11, // 47: lockstep.state.v1.WorkspaceService.GetWorkspace:input_type -> lockstep.state.v1.GetWorkspaceRequest
-	14, // 48: lockstep.state.v1.WorkspaceService.ListWorkspaces:input_type -> lockstep.state.v1.ListWorkspacesRequest
-	16, // 49: lockstep.state.v1.WorkspaceService.SetDesiredState:input_type -> lockstep.state.v1.SetDesiredStateRequest
-	18, // 50: lockstep.state.v1.WorkspaceService.UpdateWorkspace:input_type -> lockstep.state.v1.UpdateWorkspaceRequest
-	20, // 51: lockstep.state.v1.WorkspaceService.WatchWorkspaces:input_type -> lockstep.state.v1.WatchWorkspacesRequest
-	22, // 52: lockstep.state.v1.WorkspaceService.ListWorkspaceEvents:input_type -> lockstep.state.v1.ListWorkspaceEventsRequest
-	27, // 53: lockstep.state.v1.WorkspaceService.ListOrphans:input_type -> lockstep.state.v1.ListOrphansRequest
-	29, // 54: lockstep.state.v1.WorkspaceService.AdoptOrphan:input_type -> lockstep.state.v1.AdoptOrphanRequest
-	31, // 55: lockstep.state.v1.WorkspaceService.DeleteOrphan:input_type -> lockstep.state.v1.DeleteOrphanRequest
-	9,  // 56: lockstep.state.v1.WorkspaceService.CreateWorkspace:output_type -> lockstep.state.v1.CreateWorkspaceResponse
-	12, // 57: lockstep.state.v1.WorkspaceService.GetWorkspace:output_type -> lockstep.state.v1.GetWorkspaceResponse
-	15, // 58: lockstep.state.v1.WorkspaceService.ListWorkspaces:output_type -> lockstep.state.v1.ListWorkspacesResponse
-	17, // 59: lockstep.state.v1.WorkspaceService.SetDesiredState:output_type -> lockstep.state.v1.SetDesiredStateResponse
-	19, // 60: lockstep.state.v1.WorkspaceService.UpdateWorkspace:output_type -> lockstep.state.v1.UpdateWorkspaceResponse
-	21, // 61: lockstep.state.v1.WorkspaceService.WatchWorkspaces:output_type -> lockstep.state.v1.WatchWorkspacesResponse
-	24, // 62: lockstep.state.v1.WorkspaceService.ListWorkspaceEvents:output_type -> lockstep.state.v1.ListWorkspaceEventsResponse
-	28, // 63: lockstep.state.v1.WorkspaceService.ListOrphans:output_type -> lockstep.state.v1.ListOrphansResponse
-	30, // 64: lockstep.state.v1.WorkspaceService.AdoptOrphan:output_type -> lockstep.state.v1.AdoptOrphanResponse
-	32, // 65: lockstep.state.v1.WorkspaceService.DeleteOrphan:output_type -> lockstep.state.v1.DeleteOrphanResponse
-	56, // [56:66] is the sub-list for method output_type
-	46, // [46:56] is the sub-list for method input_type
-	46, // [46:46] is the sub-list for extension type_name
-	46, // [46:46] is the sub-list for extension extendee
-	0,  // [0:46] is the sub-list for field type_name
+	9,  // 9: lockstep.state.v1.WorkspaceSpec.ports:type_name -> lockstep.state.v1.Port
+	36, // 10: lockstep.state.v1.WorkspaceSpec.env:type_name -> lockstep.state.v1.WorkspaceSpec.EnvEntry
+	8,  // 11: lockstep.state.v1.WorkspaceSpec.projects:type_name -> lockstep.state.v1.ClonedProject
+	5,  // 12: lockstep.state.v1.WorkspaceSpec.mounts:type_name -> lockstep.state.v1.Mount
+	6,  // 13: lockstep.state.v1.WorkspaceSpec.containers:type_name -> lockstep.state.v1.Container
+	7,  // 14: lockstep.state.v1.WorkspaceSpec.post_start:type_name -> lockstep.state.v1.Command
+	7,  // 15: lockstep.state.v1.WorkspaceSpec.commands:type_name -> lockstep.state.v1.Command
+	37, // 16: lockstep.state.v1.Container.env:type_name -> lockstep.state.v1.Container.EnvEntry
+	5,  // 17: lockstep.state.v1.Container.mounts:type_name -> lockstep.state.v1.Mount
+	38, // 18: lockstep.state.v1.ClonedProject.remotes:type_name -> lockstep.state.v1.ClonedProject.RemotesEntry
+	39, // 19: lockstep.state.v1.WorkspaceOverrides.env:type_name -> lockstep.state.v1.WorkspaceOverrides.EnvEntry
+	9,  // 20: lockstep.state.v1.WorkspaceOverrides.ports:type_name -> lockstep.state.v1.Port
+	40, // 21: lockstep.state.v1.WorkspaceOverrides.secret_env:type_name -> lockstep.state.v1.WorkspaceOverrides.SecretEnvEntry
+	41, // 22: lockstep.state.v1.WorkspaceOverrides.secret_files:type_name -> lockstep.state.v1.WorkspaceOverrides.SecretFilesEntry
+	8,  // 23: lockstep.state.v1.WorkspaceOverrides.projects:type_name -> lockstep.state.v1.ClonedProject
+	10, // 24: lockstep.state.v1.CreateWorkspaceRequest.overrides:type_name -> lockstep.state.v1.WorkspaceOverrides
+	2,  // 25: lockstep.state.v1.CreateWorkspaceResponse.workspace:type_name -> lockstep.state.v1.Workspace
+	13, // 26: lockstep.state.v1.GetWorkspaceRequest.workspace:type_name -> lockstep.state.v1.WorkspaceReference
+	2,  // 27: lockstep.state.v1.GetWorkspaceResponse.workspace:type_name -> lockstep.state.v1.Workspace
+	1,  // 28: lockstep.state.v1.WorkspaceFilter.actual_states:type_name -> lockstep.state.v1.ActualState
+	0,  // 29: lockstep.state.v1.WorkspaceFilter.desired_states:type_name -> lockstep.state.v1.DesiredState
+	13, // 30: lockstep.state.v1.WorkspaceFilter.workspaces:type_name -> lockstep.state.v1.WorkspaceReference
+	16, // 31: lockstep.state.v1.ListWorkspacesRequest.filter:type_name -> lockstep.state.v1.WorkspaceFilter
+	2,  // 32: lockstep.state.v1.ListWorkspacesResponse.workspaces:type_name -> lockstep.state.v1.Workspace
+	13, // 33: lockstep.state.v1.SetDesiredStateRequest.workspace:type_name -> lockstep.state.v1.WorkspaceReference
+	0,  // 34: lockstep.state.v1.SetDesiredStateRequest.desired_state:type_name -> lockstep.state.v1.DesiredState
+	2,  // 35: lockstep.state.v1.SetDesiredStateResponse.workspace:type_name -> lockstep.state.v1.Workspace
+	13, // 36: lockstep.state.v1.UpdateWorkspaceRequest.workspace:type_name -> lockstep.state.v1.WorkspaceReference
+	10, // 37: lockstep.state.v1.UpdateWorkspaceRequest.overrides:type_name -> lockstep.state.v1.WorkspaceOverrides
+	2,  // 38: lockstep.state.v1.UpdateWorkspaceResponse.workspace:type_name -> lockstep.state.v1.Workspace
+	16, // 39: lockstep.state.v1.WatchWorkspacesRequest.filter:type_name -> lockstep.state.v1.WorkspaceFilter
+	2,  // 40: lockstep.state.v1.WatchWorkspacesResponse.workspace:type_name -> lockstep.state.v1.Workspace
+	13, // 41: lockstep.state.v1.ListWorkspaceEventsRequest.workspace:type_name -> lockstep.state.v1.WorkspaceReference
+	42, // 42: lockstep.state.v1.WorkspaceEvent.time:type_name -> google.protobuf.Timestamp
+	26, // 43: lockstep.state.v1.ListWorkspaceEventsResponse.events:type_name -> lockstep.state.v1.WorkspaceEvent
+	28, // 44: lockstep.state.v1.Orphan.reference:type_name -> lockstep.state.v1.OrphanReference
+	42, // 45: lockstep.state.v1.Orphan.seen_at:type_name -> google.protobuf.Timestamp
+	29, // 46: lockstep.state.v1.ListOrphansResponse.orphans:type_name -> lockstep.state.v1.Orphan
+	28, // 47: lockstep.state.v1.AdoptOrphanRequest.orphan:type_name -> lockstep.state.v1.OrphanReference
+	10, // 48: lockstep.state.v1.AdoptOrphanRequest.overrides:type_name -> lockstep.state.v1.WorkspaceOverrides
+	2,  // 49: lockstep.state.v1.AdoptOrphanResponse.workspace:type_name -> lockstep.state.v1.Workspace
+	28, // 50: lockstep.state.v1.DeleteOrphanRequest.orphan:type_name -> lockstep.state.v1.OrphanReference
+	29, // 51: lockstep.state.v1.DeleteOrphanResponse.orphan:type_name -> lockstep.state.v1.Orphan
+	11, // 52: lockstep.state.v1.WorkspaceService.CreateWorkspace:input_type -> lockstep.state.v1.CreateWorkspaceRequest
+	14, // 53: lockstep.state.v1.WorkspaceService.GetWorkspace:input_type -> lockstep.state.v1.GetWorkspaceRequest
+	17, // 54: lockstep.state.v1.WorkspaceService.ListWorkspaces:input_type -> lockstep.state.v1.ListWorkspacesRequest
+	19, // 55: lockstep.state.v1.WorkspaceService.SetDesiredState:input_type -> lockstep.state.v1.SetDesiredStateRequest
+	21, // 56: lockstep.state.v1.WorkspaceService.UpdateWorkspace:input_type -> lockstep.state.v1.UpdateWorkspaceRequest
+	23, // 57: lockstep.state.v1.WorkspaceService.WatchWorkspaces:input_type -> lockstep.state.v1.WatchWorkspacesRequest
+	25, // 58: lockstep.state.v1.WorkspaceService.ListWorkspaceEvents:input_type -> lockstep.state.v1.ListWorkspaceEventsRequest
+	30, // 59: lockstep.state.v1.WorkspaceService.ListOrphans:input_type -> lockstep.state.v1.ListOrphansRequest
+	32, // 60: lockstep.state.v1.WorkspaceService.AdoptOrphan:input_type -> lockstep.state.v1.AdoptOrphanRequest
+	34, // 61: lockstep.state.v1.WorkspaceService.DeleteOrphan:input_type -> lockstep.state.v1.DeleteOrphanRequest
+	12, // 62: lockstep.state.v1.WorkspaceService.CreateWorkspace:output_type -> lockstep.state.v1.CreateWorkspaceResponse
+	15, // 63: lockstep.state.v1.WorkspaceService.GetWorkspace:output_type -> lockstep.state.v1.GetWorkspaceResponse
+	18, // 64: lockstep.state.v1.WorkspaceService.ListWorkspaces:output_type -> lockstep.state.v1.ListWorkspacesResponse
+	20, // 65: lockstep.state.v1.WorkspaceService.SetDesiredState:output_type -> lockstep.state.v1.SetDesiredStateResponse
+	22, // 66: lockstep.state.v1.WorkspaceService.UpdateWorkspace:output_type -> lockstep.state.v1.UpdateWorkspaceResponse
+	24, // 67: lockstep.state.v1.WorkspaceService.WatchWorkspaces:output_type -> lockstep.state.v1.WatchWorkspacesResponse
+	27, // 68: lockstep.state.v1.WorkspaceService.ListWorkspaceEvents:output_type -> lockstep.state.v1.ListWorkspaceEventsResponse
+	31, // 69: lockstep.state.v1.WorkspaceService.ListOrphans:output_type -> lockstep.state.v1.ListOrphansResponse
+	33, // 70: lockstep.state.v1.WorkspaceService.AdoptOrphan:output_type -> lockstep.state.v1.AdoptOrphanResponse
+	35, // 71: lockstep.state.v1.WorkspaceService.DeleteOrphan:output_type -> lockstep.state.v1.DeleteOrphanResponse
+	62, // [62:72] is the sub-list for method output_type
+	52, // [52:62] is the sub-list for method input_type
+	52, // [52:52] is the sub-list for extension type_name
+	52, // [52:52] is the sub-list for extension extendee
+	0,  // [0:52] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_state_v1_workspace_proto_init() }
@@ -2716,7 +3028,7 @@ func file_lockstep_state_v1_workspace_proto_init() {
 	if File_lockstep_state_v1_workspace_proto != nil {
 		return
 	}
-	file_lockstep_state_v1_workspace_proto_msgTypes[8].OneofWrappers = []any{
+	file_lockstep_state_v1_workspace_proto_msgTypes[11].OneofWrappers = []any{
 		(*WorkspaceReference_Id)(nil),
 		(*WorkspaceReference_Name)(nil),
 	}
@@ -2726,7 +3038,7 @@ func file_lockstep_state_v1_workspace_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_state_v1_workspace_proto_rawDesc), len(file_lockstep_state_v1_workspace_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   36,
+			NumMessages:   40,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1,0 +1,42 @@
+package devfile_test
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"lockstep.internal/services/state/devfile"
+)
+
+// TestStacksOfARegistryAreRead reads every devfile of a copy of a registry, such as https://github.com/devfile/registry,
+// in the folder that LOCKSTEP_DEVFILE_REGISTRY names.
+func TestStacksOfARegistryAreRead(t *testing.T) {
+	t.Parallel()
+	folder := os.Getenv("LOCKSTEP_DEVFILE_REGISTRY")
+	if folder == "" {
+		t.Skip("not shown: no registry of devfiles")
+	}
+	read, all := 0, 0
+	require.NoError(t, filepath.WalkDir(folder, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.Name() != "devfile.yaml" {
+			return err
+		}
+		data, err := os.ReadFile(path) //nolint:gosec // the test names the folder
+		if err != nil {
+			return err
+		}
+		all++
+		if _, err := devfile.Read(data); err != nil {
+			t.Logf("%s: %v", path, err)
+		} else {
+			read++
+		}
+		return nil
+	}))
+	t.Logf("%d of %d devfiles are read", read, all)
+	require.NotZero(t, all)
+	require.GreaterOrEqual(t, float64(read)/float64(all), 0.9)
+}
