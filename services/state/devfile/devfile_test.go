@@ -207,8 +207,12 @@ func TestDevfileFaultsNameTheirPath(t *testing.T) {
 				"- {name: db, container: {image: db, endpoints: [{name: b, targetPort: 80}]}}"),
 			"components[1].container.endpoints[0].targetPort", "another port",
 		},
-		"a command without id":   {with("", "commands: [{exec: {component: tools, commandLine: a}}]"), "commands[0].id", "is missing"},
-		"a command without line": {with("", "commands: [{id: a, exec: {component: tools}}]"), "commands[0].exec.commandLine", "is missing"},
+		"a command without id": {
+			with("", "commands: [{exec: {component: tools, commandLine: a}}]"), "commands[0].id", "is missing",
+		},
+		"a command without line": {
+			with("", "commands: [{id: a, exec: {component: tools}}]"), "commands[0].exec.commandLine", "is missing",
+		},
 		"a command twice": {
 			with("", "commands: [{id: a, composite: {commands: []}}, {id: A, composite: {commands: []}}]"),
 			"commands[1].id", "another command",
@@ -416,7 +420,7 @@ func TestWarnings(t *testing.T) {
 		"components[1].kubernetes: has no effect in a workspace": with("", "- {name: db, kubernetes: {uri: db.yaml}}"),
 		"components[1].openshift: has no effect in a workspace":  with("", "- {name: db, openshift: {uri: db.yaml}}"),
 		"components[1].image: has no effect in a workspace":      with("", "- {name: db, image: {imageName: db}}"),
-		"components[1].volume: no container mounts it":           with("", "- {name: a, volume: {size: 1Ei, ephemeral: true}}"),
+		"components[1].volume: no container mounts it":           with("", "- {name: a, volume: {size: 1Ei}}"),
 		"components[0].container.annotation: has no effect":      with("annotation: {deployment: {a: b}}", ""),
 		"attributes.pod-overrides: has no effect":                with("", "attributes: {pod-overrides: {a: b}, other: c}"),
 		"metadata.globalMemoryLimit: has no effect; set memoryLimit of the container": with(
@@ -471,7 +475,8 @@ func TestVolumeSizes(t *testing.T) {
 		"an ephemeral folder": {"{name: a, path: /cache}", "{name: a, volume: {size: 30Gi, ephemeral: true}}", ""},
 		"without a size":      {"{name: a, path: /workspace}", "{name: a, volume: {}}", ""},
 		"the volume with a folder": {
-			"{name: a, path: /workspace}, {name: b, path: /cache}", "{name: a, volume: {size: 3Gi}}\n- {name: b, volume: {size: 1Gi}}",
+			"{name: a, path: /workspace}, {name: b, path: /cache}",
+			"{name: a, volume: {size: 3Gi}}\n- {name: b, volume: {size: 1Gi}}",
 			"4Gi",
 		},
 	} {
@@ -486,15 +491,15 @@ func TestIgnoredDevfileFields(t *testing.T) {
 	bare, err := devfile.Read([]byte(with("", "")))
 	require.NoError(t, err)
 	for name, text := range map[string]string{
-		"metadata":                             with("", "metadata: {name: '', future: {field: [1]}}"),
-		"a command that is not of a container": with("", "commands: [{id: a, apply: {component: image, group: {kind: build}}}]"),
-		"attributes":                           with("", "attributes: {a: {b: [c]}}"),
-		"refused fields without content":       with("annotation: {}", "parent:\nprojects: []\nstarterProjects: null\nevents: {}"),
-		"an unused anchor":                     with("", "attributes: &a {b: c}"),
-		"sources at the volume":                with("sourceMapping: /workspace/", ""),
-		"an endpoint that is not exposed":      with("endpoints: [{name: debug, targetPort: 5858, exposure: none}]", ""),
-		"an unused variable":                   with("", "variables: {a: b}"),
-		"a dedicated pod":                      with("dedicatedPod: true\nmountSources: true", ""),
+		"metadata":                        with("", "metadata: {name: '', future: {field: [1]}}"),
+		"a command of no container":       with("", "commands: [{id: a, apply: {component: image, group: {kind: build}}}]"),
+		"attributes":                      with("", "attributes: {a: {b: [c]}}"),
+		"refused fields without content":  with("annotation: {}", "parent:\nprojects: []\nstarterProjects: null\nevents: {}"),
+		"an unused anchor":                with("", "attributes: &a {b: c}"),
+		"sources at the volume":           with("sourceMapping: /workspace/", ""),
+		"an endpoint that is not exposed": with("endpoints: [{name: debug, targetPort: 5858, exposure: none}]", ""),
+		"an unused variable":              with("", "variables: {a: b}"),
+		"a dedicated pod":                 with("dedicatedPod: true\nmountSources: true", ""),
 	} {
 		got, err := devfile.Read([]byte(text))
 		require.NoError(t, err, name)

@@ -11,8 +11,8 @@ import (
 	"lockstep.internal/services/state/devfile"
 )
 
-// TestStacksOfARegistryAreRead reads every devfile of a copy of a registry, such as https://github.com/devfile/registry,
-// in the folder that LOCKSTEP_DEVFILE_REGISTRY names.
+// TestStacksOfARegistryAreRead reads every devfile of a copy of a registry, such as that of
+// https://github.com/devfile/registry, in the folder that LOCKSTEP_DEVFILE_REGISTRY names.
 func TestStacksOfARegistryAreRead(t *testing.T) {
 	t.Parallel()
 	folder := os.Getenv("LOCKSTEP_DEVFILE_REGISTRY")
@@ -24,7 +24,7 @@ func TestStacksOfARegistryAreRead(t *testing.T) {
 		if err != nil || entry.Name() != "devfile.yaml" {
 			return err
 		}
-		data, err := os.ReadFile(path) //nolint:gosec // the test names the folder
+		data, err := os.ReadFile(path)
 		if err != nil {
 			return err
 		}

@@ -77,7 +77,7 @@ func (r *reader) volumeSize(volumes []*volume) (size, origin string) {
 	total := resource.Quantity{}
 	var given []*volume
 	for _, v := range volumes {
-		if parsed, err := resource.ParseQuantity(v.size); err == nil && !v.ephemeral {
+		if parsed, err := resource.ParseQuantity(v.size); err == nil && v.mounted && !v.ephemeral {
 			total.Add(parsed)
 			given = append(given, v)
 		}

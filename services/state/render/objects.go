@@ -25,9 +25,9 @@ type rendering struct {
 	total               size   // of all containers
 }
 
-// parse reads the quantities of the spec.
-func (r *rendering) parse() error {
-	r.further = make([]size, len(r.Spec.Containers))
+// newRendering parses the quantities of the spec.
+func newRendering(w workspace.Workspace, m agent.Manifests) (rendering, error) {
+	r := rendering{Workspace: w, settings: m, further: make([]size, len(w.Spec.Containers))}
 	total := r.Spec.Totals()
 	quantities := []struct {
 		name, value string
@@ -51,16 +51,16 @@ func (r *rendering) parse() error {
 	for _, q := range quantities {
 		parsed, err := resource.ParseQuantity(q.value)
 		if err != nil {
-			return fmt.Errorf("%s %q: %w", q.name, q.value, err)
+			return r, fmt.Errorf("%s %q: %w", q.name, q.value, err)
 		}
 		*q.target = parsed
 	}
-	return nil
+	return r, nil
 }
 
 func manifests(w workspace.Workspace, m agent.Manifests) ([]any, error) {
-	r := rendering{Workspace: w, settings: m}
-	if err := r.parse(); err != nil {
+	r, err := newRendering(w, m)
+	if err != nil {
 		return nil, err
 	}
 	policy, err := r.networkPolicy()

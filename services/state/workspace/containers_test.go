@@ -57,11 +57,14 @@ func TestContainersAndCommandsAreChecked(t *testing.T) {
 		"the agent's name": {
 			func(s *workspace.Spec) { s.Containers[0].Name = "lockstep-clone" }, "containers[0].name", "not begin with",
 		},
-		"no image":      {func(s *workspace.Spec) { s.Containers[0].Image = "" }, "containers[0].image", "is required"},
-		"a bad size":    {func(s *workspace.Spec) { s.Containers[0].CPU = "lots" }, "containers[0].cpu", "not a quantity"},
-		"a bad command": {func(s *workspace.Spec) { s.Containers[0].Args = []string{"\x00"} }, "containers[0].args[0]", "NUL"},
+		"no image":   {func(s *workspace.Spec) { s.Containers[0].Image = "" }, "containers[0].image", "is required"},
+		"a bad size": {func(s *workspace.Spec) { s.Containers[0].CPU = "lots" }, "containers[0].cpu", "not a quantity"},
+		"a bad command": {
+			func(s *workspace.Spec) { s.Containers[0].Args = []string{"\x00"} }, "containers[0].args[0]", "NUL",
+		},
 		"a bad variable": {
-			func(s *workspace.Spec) { s.Containers[0].Env = map[string]string{"A-B": ""} }, "containers[0].env[A-B]", "variable name",
+			func(s *workspace.Spec) { s.Containers[0].Env = map[string]string{"A-B": ""} },
+			"containers[0].env[A-B]", "variable name",
 		},
 		"an empty line": {
 			func(s *workspace.Spec) { s.Containers[0].PostStart = []string{" "} }, "containers[0].post_start[0]", "is empty",
@@ -70,7 +73,8 @@ func TestContainersAndCommandsAreChecked(t *testing.T) {
 			func(s *workspace.Spec) { s.Containers = make([]workspace.Container, 11) }, "containers", "the limit is 10",
 		},
 		"a command's name": {
-			func(s *workspace.Spec) { s.Commands = []workspaceagent.Command{{Name: "A b", Line: "a"}} }, "commands[0].name", "name",
+			func(s *workspace.Spec) { s.Commands = []workspaceagent.Command{{Name: "A b", Line: "a"}} },
+			"commands[0].name", "name",
 		},
 		"a command twice": {
 			func(s *workspace.Spec) {
