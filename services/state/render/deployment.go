@@ -62,7 +62,7 @@ func (r rendering) deployment() appsv1.Deployment {
 func (r rendering) podAnnotations() map[string]string {
 	annotations := map[string]string{}
 	if r.hasAgent() {
-		annotations[workspaceagent.Annotation] = containerName
+		annotations[workspaceagent.Annotation] = workspace.MainContainer
 	}
 	if len(r.Spec.SecretEnv) > 0 {
 		annotations[annotationSecretEnvDigest] = r.Spec.SecretEnvDigest
