@@ -57,8 +57,9 @@ func reference(name string) *statev1.WorkspaceReference {
 	return &statev1.WorkspaceReference{Reference: &statev1.WorkspaceReference_Name{Name: name}}
 }
 
-func desire(name string, state statev1.DesiredState) *statev1.SetDesiredStateRequest {
-	return &statev1.SetDesiredStateRequest{Workspace: reference(name), DesiredState: state}
+// desire changes the workspace w.
+func desire(state statev1.DesiredState) *statev1.SetDesiredStateRequest {
+	return &statev1.SetDesiredStateRequest{Workspace: reference("w"), DesiredState: state}
 }
 
 func TestGatewayActsForAPersonWithinTheScopesOfItsToken(t *testing.T) {
@@ -72,8 +73,8 @@ func TestGatewayActsForAPersonWithinTheScopesOfItsToken(t *testing.T) {
 	bob, _ := admin.member(b, "bob", project)
 	eve, _ := admin.user(b, "eve")
 	call(t, adas.workspaces.CreateWorkspace, &statev1.CreateWorkspaceRequest{Name: "w"})
-	call(t, adas.workspaces.SetDesiredState, desire("w", statev1.DesiredState_DESIRED_STATE_STOPPED))
-	start := desire("w", statev1.DesiredState_DESIRED_STATE_RUNNING)
+	call(t, adas.workspaces.SetDesiredState, desire(statev1.DesiredState_DESIRED_STATE_STOPPED))
+	start := desire(statev1.DesiredState_DESIRED_STATE_RUNNING)
 	starts, creates := persontoken.ScopeStartWorkspaces, persontoken.ScopeCreateTokens
 
 	// Nobody else's workspace is started.
@@ -86,7 +87,7 @@ func TestGatewayActsForAPersonWithinTheScopesOfItsToken(t *testing.T) {
 		statev1.DesiredState_DESIRED_STATE_TERMINATED,
 	} {
 		as := b.as(t, g.sign(t, ada, starts, creates))
-		refused(t, errcode.PermissionDenied, as.workspaces.SetDesiredState, desire("w", other))
+		refused(t, errcode.PermissionDenied, as.workspaces.SetDesiredState, desire(other))
 	}
 	w := call(t, b.as(t, g.sign(t, ada, starts)).workspaces.SetDesiredState, start).GetWorkspace()
 	require.Equal(t, statev1.DesiredState_DESIRED_STATE_RUNNING, w.GetDesiredState())

@@ -46,8 +46,9 @@ func TestOwnerSharesAWorkspaceWithPeopleOfItsProject(t *testing.T) {
 	shared := call(t, adas.shares.ShareWorkspace, share(bob, 3000)).GetShares()
 	require.Len(t, shared, 1)
 	require.EqualValues(t, 3000, shared[0].GetPort())
-	require.Eventually(t, published(events.AccessShare{UserID: int(bob), Port: new(3000)}), time.Minute, 10*time.Millisecond)
-	call(t, adas.workspaces.SetDesiredState, desire("w", statev1.DesiredState_DESIRED_STATE_STOPPED))
+	toPort := published(events.AccessShare{UserID: int(bob), Port: new(3000)})
+	require.Eventually(t, toPort, time.Minute, 10*time.Millisecond)
+	call(t, adas.workspaces.SetDesiredState, desire(statev1.DesiredState_DESIRED_STATE_STOPPED))
 	got := call(t, adas.workspaces.GetWorkspace, &statev1.GetWorkspaceRequest{Workspace: reference("w")}).GetWorkspace()
 	require.Len(t, got.GetShares(), 1, "other changes keep the shares")
 

@@ -36,11 +36,13 @@ func (f *workspaceFlags) add(c *cobra.Command) {
 		f.texts[text.flag] = c.Flags().String(text.flag, "", text.help)
 	}
 	for _, list := range []struct{ flag, help string }{
-		{"ingress-peers", "pods that may connect to workspaces: NAMESPACE:LABEL=VALUE,…; " +
-			"replaces all, the relay agent included; empty = none",
+		{
+			"ingress-peers", "pods that may connect to workspaces: NAMESPACE:LABEL=VALUE,…; " +
+				"replaces all, the relay agent included; empty = none",
 		},
-		{"dns-peers", "pods that answer DNS queries of workspaces: NAMESPACE:LABEL=VALUE,…; " +
-			"replaces all; empty = none",
+		{
+			"dns-peers", "pods that answer DNS queries of workspaces: NAMESPACE:LABEL=VALUE,…; " +
+				"replaces all; empty = none",
 		},
 		{"private-ranges", "networks that workspaces may not reach: 10.0.0.0/8,…; " +
 			"replaces the private, shared, link-local and loopback ranges; empty = none"},

@@ -61,7 +61,7 @@ func publicKey(stdin io.Reader, path string) (string, error) {
 		if err != nil {
 			return "", fault.Wrap(err, errcode.InvalidArgument, "read the public key: %v", err)
 		}
-		defer f.Close()
+		defer f.Close() //nolint:errcheck // it was only read
 		in = f
 	}
 	text, err := io.ReadAll(io.LimitReader(in, maxPublicKeyFile))

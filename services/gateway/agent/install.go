@@ -23,7 +23,7 @@ func Install(executable, folder string) (installed string, err error) {
 	}
 	defer func() {
 		if err != nil {
-			_ = os.Remove(target.Name()) // the error that matters is returned
+			_ = os.Remove(target.Name()) //nolint:gosec // the folder is an argument; the error that matters is returned
 		}
 	}()
 	if _, err := io.Copy(target, source); err != nil {
@@ -38,7 +38,7 @@ func Install(executable, folder string) (installed string, err error) {
 		return "", fmt.Errorf("install into %s: %w", folder, err)
 	}
 	installed = filepath.Join(folder, workspaceagent.Program)
-	if err := os.Rename(target.Name(), installed); err != nil {
+	if err := os.Rename(target.Name(), installed); err != nil { //nolint:gosec // see above
 		return "", fmt.Errorf("install into %s: %w", folder, err)
 	}
 	return installed, nil

@@ -172,8 +172,8 @@ func (d *Directory) UpgradeAgentEntries(ctx context.Context) error {
 	})
 }
 
-// RepublishAll publishes every directory entry, SSH key and agent configuration again, after a stream was restored from an
-// older backup. Consumers use the latest entry of each key, so duplicates have no effect.
+// RepublishAll publishes every directory entry, SSH key and agent configuration again, after a stream was restored from
+// an older backup. Consumers use the latest entry of each key, so duplicates have no effect.
 func (d *Directory) RepublishAll(ctx context.Context, tx pgx.Tx) error {
 	entries, err := d.LockEntries(ctx, tx)
 	if err != nil {

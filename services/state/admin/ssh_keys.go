@@ -16,8 +16,11 @@ func (d *Directory) AddSSHKey(ctx context.Context, k directory.SSHKey) (director
 	return d.changeSSHKey(ctx, func(tx pgx.Tx) (directory.SSHKey, error) { return d.Directory.AddSSHKey(ctx, tx, k) })
 }
 
-// RemoveSSHKey removes the key of a user with this name or fingerprint. It returns the fault not_found if there is none.
-func (d *Directory) RemoveSSHKey(ctx context.Context, userID int64, nameOrFingerprint string) (directory.SSHKey, error) {
+// RemoveSSHKey removes the key of a user with this name or fingerprint. It returns the fault not_found if there is
+// none.
+func (d *Directory) RemoveSSHKey(
+	ctx context.Context, userID int64, nameOrFingerprint string,
+) (directory.SSHKey, error) {
 	return d.changeSSHKey(ctx, func(tx pgx.Tx) (directory.SSHKey, error) {
 		return d.Directory.RemoveSSHKey(ctx, tx, userID, nameOrFingerprint)
 	})

@@ -81,7 +81,8 @@ func (d *Directory) AddSSHKey(ctx context.Context, tx pgx.Tx, k directory.SSHKey
 	}
 }
 
-// RemoveSSHKey removes the key of a user with this name or fingerprint. It returns the fault not_found if there is none.
+// RemoveSSHKey removes the key of a user with this name or fingerprint. It returns the fault not_found if there is
+// none.
 func (d *Directory) RemoveSSHKey(
 	ctx context.Context, tx pgx.Tx, userID int64, nameOrFingerprint string,
 ) (directory.SSHKey, error) {
@@ -109,7 +110,8 @@ func (d *Directory) RemoveSSHKey(
 
 // SSHKeys lists the keys of a user, oldest first, without removed ones.
 func (d *Directory) SSHKeys(ctx context.Context, userID int64) ([]directory.SSHKey, error) {
-	query := `select ` + sshKeyColumns + ` from ssh_keys where user_id = $1 and removed_at is null order by created_at, name`
+	query := `select ` + sshKeyColumns + `
+		from ssh_keys where user_id = $1 and removed_at is null order by created_at, name`
 	return list(ctx, d, "SSH keys", scanSSHKey, query, userID)
 }
 

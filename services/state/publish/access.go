@@ -20,8 +20,8 @@ func (e Encoder) Access(ctx context.Context, w workspace.Workspace) (*nats.Msg, 
 	return e.access(ctx, w, accessOf(w))
 }
 
-// SSHKey returns the message with what the gateway knows of an SSH key. It expires if the key was removed. Every message
-// has a new id; the latest message of a key is valid.
+// SSHKey returns the message with what the gateway knows of an SSH key. It expires if the key was removed. Every
+// message has a new id; the latest message of a key is valid.
 func (e Encoder) SSHKey(ctx context.Context, k directory.SSHKey, at time.Time) (*nats.Msg, error) {
 	m, err := e.message(ctx, e.Cell.AccessSSHKey(k.ID()), event.Attributes{
 		Type: events.TypeAccessSSHKey, Subject: k.ID(), ID: uuid.Must(uuid.NewV7()).String(), Time: at,

@@ -25,8 +25,8 @@ func (w Workspace) ShareWith(s Share) (Workspace, bool, error) {
 		return w, false, fault.New(errcode.InvalidArgument, "workspace %q is yours: share it with somebody else", w.Name).
 			With("field", "user_id")
 	case s.Port < 0 || s.Port > 65535:
-		return w, false, fault.New(errcode.InvalidArgument, "port %d is not between 1 and 65535, or 0 for everything", s.Port).
-			With("field", "port")
+		return w, false, fault.New(errcode.InvalidArgument,
+			"port %d is not between 1 and 65535, or 0 for everything", s.Port).With("field", "port")
 	case w.DesiredState == DesiredTerminated:
 		return w, false, fault.New(errcode.FailedPrecondition, "workspace %q is terminated", w.Name)
 	case slices.Contains(w.Shares, s):
@@ -39,8 +39,8 @@ func (w Workspace) ShareWith(s Share) (Workspace, bool, error) {
 	return w, true, nil
 }
 
-// Unshare returns the workspace without the shares of a person: the one of this port, or all of them for port 0. It also
-// returns whether there was one.
+// Unshare returns the workspace without the shares of a person: the one of this port, or all of them for port 0. It
+// also returns whether there was one.
 func (w Workspace) Unshare(s Share) (Workspace, bool) {
 	before := len(w.Shares)
 	w.Shares = slices.DeleteFunc(slices.Clone(w.Shares), func(each Share) bool {

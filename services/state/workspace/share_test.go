@@ -13,7 +13,8 @@ import (
 func TestSharesAreAddedAndRemoved(t *testing.T) {
 	t.Parallel()
 	w := workspace.Workspace{Name: "w", UserID: 1, DesiredState: workspace.DesiredRunning}
-	all, web, db := workspace.Share{UserID: 2}, workspace.Share{UserID: 2, Port: 80}, workspace.Share{UserID: 3, Port: 5432}
+	all, web := workspace.Share{UserID: 2}, workspace.Share{UserID: 2, Port: 80}
+	db := workspace.Share{UserID: 3, Port: 5432}
 	for _, s := range []workspace.Share{all, web, db} {
 		next, changed, err := w.ShareWith(s)
 		require.NoError(t, err)
