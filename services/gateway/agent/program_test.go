@@ -44,7 +44,7 @@ func TestConfigurationIsChecked(t *testing.T) {
 		`{}`: {"workspace is empty", `home "" is not an absolute path`},
 		`{"authorities":["ssh-rsa !"],"workspace":"w","home":"/w"}`: {"authorities[0] is not a public key"},
 		`{"projects":[{"name":"x","url":"/etc"}]}`:                  {"projects[0]", "want https, http or ssh"},
-		`{"post_start":[{"name":"x","folder":"../x"}]}`:             {"line is empty", `folder "../x" is not below home`},
+		`{"post_start":[{"name":"x"}],"commands":[{"line":"a"}]}`:   {"post_start[0]: line is empty", "commands[0]: name"},
 		`{"workspace":1}`: {"not valid"},
 		`x`:               {"not valid"},
 	} {
