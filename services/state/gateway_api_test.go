@@ -53,13 +53,14 @@ func (a as) member(b *fixture, name string, project int64) (int64, as) {
 	return id, user
 }
 
-func reference(name string) *statev1.WorkspaceReference {
-	return &statev1.WorkspaceReference{Reference: &statev1.WorkspaceReference_Name{Name: name}}
+// theWorkspace names the workspace w of these tests.
+func theWorkspace() *statev1.WorkspaceReference {
+	return &statev1.WorkspaceReference{Reference: &statev1.WorkspaceReference_Name{Name: "w"}}
 }
 
 // desire changes the workspace w.
 func desire(state statev1.DesiredState) *statev1.SetDesiredStateRequest {
-	return &statev1.SetDesiredStateRequest{Workspace: reference("w"), DesiredState: state}
+	return &statev1.SetDesiredStateRequest{Workspace: theWorkspace(), DesiredState: state}
 }
 
 func TestGatewayActsForAPersonWithinTheScopesOfItsToken(t *testing.T) {
@@ -96,7 +97,7 @@ func TestGatewayActsForAPersonWithinTheScopesOfItsToken(t *testing.T) {
 	all := b.as(t, g.sign(t, ada, starts, creates))
 	refused(t, errcode.PermissionDenied, all.directory.WhoAmI, &statev1.WhoAmIRequest{})
 	refused(t, errcode.PermissionDenied, all.workspaces.GetWorkspace, &statev1.GetWorkspaceRequest{
-		Workspace: reference("w"),
+		Workspace: theWorkspace(),
 	})
 	refused(t, errcode.PermissionDenied, all.tokens.ListTokens, &statev1.ListTokensRequest{})
 	refused(t, errcode.PermissionDenied, all.tokens.RevokeToken, &statev1.RevokeTokenRequest{Own: true})

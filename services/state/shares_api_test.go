@@ -32,7 +32,7 @@ func TestOwnerSharesAWorkspaceWithPeopleOfItsProject(t *testing.T) {
 		}
 	}
 	share := func(user int64, port int32) *statev1.ShareWorkspaceRequest {
-		return &statev1.ShareWorkspaceRequest{Workspace: reference("w"), UserId: user, Port: port}
+		return &statev1.ShareWorkspaceRequest{Workspace: theWorkspace(), UserId: user, Port: port}
 	}
 
 	refused(t, errcode.PermissionDenied, bobs.shares.ShareWorkspace, share(bob, 0))
@@ -49,12 +49,12 @@ func TestOwnerSharesAWorkspaceWithPeopleOfItsProject(t *testing.T) {
 	toPort := published(events.AccessShare{UserID: int(bob), Port: new(3000)})
 	require.Eventually(t, toPort, time.Minute, 10*time.Millisecond)
 	call(t, adas.workspaces.SetDesiredState, desire(statev1.DesiredState_DESIRED_STATE_STOPPED))
-	got := call(t, adas.workspaces.GetWorkspace, &statev1.GetWorkspaceRequest{Workspace: reference("w")}).GetWorkspace()
+	got := call(t, adas.workspaces.GetWorkspace, &statev1.GetWorkspaceRequest{Workspace: theWorkspace()}).GetWorkspace()
 	require.Len(t, got.GetShares(), 1, "other changes keep the shares")
 
 	refused(t, errcode.NotFound, adas.shares.UnshareWorkspace,
-		&statev1.UnshareWorkspaceRequest{Workspace: reference("w"), UserId: bob, Port: 80})
-	call(t, adas.shares.UnshareWorkspace, &statev1.UnshareWorkspaceRequest{Workspace: reference("w"), UserId: bob})
+		&statev1.UnshareWorkspaceRequest{Workspace: theWorkspace(), UserId: bob, Port: 80})
+	call(t, adas.shares.UnshareWorkspace, &statev1.UnshareWorkspaceRequest{Workspace: theWorkspace(), UserId: bob})
 	require.Eventually(t, published(), time.Minute, 10*time.Millisecond)
 
 	// The share ends with the last role in the project.
@@ -64,6 +64,6 @@ func TestOwnerSharesAWorkspaceWithPeopleOfItsProject(t *testing.T) {
 		UserId: bob, Scope: statev1.ScopeKind_SCOPE_KIND_PROJECT, ScopeId: project,
 	})
 	require.Eventually(t, published(), time.Minute, 10*time.Millisecond)
-	require.Empty(t, call(t, adas.shares.ListShares, &statev1.ListSharesRequest{Workspace: reference("w")}).GetShares())
-	refused(t, errcode.NotFound, bobs.shares.ListShares, &statev1.ListSharesRequest{Workspace: reference("w")})
+	require.Empty(t, call(t, adas.shares.ListShares, &statev1.ListSharesRequest{Workspace: theWorkspace()}).GetShares())
+	refused(t, errcode.NotFound, bobs.shares.ListShares, &statev1.ListSharesRequest{Workspace: theWorkspace()})
 }
