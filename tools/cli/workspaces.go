@@ -39,6 +39,7 @@ func (a *app) workspaces() *cobra.Command {
 		a.workspaceWatch(),
 		a.workspaceEvents(),
 		a.workspaceSSH(),
+		a.workspaceSSHConfig(),
 		a.workspaceCopy(),
 		a.workspacePortForward(),
 		a.workspaceOpen(),

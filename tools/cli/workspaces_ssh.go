@@ -185,7 +185,7 @@ func (a *app) runSSH(c *cobra.Command, nameOrID, program string, arguments func(
 }
 
 // sshFiles are the files with which OpenSSH's programs run.
-type sshFiles struct{ folder, config, knownHosts, askPass string }
+type sshFiles struct{ config, knownHosts, askPass, hosts string }
 
 func (a *app) sshFiles() (sshFiles, error) {
 	folder, err := filepath.Abs(filepath.Join(filepath.Dir(a.clientFile), "ssh"))
@@ -197,26 +197,35 @@ func (a *app) sshFiles() (sshFiles, error) {
 			"the client configuration with --client", folder)
 	}
 	in := func(name string) string { return filepath.Join(folder, name) }
-	return sshFiles{folder: folder, config: in("config"), knownHosts: in("known_hosts"), askPass: in("askpass")}, nil
+	return sshFiles{
+		config: in("config"), knownHosts: in("known_hosts"), askPass: in("askpass"), hosts: in("hosts"),
+	}, nil
 }
 
 // writeSSHFiles writes the files for a gateway beside the client configuration.
 func (a *app) writeSSHFiles(ctx context.Context, gateway *client.Gateway) (sshFiles, error) {
-	files, err := a.sshFiles()
+	files, options, err := a.knowGateway(ctx, gateway)
 	if err != nil {
 		return files, err
+	}
+	options += "  PubkeyAuthentication no\n  PreferredAuthentications password\n  NumberOfPasswordPrompts 1\n"
+	return files, errors.Join(
+		replaceFile(files.askPass, askPassScript, scriptMode),
+		replaceFile(files.config, "Host *\n"+options, 0o600))
+}
+
+// knowGateway writes the host keys of a gateway to a file, and returns the options with which OpenSSH uses them.
+func (a *app) knowGateway(ctx context.Context, gateway *client.Gateway) (sshFiles, string, error) {
+	files, err := a.sshFiles()
+	if err != nil {
+		return files, "", err
 	}
 	info, err := gateway.Info(ctx)
 	if err != nil {
-		return files, err
+		return files, "", err
 	}
-	options := sshOptions(info, files) +
-		"  PubkeyAuthentication no\n  PreferredAuthentications password\n  NumberOfPasswordPrompts 1\n"
 	known := strings.Join(info.SSH.KnownHosts, "\n") + "\n"
-	return files, errors.Join(
-		replaceFile(files.knownHosts, known, 0o600),
-		replaceFile(files.askPass, askPassScript, scriptMode),
-		replaceFile(files.config, "Host *\n"+options, 0o600))
+	return files, sshOptions(info, files), replaceFile(files.knownHosts, known, 0o600)
 }
 
 // sshOptions are lines of a configuration of OpenSSH: where the gateway is, and that only its host key is accepted.

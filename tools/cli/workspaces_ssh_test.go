@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"crypto/ed25519"
 	"crypto/rand"
@@ -16,6 +17,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -41,6 +43,7 @@ type enteringFixture struct {
 	statev1connect.UnimplementedWorkspaceServiceHandler
 	statev1connect.UnimplementedTokenServiceHandler
 	statev1connect.UnimplementedGatewayServiceHandler
+	statev1connect.UnimplementedDirectoryServiceHandler
 
 	state     statev1.ActualState
 	gateway   *httptest.Server
@@ -48,6 +51,7 @@ type enteringFixture struct {
 	folder    string
 	knownHost string // line that the gateway returns
 	sshPort   string
+	userKey   ssh.PublicKey // key of a person that the gateway knows
 	challenge string
 
 	mu       sync.Mutex
@@ -65,6 +69,7 @@ func setupEntering(t *testing.T) *enteringFixture {
 	mux.Handle(statev1connect.NewWorkspaceServiceHandler(f, faults))
 	mux.Handle(statev1connect.NewTokenServiceHandler(f, faults))
 	mux.Handle(statev1connect.NewGatewayServiceHandler(f, faults))
+	mux.Handle(statev1connect.NewDirectoryServiceHandler(f, faults))
 	server := httptest.NewServer(mux)
 	f.api = server.URL
 	t.Cleanup(func() {
@@ -112,6 +117,22 @@ func (f *enteringFixture) GetWorkspace(
 	return connect.NewResponse(&statev1.GetWorkspaceResponse{Workspace: &statev1.Workspace{
 		Id: "id-of-hello", Name: "hello", ActualState: f.state,
 	}}), nil
+}
+
+func (f *enteringFixture) WhoAmI(
+	context.Context, *connect.Request[statev1.WhoAmIRequest],
+) (*connect.Response[statev1.WhoAmIResponse], error) {
+	return connect.NewResponse(&statev1.WhoAmIResponse{User: &statev1.User{Id: 5}}), nil
+}
+
+func (f *enteringFixture) ListWorkspaces(
+	_ context.Context, r *connect.Request[statev1.ListWorkspacesRequest],
+) (*connect.Response[statev1.ListWorkspacesResponse], error) {
+	answer := &statev1.ListWorkspacesResponse{}
+	if r.Msg.GetFilter().GetUserId() == 5 {
+		answer.Workspaces = []*statev1.Workspace{{Name: "hello"}, {Name: "another"}}
+	}
+	return connect.NewResponse(answer), nil
 }
 
 func (f *enteringFixture) ExchangeToken(
@@ -198,6 +219,12 @@ func (f *enteringFixture) serveSSH(t *testing.T) {
 		}
 		return &ssh.Permissions{}, nil
 	}}
+	config.PublicKeyCallback = func(_ ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permissions, error) {
+		if f.userKey == nil || !bytes.Equal(key.Marshal(), f.userKey.Marshal()) {
+			return nil, fmt.Errorf("unknown key")
+		}
+		return &ssh.Permissions{}, nil
+	}
 	config.AddHostKey(key)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -312,6 +339,57 @@ func TestEnteringExplainsWhatIsMissing(t *testing.T) {
 		require.Equal(t, 2, code, stderr)
 		require.Contains(t, stderr, "must be")
 	}
+}
+
+func TestOpenSSHFindsWorkspacesByName(t *testing.T) {
+	f := setupEntering(t)
+	home := filepath.Join(f.folder, "home")
+	t.Setenv("HOME", home)
+	own := filepath.Join(home, ".ssh", "config")
+	require.NoError(t, os.MkdirAll(filepath.Dir(own), 0o700))
+	require.NoError(t, os.WriteFile(own, []byte("Host other\n  Port 2200\n"), 0o600))
+	keyFile := filepath.Join(f.folder, "key")
+	f.userKey = writeKey(t, keyFile)
+
+	code, printed, stderr := f.run(t, f.tokenFlag(), "ws", "ssh-config", "hello")
+	require.Zero(t, code, stderr)
+	require.Contains(t, printed, "Host hello.lockstep\n  User hello\n")
+	require.NotContains(t, printed, "another")
+	for range 2 { // the second time changes nothing
+		code, _, stderr = f.run(t, f.tokenFlag(), "ws", "ssh-config", "--install", "--key", keyFile)
+		require.Zero(t, code, stderr)
+		require.Contains(t, stderr, "ssh WORKSPACE.lockstep")
+	}
+	config, err := os.ReadFile(own)
+	require.NoError(t, err)
+	hosts := filepath.Join(filepath.Dir(f.clientFile()), "ssh", "hosts")
+	require.Equal(t, fmt.Sprintf("Include %q\nHost other\n  Port 2200\n", hosts), string(config))
+	var exit *exec.ExitError
+	for _, name := range []string{"hello", "another"} {
+		output, err := exec.CommandContext(t.Context(), "ssh", "-F", own, "-o", "BatchMode=yes", name+".lockstep",
+			"make").Output()
+		require.ErrorAs(t, err, &exit)
+		require.Equal(t, 3, exit.ExitCode(), string(exit.Stderr))
+		require.Equal(t, "ran make\n", string(output))
+	}
+	require.Equal(t, []string{"hello: make", "another: make"}, f.commands)
+
+	code, _, stderr = f.run(t, f.tokenFlag(), "ws", "ssh-config", "--key", "a\"b")
+	require.Equal(t, 2, code)
+	require.Contains(t, stderr, "choose another path")
+}
+
+// writeKey writes a private key and returns its public key.
+func writeKey(t *testing.T, path string) ssh.PublicKey {
+	t.Helper()
+	_, private, err := ed25519.GenerateKey(rand.Reader)
+	require.NoError(t, err)
+	block, err := ssh.MarshalPrivateKey(private, "")
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(path, pem.EncodeToMemory(block), 0o600))
+	signer, err := ssh.NewSignerFromKey(private)
+	require.NoError(t, err)
+	return signer.PublicKey()
 }
 
 func TestSSHWithoutOpenSSHIsExplained(t *testing.T) {
