@@ -103,7 +103,7 @@ func (s Server) lookup(ctx context.Context, name string) ([]netip.Addr, error) {
 	name = strings.TrimSuffix(strings.TrimSuffix(strings.ToLower(name), "."), ".cluster.local")
 	service, namespace, found := strings.Cut(strings.TrimSuffix(name, ".svc"), ".")
 	if !found || !strings.HasSuffix(name, ".svc") || strings.Contains(namespace, ".") || service == "" || namespace == "" {
-		return nil, apierrors.NewNotFound(v1.Resource("services"), name)
+		return nil, fmt.Errorf("look up %s: %w", name, apierrors.NewNotFound(v1.Resource("services"), name))
 	}
 	object, err := s.Client.CoreV1().Services(namespace).Get(ctx, service, metav1.GetOptions{})
 	if err != nil {

@@ -60,7 +60,7 @@ func startWorkspaceLab(t *testing.T, args ...string) workspaceLab {
 func (l workspaceLab) deployWorkspace(t *testing.T, name, project string) {
 	t.Helper()
 	ctx, c := t.Context(), l.cluster
-	config := map[string]any{"workspace": "id-of-" + name, "home": "/workspace", "authorities": l.authorities()}
+	config := map[string]any{"workspace": "id-of-hello", "home": "/workspace", "authorities": l.authorities()}
 	if project != "" {
 		config["projects"] = []map[string]string{{"name": "project", "url": project}}
 	}
@@ -101,8 +101,14 @@ func workspacePod(name string) v1.PodTemplateSpec {
 		Spec: v1.PodSpec{
 			TerminationGracePeriodSeconds: ptr.To[int64](5),
 			InitContainers: []v1.Container{
-				{Name: "lockstep-install", Image: "agent:1", Args: []string{"install", "/lockstep"}, VolumeMounts: []v1.VolumeMount{tools}},
-				{Name: "lockstep-clone", Image: "agent:1", Args: []string{"clone"}, VolumeMounts: []v1.VolumeMount{data, config}},
+				{
+					Name: "lockstep-install", Image: "agent:1", Args: []string{"install", "/lockstep"},
+					VolumeMounts: []v1.VolumeMount{tools},
+				},
+				{
+					Name: "lockstep-clone", Image: "agent:1", Args: []string{"clone"},
+					VolumeMounts: []v1.VolumeMount{data, config},
+				},
 			},
 			Containers: []v1.Container{{
 				Name: "workspace", Image: "ide:1",
@@ -135,15 +141,15 @@ func (l workspaceLab) authorities() []string {
 	return []string{string(ssh.MarshalAuthorizedKey(l.authority.PublicKey()))}
 }
 
-// connect opens an SSH connection to a workspace by the name of its Service.
-func (l workspaceLab) connect(t *testing.T, name string) *ssh.Client {
+// connect opens an SSH connection to the workspace hello by the name of its Service.
+func (l workspaceLab) connect(t *testing.T) *ssh.Client {
 	t.Helper()
 	_, private, err := ed25519.GenerateKey(rand.Reader)
 	require.NoError(t, err)
 	signer, err := ssh.NewSignerFromKey(private)
 	require.NoError(t, err)
 	certificate := &ssh.Certificate{
-		Key: signer.PublicKey(), CertType: ssh.UserCert, KeyId: "ada", ValidPrincipals: []string{"id-of-" + name},
+		Key: signer.PublicKey(), CertType: ssh.UserCert, KeyId: "ada", ValidPrincipals: []string{"id-of-hello"},
 		ValidAfter: uint64(time.Now().Add(-time.Minute).Unix()), ValidBefore: uint64(time.Now().Add(time.Minute).Unix()),
 		Permissions: ssh.Permissions{Extensions: map[string]string{"permit-pty": "", "permit-port-forwarding": ""}},
 	}
@@ -151,11 +157,11 @@ func (l workspaceLab) connect(t *testing.T, name string) *ssh.Client {
 	certified, err := ssh.NewCertSigner(certificate, signer)
 	require.NoError(t, err)
 	dialer := &net.Dialer{Resolver: l.dns}
-	address := net.JoinHostPort(name+"."+l.cluster.namespace+".svc", "60022")
+	address := net.JoinHostPort("hello."+l.cluster.namespace+".svc", "60022")
 	raw, err := dialer.DialContext(t.Context(), "tcp", address)
 	require.NoError(t, err)
 	conn, channels, requests, err := ssh.NewClientConn(raw, address, &ssh.ClientConfig{
-		User: "id-of-" + name, Auth: []ssh.AuthMethod{ssh.PublicKeys(certified)},
+		User: "id-of-hello", Auth: []ssh.AuthMethod{ssh.PublicKeys(certified)},
 		HostKeyCallback: ssh.InsecureIgnoreHostKey(),
 	})
 	require.NoError(t, err)
@@ -191,7 +197,7 @@ func TestAgentOfAWorkspaceRunsAsAProcess(t *testing.T) {
 		require.Zero(t, s.State.Terminated.ExitCode, s.Name)
 		require.Equal(t, "Completed", s.State.Terminated.Reason)
 	}
-	client := l.connect(t, "hello")
+	client := l.connect(t)
 	require.Equal(t, "hello hello, $(GREETING) s3cret",
 		run(t, client, `echo "$GREETING $LONG_GREETING $TOKEN"`), "the environment is that of the pod")
 	require.NoFileExists(t, "/workspace-command-ran")
@@ -214,16 +220,16 @@ func TestAgentOfAWorkspaceRunsAsAProcess(t *testing.T) {
 	require.ErrorContains(t, err, "no such host")
 	scale(t, c, "hello", 1)
 	awaitAvailable(t, c, "hello", 1)
-	require.Equal(t, "work", run(t, l.connect(t, "hello"), "cat file"))
+	require.Equal(t, "work", run(t, l.connect(t), "cat file"))
 
 	// Its end is reported, and it is started again.
-	agent := run(t, l.connect(t, "hello"), "echo $PPID")
+	agent := run(t, l.connect(t), "echo $PPID")
 	require.NoError(t, exec.CommandContext(t.Context(), "kill", "-9", agent).Run())
 	eventually(t, "the agent is started again", func(context.Context) bool {
 		s := podsOf(t, c, "hello")[0].Status.ContainerStatuses
 		return len(s) == 1 && s[0].RestartCount == 1 && s[0].Ready && s[0].LastTerminationState.Terminated.ExitCode == 137
 	})
-	run(t, l.connect(t, "hello"), "true")
+	run(t, l.connect(t), "true")
 
 	// New authorities count without a restart.
 	other := l
@@ -246,7 +252,7 @@ func TestAgentOfAWorkspaceRunsAsAProcess(t *testing.T) {
 		content, err := os.ReadFile(written[0])
 		return err == nil && string(content) == config.Data["workspace.json"]
 	})
-	run(t, other.connect(t, "hello"), "true")
+	run(t, other.connect(t), "true")
 
 	require.NoError(t, c.CoreV1().Namespaces().Delete(t.Context(), c.namespace, metav1.DeleteOptions{}))
 	eventually(t, "the volume is removed with its claim", func(context.Context) bool {
@@ -287,7 +293,7 @@ func TestProcessesEndWithTheLab(t *testing.T) {
 			l := startWorkspaceLab(t)
 			l.deployWorkspace(t, "hello", "")
 			awaitAvailable(t, l.cluster, "hello", 1)
-			agent := run(t, l.connect(t, "hello"), "echo $PPID")
+			agent := run(t, l.connect(t), "echo $PPID")
 			require.True(t, alive(agent))
 			_ = l.stop(signal)
 			eventually(t, "the agent has ended", func(context.Context) bool { return !alive(agent) })

@@ -210,19 +210,20 @@ func forwardTo(alive context.Context, address string, port int32, stream io.Read
 	}
 	stop := context.AfterFunc(alive, func() { _ = conn.Close() })
 	defer stop()
-	sent := make(chan error, 1)
+	sent := make(chan struct{})
 	go func() {
-		_, err := io.Copy(conn, stream)
+		defer close(sent)
+		// An error is not one of the forwarding: the process may have closed the connection first.
+		_, _ = io.Copy(conn, stream)
 		if half, ok := conn.(*net.TCPConn); ok {
-			err = errors.Join(err, half.CloseWrite())
+			_ = half.CloseWrite()
 		}
-		sent <- err
 	}()
 	_, err = io.Copy(stream, conn)
 	// The end of the stream ends the copy to the process.
 	if err = errors.Join(err, stream.Close(), conn.Close()); err != nil {
 		err = fmt.Errorf("forward: %w", err)
 	}
-	<-sent // the process may have closed the connection first
+	<-sent
 	return err
 }

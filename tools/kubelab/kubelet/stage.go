@@ -75,7 +75,8 @@ func Stages(port int32, processes bool) map[internalversion.StageResourceRef][]*
 			stage("pod-step", pod, simulated+jqNeedsStep, jqStepDelay, statusStep("PodStatus")),
 			stage("pod-delete", pod, simulated+`(.metadata.deletionTimestamp != null) and (`+jqStuck+` | not)`, "",
 				internalversion.StageStep{Delete: true}),
-			stage("pod-delete-late", pod, simulated+`(.metadata.deletionTimestamp != null) and `+jqStuck+` and (`+jqDuration+` != null)`,
+			stage("pod-delete-late", pod,
+				simulated+`(.metadata.deletionTimestamp != null) and `+jqStuck+` and (`+jqDuration+` != null)`,
 				jqDuration, internalversion.StageStep{Delete: true}),
 		},
 		node: {

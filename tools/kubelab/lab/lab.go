@@ -308,7 +308,9 @@ func (l *lab) startRest(live context.Context) error {
 	if err != nil {
 		return err
 	}
-	player := kubelet.Simulator{Config: config, Holder: "kubelab", Port: l.kubelets, Processes: l.processes != nil, Log: l.log}
+	player := kubelet.Simulator{
+		Config: config, Holder: "kubelab", Port: l.kubelets, Processes: l.processes != nil, Log: l.log,
+	}
 	l.parts = append(l.parts, controlplane.Go(live, "kubelets", player.Run))
 
 	provisioner, err := volume.NewProvisioner(l.client)

@@ -12,8 +12,8 @@ import (
 // agentProgram is the name of the workspace agent in containers.
 const agentProgram = "workspace-agent"
 
-// agentArguments returns the arguments with which the workspace agent runs in place of a container. It returns false for
-// a container without the agent. The command that the agent would run beside itself is left out.
+// agentArguments returns the arguments with which the workspace agent runs in place of a container. It returns false
+// for a container without the agent. The command that the agent would run beside itself is left out.
 func agentArguments(c *v1.Container, init bool) ([]string, bool) {
 	words := slices.Concat(c.Command, c.Args)
 	switch {

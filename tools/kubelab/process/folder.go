@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -144,16 +145,14 @@ func (f podFolder) configMap(ctx context.Context, name string, optional *bool) (
 	for key, text := range object.Data {
 		files[key] = []byte(text)
 	}
-	for key, data := range object.BinaryData {
-		files[key] = data
-	}
+	maps.Copy(files, object.BinaryData)
 	return files, nil
 }
 
 func (f podFolder) secret(ctx context.Context, name string, optional *bool) (map[string][]byte, error) {
 	object, err := f.client.CoreV1().Secrets(f.pod.Namespace).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) && optional != nil && *optional {
-		return nil, nil
+		return map[string][]byte{}, nil
 	}
 	if err != nil {
 		return nil, missing("secret", name, err)
@@ -194,9 +193,7 @@ func (f podFolder) mount(c *v1.Container) error {
 // environ returns the environment of a container as Kubernetes sets it. Later variables replace earlier ones.
 func (f podFolder) environ(ctx context.Context, c *v1.Container, own map[string]string) ([]string, error) {
 	env := map[string]string{}
-	for name, value := range own {
-		env[name] = value
-	}
+	maps.Copy(env, own)
 	for _, from := range c.EnvFrom {
 		var files map[string][]byte
 		var err error
@@ -232,7 +229,9 @@ func (f podFolder) environ(ctx context.Context, c *v1.Container, own map[string]
 }
 
 // value returns the value of a variable. set is false for an optional one that does not exist.
-func (f podFolder) value(ctx context.Context, v *v1.EnvVar, expand func(string) string) (text string, set bool, err error) {
+func (f podFolder) value(
+	ctx context.Context, v *v1.EnvVar, expand func(string) string,
+) (text string, set bool, err error) {
 	if v.ValueFrom == nil {
 		return expansion.Expand(v.Value, expand), true, nil
 	}
