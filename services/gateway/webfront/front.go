@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -241,6 +242,10 @@ func (f *Front) rewrite(p *httputil.ProxyRequest) {
 	p.SetURL(&url.URL{Scheme: "http", Host: grant.Entry.ID + workspaceSuffix + ":" + strconv.Itoa(grant.Port)})
 	p.Out.Host = p.In.Host
 	signin.HideCookies(p.Out.Header)
+	// Programs believe whatever a proxy says by these, so nobody else may.
+	maps.DeleteFunc(p.Out.Header, func(name string, _ []string) bool {
+		return strings.HasPrefix(name, "X-Forwarded-") || name == "X-Real-Ip"
+	})
 	p.Out.Header.Set("X-Forwarded-For", strings.Join(f.forwardedFor(p.In), ", "))
 	p.Out.Header.Set("X-Forwarded-Host", p.In.Host)
 	p.Out.Header.Set("X-Forwarded-Proto", "https")

@@ -264,7 +264,7 @@ func TestRequestReachesTheWorkspace(t *testing.T) {
 	b := f.signedIn()
 	request := b.Request(http.MethodPost, hello+"/a%2Fb?c=%20d", "Cookie", "own=1", "X-Forwarded-For", "6.6.6.6",
 		"X-Forwarded-Proto", "http", "X-Forwarded-Host", "evil.org", "Forwarded", "for=6.6.6.6", "Connection", "X-Hop",
-		"X-Hop", "1")
+		"X-Hop", "1", "X-Forwarded-User", "root", "X-Real-IP", "6.6.6.6")
 	request.Body = io.NopCloser(strings.NewReader("body"))
 	response, body := b.Do(request)
 	require.Equal(t, "POST /a%2Fb?c=%20d body", body)
@@ -277,6 +277,8 @@ func TestRequestReachesTheWorkspace(t *testing.T) {
 	require.Equal(t, "3000--hello.ws.test", got.Header.Get("X-Forwarded-Host"))
 	require.Empty(t, got.Header.Get("Forwarded"))
 	require.Empty(t, got.Header.Get("X-Hop"))
+	require.Empty(t, got.Header.Get("X-Forwarded-User"))
+	require.Empty(t, got.Header.Get("X-Real-IP"))
 }
 
 func TestHTTP2IsServed(t *testing.T) {
