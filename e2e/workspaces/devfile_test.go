@@ -70,7 +70,7 @@ func TestDevfileCreatesWorkspace(t *testing.T) {
 		"shop-frontend")
 	refused := cli.WithInput(strings.Replace(string(raw), "commands:", "projects: [{name: shop}]\ncommands:", 1))
 	require.Contains(t, refused.Fails(invalid, append([]string{"ws", "create", "--devfile", "-"}, place...)...),
-		"projects: are not cloned")
+		"projects[0].git: is missing")
 	require.Contains(
 		t,
 		cli.Fails(invalid, append([]string{"ws", "create", "--devfile", example, "--template", "default"}, place...)...),
