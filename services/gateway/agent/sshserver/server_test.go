@@ -6,9 +6,11 @@ import (
 	"io"
 	"net"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -137,6 +139,11 @@ func TestShellIsLoginShellInHome(t *testing.T) {
 }
 
 func TestWhatASessionRunsEndsWithItsConnection(t *testing.T) {
+	// A shell cannot trap a signal that is ignored when it starts, as under nohup. Who handles a signal passes it on as
+	// not ignored.
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	t.Cleanup(func() { signal.Stop(hangups) })
 	for name, prepare := range map[string]func(*ssh.Session) error{
 		"without a terminal": func(*ssh.Session) error { return nil },
 		"with a terminal":    func(s *ssh.Session) error { return s.RequestPty("xterm", 24, 80, ssh.TerminalModes{}) },
