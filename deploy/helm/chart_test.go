@@ -345,7 +345,7 @@ func TestSettingsDoNotRepeatVariablesOfTheChart(t *testing.T) {
 		name   string
 		change values
 	}{"defaults", values{}}) {
-		for _, w := range render(t, loaded, s.name, merge(s.change, ci())).workloads() {
+		for _, w := range render(t, loaded, s.name, merge(s.change, everyService())).workloads() {
 			service := strings.TrimPrefix(w.Name, releaseName+"-")
 			for _, e := range w.template.Spec.Containers[0].Env {
 				section, _ := s.change[service].(values)
@@ -355,7 +355,7 @@ func TestSettingsDoNotRepeatVariablesOfTheChart(t *testing.T) {
 					continue
 				}
 				tried.Insert(service + e.Name)
-				given := values{service: values{"enabled": true, "settings": values{e.Name: "x"}}}
+				given := merge(everyService(), values{service: values{"enabled": true, "settings": values{e.Name: "x"}}})
 				options := common.ReleaseOptions{Name: releaseName, Namespace: "here"}
 				input, err := util.ToRenderValues(loaded, given, options, common.DefaultCapabilities)
 				require.NoError(t, err)

@@ -108,10 +108,11 @@ func everything() values {
 	return values{"relay": values{"hosts": []any{"relay.example"}}, "nats": values{"storage": values{"size": "1Gi"}}}
 }
 
-// ci switches the services for CI jobs on.
-func ci() values {
+// everyService switches the services on that are off by default.
+func everyService() values {
 	return values{
 		"runners": values{"enabled": true}, "admission": values{"enabled": true}, "router": values{"enabled": true},
+		"gateway": values{"enabled": true, "zone": "ws.example"},
 	}
 }
 
@@ -121,7 +122,7 @@ func TestServerAcceptsAllObjects(t *testing.T) {
 	// Pods are not admitted in a dry run of their Deployment. The other tests install them.
 	install := c.newInstall()
 	install.DryRunStrategy = action.DryRunServer
-	given := merge(everything(), ci())
+	given := merge(everything(), everyService())
 	for _, s := range switches {
 		if strings.HasPrefix(s.name, "TLS") {
 			given = merge(given, s.change)
@@ -141,8 +142,8 @@ func TestServerAcceptsAllObjects(t *testing.T) {
 func TestInstalledChartRuns(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, "chart-install")
-	made := c.install(load(t), merge(everything(), ci()))
-	for _, name := range []string{"state", "deploys", "runners", "admission", "router"} {
+	made := c.install(load(t), merge(everything(), everyService()))
+	for _, name := range []string{"state", "deploys", "runners", "admission", "router", "gateway"} {
 		d, err := c.client.AppsV1().Deployments(c.namespace).Get(t.Context(), releaseName+"-"+name, metav1.GetOptions{})
 		require.NoError(t, err)
 		require.EqualValues(t, 2, d.Status.ReadyReplicas, name)

@@ -19,7 +19,7 @@ kubectl get namespace "$namespace" >/dev/null 2>&1 || kubectl create namespace "
 kubectl -n "$namespace" apply -f "$folder/keys.yaml"
 if [ -f "$folder/lockstep.dump" ]; then
 	helm install "$release" "$chart" --namespace "$namespace" --values "$folder/values.yaml" "$@" \
-		--wait --wait-for-jobs --set state.enabled=false,deploys.enabled=false,runners.enabled=false,admission.enabled=false,router.enabled=false,relay.enabled=false
+		--wait --wait-for-jobs --set state.enabled=false,deploys.enabled=false,runners.enabled=false,admission.enabled=false,router.enabled=false,gateway.enabled=false,relay.enabled=false
 	database=$(kubectl -n "$namespace" get statefulsets \
 		-l "app.kubernetes.io/instance=$release,app.kubernetes.io/name=lockstep-postgresql" -o name)
 	for service in state deploys runners admission; do

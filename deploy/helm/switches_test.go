@@ -52,9 +52,10 @@ var switches = []struct { //nolint:gochecknoglobals // a table
 		},
 		"admission": values{"tls": values{"secretName": "api-tls"}},
 		"router":    values{"tls": values{"secretName": "api-tls"}, "cells": values{"caSecretName": "cells-ca"}},
+		"gateway":   values{"tls": values{"secretName": "api-tls"}, "state": values{"caSecretName": "state-ca"}},
 		"relay":     values{"tls": values{"secretName": "relay-tls"}},
 	}},
-	{"ingress, monitoring, tracing, sinks, callers, settings, runners, admission, router", values{
+	{"ingress, monitoring, tracing, sinks, callers, settings, runners, admission, router, gateway", values{
 		"state": values{
 			"ingress":  values{"enabled": true, "host": "a.example", "tlsSecretName": "a"},
 			"settings": values{"LOCKSTEP_TELEMETRY_LOG_LEVEL": "debug"},
@@ -66,6 +67,12 @@ var switches = []struct { //nolint:gochecknoglobals // a table
 		"router":    values{"enabled": true, "ingress": values{"enabled": true, "host": "ci.example"}},
 		"admission": values{"enabled": true, "ingress": values{"enabled": true, "host": "admission.example"}},
 		"runners":   values{"enabled": true, "ingress": values{"enabled": true, "host": "r.example"}},
+		"gateway": values{
+			"enabled": true, "zone": "ws.example", "ingress": values{"enabled": true},
+			"signIn": values{
+				"issuer": "https://id.example", "clientID": "lockstep", "secretName": "oidc", "caSecretName": "oidc-ca",
+			},
+		},
 		"relay":     values{"callers": values{"secretName": "callers"}, "hosts": []any{"relay.example"}},
 		"nats":      values{"mapCells": []any{"eu-2", "eu-3"}},
 		"telemetry": values{"otlpEndpoint": "http://collector:4317"},
@@ -110,7 +117,8 @@ func merge(into, from values) values {
 func requireConsistent(r rendered, given values) {
 	r.t.Helper()
 	for service, byDefault := range map[string]bool{
-		"state": true, "deploys": true, "runners": false, "admission": false, "router": false, "relay": true,
+		"state": true, "deploys": true, "runners": false, "admission": false, "router": false, "gateway": false,
+		"relay": true,
 	} {
 		section, _ := given[service].(values)
 		enabled, isSet := section["enabled"].(bool)
@@ -211,6 +219,10 @@ func requireHardened(r rendered, w workload) {
 			dir, _, _ := strings.Cut(path, "/")
 			require.Contains(r.t, mountPaths(c), "/"+dir, "%s: %s", at, e.Name)
 		}
+		if e.ValueFrom != nil && e.ValueFrom.SecretKeyRef != nil {
+			require.Equal(r.t, releaseName+"-state", w.Name, "%s: %s", at, e.Name)
+			require.Regexp(r.t, `\.pub$`, e.ValueFrom.SecretKeyRef.Key, "%s: %s", at, e.Name)
+		}
 	}
 }
 
@@ -257,6 +269,7 @@ func requireOwnSecrets(r rendered, w workload) {
 		},
 		"admission":  {"ls-admission-database", "admission-db", "nats-tls", "api-tls"},
 		"router":     {"nats-tls", "api-tls", "cells-ca"},
+		"gateway":    {"nats-tls", "api-tls", "oidc", "oidc-ca", "state-ca"},
 		"roles":      {"ls-postgresql", "ls-state", "ls-deploys", "ls-runners", "ls-admission"},
 		"relay":      {"ls-relay-tls", "relay-tls", "nats-tls", "callers"},
 		"nats":       {"nats-tls"},

@@ -2,10 +2,8 @@ package cli
 
 import (
 	"fmt"
-	"os"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/crypto/ssh"
 
 	"lockstep.internal/tools/stack"
 )
@@ -36,11 +34,11 @@ func (a *app) gatewayInit() *cobra.Command {
 			for _, public := range []struct{ use, file string }{
 				{"workspace.ssh_authorities of state", keys.AuthorityFile}, {"gateway.public_keys of state", keys.PersonFile},
 			} {
-				line, err := publicKeyOf(public.file)
+				line, err := stack.PublicKey(public.file)
 				if err != nil {
 					return err
 				}
-				if _, err := fmt.Fprintf(a.stdout, "%s: %s", public.use, line); err != nil {
+				if _, err := fmt.Fprintf(a.stdout, "%s: %s\n", public.use, line); err != nil {
 					return fmt.Errorf("write the public keys: %w", err)
 				}
 			}
@@ -49,17 +47,4 @@ func (a *app) gatewayInit() *cobra.Command {
 	}
 	c.Flags().StringVar(&dir, "dir", "gateway", "folder to write")
 	return c
-}
-
-// publicKeyOf returns the public key of a file with a private key, as a line.
-func publicKeyOf(file string) ([]byte, error) {
-	raw, err := os.ReadFile(file)
-	if err != nil {
-		return nil, fmt.Errorf("read a key: %w", err)
-	}
-	signer, err := ssh.ParsePrivateKey(raw)
-	if err != nil {
-		return nil, fmt.Errorf("read the key %s: %w", file, err)
-	}
-	return ssh.MarshalAuthorizedKey(signer.PublicKey()), nil
 }

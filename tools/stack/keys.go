@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"golang.org/x/crypto/ssh"
+
 	"lockstep.internal/libs/config"
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/seal"
@@ -103,6 +105,19 @@ func InitGateway(dir string) (keys GatewayKeys, created map[string]bool, err err
 		}
 	}
 	return keys, created, nil
+}
+
+// PublicKey returns the public key of a file with a private SSH key, such as ssh-ed25519 AAAA…
+func PublicKey(file string) (string, error) {
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		return "", fmt.Errorf("read a key: %w", err)
+	}
+	signer, err := ssh.ParsePrivateKey(raw)
+	if err != nil {
+		return "", fmt.Errorf("read the key %s: %w", file, err)
+	}
+	return strings.TrimSpace(string(ssh.MarshalAuthorizedKey(signer.PublicKey()))), nil
 }
 
 // sshKey returns a new private key, without a line break at its end.

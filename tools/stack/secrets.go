@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -52,10 +53,12 @@ type secretFile struct{ secret, key, path string }
 //	<name>-runners     runners.seed, signing.seed
 //	<name>-admission   admission.seed, controllers.seed
 //	<name>-relay       relay.seed, relay.secret
+//	<name>-gateway     gateway.seed, authority.key, host.key, person.key, cookies.key; authority.pub and person.pub,
+//	                   which the state service has
 //	<name>-relay-tls   tls.crt, tls.key, ca.crt
 //	<name>-postgresql  password, of the administrator
 //	<name>-<service>   database.password, database.url, of the role of each service in PostgreSQL
-//	<name>-<principal> <principal>.seed, for each other principal of NATS: deploys, gateway, router, operator
+//	<name>-<principal> <principal>.seed, for each other principal of NATS: deploys, router, operator
 //	<name>-cell-<cell> cell-<cell>.seed, for each other cell in the cell map
 func InitSecrets(
 	ctx context.Context, client coreclient.SecretInterface, options SecretsOptions,
@@ -87,6 +90,9 @@ func (o SecretsOptions) files(dir string) []secretFile {
 		{"runners", signingSeed, filepath.Join(dir, "runners", signingSeed)},
 		{"admission", controllersSeed, filepath.Join(dir, "admission", controllersSeed)},
 		{"relay", "relay.secret", filepath.Join(relay, "relay.secret")},
+	}
+	for _, key := range []string{"authority.key", "authority.pub", "host.key", "person.key", "person.pub", "cookies.key"} {
+		files = append(files, secretFile{"gateway", key, filepath.Join(dir, "gateway", key)})
 	}
 	for name, holder := range natsauth.KeyHolders(o.NATS.Cell) {
 		files = append(files, secretFile{holder, name + ".seed", natsauth.SeedFile(nats, name)})
@@ -163,6 +169,9 @@ func (o SecretsOptions) create(dir string) error {
 	if _, _, err := InitRelay(filepath.Join(dir, "relay"), o.RelayHosts...); err != nil {
 		return err
 	}
+	if err := createGatewayKeys(filepath.Join(dir, "gateway")); err != nil {
+		return err
+	}
 	if o.PostgreSQLHost == "" {
 		return nil
 	}
@@ -180,6 +189,21 @@ func (o SecretsOptions) create(dir string) error {
 		})
 		if err != nil {
 			return fmt.Errorf("create the connection string of %s: %w", service, err)
+		}
+	}
+	return nil
+}
+
+// createGatewayKeys also writes the public keys that the state service needs.
+func createGatewayKeys(dir string) error {
+	keys, _, err := InitGateway(dir)
+	if err != nil {
+		return err
+	}
+	for _, file := range []string{keys.AuthorityFile, keys.PersonFile} {
+		public := strings.TrimSuffix(file, ".key") + ".pub"
+		if _, err := writeOnce(public, func() (string, error) { return PublicKey(file) }); err != nil {
+			return fmt.Errorf("write a public key of the gateway: %w", err)
 		}
 	}
 	return nil

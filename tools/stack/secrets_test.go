@@ -48,7 +48,7 @@ func TestEachPrincipalHasASecret(t *testing.T) {
 		"ls-deploys":    "database.password database.url deploys.seed",
 		"ls-admission":  "admission.seed controllers.seed database.password database.url",
 		"ls-runners":    "database.password database.url runners.seed signing.seed",
-		"ls-gateway":    "gateway.seed",
+		"ls-gateway":    "authority.key authority.pub cookies.key gateway.seed host.key person.key person.pub",
 		"ls-router":     "router.seed",
 		"ls-cell-eu-2":  "cell-eu-2.seed",
 		"ls-operator":   "cells.seed operator.seed",

@@ -149,6 +149,8 @@ LOCKSTEP_EXTERNAL_LISTEN:
 LOCKSTEP_EXTERNAL_SECRET_FILE: relay.callers.secretName
 LOCKSTEP_EXTERNAL_TLS_CERT_FILE: relay.tls.secretName
 LOCKSTEP_EXTERNAL_TLS_KEY_FILE: relay.tls.secretName
+LOCKSTEP_GATEWAY_PUBLIC_KEYS: state.gateway.publicKeys
+LOCKSTEP_GATEWAY_URL: state.gateway.url
 LOCKSTEP_INTERNAL_CA_FILE: relay.tls.secretName
 LOCKSTEP_INTERNAL_LISTEN:
 LOCKSTEP_INTERNAL_SECRET_FILE:
@@ -166,13 +168,30 @@ LOCKSTEP_REGISTRY_REPLICAS: streams.replicas
 LOCKSTEP_SECRETS_DIGEST_KEY_FILE:
 LOCKSTEP_SECRETS_KEY_FILE:
 LOCKSTEP_SECRETS_SEAL_SEED_FILE:
+LOCKSTEP_SIGN_IN_CA_FILE: gateway.signIn.caSecretName
+LOCKSTEP_SIGN_IN_CLIENT_ID: gateway.signIn.clientID
+LOCKSTEP_SIGN_IN_CLIENT_SECRET_FILE: gateway.signIn.secretName
+LOCKSTEP_SIGN_IN_ISSUER: gateway.signIn.issuer
+LOCKSTEP_SIGN_IN_KEYS_FILE:
+LOCKSTEP_SIGN_IN_PERSON_KEY_FILE:
 LOCKSTEP_SIGNING_KEY_FILE:
 LOCKSTEP_SINKS_FILE: deploys.sinks.secretName
-LOCKSTEP_STATE_CA_FILE: runners.state.caSecretName
-LOCKSTEP_STATE_URL: runners.state.url
+LOCKSTEP_SSH_ADDRESS: gateway.ssh.address
+LOCKSTEP_SSH_HOST_KEY_FILE:
+LOCKSTEP_SSH_LISTEN:
+LOCKSTEP_STATE_CA_FILE: {{ .name }}.state.caSecretName
+LOCKSTEP_STATE_URL: {{ .name }}.state.url
 LOCKSTEP_STREAMS_REPLICAS: streams.replicas
 LOCKSTEP_STREAMS_STORAGE: streams.storage
 LOCKSTEP_TELEMETRY_OTLP_ENDPOINT: telemetry.otlpEndpoint
+LOCKSTEP_WEB_LISTEN:
+LOCKSTEP_WEB_TLS_CERT_FILE: gateway.tls.secretName
+LOCKSTEP_WEB_TLS_KEY_FILE: gateway.tls.secretName
+LOCKSTEP_WORKSPACE_AGENT_IMAGE: state.gateway.agentImage
+LOCKSTEP_WORKSPACE_INGRESS_PEERS: state.gateway.ingressPeers
+LOCKSTEP_WORKSPACE_SSH_AUTHORITIES: state.gateway.sshAuthorities
+LOCKSTEP_WORKSPACES_AUTHORITY_KEY_FILE:
+LOCKSTEP_ZONE: gateway.zone
 {{- end }}
 
 {{/* The variables that all services have, and those of values.settings, of which the chart sets none. */}}
@@ -319,6 +338,11 @@ spec:
 {{- $port := int $values.service.port -}}
 {{ $scheme }}://{{ include "lockstep.component" . }}.{{ .root.Release.Namespace }}.svc
 {{- if ne $port (ternary 443 80 (eq $scheme "https")) }}:{{ $port }}{{ end }}
+{{- end }}
+
+{{/* The zone of the gateway without its port. */}}
+{{- define "lockstep.zoneHost" -}}
+{{ required "gateway.zone is missing" .Values.gateway.zone | regexFind "^[^:]+" }}
 {{- end }}
 
 {{/* The address of an ingress that is on. */}}
