@@ -34,6 +34,9 @@ func (p *process) parts() []service.Part {
 			if err := p.directory.UpgradeAgentEntries(ctx); err != nil {
 				return err
 			}
+			if err := p.directory.UpgradeUserEntries(ctx); err != nil {
+				return err
+			}
 			return libpostgres.InTx(ctx, p.pool, func(tx pgx.Tx) error { return p.republisher().FirstAccess(ctx, tx) })
 		}},
 		{Name: "agents", StartAfter: []string{"bootstrap", "streams"}, Run: p.ensureConsumers},

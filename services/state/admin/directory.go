@@ -172,6 +172,19 @@ func (d *Directory) UpgradeAgentEntries(ctx context.Context) error {
 	})
 }
 
+// UpgradeUserEntries publishes the entries of users again that an earlier version of the service published with fewer
+// fields.
+func (d *Directory) UpgradeUserEntries(ctx context.Context) error {
+	return d.change(ctx, func(tx pgx.Tx) ([]directory.Entry, error) {
+		old, err := d.Directory.UpgradeUserEntries(ctx, tx)
+		entries := make([]directory.Entry, len(old))
+		for i := range old {
+			entries[i] = old[i].Entry()
+		}
+		return entries, err
+	})
+}
+
 // RepublishAll publishes every directory entry, SSH key and agent configuration again, after a stream was restored from
 // an older backup. Consumers use the latest entry of each key, so duplicates have no effect.
 func (d *Directory) RepublishAll(ctx context.Context, tx pgx.Tx) error {

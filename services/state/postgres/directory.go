@@ -138,8 +138,8 @@ func project(ctx context.Context, tx pgx.Tx, id int64) (directory.Project, error
 
 // CreateUser creates a user. It returns the fault already_exists if the name is in use.
 func (d *Directory) CreateUser(ctx context.Context, tx pgx.Tx, u directory.User) (directory.User, error) {
-	err := tx.QueryRow(ctx, `insert into users (username, admin) values ($1, $2) returning id`, u.Username, u.Admin).
-		Scan(&u.ID)
+	err := tx.QueryRow(ctx, `insert into users (username, admin, entry_version) values ($1, $2, $3) returning id`,
+		u.Username, u.Admin, directory.UserEntryVersion).Scan(&u.ID)
 	return u, asFault(err, fmt.Sprintf("user %q", u.Username), "")
 }
 

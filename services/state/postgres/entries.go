@@ -111,6 +111,26 @@ func (d *Directory) UpgradeAgentEntries(ctx context.Context, tx pgx.Tx) ([]agent
 	return old, nil
 }
 
+// UpgradeUserEntries records that all users have an entry of the current version, and returns the users that had an
+// older one.
+func (d *Directory) UpgradeUserEntries(ctx context.Context, tx pgx.Tx) ([]directory.User, error) {
+	query := fmt.Sprintf(`select %s from users where entry_version < %d order by id for no key update of users`,
+		userEntryColumns, directory.UserEntryVersion)
+	old, err := collect(ctx, tx, query, scanUserEntry, func(u directory.User) directory.User { return u }, d.revokedSince())
+	if err != nil || len(old) == 0 {
+		return nil, err
+	}
+	ids := make([]int64, len(old))
+	for i, u := range old {
+		ids[i] = u.ID
+	}
+	_, err = tx.Exec(ctx, `update users set entry_version = $2 where id = any($1)`, ids, directory.UserEntryVersion)
+	if err != nil {
+		return nil, fmt.Errorf("store the entry version of %d users: %w", len(ids), err)
+	}
+	return old, nil
+}
+
 // collect reads the rows of a query and converts each.
 func collect[Row, T any](
 	ctx context.Context, tx pgx.Tx, query string, scan pgx.RowToFunc[Row], convert func(Row) T, args ...any,

@@ -139,8 +139,9 @@ func (d *Directory) Import(ctx context.Context, tx pgx.Tx, p move.Plan) (Revocat
 	}
 	for _, u := range p.Users {
 		batch.Queue(`
-			insert into users (id, username, state) values ($1, $2, case when $3 then 'blocked' else 'active' end)`,
-			u.ID, u.Username, u.Blocked)
+			insert into users (id, username, state, entry_version)
+			values ($1, $2, case when $3 then 'blocked' else 'active' end, $4)`,
+			u.ID, u.Username, u.Blocked, directory.UserEntryVersion)
 	}
 	for _, m := range p.Memberships {
 		queueMembership(&batch, m)

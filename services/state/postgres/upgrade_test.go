@@ -3,6 +3,7 @@ package postgres_test
 import (
 	"log/slog"
 	"os"
+	"sync"
 	"testing"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	libdirectory "lockstep.internal/libs/directory"
 	libpostgres "lockstep.internal/libs/postgres"
 	"lockstep.internal/services/state/actualstate"
 	"lockstep.internal/services/state/orphan"
@@ -55,8 +57,8 @@ func TestUpgradeRendersWorkspacesAgain(t *testing.T) {
 		}, append(first, second...))
 		return nil
 	}))
-	directory := &postgres.Directory{DB: pool, Now: start}
-	template, err := directory.Template(t.Context(), 4, "default")
+	stored := &postgres.Directory{DB: pool, Now: start}
+	template, err := stored.Template(t.Context(), 4, "default")
 	require.NoError(t, err)
 	want := workspace.Spec{Image: "registry.example/base:1", Command: []string{"sleep", "infinity"}}
 	require.Equal(t, want, template.Spec)
@@ -89,6 +91,41 @@ func TestUpgradeEndsThePatienceOfTerminations(t *testing.T) {
 	require.Equal(t, "ObjectsRemain", terminating.Reason)
 }
 
+// TestUpgradePublishesUsersAgainOnce upgrades from a version whose entries of users have no hash of the username.
+func TestUpgradePublishesUsersAgainOnce(t *testing.T) {
+	t.Parallel()
+	dump, err := os.ReadFile("testdata/released/20_1f69a46.sql")
+	require.NoError(t, err)
+	b := &fixture{t: t, pool: migrated(t, string(dump)), store: &postgres.Workspaces{}}
+	d := b.directory()
+	_, _, err = d.BlockUser(t.Context(), 10, postgres.Spare{})
+	require.NoError(t, err)
+	_, err = d.CreateUser(t.Context(), "new", false)
+	require.NoError(t, err)
+	b.outbox()
+
+	var upgrading sync.WaitGroup
+	errs := make([]error, 4) // four replicas start at the same time
+	for i := range errs {
+		upgrading.Go(func() { errs[i] = d.UpgradeUserEntries(t.Context()) })
+	}
+	upgrading.Wait()
+	for _, err := range errs {
+		require.NoError(t, err)
+	}
+	entries := map[string][]any{}
+	for _, m := range b.outbox() {
+		require.NotContains(t, entries, m.Subject)
+		entries[m.Subject] = []any{m.Data["username_hash"], m.Data["state"]}
+	}
+	require.Equal(t, map[string][]any{
+		"lockstep.local.directory.user.9":  {libdirectory.HashUsername("ada"), "active"},
+		"lockstep.local.directory.user.10": {libdirectory.HashUsername("ben"), "blocked"},
+	}, entries)
+	require.NoError(t, d.UpgradeUserEntries(t.Context()))
+	require.Empty(t, b.outbox())
+}
+
 func useStores(t *testing.T, pool *pgxpool.Pool, _ string) {
 	t.Helper()
 	ctx := t.Context()
@@ -109,27 +146,27 @@ func useStores(t *testing.T, pool *pgxpool.Pool, _ string) {
 	require.NoError(t, err)
 	require.Equal(t, []orphan.Observation{{Replicas: 2, Revision: 5}}, observations)
 
-	directory := &postgres.Directory{DB: pool, Now: start}
-	agents, err := directory.Agents(ctx, nil, postgres.Page{Size: 10})
+	stored := &postgres.Directory{DB: pool, Now: start}
+	agents, err := stored.Agents(ctx, nil, postgres.Page{Size: 10})
 	require.NoError(t, err)
 	require.Len(t, agents, 1)
 	require.EqualValues(t, 2, agents[0].Objects)
-	tokens, err := directory.Tokens(ctx, 10)
+	tokens, err := stored.Tokens(ctx, 10)
 	require.NoError(t, err)
 	require.Equal(t, "laptop", tokens[0].Name)
 	require.Zero(t, tokens[0].CreatedBy)
-	_, err = directory.Subscribers(ctx, postgres.Page{Size: 10})
+	_, err = stored.Subscribers(ctx, postgres.Page{Size: 10})
 	require.NoError(t, err)
-	_, err = directory.LastResyncs(ctx, []int64{7})
+	_, err = stored.LastResyncs(ctx, []int64{7})
 	require.NoError(t, err)
-	_, err = directory.SilentSince(ctx, []int64{7})
+	_, err = stored.SilentSince(ctx, []int64{7})
 	require.NoError(t, err)
 
 	require.NoError(t, libpostgres.InTx(ctx, pool, func(tx pgx.Tx) error {
-		revoked, err := directory.RevokeToken(ctx, tx, tokens[0], postgres.Spare{})
+		revoked, err := stored.RevokeToken(ctx, tx, tokens[0], postgres.Spare{})
 		require.NoError(t, err)
 		require.Equal(t, tokens[0].ID, revoked.Tokens[0].ID)
-		entries, err := directory.LockEntries(ctx, tx)
+		entries, err := stored.LockEntries(ctx, tx)
 		require.NoError(t, err)
 		require.NotEmpty(t, entries)
 		ended, err := ingest.In(tx).EndedResyncs(ctx)
