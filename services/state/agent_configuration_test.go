@@ -35,6 +35,7 @@ func TestOperatorsConfigureAgents(t *testing.T) {
 		StopAfterRunning:      durationpb.New(0),
 		TerminateAfterStopped: durationpb.New(0),
 		MaxAge:                durationpb.New(0),
+		StopAfterIdle:         durationpb.New(0),
 		ExpiryWarning:         durationpb.New(15 * time.Minute),
 		RelayTargets:          &statev1.RelayTargets{},
 		TerminationPatience:   durationpb.New(5 * time.Minute),

@@ -152,6 +152,22 @@ func TestGatewayCreatesTokensOfThePersonOnly(t *testing.T) {
 	refused(t, errcode.Unauthenticated, b.as(t, g.sign(t, 99, creates)).tokens.CreateToken, request)
 }
 
+func TestGatewayIsFoundWithoutSignIn(t *testing.T) {
+	t.Parallel()
+	b := newFixture(t)
+	b.withGateway(t)
+	b.start(t)
+	for _, options := range [][]connect.ClientOption{
+		nil, {connect.WithInterceptors(bearer(b.admin))}, {connect.WithInterceptors(bearer("expired"))},
+	} {
+		client := statev1connect.NewGatewayServiceClient(b.http, b.url, options...)
+		require.Equal(t, "https://ws.example.com", call(t, client.GetGateway, &statev1.GetGatewayRequest{}).GetUrl())
+	}
+	workspaces := statev1connect.NewWorkspaceServiceClient(
+		b.http, b.url, connect.WithInterceptors(fault.NewInterceptor(nil)))
+	refused(t, errcode.Unauthenticated, workspaces.ListWorkspaces, &statev1.ListWorkspacesRequest{})
+}
+
 func TestTokensOfOtherGatewaysAreRefused(t *testing.T) {
 	t.Parallel()
 	b := newFixture(t)
@@ -166,9 +182,6 @@ func TestTokensOfOtherGatewaysAreRefused(t *testing.T) {
 	refused(t, errcode.Unauthenticated, b.as(t, token).directory.WhoAmI, &statev1.WhoAmIRequest{})
 	// An access token is none of a gateway.
 	refused(t, errcode.Unauthenticated, b.as(t, admin.exchange(t, "state")).tokens.CreateToken, request)
-	client := statev1connect.NewGatewayServiceClient(
-		b.http, b.url, connect.WithInterceptors(fault.NewInterceptor(nil), bearer(b.admin)))
-	require.Equal(t, "https://ws.example.com", call(t, client.GetGateway, &statev1.GetGatewayRequest{}).GetUrl())
 
 	b.cfg.Gateway.URL, b.cfg.Gateway.PublicKeys = "http://ws.example.com", []string{old[0], "ssh-rsa AAAA"}
 	require.Len(t, b.cfg.Validate(), 2)

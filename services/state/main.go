@@ -97,6 +97,7 @@ type process struct {
 	renderer        *rerender.Renderer
 	meter           *nats.Meter
 	silences        *nats.Silences
+	activity        *nats.ActivityWatch
 	endedTokens     *nats.EndedTokens
 	secretResponder *nats.SecretResponder
 	// consumerResponder creates consumers for other services.
@@ -238,6 +239,8 @@ func (p *process) openIngest(context.Context) error {
 		CursorMetrics: cursors,
 		Ingest:        &ingest.Ingest{Logger: p.tel.Logger, Encoder: p.encoder, Metrics: metrics},
 	}
+	p.activity = &nats.ActivityWatch{JetStream: js, Processed: p.consumers.ActivitySequence, Logger: p.tel.Logger}
+	p.consumers.Ingest.ActivityReadUntil = p.activity.ReadUntil
 	p.judge = &judge.Judge{
 		Pool: p.pool, Logger: p.tel.Logger, Ingest: p.consumers.Ingest, IngestStores: p.ingestStores,
 	}

@@ -65,6 +65,7 @@ func (p *process) parts() []service.Part {
 		{Name: "judge", StartAfter: []string{"database"}, Run: ready(p.judge.Run)},
 		{Name: "rerender", StartAfter: []string{"bootstrap"}, Run: ready(p.renderer.Run)},
 		{Name: "meter", StartAfter: []string{"database", "streams"}, Run: ready(p.meter.Run)},
+		{Name: "activity", StartAfter: []string{"database", "streams"}, Run: ready(p.activity.Run)},
 		{Name: "silences", StartAfter: []string{"database", "streams"}, Run: ready(p.silences.Run)},
 		{Name: "ended-tokens", StartAfter: []string{"database", "nats-system"}, Run: ready(p.endedTokens.Run)},
 		{Name: "background", StopBefore: []string{"nats-system"}, Run: ready(p.background.wait)},

@@ -45,6 +45,7 @@ func (f *configurationFlags) add(c *cobra.Command) {
 		{"progress-deadline", "how long a workspace may take to become ready before it fails; " +
 			"whole seconds, 1s to 24h (10m unless set)"},
 		{"stop-after-running", "time from the start of a workspace until it is stopped"},
+		{"stop-after-idle", "time without activity until a workspace is stopped, at least 2m"},
 		{"terminate-after-stopped", "time from the stop of a workspace until it is terminated"},
 		{"max-age", "time from the creation of a workspace until it is terminated"},
 		{"expiry-warning", "time between the warning of the user and one of these (15m unless set)"},
@@ -74,7 +75,7 @@ func (f *configurationFlags) change(c *cobra.Command) (*statev1.AgentConfigurati
 		"full-resync-interval": &out.FullResyncInterval, "unschedulable-patience": &out.UnschedulablePatience,
 		"stop-patience":      &out.StopPatience,
 		"stop-after-running": &out.StopAfterRunning, "terminate-after-stopped": &out.TerminateAfterStopped,
-		"max-age": &out.MaxAge, "expiry-warning": &out.ExpiryWarning,
+		"stop-after-idle": &out.StopAfterIdle, "max-age": &out.MaxAge, "expiry-warning": &out.ExpiryWarning,
 		"termination-patience": &out.TerminationPatience, "progress-deadline": &out.ProgressDeadline,
 	} {
 		if c.Flags().Changed(flag) {
@@ -282,6 +283,7 @@ func agentFields(names *names, g *statev1.Agent) table {
 		{"max workspaces", orUnlimited(c.GetMaxWorkspaces())},
 		{"max workspaces per user", orUnlimited(c.GetMaxWorkspacesPerUser())},
 		{"stop after running", orNever(c.GetStopAfterRunning())},
+		{"stop after idle", orNever(c.GetStopAfterIdle())},
 		{"terminate after stopped", orNever(c.GetTerminateAfterStopped())},
 		{"max age", orNever(c.GetMaxAge())},
 		{"expiry warning", orNever(c.GetExpiryWarning())},
@@ -359,7 +361,7 @@ func expiry(w *statev1.Workspace, now time.Time) string {
 		in = "in " + shortDuration(durationpb.New(left.Round(time.Second)))
 	}
 	what := "deleted with its volume"
-	if w.GetExpiryPolicy() == "stop_after_running" {
+	if strings.HasPrefix(w.GetExpiryPolicy(), "stop_") {
 		what = "stopped"
 	}
 	return fmt.Sprintf("%s (%s): %s by %s", in, at.Local().Format("2006-01-02 15:04:05"), what, w.GetExpiryPolicy())

@@ -47,9 +47,14 @@ func (a *app) login() *cobra.Command {
 		Long: `Open the sign-in page of the gateway in the browser. When you have allowed it there, store a new personal
 access token in the folder of the client configuration, in a file that only you can read, and use it from now on.
 
-The gateway is a URL such as https://sign-in.ws.example.com. Without it, the API is asked, which needs a token that is
-still valid. The flag --server is stored, too. The browser must run on this machine.`,
-		Example: `  lockstep login https://sign-in.ws.example.com --server https://lockstep.example.com`,
+The gateway is a URL such as https://sign-in.ws.example.com. Without it, the API is asked. The flag --server is stored,
+too. The browser must run on this machine.
+
+The token permits what you may do (scope admin), but only for workspaces, projects and groups in which you have a role:
+for an administrator of the cell it has the scope write. Administer the cell with a token from
+` + "`lockstep token create --scope admin`" + `.`,
+		Example: `  lockstep login --server https://lockstep.example.com
+  lockstep login https://sign-in.ws.example.com --server https://lockstep.example.com`,
 		RunE: func(c *cobra.Command, args []string) error {
 			gateway, err := a.loginGateway(c.Context(), args)
 			if err != nil {
@@ -81,18 +86,11 @@ func (a *app) loginGateway(ctx context.Context, args []string) (*client.Gateway,
 	if len(args) == 1 {
 		return client.NewGateway(args[0], a.client.GatewayCAFile)
 	}
-	api, err := a.api()
-	if err == nil {
-		var gateway *client.Gateway
-		if gateway, err = a.gateway(ctx, api); err == nil {
-			return gateway, nil
-		}
+	if a.client.Server == "" {
+		return nil, fault.New(errcode.InvalidArgument, "log in where? Run `lockstep login --server URL` with the URL of the "+
+			"API, such as https://lockstep.example.com, or `lockstep login GATEWAY`")
 	}
-	if fault.Is(err, errcode.Unauthenticated) {
-		return nil, fault.Wrap(err, errcode.InvalidArgument,
-			"which gateway? Run `lockstep login GATEWAY` with a URL such as https://sign-in.ws.example.com")
-	}
-	return nil, err
+	return a.gateway(ctx, client.New(http.DefaultClient, a.client.Server, "")) // it needs no token
 }
 
 // loginName names this machine, for the page and the list of tokens.

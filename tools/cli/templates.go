@@ -39,6 +39,7 @@ for all projects, which only administrators may set. A template of a project is 
 			}
 			spec.Image, spec.Cpu, spec.Memory, spec.VolumeSize = m.GetImage(), m.GetCpu(), m.GetMemory(), m.GetVolumeSize()
 			spec.Env, spec.Ports, spec.Command, spec.Args = m.GetEnv(), m.GetPorts(), m.GetCommand(), m.GetArgs()
+			spec.StopAfterIdle = m.GetStopAfterIdle()
 			names, request := a.names(c.Context(), api), &statev1.PutTemplateRequest{Name: args[0], Spec: spec}
 			if request.ProjectId, err = names.projectID(project); err != nil {
 				return err

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/schemas/gen/errcode"
@@ -34,6 +35,7 @@ func (a *app) workspaces() *cobra.Command {
 			statev1.DesiredState_DESIRED_STATE_RESTART_REQUESTED, "Running again"),
 		a.workspaceDelete(),
 		a.workspaceUpdate(),
+		a.workspaceExtend(),
 		a.workspaceShare(),
 		a.workspaceUnshare(),
 		a.workspaceWatch(),
@@ -56,6 +58,9 @@ type overrides struct {
 	env, secretEnv, ports      []string
 	secretFiles                []string
 	command, args              []string
+	stopAfterIdle              time.Duration
+	// idleFlag is the flag of stopAfterIdle.
+	idleFlag *pflag.Flag
 }
 
 func (o *overrides) flags(c *cobra.Command) {
@@ -78,12 +83,18 @@ func (o *overrides) specFlags(c *cobra.Command) {
 	f.StringArrayVar(&o.ports, "port", nil, "port NAME=NUMBER of the workspace; can be repeated")
 	f.StringArrayVar(&o.command, "command", nil, "word of the command instead of that of the image; can be repeated")
 	f.StringArrayVar(&o.args, "arg", nil, "argument of the command; can be repeated")
+	durationFlag(c, &o.stopAfterIdle, "stop-after-idle", 0,
+		"time without activity after which the workspace is stopped, at least 2m; 0: by the policy of its agent")
+	o.idleFlag = f.Lookup("stop-after-idle")
 }
 
 func (o *overrides) message() (*statev1.WorkspaceOverrides, error) {
 	out := &statev1.WorkspaceOverrides{
 		Image: o.image, Cpu: o.cpu, Memory: o.memory, VolumeSize: o.volume, Command: o.command, Args: o.args,
 		Env: map[string]string{}, SecretEnv: map[string]string{}, SecretFiles: map[string][]byte{},
+	}
+	if o.idleFlag != nil && o.idleFlag.Changed {
+		out.StopAfterIdle = durationpb.New(o.stopAfterIdle)
 	}
 	err := pairs("--env", o.env, func(name, value string) error { out.Env[name] = value; return nil })
 	if err != nil {
@@ -283,7 +294,9 @@ func (a *app) workspaceGet() *cobra.Command {
 				{"revision", fmt.Sprintf("%d desired, %d applied", w.GetDesiredRevision(), w.GetAppliedRevision())},
 				{"created", age(w.GetCreatedAt()) + " ago"},
 				{"expires", expiry(w, time.Now())},
+				{"shared with", sharedWith(names, w.GetShares())},
 			}
+			rows = append(rows, idleState(w)...)
 			for _, warning := range w.GetSpec().GetWarnings() {
 				rows = append(rows, []string{"warning", warning})
 			}

@@ -423,6 +423,16 @@ func TestOpenPrintsALinkForTheBrowser(t *testing.T) {
 	require.Equal(t, "https://sign-in.ws.localhost/cli/open?code=hello-3000-"+gatewayToken+"\n", stdout)
 }
 
+func TestLoginWithoutServerOrGatewayIsRefused(t *testing.T) {
+	t.Parallel()
+	var out, errs strings.Builder
+	code := Run(t.Context(), []string{
+		"--client", filepath.Join(t.TempDir(), "client.yaml"), "--server=", "login", "--no-browser",
+	}, &out, &errs, "test")
+	require.NotZero(t, code)
+	require.Contains(t, errs.String(), "lockstep login --server URL")
+}
+
 func TestLoginStoresATokenAndLogoutRevokesIt(t *testing.T) {
 	t.Parallel()
 	f := setupEntering(t)
@@ -431,7 +441,7 @@ func TestLoginStoresATokenAndLogoutRevokesIt(t *testing.T) {
 	go func() {
 		ended <- Run(t.Context(), []string{
 			"--client", f.clientFile(), "--server", f.api, "--gateway-ca-file", filepath.Join(f.folder, "ca.crt"),
-			"login", f.gateway.URL, "--no-browser",
+			"login", "--no-browser",
 		}, io.Discard, notes, "test")
 		_ = notes.Close()
 	}()

@@ -901,7 +901,7 @@ func (v *DesiredState) decode(r *reader) {
 }
 
 func (v *DesiredStateCause) decode(r *reader) {
-	*v = DesiredStateCause(r.knownText(textRule{minLength: 1}, "adopted", "drift", "max_age", "redispatch", "restart_completed", "settings", "stop_after_running", "terminate_after_stopped", "user"))
+	*v = DesiredStateCause(r.knownText(textRule{minLength: 1}, "adopted", "drift", "max_age", "redispatch", "restart_completed", "settings", "stop_after_idle", "stop_after_running", "terminate_after_stopped", "user"))
 }
 
 func (v *DesiredTarget) decode(r *reader) {

@@ -759,6 +759,7 @@ const (
 	DesiredStateCauseRedispatch            DesiredStateCause = "redispatch"
 	DesiredStateCauseRestartCompleted      DesiredStateCause = "restart_completed"
 	DesiredStateCauseSettings              DesiredStateCause = "settings"
+	DesiredStateCauseStopAfterIdle         DesiredStateCause = "stop_after_idle"
 	DesiredStateCauseStopAfterRunning      DesiredStateCause = "stop_after_running"
 	DesiredStateCauseTerminateAfterStopped DesiredStateCause = "terminate_after_stopped"
 	DesiredStateCauseUser                  DesiredStateCause = "user"

@@ -37,10 +37,11 @@ type Configuration struct {
 	// of one user.
 	MaxWorkspaces        int
 	MaxWorkspacesPerUser int
-	// The next four are fields of workspace.AgePolicies.
+	// The next five are fields of workspace.AgePolicies.
 	StopAfterRunning      time.Duration
 	TerminateAfterStopped time.Duration
 	MaxAge                time.Duration
+	StopAfterIdle         time.Duration
 	ExpiryWarning         time.Duration
 	// RelayTargets are reachable through the relay. They are sorted by name; nil for none.
 	RelayTargets []RelayTarget
@@ -93,6 +94,9 @@ func (c Configuration) Validate() error {
 			f.Addf(d.path, "%s is neither 0 (never) nor at least %s", d.value, minDuration)
 		}
 	}
+	if c.StopAfterIdle != 0 && c.StopAfterIdle < workspace.MinStopAfterIdle {
+		f.Addf("stop_after_idle", "%s is neither 0 (never) nor at least %s", c.StopAfterIdle, workspace.MinStopAfterIdle)
+	}
 	for _, l := range []struct {
 		path  string
 		value int
@@ -123,6 +127,7 @@ func (c Configuration) AgePolicies() workspace.AgePolicies {
 		StopAfterRunning:      c.StopAfterRunning,
 		TerminateAfterStopped: c.TerminateAfterStopped,
 		MaxAge:                c.MaxAge,
+		StopAfterIdle:         c.StopAfterIdle,
 		Warning:               c.ExpiryWarning,
 	}
 }

@@ -30,6 +30,7 @@ func allSettings() agent.Settings {
 		),
 		TerminateAfterStopped: new(agent.Milliseconds(720 * time.Hour)),
 		MaxAge:                new(agent.Milliseconds(9000 * time.Hour)),
+		StopAfterIdle:         new(agent.Milliseconds(2 * time.Hour)),
 		ExpiryWarning:         new(agent.Milliseconds(1500 * time.Millisecond)),
 		RelayTargets: &[]agent.RelayTarget{
 			{Name: "shop", Address: "shop.apps.svc:80"},
@@ -82,6 +83,7 @@ func TestEverySettingTakesEffect(t *testing.T) {
 		StopAfterRunning:      8 * time.Hour,
 		TerminateAfterStopped: 720 * time.Hour,
 		MaxAge:                9000 * time.Hour,
+		StopAfterIdle:         2 * time.Hour,
 		ExpiryWarning:         1500 * time.Millisecond,
 		RelayTargets: []agent.RelayTarget{
 			{Name: "db", Address: "10.0.0.7:5432"},
@@ -103,6 +105,7 @@ func TestEverySettingTakesEffect(t *testing.T) {
 			StopAfterRunning:      8 * time.Hour,
 			TerminateAfterStopped: 720 * time.Hour,
 			MaxAge:                9000 * time.Hour,
+			StopAfterIdle:         2 * time.Hour,
 			Warning:               1500 * time.Millisecond,
 		},
 		c.AgePolicies(),
@@ -141,7 +144,7 @@ func TestValidateReportsAllInvalidFields(t *testing.T) {
 	wrong.FullResyncInterval, wrong.UnschedulablePatience, wrong.StopPatience = 0, -1, time.Millisecond
 	wrong.TerminationPatience, wrong.MaxWorkspaces, wrong.MaxWorkspacesPerUser = -1, -2, -3
 	wrong.StopAfterRunning, wrong.TerminateAfterStopped = 999*time.Millisecond, -time.Hour
-	wrong.MaxAge, wrong.ExpiryWarning = 1, -time.Second
+	wrong.MaxAge, wrong.ExpiryWarning, wrong.StopAfterIdle = 1, -time.Second, 2*time.Minute-1
 	wrong.Manifests = agent.Manifests{
 		IngressPeers:  []string{"monitoring", "", "ns:label"},
 		DNSPeers:      []string{"NS:a=b"},
@@ -159,6 +162,7 @@ func TestValidateReportsAllInvalidFields(t *testing.T) {
 		"stop_after_running":      "999ms is neither 0 (never) nor at least 1s",
 		"terminate_after_stopped": "-1h0m0s is neither 0 (never) nor at least 1s",
 		"max_age":                 "1ns is neither 0 (never) nor at least 1s",
+		"stop_after_idle":         "1m59.999999999s is neither 0 (never) nor at least 2m0s",
 		"expiry_warning":          "-1s is neither 0 (never) nor at least 1s",
 		"max_workspaces":          "-2 is neither -1 (no limit) nor a number of workspaces",
 		"max_workspaces_per_user": "-3 is neither -1 (no limit) nor a number of workspaces",

@@ -25,6 +25,7 @@ type Settings struct {
 	StopAfterRunning      *Milliseconds `json:"stop_after_running_ms,omitempty"`
 	TerminateAfterStopped *Milliseconds `json:"terminate_after_stopped_ms,omitempty"`
 	MaxAge                *Milliseconds `json:"max_age_ms,omitempty"`
+	StopAfterIdle         *Milliseconds `json:"stop_after_idle_ms,omitempty"`
 	ExpiryWarning         *Milliseconds `json:"expiry_warning_ms,omitempty"`
 	// RelayTargets are replaced as a whole, as all lists. An empty list removes all.
 	RelayTargets      *[]RelayTarget `json:"relay_targets,omitempty"`
@@ -150,6 +151,7 @@ func (s Settings) Configuration() Configuration {
 		{&c.StopAfterRunning, s.StopAfterRunning},
 		{&c.TerminateAfterStopped, s.TerminateAfterStopped},
 		{&c.MaxAge, s.MaxAge},
+		{&c.StopAfterIdle, s.StopAfterIdle},
 		{&c.ExpiryWarning, s.ExpiryWarning},
 		{&c.Manifests.ProgressDeadline, s.ProgressDeadline},
 	} {

@@ -96,7 +96,7 @@ func NewHandler(d Dependencies) http.Handler {
 		logger:       d.Logger,
 	}, options))
 	mux.Handle(statev1connect.NewTemplateServiceHandler(&templateService{access: access}, options))
-	mux.Handle(statev1connect.NewWorkspaceServiceHandler(&workspaceService{
+	workspaces := &workspaceService{
 		access:        access,
 		prefix:        d.NamespacePrefix,
 		accessChanges: d.AccessChanges,
@@ -109,12 +109,12 @@ func NewHandler(d Dependencies) http.Handler {
 		jetStream:     d.JetStream,
 		cell:          d.Cell,
 		now:           d.Now,
-	}, options))
+	}
+	mux.Handle(statev1connect.NewWorkspaceServiceHandler(workspaces, options))
 	mux.Handle(statev1connect.NewWorkspaceAccessServiceHandler(&workspaceAccessService{
-		access: access, pool: d.Pool, workspaces: d.Workspaces, encoder: d.Encoder,
+		access: access, pool: d.Pool, workspaces: d.Workspaces, encoder: d.Encoder, now: d.Now, service: workspaces,
 	}, options))
 	mux.Handle(statev1connect.NewSSHKeyServiceHandler(&sshKeyService{access: access, now: d.Now}, options))
-	mux.Handle(statev1connect.NewGatewayServiceHandler(&gatewayService{url: d.Gateway.URL}, options))
 	mux.Handle(statev1connect.NewMoveServiceHandler(
 		&moveService{access: access, cell: d.Cell, ids: d.IDs, sessions: sessions}, options,
 	))
@@ -126,5 +126,9 @@ func NewHandler(d Dependencies) http.Handler {
 	mux.Handle(statev1connect.NewSubscriberServiceHandler(&subscriberService{
 		access: access, subscribers: d.Subscribers, agents: d.Agents, endpoint: d.Endpoint, cell: d.Cell, logger: d.Logger,
 	}, options))
-	return authn.handler(mux)
+	all := http.NewServeMux()
+	all.Handle("/", authn.handler(mux))
+	// Without sign-in: the command line asks where to sign in.
+	all.Handle(statev1connect.NewGatewayServiceHandler(&gatewayService{url: d.Gateway.URL}, options))
+	return all
 }

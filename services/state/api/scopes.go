@@ -32,6 +32,7 @@ func Scopes() libaccess.Scopes {
 		statev1connect.DirectoryServiceUnblockUserProcedure:        libaccess.ScopeAdmin,
 		statev1connect.DirectoryServiceWhoAmIProcedure:             libaccess.ScopeRead,
 
+		// It is served to everybody.
 		statev1connect.GatewayServiceGetGatewayProcedure: libaccess.ScopeRead,
 
 		statev1connect.MoveServiceBeginMoveProcedure:          libaccess.ScopeAdmin,
@@ -63,6 +64,7 @@ func Scopes() libaccess.Scopes {
 		statev1connect.TokenServiceListTokensProcedure:    libaccess.ScopeRead,
 		statev1connect.TokenServiceRevokeTokenProcedure:   libaccess.ScopeAdmin,
 
+		statev1connect.WorkspaceAccessServiceExtendWorkspaceProcedure:  libaccess.ScopeWrite,
 		statev1connect.WorkspaceAccessServiceListSharesProcedure:       libaccess.ScopeRead,
 		statev1connect.WorkspaceAccessServiceShareWorkspaceProcedure:   libaccess.ScopeAdmin,
 		statev1connect.WorkspaceAccessServiceUnshareWorkspaceProcedure: libaccess.ScopeAdmin,

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"connectrpc.com/connect"
 	"github.com/jackc/pgx/v5"
@@ -28,6 +29,30 @@ type workspaceAccessService struct {
 	pool       *pgxpool.Pool
 	workspaces *postgres.Workspaces
 	encoder    publish.Encoder
+	now        func() time.Time
+	// service changes workspaces for those who may manage them.
+	service *workspaceService
+}
+
+func (s *workspaceAccessService) ExtendWorkspace(
+	ctx context.Context, r *connect.Request[statev1.ExtendWorkspaceRequest],
+) (*connect.Response[statev1.ExtendWorkspaceResponse], error) {
+	if err := r.Msg.GetDuration().CheckValid(); err != nil {
+		return nil, fault.New(errcode.InvalidArgument, "duration: %v", err).With("field", "duration")
+	}
+	w, err := s.service.change(ctx, r.Msg.GetWorkspace(), noLock,
+		func(_ pgx.Tx, w workspace.Workspace) (workspace.Workspace, []workspace.Event, error) {
+			after, err := w.Extend(r.Msg.GetDuration().AsDuration(), s.now())
+			return after, nil, err
+		})
+	if err != nil {
+		return nil, err
+	}
+	messages, err := s.service.messages(ctx, w)
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&statev1.ExtendWorkspaceResponse{Workspace: messages[0]}), nil
 }
 
 func (s *workspaceAccessService) ShareWorkspace(

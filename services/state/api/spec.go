@@ -3,6 +3,9 @@ package api
 import (
 	"maps"
 	"slices"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/libs/seal"
@@ -35,7 +38,17 @@ func spec(s workspace.Spec) *statev1.WorkspaceSpec {
 		PostStart:   convertAll(s.PostStart, command),
 		Commands:    convertAll(s.Commands, command),
 		Warnings:    s.Warnings,
+
+		StopAfterIdle: optionalDuration(s.StopAfterIdle),
 	}
+}
+
+// optionalDuration returns nil for 0.
+func optionalDuration(d time.Duration) *durationpb.Duration {
+	if d == 0 {
+		return nil
+	}
+	return durationpb.New(d)
 }
 
 func clonedProject(p workspaceagent.Project) *statev1.ClonedProject {
@@ -72,6 +85,8 @@ func specOf(s *statev1.WorkspaceSpec) workspace.Spec {
 		Containers: convertAll(s.GetContainers(), containerOf),
 		PostStart:  convertAll(s.GetPostStart(), commandOf),
 		Commands:   convertAll(s.GetCommands(), commandOf),
+
+		StopAfterIdle: s.GetStopAfterIdle().AsDuration(),
 	}
 }
 
@@ -98,6 +113,9 @@ func override(base workspace.Spec, o *statev1.WorkspaceOverrides) workspace.Spec
 	}
 	if len(o.GetProjects()) > 0 {
 		base.Projects = convertAll(o.GetProjects(), clonedProjectOf)
+	}
+	if o.GetStopAfterIdle() != nil {
+		base.StopAfterIdle = o.GetStopAfterIdle().AsDuration()
 	}
 	if len(o.GetEnv()) > 0 {
 		env := maps.Clone(base.Env)

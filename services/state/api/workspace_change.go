@@ -41,13 +41,17 @@ func (s *workspaceService) change(
 			return err
 		}
 		var events []workspace.Event
-		if after, events, err = decide(tx, before); err != nil || len(events) == 0 {
+		if after, events, err = decide(tx, before); err != nil {
 			return err
+		}
+		update := workspace.Update{Before: before, After: after, Events: events}
+		if !update.Changed() {
+			return nil
 		}
 		if err := s.workspaces.Save(ctx, tx, after); err != nil {
 			return err
 		}
-		return s.publish(ctx, tx, workspace.Update{Before: before, After: after, Events: events})
+		return s.publish(ctx, tx, update)
 	})
 	return after, err
 }

@@ -37,6 +37,8 @@ func workspaceMessage(w workspace.Workspace) *statev1.Workspace {
 		Spec:                 spec(w.Spec),
 		StorageClass:         w.Spec.StorageClass,
 		Shares:               shares(w),
+		LastActivityAt:       timestamp(w.LastActivity.At),
+		ExtendedUntil:        timestamp(w.ExtendedUntil),
 	}
 }
 
@@ -137,9 +139,14 @@ func (s *workspaceService) messages(
 		if neverReported := silent && since.IsZero(); neverReported && w.ActualState == actualstate.CreationRequested {
 			out.Reason, out.Message = reasonNeverConnected, messageNeverConnected
 		}
-		if end, ends := w.Expiry(configurations[w.AgentID].AgePolicies()); ends {
+		policies := configurations[w.AgentID].AgePolicies()
+		if end, ends := w.Expiry(policies); ends {
 			out.ExpiresAt, out.ExpiryPolicy = timestamp(end.At), string(end.Policy)
 		}
+		if at, stops := w.IdleStopsAt(policies); stops {
+			out.IdleStopsAt = timestamp(at)
+		}
+		out.KeptAliveBecause = w.KeptAliveBecause(policies)
 		return out
 	}), nil
 }

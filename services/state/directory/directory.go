@@ -99,8 +99,8 @@ type User struct {
 	RevokedTokens []int64
 }
 
-// UserEntryVersion is the version of a user's directory entry. Version 0 has no username_hash. Raise it when the entries
-// of existing users must be published again with more fields.
+// UserEntryVersion is the version of a user's directory entry. Version 0 has no username_hash. Raise it when the
+// entries of existing users must be published again with more fields.
 const UserEntryVersion = 1
 
 // Entry returns the directory entry of the user. It contains a hash of the username only.

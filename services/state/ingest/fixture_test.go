@@ -52,6 +52,8 @@ type fixture struct {
 	logs         *logs
 	// maxObjects is a field of ingest.Ingest.
 	maxObjects int64
+	// activityReadUntil is a field of ingest.Ingest.
+	activityReadUntil func() time.Time
 }
 
 func newFixture(tb testing.TB) *fixture {
@@ -178,7 +180,9 @@ func (w *fixture) publishUpdate(tx pgx.Tx, update workspace.Update) error {
 func encoder() publish.Encoder { return publish.Encoder{Cell: cell} }
 
 func (w *fixture) ingest() *ingest.Ingest {
-	return &ingest.Ingest{Logger: slog.New(w.logs), Encoder: encoder(), MaxObjects: w.maxObjects}
+	return &ingest.Ingest{
+		Logger: slog.New(w.logs), Encoder: encoder(), MaxObjects: w.maxObjects, ActivityReadUntil: w.activityReadUntil,
+	}
 }
 
 func (w *fixture) directory() *admin.Directory {

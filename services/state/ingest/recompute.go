@@ -28,6 +28,9 @@ type Ingest struct {
 	Metrics *Metrics
 	// MaxObjects is a limit of each agent. Defaults to agent.MaxObjects.
 	MaxObjects int64
+	// ActivityReadUntil returns the time until which all activity in workspaces is known, by the clock of the stream.
+	// Without it, no idle workspace is stopped.
+	ActivityReadUntil func() time.Time
 	// ReadModelOnly disables changes of the desired state, and publishes nothing. A rebuild sets it.
 	ReadModelOnly bool
 }
@@ -85,6 +88,10 @@ func (i *Ingest) recompute(
 	ctx context.Context, s WorkspaceStore, changes changesByWorkspace, ticked map[int64]time.Time,
 ) error {
 	ids := slices.SortedFunc(maps.Keys(changes), func(a, b uuid.UUID) int { return bytes.Compare(a[:], b[:]) })
+	var activityReadUntil time.Time
+	if i.ActivityReadUntil != nil {
+		activityReadUntil = i.ActivityReadUntil() // before the locks, which then wait for what was read
+	}
 	for chunk := range slices.Chunk(ids, recomputeChunk) {
 		locked, observations, err := s.LockWorkspaces(ctx, chunk)
 		if err != nil {
@@ -93,6 +100,7 @@ func (i *Ingest) recompute(
 		updates := make([]workspace.Update, 0, len(chunk))
 		for _, id := range chunk {
 			if before, known := locked[id]; known {
+				observations[id].AgePolicies.ActivityReadUntil = activityReadUntil
 				update := changes[id].decide(before, *observations[id], ticked[before.AgentID])
 				i.logDecisions(ctx, update)
 				if i.ReadModelOnly {

@@ -25,6 +25,7 @@ import (
 const (
 	ObservedConsumer = "observed"
 	AppliedConsumer  = "applied"
+	ActivityConsumer = "activity"
 	serviceName      = "state"
 
 	// observedBatchBytes limits the data in a batch of OBSERVED. Decoded and encoded again, it takes several times as
@@ -32,7 +33,7 @@ const (
 	observedBatchBytes = 2 << 20
 )
 
-// Consumers creates the cursor consumers of OBSERVED and APPLIED. Fields without a default are required.
+// Consumers creates the cursor consumers of OBSERVED, APPLIED and ACTIVITY. Fields without a default are required.
 type Consumers struct {
 	Pool         *pgxpool.Pool
 	JetStream    jetstream.JetStream
@@ -56,7 +57,13 @@ func (c *Consumers) Parts() ([]service.Part, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []service.Part{part(ObservedConsumer, observed), part(AppliedConsumer, applied)}, nil
+	activity, err := c.Activity()
+	if err != nil {
+		return nil, err
+	}
+	return []service.Part{
+		part(ObservedConsumer, observed), part(AppliedConsumer, applied), part(ActivityConsumer, activity),
+	}, nil
 }
 
 func part[T any](name string, consumer *cursor.Consumer[T]) service.Part {
@@ -112,8 +119,21 @@ func (c *Consumers) ObservedSequence(ctx context.Context) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
+	return sequence(ctx, c.Pool, consumer)
+}
+
+// ActivitySequence returns the sequence up to which ACTIVITY is processed.
+func (c *Consumers) ActivitySequence(ctx context.Context) (uint64, error) {
+	consumer, err := c.Activity()
+	if err != nil {
+		return 0, err
+	}
+	return sequence(ctx, c.Pool, consumer)
+}
+
+func sequence[T any](ctx context.Context, pool *pgxpool.Pool, consumer *cursor.Consumer[T]) (uint64, error) {
 	var position cursor.Position
-	err = libpostgres.InTx(ctx, c.Pool, func(tx pgx.Tx) error {
+	err := libpostgres.InTx(ctx, pool, func(tx pgx.Tx) error {
 		var err error
 		position, err = consumer.Position(ctx, tx)
 		return err
@@ -167,6 +187,25 @@ func (c *Consumers) Applied() (*cursor.Consumer[ingest.Applied], error) {
 			messages[i] = &batch[i].Value
 		}
 		return asDeadLetter(c.Ingest.HandleApplied(ctx, c.IngestStores.In(tx), messages))
+	}
+	return cursor.New(cfg)
+}
+
+// Activity returns the consumer of ACTIVITY.
+func (c *Consumers) Activity() (*cursor.Consumer[ingest.Activity], error) {
+	cfg := config[ingest.Activity](c, ActivityConsumer, topology.StreamActivity)
+	cfg.Decode = func(m *cursor.Message[ingest.Activity]) error {
+		var err error
+		m.Value, err = ingest.DecodeActivity(c.Cell, m.Subject, m.Header, m.Data)
+		m.Value.StoredAt(m.Stored)
+		return err
+	}
+	cfg.Handle = func(ctx context.Context, tx pgx.Tx, batch []cursor.Message[ingest.Activity]) error {
+		seen := make([]ingest.Activity, len(batch))
+		for i := range batch {
+			seen[i] = batch[i].Value
+		}
+		return ingest.HandleActivity(ctx, c.IngestStores.In(tx), seen)
 	}
 	return cursor.New(cfg)
 }

@@ -116,7 +116,8 @@ func (d *Directory) UpgradeAgentEntries(ctx context.Context, tx pgx.Tx) ([]agent
 func (d *Directory) UpgradeUserEntries(ctx context.Context, tx pgx.Tx) ([]directory.User, error) {
 	query := fmt.Sprintf(`select %s from users where entry_version < %d order by id for no key update of users`,
 		userEntryColumns, directory.UserEntryVersion)
-	old, err := collect(ctx, tx, query, scanUserEntry, func(u directory.User) directory.User { return u }, d.revokedSince())
+	same := func(u directory.User) directory.User { return u }
+	old, err := collect(ctx, tx, query, scanUserEntry, same, d.revokedSince())
 	if err != nil || len(old) == 0 {
 		return nil, err
 	}

@@ -18,13 +18,15 @@ const workspaceColumns = `id, name, project_id, agent_id, user_id, template, nam
 	actual_state, actual_state_revision, actual_state_changed_at, reason, message,
 	applied_revision, applied_at, apply_error_revision, apply_error_reason, apply_error_message,
 	termination, reconsider_at, desired_state_since, expiry_warned_of, applied_uid, applied_generation, age_warned_of,
-	remaining_reason, remaining_message, shares`
+	remaining_reason, remaining_message, shares, idle_warned_of, extended_until,
+	last_activity_at, coalesce(last_activity_user_id, 0)`
 
 func scanWorkspace(row pgx.CollectableRow) (workspace.Workspace, error) {
 	var (
 		w                                           workspace.Workspace
 		appliedAt, recomputeAt, warnedStateDeadline *time.Time
-		warnedAgeDeadline                           *time.Time
+		warnedAgeDeadline, warnedIdleDeadline       *time.Time
+		extendedUntil, lastActivityAt               *time.Time
 		applyErrorRevision                          *int64
 		applyErrorReason, applyErrorMessage         *string
 	)
@@ -62,6 +64,10 @@ func scanWorkspace(row pgx.CollectableRow) (workspace.Workspace, error) {
 		&w.RemainingReason,
 		&w.RemainingMessage,
 		&w.Shares,
+		&warnedIdleDeadline,
+		&extendedUntil,
+		&lastActivityAt,
+		&w.LastActivity.UserID,
 	)
 	if err != nil {
 		return w, err //nolint:wrapcheck // the caller wraps it
@@ -71,6 +77,8 @@ func scanWorkspace(row pgx.CollectableRow) (workspace.Workspace, error) {
 	}
 	w.AppliedAt, w.RecomputeAt = fromNullable(appliedAt), fromNullable(recomputeAt)
 	w.WarnedStateDeadline, w.WarnedAgeDeadline = fromNullable(warnedStateDeadline), fromNullable(warnedAgeDeadline)
+	w.WarnedIdleDeadline, w.ExtendedUntil = fromNullable(warnedIdleDeadline), fromNullable(extendedUntil)
+	w.LastActivity.At = fromNullable(lastActivityAt)
 	if applyErrorRevision != nil {
 		w.ApplyError = &actualstate.ApplyError{
 			Revision: *applyErrorRevision,
@@ -81,6 +89,7 @@ func scanWorkspace(row pgx.CollectableRow) (workspace.Workspace, error) {
 	for _, t := range []*time.Time{
 		&w.CreatedAt, &w.DesiredStateChangedAt, &w.ActualStateChangedAt, &w.AppliedAt,
 		&w.RecomputeAt, &w.DesiredStateSince, &w.WarnedStateDeadline, &w.WarnedAgeDeadline,
+		&w.WarnedIdleDeadline, &w.ExtendedUntil, &w.LastActivity.At,
 	} {
 		*t = t.UTC()
 	}
@@ -90,7 +99,8 @@ func scanWorkspace(row pgx.CollectableRow) (workspace.Workspace, error) {
 // workspaceArgs are the nullable columns.
 type workspaceArgs struct {
 	appliedAt, recomputeAt, warnedStateDeadline *time.Time
-	warnedAgeDeadline                           *time.Time
+	warnedAgeDeadline, warnedIdleDeadline       *time.Time
+	extendedUntil                               *time.Time
 	applyErrorRevision                          *int64
 	applyErrorReason, applyErrorMessage         *string
 }
@@ -101,6 +111,8 @@ func argsOf(w workspace.Workspace) workspaceArgs {
 		recomputeAt:         nullable(w.RecomputeAt),
 		warnedStateDeadline: nullable(w.WarnedStateDeadline),
 		warnedAgeDeadline:   nullable(w.WarnedAgeDeadline),
+		warnedIdleDeadline:  nullable(w.WarnedIdleDeadline),
+		extendedUntil:       nullable(w.ExtendedUntil),
 	}
 	if w.ApplyError != nil {
 		a.applyErrorRevision = &w.ApplyError.Revision
@@ -134,6 +146,8 @@ type workspaceRows struct {
 	warnedAgeDeadline     []*time.Time
 	remainingReasons      []string
 	remainingMessages     []string
+	warnedIdleDeadline    []*time.Time
+	extendedUntil         []*time.Time
 }
 
 func (r *workspaceRows) add(w workspace.Workspace) error {
@@ -166,6 +180,8 @@ func (r *workspaceRows) add(w workspace.Workspace) error {
 	r.warnedAgeDeadline = append(r.warnedAgeDeadline, a.warnedAgeDeadline)
 	r.remainingReasons = append(r.remainingReasons, w.RemainingReason)
 	r.remainingMessages = append(r.remainingMessages, w.RemainingMessage)
+	r.warnedIdleDeadline = append(r.warnedIdleDeadline, a.warnedIdleDeadline)
+	r.extendedUntil = append(r.extendedUntil, a.extendedUntil)
 	return nil
 }
 
@@ -189,18 +205,19 @@ func (r *workspaceRows) update(batch *pgx.Batch, returning string) {
 				termination = n.termination, reconsider_at = n.reconsider_at,
 				desired_state_since = n.desired_state_since, expiry_warned_of = n.expiry_warned_of,
 				applied_uid = n.applied_uid, applied_generation = n.applied_generation, age_warned_of = n.age_warned_of,
-				remaining_reason = n.remaining_reason, remaining_message = n.remaining_message
+				remaining_reason = n.remaining_reason, remaining_message = n.remaining_message,
+				idle_warned_of = n.idle_warned_of, extended_until = n.extended_until
 			from unnest($1::uuid[], $2::text[], $3::text[], $4::bigint[], $5::timestamptz[], $6::text[], $7::bigint[],
 				$8::timestamptz[], $9::text[], $10::text[], $11::bigint[], $12::timestamptz[],
 				$13::bigint[], $14::text[], $15::text[], $16::text[], $17::timestamptz[],
 				$18::timestamptz[], $19::timestamptz[], $20::text[], $21::bigint[], $22::timestamptz[],
-				$23::text[], $24::text[])
+				$23::text[], $24::text[], $25::timestamptz[], $26::timestamptz[])
 				as n (id, spec, desired_state, desired_revision, desired_state_changed_at,
 					actual_state, actual_state_revision, actual_state_changed_at, reason, message,
 					applied_revision, applied_at, apply_error_revision, apply_error_reason, apply_error_message,
 					termination, reconsider_at, desired_state_since,
 					expiry_warned_of, applied_uid, applied_generation, age_warned_of,
-					remaining_reason, remaining_message)
+					remaining_reason, remaining_message, idle_warned_of, extended_until)
 			where w.id = n.id`+returning,
 			r.ids,
 			r.specs,
@@ -226,6 +243,8 @@ func (r *workspaceRows) update(batch *pgx.Batch, returning string) {
 			r.warnedAgeDeadline,
 			r.remainingReasons,
 			r.remainingMessages,
+			r.warnedIdleDeadline,
+			r.extendedUntil,
 		)
 		return
 	}
@@ -239,7 +258,7 @@ func (r *workspaceRows) update(batch *pgx.Batch, returning string) {
 				apply_error_revision = $13, apply_error_reason = $14, apply_error_message = $15,
 				termination = $16, reconsider_at = $17, desired_state_since = $18,
 				expiry_warned_of = $19, applied_uid = $20, applied_generation = $21, age_warned_of = $22,
-				remaining_reason = $23, remaining_message = $24
+				remaining_reason = $23, remaining_message = $24, idle_warned_of = $25, extended_until = $26
 			where w.id = $1`+returning,
 			r.ids[i],
 			r.specs[i],
@@ -265,6 +284,8 @@ func (r *workspaceRows) update(batch *pgx.Batch, returning string) {
 			r.warnedAgeDeadline[i],
 			r.remainingReasons[i],
 			r.remainingMessages[i],
+			r.warnedIdleDeadline[i],
+			r.extendedUntil[i],
 		)
 	}
 }

@@ -187,6 +187,8 @@ func (w Workspace) WithDesiredFrom(other Workspace) Workspace {
 	w.Spec, w.DesiredState, w.DesiredRevision = other.Spec, other.DesiredState, other.DesiredRevision
 	w.DesiredStateChangedAt, w.DesiredStateSince = other.DesiredStateChangedAt, other.DesiredStateSince
 	w.WarnedStateDeadline, w.WarnedAgeDeadline = other.WarnedStateDeadline, other.WarnedAgeDeadline
+	w.WarnedIdleDeadline, w.ExtendedUntil = other.WarnedIdleDeadline, other.ExtendedUntil
+	w.LastActivity = other.LastActivity
 	return w
 }
 
@@ -195,7 +197,11 @@ func (w Workspace) WithDesiredFrom(other Workspace) Workspace {
 func (w Workspace) newRevision(to DesiredState, cause Cause, now time.Time) (Workspace, Event) {
 	from := w.DesiredState
 	if to != from {
-		w.DesiredState, w.DesiredStateSince, w.WarnedStateDeadline = to, Timestamp(now), time.Time{}
+		w.DesiredState, w.DesiredStateSince = to, Timestamp(now)
+		w.WarnedStateDeadline, w.WarnedIdleDeadline = time.Time{}, time.Time{}
+		if to == DesiredStopped || to == DesiredTerminated {
+			w.ExtendedUntil = time.Time{}
+		}
 		if to == DesiredTerminated {
 			w.RecomputeAt = DueAtNextTick() // the actual state depends on the desired state, so recompute it
 		}

@@ -18,6 +18,11 @@ type AgePolicies struct {
 	TerminateAfterStopped time.Duration
 	// MaxAge limits the age of a workspace.
 	MaxAge time.Duration
+	// StopAfterIdle limits how long a workspace runs without activity.
+	StopAfterIdle time.Duration
+	// ActivityReadUntil is the time until which all activity is known, by the clock of the stream. An idle workspace is
+	// neither warned nor stopped by a deadline after it.
+	ActivityReadUntil time.Time
 	// Warning is the time between the warning and the expiry, at most the length of the policy. A late warning delays
 	// the expiry. 0 means no warning.
 	Warning time.Duration
@@ -68,21 +73,26 @@ func (w Workspace) Expire(p AgePolicies, ticked time.Time) (Workspace, []Event) 
 	return w, append(changes, warnings...)
 }
 
-// basis is the start of a policy's duration: the last change of the desired state, or the creation. Each basis
-// has its own warning.
+// basis is the start of a policy's duration: the last change of the desired state, the last activity, or the creation.
+// Each basis has its own warning.
 type basis int
 
 const (
 	desiredState basis = iota
+	idle
 	age
 )
 
 // lastWarning returns a pointer to the field of w that stores the deadline of the last warning.
 func lastWarning(w *Workspace, b basis) *time.Time {
-	if b == age {
+	switch b {
+	case age:
 		return &w.WarnedAgeDeadline
+	case idle:
+		return &w.WarnedIdleDeadline
+	default:
+		return &w.WarnedStateDeadline
 	}
-	return &w.WarnedStateDeadline
 }
 
 // deadline is an expiry with its warning.
@@ -96,26 +106,37 @@ type deadline struct {
 	warning time.Duration
 	// warned reports whether the user was warned of this deadline.
 	warned bool
+	// since is the last activity, for an idle workspace.
+	since time.Time
+	// knownUntil is the time until which it is known what moves the deadline; nil if nothing does.
+	knownUntil *time.Time
 }
 
-// deadlines returns up to two deadlines: one that counts from the last change of the desired state, one from the
-// creation.
+// deadlines returns up to three deadlines: they count from the last change of the desired state, from the last activity
+// and from the creation.
 func (w Workspace) deadlines(p AgePolicies) []deadline {
-	all := make([]deadline, 0, 2)
+	all := make([]deadline, 0, 3)
 	add := func(b basis, policy events.ExpiryPolicy, to DesiredState, since time.Time, length time.Duration) {
 		if length <= 0 {
 			return
 		}
 		expiry := Expiry{Policy: policy, To: to, At: since.Add(length)}
+		if b == idle {
+			expiry.At = latest(expiry.At, w.ExtendedUntil)
+		}
 		d := deadline{Expiry: expiry, basis: b, length: length, warning: min(p.Warning, length)}
 		if last := *lastWarning(&w, b); !last.Before(d.At) {
 			d.At, d.warned = last, true
+		}
+		if b == idle {
+			d.since, d.knownUntil = since, &p.ActivityReadUntil
 		}
 		all = append(all, d)
 	}
 	switch w.DesiredState {
 	case DesiredRunning, DesiredRestartRequested:
 		add(desiredState, events.ExpiryPolicyStopAfterRunning, DesiredStopped, w.DesiredStateSince, p.StopAfterRunning)
+		add(idle, events.ExpiryPolicyStopAfterIdle, DesiredStopped, w.IdleSince(), w.StopAfterIdle(p))
 	case DesiredStopped:
 		add(
 			desiredState,
@@ -139,13 +160,18 @@ func (d deadline) actAt() time.Time {
 	return d.At.Add(-d.warning)
 }
 
+// hasPassed reports whether the clock is at or after a time, and nothing that is unknown yet may move the deadline.
+func (d deadline) hasPassed(t, clock time.Time) bool {
+	return !clock.IsZero() && !clock.Before(t) && (d.knownUntil == nil || !d.knownUntil.Before(t))
+}
+
 // warn sends one warning per deadline. It clears the stored warning if the deadline no longer exists, after a
 // change of the configuration. Then a later deadline gets a new warning.
 func (w Workspace) warn(p AgePolicies, clock time.Time) (Workspace, []Event) {
 	var warnings []Event
 	valid := map[basis]bool{}
 	for _, d := range w.deadlines(p) {
-		if !d.warned && d.warning > 0 && !clock.IsZero() && !clock.Before(d.actAt()) {
+		if !d.warned && d.warning > 0 && d.hasPassed(d.actAt(), clock) {
 			if earliestEnd := clock.Add(d.warning); d.At.Before(earliestEnd) {
 				d.At = earliestEnd
 			}
@@ -155,7 +181,7 @@ func (w Workspace) warn(p AgePolicies, clock time.Time) (Workspace, []Event) {
 		}
 		valid[d.basis] = d.warned
 	}
-	for _, b := range []basis{desiredState, age} {
+	for _, b := range []basis{desiredState, idle, age} {
 		if !valid[b] {
 			*lastWarning(&w, b) = time.Time{}
 		}
@@ -167,7 +193,7 @@ func (w Workspace) warn(p AgePolicies, clock time.Time) (Workspace, []Event) {
 func (w Workspace) due(p AgePolicies, clock time.Time) (deadline, bool) {
 	var found deadline
 	for _, d := range w.deadlines(p) {
-		passed := (d.warned || d.warning == 0) && !clock.IsZero() && !clock.Before(d.At)
+		passed := (d.warned || d.warning == 0) && d.hasPassed(d.At, clock)
 		if passed && (found.At.IsZero() || d.To == DesiredTerminated) {
 			found = d
 		}
@@ -182,6 +208,9 @@ func (d deadline) warningMessage(name string) string {
 	case events.ExpiryPolicyStopAfterRunning:
 		return fmt.Sprintf("workspace %s will be stopped at %s: its agent lets workspaces run for %s; "+
 			"restart it to run it longer", name, at, length)
+	case events.ExpiryPolicyStopAfterIdle:
+		return fmt.Sprintf("workspace %s will be stopped at %s: nobody has been active in it since %s; "+
+			"use it, or keep it running (lockstep ws extend)", name, at, d.since.UTC().Format(time.RFC3339))
 	case events.ExpiryPolicyTerminateAfterStopped:
 		return fmt.Sprintf("workspace %s and its volume will be deleted at %s: its agent keeps stopped workspaces for %s; "+
 			"start it to keep it", name, at, length)
@@ -201,6 +230,9 @@ func (d deadline) endMessage(name string) string {
 			name,
 			length,
 		)
+	case events.ExpiryPolicyStopAfterIdle:
+		return fmt.Sprintf("workspace %s is stopped: nobody has been active in it since %s; start it to continue",
+			name, d.since.UTC().Format(time.RFC3339))
 	case events.ExpiryPolicyTerminateAfterStopped:
 		return fmt.Sprintf("workspace %s is terminated: it was stopped for %s, the limit of its agent", name, length)
 	default:

@@ -1,6 +1,10 @@
 package workspace
 
-import "lockstep.internal/libs/workspaceagent"
+import (
+	"time"
+
+	"lockstep.internal/libs/workspaceagent"
+)
 
 // Folder is the path of the volume in the container of a workspace.
 const Folder = "/workspace"
@@ -37,6 +41,9 @@ type Spec struct {
 	PostStart []workspaceagent.Command `json:"post_start,omitempty"`
 	// Commands are offered to people by the workspace agent.
 	Commands []workspaceagent.Command `json:"commands,omitempty"`
+	// StopAfterIdle stops the workspace after a time without activity. 0 for the policy of its agent, which may be
+	// shorter.
+	StopAfterIdle time.Duration `json:"stop_after_idle_ns,omitempty"`
 	// Warnings say what of a devfile has no effect, as sentences for people.
 	Warnings []string `json:"warnings,omitempty"`
 	// SecretEnv names the secret variables. Their values are stored sealed.

@@ -62,6 +62,10 @@ func (s Spec) check(f *fieldErrors) {
 	f.quantity("volume_size", s.VolumeSize, false)
 	f.words("command", s.Command)
 	f.words("args", s.Args)
+	if s.StopAfterIdle != 0 && s.StopAfterIdle < MinStopAfterIdle {
+		f.Addf("stop_after_idle", "%s is neither 0 (by the policy of the agent) nor at least %s",
+			s.StopAfterIdle, MinStopAfterIdle)
+	}
 	s.checkFiles(f)
 	s.checkProjects(f)
 	s.checkContainers(f)

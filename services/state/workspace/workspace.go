@@ -75,6 +75,12 @@ type Workspace struct {
 	WarnedStateDeadline time.Time
 	// WarnedAgeDeadline is the deadline in the last warning about the workspace's age; zero without a warning.
 	WarnedAgeDeadline time.Time
+	// WarnedIdleDeadline is the deadline in the last warning about an idle workspace; zero without a warning.
+	WarnedIdleDeadline time.Time
+	// ExtendedUntil is the time before which an idle workspace is not stopped; zero without an extension.
+	ExtendedUntil time.Time
+	// LastActivity is read under the lock of the workspace, and not stored with the rest.
+	LastActivity Activity
 
 	// Shares let other people enter.
 	Shares []Share

@@ -322,8 +322,11 @@ type AgentConfiguration struct {
 	// Public keys, in the format of authorized_keys, that sign the certificates of SSH connections to workspaces. A change
 	// replaces no pod.
 	SshAuthorities *StringList `protobuf:"bytes,27,opt,name=ssh_authorities,json=sshAuthorities,proto3" json:"ssh_authorities,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// After which time without activity a workspace is stopped. Default 0, otherwise at least 2 min. Input through the
+	// gateway is activity; an open connection is not.
+	StopAfterIdle *durationpb.Duration `protobuf:"bytes,30,opt,name=stop_after_idle,json=stopAfterIdle,proto3" json:"stop_after_idle,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *AgentConfiguration) Reset() {
@@ -541,6 +544,13 @@ func (x *AgentConfiguration) GetAgentImage() string {
 func (x *AgentConfiguration) GetSshAuthorities() *StringList {
 	if x != nil {
 		return x.SshAuthorities
+	}
+	return nil
+}
+
+func (x *AgentConfiguration) GetStopAfterIdle() *durationpb.Duration {
+	if x != nil {
+		return x.StopAfterIdle
 	}
 	return nil
 }
@@ -1564,7 +1574,7 @@ const file_lockstep_state_v1_agent_proto_rawDesc = "" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x129\n" +
 	"\n" +
 	"blocked_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\tblockedAt\x12?\n" +
-	"\rblocked_until\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\fblockedUntil\"\xf9\r\n" +
+	"\rblocked_until\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\fblockedUntil\"\xbc\x0e\n" +
 	"\x12AgentConfiguration\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x03R\brevision\x12K\n" +
 	"\x14full_resync_interval\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x12fullResyncInterval\x12P\n" +
@@ -1597,7 +1607,8 @@ const file_lockstep_state_v1_agent_proto_rawDesc = "" +
 	"\vagent_image\x18\x1a \x01(\tH\n" +
 	"R\n" +
 	"agentImage\x88\x01\x01\x12F\n" +
-	"\x0fssh_authorities\x18\x1b \x01(\v2\x1d.lockstep.state.v1.StringListR\x0esshAuthoritiesB\x11\n" +
+	"\x0fssh_authorities\x18\x1b \x01(\v2\x1d.lockstep.state.v1.StringListR\x0esshAuthorities\x12A\n" +
+	"\x0fstop_after_idle\x18\x1e \x01(\v2\x19.google.protobuf.DurationR\rstopAfterIdleB\x11\n" +
 	"\x0f_max_workspacesB\x1a\n" +
 	"\x18_max_workspaces_per_userB\x11\n" +
 	"\x0f_resource_quotaB\x10\n" +
@@ -1745,36 +1756,37 @@ var file_lockstep_state_v1_agent_proto_depIdxs = []int32{
 	22, // 22: lockstep.state.v1.AgentConfiguration.progress_deadline:type_name -> google.protobuf.Duration
 	22, // 23: lockstep.state.v1.AgentConfiguration.termination_patience:type_name -> google.protobuf.Duration
 	3,  // 24: lockstep.state.v1.AgentConfiguration.ssh_authorities:type_name -> lockstep.state.v1.StringList
-	5,  // 25: lockstep.state.v1.RelayTargets.targets:type_name -> lockstep.state.v1.RelayTarget
-	21, // 26: lockstep.state.v1.Resync.begun_at:type_name -> google.protobuf.Timestamp
-	21, // 27: lockstep.state.v1.Resync.ended_at:type_name -> google.protobuf.Timestamp
-	0,  // 28: lockstep.state.v1.RegisterAgentResponse.agent:type_name -> lockstep.state.v1.Agent
-	0,  // 29: lockstep.state.v1.GetAgentResponse.agent:type_name -> lockstep.state.v1.Agent
-	0,  // 30: lockstep.state.v1.ListAgentsResponse.agents:type_name -> lockstep.state.v1.Agent
-	22, // 31: lockstep.state.v1.RotateAgentRequest.valid_for:type_name -> google.protobuf.Duration
-	0,  // 32: lockstep.state.v1.RotateAgentResponse.agent:type_name -> lockstep.state.v1.Agent
-	0,  // 33: lockstep.state.v1.RevokeAgentResponse.agent:type_name -> lockstep.state.v1.Agent
-	2,  // 34: lockstep.state.v1.ConfigureAgentRequest.configuration:type_name -> lockstep.state.v1.AgentConfiguration
-	0,  // 35: lockstep.state.v1.ConfigureAgentResponse.agent:type_name -> lockstep.state.v1.Agent
-	7,  // 36: lockstep.state.v1.AgentService.RegisterAgent:input_type -> lockstep.state.v1.RegisterAgentRequest
-	9,  // 37: lockstep.state.v1.AgentService.GetAgent:input_type -> lockstep.state.v1.GetAgentRequest
-	11, // 38: lockstep.state.v1.AgentService.ListAgents:input_type -> lockstep.state.v1.ListAgentsRequest
-	13, // 39: lockstep.state.v1.AgentService.RotateAgent:input_type -> lockstep.state.v1.RotateAgentRequest
-	15, // 40: lockstep.state.v1.AgentService.RevokeAgent:input_type -> lockstep.state.v1.RevokeAgentRequest
-	17, // 41: lockstep.state.v1.AgentService.ConfigureAgent:input_type -> lockstep.state.v1.ConfigureAgentRequest
-	19, // 42: lockstep.state.v1.AgentService.RequestResync:input_type -> lockstep.state.v1.RequestResyncRequest
-	8,  // 43: lockstep.state.v1.AgentService.RegisterAgent:output_type -> lockstep.state.v1.RegisterAgentResponse
-	10, // 44: lockstep.state.v1.AgentService.GetAgent:output_type -> lockstep.state.v1.GetAgentResponse
-	12, // 45: lockstep.state.v1.AgentService.ListAgents:output_type -> lockstep.state.v1.ListAgentsResponse
-	14, // 46: lockstep.state.v1.AgentService.RotateAgent:output_type -> lockstep.state.v1.RotateAgentResponse
-	16, // 47: lockstep.state.v1.AgentService.RevokeAgent:output_type -> lockstep.state.v1.RevokeAgentResponse
-	18, // 48: lockstep.state.v1.AgentService.ConfigureAgent:output_type -> lockstep.state.v1.ConfigureAgentResponse
-	20, // 49: lockstep.state.v1.AgentService.RequestResync:output_type -> lockstep.state.v1.RequestResyncResponse
-	43, // [43:50] is the sub-list for method output_type
-	36, // [36:43] is the sub-list for method input_type
-	36, // [36:36] is the sub-list for extension type_name
-	36, // [36:36] is the sub-list for extension extendee
-	0,  // [0:36] is the sub-list for field type_name
+	22, // 25: lockstep.state.v1.AgentConfiguration.stop_after_idle:type_name -> google.protobuf.Duration
+	5,  // 26: lockstep.state.v1.RelayTargets.targets:type_name -> lockstep.state.v1.RelayTarget
+	21, // 27: lockstep.state.v1.Resync.begun_at:type_name -> google.protobuf.Timestamp
+	21, // 28: lockstep.state.v1.Resync.ended_at:type_name -> google.protobuf.Timestamp
+	0,  // 29: lockstep.state.v1.RegisterAgentResponse.agent:type_name -> lockstep.state.v1.Agent
+	0,  // 30: lockstep.state.v1.GetAgentResponse.agent:type_name -> lockstep.state.v1.Agent
+	0,  // 31: lockstep.state.v1.ListAgentsResponse.agents:type_name -> lockstep.state.v1.Agent
+	22, // 32: lockstep.state.v1.RotateAgentRequest.valid_for:type_name -> google.protobuf.Duration
+	0,  // 33: lockstep.state.v1.RotateAgentResponse.agent:type_name -> lockstep.state.v1.Agent
+	0,  // 34: lockstep.state.v1.RevokeAgentResponse.agent:type_name -> lockstep.state.v1.Agent
+	2,  // 35: lockstep.state.v1.ConfigureAgentRequest.configuration:type_name -> lockstep.state.v1.AgentConfiguration
+	0,  // 36: lockstep.state.v1.ConfigureAgentResponse.agent:type_name -> lockstep.state.v1.Agent
+	7,  // 37: lockstep.state.v1.AgentService.RegisterAgent:input_type -> lockstep.state.v1.RegisterAgentRequest
+	9,  // 38: lockstep.state.v1.AgentService.GetAgent:input_type -> lockstep.state.v1.GetAgentRequest
+	11, // 39: lockstep.state.v1.AgentService.ListAgents:input_type -> lockstep.state.v1.ListAgentsRequest
+	13, // 40: lockstep.state.v1.AgentService.RotateAgent:input_type -> lockstep.state.v1.RotateAgentRequest
+	15, // 41: lockstep.state.v1.AgentService.RevokeAgent:input_type -> lockstep.state.v1.RevokeAgentRequest
+	17, // 42: lockstep.state.v1.AgentService.ConfigureAgent:input_type -> lockstep.state.v1.ConfigureAgentRequest
+	19, // 43: lockstep.state.v1.AgentService.RequestResync:input_type -> lockstep.state.v1.RequestResyncRequest
+	8,  // 44: lockstep.state.v1.AgentService.RegisterAgent:output_type -> lockstep.state.v1.RegisterAgentResponse
+	10, // 45: lockstep.state.v1.AgentService.GetAgent:output_type -> lockstep.state.v1.GetAgentResponse
+	12, // 46: lockstep.state.v1.AgentService.ListAgents:output_type -> lockstep.state.v1.ListAgentsResponse
+	14, // 47: lockstep.state.v1.AgentService.RotateAgent:output_type -> lockstep.state.v1.RotateAgentResponse
+	16, // 48: lockstep.state.v1.AgentService.RevokeAgent:output_type -> lockstep.state.v1.RevokeAgentResponse
+	18, // 49: lockstep.state.v1.AgentService.ConfigureAgent:output_type -> lockstep.state.v1.ConfigureAgentResponse
+	20, // 50: lockstep.state.v1.AgentService.RequestResync:output_type -> lockstep.state.v1.RequestResyncResponse
+	44, // [44:51] is the sub-list for method output_type
+	37, // [37:44] is the sub-list for method input_type
+	37, // [37:37] is the sub-list for extension type_name
+	37, // [37:37] is the sub-list for extension extendee
+	0,  // [0:37] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_state_v1_agent_proto_init() }

@@ -9,6 +9,7 @@ package statev1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -180,7 +181,7 @@ type Workspace struct {
 	Spec                  *WorkspaceSpec         `protobuf:"bytes,17,opt,name=spec,proto3" json:"spec,omitempty"`
 	// When a policy of its agent will stop or terminate it; absent for never.
 	ExpiresAt *timestamppb.Timestamp `protobuf:"bytes,18,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
-	// That policy: stop_after_running, terminate_after_stopped or max_age.
+	// That policy: stop_after_running, stop_after_idle, terminate_after_stopped or max_age.
 	ExpiryPolicy string `protobuf:"bytes,19,opt,name=expiry_policy,json=expiryPolicy,proto3" json:"expiry_policy,omitempty"`
 	// Time of the last event of its agent's watcher, if the agent is silent or revoked: the actual state may have changed
 	// since. Absent otherwise.
@@ -188,7 +189,16 @@ type Workspace struct {
 	// StorageClass of its volume; empty for the cluster's default. It never changes.
 	StorageClass string `protobuf:"bytes,21,opt,name=storage_class,json=storageClass,proto3" json:"storage_class,omitempty"`
 	// Other people who may enter it.
-	Shares        []*WorkspaceShare `protobuf:"bytes,22,rep,name=shares,proto3" json:"shares,omitempty"`
+	Shares []*WorkspaceShare `protobuf:"bytes,22,rep,name=shares,proto3" json:"shares,omitempty"`
+	// When somebody last sent input to it through the gateway; absent for never. WatchWorkspaces does not send a workspace
+	// because only this has changed.
+	LastActivityAt *timestamppb.Timestamp `protobuf:"bytes,23,opt,name=last_activity_at,json=lastActivityAt,proto3" json:"last_activity_at,omitempty"`
+	// When it is stopped if it stays idle; absent for never.
+	IdleStopsAt *timestamppb.Timestamp `protobuf:"bytes,24,opt,name=idle_stops_at,json=idleStopsAt,proto3" json:"idle_stops_at,omitempty"`
+	// Why a workspace that should run is not stopped yet, as a sentence.
+	KeptAliveBecause string `protobuf:"bytes,25,opt,name=kept_alive_because,json=keptAliveBecause,proto3" json:"kept_alive_because,omitempty"`
+	// An idle workspace is not stopped before; absent without an extension.
+	ExtendedUntil *timestamppb.Timestamp `protobuf:"bytes,26,opt,name=extended_until,json=extendedUntil,proto3" json:"extended_until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -377,6 +387,34 @@ func (x *Workspace) GetShares() []*WorkspaceShare {
 	return nil
 }
 
+func (x *Workspace) GetLastActivityAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.LastActivityAt
+	}
+	return nil
+}
+
+func (x *Workspace) GetIdleStopsAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.IdleStopsAt
+	}
+	return nil
+}
+
+func (x *Workspace) GetKeptAliveBecause() string {
+	if x != nil {
+		return x.KeptAliveBecause
+	}
+	return ""
+}
+
+func (x *Workspace) GetExtendedUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ExtendedUntil
+	}
+	return nil
+}
+
 // WorkspaceShare lets another person enter a workspace.
 type WorkspaceShare struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
@@ -465,7 +503,10 @@ type WorkspaceSpec struct {
 	// Commands that the workspace agent offers to people.
 	Commands []*Command `protobuf:"bytes,15,rep,name=commands,proto3" json:"commands,omitempty"`
 	// What of the devfile has no effect, as sentences. Ignored in requests.
-	Warnings      []string `protobuf:"bytes,16,rep,name=warnings,proto3" json:"warnings,omitempty"`
+	Warnings []string `protobuf:"bytes,16,rep,name=warnings,proto3" json:"warnings,omitempty"`
+	// After which time without activity it is stopped, at least 2 min. 0: by the policy of its agent, which always applies
+	// if it is shorter.
+	StopAfterIdle *durationpb.Duration `protobuf:"bytes,20,opt,name=stop_after_idle,json=stopAfterIdle,proto3" json:"stop_after_idle,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -608,6 +649,13 @@ func (x *WorkspaceSpec) GetCommands() []*Command {
 func (x *WorkspaceSpec) GetWarnings() []string {
 	if x != nil {
 		return x.Warnings
+	}
+	return nil
+}
+
+func (x *WorkspaceSpec) GetStopAfterIdle() *durationpb.Duration {
+	if x != nil {
+		return x.StopAfterIdle
 	}
 	return nil
 }
@@ -998,8 +1046,10 @@ type WorkspaceOverrides struct {
 	// Secret files by name below /run/secrets/workspace. Sealed at rest, never returned.
 	SecretFiles map[string][]byte `protobuf:"bytes,9,rep,name=secret_files,json=secretFiles,proto3" json:"secret_files,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// Arguments of the command. A new command without arguments drops those of the old one.
-	Args          []string         `protobuf:"bytes,10,rep,name=args,proto3" json:"args,omitempty"`
-	Projects      []*ClonedProject `protobuf:"bytes,11,rep,name=projects,proto3" json:"projects,omitempty"`
+	Args     []string         `protobuf:"bytes,10,rep,name=args,proto3" json:"args,omitempty"`
+	Projects []*ClonedProject `protobuf:"bytes,11,rep,name=projects,proto3" json:"projects,omitempty"`
+	// Absent: the template's value. 0: by the policy of the agent.
+	StopAfterIdle *durationpb.Duration `protobuf:"bytes,20,opt,name=stop_after_idle,json=stopAfterIdle,proto3" json:"stop_after_idle,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1107,6 +1157,13 @@ func (x *WorkspaceOverrides) GetArgs() []string {
 func (x *WorkspaceOverrides) GetProjects() []*ClonedProject {
 	if x != nil {
 		return x.Projects
+	}
+	return nil
+}
+
+func (x *WorkspaceOverrides) GetStopAfterIdle() *durationpb.Duration {
+	if x != nil {
+		return x.StopAfterIdle
 	}
 	return nil
 }
@@ -2630,7 +2687,7 @@ var File_lockstep_state_v1_workspace_proto protoreflect.FileDescriptor
 
 const file_lockstep_state_v1_workspace_proto_rawDesc = "" +
 	"\n" +
-	"!lockstep/state/v1/workspace.proto\x12\x11lockstep.state.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe3\a\n" +
+	"!lockstep/state/v1/workspace.proto\x12\x11lockstep.state.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xda\t\n" +
 	"\tWorkspace\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1d\n" +
@@ -2658,10 +2715,14 @@ const file_lockstep_state_v1_workspace_proto_rawDesc = "" +
 	"\vstale_since\x18\x14 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"staleSince\x12#\n" +
 	"\rstorage_class\x18\x15 \x01(\tR\fstorageClass\x129\n" +
-	"\x06shares\x18\x16 \x03(\v2!.lockstep.state.v1.WorkspaceShareR\x06shares\"=\n" +
+	"\x06shares\x18\x16 \x03(\v2!.lockstep.state.v1.WorkspaceShareR\x06shares\x12D\n" +
+	"\x10last_activity_at\x18\x17 \x01(\v2\x1a.google.protobuf.TimestampR\x0elastActivityAt\x12>\n" +
+	"\ridle_stops_at\x18\x18 \x01(\v2\x1a.google.protobuf.TimestampR\vidleStopsAt\x12,\n" +
+	"\x12kept_alive_because\x18\x19 \x01(\tR\x10keptAliveBecause\x12A\n" +
+	"\x0eextended_until\x18\x1a \x01(\v2\x1a.google.protobuf.TimestampR\rextendedUntil\"=\n" +
 	"\x0eWorkspaceShare\x12\x17\n" +
 	"\auser_id\x18\x01 \x01(\x03R\x06userId\x12\x12\n" +
-	"\x04port\x18\x02 \x01(\x05R\x04port\"\xc1\x05\n" +
+	"\x04port\x18\x02 \x01(\x05R\x04port\"\x84\x06\n" +
 	"\rWorkspaceSpec\x12\x14\n" +
 	"\x05image\x18\x01 \x01(\tR\x05image\x12-\n" +
 	"\x05ports\x18\x02 \x03(\v2\x17.lockstep.state.v1.PortR\x05ports\x12;\n" +
@@ -2684,7 +2745,8 @@ const file_lockstep_state_v1_workspace_proto_rawDesc = "" +
 	"\n" +
 	"post_start\x18\x0e \x03(\v2\x1a.lockstep.state.v1.CommandR\tpostStart\x126\n" +
 	"\bcommands\x18\x0f \x03(\v2\x1a.lockstep.state.v1.CommandR\bcommands\x12\x1a\n" +
-	"\bwarnings\x18\x10 \x03(\tR\bwarnings\x1a6\n" +
+	"\bwarnings\x18\x10 \x03(\tR\bwarnings\x12A\n" +
+	"\x0fstop_after_idle\x18\x14 \x01(\v2\x19.google.protobuf.DurationR\rstopAfterIdle\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"Q\n" +
@@ -2721,7 +2783,7 @@ const file_lockstep_state_v1_workspace_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"2\n" +
 	"\x04Port\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
-	"\x06number\x18\x02 \x01(\x05R\x06number\"\xb8\x05\n" +
+	"\x06number\x18\x02 \x01(\x05R\x06number\"\xfb\x05\n" +
 	"\x12WorkspaceOverrides\x12\x14\n" +
 	"\x05image\x18\x01 \x01(\tR\x05image\x12@\n" +
 	"\x03env\x18\x02 \x03(\v2..lockstep.state.v1.WorkspaceOverrides.EnvEntryR\x03env\x12\x10\n" +
@@ -2736,7 +2798,8 @@ const file_lockstep_state_v1_workspace_proto_rawDesc = "" +
 	"\fsecret_files\x18\t \x03(\v26.lockstep.state.v1.WorkspaceOverrides.SecretFilesEntryR\vsecretFiles\x12\x12\n" +
 	"\x04args\x18\n" +
 	" \x03(\tR\x04args\x12<\n" +
-	"\bprojects\x18\v \x03(\v2 .lockstep.state.v1.ClonedProjectR\bprojects\x1a6\n" +
+	"\bprojects\x18\v \x03(\v2 .lockstep.state.v1.ClonedProjectR\bprojects\x12A\n" +
+	"\x0fstop_after_idle\x18\x14 \x01(\v2\x19.google.protobuf.DurationR\rstopAfterIdle\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a<\n" +
@@ -2942,6 +3005,7 @@ var file_lockstep_state_v1_workspace_proto_goTypes = []any{
 	nil,                                 // 40: lockstep.state.v1.WorkspaceOverrides.SecretEnvEntry
 	nil,                                 // 41: lockstep.state.v1.WorkspaceOverrides.SecretFilesEntry
 	(*timestamppb.Timestamp)(nil),       // 42: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),         // 43: google.protobuf.Duration
 }
 var file_lockstep_state_v1_workspace_proto_depIdxs = []int32{
 	0,  // 0: lockstep.state.v1.Workspace.desired_state:type_name -> lockstep.state.v1.DesiredState
@@ -2953,74 +3017,79 @@ var file_lockstep_state_v1_workspace_proto_depIdxs = []int32{
 	42, // 6: lockstep.state.v1.Workspace.expires_at:type_name -> google.protobuf.Timestamp
 	42, // 7: lockstep.state.v1.Workspace.stale_since:type_name -> google.protobuf.Timestamp
 	3,  // 8: lockstep.state.v1.Workspace.shares:type_name -> lockstep.state.v1.WorkspaceShare
-	9,  // 9: lockstep.state.v1.WorkspaceSpec.ports:type_name -> lockstep.state.v1.Port
-	36, // 10: lockstep.state.v1.WorkspaceSpec.env:type_name -> lockstep.state.v1.WorkspaceSpec.EnvEntry
-	8,  // 11: lockstep.state.v1.WorkspaceSpec.projects:type_name -> lockstep.state.v1.ClonedProject
-	5,  // 12: lockstep.state.v1.WorkspaceSpec.mounts:type_name -> lockstep.state.v1.Mount
-	6,  // 13: lockstep.state.v1.WorkspaceSpec.containers:type_name -> lockstep.state.v1.Container
-	7,  // 14: lockstep.state.v1.WorkspaceSpec.post_start:type_name -> lockstep.state.v1.Command
-	7,  // 15: lockstep.state.v1.WorkspaceSpec.commands:type_name -> lockstep.state.v1.Command
-	37, // 16: lockstep.state.v1.Container.env:type_name -> lockstep.state.v1.Container.EnvEntry
-	5,  // 17: lockstep.state.v1.Container.mounts:type_name -> lockstep.state.v1.Mount
-	38, // 18: lockstep.state.v1.ClonedProject.remotes:type_name -> lockstep.state.v1.ClonedProject.RemotesEntry
-	39, // 19: lockstep.state.v1.WorkspaceOverrides.env:type_name -> lockstep.state.v1.WorkspaceOverrides.EnvEntry
-	9,  // 20: lockstep.state.v1.WorkspaceOverrides.ports:type_name -> lockstep.state.v1.Port
-	40, // 21: lockstep.state.v1.WorkspaceOverrides.secret_env:type_name -> lockstep.state.v1.WorkspaceOverrides.SecretEnvEntry
-	41, // 22: lockstep.state.v1.WorkspaceOverrides.secret_files:type_name -> lockstep.state.v1.WorkspaceOverrides.SecretFilesEntry
-	8,  // 23: lockstep.state.v1.WorkspaceOverrides.projects:type_name -> lockstep.state.v1.ClonedProject
-	10, // 24: lockstep.state.v1.CreateWorkspaceRequest.overrides:type_name -> lockstep.state.v1.WorkspaceOverrides
-	2,  // 25: lockstep.state.v1.CreateWorkspaceResponse.workspace:type_name -> lockstep.state.v1.Workspace
-	13, // 26: lockstep.state.v1.GetWorkspaceRequest.workspace:type_name -> lockstep.state.v1.WorkspaceReference
-	2,  // 27: lockstep.state.v1.GetWorkspaceResponse.workspace:type_name -> lockstep.state.v1.Workspace
-	1,  // 28: lockstep.state.v1.WorkspaceFilter.actual_states:type_name -> lockstep.state.v1.ActualState
-	0,  // 29: lockstep.state.v1.WorkspaceFilter.desired_states:type_name -> lockstep.state.v1.DesiredState
-	13, // 30: lockstep.state.v1.WorkspaceFilter.workspaces:type_name -> lockstep.state.v1.WorkspaceReference
-	16, // 31: lockstep.state.v1.ListWorkspacesRequest.filter:type_name -> lockstep.state.v1.WorkspaceFilter
-	2,  // 32: lockstep.state.v1.ListWorkspacesResponse.workspaces:type_name -> lockstep.state.v1.Workspace
-	13, // 33: lockstep.state.v1.SetDesiredStateRequest.workspace:type_name -> lockstep.state.v1.WorkspaceReference
-	0,  // 34: lockstep.state.v1.SetDesiredStateRequest.desired_state:type_name -> lockstep.state.v1.DesiredState
-	2,  // 35: lockstep.state.v1.SetDesiredStateResponse.workspace:type_name -> lockstep.state.v1.Workspace
-	13, // 36: lockstep.state.v1.UpdateWorkspaceRequest.workspace:type_name -> lockstep.state.v1.WorkspaceReference
-	10, // 37: lockstep.state.v1.UpdateWorkspaceRequest.overrides:type_name -> lockstep.state.v1.WorkspaceOverrides
-	2,  // 38: lockstep.state.v1.UpdateWorkspaceResponse.workspace:type_name -> lockstep.state.v1.Workspace
-	16, // 39: lockstep.state.v1.WatchWorkspacesRequest.filter:type_name -> lockstep.state.v1.WorkspaceFilter
-	2,  // 40: lockstep.state.v1.WatchWorkspacesResponse.workspace:type_name -> lockstep.state.v1.Workspace
-	13, // 41: lockstep.state.v1.ListWorkspaceEventsRequest.workspace:type_name -> lockstep.state.v1.WorkspaceReference
-	42, // 42: lockstep.state.v1.WorkspaceEvent.time:type_name -> google.protobuf.Timestamp
-	26, // 43: lockstep.state.v1.ListWorkspaceEventsResponse.events:type_name -> lockstep.state.v1.WorkspaceEvent
-	28, // 44: lockstep.state.v1.Orphan.reference:type_name -> lockstep.state.v1.OrphanReference
-	42, // 45: lockstep.state.v1.Orphan.seen_at:type_name -> google.protobuf.Timestamp
-	29, // 46: lockstep.state.v1.ListOrphansResponse.orphans:type_name -> lockstep.state.v1.Orphan
-	28, // 47: lockstep.state.v1.AdoptOrphanRequest.orphan:type_name -> lockstep.state.v1.OrphanReference
-	10, // 48: lockstep.state.v1.AdoptOrphanRequest.overrides:type_name -> lockstep.state.v1.WorkspaceOverrides
-	2,  // 49: lockstep.state.v1.AdoptOrphanResponse.workspace:type_name -> lockstep.state.v1.Workspace
-	28, // 50: lockstep.state.v1.DeleteOrphanRequest.orphan:type_name -> lockstep.state.v1.OrphanReference
-	29, // 51: lockstep.state.v1.DeleteOrphanResponse.orphan:type_name -> lockstep.state.v1.Orphan
-	11, // 52: lockstep.state.v1.WorkspaceService.CreateWorkspace:input_type -> lockstep.state.v1.CreateWorkspaceRequest
-	14, // 53: lockstep.state.v1.WorkspaceService.GetWorkspace:input_type -> lockstep.state.v1.GetWorkspaceRequest
-	17, // 54: lockstep.state.v1.WorkspaceService.ListWorkspaces:input_type -> lockstep.state.v1.ListWorkspacesRequest
-	19, // 55: lockstep.state.v1.WorkspaceService.SetDesiredState:input_type -> lockstep.state.v1.SetDesiredStateRequest
-	21, // 56: lockstep.state.v1.WorkspaceService.UpdateWorkspace:input_type -> lockstep.state.v1.UpdateWorkspaceRequest
-	23, // 57: lockstep.state.v1.WorkspaceService.WatchWorkspaces:input_type -> lockstep.state.v1.WatchWorkspacesRequest
-	25, // 58: lockstep.state.v1.WorkspaceService.ListWorkspaceEvents:input_type -> lockstep.state.v1.ListWorkspaceEventsRequest
-	30, // 59: lockstep.state.v1.WorkspaceService.ListOrphans:input_type -> lockstep.state.v1.ListOrphansRequest
-	32, // 60: lockstep.state.v1.WorkspaceService.AdoptOrphan:input_type -> lockstep.state.v1.AdoptOrphanRequest
-	34, // 61: lockstep.state.v1.WorkspaceService.DeleteOrphan:input_type -> lockstep.state.v1.DeleteOrphanRequest
-	12, // 62: lockstep.state.v1.WorkspaceService.CreateWorkspace:output_type -> lockstep.state.v1.CreateWorkspaceResponse
-	15, // 63: lockstep.state.v1.WorkspaceService.GetWorkspace:output_type -> lockstep.state.v1.GetWorkspaceResponse
-	18, // 64: lockstep.state.v1.WorkspaceService.ListWorkspaces:output_type -> lockstep.state.v1.ListWorkspacesResponse
-	20, // 65: lockstep.state.v1.WorkspaceService.SetDesiredState:output_type -> lockstep.state.v1.SetDesiredStateResponse
-	22, // 66: lockstep.state.v1.WorkspaceService.UpdateWorkspace:output_type -> lockstep.state.v1.UpdateWorkspaceResponse
-	24, // 67: lockstep.state.v1.WorkspaceService.WatchWorkspaces:output_type -> lockstep.state.v1.WatchWorkspacesResponse
-	27, // 68: lockstep.state.v1.WorkspaceService.ListWorkspaceEvents:output_type -> lockstep.state.v1.ListWorkspaceEventsResponse
-	31, // 69: lockstep.state.v1.WorkspaceService.ListOrphans:output_type -> lockstep.state.v1.ListOrphansResponse
-	33, // 70: lockstep.state.v1.WorkspaceService.AdoptOrphan:output_type -> lockstep.state.v1.AdoptOrphanResponse
-	35, // 71: lockstep.state.v1.WorkspaceService.DeleteOrphan:output_type -> lockstep.state.v1.DeleteOrphanResponse
-	62, // [62:72] is the sub-list for method output_type
-	52, // [52:62] is the sub-list for method input_type
-	52, // [52:52] is the sub-list for extension type_name
-	52, // [52:52] is the sub-list for extension extendee
-	0,  // [0:52] is the sub-list for field type_name
+	42, // 9: lockstep.state.v1.Workspace.last_activity_at:type_name -> google.protobuf.Timestamp
+	42, // 10: lockstep.state.v1.Workspace.idle_stops_at:type_name -> google.protobuf.Timestamp
+	42, // 11: lockstep.state.v1.Workspace.extended_until:type_name -> google.protobuf.Timestamp
+	9,  // 12: lockstep.state.v1.WorkspaceSpec.ports:type_name -> lockstep.state.v1.Port
+	36, // 13: lockstep.state.v1.WorkspaceSpec.env:type_name -> lockstep.state.v1.WorkspaceSpec.EnvEntry
+	8,  // 14: lockstep.state.v1.WorkspaceSpec.projects:type_name -> lockstep.state.v1.ClonedProject
+	5,  // 15: lockstep.state.v1.WorkspaceSpec.mounts:type_name -> lockstep.state.v1.Mount
+	6,  // 16: lockstep.state.v1.WorkspaceSpec.containers:type_name -> lockstep.state.v1.Container
+	7,  // 17: lockstep.state.v1.WorkspaceSpec.post_start:type_name -> lockstep.state.v1.Command
+	7,  // 18: lockstep.state.v1.WorkspaceSpec.commands:type_name -> lockstep.state.v1.Command
+	43, // 19: lockstep.state.v1.WorkspaceSpec.stop_after_idle:type_name -> google.protobuf.Duration
+	37, // 20: lockstep.state.v1.Container.env:type_name -> lockstep.state.v1.Container.EnvEntry
+	5,  // 21: lockstep.state.v1.Container.mounts:type_name -> lockstep.state.v1.Mount
+	38, // 22: lockstep.state.v1.ClonedProject.remotes:type_name -> lockstep.state.v1.ClonedProject.RemotesEntry
+	39, // 23: lockstep.state.v1.WorkspaceOverrides.env:type_name -> lockstep.state.v1.WorkspaceOverrides.EnvEntry
+	9,  // 24: lockstep.state.v1.WorkspaceOverrides.ports:type_name -> lockstep.state.v1.Port
+	40, // 25: lockstep.state.v1.WorkspaceOverrides.secret_env:type_name -> lockstep.state.v1.WorkspaceOverrides.SecretEnvEntry
+	41, // 26: lockstep.state.v1.WorkspaceOverrides.secret_files:type_name -> lockstep.state.v1.WorkspaceOverrides.SecretFilesEntry
+	8,  // 27: lockstep.state.v1.WorkspaceOverrides.projects:type_name -> lockstep.state.v1.ClonedProject
+	43, // 28: lockstep.state.v1.WorkspaceOverrides.stop_after_idle:type_name -> google.protobuf.Duration
+	10, // 29: lockstep.state.v1.CreateWorkspaceRequest.overrides:type_name -> lockstep.state.v1.WorkspaceOverrides
+	2,  // 30: lockstep.state.v1.CreateWorkspaceResponse.workspace:type_name -> lockstep.state.v1.Workspace
+	13, // 31: lockstep.state.v1.GetWorkspaceRequest.workspace:type_name -> lockstep.state.v1.WorkspaceReference
+	2,  // 32: lockstep.state.v1.GetWorkspaceResponse.workspace:type_name -> lockstep.state.v1.Workspace
+	1,  // 33: lockstep.state.v1.WorkspaceFilter.actual_states:type_name -> lockstep.state.v1.ActualState
+	0,  // 34: lockstep.state.v1.WorkspaceFilter.desired_states:type_name -> lockstep.state.v1.DesiredState
+	13, // 35: lockstep.state.v1.WorkspaceFilter.workspaces:type_name -> lockstep.state.v1.WorkspaceReference
+	16, // 36: lockstep.state.v1.ListWorkspacesRequest.filter:type_name -> lockstep.state.v1.WorkspaceFilter
+	2,  // 37: lockstep.state.v1.ListWorkspacesResponse.workspaces:type_name -> lockstep.state.v1.Workspace
+	13, // 38: lockstep.state.v1.SetDesiredStateRequest.workspace:type_name -> lockstep.state.v1.WorkspaceReference
+	0,  // 39: lockstep.state.v1.SetDesiredStateRequest.desired_state:type_name -> lockstep.state.v1.DesiredState
+	2,  // 40: lockstep.state.v1.SetDesiredStateResponse.workspace:type_name -> lockstep.state.v1.Workspace
+	13, // 41: lockstep.state.v1.UpdateWorkspaceRequest.workspace:type_name -> lockstep.state.v1.WorkspaceReference
+	10, // 42: lockstep.state.v1.UpdateWorkspaceRequest.overrides:type_name -> lockstep.state.v1.WorkspaceOverrides
+	2,  // 43: lockstep.state.v1.UpdateWorkspaceResponse.workspace:type_name -> lockstep.state.v1.Workspace
+	16, // 44: lockstep.state.v1.WatchWorkspacesRequest.filter:type_name -> lockstep.state.v1.WorkspaceFilter
+	2,  // 45: lockstep.state.v1.WatchWorkspacesResponse.workspace:type_name -> lockstep.state.v1.Workspace
+	13, // 46: lockstep.state.v1.ListWorkspaceEventsRequest.workspace:type_name -> lockstep.state.v1.WorkspaceReference
+	42, // 47: lockstep.state.v1.WorkspaceEvent.time:type_name -> google.protobuf.Timestamp
+	26, // 48: lockstep.state.v1.ListWorkspaceEventsResponse.events:type_name -> lockstep.state.v1.WorkspaceEvent
+	28, // 49: lockstep.state.v1.Orphan.reference:type_name -> lockstep.state.v1.OrphanReference
+	42, // 50: lockstep.state.v1.Orphan.seen_at:type_name -> google.protobuf.Timestamp
+	29, // 51: lockstep.state.v1.ListOrphansResponse.orphans:type_name -> lockstep.state.v1.Orphan
+	28, // 52: lockstep.state.v1.AdoptOrphanRequest.orphan:type_name -> lockstep.state.v1.OrphanReference
+	10, // 53: lockstep.state.v1.AdoptOrphanRequest.overrides:type_name -> lockstep.state.v1.WorkspaceOverrides
+	2,  // 54: lockstep.state.v1.AdoptOrphanResponse.workspace:type_name -> lockstep.state.v1.Workspace
+	28, // 55: lockstep.state.v1.DeleteOrphanRequest.orphan:type_name -> lockstep.state.v1.OrphanReference
+	29, // 56: lockstep.state.v1.DeleteOrphanResponse.orphan:type_name -> lockstep.state.v1.Orphan
+	11, // 57: lockstep.state.v1.WorkspaceService.CreateWorkspace:input_type -> lockstep.state.v1.CreateWorkspaceRequest
+	14, // 58: lockstep.state.v1.WorkspaceService.GetWorkspace:input_type -> lockstep.state.v1.GetWorkspaceRequest
+	17, // 59: lockstep.state.v1.WorkspaceService.ListWorkspaces:input_type -> lockstep.state.v1.ListWorkspacesRequest
+	19, // 60: lockstep.state.v1.WorkspaceService.SetDesiredState:input_type -> lockstep.state.v1.SetDesiredStateRequest
+	21, // 61: lockstep.state.v1.WorkspaceService.UpdateWorkspace:input_type -> lockstep.state.v1.UpdateWorkspaceRequest
+	23, // 62: lockstep.state.v1.WorkspaceService.WatchWorkspaces:input_type -> lockstep.state.v1.WatchWorkspacesRequest
+	25, // 63: lockstep.state.v1.WorkspaceService.ListWorkspaceEvents:input_type -> lockstep.state.v1.ListWorkspaceEventsRequest
+	30, // 64: lockstep.state.v1.WorkspaceService.ListOrphans:input_type -> lockstep.state.v1.ListOrphansRequest
+	32, // 65: lockstep.state.v1.WorkspaceService.AdoptOrphan:input_type -> lockstep.state.v1.AdoptOrphanRequest
+	34, // 66: lockstep.state.v1.WorkspaceService.DeleteOrphan:input_type -> lockstep.state.v1.DeleteOrphanRequest
+	12, // 67: lockstep.state.v1.WorkspaceService.CreateWorkspace:output_type -> lockstep.state.v1.CreateWorkspaceResponse
+	15, // 68: lockstep.state.v1.WorkspaceService.GetWorkspace:output_type -> lockstep.state.v1.GetWorkspaceResponse
+	18, // 69: lockstep.state.v1.WorkspaceService.ListWorkspaces:output_type -> lockstep.state.v1.ListWorkspacesResponse
+	20, // 70: lockstep.state.v1.WorkspaceService.SetDesiredState:output_type -> lockstep.state.v1.SetDesiredStateResponse
+	22, // 71: lockstep.state.v1.WorkspaceService.UpdateWorkspace:output_type -> lockstep.state.v1.UpdateWorkspaceResponse
+	24, // 72: lockstep.state.v1.WorkspaceService.WatchWorkspaces:output_type -> lockstep.state.v1.WatchWorkspacesResponse
+	27, // 73: lockstep.state.v1.WorkspaceService.ListWorkspaceEvents:output_type -> lockstep.state.v1.ListWorkspaceEventsResponse
+	31, // 74: lockstep.state.v1.WorkspaceService.ListOrphans:output_type -> lockstep.state.v1.ListOrphansResponse
+	33, // 75: lockstep.state.v1.WorkspaceService.AdoptOrphan:output_type -> lockstep.state.v1.AdoptOrphanResponse
+	35, // 76: lockstep.state.v1.WorkspaceService.DeleteOrphan:output_type -> lockstep.state.v1.DeleteOrphanResponse
+	67, // [67:77] is the sub-list for method output_type
+	57, // [57:67] is the sub-list for method input_type
+	57, // [57:57] is the sub-list for extension type_name
+	57, // [57:57] is the sub-list for extension extendee
+	0,  // [0:57] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_state_v1_workspace_proto_init() }

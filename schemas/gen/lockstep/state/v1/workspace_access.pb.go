@@ -9,6 +9,7 @@ package statev1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -319,11 +320,108 @@ func (x *ListSharesResponse) GetShares() []*WorkspaceShare {
 	return nil
 }
 
+type ExtendWorkspaceRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Workspace *WorkspaceReference    `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	// From now: more than 0, at most 24 h. A longer extension stays.
+	Duration      *durationpb.Duration `protobuf:"bytes,2,opt,name=duration,proto3" json:"duration,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExtendWorkspaceRequest) Reset() {
+	*x = ExtendWorkspaceRequest{}
+	mi := &file_lockstep_state_v1_workspace_access_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExtendWorkspaceRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExtendWorkspaceRequest) ProtoMessage() {}
+
+func (x *ExtendWorkspaceRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_state_v1_workspace_access_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExtendWorkspaceRequest.ProtoReflect.Descriptor instead.
+func (*ExtendWorkspaceRequest) Descriptor() ([]byte, []int) {
+	return file_lockstep_state_v1_workspace_access_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *ExtendWorkspaceRequest) GetWorkspace() *WorkspaceReference {
+	if x != nil {
+		return x.Workspace
+	}
+	return nil
+}
+
+func (x *ExtendWorkspaceRequest) GetDuration() *durationpb.Duration {
+	if x != nil {
+		return x.Duration
+	}
+	return nil
+}
+
+type ExtendWorkspaceResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Workspace     *Workspace             `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExtendWorkspaceResponse) Reset() {
+	*x = ExtendWorkspaceResponse{}
+	mi := &file_lockstep_state_v1_workspace_access_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExtendWorkspaceResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExtendWorkspaceResponse) ProtoMessage() {}
+
+func (x *ExtendWorkspaceResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_state_v1_workspace_access_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExtendWorkspaceResponse.ProtoReflect.Descriptor instead.
+func (*ExtendWorkspaceResponse) Descriptor() ([]byte, []int) {
+	return file_lockstep_state_v1_workspace_access_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *ExtendWorkspaceResponse) GetWorkspace() *Workspace {
+	if x != nil {
+		return x.Workspace
+	}
+	return nil
+}
+
 var File_lockstep_state_v1_workspace_access_proto protoreflect.FileDescriptor
 
 const file_lockstep_state_v1_workspace_access_proto_rawDesc = "" +
 	"\n" +
-	"(lockstep/state/v1/workspace_access.proto\x12\x11lockstep.state.v1\x1a!lockstep/state/v1/workspace.proto\"\x89\x01\n" +
+	"(lockstep/state/v1/workspace_access.proto\x12\x11lockstep.state.v1\x1a\x1egoogle/protobuf/duration.proto\x1a!lockstep/state/v1/workspace.proto\"\x89\x01\n" +
 	"\x15ShareWorkspaceRequest\x12C\n" +
 	"\tworkspace\x18\x01 \x01(\v2%.lockstep.state.v1.WorkspaceReferenceR\tworkspace\x12\x17\n" +
 	"\auser_id\x18\x02 \x01(\x03R\x06userId\x12\x12\n" +
@@ -339,12 +437,18 @@ const file_lockstep_state_v1_workspace_access_proto_rawDesc = "" +
 	"\x11ListSharesRequest\x12C\n" +
 	"\tworkspace\x18\x01 \x01(\v2%.lockstep.state.v1.WorkspaceReferenceR\tworkspace\"O\n" +
 	"\x12ListSharesResponse\x129\n" +
-	"\x06shares\x18\x01 \x03(\v2!.lockstep.state.v1.WorkspaceShareR\x06shares2\xc7\x02\n" +
+	"\x06shares\x18\x01 \x03(\v2!.lockstep.state.v1.WorkspaceShareR\x06shares\"\x94\x01\n" +
+	"\x16ExtendWorkspaceRequest\x12C\n" +
+	"\tworkspace\x18\x01 \x01(\v2%.lockstep.state.v1.WorkspaceReferenceR\tworkspace\x125\n" +
+	"\bduration\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\bduration\"U\n" +
+	"\x17ExtendWorkspaceResponse\x12:\n" +
+	"\tworkspace\x18\x01 \x01(\v2\x1c.lockstep.state.v1.WorkspaceR\tworkspace2\xb1\x03\n" +
 	"\x16WorkspaceAccessService\x12e\n" +
 	"\x0eShareWorkspace\x12(.lockstep.state.v1.ShareWorkspaceRequest\x1a).lockstep.state.v1.ShareWorkspaceResponse\x12k\n" +
 	"\x10UnshareWorkspace\x12*.lockstep.state.v1.UnshareWorkspaceRequest\x1a+.lockstep.state.v1.UnshareWorkspaceResponse\x12Y\n" +
 	"\n" +
-	"ListShares\x12$.lockstep.state.v1.ListSharesRequest\x1a%.lockstep.state.v1.ListSharesResponseB9Z7lockstep.internal/schemas/gen/lockstep/state/v1;statev1b\x06proto3"
+	"ListShares\x12$.lockstep.state.v1.ListSharesRequest\x1a%.lockstep.state.v1.ListSharesResponse\x12h\n" +
+	"\x0fExtendWorkspace\x12).lockstep.state.v1.ExtendWorkspaceRequest\x1a*.lockstep.state.v1.ExtendWorkspaceResponseB9Z7lockstep.internal/schemas/gen/lockstep/state/v1;statev1b\x06proto3"
 
 var (
 	file_lockstep_state_v1_workspace_access_proto_rawDescOnce sync.Once
@@ -358,7 +462,7 @@ func file_lockstep_state_v1_workspace_access_proto_rawDescGZIP() []byte {
 	return file_lockstep_state_v1_workspace_access_proto_rawDescData
 }
 
-var file_lockstep_state_v1_workspace_access_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_lockstep_state_v1_workspace_access_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_lockstep_state_v1_workspace_access_proto_goTypes = []any{
 	(*ShareWorkspaceRequest)(nil),    // 0: lockstep.state.v1.ShareWorkspaceRequest
 	(*ShareWorkspaceResponse)(nil),   // 1: lockstep.state.v1.ShareWorkspaceResponse
@@ -366,27 +470,36 @@ var file_lockstep_state_v1_workspace_access_proto_goTypes = []any{
 	(*UnshareWorkspaceResponse)(nil), // 3: lockstep.state.v1.UnshareWorkspaceResponse
 	(*ListSharesRequest)(nil),        // 4: lockstep.state.v1.ListSharesRequest
 	(*ListSharesResponse)(nil),       // 5: lockstep.state.v1.ListSharesResponse
-	(*WorkspaceReference)(nil),       // 6: lockstep.state.v1.WorkspaceReference
-	(*WorkspaceShare)(nil),           // 7: lockstep.state.v1.WorkspaceShare
+	(*ExtendWorkspaceRequest)(nil),   // 6: lockstep.state.v1.ExtendWorkspaceRequest
+	(*ExtendWorkspaceResponse)(nil),  // 7: lockstep.state.v1.ExtendWorkspaceResponse
+	(*WorkspaceReference)(nil),       // 8: lockstep.state.v1.WorkspaceReference
+	(*WorkspaceShare)(nil),           // 9: lockstep.state.v1.WorkspaceShare
+	(*durationpb.Duration)(nil),      // 10: google.protobuf.Duration
+	(*Workspace)(nil),                // 11: lockstep.state.v1.Workspace
 }
 var file_lockstep_state_v1_workspace_access_proto_depIdxs = []int32{
-	6, // 0: lockstep.state.v1.ShareWorkspaceRequest.workspace:type_name -> lockstep.state.v1.WorkspaceReference
-	7, // 1: lockstep.state.v1.ShareWorkspaceResponse.shares:type_name -> lockstep.state.v1.WorkspaceShare
-	6, // 2: lockstep.state.v1.UnshareWorkspaceRequest.workspace:type_name -> lockstep.state.v1.WorkspaceReference
-	7, // 3: lockstep.state.v1.UnshareWorkspaceResponse.shares:type_name -> lockstep.state.v1.WorkspaceShare
-	6, // 4: lockstep.state.v1.ListSharesRequest.workspace:type_name -> lockstep.state.v1.WorkspaceReference
-	7, // 5: lockstep.state.v1.ListSharesResponse.shares:type_name -> lockstep.state.v1.WorkspaceShare
-	0, // 6: lockstep.state.v1.WorkspaceAccessService.ShareWorkspace:input_type -> lockstep.state.v1.ShareWorkspaceRequest
-	2, // 7: lockstep.state.v1.WorkspaceAccessService.UnshareWorkspace:input_type -> lockstep.state.v1.UnshareWorkspaceRequest
-	4, // 8: lockstep.state.v1.WorkspaceAccessService.ListShares:input_type -> lockstep.state.v1.ListSharesRequest
-	1, // 9: lockstep.state.v1.WorkspaceAccessService.ShareWorkspace:output_type -> lockstep.state.v1.ShareWorkspaceResponse
-	3, // 10: lockstep.state.v1.WorkspaceAccessService.UnshareWorkspace:output_type -> lockstep.state.v1.UnshareWorkspaceResponse
-	5, // 11: lockstep.state.v1.WorkspaceAccessService.ListShares:output_type -> lockstep.state.v1.ListSharesResponse
-	9, // [9:12] is the sub-list for method output_type
-	6, // [6:9] is the sub-list for method input_type
-	6, // [6:6] is the sub-list for extension type_name
-	6, // [6:6] is the sub-list for extension extendee
-	0, // [0:6] is the sub-list for field type_name
+	8,  // 0: lockstep.state.v1.ShareWorkspaceRequest.workspace:type_name -> lockstep.state.v1.WorkspaceReference
+	9,  // 1: lockstep.state.v1.ShareWorkspaceResponse.shares:type_name -> lockstep.state.v1.WorkspaceShare
+	8,  // 2: lockstep.state.v1.UnshareWorkspaceRequest.workspace:type_name -> lockstep.state.v1.WorkspaceReference
+	9,  // 3: lockstep.state.v1.UnshareWorkspaceResponse.shares:type_name -> lockstep.state.v1.WorkspaceShare
+	8,  // 4: lockstep.state.v1.ListSharesRequest.workspace:type_name -> lockstep.state.v1.WorkspaceReference
+	9,  // 5: lockstep.state.v1.ListSharesResponse.shares:type_name -> lockstep.state.v1.WorkspaceShare
+	8,  // 6: lockstep.state.v1.ExtendWorkspaceRequest.workspace:type_name -> lockstep.state.v1.WorkspaceReference
+	10, // 7: lockstep.state.v1.ExtendWorkspaceRequest.duration:type_name -> google.protobuf.Duration
+	11, // 8: lockstep.state.v1.ExtendWorkspaceResponse.workspace:type_name -> lockstep.state.v1.Workspace
+	0,  // 9: lockstep.state.v1.WorkspaceAccessService.ShareWorkspace:input_type -> lockstep.state.v1.ShareWorkspaceRequest
+	2,  // 10: lockstep.state.v1.WorkspaceAccessService.UnshareWorkspace:input_type -> lockstep.state.v1.UnshareWorkspaceRequest
+	4,  // 11: lockstep.state.v1.WorkspaceAccessService.ListShares:input_type -> lockstep.state.v1.ListSharesRequest
+	6,  // 12: lockstep.state.v1.WorkspaceAccessService.ExtendWorkspace:input_type -> lockstep.state.v1.ExtendWorkspaceRequest
+	1,  // 13: lockstep.state.v1.WorkspaceAccessService.ShareWorkspace:output_type -> lockstep.state.v1.ShareWorkspaceResponse
+	3,  // 14: lockstep.state.v1.WorkspaceAccessService.UnshareWorkspace:output_type -> lockstep.state.v1.UnshareWorkspaceResponse
+	5,  // 15: lockstep.state.v1.WorkspaceAccessService.ListShares:output_type -> lockstep.state.v1.ListSharesResponse
+	7,  // 16: lockstep.state.v1.WorkspaceAccessService.ExtendWorkspace:output_type -> lockstep.state.v1.ExtendWorkspaceResponse
+	13, // [13:17] is the sub-list for method output_type
+	9,  // [9:13] is the sub-list for method input_type
+	9,  // [9:9] is the sub-list for extension type_name
+	9,  // [9:9] is the sub-list for extension extendee
+	0,  // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_state_v1_workspace_access_proto_init() }
@@ -401,7 +514,7 @@ func file_lockstep_state_v1_workspace_access_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_state_v1_workspace_access_proto_rawDesc), len(file_lockstep_state_v1_workspace_access_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   6,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -40,6 +40,7 @@ const (
 
 // GatewayServiceClient is a client for the lockstep.state.v1.GatewayService service.
 type GatewayServiceClient interface {
+	// GetGateway needs no sign-in: the command line asks it before `lockstep login`.
 	GetGateway(context.Context, *connect.Request[v1.GetGatewayRequest]) (*connect.Response[v1.GetGatewayResponse], error)
 }
 
@@ -75,6 +76,7 @@ func (c *gatewayServiceClient) GetGateway(ctx context.Context, req *connect.Requ
 
 // GatewayServiceHandler is an implementation of the lockstep.state.v1.GatewayService service.
 type GatewayServiceHandler interface {
+	// GetGateway needs no sign-in: the command line asks it before `lockstep login`.
 	GetGateway(context.Context, *connect.Request[v1.GetGatewayRequest]) (*connect.Response[v1.GetGatewayResponse], error)
 }
 

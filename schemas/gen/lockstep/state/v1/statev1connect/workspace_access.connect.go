@@ -42,6 +42,9 @@ const (
 	// WorkspaceAccessServiceListSharesProcedure is the fully-qualified name of the
 	// WorkspaceAccessService's ListShares RPC.
 	WorkspaceAccessServiceListSharesProcedure = "/lockstep.state.v1.WorkspaceAccessService/ListShares"
+	// WorkspaceAccessServiceExtendWorkspaceProcedure is the fully-qualified name of the
+	// WorkspaceAccessService's ExtendWorkspace RPC.
+	WorkspaceAccessServiceExtendWorkspaceProcedure = "/lockstep.state.v1.WorkspaceAccessService/ExtendWorkspace"
 )
 
 // WorkspaceAccessServiceClient is a client for the lockstep.state.v1.WorkspaceAccessService
@@ -53,6 +56,9 @@ type WorkspaceAccessServiceClient interface {
 	// UnshareWorkspace ends shares. Open connections of the person end within a second.
 	UnshareWorkspace(context.Context, *connect.Request[v1.UnshareWorkspaceRequest]) (*connect.Response[v1.UnshareWorkspaceResponse], error)
 	ListShares(context.Context, *connect.Request[v1.ListSharesRequest]) (*connect.Response[v1.ListSharesResponse], error)
+	// ExtendWorkspace keeps a running workspace alive, even if it is idle. It needs the right to start the workspace. Limits
+	// of the agent other than stop_after_idle still apply.
+	ExtendWorkspace(context.Context, *connect.Request[v1.ExtendWorkspaceRequest]) (*connect.Response[v1.ExtendWorkspaceResponse], error)
 }
 
 // NewWorkspaceAccessServiceClient constructs a client for the
@@ -84,6 +90,12 @@ func NewWorkspaceAccessServiceClient(httpClient connect.HTTPClient, baseURL stri
 			connect.WithSchema(workspaceAccessServiceMethods.ByName("ListShares")),
 			connect.WithClientOptions(opts...),
 		),
+		extendWorkspace: connect.NewClient[v1.ExtendWorkspaceRequest, v1.ExtendWorkspaceResponse](
+			httpClient,
+			baseURL+WorkspaceAccessServiceExtendWorkspaceProcedure,
+			connect.WithSchema(workspaceAccessServiceMethods.ByName("ExtendWorkspace")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -92,6 +104,7 @@ type workspaceAccessServiceClient struct {
 	shareWorkspace   *connect.Client[v1.ShareWorkspaceRequest, v1.ShareWorkspaceResponse]
 	unshareWorkspace *connect.Client[v1.UnshareWorkspaceRequest, v1.UnshareWorkspaceResponse]
 	listShares       *connect.Client[v1.ListSharesRequest, v1.ListSharesResponse]
+	extendWorkspace  *connect.Client[v1.ExtendWorkspaceRequest, v1.ExtendWorkspaceResponse]
 }
 
 // ShareWorkspace calls lockstep.state.v1.WorkspaceAccessService.ShareWorkspace.
@@ -109,6 +122,11 @@ func (c *workspaceAccessServiceClient) ListShares(ctx context.Context, req *conn
 	return c.listShares.CallUnary(ctx, req)
 }
 
+// ExtendWorkspace calls lockstep.state.v1.WorkspaceAccessService.ExtendWorkspace.
+func (c *workspaceAccessServiceClient) ExtendWorkspace(ctx context.Context, req *connect.Request[v1.ExtendWorkspaceRequest]) (*connect.Response[v1.ExtendWorkspaceResponse], error) {
+	return c.extendWorkspace.CallUnary(ctx, req)
+}
+
 // WorkspaceAccessServiceHandler is an implementation of the
 // lockstep.state.v1.WorkspaceAccessService service.
 type WorkspaceAccessServiceHandler interface {
@@ -118,6 +136,9 @@ type WorkspaceAccessServiceHandler interface {
 	// UnshareWorkspace ends shares. Open connections of the person end within a second.
 	UnshareWorkspace(context.Context, *connect.Request[v1.UnshareWorkspaceRequest]) (*connect.Response[v1.UnshareWorkspaceResponse], error)
 	ListShares(context.Context, *connect.Request[v1.ListSharesRequest]) (*connect.Response[v1.ListSharesResponse], error)
+	// ExtendWorkspace keeps a running workspace alive, even if it is idle. It needs the right to start the workspace. Limits
+	// of the agent other than stop_after_idle still apply.
+	ExtendWorkspace(context.Context, *connect.Request[v1.ExtendWorkspaceRequest]) (*connect.Response[v1.ExtendWorkspaceResponse], error)
 }
 
 // NewWorkspaceAccessServiceHandler builds an HTTP handler from the service implementation. It
@@ -145,6 +166,12 @@ func NewWorkspaceAccessServiceHandler(svc WorkspaceAccessServiceHandler, opts ..
 		connect.WithSchema(workspaceAccessServiceMethods.ByName("ListShares")),
 		connect.WithHandlerOptions(opts...),
 	)
+	workspaceAccessServiceExtendWorkspaceHandler := connect.NewUnaryHandler(
+		WorkspaceAccessServiceExtendWorkspaceProcedure,
+		svc.ExtendWorkspace,
+		connect.WithSchema(workspaceAccessServiceMethods.ByName("ExtendWorkspace")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/lockstep.state.v1.WorkspaceAccessService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case WorkspaceAccessServiceShareWorkspaceProcedure:
@@ -153,6 +180,8 @@ func NewWorkspaceAccessServiceHandler(svc WorkspaceAccessServiceHandler, opts ..
 			workspaceAccessServiceUnshareWorkspaceHandler.ServeHTTP(w, r)
 		case WorkspaceAccessServiceListSharesProcedure:
 			workspaceAccessServiceListSharesHandler.ServeHTTP(w, r)
+		case WorkspaceAccessServiceExtendWorkspaceProcedure:
+			workspaceAccessServiceExtendWorkspaceHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -172,4 +201,8 @@ func (UnimplementedWorkspaceAccessServiceHandler) UnshareWorkspace(context.Conte
 
 func (UnimplementedWorkspaceAccessServiceHandler) ListShares(context.Context, *connect.Request[v1.ListSharesRequest]) (*connect.Response[v1.ListSharesResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("lockstep.state.v1.WorkspaceAccessService.ListShares is not implemented"))
+}
+
+func (UnimplementedWorkspaceAccessServiceHandler) ExtendWorkspace(context.Context, *connect.Request[v1.ExtendWorkspaceRequest]) (*connect.Response[v1.ExtendWorkspaceResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("lockstep.state.v1.WorkspaceAccessService.ExtendWorkspace is not implemented"))
 }
