@@ -1,9 +1,10 @@
 // Package activity counts what people do in workspaces, and decides when it is published: at most once a minute for
-// each person and workspace, and only after input. A connection that is open without input is no activity. It has no
-// I/O.
+// each person and workspace, and only after input. A connection that is open without input is no activity, and neither
+// is what a program sends by itself in equal intervals: keep-alives of an editor, and pages that poll. It has no I/O.
 package activity
 
 import (
+	"hash/fnv"
 	"sync"
 	"time"
 )
@@ -33,6 +34,9 @@ type count struct {
 	Record
 
 	due time.Time // no record before
+	// requests is the rhythm of requests; the last one was at requestAt.
+	requests  rhythm
+	requestAt time.Time
 }
 
 // Table counts. It is safe for concurrent use. Create it with New.
@@ -51,7 +55,12 @@ type Session struct {
 	table *Table
 	key   key
 	once  sync.Once
+	// rhythm of the messages of the session; nil before the first one.
+	rhythm rhythm
 }
+
+// maxKeepAlive is the size of the largest message that may be a keep-alive.
+const maxKeepAlive = 4096
 
 // Open begins a session.
 func (t *Table) Open(workspace string, user int64) *Session {
@@ -72,13 +81,36 @@ func (t *Table) count(k key) *count {
 	return c
 }
 
-// Input reports input of the person: bytes of theirs that no program has sent by itself.
+// Input reports a message of the person. It is no activity if it continues a rhythm of messages of its size.
 func (s *Session) Input(bytes int) {
 	s.table.mu.Lock()
 	defer s.table.mu.Unlock()
-	c := s.table.count(s.key)
-	c.InputAt = s.table.now()
+	c, now := s.table.count(s.key), s.table.now()
 	c.ReceivedBytes += int64(bytes)
+	if s.rhythm == nil {
+		s.rhythm = rhythm{}
+	}
+	if bytes > maxKeepAlive || !s.rhythm.repeats(uint64(max(bytes, 0)), now) {
+		c.InputAt = now
+	}
+}
+
+// Request reports a request of the person, such as "GET /status". It is no activity if it continues a rhythm of such
+// requests, in any session.
+func (s *Session) Request(name string, bytes int) {
+	hash := fnv.New64a()
+	_, _ = hash.Write([]byte(name)) // it never fails
+	s.table.mu.Lock()
+	defer s.table.mu.Unlock()
+	c, now := s.table.count(s.key), s.table.now()
+	c.ReceivedBytes += int64(bytes)
+	if c.requests == nil {
+		c.requests = rhythm{}
+	}
+	c.requestAt = now
+	if !c.requests.repeats(hash.Sum64(), now) {
+		c.InputAt = now
+	}
 }
 
 // Sent reports bytes that the person got.
@@ -110,7 +142,7 @@ func (t *Table) Take() []Record {
 			records = append(records, c.Record)
 			c.InputAt, c.ReceivedBytes, c.SentBytes = time.Time{}, 0, 0
 			c.due = now.Add(interval)
-		case c.InputAt.IsZero() && c.Sessions == 0 && !now.Before(c.due):
+		case c.InputAt.IsZero() && c.Sessions == 0 && !now.Before(c.due) && now.Sub(c.requestAt) > maxPeriod:
 			delete(t.counts, k)
 		}
 	}

@@ -24,7 +24,7 @@ func (f *Front) count(w http.ResponseWriter, r *http.Request, grant *access.Gran
 	c := &countingWriter{ResponseWriter: w, session: f.Activity.Open(grant.Entry.ID, grant.UserID)}
 	c.webSocket = isWebSocket(r)
 	if !isStream(r) {
-		c.session.Input(int(max(r.ContentLength, 0)))
+		c.session.Request(r.Method+" "+r.URL.Path, int(max(r.ContentLength, 0)))
 	}
 	return c
 }
