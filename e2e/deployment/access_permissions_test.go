@@ -14,6 +14,9 @@ import (
 	"k8s.io/utils/ptr"
 )
 
+// workspaceOwner is the name of the owners of workspaces in docs/access.md.
+const workspaceOwner = "owner of a workspace"
+
 func matches(selector *metav1.LabelSelector, of map[string]string) bool {
 	s, err := metav1.LabelSelectorAsSelector(selector)
 	return err == nil && s.Matches(labels.Set(of))
@@ -44,8 +47,14 @@ func (s *manifestSet) addBindings(found accesses) error {
 			}
 		}
 	}
-	for ref := range s.rules {
-		if !bound[ref] {
+	for ref, rules := range s.rules {
+		switch {
+		case bound[ref]:
+		case ref.Kind == "ClusterRole" && ref.Name == ownerRole:
+			for _, permission := range permissions(rules) {
+				found.add(workspaceOwner, "its namespace: "+permission)
+			}
+		default:
 			return fmt.Errorf("%s %s is not bound: %w", ref.Kind, ref.Name, errUnknown)
 		}
 	}

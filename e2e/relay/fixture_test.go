@@ -10,6 +10,7 @@ import (
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/services/relay"
 	"lockstep.internal/services/relay/agent"
+	"lockstep.internal/services/state"
 	"lockstep.internal/tools/history"
 	"lockstep.internal/tools/stack"
 )
@@ -25,6 +26,8 @@ var shared = fixture.Share(func(tb testing.TB) stack.Options {
 			switch cfg := config.(type) {
 			case *agent.Config: // the cluster has no pod network: targets listen on this machine
 				cfg.Targets.AllowedAddresses = append(cfg.Targets.AllowedAddresses, "127.0.0.1:*")
+			case *state.Config:
+				cfg.Workspace.OwnerAccess = true
 			case *relay.Config: // a relay on a busy machine is not lost
 				cfg.Registry.Lease, cfg.External.AgentTimeout = fixture.Timeout, fixture.Timeout
 			}

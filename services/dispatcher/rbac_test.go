@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"lockstep.internal/libs/kubename"
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/dispatcher"
 	"lockstep.internal/tools/testkit/labtest"
@@ -186,6 +187,68 @@ func (p *fixture) requireOwnSecretsClosed(client *kubernetes.Clientset) {
 	require.ErrorContains(p.t, err, restriction)
 }
 
+// ownerBinding is the content of the RoleBinding of an owner.
+func (p *fixture) ownerBinding() map[string]any {
+	return map[string]any{
+		"roleRef": map[string]any{
+			"apiGroup": rbacv1.GroupName, "kind": "ClusterRole", "name": kubename.OwnerRole(p.agent),
+		},
+		"subjects": []any{map[string]any{"apiGroup": rbacv1.GroupName, "kind": "User", "name": kubename.User(9)}},
+	}
+}
+
+// requireOnlyOwnersBound tries to give more with RoleBindings than one person the role of owners in a workspace, with
+// the permissions of the account.
+func (p *fixture) requireOnlyOwnersBound(client *kubernetes.Clientset, namespace string) {
+	p.t.Helper()
+	const limit = "may only bind lockstep-agent"
+	role := kubename.OwnerRole(p.agent)
+	user := rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: kubename.User(9)}
+	account := rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Name: "lockstep-dispatcher", Namespace: "kube-system"}
+	create := func(namespace, role string, subjects ...rbacv1.Subject) error {
+		_, err := client.RbacV1().RoleBindings(namespace).Create(p.context(), &rbacv1.RoleBinding{
+			ObjectMeta: metav1.ObjectMeta{GenerateName: "x-"},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
+			Subjects:   subjects,
+		}, metav1.CreateOptions{})
+		return err
+	}
+	for _, other := range []string{"cluster-admin", "admin", "edit", "view"} {
+		err := create(namespace, other, user)
+		require.True(p.t, apierrors.IsForbidden(err), "%s: %v", other, err)
+	}
+	for name, subjects := range map[string][]rbacv1.Subject{
+		"itself":       {account},
+		"two people":   {user, {APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: kubename.User(10)}},
+		"nobody":       nil,
+		"a group":      {{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: "system:authenticated"}},
+		"another user": {{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "system:anonymous"}},
+	} {
+		require.ErrorContains(p.t, create(namespace, role, subjects...), limit, name)
+	}
+	require.ErrorContains(p.t, create("lockstep-agent-"+strconv.FormatInt(p.agent, 10), role, user), restriction)
+	require.ErrorContains(p.t, create("default", role, user), restriction)
+
+	ctx, bindings := p.context(), client.RbacV1().RoleBindings(namespace)
+	_, err := bindings.Patch(ctx, "w-owner", types.JSONPatchType, []byte(
+		`[{"op":"replace","path":"/subjects/0/name","value":"system:anonymous"}]`), metav1.PatchOptions{})
+	require.ErrorContains(p.t, err, limit)
+	rules := []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: []string{"get"}}}
+	_, err = client.RbacV1().Roles(namespace).Create(ctx, &rbacv1.Role{
+		ObjectMeta: metav1.ObjectMeta{Name: "x"}, Rules: rules,
+	}, metav1.CreateOptions{})
+	require.True(p.t, apierrors.IsForbidden(err), "%v", err)
+	_, err = client.RbacV1().ClusterRoles().Patch(ctx, role, types.MergePatchType, []byte(`{"rules":[]}`),
+		metav1.PatchOptions{})
+	require.True(p.t, apierrors.IsForbidden(err), "%v", err)
+	_, err = client.RbacV1().ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "x"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
+		Subjects:   []rbacv1.Subject{user},
+	}, metav1.CreateOptions{})
+	require.True(p.t, apierrors.IsForbidden(err), "%v", err)
+}
+
 func TestPermissionsOfTheManifestSuffice(t *testing.T) {
 	t.Parallel()
 	p := newFixture(t)
@@ -232,6 +295,7 @@ func TestPermissionsOfTheManifestSuffice(t *testing.T) {
 			"networking.k8s.io/v1", "NetworkPolicy", "w",
 			map[string]any{"spec": map[string]any{"podSelector": map[string]any{}}},
 		),
+		namespaced("rbac.authorization.k8s.io/v1", "RoleBinding", "w-owner", p.ownerBinding()),
 		namespaced("apps/v1", "Deployment", "w", map[string]any{"spec": map[string]any{
 			"replicas": 1, "selector": map[string]any{"matchLabels": match},
 			"template": map[string]any{
@@ -243,19 +307,21 @@ func TestPermissionsOfTheManifestSuffice(t *testing.T) {
 	w.Secrets = []events.SecretReference{{Name: "variables", Digest: "d1"}}
 	p.secret("d1", "v")
 	p.desire(w)
-	require.Len(t, next[events.Applied](p, "applied").Objects, 9)
+	require.Len(t, next[events.Applied](p, "applied").Objects, 10)
+	p.requireOnlyOwnersBound(client, w.Namespace)
 	// Repairs need no other permissions.
 	require.NoError(t, p.kube.NetworkingV1().NetworkPolicies(w.Namespace).Delete(p.context(), "w", metav1.DeleteOptions{}))
 	require.NoError(t, p.kube.CoreV1().Secrets(w.Namespace).Delete(p.context(), "variables", metav1.DeleteOptions{}))
+	require.NoError(t, p.kube.RbacV1().RoleBindings(w.Namespace).Delete(p.context(), "w-owner", metav1.DeleteOptions{}))
 	p.control(
 		cell.ControlResync(p.agent), events.TypeResyncRequested,
 		events.ResyncRequested{Nonce: "n", Cause: events.ResyncRequestCauseOperator},
 	)
-	require.Len(t, next[events.Applied](p, "applied").Repaired, 2)
+	require.Len(t, next[events.Applied](p, "applied").Repaired, 3)
 	w.DesiredRevision = 2
 	w.Manifests, w.Secrets = w.Manifests[:1], nil
 	p.desire(w)
-	require.Len(t, next[events.Applied](p, "applied").Pruned, 7)
+	require.Len(t, next[events.Applied](p, "applied").Pruned, 8)
 	w.DesiredRevision, w.Target, w.Manifests = 3, events.DesiredTargetTerminated, nil
 	p.desire(w)
 	until[events.Terminated](p, "terminated")

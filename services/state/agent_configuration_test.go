@@ -50,6 +50,7 @@ func TestOperatorsConfigureAgents(t *testing.T) {
 		EgressAllowed:     &statev1.StringList{},
 		ProgressDeadline:  durationpb.New(10 * time.Minute),
 		ResourceQuota:     new(false),
+		OwnerAccess:       new(false),
 		StorageClass:      new(""),
 		DefaultCpu:        new("500m"),
 		DefaultMemory:     new("1Gi"),

@@ -134,6 +134,7 @@ type WorkspaceConfig struct {
 	EgressAllowed    []string      `yaml:"egress_allowed" help:"exceptions from private_ranges, such as 10.1.2.0/24"`
 	ProgressDeadline time.Duration `yaml:"progress_deadline" help:"a workspace that is not ready after this time is failed; whole seconds, 1s to 24h"`
 	ResourceQuota    bool          `yaml:"resource_quota" help:"limit each workspace's namespace to the workspace with a ResourceQuota"`
+	OwnerAccess      bool          `yaml:"owner_access" help:"let the owner of each workspace use the Kubernetes API in its namespace, through the relay; agents of older versions refuse workspaces with it"`
 	StorageClass     string        `yaml:"storage_class" help:"StorageClass of the volumes of new workspaces; empty = the cluster's default"`
 
 	DefaultCPU        string `yaml:"default_cpu" help:"CPU of new workspaces, if neither the request nor the template sets it"`
@@ -157,6 +158,7 @@ func defaultWorkspaceConfig() WorkspaceConfig {
 		EgressAllowed:     c.Manifests.EgressAllowed,
 		ProgressDeadline:  c.Manifests.ProgressDeadline,
 		ResourceQuota:     c.Manifests.ResourceQuota,
+		OwnerAccess:       c.Manifests.OwnerAccess,
 		StorageClass:      c.StorageClass,
 		DefaultCPU:        c.Defaults.CPU,
 		DefaultMemory:     c.Defaults.Memory,
@@ -183,6 +185,7 @@ func (c WorkspaceConfig) settings() agent.Settings {
 		EgressAllowed:     list(c.EgressAllowed),
 		ProgressDeadline:  new(agent.Milliseconds(c.ProgressDeadline.Truncate(time.Millisecond))),
 		ResourceQuota:     &c.ResourceQuota,
+		OwnerAccess:       &c.OwnerAccess,
 		StorageClass:      &c.StorageClass,
 		DefaultCPU:        &c.DefaultCPU,
 		DefaultMemory:     &c.DefaultMemory,

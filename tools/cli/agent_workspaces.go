@@ -14,9 +14,13 @@ type workspaceFlags struct {
 	texts map[string]*string
 	lists map[string]*[]string
 	quota bool
+	owner bool
 }
 
-const resourceQuotaFlag = "resource-quota"
+const (
+	resourceQuotaFlag = "resource-quota"
+	ownerAccessFlag   = "owner-access"
+)
 
 func (f *workspaceFlags) add(c *cobra.Command) {
 	f.texts, f.lists = map[string]*string{}, map[string]*[]string{}
@@ -53,6 +57,8 @@ func (f *workspaceFlags) add(c *cobra.Command) {
 		f.lists[list.flag] = c.Flags().StringSlice(list.flag, nil, list.help)
 	}
 	c.Flags().BoolVar(&f.quota, resourceQuotaFlag, false, "limit each workspace's namespace with a ResourceQuota")
+	c.Flags().BoolVar(&f.owner, ownerAccessFlag, false,
+		"let the owner of each workspace use the Kubernetes API in its namespace")
 }
 
 // change sets the fields of the flags that are given, and reports whether there are any.
@@ -80,15 +86,20 @@ func (f *workspaceFlags) change(c *cobra.Command, out *statev1.AgentConfiguratio
 	if c.Flags().Changed(resourceQuotaFlag) {
 		out.ResourceQuota, given = &f.quota, true
 	}
+	if c.Flags().Changed(ownerAccessFlag) {
+		out.OwnerAccess, given = &f.owner, true
+	}
 	return given
 }
 
 // workspaceSettings returns the rows of these settings.
 func workspaceSettings(c *statev1.AgentConfiguration) [][]string {
 	list := func(l *statev1.StringList) string { return cmp.Or(strings.Join(l.GetValues(), ", "), "none") }
-	quota := "no"
-	if c.GetResourceQuota() {
-		quota = "yes"
+	answer := func(is bool) string {
+		if is {
+			return "yes"
+		}
+		return "no"
 	}
 	return [][]string{
 		{"default cpu", c.GetDefaultCpu()},
@@ -98,7 +109,8 @@ func workspaceSettings(c *statev1.AgentConfiguration) [][]string {
 		{"max memory", cmp.Or(c.GetMaxMemory(), "unlimited")},
 		{"max volume size", cmp.Or(c.GetMaxVolumeSize(), "unlimited")},
 		{"storage class", cmp.Or(c.GetStorageClass(), "the cluster's default")},
-		{"resource quota", quota},
+		{"resource quota", answer(c.GetResourceQuota())},
+		{"owner access", answer(c.GetOwnerAccess())},
 		{"progress deadline", shortDuration(c.GetProgressDeadline())},
 		{"ingress peers", list(c.GetIngressPeers())},
 		{"dns peers", list(c.GetDnsPeers())},

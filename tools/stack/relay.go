@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"lockstep.internal/libs/config"
+	"lockstep.internal/libs/kubename"
 	"lockstep.internal/libs/natsauth"
 	libservice "lockstep.internal/libs/service"
 	"lockstep.internal/services/relay"
@@ -158,8 +159,8 @@ func (s *Stack) relayAgentsURLs() []string {
 	}
 }
 
-// bindRoles binds the groups of relay users to ClusterRoles: reader to view, developer to edit, administrator
-// to cluster-admin.
+// bindRoles binds the groups of relay users to ClusterRoles: reader to view, administrator to cluster-admin, and
+// developer to edit in the namespace default. The namespaces of workspaces are their owners'.
 func bindRoles(ctx context.Context, kubeconfig string) error {
 	described, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
@@ -174,16 +175,22 @@ func bindRoles(ctx context.Context, kubeconfig string) error {
 	if err != nil {
 		return fmt.Errorf("call the API server: %w", err)
 	}
-	for _, b := range []struct{ role, clusterRole string }{
-		{"reader", "view"}, {"developer", "edit"}, {"administrator", "cluster-admin"},
+	for _, b := range []struct{ role, clusterRole, namespace string }{
+		{"reader", "view", ""}, {"developer", "edit", metav1.NamespaceDefault}, {"administrator", "cluster-admin", ""},
 	} {
-		binding := &rbacv1.ClusterRoleBinding{
-			ObjectMeta: metav1.ObjectMeta{Name: "lockstep-role-" + b.role},
-			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: b.clusterRole},
-			Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: "lockstep:role:" + b.role}},
+		meta := metav1.ObjectMeta{Name: "lockstep-role-" + b.role}
+		ref := rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: b.clusterRole}
+		group := []rbacv1.Subject{
+			{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: kubename.Prefix + "role:" + b.role},
 		}
-		if _, err := client.RbacV1().ClusterRoleBindings().Create(ctx, binding, metav1.CreateOptions{}); err != nil &&
-			!apierrors.IsAlreadyExists(err) {
+		if b.namespace == "" {
+			_, err = client.RbacV1().ClusterRoleBindings().Create(ctx,
+				&rbacv1.ClusterRoleBinding{ObjectMeta: meta, RoleRef: ref, Subjects: group}, metav1.CreateOptions{})
+		} else {
+			_, err = client.RbacV1().RoleBindings(b.namespace).Create(ctx,
+				&rbacv1.RoleBinding{ObjectMeta: meta, RoleRef: ref, Subjects: group}, metav1.CreateOptions{})
+		}
+		if err != nil && !apierrors.IsAlreadyExists(err) {
 			return fmt.Errorf("bind the group of role %s: %w", b.role, err)
 		}
 	}

@@ -1,6 +1,7 @@
 package desired
 
 import (
+	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"lockstep.internal/schemas/gen/events"
@@ -46,6 +47,7 @@ func Kinds() []Kind {
 		core(KindPersistentVolumeClaim, "persistentvolumeclaims"),
 		core(KindService, "services"),
 		grouped("networking.k8s.io", "NetworkPolicy", "networkpolicies"),
+		grouped(rbacv1.GroupName, KindRoleBinding, "rolebindings"),
 		grouped("apps", KindDeployment, "deployments"),
 	}
 }
@@ -67,6 +69,7 @@ const (
 	KindPersistentVolumeClaim = "PersistentVolumeClaim"
 	KindService               = "Service"
 	KindDeployment            = "Deployment"
+	KindRoleBinding           = "RoleBinding"
 )
 
 // LookupKind returns the kind of a reference, or false if it is not in [Kinds].

@@ -207,12 +207,22 @@ func (p Policy) checkObject(w Workspace, object Object) *failure.Failure {
 	case len(validation.IsDNS1123Subdomain(object.Name)) > 0:
 		return malformed("%s has no valid name", failure.Describe(object.Reference))
 	}
-	if kind.Name == KindService {
-		if err := checkService(object.Manifest); err != nil {
-			return notAllowed(&object.Reference, "%s: %v", failure.Describe(object.Reference), err)
-		}
+	if err := p.checkContent(kind, object.Manifest); err != nil {
+		return notAllowed(&object.Reference, "%s: %v", failure.Describe(object.Reference), err)
 	}
 	return p.checkMetadata(w, object)
+}
+
+// checkContent checks the kinds that reach beyond the namespace or give people access.
+func (p Policy) checkContent(kind Kind, manifest map[string]any) error {
+	switch kind.Name {
+	case KindService:
+		return checkService(manifest)
+	case KindRoleBinding:
+		return checkRoleBinding(manifest, p.Agent)
+	default:
+		return nil
+	}
 }
 
 // forbiddenMetadata lists the fields that the API server sets, or that link the object to other objects.

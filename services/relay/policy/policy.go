@@ -2,12 +2,12 @@ package policy
 
 import (
 	"slices"
-	"strconv"
 	"time"
 
 	"lockstep.internal/libs/access"
 	"lockstep.internal/libs/directory"
 	"lockstep.internal/libs/fault"
+	"lockstep.internal/libs/kubename"
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/services/relay/auth"
 	"lockstep.internal/services/relay/route"
@@ -102,7 +102,7 @@ func CheckService(c Caller, rules []Rule, a Access) error {
 }
 
 // Prefix of impersonated user and group names.
-const Prefix = "lockstep:"
+const Prefix = kubename.Prefix
 
 // Impersonation is the Kubernetes user and groups of a caller.
 type Impersonation struct {
@@ -115,7 +115,7 @@ func Impersonate(c Caller, role directory.Role) Impersonation {
 	if c.UserID == 0 {
 		return Impersonation{User: Prefix + "service:" + c.Subject, Groups: []string{Prefix + "services"}}
 	}
-	out := Impersonation{User: Prefix + "user:" + strconv.FormatInt(c.UserID, 10)}
+	out := Impersonation{User: kubename.User(c.UserID)}
 	for _, each := range []directory.Role{
 		directory.RoleReader, directory.RoleDeveloper, directory.RoleMaintainer, directory.RoleOwner,
 	} {

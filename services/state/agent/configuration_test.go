@@ -52,6 +52,7 @@ func allSettings() agent.Settings {
 		MaxVolumeSize:       new("6Gi"),
 		AgentImage:          new("registry.example/workspace-agent:1"),
 		SSHAuthorities:      &[]string{authority},
+		OwnerAccess:         new(true),
 	}
 }
 
@@ -93,7 +94,7 @@ func TestEverySettingTakesEffect(t *testing.T) {
 		Manifests: agent.Manifests{
 			IngressPeers: []string{"monitoring:app=prometheus"}, DNSPeers: []string{"dns"},
 			EgressAllowed: []string{"10.1.0.0/16"}, ProgressDeadline: time.Minute, ResourceQuota: true,
-			AgentImage: "registry.example/workspace-agent:1", SSHAuthorities: []string{authority},
+			AgentImage: "registry.example/workspace-agent:1", SSHAuthorities: []string{authority}, OwnerAccess: true,
 		},
 		StorageClass: "fast",
 		Defaults:     workspace.Sizes{CPU: "1", Memory: "2Gi", VolumeSize: "3Gi"},

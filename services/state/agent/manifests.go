@@ -31,6 +31,9 @@ type Manifests struct {
 	ProgressDeadline time.Duration
 	// ResourceQuota enables a ResourceQuota in each namespace, sized for the workspace.
 	ResourceQuota bool
+	// OwnerAccess enables a RoleBinding in each namespace, with which the owner of the workspace uses the Kubernetes API
+	// there.
+	OwnerAccess bool
 	// AgentImage is the image of the workspace agent, which every workspace gets. Empty: workspaces have no agent.
 	AgentImage string
 	// SSHAuthorities are public keys in the format of authorized_keys that sign the certificates of SSH connections to
@@ -56,7 +59,8 @@ func (m Manifests) Equal(other Manifests) bool {
 	return slices.Equal(m.IngressPeers, other.IngressPeers) && slices.Equal(m.DNSPeers, other.DNSPeers) &&
 		slices.Equal(m.PrivateRanges, other.PrivateRanges) && slices.Equal(m.EgressAllowed, other.EgressAllowed) &&
 		m.ProgressDeadline == other.ProgressDeadline && m.ResourceQuota == other.ResourceQuota &&
-		m.AgentImage == other.AgentImage && slices.Equal(m.SSHAuthorities, other.SSHAuthorities)
+		m.OwnerAccess == other.OwnerAccess && m.AgentImage == other.AgentImage &&
+		slices.Equal(m.SSHAuthorities, other.SSHAuthorities)
 }
 
 const (

@@ -44,6 +44,7 @@ type Settings struct {
 	MaxVolumeSize     *string        `json:"max_volume_size,omitempty"`
 	AgentImage        *string        `json:"agent_image,omitempty"`
 	SSHAuthorities    *[]string      `json:"ssh_authorities,omitempty"`
+	OwnerAccess       *bool          `json:"owner_access,omitempty"`
 }
 
 // Layers are the settings of an agent, and those of the cell, which it overrides.
@@ -169,6 +170,7 @@ func (s Settings) Configuration() Configuration {
 	setList(&c.Manifests.PrivateRanges, s.PrivateRanges)
 	setList(&c.Manifests.EgressAllowed, s.EgressAllowed)
 	set(&c.Manifests.ResourceQuota, s.ResourceQuota)
+	set(&c.Manifests.OwnerAccess, s.OwnerAccess)
 	set(&c.Manifests.AgentImage, s.AgentImage)
 	setList(&c.Manifests.SSHAuthorities, s.SSHAuthorities)
 	set(&c.StorageClass, s.StorageClass)

@@ -7,6 +7,7 @@
 //	ServiceAccount  <name>            without its token in pods
 //	NetworkPolicy   <name>            ingress: the configured peers; egress: the cluster's DNS and public addresses
 //	ResourceQuota   <name>            only with the setting
+//	RoleBinding     <name>-owner      for the owner of the workspace; only with the setting
 //	PersistentVolumeClaim <name>-data at /workspace; kept while stopped
 //	ConfigMap       <name>-agent      configuration of the workspace agent; none without an agent
 //	Service         <name>            the ports, and that of the agent; none without any

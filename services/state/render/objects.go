@@ -6,10 +6,12 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"lockstep.internal/libs/kubename"
 	"lockstep.internal/libs/workspaceagent"
 	"lockstep.internal/services/state/agent"
 	"lockstep.internal/services/state/workspace"
@@ -71,6 +73,9 @@ func manifests(w workspace.Workspace, m agent.Manifests) ([]any, error) {
 	if m.ResourceQuota {
 		out = append(out, resourceQuota{ResourceQuota: r.resourceQuota()})
 	}
+	if m.OwnerAccess {
+		out = append(out, r.ownerBinding())
+	}
 	out = append(out, volumeClaim{PersistentVolumeClaim: r.volumeClaim()})
 	if r.hasAgent() {
 		config, err := r.agentConfig()
@@ -129,6 +134,8 @@ func (r rendering) meta(name string) metav1.ObjectMeta {
 
 func (r rendering) volumeName() string { return r.Name + "-data" }
 
+func (r rendering) ownerBindingName() string { return r.Name + "-owner" }
+
 func (r rendering) namespace() corev1.Namespace {
 	labels := r.labels()
 	for _, mode := range []string{"enforce", "warn", "audit"} {
@@ -145,6 +152,18 @@ func (r rendering) serviceAccount() corev1.ServiceAccount {
 		TypeMeta:                     metav1.TypeMeta{APIVersion: "v1", Kind: "ServiceAccount"},
 		ObjectMeta:                   r.meta(r.Name),
 		AutomountServiceAccountToken: new(false),
+	}
+}
+
+// ownerBinding lets the owner use the Kubernetes API in the namespace, as the user that relays impersonate.
+func (r rendering) ownerBinding() rbacv1.RoleBinding {
+	return rbacv1.RoleBinding{
+		TypeMeta:   metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "RoleBinding"},
+		ObjectMeta: r.meta(r.ownerBindingName()),
+		RoleRef: rbacv1.RoleRef{
+			APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: kubename.OwnerRole(r.AgentID),
+		},
+		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: kubename.User(r.UserID)}},
 	}
 }
 

@@ -82,6 +82,7 @@ func DeletedOrphan(o orphan.Orphan) events.DesiredWorkspace {
 			stub("v1", "ServiceAccount", o.Name),
 			stub("networking.k8s.io/v1", "NetworkPolicy", o.Name),
 			stub("v1", "ResourceQuota", o.Name),
+			stub("rbac.authorization.k8s.io/v1", "RoleBinding", rendering{Workspace: w}.ownerBindingName()),
 			stub("v1", "ConfigMap", rendering{Workspace: w}.agentName()),
 			stub("v1", "Secret", w.SecretEnvName()),
 			stub("v1", "Secret", w.SecretFilesName()),

@@ -15,6 +15,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	"sigs.k8s.io/yaml"
 
 	"lockstep.internal/libs/fault"
@@ -100,6 +101,11 @@ func withQuota(m agent.Manifests) agent.Manifests {
 	return m
 }
 
+func withOwner(m agent.Manifests) agent.Manifests {
+	m.OwnerAccess = true
+	return m
+}
+
 // desired renders a workspace and decodes the event data.
 func desired(w workspace.Workspace, m agent.Manifests) (events.DesiredWorkspace, error) {
 	var d events.DesiredWorkspace
@@ -134,6 +140,7 @@ func TestGolden(t *testing.T) {
 		"agent":       {newWorkspace(t, withProjects(full())), withAgent()},
 		"containers":  {newWorkspace(t, withContainers(full())), withQuota(withAgent())},
 		"agent_alone": {newWorkspace(t, workspace.Spec{Image: "ide"}), withAgent()},
+		"owner":       {newWorkspace(t, workspace.Spec{Image: "ide"}), withOwner(agent.DefaultManifests())},
 		"closed":      {newWorkspace(t, workspace.Spec{Image: "ide"}), agent.Manifests{ProgressDeadline: time.Minute}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -175,6 +182,8 @@ func decodeStrictly(t *testing.T, manifest map[string]any) {
 		"v1/ConfigMap":                       &corev1.ConfigMap{},
 		"v1/Service":                         &corev1.Service{},
 		"apps/v1/Deployment":                 &appsv1.Deployment{},
+
+		"rbac.authorization.k8s.io/v1/RoleBinding": &rbacv1.RoleBinding{},
 	}[fmt.Sprintf("%s/%s", manifest["apiVersion"], manifest["kind"])]
 	require.True(t, known, manifest["kind"])
 	data, err := json.Marshal(manifest)

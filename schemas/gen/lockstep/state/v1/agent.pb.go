@@ -325,6 +325,9 @@ type AgentConfiguration struct {
 	// After which time without activity a workspace is stopped. Default 0, otherwise at least 2 min. Input through the
 	// gateway is activity; an open connection is not.
 	StopAfterIdle *durationpb.Duration `protobuf:"bytes,30,opt,name=stop_after_idle,json=stopAfterIdle,proto3" json:"stop_after_idle,omitempty"`
+	// Whether the owner of each workspace may use the Kubernetes API in its namespace. It needs the ClusterRole
+	// lockstep-agent-<id>-workspace-owner, which `lockstep agent manifest` prints.
+	OwnerAccess   *bool `protobuf:"varint,36,opt,name=owner_access,json=ownerAccess,proto3,oneof" json:"owner_access,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -553,6 +556,13 @@ func (x *AgentConfiguration) GetStopAfterIdle() *durationpb.Duration {
 		return x.StopAfterIdle
 	}
 	return nil
+}
+
+func (x *AgentConfiguration) GetOwnerAccess() bool {
+	if x != nil && x.OwnerAccess != nil {
+		return *x.OwnerAccess
+	}
+	return false
 }
 
 // StringList is a list of strings, which may be empty.
@@ -1574,7 +1584,7 @@ const file_lockstep_state_v1_agent_proto_rawDesc = "" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x129\n" +
 	"\n" +
 	"blocked_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\tblockedAt\x12?\n" +
-	"\rblocked_until\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\fblockedUntil\"\xbc\x0e\n" +
+	"\rblocked_until\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\fblockedUntil\"\xf5\x0e\n" +
 	"\x12AgentConfiguration\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x03R\brevision\x12K\n" +
 	"\x14full_resync_interval\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x12fullResyncInterval\x12P\n" +
@@ -1608,7 +1618,8 @@ const file_lockstep_state_v1_agent_proto_rawDesc = "" +
 	"R\n" +
 	"agentImage\x88\x01\x01\x12F\n" +
 	"\x0fssh_authorities\x18\x1b \x01(\v2\x1d.lockstep.state.v1.StringListR\x0esshAuthorities\x12A\n" +
-	"\x0fstop_after_idle\x18\x1e \x01(\v2\x19.google.protobuf.DurationR\rstopAfterIdleB\x11\n" +
+	"\x0fstop_after_idle\x18\x1e \x01(\v2\x19.google.protobuf.DurationR\rstopAfterIdle\x12&\n" +
+	"\fowner_access\x18$ \x01(\bH\vR\vownerAccess\x88\x01\x01B\x11\n" +
 	"\x0f_max_workspacesB\x1a\n" +
 	"\x18_max_workspaces_per_userB\x11\n" +
 	"\x0f_resource_quotaB\x10\n" +
@@ -1620,7 +1631,8 @@ const file_lockstep_state_v1_agent_proto_rawDesc = "" +
 	"\b_max_cpuB\r\n" +
 	"\v_max_memoryB\x12\n" +
 	"\x10_max_volume_sizeB\x0e\n" +
-	"\f_agent_image\"$\n" +
+	"\f_agent_imageB\x0f\n" +
+	"\r_owner_access\"$\n" +
 	"\n" +
 	"StringList\x12\x16\n" +
 	"\x06values\x18\x01 \x03(\tR\x06values\"H\n" +
