@@ -28,6 +28,7 @@ type as struct {
 	subscribers statev1connect.SubscriberServiceClient
 	moves       statev1connect.MoveServiceClient
 	sshKeys     statev1connect.SSHKeyServiceClient
+	pullSecrets statev1connect.PullSecretServiceClient
 	shares      statev1connect.WorkspaceAccessServiceClient
 }
 
@@ -65,6 +66,7 @@ func (b *fixture) as(t *testing.T, token string) as {
 		statev1connect.NewSubscriberServiceClient(b.http, b.url, o),
 		statev1connect.NewMoveServiceClient(b.http, b.url, o),
 		statev1connect.NewSSHKeyServiceClient(b.http, b.url, o),
+		statev1connect.NewPullSecretServiceClient(b.http, b.url, o),
 		statev1connect.NewWorkspaceAccessServiceClient(b.http, b.url, o),
 	}
 }

@@ -22,6 +22,7 @@ type API struct {
 	Subscribers statev1connect.SubscriberServiceClient
 	Shares      statev1connect.WorkspaceAccessServiceClient
 	SSHKeys     statev1connect.SSHKeyServiceClient
+	PullSecrets statev1connect.PullSecretServiceClient
 	Gateway     statev1connect.GatewayServiceClient
 
 	access *accessTokens
@@ -43,6 +44,7 @@ func New(http connect.HTTPClient, server, token string) *API {
 		Subscribers: statev1connect.NewSubscriberServiceClient(http, url, options),
 		Shares:      statev1connect.NewWorkspaceAccessServiceClient(http, url, options),
 		SSHKeys:     statev1connect.NewSSHKeyServiceClient(http, url, options),
+		PullSecrets: statev1connect.NewPullSecretServiceClient(http, url, options),
 		Gateway:     statev1connect.NewGatewayServiceClient(http, url, options),
 		access:      newAccessTokens(tokens),
 	}

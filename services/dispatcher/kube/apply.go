@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -331,8 +332,13 @@ func (c *Cluster) applySecret(
 	for key, value := range c.owner(w).Labels() {
 		labels[key] = value
 	}
+	// Kubelets use no other type for image pulls. Other Secrets of workspaces cannot have this key.
+	kind := corev1.SecretTypeOpaque
+	if _, pulls := data[corev1.DockerConfigJsonKey]; pulls {
+		kind = corev1.SecretTypeDockerConfigJson
+	}
 	return c.applyObject(ctx, w, desired.Object{Reference: reference, Manifest: map[string]any{
-		"apiVersion": reference.ApiVersion, "kind": reference.Kind, "type": "Opaque", "data": data,
+		"apiVersion": reference.ApiVersion, "kind": reference.Kind, "type": string(kind), "data": data,
 		"metadata": map[string]any{
 			"name": reference.Name, "namespace": reference.Namespace, "labels": labels,
 			"annotations": map[string]any{

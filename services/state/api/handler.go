@@ -115,6 +115,8 @@ func NewHandler(d Dependencies) http.Handler {
 		access: access, pool: d.Pool, workspaces: d.Workspaces, encoder: d.Encoder, now: d.Now, service: workspaces,
 	}, options))
 	mux.Handle(statev1connect.NewSSHKeyServiceHandler(&sshKeyService{access: access, now: d.Now}, options))
+	mux.Handle(statev1connect.NewPullSecretServiceHandler(
+		&pullSecretService{access: access, pool: d.Pool, secrets: d.Secrets, now: d.Now}, options))
 	mux.Handle(statev1connect.NewMoveServiceHandler(
 		&moveService{access: access, cell: d.Cell, ids: d.IDs, sessions: sessions}, options,
 	))

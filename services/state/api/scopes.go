@@ -46,6 +46,10 @@ func Scopes() libaccess.Scopes {
 		statev1connect.OperationServiceRebuildProcedure:         libaccess.ScopeAdmin,
 		statev1connect.OperationServiceRetryDeadLetterProcedure: libaccess.ScopeAdmin,
 
+		statev1connect.PullSecretServiceListPullSecretsProcedure:  libaccess.ScopeRead,
+		statev1connect.PullSecretServicePutPullSecretProcedure:    libaccess.ScopeAdmin,
+		statev1connect.PullSecretServiceRemovePullSecretProcedure: libaccess.ScopeAdmin,
+
 		statev1connect.SSHKeyServiceAddSSHKeyProcedure:    libaccess.ScopeAdmin,
 		statev1connect.SSHKeyServiceListSSHKeysProcedure:  libaccess.ScopeRead,
 		statev1connect.SSHKeyServiceRemoveSSHKeyProcedure: libaccess.ScopeAdmin,

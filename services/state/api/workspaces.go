@@ -111,7 +111,7 @@ func (s *workspaceService) create(
 	return w, err
 }
 
-// withSettings returns the creation with the settings of its agent.
+// withSettings returns the creation with the settings of its agent and the pull secrets of its project.
 func (s *workspaceService) withSettings(
 	ctx context.Context, tx pgx.Tx, c workspace.Creation,
 ) (workspace.Creation, error) {
@@ -124,7 +124,8 @@ func (s *workspaceService) withSettings(
 		return c, err
 	}
 	c.Defaults, c.Maximums, c.Spec.StorageClass = configured.Defaults, layers.Maximums(name), configured.StorageClass
-	return c, nil
+	c.Spec.PullSecretDigest, err = s.secrets.PullDigest(ctx, tx, c.ProjectID)
+	return c, err
 }
 
 // checkAgentImage returns an error for what only the workspace agent can do.

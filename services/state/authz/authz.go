@@ -21,6 +21,8 @@ const (
 	ManageAgents Action = "manage agents"
 	// ManageTemplates of a project.
 	ManageTemplates Action = "manage templates"
+	// ManagePullSecrets of a project.
+	ManagePullSecrets Action = "manage pull secrets"
 	// ManageMembers of a scope, and create groups and projects in it.
 	ManageMembers Action = "manage members"
 	// ManageCell creates organizations, users and templates for all projects. Administrators only.
@@ -50,7 +52,7 @@ func requiredRole(action Action, own bool) (directory.Role, bool) {
 			return directory.RoleDeveloper, true
 		}
 		return directory.RoleMaintainer, true
-	case ManageAgents, ManageTemplates:
+	case ManageAgents, ManageTemplates, ManagePullSecrets:
 		return directory.RoleMaintainer, true
 	case ManageMembers:
 		return directory.RoleOwner, true

@@ -16,6 +16,7 @@ func actions() []authz.Action {
 		authz.ManageWorkspace,
 		authz.ManageAgents,
 		authz.ManageTemplates,
+		authz.ManagePullSecrets,
 		authz.ManageMembers,
 		authz.ManageCell,
 	}
@@ -24,13 +25,13 @@ func actions() []authz.Action {
 func TestPermissionsOfRoles(t *testing.T) {
 	t.Parallel()
 	for role, want := range map[directory.Role][]bool{
-		//                     read   create manage agents templ. members cell
-		directory.RoleNone:       {false, false, false, false, false, false, false},
-		directory.RoleReader:     {true, false, false, false, false, false, false},
-		directory.RoleDeveloper:  {true, true, false, false, false, false, false},
-		directory.RoleMaintainer: {true, true, true, true, true, false, false},
-		directory.RoleOwner:      {true, true, true, true, true, true, false},
-		"emperor":                {false, false, false, false, false, false, false},
+		//                     read   create manage agents templ. pull members cell
+		directory.RoleNone:       {false, false, false, false, false, false, false, false},
+		directory.RoleReader:     {true, false, false, false, false, false, false, false},
+		directory.RoleDeveloper:  {true, true, false, false, false, false, false, false},
+		directory.RoleMaintainer: {true, true, true, true, true, true, false, false},
+		directory.RoleOwner:      {true, true, true, true, true, true, true, false},
+		"emperor":                {false, false, false, false, false, false, false, false},
 	} {
 		for i, action := range actions() {
 			require.Equal(t, want[i], authz.Allowed(directory.User{ID: 1}, role, false, action), "%s %s", role, action)

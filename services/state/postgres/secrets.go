@@ -92,3 +92,8 @@ func (s *SecretStore) Workspace(ctx context.Context, id uuid.UUID) (workspace.Wo
 func (s *SecretStore) Values(ctx context.Context, workspaceID uuid.UUID, kind vault.Kind) (seal.Values, error) {
 	return s.Secrets.Get(ctx, s.Pool, workspaceID, kind)
 }
+
+// PullConfig implements secret.Store.
+func (s *SecretStore) PullConfig(ctx context.Context, projectID int64) (seal.Values, error) {
+	return s.Secrets.PullConfig(ctx, s.Pool, projectID)
+}

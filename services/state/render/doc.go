@@ -13,8 +13,8 @@
 //	Service         <name>            the ports, and that of the agent; none without any
 //	Deployment      <name>            0 or 1 replicas; strategy Recreate, because its volume has one writer
 //
-// The event also lists, by name and digest only, the Secrets <name>-env (variables) and <name>-files (files at
-// /run/secrets/workspace).
+// The event also lists, by name and digest only, the Secrets <name>-env (variables), <name>-files (files at
+// /run/secrets/workspace) and <name>-pull (pull secrets of the project, which the ServiceAccount names).
 //
 // With an agent, init containers of its image install it and clone the projects; it runs the command of the container.
 //

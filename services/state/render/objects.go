@@ -147,8 +147,15 @@ func (r rendering) namespace() corev1.Namespace {
 	}
 }
 
+// serviceAccount names the pull secrets, and the pods do not: Kubernetes copies the names to new pods, so running pods
+// are not replaced when a project gets its first pull secret.
 func (r rendering) serviceAccount() corev1.ServiceAccount {
+	var pull []corev1.LocalObjectReference
+	if r.Spec.PullSecretDigest != "" {
+		pull = []corev1.LocalObjectReference{{Name: r.PullSecretName()}}
+	}
 	return corev1.ServiceAccount{
+		ImagePullSecrets:             pull,
 		TypeMeta:                     metav1.TypeMeta{APIVersion: "v1", Kind: "ServiceAccount"},
 		ObjectMeta:                   r.meta(r.Name),
 		AutomountServiceAccountToken: new(false),

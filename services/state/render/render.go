@@ -63,6 +63,9 @@ func secrets(w workspace.Workspace) []events.SecretReference {
 	if len(w.Spec.SecretFiles) > 0 {
 		out = append(out, events.SecretReference{Name: w.SecretFilesName(), Digest: w.Spec.SecretFilesDigest})
 	}
+	if w.Spec.PullSecretDigest != "" {
+		out = append(out, events.SecretReference{Name: w.PullSecretName(), Digest: w.Spec.PullSecretDigest})
+	}
 	return out
 }
 
@@ -86,6 +89,7 @@ func DeletedOrphan(o orphan.Orphan) events.DesiredWorkspace {
 			stub("v1", "ConfigMap", rendering{Workspace: w}.agentName()),
 			stub("v1", "Secret", w.SecretEnvName()),
 			stub("v1", "Secret", w.SecretFilesName()),
+			stub("v1", "Secret", w.PullSecretName()),
 			stub("v1", "PersistentVolumeClaim", rendering{Workspace: w}.volumeName()),
 			stub("v1", "Service", o.Name),
 			stub("apps/v1", "Deployment", o.Name),

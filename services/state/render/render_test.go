@@ -59,6 +59,7 @@ func full() workspace.Spec {
 		SecretFiles:       []string{"netrc", "ssh/id ed25519"},
 		SecretEnvDigest:   "d1",
 		SecretFilesDigest: "d2",
+		PullSecretDigest:  "d3",
 	}
 }
 
@@ -332,7 +333,9 @@ func TestEventContainsSecretNamesAndDigestsOnly(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(
 		t,
-		[]events.SecretReference{{Name: "ide-env", Digest: "d1"}, {Name: "ide-files", Digest: "d2"}},
+		[]events.SecretReference{
+			{Name: "ide-env", Digest: "d1"}, {Name: "ide-files", Digest: "d2"}, {Name: "ide-pull", Digest: "d3"},
+		},
 		got.Secrets,
 	)
 	for _, m := range got.Manifests {

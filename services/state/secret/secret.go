@@ -31,7 +31,10 @@ type Store interface {
 	Agent(ctx context.Context, id int64) (agent.Agent, error)
 	// Workspace returns fault not_found for an unknown workspace.
 	Workspace(ctx context.Context, id uuid.UUID) (workspace.Workspace, error)
+	// Values returns the values of a kind that belongs to workspaces.
 	Values(ctx context.Context, workspaceID uuid.UUID, kind vault.Kind) (seal.Values, error)
+	// PullConfig returns the content of the Secret with the pull secrets of a project.
+	PullConfig(ctx context.Context, projectID int64) (seal.Values, error)
 }
 
 // Sealer answers requests. It is safe for concurrent use.
@@ -54,18 +57,27 @@ func (s *Sealer) Seal(ctx context.Context, r Request) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	values, err := s.Store.Values(ctx, w.ID, kind)
+	values, err := s.values(ctx, w, kind)
 	if err != nil {
 		return nil, err
-	}
-	if kind == vault.Files {
-		values = byKey(values)
 	}
 	box, err := values.Seal(r.Label(w.ID.String()), a.CurvePublicKey, s.Key)
 	if err != nil {
 		return nil, fmt.Errorf("seal the secrets of workspace %s: %w", w.ID, err)
 	}
 	return box, nil
+}
+
+// values returns the content of the Secret of a kind.
+func (s *Sealer) values(ctx context.Context, w workspace.Workspace, kind vault.Kind) (seal.Values, error) {
+	if kind == vault.Pull {
+		return s.Store.PullConfig(ctx, w.ProjectID)
+	}
+	values, err := s.Store.Values(ctx, w.ID, kind)
+	if err == nil && kind == vault.Files {
+		values = byKey(values)
+	}
+	return values, err
 }
 
 // Authorize returns the kind of values that the agent may get. It returns the fault not_found if the agent does not
@@ -76,6 +88,9 @@ func Authorize(r Request, a agent.Agent, w workspace.Workspace) (vault.Kind, err
 		return "", fault.New(errcode.NotFound, "workspace %s does not exist", r.WorkspaceID)
 	}
 	if r.Digest != "" {
+		if r.Name == w.PullSecretName() && r.Digest == w.Spec.PullSecretDigest {
+			return vault.Pull, nil
+		}
 		switch r.Digest {
 		case w.Spec.SecretEnvDigest:
 			return vault.Env, nil

@@ -2,6 +2,7 @@ package secret_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 
 	"github.com/google/uuid"
@@ -73,6 +74,38 @@ func (s store) Workspace(context.Context, uuid.UUID) (workspace.Workspace, error
 
 func (s store) Values(_ context.Context, _ uuid.UUID, kind vault.Kind) (seal.Values, error) {
 	return s.values[kind], nil
+}
+
+func (s store) PullConfig(_ context.Context, projectID int64) (seal.Values, error) {
+	return seal.Values{fmt.Sprint("project ", projectID): seal.NewValue("p")}, nil
+}
+
+// TestPullSecretsAreThoseOfTheProject also gives other values the digest of the pull secrets.
+func TestPullSecretsAreThoseOfTheProject(t *testing.T) {
+	t.Parallel()
+	key, err := seal.GenerateKey()
+	require.NoError(t, err)
+	s := &secret.Sealer{Key: key, Store: store{
+		agent: agent.Agent{ID: 7, CurvePublicKey: key.Public()},
+		workspace: workspace.Workspace{
+			ID: uuid.UUID{1}, AgentID: 7, ProjectID: 4, Name: "ide",
+			Spec: workspace.Spec{SecretEnvDigest: "same", PullSecretDigest: "same"},
+		},
+		values: map[vault.Kind]seal.Values{vault.Env: {"TOKEN": seal.NewValue("t")}},
+	}}
+	for name, want := range map[string]string{"ide-pull": "project 4", "ide-env": "TOKEN"} {
+		r := request("same")
+		r.Name = name
+		box, err := s.Seal(t.Context(), r)
+		require.NoError(t, err)
+		values, err := seal.OpenValues(box, r.Label(r.WorkspaceID.String()), key.Public(), key)
+		require.NoError(t, err)
+		require.Contains(t, values, want)
+	}
+	r := request("old")
+	r.Name = "ide-pull"
+	_, err = s.Seal(t.Context(), r)
+	require.True(t, fault.Is(err, errcode.Conflict))
 }
 
 func TestOnlyTheAgentOpensTheBox(t *testing.T) {

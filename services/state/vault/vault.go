@@ -7,6 +7,7 @@ package vault
 
 import (
 	"fmt"
+	"strconv"
 
 	"lockstep.internal/libs/seal"
 )
@@ -18,6 +19,8 @@ type Kind string
 const (
 	Env   Kind = "env"
 	Files Kind = "files"
+	// Pull is the kind of pull secrets. They belong to a project.
+	Pull Kind = "pull"
 )
 
 // Vault seals and opens. It is safe for concurrent use.
@@ -63,8 +66,30 @@ func (v *Vault) Open(workspaceID string, kind Kind, box []byte) (seal.Values, er
 	return values, nil
 }
 
+// SealPull encrypts the pull secrets of a project.
+func (v *Vault) SealPull(projectID int64, values seal.Values) ([]byte, error) {
+	box, err := values.Seal(pullLabel(projectID), v.key.Public(), v.key)
+	if err != nil {
+		return nil, fmt.Errorf("seal the pull secrets of project %d: %w", projectID, err)
+	}
+	return box, nil
+}
+
+// OpenPull decrypts what SealPull returned.
+func (v *Vault) OpenPull(projectID int64, box []byte) (seal.Values, error) {
+	values, err := seal.OpenValues(box, pullLabel(projectID), v.key.Public(), v.key)
+	if err != nil {
+		return nil, fmt.Errorf("open the pull secrets of project %d: %w", projectID, err)
+	}
+	return values, nil
+}
+
 // Key returns the private key, which seals values for agents.
 func (v *Vault) Key() seal.Key { return v.key }
+
+func pullLabel(projectID int64) string {
+	return "project/" + strconv.FormatInt(projectID, 10) + "/pull"
+}
 
 func label(workspaceID string, kind Kind) string {
 	return "workspace/" + workspaceID + "/" + string(kind)

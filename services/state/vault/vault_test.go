@@ -20,6 +20,22 @@ func newVault(t *testing.T) *vault.Vault {
 	return v
 }
 
+func TestPullSecretsOpenOnlyForTheirProject(t *testing.T) {
+	t.Parallel()
+	v := newVault(t)
+	values := seal.Values{"registry.example": seal.NewValue("ada:hunter2")}
+	box, err := v.SealPull(4, values)
+	require.NoError(t, err)
+	require.NotContains(t, string(box), "hunter2")
+	back, err := v.OpenPull(4, box)
+	require.NoError(t, err)
+	require.Equal(t, values, back)
+	_, err = v.OpenPull(5, box)
+	require.ErrorIs(t, err, seal.ErrWrongLabel)
+	_, err = newVault(t).OpenPull(4, box)
+	require.ErrorIs(t, err, seal.ErrNotOpened)
+}
+
 func TestStoredValuesOpenOnlyUnderTheirLabel(t *testing.T) {
 	t.Parallel()
 	v := newVault(t)

@@ -54,6 +54,8 @@ type Spec struct {
 	SecretEnvDigest string `json:"secret_env_digest,omitempty"`
 	// SecretFilesDigest is the keyed digest of the secret files. Required with SecretFiles.
 	SecretFilesDigest string `json:"secret_files_digest,omitempty"`
+	// PullSecretDigest is the keyed digest of the project's pull secrets. Empty if it has none.
+	PullSecretDigest string `json:"pull_secret_digest,omitempty"`
 }
 
 // Port is a port that a workspace serves.

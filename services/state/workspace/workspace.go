@@ -116,6 +116,9 @@ func (w Workspace) SecretEnvName() string { return w.Name + "-env" }
 // SecretFilesName is the name of the Secret with the secret files. SecretFileKey makes its keys.
 func (w Workspace) SecretFilesName() string { return w.Name + "-files" }
 
+// PullSecretName is the name of the Secret with the pull secrets of the project.
+func (w Workspace) PullSecretName() string { return w.Name + "-pull" }
+
 // SecretFileKey turns the path of a secret file into a key of the Secret. Keys allow fewer characters
 // than paths, so a hash of the path keeps keys unique.
 func SecretFileKey(path string) string {
