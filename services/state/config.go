@@ -21,6 +21,7 @@ import (
 	"lockstep.internal/libs/telemetry"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/services/state/agent"
+	"lockstep.internal/services/state/devfile/registry"
 	"lockstep.internal/services/state/meter"
 	"lockstep.internal/services/state/workspace"
 )
@@ -39,6 +40,7 @@ type Config struct {
 	Streams   StreamsConfig        `yaml:"streams"`
 	Secrets   SecretsConfig        `yaml:"secrets"`
 	Workspace WorkspaceConfig      `yaml:"workspace"`
+	Devfile   DevfileConfig        `yaml:"devfile"`
 	Gateway   GatewayConfig        `yaml:"gateway"`
 	Bootstrap BootstrapConfig      `yaml:"bootstrap"`
 }
@@ -119,6 +121,18 @@ type StreamsConfig struct {
 type SecretsConfig struct {
 	SealSeedFile  config.Secret `yaml:"seal_seed_file" help:"file with the X25519 seed (nkeys) that seals secret values, created by lockstep state init; without it the values are lost"`
 	DigestKeyFile config.Secret `yaml:"digest_key_file" help:"file with the key of secret digests, created by lockstep state init"`
+}
+
+// DevfileConfig configures how devfiles are read.
+type DevfileConfig struct {
+	Registries []string `yaml:"registries" help:"URLs of registries whose devfiles can be the parent of others, such as https://registry.devfile.io; the first is the default; empty = devfiles cannot have a parent"`
+}
+
+func (c DevfileConfig) validate() []error {
+	if _, err := registry.New(c.Registries, nil); err != nil {
+		return []error{config.Invalid("devfile.registries", "%v", err)}
+	}
+	return nil
 }
 
 // WorkspaceConfig configures all workspaces. An agent may override each setting after Image, in both directions.
@@ -278,6 +292,7 @@ func (c Config) Validate() []error {
 	}
 	errs = append(errs, c.Agents.validateLimits()...)
 	errs = append(errs, c.Gateway.validate()...)
+	errs = append(errs, c.Devfile.validate()...)
 	errs = append(errs, c.Workspace.validate(idrange.OfCell(c.Cell.Number).Last)...)
 	if c.Streams.Replicas != 1 && c.Streams.Replicas != 3 && c.Streams.Replicas != 5 {
 		errs = append(errs, config.Invalid("streams.replicas", "%d is not 1, 3 or 5", c.Streams.Replicas))

@@ -26,6 +26,7 @@ import (
 	"lockstep.internal/services/state/admin"
 	"lockstep.internal/services/state/agent"
 	"lockstep.internal/services/state/api"
+	"lockstep.internal/services/state/devfile/registry"
 	"lockstep.internal/services/state/ingest"
 	"lockstep.internal/services/state/judge"
 	"lockstep.internal/services/state/meter"
@@ -354,6 +355,10 @@ func (p *process) openAPI(context.Context) error {
 	if err != nil {
 		return fmt.Errorf("api: %w", err)
 	}
+	devfiles, err := registry.New(p.cfg.Devfile.Registries, nil)
+	if err != nil {
+		return fmt.Errorf("devfile.registries: %w", err)
+	}
 	handler := api.NewHandler(api.Dependencies{
 		Pool: p.pool, Directory: p.directory, Workspaces: p.workspaces, IngestStores: p.ingestStores, Secrets: p.secrets,
 		Encoder: p.encoder, Ingest: p.consumers.Ingest, Changes: p.changes, JetStream: js, Agents: p.agents,
@@ -362,8 +367,8 @@ func (p *process) openAPI(context.Context) error {
 		Subscribers: p.subscribers, Endpoint: endpoint, NamespacePrefix: p.cfg.Workspace.NamespacePrefix,
 		Rebuild: p.rebuild, DeadLetters: nats.DeadLetters{JetStream: js, Cell: p.cell()}, Issuer: p.keyring, Cell: p.cell(),
 		Gateway: api.Gateway{URL: p.cfg.Gateway.URL, PublicKeys: keys, Cell: p.cell()},
-		IDs:     idrange.OfCell(p.cfg.Cell.Number),
-		Logger:  p.tel.Logger, Now: time.Now, Interceptors: []connect.Interceptor{tracing},
+		IDs:     idrange.OfCell(p.cfg.Cell.Number), Devfiles: devfiles.Fetch,
+		Logger: p.tel.Logger, Now: time.Now, Interceptors: []connect.Interceptor{tracing},
 	})
 	p.api = service.HTTPServer(
 		"api",

@@ -80,10 +80,10 @@ func TestWorkspaceFromADevfile(t *testing.T) {
 			errcode.InvalidArgument,
 			"not both",
 		},
-		"an unsupported field": {
+		"a parent": {
 			&statev1.CreateWorkspaceRequest{Devfile: aDevfile + "parent: {id: node}\n"},
-			errcode.InvalidArgument,
-			"parent: is not fetched",
+			errcode.FailedPrecondition,
+			"no registry of devfiles is configured",
 		},
 		"an invalid name": {
 			&statev1.CreateWorkspaceRequest{Devfile: strings.Replace(aDevfile, "name: shop", "name: My Shop", 1)},

@@ -15,6 +15,7 @@ import (
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/lockstep/state/v1/statev1connect"
 	"lockstep.internal/services/state/admin"
+	"lockstep.internal/services/state/devfile"
 	"lockstep.internal/services/state/ingest"
 	"lockstep.internal/services/state/postgres"
 	"lockstep.internal/services/state/publish"
@@ -47,7 +48,9 @@ type Dependencies struct {
 	DeadLetters     DeadLetters
 	Issuer          Issuer
 	Gateway         Gateway
-	Cell            topology.Cell
+	// Devfiles fetches the parents of devfiles.
+	Devfiles devfile.Fetch
+	Cell     topology.Cell
 	// IDs are those that the cell gives.
 	IDs    idrange.Range
 	Logger *slog.Logger
@@ -104,6 +107,7 @@ func NewHandler(d Dependencies) http.Handler {
 		workspaces:    d.Workspaces,
 		ingestStores:  d.IngestStores,
 		secrets:       d.Secrets,
+		devfiles:      d.Devfiles,
 		encoder:       d.Encoder,
 		changes:       d.Changes,
 		jetStream:     d.JetStream,

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"fmt"
@@ -46,6 +47,7 @@ type workspaceService struct {
 	accessChanges *postgres.AccessChanges
 	ingestStores  *postgres.IngestStores
 	secrets       *postgres.Secrets
+	devfiles      devfile.Fetch
 	encoder       publish.Encoder
 	changes       *postgres.Changes
 	jetStream     jetstream.JetStream
@@ -160,14 +162,8 @@ func (s *workspaceService) newCreation(
 
 		NamespacePrefix: s.prefix,
 	}
-	if err := fromDevfile(&c, m.GetDevfile()); err != nil {
-		return c, nil, err
-	}
-	if c.Name == "" {
-		c.Name = "workspace-" + strings.ToLower(rand.Text()[:generatedNameLength])
-	}
-	if c.Template == "" {
-		c.Template = defaultTemplate
+	if c.Template != "" && m.GetDevfile() != "" {
+		return c, nil, fault.New(errcode.InvalidArgument, "give a template or a devfile, not both").With("field", "devfile")
 	}
 	if len(c.IdempotencyKey) > maxIdempotencyKey {
 		return c, nil, fault.New(errcode.InvalidArgument,
@@ -193,12 +189,8 @@ func (s *workspaceService) newCreation(
 	if c.AgentID, err = s.resolveAgent(ctx, c.ProjectID, m.GetAgentId()); err != nil {
 		return c, nil, err
 	}
-	if m.GetDevfile() == "" {
-		t, err := s.directory.Template(ctx, c.ProjectID, c.Template)
-		if err != nil {
-			return c, nil, err
-		}
-		c.Spec = t.Spec
+	if err := s.readSpec(ctx, &c, m.GetDevfile()); err != nil {
+		return c, nil, err
 	}
 	c.Spec = override(c.Spec, m.GetOverrides())
 	for kind, values := range secrets {
@@ -207,15 +199,33 @@ func (s *workspaceService) newCreation(
 	return c, secrets, nil
 }
 
-// fromDevfile fills a creation from the devfile, if there is one.
-func fromDevfile(c *workspace.Creation, text string) error {
-	if text == "" {
+// readSpec fills a creation from the devfile, if there is one, or from the template. It fetches the parents of the
+// devfile, so the caller must be authorized.
+func (s *workspaceService) readSpec(ctx context.Context, c *workspace.Creation, text string) error {
+	if text != "" {
+		if err := s.fromDevfile(ctx, c, text); err != nil {
+			return err
+		}
+	}
+	if c.Name == "" {
+		c.Name = "workspace-" + strings.ToLower(rand.Text()[:generatedNameLength])
+	}
+	if text != "" {
 		return nil
 	}
-	if c.Template != "" {
-		return fault.New(errcode.InvalidArgument, "give a template or a devfile, not both").With("field", "devfile")
-	}
-	d, err := devfile.Read([]byte(text))
+	c.Template = cmp.Or(c.Template, defaultTemplate)
+	t, err := s.directory.Template(ctx, c.ProjectID, c.Template)
+	c.Spec = t.Spec
+	return err
+}
+
+// devfileTimeout limits how long all parents of a devfile take.
+const devfileTimeout = 15 * time.Second
+
+func (s *workspaceService) fromDevfile(ctx context.Context, c *workspace.Creation, text string) error {
+	fetching, cancel := context.WithTimeout(ctx, devfileTimeout)
+	defer cancel()
+	d, err := devfile.Resolve(fetching, []byte(text), s.devfiles)
 	if err != nil {
 		return err
 	}

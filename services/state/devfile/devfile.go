@@ -3,6 +3,8 @@ package devfile
 import (
 	"regexp"
 
+	"go.yaml.in/yaml/v3"
+
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/services/state/workspace"
@@ -19,17 +21,25 @@ type Devfile struct {
 	Spec workspace.Spec
 }
 
-// Read reads a devfile. The fault invalid_argument names every invalid field. Read returns the fault payload_too_large
-// if the devfile exceeds MaxSize.
+// Read reads a devfile without a parent. The fault invalid_argument names every invalid field. Read returns the fault
+// payload_too_large if the devfile exceeds MaxSize.
 func Read(data []byte) (Devfile, error) {
-	if len(data) > MaxSize {
-		return Devfile{}, fault.New(errcode.PayloadTooLarge,
-			"the devfile has %d bytes, the limit is %d", len(data), MaxSize)
-	}
-	root, err := parse(data)
+	root, err := parseLimited(data)
 	if err != nil {
 		return Devfile{}, err
 	}
+	return read(root)
+}
+
+func parseLimited(data []byte) (*yaml.Node, error) {
+	if len(data) > MaxSize {
+		return nil, fault.New(errcode.PayloadTooLarge,
+			"the devfile has %d bytes, the limit is %d", len(data), MaxSize)
+	}
+	return parse(data)
+}
+
+func read(root *yaml.Node) (Devfile, error) {
 	r := &reader{remaining: maxExpanded}
 	d := r.devfile(r.object("", root))
 	if err := r.err(); err != nil {
@@ -56,7 +66,7 @@ func (r *reader) devfile(top object) Devfile {
 	}
 	r.variables = top.textMap("variables")
 	r.attributes(top)
-	top.refuse("parent", "is not fetched; copy its content into this devfile")
+	top.refuse("parent", "is not fetched; copy its content into this devfile") // see Resolve
 	top.refuse("dependentProjects", "are not cloned; make them projects")
 	d.Spec = r.components(top, r.projects(top))
 	top.refuseUnknown()

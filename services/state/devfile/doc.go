@@ -12,8 +12,12 @@
 // all traffic goes through Lockstep; requests below the limit, because the whole limit is requested; dedicatedPod,
 // because a container always has its own pod; commands, because only a user runs them.
 //
+// Parents: [Resolve] merges a devfile with its parent before it is read, as the schema specifies. What `parent` changes
+// must exist in the parent, and what the devfile adds must not; variables and attributes of the devfile count more.
+// Merging is pure; the caller fetches parents.
+//
 // Refused, because they are not supported: other kinds of components, a second container or volume, a volume at
-// another path than /workspace, an ephemeral volume, UDP, annotations, events (they run commands), parent, projects,
+// another path than /workspace, an ephemeral volume, UDP, annotations, events (they run commands), projects,
 // starterProjects, dependentProjects, metadata.globalMemoryLimit, and every field that the schema does not have.
 //
 // Sources belong in /workspace, where the volume is mounted: mountSources sets the variables PROJECTS_ROOT and

@@ -1,6 +1,7 @@
 package devfile_test
 
 import (
+	"context"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -29,10 +30,16 @@ func TestStacksOfARegistryAreRead(t *testing.T) {
 			return err
 		}
 		all++
-		if _, err := devfile.Read(data); err != nil {
+		parent := func(context.Context, devfile.Parent) ([]byte, error) { return data, nil }
+		own, err := devfile.Read(data)
+		child, childErr := devfile.Resolve(t.Context(), []byte("schemaVersion: 2.2.0\nparent: {id: stack}"), parent)
+		require.Equal(t, err == nil, childErr == nil, "%s: %v", path, childErr)
+		if err != nil {
 			t.Logf("%s: %v", path, err)
 		} else {
 			read++
+			own.Spec.Warnings, child.Spec.Warnings = nil, nil // those of the metadata, which are not inherited
+			require.Equal(t, own.Spec, child.Spec, "a devfile with this parent is the same")
 		}
 		return nil
 	}))
