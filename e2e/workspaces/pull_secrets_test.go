@@ -33,23 +33,25 @@ func TestPullSecretsOfAProjectReachItsPods(t *testing.T) {
 		require.NotContains(t, shown, password)
 		return password
 	}
-	held := func(ctx context.Context) (*corev1.Secret, error) {
+	held := func(ctx context.Context) (*corev1.Secret, bool, error) {
 		found, err := s.Kube.CoreV1().Secrets(w.Namespace).Get(ctx, w.Name+"-pull", metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
-			return nil, nil
+			return nil, false, nil
 		}
-		return found, err
+		return found, err == nil, err
 	}
 	awaitPassword := func(password string) {
 		t.Helper()
 		w.AwaitCluster("the Secret has the password", func(ctx context.Context) (bool, error) {
-			found, err := held(ctx)
-			if found == nil || err != nil {
+			found, exists, err := held(ctx)
+			if !exists {
 				return false, err
 			}
 			require.Equal(t, corev1.SecretTypeDockerConfigJson, found.Type)
 			var config struct {
-				Auths map[string]struct{ Auth []byte }
+				Auths map[string]struct {
+					Auth []byte `json:"auth"`
+				} `json:"auths"`
 			}
 			require.NoError(t, json.Unmarshal(found.Data[corev1.DockerConfigJsonKey], &config))
 			return string(config.Auths["registry.example"].Auth) == "ci:"+password, nil
@@ -82,8 +84,8 @@ func TestPullSecretsOfAProjectReachItsPods(t *testing.T) {
 
 	s.CLI().OK("pull-secret", "remove", "registry.example", "--project", project)
 	w.AwaitCluster("the Secret is gone", func(ctx context.Context) (bool, error) {
-		found, err := held(ctx)
-		return found == nil, err
+		_, exists, err := held(ctx)
+		return !exists, err
 	})
 	w.Await("Running", fixture.Settled(statev1.ActualState_ACTUAL_STATE_RUNNING))
 	account, err := s.Kube.CoreV1().ServiceAccounts(w.Namespace).Get(ctx, w.Name, metav1.GetOptions{})

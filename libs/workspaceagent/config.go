@@ -26,6 +26,8 @@ const (
 	// ListenVariable is the environment variable with the address of the SSH server.
 	ListenVariable = "LOCKSTEP_WORKSPACE_LISTEN"
 
+	maxPort = 65535
+
 	// MaxConfig is the greatest size of a configuration in bytes.
 	MaxConfig = 1 << 20
 	// StateFolder is the folder of the agent in the home folder.
@@ -52,7 +54,25 @@ type Config struct {
 	PostStart []Command `json:"post_start,omitempty"`
 	// Commands are offered to people, by their names.
 	Commands []Command `json:"commands,omitempty"`
+	// Editor runs beside the command of the container. Nil for none.
+	Editor *Editor `json:"editor,omitempty"`
 }
+
+// Editor is a program that people open in the browser.
+type Editor struct {
+	// Line is a command line for the shell, which starts in the home folder and serves HTTP at Port. It is started again
+	// when it ends. The variables EditorPortVariable and, with tools, EditorFolderVariable are set.
+	Line string `json:"line"`
+	Port int    `json:"port"`
+	// Folder has the tools of the editor; empty if they are in the image of the container.
+	Folder string `json:"folder,omitempty"`
+}
+
+// Environment variables of editors.
+const (
+	EditorPortVariable   = "EDITOR_PORT"
+	EditorFolderVariable = "EDITOR_FOLDER"
+)
 
 // Command is a command line for the shell. It starts in the home folder.
 type Command struct {
@@ -87,6 +107,9 @@ func (c Config) Validate() error {
 		if p.Line == "" {
 			faults = append(faults, fmt.Errorf("post_start[%d]: line is empty", i))
 		}
+	}
+	if e := c.Editor; e != nil && (e.Line == "" || e.Port < 1 || e.Port > maxPort) {
+		faults = append(faults, errors.New("editor: line is empty, or port is not a port number"))
 	}
 	for i, p := range c.Commands {
 		if p.Name == "" || p.Line == "" {

@@ -108,7 +108,8 @@ terminated, 10 a quota is reached, 11 too many requests, 12 too large, 13 the se
 		cobra.FixedCompletions([]string{outputTable, outputJSON, outputYAML}, cobra.ShellCompDirectiveNoFileComp))
 	for _, c := range []*cobra.Command{
 		a.workspaces(), a.templates(), a.projects(), a.groups(), a.organizations(), a.users(), a.members(), a.whoAmI(),
-		a.login(), a.logout(), a.version(), a.agents(), a.tokens(), a.sshKeys(), a.pullSecrets(), a.subscribers(), a.deploys(), a.pipelines(),
+		a.login(), a.logout(), a.version(), a.agents(), a.tokens(), a.sshKeys(), a.pullSecrets(),
+		a.subscribers(), a.deploys(), a.pipelines(),
 		a.jobs(), a.runners(), a.admission(), a.gatewayCommands(), a.cells(), a.kubeConfig(), a.kubeCredential(),
 		a.relayCommands(), a.events(), a.replay(), a.dead(), a.rebuild(), a.natsCommands(), a.postgresCommands(),
 		a.stateCommands(), a.kubernetesCommands(), a.up(),

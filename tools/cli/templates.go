@@ -21,7 +21,7 @@ const templateProject = "project of the template; default: the templates of all 
 
 func (a *app) templateSet() *cobra.Command {
 	var project string
-	spec := &statev1.WorkspaceSpec{}
+	spec, editor := &statev1.WorkspaceSpec{}, &statev1.Editor{}
 	var o overrides
 	c := &cobra.Command{
 		Use: "set NAME --image IMAGE", Short: "Create or replace a template", Args: exactly("NAME"),
@@ -40,6 +40,9 @@ for all projects, which only administrators may set. A template of a project is 
 			spec.Image, spec.Cpu, spec.Memory, spec.VolumeSize = m.GetImage(), m.GetCpu(), m.GetMemory(), m.GetVolumeSize()
 			spec.Env, spec.Ports, spec.Command, spec.Args = m.GetEnv(), m.GetPorts(), m.GetCommand(), m.GetArgs()
 			spec.StopAfterIdle = m.GetStopAfterIdle()
+			if editor.GetCommand() != "" || editor.GetPort() != 0 || editor.GetImage() != "" || editor.GetPath() != "" {
+				spec.Editor = editor
+			}
 			names, request := a.names(c.Context(), api), &statev1.PutTemplateRequest{Name: args[0], Spec: spec}
 			if request.ProjectId, err = names.projectID(project); err != nil {
 				return err
@@ -52,6 +55,11 @@ for all projects, which only administrators may set. A template of a project is 
 		},
 	}
 	o.specFlags(c)
+	c.Flags().StringVar(&editor.Image, "editor-image", "", "image with the tools of the editor; default: that of --image")
+	c.Flags().StringVar(&editor.Path, "editor-path", "", "folder of the editor's image that is copied to the workspace")
+	c.Flags().StringVar(&editor.Command, "editor-command", "",
+		"command line that serves the editor at $EDITOR_PORT; its tools are in $EDITOR_FOLDER")
+	c.Flags().Int32Var(&editor.Port, "editor-port", 0, "port of the editor")
 	a.projectFlag(c, &project, "project", templateProject)
 	return c
 }
@@ -126,6 +134,12 @@ func templateFields(names *names, one *statev1.Template) table {
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.GetEnv())) {
 		t.rows = append(t.rows, []string{"env " + name, s.GetEnv()[name]})
+	}
+	if e := s.GetEditor(); e != nil {
+		t.rows = append(t.rows, []string{"editor", e.GetCommand()}, []string{"editor port", strconv.Itoa(int(e.GetPort()))})
+		if e.GetImage() != "" {
+			t.rows = append(t.rows, []string{"editor image", e.GetImage()}, []string{"editor path", e.GetPath()})
+		}
 	}
 	if len(s.GetCommand()) > 0 {
 		t.rows = append(t.rows, []string{"command", strings.Join(s.GetCommand(), " ")})

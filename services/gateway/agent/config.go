@@ -36,6 +36,9 @@ func LoadConfig(path string) (workspaceagent.Config, error) {
 		if c.Credentials != "" {
 			c.Credentials = filepath.Join(root, c.Credentials)
 		}
+		if c.Editor != nil && c.Editor.Folder != "" {
+			c.Editor.Folder = filepath.Join(root, c.Editor.Folder)
+		}
 	}
 	if _, err := authorityKeys(c); err != nil {
 		return c, fmt.Errorf("the configuration %s: %w", path, err)

@@ -27,6 +27,7 @@ var listen = ":" + strconv.Itoa(workspaceagent.Port)
 
 var usage = `Usage:
   workspace-agent install DIR          copy this program to DIR
+  workspace-agent copy FROM TO         replace the content of the folder TO by that of the folder FROM
   workspace-agent clone                clone the projects of the workspace
   workspace-agent run [-- COMMAND …]   serve SSH beside COMMAND
   workspace-agent command [NAME]       run a command of the workspace, or list them
@@ -54,6 +55,10 @@ func Program(arguments []string, stdout, stderr io.Writer, terminationLog string
 	switch name, rest := split(arguments); {
 	case name == "install" && len(rest) == 1:
 		err = install(filepath.Join(root, rest[0]), stdout)
+	case name == "copy" && len(rest) == 2:
+		if err = Copy(filepath.Join(root, rest[0]), filepath.Join(root, rest[1])); err != nil {
+			report(filepath.Join(root, terminationLog), err, logger)
+		}
 	case name == "clone" && len(rest) == 0:
 		err = cloneProjects(ctx, configFile, stdout, logger)
 		if err != nil {

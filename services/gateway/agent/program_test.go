@@ -19,7 +19,12 @@ import (
 	"lockstep.internal/tools/testkit/leaktest"
 )
 
-func TestMain(m *testing.M) { leaktest.Main(m) }
+func TestMain(m *testing.M) {
+	if os.Getenv(testEditor) != "" {
+		serveEditor()
+	}
+	leaktest.Main(m)
+}
 
 const authority = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ8Zi0a9m4Qf0ZzqZ9Q6mHq7c5n2Wl0hYb1mE1n8Q9bP gateway"
 

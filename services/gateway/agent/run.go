@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -57,18 +58,16 @@ func Run(ctx context.Context, configFile, address string, command []string, logg
 	defer stop()
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(serving, listener) }()
-	started := make(chan struct{})
-	go func() {
-		defer close(started)
-		postStart(serving, config, environ, logger)
-	}()
+	var beside sync.WaitGroup
+	beside.Go(func() { postStart(serving, config, environ, logger) })
+	beside.Go(func() { runEditor(serving, config, environ, logger) })
 	if len(command) > 0 {
 		err = runCommand(ctx, command, environ)
 	} else {
 		<-ctx.Done()
 	}
 	stop()
-	<-started
+	beside.Wait()
 	return errors.Join(err, <-served)
 }
 

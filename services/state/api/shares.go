@@ -73,6 +73,10 @@ func (s *workspaceAccessService) ShareWorkspace(
 					"user %d has no role in the project of workspace %q: ask an owner to give one, such as reader",
 					share.UserID, w.Name)
 			}
+			if e := w.Spec.Editor; e != nil && e.Port == share.Port {
+				return w, false, fault.New(errcode.InvalidArgument, "port %d is the editor of workspace %q, which can run "+
+					"everything in it: share the whole workspace, or not", share.Port, w.Name).With("field", "port")
+			}
 			return w.ShareWith(share)
 		})
 	if err != nil {

@@ -40,6 +40,7 @@ func spec(s workspace.Spec) *statev1.WorkspaceSpec {
 		Warnings:    s.Warnings,
 
 		StopAfterIdle: optionalDuration(s.StopAfterIdle),
+		Editor:        editor(s.Editor),
 	}
 }
 
@@ -49,6 +50,20 @@ func optionalDuration(d time.Duration) *durationpb.Duration {
 		return nil
 	}
 	return durationpb.New(d)
+}
+
+func editor(e *workspace.Editor) *statev1.Editor {
+	if e == nil {
+		return nil
+	}
+	return &statev1.Editor{Image: e.Image, Path: e.Path, Command: e.Command, Port: e.Port}
+}
+
+func editorOf(e *statev1.Editor) *workspace.Editor {
+	if e == nil {
+		return nil
+	}
+	return &workspace.Editor{Image: e.GetImage(), Path: e.GetPath(), Command: e.GetCommand(), Port: e.GetPort()}
 }
 
 func clonedProject(p workspaceagent.Project) *statev1.ClonedProject {
@@ -87,6 +102,7 @@ func specOf(s *statev1.WorkspaceSpec) workspace.Spec {
 		Commands:   convertAll(s.GetCommands(), commandOf),
 
 		StopAfterIdle: s.GetStopAfterIdle().AsDuration(),
+		Editor:        editorOf(s.GetEditor()),
 	}
 }
 
@@ -208,6 +224,7 @@ func withSecretNames(spec workspace.Spec, kind vault.Kind, values seal.Values, d
 		spec.SecretEnv, spec.SecretEnvDigest = names, digest
 	case vault.Files:
 		spec.SecretFiles, spec.SecretFilesDigest = names, digest
+	case vault.Pull: // of the project, see workspaceService.withSettings
 	}
 	return spec
 }

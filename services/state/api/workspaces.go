@@ -139,12 +139,15 @@ func checkAgentImage(s workspace.Spec, configured agent.Configuration) error {
 		field = "projects"
 	case len(s.PostStart) > 0:
 		field = "post_start"
+	case s.Editor != nil:
+		field = "editor"
 	}
 	if field == "" {
 		return nil
 	}
 	return fault.New(errcode.FailedPrecondition, "%s: workspaces of this agent have no workspace agent, which clones "+
-		"projects and runs commands: leave them out, or ask a maintainer to set agent_image", field).With("field", field)
+		"projects and runs commands and editors: leave them out, or ask a maintainer to set agent_image", field).
+		With("field", field)
 }
 
 // newCreation validates and authorizes a request. It returns the creation and the secret values.

@@ -76,6 +76,7 @@ func (r *reader) components(top object, projects []project) workspace.Spec {
 	}
 	spec.VolumeSize, origin["volume_size"] = r.volumeSize(volumes)
 	r.addCommands(top, &spec, commands, containers, main, origin)
+	spec.Editor = r.editor(top, origin)
 	spec.Warnings = r.warnings
 	r.check(spec, origin, containers[main].path)
 	return spec

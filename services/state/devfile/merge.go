@@ -35,7 +35,8 @@ func merge(parent, overrides, child *yaml.Node) (*yaml.Node, error) {
 		return nil, err
 	}
 	base := object{r: r}.merged(parent, only(overrides, overridden()...), "parent", overriding)
-	merged := object{r: r}.merged(without(base, "schemaVersion", "metadata", "parent"), without(child, "parent"), "", adding)
+	base = without(base, "schemaVersion", "metadata", "parent")
+	merged := object{r: r}.merged(base, without(child, "parent"), "", adding)
 	return merged, r.err()
 }
 

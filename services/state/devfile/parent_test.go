@@ -79,7 +79,8 @@ func TestChildHasTheContentOfItsParent(t *testing.T) {
 				`value: "2"}`, `value: "3"}, {name: C, value: "4"}`, "3000", "8080"),
 		},
 		"a field that is removed": {
-			mine + "  components: [{name: runtime, container: {args: null}}]", whole("args: [tail, -f, /dev/null]", "args: null"),
+			mine + "  components: [{name: runtime, container: {args: null}}]",
+			whole("args: [tail, -f, /dev/null]", "args: null"),
 		},
 		"an overridden command, in another case": {
 			mine + "  commands: [{id: install, exec: {commandLine: npm ci}}]", whole("npm install", "npm ci"),
@@ -90,7 +91,8 @@ components: [{name: db, container: {image: "registry.example/db:1", mountSources
 commands: [{id: seed, exec: {component: db, commandLine: seed}}]
 events: {postStart: [seed]}
 `,
-			whole("- name: modules\n", "- name: db\n  container: {image: \"registry.example/db:1\", mountSources: false}\n- name: modules\n",
+			whole("- name: modules\n",
+				"- name: db\n  container: {image: \"registry.example/db:1\", mountSources: false}\n- name: modules\n",
 				"events: {postStart: [install]}",
 				"- {id: seed, exec: {component: db, commandLine: seed}}\nevents: {postStart: [install, seed]}"),
 		},
@@ -152,10 +154,10 @@ func TestInvalidParentsAreRefused(t *testing.T) {
 		"parent: {id: large}":                    "the parent large: the devfile has",
 		"parent: {id: alias}":                    "the alias *a is not supported",
 		"parent: {id: unknown}":                  "wish: a devfile has no such field",
-		"parent: {id: nodejs, components: [{name: none, container: {}}]}":            `parent.components[0]: the parent has no element name "none"`,
-		"parent: {id: nodejs, projects: [{name: own}]}":                              "parent.projects[0]: the parent has no element",
-		"parent: {id: nodejs}\ncomponents: [{name: runtime, container: {image: a}}]": `components[0]: the parent has an element name "runtime", too`,
-		"parent: {id: nodejs}\ncommands: [{id: INSTALL, exec: {}}]":                  "commands[0]: the parent has an element",
+		"parent: {id: nodejs, components: [{name: none, container: {}}]}":            "components[0]: the parent has no",
+		"parent: {id: nodejs, projects: [{name: own}]}":                              "projects[0]: the parent has no",
+		"parent: {id: nodejs}\ncomponents: [{name: runtime, container: {image: a}}]": `components[0]: the parent has`,
+		"parent: {id: nodejs}\ncommands: [{id: INSTALL, exec: {}}]":                  "commands[0]: the parent has",
 		"parent: {id: nodejs, components: [{name: modules, container: {}}]}":         "is a second kind of this component",
 	} {
 		_, err := resolve(t, child, registry)

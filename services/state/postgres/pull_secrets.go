@@ -54,7 +54,7 @@ func (s *Secrets) PullConfig(ctx context.Context, db Querier, projectID int64) (
 	if err != nil {
 		return nil, err
 	}
-	return pullsecret.Config(values) //nolint:wrapcheck // it names them
+	return pullsecret.Config(values)
 }
 
 func (s *Secrets) openPull(projectID int64, p PullSecrets) (seal.Values, error) {
@@ -90,7 +90,7 @@ func (s *Secrets) PutPullSecret(
 	}
 	registries, err := pullsecret.Set(stored.Registries, r)
 	if err != nil {
-		return err //nolint:wrapcheck // a fault
+		return err
 	}
 	values[r.Host] = value
 	return s.savePullSecrets(ctx, tx, projectID, registries, values)

@@ -63,5 +63,8 @@ func accessOf(w workspace.Workspace) events.AccessWorkspace {
 	for _, p := range w.Spec.Ports {
 		data.Ports = append(data.Ports, events.AccessPort{Name: p.Name, Number: int(p.Number)})
 	}
+	if e := w.Spec.Editor; e != nil {
+		data.Ports = append(data.Ports, events.AccessPort{Name: workspace.EditorPortName, Number: int(e.Port)})
+	}
 	return data
 }

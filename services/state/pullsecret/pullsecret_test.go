@@ -20,8 +20,9 @@ func TestHostsAreThoseOfImageReferences(t *testing.T) {
 		require.NoError(t, pullsecret.CheckHost(host), host)
 	}
 	for _, host := range []string{
-		"", "https://registry.example", "registry.example/team", "Registry.example", "registry.example:", "registry.example:0",
-		"registry.example:65536", "registry.example:5000:1", ":5000", "-a.example", "a..example", "*.example", "user@host",
+		"", "https://registry.example", "registry.example/team", "Registry.example", "registry.example:",
+		"registry.example:0", "registry.example:65536", "registry.example:5000:1", ":5000", "-a.example", "a..example",
+		"*.example", "user@host",
 		"a b", "registry.example:+1", "registry.example:007x", strings.Repeat("a", 254),
 	} {
 		require.True(t, fault.Is(pullsecret.CheckHost(host), errcode.InvalidArgument), host)

@@ -6,6 +6,7 @@ import (
 	"path"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"lockstep.internal/libs/workspaceagent"
@@ -19,6 +20,11 @@ const (
 	agentConfigVolume = "agent-config"
 	agentPortName     = "lockstep-ssh"
 	installContainer  = "lockstep-install"
+	editorVolume      = "editor"
+	editorPath        = "/lockstep-editor"
+	editorContainer   = "lockstep-editor"
+	// editorSize limits the tools of an editor.
+	editorSize = "4Gi"
 )
 
 func (r rendering) agentName() string { return r.Name + "-agent" }
@@ -35,6 +41,12 @@ func (r rendering) agentConfig() (corev1.ConfigMap, error) {
 	}
 	if len(r.Spec.SecretFiles) > 0 {
 		config.Credentials = secretsPath
+	}
+	if e := r.Spec.Editor; e != nil {
+		config.Editor = &workspaceagent.Editor{Line: e.Command, Port: int(e.Port)}
+		if e.Image != "" {
+			config.Editor.Folder = editorPath
+		}
 	}
 	data, err := json.Marshal(config)
 	if err != nil {
@@ -66,6 +78,7 @@ func (r rendering) addAgent(pod *corev1.PodSpec) {
 		pod.InitContainers = append(pod.InitContainers,
 			r.agentContainer(workspaceagent.CloneContainer, main.Resources, []string{"clone"}, mounts...))
 	}
+	r.addEditor(pod)
 	command := append([]string{agentPath + "/" + workspaceagent.Program, "run"}, separated(r.Spec)...)
 	main.Command, main.Args = command, nil
 	main.VolumeMounts = append(main.VolumeMounts, config,
@@ -73,6 +86,32 @@ func (r rendering) addAgent(pod *corev1.PodSpec) {
 	main.Ports = append(main.Ports, corev1.ContainerPort{
 		Name: agentPortName, ContainerPort: workspaceagent.Port, Protocol: corev1.ProtocolTCP,
 	})
+}
+
+// addEditor makes the editor a part of a pod. The agent copies its tools, so its image needs no program for that.
+func (r rendering) addEditor(pod *corev1.PodSpec) {
+	e := r.Spec.Editor
+	if e == nil {
+		return
+	}
+	main := &pod.Containers[0]
+	main.Ports = append(main.Ports, corev1.ContainerPort{
+		Name: workspace.EditorPortName, ContainerPort: e.Port, Protocol: corev1.ProtocolTCP,
+	})
+	if e.Image == "" {
+		return
+	}
+	limit := resource.MustParse(editorSize)
+	pod.Volumes = append(pod.Volumes, corev1.Volume{
+		Name: editorVolume, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: &limit}},
+	})
+	tools := r.agentContainer(editorContainer, main.Resources, []string{"copy", literal(e.Path), editorPath},
+		corev1.VolumeMount{Name: agentVolume, MountPath: agentPath, ReadOnly: true},
+		corev1.VolumeMount{Name: editorVolume, MountPath: editorPath})
+	tools.Image, tools.Command = e.Image, []string{agentPath + "/" + workspaceagent.Program}
+	pod.InitContainers = append(pod.InitContainers, tools)
+	main.VolumeMounts = append(main.VolumeMounts,
+		corev1.VolumeMount{Name: editorVolume, MountPath: editorPath, ReadOnly: true})
 }
 
 // separated is the command of the container as the agent's arguments. Without a command the agent alone runs: the

@@ -16,7 +16,8 @@
 // The event also lists, by name and digest only, the Secrets <name>-env (variables), <name>-files (files at
 // /run/secrets/workspace) and <name>-pull (pull secrets of the project, which the ServiceAccount names).
 //
-// With an agent, init containers of its image install it and clone the projects; it runs the command of the container.
+// With an agent, init containers of its image install it and clone the projects; it runs the command of the container
+// and the editor, whose tools an init container of the editor's image copies.
 //
 // Every object, and the pods, carry the labels lockstep.dev/agent, lockstep.dev/workspace and
 // lockstep.dev/workspace-name. The Deployment has the annotation lockstep.dev/desired-revision; its

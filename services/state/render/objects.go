@@ -200,6 +200,11 @@ func (r rendering) service() corev1.Service {
 			Name: p.Name, Port: p.Number, TargetPort: intstr.FromInt32(p.Number), Protocol: corev1.ProtocolTCP,
 		})
 	}
+	if e := r.Spec.Editor; e != nil && r.hasAgent() {
+		service.Spec.Ports = append(service.Spec.Ports, corev1.ServicePort{
+			Name: workspace.EditorPortName, Port: e.Port, TargetPort: intstr.FromInt32(e.Port), Protocol: corev1.ProtocolTCP,
+		})
+	}
 	if r.hasAgent() {
 		service.Spec.Ports = append(service.Spec.Ports, corev1.ServicePort{
 			Name: agentPortName, Port: workspaceagent.Port, TargetPort: intstr.FromInt32(workspaceagent.Port),

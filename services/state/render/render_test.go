@@ -102,6 +102,13 @@ func withQuota(m agent.Manifests) agent.Manifests {
 	return m
 }
 
+func withEditor(s workspace.Spec) workspace.Spec {
+	s.Editor = &workspace.Editor{
+		Image: "registry.example/editor:1", Path: "/opt/$editor", Command: "exec $EDITOR_FOLDER/bin/editor", Port: 13337,
+	}
+	return s
+}
+
 func withOwner(m agent.Manifests) agent.Manifests {
 	m.OwnerAccess = true
 	return m
@@ -141,6 +148,7 @@ func TestGolden(t *testing.T) {
 		"agent":       {newWorkspace(t, withProjects(full())), withAgent()},
 		"containers":  {newWorkspace(t, withContainers(full())), withQuota(withAgent())},
 		"agent_alone": {newWorkspace(t, workspace.Spec{Image: "ide"}), withAgent()},
+		"editor":      {newWorkspace(t, withEditor(workspace.Spec{Image: "ide"})), withAgent()},
 		"owner":       {newWorkspace(t, workspace.Spec{Image: "ide"}), withOwner(agent.DefaultManifests())},
 		"closed":      {newWorkspace(t, workspace.Spec{Image: "ide"}), agent.Manifests{ProgressDeadline: time.Minute}},
 	} {

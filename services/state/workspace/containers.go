@@ -147,7 +147,7 @@ func (f *fieldErrors) mounts(at string, mounts []Mount, implied int, ephemeral m
 
 // reservedPaths cannot be mounted over.
 func reservedPaths() []string {
-	return []string{"/proc", "/sys", "/dev", "/lockstep", "/run/lockstep", "/run/secrets", "/var/run"}
+	return []string{"/proc", "/sys", "/dev", "/lockstep", "/lockstep-editor", "/run/lockstep", "/run/secrets", "/var/run"}
 }
 
 func (f *fieldErrors) commands(at string, commands []workspaceagent.Command) {

@@ -69,6 +69,7 @@ func (s Spec) check(f *fieldErrors) {
 	s.checkFiles(f)
 	s.checkProjects(f)
 	s.checkContainers(f)
+	s.checkEditor(f)
 }
 
 func (s Spec) checkProjects(f *fieldErrors) {

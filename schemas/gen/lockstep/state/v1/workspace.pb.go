@@ -507,6 +507,8 @@ type WorkspaceSpec struct {
 	// After which time without activity it is stopped, at least 2 min. 0: by the policy of its agent, which always applies
 	// if it is shorter.
 	StopAfterIdle *durationpb.Duration `protobuf:"bytes,20,opt,name=stop_after_idle,json=stopAfterIdle,proto3" json:"stop_after_idle,omitempty"`
+	// What people open in the browser. It needs the workspace agent. Absent for none.
+	Editor        *Editor `protobuf:"bytes,36,opt,name=editor,proto3" json:"editor,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -660,6 +662,85 @@ func (x *WorkspaceSpec) GetStopAfterIdle() *durationpb.Duration {
 	return nil
 }
 
+func (x *WorkspaceSpec) GetEditor() *Editor {
+	if x != nil {
+		return x.Editor
+	}
+	return nil
+}
+
+// Editor is a program in the container of a workspace that people open in the browser.
+type Editor struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Image with the tools of the editor. Empty if the image of the container has them.
+	Image string `protobuf:"bytes,1,opt,name=image,proto3" json:"image,omitempty"`
+	// Folder of that image, which is copied to the folder of the variable EDITOR_FOLDER.
+	Path string `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	// Command line for the shell, which serves HTTP at the port of the variable EDITOR_PORT, at all addresses.
+	Command       string `protobuf:"bytes,3,opt,name=command,proto3" json:"command,omitempty"`
+	Port          int32  `protobuf:"varint,4,opt,name=port,proto3" json:"port,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Editor) Reset() {
+	*x = Editor{}
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Editor) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Editor) ProtoMessage() {}
+
+func (x *Editor) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Editor.ProtoReflect.Descriptor instead.
+func (*Editor) Descriptor() ([]byte, []int) {
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Editor) GetImage() string {
+	if x != nil {
+		return x.Image
+	}
+	return ""
+}
+
+func (x *Editor) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *Editor) GetCommand() string {
+	if x != nil {
+		return x.Command
+	}
+	return ""
+}
+
+func (x *Editor) GetPort() int32 {
+	if x != nil {
+		return x.Port
+	}
+	return 0
+}
+
 // Mount is a folder that a container has at a path.
 type Mount struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -675,7 +756,7 @@ type Mount struct {
 
 func (x *Mount) Reset() {
 	*x = Mount{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[3]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -687,7 +768,7 @@ func (x *Mount) String() string {
 func (*Mount) ProtoMessage() {}
 
 func (x *Mount) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[3]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -700,7 +781,7 @@ func (x *Mount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mount.ProtoReflect.Descriptor instead.
 func (*Mount) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{3}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Mount) GetVolume() string {
@@ -744,7 +825,7 @@ type Container struct {
 
 func (x *Container) Reset() {
 	*x = Container{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[4]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -756,7 +837,7 @@ func (x *Container) String() string {
 func (*Container) ProtoMessage() {}
 
 func (x *Container) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[4]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -769,7 +850,7 @@ func (x *Container) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Container.ProtoReflect.Descriptor instead.
 func (*Container) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{4}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Container) GetName() string {
@@ -846,7 +927,7 @@ type Command struct {
 
 func (x *Command) Reset() {
 	*x = Command{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[5]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -858,7 +939,7 @@ func (x *Command) String() string {
 func (*Command) ProtoMessage() {}
 
 func (x *Command) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[5]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -871,7 +952,7 @@ func (x *Command) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Command.ProtoReflect.Descriptor instead.
 func (*Command) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{5}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Command) GetName() string {
@@ -908,7 +989,7 @@ type ClonedProject struct {
 
 func (x *ClonedProject) Reset() {
 	*x = ClonedProject{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[6]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -920,7 +1001,7 @@ func (x *ClonedProject) String() string {
 func (*ClonedProject) ProtoMessage() {}
 
 func (x *ClonedProject) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[6]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -933,7 +1014,7 @@ func (x *ClonedProject) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClonedProject.ProtoReflect.Descriptor instead.
 func (*ClonedProject) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{6}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ClonedProject) GetName() string {
@@ -989,7 +1070,7 @@ type Port struct {
 
 func (x *Port) Reset() {
 	*x = Port{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[7]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1001,7 +1082,7 @@ func (x *Port) String() string {
 func (*Port) ProtoMessage() {}
 
 func (x *Port) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[7]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1014,7 +1095,7 @@ func (x *Port) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Port.ProtoReflect.Descriptor instead.
 func (*Port) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{7}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Port) GetName() string {
@@ -1056,7 +1137,7 @@ type WorkspaceOverrides struct {
 
 func (x *WorkspaceOverrides) Reset() {
 	*x = WorkspaceOverrides{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[8]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1068,7 +1149,7 @@ func (x *WorkspaceOverrides) String() string {
 func (*WorkspaceOverrides) ProtoMessage() {}
 
 func (x *WorkspaceOverrides) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[8]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1081,7 +1162,7 @@ func (x *WorkspaceOverrides) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkspaceOverrides.ProtoReflect.Descriptor instead.
 func (*WorkspaceOverrides) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{8}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *WorkspaceOverrides) GetImage() string {
@@ -1189,7 +1270,7 @@ type CreateWorkspaceRequest struct {
 
 func (x *CreateWorkspaceRequest) Reset() {
 	*x = CreateWorkspaceRequest{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[9]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1201,7 +1282,7 @@ func (x *CreateWorkspaceRequest) String() string {
 func (*CreateWorkspaceRequest) ProtoMessage() {}
 
 func (x *CreateWorkspaceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[9]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1214,7 +1295,7 @@ func (x *CreateWorkspaceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateWorkspaceRequest.ProtoReflect.Descriptor instead.
 func (*CreateWorkspaceRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{9}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *CreateWorkspaceRequest) GetName() string {
@@ -1275,7 +1356,7 @@ type CreateWorkspaceResponse struct {
 
 func (x *CreateWorkspaceResponse) Reset() {
 	*x = CreateWorkspaceResponse{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[10]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1287,7 +1368,7 @@ func (x *CreateWorkspaceResponse) String() string {
 func (*CreateWorkspaceResponse) ProtoMessage() {}
 
 func (x *CreateWorkspaceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[10]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1300,7 +1381,7 @@ func (x *CreateWorkspaceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateWorkspaceResponse.ProtoReflect.Descriptor instead.
 func (*CreateWorkspaceResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{10}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *CreateWorkspaceResponse) GetWorkspace() *Workspace {
@@ -1324,7 +1405,7 @@ type WorkspaceReference struct {
 
 func (x *WorkspaceReference) Reset() {
 	*x = WorkspaceReference{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[11]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1336,7 +1417,7 @@ func (x *WorkspaceReference) String() string {
 func (*WorkspaceReference) ProtoMessage() {}
 
 func (x *WorkspaceReference) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[11]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1349,7 +1430,7 @@ func (x *WorkspaceReference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkspaceReference.ProtoReflect.Descriptor instead.
 func (*WorkspaceReference) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{11}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *WorkspaceReference) GetReference() isWorkspaceReference_Reference {
@@ -1402,7 +1483,7 @@ type GetWorkspaceRequest struct {
 
 func (x *GetWorkspaceRequest) Reset() {
 	*x = GetWorkspaceRequest{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[12]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1414,7 +1495,7 @@ func (x *GetWorkspaceRequest) String() string {
 func (*GetWorkspaceRequest) ProtoMessage() {}
 
 func (x *GetWorkspaceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[12]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1427,7 +1508,7 @@ func (x *GetWorkspaceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetWorkspaceRequest.ProtoReflect.Descriptor instead.
 func (*GetWorkspaceRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{12}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *GetWorkspaceRequest) GetWorkspace() *WorkspaceReference {
@@ -1446,7 +1527,7 @@ type GetWorkspaceResponse struct {
 
 func (x *GetWorkspaceResponse) Reset() {
 	*x = GetWorkspaceResponse{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[13]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1458,7 +1539,7 @@ func (x *GetWorkspaceResponse) String() string {
 func (*GetWorkspaceResponse) ProtoMessage() {}
 
 func (x *GetWorkspaceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[13]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1471,7 +1552,7 @@ func (x *GetWorkspaceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetWorkspaceResponse.ProtoReflect.Descriptor instead.
 func (*GetWorkspaceResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{13}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *GetWorkspaceResponse) GetWorkspace() *Workspace {
@@ -1499,7 +1580,7 @@ type WorkspaceFilter struct {
 
 func (x *WorkspaceFilter) Reset() {
 	*x = WorkspaceFilter{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[14]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1511,7 +1592,7 @@ func (x *WorkspaceFilter) String() string {
 func (*WorkspaceFilter) ProtoMessage() {}
 
 func (x *WorkspaceFilter) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[14]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1524,7 +1605,7 @@ func (x *WorkspaceFilter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkspaceFilter.ProtoReflect.Descriptor instead.
 func (*WorkspaceFilter) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{14}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *WorkspaceFilter) GetProjectId() int64 {
@@ -1589,7 +1670,7 @@ type ListWorkspacesRequest struct {
 
 func (x *ListWorkspacesRequest) Reset() {
 	*x = ListWorkspacesRequest{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[15]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1601,7 +1682,7 @@ func (x *ListWorkspacesRequest) String() string {
 func (*ListWorkspacesRequest) ProtoMessage() {}
 
 func (x *ListWorkspacesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[15]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1614,7 +1695,7 @@ func (x *ListWorkspacesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorkspacesRequest.ProtoReflect.Descriptor instead.
 func (*ListWorkspacesRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{15}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListWorkspacesRequest) GetFilter() *WorkspaceFilter {
@@ -1649,7 +1730,7 @@ type ListWorkspacesResponse struct {
 
 func (x *ListWorkspacesResponse) Reset() {
 	*x = ListWorkspacesResponse{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[16]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1661,7 +1742,7 @@ func (x *ListWorkspacesResponse) String() string {
 func (*ListWorkspacesResponse) ProtoMessage() {}
 
 func (x *ListWorkspacesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[16]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1674,7 +1755,7 @@ func (x *ListWorkspacesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorkspacesResponse.ProtoReflect.Descriptor instead.
 func (*ListWorkspacesResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{16}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ListWorkspacesResponse) GetWorkspaces() []*Workspace {
@@ -1701,7 +1782,7 @@ type SetDesiredStateRequest struct {
 
 func (x *SetDesiredStateRequest) Reset() {
 	*x = SetDesiredStateRequest{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[17]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1713,7 +1794,7 @@ func (x *SetDesiredStateRequest) String() string {
 func (*SetDesiredStateRequest) ProtoMessage() {}
 
 func (x *SetDesiredStateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[17]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1726,7 +1807,7 @@ func (x *SetDesiredStateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetDesiredStateRequest.ProtoReflect.Descriptor instead.
 func (*SetDesiredStateRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{17}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *SetDesiredStateRequest) GetWorkspace() *WorkspaceReference {
@@ -1752,7 +1833,7 @@ type SetDesiredStateResponse struct {
 
 func (x *SetDesiredStateResponse) Reset() {
 	*x = SetDesiredStateResponse{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[18]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1764,7 +1845,7 @@ func (x *SetDesiredStateResponse) String() string {
 func (*SetDesiredStateResponse) ProtoMessage() {}
 
 func (x *SetDesiredStateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[18]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1777,7 +1858,7 @@ func (x *SetDesiredStateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetDesiredStateResponse.ProtoReflect.Descriptor instead.
 func (*SetDesiredStateResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{18}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *SetDesiredStateResponse) GetWorkspace() *Workspace {
@@ -1803,7 +1884,7 @@ type UpdateWorkspaceRequest struct {
 
 func (x *UpdateWorkspaceRequest) Reset() {
 	*x = UpdateWorkspaceRequest{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[19]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1815,7 +1896,7 @@ func (x *UpdateWorkspaceRequest) String() string {
 func (*UpdateWorkspaceRequest) ProtoMessage() {}
 
 func (x *UpdateWorkspaceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[19]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1828,7 +1909,7 @@ func (x *UpdateWorkspaceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateWorkspaceRequest.ProtoReflect.Descriptor instead.
 func (*UpdateWorkspaceRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{19}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *UpdateWorkspaceRequest) GetWorkspace() *WorkspaceReference {
@@ -1875,7 +1956,7 @@ type UpdateWorkspaceResponse struct {
 
 func (x *UpdateWorkspaceResponse) Reset() {
 	*x = UpdateWorkspaceResponse{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[20]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1887,7 +1968,7 @@ func (x *UpdateWorkspaceResponse) String() string {
 func (*UpdateWorkspaceResponse) ProtoMessage() {}
 
 func (x *UpdateWorkspaceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[20]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1900,7 +1981,7 @@ func (x *UpdateWorkspaceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateWorkspaceResponse.ProtoReflect.Descriptor instead.
 func (*UpdateWorkspaceResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{20}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *UpdateWorkspaceResponse) GetWorkspace() *Workspace {
@@ -1919,7 +2000,7 @@ type WatchWorkspacesRequest struct {
 
 func (x *WatchWorkspacesRequest) Reset() {
 	*x = WatchWorkspacesRequest{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[21]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1931,7 +2012,7 @@ func (x *WatchWorkspacesRequest) String() string {
 func (*WatchWorkspacesRequest) ProtoMessage() {}
 
 func (x *WatchWorkspacesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[21]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1944,7 +2025,7 @@ func (x *WatchWorkspacesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchWorkspacesRequest.ProtoReflect.Descriptor instead.
 func (*WatchWorkspacesRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{21}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *WatchWorkspacesRequest) GetFilter() *WorkspaceFilter {
@@ -1965,7 +2046,7 @@ type WatchWorkspacesResponse struct {
 
 func (x *WatchWorkspacesResponse) Reset() {
 	*x = WatchWorkspacesResponse{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[22]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1977,7 +2058,7 @@ func (x *WatchWorkspacesResponse) String() string {
 func (*WatchWorkspacesResponse) ProtoMessage() {}
 
 func (x *WatchWorkspacesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[22]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1990,7 +2071,7 @@ func (x *WatchWorkspacesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchWorkspacesResponse.ProtoReflect.Descriptor instead.
 func (*WatchWorkspacesResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{22}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *WatchWorkspacesResponse) GetWorkspace() *Workspace {
@@ -2019,7 +2100,7 @@ type ListWorkspaceEventsRequest struct {
 
 func (x *ListWorkspaceEventsRequest) Reset() {
 	*x = ListWorkspaceEventsRequest{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[23]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2031,7 +2112,7 @@ func (x *ListWorkspaceEventsRequest) String() string {
 func (*ListWorkspaceEventsRequest) ProtoMessage() {}
 
 func (x *ListWorkspaceEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[23]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2044,7 +2125,7 @@ func (x *ListWorkspaceEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorkspaceEventsRequest.ProtoReflect.Descriptor instead.
 func (*ListWorkspaceEventsRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{23}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ListWorkspaceEventsRequest) GetWorkspace() *WorkspaceReference {
@@ -2086,7 +2167,7 @@ type WorkspaceEvent struct {
 
 func (x *WorkspaceEvent) Reset() {
 	*x = WorkspaceEvent{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[24]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2098,7 +2179,7 @@ func (x *WorkspaceEvent) String() string {
 func (*WorkspaceEvent) ProtoMessage() {}
 
 func (x *WorkspaceEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[24]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2111,7 +2192,7 @@ func (x *WorkspaceEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkspaceEvent.ProtoReflect.Descriptor instead.
 func (*WorkspaceEvent) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{24}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *WorkspaceEvent) GetSequence() uint64 {
@@ -2159,7 +2240,7 @@ type ListWorkspaceEventsResponse struct {
 
 func (x *ListWorkspaceEventsResponse) Reset() {
 	*x = ListWorkspaceEventsResponse{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[25]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2171,7 +2252,7 @@ func (x *ListWorkspaceEventsResponse) String() string {
 func (*ListWorkspaceEventsResponse) ProtoMessage() {}
 
 func (x *ListWorkspaceEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[25]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2184,7 +2265,7 @@ func (x *ListWorkspaceEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorkspaceEventsResponse.ProtoReflect.Descriptor instead.
 func (*ListWorkspaceEventsResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{25}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ListWorkspaceEventsResponse) GetEvents() []*WorkspaceEvent {
@@ -2213,7 +2294,7 @@ type OrphanReference struct {
 
 func (x *OrphanReference) Reset() {
 	*x = OrphanReference{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[26]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2225,7 +2306,7 @@ func (x *OrphanReference) String() string {
 func (*OrphanReference) ProtoMessage() {}
 
 func (x *OrphanReference) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[26]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2238,7 +2319,7 @@ func (x *OrphanReference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OrphanReference.ProtoReflect.Descriptor instead.
 func (*OrphanReference) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{26}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *OrphanReference) GetAgentId() int64 {
@@ -2282,7 +2363,7 @@ type Orphan struct {
 
 func (x *Orphan) Reset() {
 	*x = Orphan{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[27]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2294,7 +2375,7 @@ func (x *Orphan) String() string {
 func (*Orphan) ProtoMessage() {}
 
 func (x *Orphan) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[27]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2307,7 +2388,7 @@ func (x *Orphan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Orphan.ProtoReflect.Descriptor instead.
 func (*Orphan) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{27}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Orphan) GetReference() *OrphanReference {
@@ -2371,7 +2452,7 @@ type ListOrphansRequest struct {
 
 func (x *ListOrphansRequest) Reset() {
 	*x = ListOrphansRequest{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[28]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2383,7 +2464,7 @@ func (x *ListOrphansRequest) String() string {
 func (*ListOrphansRequest) ProtoMessage() {}
 
 func (x *ListOrphansRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[28]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2396,7 +2477,7 @@ func (x *ListOrphansRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOrphansRequest.ProtoReflect.Descriptor instead.
 func (*ListOrphansRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{28}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ListOrphansRequest) GetAgentId() int64 {
@@ -2430,7 +2511,7 @@ type ListOrphansResponse struct {
 
 func (x *ListOrphansResponse) Reset() {
 	*x = ListOrphansResponse{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[29]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2442,7 +2523,7 @@ func (x *ListOrphansResponse) String() string {
 func (*ListOrphansResponse) ProtoMessage() {}
 
 func (x *ListOrphansResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[29]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2455,7 +2536,7 @@ func (x *ListOrphansResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOrphansResponse.ProtoReflect.Descriptor instead.
 func (*ListOrphansResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{29}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ListOrphansResponse) GetOrphans() []*Orphan {
@@ -2488,7 +2569,7 @@ type AdoptOrphanRequest struct {
 
 func (x *AdoptOrphanRequest) Reset() {
 	*x = AdoptOrphanRequest{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[30]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2500,7 +2581,7 @@ func (x *AdoptOrphanRequest) String() string {
 func (*AdoptOrphanRequest) ProtoMessage() {}
 
 func (x *AdoptOrphanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[30]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2513,7 +2594,7 @@ func (x *AdoptOrphanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptOrphanRequest.ProtoReflect.Descriptor instead.
 func (*AdoptOrphanRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{30}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *AdoptOrphanRequest) GetOrphan() *OrphanReference {
@@ -2560,7 +2641,7 @@ type AdoptOrphanResponse struct {
 
 func (x *AdoptOrphanResponse) Reset() {
 	*x = AdoptOrphanResponse{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[31]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2572,7 +2653,7 @@ func (x *AdoptOrphanResponse) String() string {
 func (*AdoptOrphanResponse) ProtoMessage() {}
 
 func (x *AdoptOrphanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[31]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2585,7 +2666,7 @@ func (x *AdoptOrphanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptOrphanResponse.ProtoReflect.Descriptor instead.
 func (*AdoptOrphanResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{31}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *AdoptOrphanResponse) GetWorkspace() *Workspace {
@@ -2604,7 +2685,7 @@ type DeleteOrphanRequest struct {
 
 func (x *DeleteOrphanRequest) Reset() {
 	*x = DeleteOrphanRequest{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[32]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2616,7 +2697,7 @@ func (x *DeleteOrphanRequest) String() string {
 func (*DeleteOrphanRequest) ProtoMessage() {}
 
 func (x *DeleteOrphanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[32]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2629,7 +2710,7 @@ func (x *DeleteOrphanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteOrphanRequest.ProtoReflect.Descriptor instead.
 func (*DeleteOrphanRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{32}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *DeleteOrphanRequest) GetOrphan() *OrphanReference {
@@ -2648,7 +2729,7 @@ type DeleteOrphanResponse struct {
 
 func (x *DeleteOrphanResponse) Reset() {
 	*x = DeleteOrphanResponse{}
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[33]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2660,7 +2741,7 @@ func (x *DeleteOrphanResponse) String() string {
 func (*DeleteOrphanResponse) ProtoMessage() {}
 
 func (x *DeleteOrphanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[33]
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2673,7 +2754,7 @@ func (x *DeleteOrphanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteOrphanResponse.ProtoReflect.Descriptor instead.
 func (*DeleteOrphanResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{33}
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *DeleteOrphanResponse) GetOrphan() *Orphan {
@@ -2722,7 +2803,7 @@ const file_lockstep_state_v1_workspace_proto_rawDesc = "" +
 	"\x0eextended_until\x18\x1a \x01(\v2\x1a.google.protobuf.TimestampR\rextendedUntil\"=\n" +
 	"\x0eWorkspaceShare\x12\x17\n" +
 	"\auser_id\x18\x01 \x01(\x03R\x06userId\x12\x12\n" +
-	"\x04port\x18\x02 \x01(\x05R\x04port\"\x84\x06\n" +
+	"\x04port\x18\x02 \x01(\x05R\x04port\"\xb7\x06\n" +
 	"\rWorkspaceSpec\x12\x14\n" +
 	"\x05image\x18\x01 \x01(\tR\x05image\x12-\n" +
 	"\x05ports\x18\x02 \x03(\v2\x17.lockstep.state.v1.PortR\x05ports\x12;\n" +
@@ -2746,10 +2827,16 @@ const file_lockstep_state_v1_workspace_proto_rawDesc = "" +
 	"post_start\x18\x0e \x03(\v2\x1a.lockstep.state.v1.CommandR\tpostStart\x126\n" +
 	"\bcommands\x18\x0f \x03(\v2\x1a.lockstep.state.v1.CommandR\bcommands\x12\x1a\n" +
 	"\bwarnings\x18\x10 \x03(\tR\bwarnings\x12A\n" +
-	"\x0fstop_after_idle\x18\x14 \x01(\v2\x19.google.protobuf.DurationR\rstopAfterIdle\x1a6\n" +
+	"\x0fstop_after_idle\x18\x14 \x01(\v2\x19.google.protobuf.DurationR\rstopAfterIdle\x121\n" +
+	"\x06editor\x18$ \x01(\v2\x19.lockstep.state.v1.EditorR\x06editor\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"Q\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"`\n" +
+	"\x06Editor\x12\x14\n" +
+	"\x05image\x18\x01 \x01(\tR\x05image\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12\x18\n" +
+	"\acommand\x18\x03 \x01(\tR\acommand\x12\x12\n" +
+	"\x04port\x18\x04 \x01(\x05R\x04port\"Q\n" +
 	"\x05Mount\x12\x16\n" +
 	"\x06volume\x18\x01 \x01(\tR\x06volume\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12\x1c\n" +
@@ -2960,136 +3047,138 @@ func file_lockstep_state_v1_workspace_proto_rawDescGZIP() []byte {
 }
 
 var file_lockstep_state_v1_workspace_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_lockstep_state_v1_workspace_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
+var file_lockstep_state_v1_workspace_proto_msgTypes = make([]protoimpl.MessageInfo, 41)
 var file_lockstep_state_v1_workspace_proto_goTypes = []any{
 	(DesiredState)(0),                   // 0: lockstep.state.v1.DesiredState
 	(ActualState)(0),                    // 1: lockstep.state.v1.ActualState
 	(*Workspace)(nil),                   // 2: lockstep.state.v1.Workspace
 	(*WorkspaceShare)(nil),              // 3: lockstep.state.v1.WorkspaceShare
 	(*WorkspaceSpec)(nil),               // 4: lockstep.state.v1.WorkspaceSpec
-	(*Mount)(nil),                       // 5: lockstep.state.v1.Mount
-	(*Container)(nil),                   // 6: lockstep.state.v1.Container
-	(*Command)(nil),                     // 7: lockstep.state.v1.Command
-	(*ClonedProject)(nil),               // 8: lockstep.state.v1.ClonedProject
-	(*Port)(nil),                        // 9: lockstep.state.v1.Port
-	(*WorkspaceOverrides)(nil),          // 10: lockstep.state.v1.WorkspaceOverrides
-	(*CreateWorkspaceRequest)(nil),      // 11: lockstep.state.v1.CreateWorkspaceRequest
-	(*CreateWorkspaceResponse)(nil),     // 12: lockstep.state.v1.CreateWorkspaceResponse
-	(*WorkspaceReference)(nil),          // 13: lockstep.state.v1.WorkspaceReference
-	(*GetWorkspaceRequest)(nil),         // 14: lockstep.state.v1.GetWorkspaceRequest
-	(*GetWorkspaceResponse)(nil),        // 15: lockstep.state.v1.GetWorkspaceResponse
-	(*WorkspaceFilter)(nil),             // 16: lockstep.state.v1.WorkspaceFilter
-	(*ListWorkspacesRequest)(nil),       // 17: lockstep.state.v1.ListWorkspacesRequest
-	(*ListWorkspacesResponse)(nil),      // 18: lockstep.state.v1.ListWorkspacesResponse
-	(*SetDesiredStateRequest)(nil),      // 19: lockstep.state.v1.SetDesiredStateRequest
-	(*SetDesiredStateResponse)(nil),     // 20: lockstep.state.v1.SetDesiredStateResponse
-	(*UpdateWorkspaceRequest)(nil),      // 21: lockstep.state.v1.UpdateWorkspaceRequest
-	(*UpdateWorkspaceResponse)(nil),     // 22: lockstep.state.v1.UpdateWorkspaceResponse
-	(*WatchWorkspacesRequest)(nil),      // 23: lockstep.state.v1.WatchWorkspacesRequest
-	(*WatchWorkspacesResponse)(nil),     // 24: lockstep.state.v1.WatchWorkspacesResponse
-	(*ListWorkspaceEventsRequest)(nil),  // 25: lockstep.state.v1.ListWorkspaceEventsRequest
-	(*WorkspaceEvent)(nil),              // 26: lockstep.state.v1.WorkspaceEvent
-	(*ListWorkspaceEventsResponse)(nil), // 27: lockstep.state.v1.ListWorkspaceEventsResponse
-	(*OrphanReference)(nil),             // 28: lockstep.state.v1.OrphanReference
-	(*Orphan)(nil),                      // 29: lockstep.state.v1.Orphan
-	(*ListOrphansRequest)(nil),          // 30: lockstep.state.v1.ListOrphansRequest
-	(*ListOrphansResponse)(nil),         // 31: lockstep.state.v1.ListOrphansResponse
-	(*AdoptOrphanRequest)(nil),          // 32: lockstep.state.v1.AdoptOrphanRequest
-	(*AdoptOrphanResponse)(nil),         // 33: lockstep.state.v1.AdoptOrphanResponse
-	(*DeleteOrphanRequest)(nil),         // 34: lockstep.state.v1.DeleteOrphanRequest
-	(*DeleteOrphanResponse)(nil),        // 35: lockstep.state.v1.DeleteOrphanResponse
-	nil,                                 // 36: lockstep.state.v1.WorkspaceSpec.EnvEntry
-	nil,                                 // 37: lockstep.state.v1.Container.EnvEntry
-	nil,                                 // 38: lockstep.state.v1.ClonedProject.RemotesEntry
-	nil,                                 // 39: lockstep.state.v1.WorkspaceOverrides.EnvEntry
-	nil,                                 // 40: lockstep.state.v1.WorkspaceOverrides.SecretEnvEntry
-	nil,                                 // 41: lockstep.state.v1.WorkspaceOverrides.SecretFilesEntry
-	(*timestamppb.Timestamp)(nil),       // 42: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),         // 43: google.protobuf.Duration
+	(*Editor)(nil),                      // 5: lockstep.state.v1.Editor
+	(*Mount)(nil),                       // 6: lockstep.state.v1.Mount
+	(*Container)(nil),                   // 7: lockstep.state.v1.Container
+	(*Command)(nil),                     // 8: lockstep.state.v1.Command
+	(*ClonedProject)(nil),               // 9: lockstep.state.v1.ClonedProject
+	(*Port)(nil),                        // 10: lockstep.state.v1.Port
+	(*WorkspaceOverrides)(nil),          // 11: lockstep.state.v1.WorkspaceOverrides
+	(*CreateWorkspaceRequest)(nil),      // 12: lockstep.state.v1.CreateWorkspaceRequest
+	(*CreateWorkspaceResponse)(nil),     // 13: lockstep.state.v1.CreateWorkspaceResponse
+	(*WorkspaceReference)(nil),          // 14: lockstep.state.v1.WorkspaceReference
+	(*GetWorkspaceRequest)(nil),         // 15: lockstep.state.v1.GetWorkspaceRequest
+	(*GetWorkspaceResponse)(nil),        // 16: lockstep.state.v1.GetWorkspaceResponse
+	(*WorkspaceFilter)(nil),             // 17: lockstep.state.v1.WorkspaceFilter
+	(*ListWorkspacesRequest)(nil),       // 18: lockstep.state.v1.ListWorkspacesRequest
+	(*ListWorkspacesResponse)(nil),      // 19: lockstep.state.v1.ListWorkspacesResponse
+	(*SetDesiredStateRequest)(nil),      // 20: lockstep.state.v1.SetDesiredStateRequest
+	(*SetDesiredStateResponse)(nil),     // 21: lockstep.state.v1.SetDesiredStateResponse
+	(*UpdateWorkspaceRequest)(nil),      // 22: lockstep.state.v1.UpdateWorkspaceRequest
+	(*UpdateWorkspaceResponse)(nil),     // 23: lockstep.state.v1.UpdateWorkspaceResponse
+	(*WatchWorkspacesRequest)(nil),      // 24: lockstep.state.v1.WatchWorkspacesRequest
+	(*WatchWorkspacesResponse)(nil),     // 25: lockstep.state.v1.WatchWorkspacesResponse
+	(*ListWorkspaceEventsRequest)(nil),  // 26: lockstep.state.v1.ListWorkspaceEventsRequest
+	(*WorkspaceEvent)(nil),              // 27: lockstep.state.v1.WorkspaceEvent
+	(*ListWorkspaceEventsResponse)(nil), // 28: lockstep.state.v1.ListWorkspaceEventsResponse
+	(*OrphanReference)(nil),             // 29: lockstep.state.v1.OrphanReference
+	(*Orphan)(nil),                      // 30: lockstep.state.v1.Orphan
+	(*ListOrphansRequest)(nil),          // 31: lockstep.state.v1.ListOrphansRequest
+	(*ListOrphansResponse)(nil),         // 32: lockstep.state.v1.ListOrphansResponse
+	(*AdoptOrphanRequest)(nil),          // 33: lockstep.state.v1.AdoptOrphanRequest
+	(*AdoptOrphanResponse)(nil),         // 34: lockstep.state.v1.AdoptOrphanResponse
+	(*DeleteOrphanRequest)(nil),         // 35: lockstep.state.v1.DeleteOrphanRequest
+	(*DeleteOrphanResponse)(nil),        // 36: lockstep.state.v1.DeleteOrphanResponse
+	nil,                                 // 37: lockstep.state.v1.WorkspaceSpec.EnvEntry
+	nil,                                 // 38: lockstep.state.v1.Container.EnvEntry
+	nil,                                 // 39: lockstep.state.v1.ClonedProject.RemotesEntry
+	nil,                                 // 40: lockstep.state.v1.WorkspaceOverrides.EnvEntry
+	nil,                                 // 41: lockstep.state.v1.WorkspaceOverrides.SecretEnvEntry
+	nil,                                 // 42: lockstep.state.v1.WorkspaceOverrides.SecretFilesEntry
+	(*timestamppb.Timestamp)(nil),       // 43: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),         // 44: google.protobuf.Duration
 }
 var file_lockstep_state_v1_workspace_proto_depIdxs = []int32{
 	0,  // 0: lockstep.state.v1.Workspace.desired_state:type_name -> lockstep.state.v1.DesiredState
 	1,  // 1: lockstep.state.v1.Workspace.actual_state:type_name -> lockstep.state.v1.ActualState
-	42, // 2: lockstep.state.v1.Workspace.created_at:type_name -> google.protobuf.Timestamp
-	42, // 3: lockstep.state.v1.Workspace.desired_state_changed_at:type_name -> google.protobuf.Timestamp
-	42, // 4: lockstep.state.v1.Workspace.actual_state_changed_at:type_name -> google.protobuf.Timestamp
+	43, // 2: lockstep.state.v1.Workspace.created_at:type_name -> google.protobuf.Timestamp
+	43, // 3: lockstep.state.v1.Workspace.desired_state_changed_at:type_name -> google.protobuf.Timestamp
+	43, // 4: lockstep.state.v1.Workspace.actual_state_changed_at:type_name -> google.protobuf.Timestamp
 	4,  // 5: lockstep.state.v1.Workspace.spec:type_name -> lockstep.state.v1.WorkspaceSpec
-	42, // 6: lockstep.state.v1.Workspace.expires_at:type_name -> google.protobuf.Timestamp
-	42, // 7: lockstep.state.v1.Workspace.stale_since:type_name -> google.protobuf.Timestamp
+	43, // 6: lockstep.state.v1.Workspace.expires_at:type_name -> google.protobuf.Timestamp
+	43, // 7: lockstep.state.v1.Workspace.stale_since:type_name -> google.protobuf.Timestamp
 	3,  // 8: lockstep.state.v1.Workspace.shares:type_name -> lockstep.state.v1.WorkspaceShare
-	42, // 9: lockstep.state.v1.Workspace.last_activity_at:type_name -> google.protobuf.Timestamp
-	42, // 10: lockstep.state.v1.Workspace.idle_stops_at:type_name -> google.protobuf.Timestamp
-	42, // 11: lockstep.state.v1.Workspace.extended_until:type_name -> google.protobuf.Timestamp
-	9,  // 12: lockstep.state.v1.WorkspaceSpec.ports:type_name -> lockstep.state.v1.Port
-	36, // 13: lockstep.state.v1.WorkspaceSpec.env:type_name -> lockstep.state.v1.WorkspaceSpec.EnvEntry
-	8,  // 14: lockstep.state.v1.WorkspaceSpec.projects:type_name -> lockstep.state.v1.ClonedProject
-	5,  // 15: lockstep.state.v1.WorkspaceSpec.mounts:type_name -> lockstep.state.v1.Mount
-	6,  // 16: lockstep.state.v1.WorkspaceSpec.containers:type_name -> lockstep.state.v1.Container
-	7,  // 17: lockstep.state.v1.WorkspaceSpec.post_start:type_name -> lockstep.state.v1.Command
-	7,  // 18: lockstep.state.v1.WorkspaceSpec.commands:type_name -> lockstep.state.v1.Command
-	43, // 19: lockstep.state.v1.WorkspaceSpec.stop_after_idle:type_name -> google.protobuf.Duration
-	37, // 20: lockstep.state.v1.Container.env:type_name -> lockstep.state.v1.Container.EnvEntry
-	5,  // 21: lockstep.state.v1.Container.mounts:type_name -> lockstep.state.v1.Mount
-	38, // 22: lockstep.state.v1.ClonedProject.remotes:type_name -> lockstep.state.v1.ClonedProject.RemotesEntry
-	39, // 23: lockstep.state.v1.WorkspaceOverrides.env:type_name -> lockstep.state.v1.WorkspaceOverrides.EnvEntry
-	9,  // 24: lockstep.state.v1.WorkspaceOverrides.ports:type_name -> lockstep.state.v1.Port
-	40, // 25: lockstep.state.v1.WorkspaceOverrides.secret_env:type_name -> lockstep.state.v1.WorkspaceOverrides.SecretEnvEntry
-	41, // 26: lockstep.state.v1.WorkspaceOverrides.secret_files:type_name -> lockstep.state.v1.WorkspaceOverrides.SecretFilesEntry
-	8,  // 27: lockstep.state.v1.WorkspaceOverrides.projects:type_name -> lockstep.state.v1.ClonedProject
-	43, // 28: lockstep.state.v1.WorkspaceOverrides.stop_after_idle:type_name -> google.protobuf.Duration
-	10, // 29: lockstep.state.v1.CreateWorkspaceRequest.overrides:type_name -> lockstep.state.v1.WorkspaceOverrides
-	2,  // 30: lockstep.state.v1.CreateWorkspaceResponse.workspace:type_name -> lockstep.state.v1.Workspace
-	13, // 31: lockstep.state.v1.GetWorkspaceRequest.workspace:type_name -> lockstep.state.v1.WorkspaceReference
-	2,  // 32: lockstep.state.v1.GetWorkspaceResponse.workspace:type_name -> lockstep.state.v1.Workspace
-	1,  // 33: lockstep.state.v1.WorkspaceFilter.actual_states:type_name -> lockstep.state.v1.ActualState
-	0,  // 34: lockstep.state.v1.WorkspaceFilter.desired_states:type_name -> lockstep.state.v1.DesiredState
-	13, // 35: lockstep.state.v1.WorkspaceFilter.workspaces:type_name -> lockstep.state.v1.WorkspaceReference
-	16, // 36: lockstep.state.v1.ListWorkspacesRequest.filter:type_name -> lockstep.state.v1.WorkspaceFilter
-	2,  // 37: lockstep.state.v1.ListWorkspacesResponse.workspaces:type_name -> lockstep.state.v1.Workspace
-	13, // 38: lockstep.state.v1.SetDesiredStateRequest.workspace:type_name -> lockstep.state.v1.WorkspaceReference
-	0,  // 39: lockstep.state.v1.SetDesiredStateRequest.desired_state:type_name -> lockstep.state.v1.DesiredState
-	2,  // 40: lockstep.state.v1.SetDesiredStateResponse.workspace:type_name -> lockstep.state.v1.Workspace
-	13, // 41: lockstep.state.v1.UpdateWorkspaceRequest.workspace:type_name -> lockstep.state.v1.WorkspaceReference
-	10, // 42: lockstep.state.v1.UpdateWorkspaceRequest.overrides:type_name -> lockstep.state.v1.WorkspaceOverrides
-	2,  // 43: lockstep.state.v1.UpdateWorkspaceResponse.workspace:type_name -> lockstep.state.v1.Workspace
-	16, // 44: lockstep.state.v1.WatchWorkspacesRequest.filter:type_name -> lockstep.state.v1.WorkspaceFilter
-	2,  // 45: lockstep.state.v1.WatchWorkspacesResponse.workspace:type_name -> lockstep.state.v1.Workspace
-	13, // 46: lockstep.state.v1.ListWorkspaceEventsRequest.workspace:type_name -> lockstep.state.v1.WorkspaceReference
-	42, // 47: lockstep.state.v1.WorkspaceEvent.time:type_name -> google.protobuf.Timestamp
-	26, // 48: lockstep.state.v1.ListWorkspaceEventsResponse.events:type_name -> lockstep.state.v1.WorkspaceEvent
-	28, // 49: lockstep.state.v1.Orphan.reference:type_name -> lockstep.state.v1.OrphanReference
-	42, // 50: lockstep.state.v1.Orphan.seen_at:type_name -> google.protobuf.Timestamp
-	29, // 51: lockstep.state.v1.ListOrphansResponse.orphans:type_name -> lockstep.state.v1.Orphan
-	28, // 52: lockstep.state.v1.AdoptOrphanRequest.orphan:type_name -> lockstep.state.v1.OrphanReference
-	10, // 53: lockstep.state.v1.AdoptOrphanRequest.overrides:type_name -> lockstep.state.v1.WorkspaceOverrides
-	2,  // 54: lockstep.state.v1.AdoptOrphanResponse.workspace:type_name -> lockstep.state.v1.Workspace
-	28, // 55: lockstep.state.v1.DeleteOrphanRequest.orphan:type_name -> lockstep.state.v1.OrphanReference
-	29, // 56: lockstep.state.v1.DeleteOrphanResponse.orphan:type_name -> lockstep.state.v1.Orphan
-	11, // 57: lockstep.state.v1.WorkspaceService.CreateWorkspace:input_type -> lockstep.state.v1.CreateWorkspaceRequest
-	14, // 58: lockstep.state.v1.WorkspaceService.GetWorkspace:input_type -> lockstep.state.v1.GetWorkspaceRequest
-	17, // 59: lockstep.state.v1.WorkspaceService.ListWorkspaces:input_type -> lockstep.state.v1.ListWorkspacesRequest
-	19, // 60: lockstep.state.v1.WorkspaceService.SetDesiredState:input_type -> lockstep.state.v1.SetDesiredStateRequest
-	21, // 61: lockstep.state.v1.WorkspaceService.UpdateWorkspace:input_type -> lockstep.state.v1.UpdateWorkspaceRequest
-	23, // 62: lockstep.state.v1.WorkspaceService.WatchWorkspaces:input_type -> lockstep.state.v1.WatchWorkspacesRequest
-	25, // 63: lockstep.state.v1.WorkspaceService.ListWorkspaceEvents:input_type -> lockstep.state.v1.ListWorkspaceEventsRequest
-	30, // 64: lockstep.state.v1.WorkspaceService.ListOrphans:input_type -> lockstep.state.v1.ListOrphansRequest
-	32, // 65: lockstep.state.v1.WorkspaceService.AdoptOrphan:input_type -> lockstep.state.v1.AdoptOrphanRequest
-	34, // 66: lockstep.state.v1.WorkspaceService.DeleteOrphan:input_type -> lockstep.state.v1.DeleteOrphanRequest
-	12, // 67: lockstep.state.v1.WorkspaceService.CreateWorkspace:output_type -> lockstep.state.v1.CreateWorkspaceResponse
-	15, // 68: lockstep.state.v1.WorkspaceService.GetWorkspace:output_type -> lockstep.state.v1.GetWorkspaceResponse
-	18, // 69: lockstep.state.v1.WorkspaceService.ListWorkspaces:output_type -> lockstep.state.v1.ListWorkspacesResponse
-	20, // 70: lockstep.state.v1.WorkspaceService.SetDesiredState:output_type -> lockstep.state.v1.SetDesiredStateResponse
-	22, // 71: lockstep.state.v1.WorkspaceService.UpdateWorkspace:output_type -> lockstep.state.v1.UpdateWorkspaceResponse
-	24, // 72: lockstep.state.v1.WorkspaceService.WatchWorkspaces:output_type -> lockstep.state.v1.WatchWorkspacesResponse
-	27, // 73: lockstep.state.v1.WorkspaceService.ListWorkspaceEvents:output_type -> lockstep.state.v1.ListWorkspaceEventsResponse
-	31, // 74: lockstep.state.v1.WorkspaceService.ListOrphans:output_type -> lockstep.state.v1.ListOrphansResponse
-	33, // 75: lockstep.state.v1.WorkspaceService.AdoptOrphan:output_type -> lockstep.state.v1.AdoptOrphanResponse
-	35, // 76: lockstep.state.v1.WorkspaceService.DeleteOrphan:output_type -> lockstep.state.v1.DeleteOrphanResponse
-	67, // [67:77] is the sub-list for method output_type
-	57, // [57:67] is the sub-list for method input_type
-	57, // [57:57] is the sub-list for extension type_name
-	57, // [57:57] is the sub-list for extension extendee
-	0,  // [0:57] is the sub-list for field type_name
+	43, // 9: lockstep.state.v1.Workspace.last_activity_at:type_name -> google.protobuf.Timestamp
+	43, // 10: lockstep.state.v1.Workspace.idle_stops_at:type_name -> google.protobuf.Timestamp
+	43, // 11: lockstep.state.v1.Workspace.extended_until:type_name -> google.protobuf.Timestamp
+	10, // 12: lockstep.state.v1.WorkspaceSpec.ports:type_name -> lockstep.state.v1.Port
+	37, // 13: lockstep.state.v1.WorkspaceSpec.env:type_name -> lockstep.state.v1.WorkspaceSpec.EnvEntry
+	9,  // 14: lockstep.state.v1.WorkspaceSpec.projects:type_name -> lockstep.state.v1.ClonedProject
+	6,  // 15: lockstep.state.v1.WorkspaceSpec.mounts:type_name -> lockstep.state.v1.Mount
+	7,  // 16: lockstep.state.v1.WorkspaceSpec.containers:type_name -> lockstep.state.v1.Container
+	8,  // 17: lockstep.state.v1.WorkspaceSpec.post_start:type_name -> lockstep.state.v1.Command
+	8,  // 18: lockstep.state.v1.WorkspaceSpec.commands:type_name -> lockstep.state.v1.Command
+	44, // 19: lockstep.state.v1.WorkspaceSpec.stop_after_idle:type_name -> google.protobuf.Duration
+	5,  // 20: lockstep.state.v1.WorkspaceSpec.editor:type_name -> lockstep.state.v1.Editor
+	38, // 21: lockstep.state.v1.Container.env:type_name -> lockstep.state.v1.Container.EnvEntry
+	6,  // 22: lockstep.state.v1.Container.mounts:type_name -> lockstep.state.v1.Mount
+	39, // 23: lockstep.state.v1.ClonedProject.remotes:type_name -> lockstep.state.v1.ClonedProject.RemotesEntry
+	40, // 24: lockstep.state.v1.WorkspaceOverrides.env:type_name -> lockstep.state.v1.WorkspaceOverrides.EnvEntry
+	10, // 25: lockstep.state.v1.WorkspaceOverrides.ports:type_name -> lockstep.state.v1.Port
+	41, // 26: lockstep.state.v1.WorkspaceOverrides.secret_env:type_name -> lockstep.state.v1.WorkspaceOverrides.SecretEnvEntry
+	42, // 27: lockstep.state.v1.WorkspaceOverrides.secret_files:type_name -> lockstep.state.v1.WorkspaceOverrides.SecretFilesEntry
+	9,  // 28: lockstep.state.v1.WorkspaceOverrides.projects:type_name -> lockstep.state.v1.ClonedProject
+	44, // 29: lockstep.state.v1.WorkspaceOverrides.stop_after_idle:type_name -> google.protobuf.Duration
+	11, // 30: lockstep.state.v1.CreateWorkspaceRequest.overrides:type_name -> lockstep.state.v1.WorkspaceOverrides
+	2,  // 31: lockstep.state.v1.CreateWorkspaceResponse.workspace:type_name -> lockstep.state.v1.Workspace
+	14, // 32: lockstep.state.v1.GetWorkspaceRequest.workspace:type_name -> lockstep.state.v1.WorkspaceReference
+	2,  // 33: lockstep.state.v1.GetWorkspaceResponse.workspace:type_name -> lockstep.state.v1.Workspace
+	1,  // 34: lockstep.state.v1.WorkspaceFilter.actual_states:type_name -> lockstep.state.v1.ActualState
+	0,  // 35: lockstep.state.v1.WorkspaceFilter.desired_states:type_name -> lockstep.state.v1.DesiredState
+	14, // 36: lockstep.state.v1.WorkspaceFilter.workspaces:type_name -> lockstep.state.v1.WorkspaceReference
+	17, // 37: lockstep.state.v1.ListWorkspacesRequest.filter:type_name -> lockstep.state.v1.WorkspaceFilter
+	2,  // 38: lockstep.state.v1.ListWorkspacesResponse.workspaces:type_name -> lockstep.state.v1.Workspace
+	14, // 39: lockstep.state.v1.SetDesiredStateRequest.workspace:type_name -> lockstep.state.v1.WorkspaceReference
+	0,  // 40: lockstep.state.v1.SetDesiredStateRequest.desired_state:type_name -> lockstep.state.v1.DesiredState
+	2,  // 41: lockstep.state.v1.SetDesiredStateResponse.workspace:type_name -> lockstep.state.v1.Workspace
+	14, // 42: lockstep.state.v1.UpdateWorkspaceRequest.workspace:type_name -> lockstep.state.v1.WorkspaceReference
+	11, // 43: lockstep.state.v1.UpdateWorkspaceRequest.overrides:type_name -> lockstep.state.v1.WorkspaceOverrides
+	2,  // 44: lockstep.state.v1.UpdateWorkspaceResponse.workspace:type_name -> lockstep.state.v1.Workspace
+	17, // 45: lockstep.state.v1.WatchWorkspacesRequest.filter:type_name -> lockstep.state.v1.WorkspaceFilter
+	2,  // 46: lockstep.state.v1.WatchWorkspacesResponse.workspace:type_name -> lockstep.state.v1.Workspace
+	14, // 47: lockstep.state.v1.ListWorkspaceEventsRequest.workspace:type_name -> lockstep.state.v1.WorkspaceReference
+	43, // 48: lockstep.state.v1.WorkspaceEvent.time:type_name -> google.protobuf.Timestamp
+	27, // 49: lockstep.state.v1.ListWorkspaceEventsResponse.events:type_name -> lockstep.state.v1.WorkspaceEvent
+	29, // 50: lockstep.state.v1.Orphan.reference:type_name -> lockstep.state.v1.OrphanReference
+	43, // 51: lockstep.state.v1.Orphan.seen_at:type_name -> google.protobuf.Timestamp
+	30, // 52: lockstep.state.v1.ListOrphansResponse.orphans:type_name -> lockstep.state.v1.Orphan
+	29, // 53: lockstep.state.v1.AdoptOrphanRequest.orphan:type_name -> lockstep.state.v1.OrphanReference
+	11, // 54: lockstep.state.v1.AdoptOrphanRequest.overrides:type_name -> lockstep.state.v1.WorkspaceOverrides
+	2,  // 55: lockstep.state.v1.AdoptOrphanResponse.workspace:type_name -> lockstep.state.v1.Workspace
+	29, // 56: lockstep.state.v1.DeleteOrphanRequest.orphan:type_name -> lockstep.state.v1.OrphanReference
+	30, // 57: lockstep.state.v1.DeleteOrphanResponse.orphan:type_name -> lockstep.state.v1.Orphan
+	12, // 58: lockstep.state.v1.WorkspaceService.CreateWorkspace:input_type -> lockstep.state.v1.CreateWorkspaceRequest
+	15, // 59: lockstep.state.v1.WorkspaceService.GetWorkspace:input_type -> lockstep.state.v1.GetWorkspaceRequest
+	18, // 60: lockstep.state.v1.WorkspaceService.ListWorkspaces:input_type -> lockstep.state.v1.ListWorkspacesRequest
+	20, // 61: lockstep.state.v1.WorkspaceService.SetDesiredState:input_type -> lockstep.state.v1.SetDesiredStateRequest
+	22, // 62: lockstep.state.v1.WorkspaceService.UpdateWorkspace:input_type -> lockstep.state.v1.UpdateWorkspaceRequest
+	24, // 63: lockstep.state.v1.WorkspaceService.WatchWorkspaces:input_type -> lockstep.state.v1.WatchWorkspacesRequest
+	26, // 64: lockstep.state.v1.WorkspaceService.ListWorkspaceEvents:input_type -> lockstep.state.v1.ListWorkspaceEventsRequest
+	31, // 65: lockstep.state.v1.WorkspaceService.ListOrphans:input_type -> lockstep.state.v1.ListOrphansRequest
+	33, // 66: lockstep.state.v1.WorkspaceService.AdoptOrphan:input_type -> lockstep.state.v1.AdoptOrphanRequest
+	35, // 67: lockstep.state.v1.WorkspaceService.DeleteOrphan:input_type -> lockstep.state.v1.DeleteOrphanRequest
+	13, // 68: lockstep.state.v1.WorkspaceService.CreateWorkspace:output_type -> lockstep.state.v1.CreateWorkspaceResponse
+	16, // 69: lockstep.state.v1.WorkspaceService.GetWorkspace:output_type -> lockstep.state.v1.GetWorkspaceResponse
+	19, // 70: lockstep.state.v1.WorkspaceService.ListWorkspaces:output_type -> lockstep.state.v1.ListWorkspacesResponse
+	21, // 71: lockstep.state.v1.WorkspaceService.SetDesiredState:output_type -> lockstep.state.v1.SetDesiredStateResponse
+	23, // 72: lockstep.state.v1.WorkspaceService.UpdateWorkspace:output_type -> lockstep.state.v1.UpdateWorkspaceResponse
+	25, // 73: lockstep.state.v1.WorkspaceService.WatchWorkspaces:output_type -> lockstep.state.v1.WatchWorkspacesResponse
+	28, // 74: lockstep.state.v1.WorkspaceService.ListWorkspaceEvents:output_type -> lockstep.state.v1.ListWorkspaceEventsResponse
+	32, // 75: lockstep.state.v1.WorkspaceService.ListOrphans:output_type -> lockstep.state.v1.ListOrphansResponse
+	34, // 76: lockstep.state.v1.WorkspaceService.AdoptOrphan:output_type -> lockstep.state.v1.AdoptOrphanResponse
+	36, // 77: lockstep.state.v1.WorkspaceService.DeleteOrphan:output_type -> lockstep.state.v1.DeleteOrphanResponse
+	68, // [68:78] is the sub-list for method output_type
+	58, // [58:68] is the sub-list for method input_type
+	58, // [58:58] is the sub-list for extension type_name
+	58, // [58:58] is the sub-list for extension extendee
+	0,  // [0:58] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_state_v1_workspace_proto_init() }
@@ -3097,7 +3186,7 @@ func file_lockstep_state_v1_workspace_proto_init() {
 	if File_lockstep_state_v1_workspace_proto != nil {
 		return
 	}
-	file_lockstep_state_v1_workspace_proto_msgTypes[11].OneofWrappers = []any{
+	file_lockstep_state_v1_workspace_proto_msgTypes[12].OneofWrappers = []any{
 		(*WorkspaceReference_Id)(nil),
 		(*WorkspaceReference_Name)(nil),
 	}
@@ -3107,7 +3196,7 @@ func file_lockstep_state_v1_workspace_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_state_v1_workspace_proto_rawDesc), len(file_lockstep_state_v1_workspace_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   40,
+			NumMessages:   41,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
