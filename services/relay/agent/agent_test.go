@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"sync"
 	"testing"
@@ -130,6 +131,27 @@ func TestTargetsMustBeConfiguredAndAllowed(t *testing.T) {
 	require.Equal(t, "apps", connected[0].PodNamespace)
 	require.Equal(t, "agent-0", connected[0].PodName)
 	require.NotEmpty(t, connected[0].Version)
+}
+
+func TestWorkspacesNeedNoConfiguredTarget(t *testing.T) {
+	t.Parallel()
+	token := natsauth.NewToken(natsauth.TokenAgent)
+	r, echo := newRelay(t, token), newTarget(t)
+	r.configure(echo.configuration(3))
+	cfg := newConfig(t, token, r)
+	dialed := make(chan string, 1)
+	cfg.Targets.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+		dialed <- address
+		return new(net.Dialer).DialContext(ctx, network, echo.addr)
+	}
+	start(t, cfg)
+	s := r.stream("hello.ws-7-hello:3000")
+	require.NoError(t, s.WaitAccepted())
+	require.Equal(t, "hello.ws-7-hello.svc:3000", <-dialed)
+	requireEcho(t, s)
+	reset := r.refused("kubernetes.default:443")
+	require.Equal(t, tunnel.Refused, reset.Reason)
+	require.Contains(t, reset.Text, "namespace default is not of a workspace")
 }
 
 // Streams to a target end when it is removed or its address changes.

@@ -15,7 +15,9 @@
 package agent
 
 import (
+	"context"
 	"fmt"
+	"net"
 	"net/url"
 	"regexp"
 	"strings"
@@ -70,7 +72,12 @@ type Kubernetes struct {
 // Targets limits the targets other than the Kubernetes API.
 type Targets struct {
 	AllowedAddresses []string      `yaml:"allowed_addresses" help:"allowed addresses host:port of targets; * is any host, any part of one label of its name, or any port; {namespace_prefix} stands for the prefix in the credentials file"`
+	WorkspaceDomain  string        `yaml:"workspace_domain" help:"domain of the Services of workspaces, which the gateway may reach if a rule of the relay permits it, at any port, in the namespaces that begin with the prefix in the credentials file; empty = none"`
 	DialTimeout      time.Duration `yaml:"dial_timeout" help:"time-out to connect to a target"`
+
+	// DialContext connects to targets, for programs that start an agent in their own process where no DNS has the names
+	// of Services. Defaults to that of [net.Dialer].
+	DialContext func(ctx context.Context, network, address string) (net.Conn, error) `yaml:"-"`
 }
 
 // DefaultConfig serves metrics and health checks on 127.0.0.1:8089, dials a relay on this machine, and allows
@@ -87,7 +94,9 @@ func DefaultConfig() Config {
 		Targets: Targets{
 			// Services in the namespaces of workspaces.
 			AllowedAddresses: []string{"*.{namespace_prefix}*.svc:*", "*.{namespace_prefix}*.svc.cluster.local:*"},
+			WorkspaceDomain:  "svc",
 			DialTimeout:      10 * time.Second,
+			DialContext:      new(net.Dialer).DialContext,
 		},
 		MaxStreams: 1000,
 	}
@@ -190,6 +199,11 @@ func (t Targets) Validate() []error {
 	var faults []error
 	if _, err := targets.ParseAllowed(t.AllowedAddresses, natsauth.DefaultNamespacePrefix); err != nil {
 		faults = append(faults, config.Invalid("allowed_addresses", "%v", err))
+	}
+	if t.WorkspaceDomain != "" {
+		if _, err := targets.ParseAddress("a.b." + t.WorkspaceDomain + ":1"); err != nil {
+			faults = append(faults, config.Invalid("workspace_domain", "%q is not a domain such as svc", t.WorkspaceDomain))
+		}
 	}
 	if t.DialTimeout <= 0 {
 		faults = append(faults, config.Invalid("dial_timeout", "%s is not a positive duration", t.DialTimeout))

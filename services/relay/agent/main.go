@@ -42,8 +42,10 @@ type agent struct {
 	logger  *slog.Logger
 	metrics *metrics
 	targets *targets.Table
-	kube    *kube.Proxy // nil unless enabled
-	streams streamLimit
+	// workspaces that the gateway may reach.
+	workspaces targets.Workspaces
+	kube       *kube.Proxy // nil unless enabled
+	streams    streamLimit
 	// connectors, one for each connection with a relay.
 	connectors []*link.Connector
 	changed    chan struct{}
@@ -101,7 +103,11 @@ func newAgent(ctx context.Context, cfg Config, tel *telemetry.Telemetry) (*agent
 	}
 	a := &agent{
 		cfg: cfg, id: credentials.AgentID, logger: tel.Logger.With(slog.Int64(logkey.AgentID, credentials.AgentID)),
-		targets: targets.NewTable(allowed), streams: streamLimit{max: cfg.MaxStreams}, changed: make(chan struct{}, 1),
+		targets: targets.NewTable(allowed),
+		workspaces: targets.Workspaces{
+			NamespacePrefix: credentials.NamespacePrefix, Domain: cfg.Targets.WorkspaceDomain,
+		},
+		streams: streamLimit{max: cfg.MaxStreams}, changed: make(chan struct{}, 1),
 	}
 	if a.metrics, err = newMetrics(a, tel.Metrics); err != nil {
 		return nil, err

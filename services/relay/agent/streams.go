@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 
 	"lockstep.internal/libs/logkey"
+	"lockstep.internal/services/relay/agent/targets"
 	"lockstep.internal/services/relay/route"
 	"lockstep.internal/services/relay/tunnel"
 )
@@ -95,11 +95,11 @@ func (a *agent) dialTarget(s *tunnel.Stream, target string) (joined tunnel.Conn,
 	case <-a.targets.Configured(): // the first streams may arrive before the configuration
 	case <-ctx.Done():
 	}
-	address, release, err := a.targets.Use(target, func(why error) { a.resetStream(s, target, why) })
+	address, release, err := a.address(s, target)
 	if err != nil {
 		return nil, nil, err
 	}
-	conn, err := new(net.Dialer).DialContext(ctx, "tcp", address.String())
+	conn, err := a.cfg.Targets.DialContext(ctx, "tcp", address.String())
 	if err != nil {
 		release()
 		return nil, nil, &unreachableError{target, err}
@@ -111,6 +111,15 @@ func (a *agent) dialTarget(s *tunnel.Stream, target string) (joined tunnel.Conn,
 		return nil, nil, &unreachableError{target, fmt.Errorf("%T does not support half-close", conn)}
 	}
 	return joined, release, nil
+}
+
+// address resolves a target. Until release is called, a change of the address resets the stream.
+func (a *agent) address(s *tunnel.Stream, target string) (address targets.Address, release func(), err error) {
+	if to, is := route.ParseWorkspace(target); is {
+		address, err = a.workspaces.Address(to)
+		return address, func() {}, err
+	}
+	return a.targets.Use(target, func(why error) { a.resetStream(s, target, why) })
 }
 
 // resetStream resets a stream after its target has changed.

@@ -11,13 +11,16 @@ import (
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/services/relay/audit"
 	"lockstep.internal/services/relay/policy"
+	"lockstep.internal/services/relay/route"
 )
 
-// callerAndAgent is the key of the requests of one caller to one agent.
+// callerAndAgent is the key of the requests of one caller to one agent. Those to workspaces count for each workspace:
+// one gateway forwards the connections of all people.
 type callerAndAgent struct {
 	policy.Identity
 
-	agentID int64
+	agentID   int64
+	workspace route.Workspace // with port 0; zero for other targets
 }
 
 // Limits of requests in flight, in metrics.
@@ -70,7 +73,11 @@ func (h *Handler) removeInflight(p *proxiedRequest) {
 }
 
 func (p *proxiedRequest) callerAndAgent() callerAndAgent {
-	return callerAndAgent{p.caller.Identity(), p.requestPath.AgentID}
+	key := callerAndAgent{Identity: p.caller.Identity(), agentID: p.requestPath.AgentID}
+	if w, is := route.ParseWorkspace(p.requestPath.Target); is {
+		key.workspace = route.Workspace{Service: w.Service, Namespace: w.Namespace}
+	}
+	return key
 }
 
 // closeIfIdle is called with the mutex held.

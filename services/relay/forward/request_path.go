@@ -13,8 +13,8 @@ import (
 	"lockstep.internal/services/relay/route"
 )
 
-// requestPath is the path of a request: /agents/<agent>/kubernetes/<path>, /agents/<agent>/http/<target>/<path> or
-// /agents/<agent>/tcp/<target>.
+// requestPath is the path of a request: /agents/<agent>/kubernetes/<path>, /agents/<agent>/http/<target>/<path>,
+// /agents/<agent>/tcp/<target>, or /agents/<agent>/tcp/<service>.<namespace>:<port> for a workspace.
 type requestPath struct {
 	route.Destination
 
@@ -67,7 +67,8 @@ func parsePath(path, raw string) (requestPath, error) {
 	case audit.HTTP, audit.TCP:
 		a.Target, rest, _ = strings.Cut(rest, "/")
 		a.prefix += "/" + a.Target
-		if !route.ValidTarget(a.Target) || a.Target == route.KubernetesAPI {
+		named := route.ValidTarget(a.Target) && a.Target != route.KubernetesAPI
+		if !named && (a.protocol != audit.TCP || !route.IsWorkspace(a.Target)) {
 			return requestPath{}, fault.New(errcode.NotFound, "%.100q: not the name of a target", a.Target)
 		}
 	default:

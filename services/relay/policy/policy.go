@@ -42,7 +42,8 @@ func (c Caller) Identity() Identity { return Identity{UserID: c.UserID, Subject:
 
 // Access is the permission that a request needs.
 type Access struct {
-	Agent  directory.Agent
+	Agent directory.Agent
+	// Target is [route.KubernetesAPI], a name in the agent's configuration, or a [route.Workspace].
 	Target string
 	// ReadOnly reports whether the request changes nothing.
 	ReadOnly bool
@@ -56,6 +57,8 @@ func CheckUser(c Caller, role directory.Role, a Access) error {
 		required, scope = directory.RoleReader, access.ScopeRead
 	}
 	switch {
+	case route.IsWorkspace(a.Target) && (c.Admin || directory.Includes(role, directory.RoleReader)):
+		return fault.New(errcode.PermissionDenied, "user %d: workspaces are entered through the gateway", c.UserID)
 	case c.Admin || directory.Includes(role, required):
 		return c.Scope.Require(scope, "this request")
 	case !directory.Includes(role, directory.RoleReader):
@@ -73,16 +76,22 @@ type Rule struct {
 	Agents   []int64
 	Projects []int64
 	All      bool
-	// Targets that may be reached. Required.
+	// Targets that may be reached. Required without Workspaces.
 	Targets []string
+	// Workspaces allows all ports of workspaces.
+	Workspaces bool
 	// ReadOnly allows only read requests to the Kubernetes API.
 	ReadOnly bool
 }
 
 func (r Rule) allows(c Caller, a Access) bool {
 	return r.Subject == c.Subject && (r.All || slices.Contains(r.Agents, a.Agent.ID) || slices.Contains(r.Projects,
-		a.Agent.ProjectID)) && slices.Contains(r.Targets, a.Target) &&
+		a.Agent.ProjectID)) && r.includes(a.Target) &&
 		(!r.ReadOnly || a.ReadOnly && a.Target == route.KubernetesAPI)
+}
+
+func (r Rule) includes(target string) bool {
+	return slices.Contains(r.Targets, target) || r.Workspaces && route.IsWorkspace(target)
 }
 
 // Names reports whether a rule is for the service.

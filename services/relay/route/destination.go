@@ -10,7 +10,7 @@ type Destination struct {
 	AgentID int64 `json:"agent_id"`
 	// ConnectionID is the connection of one agent replica; 0 means any, before the relay has chosen one.
 	ConnectionID int64 `json:"connection_id"`
-	// Target is [KubernetesAPI], or a name in the agent's configuration.
+	// Target is [KubernetesAPI], a name in the agent's configuration, or a [Workspace].
 	Target string `json:"target"`
 	// Probe asks the relay that holds the connection whether the replica responds. Nothing is sent to the target.
 	Probe bool `json:"probe,omitempty"`
@@ -53,7 +53,7 @@ func Decode(metadata []byte) (Destination, error) {
 	case d.AgentID <= 0 || d.ConnectionID <= 0:
 		return Destination{}, fmt.Errorf("metadata of a stream: agent_id %d and connection_id %d must be positive",
 			d.AgentID, d.ConnectionID)
-	case !ValidTarget(d.Target):
+	case !ValidTarget(d.Target) && !IsWorkspace(d.Target):
 		return Destination{}, fmt.Errorf("metadata of a stream: target %.70q is not a valid name", d.Target)
 	}
 	return d, nil

@@ -60,6 +60,25 @@ func TestDestination(t *testing.T) {
 	}
 }
 
+func TestWorkspaces(t *testing.T) {
+	t.Parallel()
+	want := route.Workspace{Service: "hello", Namespace: "ws-7-hello", Port: 60022}
+	got, is := route.ParseWorkspace("hello.ws-7-hello:60022")
+	require.True(t, is)
+	require.Equal(t, want, got)
+	valid := route.Destination{AgentID: 7, ConnectionID: 1, Target: want.String()}
+	read, err := route.Decode(valid.Encode())
+	require.NoError(t, err)
+	require.Equal(t, valid, read)
+	for _, target := range []string{
+		"", "kubernetes", "hello", "hello:80", ".ws:80", "hello.:80", "hello.ws", "hello.ws:", "hello.ws:0", "hello.ws:080",
+		"hello.ws:65536", "hello.ws:+80", "Hello.ws:80", "hello.ws.svc:80", "hello.ws:80:80", "127.0.0.1:80", "[::1]:80",
+		"hello.ws/x:80", "*.ws:80", "hello.ws:80 ",
+	} {
+		require.False(t, route.IsWorkspace(target), target)
+	}
+}
+
 func FuzzDestination(f *testing.F) {
 	f.Add([]byte(`{"agent_id":7,"connection_id":1,"target":"db"}`))
 	f.Fuzz(func(t *testing.T, metadata []byte) {
