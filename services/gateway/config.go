@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"crypto/ed25519"
+	"crypto/x509"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -23,6 +24,7 @@ import (
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/services/gateway/address"
 	"lockstep.internal/services/gateway/authority"
+	"lockstep.internal/services/gateway/dial"
 	"lockstep.internal/services/gateway/session"
 	"lockstep.internal/services/gateway/signin"
 	"lockstep.internal/services/gateway/sshfront"
@@ -40,6 +42,7 @@ type Config struct {
 	Workspaces WorkspacesConfig `yaml:"workspaces"`
 	Cell       CellConfig       `yaml:"cell"`
 	NATS       natsconn.Config  `yaml:"nats"`
+	Relay      RelayConfig      `yaml:"relay"`
 	State      StateConfig      `yaml:"state"`
 }
 
@@ -85,12 +88,26 @@ type SignInConfig struct {
 
 // WorkspacesConfig is how workspaces are reached.
 type WorkspacesConfig struct {
-	Domain           string        `yaml:"domain" help:"domain of the Services of workspaces, such as svc or svc.cluster.local; the gateway runs in their cluster"`
+	Mode             string        `yaml:"mode" help:"direct: the gateway runs in the cluster of the workspaces. tunnel: it reaches them through the relay and the relay agents of their clusters"`
+	Domain           string        `yaml:"domain" help:"domain of the Services of workspaces, such as svc or svc.cluster.local; in the mode direct. In the mode tunnel, relay agents have their own targets.workspace_domain"`
 	AuthorityKeyFile config.Secret `yaml:"authority_key_file" help:"file with the SSH key that signs certificates for workspaces, whose configuration has its public key: ssh-keygen -t ed25519"`
 
 	// DialContext connects to <name>.<namespace>.<domain>:<port>, for programs that start a gateway in their own process
 	// where no DNS has these names. Defaults to that of [net.Dialer].
 	DialContext func(ctx context.Context, network, address string) (net.Conn, error) `yaml:"-"`
+}
+
+// Modes of WorkspacesConfig.
+const (
+	ModeDirect = "direct"
+	ModeTunnel = "tunnel"
+)
+
+// RelayConfig locates the relay.
+type RelayConfig struct {
+	URL       string        `yaml:"url" help:"address of the relay for callers, such as https://relay.example; required by workspaces.mode tunnel"`
+	TokenFile config.Secret `yaml:"token_file" help:"file with a token of the gateway for the relay, whose external.callers_file permits it workspaces and nothing else: lockstep relay token. It is read for each connection, and a connection ends when its token expires"`
+	CAFile    string        `yaml:"ca_file" help:"PEM file with the CAs of the relay's certificate; empty = the system's"`
 }
 
 // StateConfig locates the state service.
@@ -121,7 +138,7 @@ func DefaultConfig() Config {
 			Lifetime: defaultLifetime, TokenLifetime: defaultTokenLifetime, Scopes: []string{"profile", "email"},
 			LoginClaim: "preferred_username",
 		},
-		Workspaces: WorkspacesConfig{Domain: "svc", DialContext: new(net.Dialer).DialContext},
+		Workspaces: WorkspacesConfig{Mode: ModeDirect, Domain: "svc", DialContext: new(net.Dialer).DialContext},
 		Cell:       CellConfig{Name: "local"},
 		NATS:       natsconn.DefaultConfig(),
 		State:      StateConfig{URL: "http://127.0.0.1:8080"},
@@ -163,7 +180,53 @@ func (c Config) Validate() []error {
 			errs = append(errs, config.Invalid(key, "%v", err))
 		}
 	}
+	errs = append(errs, c.validateRelay()...)
 	return append(errs, c.SignIn.validateProvider()...)
+}
+
+func (c Config) validateRelay() []error {
+	isSet := c.Relay.URL != "" || c.Relay.TokenFile.IsSet() || c.Relay.CAFile != ""
+	switch c.Workspaces.Mode {
+	case ModeTunnel:
+	case ModeDirect:
+		if isSet {
+			return []error{config.Invalid("relay", "has no effect: workspaces.mode is %s", ModeDirect)}
+		}
+		return nil
+	default:
+		return []error{config.Invalid("workspaces.mode", "%q is neither %s nor %s", c.Workspaces.Mode, ModeDirect,
+			ModeTunnel)}
+	}
+	var errs []error
+	if err := checkPool(c.Relay.CAFile); err != nil {
+		errs = append(errs, config.Invalid("relay.ca_file", "%v", err))
+	}
+	if _, err := dial.NewTunnel(c.Relay.URL, nil, nil); err != nil {
+		errs = append(errs, config.Invalid("relay.url", "%v", err))
+	}
+	if !c.Relay.TokenFile.IsSet() {
+		errs = append(errs, config.Invalid("relay.token_file", "is required: create the token with lockstep relay token"))
+	}
+	return errs
+}
+
+// network returns the way to workspaces.
+func (c Config) network() (dial.Network, error) {
+	if c.Workspaces.Mode != ModeTunnel {
+		return dial.Direct{Domain: c.Workspaces.Domain, DialContext: c.Workspaces.DialContext}, nil
+	}
+	var pool *x509.CertPool
+	if c.Relay.CAFile != "" {
+		var err error
+		if pool, err = certpool.Load(c.Relay.CAFile); err != nil {
+			return nil, fmt.Errorf("relay.ca_file: %w", err)
+		}
+	}
+	tunnel, err := dial.NewTunnel(c.Relay.URL, pool, c.Relay.TokenFile.Read)
+	if err != nil {
+		return nil, fmt.Errorf("relay.url: %w", err)
+	}
+	return tunnel, nil
 }
 
 // Validate checks the limits.

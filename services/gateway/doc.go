@@ -10,7 +10,7 @@
 //   - access: who may enter which workspace, the SSH keys of people, and the rights that somebody uses
 //   - activity: counts what people do, for workspaces that stop when they are idle
 //   - address, origin: host names of workspaces, and which pages may make which requests
-//   - authority, direct: certificates for the agents of workspaces, and connections to workspaces
+//   - authority, dial: certificates for the agents of workspaces, and connections to workspaces
 //   - nats: the adapters of the streams, of activity, and of what replicas share
 //   - rpc: calls to the state service
 //   - session, signin: encrypted cookies, sign-in by OpenID Connect and by the command line

@@ -24,7 +24,7 @@ import (
 	"lockstep.internal/services/gateway/access"
 	"lockstep.internal/services/gateway/activity"
 	"lockstep.internal/services/gateway/address"
-	"lockstep.internal/services/gateway/direct"
+	"lockstep.internal/services/gateway/dial"
 	"lockstep.internal/services/gateway/nats"
 	"lockstep.internal/services/gateway/rpc"
 	"lockstep.internal/services/gateway/signin"
@@ -77,7 +77,7 @@ type process struct {
 	state       *rpc.State
 	people      *people
 	signIn      *signin.SignIn
-	dialer      direct.Dialer
+	dialer      dial.Dialer
 	web         *webfront.Front
 	ssh         *sshfront.Server
 	clients     []*http.Client
@@ -159,7 +159,7 @@ func (p *process) client(caFile string) (*http.Client, error) {
 // workspaces is what the fronts know of workspaces.
 type workspaces struct {
 	*access.Table
-	direct.Dialer
+	dial.Dialer
 	*rpc.State
 }
 
@@ -176,9 +176,12 @@ func (p *process) openFronts(context.Context) error {
 	if err != nil {
 		return fmt.Errorf("ssh.host_key_file: %w", err)
 	}
-	p.dialer = direct.Dialer{Options: direct.Options{
-		Table: p.table, Authority: signer, HostKeys: nats.HostKeys{JetStream: p.js}, Domain: p.cfg.Workspaces.Domain,
-		DialContext: p.cfg.Workspaces.DialContext, Now: p.now,
+	network, err := p.cfg.network()
+	if err != nil {
+		return err
+	}
+	p.dialer = dial.Dialer{Options: dial.Options{
+		Table: p.table, Authority: signer, HostKeys: nats.HostKeys{JetStream: p.js}, Network: network, Now: p.now,
 	}}
 	reached := workspaces{p.table, p.dialer, p.state}
 	if err := p.openSignIn(zone, serverKeys); err != nil {

@@ -280,6 +280,15 @@ func TestInvalidConfigurationIsRefused(t *testing.T) {
 		"a person's key": func(c *gateway.Config) { c.SignIn.PersonKeyFile = c.SignIn.KeysFile },
 		"a state":        func(c *gateway.Config) { c.State.URL = "state" },
 		"a cell":         func(c *gateway.Config) { c.Cell.Name = "a.b" },
+		"a mode":         func(c *gateway.Config) { c.Workspaces.Mode = "proxy" },
+		"no effect":      func(c *gateway.Config) { c.Relay.URL = "https://relay.example" },
+		"no token": func(c *gateway.Config) {
+			c.Workspaces.Mode, c.Relay.URL = gateway.ModeTunnel, "https://relay.example"
+		},
+		"a relay": func(c *gateway.Config) {
+			c.Workspaces.Mode, c.Relay.URL = gateway.ModeTunnel, "wss://relay.example"
+			c.Relay.TokenFile = c.SignIn.KeysFile
+		},
 	} {
 		cfg := f.config()
 		change(&cfg)

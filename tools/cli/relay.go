@@ -18,7 +18,7 @@ import (
 
 func (a *app) relayCommands() *cobra.Command {
 	return group("relay", "Show relays and their agents, and reach targets through them",
-		a.relayAgents(), a.relayList(), a.relayPods(), a.relayForward(), a.relayInit())
+		a.relayAgents(), a.relayList(), a.relayPods(), a.relayForward(), a.relayInit(), a.relayToken())
 }
 
 // relay returns a client of the relay, which the caller closes, and the API that issues its access

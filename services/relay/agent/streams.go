@@ -91,11 +91,7 @@ func (a *agent) dialTarget(s *tunnel.Stream, target string) (joined tunnel.Conn,
 	defer cancel()
 	s.OnFailure(cancel)
 	defer s.OnFailure(nil)
-	select {
-	case <-a.targets.Configured(): // the first streams may arrive before the configuration
-	case <-ctx.Done():
-	}
-	address, release, err := a.address(s, target)
+	address, release, err := a.address(ctx, s, target)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -114,10 +110,16 @@ func (a *agent) dialTarget(s *tunnel.Stream, target string) (joined tunnel.Conn,
 }
 
 // address resolves a target. Until release is called, a change of the address resets the stream.
-func (a *agent) address(s *tunnel.Stream, target string) (address targets.Address, release func(), err error) {
+func (a *agent) address(
+	ctx context.Context, s *tunnel.Stream, target string,
+) (address targets.Address, release func(), err error) {
 	if to, is := route.ParseWorkspace(target); is {
 		address, err = a.workspaces.Address(to)
 		return address, func() {}, err
+	}
+	select {
+	case <-a.targets.Configured(): // the first streams may arrive before the configuration
+	case <-ctx.Done():
 	}
 	return a.targets.Use(target, func(why error) { a.resetStream(s, target, why) })
 }

@@ -1,4 +1,4 @@
-package direct_test
+package dial_test
 
 import (
 	"context"
@@ -19,7 +19,7 @@ import (
 	"lockstep.internal/services/gateway/access"
 	"lockstep.internal/services/gateway/agent/sshserver"
 	"lockstep.internal/services/gateway/authority"
-	"lockstep.internal/services/gateway/direct"
+	"lockstep.internal/services/gateway/dial"
 	"lockstep.internal/services/gateway/sshfront"
 	"lockstep.internal/tools/testkit/leaktest"
 )
@@ -32,7 +32,7 @@ const workspace = "id-of-hello"
 type fixture struct {
 	*testing.T
 
-	dialer  direct.Dialer
+	dialer  dial.Dialer
 	agent   string
 	hostKey ssh.PublicKey
 
@@ -51,8 +51,9 @@ func newFixture(t *testing.T) *fixture {
 	require.NoError(t, err)
 	table := access.New()
 	table.Set(access.Entry{ID: workspace, Name: "hello", Namespace: "ws-7-hello", OwnerID: 1, Running: true})
-	f.dialer = direct.Dialer{Options: direct.Options{
-		Table: table, Authority: signer, HostKeys: f, Domain: "svc", DialContext: f.dial, Now: time.Now,
+	f.dialer = dial.Dialer{Options: dial.Options{
+		Table: table, Authority: signer, HostKeys: f, Now: time.Now,
+		Network: dial.Direct{Domain: "svc", DialContext: f.dial},
 	}}
 	f.startAgent(signer.PublicKey())
 	return f
@@ -88,7 +89,7 @@ func (f *fixture) dial(ctx context.Context, network, address string) (net.Conn, 
 	return dialer.DialContext(ctx, network, f.agent)
 }
 
-// Check implements direct.HostKeys.
+// Check implements dial.HostKeys.
 func (f *fixture) Check(_ context.Context, id string, key ssh.PublicKey) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -148,10 +149,12 @@ func TestConnectEndsWithItsContext(t *testing.T) {
 	require.NoError(t, err)
 	defer silent.Close()
 	f.agent = silent.Addr().String()
-	f.dialer.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
-		conn, err := f.dial(ctx, network, address)
-		cancel()
-		return conn, err
+	f.dialer.Network = dial.Direct{
+		Domain: "svc", DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			conn, err := f.dial(ctx, network, address)
+			cancel()
+			return conn, err
+		},
 	}
 	_, err = f.dialer.Connect(ctx, f.entry(), sshfront.Person{ID: 1, Login: "ada"})
 	require.Error(t, err)

@@ -1,13 +1,10 @@
-// Package direct reaches workspaces in the network of the gateway, by the names of their Services. It is for gateways
-// in the cluster of the workspaces.
-package direct
+package dial
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"net"
-	"strconv"
 	"time"
 
 	"golang.org/x/crypto/ssh"
@@ -30,16 +27,18 @@ type HostKeys interface {
 	Check(ctx context.Context, workspace string, key ssh.PublicKey) error
 }
 
+// Network has the Services of workspaces: [Direct] or [Tunnel].
+type Network interface {
+	Dial(ctx context.Context, workspace access.Entry, port int) (net.Conn, error)
+}
+
 // Options of a [Dialer]. All are required.
 type Options struct {
 	Table     *access.Table
 	Authority *authority.Authority
 	HostKeys  HostKeys
-	// Domain of Services, such as svc or svc.cluster.local.
-	Domain string
-	// DialContext is that of [net.Dialer].
-	DialContext func(ctx context.Context, network, address string) (net.Conn, error)
-	Now         func() time.Time
+	Network   Network
+	Now       func() time.Time
 }
 
 // Dialer connects to workspaces. It is safe for concurrent use.
@@ -55,8 +54,7 @@ func (d Dialer) Dial(ctx context.Context, id string, port int) (net.Conn, error)
 }
 
 func (d Dialer) dial(ctx context.Context, e access.Entry, port int) (net.Conn, error) {
-	address := net.JoinHostPort(e.Name+"."+e.Namespace+"."+d.Domain, strconv.Itoa(port))
-	conn, err := d.DialContext(ctx, "tcp", address)
+	conn, err := d.Network.Dial(ctx, e, port)
 	if err != nil {
 		return nil, fmt.Errorf("connect to port %d of workspace %s: %w", port, e.Name, err)
 	}
