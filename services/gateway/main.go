@@ -73,6 +73,7 @@ type process struct {
 	keys        *access.Keys
 	workspaces  *nats.Workspaces
 	revocations *nats.Revocations
+	cleanup     *nats.Cleanup
 	activity    *activity.Table
 	state       *rpc.State
 	people      *people
@@ -117,8 +118,10 @@ func (p *process) openCopies(context.Context) error {
 		return fmt.Errorf("directory: %w", err)
 	}
 	p.table, p.keys, p.activity = access.New(), access.NewKeys(), activity.New(p.now)
+	p.cleanup = nats.NewCleanup(nats.HostKeys{JetStream: p.js}, p.tel.Logger)
 	p.workspaces = nats.New(nats.Config{
-		JetStream: p.js, Cell: p.cell(), Table: p.table, Keys: p.keys, People: p.directory, Logger: p.tel.Logger,
+		JetStream: p.js, Cell: p.cell(), Table: p.table, Keys: p.keys, People: p.directory, Deleted: p.cleanup.Add,
+		Logger: p.tel.Logger,
 	})
 	p.revocations = nats.NewRevocations(p.js, p.cell(), p.now, p.tel.Logger)
 	return nil
@@ -223,7 +226,7 @@ func (p *process) openSignIn(zone address.Zone, serverKeys []ssh.Signer) error {
 		WellKnown: p.wellKnown(zone, serverKeys),
 	}, signin.Dependencies{
 		Keys: keys, Users: p.people, Revocations: p.revocations, Codes: nats.Codes{JetStream: p.js}, Tokens: p.people,
-		Workspaces: p.table, Client: toProvider, Logger: p.tel.Logger, Now: p.now,
+		HostKeys: nats.HostKeys{JetStream: p.js}, Workspaces: p.table, Client: toProvider, Logger: p.tel.Logger, Now: p.now,
 	})
 	return nil
 }

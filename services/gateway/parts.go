@@ -48,6 +48,11 @@ func (p *process) parts() []service.Part {
 		p.directory.Part(),
 		read("workspaces", p.workspaces.Run, p.workspaces.Check, "directory"),
 		read("revocations", p.revocations.Run, p.revocations.Check, "nats"),
+		{Name: "host keys", StartAfter: []string{"nats"}, Run: func(ctx context.Context, self *service.Handle) error {
+			self.Ready()
+			p.cleanup.Run(ctx)
+			return nil
+		}},
 		{Name: "activity", StartAfter: []string{"nats"}, Run: func(ctx context.Context, self *service.Handle) error {
 			self.Ready()
 			return publisher.Run(ctx, self.DrainContext())

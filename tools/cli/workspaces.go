@@ -45,6 +45,7 @@ func (a *app) workspaces() *cobra.Command {
 		a.workspaceCopy(),
 		a.workspacePortForward(),
 		a.workspaceOpen(),
+		a.workspaceResetHostKey(),
 		a.workspaceLogs(),
 		a.workspaceOrphans(),
 		a.workspaceAdopt(),

@@ -197,6 +197,14 @@ func (f *enteringFixture) serveGateway(w http.ResponseWriter, r *http.Request) {
 		_ = json.NewDecoder(r.Body).Decode(&request) // the answer shows it
 		answer = map[string]any{"url": fmt.Sprintf("https://sign-in.ws.localhost/cli/open?code=%s-%d-%s",
 			request.Workspace, request.Port, strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "))}
+	case "/cli/reset-host-key":
+		answer = map[string]any{}
+		raw, err := io.ReadAll(r.Body)
+		if got := string(raw) + r.Header.Get("Authorization"); err != nil ||
+			got != `{"workspace":"hello"}Bearer `+gatewayToken {
+			w.WriteHeader(http.StatusForbidden)
+			answer = map[string]any{"message": "not " + got}
+		}
 	}
 	content, err := json.Marshal(answer)
 	if err != nil {
@@ -431,6 +439,14 @@ func TestLoginWithoutServerOrGatewayIsRefused(t *testing.T) {
 	}, &out, &errs, "test")
 	require.NotZero(t, code)
 	require.Contains(t, errs.String(), "lockstep login --server URL")
+}
+
+func TestResetHostKeyAsksTheGateway(t *testing.T) {
+	t.Parallel()
+	f := setupEntering(t)
+	code, _, stderr := f.run(t, f.tokenFlag(), "ws", "reset-host-key", "hello")
+	require.Zero(t, code, stderr)
+	require.Contains(t, stderr, "accepts the next host key of workspace hello")
 }
 
 func TestLoginStoresATokenAndLogoutRevokesIt(t *testing.T) {

@@ -141,6 +141,13 @@ func (g *Gateway) SessionLink(ctx context.Context, accessToken, workspace string
 	return answer.URL, nil
 }
 
+// ResetHostKey lets the gateway accept the next host key of a workspace of the owner of the access token.
+func (g *Gateway) ResetHostKey(ctx context.Context, accessToken, workspace string) error {
+	var answer struct{}
+	return g.call(ctx, http.MethodPost, "/cli/reset-host-key", accessToken, map[string]string{"workspace": workspace},
+		&answer)
+}
+
 func (g *Gateway) call(ctx context.Context, method, path, accessToken string, body, answer any) error {
 	var content io.Reader
 	if body != nil {

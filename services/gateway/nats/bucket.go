@@ -35,16 +35,16 @@ type HostKeys struct {
 func (h HostKeys) Check(ctx context.Context, workspace string, key ssh.PublicKey) error {
 	subject := topology.GatewayHostKey(workspace)
 	offered := strings.TrimSpace(string(ssh.MarshalAuthorizedKey(key)))
-	known, err := h.read(ctx, subject)
+	known, sequence, err := h.read(ctx, subject)
 	if err == nil && known == "" {
 		ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 		defer cancel()
-		_, err = h.JetStream.Publish(ctx, subject, []byte(offered), jetstream.WithExpectLastSequencePerSubject(0))
+		_, err = h.JetStream.Publish(ctx, subject, []byte(offered), jetstream.WithExpectLastSequencePerSubject(sequence))
 		switch {
 		case err == nil:
 			return nil
 		case isConflict(err):
-			known, err = h.read(ctx, subject)
+			known, _, err = h.read(ctx, subject)
 		}
 	}
 	if err != nil {
@@ -52,21 +52,38 @@ func (h HostKeys) Check(ctx context.Context, workspace string, key ssh.PublicKey
 	}
 	if known != offered {
 		return fmt.Errorf("the host key of workspace %s is not that of the first connection: somebody is between the "+
-			"gateway and the workspace, or its folder .lockstep was replaced; restore the folder, or create the workspace "+
-			"again", workspace)
+			"gateway and the workspace, or its folder .lockstep was replaced; restore the folder, or, if you have replaced it, "+
+			"run lockstep ws reset-host-key", workspace)
 	}
 	return nil
 }
 
-func (h HostKeys) read(ctx context.Context, subject string) (string, error) {
+// Forget removes the key of a workspace, if there is one. The next key that the workspace shows is its key.
+func (h HostKeys) Forget(ctx context.Context, workspace string) error {
+	subject := topology.GatewayHostKey(workspace)
+	known, _, err := h.read(ctx, subject)
+	if err == nil && known != "" {
+		ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+		defer cancel()
+		// Nobody may delete from the stream. An empty message replaces the key and expires.
+		_, err = h.JetStream.Publish(ctx, subject, nil, jetstream.WithMsgTTL(minTTL))
+	}
+	if err != nil {
+		return fmt.Errorf("forget the host key of workspace %s: %w", workspace, err)
+	}
+	return nil
+}
+
+// read returns the key of a workspace and the sequence of its message; empty for none.
+func (h HostKeys) read(ctx context.Context, subject string) (key string, sequence uint64, err error) {
 	last, err := stored.Reader{JetStream: h.JetStream, Stream: topology.StreamGateway}.Last(ctx, subject)
 	if err != nil {
-		return "", fmt.Errorf("read the stored key: %w", err)
+		return "", 0, fmt.Errorf("read the stored key: %w", err)
 	}
 	if last == nil {
-		return "", nil
+		return "", 0, nil
 	}
-	return string(last.Data), nil
+	return string(last.Data), last.Sequence, nil
 }
 
 func isConflict(err error) bool {

@@ -43,9 +43,53 @@ func TestFirstHostKeyOfAWorkspaceIsItsKey(t *testing.T) {
 		require.NoError(t, replica.Check(t.Context(), first, mine))
 		err := replica.Check(t.Context(), first, other)
 		require.ErrorContains(t, err, "is not that of the first connection")
-		require.ErrorContains(t, err, "create the workspace again")
+		require.ErrorContains(t, err, "lockstep ws reset-host-key")
 	}
 	require.NoError(t, replicas[1].Check(t.Context(), second, other))
+}
+
+func TestForgottenHostKeyIsReplacedByTheNextOne(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t)
+	mine, next := newKey(t), newKey(t)
+	one := gatewaynats.HostKeys{JetStream: s.as(t, natsauth.PrincipalGateway)}
+	two := gatewaynats.HostKeys{JetStream: s.as(t, natsauth.PrincipalGateway)}
+	require.NoError(t, one.Forget(t.Context(), first), "there is none")
+	require.NoError(t, one.Check(t.Context(), first, mine))
+	require.NoError(t, one.Check(t.Context(), second, mine))
+	require.NoError(t, two.Forget(t.Context(), first))
+	require.NoError(t, one.Check(t.Context(), first, next), "at once")
+	require.ErrorContains(t, two.Check(t.Context(), first, mine), "is not that of the first connection")
+	require.ErrorContains(t, two.Check(t.Context(), second, next), "is not that of the first connection")
+}
+
+func TestHostKeysOfDeletedWorkspacesAreForgotten(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t)
+	keys := gatewaynats.HostKeys{JetStream: s.as(t, natsauth.PrincipalGateway)}
+	for _, workspace := range []string{first, second} {
+		require.NoError(t, keys.Check(t.Context(), workspace, newKey(t)))
+	}
+	cleanup := gatewaynats.NewCleanup(keys, slog.New(slog.DiscardHandler))
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		cleanup.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-ended
+	})
+	s.deleted = cleanup.Add
+	s.workspace(t, 1, running(second, "other"))
+	s.run(t)
+	deleted := running(first, "hello")
+	deleted.ActualState, deleted.Deleted = events.ActualStateTerminated, true
+	s.workspace(t, 2, deleted)
+	other := newKey(t)
+	require.Eventually(t, func() bool { return keys.Check(t.Context(), first, other) == nil }, timeout, time.Millisecond)
+	require.Error(t, keys.Check(t.Context(), second, other))
 }
 
 func TestOfReplicasThatSeeDifferentFirstKeysOneSucceeds(t *testing.T) {

@@ -33,7 +33,9 @@ type Config struct {
 	Keys *access.Keys
 	// People is loaded before Run is called.
 	People People
-	Logger *slog.Logger
+	// Deleted is called with the id of each workspace that was deleted. It does not wait.
+	Deleted func(id string)
+	Logger  *slog.Logger
 }
 
 // Workspaces reads the stream ACCESS into a table.
@@ -125,6 +127,7 @@ func (w *Workspaces) judge(people []int64) {
 func (w *Workspaces) set(v version) {
 	if v.deleted {
 		w.Table.Remove(v.entry.ID)
+		w.Deleted(v.entry.ID)
 		return
 	}
 	// People are judged before they may enter. Under the lock, judgeAll either sees the entry, or has not seen anything

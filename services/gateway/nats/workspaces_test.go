@@ -42,11 +42,13 @@ type system struct {
 	state  jetstream.JetStream
 	table  *access.Table
 	keys   *access.Keys
+	// deleted is called with the id of each deleted workspace. Optional.
+	deleted func(id string)
 }
 
 func newSystem(t *testing.T) *system {
 	t.Helper()
-	s := &system{dir: t.TempDir(), table: access.New(), keys: access.NewKeys()}
+	s := &system{dir: t.TempDir(), table: access.New(), keys: access.NewKeys(), deleted: func(string) {}}
 	report, err := natsauth.Init(s.dir, natsauth.Options{Cell: cell, StoreDir: t.TempDir()})
 	require.NoError(t, err)
 	s.server = natstest.Start(t, natsd.Options{ConfigFile: report.ConfigFile})
@@ -75,7 +77,7 @@ func (s *system) run(t *testing.T) {
 	people, err := directory.New(directory.Config{JetStream: js, Cell: cell, Logger: logger})
 	require.NoError(t, err)
 	workspaces := gatewaynats.New(gatewaynats.Config{
-		JetStream: js, Cell: cell, Table: s.table, Keys: s.keys, People: people, Logger: logger,
+		JetStream: js, Cell: cell, Table: s.table, Keys: s.keys, People: people, Logger: logger, Deleted: s.deleted,
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	ready, ended := make(chan struct{}), make(chan error, 2)

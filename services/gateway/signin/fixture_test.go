@@ -44,13 +44,14 @@ type fixture struct {
 type people struct {
 	*session.Revocations
 
-	mu      sync.Mutex
-	ids     map[string]int64
-	blocked map[int64]bool
-	tokens  map[string]session.Session
-	created []string
-	used    map[string]bool
-	changed chan struct{}
+	mu        sync.Mutex
+	ids       map[string]int64
+	blocked   map[int64]bool
+	tokens    map[string]session.Session
+	forgotten []string // ids of workspaces
+	created   []string
+	used      map[string]bool
+	changed   chan struct{}
 }
 
 func (p *people) ByLogin(_ context.Context, login string) (int64, error) {
@@ -109,6 +110,13 @@ func (p *people) Create(_ context.Context, id int64, name string, expiresAt time
 	return "token of " + strconv.FormatInt(id, 10), nil
 }
 
+func (p *people) Forget(_ context.Context, workspace string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.forgotten = append(p.forgotten, workspace)
+	return nil
+}
+
 func (p *people) Verify(token string) (session.Session, error) {
 	found, ok := p.tokens[token]
 	if !ok {
@@ -138,8 +146,9 @@ func newFixture(t *testing.T, change func(*SignIn)) *fixture {
 		WellKnown: WellKnown{Zone: string(zone), SSH: SSH{Address: "ws.test:2222", KnownHosts: []string{"a line"}}},
 	}, Dependencies{
 		Keys: keys, Users: f.people, Revocations: f.people, Codes: codes{f.people}, Tokens: f.people, Workspaces: table,
-		Client: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}},
-		Logger: slog.New(slog.DiscardHandler), Now: f.time,
+		HostKeys: f.people,
+		Client:   &http.Client{Transport: &http.Transport{DisableKeepAlives: true}},
+		Logger:   slog.New(slog.DiscardHandler), Now: f.time,
 	})
 	if change != nil {
 		change(f.signIn)

@@ -28,6 +28,15 @@ type link struct {
 	ExpiresAt time.Time       `json:"expires_at"`
 }
 
+// bearer returns the access token of a request; empty for none.
+func bearer(r *http.Request) string {
+	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	if !strings.EqualFold(scheme, "bearer") {
+		return ""
+	}
+	return token
+}
+
 // createLink returns a one-time link to a workspace for the browser of a person who has an access token.
 func (s *SignIn) createLink(w http.ResponseWriter, r *http.Request) {
 	var request struct {
@@ -35,11 +44,7 @@ func (s *SignIn) createLink(w http.ResponseWriter, r *http.Request) {
 		// Port 0 is the terminal.
 		Port int `json:"port"`
 	}
-	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-	if !strings.EqualFold(scheme, "bearer") {
-		token = ""
-	}
-	current, err := s.tokens.Verify(token)
+	current, err := s.tokens.Verify(bearer(r))
 	if err == nil {
 		err = s.decode(w, r, &request)
 	}

@@ -94,6 +94,7 @@ type Dependencies struct {
 	Revocations Revocations
 	Codes       Codes
 	Tokens      Tokens
+	HostKeys    HostKeys
 	Workspaces  Workspaces
 	// Client is for requests to the provider.
 	Client *http.Client
@@ -109,6 +110,7 @@ type SignIn struct {
 	revocations Revocations
 	codes       Codes
 	tokens      Tokens
+	hostKeys    HostKeys
 	workspaces  Workspaces
 	client      *http.Client
 	logger      *slog.Logger
@@ -122,8 +124,8 @@ type SignIn struct {
 // New returns the handler. People can sign in at the provider once [SignIn.Discover] has succeeded.
 func New(c Config, d Dependencies) *SignIn {
 	s := &SignIn{
-		Config: c, users: d.Users, revocations: d.Revocations, codes: d.Codes, tokens: d.Tokens, workspaces: d.Workspaces,
-		client: d.Client, logger: d.Logger, now: d.Now,
+		Config: c, users: d.Users, revocations: d.Revocations, codes: d.Codes, tokens: d.Tokens,
+		hostKeys: d.HostKeys, workspaces: d.Workspaces, client: d.Client, logger: d.Logger, now: d.Now,
 	}
 	s.SetKeys(d.Keys)
 	mux := http.NewServeMux()
@@ -136,6 +138,7 @@ func New(c Config, d Dependencies) *SignIn {
 	mux.HandleFunc("POST "+pathCLI, s.allowCommandLine)
 	mux.HandleFunc("POST "+pathCLIToken, s.exchangeCode)
 	mux.HandleFunc("POST "+pathCLISession, s.createLink)
+	mux.HandleFunc("POST "+pathCLIHostKey, s.resetHostKey)
 	mux.HandleFunc("GET "+pathCLIOpen, s.showLink)
 	mux.HandleFunc("POST "+pathCLIOpen, s.followLink)
 	// A form of a workspace's page must not sign people in or out.

@@ -22,7 +22,7 @@ func ParseWorkspace(target string) (w Workspace, ok bool) {
 	name, port, _ := strings.Cut(target, ":")
 	w.Service, w.Namespace, _ = strings.Cut(name, ".")
 	number, err := strconv.ParseUint(port, 10, 16)
-	w.Port = uint16(number) //nolint:gosec // ParseUint has checked it
+	w.Port = uint16(number)
 	valid := err == nil && ValidTarget(w.Service) && ValidTarget(w.Namespace) && number > 0
 	return w, valid && w.String() == target
 }
