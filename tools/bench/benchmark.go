@@ -74,6 +74,7 @@ func benchmarks() []Benchmark {
 		{"relay", relayRoutes},
 		{"runners", runnerJobs},
 		{"router", routerRequests},
+		{"gateway", gatewayWays},
 		{"admission", admissionJobs},
 	}
 }

@@ -37,6 +37,7 @@ const (
 	standInCopies    = "copies"    // copies bytes: the physical limit
 	standInPeerRelay = "peer-relay"
 	standInPeerAgent = "peer-agent"
+	standInWorkspace = "workspace" // the agent in a workspace
 )
 
 // readyTimeout is the time that a program has to become ready.
@@ -57,6 +58,7 @@ func runAsStandIn() bool {
 		standInCluster: configured(runCluster), standInInformers: configured(runInformers),
 		standInTarget: configured(runTarget), standInCopies: configured(runCopies),
 		standInPeerRelay: configured(runPeerRelay), standInPeerAgent: configured(runPeerAgent),
+		standInWorkspace: configured(runWorkspace),
 	}[kind]
 	err := run(ctx, func(addresses map[string]string) {
 		slog.New(slog.NewJSONHandler(os.Stderr, nil)).Info(service.ReadyMessage, logkey.Addresses, addresses)

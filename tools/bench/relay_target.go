@@ -11,6 +11,8 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/gorilla/websocket"
+
 	"lockstep.internal/libs/certpool"
 )
 
@@ -130,6 +132,20 @@ func respond() http.Handler {
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/octet-stream")
 		_, _ = w.Write(body)
+	})
+	upgrader := websocket.Upgrader{CheckOrigin: func(*http.Request) bool { return true }} // proxies change the host
+	mux.HandleFunc(webSocketPath, func(w http.ResponseWriter, r *http.Request) {
+		conn, err := upgrader.Upgrade(w, r, nil)
+		if err != nil {
+			return
+		}
+		defer conn.Close() //nolint:errcheck // nothing follows
+		for {
+			kind, message, err := conn.ReadMessage()
+			if err != nil || conn.WriteMessage(kind, message) != nil {
+				return
+			}
+		}
 	})
 	mux.HandleFunc(bulkPath, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/octet-stream")

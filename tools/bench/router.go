@@ -88,6 +88,10 @@ http {
     uwsgi_temp_path %[1]s/uwsgi;
     scgi_temp_path %[1]s/scgi;
     keepalive_requests 1000000;
+    map $http_upgrade $connection_upgrade {
+        default upgrade;
+        ''      '';
+    }
     upstream cell {
         server %[2]s;
         keepalive 64;
@@ -98,7 +102,8 @@ http {
         location / {
             proxy_pass http://cell;
             proxy_http_version 1.1;
-            proxy_set_header Connection "";
+            proxy_set_header Upgrade $http_upgrade;
+            proxy_set_header Connection $connection_upgrade;
             proxy_max_temp_file_size 0;
         }
     }

@@ -35,7 +35,7 @@ const (
 
 const (
 	dialTimeout      = 10 * time.Second
-	idleConnections  = 16 // to one port of one workspace
+	idleConnections  = 64 // to one port of one workspace; fewer than the relay permits to one workspace
 	idleTimeout      = time.Minute
 	workspaceSuffix  = ".workspace.invalid"
 	strictTransport  = "max-age=31536000"
