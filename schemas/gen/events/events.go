@@ -435,7 +435,8 @@ type AgentRequest struct {
 	// HTTP status that the caller received; 0 if there was none.
 	Status int `json:"status,omitempty"`
 
-	// Target of the request: kubernetes, or the name of a target in the agent's configuration.
+	// Target of the request: kubernetes, the name of a target in the agent's configuration, or
+	// service.namespace:port of a workspace.
 	Target string `json:"target"`
 
 	// Verb of the Kubernetes API, such as get, list, watch or delete; empty for other requests.
