@@ -34,6 +34,9 @@ const (
 )
 
 const (
+	// flushInterval of responses with a known length. ReverseProxy flushes others after every write. An early flush of a
+	// complete response costs another write.
+	flushInterval    = 10 * time.Millisecond
 	dialTimeout      = 10 * time.Second
 	idleConnections  = 64 // to one port of one workspace; fewer than the relay permits to one workspace
 	idleTimeout      = time.Minute
@@ -81,7 +84,8 @@ func New(o Options) *Front {
 		DialContext: f.dial, MaxIdleConnsPerHost: idleConnections, IdleConnTimeout: idleTimeout, DisableCompression: true,
 	}
 	f.proxy = &httputil.ReverseProxy{
-		Rewrite: f.rewrite, Transport: f.transport, FlushInterval: -1, ModifyResponse: modifyResponse, ErrorHandler: f.failed,
+		Rewrite: f.rewrite, Transport: f.transport, FlushInterval: flushInterval, ModifyResponse: modifyResponse,
+		ErrorHandler: f.failed, BufferPool: bufferPool{},
 		ErrorLog: log.New(logWriter{o.Logger}, "", 0),
 	}
 	return f
