@@ -26,8 +26,8 @@ import (
 )
 
 // The workspace of the benchmark runs on this machine. The name of its Service is an address, such as 127.7.0.1: it
-// consists of the name of the workspace, its namespace and the domain, so that the programs need no DNS. The port of its
-// agent is fixed, so each run has another address. Linux only: other systems have no further loopback addresses.
+// consists of the name of the workspace, its namespace and the domain, so that the programs need no DNS. The port of
+// its agent is fixed, so each run has another address. Linux only: others have no further loopback addresses.
 const (
 	gatewayWorkspace = "127"
 	gatewayDomain    = "0.1"

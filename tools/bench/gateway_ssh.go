@@ -217,7 +217,7 @@ func (g *gatewayFixture) registerKey(ctx context.Context) sshServer {
 // sshdConfig lets one person in with one key.
 const sshdConfig = `
 ListenAddress %[2]s
-HostKey %[1]s/host
+HostKey %[3]s
 AuthorizedKeysFile %[1]s/authorized_keys
 PidFile none
 StrictModes no
@@ -240,14 +240,13 @@ func (g *gatewayFixture) startOpenSSH(ctx context.Context, person sshServer) (_ 
 	}
 	folder := g.file("sshd")
 	check(os.MkdirAll(folder, 0o700))
-	check(os.WriteFile(filepath.Join(folder, "host"), must(os.ReadFile(g.keys.HostFile)), 0o600))
 	keys := ssh.MarshalAuthorizedKey(person.signer.PublicKey())
 	check(os.WriteFile(filepath.Join(folder, "authorized_keys"), keys, 0o600))
 	listener := must(new(net.ListenConfig).Listen(ctx, "tcp", loopback))
 	person.address, person.user = listener.Addr().String(), must(user.Current()).Username
 	check(listener.Close())
 	file := filepath.Join(folder, "config")
-	check(os.WriteFile(file, fmt.Appendf(nil, sshdConfig, folder, person.address), 0o600))
+	check(os.WriteFile(file, fmt.Appendf(nil, sshdConfig, folder, person.address, g.keys.HostFile), 0o600))
 	log := must(os.Create(filepath.Join(folder, "log")))
 	cmd := exec.Command(program, "-D", "-e", "-f", file) //nolint:gosec,noctx // ended below; a program of this machine
 	cmd.Stderr = log

@@ -30,7 +30,9 @@ func TestTokenOfAServiceIsAcceptedByRelaysWithTheSecret(t *testing.T) {
 
 	require.NoError(t, os.WriteFile(file, []byte("short"), 0o600))
 	for _, wrong := range [][]string{
-		arguments, {"relay", "token", "--subject", "gateway"}, {"relay", "token", "--secret-file", file},
+		arguments,
+		{"relay", "token", "--subject", "gateway"},
+		{"relay", "token", "--secret-file", file},
 		append(arguments, "--lifetime", "0s"),
 	} {
 		require.NotZero(t, Run(t.Context(), wrong, io.Discard, io.Discard, "test"), wrong)
