@@ -18,6 +18,7 @@ type Queue struct {
 	changes fifo
 	members fifo
 	delayed delays
+	changed map[*entry]struct{} // those with waiting changes
 	highest map[object.Kind]string
 	listed  map[object.Kind]string // version of the last list
 	bounds  Bounds
@@ -59,8 +60,8 @@ type waiting struct {
 // New makes an empty queue. With zero bounds only the latest version of each object waits.
 func New(bounds Bounds) *Queue {
 	return &Queue{
-		entries: make(map[object.Name]*entry), highest: make(map[object.Kind]string),
-		listed: make(map[object.Kind]string), bounds: bounds,
+		entries: make(map[object.Name]*entry), changed: make(map[*entry]struct{}),
+		highest: make(map[object.Kind]string), listed: make(map[object.Kind]string), bounds: bounds,
 	}
 }
 
@@ -129,6 +130,7 @@ func (q *Queue) forget(e *entry) {
 	n := len(e.backlog())
 	if n == 0 {
 		delete(q.entries, e.latest.ObjectName())
+		delete(q.changed, e)
 		e.inChanges, e.inMembers, e.delayed = false, false, false
 		return
 	}
@@ -152,9 +154,9 @@ func (q *Queue) supersede(e *entry, v object.Version) {
 	switch {
 	case !e.awaitsResync && !e.changed():
 	case q.bounds.PerName > 0:
-		q.waiting += e.wait().backlog.push(e.latest, &v, e.inFlight, q.bounds, q.bounds.Total-q.waiting)
+		q.waiting += q.wait(e).backlog.push(e.latest, &v, e.inFlight, q.bounds, q.bounds.Total-q.waiting)
 	case replaced:
-		w := e.wait()
+		w := q.wait(e)
 		w.backlog = append(w.backlog, e.latest)
 		q.waiting++
 	}
@@ -165,9 +167,10 @@ func (q *Queue) supersede(e *entry, v object.Version) {
 }
 
 // wait returns e.waiting, which it makes if it is nil.
-func (e *entry) wait() *waiting {
+func (q *Queue) wait(e *entry) *waiting {
 	if e.waiting == nil {
 		e.waiting = &waiting{}
+		q.changed[e] = struct{}{}
 	}
 	return e.waiting
 }
@@ -325,6 +328,7 @@ func (q *Queue) Acked(d Delivery, now time.Time) {
 	}
 	if len(e.backlog()) == 0 {
 		e.waiting = nil
+		delete(q.changed, e)
 	} else {
 		e.waiting.since = time.Time{}
 	}
@@ -360,7 +364,7 @@ func (q *Queue) Failed(d Delivery, retry time.Time) {
 func (q *Queue) TooLarge(d Delivery, now time.Time) {
 	if e := q.entries[d.ObjectName()]; e != nil {
 		e.inFlight = false
-		e.wait().tooLarge = d.ResourceVersion
+		q.wait(e).tooLarge = d.ResourceVersion
 		q.schedule(e, now)
 	}
 }
@@ -386,7 +390,7 @@ func (q *Queue) schedule(e *entry, now time.Time) {
 	}
 	// An initial object that is a member is not a change: it is published after all changes.
 	isChange := e.changed() && (!e.member || !e.initial)
-	if isChange && e.wait().since.IsZero() {
+	if isChange && q.wait(e).since.IsZero() {
 		e.waiting.since = now
 		if len(e.waiting.backlog) > 0 {
 			e.waiting.since = e.waiting.backlog[0].ObservedAt
@@ -412,19 +416,21 @@ func (e *entry) pending() bool { return e.member || e.changed() }
 func (q *Queue) Len() int { return len(q.entries) }
 
 // Pending returns the number of names with a version to publish or in flight, and since when the oldest
-// waits.
+// waits. It reads only those with changes: it is called every second, and there may be 150,000 names.
 func (q *Queue) Pending() (int, time.Time) {
-	var pending int
+	pending := q.outstanding
 	var oldest time.Time
-	for _, e := range q.entries {
+	if pending > 0 {
+		oldest = q.resyncBegan
+	}
+	for e := range q.changed {
 		if !e.pending() {
 			continue
 		}
-		pending++
-		if e.member && (oldest.IsZero() || q.resyncBegan.Before(oldest)) {
-			oldest = q.resyncBegan
+		if !e.member {
+			pending++
 		}
-		if e.waiting != nil && (oldest.IsZero() || e.waiting.since.Before(oldest)) {
+		if oldest.IsZero() || e.waiting.since.Before(oldest) {
 			oldest = e.waiting.since
 		}
 	}

@@ -376,6 +376,8 @@ func simulate(t *testing.T, what string, s *simulation, steps []byte) {
 	t.Helper()
 	for i := 0; i+1 < len(steps); i += 2 {
 		s.step(steps[i], steps[i+1])
+		pending, _ := s.queue.Pending()
+		require.Equal(t, s.queue.CountPending(), pending, "%s: after %d steps", what, i/2+1)
 	}
 	s.settleAll()
 	if s.complete {

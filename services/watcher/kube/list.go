@@ -12,12 +12,8 @@ import (
 	"lockstep.internal/services/watcher/object"
 )
 
-const (
-	// pageSize bounds the memory of one response of the API server before it is trimmed.
-	pageSize = 500
-	// metadataPageSize is of pages without specification and status, which are a third as large.
-	metadataPageSize = 1000
-)
+// pageSize bounds the memory of one response of the API server before it is trimmed.
+const pageSize = 500
 
 // List reads all objects of one kind of the scope. The caller sets ListedAt.
 //
@@ -62,7 +58,7 @@ func (l *lister) list(ctx context.Context, c *Client, namespace string) error {
 	}
 	pages, options := src, metav1.ListOptions{LabelSelector: l.scope.labels, Limit: pageSize}
 	if l.scope.metadataFirst {
-		pages, options.Limit = c.metadata(l.kind, namespace), metadataPageSize
+		pages = c.metadata(l.kind, namespace)
 	}
 	for {
 		page, err := pages.list(ctx, options)
