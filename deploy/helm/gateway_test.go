@@ -71,6 +71,22 @@ func TestWorkspacesAdmitThePodsOfTheGateway(t *testing.T) {
 	require.Equal(t, releaseName, labels["app.kubernetes.io/instance"])
 }
 
+func TestGatewayTunnelsThroughTheRelay(t *testing.T) {
+	t.Parallel()
+	loaded := load(t)
+	tunnel := values{"mode": "tunnel", "relay": values{"secretName": "token"}}
+	r := render(t, loaded, "tunnel", withGateway(values{"workspaces": tunnel}))
+	gateway := variablesOf(decode[appsv1.Deployment](r, "Deployment/"+gatewayName))
+	require.Equal(t, "tunnel", gateway["LOCKSTEP_WORKSPACES_MODE"])
+	require.Equal(t, "https://ls-relay.here.svc:443", gateway["LOCKSTEP_RELAY_URL"])
+	egress := decode[networkingv1.NetworkPolicy](r, "NetworkPolicy/"+gatewayName).Spec.Egress
+	last := egress[len(egress)-1]
+	require.Equal(t, int32(8086), last.Ports[0].Port.IntVal, "it reaches relays, not workspaces")
+	require.Equal(t, "lockstep-relay", last.To[0].PodSelector.MatchLabels["app.kubernetes.io/name"])
+	require.NotContains(t, variablesOf(decode[appsv1.Deployment](r, "Deployment/"+releaseName+"-state")),
+		"LOCKSTEP_WORKSPACE_INGRESS_PEERS")
+}
+
 func TestIngressOfTheGatewayIsForItsZone(t *testing.T) {
 	t.Parallel()
 	loaded := load(t)
@@ -91,6 +107,7 @@ func TestGatewayWithoutWhatItNeedsIsRefused(t *testing.T) {
 	loaded := load(t)
 	for want, section := range map[string]values{
 		"gateway.zone is missing":              {"zone": ""},
+		"gateway.workspaces.relay.secretName":  {"workspaces": values{"mode": "tunnel"}},
 		"gateway.signIn.clientID is missing":   {"signIn": values{"issuer": "https://a", "secretName": "s"}},
 		"gateway.signIn.secretName is missing": {"signIn": values{"issuer": "https://a", "clientID": "c"}},
 	} {

@@ -52,7 +52,10 @@ var switches = []struct { //nolint:gochecknoglobals // a table
 		},
 		"admission": values{"tls": values{"secretName": "api-tls"}},
 		"router":    values{"tls": values{"secretName": "api-tls"}, "cells": values{"caSecretName": "cells-ca"}},
-		"gateway":   values{"tls": values{"secretName": "api-tls"}, "state": values{"caSecretName": "state-ca"}},
+		"gateway": values{
+			"tls": values{"secretName": "api-tls"}, "state": values{"caSecretName": "state-ca"},
+			"workspaces": values{"mode": "tunnel", "relay": values{"secretName": "relay-token"}},
+		},
 		"relay":     values{"tls": values{"secretName": "relay-tls"}},
 	}},
 	{"ingress, monitoring, tracing, sinks, callers, settings, runners, admission, router, gateway", values{
@@ -269,7 +272,7 @@ func requireOwnSecrets(r rendered, w workload) {
 		},
 		"admission":  {"ls-admission-database", "admission-db", "nats-tls", "api-tls"},
 		"router":     {"nats-tls", "api-tls", "cells-ca"},
-		"gateway":    {"nats-tls", "api-tls", "oidc", "oidc-ca", "state-ca"},
+		"gateway":    {"nats-tls", "api-tls", "oidc", "oidc-ca", "state-ca", "relay-token"},
 		"roles":      {"ls-postgresql", "ls-state", "ls-deploys", "ls-runners", "ls-admission"},
 		"relay":      {"ls-relay-tls", "relay-tls", "nats-tls", "callers"},
 		"nats":       {"nats-tls"},

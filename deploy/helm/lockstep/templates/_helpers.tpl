@@ -164,6 +164,9 @@ LOCKSTEP_NATS_NKEY_SEED_FILE:
 LOCKSTEP_NATS_TLS_CA_FILE: nats.tls.secretName
 LOCKSTEP_NATS_URL: nats.url
 LOCKSTEP_OPS_LISTEN:
+LOCKSTEP_RELAY_CA_FILE: gateway.workspaces.relay.secretName
+LOCKSTEP_RELAY_TOKEN_FILE: gateway.workspaces.relay.secretName
+LOCKSTEP_RELAY_URL: gateway.workspaces.relay.url
 LOCKSTEP_REGISTRY_REPLICAS: streams.replicas
 LOCKSTEP_SECRETS_DIGEST_KEY_FILE:
 LOCKSTEP_SECRETS_KEY_FILE:
@@ -191,6 +194,7 @@ LOCKSTEP_WORKSPACE_AGENT_IMAGE: state.gateway.agentImage
 LOCKSTEP_WORKSPACE_INGRESS_PEERS: state.gateway.ingressPeers
 LOCKSTEP_WORKSPACE_SSH_AUTHORITIES: state.gateway.sshAuthorities
 LOCKSTEP_WORKSPACES_AUTHORITY_KEY_FILE:
+LOCKSTEP_WORKSPACES_MODE: gateway.workspaces.mode
 LOCKSTEP_ZONE: gateway.zone
 {{- end }}
 
