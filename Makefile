@@ -28,11 +28,12 @@ help: ## Show this help
 .PHONY: demo
 demo: ## Start everything on this machine, create a workspace, watch it become Running
 	@echo "building lockstep …"
-	@go build -o $(BIN)/lockstep ./tools/lockstep
+	@mkdir -p $(BIN)
+	@go build -o $(BIN)/ ./tools/lockstep ./services/gateway/cmd/workspace-agent
 	@exec $(BIN)/lockstep up --demo
 
 # The packages of end-to-end tests that start systems, longest first: none is left running alone at the end.
-SYSTEM_TESTS := $(addprefix ./e2e/,recovery workspaces deploys relay security cli runners admission natscluster scale)
+SYSTEM_TESTS := $(addprefix ./e2e/,recovery workspaces deploys relay security cli runners admission gateway natscluster scale)
 OTHER_TESTS = $(filter-out ./e2e/...,$(PACKAGES)) ./e2e/controllers/... ./e2e/subscribers/...
 # go test prints a line for each package when it ends. Each step of a test has its own deadline; TIMEOUT ends a package
 # that hangs.

@@ -19,6 +19,8 @@ var different = []struct {
 	{regexp.MustCompile(`\b[0-9a-f]{32}\b`), "<id>"},
 	{regexp.MustCompile(`(\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d\.\d{3}`), "<time>"},
 	{regexp.MustCompile(`127\.0\.0\.1:\d{4,5}`), "127.0.0.1:<port>"},
+	{regexp.MustCompile(`\.localhost:\d{4,5}`), ".localhost:<port>"},
+	{regexp.MustCompile(`\?code=[0-9A-Za-z_-]+`), "?code=<code>"},
 	{regexp.MustCompile(`lsp_[0-9A-Za-z_.-]+`), "lsp_<secret>"},
 	{regexp.MustCompile(`\(\d+\)`), "(<id>)"},
 	{regexp.MustCompile(`\b(token|agent|ws|pipeline|pipelines get|runner|controller|job)([ -])\d+\b`), "$1$2<id>"},
@@ -38,7 +40,7 @@ var changing = []string{
 	"OBSERVED", "OCCURRED", "P50",
 	"P95", "RELAY", "RUNNER", "SINCE", "STARTED", "VERSION",
 	"begun", "cluster", "created", "drained", "duration", "ended", "id", "job", "last resync", "last seen",
-	"started", "stored objects",
+	"ssh authorities", "started", "stored objects",
 }
 
 // plainText replaces what each system prints differently in a text without columns.

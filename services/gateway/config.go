@@ -90,10 +90,11 @@ type SignInConfig struct {
 type WorkspacesConfig struct {
 	Mode             string        `yaml:"mode" help:"direct: the gateway runs in the cluster of the workspaces. tunnel: it reaches them through the relay and the relay agents of their clusters"`
 	Domain           string        `yaml:"domain" help:"domain of the Services of workspaces, such as svc or svc.cluster.local; in the mode direct. In the mode tunnel, relay agents have their own targets.workspace_domain"`
+	DNSServer        string        `yaml:"dns_server" help:"address and port of the DNS server of the cluster, such as 10.96.0.10:53; empty = the system's, for a gateway in the cluster"`
 	AuthorityKeyFile config.Secret `yaml:"authority_key_file" help:"file with the SSH key that signs certificates for workspaces, whose configuration has its public key: ssh-keygen -t ed25519"`
 
-	// DialContext connects to <name>.<namespace>.<domain>:<port>, for programs that start a gateway in their own process
-	// where no DNS has these names. Defaults to that of [net.Dialer].
+	// DialContext connects to <name>.<namespace>.<domain>:<port>, for tests without a DNS server that has these names.
+	// Defaults to that of [net.Dialer], with DNSServer.
 	DialContext func(ctx context.Context, network, address string) (net.Conn, error) `yaml:"-"`
 }
 
@@ -138,7 +139,7 @@ func DefaultConfig() Config {
 			Lifetime: defaultLifetime, TokenLifetime: defaultTokenLifetime, Scopes: []string{"profile", "email"},
 			LoginClaim: "preferred_username",
 		},
-		Workspaces: WorkspacesConfig{Mode: ModeDirect, Domain: "svc", DialContext: new(net.Dialer).DialContext},
+		Workspaces: WorkspacesConfig{Mode: ModeDirect, Domain: "svc"},
 		Cell:       CellConfig{Name: "local"},
 		NATS:       natsconn.DefaultConfig(),
 		State:      StateConfig{URL: "http://127.0.0.1:8080"},
@@ -172,6 +173,7 @@ func (c Config) Validate() []error {
 			return err
 		},
 		"workspaces.authority_key_file": func() error { _, err := c.Workspaces.authority(); return err },
+		"workspaces.dns_server":         c.Workspaces.checkDNSServer,
 		"state.url":                     func() error { return checkURL(c.State.URL) },
 		"state.ca_file":                 func() error { return checkPool(c.State.CAFile) },
 		"sign_in.ca_file":               func() error { return checkPool(c.SignIn.CAFile) },
@@ -213,7 +215,7 @@ func (c Config) validateRelay() []error {
 // network returns the way to workspaces.
 func (c Config) network() (dial.Network, error) {
 	if c.Workspaces.Mode != ModeTunnel {
-		return dial.Direct{Domain: c.Workspaces.Domain, DialContext: c.Workspaces.DialContext}, nil
+		return dial.Direct{Domain: c.Workspaces.Domain, DialContext: c.Workspaces.dial()}, nil
 	}
 	var pool *x509.CertPool
 	if c.Relay.CAFile != "" {
@@ -310,6 +312,34 @@ func (c WorkspacesConfig) authority() (*authority.Authority, error) {
 		return nil, err
 	}
 	return authority.Parse([]byte(text + "\n"))
+}
+
+func (c WorkspacesConfig) checkDNSServer() error {
+	if c.DNSServer == "" {
+		return nil
+	}
+	if _, err := netip.ParseAddrPort(c.DNSServer); err != nil {
+		return fmt.Errorf("%q is not an address and a port such as 10.96.0.10:53", c.DNSServer)
+	}
+	return nil
+}
+
+// dial returns the function that connects to workspaces.
+func (c WorkspacesConfig) dial() func(ctx context.Context, network, address string) (net.Conn, error) {
+	switch {
+	case c.DialContext != nil:
+		return c.DialContext
+	case c.DNSServer == "":
+		return new(net.Dialer).DialContext
+	}
+	var toServer net.Dialer
+	dialer := &net.Dialer{Resolver: &net.Resolver{
+		PreferGo: true,
+		Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+			return toServer.DialContext(ctx, network, c.DNSServer)
+		},
+	}}
+	return dialer.DialContext
 }
 
 // hostKeys reads one or more private keys, one after the other.

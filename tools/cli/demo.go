@@ -30,6 +30,10 @@ type demo struct {
 	app     *app
 	server  *http.Server
 	address string
+	// project is what the workspace clones; nil without a gateway or git. image is that of the workspace; empty for the
+	// default.
+	project *demoProject
+	image   string
 	// runner is nil before it was started.
 	runner *demoRunner
 	// token is that of a runner for a gitlab-runner of this machine; empty without the services for CI jobs.
@@ -37,24 +41,41 @@ type demo struct {
 }
 
 // newDemo starts the HTTP server on a free port of 127.0.0.1. The caller closes it.
-func (a *app) newDemo(ctx context.Context) (*demo, error) {
+func (a *app) newDemo(ctx context.Context, opts stack.Options) (*demo, error) {
+	var project *demoProject
+	if opts.Gateway {
+		var err error
+		if project, err = newDemoProject(ctx); err != nil {
+			return nil, err
+		}
+		if project == nil {
+			if err := a.note("the program git was not found: workspace %q has no project", demoWorkspace); err != nil {
+				return nil, err
+			}
+		}
+	}
 	var config net.ListenConfig
 	listener, err := config.Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
-		return nil, fmt.Errorf("listen for the target of the demo: %w", err)
+		return nil, errors.Join(fmt.Errorf("listen for the target of the demo: %w", err), project.close())
 	}
-	d := &demo{app: a, address: listener.Addr().String(), server: &http.Server{
-		ReadHeaderTimeout: time.Minute,
-		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			_, _ = fmt.Fprintf(w, "Hello from target %q, which only its agent can reach\n", demoTarget)
-		}),
-	}}
+	mux := http.NewServeMux()
+	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = fmt.Fprintf(w, "Hello from target %q, which only its agent can reach\n", demoTarget)
+	})
+	if project != nil {
+		mux.Handle(demoProjectPath+"/", project.backend)
+	}
+	d := &demo{
+		app: a, project: project, image: opts.Image, address: listener.Addr().String(),
+		server: &http.Server{ReadHeaderTimeout: time.Minute, Handler: mux},
+	}
 	go func() { _ = d.server.Serve(listener) }() // until it is closed
 	return d, nil
 }
 
 func (d *demo) close() error {
-	err := d.runner.close()
+	err := errors.Join(d.runner.close(), d.project.close())
 	if closed := d.server.Close(); closed != nil {
 		err = errors.Join(err, fmt.Errorf("close the target of the demo: %w", closed))
 	}
@@ -125,9 +146,11 @@ func (d *demo) createWorkspace(ctx context.Context, api *client.API, on stack.Ag
 	); err != nil {
 		return err
 	}
-	created, err := api.Workspaces.CreateWorkspace(ctx, connect.NewRequest(&statev1.CreateWorkspaceRequest{
-		Name: demoWorkspace, ProjectId: on.ProjectID, AgentId: on.ID,
-	}))
+	request := &statev1.CreateWorkspaceRequest{Name: demoWorkspace, ProjectId: on.ProjectID, AgentId: on.ID}
+	if d.project != nil {
+		request.Devfile = demoDevfile(d.image, d.address)
+	}
+	created, err := api.Workspaces.CreateWorkspace(ctx, connect.NewRequest(request))
 	if err == nil {
 		return d.app.wait(ctx, api, created.Msg.GetWorkspace(), defaultWaitTimeout)
 	}

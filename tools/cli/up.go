@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"lockstep.internal/libs/fault"
+	"lockstep.internal/libs/workspaceagent"
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/tools/stack"
 )
@@ -24,7 +26,8 @@ func (a *app) up() *cobra.Command {
 		Short: "Run a whole Lockstep system on this machine until Ctrl-C",
 		Args:  exactly(),
 		Long: `Run a whole Lockstep system on this machine until Ctrl-C: an embedded NATS, a private PostgreSQL, a
-Kubernetes control plane (kubelab), every service, and an agent. Without --data, nothing remains afterwards. With it,
+Kubernetes control plane (kubelab), every service, and an agent. Workspaces run their agent as a process of this
+machine, as you, so that you can enter them. Without --data, nothing remains afterwards. With it,
 the next start has the same data and ports. With --kubeconfig, use a real cluster instead of kubelab; no other
 kubeconfig is read or written. Repeat it with the same --data: a cluster keeps the agents of one system apart from those
 of another.
@@ -39,6 +42,9 @@ In a clone of the repository, kubelab is built on first use. Elsewhere it must b
 			opts.Admission = opts.Admission && opts.Runners
 			if opts.DatabaseURL == "" {
 				opts.DatabaseURL = os.Getenv("DATABASE_URL")
+			}
+			if err := a.findWorkspaceAgent(&opts); err != nil {
+				return err
 			}
 			return a.runStack(c.Context(), opts, demo)
 		},
@@ -55,6 +61,12 @@ In a clone of the repository, kubelab is built on first use. Elsewhere it must b
 	f.IntVar(&opts.Relays, "relays", 1, "number of relays")
 	f.StringVar(&opts.RelayListen, "relay-listen", "127.0.0.1:0",
 		"address of the first relay for callers; port 0 uses a free one")
+	f.BoolVar(&opts.Gateway, "gateway", true,
+		"run a gateway, through which people enter workspaces; only with kubelab, which runs their agents on this machine")
+	f.StringVar(&opts.GatewayListen, "gateway-listen", "127.0.0.1:0",
+		"address of the gateway for browsers; port 0 uses a free one")
+	f.StringVar(&opts.GatewaySSHListen, "gateway-ssh-listen", "127.0.0.1:0",
+		"address of the gateway for SSH; port 0 uses a free one")
 	f.BoolVar(&opts.Runners, "ci", true, "run the services for CI jobs: runners and a router")
 	f.BoolVar(&opts.Admission, "admission", true, "with --ci, also run the admission service, and let jobs wait for it")
 	f.StringVar(&opts.AdmissionListen, "admission-listen", "127.0.0.1:0",
@@ -91,13 +103,37 @@ func checkUp(opts stack.Options) error {
 	return nil
 }
 
+// findWorkspaceAgent finds the program that runs in workspaces, beside this program or in PATH. Without it, or with
+// a cluster that was given, there is no gateway.
+func (a *app) findWorkspaceAgent(opts *stack.Options) error {
+	if opts.Gateway = opts.Gateway && opts.Kubeconfig == ""; !opts.Gateway {
+		return nil
+	}
+	if self, err := os.Executable(); err == nil {
+		if path, err := exec.LookPath(filepath.Join(filepath.Dir(self), workspaceagent.Program)); err == nil {
+			opts.WorkspaceAgent = path
+			return nil
+		}
+	}
+	path, err := exec.LookPath(workspaceagent.Program)
+	if err != nil {
+		opts.Gateway = false
+		return a.note("the program %s is neither beside this program nor in PATH: nobody can enter workspaces",
+			workspaceagent.Program)
+	}
+	if opts.WorkspaceAgent, err = filepath.Abs(path); err != nil {
+		return fmt.Errorf("find the program %s: %w", workspaceagent.Program, err)
+	}
+	return nil
+}
+
 func (a *app) runStack(ctx context.Context, opts stack.Options, withDemo bool) (err error) {
 	if err := a.write("Starting Lockstep on this machine\n"); err != nil {
 		return err
 	}
 	var shown *demo
 	if withDemo {
-		if shown, err = a.newDemo(ctx); err != nil {
+		if shown, err = a.newDemo(ctx, opts); err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, shown.close()) }()
@@ -168,6 +204,11 @@ func nextSteps(s *stack.Stack, shown *demo) string {
 	}
 	for _, command := range commands {
 		lines = append(lines, "  "+program+" "+command)
+	}
+	if s.GatewayURL() != "" {
+		lines = append(lines, "", "Enter the workspace; the browser warns about the certificate of this system:", "",
+			"  "+program+" ws ssh "+demoWorkspace, "  "+program+" ws open "+demoWorkspace+"   # a terminal", "",
+			"Look at the cluster:", "")
 	}
 	direct := "  " + kubectl + " --kubeconfig " + s.Kubeconfig()
 	if s.RelayURL() != "" {

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -44,7 +45,9 @@ that of ssh.`,
 		Example: `  lockstep ws ssh mine
   lockstep ws ssh mine -- make test`,
 		RunE: func(c *cobra.Command, args []string) error {
-			return a.runSSH(c, args[0], "ssh", func(name string) []string { return append([]string{"--", name}, args[1:]...) })
+			return a.runSSH(c, args[0], openSSH{program: "ssh", arguments: func(name string) []string {
+				return append([]string{"--", name}, args[1:]...)
+			}})
 		},
 	}
 }
@@ -59,7 +62,7 @@ workspace until Ctrl-C. Programs in the workspace need to listen only on its loo
 		Example: `  lockstep ws port-forward mine 3000
   lockstep ws port-forward mine 8080:80 5432`,
 		RunE: func(c *cobra.Command, args []string) error {
-			arguments := []string{"-N", "-o", "ExitOnForwardFailure=yes"}
+			arguments := []string{"-N", "-n", "-o", "ExitOnForwardFailure=yes"}
 			for _, text := range args[1:] {
 				local, remote, err := parseForward(text)
 				if err != nil {
@@ -70,7 +73,13 @@ workspace until Ctrl-C. Programs in the workspace need to listen only on its loo
 					return err
 				}
 			}
-			return a.runSSH(c, args[0], "ssh", func(name string) []string { return append(arguments, name) })
+			err := a.runSSH(c, args[0], openSSH{program: "ssh", background: true, arguments: func(name string) []string {
+				return append(arguments, name)
+			}})
+			if c.Context().Err() != nil {
+				return nil //nolint:nilerr // Ctrl-C is its ordinary end
+			}
+			return err
 		},
 	}
 }
@@ -109,9 +118,9 @@ one of the two is in a workspace. Its relative paths begin at the home folder th
 			if recursive {
 				flags = append(flags, "-r")
 			}
-			return a.runSSH(c, workspace, "scp", func(name string) []string {
+			return a.runSSH(c, workspace, openSSH{program: "scp", arguments: func(name string) []string {
 				return append(append(flags, "--"), words(name)...)
-			})
+			}})
 		},
 	}
 	c.Flags().BoolVarP(&recursive, "recursive", "r", false, "copy folders with what is in them")
@@ -139,12 +148,21 @@ func remotePath(text string) (workspace, path string, remote bool) {
 	return workspace, path, remote && workspace != "" && !strings.Contains(workspace, "/")
 }
 
-// runSSH runs a program of OpenSSH for a running workspace until it ends. arguments get the name of the workspace.
-func (a *app) runSSH(c *cobra.Command, nameOrID, program string, arguments func(name string) []string) error {
-	path, err := exec.LookPath(program)
+// openSSH is a run of a program of OpenSSH.
+type openSSH struct {
+	program string
+	// arguments get the name of the workspace.
+	arguments func(name string) []string
+	// background programs do not use the terminal: a Ctrl-C is for this process, which ends them.
+	background bool
+}
+
+// runSSH runs a program of OpenSSH for a running workspace until it ends.
+func (a *app) runSSH(c *cobra.Command, nameOrID string, run openSSH) error {
+	path, err := exec.LookPath(run.program)
 	if err != nil {
 		return fault.Wrap(err, errcode.FailedPrecondition, "the program %s was not found: install OpenSSH's client, with "+
-			"Debian: apt-get install openssh-client", program)
+			"Debian: apt-get install openssh-client", run.program)
 	}
 	ctx := c.Context()
 	api, w, err := a.runningWorkspace(ctx, nameOrID)
@@ -165,8 +183,9 @@ func (a *app) runSSH(c *cobra.Command, nameOrID, program string, arguments func(
 		return err
 	}
 	options := []string{"-F", files.config, "-o", "User=" + w.GetName()}
-	cmd := exec.CommandContext(ctx, path, append(options, arguments(w.GetName())...)...) //nolint:gosec // OpenSSH
+	cmd := exec.CommandContext(ctx, path, append(options, run.arguments(w.GetName())...)...) //nolint:gosec // OpenSSH
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: run.background}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = c.InOrStdin(), a.stdout, a.stderr
 	cmd.Env = append(os.Environ(), "SSH_ASKPASS="+files.askPass, "SSH_ASKPASS_REQUIRE=force", "DISPLAY=lockstep",
 		passwordVariable+"="+token.Value)
@@ -180,7 +199,7 @@ func (a *app) runSSH(c *cobra.Command, nameOrID, program string, arguments func(
 	case errors.As(err, &exit) && exit.ExitCode() > 0:
 		return exitStatusError(exit.ExitCode())
 	default:
-		return fault.Wrap(err, errcode.Internal, "run %s: %v", program, err)
+		return fault.Wrap(err, errcode.Internal, "run %s: %v", run.program, err)
 	}
 }
 

@@ -43,7 +43,7 @@ func InitRelay(dir string, hosts ...string) (RelayKeys, map[string]bool, error) 
 		{keys.SecretFile, relaySecret},
 		{keys.KeyFile, privateKey},
 		{keys.CertFile, func() (string, error) {
-			return certificate(keys.KeyFile, append([]string{"localhost", "127.0.0.1", "::1"}, hosts...))
+			return certificate("lockstep relay", keys.KeyFile, append([]string{"localhost", "127.0.0.1", "::1"}, hosts...))
 		}},
 	} {
 		created, err := writeOnce(each.path, each.generate)
@@ -95,7 +95,7 @@ func block(kind string, raw []byte) string {
 }
 
 // certificate of hosts for the key in the file, signed with it.
-func certificate(keyFile string, hosts []string) (string, error) {
+func certificate(name, keyFile string, hosts []string) (string, error) {
 	text, err := os.ReadFile(keyFile)
 	if err != nil {
 		return "", fmt.Errorf("read its key: %w", err)
@@ -118,7 +118,7 @@ func certificate(keyFile string, hosts []string) (string, error) {
 	}
 	template := &x509.Certificate{
 		SerialNumber:          number,
-		Subject:               pkix.Name{CommonName: "lockstep relay"},
+		Subject:               pkix.Name{CommonName: name},
 		NotBefore:             time.Now().Add(-time.Hour),
 		NotAfter:              time.Now().Add(lifetime),
 		KeyUsage:              x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,

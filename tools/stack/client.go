@@ -133,6 +133,7 @@ func (s *Stack) writeClient() error {
 		RelayServer:     s.RelayURL(),
 		RelayCAFile:     relayCAFile,
 		RunnersServer:   s.RunnersURL(),
+		GatewayCAFile:   s.gateway.certFile,
 		AdmissionServer: s.AdmissionURL(),
 		TokenFile:       s.keys.AdminTokenFile,
 		Cell:            string(s.opts.Cell),

@@ -3,9 +3,11 @@ package stack
 import (
 	"cmp"
 	"io"
+	"path/filepath"
 
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/topology"
+	"lockstep.internal/libs/workspaceagent"
 	"lockstep.internal/services/watcher"
 )
 
@@ -58,12 +60,20 @@ type Options struct {
 	// Admission starts the admission service. AdmissionListen is where it listens: a free port on 127.0.0.1 by default.
 	Admission       bool
 	AdmissionListen string
+	// Gateway starts a gateway, and runs workspace agents as processes of this machine: it needs a kubelab.
+	Gateway bool
+	// GatewayListen and GatewaySSHListen are where the first gateway listens for browsers and for SSH. Default to free
+	// ports on 127.0.0.1.
+	GatewayListen, GatewaySSHListen string
+	// WorkspaceAgent is the program that runs in workspaces. Defaults to that of Programs.
+	WorkspaceAgent string
 	// MapNATS and MapSeedFile are the NATS with the cell map and the key of this cell there, if it is that of another
 	// stack.
 	MapNATS, MapSeedFile string
 	// Programs is a folder with the binaries state, watcher, dispatcher and, with workloads, deploys, with relays,
-	// relay and relay-agent, with runners runners, with a router router, which then run as separate processes that can
-	// be killed. Defaults to none: services run in this process.
+	// relay and relay-agent, with runners runners, with a router router, and for
+	// a gateway both gateway and workspace-agent, which then run as separate processes that can be killed. Defaults to
+	// none: services run in this process.
 	Programs string
 	// Progress receives one line per step. Defaults to io.Discard.
 	Progress io.Writer
@@ -89,6 +99,10 @@ func (o Options) withDefaults() Options {
 	}
 	o.RunnersListen, o.RouterListen = cmp.Or(o.RunnersListen, anyPort), cmp.Or(o.RouterListen, anyPort)
 	o.AdmissionListen = cmp.Or(o.AdmissionListen, anyPort)
+	o.GatewayListen, o.GatewaySSHListen = cmp.Or(o.GatewayListen, anyPort), cmp.Or(o.GatewaySSHListen, anyPort)
+	if o.WorkspaceAgent == "" && o.Programs != "" {
+		o.WorkspaceAgent = filepath.Join(o.Programs, workspaceagent.Program)
+	}
 	o.RelayAgents = max(1, o.RelayAgents)
 	if o.Configure == nil {
 		o.Configure = func(string, any) {}

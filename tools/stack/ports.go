@@ -20,15 +20,15 @@ func (s *Stack) portsFile() string { return filepath.Join(s.dir, "ports.json") }
 
 // reservePorts holds the ports that people and tools connect to: those that the options name, and in a kept folder
 // those of its last run. If another program has taken a port of the last run, it chooses another one. Servers of
-// a temporary stack without a port choose one themselves.
+// a temporary stack without a port choose one themselves, unless others need it before.
 func (s *Stack) reservePorts() error {
 	last := map[string]int{}
 	if raw, err := os.ReadFile(s.portsFile()); err == nil {
 		_ = json.Unmarshal(raw, &last) // written partially: as the first run
 	}
 	ports := map[string]int{}
-	number := func(name string, wanted int) (int, error) {
-		if wanted == 0 && s.temporary {
+	number := func(name string, wanted int, needed bool) (int, error) {
+		if wanted == 0 && s.temporary && !needed {
 			return 0, nil
 		}
 		held, err := s.reservePort(name, wanted, last[name])
@@ -39,7 +39,7 @@ func (s *Stack) reservePorts() error {
 		ports[name] = held.Number()
 		return held.Number(), nil
 	}
-	address := func(name string, listen *string) error {
+	address := func(name string, listen *string, needed bool) error {
 		host, wanted, err := net.SplitHostPort(*listen)
 		if err != nil {
 			return fault.Wrap(err, errcode.InvalidArgument, "address %q of %s must be HOST:PORT", *listen, name)
@@ -48,16 +48,25 @@ func (s *Stack) reservePorts() error {
 		if err != nil {
 			return fault.Wrap(err, errcode.InvalidArgument, "port %q of %s must be a number from 0 to 65535", wanted, name)
 		}
-		reserved, err := number(name, int(n))
+		reserved, err := number(name, int(n), needed)
 		*listen = net.JoinHostPort(host, strconv.Itoa(reserved))
 		return err
 	}
-	err := errors.Join(address(State, &s.opts.APIListen), address(Deploys, &s.opts.DeploysListen),
-		address(Relay, &s.opts.RelayListen), address(Runners, &s.opts.RunnersListen), address(Router, &s.opts.RouterListen),
-		address(Admission, &s.opts.AdmissionListen))
+	var errs []error
+	for name, listen := range map[string]*string{
+		State: &s.opts.APIListen, Deploys: &s.opts.DeploysListen, Relay: &s.opts.RelayListen,
+		Runners: &s.opts.RunnersListen, Router: &s.opts.RouterListen, Admission: &s.opts.AdmissionListen,
+	} {
+		errs = append(errs, address(name, listen, false))
+	}
+	if s.opts.Gateway { // others know its ports before it starts
+		errs = append(errs, address(Gateway, &s.opts.GatewayListen, true),
+			address(Gateway+" "+ListenerSSH, &s.opts.GatewaySSHListen, true))
+	}
+	err := errors.Join(errs...)
 	var natsErr, databaseErr error
-	s.opts.NATSPort, natsErr = number("NATS", s.opts.NATSPort)
-	s.databasePort, databaseErr = number("PostgreSQL", 0)
+	s.opts.NATSPort, natsErr = number("NATS", s.opts.NATSPort, false)
+	s.databasePort, databaseErr = number("PostgreSQL", 0, false)
 	if err := errors.Join(err, natsErr, databaseErr); err != nil || s.temporary {
 		return err
 	}

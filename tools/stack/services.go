@@ -76,6 +76,7 @@ func (s *Stack) state(name, listen string) *service {
 		if s.opts.Image != "" {
 			cfg.Workspace.Image = s.opts.Image
 		}
+		s.configureEntering(&cfg)
 		s.opts.Configure(name, &cfg)
 		return configuration{
 			settings: &cfg, common: &cfg.Config, main: func(ctx context.Context) error { return state.Main(ctx, cfg) },

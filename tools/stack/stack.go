@@ -45,6 +45,7 @@ const (
 	Runners    = "runners"
 	Admission  = "admission"
 	Router     = "router"
+	Gateway    = "gateway"
 )
 
 const (
@@ -61,6 +62,7 @@ type Stack struct {
 	log       *os.File
 	keys      Keys
 	relayKeys RelayKeys
+	gateway   gatewayFiles
 
 	database   *pg.Server
 	nats       *natsd.Server
@@ -125,6 +127,9 @@ func (s *Stack) start(ctx context.Context) error {
 	if err := s.startCI(ctx); err != nil {
 		return err
 	}
+	if err := s.startGateway(ctx); err != nil {
+		return err
+	}
 	if err := s.writeClient(); err != nil {
 		return err
 	}
@@ -170,6 +175,9 @@ func (s *Stack) openDir() error {
 		return err
 	}
 	if s.relayKeys, _, err = InitRelay(filepath.Join(s.dir, "keys")); err != nil {
+		return err
+	}
+	if err := s.initGateway(); err != nil {
 		return err
 	}
 	s.log, err = os.OpenFile(s.LogFile(), os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o600)
@@ -305,6 +313,9 @@ func (s *Stack) startCluster(ctx context.Context) error {
 	options := lab.Options{Name: "lockstep", Nodes: s.opts.Nodes, Progress: s.progress.indented(), Output: s.log}
 	if !s.temporary {
 		options.Data = filepath.Join(s.dir, "kubelab")
+	}
+	if s.opts.Gateway {
+		options.WorkspaceAgent = s.opts.WorkspaceAgent
 	}
 	started, err := lab.Start(ctx, options)
 	if err != nil {

@@ -26,7 +26,7 @@ func ReleaseServices(ctx context.Context) (string, error) {
 
 func servicePackages() []string {
 	const services = "lockstep.internal/services/"
-	packages := []string{services + "relay/cmd/relay-agent"}
+	packages := []string{services + "relay/cmd/relay-agent", services + "gateway/cmd/workspace-agent"}
 	for _, name := range []string{
 		"state", "watcher", "dispatcher", "deploys", "relay", "runners", "router", "admission", "gateway",
 	} {
