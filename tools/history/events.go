@@ -99,7 +99,7 @@ func subjectPattern(cell topology.Cell, subjects []string, family string) *regex
 }
 
 // writerOf returns who may write on a subject: the agent on its own subjects, relays on those about
-// connections, runners on those of jobs and runners, admission on its own, state on all others.
+// connections, runners on those of jobs and runners, admission and the gateway on their own, state on all others.
 func writerOf(cell topology.Cell, subject string) (string, error) {
 	parsed, err := topology.Parse(subject)
 	if err != nil {
@@ -122,6 +122,8 @@ func writerOf(cell topology.Cell, subject string) (string, error) {
 		return event.ServiceSource(string(cell), "runners"), nil
 	case topology.FamilyAgent, topology.FamilyAudit:
 		return event.ServiceSource(string(cell), "relay"), nil
+	case topology.FamilyActivity:
+		return event.ServiceSource(string(cell), "gateway"), nil
 	default:
 		return event.ServiceSource(string(cell), "state"), nil
 	}
