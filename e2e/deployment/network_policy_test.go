@@ -94,7 +94,9 @@ func chartPods(t *testing.T) []networkPod {
 }
 
 // workspaceObjects are those that the state service renders for a workspace of the agent.
-func workspaceObjects(t *testing.T, name string, agentID int64, m agent.Manifests) (networkPod, networkingv1.NetworkPolicy) {
+func workspaceObjects(
+	t *testing.T, name string, agentID int64, m agent.Manifests,
+) (networkPod, networkingv1.NetworkPolicy) {
 	t.Helper()
 	w, _, err := workspace.New(workspace.Creation{
 		Name: name, ProjectID: 4, AgentID: agentID, UserID: 9, Now: time.Unix(0, 0),
