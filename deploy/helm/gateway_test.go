@@ -63,9 +63,10 @@ func TestGatewayAndStateKnowEachOther(t *testing.T) {
 func TestWorkspacesAdmitThePodsOfTheGateway(t *testing.T) {
 	t.Parallel()
 	r := render(t, load(t), "defaults", withGateway(values{}))
-	peers := variablesOf(decode[appsv1.Deployment](r, "Deployment/"+releaseName+"-state"))["LOCKSTEP_WORKSPACE_INGRESS_PEERS"]
+	state := variablesOf(decode[appsv1.Deployment](r, "Deployment/"+releaseName+"-state"))
 	require.Equal(t, "lockstep-agent-{agent_id}:app.kubernetes.io/name=lockstep-relay-agent,"+
-		"here:app.kubernetes.io/name=lockstep-gateway:app.kubernetes.io/instance=ls", peers)
+		"here:app.kubernetes.io/name=lockstep-gateway:app.kubernetes.io/instance=ls",
+		state["LOCKSTEP_WORKSPACE_INGRESS_PEERS"])
 	labels := decode[appsv1.Deployment](r, "Deployment/"+gatewayName).Spec.Template.Labels
 	require.Equal(t, "lockstep-gateway", labels["app.kubernetes.io/name"])
 	require.Equal(t, releaseName, labels["app.kubernetes.io/instance"])

@@ -56,7 +56,7 @@ var switches = []struct { //nolint:gochecknoglobals // a table
 			"tls": values{"secretName": "api-tls"}, "state": values{"caSecretName": "state-ca"},
 			"workspaces": values{"mode": "tunnel", "relay": values{"secretName": "relay-token"}},
 		},
-		"relay":     values{"tls": values{"secretName": "relay-tls"}},
+		"relay": values{"tls": values{"secretName": "relay-tls"}},
 	}},
 	{"ingress, monitoring, tracing, sinks, callers, settings, runners, admission, router, gateway", values{
 		"state": values{
