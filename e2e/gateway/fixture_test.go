@@ -44,7 +44,7 @@ const webPort = 8080
 type person struct {
 	t      testing.TB
 	system *fixture.System
-	id     string
+	name   string
 	cli    fixture.CLI
 	key    string // file with a registered private key
 	config string // file with the configuration of OpenSSH
@@ -56,7 +56,7 @@ func newPerson(t testing.TB, s *fixture.System, name string) *person {
 	user := s.NewUser(name, s.ProjectID, statev1.Role_ROLE_DEVELOPER)
 	cli := fixture.NewCLI(t).With(client.Variable+"="+s.ClientFile(), "LOCKSTEP_TOKEN="+user.Token)
 	p := &person{
-		t: t, system: s, id: strconv.FormatInt(user.ID, 10), cli: cli, key: filepath.Join(t.TempDir(), "key"),
+		t: t, system: s, name: name, cli: cli, key: filepath.Join(t.TempDir(), "key"),
 	}
 	p.config = filepath.Join(filepath.Dir(p.key), "config")
 	output, err := exec.CommandContext(t.Context(), "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", p.key).

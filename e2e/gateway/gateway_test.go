@@ -94,7 +94,7 @@ func TestForeignPersonIsRefusedUntilTheWorkspaceIsShared(t *testing.T) {
 	status, body := b.get(address)
 	require.Equal(t, http.StatusNotFound, status, body)
 
-	owner.cli.OK("ws", "share", "mine", "--with", other.id, "--port", "8080")
+	owner.cli.OK("ws", "share", "mine", "--with", other.name, "--port", "8080")
 	require.Eventually(t, func() bool {
 		status, body = b.get(address)
 		return status == http.StatusOK
@@ -104,7 +104,7 @@ func TestForeignPersonIsRefusedUntilTheWorkspaceIsShared(t *testing.T) {
 	_, err = other.openSSH("ssh", "-l", "mine", "others.lockstep", "true")
 	require.Error(t, err, "a share of a port is not one of SSH")
 
-	owner.cli.OK("ws", "unshare", "mine", "--with", other.id)
+	owner.cli.OK("ws", "unshare", "mine", "--with", other.name)
 	requireEnds(t, conn)
 	status, body = b.get(address)
 	require.Equal(t, http.StatusNotFound, status, body)
@@ -116,7 +116,7 @@ func TestReplicasShareSessionsAndRevocations(t *testing.T) {
 	owner.create("replicated")
 	second, err := s.AddReplica(t.Context(), stack.Gateway)
 	require.NoError(t, err)
-	owner.cli.OK("ws", "share", "replicated", "--with", other.id, "--port", "8080")
+	owner.cli.OK("ws", "share", "replicated", "--with", other.name, "--port", "8080")
 	other.create("another")
 	b := other.signIn(stack.Gateway, "another")
 	there := newBrowser(t, s, second, b.client.Jar)
@@ -128,7 +128,7 @@ func TestReplicasShareSessionsAndRevocations(t *testing.T) {
 		}, fixture.Timeout, fixture.PollInterval)
 	}
 	first, last := b.webSocket(address), there.webSocket(address)
-	owner.cli.OK("ws", "unshare", "replicated", "--with", other.id)
+	owner.cli.OK("ws", "unshare", "replicated", "--with", other.name)
 	requireEnds(t, first)
 	requireEnds(t, last)
 }

@@ -41,6 +41,21 @@ func TestOwnerSharesAWorkspaceWithPeopleOfItsProject(t *testing.T) {
 	refused(t, errcode.FailedPrecondition, adas.shares.ShareWorkspace, share(eve, 0)) // no role in the project
 	refused(t, errcode.NotFound, adas.shares.ShareWorkspace, share(9999, 0))
 	refused(t, errcode.InvalidArgument, adas.shares.ShareWorkspace, share(bob, 70000))
+	named := func(name string) *statev1.ShareWorkspaceRequest {
+		return &statev1.ShareWorkspaceRequest{Workspace: theWorkspace(), Username: name}
+	}
+	// Nobody learns which names exist.
+	for _, name := range []string{"eve", "nobody"} {
+		refused(t, errcode.FailedPrecondition, adas.shares.ShareWorkspace, named(name))
+		refused(t, errcode.PermissionDenied, bobs.shares.ShareWorkspace, named(name))
+		refused(t, errcode.NotFound, eves.shares.ShareWorkspace, named(name))
+		refused(t, errcode.NotFound, adas.shares.UnshareWorkspace,
+			&statev1.UnshareWorkspaceRequest{Workspace: theWorkspace(), Username: name})
+	}
+	refused(t, errcode.InvalidArgument, adas.shares.ShareWorkspace,
+		&statev1.ShareWorkspaceRequest{Workspace: theWorkspace(), Username: "bob", UserId: bob})
+	require.Equal(t, bob, call(t, adas.shares.ShareWorkspace, named("bob")).GetShares()[0].GetUserId())
+	call(t, adas.shares.UnshareWorkspace, &statev1.UnshareWorkspaceRequest{Workspace: theWorkspace(), Username: "bob"})
 	refused(t, errcode.InvalidArgument, adas.shares.ShareWorkspace, share(w.GetUserId(), 0))
 
 	shared := call(t, adas.shares.ShareWorkspace, share(bob, 3000)).GetShares()

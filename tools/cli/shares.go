@@ -13,9 +13,9 @@ import (
 func (a *app) workspaceShare() *cobra.Command {
 	return a.shareCommand("share NAME", "Let another person of the project enter a workspace of yours",
 		"port that the person may open; default: everything, terminals and SSH included",
-		func(c *cobra.Command, api *client.API, w string, user int64, port int32) ([]*statev1.WorkspaceShare, error) {
+		func(c *cobra.Command, api *client.API, w string, with person, port int32) ([]*statev1.WorkspaceShare, error) {
 			r, err := api.Shares.ShareWorkspace(c.Context(), connect.NewRequest(&statev1.ShareWorkspaceRequest{
-				Workspace: byName(w), UserId: user, Port: port,
+				Workspace: byName(w), UserId: with.id, Username: with.name, Port: port,
 			}))
 			if err != nil {
 				return nil, err
@@ -27,9 +27,9 @@ func (a *app) workspaceShare() *cobra.Command {
 func (a *app) workspaceUnshare() *cobra.Command {
 	return a.shareCommand("unshare NAME", "End that another person may enter a workspace; open connections end",
 		"end the share of this port only; default: all shares of the person",
-		func(c *cobra.Command, api *client.API, w string, user int64, port int32) ([]*statev1.WorkspaceShare, error) {
+		func(c *cobra.Command, api *client.API, w string, with person, port int32) ([]*statev1.WorkspaceShare, error) {
 			r, err := api.Shares.UnshareWorkspace(c.Context(), connect.NewRequest(&statev1.UnshareWorkspaceRequest{
-				Workspace: byName(w), UserId: user, Port: port,
+				Workspace: byName(w), UserId: with.id, Username: with.name, Port: port,
 			}))
 			if err != nil {
 				return nil, err
@@ -38,8 +38,21 @@ func (a *app) workspaceUnshare() *cobra.Command {
 		})
 }
 
+// person is an id or a username: developers cannot look other users up.
+type person struct {
+	id   int64
+	name string
+}
+
+func parsePerson(text string) person {
+	if id, err := strconv.ParseInt(text, 10, 64); err == nil {
+		return person{id: id}
+	}
+	return person{name: text}
+}
+
 type changeShares func(
-	c *cobra.Command, api *client.API, workspace string, user int64, port int32,
+	c *cobra.Command, api *client.API, workspace string, with person, port int32,
 ) ([]*statev1.WorkspaceShare, error)
 
 // shareCommand is a command that changes the shares of a workspace, and prints those that remain.
@@ -53,15 +66,11 @@ func (a *app) shareCommand(use, short, portHelp string, change changeShares) *co
 			if err != nil {
 				return err
 			}
+			left, err := change(c, api, args[0], parsePerson(with), port)
+			if err != nil {
+				return err
+			}
 			names := a.names(c.Context(), api)
-			user, err := names.userID(with)
-			if err != nil {
-				return err
-			}
-			left, err := change(c, api, args[0], user, port)
-			if err != nil {
-				return err
-			}
 			t := table{header: []string{"USER", "PORT"}}
 			for _, s := range left {
 				t.rows = append(t.rows, []string{names.user(s.GetUserId()), sharedPort(s.GetPort())})

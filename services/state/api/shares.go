@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"time"
 
 	"connectrpc.com/connect"
@@ -58,20 +59,22 @@ func (s *workspaceAccessService) ExtendWorkspace(
 func (s *workspaceAccessService) ShareWorkspace(
 	ctx context.Context, r *connect.Request[statev1.ShareWorkspaceRequest],
 ) (*connect.Response[statev1.ShareWorkspaceResponse], error) {
-	share := workspace.Share{UserID: r.Msg.GetUserId(), Port: r.Msg.GetPort()}
-	if err := id("user_id", share.UserID); err != nil {
+	person, err := s.person(ctx, r.Msg)
+	if err != nil {
 		return nil, err
 	}
-	w, err := s.change(ctx, r.Msg.GetWorkspace(), share.UserID,
+	share := workspace.Share{UserID: person.id, Port: r.Msg.GetPort()}
+	w, err := s.change(ctx, r.Msg.GetWorkspace(), person.id,
 		func(tx pgx.Tx, w workspace.Workspace) (workspace.Workspace, bool, error) {
-			role, err := s.directory.Within(tx).Role(ctx, share.UserID, projectScope(w.ProjectID))
-			if err != nil {
-				return w, false, fmt.Errorf("share workspace %s: %w", w.ID, err)
+			role := directory.RoleNone
+			if person.id != 0 {
+				if role, err = s.directory.Within(tx).Role(ctx, person.id, projectScope(w.ProjectID)); err != nil {
+					return w, false, fmt.Errorf("share workspace %s: %w", w.ID, err)
+				}
 			}
 			if role == directory.RoleNone {
 				return w, false, fault.New(errcode.FailedPrecondition,
-					"user %d has no role in the project of workspace %q: ask an owner to give one, such as reader",
-					share.UserID, w.Name)
+					"user %s has no role in the project of workspace %q: ask an owner to give one, such as reader", person, w.Name)
 			}
 			if e := w.Spec.Editor; e != nil && e.Port == share.Port {
 				return w, false, fault.New(errcode.InvalidArgument, "port %d is the editor of workspace %q, which can run "+
@@ -88,16 +91,17 @@ func (s *workspaceAccessService) ShareWorkspace(
 func (s *workspaceAccessService) UnshareWorkspace(
 	ctx context.Context, r *connect.Request[statev1.UnshareWorkspaceRequest],
 ) (*connect.Response[statev1.UnshareWorkspaceResponse], error) {
-	share := workspace.Share{UserID: r.Msg.GetUserId(), Port: r.Msg.GetPort()}
-	if err := id("user_id", share.UserID); err != nil {
+	person, err := s.person(ctx, r.Msg)
+	if err != nil {
 		return nil, err
 	}
-	w, err := s.change(ctx, r.Msg.GetWorkspace(), share.UserID,
+	share := workspace.Share{UserID: person.id, Port: r.Msg.GetPort()}
+	w, err := s.change(ctx, r.Msg.GetWorkspace(), person.id,
 		func(_ pgx.Tx, w workspace.Workspace) (workspace.Workspace, bool, error) {
 			after, changed := w.Unshare(share)
 			if !changed {
-				return w, false, fault.New(errcode.NotFound, "workspace %q is not shared with user %d like this",
-					w.Name, share.UserID)
+				return w, false, fault.New(errcode.NotFound, "workspace %q is not shared with user %s like this",
+					w.Name, person)
 			}
 			return after, true, nil
 		})
@@ -124,6 +128,42 @@ func (s *workspaceAccessService) ListShares(
 	return connect.NewResponse(&statev1.ListSharesResponse{Shares: shares(w)}), nil
 }
 
+// person is with whom a workspace is shared.
+type person struct {
+	id   int64 // 0 if nobody has the name
+	name string
+}
+
+func (p person) String() string {
+	if p.name != "" {
+		return strconv.Quote(p.name)
+	}
+	return strconv.FormatInt(p.id, 10)
+}
+
+// person returns whom a request names. A name that nobody has is no error here: callers would learn which names exist
+// without a right to anything.
+func (s *workspaceAccessService) person(
+	ctx context.Context, r interface {
+		GetUserId() int64
+		GetUsername() string
+	},
+) (person, error) {
+	p := person{id: r.GetUserId(), name: r.GetUsername()}
+	if p.name == "" {
+		return p, id("user_id", p.id)
+	}
+	if p.id != 0 {
+		return p, fault.New(errcode.InvalidArgument, "give the id or the username, not both").With("field", "username")
+	}
+	user, err := s.directory.UserByName(ctx, p.name)
+	if err != nil && fault.CodeOf(err) != errcode.NotFound {
+		return p, fmt.Errorf("find the user %q: %w", p.name, err)
+	}
+	p.id = user.ID
+	return p, nil
+}
+
 // change locks a person and then a workspace, checks that the caller owns the workspace, and stores and publishes what
 // decide returns, in one transaction.
 func (s *workspaceAccessService) change(
@@ -135,8 +175,10 @@ func (s *workspaceAccessService) change(
 		return after, err
 	}
 	err = libpostgres.InTx(ctx, s.pool, func(tx pgx.Tx) error {
-		if err := s.directory.LockPerson(ctx, tx, userID); err != nil {
-			return err
+		if userID != 0 {
+			if err := s.directory.LockPerson(ctx, tx, userID); err != nil {
+				return err
+			}
 		}
 		before, err := s.workspaces.LockOne(ctx, tx, ref)
 		if err != nil {

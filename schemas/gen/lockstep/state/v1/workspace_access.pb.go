@@ -27,7 +27,9 @@ type ShareWorkspaceRequest struct {
 	Workspace *WorkspaceReference    `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
 	UserId    int64                  `protobuf:"varint,2,opt,name=user_id,json=userId,proto3" json:"user_id,omitempty"`
 	// Port that the person may open. 0: everything, terminals and SSH included.
-	Port          int32 `protobuf:"varint,3,opt,name=port,proto3" json:"port,omitempty"`
+	Port int32 `protobuf:"varint,3,opt,name=port,proto3" json:"port,omitempty"`
+	// Instead of user_id: those who share need not see other users.
+	Username      string `protobuf:"bytes,4,opt,name=username,proto3" json:"username,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -83,6 +85,13 @@ func (x *ShareWorkspaceRequest) GetPort() int32 {
 	return 0
 }
 
+func (x *ShareWorkspaceRequest) GetUsername() string {
+	if x != nil {
+		return x.Username
+	}
+	return ""
+}
+
 type ShareWorkspaceResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Shares        []*WorkspaceShare      `protobuf:"bytes,1,rep,name=shares,proto3" json:"shares,omitempty"`
@@ -132,7 +141,9 @@ type UnshareWorkspaceRequest struct {
 	Workspace *WorkspaceReference    `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
 	UserId    int64                  `protobuf:"varint,2,opt,name=user_id,json=userId,proto3" json:"user_id,omitempty"`
 	// 0: all shares of the person.
-	Port          int32 `protobuf:"varint,3,opt,name=port,proto3" json:"port,omitempty"`
+	Port int32 `protobuf:"varint,3,opt,name=port,proto3" json:"port,omitempty"`
+	// Instead of user_id.
+	Username      string `protobuf:"bytes,4,opt,name=username,proto3" json:"username,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -186,6 +197,13 @@ func (x *UnshareWorkspaceRequest) GetPort() int32 {
 		return x.Port
 	}
 	return 0
+}
+
+func (x *UnshareWorkspaceRequest) GetUsername() string {
+	if x != nil {
+		return x.Username
+	}
+	return ""
 }
 
 type UnshareWorkspaceResponse struct {
@@ -421,17 +439,19 @@ var File_lockstep_state_v1_workspace_access_proto protoreflect.FileDescriptor
 
 const file_lockstep_state_v1_workspace_access_proto_rawDesc = "" +
 	"\n" +
-	"(lockstep/state/v1/workspace_access.proto\x12\x11lockstep.state.v1\x1a\x1egoogle/protobuf/duration.proto\x1a!lockstep/state/v1/workspace.proto\"\x89\x01\n" +
+	"(lockstep/state/v1/workspace_access.proto\x12\x11lockstep.state.v1\x1a\x1egoogle/protobuf/duration.proto\x1a!lockstep/state/v1/workspace.proto\"\xa5\x01\n" +
 	"\x15ShareWorkspaceRequest\x12C\n" +
 	"\tworkspace\x18\x01 \x01(\v2%.lockstep.state.v1.WorkspaceReferenceR\tworkspace\x12\x17\n" +
 	"\auser_id\x18\x02 \x01(\x03R\x06userId\x12\x12\n" +
-	"\x04port\x18\x03 \x01(\x05R\x04port\"S\n" +
+	"\x04port\x18\x03 \x01(\x05R\x04port\x12\x1a\n" +
+	"\busername\x18\x04 \x01(\tR\busername\"S\n" +
 	"\x16ShareWorkspaceResponse\x129\n" +
-	"\x06shares\x18\x01 \x03(\v2!.lockstep.state.v1.WorkspaceShareR\x06shares\"\x8b\x01\n" +
+	"\x06shares\x18\x01 \x03(\v2!.lockstep.state.v1.WorkspaceShareR\x06shares\"\xa7\x01\n" +
 	"\x17UnshareWorkspaceRequest\x12C\n" +
 	"\tworkspace\x18\x01 \x01(\v2%.lockstep.state.v1.WorkspaceReferenceR\tworkspace\x12\x17\n" +
 	"\auser_id\x18\x02 \x01(\x03R\x06userId\x12\x12\n" +
-	"\x04port\x18\x03 \x01(\x05R\x04port\"U\n" +
+	"\x04port\x18\x03 \x01(\x05R\x04port\x12\x1a\n" +
+	"\busername\x18\x04 \x01(\tR\busername\"U\n" +
 	"\x18UnshareWorkspaceResponse\x129\n" +
 	"\x06shares\x18\x01 \x03(\v2!.lockstep.state.v1.WorkspaceShareR\x06shares\"X\n" +
 	"\x11ListSharesRequest\x12C\n" +
