@@ -106,8 +106,9 @@ func TestUpStartsAgainWithTheSameDataAndPorts(t *testing.T) {
 	code, _, message = cli.Run(up...)
 	require.Equal(t, 3, code)
 	token := data + "/keys/admin.token"
-	require.Equal(t, "lockstep: the administrator's token in "+token+" was revoked: remove this file, and the next start "+
-		"creates another token\n", message)
+	require.Equal(t, "the program git was not found: workspace \"hello\" has no project\n"+
+		"lockstep: the administrator's token in "+token+" was revoked: remove this file, and the next start creates "+
+		"another token\n", message)
 	require.NoError(t, os.Remove(token))
 
 	second := cli.Start(up...)
