@@ -161,7 +161,7 @@ func TestDeletedOrphanIsRemoved(t *testing.T) {
 	require.Len(t, desired, 1)
 	require.Equal(t, "terminated", desired[0]["target"])
 	require.Equal(t, "ws-7-left", desired[0]["namespace"])
-	require.Len(t, desired[0]["manifests"], 9)
+	require.Len(t, desired[0]["manifests"], 11)
 
 	// The first deletion fails.
 	a.reports(
