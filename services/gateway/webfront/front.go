@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"lockstep.internal/libs/copybuffer"
 	"lockstep.internal/libs/logkey"
 	"lockstep.internal/libs/service"
 	"lockstep.internal/services/gateway/access"
@@ -85,7 +86,7 @@ func New(o Options) *Front {
 	}
 	f.proxy = &httputil.ReverseProxy{
 		Rewrite: f.rewrite, Transport: f.transport, FlushInterval: flushInterval, ModifyResponse: modifyResponse,
-		ErrorHandler: f.failed, BufferPool: bufferPool{},
+		ErrorHandler: f.failed, BufferPool: copybuffer.Pool{},
 		ErrorLog: log.New(logWriter{o.Logger}, "", 0),
 	}
 	return f

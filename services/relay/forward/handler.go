@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"lockstep.internal/libs/access"
+	"lockstep.internal/libs/copybuffer"
 	"lockstep.internal/libs/directory"
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/schemas/gen/errcode"
@@ -89,7 +90,7 @@ func NewHandler(cfg Config) *Handler {
 		changed: make(chan struct{}, 1),
 	}
 	h.proxy = &httputil.ReverseProxy{
-		Rewrite: rewrite, Transport: cfg.Transport, BufferPool: bufferPool{}, FlushInterval: flushInterval,
+		Rewrite: rewrite, Transport: cfg.Transport, BufferPool: copybuffer.Pool{}, FlushInterval: flushInterval,
 		ModifyResponse: h.modifyResponse, ErrorHandler: h.handleError,
 		ErrorLog: slog.NewLogLogger(cfg.Logger.Handler(), slog.LevelDebug),
 	}
@@ -401,16 +402,3 @@ func publicError(ctx context.Context, err error) error {
 	}
 	return fault.Wrap(err, errcode.Unavailable, "no valid response from the target: %v", err)
 }
-
-const copyBufferSize = 32 << 10
-
-var copyBuffers = sync.Pool{New: func() any { return new([copyBufferSize]byte) }}
-
-// bufferPool of the reverse proxy.
-type bufferPool struct{}
-
-func (bufferPool) Get() []byte {
-	return copyBuffers.Get().(*[copyBufferSize]byte)[:] //nolint:errcheck,forcetypeassert // the pool has nothing else
-}
-
-func (bufferPool) Put(b []byte) { copyBuffers.Put((*[copyBufferSize]byte)(b)) }

@@ -9,12 +9,12 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/sony/gobreaker/v2"
 
 	"lockstep.internal/libs/cellmap"
+	"lockstep.internal/libs/copybuffer"
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/schemas/gen/errcode"
 )
@@ -66,7 +66,7 @@ func (h *Handler) forward(w http.ResponseWriter, r *http.Request, p *proxiedRequ
 
 func (h *Handler) newProxy() *httputil.ReverseProxy {
 	return &httputil.ReverseProxy{
-		Rewrite: h.rewrite, Transport: roundTripper{}, BufferPool: bufferPool{},
+		Rewrite: h.rewrite, Transport: roundTripper{}, BufferPool: copybuffer.Pool{},
 		// Parts of a response of unknown length are sent at once: its client may wait for them.
 		FlushInterval:  flushInterval,
 		ModifyResponse: h.modifyResponse, ErrorHandler: h.handleError,
@@ -150,16 +150,3 @@ func isDial(err error) bool {
 	operation, ok := errors.AsType[*net.OpError](err)
 	return ok && operation.Op == "dial"
 }
-
-const copyBufferSize = 32 << 10
-
-var copyBuffers = sync.Pool{New: func() any { return new([copyBufferSize]byte) }}
-
-// bufferPool of the reverse proxy.
-type bufferPool struct{}
-
-func (bufferPool) Get() []byte {
-	return copyBuffers.Get().(*[copyBufferSize]byte)[:] //nolint:errcheck,forcetypeassert // the pool has nothing else
-}
-
-func (bufferPool) Put(b []byte) { copyBuffers.Put((*[copyBufferSize]byte)(b)) }

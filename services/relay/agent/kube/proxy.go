@@ -11,12 +11,12 @@ import (
 	"net/http/httputil"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
+	"lockstep.internal/libs/copybuffer"
 	"lockstep.internal/libs/logkey"
 	"lockstep.internal/services/relay/tunnel"
 )
@@ -28,7 +28,6 @@ const (
 	idleTimeout = 2 * time.Minute
 	// flushInterval of responses with a known length. Others are flushed after every write.
 	flushInterval = 10 * time.Millisecond
-	copyBuffer    = 32 << 10
 )
 
 // Proxy forwards requests on streams to the API server. It may be used by many goroutines.
@@ -49,7 +48,7 @@ func New(cfg *rest.Config, logger *slog.Logger) (*Proxy, error) {
 	log := slog.NewLogLogger(logger.Handler(), slog.LevelDebug)
 	reverse := &httputil.ReverseProxy{
 		Rewrite: p.rewrite, Transport: p, FlushInterval: flushInterval, ModifyResponse: p.modifyResponse,
-		ErrorHandler: p.handleError, ErrorLog: log, BufferPool: &bufferPool{},
+		ErrorHandler: p.handleError, ErrorLog: log, BufferPool: copybuffer.Pool{},
 	}
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
@@ -180,15 +179,3 @@ func writeStatus(w http.ResponseWriter, code int, reason metav1.StatusReason, me
 	w.WriteHeader(code)
 	_, _ = w.Write(body) // fails when the caller has left
 }
-
-// bufferPool of the reverse proxy.
-type bufferPool struct{ pool sync.Pool }
-
-func (b *bufferPool) Get() []byte {
-	if buffer, ok := b.pool.Get().(*[copyBuffer]byte); ok {
-		return buffer[:]
-	}
-	return make([]byte, copyBuffer)
-}
-
-func (b *bufferPool) Put(buffer []byte) { b.pool.Put((*[copyBuffer]byte)(buffer)) }
