@@ -34,8 +34,8 @@ type count struct {
 	Record
 
 	due time.Time // no record before
-	// requests is the rhythm of requests; the last one was at requestAt.
-	requests  rhythm
+	// requests that programs send by themselves; the last one was at requestAt.
+	requests  periodic
 	requestAt time.Time
 }
 
@@ -55,8 +55,8 @@ type Session struct {
 	table *Table
 	key   key
 	once  sync.Once
-	// rhythm of the messages of the session; nil before the first one.
-	rhythm rhythm
+	// messages that programs send by themselves; nil before the first one.
+	messages periodic
 }
 
 // maxKeepAlive is the size of the largest message that may be a keep-alive.
@@ -81,22 +81,23 @@ func (t *Table) count(k key) *count {
 	return c
 }
 
-// Input reports a message of the person. It is no activity if it continues a rhythm of messages of its size.
+// Input reports a message of the person. It is no activity if messages of its size come in equal
+// intervals.
 func (s *Session) Input(bytes int) {
 	s.table.mu.Lock()
 	defer s.table.mu.Unlock()
 	c, now := s.table.count(s.key), s.table.now()
 	c.ReceivedBytes += int64(bytes)
-	if s.rhythm == nil {
-		s.rhythm = rhythm{}
+	if s.messages == nil {
+		s.messages = periodic{}
 	}
-	if bytes > maxKeepAlive || !s.rhythm.repeats(uint64(max(bytes, 0)), now) {
+	if bytes > maxKeepAlive || !s.messages.repeats(uint64(max(bytes, 0)), now) {
 		c.InputAt = now
 	}
 }
 
-// Request reports a request of the person, such as "GET /status". It is no activity if it continues a rhythm of such
-// requests, in any session.
+// Request reports a request of the person, such as "GET /status". It is no activity if such requests come in
+// equal intervals, in any session.
 func (s *Session) Request(name string, bytes int) {
 	hash := fnv.New64a()
 	_, _ = hash.Write([]byte(name)) // it never fails
@@ -105,7 +106,7 @@ func (s *Session) Request(name string, bytes int) {
 	c, now := s.table.count(s.key), s.table.now()
 	c.ReceivedBytes += int64(bytes)
 	if c.requests == nil {
-		c.requests = rhythm{}
+		c.requests = periodic{}
 	}
 	c.requestAt = now
 	if !c.requests.repeats(hash.Sum64(), now) {

@@ -62,6 +62,14 @@ func TestOpenEditorIsIdle(t *testing.T) {
 		s.sessions[0].Input(13)
 		s.now = s.now.Add(3300 * time.Millisecond)
 	}), time.Minute)
+
+	s = newSimulated()
+	require.Less(t, s.idleAfter(func(int) { // two of one size, one directly after the other
+		s.sessions[0].Input(13)
+		s.now = s.now.Add(2 * time.Millisecond)
+		s.sessions[0].Input(13)
+		s.now = s.now.Add(4998 * time.Millisecond)
+	}), time.Minute)
 }
 
 func TestPollingPageIsIdle(t *testing.T) {
@@ -97,17 +105,17 @@ func TestTypingIsActivity(t *testing.T) {
 			s.sessions[0].Input(700)
 		}
 	}), 9*time.Hour)
-	require.Less(t, len(s.sessions[0].rhythm), maxKinds)
+	require.Less(t, len(s.sessions[0].messages), maxKinds)
 }
 
-func TestRhythmIsForgottenAndBounded(t *testing.T) {
+func TestPeriodicMessagesAreForgottenAndBounded(t *testing.T) {
 	t.Parallel()
 	s := newSimulated()
 	for n := range 10 * maxKinds {
 		s.sessions[0].Input(n + 1)
 		s.now = s.now.Add(time.Second)
 	}
-	require.Len(t, s.sessions[0].rhythm, maxKinds)
+	require.Len(t, s.sessions[0].messages, maxKinds)
 	request := s.table.Open("other", ada)
 	request.Request("GET /", 0)
 	request.Close()

@@ -21,7 +21,7 @@ import (
 // testEditor is set in the processes of editors in these tests.
 const testEditor = "LOCKSTEP_TEST_EDITOR"
 
-// serveEditor is an editor: it writes the process and its tools, and ends when it is told so.
+// serveEditor is an editor: it writes the process and its tools, and ends on SIGTERM.
 func serveEditor() {
 	address := "127.0.0.1:" + os.Getenv(workspaceagent.EditorPortVariable)
 	http.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
