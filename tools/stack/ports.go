@@ -53,11 +53,18 @@ func (s *Stack) reservePorts() error {
 		return err
 	}
 	var errs []error
-	for name, listen := range map[string]*string{
-		State: &s.opts.APIListen, Deploys: &s.opts.DeploysListen, Relay: &s.opts.RelayListen,
-		Runners: &s.opts.RunnersListen, Router: &s.opts.RouterListen, Admission: &s.opts.AdmissionListen,
+	for _, l := range []struct {
+		name   string
+		listen *string
+	}{
+		{State, &s.opts.APIListen},
+		{Deploys, &s.opts.DeploysListen},
+		{Relay, &s.opts.RelayListen},
+		{Runners, &s.opts.RunnersListen},
+		{Router, &s.opts.RouterListen},
+		{Admission, &s.opts.AdmissionListen},
 	} {
-		errs = append(errs, address(name, listen, false))
+		errs = append(errs, address(l.name, l.listen, false))
 	}
 	if s.opts.Gateway { // others know its ports before it starts
 		errs = append(errs, address(Gateway, &s.opts.GatewayListen, true),

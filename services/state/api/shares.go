@@ -66,11 +66,9 @@ func (s *workspaceAccessService) ShareWorkspace(
 	share := workspace.Share{UserID: person.id, Port: r.Msg.GetPort()}
 	w, err := s.change(ctx, r.Msg.GetWorkspace(), person.id,
 		func(tx pgx.Tx, w workspace.Workspace) (workspace.Workspace, bool, error) {
-			role := directory.RoleNone
-			if person.id != 0 {
-				if role, err = s.directory.Within(tx).Role(ctx, person.id, projectScope(w.ProjectID)); err != nil {
-					return w, false, fmt.Errorf("share workspace %s: %w", w.ID, err)
-				}
+			role, err := s.directory.Within(tx).Role(ctx, person.id, projectScope(w.ProjectID)) // none for id 0
+			if err != nil {
+				return w, false, fmt.Errorf("share workspace %s: %w", w.ID, err)
 			}
 			if role == directory.RoleNone {
 				return w, false, fault.New(errcode.FailedPrecondition,
