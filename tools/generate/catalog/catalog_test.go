@@ -210,6 +210,9 @@ func TestSubjectsMatchTheTopology(t *testing.T) {
 		"admission.status.v1":                cell.Admission(4, 9, "status"),
 		"admission.decided.v1":               cell.Admission(4, 9, "decided"),
 		"runner.changed.v1":                  cell.Runner(31),
+		"access.workspace.v1":                cell.AccessWorkspace("w"),
+		"access.ssh_key.v1":                  cell.AccessSSHKey("f"),
+		"activity.workspace.v1":              cell.Activity("w"),
 	}
 	further := map[string]string{
 		"observed.workload.v1":          cell.Observed(7, "deployment", "n", "d"),
@@ -217,7 +220,7 @@ func TestSubjectsMatchTheTopology(t *testing.T) {
 	}
 	values := map[string]string{
 		"agent": "7", "kind": "deployment", "namespace": "n", "name": "d", "workspace": "w", "project": "4", "id": "3",
-		"cluster": "c", "fact": "completed", "job": "9", "runner": "31",
+		"cluster": "c", "fact": "completed", "job": "9", "runner": "31", "fingerprint": "f",
 	}
 	c, err := catalog.Load(os.DirFS("../../../schemas/events"))
 	require.NoError(t, err)
