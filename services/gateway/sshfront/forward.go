@@ -58,10 +58,37 @@ func forwardChannel(to ssh.Conn, offered ssh.NewChannel, there, back counter) {
 		_ = far.Close()
 		return // the client has left
 	}
+	person, agent := &side{Channel: near}, &side{Channel: far}
 	var both sync.WaitGroup
-	both.Go(func() { oneWay(far, near, nearRequests, there) })
-	both.Go(func() { oneWay(near, far, farRequests, back) })
+	both.Go(func() { oneWay(agent, person, nearRequests, there) })
+	both.Go(func() { oneWay(person, agent, farRequests, back) })
 	both.Wait()
+}
+
+// side is the channel of one side. Its requests come in one direction, and the other direction closes it.
+type side struct {
+	ssh.Channel
+
+	// answering is held from a request of this side to its answer, and to close the channel: without it, a program that
+	// ends at once would close the channel before the client has the answer to its request.
+	answering sync.Mutex
+}
+
+// answer passes a request of this side on to the other, and its answer back.
+func (s *side) answer(to *side, request *ssh.Request) {
+	s.answering.Lock()
+	defer s.answering.Unlock()
+	ok, err := to.SendRequest(request.Type, request.WantReply, request.Payload) // ends with the channel
+	if request.WantReply {
+		_ = request.Reply(err == nil && ok, nil) // the side may have left
+	}
+}
+
+// end closes the channel when its last request has been answered.
+func (s *side) end() {
+	s.answering.Lock()
+	defer s.answering.Unlock()
+	_ = s.Close() // the side may have left
 }
 
 // counted is a reader whose bytes are counted.
@@ -81,7 +108,7 @@ func (c counted) Read(p []byte) (int, error) {
 
 // oneWay passes data, errors and requests on from one channel to another, and then its end: a channel is closed when
 // everything that came before has been passed on, the exit status above all.
-func oneWay(to, from ssh.Channel, requests <-chan *ssh.Request, count counter) {
+func oneWay(to, from *side, requests <-chan *ssh.Request, count counter) {
 	var streams sync.WaitGroup
 	streams.Go(func() {
 		var both sync.WaitGroup
@@ -94,13 +121,10 @@ func oneWay(to, from ssh.Channel, requests <-chan *ssh.Request, count counter) {
 		if startsProgram(request.Type) {
 			count(len(request.Payload))
 		}
-		ok, err := to.SendRequest(request.Type, request.WantReply, request.Payload)
-		if request.WantReply {
-			_ = request.Reply(err == nil && ok, nil)
-		}
+		from.answer(to, request)
 	}
 	streams.Wait()
-	_ = to.Close()
+	to.end()
 }
 
 // startsProgram reports whether a request of a session starts a program.
