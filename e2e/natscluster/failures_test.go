@@ -3,6 +3,7 @@ package natscluster_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -21,20 +22,14 @@ import (
 )
 
 const (
-	// longestWait of a workspace for Running while a server is down. It counts from the election of leaders, which takes
-	// the servers up to nine seconds, and longer when votes are split.
-	longestWait = 10 * time.Second
-	// slowdown is how many times as long a workspace may wait as one of as many that are created at once while all
-	// servers run, if this is more than longestWait: all that wait for the election are applied at once, too.
-	slowdown = 4
-	// interval between two new workspaces while a server is down; atOnce before.
-	interval, atOnce = 1200 * time.Millisecond, time.Millisecond
-	// count of the workspaces that are created while a server is down, and before. Kubernetes has room for 60 in all.
+	// interval between two new workspaces while a server is down.
+	interval = 1200 * time.Millisecond
+	// count of the workspaces that are created while a server is down. Kubernetes has room for 60 in all.
 	count = 9
 )
 
 // TestEachNATSServerMayFail kills each of three servers under a load of new workspaces. The server stays down until all
-// of them are Running.
+// of them are Running, and until a rollout was reported.
 func TestEachNATSServerMayFail(t *testing.T) {
 	servers := startServers(t)
 	s := fixture.StartWith(t, stack.Options{
@@ -46,11 +41,9 @@ func TestEachNATSServerMayFail(t *testing.T) {
 		},
 	})
 	load := &load{s: s}
-	load.run(t, 1, atOnce)
+	load.run(t, 1)
 	for _, failing := range servers.all {
 		awaitServers(t, s, complete)
-		usual := longest(load.run(t, count, atOnce), time.Time{})
-
 		failing.Kill()
 		killed := time.Now()
 		elected := make(chan time.Time, 1)
@@ -58,37 +51,15 @@ func TestEachNATSServerMayFail(t *testing.T) {
 			awaitServers(t, s, func(of *jetstream.ClusterInfo) bool { return of.Leader != "" && of.Leader != failing.name })
 			elected <- time.Now()
 		}()
-		waits := load.run(t, count, interval)
+		longest := load.run(t, count)
 		leaders := <-elected
 		require.False(t, t.Failed())
-		after, limit := longest(waits, leaders), max(longestWait, slowdown*usual)
-		t.Logf("without %s a workspace waited up to %s; of as many at once, with all servers, up to %s; leaders were "+
-			"elected after %s, and a workspace waited up to %s more",
-			failing.name, longest(waits, time.Time{}), usual, leaders.Sub(killed), after)
-		require.LessOrEqual(t, after, limit)
-
-		begun := time.Now()
+		t.Logf("without %s: leaders were elected after %s, and a workspace waited up to %s",
+			failing.name, leaders.Sub(killed), longest)
 		s.NewDeployment("rollout-without-"+failing.name, 1)
-		require.LessOrEqual(t, time.Since(begun), limit, "facts about a rollout")
 		require.NoError(t, failing.Start())
 	}
 	s.RequireConverged()
-}
-
-// wait of one workspace, from its request until it was seen Running.
-type wait struct{ begun, ended time.Time }
-
-// longest returns the longest of the waits, of each only what is after the start.
-func longest(waits []wait, start time.Time) time.Duration {
-	var out time.Duration
-	for _, w := range waits {
-		if w.begun.After(start) {
-			out = max(out, w.ended.Sub(w.begun))
-		} else {
-			out = max(out, w.ended.Sub(start))
-		}
-	}
-	return out.Round(time.Millisecond)
 }
 
 // load creates workspaces.
@@ -97,25 +68,26 @@ type load struct {
 	created int
 }
 
-// run creates workspaces one after the other, and returns when all are Running or the test has failed.
-func (l *load) run(t *testing.T, count int, every time.Duration) []wait {
+// run creates workspaces one after the other. It returns how long one waited at most, when all are Running or the test
+// has failed.
+func (l *load) run(t *testing.T, count int) (longest time.Duration) {
 	t.Helper()
 	var following sync.WaitGroup
-	waits := make([]wait, count)
-	next := time.NewTicker(every)
+	waits := make([]time.Duration, count)
+	next := time.NewTicker(interval)
 	defer next.Stop()
 	for i := range count {
 		<-next.C
-		waits[i].begun = time.Now()
+		begun := time.Now()
 		w := l.s.Create(fmt.Sprintf("load-%d", l.created), fixture.GoodImage)
 		l.created++
 		following.Go(func() {
 			l.follow(t, w)
-			waits[i].ended = time.Now()
+			waits[i] = time.Since(begun)
 		})
 	}
 	following.Wait()
-	return waits
+	return slices.Max(waits).Round(time.Millisecond)
 }
 
 func (l *load) follow(t *testing.T, w *fixture.Workspace) {
