@@ -53,6 +53,7 @@ const (
 type Client struct {
 	typed  kubernetes.Interface
 	meta   metadata.Interface
+	pages  *pageReader
 	logger *slog.Logger
 }
 
@@ -74,7 +75,7 @@ func NewClient(cfg Config, userAgent string, logger *slog.Logger) (*Client, erro
 	if err != nil {
 		return nil, fmt.Errorf("kubernetes metadata client: %w", err)
 	}
-	return &Client{typed: typed, meta: meta, logger: logger}, nil
+	return &Client{typed: typed, meta: meta, pages: newPageReader(), logger: logger}, nil
 }
 
 // Check is a health check. It fails when the API server is not ready.

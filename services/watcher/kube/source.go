@@ -40,16 +40,6 @@ func (c *Client) source(kind object.Kind, namespace string) (source, error) {
 	}
 }
 
-// metadata is the source of objects without specification and status.
-func (c *Client) metadata(kind object.Kind, namespace string) source {
-	group := appsv1.SchemeGroupVersion
-	if kind == object.Pod {
-		group = corev1.SchemeGroupVersion
-	}
-	resource := c.meta.Resource(group.WithResource(string(kind) + "s")).Namespace(namespace)
-	return sourceOf(c.meta, &metav1.PartialObjectMetadata{}, resource)
-}
-
 // resource is the client of one kind, L its list.
 type resource[L runtime.Object] interface {
 	List(ctx context.Context, options metav1.ListOptions) (L, error)

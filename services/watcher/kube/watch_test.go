@@ -2,6 +2,8 @@ package kube_test
 
 import (
 	"context"
+	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"strconv"
@@ -12,7 +14,9 @@ import (
 	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
 	"lockstep.internal/libs/leader"
@@ -224,6 +228,68 @@ func TestListReadsMetadataIfAllObjectsAreHeld(t *testing.T) {
 	require.Same(t, held, list().Objects[0])
 	require.Equal(t, "metadata", <-requests)
 	require.Empty(t, requests)
+}
+
+// TestPagesOutliveTheBufferTheyWereReadInto lists many pages, each of which is read into a buffer of another.
+func TestPagesOutliveTheBufferTheyWereReadInto(t *testing.T) {
+	t.Parallel()
+	server := kubetest.Start(t)
+	const count = 2200
+	name := func(i int) string { return fmt.Sprintf("replicaset-%04d", i) }
+	server.SetMany(kubetest.ReplicaSets, 10, count, func(i int) runtime.Object {
+		return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "ns", Name: name(i), UID: types.UID(name(i)), ResourceVersion: "5",
+			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "m", FieldsV1: metav1.NewFieldsV1(`{"f:spec":{}}`)}},
+		}}
+	})
+	list, err := newClient(t, server).List(t.Context(), kube.Workspaces(""), object.ReplicaSet, holdsNothing)
+	require.NoError(t, err)
+	require.Len(t, list.Objects, count)
+	for i, o := range list.Objects {
+		decoded, err := object.Decode(o)
+		require.NoError(t, err)
+		m, err := meta.Accessor(decoded)
+		require.NoError(t, err)
+		require.Equal(t, name(i), m.GetName())
+	}
+}
+
+func holdsNothing(object.Key, string) object.Object { return nil }
+
+func TestUnreadableListsAreErrors(t *testing.T) {
+	t.Parallel()
+	for answer, test := range map[string]struct {
+		serve http.HandlerFunc
+		want  string
+	}{
+		"refused": {func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(http.StatusForbidden)
+			_, _ = io.WriteString(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"no right to list"}`)
+		}, "list replicasets: no right to list"},
+		"cut off": {func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", "100")
+			_, _ = io.WriteString(w, `{"kind":`)
+		}, "list replicasets: read a page: unexpected EOF"},
+		"of another format": {func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(w, `<html>`)
+		}, "list replicasets: decode a page: "},
+		"of another kind": {func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(w, `{"kind":"PodList","apiVersion":"v1","items":[]}`)
+		}, "list replicasets: decode a page: "},
+	} {
+		t.Run(answer, func(t *testing.T) {
+			t.Parallel()
+			server := kubetest.Start(t)
+			server.Set(kubetest.ReplicaSets, 10)
+			server.Handle(func(w http.ResponseWriter, r *http.Request) bool {
+				test.serve(w, r)
+				return true
+			})
+			_, err := newClient(t, server).List(t.Context(), kube.Workspaces(""), object.ReplicaSet, holdsNothing)
+			require.ErrorContains(t, err, test.want)
+		})
+	}
 }
 
 func TestLeaseIsReleasedAfterLeadReturns(t *testing.T) {
