@@ -67,3 +67,14 @@ func TestMemoryLimitIsThatOfTheContainerUnlessSet(t *testing.T) {
 	limitMemory(root)
 	require.Equal(t, int64(9000000000), debug.SetMemoryLimit(-1))
 }
+
+func TestGarbageIsCollectedAtThePercentageUnlessSet(t *testing.T) {
+	before := debug.SetGCPercent(100)
+	t.Cleanup(func() { debug.SetGCPercent(before) })
+	t.Setenv("GOGC", "100") // Go reads it before main
+	CollectGarbageAt(400)
+	require.Equal(t, 100, debug.SetGCPercent(100))
+	t.Setenv("GOGC", "")
+	CollectGarbageAt(400)
+	require.Equal(t, 400, debug.SetGCPercent(100))
+}

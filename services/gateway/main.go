@@ -34,6 +34,9 @@ import (
 
 const serviceName = "gateway"
 
+// gcPercent is high because little memory is in use and much is garbage.
+const gcPercent = 400
+
 // Program describes the service for --help.
 func Program() config.Program {
 	return config.Program{
@@ -44,6 +47,7 @@ func Program() config.Program {
 
 // Main runs the service until ctx is done.
 func Main(ctx context.Context, cfg Config) error {
+	service.CollectGarbageAt(gcPercent)
 	tel, err := telemetry.Open(ctx, cfg.Telemetry, telemetry.Options{Service: serviceName, Version: service.Version()})
 	if err != nil {
 		return fmt.Errorf("gateway: %w", err)

@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"runtime/debug"
 	"sync"
 	"time"
 
@@ -53,15 +52,12 @@ func Program() config.Program {
 
 const serviceName = "relay"
 
-// gcPercent applies unless GOGC is set. The live heap is small, so a higher percentage costs little memory and
-// saves CPU.
+// gcPercent is high because the live heap is small.
 const gcPercent = 400
 
 // Main runs the service until ctx is done.
 func Main(ctx context.Context, cfg Config) error {
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
-	}
+	service.CollectGarbageAt(gcPercent)
 	options := telemetry.Options{Service: serviceName, Version: service.Version()}
 	tel, err := telemetry.Open(ctx, cfg.Telemetry, options)
 	if err != nil {

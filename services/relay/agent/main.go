@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
-	"runtime/debug"
 	"strings"
 	"sync"
 	"time"
@@ -26,7 +24,7 @@ import (
 // flushTimeout of the last spans.
 const flushTimeout = 5 * time.Second
 
-// gcPercent applies unless GOGC is set. Little memory is in use and much is garbage, so collect less often.
+// gcPercent is high because little memory is in use and much is garbage.
 const gcPercent = 400
 
 // Names of the parts.
@@ -53,9 +51,7 @@ type agent struct {
 
 // Main runs the relay agent until ctx is done, and drains. It returns errors of the configuration.
 func Main(ctx context.Context, cfg Config) (err error) {
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
-	}
+	service.CollectGarbageAt(gcPercent)
 	tel, err := telemetry.Open(ctx, cfg.Telemetry, telemetry.Options{Service: "relay-agent", Version: service.Version()})
 	if err != nil {
 		return err
