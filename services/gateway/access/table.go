@@ -1,6 +1,7 @@
 package access
 
 import (
+	"context"
 	"errors"
 	"maps"
 	"slices"
@@ -62,22 +63,12 @@ type Grant struct {
 	Port   int
 
 	table *Table
-	done  chan struct{}
-	err   error // set before done is closed
+	ctx   context.Context //nolint:containedctx // it is that of the right, not of a call
+	end   context.CancelCauseFunc
 }
 
-// Done is closed when the right has ended.
-func (g *Grant) Done() <-chan struct{} { return g.done }
-
-// Err is why the right has ended; nil while it has not.
-func (g *Grant) Err() error {
-	select {
-	case <-g.done:
-		return g.err
-	default:
-		return nil
-	}
-}
+// Context ends with the right. Its cause is why.
+func (g *Grant) Context() context.Context { return g.ctx }
 
 // Close ends the use.
 func (g *Grant) Close() {
@@ -116,7 +107,8 @@ func (t *Table) Enter(userID int64, name string, port int) (*Grant, error) {
 	if !ok || !t.may(w, userID, port) {
 		return nil, ErrUnknown
 	}
-	g := &Grant{Entry: w.Entry, UserID: userID, Port: port, table: t, done: make(chan struct{})}
+	g := &Grant{Entry: w.Entry, UserID: userID, Port: port, table: t}
+	g.ctx, g.end = context.WithCancelCause(context.Background())
 	if !w.Running {
 		return g, ErrNotRunning
 	}
@@ -237,6 +229,5 @@ func (t *Table) check(w *workspace) {
 
 func (t *Table) end(w *workspace, g *Grant, reason error) {
 	delete(w.grants, g)
-	g.err = reason
-	close(g.done)
+	g.end(reason)
 }

@@ -1,6 +1,7 @@
 package access
 
 import (
+	"context"
 	"math/rand/v2"
 	"testing"
 
@@ -72,9 +73,9 @@ func TestGrantEndsWithTheRight(t *testing.T) {
 			table := table(Share{UserID: guest})
 			g, err := table.Enter(guest, "hello", 3000)
 			require.NoError(t, err)
-			require.NoError(t, g.Err())
+			require.NoError(t, context.Cause(g.Context()))
 			c.change(table)
-			require.ErrorIs(t, g.Err(), c.want)
+			require.ErrorIs(t, context.Cause(g.Context()), c.want)
 			g.Close()
 		})
 	}
@@ -86,7 +87,7 @@ func TestClosedGrantDoesNotEnd(t *testing.T) {
 	require.NoError(t, err)
 	g.Close()
 	table.Remove("id")
-	require.NoError(t, g.Err())
+	require.NoError(t, context.Cause(g.Context()))
 	g.Close()
 }
 
@@ -171,7 +172,7 @@ func FuzzOpenGrantsAreAllowed(f *testing.F) {
 				}
 			}
 			for _, g := range grants {
-				if g.Err() != nil {
+				if context.Cause(g.Context()) != nil {
 					continue
 				}
 				again, err := table.Enter(g.UserID, g.Entry.Name, g.Port)

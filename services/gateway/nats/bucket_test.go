@@ -145,8 +145,8 @@ func TestSessionEndsAtAllReplicasAndAfterARestart(t *testing.T) {
 	same, releaseSame := two.Use("MINE")
 	defer releaseSame()
 	require.NoError(t, one.Revoke(t.Context(), "MINE", time.Now().Add(time.Hour)))
-	await(t, mine)
-	await(t, same)
+	await(t, mine.Done())
+	await(t, same.Done())
 	require.True(t, s.revocations(t, time.Now).Revoked("MINE"))
 	require.False(t, two.Revoked("OTHER"))
 }

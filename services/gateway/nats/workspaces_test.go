@@ -213,8 +213,8 @@ func TestGrantsEndWhenTheStreamsSaySo(t *testing.T) {
 			s.workspace(t, 1, running(first, "hello"))
 			grant := s.enters(t, "hello")
 			test.change(s, t)
-			await(t, grant.Done())
-			require.ErrorIs(t, grant.Err(), test.want)
+			await(t, grant.Context().Done())
+			require.ErrorIs(t, context.Cause(grant.Context()), test.want)
 		})
 	}
 }

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"context"
 	"sync"
 	"time"
 )
@@ -17,8 +18,9 @@ type Revocations struct {
 
 // uses are the open requests of one session.
 type uses struct {
-	count int
-	done  chan struct{}
+	count  int
+	ctx    context.Context //nolint:containedctx // it is that of the session, not of a call
+	revoke context.CancelFunc
 }
 
 // NewRevocations returns an empty table.
@@ -41,7 +43,7 @@ func (r *Revocations) Add(id string, until time.Time) {
 	}
 	r.revoked[id] = until
 	if u, used := r.uses[id]; used {
-		close(u.done)
+		u.revoke()
 		delete(r.uses, id)
 	}
 }
@@ -54,23 +56,24 @@ func (r *Revocations) Revoked(id string) bool {
 	return revoked
 }
 
-// Use returns a channel that is closed when the session is revoked, at once if it is. Call release when it is no longer
+// Use returns a context that ends when the session is revoked, at once if it is. Call release when it is no longer
 // used.
-func (r *Revocations) Use(id string) (done <-chan struct{}, release func()) {
+func (r *Revocations) Use(id string) (_ context.Context, release func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if _, revoked := r.revoked[id]; revoked {
-		ended := make(chan struct{})
-		close(ended)
+		ended, end := context.WithCancel(context.Background())
+		end()
 		return ended, func() {}
 	}
 	u, used := r.uses[id]
 	if !used {
-		u = &uses{done: make(chan struct{})}
+		u = &uses{}
+		u.ctx, u.revoke = context.WithCancel(context.Background())
 		r.uses[id] = u
 	}
 	u.count++
-	return u.done, sync.OnceFunc(func() {
+	return u.ctx, sync.OnceFunc(func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		u.count--

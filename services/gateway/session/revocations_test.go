@@ -7,15 +7,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func isClosed(done <-chan struct{}) bool {
-	select {
-	case <-done:
-		return true
-	default:
-		return false
-	}
-}
-
 func TestRevocationEndsEveryUseOfTheSessionAndNoOther(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -25,16 +16,16 @@ func TestRevocationEndsEveryUseOfTheSessionAndNoOther(t *testing.T) {
 	other, releaseOther := r.Use("b")
 	releaseFirst()
 	releaseFirst() // once
-	require.False(t, isClosed(second))
+	require.NoError(t, second.Err())
 	r.Add("a", now.Add(time.Hour))
 	r.Add("a", now.Add(time.Hour)) // the reader passes entries again
-	require.True(t, isClosed(first))
-	require.True(t, isClosed(second))
-	require.False(t, isClosed(other))
+	require.Error(t, first.Err())
+	require.Error(t, second.Err())
+	require.NoError(t, other.Err())
 	require.True(t, r.Revoked("a"))
 	require.False(t, r.Revoked("b"))
 	later, releaseLater := r.Use("a")
-	require.True(t, isClosed(later))
+	require.Error(t, later.Err())
 	for _, release := range []func(){releaseSecond, releaseOther, releaseLater} {
 		release()
 	}

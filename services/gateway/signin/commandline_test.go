@@ -1,6 +1,7 @@
 package signin
 
 import (
+	"context"
 	"encoding/json"
 	"io"
 	"net/http"
@@ -185,16 +186,22 @@ func TestLinkNeedsATokenAndAWorkspace(t *testing.T) {
 func TestSessionOfATokenEndsWithTheToken(t *testing.T) {
 	f := newFixture(t, nil)
 	current := session.Session{ID: "a", UserID: 7, TokenID: 3, ExpiresAt: time.Now().Add(time.Hour)}
-	ended := make(chan error, 1)
-	go func() { ended <- f.signIn.Ended(t.Context(), current) }()
-	f.people.block(7)
-	require.ErrorContains(t, <-ended, "blocked")
+	// ended returns why the session has ended after an action.
+	ended := func(action func()) error {
+		ctx, release := f.signIn.While(t.Context(), current)
+		defer release()
+		action()
+		<-ctx.Done()
+		require.ErrorAs(t, context.Cause(ctx), &EndedError{})
+		return context.Cause(ctx)
+	}
+	require.ErrorContains(t, ended(func() { f.people.block(7) }), "blocked")
 	f.people.blocked = map[int64]bool{}
-	go func() { ended <- f.signIn.Ended(t.Context(), current) }()
-	require.NoError(t, f.people.Revoke(t.Context(), "a", current.ExpiresAt))
-	require.ErrorIs(t, <-ended, ErrSignedOut)
+	require.ErrorIs(t, ended(func() {
+		require.NoError(t, f.people.Revoke(t.Context(), "a", current.ExpiresAt))
+	}), ErrSignedOut)
 	current.ID, current.ExpiresAt = "b", time.Now()
-	require.ErrorIs(t, f.signIn.Ended(t.Context(), current), ErrExpired)
+	require.ErrorIs(t, ended(func() {}), ErrExpired)
 }
 
 func TestEverybodyMayKnowWhereTheGatewayIs(t *testing.T) {

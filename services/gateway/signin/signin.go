@@ -64,7 +64,7 @@ type Revocations interface {
 	Revoke(ctx context.Context, id string, until time.Time) error
 	Revoked(id string) bool
 	// Use is that of [session.Revocations].
-	Use(id string) (done <-chan struct{}, release func())
+	Use(id string) (revoked context.Context, release func())
 }
 
 // Codes are one-time codes.
@@ -192,29 +192,52 @@ var (
 	ErrExpired   = errors.New("the session has expired: sign in again")
 )
 
-// Ended waits until a session ends, and returns why. It returns nil when ctx ends.
-func (s *SignIn) Ended(ctx context.Context, current session.Session) error {
-	done, release := s.revocations.Use(current.ID)
-	defer release()
-	expired := time.NewTimer(current.ExpiresAt.Sub(s.now()))
-	defer expired.Stop()
+// EndedError is why a session has ended.
+type EndedError struct{ Reason error }
+
+func (e EndedError) Error() string { return e.Reason.Error() }
+
+func (e EndedError) Unwrap() error { return e.Reason }
+
+// While returns a context that ends with the session, too. Its cause is an [EndedError] then. Call release at the end
+// of its use.
+func (s *SignIn) While(ctx context.Context, current session.Session) (_ context.Context, release func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	end := func(reason error) { cancel(EndedError{reason}) }
+	revoked, unused := s.revocations.Use(current.ID)
+	keep := context.AfterFunc(revoked, func() { end(ErrSignedOut) })
+	expiry := time.AfterFunc(current.ExpiresAt.Sub(s.now()), func() { end(ErrExpired) })
+	// Access to workspaces ends by itself when a person is blocked. Only tokens must be watched.
+	watching := make(chan struct{})
+	if current.TokenID == 0 {
+		close(watching)
+	} else {
+		go func() {
+			defer close(watching)
+			s.watchToken(ctx, current, end)
+		}()
+	}
+	return ctx, func() {
+		cancel(nil)
+		keep()
+		expiry.Stop()
+		unused()
+		<-watching
+	}
+}
+
+// watchToken calls end when the token of a session is no longer valid. It returns then, and when ctx ends.
+func (s *SignIn) watchToken(ctx context.Context, current session.Session, end func(reason error)) {
 	for {
-		// Access to workspaces ends by itself when a person is blocked. Only tokens must be watched.
-		var changed <-chan struct{}
-		if current.TokenID != 0 {
-			changed = s.users.Changed()
-			if err := s.users.Check(current); err != nil {
-				return err
-			}
+		changed := s.users.Changed()
+		if err := s.users.Check(current); err != nil {
+			end(err)
+			return
 		}
 		select {
-		case <-done:
-			return ErrSignedOut
-		case <-expired.C:
-			return ErrExpired
 		case <-changed:
 		case <-ctx.Done():
-			return nil
+			return
 		}
 	}
 }

@@ -46,8 +46,8 @@ func (c *client) serve(
 	defer cancel()
 	c.running.Go(func() {
 		select {
-		case <-grant.Done():
-			c.server.Logger.InfoContext(ctx, "ended an SSH connection", logkey.Error(grant.Err()))
+		case <-grant.Context().Done():
+			c.server.Logger.InfoContext(ctx, "ended an SSH connection", logkey.Error(context.Cause(grant.Context())))
 		case <-ctx.Done():
 		}
 		_ = c.conn.Close()

@@ -146,7 +146,7 @@ func (f *Front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		f.SignIn.Begin(w, r, target)
 		return
 	}
-	ctx, release := f.bounded(r.Context(), current)
+	ctx, release := f.SignIn.While(r.Context(), current)
 	defer release()
 	r = r.WithContext(ctx)
 	switch {
@@ -190,33 +190,11 @@ func (f *Front) enter(
 	f.proxy.ServeHTTP(counted, r.WithContext(ctx))
 }
 
-// whileGranted returns a context that ends with the grant, whose error is its cause. Call release at the end of its
-// use.
+// whileGranted returns a context that ends with the grant, whose end is its cause. Call release at the end of its use.
 func whileGranted(ctx context.Context, grant *access.Grant) (_ context.Context, release func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		select {
-		case <-grant.Done():
-			cancel(grant.Err())
-		case <-ctx.Done():
-		}
-	}()
-	return ctx, func() { cancel(nil); <-ended }
-}
-
-// bounded returns a context that ends with the session, whose end is its cause. Call release at the end of its use.
-func (f *Front) bounded(ctx context.Context, current session.Session) (_ context.Context, release func()) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		if err := f.SignIn.Ended(ctx, current); err != nil {
-			cancel(sessionEndedError{err})
-		}
-	}()
-	return ctx, func() { cancel(nil); <-ended }
+	keep := context.AfterFunc(grant.Context(), func() { cancel(context.Cause(grant.Context())) })
+	return ctx, func() { keep(); cancel(nil) }
 }
 
 // errDraining is why streams end when the gateway stops.
@@ -237,9 +215,6 @@ func whileServing(ctx context.Context) (_ context.Context, release func()) {
 	}()
 	return ctx, func() { cancel(nil); <-ended }
 }
-
-// sessionEndedError is why the context of a request ended with its session.
-type sessionEndedError struct{ error }
 
 // rewrite makes the request that the workspace gets.
 func (f *Front) rewrite(p *httputil.ProxyRequest) {
@@ -316,7 +291,7 @@ func (f *Front) dial(ctx context.Context, _, hostPort string) (net.Conn, error) 
 func (f *Front) failed(w http.ResponseWriter, r *http.Request, err error) {
 	grant := visitOf(r).grant
 	cause := context.Cause(r.Context())
-	var ended sessionEndedError
+	var ended signin.EndedError
 	switch {
 	case errors.Is(cause, access.ErrRevoked), errors.Is(cause, access.ErrStopped),
 		errors.Is(cause, errDraining), errors.As(cause, &ended):
