@@ -44,7 +44,7 @@ func ReapAsInit() (status int, isInit bool, err error) {
 		case err != nil:
 			return 0, true, fmt.Errorf("wait for the agent: %w", err)
 		case pid == child.Process.Pid && wait.Signaled():
-			return 128 + int(wait.Signal()), true, nil
+			return statusSignal + int(wait.Signal()), true, nil
 		case pid == child.Process.Pid:
 			return wait.ExitStatus(), true, nil
 		}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -41,10 +42,14 @@ Outside of a container, ` + workspaceagent.RootVariable + ` is the folder before
 const (
 	statusFailed = 1
 	statusUsage  = 2
+	// As those of shells.
+	statusNotExecutable = 126
+	statusNotFound      = 127
+	statusSignal        = 128 // and the number of the signal
 )
 
-// Program is the whole of the command: it returns the exit status. A failure is one line on stderr. That of clone is
-// also in the file terminationLog, where Kubernetes reads why a container has ended.
+// Program is the whole of the command: it returns the exit status. A failure is one line on stderr. It is also in
+// the file terminationLog, where Kubernetes reads why a container has ended, unless it is that of a command that ran.
 func Program(arguments []string, stdout, stderr io.Writer, terminationLog string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -56,15 +61,11 @@ func Program(arguments []string, stdout, stderr io.Writer, terminationLog string
 	case name == "install" && len(rest) == 1:
 		err = install(filepath.Join(root, rest[0]), stdout)
 	case name == "copy" && len(rest) == 2:
-		if err = Copy(filepath.Join(root, rest[0]), filepath.Join(root, rest[1])); err != nil {
-			report(filepath.Join(root, terminationLog), err, logger)
-		}
+		err = Copy(filepath.Join(root, rest[0]), filepath.Join(root, rest[1]))
 	case name == "clone" && len(rest) == 0:
 		err = cloneProjects(ctx, configFile, stdout, logger)
-		if err != nil {
-			report(filepath.Join(root, terminationLog), err, logger)
-		}
 	case name == "command" && len(rest) <= 1:
+		terminationLog = "" // people run it
 		err = command(ctx, configFile, rest, stdout)
 	case name == "run" && (len(rest) == 0 || len(rest) > 1 && rest[0] == "--"):
 		status, isInit, initErr := ReapAsInit()
@@ -86,10 +87,30 @@ func Program(arguments []string, stdout, stderr io.Writer, terminationLog string
 		return 0
 	case errors.As(err, &exit) && exit.ExitCode() > 0:
 		return exit.ExitCode()
-	default:
-		_, _ = fmt.Fprintf(stderr, "%s: %v\n", workspaceagent.Program, err) // fails only without stderr
+	case exit == nil && terminationLog != "":
+		report(filepath.Join(root, terminationLog), err, logger)
+	}
+	_, _ = fmt.Fprintf(stderr, "%s: %v\n", workspaceagent.Program, err) // fails only without stderr
+	return failure(err)
+}
+
+// failure is the status for an error that is not a status of a command.
+func failure(err error) int {
+	if exit, is := errors.AsType[*exec.ExitError](err); is {
+		if wait, is := exit.Sys().(syscall.WaitStatus); is && wait.Signaled() {
+			return statusSignal + int(wait.Signal())
+		}
 		return statusFailed
 	}
+	if _, is := errors.AsType[startError](err); is {
+		switch {
+		case errors.Is(err, exec.ErrNotFound), errors.Is(err, fs.ErrNotExist):
+			return statusNotFound
+		case errors.Is(err, fs.ErrPermission):
+			return statusNotExecutable
+		}
+	}
+	return statusFailed
 }
 
 // split returns the name of the command and its arguments.

@@ -165,6 +165,75 @@ func TestAgentEndsWithTheCommandOfTheContainer(t *testing.T) {
 	require.FileExists(t, filepath.Join(c.Home, workspaceagent.StateFolder, "ssh_host_ed25519_key"))
 }
 
+// TestFailuresOfTheCommandHaveTheStatusOfShells shows that those of the agent itself are reported to Kubernetes.
+func TestFailuresOfTheCommandHaveTheStatusOfShells(t *testing.T) {
+	c := configure(t, nil)
+	t.Setenv(workspaceagent.ListenVariable, "127.0.0.1:0")
+	log := filepath.Join(t.TempDir(), "termination-log")
+	for _, run := range []struct {
+		command []string
+		status  int
+		reason  string
+	}{
+		{[]string{"sh", "-c", "kill -KILL $$"}, 128 + 9, ""},
+		{[]string{"sh", "-c", "exit 1"}, 1, ""},
+		{[]string{c.Home}, 126, "start the command: fork/exec " + c.Home + ": permission denied"},
+		{[]string{"no-such-program"}, 127, `start the command: exec: "no-such-program": executable file not found in $PATH`},
+		{[]string{"/no/such/program"}, 127, "start the command: fork/exec /no/such/program: no such file or directory"},
+	} {
+		var output bytes.Buffer
+		require.Equal(t, run.status, Program(append([]string{"run", "--"}, run.command...), &output, &output, log),
+			"%s: %s", run.command, output.String())
+		if run.reason == "" {
+			require.NoFileExists(t, log, run.command)
+			continue
+		}
+		reason, err := os.ReadFile(log)
+		require.NoError(t, err)
+		require.Equal(t, run.reason, string(reason))
+	}
+}
+
+func TestTemporaryFilesHaveAFolderInEveryImage(t *testing.T) {
+	usual, state := t.TempDir(), t.TempDir()
+	folder, err := temporaryFolder(usual, state)
+	require.NoError(t, err)
+	require.Empty(t, folder)
+	left, err := os.ReadDir(usual)
+	require.NoError(t, err)
+	require.Empty(t, left)
+
+	missing := filepath.Join(usual, "missing")
+	folder, err = temporaryFolder(missing, state)
+	require.NoError(t, err)
+	require.Equal(t, filepath.Join(state, "tmp"), folder)
+	require.NoError(t, os.WriteFile(filepath.Join(folder, "left"), nil, 0o600))
+	_, err = temporaryFolder(missing, state)
+	require.NoError(t, err)
+	require.NoFileExists(t, filepath.Join(folder, "left"), "a container starts without them")
+	_, err = temporaryFolder(missing, missing+"\x00")
+	require.Error(t, err)
+}
+
+func TestEnvironmentHasWhatImagesLack(t *testing.T) {
+	c := workspaceagent.Config{Home: "/workspace"}
+	container := []string{"PATH=/bin", "HOME=/", workspaceagent.ConfigVariable + "=x"}
+	env := environ(container, c)
+	require.NotEmpty(t, valueOf(env, "USER"))
+	require.Equal(t, valueOf(env, "USER"), valueOf(env, "LOGNAME"))
+	require.Equal(t, "/workspace", valueOf(env, "HOME"))
+	require.Equal(t, "/bin", valueOf(env, "PATH"))
+	require.Equal(t, "ada", valueOf(environ(append(container, "USER=ada"), c), "USER"), "the workspace names it")
+}
+
+// valueOf returns the value that a program sees.
+func valueOf(environ []string, name string) string {
+	command := exec.Command("sh", "-c", `printf %s "$`+name+`"`)
+	command.Env = environ
+	output, _ := command.Output()
+	return string(output)
+}
+
 func TestCommandsOfTheWorkspace(t *testing.T) {
 	folder := t.TempDir()
 	configure(t, func(c *workspaceagent.Config) {

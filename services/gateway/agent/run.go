@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -36,12 +37,20 @@ func Run(ctx context.Context, configFile, address string, command []string, logg
 	if err != nil {
 		return err
 	}
+	if err := sshserver.RemoveSockets(stateFolder); err != nil {
+		logger.WarnContext(ctx, "a container that was killed has left files", logkey.Error(err))
+	}
+	environ := environ(os.Environ(), config)
+	if folder, err := temporaryFolder(os.TempDir(), stateFolder); err != nil {
+		logger.WarnContext(ctx, "there is no folder for temporary files", logkey.Error(err))
+	} else if folder != "" {
+		environ = append(environ, "TMPDIR="+folder)
+	}
 	var listen net.ListenConfig
 	listener, err := listen.Listen(ctx, "tcp", address)
 	if err != nil {
 		return fmt.Errorf("serve SSH: %w", err)
 	}
-	environ := environ(os.Environ(), config)
 	server := sshserver.New(sshserver.Options{
 		Workspace: config.Workspace, HostKey: hostKey, Home: config.Home, StateFolder: stateFolder,
 		Environ: environ, Logger: logger,
@@ -71,18 +80,44 @@ func Run(ctx context.Context, configFile, address string, command []string, logg
 	return errors.Join(err, <-served)
 }
 
-// environ returns the environment of the container with a home folder that exists.
+// temporaryFolder returns a folder on the volume for temporary files, which is empty when a container starts. It returns
+// nothing if programs can use the usual one: images may lack it, or have a read-only root.
+func temporaryFolder(usual, stateFolder string) (string, error) {
+	own := filepath.Join(stateFolder, "tmp")
+	removed := os.RemoveAll(own)
+	if probe, err := os.MkdirTemp(usual, ".lockstep-"); err == nil {
+		return "", os.Remove(probe) //nolint:wrapcheck // it names the folder
+	}
+	if err := os.MkdirAll(own, 0o700); err != nil {
+		return "", errors.Join(removed, err)
+	}
+	return own, nil // it may have files that could not be removed
+}
+
+// userName is what USER and LOGNAME are in images without an account of the user. Variables of the container replace
+// it.
+const userName = "workspace"
+
+// environ returns the environment of the container, with a home folder that exists and a name of the user.
 func environ(container []string, c workspaceagent.Config) []string {
-	env := []string{}
+	name := cmp.Or(sshserver.UserName(), userName)
+	env := []string{"USER=" + name, "LOGNAME=" + name}
 	for _, variable := range container {
 		switch name, _, _ := strings.Cut(variable, "="); name {
 		case "HOME", workspaceagent.ConfigVariable, workspaceagent.ListenVariable, workspaceagent.RootVariable:
 		default:
-			env = append(env, variable)
+			env = append(env, variable) // the last one of a name counts
 		}
 	}
 	return append(env, "HOME="+c.Home)
 }
+
+// startError is why a command could not be started.
+type startError struct{ error }
+
+func (e startError) Error() string { return "start the command: " + e.error.Error() }
+
+func (e startError) Unwrap() error { return e.error }
 
 // runCommand runs the command of the container until it ends. SIGTERM ends it when the context ends.
 func runCommand(ctx context.Context, command, environ []string) error {
@@ -91,7 +126,10 @@ func runCommand(ctx context.Context, command, environ []string) error {
 	c.Env = environ
 	c.Cancel = func() error { return c.Process.Signal(syscall.SIGTERM) }
 	c.WaitDelay = stopTimeout
-	if err := c.Run(); ctx.Err() == nil {
+	if err := c.Start(); err != nil {
+		return startError{err}
+	}
+	if err := c.Wait(); ctx.Err() == nil {
 		return err //nolint:wrapcheck // the caller exits with its status
 	}
 	return nil // it was asked to end

@@ -3,6 +3,7 @@ package sshserver
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -182,9 +183,24 @@ func (c *connection) accept(ctx context.Context, listener net.Listener, kind str
 	}
 }
 
+// agentFolder begins the names of the folders with sockets of forwarded SSH agents.
+const agentFolder = "agent-"
+
+// RemoveSockets removes the sockets of forwarded SSH agents that a killed server has left in its state folder.
+func RemoveSockets(stateFolder string) error {
+	left, err := filepath.Glob(filepath.Join(stateFolder, agentFolder+"*"))
+	for _, folder := range left {
+		err = errors.Join(err, os.RemoveAll(folder))
+	}
+	if err != nil {
+		return fmt.Errorf("remove sockets of SSH agents: %w", err)
+	}
+	return nil
+}
+
 // forwardAgent gives the session a socket that reaches the SSH agent of the client.
 func (s *session) forwardAgent(ctx context.Context) bool {
-	folder, err := os.MkdirTemp(s.server.StateFolder, "agent-")
+	folder, err := os.MkdirTemp(s.server.StateFolder, agentFolder)
 	if err != nil {
 		s.log.WarnContext(ctx, "forward an SSH agent", logkey.Error(err))
 		return false

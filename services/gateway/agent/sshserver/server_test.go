@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"strconv"
@@ -343,11 +344,49 @@ func TestHostKeyIsKept(t *testing.T) {
 	require.ErrorContains(t, err, hostKeyFile, "a damaged key is not replaced: clients would not notice an attack")
 }
 
-func TestShellOfPasswd(t *testing.T) {
+func TestAccountsOfTheImageAreRead(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "passwd")
 	require.NoError(t, os.WriteFile(file, []byte("root:x:0:0::/root:/bin/bash\nshort:1000\ndev:x:1000:1000::/:/bin/zsh\n"), 0o600))
-	require.Equal(t, "/bin/zsh", passwdShell(file, 1000))
-	require.Empty(t, passwdShell(file, 1001))
-	require.Empty(t, passwdShell(file+"-missing", 0))
+	require.Equal(t, account{name: "dev", shell: "/bin/zsh"}, readAccount(file, 1000))
+	require.Zero(t, readAccount(file, 1001))
+	require.Zero(t, readAccount(file+"-missing", 0), "an image without the file")
 	require.True(t, noLogin("/usr/sbin/nologin"))
+}
+
+// TestLoginShellKeepsThePathOfTheContainer shows it with the shells of this machine. The profile is that of
+// distributions, which sets PATH anew.
+func TestLoginShellKeepsThePathOfTheContainer(t *testing.T) {
+	home := t.TempDir()
+	profile := "PATH=/usr/bin:/bin\nexport PATH; MARK=read; export MARK\n"
+	require.NoError(t, os.WriteFile(filepath.Join(home, ".profile"), []byte(profile), 0o600))
+	path := "/opt/language/bin:" + os.Getenv("PATH")
+	var shown []string
+	for _, name := range []string{"sh", "bash", "dash"} {
+		shell, err := exec.LookPath(name)
+		if err != nil {
+			continue
+		}
+		command := exec.CommandContext(t.Context(), shell)
+		command.Args = loginShell(shell, path)
+		command.Env = []string{"HOME=" + home, "PATH=" + path}
+		command.Stdin = strings.NewReader("echo $MARK $PATH\n")
+		output, err := command.CombinedOutput()
+		require.NoError(t, err, "%s: %s", shell, output)
+		require.Equal(t, "read "+path+":/usr/bin:/bin\n", string(output), shell)
+		shown = append(shown, name)
+	}
+	require.NotEmpty(t, shown)
+	require.Equal(t, []string{"-fish"}, loginShell("/usr/bin/fish", path), "another language")
+}
+
+func TestSocketsOfKilledServersAreRemoved(t *testing.T) {
+	folder := t.TempDir()
+	require.NoError(t, os.Mkdir(filepath.Join(folder, agentFolder+"123"), 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(folder, agentFolder+"123", "socket"), nil, 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(folder, hostKeyFile), nil, 0o600))
+	require.NoError(t, RemoveSockets(folder))
+	left, err := os.ReadDir(folder)
+	require.NoError(t, err)
+	require.Len(t, left, 1)
+	require.Equal(t, hostKeyFile, left[0].Name())
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -204,7 +205,7 @@ func (s *session) command(ctx context.Context, line *string) (*exec.Cmd, error) 
 	}
 	command := exec.CommandContext(ctx, shell) //nolint:gosec // people run what they want in their workspace
 	if line == nil {
-		command.Args = []string{"-" + baseName(shell)} // a login shell: it reads the profile
+		command.Args = loginShell(shell, variable(s.server.Environ, "PATH"))
 	} else {
 		command.Args = []string{shell, "-c", *line}
 	}
@@ -218,6 +219,16 @@ func (s *session) command(ctx context.Context, line *string) (*exec.Cmd, error) 
 	command.Cancel = func() error { return syscall.Kill(-command.Process.Pid, syscall.SIGHUP) }
 	command.WaitDelay = killAfter
 	return command, nil
+}
+
+// variable returns the value of an environment variable, the last one, or nothing.
+func variable(environ []string, name string) string {
+	for _, v := range slices.Backward(environ) {
+		if value, is := strings.CutPrefix(v, name+"="); is {
+			return value
+		}
+	}
+	return ""
 }
 
 // addresses are those of the client and of the server, as in SSH_CONNECTION.
