@@ -114,13 +114,23 @@ func (p *person) writeConfig(workspace string) {
 // openSSH runs a program of OpenSSH with the registered key.
 func (p *person) openSSH(program string, arguments ...string) (string, error) {
 	p.t.Helper()
+	return p.openSSHWith(nil, program, arguments...)
+}
+
+// openSSHWith is openSSH with a standard input.
+func (p *person) openSSHWith(input io.Reader, program string, arguments ...string) (string, error) {
+	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.t.Context(), fixture.Timeout)
 	defer cancel()
 	var output bytes.Buffer
-	cmd := exec.CommandContext(ctx, program, append([]string{"-F", p.config, "-o", "BatchMode=yes"}, arguments...)...)
-	cmd.Stdout, cmd.Stderr = &output, &output
+	cmd := p.command(ctx, program, arguments...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = input, &output, &output
 	err := cmd.Run()
 	return output.String(), err
+}
+
+func (p *person) command(ctx context.Context, program string, arguments ...string) *exec.Cmd {
+	return exec.CommandContext(ctx, program, append([]string{"-F", p.config, "-o", "BatchMode=yes"}, arguments...)...)
 }
 
 // awaitSSH runs a command in a workspace until it succeeds: a key and a share count at the gateway a moment later.
@@ -140,12 +150,12 @@ type browser struct {
 
 var codeField = regexp.MustCompile(`name="code" value="([^"]+)"`)
 
-// signIn signs a browser in by the link of `ws open`.
-func (p *person) signIn(replica, workspace string) *browser {
+// signIn signs a browser in at the first gateway by the link of `ws open`.
+func (p *person) signIn(workspace string) *browser {
 	p.t.Helper()
 	jar, err := cookiejar.New(nil)
 	require.NoError(p.t, err)
-	b := newBrowser(p.t, p.system, replica, jar)
+	b := newBrowser(p.t, p.system, stack.Gateway, jar)
 	link := strings.TrimSpace(p.cli.OK("ws", "open", workspace, "--port", strconv.Itoa(webPort), "--no-browser"))
 	_, page := b.get(link)
 	code := codeField.FindStringSubmatch(page)

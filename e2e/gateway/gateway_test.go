@@ -22,7 +22,7 @@ func TestGatewayIsKilledAndStartsAgain(t *testing.T) {
 	owner.create("survives")
 	owner.writeConfig("survives")
 	owner.awaitSSH("survives", "echo before > file; cat file", "before\n")
-	b := owner.signIn(stack.Gateway, "survives")
+	b := owner.signIn("survives")
 	status, body := b.get(s.WorkspaceURL("survives", webPort))
 	require.Equal(t, http.StatusOK, status, body)
 	conn := b.webSocket(s.WorkspaceURL("survives", webPort))
@@ -90,7 +90,7 @@ func TestForeignPersonIsRefusedUntilTheWorkspaceIsShared(t *testing.T) {
 	output, err := other.openSSH("ssh", "-l", "mine", "others.lockstep", "true")
 	require.Error(t, err)
 	require.NotContains(t, output, "owner", "nothing is said about the workspace")
-	b := other.signIn(stack.Gateway, "others")
+	b := other.signIn("others")
 	status, body := b.get(address)
 	require.Equal(t, http.StatusNotFound, status, body)
 
@@ -118,7 +118,7 @@ func TestReplicasShareSessionsAndRevocations(t *testing.T) {
 	require.NoError(t, err)
 	owner.cli.OK("ws", "share", "replicated", "--with", other.name, "--port", "8080")
 	other.create("another")
-	b := other.signIn(stack.Gateway, "another")
+	b := other.signIn("another")
 	there := newBrowser(t, s, second, b.client.Jar)
 	address := s.WorkspaceURL("replicated", webPort)
 	for _, at := range []*browser{b, there} {

@@ -16,8 +16,8 @@ var errNoShell = errors.New("the image of this workspace has no shell: choose an
 // Shell returns the path of the shell: that of the variable SHELL, of the user's line in /etc/passwd, or the first of
 // bash and sh that exists.
 func Shell() (string, error) {
-	candidates := []string{os.Getenv("SHELL"), readAccount(passwd, os.Getuid()).shell, "bash", "/bin/bash", "/bin/sh", "sh"}
-	for _, candidate := range candidates {
+	own := readAccount(passwd, os.Getuid()).shell
+	for _, candidate := range []string{os.Getenv("SHELL"), own, "bash", "/bin/bash", "/bin/sh", "sh"} {
 		if candidate == "" || noLogin(candidate) {
 			continue
 		}
