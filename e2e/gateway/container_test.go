@@ -122,14 +122,18 @@ func TestWorkspaceInAContainer(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, key, same)
 
-	// It is asked to end, while somebody works in it.
+	// It is asked to end, while somebody works in it, and a program runs in the background.
+	owner.inContainer(`setsid sh -c 'trap "echo ended > background; exit" TERM; touch traps; while :; do sleep 0.1; done' \
+		< /dev/null > /dev/null 2>&1 & until [ -e traps ]; do sleep 0.1; done`)
 	working := fixture.StartProcess(t,
 		owner.command(t.Context(), "ssh", contained+".lockstep", "echo working; sleep 1000"))
 	working.AwaitLine("working")
 	d.run("stop", second.running)
 	require.Equal(t, "0", second.end())
 	require.Error(t, working.Wait())
-	require.FileExists(t, filepath.Join(filepath.Dir(filepath.Dir(hostKey)), "ended"), "the command has got SIGTERM")
+	for _, file := range []string{"ended", "background"} {
+		require.FileExists(t, filepath.Join(filepath.Dir(filepath.Dir(hostKey)), file), "the program has got SIGTERM")
+	}
 
 	// The container ends with the status of its command.
 	third := d.newPod(spec, configs, claims)

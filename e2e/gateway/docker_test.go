@@ -111,7 +111,8 @@ func (d *docker) busyboxImage() (image string) {
 	write("bin/busybox", string(program), 0o755)
 	write("etc/profile", "PATH=/usr/local/bin:/usr/bin:/bin\nexport PATH\n", 0o644)
 	write("opt/language/bin/compile", "#!/bin/sh\necho compiled\n", 0o755)
-	write("Dockerfile", "FROM scratch\nCOPY bin /bin\nCOPY etc /etc\nCOPY opt /opt\nENV PATH=/opt/language/bin:/bin\n", 0o644)
+	write("Dockerfile",
+		"FROM scratch\nCOPY bin /bin\nCOPY etc /etc\nCOPY opt /opt\nENV PATH=/opt/language/bin:/bin\n", 0o644)
 	applets, err := exec.Command(busybox, "--list").Output()
 	require.NoError(d, err)
 	for applet := range strings.FieldsSeq(string(applets)) {

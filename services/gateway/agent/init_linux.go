@@ -7,11 +7,16 @@ import (
 	"os/exec"
 	"os/signal"
 	"syscall"
+	"time"
 )
 
+// leftTimeout is how long the processes that are left have to end after SIGTERM. Then the container ends.
+const leftTimeout = 3 * time.Second
+
 // ReapAsInit does the duties of the first process of a container, if this is one: it starts the program again as its
-// child, passes signals on, and collects the status of every process that has lost its parent. It returns the exit
-// status of the child. In any other process it returns false at once.
+// child, passes signals on, and collects the status of every process that has lost its parent. When the child has
+// ended, the processes that people have left in the background get SIGTERM. It returns the exit status of the child. In
+// any other process it returns false at once.
 //
 // Go's exec package waits for its own children, so one process cannot do both.
 func ReapAsInit() (status int, isInit bool, err error) {
@@ -43,10 +48,32 @@ func ReapAsInit() (status int, isInit bool, err error) {
 		case errors.Is(err, syscall.EINTR):
 		case err != nil:
 			return 0, true, fmt.Errorf("wait for the agent: %w", err)
-		case pid == child.Process.Pid && wait.Signaled():
-			return statusSignal + int(wait.Signal()), true, nil
 		case pid == child.Process.Pid:
+			endOthers()
+			if wait.Signaled() {
+				return statusSignal + int(wait.Signal()), true, nil
+			}
 			return wait.ExitStatus(), true, nil
 		}
+	}
+}
+
+// endOthers sends SIGTERM to all other processes, and waits until they have ended or leftTimeout is over.
+func endOthers() {
+	if syscall.Kill(-1, syscall.SIGTERM) != nil {
+		return // there are none
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			if _, err := syscall.Wait4(-1, nil, 0, nil); err != nil && !errors.Is(err, syscall.EINTR) {
+				return // nobody is left
+			}
+		}
+	}()
+	select {
+	case <-ended:
+	case <-time.After(leftTimeout):
 	}
 }

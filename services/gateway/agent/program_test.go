@@ -296,8 +296,12 @@ func TestFirstProcessOfAContainer(t *testing.T) {
 	require.NoError(t, err, "%s", output)
 	configure(t, nil)
 	t.Setenv(workspaceagent.ListenVariable, "127.0.0.1:0")
-	// An orphan ends while the command runs: somebody must collect it, or it stays a zombie.
-	line := `(sh -c 'sleep 0.1 & exec true'); sleep 0.5; ps -eo stat= | grep -c '^Z'; exit 6`
+	// An orphan ends while the command runs: somebody must collect it, or it stays a zombie. Another one, with a session
+	// of its own, is there when the command has ended.
+	left := filepath.Join(t.TempDir(), "left")
+	line := `(sh -c 'sleep 0.1 & exec true'); sleep 0.5; ps -eo stat= | grep -c '^Z'
+		setsid sh -c 'trap "echo ended > \"$0\"; exit" TERM; echo runs > "$0"; while :; do sleep 0.05; done' "` + left + `" &
+		until [ -s "` + left + `" ]; do sleep 0.05; done; exit 6`
 	command := exec.CommandContext(t.Context(), "unshare", "--pid", "--fork", "--mount-proc",
 		program, "run", "--", "sh", "-c", line)
 	output, err = command.Output()
@@ -305,4 +309,7 @@ func TestFirstProcessOfAContainer(t *testing.T) {
 	require.ErrorAs(t, err, &exit)
 	require.Equal(t, 6, exit.ExitCode())
 	require.Equal(t, "0\n", string(output), "no zombies")
+	text, err := os.ReadFile(left)
+	require.NoError(t, err)
+	require.Equal(t, "ended\n", string(text), "it has got SIGTERM")
 }

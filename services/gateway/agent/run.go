@@ -80,8 +80,8 @@ func Run(ctx context.Context, configFile, address string, command []string, logg
 	return errors.Join(err, <-served)
 }
 
-// temporaryFolder returns a folder on the volume for temporary files, which is empty when a container starts. It returns
-// nothing if programs can use the usual one: images may lack it, or have a read-only root.
+// temporaryFolder returns a folder on the volume for temporary files, which is empty when a container starts. It
+// returns nothing if programs can use the usual one: images may lack it, or have a read-only root.
 func temporaryFolder(usual, stateFolder string) (string, error) {
 	own := filepath.Join(stateFolder, "tmp")
 	removed := os.RemoveAll(own)

@@ -346,7 +346,8 @@ func TestHostKeyIsKept(t *testing.T) {
 
 func TestAccountsOfTheImageAreRead(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "passwd")
-	require.NoError(t, os.WriteFile(file, []byte("root:x:0:0::/root:/bin/bash\nshort:1000\ndev:x:1000:1000::/:/bin/zsh\n"), 0o600))
+	const accounts = "root:x:0:0::/root:/bin/bash\nshort:1000\ndev:x:1000:1000::/:/bin/zsh\n"
+	require.NoError(t, os.WriteFile(file, []byte(accounts), 0o600))
 	require.Equal(t, account{name: "dev", shell: "/bin/zsh"}, readAccount(file, 1000))
 	require.Zero(t, readAccount(file, 1001))
 	require.Zero(t, readAccount(file+"-missing", 0), "an image without the file")
