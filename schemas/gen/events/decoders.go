@@ -110,6 +110,8 @@ func (v *AccessWorkspace) decode(r *reader) {
 		case "workspace_id":
 			present |= 1 << 6
 			v.WorkspaceID = r.text(textRule{minLength: 1})
+		case "counts_processes":
+			v.CountsProcesses = r.boolean()
 		case "deleted":
 			v.Deleted = r.boolean()
 		case "ports":
@@ -125,6 +127,31 @@ func (v *AccessWorkspace) decode(r *reader) {
 		}
 	}
 	r.endObject(present, "actual_state", "agent_id", "name", "namespace", "project_id", "user_id", "workspace_id")
+}
+
+func (v *ActivityProcesses) decode(r *reader) {
+	var present uint64
+	if !r.beginObject() {
+		return
+	}
+	for r.nextName() {
+		switch string(r.name) {
+		case "programs":
+			present |= 1 << 0
+			v.Programs = readArray(r, lengthRule{1, 5}, func(item *WorkingProgram) {
+				item.decode(r)
+			})
+		case "worked_at":
+			present |= 1 << 1
+			v.WorkedAt = r.time()
+		case "workspace_id":
+			present |= 1 << 2
+			v.WorkspaceID = r.text(textRule{minLength: 1})
+		default:
+			r.skip()
+		}
+	}
+	r.endObject(present, "programs", "worked_at", "workspace_id")
 }
 
 func (v *ActivityWorkspace) decode(r *reader) {
@@ -2660,6 +2687,26 @@ func (v *WaitingPod) decode(r *reader) {
 	r.endObject(present, "name")
 }
 
+func (v *WorkingProgram) decode(r *reader) {
+	var present uint64
+	if !r.beginObject() {
+		return
+	}
+	for r.nextName() {
+		switch string(r.name) {
+		case "name":
+			present |= 1 << 0
+			v.Name = r.text(textRule{minLength: 1})
+		case "processor_ms":
+			present |= 1 << 1
+			v.ProcessorMs = r.integer(integerRule{0, math.MaxInt})
+		default:
+			r.skip()
+		}
+	}
+	r.endObject(present, "name", "processor_ms")
+}
+
 func (v *Workload) decode(r *reader) {
 	var present uint64
 	if !r.beginObject() {
@@ -2976,6 +3023,8 @@ func (*AccessSSHKey) eventType() string { return TypeAccessSSHKey }
 
 func (*AccessWorkspace) eventType() string { return TypeAccessWorkspace }
 
+func (*ActivityProcesses) eventType() string { return TypeActivityProcesses }
+
 func (*ActivityWorkspace) eventType() string { return TypeActivityWorkspace }
 
 func (*AdmissionDecided) eventType() string { return TypeAdmissionDecided }
@@ -3103,6 +3152,8 @@ func decoded(eventType string, data []byte) (any, error) {
 		return untyped(Decode[AccessSSHKey](data))
 	case TypeAccessWorkspace:
 		return untyped(Decode[AccessWorkspace](data))
+	case TypeActivityProcesses:
+		return untyped(Decode[ActivityProcesses](data))
 	case TypeActivityWorkspace:
 		return untyped(Decode[ActivityWorkspace](data))
 	case TypeAdmissionDecided:

@@ -49,6 +49,10 @@ type AccessWorkspace struct {
 	// Agent of the cluster that it runs in.
 	AgentID int `json:"agent_id"`
 
+	// Programs that people have started in it keep it alive while they work: the gateway asks its
+	// agent for them.
+	CountsProcesses bool `json:"counts_processes,omitempty"`
+
 	// It has terminated. Nobody can enter it, and its name can be used again.
 	Deleted bool `json:"deleted,omitempty"`
 
@@ -69,6 +73,20 @@ type AccessWorkspace struct {
 
 	// User who created it and may do everything in it.
 	UserID int `json:"user_id"`
+
+	// Id of the workspace, a UUIDv7.
+	WorkspaceID string `json:"workspace_id"`
+}
+
+// ActivityProcesses: Programs that people have started in a workspace used processor time.
+// Published only for workspaces whose policy counts running processes, about once a minute while
+// they work.
+type ActivityProcesses struct {
+	// Those that used the most processor time, the first one the most.
+	Programs []WorkingProgram `json:"programs"`
+
+	// When they were last seen to work.
+	WorkedAt time.Time `json:"worked_at"`
 
 	// Id of the workspace, a UUIDv7.
 	WorkspaceID string `json:"workspace_id"`
@@ -2153,6 +2171,15 @@ type WaitingPod struct {
 
 	// Name of the pod.
 	Name string `json:"name"`
+}
+
+// WorkingProgram: A program that used processor time.
+type WorkingProgram struct {
+	// Name of the program without its arguments, at most 15 bytes.
+	Name string `json:"name"`
+
+	// Processor time that it used since the previous check.
+	ProcessorMs int `json:"processor_ms"`
 }
 
 // Workload: A workload of a cluster. For facts about an environment its kind is group.

@@ -12,6 +12,11 @@ const (
 	// access.workspace.{workspace}: A workspace as it is after a change, as far as the gateway needs
 	// to know it: who may enter it, and where it is.
 	TypeAccessWorkspace = "dev.lockstep.access.workspace.v1"
+	// TypeActivityProcesses is an event with the data [ActivityProcesses], on stream ACTIVITY at
+	// activity.{workspace}: Programs that people have started in a workspace used processor time.
+	// Published only for workspaces whose policy counts running processes, about once a minute while
+	// they work.
+	TypeActivityProcesses = "dev.lockstep.activity.processes.v1"
 	// TypeActivityWorkspace is an event with the data [ActivityWorkspace], on stream ACTIVITY at
 	// activity.{workspace}: What a gateway has seen people do in a workspace since its last such
 	// event, at most one each minute and person. A workspace is active when somebody has sent input;
@@ -248,6 +253,11 @@ func Types() []Type {
 			Name: TypeAccessWorkspace, Title: "AccessWorkspace", Stream: "ACCESS",
 			Subjects:    []string{"access.workspace.{workspace}"},
 			Description: "A workspace as it is after a change, as far as the gateway needs to know it: who may enter it, and where it is.",
+		},
+		{
+			Name: TypeActivityProcesses, Title: "ActivityProcesses", Stream: "ACTIVITY",
+			Subjects:    []string{"activity.{workspace}"},
+			Description: "Programs that people have started in a workspace used processor time. Published only for workspaces whose policy counts running processes, about once a minute while they work.",
 		},
 		{
 			Name: TypeActivityWorkspace, Title: "ActivityWorkspace", Stream: "ACTIVITY",

@@ -212,6 +212,7 @@ func TestSubjectsMatchTheTopology(t *testing.T) {
 		"runner.changed.v1":                  cell.Runner(31),
 		"access.workspace.v1":                cell.AccessWorkspace("w"),
 		"access.ssh_key.v1":                  cell.AccessSSHKey("f"),
+		"activity.processes.v1":              cell.Activity("w"),
 		"activity.workspace.v1":              cell.Activity("w"),
 	}
 	further := map[string]string{

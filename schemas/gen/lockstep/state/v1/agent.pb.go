@@ -327,9 +327,12 @@ type AgentConfiguration struct {
 	StopAfterIdle *durationpb.Duration `protobuf:"bytes,30,opt,name=stop_after_idle,json=stopAfterIdle,proto3" json:"stop_after_idle,omitempty"`
 	// Whether the owner of each workspace may use the Kubernetes API in its namespace. It needs the ClusterRole
 	// lockstep-agent-<id>-workspace-owner, which `lockstep agent manifest` prints.
-	OwnerAccess   *bool `protobuf:"varint,36,opt,name=owner_access,json=ownerAccess,proto3,oneof" json:"owner_access,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	OwnerAccess *bool `protobuf:"varint,36,opt,name=owner_access,json=ownerAccess,proto3,oneof" json:"owner_access,omitempty"`
+	// Whether programs that people have started keep a workspace alive while they use the processor, as input does. Default
+	// false. It has no effect without stop_after_idle, that of the workspace or of its agent.
+	IdleCountsProcesses *bool `protobuf:"varint,37,opt,name=idle_counts_processes,json=idleCountsProcesses,proto3,oneof" json:"idle_counts_processes,omitempty"`
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
 }
 
 func (x *AgentConfiguration) Reset() {
@@ -561,6 +564,13 @@ func (x *AgentConfiguration) GetStopAfterIdle() *durationpb.Duration {
 func (x *AgentConfiguration) GetOwnerAccess() bool {
 	if x != nil && x.OwnerAccess != nil {
 		return *x.OwnerAccess
+	}
+	return false
+}
+
+func (x *AgentConfiguration) GetIdleCountsProcesses() bool {
+	if x != nil && x.IdleCountsProcesses != nil {
+		return *x.IdleCountsProcesses
 	}
 	return false
 }
@@ -1584,7 +1594,7 @@ const file_lockstep_state_v1_agent_proto_rawDesc = "" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x129\n" +
 	"\n" +
 	"blocked_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\tblockedAt\x12?\n" +
-	"\rblocked_until\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\fblockedUntil\"\xf5\x0e\n" +
+	"\rblocked_until\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\fblockedUntil\"\xc8\x0f\n" +
 	"\x12AgentConfiguration\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x03R\brevision\x12K\n" +
 	"\x14full_resync_interval\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x12fullResyncInterval\x12P\n" +
@@ -1619,7 +1629,8 @@ const file_lockstep_state_v1_agent_proto_rawDesc = "" +
 	"agentImage\x88\x01\x01\x12F\n" +
 	"\x0fssh_authorities\x18\x1b \x01(\v2\x1d.lockstep.state.v1.StringListR\x0esshAuthorities\x12A\n" +
 	"\x0fstop_after_idle\x18\x1e \x01(\v2\x19.google.protobuf.DurationR\rstopAfterIdle\x12&\n" +
-	"\fowner_access\x18$ \x01(\bH\vR\vownerAccess\x88\x01\x01B\x11\n" +
+	"\fowner_access\x18$ \x01(\bH\vR\vownerAccess\x88\x01\x01\x127\n" +
+	"\x15idle_counts_processes\x18% \x01(\bH\fR\x13idleCountsProcesses\x88\x01\x01B\x11\n" +
 	"\x0f_max_workspacesB\x1a\n" +
 	"\x18_max_workspaces_per_userB\x11\n" +
 	"\x0f_resource_quotaB\x10\n" +
@@ -1632,7 +1643,8 @@ const file_lockstep_state_v1_agent_proto_rawDesc = "" +
 	"\v_max_memoryB\x12\n" +
 	"\x10_max_volume_sizeB\x0e\n" +
 	"\f_agent_imageB\x0f\n" +
-	"\r_owner_access\"$\n" +
+	"\r_owner_accessB\x18\n" +
+	"\x16_idle_counts_processes\"$\n" +
 	"\n" +
 	"StringList\x12\x16\n" +
 	"\x06values\x18\x01 \x03(\tR\x06values\"H\n" +

@@ -508,9 +508,12 @@ type WorkspaceSpec struct {
 	// if it is shorter.
 	StopAfterIdle *durationpb.Duration `protobuf:"bytes,20,opt,name=stop_after_idle,json=stopAfterIdle,proto3" json:"stop_after_idle,omitempty"`
 	// What people open in the browser. It needs the workspace agent. Absent for none.
-	Editor        *Editor `protobuf:"bytes,36,opt,name=editor,proto3" json:"editor,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Editor *Editor `protobuf:"bytes,36,opt,name=editor,proto3" json:"editor,omitempty"`
+	// Whether programs that people have started keep it alive while they use the processor. If false, the setting of its
+	// agent counts.
+	IdleCountsProcesses bool `protobuf:"varint,37,opt,name=idle_counts_processes,json=idleCountsProcesses,proto3" json:"idle_counts_processes,omitempty"`
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
 }
 
 func (x *WorkspaceSpec) Reset() {
@@ -667,6 +670,13 @@ func (x *WorkspaceSpec) GetEditor() *Editor {
 		return x.Editor
 	}
 	return nil
+}
+
+func (x *WorkspaceSpec) GetIdleCountsProcesses() bool {
+	if x != nil {
+		return x.IdleCountsProcesses
+	}
+	return false
 }
 
 // Editor is a program in the container of a workspace that people open in the browser.
@@ -1131,8 +1141,10 @@ type WorkspaceOverrides struct {
 	Projects []*ClonedProject `protobuf:"bytes,11,rep,name=projects,proto3" json:"projects,omitempty"`
 	// Absent: the template's value. 0: by the policy of the agent.
 	StopAfterIdle *durationpb.Duration `protobuf:"bytes,20,opt,name=stop_after_idle,json=stopAfterIdle,proto3" json:"stop_after_idle,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// Absent: the template's value. False: by the setting of the agent.
+	IdleCountsProcesses *bool `protobuf:"varint,37,opt,name=idle_counts_processes,json=idleCountsProcesses,proto3,oneof" json:"idle_counts_processes,omitempty"`
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
 }
 
 func (x *WorkspaceOverrides) Reset() {
@@ -1247,6 +1259,13 @@ func (x *WorkspaceOverrides) GetStopAfterIdle() *durationpb.Duration {
 		return x.StopAfterIdle
 	}
 	return nil
+}
+
+func (x *WorkspaceOverrides) GetIdleCountsProcesses() bool {
+	if x != nil && x.IdleCountsProcesses != nil {
+		return *x.IdleCountsProcesses
+	}
+	return false
 }
 
 type CreateWorkspaceRequest struct {
@@ -2803,7 +2822,7 @@ const file_lockstep_state_v1_workspace_proto_rawDesc = "" +
 	"\x0eextended_until\x18\x1a \x01(\v2\x1a.google.protobuf.TimestampR\rextendedUntil\"=\n" +
 	"\x0eWorkspaceShare\x12\x17\n" +
 	"\auser_id\x18\x01 \x01(\x03R\x06userId\x12\x12\n" +
-	"\x04port\x18\x02 \x01(\x05R\x04port\"\xb7\x06\n" +
+	"\x04port\x18\x02 \x01(\x05R\x04port\"\xeb\x06\n" +
 	"\rWorkspaceSpec\x12\x14\n" +
 	"\x05image\x18\x01 \x01(\tR\x05image\x12-\n" +
 	"\x05ports\x18\x02 \x03(\v2\x17.lockstep.state.v1.PortR\x05ports\x12;\n" +
@@ -2828,7 +2847,8 @@ const file_lockstep_state_v1_workspace_proto_rawDesc = "" +
 	"\bcommands\x18\x0f \x03(\v2\x1a.lockstep.state.v1.CommandR\bcommands\x12\x1a\n" +
 	"\bwarnings\x18\x10 \x03(\tR\bwarnings\x12A\n" +
 	"\x0fstop_after_idle\x18\x14 \x01(\v2\x19.google.protobuf.DurationR\rstopAfterIdle\x121\n" +
-	"\x06editor\x18$ \x01(\v2\x19.lockstep.state.v1.EditorR\x06editor\x1a6\n" +
+	"\x06editor\x18$ \x01(\v2\x19.lockstep.state.v1.EditorR\x06editor\x122\n" +
+	"\x15idle_counts_processes\x18% \x01(\bR\x13idleCountsProcesses\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"`\n" +
@@ -2870,7 +2890,7 @@ const file_lockstep_state_v1_workspace_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"2\n" +
 	"\x04Port\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
-	"\x06number\x18\x02 \x01(\x05R\x06number\"\xfb\x05\n" +
+	"\x06number\x18\x02 \x01(\x05R\x06number\"\xce\x06\n" +
 	"\x12WorkspaceOverrides\x12\x14\n" +
 	"\x05image\x18\x01 \x01(\tR\x05image\x12@\n" +
 	"\x03env\x18\x02 \x03(\v2..lockstep.state.v1.WorkspaceOverrides.EnvEntryR\x03env\x12\x10\n" +
@@ -2886,7 +2906,8 @@ const file_lockstep_state_v1_workspace_proto_rawDesc = "" +
 	"\x04args\x18\n" +
 	" \x03(\tR\x04args\x12<\n" +
 	"\bprojects\x18\v \x03(\v2 .lockstep.state.v1.ClonedProjectR\bprojects\x12A\n" +
-	"\x0fstop_after_idle\x18\x14 \x01(\v2\x19.google.protobuf.DurationR\rstopAfterIdle\x1a6\n" +
+	"\x0fstop_after_idle\x18\x14 \x01(\v2\x19.google.protobuf.DurationR\rstopAfterIdle\x127\n" +
+	"\x15idle_counts_processes\x18% \x01(\bH\x00R\x13idleCountsProcesses\x88\x01\x01\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a<\n" +
@@ -2895,7 +2916,8 @@ const file_lockstep_state_v1_workspace_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a>\n" +
 	"\x10SecretFilesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\fR\x05value:\x028\x01\"\x8a\x02\n" +
+	"\x05value\x18\x02 \x01(\fR\x05value:\x028\x01B\x18\n" +
+	"\x16_idle_counts_processes\"\x8a\x02\n" +
 	"\x16CreateWorkspaceRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1d\n" +
 	"\n" +
@@ -3186,6 +3208,7 @@ func file_lockstep_state_v1_workspace_proto_init() {
 	if File_lockstep_state_v1_workspace_proto != nil {
 		return
 	}
+	file_lockstep_state_v1_workspace_proto_msgTypes[9].OneofWrappers = []any{}
 	file_lockstep_state_v1_workspace_proto_msgTypes[12].OneofWrappers = []any{
 		(*WorkspaceReference_Id)(nil),
 		(*WorkspaceReference_Name)(nil),
