@@ -91,6 +91,7 @@ type WorkspacesConfig struct {
 	Mode             string        `yaml:"mode" help:"direct: the gateway runs in the cluster of the workspaces. tunnel: it reaches them through the relay and the relay agents of their clusters"`
 	Domain           string        `yaml:"domain" help:"domain of the Services of workspaces, such as svc or svc.cluster.local; in the mode direct. In the mode tunnel, relay agents have their own targets.workspace_domain"`
 	DNSServer        string        `yaml:"dns_server" help:"address and port of the DNS server of the cluster, such as 10.96.0.10:53; empty = the system's, for a gateway in the cluster"`
+	ProcessInterval  time.Duration `yaml:"process_interval" help:"time between two questions to workspaces whose policy counts running processes, 1s to 1m"`
 	AuthorityKeyFile config.Secret `yaml:"authority_key_file" help:"file with the SSH key that signs certificates for workspaces, whose configuration has its public key: ssh-keygen -t ed25519"`
 
 	// DialContext connects to <name>.<namespace>.<domain>:<port>, for tests without a DNS server that has these names.
@@ -121,6 +122,9 @@ const (
 	defaultLifetime      = 12 * time.Hour
 	maxLifetime          = 24 * time.Hour
 	defaultTokenLifetime = 30 * 24 * time.Hour
+	// Agents compare at most once a second. Idle workspaces may be stopped after two minutes.
+	minProcessInterval = time.Second
+	maxProcessInterval = time.Minute
 )
 
 // DefaultConfig returns the configuration for one machine. The zone, the keys and the NATS key have no default.
@@ -139,7 +143,7 @@ func DefaultConfig() Config {
 			Lifetime: defaultLifetime, TokenLifetime: defaultTokenLifetime, Scopes: []string{"profile", "email"},
 			LoginClaim: "preferred_username",
 		},
-		Workspaces: WorkspacesConfig{Mode: ModeDirect, Domain: "svc"},
+		Workspaces: WorkspacesConfig{Mode: ModeDirect, Domain: "svc", ProcessInterval: maxProcessInterval},
 		Cell:       CellConfig{Name: "local"},
 		NATS:       natsconn.DefaultConfig(),
 		State:      StateConfig{URL: "http://127.0.0.1:8080"},
@@ -256,6 +260,15 @@ func (c SSHConfig) limits() sshfront.Limits {
 		Connections: c.MaxConnections, Handshake: c.Handshake, Attempts: c.MaxAttempts, Rate: rate.Limit(c.FailureRate),
 		Burst: c.FailureBurst, Channels: c.MaxChannels,
 	}
+}
+
+// Validate checks the interval.
+func (c WorkspacesConfig) Validate() []error {
+	if c.ProcessInterval < minProcessInterval || c.ProcessInterval > maxProcessInterval {
+		return []error{config.Invalid("process_interval", "%s is not from %s to %s", c.ProcessInterval,
+			minProcessInterval, maxProcessInterval)}
+	}
+	return nil
 }
 
 // Validate checks the lifetimes.

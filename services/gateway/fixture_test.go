@@ -338,10 +338,10 @@ func (r *running) browser(issuer string) *signintest.Browser {
 	return signintest.NewBrowser(r.t, zone, r.front.Listener.Addr().String(), issuer)
 }
 
-// dial connects to the SSH server as Go's client.
-func (r *running) dial(user string, auth ssh.AuthMethod) (*ssh.Client, error) {
+// dial connects to the SSH server, for the workspace hello, as Go's client.
+func (r *running) dial(auth ssh.AuthMethod) (*ssh.Client, error) {
 	client, err := ssh.Dial("tcp", r.addresses["ssh"], &ssh.ClientConfig{
-		User: user, Auth: []ssh.AuthMethod{auth}, HostKeyCallback: ssh.InsecureIgnoreHostKey(),
+		User: "hello", Auth: []ssh.AuthMethod{auth}, HostKeyCallback: ssh.InsecureIgnoreHostKey(),
 	})
 	if err == nil {
 		r.t.Cleanup(func() { _ = client.Close() })

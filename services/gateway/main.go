@@ -26,6 +26,7 @@ import (
 	"lockstep.internal/services/gateway/address"
 	"lockstep.internal/services/gateway/dial"
 	"lockstep.internal/services/gateway/nats"
+	"lockstep.internal/services/gateway/processes"
 	"lockstep.internal/services/gateway/rpc"
 	"lockstep.internal/services/gateway/signin"
 	"lockstep.internal/services/gateway/sshfront"
@@ -85,6 +86,8 @@ type process struct {
 	dialer      dial.Dialer
 	web         *webfront.Front
 	ssh         *sshfront.Server
+	publisher   nats.ActivityPublisher
+	programs    *processes.Watch
 	clients     []*http.Client
 }
 
@@ -190,6 +193,9 @@ func (p *process) openFronts(context.Context) error {
 	p.dialer = dial.Dialer{Options: dial.Options{
 		Table: p.table, Authority: signer, HostKeys: nats.HostKeys{JetStream: p.js}, Network: network, Now: p.now,
 	}}
+	if err := p.openPrograms(); err != nil {
+		return err
+	}
 	reached := workspaces{p.table, p.dialer, p.state}
 	if err := p.openSignIn(zone, serverKeys); err != nil {
 		return err
@@ -207,6 +213,21 @@ func (p *process) openFronts(context.Context) error {
 		Limits: p.cfg.SSH.limits(),
 	})
 	if err := p.tel.Metrics.Register(p.ssh); err != nil {
+		return fmt.Errorf("register metrics: %w", err)
+	}
+	return nil
+}
+
+// openPrograms opens what finds out whether programs in workspaces work.
+func (p *process) openPrograms() error {
+	p.publisher = nats.ActivityPublisher{
+		JetStream: p.js, Cell: p.cell(), Table: p.activity, Logger: p.tel.Logger,
+	}
+	p.programs = processes.New(processes.Options{
+		Interval: p.cfg.Workspaces.ProcessInterval, Table: p.table, Agents: p.dialer, Publisher: p.publisher,
+		Rounds: nats.Rounds{Codes: nats.Codes{JetStream: p.js}, Name: "processes"}, Now: p.now, Logger: p.tel.Logger,
+	})
+	if err := p.tel.Metrics.Register(p.programs); err != nil {
 		return fmt.Errorf("register metrics: %w", err)
 	}
 	return nil

@@ -168,14 +168,14 @@ func TestSSHByKeyAndByTokenEndsLive(t *testing.T) {
 	var byKey *ssh.Client
 	require.Eventually(t, func() bool {
 		var err error
-		byKey, err = r.dial("hello", ssh.PublicKeys(signer))
+		byKey, err = r.dial(ssh.PublicKeys(signer))
 		return err == nil
 	}, soon, 10*time.Millisecond)
 	require.Equal(t, "in the workspace\n", output(t, byKey))
-	byToken, err := r.dial("hello", ssh.Password(personal))
+	byToken, err := r.dial(ssh.Password(personal))
 	require.NoError(t, err)
 	require.Equal(t, "in the workspace\n", output(t, byToken))
-	_, err = r.dial("hello", ssh.Password("lsp_wrong"))
+	_, err = r.dial(ssh.Password("lsp_wrong"))
 	require.ErrorContains(t, err, "unable to authenticate")
 
 	stream, err := f.js.Stream(t.Context(), topology.StreamActivity)

@@ -16,7 +16,6 @@ import (
 	"lockstep.internal/libs/reload"
 	"lockstep.internal/libs/retry"
 	"lockstep.internal/libs/service"
-	"lockstep.internal/services/gateway/nats"
 )
 
 // proxyHeaderTimeout is the time that a load balancer has to send the header of the PROXY protocol.
@@ -36,9 +35,6 @@ func (p *process) parts() []service.Part {
 		}
 	}
 	copies := []string{"directory", "workspaces", "revocations"}
-	publisher := nats.ActivityPublisher{
-		JetStream: p.js, Cell: p.cell(), Table: p.activity, Logger: p.tel.Logger,
-	}
 	web := service.HTTPServer("web", p.cfg.Web.Listener, p.afterCopies(p.web),
 		service.HTTPOptions{Logger: p.tel.Logger, Metrics: p.tel.Metrics, StopBefore: append(copies, "activity")})
 	conn := p.conn.Part()
@@ -55,7 +51,12 @@ func (p *process) parts() []service.Part {
 		}},
 		{Name: "activity", StartAfter: []string{"nats"}, Run: func(ctx context.Context, self *service.Handle) error {
 			self.Ready()
-			return publisher.Run(ctx, self.DrainContext())
+			return p.publisher.Run(ctx, self.DrainContext())
+		}},
+		{Name: "processes", StartAfter: copies, Run: func(ctx context.Context, self *service.Handle) error {
+			self.Ready()
+			p.programs.Run(ctx)
+			return nil
 		}},
 		p.provider(),
 		reload.Part(reload.Source[string]{

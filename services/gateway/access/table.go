@@ -18,6 +18,8 @@ type Entry struct {
 	Shares    []Share
 	// Running is true while the workspace can be reached.
 	Running bool
+	// CountsProcesses is true if programs that people have started keep it alive while they work.
+	CountsProcesses bool
 	// State is its actual state, for people: running, stopped, starting …
 	State string
 }
@@ -183,6 +185,19 @@ func (t *Table) Find(id string) (Entry, bool) {
 		return Entry{}, false
 	}
 	return w.Entry, true
+}
+
+// CountingProcesses returns the running workspaces with CountsProcesses.
+func (t *Table) CountingProcesses() []Entry {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var found []Entry
+	for _, w := range t.byID {
+		if w.Running && w.CountsProcesses {
+			found = append(found, w.Entry)
+		}
+	}
+	return found
 }
 
 // People are all who may enter a workspace, once each.

@@ -13,6 +13,7 @@ import (
 	"lockstep.internal/libs/logkey"
 	"lockstep.internal/libs/retry"
 	"lockstep.internal/libs/workspaceagent"
+	"lockstep.internal/services/gateway/agent/processes"
 	"lockstep.internal/services/gateway/agent/sshserver"
 )
 
@@ -32,7 +33,8 @@ func runEditor(ctx context.Context, config workspaceagent.Config, environ []stri
 		return
 	}
 	environ = append(slices.Clip(environ),
-		workspaceagent.EditorPortVariable+"="+strconv.Itoa(config.Editor.Port))
+		workspaceagent.EditorPortVariable+"="+strconv.Itoa(config.Editor.Port),
+		processes.Mark(processes.Editor, config.Workspace))
 	if config.Editor.Folder != "" {
 		environ = append(environ, workspaceagent.EditorFolderVariable+"="+config.Editor.Folder)
 	}

@@ -19,6 +19,7 @@ import (
 
 	"lockstep.internal/libs/logkey"
 	"lockstep.internal/libs/workspaceagent"
+	"lockstep.internal/services/gateway/agent/processes"
 	"lockstep.internal/services/gateway/agent/sshserver"
 )
 
@@ -104,7 +105,8 @@ func environ(container []string, c workspaceagent.Config) []string {
 	env := []string{"USER=" + name, "LOGNAME=" + name}
 	for _, variable := range container {
 		switch name, _, _ := strings.Cut(variable, "="); name {
-		case "HOME", workspaceagent.ConfigVariable, workspaceagent.ListenVariable, workspaceagent.RootVariable:
+		case "HOME", workspaceagent.ConfigVariable, workspaceagent.ListenVariable, workspaceagent.RootVariable,
+			processes.Variable:
 		default:
 			env = append(env, variable) // the last one of a name counts
 		}

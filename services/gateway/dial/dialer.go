@@ -65,10 +65,16 @@ func (d Dialer) dial(ctx context.Context, e access.Entry, port int) (net.Conn, e
 func (d Dialer) Connect(
 	ctx context.Context, e access.Entry, person sshfront.Person,
 ) (sshfront.Connection, error) {
+	return d.connect(ctx, e, person.Login,
+		authority.Rights{Terminal: true, PortForwarding: true, AgentForwarding: true})
+}
+
+func (d Dialer) connect(
+	ctx context.Context, e access.Entry, login string, rights authority.Rights,
+) (sshfront.Connection, error) {
 	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
-	rights := authority.Rights{Terminal: true, PortForwarding: true, AgentForwarding: true}
-	signer, err := d.Authority.Sign(e.ID, person.Login, rights, d.Now())
+	signer, err := d.Authority.Sign(e.ID, login, rights, d.Now())
 	if err != nil {
 		return sshfront.Connection{}, fmt.Errorf("connect to workspace %s: %w", e.Name, err)
 	}

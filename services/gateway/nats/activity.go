@@ -54,17 +54,23 @@ func (p ActivityPublisher) publishDue(ctx context.Context) {
 }
 
 func (p ActivityPublisher) publish(ctx context.Context, r activity.Record) error {
-	e, err := event.New(event.Attributes{
-		Source: event.ServiceSource(string(p.Cell), serviceName), Type: events.TypeActivityWorkspace,
-		Subject: r.WorkspaceID, ID: uuid.Must(uuid.NewV7()).String(), Time: r.InputAt,
-	}, events.ActivityWorkspace{
+	return p.publishEvent(ctx, events.TypeActivityWorkspace, r.WorkspaceID, r.InputAt, events.ActivityWorkspace{
 		WorkspaceID: r.WorkspaceID, UserID: int(r.UserID), InputAt: r.InputAt.UTC(), Sessions: r.Sessions,
 		ReceivedBytes: int(r.ReceivedBytes), SentBytes: int(r.SentBytes),
 	})
+}
+
+func (p ActivityPublisher) publishEvent(
+	ctx context.Context, eventType, workspace string, at time.Time, data any,
+) error {
+	e, err := event.New(event.Attributes{
+		Source: event.ServiceSource(string(p.Cell), serviceName), Type: eventType,
+		Subject: workspace, ID: uuid.Must(uuid.NewV7()).String(), Time: at,
+	}, data)
 	if err != nil {
 		return fmt.Errorf("encode activity: %w", err)
 	}
-	m, err := event.Encode(e, p.Cell.Activity(r.WorkspaceID))
+	m, err := event.Encode(e, p.Cell.Activity(workspace))
 	if err != nil {
 		return fmt.Errorf("encode activity: %w", err)
 	}

@@ -5,16 +5,19 @@ import (
 	"crypto/ed25519"
 	"crypto/rand"
 	"log/slog"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/crypto/ssh"
+	"golang.org/x/sync/errgroup"
 
 	"lockstep.internal/libs/event"
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/topology"
+	"lockstep.internal/libs/workspaceagent"
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/gateway/access"
 	"lockstep.internal/services/gateway/activity"
@@ -178,6 +181,54 @@ func TestActivityIsPublished(t *testing.T) {
 	require.Equal(t, &events.ActivityWorkspace{
 		WorkspaceID: first, UserID: owner, Sessions: 1, ReceivedBytes: 3, SentBytes: 4,
 	}, data)
+}
+
+func TestWorkOfProgramsIsPublished(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t)
+	publisher := gatewaynats.ActivityPublisher{JetStream: s.as(t, natsauth.PrincipalGateway), Cell: cell}
+	at := time.Now().UTC().Truncate(time.Millisecond)
+	programs := []workspaceagent.WorkedProgram{{Name: "make", ProcessorMS: 31_000}, {Name: "cc1", ProcessorMS: 7}}
+	require.NoError(t, publisher.Worked(t.Context(), first, at, programs))
+	stream, err := s.state.Stream(t.Context(), topology.StreamActivity)
+	require.NoError(t, err)
+	m, err := stream.GetLastMsgForSubject(t.Context(), cell.Activity(first))
+	require.NoError(t, err)
+	e, err := event.Decode(m.Header, m.Data)
+	require.NoError(t, err)
+	require.Equal(t, events.TypeActivityProcesses, e.Type())
+	data, err := events.Decode[events.ActivityProcesses](e.Data())
+	require.NoError(t, err)
+	require.Equal(t, &events.ActivityProcesses{
+		WorkspaceID: first, WorkedAt: at,
+		Programs: []events.WorkingProgram{{Name: "make", ProcessorMs: 31_000}, {Name: "cc1", ProcessorMs: 7}},
+	}, data)
+}
+
+func TestRoundIsDoneByOneReplica(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t)
+	rounds := make([]gatewaynats.Rounds, 3)
+	for i := range rounds {
+		rounds[i] = gatewaynats.Rounds{
+			Codes: gatewaynats.Codes{JetStream: s.as(t, natsauth.PrincipalGateway)}, Name: "processes",
+		}
+	}
+	for _, at := range []time.Time{time.Unix(60, 0), time.Unix(120, 0)} {
+		var claimed atomic.Int32
+		var claiming errgroup.Group
+		for _, r := range rounds {
+			claiming.Go(func() error {
+				mine, err := r.Claim(t.Context(), at, time.Minute)
+				if mine {
+					claimed.Add(1)
+				}
+				return err
+			})
+		}
+		require.NoError(t, claiming.Wait())
+		require.EqualValues(t, 1, claimed.Load())
+	}
 }
 
 func TestActivityThatCannotBePublishedIsKept(t *testing.T) {

@@ -212,7 +212,7 @@ func (l *loader) decode(m lastvalue.Message) (version, error) {
 		entry: access.Entry{
 			ID: data.WorkspaceID, Name: data.Name, Namespace: data.Namespace, AgentID: int64(data.AgentID),
 			OwnerID: int64(data.UserID), Running: data.ActualState == events.ActualStateRunning,
-			State: string(data.ActualState),
+			State: string(data.ActualState), CountsProcesses: data.CountsProcesses,
 		},
 		deleted: data.Deleted, revision: m.Revision(),
 	}

@@ -138,6 +138,14 @@ type openChannel struct{ ssh.Channel }
 
 func (openChannel) Close() error { return nil }
 
+func (s *session) serveProcesses(ctx context.Context) error {
+	report, err := s.server.processes.Check(ctx)
+	if err != nil {
+		return err
+	}
+	return json.NewEncoder(s.channel).Encode(report) //nolint:wrapcheck // the caller says what failed
+}
+
 func (s *session) servePorts() error {
 	ports, err := listening.Ports()
 	if err != nil {

@@ -6,7 +6,8 @@
 // workspace, for the workspace's id as user and principal. The extensions permit-pty, permit-port-forwarding and
 // permit-agent-forwarding of the certificate say what it may do. Other ways to authenticate do not exist.
 //
-// Two subsystems: sftp, and [SubsystemPorts], which answers with the open ports as a JSON array and ends.
+// Three subsystems: sftp, [SubsystemPorts], which answers with the open ports as a JSON array, and
+// [workspaceagent.SubsystemProcesses], which answers with the programs of people that work, and end.
 //
 // When a connection ends, what its sessions run gets SIGHUP, as with OpenSSH, and is killed if it has not ended after
 // some seconds. Programs that have left their session, such as tmux, continue.

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"lockstep.internal/libs/logkey"
+	"lockstep.internal/services/gateway/agent/processes"
 )
 
 // Limits. They hold before a client has authenticated, too.
@@ -44,11 +45,16 @@ type Options struct {
 type Server struct {
 	Options
 
-	slots chan struct{}
+	slots     chan struct{}
+	processes *processes.Monitor
 }
 
 // New returns a server.
-func New(o Options) *Server { return &Server{Options: o, slots: make(chan struct{}, maxConnections)} }
+func New(o Options) *Server {
+	return &Server{
+		Options: o, slots: make(chan struct{}, maxConnections), processes: processes.NewMonitor(o.Workspace),
+	}
+}
 
 // Serve accepts connections until the context ends. Then it closes all of them and returns when their sessions have
 // ended.

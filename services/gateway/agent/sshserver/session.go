@@ -17,6 +17,8 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"lockstep.internal/libs/logkey"
+	"lockstep.internal/libs/workspaceagent"
+	"lockstep.internal/services/gateway/agent/processes"
 )
 
 const (
@@ -114,6 +116,8 @@ func (s *session) runner(request *ssh.Request) func(context.Context) error {
 		return func(context.Context) error { return s.serveFiles() }
 	case value.Text == SubsystemPorts:
 		return func(context.Context) error { return s.servePorts() }
+	case value.Text == workspaceagent.SubsystemProcesses:
+		return s.serveProcesses
 	default:
 		return nil
 	}
@@ -210,7 +214,8 @@ func (s *session) command(ctx context.Context, line *string) (*exec.Cmd, error) 
 		command.Args = []string{shell, "-c", *line}
 	}
 	command.Dir = s.server.Home
-	command.Env = append(append([]string{}, s.server.Environ...), "SHELL="+shell, "SSH_CONNECTION="+s.addresses())
+	command.Env = append(append([]string{}, s.server.Environ...), "SHELL="+shell, "SSH_CONNECTION="+s.addresses(),
+		processes.Mark(processes.Person, s.server.Workspace))
 	command.Env = append(command.Env, s.environ...)
 	if s.term != "" {
 		command.Env = append(command.Env, "TERM="+s.term)
