@@ -37,12 +37,13 @@ type Configuration struct {
 	// of one user.
 	MaxWorkspaces        int
 	MaxWorkspacesPerUser int
-	// The next five are fields of workspace.AgePolicies.
+	// The next six are fields of workspace.AgePolicies.
 	StopAfterRunning      time.Duration
 	TerminateAfterStopped time.Duration
 	MaxAge                time.Duration
 	StopAfterIdle         time.Duration
 	ExpiryWarning         time.Duration
+	IdleCountsProcesses   bool
 	// RelayTargets are reachable through the relay. They are sorted by name; nil for none.
 	RelayTargets []RelayTarget
 	Manifests    Manifests
@@ -128,6 +129,7 @@ func (c Configuration) AgePolicies() workspace.AgePolicies {
 		TerminateAfterStopped: c.TerminateAfterStopped,
 		MaxAge:                c.MaxAge,
 		StopAfterIdle:         c.StopAfterIdle,
+		IdleCountsProcesses:   c.IdleCountsProcesses,
 		Warning:               c.ExpiryWarning,
 	}
 }

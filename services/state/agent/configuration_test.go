@@ -53,6 +53,7 @@ func allSettings() agent.Settings {
 		AgentImage:          new("registry.example/workspace-agent:1"),
 		SSHAuthorities:      &[]string{authority},
 		OwnerAccess:         new(true),
+		IdleCountsProcesses: new(true),
 	}
 }
 
@@ -85,6 +86,7 @@ func TestEverySettingTakesEffect(t *testing.T) {
 		TerminateAfterStopped: 720 * time.Hour,
 		MaxAge:                9000 * time.Hour,
 		StopAfterIdle:         2 * time.Hour,
+		IdleCountsProcesses:   true,
 		ExpiryWarning:         1500 * time.Millisecond,
 		RelayTargets: []agent.RelayTarget{
 			{Name: "db", Address: "10.0.0.7:5432"},
@@ -107,6 +109,7 @@ func TestEverySettingTakesEffect(t *testing.T) {
 			TerminateAfterStopped: 720 * time.Hour,
 			MaxAge:                9000 * time.Hour,
 			StopAfterIdle:         2 * time.Hour,
+			IdleCountsProcesses:   true,
 			Warning:               1500 * time.Millisecond,
 		},
 		c.AgePolicies(),

@@ -45,6 +45,8 @@ type Settings struct {
 	AgentImage        *string        `json:"agent_image,omitempty"`
 	SSHAuthorities    *[]string      `json:"ssh_authorities,omitempty"`
 	OwnerAccess       *bool          `json:"owner_access,omitempty"`
+
+	IdleCountsProcesses *bool `json:"idle_counts_processes,omitempty"`
 }
 
 // Layers are the settings of an agent, and those of the cell, which it overrides.
@@ -171,6 +173,7 @@ func (s Settings) Configuration() Configuration {
 	setList(&c.Manifests.EgressAllowed, s.EgressAllowed)
 	set(&c.Manifests.ResourceQuota, s.ResourceQuota)
 	set(&c.Manifests.OwnerAccess, s.OwnerAccess)
+	set(&c.IdleCountsProcesses, s.IdleCountsProcesses)
 	set(&c.Manifests.AgentImage, s.AgentImage)
 	setList(&c.Manifests.SSHAuthorities, s.SSHAuthorities)
 	set(&c.StorageClass, s.StorageClass)

@@ -121,7 +121,7 @@ func configuration(c agent.Configuration, revision int64) *statev1.AgentConfigur
 		MaxCpu: &c.Maximums.CPU, MaxMemory: &c.Maximums.Memory, MaxVolumeSize: &c.Maximums.VolumeSize,
 		TerminationPatience: durationpb.New(c.TerminationPatience), AgentImage: &c.Manifests.AgentImage,
 		SshAuthorities: &statev1.StringList{Values: c.Manifests.SSHAuthorities},
-		OwnerAccess:    &c.Manifests.OwnerAccess,
+		OwnerAccess:    &c.Manifests.OwnerAccess, IdleCountsProcesses: &c.IdleCountsProcesses,
 	}
 }
 
@@ -188,7 +188,7 @@ func settings(c *statev1.AgentConfiguration) (agent.Settings, error) {
 		}
 	}
 	s.ResourceQuota, s.StorageClass, s.AgentImage = c.ResourceQuota, c.StorageClass, c.AgentImage
-	s.OwnerAccess = c.OwnerAccess
+	s.OwnerAccess, s.IdleCountsProcesses = c.OwnerAccess, c.IdleCountsProcesses
 	s.DefaultCPU, s.DefaultMemory, s.DefaultVolumeSize = c.DefaultCpu, c.DefaultMemory, c.DefaultVolumeSize
 	s.MaxCPU, s.MaxMemory, s.MaxVolumeSize = c.MaxCpu, c.MaxMemory, c.MaxVolumeSize
 	return s, nil

@@ -39,8 +39,9 @@ func spec(s workspace.Spec) *statev1.WorkspaceSpec {
 		Commands:    convertAll(s.Commands, command),
 		Warnings:    s.Warnings,
 
-		StopAfterIdle: optionalDuration(s.StopAfterIdle),
-		Editor:        editor(s.Editor),
+		StopAfterIdle:       optionalDuration(s.StopAfterIdle),
+		IdleCountsProcesses: s.IdleCountsProcesses,
+		Editor:              editor(s.Editor),
 	}
 }
 
@@ -101,8 +102,9 @@ func specOf(s *statev1.WorkspaceSpec) workspace.Spec {
 		PostStart:  convertAll(s.GetPostStart(), commandOf),
 		Commands:   convertAll(s.GetCommands(), commandOf),
 
-		StopAfterIdle: s.GetStopAfterIdle().AsDuration(),
-		Editor:        editorOf(s.GetEditor()),
+		StopAfterIdle:       s.GetStopAfterIdle().AsDuration(),
+		IdleCountsProcesses: s.GetIdleCountsProcesses(),
+		Editor:              editorOf(s.GetEditor()),
 	}
 }
 
@@ -132,6 +134,9 @@ func override(base workspace.Spec, o *statev1.WorkspaceOverrides) workspace.Spec
 	}
 	if o.GetStopAfterIdle() != nil {
 		base.StopAfterIdle = o.GetStopAfterIdle().AsDuration()
+	}
+	if o != nil && o.IdleCountsProcesses != nil {
+		base.IdleCountsProcesses = o.GetIdleCountsProcesses()
 	}
 	if len(o.GetEnv()) > 0 {
 		env := maps.Clone(base.Env)

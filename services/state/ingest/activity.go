@@ -13,6 +13,7 @@ import (
 
 	"lockstep.internal/libs/event"
 	"lockstep.internal/libs/topology"
+	"lockstep.internal/libs/workspaceagent"
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/state/workspace"
 )
@@ -52,19 +53,33 @@ func DecodeActivity(cell topology.Cell, subject string, header nats.Header, data
 	if err != nil {
 		return Activity{}, fmt.Errorf("data: %w", err)
 	}
-	d, ok := decoded.(*events.ActivityWorkspace)
-	if !ok || subject != cell.Activity(d.WorkspaceID) {
+	switch d := decoded.(type) {
+	case *events.ActivityWorkspace:
+		return decodedActivity(cell, subject, d.WorkspaceID, "input_at",
+			workspace.Activity{At: d.InputAt, UserID: int64(d.UserID)})
+	case *events.ActivityProcesses:
+		return decodedActivity(cell, subject, d.WorkspaceID, "worked_at",
+			workspace.Activity{At: d.WorkedAt, Program: workspaceagent.CleanProgramName(d.Programs[0].Name)})
+	default:
 		return Activity{}, fmt.Errorf("type %.200q: does not belong on %s", e.Type(), subject)
 	}
-	id := canonicalID(d.WorkspaceID)
+}
+
+// decodedActivity checks what all events of ACTIVITY have: the workspace, and a time in a field.
+func decodedActivity(
+	cell topology.Cell, subject, workspaceID, field string, a workspace.Activity,
+) (Activity, error) {
+	if subject != cell.Activity(workspaceID) {
+		return Activity{}, fmt.Errorf("workspace_id %.80q: does not belong on %s", workspaceID, subject)
+	}
+	id := canonicalID(workspaceID)
 	if id == uuid.Nil {
-		return Activity{}, fmt.Errorf("workspace_id %.80q is not the id of a workspace", d.WorkspaceID)
+		return Activity{}, fmt.Errorf("workspace_id %.80q is not the id of a workspace", workspaceID)
 	}
-	at := workspace.Timestamp(d.InputAt)
-	if at.Unix() <= 0 {
-		return Activity{}, fmt.Errorf("input_at %s is not a time after 1970", at)
+	if a.At = workspace.Timestamp(a.At); a.At.Unix() <= 0 {
+		return Activity{}, fmt.Errorf("%s %s is not a time after 1970", field, a.At)
 	}
-	return Activity{workspace.Activity{At: at, UserID: int64(d.UserID)}, id}, nil
+	return Activity{a, id}, nil
 }
 
 // HandleActivity processes a batch of ACTIVITY. Activity changes no desired state.

@@ -3,12 +3,15 @@ package ingest_test
 import (
 	"fmt"
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
@@ -29,6 +32,17 @@ func (w *fixture) isActive(id uuid.UUID, since time.Duration, user int) {
 		uuid.NewString(), events.ActivityWorkspace{
 			WorkspaceID: id.String(), UserID: user, InputAt: start().Add(since), Sessions: 1,
 		})
+}
+
+// works publishes that a program worked in a workspace at a time after start.
+func (w *fixture) works(id uuid.UUID, since time.Duration, programs ...string) {
+	w.t.Helper()
+	data := events.ActivityProcesses{WorkspaceID: id.String(), WorkedAt: start().Add(since)}
+	for _, name := range programs {
+		data.Programs = append(data.Programs, events.WorkingProgram{Name: name, ProcessorMs: 30_000})
+	}
+	w.publish(cell.Activity(id.String()), "activity.processes.v1", event.ServiceSource(string(cell), "gateway"),
+		uuid.NewString(), data)
 }
 
 // startActivity starts a consumer of ACTIVITY with a pool and returns a function that stops it.
@@ -111,6 +125,71 @@ func TestIdleWorkspaceStopsOnce(t *testing.T) {
 	require.Len(t, w.warnings(ide.ID), 1)
 }
 
+// TestWorkingProgramsKeepAWorkspaceAlive has two consumers, and events that arrive twice and late.
+func TestWorkingProgramsKeepAWorkspaceAlive(t *testing.T) {
+	t.Parallel()
+	w := newFixture(t)
+	watch := &nats.ActivityWatch{
+		JetStream: w.js, Processed: w.consumers(0).ActivitySequence, Logger: slog.New(w.logs),
+	}
+	w.activityReadUntil = watch.ReadUntil
+	a, ide := w.agent(7), w.workspace("ide")
+	w.configure(agent.Settings{
+		StopAfterIdle: milliseconds(2 * time.Hour), ExpiryWarning: milliseconds(15 * time.Minute),
+		StopAfterRunning: milliseconds(9 * time.Hour), IdleCountsProcesses: new(true),
+	})
+	registry := prometheus.NewRegistry()
+	var err error
+	w.metrics, err = ingest.NewMetrics(registry)
+	require.NoError(t, err)
+	defer w.startConsumers(0)()
+	defer w.startActivity(w.pool)()
+	defer w.startActivity(w.pool)()
+	counts := func() bool {
+		messages := w.published("access.workspace." + ide.ID.String())
+		return messages[len(messages)-1]["counts_processes"] == true
+	}
+	a.tick(time.Minute)
+	require.True(t, w.get(ide.ID).CountsProcesses)
+	require.True(t, counts(), "gateways know it")
+
+	w.isActive(ide.ID, time.Hour, 9)
+	for range 2 {
+		w.works(ide.ID, 3*time.Hour, "make", "cc1")
+	}
+	w.works(ide.ID, 2*time.Hour, "old")
+	w.activityRead()
+	require.NoError(t, watch.Check(t.Context()))
+	require.Equal(t, workspace.Activity{At: start().Add(3 * time.Hour), Program: "make"}, w.get(ide.ID).LastActivity)
+	a.tick(5*time.Hour - 16*time.Minute)
+	require.Empty(t, w.warnings(ide.ID), "the program keeps it alive")
+	a.tick(5*time.Hour - 15*time.Minute)
+	require.Equal(t, []string{"stop_after_idle 2026-03-04T10:06:00Z"}, w.warnings(ide.ID), "no answer is no activity")
+
+	w.works(ide.ID, 5*time.Hour-time.Minute, "make") // after the warning
+	w.activityRead()
+	require.NoError(t, watch.Check(t.Context()))
+	a.tick(5 * time.Hour)
+	require.Empty(t, w.causes(ide.ID))
+	w.isActive(ide.ID, 6*time.Hour, 9)
+	w.activityRead()
+	require.Equal(t, workspace.Activity{At: start().Add(6 * time.Hour), UserID: 9}, w.get(ide.ID).LastActivity)
+	w.works(ide.ID, 8*time.Hour+30*time.Minute, "make")
+	w.activityRead()
+	require.NoError(t, watch.Check(t.Context()))
+	a.tick(8*time.Hour + 45*time.Minute)
+	a.tick(9 * time.Hour)
+	require.Equal(t, []string{"stop_after_running stopped"}, w.causes(ide.ID), "other limits hold")
+	require.False(t, counts(), "a stopped workspace is not asked")
+	w.caughtUp()
+	require.NoError(t, testutil.GatherAndCompare(registry, strings.NewReader(`
+		# HELP lockstep_state_expiry_warnings_total Warnings that a policy will stop or terminate a workspace, by policy.
+		# TYPE lockstep_state_expiry_warnings_total counter
+		lockstep_state_expiry_warnings_total{policy="stop_after_idle"} 1
+		lockstep_state_expiry_warnings_total{policy="stop_after_running"} 1
+	`), "lockstep_state_expiry_warnings_total"))
+}
+
 // TestNoActivityIsLostWhenReplicasAreKilled breaks the connections to the database again and again.
 func TestNoActivityIsLostWhenReplicasAreKilled(t *testing.T) {
 	t.Parallel()
@@ -157,12 +236,14 @@ func TestActivityThatCannotBeDecodedIsADeadLetter(t *testing.T) {
 	old := activity(id)
 	old.InputAt = time.Time{}
 	w.publish(cell.Activity(id), "activity.workspace.v1", gateway, "4", old)
+	w.works(uuid.Nil, 0, "make")
+	w.works(ide.ID, 0) // no program
 	unknown := uuid.New()
 	w.isActive(unknown, 0, 9) // was deleted, perhaps
 	future := time.Since(start()) + 1000*time.Hour
 	w.isActive(ide.ID, future, 9)
 	defer w.startActivity(w.pool)()
 	w.activityRead()
-	require.Len(t, w.deadLetterReasons(), 4)
+	require.Len(t, w.deadLetterReasons(), 6)
 	require.WithinDuration(t, time.Now(), w.get(ide.ID).LastActivity.At, time.Hour, "at most when it was stored")
 }

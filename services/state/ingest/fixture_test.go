@@ -54,6 +54,8 @@ type fixture struct {
 	maxObjects int64
 	// activityReadUntil is a field of ingest.Ingest.
 	activityReadUntil func() time.Time
+	// metrics is a field of ingest.Ingest. Nil for none.
+	metrics *ingest.Metrics
 }
 
 func newFixture(tb testing.TB) *fixture {
@@ -182,6 +184,7 @@ func encoder() publish.Encoder { return publish.Encoder{Cell: cell} }
 func (w *fixture) ingest() *ingest.Ingest {
 	return &ingest.Ingest{
 		Logger: slog.New(w.logs), Encoder: encoder(), MaxObjects: w.maxObjects, ActivityReadUntil: w.activityReadUntil,
+		Metrics: w.metrics,
 	}
 }
 

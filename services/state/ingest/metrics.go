@@ -12,6 +12,7 @@ import (
 type Metrics struct {
 	resyncs    *prometheus.CounterVec
 	dispatches *prometheus.CounterVec
+	warnings   *prometheus.CounterVec
 	unexpected *prometheus.CounterVec
 	orphans    prometheus.Counter
 	stale      prometheus.Counter
@@ -29,6 +30,8 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 			"Ended full resyncs by outcome. An incomplete resync deletes nothing."), []string{"outcome"}),
 		dispatches: prometheus.NewCounterVec(opts("dispatches_total",
 			"Desired revisions created by the system, not by a user, by cause."), []string{"cause"}),
+		warnings: prometheus.NewCounterVec(opts("expiry_warnings_total",
+			"Warnings that a policy will stop or terminate a workspace, by policy."), []string{"policy"}),
 		unexpected: prometheus.NewCounterVec(opts("unexpected_changes_total",
 			"Actual state changes that are not in the state diagram."), []string{"from", "to"}),
 		orphans: prometheus.NewCounter(opts("orphans_total",
@@ -41,7 +44,7 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 			"New objects that were not stored, because their agent has as many as one may have.")),
 	}
 	for _, c := range []prometheus.Collector{
-		m.resyncs, m.dispatches, m.unexpected, m.orphans, m.stale, m.jumps, m.refused,
+		m.resyncs, m.dispatches, m.warnings, m.unexpected, m.orphans, m.stale, m.jumps, m.refused,
 	} {
 		if err := registerer.Register(c); err != nil {
 			return nil, fmt.Errorf("register the ingest metrics: %w", err)
@@ -70,6 +73,12 @@ func (m *Metrics) resyncEnded(complete bool) {
 func (m *Metrics) dispatched(cause events.DesiredStateCause) {
 	if m != nil {
 		m.dispatches.WithLabelValues(string(cause)).Inc()
+	}
+}
+
+func (m *Metrics) warned(policy events.ExpiryPolicy) {
+	if m != nil {
+		m.warnings.WithLabelValues(string(policy)).Inc()
 	}
 }
 

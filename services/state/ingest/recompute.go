@@ -172,7 +172,7 @@ func (c *workspaceChanges) decide(
 	return update
 }
 
-// logDecisions logs and counts revisions that the system created, and counts unexpected state changes.
+// logDecisions logs and counts revisions that the system created, and counts warnings and unexpected state changes.
 func (i *Ingest) logDecisions(ctx context.Context, u workspace.Update) {
 	for _, e := range u.Events {
 		switch data := e.Data.(type) {
@@ -181,6 +181,8 @@ func (i *Ingest) logDecisions(ctx context.Context, u workspace.Update) {
 				slog.String(logkey.WorkspaceID, data.WorkspaceID), slog.Int(logkey.AgentID, data.AgentID),
 				slog.String(logkey.Cause, string(*data.Cause)), slog.Int(logkey.Revision, data.DesiredRevision))
 			i.Metrics.dispatched(*data.Cause)
+		case events.WorkspaceExpiryWarning:
+			i.Metrics.warned(data.Policy)
 		case events.WorkspaceStateChanged:
 			if data.Unexpected {
 				i.Metrics.unexpectedChange(data.From, data.To)

@@ -101,6 +101,8 @@ func everyColumn() map[string]map[string]bool {
 			"shares":                   stored,
 			"last_activity_at":         stored,
 			"last_activity_user_id":    stored,
+			"last_activity_program":    stored,
+			"counts_processes":         stored,
 			"extended_until":           stored,
 			"idle_warned_of":           stored,
 			"actual_state_revision":    stored,

@@ -19,7 +19,8 @@ const workspaceColumns = `id, name, project_id, agent_id, user_id, template, nam
 	applied_revision, applied_at, apply_error_revision, apply_error_reason, apply_error_message,
 	termination, reconsider_at, desired_state_since, expiry_warned_of, applied_uid, applied_generation, age_warned_of,
 	remaining_reason, remaining_message, shares, idle_warned_of, extended_until,
-	last_activity_at, coalesce(last_activity_user_id, 0)`
+	last_activity_at, coalesce(last_activity_user_id, 0),
+	case when last_activity_user_id is null then coalesce(last_activity_program, '') else '' end, counts_processes`
 
 func scanWorkspace(row pgx.CollectableRow) (workspace.Workspace, error) {
 	var (
@@ -68,6 +69,8 @@ func scanWorkspace(row pgx.CollectableRow) (workspace.Workspace, error) {
 		&extendedUntil,
 		&lastActivityAt,
 		&w.LastActivity.UserID,
+		&w.LastActivity.Program,
+		&w.CountsProcesses,
 	)
 	if err != nil {
 		return w, err //nolint:wrapcheck // the caller wraps it
@@ -148,6 +151,7 @@ type workspaceRows struct {
 	remainingMessages     []string
 	warnedIdleDeadline    []*time.Time
 	extendedUntil         []*time.Time
+	countsProcesses       []bool
 }
 
 func (r *workspaceRows) add(w workspace.Workspace) error {
@@ -182,6 +186,7 @@ func (r *workspaceRows) add(w workspace.Workspace) error {
 	r.remainingMessages = append(r.remainingMessages, w.RemainingMessage)
 	r.warnedIdleDeadline = append(r.warnedIdleDeadline, a.warnedIdleDeadline)
 	r.extendedUntil = append(r.extendedUntil, a.extendedUntil)
+	r.countsProcesses = append(r.countsProcesses, w.CountsProcesses)
 	return nil
 }
 
@@ -206,18 +211,19 @@ func (r *workspaceRows) update(batch *pgx.Batch, returning string) {
 				desired_state_since = n.desired_state_since, expiry_warned_of = n.expiry_warned_of,
 				applied_uid = n.applied_uid, applied_generation = n.applied_generation, age_warned_of = n.age_warned_of,
 				remaining_reason = n.remaining_reason, remaining_message = n.remaining_message,
-				idle_warned_of = n.idle_warned_of, extended_until = n.extended_until
+				idle_warned_of = n.idle_warned_of, extended_until = n.extended_until,
+				counts_processes = n.counts_processes
 			from unnest($1::uuid[], $2::text[], $3::text[], $4::bigint[], $5::timestamptz[], $6::text[], $7::bigint[],
 				$8::timestamptz[], $9::text[], $10::text[], $11::bigint[], $12::timestamptz[],
 				$13::bigint[], $14::text[], $15::text[], $16::text[], $17::timestamptz[],
 				$18::timestamptz[], $19::timestamptz[], $20::text[], $21::bigint[], $22::timestamptz[],
-				$23::text[], $24::text[], $25::timestamptz[], $26::timestamptz[])
+				$23::text[], $24::text[], $25::timestamptz[], $26::timestamptz[], $27::boolean[])
 				as n (id, spec, desired_state, desired_revision, desired_state_changed_at,
 					actual_state, actual_state_revision, actual_state_changed_at, reason, message,
 					applied_revision, applied_at, apply_error_revision, apply_error_reason, apply_error_message,
 					termination, reconsider_at, desired_state_since,
 					expiry_warned_of, applied_uid, applied_generation, age_warned_of,
-					remaining_reason, remaining_message, idle_warned_of, extended_until)
+					remaining_reason, remaining_message, idle_warned_of, extended_until, counts_processes)
 			where w.id = n.id`+returning,
 			r.ids,
 			r.specs,
@@ -245,6 +251,7 @@ func (r *workspaceRows) update(batch *pgx.Batch, returning string) {
 			r.remainingMessages,
 			r.warnedIdleDeadline,
 			r.extendedUntil,
+			r.countsProcesses,
 		)
 		return
 	}
@@ -258,7 +265,8 @@ func (r *workspaceRows) update(batch *pgx.Batch, returning string) {
 				apply_error_revision = $13, apply_error_reason = $14, apply_error_message = $15,
 				termination = $16, reconsider_at = $17, desired_state_since = $18,
 				expiry_warned_of = $19, applied_uid = $20, applied_generation = $21, age_warned_of = $22,
-				remaining_reason = $23, remaining_message = $24, idle_warned_of = $25, extended_until = $26
+				remaining_reason = $23, remaining_message = $24, idle_warned_of = $25, extended_until = $26,
+				counts_processes = $27
 			where w.id = $1`+returning,
 			r.ids[i],
 			r.specs[i],
@@ -286,6 +294,7 @@ func (r *workspaceRows) update(batch *pgx.Batch, returning string) {
 			r.remainingMessages[i],
 			r.warnedIdleDeadline[i],
 			r.extendedUntil[i],
+			r.countsProcesses[i],
 		)
 	}
 }

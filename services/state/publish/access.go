@@ -51,7 +51,7 @@ func accessOf(w workspace.Workspace) events.AccessWorkspace {
 	data := events.AccessWorkspace{
 		WorkspaceID: w.ID.String(), Name: w.Name, Namespace: w.Namespace, ProjectID: int(w.ProjectID),
 		AgentID: int(w.AgentID), UserID: int(w.UserID), ActualState: events.ActualState(w.ActualState),
-		Deleted: w.ActualState == actualstate.Terminated,
+		Deleted: w.ActualState == actualstate.Terminated, CountsProcesses: w.CountsProcesses,
 	}
 	for _, s := range w.Shares {
 		share := events.AccessShare{UserID: int(s.UserID)}

@@ -188,7 +188,7 @@ func (w Workspace) WithDesiredFrom(other Workspace) Workspace {
 	w.DesiredStateChangedAt, w.DesiredStateSince = other.DesiredStateChangedAt, other.DesiredStateSince
 	w.WarnedStateDeadline, w.WarnedAgeDeadline = other.WarnedStateDeadline, other.WarnedAgeDeadline
 	w.WarnedIdleDeadline, w.ExtendedUntil = other.WarnedIdleDeadline, other.ExtendedUntil
-	w.LastActivity = other.LastActivity
+	w.LastActivity, w.CountsProcesses = other.LastActivity, other.CountsProcesses
 	return w
 }
 

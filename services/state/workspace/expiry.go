@@ -20,6 +20,8 @@ type AgePolicies struct {
 	MaxAge time.Duration
 	// StopAfterIdle limits how long a workspace runs without activity.
 	StopAfterIdle time.Duration
+	// IdleCountsProcesses makes work of programs that people have started activity.
+	IdleCountsProcesses bool
 	// ActivityReadUntil is the time until which all activity is known, by the clock of the stream. An idle workspace is
 	// neither warned nor stopped by a deadline after it.
 	ActivityReadUntil time.Time
@@ -54,8 +56,8 @@ func (e Expiry) before(other Expiry) bool {
 }
 
 // Expire enforces the age policies after Observe: it changes the desired state at the deadline, warns
-// before it, and sets RecomputeAt. ticked is when the stream stored the tick that led to this decision; zero for
-// other events, which only set RecomputeAt.
+// before it, and sets RecomputeAt and CountsProcesses. ticked is when the stream stored the tick that led to this
+// decision; zero for other events, which only set those two.
 func (w Workspace) Expire(p AgePolicies, ticked time.Time) (Workspace, []Event) {
 	if w.DesiredState == DesiredTerminated || w.ActualState == actualstate.Terminated {
 		return w, nil
@@ -70,6 +72,7 @@ func (w Workspace) Expire(p AgePolicies, ticked time.Time) (Workspace, []Event) 
 	for _, d := range w.deadlines(p) {
 		w.RecomputeAt = earliest(w.RecomputeAt, Timestamp(d.actAt()))
 	}
+	w.CountsProcesses = w.countsProcesses(p)
 	return w, append(changes, warnings...)
 }
 

@@ -20,8 +20,10 @@ const (
 type Activity struct {
 	// At is the time of the last input, at most the time at which the stream stored its event.
 	At time.Time
-	// UserID of the person who was active.
+	// UserID of the person who was active; 0 for programs.
 	UserID int64
+	// Program is the name of the program that worked, if nobody was active.
+	Program string
 }
 
 // StopAfterIdle returns after which time without activity a policy stops the workspace: the shorter one of its agent's
@@ -32,6 +34,12 @@ func (w Workspace) StopAfterIdle(p AgePolicies) time.Duration {
 		return own
 	}
 	return max(p.StopAfterIdle, 0)
+}
+
+// countsProcesses reports whether programs that people have started keep the workspace alive while they work.
+func (w Workspace) countsProcesses(p AgePolicies) bool {
+	running := w.DesiredState == DesiredRunning || w.DesiredState == DesiredRestartRequested
+	return running && w.StopAfterIdle(p) > 0 && (w.Spec.IdleCountsProcesses || p.IdleCountsProcesses)
 }
 
 // IdleSince returns the last activity, or the start of the workspace if that is later.
@@ -62,6 +70,8 @@ func (w Workspace) KeptAliveBecause(p AgePolicies) string {
 		return "it was extended until " + format(w.ExtendedUntil)
 	case !w.LastActivity.At.After(w.DesiredStateSince):
 		return "it was started at " + format(w.DesiredStateSince)
+	case w.LastActivity.UserID == 0:
+		return fmt.Sprintf("the program %s was working at %s", w.LastActivity.Program, format(w.LastActivity.At))
 	case w.LastActivity.UserID == w.UserID:
 		return "its owner was active at " + format(w.LastActivity.At)
 	default:

@@ -151,12 +151,49 @@ func TestWorkspaceIsKeptAliveBecause(t *testing.T) {
 	require.Equal(t, "its owner was active at 2026-03-04T06:06:07Z", w.KeptAliveBecause(idlePolicies(0)))
 	active(time.Hour, 10)(&w.Workspace)
 	require.Equal(t, "user 10 was active at 2026-03-04T06:06:07Z", w.KeptAliveBecause(idlePolicies(0)))
+	w.LastActivity = workspace.Activity{At: at(time.Hour), Program: "make"}
+	require.Equal(t, "the program make was working at 2026-03-04T06:06:07Z", w.KeptAliveBecause(idlePolicies(0)))
 	stopsAt, _ := w.IdleStopsAt(idlePolicies(0))
 	require.Equal(t, at(3*time.Hour), stopsAt)
 	w.ExtendedUntil = at(4 * time.Hour)
 	require.Equal(t, "it was extended until 2026-03-04T09:06:07Z", w.KeptAliveBecause(idlePolicies(0)))
 	stopsAt, _ = w.IdleStopsAt(idlePolicies(0))
 	require.Equal(t, at(4*time.Hour), stopsAt)
+}
+
+func TestProcessesCountByThePolicyOfTheWorkspaceOrOfItsAgent(t *testing.T) {
+	t.Parallel()
+	counting := idlePolicies(0)
+	counting.IdleCountsProcesses = true
+	own := func(w *workspace.Workspace) { w.Spec.IdleCountsProcesses = true }
+	for name, test := range map[string]struct {
+		policies workspace.AgePolicies
+		changes  []func(*workspace.Workspace)
+		want     bool
+	}{
+		"neither":                   {policies: idlePolicies(0)},
+		"the agent's":               {policies: counting, want: true},
+		"its own":                   {policies: idlePolicies(0), changes: []func(*workspace.Workspace){own}, want: true},
+		"nothing stops it":          {policies: workspace.AgePolicies{IdleCountsProcesses: true}},
+		"nothing stops it, its own": {changes: []func(*workspace.Workspace){own}},
+		"its own time": {
+			changes: []func(*workspace.Workspace){own, func(w *workspace.Workspace) { w.Spec.StopAfterIdle = time.Hour }},
+			want:    true,
+		},
+		"it should be stopped": {
+			policies: counting, changes: []func(*workspace.Workspace){desiredSince(workspace.DesiredStopped, 0)},
+		},
+		"no longer": {
+			policies: idlePolicies(0), changes: []func(*workspace.Workspace){
+				func(w *workspace.Workspace) { w.CountsProcesses = true },
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			require.Equal(t, test.want, newFixture(t, test.changes...).Expire(test.policies, time.Time{}).CountsProcesses)
+		})
+	}
 }
 
 func TestExtend(t *testing.T) {

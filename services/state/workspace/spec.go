@@ -44,6 +44,9 @@ type Spec struct {
 	// StopAfterIdle stops the workspace after a time without activity. 0 for the policy of its agent, which may be
 	// shorter.
 	StopAfterIdle time.Duration `json:"stop_after_idle_ns,omitempty"`
+	// IdleCountsProcesses makes work of programs that people have started activity. If false, the policy of its agent
+	// counts.
+	IdleCountsProcesses bool `json:"idle_counts_processes,omitempty"`
 	// Editor is what people open in the browser. Nil for none.
 	Editor *Editor `json:"editor,omitempty"`
 	// Warnings say what of a devfile has no effect, as sentences for people.

@@ -81,6 +81,8 @@ type Workspace struct {
 	ExtendedUntil time.Time
 	// LastActivity is read under the lock of the workspace, and not stored with the rest.
 	LastActivity Activity
+	// CountsProcesses is true while the policies count running processes as activity. Expire sets it.
+	CountsProcesses bool
 
 	// Shares let other people enter.
 	Shares []Share
