@@ -32,7 +32,7 @@ import (
 
 // shared is a system with a gateway whose services are programs of their own. Workspaces run their real agent.
 var shared = fixture.Share(func(tb testing.TB) stack.Options {
-	return stack.Options{Programs: fixture.BuildServices(tb), Gateway: true}
+	return stack.Options{Programs: fixture.BuildServices(tb), Gateway: true, Configure: askOften}
 }, nil, nil)
 
 func TestMain(m *testing.M) { os.Exit(fixture.Main(m, 4)) }

@@ -40,6 +40,7 @@ func TestConfigureSendsOnlyGivenSettings(t *testing.T) {
 				"--ingress-peers", "monitoring,lockstep-agent-{agent_id}:a=b", "--dns-peers", "dns:c=d",
 				"--private-ranges", "10.0.0.0/8", "--egress-allowed", "10.1.0.0/16,10.2.0.0/16",
 				"--agent-image", "agent:1", "--ssh-authorities", "ssh-ed25519 AAAA", "--owner-access",
+				"--idle-counts-processes",
 			},
 			&statev1.AgentConfiguration{
 				FullResyncInterval:    durationpb.New(time.Hour),
@@ -63,13 +64,17 @@ func TestConfigureSendsOnlyGivenSettings(t *testing.T) {
 				PrivateRanges: &statev1.StringList{Values: []string{"10.0.0.0/8"}},
 				EgressAllowed: &statev1.StringList{Values: []string{"10.1.0.0/16", "10.2.0.0/16"}},
 				AgentImage:    new("agent:1"), SshAuthorities: &statev1.StringList{Values: []string{"ssh-ed25519 AAAA"}},
-				OwnerAccess: new(true),
+				OwnerAccess: new(true), IdleCountsProcesses: new(true),
 			},
 		},
 		"nothing is allowed": {
-			[]string{"--ingress-peers=", "--max-cpu=", "--resource-quota=false", "--owner-access=false"},
+			[]string{
+				"--ingress-peers=", "--max-cpu=", "--resource-quota=false", "--owner-access=false",
+				"--idle-counts-processes=false",
+			},
 			&statev1.AgentConfiguration{
 				IngressPeers: &statev1.StringList{}, MaxCpu: new(""), ResourceQuota: new(false), OwnerAccess: new(false),
+				IdleCountsProcesses: new(false),
 			},
 		},
 		"only a reset": {[]string{"--reset", "max_cpu"}, &statev1.AgentConfiguration{}},

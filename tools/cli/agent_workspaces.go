@@ -15,6 +15,8 @@ type workspaceFlags struct {
 	lists map[string]*[]string
 	quota bool
 	owner bool
+	// processes is the setting of idle workspaces.
+	processes bool
 }
 
 const (
@@ -59,6 +61,8 @@ func (f *workspaceFlags) add(c *cobra.Command) {
 	c.Flags().BoolVar(&f.quota, resourceQuotaFlag, false, "limit each workspace's namespace with a ResourceQuota")
 	c.Flags().BoolVar(&f.owner, ownerAccessFlag, false,
 		"let the owner of each workspace use the Kubernetes API in its namespace")
+	c.Flags().BoolVar(&f.processes, idleCountsProcessesFlag, false,
+		"programs that people have started keep workspaces alive while they work; needs stop-after-idle")
 }
 
 // change sets the fields of the flags that are given, and reports whether there are any.
@@ -89,6 +93,9 @@ func (f *workspaceFlags) change(c *cobra.Command, out *statev1.AgentConfiguratio
 	if c.Flags().Changed(ownerAccessFlag) {
 		out.OwnerAccess, given = &f.owner, true
 	}
+	if c.Flags().Changed(idleCountsProcessesFlag) {
+		out.IdleCountsProcesses, given = &f.processes, true
+	}
 	return given
 }
 
@@ -111,6 +118,7 @@ func workspaceSettings(c *statev1.AgentConfiguration) [][]string {
 		{"storage class", cmp.Or(c.GetStorageClass(), "the cluster's default")},
 		{"resource quota", answer(c.GetResourceQuota())},
 		{"owner access", answer(c.GetOwnerAccess())},
+		{"idle counts processes", answer(c.GetIdleCountsProcesses())},
 		{"progress deadline", shortDuration(c.GetProgressDeadline())},
 		{"ingress peers", list(c.GetIngressPeers())},
 		{"dns peers", list(c.GetDnsPeers())},

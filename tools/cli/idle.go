@@ -11,6 +11,9 @@ import (
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
 )
 
+// idleCountsProcessesFlag is the flag of the setting, of workspaces, templates and agents.
+const idleCountsProcessesFlag = "idle-counts-processes"
+
 // defaultExtension is how long a workspace is kept alive unless a flag says otherwise.
 const defaultExtension = 4 * time.Hour
 

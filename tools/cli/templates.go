@@ -39,7 +39,7 @@ for all projects, which only administrators may set. A template of a project is 
 			}
 			spec.Image, spec.Cpu, spec.Memory, spec.VolumeSize = m.GetImage(), m.GetCpu(), m.GetMemory(), m.GetVolumeSize()
 			spec.Env, spec.Ports, spec.Command, spec.Args = m.GetEnv(), m.GetPorts(), m.GetCommand(), m.GetArgs()
-			spec.StopAfterIdle = m.GetStopAfterIdle()
+			spec.StopAfterIdle, spec.IdleCountsProcesses = m.GetStopAfterIdle(), m.GetIdleCountsProcesses()
 			if editor.GetCommand() != "" || editor.GetPort() != 0 || editor.GetImage() != "" || editor.GetPath() != "" {
 				spec.Editor = editor
 			}

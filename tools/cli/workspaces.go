@@ -60,8 +60,9 @@ type overrides struct {
 	secretFiles                []string
 	command, args              []string
 	stopAfterIdle              time.Duration
-	// idleFlag is the flag of stopAfterIdle.
-	idleFlag *pflag.Flag
+	idleCountsProcesses        bool
+	// idleFlag and countsFlag are the flags of stopAfterIdle and idleCountsProcesses.
+	idleFlag, countsFlag *pflag.Flag
 }
 
 func (o *overrides) flags(c *cobra.Command) {
@@ -86,7 +87,9 @@ func (o *overrides) specFlags(c *cobra.Command) {
 	f.StringArrayVar(&o.args, "arg", nil, "argument of the command; can be repeated")
 	durationFlag(c, &o.stopAfterIdle, "stop-after-idle", 0,
 		"time without activity after which the workspace is stopped, at least 2m; 0: by the policy of its agent")
-	o.idleFlag = f.Lookup("stop-after-idle")
+	f.BoolVar(&o.idleCountsProcesses, idleCountsProcessesFlag, false,
+		"programs that people have started keep it alive while they work; false: by the policy of its agent")
+	o.idleFlag, o.countsFlag = f.Lookup("stop-after-idle"), f.Lookup(idleCountsProcessesFlag)
 }
 
 func (o *overrides) message() (*statev1.WorkspaceOverrides, error) {
@@ -96,6 +99,9 @@ func (o *overrides) message() (*statev1.WorkspaceOverrides, error) {
 	}
 	if o.idleFlag != nil && o.idleFlag.Changed {
 		out.StopAfterIdle = durationpb.New(o.stopAfterIdle)
+	}
+	if o.countsFlag != nil && o.countsFlag.Changed {
+		out.IdleCountsProcesses = &o.idleCountsProcesses
 	}
 	err := pairs("--env", o.env, func(name, value string) error { out.Env[name] = value; return nil })
 	if err != nil {
