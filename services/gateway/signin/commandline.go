@@ -14,6 +14,7 @@ import (
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/libs/logkey"
 	"lockstep.internal/schemas/gen/errcode"
+	"lockstep.internal/services/gateway/page"
 	"lockstep.internal/services/gateway/session"
 )
 
@@ -93,7 +94,7 @@ func (s *SignIn) askForCommandLine(w http.ResponseWriter, r *http.Request) {
 	}
 	// Browsers apply form-action to the redirection, too.
 	s.allowForms(w, "http://127.0.0.1:"+strconv.Itoa(c.port))
-	s.page(w, r, http.StatusOK, view{
+	s.page(w, r, http.StatusOK, page.Page{
 		Title: "Let the command line on " + c.name + " act as " + current.Login + "?",
 		Text: "It can then do everything that you may do. Continue only if you have just run lockstep login " +
 			"on this machine.",

@@ -12,6 +12,7 @@ import (
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/services/gateway/access"
 	"lockstep.internal/services/gateway/address"
+	"lockstep.internal/services/gateway/page"
 	"lockstep.internal/services/gateway/session"
 )
 
@@ -102,7 +103,7 @@ func (s *SignIn) showLink(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s.allowForms(w, "https://"+l.Host)
-	s.page(w, r, http.StatusOK, view{
+	s.page(w, r, http.StatusOK, page.Page{
 		Title: "Sign in as " + l.Session.Login, Text: "Continue only if you have just run lockstep ws open.",
 		Action: pathCLIOpen, Button: "Sign in as " + l.Session.Login, Fields: map[string]string{"code": sealed},
 	})

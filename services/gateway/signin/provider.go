@@ -10,6 +10,8 @@ import (
 
 	"github.com/coreos/go-oidc/v3/oidc"
 	"golang.org/x/oauth2"
+
+	"lockstep.internal/services/gateway/page"
 )
 
 // Provider is an OpenID Connect provider. All fields are required but Scopes.
@@ -66,7 +68,7 @@ func (s *SignIn) toProvider(w http.ResponseWriter, r *http.Request, f flow) {
 	provider := s.provider.Load()
 	switch {
 	case s.Provider.Issuer == "":
-		s.page(w, r, http.StatusUnauthorized, view{
+		s.page(w, r, http.StatusUnauthorized, page.Page{
 			Title: "Sign in with the command line",
 			Text:  "This installation has no identity provider. Run on your machine: lockstep ws open NAME",
 		})

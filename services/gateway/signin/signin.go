@@ -17,6 +17,7 @@ import (
 	"lockstep.internal/libs/logkey"
 	"lockstep.internal/services/gateway/access"
 	"lockstep.internal/services/gateway/address"
+	"lockstep.internal/services/gateway/page"
 	"lockstep.internal/services/gateway/session"
 )
 
@@ -168,8 +169,7 @@ func (s *SignIn) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // allowForms sets the policy of a page. Its form may lead to one more origin.
 func (s *SignIn) allowForms(w http.ResponseWriter, origin string) {
-	w.Header().Set("Content-Security-Policy",
-		strings.TrimSpace("default-src 'none'; frame-ancestors 'none'; form-action 'self' "+origin))
+	w.Header().Set("Content-Security-Policy", page.Policy(origin))
 }
 
 // Session returns the session of a request to a host, or false.
@@ -440,7 +440,9 @@ func (s *SignIn) signOut(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	setCookie(w, sessionCookie, "", -time.Second)
-	s.page(w, r, http.StatusOK, view{Title: "Signed out"})
+	s.page(w, r, http.StatusOK, page.Page{
+		Title: "Signed out", Text: "Open the address of a workspace to sign in again.",
+	})
 }
 
 func (s *SignIn) home(w http.ResponseWriter, r *http.Request) {
@@ -449,11 +451,14 @@ func (s *SignIn) home(w http.ResponseWriter, r *http.Request) {
 		s.redirect(w, r, s.Zone.SignIn(), pathAuthorize, nil)
 		return
 	}
-	s.page(w, r, http.StatusOK, view{Title: "Signed in as " + current.Login, Action: pathSignOut, Button: "Sign out"})
+	s.page(w, r, http.StatusOK, page.Page{
+		Title: "Signed in as " + current.Login, Text: "Signing out ends what you have open in workspaces, in all windows.",
+		Action: pathSignOut, Button: "Sign out",
+	})
 }
 
 // fail shows a text to the person, and logs the cause.
 func (s *SignIn) fail(w http.ResponseWriter, r *http.Request, status int, text string, cause error) {
 	s.logger.WarnContext(r.Context(), "a person could not sign in", logkey.Error(cause))
-	s.page(w, r, status, view{Title: text})
+	s.page(w, r, status, page.Page{Title: "This did not work", Text: text})
 }

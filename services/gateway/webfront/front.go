@@ -22,6 +22,7 @@ import (
 	"lockstep.internal/services/gateway/access"
 	"lockstep.internal/services/gateway/address"
 	"lockstep.internal/services/gateway/origin"
+	"lockstep.internal/services/gateway/page"
 	"lockstep.internal/services/gateway/session"
 	"lockstep.internal/services/gateway/signin"
 	"lockstep.internal/services/gateway/sshfront"
@@ -125,7 +126,7 @@ func (f *Front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	target, ok := f.Zone.Parse(r.Host)
 	if !ok {
-		f.page(w, r, http.StatusNotFound, view{Title: "There is nothing at this address"})
+		f.page(w, r, http.StatusNotFound, page.Page{Title: "There is nothing at this address"})
 		return
 	}
 	if r.URL.Path == signin.PathSession {
@@ -169,12 +170,10 @@ func (f *Front) enter(
 	grant, err := f.Workspaces.Enter(current.UserID, target.Workspace, target.Port)
 	switch {
 	case errors.Is(err, access.ErrNotRunning):
-		f.page(w, r, http.StatusServiceUnavailable, view{
-			Title: target.Workspace, State: grant.Entry.State, Start: current.UserID == grant.Entry.OwnerID,
-		})
+		f.notRunning(w, r, grant.Entry, current)
 		return
 	case err != nil:
-		f.page(w, r, http.StatusNotFound, view{Title: "There is no such workspace, or you may not enter it"})
+		f.unknown(w, r, current)
 		return
 	}
 	defer grant.Close()
@@ -303,7 +302,7 @@ func (f *Front) failed(w http.ResponseWriter, r *http.Request, err error) {
 	f.Logger.InfoContext(r.Context(), "a port of a workspace did not answer",
 		slog.String(logkey.WorkspaceID, grant.Entry.ID), logkey.Error(err))
 	port := strconv.Itoa(grant.Port)
-	f.page(w, r, http.StatusBadGateway, view{
+	f.page(w, r, http.StatusBadGateway, page.Page{
 		Title: "Port " + port + " of " + grant.Entry.Name + " does not answer",
 		Text:  "Start a program in the workspace that serves HTTP at port " + port + ", and load this page again.",
 	})

@@ -361,6 +361,34 @@ func TestStoppedWorkspaceHasAPageAndStartsByItsButtonOnly(t *testing.T) {
 	require.Equal(t, `data: {"state":"running","running":true}`, states())
 }
 
+// TestStateEndsWithTheRightAndWithTheSession shows that a page learns when it must ask again.
+func TestStateEndsWithTheRightAndWithTheSession(t *testing.T) {
+	for name, end := range map[string]func(*fixture, *browser){
+		"not shared any more": func(f *fixture, _ *browser) {
+			f.Set(access.Entry{ID: "id", Name: "hello", OwnerID: owner + 1, State: "stopped"})
+		},
+		"signed out": func(_ *fixture, b *browser) {
+			b.Do(b.Request(http.MethodPost, "https://sign-in.ws.test/sign-out"))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t, nil)
+			b := f.signedIn()
+			f.Set(access.Entry{
+				ID: "id", Name: "hello", OwnerID: owner + 1, State: "stopped",
+				Shares: []access.Share{{UserID: owner}},
+			})
+			_, body := b.Get(hello + "/")
+			require.Contains(t, body, "Its owner can start it.")
+			require.NotContains(t, body, "<button>")
+			states, _ := b.stream(hello + "/.lockstep/state")
+			require.Equal(t, `data: {"state":"stopped","running":false}`, states())
+			end(f, b)
+			require.Equal(t, "event: ended", states())
+		})
+	}
+}
+
 func TestWhatIsNotThereIsExplained(t *testing.T) {
 	f := newFixture(t, nil)
 	b := f.signedIn()

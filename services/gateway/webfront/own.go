@@ -1,11 +1,10 @@
 package webfront
 
 import (
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"html/template"
+	"io"
 	"net/http"
 	"time"
 
@@ -13,6 +12,7 @@ import (
 	"lockstep.internal/libs/service"
 	"lockstep.internal/services/gateway/access"
 	"lockstep.internal/services/gateway/address"
+	"lockstep.internal/services/gateway/page"
 	"lockstep.internal/services/gateway/session"
 )
 
@@ -49,13 +49,16 @@ func (f *Front) start(w http.ResponseWriter, r *http.Request, target address.Tar
 		if errors.Is(err, access.ErrUnknown) {
 			status = http.StatusNotFound
 		}
-		f.page(w, r, status, view{Title: target.Workspace + " was not started", Text: err.Error()})
+		f.page(w, r, status, page.Page{
+			Title: target.Workspace + " was not started", Text: err.Error(), Login: current.Login,
+		})
 		return
 	}
 	http.Redirect(w, r, "https://"+f.Zone.Host(target)+"/", http.StatusSeeOther) //nolint:gosec // a host of the zone
 }
 
-// streamState sends the state and each change of it, as server-sent events.
+// streamState sends the state and each change of it, as server-sent events. The last one, ended, is that the person may
+// no longer see it. A stream that ends without it is to be opened again.
 func (f *Front) streamState(w http.ResponseWriter, r *http.Request, target address.Target, current session.Session) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-store")
@@ -65,6 +68,7 @@ func (f *Front) streamState(w http.ResponseWriter, r *http.Request, target addre
 	for {
 		e, changed, err := f.Workspaces.Watch(current.UserID, target.Workspace, portOf(target))
 		if err != nil {
+			sendEnded(w, stream)
 			return
 		}
 		data, err := json.Marshal(struct {
@@ -88,50 +92,44 @@ func (f *Front) streamState(w http.ResponseWriter, r *http.Request, target addre
 			case <-service.Draining(r.Context()):
 				return
 			case <-r.Context().Done():
+				sendEnded(w, stream) // the session has ended, or the client has left
 				return
 			}
 		}
 	}
 }
 
-// view is what a page shows.
-type view struct {
-	Title string
-	Text  string
-	State string // of a workspace that does not run; its changes are followed
-	Start bool   // the person may start it
-	Nonce string // of the script
+// sendEnded sends the last event of a stream. The client may have left.
+func sendEnded(w io.Writer, stream *http.ResponseController) {
+	if _, err := fmt.Fprint(w, "event: ended\ndata: {}\n\n"); err == nil {
+		_ = stream.Flush()
+	}
 }
 
-var page = template.Must(template.New("page").Parse(`<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width">
-<title>{{.Title}}</title>
-<h1>{{.Title}}</h1>
-{{with .Text}}<p>{{.}}</p>{{end}}
-{{if .State}}<p>This workspace is <strong id="state">{{.State}}</strong>.</p>
-{{if .Start}}<form method="post" action="/.lockstep/start"><button>Start</button></form>{{end}}
-<script nonce="{{.Nonce}}">
-new EventSource("/.lockstep/state").onmessage = event => {
-  const {state, running} = JSON.parse(event.data)
-  document.getElementById("state").textContent = state
-  if (running) location.reload()
+// notRunning is the page of a workspace that does not run. Its owner can start it.
+func (f *Front) notRunning(w http.ResponseWriter, r *http.Request, e access.Entry, current session.Session) {
+	p := page.Page{Title: e.Name, State: e.State, Login: current.Login}
+	if current.UserID == e.OwnerID {
+		p.Action, p.Button = pathStart, "Start"
+	} else {
+		p.Text = "Its owner can start it."
+	}
+	f.page(w, r, http.StatusServiceUnavailable, p)
 }
-</script>{{end}}
-</html>
-`))
 
-func (f *Front) page(w http.ResponseWriter, r *http.Request, status int, v view) {
-	v.Nonce = rand.Text()
-	header := w.Header()
-	header.Set("Content-Type", "text/html; charset=utf-8")
-	header.Set("Cache-Control", "no-store")
-	header.Set("X-Content-Type-Options", "nosniff")
-	header.Set("Content-Security-Policy", "default-src 'none'; connect-src 'self'; form-action 'self'; "+
-		"frame-ancestors 'none'; script-src 'nonce-"+v.Nonce+"'")
-	w.WriteHeader(status)
-	if err := page.Execute(w, v); err != nil {
+// unknown is the page of a workspace that the person may not enter.
+func (f *Front) unknown(w http.ResponseWriter, r *http.Request, current session.Session) {
+	f.page(w, r, http.StatusNotFound, page.Page{
+		Title: "There is no such workspace, or you may not enter it",
+		Text:  "If it is the workspace of another person, ask its owner to share it with you.",
+		Login: current.Login,
+	})
+}
+
+func (f *Front) page(w http.ResponseWriter, r *http.Request, status int, p page.Page) {
+	p.SignIn = "https://" + f.Zone.SignIn() + "/"
+	w.Header().Set("Content-Security-Policy", page.Policy(""))
+	if err := page.Write(w, status, p); err != nil {
 		f.Logger.DebugContext(r.Context(), "send a page", logkey.Error(err))
 	}
 }

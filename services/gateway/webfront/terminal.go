@@ -35,6 +35,9 @@ const (
 	terminalPing = 30 * time.Second
 	// terminalWrite bounds a write to the browser.
 	terminalWrite = 30 * time.Second
+	// terminalReason is how long the reason may take to arrive why a shell did not end by itself: the agent of a
+	// workspace that stops can end before the gateway learns that it stops.
+	terminalReason = 3 * time.Second
 	// terminalClose is the time that a browser has to read why its terminal ends.
 	terminalClose = 2 * time.Second
 
@@ -68,12 +71,10 @@ func (f *Front) serveTerminal(w http.ResponseWriter, r *http.Request, target add
 	grant, err := f.Workspaces.Enter(current.UserID, target.Workspace, access.SSH)
 	switch {
 	case errors.Is(err, access.ErrNotRunning):
-		f.page(w, r, http.StatusServiceUnavailable, view{
-			Title: target.Workspace, State: grant.Entry.State, Start: current.UserID == grant.Entry.OwnerID,
-		})
+		f.notRunning(w, r, grant.Entry, current)
 		return
 	case err != nil:
-		f.page(w, r, http.StatusNotFound, view{Title: "There is no such workspace, or you may not enter it"})
+		f.unknown(w, r, current)
 		return
 	}
 	defer grant.Close()
@@ -179,10 +180,10 @@ func (f *Front) runTerminal(
 		end(receiveInput(open, conn, shell, counted))
 	}()
 	sendOutput(open, conn, shell.output, counted)
-	reason := context.Cause(ctx)
+	reason := shell.endReason(ctx)
 	closeTerminal(conn, reason)
 	<-received
-	return reason //nolint:wrapcheck // our own
+	return reason
 }
 
 // shell is a shell with a terminal.
@@ -225,6 +226,23 @@ func (s *shell) start() error {
 		return fmt.Errorf("start a shell: %w", err)
 	}
 	return nil
+}
+
+var errLost = errors.New("the workspace has ended the connection")
+
+// endReason returns why a shell without output has ended; nil if it has ended by itself.
+func (s *shell) endReason(ctx context.Context) error {
+	err := s.session.Wait()
+	var exit *ssh.ExitError
+	if context.Cause(ctx) == nil && (err == nil || errors.As(err, &exit) && exit.Signal() == "") {
+		return nil
+	}
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx) //nolint:wrapcheck // our own
+	case <-time.After(terminalReason):
+		return errLost
+	}
 }
 
 // receiveInput passes on what the page sends, and returns why it ends.

@@ -85,6 +85,19 @@ func TestTerminalEndsWithTheRightAndWithTheSession(t *testing.T) {
 	}
 }
 
+// TestTerminalWhoseAgentEndsFirstSaysThatTheWorkspaceStops is about a stop that the gateway learns of a moment later.
+func TestTerminalWhoseAgentEndsFirstSaysThatTheWorkspaceStops(t *testing.T) {
+	f := newFixture(t, nil)
+	f.startAgent()
+	b := f.signedIn()
+	b.Get(terminalHost + "/")
+	conn := f.webSocket(b, terminalSocket, terminalHost)
+	require.NoError(t, conn.Write(t.Context(), websocket.MessageBinary, []byte("echo $((6*7)); kill -9 $$\n")))
+	readUntil(t, conn, "42")
+	f.Set(access.Entry{ID: "id", Name: "hello", OwnerID: owner})
+	require.ErrorContains(t, readToEnd(t, conn), access.ErrStopped.Error())
+}
+
 func TestPagesOfTheWorkspaceDoNotReachTheTerminal(t *testing.T) {
 	f := newFixture(t, nil)
 	f.startAgent()
@@ -122,7 +135,7 @@ func TestTerminalPageRunsItsFilesOnly(t *testing.T) {
 	policy := response.Header.Get("Content-Security-Policy")
 	require.Contains(t, policy, "script-src 'self';")
 	require.NotContains(t, page, "<script>")
-	for _, file := range regexp.MustCompile(`(?:src|href)="([^"]+)"`).FindAllStringSubmatch(page, -1) {
+	for _, file := range regexp.MustCompile(`(?:src|href)="(/[^"]+)"`).FindAllStringSubmatch(page, -1) {
 		response, body := b.Get(terminalHost + file[1])
 		require.Equal(t, http.StatusOK, response.StatusCode, file[1])
 		require.NotEmpty(t, body)

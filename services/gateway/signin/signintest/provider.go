@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -21,20 +22,38 @@ import (
 	"github.com/zitadel/oidc/v3/pkg/op"
 )
 
-// A person whom the provider knows, and a client.
+// A person whom the provider knows, the password of all, and a client.
 const (
 	Login        = "test-user2"
-	password     = "verysecure"
+	Password     = "verysecure"
 	ClientID     = "gateway"
 	ClientSecret = "of the gateway"
 )
 
-// StartProvider starts the provider of zitadel/oidc, which stores nothing. It returns its issuer.
-func StartProvider(t testing.TB, redirectURL string) (issuer string) {
+// logins are the people whom the provider knows, by their login.
+type logins []string
+
+// GetUserByID implements [storage.UserStore].
+func (l logins) GetUserByID(login string) *storage.User {
+	if !slices.Contains(l, login) {
+		return nil
+	}
+	return &storage.User{ID: login, Username: login, Password: Password}
+}
+
+// GetUserByUsername implements [storage.UserStore].
+func (l logins) GetUserByUsername(login string) *storage.User { return l.GetUserByID(login) }
+
+// ExampleClientID implements [storage.UserStore].
+func (l logins) ExampleClientID() string { return storage.ServiceUserID }
+
+// StartProvider starts the provider of zitadel/oidc, which stores nothing and knows [Login] and others. It returns its
+// issuer.
+func StartProvider(t testing.TB, redirectURL string, others ...string) (issuer string) {
 	server := httptest.NewUnstartedServer(nil)
 	issuer = "http://" + server.Listener.Addr().String()
 	client := storage.WebClient(ClientID, ClientSecret, redirectURL)
-	store := storage.NewStorageWithClients(storage.NewUserStore(issuer), map[string]*storage.Client{ClientID: client})
+	store := storage.NewStorageWithClients(append(logins{Login}, others...), map[string]*storage.Client{ClientID: client})
 	server.Config.Handler = exampleop.SetupServer(
 		issuer, store, slog.New(slog.DiscardHandler), false, op.WithAllowInsecure())
 	server.Start()
@@ -101,7 +120,7 @@ func (b *Browser) SignInAt(address string) (*http.Response, string) {
 	require.Equal(b, b.issuer, response.Request.URL.Scheme+"://"+response.Request.URL.Host, form)
 	id := requestID.FindStringSubmatch(form)
 	require.NotNil(b, id, form)
-	values := url.Values{"username": {Login}, "password": {password}, "id": {id[1]}}
+	values := url.Values{"username": {Login}, "password": {Password}, "id": {id[1]}}
 	request, err := http.NewRequestWithContext(b.Context(), http.MethodPost, b.issuer+"/login/username",
 		strings.NewReader(values.Encode()))
 	require.NoError(b, err)

@@ -2,7 +2,10 @@
 "use strict"
 
 document.title = location.hostname.split(".")[0].replace(/^\d+--/, "")
-const terminal = new Terminal({cursorBlink: true, scrollback: 10000})
+const terminal = new Terminal({
+  cursorBlink: true, scrollback: 10000, fontFamily: "ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace",
+  theme: {background: "#12161d", foreground: "#e6e9ef"},
+})
 const fit = new FitAddon.FitAddon()
 terminal.loadAddon(fit)
 terminal.open(document.getElementById("terminal"))
@@ -36,9 +39,18 @@ function connect() {
   }
 }
 
+// isRefused is false, too, if nobody answers.
+function isRefused() {
+  return fetch(location.href, {cache: "no-store"}).then(response => !response.ok, () => false)
+}
+
 terminal.onData(data => { if (isOpen()) socket.send(encoder.encode(data)) })
 terminal.onBinary(data => { if (isOpen()) socket.send(Uint8Array.from(data, c => c.charCodeAt(0))) })
 terminal.onResize(sendSize)
-window.addEventListener("resize", () => fit.fit())
-document.getElementById("again").addEventListener("click", connect)
+// The bar at the bottom takes room, too.
+new ResizeObserver(() => fit.fit()).observe(document.getElementById("terminal"))
+document.getElementById("again").addEventListener("click", async () => {
+  if (await isRefused()) location.reload() // to a page that says why, and can start the workspace or sign in
+  else connect()
+})
 connect()
