@@ -18,6 +18,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/coder/websocket"
@@ -25,17 +26,51 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"lockstep.internal/e2e/fixture"
+	"lockstep.internal/libs/config"
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
+	"lockstep.internal/services/gateway"
+	"lockstep.internal/services/gateway/address"
+	"lockstep.internal/services/gateway/signin/signintest"
 	"lockstep.internal/tools/client"
 	"lockstep.internal/tools/stack"
 )
 
 // shared is a system with a gateway whose services are programs of their own. Workspaces run their real agent.
 var shared = fixture.Share(func(tb testing.TB) stack.Options {
-	return stack.Options{Programs: fixture.BuildServices(tb), Gateway: true, Configure: askOften}
+	provider := withProvider(tb)
+	return stack.Options{Programs: fixture.BuildServices(tb), Gateway: true, Configure: func(service string, cfg any) {
+		askOften(service, cfg)
+		provider(service, cfg)
+	}}
 }, nil, nil)
 
-func TestMain(m *testing.M) { os.Exit(fixture.Main(m, 4)) }
+func TestMain(m *testing.M) {
+	if os.Getenv(editorVariable) != "" {
+		fmt.Fprintln(os.Stderr, runEditor())
+		os.Exit(1)
+	}
+	os.Exit(fixture.Main(m, 4))
+}
+
+// withProvider lets people sign in at an OpenID Connect provider of the test, too.
+func withProvider(tb testing.TB) func(service string, cfg any) {
+	tb.Helper()
+	secret := filepath.Join(tb.TempDir(), "client.secret")
+	require.NoError(tb, os.WriteFile(secret, []byte(signintest.ClientSecret), 0o600))
+	var start sync.Once
+	var issuer string
+	return func(_ string, cfg any) {
+		c, is := cfg.(*gateway.Config)
+		if !is {
+			return
+		}
+		start.Do(func() {
+			issuer = signintest.StartProvider(tb, "https://"+address.Zone(c.Zone).SignIn()+"/callback", ownerLogin, guestLogin)
+		})
+		c.SignIn.Issuer, c.SignIn.ClientID, c.SignIn.LoginClaim = issuer, signintest.ClientID, "preferred_username"
+		c.SignIn.ClientSecretFile = config.SecretFile(secret)
+	}
+}
 
 // webPort is the port of the program in each workspace.
 const webPort = 8080
@@ -70,6 +105,12 @@ func newPerson(t testing.TB, s *fixture.System, name string) *person {
 func (p *person) create(name string) {
 	p.t.Helper()
 	p.cli.OK("ws", "create", name, "--port", "web=8080", "--wait")
+	p.serve(name)
+}
+
+// serve runs the program of a workspace that runs.
+func (p *person) serve(name string) {
+	p.t.Helper()
 	made := fixture.ParseOutput(p.t, p.cli.OK("ws", "get", name, "-o", "json"), &statev1.GetWorkspaceResponse{})
 	w := p.system.WorkspaceOf(made.GetWorkspace())
 	pods, err := p.system.Kube.CoreV1().Pods(w.Namespace).List(p.t.Context(), metav1.ListOptions{})
@@ -87,6 +128,11 @@ func (p *person) create(name string) {
 }
 
 func serve(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path == "/echo" {
+		w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		_, _ = io.WriteString(w, echoPage) // the browser may have left
+		return
+	}
 	if r.Header.Get("Upgrade") == "" {
 		fmt.Fprintf(w, "hello from %s, cookies %d", r.Host, len(r.Cookies()))
 		return
