@@ -118,7 +118,8 @@ func TestPersonWorksInTheBrowser(t *testing.T) {
 	terminal.awaitText("#state", "stopped")
 	terminal.screenshot("gateway-stopped")
 	terminal.click("button")
-	terminal.await(`document.querySelector("#starts").hidden === false`)
+	// It may run before the page has told that it starts.
+	terminal.await(`document.querySelector("#starts")?.hidden === false || document.querySelector(".xterm-rows") !== null`)
 	terminal.screenshot("gateway-starting")
 	terminal.awaitPrompt()
 	terminal.run("ls", "notes")
