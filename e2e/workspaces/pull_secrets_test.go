@@ -19,11 +19,16 @@ import (
 )
 
 // TestPullSecretsOfAProjectReachItsPods sets, changes and removes credentials while a workspace runs. At the end of all
-// tests the passwords are searched for in streams, tables and logs.
+// tests the passwords are searched for in streams, tables and logs. The project is its own: all workspaces of a project
+// get a new revision.
 func TestPullSecretsOfAProjectReachItsPods(t *testing.T) {
-	s := shared.Parallel(t)
+	all := shared.Parallel(t)
+	agent, projectID := newAgent(all, "private-images")
+	here := *all
+	here.ProjectID, here.AgentID = projectID, agent.ID
+	s := &here
 	w := s.CreateRunning("private-image")
-	ctx, project := t.Context(), strconv.FormatInt(s.ProjectID, 10)
+	ctx, project := t.Context(), strconv.FormatInt(projectID, 10)
 	file := filepath.Join(t.TempDir(), "password")
 	set := func() string {
 		password := s.Secrets.New()
