@@ -242,9 +242,9 @@ func TestWaitEndsAtItsTimeoutOrWithCtrlC(t *testing.T) {
 	t.Parallel()
 	f := newFakeRunners(t)
 	f.versions = []*runnersv1.Pipeline{shopPipeline(ongoing)}
-	code, _, stderr := f.run("pipelines", "retry", "42", "--wait", "--timeout", "50ms")
+	code, _, stderr := f.run("pipelines", "retry", "42", "--wait", "--timeout", "3s")
 	require.Equal(t, 14, code)
-	require.Equal(t, "lockstep: pipeline 42 has not ended after 50ms, it is running: see `lockstep pipelines watch 42`\n",
+	require.Equal(t, "lockstep: pipeline 42 has not ended after 3s, it is running: see `lockstep pipelines watch 42`\n",
 		stderr)
 	for command, want := range map[string]int{"retry 42 --wait": 130, "watch 42": 0} {
 		ctx, cancel := context.WithCancel(t.Context())

@@ -150,18 +150,18 @@ func TestWaitEndsWithTheResultAndItsExitCode(t *testing.T) {
 			`workspace "mine" is Error: no (Forbidden)`,
 		},
 		"create, too long": {
-			[]string{"create", "mine", "--timeout", "50ms"},
+			[]string{"create", "mine", "--timeout", "3s"},
 			at(toRun, requested, 1, unapplied),
 			[]*statev1.Workspace{at(toRun, starting, 2, because("Unschedulable", "no node"))},
 			14,
-			`workspace "mine" is not Running after 50ms, it is Starting: no node (Unschedulable)`,
+			`workspace "mine" is not Running after 3s, it is Starting: no node (Unschedulable)`,
 		},
 		"create, the agent is silent": {
-			[]string{"create", "mine", "--timeout", "50ms"},
+			[]string{"create", "mine", "--timeout", "3s"},
 			at(toRun, requested, 1, unapplied),
 			[]*statev1.Workspace{at(toRun, requested, 1, unapplied, stale)},
 			14,
-			`is not Running after 50ms, it is CreationRequested (stale for 5m)`,
+			`is not Running after 3s, it is CreationRequested (stale for 5m)`,
 		},
 		"create, somebody stops it": {
 			[]string{"create", "mine"},
@@ -182,7 +182,7 @@ func TestWaitEndsWithTheResultAndItsExitCode(t *testing.T) {
 			0, "",
 		},
 		"restart, not before the start": {
-			[]string{"restart", "mine", "--timeout", "50ms"},
+			[]string{"restart", "mine", "--timeout", "3s"},
 			at(toRestart, running, 1, unapplied),
 			[]*statev1.Workspace{at(toRestart, stopped, 2), at(toRun, stopped, 2, unapplied)},
 			14, "is not Running",
