@@ -35,6 +35,9 @@ func (s *streamState) receive() {
 	}
 }
 
+// serverAhead is how long before this program a server may see that a deadline has passed.
+const serverAhead = time.Second
+
 // followStream calls follow, which reads a stream of a server, until it succeeds, or fails with another reason than a
 // lost server. note is called once when a server that answered is lost, and once when it sends messages again.
 func followStream(
@@ -46,6 +49,12 @@ func followStream(
 		err := follow(ctx, state)
 		if err == nil || ctx.Err() != nil {
 			return nil //nolint:nilerr // the caller ended ctx
+		}
+		// The server knows the deadline too, and may see it a moment before.
+		if deadline, has := ctx.Deadline(); has && fault.Is(err, errcode.DeadlineExceeded) &&
+			time.Until(deadline) < serverAhead {
+			<-ctx.Done()
+			return nil
 		}
 		// A token that was valid when the stream began may be replaced.
 		again := fault.Is(err, errcode.Unavailable) || fault.Is(err, errcode.DeadlineExceeded) ||

@@ -104,7 +104,7 @@ func TestWorkspaceWatchContinuesWithAnotherConnection(t *testing.T) {
 		t.Run(format, func(t *testing.T) {
 			t.Parallel()
 			service := &storedWorkspaces{}
-			service.store(at("same", running, old), at("ended", running, old), at("before", terminated, old))
+			service.store(at("same", running, old), at("finished", running, old), at("before", terminated, old))
 			server, flags := newFakeState(t, service)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
@@ -116,8 +116,8 @@ func TestWorkspaceWatchContinuesWithAnotherConnection(t *testing.T) {
 				require.Eventually(t, func() bool { return strings.Contains(from.String(), text) }, processTimeout,
 					time.Millisecond, "%s", text)
 			}
-			await(&out, "ended")
-			service.store(at("same", running, old), at("ended", terminated, old), at("before", terminated, old),
+			await(&out, "finished")
+			service.store(at("same", running, old), at("finished", terminated, old), at("before", terminated, old),
 				at("short", terminated, time.Now().Add(time.Second)))
 			service.mu.Lock()
 			service.aborts, service.refusals = 2, 2
@@ -128,7 +128,7 @@ func TestWorkspaceWatchContinuesWithAnotherConnection(t *testing.T) {
 			require.Zero(t, <-done)
 			lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 			require.Len(t, lines, 4)
-			for i, name := range []string{"same", "ended", "ended", "short"} {
+			for i, name := range []string{"same", "finished", "finished", "short"} {
 				require.Contains(t, lines[i], name)
 			}
 			require.Equal(t, "lost the server; connecting again\nconnected to the server again\n", notes.String())
