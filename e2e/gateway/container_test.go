@@ -287,10 +287,19 @@ func (d *docker) serveProject(host string) *gitProject {
 		Path: filepath.Join(strings.TrimSpace(string(programs)), "git-http-backend"),
 		Env:  []string{"GIT_PROJECT_ROOT=" + folder, "GIT_HTTP_EXPORT_ALL=1"},
 	}
+	own := map[string]bool{} // addresses of this machine
+	addresses, err := net.InterfaceAddrs()
+	require.NoError(d, err)
+	for _, address := range addresses {
+		if network, is := address.(*net.IPNet); is {
+			own[network.IP.String()] = true
+		}
+	}
 	p := &gitProject{}
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// The agent of kubelab, which runs on this machine, clones the project, too.
-		if from, _, _ := net.SplitHostPort(r.RemoteAddr); from != host && strings.HasSuffix(r.URL.Path, "/git-upload-pack") {
+		from, _, _ := net.SplitHostPort(r.RemoteAddr)
+		if !own[from] && strings.HasSuffix(r.URL.Path, "/git-upload-pack") {
 			p.clones.Add(1)
 		}
 		backend.ServeHTTP(w, r)
