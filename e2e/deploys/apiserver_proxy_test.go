@@ -32,6 +32,7 @@ type apiServerProxy struct {
 	blocked chan struct{}   // closed when requests may pass
 	expired map[string]bool // watches to be answered with 410 Gone
 	watched map[string]bool // all watches so far
+	passing sync.WaitGroup  // the requests that have passed and go on
 	cancels []context.CancelFunc
 }
 
@@ -75,34 +76,54 @@ func (d *apiServerProxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	watching, _ := strconv.ParseBool(query.Get("watch"))
 	if r.Method == http.MethodGet && strings.HasPrefix(r.URL.Path, "/apis/apps/v1/") {
+		what := r.URL.Path + "?" + query.Get("labelSelector")
 		ctx, cancel := context.WithCancel(r.Context())
 		defer cancel()
-		r = r.WithContext(ctx)
-		d.mu.Lock()
-		shut := d.blocked
-		d.mu.Unlock()
-		select {
-		case <-shut:
-		case <-r.Context().Done():
+		if !d.pass(ctx, cancel, what, watching) {
 			return
 		}
-		what := r.URL.Path + "?" + query.Get("labelSelector")
-		d.mu.Lock()
-		old := watching && query.Get("sendInitialEvents") == "" && d.expired[what]
-		if watching {
-			d.cancels = append(d.cancels, cancel)
-			d.watched[what] = true
-		}
-		if old {
-			delete(d.expired, what)
-		}
-		d.mu.Unlock()
-		if old {
+		defer d.passing.Done()
+		if watching && query.Get("sendInitialEvents") == "" && d.hasExpired(what) {
 			d.refuse(w, http.StatusGone, metav1.StatusReasonExpired)
 			return
 		}
+		r = r.WithContext(ctx)
 	}
 	d.handler.ServeHTTP(w, r)
+}
+
+// pass waits until a request may pass, and counts it among those that go on. It returns false if ctx ends before.
+func (d *apiServerProxy) pass(ctx context.Context, cancel context.CancelFunc, what string, watching bool) bool {
+	for {
+		d.mu.Lock()
+		blocked := d.blocked
+		select {
+		case <-blocked:
+			d.passing.Add(1)
+			if watching {
+				d.cancels = append(d.cancels, cancel)
+				d.watched[what] = true
+			}
+			d.mu.Unlock()
+			return true
+		default:
+			d.mu.Unlock()
+		}
+		select {
+		case <-blocked:
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+// hasExpired reports whether a watch is to be answered with 410 Gone. It is so once.
+func (d *apiServerProxy) hasExpired(what string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	expired := d.expired[what]
+	delete(d.expired, what)
+	return expired
 }
 
 func (d *apiServerProxy) refuse(w http.ResponseWriter, code int, reason metav1.StatusReason) {
@@ -123,12 +144,14 @@ func (d *apiServerProxy) refuse(w http.ResponseWriter, code int, reason metav1.S
 	_, _ = w.Write(raw)
 }
 
-// block cancels every watch and makes new requests wait.
+// block cancels every watch and makes new requests wait. What happens in the cluster from then on is not seen: a watch
+// that is cancelled could still pass on an event, so block waits for its end.
 func (d *apiServerProxy) block() {
 	d.mu.Lock()
 	d.blocked = make(chan struct{})
 	d.mu.Unlock()
 	d.cancelWatches()
+	d.passing.Wait()
 }
 
 func (d *apiServerProxy) cancelWatches() {

@@ -71,5 +71,8 @@ func TestProgramThatWasLeftIsActivity(t *testing.T) {
 	require.Equal(t, "sh", first.Programs[0].Name)
 	require.Positive(t, first.Programs[0].ProcessorMs)
 	require.WithinDuration(t, time.Now(), first.WorkedAt, soon)
-	require.True(t, next().WorkedAt.After(first.WorkedAt), "as long as it works")
+	// Both replicas may report the same work, at times that differ by milliseconds.
+	for next().WorkedAt.Before(first.WorkedAt.Add(cfg.Workspaces.ProcessInterval / 2)) {
+		continue
+	}
 }
