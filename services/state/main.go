@@ -52,8 +52,12 @@ func Program() config.Program {
 
 const serviceName = "state"
 
+// gcPercent is high because little memory is in use and much is garbage: reports are decoded and stored.
+const gcPercent = 400
+
 // Main runs the service until ctx is done.
 func Main(ctx context.Context, cfg Config) error {
+	service.CollectGarbageAt(gcPercent)
 	tel, err := telemetry.Open(ctx, cfg.Telemetry, telemetry.Options{Service: serviceName, Version: service.Version()})
 	if err != nil {
 		return fmt.Errorf("state: %w", err)

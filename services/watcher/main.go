@@ -37,7 +37,7 @@ const (
 )
 
 // GCPercent is the GOGC of the process. It is low because most memory is held by objects that rarely change.
-const GCPercent = 60
+const GCPercent = 80
 
 // Program describes the command line.
 func Program() config.Program {

@@ -13,16 +13,22 @@ import (
 // is published again: it may have been published before the begin event, and a reader may have ignored it as a version
 // of another cluster.
 func (q *Queue) StartResync(id string, lists []object.List, now time.Time) {
+	interrupted := q.outstanding > 0
 	q.resyncID, q.resyncBegan, q.outstanding = id, now, 0
 	q.paused, q.listing = false, false
-	for _, e := range q.entries {
-		e.member = false
+	if interrupted {
+		for _, e := range q.entries {
+			e.member = false
+		}
 	}
 	for _, list := range lists {
 		q.listed[list.Kind] = list.ResourceVersion
 		for _, o := range list.Objects {
 			q.addMember(list.Version(o), now)
 		}
+	}
+	if q.outstanding == len(q.entries) {
+		return // all known objects are members
 	}
 	for name, e := range q.entries {
 		if e.unreported && !e.member {
@@ -54,12 +60,13 @@ func (q *Queue) publishAgain(e *entry, now time.Time) {
 
 // addMember makes a listed object a member of the running resync.
 func (q *Queue) addMember(v object.Version, now time.Time) {
-	q.raiseHighest(v)
 	e := q.entries[v.ObjectName()]
 	if e == nil {
+		q.raiseHighest(v)
 		e = &entry{latest: v}
 		q.entries[v.ObjectName()] = e
 	} else if v.NewerThan(e.latest.ResourceVersion, e.latest.Verb) {
+		q.raiseHighest(v)
 		q.supersedeByList(e, v)
 	}
 	if !e.member {

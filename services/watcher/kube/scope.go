@@ -15,18 +15,12 @@ type Scope struct {
 	namespaces []string // [metav1.NamespaceAll] for all
 	labels     string   // selector that the API server applies
 	trim       func(o any) (object.Object, error)
-	// concurrent is true if a full resync may list the kinds at the same time.
-	concurrent bool
 	// metadataFirst is true if a full resync reads metadata first, since it holds nearly all objects.
 	metadataFirst bool
 }
 
-// Kinds returns the kinds of the scope. Unless they are [Scope.Concurrent], a full resync must list them in this
-// order, one after the other.
+// Kinds returns the kinds of the scope. A full resync must list them in this order, one after the other.
 func (s Scope) Kinds() []object.Kind { return slices.Clone(s.kinds) }
-
-// Concurrent reports whether a full resync may list the kinds at the same time.
-func (s Scope) Concurrent() bool { return s.concurrent }
 
 // Workspaces selects the Deployments, ReplicaSets and pods of all namespaces that match a label
 // selector. Each is kept as [object.Encoded].
@@ -34,8 +28,8 @@ func Workspaces(labels string) Scope {
 	encoder := object.NewEncoder()
 	return Scope{
 		kinds: object.WorkspaceKinds(), namespaces: []string{metav1.NamespaceAll}, labels: labels,
-		trim:       func(o any) (object.Object, error) { return encoder.Encode(o) },
-		concurrent: true, metadataFirst: true,
+		trim:          func(o any) (object.Object, error) { return encoder.Encode(o) },
+		metadataFirst: true,
 	}
 }
 

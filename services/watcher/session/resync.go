@@ -11,7 +11,6 @@ import (
 	"github.com/google/uuid"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
-	"golang.org/x/sync/errgroup"
 
 	"lockstep.internal/libs/logkey"
 	"lockstep.internal/services/watcher/kube"
@@ -192,22 +191,16 @@ func (p *pipeline) list(ctx context.Context) (lists []object.List, began time.Ti
 	}
 }
 
-// listOnce lists all kinds, at the same time if the scope allows it.
+// listOnce lists all kinds, one after the other: a change that the watch reports meanwhile waits for the processor, and
+// would wait longer for several lists.
 func (p *pipeline) listOnce(ctx context.Context) ([]object.List, error) {
-	kinds := p.scope.Kinds()
-	lists := make([]object.List, len(kinds))
-	group, ctx := errgroup.WithContext(ctx)
-	if !p.scope.Concurrent() {
-		group.SetLimit(1)
-	}
-	for i, kind := range kinds {
-		group.Go(func() (err error) {
-			lists[i], err = p.listKind(ctx, kind)
-			return err
-		})
-	}
-	if err := group.Wait(); err != nil {
-		return nil, err //nolint:wrapcheck // an error of listKind
+	var lists []object.List
+	for _, kind := range p.scope.Kinds() {
+		list, err := p.listKind(ctx, kind)
+		if err != nil {
+			return nil, err
+		}
+		lists = append(lists, list)
 	}
 	return lists, nil
 }

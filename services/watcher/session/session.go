@@ -31,7 +31,7 @@ const (
 	catchUpPoll    = 10 * time.Millisecond
 	// maxUnread and maxUnreadPages are about what the state service processes in 20 ms.
 	maxUnread      = 500
-	maxUnreadPages = 12
+	maxUnreadPages = 6
 	// reportTimeout is longer than any transaction of the state service should take.
 	reportTimeout = 2 * time.Second
 )
